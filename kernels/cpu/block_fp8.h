@@ -1,0 +1,58 @@
+/* Block FP8 on the CPU: amax, e4m3 codes and the error of one block.
+ *
+ * All functions take a row-major block of `rows` x `cols` elements whose rows are `ld` elements apart. They allocate
+ * nothing, keep no state, cannot fail and are thread-safe. Source and destination must not overlap. Pointers need the
+ * alignment of their element type only.
+ *
+ * e4m3 is OCP float8_e4m3fn: 1 sign, 4 exponent (bias 7), 3 mantissa bits; largest 448 (0x7E), NaN 0x7F/0xFF, no Inf. */
+#ifndef TSR_KERNELS_CPU_BLOCK_FP8_H
+#define TSR_KERNELS_CPU_BLOCK_FP8_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define TSR_E4M3_MAX 448.0f
+#define TSR_FP32_INF_BITS 0x7F800000u
+
+/* amax: the largest |x| as FP32 bits. As integers, |x| bits order like |x|, and Inf and NaN come out largest: a result
+ * >= TSR_FP32_INF_BITS says that the block holds one. Zero rows or columns give 0. */
+typedef uint32_t tsr_amax_bf16_fn(const uint16_t *x, size_t rows, size_t cols, size_t ld);
+typedef uint32_t tsr_amax_f32_fn(const float *x, size_t rows, size_t cols, size_t ld);
+
+/* codes[i] = e4m3(clamp(x[i] / scale, -448, 448)): the IEEE FP32 quotient, then round to nearest, ties to even.
+ * `scale` is finite and positive, x finite (the caller has looked at amax). The sign of zero is kept: -0 gives 0x80. */
+typedef void tsr_encode_e4m3_bf16_fn(const uint16_t *x, size_t rows, size_t cols, size_t ld, float scale,
+                                     uint8_t *codes, size_t ld_codes);
+typedef void tsr_encode_e4m3_f32_fn(const float *x, size_t rows, size_t cols, size_t ld, float scale, uint8_t *codes,
+                                    size_t ld_codes);
+
+/* F16 to FP32, exact; NaN payloads as the hardware gives them (quieted). */
+typedef void tsr_widen_f16_fn(const uint16_t *x, size_t n, float *out);
+
+/* What quantizing one block cost, in units of its scale: q = x / scale, e = q - value(code).
+ *
+ * Sums run in FP32 over 32 lanes (lane = column % 32, rows in order, no fused multiply-add), then the lanes are added
+ * in FP64 in the order 0..31. q is computed as (x*k)*(1/(scale*k)) with k = 2^64 when scale < 2^-100, else 1: a few ulp
+ * from the quotient, far below the error that is measured. 1/(scale*k) is the IEEE FP32 quotient. */
+typedef struct tsr_block_error {
+    double sum_q2;      /* sum of q^2 */
+    double sum_e2;      /* sum of e^2 */
+    double sum_qv;      /* sum of q * value(code) */
+    float max_e;        /* largest |e|; 0 for an empty block */
+    uint32_t max_row;   /* where: the first in row-major order */
+    uint32_t max_col;   /* */
+    uint32_t saturated; /* |q| > 464: beyond the last value that rounds to 448, so that clamping cost something */
+    uint32_t flushed;   /* x != 0 but the code is +-0 */
+    uint32_t nonzero;   /* x != 0 */
+} tsr_block_error;
+
+typedef void tsr_error_e4m3_bf16_fn(const uint16_t *x, size_t rows, size_t cols, size_t ld, const uint8_t *codes,
+                                    size_t ld_codes, float scale, tsr_block_error *error);
+typedef void tsr_error_e4m3_f32_fn(const float *x, size_t rows, size_t cols, size_t ld, const uint8_t *codes,
+                                   size_t ld_codes, float scale, tsr_block_error *error);
+
+/* The scalar definitions on one value, for tests and rare paths. */
+uint8_t tsr_e4m3_from_f32(float x);  /* clamps to +-448; NaN gives 0x7F with x's sign */
+float tsr_e4m3_to_f32(uint8_t code); /* exact; 0x7F and 0xFF give NaN */
+
+#endif

@@ -1,0 +1,37 @@
+/* The registry of CPU kernels: which instruction sets this machine has, and one table of function pointers.
+ *
+ * The scalar reference (`*_ref`) is the definition of every operation. Every other variant gives the same bits for
+ * every input, NaN, Inf, subnormals, ties and tails included; tests/unit holds them to it.
+ * A variant exists when it stands in kernels/cpu/kernels.inc, and nowhere else. */
+#ifndef TSR_KERNELS_CPU_CPU_H
+#define TSR_KERNELS_CPU_CPU_H
+
+#include "kernels/cpu/block_fp8.h"
+
+/* Feature sets, not single features: a set is present only when the CPU has all of it and the OS saves its registers. */
+enum {
+    TSR_CPU_AVX2 = 1u << 0,   /* AVX2, FMA, F16C, BMI1, BMI2 */
+    TSR_CPU_AVX512 = 1u << 1, /* AVX-512 F, BW, VL, DQ, CD */
+    TSR_CPU_VBMI = 1u << 2,   /* TSR_CPU_AVX512 and AVX-512 VBMI: byte table look-ups */
+    TSR_CPU_ALL = (1u << 3) - 1,
+};
+
+/* What this machine has. Pure; reads CPUID and XCR0. */
+unsigned tsr_cpu_flags(void);
+
+/* "scalar", "avx2", "avx512", "avx512+vbmi": the widest set in `flags`. Static storage. */
+const char *tsr_cpu_name(unsigned flags);
+
+typedef struct tsr_cpu_kernels {
+#define TSR_OP(op, type) type *op;
+#define TSR_KERNEL(op, flags, variant)
+#include "kernels/cpu/kernels.inc"
+#undef TSR_OP
+#undef TSR_KERNEL
+} tsr_cpu_kernels;
+
+/* Fills the table: the reference first, then every variant whose flags are all in `flags`, in the order of kernels.inc
+ * (slowest first, so that the last one that fits wins). Pure. */
+void tsr_cpu_kernels_init(tsr_cpu_kernels *kernels, unsigned flags);
+
+#endif
