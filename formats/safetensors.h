@@ -1,0 +1,56 @@
+/* One safetensors file: its header read with every rule checked, or written.
+ *
+ * Layout: u64 little-endian N; N bytes of JSON; the tensors' bytes, without gap or overlap, to the end of the file.
+ * Rules: safetensors/src/tensor.rs and its README ("Format"). */
+#ifndef TSR_FORMATS_SAFETENSORS_H
+#define TSR_FORMATS_SAFETENSORS_H
+
+#include "formats/arena.h"
+#include "formats/dtype.h"
+#include "formats/status.h"
+#include "formats/text.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { TSR_MAX_RANK = 8 };
+
+#define TSR_MAX_HEADER_BYTES 100000000u /* the cap of the format's own reader */
+
+/* The place and meaning of one tensor's bytes. Names are borrowed from the owner's arena. */
+typedef struct tsr_tensor {
+    const char *name;
+    uint64_t shape[TSR_MAX_RANK];
+    uint64_t offset; /* of the first byte, from the start of the file */
+    uint64_t bytes;
+    uint32_t file; /* index in the owner's table of files */
+    uint8_t rank;
+    uint8_t dtype; /* a tsr_dtype */
+} tsr_tensor;
+
+/* A growing table of tensors. Zero-initialised is empty; `items` is freed by tsr_tensors_free. */
+typedef struct tsr_tensors {
+    tsr_tensor *items;
+    size_t count, capacity;
+} tsr_tensors;
+
+tsr_status tsr_tensors_add(tsr_tensors *tensors, const tsr_tensor *tensor, tsr_err *err) TSR_WARN_UNUSED;
+void tsr_tensors_free(tsr_tensors *tensors);
+
+/* Product of the shape; shapes in a tsr_tensor have been checked, so it fits. 1 for a scalar. */
+uint64_t tsr_tensor_elements(const tsr_tensor *tensor);
+
+/* "[576, 7168]" into `text` (at least 192 bytes). Returns text. */
+const char *tsr_shape_text(const tsr_tensor *tensor, char *text, size_t size);
+
+/* Reads and checks the header of the open file `fd`, `size` bytes long, and appends its tensors in the order of their
+ * bytes, each with `.file = file`. *header_hash is the XXH3-64 of the header. `path` names the file in errors.
+ * TSR_E_FORMAT for every broken rule, with the tensor and the offsets; Git-LFS pointers are named as such. */
+tsr_status tsr_safetensors_read(int fd, const char *path, uint64_t size, uint32_t file, tsr_arena *arena,
+                                tsr_tensors *tensors, uint64_t *header_hash, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Appends the 8 length bytes and the header for `tensors` (in the order of their bytes, `offset` relative to the start
+ * of the data), padded with spaces to a multiple of 8, with `__metadata__` {"format":"pt"}. */
+void tsr_safetensors_write_header(tsr_text *out, const tsr_tensor *tensors, size_t count);
+
+#endif

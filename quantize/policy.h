@@ -1,0 +1,45 @@
+/* Which tensor gets what, and why: ordered rules, name pattern -> treatment; the first match wins.
+ *
+ * The rules for each model_type are tables in policy.c, meant to be read. */
+#ifndef TSR_QUANTIZE_POLICY_H
+#define TSR_QUANTIZE_POLICY_H
+
+#include "formats/arena.h"
+#include "formats/checkpoint.h"
+#include "formats/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum tsr_treatment {
+    TSR_KEEP,           /* copied as it is */
+    TSR_KEEP_EMBEDDING, /* copied; a look-up table, which no loader takes for a linear layer */
+    TSR_QUANTIZE,
+} tsr_treatment;
+
+typedef struct tsr_decision {
+    tsr_treatment treatment;
+    const char *reason; /* one phrase; static or in the caller's arena */
+} tsr_decision;
+
+typedef struct tsr_policy_options {
+    const char *const *include; /* globs: quantize what matches, whatever the tables say */
+    const char *const *exclude; /* globs: keep what matches; stronger than include */
+    size_t n_include, n_exclude;
+    uint32_t block_rows; /* output partitions that loaders fuse must be multiples of it */
+} tsr_policy_options;
+
+/* Decides for every tensor of the checkpoint: decisions[i] belongs to checkpoint->tensors.items[i] (caller's array).
+ *
+ * Members that loaders fuse (q/k/v, gate/up, q_a/kv_a) are decided together: kept if --exclude names one of them, or if a
+ * member but the last ends inside a block, because the fused scale grid would be wrong (formats: block FP8 in vLLM and
+ * SGLang); --include overrides the latter. Composed reasons go into `arena`. `model_type` may be NULL. */
+tsr_status tsr_policy_decide(const tsr_checkpoint *checkpoint, const char *model_type,
+                             const tsr_policy_options *options, tsr_arena *arena, tsr_decision *decisions,
+                             tsr_err *err) TSR_WARN_UNUSED;
+
+/* Whether the tables know this model_type; an unknown one falls back to the general rule. */
+bool tsr_policy_knows(const char *model_type);
+
+#endif

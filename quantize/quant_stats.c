@@ -1,0 +1,95 @@
+/* Sums of errors, and the figures that people read made from them. */
+#include "quantize/quant_stats.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+void tsr_quant_stats_add(tsr_quant_stats *total, const tsr_quant_stats *more)
+{
+    if (more->max_error > total->max_error) {
+        total->max_error = more->max_error;
+        total->max_error_at = more->max_error_at;
+    }
+    total->elements += more->elements;
+    total->nonzero += more->nonzero;
+    total->saturated += more->saturated;
+    total->flushed += more->flushed;
+    total->blocks += more->blocks;
+    total->zero_blocks += more->zero_blocks;
+    total->sum_x2 += more->sum_x2;
+    total->sum_d2 += more->sum_d2;
+    total->sum_xy += more->sum_xy;
+    total->sum_y2 += more->sum_y2;
+    total->amax = fmax(total->amax, more->amax);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+void tsr_quant_stats_scales(tsr_quant_stats *stats, float *scales, uint64_t n)
+{
+    uint64_t kept = 0, ones = stats->zero_blocks;
+    for (uint64_t i = 0; i < n; i++) {
+        if (ones > 0 && scales[i] == 1.0f)
+            ones--;
+        else
+            scales[kept++] = scales[i];
+    }
+    if (kept == 0)
+        return;
+    qsort(scales, (size_t)kept, sizeof *scales, by_value);
+    stats->scale_min = scales[0];
+    stats->scale_median = scales[(kept - 1) / 2];
+    stats->scale_max = scales[kept - 1];
+}
+
+double tsr_quant_stats_relative_error(const tsr_quant_stats *s)
+{
+    return s->sum_x2 > 0 ? sqrt(s->sum_d2 / s->sum_x2) : 0;
+}
+
+double tsr_quant_stats_sqnr(const tsr_quant_stats *s)
+{
+    return s->sum_d2 > 0 ? 10 * log10(s->sum_x2 / s->sum_d2) : HUGE_VAL;
+}
+
+double tsr_quant_stats_cosine(const tsr_quant_stats *s)
+{
+    const double norms = sqrt(s->sum_x2) * sqrt(s->sum_y2);
+    return norms > 0 ? s->sum_xy / norms : 1;
+}
+
+void tsr_quant_stats_json(tsr_text *t, const tsr_quant_stats *s)
+{
+    const struct {
+        const char *key;
+        uint64_t value;
+    } counts[] = {
+        {"elements", s->elements}, {"nonzero", s->nonzero}, {"saturated", s->saturated},
+        {"flushed", s->flushed},   {"blocks", s->blocks},   {"zero_blocks", s->zero_blocks},
+    };
+    const struct {
+        const char *key;
+        double value;
+    } numbers[] = {
+        {"relative_error", tsr_quant_stats_relative_error(s)},
+        {"sqnr_db", tsr_quant_stats_sqnr(s)},
+        {"cosine", tsr_quant_stats_cosine(s)},
+        {"max_abs_error", s->max_error},
+        {"amax", s->amax},
+        {"scale_min", s->scale_min},
+        {"scale_median", s->scale_median},
+        {"scale_max", s->scale_max},
+    };
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        tsr_json_key(t, counts[i].key);
+        tsr_json_u64(t, counts[i].value);
+    }
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        tsr_json_key(t, numbers[i].key);
+        tsr_json_number(t, numbers[i].value);
+    }
+}
