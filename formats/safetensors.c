@@ -265,7 +265,7 @@ static tsr_status check_length(int fd, const char *path, uint64_t size, uint64_t
 tsr_status tsr_safetensors_read(int fd, const char *path, uint64_t size, uint32_t file, tsr_arena *arena,
                                 tsr_tensors *tensors, uint64_t *header_hash, tsr_err *err)
 {
-    uint64_t length;
+    uint64_t length = 0;
     TSR_TRY(check_length(fd, path, size, &length, err));
     char *const text = malloc((size_t)length + 1);
     if (text == NULL)
@@ -287,20 +287,22 @@ tsr_status tsr_safetensors_read(int fd, const char *path, uint64_t size, uint32_
     return status;
 }
 
-void tsr_safetensors_write_header(tsr_text *out, const tsr_tensor *tensors, size_t count)
+void tsr_safetensors_write_header(tsr_text *out, tsr_tensor *const *tensors, size_t count)
 {
     const size_t start = out->size;
     unsigned char length[8] = {0};
     tsr_text_append(out, length, sizeof length);
     tsr_text_printf(out, "{\"__metadata__\":{\"format\":\"pt\"}");
+    uint64_t begin = 0;
     for (size_t i = 0; i < count; i++) {
-        const tsr_tensor *const t = &tensors[i];
+        const tsr_tensor *const t = tensors[i];
         tsr_text_printf(out, ",");
         tsr_json_quoted(out, t->name);
         tsr_text_printf(out, ":{\"dtype\":\"%s\",\"shape\":[", tsr_dtype_name(t->dtype));
         for (unsigned d = 0; d < t->rank; d++)
             tsr_text_printf(out, d == 0 ? "%llu" : ",%llu", U64(t->shape[d]));
-        tsr_text_printf(out, "],\"data_offsets\":[%llu,%llu]}", U64(t->offset), U64(t->offset + t->bytes));
+        tsr_text_printf(out, "],\"data_offsets\":[%llu,%llu]}", U64(begin), U64(begin + t->bytes));
+        begin += t->bytes;
     }
     tsr_text_printf(out, "}");
     while ((out->size - start) % 8 != 0)

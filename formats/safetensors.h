@@ -49,8 +49,8 @@ const char *tsr_shape_text(const tsr_tensor *tensor, char *text, size_t size);
 tsr_status tsr_safetensors_read(int fd, const char *path, uint64_t size, uint32_t file, tsr_arena *arena,
                                 tsr_tensors *tensors, uint64_t *header_hash, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Appends the 8 length bytes and the header for `tensors` (in the order of their bytes, `offset` relative to the start
- * of the data), padded with spaces to a multiple of 8, with `__metadata__` {"format":"pt"}. */
-void tsr_safetensors_write_header(tsr_text *out, const tsr_tensor *tensors, size_t count);
+/* Appends the 8 length bytes and the header for `tensors` (in the order of their bytes, their offsets follow
+ * from it), padded with spaces to a multiple of 8, with `__metadata__` {"format":"pt"}. */
+void tsr_safetensors_write_header(tsr_text *out, tsr_tensor *const *tensors, size_t count);
 
 #endif

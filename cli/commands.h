@@ -1,0 +1,7 @@
+/* The subcommands: each takes the words behind its name and returns an exit code. */
+#ifndef TSR_CLI_COMMANDS_H
+#define TSR_CLI_COMMANDS_H
+
+int tsr_cmd_quantize(int argc, char **argv);
+
+#endif

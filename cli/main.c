@@ -1,0 +1,51 @@
+/* The `tessera` command: picks the subcommand. */
+#include "cli/commands.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+static const struct {
+    const char *name, *help;
+    int (*run)(int argc, char **argv);
+} kCommands[] = {
+    {"quantize", "a BF16 checkpoint to block FP8 (DeepSeek-V3's format)", tsr_cmd_quantize},
+};
+
+static void print_help(FILE *out)
+{
+    fprintf(out, "tessera %s: offline quantization of LLM checkpoints\n\n", TSR_VERSION);
+    for (size_t i = 0; i < sizeof kCommands / sizeof *kCommands; i++)
+        fprintf(out, "  tessera %-12s %s\n", kCommands[i].name, kCommands[i].help);
+    fprintf(out, "\n'tessera COMMAND --help' tells more.\n"
+                 "Exit codes: 0 fine, 1 a check fell short, 2 usage, 3 bad input, 4 I/O or memory, 5 no device, "
+                 "130 interrupted.\n");
+}
+
+int main(int argc, char **argv)
+{
+    /* Every shard of a checkpoint stays open while a job runs. */
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &files);
+    }
+    if (argc < 2) {
+        print_help(stderr);
+        return 2;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        print_help(stdout);
+        return 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("tessera %s\n", TSR_VERSION);
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof kCommands / sizeof *kCommands; i++) {
+        if (strcmp(argv[1], kCommands[i].name) == 0)
+            return kCommands[i].run(argc - 2, argv + 2);
+    }
+    fprintf(stderr, "tessera: unknown command '%s'; 'tessera --help' lists them\n", argv[1]);
+    return 2;
+}

@@ -1,0 +1,42 @@
+/* Command-line options as a table that drives the parser and the help. */
+#ifndef TSR_CLI_OPTIONS_H
+#define TSR_CLI_OPTIONS_H
+
+#include "formats/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum tsr_option_kind {
+    TSR_OPT_FLAG,   /* bool */
+    TSR_OPT_TEXT,   /* const char * */
+    TSR_OPT_LIST,   /* tsr_list: may be given several times */
+    TSR_OPT_CHOICE, /* int: the index of the word in `choices` */
+    TSR_OPT_COUNT,  /* uint64_t: a plain number, decimal or 0x */
+    TSR_OPT_SIZE,   /* uint64_t: bytes, with k/M/G/T (powers of 1000) or Ki/Mi/Gi/Ti (powers of 1024), B optional */
+} tsr_option_kind;
+
+typedef struct tsr_list {
+    const char *items[64];
+    size_t count;
+} tsr_list;
+
+typedef struct tsr_option {
+    const char *name; /* "--scale-fmt" or "-o" */
+    tsr_option_kind kind;
+    void *value;          /* of the kind's type; holds the default */
+    const char *argument; /* how the help calls it: "GLOB"; for choices the words, "f32|ue8m0" */
+    const char *help;
+} tsr_option;
+
+/* Parses argv[0..argc) (without program and command). Words without a dash go to positional[0..*n_positional), at most
+ * max_positional. TSR_E_USAGE names the option and what it takes. */
+tsr_status tsr_options_parse(const tsr_option *options, size_t n_options, int argc, char **argv,
+                             const char **positional, size_t max_positional, size_t *n_positional, tsr_err *err)
+    TSR_WARN_UNUSED;
+
+/* Prints the table to stdout. */
+void tsr_options_help(const tsr_option *options, size_t n_options);
+
+#endif

@@ -1,0 +1,107 @@
+/* stderr, signals and exit codes. */
+#include "cli/terminal.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const double kPlainLineSeconds = 10;
+
+tsr_terminal tsr_terminal_open(bool quiet)
+{
+    return (tsr_terminal){.quiet = quiet, .tty = isatty(STDERR_FILENO) != 0};
+}
+
+const char *tsr_bytes_text(double bytes, char *text)
+{
+    static const char *const kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+    size_t unit = 0;
+    while (bytes >= 999.5 && unit + 1 < sizeof kUnits / sizeof *kUnits) {
+        bytes /= 1000;
+        unit++;
+    }
+    snprintf(text, 32, unit == 0 || bytes >= 100 ? "%.0f %s" : bytes >= 10 ? "%.1f %s" : "%.2f %s", bytes, kUnits[unit]);
+    return text;
+}
+
+static void time_text(double seconds, char text[32])
+{
+    const unsigned long s = (unsigned long)(seconds + 0.5);
+    if (s >= 3600)
+        snprintf(text, 32, "%luh%02lum", s / 3600, s / 60 % 60);
+    else
+        snprintf(text, 32, "%lum%02lus", s / 60, s % 60);
+}
+
+void tsr_terminal_progress(const tsr_progress *p, void *terminal)
+{
+    tsr_terminal *const t = terminal;
+    if (t->quiet)
+        return;
+    if (t->last_phase != p->phase) {
+        t->last_phase = p->phase;
+        t->last_seconds = 0;
+    }
+    if (!t->tty && p->seconds - t->last_seconds < kPlainLineSeconds)
+        return;
+    t->last_seconds = p->seconds;
+    char done[32], total[32], rate[32], left[32];
+    const double speed = p->seconds > 0 ? (double)p->bytes_done / p->seconds : 0;
+    time_text(speed > 0 ? (double)(p->bytes_total - p->bytes_done) / speed : 0, left);
+    fprintf(stderr, "%s%s: %llu/%llu tensors, %s of %s (%.0f %%), %s/s, %s left%s", t->tty ? "\r\033[K" : "", p->phase,
+            (unsigned long long)p->steps_done, (unsigned long long)p->steps_total,
+            tsr_bytes_text((double)p->bytes_done, done), tsr_bytes_text((double)p->bytes_total, total),
+            p->bytes_total == 0 ? 100.0 : 100.0 * (double)p->bytes_done / (double)p->bytes_total,
+            tsr_bytes_text(speed, rate), left, t->tty ? "" : "\n");
+    t->line_open = t->tty;
+    fflush(stderr);
+}
+
+void tsr_terminal_close(tsr_terminal *t)
+{
+    if (t->line_open)
+        fprintf(stderr, "\r\033[K");
+    t->line_open = false;
+}
+
+static atomic_bool interrupted;
+
+static void on_signal(int number)
+{
+    atomic_store(&interrupted, true);
+    signal(number, SIG_DFL);
+}
+
+const atomic_bool *tsr_terminal_catch_interrupt(void)
+{
+    signal(SIGINT, on_signal);
+    signal(SIGTERM, on_signal);
+    return &interrupted;
+}
+
+int tsr_exit_code(tsr_status status)
+{
+    switch (status) {
+    case TSR_OK:
+        return 0;
+    case TSR_E_USAGE:
+    case TSR_E_EXISTS:
+        return 2;
+    case TSR_E_FORMAT:
+    case TSR_E_SHAPE:
+    case TSR_E_UNSUPPORTED:
+    case TSR_E_VALUE:
+    case TSR_E_MISMATCH:
+        return 3;
+    case TSR_E_IO:
+    case TSR_E_NOSPACE:
+    case TSR_E_NOMEM:
+        return 4;
+    case TSR_E_DEVICE:
+        return 5;
+    case TSR_E_CANCELLED:
+        return 130;
+    }
+    return 4;
+}

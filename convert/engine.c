@@ -1,0 +1,660 @@
+/* Workers over units, a committer over files, and the phases around them: verify, convert, finish. */
+#include "convert/engine.h"
+
+#include "convert/journal.h"
+#include "formats/checked.h"
+#include "formats/file.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define U64(x) ((unsigned long long)(x))
+
+/* A step that has begun. */
+typedef struct step_state {
+    uint64_t units, left;
+    tsr_quant_stats *partials;   /* [units]: added in order when all are there, whoever made them */
+    void *held[TSR_MAX_WINDOWS]; /* whole output tensors, for the bits set in step->held */
+} step_state;
+
+typedef enum file_phase { FILE_WAITING, FILE_OPEN, FILE_WHOLE, FILE_DONE } file_phase;
+
+typedef struct file_state {
+    file_phase phase;
+    int fd;
+    size_t steps_left;
+    uint64_t digest; /* sum over all runs of bytes of XXH3-64(run, seed = its offset): any order gives the same */
+    bool mine;       /* takes part in the present phase */
+} file_state;
+
+typedef struct run {
+    const tsr_plan *plan;
+    const char *dst;
+    const tsr_engine_options *options;
+    tsr_cpu_kernels kernels;
+    tsr_journal journal;
+    tsr_quant_stats *rows;
+    uint64_t unit_bytes; /* of the largest unit */
+    bool verifying;
+
+    pthread_mutex_t lock; /* guards all that follows */
+    pthread_cond_t changed;
+    step_state **steps; /* [plan->n_steps]; NULL when not in flight */
+    file_state *files;  /* [plan->n_files] */
+    size_t next_step;
+    uint64_t next_unit;
+    unsigned workers;
+    tsr_status status; /* of the first failure */
+    tsr_err err;
+    uint64_t bytes_read, bytes_written, bytes_total;
+    uint64_t steps_done, steps_total;
+    struct timespec began;
+} run;
+
+static double seconds_since(const struct timespec *began)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)(now.tv_sec - began->tv_sec) + 1e-9 * (double)(now.tv_nsec - began->tv_nsec);
+}
+
+static void fail(run *r, tsr_status status, const tsr_err *err)
+{
+    pthread_mutex_lock(&r->lock);
+    if (r->status == TSR_OK) {
+        r->status = status;
+        r->err = *err;
+    }
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static bool is_held(const tsr_step *step, unsigned i)
+{
+    return (step->held >> i & 1) != 0;
+}
+
+static const char *out_path(const run *r, size_t file, bool part, char path[PATH_MAX])
+{
+    snprintf(path, PATH_MAX, "%s/%s%s", r->dst, r->plan->files[file].name, part ? ".part" : "");
+    return path;
+}
+
+/* ---- bytes of output files: written or, when verifying, read back; digested either way ---- */
+
+static tsr_status transfer(run *r, size_t file, void *data, size_t size, uint64_t offset, uint64_t *digest,
+                           tsr_err *err)
+{
+    const int fd = r->files[file].fd;
+    const char *const name = r->plan->files[file].name;
+    if (r->verifying)
+        TSR_TRY(tsr_read_at(fd, name, data, size, offset, err));
+    *digest += XXH3_64bits_withSeed(data, size, offset);
+    if (r->verifying)
+        return TSR_OK;
+    TSR_TRY(tsr_write_at(fd, name, data, size, offset, err));
+    /* Writing back begins now, so that the fsync at the end has little left to wait for. */
+    (void)sync_file_range(fd, (off_t)offset, (off_t)size, SYNC_FILE_RANGE_WRITE);
+    return TSR_OK;
+}
+
+static tsr_status transfer_window(run *r, const tsr_tensor *t, const tsr_window *w, void *data, uint64_t *digest,
+                                  tsr_err *err)
+{
+    char *at = data;
+    const bool gapless = w->pitch == w->row_bytes;
+    const uint64_t rows = gapless ? 1 : w->rows, bytes = gapless ? tsr_window_bytes(w) : w->row_bytes;
+    for (uint64_t row = 0; row < rows && bytes > 0; row++, at += bytes)
+        TSR_TRY(transfer(r, t->file, at, bytes, t->offset + w->offset + row * w->pitch, digest, err));
+    return TSR_OK;
+}
+
+static tsr_status read_window(const run *r, const tsr_tensor *t, const tsr_window *w, void *data, tsr_err *err)
+{
+    if (w->pitch == w->row_bytes)
+        return tsr_checkpoint_read(r->plan->source, t, w->offset, data, tsr_window_bytes(w), err);
+    char *at = data;
+    for (uint64_t row = 0; row < w->rows; row++, at += w->row_bytes)
+        TSR_TRY(tsr_checkpoint_read(r->plan->source, t, w->offset + row * w->pitch, at, w->row_bytes, err));
+    return TSR_OK;
+}
+
+static tsr_status transfer_header(run *r, size_t file, uint64_t *digest, tsr_err *err)
+{
+    const tsr_out_file *const f = &r->plan->files[file];
+    if (f->raw)
+        return TSR_OK;
+    tsr_text header = {0};
+    tsr_safetensors_write_header(&header, f->tensors, f->n_tensors);
+    tsr_status status = tsr_text_status(&header, err);
+    if (status == TSR_OK)
+        status = transfer(r, file, header.data, header.size, 0, digest, err);
+    tsr_text_free(&header);
+    return status;
+}
+
+/* ---- taking and finishing units ---- */
+
+static tsr_status make_parent(const char *path, tsr_err *err)
+{
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", path);
+    *strrchr(folder, '/') = '\0';
+    return tsr_make_dirs(folder, err);
+}
+
+/* Called with the lock held, on the first unit of a file. */
+static tsr_status open_file(run *r, size_t file, tsr_err *err)
+{
+    file_state *const f = &r->files[file];
+    char path[PATH_MAX];
+    out_path(r, file, !r->verifying, path);
+    f->phase = FILE_OPEN;
+    f->digest = 0;
+    f->steps_left = r->plan->files[file].n_steps;
+    if (!r->verifying)
+        TSR_TRY(make_parent(path, err));
+    f->fd = open(path, r->verifying ? O_RDONLY | O_CLOEXEC : O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (f->fd < 0)
+        return tsr_fail_errno(err, "%s: cannot %s", path, r->verifying ? "open" : "create");
+    return transfer_header(r, file, &f->digest, err);
+}
+
+static tsr_status begin_step(run *r, size_t index, tsr_err *err)
+{
+    const tsr_step *const step = &r->plan->steps[index];
+    step_state *const s = calloc(1, sizeof *s);
+    r->steps[index] = s;
+    if (s == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", step->out[0]->name);
+    s->units = s->left = step->op->units(step);
+    s->partials = r->verifying ? NULL : calloc(s->units + 1, sizeof *s->partials);
+    bool ok = r->verifying || s->partials != NULL;
+    for (unsigned i = 0; i < step->n_out; i++) {
+        if (is_held(step, i)) {
+            s->held[i] = calloc(step->out[i]->bytes + 1, 1);
+            ok = ok && s->held[i] != NULL;
+        }
+    }
+    return ok ? TSR_OK : tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", step->out[0]->name);
+}
+
+static void free_step(run *r, size_t index)
+{
+    step_state *const s = r->steps[index];
+    if (s == NULL)
+        return;
+    for (unsigned i = 0; i < TSR_MAX_WINDOWS; i++)
+        free(s->held[i]);
+    free(s->partials);
+    free(s);
+    r->steps[index] = NULL;
+}
+
+/* Called with the lock held. */
+static void count_step(run *r, size_t index)
+{
+    file_state *const f = &r->files[r->plan->steps[index].file];
+    r->steps_done++;
+    if (--f->steps_left == 0) {
+        f->phase = FILE_WHOLE;
+        pthread_cond_broadcast(&r->changed);
+    }
+}
+
+/* The next unit in the plan's order; false when there is none left or the run has failed. */
+static bool take_unit(run *r, size_t *index, uint64_t *unit)
+{
+    tsr_err err = {{0}};
+    tsr_status status = TSR_OK;
+    bool taken = false;
+    pthread_mutex_lock(&r->lock);
+    while (!taken && status == TSR_OK && r->status == TSR_OK && r->next_step < r->plan->n_steps) {
+        const tsr_step *const step = &r->plan->steps[r->next_step];
+        if (!r->files[step->file].mine) {
+            r->next_step++;
+            continue;
+        }
+        if (r->options->cancel != NULL && atomic_load(r->options->cancel)) {
+            status = tsr_fail(&err, TSR_E_CANCELLED, "interrupted");
+            continue;
+        }
+        if (r->files[step->file].phase == FILE_WAITING)
+            status = open_file(r, step->file, &err);
+        if (status == TSR_OK && r->steps[r->next_step] == NULL)
+            status = begin_step(r, r->next_step, &err);
+        if (status != TSR_OK)
+            continue;
+        const uint64_t units = r->steps[r->next_step]->units;
+        *index = r->next_step;
+        *unit = r->next_unit++;
+        taken = units > 0;
+        if (r->next_unit >= units) {
+            r->next_step++;
+            r->next_unit = 0;
+        }
+        if (!taken) { /* an empty tensor */
+            free_step(r, *index);
+            count_step(r, *index);
+        }
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (status != TSR_OK)
+        fail(r, status, &err);
+    return taken;
+}
+
+/* All units are done: sum up, let the operation finish, write what was held. */
+static tsr_status end_step(run *r, size_t index, uint64_t *digest, tsr_err *err)
+{
+    const tsr_step *const step = &r->plan->steps[index];
+    step_state *const s = r->steps[index];
+    for (unsigned i = 0; i < step->n_out; i++) {
+        if (!is_held(step, i) || step->out[i]->bytes == 0)
+            continue;
+        const uint64_t bytes = step->out[i]->bytes;
+        const tsr_window all = {.rows = 1, .row_bytes = bytes, .pitch = bytes};
+        TSR_TRY(transfer_window(r, step->out[i], &all, s->held[i], digest, err));
+    }
+    if (r->verifying)
+        return TSR_OK;
+    tsr_quant_stats *const row = &r->rows[index];
+    *row = (tsr_quant_stats){0};
+    for (uint64_t u = 0; u < s->units; u++)
+        tsr_quant_stats_add(row, &s->partials[u]);
+    return step->op->finish == NULL ? TSR_OK : step->op->finish(step, s->held, row, err);
+}
+
+/* Lays the unit's buffers out in the worker's memory. */
+static void place_buffers(const tsr_step *step, const step_state *s, tsr_unit *u, char *memory)
+{
+    for (unsigned i = 0; i < step->n_in; i++) {
+        u->in_data[i] = memory;
+        memory += tsr_round_up(tsr_window_bytes(&u->in[i]), 64);
+    }
+    for (unsigned i = 0; i < step->n_out; i++) {
+        u->out_data[i] = is_held(step, i) ? s->held[i] : memory;
+        if (!is_held(step, i))
+            memory += tsr_round_up(tsr_window_bytes(&u->out[i]), 64);
+    }
+    u->scratch = memory;
+}
+
+/* Asks for the input of the unit that some worker will take when this one is done. */
+static void prefetch(const run *r, const tsr_step *step, const step_state *s, uint64_t unit)
+{
+    const uint64_t ahead = unit + r->workers;
+    if (r->verifying || ahead >= s->units)
+        return;
+    tsr_unit u = {0};
+    step->op->windows(step, ahead, &u);
+    for (unsigned i = 0; i < step->n_in; i++)
+        tsr_checkpoint_prefetch(r->plan->source, step->in[i], u.in[i].offset,
+                                u.in[i].rows == 0 ? 0 : (u.in[i].rows - 1) * u.in[i].pitch + u.in[i].row_bytes);
+}
+
+static tsr_status do_unit(run *r, size_t index, uint64_t unit, char *memory, uint64_t *digest, tsr_err *err)
+{
+    const tsr_step *const step = &r->plan->steps[index];
+    step_state *const s = r->steps[index];
+    uint64_t in = 0, out = 0;
+    tsr_unit u = {0};
+    step->op->windows(step, unit, &u);
+    place_buffers(step, s, &u, memory);
+    prefetch(r, step, s, unit);
+    if (!r->verifying) {
+        for (unsigned i = 0; i < step->n_in; i++) {
+            TSR_TRY(read_window(r, step->in[i], &u.in[i], u.in_data[i], err));
+            in += tsr_window_bytes(&u.in[i]);
+        }
+        const tsr_status status = step->op->run(step, unit, &u, &r->kernels, &s->partials[unit], err);
+        if (status != TSR_OK)
+            return tsr_prepend(err, status, "%s", r->plan->source->files[step->in[0]->file].path);
+    }
+    for (unsigned i = 0; i < step->n_out; i++) {
+        if (!is_held(step, i)) {
+            TSR_TRY(transfer_window(r, step->out[i], &u.out[i], u.out_data[i], digest, err));
+            out += tsr_window_bytes(&u.out[i]);
+        }
+    }
+    pthread_mutex_lock(&r->lock);
+    r->bytes_read += r->verifying ? out : in;
+    r->bytes_written += r->verifying ? 0 : out;
+    const bool last = --s->left == 0;
+    pthread_mutex_unlock(&r->lock);
+    if (last)
+        TSR_TRY(end_step(r, index, digest, err));
+    pthread_mutex_lock(&r->lock);
+    r->files[step->file].digest += *digest;
+    if (last) {
+        free_step(r, index);
+        count_step(r, index);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return TSR_OK;
+}
+
+static void *work(void *argument)
+{
+    run *const r = argument;
+    char *const memory = aligned_alloc(64, tsr_round_up(r->unit_bytes + 64, 64));
+    tsr_err err = {{0}};
+    size_t index;
+    uint64_t unit;
+    if (memory == NULL)
+        fail(r, tsr_fail(&err, TSR_E_NOMEM, "out of memory for a worker's %llu bytes", U64(r->unit_bytes)), &err);
+    while (memory != NULL && take_unit(r, &index, &unit)) {
+        uint64_t digest = 0;
+        const tsr_status status = do_unit(r, index, unit, memory, &digest, &err);
+        if (status != TSR_OK)
+            fail(r, status, &err);
+    }
+    free(memory);
+    return NULL;
+}
+
+/* ---- committing files ---- */
+
+/* After converting: durable under its name, and in the journal. After verifying: is it what the journal says? */
+static tsr_status commit(run *r, size_t file, tsr_err *err)
+{
+    file_state *const f = &r->files[file];
+    tsr_status status = TSR_OK;
+    if (r->verifying) {
+        r->journal.finished[file] = f->digest == r->journal.digests[file];
+    } else {
+        char from[PATH_MAX], to[PATH_MAX];
+        struct stat st;
+        out_path(r, file, true, from);
+        out_path(r, file, false, to);
+        if (fstat(f->fd, &st) != 0 || (uint64_t)st.st_size != r->plan->files[file].bytes)
+            status = tsr_fail(err, TSR_E_IO, "%s: %llu bytes were planned, but the file has %llu", from,
+                              U64(r->plan->files[file].bytes), U64(st.st_size));
+        if (status == TSR_OK)
+            status = tsr_commit_file(f->fd, from, to, err);
+        if (status == TSR_OK)
+            status = tsr_journal_add(&r->journal, r->plan, file, f->digest, r->rows, err);
+    }
+    close(f->fd);
+    f->fd = -1;
+    return status;
+}
+
+/* Commits files in the plan's order, so that the journal, too, is the same for any number of threads. */
+static void *commit_files(void *argument)
+{
+    run *const r = argument;
+    tsr_err err = {{0}};
+    for (size_t i = 0; i < r->plan->n_files; i++) {
+        if (!r->files[i].mine)
+            continue;
+        pthread_mutex_lock(&r->lock);
+        while (r->files[i].phase != FILE_WHOLE && r->status == TSR_OK)
+            pthread_cond_wait(&r->changed, &r->lock);
+        const bool stop = r->files[i].phase != FILE_WHOLE;
+        pthread_mutex_unlock(&r->lock);
+        if (stop)
+            break;
+        const tsr_status status = commit(r, i, &err);
+        if (status != TSR_OK) {
+            fail(r, status, &err);
+            break;
+        }
+        pthread_mutex_lock(&r->lock);
+        r->files[i].phase = FILE_DONE;
+        pthread_mutex_unlock(&r->lock);
+    }
+    return NULL;
+}
+
+/* ---- phases ---- */
+
+static void report_progress(run *r, const char *phase)
+{
+    if (r->options->progress == NULL)
+        return;
+    pthread_mutex_lock(&r->lock);
+    const tsr_progress p = {
+        .phase = phase,
+        .bytes_done = r->bytes_read,
+        .bytes_total = r->bytes_total,
+        .steps_done = r->steps_done,
+        .steps_total = r->steps_total,
+        .seconds = seconds_since(&r->began),
+    };
+    pthread_mutex_unlock(&r->lock);
+    r->options->progress(&p, r->options->progress_data);
+}
+
+/* Which files take part, and how much there is to read. */
+static uint64_t choose_files(run *r)
+{
+    uint64_t chosen = 0;
+    r->next_step = 0;
+    r->next_unit = 0;
+    r->bytes_read = r->bytes_total = r->steps_done = r->steps_total = 0;
+    for (size_t i = 0; i < r->plan->n_files; i++) {
+        const tsr_out_file *const f = &r->plan->files[i];
+        r->files[i] = (file_state){.fd = -1, .mine = r->journal.finished[i] == r->verifying};
+        if (!r->files[i].mine)
+            continue;
+        chosen++;
+        r->steps_total += f->n_steps;
+        if (r->verifying)
+            r->bytes_total += f->bytes;
+        for (size_t s = f->first_step; !r->verifying && s < f->first_step + f->n_steps; s++) {
+            for (unsigned k = 0; k < r->plan->steps[s].n_in; k++)
+                r->bytes_total += r->plan->steps[s].in[k]->bytes;
+        }
+    }
+    clock_gettime(CLOCK_MONOTONIC, &r->began);
+    return chosen;
+}
+
+/* What a failed phase leaves behind is of no use to the next run, which redoes whole files. */
+static void abandon_files(run *r)
+{
+    for (size_t s = 0; s < r->plan->n_steps; s++)
+        free_step(r, s);
+    for (size_t i = 0; i < r->plan->n_files; i++) {
+        char path[PATH_MAX];
+        if (r->files[i].fd >= 0)
+            close(r->files[i].fd);
+        if (!r->verifying && r->files[i].mine && r->files[i].phase != FILE_DONE && r->files[i].phase != FILE_WAITING)
+            unlink(out_path(r, i, true, path));
+    }
+}
+
+static tsr_status run_phase(run *r, const char *phase)
+{
+    pthread_t workers[256], committer;
+    unsigned started = 0;
+    bool committing = pthread_create(&committer, NULL, commit_files, r) == 0;
+    while (committing && started < r->workers && pthread_create(&workers[started], NULL, work, r) == 0)
+        started++;
+    if (started == 0)
+        fail(r, TSR_E_NOMEM, &(tsr_err){"cannot start a thread"});
+    for (unsigned i = 0; i < started;) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 200000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        if (pthread_timedjoin_np(workers[i], NULL, &until) == 0)
+            i++;
+        else
+            report_progress(r, phase);
+    }
+    if (committing)
+        pthread_join(committer, NULL);
+    report_progress(r, phase);
+    abandon_files(r);
+    return r->status;
+}
+
+/* Files that the journal calls finished but that are gone or of another size need no reading to be redone. */
+static void drop_missing(run *r)
+{
+    for (size_t i = 0; i < r->plan->n_files; i++) {
+        char path[PATH_MAX];
+        struct stat st;
+        if (r->journal.finished[i] &&
+            (stat(out_path(r, i, false, path), &st) != 0 || (uint64_t)st.st_size != r->plan->files[i].bytes))
+            r->journal.finished[i] = false;
+    }
+}
+
+/* Bytes that are still to be written, less what abandoned temporary files give back, against what the disk has. */
+static uint64_t missing_space(const run *r)
+{
+    uint64_t need = 0, have;
+    for (size_t i = 0; i < r->plan->n_files; i++) {
+        char path[PATH_MAX];
+        struct stat st;
+        if (r->journal.finished[i])
+            continue;
+        const uint64_t held = stat(out_path(r, i, true, path), &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
+        need += r->plan->files[i].bytes - tsr_min_u64(held, r->plan->files[i].bytes);
+    }
+    for (size_t i = 0; i < r->plan->n_texts; i++)
+        need += r->plan->texts[i].size;
+    if (tsr_free_space(r->dst, &have, NULL) != TSR_OK || need <= have)
+        return 0;
+    return need - have;
+}
+
+static tsr_status disk_full(const run *r, uint64_t missing, tsr_err *err)
+{
+    return tsr_fail(err, TSR_E_NOSPACE, "%s: disk full: %llu more bytes (%.1f MB) are needed there; free them and repeat "
+                    "the command: finished files are kept", r->dst, U64(missing), (double)missing / 1e6);
+}
+
+static tsr_status write_text(const run *r, const tsr_plan_text *text, tsr_err *err)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", r->dst, text->name);
+    tsr_arena scratch = {0};
+    const char *old;
+    size_t size;
+    const bool same = access(path, F_OK) == 0 &&
+                      tsr_read_file(path, text->size, &scratch, &old, &size, NULL) == TSR_OK && size == text->size &&
+                      memcmp(old, text->data, size) == 0;
+    tsr_arena_free(&scratch);
+    return same ? TSR_OK : tsr_write_file(path, text->data, text->size, err);
+}
+
+/* Report, index, then config.json: whoever finds a configuration finds a whole model. */
+static tsr_status write_texts(const run *r, tsr_err *err)
+{
+    if (r->plan->report != NULL) {
+        tsr_text report = {0};
+        r->plan->report(r->plan, r->rows, &report);
+        tsr_status status = tsr_text_status(&report, err);
+        const tsr_plan_text text = {.name = TSR_REPORT_NAME, .data = report.data, .size = report.size};
+        if (status == TSR_OK)
+            status = write_text(r, &text, err);
+        tsr_text_free(&report);
+        TSR_TRY(status);
+    }
+    for (size_t i = 0; i < r->plan->n_texts; i++)
+        TSR_TRY(write_text(r, &r->plan->texts[i], err));
+    return TSR_OK;
+}
+
+static tsr_status choose_threads(run *r, tsr_err *err)
+{
+    r->workers = r->options->threads > 256 ? 256 : r->options->threads;
+    while (r->workers > 1 && tsr_plan_memory(r->plan, r->workers) > r->options->memory)
+        r->workers--;
+    const uint64_t need = tsr_plan_memory(r->plan, r->workers);
+    if (need > r->options->memory)
+        return tsr_fail(err, TSR_E_NOMEM, "--memory %llu is too little for this job: it needs %llu (%.1f MiB) with one "
+                        "thread", U64(r->options->memory), U64(need), (double)need / 1048576);
+    for (size_t s = 0; s < r->plan->n_steps; s++) {
+        tsr_unit u = {0};
+        if (r->plan->steps[s].op->units(&r->plan->steps[s]) == 0)
+            continue;
+        r->plan->steps[s].op->windows(&r->plan->steps[s], 0, &u);
+        r->unit_bytes = tsr_max_u64(r->unit_bytes, tsr_unit_bytes(&r->plan->steps[s], &u));
+    }
+    return TSR_OK;
+}
+
+static tsr_status run_all(run *r, tsr_engine_result *result, tsr_err *err)
+{
+    TSR_TRY(choose_threads(r, err));
+    TSR_TRY(tsr_journal_open(&r->journal, r->plan, r->dst, r->options->force, r->rows, err));
+    uint64_t noted = 0;
+    for (size_t i = 0; i < r->plan->n_files; i++)
+        noted += r->journal.finished[i];
+    drop_missing(r);
+    r->verifying = true;
+    if (choose_files(r) > 0 && run_phase(r, "verifying") != TSR_OK)
+        return r->status;
+    for (size_t i = 0; i < r->plan->n_files; i++)
+        result->files_resumed += r->journal.finished[i];
+    result->files_redone = noted - result->files_resumed;
+    result->bytes_read = r->bytes_read;
+
+    const uint64_t missing = missing_space(r);
+    if (missing > 0)
+        return disk_full(r, missing, err);
+    r->verifying = false;
+    result->already_complete = choose_files(r) == 0;
+    if (!result->already_complete && run_phase(r, "converting") != TSR_OK)
+        return r->status;
+    result->bytes_read += r->bytes_read;
+    result->bytes_written = r->bytes_written;
+    return write_texts(r, err);
+}
+
+tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engine_options *options,
+                          tsr_engine_result *result, tsr_err *err)
+{
+    run r = {
+        .plan = plan,
+        .dst = dst,
+        .options = options,
+        .journal = {.fd = -1},
+        .lock = PTHREAD_MUTEX_INITIALIZER,
+        .changed = PTHREAD_COND_INITIALIZER,
+        .rows = calloc(plan->n_steps, sizeof *r.rows),
+        .steps = calloc(plan->n_steps, sizeof *r.steps),
+        .files = calloc(plan->n_files, sizeof *r.files),
+    };
+    struct timespec began;
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    *result = (tsr_engine_result){0};
+    tsr_cpu_kernels_init(&r.kernels, options->cpu_flags);
+    tsr_status status = r.rows == NULL || r.steps == NULL || r.files == NULL
+                            ? tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu steps", plan->n_steps)
+                            : run_all(&r, result, err);
+    if (status != TSR_OK && r.status == status && err != NULL)
+        *err = r.err;
+    if (status == TSR_E_NOSPACE && r.status == status)
+        status = disk_full(&r, tsr_max_u64(missing_space(&r), 1), err);
+    tsr_journal_close(&r.journal);
+    free(r.steps);
+    free(r.files);
+    result->rows = r.rows;
+    result->threads = r.workers;
+    result->seconds = seconds_since(&began);
+    return status;
+}
+
+void tsr_engine_result_free(tsr_engine_result *result)
+{
+    free(result->rows);
+    *result = (tsr_engine_result){0};
+}

@@ -1,0 +1,155 @@
+/* The plan of a conversion: every output file, every output tensor, and the steps that make them.
+ *
+ * A plan is a pure function of headers and options, made before one weight is read. A step names an operation, the source
+ * tensors that it reads and the output tensors that it fills; the operation cuts it into units, small pieces of work that
+ * can be done in any order, on any thread. What a unit reads and writes is declared (windows), never done by the
+ * operation itself: the engine does all input and output, and can check, account for and redo any of it. */
+#ifndef TSR_CONVERT_PLAN_H
+#define TSR_CONVERT_PLAN_H
+
+#include "formats/arena.h"
+#include "formats/checkpoint.h"
+#include "formats/status.h"
+#include "formats/text.h"
+#include "kernels/cpu/cpu.h"
+#include "quantize/quant_stats.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What one unit reads and writes at most, but for a single row of blocks that is larger. A constant of the format of the
+ * work, not of the machine: sums are added unit by unit, and must not depend on --memory or --threads. */
+#define TSR_UNIT_BYTES (4u << 20)
+
+enum { TSR_MAX_WINDOWS = 4 };
+
+/* A rectangle of bytes in a tensor: `rows` runs of `row_bytes`, `pitch` apart, the first at `offset`. */
+typedef struct tsr_window {
+    uint64_t offset, rows, row_bytes, pitch;
+} tsr_window;
+
+struct tsr_step;
+
+/* One piece of a step. The engine packs the windows' bytes into the buffers (rows without gaps). */
+typedef struct tsr_unit {
+    tsr_window in[TSR_MAX_WINDOWS];  /* in[i] is of step->in[i]; zero rows: not read */
+    tsr_window out[TSR_MAX_WINDOWS]; /* out[i] is of step->out[i]; unused for held outputs */
+    void *in_data[TSR_MAX_WINDOWS];
+    void *out_data[TSR_MAX_WINDOWS]; /* held outputs: the whole tensor, shared by all units of the step */
+    void *scratch;                   /* op->scratch_bytes */
+} tsr_unit;
+
+typedef struct tsr_op {
+    const char *name;
+    /* Pure functions of the step. */
+    uint64_t (*units)(const struct tsr_step *step);
+    void (*windows)(const struct tsr_step *step, uint64_t unit, tsr_unit *u);
+    uint64_t (*scratch_bytes)(const struct tsr_step *step); /* NULL: none */
+    /* The arithmetic of one unit; adds what it cost to *stats. Thread-safe. */
+    tsr_status (*run)(const struct tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
+                      tsr_quant_stats *stats, tsr_err *err);
+    /* After the last unit, with the held outputs complete; NULL: nothing to do. */
+    tsr_status (*finish)(const struct tsr_step *step, void *const *held, tsr_quant_stats *stats, tsr_err *err);
+    bool has_stats; /* the step appears in the report */
+} tsr_op;
+
+typedef struct tsr_step {
+    const tsr_op *op;
+    const void *params; /* the operation's own; lives as long as the plan */
+    const tsr_tensor *in[TSR_MAX_WINDOWS];
+    const tsr_tensor *out[TSR_MAX_WINDOWS];
+    uint8_t n_in, n_out;
+    uint8_t held; /* bit i: out[i] is small, kept in memory while the step runs and written when it is complete */
+    uint32_t file;
+} tsr_step;
+
+typedef struct tsr_out_file {
+    const char *name;        /* relative to the destination */
+    bool raw;                /* a plain copy: no safetensors header */
+    uint64_t header_bytes;   /* 0 when raw */
+    uint64_t bytes;          /* of the whole file */
+    size_t first_step;       /* its steps follow one another */
+    size_t n_steps;
+    tsr_tensor **tensors; /* in the order of their bytes */
+    size_t n_tensors;
+} tsr_out_file;
+
+/* Why a source tensor is treated as it is; for --dry-run and the count at the end. */
+typedef struct tsr_plan_note {
+    const tsr_tensor *source;
+    const char *action; /* "quantize", "copy", "drop" */
+    const char *reason;
+} tsr_plan_note;
+
+/* A text file written when all else is done, in this order; config.json comes last. */
+typedef struct tsr_plan_text {
+    const char *name;
+    const char *data;
+    size_t size;
+} tsr_plan_text;
+
+typedef struct tsr_plan {
+    const tsr_checkpoint *source;
+    const char *command; /* the options that shape the output, spelled canonically: what a resumed run must repeat */
+    tsr_step *steps;
+    size_t n_steps, steps_capacity;
+    tsr_out_file *files;
+    size_t n_files, files_capacity;
+    tsr_plan_note *notes; /* one per source tensor */
+    size_t n_notes;
+    tsr_plan_text texts[4];
+    size_t n_texts;
+    uint64_t bytes_in;   /* to be read */
+    uint64_t bytes_out;  /* all files, headers included */
+    uint64_t total_size; /* tensor bytes alone: the index's metadata.total_size */
+    uint64_t fingerprint;
+    /* Writes the report about rows[n_steps]; NULL: the job has none. */
+    void (*report)(const struct tsr_plan *plan, const tsr_quant_stats *rows, tsr_text *out);
+    const void *report_params;
+    tsr_arena arena; /* names, tensors, parameters, texts: all that the plan points to */
+} tsr_plan;
+
+/* A new output tensor (a copy of *tensor, its place still open), in the plan's arena; NULL when memory is exhausted. */
+tsr_tensor *tsr_plan_tensor(tsr_plan *plan, const tsr_tensor *tensor);
+
+/* Appends a step to the file that is open. The outputs of one step always share a file. */
+tsr_status tsr_plan_step(tsr_plan *plan, const tsr_step *step, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Copies one tensor, or a side file. */
+extern const tsr_op tsr_copy_op;
+
+/* Distributes all steps so far over files of at most `max_bytes` of tensor data (a larger tensor has one to itself), in
+ * order, named model.safetensors or model-00001-of-0000N.safetensors; within a file the widest dtype comes first, then
+ * names in order. Lays out offsets and headers. */
+tsr_status tsr_plan_pack(tsr_plan *plan, uint64_t max_bytes, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds a raw copy of every side file of the source. Call after tsr_plan_pack. */
+tsr_status tsr_plan_side_files(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds model.safetensors.index.json when the model has more than one file. */
+tsr_status tsr_plan_index(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds a text (copied). */
+tsr_status tsr_plan_text_file(tsr_plan *plan, const char *name, const char *data, size_t size, tsr_err *err)
+    TSR_WARN_UNUSED;
+
+/* Sums up bytes and computes the fingerprint, which covers the source's names, sizes, times and headers, the command,
+ * the layout and Tessera's version. Call last. */
+tsr_status tsr_plan_finish(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Bytes of memory that the engine needs with `threads` workers, tables included. */
+uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads);
+
+/* The most memory that one unit needs: inputs, outputs that are not held, scratch. */
+uint64_t tsr_unit_bytes(const tsr_step *step, const tsr_unit *unit);
+
+/* Frees what the plan holds; not the source. */
+void tsr_plan_free(tsr_plan *plan);
+
+static inline uint64_t tsr_window_bytes(const tsr_window *w)
+{
+    return w->rows * w->row_bytes;
+}
+
+#endif

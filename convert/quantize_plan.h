@@ -1,0 +1,26 @@
+/* The plan that quantizes a checkpoint to block FP8. */
+#ifndef TSR_CONVERT_QUANTIZE_PLAN_H
+#define TSR_CONVERT_QUANTIZE_PLAN_H
+
+#include "convert/plan.h"
+#include "quantize/fp8_block.h"
+#include "quantize/policy.h"
+
+typedef enum tsr_dialect {
+    TSR_DIALECT_DEEPSEEK,           /* weight_scale_inv; quant_method fp8: vLLM, SGLang, transformers, DeepSeek */
+    TSR_DIALECT_COMPRESSED_TENSORS, /* weight_scale; quant_method compressed-tensors */
+} tsr_dialect;
+
+typedef struct tsr_quantize_options {
+    tsr_fp8_block block;
+    tsr_dialect dialect;
+    tsr_policy_options policy; /* block_rows is taken from `block` */
+    uint64_t max_shard_bytes;
+} tsr_quantize_options;
+
+/* Makes the plan. `source` and `options` must outlive it. Refuses (TSR_E_UNSUPPORTED) a checkpoint that is quantized
+ * already. On failure *plan is empty. */
+tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *source, const tsr_quantize_options *options,
+                             tsr_err *err) TSR_WARN_UNUSED;
+
+#endif
