@@ -113,8 +113,9 @@ static uint64_t stream_of(uint64_t seed, const char *name)
 static float gaussian(uint64_t *state)
 {
     const uint64_t bits = next_random(state);
-    const uint64_t sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
-    return ((float)sum - 131070.0f) * (1.0f / 37837.0f);
+    const uint32_t low = (uint32_t)bits, high = (uint32_t)(bits >> 32);
+    const int32_t sum = (int32_t)((low & 0xffff) + (low >> 16) + (high & 0xffff) + (high >> 16));
+    return (float)(sum - 131070) * (1.0f / 37837.0f);
 }
 
 static uint16_t bf16(float value)
