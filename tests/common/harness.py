@@ -1,5 +1,6 @@
 """What the Python tests share: running the tool, comparing trees, safetensors files, counting. Standard library only."""
 
+import argparse
 import contextlib
 import filecmp
 import json
@@ -33,6 +34,15 @@ class Checks:
         sys.exit(0 if self.passed and not self.failed else 1)
 
 
+def argument_parser(description):
+    """A parser with what every test takes: --tessera PATH, --make PATH (of make_checkpoint), --directory."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--tessera", required=True, metavar="PATH", help="the tool under test")
+    parser.add_argument("--make", required=True, metavar="PATH", help="make_checkpoint")
+    parser.add_argument("--directory", metavar="DIR", help="where to work (the system's temporary directory)")
+    return parser
+
+
 def run(tool, args, timeout=600):
     """Runs the tool to its end: (exit code, stdout, stderr). A signal is a negative code."""
     done = subprocess.run([tool, *map(str, args)], capture_output=True, timeout=timeout)
@@ -60,6 +70,11 @@ def temporary_directory(parent=None):
         shutil.rmtree(path, ignore_errors=True)
 
 
+def same_file(a, b):
+    """Whether two files hold the same bytes."""
+    return filecmp.cmp(a, b, shallow=False)
+
+
 def _entries(root):
     found = {}
     for folder, subfolders, files in os.walk(root):
@@ -77,7 +92,7 @@ def tree_difference(a, b):
             return f"{name}: only in {a if name in left else b}"
         if os.path.isdir(left[name]) != os.path.isdir(right[name]):
             return f"{name}: a directory on one side only"
-        if os.path.isfile(left[name]) and not filecmp.cmp(left[name], right[name], shallow=False):
+        if os.path.isfile(left[name]) and not same_file(left[name], right[name]):
             return f"{name}: bytes differ"
     return None
 
