@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""A full disk stops a conversion with exit code 4 and the missing amount; once space is there, the rerun completes.
+
+The output lies on a small tmpfs, so the test needs the right to mount; without it, it says so and passes over.
+"""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+import harness
+
+MIB = 1 << 20
+EXIT_IO = 4
+OUTPUT_ARGS = ["--max-shard-size", "8MB", "--quiet"]
+# What the sentence does not count: journal, report, and the last page of each file.
+UNCOUNTED = MIB // 2
+
+
+class SmallDisk:
+    """A tmpfs at `path` while the context lasts."""
+
+    def __init__(self, path, size):
+        self.path = path
+        self.size = size
+
+    def __enter__(self):
+        os.mkdir(self.path)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={self.size}", "tmpfs", self.path], check=True)
+        return self
+
+    def __exit__(self, *_):
+        subprocess.run(["umount", self.path], check=True)
+
+    def grow(self, size):
+        subprocess.run(["mount", "-o", f"remount,size={size}", self.path], check=True)
+
+    def free(self):
+        state = os.statvfs(self.path)
+        return state.f_bavail * state.f_bsize
+
+
+def may_mount(work):
+    probe = os.path.join(work, "probe")
+    os.mkdir(probe)
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", probe], stderr=subprocess.DEVNULL).returncode != 0:
+        return False
+    return subprocess.run(["umount", probe]).returncode == 0
+
+
+def check_refusal(checks, name, code, stderr, target):
+    """The missing bytes that the sentence names, or 0."""
+    checks.check(f"{name}: exit code", code == EXIT_IO, f"{code} instead of {EXIT_IO}: {stderr.strip()}")
+    amount = re.search(r"(\d+) (more )?bytes", stderr)
+    checks.check(f"{name}: the sentence names the missing bytes", amount and int(amount[1]) > 0, stderr.strip())
+    checks.check(f"{name}: no config.json", not os.path.exists(os.path.join(target, "config.json")))
+    return int(amount[1]) if amount else 0
+
+
+def check_rerun(checks, name, tool, args, reference, target):
+    code, _, stderr = harness.run(tool, args)
+    if checks.check(f"{name}: rerun", code == 0, f"exit {code}: {stderr.strip()}"):
+        difference = harness.tree_difference(reference, target)
+        checks.check(f"{name}: same tree", difference is None, difference)
+
+
+def too_small_from_the_start(checks, tool, source, reference, work):
+    """The plan knows before the first byte; and what it says is missing is enough."""
+    name = "too small from the start"
+    size = 32 * MIB
+    with SmallDisk(os.path.join(work, "small"), size) as disk:
+        target = os.path.join(disk.path, "out")
+        args = ["quantize", source, "-o", target, *OUTPUT_ARGS]
+        code, _, stderr = harness.run(tool, args)
+        missing = check_refusal(checks, name, code, stderr, target)
+        checks.check(f"{name}: nothing written", size - disk.free() < UNCOUNTED, f"{size - disk.free()} bytes are used")
+        disk.grow(size + missing + UNCOUNTED)
+        check_rerun(checks, name, tool, args, reference, target)
+
+
+def filled_by_others(checks, tool, source, reference, work):
+    """The space was there when the job began, and went while it ran."""
+    name = "filled by others midway"
+    with SmallDisk(os.path.join(work, "shared"), 160 * MIB) as disk:
+        target = os.path.join(disk.path, "out")
+        ballast = os.path.join(disk.path, "ballast")
+        args = ["quantize", source, "-o", target, *OUTPUT_ARGS]
+        process = subprocess.Popen([tool, *args], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        began = disk.free()
+        while process.poll() is None and began - disk.free() < 10 * MIB:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGSTOP)
+        with open(ballast, "wb") as file:
+            try:
+                while True:
+                    file.write(bytes(MIB))
+                    file.flush()
+            except OSError:
+                pass
+        process.send_signal(signal.SIGCONT)
+        stderr = process.communicate(timeout=60)[1].decode(errors="replace")
+        missing = check_refusal(checks, name, process.returncode, stderr, target)
+        os.truncate(ballast, max(0, os.path.getsize(ballast) - missing - UNCOUNTED))
+        check_rerun(checks, name, tool, args, reference, target)
+
+
+def main():
+    options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
+    checks = harness.Checks()
+    with harness.temporary_directory(options.directory) as work:
+        if not may_mount(work):
+            print("skipped: mounting a tmpfs is not permitted here")
+            sys.exit(77)
+        source = harness.make_checkpoint(options.make, "deepseek-v3", os.path.join(work, "source"))
+        reference = os.path.join(work, "reference")
+        code, _, stderr = harness.run(options.tessera, ["quantize", source, "-o", reference, *OUTPUT_ARGS])
+        if checks.check("undisturbed run", code == 0, stderr.strip()):
+            too_small_from_the_start(checks, options.tessera, source, reference, work)
+            filled_by_others(checks, options.tessera, source, reference, work)
+    checks.finish()
+
+
+if __name__ == "__main__":
+    main()

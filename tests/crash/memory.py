@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""--memory holds whatever the checkpoint: one tensor of 6 GB, or 50,000 tensors; and a plan of 200,000 takes 2 s at most."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+import harness
+
+MIB = 1 << 20
+MEMORY_MIB = 256
+SLACK_MIB = 64  # program, libraries, stacks, and the kernel's rounding
+DRY_RUN_SECONDS = 2
+
+
+def run_measured(tool, args, stderr_path):
+    """(exit code, peak resident bytes, seconds, stderr)"""
+    with open(stderr_path, "w+b") as stderr:
+        begin = time.monotonic()
+        process = subprocess.Popen([tool, *args], stdout=subprocess.DEVNULL, stderr=stderr)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.monotonic() - begin
+        process.returncode = os.waitstatus_to_exitcode(status)
+        stderr.seek(0)
+        return process.returncode, usage.ru_maxrss * 1024, seconds, stderr.read().decode(errors="replace")
+
+
+def check_memory(checks, options, kind, **make_options):
+    with harness.temporary_directory(options.directory) as work:
+        source = harness.make_checkpoint(options.make, kind, os.path.join(work, "source"), **make_options)
+        args = ["quantize", source, "-o", os.path.join(work, "out"), "--memory", f"{MEMORY_MIB}MiB", "--quiet"]
+        code, peak, seconds, stderr = run_measured(options.tessera, args, os.path.join(work, "stderr"))
+        print(f"{kind}: peak {peak / MIB:.0f} MiB in {seconds:.1f} s")
+        checks.check(f"{kind}: exit code", code == 0, f"{code}: {stderr.strip()}")
+        bound = (MEMORY_MIB + SLACK_MIB) * MIB
+        checks.check(f"{kind}: peak memory", peak < bound, f"{peak / MIB:.0f} MiB, --memory {MEMORY_MIB}MiB")
+
+
+def check_dry_run(checks, options, tensors):
+    with harness.temporary_directory(options.directory) as work:
+        source = harness.make_checkpoint(options.make, "many", os.path.join(work, "source"), tensors=tensors)
+        args = ["quantize", source, "-o", os.path.join(work, "out"), "--dry-run"]
+        code, peak, seconds, stderr = run_measured(options.tessera, args, os.path.join(work, "stderr"))
+        print(f"dry run of {tensors} tensors: {seconds:.2f} s, peak {peak / MIB:.0f} MiB")
+        checks.check("dry run: exit code", code == 0, f"{code}: {stderr.strip()}")
+        checks.check("dry run: time", seconds < DRY_RUN_SECONDS, f"{seconds:.2f} s")
+
+
+def main():
+    options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
+    checks = harness.Checks()
+    check_dry_run(checks, options, 200000)
+    check_memory(checks, options, "many", tensors=50000)
+    check_memory(checks, options, "giant")
+    checks.finish()
+
+
+if __name__ == "__main__":
+    main()
