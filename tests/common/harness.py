@@ -1,0 +1,126 @@
+"""What the Python tests share: running the tool, comparing trees, safetensors files, counting. Standard library only."""
+
+import argparse
+import contextlib
+import filecmp
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+
+class Checks:
+    """Counts passed and failed checks; failures are printed as they happen."""
+
+    def __init__(self):
+        self.passed = 0
+        self.failed = 0
+
+    def check(self, name, ok, detail=""):
+        """Notes one check; detail is printed when it failed. Returns ok."""
+        if ok:
+            self.passed += 1
+        else:
+            self.failed += 1
+            print(f"FAILED {name}: {detail}" if detail else f"FAILED {name}", flush=True)
+        return bool(ok)
+
+    def finish(self):
+        """Prints 'N passed, N failed' and leaves the process: 0, or 1 if anything failed or nothing was checked."""
+        print(f"{self.passed} passed, {self.failed} failed")
+        sys.exit(0 if self.passed and not self.failed else 1)
+
+
+def argument_parser(description):
+    """A parser with what every test takes: --tessera PATH, --make PATH (of make_checkpoint), --directory."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--tessera", required=True, metavar="PATH", help="the tool under test")
+    parser.add_argument("--make", required=True, metavar="PATH", help="make_checkpoint")
+    parser.add_argument("--directory", metavar="DIR", help="where to work (the system's temporary directory)")
+    return parser
+
+
+def run(tool, args, timeout=600):
+    """Runs the tool to its end: (exit code, stdout, stderr). A signal is a negative code."""
+    done = subprocess.run([tool, *map(str, args)], capture_output=True, timeout=timeout)
+    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+
+
+def make_checkpoint(maker, kind, directory, **options):
+    """Generates a checkpoint, e.g. make_checkpoint(maker, "llama", path, seed=3)."""
+    args = [kind, "-o", directory]
+    for name, value in options.items():
+        args += [f"--{name}", value]
+    code, _, stderr = run(maker, args)
+    if code != 0:
+        raise RuntimeError(f"{maker} {' '.join(map(str, args))}: exit {code}: {stderr}")
+    return directory
+
+
+@contextlib.contextmanager
+def temporary_directory(parent=None):
+    """A fresh directory that is gone afterwards, whatever happened."""
+    path = tempfile.mkdtemp(prefix="tessera-test.", dir=parent)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def same_file(a, b):
+    """Whether two files hold the same bytes."""
+    return filecmp.cmp(a, b, shallow=False)
+
+
+def _entries(root):
+    found = {}
+    for folder, subfolders, files in os.walk(root):
+        for name in subfolders + files:
+            path = os.path.join(folder, name)
+            found[os.path.relpath(path, root)] = path
+    return found
+
+
+def tree_difference(a, b):
+    """None if both trees hold the same names and bytes, hidden files included; else the first difference in words."""
+    left, right = _entries(a), _entries(b)
+    for name in sorted(left.keys() | right.keys()):
+        if name not in left or name not in right:
+            return f"{name}: only in {a if name in left else b}"
+        if os.path.isdir(left[name]) != os.path.isdir(right[name]):
+            return f"{name}: a directory on one side only"
+        if os.path.isfile(left[name]) and not same_file(left[name], right[name]):
+            return f"{name}: bytes differ"
+    return None
+
+
+def read_safetensors(path):
+    """(metadata, {name: (dtype, shape, bytes)}) of a safetensors file."""
+    with open(path, "rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+        data = file.read()
+    metadata = header.pop("__metadata__", {})
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        tensors[name] = (entry["dtype"], entry["shape"], data[begin:end])
+    return metadata, tensors
+
+
+def write_safetensors(path, tensors, metadata=None):
+    """Writes {name: (dtype, shape, bytes)} in the order given."""
+    header = {"__metadata__": metadata} if metadata else {}
+    offset = 0
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + len(data)]}
+        offset += len(data)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, _, data in tensors.values():
+            file.write(data)

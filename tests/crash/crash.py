@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""kill -9 at any moment costs nothing but time: the same command, repeated, completes the very same tree.
+
+For each row of ROWS and each number of threads: one undisturbed run for reference, then runs that are killed at moments
+spread over its duration (every third one is killed again while it resumes) and repeated until they end by themselves.
+The tree, journal included, must equal the reference; and whenever a config.json is there, so must be all that it
+speaks of.
+"""
+
+import collections
+import math
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+import harness
+
+# name, kind of checkpoint, its options, command line; SRC stands for the checkpoint, DST for the output
+ROWS = [
+    ("quantize f32", "deepseek-v3", {}, "quantize SRC -o DST --max-shard-size 16MB --quiet"),
+    ("quantize ue8m0", "deepseek-v3", {}, "quantize SRC -o DST --max-shard-size 16MB --scale-fmt ue8m0 --quiet"),
+]
+THREADS = (1, 2)
+
+
+def command_line(command, source, destination, threads):
+    places = {"SRC": source, "DST": destination}
+    return [places.get(word, word) for word in command.split()] + ["--threads", str(threads)]
+
+
+def run_and_kill(tool, args, delay):
+    """Kills the tool `delay` seconds after its start. Returns whether it was still running then."""
+    process = subprocess.Popen([tool, *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(delay)
+    process.kill()
+    return process.wait() < 0
+
+
+def stage(directory, reference):
+    """How far a killed run came, in words."""
+    if not os.path.isdir(directory):
+        return "before the directory"
+    if os.path.exists(os.path.join(directory, "config.json")):
+        return "after config.json"
+    shards = [name for name in os.listdir(reference) if name.endswith(".safetensors")]
+    finished = sum(os.path.exists(os.path.join(directory, name)) for name in shards)
+    return "before the first shard" if finished == 0 else "after the last" if finished == len(shards) else "between shards"
+
+
+def half_a_model(directory, reference):
+    """What is missing or wrong beside a config.json, or None."""
+    if not os.path.exists(os.path.join(directory, "config.json")):
+        return None
+    for name in sorted(os.listdir(reference)):
+        path = os.path.join(directory, name)
+        if name != ".tessera" and not (os.path.exists(path) and harness.same_file(path, os.path.join(reference, name))):
+            return f"config.json is there, {name} is not or differs"
+    return None
+
+
+def disturb(checks, options, row, threads, source, reference, moments, duration, rng, stages):
+    name, _, _, command = row
+    for number in range(moments):
+        delay = (number + rng.random()) / moments * duration
+        what = f"{name}, {threads} threads, killed after {delay * 1000:.1f} ms"
+        with harness.temporary_directory(options.directory) as place:
+            target = os.path.join(place, "out")
+            args = command_line(command, source, target, threads)
+            landed = run_and_kill(options.tessera, args, delay)
+            stages[stage(target, reference) if landed else "ended before it"] += 1
+            checks.check(f"{what}: no half model", half_a_model(target, reference) is None, half_a_model(target, reference))
+            if number % 3 == 2:
+                again = rng.random() * duration
+                run_and_kill(options.tessera, args, again)
+                what += f" and again after {again * 1000:.1f} ms"
+            code, _, stderr = harness.run(options.tessera, args)
+            if checks.check(f"{what}: rerun", code == 0, f"exit {code}: {stderr.strip()}"):
+                difference = harness.tree_difference(reference, target)
+                checks.check(f"{what}: same tree", difference is None, difference)
+
+
+def main():
+    parser = harness.argument_parser(__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=50, help="in all (50)")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments (1)")
+    options = parser.parse_args()
+    rng = random.Random(options.seed)
+    moments = math.ceil(options.kills / (len(ROWS) * len(THREADS)))
+    checks = harness.Checks()
+    stages = collections.Counter()
+    with harness.temporary_directory(options.directory) as work:
+        for number, row in enumerate(ROWS):
+            name, kind, make_options, command = row
+            source = harness.make_checkpoint(options.make, kind, os.path.join(work, f"source{number}"), **make_options)
+            first = None
+            for threads in THREADS:
+                reference = os.path.join(work, f"reference{number}.{threads}")
+                args = command_line(command, source, reference, threads)
+                begin = time.monotonic()
+                code, _, stderr = harness.run(options.tessera, args)
+                duration = time.monotonic() - begin
+                if not checks.check(f"{name}, {threads} threads: undisturbed", code == 0, f"exit {code}: {stderr.strip()}"):
+                    continue
+                first = first or reference
+                difference = harness.tree_difference(first, reference)
+                checks.check(f"{name}: {threads} threads and one give the same", difference is None, difference)
+                disturb(checks, options, row, threads, source, reference, moments, duration, rng, stages)
+            shutil.rmtree(source)
+    print("killed " + ", ".join(f"{stage}: {count}" for stage, count in sorted(stages.items())))
+    landed = sum(stages.values()) - stages["ended before it"]
+    checks.check("most kills found the tool at work", 2 * landed > sum(stages.values()), f"{landed} of them")
+    checks.finish()
+
+
+if __name__ == "__main__":
+    main()
