@@ -43,6 +43,6 @@ tsr_status tsr_prepend(tsr_err *err, tsr_status status, const char *fmt, ...)
     vsnprintf(head, sizeof head, fmt, args);
     va_end(args);
     tsr_err inner = *err;
-    snprintf(err->msg, sizeof err->msg, "%s: %.900s", head, inner.msg);
+    snprintf(err->msg, sizeof err->msg, "%s: %s", head, inner.msg);
     return status;
 }

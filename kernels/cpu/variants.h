@@ -1,0 +1,14 @@
+/* Declares every form of every CPU kernel, from kernels.inc. For kernels/cpu itself and its tests: everyone else calls
+ * through tsr_cpu_kernels. A variant must only be called on a CPU that has its flags. */
+#ifndef TSR_KERNELS_CPU_VARIANTS_H
+#define TSR_KERNELS_CPU_VARIANTS_H
+
+#include "kernels/cpu/block_fp8.h"
+
+#define TSR_OP(op, type)               type tsr_##op##_ref;
+#define TSR_KERNEL(op, flags, variant) tsr_##op##_fn tsr_##op##_##variant;
+#include "kernels/cpu/kernels.inc"
+#undef TSR_OP
+#undef TSR_KERNEL
+
+#endif

@@ -1,0 +1,247 @@
+/* Every kernel variant gives the reference's bits, and the reference gives e4m3's values. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/variants.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t random_state = 0x9E3779B97F4A7C15u;
+
+static uint64_t random_bits(void)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state * 0x2545F4914F6CDD1Du;
+}
+
+static float as_float(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static bool finite_bf16(uint16_t x)
+{
+    return (x & 0x7F80) != 0x7F80;
+}
+
+/* Every table that this machine can run: scalar, and each set added to the ones below it. */
+static const unsigned kMasks[] = {0, TSR_CPU_AVX2, TSR_CPU_AVX2 | TSR_CPU_AVX512, TSR_CPU_ALL};
+enum { MASKS = sizeof kMasks / sizeof *kMasks };
+
+static void tables(tsr_cpu_kernels out[MASKS])
+{
+    for (int i = 0; i < MASKS; i++)
+        tsr_cpu_kernels_init(&out[i], kMasks[i] & tsr_cpu_flags());
+}
+
+/* A scale that a block might have: any positive finite float, with the corners drawn often. */
+static float random_scale(void)
+{
+    static const float kCorners[] = {1.0f, 0x1p-149f, 0x1p-126f, 7.0e35f, 0x1p-100f, 0x1p-6f, 448.0f, 0x1.fffffep-127f};
+    const uint64_t r = random_bits();
+    if (r % 4 == 0)
+        return kCorners[r / 4 % (sizeof kCorners / sizeof *kCorners)];
+    if (r % 4 == 1)
+        return ldexpf(1.0f, (int)(r / 4 % 250) - 125);
+    const uint32_t bits = (uint32_t)(r >> 32) % 0x7F800000u;
+    return as_float(bits == 0 ? 1 : bits);
+}
+
+Test(e4m3, decodes_every_code_from_first_principles)
+{
+    for (int code = 0; code < 256; code++) {
+        const int sign = code >> 7, exponent = code >> 3 & 15, mantissa = code & 7;
+        const float value = tsr_e4m3_to_f32((uint8_t)code);
+        if (exponent == 15 && mantissa == 7) {
+            cr_assert(isnan(value));
+            continue;
+        }
+        const double expected = exponent == 0 ? ldexp(mantissa, -9) : ldexp(8 + mantissa, exponent - 10);
+        cr_assert_eq(value, sign ? -expected : expected, "code %02x", code);
+        cr_assert_eq(signbit(value) != 0, sign == 1);
+    }
+}
+
+/* The nearest value; of two equally near the one with the even code. */
+static uint8_t nearest_code(float x)
+{
+    uint8_t best = 0;
+    for (uint8_t code = 0; code < 0x7F; code++) {
+        const double d = fabs(fabs((double)x) - (double)tsr_e4m3_to_f32(code));
+        const double b = fabs(fabs((double)x) - (double)tsr_e4m3_to_f32(best));
+        if (d < b || (d == b && code % 2 == 0))
+            best = code;
+    }
+    return signbit(x) ? best | 0x80 : best;
+}
+
+Test(e4m3, encodes_to_the_nearest_even_value)
+{
+    for (uint32_t i = 0; i < 0x10000; i++) {
+        const float x = as_float(i << 16);
+        if (!isnan(x))
+            cr_assert_eq(tsr_e4m3_from_f32(x), nearest_code(x), "%a", (double)x);
+    }
+    for (int code = 0; code < 0x7E; code++) { /* around every tie */
+        const float tie = (tsr_e4m3_to_f32((uint8_t)code) + tsr_e4m3_to_f32((uint8_t)(code + 1))) / 2;
+        const float around[] = {nextafterf(tie, 0), tie, nextafterf(tie, INFINITY)};
+        for (int i = 0; i < 3; i++)
+            cr_assert_eq(tsr_e4m3_from_f32(around[i]), nearest_code(around[i]), "%a", (double)around[i]);
+    }
+}
+
+Test(kernels, encode_the_whole_bf16_domain_alike)
+{
+    enum { SCALES = 300 };
+    static uint16_t domain[0x10000];
+    static uint8_t expected[0x10000], got[0x10000];
+    tsr_cpu_kernels k[MASKS];
+    tables(k);
+    for (uint32_t i = 0; i < 0x10000; i++)
+        domain[i] = finite_bf16((uint16_t)i) ? (uint16_t)i : 0;
+    for (int s = 0; s < SCALES; s++) {
+        const float scale = random_scale();
+        tsr_encode_e4m3_bf16_ref(domain, 256, 256, 256, scale, expected, 256);
+        for (int m = 1; m < MASKS; m++) {
+            memset(got, 0xA5, sizeof got);
+            k[m].encode_e4m3_bf16(domain, 256, 256, 256, scale, got, 256);
+            for (int i = 0; i < 0x10000; i++)
+                cr_assert_eq(got[i], expected[i], "mask %u scale %a x %04x: %02x, not %02x", kMasks[m], (double)scale, i,
+                             got[i], expected[i]);
+        }
+    }
+}
+
+/* The look-up form's fast path needs whole vectors without tiny values: values near the block's maximum. */
+Test(kernels, encode_ordinary_blocks_alike)
+{
+    static uint16_t x[128 * 128];
+    static uint8_t expected[128 * 128], got[128 * 128];
+    tsr_cpu_kernels k[MASKS];
+    tables(k);
+    for (int round = 0; round < 200; round++) {
+        const int exponent = (int)(random_bits() % 230) + 8;
+        uint16_t amax = 0;
+        for (int i = 0; i < 128 * 128; i++) {
+            const uint64_t r = random_bits();
+            x[i] = (uint16_t)((r & 0x8000) | (uint64_t)(exponent + (int)((r >> 20) % 12)) << 7 | (r & 0x7F));
+            const uint16_t magnitude = x[i] & 0x7FFF;
+            amax = magnitude > amax ? magnitude : amax;
+        }
+        const float scale = as_float((uint32_t)amax << 16) / 448.0f;
+        tsr_encode_e4m3_bf16_ref(x, 128, 128, 128, scale, expected, 128);
+        for (int m = 1; m < MASKS; m++) {
+            k[m].encode_e4m3_bf16(x, 128, 128, 128, scale, got, 128);
+            for (int i = 0; i < 128 * 128; i++)
+                cr_assert_eq(got[i], expected[i], "mask %u scale %a x %04x: %02x, not %02x", kMasks[m], (double)scale,
+                             x[i], got[i], expected[i]);
+            cr_assert_eq(k[m].amax_bf16(x, 128, 128, 128), (uint32_t)amax << 16);
+        }
+    }
+}
+
+/* Raw random bits at every width, odd strides, unaligned; bytes around the outputs stay untouched. */
+Test(kernels, agree_on_raw_bits_at_every_width)
+{
+    enum { ROWS = 3, MOST = 257, LD = MOST + 6 };
+    static unsigned char room[ROWS * LD * 4 + 16];
+    static uint8_t codes[2][ROWS * LD + 2];
+    tsr_cpu_kernels k[MASKS];
+    tables(k);
+    for (size_t cols = 0; cols <= MOST; cols++) {
+        const size_t ld = cols + 1 + cols % 5;
+        for (size_t i = 0; i + 8 <= sizeof room; i += 8)
+            memcpy(room + i, &(uint64_t){random_bits()}, 8);
+        const uint16_t *const x16 = (const uint16_t *)(room + 2); /* not 4-aligned */
+        const float *const x32 = (const float *)(room + 4);
+        const float scale = random_scale();
+        for (int m = 1; m < MASKS; m++) {
+            cr_assert_eq(k[m].amax_bf16(x16, ROWS, cols, ld), tsr_amax_bf16_ref(x16, ROWS, cols, ld));
+            cr_assert_eq(k[m].amax_f32(x32, ROWS, cols, ld), tsr_amax_f32_ref(x32, ROWS, cols, ld));
+            float wide[2][MOST + 1];
+            memset(wide, 0x5A, sizeof wide);
+            tsr_widen_f16_ref(x16, cols, wide[0]);
+            k[m].widen_f16(x16, cols, wide[1]);
+            cr_assert(memcmp(wide[0], wide[1], sizeof wide[0]) == 0, "widen, mask %u, %zu columns", kMasks[m], cols);
+        }
+        uint16_t *const y16 = (uint16_t *)(room + 2);
+        float *const y32 = (float *)(room + 4);
+        for (int kind = 0; kind < 2; kind++) { /* encoding and measuring take finite numbers */
+            for (size_t i = 0; i < ROWS * ld; i++) {
+                if (kind == 0 && !finite_bf16(y16[i]))
+                    y16[i] &= 0xBFFF;
+                if (kind == 1 && !isfinite(y32[i]))
+                    y32[i] = 1.5f;
+            }
+            for (int m = 1; m < MASKS; m++) {
+                tsr_block_error error[2];
+                memset(error, 0xEE, sizeof error);
+                memset(codes, 0xA5, sizeof codes);
+                if (kind == 0) {
+                    tsr_encode_e4m3_bf16_ref(x16, ROWS, cols, ld, scale, codes[0] + 1, ld);
+                    k[m].encode_e4m3_bf16(x16, ROWS, cols, ld, scale, codes[1] + 1, ld);
+                    tsr_error_e4m3_bf16_ref(x16, ROWS, cols, ld, codes[0] + 1, ld, scale, &error[0]);
+                    k[m].error_e4m3_bf16(x16, ROWS, cols, ld, codes[0] + 1, ld, scale, &error[1]);
+                } else {
+                    tsr_encode_e4m3_f32_ref(x32, ROWS, cols, ld, scale, codes[0] + 1, ld);
+                    k[m].encode_e4m3_f32(x32, ROWS, cols, ld, scale, codes[1] + 1, ld);
+                    tsr_error_e4m3_f32_ref(x32, ROWS, cols, ld, codes[0] + 1, ld, scale, &error[0]);
+                    k[m].error_e4m3_f32(x32, ROWS, cols, ld, codes[0] + 1, ld, scale, &error[1]);
+                }
+                cr_assert(memcmp(codes[0], codes[1], sizeof codes[0]) == 0, "kind %d mask %u cols %zu scale %a", kind,
+                          kMasks[m], cols, (double)scale);
+                cr_assert(memcmp(&error[0].sum_q2, &error[1].sum_q2, 3 * sizeof(double)) == 0 &&
+                              memcmp(&error[0].max_e, &error[1].max_e, sizeof(float)) == 0 &&
+                              error[0].max_row == error[1].max_row && error[0].max_col == error[1].max_col &&
+                              error[0].saturated == error[1].saturated && error[0].flushed == error[1].flushed &&
+                              error[0].nonzero == error[1].nonzero,
+                          "errors: kind %d mask %u cols %zu scale %a", kind, kMasks[m], cols, (double)scale);
+            }
+        }
+    }
+}
+
+/* The sums against plain FP64 arithmetic: 512 additions a lane and a few ulp in q leave 1e-4 of the sum. */
+Test(kernels, measure_what_double_measures)
+{
+    static uint16_t x[128 * 128];
+    static uint8_t codes[128 * 128];
+    tsr_cpu_kernels k;
+    tsr_cpu_kernels_init(&k, tsr_cpu_flags());
+    for (int i = 0; i < 128 * 128; i++) {
+        double g = -6;
+        for (int j = 0; j < 12; j++)
+            g += (double)(random_bits() >> 11) * 0x1p-53;
+        float f = (float)(0.02 * g);
+        uint32_t bits;
+        memcpy(&bits, &f, sizeof bits);
+        x[i] = i % 97 == 0 ? 0 : (uint16_t)(bits >> 16);
+    }
+    const float scale = as_float(k.amax_bf16(x, 128, 128, 128)) / 448.0f;
+    k.encode_e4m3_bf16(x, 128, 128, 128, scale, codes, 128);
+    tsr_block_error error;
+    k.error_e4m3_bf16(x, 128, 128, 128, codes, 128, scale, &error);
+    double q2 = 0, e2 = 0, qv = 0, largest = 0;
+    uint32_t nonzero = 0;
+    for (int i = 0; i < 128 * 128; i++) {
+        const double q = (double)as_float((uint32_t)x[i] << 16) / (double)scale;
+        const double v = (double)tsr_e4m3_to_f32(codes[i]);
+        q2 += q * q;
+        e2 += (q - v) * (q - v);
+        qv += q * v;
+        largest = fmax(largest, fabs(q - v));
+        nonzero += x[i] != 0;
+    }
+    cr_assert_float_eq(error.sum_q2 / q2, 1, 1e-4);
+    cr_assert_float_eq(error.sum_e2 / e2, 1, 1e-4);
+    cr_assert_float_eq(error.sum_qv / qv, 1, 1e-4);
+    cr_assert_float_eq((double)error.max_e / largest, 1, 1e-4);
+    cr_assert_eq(error.nonzero, nonzero);
+    cr_assert_eq(error.saturated, 0);
+}
