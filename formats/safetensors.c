@@ -193,7 +193,8 @@ static int by_offset(const void *a, const void *b)
 /* No hole, no overlap, and the last byte of the last tensor is the last byte of the file. */
 static tsr_status check_coverage(const header_reader *h, tsr_tensor *tensors, size_t count)
 {
-    qsort(tensors, count, sizeof *tensors, by_offset);
+    if (count > 1)
+        qsort(tensors, count, sizeof *tensors, by_offset);
     uint64_t end = 0;
     for (size_t i = 0; i < count; i++) {
         const tsr_tensor *const t = &tensors[i];
@@ -236,7 +237,8 @@ static tsr_status read_header_text(header_reader *h, uint32_t file, tsr_tensors 
         TSR_TRY(tsr_tensors_add(tensors, &tensor, err));
     }
     TSR_TRY(tsr_json_finish(&h->json, err));
-    return check_coverage(h, tensors->items + first, tensors->count - first);
+    const size_t count = tensors->count - first;
+    return check_coverage(h, count == 0 ? NULL : tensors->items + first, count);
 }
 
 /* A file too short or with an absurd header length is most often not a safetensors file at all: say what it is. */

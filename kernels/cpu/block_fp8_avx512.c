@@ -43,6 +43,7 @@ uint32_t tsr_amax_f32_avx512(const float *x, size_t rows, size_t cols, size_t ld
 ALWAYS_INLINE void encode_row(const char *x, size_t cols, size_t x_bytes, load32_fn *load, __m512 scale, uint8_t *codes)
 {
     size_t col = 0;
+    prefetch_next_block(x, x_bytes, codes, cols);
     for (; col + 32 <= cols; col += 32) {
         _mm256_storeu_si256((void *)(codes + col), encode32(load(x + col * x_bytes, ~0u), scale));
     }

@@ -91,6 +91,7 @@ void tsr_encode_e4m3_bf16_vbmi(const uint16_t *x, size_t rows, size_t cols, size
     const __m512i evens = _mm512_load_si512(even), odds = _mm512_load_si512(odd);
     for (size_t row = 0; row < rows; row++, x += ld, codes += ld_codes) {
         size_t col = 0;
+        prefetch_next_block(x, sizeof *x, codes, cols);
         for (; col + 64 <= cols; col += 64) {
             const __m512i a = _mm512_loadu_si512(x + col), b = _mm512_loadu_si512(x + col + 32);
             if (__builtin_expect(served(&t, a, b), 1)) {

@@ -43,6 +43,19 @@ ALWAYS_INLINE f32x32 load32_f32(const void *x, __mmask32 lanes)
                     _mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(3, 1, 3, 1))};
 }
 
+/* Blocks are taken from left to right: while one is encoded, the same row of the next is on its way, and the place of its
+ * codes. A prefetch past the end of the matrix is harmless. */
+ALWAYS_INLINE void prefetch_next_block(const void *x, size_t x_bytes, const uint8_t *codes, size_t cols)
+{
+    const char *const next = (const char *)x + cols * x_bytes;
+    for (size_t i = 0; i < cols * x_bytes; i += 64) {
+        _mm_prefetch(next + i, _MM_HINT_T0);
+    }
+    for (size_t i = 0; i < cols; i += 64) {
+        __builtin_prefetch(codes + cols + i, 1, 3);
+    }
+}
+
 /* tsr_e4m3_from_f32 on 16 lanes. */
 ALWAYS_INLINE __m512i codes_of(__m512 q)
 {
