@@ -3,8 +3,8 @@
 
 For each row of ROWS and each number of threads: one undisturbed run for reference, then runs that are killed at moments
 spread over its duration (every third one is killed again while it resumes) and repeated until they end by themselves.
-The tree, journal included, must equal the reference; and whenever a config.json is there, so must be all that it
-speaks of.
+The tree, journal included, must equal the reference; what a killed run left under a final name must be final, and
+whenever a config.json is there, so must be all that it speaks of.
 """
 
 import collections
@@ -52,14 +52,15 @@ def stage(directory, reference):
     return {0: "before the first shard", len(shards): "after the last shard"}.get(finished, "between shards")
 
 
-def half_a_model(directory, reference):
-    """What is missing or wrong beside a config.json, or None."""
-    if not os.path.exists(os.path.join(directory, "config.json")):
-        return None
+def looks_finished(directory, reference):
+    """What a killed run left under a final name though it is not final, in words; or None."""
+    whole = os.path.exists(os.path.join(directory, "config.json"))
     for name in sorted(os.listdir(reference)):
         path = os.path.join(directory, name)
-        if name != ".tessera" and not (os.path.exists(path) and harness.same_file(path, os.path.join(reference, name))):
-            return f"config.json is there, {name} is not or differs"
+        if whole and not os.path.exists(path):
+            return f"config.json is there, {name} is not"
+        if os.path.isfile(path) and not harness.same_file(path, os.path.join(reference, name)):
+            return f"{name} is there, but not as it will be"
     return None
 
 
@@ -87,8 +88,8 @@ def disturb(checks, options, row, threads, source, reference, moments, duration,
             args = command_line(command, source, target, threads)
             landed = run_and_kill(options.tessera, args, delay)
             stages[stage(target, reference) if landed else "ended before it"] += 1
-            half = half_a_model(target, reference)
-            checks.check(f"{what}: no half model", half is None, half)
+            left = looks_finished(target, reference)
+            checks.check(f"{what}: nothing unfinished looks finished", left is None, left)
             if number % 3 == 2:
                 again = rng.random() * duration
                 run_and_kill(options.tessera, args, again)
