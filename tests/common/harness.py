@@ -1,4 +1,4 @@
-"""What the Python tests share: running the tool, comparing trees, safetensors files, counting. Standard library only."""
+"""What the Python tests share: running the tool, comparing trees, safetensors files, counting. Stdlib only."""
 
 import argparse
 import contextlib

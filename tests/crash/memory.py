@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""--memory holds whatever the checkpoint: one tensor of 6 GB, or 50,000 tensors; and a plan of 200,000 takes 2 s at most."""
+"""--memory holds for one tensor of 6 GB and for 50,000 tensors; a plan of 200,000 takes less than 2 s."""
 
 import os
 import pathlib
