@@ -1,0 +1,81 @@
+"""Block FP8 once more, in NumPy and ml_dtypes, from its definition: nothing here was taken from the tool."""
+
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+
+E4M3 = ml_dtypes.float8_e4m3fn
+TINIEST = np.float32(2.0**-149)
+
+
+def blocks_of(x, rows=128, cols=128):
+    """[..., m, n] -> [..., ceil(m/rows), rows, ceil(n/cols), cols], zero-padded: zeros change no maximum and no sum."""
+    *stack, m, n = x.shape
+    padded = np.pad(x, [(0, 0)] * len(stack) + [(0, -m % rows), (0, -n % cols)])
+    return padded.reshape(*stack, padded.shape[-2] // rows, rows, padded.shape[-1] // cols, cols)
+
+
+def spread(scales, shape, rows=128, cols=128):
+    """One value a block -> one an element of a matrix, or stack of matrices, of this shape."""
+    return np.repeat(np.repeat(scales, rows, -2), cols, -1)[..., : shape[-2], : shape[-1]]
+
+
+def scales_of(w, ue8m0=False):
+    amax = np.abs(blocks_of(w)).max(axis=(-3, -1))
+    scales = amax / np.float32(448)
+    scales[(amax > 0) & (scales == 0)] = TINIEST  # below 448 times the smallest number that FP32 has
+    if ue8m0:
+        bits = scales.view(np.uint32)
+        scales = (np.clip((bits >> 23) + ((bits & 0x7FFFFF) != 0), 1, 254) << 23).astype(np.uint32).view(np.float32)
+    scales[amax == 0] = 1
+    return scales
+
+
+def codes_of(w, scales):
+    with np.errstate(over="ignore"):
+        quotient = w / spread(scales, w.shape)
+    return np.clip(quotient, -448, 448).astype(np.float32).astype(E4M3)
+
+
+def quantize(w, ue8m0=False):
+    """w of any float dtype, [m, n] or [experts, m, n] -> (codes, scales)."""
+    w = w.astype(np.float32)
+    scales = scales_of(w, ue8m0)
+    return codes_of(w, scales), scales
+
+
+def dequantize(codes, scales):
+    """In double: what a perfect reader gets."""
+    return codes.astype(np.float64) * spread(scales, codes.shape).astype(np.float64)
+
+
+def block_errors(w, codes, scales):
+    """Sum of squared errors of each block, in double."""
+    return (blocks_of(w.astype(np.float64) - dequantize(codes, scales)) ** 2).sum(axis=(-3, -1))
+
+
+def figures(w, codes, scales):
+    """What the report says of one tensor."""
+    x, y = w.astype(np.float64), dequantize(codes, scales)
+    with np.errstate(over="ignore"):
+        quotient = np.abs(w.astype(np.float32) / spread(scales, w.shape))
+    zero_blocks = np.abs(blocks_of(x)).max(axis=(-3, -1)) == 0
+    kept = np.sort(scales[~zero_blocks])
+    error, signal = ((x - y) ** 2).sum(), (x**2).sum()
+    return SimpleNamespace(
+        elements=x.size,
+        nonzero=np.count_nonzero(x),
+        saturated=np.count_nonzero(quotient > 464),
+        flushed=np.count_nonzero((x != 0) & (y == 0)),
+        blocks=scales.size,
+        zero_blocks=np.count_nonzero(zero_blocks),
+        relative_error=np.sqrt(error / signal) if signal else 0.0,
+        sqnr_db=10 * np.log10(signal / error) if error else np.inf,
+        cosine=(x * y).sum() / np.sqrt(signal * (y**2).sum()) if signal else 1.0,
+        max_abs_error=np.abs(x - y).max(),
+        amax=np.abs(x).max(),
+        scale_min=kept[0] if kept.size else 0.0,
+        scale_median=kept[(kept.size - 1) // 2] if kept.size else 0.0,
+        scale_max=kept[-1] if kept.size else 0.0,
+    )

