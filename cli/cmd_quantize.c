@@ -103,7 +103,8 @@ static tsr_status check_apart(const char *src, const char *dst, tsr_err *err)
     const size_t n = strlen(from), m = strlen(to);
     const bool nested = (strncmp(from, to, m) == 0 && (from[m] == '/' || from[m] == '\0')) ||
                         (strncmp(from, to, n) == 0 && to[n] == '/');
-    return nested ? tsr_fail(err, TSR_E_USAGE, "%s and %s: one lies in the other; the source must stay untouched", src, dst)
+    return nested ? tsr_fail(err, TSR_E_USAGE, "%s and %s: one lies in the other; the source must stay untouched", src,
+                             dst)
                   : TSR_OK;
 }
 
@@ -121,8 +122,8 @@ static void print_sums(const tsr_plan *plan, FILE *out)
     char in[32], written[32];
     size_t quantized, copied;
     count_actions(plan, &quantized, &copied);
-    fprintf(out, "%zu tensors: %zu quantized, %zu copied, 0 dropped; %zu files, %s in, %s out\n", plan->n_notes, quantized,
-            copied, plan->n_files, tsr_bytes_text((double)plan->bytes_in, in),
+    fprintf(out, "%zu tensors: %zu quantized, %zu copied, 0 dropped; %zu files, %s in, %s out\n", plan->n_notes,
+            quantized, copied, plan->n_files, tsr_bytes_text((double)plan->bytes_in, in),
             tsr_bytes_text((double)plan->bytes_out, written));
 }
 
@@ -141,8 +142,8 @@ static void print_plan(const tsr_plan *plan, const arguments *a)
     print_sums(plan, stdout);
     char memory[32], disk[32], space[32];
     uint64_t have;
-    printf("memory: %s at most with %llu threads; disk: %s needed", tsr_bytes_text(
-           (double)tsr_plan_memory(plan, (unsigned)a->threads), memory), U64(a->threads),
+    printf("memory: %s at most with %llu threads; disk: %s needed",
+           tsr_bytes_text((double)tsr_plan_memory(plan, (unsigned)a->threads), memory), U64(a->threads),
            tsr_bytes_text((double)plan->bytes_out, disk));
     if (a->dst != NULL && tsr_free_space(access(a->dst, F_OK) == 0 ? a->dst : ".", &have, NULL) == TSR_OK)
         printf(", %s free there", tsr_bytes_text((double)have, space));
@@ -189,18 +190,20 @@ static void print_summary(const tsr_plan *plan, const tsr_engine_result *result,
     print_sums(plan, stdout);
     if (whole.elements > 0) {
         printf("whole: SQNR %.2f dB, relative error %.5f, cosine %.6f, %llu saturated, %llu flushed to zero, %llu zero "
-               "blocks\n", tsr_quant_stats_sqnr(&whole), tsr_quant_stats_relative_error(&whole),
-               tsr_quant_stats_cosine(&whole), U64(whole.saturated), U64(whole.flushed), U64(whole.zero_blocks));
+               "blocks\n",
+               tsr_quant_stats_sqnr(&whole), tsr_quant_stats_relative_error(&whole), tsr_quant_stats_cosine(&whole),
+               U64(whole.saturated), U64(whole.flushed), U64(whole.zero_blocks));
         const size_t n = find_worst(plan, result->rows, worst);
         printf("worst tensors:\n");
         for (size_t i = 0; i < n; i++) {
             const tsr_quant_stats *const row = &result->rows[worst[i]];
-            printf("  %6.2f dB  max error %.3g of amax %.3g  %s%s\n", tsr_quant_stats_sqnr(row), row->max_error, row->amax,
-                   plan->steps[worst[i]].in[0]->name,
+            printf("  %6.2f dB  max error %.3g of amax %.3g  %s%s\n", tsr_quant_stats_sqnr(row), row->max_error,
+                   row->amax, plan->steps[worst[i]].in[0]->name,
                    row->sum_x2 > 0 && tsr_quant_stats_sqnr(row) < kLowSqnr ? "  <- below 30 dB: look at it" : "");
         }
         if (low > 0)
-            printf("%zu tensors are below %.0f dB, where block FP8 should reach 31.5: outliers or tiny values in a block\n",
+            printf("%zu tensors are below %.0f dB, where block FP8 should reach 31.5: outliers or tiny values in a "
+                   "block\n",
                    low, kLowSqnr);
     }
     char read[32], written[32], rate[32];
@@ -228,9 +231,12 @@ static tsr_status write_json(const arguments *a, const tsr_plan *plan, const tsr
         const char *key;
         uint64_t value;
     } counts[] = {
-        {"tensors", plan->n_notes},          {"quantized", quantized},
-        {"copied", copied},                  {"files", plan->n_files},
-        {"bytes_in", plan->bytes_in},        {"bytes_out", plan->bytes_out},
+        {"tensors", plan->n_notes},
+        {"quantized", quantized},
+        {"copied", copied},
+        {"files", plan->n_files},
+        {"bytes_in", plan->bytes_in},
+        {"bytes_out", plan->bytes_out},
         {"memory", tsr_plan_memory(plan, (unsigned)a->threads)},
     };
     tsr_text t = {0};
@@ -310,7 +316,9 @@ static tsr_status quantize(const arguments *a, tsr_err *err)
     tsr_quantize_options options = {
         .block = {.scale_fmt = (tsr_scale_fmt)a->scale_fmt, .search = a->scales == 1},
         .dialect = (tsr_dialect)a->dialect,
-        .policy = {.include = a->include.items, .n_include = a->include.count, .exclude = a->exclude.items,
+        .policy = {.include = a->include.items,
+                   .n_include = a->include.count,
+                   .exclude = a->exclude.items,
                    .n_exclude = a->exclude.count},
         .max_shard_bytes = a->max_shard_bytes,
     };

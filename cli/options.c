@@ -85,11 +85,12 @@ static tsr_status assign(const tsr_option *o, const char *text, tsr_err *err)
         ok = parse_size(text, o->value);
         break;
     }
-    return ok ? TSR_OK : tsr_fail(err, TSR_E_USAGE, "%s: '%s' is not %s%s", o->name, text,
-                                  o->kind == TSR_OPT_CHOICE  ? "one of "
-                                  : o->kind == TSR_OPT_COUNT ? "a number"
-                                                             : "a size such as 512MiB or 5GB",
-                                  o->kind == TSR_OPT_CHOICE ? o->argument : "");
+    return ok ? TSR_OK
+              : tsr_fail(err, TSR_E_USAGE, "%s: '%s' is not %s%s", o->name, text,
+                         o->kind == TSR_OPT_CHOICE  ? "one of "
+                         : o->kind == TSR_OPT_COUNT ? "a number"
+                                                    : "a size such as 512MiB or 5GB",
+                         o->kind == TSR_OPT_CHOICE ? o->argument : "");
 }
 
 static const tsr_option *find(const tsr_option *options, size_t n, const char *name, size_t length)

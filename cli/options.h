@@ -33,8 +33,8 @@ typedef struct tsr_option {
 /* Parses argv[0..argc) (without program and command). Words without a dash go to positional[0..*n_positional), at most
  * max_positional. TSR_E_USAGE names the option and what it takes. */
 tsr_status tsr_options_parse(const tsr_option *options, size_t n_options, int argc, char **argv,
-                             const char **positional, size_t max_positional, size_t *n_positional, tsr_err *err)
-    TSR_WARN_UNUSED;
+                             const char **positional, size_t max_positional, size_t *n_positional,
+                             tsr_err *err) TSR_WARN_UNUSED;
 
 /* Prints the table to stdout. */
 void tsr_options_help(const tsr_option *options, size_t n_options);

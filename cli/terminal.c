@@ -21,7 +21,11 @@ const char *tsr_bytes_text(double bytes, char *text)
         bytes /= 1000;
         unit++;
     }
-    snprintf(text, 32, unit == 0 || bytes >= 100 ? "%.0f %s" : bytes >= 10 ? "%.1f %s" : "%.2f %s", bytes, kUnits[unit]);
+    snprintf(text, 32,
+             unit == 0 || bytes >= 100 ? "%.0f %s"
+             : bytes >= 10             ? "%.1f %s"
+                                       : "%.2f %s",
+             bytes, kUnits[unit]);
     return text;
 }
 

@@ -536,8 +536,10 @@ static uint64_t missing_space(const run *r)
 
 static tsr_status disk_full(const run *r, uint64_t missing, tsr_err *err)
 {
-    return tsr_fail(err, TSR_E_NOSPACE, "%s: disk full: %llu more bytes (%.1f MB) are needed there; free them and repeat "
-                    "the command: finished files are kept", r->dst, U64(missing), (double)missing / 1e6);
+    return tsr_fail(err, TSR_E_NOSPACE,
+                    "%s: disk full: %llu more bytes (%.1f MB) are needed there; free them and repeat "
+                    "the command: finished files are kept",
+                    r->dst, U64(missing), (double)missing / 1e6);
 }
 
 static tsr_status write_text(const run *r, const tsr_plan_text *text, tsr_err *err)
@@ -579,8 +581,10 @@ static tsr_status choose_threads(run *r, tsr_err *err)
         r->workers--;
     const uint64_t need = tsr_plan_memory(r->plan, r->workers);
     if (need > r->options->memory)
-        return tsr_fail(err, TSR_E_NOMEM, "--memory %llu is too little for this job: it needs %llu (%.1f MiB) with one "
-                        "thread", U64(r->options->memory), U64(need), (double)need / 1048576);
+        return tsr_fail(err, TSR_E_NOMEM,
+                        "--memory %llu is too little for this job: it needs %llu (%.1f MiB) with one "
+                        "thread",
+                        U64(r->options->memory), U64(need), (double)need / 1048576);
     for (size_t s = 0; s < r->plan->n_steps; s++) {
         tsr_unit u = {0};
         if (r->plan->steps[s].op->units(&r->plan->steps[s]) == 0)

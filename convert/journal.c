@@ -31,8 +31,7 @@ static void write_head(tsr_text *t, const tsr_plan *plan)
     seal(t, 0);
     for (size_t i = 0; i < plan->n_files + plan->n_texts; i++) {
         const size_t start = t->size;
-        tsr_text_printf(t, "output %s",
-                        i < plan->n_files ? plan->files[i].name : plan->texts[i - plan->n_files].name);
+        tsr_text_printf(t, "output %s", i < plan->n_files ? plan->files[i].name : plan->texts[i - plan->n_files].name);
         seal(t, start);
     }
 }
@@ -94,17 +93,21 @@ static tsr_status read_records(tsr_journal *j, const tsr_plan *plan, const char 
             static const char kMagic[] = "tessera 1 ";
             const size_t at = sizeof kMagic - 1;
             if (body < at + 17 || memcmp(line, kMagic, at) != 0)
-                return tsr_fail(err, TSR_E_MISMATCH, "%s: the journal of another version of Tessera; --force starts over",
-                                j->path);
+                return tsr_fail(err, TSR_E_MISMATCH,
+                                "%s: the journal of another version of Tessera; --force starts over", j->path);
             if (memcmp(line + at, fingerprint, 16) != 0) {
                 const char *const command = line + at + 17;
                 const int length = (int)(body - at - 17);
-                const bool same = strlen(plan->command) == (size_t)length &&
-                                  memcmp(command, plan->command, (size_t)length) == 0;
-                return same ? tsr_fail(err, TSR_E_MISMATCH, "%s: begun from a source that has changed since (files, sizes, "
-                                       "times or headers differ); --force starts over", dst)
-                            : tsr_fail(err, TSR_E_MISMATCH, "%s: begun with other options: '%.*s', now '%s'; repeat them "
-                                       "to carry on, or --force to start over", dst, length, command, plan->command);
+                const bool same =
+                    strlen(plan->command) == (size_t)length && memcmp(command, plan->command, (size_t)length) == 0;
+                return same ? tsr_fail(err, TSR_E_MISMATCH,
+                                       "%s: begun from a source that has changed since (files, sizes, "
+                                       "times or headers differ); --force starts over",
+                                       dst)
+                            : tsr_fail(err, TSR_E_MISMATCH,
+                                       "%s: begun with other options: '%.*s', now '%s'; repeat them "
+                                       "to carry on, or --force to start over",
+                                       dst, length, command, plan->command);
             }
         } else if (body > 5 && memcmp(line, "file ", 5) == 0 && !take_file_record(j, plan, line, body, rows)) {
             break;
@@ -144,8 +147,10 @@ static tsr_status check_empty(const char *dst, tsr_err *err)
     while (status == TSR_OK && (entry = readdir(dir)) != NULL) {
         const char *const name = entry->d_name;
         if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && strcmp(name, TSR_STATE_DIR) != 0)
-            status = tsr_fail(err, TSR_E_EXISTS, "%s: not empty ('%s'), and no output of Tessera: name another directory, "
-                              "or --force to write into this one", dst, name);
+            status = tsr_fail(err, TSR_E_EXISTS,
+                              "%s: not empty ('%s'), and no output of Tessera: name another directory, "
+                              "or --force to write into this one",
+                              dst, name);
     }
     closedir(dir);
     return status;
@@ -165,8 +170,10 @@ static tsr_status check_no_stray_weights(const tsr_plan *plan, const char *dst, 
         for (size_t i = 0; i < plan->n_files && !ours; i++)
             ours = strcmp(plan->files[i].name, entry->d_name) == 0;
         if (!ours)
-            status = tsr_fail(err, TSR_E_EXISTS, "%s/%s: weights that this job does not write; loaders would take them for "
-                              "part of the model: move them away first", dst, entry->d_name);
+            status = tsr_fail(err, TSR_E_EXISTS,
+                              "%s/%s: weights that this job does not write; loaders would take them for "
+                              "part of the model: move them away first",
+                              dst, entry->d_name);
     }
     closedir(dir);
     return status;
@@ -198,7 +205,8 @@ static tsr_status load(tsr_journal *j, const tsr_plan *plan, const char *dst, bo
     if (status == TSR_OK) {
         const char *const end = memchr(text, '\n', size);
         if (end == NULL || !unseal(text, (size_t)(end - text), &body)) {
-            status = begin(j, plan, dst, force, err); /* killed before the first record was whole: nothing was written */
+            status =
+                begin(j, plan, dst, force, err); /* killed before the first record was whole: nothing was written */
         } else if (force) {
             remove_outputs(text, size, dst);
             status = begin(j, plan, dst, true, err);

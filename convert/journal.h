@@ -19,8 +19,8 @@ typedef struct tsr_journal {
 
 /* Opens or begins the journal of `dst` for this plan, and reads which files are finished, with the statistics of their
  * steps into rows[plan->n_steps]. `force` discards the records, and the outputs, of another plan.
- * TSR_E_MISMATCH: it belongs to another plan. TSR_E_EXISTS: there is none, but dst is not empty; or another process holds
- * it. */
+ * TSR_E_MISMATCH: it belongs to another plan. TSR_E_EXISTS: there is none, but dst is not empty; or another process
+ * holds it. */
 tsr_status tsr_journal_open(tsr_journal *journal, const tsr_plan *plan, const char *dst, bool force,
                             tsr_quant_stats *rows, tsr_err *err) TSR_WARN_UNUSED;
 

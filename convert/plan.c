@@ -145,9 +145,9 @@ tsr_status tsr_plan_pack(tsr_plan *plan, uint64_t max_bytes, tsr_err *err)
     }
     for (size_t i = 0; i < plan->n_files; i++) {
         tsr_out_file *const f = &plan->files[i];
-        f->name = plan->n_files == 1 ? "model.safetensors"
-                                     : tsr_arena_printf(&plan->arena, "model-%05zu-of-%05zu.safetensors", i + 1,
-                                                        plan->n_files);
+        f->name = plan->n_files == 1
+                      ? "model.safetensors"
+                      : tsr_arena_printf(&plan->arena, "model-%05zu-of-%05zu.safetensors", i + 1, plan->n_files);
         if (f->name == NULL)
             return out_of_memory(err);
         TSR_TRY(lay_out(plan, i, err));
@@ -162,10 +162,10 @@ tsr_status tsr_plan_side_files(tsr_plan *plan, tsr_err *err)
         const tsr_tensor *const in = tsr_plan_tensor(plan, &side), *const out = tsr_plan_tensor(plan, &side);
         if (in == NULL || out == NULL)
             return out_of_memory(err);
-        TSR_TRY(add_file(plan, &(tsr_out_file){.name = side.name, .raw = true, .first_step = plan->n_steps,
-                                               .n_steps = 1}, err));
-        TSR_TRY(tsr_plan_step(plan, &(tsr_step){.op = &tsr_copy_op, .in = {in}, .out = {out}, .n_in = 1, .n_out = 1},
-                              err));
+        TSR_TRY(add_file(
+            plan, &(tsr_out_file){.name = side.name, .raw = true, .first_step = plan->n_steps, .n_steps = 1}, err));
+        TSR_TRY(
+            tsr_plan_step(plan, &(tsr_step){.op = &tsr_copy_op, .in = {in}, .out = {out}, .n_in = 1, .n_out = 1}, err));
         TSR_TRY(lay_out(plan, plan->n_files - 1, err));
     }
     return TSR_OK;

@@ -1,9 +1,9 @@
 /* The plan of a conversion: every output file, every output tensor, and the steps that make them.
  *
- * A plan is a pure function of headers and options, made before one weight is read. A step names an operation, the source
- * tensors that it reads and the output tensors that it fills; the operation cuts it into units, small pieces of work that
- * can be done in any order, on any thread. What a unit reads and writes is declared (windows), never done by the
- * operation itself: the engine does all input and output, and can check, account for and redo any of it. */
+ * A plan is a pure function of headers and options, made before one weight is read. A step names an operation, the
+ * source tensors that it reads and the output tensors that it fills; the operation cuts it into units, small pieces of
+ * work that can be done in any order, on any thread. What a unit reads and writes is declared (windows), never done by
+ * the operation itself: the engine does all input and output, and can check, account for and redo any of it. */
 #ifndef TSR_CONVERT_PLAN_H
 #define TSR_CONVERT_PLAN_H
 
@@ -18,8 +18,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What one unit reads and writes at most, but for a single row of blocks that is larger. A constant of the format of the
- * work, not of the machine: sums are added unit by unit, and must not depend on --memory or --threads. */
+/* What one unit reads and writes at most, but for a single row of blocks that is larger. A constant of the format of
+ * the work, not of the machine: sums are added unit by unit, and must not depend on --memory or --threads. */
 #define TSR_UNIT_BYTES (4u << 20)
 
 enum { TSR_MAX_WINDOWS = 4 };
@@ -65,11 +65,11 @@ typedef struct tsr_step {
 } tsr_step;
 
 typedef struct tsr_out_file {
-    const char *name;        /* relative to the destination */
-    bool raw;                /* a plain copy: no safetensors header */
-    uint64_t header_bytes;   /* 0 when raw */
-    uint64_t bytes;          /* of the whole file */
-    size_t first_step;       /* its steps follow one another */
+    const char *name;      /* relative to the destination */
+    bool raw;              /* a plain copy: no safetensors header */
+    uint64_t header_bytes; /* 0 when raw */
+    uint64_t bytes;        /* of the whole file */
+    size_t first_step;     /* its steps follow one another */
     size_t n_steps;
     tsr_tensor **tensors; /* in the order of their bytes */
     size_t n_tensors;
@@ -131,8 +131,8 @@ tsr_status tsr_plan_side_files(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_plan_index(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds a text (copied). */
-tsr_status tsr_plan_text_file(tsr_plan *plan, const char *name, const char *data, size_t size, tsr_err *err)
-    TSR_WARN_UNUSED;
+tsr_status tsr_plan_text_file(tsr_plan *plan, const char *name, const char *data, size_t size,
+                              tsr_err *err) TSR_WARN_UNUSED;
 
 /* Sums up bytes and computes the fingerprint, which covers the source's names, sizes, times and headers, the command,
  * the layout and Tessera's version. Call last. */

@@ -53,7 +53,8 @@ typedef struct place {
 
 static place place_of(const geometry *g, uint64_t unit)
 {
-    place p = {.matrix = unit / (g->bands * g->pieces), .band = unit / g->pieces % g->bands,
+    place p = {.matrix = unit / (g->bands * g->pieces),
+               .band = unit / g->pieces % g->bands,
                .col = unit % g->pieces * g->piece_cols};
     p.rows = tsr_min_u64(g->block_rows, g->rows - p.band * g->block_rows);
     p.cols = tsr_min_u64(g->piece_cols, g->cols - p.col);
@@ -71,7 +72,9 @@ static void quantize_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
 {
     const geometry g = geometry_of(step);
     const place p = place_of(&g, unit);
-    u->in[0] = (tsr_window){.offset = p.first * g.element_bytes, .rows = p.rows, .row_bytes = p.cols * g.element_bytes,
+    u->in[0] = (tsr_window){.offset = p.first * g.element_bytes,
+                            .rows = p.rows,
+                            .row_bytes = p.cols * g.element_bytes,
                             .pitch = g.cols * g.element_bytes};
     u->out[0] = (tsr_window){.offset = p.first, .rows = p.rows, .row_bytes = p.cols, .pitch = g.cols};
 }
@@ -257,8 +260,7 @@ static tsr_status plan_config(tsr_plan *plan, const tsr_quantize_options *o, con
 static tsr_status check_unquantized(const tsr_checkpoint *c, tsr_err *err)
 {
     static const char kAdvice[] = "already quantized; start from the BF16 original, or dequantize it first";
-    static const char *const kKeys[] = {"quantization_config", "compression_config",
-                                        "text_config.quantization_config"};
+    static const char *const kKeys[] = {"quantization_config", "compression_config", "text_config.quantization_config"};
     for (size_t i = 0; c->config != NULL && i < sizeof kKeys / sizeof *kKeys; i++) {
         tsr_json_text value;
         if (!tsr_json_find(c->config, c->config_size, kKeys[i], &value) || tsr_json_is(value, "null"))
@@ -355,8 +357,15 @@ static tsr_status plan_quantize(tsr_plan *plan, const tsr_tensor *t, const tsr_q
     scales->shape[t->rank - 2] = tsr_ceil_div(t->shape[t->rank - 2], o->block.block_rows);
     scales->shape[t->rank - 1] = tsr_ceil_div(t->shape[t->rank - 1], o->block.block_cols);
     scales->bytes = tsr_tensor_elements(scales) * sizeof(float);
-    return tsr_plan_step(plan, &(tsr_step){.op = &kQuantizeOp, .params = &o->block, .in = {t}, .out = {codes, scales},
-                                           .n_in = 1, .n_out = 2, .held = 1u << 1}, err);
+    return tsr_plan_step(plan,
+                         &(tsr_step){.op = &kQuantizeOp,
+                                     .params = &o->block,
+                                     .in = {t},
+                                     .out = {codes, scales},
+                                     .n_in = 1,
+                                     .n_out = 2,
+                                     .held = 1u << 1},
+                         err);
 }
 
 static tsr_status plan_tensors(tsr_plan *plan, const tsr_quantize_options *o, const tsr_decision *decisions,
@@ -380,9 +389,11 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_quantize_options *o, co
 static tsr_status spell_command(tsr_plan *plan, const tsr_quantize_options *o, tsr_err *err)
 {
     tsr_text t = {0};
-    tsr_text_printf(&t, "quantize --scheme fp8-block --block %ux%u --scale-fmt %s --scales %s --dialect %s "
-                    "--max-shard-size %llu", o->block.block_rows, o->block.block_cols,
-                    o->block.scale_fmt == TSR_SCALE_UE8M0 ? "ue8m0" : "f32", o->block.search ? "mse" : "amax",
+    tsr_text_printf(&t,
+                    "quantize --scheme fp8-block --block %ux%u --scale-fmt %s --scales %s --dialect %s "
+                    "--max-shard-size %llu",
+                    o->block.block_rows, o->block.block_cols, o->block.scale_fmt == TSR_SCALE_UE8M0 ? "ue8m0" : "f32",
+                    o->block.search ? "mse" : "amax",
                     o->dialect == TSR_DIALECT_DEEPSEEK ? "deepseek" : "compressed-tensors",
                     (unsigned long long)o->max_shard_bytes);
     for (size_t i = 0; i < o->policy.n_include; i++)

@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SUFFIX ".safetensors"
+#define SUFFIX       ".safetensors"
 #define INDEX_SUFFIX ".safetensors.index.json"
 
 enum { MAX_TREE_DEPTH = 8 };
@@ -71,7 +71,8 @@ static tsr_status listing_add(listing *l, char *name, tsr_err *err)
     return TSR_OK;
 }
 
-/* Adds the files of root/sub ("" or "folder/"). Hidden folders (.git, .cache, Tessera's own) are not part of a model. */
+/* Adds the files of root/sub ("" or "folder/"). Hidden folders (.git, .cache, Tessera's own) are not part of a model.
+ */
 static tsr_status list_files(listing *l, const char *root, const char *sub, int depth, tsr_err *err)
 {
     char path[PATH_MAX];
@@ -158,8 +159,8 @@ static tsr_status read_headers(tsr_checkpoint *c, tsr_err *err)
 {
     for (size_t i = 0; i < c->n_files; i++) {
         tsr_file *const f = &c->files[i];
-        TSR_TRY(tsr_safetensors_read(f->fd, f->path, f->size, (uint32_t)i, &c->arena, &c->tensors, &f->header_hash,
-                                     err));
+        TSR_TRY(
+            tsr_safetensors_read(f->fd, f->path, f->size, (uint32_t)i, &c->arena, &c->tensors, &f->header_hash, err));
     }
     return TSR_OK;
 }
@@ -187,8 +188,8 @@ static tsr_status index_names(tsr_checkpoint *c, tsr_err *err)
         if (c->by_name[slot] != 0) {
             const tsr_tensor *const other = &c->tensors.items[c->by_name[slot] - 1];
             return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' stands twice: at file offset %llu, and in %s at %llu",
-                            c->files[t->file].path, t->name, (unsigned long long)t->offset,
-                            c->files[other->file].name, (unsigned long long)other->offset);
+                            c->files[t->file].path, t->name, (unsigned long long)t->offset, c->files[other->file].name,
+                            (unsigned long long)other->offset);
         }
         c->by_name[slot] = (uint32_t)i + 1;
     }
@@ -206,8 +207,10 @@ static tsr_status check_entry(const tsr_checkpoint *c, const char *index, const 
                               bool *seen, tsr_err *err)
 {
     if (strchr(file, '/') != NULL || strchr(file, '\\') != NULL || strcmp(file, "..") == 0)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' is mapped to '%s', a path outside the directory: an index names "
-                        "files beside it", index, tensor, file);
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s: '%s' is mapped to '%s', a path outside the directory: an index names "
+                        "files beside it",
+                        index, tensor, file);
     const tsr_tensor *const t = tsr_checkpoint_find(c, tensor);
     if (t != NULL && strcmp(c->files[t->file].name, file) == 0) {
         seen[t - c->tensors.items] = true;
@@ -259,9 +262,10 @@ static tsr_status check_index_text(const tsr_checkpoint *c, const char *path, co
         return tsr_fail(err, TSR_E_FORMAT, "%s: no weight_map", path);
     for (size_t i = 0; i < c->tensors.count; i++) {
         if (!seen[i])
-            return tsr_fail(err, TSR_E_FORMAT, "%s: the index is stale: it leaves out '%s', which stands in %s (loaders "
-                            "would drop it silently); --ignore-file %s leaves that file out", path,
-                            c->tensors.items[i].name, c->files[c->tensors.items[i].file].name,
+            return tsr_fail(err, TSR_E_FORMAT,
+                            "%s: the index is stale: it leaves out '%s', which stands in %s (loaders "
+                            "would drop it silently); --ignore-file %s leaves that file out",
+                            path, c->tensors.items[i].name, c->files[c->tensors.items[i].file].name,
                             c->files[c->tensors.items[i].file].name);
     }
     return TSR_OK;
@@ -292,8 +296,10 @@ static tsr_status read_config(tsr_checkpoint *c, tsr_err *err)
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", c->dir, TSR_CONFIG_NAME);
     if (access(path, F_OK) != 0)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: missing: a checkpoint directory needs its configuration (or name a single "
-                        ".safetensors file instead of the directory)", path);
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s: missing: a checkpoint directory needs its configuration (or name a single "
+                        ".safetensors file instead of the directory)",
+                        path);
     TSR_TRY(check_inside(c->dir, path, err));
     TSR_TRY(tsr_read_file(path, kMaxConfigBytes, &c->arena, &c->config, &c->config_size, err));
     tsr_json_reader r = tsr_json_open(path, c->config, c->config_size);
@@ -330,8 +336,10 @@ static tsr_status take_files(tsr_checkpoint *c, const listing *l, const char **i
         const char *const name = l->names[i];
         if (is_index(name)) {
             if (*index != NULL)
-                return tsr_fail(err, TSR_E_FORMAT, "%s: two indexes, %s and %s: which one holds? --ignore-file leaves one "
-                                "out", c->path, *index, name);
+                return tsr_fail(err, TSR_E_FORMAT,
+                                "%s: two indexes, %s and %s: which one holds? --ignore-file leaves one "
+                                "out",
+                                c->path, *index, name);
             *index = name;
         } else if (is_shard(name)) {
             TSR_TRY(describe(c, name, &c->files[c->n_files], err));
@@ -341,8 +349,10 @@ static tsr_status take_files(tsr_checkpoint *c, const listing *l, const char **i
     if (c->n_files == 0)
         return tsr_fail(err, TSR_E_FORMAT, "%s: no .safetensors file in this directory", c->path);
     if (c->n_files > 1 && *index == NULL)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: %zu .safetensors files and no " TSR_INDEX_NAME " to say which belong "
-                        "together", c->path, c->n_files);
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s: %zu .safetensors files and no " TSR_INDEX_NAME " to say which belong "
+                        "together",
+                        c->path, c->n_files);
     for (size_t i = 0; i < l->count; i++) {
         const char *const name = l->names[i];
         if (is_index(name) || is_shard(name) || strcmp(name, TSR_CONFIG_NAME) == 0 ||
@@ -461,6 +471,5 @@ tsr_tensor tsr_checkpoint_side_file(const tsr_checkpoint *c, size_t i)
 
 size_t tsr_checkpoint_memory(const tsr_checkpoint *c)
 {
-    return c->arena.bytes + c->tensors.capacity * sizeof *c->tensors.items +
-           (c->by_name_mask + 1) * sizeof *c->by_name;
+    return c->arena.bytes + c->tensors.capacity * sizeof *c->tensors.items + (c->by_name_mask + 1) * sizeof *c->by_name;
 }

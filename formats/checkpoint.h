@@ -13,10 +13,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TSR_INDEX_NAME "model.safetensors.index.json"
+#define TSR_INDEX_NAME  "model.safetensors.index.json"
 #define TSR_CONFIG_NAME "config.json"
 /* Where Tessera keeps what it knows about an output directory; never copied from a source. */
-#define TSR_STATE_DIR ".tessera"
+#define TSR_STATE_DIR   ".tessera"
 #define TSR_REPORT_NAME "quantization_report.json"
 
 typedef struct tsr_file {

@@ -22,8 +22,9 @@ tsr_status tsr_read_at(int fd, const char *path, void *data, size_t size, uint64
             return tsr_fail_errno(err, "%s: cannot read %zu bytes at offset %llu", path, size,
                                   (unsigned long long)offset);
         if (n == 0)
-            return tsr_fail(err, TSR_E_IO, "%s: the file ends at byte %llu, %zu bytes short: it shrank while being read",
-                            path, (unsigned long long)offset, size);
+            return tsr_fail(err, TSR_E_IO,
+                            "%s: the file ends at byte %llu, %zu bytes short: it shrank while being read", path,
+                            (unsigned long long)offset, size);
         to += n;
         size -= (size_t)n;
         offset += (uint64_t)n;

@@ -11,12 +11,12 @@
 
 /* Reads exactly `size` bytes at `offset`. A file that ends early is TSR_E_IO ("shrank while being read"). Thread-safe.
  * `path` is for messages. */
-tsr_status tsr_read_at(int fd, const char *path, void *data, size_t size, uint64_t offset, tsr_err *err)
-    TSR_WARN_UNUSED;
+tsr_status tsr_read_at(int fd, const char *path, void *data, size_t size, uint64_t offset,
+                       tsr_err *err) TSR_WARN_UNUSED;
 
 /* Writes exactly `size` bytes at `offset`. Thread-safe. */
-tsr_status tsr_write_at(int fd, const char *path, const void *data, size_t size, uint64_t offset, tsr_err *err)
-    TSR_WARN_UNUSED;
+tsr_status tsr_write_at(int fd, const char *path, const void *data, size_t size, uint64_t offset,
+                        tsr_err *err) TSR_WARN_UNUSED;
 
 /* Opens a regular file for reading; *size is its length, *mtime_ns (may be NULL) its modification time. */
 tsr_status tsr_open_input(const char *path, int *fd, uint64_t *size, int64_t *mtime_ns, tsr_err *err) TSR_WARN_UNUSED;
@@ -25,7 +25,8 @@ tsr_status tsr_open_input(const char *path, int *fd, uint64_t *size, int64_t *mt
 tsr_status tsr_read_file(const char *path, uint64_t limit, tsr_arena *arena, const char **data, size_t *size,
                          tsr_err *err) TSR_WARN_UNUSED;
 
-/* Writes a whole file: temporary name beside it, fsync, rename, fsync of the folder. On failure nothing stays behind. */
+/* Writes a whole file: temporary name beside it, fsync, rename, fsync of the folder. On failure nothing stays behind.
+ */
 tsr_status tsr_write_file(const char *path, const void *data, size_t size, tsr_err *err) TSR_WARN_UNUSED;
 
 /* fsync of `fd`, then rename `from` to `to`, then fsync of the folder of `to`: after TSR_OK the file survives a power

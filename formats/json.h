@@ -1,7 +1,7 @@
 /* A pull reader for JSON that nobody has vouched for: headers, indexes and configurations of checkpoints.
  *
- * It allocates nothing but decoded strings, bounds nesting, reads integers exactly (no floating point), checks UTF-8 and
- * knows the byte span of every value, so that a configuration can be edited without touching its other bytes.
+ * It allocates nothing but decoded strings, bounds nesting, reads integers exactly (no floating point), checks UTF-8
+ * and knows the byte span of every value, so that a configuration can be edited without touching its other bytes.
  *
  *     tsr_json_reader r = tsr_json_open("config.json", text, size);
  *     bool more;

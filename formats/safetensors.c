@@ -93,9 +93,10 @@ static tsr_status read_offsets(header_reader *h, tsr_tensor *t)
             TSR_TRY(tsr_json_read_u64(&h->json, &at[i], err));
     }
     if (at[1] < at[0] || at[1] > h->data_bytes)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: '%s': data_offsets [%llu, %llu] leave the file, which holds %llu bytes "
-                        "of data: the file is truncated or its header is wrong", h->path, t->name, U64(at[0]),
-                        U64(at[1]), U64(h->data_bytes));
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s: '%s': data_offsets [%llu, %llu] leave the file, which holds %llu bytes "
+                        "of data: the file is truncated or its header is wrong",
+                        h->path, t->name, U64(at[0]), U64(at[1]), U64(h->data_bytes));
     t->offset = at[0];
     t->bytes = at[1] - at[0];
     return TSR_OK;
@@ -115,8 +116,10 @@ static tsr_status check_size(const header_reader *h, const tsr_tensor *t)
         return tsr_fail(h->err, TSR_E_FORMAT, "%s: '%s': shape %s of %s does not end on a byte", h->path, t->name,
                         shape, tsr_dtype_name(t->dtype));
     if (bits / 8 != t->bytes)
-        return tsr_fail(h->err, TSR_E_FORMAT, "%s: '%s': data_offsets [%llu, %llu] hold %llu bytes, but shape %s of %s "
-                        "needs %llu", h->path, t->name, U64(t->offset), U64(t->offset + t->bytes), U64(t->bytes), shape,
+        return tsr_fail(h->err, TSR_E_FORMAT,
+                        "%s: '%s': data_offsets [%llu, %llu] hold %llu bytes, but shape %s of %s "
+                        "needs %llu",
+                        h->path, t->name, U64(t->offset), U64(t->offset + t->bytes), U64(t->bytes), shape,
                         tsr_dtype_name(t->dtype), U64(bits / 8));
     return TSR_OK;
 }
@@ -159,7 +162,9 @@ static tsr_status read_tensor(header_reader *h, tsr_tensor *t)
     }
     if (!has_dtype || !has_shape || !has_offsets)
         return tsr_fail(err, TSR_E_FORMAT, "%s: '%s': no %s", h->path, t->name,
-                        !has_dtype ? "dtype" : !has_shape ? "shape" : "data_offsets");
+                        !has_dtype   ? "dtype"
+                        : !has_shape ? "shape"
+                                     : "data_offsets");
     return check_size(h, t);
 }
 
@@ -199,8 +204,10 @@ static tsr_status check_coverage(const header_reader *h, tsr_tensor *tensors, si
     for (size_t i = 0; i < count; i++) {
         const tsr_tensor *const t = &tensors[i];
         if (t->offset != end)
-            return tsr_fail(h->err, TSR_E_FORMAT, "%s: '%s' begins at data offset %llu, but the bytes before it end at "
-                            "%llu: %s", h->path, t->name, U64(t->offset), U64(end),
+            return tsr_fail(h->err, TSR_E_FORMAT,
+                            "%s: '%s' begins at data offset %llu, but the bytes before it end at "
+                            "%llu: %s",
+                            h->path, t->name, U64(t->offset), U64(end),
                             t->offset < end ? "tensors overlap" : "a hole in the data");
         end += t->bytes;
         tensors[i].offset += h->data_offset;
@@ -248,19 +255,22 @@ static tsr_status check_length(int fd, const char *path, uint64_t size, uint64_t
     unsigned char head[24] = {0};
     TSR_TRY(tsr_read_at(fd, path, head, (size_t)tsr_min_u64(size, sizeof head), 0, err));
     if (memcmp(head, kLfs, sizeof kLfs - 1) == 0)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: a Git LFS pointer, not the file itself: run 'git lfs pull' there", path);
+        return tsr_fail(err, TSR_E_FORMAT, "%s: a Git LFS pointer, not the file itself: run 'git lfs pull' there",
+                        path);
     if (size < 8)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: %llu bytes: too short for a safetensors file (8 bytes of header length)",
-                        path, U64(size));
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s: %llu bytes: too short for a safetensors file (8 bytes of header length)", path, U64(size));
     *length = 0;
     for (int i = 0; i < 8; i++)
         *length |= (uint64_t)head[i] << (8 * i);
     if (*length > TSR_MAX_HEADER_BYTES)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: a header of %llu bytes, above the format's limit of %u: not a safetensors "
-                        "file, or a damaged one", path, U64(*length), TSR_MAX_HEADER_BYTES);
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s: a header of %llu bytes, above the format's limit of %u: not a safetensors "
+                        "file, or a damaged one",
+                        path, U64(*length), TSR_MAX_HEADER_BYTES);
     if (*length > size - 8)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: the header needs %llu bytes, but the file has %llu: it is truncated", path,
-                        U64(*length + 8), U64(size));
+        return tsr_fail(err, TSR_E_FORMAT, "%s: the header needs %llu bytes, but the file has %llu: it is truncated",
+                        path, U64(*length + 8), U64(size));
     return TSR_OK;
 }
 

@@ -30,7 +30,7 @@ typedef struct tsr_err {
     char msg[1024];
 } tsr_err;
 
-#define TSR_WARN_UNUSED __attribute__((warn_unused_result))
+#define TSR_WARN_UNUSED       __attribute__((warn_unused_result))
 #define TSR_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 
 /* Writes the message (when err is not NULL) and returns `status`. */
@@ -43,19 +43,19 @@ tsr_status tsr_fail_errno(tsr_err *err, const char *fmt, ...) TSR_PRINTF(2, 3);
 /* Puts "what: " before a message that a callee wrote; returns `status`. */
 tsr_status tsr_prepend(tsr_err *err, tsr_status status, const char *fmt, ...) TSR_PRINTF(3, 4);
 
-#define TSR_TRY(call)                                                                                                  \
-    do {                                                                                                               \
-        const tsr_status tsr_try_status_ = (call);                                                                     \
-        if (tsr_try_status_ != TSR_OK)                                                                                 \
-            return tsr_try_status_;                                                                                    \
+#define TSR_TRY(call)                              \
+    do {                                           \
+        const tsr_status tsr_try_status_ = (call); \
+        if (tsr_try_status_ != TSR_OK)             \
+            return tsr_try_status_;                \
     } while (0)
 
 /* For functions with one exit: `status` and the label `out` are the function's own. */
-#define TSR_GOTO(call)                                                                                                 \
-    do {                                                                                                               \
-        status = (call);                                                                                               \
-        if (status != TSR_OK)                                                                                          \
-            goto out;                                                                                                  \
+#define TSR_GOTO(call)        \
+    do {                      \
+        status = (call);      \
+        if (status != TSR_OK) \
+            goto out;         \
     } while (0)
 
 #ifdef __cplusplus

@@ -21,7 +21,8 @@ static uint32_t to_bits(float x)
     return bits;
 }
 
-/* The next power of two at or above x, by the bits: exponent plus one if there is a mantissa; clamped to 2^-126..2^127. */
+/* The next power of two at or above x, by the bits: exponent plus one if there is a mantissa; clamped to 2^-126..2^127.
+ */
 static float ceil_power_of_two(float x)
 {
     const uint32_t bits = to_bits(x);
@@ -163,15 +164,17 @@ static tsr_status report_not_finite(const tsr_fp8_band *band, const block *b, ui
     }
     snprintf(place + used, sizeof place - (size_t)used, "%llu, %llu", (unsigned long long)(at / columns),
              (unsigned long long)(at % columns));
-    return tsr_fail(err, TSR_E_VALUE, "'%s': %s at [%s], file offset %llu: the source is damaged, or its training "
-                    "diverged; nothing sound can be made of it (--exclude keeps the tensor as it is)", t->name,
-                    isnan(element(b, row, col)) ? "NaN" : "Inf", place, (unsigned long long)offset);
+    return tsr_fail(err, TSR_E_VALUE,
+                    "'%s': %s at [%s], file offset %llu: the source is damaged, or its training "
+                    "diverged; nothing sound can be made of it (--exclude keeps the tensor as it is)",
+                    t->name, isnan(element(b, row, col)) ? "NaN" : "Inf", place, (unsigned long long)offset);
 }
 
 /* The band's columns [col, col + cols) as a block. F16 is widened into the scratch. */
 static block take_block(const tsr_cpu_kernels *k, const tsr_fp8_band *band, uint64_t col, uint64_t cols)
 {
-    block b = {.rows = band->rows, .cols = cols, .ld = band->ld, .codes = band->codes + col, .ld_codes = band->ld_codes};
+    block b = {
+        .rows = band->rows, .cols = cols, .ld = band->ld, .codes = band->codes + col, .ld_codes = band->ld_codes};
     switch (band->tensor->dtype) {
     case TSR_BF16:
         b.bf16 = (const uint16_t *)band->x + col;
@@ -188,8 +191,8 @@ static block take_block(const tsr_cpu_kernels *k, const tsr_fp8_band *band, uint
     return b;
 }
 
-tsr_status tsr_fp8_block_quantize(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels,
-                                  const tsr_fp8_band *band, tsr_quant_stats *stats, tsr_err *err)
+tsr_status tsr_fp8_block_quantize(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, const tsr_fp8_band *band,
+                                  tsr_quant_stats *stats, tsr_err *err)
 {
     for (uint64_t col = 0, i = 0; col < band->cols; col += scheme->block_cols, i++) {
         const block b = take_block(kernels, band, col, tsr_min_u64(scheme->block_cols, band->cols - col));

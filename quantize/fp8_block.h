@@ -1,8 +1,8 @@
 /* Block FP8: one band of blocks of a weight matrix -> e4m3 codes and one scale per block.
  *
- * Per block, in FP32: amax over the real elements (ragged edges are not padded), scale = amax / 448, and 1 for a block of
- * zeros; code = e4m3(clamp(x / scale, +-448)). Readers compute y = value(code) * scale (DeepSeek-V3 README_WEIGHTS.md;
- * the file's name for it, weight_scale_inv, notwithstanding). docs/numerics.md has every corner. */
+ * Per block, in FP32: amax over the real elements (ragged edges are not padded), scale = amax / 448, and 1 for a block
+ * of zeros; code = e4m3(clamp(x / scale, +-448)). Readers compute y = value(code) * scale (DeepSeek-V3
+ * README_WEIGHTS.md; the file's name for it, weight_scale_inv, notwithstanding). docs/numerics.md has every corner. */
 #ifndef TSR_QUANTIZE_FP8_BLOCK_H
 #define TSR_QUANTIZE_FP8_BLOCK_H
 
@@ -26,7 +26,8 @@ typedef struct tsr_fp8_block {
     bool search; /* --scales mse: the scale with the least squared error instead of amax / 448 */
 } tsr_fp8_block;
 
-/* Part of a tensor: at most block_rows rows, all from one row of blocks, and whole blocks of columns but for the last. */
+/* Part of a tensor: at most block_rows rows, all from one row of blocks, and whole blocks of columns but for the last.
+ */
 typedef struct tsr_fp8_band {
     const tsr_tensor *tensor; /* the source: dtype BF16, F16 or F32; for coordinates in errors and statistics */
     uint64_t first;           /* flat index in the tensor of the band's first element */
@@ -34,14 +35,14 @@ typedef struct tsr_fp8_band {
     uint64_t rows, cols, ld;
     uint8_t *codes; /* [rows, cols], out, rows `ld_codes` apart */
     uint64_t ld_codes;
-    float *scales; /* [ceil(cols / block_cols)], out */
+    float *scales;  /* [ceil(cols / block_cols)], out */
     float *scratch; /* block_rows * block_cols floats; used for F16 only */
 } tsr_fp8_band;
 
 /* Quantizes the band and adds what it cost to *stats (all but the scale figures). Thread-safe.
  * TSR_E_VALUE, with coordinates in the tensor, when it meets NaN or Inf. */
-tsr_status tsr_fp8_block_quantize(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels,
-                                  const tsr_fp8_band *band, tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_fp8_block_quantize(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, const tsr_fp8_band *band,
+                                  tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
 
 /* The scale of a block with this amax (FP32 bits, finite), by the formula above. */
 float tsr_fp8_block_scale(uint32_t amax_bits, tsr_scale_fmt fmt);

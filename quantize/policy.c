@@ -93,26 +93,29 @@ static const struct {
     const rule *rules;
     size_t n;
 } kFamilies[] = {
-    {"deepseek_v2", RULES(kMla)},     {"deepseek_v3", RULES(kMla)},  {"deepseek_v32", RULES(kMla)},
-    {"kimi_k2", RULES(kMla)},         {"kimi_k25", RULES(kMla)},     {"glm_moe_dsa", RULES(kMla)},
-    {"glm4_moe_lite", RULES(kMla)},   {"llama", RULES(kGqa)},        {"mistral", RULES(kGqa)},
-    {"mistral3", RULES(kGqa)},        {"ministral", RULES(kGqa)},    {"qwen2", RULES(kGqa)},
-    {"qwen2_moe", RULES(kGqa)},       {"qwen3", RULES(kGqa)},        {"qwen3_moe", RULES(kGqa)},
-    {"gemma", RULES(kGqa)},           {"gemma2", RULES(kGqa)},       {"gemma3", RULES(kGqa)},
-    {"gemma3_text", RULES(kGqa)},     {"glm4", RULES(kGqa)},         {"glm4_moe", RULES(kGqa)},
-    {"ernie4_5_moe", RULES(kGqa)},    {"granite", RULES(kGqa)},      {"olmo2", RULES(kGqa)},
-    {"olmoe", RULES(kGqa)},           {"phi3", RULES(kGqa)},         {"seed_oss", RULES(kGqa)},
-    {"hunyuan_v1_dense", RULES(kGqa)}, {"mixtral", RULES(kMixtral)}, {"minimax_m2", RULES(kMixtral)},
-    {"bert", RULES(kBert)},           {"xlm-roberta", RULES(kBert)},
+    {"deepseek_v2", RULES(kMla)},   {"deepseek_v3", RULES(kMla)},
+    {"deepseek_v32", RULES(kMla)},  {"kimi_k2", RULES(kMla)},
+    {"kimi_k25", RULES(kMla)},      {"glm_moe_dsa", RULES(kMla)},
+    {"glm4_moe_lite", RULES(kMla)}, {"llama", RULES(kGqa)},
+    {"mistral", RULES(kGqa)},       {"mistral3", RULES(kGqa)},
+    {"ministral", RULES(kGqa)},     {"qwen2", RULES(kGqa)},
+    {"qwen2_moe", RULES(kGqa)},     {"qwen3", RULES(kGqa)},
+    {"qwen3_moe", RULES(kGqa)},     {"gemma", RULES(kGqa)},
+    {"gemma2", RULES(kGqa)},        {"gemma3", RULES(kGqa)},
+    {"gemma3_text", RULES(kGqa)},   {"glm4", RULES(kGqa)},
+    {"glm4_moe", RULES(kGqa)},      {"ernie4_5_moe", RULES(kGqa)},
+    {"granite", RULES(kGqa)},       {"olmo2", RULES(kGqa)},
+    {"olmoe", RULES(kGqa)},         {"phi3", RULES(kGqa)},
+    {"seed_oss", RULES(kGqa)},      {"hunyuan_v1_dense", RULES(kGqa)},
+    {"mixtral", RULES(kMixtral)},   {"minimax_m2", RULES(kMixtral)},
+    {"bert", RULES(kBert)},         {"xlm-roberta", RULES(kBert)},
 };
 
 /* Linear layers that loaders run as one, by concatenating rows in this order. The names are the last component of the
  * module; where a model has no such sibling the group is what is left of it. */
 static const char *const kFused[][3] = {
-    {"q_proj", "k_proj", "v_proj"},
-    {"q_a_proj", "kv_a_proj_with_mqa", NULL},
-    {"gate_proj", "up_proj", NULL},
-    {"w1", "w3", NULL},
+    {"q_proj", "k_proj", "v_proj"}, {"q_a_proj", "kv_a_proj_with_mqa", NULL},
+    {"gate_proj", "up_proj", NULL}, {"w1", "w3", NULL},
     {"query", "key", "value"},
 };
 
@@ -236,8 +239,10 @@ static tsr_status decide_group(const tsr_checkpoint *c, const tsr_tensor *first,
         if (members[i]->shape[0] % o->block_rows == 0 || matching(o->include, o->n_include, members[i]->name) != NULL)
             continue;
         char why[160];
-        snprintf(why, sizeof why, "its %llu rows end inside a block of %u: loaders could not join the scales "
-                 "(--include overrides)", (unsigned long long)members[i]->shape[0], o->block_rows);
+        snprintf(why, sizeof why,
+                 "its %llu rows end inside a block of %u: loaders could not join the scales "
+                 "(--include overrides)",
+                 (unsigned long long)members[i]->shape[0], o->block_rows);
         return keep_group(c, members, n, members[i], why, arena, decisions, err);
     }
     return TSR_OK;
@@ -251,8 +256,10 @@ static tsr_status decide_fused_experts(const tsr_tensor *t, const tsr_policy_opt
     if (t->rank != 3 || !tsr_glob_match("*gate_up_proj*", t->name) || half % o->block_rows == 0 ||
         matching(o->include, o->n_include, t->name) != NULL)
         return TSR_OK;
-    *decision = (tsr_decision){TSR_KEEP, tsr_arena_printf(arena, "gate and up meet at row %llu, inside a block of %u "
-                               "(--include overrides)", (unsigned long long)half, o->block_rows)};
+    *decision = (tsr_decision){TSR_KEEP, tsr_arena_printf(arena,
+                                                          "gate and up meet at row %llu, inside a block of %u "
+                                                          "(--include overrides)",
+                                                          (unsigned long long)half, o->block_rows)};
     return decision->reason == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory") : TSR_OK;
 }
 

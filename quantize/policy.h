@@ -32,9 +32,9 @@ typedef struct tsr_policy_options {
 
 /* Decides for every tensor of the checkpoint: decisions[i] belongs to checkpoint->tensors.items[i] (caller's array).
  *
- * Members that loaders fuse (q/k/v, gate/up, q_a/kv_a) are decided together: kept if --exclude names one of them, or if a
- * member but the last ends inside a block, because the fused scale grid would be wrong (formats: block FP8 in vLLM and
- * SGLang); --include overrides the latter. Composed reasons go into `arena`. `model_type` may be NULL. */
+ * Members that loaders fuse (q/k/v, gate/up, q_a/kv_a) are decided together: kept if --exclude names one of them, or if
+ * a member but the last ends inside a block, because the fused scale grid would be wrong (formats: block FP8 in vLLM
+ * and SGLang); --include overrides the latter. Composed reasons go into `arena`. `model_type` may be NULL. */
 tsr_status tsr_policy_decide(const tsr_checkpoint *checkpoint, const char *model_type,
                              const tsr_policy_options *options, tsr_arena *arena, tsr_decision *decisions,
                              tsr_err *err) TSR_WARN_UNUSED;

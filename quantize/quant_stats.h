@@ -10,11 +10,11 @@
  * No padding and no pointers: the journal keeps these bytes as they are. */
 typedef struct tsr_quant_stats {
     uint64_t elements;
-    uint64_t nonzero;     /* x != 0 */
-    uint64_t saturated;   /* |x / scale| beyond what rounds to the largest code: clamping cost something */
-    uint64_t flushed;     /* x != 0 and y == 0 */
-    uint64_t blocks;      /* scales */
-    uint64_t zero_blocks; /* blocks of zeros only */
+    uint64_t nonzero;      /* x != 0 */
+    uint64_t saturated;    /* |x / scale| beyond what rounds to the largest code: clamping cost something */
+    uint64_t flushed;      /* x != 0 and y == 0 */
+    uint64_t blocks;       /* scales */
+    uint64_t zero_blocks;  /* blocks of zeros only */
     uint64_t max_error_at; /* flat index of the element with the largest |x - y|: the first, should there be several */
     double sum_x2;         /* sum of x^2 */
     double sum_d2;         /* sum of (x - y)^2 */

@@ -4,14 +4,15 @@
  * nothing, keep no state, cannot fail and are thread-safe. Source and destination must not overlap. Pointers need the
  * alignment of their element type only.
  *
- * e4m3 is OCP float8_e4m3fn: 1 sign, 4 exponent (bias 7), 3 mantissa bits; largest 448 (0x7E), NaN 0x7F/0xFF, no Inf. */
+ * e4m3 is OCP float8_e4m3fn: 1 sign, 4 exponent (bias 7), 3 mantissa bits; largest 448 (0x7E), NaN 0x7F/0xFF, no Inf.
+ */
 #ifndef TSR_KERNELS_CPU_BLOCK_FP8_H
 #define TSR_KERNELS_CPU_BLOCK_FP8_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define TSR_E4M3_MAX 448.0f
+#define TSR_E4M3_MAX      448.0f
 #define TSR_FP32_INF_BITS 0x7F800000u
 
 /* amax: the largest |x| as FP32 bits. As integers, |x| bits order like |x|, and Inf and NaN come out largest: a result

@@ -81,7 +81,8 @@ ALWAYS_INLINE uint64_t codes_of(__m256 q)
     const __m256i code = _mm256_blendv_epi8(normal, steps, _mm256_castps_si256(tiny));
     const __m256i sign = _mm256_and_si256(_mm256_srli_epi32(_mm256_castps_si256(q), 24), _mm256_set1_epi32(0x80));
     const __m256i signed_code = _mm256_min_epu32(_mm256_or_si256(code, sign), _mm256_set1_epi32(0xFF));
-    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(signed_code), _mm256_extracti128_si256(signed_code, 1));
+    const __m128i words =
+        _mm_packus_epi32(_mm256_castsi256_si128(signed_code), _mm256_extracti128_si256(signed_code, 1));
     return (uint64_t)_mm_cvtsi128_si64(_mm_packus_epi16(words, words));
 }
 
@@ -205,9 +206,9 @@ ALWAYS_INLINE void measure(const char *x, size_t rows, size_t cols, size_t ld_by
     for (size_t row = 0; row < rows; row++) {
         for (size_t col = 0; col < cols; col += 8) {
             const __m256 e = errors_of(&sums, load(x + row * ld_bytes + col * x_bytes, cols - col),
-                                       values_of(codes + row * ld_codes + col, cols - col)).e;
-            const int found =
-                _mm256_movemask_ps(_mm256_cmp_ps(magnitude(e), _mm256_set1_ps(error->max_e), _CMP_EQ_OQ));
+                                       values_of(codes + row * ld_codes + col, cols - col))
+                                 .e;
+            const int found = _mm256_movemask_ps(_mm256_cmp_ps(magnitude(e), _mm256_set1_ps(error->max_e), _CMP_EQ_OQ));
             if (found != 0) {
                 error->max_row = (uint32_t)row;
                 error->max_col = (uint32_t)(col + (size_t)__builtin_ctz((unsigned)found));

@@ -181,9 +181,8 @@ ALWAYS_INLINE void locate(const error_sums *sums, const error_input *in, load32_
     for (size_t row = 0; row < in->rows; row++) {
         for (size_t col = 0; col < in->cols; col += 32) {
             const f32x32 e = errors_at(sums, in, load, row, col).e;
-            const uint32_t found =
-                in_column_order(_mm512_cmp_ps_mask(_mm512_abs_ps(e.lo), largest, _CMP_EQ_OQ),
-                                _mm512_cmp_ps_mask(_mm512_abs_ps(e.hi), largest, _CMP_EQ_OQ));
+            const uint32_t found = in_column_order(_mm512_cmp_ps_mask(_mm512_abs_ps(e.lo), largest, _CMP_EQ_OQ),
+                                                   _mm512_cmp_ps_mask(_mm512_abs_ps(e.hi), largest, _CMP_EQ_OQ));
             if (found != 0) {
                 error->max_row = (uint32_t)row;
                 error->max_col = (uint32_t)(col + (size_t)__builtin_ctz(found));

@@ -1,7 +1,7 @@
 /* Owns the e4m3 codes of BF16 by byte look-up.
  *
- * For one scale, the rounded quotient of a BF16 number depends on its 7 mantissa bits alone, but for the exponent, which
- * only shifts it: code = T[mantissa] + 8 * exponent, in bytes, modulo 256. T is made for each block by the very
+ * For one scale, the rounded quotient of a BF16 number depends on its 7 mantissa bits alone, but for the exponent,
+ * which only shifts it: code = T[mantissa] + 8 * exponent, in bytes, modulo 256. T is made for each block by the very
  * arithmetic of the reference (an FP32 quotient, then rounding), so the bits are the same. That holds while source and
  * quotient are normal numbers and nothing is clamped; a vector that holds any other value goes the long way. */
 #include "kernels/cpu/block_fp8.h"
@@ -33,8 +33,8 @@ static table make_table(float scale)
     const __m512i offset = _mm512_set1_epi32(8 * (127 + e) + (120 << 3));
     _Alignas(64) uint8_t bytes[128];
     for (int m = 0; m < 128; m += 16) {
-        const __m512i lane = _mm512_add_epi32(_mm512_set1_epi32(m), _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,
-                                                                                       12, 13, 14, 15));
+        const __m512i lane = _mm512_add_epi32(_mm512_set1_epi32(m),
+                                              _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
         const __m512 x = _mm512_castsi512_ps(
             _mm512_or_si512(_mm512_slli_epi32(lane, 16), _mm512_castps_si512(_mm512_set1_ps(1.0f))));
         const __m512i q = _mm512_castps_si512(_mm512_div_ps(x, f));

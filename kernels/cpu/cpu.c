@@ -23,7 +23,8 @@ unsigned tsr_cpu_flags(void)
     }
     /* The AVX-512 files are compiled with the AVX2 set as well. */
     if ((flags & TSR_CPU_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd")) {
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512cd")) {
         flags |= TSR_CPU_AVX512;
     }
     if ((flags & TSR_CPU_AVX512) && __builtin_cpu_supports("avx512vbmi")) {
@@ -46,9 +47,9 @@ const char *tsr_cpu_name(unsigned flags)
 void tsr_cpu_kernels_init(tsr_cpu_kernels *kernels, unsigned flags)
 {
 #define TSR_OP(op, type) kernels->op = tsr_##op##_ref;
-#define TSR_KERNEL(op, needed, variant)                                                                                \
-    if ((flags & (needed)) == (needed)) {                                                                              \
-        kernels->op = tsr_##op##_##variant;                                                                            \
+#define TSR_KERNEL(op, needed, variant)     \
+    if ((flags & (needed)) == (needed)) {   \
+        kernels->op = tsr_##op##_##variant; \
     }
 #include "kernels/cpu/kernels.inc"
 #undef TSR_OP

@@ -8,7 +8,8 @@
 
 #include "kernels/cpu/block_fp8.h"
 
-/* Feature sets, not single features: a set is present only when the CPU has all of it and the OS saves its registers. */
+/* Feature sets, not single features: a set is present only when the CPU has all of it and the OS saves its registers.
+ */
 enum {
     TSR_CPU_AVX2 = 1u << 0,   /* AVX2, FMA, F16C, BMI1, BMI2 */
     TSR_CPU_AVX512 = 1u << 1, /* AVX-512 F, BW, VL, DQ, CD */

@@ -43,8 +43,8 @@ ALWAYS_INLINE f32x32 load32_f32(const void *x, __mmask32 lanes)
                     _mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(3, 1, 3, 1))};
 }
 
-/* Blocks are taken from left to right: while one is encoded, the same row of the next is on its way, and the place of its
- * codes. A prefetch past the end of the matrix is harmless. */
+/* Blocks are taken from left to right: while one is encoded, the same row of the next is on its way, and the place of
+ * its codes. A prefetch past the end of the matrix is harmless. */
 ALWAYS_INLINE void prefetch_next_block(const void *x, size_t x_bytes, const uint8_t *codes, size_t cols)
 {
     const char *const next = (const char *)x + cols * x_bytes;

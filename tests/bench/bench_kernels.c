@@ -1,7 +1,8 @@
 /* bench_kernels: block FP8 of a BF16 matrix by one thread, beside memcpy of the same number of bytes.
  *
- * A weight costs 3 bytes: 2 read, 1 written; memcpy moves as many with 1.5 read and 1.5 written. Both run over buffers that
- * no cache holds, in the same process, turn by turn; medians of the turns are compared. Exit 1: below the floor. */
+ * A weight costs 3 bytes: 2 read, 1 written; memcpy moves as many with 1.5 read and 1.5 written. Both run over buffers
+ * that no cache holds, in the same process, turn by turn; medians of the turns are compared. Exit 1: below the floor.
+ */
 #include "kernels/cpu/cpu.h"
 
 #include <stdio.h>

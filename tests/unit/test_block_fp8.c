@@ -112,8 +112,8 @@ Test(kernels, encode_the_whole_bf16_domain_alike)
             memset(got, 0xA5, sizeof got);
             k[m].encode_e4m3_bf16(domain, 256, 256, 256, scale, got, 256);
             for (int i = 0; i < 0x10000; i++)
-                cr_assert_eq(got[i], expected[i], "mask %u scale %a x %04x: %02x, not %02x", kMasks[m], (double)scale, i,
-                             got[i], expected[i]);
+                cr_assert_eq(got[i], expected[i], "mask %u scale %a x %04x: %02x, not %02x", kMasks[m], (double)scale,
+                             i, got[i], expected[i]);
         }
     }
 }
