@@ -81,8 +81,7 @@ static void quantize_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
 
 static uint64_t quantize_scratch(const tsr_step *step)
 {
-    const tsr_fp8_block *const scheme = step->params;
-    return step->in[0]->dtype == TSR_F16 ? (uint64_t)scheme->block_rows * scheme->block_cols * sizeof(float) : 0;
+    return tsr_fp8_block_scratch(step->params, step->in[0]->dtype);
 }
 
 static tsr_status quantize_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,

@@ -41,7 +41,7 @@ float tsr_fp8_block_scale(uint32_t amax_bits, tsr_scale_fmt fmt)
     return fmt == TSR_SCALE_UE8M0 ? ceil_power_of_two(scale) : scale;
 }
 
-/* One block, whatever its dtype: BF16 has kernels of its own, F16 comes here widened to F32. */
+/* Some columns of a band, whatever their dtype: BF16 has kernels of its own, F16 comes here widened to F32. */
 typedef struct block {
     const uint16_t *bf16;
     const float *f32;
@@ -50,18 +50,32 @@ typedef struct block {
     size_t ld_codes;
 } block;
 
-static uint32_t block_amax(const tsr_cpu_kernels *k, const block *b)
-{
-    return b->bf16 != NULL ? k->amax_bf16(b->bf16, b->rows, b->cols, b->ld)
-                           : k->amax_f32(b->f32, b->rows, b->cols, b->ld);
-}
-
-static void encode(const tsr_cpu_kernels *k, const block *b, float scale)
+/* amax[i] and scales[i] are of the i-th block of `block_cols` columns in b. */
+static void find_amax(const tsr_cpu_kernels *k, const block *b, size_t block_cols, uint32_t *amax)
 {
     if (b->bf16 != NULL)
-        k->encode_e4m3_bf16(b->bf16, b->rows, b->cols, b->ld, scale, b->codes, b->ld_codes);
+        k->amax_bf16(b->bf16, b->rows, b->cols, b->ld, block_cols, amax);
     else
-        k->encode_e4m3_f32(b->f32, b->rows, b->cols, b->ld, scale, b->codes, b->ld_codes);
+        k->amax_f32(b->f32, b->rows, b->cols, b->ld, block_cols, amax);
+}
+
+static void encode(const tsr_cpu_kernels *k, const block *b, size_t block_cols, const float *scales)
+{
+    if (b->bf16 != NULL)
+        k->encode_e4m3_bf16(b->bf16, b->rows, b->cols, b->ld, block_cols, scales, b->codes, b->ld_codes);
+    else
+        k->encode_e4m3_f32(b->f32, b->rows, b->cols, b->ld, block_cols, scales, b->codes, b->ld_codes);
+}
+
+/* Columns [col, col + cols) of b. */
+static block part_of(const block *b, size_t col, size_t cols)
+{
+    block part = *b;
+    part.bf16 = b->bf16 == NULL ? NULL : b->bf16 + col;
+    part.f32 = b->f32 == NULL ? NULL : b->f32 + col;
+    part.codes = b->codes + col;
+    part.cols = cols;
+    return part;
 }
 
 static void measure(const tsr_cpu_kernels *k, const block *b, float scale, tsr_block_error *error)
@@ -95,7 +109,7 @@ static float search_scale(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k,
         1.414213562f, 1.476826146f, 1.542210825f, 1.610490332f, 1.681792831f, 1.756252160f, 1.834008086f, 1.915206561f,
     };
     tsr_block_error error;
-    encode(k, b, amax_scale);
+    encode(k, b, b->cols, &amax_scale);
     measure(k, b, amax_scale, &error);
     float best_scale = amax_scale;
     double best = squared_error(&error, amax_scale);
@@ -105,7 +119,7 @@ static float search_scale(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k,
         const float scale = amax_scale * (scheme->scale_fmt == TSR_SCALE_UE8M0 ? 0.5f : kFactors[i]);
         if (!(scale >= from_bits(1u << 23)) || !isfinite(scale * TSR_E4M3_MAX))
             continue;
-        encode(k, b, scale);
+        encode(k, b, b->cols, &scale);
         measure(k, b, scale, &error);
         const double cost = squared_error(&error, scale);
         if (cost < best * (1 - kGain) - noise) {
@@ -170,8 +184,23 @@ static tsr_status report_not_finite(const tsr_fp8_band *band, const block *b, ui
                     t->name, isnan(element(b, row, col)) ? "NaN" : "Inf", place, (unsigned long long)offset);
 }
 
-/* The band's columns [col, col + cols) as a block. F16 is widened into the scratch. */
-static block take_block(const tsr_cpu_kernels *k, const tsr_fp8_band *band, uint64_t col, uint64_t cols)
+/* Blocks are taken in groups of some 2048 columns: long runs of memory, and small enough that the codes are made from
+ * what finding amax has left in the cache. */
+enum { GROUP_COLS = 2048, MAX_GROUP = GROUP_COLS };
+
+static size_t group_cols(const tsr_fp8_block *scheme)
+{
+    const size_t blocks = GROUP_COLS / scheme->block_cols;
+    return (blocks == 0 ? 1 : blocks) * scheme->block_cols;
+}
+
+size_t tsr_fp8_block_scratch(const tsr_fp8_block *scheme, tsr_dtype dtype)
+{
+    return dtype == TSR_F16 ? scheme->block_rows * group_cols(scheme) * sizeof(float) : 0;
+}
+
+/* The band's columns [col, col + cols). F16 is widened into the scratch. */
+static block take_columns(const tsr_cpu_kernels *k, const tsr_fp8_band *band, uint64_t col, uint64_t cols)
 {
     block b = {
         .rows = band->rows, .cols = cols, .ld = band->ld, .codes = band->codes + col, .ld_codes = band->ld_codes};
@@ -191,21 +220,39 @@ static block take_block(const tsr_cpu_kernels *k, const tsr_fp8_band *band, uint
     return b;
 }
 
+/* One group: `first` is the flat index of its first element. */
+static tsr_status quantize_group(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const tsr_fp8_band *band,
+                                 const block *group, uint64_t first, float *scales, tsr_quant_stats *stats,
+                                 tsr_err *err)
+{
+    uint32_t amax[MAX_GROUP];
+    const size_t width = scheme->block_cols;
+    find_amax(k, group, width, amax);
+    for (size_t col = 0, i = 0; col < group->cols; col += width, i++) {
+        const block b = part_of(group, col, tsr_min_u64(width, group->cols - col));
+        if (amax[i] >= TSR_FP32_INF_BITS)
+            return report_not_finite(band, &b, first + col, err);
+        scales[i] = tsr_fp8_block_scale(amax[i], scheme->scale_fmt);
+        if (scheme->search && amax[i] != 0)
+            scales[i] = search_scale(scheme, k, &b, scales[i]);
+    }
+    encode(k, group, width, scales);
+    for (size_t col = 0, i = 0; col < group->cols; col += width, i++) {
+        const block b = part_of(group, col, tsr_min_u64(width, group->cols - col));
+        const tsr_quant_stats cost = block_stats(k, band, &b, first + col, scales[i], amax[i]);
+        tsr_quant_stats_add(stats, &cost);
+    }
+    return TSR_OK;
+}
+
 tsr_status tsr_fp8_block_quantize(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, const tsr_fp8_band *band,
                                   tsr_quant_stats *stats, tsr_err *err)
 {
-    for (uint64_t col = 0, i = 0; col < band->cols; col += scheme->block_cols, i++) {
-        const block b = take_block(kernels, band, col, tsr_min_u64(scheme->block_cols, band->cols - col));
-        const uint32_t amax_bits = block_amax(kernels, &b);
-        if (amax_bits >= TSR_FP32_INF_BITS)
-            return report_not_finite(band, &b, band->first + col, err);
-        float scale = tsr_fp8_block_scale(amax_bits, scheme->scale_fmt);
-        if (scheme->search && amax_bits != 0)
-            scale = search_scale(scheme, kernels, &b, scale);
-        band->scales[i] = scale;
-        encode(kernels, &b, scale);
-        const tsr_quant_stats cost = block_stats(kernels, band, &b, band->first + col, scale, amax_bits);
-        tsr_quant_stats_add(stats, &cost);
+    const size_t step = group_cols(scheme);
+    for (uint64_t col = 0; col < band->cols; col += step) {
+        const block group = take_columns(kernels, band, col, tsr_min_u64(step, band->cols - col));
+        TSR_TRY(quantize_group(scheme, kernels, band, &group, band->first + col,
+                               band->scales + col / scheme->block_cols, stats, err));
     }
     return TSR_OK;
 }

@@ -36,8 +36,11 @@ typedef struct tsr_fp8_band {
     uint8_t *codes; /* [rows, cols], out, rows `ld_codes` apart */
     uint64_t ld_codes;
     float *scales;  /* [ceil(cols / block_cols)], out */
-    float *scratch; /* block_rows * block_cols floats; used for F16 only */
+    float *scratch; /* tsr_fp8_block_scratch bytes */
 } tsr_fp8_band;
+
+/* Bytes of scratch that a band of this dtype needs. */
+size_t tsr_fp8_block_scratch(const tsr_fp8_block *scheme, tsr_dtype dtype);
 
 /* Quantizes the band and adds what it cost to *stats (all but the scale figures). Thread-safe.
  * TSR_E_VALUE, with coordinates in the tensor, when it meets NaN or Inf. */

@@ -59,47 +59,43 @@ float tsr_e4m3_to_f32(uint8_t code)
     return float_of(sign | magnitude << 20) * 0x1p120f;
 }
 
-uint32_t tsr_amax_bf16_ref(const uint16_t *x, size_t rows, size_t cols, size_t ld)
+void tsr_amax_bf16_ref(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
 {
-    uint32_t amax = 0;
-    for (size_t row = 0; row < rows; row++) {
+    for (size_t row = 0; row == 0 || row < rows; row++) {
         for (size_t col = 0; col < cols; col++) {
-            const uint32_t a = x[row * ld + col] & 0x7FFFu;
-            amax = a > amax ? a : amax;
-        }
-    }
-    return amax << 16;
-}
-
-uint32_t tsr_amax_f32_ref(const float *x, size_t rows, size_t cols, size_t ld)
-{
-    uint32_t amax = 0;
-    for (size_t row = 0; row < rows; row++) {
-        for (size_t col = 0; col < cols; col++) {
-            const uint32_t a = bits_of(x[row * ld + col]) & ABS_MASK;
-            amax = a > amax ? a : amax;
-        }
-    }
-    return amax;
-}
-
-void tsr_encode_e4m3_bf16_ref(const uint16_t *x, size_t rows, size_t cols, size_t ld, float scale, uint8_t *codes,
-                              size_t ld_codes)
-{
-    for (size_t row = 0; row < rows; row++) {
-        for (size_t col = 0; col < cols; col++) {
-            codes[row * ld_codes + col] = tsr_e4m3_from_f32(widen_bf16(x[row * ld + col]) / scale);
+            const uint32_t a = rows == 0 ? 0 : (x[row * ld + col] & 0x7FFFu) << 16;
+            uint32_t *largest = &amax[col / block_cols];
+            *largest = (row == 0 && col % block_cols == 0) || a > *largest ? a : *largest;
         }
     }
 }
 
-void tsr_encode_e4m3_f32_ref(const float *x, size_t rows, size_t cols, size_t ld, float scale, uint8_t *codes,
-                             size_t ld_codes)
+void tsr_amax_f32_ref(const float *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
+{
+    for (size_t row = 0; row == 0 || row < rows; row++) {
+        for (size_t col = 0; col < cols; col++) {
+            const uint32_t a = rows == 0 ? 0 : (bits_of(x[row * ld + col]) & ABS_MASK);
+            uint32_t *largest = &amax[col / block_cols];
+            *largest = (row == 0 && col % block_cols == 0) || a > *largest ? a : *largest;
+        }
+    }
+}
+
+void tsr_encode_e4m3_bf16_ref(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
+                              const float *scales, uint8_t *codes, size_t ld_codes)
 {
     for (size_t row = 0; row < rows; row++) {
-        for (size_t col = 0; col < cols; col++) {
-            codes[row * ld_codes + col] = tsr_e4m3_from_f32(x[row * ld + col] / scale);
-        }
+        for (size_t col = 0; col < cols; col++)
+            codes[row * ld_codes + col] = tsr_e4m3_from_f32(widen_bf16(x[row * ld + col]) / scales[col / block_cols]);
+    }
+}
+
+void tsr_encode_e4m3_f32_ref(const float *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
+                             const float *scales, uint8_t *codes, size_t ld_codes)
+{
+    for (size_t row = 0; row < rows; row++) {
+        for (size_t col = 0; col < cols; col++)
+            codes[row * ld_codes + col] = tsr_e4m3_from_f32(x[row * ld + col] / scales[col / block_cols]);
     }
 }
 

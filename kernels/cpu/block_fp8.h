@@ -1,8 +1,9 @@
 /* Block FP8 on the CPU: amax, e4m3 codes and the error of one block.
  *
- * All functions take a row-major block of `rows` x `cols` elements whose rows are `ld` elements apart. They allocate
- * nothing, keep no state, cannot fail and are thread-safe. Source and destination must not overlap. Pointers need the
- * alignment of their element type only.
+ * All functions take row-major elements, `rows` x `cols`, whose rows are `ld` elements apart. amax and codes take a
+ * band: a row of blocks, each `block_cols` wide but for the last, so that a variant may read memory in the order in
+ * which it lies. They allocate nothing, keep no state, cannot fail and are thread-safe. Source and destination must not
+ * overlap. Pointers need the alignment of their element type only.
  *
  * e4m3 is OCP float8_e4m3fn: 1 sign, 4 exponent (bias 7), 3 mantissa bits; largest 448 (0x7E), NaN 0x7F/0xFF, no Inf.
  */
@@ -15,17 +16,20 @@
 #define TSR_E4M3_MAX      448.0f
 #define TSR_FP32_INF_BITS 0x7F800000u
 
-/* amax: the largest |x| as FP32 bits. As integers, |x| bits order like |x|, and Inf and NaN come out largest: a result
- * >= TSR_FP32_INF_BITS says that the block holds one. Zero rows or columns give 0. */
-typedef uint32_t tsr_amax_bf16_fn(const uint16_t *x, size_t rows, size_t cols, size_t ld);
-typedef uint32_t tsr_amax_f32_fn(const float *x, size_t rows, size_t cols, size_t ld);
+/* amax[i]: the largest |x| of block i as FP32 bits. As integers, |x| bits order like |x|, and Inf and NaN come out
+ * largest: a result
+ * >= TSR_FP32_INF_BITS says that the block holds one. Zero rows give 0. */
+typedef void tsr_amax_bf16_fn(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
+                              uint32_t *amax);
+typedef void tsr_amax_f32_fn(const float *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax);
 
-/* codes[i] = e4m3(clamp(x[i] / scale, -448, 448)): the IEEE FP32 quotient, then round to nearest, ties to even.
- * `scale` is finite and positive, x finite (the caller has looked at amax). The sign of zero is kept: -0 gives 0x80. */
-typedef void tsr_encode_e4m3_bf16_fn(const uint16_t *x, size_t rows, size_t cols, size_t ld, float scale,
-                                     uint8_t *codes, size_t ld_codes);
-typedef void tsr_encode_e4m3_f32_fn(const float *x, size_t rows, size_t cols, size_t ld, float scale, uint8_t *codes,
-                                    size_t ld_codes);
+/* code = e4m3(clamp(x / scale, -448, 448)): the IEEE FP32 quotient, then round to nearest, ties to even.
+ * scales[i], of block i, is finite and positive, x finite (the caller has looked at amax). The sign of zero is kept: -0
+ * gives 0x80. */
+typedef void tsr_encode_e4m3_bf16_fn(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
+                                     const float *scales, uint8_t *codes, size_t ld_codes);
+typedef void tsr_encode_e4m3_f32_fn(const float *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
+                                    const float *scales, uint8_t *codes, size_t ld_codes);
 
 /* F16 to FP32, exact; NaN payloads as the hardware gives them (quieted). */
 typedef void tsr_widen_f16_fn(const uint16_t *x, size_t n, float *out);

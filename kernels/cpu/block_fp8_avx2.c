@@ -46,7 +46,13 @@ static uint32_t largest_of(__m256i v)
     return largest;
 }
 
-ALWAYS_INLINE uint32_t amax(const char *x, size_t rows, size_t cols, size_t ld_bytes, size_t x_bytes, load8_fn *load)
+static size_t block_width(size_t cols, size_t col, size_t block_cols)
+{
+    return cols - col < block_cols ? cols - col : block_cols;
+}
+
+ALWAYS_INLINE uint32_t block_amax(const char *x, size_t rows, size_t cols, size_t ld_bytes, size_t x_bytes,
+                                  load8_fn *load)
 {
     __m256i largest = _mm256_setzero_si256();
     for (size_t row = 0; row < rows; row++, x += ld_bytes) {
@@ -57,14 +63,18 @@ ALWAYS_INLINE uint32_t amax(const char *x, size_t rows, size_t cols, size_t ld_b
     return largest_of(largest);
 }
 
-uint32_t tsr_amax_bf16_avx2(const uint16_t *x, size_t rows, size_t cols, size_t ld)
+void tsr_amax_bf16_avx2(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
 {
-    return amax((const char *)x, rows, cols, ld * sizeof *x, sizeof *x, load8_bf16);
+    for (size_t col = 0; col < cols; col += block_cols)
+        *amax++ = block_amax((const char *)(x + col), rows, block_width(cols, col, block_cols), ld * sizeof *x,
+                             sizeof *x, load8_bf16);
 }
 
-uint32_t tsr_amax_f32_avx2(const float *x, size_t rows, size_t cols, size_t ld)
+void tsr_amax_f32_avx2(const float *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
 {
-    return amax((const char *)x, rows, cols, ld * sizeof *x, sizeof *x, load8_f32);
+    for (size_t col = 0; col < cols; col += block_cols)
+        *amax++ = block_amax((const char *)(x + col), rows, block_width(cols, col, block_cols), ld * sizeof *x,
+                             sizeof *x, load8_f32);
 }
 
 /* tsr_e4m3_from_f32 on 8 lanes of finite quotients or infinities, as bytes. */
@@ -99,16 +109,20 @@ ALWAYS_INLINE void encode(const char *x, size_t rows, size_t cols, size_t ld_byt
     }
 }
 
-void tsr_encode_e4m3_bf16_avx2(const uint16_t *x, size_t rows, size_t cols, size_t ld, float scale, uint8_t *codes,
-                               size_t ld_codes)
+void tsr_encode_e4m3_bf16_avx2(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
+                               const float *scales, uint8_t *codes, size_t ld_codes)
 {
-    encode((const char *)x, rows, cols, ld * sizeof *x, sizeof *x, load8_bf16, scale, codes, ld_codes);
+    for (size_t col = 0; col < cols; col += block_cols)
+        encode((const char *)(x + col), rows, block_width(cols, col, block_cols), ld * sizeof *x, sizeof *x, load8_bf16,
+               *scales++, codes + col, ld_codes);
 }
 
-void tsr_encode_e4m3_f32_avx2(const float *x, size_t rows, size_t cols, size_t ld, float scale, uint8_t *codes,
-                              size_t ld_codes)
+void tsr_encode_e4m3_f32_avx2(const float *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
+                              const float *scales, uint8_t *codes, size_t ld_codes)
 {
-    encode((const char *)x, rows, cols, ld * sizeof *x, sizeof *x, load8_f32, scale, codes, ld_codes);
+    for (size_t col = 0; col < cols; col += block_cols)
+        encode((const char *)(x + col), rows, block_width(cols, col, block_cols), ld * sizeof *x, sizeof *x, load8_f32,
+               *scales++, codes + col, ld_codes);
 }
 
 void tsr_widen_f16_avx2(const uint16_t *x, size_t n, float *out)

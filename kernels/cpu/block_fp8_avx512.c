@@ -4,46 +4,74 @@
 #include "kernels/cpu/e4m3_avx512.h"
 #include "kernels/cpu/variants.h"
 
-uint32_t tsr_amax_bf16_avx512(const uint16_t *x, size_t rows, size_t cols, size_t ld)
+enum { GROUP = 32 }; /* blocks that are taken side by side, row after row: long runs of memory */
+
+/* The lane-wise maximum of a block's row, as unsigned words of bf16 or dwords of f32, without their signs. */
+typedef __m512i amax_row_fn(__m512i amax, const void *x, size_t cols);
+
+ALWAYS_INLINE __m512i amax_row_bf16(__m512i amax, const void *row, size_t cols)
 {
-    const __m512i abs_mask = _mm512_set1_epi16(0x7FFF);
-    __m512i amax = _mm512_setzero_si512();
-    for (size_t row = 0; row < rows; row++, x += ld) {
-        size_t col = 0;
-        for (; col + 32 <= cols; col += 32) {
-            amax = _mm512_max_epu16(amax, _mm512_and_si512(abs_mask, _mm512_loadu_si512(x + col)));
-        }
-        if (col < cols) {
-            const __m512i tail = _mm512_maskz_loadu_epi16(first_lanes(cols - col), x + col);
-            amax = _mm512_max_epu16(amax, _mm512_and_si512(abs_mask, tail));
-        }
-    }
-    /* The larger word of each dword, moved to where a bf16 sits in FP32. */
-    const __m512i odd = _mm512_and_si512(amax, _mm512_set1_epi32((int)0xFFFF0000));
-    return _mm512_reduce_max_epu32(_mm512_max_epu32(odd, _mm512_slli_epi32(amax, 16)));
+    const uint16_t *x = row;
+    const __m512i magnitude = _mm512_set1_epi16(0x7FFF);
+    for (; cols >= 32; cols -= 32, x += 32)
+        amax = _mm512_max_epu16(amax, _mm512_and_si512(magnitude, _mm512_loadu_si512(x)));
+    return _mm512_max_epu16(amax, _mm512_and_si512(magnitude, _mm512_maskz_loadu_epi16(first_lanes(cols), x)));
 }
 
-uint32_t tsr_amax_f32_avx512(const float *x, size_t rows, size_t cols, size_t ld)
+ALWAYS_INLINE __m512i amax_row_f32(__m512i amax, const void *row, size_t cols)
 {
-    const __m512i abs_mask = _mm512_set1_epi32(0x7FFFFFFF);
-    __m512i amax = _mm512_setzero_si512();
-    for (size_t row = 0; row < rows; row++, x += ld) {
-        size_t col = 0;
-        for (; col + 16 <= cols; col += 16) {
-            amax = _mm512_max_epu32(amax, _mm512_and_si512(abs_mask, _mm512_loadu_si512(x + col)));
+    const float *x = row;
+    const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
+    for (; cols >= 16; cols -= 16, x += 16)
+        amax = _mm512_max_epu32(amax, _mm512_and_si512(magnitude, _mm512_loadu_si512(x)));
+    const __mmask16 tail = (__mmask16)first_lanes(cols);
+    return _mm512_max_epu32(amax, _mm512_and_si512(magnitude, _mm512_maskz_loadu_epi32(tail, x)));
+}
+
+ALWAYS_INLINE void amax_band(const char *x, size_t rows, size_t cols, size_t ld_bytes, size_t x_bytes,
+                             amax_row_fn *row_of, size_t block_cols, __m512i (*dwords)(__m512i), uint32_t *amax)
+{
+    for (size_t first = 0; first < cols; first += GROUP * block_cols) {
+        const size_t width = block_width(cols, first, GROUP * block_cols);
+        __m512i largest[GROUP];
+        for (size_t i = 0; i < GROUP; i++)
+            largest[i] = _mm512_setzero_si512();
+        for (size_t row = 0; row < rows; row++) {
+            const char *const at = x + row * ld_bytes + first * x_bytes;
+            prefetch_read(at + ROWS_AHEAD * ld_bytes, width * x_bytes);
+            for (size_t col = 0, i = 0; col < width; col += block_cols, i++)
+                largest[i] = row_of(largest[i], at + col * x_bytes, block_width(width, col, block_cols));
         }
-        if (col < cols) {
-            const __m512i tail = _mm512_maskz_loadu_epi32((__mmask16)first_lanes(cols - col), x + col);
-            amax = _mm512_max_epu32(amax, _mm512_and_si512(abs_mask, tail));
-        }
+        for (size_t col = 0, i = 0; col < width; col += block_cols, i++)
+            *amax++ = _mm512_reduce_max_epu32(dwords(largest[i]));
     }
-    return _mm512_reduce_max_epu32(amax);
+}
+
+/* The larger word of each dword, moved to where a bf16 sits in FP32. */
+ALWAYS_INLINE __m512i larger_words(__m512i words)
+{
+    const __m512i odd = _mm512_and_si512(words, _mm512_set1_epi32((int)0xFFFF0000));
+    return _mm512_max_epu32(odd, _mm512_slli_epi32(words, 16));
+}
+
+ALWAYS_INLINE __m512i as_they_are(__m512i dwords)
+{
+    return dwords;
+}
+
+void tsr_amax_bf16_avx512(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
+{
+    amax_band((const char *)x, rows, cols, ld * sizeof *x, sizeof *x, amax_row_bf16, block_cols, larger_words, amax);
+}
+
+void tsr_amax_f32_avx512(const float *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
+{
+    amax_band((const char *)x, rows, cols, ld * sizeof *x, sizeof *x, amax_row_f32, block_cols, as_they_are, amax);
 }
 
 ALWAYS_INLINE void encode_row(const char *x, size_t cols, size_t x_bytes, load32_fn *load, __m512 scale, uint8_t *codes)
 {
     size_t col = 0;
-    prefetch_next_block(x, x_bytes, codes, cols);
     for (; col + 32 <= cols; col += 32) {
         _mm256_storeu_si256((void *)(codes + col), encode32(load(x + col * x_bytes, ~0u), scale));
     }
@@ -53,22 +81,29 @@ ALWAYS_INLINE void encode_row(const char *x, size_t cols, size_t x_bytes, load32
     }
 }
 
-void tsr_encode_e4m3_bf16_avx512(const uint16_t *x, size_t rows, size_t cols, size_t ld, float scale, uint8_t *codes,
-                                 size_t ld_codes)
+ALWAYS_INLINE void encode_band(const char *x, size_t rows, size_t cols, size_t ld_bytes, size_t x_bytes,
+                               load32_fn *load, size_t block_cols, const float *scales, uint8_t *codes, size_t ld_codes)
 {
-    for (size_t row = 0; row < rows; row++) {
-        encode_row((const char *)(x + row * ld), cols, sizeof *x, load32_bf16, _mm512_set1_ps(scale),
-                   codes + row * ld_codes);
+    for (size_t row = 0; row < rows; row++, x += ld_bytes, codes += ld_codes) {
+        prefetch_write(codes + ROWS_AHEAD * ld_codes, cols);
+        for (size_t col = 0, i = 0; col < cols; col += block_cols, i++)
+            encode_row(x + col * x_bytes, block_width(cols, col, block_cols), x_bytes, load, _mm512_set1_ps(scales[i]),
+                       codes + col);
     }
 }
 
-void tsr_encode_e4m3_f32_avx512(const float *x, size_t rows, size_t cols, size_t ld, float scale, uint8_t *codes,
-                                size_t ld_codes)
+void tsr_encode_e4m3_bf16_avx512(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
+                                 const float *scales, uint8_t *codes, size_t ld_codes)
 {
-    for (size_t row = 0; row < rows; row++) {
-        encode_row((const char *)(x + row * ld), cols, sizeof *x, load32_f32, _mm512_set1_ps(scale),
-                   codes + row * ld_codes);
-    }
+    encode_band((const char *)x, rows, cols, ld * sizeof *x, sizeof *x, load32_bf16, block_cols, scales, codes,
+                ld_codes);
+}
+
+void tsr_encode_e4m3_f32_avx512(const float *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
+                                const float *scales, uint8_t *codes, size_t ld_codes)
+{
+    encode_band((const char *)x, rows, cols, ld * sizeof *x, sizeof *x, load32_f32, block_cols, scales, codes,
+                ld_codes);
 }
 
 void tsr_widen_f16_avx512(const uint16_t *x, size_t n, float *out)

@@ -78,32 +78,57 @@ ALWAYS_INLINE __m512i look_up(const table *t, __m512i a, __m512i b, __m512i even
     return _mm512_ternarylogic_epi32(code, high, _mm512_set1_epi8((char)0x80), 0xF8); /* code | (high & 0x80) */
 }
 
-void tsr_encode_e4m3_bf16_vbmi(const uint16_t *x, size_t rows, size_t cols, size_t ld, float scale, uint8_t *codes,
-                               size_t ld_codes)
+enum { GROUP = 32 }; /* blocks whose tables are held at a time: 8 KiB */
+
+typedef struct byte_order {
+    __m512i evens, odds;
+} byte_order;
+
+static byte_order make_byte_order(void)
 {
-    const table t = make_table(scale);
-    const __m512 divisor = _mm512_set1_ps(scale);
     _Alignas(64) uint8_t even[64], odd[64];
     for (int i = 0; i < 64; i++) {
         even[i] = (uint8_t)(2 * i);
         odd[i] = (uint8_t)(2 * i + 1);
     }
-    const __m512i evens = _mm512_load_si512(even), odds = _mm512_load_si512(odd);
-    for (size_t row = 0; row < rows; row++, x += ld, codes += ld_codes) {
-        size_t col = 0;
-        prefetch_next_block(x, sizeof *x, codes, cols);
-        for (; col + 64 <= cols; col += 64) {
-            const __m512i a = _mm512_loadu_si512(x + col), b = _mm512_loadu_si512(x + col + 32);
-            if (__builtin_expect(served(&t, a, b), 1)) {
-                _mm512_storeu_si512(codes + col, look_up(&t, a, b, evens, odds));
-            } else {
-                _mm256_storeu_si256((void *)(codes + col), encode32(unpack_bf16(a), divisor));
-                _mm256_storeu_si256((void *)(codes + col + 32), encode32(unpack_bf16(b), divisor));
-            }
+    return (byte_order){_mm512_load_si512(even), _mm512_load_si512(odd)};
+}
+
+/* One row of one block. */
+ALWAYS_INLINE void encode_row(const uint16_t *x, size_t cols, const table *t, float scale, byte_order order,
+                              uint8_t *codes)
+{
+    const __m512 divisor = _mm512_set1_ps(scale);
+    size_t col = 0;
+    for (; col + 64 <= cols; col += 64) {
+        const __m512i a = _mm512_loadu_si512(x + col), b = _mm512_loadu_si512(x + col + 32);
+        if (__builtin_expect(served(t, a, b), 1)) {
+            _mm512_storeu_si512(codes + col, look_up(t, a, b, order.evens, order.odds));
+        } else {
+            _mm256_storeu_si256((void *)(codes + col), encode32(unpack_bf16(a), divisor));
+            _mm256_storeu_si256((void *)(codes + col + 32), encode32(unpack_bf16(b), divisor));
         }
-        for (; col < cols; col += 32) {
-            const __mmask32 tail = first_lanes(cols - col);
-            _mm256_mask_storeu_epi8(codes + col, tail, encode32(load32_bf16(x + col, tail), divisor));
+    }
+    for (; col < cols; col += 32) {
+        const __mmask32 tail = first_lanes(cols - col);
+        _mm256_mask_storeu_epi8(codes + col, tail, encode32(load32_bf16(x + col, tail), divisor));
+    }
+}
+
+void tsr_encode_e4m3_bf16_vbmi(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
+                               const float *scales, uint8_t *codes, size_t ld_codes)
+{
+    const byte_order order = make_byte_order();
+    for (size_t first = 0; first < cols; first += GROUP * block_cols, scales += GROUP) {
+        const size_t width = block_width(cols, first, GROUP * block_cols);
+        table tables[GROUP];
+        for (size_t col = 0, i = 0; col < width; col += block_cols, i++)
+            tables[i] = make_table(scales[i]);
+        for (size_t row = 0; row < rows; row++) {
+            prefetch_write(codes + (row + ROWS_AHEAD) * ld_codes + first, width);
+            for (size_t col = 0, i = 0; col < width; col += block_cols, i++)
+                encode_row(x + row * ld + first + col, block_width(width, col, block_cols), &tables[i], scales[i],
+                           order, codes + row * ld_codes + first + col);
         }
     }
 }

@@ -43,17 +43,26 @@ ALWAYS_INLINE f32x32 load32_f32(const void *x, __mmask32 lanes)
                     _mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(3, 1, 3, 1))};
 }
 
-/* Blocks are taken from left to right: while one is encoded, the same row of the next is on its way, and the place of
- * its codes. A prefetch past the end of the matrix is harmless. */
-ALWAYS_INLINE void prefetch_next_block(const void *x, size_t x_bytes, const uint8_t *codes, size_t cols)
+/* Rows lie far apart, out of sight of the hardware's prefetchers: a row some rows below is asked for by hand. Asking
+ * past the end of the matrix is harmless. */
+enum { ROWS_AHEAD = 4 };
+
+ALWAYS_INLINE void prefetch_read(const char *at, size_t bytes)
 {
-    const char *const next = (const char *)x + cols * x_bytes;
-    for (size_t i = 0; i < cols * x_bytes; i += 64) {
-        _mm_prefetch(next + i, _MM_HINT_T0);
-    }
-    for (size_t i = 0; i < cols; i += 64) {
-        __builtin_prefetch(codes + cols + i, 1, 3);
-    }
+    for (size_t i = 0; i < bytes; i += 64)
+        _mm_prefetch(at + i, _MM_HINT_T0);
+}
+
+ALWAYS_INLINE void prefetch_write(const uint8_t *at, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(at + i, 1, 3);
+}
+
+/* The width of the block that begins at `col`. */
+ALWAYS_INLINE size_t block_width(size_t cols, size_t col, size_t block_cols)
+{
+    return cols - col < block_cols ? cols - col : block_cols;
 }
 
 /* tsr_e4m3_from_f32 on 16 lanes. */

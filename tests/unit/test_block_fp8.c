@@ -107,10 +107,10 @@ Test(kernels, encode_the_whole_bf16_domain_alike)
         domain[i] = finite_bf16((uint16_t)i) ? (uint16_t)i : 0;
     for (int s = 0; s < SCALES; s++) {
         const float scale = random_scale();
-        tsr_encode_e4m3_bf16_ref(domain, 256, 256, 256, scale, expected, 256);
+        tsr_encode_e4m3_bf16_ref(domain, 256, 256, 256, 256, &scale, expected, 256);
         for (int m = 1; m < MASKS; m++) {
             memset(got, 0xA5, sizeof got);
-            k[m].encode_e4m3_bf16(domain, 256, 256, 256, scale, got, 256);
+            k[m].encode_e4m3_bf16(domain, 256, 256, 256, 256, &scale, got, 256);
             for (int i = 0; i < 0x10000; i++)
                 cr_assert_eq(got[i], expected[i], "mask %u scale %a x %04x: %02x, not %02x", kMasks[m], (double)scale,
                              i, got[i], expected[i]);
@@ -135,13 +135,15 @@ Test(kernels, encode_ordinary_blocks_alike)
             amax = magnitude > amax ? magnitude : amax;
         }
         const float scale = as_float((uint32_t)amax << 16) / 448.0f;
-        tsr_encode_e4m3_bf16_ref(x, 128, 128, 128, scale, expected, 128);
+        tsr_encode_e4m3_bf16_ref(x, 128, 128, 128, 128, &scale, expected, 128);
         for (int m = 1; m < MASKS; m++) {
-            k[m].encode_e4m3_bf16(x, 128, 128, 128, scale, got, 128);
+            k[m].encode_e4m3_bf16(x, 128, 128, 128, 128, &scale, got, 128);
             for (int i = 0; i < 128 * 128; i++)
                 cr_assert_eq(got[i], expected[i], "mask %u scale %a x %04x: %02x, not %02x", kMasks[m], (double)scale,
                              x[i], got[i], expected[i]);
-            cr_assert_eq(k[m].amax_bf16(x, 128, 128, 128), (uint32_t)amax << 16);
+            uint32_t found;
+            k[m].amax_bf16(x, 128, 128, 128, 128, &found);
+            cr_assert_eq(found, (uint32_t)amax << 16);
         }
     }
 }
@@ -160,10 +162,20 @@ Test(kernels, agree_on_raw_bits_at_every_width)
             memcpy(room + i, &(uint64_t){random_bits()}, 8);
         const uint16_t *const x16 = (const uint16_t *)(room + 2); /* not 4-aligned */
         const float *const x32 = (const float *)(room + 4);
-        const float scale = random_scale();
+        const size_t block_cols = cols % 3 == 0 ? 128 : cols % 3 == 1 ? 1 + cols % 40 : 64;
+        float scales[MOST + 1];
+        for (size_t i = 0; i <= MOST; i++)
+            scales[i] = random_scale();
+        const float scale = scales[0];
         for (int m = 1; m < MASKS; m++) {
-            cr_assert_eq(k[m].amax_bf16(x16, ROWS, cols, ld), tsr_amax_bf16_ref(x16, ROWS, cols, ld));
-            cr_assert_eq(k[m].amax_f32(x32, ROWS, cols, ld), tsr_amax_f32_ref(x32, ROWS, cols, ld));
+            uint32_t amax[2][MOST + 1];
+            memset(amax, 0x77, sizeof amax);
+            tsr_amax_bf16_ref(x16, ROWS, cols, ld, block_cols, amax[0]);
+            k[m].amax_bf16(x16, ROWS, cols, ld, block_cols, amax[1]);
+            cr_assert(memcmp(amax[0], amax[1], sizeof amax[0]) == 0, "amax, %zu columns by %zu", cols, block_cols);
+            tsr_amax_f32_ref(x32, ROWS, cols, ld, block_cols, amax[0]);
+            k[m].amax_f32(x32, ROWS, cols, ld, block_cols, amax[1]);
+            cr_assert(memcmp(amax[0], amax[1], sizeof amax[0]) == 0, "amax, %zu columns by %zu", cols, block_cols);
             float wide[2][MOST + 1];
             memset(wide, 0x5A, sizeof wide);
             tsr_widen_f16_ref(x16, cols, wide[0]);
@@ -184,13 +196,13 @@ Test(kernels, agree_on_raw_bits_at_every_width)
                 memset(error, 0xEE, sizeof error);
                 memset(codes, 0xA5, sizeof codes);
                 if (kind == 0) {
-                    tsr_encode_e4m3_bf16_ref(x16, ROWS, cols, ld, scale, codes[0] + 1, ld);
-                    k[m].encode_e4m3_bf16(x16, ROWS, cols, ld, scale, codes[1] + 1, ld);
+                    tsr_encode_e4m3_bf16_ref(x16, ROWS, cols, ld, block_cols, scales, codes[0] + 1, ld);
+                    k[m].encode_e4m3_bf16(x16, ROWS, cols, ld, block_cols, scales, codes[1] + 1, ld);
                     tsr_error_e4m3_bf16_ref(x16, ROWS, cols, ld, codes[0] + 1, ld, scale, &error[0]);
                     k[m].error_e4m3_bf16(x16, ROWS, cols, ld, codes[0] + 1, ld, scale, &error[1]);
                 } else {
-                    tsr_encode_e4m3_f32_ref(x32, ROWS, cols, ld, scale, codes[0] + 1, ld);
-                    k[m].encode_e4m3_f32(x32, ROWS, cols, ld, scale, codes[1] + 1, ld);
+                    tsr_encode_e4m3_f32_ref(x32, ROWS, cols, ld, block_cols, scales, codes[0] + 1, ld);
+                    k[m].encode_e4m3_f32(x32, ROWS, cols, ld, block_cols, scales, codes[1] + 1, ld);
                     tsr_error_e4m3_f32_ref(x32, ROWS, cols, ld, codes[0] + 1, ld, scale, &error[0]);
                     k[m].error_e4m3_f32(x32, ROWS, cols, ld, codes[0] + 1, ld, scale, &error[1]);
                 }
@@ -223,8 +235,10 @@ Test(kernels, measure_what_double_measures)
         memcpy(&bits, &f, sizeof bits);
         x[i] = i % 97 == 0 ? 0 : (uint16_t)(bits >> 16);
     }
-    const float scale = as_float(k.amax_bf16(x, 128, 128, 128)) / 448.0f;
-    k.encode_e4m3_bf16(x, 128, 128, 128, scale, codes, 128);
+    uint32_t amax;
+    k.amax_bf16(x, 128, 128, 128, 128, &amax);
+    const float scale = as_float(amax) / 448.0f;
+    k.encode_e4m3_bf16(x, 128, 128, 128, 128, &scale, codes, 128);
     tsr_block_error error;
     k.error_e4m3_bf16(x, 128, 128, 128, codes, 128, scale, &error);
     double q2 = 0, e2 = 0, qv = 0, largest = 0;
