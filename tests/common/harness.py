@@ -37,8 +37,10 @@ class Checks:
 def argument_parser(description):
     """A parser with what every test takes: --tessera PATH, --make PATH (of make_checkpoint), --directory."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--tessera", required=True, metavar="PATH", help="the tool under test")
-    parser.add_argument("--make", required=True, metavar="PATH", help="make_checkpoint")
+    for option, variable, what in (("--tessera", "TESSERA", "the tool under test"),
+                                   ("--make", "MAKE_CHECKPOINT", "make_checkpoint")):
+        path = os.environ.get(variable)
+        parser.add_argument(option, default=path, required=path is None, metavar="PATH", help=f"{what} ({variable})")
     parser.add_argument("--directory", metavar="DIR", help="where to work (the system's temporary directory)")
     return parser
 

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Options that make no sense are refused: exit 2, one line that names the option, nothing written. Help is on stdout."""
+
+import os
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+import harness
+
+# command line (SRC is a sound checkpoint, DST does not exist), words of the message
+ROWS = [
+    ("conjure SRC", ["conjure"]),
+    ("quantize", ["SRC"]),
+    ("quantize SRC", ["-o DST"]),
+    ("quantize SRC OTHER -o DST", ["OTHER"]),
+    ("quantize SRC -o", ["-o"]),
+    ("quantize SRC -o DST --sheme fp8-block", ["--sheme"]),
+    ("quantize SRC -o DST --scheme fp9", ["--scheme", "fp9", "fp8-block"]),
+    ("quantize SRC -o DST --scale-fmt e8m0", ["--scale-fmt", "e8m0", "ue8m0"]),
+    ("quantize SRC -o DST --scales max", ["--scales", "max", "amax"]),
+    ("quantize SRC -o DST --dialect gguf", ["--dialect", "gguf", "deepseek"]),
+    ("quantize SRC -o DST --block 128", ["--block", "128"]),
+    ("quantize SRC -o DST --block 0x128", ["--block", "0x128"]),
+    ("quantize SRC -o DST --block 128x128x1", ["--block"]),
+    ("quantize SRC -o DST --threads 0", ["--threads"]),
+    ("quantize SRC -o DST --threads -1", ["--threads"]),
+    ("quantize SRC -o DST --threads two", ["--threads", "two"]),
+    ("quantize SRC -o DST --memory much", ["--memory", "much"]),
+    ("quantize SRC -o DST --memory 99999999999GiB", ["--memory"]),
+    ("quantize SRC -o DST --max-shard-size 0", ["--max-shard-size"]),
+    ("quantize SRC -o DST --cpumask all", ["--cpumask", "all"]),
+    ("quantize SRC -o DST --dry-run=yes", ["--dry-run"]),
+    ("quantize SRC -o SRC", ["SRC"]),
+    ("quantize SRC -o SRC/out", ["SRC"]),
+    ("quantize SRC/. -o SRC", ["SRC"]),
+]
+HELP = ["--help", "quantize --help"]
+
+
+def main():
+    options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
+    checks = harness.Checks()
+    with harness.temporary_directory(options.directory) as work:
+        source, target = os.path.join(work, "SRC"), os.path.join(work, "DST")
+        harness.make_checkpoint(options.make, "llama", source)
+        for command, words in ROWS:
+            before = sorted(os.listdir(work)), sorted(os.listdir(source))
+            args = [word.replace("SRC", source).replace("DST", target) for word in command.split()]
+            code, _, stderr = harness.run(options.tessera, args)
+            checks.check(f"{command}: exit code", code == 2, f"{code} instead of 2: {stderr.strip()}")
+            checks.check(f"{command}: one line", stderr.startswith("tessera: ") and stderr.count("\n") == 1, stderr)
+            checks.check(f"{command}: words", all(word in stderr for word in words), stderr.strip())
+            after = sorted(os.listdir(work)), sorted(os.listdir(source))
+            checks.check(f"{command}: nothing written", after == before, f"{before}, now {after}")
+        for command in HELP:
+            code, stdout, stderr = harness.run(options.tessera, command.split())
+            checks.check(command, code == 0 and "quantize" in stdout and stderr == "", f"exit {code}: {stderr}")
+    checks.finish()
+
+
+if __name__ == "__main__":
+    main()
