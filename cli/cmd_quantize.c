@@ -80,6 +80,8 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "where to? tessera quantize SRC -o DST");
     if (a->threads == 0)
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
+    if (a->max_shard_bytes == 0)
+        return tsr_fail(err, TSR_E_USAGE, "--max-shard-size: at least 1 byte");
     return TSR_OK;
 }
 
@@ -94,15 +96,31 @@ static tsr_status parse_block(const char *text, tsr_fp8_block *block, tsr_err *e
     return TSR_OK;
 }
 
-/* Writing a checkpoint into its own source would destroy it. */
+/* The real path of `path`, or of the nearest folder above it that exists. */
+static bool resolve(const char *path, char real[PATH_MAX])
+{
+    char copy[PATH_MAX];
+    snprintf(copy, sizeof copy, "%s", path);
+    for (;;) {
+        if (realpath(copy[0] == '\0' ? "." : copy, real) != NULL)
+            return true;
+        char *const slash = strrchr(copy, '/');
+        if (slash == copy)
+            return false;
+        copy[slash == NULL ? 0 : slash - copy] = '\0';
+    }
+}
+
+/* Writing a checkpoint into its own source would destroy it. A DST yet to be made may still lie above SRC. */
 static tsr_status check_apart(const char *src, const char *dst, tsr_err *err)
 {
     char from[PATH_MAX], to[PATH_MAX];
-    if (realpath(src, from) == NULL || realpath(dst, to) == NULL)
-        return TSR_OK; /* DST is not there yet */
+    if (realpath(src, from) == NULL || !resolve(dst, to))
+        return TSR_OK;
+    const bool exists = access(dst, F_OK) == 0;
     const size_t n = strlen(from), m = strlen(to);
-    const bool nested = (strncmp(from, to, m) == 0 && (from[m] == '/' || from[m] == '\0')) ||
-                        (strncmp(from, to, n) == 0 && to[n] == '/');
+    const bool nested = (exists && strncmp(from, to, m) == 0 && (from[m] == '/' || from[m] == '\0')) ||
+                        (strncmp(from, to, n) == 0 && (to[n] == '/' || to[n] == '\0'));
     return nested ? tsr_fail(err, TSR_E_USAGE, "%s and %s: one lies in the other; the source must stay untouched", src,
                              dst)
                   : TSR_OK;

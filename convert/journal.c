@@ -49,12 +49,13 @@ static bool unseal(const char *line, size_t size, size_t *body)
 
 static bool parse_hex(const char *text, void *data, size_t size)
 {
+    static const char kDigits[] = "0123456789abcdef";
     unsigned char *const to = data;
     for (size_t i = 0; i < size; i++) {
-        unsigned value;
-        if (sscanf(text + 2 * i, "%2x", &value) != 1)
+        const char *const high = memchr(kDigits, text[2 * i], 16), *const low = memchr(kDigits, text[2 * i + 1], 16);
+        if (high == NULL || low == NULL)
             return false;
-        to[i] = (unsigned char)value;
+        to[i] = (unsigned char)((high - kDigits) << 4 | (low - kDigits));
     }
     return true;
 }
@@ -117,23 +118,47 @@ static tsr_status read_records(tsr_journal *j, const tsr_plan *plan, const char 
     return TSR_OK;
 }
 
+/* The next file that an old journal names as an output; false at its end. */
+static bool next_output(const char *text, size_t size, size_t *at, char name[PATH_MAX])
+{
+    while (*at < size) {
+        const char *const line = text + *at, *const end = memchr(line, '\n', size - *at);
+        size_t body;
+        if (end == NULL || !unseal(line, (size_t)(end - line), &body))
+            return false;
+        *at += (size_t)(end - line) + 1;
+        if (body > 7 && memcmp(line, "output ", 7) == 0) {
+            snprintf(name, PATH_MAX, "%.*s", (int)body - 7, line + 7);
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Removes what the journal says an earlier run put there, finished or not. */
 static void remove_outputs(const char *text, size_t size, const char *dst)
 {
-    for (size_t at = 0; at < size;) {
-        const char *const line = text + at, *const end = memchr(line, '\n', size - at);
-        size_t body;
-        if (end == NULL || !unseal(line, (size_t)(end - line), &body))
-            return;
-        if (body > 7 && memcmp(line, "output ", 7) == 0) {
-            char path[PATH_MAX];
-            for (int part = 0; part < 2; part++) {
-                snprintf(path, sizeof path, "%s/%.*s%s", dst, (int)body - 7, line + 7, part ? ".part" : "");
-                unlink(path);
-            }
+    char name[PATH_MAX], path[PATH_MAX];
+    for (size_t at = 0; next_output(text, size, &at, name);) {
+        for (int part = 0; part < 2; part++) {
+            snprintf(path, sizeof path, "%s/%s%s", dst, name, part ? ".part" : "");
+            unlink(path);
         }
-        at += (size_t)(end - line) + 1;
     }
+}
+
+static bool is_output(const tsr_plan *plan, const char *old, size_t old_size, const char *file)
+{
+    for (size_t i = 0; i < plan->n_files; i++) {
+        if (strcmp(plan->files[i].name, file) == 0)
+            return true;
+    }
+    char name[PATH_MAX];
+    for (size_t at = 0; next_output(old, old_size, &at, name);) {
+        if (strcmp(name, file) == 0)
+            return true;
+    }
+    return false;
 }
 
 /* Whether the directory holds anything but Tessera's own folder. */
@@ -156,8 +181,10 @@ static tsr_status check_empty(const char *dst, tsr_err *err)
     return status;
 }
 
-/* With --force, a foreign model's weights beside ours would be taken for part of it. */
-static tsr_status check_no_stray_weights(const tsr_plan *plan, const char *dst, tsr_err *err)
+/* With --force, a foreign model's weights beside ours would be taken for part of it. Those that the old journal (which
+ * may be empty) names are ours. */
+static tsr_status check_no_stray_weights(const tsr_plan *plan, const char *dst, const char *old, size_t old_size,
+                                         tsr_err *err)
 {
     DIR *const dir = opendir(dst);
     if (dir == NULL)
@@ -166,22 +193,18 @@ static tsr_status check_no_stray_weights(const tsr_plan *plan, const char *dst, 
     const struct dirent *entry;
     while (status == TSR_OK && (entry = readdir(dir)) != NULL) {
         const char *const dot = strrchr(entry->d_name, '.');
-        bool ours = dot == NULL || strcmp(dot, ".safetensors") != 0;
-        for (size_t i = 0; i < plan->n_files && !ours; i++)
-            ours = strcmp(plan->files[i].name, entry->d_name) == 0;
-        if (!ours)
+        if (dot != NULL && strcmp(dot, ".safetensors") == 0 && !is_output(plan, old, old_size, entry->d_name))
             status = tsr_fail(err, TSR_E_EXISTS,
-                              "%s/%s: weights that this job does not write; loaders would take them for "
-                              "part of the model: move them away first",
+                              "%s/%s: weights that this job does not write; loaders would take them for part of the "
+                              "model: move them away first",
                               dst, entry->d_name);
     }
     closedir(dir);
     return status;
 }
 
-static tsr_status begin(tsr_journal *j, const tsr_plan *plan, const char *dst, bool force, tsr_err *err)
+static tsr_status begin(tsr_journal *j, const tsr_plan *plan, tsr_err *err)
 {
-    TSR_TRY(force ? check_no_stray_weights(plan, dst, err) : check_empty(dst, err));
     tsr_text head = {0};
     write_head(&head, plan);
     tsr_status status = tsr_text_status(&head, err);
@@ -204,12 +227,14 @@ static tsr_status load(tsr_journal *j, const tsr_plan *plan, const char *dst, bo
     tsr_status status = tsr_read_file(j->path, kMaxJournalBytes, &scratch, &text, &size, err);
     if (status == TSR_OK) {
         const char *const end = memchr(text, '\n', size);
-        if (end == NULL || !unseal(text, (size_t)(end - text), &body)) {
-            status =
-                begin(j, plan, dst, force, err); /* killed before the first record was whole: nothing was written */
-        } else if (force) {
-            remove_outputs(text, size, dst);
-            status = begin(j, plan, dst, true, err);
+        /* Killed before the first record was whole: nothing was written yet. */
+        const bool fresh = end == NULL || !unseal(text, (size_t)(end - text), &body);
+        if (fresh || force) {
+            status = force ? check_no_stray_weights(plan, dst, text, size, err) : check_empty(dst, err);
+            if (status == TSR_OK)
+                remove_outputs(text, size, dst);
+            if (status == TSR_OK)
+                status = begin(j, plan, err);
         } else {
             status = read_records(j, plan, text, size, dst, rows, &good, err);
             if (status == TSR_OK && ftruncate(j->fd, (off_t)good) != 0)
