@@ -126,7 +126,6 @@ void tsr_encode_e4m3_bf16_vbmi(const uint16_t *x, size_t rows, size_t cols, size
             tables[i] = make_table(scales[i]);
         for (size_t row = 0; row < rows; row++) {
             prefetch_write(codes + (row + ROWS_AHEAD) * ld_codes + first, width);
-            prefetch_next(x + row * ld + first + width, width * sizeof *x);
             for (size_t col = 0, i = 0; col < width; col += block_cols, i++)
                 encode_row(x + row * ld + first + col, block_width(width, col, block_cols), &tables[i], scales[i],
                            order, codes + row * ld_codes + first + col);

@@ -53,13 +53,6 @@ ALWAYS_INLINE void prefetch_read(const char *at, size_t bytes)
         _mm_prefetch(at + i, _MM_HINT_T0);
 }
 
-/* For what is wanted later than that: into the second cache only. */
-ALWAYS_INLINE void prefetch_next(const void *at, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i += 64)
-        _mm_prefetch((const char *)at + i, _MM_HINT_T1);
-}
-
 ALWAYS_INLINE void prefetch_write(const uint8_t *at, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i += 64)

@@ -8,10 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 
-enum { HUGE_PAGE = 2 << 20, ROWS = 8192, COLS = 7168, BLOCK = 128, GROUP = 16, TURNS = 9 };
+enum { ROWS = 8192, COLS = 7168, BLOCK = 128, GROUP = 16, TURNS = 9 };
 
 static const double kFloor = 0.7; /* of memcpy, for amax and codes, with the widest instruction set */
 
@@ -82,14 +81,10 @@ static double quantize(const tsr_cpu_kernels *k, const uint16_t *x, uint8_t *cod
 int main(void)
 {
     const size_t weights = (size_t)ROWS * COLS, moved = 3 * weights;
-    uint16_t *const x = aligned_alloc(HUGE_PAGE, weights * sizeof *x);
-    uint8_t *const codes = aligned_alloc(HUGE_PAGE, weights), *const copy = aligned_alloc(HUGE_PAGE, moved / 2);
+    uint16_t *const x = aligned_alloc(4096, weights * sizeof *x);
+    uint8_t *const codes = aligned_alloc(4096, weights), *const copy = aligned_alloc(4096, moved / 2);
     if (x == NULL || codes == NULL || copy == NULL)
         return 4;
-    /* As the engine's own buffers; for memcpy's sake too. */
-    (void)madvise(x, weights * sizeof *x, MADV_HUGEPAGE);
-    (void)madvise(codes, weights, MADV_HUGEPAGE);
-    (void)madvise(copy, moved / 2, MADV_HUGEPAGE);
     fill(x);
     memset(codes, 1, weights);
     memset(copy, 1, moved / 2);
