@@ -1,0 +1,145 @@
+/* JSON read exactly, text written, configurations edited, names matched, layouts planned. */
+#include "convert/plan.h"
+#include "formats/config.h"
+#include "formats/glob.h"
+#include "formats/json.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+static bool valid(const char *text)
+{
+    tsr_json_reader r = tsr_json_open("test", text, strlen(text));
+    return tsr_json_skip(&r, NULL, NULL) == TSR_OK && tsr_json_finish(&r, NULL) == TSR_OK;
+}
+
+Test(json, accepts_what_is_json_and_nothing_else)
+{
+    static const char *const kGood[] = {"{}", "[]", " [1, -0.5e+3, true, false, null, \"x\\u00e9\\ud83d\\ude00\"] ",
+                                        "{\"a\": {\"b\": [[]]}, \"c\": 0}", "\"\xc3\xa9\""};
+    static const char *const kBad[] = {"",        "{",          "[1,]",     "{\"a\":1,}", "{,}",      "01",        "1.",
+                                       "+1",      "nul",        "[1 2]",    "{\"a\" 1}",  "{1: 2}",   "\"\\x\"",   "\"\xff\"",
+                                       "\"\n\"",  "\"\\ud800\"", "{} {}",    "[}",         "\"\xc0\x80\"", "1e",    "-"};
+    for (size_t i = 0; i < sizeof kGood / sizeof *kGood; i++)
+        cr_expect(valid(kGood[i]), "%s", kGood[i]);
+    for (size_t i = 0; i < sizeof kBad / sizeof *kBad; i++)
+        cr_expect(!valid(kBad[i]), "%s", kBad[i]);
+    char deep[2 * TSR_JSON_MAX_DEPTH + 3];
+    memset(deep, '[', TSR_JSON_MAX_DEPTH + 1);
+    memset(deep + TSR_JSON_MAX_DEPTH + 1, ']', TSR_JSON_MAX_DEPTH + 1);
+    deep[2 * TSR_JSON_MAX_DEPTH + 2] = '\0';
+    cr_expect(!valid(deep));
+    deep[2 * TSR_JSON_MAX_DEPTH + 1] = '\0';
+    cr_expect(valid(deep + 1));
+}
+
+Test(json, reads_integers_exactly)
+{
+    static const struct {
+        const char *text;
+        bool ok;
+        uint64_t value;
+    } kCases[] = {{"18446744073709551615", true, UINT64_MAX}, {"18446744073709551616", false, 0},
+                  {"9007199254740993", true, 9007199254740993u}, {"1.0", false, 0}, {"1e3", false, 0}, {"-1", false, 0}};
+    for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
+        tsr_json_reader r = tsr_json_open("test", kCases[i].text, strlen(kCases[i].text));
+        uint64_t value;
+        const bool ok = tsr_json_read_u64(&r, &value, NULL) == TSR_OK;
+        cr_expect_eq(ok, kCases[i].ok, "%s", kCases[i].text);
+        cr_expect(!ok || value == kCases[i].value, "%s", kCases[i].text);
+    }
+}
+
+Test(json, decodes_escapes_and_refuses_nul)
+{
+    tsr_arena arena = {0};
+    const char *out;
+    static const char kText[] = "\"a\\n\\\"\\u00e9\\ud83d\\ude00\"", kNul[] = "\"a\\u0000b\"";
+    tsr_json_reader r = tsr_json_open("test", kText, strlen(kText));
+    tsr_json_text text;
+    cr_assert_eq(tsr_json_read_string(&r, &text, NULL), TSR_OK);
+    cr_assert_eq(tsr_json_decode(&r, text, &arena, &out, NULL), TSR_OK);
+    cr_expect_str_eq(out, "a\n\"\xc3\xa9\xf0\x9f\x98\x80");
+    r = tsr_json_open("test", kNul, strlen(kNul));
+    cr_assert_eq(tsr_json_read_string(&r, &text, NULL), TSR_OK);
+    cr_expect_eq(tsr_json_decode(&r, text, &arena, &out, NULL), TSR_E_FORMAT);
+    tsr_arena_free(&arena);
+}
+
+Test(json, finds_by_path)
+{
+    static const char kText[] = "{\"a\": {\"b\": 7, \"s\": \"x\"}, \"t\": true, \"f\": 1e-06}";
+    const size_t n = strlen(kText);
+    tsr_arena arena = {0};
+    cr_expect_eq(tsr_json_find_u64(kText, n, "a.b", 0), 7);
+    cr_expect_eq(tsr_json_find_u64(kText, n, "a.c", 5), 5);
+    cr_expect_str_eq(tsr_json_find_string(kText, n, "a.s", &arena), "x");
+    cr_expect(tsr_json_find_bool(kText, n, "t", false));
+    cr_expect_eq(tsr_json_find_double(kText, n, "f", 0), 1e-6);
+    tsr_arena_free(&arena);
+}
+
+Test(text, writes_json_that_reads_back)
+{
+    tsr_text t = {0};
+    tsr_json_begin_object(&t, false);
+    tsr_json_key(&t, "quote\"\x01");
+    tsr_json_begin_array(&t, true);
+    tsr_json_number(&t, 0.1);
+    tsr_json_number(&t, 1.0 / 3);
+    tsr_json_number(&t, NAN);
+    tsr_json_begin_object(&t, false);
+    tsr_json_end_object(&t);
+    tsr_json_end_array(&t);
+    tsr_json_key(&t, "n");
+    tsr_json_u64(&t, UINT64_MAX);
+    tsr_json_end_object(&t);
+    cr_expect_str_eq(t.data, "{\n  \"quote\\\"\\u0001\": [0.1, 0.33333333333333331, null, {}],\n"
+                             "  \"n\": 18446744073709551615\n}");
+    tsr_text_free(&t);
+}
+
+Test(config, inserts_in_the_style_of_the_file)
+{
+    static const char *const kCases[][2] = {
+        {"{\n    \"a\": 1.0,\n    \"b\": [1,2]\n}\n", "{\n    \"a\": 1.0,\n    \"b\": [1,2],\n    \"k\": {\n      \"x\": 1\n    }\n}\n"},
+        {"{\"a\":1}", "{\"a\":1,\"k\": {\n  \"x\": 1\n}}"},
+        {"{}", "{\"k\": {\n  \"x\": 1\n}}"},
+    };
+    for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
+        tsr_text out = {0};
+        cr_assert_eq(tsr_config_insert(&out, kCases[i][0], strlen(kCases[i][0]), "k", "{\n  \"x\": 1\n}", NULL), TSR_OK);
+        cr_expect_str_eq(out.data, kCases[i][1]);
+        tsr_text_free(&out);
+    }
+}
+
+Test(glob, matches)
+{
+    cr_expect(tsr_glob_match("*.gate.weight", "model.layers.3.mlp.gate.weight"));
+    cr_expect(!tsr_glob_match("*.gate.weight", "model.layers.3.mlp.gate_proj.weight"));
+    cr_expect(tsr_glob_match("a*b*c", "aXbYbZc"));
+    cr_expect(!tsr_glob_match("a*b*c", "aXbYbZ"));
+    cr_expect(tsr_glob_match("?_proj", "q_proj"));
+    cr_expect(!tsr_glob_match("", "x"));
+    cr_expect(tsr_glob_match("**", ""));
+}
+
+/* Copies of every size around the unit cover each byte once, and no more. */
+Test(plan, copy_windows_cover_a_tensor_exactly)
+{
+    static const uint64_t kSizes[] = {0, 1, TSR_UNIT_BYTES - 1, TSR_UNIT_BYTES, TSR_UNIT_BYTES + 1, 5 * TSR_UNIT_BYTES + 7};
+    for (size_t i = 0; i < sizeof kSizes / sizeof *kSizes; i++) {
+        const tsr_tensor t = {.name = "t", .rank = 1, .shape = {kSizes[i]}, .dtype = TSR_U8, .bytes = kSizes[i]};
+        const tsr_step step = {.op = &tsr_copy_op, .in = {&t}, .out = {&t}, .n_in = 1, .n_out = 1};
+        uint64_t end = 0;
+        for (uint64_t unit = 0; unit < tsr_copy_op.units(&step); unit++) {
+            tsr_unit u = {0};
+            tsr_copy_op.windows(&step, unit, &u);
+            cr_expect_eq(u.out[0].offset, end);
+            end += tsr_window_bytes(&u.out[0]);
+        }
+        cr_expect_eq(end, kSizes[i]);
+    }
+}
