@@ -105,7 +105,7 @@ static bool resolve(const char *path, char real[PATH_MAX])
         if (realpath(copy[0] == '\0' ? "." : copy, real) != NULL)
             return true;
         char *const slash = strrchr(copy, '/');
-        if (slash == copy)
+        if (slash == copy || copy[0] == '\0')
             return false;
         copy[slash == NULL ? 0 : slash - copy] = '\0';
     }

@@ -245,8 +245,8 @@ static tsr_status plan_config(tsr_plan *plan, const tsr_quantize_options *o, con
     (o->dialect == TSR_DIALECT_DEEPSEEK ? deepseek_config : compressed_tensors_config)(&value, plan, o, decisions);
     tsr_status status = tsr_text_status(&value, err);
     if (status == TSR_OK)
-        status = tsr_config_insert(&config, plan->source->config, plan->source->config_size, "quantization_config",
-                                   value.data, err);
+        status = tsr_config_set(&config, plan->source->config, plan->source->config_size, "quantization_config",
+                                value.data, err);
     if (status == TSR_OK)
         status = tsr_plan_text_file(plan, TSR_CONFIG_NAME, config.data, config.size, err);
     tsr_text_free(&value);

@@ -1,44 +1,67 @@
-/* Finding where the last member of an object ends, and writing behind it. */
+/* Finding where a member stands, or where the last one ends, and writing there. */
 #include "formats/config.h"
 
 #include "formats/json.h"
 
 #include <string.h>
 
-tsr_status tsr_config_insert(tsr_text *out, const char *config, size_t size, const char *key, const char *value,
-                             tsr_err *err)
+/* Where the members of the object stand. */
+typedef struct layout {
+    size_t open;       /* behind the '{' */
+    size_t first;      /* where the first member begins; 0 when there is none */
+    size_t last;       /* where the last member ends; 0 when there is none */
+    tsr_json_text old; /* the value of the member that is to be set; NULL when there is none */
+} layout;
+
+static tsr_status find_members(layout *l, const char *config, size_t size, const char *key, tsr_err *err)
 {
     tsr_json_reader r = tsr_json_open("config.json", config, size);
-    size_t first = 0, last = 0; /* where the first member begins, and the last one ends */
+    *l = (layout){0};
     bool more;
     TSR_TRY(tsr_json_enter_object(&r, err));
-    const size_t open = r.pos;
+    l->open = r.pos;
     for (;;) {
-        tsr_json_text name;
+        tsr_json_text name, value;
         TSR_TRY(tsr_json_next_member(&r, &name, &more, err));
         if (!more)
-            break;
-        if (first == 0)
-            first = (size_t)(name.data - config) - 1;
-        TSR_TRY(tsr_json_skip(&r, NULL, err));
-        last = r.pos;
+            return TSR_OK;
+        if (l->first == 0)
+            l->first = (size_t)(name.data - config) - 1;
+        TSR_TRY(tsr_json_skip(&r, &value, err));
+        if (tsr_json_is(name, key))
+            l->old = value;
+        l->last = r.pos;
     }
-    const size_t at = last == 0 ? open : last;
-    tsr_text_append(out, config, at);
-    if (last != 0)
-        tsr_text_append(out, ",", 1);
+}
+
+tsr_status tsr_config_set(tsr_text *out, const char *config, size_t size, const char *key, const char *value,
+                          tsr_err *err)
+{
+    layout l;
+    TSR_TRY(find_members(&l, config, size, key, err));
     /* The white space in front of the first member is the file's own style. */
-    const size_t gap = first == 0 ? 0 : first - open;
-    tsr_text_append(out, config + open, gap);
-    tsr_json_quoted(out, key);
-    tsr_text_append(out, ": ", 2);
-    const char *const newline = memrchr(config + open, '\n', gap);
-    const size_t indent = newline == NULL ? 0 : (size_t)(config + open + gap - newline - 1);
+    const size_t gap = l.first == 0 ? 0 : l.first - l.open;
+    size_t rest;
+    if (l.old.data != NULL) {
+        const size_t at = (size_t)(l.old.data - config);
+        tsr_text_append(out, config, at);
+        rest = at + l.old.size;
+    } else {
+        rest = l.last == 0 ? l.open : l.last;
+        tsr_text_append(out, config, rest);
+        if (l.last != 0)
+            tsr_text_append(out, ",", 1);
+        tsr_text_append(out, config + l.open, gap);
+        tsr_json_quoted(out, key);
+        tsr_text_append(out, ": ", 2);
+    }
+    const char *const newline = memrchr(config + l.open, '\n', gap);
+    const size_t indent = newline == NULL ? 0 : (size_t)(config + l.open + gap - newline - 1);
     for (const char *p = value; *p != '\0'; p++) {
         tsr_text_append(out, p, 1);
         if (*p == '\n')
-            tsr_text_printf(out, "%.*s", (int)indent, config + open + gap - indent);
+            tsr_text_printf(out, "%.*s", (int)indent, config + l.open + gap - indent);
     }
-    tsr_text_append(out, config + at, size - at);
+    tsr_text_append(out, config + rest, size - rest);
     return tsr_text_status(out, err);
 }

@@ -7,9 +7,9 @@
 
 #include <stddef.h>
 
-/* Appends to `out` the JSON object `config` with the member `key` (of JSON text `value`) added as its last, in the
- * indentation of the members before it. The caller has seen that the object has no such member. */
-tsr_status tsr_config_insert(tsr_text *out, const char *config, size_t size, const char *key, const char *value,
-                             tsr_err *err) TSR_WARN_UNUSED;
+/* Appends to `out` the JSON object `config` with the member `key` set to `value` (JSON text): in place of the value
+ * that it has, where there is such a member, else as the last one; in the indentation of the first member. */
+tsr_status tsr_config_set(tsr_text *out, const char *config, size_t size, const char *key, const char *value,
+                          tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -59,7 +59,9 @@ double tsr_quant_stats_sqnr(const tsr_quant_stats *s)
 double tsr_quant_stats_cosine(const tsr_quant_stats *s)
 {
     const double norms = sqrt(s->sum_x2) * sqrt(s->sum_y2);
-    return norms > 0 ? s->sum_xy / norms : 1;
+    if (norms > 0)
+        return s->sum_xy / norms;
+    return s->sum_x2 > 0 ? 0 : 1;
 }
 
 void tsr_quant_stats_json(tsr_text *t, const tsr_quant_stats *s)

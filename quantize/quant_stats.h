@@ -41,7 +41,7 @@ double tsr_quant_stats_relative_error(const tsr_quant_stats *stats);
 /* 10 log10(sum x^2 / sum (x - y)^2) in dB; infinite when nothing was lost. */
 double tsr_quant_stats_sqnr(const tsr_quant_stats *stats);
 
-/* sum xy / (||x|| ||y||); 1 for an all-zero tensor. */
+/* sum xy / (||x|| ||y||); 1 for an all-zero tensor, 0 when nothing else is left of x than zeros. */
 double tsr_quant_stats_cosine(const tsr_quant_stats *stats);
 
 /* Appends the members of a JSON object (docs/report.md): counts, errors, scales. */

@@ -21,6 +21,7 @@ FIRST = "model-00001-of-00002.safetensors"
 SECOND = "model-00002-of-00002.safetensors"
 UP = "model.layers.0.mlp.up_proj.weight"
 DOWN = "model.layers.0.mlp.down_proj.weight"
+EXPERTS = "model.layers.0.mlp.experts.down_proj"
 CONFIG = b'{"model_type": "llama", "hidden_size": 4}\n'
 ONES = struct.pack("<8H", *[0x3F80] * 8)  # a BF16 [2, 4]
 HEADER_LIMIT = 100_000_000
@@ -153,8 +154,8 @@ BROKEN_FILES = [
     ("half a surrogate in a name", one(name="a\\ud800b"), ()),
     ("nested a hundred thousand deep", one(more=',"x":' + "[" * 100000 + "]" * 100000), ()),
     ("objects nested a hundred thousand deep", one(more=',"x":' + '{"a":' * 100000 + "1" + "}" * 100000), ()),
-    ("Git-LFS pointer", b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"ab" * 32 + b"\nsize 4976698672\n",
-     ("LFS",)),
+    ("Git-LFS pointer",
+     b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"ab" * 32 + b"\nsize 4976698672\n", ("LFS",)),
     ("a web page", b"<!DOCTYPE html><html><body>Access denied</body></html>", ()),
     ("NaN in BF16", values(with_one(8, 6, 0x7FC0)), (DOWN, "[1, 2]")),
     ("negative NaN in BF16", values(with_one(8, 0, 0xFF81)), (DOWN, "[0, 0]")),
@@ -165,8 +166,7 @@ BROKEN_FILES = [
      (DOWN, "[129, 1]")),
     ("NaN in the last column of blocks", values(with_one(3 * 300, 2 * 300 + 299, 0x7FC0), shape="[3,300]"),
      (DOWN, "[2, 299]")),
-    ("NaN in an expert", values(with_one(24, 16 + 5, 0x7FC0), shape="[3,2,4]", name="model.layers.0.mlp.experts.down_proj"),
-     ("model.layers.0.mlp.experts.down_proj", "[2, 1, 1]")),
+    ("NaN in an expert", values(with_one(24, 16 + 5, 0x7FC0), shape="[3,2,4]", name=EXPERTS), (EXPERTS, "[2, 1, 1]")),
     ("quantized tensor", shard("{" + entry(dtype='"F8_E4M3"', offsets="[0,8]") + "}", ONES[:8]),
      (DOWN, "already quantized")),
 ]
@@ -214,7 +214,7 @@ BROKEN_DIRECTORIES = [
     Case("index without weight_map", directory(**{INDEX: b'{"metadata": {}}'}), (INDEX, "weight_map")),
     Case("index with a number for a file", directory(**{INDEX: index(**{UP: FIRST, DOWN: 2})}), (INDEX,)),
     Case("index an LFS pointer", directory(**{INDEX: b"version https://git-lfs.github.com/spec/v1\n"}), (INDEX,)),
-    Case("index nested deep", directory(**{INDEX: b'{"weight_map":' + b"[" * 100000}), (INDEX,)),
+    Case("index nested deep", directory(**{INDEX: b'{"metadata":' + b"[" * 100000}), (INDEX,)),
     Case("config missing", directory(**{"config.json": None}), ("config.json",)),
     Case("config empty", directory(**{"config.json": b""}), ("config.json",)),
     Case("config broken", directory(**{"config.json": b'{"model_type": "llama"'}), ("config.json",)),
@@ -249,22 +249,25 @@ VALID = [
     Case("header spread over lines",
          {SHARD: shard("{" + entry().replace(",", ",\n\t").replace(":", " :\r\n ") + "}", ONES), "config.json": CONFIG},
          (DOWN,)),
-    Case("unknown field in an entry", {SHARD: one(more=',"note":{"a":[1.5e3,null,true]}'), "config.json": CONFIG}, (DOWN,)),
+    Case("unknown field in an entry",
+         {SHARD: one(more=',"note":{"a":[1.5e3,null,true]}'), "config.json": CONFIG}, (DOWN,)),
     Case("header not in the order of the data", {SHARD: two("[16,32]", "[0,16]"), "config.json": CONFIG}, (UP, DOWN)),
     Case("metadata of strings",
          {SHARD: shard('{"__metadata__":{"format":"pt","by":"\\u00e9"},' + entry() + "}", ONES), "config.json": CONFIG},
          (DOWN,)),
     Case("index without total_size",
-         directory(**{INDEX: json.dumps({"metadata": {}, "weight_map": {UP: FIRST, DOWN: SECOND}}).encode()}), (UP, DOWN)),
-    Case("quantization_config null", {SHARD: one(), "config.json": b'{"model_type": "llama", "quantization_config": null}'},
-         (DOWN,)),
+         directory(**{INDEX: json.dumps({"metadata": {}, "weight_map": {UP: FIRST, DOWN: SECOND}}).encode()}),
+         (UP, DOWN)),
+    Case("quantization_config null",
+         {SHARD: one(), "config.json": b'{"model_type": "llama", "quantization_config": null}'}, (DOWN,)),
     Case("link inside the directory",
          directory(**{SECOND: link("data/second"), "data/second": one()}), (UP, DOWN)),
     Case("hub cache",
          {"config.json": link("../../blobs/c0ffee"), "../../blobs/c0ffee": CONFIG, SHARD: link("../../blobs/deadbeef"),
           "../../blobs/deadbeef": one()}, (DOWN,), "hub/snapshots/0123abcd"),
     Case("extreme values",
-         {SHARD: values([0x0000, 0x8000, 0x0001, 0x8001, 0x7F7F, 0xFF7F, 0x0080, 0x3F80]), "config.json": CONFIG}, (DOWN,)),
+         {SHARD: values([0x0000, 0x8000, 0x0001, 0x8001, 0x7F7F, 0xFF7F, 0x0080, 0x3F80]), "config.json": CONFIG},
+         (DOWN,)),
     Case("NaN in a tensor that is copied", {SHARD: values([0x7FC0] * 8, shape="[8]", name="model.norm.weight"),
          "config.json": CONFIG}, ("model.norm.weight",)),
 ]
@@ -291,12 +294,13 @@ def check_refused(checks, tool, case, single=None):
     with harness.temporary_directory() as place:
         source = build(place, case)
         target = os.path.join(place, "out")
-        code, _, stderr = harness.run(tool, ["quantize", os.path.join(source, single) if single else source, "-o", target,
-                                             "--quiet", "--threads", "2"], timeout=60)
+        subject = os.path.join(source, single) if single else source
+        args = ["quantize", subject, "-o", target, "--quiet", "--threads", "2"]
+        code, _, stderr = harness.run(tool, args, timeout=60)
         lines = stderr.splitlines()
         checks.check(f"{name}: exit code 3", code == 3, f"exit code {code}: {stderr}")
-        checks.check(f"{name}: one line", len(lines) == 1 and lines[0].startswith("tessera: ") and stderr.endswith("\n"),
-                     repr(stderr))
+        whole = len(lines) == 1 and lines[0].startswith("tessera: ") and stderr.endswith("\n")
+        checks.check(f"{name}: one line", whole, repr(stderr))
         for word in case.expect:
             checks.check(f"{name}: names {word}", word in stderr, repr(stderr))
         checks.check(f"{name}: no config.json", not os.path.exists(os.path.join(target, "config.json")))

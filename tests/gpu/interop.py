@@ -124,9 +124,14 @@ def block_quantize_dequantize(weight, scale_fmt):
 
 def load(directory, device, **options):
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.bfloat16, device_map=device, attn_implementation="eager", output_loading_info=True, **options
+        directory,
+        dtype=torch.bfloat16,
+        device_map=device,
+        attn_implementation="eager",
+        output_loading_info=True,
+        **options,
     )
-    wrong = {key: sorted(map(str, value)) for key, value in info.items() if value and key.endswith("_keys")}
+    wrong = {key: sorted(map(str, value)) for key, value in info.items() if value}
     return model.eval(), wrong
 
 
@@ -173,7 +178,8 @@ def check_model(checks, table, name, scale_fmt, place, options):
             if is_quantized(tensor, weight):
                 quantized += 1
                 weight.copy_(block_quantize_dequantize(weight, scale_fmt))
-            if tensor not in weights or not torch.equal(weights[tensor], weight):
+            other = weights.get(tensor)
+            if other is None or other.dtype != weight.dtype or not torch.equal(other, weight):
                 different += 1
                 print(f"  {what}: {tensor} differs", flush=True)
     checks.check(f"{what}: something is quantized", quantized > 0)
@@ -203,7 +209,8 @@ def main():
                     check_model(checks, table, name, scale_fmt, place, options)
                 except Exception:
                     checks.check(f"{name}, {scale_fmt}: no exception", False, traceback.format_exc())
-    print(f"{'model':12} {'scales':6} {'quantized':>9} {'differ':>6} {'PyTorch':>9} {'tessera':>9}   distance of logits")
+    print("distance of the logits from those of the BF16 model:")
+    print(f"{'model':12} {'scales':6} {'quantized':>9} {'differ':>6} {'PyTorch':>9} {'tessera':>9}")
     for row in table:
         print("{:12} {:6} {:9} {:6} {:9.6f} {:9.6f}".format(*row))
     checks.finish()
