@@ -304,11 +304,11 @@ static void prefetch(const run *r, const tsr_step *step, const step_state *s, ui
                                 u.in[i].rows == 0 ? 0 : (u.in[i].rows - 1) * u.in[i].pitch + u.in[i].row_bytes);
 }
 
-static tsr_status do_unit(run *r, size_t index, uint64_t unit, char *memory, uint64_t *digest, tsr_err *err)
+static tsr_status do_unit(run *r, size_t index, uint64_t unit, char *memory, tsr_err *err)
 {
     const tsr_step *const step = &r->plan->steps[index];
     step_state *const s = r->steps[index];
-    uint64_t in = 0, out = 0;
+    uint64_t in = 0, out = 0, digest = 0;
     tsr_unit u = {0};
     step->op->windows(step, unit, &u);
     place_buffers(step, s, &u, memory);
@@ -324,23 +324,25 @@ static tsr_status do_unit(run *r, size_t index, uint64_t unit, char *memory, uin
     }
     for (unsigned i = 0; i < step->n_out; i++) {
         if (!is_held(step, i)) {
-            TSR_TRY(transfer_window(r, step->out[i], &u.out[i], u.out_data[i], digest, err));
+            TSR_TRY(transfer_window(r, step->out[i], &u.out[i], u.out_data[i], &digest, err));
             out += tsr_window_bytes(&u.out[i]);
         }
     }
     pthread_mutex_lock(&r->lock);
     r->bytes_read += r->verifying ? out : in;
     r->bytes_written += r->verifying ? 0 : out;
+    /* With the count, not after it: whoever sees the last unit done must see every digest. */
+    r->files[step->file].digest += digest;
     const bool last = --s->left == 0;
     pthread_mutex_unlock(&r->lock);
-    if (last)
-        TSR_TRY(end_step(r, index, digest, err));
+    if (!last)
+        return TSR_OK;
+    digest = 0;
+    TSR_TRY(end_step(r, index, &digest, err));
     pthread_mutex_lock(&r->lock);
-    r->files[step->file].digest += *digest;
-    if (last) {
-        free_step(r, index);
-        count_step(r, index);
-    }
+    r->files[step->file].digest += digest;
+    free_step(r, index);
+    count_step(r, index);
     pthread_mutex_unlock(&r->lock);
     return TSR_OK;
 }
@@ -355,8 +357,7 @@ static void *work(void *argument)
     if (memory == NULL)
         fail(r, tsr_fail(&err, TSR_E_NOMEM, "out of memory for a worker's %llu bytes", U64(r->unit_bytes)), &err);
     while (memory != NULL && take_unit(r, &index, &unit)) {
-        uint64_t digest = 0;
-        const tsr_status status = do_unit(r, index, unit, memory, &digest, &err);
+        const tsr_status status = do_unit(r, index, unit, memory, &err);
         if (status != TSR_OK)
             fail(r, status, &err);
     }
