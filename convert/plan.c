@@ -278,16 +278,13 @@ static uint64_t fingerprint(const tsr_plan *plan)
 
 tsr_status tsr_plan_finish(tsr_plan *plan, tsr_err *err)
 {
-    plan->bytes_in = plan->bytes_out = plan->total_size = 0;
+    plan->bytes_in = plan->bytes_out = 0;
     for (size_t s = 0; s < plan->n_steps; s++) {
         for (unsigned i = 0; i < plan->steps[s].n_in; i++)
             plan->bytes_in += plan->steps[s].in[i]->bytes;
     }
-    for (size_t i = 0; i < plan->n_files; i++) {
+    for (size_t i = 0; i < plan->n_files; i++)
         plan->bytes_out += plan->files[i].bytes;
-        if (!plan->files[i].raw)
-            plan->total_size += plan->files[i].bytes - plan->files[i].header_bytes;
-    }
     for (size_t i = 0; i < plan->n_texts; i++)
         plan->bytes_out += plan->texts[i].size;
     plan->fingerprint = fingerprint(plan);

@@ -100,13 +100,11 @@ typedef struct tsr_plan {
     size_t n_notes;
     tsr_plan_text texts[4];
     size_t n_texts;
-    uint64_t bytes_in;   /* to be read */
-    uint64_t bytes_out;  /* all files, headers included */
-    uint64_t total_size; /* tensor bytes alone: the index's metadata.total_size */
+    uint64_t bytes_in;  /* to be read */
+    uint64_t bytes_out; /* all files, headers included */
     uint64_t fingerprint;
     /* Writes the report about rows[n_steps]; NULL: the job has none. */
     void (*report)(const struct tsr_plan *plan, const tsr_quant_stats *rows, tsr_text *out);
-    const void *report_params;
     tsr_arena arena; /* names, tensors, parameters, texts: all that the plan points to */
 } tsr_plan;
 

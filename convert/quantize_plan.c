@@ -422,7 +422,7 @@ static const char *model_type(tsr_plan *plan)
 tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *source, const tsr_quantize_options *options,
                              tsr_err *err)
 {
-    *plan = (tsr_plan){.source = source, .report = report, .report_params = options};
+    *plan = (tsr_plan){.source = source, .report = report};
     tsr_policy_options policy = options->policy;
     policy.block_rows = options->block.block_rows;
     tsr_decision *const decisions = calloc(source->tensors.count + 1, sizeof *decisions);

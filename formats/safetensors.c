@@ -92,7 +92,10 @@ static tsr_status read_offsets(header_reader *h, tsr_tensor *t)
         if (more)
             TSR_TRY(tsr_json_read_u64(&h->json, &at[i], err));
     }
-    if (at[1] < at[0] || at[1] > h->data_bytes)
+    if (at[1] < at[0])
+        return tsr_fail(err, TSR_E_FORMAT, "%s: '%s': data_offsets [%llu, %llu] end before they begin", h->path,
+                        t->name, U64(at[0]), U64(at[1]));
+    if (at[1] > h->data_bytes)
         return tsr_fail(err, TSR_E_FORMAT,
                         "%s: '%s': data_offsets [%llu, %llu] leave the file, which holds %llu bytes "
                         "of data: the file is truncated or its header is wrong",
