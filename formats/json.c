@@ -1,8 +1,6 @@
 /* The pull reader. Recursion-free: an object or array in progress is only a depth and a closing byte to come. */
 #include "formats/json.h"
 
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 tsr_json_reader tsr_json_open(const char *name, const char *text, size_t size)
@@ -283,32 +281,6 @@ tsr_status tsr_json_read_u64(tsr_json_reader *r, uint64_t *value, tsr_err *err)
     return TSR_OK;
 }
 
-tsr_status tsr_json_read_double(tsr_json_reader *r, double *value, tsr_err *err)
-{
-    tsr_json_kind kind;
-    TSR_TRY(tsr_json_peek(r, &kind, err));
-    if (kind != TSR_JSON_NUMBER)
-        return bad(r, "a number should stand here", err);
-    tsr_json_text span;
-    TSR_TRY(tsr_json_skip(r, &span, err));
-    char copy[64];
-    if (span.size >= sizeof copy)
-        return bad(r, "a number of more than 63 characters", err);
-    memcpy(copy, span.data, span.size);
-    copy[span.size] = '\0';
-    *value = strtod(copy, NULL);
-    return TSR_OK;
-}
-
-tsr_status tsr_json_read_bool(tsr_json_reader *r, bool *value, tsr_err *err)
-{
-    const char c = look(r);
-    *value = c == 't';
-    if (c != 't' && c != 'f')
-        return bad(r, "true or false should stand here", err);
-    return skip_word(r, *value ? "true" : "false", err);
-}
-
 tsr_status tsr_json_skip(tsr_json_reader *r, tsr_json_text *span, tsr_err *err)
 {
     skip_space(r);
@@ -443,36 +415,6 @@ bool tsr_json_find(const char *text, size_t size, const char *path, tsr_json_tex
             return tsr_json_skip(&r, value, NULL) == TSR_OK;
         path = dot + 1;
     }
-}
-
-uint64_t tsr_json_find_u64(const char *text, size_t size, const char *path, uint64_t otherwise)
-{
-    tsr_json_text span;
-    uint64_t value;
-    if (!tsr_json_find(text, size, path, &span))
-        return otherwise;
-    tsr_json_reader r = tsr_json_open("", span.data, span.size);
-    return tsr_json_read_u64(&r, &value, NULL) == TSR_OK ? value : otherwise;
-}
-
-double tsr_json_find_double(const char *text, size_t size, const char *path, double otherwise)
-{
-    tsr_json_text span;
-    double value;
-    if (!tsr_json_find(text, size, path, &span))
-        return otherwise;
-    tsr_json_reader r = tsr_json_open("", span.data, span.size);
-    return tsr_json_read_double(&r, &value, NULL) == TSR_OK ? value : otherwise;
-}
-
-bool tsr_json_find_bool(const char *text, size_t size, const char *path, bool otherwise)
-{
-    tsr_json_text span;
-    bool value;
-    if (!tsr_json_find(text, size, path, &span))
-        return otherwise;
-    tsr_json_reader r = tsr_json_open("", span.data, span.size);
-    return tsr_json_read_bool(&r, &value, NULL) == TSR_OK ? value : otherwise;
 }
 
 const char *tsr_json_find_string(const char *text, size_t size, const char *path, tsr_arena *arena)

@@ -67,8 +67,6 @@ tsr_status tsr_json_next_element(tsr_json_reader *r, bool *more, tsr_err *err) T
 tsr_status tsr_json_read_string(tsr_json_reader *r, tsr_json_text *value, tsr_err *err) TSR_WARN_UNUSED;
 /* A non-negative integer below 2^64, written without fraction or exponent. */
 tsr_status tsr_json_read_u64(tsr_json_reader *r, uint64_t *value, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_json_read_double(tsr_json_reader *r, double *value, tsr_err *err) TSR_WARN_UNUSED;
-tsr_status tsr_json_read_bool(tsr_json_reader *r, bool *value, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Checks and passes over one value of any kind; *span (may be NULL) is its text. */
 tsr_status tsr_json_skip(tsr_json_reader *r, tsr_json_text *span, tsr_err *err) TSR_WARN_UNUSED;
@@ -88,11 +86,7 @@ bool tsr_json_is(tsr_json_text text, const char *literal);
  * False when it is absent. The span includes a string's quotes. */
 bool tsr_json_find(const char *text, size_t size, const char *path, tsr_json_text *value);
 
-/* The number, string or boolean at a path, or `otherwise` when it is absent or of another kind.
- * tsr_json_find_string copies into the arena and gives NULL when absent. */
-uint64_t tsr_json_find_u64(const char *text, size_t size, const char *path, uint64_t otherwise);
-double tsr_json_find_double(const char *text, size_t size, const char *path, double otherwise);
-bool tsr_json_find_bool(const char *text, size_t size, const char *path, bool otherwise);
+/* The string at a path, decoded into the arena; NULL when it is absent or something else. */
 const char *tsr_json_find_string(const char *text, size_t size, const char *path, tsr_arena *arena);
 
 #endif
