@@ -14,33 +14,6 @@ static float from_bits(uint32_t bits)
     return x;
 }
 
-static uint32_t to_bits(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-/* The next power of two at or above x, by the bits: exponent plus one if there is a mantissa; clamped to 2^-126..2^127.
- */
-static float ceil_power_of_two(float x)
-{
-    const uint32_t bits = to_bits(x);
-    uint32_t exponent = (bits >> 23) + ((bits & 0x7FFFFF) != 0);
-    exponent = exponent < 1 ? 1 : exponent > 254 ? 254 : exponent;
-    return from_bits(exponent << 23);
-}
-
-float tsr_fp8_block_scale(uint32_t amax_bits, tsr_scale_fmt fmt)
-{
-    if (amax_bits == 0)
-        return 1.0f;
-    float scale = from_bits(amax_bits) / TSR_E4M3_MAX;
-    if (scale == 0) /* only F32 sources reach below 448 times the smallest subnormal */
-        scale = from_bits(1);
-    return fmt == TSR_SCALE_UE8M0 ? ceil_power_of_two(scale) : scale;
-}
-
 /* Some columns of a band, whatever their dtype: BF16 has kernels of its own, F16 comes here widened to F32. */
 typedef struct block {
     const uint16_t *bf16;
@@ -50,15 +23,7 @@ typedef struct block {
     size_t ld_codes;
 } block;
 
-/* amax[i] and scales[i] are of the i-th block of `block_cols` columns in b. */
-static void find_amax(const tsr_cpu_kernels *k, const block *b, size_t block_cols, uint32_t *amax)
-{
-    if (b->bf16 != NULL)
-        k->amax_bf16(b->bf16, b->rows, b->cols, b->ld, block_cols, amax);
-    else
-        k->amax_f32(b->f32, b->rows, b->cols, b->ld, block_cols, amax);
-}
-
+/* scales[i] is of the i-th block of `block_cols` columns in b. */
 static void encode(const tsr_cpu_kernels *k, const block *b, size_t block_cols, const float *scales)
 {
     if (b->bf16 != NULL)
@@ -220,6 +185,23 @@ static block take_columns(const tsr_cpu_kernels *k, const tsr_fp8_band *band, ui
     return b;
 }
 
+/* amax, scales by the formula, and codes of a group. */
+static void make_codes(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const block *group, uint32_t *amax,
+                       float *scales)
+{
+    const size_t width = scheme->block_cols;
+    const bool power_of_two = scheme->scale_fmt == TSR_SCALE_UE8M0;
+    if (group->bf16 != NULL) {
+        k->quantize_e4m3_bf16(group->bf16, group->rows, group->cols, group->ld, width, power_of_two, amax, scales,
+                              group->codes, group->ld_codes);
+        return;
+    }
+    k->amax_f32(group->f32, group->rows, group->cols, group->ld, width, amax);
+    for (size_t col = 0, i = 0; col < group->cols; col += width, i++)
+        scales[i] = tsr_e4m3_scale(amax[i], power_of_two);
+    k->encode_e4m3_f32(group->f32, group->rows, group->cols, group->ld, width, scales, group->codes, group->ld_codes);
+}
+
 /* One group: `first` is the flat index of its first element. */
 static tsr_status quantize_group(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const tsr_fp8_band *band,
                                  const block *group, uint64_t first, float *scales, tsr_quant_stats *stats,
@@ -227,16 +209,16 @@ static tsr_status quantize_group(const tsr_fp8_block *scheme, const tsr_cpu_kern
 {
     uint32_t amax[MAX_GROUP];
     const size_t width = scheme->block_cols;
-    find_amax(k, group, width, amax);
+    make_codes(scheme, k, group, amax, scales);
     for (size_t col = 0, i = 0; col < group->cols; col += width, i++) {
         const block b = part_of(group, col, tsr_min_u64(width, group->cols - col));
         if (amax[i] >= TSR_FP32_INF_BITS)
             return report_not_finite(band, &b, first + col, err);
-        scales[i] = tsr_fp8_block_scale(amax[i], scheme->scale_fmt);
-        if (scheme->search && amax[i] != 0)
+        if (scheme->search && amax[i] != 0) {
             scales[i] = search_scale(scheme, k, &b, scales[i]);
+            encode(k, &b, width, &scales[i]);
+        }
     }
-    encode(k, group, width, scales);
     for (size_t col = 0, i = 0; col < group->cols; col += width, i++) {
         const block b = part_of(group, col, tsr_min_u64(width, group->cols - col));
         const tsr_quant_stats cost = block_stats(k, band, &b, first + col, scales[i], amax[i]);

@@ -47,7 +47,4 @@ size_t tsr_fp8_block_scratch(const tsr_fp8_block *scheme, tsr_dtype dtype);
 tsr_status tsr_fp8_block_quantize(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, const tsr_fp8_band *band,
                                   tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The scale of a block with this amax (FP32 bits, finite), by the formula above. */
-float tsr_fp8_block_scale(uint32_t amax_bits, tsr_scale_fmt fmt);
-
 #endif

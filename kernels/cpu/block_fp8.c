@@ -99,6 +99,28 @@ void tsr_encode_e4m3_f32_ref(const float *x, size_t rows, size_t cols, size_t ld
     }
 }
 
+float tsr_e4m3_scale(uint32_t amax_bits, bool power_of_two)
+{
+    if (amax_bits == 0)
+        return 1.0f;
+    float scale = float_of(amax_bits) / TSR_E4M3_MAX;
+    if (scale == 0) /* only F32 sources reach below 448 times the smallest subnormal */
+        scale = float_of(1);
+    if (!power_of_two)
+        return scale;
+    const uint32_t exponent = (bits_of(scale) >> 23) + ((bits_of(scale) & 0x7FFFFF) != 0);
+    return float_of((exponent < 1 ? 1 : exponent > 254 ? 254 : exponent) << 23);
+}
+
+void tsr_quantize_e4m3_bf16_ref(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
+                                bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes, size_t ld_codes)
+{
+    tsr_amax_bf16_ref(x, rows, cols, ld, block_cols, amax);
+    for (size_t col = 0, i = 0; col < cols; col += block_cols, i++)
+        scales[i] = tsr_e4m3_scale(amax[i], power_of_two);
+    tsr_encode_e4m3_bf16_ref(x, rows, cols, ld, block_cols, scales, codes, ld_codes);
+}
+
 void tsr_widen_f16_ref(const uint16_t *x, size_t n, float *out)
 {
     for (size_t i = 0; i < n; i++) {

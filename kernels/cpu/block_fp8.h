@@ -10,6 +10,7 @@
 #ifndef TSR_KERNELS_CPU_BLOCK_FP8_H
 #define TSR_KERNELS_CPU_BLOCK_FP8_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,6 +31,17 @@ typedef void tsr_encode_e4m3_bf16_fn(const uint16_t *x, size_t rows, size_t cols
                                      const float *scales, uint8_t *codes, size_t ld_codes);
 typedef void tsr_encode_e4m3_f32_fn(const float *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
                                     const float *scales, uint8_t *codes, size_t ld_codes);
+
+/* The scale of a block: amax / 448 in FP32; 1 for a block of zeros; the smallest subnormal should the quotient
+ * underflow. `power_of_two` (ue8m0): rounded up by the bits, exponent plus one if there is a mantissa, within 2^-126 ..
+ * 2^127. amax_bits is below TSR_FP32_INF_BITS; above it the result means nothing. */
+float tsr_e4m3_scale(uint32_t amax_bits, bool power_of_two);
+
+/* All three in one pass over a band: amax[i] as above, scales[i] = tsr_e4m3_scale(amax[i]), and the codes. Where
+ * amax[i] says that block i holds Inf or NaN, its scale and codes mean nothing. */
+typedef void tsr_quantize_e4m3_bf16_fn(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
+                                       bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes,
+                                       size_t ld_codes);
 
 /* F16 to FP32, exact; NaN payloads as the hardware gives them (quieted). */
 typedef void tsr_widen_f16_fn(const uint16_t *x, size_t n, float *out);

@@ -125,6 +125,15 @@ void tsr_encode_e4m3_f32_avx2(const float *x, size_t rows, size_t cols, size_t l
                *scales++, codes + col, ld_codes);
 }
 
+void tsr_quantize_e4m3_bf16_avx2(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
+                                 bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes, size_t ld_codes)
+{
+    tsr_amax_bf16_avx2(x, rows, cols, ld, block_cols, amax);
+    for (size_t col = 0, i = 0; col < cols; col += block_cols, i++)
+        scales[i] = tsr_e4m3_scale(amax[i], power_of_two);
+    tsr_encode_e4m3_bf16_avx2(x, rows, cols, ld, block_cols, scales, codes, ld_codes);
+}
+
 void tsr_widen_f16_avx2(const uint16_t *x, size_t n, float *out)
 {
     for (size_t i = 0; i < n; i += 8) {

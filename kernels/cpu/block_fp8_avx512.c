@@ -6,18 +6,6 @@
 
 enum { GROUP = 32 }; /* blocks that are taken side by side, row after row: long runs of memory */
 
-/* The lane-wise maximum of a block's row, as unsigned words of bf16 or dwords of f32, without their signs. */
-typedef __m512i amax_row_fn(__m512i amax, const void *x, size_t cols);
-
-ALWAYS_INLINE __m512i amax_row_bf16(__m512i amax, const void *row, size_t cols)
-{
-    const uint16_t *x = row;
-    const __m512i magnitude = _mm512_set1_epi16(0x7FFF);
-    for (; cols >= 32; cols -= 32, x += 32)
-        amax = _mm512_max_epu16(amax, _mm512_and_si512(magnitude, _mm512_loadu_si512(x)));
-    return _mm512_max_epu16(amax, _mm512_and_si512(magnitude, _mm512_maskz_loadu_epi16(first_lanes(cols), x)));
-}
-
 ALWAYS_INLINE __m512i amax_row_f32(__m512i amax, const void *row, size_t cols)
 {
     const float *x = row;
@@ -45,13 +33,6 @@ ALWAYS_INLINE void amax_band(const char *x, size_t rows, size_t cols, size_t ld_
         for (size_t col = 0, i = 0; col < width; col += block_cols, i++)
             *amax++ = _mm512_reduce_max_epu32(dwords(largest[i]));
     }
-}
-
-/* The larger word of each dword, moved to where a bf16 sits in FP32. */
-ALWAYS_INLINE __m512i larger_words(__m512i words)
-{
-    const __m512i odd = _mm512_and_si512(words, _mm512_set1_epi32((int)0xFFFF0000));
-    return _mm512_max_epu32(odd, _mm512_slli_epi32(words, 16));
 }
 
 ALWAYS_INLINE __m512i as_they_are(__m512i dwords)
@@ -104,6 +85,15 @@ void tsr_encode_e4m3_f32_avx512(const float *x, size_t rows, size_t cols, size_t
 {
     encode_band((const char *)x, rows, cols, ld * sizeof *x, sizeof *x, load32_f32, block_cols, scales, codes,
                 ld_codes);
+}
+
+void tsr_quantize_e4m3_bf16_avx512(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
+                                   bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes, size_t ld_codes)
+{
+    tsr_amax_bf16_avx512(x, rows, cols, ld, block_cols, amax);
+    for (size_t col = 0, i = 0; col < cols; col += block_cols, i++)
+        scales[i] = tsr_e4m3_scale(amax[i], power_of_two);
+    tsr_encode_e4m3_bf16_avx512(x, rows, cols, ld, block_cols, scales, codes, ld_codes);
 }
 
 void tsr_widen_f16_avx512(const uint16_t *x, size_t n, float *out)

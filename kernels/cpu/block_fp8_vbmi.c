@@ -78,8 +78,6 @@ ALWAYS_INLINE __m512i look_up(const table *t, __m512i a, __m512i b, __m512i even
     return _mm512_ternarylogic_epi32(code, high, _mm512_set1_epi8((char)0x80), 0xF8); /* code | (high & 0x80) */
 }
 
-enum { GROUP = 32 }; /* blocks whose tables are held at a time: 8 KiB */
-
 typedef struct byte_order {
     __m512i evens, odds;
 } byte_order;
@@ -119,16 +117,80 @@ void tsr_encode_e4m3_bf16_vbmi(const uint16_t *x, size_t rows, size_t cols, size
                                const float *scales, uint8_t *codes, size_t ld_codes)
 {
     const byte_order order = make_byte_order();
-    for (size_t first = 0; first < cols; first += GROUP * block_cols, scales += GROUP) {
-        const size_t width = block_width(cols, first, GROUP * block_cols);
+    for (size_t col = 0; col < cols; col += block_cols, scales++) {
+        const table t = make_table(*scales);
+        for (size_t row = 0; row < rows; row++)
+            encode_row(x + row * ld + col, block_width(cols, col, block_cols), &t, *scales, order,
+                       codes + row * ld_codes + col);
+    }
+}
+
+/* Finding amax waits for memory, making codes for arithmetic: each row of a group of blocks is encoded beside the
+ * search of the next group's row, so that one hides the other. Widths and distances are what two machines measured
+ * best. */
+enum { GROUP = 4 };
+
+typedef struct band {
+    const uint16_t *x;
+    size_t rows, cols, ld; /* whole blocks only */
+    bool power_of_two;
+    uint8_t *codes;
+    size_t ld_codes;
+} band;
+
+/* Blocks of the group that begins at column `first`; 0 behind the last. */
+ALWAYS_INLINE size_t group_size(const band *b, size_t first, size_t block_cols)
+{
+    const size_t left = (b->cols - first) / block_cols;
+    return left < GROUP ? left : GROUP;
+}
+
+/* Always inlined, so that a constant `block_cols` unrolls the rows of blocks. */
+ALWAYS_INLINE void quantize_blocks(const band *b, size_t block_cols, uint32_t *amax, float *scales)
+{
+    const byte_order order = make_byte_order();
+    __m512i found[GROUP] = {0}; /* of the group to come */
+    for (size_t row = 0; row < b->rows; row++) {
+        prefetch_read((const char *)(b->x + (row + 2 * ROWS_AHEAD) * b->ld),
+                      group_size(b, 0, block_cols) * block_cols * 2);
+        for (size_t i = 0; i < group_size(b, 0, block_cols); i++)
+            found[i] = amax_row_bf16(found[i], b->x + row * b->ld + i * block_cols, block_cols);
+    }
+    for (size_t first = 0; first < b->cols; first += GROUP * block_cols, amax += GROUP, scales += GROUP) {
+        const size_t blocks = group_size(b, first, block_cols), next = first + blocks * block_cols;
+        const size_t next_blocks = group_size(b, next, block_cols);
         table tables[GROUP];
-        for (size_t col = 0, i = 0; col < width; col += block_cols, i++)
+        for (size_t i = 0; i < blocks; i++) {
+            amax[i] = _mm512_reduce_max_epu32(larger_words(found[i]));
+            scales[i] = tsr_e4m3_scale(amax[i], b->power_of_two);
             tables[i] = make_table(scales[i]);
-        for (size_t row = 0; row < rows; row++) {
-            prefetch_write(codes + (row + ROWS_AHEAD) * ld_codes + first, width);
-            for (size_t col = 0, i = 0; col < width; col += block_cols, i++)
-                encode_row(x + row * ld + first + col, block_width(width, col, block_cols), &tables[i], scales[i],
-                           order, codes + row * ld_codes + first + col);
+            found[i] = _mm512_setzero_si512();
+        }
+        for (size_t row = 0; row < b->rows; row++) {
+            const uint16_t *const x = b->x + row * b->ld;
+            uint8_t *const codes = b->codes + row * b->ld_codes + first;
+            prefetch_read((const char *)(x + ROWS_AHEAD * b->ld + next), next_blocks * block_cols * sizeof *x);
+            prefetch_write(codes + ROWS_AHEAD * b->ld_codes, blocks * block_cols);
+            for (size_t i = 0; i < blocks; i++) {
+                encode_row(x + first + i * block_cols, block_cols, &tables[i], scales[i], order,
+                           codes + i * block_cols);
+                if (i < next_blocks)
+                    found[i] = amax_row_bf16(found[i], x + next + i * block_cols, block_cols);
+            }
         }
     }
+}
+
+void tsr_quantize_e4m3_bf16_vbmi(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
+                                 bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes, size_t ld_codes)
+{
+    const size_t whole = cols / block_cols * block_cols;
+    const band b = {x, rows, whole, ld, power_of_two, codes, ld_codes};
+    if (block_cols == 128)
+        quantize_blocks(&b, 128, amax, scales);
+    else
+        quantize_blocks(&b, block_cols, amax, scales);
+    if (whole < cols) /* a ragged last block */
+        tsr_quantize_e4m3_bf16_avx512(x + whole, rows, cols - whole, ld, block_cols, power_of_two,
+                                      amax + whole / block_cols, scales + whole / block_cols, codes + whole, ld_codes);
 }

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { ROWS = 8192, COLS = 7168, BLOCK = 128, GROUP = 16, TURNS = 9 };
+enum { ROWS = 8192, COLS = 7168, BLOCK = 128, BLOCKS = COLS / BLOCK, TURNS = 9 };
 
 static const double kFloor = 0.7; /* of memcpy, for amax and codes, with the widest instruction set */
 
@@ -54,24 +54,14 @@ static double quantize(const tsr_cpu_kernels *k, const uint16_t *x, uint8_t *cod
     double sink = 0;
     const double began = now();
     for (size_t row = 0; row < ROWS; row += BLOCK) {
-        for (size_t col = 0; col < COLS; col += GROUP * BLOCK) {
-            const int blocks = COLS - col < GROUP * BLOCK ? (int)(COLS - col) / BLOCK : GROUP;
-            const uint16_t *const band = x + row * COLS + col;
-            uint8_t *const out = codes + row * COLS + col;
-            uint32_t amax[GROUP];
-            float scales[GROUP];
-            k->amax_bf16(band, BLOCK, (size_t)blocks * BLOCK, COLS, BLOCK, amax);
-            for (int i = 0; i < blocks; i++) {
-                float value;
-                memcpy(&value, &amax[i], sizeof value);
-                scales[i] = value / TSR_E4M3_MAX;
-            }
-            k->encode_e4m3_bf16(band, BLOCK, (size_t)blocks * BLOCK, COLS, BLOCK, scales, out, COLS);
-            for (int i = 0; with_error && i < blocks; i++) {
-                tsr_block_error error;
-                k->error_e4m3_bf16(band + i * BLOCK, BLOCK, BLOCK, COLS, out + i * BLOCK, COLS, scales[i], &error);
-                sink += error.sum_e2;
-            }
+        uint32_t amax[BLOCKS];
+        float scales[BLOCKS];
+        k->quantize_e4m3_bf16(x + row * COLS, BLOCK, COLS, COLS, BLOCK, false, amax, scales, codes + row * COLS, COLS);
+        for (size_t i = 0; with_error && i < BLOCKS; i++) {
+            tsr_block_error error;
+            const size_t at = row * COLS + i * BLOCK;
+            k->error_e4m3_bf16(x + at, BLOCK, BLOCK, COLS, codes + at, COLS, scales[i], &error);
+            sink += error.sum_e2;
         }
     }
     const double seconds = now() - began;

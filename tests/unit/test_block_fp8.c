@@ -219,6 +219,47 @@ Test(kernels, agree_on_raw_bits_at_every_width)
     }
 }
 
+/* One pass or three: the same amax, scales and codes, for bands of any width, ragged blocks, zeros, and blocks with NaN
+ * (of which amax alone is promised). */
+Test(kernels, quantize_bands_alike)
+{
+    enum { ROWS = 5, COLS = 128 * 11 + 77 };
+    static uint16_t x[ROWS * COLS];
+    static uint8_t codes[2][ROWS * COLS];
+    static uint32_t amax[2][COLS];
+    static float scales[2][COLS];
+    tsr_cpu_kernels k[MASKS];
+    tables(k);
+    for (int round = 0; round < 60; round++) {
+        const size_t block_cols = round % 3 == 0 ? 128 : 1 + random_bits() % 200;
+        const size_t cols = round % 5 == 0 ? 1 + random_bits() % 300 : COLS - random_bits() % 300;
+        const uint16_t common = round % 2 == 0 ? 0 : (uint16_t)(0x3000 + random_bits() % 0x800);
+        for (size_t i = 0; i < ROWS * cols; i++) {
+            x[i] = (uint16_t)(common == 0 ? random_bits() : (random_bits() & 0x80FF) + common);
+            x[i] = i % cols / block_cols == 2 ? 0 : finite_bf16(x[i]) ? x[i] : 0;
+        }
+        if (round % 7 == 0)
+            x[cols - 1] = 0x7FC0;
+        for (int power = 0; power < 2; power++) {
+            tsr_quantize_e4m3_bf16_ref(x, ROWS, cols, cols, block_cols, power, amax[0], scales[0], codes[0], cols);
+            for (int m = 1; m < MASKS; m++) {
+                memset(codes[1], 0xA5, sizeof codes[1]);
+                k[m].quantize_e4m3_bf16(x, ROWS, cols, cols, block_cols, power, amax[1], scales[1], codes[1], cols);
+                for (size_t col = 0; col < cols; col++) {
+                    const size_t b = col / block_cols;
+                    cr_assert_eq(amax[0][b], amax[1][b], "mask %u, block %zu of %zu", kMasks[m], b, block_cols);
+                    if (amax[0][b] >= TSR_FP32_INF_BITS)
+                        continue;
+                    cr_assert(memcmp(&scales[0][b], &scales[1][b], sizeof(float)) == 0);
+                    for (size_t row = 0; row < ROWS; row++)
+                        cr_assert_eq(codes[0][row * cols + col], codes[1][row * cols + col],
+                                     "mask %u, %zu by %zu at %zu", kMasks[m], cols, block_cols, col);
+                }
+            }
+        }
+    }
+}
+
 /* The sums against plain FP64 arithmetic: 512 additions a lane and a few ulp in q leave 1e-4 of the sum. */
 Test(kernels, measure_what_double_measures)
 {
