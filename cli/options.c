@@ -144,3 +144,14 @@ void tsr_options_help(const tsr_option *options, size_t n_options)
             printf("  %s\n  %-26s%s\n", head, "", options[i].help);
     }
 }
+
+tsr_status tsr_parse_block(const char *text, uint32_t *rows, uint32_t *cols, tsr_err *err)
+{
+    unsigned r, c;
+    char rest;
+    if (sscanf(text, "%ux%u%c", &r, &c, &rest) != 2 || r == 0 || c == 0 || r > 4096 || c > 4096)
+        return tsr_fail(err, TSR_E_USAGE, "--block: '%s' is not ROWSxCOLUMNS, each from 1 to 4096", text);
+    *rows = r;
+    *cols = c;
+    return TSR_OK;
+}

@@ -39,4 +39,7 @@ tsr_status tsr_options_parse(const tsr_option *options, size_t n_options, int ar
 /* Prints the table to stdout. */
 void tsr_options_help(const tsr_option *options, size_t n_options);
 
+/* "128x128". */
+tsr_status tsr_parse_block(const char *text, uint32_t *rows, uint32_t *cols, tsr_err *err) TSR_WARN_UNUSED;
+
 #endif

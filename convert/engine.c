@@ -122,11 +122,12 @@ static tsr_status transfer_window(run *r, const tsr_tensor *t, const tsr_window 
 
 static tsr_status read_window(const run *r, const tsr_tensor *t, const tsr_window *w, void *data, tsr_err *err)
 {
+    const tsr_checkpoint *const source = r->plan->sources[t->source];
     if (w->pitch == w->row_bytes)
-        return tsr_checkpoint_read(r->plan->source, t, w->offset, data, tsr_window_bytes(w), err);
+        return tsr_checkpoint_read(source, t, w->offset, data, tsr_window_bytes(w), err);
     char *at = data;
     for (uint64_t row = 0; row < w->rows; row++, at += w->row_bytes)
-        TSR_TRY(tsr_checkpoint_read(r->plan->source, t, w->offset + row * w->pitch, at, w->row_bytes, err));
+        TSR_TRY(tsr_checkpoint_read(source, t, w->offset + row * w->pitch, at, w->row_bytes, err));
     return TSR_OK;
 }
 
@@ -279,7 +280,7 @@ static tsr_status end_step(run *r, size_t index, uint64_t *digest, tsr_err *err)
 /* Lays the unit's buffers out in the worker's memory. */
 static void place_buffers(const tsr_step *step, const step_state *s, tsr_unit *u, char *memory)
 {
-    for (unsigned i = 0; i < step->n_in; i++) {
+    for (unsigned i = 0; i < TSR_MAX_WINDOWS; i++) {
         u->in_data[i] = memory;
         memory += tsr_round_up(tsr_window_bytes(&u->in[i]), 64);
     }
@@ -297,11 +298,14 @@ static void prefetch(const run *r, const tsr_step *step, const step_state *s, ui
     const uint64_t ahead = unit + r->workers;
     if (r->verifying || ahead >= s->units)
         return;
-    tsr_unit u = {0};
-    step->op->windows(step, ahead, &u);
-    for (unsigned i = 0; i < step->n_in; i++)
-        tsr_checkpoint_prefetch(r->plan->source, step->in[i], u.in[i].offset,
-                                u.in[i].rows == 0 ? 0 : (u.in[i].rows - 1) * u.in[i].pitch + u.in[i].row_bytes);
+    const tsr_unit u = tsr_step_unit(step, ahead);
+    for (unsigned i = 0; i < TSR_MAX_WINDOWS; i++) {
+        const tsr_window *const w = &u.in[i];
+        if (w->rows == 0)
+            continue;
+        const tsr_tensor *const t = step->in[u.from[i]];
+        tsr_checkpoint_prefetch(r->plan->sources[t->source], t, w->offset, (w->rows - 1) * w->pitch + w->row_bytes);
+    }
 }
 
 static tsr_status do_unit(run *r, size_t index, uint64_t unit, char *memory, tsr_err *err)
@@ -309,18 +313,19 @@ static tsr_status do_unit(run *r, size_t index, uint64_t unit, char *memory, tsr
     const tsr_step *const step = &r->plan->steps[index];
     step_state *const s = r->steps[index];
     uint64_t in = 0, out = 0, digest = 0;
-    tsr_unit u = {0};
-    step->op->windows(step, unit, &u);
+    tsr_unit u = tsr_step_unit(step, unit);
     place_buffers(step, s, &u, memory);
     prefetch(r, step, s, unit);
     if (!r->verifying) {
-        for (unsigned i = 0; i < step->n_in; i++) {
-            TSR_TRY(read_window(r, step->in[i], &u.in[i], u.in_data[i], err));
+        for (unsigned i = 0; i < TSR_MAX_WINDOWS; i++) {
+            if (u.in[i].rows > 0)
+                TSR_TRY(read_window(r, step->in[u.from[i]], &u.in[i], u.in_data[i], err));
             in += tsr_window_bytes(&u.in[i]);
         }
         const tsr_status status = step->op->run(step, unit, &u, &r->kernels, &s->partials[unit], err);
+        const tsr_tensor *const t = step->in[u.from[0]];
         if (status != TSR_OK)
-            return tsr_prepend(err, status, "%s", r->plan->source->files[step->in[0]->file].path);
+            return tsr_prepend(err, status, "%s", r->plan->sources[t->source]->files[t->file].path);
     }
     for (unsigned i = 0; i < step->n_out; i++) {
         if (!is_held(step, i)) {
@@ -547,6 +552,7 @@ static tsr_status write_text(const run *r, const tsr_plan_text *text, tsr_err *e
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", r->dst, text->name);
+    TSR_TRY(make_parent(path, err));
     tsr_arena scratch = {0};
     const char *old;
     size_t size;
@@ -587,11 +593,11 @@ static tsr_status choose_threads(run *r, tsr_err *err)
                         "thread",
                         U64(r->options->memory), U64(need), (double)need / 1048576);
     for (size_t s = 0; s < r->plan->n_steps; s++) {
-        tsr_unit u = {0};
-        if (r->plan->steps[s].op->units(&r->plan->steps[s]) == 0)
+        const tsr_step *const step = &r->plan->steps[s];
+        if (step->op->units(step) == 0)
             continue;
-        r->plan->steps[s].op->windows(&r->plan->steps[s], 0, &u);
-        r->unit_bytes = tsr_max_u64(r->unit_bytes, tsr_unit_bytes(&r->plan->steps[s], &u));
+        const tsr_unit u = tsr_step_unit(step, 0);
+        r->unit_bytes = tsr_max_u64(r->unit_bytes, tsr_unit_bytes(step, &u));
     }
     return TSR_OK;
 }

@@ -2,6 +2,7 @@
 #include "convert/plan.h"
 
 #include "formats/checked.h"
+#include "formats/glob.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -28,6 +29,11 @@ static bool grow(void **items, size_t count, size_t *capacity, size_t item_size)
     return true;
 }
 
+tsr_plan tsr_plan_begin(const tsr_checkpoint *const *sources, size_t n_sources)
+{
+    return (tsr_plan){.sources = sources, .n_sources = n_sources};
+}
+
 tsr_tensor *tsr_plan_tensor(tsr_plan *plan, const tsr_tensor *tensor)
 {
     tsr_tensor *const copy = tsr_arena_alloc(&plan->arena, sizeof *copy);
@@ -38,9 +44,31 @@ tsr_tensor *tsr_plan_tensor(tsr_plan *plan, const tsr_tensor *tensor)
 
 tsr_status tsr_plan_step(tsr_plan *plan, const tsr_step *step, tsr_err *err)
 {
-    if (!grow((void **)&plan->steps, plan->n_steps, &plan->steps_capacity, sizeof *plan->steps))
+    const tsr_tensor **const in = tsr_arena_alloc(&plan->arena, (step->n_in + 1) * sizeof *in);
+    if (in == NULL || !grow((void **)&plan->steps, plan->n_steps, &plan->steps_capacity, sizeof *plan->steps))
         return out_of_memory(err);
-    plan->steps[plan->n_steps++] = *step;
+    memcpy(in, step->in, step->n_in * sizeof *in);
+    plan->steps[plan->n_steps] = *step;
+    plan->steps[plan->n_steps++].in = in;
+    return TSR_OK;
+}
+
+tsr_status tsr_plan_copy(tsr_plan *plan, const tsr_tensor *tensor, const char *name, tsr_err *err)
+{
+    tsr_tensor *const out = tsr_plan_tensor(plan, tensor);
+    if (out == NULL)
+        return out_of_memory(err);
+    out->name = name;
+    const tsr_step step = {.op = &tsr_copy_op, .in = &tensor, .out = {out}, .n_in = 1, .n_out = 1};
+    return tsr_plan_step(plan, &step, err);
+}
+
+tsr_status tsr_plan_add_note(tsr_plan *plan, const tsr_tensor *source, const char *action, const char *reason,
+                             tsr_err *err)
+{
+    if (!grow((void **)&plan->notes, plan->n_notes, &plan->notes_capacity, sizeof *plan->notes))
+        return out_of_memory(err);
+    plan->notes[plan->n_notes++] = (tsr_plan_note){.source = source, .action = action, .reason = reason};
     return TSR_OK;
 }
 
@@ -69,6 +97,13 @@ static tsr_status copy_run(const tsr_step *step, uint64_t unit, const tsr_unit *
 const tsr_op tsr_copy_op = {.name = "copy", .units = copy_units, .windows = copy_windows, .run = copy_run};
 
 /* ---- files ---- */
+
+/* The first step that has no file yet. */
+static size_t first_open_step(const tsr_plan *plan)
+{
+    const tsr_out_file *const last = plan->n_files == 0 ? NULL : &plan->files[plan->n_files - 1];
+    return last == NULL ? 0 : last->first_step + last->n_steps;
+}
 
 static tsr_status add_file(tsr_plan *plan, const tsr_out_file *file, tsr_err *err)
 {
@@ -131,52 +166,67 @@ static uint64_t step_bytes(const tsr_step *step)
     return bytes;
 }
 
-tsr_status tsr_plan_pack(tsr_plan *plan, uint64_t max_bytes, tsr_err *err)
+tsr_status tsr_plan_file(tsr_plan *plan, const char *name, tsr_err *err)
 {
+    const size_t first = first_open_step(plan);
+    TSR_TRY(add_file(plan, &(tsr_out_file){.name = name, .first_step = first, .n_steps = plan->n_steps - first}, err));
+    return lay_out(plan, plan->n_files - 1, err);
+}
+
+tsr_status tsr_plan_pack(tsr_plan *plan, const char *folder, uint64_t max_bytes, tsr_err *err)
+{
+    const size_t first_file = plan->n_files;
     uint64_t room = 0;
-    for (size_t s = 0; s < plan->n_steps; s++) {
+    for (size_t s = first_open_step(plan); s < plan->n_steps; s++) {
         const uint64_t bytes = step_bytes(&plan->steps[s]);
-        if (plan->n_files == 0 || (bytes > room && room < max_bytes)) {
+        if (plan->n_files == first_file || (bytes > room && room < max_bytes)) {
             TSR_TRY(add_file(plan, &(tsr_out_file){.first_step = s}, err));
             room = max_bytes;
         }
         plan->files[plan->n_files - 1].n_steps++;
         room -= tsr_min_u64(room, bytes);
     }
-    for (size_t i = 0; i < plan->n_files; i++) {
-        tsr_out_file *const f = &plan->files[i];
-        f->name = plan->n_files == 1
-                      ? "model.safetensors"
-                      : tsr_arena_printf(&plan->arena, "model-%05zu-of-%05zu.safetensors", i + 1, plan->n_files);
+    const size_t n = plan->n_files - first_file;
+    for (size_t i = 0; i < n; i++) {
+        tsr_out_file *const f = &plan->files[first_file + i];
+        f->name = n == 1 ? tsr_arena_printf(&plan->arena, "%smodel.safetensors", folder)
+                         : tsr_arena_printf(&plan->arena, "%smodel-%05zu-of-%05zu.safetensors", folder, i + 1, n);
         if (f->name == NULL)
             return out_of_memory(err);
-        TSR_TRY(lay_out(plan, i, err));
+        TSR_TRY(lay_out(plan, first_file + i, err));
     }
     return TSR_OK;
 }
 
-tsr_status tsr_plan_side_files(tsr_plan *plan, tsr_err *err)
+tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *glob, tsr_err *err)
 {
-    for (size_t i = 0; i < plan->source->n_side_files; i++) {
-        const tsr_tensor side = tsr_checkpoint_side_file(plan->source, i);
-        const tsr_tensor *const in = tsr_plan_tensor(plan, &side), *const out = tsr_plan_tensor(plan, &side);
-        if (in == NULL || out == NULL)
+    const tsr_checkpoint *const source = plan->sources[0];
+    for (size_t i = 0; i < source->n_side_files; i++) {
+        const tsr_tensor side = tsr_checkpoint_side_file(source, i);
+        if (!tsr_glob_match(glob, side.name))
+            continue;
+        const tsr_tensor *const in = tsr_plan_tensor(plan, &side);
+        const char *const name = tsr_arena_printf(&plan->arena, "%s%s", folder, side.name);
+        if (in == NULL || name == NULL)
             return out_of_memory(err);
-        TSR_TRY(add_file(
-            plan, &(tsr_out_file){.name = side.name, .raw = true, .first_step = plan->n_steps, .n_steps = 1}, err));
         TSR_TRY(
-            tsr_plan_step(plan, &(tsr_step){.op = &tsr_copy_op, .in = {in}, .out = {out}, .n_in = 1, .n_out = 1}, err));
+            add_file(plan, &(tsr_out_file){.name = name, .raw = true, .first_step = plan->n_steps, .n_steps = 1}, err));
+        TSR_TRY(tsr_plan_copy(plan, in, name, err));
         TSR_TRY(lay_out(plan, plan->n_files - 1, err));
     }
     return TSR_OK;
 }
 
-tsr_status tsr_plan_text_file(tsr_plan *plan, const char *name, const char *data, size_t size, tsr_err *err)
+tsr_status tsr_plan_text_file(tsr_plan *plan, const char *folder, const char *name, const char *data, size_t size,
+                              tsr_err *err)
 {
-    const char *const copy = tsr_arena_dup(&plan->arena, data, size);
-    if (copy == NULL)
+    const tsr_plan_text text = {.name = tsr_arena_printf(&plan->arena, "%s%s", folder, name),
+                                .data = tsr_arena_dup(&plan->arena, data, size),
+                                .size = size};
+    if (text.name == NULL || text.data == NULL ||
+        !grow((void **)&plan->texts, plan->n_texts, &plan->texts_capacity, sizeof *plan->texts))
         return out_of_memory(err);
-    plan->texts[plan->n_texts++] = (tsr_plan_text){.name = name, .data = copy, .size = size};
+    plan->texts[plan->n_texts++] = text;
     return TSR_OK;
 }
 
@@ -185,12 +235,42 @@ static int by_name(const void *a, const void *b)
     return strcmp((*(tsr_tensor *const *)a)->name, (*(tsr_tensor *const *)b)->name);
 }
 
-tsr_status tsr_plan_index(tsr_plan *plan, tsr_err *err)
+/* A safetensors file right in `folder`. */
+static bool is_model_file(const tsr_out_file *f, const char *folder)
+{
+    const size_t n = strlen(folder);
+    return !f->raw && strncmp(f->name, folder, n) == 0 && strchr(f->name + n, '/') == NULL;
+}
+
+static void write_index(tsr_text *t, const tsr_plan *plan, tsr_tensor *const *all, size_t n, size_t folder_size)
+{
+    uint64_t total = 0;
+    for (size_t i = 0; i < n; i++)
+        total += all[i]->bytes;
+    tsr_json_begin_object(t, false);
+    tsr_json_key(t, "metadata");
+    tsr_json_begin_object(t, false);
+    tsr_json_key(t, "total_size");
+    tsr_json_u64(t, total);
+    tsr_json_end_object(t);
+    tsr_json_key(t, "weight_map");
+    tsr_json_begin_object(t, false);
+    for (size_t i = 0; i < n; i++) {
+        tsr_json_key(t, all[i]->name);
+        tsr_json_string(t, plan->files[all[i]->file].name + folder_size);
+    }
+    tsr_json_end_object(t);
+    tsr_json_end_object(t);
+    tsr_text_append(t, "\n", 1);
+}
+
+tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, tsr_err *err)
 {
     size_t n = 0, models = 0;
     for (size_t i = 0; i < plan->n_files; i++) {
-        models += !plan->files[i].raw;
-        n += plan->files[i].raw ? 0 : plan->files[i].n_tensors;
+        const bool model = is_model_file(&plan->files[i], folder);
+        models += model;
+        n += model ? plan->files[i].n_tensors : 0;
     }
     if (models < 2)
         return TSR_OK;
@@ -198,33 +278,16 @@ tsr_status tsr_plan_index(tsr_plan *plan, tsr_err *err)
     if (all == NULL)
         return out_of_memory(err);
     n = 0;
-    uint64_t total = 0;
     for (size_t i = 0; i < plan->n_files; i++) {
-        for (size_t k = 0; !plan->files[i].raw && k < plan->files[i].n_tensors; k++) {
+        for (size_t k = 0; is_model_file(&plan->files[i], folder) && k < plan->files[i].n_tensors; k++)
             all[n++] = plan->files[i].tensors[k];
-            total += plan->files[i].tensors[k]->bytes;
-        }
     }
     qsort(all, n, sizeof *all, by_name);
     tsr_text t = {0};
-    tsr_json_begin_object(&t, false);
-    tsr_json_key(&t, "metadata");
-    tsr_json_begin_object(&t, false);
-    tsr_json_key(&t, "total_size");
-    tsr_json_u64(&t, total);
-    tsr_json_end_object(&t);
-    tsr_json_key(&t, "weight_map");
-    tsr_json_begin_object(&t, false);
-    for (size_t i = 0; i < n; i++) {
-        tsr_json_key(&t, all[i]->name);
-        tsr_json_string(&t, plan->files[all[i]->file].name);
-    }
-    tsr_json_end_object(&t);
-    tsr_json_end_object(&t);
-    tsr_text_append(&t, "\n", 1);
+    write_index(&t, plan, all, n, strlen(folder));
     tsr_status status = tsr_text_status(&t, err);
     if (status == TSR_OK)
-        status = tsr_plan_text_file(plan, TSR_INDEX_NAME, t.data, t.size, err);
+        status = tsr_plan_text_file(plan, folder, TSR_INDEX_NAME, t.data, t.size, err);
     tsr_text_free(&t);
     free(all);
     return status;
@@ -244,7 +307,7 @@ static void mix_text(uint64_t *hash, const char *text)
 
 static void mix_tensor(uint64_t *hash, const tsr_tensor *t)
 {
-    const uint64_t place[] = {t->file, t->offset, t->bytes, t->dtype, t->rank};
+    const uint64_t place[] = {t->source, t->file, t->offset, t->bytes, t->dtype, t->rank};
     mix_text(hash, t->name);
     mix(hash, place, sizeof place);
     mix(hash, t->shape, t->rank * sizeof *t->shape);
@@ -255,11 +318,13 @@ static uint64_t fingerprint(const tsr_plan *plan)
     uint64_t hash = 0;
     mix_text(&hash, TSR_VERSION);
     mix_text(&hash, plan->command);
-    const tsr_checkpoint *const c = plan->source;
-    for (size_t i = 0; i < c->n_files + c->n_side_files; i++) {
-        const uint64_t facts[] = {c->files[i].size, (uint64_t)c->files[i].mtime_ns, c->files[i].header_hash};
-        mix_text(&hash, c->files[i].name);
-        mix(&hash, facts, sizeof facts);
+    for (size_t k = 0; k < plan->n_sources; k++) {
+        const tsr_checkpoint *const c = plan->sources[k];
+        for (size_t i = 0; i < c->n_files + c->n_side_files; i++) {
+            const uint64_t facts[] = {c->files[i].size, (uint64_t)c->files[i].mtime_ns, c->files[i].header_hash};
+            mix_text(&hash, c->files[i].name);
+            mix(&hash, facts, sizeof facts);
+        }
     }
     for (size_t s = 0; s < plan->n_steps; s++) {
         const tsr_step *const step = &plan->steps[s];
@@ -288,13 +353,23 @@ tsr_status tsr_plan_finish(tsr_plan *plan, tsr_err *err)
     for (size_t i = 0; i < plan->n_texts; i++)
         plan->bytes_out += plan->texts[i].size;
     plan->fingerprint = fingerprint(plan);
-    return plan->n_steps == 0 ? tsr_fail(err, TSR_E_FORMAT, "%s: no tensor to convert", plan->source->path) : TSR_OK;
+    return plan->n_steps == 0 ? tsr_fail(err, TSR_E_FORMAT, "%s: no tensor to convert", plan->sources[0]->path)
+                              : TSR_OK;
+}
+
+tsr_unit tsr_step_unit(const tsr_step *step, uint64_t unit)
+{
+    tsr_unit u = {0};
+    for (unsigned i = 0; i < TSR_MAX_WINDOWS; i++)
+        u.from[i] = i;
+    step->op->windows(step, unit, &u);
+    return u;
 }
 
 uint64_t tsr_unit_bytes(const tsr_step *step, const tsr_unit *unit)
 {
     uint64_t bytes = step->op->scratch_bytes == NULL ? 0 : step->op->scratch_bytes(step);
-    for (unsigned i = 0; i < step->n_in; i++)
+    for (unsigned i = 0; i < TSR_MAX_WINDOWS; i++)
         bytes += tsr_round_up(tsr_window_bytes(&unit->in[i]), 64);
     for (unsigned i = 0; i < step->n_out; i++)
         bytes += (step->held >> i & 1) != 0 ? 0 : tsr_round_up(tsr_window_bytes(&unit->out[i]), 64);
@@ -308,8 +383,7 @@ uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads)
         const tsr_step *const step = &plan->steps[s];
         const uint64_t units = step->op->units(step);
         if (units > 0) {
-            tsr_unit u = {0};
-            step->op->windows(step, 0, &u); /* the first unit is the largest */
+            const tsr_unit u = tsr_step_unit(step, 0); /* the first unit is the largest */
             unit = tsr_max_u64(unit, tsr_unit_bytes(step, &u));
         }
         uint64_t kept = units * sizeof(tsr_quant_stats);
@@ -317,9 +391,10 @@ uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads)
             kept += (step->held >> i & 1) != 0 ? step->out[i]->bytes : 0;
         held = tsr_max_u64(held, kept);
     }
-    const uint64_t tables = plan->arena.bytes + plan->steps_capacity * sizeof *plan->steps +
-                            plan->n_notes * sizeof *plan->notes + plan->n_steps * sizeof(tsr_quant_stats) +
-                            tsr_checkpoint_memory(plan->source);
+    uint64_t tables = plan->arena.bytes + plan->steps_capacity * sizeof *plan->steps +
+                      plan->notes_capacity * sizeof *plan->notes + plan->n_steps * sizeof(tsr_quant_stats);
+    for (size_t k = 0; k < plan->n_sources; k++)
+        tables += tsr_checkpoint_memory(plan->sources[k]);
     return tables + threads * (unit + held);
 }
 
@@ -328,6 +403,7 @@ void tsr_plan_free(tsr_plan *plan)
     free(plan->steps);
     free(plan->files);
     free(plan->notes);
+    free(plan->texts);
     tsr_arena_free(&plan->arena);
     *plan = (tsr_plan){0};
 }

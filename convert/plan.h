@@ -33,7 +33,8 @@ struct tsr_step;
 
 /* One piece of a step. The engine packs the windows' bytes into the buffers (rows without gaps). */
 typedef struct tsr_unit {
-    tsr_window in[TSR_MAX_WINDOWS];  /* in[i] is of step->in[i]; zero rows: not read */
+    uint32_t from[TSR_MAX_WINDOWS];  /* in[i] is of step->in[from[i]]; from[i] = i when windows() is called */
+    tsr_window in[TSR_MAX_WINDOWS];  /* zero rows: not read */
     tsr_window out[TSR_MAX_WINDOWS]; /* out[i] is of step->out[i]; unused for held outputs */
     void *in_data[TSR_MAX_WINDOWS];
     void *out_data[TSR_MAX_WINDOWS]; /* held outputs: the whole tensor, shared by all units of the step */
@@ -56,10 +57,11 @@ typedef struct tsr_op {
 
 typedef struct tsr_step {
     const tsr_op *op;
-    const void *params; /* the operation's own; lives as long as the plan */
-    const tsr_tensor *in[TSR_MAX_WINDOWS];
+    const void *params;          /* the operation's own; lives as long as the plan */
+    const tsr_tensor *const *in; /* n_in of them, each of plan->sources[in[i]->source] */
     const tsr_tensor *out[TSR_MAX_WINDOWS];
-    uint8_t n_in, n_out;
+    uint32_t n_in;
+    uint8_t n_out;
     uint8_t held; /* bit i: out[i] is small, kept in memory while the step runs and written when it is complete */
     uint32_t file;
 } tsr_step;
@@ -78,7 +80,7 @@ typedef struct tsr_out_file {
 /* Why a source tensor is treated as it is; for --dry-run and the count at the end. */
 typedef struct tsr_plan_note {
     const tsr_tensor *source;
-    const char *action; /* "quantize", "copy", "drop" */
+    const char *action; /* one word: "quantize", "copy", "drop" */
     const char *reason;
 } tsr_plan_note;
 
@@ -90,16 +92,17 @@ typedef struct tsr_plan_text {
 } tsr_plan_text;
 
 typedef struct tsr_plan {
-    const tsr_checkpoint *source;
+    const tsr_checkpoint *const *sources; /* what is read; the first gives side files and configuration */
+    size_t n_sources;
     const char *command; /* the options that shape the output, spelled canonically: what a resumed run must repeat */
     tsr_step *steps;
     size_t n_steps, steps_capacity;
     tsr_out_file *files;
     size_t n_files, files_capacity;
-    tsr_plan_note *notes; /* one per source tensor */
-    size_t n_notes;
-    tsr_plan_text texts[4];
-    size_t n_texts;
+    tsr_plan_note *notes; /* one per source tensor: none is lost without a word */
+    size_t n_notes, notes_capacity;
+    tsr_plan_text *texts;
+    size_t n_texts, texts_capacity;
     uint64_t bytes_in;  /* to be read */
     uint64_t bytes_out; /* all files, headers included */
     uint64_t fingerprint;
@@ -108,41 +111,59 @@ typedef struct tsr_plan {
     tsr_arena arena; /* names, tensors, parameters, texts: all that the plan points to */
 } tsr_plan;
 
-/* A new output tensor (a copy of *tensor, its place still open), in the plan's arena; NULL when memory is exhausted. */
+/* Begins a plan. `sources` is borrowed and outlives the plan. */
+tsr_plan tsr_plan_begin(const tsr_checkpoint *const *sources, size_t n_sources);
+
+/* A new tensor (a copy of *tensor), in the plan's arena: an output whose place is still open, or an input of another
+ * source than the first. NULL when memory is exhausted. */
 tsr_tensor *tsr_plan_tensor(tsr_plan *plan, const tsr_tensor *tensor);
 
-/* Appends a step to the file that is open. The outputs of one step always share a file. */
+/* Appends a step (step->in is copied). The outputs of one step always share a file. */
 tsr_status tsr_plan_step(tsr_plan *plan, const tsr_step *step, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Copies one tensor, or a side file. */
 extern const tsr_op tsr_copy_op;
 
-/* Distributes all steps so far over files of at most `max_bytes` of tensor data (a larger tensor has one to itself), in
- * order, named model.safetensors or model-00001-of-0000N.safetensors; within a file the widest dtype comes first, then
- * names in order. Lays out offsets and headers. */
-tsr_status tsr_plan_pack(tsr_plan *plan, uint64_t max_bytes, tsr_err *err) TSR_WARN_UNUSED;
+/* A step that copies `tensor` under `name`. */
+tsr_status tsr_plan_copy(tsr_plan *plan, const tsr_tensor *tensor, const char *name, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Adds a raw copy of every side file of the source. Call after tsr_plan_pack. */
-tsr_status tsr_plan_side_files(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+/* Says what becomes of a source tensor. `reason` is static or in the plan's arena. */
+tsr_status tsr_plan_add_note(tsr_plan *plan, const tsr_tensor *source, const char *action, const char *reason,
+                             tsr_err *err) TSR_WARN_UNUSED;
 
-/* Adds model.safetensors.index.json when the model has more than one file. */
-tsr_status tsr_plan_index(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+/* Puts all steps that have no file yet into one, `name` (borrowed), and lays out its offsets and header: the widest
+ * dtype first, then names in order. */
+tsr_status tsr_plan_file(tsr_plan *plan, const char *name, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Distributes all steps that have no file yet over files of at most `max_bytes` of tensor data (a larger tensor has one
+ * to itself), in order, named model.safetensors or model-00001-of-0000N.safetensors; each laid out as by tsr_plan_file.
+ * `folder` is "" or ends in a slash, here and below. */
+tsr_status tsr_plan_pack(tsr_plan *plan, const char *folder, uint64_t max_bytes, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds a raw copy of every side file of the first source whose name matches `glob`. */
+tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *glob, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds FOLDER/model.safetensors.index.json when there is more than one safetensors file in the folder. */
+tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds a text (copied). */
-tsr_status tsr_plan_text_file(tsr_plan *plan, const char *name, const char *data, size_t size,
+tsr_status tsr_plan_text_file(tsr_plan *plan, const char *folder, const char *name, const char *data, size_t size,
                               tsr_err *err) TSR_WARN_UNUSED;
 
-/* Sums up bytes and computes the fingerprint, which covers the source's names, sizes, times and headers, the command,
+/* Sums up bytes and computes the fingerprint, which covers the sources' names, sizes, times and headers, the command,
  * the layout and Tessera's version. Call last. */
 tsr_status tsr_plan_finish(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Bytes of memory that the engine needs with `threads` workers, tables included. */
 uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads);
 
+/* A unit with its windows filled in. */
+tsr_unit tsr_step_unit(const tsr_step *step, uint64_t unit);
+
 /* The most memory that one unit needs: inputs, outputs that are not held, scratch. */
 uint64_t tsr_unit_bytes(const tsr_step *step, const tsr_unit *unit);
 
-/* Frees what the plan holds; not the source. */
+/* Frees what the plan holds; not the sources. */
 void tsr_plan_free(tsr_plan *plan);
 
 static inline uint64_t tsr_window_bytes(const tsr_window *w)

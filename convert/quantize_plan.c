@@ -140,7 +140,7 @@ static const char *scale_name(tsr_plan *plan, const char *name, tsr_dialect dial
 /* The modules that a loader would take for linear layers and that stay unquantized, from what the plan writes. */
 static void unquantized_modules(tsr_text *t, const tsr_plan *plan, const tsr_decision *decisions)
 {
-    const tsr_tensors *const all = &plan->source->tensors;
+    const tsr_tensors *const all = &plan->sources[0]->tensors;
     tsr_json_begin_array(t, false);
     for (size_t i = 0; i < all->count; i++) {
         const tsr_tensor *const x = &all->items[i];
@@ -239,16 +239,16 @@ static void compressed_tensors_config(tsr_text *t, const tsr_plan *plan, const t
 static tsr_status plan_config(tsr_plan *plan, const tsr_quantize_options *o, const tsr_decision *decisions,
                               tsr_err *err)
 {
-    if (plan->source->config == NULL)
+    if (plan->sources[0]->config == NULL)
         return TSR_OK;
     tsr_text value = {0}, config = {0};
     (o->dialect == TSR_DIALECT_DEEPSEEK ? deepseek_config : compressed_tensors_config)(&value, plan, o, decisions);
     tsr_status status = tsr_text_status(&value, err);
     if (status == TSR_OK)
-        status = tsr_config_set(&config, plan->source->config, plan->source->config_size, "quantization_config",
+        status = tsr_config_set(&config, plan->sources[0]->config, plan->sources[0]->config_size, "quantization_config",
                                 value.data, err);
     if (status == TSR_OK)
-        status = tsr_plan_text_file(plan, TSR_CONFIG_NAME, config.data, config.size, err);
+        status = tsr_plan_text_file(plan, "", TSR_CONFIG_NAME, config.data, config.size, err);
     tsr_text_free(&value);
     tsr_text_free(&config);
     return status;
@@ -334,22 +334,14 @@ static void report(const tsr_plan *plan, const tsr_quant_stats *rows, tsr_text *
 
 /* ---- the plan ---- */
 
-static tsr_status plan_copy(tsr_plan *plan, const tsr_tensor *t, tsr_err *err)
-{
-    const tsr_tensor *const out = tsr_plan_tensor(plan, t);
-    if (out == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
-    return tsr_plan_step(plan, &(tsr_step){.op = &tsr_copy_op, .in = {t}, .out = {out}, .n_in = 1, .n_out = 1}, err);
-}
-
 static tsr_status plan_quantize(tsr_plan *plan, const tsr_tensor *t, const tsr_quantize_options *o, tsr_err *err)
 {
     tsr_tensor *const codes = tsr_plan_tensor(plan, t), *const scales = tsr_plan_tensor(plan, t);
     if (codes == NULL || scales == NULL || (scales->name = scale_name(plan, t->name, o->dialect)) == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
-    if (tsr_checkpoint_find(plan->source, scales->name) != NULL)
+    if (tsr_checkpoint_find(plan->sources[0], scales->name) != NULL)
         return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' is there already: is the checkpoint quantized?",
-                        plan->source->files[t->file].path, scales->name);
+                        plan->sources[0]->files[t->file].path, scales->name);
     codes->dtype = TSR_F8_E4M3;
     codes->bytes = tsr_tensor_elements(t);
     scales->dtype = TSR_F32;
@@ -359,7 +351,7 @@ static tsr_status plan_quantize(tsr_plan *plan, const tsr_tensor *t, const tsr_q
     return tsr_plan_step(plan,
                          &(tsr_step){.op = &kQuantizeOp,
                                      .params = &o->block,
-                                     .in = {t},
+                                     .in = &t,
                                      .out = {codes, scales},
                                      .n_in = 1,
                                      .n_out = 2,
@@ -370,16 +362,12 @@ static tsr_status plan_quantize(tsr_plan *plan, const tsr_tensor *t, const tsr_q
 static tsr_status plan_tensors(tsr_plan *plan, const tsr_quantize_options *o, const tsr_decision *decisions,
                                tsr_err *err)
 {
-    const tsr_tensors *const all = &plan->source->tensors;
-    plan->notes = calloc(all->count + 1, sizeof *plan->notes);
-    if (plan->notes == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
+    const tsr_tensors *const all = &plan->sources[0]->tensors;
     for (size_t i = 0; i < all->count; i++) {
         const tsr_tensor *const t = &all->items[i];
         const bool quantize = decisions[i].treatment == TSR_QUANTIZE;
-        TSR_TRY(quantize ? plan_quantize(plan, t, o, err) : plan_copy(plan, t, err));
-        plan->notes[plan->n_notes++] =
-            (tsr_plan_note){.source = t, .action = quantize ? "quantize" : "copy", .reason = decisions[i].reason};
+        TSR_TRY(quantize ? plan_quantize(plan, t, o, err) : tsr_plan_copy(plan, t, t->name, err));
+        TSR_TRY(tsr_plan_add_note(plan, t, quantize ? "quantize" : "copy", decisions[i].reason, err));
     }
     return TSR_OK;
 }
@@ -409,7 +397,7 @@ static tsr_status spell_command(tsr_plan *plan, const tsr_quantize_options *o, t
 /* A multimodal model's language part has a configuration, and so a model_type, of its own. */
 static const char *model_type(tsr_plan *plan)
 {
-    const tsr_checkpoint *const c = plan->source;
+    const tsr_checkpoint *const c = plan->sources[0];
     if (c->config == NULL)
         return NULL;
     const char *const type = tsr_json_find_string(c->config, c->config_size, "model_type", &plan->arena);
@@ -419,28 +407,29 @@ static const char *model_type(tsr_plan *plan)
     return text == NULL ? type : text;
 }
 
-tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *source, const tsr_quantize_options *options,
+tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_quantize_options *options,
                              tsr_err *err)
 {
-    *plan = (tsr_plan){.source = source, .report = report};
+    *plan = tsr_plan_begin(source, 1);
+    plan->report = report;
     tsr_policy_options policy = options->policy;
     policy.block_rows = options->block.block_rows;
-    tsr_decision *const decisions = calloc(source->tensors.count + 1, sizeof *decisions);
+    tsr_decision *const decisions = calloc((*source)->tensors.count + 1, sizeof *decisions);
     tsr_status status = decisions == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory while planning") : TSR_OK;
     if (status == TSR_OK)
-        status = check_unquantized(source, err);
+        status = check_unquantized(*source, err);
     if (status == TSR_OK)
         status = spell_command(plan, options, err);
     if (status == TSR_OK)
-        status = tsr_policy_decide(source, model_type(plan), &policy, &plan->arena, decisions, err);
+        status = tsr_policy_decide(*source, model_type(plan), &policy, &plan->arena, decisions, err);
     if (status == TSR_OK)
         status = plan_tensors(plan, options, decisions, err);
     if (status == TSR_OK)
-        status = tsr_plan_pack(plan, options->max_shard_bytes, err);
+        status = tsr_plan_pack(plan, "", options->max_shard_bytes, err);
     if (status == TSR_OK)
-        status = tsr_plan_side_files(plan, err);
+        status = tsr_plan_side_files(plan, "", "*", err);
     if (status == TSR_OK)
-        status = tsr_plan_index(plan, err);
+        status = tsr_plan_index(plan, "", err);
     if (status == TSR_OK)
         status = plan_config(plan, options, decisions, err);
     if (status == TSR_OK)

@@ -18,9 +18,9 @@ typedef struct tsr_quantize_options {
     uint64_t max_shard_bytes;
 } tsr_quantize_options;
 
-/* Makes the plan. `source` and `options` must outlive it. Refuses (TSR_E_UNSUPPORTED) a checkpoint that is quantized
- * already. On failure *plan is empty. */
-tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *source, const tsr_quantize_options *options,
+/* Makes the plan for *source. `source` and `options` must outlive it. Refuses (TSR_E_UNSUPPORTED) a checkpoint that is
+ * quantized already. On failure *plan is empty. */
+tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_quantize_options *options,
                              tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -10,7 +10,10 @@ typedef struct layout {
     size_t open;       /* behind the '{' */
     size_t first;      /* where the first member begins; 0 when there is none */
     size_t last;       /* where the last member ends; 0 when there is none */
-    tsr_json_text old; /* the value of the member that is to be set; NULL when there is none */
+    tsr_json_text old; /* the value of the member that is looked for; NULL when there is none */
+    size_t from;       /* where that member begins, */
+    size_t before;     /* where the one before it ends (behind the '{' if it is the first), */
+    size_t after;      /* and where the one behind it begins; 0 when it is the last */
 } layout;
 
 static tsr_status find_members(layout *l, const char *config, size_t size, const char *key, tsr_err *err)
@@ -25,11 +28,18 @@ static tsr_status find_members(layout *l, const char *config, size_t size, const
         TSR_TRY(tsr_json_next_member(&r, &name, &more, err));
         if (!more)
             return TSR_OK;
+        const size_t begin = (size_t)(name.data - config) - 1;
         if (l->first == 0)
-            l->first = (size_t)(name.data - config) - 1;
+            l->first = begin;
+        if (l->old.data != NULL && l->after == 0)
+            l->after = begin;
         TSR_TRY(tsr_json_skip(&r, &value, err));
-        if (tsr_json_is(name, key))
+        if (tsr_json_is(name, key)) {
             l->old = value;
+            l->from = begin;
+            l->before = l->last == 0 ? l->open : l->last;
+            l->after = 0;
+        }
         l->last = r.pos;
     }
 }
@@ -63,5 +73,22 @@ tsr_status tsr_config_set(tsr_text *out, const char *config, size_t size, const 
             tsr_text_printf(out, "%.*s", (int)indent, config + l.open + gap - indent);
     }
     tsr_text_append(out, config + rest, size - rest);
+    return tsr_text_status(out, err);
+}
+
+tsr_status tsr_config_remove(tsr_text *out, const char *config, size_t size, const char *key, tsr_err *err)
+{
+    layout l;
+    TSR_TRY(find_members(&l, config, size, key, err));
+    if (l.old.data == NULL) {
+        tsr_text_append(out, config, size);
+    } else if (l.after != 0) { /* the next member takes its place */
+        tsr_text_append(out, config, l.from);
+        tsr_text_append(out, config + l.after, size - l.after);
+    } else { /* the comma before the last member goes with it */
+        const size_t end = (size_t)(l.old.data - config) + l.old.size;
+        tsr_text_append(out, config, l.before);
+        tsr_text_append(out, config + end, size - end);
+    }
     return tsr_text_status(out, err);
 }

@@ -12,4 +12,8 @@
 tsr_status tsr_config_set(tsr_text *out, const char *config, size_t size, const char *key, const char *value,
                           tsr_err *err) TSR_WARN_UNUSED;
 
+/* Appends `config` without the member `key`; as it is when there is no such member. */
+tsr_status tsr_config_remove(tsr_text *out, const char *config, size_t size, const char *key,
+                             tsr_err *err) TSR_WARN_UNUSED;
+
 #endif

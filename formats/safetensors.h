@@ -23,7 +23,8 @@ typedef struct tsr_tensor {
     uint64_t shape[TSR_MAX_RANK];
     uint64_t offset; /* of the first byte, from the start of the file */
     uint64_t bytes;
-    uint32_t file; /* index in the owner's table of files */
+    uint32_t file;   /* index in the owner's table of files */
+    uint16_t source; /* which checkpoint, where several are read at once: 0 when it is opened */
     uint8_t rank;
     uint8_t dtype; /* a tsr_dtype */
 } tsr_tensor;

@@ -123,6 +123,24 @@ Test(config, inserts_in_the_style_of_the_file)
     }
 }
 
+Test(config, removes_a_member_and_nothing_else)
+{
+    static const char *const kCases[][2] = {
+        {"{\"k\": 1}", "{}"},
+        {"{ \"k\": 1 }", "{ }"},
+        {"{\n  \"a\": 10000.0,\n  \"k\": {\"x\": [1]}\n}\n", "{\n  \"a\": 10000.0\n}\n"},
+        {"{\n  \"k\": 1,\n  \"a\": 2\n}", "{\n  \"a\": 2\n}"},
+        {"{\n  \"a\": 1,\n  \"k\": 1 ,\n  \"b\": 2\n}", "{\n  \"a\": 1,\n  \"b\": 2\n}"},
+        {"{\n  \"a\": 1\n}", "{\n  \"a\": 1\n}"},
+    };
+    for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
+        tsr_text out = {0};
+        cr_assert_eq(tsr_config_remove(&out, kCases[i][0], strlen(kCases[i][0]), "k", NULL), TSR_OK);
+        cr_expect_str_eq(out.data, kCases[i][1]);
+        tsr_text_free(&out);
+    }
+}
+
 Test(glob, matches)
 {
     cr_expect(tsr_glob_match("*.gate.weight", "model.layers.3.mlp.gate.weight"));
@@ -141,11 +159,11 @@ Test(plan, copy_windows_cover_a_tensor_exactly)
         0, 1, TSR_UNIT_BYTES - 1, TSR_UNIT_BYTES, TSR_UNIT_BYTES + 1, 5 * TSR_UNIT_BYTES + 7};
     for (size_t i = 0; i < sizeof kSizes / sizeof *kSizes; i++) {
         const tsr_tensor t = {.name = "t", .rank = 1, .shape = {kSizes[i]}, .dtype = TSR_U8, .bytes = kSizes[i]};
-        const tsr_step step = {.op = &tsr_copy_op, .in = {&t}, .out = {&t}, .n_in = 1, .n_out = 1};
+        const tsr_step step = {
+            .op = &tsr_copy_op, .in = (const tsr_tensor *[]){&t}, .out = {&t}, .n_in = 1, .n_out = 1};
         uint64_t end = 0;
         for (uint64_t unit = 0; unit < tsr_copy_op.units(&step); unit++) {
-            tsr_unit u = {0};
-            tsr_copy_op.windows(&step, unit, &u);
+            const tsr_unit u = tsr_step_unit(&step, unit);
             cr_expect_eq(u.out[0].offset, end);
             end += tsr_window_bytes(&u.out[0]);
         }

@@ -1,0 +1,358 @@
+/* Printing plans, running jobs, telling results. */
+#include "cli/job.h"
+
+#include "cli/terminal.h"
+#include "convert/engine.h"
+#include "formats/file.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define U64(x) ((unsigned long long)(x))
+
+enum { WORST = 10 };
+
+tsr_job tsr_job_defaults(const char *command)
+{
+    const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    return (tsr_job){
+        .command = command,
+        .max_shard_bytes = 5000000000u,
+        .threads = cpus < 1 ? 1 : (uint64_t)cpus,
+        .cpumask = TSR_CPU_ALL,
+        .memory = (uint64_t)2 << 30,
+        .low_sqnr = -INFINITY,
+    };
+}
+
+void tsr_job_options(tsr_job *job, tsr_option *options)
+{
+    const tsr_option shared[TSR_JOB_OPTIONS] = {
+        {"--ignore-file", TSR_OPT_LIST, &job->ignore, "GLOB", "treat these files of SRC as absent; may be repeated"},
+        {"--max-shard-size", TSR_OPT_SIZE, &job->max_shard_bytes, "SIZE", "of tensor data in one output file (5GB)"},
+        {"--threads", TSR_OPT_COUNT, &job->threads, "N", "workers (all CPUs); the output does not depend on it"},
+        {"--cpumask", TSR_OPT_COUNT, &job->cpumask, "MASK",
+         "instruction sets allowed: 1 AVX2, 2 AVX-512, 4 VBMI; 0 is scalar (all); same bits with any"},
+        {"--memory", TSR_OPT_SIZE, &job->memory, "SIZE", "what the job may use at most (2GiB)"},
+        {"--dry-run", TSR_OPT_FLAG, &job->dry_run, NULL, "print the plan: every tensor with its reason, and the sums"},
+        {"--force", TSR_OPT_FLAG, &job->force, NULL, "start over, and write into DST whatever it holds"},
+        {"--json", TSR_OPT_TEXT, &job->json, "FILE", "the result as JSON ('-': stdout)"},
+        {"--quiet", TSR_OPT_FLAG, &job->quiet, NULL, "no progress, no summary"},
+        {"--help", TSR_OPT_FLAG, &job->help, NULL, "this text"},
+    };
+    memcpy(options, shared, sizeof shared);
+}
+
+/* The real path of `path`, or of the nearest folder above it that exists. */
+static bool resolve(const char *path, char real[PATH_MAX])
+{
+    char copy[PATH_MAX];
+    snprintf(copy, sizeof copy, "%s", path);
+    for (;;) {
+        if (realpath(copy[0] == '\0' ? "." : copy, real) != NULL)
+            return true;
+        char *const slash = strrchr(copy, '/');
+        if (slash == copy || copy[0] == '\0')
+            return false;
+        copy[slash == NULL ? 0 : slash - copy] = '\0';
+    }
+}
+
+/* Writing a checkpoint into its own source would destroy it. A DST yet to be made may still lie above SRC. */
+static tsr_status check_apart(const char *src, const char *dst, tsr_err *err)
+{
+    char from[PATH_MAX], to[PATH_MAX];
+    if (realpath(src, from) == NULL || !resolve(dst, to))
+        return TSR_OK;
+    const bool exists = access(dst, F_OK) == 0;
+    const size_t n = strlen(from), m = strlen(to);
+    const bool nested = (exists && strncmp(from, to, m) == 0 && (from[m] == '/' || from[m] == '\0')) ||
+                        (strncmp(from, to, n) == 0 && (to[n] == '/' || to[n] == '\0'));
+    return nested ? tsr_fail(err, TSR_E_USAGE, "%s and %s: one lies in the other; the source must stay untouched", src,
+                             dst)
+                  : TSR_OK;
+}
+
+tsr_status tsr_job_check(const tsr_job *job, tsr_err *err)
+{
+    if (job->src == NULL)
+        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera %s SRC -o DST", job->command);
+    if (job->dst == NULL && !job->dry_run)
+        return tsr_fail(err, TSR_E_USAGE, "where to? tessera %s SRC -o DST", job->command);
+    if (job->threads == 0)
+        return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
+    if (job->max_shard_bytes == 0)
+        return tsr_fail(err, TSR_E_USAGE, "--max-shard-size: at least 1 byte");
+    return job->dst == NULL ? TSR_OK : check_apart(job->src, job->dst, err);
+}
+
+/* ---- telling ---- */
+
+/* How many tensors were treated in each way, in the order in which the ways first occur. */
+typedef struct tally {
+    const char *action[16];
+    uint64_t count[16];
+    size_t n;
+} tally;
+
+static tally count_actions(const tsr_plan *plan)
+{
+    tally t = {.n = 0};
+    for (size_t i = 0; i < plan->n_notes; i++) {
+        size_t k = 0;
+        while (k < t.n && strcmp(t.action[k], plan->notes[i].action) != 0)
+            k++;
+        if (k == t.n)
+            t.action[t.n++] = plan->notes[i].action;
+        t.count[k]++;
+    }
+    return t;
+}
+
+static bool json_on_stdout(const tsr_job *job)
+{
+    return job->json != NULL && strcmp(job->json, "-") == 0;
+}
+
+static void print_sums(const tsr_plan *plan)
+{
+    char in[32], written[32];
+    const tally t = count_actions(plan);
+    printf("%zu tensors: ", plan->n_notes);
+    for (size_t i = 0; i < t.n; i++)
+        printf("%s%s %llu", i == 0 ? "" : ", ", t.action[i], U64(t.count[i]));
+    printf("; %zu files, %s in, %s out\n", plan->n_files, tsr_bytes_text((double)plan->bytes_in, in),
+           tsr_bytes_text((double)plan->bytes_out, written));
+}
+
+static void print_plan(const tsr_job *job, const tsr_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_notes; i++) {
+        const tsr_plan_note *const n = &plan->notes[i];
+        char shape[192];
+        printf("%-10s %-7s %-18s %s  (%s)\n", n->action, tsr_dtype_name(n->source->dtype),
+               tsr_shape_text(n->source, shape, sizeof shape), n->source->name, n->reason);
+    }
+    for (size_t i = 0; i < plan->n_files; i++)
+        printf("write      %s, %llu bytes\n", plan->files[i].name, U64(plan->files[i].bytes));
+    for (size_t i = 0; i < plan->n_texts; i++)
+        printf("write      %s, %zu bytes\n", plan->texts[i].name, plan->texts[i].size);
+    print_sums(plan);
+    char memory[32], disk[32], space[32];
+    uint64_t have;
+    printf("memory: %s at most with %llu threads; disk: %s needed",
+           tsr_bytes_text((double)tsr_plan_memory(plan, (unsigned)job->threads), memory), U64(job->threads),
+           tsr_bytes_text((double)plan->bytes_out, disk));
+    if (job->dst != NULL && tsr_free_space(access(job->dst, F_OK) == 0 ? job->dst : ".", &have, NULL) == TSR_OK)
+        printf(", %s free there", tsr_bytes_text((double)have, space));
+    printf("\n");
+}
+
+/* The steps with the lowest SQNR, worst first. */
+static size_t find_worst(const tsr_plan *plan, const tsr_quant_stats *rows, size_t worst[WORST])
+{
+    size_t n = 0;
+    for (size_t s = 0; s < plan->n_steps; s++) {
+        if (!plan->steps[s].op->has_stats)
+            continue;
+        const double sqnr = tsr_quant_stats_sqnr(&rows[s]);
+        size_t at = n;
+        while (at > 0 && tsr_quant_stats_sqnr(&rows[worst[at - 1]]) > sqnr)
+            at--;
+        if (at == WORST)
+            continue;
+        n += n < WORST;
+        memmove(&worst[at + 1], &worst[at], (n - at - 1) * sizeof *worst);
+        worst[at] = s;
+    }
+    return n;
+}
+
+static bool is_low(const tsr_job *job, const tsr_quant_stats *row)
+{
+    return row->sum_x2 > 0 && tsr_quant_stats_sqnr(row) < job->low_sqnr;
+}
+
+static tsr_quant_stats add_all(const tsr_job *job, const tsr_plan *plan, const tsr_quant_stats *rows, size_t *low)
+{
+    tsr_quant_stats whole = {0};
+    *low = 0;
+    for (size_t s = 0; s < plan->n_steps; s++) {
+        if (!plan->steps[s].op->has_stats)
+            continue;
+        tsr_quant_stats_add(&whole, &rows[s]);
+        *low += is_low(job, &rows[s]);
+    }
+    return whole;
+}
+
+static void print_summary(const tsr_job *job, const tsr_plan *plan, const tsr_engine_result *result)
+{
+    size_t low, worst[WORST + 1];
+    const tsr_quant_stats whole = add_all(job, plan, result->rows, &low);
+    print_sums(plan);
+    if (whole.elements > 0) {
+        printf("whole: SQNR %.2f dB, relative error %.5f, cosine %.6f, %llu saturated, %llu flushed to zero, %llu zero "
+               "blocks\n",
+               tsr_quant_stats_sqnr(&whole), tsr_quant_stats_relative_error(&whole), tsr_quant_stats_cosine(&whole),
+               U64(whole.saturated), U64(whole.flushed), U64(whole.zero_blocks));
+        const size_t n = find_worst(plan, result->rows, worst);
+        printf("worst tensors:\n");
+        for (size_t i = 0; i < n; i++) {
+            const tsr_quant_stats *const row = &result->rows[worst[i]];
+            printf("  %6.2f dB  max error %.3g of amax %.3g  %s%s\n", tsr_quant_stats_sqnr(row), row->max_error,
+                   row->amax, plan->steps[worst[i]].in[0]->name,
+                   is_low(job, row) ? "  <- low: look at it" : "");
+        }
+        if (low > 0)
+            printf("%zu tensors are below %.0f dB: outliers or tiny values in a block\n", low, job->low_sqnr);
+    }
+    char read[32], written[32], rate[32];
+    printf("%s read, %s written in %.1f s (%s/s), %u threads\n", tsr_bytes_text((double)result->bytes_read, read),
+           tsr_bytes_text((double)result->bytes_written, written), result->seconds,
+           tsr_bytes_text((double)result->bytes_read / fmax(result->seconds, 1e-9), rate), result->threads);
+    if (result->files_redone > 0)
+        printf("%llu files were not what the journal says and were made again\n", U64(result->files_redone));
+    if (result->already_complete)
+        printf("%s was complete already: all %zu files verified\n", job->dst, plan->n_files);
+    else if (result->files_resumed > 0)
+        printf("resumed: %llu finished files verified and kept\n", U64(result->files_resumed));
+    if (plan->sources[0]->config == NULL)
+        printf("no config.json beside a single file: loaders need one that says what the file holds\n");
+    if (plan->report != NULL)
+        printf("next: load %s, or read %s/" TSR_REPORT_NAME "\n", job->dst, job->dst);
+    else
+        printf("next: load %s, or compare: tessera diff %s %s\n", job->dst, job->src, job->dst);
+}
+
+static void json_counts(tsr_text *t, const tsr_job *job, const tsr_plan *plan)
+{
+    const struct {
+        const char *key;
+        uint64_t value;
+    } counts[] = {
+        {"tensors", plan->n_notes},
+        {"files", plan->n_files},
+        {"bytes_in", plan->bytes_in},
+        {"bytes_out", plan->bytes_out},
+        {"memory", tsr_plan_memory(plan, (unsigned)job->threads)},
+    };
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        tsr_json_key(t, counts[i].key);
+        tsr_json_u64(t, counts[i].value);
+    }
+    const tally actions = count_actions(plan);
+    tsr_json_key(t, "actions");
+    tsr_json_begin_object(t, true);
+    for (size_t i = 0; i < actions.n; i++) {
+        tsr_json_key(t, actions.action[i]);
+        tsr_json_u64(t, actions.count[i]);
+    }
+    tsr_json_end_object(t);
+}
+
+static void json_plan(tsr_text *t, const tsr_plan *plan)
+{
+    tsr_json_key(t, "plan");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < plan->n_notes; i++) {
+        tsr_json_begin_object(t, true);
+        tsr_json_key(t, "name");
+        tsr_json_string(t, plan->notes[i].source->name);
+        tsr_json_key(t, "action");
+        tsr_json_string(t, plan->notes[i].action);
+        tsr_json_key(t, "reason");
+        tsr_json_string(t, plan->notes[i].reason);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
+static void json_result(tsr_text *t, const tsr_job *job, const tsr_plan *plan, const tsr_engine_result *result)
+{
+    size_t low;
+    const tsr_quant_stats whole = add_all(job, plan, result->rows, &low);
+    tsr_json_key(t, "seconds");
+    tsr_json_number(t, result->seconds);
+    tsr_json_key(t, "threads");
+    tsr_json_u64(t, result->threads);
+    tsr_json_key(t, "files_resumed");
+    tsr_json_u64(t, result->files_resumed);
+    if (whole.elements > 0) {
+        tsr_json_key(t, "tensors_below_30_db");
+        tsr_json_u64(t, low);
+        tsr_quant_stats_json(t, &whole);
+    }
+}
+
+/* `result` is NULL for --dry-run. */
+static tsr_status write_json(const tsr_job *job, const tsr_plan *plan, const tsr_engine_result *result, tsr_err *err)
+{
+    if (job->json == NULL)
+        return TSR_OK;
+    tsr_text t = {0};
+    tsr_json_begin_object(&t, false);
+    json_counts(&t, job, plan);
+    if (result == NULL)
+        json_plan(&t, plan);
+    else
+        json_result(&t, job, plan, result);
+    tsr_json_end_object(&t);
+    tsr_text_append(&t, "\n", 1);
+    tsr_status status = tsr_text_status(&t, err);
+    if (status == TSR_OK && json_on_stdout(job))
+        fwrite(t.data, 1, t.size, stdout);
+    else if (status == TSR_OK)
+        status = tsr_write_file(job->json, t.data, t.size, err);
+    tsr_text_free(&t);
+    return status;
+}
+
+/* ---- doing ---- */
+
+static tsr_status execute(const tsr_job *job, const tsr_plan *plan, tsr_err *err)
+{
+    tsr_terminal terminal = tsr_terminal_open(job->quiet);
+    const tsr_engine_options options = {
+        .threads = job->threads > 256 ? 256 : (unsigned)job->threads,
+        .memory = job->memory,
+        .force = job->force,
+        .cpu_flags = tsr_cpu_flags() & (unsigned)job->cpumask,
+        .cancel = tsr_terminal_catch_interrupt(),
+        .progress = tsr_terminal_progress,
+        .progress_data = &terminal,
+    };
+    tsr_engine_result result;
+    tsr_status status = tsr_engine_run(plan, job->dst, &options, &result, err);
+    tsr_terminal_close(&terminal);
+    if (status == TSR_OK && !job->quiet && !json_on_stdout(job))
+        print_summary(job, plan, &result);
+    if (status == TSR_OK)
+        status = write_json(job, plan, &result, err);
+    tsr_engine_result_free(&result);
+    if (status == TSR_E_CANCELLED)
+        return tsr_fail(err, status, "interrupted; finished files are kept: repeat the command to carry on");
+    return status;
+}
+
+tsr_status tsr_job_run(const tsr_job *job, const tsr_plan *plan, tsr_err *err)
+{
+    if (!job->dry_run)
+        return execute(job, plan, err);
+    if (!json_on_stdout(job))
+        print_plan(job, plan);
+    return write_json(job, plan, NULL, err);
+}
+
+int tsr_job_end(const tsr_job *job, tsr_status status, const tsr_err *err)
+{
+    if (status == TSR_E_USAGE)
+        fprintf(stderr, "tessera: %s ('tessera %s --help')\n", err->msg, job->command);
+    else if (status != TSR_OK)
+        fprintf(stderr, "tessera: %s\n", err->msg);
+    return tsr_exit_code(status);
+}

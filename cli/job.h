@@ -1,0 +1,38 @@
+/* What all commands that carry out a plan share: the options of the machine and the destination, the plan printed, the
+ * job run, the result told. */
+#ifndef TSR_CLI_JOB_H
+#define TSR_CLI_JOB_H
+
+#include "cli/options.h"
+#include "convert/plan.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { TSR_JOB_OPTIONS = 10 };
+
+typedef struct tsr_job {
+    const char *command; /* "quantize": for messages */
+    const char *src, *dst, *json;
+    tsr_list ignore;
+    uint64_t max_shard_bytes, threads, cpumask, memory;
+    bool dry_run, force, quiet, help;
+    double low_sqnr; /* dB: tensors below it are pointed out */
+} tsr_job;
+
+/* With the defaults of this machine. */
+tsr_job tsr_job_defaults(const char *command);
+
+/* The shared options, to follow the command's own in a table; `options` has room for TSR_JOB_OPTIONS. */
+void tsr_job_options(tsr_job *job, tsr_option *options);
+
+/* After parsing: SRC and DST are given, apart from each other, and the numbers make sense. */
+tsr_status tsr_job_check(const tsr_job *job, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Carries out the plan (or prints it: --dry-run), and tells the result as asked. */
+tsr_status tsr_job_run(const tsr_job *job, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The error line, if there is one, and the exit code. */
+int tsr_job_end(const tsr_job *job, tsr_status status, const tsr_err *err);
+
+#endif
