@@ -205,8 +205,7 @@ static void print_summary(const tsr_job *job, const tsr_plan *plan, const tsr_en
         for (size_t i = 0; i < n; i++) {
             const tsr_quant_stats *const row = &result->rows[worst[i]];
             printf("  %6.2f dB  max error %.3g of amax %.3g  %s%s\n", tsr_quant_stats_sqnr(row), row->max_error,
-                   row->amax, plan->steps[worst[i]].in[0]->name,
-                   is_low(job, row) ? "  <- low: look at it" : "");
+                   row->amax, plan->steps[worst[i]].in[0]->name, is_low(job, row) ? "  <- low: look at it" : "");
         }
         if (low > 0)
             printf("%zu tensors are below %.0f dB: outliers or tiny values in a block\n", low, job->low_sqnr);

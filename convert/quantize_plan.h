@@ -3,13 +3,9 @@
 #define TSR_CONVERT_QUANTIZE_PLAN_H
 
 #include "convert/plan.h"
+#include "formats/weights.h"
 #include "quantize/fp8_block.h"
 #include "quantize/policy.h"
-
-typedef enum tsr_dialect {
-    TSR_DIALECT_DEEPSEEK,           /* weight_scale_inv; quant_method fp8: vLLM, SGLang, transformers, DeepSeek */
-    TSR_DIALECT_COMPRESSED_TENSORS, /* weight_scale; quant_method compressed-tensors */
-} tsr_dialect;
 
 typedef struct tsr_quantize_options {
     tsr_fp8_block block;

@@ -1,0 +1,356 @@
+/* Finding each weight's scale, and holding both to the rules. */
+#include "formats/weights.h"
+
+#include "formats/checked.h"
+#include "formats/json.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define U64(x) ((unsigned long long)(x))
+
+static const char kWeight[] = ".weight";
+
+/* Grids are padded for tensor parallelism, to a multiple of at most this many blocks. */
+enum { GRID_PADDING = 8 };
+
+static bool ends_with(const char *name, const char *suffix)
+{
+    const size_t n = strlen(name), m = strlen(suffix);
+    return n > m && strcmp(name + n - m, suffix) == 0;
+}
+
+size_t tsr_module_length(const char *name)
+{
+    return strlen(name) - (ends_with(name, kWeight) ? sizeof kWeight - 1 : 0);
+}
+
+/* ---- what config.json says ---- */
+
+const char *tsr_quantization_path(const tsr_checkpoint *c)
+{
+    static const char *const kPaths[] = {"quantization_config", "compression_config", "text_config.quantization_config"};
+    for (size_t i = 0; c->config != NULL && i < sizeof kPaths / sizeof *kPaths; i++) {
+        tsr_json_text value;
+        if (tsr_json_find(c->config, c->config_size, kPaths[i], &value) && !tsr_json_is(value, "null"))
+            return kPaths[i];
+    }
+    return NULL;
+}
+
+/* [128, 128], or "128x128" as old compressed-tensors wrote it. */
+static bool read_block(tsr_json_text value, uint64_t *rows, uint64_t *cols)
+{
+    tsr_json_reader r = tsr_json_open("", value.data, value.size);
+    uint64_t *const sizes[] = {rows, cols};
+    bool more;
+    if (value.size > 0 && value.data[0] == '"') {
+        unsigned a, b;
+        char text[32];
+        snprintf(text, sizeof text, "%.*s", (int)tsr_min_u64(value.size, 31), value.data);
+        if (sscanf(text, "\"%ux%u\"", &a, &b) != 2)
+            return false;
+        *rows = a;
+        *cols = b;
+        return a > 0 && b > 0;
+    }
+    if (tsr_json_enter_array(&r, NULL) != TSR_OK)
+        return false;
+    for (size_t i = 0; i < 2; i++) {
+        if (tsr_json_next_element(&r, &more, NULL) != TSR_OK || !more ||
+            tsr_json_read_u64(&r, sizes[i], NULL) != TSR_OK || *sizes[i] == 0)
+            return false;
+    }
+    return true;
+}
+
+/* The first block size among compressed-tensors' groups. */
+static void read_groups(tsr_weights *w, tsr_json_text groups)
+{
+    tsr_json_reader r = tsr_json_open("", groups.data, groups.size);
+    tsr_json_text name, group, block;
+    bool more;
+    if (tsr_json_enter_object(&r, NULL) != TSR_OK)
+        return;
+    while (tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
+           tsr_json_skip(&r, &group, NULL) == TSR_OK) {
+        if (tsr_json_find(group.data, group.size, "weights.block_structure", &block) &&
+            read_block(block, &w->block_rows, &w->block_cols))
+            return;
+    }
+}
+
+static tsr_status read_config(tsr_weights *w, const tsr_checkpoint *c, tsr_err *err)
+{
+    static const char *const kKnown[] = {"fp8", "compressed-tensors", "modelopt", "mxfp8"};
+    const char *const path = tsr_quantization_path(c);
+    tsr_json_text q, value;
+    if (path == NULL || !tsr_json_find(c->config, c->config_size, path, &q))
+        return TSR_OK;
+    w->method = tsr_json_find_string(q.data, q.size, "quant_method", &w->arena);
+    bool known = false;
+    for (size_t i = 0; w->method != NULL && i < sizeof kKnown / sizeof *kKnown; i++)
+        known = known || strcmp(w->method, kKnown[i]) == 0;
+    if (!known)
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": %s.quant_method '%s' is none that Tessera reads",
+                        c->path, path, w->method == NULL ? "" : w->method);
+    if (strcmp(w->method, "compressed-tensors") == 0) {
+        w->dialect = TSR_DIALECT_COMPRESSED_TENSORS;
+        if (tsr_json_find(q.data, q.size, "config_groups", &value))
+            read_groups(w, value);
+    } else if (tsr_json_find(q.data, q.size, "weight_block_size", &value) && !tsr_json_is(value, "null") &&
+               !read_block(value, &w->block_rows, &w->block_cols)) {
+        return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": %s.weight_block_size is not two positive integers",
+                        c->path, path);
+    }
+    const char *const format = tsr_json_find_string(q.data, q.size, "scale_fmt", &w->arena);
+    w->ue8m0 = format != NULL && strcmp(format, "ue8m0") == 0;
+    return TSR_OK;
+}
+
+/* ---- pairing ---- */
+
+typedef struct pairing {
+    tsr_weights *w;
+    const tsr_checkpoint *c;
+    bool *claimed; /* [tensors]: is a scale, of a weight or of its input */
+    tsr_err *err;
+} pairing;
+
+static const char *path_of(const pairing *p, const tsr_tensor *t)
+{
+    return p->c->files[t->file].path;
+}
+
+static size_t index_of(const pairing *p, const tsr_tensor *t)
+{
+    return (size_t)(t - p->c->tensors.items);
+}
+
+/* The tensor called the first `length` characters of `name`, and `suffix`. */
+static const tsr_tensor *find_sibling(const pairing *p, const char *name, size_t length, const char *suffix)
+{
+    char text[1200];
+    if (length + strlen(suffix) >= sizeof text)
+        return NULL;
+    snprintf(text, sizeof text, "%.*s%s", (int)length, name, suffix);
+    return tsr_checkpoint_find(p->c, text);
+}
+
+static tsr_status find_scale(const pairing *p, tsr_weight *x)
+{
+    static const struct {
+        const char *suffix;
+        bool of_module; /* behind the name without ".weight" */
+    } kSpellings[] = {{"_scale_inv", false}, {"_scales_inv", false}, {"_scale", false}, {".scale", true},
+                      {".scale_weight", true}};
+    const char *const name = x->data->name;
+    const size_t module = tsr_module_length(name);
+    for (size_t i = 0; i < sizeof kSpellings / sizeof *kSpellings; i++) {
+        if (kSpellings[i].of_module && name[module] == '\0')
+            continue;
+        const tsr_tensor *const t =
+            find_sibling(p, name, kSpellings[i].of_module ? module : strlen(name), kSpellings[i].suffix);
+        if (t == NULL)
+            continue;
+        if (x->scale != NULL)
+            return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' has two scales, '%s' and '%s': which one holds?",
+                            path_of(p, x->data), name, x->scale->name, t->name);
+        x->scale = t;
+    }
+    if (x->scale == NULL)
+        return tsr_fail(p->err, TSR_E_FORMAT,
+                        "%s: '%s' is F8_E4M3 without a scale (looked for '%s_scale_inv' and its other spellings in all "
+                        "%zu files): its values cannot be known",
+                        path_of(p, x->data), name, name, p->c->n_files);
+    p->claimed[index_of(p, x->scale)] = true;
+    x->activation = find_sibling(p, name, module, ".input_scale");
+    if (x->activation == NULL)
+        x->activation = find_sibling(p, name, module, ".activation_scale");
+    if (x->activation != NULL)
+        p->claimed[index_of(p, x->activation)] = true;
+    return TSR_OK;
+}
+
+static bool fits(uint64_t stored, uint64_t needed)
+{
+    return stored >= needed && stored <= tsr_round_up(needed, GRID_PADDING);
+}
+
+/* One scale a matrix or one a row, where no block size is stated. */
+static bool take_coarse(tsr_weight *x)
+{
+    const tsr_tensor *const s = x->scale;
+    const uint64_t n = tsr_tensor_elements(s);
+    const bool column = s->rank == 0 || s->shape[s->rank - 1] == 1 || s->rank < x->data->rank;
+    if (!column || (n != x->matrices && n != x->matrices * x->rows))
+        return false;
+    x->block_rows = n == x->matrices ? x->rows : 1;
+    x->block_cols = x->cols;
+    x->grid_rows = n / x->matrices;
+    x->grid_cols = 1;
+    return true;
+}
+
+static tsr_status check_grid(const pairing *p, tsr_weight *x)
+{
+    const tsr_tensor *const t = x->data, *const s = x->scale;
+    char shape[192], grid[192];
+    tsr_shape_text(t, shape, sizeof shape);
+    tsr_shape_text(s, grid, sizeof grid);
+    if (s->dtype != TSR_F32 && s->dtype != TSR_BF16 && s->dtype != TSR_F16 && s->dtype != TSR_F8_E8M0)
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: '%s' is %s; scales are F32, BF16, F16 or F8_E8M0",
+                        path_of(p, s), s->name, tsr_dtype_name(s->dtype));
+    if (t->rank != 2 && t->rank != 3)
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: '%s' is F8_E4M3 %s: neither a matrix nor a stack of them",
+                        path_of(p, t), t->name, shape);
+    x->matrices = t->rank == 3 ? t->shape[0] : 1;
+    x->rows = t->shape[t->rank - 2];
+    x->cols = t->shape[t->rank - 1];
+    if (p->w->block_rows == 0) {
+        if (take_coarse(x))
+            return TSR_OK;
+        return tsr_fail(p->err, TSR_E_USAGE,
+                        "%s: '%s' %s is scaled by '%s' %s, and no block size is stated (quantization_config."
+                        "weight_block_size): --block 128x128 states it",
+                        path_of(p, t), t->name, shape, s->name, grid);
+    }
+    x->block_rows = p->w->block_rows;
+    x->block_cols = p->w->block_cols;
+    const uint64_t rows = tsr_ceil_div(x->rows, x->block_rows), cols = tsr_ceil_div(x->cols, x->block_cols);
+    if (s->rank != t->rank || (t->rank == 3 && s->shape[0] != t->shape[0]) || !fits(s->shape[s->rank - 2], rows) ||
+        !fits(s->shape[s->rank - 1], cols))
+        return tsr_fail(p->err, TSR_E_FORMAT,
+                        "%s: '%s' is %s; blocks of %llux%llu of '%s' %s need a grid of %llu x %llu: the scale belongs to "
+                        "another weight or another block size",
+                        path_of(p, s), s->name, grid, U64(x->block_rows), U64(x->block_cols), t->name, shape, U64(rows),
+                        U64(cols));
+    x->grid_rows = s->shape[s->rank - 2];
+    x->grid_cols = s->shape[s->rank - 1];
+    return TSR_OK;
+}
+
+/* A tensor that by its name scales something, and that no F8 weight has claimed. */
+static tsr_status check_orphan(const pairing *p, const tsr_tensor *t)
+{
+    static const char *const kSuffixes[] = {"_scale_inv", "_scales_inv", ".weight_scale", ".scale_weight"};
+    for (size_t i = 0; i < sizeof kSuffixes / sizeof *kSuffixes; i++) {
+        if (!ends_with(t->name, kSuffixes[i]))
+            continue;
+        const bool module = kSuffixes[i][0] == '.';
+        const size_t length = strlen(t->name) - strlen(kSuffixes[i]);
+        const tsr_tensor *const weight = find_sibling(p, t->name, length, module ? kWeight : "");
+        if (weight == NULL)
+            return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' is the scale of a weight that is in none of the %zu files",
+                            path_of(p, t), t->name, p->c->n_files);
+        if (weight->dtype == TSR_I8 || weight->dtype == TSR_U8)
+            return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: '%s' is %s with a scale: Tessera reads e4m3 here",
+                            path_of(p, weight), weight->name, tsr_dtype_name(weight->dtype));
+        return tsr_fail(p->err, TSR_E_FORMAT,
+                        "%s: '%s' is left over: its weight '%s' is %s, not F8_E4M3; was the weight dequantized "
+                        "already, or copied without a look?",
+                        path_of(p, t), t->name, weight->name, tsr_dtype_name(weight->dtype));
+    }
+    return TSR_OK;
+}
+
+static tsr_status check_dtype(const pairing *p, const tsr_tensor *t)
+{
+    switch (t->dtype) {
+    case TSR_F8_E5M2:
+    case TSR_F8_E4M3FNUZ:
+    case TSR_F8_E5M2FNUZ:
+    case TSR_F4:
+    case TSR_F6_E2M3:
+    case TSR_F6_E3M2:
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: '%s' is %s, which Tessera does not read", path_of(p, t),
+                        t->name, tsr_dtype_name(t->dtype));
+    default:
+        return TSR_OK;
+    }
+}
+
+static tsr_status pair_all(pairing *p)
+{
+    tsr_weights *const w = p->w;
+    const tsr_tensors *const all = &p->c->tensors;
+    for (size_t i = 0; i < all->count; i++) {
+        if (all->items[i].dtype != TSR_F8_E4M3)
+            continue;
+        tsr_weight x = {.data = &all->items[i]};
+        TSR_TRY(find_scale(p, &x));
+        TSR_TRY(check_grid(p, &x));
+        w->items[w->n_scaled++] = x;
+    }
+    /* Spread the scaled ones over their places in the checkpoint's order, from the back. */
+    size_t scaled = w->n_scaled;
+    w->count = all->count;
+    for (size_t i = all->count; i-- > 0;) {
+        const bool is_scaled = scaled > 0 && w->items[scaled - 1].data == &all->items[i];
+        w->items[i] = is_scaled ? w->items[--scaled] : (tsr_weight){.data = &all->items[i]};
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < all->count; i++) {
+        if (p->claimed[i])
+            continue;
+        if (w->items[i].scale == NULL) {
+            TSR_TRY(check_dtype(p, &all->items[i]));
+            TSR_TRY(check_orphan(p, &all->items[i]));
+        }
+        w->items[kept++] = w->items[i];
+    }
+    w->count = kept;
+    if (w->n_scaled == 0 && w->method != NULL)
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                        "%s/" TSR_CONFIG_NAME ": quant_method is '%s', but no tensor is F8_E4M3: the configuration "
+                        "belongs to another checkpoint, or the weights are in a format that Tessera does not read here",
+                        p->c->path, w->method);
+    return TSR_OK;
+}
+
+tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
+                            uint64_t block_cols, tsr_err *err)
+{
+    *weights = (tsr_weights){0};
+    pairing p = {.w = weights, .c = checkpoint, .err = err};
+    p.claimed = calloc(checkpoint->tensors.count + 1, sizeof *p.claimed);
+    weights->items = tsr_arena_alloc(&weights->arena, (checkpoint->tensors.count + 1) * sizeof *weights->items);
+    tsr_status status = TSR_OK;
+    if (p.claimed == NULL || weights->items == NULL)
+        status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", checkpoint->path);
+    if (status == TSR_OK)
+        status = read_config(weights, checkpoint, err);
+    if (status == TSR_OK && block_rows != 0) {
+        weights->block_rows = block_rows;
+        weights->block_cols = block_cols;
+    }
+    if (status == TSR_OK)
+        status = pair_all(&p);
+    free(p.claimed);
+    if (status != TSR_OK)
+        tsr_weights_free(weights);
+    return status;
+}
+
+void tsr_weights_free(tsr_weights *weights)
+{
+    tsr_arena_free(&weights->arena);
+    *weights = (tsr_weights){0};
+}
+
+const tsr_weight *tsr_weights_find(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *name)
+{
+    const tsr_tensor *const t = tsr_checkpoint_find(checkpoint, name);
+    size_t low = 0, high = weights->count;
+    while (t != NULL && low < high) { /* items stand in the order of their tensors' addresses */
+        const size_t middle = low + (high - low) / 2;
+        if (weights->items[middle].data == t)
+            return &weights->items[middle];
+        if (weights->items[middle].data < t)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}

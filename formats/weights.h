@@ -1,0 +1,69 @@
+/* What a checkpoint's tensors mean together: which F8_E4M3 tensor is scaled by which other one, in blocks of what size.
+ *
+ * Pairing looks at names, shapes, dtypes and config.json; no weight is read. It is strict: every F8 tensor has exactly
+ * one scale, of the grid that its shape and the stated block size ask for, and every scale has one weight; or the
+ * checkpoint is refused, naming the culprit. (Used without its scale, an e4m3 weight is wrong by a factor of thousands,
+ * and nothing crashes.)
+ *
+ * Spellings of the scale of X.weight: X.weight_scale_inv (DeepSeek, Hugging Face), X.weight_scale (compressed-tensors,
+ * Quark), X.scale (DeepSeek's inference code), X.scale_weight (ComfyUI); of experts.gate_up_proj, a stack:
+ * experts.gate_up_proj_scale_inv, _scales_inv or _scale. All of them are multipliers: y = value(code) * scale. */
+#ifndef TSR_FORMATS_WEIGHTS_H
+#define TSR_FORMATS_WEIGHTS_H
+
+#include "formats/arena.h"
+#include "formats/checkpoint.h"
+#include "formats/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A tensor with its meaning: a plain one, or codes with their scales.
+ * Element [m, r, c] of codes is value(code) * scale[m, r / block_rows, c / block_cols]. */
+typedef struct tsr_weight {
+    const tsr_tensor *data;           /* anything, or F8_E4M3 [R, C] or [M, R, C] */
+    const tsr_tensor *scale;          /* NULL: plain. F32, F16, BF16 or F8_E8M0 */
+    uint64_t matrices, rows, cols;    /* M (1 for a matrix), R, C; 0 when plain */
+    uint64_t block_rows, block_cols;  /* rows x 1 block for one scale a row, R x C for one a matrix */
+    uint64_t grid_rows, grid_cols;    /* of the scale as it is stored: at least ceil(R / block_rows), ... */
+    const tsr_tensor *activation;     /* static scale of the layer's input, of no use without the codes; or NULL */
+} tsr_weight;
+
+typedef enum tsr_dialect {
+    TSR_DIALECT_DEEPSEEK,           /* weight_scale_inv; quant_method fp8: vLLM, SGLang, transformers, DeepSeek */
+    TSR_DIALECT_COMPRESSED_TENSORS, /* weight_scale; quant_method compressed-tensors */
+} tsr_dialect;
+
+typedef struct tsr_weights {
+    tsr_weight *items; /* in the order of the checkpoint; scales appear with their weights only. In its arena */
+    size_t count;
+    size_t n_scaled;    /* of them are codes */
+    const char *method; /* quant_method as config.json has it; NULL when it has none */
+    tsr_dialect dialect;
+    uint64_t block_rows, block_cols; /* as stated; 0 when no block size is */
+    bool ue8m0;                      /* config.json says that scales are powers of two */
+    tsr_arena arena;
+} tsr_weights;
+
+/* Pairs. `block_rows` and `block_cols` overrule config.json when they are not 0; the size of blocks is never guessed
+ * from shapes. A grid may be larger than its weight needs, up to the next multiple of 8 blocks (padded for tensor
+ * parallelism): the surplus is not looked at.
+ * TSR_E_FORMAT: a weight without scale or with two, a scale without weight, a grid that does not fit.
+ * TSR_E_UNSUPPORTED: a quantization that is not block, channel or tensor FP8. TSR_E_USAGE: a block size is needed. */
+tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
+                            uint64_t block_cols, tsr_err *err) TSR_WARN_UNUSED;
+
+void tsr_weights_free(tsr_weights *weights);
+
+/* The entry of the tensor of this name (not of a scale), or NULL. Logarithmic. */
+const tsr_weight *tsr_weights_find(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *name);
+
+/* Dotted path of the quantization's object in config.json: at the top, or in a multimodal model's text_config. NULL
+ * when the model is not quantized. */
+const char *tsr_quantization_path(const tsr_checkpoint *checkpoint);
+
+/* "model.layers.0.mlp.down_proj.weight" without ".weight"; other names as they are. Returns the length. */
+size_t tsr_module_length(const char *name);
+
+#endif
