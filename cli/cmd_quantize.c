@@ -45,7 +45,7 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
     enum { OWN = 8 };
     size_t n;
     tsr_job_options(job, options + OWN);
-    TSR_TRY(tsr_options_parse(options, OWN + TSR_JOB_OPTIONS, argc, argv, &job->src, 1, &n, err));
+    TSR_TRY(tsr_options_parse(options, OWN + TSR_JOB_OPTIONS, argc, argv, &job->src, 1, &n, NULL, err));
     if (job->help) {
         fputs(kHelp, stdout);
         tsr_options_help(options, OWN + TSR_JOB_OPTIONS);
@@ -67,7 +67,7 @@ static tsr_status quantize(const tsr_job *job, const arguments *a, tsr_err *err)
                    .n_exclude = a->exclude.count},
         .max_shard_bytes = job->max_shard_bytes,
     };
-    TSR_TRY(tsr_parse_block(a->block, &options.block.block_rows, &options.block.block_cols, err));
+    TSR_TRY(tsr_parse_block("--block", a->block, &options.block.block_rows, &options.block.block_cols, err));
     TSR_TRY(tsr_checkpoint_open(&opened, job->src, job->ignore.items, job->ignore.count, err));
     const tsr_checkpoint *const source = opened;
     tsr_status status = tsr_quantize_plan(&plan, &source, &options, err);

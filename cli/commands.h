@@ -3,5 +3,6 @@
 #define TSR_CLI_COMMANDS_H
 
 int tsr_cmd_quantize(int argc, char **argv);
+int tsr_cmd_convert(int argc, char **argv);
 
 #endif

@@ -153,11 +153,11 @@ static void print_plan(const tsr_job *job, const tsr_plan *plan)
 }
 
 /* The steps with the lowest SQNR, worst first. */
-static size_t find_worst(const tsr_plan *plan, const tsr_quant_stats *rows, size_t worst[WORST])
+static size_t find_worst(const tsr_plan *plan, const tsr_quant_stats *rows, tsr_stats_of of, size_t worst[WORST + 1])
 {
     size_t n = 0;
     for (size_t s = 0; s < plan->n_steps; s++) {
-        if (!plan->steps[s].op->has_stats)
+        if (plan->steps[s].op->stats_of != of)
             continue;
         const double sqnr = tsr_quant_stats_sqnr(&rows[s]);
         size_t at = n;
@@ -177,12 +177,13 @@ static bool is_low(const tsr_job *job, const tsr_quant_stats *row)
     return row->sum_x2 > 0 && tsr_quant_stats_sqnr(row) < job->low_sqnr;
 }
 
-static tsr_quant_stats add_all(const tsr_job *job, const tsr_plan *plan, const tsr_quant_stats *rows, size_t *low)
+static tsr_quant_stats add_all(const tsr_job *job, const tsr_plan *plan, const tsr_quant_stats *rows, tsr_stats_of of,
+                               size_t *low)
 {
     tsr_quant_stats whole = {0};
     *low = 0;
     for (size_t s = 0; s < plan->n_steps; s++) {
-        if (!plan->steps[s].op->has_stats)
+        if (plan->steps[s].op->stats_of != of)
             continue;
         tsr_quant_stats_add(&whole, &rows[s]);
         *low += is_low(job, &rows[s]);
@@ -190,26 +191,34 @@ static tsr_quant_stats add_all(const tsr_job *job, const tsr_plan *plan, const t
     return whole;
 }
 
-static void print_summary(const tsr_job *job, const tsr_plan *plan, const tsr_engine_result *result)
+/* What was lost, of the whole and of the worst tensors; nothing when no step has such statistics. */
+static void print_errors(const tsr_job *job, const tsr_plan *plan, const tsr_quant_stats *rows, tsr_stats_of of,
+                         const char *title)
 {
     size_t low, worst[WORST + 1];
-    const tsr_quant_stats whole = add_all(job, plan, result->rows, &low);
-    print_sums(plan);
-    if (whole.elements > 0) {
-        printf("whole: SQNR %.2f dB, relative error %.5f, cosine %.6f, %llu saturated, %llu flushed to zero, %llu zero "
-               "blocks\n",
-               tsr_quant_stats_sqnr(&whole), tsr_quant_stats_relative_error(&whole), tsr_quant_stats_cosine(&whole),
-               U64(whole.saturated), U64(whole.flushed), U64(whole.zero_blocks));
-        const size_t n = find_worst(plan, result->rows, worst);
-        printf("worst tensors:\n");
-        for (size_t i = 0; i < n; i++) {
-            const tsr_quant_stats *const row = &result->rows[worst[i]];
-            printf("  %6.2f dB  max error %.3g of amax %.3g  %s%s\n", tsr_quant_stats_sqnr(row), row->max_error,
-                   row->amax, plan->steps[worst[i]].in[0]->name, is_low(job, row) ? "  <- low: look at it" : "");
-        }
-        if (low > 0)
-            printf("%zu tensors are below %.0f dB: outliers or tiny values in a block\n", low, job->low_sqnr);
+    const tsr_quant_stats whole = add_all(job, plan, rows, of, &low);
+    if (whole.elements == 0)
+        return;
+    printf("%s: SQNR %.2f dB, relative error %.5f, cosine %.6f, %llu saturated, %llu flushed to zero, %llu zero "
+           "blocks\n",
+           title, tsr_quant_stats_sqnr(&whole), tsr_quant_stats_relative_error(&whole), tsr_quant_stats_cosine(&whole),
+           U64(whole.saturated), U64(whole.flushed), U64(whole.zero_blocks));
+    const size_t n = find_worst(plan, rows, of, worst);
+    printf("worst tensors:\n");
+    for (size_t i = 0; i < n; i++) {
+        const tsr_quant_stats *const row = &rows[worst[i]];
+        printf("  %6.2f dB  max error %.3g of amax %.3g  %s%s\n", tsr_quant_stats_sqnr(row), row->max_error, row->amax,
+               plan->steps[worst[i]].in[0]->name, is_low(job, row) ? "  <- low: look at it" : "");
     }
+    if (low > 0)
+        printf("%zu tensors are below %.0f dB: outliers or tiny values in a block\n", low, job->low_sqnr);
+}
+
+static void print_summary(const tsr_job *job, const tsr_plan *plan, const tsr_engine_result *result)
+{
+    print_sums(plan);
+    print_errors(job, plan, result->rows, TSR_STATS_SOURCE, "whole");
+    print_errors(job, plan, result->rows, TSR_STATS_ORIGINAL, "against the original");
     char read[32], written[32], rate[32];
     printf("%s read, %s written in %.1f s (%s/s), %u threads\n", tsr_bytes_text((double)result->bytes_read, read),
            tsr_bytes_text((double)result->bytes_written, written), result->seconds,
@@ -273,8 +282,9 @@ static void json_plan(tsr_text *t, const tsr_plan *plan)
 
 static void json_result(tsr_text *t, const tsr_job *job, const tsr_plan *plan, const tsr_engine_result *result)
 {
-    size_t low;
-    const tsr_quant_stats whole = add_all(job, plan, result->rows, &low);
+    size_t low, unused;
+    const tsr_quant_stats whole = add_all(job, plan, result->rows, TSR_STATS_SOURCE, &low);
+    const tsr_quant_stats against = add_all(job, plan, result->rows, TSR_STATS_ORIGINAL, &unused);
     tsr_json_key(t, "seconds");
     tsr_json_number(t, result->seconds);
     tsr_json_key(t, "threads");
@@ -285,6 +295,12 @@ static void json_result(tsr_text *t, const tsr_job *job, const tsr_plan *plan, c
         tsr_json_key(t, "tensors_below_30_db");
         tsr_json_u64(t, low);
         tsr_quant_stats_json(t, &whole);
+    }
+    if (against.elements > 0) {
+        tsr_json_key(t, "against");
+        tsr_json_begin_object(t, false);
+        tsr_quant_stats_json(t, &against);
+        tsr_json_end_object(t);
     }
 }
 

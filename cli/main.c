@@ -10,6 +10,7 @@ static const struct {
     int (*run)(int argc, char **argv);
 } kCommands[] = {
     {"quantize", "a BF16 checkpoint to block FP8 (DeepSeek-V3's format)", tsr_cmd_quantize},
+    {"convert", "an FP8 checkpoint to BF16, other blocks or another dialect", tsr_cmd_convert},
 };
 
 static void print_help(FILE *out)

@@ -103,9 +103,12 @@ static const tsr_option *find(const tsr_option *options, size_t n, const char *n
 }
 
 tsr_status tsr_options_parse(const tsr_option *options, size_t n_options, int argc, char **argv,
-                             const char **positional, size_t max_positional, size_t *n_positional, tsr_err *err)
+                             const char **positional, size_t max_positional, size_t *n_positional, uint64_t *given,
+                             tsr_err *err)
 {
     *n_positional = 0;
+    if (given != NULL)
+        *given = 0;
     for (int i = 0; i < argc; i++) {
         const char *const word = argv[i];
         if (word[0] != '-' || word[1] == '\0') {
@@ -128,6 +131,8 @@ tsr_status tsr_options_parse(const tsr_option *options, size_t n_options, int ar
             text = argv[++i];
         }
         TSR_TRY(assign(o, text, err));
+        if (given != NULL)
+            *given |= (uint64_t)1 << (o - options);
     }
     return TSR_OK;
 }
@@ -145,12 +150,15 @@ void tsr_options_help(const tsr_option *options, size_t n_options)
     }
 }
 
-tsr_status tsr_parse_block(const char *text, uint32_t *rows, uint32_t *cols, tsr_err *err)
+tsr_status tsr_parse_block(const char *name, const char *text, uint32_t *rows, uint32_t *cols, tsr_err *err)
 {
     unsigned r, c;
     char rest;
+    *rows = *cols = 0;
+    if (text == NULL)
+        return TSR_OK;
     if (sscanf(text, "%ux%u%c", &r, &c, &rest) != 2 || r == 0 || c == 0 || r > 4096 || c > 4096)
-        return tsr_fail(err, TSR_E_USAGE, "--block: '%s' is not ROWSxCOLUMNS, each from 1 to 4096", text);
+        return tsr_fail(err, TSR_E_USAGE, "%s: '%s' is not ROWSxCOLUMNS, each from 1 to 4096", name, text);
     *rows = r;
     *cols = c;
     return TSR_OK;

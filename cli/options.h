@@ -31,15 +31,17 @@ typedef struct tsr_option {
 } tsr_option;
 
 /* Parses argv[0..argc) (without program and command). Words without a dash go to positional[0..*n_positional), at most
- * max_positional. TSR_E_USAGE names the option and what it takes. */
+ * max_positional. *given (may be NULL): bit i says that options[i] was there; at most 64 options. TSR_E_USAGE names the
+ * option and what it takes. */
 tsr_status tsr_options_parse(const tsr_option *options, size_t n_options, int argc, char **argv,
-                             const char **positional, size_t max_positional, size_t *n_positional,
+                             const char **positional, size_t max_positional, size_t *n_positional, uint64_t *given,
                              tsr_err *err) TSR_WARN_UNUSED;
 
 /* Prints the table to stdout. */
 void tsr_options_help(const tsr_option *options, size_t n_options);
 
-/* "128x128". */
-tsr_status tsr_parse_block(const char *text, uint32_t *rows, uint32_t *cols, tsr_err *err) TSR_WARN_UNUSED;
+/* "128x128", the value of the option `name`; NULL gives 0x0. */
+tsr_status tsr_parse_block(const char *name, const char *text, uint32_t *rows, uint32_t *cols,
+                           tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

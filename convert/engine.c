@@ -178,7 +178,7 @@ static tsr_status begin_step(run *r, size_t index, tsr_err *err)
     step_state *const s = calloc(1, sizeof *s);
     r->steps[index] = s;
     if (s == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", step->out[0]->name);
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", step->in[0]->name);
     s->units = s->left = step->op->units(step);
     s->partials = r->verifying ? NULL : calloc(s->units + 1, sizeof *s->partials);
     bool ok = r->verifying || s->partials != NULL;
@@ -188,7 +188,7 @@ static tsr_status begin_step(run *r, size_t index, tsr_err *err)
             ok = ok && s->held[i] != NULL;
         }
     }
-    return ok ? TSR_OK : tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", step->out[0]->name);
+    return ok ? TSR_OK : tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", step->in[0]->name);
 }
 
 static void free_step(run *r, size_t index)

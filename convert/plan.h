@@ -31,6 +31,13 @@ typedef struct tsr_window {
 
 struct tsr_step;
 
+/* What a step's statistics compare its result with. */
+typedef enum tsr_stats_of {
+    TSR_STATS_NONE,
+    TSR_STATS_SOURCE,   /* with what it was made from */
+    TSR_STATS_ORIGINAL, /* with a second checkpoint's tensor: --against */
+} tsr_stats_of;
+
 /* One piece of a step. The engine packs the windows' bytes into the buffers (rows without gaps). */
 typedef struct tsr_unit {
     uint32_t from[TSR_MAX_WINDOWS];  /* in[i] is of step->in[from[i]]; from[i] = i when windows() is called */
@@ -52,7 +59,7 @@ typedef struct tsr_op {
                       tsr_quant_stats *stats, tsr_err *err);
     /* After the last unit, with the held outputs complete; NULL: nothing to do. */
     tsr_status (*finish)(const struct tsr_step *step, void *const *held, tsr_quant_stats *stats, tsr_err *err);
-    bool has_stats; /* the step appears in the report */
+    tsr_stats_of stats_of; /* the step appears in the report, unless NONE */
 } tsr_op;
 
 typedef struct tsr_step {

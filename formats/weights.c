@@ -30,7 +30,8 @@ size_t tsr_module_length(const char *name)
 
 const char *tsr_quantization_path(const tsr_checkpoint *c)
 {
-    static const char *const kPaths[] = {"quantization_config", "compression_config", "text_config.quantization_config"};
+    static const char *const kPaths[] = {"quantization_config", "compression_config",
+                                         "text_config.quantization_config"};
     for (size_t i = 0; c->config != NULL && i < sizeof kPaths / sizeof *kPaths; i++) {
         tsr_json_text value;
         if (tsr_json_find(c->config, c->config_size, kPaths[i], &value) && !tsr_json_is(value, "null"))
@@ -93,8 +94,9 @@ static tsr_status read_config(tsr_weights *w, const tsr_checkpoint *c, tsr_err *
     for (size_t i = 0; w->method != NULL && i < sizeof kKnown / sizeof *kKnown; i++)
         known = known || strcmp(w->method, kKnown[i]) == 0;
     if (!known)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": %s.quant_method '%s' is none that Tessera reads",
-                        c->path, path, w->method == NULL ? "" : w->method);
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s/" TSR_CONFIG_NAME ": %s.quant_method '%s' is none that Tessera reads", c->path, path,
+                        w->method == NULL ? "" : w->method);
     if (strcmp(w->method, "compressed-tensors") == 0) {
         w->dialect = TSR_DIALECT_COMPRESSED_TENSORS;
         if (tsr_json_find(q.data, q.size, "config_groups", &value))
@@ -143,8 +145,8 @@ static tsr_status find_scale(const pairing *p, tsr_weight *x)
     static const struct {
         const char *suffix;
         bool of_module; /* behind the name without ".weight" */
-    } kSpellings[] = {{"_scale_inv", false}, {"_scales_inv", false}, {"_scale", false}, {".scale", true},
-                      {".scale_weight", true}};
+    } kSpellings[] = {
+        {"_scale_inv", false}, {"_scales_inv", false}, {"_scale", false}, {".scale", true}, {".scale_weight", true}};
     const char *const name = x->data->name;
     const size_t module = tsr_module_length(name);
     for (size_t i = 0; i < sizeof kSpellings / sizeof *kSpellings; i++) {
@@ -213,7 +215,7 @@ static tsr_status check_grid(const pairing *p, tsr_weight *x)
             return TSR_OK;
         return tsr_fail(p->err, TSR_E_USAGE,
                         "%s: '%s' %s is scaled by '%s' %s, and no block size is stated (quantization_config."
-                        "weight_block_size): --block 128x128 states it",
+                        "weight_block_size): --source-block 128x128 states it",
                         path_of(p, t), t->name, shape, s->name, grid);
     }
     x->block_rows = p->w->block_rows;
@@ -221,11 +223,11 @@ static tsr_status check_grid(const pairing *p, tsr_weight *x)
     const uint64_t rows = tsr_ceil_div(x->rows, x->block_rows), cols = tsr_ceil_div(x->cols, x->block_cols);
     if (s->rank != t->rank || (t->rank == 3 && s->shape[0] != t->shape[0]) || !fits(s->shape[s->rank - 2], rows) ||
         !fits(s->shape[s->rank - 1], cols))
-        return tsr_fail(p->err, TSR_E_FORMAT,
-                        "%s: '%s' is %s; blocks of %llux%llu of '%s' %s need a grid of %llu x %llu: the scale belongs to "
-                        "another weight or another block size",
-                        path_of(p, s), s->name, grid, U64(x->block_rows), U64(x->block_cols), t->name, shape, U64(rows),
-                        U64(cols));
+        return tsr_fail(
+            p->err, TSR_E_FORMAT,
+            "%s: '%s' is %s; blocks of %llux%llu of '%s' %s need a grid of %llu x %llu: the scale belongs to "
+            "another weight or another block size",
+            path_of(p, s), s->name, grid, U64(x->block_rows), U64(x->block_cols), t->name, shape, U64(rows), U64(cols));
     x->grid_rows = s->shape[s->rank - 2];
     x->grid_cols = s->shape[s->rank - 1];
     return TSR_OK;

@@ -22,12 +22,12 @@
 /* A tensor with its meaning: a plain one, or codes with their scales.
  * Element [m, r, c] of codes is value(code) * scale[m, r / block_rows, c / block_cols]. */
 typedef struct tsr_weight {
-    const tsr_tensor *data;           /* anything, or F8_E4M3 [R, C] or [M, R, C] */
-    const tsr_tensor *scale;          /* NULL: plain. F32, F16, BF16 or F8_E8M0 */
-    uint64_t matrices, rows, cols;    /* M (1 for a matrix), R, C; 0 when plain */
-    uint64_t block_rows, block_cols;  /* rows x 1 block for one scale a row, R x C for one a matrix */
-    uint64_t grid_rows, grid_cols;    /* of the scale as it is stored: at least ceil(R / block_rows), ... */
-    const tsr_tensor *activation;     /* static scale of the layer's input, of no use without the codes; or NULL */
+    const tsr_tensor *data;          /* anything, or F8_E4M3 [R, C] or [M, R, C] */
+    const tsr_tensor *scale;         /* NULL: plain. F32, F16, BF16 or F8_E8M0 */
+    uint64_t matrices, rows, cols;   /* M (1 for a matrix), R, C; 0 when plain */
+    uint64_t block_rows, block_cols; /* rows x 1 block for one scale a row, R x C for one a matrix */
+    uint64_t grid_rows, grid_cols;   /* of the scale as it is stored: at least ceil(R / block_rows), ... */
+    const tsr_tensor *activation;    /* static scale of the layer's input, of no use without the codes; or NULL */
 } tsr_weight;
 
 typedef enum tsr_dialect {

@@ -202,39 +202,64 @@ static void make_codes(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, co
     k->encode_e4m3_f32(group->f32, group->rows, group->cols, group->ld, width, scales, group->codes, group->ld_codes);
 }
 
-/* One group: `first` is the flat index of its first element. */
-static tsr_status quantize_group(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const tsr_fp8_band *band,
-                                 const block *group, uint64_t first, float *scales, tsr_quant_stats *stats,
-                                 tsr_err *err)
+/* Adds what the group's codes and scales cost; `first` is the flat index of its first element. */
+static tsr_status measure_group(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const tsr_fp8_band *band,
+                                const block *group, uint64_t first, const float *scales, const uint32_t *amax,
+                                tsr_quant_stats *stats, tsr_err *err)
 {
-    uint32_t amax[MAX_GROUP];
     const size_t width = scheme->block_cols;
-    make_codes(scheme, k, group, amax, scales);
     for (size_t col = 0, i = 0; col < group->cols; col += width, i++) {
         const block b = part_of(group, col, tsr_min_u64(width, group->cols - col));
         if (amax[i] >= TSR_FP32_INF_BITS)
             return report_not_finite(band, &b, first + col, err);
-        if (scheme->search && amax[i] != 0) {
-            scales[i] = search_scale(scheme, k, &b, scales[i]);
-            encode(k, &b, width, &scales[i]);
-        }
-    }
-    for (size_t col = 0, i = 0; col < group->cols; col += width, i++) {
-        const block b = part_of(group, col, tsr_min_u64(width, group->cols - col));
         const tsr_quant_stats cost = block_stats(k, band, &b, first + col, scales[i], amax[i]);
         tsr_quant_stats_add(stats, &cost);
     }
     return TSR_OK;
 }
 
+static void search_group(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const block *group, float *scales,
+                         const uint32_t *amax)
+{
+    const size_t width = scheme->block_cols;
+    for (size_t col = 0, i = 0; col < group->cols; col += width, i++) {
+        if (amax[i] == 0 || amax[i] >= TSR_FP32_INF_BITS)
+            continue;
+        const block b = part_of(group, col, tsr_min_u64(width, group->cols - col));
+        scales[i] = search_scale(scheme, k, &b, scales[i]);
+        encode(k, &b, width, &scales[i]);
+    }
+}
+
 tsr_status tsr_fp8_block_quantize(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, const tsr_fp8_band *band,
                                   tsr_quant_stats *stats, tsr_err *err)
 {
     const size_t step = group_cols(scheme);
+    uint32_t amax[MAX_GROUP];
     for (uint64_t col = 0; col < band->cols; col += step) {
         const block group = take_columns(kernels, band, col, tsr_min_u64(step, band->cols - col));
-        TSR_TRY(quantize_group(scheme, kernels, band, &group, band->first + col,
-                               band->scales + col / scheme->block_cols, stats, err));
+        float *const scales = band->scales + col / scheme->block_cols;
+        make_codes(scheme, kernels, &group, amax, scales);
+        if (scheme->search)
+            search_group(scheme, kernels, &group, scales, amax);
+        TSR_TRY(measure_group(scheme, kernels, band, &group, band->first + col, scales, amax, stats, err));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_fp8_block_measure(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, const tsr_fp8_band *band,
+                                 tsr_quant_stats *stats, tsr_err *err)
+{
+    const size_t step = group_cols(scheme);
+    uint32_t amax[MAX_GROUP];
+    for (uint64_t col = 0; col < band->cols; col += step) {
+        const block group = take_columns(kernels, band, col, tsr_min_u64(step, band->cols - col));
+        if (group.bf16 != NULL)
+            kernels->amax_bf16(group.bf16, group.rows, group.cols, group.ld, scheme->block_cols, amax);
+        else
+            kernels->amax_f32(group.f32, group.rows, group.cols, group.ld, scheme->block_cols, amax);
+        TSR_TRY(measure_group(scheme, kernels, band, &group, band->first + col, band->scales + col / scheme->block_cols,
+                              amax, stats, err));
     }
     return TSR_OK;
 }

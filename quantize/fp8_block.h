@@ -47,4 +47,8 @@ size_t tsr_fp8_block_scratch(const tsr_fp8_block *scheme, tsr_dtype dtype);
 tsr_status tsr_fp8_block_quantize(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, const tsr_fp8_band *band,
                                   tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Adds what the band's codes and scales, made elsewhere, cost against its x. Otherwise as tsr_fp8_block_quantize. */
+tsr_status tsr_fp8_block_measure(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, const tsr_fp8_band *band,
+                                 tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
+
 #endif

@@ -283,3 +283,9 @@ tsr_status tsr_policy_decide(const tsr_checkpoint *c, const char *model_type, co
     }
     return TSR_OK;
 }
+
+bool tsr_policy_is_embedding(const char *name)
+{
+    const rule *const never = first_match(RULES(kNever), name);
+    return never != NULL && never->treatment == TSR_KEEP_EMBEDDING;
+}

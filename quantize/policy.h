@@ -42,4 +42,7 @@ tsr_status tsr_policy_decide(const tsr_checkpoint *checkpoint, const char *model
 /* Whether the tables know this model_type; an unknown one falls back to the general rule. */
 bool tsr_policy_knows(const char *model_type);
 
+/* Whether a tensor of this name is a look-up table, which no loader takes for a linear layer. */
+bool tsr_policy_is_embedding(const char *name);
+
 #endif

@@ -7,6 +7,7 @@
 #define TSR_KERNELS_CPU_CPU_H
 
 #include "kernels/cpu/block_fp8.h"
+#include "kernels/cpu/e4m3_decode.h"
 
 /* Feature sets, not single features: a set is present only when the CPU has all of it and the OS saves its registers.
  */

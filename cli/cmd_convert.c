@@ -1,0 +1,160 @@
+/* tessera convert: its targets and their options. */
+#include "cli/commands.h"
+#include "cli/job.h"
+#include "convert/cast_plan.h"
+#include "convert/requantize_plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct arguments {
+    int to;
+    const char *source_block, *block, *against;
+    int dtype, scale_fmt, scales, dialect;
+} arguments;
+
+/* What is open while a conversion runs. */
+typedef struct inputs {
+    tsr_checkpoint *checkpoints[2];
+    const tsr_checkpoint *sources[2]; /* the same */
+    size_t n;
+} inputs;
+
+static const char kHelp[] =
+    "tessera convert SRC -o DST --to TARGET [options]\n\n"
+    "Converts a checkpoint. SRC is a Hugging Face directory or one .safetensors file; DST is a directory. Every FP8\n"
+    "weight is paired with its scale, whatever that is called and wherever it lies, before anything is written. A run\n"
+    "that was killed is resumed by the same command.\n\n"
+    "Targets:\n"
+    "  bf16        FP8 back to floating point: no scales, no quantization_config (--dtype)\n"
+    "  fp8-block   other blocks, scale format or dialect; codes stay where they can (--block, --scale-fmt, --scales,\n"
+    "              --dialect, --against)\n\n"
+    "Examples:\n"
+    "  tessera convert DeepSeek-V3 -o DeepSeek-V3-BF16 --to bf16\n"
+    "  tessera convert DeepSeek-V3 -o DeepSeek-V3-UE8M0 --to fp8-block --scale-fmt ue8m0 --against DeepSeek-V3-BF16\n"
+    "  tessera convert Qwen3-FP8 -o Qwen3-CT --to fp8-block --dialect compressed-tensors    renames, nothing is lost\n\n"
+    "Options:\n";
+
+/* ---- targets ---- */
+
+static tsr_status plan_bf16(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err)
+{
+    static const tsr_dtype kDtypes[] = {TSR_BF16, TSR_F16, TSR_F32};
+    uint32_t rows, cols;
+    TSR_TRY(tsr_parse_block("--source-block", a->source_block, &rows, &cols, err));
+    const tsr_cast_options options = {.dtype = kDtypes[a->dtype],
+                                      .block_rows = rows,
+                                      .block_cols = cols,
+                                      .max_shard_bytes = job->max_shard_bytes};
+    return tsr_cast_plan(plan, in->sources, &options, err);
+}
+
+static tsr_status plan_fp8_block(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan,
+                                 tsr_err *err)
+{
+    tsr_requantize_options options = {.scale_fmt = a->scale_fmt,
+                                      .dialect = a->dialect,
+                                      .search = a->scales == 1,
+                                      .max_shard_bytes = job->max_shard_bytes};
+    uint32_t rows, cols;
+    TSR_TRY(tsr_parse_block("--source-block", a->source_block, &rows, &cols, err));
+    TSR_TRY(tsr_parse_block("--block", a->block, &options.block_rows, &options.block_cols, err));
+    options.source_block_rows = rows;
+    options.source_block_cols = cols;
+    return tsr_requantize_plan(plan, in->sources, in->n, &options, err);
+}
+
+/* In the order of --to's words. `options` are those that mean something here, apart from the shared ones. */
+static const struct target {
+    const char *name, *options;
+    tsr_status (*plan)(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err);
+} kTargets[] = {
+    {"bf16", "--dtype --source-block", plan_bf16},
+    {"fp8-block", "--block --source-block --scale-fmt --scales --dialect --against", plan_fp8_block},
+};
+
+/* ---- options ---- */
+
+/* Whether `word` is one of the words of `list`. */
+static bool is_listed(const char *list, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *p = list; (p = strstr(p, word)) != NULL; p += n) {
+        if ((p == list || p[-1] == ' ') && (p[n] == ' ' || p[n] == '\0'))
+            return true;
+    }
+    return false;
+}
+
+static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_err *err)
+{
+    tsr_option options[64] = {
+        {"-o", TSR_OPT_TEXT, &job->dst, "DST", "the output directory; made if need be"},
+        {"--to", TSR_OPT_CHOICE, &a->to, "bf16|fp8-block", "the target: see above"},
+        {"--dtype", TSR_OPT_CHOICE, &a->dtype, "bf16|f16|f32", "of what was FP8 (bf16); other tensors stay as they are"},
+        {"--source-block", TSR_OPT_TEXT, &a->source_block, "RxC", "blocks of SRC, where its config.json states none"},
+        {"--block", TSR_OPT_TEXT, &a->block, "RxC", "blocks to make (as in SRC)"},
+        {"--scale-fmt", TSR_OPT_CHOICE, &a->scale_fmt, "f32|ue8m0",
+         "scales as they come, or rounded up to powers of two (as in SRC)"},
+        {"--scales", TSR_OPT_CHOICE, &a->scales, "amax|mse", "amax/448, or the scale of least squared error (amax)"},
+        {"--dialect", TSR_OPT_CHOICE, &a->dialect, "deepseek|compressed-tensors",
+         "names of the scales and form of the configuration (as in SRC)"},
+        {"--against", TSR_OPT_TEXT, &a->against, "ORIGINAL",
+         "the unquantized checkpoint: the report compares with it as well"},
+    };
+    enum { OWN = 9, SHARED_OWN = 2 };
+    size_t n;
+    uint64_t given;
+    tsr_job_options(job, options + OWN);
+    TSR_TRY(tsr_options_parse(options, OWN + TSR_JOB_OPTIONS, argc, argv, &job->src, 1, &n, &given, err));
+    if (job->help) {
+        fputs(kHelp, stdout);
+        tsr_options_help(options, OWN + TSR_JOB_OPTIONS);
+        return TSR_OK;
+    }
+    if (a->to < 0)
+        return tsr_fail(err, TSR_E_USAGE, "convert to what? --to %s", options[1].argument);
+    for (size_t i = SHARED_OWN; i < OWN; i++) {
+        if ((given >> i & 1) != 0 && !is_listed(kTargets[a->to].options, options[i].name))
+            return tsr_fail(err, TSR_E_USAGE, "%s means nothing with --to %s", options[i].name, kTargets[a->to].name);
+    }
+    return tsr_job_check(job, err);
+}
+
+/* ---- doing ---- */
+
+static tsr_status open_input(const tsr_job *job, const char *path, inputs *in, tsr_err *err)
+{
+    TSR_TRY(tsr_checkpoint_open(&in->checkpoints[in->n], path, job->ignore.items, job->ignore.count, err));
+    in->sources[in->n] = in->checkpoints[in->n];
+    in->n++;
+    return TSR_OK;
+}
+
+static tsr_status convert(const tsr_job *job, const arguments *a, tsr_err *err)
+{
+    inputs in = {.n = 0};
+    tsr_plan plan = {0};
+    tsr_status status = open_input(job, job->src, &in, err);
+    if (status == TSR_OK && a->against != NULL)
+        status = open_input(job, a->against, &in, err);
+    if (status == TSR_OK)
+        status = kTargets[a->to].plan(job, a, &in, &plan, err);
+    if (status == TSR_OK)
+        status = tsr_job_run(job, &plan, err);
+    tsr_plan_free(&plan);
+    for (size_t i = 0; i < in.n; i++)
+        tsr_checkpoint_close(in.checkpoints[i]);
+    return status;
+}
+
+int tsr_cmd_convert(int argc, char **argv)
+{
+    tsr_job job = tsr_job_defaults("convert");
+    arguments a = {.to = -1, .scale_fmt = -1, .dialect = -1};
+    tsr_err err = {{0}};
+    tsr_status status = parse(argc, argv, &job, &a, &err);
+    if (status == TSR_OK && !job.help)
+        status = convert(&job, &a, &err);
+    return tsr_job_end(&job, status, &err);
+}

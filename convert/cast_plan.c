@@ -1,0 +1,172 @@
+/* Decoding in units of whole rows, and the configuration of an unquantized model. */
+#include "convert/cast_plan.h"
+
+#include "convert/fp8_config.h"
+#include "convert/scaled.h"
+#include "formats/checked.h"
+#include "formats/config.h"
+#include "formats/json.h"
+
+#include <string.h>
+
+/* ---- the operation: a unit is some rows of one matrix ---- */
+
+static uint64_t rows_per_unit(const tsr_step *step)
+{
+    const tsr_weight *const w = step->params;
+    const uint64_t row_bytes = tsr_max_u64(1, w->cols * tsr_dtype_bytes(step->out[0]->dtype));
+    const uint64_t fit = tsr_max_u64(1, TSR_UNIT_BYTES / row_bytes);
+    /* Whole blocks where they fit, so that few scales are read twice. */
+    return fit < w->block_rows ? fit : tsr_min_u64(fit - fit % w->block_rows, tsr_max_u64(1, w->rows));
+}
+
+static tsr_fp8_rect rect_of(const tsr_step *step, uint64_t unit)
+{
+    const tsr_weight *const w = step->params;
+    const uint64_t rows = rows_per_unit(step), units = tsr_ceil_div(w->rows, rows);
+    const uint64_t row = unit % units * rows;
+    return (tsr_fp8_rect){.weight = w,
+                          .matrix = unit / units,
+                          .row = row,
+                          .rows = tsr_min_u64(rows, w->rows - row),
+                          .cols = w->cols,
+                          .ld_codes = w->cols};
+}
+
+static uint64_t cast_units(const tsr_step *step)
+{
+    const tsr_weight *const w = step->params;
+    return step->out[0]->bytes == 0 ? 0 : w->matrices * tsr_ceil_div(w->rows, rows_per_unit(step));
+}
+
+static void cast_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
+{
+    const tsr_weight *const w = step->params;
+    const tsr_fp8_rect rect = rect_of(step, unit);
+    const uint64_t first = (rect.matrix * w->rows + rect.row) * w->cols, n = rect.rows * w->cols;
+    const uint64_t bytes = tsr_dtype_bytes(step->out[0]->dtype);
+    u->in[0] = (tsr_window){.offset = first, .rows = 1, .row_bytes = n, .pitch = n};
+    u->in[1] = tsr_scale_window(&rect);
+    u->out[0] = (tsr_window){.offset = first * bytes, .rows = 1, .row_bytes = n * bytes, .pitch = n * bytes};
+}
+
+static uint64_t cast_scratch(const tsr_step *step)
+{
+    return tsr_fp8_decode_scratch(step->params);
+}
+
+static tsr_status cast_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
+                           tsr_quant_stats *stats, tsr_err *err)
+{
+    (void)stats;
+    tsr_fp8_rect rect = rect_of(step, unit);
+    rect.codes = u->in_data[0];
+    rect.scales = u->in_data[1];
+    return tsr_fp8_decode(kernels, &rect, step->out[0]->dtype, u->out_data[0], rect.cols, u->scratch, err);
+}
+
+static const tsr_op kCastOp = {.name = "dequantize",
+                               .units = cast_units,
+                               .windows = cast_windows,
+                               .scratch_bytes = cast_scratch,
+                               .run = cast_run};
+
+/* ---- the plan ---- */
+
+static tsr_status out_of_memory(tsr_err *err)
+{
+    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
+}
+
+static tsr_status plan_cast(tsr_plan *plan, const tsr_weight *weight, tsr_dtype dtype, tsr_err *err)
+{
+    tsr_weight *const params = tsr_arena_alloc(&plan->arena, sizeof *params);
+    tsr_tensor *const out = tsr_plan_tensor(plan, weight->data);
+    if (params == NULL || out == NULL)
+        return out_of_memory(err);
+    *params = *weight;
+    out->dtype = (uint8_t)dtype;
+    if (!tsr_mul_u64(weight->data->bytes, tsr_dtype_bytes(dtype), &out->bytes))
+        return tsr_fail(err, TSR_E_SHAPE, "'%s' is too large to be %s", out->name, tsr_dtype_name(dtype));
+    const tsr_tensor *const in[] = {weight->data, weight->scale};
+    const tsr_step step = {.op = &kCastOp, .params = params, .in = in, .n_in = 2, .out = {out}, .n_out = 1};
+    return tsr_plan_step(plan, &step, err);
+}
+
+static tsr_status plan_tensors(tsr_plan *plan, const tsr_weights *weights, const tsr_cast_options *o, tsr_err *err)
+{
+    const char *const decoded = tsr_arena_printf(&plan->arena, "F8_E4M3 to %s", tsr_dtype_name(o->dtype));
+    if (decoded == NULL)
+        return out_of_memory(err);
+    for (size_t i = 0; i < weights->count; i++) {
+        const tsr_weight *const w = &weights->items[i];
+        if (w->scale == NULL) {
+            TSR_TRY(tsr_plan_copy(plan, w->data, w->data->name, err));
+            TSR_TRY(tsr_plan_add_note(plan, w->data, "copy", "not quantized", err));
+            continue;
+        }
+        TSR_TRY(plan_cast(plan, w, o->dtype, err));
+        TSR_TRY(tsr_plan_add_note(plan, w->data, "dequantize", decoded, err));
+        TSR_TRY(tsr_plan_add_note(plan, w->scale, "consume", "the scale of a weight that is dequantized", err));
+        if (w->activation != NULL)
+            TSR_TRY(tsr_plan_add_note(plan, w->activation, "drop", "input scale of a weight that was FP8", err));
+    }
+    return TSR_OK;
+}
+
+/* Without quantization_config; with the dtype, where config.json states one ("torch_dtype", lately "dtype"). */
+static tsr_status plan_config(tsr_plan *plan, tsr_dtype dtype, tsr_err *err)
+{
+    static const char *const kKeys[] = {"torch_dtype", "dtype"};
+    const tsr_checkpoint *const c = plan->sources[0];
+    const char *const value = dtype == TSR_BF16 ? "\"bfloat16\"" : dtype == TSR_F16 ? "\"float16\"" : "\"float32\"";
+    if (c->config == NULL)
+        return TSR_OK;
+    tsr_text config = {0};
+    tsr_status status = tsr_fp8_config_remove(&config, c, err);
+    for (size_t i = 0; status == TSR_OK && i < sizeof kKeys / sizeof *kKeys; i++) {
+        tsr_json_text old;
+        tsr_text edited = {0};
+        if (!tsr_json_find(config.data, config.size, kKeys[i], &old))
+            continue;
+        status = tsr_config_set(&edited, config.data, config.size, kKeys[i], value, err);
+        tsr_text_free(&config);
+        config = edited;
+    }
+    if (status == TSR_OK)
+        status = tsr_plan_text_file(plan, "", TSR_CONFIG_NAME, config.data, config.size, err);
+    tsr_text_free(&config);
+    return status;
+}
+
+static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const tsr_cast_options *o, tsr_err *err)
+{
+    plan->command =
+        tsr_arena_printf(&plan->arena, "convert --to bf16 --dtype %s --block %llux%llu --max-shard-size %llu",
+                         tsr_dtype_name(o->dtype), (unsigned long long)o->block_rows, (unsigned long long)o->block_cols,
+                         (unsigned long long)o->max_shard_bytes);
+    if (plan->command == NULL)
+        return out_of_memory(err);
+    if (weights->n_scaled == 0)
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no tensor is F8_E4M3: there is nothing to dequantize",
+                        plan->sources[0]->path);
+    TSR_TRY(plan_tensors(plan, weights, o, err));
+    TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
+    TSR_TRY(tsr_plan_side_files(plan, "", "*", err));
+    TSR_TRY(tsr_plan_index(plan, "", err));
+    TSR_TRY(plan_config(plan, o->dtype, err));
+    return tsr_plan_finish(plan, err);
+}
+
+tsr_status tsr_cast_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_cast_options *options,
+                         tsr_err *err)
+{
+    tsr_weights weights;
+    *plan = tsr_plan_begin(source, 1);
+    TSR_TRY(tsr_weights_pair(&weights, *source, options->block_rows, options->block_cols, err));
+    const tsr_status status = make_plan(plan, &weights, options, err);
+    tsr_weights_free(&weights);
+    if (status != TSR_OK)
+        tsr_plan_free(plan);
+    return status;
+}

@@ -1,0 +1,147 @@
+/* The quantization_config of block FP8, in both dialects. */
+#include "convert/fp8_config.h"
+
+#include "formats/config.h"
+#include "formats/json.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(const tsr_tensor *const *)a)->name, (*(const tsr_tensor *const *)b)->name);
+}
+
+/* Modules as they are named in the lists of those that stay unquantized: without ".weight". */
+static void modules(tsr_text *t, const tsr_fp8_config *c)
+{
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < c->n_unquantized; i++) {
+        char module[1024];
+        snprintf(module, sizeof module, "%.*s", (int)tsr_module_length(c->unquantized[i]->name),
+                 c->unquantized[i]->name);
+        tsr_json_string(t, module);
+    }
+    tsr_json_end_array(t);
+}
+
+static void block_size(tsr_text *t, const tsr_fp8_config *c)
+{
+    tsr_json_begin_array(t, true);
+    tsr_json_u64(t, c->block_rows);
+    tsr_json_u64(t, c->block_cols);
+    tsr_json_end_array(t);
+}
+
+static void member_string(tsr_text *t, const char *key, const char *value)
+{
+    tsr_json_key(t, key);
+    tsr_json_string(t, value);
+}
+
+static void deepseek_config(tsr_text *t, const tsr_fp8_config *c)
+{
+    tsr_json_begin_object(t, false);
+    member_string(t, "quant_method", "fp8");
+    member_string(t, "fmt", "e4m3");
+    member_string(t, "activation_scheme", "dynamic");
+    tsr_json_key(t, "weight_block_size");
+    block_size(t, c);
+    if (c->ue8m0)
+        member_string(t, "scale_fmt", "ue8m0");
+    tsr_json_key(t, "modules_to_not_convert");
+    modules(t, c);
+    tsr_json_end_object(t);
+}
+
+/* Only keys that every released reader knows: its models forbid others (quant_args.py, quant_scheme.py). */
+static void compressed_tensors_args(tsr_text *t, const char *strategy, const tsr_fp8_config *c, bool dynamic)
+{
+    tsr_json_begin_object(t, false);
+    tsr_json_key(t, "num_bits");
+    tsr_json_u64(t, 8);
+    member_string(t, "type", "float");
+    tsr_json_key(t, "symmetric");
+    tsr_json_bool(t, true);
+    member_string(t, "strategy", strategy);
+    if (dynamic) {
+        tsr_json_key(t, "group_size");
+        tsr_json_u64(t, c->block_cols);
+    } else {
+        tsr_json_key(t, "block_structure");
+        block_size(t, c);
+    }
+    tsr_json_key(t, "dynamic");
+    tsr_json_bool(t, dynamic);
+    tsr_json_end_object(t);
+}
+
+static void compressed_tensors_config(tsr_text *t, const tsr_fp8_config *c)
+{
+    tsr_json_begin_object(t, false);
+    member_string(t, "quant_method", "compressed-tensors");
+    member_string(t, "format", "float-quantized");
+    member_string(t, "quantization_status", "compressed");
+    tsr_json_key(t, "config_groups");
+    tsr_json_begin_object(t, false);
+    tsr_json_key(t, "group_0");
+    tsr_json_begin_object(t, false);
+    tsr_json_key(t, "targets");
+    tsr_json_begin_array(t, true);
+    tsr_json_string(t, "Linear");
+    tsr_json_end_array(t);
+    tsr_json_key(t, "weights");
+    compressed_tensors_args(t, "block", c, false);
+    tsr_json_key(t, "input_activations");
+    compressed_tensors_args(t, "group", c, true);
+    tsr_json_key(t, "output_activations");
+    tsr_json_null(t);
+    tsr_json_end_object(t);
+    tsr_json_end_object(t);
+    tsr_json_key(t, "ignore");
+    modules(t, c);
+    tsr_json_key(t, "kv_cache_scheme");
+    tsr_json_null(t);
+    tsr_json_end_object(t);
+}
+
+/* Replaces the text of the value at `path`, "KEY" or "OUTER.KEY", by what `edit` makes of the object that holds it. */
+static tsr_status edit_object(tsr_text *out, const tsr_checkpoint *c, const char *path, const char *value, tsr_err *err)
+{
+    const char *const dot = strchr(path, '.');
+    tsr_json_text object = {.data = c->config, .size = c->config_size};
+    if (dot != NULL) {
+        char outer[64];
+        snprintf(outer, sizeof outer, "%.*s", (int)(dot - path), path);
+        if (!tsr_json_find(c->config, c->config_size, outer, &object))
+            return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no '%s'", c->path, outer);
+    }
+    const char *const key = dot == NULL ? path : dot + 1;
+    const char *const end = object.data + object.size;
+    tsr_text_append(out, c->config, (size_t)(object.data - c->config));
+    TSR_TRY(value == NULL ? tsr_config_remove(out, object.data, object.size, key, err)
+                          : tsr_config_set(out, object.data, object.size, key, value, err));
+    tsr_text_append(out, end, (size_t)(c->config + c->config_size - end));
+    return tsr_text_status(out, err);
+}
+
+tsr_status tsr_fp8_config_set(tsr_text *out, const tsr_checkpoint *checkpoint, const tsr_fp8_config *config,
+                              tsr_err *err)
+{
+    const char *const path = tsr_quantization_path(checkpoint);
+    tsr_text value = {0};
+    qsort(config->unquantized, config->n_unquantized, sizeof *config->unquantized, by_name);
+    (config->dialect == TSR_DIALECT_DEEPSEEK ? deepseek_config : compressed_tensors_config)(&value, config);
+    tsr_status status = tsr_text_status(&value, err);
+    if (status == TSR_OK)
+        status = edit_object(out, checkpoint, path == NULL ? "quantization_config" : path, value.data, err);
+    tsr_text_free(&value);
+    return status;
+}
+
+tsr_status tsr_fp8_config_remove(tsr_text *out, const tsr_checkpoint *checkpoint, tsr_err *err)
+{
+    const char *const path = tsr_quantization_path(checkpoint);
+    return edit_object(out, checkpoint, path == NULL ? "quantization_config" : path, NULL, err);
+}

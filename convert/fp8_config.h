@@ -1,0 +1,24 @@
+/* The quantization_config of block FP8, written into config.json or taken out of it; all other bytes stay. */
+#ifndef TSR_CONVERT_FP8_CONFIG_H
+#define TSR_CONVERT_FP8_CONFIG_H
+
+#include "formats/checkpoint.h"
+#include "formats/text.h"
+#include "formats/weights.h"
+
+typedef struct tsr_fp8_config {
+    tsr_dialect dialect;
+    uint64_t block_rows, block_cols;
+    bool ue8m0;
+    const tsr_tensor **unquantized; /* what a loader would take for linear layers, and is not codes; gets sorted */
+    size_t n_unquantized;
+} tsr_fp8_config;
+
+/* Appends the checkpoint's config.json with this quantization_config, in place of one that it has. */
+tsr_status tsr_fp8_config_set(tsr_text *out, const tsr_checkpoint *checkpoint, const tsr_fp8_config *config,
+                              tsr_err *err) TSR_WARN_UNUSED;
+
+/* Appends the checkpoint's config.json without its quantization. */
+tsr_status tsr_fp8_config_remove(tsr_text *out, const tsr_checkpoint *checkpoint, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

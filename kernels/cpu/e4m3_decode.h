@@ -1,0 +1,31 @@
+/* e4m3 codes to values, on the CPU: the way back from block FP8.
+ *
+ * As in block_fp8.h: row-major elements, `rows` x `cols`, rows `ld` elements apart; a band is a row of blocks, each
+ * `block_cols` wide but for the last. Nothing is allocated, nothing fails, all is thread-safe. Source and destination
+ * must not overlap. */
+#ifndef TSR_KERNELS_CPU_E4M3_DECODE_H
+#define TSR_KERNELS_CPU_E4M3_DECODE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* y = value(code) * scales[i] for block i: the IEEE FP32 product (it is exact in all but extreme cases: 4 significant
+ * bits by 24 need 28), then one rounding to nearest even. scales[i] is finite and not negative.
+ * A NaN code gives the quiet NaN 0x7FC0, 0x7E00 or 0x7FC00000 with the code's sign; so does nothing else. Values beyond
+ * the target's range become infinite, as IEEE rounding has it. Subnormals are kept, at both ends. */
+typedef void tsr_decode_e4m3_bf16_fn(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,
+                                     const float *scales, uint16_t *y, size_t ld);
+typedef void tsr_decode_e4m3_f16_fn(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,
+                                    const float *scales, uint16_t *y, size_t ld);
+typedef void tsr_decode_e4m3_f32_fn(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,
+                                    const float *scales, float *y, size_t ld);
+
+/* Whether any of the codes is NaN (0x7F, 0xFF). */
+typedef bool tsr_any_nan_e4m3_fn(const uint8_t *codes, size_t rows, size_t cols, size_t ld);
+
+/* The scalar definitions on one value: FP32 rounded to nearest even; NaN is quieted and keeps its sign only. */
+uint16_t tsr_bf16_from_f32(float x);
+uint16_t tsr_f16_from_f32(float x);
+
+#endif

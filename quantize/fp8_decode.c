@@ -1,0 +1,138 @@
+/* Blocks of codes and their scales, to values. */
+#include "quantize/fp8_decode.h"
+
+#include "formats/checked.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#define U64(x) ((unsigned long long)(x))
+
+static float from_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* 2^(e - 127): 0 is the subnormal 2^-127, 255 is NaN (OCP MX specification, E8M0). */
+static float from_e8m0(uint8_t e)
+{
+    return e == 0 ? from_bits(1u << 22) : e == 255 ? from_bits(0x7FC00000u) : from_bits((uint32_t)e << 23);
+}
+
+void tsr_fp8_widen_scales(const tsr_cpu_kernels *kernels, tsr_dtype dtype, const void *scales, size_t n, float *out)
+{
+    switch (dtype) {
+    case TSR_F8_E8M0:
+        for (size_t i = 0; i < n; i++)
+            out[i] = from_e8m0(((const uint8_t *)scales)[i]);
+        break;
+    case TSR_BF16:
+        for (size_t i = 0; i < n; i++)
+            out[i] = from_bits((uint32_t)((const uint16_t *)scales)[i] << 16);
+        break;
+    case TSR_F16:
+        kernels->widen_f16(scales, n, out);
+        break;
+    default:
+        memcpy(out, scales, n * sizeof *out);
+    }
+}
+
+void tsr_fp8_rect_grid(const tsr_fp8_rect *rect, uint64_t *first, uint64_t *rows)
+{
+    const uint64_t height = rect->weight->block_rows;
+    *first = rect->row / height;
+    *rows = tsr_ceil_div(rect->row + rect->rows, height) - *first;
+}
+
+size_t tsr_fp8_decode_scratch(const tsr_weight *weight)
+{
+    return tsr_ceil_div(weight->cols, weight->block_cols) * sizeof(float);
+}
+
+tsr_status tsr_fp8_check_scales(const tsr_weight *w, uint64_t matrix, uint64_t row, uint64_t col, const float *scales,
+                                uint64_t n, tsr_err *err)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        if (scales[i] >= 0 && scales[i] <= FLT_MAX / TSR_E4M3_MAX)
+            continue;
+        const uint64_t at = (matrix * w->grid_rows + row) * w->grid_cols + col + i;
+        return tsr_fail(err, TSR_E_VALUE,
+                        "'%s': the scale at [%llu, %llu] of matrix %llu is %g, file offset %llu: no weight comes of it; "
+                        "the checkpoint is damaged",
+                        w->scale->name, U64(row), U64(col + i), U64(matrix), (double)scales[i],
+                        U64(w->scale->offset + at * tsr_dtype_bytes(w->scale->dtype)));
+    }
+    return TSR_OK;
+}
+
+/* Widens and judges the scales of blocks [first, first + n) in one row of the grid. */
+static tsr_status take_scales(const tsr_cpu_kernels *kernels, const tsr_fp8_rect *rect, uint64_t grid_row,
+                              uint64_t first, uint64_t n, float *out, tsr_err *err)
+{
+    const tsr_weight *const w = rect->weight;
+    const uint64_t above = grid_row - rect->row / w->block_rows;
+    tsr_fp8_widen_scales(
+        kernels, w->scale->dtype,
+        (const char *)rect->scales + (above * w->grid_cols + first) * tsr_dtype_bytes(w->scale->dtype), n, out);
+    return tsr_fp8_check_scales(w, rect->matrix, grid_row, first, out, n, err);
+}
+
+static tsr_status report_nan(const tsr_fp8_rect *rect, uint64_t row, uint64_t rows, tsr_err *err)
+{
+    const tsr_weight *const w = rect->weight;
+    for (uint64_t r = row; r < row + rows; r++) {
+        for (uint64_t c = 0; c < rect->cols; c++) {
+            if ((rect->codes[r * rect->ld_codes + c] & 0x7F) != 0x7F)
+                continue;
+            const uint64_t at = (rect->matrix * w->rows + rect->row + r) * w->cols + rect->col + c;
+            return tsr_fail(err, TSR_E_VALUE,
+                            "'%s': code NaN at [%llu, %llu] of matrix %llu, file offset %llu: the checkpoint is damaged",
+                            w->data->name, U64(rect->row + r), U64(rect->col + c), U64(rect->matrix),
+                            U64(w->data->offset + at));
+        }
+    }
+    return TSR_OK;
+}
+
+static void decode_band(const tsr_cpu_kernels *k, tsr_dtype dtype, const uint8_t *codes, uint64_t rows, uint64_t cols,
+                        uint64_t ld_codes, uint64_t block_cols, const float *scales, char *out, uint64_t ld)
+{
+    if (dtype == TSR_BF16)
+        k->decode_e4m3_bf16(codes, rows, cols, ld_codes, block_cols, scales, (uint16_t *)out, ld);
+    else if (dtype == TSR_F16)
+        k->decode_e4m3_f16(codes, rows, cols, ld_codes, block_cols, scales, (uint16_t *)out, ld);
+    else
+        k->decode_e4m3_f32(codes, rows, cols, ld_codes, block_cols, scales, (float *)out, ld);
+}
+
+tsr_status tsr_fp8_decode(const tsr_cpu_kernels *kernels, const tsr_fp8_rect *rect, tsr_dtype dtype, void *out,
+                          uint64_t ld, void *scratch, tsr_err *err)
+{
+    const tsr_weight *const w = rect->weight;
+    const size_t width = tsr_dtype_bytes(dtype);
+    const uint64_t first = rect->col / w->block_cols;
+    const uint64_t n = rect->cols == 0 ? 0 : (rect->col + rect->cols - 1) / w->block_cols - first + 1;
+    /* A rectangle that begins inside a block has a short first block, which the kernel is given apart. */
+    const uint64_t head =
+        rect->col % w->block_cols == 0 ? 0 : tsr_min_u64(rect->cols, w->block_cols - rect->col % w->block_cols);
+    float *const scales = scratch;
+    for (uint64_t row = 0; row < rect->rows;) {
+        const uint64_t grid_row = (rect->row + row) / w->block_rows;
+        const uint64_t rows = tsr_min_u64(rect->rows - row, (grid_row + 1) * w->block_rows - rect->row - row);
+        const uint8_t *const codes = rect->codes + row * rect->ld_codes;
+        char *const to = (char *)out + row * ld * width;
+        TSR_TRY(take_scales(kernels, rect, grid_row, first, n, scales, err));
+        if (kernels->any_nan_e4m3(codes, rows, rect->cols, rect->ld_codes))
+            return report_nan(rect, row, rows, err);
+        if (head > 0)
+            decode_band(kernels, dtype, codes, rows, head, rect->ld_codes, head, scales, to, ld);
+        decode_band(kernels, dtype, codes + head, rows, rect->cols - head, rect->ld_codes, w->block_cols,
+                    scales + (head > 0), to + head * width, ld);
+        row += rows;
+    }
+    return TSR_OK;
+}

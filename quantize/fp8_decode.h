@@ -1,0 +1,44 @@
+/* Block FP8 back to floating point: y = value(code) * scale, one FP32 product, one rounding to the target.
+ *
+ * As DeepSeek-V3's inference/kernel.py has it (weight_dequant: FP32 product, stored in the target's dtype). */
+#ifndef TSR_QUANTIZE_FP8_DECODE_H
+#define TSR_QUANTIZE_FP8_DECODE_H
+
+#include "formats/status.h"
+#include "formats/weights.h"
+#include "kernels/cpu/cpu.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* A rectangle of a scaled weight, as it was read. It may begin and end inside a block. */
+typedef struct tsr_fp8_rect {
+    const tsr_weight *weight;
+    uint64_t matrix, row, col; /* of the first element */
+    uint64_t rows, cols;
+    const uint8_t *codes; /* [rows, cols], rows `ld_codes` apart */
+    uint64_t ld_codes;
+    const void *scales; /* whole rows of the stored grid, from the one that holds `row`: see tsr_fp8_rect_grid */
+} tsr_fp8_rect;
+
+/* The rows [*first, *first + *rows) of one matrix's grid that the rectangle needs. */
+void tsr_fp8_rect_grid(const tsr_fp8_rect *rect, uint64_t *first, uint64_t *rows);
+
+/* Bytes of scratch that decoding any rectangle of this weight needs. */
+size_t tsr_fp8_decode_scratch(const tsr_weight *weight);
+
+/* Decodes to `dtype` (BF16, F16 or F32), rows `ld` elements apart. Thread-safe.
+ * TSR_E_VALUE, with coordinates: a code is NaN; a scale is NaN (E8M0 0xFF too), infinite, negative, or so large that
+ * products overflow FP32. */
+tsr_status tsr_fp8_decode(const tsr_cpu_kernels *kernels, const tsr_fp8_rect *rect, tsr_dtype dtype, void *out,
+                          uint64_t ld, void *scratch, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The judgement of tsr_fp8_decode on `n` widened scales, which stand in `row` of the grid of `matrix` from column `col`
+ * on. */
+tsr_status tsr_fp8_check_scales(const tsr_weight *weight, uint64_t matrix, uint64_t row, uint64_t col,
+                                const float *scales, uint64_t n, tsr_err *err) TSR_WARN_UNUSED;
+
+/* `n` stored scales of any of the four dtypes as FP32, exactly. NaN comes out as NaN. Thread-safe; cannot fail. */
+void tsr_fp8_widen_scales(const tsr_cpu_kernels *kernels, tsr_dtype dtype, const void *scales, size_t n, float *out);
+
+#endif
