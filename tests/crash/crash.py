@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """kill -9 at any moment costs nothing but time: the same command, repeated, completes the very same tree.
 
-For each row of ROWS and each number of threads: one undisturbed run for reference, then runs that are killed at moments
+For each job and each number of threads: one undisturbed run for reference, then runs that are killed at moments
 spread over its duration (every third one is killed again while it resumes) and repeated until they end by themselves.
 The tree, journal included, must equal the reference; what a killed run left under a final name must be final, and
 whenever a config.json is there, so must be all that it speaks of.
@@ -19,18 +19,13 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
 import harness
+import jobs
 
-# name, kind of checkpoint, its options, command line; SRC stands for the checkpoint, DST for the output
-ROWS = [
-    ("quantize f32", "deepseek-v3", {}, "quantize SRC -o DST --max-shard-size 16MB --quiet"),
-    ("quantize ue8m0", "deepseek-v3", {}, "quantize SRC -o DST --max-shard-size 16MB --scale-fmt ue8m0 --quiet"),
-]
 THREADS = (1, 2)
 
 
-def command_line(command, source, destination, threads):
-    places = {"SRC": source, "DST": destination}
-    return [places.get(word, word) for word in command.split()] + ["--threads", str(threads)]
+def command_line(job, source, destination, threads):
+    return jobs.words(job.command, source, destination) + ["--quiet", "--threads", str(threads)]
 
 
 def run_and_kill(tool, args, delay):
@@ -64,28 +59,26 @@ def looks_finished(directory, reference):
     return None
 
 
-def undisturbed(checks, options, row, threads, source, reference):
+def undisturbed(checks, options, job, threads, source, reference):
     """Makes the reference, twice. Returns how long the faster run took; None if one failed."""
-    name, _, _, command = row
     durations = []
     for _ in range(2):
         shutil.rmtree(reference, ignore_errors=True)
         begin = time.monotonic()
-        code, _, stderr = harness.run(options.tessera, command_line(command, source, reference, threads))
+        code, _, stderr = harness.run(options.tessera, command_line(job, source, reference, threads))
         durations.append(time.monotonic() - begin)
-        if not checks.check(f"{name}, {threads} threads: undisturbed", code == 0, f"exit {code}: {stderr.strip()}"):
+        if not checks.check(f"{job.name}, {threads} threads: undisturbed", code == 0, f"exit {code}: {stderr.strip()}"):
             return None
     return min(durations)
 
 
-def disturb(checks, options, row, threads, source, reference, moments, duration, rng, stages):
-    name, _, _, command = row
+def disturb(checks, options, job, threads, source, reference, moments, duration, rng, stages):
     for number in range(moments):
         delay = (number + rng.random()) / moments * duration
-        what = f"{name}, {threads} threads, killed after {delay * 1000:.1f} ms"
+        what = f"{job.name}, {threads} threads, killed after {delay * 1000:.1f} ms"
         with harness.temporary_directory(options.directory) as place:
             target = os.path.join(place, "out")
-            args = command_line(command, source, target, threads)
+            args = command_line(job, source, target, threads)
             landed = run_and_kill(options.tessera, args, delay)
             stages[stage(target, reference) if landed else "ended before it"] += 1
             left = looks_finished(target, reference)
@@ -102,27 +95,27 @@ def disturb(checks, options, row, threads, source, reference, moments, duration,
 
 def main():
     parser = harness.argument_parser(__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=50, help="in all (50)")
+    parser.add_argument("--kills", type=int, default=100, help="in all (100)")
     parser.add_argument("--seed", type=int, default=1, help="of the moments (1)")
     options = parser.parse_args()
     rng = random.Random(options.seed)
-    moments = math.ceil(options.kills / (len(ROWS) * len(THREADS)))
+    moments = math.ceil(options.kills / (len(jobs.JOBS) * len(THREADS)))
     checks = harness.Checks()
     stages = collections.Counter()
     with harness.temporary_directory(options.directory) as work:
-        for number, row in enumerate(ROWS):
-            name, kind, make_options, _ = row
-            source = harness.make_checkpoint(options.make, kind, os.path.join(work, f"source{number}"), **make_options)
+        for number, job in enumerate(jobs.JOBS):
+            source = jobs.make_source(options.tessera, options.make, job, "deepseek-v3",
+                                      os.path.join(work, f"source{number}"))
             first = None
             for threads in THREADS:
                 reference = os.path.join(work, f"reference{number}.{threads}")
-                duration = undisturbed(checks, options, row, threads, source, reference)
+                duration = undisturbed(checks, options, job, threads, source, reference)
                 if duration is None:
                     continue
                 first = first or reference
                 difference = harness.tree_difference(first, reference)
-                checks.check(f"{name}: {threads} threads and one give the same", difference is None, difference)
-                disturb(checks, options, row, threads, source, reference, moments, duration, rng, stages)
+                checks.check(f"{job.name}: {threads} threads and one give the same", difference is None, difference)
+                disturb(checks, options, job, threads, source, reference, moments, duration, rng, stages)
             shutil.rmtree(source)
     print("killed " + ", ".join(f"{stage}: {count}" for stage, count in sorted(stages.items())))
     landed = sum(stages.values()) - stages["ended before it"]

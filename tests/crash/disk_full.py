@@ -7,6 +7,7 @@ The output lies on a small tmpfs, so the test needs the right to mount; without 
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,10 +15,10 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
 import harness
+import jobs
 
 MIB = 1 << 20
 EXIT_IO = 4
-OUTPUT_ARGS = ["--max-shard-size", "8MB", "--quiet"]
 # What the sentence does not count: journal, report, and the last page of each file.
 UNCOUNTED = MIB // 2
 
@@ -69,13 +70,13 @@ def check_rerun(checks, name, tool, args, reference, target):
         checks.check(f"{name}: same tree", difference is None, difference)
 
 
-def too_small_from_the_start(checks, tool, source, reference, work):
+def too_small_from_the_start(checks, tool, job, source, reference, work):
     """The plan knows before the first byte; and what it says is missing is enough."""
-    name = "too small from the start"
-    size = 32 * MIB
+    name = f"{job.name}: too small from the start"
+    size = 16 * MIB
     with SmallDisk(os.path.join(work, "small"), size) as disk:
         target = os.path.join(disk.path, "out")
-        args = ["quantize", source, "-o", target, *OUTPUT_ARGS]
+        args = jobs.words(job.command, source, target) + ["--quiet"]
         code, _, stderr = harness.run(tool, args)
         missing = check_refusal(checks, name, code, stderr, target)
         checks.check(f"{name}: nothing written", size - disk.free() < UNCOUNTED, f"{size - disk.free()} bytes are used")
@@ -83,13 +84,13 @@ def too_small_from_the_start(checks, tool, source, reference, work):
         check_rerun(checks, name, tool, args, reference, target)
 
 
-def filled_by_others(checks, tool, source, reference, work):
+def filled_by_others(checks, tool, job, source, reference, work):
     """The space was there when the job began, and went while it ran."""
-    name = "filled by others midway"
+    name = f"{job.name}: filled by others midway"
     with SmallDisk(os.path.join(work, "shared"), 160 * MIB) as disk:
         target = os.path.join(disk.path, "out")
         ballast = os.path.join(disk.path, "ballast")
-        args = ["quantize", source, "-o", target, *OUTPUT_ARGS]
+        args = jobs.words(job.command, source, target) + ["--quiet"]
         process = subprocess.Popen([tool, *args], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         began = disk.free()
         while process.poll() is None and began - disk.free() < 10 * MIB:
@@ -116,12 +117,16 @@ def main():
         if not may_mount(work):
             print("skipped: mounting a tmpfs is not permitted here")
             sys.exit(77)
-        source = harness.make_checkpoint(options.make, "deepseek-v3", os.path.join(work, "source"))
-        reference = os.path.join(work, "reference")
-        code, _, stderr = harness.run(options.tessera, ["quantize", source, "-o", reference, *OUTPUT_ARGS])
-        if checks.check("undisturbed run", code == 0, stderr.strip()):
-            too_small_from_the_start(checks, options.tessera, source, reference, work)
-            filled_by_others(checks, options.tessera, source, reference, work)
+        for number, job in enumerate(jobs.JOBS):
+            place = os.path.join(work, str(number))
+            os.mkdir(place)
+            source = jobs.make_source(options.tessera, options.make, job, "deepseek-v3", os.path.join(place, "source"))
+            reference = os.path.join(place, "reference")
+            code, _, stderr = harness.run(options.tessera, jobs.words(job.command, source, reference) + ["--quiet"])
+            if checks.check(f"{job.name}: undisturbed run", code == 0, stderr.strip()):
+                too_small_from_the_start(checks, options.tessera, job, source, reference, place)
+                filled_by_others(checks, options.tessera, job, source, reference, place)
+            shutil.rmtree(place)
     checks.finish()
 
 

@@ -9,6 +9,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
 import harness
+import jobs
 
 MIB = 1 << 20
 MEMORY_MIB = 256
@@ -28,15 +29,16 @@ def run_measured(tool, args, stderr_path):
         return process.returncode, usage.ru_maxrss * 1024, seconds, stderr.read().decode(errors="replace")
 
 
-def check_memory(checks, options, kind, **make_options):
+def check_memory(checks, options, job, kind, **make_options):
+    name = f"{job.name}, {kind}"
     with harness.temporary_directory(options.directory) as work:
-        source = harness.make_checkpoint(options.make, kind, os.path.join(work, "source"), **make_options)
-        args = ["quantize", source, "-o", os.path.join(work, "out"), "--memory", f"{MEMORY_MIB}MiB", "--quiet"]
+        source = jobs.make_source(options.tessera, options.make, job, kind, os.path.join(work, "source"), **make_options)
+        args = jobs.words(job.command, source, os.path.join(work, "out")) + ["--memory", f"{MEMORY_MIB}MiB", "--quiet"]
         code, peak, seconds, stderr = run_measured(options.tessera, args, os.path.join(work, "stderr"))
-        print(f"{kind}: peak {peak / MIB:.0f} MiB in {seconds:.1f} s")
-        checks.check(f"{kind}: exit code", code == 0, f"{code}: {stderr.strip()}")
+        print(f"{name}: peak {peak / MIB:.0f} MiB in {seconds:.1f} s")
+        checks.check(f"{name}: exit code", code == 0, f"{code}: {stderr.strip()}")
         bound = (MEMORY_MIB + SLACK_MIB) * MIB
-        checks.check(f"{kind}: peak memory", peak < bound, f"{peak / MIB:.0f} MiB, --memory {MEMORY_MIB}MiB")
+        checks.check(f"{name}: peak memory", peak < bound, f"{peak / MIB:.0f} MiB, --memory {MEMORY_MIB}MiB")
 
 
 def check_dry_run(checks, options, tensors):
@@ -53,8 +55,9 @@ def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
     checks = harness.Checks()
     check_dry_run(checks, options, 200000)
-    check_memory(checks, options, "many", tensors=50000)
-    check_memory(checks, options, "giant")
+    for job in jobs.JOBS:
+        check_memory(checks, options, job, "many", tensors=50000)
+        check_memory(checks, options, job, "giant")
     checks.finish()
 
 

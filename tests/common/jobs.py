@@ -1,0 +1,41 @@
+"""Every conversion that has to survive what the crash tests do to it: one table for all of them."""
+
+import collections
+import os
+import shutil
+
+import harness
+
+# `made` turns a generated BF16 checkpoint into what the job reads, or is None; SRC stands for the source, DST for the
+# destination. The weights are spread over several shards where the target has such a thing.
+Job = collections.namedtuple("Job", "name made command")
+
+FP8 = "quantize SRC -o DST --max-shard-size 16MB --quiet"
+
+JOBS = [
+    Job("quantize f32", None, "quantize SRC -o DST --max-shard-size 16MB"),
+    Job("quantize ue8m0", None, "quantize SRC -o DST --max-shard-size 16MB --scale-fmt ue8m0"),
+    Job("convert bf16", FP8, "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
+    Job("convert fp8-block ue8m0", FP8, "convert SRC -o DST --to fp8-block --scale-fmt ue8m0 --max-shard-size 16MB"),
+    Job("convert fp8-block dialect", FP8, "convert SRC -o DST --to fp8-block --dialect compressed-tensors"),
+]
+
+
+def words(command, source, destination):
+    """The command as arguments of the tool."""
+    places = {"SRC": str(source), "DST": str(destination)}
+    return [places.get(word, word) for word in command.split()]
+
+
+def make_source(tool, maker, job, kind, directory, **options):
+    """Generates a checkpoint of this kind and makes of it what the job reads. Returns its directory."""
+    made = harness.make_checkpoint(maker, kind, str(directory), **options)
+    if job.made is None:
+        return made
+    source = str(directory) + "-made"
+    code, _, stderr = harness.run(tool, words(job.made, made, source))
+    if code != 0:
+        raise RuntimeError(f"{job.made}: exit {code}: {stderr}")
+    shutil.rmtree(os.path.join(source, ".tessera"))
+    shutil.rmtree(made)
+    return source
