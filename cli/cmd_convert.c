@@ -32,7 +32,8 @@ static const char kHelp[] =
     "Examples:\n"
     "  tessera convert DeepSeek-V3 -o DeepSeek-V3-BF16 --to bf16\n"
     "  tessera convert DeepSeek-V3 -o DeepSeek-V3-UE8M0 --to fp8-block --scale-fmt ue8m0 --against DeepSeek-V3-BF16\n"
-    "  tessera convert Qwen3-FP8 -o Qwen3-CT --to fp8-block --dialect compressed-tensors    renames, nothing is lost\n\n"
+    "  tessera convert Qwen3-FP8 -o Qwen3-CT --to fp8-block --dialect compressed-tensors    renames, nothing is "
+    "lost\n\n"
     "Options:\n";
 
 /* ---- targets ---- */
@@ -42,15 +43,12 @@ static tsr_status plan_bf16(const tsr_job *job, const arguments *a, const inputs
     static const tsr_dtype kDtypes[] = {TSR_BF16, TSR_F16, TSR_F32};
     uint32_t rows, cols;
     TSR_TRY(tsr_parse_block("--source-block", a->source_block, &rows, &cols, err));
-    const tsr_cast_options options = {.dtype = kDtypes[a->dtype],
-                                      .block_rows = rows,
-                                      .block_cols = cols,
-                                      .max_shard_bytes = job->max_shard_bytes};
+    const tsr_cast_options options = {
+        .dtype = kDtypes[a->dtype], .block_rows = rows, .block_cols = cols, .max_shard_bytes = job->max_shard_bytes};
     return tsr_cast_plan(plan, in->sources, &options, err);
 }
 
-static tsr_status plan_fp8_block(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan,
-                                 tsr_err *err)
+static tsr_status plan_fp8_block(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err)
 {
     tsr_requantize_options options = {.scale_fmt = a->scale_fmt,
                                       .dialect = a->dialect,
@@ -91,7 +89,8 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
     tsr_option options[64] = {
         {"-o", TSR_OPT_TEXT, &job->dst, "DST", "the output directory; made if need be"},
         {"--to", TSR_OPT_CHOICE, &a->to, "bf16|fp8-block", "the target: see above"},
-        {"--dtype", TSR_OPT_CHOICE, &a->dtype, "bf16|f16|f32", "of what was FP8 (bf16); other tensors stay as they are"},
+        {"--dtype", TSR_OPT_CHOICE, &a->dtype, "bf16|f16|f32",
+         "of what was FP8 (bf16); other tensors stay as they are"},
         {"--source-block", TSR_OPT_TEXT, &a->source_block, "RxC", "blocks of SRC, where its config.json states none"},
         {"--block", TSR_OPT_TEXT, &a->block, "RxC", "blocks to make (as in SRC)"},
         {"--scale-fmt", TSR_OPT_CHOICE, &a->scale_fmt, "f32|ue8m0",

@@ -65,11 +65,8 @@ static tsr_status cast_run(const tsr_step *step, uint64_t unit, const tsr_unit *
     return tsr_fp8_decode(kernels, &rect, step->out[0]->dtype, u->out_data[0], rect.cols, u->scratch, err);
 }
 
-static const tsr_op kCastOp = {.name = "dequantize",
-                               .units = cast_units,
-                               .windows = cast_windows,
-                               .scratch_bytes = cast_scratch,
-                               .run = cast_run};
+static const tsr_op kCastOp = {
+    .name = "dequantize", .units = cast_units, .windows = cast_windows, .scratch_bytes = cast_scratch, .run = cast_run};
 
 /* ---- the plan ---- */
 
@@ -141,10 +138,9 @@ static tsr_status plan_config(tsr_plan *plan, tsr_dtype dtype, tsr_err *err)
 
 static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const tsr_cast_options *o, tsr_err *err)
 {
-    plan->command =
-        tsr_arena_printf(&plan->arena, "convert --to bf16 --dtype %s --block %llux%llu --max-shard-size %llu",
-                         tsr_dtype_name(o->dtype), (unsigned long long)o->block_rows, (unsigned long long)o->block_cols,
-                         (unsigned long long)o->max_shard_bytes);
+    plan->command = tsr_arena_printf(
+        &plan->arena, "convert --to bf16 --dtype %s --block %llux%llu --max-shard-size %llu", tsr_dtype_name(o->dtype),
+        (unsigned long long)o->block_rows, (unsigned long long)o->block_cols, (unsigned long long)o->max_shard_bytes);
     if (plan->command == NULL)
         return out_of_memory(err);
     if (weights->n_scaled == 0)

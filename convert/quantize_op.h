@@ -15,8 +15,9 @@ const char *tsr_fp8_scale_name(tsr_plan *plan, const char *weight, tsr_dialect d
 tsr_status tsr_plan_quantize(tsr_plan *plan, const tsr_weight *weight, const tsr_fp8_block *scheme, tsr_dialect dialect,
                              tsr_err *err) TSR_WARN_UNUSED;
 
-/* Adds a step that writes nothing: it does once more what tsr_plan_quantize does of this scaled weight (`scheme` NULL: it
- * takes the weight in blocks as it is), and measures the result against `original`, a plain tensor of the same shape. */
+/* Adds a step that writes nothing: it does once more what tsr_plan_quantize does of this scaled weight (`scheme` NULL:
+ * it takes the weight in blocks as it is), and measures the result against `original`, a plain tensor of the same
+ * shape. */
 tsr_status tsr_plan_measure(tsr_plan *plan, const tsr_weight *weight, const tsr_fp8_block *scheme,
                             const tsr_tensor *original, tsr_err *err) TSR_WARN_UNUSED;
 

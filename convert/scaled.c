@@ -65,7 +65,6 @@ tsr_status tsr_plan_scales(tsr_plan *plan, const tsr_weight *weight, const char 
     out->shape[out->rank - 2] = tsr_ceil_div(weight->rows, weight->block_rows);
     out->shape[out->rank - 1] = tsr_ceil_div(weight->cols, weight->block_cols);
     out->bytes = tsr_tensor_elements(out) * sizeof(float);
-    const tsr_step step = {
-        .op = &kScalesOp, .params = copy, .in = &weight->scale, .n_in = 1, .out = {out}, .n_out = 1};
+    const tsr_step step = {.op = &kScalesOp, .params = copy, .in = &weight->scale, .n_in = 1, .out = {out}, .n_out = 1};
     return tsr_plan_step(plan, &step, err);
 }

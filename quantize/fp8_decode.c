@@ -60,11 +60,12 @@ tsr_status tsr_fp8_check_scales(const tsr_weight *w, uint64_t matrix, uint64_t r
         if (scales[i] >= 0 && scales[i] <= FLT_MAX / TSR_E4M3_MAX)
             continue;
         const uint64_t at = (matrix * w->grid_rows + row) * w->grid_cols + col + i;
-        return tsr_fail(err, TSR_E_VALUE,
-                        "'%s': the scale at [%llu, %llu] of matrix %llu is %g, file offset %llu: no weight comes of it; "
-                        "the checkpoint is damaged",
-                        w->scale->name, U64(row), U64(col + i), U64(matrix), (double)scales[i],
-                        U64(w->scale->offset + at * tsr_dtype_bytes(w->scale->dtype)));
+        return tsr_fail(
+            err, TSR_E_VALUE,
+            "'%s': the scale at [%llu, %llu] of matrix %llu is %g, file offset %llu: no weight comes of it; "
+            "the checkpoint is damaged",
+            w->scale->name, U64(row), U64(col + i), U64(matrix), (double)scales[i],
+            U64(w->scale->offset + at * tsr_dtype_bytes(w->scale->dtype)));
     }
     return TSR_OK;
 }
@@ -75,9 +76,9 @@ static tsr_status take_scales(const tsr_cpu_kernels *kernels, const tsr_fp8_rect
 {
     const tsr_weight *const w = rect->weight;
     const uint64_t above = grid_row - rect->row / w->block_rows;
-    tsr_fp8_widen_scales(
-        kernels, w->scale->dtype,
-        (const char *)rect->scales + (above * w->grid_cols + first) * tsr_dtype_bytes(w->scale->dtype), n, out);
+    tsr_fp8_widen_scales(kernels, w->scale->dtype,
+                         (const char *)rect->scales + (above * w->grid_cols + first) * tsr_dtype_bytes(w->scale->dtype),
+                         n, out);
     return tsr_fp8_check_scales(w, rect->matrix, grid_row, first, out, n, err);
 }
 
@@ -89,24 +90,24 @@ static tsr_status report_nan(const tsr_fp8_rect *rect, uint64_t row, uint64_t ro
             if ((rect->codes[r * rect->ld_codes + c] & 0x7F) != 0x7F)
                 continue;
             const uint64_t at = (rect->matrix * w->rows + rect->row + r) * w->cols + rect->col + c;
-            return tsr_fail(err, TSR_E_VALUE,
-                            "'%s': code NaN at [%llu, %llu] of matrix %llu, file offset %llu: the checkpoint is damaged",
-                            w->data->name, U64(rect->row + r), U64(rect->col + c), U64(rect->matrix),
-                            U64(w->data->offset + at));
+            return tsr_fail(
+                err, TSR_E_VALUE,
+                "'%s': code NaN at [%llu, %llu] of matrix %llu, file offset %llu: the checkpoint is damaged",
+                w->data->name, U64(rect->row + r), U64(rect->col + c), U64(rect->matrix), U64(w->data->offset + at));
         }
     }
     return TSR_OK;
 }
 
-static void decode_band(const tsr_cpu_kernels *k, tsr_dtype dtype, const uint8_t *codes, uint64_t rows, uint64_t cols,
+/* Returns whether a code is NaN. */
+static bool decode_band(const tsr_cpu_kernels *k, tsr_dtype dtype, const uint8_t *codes, uint64_t rows, uint64_t cols,
                         uint64_t ld_codes, uint64_t block_cols, const float *scales, char *out, uint64_t ld)
 {
     if (dtype == TSR_BF16)
-        k->decode_e4m3_bf16(codes, rows, cols, ld_codes, block_cols, scales, (uint16_t *)out, ld);
-    else if (dtype == TSR_F16)
-        k->decode_e4m3_f16(codes, rows, cols, ld_codes, block_cols, scales, (uint16_t *)out, ld);
-    else
-        k->decode_e4m3_f32(codes, rows, cols, ld_codes, block_cols, scales, (float *)out, ld);
+        return k->decode_e4m3_bf16(codes, rows, cols, ld_codes, block_cols, scales, (uint16_t *)out, ld);
+    if (dtype == TSR_F16)
+        return k->decode_e4m3_f16(codes, rows, cols, ld_codes, block_cols, scales, (uint16_t *)out, ld);
+    return k->decode_e4m3_f32(codes, rows, cols, ld_codes, block_cols, scales, (float *)out, ld);
 }
 
 tsr_status tsr_fp8_decode(const tsr_cpu_kernels *kernels, const tsr_fp8_rect *rect, tsr_dtype dtype, void *out,
@@ -126,12 +127,11 @@ tsr_status tsr_fp8_decode(const tsr_cpu_kernels *kernels, const tsr_fp8_rect *re
         const uint8_t *const codes = rect->codes + row * rect->ld_codes;
         char *const to = (char *)out + row * ld * width;
         TSR_TRY(take_scales(kernels, rect, grid_row, first, n, scales, err));
-        if (kernels->any_nan_e4m3(codes, rows, rect->cols, rect->ld_codes))
+        bool nan = head > 0 && decode_band(kernels, dtype, codes, rows, head, rect->ld_codes, head, scales, to, ld);
+        nan |= decode_band(kernels, dtype, codes + head, rows, rect->cols - head, rect->ld_codes, w->block_cols,
+                           scales + (head > 0), to + head * width, ld);
+        if (nan)
             return report_nan(rect, row, rows, err);
-        if (head > 0)
-            decode_band(kernels, dtype, codes, rows, head, rect->ld_codes, head, scales, to, ld);
-        decode_band(kernels, dtype, codes + head, rows, rect->cols - head, rect->ld_codes, w->block_cols,
-                    scales + (head > 0), to + head * width, ld);
         row += rows;
     }
     return TSR_OK;

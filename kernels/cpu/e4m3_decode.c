@@ -48,49 +48,48 @@ static bool is_nan(uint8_t code)
     return (code & 0x7F) == 0x7F;
 }
 
-void tsr_decode_e4m3_bf16_ref(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,
+bool tsr_decode_e4m3_bf16_ref(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,
                               const float *scales, uint16_t *y, size_t ld)
 {
+    bool found = false;
     for (size_t r = 0; r < rows; r++) {
         for (size_t c = 0; c < cols; c++) {
             const uint8_t code = codes[r * ld_codes + c];
+            found = found || is_nan(code);
             y[r * ld + c] = is_nan(code) ? (uint16_t)((code & 0x80) << 8 | 0x7FC0)
                                          : tsr_bf16_from_f32(value(code, scales[c / block_cols]));
         }
     }
+    return found;
 }
 
-void tsr_decode_e4m3_f16_ref(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,
+bool tsr_decode_e4m3_f16_ref(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,
                              const float *scales, uint16_t *y, size_t ld)
 {
+    bool found = false;
     for (size_t r = 0; r < rows; r++) {
         for (size_t c = 0; c < cols; c++) {
             const uint8_t code = codes[r * ld_codes + c];
+            found = found || is_nan(code);
             y[r * ld + c] = is_nan(code) ? (uint16_t)((code & 0x80) << 8 | 0x7E00)
                                          : tsr_f16_from_f32(value(code, scales[c / block_cols]));
         }
     }
+    return found;
 }
 
-void tsr_decode_e4m3_f32_ref(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,
+bool tsr_decode_e4m3_f32_ref(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,
                              const float *scales, float *y, size_t ld)
 {
+    bool found = false;
     for (size_t r = 0; r < rows; r++) {
         for (size_t c = 0; c < cols; c++) {
             const uint8_t code = codes[r * ld_codes + c];
+            found = found || is_nan(code);
             const uint32_t nan = (uint32_t)(code & 0x80) << 24 | 0x7FC00000;
             const float x = value(code, scales[c / block_cols]);
             memcpy(&y[r * ld + c], is_nan(code) ? (const void *)&nan : &x, sizeof x);
         }
     }
-}
-
-bool tsr_any_nan_e4m3_ref(const uint8_t *codes, size_t rows, size_t cols, size_t ld)
-{
-    uint8_t found = 0;
-    for (size_t r = 0; r < rows; r++) {
-        for (size_t c = 0; c < cols; c++)
-            found |= is_nan(codes[r * ld + c]);
-    }
-    return found != 0;
+    return found;
 }

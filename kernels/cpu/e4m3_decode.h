@@ -13,16 +13,14 @@
 /* y = value(code) * scales[i] for block i: the IEEE FP32 product (it is exact in all but extreme cases: 4 significant
  * bits by 24 need 28), then one rounding to nearest even. scales[i] is finite and not negative.
  * A NaN code gives the quiet NaN 0x7FC0, 0x7E00 or 0x7FC00000 with the code's sign; so does nothing else. Values beyond
- * the target's range become infinite, as IEEE rounding has it. Subnormals are kept, at both ends. */
-typedef void tsr_decode_e4m3_bf16_fn(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,
+ * the target's range become infinite, as IEEE rounding has it. Subnormals are kept, at both ends.
+ * Returns whether any of the codes is NaN. */
+typedef bool tsr_decode_e4m3_bf16_fn(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,
                                      const float *scales, uint16_t *y, size_t ld);
-typedef void tsr_decode_e4m3_f16_fn(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,
+typedef bool tsr_decode_e4m3_f16_fn(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,
                                     const float *scales, uint16_t *y, size_t ld);
-typedef void tsr_decode_e4m3_f32_fn(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,
+typedef bool tsr_decode_e4m3_f32_fn(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,
                                     const float *scales, float *y, size_t ld);
-
-/* Whether any of the codes is NaN (0x7F, 0xFF). */
-typedef bool tsr_any_nan_e4m3_fn(const uint8_t *codes, size_t rows, size_t cols, size_t ld);
 
 /* The scalar definitions on one value: FP32 rounded to nearest even; NaN is quieted and keeps its sign only. */
 uint16_t tsr_bf16_from_f32(float x);

@@ -1,7 +1,10 @@
-/* bench_kernels: block FP8 of a BF16 matrix by one thread, beside memcpy of the same number of bytes.
+/* bench_kernels: block FP8 of a BF16 matrix, and back, by one thread, beside memcpy of the same number of bytes.
  *
- * A weight costs 3 bytes: 2 read, 1 written; memcpy moves as many with 1.5 read and 1.5 written. Both run over buffers
- * that no cache holds, in the same process, turn by turn; medians of the turns are compared. Exit 1: below the floor.
+ * A weight costs 3 bytes: 2 read and 1 written, or the other way round; memcpy moves as many with 1.5 read and 1.5
+ * written. Quantizing and its memcpy write into a buffer that no cache holds; decoding and its memcpy into the buffer
+ * of one unit, over and over, as the engine has it (what decoding writes is twice what it reads, and memcpy would go
+ * past the cache where decoding should not). Same process, turn by turn; medians of the turns are compared. Exit 1:
+ * below the floor.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -10,9 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { ROWS = 8192, COLS = 7168, BLOCK = 128, BLOCKS = COLS / BLOCK, TURNS = 9 };
-
-static const double kFloor = 0.7; /* of memcpy, for amax and codes, with the widest instruction set */
+enum { ROWS = 8192, COLS = 7168, BLOCK = 128, BLOCKS = COLS / BLOCK, MOVED = 3 * ROWS * COLS, TURNS = 9 };
 
 static double now(void)
 {
@@ -49,66 +50,130 @@ static void fill(uint16_t *x)
     }
 }
 
-static double quantize(const tsr_cpu_kernels *k, const uint16_t *x, uint8_t *codes, int with_error)
+typedef struct buffers {
+    uint16_t *bf16;
+    uint8_t *codes;
+    float *scales;  /* [ROWS / BLOCK][BLOCKS] */
+    uint16_t *unit; /* [BLOCK][COLS] */
+    uint8_t *copy;
+} buffers;
+
+static double sink; /* keeps the sums alive */
+
+static void quantize(const tsr_cpu_kernels *k, const buffers *b)
 {
-    double sink = 0;
-    const double began = now();
+    uint32_t amax[BLOCKS];
+    for (size_t row = 0; row < ROWS; row += BLOCK)
+        k->quantize_e4m3_bf16(b->bf16 + row * COLS, BLOCK, COLS, COLS, BLOCK, false, amax,
+                              b->scales + row / BLOCK * BLOCKS, b->codes + row * COLS, COLS);
+}
+
+static void quantize_and_measure(const tsr_cpu_kernels *k, const buffers *b)
+{
+    uint32_t amax[BLOCKS];
     for (size_t row = 0; row < ROWS; row += BLOCK) {
-        uint32_t amax[BLOCKS];
-        float scales[BLOCKS];
-        k->quantize_e4m3_bf16(x + row * COLS, BLOCK, COLS, COLS, BLOCK, false, amax, scales, codes + row * COLS, COLS);
-        for (size_t i = 0; with_error && i < BLOCKS; i++) {
+        float *const scales = b->scales + row / BLOCK * BLOCKS;
+        k->quantize_e4m3_bf16(b->bf16 + row * COLS, BLOCK, COLS, COLS, BLOCK, false, amax, scales,
+                              b->codes + row * COLS, COLS);
+        for (size_t i = 0; i < BLOCKS; i++) {
             tsr_block_error error;
             const size_t at = row * COLS + i * BLOCK;
-            k->error_e4m3_bf16(x + at, BLOCK, BLOCK, COLS, codes + at, COLS, scales[i], &error);
+            k->error_e4m3_bf16(b->bf16 + at, BLOCK, BLOCK, COLS, b->codes + at, COLS, scales[i], &error);
             sink += error.sum_e2;
         }
     }
-    const double seconds = now() - began;
-    return sink < 0 ? 0 : seconds; /* keeps the sums alive */
+}
+
+static void decode(const tsr_cpu_kernels *k, const buffers *b)
+{
+    for (size_t row = 0; row < ROWS; row += BLOCK) {
+        sink += k->decode_e4m3_bf16(b->codes + row * COLS, BLOCK, COLS, COLS, BLOCK, b->scales + row / BLOCK * BLOCKS,
+                                    b->unit, COLS);
+    }
+}
+
+/* 1.5 bytes a weight, to a place of its own for each, */
+static void copy_all(const buffers *b)
+{
+    memcpy(b->copy, b->bf16, MOVED / 2);
+}
+
+/* and to the buffer of one unit. */
+static void copy_units(const buffers *b)
+{
+    const size_t unit = (size_t)BLOCK * COLS * 3 / 2;
+    for (size_t at = 0; at + unit <= MOVED / 2; at += unit)
+        memcpy(b->unit, (const char *)b->bf16 + at, unit);
+}
+
+/* Each moves 3 bytes a weight. The floor is a ratio to memcpy, with the widest instruction set; 0: none. */
+static const struct work {
+    const char *name;
+    void (*run)(const tsr_cpu_kernels *k, const buffers *b);
+    void (*peer)(const buffers *b);
+    double floor;
+} kWorks[] = {
+    {"amax + codes", quantize, copy_all, 0.7},
+    {"amax + codes + error", quantize_and_measure, copy_all, 0},
+    {"codes to BF16", decode, copy_units, 0.7},
+};
+
+/* The ratio to memcpy. */
+static double measure(const struct work *work, unsigned set, const buffers *b)
+{
+    const int turns = set == 0 ? 1 : TURNS; /* scalar code takes its time */
+    double ours[TURNS], theirs[TURNS];
+    tsr_cpu_kernels k;
+    tsr_cpu_kernels_init(&k, set);
+    for (int turn = 0; turn < TURNS; turn++) {
+        double began = now();
+        work->peer(b);
+        theirs[turn] = now() - began;
+        began = now();
+        if (turn < turns)
+            work->run(&k, b);
+        ours[turn] = turn < turns ? now() - began : ours[0];
+    }
+    const double speed = (double)MOVED / median(ours) * 1e-9, peer = (double)MOVED / median(theirs) * 1e-9;
+    printf("%-12s %-22s %10.2f %12.2f %10.2f\n", tsr_cpu_name(set), work->name, speed, peer, speed / peer);
+    return speed / peer;
 }
 
 int main(void)
 {
-    const size_t weights = (size_t)ROWS * COLS, moved = 3 * weights;
-    uint16_t *const x = aligned_alloc(4096, weights * sizeof *x);
-    uint8_t *const codes = aligned_alloc(4096, weights), *const copy = aligned_alloc(4096, moved / 2);
-    if (x == NULL || codes == NULL || copy == NULL)
+    const size_t weights = (size_t)ROWS * COLS;
+    const buffers b = {
+        .bf16 = aligned_alloc(4096, weights * sizeof(uint16_t)),
+        .codes = aligned_alloc(4096, weights),
+        .scales = calloc(ROWS / BLOCK * BLOCKS, sizeof(float)),
+        .unit = aligned_alloc(4096, (size_t)BLOCK * COLS * sizeof(uint16_t)),
+        .copy = aligned_alloc(4096, MOVED / 2),
+    };
+    if (b.bf16 == NULL || b.codes == NULL || b.scales == NULL || b.unit == NULL || b.copy == NULL)
         return 4;
-    fill(x);
-    memset(codes, 1, weights);
-    memset(copy, 1, moved / 2);
+    fill(b.bf16);
+    memset(b.codes, 1, weights);
+    memset(b.copy, 1, MOVED / 2);
     static const unsigned kSets[] = {0, TSR_CPU_AVX2, TSR_CPU_AVX2 | TSR_CPU_AVX512, TSR_CPU_ALL};
     const unsigned have = tsr_cpu_flags();
-    double ratio = 0;
+    int status = 0;
     printf("%-12s %-22s %10s %12s %10s\n", "set", "work", "GB/s", "memcpy GB/s", "ratio");
-    for (size_t s = 0; s < sizeof kSets / sizeof *kSets; s++) {
-        if ((kSets[s] & have) != kSets[s])
-            continue;
-        tsr_cpu_kernels k;
-        tsr_cpu_kernels_init(&k, kSets[s]);
-        for (int with_error = 0; with_error < 2; with_error++) {
-            double ours[TURNS], theirs[TURNS];
-            const int turns = kSets[s] == 0 ? 1 : TURNS;
-            for (int turn = 0; turn < TURNS; turn++) {
-                const double began = now();
-                memcpy(copy, x, moved / 2);
-                theirs[turn] = now() - began;
-                ours[turn] = turn < turns ? quantize(&k, x, codes, with_error) : ours[0];
-            }
-            const double speed = (double)moved / median(ours) * 1e-9, peer = (double)moved / median(theirs) * 1e-9;
-            printf("%-12s %-22s %10.2f %12.2f %10.2f\n", tsr_cpu_name(kSets[s]),
-                   with_error ? "amax + codes + error" : "amax + codes", speed, peer, speed / peer);
-            if (!with_error)
-                ratio = speed / peer;
+    for (size_t w = 0; w < sizeof kWorks / sizeof *kWorks; w++) {
+        double ratio = 0;
+        for (size_t s = 0; s < sizeof kSets / sizeof *kSets; s++) {
+            if ((kSets[s] & have) == kSets[s])
+                ratio = measure(&kWorks[w], kSets[s], &b);
+        }
+        if ((have & TSR_CPU_AVX512) != 0 && ratio < kWorks[w].floor) {
+            fprintf(stderr, "bench_kernels: %s at %.2f of memcpy, below %.2f\n", kWorks[w].name, ratio,
+                    kWorks[w].floor);
+            status = 1;
         }
     }
-    free(x);
-    free(codes);
-    free(copy);
-    if ((have & TSR_CPU_AVX512) != 0 && ratio < kFloor) {
-        fprintf(stderr, "bench_kernels: amax + codes at %.2f of memcpy, below %.2f\n", ratio, kFloor);
-        return 1;
-    }
-    return 0;
+    free(b.bf16);
+    free(b.codes);
+    free(b.scales);
+    free(b.unit);
+    free(b.copy);
+    return sink < 0 ? 2 : status;
 }
