@@ -57,7 +57,7 @@ tsr_status tsr_fp8_check_scales(const tsr_weight *w, uint64_t matrix, uint64_t r
                                 uint64_t n, tsr_err *err)
 {
     for (uint64_t i = 0; i < n; i++) {
-        if (scales[i] >= 0 && scales[i] <= FLT_MAX / TSR_E4M3_MAX)
+        if (scales[i] >= 0 && scales[i] <= FLT_MAX)
             continue;
         const uint64_t at = (matrix * w->grid_rows + row) * w->grid_cols + col + i;
         return tsr_fail(
@@ -99,6 +99,44 @@ static tsr_status report_nan(const tsr_fp8_rect *rect, uint64_t row, uint64_t ro
     return TSR_OK;
 }
 
+/* Whether a product with one of the scales may be beyond the target's range: then its blocks are looked through. */
+static bool may_overflow(tsr_dtype dtype, const float *scales, uint64_t n)
+{
+    const float largest = dtype == TSR_F16 ? 65504 : 0x1.FEp127f; /* of BF16; a little below that of FP32 */
+    bool may = false;
+    for (uint64_t i = 0; i < n; i++)
+        may = may || scales[i] > largest / TSR_E4M3_MAX;
+    return may;
+}
+
+static bool is_infinite(tsr_dtype dtype, const char *y)
+{
+    uint32_t bits = 0;
+    memcpy(&bits, y, tsr_dtype_bytes(dtype));
+    return dtype == TSR_F16    ? (bits & 0x7FFF) == 0x7C00
+           : dtype == TSR_BF16 ? (bits & 0x7FFF) == 0x7F80
+                               : (bits & 0x7FFFFFFF) == TSR_FP32_INF_BITS;
+}
+
+/* Names the first value of rows [row, row + rows), decoded to `y`, that became infinite; there may be none. */
+static tsr_status report_overflow(const tsr_fp8_rect *rect, uint64_t row, uint64_t rows, tsr_dtype dtype, const char *y,
+                                  uint64_t ld, tsr_err *err)
+{
+    const tsr_weight *const w = rect->weight;
+    for (uint64_t r = 0; r < rows; r++) {
+        for (uint64_t c = 0; c < rect->cols; c++) {
+            if (is_infinite(dtype, y + (r * ld + c) * tsr_dtype_bytes(dtype)))
+                return tsr_fail(
+                    err, TSR_E_VALUE,
+                    "'%s': the value at [%llu, %llu] of matrix %llu is beyond the range of %s: choose another "
+                    "--dtype, or look at its scale",
+                    w->data->name, U64(rect->row + row + r), U64(rect->col + c), U64(rect->matrix),
+                    tsr_dtype_name(dtype));
+        }
+    }
+    return TSR_OK;
+}
+
 /* Returns whether a code is NaN. */
 static bool decode_band(const tsr_cpu_kernels *k, tsr_dtype dtype, const uint8_t *codes, uint64_t rows, uint64_t cols,
                         uint64_t ld_codes, uint64_t block_cols, const float *scales, char *out, uint64_t ld)
@@ -132,6 +170,8 @@ tsr_status tsr_fp8_decode(const tsr_cpu_kernels *kernels, const tsr_fp8_rect *re
                            scales + (head > 0), to + head * width, ld);
         if (nan)
             return report_nan(rect, row, rows, err);
+        if (may_overflow(dtype, scales, n))
+            TSR_TRY(report_overflow(rect, row, rows, dtype, to, ld, err));
         row += rows;
     }
     return TSR_OK;

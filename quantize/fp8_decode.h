@@ -28,8 +28,8 @@ void tsr_fp8_rect_grid(const tsr_fp8_rect *rect, uint64_t *first, uint64_t *rows
 size_t tsr_fp8_decode_scratch(const tsr_weight *weight);
 
 /* Decodes to `dtype` (BF16, F16 or F32), rows `ld` elements apart. Thread-safe.
- * TSR_E_VALUE, with coordinates: a code is NaN; a scale is NaN (E8M0 0xFF too), infinite, negative, or so large that
- * products overflow FP32. */
+ * TSR_E_VALUE, with coordinates: a code is NaN; a scale is NaN (E8M0 0xFF too), infinite or negative; a value is beyond
+ * the target's range. */
 tsr_status tsr_fp8_decode(const tsr_cpu_kernels *kernels, const tsr_fp8_rect *rect, tsr_dtype dtype, void *out,
                           uint64_t ld, void *scratch, tsr_err *err) TSR_WARN_UNUSED;
 

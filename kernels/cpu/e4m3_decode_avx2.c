@@ -6,9 +6,9 @@
 #include <string.h>
 
 typedef struct eight {
-    __m256 value;   /* signed, unscaled; whatever for NaN codes */
-    __m256 nan;     /* all ones where the code is NaN */
-    __m256i sign;   /* the FP32 sign bit */
+    __m256 value; /* signed, unscaled; whatever for NaN codes */
+    __m256 nan;   /* all ones where the code is NaN */
+    __m256i sign; /* the FP32 sign bit */
 } eight;
 
 static inline eight load(const uint8_t *codes)
@@ -55,33 +55,33 @@ static inline void store_f32(void *y, __m256 x)
 }
 
 /* Tails go through a buffer of one vector. */
-#define DECODE(name, type, store)                                                                                      \
-    bool tsr_decode_e4m3_##name##_avx2(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes,                \
-                                       size_t block_cols, const float *scales, type *y, size_t ld)                     \
-    {                                                                                                                  \
-        __m256 nan = _mm256_setzero_ps();                                                                              \
-        for (size_t r = 0; r < rows; r++, codes += ld_codes, y += ld) {                                                \
-            for (size_t first = 0, b = 0; first < cols; first += block_cols, b++) {                                    \
-                const __m256 scale = _mm256_set1_ps(scales[b]);                                                        \
-                const size_t end = cols - first < block_cols ? cols : first + block_cols;                              \
-                size_t c = first;                                                                                      \
-                for (; c + 8 <= end; c += 8) {                                                                         \
-                    const eight e = load(codes + c);                                                                   \
-                    nan = _mm256_or_ps(nan, e.nan);                                                                    \
-                    store(y + c, scaled(e, scale));                                                                    \
-                }                                                                                                      \
-                if (c < end) {                                                                                         \
-                    uint8_t in[8] = {0};                                                                               \
-                    type out[8];                                                                                       \
-                    memcpy(in, codes + c, end - c);                                                                    \
-                    const eight e = load(in);                                                                          \
-                    nan = _mm256_or_ps(nan, e.nan);                                                                    \
-                    store(out, scaled(e, scale));                                                                      \
-                    memcpy(y + c, out, (end - c) * sizeof *out);                                                       \
-                }                                                                                                      \
-            }                                                                                                          \
-        }                                                                                                              \
-        return _mm256_movemask_ps(nan) != 0;                                                                           \
+#define DECODE(name, type, store)                                                                       \
+    bool tsr_decode_e4m3_##name##_avx2(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, \
+                                       size_t block_cols, const float *scales, type *y, size_t ld)      \
+    {                                                                                                   \
+        __m256 nan = _mm256_setzero_ps();                                                               \
+        for (size_t r = 0; r < rows; r++, codes += ld_codes, y += ld) {                                 \
+            for (size_t first = 0, b = 0; first < cols; first += block_cols, b++) {                     \
+                const __m256 scale = _mm256_set1_ps(scales[b]);                                         \
+                const size_t end = cols - first < block_cols ? cols : first + block_cols;               \
+                size_t c = first;                                                                       \
+                for (; c + 8 <= end; c += 8) {                                                          \
+                    const eight e = load(codes + c);                                                    \
+                    nan = _mm256_or_ps(nan, e.nan);                                                     \
+                    store(y + c, scaled(e, scale));                                                     \
+                }                                                                                       \
+                if (c < end) {                                                                          \
+                    uint8_t in[8] = {0};                                                                \
+                    type out[8];                                                                        \
+                    memcpy(in, codes + c, end - c);                                                     \
+                    const eight e = load(in);                                                           \
+                    nan = _mm256_or_ps(nan, e.nan);                                                     \
+                    store(out, scaled(e, scale));                                                       \
+                    memcpy(y + c, out, (end - c) * sizeof *out);                                        \
+                }                                                                                       \
+            }                                                                                           \
+        }                                                                                               \
+        return _mm256_movemask_ps(nan) != 0;                                                            \
     }
 
 DECODE(bf16, uint16_t, store_bf16)

@@ -1,5 +1,6 @@
-/* Decoding e4m3 with AVX-512. To BF16 by table: a block has one scale, so its 128 magnitudes have 128 results, which fit
- * four registers; one look-up and one sign bit an element. To F16 and F32 by arithmetic, as in e4m3_decode_avx2.c. */
+/* Decoding e4m3 with AVX-512. To BF16 by table: a block has one scale, so its 128 magnitudes have 128 results, which
+ * fit four registers; one look-up and one sign bit an element. To F16 and F32 by arithmetic, as in e4m3_decode_avx2.c.
+ */
 #include "kernels/cpu/variants.h"
 
 #include <immintrin.h>
@@ -7,11 +8,9 @@
 /* FP32 products of 16 magnitudes with one scale; the NaN code's product is the quiet NaN. */
 static inline __m512 scaled(__m256i magnitude, __m512 scale)
 {
-    const __m512 value =
-        _mm512_mul_ps(_mm512_cvtph_ps(_mm256_slli_epi16(magnitude, 7)), _mm512_set1_ps(256));
+    const __m512 value = _mm512_mul_ps(_mm512_cvtph_ps(_mm256_slli_epi16(magnitude, 7)), _mm512_set1_ps(256));
     const __mmask16 nan = _mm256_cmpeq_epi16_mask(magnitude, _mm256_set1_epi16(0x7F));
-    return _mm512_mask_blend_ps(nan, _mm512_mul_ps(value, scale),
-                                _mm512_castsi512_ps(_mm512_set1_epi32(0x7FC00000)));
+    return _mm512_mask_blend_ps(nan, _mm512_mul_ps(value, scale), _mm512_castsi512_ps(_mm512_set1_epi32(0x7FC00000)));
 }
 
 static inline __m256i to_bf16(__m512 x)
@@ -94,26 +93,25 @@ static inline void store_f32(float *y, __mmask16 live, __m512 x)
     _mm512_mask_storeu_ps(y, live, x);
 }
 
-#define DECODE(name, type, store)                                                                                      \
-    bool tsr_decode_e4m3_##name##_avx512(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes,              \
-                                         size_t block_cols, const float *scales, type *y, size_t ld)                   \
-    {                                                                                                                  \
-        const __m128i magnitudes = _mm_set1_epi8(0x7F);                                                                \
-        __mmask16 nan = 0;                                                                                             \
-        for (size_t r = 0; r < rows; r++, codes += ld_codes, y += ld) {                                                \
-            for (size_t first = 0, b = 0; first < cols; first += block_cols, b++) {                                    \
-                const __m512 scale = _mm512_set1_ps(scales[b]);                                                        \
-                const size_t end = cols - first < block_cols ? cols : first + block_cols;                              \
-                for (size_t c = first; c < end; c += 16) {                                                             \
-                    const __mmask16 live =                                                                             \
-                        end - c >= 16 ? (__mmask16)0xFFFF : (__mmask16)((1u << (end - c)) - 1);                        \
-                    const __m128i code = _mm_maskz_loadu_epi8(live, codes + c);                                        \
-                    nan |= _mm_cmpeq_epi8_mask(_mm_and_si128(code, magnitudes), magnitudes);                           \
-                    store(y + c, live, decode(_mm256_cvtepu8_epi16(code), scale));                                     \
-                }                                                                                                      \
-            }                                                                                                          \
-        }                                                                                                              \
-        return nan != 0;                                                                                               \
+#define DECODE(name, type, store)                                                                                  \
+    bool tsr_decode_e4m3_##name##_avx512(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes,          \
+                                         size_t block_cols, const float *scales, type *y, size_t ld)               \
+    {                                                                                                              \
+        const __m128i magnitudes = _mm_set1_epi8(0x7F);                                                            \
+        __mmask16 nan = 0;                                                                                         \
+        for (size_t r = 0; r < rows; r++, codes += ld_codes, y += ld) {                                            \
+            for (size_t first = 0, b = 0; first < cols; first += block_cols, b++) {                                \
+                const __m512 scale = _mm512_set1_ps(scales[b]);                                                    \
+                const size_t end = cols - first < block_cols ? cols : first + block_cols;                          \
+                for (size_t c = first; c < end; c += 16) {                                                         \
+                    const __mmask16 live = end - c >= 16 ? (__mmask16)0xFFFF : (__mmask16)((1u << (end - c)) - 1); \
+                    const __m128i code = _mm_maskz_loadu_epi8(live, codes + c);                                    \
+                    nan |= _mm_cmpeq_epi8_mask(_mm_and_si128(code, magnitudes), magnitudes);                       \
+                    store(y + c, live, decode(_mm256_cvtepu8_epi16(code), scale));                                 \
+                }                                                                                                  \
+            }                                                                                                      \
+        }                                                                                                          \
+        return nan != 0;                                                                                           \
     }
 
 DECODE(f16, uint16_t, store_f16)

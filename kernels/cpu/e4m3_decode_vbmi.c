@@ -15,10 +15,10 @@ static void make_table(float scale, table *t)
     uint8_t codes[128];
     uint16_t y[128];
     for (int i = 0; i < 128; i += 64) {
-        const __m512i lane = _mm512_set_epi8(
-            63, 62, 61, 60, 59, 58, 57, 56, 55, 54, 53, 52, 51, 50, 49, 48, 47, 46, 45, 44, 43, 42, 41, 40, 39, 38, 37,
-            36, 35, 34, 33, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10,
-            9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+        const __m512i lane =
+            _mm512_set_epi8(63, 62, 61, 60, 59, 58, 57, 56, 55, 54, 53, 52, 51, 50, 49, 48, 47, 46, 45, 44, 43, 42, 41,
+                            40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18,
+                            17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
         _mm512_storeu_si512(codes + i, _mm512_add_epi8(lane, _mm512_set1_epi8((char)i)));
     }
     tsr_decode_e4m3_bf16_avx512(codes, 1, 128, 128, 128, &scale, y, 128);
@@ -54,8 +54,8 @@ static inline __mmask64 find_nan(__m512i codes)
 /* Codes [0, n) of one row of a block. Returns whether one is NaN. */
 static inline bool decode_run(const uint8_t *codes, size_t n, const table *t, uint16_t *y)
 {
-    const __m512i tables[4] = {_mm512_loadu_si512(t->low), _mm512_loadu_si512(t->low + 64),
-                               _mm512_loadu_si512(t->high), _mm512_loadu_si512(t->high + 64)};
+    const __m512i tables[4] = {_mm512_loadu_si512(t->low), _mm512_loadu_si512(t->low + 64), _mm512_loadu_si512(t->high),
+                               _mm512_loadu_si512(t->high + 64)};
     __mmask64 nan = 0;
     size_t c = 0;
     for (; c + 64 <= n; c += 64) {

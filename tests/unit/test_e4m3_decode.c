@@ -28,7 +28,8 @@ static float as_float(uint32_t bits)
 /* Any finite scale that is not negative, corners drawn often. */
 static float random_scale(void)
 {
-    static const float kCorners[] = {0, 1, 0x1p-149f, 0x1p-126f, 0x1.fffffep127f, 0x1p-9f, 0x1p-17f, 0x1.8p-24f, 146.3f};
+    static const float kCorners[] = {0,       1,        0x1p-149f,  0x1p-126f, 0x1.fffffep127f,
+                                     0x1p-9f, 0x1p-17f, 0x1.8p-24f, 146.3f};
     const uint64_t r = random_bits();
     if (r % 4 == 0)
         return kCorners[r / 4 % (sizeof kCorners / sizeof *kCorners)];

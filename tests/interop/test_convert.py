@@ -1,0 +1,355 @@
+"""`tessera convert --to bf16 | fp8-block` held to its definition: values recomputed in NumPy, round trips byte for byte,
+every spelling of a scale, every shape of grid, and every broken pairing refused by name."""
+
+import json
+import shutil
+
+import fp8_oracle
+import harness
+import ml_dtypes
+import numpy as np
+import pytest
+from test_quantize import DTYPES, REPORT, header, load, same_bits, shards, split
+
+BF16, E4M3, E8M0 = ml_dtypes.bfloat16, fp8_oracle.E4M3, ml_dtypes.float8_e8m0fnu
+NAMES = {np.dtype(t): n for n, t in {**DTYPES, "F8_E8M0": E8M0, "U8": np.uint8, "I8": np.int8}.items()}
+DEEPSEEK = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]}
+
+
+@pytest.fixture
+def convert(tessera, tmp_path):
+    """convert(src, *options) -> DST of a run that has to succeed."""
+    runs = []
+
+    def run(src, *options):
+        dst = tmp_path / f"converted{len(runs)}"
+        runs.append(dst)
+        code, out, err = harness.run(tessera, ["convert", src, "-o", dst, "--quiet", *options])
+        assert code == 0, f"exit {code}\n{out}{err}"
+        return dst
+
+    return run
+
+
+@pytest.fixture
+def refuse(tessera, tmp_path):
+    """refuse(src, code, *words): the plan is refused with this exit code and all these words, and writes nothing."""
+
+    def run(src, code, *words, options=("--to", "bf16")):
+        got, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "refused", *options])
+        assert got == code, err
+        for word in words:
+            assert word in err, err
+        assert not list((tmp_path / "refused").rglob("*.safetensors*")) if (tmp_path / "refused").exists() else True
+
+    return run
+
+
+def make(directory, files, quantization=DEEPSEEK, **config):
+    """A directory of these files ({tensor: array} each), with an index when there are several."""
+    directory.mkdir()
+    for number, (name, tensors) in enumerate(files.items()):
+        entries = {n: (NAMES[t.dtype], t.shape, t.tobytes()) for n, t in tensors.items()}
+        harness.write_safetensors(directory / name, entries, {"format": "pt"})
+    if len(files) > 1:
+        index = {n: file for file, tensors in files.items() for n in tensors}
+        (directory / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    if quantization is not None:
+        config["quantization_config"] = quantization
+    (directory / "config.json").write_text(json.dumps({"model_type": "llama", "torch_dtype": "bfloat16", **config}))
+    return directory
+
+
+def random_weight(shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32) * np.float32(0.02)
+
+
+def fp8(shape, seed=0):
+    return fp8_oracle.quantize(random_weight(shape, seed))
+
+
+def product(codes, scales, rows=128, cols=128):
+    """The FP32 product."""
+    return codes.astype(np.float32) * fp8_oracle.spread(scales.astype(np.float32), codes.shape, rows, cols)
+
+
+# ---- values ----
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
+@pytest.mark.parametrize("kind", ["llama", "qwen3-moe", "fused-experts"])
+def test_cast_is_one_product_and_one_rounding(checkpoint, quantize, convert, kind, dtype):
+    fp8_dir = quantize(checkpoint(kind))
+    dst = convert(fp8_dir, "--to", "bf16", "--dtype", dtype)
+    scales, others = split(load(fp8_dir))
+    result = load(dst)
+    assert result.keys() == others.keys() and scales
+    target = {"bf16": BF16, "f16": np.float16, "f32": np.float32}[dtype]
+    for name, value in others.items():
+        want = product(value, scales[name]).astype(target) if name in scales else value
+        assert same_bits(result[name], want), name
+    config = json.loads((dst / "config.json").read_text())
+    assert "quantization_config" not in config
+    source = json.loads((fp8_dir / "config.json").read_text())
+    assert set(source) - set(config) == {"quantization_config"}
+    if "torch_dtype" in config:
+        assert config["torch_dtype"] == {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}[dtype]
+    for path in shards(dst):
+        assert header(path)[1]["__metadata__"] == {"format": "pt"}
+    for path in fp8_dir.iterdir():
+        if path.is_file() and path.suffix != ".safetensors" and path.name not in (REPORT, "config.json"):
+            assert (dst / path.name).exists() and (path.name.endswith("index.json") or harness.same_file(path, dst / path.name))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("shape,padding", [((576, 7168), (0, 0)), ((576, 130), (3, 6)), ((1, 1), (7, 7)), ((40000, 3), (0, 0)),
+                                           ((3, 200, 260), (0, 0)), ((2, 200, 260), (2, 5))])
+def test_ragged_and_padded_grids(tmp_path, convert, shape, padding, threads):
+    codes, scales = fp8(shape)
+    stored = np.pad(scales, [(0, 0)] * (scales.ndim - 2) + [(0, n) for n in padding], constant_values=np.nan)
+    name = "m.weight" if len(shape) == 2 else "experts.gate_up_proj"
+    src = make(tmp_path / "src", {"model.safetensors": {name: codes, name + "_scale_inv": stored}})
+    got = load(convert(src, "--to", "bf16", "--threads", str(threads)))
+    assert got.keys() == {name} and same_bits(got[name], product(codes, scales).astype(BF16))
+
+
+@pytest.mark.parametrize("cpumask", ["0", "1", "3", "7"])
+def test_instruction_sets_agree(tmp_path, convert, cpumask):
+    codes, scales = fp8((300, 1000))
+    src = make(tmp_path / "src", {"model.safetensors": {"m.weight": codes, "m.weight_scale_inv": scales}})
+    got = load(convert(src, "--to", "bf16", "--cpumask", cpumask))
+    assert same_bits(got["m.weight"], product(codes, scales).astype(BF16))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, BF16, np.float16, E8M0])
+def test_scale_dtypes(tmp_path, convert, dtype):
+    codes, scales = fp8_oracle.quantize(random_weight((200, 300)), ue8m0=dtype is E8M0)
+    stored = scales.astype(dtype)
+    src = make(tmp_path / "src", {"model.safetensors": {"m.weight": codes, "m.weight_scale_inv": stored}})
+    got = load(convert(src, "--to", "bf16"))
+    assert same_bits(got["m.weight"], product(codes, stored.astype(np.float32)).astype(BF16))
+
+
+@pytest.mark.parametrize("weight,scale", [
+    ("m.weight", "m.weight_scale_inv"), ("m.weight", "m.weight_scale"), ("m.weight", "m.scale"),
+    ("m.weight", "m.scale_weight"), ("experts.down_proj", "experts.down_proj_scale_inv"),
+    ("experts.down_proj", "experts.down_proj_scale"), ("experts.down_proj", "experts.down_proj_scales_inv")])
+def test_spellings_of_the_scale_in_another_shard(tmp_path, convert, weight, scale):
+    codes, scales = fp8((2, 200, 300) if "experts" in weight else (200, 300))
+    other = np.zeros((4, 4), BF16)
+    src = make(tmp_path / "src", {"a.safetensors": {weight: codes}, "b.safetensors": {scale: scales, "n.weight": other}})
+    got = load(convert(src, "--to", "bf16"))
+    assert got.keys() == {weight, "n.weight"} and same_bits(got[weight], product(codes, scales).astype(BF16))
+
+
+def test_other_blocks_come_from_the_configuration(tmp_path, convert):
+    w = random_weight((100, 200))
+    scales = np.abs(fp8_oracle.blocks_of(w, 64, 32)).max(axis=(-3, -1)) / np.float32(448)
+    codes = (w / fp8_oracle.spread(scales, w.shape, 64, 32)).astype(E4M3)
+    tensors = {"model.safetensors": {"m.weight": codes, "m.weight_scale_inv": scales}}
+    want = product(codes, scales, 64, 32).astype(BF16)
+    src = make(tmp_path / "a", tensors, quantization={**DEEPSEEK, "weight_block_size": [64, 32]})
+    assert same_bits(load(convert(src, "--to", "bf16"))["m.weight"], want)
+    group = {"weights": {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": "64x32"}}
+    src = make(tmp_path / "b", tensors, quantization={"quant_method": "compressed-tensors", "format": "float-quantized",
+                                                      "config_groups": {"group_0": group}})
+    assert same_bits(load(convert(src, "--to", "bf16"))["m.weight"], want)
+    src = make(tmp_path / "c", tensors, quantization=None)
+    assert same_bits(load(convert(src, "--to", "bf16", "--source-block", "64x32"))["m.weight"], want)
+
+
+@pytest.mark.parametrize("shape,grid", [((200, 300), ()), ((200, 300), (1,)), ((200, 300), (200, 1)), ((3, 20, 30), (3,)),
+                                        ((3, 20, 30), (3, 20, 1))])
+def test_tensor_and_channel_scales(tmp_path, convert, shape, grid):
+    codes, _ = fp8(shape)
+    scales = np.abs(random_weight(grid or (1,), 5)).reshape(grid)
+    src = make(tmp_path / "src", {"model.safetensors": {"m.weight": codes, "m.weight_scale": scales,
+                                                        "m.input_scale": np.ones(1, np.float32)}},
+               quantization={"quant_method": "fp8", "activation_scheme": "static"})
+    got = load(convert(src, "--to", "bf16"))
+    spread = scales.reshape(grid + (1,) * (len(shape) - len(grid)) if len(grid) < len(shape) and grid != (1,) else grid)
+    assert got.keys() == {"m.weight"}
+    assert same_bits(got["m.weight"], (codes.astype(np.float32) * spread).astype(BF16))
+
+
+def test_a_single_file_and_a_nested_configuration(tmp_path, convert):
+    codes, scales = fp8((200, 300))
+    src = make(tmp_path / "src", {"model.safetensors": {"m.weight": codes, "m.weight_scale_inv": scales}},
+               quantization=None, text_config={"a": 1.50, "quantization_config": DEEPSEEK, "b": [1]})
+    dst = convert(src, "--to", "bf16")
+    assert json.loads((dst / "config.json").read_text())["text_config"] == {"a": 1.5, "b": [1]}
+    assert "1.5" in (dst / "config.json").read_text()
+    single = convert(src / "model.safetensors", "--to", "bf16", "--source-block", "128x128")
+    assert same_bits(load(single)["m.weight"], load(dst)["m.weight"])
+
+
+# ---- round trips ----
+
+
+def without(directory, *names):
+    for name in (".tessera", *names):
+        path = directory / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    return directory
+
+
+@pytest.mark.parametrize("kind", ["deepseek-v3", "qwen3-moe"])
+def test_fp8_bf16_fp8_gives_the_same_codes_and_scales(checkpoint, quantize, convert, kind):
+    first = quantize(checkpoint(kind))
+    again = quantize(convert(first, "--to", "bf16"))
+    a, b = load(first), load(again)
+    assert a.keys() == b.keys()
+    for name in a:
+        assert same_bits(a[name], b[name]), name
+
+
+def test_fp8_bf16_fp8_keeps_every_value_with_powers_of_two(checkpoint, quantize, convert):
+    first = quantize(checkpoint("qwen3-moe"), "--scale-fmt", "ue8m0")
+    again = quantize(convert(first, "--to", "bf16"), "--scale-fmt", "ue8m0")
+    (a_scales, a), (b_scales, b) = split(load(first)), split(load(again))
+    for name in a_scales:
+        x, y = (fp8_oracle.dequantize(*pair) for pair in ((a[name], a_scales[name]), (b[name], b_scales[name])))
+        assert np.array_equal(x, y), name
+
+
+def test_dialect_there_and_back_is_the_same_tree(checkpoint, quantize, convert):
+    first = quantize(checkpoint("deepseek-v3"))
+    there = convert(first, "--to", "fp8-block", "--dialect", "compressed-tensors")
+    back = convert(there, "--to", "fp8-block", "--dialect", "deepseek")
+    scales, codes = split(load(first))
+    renamed, same = split(load(there), "_scale")
+    assert scales.keys() == renamed.keys() and all(same_bits(scales[n], renamed[n]) for n in scales)
+    assert all(same_bits(codes[n], same[n]) for n in codes)
+    assert harness.tree_difference(without(first, REPORT), without(back)) is None
+    group = json.loads((there / "config.json").read_text())["quantization_config"]["config_groups"]["group_0"]
+    assert group["weights"]["block_structure"] == [128, 128]
+
+
+def test_dialect_is_what_quantizing_writes(checkpoint, quantize, convert):
+    src = checkpoint("qwen3-moe")
+    direct = quantize(src, "--dialect", "compressed-tensors")
+    renamed = convert(quantize(src), "--to", "fp8-block", "--dialect", "compressed-tensors")
+    assert harness.tree_difference(without(direct, REPORT), without(renamed)) is None
+
+
+@pytest.mark.parametrize("options,ue8m0,block", [(("--scale-fmt", "ue8m0"), True, (128, 128)),
+                                                 (("--block", "64x32"), False, (64, 32))])
+def test_requantizing_is_quantizing_the_decoded_values(checkpoint, quantize, convert, options, ue8m0, block):
+    src = checkpoint("deepseek-v3")
+    first = quantize(src)
+    dst = convert(first, "--to", "fp8-block", *options, "--against", src)
+    (scales, codes), (old_scales, old_codes), original = split(load(dst)), split(load(first)), load(src)
+    report = json.loads((dst / REPORT).read_text())
+    assert [row["name"] for row in report["tensors"]] == [row["name"] for row in report["against"]]
+    against = {row["name"]: row for row in report["against"]}
+    for name in old_scales:
+        w = product(old_codes[name], old_scales[name])
+        amax = np.abs(fp8_oracle.blocks_of(w, *block)).max(axis=(-3, -1))
+        want = amax / np.float32(448)
+        want[(amax > 0) & (want == 0)] = fp8_oracle.TINIEST
+        if ue8m0:
+            want = fp8_oracle.scales_of(w, True)
+        want[amax == 0] = 1
+        with np.errstate(over="ignore"):
+            quotient = np.clip(w / fp8_oracle.spread(want, w.shape, *block), -448, 448)
+        assert same_bits(scales[name], want), name
+        assert same_bits(codes[name], quotient.astype(E4M3)), name
+        x = original[name].astype(np.float64)
+        y = codes[name].astype(np.float64) * fp8_oracle.spread(want, w.shape, *block)
+        error = np.sqrt(((x - y) ** 2).sum() / (x**2).sum())
+        assert against[name]["relative_error"] == pytest.approx(error, rel=1e-4), name
+    config = json.loads((dst / "config.json").read_text())["quantization_config"]
+    assert config["weight_block_size"] == list(block) and ("scale_fmt" in config) == ue8m0
+
+
+def test_what_is_ue8m0_already_is_not_made_anew(checkpoint, quantize, convert):
+    first = quantize(checkpoint("deepseek-v3"), "--scale-fmt", "ue8m0")
+    plain = convert(first, "--to", "fp8-block", "--scale-fmt", "f32")
+    a, b = load(first), load(plain)
+    assert a.keys() == b.keys() and all(same_bits(a[n], b[n]) for n in a)
+    assert "scale_fmt" not in json.loads((plain / "config.json").read_text())["quantization_config"]
+
+
+def test_e8m0_scales_become_f32(tmp_path, convert):
+    codes, scales = fp8_oracle.quantize(random_weight((200, 300)), ue8m0=True)
+    src = make(tmp_path / "src", {"model.safetensors": {"m.weight": codes, "m.scale": scales.astype(E8M0)}},
+               quantization={**DEEPSEEK, "scale_fmt": "ue8m0"})
+    got = load(convert(src, "--to", "fp8-block"))
+    assert same_bits(got["m.weight"], codes) and same_bits(got["m.weight_scale_inv"], scales)
+
+
+# ---- what is refused ----
+
+
+CODES, SCALES = fp8((200, 300))
+NAN_SCALE = SCALES.copy()
+NAN_SCALE[1, 2] = np.nan
+NAN_CODE = CODES.copy()
+NAN_CODE.view(np.uint8)[150, 7] = 0xFF
+E8M0_NAN = np.ones((2, 3), E8M0)
+E8M0_NAN.view(np.uint8)[0, 1] = 0xFF
+REFUSED = {
+    "no scale": ({"m.weight": CODES}, ["'m.weight' is F8_E4M3 without a scale"]),
+    "two scales": ({"m.weight": CODES, "m.weight_scale_inv": SCALES, "m.scale": SCALES}, ["two scales", "m.scale"]),
+    "a scale without weight": ({"m.weight": CODES, "m.weight_scale_inv": SCALES, "n.weight_scale_inv": SCALES},
+                               ["'n.weight_scale_inv'", "in none of"]),
+    "a scale left over": ({"m.weight": CODES, "m.weight_scale_inv": SCALES, "n.weight": np.ones((4, 4), BF16),
+                           "n.weight_scale_inv": SCALES}, ["'n.weight_scale_inv' is left over", "BF16"]),
+    "a transposed grid": ({"m.weight": CODES, "m.weight_scale_inv": np.ones((3, 2), np.float32)},
+                          ["m.weight_scale_inv", "[3, 2]", "2 x 3"]),
+    "a grid far too large": ({"m.weight": CODES, "m.weight_scale_inv": np.ones((9, 3), np.float32)}, ["2 x 3"]),
+    "a grid of another rank": ({"m.weight": CODES, "m.weight_scale_inv": np.ones(6, np.float32)}, ["2 x 3"]),
+    "integer scales": ({"m.weight": CODES, "m.weight_scale_inv": np.ones((2, 3), np.uint8)}, ["is U8"]),
+    "NaN scale": ({"m.weight": CODES, "m.weight_scale_inv": NAN_SCALE}, ["m.weight_scale_inv", "[1, 2]", "offset"]),
+    "E8M0 0xFF": ({"m.weight": CODES, "m.weight_scale_inv": E8M0_NAN}, ["m.weight_scale_inv", "[0, 1]", "nan"]),
+    "negative scale": ({"m.weight": CODES, "m.weight_scale_inv": -SCALES}, ["m.weight_scale_inv", "[0, 0]"]),
+    "NaN code": ({"m.weight": NAN_CODE, "m.weight_scale_inv": SCALES}, ["'m.weight'", "NaN", "[150, 7]", "offset"]),
+    "e5m2": ({"m.weight": CODES, "m.weight_scale_inv": SCALES,
+              "n.weight": np.zeros((4, 4), ml_dtypes.float8_e5m2)}, ["n.weight", "F8_E5M2"]),
+}
+NAMES[np.dtype(ml_dtypes.float8_e5m2)] = "F8_E5M2"
+
+
+@pytest.mark.parametrize("target", ["bf16", "fp8-block"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_broken_pairs_are_refused_by_name(tmp_path, refuse, name, target):
+    tensors, words = REFUSED[name]
+    src = make(tmp_path / "src", {"model.safetensors": tensors})
+    if name == "NaN code" and target == "fp8-block":
+        return refuse(src, 3, *words, options=("--to", target, "--block", "64x64"))
+    refuse(src, 3, *words, options=("--to", target))
+
+
+def test_values_beyond_f16(tmp_path, refuse, convert):
+    codes = np.full((4, 4), 1, np.float32).astype(E4M3)
+    codes[2, 3] = 448
+    src = make(tmp_path / "src", {"model.safetensors": {"m.weight": codes,
+                                                        "m.weight_scale_inv": np.full((1, 1), 147, np.float32)}})
+    refuse(src, 3, "'m.weight'", "[2, 3]", "F16", options=("--to", "bf16", "--dtype", "f16"))
+    assert load(convert(src, "--to", "bf16"))["m.weight"][2, 3] == BF16(448 * 147)
+
+
+def test_the_block_size_is_never_guessed(tmp_path, refuse):
+    src = make(tmp_path / "src", {"model.safetensors": {"m.weight": CODES, "m.weight_scale_inv": SCALES}},
+               quantization={"quant_method": "fp8"})
+    refuse(src, 2, "--source-block")
+
+
+def test_what_is_not_fp8(tmp_path, refuse):
+    tensors = {"model.safetensors": {"m.weight": np.ones((4, 4), BF16)}}
+    refuse(make(tmp_path / "a", tensors), 3, "quant_method is 'fp8'", "no tensor is F8_E4M3")
+    refuse(make(tmp_path / "b", tensors, quantization=None), 3, "nothing to dequantize")
+    refuse(make(tmp_path / "c", tensors, quantization={"quant_method": "gptq"}), 3, "gptq")
+
+
+def test_against_another_model(tmp_path, refuse):
+    src = make(tmp_path / "a", {"model.safetensors": {"m.weight": CODES, "m.weight_scale_inv": SCALES}})
+    other = make(tmp_path / "b", {"model.safetensors": {"m.weight": np.ones((4, 4), BF16)}}, quantization=None)
+    options = ("--to", "fp8-block", "--scale-fmt", "ue8m0", "--against", str(other))
+    refuse(src, 3, "m.weight", "another shape", options=options)
+
+
+def test_options_of_another_target(tmp_path, refuse):
+    src = make(tmp_path / "a", {"model.safetensors": {"m.weight": CODES, "m.weight_scale_inv": SCALES}})
+    refuse(src, 2, "--dialect means nothing with --to bf16", options=("--to", "bf16", "--dialect", "deepseek"))
+    refuse(src, 2, "--to", options=())
