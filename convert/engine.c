@@ -25,7 +25,7 @@
 typedef struct step_state {
     uint64_t units, left;
     tsr_quant_stats *partials;   /* [units]: added in order when all are there, whoever made them */
-    void *held[TSR_MAX_WINDOWS]; /* whole output tensors, for the bits set in step->held */
+    void *held[TSR_MAX_OUTPUTS]; /* whole output tensors, for the bits set in step->held */
 } step_state;
 
 typedef enum file_phase { FILE_WAITING, FILE_OPEN, FILE_WHOLE, FILE_DONE } file_phase;
@@ -137,7 +137,10 @@ static tsr_status transfer_header(run *r, size_t file, uint64_t *digest, tsr_err
     if (f->raw)
         return TSR_OK;
     tsr_text header = {0};
-    tsr_safetensors_write_header(&header, f->tensors, f->n_tensors);
+    if (f->header != NULL)
+        tsr_text_append(&header, f->header, f->header_bytes);
+    else
+        tsr_safetensors_write_header(&header, f->tensors, f->n_tensors);
     tsr_status status = tsr_text_status(&header, err);
     if (status == TSR_OK)
         status = transfer(r, file, header.data, header.size, 0, digest, err);
@@ -196,7 +199,7 @@ static void free_step(run *r, size_t index)
     step_state *const s = r->steps[index];
     if (s == NULL)
         return;
-    for (unsigned i = 0; i < TSR_MAX_WINDOWS; i++)
+    for (unsigned i = 0; i < TSR_MAX_OUTPUTS; i++)
         free(s->held[i]);
     free(s->partials);
     free(s);
@@ -280,7 +283,7 @@ static tsr_status end_step(run *r, size_t index, uint64_t *digest, tsr_err *err)
 /* Lays the unit's buffers out in the worker's memory. */
 static void place_buffers(const tsr_step *step, const step_state *s, tsr_unit *u, char *memory)
 {
-    for (unsigned i = 0; i < TSR_MAX_WINDOWS; i++) {
+    for (unsigned i = 0; i < TSR_MAX_INPUTS; i++) {
         u->in_data[i] = memory;
         memory += tsr_round_up(tsr_window_bytes(&u->in[i]), 64);
     }
@@ -299,7 +302,7 @@ static void prefetch(const run *r, const tsr_step *step, const step_state *s, ui
     if (r->verifying || ahead >= s->units)
         return;
     const tsr_unit u = tsr_step_unit(step, ahead);
-    for (unsigned i = 0; i < TSR_MAX_WINDOWS; i++) {
+    for (unsigned i = 0; i < TSR_MAX_INPUTS; i++) {
         const tsr_window *const w = &u.in[i];
         if (w->rows == 0)
             continue;
@@ -317,7 +320,7 @@ static tsr_status do_unit(run *r, size_t index, uint64_t unit, char *memory, tsr
     place_buffers(step, s, &u, memory);
     prefetch(r, step, s, unit);
     if (!r->verifying) {
-        for (unsigned i = 0; i < TSR_MAX_WINDOWS; i++) {
+        for (unsigned i = 0; i < TSR_MAX_INPUTS; i++) {
             if (u.in[i].rows > 0)
                 TSR_TRY(read_window(r, step->in[u.from[i]], &u.in[i], u.in_data[i], err));
             in += tsr_window_bytes(&u.in[i]);

@@ -122,8 +122,8 @@ static int by_layout(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* Puts the outputs of a file's steps in order, and gives each its offset. */
-static tsr_status lay_out(tsr_plan *plan, size_t index, tsr_err *err)
+/* The outputs of a file's steps, in no particular order. */
+static tsr_status collect_tensors(tsr_plan *plan, size_t index, tsr_err *err)
 {
     tsr_out_file *const f = &plan->files[index];
     for (size_t s = f->first_step; s < f->first_step + f->n_steps; s++)
@@ -137,10 +137,20 @@ static tsr_status lay_out(tsr_plan *plan, size_t index, tsr_err *err)
         for (unsigned i = 0; i < plan->steps[s].n_out; i++)
             f->tensors[n++] = (tsr_tensor *)plan->steps[s].out[i];
     }
+    for (size_t i = 0; i < n; i++)
+        f->tensors[i]->file = (uint32_t)index;
+    return TSR_OK;
+}
+
+/* Puts them in order, and gives each its offset. */
+static tsr_status lay_out(tsr_plan *plan, size_t index, tsr_err *err)
+{
+    tsr_out_file *const f = &plan->files[index];
+    TSR_TRY(collect_tensors(plan, index, err));
+    const size_t n = f->n_tensors;
     qsort(f->tensors, n, sizeof *f->tensors, by_layout);
     uint64_t end = 0;
     for (size_t i = 0; i < n; i++) {
-        f->tensors[i]->file = (uint32_t)index;
         f->tensors[i]->offset = end;
         end += f->tensors[i]->bytes;
     }
@@ -171,6 +181,68 @@ tsr_status tsr_plan_file(tsr_plan *plan, const char *name, tsr_err *err)
     const size_t first = first_open_step(plan);
     TSR_TRY(add_file(plan, &(tsr_out_file){.name = name, .first_step = first, .n_steps = plan->n_steps - first}, err));
     return lay_out(plan, plan->n_files - 1, err);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(tsr_tensor *const *)a)->name, (*(tsr_tensor *const *)b)->name);
+}
+
+/* Gives each of the file's tensors the place that the header has for it. */
+static tsr_status place_by_header(const tsr_out_file *f, tsr_tensors *places, tsr_err *err)
+{
+    bool same = places->count == f->n_tensors;
+    tsr_tensor **const sorted = calloc(places->count + 1, sizeof *sorted);
+    if (sorted == NULL)
+        return out_of_memory(err);
+    for (size_t i = 0; i < places->count; i++)
+        sorted[i] = &places->items[i];
+    qsort(sorted, places->count, sizeof *sorted, by_name);
+    qsort(f->tensors, f->n_tensors, sizeof *f->tensors, by_name);
+    for (size_t i = 0; same && i < f->n_tensors; i++) {
+        tsr_tensor *const t = f->tensors[i];
+        const tsr_tensor *const place = sorted[i];
+        same = strcmp(t->name, place->name) == 0 && t->dtype == place->dtype && t->bytes == place->bytes;
+        t->offset = place->offset;
+    }
+    free(sorted);
+    return same ? TSR_OK
+                : tsr_fail(err, TSR_E_FORMAT, "%s: the header that was kept for it names other tensors", f->name);
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const tsr_tensor *const x = *(tsr_tensor *const *)a, *const y = *(tsr_tensor *const *)b;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+tsr_status tsr_plan_file_as(tsr_plan *plan, const char *name, const char *header, size_t header_bytes, tsr_err *err)
+{
+    const size_t first = first_open_step(plan), index = plan->n_files;
+    TSR_TRY(add_file(plan,
+                     &(tsr_out_file){.name = name,
+                                     .header = header,
+                                     .header_bytes = header_bytes,
+                                     .first_step = first,
+                                     .n_steps = plan->n_steps - first},
+                     err));
+    TSR_TRY(collect_tensors(plan, index, err));
+    tsr_out_file *const f = &plan->files[index];
+    uint64_t data = 0;
+    for (size_t i = 0; i < f->n_tensors; i++)
+        data += f->tensors[i]->bytes;
+    tsr_arena names = {0};
+    tsr_tensors places = {0};
+    tsr_status status = header_bytes < 8 ? tsr_fail(err, TSR_E_FORMAT, "%s: no header was kept for it", name)
+                                         : tsr_safetensors_parse(name, header + 8, header_bytes - 8, data,
+                                                                 (uint32_t)index, &names, &places, err);
+    if (status == TSR_OK)
+        status = place_by_header(f, &places, err);
+    tsr_tensors_free(&places);
+    tsr_arena_free(&names);
+    qsort(f->tensors, f->n_tensors, sizeof *f->tensors, by_offset);
+    f->bytes = header_bytes + data;
+    return status;
 }
 
 tsr_status tsr_plan_pack(tsr_plan *plan, const char *folder, uint64_t max_bytes, tsr_err *err)
@@ -228,11 +300,6 @@ tsr_status tsr_plan_text_file(tsr_plan *plan, const char *folder, const char *na
         return out_of_memory(err);
     plan->texts[plan->n_texts++] = text;
     return TSR_OK;
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp((*(tsr_tensor *const *)a)->name, (*(tsr_tensor *const *)b)->name);
 }
 
 /* A safetensors file right in `folder`. */
@@ -360,7 +427,7 @@ tsr_status tsr_plan_finish(tsr_plan *plan, tsr_err *err)
 tsr_unit tsr_step_unit(const tsr_step *step, uint64_t unit)
 {
     tsr_unit u = {0};
-    for (unsigned i = 0; i < TSR_MAX_WINDOWS; i++)
+    for (unsigned i = 0; i < TSR_MAX_INPUTS; i++)
         u.from[i] = i;
     step->op->windows(step, unit, &u);
     return u;
@@ -369,7 +436,7 @@ tsr_unit tsr_step_unit(const tsr_step *step, uint64_t unit)
 uint64_t tsr_unit_bytes(const tsr_step *step, const tsr_unit *unit)
 {
     uint64_t bytes = step->op->scratch_bytes == NULL ? 0 : step->op->scratch_bytes(step);
-    for (unsigned i = 0; i < TSR_MAX_WINDOWS; i++)
+    for (unsigned i = 0; i < TSR_MAX_INPUTS; i++)
         bytes += tsr_round_up(tsr_window_bytes(&unit->in[i]), 64);
     for (unsigned i = 0; i < step->n_out; i++)
         bytes += (step->held >> i & 1) != 0 ? 0 : tsr_round_up(tsr_window_bytes(&unit->out[i]), 64);

@@ -22,7 +22,7 @@
  * the work, not of the machine: sums are added unit by unit, and must not depend on --memory or --threads. */
 #define TSR_UNIT_BYTES (4u << 20)
 
-enum { TSR_MAX_WINDOWS = 4 };
+enum { TSR_MAX_INPUTS = 16, TSR_MAX_OUTPUTS = 4 };
 
 /* A rectangle of bytes in a tensor: `rows` runs of `row_bytes`, `pitch` apart, the first at `offset`. */
 typedef struct tsr_window {
@@ -40,11 +40,11 @@ typedef enum tsr_stats_of {
 
 /* One piece of a step. The engine packs the windows' bytes into the buffers (rows without gaps). */
 typedef struct tsr_unit {
-    uint32_t from[TSR_MAX_WINDOWS];  /* in[i] is of step->in[from[i]]; from[i] = i when windows() is called */
-    tsr_window in[TSR_MAX_WINDOWS];  /* zero rows: not read */
-    tsr_window out[TSR_MAX_WINDOWS]; /* out[i] is of step->out[i]; unused for held outputs */
-    void *in_data[TSR_MAX_WINDOWS];
-    void *out_data[TSR_MAX_WINDOWS]; /* held outputs: the whole tensor, shared by all units of the step */
+    uint32_t from[TSR_MAX_INPUTS];   /* in[i] is of step->in[from[i]]; from[i] = i when windows() is called */
+    tsr_window in[TSR_MAX_INPUTS];   /* zero rows: not read */
+    tsr_window out[TSR_MAX_OUTPUTS]; /* out[i] is of step->out[i]; unused for held outputs */
+    void *in_data[TSR_MAX_INPUTS];
+    void *out_data[TSR_MAX_OUTPUTS]; /* held outputs: the whole tensor, shared by all units of the step */
     void *scratch;                   /* op->scratch_bytes */
 } tsr_unit;
 
@@ -66,7 +66,7 @@ typedef struct tsr_step {
     const tsr_op *op;
     const void *params;          /* the operation's own; lives as long as the plan */
     const tsr_tensor *const *in; /* n_in of them, each of plan->sources[in[i]->source] */
-    const tsr_tensor *out[TSR_MAX_WINDOWS];
+    const tsr_tensor *out[TSR_MAX_OUTPUTS];
     uint32_t n_in;
     uint8_t n_out;
     uint8_t held; /* bit i: out[i] is small, kept in memory while the step runs and written when it is complete */
@@ -76,6 +76,7 @@ typedef struct tsr_step {
 typedef struct tsr_out_file {
     const char *name;      /* relative to the destination */
     bool raw;              /* a plain copy: no safetensors header */
+    const char *header;    /* header_bytes to be written as they are; NULL: to be made from the tensors */
     uint64_t header_bytes; /* 0 when raw */
     uint64_t bytes;        /* of the whole file */
     size_t first_step;     /* its steps follow one another */
@@ -141,6 +142,11 @@ tsr_status tsr_plan_add_note(tsr_plan *plan, const tsr_tensor *source, const cha
 /* Puts all steps that have no file yet into one, `name` (borrowed), and lays out its offsets and header: the widest
  * dtype first, then names in order. */
 tsr_status tsr_plan_file(tsr_plan *plan, const char *name, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The same with a header that is given, the length in front of its text included: it must name the outputs of just
+ * these steps, and says where their bytes go. It is borrowed. */
+tsr_status tsr_plan_file_as(tsr_plan *plan, const char *name, const char *header, size_t header_bytes,
+                            tsr_err *err) TSR_WARN_UNUSED;
 
 /* Distributes all steps that have no file yet over files of at most `max_bytes` of tensor data (a larger tensor has one
  * to itself), in order, named model.safetensors or model-00001-of-0000N.safetensors; each laid out as by tsr_plan_file.

@@ -271,21 +271,22 @@ static tsr_status check_index_text(const tsr_checkpoint *c, const char *path, co
     return TSR_OK;
 }
 
-static tsr_status check_index(const tsr_checkpoint *c, const char *name, tsr_err *err)
+static tsr_status check_index(tsr_checkpoint *c, const char *name, tsr_err *err)
 {
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", c->dir, name);
     tsr_arena scratch = {0};
     const char *text;
     size_t size;
     bool *const seen = calloc(c->tensors.count + 1, sizeof *seen);
-    tsr_status status = seen == NULL ? tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path) : TSR_OK;
+    c->index_path = tsr_arena_printf(&c->arena, "%s/%s", c->dir, name);
+    tsr_status status = TSR_OK;
+    if (seen == NULL || c->index_path == NULL)
+        status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", c->path);
     if (status == TSR_OK)
-        status = check_inside(c->dir, path, err);
+        status = check_inside(c->dir, c->index_path, err);
     if (status == TSR_OK)
-        status = tsr_read_file(path, kMaxIndexBytes, &scratch, &text, &size, err);
+        status = tsr_checkpoint_index(c, &scratch, &text, &size, err);
     if (status == TSR_OK)
-        status = check_index_text(c, path, text, size, &scratch, seen, err);
+        status = check_index_text(c, c->index_path, text, size, &scratch, seen, err);
     free(seen);
     tsr_arena_free(&scratch);
     return status;
@@ -379,7 +380,6 @@ static tsr_status open_directory(tsr_checkpoint *c, const char *const *ignore, s
         status = read_headers(c, err);
     if (status == TSR_OK)
         status = index_names(c, err);
-    c->has_index = index != NULL;
     if (status == TSR_OK && index != NULL)
         status = check_index(c, index, err);
     listing_free(&l);
@@ -454,6 +454,28 @@ tsr_status tsr_checkpoint_read(const tsr_checkpoint *c, const tsr_tensor *tensor
 void tsr_checkpoint_prefetch(const tsr_checkpoint *c, const tsr_tensor *tensor, uint64_t offset, size_t size)
 {
     (void)posix_fadvise(c->files[tensor->file].fd, (off_t)(tensor->offset + offset), (off_t)size, POSIX_FADV_WILLNEED);
+}
+
+tsr_status tsr_checkpoint_index(const tsr_checkpoint *c, tsr_arena *arena, const char **text, size_t *size,
+                                tsr_err *err)
+{
+    return tsr_read_file(c->index_path, kMaxIndexBytes, arena, text, size, err);
+}
+
+tsr_status tsr_checkpoint_header(const tsr_checkpoint *c, size_t file, tsr_arena *arena, const char **header,
+                                 size_t *size, tsr_err *err)
+{
+    /* It ends where the first tensor begins; tensors stand in the order of their bytes, file by file. */
+    uint64_t end = c->files[file].size;
+    for (size_t i = 0; i < c->tensors.count; i++)
+        end = c->tensors.items[i].file == file ? tsr_min_u64(end, c->tensors.items[i].offset) : end;
+    const tsr_tensor place = {.name = c->files[file].name, .file = (uint32_t)file, .bytes = end};
+    char *const text = tsr_arena_alloc(arena, end + 1);
+    if (text == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory for its header", c->files[file].path);
+    *header = text;
+    *size = end;
+    return tsr_checkpoint_read(c, &place, 0, text, end, err);
 }
 
 tsr_tensor tsr_checkpoint_side_file(const tsr_checkpoint *c, size_t i)

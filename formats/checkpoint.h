@@ -37,7 +37,7 @@ typedef struct tsr_checkpoint {
     tsr_tensors tensors; /* in the order of their bytes, file by file */
     const char *config;  /* text of config.json, NUL-terminated and known to be a JSON object; NULL for a single file */
     size_t config_size;
-    bool has_index;
+    const char *index_path; /* NULL when there is no index */
     /* private */
     uint32_t *by_name; /* open-addressing hash table: index + 1 into tensors */
     size_t by_name_mask;
@@ -62,6 +62,14 @@ tsr_status tsr_checkpoint_read(const tsr_checkpoint *checkpoint, const tsr_tenso
 
 /* Tells the system that these bytes will be wanted soon. Thread-safe; cannot fail. */
 void tsr_checkpoint_prefetch(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, uint64_t offset, size_t size);
+
+/* The text of the index, read anew into `arena`; for those who carry it over. Only where there is one. */
+tsr_status tsr_checkpoint_index(const tsr_checkpoint *checkpoint, tsr_arena *arena, const char **text, size_t *size,
+                                tsr_err *err) TSR_WARN_UNUSED;
+
+/* The header of safetensors file `file` with its 8 length bytes, read anew into `arena`. */
+tsr_status tsr_checkpoint_header(const tsr_checkpoint *checkpoint, size_t file, tsr_arena *arena, const char **header,
+                                 size_t *size, tsr_err *err) TSR_WARN_UNUSED;
 
 /* A side file as one U8 tensor of its size, so that it can be read and copied like one. `i` < n_side_files. */
 tsr_tensor tsr_checkpoint_side_file(const tsr_checkpoint *checkpoint, size_t i);

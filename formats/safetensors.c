@@ -277,6 +277,20 @@ static tsr_status check_length(int fd, const char *path, uint64_t size, uint64_t
     return TSR_OK;
 }
 
+tsr_status tsr_safetensors_parse(const char *path, const char *text, size_t length, uint64_t data_bytes, uint32_t file,
+                                 tsr_arena *arena, tsr_tensors *tensors, tsr_err *err)
+{
+    header_reader h = {
+        .json = tsr_json_open(path, text, length),
+        .path = path,
+        .arena = arena,
+        .data_offset = 8 + length,
+        .data_bytes = data_bytes,
+        .err = err,
+    };
+    return read_header_text(&h, file, tensors);
+}
+
 tsr_status tsr_safetensors_read(int fd, const char *path, uint64_t size, uint32_t file, tsr_arena *arena,
                                 tsr_tensors *tensors, uint64_t *header_hash, tsr_err *err)
 {
@@ -288,15 +302,7 @@ tsr_status tsr_safetensors_read(int fd, const char *path, uint64_t size, uint32_
     tsr_status status = tsr_read_at(fd, path, text, (size_t)length, 8, err);
     if (status == TSR_OK) {
         *header_hash = XXH3_64bits(text, (size_t)length);
-        header_reader h = {
-            .json = tsr_json_open(path, text, (size_t)length),
-            .path = path,
-            .arena = arena,
-            .data_offset = 8 + length,
-            .data_bytes = size - 8 - length,
-            .err = err,
-        };
-        status = read_header_text(&h, file, tensors);
+        status = tsr_safetensors_parse(path, text, (size_t)length, size - 8 - length, file, arena, tensors, err);
     }
     free(text);
     return status;

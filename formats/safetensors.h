@@ -50,6 +50,10 @@ const char *tsr_shape_text(const tsr_tensor *tensor, char *text, size_t size);
 tsr_status tsr_safetensors_read(int fd, const char *path, uint64_t size, uint32_t file, tsr_arena *arena,
                                 tsr_tensors *tensors, uint64_t *header_hash, tsr_err *err) TSR_WARN_UNUSED;
 
+/* The same of a header's text (without the 8 length bytes) that lies in memory, in front of `data_bytes` of tensors. */
+tsr_status tsr_safetensors_parse(const char *path, const char *text, size_t length, uint64_t data_bytes, uint32_t file,
+                                 tsr_arena *arena, tsr_tensors *tensors, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Appends the 8 length bytes and the header for `tensors` (in the order of their bytes, their offsets follow
  * from it), padded with spaces to a multiple of 8, with `__metadata__` {"format":"pt"}. */
 void tsr_safetensors_write_header(tsr_text *out, tsr_tensor *const *tensors, size_t count);
