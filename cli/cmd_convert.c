@@ -2,21 +2,29 @@
 #include "cli/commands.h"
 #include "cli/job.h"
 #include "convert/cast_plan.h"
+#include "convert/deepseek_mp_plan.h"
 #include "convert/requantize_plan.h"
+#include "convert/tp_plan.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+
+enum { MAX_INPUTS = 256 };
 
 typedef struct arguments {
     int to;
     const char *source_block, *block, *against;
     int dtype, scale_fmt, scales, dialect;
+    uint64_t mp, tp;
+    bool keep_mtp, merge;
 } arguments;
 
 /* What is open while a conversion runs. */
 typedef struct inputs {
-    tsr_checkpoint *checkpoints[2];
-    const tsr_checkpoint *sources[2]; /* the same */
+    tsr_checkpoint *checkpoints[MAX_INPUTS];
+    const tsr_checkpoint *sources[MAX_INPUTS]; /* the same */
     size_t n;
 } inputs;
 
@@ -28,7 +36,9 @@ static const char kHelp[] =
     "Targets:\n"
     "  bf16        FP8 back to floating point: no scales, no quantization_config (--dtype)\n"
     "  fp8-block   other blocks, scale format or dialect; codes stay where they can (--block, --scale-fmt, --scales,\n"
-    "              --dialect, --against)\n\n"
+    "              --dialect, --against)\n"
+    "  tp          a directory for each tensor-parallel rank, cut as loaders cut (--tp); --merge joins them again\n"
+    "  deepseek-mp what DeepSeek's own inference code reads (--mp, --keep-mtp)\n\n"
     "Examples:\n"
     "  tessera convert DeepSeek-V3 -o DeepSeek-V3-BF16 --to bf16\n"
     "  tessera convert DeepSeek-V3 -o DeepSeek-V3-UE8M0 --to fp8-block --scale-fmt ue8m0 --against DeepSeek-V3-BF16\n"
@@ -62,6 +72,26 @@ static tsr_status plan_fp8_block(const tsr_job *job, const arguments *a, const i
     return tsr_requantize_plan(plan, in->sources, in->n, &options, err);
 }
 
+static tsr_status plan_tp(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err)
+{
+    if (a->tp == 0)
+        return tsr_fail(err, TSR_E_USAGE, "over how many ranks? --tp N");
+    const tsr_tp_options options = {.ranks = (uint32_t)(a->tp > UINT32_MAX ? UINT32_MAX : a->tp),
+                                    .max_shard_bytes = job->max_shard_bytes};
+    return tsr_tp_plan(plan, in->sources, &options, err);
+}
+
+static tsr_status plan_deepseek_mp(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan,
+                                   tsr_err *err)
+{
+    (void)job;
+    if (a->mp == 0)
+        return tsr_fail(err, TSR_E_USAGE, "over how many ranks? --mp N");
+    const tsr_deepseek_mp_options options = {.ranks = (uint32_t)(a->mp > UINT32_MAX ? UINT32_MAX : a->mp),
+                                             .keep_mtp = a->keep_mtp};
+    return tsr_deepseek_mp_plan(plan, in->sources, &options, err);
+}
+
 /* In the order of --to's words. `options` are those that mean something here, apart from the shared ones. */
 static const struct target {
     const char *name, *options;
@@ -69,6 +99,8 @@ static const struct target {
 } kTargets[] = {
     {"bf16", "--dtype --source-block", plan_bf16},
     {"fp8-block", "--block --source-block --scale-fmt --scales --dialect --against", plan_fp8_block},
+    {"tp", "--tp", plan_tp},
+    {"deepseek-mp", "--mp --keep-mtp", plan_deepseek_mp},
 };
 
 /* ---- options ---- */
@@ -88,7 +120,9 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
 {
     tsr_option options[64] = {
         {"-o", TSR_OPT_TEXT, &job->dst, "DST", "the output directory; made if need be"},
-        {"--to", TSR_OPT_CHOICE, &a->to, "bf16|fp8-block", "the target: see above"},
+        {"--to", TSR_OPT_CHOICE, &a->to, "bf16|fp8-block|tp|deepseek-mp", "the target: see above"},
+        {"--merge", TSR_OPT_FLAG, &a->merge, NULL,
+         "instead of --to: join SRC/rank-0, rank-1, ... as --to tp left them"},
         {"--dtype", TSR_OPT_CHOICE, &a->dtype, "bf16|f16|f32",
          "of what was FP8 (bf16); other tensors stay as they are"},
         {"--source-block", TSR_OPT_TEXT, &a->source_block, "RxC", "blocks of SRC, where its config.json states none"},
@@ -100,8 +134,11 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
          "names of the scales and form of the configuration (as in SRC)"},
         {"--against", TSR_OPT_TEXT, &a->against, "ORIGINAL",
          "the unquantized checkpoint: the report compares with it as well"},
+        {"--tp", TSR_OPT_COUNT, &a->tp, "N", "tensor-parallel ranks (tp)"},
+        {"--mp", TSR_OPT_COUNT, &a->mp, "N", "ranks (deepseek-mp)"},
+        {"--keep-mtp", TSR_OPT_FLAG, &a->keep_mtp, NULL, "keep the multi-token prediction layers (deepseek-mp)"},
     };
-    enum { OWN = 9, SHARED_OWN = 2 };
+    enum { OWN = 13, SHARED_OWN = 3 };
     size_t n;
     uint64_t given;
     tsr_job_options(job, options + OWN);
@@ -111,11 +148,14 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
         tsr_options_help(options, OWN + TSR_JOB_OPTIONS);
         return TSR_OK;
     }
-    if (a->to < 0)
+    if (a->merge && a->to >= 0)
+        return tsr_fail(err, TSR_E_USAGE, "--merge stands instead of --to");
+    if (a->to < 0 && !a->merge)
         return tsr_fail(err, TSR_E_USAGE, "convert to what? --to %s", options[1].argument);
     for (size_t i = SHARED_OWN; i < OWN; i++) {
-        if ((given >> i & 1) != 0 && !is_listed(kTargets[a->to].options, options[i].name))
-            return tsr_fail(err, TSR_E_USAGE, "%s means nothing with --to %s", options[i].name, kTargets[a->to].name);
+        if ((given >> i & 1) != 0 && (a->merge || !is_listed(kTargets[a->to].options, options[i].name)))
+            return tsr_fail(err, TSR_E_USAGE, "%s means nothing with %s%s", options[i].name,
+                            a->merge ? "--merge" : "--to ", a->merge ? "" : kTargets[a->to].name);
     }
     return tsr_job_check(job, err);
 }
@@ -130,15 +170,35 @@ static tsr_status open_input(const tsr_job *job, const char *path, inputs *in, t
     return TSR_OK;
 }
 
+/* SRC/rank-0, SRC/rank-1, ..., as many as there are. */
+static tsr_status open_ranks(const tsr_job *job, inputs *in, tsr_err *err)
+{
+    for (size_t k = 0; k < MAX_INPUTS; k++) {
+        char path[PATH_MAX];
+        snprintf(path, sizeof path, "%s/rank-%zu", job->src, k);
+        if (access(path, F_OK) != 0 && k > 0)
+            return TSR_OK;
+        TSR_TRY(open_input(job, path, in, err));
+    }
+    return TSR_OK;
+}
+
+static tsr_status open_inputs(const tsr_job *job, const arguments *a, inputs *in, tsr_err *err)
+{
+    if (a->merge)
+        return open_ranks(job, in, err);
+    TSR_TRY(open_input(job, job->src, in, err));
+    return a->against == NULL ? TSR_OK : open_input(job, a->against, in, err);
+}
+
 static tsr_status convert(const tsr_job *job, const arguments *a, tsr_err *err)
 {
     inputs in = {.n = 0};
     tsr_plan plan = {0};
-    tsr_status status = open_input(job, job->src, &in, err);
-    if (status == TSR_OK && a->against != NULL)
-        status = open_input(job, a->against, &in, err);
+    tsr_status status = open_inputs(job, a, &in, err);
     if (status == TSR_OK)
-        status = kTargets[a->to].plan(job, a, &in, &plan, err);
+        status =
+            a->merge ? tsr_tp_merge_plan(&plan, in.sources, in.n, err) : kTargets[a->to].plan(job, a, &in, &plan, err);
     if (status == TSR_OK)
         status = tsr_job_run(job, &plan, err);
     tsr_plan_free(&plan);

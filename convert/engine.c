@@ -462,10 +462,8 @@ static uint64_t choose_files(run *r)
         r->steps_total += f->n_steps;
         if (r->verifying)
             r->bytes_total += f->bytes;
-        for (size_t s = f->first_step; !r->verifying && s < f->first_step + f->n_steps; s++) {
-            for (unsigned k = 0; k < r->plan->steps[s].n_in; k++)
-                r->bytes_total += r->plan->steps[s].in[k]->bytes;
-        }
+        for (size_t s = f->first_step; !r->verifying && s < f->first_step + f->n_steps; s++)
+            r->bytes_total += tsr_step_input(&r->plan->steps[s]);
     }
     clock_gettime(CLOCK_MONOTONIC, &r->began);
     return chosen;

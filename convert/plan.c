@@ -270,12 +270,12 @@ tsr_status tsr_plan_pack(tsr_plan *plan, const char *folder, uint64_t max_bytes,
     return TSR_OK;
 }
 
-tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *glob, tsr_err *err)
+tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *glob, const char *except, tsr_err *err)
 {
     const tsr_checkpoint *const source = plan->sources[0];
     for (size_t i = 0; i < source->n_side_files; i++) {
         const tsr_tensor side = tsr_checkpoint_side_file(source, i);
-        if (!tsr_glob_match(glob, side.name))
+        if (!tsr_glob_match(glob, side.name) || (except != NULL && strcmp(side.name, except) == 0))
             continue;
         const tsr_tensor *const in = tsr_plan_tensor(plan, &side);
         const char *const name = tsr_arena_printf(&plan->arena, "%s%s", folder, side.name);
@@ -411,10 +411,8 @@ static uint64_t fingerprint(const tsr_plan *plan)
 tsr_status tsr_plan_finish(tsr_plan *plan, tsr_err *err)
 {
     plan->bytes_in = plan->bytes_out = 0;
-    for (size_t s = 0; s < plan->n_steps; s++) {
-        for (unsigned i = 0; i < plan->steps[s].n_in; i++)
-            plan->bytes_in += plan->steps[s].in[i]->bytes;
-    }
+    for (size_t s = 0; s < plan->n_steps; s++)
+        plan->bytes_in += tsr_step_input(&plan->steps[s]);
     for (size_t i = 0; i < plan->n_files; i++)
         plan->bytes_out += plan->files[i].bytes;
     for (size_t i = 0; i < plan->n_texts; i++)
@@ -431,6 +429,17 @@ tsr_unit tsr_step_unit(const tsr_step *step, uint64_t unit)
         u.from[i] = i;
     step->op->windows(step, unit, &u);
     return u;
+}
+
+uint64_t tsr_step_input(const tsr_step *step)
+{
+    uint64_t bytes = 0;
+    for (uint64_t unit = 0, n = step->op->units(step); unit < n; unit++) {
+        const tsr_unit u = tsr_step_unit(step, unit);
+        for (unsigned i = 0; i < TSR_MAX_INPUTS; i++)
+            bytes += tsr_window_bytes(&u.in[i]);
+    }
+    return bytes;
 }
 
 uint64_t tsr_unit_bytes(const tsr_step *step, const tsr_unit *unit)

@@ -153,8 +153,10 @@ tsr_status tsr_plan_file_as(tsr_plan *plan, const char *name, const char *header
  * `folder` is "" or ends in a slash, here and below. */
 tsr_status tsr_plan_pack(tsr_plan *plan, const char *folder, uint64_t max_bytes, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Adds a raw copy of every side file of the first source whose name matches `glob`. */
-tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *glob, tsr_err *err) TSR_WARN_UNUSED;
+/* Adds a raw copy of every side file of the first source whose name matches `glob`, but for the one named `except` (may
+ * be NULL). */
+tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *glob, const char *except,
+                               tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds FOLDER/model.safetensors.index.json when there is more than one safetensors file in the folder. */
 tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, tsr_err *err) TSR_WARN_UNUSED;
@@ -172,6 +174,9 @@ uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads);
 
 /* A unit with its windows filled in. */
 tsr_unit tsr_step_unit(const tsr_step *step, uint64_t unit);
+
+/* Bytes that the step reads, all units together. */
+uint64_t tsr_step_input(const tsr_step *step);
 
 /* The most memory that one unit needs: inputs, outputs that are not held, scratch. */
 uint64_t tsr_unit_bytes(const tsr_step *step, const tsr_unit *unit);

@@ -146,7 +146,7 @@ tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *const *source
     if (status == TSR_OK)
         status = tsr_plan_pack(plan, "", options->max_shard_bytes, err);
     if (status == TSR_OK)
-        status = tsr_plan_side_files(plan, "", "*", err);
+        status = tsr_plan_side_files(plan, "", "*", NULL, err);
     if (status == TSR_OK)
         status = tsr_plan_index(plan, "", err);
     if (status == TSR_OK)

@@ -3,6 +3,7 @@
 
 #include "formats/json.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Where the members of the object stand. */
@@ -91,4 +92,15 @@ tsr_status tsr_config_remove(tsr_text *out, const char *config, size_t size, con
         tsr_text_append(out, config + end, size - end);
     }
     return tsr_text_status(out, err);
+}
+
+bool tsr_config_find_u64(const char *config, size_t size, const char *key, uint64_t *value)
+{
+    char nested[128];
+    tsr_json_text span;
+    snprintf(nested, sizeof nested, "text_config.%s", key);
+    if (config == NULL || (!tsr_json_find(config, size, key, &span) && !tsr_json_find(config, size, nested, &span)))
+        return false;
+    tsr_json_reader r = tsr_json_open("", span.data, span.size);
+    return tsr_json_read_u64(&r, value, NULL) == TSR_OK;
 }
