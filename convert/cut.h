@@ -1,7 +1,7 @@
 /* Cutting tensors for tensor parallelism, and joining the parts.
  *
- * Every cut looks the same in bytes: the tensor is `rows` rows of `parts` segments of equal size, and part k consists of
- * the k-th segment of each row. Output features of [R, C] (column parallelism): one row. Input features (row
+ * Every cut looks the same in bytes: the tensor is `rows` rows of `parts` segments of equal size, and part k consists
+ * of the k-th segment of each row. Output features of [R, C] (column parallelism): one row. Input features (row
  * parallelism): R rows. Of a stack [M, R, C]: M rows, or M * R; of gate and up in one [2I, C]: two rows. */
 #ifndef TSR_CONVERT_CUT_H
 #define TSR_CONVERT_CUT_H

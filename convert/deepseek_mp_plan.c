@@ -159,7 +159,7 @@ static tsr_status decide(const mapping *m, tsr_plan *plan, const tsr_weight *w, 
     const bool mtp = layer_of(t->name) >= (long long)m->layers;
     uint64_t expert;
     struct key key;
-    *f = (fate){0};
+    *f = (fate){.shard.parts = 1};
     if (mtp && !m->options->keep_mtp)
         return TSR_OK;
     TSR_TRY(find_key(m, t, mtp, &key, err));
@@ -172,7 +172,8 @@ static tsr_status decide(const mapping *m, tsr_plan *plan, const tsr_weight *w, 
         return out_of_memory(err);
     f->expert = find_expert(t->name, &expert);
     if (!f->expert)
-        return tsr_shard_weight(m->source, w, key.how, key.heads ? m->heads : 0, m->options->ranks, &f->shard, err);
+        return tsr_shard_weight(m->source, w, key.how, key.heads ? m->heads : 0, false, m->options->ranks, &f->shard,
+                                err);
     if (expert >= m->experts)
         return tsr_fail(err, TSR_E_FORMAT, "%s: '%s', but " TSR_CONFIG_NAME " has n_routed_experts %llu",
                         m->source->files[t->file].path, t->name, U64(m->experts));
@@ -211,8 +212,9 @@ static tsr_status read_config(mapping *m, tsr_err *err)
     if (!tsr_config_find_u64(c->config, c->config_size, "n_routed_experts", &m->experts))
         m->experts = 0;
     if (m->experts % m->options->ranks != 0)
-        return tsr_fail(err, TSR_E_SHAPE, "%s: %llu experts cannot be shared out to %u ranks; a divisor of it would work",
-                        c->path, U64(m->experts), m->options->ranks);
+        return tsr_fail(err, TSR_E_SHAPE,
+                        "%s: %llu experts cannot be shared out to %u ranks; a divisor of it would work", c->path,
+                        U64(m->experts), m->options->ranks);
     return TSR_OK;
 }
 

@@ -14,7 +14,8 @@ typedef struct tsr_deepseek_mp_options {
 } tsr_deepseek_mp_options;
 
 /* TSR_E_UNSUPPORTED: a tensor that DeepSeek's code has no name for. TSR_E_SHAPE: a dimension, or the number of experts,
- * that the ranks do not divide, or a cut through a block, with the numbers that would work. On failure *plan is empty. */
+ * that the ranks do not divide, or a cut through a block, with the numbers that would work. On failure *plan is empty.
+ */
 tsr_status tsr_deepseek_mp_plan(tsr_plan *plan, const tsr_checkpoint *const *source,
                                 const tsr_deepseek_mp_options *options, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -40,11 +40,13 @@ static tsr_status refuse(const tsr_checkpoint *c, const tsr_tensor *t, const dem
                     c->files[t->file].path, t->name, tsr_shape_text(t, shape, sizeof shape), why, n, work);
 }
 
-tsr_status tsr_shard_weight(const tsr_checkpoint *c, const tsr_weight *w, tsr_parallel how, uint64_t heads, uint32_t n,
-                            tsr_shard *shard, tsr_err *err)
+tsr_status tsr_shard_weight(const tsr_checkpoint *c, const tsr_weight *w, tsr_parallel how, uint64_t heads, bool share,
+                            uint32_t n, tsr_shard *shard, tsr_err *err)
 {
     const tsr_tensor *const t = w->data;
-    *shard = (tsr_shard){0};
+    *shard = (tsr_shard){.parts = n};
+    if (share && heads > 0 && n > heads && n % heads == 0)
+        n = shard->parts = (uint32_t)heads;
     if (how == TSR_PARALLEL_REPLICATE || n == 1)
         return TSR_OK;
     const bool columns = how == TSR_PARALLEL_COLUMNS;
@@ -63,7 +65,7 @@ tsr_status tsr_shard_weight(const tsr_checkpoint *c, const tsr_weight *w, tsr_pa
     if (w->scale != NULL) {
         const uint64_t block = columns ? w->block_cols : w->block_rows, size = columns ? w->cols : w->rows;
         const uint64_t grid = columns ? w->grid_cols : w->grid_rows;
-        if (block < size) { /* else one scale is for all of the dimension, and every rank needs it */
+        if (!w->coarse || block < size) { /* else one scale is for all of the dimension: every rank needs it */
             d.block = block;
             shard->scale_dim = columns ? w->scale->rank - 1u : w->scale->rank - 2u;
             shard->scale_rows = columns ? w->matrices * w->grid_rows : w->matrices * halves;
@@ -77,6 +79,7 @@ tsr_status tsr_shard_weight(const tsr_checkpoint *c, const tsr_weight *w, tsr_pa
     return meets(&d, n) ? TSR_OK : refuse(c, t, &d, columns ? "columns" : "rows", n, err);
 }
 
+/* `n` parts, of which this is the k-th. */
 static tsr_status plan_part(tsr_plan *plan, const tsr_tensor *t, const char *name, uint64_t rows, uint64_t dim,
                             uint32_t n, uint32_t k, tsr_err *err)
 {
@@ -94,8 +97,9 @@ static tsr_status plan_part(tsr_plan *plan, const tsr_tensor *t, const char *nam
 tsr_status tsr_plan_shard(tsr_plan *plan, const tsr_weight *weight, const tsr_shard *shard, const char *name,
                           const char *scale_name, uint32_t n, uint32_t k, tsr_err *err)
 {
-    TSR_TRY(plan_part(plan, weight->data, name, shard->data_rows, shard->data_dim, n, k, err));
-    return weight->scale == NULL ? TSR_OK
-                                 : plan_part(plan, weight->scale, scale_name, shard->scale_rows, shard->scale_dim, n, k,
-                                             err);
+    const uint32_t parts = shard->parts, part = k / (n / parts);
+    TSR_TRY(plan_part(plan, weight->data, name, shard->data_rows, shard->data_dim, parts, part, err));
+    return weight->scale == NULL
+               ? TSR_OK
+               : plan_part(plan, weight->scale, scale_name, shard->scale_rows, shard->scale_dim, parts, part, err);
 }

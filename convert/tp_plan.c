@@ -50,7 +50,8 @@ static tsr_status decide(cutting *c, tsr_plan *plan, tsr_err *err)
             !tsr_config_find_u64(s->config, s->config_size, kHeads[rule->unit], &heads))
             return tsr_fail(err, TSR_E_FORMAT, "%s: no %s in " TSR_CONFIG_NAME ", which cutting '%s' needs", s->path,
                             kHeads[rule->unit], w->data->name);
-        TSR_TRY(tsr_shard_weight(s, w, how, heads, c->options->ranks, &c->shards[i], err));
+        TSR_TRY(tsr_shard_weight(s, w, how, heads, rule->unit == TSR_PARALLEL_KV_HEADS, c->options->ranks,
+                                 &c->shards[i], err));
         const char *const action = c->shards[i].data_rows == 0 ? "replicate" : "cut";
         TSR_TRY(tsr_plan_add_note(plan, w->data, action, kReasons[how], err));
         if (w->scale != NULL)
@@ -60,6 +61,15 @@ static tsr_status decide(cutting *c, tsr_plan *plan, tsr_err *err)
             TSR_TRY(tsr_plan_add_note(plan, w->activation, "replicate", "input scale", err));
     }
     return TSR_OK;
+}
+
+static void write_cut(tsr_text *t, const char *name, uint64_t rows, uint64_t parts)
+{
+    tsr_json_key(t, name);
+    tsr_json_begin_array(t, true);
+    tsr_json_u64(t, rows);
+    tsr_json_u64(t, parts);
+    tsr_json_end_array(t);
 }
 
 /* What joining needs; see the header of this file. */
@@ -99,14 +109,10 @@ static tsr_status write_restoration(tsr_text *t, const cutting *c, tsr_err *err)
     tsr_json_begin_object(t, false);
     for (size_t i = 0; i < c->weights.count; i++) {
         const tsr_weight *const w = &c->weights.items[i];
-        if (c->shards[i].data_rows > 0) {
-            tsr_json_key(t, w->data->name);
-            tsr_json_u64(t, c->shards[i].data_rows);
-        }
-        if (c->shards[i].scale_rows > 0) {
-            tsr_json_key(t, w->scale->name);
-            tsr_json_u64(t, c->shards[i].scale_rows);
-        }
+        if (c->shards[i].data_rows > 0)
+            write_cut(t, w->data->name, c->shards[i].data_rows, c->shards[i].parts);
+        if (c->shards[i].scale_rows > 0)
+            write_cut(t, w->scale->name, c->shards[i].scale_rows, c->shards[i].parts);
     }
     tsr_json_end_object(t);
     return status;
@@ -166,8 +172,7 @@ static tsr_status plan_ranks(tsr_plan *plan, cutting *c, tsr_err *err)
     return tsr_plan_finish(plan, err);
 }
 
-tsr_status tsr_tp_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_tp_options *options,
-                       tsr_err *err)
+tsr_status tsr_tp_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_tp_options *options, tsr_err *err)
 {
     cutting c = {.source = *source, .options = options};
     *plan = tsr_plan_begin(source, 1);
@@ -191,7 +196,7 @@ typedef struct joining {
     size_t n;
     const char *manifest; /* of rank 0 */
     size_t size;
-    uint64_t *rows; /* [tensors of rank 0]: how each was cut; 0: not at all */
+    tsr_cut *cuts; /* [tensors of rank 0]; rows = 0: not cut */
     uint64_t joined;
 } joining;
 
@@ -226,12 +231,31 @@ static tsr_status check_ranks(const joining *j, tsr_err *err)
         tsr_status status = k == 0 ? TSR_OK : read_manifest(j->ranks[k], &scratch, &text, &size, err);
         if (status == TSR_OK && (!tsr_config_find_u64(text, size, "rank", &rank) ||
                                  !tsr_config_find_u64(text, size, "ranks", &ranks) || rank != k || ranks != j->n))
-            status = tsr_fail(err, TSR_E_MISMATCH, "%s: rank %zu of %zu was expected here, but its " MANIFEST
-                              " says %llu of %llu", j->ranks[k]->path, k, j->n, U64(rank), U64(ranks));
+            status = tsr_fail(err, TSR_E_MISMATCH,
+                              "%s: rank %zu of %zu was expected here, but its " MANIFEST " says %llu of %llu",
+                              j->ranks[k]->path, k, j->n, U64(rank), U64(ranks));
         tsr_arena_free(&scratch);
         TSR_TRY(status);
     }
     return TSR_OK;
+}
+
+/* [rows, parts] */
+static tsr_status read_cut(tsr_json_reader *r, tsr_cut *cut, tsr_err *err)
+{
+    uint64_t values[2] = {0};
+    bool more;
+    TSR_TRY(tsr_json_enter_array(r, err));
+    for (size_t i = 0;; i++) {
+        TSR_TRY(tsr_json_next_element(r, &more, err));
+        if (!more || i == 2)
+            break;
+        TSR_TRY(tsr_json_read_u64(r, &values[i], err));
+    }
+    *cut = (tsr_cut){.rows = values[0], .parts = (uint32_t)values[1]};
+    return more || values[0] == 0 || values[1] == 0 || values[1] > TSR_MAX_RANKS
+               ? tsr_fail(err, TSR_E_FORMAT, MANIFEST ": a cut is [rows, parts]")
+               : TSR_OK;
 }
 
 static tsr_status read_cuts(joining *j, tsr_err *err)
@@ -246,17 +270,17 @@ static tsr_status read_cuts(joining *j, tsr_err *err)
     tsr_status status = tsr_json_enter_object(&r, err);
     while (status == TSR_OK && (status = tsr_json_next_member(&r, &key, &more, err)) == TSR_OK && more) {
         const char *name;
-        uint64_t rows;
+        tsr_cut cut;
         status = tsr_json_decode(&r, key, &names, &name, err);
         if (status == TSR_OK)
-            status = tsr_json_read_u64(&r, &rows, err);
+            status = read_cut(&r, &cut, err);
         if (status != TSR_OK)
             break;
         const tsr_tensor *const t = tsr_checkpoint_find(c, name);
-        if (t == NULL || rows == 0 || t->bytes % rows != 0)
+        if (t == NULL || t->bytes % cut.rows != 0 || j->n % cut.parts != 0)
             status = tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' is not there as " MANIFEST " has it", c->path, name);
         else
-            j->rows[t - c->tensors.items] = rows;
+            j->cuts[t - c->tensors.items] = cut;
     }
     tsr_arena_free(&names);
     return status;
@@ -268,8 +292,9 @@ static tsr_status find_part(tsr_plan *plan, const joining *j, size_t k, const ts
 {
     const tsr_tensor *const t = tsr_checkpoint_find(j->ranks[k], first->name);
     if (t == NULL || t->dtype != first->dtype || t->bytes != first->bytes)
-        return tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' is not there, or not as in %s: these are not the ranks of one cut",
-                        j->ranks[k]->path, first->name, j->ranks[0]->path);
+        return tsr_fail(err, TSR_E_MISMATCH,
+                        "%s: '%s' is not there, or not as in %s: these are not the ranks of one cut", j->ranks[k]->path,
+                        first->name, j->ranks[0]->path);
     tsr_tensor *const copy = tsr_plan_tensor(plan, t);
     if (copy == NULL)
         return out_of_memory(err);
@@ -284,23 +309,27 @@ static tsr_status plan_tensor(tsr_plan *plan, joining *j, const tsr_tensor *whol
     const tsr_tensor *parts[TSR_MAX_RANKS];
     if (first == NULL)
         return tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' is missing", j->ranks[0]->path, whole->name);
-    const uint64_t rows = j->rows[first - j->ranks[0]->tensors.items];
+    const tsr_cut cut = j->cuts[first - j->ranks[0]->tensors.items];
+    /* Neighbouring ranks that share a part: all of them when the tensor is not cut. */
+    const size_t parts_n = cut.rows == 0 ? 1 : cut.parts, share = j->n / parts_n;
     j->joined++;
     for (size_t k = 0; k < j->n; k++)
         TSR_TRY(find_part(plan, j, k, first, &parts[k], err));
-    if (first->dtype != whole->dtype || first->bytes * (rows == 0 ? 1 : j->n) != whole->bytes)
-        return tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' is not a part of what " MANIFEST " describes",
-                        j->ranks[0]->path, whole->name);
-    TSR_TRY(tsr_plan_add_note(plan, first, rows == 0 ? "compare" : "join",
-                              rows == 0 ? "every rank has all of it: taken from rank 0" : "cut", err));
+    if (first->dtype != whole->dtype || first->bytes * parts_n != whole->bytes)
+        return tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' is not a part of what " MANIFEST " describes", j->ranks[0]->path,
+                        whole->name);
+    TSR_TRY(tsr_plan_add_note(plan, first, parts_n == 1 ? "compare" : "join",
+                              parts_n == 1 ? "every rank has all of it: taken from rank 0" : "cut", err));
+    for (size_t rank = 0; rank < j->n; rank++) {
+        if (rank % share != 0)
+            TSR_TRY(tsr_plan_same(plan, parts[rank - rank % share], parts[rank], err));
+    }
+    for (size_t part = 0; part < parts_n; part++)
+        parts[part] = parts[part * share];
     tsr_tensor *const out = tsr_plan_tensor(plan, whole);
     if (out == NULL)
         return out_of_memory(err);
-    if (rows > 0)
-        return tsr_plan_join(plan, parts, out, (tsr_cut){.rows = rows, .parts = (uint32_t)j->n}, err);
-    for (size_t k = 1; k < j->n; k++)
-        TSR_TRY(tsr_plan_same(plan, parts[0], parts[k], err));
-    return tsr_plan_copy(plan, parts[0], out->name, err);
+    return cut.rows == 0 ? tsr_plan_copy(plan, parts[0], out->name, err) : tsr_plan_join(plan, parts, out, cut, err);
 }
 
 /* One file of the source, under its own name and with its own header. */
@@ -354,9 +383,9 @@ static tsr_status plan_shards(tsr_plan *plan, joining *j, tsr_err *err)
 static tsr_status plan_whole(tsr_plan *plan, joining *j, tsr_err *err)
 {
     const tsr_checkpoint *const c = j->ranks[0];
-    j->rows = calloc(c->tensors.count + 1, sizeof *j->rows);
+    j->cuts = calloc(c->tensors.count + 1, sizeof *j->cuts);
     plan->command = tsr_arena_printf(&plan->arena, "convert --merge, %zu ranks", j->n);
-    if (j->rows == NULL || plan->command == NULL)
+    if (j->cuts == NULL || plan->command == NULL)
         return out_of_memory(err);
     TSR_TRY(read_manifest(c, &plan->arena, &j->manifest, &j->size, err));
     TSR_TRY(check_ranks(j, err));
@@ -376,7 +405,7 @@ tsr_status tsr_tp_merge_plan(tsr_plan *plan, const tsr_checkpoint *const *ranks,
     joining j = {.ranks = ranks, .n = n};
     *plan = tsr_plan_begin(ranks, n);
     const tsr_status status = plan_whole(plan, &j, err);
-    free(j.rows);
+    free(j.cuts);
     if (status != TSR_OK)
         tsr_plan_free(plan);
     return status;

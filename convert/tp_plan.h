@@ -1,8 +1,8 @@
 /* The plans that cut a checkpoint over tensor-parallel ranks under its own names, and that join the ranks again.
  *
- * Rank k gets the directory rank-k: a checkpoint with its part of every tensor, the source's config.json and side files,
- * and tessera-tp.json, which says what it is part of. That of rank 0 also keeps what joining needs to restore the
- * source's files byte for byte: their headers, the index, and how each tensor was cut. */
+ * Rank k gets the directory rank-k: a checkpoint with its part of every tensor, the source's config.json and side
+ * files, and tessera-tp.json, which says what it is part of. That of rank 0 also keeps what joining needs to restore
+ * the source's files byte for byte: their headers, the index, and how each tensor was cut. */
 #ifndef TSR_CONVERT_TP_PLAN_H
 #define TSR_CONVERT_TP_PLAN_H
 

@@ -188,6 +188,7 @@ static bool take_coarse(tsr_weight *x)
     const bool column = s->rank == 0 || s->shape[s->rank - 1] == 1 || s->rank < x->data->rank;
     if (!column || (n != x->matrices && n != x->matrices * x->rows))
         return false;
+    x->coarse = true;
     x->block_rows = n == x->matrices ? x->rows : 1;
     x->block_cols = x->cols;
     x->grid_rows = n / x->matrices;

@@ -26,6 +26,7 @@ typedef struct tsr_weight {
     const tsr_tensor *scale;         /* NULL: plain. F32, F16, BF16 or F8_E8M0 */
     uint64_t matrices, rows, cols;   /* M (1 for a matrix), R, C; 0 when plain */
     uint64_t block_rows, block_cols; /* rows x 1 block for one scale a row, R x C for one a matrix */
+    bool coarse;                     /* one scale a row or a matrix: no blocks that a cut could split */
     uint64_t grid_rows, grid_cols;   /* of the scale as it is stored: at least ceil(R / block_rows), ... */
     const tsr_tensor *activation;    /* static scale of the layer's input, of no use without the codes; or NULL */
 } tsr_weight;

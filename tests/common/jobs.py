@@ -18,6 +18,9 @@ JOBS = [
     Job("convert bf16", FP8, "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
     Job("convert fp8-block ue8m0", FP8, "convert SRC -o DST --to fp8-block --scale-fmt ue8m0 --max-shard-size 16MB"),
     Job("convert fp8-block dialect", FP8, "convert SRC -o DST --to fp8-block --dialect compressed-tensors"),
+    Job("convert deepseek-mp", FP8, "convert SRC -o DST --to deepseek-mp --mp 4"),
+    Job("convert tp", FP8, "convert SRC -o DST --to tp --tp 4 --max-shard-size 8MB"),
+    Job("convert merge", "convert SRC -o DST --to tp --tp 4 --quiet", "convert SRC -o DST --merge"),
 ]
 
 

@@ -1,0 +1,263 @@
+"""Checkpoints cut over ranks: `--to tp` and `--merge`, and `--to deepseek-mp` held to DeepSeek's convert.py, whose rules
+are written down here once more from its description."""
+
+import json
+import shutil
+
+import fp8_oracle
+import harness
+import numpy as np
+import pytest
+import safetensors
+from test_convert import DEEPSEEK, NAMES, make, random_weight, refuse  # noqa: F401  (refuse is a fixture)
+from test_quantize import DTYPES, REPORT, load, same_bits
+
+BF16 = DTYPES["BF16"]
+
+
+@pytest.fixture
+def convert(tessera, tmp_path):
+    runs = []
+
+    def run(src, *options):
+        dst = tmp_path / f"cut{len(runs)}"
+        runs.append(dst)
+        code, out, err = harness.run(tessera, ["convert", src, "-o", dst, "--quiet", *options])
+        assert code == 0, f"exit {code}\n{out}{err}"
+        return dst
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def sources(tessera, maker, tmp_path_factory):
+    """sources(kind, fp8) -> a checkpoint with 8 heads and experts, BF16 or block FP8."""
+    made = {}
+
+    def get(kind, fp8):
+        if (kind, fp8) not in made:
+            place = tmp_path_factory.mktemp("shard")
+            src = harness.make_checkpoint(maker, kind, place / "src")
+            if fp8:
+                code, _, err = harness.run(tessera, ["quantize", src, "-o", place / "fp8", "--quiet",
+                                                     "--max-shard-size", "20MB"])
+                assert code == 0, err
+                src = place / "fp8"
+                shutil.rmtree(src / ".tessera")
+                (src / REPORT).unlink()
+            made[kind, fp8] = src
+        return made[kind, fp8]
+
+    return get
+
+
+# ---- DeepSeek's names ----
+
+MAPPING = {"embed_tokens": ("embed", 0), "input_layernorm": ("attn_norm", None), "post_attention_layernorm": ("ffn_norm", None),
+           "q_proj": ("wq", 0), "q_a_proj": ("wq_a", None), "q_a_layernorm": ("q_norm", None), "q_b_proj": ("wq_b", 0),
+           "kv_a_proj_with_mqa": ("wkv_a", None), "kv_a_layernorm": ("kv_norm", None), "kv_b_proj": ("wkv_b", 0),
+           "o_proj": ("wo", 1), "gate": ("gate", None), "gate_proj": ("w1", 0), "down_proj": ("w2", 1), "up_proj": ("w3", 0),
+           "norm": ("norm", None), "lm_head": ("head", 0)}
+
+
+def deepseek_rank(tensors, config, n, rank):
+    """What convert.py writes for one rank, by its published rules."""
+    result = {}
+    for name, value in tensors.items():
+        if name.startswith(f"model.layers.{config['num_hidden_layers']}."):
+            continue
+        name = name.removeprefix("model.").replace("self_attn", "attn").replace("mlp", "ffn")
+        name = name.replace("weight_scale_inv", "scale").replace("e_score_correction_bias", "bias")
+        key = name.split(".")[-2]
+        new, dim = MAPPING[key]
+        name = name.replace(key, new)
+        if "experts" in name and "shared_experts" not in name:
+            index, each = int(name.split(".")[-3]), config["n_routed_experts"] // n
+            if not rank * each <= index < (rank + 1) * each:
+                continue
+        elif dim is not None:
+            assert value.shape[dim] % n == 0
+            size = value.shape[dim] // n
+            value = value[rank * size : (rank + 1) * size] if dim == 0 else value[:, rank * size : (rank + 1) * size]
+        result[name] = value
+    return result
+
+
+def one_file(path):
+    return {n: np.frombuffer(e["data"], DTYPES[e["dtype"]]).reshape(e["shape"])
+            for n, e in safetensors.deserialize(path.read_bytes())}
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_deepseek_names_and_cuts(sources, convert, n, fp8):
+    src = sources("deepseek-v3", fp8)
+    config, tensors = json.loads((src / "config.json").read_text()), load(src)
+    dst = convert(src, "--to", "deepseek-mp", "--mp", str(n))
+    names = {f"model{i}-mp{n}.safetensors" for i in range(n)}
+    assert {p.name for p in dst.iterdir()} == names | {".tessera", "tokenizer.json", "tokenizer_config.json"}
+    for rank in range(n):
+        got, want = one_file(dst / f"model{rank}-mp{n}.safetensors"), deepseek_rank(tensors, config, n, rank)
+        assert got.keys() == want.keys()
+        for name in want:
+            assert same_bits(got[name], np.ascontiguousarray(want[name])), name
+
+
+def test_every_tensor_is_accounted_for(tessera, sources, tmp_path):
+    src = sources("deepseek-v3", True)
+    code, out, _ = harness.run(tessera, ["convert", src, "--to", "deepseek-mp", "--mp", "2", "--dry-run", "--json", "-"])
+    plan = json.loads(out)["plan"]
+    assert code == 0 and {row["name"] for row in plan} == load(src).keys() and len(plan) == len(load(src))
+    dropped = {row["name"] for row in plan if row["action"] == "drop"}
+    assert dropped == {n for n in load(src) if n.startswith("model.layers.3.")}
+
+
+def test_mtp_is_known_by_number(sources, convert, tmp_path):
+    """Layer 3 of 3 goes, layers 30 and 31 of 61 do not, and --keep-mtp keeps."""
+    src = sources("deepseek-v3", False)
+    kept = one_file(convert(src, "--to", "deepseek-mp", "--mp", "1", "--keep-mtp") / "model0-mp1.safetensors")
+    assert "layers.3.eh_proj.weight" in kept and "layers.3.attn.wq_a.weight" in kept
+    tensors = {f"model.layers.{i}.input_layernorm.weight": np.ones(8, BF16) for i in (6, 60, 61, 610)}
+    many = make(tmp_path / "many", {"model.safetensors": tensors}, quantization=None, num_hidden_layers=611,
+                num_attention_heads=8)
+    got = one_file(convert(many, "--to", "deepseek-mp", "--mp", "1") / "model0-mp1.safetensors")
+    assert got.keys() == {f"layers.{i}.attn_norm.weight" for i in (6, 60, 61, 610)}
+
+
+def test_deepseek_refusals(sources, refuse, tmp_path):  # noqa: F811
+    fp8 = sources("deepseek-v3", True)
+    refuse(fp8, 3, "8 experts", "3 ranks", options=("--to", "deepseek-mp", "--mp", "3"))
+    refuse(fp8, 3, "cuts through a block of 128", "1, 2, 4 would work", options=("--to", "deepseek-mp", "--mp", "8"))
+    refuse(sources("llama", False), 3, "k_proj", "distilled", options=("--to", "deepseek-mp", "--mp", "1"))
+    refuse(fp8, 2, "--mp N", options=("--to", "deepseek-mp"))
+
+
+# ---- ranks under their own names ----
+
+
+def joined(parts):
+    """Parts of a tensor, along whichever dimension they were cut; None when all are the same."""
+    return [np.concatenate(parts, axis) for axis in range(parts[0].ndim)]
+
+
+@pytest.mark.parametrize("kind,fp8,n", [("deepseek-v3", False, 4), ("deepseek-v3", True, 2), ("deepseek-v3", True, 4),
+                                        ("llama", False, 2), ("qwen3-moe", False, 2), ("fused-experts", False, 2)])
+def test_cut_and_merged_is_the_same_tree(sources, convert, kind, fp8, n):
+    src = sources(kind, fp8)
+    dst = convert(src, "--to", "tp", "--tp", str(n), "--max-shard-size", "10MB")
+    ranks = [load(dst / f"rank-{k}") for k in range(n)]
+    tensors = load(src)
+    for name, value in tensors.items():
+        parts = [rank[name] for rank in ranks]
+        if all(same_bits(part, value) for part in parts):
+            shared = ("norm", "q_a_proj", "kv_a_proj", ".gate.", "eh_proj", "router", ".k_proj", ".v_proj")
+            assert any(word in name for word in shared), name
+        elif not any(same_bits(whole, value) for whole in joined(parts)):
+            assert "gate_up_proj" in name, name
+            halves = [np.concatenate([np.split(part, 2, axis=1)[half] for part in parts], axis=1) for half in (0, 1)]
+            assert same_bits(np.concatenate(halves, axis=1), value), name
+    for k in range(n):
+        assert ranks[k].keys() == tensors.keys()
+        assert harness.same_file(dst / f"rank-{k}/config.json", src / "config.json")
+    merged = convert(dst, "--merge")
+    shutil.rmtree(merged / ".tessera")
+    assert harness.tree_difference(src, merged) is None
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+def test_a_rank_computes_its_part(sources, convert, fp8):
+    """Column parallelism stacks outputs, row parallelism adds them: with the dequantized parts of every rank."""
+    src = sources("deepseek-v3" if fp8 else "llama", fp8)
+    dst = convert(src, "--to", "tp", "--tp", "2")
+    ranks = [load(dst / f"rank-{k}") for k in range(2)]
+    whole = load(src)
+    prefix = next(n for n in whole if n.endswith("down_proj.weight")).removesuffix("down_proj.weight")
+
+    def weight(tensors, name):
+        value = tensors[prefix + name + ".weight"]
+        scale = tensors.get(prefix + name + ".weight_scale_inv")
+        return value.astype(np.float64) if scale is None else fp8_oracle.dequantize(value, scale)
+
+    x = np.random.default_rng(0).integers(-4, 5, weight(whole, "up_proj").shape[1]).astype(np.float64)
+    up = weight(whole, "up_proj") @ x
+    parts = [weight(rank, "up_proj") @ x for rank in ranks]
+    assert np.array_equal(np.concatenate(parts), up)
+    down = sum(weight(rank, "down_proj") @ part for rank, part in zip(ranks, parts))
+    assert np.allclose(down, weight(whole, "down_proj") @ up, rtol=1e-12, atol=1e-12)
+
+
+def test_a_header_of_another_writer_comes_back(tmp_path, convert):
+    """Other order, metadata, padding, index: all of it is restored."""
+    src = make(tmp_path / "src", {
+        "b.safetensors": {"model.layers.0.mlp.up_proj.weight": random_weight((8, 4)), "z.norm.weight": np.ones(3, BF16)},
+        "a.safetensors": {"model.layers.0.mlp.down_proj.weight": random_weight((4, 8)).astype(BF16)}},
+        quantization=None, num_attention_heads=4)
+    harness.write_safetensors(src / "a.safetensors",
+                              {"model.layers.0.mlp.down_proj.weight": ("BF16", (4, 8), bytes(range(64)))},
+                              {"format": "pt", "note": "\u00e9 \"quoted\""})
+    merged = convert(convert(src, "--to", "tp", "--tp", "4"), "--merge")
+    shutil.rmtree(merged / ".tessera")
+    assert harness.tree_difference(src, merged) is None
+
+
+def test_cutting_refusals(sources, refuse, tmp_path):  # noqa: F811
+    fp8 = sources("deepseek-v3", True)
+    refuse(fp8, 3, "down_proj.weight", "3 ranks", "1, 2, 4, 8", options=("--to", "tp", "--tp", "3"))
+    refuse(fp8, 3, "cuts through a block of 128", "1, 2, 4 would work", options=("--to", "tp", "--tp", "8"))
+    refuse(fp8, 2, "--tp N", options=("--to", "tp"))
+    refuse(fp8, 2, "--tp", options=("--to", "tp", "--tp", "100000"))
+    w = make(tmp_path / "heads", {"model.safetensors": {"model.layers.0.self_attn.k_proj.weight": np.ones((8, 4), BF16)}},
+             quantization=None, num_attention_heads=8, num_key_value_heads=2)
+    refuse(w, 3, "2 heads", "1, 2 would work", options=("--to", "tp", "--tp", "3"))
+    w = make(tmp_path / "strange", {"model.safetensors": {"model.layers.0.strange.weight": np.ones((8, 4), BF16)}},
+             quantization=None)
+    refuse(w, 3, "strange", "not known", options=("--to", "tp", "--tp", "2"))
+    refuse(sources("qwen3-moe", True), 3, "experts", "cuts through a block", options=("--to", "tp", "--tp", "2"))
+    codes, scales = fp8_oracle.quantize(random_weight((512, 512)))
+    padded = np.pad(scales, ((0, 4), (0, 0)))
+    name = "model.layers.0.mlp.up_proj.weight"
+    w = make(tmp_path / "padded", {"model.safetensors": {name: codes, name + "_scale_inv": padded}})
+    refuse(w, 3, "padded", options=("--to", "tp", "--tp", "2"))
+
+
+def test_more_ranks_than_key_value_heads(tmp_path, convert):
+    """Neighbours share a head, as loaders have it."""
+    k = np.arange(2 * 4 * 6, dtype=np.float32).reshape(8, 6)
+    src = make(tmp_path / "src", {"model.safetensors": {"model.layers.0.self_attn.k_proj.weight": k,
+                                                        "model.layers.0.self_attn.k_proj.bias": k[:, 0].copy()}},
+               quantization=None, num_attention_heads=8, num_key_value_heads=2)
+    dst = convert(src, "--to", "tp", "--tp", "8")
+    for rank in range(8):
+        got = load(dst / f"rank-{rank}")
+        assert same_bits(got["model.layers.0.self_attn.k_proj.weight"], k[:4] if rank < 4 else k[4:])
+    merged = convert(dst, "--merge")
+    shutil.rmtree(merged / ".tessera")
+    assert harness.tree_difference(src, merged) is None
+
+
+def test_merging_what_does_not_belong_together(tmp_path, sources, convert, refuse):  # noqa: F811
+    src = sources("llama", False)
+    dst = convert(src, "--to", "tp", "--tp", "2")
+
+    def broken(what):
+        copy = tmp_path / what
+        shutil.copytree(dst, copy)
+        return copy
+
+    swapped = broken("swapped")
+    (swapped / "rank-0").rename(swapped / "x")
+    (swapped / "rank-1").rename(swapped / "rank-0")
+    (swapped / "x").rename(swapped / "rank-1")
+    refuse(swapped, 3, "tessera-tp.json", options=("--merge",))
+    missing = broken("missing")
+    shutil.rmtree(missing / "rank-1")
+    refuse(missing, 3, "0 of 2", options=("--merge",))
+    flipped = broken("flipped")
+    path = flipped / "rank-1/model.safetensors"
+    _, tensors = harness.read_safetensors(path)
+    name = next(n for n in tensors if n.endswith("input_layernorm.weight"))
+    dtype, shape, data = tensors[name]
+    tensors[name] = (dtype, shape, bytes([data[0] ^ 1]) + data[1:])
+    harness.write_safetensors(path, tensors, {"format": "pt"})
+    code, _, err = harness.run(convert.__closure__[1].cell_contents, ["convert", flipped, "-o", tmp_path / "m", "--merge"])
+    assert code == 3 and name in err and "ranks 0 and 1" in err, err
