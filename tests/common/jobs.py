@@ -7,8 +7,9 @@ import shutil
 import harness
 
 # `made` turns a generated BF16 checkpoint into what the job reads, or is None; SRC stands for the source, DST for the
-# destination. The weights are spread over several shards where the target has such a thing.
-Job = collections.namedtuple("Job", "name made command")
+# destination. The weights are spread over several shards where the target has such a thing. `unfit`: kinds of checkpoint
+# that the target rightly refuses.
+Job = collections.namedtuple("Job", "name made command unfit", defaults=[()])
 
 FP8 = "quantize SRC -o DST --max-shard-size 16MB --quiet"
 
@@ -18,9 +19,10 @@ JOBS = [
     Job("convert bf16", FP8, "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
     Job("convert fp8-block ue8m0", FP8, "convert SRC -o DST --to fp8-block --scale-fmt ue8m0 --max-shard-size 16MB"),
     Job("convert fp8-block dialect", FP8, "convert SRC -o DST --to fp8-block --dialect compressed-tensors"),
-    Job("convert deepseek-mp", FP8, "convert SRC -o DST --to deepseek-mp --mp 4"),
-    Job("convert tp", FP8, "convert SRC -o DST --to tp --tp 4 --max-shard-size 8MB"),
-    Job("convert merge", "convert SRC -o DST --to tp --tp 4 --quiet", "convert SRC -o DST --merge"),
+    Job("convert deepseek-mp", FP8, "convert SRC -o DST --to deepseek-mp --mp 2", ("many",)),
+    Job("convert tp", FP8, "convert SRC -o DST --to tp --tp 2 --max-shard-size 8MB", ("many",)),
+    Job("convert tp of BF16", None, "convert SRC -o DST --to tp --tp 2 --max-shard-size 16MB"),
+    Job("convert merge", "convert SRC -o DST --to tp --tp 2 --quiet", "convert SRC -o DST --merge"),
 ]
 
 
