@@ -3,6 +3,7 @@
 #include "cli/job.h"
 #include "convert/cast_plan.h"
 #include "convert/deepseek_mp_plan.h"
+#include "convert/mla_plan.h"
 #include "convert/requantize_plan.h"
 #include "convert/tp_plan.h"
 
@@ -18,7 +19,8 @@ typedef struct arguments {
     const char *source_block, *block, *against;
     int dtype, scale_fmt, scales, dialect;
     uint64_t mp, tp;
-    bool keep_mtp, merge;
+    bool keep_mtp, merge, fold, drop_kv_b;
+    int consumer, weights;
 } arguments;
 
 /* What is open while a conversion runs. */
@@ -38,7 +40,8 @@ static const char kHelp[] =
     "  fp8-block   other blocks, scale format or dialect; codes stay where they can (--block, --scale-fmt, --scales,\n"
     "              --dialect, --against)\n"
     "  tp          a directory for each tensor-parallel rank, cut as loaders cut (--tp); --merge joins them again\n"
-    "  deepseek-mp what DeepSeek's own inference code reads (--mp, --keep-mtp)\n\n"
+    "  deepseek-mp what DeepSeek's own inference code reads (--mp, --keep-mtp)\n"
+    "  mla-absorbed  kv_b_proj split per head, as an engine holds it (--consumer, --weights, --fold, --drop-kv-b)\n\n"
     "Examples:\n"
     "  tessera convert DeepSeek-V3 -o DeepSeek-V3-BF16 --to bf16\n"
     "  tessera convert DeepSeek-V3 -o DeepSeek-V3-UE8M0 --to fp8-block --scale-fmt ue8m0 --against DeepSeek-V3-BF16\n"
@@ -92,6 +95,18 @@ static tsr_status plan_deepseek_mp(const tsr_job *job, const arguments *a, const
     return tsr_deepseek_mp_plan(plan, in->sources, &options, err);
 }
 
+static tsr_status plan_mla(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err)
+{
+    if (a->consumer < 0)
+        return tsr_fail(err, TSR_E_USAGE, "for whom? --consumer sglang|vllm|trtllm|llamacpp");
+    const tsr_mla_options options = {.consumer = (tsr_mla_consumer)a->consumer,
+                                     .form = (tsr_mla_form)a->weights,
+                                     .fold = a->fold,
+                                     .drop_kv_b = a->drop_kv_b,
+                                     .max_shard_bytes = job->max_shard_bytes};
+    return tsr_mla_plan(plan, in->sources, &options, err);
+}
+
 /* In the order of --to's words. `options` are those that mean something here, apart from the shared ones. */
 static const struct target {
     const char *name, *options;
@@ -101,6 +116,7 @@ static const struct target {
     {"fp8-block", "--block --source-block --scale-fmt --scales --dialect --against", plan_fp8_block},
     {"tp", "--tp", plan_tp},
     {"deepseek-mp", "--mp --keep-mtp", plan_deepseek_mp},
+    {"mla-absorbed", "--consumer --weights --fold --drop-kv-b", plan_mla},
 };
 
 /* ---- options ---- */
@@ -120,7 +136,7 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
 {
     tsr_option options[64] = {
         {"-o", TSR_OPT_TEXT, &job->dst, "DST", "the output directory; made if need be"},
-        {"--to", TSR_OPT_CHOICE, &a->to, "bf16|fp8-block|tp|deepseek-mp", "the target: see above"},
+        {"--to", TSR_OPT_CHOICE, &a->to, "bf16|fp8-block|tp|deepseek-mp|mla-absorbed", "the target: see above"},
         {"--merge", TSR_OPT_FLAG, &a->merge, NULL,
          "instead of --to: join SRC/rank-0, rank-1, ... as --to tp left them"},
         {"--dtype", TSR_OPT_CHOICE, &a->dtype, "bf16|f16|f32",
@@ -137,8 +153,14 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
         {"--tp", TSR_OPT_COUNT, &a->tp, "N", "tensor-parallel ranks (tp)"},
         {"--mp", TSR_OPT_COUNT, &a->mp, "N", "ranks (deepseek-mp)"},
         {"--keep-mtp", TSR_OPT_FLAG, &a->keep_mtp, NULL, "keep the multi-token prediction layers (deepseek-mp)"},
+        {"--consumer", TSR_OPT_CHOICE, &a->consumer, "sglang|vllm|trtllm|llamacpp",
+         "whose names, shapes and memory order (mla-absorbed)"},
+        {"--weights", TSR_OPT_CHOICE, &a->weights, "bf16|fp8-block|fp8-tensor|fp8-head",
+         "of the parts: dequantized; codes kept; made anew with one scale, or one a head (bf16)"},
+        {"--fold", TSR_OPT_FLAG, &a->fold, NULL, "fold the parts into q_b_proj and o_proj (mla-absorbed)"},
+        {"--drop-kv-b", TSR_OPT_FLAG, &a->drop_kv_b, NULL, "leave kv_b_proj out (mla-absorbed)"},
     };
-    enum { OWN = 13, SHARED_OWN = 3 };
+    enum { OWN = 17, SHARED_OWN = 3 };
     size_t n;
     uint64_t given;
     tsr_job_options(job, options + OWN);
@@ -210,7 +232,7 @@ static tsr_status convert(const tsr_job *job, const arguments *a, tsr_err *err)
 int tsr_cmd_convert(int argc, char **argv)
 {
     tsr_job job = tsr_job_defaults("convert");
-    arguments a = {.to = -1, .scale_fmt = -1, .dialect = -1};
+    arguments a = {.to = -1, .scale_fmt = -1, .dialect = -1, .consumer = -1};
     tsr_err err = {{0}};
     tsr_status status = parse(argc, argv, &job, &a, &err);
     if (status == TSR_OK && !job.help)

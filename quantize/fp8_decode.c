@@ -22,22 +22,22 @@ static float from_e8m0(uint8_t e)
     return e == 0 ? from_bits(1u << 22) : e == 255 ? from_bits(0x7FC00000u) : from_bits((uint32_t)e << 23);
 }
 
-void tsr_fp8_widen_scales(const tsr_cpu_kernels *kernels, tsr_dtype dtype, const void *scales, size_t n, float *out)
+void tsr_widen_to_f32(const tsr_cpu_kernels *kernels, tsr_dtype dtype, const void *x, size_t n, float *out)
 {
     switch (dtype) {
     case TSR_F8_E8M0:
         for (size_t i = 0; i < n; i++)
-            out[i] = from_e8m0(((const uint8_t *)scales)[i]);
+            out[i] = from_e8m0(((const uint8_t *)x)[i]);
         break;
     case TSR_BF16:
         for (size_t i = 0; i < n; i++)
-            out[i] = from_bits((uint32_t)((const uint16_t *)scales)[i] << 16);
+            out[i] = from_bits((uint32_t)((const uint16_t *)x)[i] << 16);
         break;
     case TSR_F16:
-        kernels->widen_f16(scales, n, out);
+        kernels->widen_f16(x, n, out);
         break;
     default:
-        memcpy(out, scales, n * sizeof *out);
+        memcpy(out, x, n * sizeof *out);
     }
 }
 
@@ -76,9 +76,9 @@ static tsr_status take_scales(const tsr_cpu_kernels *kernels, const tsr_fp8_rect
 {
     const tsr_weight *const w = rect->weight;
     const uint64_t above = grid_row - rect->row / w->block_rows;
-    tsr_fp8_widen_scales(kernels, w->scale->dtype,
-                         (const char *)rect->scales + (above * w->grid_cols + first) * tsr_dtype_bytes(w->scale->dtype),
-                         n, out);
+    tsr_widen_to_f32(kernels, w->scale->dtype,
+                     (const char *)rect->scales + (above * w->grid_cols + first) * tsr_dtype_bytes(w->scale->dtype), n,
+                     out);
     return tsr_fp8_check_scales(w, rect->matrix, grid_row, first, out, n, err);
 }
 

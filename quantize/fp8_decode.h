@@ -38,7 +38,7 @@ tsr_status tsr_fp8_decode(const tsr_cpu_kernels *kernels, const tsr_fp8_rect *re
 tsr_status tsr_fp8_check_scales(const tsr_weight *weight, uint64_t matrix, uint64_t row, uint64_t col,
                                 const float *scales, uint64_t n, tsr_err *err) TSR_WARN_UNUSED;
 
-/* `n` stored scales of any of the four dtypes as FP32, exactly. NaN comes out as NaN. Thread-safe; cannot fail. */
-void tsr_fp8_widen_scales(const tsr_cpu_kernels *kernels, tsr_dtype dtype, const void *scales, size_t n, float *out);
+/* `n` numbers as FP32, exactly: F32, BF16, F16 or F8_E8M0. NaN comes out as NaN. Thread-safe; cannot fail. */
+void tsr_widen_to_f32(const tsr_cpu_kernels *kernels, tsr_dtype dtype, const void *x, size_t n, float *out);
 
 #endif

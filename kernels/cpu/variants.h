@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/block_fp8.h"
 #include "kernels/cpu/e4m3_decode.h"
+#include "kernels/cpu/matmul.h"
 
 #define TSR_OP(op, type)               type tsr_##op##_ref;
 #define TSR_KERNEL(op, flags, variant) tsr_##op##_fn tsr_##op##_##variant;
