@@ -78,7 +78,7 @@ static tsr_status decode(const tsr_cpu_kernels *k, const piece *x, tsr_dtype dty
     const size_t width = width_of(w);
     for (uint64_t r = 0; r < x->rows; r++) /* any of the three floats, widened as scales are */
         tsr_widen_to_f32(k, w->data->dtype, (const char *)x->data + r * x->ld * width, x->cols,
-                             (float *)out + r * x->cols);
+                         (float *)out + r * x->cols);
     return TSR_OK;
 }
 
@@ -166,7 +166,7 @@ static tsr_status place_scales(const params *p, const tsr_cpu_kernels *k, uint64
     const size_t width = tsr_dtype_bytes(w->scale->dtype);
     for (uint64_t r = 0; r < rows; r++) {
         tsr_widen_to_f32(k, w->scale->dtype, (const char *)scales + (first + r) * w->grid_cols * width, cols,
-                             scratch + r * cols);
+                         scratch + r * cols);
         TSR_TRY(tsr_fp8_check_scales(w, 0, first + r, 0, scratch + r * cols, cols, err));
     }
     place(held + head * rows * cols, scratch, rows, cols, sizeof(float), p->transposed[0]);
@@ -531,10 +531,8 @@ static void fold_o_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
     const piece x = fold_o_piece(step, unit);
     const size_t width = width_of(&p->other);
     const uint64_t head = unit / fold_o_chunks(step), in = p->mla.heads * p->mla.v, out = p->mla.heads * p->mla.rank;
-    const tsr_window window = {.offset = (x.row * in + x.col) * width,
-                               .rows = x.rows,
-                               .row_bytes = x.cols * width,
-                               .pitch = in * width};
+    const tsr_window window = {
+        .offset = (x.row * in + x.col) * width, .rows = x.rows, .row_bytes = x.cols * width, .pitch = in * width};
     fold_inputs(p, head, true, window, u);
     u->out[0] = (tsr_window){.offset = (x.row * out + head * p->mla.rank) * sizeof(uint16_t),
                              .rows = x.rows,

@@ -1,7 +1,7 @@
 /* The steps of absorbed multi-head latent attention: kv_b_proj split per head, and folded into its neighbours.
  *
- * kv_b_proj is [heads * (nope + v), L], L = kv_lora_rank: of each head `nope` rows that make keys (W_k), then `v` rows that
- * make values (W_v). Absorbed: q_nope . W_k gives a query over the latent cache, attention . W_v^T its values.
+ * kv_b_proj is [heads * (nope + v), L], L = kv_lora_rank: of each head `nope` rows that make keys (W_k), then `v` rows
+ * that make values (W_v). Absorbed: q_nope . W_k gives a query over the latent cache, attention . W_v^T its values.
  * DeepSeek-V2, section 2.1; DeepSeek-V3 inference/model.py, `MLA.forward`, attn_impl "absorb". */
 #ifndef TSR_CONVERT_MLA_OP_H
 #define TSR_CONVERT_MLA_OP_H

@@ -13,7 +13,8 @@
 
 #define U64(x) ((unsigned long long)(x))
 
-/* How each consumer holds the parts in memory: names behind "self_attn.", and whether L comes before the head's rows. */
+/* How each consumer holds the parts in memory: names behind "self_attn.", and whether L comes before the head's rows.
+ */
 static const struct consumer {
     const char *word;
     const char *k, *v, *k_scale, *v_scale, *scale; /* `scale`: the one of TSR_MLA_TENSOR */
@@ -58,8 +59,10 @@ static tsr_status read_geometry(absorbing *a, tsr_err *err)
     for (size_t i = 0; i < sizeof kKeys / sizeof *kKeys; i++) {
         if (!tsr_config_find_u64(c->config, c->config_size, kKeys[i].key, kKeys[i].value) || *kKeys[i].value == 0 ||
             *kKeys[i].value > 1u << 20)
-            return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": no %s: not a model with multi-head latent "
-                            "attention", c->path, kKeys[i].key);
+            return tsr_fail(err, TSR_E_UNSUPPORTED,
+                            "%s/" TSR_CONFIG_NAME ": no %s: not a model with multi-head latent "
+                            "attention",
+                            c->path, kKeys[i].key);
     }
     return TSR_OK;
 }
@@ -91,19 +94,19 @@ static tsr_status check_keep(const absorbing *a, const tsr_weight *w, tsr_err *e
     const char *const path = a->source->files[t->file].path;
     const uint64_t rows = a->mla.nope + a->mla.v;
     if (w->scale == NULL)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: '%s' is not FP8: there are no codes to keep (--weights bf16)", path,
-                        t->name);
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: '%s' is not FP8: there are no codes to keep (--weights bf16)",
+                        path, t->name);
     if (w->coarse || (a->mla.nope % w->block_rows == 0 && a->mla.v % w->block_rows == 0))
-        return w->coarse ? tsr_fail(err, TSR_E_UNSUPPORTED,
-                                    "%s: '%s' has no blocks; --weights fp8-tensor or fp8-head requantizes it", path,
-                                    t->name)
-                         : TSR_OK;
-    return tsr_fail(err, TSR_E_SHAPE,
-                    "%s: '%s': a head has %llu + %llu = %llu rows, which are %g + %g = %g rows of scales of %llu: no block "
-                    "scale can be cut there; --weights bf16 dequantizes, fp8-head and fp8-tensor requantize",
-                    path, t->name, U64(a->mla.nope), U64(a->mla.v), U64(rows),
-                    (double)a->mla.nope / (double)w->block_rows, (double)a->mla.v / (double)w->block_rows,
-                    (double)rows / (double)w->block_rows, U64(w->block_rows));
+        return w->coarse
+                   ? tsr_fail(err, TSR_E_UNSUPPORTED,
+                              "%s: '%s' has no blocks; --weights fp8-tensor or fp8-head requantizes it", path, t->name)
+                   : TSR_OK;
+    return tsr_fail(
+        err, TSR_E_SHAPE,
+        "%s: '%s': a head has %llu + %llu = %llu rows, which are %g + %g = %g rows of scales of %llu: no block "
+        "scale can be cut there; --weights bf16 dequantizes, fp8-head and fp8-tensor requantize",
+        path, t->name, U64(a->mla.nope), U64(a->mla.v), U64(rows), (double)a->mla.nope / (double)w->block_rows,
+        (double)a->mla.v / (double)w->block_rows, (double)rows / (double)w->block_rows, U64(w->block_rows));
 }
 
 /* "model.layers.0.self_attn." of a kv_b_proj, and the name of its neighbour. */
@@ -211,8 +214,10 @@ static tsr_status plan_tensors(tsr_plan *plan, absorbing *a, tsr_err *err)
             TSR_TRY(plan_copies(plan, w, err));
     }
     return a->layers > 0 ? TSR_OK
-                         : tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no kv_b_proj: not a model with multi-head latent "
-                                    "attention", a->source->path);
+                         : tsr_fail(err, TSR_E_UNSUPPORTED,
+                                    "%s: no kv_b_proj: not a model with multi-head latent "
+                                    "attention",
+                                    a->source->path);
 }
 
 /* ---- config.json ---- */
@@ -288,10 +293,10 @@ static tsr_status make_plan(tsr_plan *plan, absorbing *a, tsr_err *err)
                         a->consumer->word);
     if (o->fold && o->form != TSR_MLA_PLAIN)
         return tsr_fail(err, TSR_E_USAGE, "--fold gives BF16: it takes no --weights");
-    plan->command = tsr_arena_printf(&plan->arena,
-                                     "convert --to mla-absorbed --consumer %s --weights %s%s%s --max-shard-size %llu",
-                                     a->consumer->word, kForms[o->form], o->fold ? " --fold" : "",
-                                     o->drop_kv_b ? " --drop-kv-b" : "", U64(o->max_shard_bytes));
+    plan->command =
+        tsr_arena_printf(&plan->arena, "convert --to mla-absorbed --consumer %s --weights %s%s%s --max-shard-size %llu",
+                         a->consumer->word, kForms[o->form], o->fold ? " --fold" : "",
+                         o->drop_kv_b ? " --drop-kv-b" : "", U64(o->max_shard_bytes));
     if (plan->command == NULL)
         return out_of_memory(err);
     if (o->fold || o->form == TSR_MLA_TENSOR || o->form == TSR_MLA_HEAD)

@@ -18,8 +18,8 @@ typedef struct tsr_mla_options {
     uint64_t max_shard_bytes;
 } tsr_mla_options;
 
-/* Makes the plan for *source. TSR_E_SHAPE: a kv_b_proj that is not what config.json says, or blocks that do not end where
- * heads do, with the arithmetic. TSR_E_UNSUPPORTED: a model without MLA. On failure *plan is empty. */
+/* Makes the plan for *source. TSR_E_SHAPE: a kv_b_proj that is not what config.json says, or blocks that do not end
+ * where heads do, with the arithmetic. TSR_E_UNSUPPORTED: a model without MLA. On failure *plan is empty. */
 tsr_status tsr_mla_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_mla_options *options,
                         tsr_err *err) TSR_WARN_UNUSED;
 

@@ -106,7 +106,7 @@ static inline void store_f32(float *y, __mmask16 live, __m512 x)
                 for (size_t c = first; c < end; c += 16) {                                                         \
                     const __mmask16 live = end - c >= 16 ? (__mmask16)0xFFFF : (__mmask16)((1u << (end - c)) - 1); \
                     const __m128i code = _mm_maskz_loadu_epi8(live, codes + c);                                    \
-                    nan |= _mm_cmpeq_epi8_mask(_mm_and_si128(code, magnitudes), magnitudes);                       \
+                    nan = _kor_mask16(nan, _mm_cmpeq_epi8_mask(_mm_and_si128(code, magnitudes), magnitudes));      \
                     store(y + c, live, decode(_mm256_cvtepu8_epi16(code), scale));                                 \
                 }                                                                                                  \
             }                                                                                                      \

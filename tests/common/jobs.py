@@ -23,6 +23,12 @@ JOBS = [
     Job("convert tp", FP8, "convert SRC -o DST --to tp --tp 2 --max-shard-size 8MB", ("many",)),
     Job("convert tp of BF16", None, "convert SRC -o DST --to tp --tp 2 --max-shard-size 16MB"),
     Job("convert merge", "convert SRC -o DST --to tp --tp 2 --quiet", "convert SRC -o DST --merge"),
+    Job("convert mla-absorbed", FP8, "convert SRC -o DST --to mla-absorbed --consumer sglang --weights fp8-block "
+        "--max-shard-size 16MB", ("many", "giant")),
+    Job("convert mla-absorbed, requantized", None, "convert SRC -o DST --to mla-absorbed --consumer vllm --weights "
+        "fp8-tensor --drop-kv-b --max-shard-size 16MB", ("many", "giant")),
+    Job("convert mla-absorbed, folded", FP8, "convert SRC -o DST --to mla-absorbed --consumer vllm --fold "
+        "--max-shard-size 16MB", ("many", "giant")),
 ]
 
 
