@@ -24,9 +24,11 @@ typedef struct limit {
 
 static const char kHelp[] =
     "tessera diff A B [options]\n\n"
-    "Compares two checkpoints tensor by tensor by the values that a reader gets: BF16, F16, F32 or FP8 with its scales,\n"
+    "Compares two checkpoints tensor by tensor by the values that a reader gets: BF16, F16, F32 or FP8 with its "
+    "scales,\n"
     "however those are spelled. A is the reference. Tells which tensors differ, by how much, and in which blocks.\n"
-    "Exit code 0: nothing differs beyond the tolerance; 1: something does, or a tensor is missing, extra or misshaped.\n\n"
+    "Exit code 0: nothing differs beyond the tolerance; 1: something does, or a tensor is missing, extra or "
+    "misshaped.\n\n"
     "Examples:\n"
     "  tessera diff model model-copy                                        any value that differs\n"
     "  tessera diff model-bf16 model-fp8 --metric sqnr --tolerance 31       every tensor at 31 dB or better\n"
@@ -130,13 +132,13 @@ static const char *diagnose(const tsr_pair *p)
         return "NaN or Inf on one side: a NaN code, a NaN scale, or an overflow";
     if (m->differ <= 4)
         return "single values: damage such as a flipped bit, not quantization";
-    if (relative > 0.5)
-        return scaled ? "no relation left: a scale missing, inverted or in the wrong place, or another tensor's data"
-                      : "no relation left: another tensor's data, or another version of it";
+    if (m->n_worst > 0 && m->worst[0].relative > 0.5)
+        return scaled ? "whole blocks are wrong: a scale lost, inverted or in the wrong place, or another tensor's data"
+                      : "whole blocks are wrong: another tensor's data, or another version of it";
     if (m->n_worst > 0 && m->worst[0].relative > 4 * relative)
-        return "the error sits in few blocks: their scales, or outliers there";
+        return "the error sits in few blocks: outliers there, or their scales";
     if (relative > 0.032)
-        return "more than any 8-bit format costs: look at the scales";
+        return "more than block FP8 costs: look at the scales";
     return scaled && relative > 0.01 ? "what block FP8 costs" : "rounding";
 }
 
@@ -189,9 +191,9 @@ static void print_result(const tsr_compare_job *job, const limit *l, const ranke
     print_state(c, TSR_PAIR_MISSHAPED, counts[TSR_PAIR_MISSHAPED], "of another shape");
     print_state(c, TSR_PAIR_MISSING, counts[TSR_PAIR_MISSING], "missing in B");
     print_state(c, TSR_PAIR_EXTRA, counts[TSR_PAIR_EXTRA], "only in B");
-    printf("%zu tensors: %zu identical, %zu equal in value, %zu differ, %zu misshaped, %zu missing, %zu extra\n", c->count,
-           counts[TSR_PAIR_IDENTICAL], counts[TSR_PAIR_EQUAL], counts[TSR_PAIR_DIFFERS], counts[TSR_PAIR_MISSHAPED],
-           counts[TSR_PAIR_MISSING], counts[TSR_PAIR_EXTRA]);
+    printf("%zu tensors: %zu identical, %zu equal in value, %zu differ, %zu misshaped, %zu missing, %zu extra\n",
+           c->count, counts[TSR_PAIR_IDENTICAL], counts[TSR_PAIR_EQUAL], counts[TSR_PAIR_DIFFERS],
+           counts[TSR_PAIR_MISSHAPED], counts[TSR_PAIR_MISSING], counts[TSR_PAIR_EXTRA]);
     if (n > 0) {
         const tsr_metrics whole = tsr_sum_differing(c);
         printf("those that differ, together: relative error %.5g, SQNR %.2f dB, cosine %.6f, calc_diff %.3g, max error "

@@ -13,8 +13,8 @@
 #define U64(x) ((unsigned long long)(x))
 
 enum {
-    PIECE_BYTES = 2 << 20,      /* of the wider side */
-    CHUNK_TILES = 8,            /* decoded at a time, so that both sides' doubles stay in the nearest cache */
+    PIECE_BYTES = 2 << 20, /* of the wider side */
+    CHUNK_TILES = 8,       /* decoded at a time, so that both sides' doubles stay in the nearest cache */
     CHUNK = CHUNK_TILES * TSR_TILE,
     MAX_THREADS = 256,
     PROGRESS_MS = 200,
@@ -112,15 +112,14 @@ static tsr_status pair_by_name(run *r, tsr_err *err)
         out->pairs[out->count++] = (tsr_pair){
             .a = x,
             .b = y,
-            .state = y == NULL                        ? TSR_PAIR_MISSING
+            .state = y == NULL                      ? TSR_PAIR_MISSING
                      : same_shape(x->data, y->data) ? TSR_PAIR_IDENTICAL
-                                                      : TSR_PAIR_MISSHAPED,
+                                                    : TSR_PAIR_MISSHAPED,
         };
     }
     for (size_t i = 0; i < b->count; i++) {
         const tsr_weight *const y = &b->items[i];
-        if (wanted(r->options, y->data->name) &&
-            tsr_weights_find(a, r->side[0]->checkpoint, y->data->name) == NULL)
+        if (wanted(r->options, y->data->name) && tsr_weights_find(a, r->side[0]->checkpoint, y->data->name) == NULL)
             out->pairs[out->count++] = (tsr_pair){.b = y, .state = TSR_PAIR_EXTRA};
     }
     return out->count > 0 ? TSR_OK : tsr_fail(err, TSR_E_USAGE, "--tensors: no tensor's name matches");
@@ -146,8 +145,8 @@ static tsr_status cut(const run *r, const tsr_pair *p, flight *f, tsr_err *err)
         }
     }
     const tsr_view *const v = &f->view[0];
-    const uint64_t width = tsr_max_u64(tsr_dtype_bytes((tsr_dtype)p->a->data->dtype),
-                                       tsr_dtype_bytes((tsr_dtype)p->b->data->dtype));
+    const uint64_t width =
+        tsr_max_u64(tsr_dtype_bytes((tsr_dtype)p->a->data->dtype), tsr_dtype_bytes((tsr_dtype)p->b->data->dtype));
     if (v->matrices == 0 || v->rows == 0 || v->cols == 0)
         return TSR_OK;
     const uint64_t fitting = PIECE_BYTES / width, whole_rows = fitting / v->cols / TSR_TILE * TSR_TILE;
@@ -250,9 +249,7 @@ static void end_flight(run *r, size_t index)
     }
     /* 64-bit integers may differ where doubles do not. */
     const bool wide_integers = p->a->data->dtype >= TSR_I64 && p->b->data->dtype >= TSR_I64;
-    p->state = same                                          ? TSR_PAIR_IDENTICAL
-               : p->metrics.differ > 0 || wide_integers ? TSR_PAIR_DIFFERS
-                                                              : TSR_PAIR_EQUAL;
+    p->state = same ? TSR_PAIR_IDENTICAL : p->metrics.differ > 0 || wide_integers ? TSR_PAIR_DIFFERS : TSR_PAIR_EQUAL;
     free(f->partials);
     free(f);
     r->flights[index] = NULL;
@@ -371,10 +368,11 @@ static tsr_status choose_threads(run *r, tsr_err *err)
                            r->out->count * (sizeof *r->out->pairs + sizeof *r->flights);
     const uint64_t each = largest + sizeof(worker);
     if (fixed + each > r->options->memory)
-        return tsr_fail(err, TSR_E_NOMEM, "--memory %llu is too little: comparing needs %llu (%.1f MiB) with one thread",
+        return tsr_fail(err, TSR_E_NOMEM,
+                        "--memory %llu is too little: comparing needs %llu (%.1f MiB) with one thread",
                         U64(r->options->memory), U64(fixed + each), (double)(fixed + each) / 1048576);
-    r->out->threads = (unsigned)tsr_min_u64((r->options->memory - fixed) / each,
-                                            tsr_min_u64(r->options->threads, MAX_THREADS));
+    r->out->threads =
+        (unsigned)tsr_min_u64((r->options->memory - fixed) / each, tsr_min_u64(r->options->threads, MAX_THREADS));
     return TSR_OK;
 }
 

@@ -66,8 +66,8 @@ void tsr_comparison_free(tsr_comparison *comparison);
 /* The name that a pair goes by. */
 const char *tsr_pair_name(const tsr_pair *pair);
 
-/* "[12, 5]": a flat index of tsr_metrics as coordinates in the tensor's shape, into `text` (at least 192 bytes). Returns
- * text. */
+/* "[12, 5]": a flat index of tsr_metrics as coordinates in the tensor's shape, into `text` (at least 192 bytes).
+ * Returns text. */
 const char *tsr_pair_coordinates(const tsr_pair *pair, uint64_t index, char *text, size_t size);
 
 #endif

@@ -1,5 +1,5 @@
-/* Eight elements at a time, in the compilers' vector types: the same source for every instruction set, and the same bits
- * with any, since each lane is computed alone and nothing is contracted (-ffp-contract=off). */
+/* Eight elements at a time, in the compilers' vector types: the same source for every instruction set, and the same
+ * bits with any, since each lane is computed alone and nothing is contracted (-ffp-contract=off). */
 #ifndef TSR_VERIFY_LANES_H
 #define TSR_VERIFY_LANES_H
 
@@ -21,34 +21,34 @@ typedef double f64_lanes __attribute__((vector_size(8 * LANES)));
  * other lanes as they were. Macros: vectors passed to functions would depend on the instruction set. */
 #define LOAD(lanes, from, left) COPY_LANES(&(lanes), from, lanes, left)
 #define STORE(to, lanes, left)  COPY_LANES(to, &(lanes), lanes, left)
-#define COPY_LANES(to, from, lanes, left)                         \
-    do {                                                          \
-        if ((left) >= LANES)                                      \
-            memcpy(to, from, sizeof(lanes));                      \
-        else                                                      \
-            memcpy(to, from, (left) * (sizeof(lanes) / LANES));   \
+#define COPY_LANES(to, from, lanes, left)                       \
+    do {                                                        \
+        if ((left) >= LANES)                                    \
+            memcpy(to, from, sizeof(lanes));                    \
+        else                                                    \
+            memcpy(to, from, (left) * (sizeof(lanes) / LANES)); \
     } while (0)
 
 /* name_best(...): the always-inline `name`, compiled for AVX-512 and AVX2 too, and the widest that this machine has. */
-#define FOR_EVERY_ISA(name, parameters, arguments)                                                            \
-    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512"))) static void         \
-        name##_avx512 parameters                                                                              \
-    {                                                                                                         \
-        name arguments;                                                                                       \
-    }                                                                                                         \
-    __attribute__((target("avx2"))) static void name##_avx2 parameters                                        \
-    {                                                                                                         \
-        name arguments;                                                                                       \
-    }                                                                                                         \
-    static void name##_best parameters                                                                        \
-    {                                                                                                         \
-        if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&                       \
-            __builtin_cpu_supports("avx512bw"))                                                               \
-            name##_avx512 arguments;                                                                          \
-        else if (__builtin_cpu_supports("avx2"))                                                              \
-            name##_avx2 arguments;                                                                            \
-        else                                                                                                  \
-            name arguments;                                                                                   \
+#define FOR_EVERY_ISA(name, parameters, arguments)                                                                  \
+    __attribute__((                                                                                                 \
+        target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512"))) static void name##_avx512 parameters \
+    {                                                                                                               \
+        name arguments;                                                                                             \
+    }                                                                                                               \
+    __attribute__((target("avx2"))) static void name##_avx2 parameters                                              \
+    {                                                                                                               \
+        name arguments;                                                                                             \
+    }                                                                                                               \
+    static void name##_best parameters                                                                              \
+    {                                                                                                               \
+        if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&                             \
+            __builtin_cpu_supports("avx512bw"))                                                                     \
+            name##_avx512 arguments;                                                                                \
+        else if (__builtin_cpu_supports("avx2"))                                                                    \
+            name##_avx2 arguments;                                                                                  \
+        else                                                                                                        \
+            name arguments;                                                                                         \
     }
 
 #endif

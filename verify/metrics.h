@@ -60,7 +60,8 @@ void tsr_tile_end(const tsr_tile *tile, tsr_metrics *total);
 /* Adds `more`, which stands behind `total`. For a sum over tensors the indices and tiles mean nothing. */
 void tsr_metrics_add(tsr_metrics *total, const tsr_metrics *more);
 
-/* |x - y| / |x|, Frobenius. 0 when nothing differs; infinite when x is all zero and y is not, or max_abs is infinite. */
+/* |x - y| / |x|, Frobenius. 0 when nothing differs; infinite when x is all zero and y is not, or max_abs is infinite.
+ */
 double tsr_metrics_relative(const tsr_metrics *m);
 /* 10 log10(sum x^2 / sum (x - y)^2) in dB; infinite when nothing differs. */
 double tsr_metrics_sqnr(const tsr_metrics *m);
@@ -69,8 +70,8 @@ double tsr_metrics_cosine(const tsr_metrics *m);
 /* DeepGEMM's measure, 1 - 2 sum xy / sum (x^2 + y^2), in the form that does not cancel: sum (x - y)^2 over the same. */
 double tsr_metrics_calc_diff(const tsr_metrics *m);
 
-/* The figures as members of the JSON object that is open: elements, differ, nonfinite_a, nonfinite_b, relative_error, sqnr_db, cosine,
- * calc_diff, max_abs_error. Numbers that are not finite become null. */
+/* The figures as members of the JSON object that is open: elements, differ, nonfinite_a, nonfinite_b, relative_error,
+ * sqnr_db, cosine, calc_diff, max_abs_error. Numbers that are not finite become null. */
 void tsr_metrics_json(tsr_text *text, const tsr_metrics *m);
 
 #endif

@@ -89,12 +89,12 @@ static double power_of_two(unsigned char exponent)
     return x;
 }
 
-#define DECODE_PLAIN(type)                                 \
-    for (size_t i = 0; i < n; i++) {                       \
-        type x;                                            \
-        memcpy(&x, bytes + i * sizeof x, sizeof x);        \
-        out[i] = (double)x;                                \
-    }                                                      \
+#define DECODE_PLAIN(type)                          \
+    for (size_t i = 0; i < n; i++) {                \
+        type x;                                     \
+        memcpy(&x, bytes + i * sizeof x, sizeof x); \
+        out[i] = (double)x;                         \
+    }                                               \
     break
 
 static void decode_rare(tsr_dtype dtype, const unsigned char *bytes, size_t n, double *out)
@@ -256,8 +256,7 @@ void tsr_reader_row(const tsr_reader *r, uint64_t row, uint64_t col, size_t n, d
         decode_best((tsr_dtype)w->data->dtype, bytes, n, 1, out);
         return;
     }
-    const double *const scales =
-        r->scales + ((r->piece.row + row) / w->block_rows - r->first_row) * r->scale_cols;
+    const double *const scales = r->scales + ((r->piece.row + row) / w->block_rows - r->first_row) * r->scale_cols;
     for (size_t i = 0; i < n;) {
         const uint64_t at = r->piece.col + col + i, block = at / w->block_cols;
         const size_t run = (size_t)tsr_min_u64((block + 1) * w->block_cols - at, n - i);

@@ -1,9 +1,9 @@
 /* A tensor's values, piece by piece, in double: whatever its dtype, scales applied.
  *
  * This is the oracle's own reading of the bytes: it shares no arithmetic with what writes or casts checkpoints.
- * BF16, F16, F32, F64, the e4m3 and e8m0 types, BOOL and integers below 2^53 are exact; so is value(code) * scale, which
- * needs at most 4 + 24 significant bits. (A consumer that multiplies in FP32 rounds this product once.) NaN and Inf come
- * out as such, from a code, from a scale, or from a float. */
+ * BF16, F16, F32, F64, the e4m3 and e8m0 types, BOOL and integers below 2^53 are exact; so is value(code) * scale,
+ * which needs at most 4 + 24 significant bits. (A consumer that multiplies in FP32 rounds this product once.) NaN and
+ * Inf come out as such, from a code, from a scale, or from a float. */
 #ifndef TSR_VERIFY_READER_H
 #define TSR_VERIFY_READER_H
 

@@ -114,7 +114,8 @@ static void expect_pieces(tsr_dtype scale_dtype, const void *scales, const doubl
     cr_assert_eq(pwrite(file.fd, codes, sizeof codes, 3), (ssize_t)sizeof codes);
     cr_assert_eq(pwrite(file.fd, scales, scale_bytes, 3 + sizeof codes), (ssize_t)scale_bytes);
     const tsr_checkpoint checkpoint = {.files = &file, .n_files = 1};
-    const tsr_tensor data = {.name = "w", .dtype = TSR_F8_E4M3, .rank = 3, .shape = {MATRICES, ROWS, COLS}, .offset = 3};
+    const tsr_tensor data = {
+        .name = "w", .dtype = TSR_F8_E4M3, .rank = 3, .shape = {MATRICES, ROWS, COLS}, .offset = 3};
     const tsr_tensor scale = {.name = "s", .dtype = (uint8_t)scale_dtype, .offset = 3 + sizeof codes};
     const tsr_weight weight = {.data = &data,
                                .scale = &scale,
@@ -138,8 +139,7 @@ static void expect_pieces(tsr_dtype scale_dtype, const void *scales, const doubl
             tsr_reader_row(&reader, r, 1, (size_t)p->cols - 1, out);
             for (size_t c = 1; c < p->cols; c++) {
                 const size_t row = (size_t)p->row + r, col = (size_t)p->col + c;
-                const double s =
-                    values[(p->matrix * GRID_ROWS + row / BLOCK_ROWS) * GRID_COLS + col / BLOCK_COLS];
+                const double s = values[(p->matrix * GRID_ROWS + row / BLOCK_ROWS) * GRID_COLS + col / BLOCK_COLS];
                 const double v = tsr_e4m3_to_f32(codes[(p->matrix * ROWS + row) * COLS + col]);
                 cr_assert(same(out[c - 1], v * s), "piece %zu, row %zu, column %zu", k, row, col);
             }
