@@ -172,6 +172,18 @@ static tsr_piece piece_at(const flight *f, uint64_t index)
     return p;
 }
 
+static void note_misrounded(const worker *w, const flight *f, const tsr_piece *chunk, uint32_t row, tsr_metrics *out)
+{
+    const tsr_piece *const piece = &w->reader[1].piece;
+    size_t first = 0;
+    const uint64_t found = tsr_reader_misrounded(&w->reader[1], chunk->row - piece->row + row, chunk->col - piece->col,
+                                                 (size_t)chunk->cols, w->x, w->y, &first);
+    if (out->misrounded == 0 && found > 0)
+        out->misrounded_at =
+            ((chunk->matrix * f->view[1].rows) + chunk->row + row) * f->view[1].cols + chunk->col + first;
+    out->misrounded += found;
+}
+
 /* One chunk of one row of tiles. */
 static void compare_chunk(worker *w, const flight *f, const tsr_piece *chunk, bool same, tsr_metrics *out)
 {
@@ -194,6 +206,8 @@ static void compare_chunk(worker *w, const flight *f, const tsr_piece *chunk, bo
         if (!same)
             tsr_reader_row(&w->reader[1], at, col, n, w->y);
         const double *const y = same ? w->x : w->y;
+        if (!same && f->view[1].weight.scale != NULL)
+            note_misrounded(w, f, chunk, row, out);
         for (size_t t = 0; t < n_tiles; t++)
             tsr_tile_row(&w->tiles[t], row, w->x + t * TSR_TILE, y + t * TSR_TILE);
     }

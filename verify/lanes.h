@@ -30,25 +30,24 @@ typedef double f64_lanes __attribute__((vector_size(8 * LANES)));
     } while (0)
 
 /* name_best(...): the always-inline `name`, compiled for AVX-512 and AVX2 too, and the widest that this machine has. */
-#define FOR_EVERY_ISA(name, parameters, arguments)                                                                  \
-    __attribute__((                                                                                                 \
-        target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512"))) static void name##_avx512 parameters \
-    {                                                                                                               \
-        name arguments;                                                                                             \
-    }                                                                                                               \
-    __attribute__((target("avx2"))) static void name##_avx2 parameters                                              \
-    {                                                                                                               \
-        name arguments;                                                                                             \
-    }                                                                                                               \
-    static void name##_best parameters                                                                              \
-    {                                                                                                               \
-        if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&                             \
-            __builtin_cpu_supports("avx512bw"))                                                                     \
-            name##_avx512 arguments;                                                                                \
-        else if (__builtin_cpu_supports("avx2"))                                                                    \
-            name##_avx2 arguments;                                                                                  \
-        else                                                                                                        \
-            name arguments;                                                                                         \
+#define FOR_EVERY_ISA(name, parameters, arguments)                                                     \
+    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static void name##_avx512 parameters \
+    {                                                                                                  \
+        name arguments;                                                                                \
+    }                                                                                                  \
+    __attribute__((target("avx2"))) static void name##_avx2 parameters                                 \
+    {                                                                                                  \
+        name arguments;                                                                                \
+    }                                                                                                  \
+    static void name##_best parameters                                                                 \
+    {                                                                                                  \
+        if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&                \
+            __builtin_cpu_supports("avx512bw"))                                                        \
+            name##_avx512 arguments;                                                                   \
+        else if (__builtin_cpu_supports("avx2"))                                                       \
+            name##_avx2 arguments;                                                                     \
+        else                                                                                           \
+            name arguments;                                                                            \
     }
 
 #endif

@@ -168,6 +168,9 @@ void tsr_metrics_add(tsr_metrics *total, const tsr_metrics *more)
             total->nonfinite_at[side] = more->nonfinite_at[side];
         total->nonfinite[side] += more->nonfinite[side];
     }
+    if (total->misrounded == 0)
+        total->misrounded_at = more->misrounded_at;
+    total->misrounded += more->misrounded;
     total->sum_x2 += more->sum_x2;
     total->sum_y2 += more->sum_y2;
     total->sum_xy += more->sum_xy;
@@ -210,7 +213,8 @@ void tsr_metrics_json(tsr_text *text, const tsr_metrics *m)
     } counts[] = {{"elements", m->elements},
                   {"differ", m->differ},
                   {"nonfinite_a", m->nonfinite[0]},
-                  {"nonfinite_b", m->nonfinite[1]}};
+                  {"nonfinite_b", m->nonfinite[1]},
+                  {"misrounded", m->misrounded}};
     const struct {
         const char *key;
         double value;

@@ -32,6 +32,8 @@ typedef struct tsr_metrics {
     uint64_t nonfinite[2];    /* NaN or Inf among x, among y */
     uint64_t nonfinite_at[2]; /* flat index of the first */
     uint64_t max_abs_at;      /* flat index of the largest error: the first in its tile, the earliest tile */
+    uint64_t misrounded;      /* y has scales, and its code is not the nearest to x: see tsr_reader_misrounded */
+    uint64_t misrounded_at;   /* flat index of one: the first in the first piece that has any */
     double sum_x2, sum_y2, sum_xy;
     double sum_d2;  /* sum of (x - y)^2 */
     double max_abs; /* largest |x - y| */
@@ -70,8 +72,8 @@ double tsr_metrics_cosine(const tsr_metrics *m);
 /* DeepGEMM's measure, 1 - 2 sum xy / sum (x^2 + y^2), in the form that does not cancel: sum (x - y)^2 over the same. */
 double tsr_metrics_calc_diff(const tsr_metrics *m);
 
-/* The figures as members of the JSON object that is open: elements, differ, nonfinite_a, nonfinite_b, relative_error,
- * sqnr_db, cosine, calc_diff, max_abs_error. Numbers that are not finite become null. */
+/* The figures as members of the JSON object that is open: elements, differ, nonfinite_a, nonfinite_b, misrounded,
+ * relative_error, sqnr_db, cosine, calc_diff, max_abs_error. Numbers that are not finite become null. */
 void tsr_metrics_json(tsr_text *text, const tsr_metrics *m);
 
 #endif

@@ -4,6 +4,7 @@
 #include "formats/checked.h"
 #include "verify/lanes.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -248,6 +249,25 @@ tsr_status tsr_reader_load(tsr_reader *reader, const tsr_view *view, const tsr_p
     return view->weight.scale == NULL ? TSR_OK : load_scales(reader, err);
 }
 
+/* Part of a row that shares one scale: elements [at, at + n), counted from where the reading began. */
+typedef struct scale_run {
+    size_t at, n;
+    double scale;
+} scale_run;
+
+static bool next_run(const tsr_reader *r, uint64_t row, uint64_t col, size_t n, scale_run *run)
+{
+    const tsr_weight *const w = &r->view->weight;
+    run->at += run->n;
+    if (run->at >= n)
+        return false;
+    const uint64_t at = r->piece.col + col + run->at, block = at / w->block_cols;
+    const uint64_t scale_row = (r->piece.row + row) / w->block_rows - r->first_row;
+    run->n = (size_t)tsr_min_u64((block + 1) * w->block_cols - at, n - run->at);
+    run->scale = r->scales[scale_row * r->scale_cols + block - r->first_col];
+    return true;
+}
+
 void tsr_reader_row(const tsr_reader *r, uint64_t row, uint64_t col, size_t n, double *out)
 {
     const tsr_weight *const w = &r->view->weight;
@@ -256,13 +276,48 @@ void tsr_reader_row(const tsr_reader *r, uint64_t row, uint64_t col, size_t n, d
         decode_best((tsr_dtype)w->data->dtype, bytes, n, 1, out);
         return;
     }
-    const double *const scales = r->scales + ((r->piece.row + row) / w->block_rows - r->first_row) * r->scale_cols;
-    for (size_t i = 0; i < n;) {
-        const uint64_t at = r->piece.col + col + i, block = at / w->block_cols;
-        const size_t run = (size_t)tsr_min_u64((block + 1) * w->block_cols - at, n - i);
-        decode_best(TSR_F8_E4M3, bytes + i, run, scales[block - r->first_col], out + i);
-        i += run;
+    for (scale_run run = {0}; next_run(r, row, col, n, &run);)
+        decode_best(TSR_F8_E4M3, bytes + run.at, run.n, run.scale, out + run.at);
+}
+
+/* A plain loop over counts, which compilers turn into vectors by themselves. */
+static ALWAYS_INLINE void find_misrounded(const double *x, const double *y, size_t n, double inverse, int64_t *found)
+{
+    int64_t far = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double d = fabs(x[i] - y[i]) * inverse, q = fabs(x[i]) * inverse, code = fabs(y[i]) * inverse;
+        uint64_t bits;
+        double binade;
+        /* The exponent alone is the binade's start; its steps are an eighth of it. */
+        memcpy(&bits, &q, sizeof bits);
+        bits &= 0x7FF0000000000000u;
+        memcpy(&binade, &bits, sizeof binade);
+        far += (d > binade * (0x1p-4 * 1.04)) & (d > 0x1p-10 * 1.04) & !((q > 448) & (code > 447));
     }
+    *found += far;
+}
+
+FOR_EVERY_ISA(find_misrounded, (const double *x, const double *y, size_t n, double inverse, int64_t *found),
+              (x, y, n, inverse, found))
+
+uint64_t tsr_reader_misrounded(const tsr_reader *r, uint64_t row, uint64_t col, size_t n, const double *x,
+                               const double *y, size_t *first)
+{
+    int64_t found = 0;
+    for (scale_run run = {0}; next_run(r, row, col, n, &run);) {
+        const int64_t before = found;
+        if (!(run.scale > 0) || isinf(run.scale))
+            continue;
+        find_misrounded_best(x + run.at, y + run.at, run.n, 1 / run.scale, &found);
+        for (size_t i = run.at; before == 0 && found > 0; i++) {
+            int64_t one = 0;
+            find_misrounded_best(x + i, y + i, 1, 1 / run.scale, &one);
+            *first = i;
+            if (one > 0)
+                break;
+        }
+    }
+    return (uint64_t)found;
 }
 
 static bool same_scales(const tsr_reader *a, const tsr_reader *b)

@@ -46,6 +46,12 @@ tsr_status tsr_reader_load(tsr_reader *reader, const tsr_view *view, const tsr_p
 /* out[0 .. n) = elements [row, col .. col + n) of the loaded piece, counted from its corner. */
 void tsr_reader_row(const tsr_reader *reader, uint64_t row, uint64_t col, size_t n, double *out);
 
+/* Of n codes at [row, col ..), how many are not what rounding x gives: |x - y| is more than half a step of e4m3 at x
+ * (4 % allowed, for tools that divide in BF16), and not because x is beyond the largest code. *first is the first of
+ * them. y is what tsr_reader_row gave, of a view with scales. Scales that are no positive numbers count nothing. */
+uint64_t tsr_reader_misrounded(const tsr_reader *reader, uint64_t row, uint64_t col, size_t n, const double *x,
+                               const double *y, size_t *first);
+
 /* Whether both loaded pieces hold the same bytes with the same meaning: equal dtypes, codes and scales. */
 bool tsr_reader_same(const tsr_reader *a, const tsr_reader *b);
 
