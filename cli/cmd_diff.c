@@ -132,6 +132,8 @@ static const char *diagnose(const tsr_pair *p)
         return "NaN or Inf on one side: a NaN code, a NaN scale, or an overflow";
     if (m->differ <= 4)
         return "single values: damage such as a flipped bit, not quantization";
+    if (m->misrounded > 0 && m->misrounded <= 4)
+        return "single codes are not the nearest: damage such as a flipped bit";
     if (m->n_worst > 0 && m->worst[0].relative > 0.5)
         return scaled ? "whole blocks are wrong: a scale lost, inverted or in the wrong place, or another tensor's data"
                       : "whole blocks are wrong: another tensor's data, or another version of it";

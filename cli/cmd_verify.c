@@ -101,9 +101,8 @@ static void print_result(const tsr_compare_job *job, const tsr_findings *f)
         printf("tensors that differ, together: SQNR %.2f dB, relative error %.5g, cosine %.6f, calc_diff %.3g\n",
                tsr_metrics_sqnr(&whole), tsr_metrics_relative(&whole), tsr_metrics_cosine(&whole),
                tsr_metrics_calc_diff(&whole));
-    printf("%zu tensors, %s read in %.1f s (%s/s), %u threads\n", c->count,
-           tsr_bytes_text((double)c->bytes_read, read), c->seconds,
-           tsr_bytes_text((double)c->bytes_read / fmax(c->seconds, 1e-9), rate), c->threads);
+    printf("%zu tensors, %s read in %.1f s (%s/s), %u threads\n", c->count, tsr_bytes_text((double)c->bytes_read, read),
+           c->seconds, tsr_bytes_text((double)c->bytes_read / fmax(c->seconds, 1e-9), rate), c->threads);
     if (f->count == 0)
         printf("%s is what %s should have become\n", job->path[1], job->path[0]);
     else
@@ -146,9 +145,8 @@ static void write_json(tsr_text *t, const tsr_compare_job *job, const arguments 
     tsr_json_key(t, "findings");
     tsr_json_begin_array(t, false);
     for (size_t i = 0; i < f->count; i++) {
-        const char *const members[][2] = {{"check", tsr_check_name(f->items[i].check)},
-                                          {"where", f->items[i].where},
-                                          {"what", f->items[i].text}};
+        const char *const members[][2] = {
+            {"check", tsr_check_name(f->items[i].check)}, {"where", f->items[i].where}, {"what", f->items[i].text}};
         tsr_json_begin_object(t, true);
         for (size_t k = 0; k < 3; k++) {
             tsr_json_key(t, members[k][0]);

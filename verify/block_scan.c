@@ -8,7 +8,8 @@
 
 /* A factor found by least squares is itself uncertain by about 0.0265 / sqrt(16384), and by what rounding biases it. */
 static const double kSameScale = 0.005;
-/* Codes that belong to the values reach 0.9996; e4m3 with a bad scale that clips or flushes much, still more than this. */
+/* Codes that belong to the values reach 0.9996; e4m3 with a bad scale that clips or flushes much, still more than this.
+ */
 static const double kRelated = 0.9;
 
 enum { CHUNK = 1024 };

@@ -1,5 +1,5 @@
-/* What is wrong with a weight's scales: each block's error, the factor that would mend it, and what a better scale would
- * give; and, from all of them, the name of the fault. */
+/* What is wrong with a weight's scales: each block's error, the factor that would mend it, and what a better scale
+ * would give; and, from all of them, the name of the fault. */
 #ifndef TSR_VERIFY_BLOCK_SCAN_H
 #define TSR_VERIFY_BLOCK_SCAN_H
 

@@ -20,7 +20,7 @@ typedef enum tsr_check {
 
 typedef struct tsr_weight_limits {
     double min_sqnr;         /* dB, of a tensor with scales */
-    double max_block_error;  /* relative, of a 128x128 block of such a tensor */
+    double max_block_error;  /* relative, of a 128x128 block of such a tensor, where its own blocks lie inside */
     double max_cast_error;   /* relative, of a 128x128 block of a tensor without scales in another dtype */
     uint64_t max_misrounded; /* codes of a tensor that are not the nearest */
 } tsr_weight_limits;

@@ -116,6 +116,7 @@ def test_what_quantizing_cost(kind, checkpoint, quantize, diff):
             assert np.array_equal(x[name], y[name])
             continue
         assert entry["state"] == "differs" and entry["b"]["dtype"] == "F8_E4M3"
+        assert entry["misrounded"] == 0
         assert_figures(entry, x[name], y[name])
         power += (x[name] ** 2).sum()
         loss += ((x[name] - y[name]) ** 2).sum()
@@ -245,8 +246,10 @@ def test_one_flipped_bit_is_located(sound, diff, tmp_path):
     assert [(b["rows"], b["columns"]) for b in entry["worst_blocks"]] == [([256, 384], [128, 256])]
     assert "[300, 200]" in text and "rows 256..383, columns 128..255" in text and "flipped bit" in text
     # Against the source, too, its block stands out.
-    worst = diff(tmp_path / "a", broken)[1]["tensors"][W]["worst_blocks"][0]
+    _, result, text = diff(tmp_path / "a", broken)
+    worst = result["tensors"][W]["worst_blocks"][0]
     assert (worst["rows"], worst["columns"]) == ([256, 384], [128, 256])
+    assert result["tensors"][W]["misrounded"] == 1 and "flipped bit" in text
 
 
 def test_a_transposed_scale_grid_is_located(sound, diff, tmp_path):

@@ -100,6 +100,32 @@ Test(decode, wide_floats_and_integers)
 
 enum { MATRICES = 2, ROWS = 70, COLS = 50, BLOCK_ROWS = 16, BLOCK_COLS = 12, GRID_ROWS = 8, GRID_COLS = 5 };
 
+/* For each pair of neighbouring codes: below the middle the lower one is right, above it the upper one. */
+Test(reader, tells_which_codes_are_the_nearest)
+{
+    const double scale = 0x1.8p-5;
+    const tsr_tensor data = {.dtype = TSR_F8_E4M3}, none = {.dtype = TSR_F32};
+    const tsr_view view = {.weight = {.data = &data, .scale = &none, .block_rows = 1, .block_cols = 2}};
+    double scales[] = {scale};
+    const tsr_reader reader = {.view = &view, .piece = {.rows = 1, .cols = 2}, .scales = scales, .scale_cols = 1};
+    for (unsigned code = 0; code < 0x7E; code++) {
+        const double low = tsr_e4m3_to_f32((uint8_t)code) * scale, high = tsr_e4m3_to_f32((uint8_t)(code + 1)) * scale;
+        const double y[] = {low, high};
+        size_t first = 9;
+        for (double share = 0; share <= 1; share += 0.0625) {
+            const double x[] = {low + share * (high - low), low + share * (high - low)};
+            const uint64_t wrong = tsr_reader_misrounded(&reader, 0, 0, 2, x, y, &first);
+            cr_assert_eq(wrong, share != 0.5, "code %u, share %g", code, share);
+            cr_assert(wrong == 0 || first == (share < 0.5 ? 1 : 0), "code %u, share %g", code, share);
+        }
+    }
+    /* Beyond the largest code nothing is nearer than it. */
+    const double x[] = {1000 * scale, 1000 * scale}, y[] = {448 * scale, 416 * scale};
+    size_t first;
+    cr_expect_eq(tsr_reader_misrounded(&reader, 0, 0, 2, x, y, &first), 1);
+    cr_expect_eq(first, 1);
+}
+
 /* All codes, scales of every kind of number, a padded grid; each piece against one product at a time. */
 static void expect_pieces(tsr_dtype scale_dtype, const void *scales, const double *values)
 {
