@@ -292,7 +292,9 @@ static ALWAYS_INLINE void find_misrounded(const double *x, const double *y, size
         memcpy(&bits, &q, sizeof bits);
         bits &= 0x7FF0000000000000u;
         memcpy(&binade, &bits, sizeof binade);
-        far += (d > binade * (0x1p-4 * 1.04)) & (d > 0x1p-10 * 1.04) & !((q > 448) & (code > 447));
+        /* The start of x's binade is a code itself: nothing below it is nearer. */
+        const int beyond = (d > binade * (0x1p-4 * 1.04)) | (code < binade * 0.99);
+        far += beyond & (d > 0x1p-10 * 1.04) & !((q > 448) & (code > 447));
     }
     *found += far;
 }
