@@ -24,7 +24,7 @@ void tsr_compare_job_options(tsr_compare_job *job, tsr_option *options)
 {
     const tsr_option shared[TSR_COMPARE_OPTIONS] = {
         {"--tensors", TSR_OPT_LIST, &job->tensors, "GLOB", "only tensors with these names; may be repeated"},
-        {"--block", TSR_OPT_TEXT, &job->block, "RxC", "rows and columns of an FP8 block, where config.json has none"},
+        {"--source-block", TSR_OPT_TEXT, &job->block, "RxC", "FP8 blocks, where config.json states none"},
         {"--threads", TSR_OPT_COUNT, &job->threads, "N", "workers (all CPUs); the result does not depend on it"},
         {"--memory", TSR_OPT_SIZE, &job->memory, "SIZE", "what the job may use at most (2GiB)"},
         {"--json", TSR_OPT_TEXT, &job->json, "FILE", "the result as JSON ('-': stdout)"},
@@ -53,7 +53,7 @@ tsr_status tsr_compare_job_run(tsr_compare_job *job, tsr_err *err)
     if (job->threads == 0)
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
     if (job->block != NULL)
-        TSR_TRY(tsr_parse_block("--block", job->block, &rows, &cols, err));
+        TSR_TRY(tsr_parse_block("--source-block", job->block, &rows, &cols, err));
     tsr_side side[2];
     for (size_t i = 0; i < 2; i++) {
         TSR_TRY(tsr_checkpoint_open(&job->checkpoint[i], job->path[i], NULL, 0, err));

@@ -216,8 +216,8 @@ def test_a_block_size_that_is_not_stated(tessera, diff, tmp_path):
     codes, scales = powers(np.random.default_rng(1))
     fp8 = write(tmp_path / "fp8", {W: codes, W + "_scale_inv": scales})
     code, _, err = harness.run(tessera, ["diff", fp8, fp8])
-    assert code == 2 and "--block 128x128" in err
-    assert diff(fp8, fp8, "--block", "128x128")[0] == 0
+    assert code == 2 and "--source-block 128x128" in err
+    assert diff(fp8, fp8, "--source-block", "128x128")[0] == 0
 
 
 # ---- faults ----
@@ -359,7 +359,7 @@ def test_bad_input(tessera, sound, tmp_path):
         ([a, a, "--tolerance", "much"], 2, ("--tolerance", "much")),
         ([a, a, "--tolerance", "-1"], 2, ("--tolerance",)),
         ([a, a, "--metric", "taste"], 2, ("--metric",)),
-        ([a, a, "--block", "128"], 2, ("--block",)),
+        ([a, a, "--source-block", "128"], 2, ("--source-block",)),
         ([a, a, "--threads", "0"], 2, ("--threads",)),
         ([a, a, "--tensors", "nothing*"], 2, ("no tensor's name matches",)),
         ([a, a, "--memory", "1KiB"], 4, ("--memory", "needs")),

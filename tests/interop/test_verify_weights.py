@@ -210,6 +210,17 @@ def test_a_better_scale(verify, model):
     expect(verify, model, "blocks", EXPERTS[0], "15 of 15 blocks have a better scale", "with amax/448")
 
 
+def test_many_bad_tensors_are_all_named_and_some_explained(verify, model):
+    names = [f"model.layers.{i}.mlp.up_proj.weight" for i in range(70)]
+    w = np.random.default_rng(3).standard_normal((64, 64)).astype(BF16)
+    codes, scales = fp8_oracle.quantize(w)
+    for name in names:
+        model.source[name] = w
+        model.output.update({name: codes, name + "_scale_inv": scales * np.float32(1.5)})
+    found = expect(verify, model, "blocks", "*", "6 more tensors have blocks worse than 0.032")
+    assert {where for where, _ in found["values"]} == set(names)
+
+
 @pytest.mark.parametrize("change, key, words", [
     ({"hidden_size": 641}, "hidden_size", "641, but 640"),
     ({"novel": 1}, "novel", "no such key"),
@@ -234,7 +245,7 @@ def test_config(change, key, words, verify, model):
 
 def test_fp8_without_its_configuration(verify, model):
     del model.config["quantization_config"]
-    expect(verify, model, "config", "quantization_config", "absent", options=("--block", "128x128"))
+    expect(verify, model, "config", "quantization_config", "absent", options=("--source-block", "128x128"))
 
 
 # ---- limits and options ----
