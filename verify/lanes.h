@@ -18,15 +18,26 @@ typedef double f64_lanes __attribute__((vector_size(8 * LANES)));
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
 /* All lanes from or to memory of any alignment, or, where fewer than LANES elements are left, those; a load leaves the
- * other lanes as they were. Macros: vectors passed to functions would depend on the instruction set. */
-#define LOAD(lanes, from, left) COPY_LANES(&(lanes), from, lanes, left)
-#define STORE(to, lanes, left)  COPY_LANES(to, &(lanes), lanes, left)
-#define COPY_LANES(to, from, lanes, left)                       \
-    do {                                                        \
-        if ((left) >= LANES)                                    \
-            memcpy(to, from, sizeof(lanes));                    \
-        else                                                    \
-            memcpy(to, from, (left) * (sizeof(lanes) / LANES)); \
+ * other lanes as they were. Macros, since vectors passed to functions would depend on the instruction set; what is
+ * copied in part is a copy, so that the lanes themselves may stay in a register. */
+#define LOAD(lanes, from, left)                                  \
+    do {                                                         \
+        if ((left) >= LANES) {                                   \
+            memcpy(&(lanes), from, sizeof(lanes));               \
+        } else {                                                 \
+            __typeof__(lanes) part = (lanes);                    \
+            memcpy(&part, from, (left) * (sizeof part / LANES)); \
+            (lanes) = part;                                      \
+        }                                                        \
+    } while (0)
+#define STORE(to, lanes, left)                                 \
+    do {                                                       \
+        if ((left) >= LANES) {                                 \
+            memcpy(to, &(lanes), sizeof(lanes));               \
+        } else {                                               \
+            const __typeof__(lanes) part = (lanes);            \
+            memcpy(to, &part, (left) * (sizeof part / LANES)); \
+        }                                                      \
     } while (0)
 
 /* name_best(...): the always-inline `name`, compiled for AVX-512 and AVX2 too, and the widest that this machine has. */
