@@ -6,8 +6,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A factor found by least squares is itself uncertain by about 0.0265 / sqrt(16384), and by what rounding biases it. */
-static const double kSameScale = 0.005;
+/* A factor found by least squares is uncertain by about 0.0265 / sqrt(16384), and biased by up to a per cent where
+ * values were rounded twice. */
+static const double kSameScale = 0.02;
 /* Codes that belong to the values reach 0.9996; e4m3 with a bad scale that clips or flushes much, still more than this.
  */
 static const double kRelated = 0.9;
@@ -16,11 +17,11 @@ enum { CHUNK = 1024 };
 
 typedef struct block {
     double stored, right; /* scales; right is 0 where nothing can be said */
-    double error, better; /* relative */
+    double error, better; /* relative, of the nearest codes under the stored scale and under amax / 448 */
     bool unrelated;
 } block;
 
-/* The nearest value of e4m3 to q >= 0: steps of an eighth of its binade, no finer than 2^-9. */
+/* The nearest value of e4m3 to q >= 0, or the largest: steps of an eighth of its binade, no finer than 2^-9. */
 static double round_to_e4m3(double q)
 {
     int exponent;
@@ -29,9 +30,15 @@ static double round_to_e4m3(double q)
     return fmin(nearbyint(q / step) * step, 448);
 }
 
+static double rounding_error2(double x, double scale)
+{
+    const double d = fabs(x) - round_to_e4m3(fabs(x) / scale) * scale;
+    return d * d;
+}
+
 static block judge(const tsr_reader *x, const tsr_reader *y, double stored)
 {
-    double x2 = 0, y2 = 0, xy = 0, d2 = 0, better2 = 0, amax = 0, a[CHUNK], b[CHUNK];
+    double x2 = 0, y2 = 0, xy = 0, stored2 = 0, better2 = 0, amax = 0, a[CHUNK], b[CHUNK];
     const tsr_piece *const p = &x->piece;
     for (unsigned pass = 0; pass < 2; pass++) {
         const double scale = amax > 0 ? amax / 448 : 1;
@@ -43,26 +50,25 @@ static block judge(const tsr_reader *x, const tsr_reader *y, double stored)
                     tsr_reader_row(y, row, col, n, b);
                 for (size_t i = 0; i < n; i++) {
                     if (pass == 1) {
-                        const double d = fabs(a[i]) - round_to_e4m3(fabs(a[i]) / scale) * scale;
-                        better2 += d * d;
+                        stored2 += rounding_error2(a[i], stored);
+                        better2 += rounding_error2(a[i], scale);
                         continue;
                     }
                     x2 += a[i] * a[i];
                     y2 += b[i] * b[i];
                     xy += a[i] * b[i];
-                    d2 += (a[i] - b[i]) * (a[i] - b[i]);
                     amax = fmax(amax, fabs(a[i]));
                 }
             }
         }
     }
-    if (!(x2 > 0) || !isfinite(d2) || !isfinite(x2))
+    if (!(x2 > 0) || !isfinite(xy) || !isfinite(stored2))
         return (block){.stored = stored};
     const bool related = xy > kRelated * sqrt(x2) * sqrt(y2);
     return (block){
         .stored = stored,
         .right = related ? stored * (xy / y2) : 0,
-        .error = sqrt(d2 / x2),
+        .error = sqrt(stored2 / x2),
         .better = sqrt(better2 / x2),
         .unrelated = !related,
     };
@@ -111,7 +117,7 @@ static bool all_shifted(const grid *g, int64_t by)
             return false;
         seen++;
     }
-    return seen > 0;
+    return seen > 1;
 }
 
 static tsr_scale_fault name_fault(const grid *g)
@@ -133,15 +139,13 @@ static void count(tsr_block_scan *scan, const block *b, const tsr_piece *piece)
         scan->first_wrong = *piece;
         scan->factor = b->stored / b->right;
     }
-    if (b->better * b->better > 0.8 * b->error * b->error)
+    if (b->error < TSR_USUAL_BLOCK_ERROR || b->better * b->better > 0.8 * b->error * b->error)
         return;
-    if (b->error > 0 && scan->improvable++ > 0 && b->error - b->better <= scan->error - scan->better)
+    if (scan->improvable++ > 0 && b->error - b->better <= scan->error - scan->better)
         return;
-    if (b->error > 0) {
-        scan->most_improvable = *piece;
-        scan->error = b->error;
-        scan->better = b->better;
-    }
+    scan->most_improvable = *piece;
+    scan->error = b->error;
+    scan->better = b->better;
 }
 
 static tsr_status scan_all(const tsr_view *x, const tsr_view *y, grid *g, block *blocks, tsr_reader readers[2],
