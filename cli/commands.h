@@ -2,7 +2,9 @@
 #ifndef TSR_CLI_COMMANDS_H
 #define TSR_CLI_COMMANDS_H
 
+int tsr_cmd_diff(int argc, char **argv);
 int tsr_cmd_quantize(int argc, char **argv);
 int tsr_cmd_convert(int argc, char **argv);
+int tsr_cmd_verify(int argc, char **argv);
 
 #endif

@@ -11,6 +11,8 @@ static const struct {
 } kCommands[] = {
     {"quantize", "a BF16 checkpoint to block FP8 (DeepSeek-V3's format)", tsr_cmd_quantize},
     {"convert", "an FP8 checkpoint to BF16, other blocks or another dialect", tsr_cmd_convert},
+    {"diff", "two checkpoints, tensor by tensor, by value", tsr_cmd_diff},
+    {"verify", "a checkpoint against the one that it was made from", tsr_cmd_verify},
 };
 
 static void print_help(FILE *out)

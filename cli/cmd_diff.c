@@ -1,0 +1,294 @@
+/* tessera diff: its options, and what it tells people. */
+#include "cli/commands.h"
+#include "cli/compare_job.h"
+#include "cli/terminal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define U64(x) ((unsigned long long)(x))
+
+enum { WORST = 10, LISTED = 10 };
+
+typedef enum metric { METRIC_RELATIVE, METRIC_MAX_ABS, METRIC_CALC_DIFF, METRIC_SQNR } metric;
+
+static const char kMetrics[] = "relative|max-abs|calc-diff|sqnr";
+static const char *const kMetricNames[] = {"relative", "max-abs", "calc-diff", "sqnr"};
+
+typedef struct limit {
+    int metric;
+    const char *text; /* as given; NULL: any difference is one too many */
+    double value;
+} limit;
+
+static const char kHelp[] =
+    "tessera diff A B [options]\n\n"
+    "Compares two checkpoints tensor by tensor by the values that a reader gets: BF16, F16, F32 or FP8 with its "
+    "scales,\n"
+    "however those are spelled. A is the reference. Tells which tensors differ, by how much, and in which blocks.\n"
+    "Exit code 0: nothing differs beyond the tolerance; 1: something does, or a tensor is missing, extra or "
+    "misshaped.\n\n"
+    "Examples:\n"
+    "  tessera diff model model-copy                                        any value that differs\n"
+    "  tessera diff model-bf16 model-fp8 --metric sqnr --tolerance 31       every tensor at 31 dB or better\n"
+    "  tessera diff model-fp8 model-ct                                      another dialect: the same values?\n"
+    "  tessera diff a b --tensors '*.layers.3.*' --json -                   with the worst blocks, for a script\n\n"
+    "Options:\n";
+
+static tsr_status parse(int argc, char **argv, tsr_compare_job *job, limit *l, tsr_err *err)
+{
+    tsr_option options[16] = {
+        {"--metric", TSR_OPT_CHOICE, &l->metric, kMetrics,
+         "orders the tensors, and is what --tolerance bounds (relative)"},
+        {"--tolerance", TSR_OPT_TEXT, &l->text, "X",
+         "largest that is fine; with sqnr the smallest, in dB (none: every value is the same)"},
+    };
+    enum { OWN = 2 };
+    size_t n;
+    tsr_compare_job_options(job, options + OWN);
+    TSR_TRY(tsr_options_parse(options, OWN + TSR_COMPARE_OPTIONS, argc, argv, job->path, 2, &n, NULL, err));
+    if (job->help) {
+        fputs(kHelp, stdout);
+        tsr_options_help(options, OWN + TSR_COMPARE_OPTIONS);
+        return TSR_OK;
+    }
+    if (n < 2)
+        return tsr_fail(err, TSR_E_USAGE, "which two checkpoints? tessera diff A B");
+    if (l->text == NULL)
+        return TSR_OK;
+    char *end;
+    l->value = strtod(l->text, &end);
+    if (end == l->text || *end != '\0' || !isfinite(l->value) || (l->value < 0 && l->metric != METRIC_SQNR))
+        return tsr_fail(err, TSR_E_USAGE, "--tolerance: '%s' is not a number that %s can be held to", l->text,
+                        kMetricNames[l->metric]);
+    return TSR_OK;
+}
+
+/* ---- judging ---- */
+
+static double measure(const limit *l, const tsr_metrics *m)
+{
+    switch (l->metric) {
+    case METRIC_MAX_ABS:
+        return m->max_abs;
+    case METRIC_CALC_DIFF:
+        return tsr_metrics_calc_diff(m);
+    case METRIC_SQNR:
+        return tsr_metrics_sqnr(m);
+    default:
+        return tsr_metrics_relative(m);
+    }
+}
+
+static bool is_beyond(const limit *l, const tsr_pair *p)
+{
+    if (p->state != TSR_PAIR_DIFFERS)
+        return p->state > TSR_PAIR_DIFFERS;
+    if (l->text == NULL)
+        return true;
+    const double x = measure(l, &p->metrics);
+    return l->metric == METRIC_SQNR ? x < l->value : x > l->value;
+}
+
+typedef struct ranked {
+    const tsr_pair *pair;
+    double badness;
+} ranked;
+
+static int worst_first(const void *a, const void *b)
+{
+    const ranked *const x = a, *const y = b;
+    if (x->badness != y->badness)
+        return x->badness > y->badness ? -1 : 1;
+    return x->pair < y->pair ? -1 : x->pair > y->pair;
+}
+
+/* Those that differ, worst first. NULL when memory is exhausted. */
+static ranked *rank(const limit *l, const tsr_comparison *c, size_t *n)
+{
+    ranked *const list = malloc((c->count + 1) * sizeof *list);
+    *n = 0;
+    for (size_t i = 0; list != NULL && i < c->count; i++) {
+        if (c->pairs[i].state != TSR_PAIR_DIFFERS)
+            continue;
+        const double x = measure(l, &c->pairs[i].metrics);
+        list[(*n)++] = (ranked){&c->pairs[i], l->metric == METRIC_SQNR ? -x : x};
+    }
+    if (list != NULL)
+        qsort(list, *n, sizeof *list, worst_first);
+    return list;
+}
+
+/* ---- telling ---- */
+
+/* What such a difference usually is. Block FP8 costs 0.0265 whatever the weights; see docs/diff.md. */
+static const char *diagnose(const tsr_pair *p)
+{
+    const tsr_metrics *const m = &p->metrics;
+    const double relative = tsr_metrics_relative(m);
+    const bool scaled = p->a->scale != NULL || p->b->scale != NULL;
+    if (m->nonfinite[0] != m->nonfinite[1] || isinf(m->max_abs))
+        return "NaN or Inf on one side: a NaN code, a NaN scale, or an overflow";
+    if (m->differ <= 4)
+        return "single values: damage such as a flipped bit, not quantization";
+    if (m->misrounded > 0 && m->misrounded <= 4)
+        return "single codes are not the nearest: damage such as a flipped bit";
+    if (m->n_worst > 0 && m->worst[0].relative > 0.5)
+        return scaled ? "whole blocks are wrong: a scale lost, inverted or in the wrong place, or another tensor's data"
+                      : "whole blocks are wrong: another tensor's data, or another version of it";
+    if (m->n_worst > 0 && m->worst[0].relative > 4 * relative)
+        return "the error sits in few blocks: outliers there, or their scales";
+    if (relative > 0.032)
+        return "more than block FP8 costs: look at the scales";
+    return scaled && relative > 0.01 ? "what block FP8 costs" : "rounding";
+}
+
+static void print_pair(const tsr_pair *p, bool beyond)
+{
+    const tsr_metrics *const m = &p->metrics;
+    char place[192];
+    printf("%-9.3g %8.2f  %-9.3g %-9.3g  %s  (%s, %s)%s\n", tsr_metrics_relative(m), tsr_metrics_sqnr(m),
+           tsr_metrics_calc_diff(m), m->max_abs, tsr_pair_name(p), tsr_dtype_name((tsr_dtype)p->a->data->dtype),
+           tsr_dtype_name((tsr_dtype)p->b->data->dtype), beyond ? "" : "  within tolerance");
+    printf("          %llu of %llu values differ, the largest error at %s: %s\n", U64(m->differ), U64(m->elements),
+           tsr_pair_coordinates(p, m->max_abs_at, place, sizeof place), diagnose(p));
+    if (m->n_worst > 0)
+        printf("          worst block: %s: relative error %.3g, max error %.3g\n",
+               tsr_tile_text(&m->worst[0], p, place, sizeof place), m->worst[0].relative, m->worst[0].max_abs);
+}
+
+static void print_state(const tsr_comparison *c, tsr_pair_state state, size_t count, const char *what)
+{
+    size_t listed = 0;
+    char a[192], b[192];
+    if (count == 0)
+        return;
+    printf("%zu %s:\n", count, what);
+    for (size_t i = 0; i < c->count && listed < LISTED; i++) {
+        const tsr_pair *const p = &c->pairs[i];
+        if (p->state != state)
+            continue;
+        listed++;
+        printf("  %s  %s", tsr_pair_name(p), tsr_shape_text((p->a == NULL ? p->b : p->a)->data, a, sizeof a));
+        printf(state == TSR_PAIR_MISSHAPED ? " against %s\n" : "\n",
+               state == TSR_PAIR_MISSHAPED ? tsr_shape_text(p->b->data, b, sizeof b) : "");
+    }
+    if (count > listed)
+        printf("  ... and %zu more (--json FILE lists all)\n", count - listed);
+}
+
+static void print_result(const tsr_compare_job *job, const limit *l, const ranked *worst, size_t n, size_t beyond)
+{
+    const tsr_comparison *const c = &job->comparison;
+    size_t counts[TSR_PAIR_EXTRA + 1];
+    char read[32], rate[32];
+    tsr_count_states(c, counts);
+    if (n > 0)
+        printf("relative  SQNR dB   calc_diff max error  tensor\n");
+    for (size_t i = 0; i < n && i < WORST; i++)
+        print_pair(worst[i].pair, is_beyond(l, worst[i].pair));
+    if (n > WORST)
+        printf("... and %zu more that differ (--json FILE lists all)\n", n - WORST);
+    print_state(c, TSR_PAIR_MISSHAPED, counts[TSR_PAIR_MISSHAPED], "of another shape");
+    print_state(c, TSR_PAIR_MISSING, counts[TSR_PAIR_MISSING], "missing in B");
+    print_state(c, TSR_PAIR_EXTRA, counts[TSR_PAIR_EXTRA], "only in B");
+    printf("%zu tensors: %zu identical, %zu equal in value, %zu differ, %zu misshaped, %zu missing, %zu extra\n",
+           c->count, counts[TSR_PAIR_IDENTICAL], counts[TSR_PAIR_EQUAL], counts[TSR_PAIR_DIFFERS],
+           counts[TSR_PAIR_MISSHAPED], counts[TSR_PAIR_MISSING], counts[TSR_PAIR_EXTRA]);
+    if (n > 0) {
+        const tsr_metrics whole = tsr_sum_differing(c);
+        printf("those that differ, together: relative error %.5g, SQNR %.2f dB, cosine %.6f, calc_diff %.3g, max error "
+               "%.3g\n",
+               tsr_metrics_relative(&whole), tsr_metrics_sqnr(&whole), tsr_metrics_cosine(&whole),
+               tsr_metrics_calc_diff(&whole), whole.max_abs);
+    }
+    printf("%s read in %.1f s (%s/s), %u threads\n", tsr_bytes_text((double)c->bytes_read, read), c->seconds,
+           tsr_bytes_text((double)c->bytes_read / fmax(c->seconds, 1e-9), rate), c->threads);
+    if (beyond == 0)
+        printf(n == 0 ? "same values everywhere\n" : "all within the tolerance\n");
+    else if (n > 0)
+        printf("next: tessera diff %s %s --tensors '%s' --json - for its worst blocks\n", job->path[0], job->path[1],
+               tsr_pair_name(worst[0].pair));
+    else
+        printf("next: find out who left those tensors out, or put them in\n");
+}
+
+static void write_result(tsr_text *t, const tsr_compare_job *job, const limit *l, size_t beyond)
+{
+    const tsr_comparison *const c = &job->comparison;
+    const tsr_metrics whole = tsr_sum_differing(c);
+    size_t counts[TSR_PAIR_EXTRA + 1];
+    tsr_count_states(c, counts);
+    tsr_json_begin_object(t, false);
+    const char *const texts[][2] = {{"schema", "tessera-diff/1"},
+                                    {"version", TSR_VERSION},
+                                    {"a", job->path[0]},
+                                    {"b", job->path[1]},
+                                    {"metric", kMetricNames[l->metric]}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        tsr_json_key(t, texts[i][0]);
+        tsr_json_string(t, texts[i][1]);
+    }
+    tsr_json_key(t, "tolerance");
+    if (l->text == NULL)
+        tsr_json_null(t);
+    else
+        tsr_json_number(t, l->value);
+    tsr_json_key(t, "beyond");
+    tsr_json_u64(t, beyond);
+    for (size_t i = 0; i <= TSR_PAIR_EXTRA; i++) {
+        tsr_json_key(t, tsr_pair_state_name((tsr_pair_state)i));
+        tsr_json_u64(t, counts[i]);
+    }
+    tsr_json_key(t, "whole");
+    tsr_json_begin_object(t, true);
+    tsr_metrics_json(t, &whole);
+    tsr_json_end_object(t);
+    tsr_json_key(t, "tensors");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < c->count; i++) {
+        tsr_json_begin_object(t, c->pairs[i].state != TSR_PAIR_DIFFERS);
+        tsr_pair_json(t, &c->pairs[i]);
+        tsr_json_key(t, "beyond");
+        tsr_json_bool(t, is_beyond(l, &c->pairs[i]));
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+    tsr_json_end_object(t);
+    tsr_text_append(t, "\n", 1);
+}
+
+static tsr_status diff(tsr_compare_job *job, const limit *l, size_t *beyond, tsr_err *err)
+{
+    TSR_TRY(tsr_compare_job_run(job, err));
+    for (size_t i = 0; i < job->comparison.count; i++)
+        *beyond += is_beyond(l, &job->comparison.pairs[i]);
+    if (tsr_compare_job_talks(job)) {
+        size_t n;
+        ranked *const worst = rank(l, &job->comparison, &n);
+        if (worst == NULL)
+            return tsr_fail(err, TSR_E_NOMEM, "out of memory");
+        print_result(job, l, worst, n, *beyond);
+        free(worst);
+    }
+    tsr_text json = {0};
+    if (job->json != NULL)
+        write_result(&json, job, l, *beyond);
+    const tsr_status status = tsr_compare_job_write(job, &json, err);
+    tsr_text_free(&json);
+    return status;
+}
+
+int tsr_cmd_diff(int argc, char **argv)
+{
+    tsr_compare_job job = tsr_compare_job_defaults("diff");
+    limit l = {0};
+    size_t beyond = 0;
+    tsr_err err = {{0}};
+    tsr_status status = parse(argc, argv, &job, &l, &err);
+    if (status == TSR_OK && !job.help)
+        status = diff(&job, &l, &beyond, &err);
+    tsr_compare_job_close(&job);
+    return tsr_compare_job_end(&job, status, beyond == 0, &err);
+}

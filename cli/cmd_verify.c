@@ -1,0 +1,266 @@
+/* tessera verify: its options, and how findings are told to people and to CI. */
+#include "cli/commands.h"
+#include "cli/compare_job.h"
+#include "cli/terminal.h"
+#include "formats/file.h"
+#include "verify/check_weights.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { LISTED = 20 };
+
+typedef struct arguments {
+    const char *junit, *min_sqnr, *max_block_error, *max_cast_error;
+    tsr_weight_limits limits;
+} arguments;
+
+static const char kHelp[] =
+    "tessera verify DST --against SRC [options]\n\n"
+    "Holds a checkpoint to the one that it was made from: every tensor there, under its name, in its shape; scales in\n"
+    "range; no NaN; errors no larger than the format's; config.json in order. Names the fault where its traces allow:\n"
+    "a transposed or shifted scale grid, 1/scale, swapped tensors, a stale shard, single flipped bits.\n"
+    "Exit code 0: all checks pass; 1: one does not.\n\n"
+    "Examples:\n"
+    "  tessera verify DeepSeek-V3-FP8 --against DeepSeek-V3-BF16\n"
+    "  tessera verify out --against model --junit result.xml --json result.json     for CI\n"
+    "  tessera verify out --against model --tensors '*.layers.3.*' --min-sqnr 31\n\n"
+    "Options:\n";
+
+static tsr_status parse_number(const char *option, const char *text, double *value, tsr_err *err)
+{
+    char *end;
+    if (text == NULL)
+        return TSR_OK;
+    *value = strtod(text, &end);
+    if (end == text || *end != '\0' || !isfinite(*value))
+        return tsr_fail(err, TSR_E_USAGE, "%s: '%s' is not a number", option, text);
+    return TSR_OK;
+}
+
+static tsr_status parse(int argc, char **argv, tsr_compare_job *job, arguments *a, tsr_err *err)
+{
+    tsr_option options[16] = {
+        {"--against", TSR_OPT_TEXT, &job->path[0], "SRC", "what DST was made from"},
+        {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB", "smallest SQNR of a tensor with scales (30)"},
+        {"--max-block-error", TSR_OPT_TEXT, &a->max_block_error, "X",
+         "largest relative error of a 128x128 block of such a tensor (0.0626)"},
+        {"--max-misrounded", TSR_OPT_COUNT, &a->limits.max_misrounded, "N",
+         "codes of a tensor that may be other than the nearest (0)"},
+        {"--max-cast-error", TSR_OPT_TEXT, &a->max_cast_error, "X",
+         "largest relative error of a block that was cast without scales (0.00390625)"},
+        {"--junit", TSR_OPT_TEXT, &a->junit, "FILE", "the result as JUnit XML"},
+    };
+    enum { OWN = 6 };
+    size_t n;
+    tsr_compare_job_options(job, options + OWN);
+    TSR_TRY(tsr_options_parse(options, OWN + TSR_COMPARE_OPTIONS, argc, argv, &job->path[1], 1, &n, NULL, err));
+    if (job->help) {
+        fputs(kHelp, stdout);
+        tsr_options_help(options, OWN + TSR_COMPARE_OPTIONS);
+        return TSR_OK;
+    }
+    if (job->path[1] == NULL)
+        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera verify DST --against SRC");
+    if (job->path[0] == NULL)
+        return tsr_fail(err, TSR_E_USAGE, "held to what? --against SRC");
+    TSR_TRY(parse_number("--min-sqnr", a->min_sqnr, &a->limits.min_sqnr, err));
+    TSR_TRY(parse_number("--max-block-error", a->max_block_error, &a->limits.max_block_error, err));
+    return parse_number("--max-cast-error", a->max_cast_error, &a->limits.max_cast_error, err);
+}
+
+/* ---- telling ---- */
+
+static size_t count_of(const tsr_findings *f, tsr_check check)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < f->count; i++)
+        n += f->items[i].check == check;
+    return n;
+}
+
+static void print_result(const tsr_compare_job *job, const tsr_findings *f)
+{
+    const tsr_comparison *const c = &job->comparison;
+    const tsr_metrics whole = tsr_sum_differing(c);
+    char read[32], rate[32];
+    for (tsr_check check = TSR_CHECK_NAMES; check < TSR_N_CHECKS; check++) {
+        const size_t n = count_of(f, check);
+        printf("%-5s %-7s %s", n == 0 ? "PASS" : "FAIL", tsr_check_name(check), tsr_check_title(check));
+        printf(n == 0 ? "\n" : ": %zu findings\n", n);
+        size_t listed = 0;
+        for (size_t i = 0; i < f->count && listed < LISTED; i++) {
+            if (f->items[i].check == check && ++listed > 0)
+                printf("      %s: %s\n", f->items[i].where, f->items[i].text);
+        }
+        if (n > listed)
+            printf("      ... and %zu more (--json FILE lists all)\n", n - listed);
+    }
+    if (whole.elements > 0)
+        printf("tensors that differ, together: SQNR %.2f dB, relative error %.5g, cosine %.6f, calc_diff %.3g\n",
+               tsr_metrics_sqnr(&whole), tsr_metrics_relative(&whole), tsr_metrics_cosine(&whole),
+               tsr_metrics_calc_diff(&whole));
+    printf("%zu tensors, %s read in %.1f s (%s/s), %u threads\n", c->count, tsr_bytes_text((double)c->bytes_read, read),
+           c->seconds, tsr_bytes_text((double)c->bytes_read / fmax(c->seconds, 1e-9), rate), c->threads);
+    if (f->count == 0)
+        printf("%s is what %s should have become\n", job->path[1], job->path[0]);
+    else
+        printf("next: tessera diff %s %s --tensors '%s' for figures and blocks\n", job->path[0], job->path[1],
+               f->items[0].where);
+}
+
+static void write_json(tsr_text *t, const tsr_compare_job *job, const arguments *a, const tsr_findings *f)
+{
+    const tsr_metrics whole = tsr_sum_differing(&job->comparison);
+    const char *const texts[][2] = {{"schema", "tessera-verify/1"},
+                                    {"version", TSR_VERSION},
+                                    {"checkpoint", job->path[1]},
+                                    {"against", job->path[0]}};
+    const struct {
+        const char *key;
+        double value;
+    } limits[] = {{"min_sqnr_db", a->limits.min_sqnr},
+                  {"max_block_error", a->limits.max_block_error},
+                  {"max_cast_error", a->limits.max_cast_error},
+                  {"max_misrounded", (double)a->limits.max_misrounded}};
+    tsr_json_begin_object(t, false);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        tsr_json_key(t, texts[i][0]);
+        tsr_json_string(t, texts[i][1]);
+    }
+    tsr_json_key(t, "passed");
+    tsr_json_bool(t, f->count == 0);
+    tsr_json_key(t, "limits");
+    tsr_json_begin_object(t, true);
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        tsr_json_key(t, limits[i].key);
+        tsr_json_number(t, limits[i].value);
+    }
+    tsr_json_end_object(t);
+    tsr_json_key(t, "whole");
+    tsr_json_begin_object(t, true);
+    tsr_metrics_json(t, &whole);
+    tsr_json_end_object(t);
+    tsr_json_key(t, "findings");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < f->count; i++) {
+        const char *const members[][2] = {
+            {"check", tsr_check_name(f->items[i].check)}, {"where", f->items[i].where}, {"what", f->items[i].text}};
+        tsr_json_begin_object(t, true);
+        for (size_t k = 0; k < 3; k++) {
+            tsr_json_key(t, members[k][0]);
+            tsr_json_string(t, members[k][1]);
+        }
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+    tsr_json_key(t, "tensors");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < job->comparison.count; i++) {
+        const tsr_pair *const p = &job->comparison.pairs[i];
+        tsr_json_begin_object(t, p->state != TSR_PAIR_DIFFERS);
+        tsr_pair_json(t, p);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+    tsr_json_end_object(t);
+    tsr_text_append(t, "\n", 1);
+}
+
+/* Names in a checkpoint may hold anything. */
+static void append_xml(tsr_text *t, const char *text)
+{
+    for (const char *p = text; *p != '\0'; p++) {
+        switch (*p) {
+        case '<':
+            tsr_text_printf(t, "&lt;");
+            break;
+        case '>':
+            tsr_text_printf(t, "&gt;");
+            break;
+        case '&':
+            tsr_text_printf(t, "&amp;");
+            break;
+        case '"':
+            tsr_text_printf(t, "&quot;");
+            break;
+        default:
+            if ((unsigned char)*p >= 0x20)
+                tsr_text_append(t, p, 1);
+        }
+    }
+}
+
+static void write_junit(tsr_text *t, const tsr_findings *f)
+{
+    size_t failed = 0;
+    for (tsr_check check = TSR_CHECK_NAMES; check < TSR_N_CHECKS; check++)
+        failed += count_of(f, check) > 0;
+    tsr_text_printf(t,
+                    "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
+                    "<testsuite name=\"tessera verify\" tests=\"%d\" failures=\"%zu\">\n",
+                    (int)TSR_N_CHECKS, failed);
+    for (tsr_check check = TSR_CHECK_NAMES; check < TSR_N_CHECKS; check++) {
+        const size_t n = count_of(f, check);
+        tsr_text_printf(t, "  <testcase classname=\"weights\" name=\"%s: %s\"", tsr_check_name(check),
+                        tsr_check_title(check));
+        if (n == 0) {
+            tsr_text_printf(t, "/>\n");
+            continue;
+        }
+        tsr_text_printf(t, ">\n    <failure message=\"%zu findings\">\n", n);
+        for (size_t i = 0; i < f->count; i++) {
+            if (f->items[i].check != check)
+                continue;
+            append_xml(t, f->items[i].where);
+            tsr_text_printf(t, ": ");
+            append_xml(t, f->items[i].text);
+            tsr_text_append(t, "\n", 1);
+        }
+        tsr_text_printf(t, "    </failure>\n  </testcase>\n");
+    }
+    tsr_text_printf(t, "</testsuite>\n");
+}
+
+static tsr_status write_files(const tsr_compare_job *job, const arguments *a, const tsr_findings *f, tsr_err *err)
+{
+    tsr_text json = {0}, junit = {0};
+    tsr_status status;
+    if (job->json != NULL)
+        write_json(&json, job, a, f);
+    write_junit(&junit, f);
+    TSR_GOTO(tsr_compare_job_write(job, &json, err));
+    TSR_GOTO(tsr_text_status(&junit, err));
+    if (a->junit != NULL)
+        status = tsr_write_file(a->junit, junit.data, junit.size, err);
+out:
+    tsr_text_free(&json);
+    tsr_text_free(&junit);
+    return status;
+}
+
+static tsr_status verify(tsr_compare_job *job, const arguments *a, tsr_findings *f, tsr_err *err)
+{
+    TSR_TRY(tsr_compare_job_run(job, err));
+    const tsr_side src = {job->checkpoint[0], &job->weights[0]}, dst = {job->checkpoint[1], &job->weights[1]};
+    TSR_TRY(tsr_check_weights(&src, &dst, &job->comparison, &a->limits, f, err));
+    if (tsr_compare_job_talks(job))
+        print_result(job, f);
+    return write_files(job, a, f, err);
+}
+
+int tsr_cmd_verify(int argc, char **argv)
+{
+    tsr_compare_job job = tsr_compare_job_defaults("verify");
+    arguments a = {.limits = tsr_weight_limits_defaults()};
+    tsr_findings findings = {0};
+    tsr_err err = {{0}};
+    tsr_status status = parse(argc, argv, &job, &a, &err);
+    if (status == TSR_OK && !job.help)
+        status = verify(&job, &a, &findings, &err);
+    const bool fine = findings.count == 0;
+    tsr_findings_free(&findings);
+    tsr_compare_job_close(&job);
+    return tsr_compare_job_end(&job, status, fine, &err);
+}

@@ -1,0 +1,296 @@
+"""`tessera verify DST --against SRC`: sound outputs pass; every fault that is known to happen is made on purpose, and has to
+be found, in the right check, at the right place, under its name."""
+
+import copy
+import json
+import shutil
+import xml.etree.ElementTree
+
+import fp8_oracle
+import harness
+import numpy as np
+import pytest
+from test_diff import BF16, FP8_CONFIG, write
+
+FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+EXPERTS = [f"model.layers.0.mlp.experts.{i}.down_proj.weight" for i in range(4)]
+CHECKS = {"names", "shapes", "scales", "codes", "values", "blocks", "config"}
+
+
+@pytest.fixture
+def verify(tessera, tmp_path):
+    """verify(dst, src, *options) -> (exit code, {check: [(where, what)]}, text)."""
+
+    def run(dst, src, *options):
+        junit = tmp_path / "junit.xml"
+        code, out, err = harness.run(tessera, ["verify", dst, "--against", src, "--json", "-", "--junit", junit, *options])
+        assert code in (0, 1), err
+        result = json.loads(out)
+        found = {}
+        for f in result["findings"]:
+            found.setdefault(f["check"], []).append((f["where"], f["what"]))
+        assert result["passed"] == (code == 0) == (not found)
+        cases = {case.get("name").split(":")[0]: case.find("failure") for case in
+                 xml.etree.ElementTree.parse(junit).getroot().iter("testcase")}
+        assert cases.keys() == CHECKS
+        for check, failure in cases.items():
+            assert (failure is not None) == (check in found)
+            assert failure is None or all(where in failure.text for where, _ in found[check])
+        again, text, _ = harness.run(tessera, ["verify", dst, "--against", src, *options])
+        assert again == code
+        for check in CHECKS:
+            assert f"{'FAIL' if check in found else 'PASS'}  {check}" in text
+        return code, found, text
+
+    return run
+
+
+@pytest.mark.parametrize("options", [(), ("--scale-fmt", "ue8m0"), ("--scales", "mse"),
+                                     ("--dialect", "compressed-tensors"), ("--block", "64x256")], ids=str)
+def test_what_quantize_writes_passes(options, checkpoint, quantize, verify):
+    for kind in ("deepseek-v3", "fused-experts"):
+        src = checkpoint(kind)
+        code, found, text = verify(quantize(src, *options), src)
+        assert (code, found) == (0, {}) and "should have become" in text
+
+
+def test_a_copy_passes(checkpoint, verify):
+    assert verify(checkpoint("llama"), checkpoint("llama"))[0] == 0
+
+
+# ---- faults ----
+
+
+class Model:
+    """Four experts, their block FP8, and a norm; change it, then write it."""
+
+    def __init__(self, tmp_path):
+        rng = np.random.default_rng(8)
+        self.folder, self.config = tmp_path, dict(copy.deepcopy(FP8_CONFIG), hidden_size=640)
+        self.source = {name: rng.standard_normal((384, 640)).astype(BF16) for name in EXPERTS}
+        for w in self.source.values():
+            w[:] = w * np.repeat(np.exp2(rng.uniform(-3, 3, 5)), 128)
+        self.source["model.norm.weight"] = rng.standard_normal(640).astype(BF16)
+        self.output = {"model.norm.weight": self.source["model.norm.weight"]}
+        for name in EXPERTS:
+            self.output[name], self.output[name + "_scale_inv"] = map(np.array, fp8_oracle.quantize(self.source[name]))
+
+    def scales(self, i=0):
+        return self.output[EXPERTS[i] + "_scale_inv"]
+
+    def write(self):
+        return (write(self.folder / "dst", self.output, self.config),
+                write(self.folder / "src", self.source, {"hidden_size": 640}))
+
+
+@pytest.fixture
+def model(tmp_path):
+    return Model(tmp_path)
+
+
+def expect(verify, model, check, where, *words, options=()):
+    code, found, text = verify(*model.write(), *options)
+    assert code == 1
+    places = dict(found[check])
+    assert where in places, found
+    assert all(word in places[where] for word in words), places[where]
+    return found
+
+
+def test_sound(verify, model):
+    assert verify(*model.write())[:2] == (0, {})
+
+
+def test_transposed_grid(verify, model):
+    model.scales()[:] = model.scales().T.copy().reshape(3, 5)
+    expect(verify, model, "values", EXPERTS[0], "grid is stored transposed")
+
+
+@pytest.mark.parametrize("shift, axis", [(1, 0), (-1, 0), (1, 1), (-1, None)])
+def test_scales_off_by_one_block(shift, axis, verify, model):
+    rng = np.random.default_rng(1)
+    w = model.source[EXPERTS[0]]
+    w[:] = w * np.repeat(rng.uniform(0.5, 2, (3, 1)), 128, 0)
+    codes, scales = fp8_oracle.quantize(w)
+    model.output[EXPERTS[0]] = codes
+    flat = {None: scales.ravel(), 0: scales, 1: scales.ravel()}[axis]
+    model.scales()[:] = np.roll(flat, shift, 0).reshape(3, 5)
+    expect(verify, model, "values", EXPERTS[0], "off by one block")
+
+
+def test_inverted_scales(verify, model):
+    model.scales()[:] = 1 / model.scales()
+    expect(verify, model, "values", EXPERTS[0], "1/scale is stored", "15 of 15")
+
+
+def test_one_wrong_scale(verify, model):
+    model.scales()[1, 2] *= 4
+    found = expect(verify, model, "values", EXPERTS[0], "1 of 15 scales do not", "[128, 256]", "4 times the right one")
+    assert set(found) == {"values"}
+
+
+def test_swapped_experts(verify, model):
+    for suffix in ("", "_scale_inv"):
+        a, b = EXPERTS[1] + suffix, EXPERTS[3] + suffix
+        model.output[a], model.output[b] = model.output[b], model.output[a]
+    found = expect(verify, model, "values", EXPERTS[1], f"holds the values of '{EXPERTS[3]}'", "swapped")
+    assert f"holds the values of '{EXPERTS[1]}'" in dict(found["values"])[EXPERTS[3]]
+    assert len(found["values"]) == 2
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_one_flipped_bit_of_a_code(bit, verify, model):
+    """Also the lowest, which moves a value by one step."""
+    codes = model.output[EXPERTS[2]].view(np.uint8)
+    at = tuple(np.argwhere((codes & 0x7F) == 0x55)[0])
+    codes[at] ^= 1 << bit
+    expect(verify, model, "values", EXPERTS[2], "1 of 245760 codes are not the nearest", f"[{at[0]}, {at[1]}]")
+
+
+def test_one_flipped_bit_of_a_plain_tensor(verify, model):
+    norm = model.output["model.norm.weight"].copy()
+    norm.view(np.uint16)[7] ^= 1
+    model.output["model.norm.weight"] = norm
+    expect(verify, model, "values", "model.norm.weight", "1 of 640 values differ")
+
+
+def test_stale_shard(verify, quantize, checkpoint, maker, tmp_path):
+    src = checkpoint("deepseek-v3")
+    dst = quantize(src, "--max-shard-size", "1MB")
+    other = quantize(harness.make_checkpoint(maker, "deepseek-v3", tmp_path / "other", scale="tiny", seed=9),
+                     "--max-shard-size", "1MB")
+    shard = sorted(path.name for path in dst.glob("*.safetensors"))[1]
+    shutil.copy(other / shard, dst / shard)
+    code, found, _ = verify(dst, src)
+    assert code == 1 and "a stale shard" in dict(found["values"])[shard]
+    assert any("from another version of the model" in what for _, what in found["values"])
+    stale = set(harness.read_safetensors(dst / shard)[1]) | {shard}
+    assert {where for where, _ in found["values"]} <= stale
+
+
+def test_swapped_absorbed_projections(verify, model):
+    rng = np.random.default_rng(2)
+    names = [f"model.layers.0.self_attn.{name}" for name in ("w_kc", "w_vc")]
+    w_kc, w_vc = (rng.standard_normal((4, 128, 256)).astype(BF16) for _ in names)
+    model.source.update(zip(names, (w_kc, w_vc)))
+    model.output.update(zip(names, (w_vc, w_kc)))
+    found = expect(verify, model, "values", names[0], f"holds the values of '{names[1]}'")
+    assert f"holds the values of '{names[0]}'" in dict(found["values"])[names[1]]
+
+
+def test_missing_extra_misnamed_misshaped(verify, model):
+    model.output["model.layers.0.mlp.expert.0.down_proj.weight"] = model.output.pop(EXPERTS[0])
+    model.output["model.layers.0.mlp.expert.0.down_proj.weight_scale_inv"] = model.output.pop(EXPERTS[0] + "_scale_inv")
+    model.output["new"] = np.ones(3, np.float32)
+    model.output["model.norm.weight"] = model.source["model.norm.weight"].reshape(1, 640)
+    found = expect(verify, model, "names", EXPERTS[0], "missing")
+    names = dict(found["names"])
+    assert f"misnamed: it holds the values of '{EXPERTS[0]}'" in names["model.layers.0.mlp.expert.0.down_proj.weight"]
+    assert "extra" in names["new"]
+    assert dict(found["shapes"]) == {"model.norm.weight": "[1, 640], but [640] in the source"}
+
+
+@pytest.mark.parametrize("value, what", [(0, "zero"), (-1, "negative"), (np.nan, "NaN"), (np.inf, "infinite"),
+                                         (1e-40, "subnormal")])
+def test_scales_out_of_range(value, what, verify, model):
+    model.scales(3)[2, 1] = value
+    expect(verify, model, "scales", EXPERTS[3] + "_scale_inv", "1 of 15", "block [2, 1]", what)
+
+
+def test_nan_code(verify, model):
+    model.output[EXPERTS[0]].view(np.uint8)[200, 300] = 0xFF
+    expect(verify, model, "codes", EXPERTS[0], "1 values are NaN", "[200, 300]")
+
+
+def test_a_better_scale(verify, model):
+    """Scales far too large: the codes are the nearest ones, but among e4m3's subnormals."""
+    scales = model.scales() * np.float32(2**14)
+    model.output[EXPERTS[0]] = fp8_oracle.codes_of(model.source[EXPERTS[0]].astype(np.float32), scales)
+    model.output[EXPERTS[0] + "_scale_inv"] = scales
+    expect(verify, model, "blocks", EXPERTS[0], "15 of 15 blocks have a better scale", "with amax/448")
+
+
+def test_many_bad_tensors_are_all_named_and_some_explained(verify, model):
+    names = [f"model.layers.{i}.mlp.up_proj.weight" for i in range(70)]
+    w = np.random.default_rng(3).standard_normal((64, 64)).astype(BF16)
+    codes, scales = fp8_oracle.quantize(w)
+    for name in names:
+        model.source[name] = w
+        model.output.update({name: codes, name + "_scale_inv": scales * np.float32(1.5)})
+    found = expect(verify, model, "blocks", "*", "6 more tensors have blocks worse than 0.032")
+    assert {where for where, _ in found["values"]} == set(names)
+
+
+@pytest.mark.parametrize("change, key, words", [
+    ({"hidden_size": 641}, "hidden_size", "641, but 640"),
+    ({"novel": 1}, "novel", "no such key"),
+    ({"hidden_size": None}, "hidden_size", "missing"),
+    ({"scale_fmt": "ue8m0"}, None, "no power of two"),
+    ({"quant_method": "compressed-tensors"}, "quantization_config.quant_method", "look for '..._scale'"),
+])
+def test_config(change, key, words, verify, model):
+    for name, value in change.items():
+        part = model.config if name in ("hidden_size", "novel") else model.config["quantization_config"]
+        part[name] = value
+    if change.get("quant_method"):
+        model.config["quantization_config"] = {"quant_method": "compressed-tensors", "config_groups": {
+            "group_0": {"targets": ["Linear"], "weights": {"block_structure": [128, 128]}}}}
+    if "hidden_size" in change and change["hidden_size"] is None:
+        del model.config["hidden_size"]
+    if key is None:
+        expect(verify, model, "scales", EXPERTS[0] + "_scale_inv", words)
+    else:
+        expect(verify, model, "config", key, words)
+
+
+def test_fp8_without_its_configuration(verify, model):
+    del model.config["quantization_config"]
+    expect(verify, model, "config", "quantization_config", "absent", options=("--source-block", "128x128"))
+
+
+# ---- limits and options ----
+
+
+def test_limits(verify, model):
+    dst, src = model.write()
+    for limits, code in [(("--min-sqnr", "31"), 0), (("--min-sqnr", "33"), 1), (("--max-block-error", "0.03"), 0),
+                         (("--max-block-error", "0.02"), 1), (("--tensors", "*norm*", "--min-sqnr", "99"), 0)]:
+        assert verify(dst, src, *limits)[0] == code, limits
+
+
+def test_misrounded_codes_can_be_allowed(verify, model):
+    model.output[EXPERTS[2]].view(np.uint8)[0, :3] ^= 1
+    dst, src = model.write()
+    assert verify(dst, src, "--max-misrounded", "3")[0] == 0
+    assert verify(dst, src, "--max-misrounded", "2")[0] == 1
+
+
+@pytest.mark.parametrize("dtype, code", [(np.float32, 0), (np.float16, 0), ("rough", 1)])
+def test_casts(dtype, code, verify, model, tmp_path):
+    w = model.source[EXPERTS[0]]
+    cast = (w.astype(np.float32) * np.float32(1.01)).astype(np.float32) if dtype == "rough" else w.astype(dtype)
+    assert verify(write(tmp_path / "a", {"w": cast}), write(tmp_path / "b", {"w": w}))[0] == code
+
+
+def test_what_convert_writes_passes(tessera, checkpoint, quantize, verify, tmp_path):
+    fp8 = quantize(checkpoint("deepseek-v3"))
+    for i, options in enumerate((["bf16"], ["fp8-block", "--scale-fmt", "ue8m0"])):
+        dst = tmp_path / f"converted{i}"
+        assert harness.run(tessera, ["convert", fp8, "-o", dst, "--quiet", "--to", *options])[0] == 0
+        assert verify(dst, fp8)[:2] == (0, {})
+    code, found, _ = verify(dst, checkpoint("deepseek-v3"), "--min-sqnr", "27", "--max-misrounded", "1000000000")
+    assert (code, found) == (0, {})
+    code, found, _ = verify(dst, checkpoint("deepseek-v3"))
+    assert code == 1 and not any("the codes fit" in what or "swapped" in what for _, what in found["values"])
+
+
+def test_usage(tessera, model):
+    dst, src = model.write()
+    for args, words in [((dst,), "--against"), (("--against", src), "which checkpoint"),
+                        ((dst, "--against", src, "--min-sqnr", "high"), "--min-sqnr")]:
+        code, _, err = harness.run(tessera, ["verify", *args])
+        assert code == 2 and words in err
+    code, _, err = harness.run(tessera, ["verify", dst, "--against", src, "--junit", dst / "no" / "such"])
+    assert code == 4 and "such" in err
+    code, out, _ = harness.run(tessera, ["verify", "--help"])
+    assert code == 0 and "Examples:" in out

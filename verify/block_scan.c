@@ -1,0 +1,197 @@
+/* One pass over a weight, block by block, and the hypotheses that its factors are held to. */
+#include "verify/block_scan.h"
+
+#include "formats/checked.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* A factor found by least squares is uncertain by about 0.0265 / sqrt(16384), and biased by up to a per cent where
+ * values were rounded twice. */
+static const double kSameScale = 0.02;
+/* Codes that belong to the values reach 0.9996; e4m3 with a bad scale that clips or flushes much, still more than this.
+ */
+static const double kRelated = 0.9;
+
+enum { CHUNK = 1024 };
+
+typedef struct block {
+    double stored, right; /* scales; right is 0 where nothing can be said */
+    double error, better; /* relative, of the nearest codes under the stored scale and under amax / 448 */
+    bool unrelated;
+} block;
+
+/* The nearest value of e4m3 to q >= 0, or the largest: steps of an eighth of its binade, no finer than 2^-9. */
+static double round_to_e4m3(double q)
+{
+    int exponent;
+    (void)frexp(q, &exponent);
+    const double step = ldexp(1, (exponent - 1 < -6 ? -6 : exponent - 1) - 3);
+    return fmin(nearbyint(q / step) * step, 448);
+}
+
+static double rounding_error2(double x, double scale)
+{
+    const double d = fabs(x) - round_to_e4m3(fabs(x) / scale) * scale;
+    return d * d;
+}
+
+static block judge(const tsr_reader *x, const tsr_reader *y, double stored)
+{
+    double x2 = 0, y2 = 0, xy = 0, stored2 = 0, better2 = 0, amax = 0, a[CHUNK], b[CHUNK];
+    const tsr_piece *const p = &x->piece;
+    for (unsigned pass = 0; pass < 2; pass++) {
+        const double scale = amax > 0 ? amax / 448 : 1;
+        for (uint64_t row = 0; row < p->rows; row++) {
+            for (uint64_t col = 0; col < p->cols; col += CHUNK) {
+                const size_t n = (size_t)tsr_min_u64(CHUNK, p->cols - col);
+                tsr_reader_row(x, row, col, n, a);
+                if (pass == 0)
+                    tsr_reader_row(y, row, col, n, b);
+                for (size_t i = 0; i < n; i++) {
+                    if (pass == 1) {
+                        stored2 += rounding_error2(a[i], stored);
+                        better2 += rounding_error2(a[i], scale);
+                        continue;
+                    }
+                    x2 += a[i] * a[i];
+                    y2 += b[i] * b[i];
+                    xy += a[i] * b[i];
+                    amax = fmax(amax, fabs(a[i]));
+                }
+            }
+        }
+    }
+    if (!(x2 > 0) || !isfinite(xy) || !isfinite(stored2))
+        return (block){.stored = stored};
+    const bool related = xy > kRelated * sqrt(x2) * sqrt(y2);
+    return (block){
+        .stored = stored,
+        .right = related ? stored * (xy / y2) : 0,
+        .error = sqrt(stored2 / x2),
+        .better = sqrt(better2 / x2),
+        .unrelated = !related,
+    };
+}
+
+static bool is_same(double a, double b)
+{
+    return fabs(a - b) <= kSameScale * fabs(b);
+}
+
+/* ---- naming the fault ---- */
+
+typedef struct grid {
+    const block *blocks;
+    uint64_t matrices, rows, cols;
+} grid;
+
+static bool all_inverted(const grid *g)
+{
+    for (uint64_t i = 0; i < g->matrices * g->rows * g->cols; i++) {
+        if (g->blocks[i].right != 0 && !is_same(g->blocks[i].stored * g->blocks[i].right, 1))
+            return false;
+    }
+    return true;
+}
+
+static bool all_transposed(const grid *g)
+{
+    for (uint64_t i = 0; i < g->matrices * g->rows * g->cols; i++) {
+        const uint64_t matrix = i / (g->rows * g->cols), row = i / g->cols % g->rows, col = i % g->cols;
+        const block *const from = &g->blocks[matrix * g->rows * g->cols + col * g->rows + row];
+        if (g->blocks[i].right != 0 && !is_same(from->stored, g->blocks[i].right))
+            return false;
+    }
+    return true;
+}
+
+static bool all_shifted(const grid *g, int64_t by)
+{
+    const int64_t count = (int64_t)(g->matrices * g->rows * g->cols);
+    int64_t seen = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (i + by < 0 || i + by >= count || g->blocks[i].right == 0)
+            continue;
+        if (!is_same(g->blocks[i + by].stored, g->blocks[i].right))
+            return false;
+        seen++;
+    }
+    return seen > 1;
+}
+
+static tsr_scale_fault name_fault(const grid *g)
+{
+    const int64_t row = (int64_t)g->cols;
+    if (all_transposed(g))
+        return TSR_SCALES_TRANSPOSED;
+    if (all_shifted(g, 1) || all_shifted(g, -1) || all_shifted(g, row) || all_shifted(g, -row))
+        return TSR_SCALES_SHIFTED;
+    return all_inverted(g) ? TSR_SCALES_INVERTED : TSR_SCALES_WRONG;
+}
+
+/* ---- the pass ---- */
+
+static void count(tsr_block_scan *scan, const block *b, const tsr_piece *piece)
+{
+    scan->blocks++;
+    if (b->right != 0 && !is_same(b->stored, b->right) && scan->wrong++ == 0) {
+        scan->first_wrong = *piece;
+        scan->factor = b->stored / b->right;
+    }
+    if (b->error < TSR_USUAL_BLOCK_ERROR || b->better * b->better > 0.8 * b->error * b->error)
+        return;
+    if (scan->improvable++ > 0 && b->error - b->better <= scan->error - scan->better)
+        return;
+    scan->most_improvable = *piece;
+    scan->error = b->error;
+    scan->better = b->better;
+}
+
+static tsr_status scan_all(const tsr_view *x, const tsr_view *y, grid *g, block *blocks, tsr_reader readers[2],
+                           tsr_block_scan *scan, tsr_err *err)
+{
+    const tsr_weight *const w = &y->weight;
+    uint64_t unrelated = 0;
+    for (uint64_t i = 0; i < g->matrices * g->rows * g->cols; i++) {
+        tsr_piece p = {.matrix = i / (g->rows * g->cols),
+                       .row = i / g->cols % g->rows * w->block_rows,
+                       .col = i % g->cols * w->block_cols};
+        p.rows = tsr_min_u64(w->block_rows, w->rows - p.row);
+        p.cols = tsr_min_u64(w->block_cols, w->cols - p.col);
+        TSR_TRY(tsr_reader_load(&readers[0], x, &p, err));
+        TSR_TRY(tsr_reader_load(&readers[1], y, &p, err));
+        blocks[i] = judge(&readers[0], &readers[1], readers[1].scales[0]);
+        count(scan, &blocks[i], &p);
+        unrelated += blocks[i].unrelated;
+    }
+    if (unrelated > scan->blocks / 10)
+        scan->fault = TSR_CODES_UNRELATED;
+    else if (scan->wrong > 0)
+        scan->fault = name_fault(g);
+    return TSR_OK;
+}
+
+tsr_status tsr_scan_blocks(const tsr_view *x, const tsr_view *y, tsr_block_scan *scan, tsr_err *err)
+{
+    const tsr_weight *const w = &y->weight;
+    const tsr_piece whole = {.rows = tsr_min_u64(w->block_rows, w->rows), .cols = tsr_min_u64(w->block_cols, w->cols)};
+    *scan = (tsr_block_scan){0};
+    if (tsr_reader_memory(x, &whole) > TSR_SCAN_BYTES || tsr_reader_memory(y, &whole) > TSR_SCAN_BYTES) {
+        scan->fault = TSR_NOT_SCANNED;
+        return TSR_OK;
+    }
+    grid g = {.matrices = w->matrices,
+              .rows = tsr_ceil_div(w->rows, w->block_rows),
+              .cols = tsr_ceil_div(w->cols, w->block_cols)};
+    block *const blocks = calloc(g.matrices * g.rows * g.cols + 1, sizeof *blocks);
+    if (blocks == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the blocks of '%s'", w->data->name);
+    g.blocks = blocks;
+    tsr_reader readers[2] = {{0}};
+    const tsr_status status = scan_all(x, y, &g, blocks, readers, scan, err);
+    tsr_reader_free(&readers[0]);
+    tsr_reader_free(&readers[1]);
+    free(blocks);
+    return status;
+}
