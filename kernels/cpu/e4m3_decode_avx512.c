@@ -93,25 +93,30 @@ static inline void store_f32(float *y, __mmask16 live, __m512 x)
     _mm512_mask_storeu_ps(y, live, x);
 }
 
-#define DECODE(name, type, store)                                                                                  \
-    bool tsr_decode_e4m3_##name##_avx512(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes,          \
-                                         size_t block_cols, const float *scales, type *y, size_t ld)               \
-    {                                                                                                              \
-        const __m128i magnitudes = _mm_set1_epi8(0x7F);                                                            \
-        __mmask16 nan = 0;                                                                                         \
-        for (size_t r = 0; r < rows; r++, codes += ld_codes, y += ld) {                                            \
-            for (size_t first = 0, b = 0; first < cols; first += block_cols, b++) {                                \
-                const __m512 scale = _mm512_set1_ps(scales[b]);                                                    \
-                const size_t end = cols - first < block_cols ? cols : first + block_cols;                          \
-                for (size_t c = first; c < end; c += 16) {                                                         \
-                    const __mmask16 live = end - c >= 16 ? (__mmask16)0xFFFF : (__mmask16)((1u << (end - c)) - 1); \
-                    const __m128i code = _mm_maskz_loadu_epi8(live, codes + c);                                    \
-                    nan = _kor_mask16(nan, _mm_cmpeq_epi8_mask(_mm_and_si128(code, magnitudes), magnitudes));      \
-                    store(y + c, live, decode(_mm256_cvtepu8_epi16(code), scale));                                 \
-                }                                                                                                  \
-            }                                                                                                      \
-        }                                                                                                          \
-        return nan != 0;                                                                                           \
+static inline __mmask16 live_of(size_t left)
+{
+    return (__mmask16)(left >= 16 ? 0xFFFF : (1u << left) - 1);
+}
+
+#define DECODE(name, type, store)                                                                             \
+    bool tsr_decode_e4m3_##name##_avx512(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes,     \
+                                         size_t block_cols, const float *scales, type *y, size_t ld)          \
+    {                                                                                                         \
+        const __m128i magnitudes = _mm_set1_epi8(0x7F);                                                       \
+        __mmask16 nan = 0;                                                                                    \
+        for (size_t r = 0; r < rows; r++, codes += ld_codes, y += ld) {                                       \
+            for (size_t first = 0, b = 0; first < cols; first += block_cols, b++) {                           \
+                const __m512 scale = _mm512_set1_ps(scales[b]);                                               \
+                const size_t end = cols - first < block_cols ? cols : first + block_cols;                     \
+                for (size_t c = first; c < end; c += 16) {                                                    \
+                    const __mmask16 live = live_of(end - c);                                                  \
+                    const __m128i code = _mm_maskz_loadu_epi8(live, codes + c);                               \
+                    nan = _kor_mask16(nan, _mm_cmpeq_epi8_mask(_mm_and_si128(code, magnitudes), magnitudes)); \
+                    store(y + c, live, decode(_mm256_cvtepu8_epi16(code), scale));                            \
+                }                                                                                             \
+            }                                                                                                 \
+        }                                                                                                     \
+        return nan != 0;                                                                                      \
     }
 
 DECODE(f16, uint16_t, store_f16)
