@@ -6,5 +6,6 @@ int tsr_cmd_diff(int argc, char **argv);
 int tsr_cmd_quantize(int argc, char **argv);
 int tsr_cmd_convert(int argc, char **argv);
 int tsr_cmd_verify(int argc, char **argv);
+int tsr_cmd_inspect(int argc, char **argv);
 
 #endif

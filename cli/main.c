@@ -13,6 +13,7 @@ static const struct {
     {"convert", "an FP8 checkpoint to BF16, other blocks or another dialect", tsr_cmd_convert},
     {"diff", "two checkpoints, tensor by tensor, by value", tsr_cmd_diff},
     {"verify", "a checkpoint against the one that it was made from", tsr_cmd_verify},
+    {"inspect", "what is in a checkpoint or tensor, and who can load it", tsr_cmd_inspect},
 };
 
 static void print_help(FILE *out)

@@ -113,19 +113,6 @@ static tsr_status spell_command(tsr_plan *plan, const tsr_quantize_options *o, t
     return status;
 }
 
-/* A multimodal model's language part has a configuration, and so a model_type, of its own. */
-static const char *model_type(tsr_plan *plan)
-{
-    const tsr_checkpoint *const c = plan->sources[0];
-    if (c->config == NULL)
-        return NULL;
-    const char *const type = tsr_json_find_string(c->config, c->config_size, "model_type", &plan->arena);
-    if (tsr_policy_knows(type))
-        return type;
-    const char *const text = tsr_json_find_string(c->config, c->config_size, "text_config.model_type", &plan->arena);
-    return text == NULL ? type : text;
-}
-
 tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_quantize_options *options,
                              tsr_err *err)
 {
@@ -140,7 +127,8 @@ tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *const *source
     if (status == TSR_OK)
         status = spell_command(plan, options, err);
     if (status == TSR_OK)
-        status = tsr_policy_decide(*source, model_type(plan), &policy, &plan->arena, decisions, err);
+        status = tsr_policy_decide(*source, tsr_policy_model_type(*source, &plan->arena), &policy, &plan->arena,
+                                   decisions, err);
     if (status == TSR_OK)
         status = plan_tensors(plan, options, decisions, err);
     if (status == TSR_OK)

@@ -40,11 +40,11 @@ const char *tsr_quantization_path(const tsr_checkpoint *c)
     return NULL;
 }
 
-/* [128, 128], or "128x128" as old compressed-tensors wrote it. */
+/* [128, 128], or "128x128" as old compressed-tensors wrote it. Both sizes stay as they are when it is neither. */
 static bool read_block(tsr_json_text value, uint64_t *rows, uint64_t *cols)
 {
     tsr_json_reader r = tsr_json_open("", value.data, value.size);
-    uint64_t *const sizes[] = {rows, cols};
+    uint64_t sizes[2] = {0, 0};
     bool more;
     if (value.size > 0 && value.data[0] == '"') {
         unsigned a, b;
@@ -52,17 +52,21 @@ static bool read_block(tsr_json_text value, uint64_t *rows, uint64_t *cols)
         snprintf(text, sizeof text, "%.*s", (int)tsr_min_u64(value.size, 31), value.data);
         if (sscanf(text, "\"%ux%u\"", &a, &b) != 2)
             return false;
-        *rows = a;
-        *cols = b;
-        return a > 0 && b > 0;
-    }
-    if (tsr_json_enter_array(&r, NULL) != TSR_OK)
-        return false;
-    for (size_t i = 0; i < 2; i++) {
-        if (tsr_json_next_element(&r, &more, NULL) != TSR_OK || !more ||
-            tsr_json_read_u64(&r, sizes[i], NULL) != TSR_OK || *sizes[i] == 0)
+        sizes[0] = a;
+        sizes[1] = b;
+    } else {
+        if (tsr_json_enter_array(&r, NULL) != TSR_OK)
             return false;
+        for (size_t i = 0; i < 2; i++) {
+            if (tsr_json_next_element(&r, &more, NULL) != TSR_OK || !more ||
+                tsr_json_read_u64(&r, &sizes[i], NULL) != TSR_OK)
+                return false;
+        }
     }
+    if (sizes[0] == 0 || sizes[1] == 0)
+        return false;
+    *rows = sizes[0];
+    *cols = sizes[1];
     return true;
 }
 
@@ -116,9 +120,20 @@ static tsr_status read_config(tsr_weights *w, const tsr_checkpoint *c, tsr_err *
 typedef struct pairing {
     tsr_weights *w;
     const tsr_checkpoint *c;
-    bool *claimed; /* [tensors]: is a scale, of a weight or of its input */
+    bool *claimed;                   /* [tensors]: is a scale, of a weight or of its input */
+    tsr_weights_problem_fn *problem; /* NULL: the first problem ends it */
+    void *data;
     tsr_err *err;
 } pairing;
+
+/* Passes a problem on to whoever asked to hear of them all. */
+static tsr_status judge(const pairing *p, const tsr_tensor *tensor, tsr_status status)
+{
+    if (status == TSR_OK || status == TSR_E_NOMEM || p->problem == NULL)
+        return status;
+    p->problem(p->data, tensor, p->err->msg);
+    return TSR_OK;
+}
 
 static const char *path_of(const pairing *p, const tsr_tensor *t)
 {
@@ -278,13 +293,18 @@ static tsr_status pair_all(pairing *p)
 {
     tsr_weights *const w = p->w;
     const tsr_tensors *const all = &p->c->tensors;
+    bool codes = false;
     for (size_t i = 0; i < all->count; i++) {
         if (all->items[i].dtype != TSR_F8_E4M3)
             continue;
+        codes = true;
         tsr_weight x = {.data = &all->items[i]};
-        TSR_TRY(find_scale(p, &x));
-        TSR_TRY(check_grid(p, &x));
-        w->items[w->n_scaled++] = x;
+        tsr_status status = find_scale(p, &x);
+        if (status == TSR_OK)
+            status = check_grid(p, &x);
+        if (status == TSR_OK)
+            w->items[w->n_scaled++] = x;
+        TSR_TRY(judge(p, x.data, status));
     }
     /* Spread the scaled ones over their places in the checkpoint's order, from the back. */
     size_t scaled = w->n_scaled;
@@ -298,32 +318,41 @@ static tsr_status pair_all(pairing *p)
         if (p->claimed[i])
             continue;
         if (w->items[i].scale == NULL) {
-            TSR_TRY(check_dtype(p, &all->items[i]));
-            TSR_TRY(check_orphan(p, &all->items[i]));
+            TSR_TRY(judge(p, &all->items[i], check_dtype(p, &all->items[i])));
+            TSR_TRY(judge(p, &all->items[i], check_orphan(p, &all->items[i])));
         }
         w->items[kept++] = w->items[i];
     }
     w->count = kept;
-    if (w->n_scaled == 0 && w->method != NULL)
-        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
-                        "%s/" TSR_CONFIG_NAME ": quant_method is '%s', but no tensor is F8_E4M3: the configuration "
-                        "belongs to another checkpoint, or the weights are in a format that Tessera does not read here",
-                        p->c->path, w->method);
-    return TSR_OK;
+    if (codes || w->method == NULL)
+        return TSR_OK;
+    const tsr_status status =
+        tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                 "%s/" TSR_CONFIG_NAME ": quant_method is '%s', but no tensor is F8_E4M3: the configuration "
+                 "belongs to another checkpoint, or the weights are in a format that Tessera does not read here",
+                 p->c->path, w->method);
+    return judge(p, NULL, status);
 }
 
 tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
                             uint64_t block_cols, tsr_err *err)
 {
+    return tsr_weights_survey(weights, checkpoint, block_rows, block_cols, NULL, NULL, err);
+}
+
+tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
+                              uint64_t block_cols, tsr_weights_problem_fn *problem, void *data, tsr_err *err)
+{
     *weights = (tsr_weights){0};
-    pairing p = {.w = weights, .c = checkpoint, .err = err};
+    tsr_err message = {{0}};
+    pairing p = {.w = weights, .c = checkpoint, .problem = problem, .data = data, .err = err == NULL ? &message : err};
     p.claimed = calloc(checkpoint->tensors.count + 1, sizeof *p.claimed);
     weights->items = tsr_arena_alloc(&weights->arena, (checkpoint->tensors.count + 1) * sizeof *weights->items);
     tsr_status status = TSR_OK;
     if (p.claimed == NULL || weights->items == NULL)
         status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", checkpoint->path);
     if (status == TSR_OK)
-        status = read_config(weights, checkpoint, err);
+        status = judge(&p, NULL, read_config(weights, checkpoint, p.err));
     if (status == TSR_OK && block_rows != 0) {
         weights->block_rows = block_rows;
         weights->block_cols = block_cols;

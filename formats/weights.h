@@ -55,6 +55,16 @@ typedef struct tsr_weights {
 tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
                             uint64_t block_cols, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Told of each thing that tsr_weights_pair refuses; `tensor` is NULL where config.json is at fault. `message` is only
+ * valid during the call. */
+typedef void tsr_weights_problem_fn(void *data, const tsr_tensor *tensor, const char *message);
+
+/* As tsr_weights_pair, to look at checkpoints that may be unsound: what that refuses is told to `problem` instead, the
+ * tensor in question counts as plain (a weight in doubt keeps its scale out of sight), and the others are paired. */
+tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
+                              uint64_t block_cols, tsr_weights_problem_fn *problem, void *data,
+                              tsr_err *err) TSR_WARN_UNUSED;
+
 void tsr_weights_free(tsr_weights *weights);
 
 /* The entry of the tensor of this name (not of a scale), or NULL. Logarithmic. */

@@ -2,6 +2,7 @@
 #include "quantize/policy.h"
 
 #include "formats/glob.h"
+#include "formats/json.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -149,6 +150,17 @@ static size_t find_family(const char *model_type)
 bool tsr_policy_knows(const char *model_type)
 {
     return find_family(model_type) < sizeof kFamilies / sizeof *kFamilies;
+}
+
+const char *tsr_policy_model_type(const tsr_checkpoint *c, tsr_arena *arena)
+{
+    if (c->config == NULL)
+        return NULL;
+    const char *const type = tsr_json_find_string(c->config, c->config_size, "model_type", arena);
+    if (tsr_policy_knows(type))
+        return type;
+    const char *const text = tsr_json_find_string(c->config, c->config_size, "text_config.model_type", arena);
+    return text == NULL ? type : text;
 }
 
 /* What the shape and dtype alone forbid, or NULL. */

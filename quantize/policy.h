@@ -39,6 +39,10 @@ tsr_status tsr_policy_decide(const tsr_checkpoint *checkpoint, const char *model
                              const tsr_policy_options *options, tsr_arena *arena, tsr_decision *decisions,
                              tsr_err *err) TSR_WARN_UNUSED;
 
+/* The model_type that the tables go by: a multimodal model's language part has one of its own. In `arena`; NULL when
+ * config.json states none. */
+const char *tsr_policy_model_type(const tsr_checkpoint *checkpoint, tsr_arena *arena);
+
 /* Whether the tables know this model_type; an unknown one falls back to the general rule. */
 bool tsr_policy_knows(const char *model_type);
 

@@ -304,6 +304,18 @@ def check_refused(checks, tool, case, single=None):
         for word in case.expect:
             checks.check(f"{name}: names {word}", word in stderr, repr(stderr))
         checks.check(f"{name}: no config.json", not os.path.exists(os.path.join(target, "config.json")))
+        check_inspected(checks, tool, name, subject, case.expect)
+
+
+def check_inspected(checks, tool, name, subject, expect):
+    """What no reader can open is refused by inspect, too; what is only wrong in its values or meaning is looked at."""
+    code, _, stderr = harness.run(tool, ["inspect", subject, "--can-load", "all", "--quiet"], timeout=60)
+    if name.startswith(("NaN", "negative NaN", "Inf", "-Inf", "quantized")):
+        checks.check(f"{name}: inspected", code in (0, 1) and stderr == "", f"exit code {code}: {stderr}")
+        return
+    checks.check(f"{name}: inspect's exit code 3", code == 3, f"exit code {code}: {stderr}")
+    checks.check(f"{name}: inspect's one line", stderr.startswith("tessera: ") and stderr.count("\n") == 1, repr(stderr))
+    checks.check(f"{name}: inspect names it", all(word in stderr for word in expect), repr(stderr))
 
 
 def kept_as_it_was(source, target, name):
@@ -328,6 +340,9 @@ def check_accepted(checks, tool, case):
         checks.check(f"{case.name}: config.json", os.path.exists(os.path.join(target, "config.json")))
         for name in case.expect:
             checks.check(f"{case.name}: {name} is there", code == 0 and kept_as_it_was(source, target, name))
+        for subject in (source, *(f"{source}:{name}" for name in case.expect)):
+            code, stdout, stderr = harness.run(tool, ["inspect", subject], timeout=60)
+            checks.check(f"{case.name}: inspect", code == 0 and stdout and stderr == "", f"exit code {code}: {stderr}")
 
 
 def main():

@@ -34,8 +34,20 @@ ROWS = [
     ("quantize SRC -o SRC", ["SRC"]),
     ("quantize SRC -o SRC/out", ["SRC"]),
     ("quantize SRC/. -o SRC", ["SRC"]),
+    ("inspect", ["PATH"]),
+    ("inspect SRC OTHER", ["OTHER"]),
+    ("inspect SRC --tp 2", ["--tp", "--can-load"]),
+    ("inspect SRC --can-load vlm", ["--can-load", "vlm", "vllm"]),
+    ("inspect SRC --can-load vllm,", ["--can-load"]),
+    ("inspect SRC --can-load vllm,vllm", ["--can-load", "twice"]),
+    ("inspect SRC --can-load all --tp 0", ["--tp", "0"]),
+    ("inspect SRC --can-load all --tp 2,x", ["--tp", "2,x"]),
+    ("inspect SRC --can-load all --tp 2,", ["--tp"]),
+    ("inspect SRC --can-load all --tp -1", ["--tp"]),
+    ("inspect SRC:lm_head.weight --can-load vllm", ["--can-load", "tensor"]),
+    ("inspect SRC --source-block 128", ["--source-block", "128"]),
 ]
-HELP = ["--help", "quantize --help"]
+HELP = ["--help", "quantize --help", "inspect --help"]
 
 
 def main():

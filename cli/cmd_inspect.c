@@ -1,0 +1,306 @@
+/* tessera inspect: its options, and what it looks at. */
+#include "cli/commands.h"
+#include "cli/inspect_print.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "formats/file.h"
+#include "quantize/policy.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CHECK_FELL_SHORT = 1, PLANNED_BLOCK_ROWS = 128 };
+
+typedef struct arguments {
+    const char *path, *can_load, *tp, *json, *source_block;
+    tsr_list ignore;
+    bool quiet, help;
+} arguments;
+
+static const char kHelp[] =
+    "tessera inspect PATH [options]\n"
+    "tessera inspect PATH:TENSOR [options]\n\n"
+    "Says what a checkpoint holds: files, parameters by part of the model, what is quantized and how, scales, "
+    "attention\n"
+    "and its KV cache. Of one tensor: its values, its codes, and a map of its blocks. PATH is a Hugging Face directory "
+    "or\n"
+    "one .safetensors file. Of a whole checkpoint only headers, configuration and scales are read.\n\n"
+    "--can-load asks who can load it, at which tensor-parallel sizes; and for each no: which tensor breaks which "
+    "rule.\n"
+    "A checkpoint that is not quantized yet is judged as `tessera quantize` would write it.\n"
+    "LOADERS: vllm, sglang, transformers, deepseek, trtllm, several of them with commas between, or all.\n\n"
+    "Examples:\n"
+    "  tessera inspect DeepSeek-V3\n"
+    "  tessera inspect DeepSeek-V3:model.layers.3.self_attn.kv_b_proj.weight\n"
+    "  tessera inspect Qwen3-BF16 --can-load all --tp 1,2,4,8,16      before quantizing\n"
+    "  tessera inspect out --can-load vllm --tp 8 --json -            in CI: exit code 1 says no\n\n"
+    "Exit codes: 0 fine; 1 something is wrong with the checkpoint, or a loader that was asked for cannot load it at a\n"
+    "size that was asked for; 2 usage; 3 not a checkpoint; 4 I/O.\n\n"
+    "Options:\n";
+
+static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
+{
+    const tsr_option options[] = {
+        {"--can-load", TSR_OPT_TEXT, &a->can_load, "LOADERS", "whether these can load it: see above"},
+        {"--tp", TSR_OPT_TEXT, &a->tp, "SIZES", "tensor-parallel sizes (1,2,4,8,16)"},
+        {"--source-block", TSR_OPT_TEXT, &a->source_block, "RxC", "blocks of PATH, where its config.json states none"},
+        {"--ignore-file", TSR_OPT_LIST, &a->ignore, "GLOB", "treat these files of PATH as absent; may be repeated"},
+        {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result as JSON ('-': stdout)"},
+        {"--quiet", TSR_OPT_FLAG, &a->quiet, NULL, "nothing on stdout: the exit code tells"},
+        {"--help", TSR_OPT_FLAG, &a->help, NULL, "this text"},
+    };
+    const size_t n_options = sizeof options / sizeof *options;
+    size_t n;
+    uint64_t given;
+    TSR_TRY(tsr_options_parse(options, n_options, argc, argv, &a->path, 1, &n, &given, err));
+    if (a->help) {
+        fputs(kHelp, stdout);
+        tsr_options_help(options, n_options);
+    } else if (a->path == NULL) {
+        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera inspect PATH");
+    } else if ((given & 2) != 0 && a->can_load == NULL) {
+        return tsr_fail(err, TSR_E_USAGE, "--tp means nothing without --can-load");
+    }
+    return TSR_OK;
+}
+
+/* ---- --can-load and --tp ---- */
+
+static tsr_status parse_loaders(const char *text, tsr_load_table *table, tsr_err *err)
+{
+    const bool all = strcmp(text, "all") == 0;
+    for (unsigned i = 0; all && i < TSR_LOADER_COUNT; i++)
+        table->loaders[table->n_loaders++] = (tsr_loader)i;
+    for (const char *p = text; !all;) {
+        const size_t n = strcspn(p, ",");
+        unsigned i = 0;
+        while (i < TSR_LOADER_COUNT &&
+               (strlen(tsr_loader_name((tsr_loader)i)) != n || strncmp(tsr_loader_name((tsr_loader)i), p, n) != 0))
+            i++;
+        if (i == TSR_LOADER_COUNT)
+            return tsr_fail(err, TSR_E_USAGE,
+                            "--can-load: '%.*s' is none of vllm, sglang, transformers, deepseek, trtllm, all", (int)n,
+                            p);
+        for (size_t k = 0; k < table->n_loaders; k++) {
+            if (table->loaders[k] == (tsr_loader)i)
+                return tsr_fail(err, TSR_E_USAGE, "--can-load: '%.*s' is named twice", (int)n, p);
+        }
+        table->loaders[table->n_loaders++] = (tsr_loader)i;
+        if (p[n] == '\0')
+            break;
+        p += n + 1;
+    }
+    return TSR_OK;
+}
+
+static tsr_status parse_sizes(const char *text, tsr_load_table *table, tsr_err *err)
+{
+    for (const char *p = text;;) {
+        char *end;
+        const unsigned long size = *p >= '1' && *p <= '9' ? strtoul(p, &end, 10) : 0;
+        if (size == 0 || size > 4096 || (*end != ',' && *end != '\0'))
+            return tsr_fail(err, TSR_E_USAGE, "--tp: '%s' is not a list of sizes from 1 to 4096, as in 1,2,4,8", text);
+        if (table->n_tp == TSR_MAX_TP_SIZES)
+            return tsr_fail(err, TSR_E_USAGE, "--tp: more than %d sizes", (int)TSR_MAX_TP_SIZES);
+        table->tp[table->n_tp++] = (unsigned)size;
+        if (*end == '\0')
+            return TSR_OK;
+        p = end + 1;
+    }
+}
+
+/* What the default policy would quantize, where nothing is quantized yet; else NULL in *planned. */
+static tsr_status plan(const tsr_checkpoint *c, const tsr_survey *s, bool **planned, tsr_err *err)
+{
+    *planned = NULL;
+    if (s->weights.method != NULL || s->by_dtype[TSR_F8_E4M3].tensors > 0)
+        return TSR_OK;
+    tsr_arena arena = {0};
+    const tsr_policy_options options = {.block_rows = PLANNED_BLOCK_ROWS};
+    tsr_decision *const decisions = calloc(c->tensors.count + 1, sizeof *decisions);
+    bool *const made = calloc(c->tensors.count + 1, sizeof *made);
+    tsr_status status = decisions == NULL || made == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory") : TSR_OK;
+    if (status == TSR_OK)
+        status = tsr_policy_decide(c, tsr_policy_model_type(c, &arena), &options, &arena, decisions, err);
+    for (size_t i = 0; status == TSR_OK && i < c->tensors.count; i++)
+        made[i] = decisions[i].treatment == TSR_QUANTIZE;
+    free(decisions);
+    tsr_arena_free(&arena);
+    if (status == TSR_OK)
+        *planned = made;
+    else
+        free(made);
+    return status;
+}
+
+/* Nobody reads weights whose scales are unknown or no numbers. */
+static bool is_unsound(const tsr_survey *s)
+{
+    if (s->issues.omitted > 0)
+        return true;
+    for (size_t i = 0; i < s->issues.count; i++) {
+        const tsr_issue *const f = &s->issues.items[i];
+        if (f->fatal && strcmp(f->rule, "scale_fmt") != 0)
+            return true;
+    }
+    return false;
+}
+
+static bool all_ok(const tsr_load_table *table)
+{
+    for (size_t i = 0; i < table->n_loaders; i++) {
+        for (size_t k = 0; k < table->n_tp; k++) {
+            if (!table->ok[i][k])
+                return false;
+        }
+    }
+    return true;
+}
+
+/* ---- telling ---- */
+
+static tsr_status write_json(const arguments *a, tsr_text *t, tsr_err *err)
+{
+    tsr_json_end_object(t);
+    tsr_text_append(t, "\n", 1);
+    TSR_TRY(tsr_text_status(t, err));
+    if (strcmp(a->json, "-") != 0)
+        return tsr_write_file(a->json, t->data, t->size, err);
+    fwrite(t->data, 1, t->size, stdout);
+    return TSR_OK;
+}
+
+static bool speaks(const arguments *a)
+{
+    return !a->quiet && (a->json == NULL || strcmp(a->json, "-") != 0);
+}
+
+/* ---- doing ---- */
+
+static tsr_status inspect_checkpoint(const arguments *a, const tsr_checkpoint *c, const tsr_survey *s, bool *short_of,
+                                     tsr_err *err)
+{
+    tsr_load_table table = {.n_loaders = 0};
+    tsr_issues issues = {0};
+    tsr_text text = {0};
+    bool *planned = NULL;
+    tsr_status status = TSR_OK;
+    if (a->can_load != NULL) {
+        TSR_TRY(parse_loaders(a->can_load, &table, err));
+        TSR_TRY(parse_sizes(a->tp, &table, err));
+        TSR_TRY(plan(c, s, &planned, err));
+        const tsr_load_subject subject = {.checkpoint = c,
+                                          .weights = &s->weights,
+                                          .model = &s->model,
+                                          .planned = planned,
+                                          .odd_scale = s->scale_stats.odd,
+                                          .index_metadata = s->has_metadata,
+                                          .unsound = is_unsound(s)};
+        status = tsr_loaders_check(&table, &subject, &issues, err);
+    }
+    *short_of = tsr_issues_any_fatal(&s->issues) || !all_ok(&table);
+    if (status == TSR_OK && speaks(a)) {
+        tsr_print_survey(c, s);
+        tsr_print_issues(&s->issues);
+        if (a->can_load != NULL)
+            tsr_print_loaders(&table, planned == NULL ? "" : " (once quantized)");
+        tsr_print_issues(&issues);
+    }
+    if (status == TSR_OK && a->json != NULL) {
+        tsr_json_begin_object(&text, false);
+        tsr_json_survey(&text, c, s);
+        tsr_json_issues(&text, "findings", &s->issues);
+        if (a->can_load != NULL) {
+            tsr_json_loaders(&text, &table);
+            tsr_json_issues(&text, "load_findings", &issues);
+        }
+        status = write_json(a, &text, err);
+    }
+    tsr_text_free(&text);
+    tsr_issues_free(&issues);
+    free(planned);
+    return status;
+}
+
+static tsr_status inspect_tensor(const arguments *a, const tsr_checkpoint *c, const tsr_survey *s, const char *name,
+                                 tsr_err *err)
+{
+    const tsr_tensor *const t = tsr_checkpoint_find(c, name);
+    if (t == NULL)
+        return tsr_fail(err, TSR_E_FORMAT, "%s: there is no tensor '%s'", c->path, name);
+    const tsr_weight *const paired = tsr_weights_find(&s->weights, c, name);
+    const tsr_weight weight = paired == NULL ? (tsr_weight){.data = t} : *paired;
+    tsr_histogram *const h = malloc(sizeof *h);
+    tsr_text text = {0};
+    tsr_status status = h == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory") : TSR_OK;
+    if (status == TSR_OK)
+        status = tsr_histogram_run(h, c, &weight, err);
+    if (status == TSR_OK && speaks(a))
+        tsr_print_histogram(c, &weight, h);
+    if (status == TSR_OK && a->json != NULL) {
+        tsr_json_begin_object(&text, false);
+        tsr_json_histogram(&text, c, &weight, h);
+        status = write_json(a, &text, err);
+    }
+    tsr_text_free(&text);
+    free(h);
+    return status;
+}
+
+/* "DIR:TENSOR" in two, at the last colon in front of which something exists; *tensor is NULL for a path alone. */
+static void split(char *path, const char **tensor)
+{
+    *tensor = NULL;
+    if (access(path, F_OK) == 0)
+        return;
+    for (char *colon = strrchr(path, ':'); colon != NULL; colon = memrchr(path, ':', (size_t)(colon - path))) {
+        *colon = '\0';
+        if (access(path, F_OK) == 0) {
+            *tensor = colon + 1;
+            return;
+        }
+        *colon = ':';
+    }
+}
+
+static tsr_status inspect(const arguments *a, bool *short_of, tsr_err *err)
+{
+    tsr_checkpoint *checkpoint = NULL;
+    tsr_survey survey;
+    const char *tensor;
+    uint32_t rows, cols;
+    TSR_TRY(tsr_parse_block("--source-block", a->source_block, &rows, &cols, err));
+    char *const path = strdup(a->path);
+    if (path == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory");
+    split(path, &tensor);
+    tsr_status status = TSR_OK;
+    if (tensor != NULL && a->can_load != NULL)
+        status = tsr_fail(err, TSR_E_USAGE, "--can-load asks about a checkpoint, not about one tensor");
+    if (status == TSR_OK)
+        status = tsr_checkpoint_open(&checkpoint, path, a->ignore.items, a->ignore.count, err);
+    if (status == TSR_OK && (status = tsr_survey_run(&survey, checkpoint, rows, cols, err)) == TSR_OK) {
+        status = tensor == NULL ? inspect_checkpoint(a, checkpoint, &survey, short_of, err)
+                                : inspect_tensor(a, checkpoint, &survey, tensor, err);
+        tsr_survey_free(&survey);
+    }
+    tsr_checkpoint_close(checkpoint);
+    free(path);
+    return status;
+}
+
+int tsr_cmd_inspect(int argc, char **argv)
+{
+    arguments a = {.tp = "1,2,4,8,16"};
+    tsr_err err = {{0}};
+    bool short_of = false;
+    tsr_status status = parse(argc, argv, &a, &err);
+    if (status == TSR_OK && !a.help)
+        status = inspect(&a, &short_of, &err);
+    if (status == TSR_OK)
+        return short_of ? CHECK_FELL_SHORT : 0;
+    fprintf(stderr, status == TSR_E_USAGE ? "tessera: %s ('tessera inspect --help')\n" : "tessera: %s\n", err.msg);
+    return tsr_exit_code(status);
+}

@@ -1,0 +1,24 @@
+/* How the issues of `tessera inspect` look: for people, and as JSON. */
+#ifndef TSR_CLI_INSPECT_PRINT_H
+#define TSR_CLI_INSPECT_PRINT_H
+
+#include "formats/issues.h"
+#include "formats/loaders.h"
+#include "formats/text.h"
+#include "verify/histogram.h"
+#include "verify/survey.h"
+
+/* To stdout. */
+void tsr_print_survey(const tsr_checkpoint *checkpoint, const tsr_survey *survey);
+void tsr_print_histogram(const tsr_checkpoint *checkpoint, const tsr_weight *weight, const tsr_histogram *histogram);
+void tsr_print_loaders(const tsr_load_table *table, const char *subject);
+void tsr_print_issues(const tsr_issues *issues);
+
+/* Members of the object that is open in `text`. */
+void tsr_json_survey(tsr_text *text, const tsr_checkpoint *checkpoint, const tsr_survey *survey);
+void tsr_json_histogram(tsr_text *text, const tsr_checkpoint *checkpoint, const tsr_weight *weight,
+                        const tsr_histogram *histogram);
+void tsr_json_loaders(tsr_text *text, const tsr_load_table *table);
+void tsr_json_issues(tsr_text *text, const char *key, const tsr_issues *issues);
+
+#endif

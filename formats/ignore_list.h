@@ -1,0 +1,42 @@
+/* The lists in quantization_config of modules that stay unquantized, and the ways in which loaders read them.
+ *
+ * The same list means different things: one loader wants the exact name of a module, another takes any name that holds
+ * an entry, a third knows regular expressions; and those that run q, k and v (or gate and up) as one layer look for the
+ * members, not for the name of the joined layer. */
+#ifndef TSR_FORMATS_IGNORE_LIST_H
+#define TSR_FORMATS_IGNORE_LIST_H
+
+#include "formats/arena.h"
+#include "formats/json.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef enum tsr_matching {
+    TSR_MATCH_EXACT,     /* the whole name (vLLM, quant_method fp8) */
+    TSR_MATCH_SUBSTRING, /* the entry somewhere in the name, with or without a leading "model." (SGLang) */
+    TSR_MATCH_ENDS,      /* the name begins or ends with the entry (transformers) */
+    TSR_MATCH_REGEX,     /* the whole name, or "re:" and an expression that fits from its start (compressed-tensors) */
+    TSR_MATCH_GLOB,      /* shell patterns (TensorRT-LLM) */
+} tsr_matching;
+
+typedef struct tsr_ignore_list {
+    const char *key; /* the first key that is there: "modules_to_not_convert"; NULL when none is */
+    const char **entries;
+    size_t count;
+    const char *bad; /* an expression that is none; NULL */
+    /* private */
+    void *expressions;
+    tsr_arena arena;
+} tsr_ignore_list;
+
+/* Reads the lists under `keys` (n of them, in order; the first that is there counts) of the object `config`. Entries
+ * that are no strings are left out. False when memory is exhausted. */
+bool tsr_ignore_list_read(tsr_ignore_list *list, tsr_json_text config, const char *const *keys, size_t n);
+
+/* The first entry that covers `module` ("model.layers.0.mlp.down_proj"), or NULL. */
+const char *tsr_ignore_list_find(const tsr_ignore_list *list, tsr_matching matching, const char *module);
+
+void tsr_ignore_list_free(tsr_ignore_list *list);
+
+#endif

@@ -1,0 +1,292 @@
+/* Rules about names, dtypes and configuration: what loaders ask of config.json, and whether the bytes agree. */
+#include "formats/load_query.h"
+
+#include "formats/glob.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define U64(x)       ((unsigned long long)(x))
+#define COUNT(table) (sizeof(table) / sizeof *(table))
+
+enum { MAX_GROUPS = 16 }; /* of one configuration that are looked at */
+
+static void check_method(const tsr_load_query *q)
+{
+    const tsr_weights *const w = q->s->weights;
+    static const char kAdvice[] = "tessera convert --to fp8-block --dialect writes the other form without requantizing";
+    if (q->s->planned != NULL || q->loader == TSR_LOADER_DEEPSEEK)
+        return;
+    if (w->n_scaled > 0 && q->config.data == NULL)
+        tsr_query_note(
+            q, true, NULL, "configuration", "add the quantization_config that belongs to these weights",
+            "%zu weights are e4m3 with scales, and config.json has no quantization_config: they would be taken for "
+            "plain weights",
+            w->n_scaled);
+    if (q->config.data == NULL)
+        return;
+    if (w->n_scaled == 0 && !q->s->unsound)
+        tsr_query_note(q, true, NULL, "configuration", "take quantization_config out of config.json",
+                       "config.json says quant_method '%s', and no weight is quantized",
+                       w->method == NULL ? "" : w->method);
+    if (w->method == NULL)
+        tsr_query_note(q, true, NULL, "configuration", "add \"quant_method\": \"fp8\"",
+                       "quantization_config has no quant_method");
+    else if (strcmp(w->method, "fp8") != 0 &&
+             !(strcmp(w->method, "compressed-tensors") == 0 && q->who->compressed_tensors))
+        tsr_query_note(q, true, NULL, "configuration", kAdvice, "it does not read quant_method '%s'", w->method);
+}
+
+static bool find(const tsr_load_query *q, const char *key, tsr_json_text *value)
+{
+    return tsr_json_find(q->config.data, q->config.size, key, value) && !tsr_json_is(*value, "null");
+}
+
+static void check_fp8_config(const tsr_load_query *q)
+{
+    tsr_json_text value;
+    if (!find(q, "activation_scheme", &value))
+        tsr_query_note(q, true, NULL, "configuration", "add \"activation_scheme\": \"dynamic\"",
+                       "quantization_config has no activation_scheme");
+    else if (q->block && !tsr_json_is(value, "\"dynamic\""))
+        tsr_query_note(q, true, NULL, "configuration", "set \"activation_scheme\": \"dynamic\"",
+                       "activation_scheme is %.*s; blocks need \"dynamic\"", (int)value.size, value.data);
+    if (q->block && !find(q, "weight_block_size", &value))
+        tsr_query_note(q, true, NULL, "configuration", "add \"weight_block_size\": [128, 128]",
+                       "quantization_config has no weight_block_size, without which scales are one a tensor");
+}
+
+/* Every key of an object is one of `known`; the reader's models forbid others. The first that is not is told. */
+static void check_keys(const tsr_load_query *q, tsr_json_text object, const char *where, const char *known)
+{
+    tsr_json_reader r = tsr_json_open("", object.data, object.size);
+    tsr_json_text key;
+    bool more;
+    if (tsr_json_enter_object(&r, NULL) != TSR_OK)
+        return;
+    while (tsr_json_next_member(&r, &key, &more, NULL) == TSR_OK && more && tsr_json_skip(&r, NULL, NULL) == TSR_OK) {
+        char word[64];
+        snprintf(word, sizeof word, " %.*s ", (int)(key.size > 60 ? 60 : key.size), key.data);
+        if (strstr(known, word) != NULL)
+            continue;
+        tsr_query_note(q, true, NULL, "configuration", "take the key out",
+                       "config_groups: %s has the key '%.*s', and its reader forbids keys that it does not know", where,
+                       (int)key.size, key.data);
+        return;
+    }
+}
+
+static void check_group(const tsr_load_query *q, tsr_json_text group)
+{
+    static const char kScheme[] = " targets weights input_activations output_activations format ";
+    static const char kArguments[] = " num_bits type symmetric group_size strategy block_structure dynamic actorder "
+                                     "observer observer_kwargs scale_dtype zp_dtype ";
+    tsr_json_text value;
+    check_keys(q, group, "a group", kScheme);
+    if (!tsr_json_find(group.data, group.size, "weights", &value) || value.data[0] != '{') {
+        tsr_query_note(q, true, NULL, "configuration", NULL, "config_groups: a group without weights");
+        return;
+    }
+    check_keys(q, value, "weights", kArguments);
+    if (q->block && (!tsr_json_find(value.data, value.size, "strategy", &value) || !tsr_json_is(value, "\"block\"")))
+        tsr_query_note(q, true, NULL, "configuration", "set strategy to \"block\"",
+                       "config_groups: the strategy is not \"block\"");
+    const bool inputs = tsr_json_find(group.data, group.size, "input_activations", &value) && value.data[0] == '{';
+    if (inputs)
+        check_keys(q, value, "input_activations", kArguments);
+    if (q->block &&
+        (!inputs || !tsr_json_find(value.data, value.size, "dynamic", &value) || !tsr_json_is(value, "true")))
+        tsr_query_note(q, true, NULL, "configuration", "input_activations of strategy group, group_size 128, dynamic",
+                       "config_groups: blocks need dynamic input_activations");
+}
+
+static void check_compressed_tensors_config(const tsr_load_query *q)
+{
+    tsr_json_text value, group, name;
+    bool more;
+    if (!find(q, "format", &value) ||
+        !(tsr_json_is(value, "\"float-quantized\"") || tsr_json_is(value, "\"naive-quantized\"") ||
+          tsr_json_is(value, "\"mixed-precision\"")))
+        tsr_query_note(q, true, NULL, "configuration", "set \"format\": \"float-quantized\"",
+                       "quantization_config.format is not float-quantized");
+    if (!find(q, "config_groups", &value)) {
+        tsr_query_note(q, true, NULL, "configuration", NULL, "quantization_config has no config_groups");
+        return;
+    }
+    tsr_json_reader r = tsr_json_open("", value.data, value.size);
+    if (tsr_json_enter_object(&r, NULL) != TSR_OK)
+        return;
+    for (size_t n = 0; n < MAX_GROUPS && tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
+                       tsr_json_skip(&r, &group, NULL) == TSR_OK;
+         n++)
+        check_group(q, group);
+}
+
+void tsr_rule_config(const tsr_load_query *q)
+{
+    check_method(q);
+    if (q->config.data == NULL || q->s->weights->n_scaled == 0 || q->s->weights->method == NULL)
+        return;
+    if (q->loader == TSR_LOADER_DEEPSEEK)
+        return;
+    if (tsr_query_compressed_tensors(q) && q->who->compressed_tensors)
+        check_compressed_tensors_config(q);
+    else if (strcmp(q->s->weights->method, "fp8") == 0)
+        check_fp8_config(q);
+}
+
+/* The names and dtypes of scales. */
+void tsr_rule_scales(const tsr_load_query *q)
+{
+    const bool ct = tsr_query_compressed_tensors(q) && q->who->compressed_tensors;
+    for (size_t i = 0; i < q->linears->count; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        if (l->scale == NULL || !tsr_query_reads(q, l))
+            continue;
+        const char *const suffix = ct || l->block_rows == 0 ? "_scale" : "_scale_inv";
+        const size_t n = strlen(l->tensor->name);
+        if (strncmp(l->scale->name, l->tensor->name, n) != 0 || strcmp(l->scale->name + n, suffix) != 0)
+            tsr_query_note(q, true, l->scale->name, "scale name",
+                           "tessera convert --to fp8-block --dialect renames without requantizing",
+                           "it looks for '%s%s'; a scale of another name is not loaded", l->tensor->name, suffix);
+        if (l->scale->dtype == TSR_F8_E8M0 && !(q->who->e8m0 && q->s->weights->ue8m0))
+            tsr_query_note(q, true, l->scale->name, "scale dtype", "store the scales as F32 powers of two",
+                           "the scale is F8_E8M0; it reads F32");
+        if (l->block_rows != 0 && (l->block_rows != 128 || l->block_cols != 128) && q->loader == TSR_LOADER_DEEPSEEK)
+            tsr_query_note(q, true, l->tensor->name, "block size", "tessera convert --to fp8-block --block 128x128",
+                           "blocks are %llux%llu; its kernels have 128x128 built in", U64(l->block_rows),
+                           U64(l->block_cols));
+    }
+    if (q->s->weights->ue8m0 && q->s->odd_scale != NULL && q->who->trusts_ue8m0)
+        tsr_query_note(
+            q, true, q->s->odd_scale->name, "scale_fmt",
+            "drop scale_fmt, or tessera convert --to fp8-block --scale-fmt ue8m0",
+            "config.json says scale_fmt ue8m0, and its scales are no powers of two: refused, cut to their exponent, or "
+            "trapped on Blackwell");
+    if (q->s->weights->ue8m0 && q->loader == TSR_LOADER_TRANSFORMERS && q->s->odd_scale == NULL)
+        tsr_query_note(q, false, NULL, "scale_fmt", "leave scale_fmt out where Blackwell is no target",
+                       "with scale_fmt ue8m0 the newest version makes its scales F8_E8M0 and casts the F32 ones");
+}
+
+void tsr_rule_dtypes(const tsr_load_query *q)
+{
+    for (size_t i = 0; i < q->s->weights->count; i++) {
+        const tsr_tensor *const t = q->s->weights->items[i].data;
+        if (tsr_glob_match("*.e_score_correction_bias", t->name) && t->dtype != TSR_F32)
+            tsr_query_note(q, false, t->name, "router bias", "take it from the original: F32",
+                           "it is %s; rounded from F32 it routes tokens to other experts",
+                           tsr_dtype_name((tsr_dtype)t->dtype));
+    }
+}
+
+static const char *find_entry(const tsr_load_query *q, const char *module)
+{
+    return tsr_ignore_list_find(q->ignored, tsr_query_compressed_tensors(q) ? TSR_MATCH_REGEX : q->who->matching,
+                                module);
+}
+
+/* Members of a joined layer are looked up by their own whole names. */
+static const char *find_member(const tsr_load_query *q, const char *module)
+{
+    return tsr_ignore_list_find(q->ignored, tsr_query_compressed_tensors(q) ? TSR_MATCH_REGEX : TSR_MATCH_EXACT,
+                                module);
+}
+
+/* How else the list could be read so that it covers the layer. */
+static const char *other_way(const tsr_load_query *q, const tsr_linear *l)
+{
+    static const struct {
+        tsr_matching matching;
+        const char *how;
+    } kWays[] = {{TSR_MATCH_SUBSTRING, "as a part of the name"},
+                 {TSR_MATCH_REGEX, "as an expression"},
+                 {TSR_MATCH_GLOB, "as a shell pattern"},
+                 {TSR_MATCH_EXACT, "by the whole name"}};
+    for (size_t i = 0; i < COUNT(kWays); i++) {
+        if (tsr_ignore_list_find(q->ignored, kWays[i].matching, l->module) != NULL)
+            return kWays[i].how;
+    }
+    return NULL;
+}
+
+/* A layer that the list and the bytes disagree on. */
+static void check_listed(const tsr_load_query *q, const tsr_linear *l)
+{
+    const bool fused = l->fused != NULL && q->who->fuses;
+    const char *const entry = fused ? find_member(q, l->module) : find_entry(q, l->module);
+    const char *const key = q->ignored->key == NULL ? "no list" : q->ignored->key;
+    if (l->quantized && entry != NULL)
+        tsr_query_note(q, true, l->module, "ignore list", "take the entry out, or name modules in full",
+                       "it is quantized, and '%s' in %s makes this loader take it for plain", entry, key);
+    if (l->quantized || entry != NULL)
+        return;
+    const char *const how = other_way(q, l);
+    if (how == NULL)
+        tsr_query_note(q, true, l->module, "ignore list",
+                       "list it under modules_to_not_convert (compressed-tensors: ignore)",
+                       "it is %s, and config.json (%s) does not list it: it would be loaded as FP8, without a scale",
+                       tsr_dtype_name((tsr_dtype)l->tensor->dtype), key);
+    else
+        tsr_query_note(q, true, l->module, "ignore list", "name every module in full",
+                       "it is %s, and %s covers it only %s: this loader compares %s",
+                       tsr_dtype_name((tsr_dtype)l->tensor->dtype), key, how,
+                       fused ? "the members of a joined layer by their whole names" : "another way");
+}
+
+static void check_fused(const tsr_load_query *q, const tsr_linear *l)
+{
+    size_t quantized = 0;
+    if (l->fused == NULL || l->members[0] != l || !q->who->fuses)
+        return;
+    for (size_t i = 0; i < l->n_members; i++)
+        quantized += l->members[i]->quantized;
+    if (quantized != 0 && quantized != l->n_members)
+        tsr_query_note(q, true, l->module, "fused group", "quantize all members or none, as tessera quantize does",
+                       "%zu of the %zu members of %s are quantized; it runs them as one layer", quantized, l->n_members,
+                       l->fused->name);
+}
+
+/* An entry that is in no tensor's name: often that of a joined layer, which exists in the loader only. */
+static void check_entries(const tsr_load_query *q)
+{
+    const tsr_tensors *const all = &q->s->checkpoint->tensors;
+    const char *first = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < q->ignored->count; i++) {
+        const char *const entry = q->ignored->entries[i];
+        char name[1200];
+        snprintf(name, sizeof name, "%s.weight", entry);
+        bool found = strncmp(entry, "re:", 3) == 0 || tsr_checkpoint_find(q->s->checkpoint, name) != NULL;
+        for (size_t k = 0; !found && k < all->count; k++)
+            found = strstr(all->items[k].name, entry) != NULL || tsr_glob_match(entry, all->items[k].name);
+        if (!found && n++ == 0)
+            first = entry;
+    }
+    if (n > 0)
+        tsr_query_note(q, false, NULL, "ignore list", "name modules as the tensors are named, without .weight",
+                       "'%s' in %s, and %zu other entries, names nothing that is here; joined layers are looked up by "
+                       "their members",
+                       first, q->ignored->key, n - 1);
+}
+
+void tsr_rule_lists(const tsr_load_query *q)
+{
+    const bool known = q->who->compressed_tensors || !tsr_query_compressed_tensors(q);
+    const bool ask = known && q->who->lists && q->config.data != NULL && q->s->weights->n_scaled > 0;
+    if (ask && q->ignored->bad != NULL)
+        tsr_query_note(q, false, NULL, "ignore list", NULL,
+                       "'re:%s' is no expression that Tessera understands; nothing matched it", q->ignored->bad);
+    if (ask)
+        check_entries(q);
+    for (size_t i = 0; i < q->linears->count; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        if (!tsr_query_reads(q, l))
+            continue;
+        if (ask)
+            check_listed(q, l);
+        check_fused(q, l);
+        if (l->matrices > 1 && l->quantized && !q->who->stacks)
+            tsr_query_note(q, true, l->tensor->name, "stacked experts", "keep one tensor an expert on disk",
+                           "it reads experts one by one, not stacked %llu deep", U64(l->matrices));
+    }
+}
