@@ -1,6 +1,7 @@
 /* tessera convert: its targets and their options. */
 #include "cli/commands.h"
 #include "cli/job.h"
+#include "convert/archive_plan.h"
 #include "convert/cast_plan.h"
 #include "convert/deepseek_mp_plan.h"
 #include "convert/mla_plan.h"
@@ -21,6 +22,8 @@ typedef struct arguments {
     uint64_t mp, tp;
     bool keep_mtp, merge, fold, drop_kv_b;
     int consumer, weights;
+    uint64_t level;
+    bool shuffle;
 } arguments;
 
 /* What is open while a conversion runs. */
@@ -41,7 +44,10 @@ static const char kHelp[] =
     "              --dialect, --against)\n"
     "  tp          a directory for each tensor-parallel rank, cut as loaders cut (--tp); --merge joins them again\n"
     "  deepseek-mp what DeepSeek's own inference code reads (--mp, --keep-mtp)\n"
-    "  mla-absorbed  kv_b_proj split per head, as an engine holds it (--consumer, --weights, --fold, --drop-kv-b)\n\n"
+    "  mla-absorbed  kv_b_proj split per head, as an engine holds it (--consumer, --weights, --fold, --drop-kv-b)\n"
+    "  archive     each shard to NAME.safetensors.zst, which Tessera reads as it is and 'zstd -d' restores (--level);\n"
+    "              smaller with --shuffle, but then only the next target restores it\n"
+    "  safetensors archives back to the very files they were made from\n\n"
     "Examples:\n"
     "  tessera convert DeepSeek-V3 -o DeepSeek-V3-BF16 --to bf16\n"
     "  tessera convert DeepSeek-V3 -o DeepSeek-V3-UE8M0 --to fp8-block --scale-fmt ue8m0 --against DeepSeek-V3-BF16\n"
@@ -107,6 +113,22 @@ static tsr_status plan_mla(const tsr_job *job, const arguments *a, const inputs 
     return tsr_mla_plan(plan, in->sources, &options, err);
 }
 
+static tsr_status plan_archive(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err)
+{
+    (void)job;
+    if (a->level < 1 || a->level > 19)
+        return tsr_fail(err, TSR_E_USAGE, "--level: 1 to 19");
+    const tsr_archive_options options = {.level = (int)a->level, .shuffle = a->shuffle};
+    return tsr_archive_plan(plan, in->sources, &options, err);
+}
+
+static tsr_status plan_safetensors(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan,
+                                   tsr_err *err)
+{
+    (void)job, (void)a;
+    return tsr_unarchive_plan(plan, in->sources, err);
+}
+
 /* In the order of --to's words. `options` are those that mean something here, apart from the shared ones. */
 static const struct target {
     const char *name, *options;
@@ -117,6 +139,8 @@ static const struct target {
     {"tp", "--tp", plan_tp},
     {"deepseek-mp", "--mp --keep-mtp", plan_deepseek_mp},
     {"mla-absorbed", "--consumer --weights --fold --drop-kv-b", plan_mla},
+    {"archive", "--level --shuffle", plan_archive},
+    {"safetensors", "", plan_safetensors},
 };
 
 /* ---- options ---- */
@@ -136,7 +160,8 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
 {
     tsr_option options[64] = {
         {"-o", TSR_OPT_TEXT, &job->dst, "DST", "the output directory; made if need be"},
-        {"--to", TSR_OPT_CHOICE, &a->to, "bf16|fp8-block|tp|deepseek-mp|mla-absorbed", "the target: see above"},
+        {"--to", TSR_OPT_CHOICE, &a->to, "bf16|fp8-block|tp|deepseek-mp|mla-absorbed|archive|safetensors",
+         "the target: see above"},
         {"--merge", TSR_OPT_FLAG, &a->merge, NULL,
          "instead of --to: join SRC/rank-0, rank-1, ... as --to tp left them"},
         {"--dtype", TSR_OPT_CHOICE, &a->dtype, "bf16|f16|f32",
@@ -159,8 +184,10 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
          "of the parts: dequantized; codes kept; made anew with one scale, or one a head (bf16)"},
         {"--fold", TSR_OPT_FLAG, &a->fold, NULL, "fold the parts into q_b_proj and o_proj (mla-absorbed)"},
         {"--drop-kv-b", TSR_OPT_FLAG, &a->drop_kv_b, NULL, "leave kv_b_proj out (mla-absorbed)"},
+        {"--level", TSR_OPT_COUNT, &a->level, "N", "of zstd, 1 to 19 (3): higher is smaller and slower"},
+        {"--shuffle", TSR_OPT_FLAG, &a->shuffle, NULL, "the bytes of floating-point elements in planes"},
     };
-    enum { OWN = 17, SHARED_OWN = 3 };
+    enum { OWN = 19, SHARED_OWN = 3 };
     size_t n;
     uint64_t given;
     tsr_job_options(job, options + OWN);
@@ -232,7 +259,7 @@ static tsr_status convert(const tsr_job *job, const arguments *a, tsr_err *err)
 int tsr_cmd_convert(int argc, char **argv)
 {
     tsr_job job = tsr_job_defaults("convert");
-    arguments a = {.to = -1, .scale_fmt = -1, .dialect = -1, .consumer = -1};
+    arguments a = {.to = -1, .scale_fmt = -1, .dialect = -1, .consumer = -1, .level = 3};
     tsr_err err = {{0}};
     tsr_status status = parse(argc, argv, &job, &a, &err);
     if (status == TSR_OK && !job.help)

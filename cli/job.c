@@ -118,6 +118,16 @@ static bool json_on_stdout(const tsr_job *job)
     return job->json != NULL && strcmp(job->json, "-") == 0;
 }
 
+/* Whether bytes_out is a bound. */
+static bool is_bounded(const tsr_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_files; i++) {
+        if (plan->files[i].appended)
+            return true;
+    }
+    return false;
+}
+
 static void print_sums(const tsr_plan *plan)
 {
     char in[32], written[32];
@@ -125,8 +135,8 @@ static void print_sums(const tsr_plan *plan)
     printf("%zu tensors: ", plan->n_notes);
     for (size_t i = 0; i < t.n; i++)
         printf("%s%s %llu", i == 0 ? "" : ", ", t.action[i], U64(t.count[i]));
-    printf("; %zu files, %s in, %s out\n", plan->n_files, tsr_bytes_text((double)plan->bytes_in, in),
-           tsr_bytes_text((double)plan->bytes_out, written));
+    printf("; %zu files, %s in, %s%s out\n", plan->n_files, tsr_bytes_text((double)plan->bytes_in, in),
+           is_bounded(plan) ? "at most " : "", tsr_bytes_text((double)plan->bytes_out, written));
 }
 
 static void print_plan(const tsr_job *job, const tsr_plan *plan)
@@ -138,7 +148,8 @@ static void print_plan(const tsr_job *job, const tsr_plan *plan)
                tsr_shape_text(n->source, shape, sizeof shape), n->source->name, n->reason);
     }
     for (size_t i = 0; i < plan->n_files; i++)
-        printf("write      %s, %llu bytes\n", plan->files[i].name, U64(plan->files[i].bytes));
+        printf("write      %s, %s%llu bytes\n", plan->files[i].name, plan->files[i].appended ? "at most " : "",
+               U64(plan->files[i].bytes));
     for (size_t i = 0; i < plan->n_texts; i++)
         printf("write      %s, %zu bytes\n", plan->texts[i].name, plan->texts[i].size);
     print_sums(plan);
@@ -231,7 +242,9 @@ static void print_summary(const tsr_job *job, const tsr_plan *plan, const tsr_en
         printf("resumed: %llu finished files verified and kept\n", U64(result->files_resumed));
     if (plan->sources[0]->config == NULL)
         printf("no config.json beside a single file: loaders need one that says what the file holds\n");
-    if (plan->report != NULL)
+    if (plan->advice != NULL)
+        printf("next: %s\n", plan->advice);
+    else if (plan->report != NULL)
         printf("next: load %s, or read %s/" TSR_REPORT_NAME "\n", job->dst, job->dst);
     else
         printf("next: load %s, or compare: tessera diff %s %s\n", job->dst, job->src, job->dst);

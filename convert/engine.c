@@ -26,6 +26,9 @@ typedef struct step_state {
     uint64_t units, left;
     tsr_quant_stats *partials;   /* [units]: added in order when all are there, whoever made them */
     void *held[TSR_MAX_OUTPUTS]; /* whole output tensors, for the bits set in step->held */
+    /* Of an appended file: the unit whose turn it is, and the XXH3-64 of what stands in the file so far. */
+    uint64_t turn;
+    XXH3_state_t *stream;
 } step_state;
 
 typedef enum file_phase { FILE_WAITING, FILE_OPEN, FILE_WHOLE, FILE_DONE } file_phase;
@@ -34,8 +37,11 @@ typedef struct file_state {
     file_phase phase;
     int fd;
     size_t steps_left;
-    uint64_t digest; /* sum over all runs of bytes of XXH3-64(run, seed = its offset): any order gives the same */
-    bool mine;       /* takes part in the present phase */
+    /* Sum over all runs of bytes of XXH3-64(run, seed = its offset): any order gives the same. Of an appended file,
+     * where a rerun does not know the runs: XXH3-64 of it all. */
+    uint64_t digest;
+    uint64_t end; /* of an appended file, so far */
+    bool mine;    /* takes part in the present phase */
 } file_state;
 
 typedef struct run {
@@ -148,6 +154,66 @@ static tsr_status transfer_header(run *r, size_t file, uint64_t *digest, tsr_err
     return status;
 }
 
+/* ---- appended files ---- */
+
+static bool is_appended(const run *r, const tsr_step *step)
+{
+    return r->plan->files[step->file].appended;
+}
+
+/* Writes what a unit made behind what all earlier units made. Units are taken in order, so those before this one are
+ * done or under way, and waiting for them ends. The held outputs come last, as if they were one more unit each. */
+static tsr_status append(run *r, size_t index, uint64_t unit, const void *data, uint64_t size, tsr_err *err)
+{
+    step_state *const s = r->steps[index];
+    const size_t file = r->plan->steps[index].file;
+    pthread_mutex_lock(&r->lock);
+    while (s->turn != unit && r->status == TSR_OK)
+        pthread_cond_wait(&r->changed, &r->lock);
+    const tsr_status status = r->status;
+    if (status != TSR_OK)
+        *err = r->err;
+    const uint64_t offset = r->files[file].end;
+    r->files[file].end += status == TSR_OK ? size : 0;
+    pthread_mutex_unlock(&r->lock);
+    if (status != TSR_OK)
+        return status;
+    XXH3_64bits_update(s->stream, data, size);
+    pthread_mutex_lock(&r->lock);
+    s->turn++;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+    const int fd = r->files[file].fd;
+    TSR_TRY(tsr_write_at(fd, r->plan->files[file].name, data, size, offset, err));
+    /* As in transfer(), but many of these may be tiny: whenever another TSR_UNIT_BYTES are full. */
+    const uint64_t from = offset - offset % TSR_UNIT_BYTES, to = offset + size - (offset + size) % TSR_UNIT_BYTES;
+    if (to > from)
+        (void)sync_file_range(fd, (off_t)from, (off_t)(to - from), SYNC_FILE_RANGE_WRITE);
+    return TSR_OK;
+}
+
+/* The digest of an appended file that is there, read in pieces of at most `capacity`. */
+static tsr_status digest_appended(run *r, size_t index, void *memory, size_t capacity, uint64_t *digest, tsr_err *err)
+{
+    const size_t file = r->plan->steps[index].file;
+    const int fd = r->files[file].fd;
+    const char *const name = r->plan->files[file].name;
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return tsr_fail_errno(err, "%s: cannot look at it", name);
+    const uint64_t size = (uint64_t)st.st_size;
+    for (uint64_t at = 0; at < size; at += capacity) {
+        const size_t n = (size_t)tsr_min_u64(capacity, size - at);
+        TSR_TRY(tsr_read_at(fd, name, memory, n, at, err));
+        XXH3_64bits_update(r->steps[index]->stream, memory, n);
+    }
+    pthread_mutex_lock(&r->lock);
+    r->bytes_read += size;
+    pthread_mutex_unlock(&r->lock);
+    *digest = XXH3_64bits_digest(r->steps[index]->stream);
+    return TSR_OK;
+}
+
 /* ---- taking and finishing units ---- */
 
 static tsr_status make_parent(const char *path, tsr_err *err)
@@ -182,7 +248,8 @@ static tsr_status begin_step(run *r, size_t index, tsr_err *err)
     r->steps[index] = s;
     if (s == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", step->in[0]->name);
-    s->units = s->left = step->op->units(step);
+    /* An appended file is verified in one go. */
+    s->units = s->left = r->verifying && is_appended(r, step) ? 1 : step->op->units(step);
     s->partials = r->verifying ? NULL : calloc(s->units + 1, sizeof *s->partials);
     bool ok = r->verifying || s->partials != NULL;
     for (unsigned i = 0; i < step->n_out; i++) {
@@ -190,6 +257,12 @@ static tsr_status begin_step(run *r, size_t index, tsr_err *err)
             s->held[i] = calloc(step->out[i]->bytes + 1, 1);
             ok = ok && s->held[i] != NULL;
         }
+    }
+    if (is_appended(r, step)) {
+        s->stream = XXH3_createState();
+        ok = ok && s->stream != NULL;
+        if (ok)
+            (void)XXH3_64bits_reset(s->stream);
     }
     return ok ? TSR_OK : tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", step->in[0]->name);
 }
@@ -201,6 +274,7 @@ static void free_step(run *r, size_t index)
         return;
     for (unsigned i = 0; i < TSR_MAX_OUTPUTS; i++)
         free(s->held[i]);
+    (void)XXH3_freeState(s->stream);
     free(s->partials);
     free(s);
     r->steps[index] = NULL;
@@ -259,20 +333,28 @@ static bool take_unit(run *r, size_t *index, uint64_t *unit)
     return taken;
 }
 
-/* All units are done: sum up, let the operation finish, write what was held. */
+/* All units are done: write what was held, sum up, let the operation finish. */
 static tsr_status end_step(run *r, size_t index, uint64_t *digest, tsr_err *err)
 {
     const tsr_step *const step = &r->plan->steps[index];
     step_state *const s = r->steps[index];
+    const bool appended = is_appended(r, step);
+    if (r->verifying && appended)
+        return TSR_OK;
+    if (!r->verifying && step->op->seal != NULL)
+        step->op->seal(step, s->held);
     for (unsigned i = 0; i < step->n_out; i++) {
         if (!is_held(step, i) || step->out[i]->bytes == 0)
             continue;
         const uint64_t bytes = step->out[i]->bytes;
         const tsr_window all = {.rows = 1, .row_bytes = bytes, .pitch = bytes};
-        TSR_TRY(transfer_window(r, step->out[i], &all, s->held[i], digest, err));
+        TSR_TRY(appended ? append(r, index, s->turn, s->held[i], bytes, err)
+                         : transfer_window(r, step->out[i], &all, s->held[i], digest, err));
     }
     if (r->verifying)
         return TSR_OK;
+    if (appended)
+        *digest = XXH3_64bits_digest(s->stream);
     tsr_quant_stats *const row = &r->rows[index];
     *row = (tsr_quant_stats){0};
     for (uint64_t u = 0; u < s->units; u++)
@@ -315,8 +397,10 @@ static tsr_status do_unit(run *r, size_t index, uint64_t unit, char *memory, tsr
 {
     const tsr_step *const step = &r->plan->steps[index];
     step_state *const s = r->steps[index];
-    uint64_t in = 0, out = 0, digest = 0;
+    const bool appended = is_appended(r, step);
+    uint64_t in = 0, out = 0, digest = 0, made = 0;
     tsr_unit u = tsr_step_unit(step, unit);
+    u.appended = &made;
     place_buffers(step, s, &u, memory);
     prefetch(r, step, s, unit);
     if (!r->verifying) {
@@ -330,7 +414,12 @@ static tsr_status do_unit(run *r, size_t index, uint64_t unit, char *memory, tsr
         if (status != TSR_OK)
             return tsr_prepend(err, status, "%s", r->plan->sources[t->source]->files[t->file].path);
     }
-    for (unsigned i = 0; i < step->n_out; i++) {
+    if (appended) {
+        TSR_TRY(r->verifying ? digest_appended(r, index, memory, r->unit_bytes, &digest, err)
+                             : append(r, index, unit, u.out_data[0], made, err));
+        out = made;
+    }
+    for (unsigned i = 0; i < step->n_out && !appended; i++) {
         if (!is_held(step, i)) {
             TSR_TRY(transfer_window(r, step->out[i], &u.out[i], u.out_data[i], &digest, err));
             out += tsr_window_bytes(&u.out[i]);
@@ -387,9 +476,10 @@ static tsr_status commit(run *r, size_t file, tsr_err *err)
         struct stat st;
         out_path(r, file, true, from);
         out_path(r, file, false, to);
-        if (fstat(f->fd, &st) != 0 || (uint64_t)st.st_size != r->plan->files[file].bytes)
-            status = tsr_fail(err, TSR_E_IO, "%s: %llu bytes were planned, but the file has %llu", from,
-                              U64(r->plan->files[file].bytes), U64(st.st_size));
+        const uint64_t bytes = r->plan->files[file].appended ? f->end : r->plan->files[file].bytes;
+        if (fstat(f->fd, &st) != 0 || (uint64_t)st.st_size != bytes)
+            status = tsr_fail(err, TSR_E_IO, "%s: %llu bytes were planned, but the file has %llu", from, U64(bytes),
+                              U64(st.st_size));
         if (status == TSR_OK)
             status = tsr_commit_file(f->fd, from, to, err);
         if (status == TSR_OK)
@@ -516,8 +606,9 @@ static void drop_missing(run *r)
     for (size_t i = 0; i < r->plan->n_files; i++) {
         char path[PATH_MAX];
         struct stat st;
+        const tsr_out_file *const f = &r->plan->files[i];
         if (r->journal.finished[i] &&
-            (stat(out_path(r, i, false, path), &st) != 0 || (uint64_t)st.st_size != r->plan->files[i].bytes))
+            (stat(out_path(r, i, false, path), &st) != 0 || (!f->appended && (uint64_t)st.st_size != f->bytes)))
             r->journal.finished[i] = false;
     }
 }
@@ -593,13 +684,8 @@ static tsr_status choose_threads(run *r, tsr_err *err)
                         "--memory %llu is too little for this job: it needs %llu (%.1f MiB) with one "
                         "thread",
                         U64(r->options->memory), U64(need), (double)need / 1048576);
-    for (size_t s = 0; s < r->plan->n_steps; s++) {
-        const tsr_step *const step = &r->plan->steps[s];
-        if (step->op->units(step) == 0)
-            continue;
-        const tsr_unit u = tsr_step_unit(step, 0);
-        r->unit_bytes = tsr_max_u64(r->unit_bytes, tsr_unit_bytes(step, &u));
-    }
+    for (size_t s = 0; s < r->plan->n_steps; s++)
+        r->unit_bytes = tsr_max_u64(r->unit_bytes, tsr_step_unit_bytes(&r->plan->steps[s]));
     return TSR_OK;
 }
 

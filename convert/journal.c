@@ -181,6 +181,12 @@ static tsr_status check_empty(const char *dst, tsr_err *err)
     return status;
 }
 
+static bool ends_with(const char *text, const char *suffix)
+{
+    const size_t n = strlen(text), m = strlen(suffix);
+    return n >= m && strcmp(text + n - m, suffix) == 0;
+}
+
 /* With --force, a foreign model's weights beside ours would be taken for part of it. Those that the old journal (which
  * may be empty) names are ours. */
 static tsr_status check_no_stray_weights(const tsr_plan *plan, const char *dst, const char *old, size_t old_size,
@@ -192,12 +198,13 @@ static tsr_status check_no_stray_weights(const tsr_plan *plan, const char *dst, 
     tsr_status status = TSR_OK;
     const struct dirent *entry;
     while (status == TSR_OK && (entry = readdir(dir)) != NULL) {
-        const char *const dot = strrchr(entry->d_name, '.');
-        if (dot != NULL && strcmp(dot, ".safetensors") == 0 && !is_output(plan, old, old_size, entry->d_name))
+        const char *const name = entry->d_name;
+        if ((ends_with(name, ".safetensors") || ends_with(name, ".safetensors" TSR_ARCHIVE_SUFFIX)) &&
+            !is_output(plan, old, old_size, name))
             status = tsr_fail(err, TSR_E_EXISTS,
                               "%s/%s: weights that this job does not write; loaders would take them for part of the "
                               "model: move them away first",
-                              dst, entry->d_name);
+                              dst, name);
     }
     closedir(dir);
     return status;

@@ -245,6 +245,15 @@ tsr_status tsr_plan_file_as(tsr_plan *plan, const char *name, const char *header
     return status;
 }
 
+tsr_status tsr_plan_raw_file(tsr_plan *plan, const char *name, bool appended, tsr_err *err)
+{
+    const size_t first = first_open_step(plan);
+    const tsr_out_file file = {
+        .name = name, .raw = true, .appended = appended, .first_step = first, .n_steps = plan->n_steps - first};
+    TSR_TRY(add_file(plan, &file, err));
+    return lay_out(plan, plan->n_files - 1, err);
+}
+
 tsr_status tsr_plan_pack(tsr_plan *plan, const char *folder, uint64_t max_bytes, tsr_err *err)
 {
     const size_t first_file = plan->n_files;
@@ -281,10 +290,8 @@ tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *g
         const char *const name = tsr_arena_printf(&plan->arena, "%s%s", folder, side.name);
         if (in == NULL || name == NULL)
             return out_of_memory(err);
-        TSR_TRY(
-            add_file(plan, &(tsr_out_file){.name = name, .raw = true, .first_step = plan->n_steps, .n_steps = 1}, err));
         TSR_TRY(tsr_plan_copy(plan, in, name, err));
-        TSR_TRY(lay_out(plan, plan->n_files - 1, err));
+        TSR_TRY(tsr_plan_raw_file(plan, name, false, err));
     }
     return TSR_OK;
 }
@@ -442,13 +449,16 @@ uint64_t tsr_step_input(const tsr_step *step)
     return bytes;
 }
 
-uint64_t tsr_unit_bytes(const tsr_step *step, const tsr_unit *unit)
+uint64_t tsr_step_unit_bytes(const tsr_step *step)
 {
+    if (step->op->units(step) == 0)
+        return 0;
+    const tsr_unit unit = tsr_step_unit(step, step->op->largest == NULL ? 0 : step->op->largest(step));
     uint64_t bytes = step->op->scratch_bytes == NULL ? 0 : step->op->scratch_bytes(step);
     for (unsigned i = 0; i < TSR_MAX_INPUTS; i++)
-        bytes += tsr_round_up(tsr_window_bytes(&unit->in[i]), 64);
+        bytes += tsr_round_up(tsr_window_bytes(&unit.in[i]), 64);
     for (unsigned i = 0; i < step->n_out; i++)
-        bytes += (step->held >> i & 1) != 0 ? 0 : tsr_round_up(tsr_window_bytes(&unit->out[i]), 64);
+        bytes += (step->held >> i & 1) != 0 ? 0 : tsr_round_up(tsr_window_bytes(&unit.out[i]), 64);
     return bytes;
 }
 
@@ -457,12 +467,8 @@ uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads)
     uint64_t unit = 0, held = 0;
     for (size_t s = 0; s < plan->n_steps; s++) {
         const tsr_step *const step = &plan->steps[s];
-        const uint64_t units = step->op->units(step);
-        if (units > 0) {
-            const tsr_unit u = tsr_step_unit(step, 0); /* the first unit is the largest */
-            unit = tsr_max_u64(unit, tsr_unit_bytes(step, &u));
-        }
-        uint64_t kept = units * sizeof(tsr_quant_stats);
+        unit = tsr_max_u64(unit, tsr_step_unit_bytes(step));
+        uint64_t kept = step->op->units(step) * sizeof(tsr_quant_stats);
         for (unsigned i = 0; i < step->n_out; i++)
             kept += (step->held >> i & 1) != 0 ? step->out[i]->bytes : 0;
         held = tsr_max_u64(held, kept);

@@ -46,6 +46,7 @@ typedef struct tsr_unit {
     void *in_data[TSR_MAX_INPUTS];
     void *out_data[TSR_MAX_OUTPUTS]; /* held outputs: the whole tensor, shared by all units of the step */
     void *scratch;                   /* op->scratch_bytes */
+    uint64_t *appended; /* in an appended file: to be set by run, how many bytes of out_data[0] are to be written */
 } tsr_unit;
 
 typedef struct tsr_op {
@@ -54,10 +55,13 @@ typedef struct tsr_op {
     uint64_t (*units)(const struct tsr_step *step);
     void (*windows)(const struct tsr_step *step, uint64_t unit, tsr_unit *u);
     uint64_t (*scratch_bytes)(const struct tsr_step *step); /* NULL: none */
+    uint64_t (*largest)(const struct tsr_step *step);       /* the unit that takes most memory; NULL: the first */
     /* The arithmetic of one unit; adds what it cost to *stats. Thread-safe. */
     tsr_status (*run)(const struct tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                       tsr_quant_stats *stats, tsr_err *err);
-    /* After the last unit, with the held outputs complete; NULL: nothing to do. */
+    /* After the last unit, before the held outputs are written: the last changes to them; NULL: none. */
+    void (*seal)(const struct tsr_step *step, void *const *held);
+    /* After that, with the held outputs, which are no longer needed; NULL: nothing to do. */
     tsr_status (*finish)(const struct tsr_step *step, void *const *held, tsr_quant_stats *stats, tsr_err *err);
     tsr_stats_of stats_of; /* the step appears in the report, unless NONE */
 } tsr_op;
@@ -74,11 +78,15 @@ typedef struct tsr_step {
 } tsr_step;
 
 typedef struct tsr_out_file {
-    const char *name;      /* relative to the destination */
-    bool raw;              /* a plain copy: no safetensors header */
+    const char *name; /* relative to the destination */
+    bool raw;         /* only what its steps make: no safetensors header */
+    /* Raw, of one step, whose size is not known before: what units make of out[0] stands one behind the other, in
+     * their order, without gaps; then the held outputs. Offsets in windows mean nothing, sizes are the most there can
+     * be. */
+    bool appended;
     const char *header;    /* header_bytes to be written as they are; NULL: to be made from the tensors */
     uint64_t header_bytes; /* 0 when raw */
-    uint64_t bytes;        /* of the whole file */
+    uint64_t bytes;        /* of the whole file; at most, when appended */
     size_t first_step;     /* its steps follow one another */
     size_t n_steps;
     tsr_tensor **tensors; /* in the order of their bytes */
@@ -112,8 +120,9 @@ typedef struct tsr_plan {
     tsr_plan_text *texts;
     size_t n_texts, texts_capacity;
     uint64_t bytes_in;  /* to be read */
-    uint64_t bytes_out; /* all files, headers included */
+    uint64_t bytes_out; /* all files, headers included; at most, when one of them is appended */
     uint64_t fingerprint;
+    const char *advice; /* what to do with the result, instead of loading it; NULL: load it */
     /* Writes the report about rows[n_steps]; NULL: the job has none. */
     void (*report)(const struct tsr_plan *plan, const tsr_quant_stats *rows, tsr_text *out);
     tsr_arena arena; /* names, tensors, parameters, texts: all that the plan points to */
@@ -148,6 +157,9 @@ tsr_status tsr_plan_file(tsr_plan *plan, const char *name, tsr_err *err) TSR_WAR
 tsr_status tsr_plan_file_as(tsr_plan *plan, const char *name, const char *header, size_t header_bytes,
                             tsr_err *err) TSR_WARN_UNUSED;
 
+/* Puts all steps that have no file yet into one raw file, `name` (borrowed). */
+tsr_status tsr_plan_raw_file(tsr_plan *plan, const char *name, bool appended, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Distributes all steps that have no file yet over files of at most `max_bytes` of tensor data (a larger tensor has one
  * to itself), in order, named model.safetensors or model-00001-of-0000N.safetensors; each laid out as by tsr_plan_file.
  * `folder` is "" or ends in a slash, here and below. */
@@ -178,8 +190,8 @@ tsr_unit tsr_step_unit(const tsr_step *step, uint64_t unit);
 /* Bytes that the step reads, all units together. */
 uint64_t tsr_step_input(const tsr_step *step);
 
-/* The most memory that one unit needs: inputs, outputs that are not held, scratch. */
-uint64_t tsr_unit_bytes(const tsr_step *step, const tsr_unit *unit);
+/* The most memory that one unit of the step needs: inputs, outputs that are not held, scratch. */
+uint64_t tsr_step_unit_bytes(const tsr_step *step);
 
 /* Frees what the plan holds; not the sources. */
 void tsr_plan_free(tsr_plan *plan);

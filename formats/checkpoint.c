@@ -19,8 +19,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SUFFIX       ".safetensors"
-#define INDEX_SUFFIX ".safetensors.index.json"
+#define SUFFIX        ".safetensors"
+#define INDEX_SUFFIX  ".safetensors.index.json"
+#define PACKED_SUFFIX SUFFIX TSR_ARCHIVE_SUFFIX
 
 enum { MAX_TREE_DEPTH = 8 };
 static const uint64_t kMaxIndexBytes = 256u << 20, kMaxConfigBytes = 16u << 20;
@@ -145,6 +146,26 @@ static tsr_status check_inside(const char *dir, const char *path, tsr_err *err)
     return tsr_fail(err, TSR_E_FORMAT, "%s: a link that leaves the checkpoint's directory, to %s", path, real);
 }
 
+static tsr_input input_of(const tsr_file *f)
+{
+    return (tsr_input){.fd = f->fd, .path = f->path, .size = f->size, .archive = f->archive};
+}
+
+/* Makes of a file that is open the plain file that it holds, if it is an archive. */
+static tsr_status unwrap(tsr_checkpoint *c, tsr_file *f, tsr_err *err)
+{
+    if (!ends_with(f->name, PACKED_SUFFIX))
+        return TSR_OK;
+    if (c->cache == NULL)
+        c->cache = tsr_archive_cache_new();
+    f->name = tsr_arena_dup(&c->arena, f->name, strlen(f->name) - strlen(TSR_ARCHIVE_SUFFIX));
+    if (c->cache == NULL || f->name == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", f->path);
+    TSR_TRY(tsr_archive_open(&f->archive, f->fd, f->path, f->size, c->cache, err));
+    f->size = tsr_archive_size(f->archive);
+    return TSR_OK;
+}
+
 static tsr_status describe(tsr_checkpoint *c, const char *name, tsr_file *file, tsr_err *err)
 {
     *file = (tsr_file){.fd = -1, .name = tsr_arena_dup(&c->arena, name, strlen(name))};
@@ -159,8 +180,8 @@ static tsr_status read_headers(tsr_checkpoint *c, tsr_err *err)
 {
     for (size_t i = 0; i < c->n_files; i++) {
         tsr_file *const f = &c->files[i];
-        TSR_TRY(
-            tsr_safetensors_read(f->fd, f->path, f->size, (uint32_t)i, &c->arena, &c->tensors, &f->header_hash, err));
+        const tsr_input in = input_of(f);
+        TSR_TRY(tsr_safetensors_read(&in, (uint32_t)i, &c->arena, &c->tensors, &f->header_hash, err));
     }
     return TSR_OK;
 }
@@ -319,7 +340,7 @@ static bool is_top(const char *name)
 
 static bool is_shard(const char *name)
 {
-    return is_top(name) && ends_with(name, SUFFIX);
+    return is_top(name) && (ends_with(name, SUFFIX) || ends_with(name, PACKED_SUFFIX));
 }
 
 static bool is_index(const char *name)
@@ -343,8 +364,15 @@ static tsr_status take_files(tsr_checkpoint *c, const listing *l, const char **i
                                 c->path, *index, name);
             *index = name;
         } else if (is_shard(name)) {
-            TSR_TRY(describe(c, name, &c->files[c->n_files], err));
+            tsr_file *const f = &c->files[c->n_files];
+            TSR_TRY(describe(c, name, f, err));
             c->n_files++;
+            TSR_TRY(unwrap(c, f, err));
+            if (c->n_files > 1 && strcmp(f[-1].name, f->name) == 0)
+                return tsr_fail(err, TSR_E_FORMAT,
+                                "%s: %s and %s are the same file, plain and packed: which one holds? --ignore-file "
+                                "leaves one out",
+                                c->path, f->name, name);
         }
     }
     if (c->n_files == 0)
@@ -395,6 +423,7 @@ static tsr_status open_single(tsr_checkpoint *c, tsr_err *err)
     *c->files = (tsr_file){.fd = -1, .path = c->path, .name = slash == NULL ? c->path : slash + 1};
     TSR_TRY(tsr_open_input(c->path, &c->files->fd, &c->files->size, &c->files->mtime_ns, err));
     c->n_files = 1;
+    TSR_TRY(unwrap(c, c->files, err));
     TSR_TRY(read_headers(c, err));
     return index_names(c, err);
 }
@@ -435,9 +464,11 @@ void tsr_checkpoint_close(tsr_checkpoint *c)
     if (c == NULL)
         return;
     for (size_t i = 0; i < c->n_files + c->n_side_files; i++) {
+        tsr_archive_close(c->files[i].archive);
         if (c->files[i].fd >= 0)
             close(c->files[i].fd);
     }
+    tsr_archive_cache_free(c->cache);
     free(c->by_name);
     tsr_tensors_free(&c->tensors);
     tsr_arena_free(&c->arena);
@@ -447,13 +478,19 @@ void tsr_checkpoint_close(tsr_checkpoint *c)
 tsr_status tsr_checkpoint_read(const tsr_checkpoint *c, const tsr_tensor *tensor, uint64_t offset, void *data,
                                size_t size, tsr_err *err)
 {
-    const tsr_file *const f = &c->files[tensor->file];
-    return tsr_read_at(f->fd, f->path, data, size, tensor->offset + offset, err);
+    const tsr_input in = input_of(&c->files[tensor->file]);
+    const tsr_status status = tsr_input_read(&in, data, size, tensor->offset + offset, err);
+    /* An archive knows frames, not tensors. */
+    return status == TSR_OK || in.archive == NULL ? status : tsr_prepend(err, status, "'%s'", tensor->name);
 }
 
 void tsr_checkpoint_prefetch(const tsr_checkpoint *c, const tsr_tensor *tensor, uint64_t offset, size_t size)
 {
-    (void)posix_fadvise(c->files[tensor->file].fd, (off_t)(tensor->offset + offset), (off_t)size, POSIX_FADV_WILLNEED);
+    const tsr_file *const f = &c->files[tensor->file];
+    if (f->archive != NULL)
+        tsr_archive_prefetch(f->archive, tensor->offset + offset, size);
+    else
+        (void)posix_fadvise(f->fd, (off_t)(tensor->offset + offset), (off_t)size, POSIX_FADV_WILLNEED);
 }
 
 tsr_status tsr_checkpoint_index(const tsr_checkpoint *c, tsr_arena *arena, const char **text, size_t *size,
@@ -493,5 +530,9 @@ tsr_tensor tsr_checkpoint_side_file(const tsr_checkpoint *c, size_t i)
 
 size_t tsr_checkpoint_memory(const tsr_checkpoint *c)
 {
-    return c->arena.bytes + c->tensors.capacity * sizeof *c->tensors.items + (c->by_name_mask + 1) * sizeof *c->by_name;
+    size_t bytes = c->arena.bytes + c->tensors.capacity * sizeof *c->tensors.items +
+                   (c->by_name_mask + 1) * sizeof *c->by_name + tsr_archive_cache_memory(c->cache);
+    for (size_t i = 0; i < c->n_files; i++)
+        bytes += c->files[i].archive == NULL ? 0 : tsr_archive_memory(c->files[i].archive);
+    return bytes;
 }

@@ -1,7 +1,8 @@
 /* A checkpoint to read: a Hugging Face directory, or one .safetensors file.
  *
  * Opening reads every header and cross-checks them with the index; no weight is read. What a checkpoint holds is what
- * its headers say: the index must agree with them, or the checkpoint is refused. */
+ * its headers say: the index must agree with them, or the checkpoint is refused.
+ * X.safetensors.zst (formats/archive.h) is read as the X.safetensors that it holds. */
 #ifndef TSR_FORMATS_CHECKPOINT_H
 #define TSR_FORMATS_CHECKPOINT_H
 
@@ -20,12 +21,13 @@
 #define TSR_REPORT_NAME "quantization_report.json"
 
 typedef struct tsr_file {
-    const char *name; /* relative to the checkpoint's directory */
-    const char *path; /* as given by the user, joined with the name: for messages and for opening */
-    uint64_t size;
+    const char *name; /* relative to the checkpoint's directory; of an archive, the plain file's */
+    const char *path; /* as given by the user, joined with the name on disk: for messages and for opening */
+    uint64_t size;    /* of an archive, the plain file's */
     int64_t mtime_ns;
     uint64_t header_hash; /* XXH3-64 of a safetensors header; 0 for side files */
     int fd;               /* open for reading */
+    tsr_archive *archive; /* NULL: the bytes are the file's own */
 } tsr_file;
 
 typedef struct tsr_checkpoint {
@@ -39,7 +41,8 @@ typedef struct tsr_checkpoint {
     size_t config_size;
     const char *index_path; /* NULL when there is no index */
     /* private */
-    uint32_t *by_name; /* open-addressing hash table: index + 1 into tensors */
+    tsr_archive_cache *cache; /* NULL: no archive */
+    uint32_t *by_name;        /* open-addressing hash table: index + 1 into tensors */
     size_t by_name_mask;
     tsr_arena arena;
 } tsr_checkpoint;
@@ -74,7 +77,7 @@ tsr_status tsr_checkpoint_header(const tsr_checkpoint *checkpoint, size_t file, 
 /* A side file as one U8 tensor of its size, so that it can be read and copied like one. `i` < n_side_files. */
 tsr_tensor tsr_checkpoint_side_file(const tsr_checkpoint *checkpoint, size_t i);
 
-/* Memory held for names and tables, in bytes. */
+/* Memory held for names, tables and unpacked frames of archives, in bytes: what it will be at most. */
 size_t tsr_checkpoint_memory(const tsr_checkpoint *checkpoint);
 
 #endif

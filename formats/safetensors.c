@@ -252,11 +252,13 @@ static tsr_status read_header_text(header_reader *h, uint32_t file, tsr_tensors 
 }
 
 /* A file too short or with an absurd header length is most often not a safetensors file at all: say what it is. */
-static tsr_status check_length(int fd, const char *path, uint64_t size, uint64_t *length, tsr_err *err)
+static tsr_status check_length(const tsr_input *in, uint64_t *length, tsr_err *err)
 {
+    const char *const path = in->path;
+    const uint64_t size = in->size;
     static const char kLfs[] = "version https://git-lfs";
     unsigned char head[24] = {0};
-    TSR_TRY(tsr_read_at(fd, path, head, (size_t)tsr_min_u64(size, sizeof head), 0, err));
+    TSR_TRY(tsr_input_read(in, head, (size_t)tsr_min_u64(size, sizeof head), 0, err));
     if (memcmp(head, kLfs, sizeof kLfs - 1) == 0)
         return tsr_fail(err, TSR_E_FORMAT, "%s: a Git LFS pointer, not the file itself: run 'git lfs pull' there",
                         path);
@@ -291,18 +293,19 @@ tsr_status tsr_safetensors_parse(const char *path, const char *text, size_t leng
     return read_header_text(&h, file, tensors);
 }
 
-tsr_status tsr_safetensors_read(int fd, const char *path, uint64_t size, uint32_t file, tsr_arena *arena,
-                                tsr_tensors *tensors, uint64_t *header_hash, tsr_err *err)
+tsr_status tsr_safetensors_read(const tsr_input *in, uint32_t file, tsr_arena *arena, tsr_tensors *tensors,
+                                uint64_t *header_hash, tsr_err *err)
 {
+    const char *const path = in->path;
     uint64_t length = 0;
-    TSR_TRY(check_length(fd, path, size, &length, err));
+    TSR_TRY(check_length(in, &length, err));
     char *const text = malloc((size_t)length + 1);
     if (text == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory for a header of %llu bytes", path, U64(length));
-    tsr_status status = tsr_read_at(fd, path, text, (size_t)length, 8, err);
+    tsr_status status = tsr_input_read(in, text, (size_t)length, 8, err);
     if (status == TSR_OK) {
         *header_hash = XXH3_64bits(text, (size_t)length);
-        status = tsr_safetensors_parse(path, text, (size_t)length, size - 8 - length, file, arena, tensors, err);
+        status = tsr_safetensors_parse(path, text, (size_t)length, in->size - 8 - length, file, arena, tensors, err);
     }
     free(text);
     return status;

@@ -5,6 +5,7 @@
 #ifndef TSR_FORMATS_SAFETENSORS_H
 #define TSR_FORMATS_SAFETENSORS_H
 
+#include "formats/archive.h"
 #include "formats/arena.h"
 #include "formats/dtype.h"
 #include "formats/status.h"
@@ -44,11 +45,11 @@ uint64_t tsr_tensor_elements(const tsr_tensor *tensor);
 /* "[576, 7168]" into `text` (at least 192 bytes). Returns text. */
 const char *tsr_shape_text(const tsr_tensor *tensor, char *text, size_t size);
 
-/* Reads and checks the header of the open file `fd`, `size` bytes long, and appends its tensors in the order of their
- * bytes, each with `.file = file`. *header_hash is the XXH3-64 of the header. `path` names the file in errors.
+/* Reads and checks the header of `in`, and appends its tensors in the order of their bytes, each with `.file = file`.
+ * *header_hash is the XXH3-64 of the header.
  * TSR_E_FORMAT for every broken rule, with the tensor and the offsets; Git-LFS pointers are named as such. */
-tsr_status tsr_safetensors_read(int fd, const char *path, uint64_t size, uint32_t file, tsr_arena *arena,
-                                tsr_tensors *tensors, uint64_t *header_hash, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_safetensors_read(const tsr_input *in, uint32_t file, tsr_arena *arena, tsr_tensors *tensors,
+                                uint64_t *header_hash, tsr_err *err) TSR_WARN_UNUSED;
 
 /* The same of a header's text (without the 8 length bytes) that lies in memory, in front of `data_bytes` of tensors. */
 tsr_status tsr_safetensors_parse(const char *path, const char *text, size_t length, uint64_t data_bytes, uint32_t file,

@@ -12,6 +12,7 @@ import harness
 Job = collections.namedtuple("Job", "name made command unfit", defaults=[()])
 
 FP8 = "quantize SRC -o DST --max-shard-size 16MB --quiet"
+PACKED = "convert SRC -o DST --to archive --shuffle --level 1 --quiet"
 
 JOBS = [
     Job("quantize f32", None, "quantize SRC -o DST --max-shard-size 16MB"),
@@ -29,6 +30,9 @@ JOBS = [
         "fp8-tensor --drop-kv-b --max-shard-size 16MB", ("many", "giant")),
     Job("convert mla-absorbed, folded", FP8, "convert SRC -o DST --to mla-absorbed --consumer vllm --fold "
         "--max-shard-size 16MB", ("many", "giant")),
+    Job("convert archive", None, "convert SRC -o DST --to archive --shuffle"),
+    Job("convert safetensors", PACKED, "convert SRC -o DST --to safetensors"),
+    Job("quantize an archive", PACKED, "quantize SRC -o DST --max-shard-size 16MB"),
 ]
 
 

@@ -42,7 +42,7 @@ def stage(directory, reference):
         return "before the directory"
     if os.path.exists(os.path.join(directory, "config.json")):
         return "after config.json"
-    shards = [name for name in os.listdir(reference) if name.endswith(".safetensors")]
+    shards = [name for name in os.listdir(reference) if name.endswith((".safetensors", ".safetensors.zst"))]
     finished = sum(os.path.exists(os.path.join(directory, name)) for name in shards)
     return {0: "before the first shard", len(shards): "after the last shard"}.get(finished, "between shards")
 

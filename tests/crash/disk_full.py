@@ -96,11 +96,11 @@ def filled_by_others(checks, tool, job, source, reference, work):
         while process.poll() is None and began - disk.free() < 10 * MIB:
             time.sleep(0.001)
         process.send_signal(signal.SIGSTOP)
-        with open(ballast, "wb") as file:
+        # Unbuffered: a buffer would try its last bytes again when it is closed.
+        with open(ballast, "wb", buffering=0) as file:
             try:
                 while True:
                     file.write(bytes(MIB))
-                    file.flush()
             except OSError:
                 pass
         process.send_signal(signal.SIGCONT)

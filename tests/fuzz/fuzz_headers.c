@@ -19,7 +19,8 @@ static void read_header(const uint8_t *data, size_t size)
     tsr_tensors tensors = {0};
     tsr_err err;
     uint64_t hash;
-    if (tsr_safetensors_read(fd, "fuzz", size, 0, &arena, &tensors, &hash, &err) == TSR_OK) {
+    const tsr_input in = {.fd = fd, .path = "fuzz", .size = size};
+    if (tsr_safetensors_read(&in, 0, &arena, &tensors, &hash, &err) == TSR_OK) {
         uint64_t end = 0;
         for (size_t i = 0; i < tensors.count; i++)
             end = tensors.items[i].offset + tensors.items[i].bytes;
