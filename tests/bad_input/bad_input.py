@@ -14,6 +14,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
 import harness
+import jobs
 
 SHARD = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -25,6 +26,8 @@ EXPERTS = "model.layers.0.mlp.experts.down_proj"
 CONFIG = b'{"model_type": "llama", "hidden_size": 4}\n'
 ONES = struct.pack("<8H", *[0x3F80] * 8)  # a BF16 [2, 4]
 HEADER_LIMIT = 100_000_000
+# Cases whose bytes are whole: what is wrong is a value, or that it was quantized before. Reading them is no mistake.
+READABLE = ("NaN", "negative NaN", "Inf", "-Inf", "quantized")
 
 # files: path below the source directory -> bytes, or a function that makes the file; expect: words of the message
 Case = collections.namedtuple("Case", "name files expect source", defaults=("model",))
@@ -305,12 +308,29 @@ def check_refused(checks, tool, case, single=None):
             checks.check(f"{name}: names {word}", word in stderr, repr(stderr))
         checks.check(f"{name}: no config.json", not os.path.exists(os.path.join(target, "config.json")))
         check_inspected(checks, tool, name, subject, case.expect)
+        check_jobs(checks, tool, name, subject, place)
+
+
+def check_jobs(checks, tool, name, subject, place):
+    """No conversion makes anything of it: refused for what is broken, or for not being what the target needs; only
+    those that move bytes without a look carry a value over as it is."""
+    for number, job in enumerate(jobs.JOBS):
+        target = os.path.join(place, f"job{number}")
+        code, _, stderr = harness.run(tool, jobs.words(job.command, subject, target) + ["--quiet"], timeout=60)
+        what = f"{name}, {job.name}"
+        if code == 0 and name.startswith(READABLE):
+            checks.check(f"{what}: silent", stderr == "", repr(stderr))
+            continue
+        checks.check(f"{what}: exit code", code in (2, 3), f"exit code {code}: {stderr}")
+        checks.check(f"{what}: one line", stderr.startswith("tessera: ") and stderr.count("\n") == 1, repr(stderr))
+        left = [path for path in pathlib.Path(target).rglob("*") if path.suffix in (".safetensors", ".zst", ".json")]
+        checks.check(f"{what}: nothing looks like a model", not left, str(left))
 
 
 def check_inspected(checks, tool, name, subject, expect):
     """What no reader can open is refused by inspect, too; what is only wrong in its values or meaning is looked at."""
     code, _, stderr = harness.run(tool, ["inspect", subject, "--can-load", "all", "--quiet"], timeout=60)
-    if name.startswith(("NaN", "negative NaN", "Inf", "-Inf", "quantized")):
+    if name.startswith(READABLE):
         checks.check(f"{name}: inspected", code in (0, 1) and stderr == "", f"exit code {code}: {stderr}")
         return
     checks.check(f"{name}: inspect's exit code 3", code == 3, f"exit code {code}: {stderr}")
