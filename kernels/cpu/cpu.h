@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/block_fp8.h"
 #include "kernels/cpu/e4m3_decode.h"
+#include "kernels/cpu/interleave.h"
 #include "kernels/cpu/matmul.h"
 
 /* Feature sets, not single features: a set is present only when the CPU has all of it and the OS saves its registers.

@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/block_fp8.h"
 #include "kernels/cpu/e4m3_decode.h"
+#include "kernels/cpu/interleave.h"
 #include "kernels/cpu/matmul.h"
 
 #define TSR_OP(op, type)               type tsr_##op##_ref;

@@ -1,0 +1,40 @@
+/* Int8 and int4 codes <-> the layouts of formats/ft_layout.h, in one pass over memory.
+ *
+ * Codes are two's complement, in one of two orders, row-major:
+ *   NK  [N, K], a checkpoint's [out, in]: column n of the layout is row n here
+ *   KN  [K, N], what FasterTransformer preprocesses
+ * and in one of two sizes: a byte each, or (int4 only) packed, two to a byte, the even element in the low nibble. Of an
+ * int4 code in a byte the upper four bits are ignored on reading and are the sign on writing.
+ *
+ * Bands. A whole matrix need not be in memory: a band of it is laid out as a matrix of its own, and its bytes are
+ * contiguous in the whole, in order:
+ *   T, H, P, CM, *_AFP8   a band of n: a multiple of format->columns of columns, all of K
+ *   R                     a band of k: rows whose weights fill whole words (rows * N * bits % 32 == 0)
+ * Pass the band's own k and n, the codes of its first row or column, and ld of the whole matrix. Memory is bounded by
+ * the least band: for T 2 columns of int8 or 4 of int4. Bands of 64 columns suit the vectors, and packed codes in KN
+ * order want 128; at K = 18432 64 columns are 1.2 MB of int8.
+ *
+ * The calls allocate nothing, keep no state, cannot fail and are thread-safe. Codes and layout must not overlap.
+ * Pointers need no alignment. */
+#ifndef TSR_KERNELS_CPU_INTERLEAVE_H
+#define TSR_KERNELS_CPU_INTERLEAVE_H
+
+#include "formats/ft_layout.h"
+
+typedef enum tsr_code_order { TSR_CODES_NK, TSR_CODES_KN } tsr_code_order;
+
+typedef struct tsr_interleave_args {
+    const tsr_ft_format *format;
+    size_t k, n; /* has passed tsr_ft_format_check; of a band, its own size */
+    tsr_code_order order;
+    bool packed; /* int4 only; the inner size (NK: k, KN: n) is even */
+    size_t ld;   /* bytes from one row of codes to the next: at least its length */
+} tsr_interleave_args;
+
+/* codes -> k * n * bits / 8 bytes. */
+typedef void tsr_interleave_fn(const tsr_interleave_args *args, const uint8_t *codes, uint8_t *out);
+
+/* The inverse: writes every code, and no byte of `codes` between the end of a row and the start of the next. */
+typedef void tsr_deinterleave_fn(const tsr_interleave_args *args, const uint8_t *in, uint8_t *codes);
+
+#endif

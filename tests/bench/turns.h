@@ -1,0 +1,42 @@
+/* For benches: work and memcpy timed turn by turn in one process, so that both see the same machine; the best turn of
+ * each counts, since all that others do on the machine only adds to either. */
+#ifndef TSR_TESTS_BENCH_TURNS_H
+#define TSR_TESTS_BENCH_TURNS_H
+
+#include <string.h>
+#include <time.h>
+
+enum { TURNS = 9 };
+
+static inline double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+typedef void bench_fn(void *arg);
+
+typedef struct bench_result {
+    double gbs, memcpy_gbs; /* bytes read and written, per second */
+} bench_result;
+
+/* `moved`: bytes that the work reads and writes; memcpy moves as many, half of them read, from `from` to `to`. */
+static inline bench_result bench(bench_fn *work, void *arg, size_t moved, void *to, const void *from)
+{
+    double ours = 1e9, theirs = 1e9;
+    work(arg);
+    for (int turn = 0; turn < TURNS; turn++) {
+        double began = now();
+        memcpy(to, from, moved / 2);
+        const double copied = now() - began;
+        began = now();
+        work(arg);
+        const double worked = now() - began;
+        theirs = copied < theirs ? copied : theirs;
+        ours = worked < ours ? worked : ours;
+    }
+    return (bench_result){1e-9 * (double)moved / ours, 1e-9 * (double)moved / theirs};
+}
+
+#endif
