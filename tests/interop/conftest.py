@@ -45,40 +45,17 @@ def checkpoint(maker, tmp_path_factory):
     return get
 
 
-def runner(tessera, tmp_path, command):
-    """run(src, *options) -> DST of a run that has to succeed."""
+@pytest.fixture
+def quantize(tessera, tmp_path):
+    """quantize(src, *options) -> DST of a run that has to succeed."""
     runs = []
 
     def run(src, *options):
-        dst = tmp_path / f"{command}{len(runs)}"
+        dst = tmp_path / f"out{len(runs)}"
         runs.append(dst)
-        code, out, err = harness.run(tessera, [command, src, "-o", dst, "--quiet", *options])
+        code, out, err = harness.run(tessera, ["quantize", src, "-o", dst, "--quiet", *options])
         assert code == 0, f"exit {code}\n{out}{err}"
         return dst
-
-    return run
-
-
-@pytest.fixture
-def quantize(tessera, tmp_path):
-    return runner(tessera, tmp_path, "quantize")
-
-
-@pytest.fixture
-def convert(tessera, tmp_path):
-    return runner(tessera, tmp_path, "convert")
-
-
-@pytest.fixture
-def refuse(tessera, tmp_path):
-    """refuse(src, code, *words): converting is refused with this exit code and all these words, and leaves nothing."""
-
-    def run(src, code, *words, options=("--to", "bf16")):
-        got, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "refused", *options])
-        assert got == code, err
-        for word in words:
-            assert word in err, err
-        assert not list((tmp_path / "refused").rglob("*.safetensors*"))
 
     return run
 

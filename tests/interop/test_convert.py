@@ -16,6 +16,35 @@ NAMES = {np.dtype(t): n for n, t in {**DTYPES, "F8_E8M0": E8M0, "U8": np.uint8, 
 DEEPSEEK = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]}
 
 
+@pytest.fixture
+def convert(tessera, tmp_path):
+    """convert(src, *options) -> DST of a run that has to succeed."""
+    runs = []
+
+    def run(src, *options):
+        dst = tmp_path / f"converted{len(runs)}"
+        runs.append(dst)
+        code, out, err = harness.run(tessera, ["convert", src, "-o", dst, "--quiet", *options])
+        assert code == 0, f"exit {code}\n{out}{err}"
+        return dst
+
+    return run
+
+
+@pytest.fixture
+def refuse(tessera, tmp_path):
+    """refuse(src, code, *words): the plan is refused with this exit code and all these words, and writes nothing."""
+
+    def run(src, code, *words, options=("--to", "bf16")):
+        got, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "refused", *options])
+        assert got == code, err
+        for word in words:
+            assert word in err, err
+        assert not list((tmp_path / "refused").rglob("*.safetensors*")) if (tmp_path / "refused").exists() else True
+
+    return run
+
+
 def make(directory, files, quantization=DEEPSEEK, **config):
     """A directory of these files ({tensor: array} each), with an index when there are several."""
     directory.mkdir()

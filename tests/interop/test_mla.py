@@ -7,7 +7,7 @@ import fp8_oracle
 import ml_dtypes
 import numpy as np
 import pytest
-from test_convert import DEEPSEEK, make, random_weight
+from test_convert import DEEPSEEK, convert, make, random_weight, refuse  # noqa: F401  (fixtures)
 from test_quantize import REPORT, load, same_bits
 
 BF16, E4M3 = ml_dtypes.bfloat16, fp8_oracle.E4M3
@@ -67,7 +67,7 @@ GEOMETRIES = [{}, {"heads": 3, "nope": 48, "v": 80, "rank": 100, "rope": 16}, {"
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize("dtype", [BF16, np.float16, np.float32])
-def test_plain_parts_recompose_and_contract(tmp_path, convert, consumer, geometry, dtype):
+def test_plain_parts_recompose_and_contract(tmp_path, convert, consumer, geometry, dtype):  # noqa: F811
     m = Model(tmp_path / "src", dtype=dtype, **geometry)
     dst = convert(m.path, "--to", "mla-absorbed", "--consumer", consumer)
     k, v = m.parts(dst, consumer)
@@ -89,7 +89,7 @@ def test_plain_parts_recompose_and_contract(tmp_path, convert, consumer, geometr
 
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize("geometry", GEOMETRIES[:2])
-def test_fp8_dequantized(tmp_path, convert, consumer, geometry):
+def test_fp8_dequantized(tmp_path, convert, consumer, geometry):  # noqa: F811
     m = Model(tmp_path / "src", fp8=True, **geometry)
     k, v = m.parts(convert(m.path, "--to", "mla-absorbed", "--consumer", consumer, "--drop-kv-b"), consumer)
     want = m.value["kv_b_proj.weight"].astype(np.float32).astype(BF16)
@@ -98,7 +98,7 @@ def test_fp8_dequantized(tmp_path, convert, consumer, geometry):
 
 @pytest.mark.parametrize("consumer", SCALES)
 @pytest.mark.parametrize("geometry", [{}, {"heads": 2, "nope": 256, "v": 128, "rank": 200}])
-def test_fp8_kept(tmp_path, convert, consumer, geometry):
+def test_fp8_kept(tmp_path, convert, consumer, geometry):  # noqa: F811
     m = Model(tmp_path / "src", fp8=True, **geometry)
     dst = convert(m.path, "--to", "mla-absorbed", "--consumer", consumer, "--weights", "fp8-block", "--drop-kv-b")
     k, v = m.parts(dst, consumer)
@@ -120,7 +120,7 @@ def test_fp8_kept(tmp_path, convert, consumer, geometry):
 @pytest.mark.parametrize("fp8", [False, True])
 @pytest.mark.parametrize("consumer", SCALES)
 @pytest.mark.parametrize("form", ["fp8-tensor", "fp8-head"])
-def test_fp8_made_anew(tmp_path, convert, consumer, form, fp8):
+def test_fp8_made_anew(tmp_path, convert, consumer, form, fp8):  # noqa: F811
     m = Model(tmp_path / "src", fp8=fp8, heads=3, nope=48, v=80, rank=100)
     dst = convert(m.path, "--to", "mla-absorbed", "--consumer", consumer, "--weights", form)
     tensors, (k, v) = load(dst), m.parts(dst, consumer)
@@ -145,7 +145,7 @@ def test_fp8_made_anew(tmp_path, convert, consumer, form, fp8):
 
 @pytest.mark.parametrize("fp8", [False, True])
 @pytest.mark.parametrize("q_rank", [192, None])
-def test_folded(tmp_path, convert, fp8, q_rank):
+def test_folded(tmp_path, convert, fp8, q_rank):  # noqa: F811
     m = Model(tmp_path / "src", fp8=fp8, q_rank=q_rank)
     dst = convert(m.path, "--to", "mla-absorbed", "--consumer", "sglang", "--fold", "--drop-kv-b")
     tensors = load(dst)
@@ -170,7 +170,7 @@ def test_folded(tmp_path, convert, fp8, q_rank):
         assert ignored == sorted(PREFIX + n.removesuffix(".weight") for n in (m.query, "o_proj.weight"))
 
 
-def test_the_configuration_says_what_was_done(tmp_path, convert):
+def test_the_configuration_says_what_was_done(tmp_path, convert):  # noqa: F811
     m = Model(tmp_path / "src", fp8=True)
     dst = convert(m.path, "--to", "mla-absorbed", "--consumer", "trtllm", "--weights", "fp8-head")
     config, source = (json.loads((d / "config.json").read_text()) for d in (dst, m.path))
@@ -178,7 +178,7 @@ def test_the_configuration_says_what_was_done(tmp_path, convert):
     assert config == source
 
 
-def test_refusals(tmp_path, refuse):
+def test_refusals(tmp_path, refuse):  # noqa: F811
     target = ("--to", "mla-absorbed", "--consumer", "sglang")
     glm = Model(tmp_path / "glm", heads=2, nope=192, v=256, fp8=True).path
     refuse(glm, 3, "kv_b_proj", "192 + 256 = 448 rows", "1.5 + 2 = 3.5 rows of scales", options=(*target, "--weights", "fp8-block"))

@@ -9,10 +9,24 @@ import harness
 import numpy as np
 import pytest
 import safetensors
-from test_convert import make, random_weight
+from test_convert import DEEPSEEK, NAMES, make, random_weight, refuse  # noqa: F401  (refuse is a fixture)
 from test_quantize import DTYPES, REPORT, load, same_bits
 
 BF16 = DTYPES["BF16"]
+
+
+@pytest.fixture
+def convert(tessera, tmp_path):
+    runs = []
+
+    def run(src, *options):
+        dst = tmp_path / f"cut{len(runs)}"
+        runs.append(dst)
+        code, out, err = harness.run(tessera, ["convert", src, "-o", dst, "--quiet", *options])
+        assert code == 0, f"exit {code}\n{out}{err}"
+        return dst
+
+    return run
 
 
 @pytest.fixture(scope="session")
@@ -110,7 +124,7 @@ def test_mtp_is_known_by_number(sources, convert, tmp_path):
     assert got.keys() == {f"layers.{i}.attn_norm.weight" for i in (6, 60, 61, 610)}
 
 
-def test_deepseek_refusals(sources, refuse, tmp_path):
+def test_deepseek_refusals(sources, refuse, tmp_path):  # noqa: F811
     fp8 = sources("deepseek-v3", True)
     refuse(fp8, 3, "8 experts", "3 ranks", options=("--to", "deepseek-mp", "--mp", "3"))
     refuse(fp8, 3, "cuts through a block of 128", "1, 2, 4 would work", options=("--to", "deepseek-mp", "--mp", "8"))
@@ -186,7 +200,7 @@ def test_a_header_of_another_writer_comes_back(tmp_path, convert):
     assert harness.tree_difference(src, merged) is None
 
 
-def test_cutting_refusals(sources, refuse, tmp_path):
+def test_cutting_refusals(sources, refuse, tmp_path):  # noqa: F811
     fp8 = sources("deepseek-v3", True)
     refuse(fp8, 3, "down_proj.weight", "3 ranks", "1, 2, 4, 8", options=("--to", "tp", "--tp", "3"))
     refuse(fp8, 3, "cuts through a block of 128", "1, 2, 4 would work", options=("--to", "tp", "--tp", "8"))
@@ -221,7 +235,7 @@ def test_more_ranks_than_key_value_heads(tmp_path, convert):
     assert harness.tree_difference(src, merged) is None
 
 
-def test_merging_what_does_not_belong_together(tessera, tmp_path, sources, convert, refuse):
+def test_merging_what_does_not_belong_together(tmp_path, sources, convert, refuse):  # noqa: F811
     src = sources("llama", False)
     dst = convert(src, "--to", "tp", "--tp", "2")
 
@@ -245,5 +259,5 @@ def test_merging_what_does_not_belong_together(tessera, tmp_path, sources, conve
     dtype, shape, data = tensors[name]
     tensors[name] = (dtype, shape, bytes([data[0] ^ 1]) + data[1:])
     harness.write_safetensors(path, tensors, {"format": "pt"})
-    code, _, err = harness.run(tessera, ["convert", flipped, "-o", tmp_path / "m", "--merge"])
+    code, _, err = harness.run(convert.__closure__[1].cell_contents, ["convert", flipped, "-o", tmp_path / "m", "--merge"])
     assert code == 3 and name in err and "ranks 0 and 1" in err, err
