@@ -161,7 +161,9 @@ static tsr_status layout_of(const tsr_ft_target *target, tsr_ft_layout *layout, 
             *layout = kRules[i].layout;
             return TSR_OK;
         }
-        if (kRules[i].arch_to == SM_ANY) {
+        if (kRules[i].arch_to == kRules[i].arch_from) {
+            snprintf(known.msg + used, room, " sm%d", kRules[i].arch_from);
+        } else if (kRules[i].arch_to == SM_ANY) {
             snprintf(known.msg + used, room, " sm%d+", kRules[i].arch_from);
         } else {
             snprintf(known.msg + used, room, " sm%d-%d", kRules[i].arch_from, kRules[i].arch_to);

@@ -49,9 +49,9 @@ typedef enum tsr_ft_layout {
 /* Who reads the weights. "sm90" alone says nothing: it is T, P or H by version. */
 typedef enum tsr_ft_producer {
     TSR_FT_FASTERTRANSFORMER,
-    TSR_FT_TRTLLM_0_5,  /* 0.5, 0.6 */
-    TSR_FT_TRTLLM_0_7,  /* 0.7, 0.8 */
-    TSR_FT_TRTLLM_0_9,  /* */
+    TSR_FT_TRTLLM_0_5, /* 0.5, 0.6 */
+    TSR_FT_TRTLLM_0_7, /* 0.7, 0.8 */
+    TSR_FT_TRTLLM_0_9,
     TSR_FT_TRTLLM_0_10, /* as of 66ef1df, April 2024 */
     TSR_FT_TRTLLM_MAIN, /* the C++ code as of b35ac1b6, 2025 */
     TSR_FT_TRTLLM_PY,   /* preprocess_weights_for_mixed_gemm in quantization/functional.py; read, never run */

@@ -12,7 +12,8 @@
  *   R                     a band of k: rows whose weights fill whole words (rows * N * bits % 32 == 0)
  * Pass the band's own k and n, the codes of its first row or column, and ld of the whole matrix. Memory is bounded by
  * the least band: for T 2 columns of int8 or 4 of int4. Bands of 64 columns suit the vectors, and packed codes in KN
- * order want 128; at K = 18432 64 columns are 1.2 MB of int8.
+ * order want 128; at K = 18432 64 columns are 1.2 MB of int8. Reading a band in KN order is fast when its
+ * rows are half a kilobyte or longer: memory gives narrower strips of distant rows slowly.
  *
  * The calls allocate nothing, keep no state, cannot fail and are thread-safe. Codes and layout must not overlap.
  * Pointers need no alignment. */

@@ -376,6 +376,18 @@ ALWAYS_INLINE void expect_panel(const plan *p, const uint8_t *layout, size_t n, 
     }
 }
 
+/* Where the panel begins that comes `steps` after the one at (n, at): further along, or in the next rows. In a narrow
+ * band it often is the latter. */
+typedef struct spot {
+    size_t n, at;
+} spot;
+
+ALWAYS_INLINE spot spot_ahead(const plan *p, size_t n, size_t at, size_t width, size_t steps)
+{
+    const size_t across = (p->args.n + width - 1) / width, index = n / width + steps;
+    return (spot){index % across * width, at + index / across * PANEL};
+}
+
 ALWAYS_INLINE void copy_rows(uint8_t *to, size_t ld_to, const uint8_t *from, size_t ld_from, size_t rows, size_t bytes)
 {
     for (size_t row = 0; row < rows; row++)
@@ -391,12 +403,15 @@ ALWAYS_INLINE void rows_in(const plan *p, const uint8_t *codes, uint8_t *out, bo
         const size_t bytes = p->column_bytes - at < PANEL ? p->column_bytes - at : PANEL;
         for (size_t n = 0; n < p->args.n; n += WIDTH * per_byte) {
             const size_t left = p->args.n - n, count = left < WIDTH * per_byte ? left : WIDTH * per_byte;
-            expect_panel(p, out, n + count, count, at, bytes);
+            const spot next = spot_ahead(p, n, at, WIDTH * per_byte, 1);
+            const spot then = spot_ahead(p, n, at, WIDTH * per_byte, 2);
+            const uint8_t *const expected = codes + then.at / 16 * group * ld + then.n / per_byte;
+            expect_panel(p, out, next.n, count, next.at, bytes);
             for (size_t i = 0; i < bytes; i += 16) {
                 const uint8_t *rows = codes + (at + i) / 16 * group * ld + n / per_byte;
                 size_t rows_ld = ld;
                 for (size_t row = 0; row < group; row++)
-                    __builtin_prefetch(rows + row * ld + 2 * LINE, 0, 2);
+                    __builtin_prefetch(expected + (i / 16 * group + row) * ld, 0, 2);
                 if (count < WIDTH * per_byte) {
                     copy_rows(edge, WIDTH, rows, ld, group, count / per_byte);
                     rows = edge;
@@ -425,7 +440,8 @@ ALWAYS_INLINE void rows_out(const plan *p, const uint8_t *in, uint8_t *codes, bo
             const size_t left = p->args.n - n, count = left < WIDTH * per_byte ? left : WIDTH * per_byte;
             const bool whole = count == WIDTH * per_byte;
             panel_in(p, &block, in, n, count, at, bytes);
-            expect_panel(p, in, n + count, count, at, bytes);
+            const spot next = spot_ahead(p, n, at, WIDTH * per_byte, 1);
+            expect_panel(p, in, next.n, count, next.at, bytes);
             for (size_t i = 0; i < bytes; i += 16) {
                 uint8_t *const rows = codes + (at + i) / 16 * group * ld + n / per_byte;
                 for (size_t row = 0; row < group; row++)

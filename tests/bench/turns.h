@@ -21,14 +21,16 @@ typedef struct bench_result {
     double gbs, memcpy_gbs; /* bytes read and written, per second */
 } bench_result;
 
-/* `moved`: bytes that the work reads and writes; memcpy moves as many, half of them read, from `from` to `to`. */
-static inline bench_result bench(bench_fn *work, void *arg, size_t moved, void *to, const void *from)
+/* `moved`: bytes that the work reads and writes. memcpy moves as many: moved / 2 from `from` on, `unit` at a time, each
+ * time to `to`. */
+static inline bench_result bench(bench_fn *work, void *arg, size_t moved, size_t unit, void *to, const char *from)
 {
     double ours = 1e9, theirs = 1e9;
     work(arg);
     for (int turn = 0; turn < TURNS; turn++) {
         double began = now();
-        memcpy(to, from, moved / 2);
+        for (size_t at = 0; at < moved / 2; at += unit)
+            memcpy(to, from + at, unit < moved / 2 - at ? unit : moved / 2 - at);
         const double copied = now() - began;
         began = now();
         work(arg);
