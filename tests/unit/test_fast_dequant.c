@@ -129,6 +129,8 @@ Test(fast_dequant, lop3)
 /* fp16 in exact fixed point: every finite number is a multiple of 2^-24, every product of 2^-48. */
 __extension__ typedef __int128 fixed;
 
+static const fixed kProductUnit = (fixed)1 << 24; /* a negative number cannot be shifted */
+
 static fixed fixed_of(uint16_t h)
 {
     const int exponent = h >> 10 & 0x1F, mantissa = h & 0x3FF;
@@ -180,12 +182,12 @@ Test(fast_dequant, f16_arithmetic_is_exact)
         for (unsigned shift = 0; shift < 32; shift += 16) {
             const uint16_t x = (uint16_t)(a >> shift), y = (uint16_t)(b >> shift), z = (uint16_t)(c >> shift);
             if (is_finite(x) && is_finite(y) && is_finite(z)) {
-                cr_assert(is_nearest((uint16_t)(fma >> shift), fixed_of(x) * fixed_of(y) + (fixed_of(z) << 24)),
+                cr_assert(is_nearest((uint16_t)(fma >> shift), fixed_of(x) * fixed_of(y) + fixed_of(z) * kProductUnit),
                           "%04x * %04x + %04x = %04x", x, y, z, fma >> shift & 0xFFFF);
             }
             if (is_finite(x) && is_finite(z)) {
-                cr_assert(is_nearest((uint16_t)(sub >> shift), (fixed_of(x) - fixed_of(z)) << 24), "%04x - %04x = %04x",
-                          x, z, sub >> shift & 0xFFFF);
+                cr_assert(is_nearest((uint16_t)(sub >> shift), (fixed_of(x) - fixed_of(z)) * kProductUnit),
+                          "%04x - %04x = %04x", x, z, sub >> shift & 0xFFFF);
             }
         }
     }
