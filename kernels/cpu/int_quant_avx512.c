@@ -1,0 +1,106 @@
+/* The int kernels with AVX-512. The quotient is a product with the reciprocal, but where that comes so near a tie that the
+ * quotient might fall on the other side: there the division is made. */
+#define TSR_INT(name) tsr_##name##_avx512
+#include "kernels/cpu/int_quant_body.h"
+
+#include <immintrin.h>
+
+enum { CHUNK = 4096 };
+
+typedef struct half {
+    __m512 q2, e2, qv, max_e;
+    __m512i max_at;
+} half;
+
+typedef struct counts {
+    uint64_t nonzero, flushed, saturated;
+} counts;
+
+static inline __m512 rounded(__m512 x, bool away)
+{
+    if (!away)
+        return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+    const __mmask16 up = _mm512_cmp_ps_mask(_mm512_abs_ps(_mm512_sub_ps(x, whole)), _mm512_set1_ps(0.5f), _CMP_GE_OQ);
+    const __m512 one = _mm512_or_ps(_mm512_and_ps(x, _mm512_set1_ps(-0.0f)), _mm512_set1_ps(1.0f));
+    return _mm512_mask_add_ps(whole, up, whole, one);
+}
+
+/* 16 elements; those that are not live are zeros that count for nothing. */
+static inline void sixteen(const float *x, __mmask16 live, uint32_t at, const tsr_int_code *code, __m512 inverse,
+                           int8_t *codes, half *h, counts *n)
+{
+    const __m512 zero = _mm512_set1_ps(code->zero), low = _mm512_set1_ps(code->low), high = _mm512_set1_ps(code->high);
+    const __m512 value = _mm512_maskz_loadu_ps(live, x), q = _mm512_mul_ps(value, inverse);
+    __m512 t = _mm512_add_ps(q, zero);
+    /* The product is within 2 ulp of the quotient, which is below 256: 2^-14 apart at most. */
+    const __m512 fraction = _mm512_abs_ps(_mm512_sub_ps(t, rounded(t, false)));
+    if (__builtin_expect(_mm512_cmp_ps_mask(fraction, _mm512_set1_ps(0.4999f), _CMP_NLT_UQ) != 0, 0))
+        t = _mm512_add_ps(_mm512_div_ps(value, _mm512_set1_ps(code->scale)), zero);
+    const __m512 r = rounded(_mm512_min_ps(_mm512_max_ps(t, low), high), code->away);
+    const __m512 v = _mm512_sub_ps(r, zero), e = _mm512_sub_ps(q, v), size = _mm512_abs_ps(e);
+    _mm_mask_storeu_epi8(codes, live, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(r)));
+    h->q2 = _mm512_mask_add_ps(h->q2, live, h->q2, _mm512_mul_ps(q, q));
+    h->e2 = _mm512_mask_add_ps(h->e2, live, h->e2, _mm512_mul_ps(e, e));
+    h->qv = _mm512_mask_add_ps(h->qv, live, h->qv, _mm512_mul_ps(q, v));
+    const __mmask16 larger = _mm512_mask_cmp_ps_mask(live, size, h->max_e, _CMP_GT_OQ);
+    h->max_e = _mm512_mask_mov_ps(h->max_e, larger, size);
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    h->max_at = _mm512_mask_add_epi32(h->max_at, larger, lane, _mm512_set1_epi32((int)at));
+    const __mmask16 nonzero = _mm512_mask_cmp_ps_mask(live, value, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+    const __mmask16 above = _mm512_mask_cmp_ps_mask(live, t, _mm512_add_ps(high, _mm512_set1_ps(0.5f)), _CMP_GT_OQ);
+    const __mmask16 below = _mm512_mask_cmp_ps_mask(live, t, _mm512_sub_ps(low, _mm512_set1_ps(0.5f)), _CMP_LT_OQ);
+    n->nonzero += (uint64_t)__builtin_popcount(nonzero);
+    n->flushed += (uint64_t)__builtin_popcount(_mm512_mask_cmp_ps_mask(nonzero, v, _mm512_setzero_ps(), _CMP_EQ_OQ));
+    n->saturated += (uint64_t)__builtin_popcount(_kor_mask16(above, below));
+}
+
+static void add_half(tsr_int_error *error, const half *h, size_t first)
+{
+    float q2[16], e2[16], qv[16], max_e[16];
+    uint32_t max_at[16];
+    _mm512_storeu_ps(q2, h->q2);
+    _mm512_storeu_ps(e2, h->e2);
+    _mm512_storeu_ps(qv, h->qv);
+    _mm512_storeu_ps(max_e, h->max_e);
+    _mm512_storeu_si512(max_at, h->max_at);
+    for (unsigned lane = 0; lane < 16; lane++) {
+        error->sum_q2 += (double)q2[lane];
+        error->sum_e2 += (double)e2[lane];
+        error->sum_qv += (double)qv[lane];
+        const size_t at = first + max_at[lane];
+        if (max_e[lane] > error->max_e || (max_e[lane] == error->max_e && at < error->max_at)) {
+            error->max_e = max_e[lane];
+            error->max_at = at;
+        }
+    }
+}
+
+static inline __mmask16 live_of(size_t left)
+{
+    return (__mmask16)(left >= 16 ? 0xFFFF : (1u << left) - 1);
+}
+
+void tsr_quantize_int_avx512(const float *x, size_t n, const tsr_int_code *code, int8_t *codes, tsr_int_error *error)
+{
+    const __m512 inverse = _mm512_set1_ps(1 / code->scale);
+    const half none = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(),
+                       _mm512_setzero_si512()};
+    counts total = {0, 0, 0};
+    *error = (tsr_int_error){0};
+    for (size_t first = 0; first < n; first += CHUNK) {
+        const size_t end = n - first < CHUNK ? n : first + CHUNK;
+        half even = none, odd = none;
+        for (size_t i = first; i < end; i += LANES) {
+            sixteen(x + i, live_of(end - i), (uint32_t)(i - first), code, inverse, codes + i, &even, &total);
+            if (end - i > 16)
+                sixteen(x + i + 16, live_of(end - i - 16), (uint32_t)(i - first + 16), code, inverse, codes + i + 16, &odd,
+                        &total);
+        }
+        add_half(error, &even, first);
+        add_half(error, &odd, first);
+    }
+    error->nonzero = total.nonzero;
+    error->flushed = total.flushed;
+    error->saturated = total.saturated;
+}
