@@ -136,7 +136,7 @@ tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *const *source
     if (status == TSR_OK)
         status = tsr_plan_side_files(plan, "", "*", NULL, err);
     if (status == TSR_OK)
-        status = tsr_plan_index(plan, "", err);
+        status = tsr_plan_index(plan, "", false, err);
     if (status == TSR_OK)
         status = plan_config(plan, options, decisions, err);
     if (status == TSR_OK)

@@ -1,6 +1,7 @@
 /* Int8 and int4 codes of a run of weights that share a scale, and what they cost.
  *
- *     q = x / scale (the IEEE FP32 quotient);  code = round(clamp(q + zero, low, high));  a reader gets (code - zero) * scale
+ *     q = x / scale (the IEEE FP32 quotient);  code = round(clamp(q + zero, low, high));  a reader gets (code - zero) *
+ * scale
  *
  * as compressed-tensors has it (quantization/lifecycle/forward_helpers.py). Rounding is to nearest, ties to even, or
  * ties away from zero (FasterTransformer, C's round). Every variant gives the same bits. Thread-safe, cannot fail. */
@@ -19,18 +20,19 @@ typedef struct tsr_int_code {
 } tsr_int_code;
 
 /* In units of the scale: v = code - zero, e = x * (1 / scale) - v, all of it in FP32 (a reciprocal where codes have the
- * quotient: an ulp, far below the error that is measured). Sums run in FP32 over 32 lanes (lane = index % 32) in blocks of
- * 4096 elements, then in FP64 in order. */
+ * quotient: an ulp, far below the error that is measured). Sums run in FP32 over 32 lanes (lane = index % 32) in blocks
+ * of 4096 elements, then in FP64 in order. */
 typedef struct tsr_int_error {
     double sum_q2, sum_e2, sum_qv;
-    float max_e;    /* the largest |e| */
-    size_t max_at;  /* its first place */
+    float max_e;               /* the largest |e| */
+    size_t max_at;             /* its first place */
     uint64_t nonzero, flushed; /* x != 0; x != 0 and v == 0 */
     uint64_t saturated;        /* clamping moved it by more than half a step */
 } tsr_int_error;
 
 /* x[n], finite, to codes[n] (two's complement), and the error. */
-typedef void tsr_quantize_int_fn(const float *x, size_t n, const tsr_int_code *code, int8_t *codes, tsr_int_error *error);
+typedef void tsr_quantize_int_fn(const float *x, size_t n, const tsr_int_code *code, int8_t *codes,
+                                 tsr_int_error *error);
 
 /* The least and the largest of x[n] and 0; NaN anywhere gives NaN in both. */
 typedef void tsr_range_f32_fn(const float *x, size_t n, float *low, float *high);

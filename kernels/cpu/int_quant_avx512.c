@@ -1,5 +1,5 @@
-/* The int kernels with AVX-512. The quotient is a product with the reciprocal, but where that comes so near a tie that the
- * quotient might fall on the other side: there the division is made. */
+/* The int kernels with AVX-512. The quotient is a product with the reciprocal, but where that comes so near a tie that
+ * the quotient might fall on the other side: there the division is made. */
 #define TSR_INT(name) tsr_##name##_avx512
 #include "kernels/cpu/int_quant_body.h"
 
@@ -94,8 +94,8 @@ void tsr_quantize_int_avx512(const float *x, size_t n, const tsr_int_code *code,
         for (size_t i = first; i < end; i += LANES) {
             sixteen(x + i, live_of(end - i), (uint32_t)(i - first), code, inverse, codes + i, &even, &total);
             if (end - i > 16)
-                sixteen(x + i + 16, live_of(end - i - 16), (uint32_t)(i - first + 16), code, inverse, codes + i + 16, &odd,
-                        &total);
+                sixteen(x + i + 16, live_of(end - i - 16), (uint32_t)(i - first + 16), code, inverse, codes + i + 16,
+                        &odd, &total);
         }
         add_half(error, &even, first);
         add_half(error, &odd, first);

@@ -1,4 +1,5 @@
-/* The one body of all forms of the loops that a compiler vectorizes by itself: TSR_INT(name) is the function to define. */
+/* The one body of all forms of the loops that a compiler vectorizes by itself: TSR_INT(name) is the function to define.
+ */
 #include "kernels/cpu/variants.h"
 
 #include <math.h>
