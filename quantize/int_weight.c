@@ -51,8 +51,9 @@ static void choose_code(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, 
 }
 
 /* One group: its scale, codes and error; *code and *error say what was chosen. */
-static void quantize_group(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, const float *x, uint64_t n, float low,
-                           float high, int8_t *codes, int8_t *trial, tsr_int_code *code, tsr_int_error *error)
+static void quantize_group(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, const float *x, uint64_t n,
+                           float low, float high, int8_t *codes, int8_t *trial, tsr_int_code *code,
+                           tsr_int_error *error)
 {
     enum { STEPS = 12 };
     choose_code(scheme, k, low, high, 1, code);

@@ -1,10 +1,10 @@
 /* Int8 and int4 weights: rows of a matrix -> codes, one scale a row or a group of columns, and zero points.
  *
  * Symmetric: scale = amax / divisor; asymmetric: scale = (max - min) / (2^bits - 1) with min <= 0 <= max, and
- * zero_point = round(clamp(low - min / scale, low, high)). The scale is rounded to the dtype in which it is stored before
- * codes are made with it. A group of zeros has scale 1 and zero point 0. code = round(clamp(x / scale + zero, low, high));
- * readers compute (code - zero_point) * scale. Divisors follow the target: 127.5 and 7.5 with ties to even for
- * compressed-tensors (quantization/utils/helpers.py), 128 and 8 with ties away from zero for FasterTransformer
+ * zero_point = round(clamp(low - min / scale, low, high)). The scale is rounded to the dtype in which it is stored
+ * before codes are made with it. A group of zeros has scale 1 and zero point 0. code = round(clamp(x / scale + zero,
+ * low, high)); readers compute (code - zero_point) * scale. Divisors follow the target: 127.5 and 7.5 with ties to even
+ * for compressed-tensors (quantization/utils/helpers.py), 128 and 8 with ties away from zero for FasterTransformer
  * (cutlass_preprocessors.cc). docs/numerics.md has every corner. */
 #ifndef TSR_QUANTIZE_INT_WEIGHT_H
 #define TSR_QUANTIZE_INT_WEIGHT_H
@@ -19,8 +19,8 @@
 #include <stdint.h>
 
 typedef struct tsr_int_scheme {
-    uint32_t bits;   /* 8 or 4 */
-    uint64_t group;  /* columns that share a scale; 0: all of a row */
+    uint32_t bits;  /* 8 or 4 */
+    uint64_t group; /* columns that share a scale; 0: all of a row */
     bool asymmetric;
     float divisor;         /* symmetric: amax / divisor */
     bool away;             /* ties away from zero, instead of to even */

@@ -22,10 +22,10 @@ typedef struct lanes {
     uint32_t max_at[LANES], nonzero[LANES], flushed[LANES], saturated[LANES];
 } lanes;
 
-static inline void one(const float *x, size_t i, unsigned lane, const tsr_int_code *code, float inverse, int8_t *codes,
-                       lanes *l)
+static inline void one(const float *x, size_t i, unsigned lane, const tsr_int_code *code, float boost, float inverse,
+                       int8_t *codes, lanes *l)
 {
-    const float q = x[i] * inverse, t = x[i] / code->scale + code->zero;
+    const float q = x[i] * boost * inverse, t = x[i] / code->scale + code->zero;
     const float r = code_of(t, code), v = r - code->zero, e = q - v, size = fabsf(e);
     codes[i] = (int8_t)r;
     l->q2[lane] += q * q;
@@ -40,15 +40,15 @@ static inline void one(const float *x, size_t i, unsigned lane, const tsr_int_co
 
 static void chunk(const float *x, size_t n, const tsr_int_code *code, int8_t *codes, lanes *l)
 {
-    const float inverse = 1 / code->scale;
+    const float boost = TSR_INT_BOOST(code->scale), inverse = 1 / (code->scale * boost);
     memset(l, 0, sizeof *l);
     size_t i = 0;
     for (; i + LANES <= n; i += LANES) {
         for (unsigned lane = 0; lane < LANES; lane++)
-            one(x, i + lane, lane, code, inverse, codes, l);
+            one(x, i + lane, lane, code, boost, inverse, codes, l);
     }
     for (unsigned lane = 0; i < n; i++, lane++)
-        one(x, i, lane, code, inverse, codes, l);
+        one(x, i, lane, code, boost, inverse, codes, l);
 }
 
 void tsr_quantize_int_ref(const float *x, size_t n, const tsr_int_code *code, int8_t *codes, tsr_int_error *error)

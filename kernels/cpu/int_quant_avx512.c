@@ -27,11 +27,11 @@ static inline __m512 rounded(__m512 x, bool away)
 }
 
 /* 16 elements; those that are not live are zeros that count for nothing. */
-static inline void sixteen(const float *x, __mmask16 live, uint32_t at, const tsr_int_code *code, __m512 inverse,
-                           int8_t *codes, half *h, counts *n)
+static inline void sixteen(const float *x, __mmask16 live, uint32_t at, const tsr_int_code *code, __m512 boost,
+                           __m512 inverse, int8_t *codes, half *h, counts *n)
 {
     const __m512 zero = _mm512_set1_ps(code->zero), low = _mm512_set1_ps(code->low), high = _mm512_set1_ps(code->high);
-    const __m512 value = _mm512_maskz_loadu_ps(live, x), q = _mm512_mul_ps(value, inverse);
+    const __m512 value = _mm512_maskz_loadu_ps(live, x), q = _mm512_mul_ps(_mm512_mul_ps(value, boost), inverse);
     __m512 t = _mm512_add_ps(q, zero);
     /* The product is within 2 ulp of the quotient, which is below 256: 2^-14 apart at most. */
     const __m512 fraction = _mm512_abs_ps(_mm512_sub_ps(t, rounded(t, false)));
@@ -83,7 +83,8 @@ static inline __mmask16 live_of(size_t left)
 
 void tsr_quantize_int_avx512(const float *x, size_t n, const tsr_int_code *code, int8_t *codes, tsr_int_error *error)
 {
-    const __m512 inverse = _mm512_set1_ps(1 / code->scale);
+    const float k = TSR_INT_BOOST(code->scale);
+    const __m512 boost = _mm512_set1_ps(k), inverse = _mm512_set1_ps(1 / (code->scale * k));
     const half none = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(),
                        _mm512_setzero_si512()};
     counts total = {0, 0, 0};
@@ -92,10 +93,10 @@ void tsr_quantize_int_avx512(const float *x, size_t n, const tsr_int_code *code,
         const size_t end = n - first < CHUNK ? n : first + CHUNK;
         half even = none, odd = none;
         for (size_t i = first; i < end; i += LANES) {
-            sixteen(x + i, live_of(end - i), (uint32_t)(i - first), code, inverse, codes + i, &even, &total);
+            sixteen(x + i, live_of(end - i), (uint32_t)(i - first), code, boost, inverse, codes + i, &even, &total);
             if (end - i > 16)
-                sixteen(x + i + 16, live_of(end - i - 16), (uint32_t)(i - first + 16), code, inverse, codes + i + 16,
-                        &odd, &total);
+                sixteen(x + i + 16, live_of(end - i - 16), (uint32_t)(i - first + 16), code, boost, inverse,
+                        codes + i + 16, &odd, &total);
         }
         add_half(error, &even, first);
         add_half(error, &odd, first);

@@ -30,7 +30,7 @@ static tsr_int_code random_code(void)
 {
     const bool int4 = random_bits() % 2 == 0;
     return (tsr_int_code){
-        .scale = ldexpf(1.0f + (float)(random_bits() % 1000) / 1000, (int)(random_bits() % 60) - 40),
+        .scale = ldexpf(1.0f + (float)(random_bits() % 1000) / 1000, (int)(random_bits() % 260) - 145),
         .low = int4 ? -8 : -128,
         .high = int4 ? 7 : 127,
         .zero = random_bits() % 3 == 0 ? (float)((int)(random_bits() % 16) - 8) : 0,
