@@ -44,8 +44,7 @@ static uint64_t rows_in(const tsr_step *step, uint64_t unit)
 static tsr_window rows_window(const tsr_tensor *t, uint64_t row, uint64_t rows)
 {
     const uint64_t row_bytes = t->bytes / t->shape[0];
-    return (tsr_window){
-        .offset = row * row_bytes, .rows = 1, .row_bytes = rows * row_bytes, .pitch = rows * row_bytes};
+    return (tsr_window){.offset = row * row_bytes, .rows = 1, .row_bytes = rows * row_bytes, .pitch = rows * row_bytes};
 }
 
 static void int_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)

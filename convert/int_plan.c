@@ -32,10 +32,11 @@ static tsr_status check_shape(const tsr_checkpoint *c, const tsr_tensor *t, cons
     const uint64_t cols = t->shape[1], word = 32 / o->scheme.bits, group = o->scheme.group;
     const char *const path = c->files[t->file].path;
     if (!o->weight_only && cols > AZP_MAX_COLS)
-        return tsr_fail(err, TSR_E_SHAPE,
-                        "%s: '%s' has %llu columns: azp_adj times a zero point may leave int32 above %d; --exclude keeps "
-                        "it as it is",
-                        path, t->name, U64(cols), AZP_MAX_COLS);
+        return tsr_fail(
+            err, TSR_E_SHAPE,
+            "%s: '%s' has %llu columns: azp_adj times a zero point may leave int32 above %d; --exclude keeps "
+            "it as it is",
+            path, t->name, U64(cols), AZP_MAX_COLS);
     if (o->weight_only && cols % word != 0)
         return tsr_fail(err, TSR_E_SHAPE,
                         "%s: '%s' has %llu columns, which are not whole words of %llu codes: %llu or %llu would be; "
@@ -46,10 +47,11 @@ static tsr_status check_shape(const tsr_checkpoint *c, const tsr_tensor *t, cons
     uint64_t fits = group;
     while (cols % fits != 0)
         fits /= 2;
-    return tsr_fail(err, TSR_E_SHAPE,
-                    "%s: groups of %llu do not divide the %llu columns of '%s': groups of %llu do; --exclude keeps it as it "
-                    "is",
-                    path, U64(group), U64(cols), t->name, U64(fits));
+    return tsr_fail(
+        err, TSR_E_SHAPE,
+        "%s: groups of %llu do not divide the %llu columns of '%s': groups of %llu do; --exclude keeps it as it "
+        "is",
+        path, U64(group), U64(cols), t->name, U64(fits));
 }
 
 static tsr_status plan_tensors(tsr_plan *plan, const tsr_int_options *o, const tsr_decision *decisions, tsr_err *err)
@@ -182,15 +184,16 @@ static tsr_status spell_command(tsr_plan *plan, const tsr_int_options *o, tsr_er
 {
     const tsr_int_scheme *const s = &o->scheme;
     tsr_text t = {0};
-    tsr_text_printf(&t, "quantize --scheme %s --group-size %llu%s%s --divisor %g --rounding %s --scale-dtype %s --scales %s "
-                    "--max-shard-size %llu",
-                    !o->weight_only   ? "int8-channel"
-                    : s->bits == 8 ? "int8-weight-only"
-                                   : "int4-weight-only",
-                    U64(s->group), s->asymmetric ? " --zero-points" : "",
-                    o->asymmetric_activations ? " --activation-zero-points" : "", (double)s->divisor,
-                    s->away ? "away" : "even", tsr_dtype_name(s->scale_dtype), s->search ? "mse" : "amax",
-                    U64(o->max_shard_bytes));
+    tsr_text_printf(
+        &t,
+        "quantize --scheme %s --group-size %llu%s%s --divisor %g --rounding %s --scale-dtype %s --scales %s "
+        "--max-shard-size %llu",
+        !o->weight_only ? "int8-channel"
+        : s->bits == 8  ? "int8-weight-only"
+                        : "int4-weight-only",
+        U64(s->group), s->asymmetric ? " --zero-points" : "",
+        o->asymmetric_activations ? " --activation-zero-points" : "", (double)s->divisor, s->away ? "away" : "even",
+        tsr_dtype_name(s->scale_dtype), s->search ? "mse" : "amax", U64(o->max_shard_bytes));
     for (size_t i = 0; i < o->policy.n_include; i++)
         tsr_text_printf(&t, " --include %s", o->policy.include[i]);
     for (size_t i = 0; i < o->policy.n_exclude; i++)

@@ -14,10 +14,10 @@ typedef struct tsr_int_options {
     uint64_t max_shard_bytes;
 } tsr_int_options;
 
-/* Makes the plan for *source; both outlive it. W8A8 adds tessera-azp.safetensors: under each weight's name the int32 sums
- * of its rows, which an epilogue multiplies with the activations' zero points.
- * TSR_E_SHAPE: a row that is not whole words, groups that do not divide it, or one so long that azp_adj times a zero
- * point leaves int32; with the nearest that would do. On failure *plan is empty. */
+/* Makes the plan for *source; both outlive it. W8A8 adds tessera-azp.safetensors: under each weight's name the int32
+ * sums of its rows, which an epilogue multiplies with the activations' zero points. TSR_E_SHAPE: a row that is not
+ * whole words, groups that do not divide it, or one so long that azp_adj times a zero point leaves int32; with the
+ * nearest that would do. On failure *plan is empty. */
 tsr_status tsr_int_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_int_options *options,
                         tsr_err *err) TSR_WARN_UNUSED;
 

@@ -51,16 +51,28 @@ static void chunk(const float *x, size_t n, const tsr_int_code *code, int8_t *co
         one(x, i, lane, code, boost, inverse, codes, l);
 }
 
+static double tree_sum(const float x[LANES])
+{
+    double sums[LANES / 2];
+    for (unsigned l = 0; l < LANES / 2; l++)
+        sums[l] = (double)x[l] + (double)x[l + LANES / 2];
+    for (unsigned width = LANES / 4; width > 0; width /= 2) {
+        for (unsigned l = 0; l < width; l++)
+            sums[l] += sums[l + width];
+    }
+    return sums[0];
+}
+
 void tsr_quantize_int_ref(const float *x, size_t n, const tsr_int_code *code, int8_t *codes, tsr_int_error *error)
 {
     *error = (tsr_int_error){0};
     for (size_t first = 0; first < n; first += CHUNK) {
         lanes l;
         chunk(x + first, n - first < CHUNK ? n - first : CHUNK, code, codes + first, &l);
+        error->sum_q2 += tree_sum(l.q2);
+        error->sum_e2 += tree_sum(l.e2);
+        error->sum_qv += tree_sum(l.qv);
         for (unsigned lane = 0; lane < LANES; lane++) {
-            error->sum_q2 += (double)l.q2[lane];
-            error->sum_e2 += (double)l.e2[lane];
-            error->sum_qv += (double)l.qv[lane];
             error->nonzero += l.nonzero[lane];
             error->flushed += l.flushed[lane];
             error->saturated += l.saturated[lane];

@@ -21,7 +21,8 @@ typedef struct tsr_int_code {
 
 /* In units of the scale: v = code - zero, e = (x * k) * (1 / (scale * k)) - v with k = 2^64 when scale < 2^-100, else
  * 1; all of it in FP32 (a reciprocal where codes have the quotient: an ulp, far below the error that is measured). Sums
- * run in FP32 over 32 lanes (lane = index % 32) in blocks of 4096 elements, then in FP64 in order. */
+ * run in FP32 over 32 lanes (lane = index % 32) in blocks of 4096 elements; lanes are added in FP64 as a tree (l and l
+ * + 16, then l and l + 8, ... 1), blocks in order. */
 typedef struct tsr_int_error {
     double sum_q2, sum_e2, sum_qv;
     float max_e;               /* the largest |e| */
@@ -36,6 +37,9 @@ typedef void tsr_quantize_int_fn(const float *x, size_t n, const tsr_int_code *c
 
 /* k of tsr_int_error: keeps the reciprocal of a tiny scale finite. */
 #define TSR_INT_BOOST(scale) ((scale) < 0x1p-100f ? 0x1p64f : 1.0f)
+
+/* BF16 to FP32, exact. */
+typedef void tsr_widen_bf16_fn(const uint16_t *x, size_t n, float *out);
 
 /* The least and the largest of x[n] and 0; NaN anywhere gives NaN in both. */
 typedef void tsr_range_f32_fn(const float *x, size_t n, float *low, float *high);

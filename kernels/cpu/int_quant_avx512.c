@@ -55,25 +55,32 @@ static inline void sixteen(const float *x, __mmask16 live, uint32_t at, const ts
     n->saturated += (uint64_t)__builtin_popcount(_kor_mask16(above, below));
 }
 
-static void add_half(tsr_int_error *error, const half *h, size_t first)
+/* Lanes 0..15 and 16..31, as a tree. */
+static inline double tree_sum(__m512 first, __m512 second)
 {
-    float q2[16], e2[16], qv[16], max_e[16];
-    uint32_t max_at[16];
-    _mm512_storeu_ps(q2, h->q2);
-    _mm512_storeu_ps(e2, h->e2);
-    _mm512_storeu_ps(qv, h->qv);
-    _mm512_storeu_ps(max_e, h->max_e);
-    _mm512_storeu_si512(max_at, h->max_at);
-    for (unsigned lane = 0; lane < 16; lane++) {
-        error->sum_q2 += (double)q2[lane];
-        error->sum_e2 += (double)e2[lane];
-        error->sum_qv += (double)qv[lane];
-        const size_t at = first + max_at[lane];
-        if (max_e[lane] > error->max_e || (max_e[lane] == error->max_e && at < error->max_at)) {
-            error->max_e = max_e[lane];
-            error->max_at = at;
-        }
-    }
+    const __m512d low =
+        _mm512_add_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(first)), _mm512_cvtps_pd(_mm512_castps512_ps256(second)));
+    const __m512d high = _mm512_add_pd(_mm512_cvtps_pd(_mm512_extractf32x8_ps(first, 1)),
+                                       _mm512_cvtps_pd(_mm512_extractf32x8_ps(second, 1)));
+    const __m512d eight = _mm512_add_pd(low, high);
+    const __m256d four = _mm256_add_pd(_mm512_castpd512_pd256(eight), _mm512_extractf64x4_pd(eight, 1));
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+    return _mm_cvtsd_f64(two) + _mm_cvtsd_f64(_mm_unpackhi_pd(two, two));
+}
+
+static inline void add_chunk(tsr_int_error *error, const half *a, const half *b, size_t first)
+{
+    error->sum_q2 += tree_sum(a->q2, b->q2);
+    error->sum_e2 += tree_sum(a->e2, b->e2);
+    error->sum_qv += tree_sum(a->qv, b->qv);
+    const float largest = _mm512_reduce_max_ps(_mm512_max_ps(a->max_e, b->max_e));
+    if (largest <= error->max_e)
+        return;
+    const __m512 top = _mm512_set1_ps(largest);
+    const uint32_t in_a = _mm512_mask_reduce_min_epu32(_mm512_cmp_ps_mask(a->max_e, top, _CMP_EQ_OQ), a->max_at);
+    const uint32_t in_b = _mm512_mask_reduce_min_epu32(_mm512_cmp_ps_mask(b->max_e, top, _CMP_EQ_OQ), b->max_at);
+    error->max_e = largest;
+    error->max_at = first + (in_a < in_b ? in_a : in_b);
 }
 
 static inline __mmask16 live_of(size_t left)
@@ -92,14 +99,15 @@ void tsr_quantize_int_avx512(const float *x, size_t n, const tsr_int_code *code,
     for (size_t first = 0; first < n; first += CHUNK) {
         const size_t end = n - first < CHUNK ? n : first + CHUNK;
         half even = none, odd = none;
-        for (size_t i = first; i < end; i += LANES) {
-            sixteen(x + i, live_of(end - i), (uint32_t)(i - first), code, boost, inverse, codes + i, &even, &total);
-            if (end - i > 16)
-                sixteen(x + i + 16, live_of(end - i - 16), (uint32_t)(i - first + 16), code, boost, inverse,
-                        codes + i + 16, &odd, &total);
+        size_t i = first;
+        for (; i + LANES <= end; i += LANES) {
+            const uint32_t at = (uint32_t)(i - first);
+            sixteen(x + i, 0xFFFF, at, code, boost, inverse, codes + i, &even, &total);
+            sixteen(x + i + 16, 0xFFFF, at + 16, code, boost, inverse, codes + i + 16, &odd, &total);
         }
-        add_half(error, &even, first);
-        add_half(error, &odd, first);
+        for (half *h = &even; i < end; i += 16, h = &odd)
+            sixteen(x + i, live_of(end - i), (uint32_t)(i - first), code, boost, inverse, codes + i, h, &total);
+        add_chunk(error, &even, &odd, first);
     }
     error->nonzero = total.nonzero;
     error->flushed = total.flushed;

@@ -35,3 +35,11 @@ int32_t TSR_INT(sum_codes)(const int8_t *codes, size_t n)
         sum += codes[i];
     return sum;
 }
+
+void TSR_INT(widen_bf16)(const uint16_t *x, size_t n, float *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t bits = (uint32_t)x[i] << 16;
+        memcpy(&out[i], &bits, sizeof bits);
+    }
+}

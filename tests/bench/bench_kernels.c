@@ -92,20 +92,12 @@ static void decode(const tsr_cpu_kernels *k, const buffers *b)
     }
 }
 
-static void widen(const uint16_t *x, float *row)
-{
-    for (size_t c = 0; c < COLS; c++) {
-        const uint32_t bits = (uint32_t)x[c] << 16;
-        memcpy(&row[c], &bits, sizeof bits);
-    }
-}
-
 /* As quantize/int_weight.c has it: a row in FP32, its amax, its codes with the error; int4 in groups of 128. */
 static void integers(const tsr_cpu_kernels *k, const buffers *b, size_t group, float divisor)
 {
     static float row[COLS];
     for (size_t r = 0; r < ROWS; r++) {
-        widen(b->bf16 + r * COLS, row);
+        k->widen_bf16(b->bf16 + r * COLS, COLS, row);
         for (size_t c = 0; c < COLS; c += group) {
             uint32_t bits;
             float amax;

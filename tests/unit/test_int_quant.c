@@ -87,6 +87,16 @@ Test(int_quant, variants_equal_the_reference)
                           e.max_at == f.max_at && e.nonzero == f.nonzero && e.flushed == f.flushed &&
                           e.saturated == f.saturated,
                       "mask %u n %zu", kMasks[m], n);
+            uint16_t narrow[64];
+            float wide[64];
+            for (size_t i = 0; i < 64; i++)
+                narrow[i] = (uint16_t)random_bits();
+            k.widen_bf16(narrow, 64, wide);
+            for (size_t i = 0; i < 64; i++) {
+                uint32_t bits;
+                memcpy(&bits, &wide[i], sizeof bits);
+                cr_assert_eq(bits, (uint32_t)narrow[i] << 16);
+            }
             k.range_f32(x, n, &low2, &high2);
             cr_assert(low == low2 && high == high2);
             cr_assert_eq(k.sum_codes(want, n), tsr_sum_codes_ref(want, n));
