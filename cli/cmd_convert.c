@@ -145,17 +145,6 @@ static const struct target {
 
 /* ---- options ---- */
 
-/* Whether `word` is one of the words of `list`. */
-static bool is_listed(const char *list, const char *word)
-{
-    const size_t n = strlen(word);
-    for (const char *p = list; (p = strstr(p, word)) != NULL; p += n) {
-        if ((p == list || p[-1] == ' ') && (p[n] == ' ' || p[n] == '\0'))
-            return true;
-    }
-    return false;
-}
-
 static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_err *err)
 {
     tsr_option options[64] = {
@@ -202,7 +191,7 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
     if (a->to < 0 && !a->merge)
         return tsr_fail(err, TSR_E_USAGE, "convert to what? --to %s", options[1].argument);
     for (size_t i = SHARED_OWN; i < OWN; i++) {
-        if ((given >> i & 1) != 0 && (a->merge || !is_listed(kTargets[a->to].options, options[i].name)))
+        if ((given >> i & 1) != 0 && (a->merge || !tsr_is_listed(kTargets[a->to].options, options[i].name)))
             return tsr_fail(err, TSR_E_USAGE, "%s means nothing with %s%s", options[i].name,
                             a->merge ? "--merge" : "--to ", a->merge ? "" : kTargets[a->to].name);
     }

@@ -163,3 +163,13 @@ tsr_status tsr_parse_block(const char *name, const char *text, uint32_t *rows, u
     *cols = c;
     return TSR_OK;
 }
+
+bool tsr_is_listed(const char *list, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *p = list; (p = strstr(p, word)) != NULL; p += n) {
+        if ((p == list || p[-1] == ' ') && (p[n] == ' ' || p[n] == '\0'))
+            return true;
+    }
+    return false;
+}

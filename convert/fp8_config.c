@@ -13,17 +13,16 @@ static int by_name(const void *a, const void *b)
     return strcmp((*(const tsr_tensor *const *)a)->name, (*(const tsr_tensor *const *)b)->name);
 }
 
-/* Modules as they are named in the lists of those that stay unquantized: without ".weight". */
-static void modules(tsr_text *t, const tsr_fp8_config *c)
+void tsr_json_modules(tsr_text *out, const tsr_tensor **tensors, size_t n)
 {
-    tsr_json_begin_array(t, false);
-    for (size_t i = 0; i < c->n_unquantized; i++) {
+    qsort(tensors, n, sizeof *tensors, by_name);
+    tsr_json_begin_array(out, false);
+    for (size_t i = 0; i < n; i++) {
         char module[1024];
-        snprintf(module, sizeof module, "%.*s", (int)tsr_module_length(c->unquantized[i]->name),
-                 c->unquantized[i]->name);
-        tsr_json_string(t, module);
+        snprintf(module, sizeof module, "%.*s", (int)tsr_module_length(tensors[i]->name), tensors[i]->name);
+        tsr_json_string(out, module);
     }
-    tsr_json_end_array(t);
+    tsr_json_end_array(out);
 }
 
 static void block_size(tsr_text *t, const tsr_fp8_config *c)
@@ -51,7 +50,7 @@ static void deepseek_config(tsr_text *t, const tsr_fp8_config *c)
     if (c->ue8m0)
         member_string(t, "scale_fmt", "ue8m0");
     tsr_json_key(t, "modules_to_not_convert");
-    modules(t, c);
+    tsr_json_modules(t, c->unquantized, c->n_unquantized);
     tsr_json_end_object(t);
 }
 
@@ -100,7 +99,7 @@ static void compressed_tensors_config(tsr_text *t, const tsr_fp8_config *c)
     tsr_json_end_object(t);
     tsr_json_end_object(t);
     tsr_json_key(t, "ignore");
-    modules(t, c);
+    tsr_json_modules(t, c->unquantized, c->n_unquantized);
     tsr_json_key(t, "kv_cache_scheme");
     tsr_json_null(t);
     tsr_json_end_object(t);
@@ -126,16 +125,20 @@ static tsr_status edit_object(tsr_text *out, const tsr_checkpoint *c, const char
     return tsr_text_status(out, err);
 }
 
+tsr_status tsr_quantization_set(tsr_text *out, const tsr_checkpoint *checkpoint, const char *value, tsr_err *err)
+{
+    const char *const path = tsr_quantization_path(checkpoint);
+    return edit_object(out, checkpoint, path == NULL ? "quantization_config" : path, value, err);
+}
+
 tsr_status tsr_fp8_config_set(tsr_text *out, const tsr_checkpoint *checkpoint, const tsr_fp8_config *config,
                               tsr_err *err)
 {
-    const char *const path = tsr_quantization_path(checkpoint);
     tsr_text value = {0};
-    qsort(config->unquantized, config->n_unquantized, sizeof *config->unquantized, by_name);
     (config->dialect == TSR_DIALECT_DEEPSEEK ? deepseek_config : compressed_tensors_config)(&value, config);
     tsr_status status = tsr_text_status(&value, err);
     if (status == TSR_OK)
-        status = edit_object(out, checkpoint, path == NULL ? "quantization_config" : path, value.data, err);
+        status = tsr_quantization_set(out, checkpoint, value.data, err);
     tsr_text_free(&value);
     return status;
 }

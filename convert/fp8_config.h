@@ -1,4 +1,5 @@
-/* The quantization_config of block FP8, written into config.json or taken out of it; all other bytes stay. */
+/* quantization_config: of block FP8, or any other, written into config.json or taken out of it; all other bytes stay.
+ */
 #ifndef TSR_CONVERT_FP8_CONFIG_H
 #define TSR_CONVERT_FP8_CONFIG_H
 
@@ -17,6 +18,13 @@ typedef struct tsr_fp8_config {
 /* Appends the checkpoint's config.json with this quantization_config, in place of one that it has. */
 tsr_status tsr_fp8_config_set(tsr_text *out, const tsr_checkpoint *checkpoint, const tsr_fp8_config *config,
                               tsr_err *err) TSR_WARN_UNUSED;
+
+/* Appends the checkpoint's config.json with `value` (JSON) as its quantization_config, in place of one that it has. */
+tsr_status tsr_quantization_set(tsr_text *out, const tsr_checkpoint *checkpoint, const char *value,
+                                tsr_err *err) TSR_WARN_UNUSED;
+
+/* The list of modules that stay unquantized, as a JSON array: sorted (in place), without ".weight". */
+void tsr_json_modules(tsr_text *out, const tsr_tensor **tensors, size_t n);
 
 /* Appends the checkpoint's config.json without its quantization. */
 tsr_status tsr_fp8_config_remove(tsr_text *out, const tsr_checkpoint *checkpoint, tsr_err *err) TSR_WARN_UNUSED;

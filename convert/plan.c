@@ -338,7 +338,7 @@ static void write_index(tsr_text *t, const tsr_plan *plan, tsr_tensor *const *al
     tsr_text_append(t, "\n", 1);
 }
 
-tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, tsr_err *err)
+tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, bool always, tsr_err *err)
 {
     size_t n = 0, models = 0;
     for (size_t i = 0; i < plan->n_files; i++) {
@@ -346,7 +346,7 @@ tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, tsr_err *err)
         models += model;
         n += model ? plan->files[i].n_tensors : 0;
     }
-    if (models < 2)
+    if (models < 2 && !always)
         return TSR_OK;
     tsr_tensor **const all = malloc((n + 1) * sizeof *all);
     if (all == NULL)

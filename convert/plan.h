@@ -170,8 +170,9 @@ tsr_status tsr_plan_pack(tsr_plan *plan, const char *folder, uint64_t max_bytes,
 tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *glob, const char *except,
                                tsr_err *err) TSR_WARN_UNUSED;
 
-/* Adds FOLDER/model.safetensors.index.json when there is more than one safetensors file in the folder. */
-tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, tsr_err *err) TSR_WARN_UNUSED;
+/* Adds FOLDER/model.safetensors.index.json of the safetensors files that the folder has so far, when there are more
+ * than one, or `always`. */
+tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, bool always, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds a text (copied). */
 tsr_status tsr_plan_text_file(tsr_plan *plan, const char *folder, const char *name, const char *data, size_t size,

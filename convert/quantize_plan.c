@@ -43,7 +43,7 @@ static tsr_status plan_config(tsr_plan *plan, const tsr_quantize_options *o, con
 
 /* ---- refusing what is quantized already ---- */
 
-static tsr_status check_unquantized(const tsr_checkpoint *c, tsr_err *err)
+tsr_status tsr_quantize_check_source(const tsr_checkpoint *c, tsr_err *err)
 {
     static const char kAdvice[] =
         "already quantized; start from the BF16 original, or make it one: tessera convert SRC -o DST --to bf16";
@@ -123,7 +123,7 @@ tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *const *source
     tsr_decision *const decisions = calloc((*source)->tensors.count + 1, sizeof *decisions);
     tsr_status status = decisions == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory while planning") : TSR_OK;
     if (status == TSR_OK)
-        status = check_unquantized(*source, err);
+        status = tsr_quantize_check_source(*source, err);
     if (status == TSR_OK)
         status = spell_command(plan, options, err);
     if (status == TSR_OK)
@@ -136,7 +136,7 @@ tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *const *source
     if (status == TSR_OK)
         status = tsr_plan_side_files(plan, "", "*", NULL, err);
     if (status == TSR_OK)
-        status = tsr_plan_index(plan, "", err);
+        status = tsr_plan_index(plan, "", false, err);
     if (status == TSR_OK)
         status = plan_config(plan, options, decisions, err);
     if (status == TSR_OK)

@@ -163,7 +163,7 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
     TSR_TRY(plan_tensors(plan, weights, &to, err));
     TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
     TSR_TRY(tsr_plan_side_files(plan, "", "*", NULL, err));
-    TSR_TRY(tsr_plan_index(plan, "", err));
+    TSR_TRY(tsr_plan_index(plan, "", false, err));
     TSR_TRY(plan_config(plan, weights, &to, err));
     return tsr_plan_finish(plan, err);
 }

@@ -154,7 +154,7 @@ static tsr_status plan_rank(tsr_plan *plan, const cutting *c, uint32_t rank, tsr
     }
     TSR_TRY(tsr_plan_pack(plan, folder, c->options->max_shard_bytes, err));
     TSR_TRY(tsr_plan_side_files(plan, folder, "*", NULL, err));
-    TSR_TRY(tsr_plan_index(plan, folder, err));
+    TSR_TRY(tsr_plan_index(plan, folder, false, err));
     TSR_TRY(plan_manifest(plan, c, folder, rank, err));
     return tsr_plan_text_file(plan, folder, TSR_CONFIG_NAME, s->config, s->config_size, err);
 }

@@ -340,7 +340,8 @@ static bool is_top(const char *name)
 
 static bool is_shard(const char *name)
 {
-    return is_top(name) && (ends_with(name, SUFFIX) || ends_with(name, PACKED_SUFFIX));
+    return is_top(name) && (ends_with(name, SUFFIX) || ends_with(name, PACKED_SUFFIX)) &&
+           strcmp(name, TSR_AZP_NAME) != 0;
 }
 
 static bool is_index(const char *name)

@@ -19,6 +19,8 @@
 /* Where Tessera keeps what it knows about an output directory; never copied from a source. */
 #define TSR_STATE_DIR   ".tessera"
 #define TSR_REPORT_NAME "quantization_report.json"
+/* Column sums of int8 weights, keyed by weight: beside a model, not part of it. */
+#define TSR_AZP_NAME "tessera-azp.safetensors"
 
 typedef struct tsr_file {
     const char *name; /* relative to the checkpoint's directory; of an archive, the plain file's */

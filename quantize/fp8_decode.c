@@ -30,8 +30,7 @@ void tsr_widen_to_f32(const tsr_cpu_kernels *kernels, tsr_dtype dtype, const voi
             out[i] = from_e8m0(((const uint8_t *)x)[i]);
         break;
     case TSR_BF16:
-        for (size_t i = 0; i < n; i++)
-            out[i] = from_bits((uint32_t)((const uint16_t *)x)[i] << 16);
+        kernels->widen_bf16(x, n, out);
         break;
     case TSR_F16:
         kernels->widen_f16(x, n, out);

@@ -92,6 +92,37 @@ static void decode(const tsr_cpu_kernels *k, const buffers *b)
     }
 }
 
+/* As quantize/int_weight.c has it: a row in FP32, its amax, its codes with the error; int4 in groups of 128. */
+static void integers(const tsr_cpu_kernels *k, const buffers *b, size_t group, float divisor)
+{
+    static float row[COLS];
+    for (size_t r = 0; r < ROWS; r++) {
+        k->widen_bf16(b->bf16 + r * COLS, COLS, row);
+        for (size_t c = 0; c < COLS; c += group) {
+            uint32_t bits;
+            float amax;
+            tsr_int_error error;
+            k->amax_f32(row + c, 1, group, group, group, &bits);
+            memcpy(&amax, &bits, sizeof amax);
+            const tsr_int_code code = {.scale = amax == 0 ? 1 : amax / divisor,
+                                       .low = divisor < 64 ? -8 : -128,
+                                       .high = divisor < 64 ? 7 : 127};
+            k->quantize_int(row + c, group, &code, (int8_t *)b->codes + r * COLS + c, &error);
+            sink += error.sum_e2;
+        }
+    }
+}
+
+static void int8(const tsr_cpu_kernels *k, const buffers *b)
+{
+    integers(k, b, COLS, 127.5f);
+}
+
+static void int4(const tsr_cpu_kernels *k, const buffers *b)
+{
+    integers(k, b, 128, 7.5f);
+}
+
 /* 1.5 bytes a weight, to a place of its own for each, */
 static void copy_all(const buffers *b)
 {
@@ -113,9 +144,9 @@ static const struct work {
     void (*peer)(const buffers *b);
     double floor;
 } kWorks[] = {
-    {"amax + codes", quantize, copy_all, 0.7},
-    {"amax + codes + error", quantize_and_measure, copy_all, 0},
-    {"codes to BF16", decode, copy_units, 0.7},
+    {"amax + codes", quantize, copy_all, 0.7},  {"amax + codes + error", quantize_and_measure, copy_all, 0},
+    {"codes to BF16", decode, copy_units, 0.7}, {"int8 rows + error", int8, copy_all, 0},
+    {"int4 groups + error", int4, copy_all, 0},
 };
 
 /* The ratio to memcpy. */

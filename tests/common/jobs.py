@@ -17,6 +17,8 @@ PACKED = "convert SRC -o DST --to archive --shuffle --level 1 --quiet"
 JOBS = [
     Job("quantize f32", None, "quantize SRC -o DST --max-shard-size 16MB"),
     Job("quantize ue8m0", None, "quantize SRC -o DST --max-shard-size 16MB --scale-fmt ue8m0"),
+    Job("quantize int8-channel", None, "quantize SRC -o DST --scheme int8-channel --max-shard-size 16MB"),
+    Job("quantize int4", None, "quantize SRC -o DST --scheme int4-weight-only --zero-points --max-shard-size 16MB"),
     Job("convert bf16", FP8, "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
     Job("convert fp8-block ue8m0", FP8, "convert SRC -o DST --to fp8-block --scale-fmt ue8m0 --max-shard-size 16MB"),
     Job("convert fp8-block dialect", FP8, "convert SRC -o DST --to fp8-block --dialect compressed-tensors"),

@@ -1,0 +1,269 @@
+/* Units of whole rows: codes, packed or not, scales, zero points, sums. */
+#include "convert/int_op.h"
+
+#include "formats/checked.h"
+#include "formats/weights.h"
+#include "quantize/fp8_decode.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static tsr_status out_of_memory(tsr_err *err)
+{
+    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
+}
+
+static uint64_t rows_of(const tsr_step *step)
+{
+    return step->in[0]->shape[0];
+}
+
+static uint64_t cols_of(const tsr_step *step)
+{
+    return step->in[0]->shape[1];
+}
+
+/* Multiples of 8 rows: no two units share a word of packed zero points. */
+static uint64_t unit_rows(const tsr_step *step)
+{
+    const uint64_t row_bytes = cols_of(step) * tsr_dtype_bytes((tsr_dtype)step->in[0]->dtype);
+    const uint64_t fit = tsr_max_u64(8, TSR_UNIT_BYTES / tsr_max_u64(1, row_bytes) / 8 * 8);
+    return tsr_min_u64(fit, rows_of(step));
+}
+
+static uint64_t int_units(const tsr_step *step)
+{
+    return tsr_ceil_div(rows_of(step), unit_rows(step));
+}
+
+static uint64_t rows_in(const tsr_step *step, uint64_t unit)
+{
+    return tsr_min_u64(unit_rows(step), rows_of(step) - unit * unit_rows(step));
+}
+
+static tsr_window rows_window(const tsr_tensor *t, uint64_t row, uint64_t rows)
+{
+    const uint64_t row_bytes = t->bytes / t->shape[0];
+    return (tsr_window){.offset = row * row_bytes, .rows = 1, .row_bytes = rows * row_bytes, .pitch = rows * row_bytes};
+}
+
+static void int_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
+{
+    const uint64_t row = unit * unit_rows(step), rows = rows_in(step, unit);
+    u->in[0] = rows_window(step->in[0], row, rows);
+    if ((step->held & 1) == 0)
+        u->out[0] = rows_window(step->out[0], row, rows);
+}
+
+/* What quantizing needs; codes before they are packed; scales in FP32; zero points. */
+typedef struct scratch {
+    uint64_t quantizing, codes, scales, zeros; /* bytes */
+} scratch;
+
+static scratch scratch_of(const tsr_step *step)
+{
+    const tsr_int_scheme *const scheme = step->params;
+    const uint64_t rows = unit_rows(step), groups = tsr_int_groups(scheme, cols_of(step));
+    return (scratch){
+        .quantizing = tsr_round_up(tsr_int_scratch(scheme, cols_of(step)), 64),
+        .codes = tsr_round_up(rows * cols_of(step), 64),
+        .scales = tsr_round_up(rows * groups * sizeof(float), 64),
+        .zeros = rows * groups,
+    };
+}
+
+static uint64_t int_scratch(const tsr_step *step)
+{
+    const scratch s = scratch_of(step);
+    return s.quantizing + s.codes + s.scales + s.zeros;
+}
+
+/* Quantizes a unit into its scratch. */
+static tsr_status quantize(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
+                           tsr_int_rows *rows, tsr_quant_stats *stats, tsr_err *err)
+{
+    const tsr_int_scheme *const scheme = step->params;
+    const scratch s = scratch_of(step);
+    char *const memory = u->scratch;
+    *rows = (tsr_int_rows){
+        .tensor = step->in[0],
+        .row = unit * unit_rows(step),
+        .rows = rows_in(step, unit),
+        .x = u->in_data[0],
+        .codes = (int8_t *)memory + s.quantizing,
+        .scales = (float *)(memory + s.quantizing + s.codes),
+        .zero_points = scheme->asymmetric ? (int8_t *)memory + s.quantizing + s.codes + s.scales : NULL,
+        .scratch = memory,
+    };
+    return tsr_int_quantize(scheme, kernels, rows, stats, err);
+}
+
+/* Scales are values of their dtype already: storing them is exact. */
+static void store_scales(const tsr_int_scheme *scheme, const float *scales, uint64_t n, void *held, uint64_t first)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        if (scheme->scale_dtype == TSR_F32)
+            ((float *)held)[first + i] = scales[i];
+        else
+            ((uint16_t *)held)[first + i] =
+                scheme->scale_dtype == TSR_BF16 ? tsr_bf16_from_f32(scales[i]) : tsr_f16_from_f32(scales[i]);
+    }
+}
+
+static tsr_status int_finish(const tsr_step *step, void *const *held, tsr_quant_stats *stats, tsr_err *err)
+{
+    tsr_cpu_kernels kernels;
+    const tsr_int_scheme *const scheme = step->params;
+    const uint64_t n = step->out[1]->bytes / tsr_dtype_bytes(scheme->scale_dtype);
+    float *const scales = malloc((n + 1) * sizeof *scales);
+    if (scales == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the scales of '%s'", step->in[0]->name);
+    tsr_cpu_kernels_init(&kernels, 0);
+    tsr_widen_to_f32(&kernels, scheme->scale_dtype, held[1], n, scales);
+    tsr_quant_stats_scales(stats, scales, n);
+    free(scales);
+    return TSR_OK;
+}
+
+/* ---- int8, unpacked ---- */
+
+static tsr_status int8_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
+                           tsr_quant_stats *stats, tsr_err *err)
+{
+    tsr_int_rows rows;
+    TSR_TRY(quantize(step, unit, u, kernels, &rows, stats, err));
+    memcpy(u->out_data[0], rows.codes, rows.rows * cols_of(step));
+    store_scales(step->params, rows.scales, rows.rows, u->out_data[1], rows.row);
+    return TSR_OK;
+}
+
+static const tsr_op kInt8Op = {.name = "quantize int8",
+                               .units = int_units,
+                               .windows = int_windows,
+                               .scratch_bytes = int_scratch,
+                               .run = int8_run,
+                               .finish = int_finish,
+                               .stats_of = TSR_STATS_SOURCE};
+
+/* ---- packed ---- */
+
+static void pack_codes(const tsr_int_scheme *scheme, const int8_t *codes, uint64_t n, uint8_t *out)
+{
+    if (scheme->bits == 8) {
+        for (uint64_t i = 0; i < n; i++)
+            out[i] = (uint8_t)codes[i] ^ 0x80;
+        return;
+    }
+    for (uint64_t i = 0; i < n / 2; i++)
+        out[i] = (uint8_t)((codes[2 * i] + 8) | (codes[2 * i + 1] + 8) << 4);
+}
+
+/* Rows of zero points into words along the rows: word (r / per, g) has row r in its (r % per)-th place. */
+static void pack_zeros(const tsr_int_scheme *scheme, const tsr_int_rows *rows, uint64_t groups, uint32_t *words)
+{
+    const uint32_t bits = scheme->bits, per = 32 / bits;
+    for (uint64_t r = 0; r < rows->rows; r++) {
+        const uint64_t row = rows->row + r;
+        for (uint64_t g = 0; g < groups; g++) {
+            const uint32_t code = (uint32_t)(rows->zero_points[r * groups + g] + (1 << (bits - 1)));
+            words[row / per * groups + g] |= code << (row % per * bits);
+        }
+    }
+}
+
+static tsr_status packed_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
+                             tsr_quant_stats *stats, tsr_err *err)
+{
+    const tsr_int_scheme *const scheme = step->params;
+    const uint64_t groups = tsr_int_groups(scheme, cols_of(step));
+    tsr_int_rows rows;
+    TSR_TRY(quantize(step, unit, u, kernels, &rows, stats, err));
+    pack_codes(scheme, rows.codes, rows.rows * cols_of(step), u->out_data[0]);
+    store_scales(scheme, rows.scales, rows.rows * groups, u->out_data[1], rows.row * groups);
+    if (unit == 0) {
+        const int64_t shape[2] = {(int64_t)rows_of(step), (int64_t)cols_of(step)};
+        memcpy(u->out_data[2], shape, sizeof shape);
+    }
+    if (scheme->asymmetric)
+        pack_zeros(scheme, &rows, groups, u->out_data[3]);
+    return TSR_OK;
+}
+
+static const tsr_op kPackedOp = {.name = "quantize packed integers",
+                                 .units = int_units,
+                                 .windows = int_windows,
+                                 .scratch_bytes = int_scratch,
+                                 .run = packed_run,
+                                 .finish = int_finish,
+                                 .stats_of = TSR_STATS_SOURCE};
+
+/* ---- azp_adj ---- */
+
+static tsr_status azp_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
+                          tsr_quant_stats *stats, tsr_err *err)
+{
+    (void)stats;
+    tsr_quant_stats told_already = {0};
+    tsr_int_rows rows;
+    TSR_TRY(quantize(step, unit, u, kernels, &rows, &told_already, err));
+    for (uint64_t r = 0; r < rows.rows; r++)
+        ((int32_t *)u->out_data[0])[rows.row + r] = kernels->sum_codes(rows.codes + r * cols_of(step), cols_of(step));
+    return TSR_OK;
+}
+
+static const tsr_op kAzpOp = {
+    .name = "azp_adj", .units = int_units, .windows = int_windows, .scratch_bytes = int_scratch, .run = azp_run};
+
+/* ---- steps ---- */
+
+static tsr_tensor *new_tensor(tsr_plan *plan, const tsr_tensor *weight, const char *ending, tsr_dtype dtype,
+                              unsigned rank, uint64_t a, uint64_t b)
+{
+    tsr_tensor t = {.dtype = (uint8_t)dtype, .rank = (uint8_t)rank, .shape = {a, b}};
+    t.name = tsr_arena_printf(&plan->arena, "%.*s%s", (int)tsr_module_length(weight->name), weight->name, ending);
+    t.bytes = tsr_tensor_elements(&t) * tsr_dtype_bytes(dtype);
+    return t.name == NULL ? NULL : tsr_plan_tensor(plan, &t);
+}
+
+static tsr_status add_step(tsr_plan *plan, const tsr_op *op, const tsr_tensor *weight, const tsr_int_scheme *scheme,
+                           tsr_tensor *const *out, uint8_t n_out, uint8_t held, tsr_err *err)
+{
+    tsr_int_scheme *const params = tsr_arena_alloc(&plan->arena, sizeof *params);
+    tsr_step step = {.op = op, .params = params, .in = &weight, .n_in = 1, .n_out = n_out, .held = held};
+    bool ok = params != NULL;
+    for (unsigned i = 0; i < n_out; i++) {
+        step.out[i] = out[i];
+        ok = ok && out[i] != NULL;
+    }
+    if (!ok)
+        return out_of_memory(err);
+    *params = *scheme;
+    return tsr_plan_step(plan, &step, err);
+}
+
+tsr_status tsr_plan_int8(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme, tsr_err *err)
+{
+    tsr_tensor *const out[] = {
+        new_tensor(plan, weight, ".weight", TSR_I8, 2, weight->shape[0], weight->shape[1]),
+        new_tensor(plan, weight, ".weight_scale", scheme->scale_dtype, 2, weight->shape[0], 1),
+    };
+    return add_step(plan, &kInt8Op, weight, scheme, out, 2, 1u << 1, err);
+}
+
+tsr_status tsr_plan_packed(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme, tsr_err *err)
+{
+    const uint64_t rows = weight->shape[0], cols = weight->shape[1], groups = tsr_int_groups(scheme, cols);
+    tsr_tensor *const out[] = {
+        new_tensor(plan, weight, ".weight_packed", TSR_I32, 2, rows, cols * scheme->bits / 32),
+        new_tensor(plan, weight, ".weight_scale", scheme->scale_dtype, 2, rows, groups),
+        new_tensor(plan, weight, ".weight_shape", TSR_I64, 1, 2, 0),
+        new_tensor(plan, weight, ".weight_zero_point", TSR_I32, 2, tsr_ceil_div(rows * scheme->bits, 32), groups),
+    };
+    return add_step(plan, &kPackedOp, weight, scheme, out, scheme->asymmetric ? 4 : 3, 0xE, err);
+}
+
+tsr_status tsr_plan_azp(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme, tsr_err *err)
+{
+    tsr_tensor *const out[] = {new_tensor(plan, weight, ".weight", TSR_I32, 1, weight->shape[0], 0)};
+    return add_step(plan, &kAzpOp, weight, scheme, out, 1, 1, err);
+}

@@ -1,0 +1,22 @@
+/* The steps that quantize weights to integers, in compressed-tensors' layouts. */
+#ifndef TSR_CONVERT_INT_OP_H
+#define TSR_CONVERT_INT_OP_H
+
+#include "convert/plan.h"
+#include "quantize/int_weight.h"
+
+/* X.weight [R, C] -> X.weight I8 [R, C] and X.weight_scale [R, 1], in the scheme's dtype. */
+tsr_status tsr_plan_int8(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
+                         tsr_err *err) TSR_WARN_UNUSED;
+
+/* X.weight [R, C] -> X.weight_packed I32 [R, C * bits / 32] (code + 2^(bits-1), the first in the lowest bits),
+ * X.weight_scale [R, groups], X.weight_shape I64 [2], and of an asymmetric scheme X.weight_zero_point I32
+ * [ceil(R * bits / 32), groups], packed along R (compressors/pack_quantized/helpers.py). A row is whole words. */
+tsr_status tsr_plan_packed(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
+                           tsr_err *err) TSR_WARN_UNUSED;
+
+/* X.weight -> I32 [R] under its own name: the sums of the rows of codes that tsr_plan_int8 makes (azp_adj). */
+tsr_status tsr_plan_azp(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
+                        tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

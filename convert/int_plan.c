@@ -1,0 +1,236 @@
+/* Which weights become integers, the configuration that says so, and the sums beside them. */
+#include "convert/int_plan.h"
+
+#include "convert/fp8_config.h"
+#include "convert/int_op.h"
+#include "convert/quantize_plan.h"
+#include "convert/quantize_report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define U64(x) ((unsigned long long)(x))
+
+/* |azp| <= 128 and |code| <= 128: their product, summed over K, stays below 2^31 for K up to here. */
+enum { AZP_MAX_COLS = (1 << 17) - 1 };
+
+static tsr_status out_of_memory(tsr_err *err)
+{
+    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
+}
+
+/* ---- what is quantized ---- */
+
+static bool becomes_integers(const tsr_tensor *t, const tsr_decision *decision)
+{
+    return decision->treatment == TSR_QUANTIZE && t->rank == 2 && t->shape[0] > 0 && t->shape[1] > 0 &&
+           t->name[tsr_module_length(t->name)] != '\0';
+}
+
+static tsr_status check_shape(const tsr_checkpoint *c, const tsr_tensor *t, const tsr_int_options *o, tsr_err *err)
+{
+    const uint64_t cols = t->shape[1], word = 32 / o->scheme.bits, group = o->scheme.group;
+    const char *const path = c->files[t->file].path;
+    if (!o->weight_only && cols > AZP_MAX_COLS)
+        return tsr_fail(
+            err, TSR_E_SHAPE,
+            "%s: '%s' has %llu columns: azp_adj times a zero point may leave int32 above %d; --exclude keeps "
+            "it as it is",
+            path, t->name, U64(cols), AZP_MAX_COLS);
+    if (o->weight_only && cols % word != 0)
+        return tsr_fail(err, TSR_E_SHAPE,
+                        "%s: '%s' has %llu columns, which are not whole words of %llu codes: %llu or %llu would be; "
+                        "--exclude keeps it as it is",
+                        path, t->name, U64(cols), U64(word), U64(cols / word * word), U64((cols / word + 1) * word));
+    if (group == 0 || cols % group == 0)
+        return TSR_OK;
+    uint64_t fits = group;
+    while (cols % fits != 0)
+        fits /= 2;
+    return tsr_fail(
+        err, TSR_E_SHAPE,
+        "%s: groups of %llu do not divide the %llu columns of '%s': groups of %llu do; --exclude keeps it as it "
+        "is",
+        path, U64(group), U64(cols), t->name, U64(fits));
+}
+
+static tsr_status plan_tensors(tsr_plan *plan, const tsr_int_options *o, const tsr_decision *decisions, tsr_err *err)
+{
+    const tsr_checkpoint *const c = plan->sources[0];
+    for (size_t i = 0; i < c->tensors.count; i++) {
+        const tsr_tensor *const t = &c->tensors.items[i];
+        const tsr_decision *const d = &decisions[i];
+        if (becomes_integers(t, d)) {
+            TSR_TRY(check_shape(c, t, o, err));
+            TSR_TRY(o->weight_only ? tsr_plan_packed(plan, t, &o->scheme, err)
+                                   : tsr_plan_int8(plan, t, &o->scheme, err));
+            TSR_TRY(tsr_plan_add_note(plan, t, "quantize", d->reason, err));
+        } else {
+            const bool stacked = d->treatment == TSR_QUANTIZE;
+            TSR_TRY(tsr_plan_copy(plan, t, t->name, err));
+            TSR_TRY(tsr_plan_add_note(plan, t, "copy",
+                                      stacked ? "a stack of experts: the format has no place for it" : d->reason, err));
+        }
+    }
+    return TSR_OK;
+}
+
+/* A file of its own: loaders must not take it for weights, so the index, which leaves it out, is always there. */
+static tsr_status plan_azp(tsr_plan *plan, const tsr_int_options *o, const tsr_decision *decisions, tsr_err *err)
+{
+    const tsr_checkpoint *const c = plan->sources[0];
+    bool any = false;
+    for (size_t i = 0; i < c->tensors.count && !o->weight_only; i++) {
+        if (!becomes_integers(&c->tensors.items[i], &decisions[i]))
+            continue;
+        any = true;
+        TSR_TRY(tsr_plan_azp(plan, &c->tensors.items[i], &o->scheme, err));
+    }
+    return any ? tsr_plan_file(plan, TSR_AZP_NAME, err) : TSR_OK;
+}
+
+/* ---- configuration ---- */
+
+static void member(tsr_text *t, const char *key, const char *value)
+{
+    tsr_json_key(t, key);
+    if (value == NULL)
+        tsr_json_null(t);
+    else
+        tsr_json_string(t, value);
+}
+
+/* Only keys that every released reader knows: its models forbid others (quant_args.py). */
+static void write_args(tsr_text *t, uint32_t bits, bool symmetric, const char *strategy, uint64_t group, bool dynamic)
+{
+    tsr_json_begin_object(t, false);
+    tsr_json_key(t, "num_bits");
+    tsr_json_u64(t, bits);
+    member(t, "type", "int");
+    tsr_json_key(t, "symmetric");
+    tsr_json_bool(t, symmetric);
+    member(t, "strategy", strategy);
+    if (group != 0) {
+        tsr_json_key(t, "group_size");
+        tsr_json_u64(t, group);
+    }
+    tsr_json_key(t, "dynamic");
+    tsr_json_bool(t, dynamic);
+    tsr_json_end_object(t);
+}
+
+static void write_config(tsr_text *t, const tsr_int_options *o, const tsr_tensor **unquantized, size_t n)
+{
+    const tsr_int_scheme *const s = &o->scheme;
+    tsr_json_begin_object(t, false);
+    member(t, "quant_method", "compressed-tensors");
+    member(t, "format", o->weight_only ? "pack-quantized" : "int-quantized");
+    member(t, "quantization_status", "compressed");
+    tsr_json_key(t, "config_groups");
+    tsr_json_begin_object(t, false);
+    tsr_json_key(t, "group_0");
+    tsr_json_begin_object(t, false);
+    tsr_json_key(t, "targets");
+    tsr_json_begin_array(t, true);
+    tsr_json_string(t, "Linear");
+    tsr_json_end_array(t);
+    tsr_json_key(t, "weights");
+    write_args(t, s->bits, !s->asymmetric, s->group == 0 ? "channel" : "group", s->group, false);
+    tsr_json_key(t, "input_activations");
+    if (o->weight_only)
+        tsr_json_null(t);
+    else
+        write_args(t, 8, !o->asymmetric_activations, "token", 0, true);
+    member(t, "output_activations", NULL);
+    tsr_json_end_object(t);
+    tsr_json_end_object(t);
+    tsr_json_key(t, "ignore");
+    tsr_json_modules(t, unquantized, n);
+    member(t, "kv_cache_scheme", NULL);
+    tsr_json_end_object(t);
+}
+
+static tsr_status plan_config(tsr_plan *plan, const tsr_int_options *o, const tsr_decision *decisions, tsr_err *err)
+{
+    const tsr_checkpoint *const c = plan->sources[0];
+    if (c->config == NULL)
+        return TSR_OK;
+    const tsr_tensor **const unquantized = calloc(c->tensors.count + 1, sizeof *unquantized);
+    if (unquantized == NULL)
+        return out_of_memory(err);
+    size_t n = 0;
+    for (size_t i = 0; i < c->tensors.count; i++) {
+        const tsr_tensor *const t = &c->tensors.items[i];
+        if (t->rank >= 2 && tsr_dtype_is_weight_float((tsr_dtype)t->dtype) && !becomes_integers(t, &decisions[i]) &&
+            decisions[i].treatment != TSR_KEEP_EMBEDDING)
+            unquantized[n++] = t;
+    }
+    tsr_text value = {0}, config = {0};
+    write_config(&value, o, unquantized, n);
+    tsr_status status = tsr_text_status(&value, err);
+    if (status == TSR_OK)
+        status = tsr_quantization_set(&config, c, value.data, err);
+    if (status == TSR_OK)
+        status = tsr_plan_text_file(plan, "", TSR_CONFIG_NAME, config.data, config.size, err);
+    tsr_text_free(&value);
+    tsr_text_free(&config);
+    free(unquantized);
+    return status;
+}
+
+/* ---- the plan ---- */
+
+static tsr_status spell_command(tsr_plan *plan, const tsr_int_options *o, tsr_err *err)
+{
+    const tsr_int_scheme *const s = &o->scheme;
+    tsr_text t = {0};
+    tsr_text_printf(
+        &t,
+        "quantize --scheme %s --group-size %llu%s%s --divisor %g --rounding %s --scale-dtype %s --scales %s "
+        "--max-shard-size %llu",
+        !o->weight_only ? "int8-channel"
+        : s->bits == 8  ? "int8-weight-only"
+                        : "int4-weight-only",
+        U64(s->group), s->asymmetric ? " --zero-points" : "",
+        o->asymmetric_activations ? " --activation-zero-points" : "", (double)s->divisor, s->away ? "away" : "even",
+        tsr_dtype_name(s->scale_dtype), s->search ? "mse" : "amax", U64(o->max_shard_bytes));
+    for (size_t i = 0; i < o->policy.n_include; i++)
+        tsr_text_printf(&t, " --include %s", o->policy.include[i]);
+    for (size_t i = 0; i < o->policy.n_exclude; i++)
+        tsr_text_printf(&t, " --exclude %s", o->policy.exclude[i]);
+    tsr_status status = tsr_text_status(&t, err);
+    if (status == TSR_OK && (plan->command = tsr_arena_dup(&plan->arena, t.data, t.size)) == NULL)
+        status = out_of_memory(err);
+    tsr_text_free(&t);
+    return status;
+}
+
+static tsr_status make_plan(tsr_plan *plan, const tsr_int_options *o, tsr_decision *decisions, tsr_err *err)
+{
+    const tsr_checkpoint *const c = plan->sources[0];
+    tsr_policy_options policy = o->policy;
+    policy.block_rows = 1;
+    TSR_TRY(tsr_quantize_check_source(c, err));
+    TSR_TRY(spell_command(plan, o, err));
+    TSR_TRY(tsr_policy_decide(c, tsr_policy_model_type(c, &plan->arena), &policy, &plan->arena, decisions, err));
+    TSR_TRY(plan_tensors(plan, o, decisions, err));
+    TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
+    TSR_TRY(tsr_plan_index(plan, "", !o->weight_only, err));
+    TSR_TRY(plan_azp(plan, o, decisions, err));
+    TSR_TRY(tsr_plan_side_files(plan, "", "*", TSR_AZP_NAME, err));
+    TSR_TRY(plan_config(plan, o, decisions, err));
+    return tsr_plan_finish(plan, err);
+}
+
+tsr_status tsr_int_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_int_options *options,
+                        tsr_err *err)
+{
+    *plan = tsr_plan_begin(source, 1);
+    plan->report = tsr_quantize_report;
+    tsr_decision *const decisions = calloc((*source)->tensors.count + 1, sizeof *decisions);
+    const tsr_status status = decisions == NULL ? out_of_memory(err) : make_plan(plan, options, decisions, err);
+    free(decisions);
+    if (status != TSR_OK)
+        tsr_plan_free(plan);
+    return status;
+}

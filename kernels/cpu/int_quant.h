@@ -1,0 +1,50 @@
+/* Int8 and int4 codes of a run of weights that share a scale, and what they cost.
+ *
+ *     q = x / scale (the IEEE FP32 quotient);  code = round(clamp(q + zero, low, high));  a reader gets (code - zero) *
+ * scale
+ *
+ * as compressed-tensors has it (quantization/lifecycle/forward_helpers.py). Rounding is to nearest, ties to even, or
+ * ties away from zero (FasterTransformer, C's round). Every variant gives the same bits. Thread-safe, cannot fail. */
+#ifndef TSR_KERNELS_CPU_INT_QUANT_H
+#define TSR_KERNELS_CPU_INT_QUANT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct tsr_int_code {
+    float scale; /* finite, positive */
+    float zero;  /* an integer between low and high */
+    float low, high;
+    bool away; /* ties go away from zero */
+} tsr_int_code;
+
+/* In units of the scale: v = code - zero, e = (x * k) * (1 / (scale * k)) - v with k = 2^64 when scale < 2^-100, else
+ * 1; all of it in FP32 (a reciprocal where codes have the quotient: an ulp, far below the error that is measured). Sums
+ * run in FP32 over 32 lanes (lane = index % 32) in blocks of 4096 elements; lanes are added in FP64 as a tree (l and l
+ * + 16, then l and l + 8, ... 1), blocks in order. */
+typedef struct tsr_int_error {
+    double sum_q2, sum_e2, sum_qv;
+    float max_e;               /* the largest |e| */
+    size_t max_at;             /* its first place */
+    uint64_t nonzero, flushed; /* x != 0; x != 0 and v == 0 */
+    uint64_t saturated;        /* clamping moved it by more than half a step */
+} tsr_int_error;
+
+/* x[n], finite, to codes[n] (two's complement), and the error. */
+typedef void tsr_quantize_int_fn(const float *x, size_t n, const tsr_int_code *code, int8_t *codes,
+                                 tsr_int_error *error);
+
+/* k of tsr_int_error: keeps the reciprocal of a tiny scale finite. */
+#define TSR_INT_BOOST(scale) ((scale) < 0x1p-100f ? 0x1p64f : 1.0f)
+
+/* BF16 to FP32, exact. */
+typedef void tsr_widen_bf16_fn(const uint16_t *x, size_t n, float *out);
+
+/* The least and the largest of x[n] and 0; NaN anywhere gives NaN in both. */
+typedef void tsr_range_f32_fn(const float *x, size_t n, float *low, float *high);
+
+/* The sum of n codes: azp_adj of one output channel (vLLM Epilogues.md). |sum| <= 128 n must fit. */
+typedef int32_t tsr_sum_codes_fn(const int8_t *codes, size_t n);
+
+#endif

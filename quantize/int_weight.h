@@ -1,0 +1,52 @@
+/* Int8 and int4 weights: rows of a matrix -> codes, one scale a row or a group of columns, and zero points.
+ *
+ * Symmetric: scale = amax / divisor; asymmetric: scale = (max - min) / (2^bits - 1) with min <= 0 <= max, and
+ * zero_point = round(clamp(low - min / scale, low, high)). The scale is rounded to the dtype in which it is stored
+ * before codes are made with it. A group of zeros has scale 1 and zero point 0. code = round(clamp(x / scale + zero,
+ * low, high)); readers compute (code - zero_point) * scale. Divisors follow the target: 127.5 and 7.5 with ties to even
+ * for compressed-tensors (quantization/utils/helpers.py), 128 and 8 with ties away from zero for FasterTransformer
+ * (cutlass_preprocessors.cc). docs/numerics.md has every corner. */
+#ifndef TSR_QUANTIZE_INT_WEIGHT_H
+#define TSR_QUANTIZE_INT_WEIGHT_H
+
+#include "formats/safetensors.h"
+#include "formats/status.h"
+#include "kernels/cpu/cpu.h"
+#include "quantize/quant_stats.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct tsr_int_scheme {
+    uint32_t bits;  /* 8 or 4 */
+    uint64_t group; /* columns that share a scale; 0: all of a row */
+    bool asymmetric;
+    float divisor;         /* symmetric: amax / divisor */
+    bool away;             /* ties away from zero, instead of to even */
+    tsr_dtype scale_dtype; /* F32, BF16 or F16 */
+    bool search;           /* the scale of least squared error, of 12 that clip more and more; slower, never worse */
+} tsr_int_scheme;
+
+/* Some whole rows of a weight. */
+typedef struct tsr_int_rows {
+    const tsr_tensor *tensor; /* the source, [R, C]: BF16, F16 or F32 */
+    uint64_t row, rows;
+    const void *x;       /* [rows, C], dense */
+    int8_t *codes;       /* [rows, C], out: two's complement */
+    float *scales;       /* [rows, groups], out: values of scale_dtype */
+    int8_t *zero_points; /* [rows, groups], out; NULL when symmetric */
+    void *scratch;       /* tsr_int_scratch bytes */
+} tsr_int_rows;
+
+/* Groups of a row of `cols` columns. */
+uint64_t tsr_int_groups(const tsr_int_scheme *scheme, uint64_t cols);
+
+size_t tsr_int_scratch(const tsr_int_scheme *scheme, uint64_t cols);
+
+/* Quantizes the rows and adds what it cost to *stats (all but the scale figures). Thread-safe.
+ * TSR_E_VALUE, with coordinates, when it meets NaN or Inf. */
+tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_int_rows *rows,
+                            tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

@@ -1,0 +1,208 @@
+"""int8 and int4: every code, scale, zero point and packed word recomputed from the definition; azp_adj against int64 sums
+and the identity that it is for; the configuration; what is refused."""
+
+import json
+import shutil
+
+import harness
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors
+from test_convert import make, random_weight
+from test_quantize import DTYPES, REPORT, load, same_bits
+
+BF16 = ml_dtypes.bfloat16
+TYPES = {**DTYPES, "I8": np.int8, "I32": np.int32, "I64": np.int64}
+AZP, INDEX = "tessera-azp.safetensors", "model.safetensors.index.json"
+UP, DOWN, NORM = (f"model.layers.0.{n}.weight" for n in ("mlp.up_proj", "mlp.down_proj", "input_layernorm"))
+
+
+def read(path):
+    return {n: np.frombuffer(e["data"], TYPES[e["dtype"]]).reshape(e["shape"])
+            for n, e in safetensors.deserialize(path.read_bytes())}
+
+
+def model(path, dtype=BF16, shape=(40, 256), **extra):
+    w = random_weight(shape, 1)
+    w[3] = 0
+    w[5] *= 1e-38
+    w[7, 0] = 3
+    tensors = {UP: w.astype(dtype), DOWN: random_weight((24, 128), 2).astype(dtype), NORM: np.ones(8, dtype), **extra}
+    return make(path, {"model.safetensors": tensors}, quantization=None), tensors
+
+
+def away(x):
+    return np.where(np.abs(x - np.trunc(x)) >= 0.5, np.trunc(x) + np.copysign(np.float32(1), x), np.trunc(x))
+
+
+def quantized(w, bits, group=0, asymmetric=False, divisor=None, rounding=np.rint, dtype=np.float32):
+    """(codes, scales [rows, groups], zero points) in FP32, by the formulas of compressed-tensors."""
+    rows, cols = w.shape
+    x = w.astype(np.float32).reshape(rows, -1, group or cols)
+    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    amax = np.abs(x).max(axis=2)
+    least, largest = np.minimum(x.min(axis=2), 0), np.maximum(x.max(axis=2), 0)
+    divisor = np.float32(divisor or (2**bits - 1) / 2)
+    scale = (largest - least) / np.float32(2**bits - 1) if asymmetric else amax / divisor
+    scale = np.maximum(scale, np.float32(2.0**-149)).astype(dtype).astype(np.float32)
+    tiny = {BF16: 2.0**-133, np.float16: 2.0**-24}.get(dtype, 0)
+    scale = np.where(scale == 0, np.float32(tiny), scale)
+    scale[amax == 0] = 1
+    zero = np.zeros_like(scale)
+    if asymmetric:
+        zero = np.rint(np.clip(np.float32(low) - least / scale, low, high))
+        zero[amax == 0] = 0
+    t = np.clip(x / scale[..., None] + zero[..., None], low, high)
+    return rounding(t).astype(np.int8).reshape(rows, cols), scale, zero.astype(np.int8)
+
+
+def packed(codes, bits):
+    """Along the row, the first code in the lowest bits."""
+    fields = (codes.astype(np.int64) + 2 ** (bits - 1)).reshape(codes.shape[0], -1, 32 // bits)
+    return (fields << (bits * np.arange(32 // bits))).sum(axis=2).astype(np.uint32).view(np.int32)
+
+
+@pytest.mark.parametrize("dtype", [BF16, np.float16, np.float32])
+@pytest.mark.parametrize("options,settings", [((), {}), (("--divisor", "127"), {"divisor": 127}),
+                                              (("--divisor", "128", "--rounding", "away"), {"divisor": 128, "rounding": away}),
+                                              (("--scale-dtype", "bf16"), {"dtype": BF16})])
+def test_int8_channel(tmp_path, quantize, dtype, options, settings):
+    src, source = model(tmp_path / "src", dtype)
+    dst = quantize(src, "--scheme", "int8-channel", *options)
+    got, azp = read(dst / "model.safetensors"), read(dst / AZP)
+    assert got.keys() == {UP, UP + "_scale", DOWN, DOWN + "_scale", NORM} and azp.keys() == {UP, DOWN}
+    for name in (UP, DOWN):
+        codes, scale, _ = quantized(source[name], 8, **settings)
+        assert same_bits(got[name], codes), name
+        assert same_bits(got[name + "_scale"], scale.astype(settings.get("dtype", np.float32))), name
+        assert same_bits(azp[name], codes.astype(np.int64).sum(axis=1).astype(np.int32)), name
+    assert same_bits(got[NORM], source[NORM])
+    index = json.loads((dst / INDEX).read_text())["weight_map"]
+    assert index.keys() == got.keys() and set(index.values()) == {"model.safetensors"}
+
+
+@pytest.mark.parametrize("per_token", [False, True])
+def test_azp_adj_is_what_the_epilogue_needs(tmp_path, quantize, per_token):
+    """s_a s_b (A W - z_a azp_adj) + bias = A' W' + bias, A' and W' being what the codes mean."""
+    src, _ = model(tmp_path / "src")
+    dst = quantize(src, "--scheme", "int8-channel", "--activation-zero-points")
+    got, azp = read(dst / "model.safetensors"), read(dst / AZP)
+    w, s_b = got[UP].astype(np.int64), got[UP + "_scale"].astype(np.float64)[:, 0]
+    rng = np.random.default_rng(3)
+    a = rng.integers(-128, 128, (9, w.shape[1]))
+    z = rng.integers(-128, 128, (9, 1) if per_token else (1, 1))
+    s_a = rng.uniform(0.01, 0.1, (9, 1) if per_token else (1, 1))
+    bias = rng.standard_normal(w.shape[0])
+    raw = a @ w.T
+    assert np.array_equal(raw - z * azp[UP].astype(np.int64), (a - z) @ w.T)
+    ours = s_a * s_b * (raw - z * azp[UP].astype(np.int64)) + bias
+    meant = (s_a * (a - z)) @ (w * s_b[:, None]).T + bias
+    assert np.allclose(ours, meant, rtol=1e-12, atol=1e-12 * np.abs(meant).max())
+    group = json.loads((dst / "config.json").read_text())["quantization_config"]["config_groups"]["group_0"]
+    assert group["input_activations"] == {"num_bits": 8, "type": "int", "symmetric": False, "strategy": "token", "dynamic": True}
+
+
+SCHEMES = [("int8-weight-only", 8, 0, False), ("int8-weight-only", 8, 32, False), ("int4-weight-only", 4, 0, False),
+           ("int4-weight-only", 4, 32, False), ("int4-weight-only", 4, 64, True), ("int4-weight-only", 4, 128, True)]
+
+
+@pytest.mark.parametrize("dtype", [BF16, np.float16])
+@pytest.mark.parametrize("scheme,bits,group,asymmetric", SCHEMES)
+def test_weight_only(tmp_path, quantize, scheme, bits, group, asymmetric, dtype):
+    src, source = model(tmp_path / "src", dtype)
+    options = ["--zero-points"] if asymmetric else []
+    name = {BF16: "bf16", np.float16: "f16"}[dtype]
+    dst = quantize(src, "--scheme", scheme, "--group-size", str(group), "--scale-dtype", name, *options)
+    got = read(dst / "model.safetensors")
+    assert not (dst / AZP).exists() and not (dst / INDEX).exists()
+    endings = ["_packed", "_scale", "_shape"] + (["_zero_point"] if asymmetric else [])
+    assert got.keys() == {NORM} | {n + e for n in (UP, DOWN) for e in endings}
+    for weight in (UP, DOWN):
+        codes, scale, zero = quantized(source[weight], bits, group, asymmetric, dtype=dtype)
+        assert same_bits(got[weight + "_packed"], packed(codes, bits)), weight
+        assert same_bits(got[weight + "_scale"], scale.astype(dtype)), weight
+        assert got[weight + "_shape"].dtype == np.int64 and got[weight + "_shape"].tolist() == list(codes.shape)
+        if asymmetric:
+            padded = np.pad(zero, ((0, -len(zero) % (32 // bits)), (0, 0)), constant_values=-(2 ** (bits - 1)))
+            assert same_bits(got[weight + "_zero_point"], np.ascontiguousarray(packed(padded.T, bits).T)), weight
+    config = json.loads((dst / "config.json").read_text())["quantization_config"]
+    args = config["config_groups"]["group_0"]["weights"]
+    want = {"num_bits": bits, "type": "int", "symmetric": not asymmetric, "strategy": "group" if group else "channel",
+            "dynamic": False, **({"group_size": group} if group else {})}
+    assert args == want and config["format"] == "pack-quantized"
+    assert config["config_groups"]["group_0"]["input_activations"] is None
+
+
+@pytest.mark.parametrize("scheme,bits,group,asymmetric", [("int8-channel", 8, 0, False), *SCHEMES])
+def test_report(tmp_path, quantize, scheme, bits, group, asymmetric):
+    src, source = model(tmp_path / "src")
+    options = [] if scheme == "int8-channel" else ["--group-size", str(group)]
+    dst = quantize(src, "--scheme", scheme, *options, *(["--zero-points"] if asymmetric else []))
+    dtype = np.float32 if scheme == "int8-channel" else BF16
+    for row in json.loads((dst / REPORT).read_text())["tensors"]:
+        codes, scale, zero = quantized(source[row["name"]], bits, group, asymmetric, dtype=dtype)
+        x = source[row["name"]].astype(np.float64)
+        split = codes.reshape(*scale.shape, -1).astype(np.float64)
+        y = ((split - zero[..., None]) * scale[..., None].astype(np.float64)).reshape(x.shape)
+        assert row["relative_error"] == pytest.approx(np.sqrt(((x - y) ** 2).sum() / (x**2).sum()), rel=1e-4)
+        assert row["max_abs_error"] == pytest.approx(np.abs(x - y).max(), rel=1e-4)
+        assert row["zero_blocks"] == (np.abs(x.reshape(*scale.shape, -1)).max(axis=2) == 0).sum()
+
+
+@pytest.mark.parametrize("scheme", ["int8-channel", "int8-weight-only", "int4-weight-only"])
+def test_least_squares_is_never_worse(tmp_path, quantize, scheme):
+    src, _ = model(tmp_path / "src")
+    plain, searched = (json.loads((quantize(src, "--scheme", scheme, "--scales", s) / REPORT).read_text())
+                       for s in ("amax", "mse"))
+    for a, b in zip(plain["tensors"], searched["tensors"]):
+        assert b["relative_error"] <= a["relative_error"]
+    if scheme == "int4-weight-only":  # clipping pays where steps are coarse
+        assert searched["whole"]["sqnr_db"] > plain["whole"]["sqnr_db"]
+
+
+@pytest.mark.parametrize("scheme", ["int8-channel", "int4-weight-only"])
+def test_threads_and_instruction_sets_agree(tmp_path, quantize, scheme):
+    src, _ = model(tmp_path / "src", shape=(2048, 4096))
+    first = quantize(src, "--scheme", scheme)
+    for options in (("--threads", "1", "--cpumask", "0"), ("--threads", "3", "--cpumask", "1")):
+        other = quantize(src, "--scheme", scheme, *options)
+        assert harness.tree_difference(first, other) is None
+
+
+def test_stacked_experts_stay(tmp_path, quantize):
+    experts = "model.layers.0.mlp.experts.down_proj"
+    src, source = model(tmp_path / "src", **{experts: random_weight((2, 8, 16)).astype(BF16)})
+    dst = quantize(src, "--scheme", "int8-channel")
+    assert same_bits(read(dst / "model.safetensors")[experts], source[experts])
+    assert experts in json.loads((dst / "config.json").read_text())["quantization_config"]["ignore"]
+
+
+def test_no_stray_index_when_read_again(tmp_path, tessera, quantize):
+    """The sums are a side file: another reader of the directory sees the model alone."""
+    src, _ = model(tmp_path / "src")
+    dst = quantize(src, "--scheme", "int8-channel")
+    shutil.rmtree(dst / ".tessera")
+    code, _, err = harness.run(tessera, ["convert", dst, "-o", tmp_path / "again", "--to", "archive", "--quiet"])
+    assert code == 0, err
+    assert harness.same_file(dst / AZP, tmp_path / "again" / AZP)
+
+
+REFUSED = [
+    (("int4-weight-only", "--group-size", "0"), (8, 12), 3, ["12 columns", "whole words of 8", "8 or 16"]),
+    (("int8-weight-only",), (8, 10), 3, ["10 columns", "8 or 12"]),
+    (("int4-weight-only",), (8, 320), 3, ["groups of 128", "320", "groups of 64 do"]),
+    (("int8-channel",), (1, 131072), 3, ["131072 columns", "int32"]),
+    (("int8-channel", "--group-size", "32"), (8, 16), 2, ["--group-size means nothing with --scheme int8-channel"]),
+    (("int4-weight-only", "--group-size", "48"), (8, 96), 2, ["0, 32, 64 or 128"]),
+    (("int4-weight-only", "--divisor", "127"), (8, 128), 2, ["--divisor 127"]),
+    (("int8-channel", "--block", "64x64"), (8, 16), 2, ["--block means nothing"]),
+]
+
+
+@pytest.mark.parametrize("options,shape,expected,words", REFUSED)
+def test_refusals(tmp_path, tessera, options, shape, expected, words):
+    src = make(tmp_path / "src", {"model.safetensors": {UP: np.ones(shape, BF16)}}, quantization=None)
+    code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "out", "--scheme", *options])
+    assert code == expected and all(word in err for word in words), err
+    assert not (tmp_path / "out" / "config.json").exists()
