@@ -153,6 +153,23 @@ static tsr_status find_key(const mapping *m, const tsr_tensor *t, bool mtp, stru
                     m->source->files[t->file].path, t->name);
 }
 
+/* That the expert before this one is there, and that the first one has a last one: together, that none is missing. */
+static tsr_status check_neighbour(const mapping *m, const tsr_tensor *t, uint64_t expert, tsr_err *err)
+{
+    const char *number;
+    char name[1200];
+    const size_t digits = component(t->name, 2, &number);
+    const uint64_t other = expert == 0 ? m->experts - 1 : expert - 1;
+    snprintf(name, sizeof name, "%.*s%llu%s", (int)(number - t->name), t->name, U64(other),
+             number + strcspn(number, "."));
+    return digits > 0 && tsr_checkpoint_find(m->source, name) != NULL
+               ? TSR_OK
+               : tsr_fail(
+                     err, TSR_E_FORMAT,
+                     "%s: '%s' is in none of the %zu files, but n_routed_experts is %llu: DeepSeek's loader needs all",
+                     m->source->path, name, m->source->n_files, U64(m->experts));
+}
+
 static tsr_status decide(const mapping *m, tsr_plan *plan, const tsr_weight *w, fate *f, tsr_err *err)
 {
     const tsr_tensor *const t = w->data;
@@ -178,7 +195,7 @@ static tsr_status decide(const mapping *m, tsr_plan *plan, const tsr_weight *w, 
         return tsr_fail(err, TSR_E_FORMAT, "%s: '%s', but " TSR_CONFIG_NAME " has n_routed_experts %llu",
                         m->source->files[t->file].path, t->name, U64(m->experts));
     f->rank = (uint32_t)(expert / (m->experts / m->options->ranks));
-    return TSR_OK;
+    return check_neighbour(m, t, expert, err);
 }
 
 static tsr_status note(tsr_plan *plan, const tsr_weight *w, const fate *f, tsr_err *err)

@@ -131,6 +131,53 @@ tsr_status tsr_quantization_set(tsr_text *out, const tsr_checkpoint *checkpoint,
     return edit_object(out, checkpoint, path == NULL ? "quantization_config" : path, value, err);
 }
 
+/* `list` (a JSON array, or empty text) with the tensors' modules at its end. */
+static void extend_list(tsr_text *out, tsr_json_text list, const tsr_tensor **tensors, size_t n)
+{
+    size_t end = list.size == 0 ? 0 : list.size - 1; /* before the bracket, and the white space before that */
+    while (end > 0 && strchr(" \t\r\n", list.data[end - 1]) != NULL)
+        end--;
+    const bool empty = end <= 1;
+    tsr_text_append(out, empty ? "[" : list.data, empty ? 1 : end);
+    for (size_t i = 0; i < n; i++) {
+        char module[1024];
+        snprintf(module, sizeof module, "%.*s", (int)tsr_module_length(tensors[i]->name), tensors[i]->name);
+        tsr_text_printf(out, "%s", empty && i == 0 ? "" : ", ");
+        tsr_json_quoted(out, module);
+    }
+    tsr_text_append(out, "]", 1);
+}
+
+tsr_status tsr_quantization_keep(tsr_text *out, const tsr_checkpoint *checkpoint, const tsr_tensor **tensors, size_t n,
+                                 tsr_err *err)
+{
+    static const char *const kLists[] = {"modules_to_not_convert", "ignored_layers", "ignore"};
+    const char *const path = tsr_quantization_path(checkpoint);
+    tsr_json_text quantization, list = {0};
+    size_t k = 0;
+    if (path == NULL || !tsr_json_find(checkpoint->config, checkpoint->config_size, path, &quantization))
+        return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no quantization_config", checkpoint->path);
+    while (k < 3 && (!tsr_json_find(quantization.data, quantization.size, kLists[k], &list) || list.data[0] != '['))
+        k++;
+    if (k == 3)
+        list = (tsr_json_text){0};
+    tsr_text extended = {0}, value = {0};
+    extend_list(&extended, list, tensors, n);
+    tsr_status status = tsr_text_status(&extended, err);
+    if (status == TSR_OK)
+        status = tsr_config_set(&value, quantization.data, quantization.size, kLists[k % 3], extended.data, err);
+    if (status == TSR_OK) { /* spliced in, not set: its lines are indented already */
+        const char *const end = quantization.data + quantization.size;
+        tsr_text_append(out, checkpoint->config, (size_t)(quantization.data - checkpoint->config));
+        tsr_text_append(out, value.data, value.size);
+        tsr_text_append(out, end, (size_t)(checkpoint->config + checkpoint->config_size - end));
+        status = tsr_text_status(out, err);
+    }
+    tsr_text_free(&extended);
+    tsr_text_free(&value);
+    return status;
+}
+
 tsr_status tsr_fp8_config_set(tsr_text *out, const tsr_checkpoint *checkpoint, const tsr_fp8_config *config,
                               tsr_err *err)
 {

@@ -26,6 +26,11 @@ tsr_status tsr_quantization_set(tsr_text *out, const tsr_checkpoint *checkpoint,
 /* The list of modules that stay unquantized, as a JSON array: sorted (in place), without ".weight". */
 void tsr_json_modules(tsr_text *out, const tsr_tensor **tensors, size_t n);
 
+/* Appends the checkpoint's config.json with the modules of these tensors added to the list of those that stay
+ * unquantized, whatever it is called there. The model is quantized. */
+tsr_status tsr_quantization_keep(tsr_text *out, const tsr_checkpoint *checkpoint, const tsr_tensor **tensors, size_t n,
+                                 tsr_err *err) TSR_WARN_UNUSED;
+
 /* Appends the checkpoint's config.json without its quantization. */
 tsr_status tsr_fp8_config_remove(tsr_text *out, const tsr_checkpoint *checkpoint, tsr_err *err) TSR_WARN_UNUSED;
 

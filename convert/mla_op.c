@@ -379,7 +379,7 @@ tsr_status tsr_plan_mla_split(tsr_plan *plan, const tsr_weight *kv_b, const tsr_
 
 static uint16_t round_and_measure(double x, uint64_t at, tsr_quant_stats *stats)
 {
-    const uint16_t y16 = tsr_bf16_from_f32((float)x);
+    const uint16_t y16 = tsr_bf16_from_f64(x);
     const uint32_t bits = (uint32_t)y16 << 16;
     float y;
     memcpy(&y, &bits, sizeof y);

@@ -6,7 +6,6 @@
 #include "formats/checked.h"
 #include "formats/config.h"
 #include "formats/glob.h"
-#include "quantize/policy.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -240,27 +239,21 @@ static void describe(tsr_text *t, const absorbing *a)
 }
 
 /* Folded weights are BF16 in a model that else may be FP8: its list of unquantized modules must have them. */
-static tsr_status list_unquantized(tsr_text *out, tsr_plan *plan, const absorbing *a, tsr_err *err)
+static tsr_status list_folded(tsr_text *out, tsr_plan *plan, const absorbing *a, tsr_err *err)
 {
     const tsr_weights *const w = &a->weights;
-    const tsr_tensor **const unquantized = calloc(w->count + 1, sizeof *unquantized);
-    if (unquantized == NULL)
+    const tsr_tensor **const folded = calloc(w->count + 1, sizeof *folded);
+    size_t n = 0;
+    if (folded == NULL)
         return out_of_memory(err);
-    tsr_fp8_config config = {.dialect = w->dialect,
-                             .block_rows = w->block_rows,
-                             .block_cols = w->block_cols,
-                             .ue8m0 = w->ue8m0,
-                             .unquantized = unquantized};
     for (size_t i = 0; i < w->count; i++) {
-        const tsr_weight *const x = &w->items[i], *kv_b;
+        const tsr_weight *kv_b;
         bool output;
-        const bool linear = x->data->rank >= 2 && tsr_dtype_is_weight_float((tsr_dtype)x->data->dtype) &&
-                            !tsr_policy_is_embedding(x->data->name);
-        if ((x->scale == NULL && linear) || is_folded(a, plan, x, &output, &kv_b))
-            unquantized[config.n_unquantized++] = x->data;
+        if (w->items[i].scale != NULL && is_folded(a, plan, &w->items[i], &output, &kv_b))
+            folded[n++] = w->items[i].data;
     }
-    const tsr_status status = tsr_fp8_config_set(out, a->source, &config, err);
-    free(unquantized);
+    const tsr_status status = tsr_quantization_keep(out, a->source, folded, n, err);
+    free(folded);
     return status;
 }
 
@@ -268,8 +261,8 @@ static tsr_status plan_config(tsr_plan *plan, const absorbing *a, tsr_err *err)
 {
     tsr_text base = {0}, value = {0}, config = {0};
     tsr_status status = TSR_OK;
-    if (a->options->fold && a->weights.n_scaled > 0 && a->weights.block_rows > 0)
-        status = list_unquantized(&base, plan, a, err);
+    if (a->options->fold && a->weights.method != NULL)
+        status = list_folded(&base, plan, a, err);
     else
         tsr_text_append(&base, a->source->config, a->source->config_size);
     describe(&value, a);

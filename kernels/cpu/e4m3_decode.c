@@ -21,6 +21,20 @@ uint16_t tsr_bf16_from_f32(float x)
     return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
+/* By way of an FP32 number rounded to odd, which keeps on which side of a tie the FP64 number lies. */
+uint16_t tsr_bf16_from_f64(double x)
+{
+    float f = (float)x;
+    if ((double)f != x) {
+        uint32_t bits = bits_of(f);
+        if (__builtin_fabs((double)f) > __builtin_fabs(x))
+            bits--;
+        bits |= 1;
+        memcpy(&f, &bits, sizeof f);
+    }
+    return tsr_bf16_from_f32(f);
+}
+
 uint16_t tsr_f16_from_f32(float x)
 {
     const uint32_t bits = bits_of(x), magnitude = bits & 0x7FFFFFFF;

@@ -195,7 +195,7 @@ int main(void)
             if ((kSets[s] & have) == kSets[s])
                 ratio = measure(&kWorks[w], kSets[s], &b);
         }
-        if ((have & TSR_CPU_AVX512) != 0 && ratio < kWorks[w].floor) {
+        if ((have & TSR_CPU_VBMI) != 0 && ratio < kWorks[w].floor) {
             fprintf(stderr, "bench_kernels: %s at %.2f of memcpy, below %.2f\n", kWorks[w].name, ratio,
                     kWorks[w].floor);
             status = 1;

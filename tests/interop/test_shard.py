@@ -130,6 +130,11 @@ def test_deepseek_refusals(sources, refuse, tmp_path):  # noqa: F811
     refuse(fp8, 3, "cuts through a block of 128", "1, 2, 4 would work", options=("--to", "deepseek-mp", "--mp", "8"))
     refuse(sources("llama", False), 3, "k_proj", "distilled", options=("--to", "deepseek-mp", "--mp", "1"))
     refuse(fp8, 2, "--mp N", options=("--to", "deepseek-mp"))
+    for missing in (0, 2, 3):
+        tensors = {f"model.layers.0.mlp.experts.{i}.up_proj.weight": np.ones((4, 4), BF16) for i in range(4) if i != missing}
+        src = make(tmp_path / f"missing{missing}", {"model.safetensors": tensors}, quantization=None, num_hidden_layers=1,
+                   num_attention_heads=4, n_routed_experts=4)
+        refuse(src, 3, f"experts.{missing}.up_proj.weight", "n_routed_experts is 4", options=("--to", "deepseek-mp", "--mp", "2"))
 
 
 # ---- ranks under their own names ----

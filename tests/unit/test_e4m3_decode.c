@@ -97,6 +97,24 @@ Test(e4m3_decode, reference_is_one_product_and_one_rounding)
     }
 }
 
+Test(e4m3_decode, bf16_of_a_double_is_rounded_once)
+{
+    cr_assert_eq(tsr_bf16_from_f64(1 + 0x1p-8 + 0x1p-40), 0x3F81); /* FP32 in between would make a tie of it */
+    cr_assert_eq(tsr_bf16_from_f64(1 + 0x1p-8), 0x3F80);
+    cr_assert_eq(tsr_bf16_from_f64(1 + 3 * 0x1p-8 - 0x1p-40), 0x3F81);
+    for (int trial = 0; trial < 1000000; trial++) {
+        const uint16_t at = (uint16_t)(random_bits() % 0x7F7F); /* a positive finite BF16, and the next one */
+        const double low = bf16_value(at), high = bf16_value((uint16_t)(at + 1));
+        const double part = trial % 3 == 0 ? 0.5 : (double)(random_bits() >> 11) * 0x1p-53;
+        const double nudge = (double)((int)(random_bits() % 3) - 1) * (high - low) * 0x1p-40;
+        const double x = low + (high - low) * part + nudge;
+        const double down = x - low, up = high - x;
+        const uint16_t want = down < up || (down == up && at % 2 == 0) ? at : (uint16_t)(at + 1);
+        cr_assert_eq(tsr_bf16_from_f64(x), want, "%a", x);
+        cr_assert_eq(tsr_bf16_from_f64(-x), want | 0x8000, "%a", -x);
+    }
+}
+
 enum { ROWS = 5, COLS = 300, LD = 320 };
 
 Test(e4m3_decode, variants_equal_the_reference)
