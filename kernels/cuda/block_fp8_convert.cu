@@ -59,21 +59,23 @@ __global__ void __launch_bounds__(256)
     }
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-        float amax = 0.0f;
+        /* Magnitudes of BF16 order as their bits do: both halves of a word at once. */
+        uint32_t most = 0;
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
-            amax = fmaxf(amax, fmaxf(fabsf(low_bf16(v[g][c])), fabsf(high_bf16(v[g][c]))));
+            most = __vmaxu2(most, v[g][c] & 0x7FFF7FFFu);
         }
 #pragma unroll
         for (int distance = 8; distance > 0; distance /= 2) {
-            amax = fmaxf(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, distance, 16));
+            most = __vmaxu2(most, __shfl_xor_sync(0xFFFFFFFFu, most, distance, 16));
         }
+        const float amax = fmaxf(low_bf16(most), high_bf16(most));
         const int64_t column = column0 + g * kGroup;
         if (row >= m || column >= k) {
             continue;
         }
-        const float scale = amax == 0.0f ? 1.0f : __fdiv_rn(amax, 448.0f);
-        const bool plain_range = scale > 0x1p-90f && scale < 0x1p+90f;
+        const bool plain_range = amax > 0x1p-80f && amax < 0x1p+80f;
+        const float scale = plain_range ? divide(amax, 448.0f, 1.0f / 448.0f) : amax == 0.0f ? 1.0f : __fdiv_rn(amax, 448.0f);
         const float inverse = __frcp_rn(scale);
         uint32_t out[2];
 #pragma unroll

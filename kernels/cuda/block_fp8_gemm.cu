@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(288, tokens_shape<TOKENS>::kResident)
     if (threadIdx.x == 0) {
         for (int s = 0; s < kStages; ++s) {
             hopper::barrier_init(&full[s], 1);
-            hopper::barrier_init(&empty[s], 2);
+            hopper::barrier_init(&empty[s], 8);
         }
         hopper::fence_barrier_init();
     }
@@ -153,10 +153,9 @@ __global__ void __launch_bounds__(288, tokens_shape<TOKENS>::kResident)
                 sum[4 * g + 2] = fmaf(tile[4 * g + 2], even, sum[4 * g + 2]);
                 sum[4 * g + 3] = fmaf(tile[4 * g + 3], odd, sum[4 * g + 3]);
             }
-            /* All four warps have read the stage before one thread gives it back. */
-            asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
-            if (threadIdx.x % 128 == 0) {
-                hopper::barrier_arrive(&empty[s], (uint32_t)rank);
+            __syncwarp(); /* all lanes have read the scales */
+            if (lane == 0) {
+                hopper::barrier_arrive(&empty[s]);
             }
         }
     }
@@ -341,7 +340,7 @@ __global__ void __launch_bounds__(384, 1)
     if (threadIdx.x == 0) {
         for (int s = 0; s < kStages; ++s) {
             hopper::barrier_init(&full[s], 1);
-            hopper::barrier_init(&empty[s], 2 * CLUSTER);
+            hopper::barrier_init(&empty[s], 8 * CLUSTER);
         }
         hopper::fence_barrier_init();
     }
@@ -400,10 +399,11 @@ __global__ void __launch_bounds__(384, 1)
                     hopper::mma_128<kWide>(
                         tile, hopper::operand(ring_a + s * shape::kABytes + ((group - 1) * SUB + u) * 64 * kBlock), w);
                     if (u == SUB - 1) {
-                        /* Each warp's own reads are over; the barrier counts the group as one. */
-                        asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory");
-                        if (threadIdx.x % 128 < CLUSTER) {
-                            hopper::barrier_arrive(&empty[s], threadIdx.x % 128);
+                        __syncwarp(); /* all lanes have read the scales */
+                        if (CLUSTER == 1 && lane == 0) {
+                            hopper::barrier_arrive(&empty[s]);
+                        } else if (CLUSTER > 1 && lane < CLUSTER) {
+                            hopper::barrier_arrive(&empty[s], (uint32_t)lane);
                         }
                     }
 #pragma unroll
@@ -618,8 +618,8 @@ tsr_gemm_config tsr_cuda_block_fp8_gemm_choose(const tsr_block_fp8_gemm *args, c
     const int64_t columns = ceil_div(args->n, 128), tiles = ceil_div(args->k, kBlock);
     if (ceil_div(args->m, 128) * columns > device->processors && args->m > 128) {
         config.kind = TSR_GEMM_WIDE;
-        config.tile = 128;
-        config.cluster = ceil_div(args->m, 128) % 2 == 0 ? 2 : 1;
+        config.tile = 256;
+        config.cluster = 1;
         return config;
     }
     /* As many CTAs as run at one time: two a processor, one when the tile is 128 wide. */

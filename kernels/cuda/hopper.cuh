@@ -27,12 +27,17 @@ __device__ __forceinline__ void barrier_expect(uint64_t *bar, uint32_t bytes)
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes) : "memory");
 }
 
+__device__ __forceinline__ void barrier_arrive(uint64_t *bar)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
+}
+
 /* Arrives on the same barrier of CTA `rank` of the cluster. */
 __device__ __forceinline__ void barrier_arrive(uint64_t *bar, uint32_t rank)
 {
     asm volatile("{\n.reg .b32 remote;\n"
                  "mapa.shared::cluster.u32 remote, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(bar)),
+                 "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(bar)),
                  "r"(rank)
                  : "memory");
 }
@@ -41,7 +46,7 @@ __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t phase)
 {
     asm volatile("{\n.reg .pred done;\n"
                  "again_%=:\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
                  "@!done bra again_%=;\n}" ::"r"(shared_address(bar)),
                  "r"(phase)
                  : "memory");
