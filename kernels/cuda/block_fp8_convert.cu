@@ -39,8 +39,9 @@ __global__ void __launch_bounds__(256)
     quantize_kernel(const uint16_t *__restrict__ x, int64_t m, int64_t k, int64_t ldx, uint8_t *__restrict__ codes,
                     int64_t ldc, float *__restrict__ scales, int64_t ld_scale)
 {
-    const int64_t row = (int64_t)blockIdx.x * kRows + threadIdx.x / 16;
-    const int64_t column0 = (int64_t)blockIdx.y * kGroups * kGroup + threadIdx.x % 16 * 8;
+    /* CTAs in turn walk along the rows: neighbours read the same pages of memory. */
+    const int64_t row = (int64_t)blockIdx.y * kRows + threadIdx.x / 16;
+    const int64_t column0 = (int64_t)blockIdx.x * kGroups * kGroup + threadIdx.x % 16 * 8;
     uint32_t v[kGroups][4] = {};
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
@@ -184,7 +185,7 @@ tsr_status tsr_cuda_quantize_tokens(const uint16_t *x, int64_t m, int64_t k, int
         return TSR_OK;
     }
     dim3 grid;
-    TSR_TRY(grid_of((m + kRows - 1) / kRows, (k + kGroups * kGroup - 1) / (kGroups * kGroup), &grid, err));
+    TSR_TRY(grid_of((k + kGroups * kGroup - 1) / (kGroups * kGroup), (m + kRows - 1) / kRows, &grid, err));
     quantize_kernel<<<grid, 256, 0, stream>>>(x, m, k, ldx, codes, ldc, scales, ld_scale);
     return launched("quantizing tokens", err);
 }
