@@ -14,8 +14,8 @@
 extern "C" {
 #endif
 
-/* x [m][ldx] BF16 -> codes [m][ldc], scales [ceil(k/128)][ld_scale], tokens contiguous. x and codes on 16 bytes, ldx and
- * ldc multiples of 16, ld_scale >= m; columns beyond k are not written. TSR_E_SHAPE otherwise. */
+/* x [m][ldx] BF16 -> codes [m][ldc], scales [ceil(k/128)][ld_scale], tokens contiguous. x and codes on 16 bytes, ldx
+ * and ldc multiples of 16, ld_scale >= m; columns beyond k are not written. TSR_E_SHAPE otherwise. */
 tsr_status tsr_cuda_quantize_tokens(const uint16_t *x, int64_t m, int64_t k, int64_t ldx, uint8_t *codes, int64_t ldc,
                                     float *scales, int64_t ld_scale, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
 

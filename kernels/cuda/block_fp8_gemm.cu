@@ -12,10 +12,12 @@
 
 static_assert(std::is_same<tsr_stream, cudaStream_t>::value, "tsr_stream is cudaStream_t");
 
+#pragma nv_diag_suppress 177 /* what only the sm_90a kernels call is unused in the pass for sm_80 */
+
 namespace {
 
-constexpr int kBlock = 128;         /* the scales' granularity along k and n */
-constexpr int kWide = 128;          /* columns of a TSR_GEMM_WIDE tile: one weight scale a tile */
+constexpr int kBlock = 128;            /* the scales' granularity along k and n */
+constexpr int kWide = 128;             /* columns of a TSR_GEMM_WIDE tile: one weight scale a tile */
 constexpr int kSharedMax = 227 * 1024;
 
 struct problem {
@@ -142,9 +144,8 @@ __global__ void __launch_bounds__(288, tokens_shape<TOKENS>::kResident)
             next_w = t + 1 < last ? __ldg(scale_w + t + 1) : 0.0f;
             hopper::barrier_wait(&full[s], (t - first) / kStages & 1);
             float tile[TOKENS / 2];
-            hopper::mma_128_begin<TOKENS>(tile, hopper::operand(ring + s * shape::kWBytes + group * 64 * kBlock),
+            hopper::mma_128<TOKENS>(tile, hopper::operand(ring + s * shape::kWBytes + group * 64 * kBlock),
                                           hopper::operand(ring_a + s * shape::kABytes));
-            hopper::mma_wait();
             const float2 *const scale_a = reinterpret_cast<const float2 *>(ring_scale + s * shape::kScaleBytes) + lane % 4;
 #pragma unroll
             for (int g = 0; g < TOKENS / 8; ++g) {
@@ -381,10 +382,6 @@ __global__ void __launch_bounds__(384, 1)
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        /* The groups take turns to begin: one's promotion runs beside the other's products, not beside its promotion. */
-        if (group == 2) {
-            hopper::turn_give(1);
-        }
         const int first_row = (group - 1) * 64 * SUB + threadIdx.x % 128 / 32 * 16 + lane / 4;
         for (int unit = blockIdx.x / CLUSTER; unit < units; unit += stride) {
             int row, column;
@@ -402,11 +399,8 @@ __global__ void __launch_bounds__(384, 1)
 #pragma unroll
                 for (int u = 0; u < SUB; ++u) {
                     const float low = scale_a[64 * u] * by_w, high = scale_a[64 * u + 8] * by_w;
-                    hopper::turn_wait(group);
-                    hopper::mma_128_begin<kWide>(
+                    hopper::mma_128<kWide>(
                         tile, hopper::operand(ring_a + s * shape::kABytes + ((group - 1) * SUB + u) * 64 * kBlock), w);
-                    hopper::turn_give(3 - group);
-                    hopper::mma_wait();
                     if (u == SUB - 1) {
                         __syncwarp(); /* all lanes have read the scales */
                         if (CLUSTER == 1 && lane == 0) {
@@ -434,9 +428,6 @@ __global__ void __launch_bounds__(384, 1)
                 store_row<T>(p, &sum[u][0], i + 64 * u, column * kWide, lane);
                 store_row<T>(p, &sum[u][2], i + 64 * u + 8, column * kWide, lane);
             }
-        }
-        if (group == 1) {
-            hopper::turn_wait(1); /* the last turn given */
         }
     }
     if (CLUSTER > 1) {

@@ -1,6 +1,7 @@
 /* Block-FP8 matrix product: D[m,n] = A[m,k] * W[n,k]^T, both operands e4m3 (fn), FP32 scales.
  *
- *   D[i,j] = sum over tiles t of 128 along k of  (scale_a[t,i] * scale_w[j/128,t]) * sum over the tile of A[i,x] * W[j,x]
+ *   D[i,j] = sum over tiles t of 128 along k of  (scale_a[t,i] * scale_w[j/128,t]) * sum over the tile of A[i,x] *
+ * W[j,x]
  *
  * the algorithm of DeepSeek-V3's inference/kernel.py and of DeepGEMM: each tile's sum is taken out of the tensor cores
  * and added, scaled, in FP32.
@@ -14,7 +15,8 @@
  * bits in every run on one kind of device.
  *
  * Kernel error against the exact value over the same operands, |D - exact| <=
- *     sum over tiles |scale_a * scale_w| * sum over the tile's four steps of 32: 33 * 2^-13 * 1.01 * max(|acc|, max |product|)
+ *     sum over tiles |scale_a * scale_w| * sum over the tile's four steps of 32: 33 * 2^-13 * 1.01 * max(|acc|, max
+ * |product|)
  *     + 3 * (tiles + 2) * 2^-24 * sum of |scale_a * scale_w * A * W|,  then the rounding to the output type.
  * Derivation: a Hopper tensor core aligns the accumulator and the 32 products of one step to the largest of them and
  * keeps at least 13 bits below it, so that each of the 33 loses less than 2^-13 of the largest; 1.01 covers the error
@@ -36,8 +38,9 @@ typedef enum tsr_gemm_out { TSR_GEMM_BF16, TSR_GEMM_F16, TSR_GEMM_F32 } tsr_gemm
 typedef enum tsr_gemm_kind {
     TSR_GEMM_AUTO,
     TSR_GEMM_PLAIN,  /* the definition: one thread an element */
-    TSR_GEMM_TOKENS, /* W * A^T, `tile` tokens wide (16, 32, 64, 128), k split over a cluster of `cluster` (1, 2, 4, 8) */
-    TSR_GEMM_WIDE,   /* persistent, tiles of `tile` (128, 256) tokens by 128; pairs (`cluster` 2) share W by multicast */
+    TSR_GEMM_TOKENS, /* W * A^T, `tile` tokens wide (16, 32, 64, 128), k split over a cluster of `cluster` (1, 2, 4, 8)
+                      */
+    TSR_GEMM_WIDE, /* persistent, tiles of `tile` (128, 256) tokens by 128; pairs (`cluster` 2) share W by multicast */
 } tsr_gemm_kind;
 
 typedef struct tsr_gemm_config {

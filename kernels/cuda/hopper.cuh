@@ -149,8 +149,8 @@ template <int N> __device__ __forceinline__ void mma(float (&d)[N / 2], uint64_t
     }
 }
 
-/* One tile of 128 along K: four steps of 32, the descriptors moving 32 bytes each. mma_wait() waits for the result. */
-template <int N> __device__ __forceinline__ void mma_128_begin(float (&d)[N / 2], uint64_t a, uint64_t b)
+/* One tile of 128 along K: four steps of 32, the descriptors moving 32 bytes each. Waits for the result. */
+template <int N> __device__ __forceinline__ void mma_128(float (&d)[N / 2], uint64_t a, uint64_t b)
 {
     mma_fence();
 #pragma unroll
@@ -158,17 +158,7 @@ template <int N> __device__ __forceinline__ void mma_128_begin(float (&d)[N / 2]
         mma<N>(d, a + 2 * step, b + 2 * step, step != 0);
     }
     mma_commit();
-}
-
-/* Named barriers of two groups of 128 threads: one waits for its turn, the other gives it. */
-__device__ __forceinline__ void turn_wait(int id)
-{
-    asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory");
-}
-
-__device__ __forceinline__ void turn_give(int id)
-{
-    asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory");
+    mma_wait();
 }
 
 } // namespace hopper
