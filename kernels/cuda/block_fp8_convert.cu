@@ -1,0 +1,206 @@
+/* Owns the conversions between BF16 and e4m3. Built with -fmad=false: where a product is fused, it says so. */
+#include "kernels/cuda/block_fp8_convert.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+
+namespace {
+
+constexpr int kGroup = 128;
+constexpr int kRows = 16;  /* rows of a CTA: 16 threads a group of 128 */
+constexpr int kGroups = 4; /* groups in flight in one thread */
+
+/* The IEEE quotient x / s, `inverse` being 1 / s rounded: one correction makes it exact (Markstein) while nothing
+ * underflows, which the caller sees to. */
+__device__ __forceinline__ float divide(float x, float s, float inverse)
+{
+    const float q = x * inverse;
+    return __fmaf_rn(__fmaf_rn(-q, s, x), inverse, q);
+}
+
+__device__ __forceinline__ uint32_t encode2(float x, float y)
+{
+    return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);
+}
+
+__device__ __forceinline__ float low_bf16(uint32_t pair)
+{
+    return __uint_as_float(pair << 16);
+}
+
+__device__ __forceinline__ float high_bf16(uint32_t pair)
+{
+    return __uint_as_float(pair & 0xFFFF0000u);
+}
+
+__global__ void __launch_bounds__(256)
+    quantize_kernel(const uint16_t *__restrict__ x, int64_t m, int64_t k, int64_t ldx, uint8_t *__restrict__ codes,
+                    int64_t ldc, float *__restrict__ scales, int64_t ld_scale)
+{
+    /* CTAs in turn walk along the rows: neighbours read the same pages of memory. */
+    const int64_t row = (int64_t)blockIdx.y * kRows + threadIdx.x / 16;
+    const int64_t column0 = (int64_t)blockIdx.x * kGroups * kGroup + threadIdx.x % 16 * 8;
+    uint32_t v[kGroups][4] = {};
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+        const int64_t column = column0 + g * kGroup;
+        if (row < m && column + 8 <= k) {
+            const uint4 u = __ldg(reinterpret_cast<const uint4 *>(x + row * ldx + column));
+            v[g][0] = u.x, v[g][1] = u.y, v[g][2] = u.z, v[g][3] = u.w;
+        } else if (row < m) {
+#pragma unroll
+            for (int c = 0; c < 8; ++c) {
+                if (column + c < k) {
+                    v[g][c / 2] |= (uint32_t)x[row * ldx + column + c] << 16 * (c % 2);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+        /* Magnitudes of BF16 order as their bits do: both halves of a word at once. */
+        uint32_t most = 0;
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+            most = __vmaxu2(most, v[g][c] & 0x7FFF7FFFu);
+        }
+#pragma unroll
+        for (int distance = 8; distance > 0; distance /= 2) {
+            most = __vmaxu2(most, __shfl_xor_sync(0xFFFFFFFFu, most, distance, 16));
+        }
+        const float amax = fmaxf(low_bf16(most), high_bf16(most));
+        const int64_t column = column0 + g * kGroup;
+        if (row >= m || column >= k) {
+            continue;
+        }
+        const bool plain_range = amax > 0x1p-80f && amax < 0x1p+80f;
+        const float scale = plain_range ? divide(amax, 448.0f, 1.0f / 448.0f) : amax == 0.0f ? 1.0f : __fdiv_rn(amax, 448.0f);
+        const float inverse = __frcp_rn(scale);
+        uint32_t out[2];
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+            float q[4] = {low_bf16(v[g][2 * c]), high_bf16(v[g][2 * c]), low_bf16(v[g][2 * c + 1]), high_bf16(v[g][2 * c + 1])};
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                q[e] = plain_range ? divide(q[e], scale, inverse) : __fdiv_rn(q[e], scale);
+            }
+            out[c] = encode2(q[0], q[1]) | encode2(q[2], q[3]) << 16;
+        }
+        uint8_t *const to = codes + row * ldc + column;
+        if (column + 8 <= k) {
+            *reinterpret_cast<uint2 *>(to) = make_uint2(out[0], out[1]);
+        } else {
+#pragma unroll
+            for (int c = 0; c < 8; ++c) {
+                if (column + c < k) {
+                    to[c] = (uint8_t)(out[c / 4] >> 8 * (c % 4));
+                }
+            }
+        }
+        if (threadIdx.x % 16 == 0) {
+            scales[column / kGroup * ld_scale + row] = scale;
+        }
+    }
+}
+
+__device__ __forceinline__ uint32_t decode2(uint16_t pair, float scale)
+{
+    const float2 v = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, __NV_E4M3)));
+    const __nv_bfloat162 out = __floats2bfloat162_rn(v.x * scale, v.y * scale);
+    return *reinterpret_cast<const uint32_t *>(&out);
+}
+
+/* A thread has 8 codes of each of four rows; a CTA 16 groups of columns by 16 rows, four times. */
+__global__ void __launch_bounds__(256)
+    dequantize_kernel(const uint8_t *__restrict__ codes, const float *__restrict__ scales, int64_t n, int64_t k, int64_t ldc,
+                      uint16_t *__restrict__ w, int64_t ldw)
+{
+    constexpr int kDeep = 4;
+    const int64_t column = ((int64_t)blockIdx.y * 32 + threadIdx.x % 32) * 8;
+    const int64_t row0 = (int64_t)blockIdx.x * 8 * kDeep + threadIdx.x / 32;
+    if (column >= k) {
+        return;
+    }
+    const bool whole = column + 8 <= k;
+    uint2 v[kDeep] = {};
+#pragma unroll
+    for (int r = 0; r < kDeep; ++r) {
+        const int64_t row = row0 + r * 8;
+        if (row < n && whole) {
+            v[r] = __ldg(reinterpret_cast<const uint2 *>(codes + row * ldc + column));
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < kDeep; ++r) {
+        const int64_t row = row0 + r * 8;
+        if (row >= n) {
+            return;
+        }
+        const float scale = __ldg(scales + row / kGroup * ((k + kGroup - 1) / kGroup) + column / kGroup);
+        uint16_t *const to = w + row * ldw + column;
+        if (whole) {
+            *reinterpret_cast<uint4 *>(to) =
+                make_uint4(decode2((uint16_t)v[r].x, scale), decode2((uint16_t)(v[r].x >> 16), scale),
+                           decode2((uint16_t)v[r].y, scale), decode2((uint16_t)(v[r].y >> 16), scale));
+        } else {
+            for (int c = 0; column + c < k; ++c) {
+                to[c] = (uint16_t)decode2(codes[row * ldc + column + c], scale);
+            }
+        }
+    }
+}
+
+bool aligned(const void *p)
+{
+    return reinterpret_cast<uintptr_t>(p) % 16 == 0;
+}
+
+tsr_status launched(const char *what, tsr_err *err)
+{
+    const cudaError_t code = cudaGetLastError();
+    return code == cudaSuccess ? TSR_OK : tsr_fail(err, TSR_E_DEVICE, "%s: %s", what, cudaGetErrorString(code));
+}
+
+/* A grid of `x` by `y` CTAs, or TSR_E_SHAPE when the device has no such grid. */
+tsr_status grid_of(int64_t x, int64_t y, dim3 *grid, tsr_err *err)
+{
+    if (x > INT32_MAX || y > 65535) {
+        return tsr_fail(err, TSR_E_SHAPE, "the matrix is too large for one launch");
+    }
+    *grid = dim3((unsigned)x, (unsigned)y);
+    return TSR_OK;
+}
+
+} // namespace
+
+tsr_status tsr_cuda_quantize_tokens(const uint16_t *x, int64_t m, int64_t k, int64_t ldx, uint8_t *codes, int64_t ldc,
+                                    float *scales, int64_t ld_scale, tsr_stream stream, tsr_err *err)
+{
+    if (m < 0 || k < 0 || ldx < k || ldc < k || ld_scale < m || ldx % 16 || ldc % 16 || !aligned(x) || !aligned(codes)) {
+        return tsr_fail(err, TSR_E_SHAPE, "quantizing tokens: rows must start on 16 bytes and hold their columns");
+    }
+    if (m == 0 || k == 0) {
+        return TSR_OK;
+    }
+    dim3 grid;
+    TSR_TRY(grid_of((k + kGroups * kGroup - 1) / (kGroups * kGroup), (m + kRows - 1) / kRows, &grid, err));
+    quantize_kernel<<<grid, 256, 0, stream>>>(x, m, k, ldx, codes, ldc, scales, ld_scale);
+    return launched("quantizing tokens", err);
+}
+
+tsr_status tsr_cuda_dequantize_blocks(const uint8_t *codes, const float *scales, int64_t n, int64_t k, int64_t ldc,
+                                      uint16_t *w, int64_t ldw, tsr_stream stream, tsr_err *err)
+{
+    if (n < 0 || k < 0 || ldc < k || ldw < k || ldc % 16 || ldw % 16 || !aligned(codes) || !aligned(w)) {
+        return tsr_fail(err, TSR_E_SHAPE, "dequantizing blocks: rows must start on 16 bytes and hold their columns");
+    }
+    if (n == 0 || k == 0) {
+        return TSR_OK;
+    }
+    dim3 grid;
+    TSR_TRY(grid_of((n + 31) / 32, (k + 255) / 256, &grid, err));
+    dequantize_kernel<<<grid, 256, 0, stream>>>(codes, scales, n, k, ldc, w, ldw);
+    return launched("dequantizing blocks", err);
+}

@@ -1,0 +1,69 @@
+/* Block-FP8 matrix product: D[m,n] = A[m,k] * W[n,k]^T, both operands e4m3 (fn), FP32 scales.
+ *
+ *   D[i,j] = sum over tiles t of 128 along k of  (scale_a[t,i] * scale_w[j/128,t]) * sum over the tile of A[i,x] *
+ * W[j,x]
+ *
+ * the algorithm of DeepSeek-V3's inference/kernel.py and of DeepGEMM: each tile's sum is taken out of the tensor cores
+ * and added, scaled, in FP32.
+ *
+ * Layouts: a [m][lda], w [n][ldw] bytes, k contiguous; scale_a [ceil(k/128)][ld_scale_a], tokens contiguous (as
+ * tsr_cuda_quantize_tokens writes it); scale_w [ceil(n/128)][ceil(k/128)], as the checkpoint stores it; d [m][ldd]
+ * elements. Any m, n, k >= 0; leading dimensions are in elements. d must not overlap an operand.
+ *
+ * The fast kernels need sm_90, a and w 16-byte aligned with lda and ldw multiples of 16, scale_a 16-byte aligned with
+ * ld_scale_a a multiple of 4; without these TSR_GEMM_AUTO takes the plain kernel. No workspace. Results are the same
+ * bits in every run on one kind of device.
+ *
+ * Kernel error against the exact value over the same operands, |D - exact| <=
+ *     sum over tiles |scale_a * scale_w| * sum over the tile's four steps of 32: 33 * 2^-13 * 1.01 * max(|acc|, max
+ * |product|)
+ *     + 3 * (tiles + 2) * 2^-24 * sum of |scale_a * scale_w * A * W|,  then the rounding to the output type.
+ * Derivation: a Hopper tensor core aligns the accumulator and the 32 products of one step to the largest of them and
+ * keeps at least 13 bits below it, so that each of the 33 loses less than 2^-13 of the largest; 1.01 covers the error
+ * that the accumulator already carries. The second term bounds the FP32 promotion. The plain kernel, FP32 throughout,
+ * lies far inside the bound. */
+#ifndef TSR_KERNELS_CUDA_BLOCK_FP8_GEMM_H
+#define TSR_KERNELS_CUDA_BLOCK_FP8_GEMM_H
+
+#include <stdint.h>
+
+#include "kernels/cuda/cuda_launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum tsr_gemm_out { TSR_GEMM_BF16, TSR_GEMM_F16, TSR_GEMM_F32 } tsr_gemm_out;
+
+typedef enum tsr_gemm_kind {
+    TSR_GEMM_AUTO,
+    TSR_GEMM_PLAIN,  /* the definition: one thread an element */
+    TSR_GEMM_TOKENS, /* W * A^T, `tile` tokens wide (16, 32, 64, 128), k split over a cluster of `cluster` (1, 2, 4, 8)
+                      */
+    TSR_GEMM_WIDE, /* persistent, tiles of `tile` (128, 256) tokens by 128; pairs (`cluster` 2) share W by multicast */
+} tsr_gemm_kind;
+
+typedef struct tsr_gemm_config {
+    tsr_gemm_kind kind;
+    int tile, cluster;
+} tsr_gemm_config;
+
+typedef struct tsr_block_fp8_gemm {
+    const uint8_t *a, *w;
+    const float *scale_a, *scale_w;
+    void *d;
+    int64_t m, n, k, lda, ldw, ldd, ld_scale_a;
+    tsr_gemm_out out;
+    tsr_gemm_config config; /* zeros: chosen by tsr_cuda_block_fp8_gemm_choose */
+} tsr_block_fp8_gemm;
+
+/* The kernel for this problem on this device; pure. */
+tsr_gemm_config tsr_cuda_block_fp8_gemm_choose(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device);
+
+/* TSR_E_UNSUPPORTED: the config asked for does not fit the arguments or the device. */
+tsr_status tsr_cuda_block_fp8_gemm(const tsr_block_fp8_gemm *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

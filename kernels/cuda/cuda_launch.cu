@@ -1,0 +1,35 @@
+/* Owns the look at the device that every launcher starts with. */
+#include "kernels/cuda/cuda_launch.h"
+
+#include <cuda_runtime.h>
+#include <string.h>
+
+tsr_status tsr_cuda_current_device(tsr_cuda_device *device, tsr_err *err)
+{
+    int major = 0, minor = 0;
+    cudaError_t code = cudaGetDevice(&device->ordinal);
+    if (code == cudaSuccess) {
+        code = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device->ordinal);
+    }
+    if (code == cudaSuccess) {
+        code = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device->ordinal);
+    }
+    if (code == cudaSuccess) {
+        code = cudaDeviceGetAttribute(&device->processors, cudaDevAttrMultiProcessorCount, device->ordinal);
+    }
+    if (code != cudaSuccess) {
+        (void)cudaGetLastError();
+        return tsr_fail(err, TSR_E_DEVICE, "no usable GPU: %s", cudaGetErrorString(code));
+    }
+    device->arch = major * 10 + minor;
+    cudaDeviceProp properties;
+    device->name[0] = '\0';
+    if (cudaGetDeviceProperties(&properties, device->ordinal) == cudaSuccess) {
+        memcpy(device->name, properties.name, sizeof device->name);
+    }
+    if (device->arch < 80) {
+        return tsr_fail(err, TSR_E_DEVICE, "the GPU %s has compute capability %d.%d; 8.0 or newer is needed", device->name,
+                        major, minor);
+    }
+    return TSR_OK;
+}

@@ -1,0 +1,30 @@
+/* What every CUDA launcher shares: the stream type and the device's properties.
+ *
+ * Launchers never allocate, synchronise, print or exit; they check their arguments, launch on `stream` and return.
+ * Errors: TSR_E_SHAPE for arguments that the operation cannot take, TSR_E_DEVICE for what the runtime or the driver
+ * refuses. Errors of the running kernel itself appear when the caller synchronises. All functions are thread-safe. */
+#ifndef TSR_KERNELS_CUDA_CUDA_LAUNCH_H
+#define TSR_KERNELS_CUDA_CUDA_LAUNCH_H
+
+#include "formats/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct CUstream_st *tsr_stream; /* is cudaStream_t */
+
+typedef struct tsr_cuda_device {
+    int ordinal;
+    int arch;       /* compute capability, 90 for Hopper */
+    int processors; /* multiprocessors */
+    char name[256];
+} tsr_cuda_device;
+
+/* The calling thread's current device. TSR_E_DEVICE: no driver, no device, or one older than sm_80. */
+tsr_status tsr_cuda_current_device(tsr_cuda_device *device, tsr_err *err) TSR_WARN_UNUSED;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,165 @@
+/* Owns the Hopper instructions that CUDA C++ has no words for: mbarriers, the bulk tensor copy, wgmma on e4m3. */
+#ifndef TSR_KERNELS_CUDA_HOPPER_CUH
+#define TSR_KERNELS_CUDA_HOPPER_CUH
+
+#include <cuda.h>
+#include <stdint.h>
+
+namespace hopper {
+
+__device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+__device__ __forceinline__ void barrier_init(uint64_t *bar, uint32_t count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(count) : "memory");
+}
+
+__device__ __forceinline__ void fence_barrier_init()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void barrier_expect(uint64_t *bar, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(uint64_t *bar)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
+}
+
+/* Arrives on the same barrier of CTA `rank` of the cluster. */
+__device__ __forceinline__ void barrier_arrive(uint64_t *bar, uint32_t rank)
+{
+    asm volatile("{\n.reg .b32 remote;\n"
+                 "mapa.shared::cluster.u32 remote, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(bar)),
+                 "r"(rank)
+                 : "memory");
+}
+
+__device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t phase)
+{
+    asm volatile("{\n.reg .pred done;\n"
+                 "again_%=:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again_%=;\n}" ::"r"(shared_address(bar)),
+                 "r"(phase)
+                 : "memory");
+}
+
+__device__ __forceinline__ void cluster_sync()
+{
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+__device__ __forceinline__ uint32_t cluster_rank()
+{
+    uint32_t rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+__device__ __forceinline__ float4 load_remote(const float *p, uint32_t rank)
+{
+    float4 v;
+    asm volatile("{\n.reg .b32 remote;\n"
+                 "mapa.shared::cluster.u32 remote, %4, %5;\n"
+                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n}"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(shared_address(p)), "r"(rank)
+                 : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void load_tile(void *dst, const CUtensorMap *map, uint64_t *bar, int x, int y)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
+                 "[%2];" ::"r"(shared_address(dst)),
+                 "l"(map), "r"(shared_address(bar)), "r"(x), "r"(y)
+                 : "memory");
+}
+
+__device__ __forceinline__ void load_tile_multicast(void *dst, const CUtensorMap *map, uint64_t *bar, int x, int y,
+                                                    uint16_t mask)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(dst)),
+                 "l"(map), "r"(shared_address(bar)), "r"(x), "r"(y), "h"(mask)
+                 : "memory");
+}
+
+/* Rows of 128 bytes, 128-byte swizzle, K contiguous: eight rows are 1024 bytes apart. */
+__device__ __forceinline__ uint64_t operand(const void *p)
+{
+    const uint64_t address = (shared_address(p) & 0x3FFFF) >> 4;
+    return address | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+__device__ __forceinline__ void mma_fence()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void mma_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void mma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+#define TSR_D4(i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define TSR_D8(i)  TSR_D4(i), TSR_D4(i + 4)
+#define TSR_D16(i) TSR_D8(i), TSR_D8(i + 8)
+#define TSR_D32(i) TSR_D16(i), TSR_D16(i + 16)
+#define TSR_D64    TSR_D32(0), TSR_D32(32)
+#define TSR_N8     "%0, %1, %2, %3, %4, %5, %6, %7"
+#define TSR_N16    TSR_N8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define TSR_N32                                                                                                                \
+    TSR_N16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define TSR_N64                                                                                                                \
+    TSR_N32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                               \
+            "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define TSR_MMA(width, registers, outs, x, y, add)                                                                             \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\n"                                                              \
+                 "wgmma.mma_async.sync.aligned.m64n" width "k32.f32.e4m3.e4m3 {" registers "}, " x ", " y ", p, 1, 1;\n}"      \
+                 : outs                                                                                                        \
+                 : "l"(a), "l"(b), "r"(accumulate))
+
+/* d[64 x N] (+)= A[64 x 32] * B[N x 32]^T for one warpgroup; d[4g + 2h + j] is row 16w + lane/4 + 8h, column
+ * 8g + 2(lane%4) + j, w being the warp within its group. */
+template <int N> __device__ __forceinline__ void mma(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate)
+{
+    if constexpr (N == 16) {
+        TSR_MMA("16", TSR_N8, TSR_D8(0), "%8", "%9", "%10");
+    } else if constexpr (N == 32) {
+        TSR_MMA("32", TSR_N16, TSR_D16(0), "%16", "%17", "%18");
+    } else if constexpr (N == 64) {
+        TSR_MMA("64", TSR_N32, TSR_D32(0), "%32", "%33", "%34");
+    } else {
+        static_assert(N == 128, "no such width");
+        TSR_MMA("128", TSR_N64, TSR_D64, "%64", "%65", "%66");
+    }
+}
+
+/* One tile of 128 along K: four steps of 32, the descriptors moving 32 bytes each. Waits for the result. */
+template <int N> __device__ __forceinline__ void mma_128(float (&d)[N / 2], uint64_t a, uint64_t b)
+{
+    mma_fence();
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+        mma<N>(d, a + 2 * step, b + 2 * step, step != 0);
+    }
+    mma_commit();
+    mma_wait();
+}
+
+} // namespace hopper
+#endif

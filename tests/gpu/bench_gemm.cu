@@ -1,0 +1,250 @@
+/* Owns the timing of the block-FP8 product on a GPU: DeepSeek-V3's shapes against cuBLASLt in the same run, then the
+ * conversions against a device copy. CUDA graphs of 20 launches, median of 22 replays.
+ *   bench_gemm [--all] [--json FILE]     --all times every tile, too
+ * Exit codes: 0; 1 below 1.15 times cuBLASLt (geometric mean) or 0.85 of the copy; 5 no device. */
+#include <cublasLt.h>
+#include <dlfcn.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cuda/block_fp8_convert.h"
+#include "kernels/cuda/block_fp8_gemm.h"
+#include "tests/gpu/gpu_common.cuh"
+
+static const int64_t shapes[19][3] = {
+    {64, 2112, 7168},    {64, 24576, 1536},   {64, 32768, 512},   {64, 7168, 16384},   {64, 4096, 7168},
+    {64, 7168, 2048},    {128, 2112, 7168},   {128, 24576, 1536}, {128, 32768, 512},   {128, 7168, 16384},
+    {128, 4096, 7168},   {128, 7168, 2048},   {4096, 2112, 7168}, {4096, 24576, 1536}, {4096, 32768, 512},
+    {4096, 7168, 16384}, {4096, 4096, 7168},  {4096, 7168, 2048}, {8192, 8192, 8192},
+};
+static const tsr_gemm_config tiles[] = {
+    {TSR_GEMM_TOKENS, 64, 1},  {TSR_GEMM_TOKENS, 64, 2},  {TSR_GEMM_TOKENS, 64, 4},  {TSR_GEMM_TOKENS, 64, 8},
+    {TSR_GEMM_TOKENS, 128, 1}, {TSR_GEMM_TOKENS, 128, 2}, {TSR_GEMM_TOKENS, 128, 4}, {TSR_GEMM_TOKENS, 128, 8},
+    {TSR_GEMM_WIDE, 128, 1},   {TSR_GEMM_WIDE, 128, 2},   {TSR_GEMM_WIDE, 256, 1},   {TSR_GEMM_WIDE, 256, 2},
+};
+
+static int ascending(const void *x, const void *y)
+{
+    const float a = *static_cast<const float *>(x), b = *static_cast<const float *>(y);
+    return (a > b) - (a < b);
+}
+
+/* Microseconds a launch; `launch(stream)` puts one on the stream. */
+template <typename F> static double time_us(const F &launch)
+{
+    enum { kLaunches = 20, kReplays = 22 };
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaEvent_t begin, end;
+    CHECK(cudaStreamCreate(&stream));
+    CHECK(cudaEventCreate(&begin));
+    CHECK(cudaEventCreate(&end));
+    launch(stream);
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < kLaunches; ++i) {
+        launch(stream);
+    }
+    CHECK(cudaStreamEndCapture(stream, &graph));
+    CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    CHECK(cudaGraphLaunch(exec, stream));
+    float ms[kReplays];
+    for (int i = 0; i < kReplays; ++i) {
+        CHECK(cudaEventRecord(begin, stream));
+        CHECK(cudaGraphLaunch(exec, stream));
+        CHECK(cudaEventRecord(end, stream));
+        CHECK(cudaEventSynchronize(end));
+        CHECK(cudaEventElapsedTime(&ms[i], begin, end));
+    }
+    qsort(ms, kReplays, sizeof *ms, ascending);
+    CHECK(cudaGraphExecDestroy(exec));
+    CHECK(cudaGraphDestroy(graph));
+    CHECK(cudaEventDestroy(begin));
+    CHECK(cudaEventDestroy(end));
+    CHECK(cudaStreamDestroy(stream));
+    return (ms[kReplays / 2 - 1] + ms[kReplays / 2]) / 2 * 1000.0 / kLaunches;
+}
+
+#define TSR_LT_FUNCTIONS(X)                                                                                                    \
+    X(cublasLtCreate)                                                                                                          \
+    X(cublasLtMatmulDescCreate)                                                                                                \
+    X(cublasLtMatmulDescSetAttribute)                                                                                          \
+    X(cublasLtMatrixLayoutCreate)                                                                                              \
+    X(cublasLtMatmulPreferenceCreate)                                                                                          \
+    X(cublasLtMatmulPreferenceSetAttribute)                                                                                    \
+    X(cublasLtMatmulAlgoGetHeuristic)                                                                                          \
+    X(cublasLtMatmul)
+
+static struct cublas_lt {
+#define TSR_DECLARE(name) decltype(&::name) name;
+    TSR_LT_FUNCTIONS(TSR_DECLARE)
+    cublasLtHandle_t handle;
+    void *workspace;
+} lt;
+
+enum { kLtWorkspace = 64 << 20 };
+
+static bool load_cublas_lt(void)
+{
+    void *const library = dlopen("libcublasLt.so.13", RTLD_NOW);
+    if (!library) {
+        fprintf(stderr, "no cuBLASLt: %s\n", dlerror());
+        return false;
+    }
+#define TSR_LOAD(name) lt.name = reinterpret_cast<decltype(&::name)>(dlsym(library, #name));
+    TSR_LT_FUNCTIONS(TSR_LOAD)
+    lt.workspace = device_array<uint8_t>(kLtWorkspace);
+    return lt.cublasLtCreate(&lt.handle) == CUBLAS_STATUS_SUCCESS;
+}
+
+template <typename T> static void set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t what, T value)
+{
+    if (lt.cublasLtMatmulDescSetAttribute(desc, what, &value, sizeof value) != CUBLAS_STATUS_SUCCESS) {
+        fprintf(stderr, "cuBLASLt refuses attribute %d\n", (int)what);
+        exit(1);
+    }
+}
+
+/* The same product by cuBLASLt, the fastest of what its heuristic offers; 0 when it offers none. */
+static double time_cublas_lt(const tsr_block_fp8_gemm &g)
+{
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t w, a, d;
+    cublasLtMatmulPreference_t preference;
+    lt.cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    set(desc, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    set(desc, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
+    set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, (int32_t)CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
+    set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, (int32_t)CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
+    set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, g.scale_w);
+    set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, g.scale_a);
+    lt.cublasLtMatrixLayoutCreate(&w, CUDA_R_8F_E4M3, g.k, g.n, g.ldw);
+    lt.cublasLtMatrixLayoutCreate(&a, CUDA_R_8F_E4M3, g.k, g.m, g.lda);
+    lt.cublasLtMatrixLayoutCreate(&d, CUDA_R_16BF, g.n, g.m, g.ldd);
+    lt.cublasLtMatmulPreferenceCreate(&preference);
+    const size_t room = kLtWorkspace;
+    lt.cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room);
+    cublasLtMatmulHeuristicResult_t offers[8];
+    int offered = 0;
+    lt.cublasLtMatmulAlgoGetHeuristic(lt.handle, desc, w, a, d, d, preference, 8, offers, &offered);
+    double best = 0;
+    for (int i = 0; i < offered; ++i) {
+        bool fine = true;
+        const double us = time_us([&](cudaStream_t stream) {
+            const float one = 1, zero = 0;
+            fine = fine && lt.cublasLtMatmul(lt.handle, desc, &one, g.w, w, g.a, a, &zero, g.d, d, g.d, d, &offers[i].algo,
+                                             lt.workspace, room, stream) == CUBLAS_STATUS_SUCCESS;
+        });
+        if (fine && (best == 0 || us < best)) {
+            best = us;
+        }
+    }
+    return best;
+}
+
+static double time_ours(tsr_block_fp8_gemm g, tsr_gemm_config config)
+{
+    g.config = config;
+    return time_us([&](cudaStream_t stream) {
+        tsr_err err;
+        CHECK_TSR(tsr_cuda_block_fp8_gemm(&g, stream, &err), err);
+    });
+}
+
+int main(int argc, char **argv)
+{
+    bool all = false;
+    const char *json_path = NULL;
+    for (int i = 1; i < argc; ++i) {
+        if (strcmp(argv[i], "--all") == 0) {
+            all = true;
+        } else if (strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
+            json_path = argv[++i];
+        } else {
+            fprintf(stderr, "bench_gemm [--all] [--json FILE]\n");
+            return 2;
+        }
+    }
+    const tsr_cuda_device device = need_hopper();
+    const bool peer = load_cublas_lt();
+    FILE *const json = json_path ? fopen(json_path, "w") : NULL;
+    if (json_path && !json) {
+        perror(json_path);
+        return 1;
+    }
+    uint8_t *const a = device_array<uint8_t>((size_t)8192 * 16384), *const w = device_array<uint8_t>((size_t)32768 * 16384);
+    float *const scale_a = device_array<float>(8192 * 128), *const scale_w = device_array<float>(256 * 128);
+    uint16_t *const d = device_array<uint16_t>((size_t)8192 * 32768);
+    random_codes<<<1024, 256>>>(a, (int64_t)8192 * 16384, 1);
+    random_codes<<<1024, 256>>>(w, (int64_t)32768 * 16384, 2ull << 40);
+    random_floats<<<256, 256>>>(scale_a, 8192 * 128, 1e-4f, 2e-3f, 3ull << 40);
+    random_floats<<<256, 256>>>(scale_w, 256 * 128, 1e-4f, 2e-3f, 4ull << 40);
+    CHECK(cudaDeviceSynchronize());
+
+    if (json) {
+        fprintf(json, "{\"device\": \"%s\", \"gemm\": [", device.name);
+    }
+    printf("%s. Floor: the larger of bytes / 4.1 TB/s and operations / 1979 TFLOPS.\n", device.name);
+    printf("    m     n     k  kernel           us  TFLOPS  cuBLASLt us  ratio  floor us  of floor\n");
+    double log_sum = 0;
+    int compared = 0;
+    for (int s = 0; s < 19; ++s) {
+        tsr_block_fp8_gemm g = {};
+        g.a = a, g.w = w, g.scale_a = scale_a, g.scale_w = scale_w, g.d = d;
+        g.m = shapes[s][0], g.n = shapes[s][1], g.k = shapes[s][2];
+        g.lda = g.ldw = g.k, g.ldd = g.n, g.ld_scale_a = g.m;
+        g.out = TSR_GEMM_BF16;
+        const tsr_gemm_config config = tsr_cuda_block_fp8_gemm_choose(&g, &device);
+        const double us = time_ours(g, config), theirs = peer ? time_cublas_lt(g) : 0;
+        const double flops = 2.0 * g.m * g.n * g.k, bytes = (double)g.m * g.k + (double)g.n * g.k + 2.0 * g.m * g.n;
+        const double floor_us = fmax(bytes / 4.1e6, flops / 1979e6);
+        printf("%5lld %5lld %5lld  %-6s %3d/%d %8.1f %7.0f %12.1f %6.2f %9.1f %9.2f\n", (long long)g.m, (long long)g.n,
+               (long long)g.k, config.kind == TSR_GEMM_WIDE ? "wide" : "tokens", config.tile, config.cluster, us,
+               flops / us * 1e-6, theirs, theirs / us, floor_us, floor_us / us);
+        if (json) {
+            fprintf(json, "%s{\"m\": %lld, \"n\": %lld, \"k\": %lld, \"us\": %.3f, \"cublaslt_us\": %.3f, \"floor_us\": %.3f}",
+                    s ? ", " : "", (long long)g.m, (long long)g.n, (long long)g.k, us, theirs, floor_us);
+        }
+        if (theirs > 0) {
+            log_sum += log(theirs / us);
+            compared += 1;
+        }
+        if (all) {
+            printf("      ");
+            for (size_t c = 0; c < sizeof tiles / sizeof *tiles; ++c) {
+                if ((g.m > 128) == (tiles[c].kind == TSR_GEMM_WIDE)) {
+                    printf(" %d/%d: %.1f", tiles[c].tile, tiles[c].cluster, time_ours(g, tiles[c]));
+                }
+            }
+            printf("\n");
+        }
+        fflush(stdout);
+    }
+    const double mean = compared ? exp(log_sum / compared) : 0;
+    printf("geometric mean: %.3f times cuBLASLt over %d shapes (limit 1.15)\n", mean, compared);
+
+    const int64_t rows = 18432, columns = 7168;
+    tsr_err err;
+    const double copy_bytes = (double)rows * columns * 2;
+    const double copy_us =
+        time_us([&](cudaStream_t stream) { CHECK(cudaMemcpyAsync(d, w, (size_t)copy_bytes, cudaMemcpyDeviceToDevice, stream)); });
+    uint16_t *const x = device_array<uint16_t>((size_t)rows * columns);
+    random_bf16<<<1024, 256>>>(x, rows * columns, 5ull << 40);
+    float *const token_scales = device_array<float>((size_t)rows * (columns / 128));
+    const double quantize_us = time_us([&](cudaStream_t stream) {
+        CHECK_TSR(tsr_cuda_quantize_tokens(x, rows, columns, columns, a, columns, token_scales, rows, stream, &err), err);
+    });
+    const double dequantize_us = time_us([&](cudaStream_t stream) {
+        CHECK_TSR(tsr_cuda_dequantize_blocks(w, scale_w, rows, columns, columns, d, columns, stream, &err), err);
+    });
+    const double copy = 2 * copy_bytes / copy_us * 1e-3, cells = (double)rows * columns;
+    const double quantize = (3 + 4.0 / 128) * cells / quantize_us * 1e-3, dequantize = 3 * cells / dequantize_us * 1e-3;
+    printf("device copy %.0f GB/s; quantizing tokens %.0f (%.2f of it), dequantizing blocks %.0f (%.2f); limit 0.85\n", copy,
+           quantize, quantize / copy, dequantize, dequantize / copy);
+    if (json) {
+        fprintf(json, "], \"geomean_vs_cublaslt\": %.4f, \"copy_gbs\": %.1f, \"quantize_gbs\": %.1f, \"dequantize_gbs\": %.1f}\n",
+                mean, copy, quantize, dequantize);
+        fclose(json);
+    }
+    return (peer && mean < 1.15) || quantize < 0.85 * copy || dequantize < 0.85 * copy;
+}

@@ -1,0 +1,255 @@
+/* Owns the check of the block-FP8 product and conversions against FP64 on a GPU: every kernel and tile on ragged shapes and
+ * on those of DeepSeek-V3, poisoned outputs, fresh operands, two runs bit for bit. `test_gemm small` leaves out the large
+ * shapes (for compute-sanitizer). */
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cuda/block_fp8_convert.h"
+#include "kernels/cuda/block_fp8_gemm.h"
+#include "tests/gpu/gpu_common.cuh"
+
+static int checks, failures;
+
+struct verdict {
+    unsigned long long beyond; /* elements beyond the bound, or never written */
+    double worst;              /* error over bound */
+    double error, exact;       /* sums of squares */
+    int64_t row, column;       /* one of those beyond */
+};
+
+__device__ static double decode(uint8_t code)
+{
+    return (double)__half2float(__half(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3)));
+}
+
+__device__ static double value_of(const void *d, int64_t at, tsr_gemm_out out)
+{
+    return out == TSR_GEMM_F32    ? (double)static_cast<const float *>(d)[at]
+           : out == TSR_GEMM_BF16 ? (double)__bfloat162float(static_cast<const __nv_bfloat16 *>(d)[at])
+                                  : (double)__half2float(static_cast<const __half *>(d)[at]);
+}
+
+/* One warp an element of the sample: rows 0, row_step, ...; the bound is the one of block_fp8_gemm.h. */
+__global__ void judge(const tsr_block_fp8_gemm g, int64_t row_step, int64_t column_step, verdict *v)
+{
+    const int lane = threadIdx.x % 32;
+    const int64_t rows = (g.m + row_step - 1) / row_step, columns = (g.n + column_step - 1) / column_step;
+    const int64_t tiles = (g.k + 127) / 128;
+    for (int64_t e = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; e < rows * columns;
+         e += (int64_t)gridDim.x * blockDim.x / 32) {
+        const int64_t i = e / columns * row_step, j = e % columns * column_step;
+        double exact = 0, bound = 0, mass = 0;
+        for (int64_t t = 0; t < tiles; ++t) {
+            const double scale = (double)g.scale_a[t * g.ld_scale_a + i] * (double)g.scale_w[j / 128 * tiles + t];
+            double tile = 0, slack = 0;
+            for (int step = 0; step < 4; ++step) {
+                const int64_t x = t * 128 + step * 32 + lane;
+                const double product = x < g.k ? decode(g.a[i * g.lda + x]) * decode(g.w[j * g.ldw + x]) : 0;
+                double sum = product, largest = fabs(product), absolute = fabs(product);
+                for (int distance = 16; distance > 0; distance /= 2) {
+                    sum += __shfl_xor_sync(0xFFFFFFFFu, sum, distance);
+                    absolute += __shfl_xor_sync(0xFFFFFFFFu, absolute, distance);
+                    largest = fmax(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, distance));
+                }
+                slack += 33 * 0x1p-13 * 1.01 * fmax(fabs(tile), largest);
+                tile += sum;
+                mass += fabs(scale) * absolute;
+            }
+            exact += scale * tile;
+            bound += fabs(scale) * slack;
+        }
+        bound += 3.0 * (double)(tiles + 2) * 0x1p-24 * mass;
+        const double half_ulp = g.out == TSR_GEMM_BF16 ? 0x1p-8 : g.out == TSR_GEMM_F16 ? 0x1p-11 : 0x1p-24;
+        bound += (fabs(exact) + bound) * half_ulp + (g.out == TSR_GEMM_F16 ? 0x1p-25 : 0x1p-133);
+        if (lane == 0) {
+            const double error = fabs(value_of(g.d, i * g.ldd + j, g.out) - exact);
+            if (!(error <= bound)) {
+                atomicAdd(&v->beyond, 1ull);
+                v->row = i, v->column = j;
+            }
+            atomicAdd(&v->error, error * error);
+            atomicAdd(&v->exact, exact * exact);
+            atomicMax(reinterpret_cast<unsigned long long *>(&v->worst), (unsigned long long)__double_as_longlong(error / bound));
+        }
+    }
+}
+
+/* Elements of d that still hold the poison inside, or no longer hold it beyond column n. */
+__global__ void unwritten(const uint8_t *d, int64_t m, int64_t n, int64_t ldd, int size, unsigned long long *count)
+{
+    for (int64_t at = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; at < m * ldd; at += (int64_t)gridDim.x * blockDim.x) {
+        bool poison = true;
+        for (int b = 0; b < size; ++b) {
+            poison = poison && d[at * size + b] == 0xFF;
+        }
+        if (poison == (at % ldd < n)) {
+            atomicAdd(count, 1ull);
+        }
+    }
+}
+
+__global__ void differing(const uint8_t *x, const uint8_t *y, int64_t bytes, unsigned long long *count)
+{
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < bytes; i += (int64_t)gridDim.x * blockDim.x) {
+        if (x[i] != y[i]) {
+            atomicAdd(count, 1ull);
+        }
+    }
+}
+
+static int64_t up(int64_t x, int64_t to)
+{
+    return (x + to - 1) / to * to;
+}
+
+static uint64_t seed = 20261121;
+
+/* `configs` ends with TSR_GEMM_AUTO, which is checked too. `pad`: extra elements in every row. */
+static void check_shape(int64_t m, int64_t n, int64_t k, int64_t pad, const tsr_gemm_config *configs)
+{
+    const int64_t ld = up(k, 16) + 16 * pad, tiles = (k + 127) / 128, ld_scale = up(m, 4) + 4 * pad, ldd = n + 3 * pad;
+    tsr_block_fp8_gemm g = {};
+    uint8_t *const a = device_array<uint8_t>(m * ld), *const w = device_array<uint8_t>(n * ld);
+    float *const scale_a = device_array<float>(tiles * ld_scale), *const scale_w = device_array<float>((n + 127) / 128 * tiles);
+    uint8_t *const d = device_array<uint8_t>(m * ldd * 4), *const again = device_array<uint8_t>(m * ldd * 4);
+    verdict *const on_device = device_array<verdict>(1), found, *const v = &found;
+    unsigned long long *const counts_on_device = device_array<unsigned long long>(2), counts[2];
+    g.a = a, g.w = w, g.scale_a = scale_a, g.scale_w = scale_w;
+    g.m = m, g.n = n, g.k = k, g.lda = g.ldw = ld, g.ldd = ldd, g.ld_scale_a = ld_scale;
+    const int64_t row_step = m > 256 ? m / 61 : 1, column_step = m * n > 200000 ? (n > 256 ? n / 127 : 1) : 1;
+    for (const tsr_gemm_config *config = configs;; ++config) {
+        random_codes<<<1024, 256>>>(a, m * ld, seed += 1ull << 40);
+        random_codes<<<1024, 256>>>(w, n * ld, seed += 1ull << 40);
+        random_floats<<<256, 256>>>(scale_a, tiles * ld_scale, 1e-4f, 2e-3f, seed += 1ull << 40);
+        random_floats<<<256, 256>>>(scale_w, (n + 127) / 128 * tiles, 1e-4f, 2e-3f, seed += 1ull << 40);
+        for (int out = TSR_GEMM_BF16; out <= TSR_GEMM_F32; ++out) {
+            g.config = *config;
+            g.out = (tsr_gemm_out)out;
+            const int size = out == TSR_GEMM_F32 ? 4 : 2;
+            tsr_err err;
+            CHECK(cudaMemset(on_device, 0, sizeof *on_device));
+            CHECK(cudaMemset(counts_on_device, 0, sizeof counts));
+            for (int run = 0; run < 2; ++run) {
+                g.d = run == 0 ? again : d;
+                CHECK(cudaMemset(g.d, 0xFF, m * ldd * size));
+                CHECK_TSR(tsr_cuda_block_fp8_gemm(&g, 0, &err), err);
+            }
+            judge<<<1024, 256>>>(g, row_step, column_step, on_device);
+            unwritten<<<1024, 256>>>(d, m, n, ldd, size, &counts_on_device[0]);
+            differing<<<1024, 256>>>(d, again, m * ldd * size, &counts_on_device[1]);
+            CHECK(cudaGetLastError());
+            CHECK(cudaMemcpy(&found, on_device, sizeof found, cudaMemcpyDeviceToHost));
+            CHECK(cudaMemcpy(counts, counts_on_device, sizeof counts, cudaMemcpyDeviceToHost));
+            const bool fine = v->beyond == 0 && counts[0] == 0 && counts[1] == 0 && (v->exact > 0 || m * n * k == 1);
+            checks += 1;
+            failures += !fine;
+            if (!fine || (m * n * k > 1000000000 && out == TSR_GEMM_BF16)) {
+                printf("%s %5lld x %5lld x %5lld pad %lld kind %d tile %3d cluster %d out %d: relative error %.2e, worst %.3f "
+                       "of the bound, %llu beyond (%lld, %lld), %llu unwritten, %llu differ\n",
+                       fine ? "ok    " : "FAILED", (long long)m, (long long)n, (long long)k, (long long)pad, (int)config->kind,
+                       config->tile, config->cluster, out, sqrt(v->error / v->exact), v->worst, v->beyond, (long long)v->row,
+                       (long long)v->column, counts[0], counts[1]);
+            }
+        }
+        if (config->kind == TSR_GEMM_AUTO) {
+            break;
+        }
+    }
+    void *const all[] = {a, w, scale_a, scale_w, d, again, on_device, counts_on_device};
+    for (void *p : all) {
+        CHECK(cudaFree(p));
+    }
+}
+
+static void check_conversions(int64_t m, int64_t k)
+{
+    const int64_t ld = up(k, 16), ld_scale = up(m, 4), groups = (k + 127) / 128;
+    const size_t count = (size_t)(m * ld);
+    uint16_t *const x = device_array<uint16_t>(count), *const back = device_array<uint16_t>(count);
+    uint8_t *const codes = device_array<uint8_t>(count);
+    float *const scales = device_array<float>(groups * ld_scale), *const blocks = device_array<float>((m + 127) / 128 * groups);
+    random_bf16<<<256, 256>>>(x, count, seed += 1ull << 40);
+    CHECK(cudaMemset(x, 0, 200)); /* a group of zeros, or part of one */
+    random_floats<<<64, 256>>>(blocks, (m + 127) / 128 * groups, 1e-3f, 1.0f, seed += 1ull << 40);
+    tsr_err err;
+    CHECK_TSR(tsr_cuda_quantize_tokens(x, m, k, ld, codes, ld, scales, ld_scale, 0, &err), err);
+    CHECK_TSR(tsr_cuda_dequantize_blocks(codes, blocks, m, k, ld, back, ld, 0, &err), err);
+    uint16_t *const hx = (uint16_t *)malloc(count * 2), *const hback = (uint16_t *)malloc(count * 2);
+    uint8_t *const hcodes = (uint8_t *)malloc(count);
+    float *const hscales = (float *)malloc(groups * ld_scale * 4), *const hblocks = (float *)malloc((m + 127) / 128 * groups * 4);
+    CHECK(cudaMemcpy(hx, x, count * 2, cudaMemcpyDeviceToHost));
+    CHECK(cudaMemcpy(hback, back, count * 2, cudaMemcpyDeviceToHost));
+    CHECK(cudaMemcpy(hcodes, codes, count, cudaMemcpyDeviceToHost));
+    CHECK(cudaMemcpy(hscales, scales, groups * ld_scale * 4, cudaMemcpyDeviceToHost));
+    CHECK(cudaMemcpy(hblocks, blocks, (m + 127) / 128 * groups * 4, cudaMemcpyDeviceToHost));
+    long wrong = 0;
+    for (int64_t i = 0; i < m; ++i) {
+        for (int64_t t = 0; t < groups; ++t) {
+            float amax = 0;
+            const int64_t end = (t + 1) * 128 < k ? (t + 1) * 128 : k;
+            for (int64_t j = t * 128; j < end; ++j) {
+                amax = fmaxf(amax, fabsf(__bfloat162float(reinterpret_cast<const __nv_bfloat16 *>(hx)[i * ld + j])));
+            }
+            const float scale = amax == 0 ? 1.0f : amax / 448.0f;
+            wrong += hscales[t * ld_scale + i] != scale;
+            for (int64_t j = t * 128; j < end; ++j) {
+                const float q = __bfloat162float(reinterpret_cast<const __nv_bfloat16 *>(hx)[i * ld + j]) / scale;
+                const uint8_t code = (uint8_t)__nv_cvt_float_to_fp8(q, __NV_SATFINITE, __NV_E4M3);
+                wrong += hcodes[i * ld + j] != code;
+                const float value =
+                    __half2float(__half(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3))) * hblocks[i / 128 * groups + t];
+                const __nv_bfloat16 rounded = __float2bfloat16_rn(value);
+                wrong += memcmp(&rounded, &hback[i * ld + j], 2) != 0;
+            }
+        }
+        for (int64_t j = k; j < ld; ++j) {
+            wrong += hcodes[i * ld + j] != 0xFF || hback[i * ld + j] != 0xFFFF;
+        }
+    }
+    checks += 1;
+    failures += wrong != 0;
+    printf("%s conversions %lld x %lld: %ld wrong\n", wrong ? "FAILED" : "ok    ", (long long)m, (long long)k, wrong);
+    void *const device[] = {x, back, codes, scales, blocks}, *const host[] = {hx, hback, hcodes, hscales, hblocks};
+    for (void *p : device) {
+        CHECK(cudaFree(p));
+    }
+    for (void *p : host) {
+        free(p);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    need_hopper();
+    const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
+    const tsr_gemm_config every[] = {{TSR_GEMM_PLAIN, 0, 0},     {TSR_GEMM_TOKENS, 16, 1}, {TSR_GEMM_TOKENS, 16, 8},
+                                     {TSR_GEMM_TOKENS, 32, 2},   {TSR_GEMM_TOKENS, 64, 1}, {TSR_GEMM_TOKENS, 64, 4},
+                                     {TSR_GEMM_TOKENS, 128, 1},  {TSR_GEMM_TOKENS, 128, 2}, {TSR_GEMM_WIDE, 128, 1},
+                                     {TSR_GEMM_WIDE, 128, 2},    {TSR_GEMM_WIDE, 256, 1},  {TSR_GEMM_WIDE, 256, 2},
+                                     {TSR_GEMM_AUTO, 0, 0}};
+    const tsr_gemm_config *const automatic = &every[sizeof every / sizeof *every - 1];
+    const int64_t ragged[][3] = {{1, 1, 1},       {1, 128, 128},   {3, 130, 144},   {17, 127, 1000}, {64, 576, 1040},
+                                 {65, 257, 2048}, {127, 129, 640}, {129, 384, 513}, {200, 200, 4112}, {300, 1030, 896}};
+    for (size_t s = 0; s < sizeof ragged / sizeof *ragged; ++s) {
+        check_shape(ragged[s][0], ragged[s][1], ragged[s][2], 0, every);
+        check_shape(ragged[s][0], ragged[s][1], ragged[s][2], 1, every);
+    }
+    check_conversions(5, 130);
+    check_conversions(300, 1031);
+    check_conversions(257, 7168);
+    if (!small) {
+        const int64_t layer[][2] = {{2112, 7168}, {24576, 1536}, {32768, 512}, {7168, 16384}, {4096, 7168}, {7168, 2048}};
+        const int64_t tokens[] = {1, 64, 128, 777, 4096, 8192};
+        for (size_t t = 0; t < sizeof tokens / sizeof *tokens; ++t) {
+            for (size_t s = 0; s < sizeof layer / sizeof *layer; ++s) {
+                check_shape(tokens[t], layer[s][0], layer[s][1], 0, tokens[t] == 4096 && s == 5 ? every : automatic);
+            }
+        }
+        check_shape(8192, 8192, 8192, 0, automatic);
+    }
+    printf("%d checks, %d failed\n", checks, failures);
+    return failures != 0;
+}
