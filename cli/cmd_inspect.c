@@ -228,10 +228,10 @@ static tsr_status inspect_tensor(const arguments *a, const tsr_checkpoint *c, co
                                  tsr_err *err)
 {
     const tsr_tensor *const t = tsr_checkpoint_find(c, name);
-    if (t == NULL)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: there is no tensor '%s'", c->path, name);
     const tsr_weight *const paired = tsr_weights_find(&s->weights, c, name);
-    const tsr_weight weight = paired == NULL ? (tsr_weight){.data = t} : *paired;
+    if (t == NULL && paired == NULL)
+        return tsr_fail(err, TSR_E_FORMAT, "%s: there is no tensor '%s'", c->path, name);
+    const tsr_weight weight = paired == NULL ? (tsr_weight){.data = t, .values = t} : *paired;
     tsr_histogram *const h = malloc(sizeof *h);
     tsr_text text = {0};
     tsr_status status = h == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory") : TSR_OK;

@@ -43,7 +43,7 @@ static tsr_status parse(int argc, char **argv, tsr_compare_job *job, arguments *
 {
     tsr_option options[16] = {
         {"--against", TSR_OPT_TEXT, &job->path[0], "SRC", "what DST was made from"},
-        {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB", "smallest SQNR of a tensor with scales (30)"},
+        {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB", "smallest SQNR of a tensor with scales (30; of int4 10)"},
         {"--max-block-error", TSR_OPT_TEXT, &a->max_block_error, "X",
          "largest relative error of a 128x128 block of such a tensor (0.0626)"},
         {"--max-misrounded", TSR_OPT_COUNT, &a->limits.max_misrounded, "N",
@@ -66,6 +66,8 @@ static tsr_status parse(int argc, char **argv, tsr_compare_job *job, arguments *
     if (job->path[0] == NULL)
         return tsr_fail(err, TSR_E_USAGE, "held to what? --against SRC");
     TSR_TRY(parse_number("--min-sqnr", a->min_sqnr, &a->limits.min_sqnr, err));
+    if (a->min_sqnr != NULL)
+        a->limits.min_sqnr_int4 = a->limits.min_sqnr;
     TSR_TRY(parse_number("--max-block-error", a->max_block_error, &a->limits.max_block_error, err));
     return parse_number("--max-cast-error", a->max_cast_error, &a->limits.max_cast_error, err);
 }
@@ -121,6 +123,7 @@ static void write_json(tsr_text *t, const tsr_compare_job *job, const arguments 
         const char *key;
         double value;
     } limits[] = {{"min_sqnr_db", a->limits.min_sqnr},
+                  {"min_sqnr_int4_db", a->limits.min_sqnr_int4},
                   {"max_block_error", a->limits.max_block_error},
                   {"max_cast_error", a->limits.max_cast_error},
                   {"max_misrounded", (double)a->limits.max_misrounded}};

@@ -120,7 +120,7 @@ const char *tsr_tile_text(const tsr_tile_metrics *tile, const tsr_pair *pair, ch
 {
     const int n = snprintf(text, size, "rows %llu..%llu, columns %llu..%llu", U64(tile->row),
                            U64(tile->row + tile->rows - 1), U64(tile->col), U64(tile->col + tile->cols - 1));
-    if (pair->a->data->rank > 2)
+    if (pair->a->values->rank > 2)
         snprintf(text + n, size - (size_t)n, " of matrix %llu", U64(tile->matrix));
     return text;
 }

@@ -111,6 +111,10 @@ static void quantization(tsr_text *t, const tsr_survey *s)
     tsr_json_end_array(t);
     string(t, "scale_fmt", w->ue8m0 ? "ue8m0" : NULL);
     u64(t, "weights", w->n_scaled);
+    object(t, "codes", true);
+    for (tsr_kind kind = 0; kind < TSR_KIND_COUNT; kind++)
+        u64(t, tsr_kind_name(kind), s->coded[kind]);
+    tsr_json_end_object(t);
     u64(t, "code_bytes", s->code_bytes);
     u64(t, "weight_bytes", s->weight_bytes);
     tallies(t, "scales", s->scales);
@@ -287,6 +291,11 @@ void tsr_json_histogram(tsr_text *t, const tsr_checkpoint *c, const tsr_weight *
         tsr_json_begin_object(t, true);
         place(t, c, w->scale);
         tsr_json_end_object(t);
+    }
+    if (w->values != w->data) {
+        tsr_json_key(t, "stands_for");
+        tsr_json_string(t, w->values->name);
+        u64(t, "bits", w->bits);
     }
     value_facts(t, h);
     binades(t, h);

@@ -101,8 +101,12 @@ static void print_quantization(const tsr_survey *s)
     printf("%s", w->method == NULL ? "config.json names no quant_method" : w->method);
     if (w->block_rows != 0)
         printf(", blocks of %llux%llu", U64(w->block_rows), U64(w->block_cols));
-    printf("%s\n  %zu weights are e4m3 codes with a scale: %.1f %% of the weights' bytes\n",
-           w->ue8m0 ? ", scale_fmt ue8m0" : "", w->n_scaled, 100 * share(s->code_bytes, s->weight_bytes));
+    printf("%s\n", w->ue8m0 ? ", scale_fmt ue8m0" : "");
+    for (tsr_kind kind = 0; kind < TSR_KIND_COUNT; kind++) {
+        if (s->coded[kind] > 0)
+            printf("  %llu weights are %s codes with a scale\n", U64(s->coded[kind]), tsr_kind_name(kind));
+    }
+    printf("  codes are %.1f %% of the weights' bytes\n", 100 * share(s->code_bytes, s->weight_bytes));
     if (w->n_scaled > 0)
         print_scales(s);
 }
@@ -333,6 +337,11 @@ void tsr_print_histogram(const tsr_checkpoint *c, const tsr_weight *w, const tsr
         printf("  scale %s %s %s, in %s at offset %llu; values below are code * scale\n", w->scale->name,
                tsr_dtype_name((tsr_dtype)w->scale->dtype), tsr_shape_text(w->scale, shape, sizeof shape),
                c->files[w->scale->file].name, U64(w->scale->offset));
+    if (w->zero_point != NULL)
+        printf("  zero points %s %s %s\n", w->zero_point->name, tsr_dtype_name((tsr_dtype)w->zero_point->dtype),
+               tsr_shape_text(w->zero_point, shape, sizeof shape));
+    if (w->coding == TSR_CODED_PACKED)
+        printf("  stands for %s %s, int%u\n", w->values->name, tsr_shape_text(w->values, shape, sizeof shape), w->bits);
     printf("  first:");
     for (unsigned i = 0; i < h->n_first; i++)
         printf(" %.6g", h->first[i]);

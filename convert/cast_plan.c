@@ -6,10 +6,11 @@
 #include "formats/checked.h"
 #include "formats/config.h"
 #include "formats/json.h"
+#include "quantize/int_decode.h"
 
 #include <string.h>
 
-/* ---- the operation: a unit is some rows of one matrix ---- */
+/* ---- the operation on e4m3: a unit is some rows of one matrix ---- */
 
 static uint64_t rows_per_unit(const tsr_step *step)
 {
@@ -68,6 +69,70 @@ static tsr_status cast_run(const tsr_step *step, uint64_t unit, const tsr_unit *
 static const tsr_op kCastOp = {
     .name = "dequantize", .units = cast_units, .windows = cast_windows, .scratch_bytes = cast_scratch, .run = cast_run};
 
+/* ---- the operation on integers: a unit is some whole rows ---- */
+
+/* Multiples of 8 rows, of which no two units share a word of packed zero points. */
+static uint64_t int_rows(const tsr_step *step)
+{
+    const tsr_weight *const w = step->params;
+    const uint64_t row_bytes = tsr_max_u64(1, w->cols * tsr_dtype_bytes(step->out[0]->dtype));
+    return tsr_max_u64(8, TSR_UNIT_BYTES / row_bytes / 8 * 8);
+}
+
+static uint64_t int_units(const tsr_step *step)
+{
+    const tsr_weight *const w = step->params;
+    return step->out[0]->bytes == 0 ? 0 : tsr_ceil_div(w->rows, int_rows(step));
+}
+
+/* Rows [row, row + rows) of a tensor that has `all` rows. */
+static tsr_window rows_of(const tsr_tensor *t, uint64_t all, uint64_t row, uint64_t rows)
+{
+    const uint64_t row_bytes = t->bytes / all;
+    return (tsr_window){.offset = row * row_bytes, .rows = 1, .row_bytes = rows * row_bytes, .pitch = rows * row_bytes};
+}
+
+static void int_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
+{
+    const tsr_weight *const w = step->params;
+    const uint64_t row = unit * int_rows(step), rows = tsr_min_u64(int_rows(step), w->rows - row);
+    u->in[0] = rows_of(w->data, w->rows, row, rows);
+    u->out[0] = rows_of(step->out[0], w->rows, row, rows);
+    u->in[1] = w->grid_rows == w->rows ? rows_of(w->scale, w->rows, row, rows) : rows_of(w->scale, 1, 0, 1);
+    if (w->zero_point == NULL)
+        return;
+    const uint64_t per_word = w->coding == TSR_CODED_PACKED ? 32u / w->bits : 1;
+    u->in[2] = w->grid_rows == w->rows ? rows_of(w->zero_point, tsr_ceil_div(w->rows, per_word), row / per_word,
+                                                 tsr_ceil_div(rows, per_word))
+                                       : rows_of(w->zero_point, 1, 0, 1);
+}
+
+static uint64_t int_scratch(const tsr_step *step)
+{
+    return tsr_int_decode_scratch(step->params);
+}
+
+static tsr_status int_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
+                          tsr_quant_stats *stats, tsr_err *err)
+{
+    (void)stats;
+    const tsr_weight *const w = step->params;
+    const uint64_t row = unit * int_rows(step);
+    const tsr_int_span span = {.weight = w,
+                               .row = row,
+                               .rows = tsr_min_u64(int_rows(step), w->rows - row),
+                               .codes = u->in_data[0],
+                               .scales = u->in_data[1],
+                               .zero_points = w->zero_point == NULL ? NULL : u->in_data[2]};
+    return tsr_int_decode(kernels, &span, step->out[0]->dtype, u->out_data[0], u->scratch, err);
+}
+
+static const tsr_op kIntOp = {.name = "dequantize integers",
+                              .units = int_units,
+                              .windows = int_windows,
+                              .scratch_bytes = int_scratch,
+                              .run = int_run};
+
 /* ---- the plan ---- */
 
 static tsr_status out_of_memory(tsr_err *err)
@@ -78,23 +143,29 @@ static tsr_status out_of_memory(tsr_err *err)
 static tsr_status plan_cast(tsr_plan *plan, const tsr_weight *weight, tsr_dtype dtype, tsr_err *err)
 {
     tsr_weight *const params = tsr_arena_alloc(&plan->arena, sizeof *params);
-    tsr_tensor *const out = tsr_plan_tensor(plan, weight->data);
+    tsr_tensor *const out = tsr_plan_tensor(plan, weight->values);
     if (params == NULL || out == NULL)
         return out_of_memory(err);
     *params = *weight;
+    out->name = tsr_arena_dup(&plan->arena, out->name, strlen(out->name));
+    if (out->name == NULL)
+        return out_of_memory(err);
+    params->values = out; /* the weights are gone when the plan is carried out */
     out->dtype = (uint8_t)dtype;
-    if (!tsr_mul_u64(weight->data->bytes, tsr_dtype_bytes(dtype), &out->bytes))
+    if (!tsr_mul_u64(tsr_tensor_elements(out), tsr_dtype_bytes(dtype), &out->bytes))
         return tsr_fail(err, TSR_E_SHAPE, "'%s' is too large to be %s", out->name, tsr_dtype_name(dtype));
-    const tsr_tensor *const in[] = {weight->data, weight->scale};
-    const tsr_step step = {.op = &kCastOp, .params = params, .in = in, .n_in = 2, .out = {out}, .n_out = 1};
+    const tsr_tensor *const in[] = {weight->data, weight->scale, weight->zero_point};
+    const tsr_step step = {.op = weight->coding == TSR_CODED_E4M3 ? &kCastOp : &kIntOp,
+                           .params = params,
+                           .in = in,
+                           .n_in = weight->zero_point == NULL ? 2 : 3,
+                           .out = {out},
+                           .n_out = 1};
     return tsr_plan_step(plan, &step, err);
 }
 
 static tsr_status plan_tensors(tsr_plan *plan, const tsr_weights *weights, const tsr_cast_options *o, tsr_err *err)
 {
-    const char *const decoded = tsr_arena_printf(&plan->arena, "F8_E4M3 to %s", tsr_dtype_name(o->dtype));
-    if (decoded == NULL)
-        return out_of_memory(err);
     for (size_t i = 0; i < weights->count; i++) {
         const tsr_weight *const w = &weights->items[i];
         if (w->scale == NULL) {
@@ -102,11 +173,18 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_weights *weights, const
             TSR_TRY(tsr_plan_add_note(plan, w->data, "copy", "not quantized", err));
             continue;
         }
+        const tsr_tensor *companions[TSR_MAX_COMPANIONS];
+        const size_t n = tsr_weight_companions(w, companions);
+        const char *const decoded =
+            w->coding == TSR_CODED_E4M3
+                ? tsr_arena_printf(&plan->arena, "F8_E4M3 to %s", tsr_dtype_name(o->dtype))
+                : tsr_arena_printf(&plan->arena, "int%u to %s", w->bits, tsr_dtype_name(o->dtype));
+        if (decoded == NULL)
+            return out_of_memory(err);
         TSR_TRY(plan_cast(plan, w, o->dtype, err));
         TSR_TRY(tsr_plan_add_note(plan, w->data, "dequantize", decoded, err));
-        TSR_TRY(tsr_plan_add_note(plan, w->scale, "consume", "the scale of a weight that is dequantized", err));
-        if (w->activation != NULL)
-            TSR_TRY(tsr_plan_add_note(plan, w->activation, "drop", "input scale of a weight that was FP8", err));
+        for (size_t k = 0; k < n; k++)
+            TSR_TRY(tsr_plan_add_note(plan, companions[k], "consume", "stands with a weight that is dequantized", err));
     }
     return TSR_OK;
 }
@@ -144,11 +222,11 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
     if (plan->command == NULL)
         return out_of_memory(err);
     if (weights->n_scaled == 0)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no tensor is F8_E4M3: there is nothing to dequantize",
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no tensor is codes: there is nothing to dequantize",
                         plan->sources[0]->path);
     TSR_TRY(plan_tensors(plan, weights, o, err));
     TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
-    TSR_TRY(tsr_plan_side_files(plan, "", "*", NULL, err));
+    TSR_TRY(tsr_plan_side_files(plan, "", "*", TSR_AZP_NAME, err));
     TSR_TRY(tsr_plan_index(plan, "", false, err));
     TSR_TRY(plan_config(plan, o->dtype, err));
     return tsr_plan_finish(plan, err);

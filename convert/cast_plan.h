@@ -1,4 +1,5 @@
-/* The plan that turns FP8 back into floating point: no scales, no quantization_config, nothing left over. */
+/* The plan that turns FP8 and integers back into floating point: no scales, no quantization_config, nothing left over.
+ */
 #ifndef TSR_CONVERT_CAST_PLAN_H
 #define TSR_CONVERT_CAST_PLAN_H
 
@@ -6,7 +7,7 @@
 #include "formats/weights.h"
 
 typedef struct tsr_cast_options {
-    tsr_dtype dtype;                 /* BF16, F16 or F32: of what was FP8; all other tensors stay as they are */
+    tsr_dtype dtype;                 /* BF16, F16 or F32: of what was codes; all other tensors stay as they are */
     uint64_t block_rows, block_cols; /* 0: as config.json states */
     uint64_t max_shard_bytes;
 } tsr_cast_options;

@@ -212,8 +212,8 @@ static tsr_status note(tsr_plan *plan, const tsr_weight *w, const fate *f, tsr_e
         reason = "over the ranks";
     }
     TSR_TRY(tsr_plan_add_note(plan, w->data, action, reason, err));
-    if (w->activation != NULL)
-        TSR_TRY(tsr_plan_add_note(plan, w->activation, "drop", "input scale: DeepSeek's code makes its own", err));
+    if (w->input_scale != NULL)
+        TSR_TRY(tsr_plan_add_note(plan, w->input_scale, "drop", "input scale: DeepSeek's code makes its own", err));
     return w->scale == NULL ? TSR_OK : tsr_plan_add_note(plan, w->scale, action, "with its weight", err);
 }
 
@@ -276,7 +276,7 @@ tsr_status tsr_deepseek_mp_plan(tsr_plan *plan, const tsr_checkpoint *const *sou
     *plan = tsr_plan_begin(source, 1);
     if (options->ranks == 0 || options->ranks > TSR_MAX_RANKS)
         return tsr_fail(err, TSR_E_USAGE, "--mp: a number of ranks from 1 to %d", TSR_MAX_RANKS);
-    TSR_TRY(tsr_weights_pair(&m.weights, *source, 0, 0, err));
+    TSR_TRY(tsr_weights_pair_fp8(&m.weights, *source, 0, 0, "renaming for DeepSeek's code", err));
     const tsr_status status = make_plan(plan, &m, err);
     tsr_weights_free(&m.weights);
     if (status != TSR_OK)

@@ -167,7 +167,7 @@ static tsr_status place_scales(const params *p, const tsr_cpu_kernels *k, uint64
     for (uint64_t r = 0; r < rows; r++) {
         tsr_widen_to_f32(k, w->scale->dtype, (const char *)scales + (first + r) * w->grid_cols * width, cols,
                          scratch + r * cols);
-        TSR_TRY(tsr_fp8_check_scales(w, 0, first + r, 0, scratch + r * cols, cols, err));
+        TSR_TRY(tsr_check_scales(w, 0, first + r, 0, scratch + r * cols, cols, err));
     }
     place(held + head * rows * cols, scratch, rows, cols, sizeof(float), p->transposed[0]);
     return TSR_OK;

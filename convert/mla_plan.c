@@ -190,7 +190,7 @@ static tsr_status plan_fold(tsr_plan *plan, const absorbing *a, const tsr_weight
 
 static tsr_status plan_copies(tsr_plan *plan, const tsr_weight *w, tsr_err *err)
 {
-    const tsr_tensor *const tensors[] = {w->data, w->scale, w->activation};
+    const tsr_tensor *const tensors[] = {w->data, w->scale, w->input_scale};
     for (size_t i = 0; i < 3; i++) {
         if (tensors[i] == NULL)
             continue;
@@ -308,7 +308,7 @@ tsr_status tsr_mla_plan(tsr_plan *plan, const tsr_checkpoint *const *source, con
 {
     absorbing a = {.source = *source, .options = options, .consumer = &kConsumers[options->consumer]};
     *plan = tsr_plan_begin(source, 1);
-    TSR_TRY(tsr_weights_pair(&a.weights, *source, 0, 0, err));
+    TSR_TRY(tsr_weights_pair_fp8(&a.weights, *source, 0, 0, "splitting kv_b_proj", err));
     const tsr_status status = make_plan(plan, &a, err);
     tsr_weights_free(&a.weights);
     if (status != TSR_OK)

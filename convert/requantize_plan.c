@@ -91,9 +91,9 @@ static tsr_status plan_weight(tsr_plan *plan, const tsr_weights *weights, const 
         TSR_TRY(tsr_plan_add_note(plan, w->data, "requantize", reason, err));
         TSR_TRY(tsr_plan_add_note(plan, w->scale, "consume", "the scale of a weight that is requantized", err));
     }
-    if (w->activation != NULL) {
-        TSR_TRY(tsr_plan_copy(plan, w->activation, w->activation->name, err));
-        TSR_TRY(tsr_plan_add_note(plan, w->activation, "copy", "input scale", err));
+    if (w->input_scale != NULL) {
+        TSR_TRY(tsr_plan_copy(plan, w->input_scale, w->input_scale->name, err));
+        TSR_TRY(tsr_plan_add_note(plan, w->input_scale, "copy", "input scale", err));
     }
     if (w->data->bytes == 0 || plan->n_sources < 2)
         return TSR_OK;
@@ -173,7 +173,8 @@ tsr_status tsr_requantize_plan(tsr_plan *plan, const tsr_checkpoint *const *sour
 {
     tsr_weights weights;
     *plan = tsr_plan_begin(sources, n_sources);
-    TSR_TRY(tsr_weights_pair(&weights, *sources, options->source_block_rows, options->source_block_cols, err));
+    TSR_TRY(tsr_weights_pair_fp8(&weights, *sources, options->source_block_rows, options->source_block_cols,
+                                 "requantizing to FP8", err));
     const tsr_status status = make_plan(plan, &weights, options, err);
     tsr_weights_free(&weights);
     if (status != TSR_OK)

@@ -44,7 +44,7 @@ static tsr_status scales_run(const tsr_step *step, uint64_t unit, const tsr_unit
     for (uint64_t r = 0; r < rows; r++) {
         float *const to = (float *)u->out_data[0] + r * cols;
         tsr_widen_to_f32(kernels, w->scale->dtype, (const char *)u->in_data[0] + r * w->grid_cols * width, cols, to);
-        TSR_TRY(tsr_fp8_check_scales(w, unit, r, 0, to, cols, err));
+        TSR_TRY(tsr_check_scales(w, unit, r, 0, to, cols, err));
     }
     return TSR_OK;
 }

@@ -57,8 +57,8 @@ static tsr_status decide(cutting *c, tsr_plan *plan, tsr_err *err)
         if (w->scale != NULL)
             TSR_TRY(tsr_plan_add_note(plan, w->scale, c->shards[i].scale_rows == 0 ? "replicate" : "cut",
                                       "with its weight", err));
-        if (w->activation != NULL)
-            TSR_TRY(tsr_plan_add_note(plan, w->activation, "replicate", "input scale", err));
+        if (w->input_scale != NULL)
+            TSR_TRY(tsr_plan_add_note(plan, w->input_scale, "replicate", "input scale", err));
     }
     return TSR_OK;
 }
@@ -149,8 +149,8 @@ static tsr_status plan_rank(tsr_plan *plan, const cutting *c, uint32_t rank, tsr
         const tsr_weight *const w = &c->weights.items[i];
         TSR_TRY(tsr_plan_shard(plan, w, &c->shards[i], w->data->name, w->scale == NULL ? NULL : w->scale->name,
                                c->options->ranks, rank, err));
-        if (w->activation != NULL)
-            TSR_TRY(tsr_plan_copy(plan, w->activation, w->activation->name, err));
+        if (w->input_scale != NULL)
+            TSR_TRY(tsr_plan_copy(plan, w->input_scale, w->input_scale->name, err));
     }
     TSR_TRY(tsr_plan_pack(plan, folder, c->options->max_shard_bytes, err));
     TSR_TRY(tsr_plan_side_files(plan, folder, "*", NULL, err));
@@ -180,7 +180,7 @@ tsr_status tsr_tp_plan(tsr_plan *plan, const tsr_checkpoint *const *source, cons
         return tsr_fail(err, TSR_E_USAGE, "--tp: a number of ranks from 1 to %d", TSR_MAX_RANKS);
     if (c.source->config == NULL)
         return tsr_fail(err, TSR_E_USAGE, "%s: cutting needs a directory with its " TSR_CONFIG_NAME, c.source->path);
-    TSR_TRY(tsr_weights_pair(&c.weights, *source, 0, 0, err));
+    TSR_TRY(tsr_weights_pair_fp8(&c.weights, *source, 0, 0, "cutting", err));
     const tsr_status status = plan_ranks(plan, &c, err);
     tsr_weights_free(&c.weights);
     free(c.shards);

@@ -27,7 +27,7 @@ static bool is_one_of(const char *word, const char *const *words, size_t n)
 
 static bool is_linear(const tsr_weight *w, tsr_part part, bool mtp)
 {
-    const tsr_tensor *const t = w->data;
+    const tsr_tensor *const t = w->values;
     const bool matrix = t->rank == 2 || t->rank == 3;
     if (!matrix || (w->scale == NULL && !tsr_dtype_is_weight_float((tsr_dtype)t->dtype)))
         return false;
@@ -44,13 +44,15 @@ static bool is_linear(const tsr_weight *w, tsr_part part, bool mtp)
     }
 }
 
-/* `blocks`: scales are in blocks, not one a row or a matrix. */
+/* `blocks`: scales of e4m3 are in blocks, not one a row or a matrix. */
 static tsr_status describe(tsr_linears *all, tsr_linear *l, const tsr_weight *w, bool blocks, bool planned,
                            tsr_err *err)
 {
-    const tsr_tensor *const t = w->data;
+    const tsr_tensor *const t = w->values;
     l->tensor = t;
     l->scale = w->scale;
+    l->coding = (tsr_coding)w->coding;
+    l->zero_points = w->zero_point != NULL;
     l->module = tsr_arena_dup(&all->arena, t->name, tsr_module_length(t->name));
     if (l->module == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the linear layers");
@@ -61,7 +63,7 @@ static tsr_status describe(tsr_linears *all, tsr_linear *l, const tsr_weight *w,
     l->rows = t->shape[t->rank - 2];
     l->cols = t->shape[t->rank - 1];
     l->quantized = w->scale != NULL || planned;
-    if (w->scale != NULL && blocks) {
+    if (w->scale != NULL && (w->coding == TSR_CODED_E4M3 ? blocks : !w->coarse)) {
         l->block_rows = w->block_rows;
         l->block_cols = w->block_cols;
     } else if (planned) {
@@ -75,23 +77,24 @@ static tsr_status describe(tsr_linears *all, tsr_linear *l, const tsr_weight *w,
 }
 
 /* The layer whose name is that of l with another last component. `at` leads from tensors to layers. */
-static const tsr_linear *sibling(const tsr_linears *all, const tsr_checkpoint *c, const uint32_t *at,
-                                 const tsr_linear *l, const char *leaf)
+static const tsr_linear *sibling(const tsr_linears *all, const tsr_checkpoint *c, const tsr_weights *weights,
+                                 const uint32_t *at, const tsr_linear *l, const char *leaf)
 {
     char name[1200];
     snprintf(name, sizeof name, "%.*s%s.weight", (int)(l->leaf - l->module), l->module, leaf);
-    const tsr_tensor *const t = tsr_checkpoint_find(c, name);
-    const uint32_t index = t == NULL ? 0 : at[t - c->tensors.items];
+    const tsr_weight *const w = tsr_weights_find(weights, c, name);
+    const uint32_t index = w == NULL ? 0 : at[w->data - c->tensors.items];
     return index == 0 ? NULL : &all->items[index - 1];
 }
 
-static void join(const tsr_linears *all, const tsr_checkpoint *c, const uint32_t *at, tsr_linear *l)
+static void join(const tsr_linears *all, const tsr_checkpoint *c, const tsr_weights *weights, const uint32_t *at,
+                 tsr_linear *l)
 {
     for (size_t i = 0; i < sizeof kFused / sizeof *kFused; i++) {
         if (!is_one_of(l->leaf, kFused[i].members, kFused[i].members[2] == NULL ? 2 : 3))
             continue;
         for (size_t k = 0; k < TSR_FUSED_MEMBERS && kFused[i].members[k] != NULL; k++) {
-            const tsr_linear *const member = sibling(all, c, at, l, kFused[i].members[k]);
+            const tsr_linear *const member = sibling(all, c, weights, at, l, kFused[i].members[k]);
             if (member != NULL)
                 l->members[l->n_members++] = member;
         }
@@ -112,8 +115,8 @@ tsr_status tsr_linears_collect(tsr_linears *linears, const tsr_checkpoint *check
     for (size_t i = 0; status == TSR_OK && i < weights->count; i++) {
         const tsr_weight *const w = &weights->items[i];
         const size_t tensor = (size_t)(w->data - checkpoint->tensors.items);
-        const tsr_part part = tsr_part_of(w->data->name);
-        const bool mtp = tsr_model_is_mtp(model, w->data->name);
+        const tsr_part part = tsr_part_of(w->values->name);
+        const bool mtp = tsr_model_is_mtp(model, w->values->name);
         if (!is_linear(w, part, mtp))
             continue;
         tsr_linear *const l = &linears->items[linears->count++];
@@ -122,11 +125,16 @@ tsr_status tsr_linears_collect(tsr_linears *linears, const tsr_checkpoint *check
         status = describe(linears, l, w, weights->block_rows != 0, planned != NULL && planned[tensor], err);
     }
     for (size_t i = 0; status == TSR_OK && i < linears->count; i++)
-        join(linears, checkpoint, at, &linears->items[i]);
+        join(linears, checkpoint, weights, at, &linears->items[i]);
     free(at);
     if (status != TSR_OK)
         tsr_linears_free(linears);
     return status;
+}
+
+bool tsr_linear_is_integers(const tsr_linear *l)
+{
+    return l->coding == TSR_CODED_INT8 || l->coding == TSR_CODED_PACKED;
 }
 
 void tsr_linears_free(tsr_linears *linears)

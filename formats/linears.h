@@ -16,12 +16,14 @@ typedef struct tsr_fused {
 } tsr_fused;
 
 typedef struct tsr_linear {
-    const tsr_tensor *tensor;
-    const tsr_tensor *scale; /* NULL: not quantized, or about to be */
-    const char *module;      /* the tensor's name without ".weight" */
-    const char *leaf;        /* its last component, in `module` */
+    const tsr_tensor *tensor; /* with the name and shape of the values */
+    const tsr_tensor *scale;  /* NULL: not quantized, or about to be */
+    const char *module;       /* the tensor's name without ".weight" */
+    const char *leaf;         /* its last component, in `module` */
     tsr_part part;
     bool mtp, quantized;
+    tsr_coding coding;
+    bool zero_points;
     const tsr_parallel_rule *cut; /* how ranks divide it */
     uint64_t matrices, rows, cols;
     uint64_t block_rows, block_cols; /* 0 when not quantized, or not in blocks */
@@ -42,6 +44,8 @@ typedef struct tsr_linears {
  * quantized in blocks of 128 x 128. */
 tsr_status tsr_linears_collect(tsr_linears *linears, const tsr_checkpoint *checkpoint, const tsr_weights *weights,
                                const tsr_model *model, const bool *planned, tsr_err *err) TSR_WARN_UNUSED;
+
+bool tsr_linear_is_integers(const tsr_linear *linear);
 
 void tsr_linears_free(tsr_linears *linears);
 

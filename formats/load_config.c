@@ -20,7 +20,7 @@ static void check_method(const tsr_load_query *q)
     if (w->n_scaled > 0 && q->config.data == NULL)
         tsr_query_note(
             q, true, NULL, "configuration", "add the quantization_config that belongs to these weights",
-            "%zu weights are e4m3 with scales, and config.json has no quantization_config: they would be taken for "
+            "%zu weights are codes with scales, and config.json has no quantization_config: they would be taken for "
             "plain weights",
             w->n_scaled);
     if (q->config.data == NULL)
@@ -100,15 +100,47 @@ static void check_group(const tsr_load_query *q, tsr_json_text group)
                        "config_groups: blocks need dynamic input_activations");
 }
 
+/* The format says how the weights are stored; mixed-precision leaves it to the groups. */
+static void check_format(const tsr_load_query *q)
+{
+    static const char *const kFormats[] = {[TSR_CODED_E4M3] = "\"float-quantized\"",
+                                           [TSR_CODED_INT8] = "\"int-quantized\"",
+                                           [TSR_CODED_PACKED] = "\"pack-quantized\""};
+    tsr_json_text value;
+    const bool stated = find(q, "format", &value);
+    if (stated && tsr_json_is(value, "\"mixed-precision\""))
+        return;
+    for (size_t i = 0; i < q->linears->count; i++) {
+        const tsr_coding coding = q->linears->items[i].coding;
+        if (coding == TSR_PLAIN || (stated && tsr_json_is(value, kFormats[coding])) ||
+            (stated && coding != TSR_CODED_PACKED && tsr_json_is(value, "\"naive-quantized\"")))
+            continue;
+        tsr_query_note(q, true, q->linears->items[i].tensor->name, "configuration",
+                       "set the format that the weights have",
+                       "quantization_config.format is not %s, which its weight is stored in", kFormats[coding]);
+        return;
+    }
+}
+
+/* What engines run W8A8 with: vLLM's _get_scheme_from_parts and SGLang's, compressed_tensors.py. */
+static void check_int8(const tsr_load_query *q, const tsr_linear *l)
+{
+    if (l->coding != TSR_CODED_INT8 || q->loader == TSR_LOADER_TRANSFORMERS)
+        return;
+    if (l->zero_points)
+        tsr_query_note(q, true, l->tensor->name, "zero points", "quantize symmetrically, or weight-only",
+                       "it is int8 with zero points; int8 GEMMs take symmetric weights");
+    if (l->block_rows != 0)
+        tsr_query_note(q, true, l->tensor->name, "groups", "tessera quantize --scheme int8-weight-only packs groups",
+                       "it is int8 in groups of %llu; int8 GEMMs take one scale a channel or a tensor",
+                       U64(l->block_cols));
+}
+
 static void check_compressed_tensors_config(const tsr_load_query *q)
 {
     tsr_json_text value, group, name;
     bool more;
-    if (!find(q, "format", &value) ||
-        !(tsr_json_is(value, "\"float-quantized\"") || tsr_json_is(value, "\"naive-quantized\"") ||
-          tsr_json_is(value, "\"mixed-precision\"")))
-        tsr_query_note(q, true, NULL, "configuration", "set \"format\": \"float-quantized\"",
-                       "quantization_config.format is not float-quantized");
+    check_format(q);
     if (!find(q, "config_groups", &value)) {
         tsr_query_note(q, true, NULL, "configuration", NULL, "quantization_config has no config_groups");
         return;
@@ -143,6 +175,7 @@ void tsr_rule_scales(const tsr_load_query *q)
         const tsr_linear *const l = &q->linears->items[i];
         if (l->scale == NULL || !tsr_query_reads(q, l))
             continue;
+        check_int8(q, l);
         const char *const suffix = ct || l->block_rows == 0 ? "_scale" : "_scale_inv";
         const size_t n = strlen(l->tensor->name);
         if (strncmp(l->scale->name, l->tensor->name, n) != 0 || strcmp(l->scale->name + n, suffix) != 0)
@@ -152,7 +185,8 @@ void tsr_rule_scales(const tsr_load_query *q)
         if (l->scale->dtype == TSR_F8_E8M0 && !(q->who->e8m0 && q->s->weights->ue8m0))
             tsr_query_note(q, true, l->scale->name, "scale dtype", "store the scales as F32 powers of two",
                            "the scale is F8_E8M0; it reads F32");
-        if (l->block_rows != 0 && (l->block_rows != 128 || l->block_cols != 128) && q->loader == TSR_LOADER_DEEPSEEK)
+        if (l->block_rows != 0 && !tsr_linear_is_integers(l) && (l->block_rows != 128 || l->block_cols != 128) &&
+            q->loader == TSR_LOADER_DEEPSEEK)
             tsr_query_note(q, true, l->tensor->name, "block size", "tessera convert --to fp8-block --block 128x128",
                            "blocks are %llux%llu; its kernels have 128x128 built in", U64(l->block_rows),
                            U64(l->block_cols));
@@ -224,7 +258,7 @@ static void check_listed(const tsr_load_query *q, const tsr_linear *l)
     if (how == NULL)
         tsr_query_note(q, true, l->module, "ignore list",
                        "list it under modules_to_not_convert (compressed-tensors: ignore)",
-                       "it is %s, and config.json (%s) does not list it: it would be loaded as FP8, without a scale",
+                       "it is %s, and config.json (%s) does not list it: it would be loaded as codes without a scale",
                        tsr_dtype_name((tsr_dtype)l->tensor->dtype), key);
     else
         tsr_query_note(q, true, l->module, "ignore list", "name every module in full",
@@ -256,7 +290,7 @@ static void check_entries(const tsr_load_query *q)
         const char *const entry = q->ignored->entries[i];
         char name[1200];
         snprintf(name, sizeof name, "%s.weight", entry);
-        bool found = strncmp(entry, "re:", 3) == 0 || tsr_checkpoint_find(q->s->checkpoint, name) != NULL;
+        bool found = strncmp(entry, "re:", 3) == 0 || tsr_weights_find(q->s->weights, q->s->checkpoint, name) != NULL;
         for (size_t k = 0; !found && k < all->count; k++)
             found = strstr(all->items[k].name, entry) != NULL || tsr_glob_match(entry, all->items[k].name);
         if (!found && n++ == 0)

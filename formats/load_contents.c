@@ -10,11 +10,16 @@
 
 /* ---- what is there ---- */
 
-static const tsr_tensor *lookup(const tsr_load_query *q, const char *stem, size_t length, const char *leaf)
+static bool find(const tsr_load_query *q, const char *weight)
+{
+    return tsr_weights_find(q->s->weights, q->s->checkpoint, weight) != NULL;
+}
+
+static bool find_leaf(const tsr_load_query *q, const char *stem, size_t length, const char *leaf)
 {
     char name[1200];
     snprintf(name, sizeof name, "%.*s%s.weight", (int)length, stem, leaf);
-    return tsr_checkpoint_find(q->s->checkpoint, name);
+    return find(q, name);
 }
 
 /* Layers that come together, in every block that has one of them, if the model has them at all. */
@@ -34,11 +39,11 @@ static void check_companions_of(const tsr_load_query *q, const tsr_linear *l, co
     if (own == MAX_TOGETHER || all[own] == NULL || strcmp(l->leaf, "o_proj") == 0)
         return;
     for (size_t i = 0; i < own; i++) { /* the first that is there speaks for all */
-        if (lookup(q, l->module, stem, all[i]) != NULL)
+        if (find_leaf(q, l->module, stem, all[i]))
             return;
     }
     for (size_t i = 0; i < MAX_TOGETHER && all[i] != NULL; i++) {
-        if (known[i] && lookup(q, l->module, stem, all[i]) == NULL)
+        if (known[i] && !find_leaf(q, l->module, stem, all[i]))
             tsr_query_note(q, true, l->module, "missing", "fetch what is missing",
                            "there is no '%.*s%s.weight' beside it", (int)stem, l->module, all[i]);
     }
@@ -73,7 +78,7 @@ static void check_experts(const tsr_load_query *q)
         for (uint64_t e = 1; e < q->s->model->experts; e++) {
             snprintf(name, sizeof name, "%.*s.experts.%llu.%s.weight", (int)(at - l->module), l->module, U64(e),
                      at + sizeof kExperts - 1);
-            if (tsr_checkpoint_find(q->s->checkpoint, name) != NULL)
+            if (find(q, name))
                 continue;
             tsr_query_note(q, true, l->module, "missing", "fetch what is missing",
                            "config.json says %llu experts, and there is no '%s'", U64(q->s->model->experts), name);
@@ -128,7 +133,7 @@ static void check_ends(const tsr_load_query *q)
     static const char *const kEnds[] = {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"};
     const size_t n = q->s->model->untied ? 3 : 2;
     for (size_t i = 0; i < n; i++) {
-        if (tsr_checkpoint_find(q->s->checkpoint, kEnds[i]) == NULL)
+        if (!find(q, kEnds[i]))
             tsr_query_note(q, true, NULL, "missing", "fetch what is missing", "there is no '%s'", kEnds[i]);
     }
 }
@@ -200,7 +205,7 @@ static void check_deepseek_names(const tsr_load_query *q)
     const char *left = NULL, *lost = NULL;
     size_t n_left = 0, n_lost = 0;
     for (size_t i = 0; i < all->count; i++) {
-        const char *const name = all->items[i].data->name;
+        const char *const name = all->items[i].values->name;
         if (strncmp(name, "layers.", 7) == 0) {
             tsr_query_note(q, true, name, "names", "ask about the checkpoint that it was made from",
                            "this is a name of DeepSeek's own layout: convert.py has been here");
@@ -241,6 +246,13 @@ void tsr_rule_deepseek(const tsr_load_query *q)
     if (q->loader != TSR_LOADER_DEEPSEEK)
         return;
     check_deepseek_names(q);
+    for (size_t i = 0; i < q->linears->count; i++) {
+        if (tsr_linear_is_integers(&q->linears->items[i])) {
+            tsr_query_note(q, true, q->linears->items[i].tensor->name, "integers", "tessera convert --to bf16",
+                           "it is integers; its model reads FP8 and BF16");
+            return;
+        }
+    }
     for (size_t i = 0; i < q->linears->count && fp8 == NULL; i++)
         fp8 = q->linears->items[i].quantized ? &q->linears->items[i] : NULL;
     for (size_t i = 0; fp8 != NULL && i < q->linears->count; i++) {

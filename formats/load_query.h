@@ -26,7 +26,7 @@ typedef struct tsr_load_query {
     tsr_loader loader;
     tsr_json_text config; /* the quantization's object; .data NULL: none */
     const tsr_ignore_list *ignored;
-    bool block; /* weights are quantized in blocks */
+    bool block; /* weights are e4m3 in blocks */
     tsr_issues *issues;
     unsigned tp; /* 0 while rules are asked that hold at any */
 } tsr_load_query;

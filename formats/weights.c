@@ -10,7 +10,7 @@
 
 #define U64(x) ((unsigned long long)(x))
 
-static const char kWeight[] = ".weight";
+static const char kWeight[] = ".weight", kPacked[] = ".weight_packed";
 
 /* Grids are padded for tensor parallelism, to a multiple of at most this many blocks. */
 enum { GRID_PADDING = 8 };
@@ -70,24 +70,58 @@ static bool read_block(tsr_json_text value, uint64_t *rows, uint64_t *cols)
     return true;
 }
 
-/* The first block size among compressed-tensors' groups. */
-static void read_groups(tsr_weights *w, tsr_json_text groups)
+/* How integers are coded, as one of compressed-tensors' groups states it. */
+typedef struct integers {
+    uint64_t bits, group; /* group: columns to a scale; 0: a row, or all */
+} integers;
+
+enum { MAX_INTEGERS = 8 };
+
+typedef struct pairing {
+    tsr_weights *w;
+    const tsr_checkpoint *c;
+    bool *claimed; /* [tensors]: stands with a weight, or with its input */
+    integers stated[MAX_INTEGERS];
+    size_t n_stated;
+    tsr_weights_problem_fn *problem; /* NULL: the first problem ends it */
+    void *data;
+    tsr_err *err;
+} pairing;
+
+static uint64_t find_u64(tsr_json_text object, const char *path, uint64_t otherwise)
+{
+    tsr_json_text value;
+    uint64_t x;
+    if (!tsr_json_find(object.data, object.size, path, &value))
+        return otherwise;
+    tsr_json_reader r = tsr_json_open("", value.data, value.size);
+    return tsr_json_read_u64(&r, &x, NULL) == TSR_OK ? x : otherwise;
+}
+
+/* compressed-tensors' groups: the first block size, and every coding of integers. */
+static void read_groups(pairing *p, tsr_json_text groups)
 {
     tsr_json_reader r = tsr_json_open("", groups.data, groups.size);
-    tsr_json_text name, group, block;
+    tsr_json_text name, group, value;
     bool more;
     if (tsr_json_enter_object(&r, NULL) != TSR_OK)
         return;
     while (tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
            tsr_json_skip(&r, &group, NULL) == TSR_OK) {
-        if (tsr_json_find(group.data, group.size, "weights.block_structure", &block) &&
-            read_block(block, &w->block_rows, &w->block_cols))
-            return;
+        if (p->w->block_rows == 0 && tsr_json_find(group.data, group.size, "weights.block_structure", &value))
+            (void)read_block(value, &p->w->block_rows, &p->w->block_cols);
+        if (p->n_stated < MAX_INTEGERS && tsr_json_find(group.data, group.size, "weights.type", &value) &&
+            tsr_json_is(value, "\"int\""))
+            p->stated[p->n_stated++] =
+                (integers){find_u64(group, "weights.num_bits", 8), find_u64(group, "weights.group_size", 0)};
     }
 }
 
-static tsr_status read_config(tsr_weights *w, const tsr_checkpoint *c, tsr_err *err)
+static tsr_status read_config(pairing *p)
 {
+    tsr_weights *const w = p->w;
+    const tsr_checkpoint *const c = p->c;
+    tsr_err *const err = p->err;
     static const char *const kKnown[] = {"fp8", "compressed-tensors", "modelopt", "mxfp8"};
     const char *const path = tsr_quantization_path(c);
     tsr_json_text q, value;
@@ -104,7 +138,7 @@ static tsr_status read_config(tsr_weights *w, const tsr_checkpoint *c, tsr_err *
     if (strcmp(w->method, "compressed-tensors") == 0) {
         w->dialect = TSR_DIALECT_COMPRESSED_TENSORS;
         if (tsr_json_find(q.data, q.size, "config_groups", &value))
-            read_groups(w, value);
+            read_groups(p, value);
     } else if (tsr_json_find(q.data, q.size, "weight_block_size", &value) && !tsr_json_is(value, "null") &&
                !read_block(value, &w->block_rows, &w->block_cols)) {
         return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": %s.weight_block_size is not two positive integers",
@@ -116,15 +150,6 @@ static tsr_status read_config(tsr_weights *w, const tsr_checkpoint *c, tsr_err *
 }
 
 /* ---- pairing ---- */
-
-typedef struct pairing {
-    tsr_weights *w;
-    const tsr_checkpoint *c;
-    bool *claimed;                   /* [tensors]: is a scale, of a weight or of its input */
-    tsr_weights_problem_fn *problem; /* NULL: the first problem ends it */
-    void *data;
-    tsr_err *err;
-} pairing;
 
 /* Passes a problem on to whoever asked to hear of them all. */
 static tsr_status judge(const pairing *p, const tsr_tensor *tensor, tsr_status status)
@@ -162,7 +187,7 @@ static tsr_status find_scale(const pairing *p, tsr_weight *x)
         bool of_module; /* behind the name without ".weight" */
     } kSpellings[] = {
         {"_scale_inv", false}, {"_scales_inv", false}, {"_scale", false}, {".scale", true}, {".scale_weight", true}};
-    const char *const name = x->data->name;
+    const char *const name = x->values->name;
     const size_t module = tsr_module_length(name);
     for (size_t i = 0; i < sizeof kSpellings / sizeof *kSpellings; i++) {
         if (kSpellings[i].of_module && name[module] == '\0')
@@ -178,15 +203,23 @@ static tsr_status find_scale(const pairing *p, tsr_weight *x)
     }
     if (x->scale == NULL)
         return tsr_fail(p->err, TSR_E_FORMAT,
-                        "%s: '%s' is F8_E4M3 without a scale (looked for '%s_scale_inv' and its other spellings in all "
+                        "%s: '%s' is %s without a scale (looked for '%s_scale_inv' and its other spellings in all "
                         "%zu files): its values cannot be known",
-                        path_of(p, x->data), name, name, p->c->n_files);
-    p->claimed[index_of(p, x->scale)] = true;
-    x->activation = find_sibling(p, name, module, ".input_scale");
-    if (x->activation == NULL)
-        x->activation = find_sibling(p, name, module, ".activation_scale");
-    if (x->activation != NULL)
-        p->claimed[index_of(p, x->activation)] = true;
+                        path_of(p, x->data), x->data->name, tsr_dtype_name((tsr_dtype)x->data->dtype), name,
+                        p->c->n_files);
+    x->input_scale = find_sibling(p, name, module, ".input_scale");
+    if (x->input_scale == NULL)
+        x->input_scale = find_sibling(p, name, module, ".activation_scale");
+    if (x->coding != TSR_CODED_E4M3) {
+        x->input_zero_point = find_sibling(p, name, module, ".input_zero_point");
+        x->zero_point = find_sibling(p, name, module, ".weight_zero_point");
+    }
+    if (x->coding == TSR_CODED_PACKED)
+        x->shape = find_sibling(p, name, module, ".weight_shape");
+    const tsr_tensor *companions[TSR_MAX_COMPANIONS];
+    const size_t n = tsr_weight_companions(x, companions);
+    for (size_t i = 0; i < n; i++)
+        p->claimed[index_of(p, companions[i])] = true;
     return TSR_OK;
 }
 
@@ -211,15 +244,21 @@ static bool take_coarse(tsr_weight *x)
     return true;
 }
 
+static tsr_status check_scale_dtype(const pairing *p, const tsr_tensor *s)
+{
+    if (s->dtype != TSR_F32 && s->dtype != TSR_BF16 && s->dtype != TSR_F16 && s->dtype != TSR_F8_E8M0)
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: '%s' is %s; scales are F32, BF16, F16 or F8_E8M0",
+                        path_of(p, s), s->name, tsr_dtype_name(s->dtype));
+    return TSR_OK;
+}
+
 static tsr_status check_grid(const pairing *p, tsr_weight *x)
 {
     const tsr_tensor *const t = x->data, *const s = x->scale;
     char shape[192], grid[192];
     tsr_shape_text(t, shape, sizeof shape);
     tsr_shape_text(s, grid, sizeof grid);
-    if (s->dtype != TSR_F32 && s->dtype != TSR_BF16 && s->dtype != TSR_F16 && s->dtype != TSR_F8_E8M0)
-        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: '%s' is %s; scales are F32, BF16, F16 or F8_E8M0",
-                        path_of(p, s), s->name, tsr_dtype_name(s->dtype));
+    TSR_TRY(check_scale_dtype(p, s));
     if (t->rank != 2 && t->rank != 3)
         return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: '%s' is F8_E4M3 %s: neither a matrix nor a stack of them",
                         path_of(p, t), t->name, shape);
@@ -249,6 +288,96 @@ static tsr_status check_grid(const pairing *p, tsr_weight *x)
     return TSR_OK;
 }
 
+/* ---- integers ---- */
+
+/* What packed codes stand for, from the shape that is stored beside them. */
+static tsr_status unpacked(const pairing *p, tsr_weight *x)
+{
+    const tsr_tensor *const t = x->data, *const s = x->shape;
+    int64_t shape[2];
+    if (s == NULL || s->dtype != TSR_I64 || tsr_tensor_elements(s) != 2)
+        return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' has no '%s_shape', two values of I64, beside it", path_of(p, t),
+                        t->name, x->values->name);
+    TSR_TRY(tsr_checkpoint_read(p->c, s, 0, shape, sizeof shape, p->err));
+    if (t->rank != 2 || shape[0] < 0 || shape[1] < 0 || (uint64_t)shape[0] != t->shape[0])
+        return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' says [%lld, %lld], but '%s' has another number of rows",
+                        path_of(p, s), s->name, (long long)shape[0], (long long)shape[1], t->name);
+    tsr_tensor *const values = tsr_arena_alloc(&p->w->arena, sizeof *values);
+    if (values == NULL)
+        return tsr_fail(p->err, TSR_E_NOMEM, "out of memory while pairing");
+    *values = *x->values;
+    values->shape[1] = (uint64_t)shape[1];
+    x->values = values;
+    return TSR_OK;
+}
+
+/* Whether codes of so many bits, and scales for so many columns, are what is stored. */
+static bool is_coded(const tsr_weight *x, uint64_t bits, uint64_t group)
+{
+    const tsr_tensor *const t = x->data, *const s = x->scale;
+    const uint64_t cols = x->values->shape[1], scales = tsr_tensor_elements(s);
+    const uint64_t width = x->coding == TSR_CODED_PACKED ? tsr_ceil_div(cols, 32 / bits) : cols;
+    if (t->shape[1] != width || (x->coding == TSR_CODED_INT8 && bits != 8))
+        return false;
+    if (group == 0)
+        return scales == t->shape[0] || scales == 1;
+    return cols % group == 0 && s->rank == 2 && s->shape[0] == t->shape[0] && s->shape[1] == cols / group;
+}
+
+static tsr_status check_zero_points(const pairing *p, const tsr_weight *x)
+{
+    const tsr_tensor *const z = x->zero_point;
+    if (z == NULL)
+        return TSR_OK;
+    const bool packed = x->coding == TSR_CODED_PACKED;
+    const uint64_t rows = packed ? tsr_ceil_div(x->grid_rows * x->bits, 32) : x->grid_rows;
+    if (z->dtype == (packed ? TSR_I32 : TSR_I8) && tsr_tensor_elements(z) == rows * x->grid_cols)
+        return TSR_OK;
+    char shape[192];
+    return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' is %s %s; the scales of '%s' ask for %s [%llu, %llu]",
+                    path_of(p, z), z->name, tsr_dtype_name((tsr_dtype)z->dtype), tsr_shape_text(z, shape, sizeof shape),
+                    x->data->name, packed ? "I32" : "I8", U64(rows), U64(x->grid_cols));
+}
+
+static tsr_status check_integers(const pairing *p, tsr_weight *x)
+{
+    static const integers kUnstated[] = {{4, 0}, {8, 0}};
+    const tsr_tensor *const t = x->data, *const s = x->scale;
+    const tsr_tensor *const order =
+        find_sibling(p, x->values->name, tsr_module_length(x->values->name), ".weight_g_idx");
+    char shape[192], grid[192];
+    if (order != NULL)
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                        "%s: '%s': Tessera does not read weights in the order of activations", path_of(p, order),
+                        order->name);
+    TSR_TRY(check_scale_dtype(p, s));
+    if (x->coding == TSR_CODED_PACKED)
+        TSR_TRY(unpacked(p, x));
+    const integers *const known = p->n_stated > 0 ? p->stated : kUnstated;
+    const size_t n = p->n_stated > 0 ? p->n_stated : sizeof kUnstated / sizeof *kUnstated;
+    size_t i = 0;
+    while (i < n && ((known[i].bits != 4 && known[i].bits != 8) || !is_coded(x, known[i].bits, known[i].group)))
+        i++;
+    if (i == n)
+        return tsr_fail(p->err, TSR_E_FORMAT,
+                        "%s: '%s' %s scaled by '%s' %s is none of the integer codings that config.json states "
+                        "(num_bits 4 or 8, a scale a tensor, a channel, or a group of group_size)",
+                        path_of(p, t), t->name, tsr_shape_text(t, shape, sizeof shape), s->name,
+                        tsr_shape_text(s, grid, sizeof grid));
+    x->bits = (uint8_t)known[i].bits;
+    x->matrices = 1;
+    x->rows = t->shape[0];
+    x->cols = x->values->shape[1];
+    x->coarse = known[i].group == 0;
+    x->grid_rows = x->coarse ? tsr_tensor_elements(s) : x->rows;
+    x->grid_cols = x->coarse ? 1 : x->cols / known[i].group;
+    x->block_rows = x->grid_rows == x->rows ? 1 : x->rows;
+    x->block_cols = x->coarse ? x->cols : known[i].group;
+    return check_zero_points(p, x);
+}
+
+/* ---- all of them ---- */
+
 /* A tensor that by its name scales something, and that no F8 weight has claimed. */
 static tsr_status check_orphan(const pairing *p, const tsr_tensor *t)
 {
@@ -259,15 +388,18 @@ static tsr_status check_orphan(const pairing *p, const tsr_tensor *t)
         const bool module = kSuffixes[i][0] == '.';
         const size_t length = strlen(t->name) - strlen(kSuffixes[i]);
         const tsr_tensor *const weight = find_sibling(p, t->name, length, module ? kWeight : "");
-        if (weight == NULL)
+        const tsr_tensor *const packed = module ? find_sibling(p, t->name, length, kPacked) : NULL;
+        if (weight == NULL && packed == NULL)
             return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' is the scale of a weight that is in none of the %zu files",
                             path_of(p, t), t->name, p->c->n_files);
-        if (weight->dtype == TSR_I8 || weight->dtype == TSR_U8)
-            return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: '%s' is %s with a scale: Tessera reads e4m3 here",
-                            path_of(p, weight), weight->name, tsr_dtype_name(weight->dtype));
+        if (weight == NULL || weight->dtype == TSR_U8)
+            return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                            "%s: '%s' is %s with a scale: Tessera reads e4m3, I8, and I32 words of int4 or int8",
+                            path_of(p, t), weight == NULL ? packed->name : weight->name,
+                            tsr_dtype_name((weight == NULL ? packed : weight)->dtype));
         return tsr_fail(p->err, TSR_E_FORMAT,
-                        "%s: '%s' is left over: its weight '%s' is %s, not F8_E4M3; was the weight dequantized "
-                        "already, or copied without a look?",
+                        "%s: '%s' is left over: its weight '%s' is %s, no codes; was the weight dequantized already, "
+                        "or copied without a look?",
                         path_of(p, t), t->name, weight->name, tsr_dtype_name(weight->dtype));
     }
     return TSR_OK;
@@ -289,19 +421,55 @@ static tsr_status check_dtype(const pairing *p, const tsr_tensor *t)
     }
 }
 
+static tsr_coding coding_of(const pairing *p, const tsr_tensor *t)
+{
+    if (t->dtype == TSR_F8_E4M3)
+        return TSR_CODED_E4M3;
+    if (t->dtype == TSR_I32 && ends_with(t->name, kPacked))
+        return TSR_CODED_PACKED;
+    const bool scaled = t->dtype == TSR_I8 && t->rank == 2 && ends_with(t->name, kWeight) &&
+                        find_sibling(p, t->name, strlen(t->name), "_scale") != NULL;
+    return scaled ? TSR_CODED_INT8 : TSR_PLAIN;
+}
+
+/* Packed codes of X.weight are called X.weight_packed. */
+static tsr_status name_values(const pairing *p, tsr_weight *x)
+{
+    x->values = x->data;
+    if (x->coding != TSR_CODED_PACKED)
+        return TSR_OK;
+    tsr_tensor *const values = tsr_arena_alloc(&p->w->arena, sizeof *values);
+    const char *const name = tsr_arena_dup(&p->w->arena, x->data->name, strlen(x->data->name) - strlen("_packed"));
+    if (values == NULL || name == NULL)
+        return tsr_fail(p->err, TSR_E_NOMEM, "out of memory while pairing");
+    *values = *x->data;
+    values->name = name;
+    x->values = values;
+    if (tsr_checkpoint_find(p->c, name) != NULL)
+        return tsr_fail(p->err, TSR_E_FORMAT, "%s: there are '%s' and '%s': which one holds?", path_of(p, x->data),
+                        name, x->data->name);
+    return TSR_OK;
+}
+
+static tsr_status pair_codes(const pairing *p, tsr_weight *x)
+{
+    TSR_TRY(name_values(p, x));
+    TSR_TRY(find_scale(p, x));
+    x->bits = 8;
+    return x->coding == TSR_CODED_E4M3 ? check_grid(p, x) : check_integers(p, x);
+}
+
 static tsr_status pair_all(pairing *p)
 {
     tsr_weights *const w = p->w;
     const tsr_tensors *const all = &p->c->tensors;
     bool codes = false;
     for (size_t i = 0; i < all->count; i++) {
-        if (all->items[i].dtype != TSR_F8_E4M3)
+        tsr_weight x = {.data = &all->items[i], .coding = coding_of(p, &all->items[i])};
+        if (x.coding == TSR_PLAIN)
             continue;
         codes = true;
-        tsr_weight x = {.data = &all->items[i]};
-        tsr_status status = find_scale(p, &x);
-        if (status == TSR_OK)
-            status = check_grid(p, &x);
+        const tsr_status status = pair_codes(p, &x);
         if (status == TSR_OK)
             w->items[w->n_scaled++] = x;
         TSR_TRY(judge(p, x.data, status));
@@ -311,7 +479,7 @@ static tsr_status pair_all(pairing *p)
     w->count = all->count;
     for (size_t i = all->count; i-- > 0;) {
         const bool is_scaled = scaled > 0 && w->items[scaled - 1].data == &all->items[i];
-        w->items[i] = is_scaled ? w->items[--scaled] : (tsr_weight){.data = &all->items[i]};
+        w->items[i] = is_scaled ? w->items[--scaled] : (tsr_weight){.data = &all->items[i], .values = &all->items[i]};
     }
     size_t kept = 0;
     for (size_t i = 0; i < all->count; i++) {
@@ -328,7 +496,7 @@ static tsr_status pair_all(pairing *p)
         return TSR_OK;
     const tsr_status status =
         tsr_fail(p->err, TSR_E_UNSUPPORTED,
-                 "%s/" TSR_CONFIG_NAME ": quant_method is '%s', but no tensor is F8_E4M3: the configuration "
+                 "%s/" TSR_CONFIG_NAME ": quant_method is '%s', but no tensor is codes: the configuration "
                  "belongs to another checkpoint, or the weights are in a format that Tessera does not read here",
                  p->c->path, w->method);
     return judge(p, NULL, status);
@@ -338,6 +506,24 @@ tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoi
                             uint64_t block_cols, tsr_err *err)
 {
     return tsr_weights_survey(weights, checkpoint, block_rows, block_cols, NULL, NULL, err);
+}
+
+tsr_status tsr_weights_pair_fp8(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
+                                uint64_t block_cols, const char *doing, tsr_err *err)
+{
+    TSR_TRY(tsr_weights_pair(weights, checkpoint, block_rows, block_cols, err));
+    for (size_t i = 0; i < weights->count; i++) {
+        const tsr_weight *const w = &weights->items[i];
+        if (w->coding != TSR_CODED_INT8 && w->coding != TSR_CODED_PACKED)
+            continue;
+        const tsr_status status = tsr_fail(err, TSR_E_UNSUPPORTED,
+                                           "%s: '%s' is int%u: %s comes before quantizing to integers; take the "
+                                           "original, or tessera convert --to bf16",
+                                           checkpoint->files[w->data->file].path, w->data->name, w->bits, doing);
+        tsr_weights_free(weights);
+        return status;
+    }
+    return TSR_OK;
 }
 
 tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
@@ -352,7 +538,7 @@ tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkp
     if (p.claimed == NULL || weights->items == NULL)
         status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", checkpoint->path);
     if (status == TSR_OK)
-        status = judge(&p, NULL, read_config(weights, checkpoint, p.err));
+        status = judge(&p, NULL, read_config(&p));
     if (status == TSR_OK && block_rows != 0) {
         weights->block_rows = block_rows;
         weights->block_cols = block_cols;
@@ -371,9 +557,24 @@ void tsr_weights_free(tsr_weights *weights)
     *weights = (tsr_weights){0};
 }
 
+size_t tsr_weight_companions(const tsr_weight *w, const tsr_tensor *companions[TSR_MAX_COMPANIONS])
+{
+    const tsr_tensor *const all[TSR_MAX_COMPANIONS] = {w->scale, w->zero_point, w->shape, w->input_scale,
+                                                       w->input_zero_point};
+    size_t n = 0;
+    for (size_t i = 0; i < TSR_MAX_COMPANIONS; i++) {
+        if (all[i] != NULL)
+            companions[n++] = all[i];
+    }
+    return n;
+}
+
 const tsr_weight *tsr_weights_find(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *name)
 {
-    const tsr_tensor *const t = tsr_checkpoint_find(checkpoint, name);
+    const tsr_tensor *t = tsr_checkpoint_find(checkpoint, name);
+    char packed[1200];
+    if (t == NULL && (size_t)snprintf(packed, sizeof packed, "%s_packed", name) < sizeof packed)
+        t = tsr_checkpoint_find(checkpoint, packed);
     size_t low = 0, high = weights->count;
     while (t != NULL && low < high) { /* items stand in the order of their tensors' addresses */
         const size_t middle = low + (high - low) / 2;

@@ -1,13 +1,17 @@
-/* What a checkpoint's tensors mean together: which F8_E4M3 tensor is scaled by which other one, in blocks of what size.
+/* What a checkpoint's tensors mean together: which codes are scaled by which other tensor, in blocks of what size.
  *
- * Pairing looks at names, shapes, dtypes and config.json; no weight is read. It is strict: every F8 tensor has exactly
- * one scale, of the grid that its shape and the stated block size ask for, and every scale has one weight; or the
- * checkpoint is refused, naming the culprit. (Used without its scale, an e4m3 weight is wrong by a factor of thousands,
- * and nothing crashes.)
+ * Pairing looks at names, shapes, dtypes and config.json; no weight is read. It is strict: every tensor of codes has
+ * exactly one scale, of the grid that its shape and what config.json states ask for, and every scale has one weight; or
+ * the checkpoint is refused, naming the culprit. (Used without its scale, an e4m3 weight is wrong by a factor of
+ * thousands, and nothing crashes.)
  *
  * Spellings of the scale of X.weight: X.weight_scale_inv (DeepSeek, Hugging Face), X.weight_scale (compressed-tensors,
  * Quark), X.scale (DeepSeek's inference code), X.scale_weight (ComfyUI); of experts.gate_up_proj, a stack:
- * experts.gate_up_proj_scale_inv, _scales_inv or _scale. All of them are multipliers: y = value(code) * scale. */
+ * experts.gate_up_proj_scale_inv, _scales_inv or _scale. All of them are multipliers: y = value(code) * scale.
+ *
+ * Integers are compressed-tensors': X.weight I8 with X.weight_scale (int-quantized), or X.weight_packed, words of I32
+ * with X.weight_scale and X.weight_shape (pack-quantized); both may have X.weight_zero_point, in the same form as the
+ * codes: y = (code - zero_point) * scale. (compressors/pack_quantized/helpers.py) */
 #ifndef TSR_FORMATS_WEIGHTS_H
 #define TSR_FORMATS_WEIGHTS_H
 
@@ -19,16 +23,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
+typedef enum tsr_coding {
+    TSR_PLAIN,
+    TSR_CODED_E4M3,   /* F8_E4M3 [R, C] or [M, R, C] */
+    TSR_CODED_INT8,   /* I8 [R, C], two's complement */
+    TSR_CODED_PACKED, /* I32 [R, ceil(C * bits / 32)]: code + 2^(bits-1), the first in the lowest bits */
+} tsr_coding;
+
 /* A tensor with its meaning: a plain one, or codes with their scales.
- * Element [m, r, c] of codes is value(code) * scale[m, r / block_rows, c / block_cols]. */
+ * Element [m, r, c] of codes is (value(code) - zero_point[...]) * scale[m, r / block_rows, c / block_cols]. */
 typedef struct tsr_weight {
-    const tsr_tensor *data;          /* anything, or F8_E4M3 [R, C] or [M, R, C] */
-    const tsr_tensor *scale;         /* NULL: plain. F32, F16, BF16 or F8_E8M0 */
-    uint64_t matrices, rows, cols;   /* M (1 for a matrix), R, C; 0 when plain */
+    const tsr_tensor *data;        /* what is stored */
+    const tsr_tensor *values;      /* name, rank and shape of what that stands for: data itself, unless it is packed */
+    const tsr_tensor *scale;       /* NULL: plain. F32, F16, BF16 or F8_E8M0 */
+    const tsr_tensor *zero_point;  /* NULL: 0. As the codes: I8, of the scale's shape, or I32, packed along R */
+    uint8_t coding, bits;          /* tsr_coding; of a code, 8 or 4 */
+    uint64_t matrices, rows, cols; /* M (1 for a matrix), R, C; 0 when plain */
     uint64_t block_rows, block_cols; /* rows x 1 block for one scale a row, R x C for one a matrix */
     bool coarse;                     /* one scale a row or a matrix: no blocks that a cut could split */
     uint64_t grid_rows, grid_cols;   /* of the scale as it is stored: at least ceil(R / block_rows), ... */
-    const tsr_tensor *activation;    /* static scale of the layer's input, of no use without the codes; or NULL */
+    /* Of no use without the codes: static scale and zero point of the layer's input, a packed weight's shape; or NULL
+     */
+    const tsr_tensor *input_scale, *input_zero_point, *shape;
 } tsr_weight;
 
 typedef enum tsr_dialect {
@@ -51,9 +67,14 @@ typedef struct tsr_weights {
  * from shapes. A grid may be larger than its weight needs, up to the next multiple of 8 blocks (padded for tensor
  * parallelism): the surplus is not looked at.
  * TSR_E_FORMAT: a weight without scale or with two, a scale without weight, a grid that does not fit.
- * TSR_E_UNSUPPORTED: a quantization that is not block, channel or tensor FP8. TSR_E_USAGE: a block size is needed. */
+ * TSR_E_UNSUPPORTED: a quantization that Tessera does not read. TSR_E_USAGE: a block size is needed. */
 tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
                             uint64_t block_cols, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The same for what reads no integers: TSR_E_UNSUPPORTED when there are some. `doing` says what cannot be done with
+ * them, as in "cutting". */
+tsr_status tsr_weights_pair_fp8(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
+                                uint64_t block_cols, const char *doing, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Told of each thing that tsr_weights_pair refuses; `tensor` is NULL where config.json is at fault. `message` is only
  * valid during the call. */
@@ -67,7 +88,12 @@ tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkp
 
 void tsr_weights_free(tsr_weights *weights);
 
-/* The entry of the tensor of this name (not of a scale), or NULL. Logarithmic. */
+/* Every tensor of a weight that is not plain, but for its codes: the scale first. Returns how many there are. */
+enum { TSR_MAX_COMPANIONS = 5 };
+size_t tsr_weight_companions(const tsr_weight *weight, const tsr_tensor *companions[TSR_MAX_COMPANIONS]);
+
+/* The entry of the weight of this name (not of a scale; of packed codes, X.weight finds X.weight_packed), or NULL.
+ * Logarithmic. */
 const tsr_weight *tsr_weights_find(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *name);
 
 /* Dotted path of the quantization's object in config.json: at the top, or in a multimodal model's text_config. NULL

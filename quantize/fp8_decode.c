@@ -52,8 +52,8 @@ size_t tsr_fp8_decode_scratch(const tsr_weight *weight)
     return tsr_ceil_div(weight->cols, weight->block_cols) * sizeof(float);
 }
 
-tsr_status tsr_fp8_check_scales(const tsr_weight *w, uint64_t matrix, uint64_t row, uint64_t col, const float *scales,
-                                uint64_t n, tsr_err *err)
+tsr_status tsr_check_scales(const tsr_weight *w, uint64_t matrix, uint64_t row, uint64_t col, const float *scales,
+                            uint64_t n, tsr_err *err)
 {
     for (uint64_t i = 0; i < n; i++) {
         if (scales[i] >= 0 && scales[i] <= FLT_MAX)
@@ -78,7 +78,7 @@ static tsr_status take_scales(const tsr_cpu_kernels *kernels, const tsr_fp8_rect
     tsr_widen_to_f32(kernels, w->scale->dtype,
                      (const char *)rect->scales + (above * w->grid_cols + first) * tsr_dtype_bytes(w->scale->dtype), n,
                      out);
-    return tsr_fp8_check_scales(w, rect->matrix, grid_row, first, out, n, err);
+    return tsr_check_scales(w, rect->matrix, grid_row, first, out, n, err);
 }
 
 static tsr_status report_nan(const tsr_fp8_rect *rect, uint64_t row, uint64_t rows, tsr_err *err)

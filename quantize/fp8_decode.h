@@ -35,8 +35,8 @@ tsr_status tsr_fp8_decode(const tsr_cpu_kernels *kernels, const tsr_fp8_rect *re
 
 /* The judgement of tsr_fp8_decode on `n` widened scales, which stand in `row` of the grid of `matrix` from column `col`
  * on. */
-tsr_status tsr_fp8_check_scales(const tsr_weight *weight, uint64_t matrix, uint64_t row, uint64_t col,
-                                const float *scales, uint64_t n, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_check_scales(const tsr_weight *weight, uint64_t matrix, uint64_t row, uint64_t col, const float *scales,
+                            uint64_t n, tsr_err *err) TSR_WARN_UNUSED;
 
 /* `n` numbers as FP32, exactly: F32, BF16, F16 or F8_E8M0. NaN comes out as NaN. Thread-safe; cannot fail. */
 void tsr_widen_to_f32(const tsr_cpu_kernels *kernels, tsr_dtype dtype, const void *x, size_t n, float *out);

@@ -8,7 +8,7 @@
 
 /* A factor found by least squares is uncertain by about 0.0265 / sqrt(16384), and biased by up to a per cent where
  * values were rounded twice. */
-static const double kSameScale = 0.02;
+static const double kSameScale = 0.02, kSameScaleInt4 = 0.2; /* of as few as 32 coarse values */
 /* Codes that belong to the values reach 0.9996; e4m3 with a bad scale that clips or flushes much, still more than this.
  */
 static const double kRelated = 0.9;
@@ -17,7 +17,7 @@ enum { CHUNK = 1024 };
 
 typedef struct block {
     double stored, right; /* scales; right is 0 where nothing can be said */
-    double error, better; /* relative, of the nearest codes under the stored scale and under amax / 448 */
+    double error, better; /* e4m3: relative, of the nearest codes under the stored scale and under amax / 448 */
     bool unrelated;
 } block;
 
@@ -40,7 +40,8 @@ static block judge(const tsr_reader *x, const tsr_reader *y, double stored)
 {
     double x2 = 0, y2 = 0, xy = 0, stored2 = 0, better2 = 0, amax = 0, a[CHUNK], b[CHUNK];
     const tsr_piece *const p = &x->piece;
-    for (unsigned pass = 0; pass < 2; pass++) {
+    const unsigned passes = y->view->weight.coding == TSR_CODED_E4M3 ? 2 : 1;
+    for (unsigned pass = 0; pass < passes; pass++) {
         const double scale = amax > 0 ? amax / 448 : 1;
         for (uint64_t row = 0; row < p->rows; row++) {
             for (uint64_t col = 0; col < p->cols; col += CHUNK) {
@@ -74,22 +75,23 @@ static block judge(const tsr_reader *x, const tsr_reader *y, double stored)
     };
 }
 
-static bool is_same(double a, double b)
-{
-    return fabs(a - b) <= kSameScale * fabs(b);
-}
-
 /* ---- naming the fault ---- */
 
 typedef struct grid {
     const block *blocks;
     uint64_t matrices, rows, cols;
+    double same; /* scales closer than this are the same */
 } grid;
+
+static bool is_same(const grid *g, double a, double b)
+{
+    return fabs(a - b) <= g->same * fabs(b);
+}
 
 static bool all_inverted(const grid *g)
 {
     for (uint64_t i = 0; i < g->matrices * g->rows * g->cols; i++) {
-        if (g->blocks[i].right != 0 && !is_same(g->blocks[i].stored * g->blocks[i].right, 1))
+        if (g->blocks[i].right != 0 && !is_same(g, g->blocks[i].stored * g->blocks[i].right, 1))
             return false;
     }
     return true;
@@ -100,7 +102,7 @@ static bool all_transposed(const grid *g)
     for (uint64_t i = 0; i < g->matrices * g->rows * g->cols; i++) {
         const uint64_t matrix = i / (g->rows * g->cols), row = i / g->cols % g->rows, col = i % g->cols;
         const block *const from = &g->blocks[matrix * g->rows * g->cols + col * g->rows + row];
-        if (g->blocks[i].right != 0 && !is_same(from->stored, g->blocks[i].right))
+        if (g->blocks[i].right != 0 && !is_same(g, from->stored, g->blocks[i].right))
             return false;
     }
     return true;
@@ -113,7 +115,7 @@ static bool all_shifted(const grid *g, int64_t by)
     for (int64_t i = 0; i < count; i++) {
         if (i + by < 0 || i + by >= count || g->blocks[i].right == 0)
             continue;
-        if (!is_same(g->blocks[i + by].stored, g->blocks[i].right))
+        if (!is_same(g, g->blocks[i + by].stored, g->blocks[i].right))
             return false;
         seen++;
     }
@@ -132,10 +134,10 @@ static tsr_scale_fault name_fault(const grid *g)
 
 /* ---- the pass ---- */
 
-static void count(tsr_block_scan *scan, const block *b, const tsr_piece *piece)
+static void count(tsr_block_scan *scan, const grid *g, const block *b, const tsr_piece *piece)
 {
     scan->blocks++;
-    if (b->right != 0 && !is_same(b->stored, b->right) && scan->wrong++ == 0) {
+    if (b->right != 0 && !is_same(g, b->stored, b->right) && scan->wrong++ == 0) {
         scan->first_wrong = *piece;
         scan->factor = b->stored / b->right;
     }
@@ -162,7 +164,7 @@ static tsr_status scan_all(const tsr_view *x, const tsr_view *y, grid *g, block 
         TSR_TRY(tsr_reader_load(&readers[0], x, &p, err));
         TSR_TRY(tsr_reader_load(&readers[1], y, &p, err));
         blocks[i] = judge(&readers[0], &readers[1], readers[1].scales[0]);
-        count(scan, &blocks[i], &p);
+        count(scan, g, &blocks[i], &p);
         unrelated += blocks[i].unrelated;
     }
     if (unrelated > scan->blocks / 10)
@@ -183,10 +185,11 @@ tsr_status tsr_scan_blocks(const tsr_view *x, const tsr_view *y, tsr_block_scan 
     }
     grid g = {.matrices = w->matrices,
               .rows = tsr_ceil_div(w->rows, w->block_rows),
-              .cols = tsr_ceil_div(w->cols, w->block_cols)};
+              .cols = tsr_ceil_div(w->cols, w->block_cols),
+              .same = w->bits == 4 ? kSameScaleInt4 : kSameScale};
     block *const blocks = calloc(g.matrices * g.rows * g.cols + 1, sizeof *blocks);
     if (blocks == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the blocks of '%s'", w->data->name);
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the blocks of '%s'", w->values->name);
     g.blocks = blocks;
     tsr_reader readers[2] = {{0}};
     const tsr_status status = scan_all(x, y, &g, blocks, readers, scan, err);

@@ -32,7 +32,8 @@ typedef struct checking {
 
 tsr_weight_limits tsr_weight_limits_defaults(void)
 {
-    return (tsr_weight_limits){.min_sqnr = 30, .max_block_error = 0.0626, .max_cast_error = 0x1p-8};
+    return (tsr_weight_limits){
+        .min_sqnr = 30, .min_sqnr_int4 = 10, .max_block_error = 0.0626, .max_cast_error = 0x1p-8};
 }
 
 const char *tsr_check_name(tsr_check check)
@@ -118,8 +119,8 @@ static tsr_status find_origin(const checking *k, const tsr_weight *w, const tsr_
     *origin = NULL;
     for (size_t i = 0; status == TSR_OK && tsr_tensor_elements(w->data) > 0 && i < k->src->weights->count; i++) {
         const tsr_weight *const x = &k->src->weights->items[i];
-        if (x->data->rank != w->data->rank ||
-            memcmp(x->data->shape, w->data->shape, w->data->rank * sizeof *w->data->shape) != 0)
+        if (x->values->rank != w->values->rank ||
+            memcmp(x->values->shape, w->values->shape, w->values->rank * sizeof *w->values->shape) != 0)
             continue;
         status = load_sample(&other, &candidate, k->src, x, k->err);
         const double distance = status == TSR_OK ? sample_distance(&other, &mine) : 1;
@@ -146,9 +147,9 @@ static tsr_status check_names(checking *k)
             continue;
         if (k->explained++ < MAX_EXPLAINED)
             TSR_TRY(find_origin(k, p->b, &origin));
-        if (origin != NULL && tsr_weights_find(k->dst->weights, k->dst->checkpoint, origin->data->name) == NULL)
-            TSR_TRY(
-                add(k, TSR_CHECK_NAMES, tsr_pair_name(p), "misnamed: it holds the values of '%s'", origin->data->name));
+        if (origin != NULL && tsr_weights_find(k->dst->weights, k->dst->checkpoint, origin->values->name) == NULL)
+            TSR_TRY(add(k, TSR_CHECK_NAMES, tsr_pair_name(p), "misnamed: it holds the values of '%s'",
+                        origin->values->name));
         else
             TSR_TRY(add(k, TSR_CHECK_NAMES, tsr_pair_name(p), "extra: the source has no such tensor"));
     }
@@ -162,7 +163,7 @@ static tsr_status check_shapes(const checking *k)
         const tsr_pair *const p = &k->c->pairs[i];
         if (p->state == TSR_PAIR_MISSHAPED)
             TSR_TRY(add(k, TSR_CHECK_SHAPES, tsr_pair_name(p), "%s, but %s in the source",
-                        tsr_shape_text(p->b->data, b, sizeof b), tsr_shape_text(p->a->data, a, sizeof a)));
+                        tsr_shape_text(p->b->values, b, sizeof b), tsr_shape_text(p->a->values, a, sizeof a)));
     }
     return TSR_OK;
 }
@@ -305,7 +306,7 @@ static double worst_block(const tsr_metrics *m)
  */
 static bool tiles_are_blocks(const tsr_weight *w)
 {
-    return TSR_TILE % w->block_rows == 0 && TSR_TILE % w->block_cols == 0;
+    return w->coding == TSR_CODED_E4M3 && TSR_TILE % w->block_rows == 0 && TSR_TILE % w->block_cols == 0;
 }
 
 /* Half a step among the subnormals, where rounding is as coarse beside the value as it likes. */
@@ -329,8 +330,9 @@ static bool is_wrong(const checking *k, const tsr_pair *p)
     const tsr_metrics *const m = &p->metrics;
     if (p->state != TSR_PAIR_DIFFERS)
         return false;
+    const double min_sqnr = p->b->bits == 4 ? k->limits->min_sqnr_int4 : k->limits->min_sqnr;
     if (p->b->scale != NULL)
-        return tsr_metrics_sqnr(m) < k->limits->min_sqnr || m->misrounded > k->limits->max_misrounded ||
+        return tsr_metrics_sqnr(m) < min_sqnr || m->misrounded > k->limits->max_misrounded ||
                (tiles_are_blocks(p->b) && worst_block(m) > k->limits->max_block_error);
     return p->a->data->dtype == p->b->data->dtype || is_cast_wrong(k, p);
 }
@@ -385,7 +387,7 @@ static tsr_status explain(checking *k, const tsr_pair *p, char text[TEXT])
         return TSR_OK;
     TSR_TRY(find_origin(k, p->b, &origin));
     if (origin != NULL && origin != p->a)
-        snprintf(text, TEXT, "; it holds the values of '%s': swapped?", origin->data->name);
+        snprintf(text, TEXT, "; it holds the values of '%s': swapped?", origin->values->name);
     else if (origin == NULL)
         snprintf(text, TEXT, "; no tensor of the source has its values: from another version of the model?");
     return TSR_OK;
@@ -465,8 +467,8 @@ static tsr_status check_blocks(const checking *k)
     size_t suspects = 0;
     for (size_t i = 0; i < k->c->count; i++) {
         const tsr_pair *const p = &k->c->pairs[i];
-        if (p->state == TSR_PAIR_DIFFERS && p->b->scale != NULL && worst_block(&p->metrics) > TSR_USUAL_BLOCK_ERROR &&
-            suspects++ < MAX_SCANNED)
+        if (p->state == TSR_PAIR_DIFFERS && p->b->coding == TSR_CODED_E4M3 &&
+            worst_block(&p->metrics) > TSR_USUAL_BLOCK_ERROR && suspects++ < MAX_SCANNED)
             TSR_TRY(check_blocks_of(k, p));
     }
     if (suspects <= MAX_SCANNED)
@@ -531,7 +533,7 @@ static tsr_status check_quantization(const checking *k)
         return TSR_OK;
     if (w->method == NULL)
         return add(k, TSR_CHECK_CONFIG, "quantization_config",
-                   "absent, though %zu tensors are F8_E4M3: loaders take codes for values", w->n_scaled);
+                   "absent, though %zu tensors are codes: loaders take them for values", w->n_scaled);
     const char *const suffix = w->dialect == TSR_DIALECT_COMPRESSED_TENSORS ? "_scale" : "_scale_inv";
     for (size_t i = 0; i < w->count; i++) {
         const tsr_weight *const x = &w->items[i];

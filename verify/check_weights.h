@@ -19,13 +19,15 @@ typedef enum tsr_check {
 } tsr_check;
 
 typedef struct tsr_weight_limits {
-    double min_sqnr;         /* dB, of a tensor with scales */
-    double max_block_error;  /* relative, of a 128x128 block of such a tensor, where its own blocks lie inside */
+    double min_sqnr;         /* dB, of a tensor of 8-bit codes */
+    double min_sqnr_int4;    /* dB, of a tensor of int4 */
+    double max_block_error;  /* relative, of a 128x128 block of an e4m3 tensor, where its own blocks lie inside */
     double max_cast_error;   /* relative, of a 128x128 block of a tensor without scales in another dtype */
     uint64_t max_misrounded; /* codes of a tensor that are not the nearest */
 } tsr_weight_limits;
 
-/* 30 dB: healthy block FP8 has 31.5 whatever the weights. 0.0626: half a step of e4m3 is at most 2^-4 of its value, and
+/* 30 dB: healthy block FP8 has 31.5 whatever the weights, int8 about 40; 10 dB: int4 has 16 to 20, and a uniform step
+ * loses 20 lg of amax / rms, which outliers make large. 0.0626: half a step of e4m3 is at most 2^-4 of its value, and
  * what lies in the subnormal steps adds less than 0.0002. 2^-8: half a step of BF16. No code misrounded. */
 tsr_weight_limits tsr_weight_limits_defaults(void);
 

@@ -65,12 +65,12 @@ static double seconds_since(const struct timespec *began)
 
 const char *tsr_pair_name(const tsr_pair *pair)
 {
-    return (pair->a == NULL ? pair->b : pair->a)->data->name;
+    return (pair->a == NULL ? pair->b : pair->a)->values->name;
 }
 
 const char *tsr_pair_coordinates(const tsr_pair *pair, uint64_t index, char *text, size_t size)
 {
-    const tsr_tensor *const t = pair->a->data;
+    const tsr_tensor *const t = pair->a->values;
     uint64_t at[TSR_MAX_RANK];
     for (unsigned i = t->rank; i-- > 0; index /= t->shape[i])
         at[i] = index % t->shape[i];
@@ -106,20 +106,20 @@ static tsr_status pair_by_name(run *r, tsr_err *err)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu tensors", a->count + b->count);
     for (size_t i = 0; i < a->count; i++) {
         const tsr_weight *const x = &a->items[i];
-        if (!wanted(r->options, x->data->name))
+        if (!wanted(r->options, x->values->name))
             continue;
-        const tsr_weight *const y = tsr_weights_find(b, r->side[1]->checkpoint, x->data->name);
+        const tsr_weight *const y = tsr_weights_find(b, r->side[1]->checkpoint, x->values->name);
         out->pairs[out->count++] = (tsr_pair){
             .a = x,
             .b = y,
-            .state = y == NULL                      ? TSR_PAIR_MISSING
-                     : same_shape(x->data, y->data) ? TSR_PAIR_IDENTICAL
-                                                    : TSR_PAIR_MISSHAPED,
+            .state = y == NULL                          ? TSR_PAIR_MISSING
+                     : same_shape(x->values, y->values) ? TSR_PAIR_IDENTICAL
+                                                        : TSR_PAIR_MISSHAPED,
         };
     }
     for (size_t i = 0; i < b->count; i++) {
         const tsr_weight *const y = &b->items[i];
-        if (wanted(r->options, y->data->name) && tsr_weights_find(a, r->side[0]->checkpoint, y->data->name) == NULL)
+        if (wanted(r->options, y->values->name) && tsr_weights_find(a, r->side[0]->checkpoint, y->values->name) == NULL)
             out->pairs[out->count++] = (tsr_pair){.b = y, .state = TSR_PAIR_EXTRA};
     }
     return out->count > 0 ? TSR_OK : tsr_fail(err, TSR_E_USAGE, "--tensors: no tensor's name matches");
@@ -145,8 +145,7 @@ static tsr_status cut(const run *r, const tsr_pair *p, flight *f, tsr_err *err)
         }
     }
     const tsr_view *const v = &f->view[0];
-    const uint64_t width =
-        tsr_max_u64(tsr_dtype_bytes((tsr_dtype)p->a->data->dtype), tsr_dtype_bytes((tsr_dtype)p->b->data->dtype));
+    const uint64_t width = tsr_max_u64(tsr_view_width(v), tsr_view_width(&f->view[1]));
     if (v->matrices == 0 || v->rows == 0 || v->cols == 0)
         return TSR_OK;
     const uint64_t fitting = PIECE_BYTES / width, whole_rows = fitting / v->cols / TSR_TILE * TSR_TILE;
@@ -249,14 +248,15 @@ static void fail(run *r, tsr_status status, const tsr_err *err)
 
 static uint64_t stored_bytes(const tsr_weight *w)
 {
-    return w->data->bytes + (w->scale == NULL ? 0 : w->scale->bytes);
+    return w->data->bytes + (w->scale == NULL ? 0 : w->scale->bytes) +
+           (w->zero_point == NULL ? 0 : w->zero_point->bytes);
 }
 
 static void end_flight(run *r, size_t index)
 {
     flight *const f = r->flights[index];
     tsr_pair *const p = &r->out->pairs[index];
-    bool same = p->a->data->dtype == p->b->data->dtype;
+    bool same = p->a->data->dtype == p->b->data->dtype && p->a->coding == p->b->coding;
     for (uint64_t i = 0; i < f->pieces; i++) {
         tsr_metrics_add(&p->metrics, &f->partials[i].metrics);
         same = same && f->partials[i].same;

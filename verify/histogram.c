@@ -133,7 +133,7 @@ static void finish(tsr_histogram *h, const sums *total)
 
 tsr_status tsr_histogram_run(tsr_histogram *h, const tsr_checkpoint *checkpoint, const tsr_weight *weight, tsr_err *err)
 {
-    const tsr_tensor *const t = weight->data;
+    const tsr_tensor *const t = weight->values;
     tsr_view v;
     sums total = {0};
     if (t->dtype == TSR_F8_E5M2 || t->dtype == TSR_F8_E4M3FNUZ || t->dtype == TSR_F8_E5M2FNUZ)

@@ -25,8 +25,9 @@ typedef struct tsr_piece {
 typedef struct tsr_reader {
     const tsr_view *view;
     tsr_piece piece;
-    unsigned char *bytes; /* of the piece, gapless */
+    unsigned char *bytes; /* of the piece, gapless; of packed codes the words that they lie in */
     double *scales;       /* of the piece: [scale_rows, scale_cols], from block (first_row, first_col) on */
+    double *zero_points;  /* likewise; of codes without zero points all 0 */
     unsigned char *raw_scales;
     size_t bytes_capacity, scales_capacity;
     uint64_t first_row, first_col, scale_rows, scale_cols;
@@ -35,6 +36,9 @@ typedef struct tsr_reader {
 /* Describes `weight` of `checkpoint`; both are borrowed. TSR_E_UNSUPPORTED: complex numbers. */
 tsr_status tsr_view_init(tsr_view *view, const tsr_checkpoint *checkpoint, const tsr_weight *weight,
                          tsr_err *err) TSR_WARN_UNUSED;
+
+/* Bytes of an element, rounded up. */
+uint64_t tsr_view_width(const tsr_view *view);
 
 /* A tensor that is one (of any whole-byte dtype) without scale. */
 tsr_weight tsr_plain_weight(const tsr_tensor *tensor);
@@ -46,9 +50,10 @@ tsr_status tsr_reader_load(tsr_reader *reader, const tsr_view *view, const tsr_p
 /* out[0 .. n) = elements [row, col .. col + n) of the loaded piece, counted from its corner. */
 void tsr_reader_row(const tsr_reader *reader, uint64_t row, uint64_t col, size_t n, double *out);
 
-/* Of n codes at [row, col ..), how many are not what rounding x gives: |x - y| is more than half a step of e4m3 at x
- * (4 % allowed, for tools that divide in BF16), and not because x is beyond the largest code. *first is the first of
- * them. y is what tsr_reader_row gave, of a view with scales. Scales that are no positive numbers count nothing. */
+/* Of n codes at [row, col ..), how many are not what rounding x gives: |x - y| is more than half a step at x (4 %
+ * allowed of e4m3's, and 2^-9 of an integer's quotient, for tools that divide in BF16), and not because x is beyond the
+ * largest code. *first is the first of them. y is what tsr_reader_row gave, of a view with scales. Scales that are no
+ * positive numbers count nothing. */
 uint64_t tsr_reader_misrounded(const tsr_reader *reader, uint64_t row, uint64_t col, size_t n, const double *x,
                                const double *y, size_t *first);
 

@@ -99,11 +99,24 @@ static void on_problem(void *survey, const tsr_tensor *tensor, const char *messa
          "nothing that reads this checkpoint can know these values; make it again, or fetch what is missing");
 }
 
+static tsr_kind kind_of(const tsr_weight *w)
+{
+    if (w->coding == TSR_CODED_PACKED)
+        return w->bits == 4 ? TSR_KIND_PACKED_INT4 : TSR_KIND_PACKED_INT8;
+    return w->coding == TSR_CODED_INT8 ? TSR_KIND_INT8 : TSR_KIND_E4M3;
+}
+
+const char *tsr_kind_name(tsr_kind kind)
+{
+    static const char *const kNames[TSR_KIND_COUNT] = {"e4m3", "int8", "packed int8", "packed int4"};
+    return kNames[kind];
+}
+
 static void count_weights(tsr_survey *s)
 {
     for (size_t i = 0; i < s->weights.count; i++) {
         const tsr_weight *const w = &s->weights.items[i];
-        const tsr_tensor *const t = w->data;
+        const tsr_tensor *const t = w->values;
         const uint64_t n = tsr_tensor_elements(t);
         tsr_part_tally *const part = tsr_model_is_mtp(&s->model, t->name) ? &s->mtp : &s->parts[tsr_part_of(t->name)];
         part->tensors++;
@@ -114,6 +127,7 @@ static void count_weights(tsr_survey *s)
             continue;
         part->quantized += n;
         s->code_bytes += t->bytes;
+        s->coded[kind_of(w)]++;
         add(&s->scales[w->scale->dtype], w->scale);
     }
 }

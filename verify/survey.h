@@ -31,6 +31,17 @@ typedef struct tsr_part_tally {
     uint64_t quantized; /* parameters that are codes with a scale */
 } tsr_part_tally;
 
+typedef enum tsr_kind {
+    TSR_KIND_E4M3,
+    TSR_KIND_INT8,
+    TSR_KIND_PACKED_INT8,
+    TSR_KIND_PACKED_INT4,
+    TSR_KIND_COUNT
+} tsr_kind;
+
+/* "e4m3", "int8", "packed int8", "packed int4". Static storage. */
+const char *tsr_kind_name(tsr_kind kind);
+
 typedef struct tsr_survey {
     tsr_model model;
     tsr_weights weights; /* those that could be paired */
@@ -42,6 +53,7 @@ typedef struct tsr_survey {
     uint64_t files_without_format;             /* whose __metadata__ does not say which framework wrote them */
     tsr_part_tally parts[TSR_PART_COUNT], mtp; /* MTP layers are in `mtp` only; scales are no parameters */
     uint64_t weight_bytes, code_bytes;         /* all parameters; those that are codes */
+    uint64_t coded[TSR_KIND_COUNT];            /* weights that are codes, by kind */
     tsr_tally scales[TSR_DTYPE_COUNT];         /* scale tensors by dtype */
     tsr_scale_stats scale_stats;
     tsr_issues issues;

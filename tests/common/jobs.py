@@ -12,6 +12,7 @@ import harness
 Job = collections.namedtuple("Job", "name made command unfit", defaults=[()])
 
 FP8 = "quantize SRC -o DST --max-shard-size 16MB --quiet"
+INT4 = "quantize SRC -o DST --scheme int4-weight-only --zero-points --max-shard-size 16MB --quiet"
 PACKED = "convert SRC -o DST --to archive --shuffle --level 1 --quiet"
 
 JOBS = [
@@ -20,6 +21,7 @@ JOBS = [
     Job("quantize int8-channel", None, "quantize SRC -o DST --scheme int8-channel --max-shard-size 16MB"),
     Job("quantize int4", None, "quantize SRC -o DST --scheme int4-weight-only --zero-points --max-shard-size 16MB"),
     Job("convert bf16", FP8, "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
+    Job("convert bf16 from int4", INT4, "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
     Job("convert fp8-block ue8m0", FP8, "convert SRC -o DST --to fp8-block --scale-fmt ue8m0 --max-shard-size 16MB"),
     Job("convert fp8-block dialect", FP8, "convert SRC -o DST --to fp8-block --dialect compressed-tensors"),
     Job("convert deepseek-mp", FP8, "convert SRC -o DST --to deepseek-mp --mp 2", ("many",)),

@@ -337,7 +337,7 @@ def test_the_block_size_is_never_guessed(tmp_path, refuse):
 
 def test_what_is_not_fp8(tmp_path, refuse):
     tensors = {"model.safetensors": {"m.weight": np.ones((4, 4), BF16)}}
-    refuse(make(tmp_path / "a", tensors), 3, "quant_method is 'fp8'", "no tensor is F8_E4M3")
+    refuse(make(tmp_path / "a", tensors), 3, "quant_method is 'fp8'", "no tensor is codes")
     refuse(make(tmp_path / "b", tensors, quantization=None), 3, "nothing to dequantize")
     refuse(make(tmp_path / "c", tensors, quantization={"quant_method": "gptq"}), 3, "gptq")
 

@@ -591,7 +591,7 @@ FACTS = {
                    ["[3, 2]", "4 x 2"]),
     "BF16 with an FP8 configuration": (
         lambda m: [m.plain(name.removesuffix(".weight"), t[1]) for name, t in list(m.tensors.items())
-                   if t[0] == "F8_E4M3"], "error", "pairing", None, ["no tensor is F8_E4M3"]),
+                   if t[0] == "F8_E4M3"], "error", "pairing", None, ["no tensor is codes"]),
     "no block size": (edit("weight_block_size", [128, True]), "error", "pairing", None, ["weight_block_size"]),
     "unknown method": (edit("quant_method", "gguf"), "error", "pairing", None, ["gguf"]),
     "NaN exponent": (lambda m: m.tensors.update({UP + ".weight_scale_inv": ("F8_E8M0", (4, 2), bytes([127] * 7 + [255]))}),

@@ -1,0 +1,38 @@
+/* The one body of all forms of integer decoding, which compilers turn into vectors by themselves: TSR_INT(name) is the
+ * function to define. */
+#include "kernels/cpu/variants.h"
+
+#include <string.h>
+
+void TSR_INT(decode_int_f32)(const int8_t *codes, size_t n, float zero_point, float scale, float *y)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = ((float)codes[i] - zero_point) * scale;
+}
+
+/* The product is no NaN: rounding carries into the exponent, up to infinity, as it should. */
+void TSR_INT(decode_int_bf16)(const int8_t *codes, size_t n, float zero_point, float scale, uint16_t *y)
+{
+    for (size_t i = 0; i < n; i++) {
+        const float x = ((float)codes[i] - zero_point) * scale;
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        y[i] = (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+    }
+}
+
+void TSR_INT(unpack_int4)(const uint8_t *words, size_t n, int8_t *codes)
+{
+    for (size_t i = 0; i < n / 2; i++) {
+        codes[2 * i] = (int8_t)((words[i] & 15) - 8);
+        codes[2 * i + 1] = (int8_t)((words[i] >> 4) - 8);
+    }
+    if (n % 2 != 0)
+        codes[n - 1] = (int8_t)((words[n / 2] & 15) - 8);
+}
+
+void TSR_INT(unpack_int8)(const uint8_t *words, size_t n, int8_t *codes)
+{
+    for (size_t i = 0; i < n; i++)
+        codes[i] = (int8_t)(words[i] ^ 0x80);
+}

@@ -1,0 +1,35 @@
+/* Integers back to floating point: y = (code - zero_point) * scale, one FP32 product, one rounding to the target.
+ *
+ * As compressed-tensors' dequantize has it (quantization/lifecycle/forward_helpers.py); with BF16 scales its arithmetic
+ * in BF16 gives the same bits, since differences of codes below 256 are exact there. */
+#ifndef TSR_QUANTIZE_INT_DECODE_H
+#define TSR_QUANTIZE_INT_DECODE_H
+
+#include "formats/status.h"
+#include "formats/weights.h"
+#include "kernels/cpu/cpu.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Whole rows of a weight of integers, as they were read. */
+typedef struct tsr_int_span {
+    const tsr_weight *weight;
+    uint64_t row, rows;      /* packed zero points: row is a multiple of 8 */
+    const void *codes;       /* these rows of weight->data */
+    const void *scales;      /* these rows of weight->scale; all of it when it has but one */
+    const void *zero_points; /* likewise; packed: the words from that of `row` on; NULL when there are none */
+} tsr_int_span;
+
+/* Bytes of scratch that decoding needs. */
+size_t tsr_int_decode_scratch(const tsr_weight *weight);
+
+/* Decodes to `dtype` (BF16, F16 or F32), without gaps. Thread-safe.
+ * TSR_E_VALUE, with coordinates: a scale is NaN, infinite or negative; a value is beyond the target's range. */
+tsr_status tsr_int_decode(const tsr_cpu_kernels *kernels, const tsr_int_span *span, tsr_dtype dtype, void *out,
+                          void *scratch, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The same rows as two's complement codes, a byte each: [rows, cols]. Cannot fail. */
+void tsr_int_unpack(const tsr_cpu_kernels *kernels, const tsr_int_span *span, int8_t *codes);
+
+#endif

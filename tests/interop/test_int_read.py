@@ -1,0 +1,182 @@
+"""Integers read back: values, pairing, verify, diff and inspect; faults that verify has to name."""
+
+import json
+import shutil
+
+import harness
+import ml_dtypes
+import numpy as np
+import pytest
+from test_convert import make
+from test_int import BF16, DOWN, SCHEMES, UP, model, packed, quantized, read
+from test_quantize import same_bits
+from safetensors.numpy import save_file
+
+ALL = [("int8-channel", 8, 0, False), *SCHEMES]
+NUMPY = {"bf16": BF16, "f16": np.float16, "f32": np.float32}
+
+
+def options(scheme, group, asymmetric):
+    group = () if scheme == "int8-channel" else ("--group-size", str(group))
+    return ("--scheme", scheme, *group, *(("--zero-points",) if asymmetric else ()))
+
+
+def values(weight, bits, group, asymmetric, scale_dtype):
+    """(code - zero point) * scale, in FP32."""
+    codes, scale, zero = quantized(weight, bits, group, asymmetric, dtype=scale_dtype)
+    split = codes.reshape(*scale.shape, -1).astype(np.float32)
+    return ((split - zero[..., None].astype(np.float32)) * scale[..., None]).reshape(codes.shape)
+
+
+@pytest.fixture
+def convert(tessera, tmp_path):
+    def run(src, *arguments, name="converted"):
+        dst = tmp_path / name
+        code, out, err = harness.run(tessera, ["convert", src, "-o", dst, "--quiet", *arguments])
+        assert code == 0, err
+        return dst
+    return run
+
+
+def verify(tessera, dst, src, *arguments):
+    return harness.run(tessera, ["verify", dst, "--against", src, *arguments])
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
+@pytest.mark.parametrize("scheme,bits,group,asymmetric", ALL)
+def test_dequantized(tmp_path, quantize, convert, scheme, bits, group, asymmetric, dtype):
+    src, source = model(tmp_path / "src")
+    dst = quantize(src, *options(scheme, group, asymmetric))
+    back = convert(dst, "--to", "bf16", "--dtype", dtype)
+    got = read(back / "model.safetensors")
+    assert got.keys() == source.keys()
+    for name in (UP, DOWN):
+        want = values(source[name], bits, group, asymmetric, np.float32 if scheme == "int8-channel" else BF16)
+        assert same_bits(got[name], want.astype(NUMPY[dtype])), name
+    assert "quantization_config" not in json.loads((back / "config.json").read_text())
+    assert not (back / "tessera-azp.safetensors").exists()
+
+
+@pytest.mark.parametrize("scheme,bits,group,asymmetric", ALL)
+def test_verify_diff_and_inspect(tmp_path, tessera, quantize, convert, scheme, bits, group, asymmetric):
+    src, source = model(tmp_path / "src", shape=(264, 384))
+    dst = quantize(src, *options(scheme, group, asymmetric))
+    code, out, err = verify(tessera, dst, src, "--json", tmp_path / "v.json")
+    assert code == 0, out + err
+    rows = {r["name"]: r for r in json.loads((tmp_path / "v.json").read_text())["tensors"]}
+    assert rows.keys() == source.keys()
+    want = values(source[UP], bits, group, asymmetric, np.float32 if scheme == "int8-channel" else BF16)
+    x = source[UP].astype(np.float64)
+    error = np.sqrt(((x - want) ** 2).sum() / (x**2).sum())
+    assert rows[UP]["relative_error"] == pytest.approx(error, rel=1e-6)
+    code, out, err = harness.run(tessera, ["diff", dst, convert(dst, "--to", "bf16", "--dtype", "f32"), "--tolerance", "1e-7"])
+    assert code == 0, out + err
+    code, out, err = harness.run(tessera, ["inspect", dst, "--can-load", "vllm", "--tp", "1", "--json", tmp_path / "i.json"])
+    assert code == 0, out + err
+    kind = "int8" if scheme == "int8-channel" else f"packed int{bits}"
+    assert json.loads((tmp_path / "i.json").read_text())["quantization"]["codes"][kind] == 2
+    code, out, err = harness.run(tessera, ["inspect", f"{dst}:{UP}"])
+    assert code == 0 and f"{want.max():.6g}" in out, out + err
+
+
+def damaged(dst, tmp_path, change):
+    """The checkpoint with `change` made to its tensors."""
+    other = tmp_path / "damaged"
+    shutil.copytree(dst, other)
+    shutil.rmtree(other / ".tessera")
+    tensors = read(dst / "model.safetensors")
+    change(tensors)
+    save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, other / "model.safetensors", {"format": "pt"})
+    return other
+
+
+def flip(tensors):
+    tensors[UP + "_packed"] = tensors[UP + "_packed"].copy()
+    tensors[UP + "_packed"][7, 3] ^= 1 << 14
+
+
+def transpose(tensors):
+    s = tensors[UP + "_scale"]
+    tensors[UP + "_scale"] = np.ascontiguousarray(s.T).reshape(s.shape)
+
+
+def shift(tensors):
+    s = tensors[UP + "_scale"]
+    tensors[UP + "_scale"] = np.roll(s.reshape(-1), 1).reshape(s.shape)
+
+
+def invert(tensors):
+    tensors[UP + "_scale"] = (1 / tensors[UP + "_scale"].astype(np.float32)).astype(BF16)
+
+
+def zero_points(tensors):
+    tensors[UP + "_zero_point"] = tensors[UP + "_zero_point"] ^ 0x00100000
+
+
+def negative(tensors):
+    tensors[DOWN + "_scale"] = -tensors[DOWN + "_scale"]
+
+
+FAULTS = [(flip, "flipped bit"), (transpose, "transposed"), (shift, "off by one"), (invert, "1/scale"),
+          (zero_points, "codes are not the nearest"), (negative, "negative")]
+
+
+@pytest.mark.parametrize("fault,words", FAULTS)
+def test_faults_are_named(tmp_path, tessera, quantize, fault, words):
+    rng = np.random.default_rng(5)
+    w = rng.standard_normal((264, 384)).astype(np.float32) * np.exp2(rng.integers(-6, 6, (264, 384 // 32))).repeat(32, 1)
+    src = make(tmp_path / "src", {"model.safetensors": {UP: w.astype(BF16), DOWN: w.astype(BF16)[:8, :64]}}, quantization=None)
+    dst = quantize(src, "--scheme", "int4-weight-only", "--group-size", "32", "--zero-points")
+    assert verify(tessera, dst, src)[0] == 0
+    code, out, err = verify(tessera, damaged(dst, tmp_path, fault), src)
+    assert code == 1 and words in out, out + err
+
+
+def drop(name):
+    return lambda tensors: tensors.pop(name)
+
+
+def replace(name, value):
+    return lambda tensors: tensors.__setitem__(name, value)
+
+
+REFUSED = [
+    (drop(UP + "_scale"), [UP + "_packed", "without a scale"]),
+    (drop(UP + "_shape"), [UP + "_shape"]),
+    (drop(UP + "_packed"), [UP + "_scale", "in none of the"]),
+    (replace(UP + "_shape", np.array([40, 255])), ["integer codings"]),
+    (replace(UP + "_shape", np.array([39, 256])), [UP + "_shape", "number of rows"]),
+    (replace(UP + "_scale", np.ones((40, 3), BF16)), ["integer codings", "[40, 3]"]),
+    (replace(UP + "_zero_point", np.zeros((40, 8), np.int32)), [UP + "_zero_point", "[5, 8]"]),
+    (replace(UP + "_g_idx", np.zeros(256, np.int32)), ["order of activations"]),
+    (replace(UP, np.zeros((40, 256), BF16)), [UP + "_packed", "which one holds"]),
+]
+
+
+@pytest.mark.parametrize("change,words", REFUSED)
+def test_what_does_not_fit_is_refused(tmp_path, tessera, quantize, change, words):
+    src, _ = model(tmp_path / "src")
+    dst = quantize(src, "--scheme", "int4-weight-only", "--group-size", "32", "--zero-points")
+    code, _, err = harness.run(tessera, ["convert", damaged(dst, tmp_path, change), "-o", tmp_path / "out", "--to", "bf16"])
+    assert code == 3 and all(word in err for word in words), err
+
+
+@pytest.mark.parametrize("target", [("tp", "--tp", "2"), ("deepseek-mp", "--mp", "2"), ("fp8-block",)])
+def test_conversions_that_read_no_integers_say_so(tmp_path, tessera, quantize, target):
+    src, _ = model(tmp_path / "src")
+    dst = quantize(src, "--scheme", "int8-channel")
+    code, _, err = harness.run(tessera, ["convert", dst, "-o", tmp_path / "out", "--to", *target])
+    assert code == 3 and "int8" in err and "--to bf16" in err, err
+
+
+def test_a_scale_a_tensor(tmp_path, convert):
+    """naive forms that others write: one scale for all, and zero points as int8."""
+    rng = np.random.default_rng(6)
+    codes = rng.integers(-128, 128, (24, 40)).astype(np.int8)
+    q = {"quant_method": "compressed-tensors", "format": "int-quantized",
+         "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "symmetric": False,
+                                                                          "strategy": "tensor"}}}}
+    src = make(tmp_path / "src", {"model.safetensors": {
+        UP: codes, UP + "_scale": np.array([0.25], np.float32), UP + "_zero_point": np.array([-7], np.int8)}}, quantization=q)
+    got = read(convert(src, "--to", "bf16", "--dtype", "f32") / "model.safetensors")
+    assert same_bits(got[UP], (codes.astype(np.float32) + 7) * np.float32(0.25))
