@@ -9,7 +9,7 @@
 enum scheme { FP8_BLOCK, INT8_CHANNEL, INT8_WEIGHT_ONLY, INT4_WEIGHT_ONLY };
 
 typedef struct arguments {
-    const char *block;
+    const char *block, *activations;
     int scheme, scale_fmt, scales, dialect, away;
     int scale_dtype, divisor; /* -1: as the scheme has it */
     uint64_t group_size;      /* UINT64_MAX: likewise */
@@ -30,6 +30,7 @@ static const char kHelp[] =
     "  tessera quantize model -o out --exclude '*.kv_b_proj.*' --scales mse\n"
     "  tessera quantize model -o out --dialect compressed-tensors                 vLLM's llm-compressor format\n"
     "  tessera quantize model -o out --scheme int8-channel                        W8A8, with azp_adj beside it\n"
+    "  tessera quantize model -o out --scheme int8-channel --activations calibrated.json   static activations\n"
     "  tessera quantize model -o out --scheme int4-weight-only --zero-points      W4A16 in groups of 128\n\n"
     "Options:\n";
 
@@ -38,7 +39,7 @@ static const struct scheme_options {
     const char *name, *options;
 } kSchemes[] = {
     [FP8_BLOCK] = {"fp8-block", "--block --scale-fmt --dialect"},
-    [INT8_CHANNEL] = {"int8-channel", "--scale-dtype --rounding --divisor --activation-zero-points"},
+    [INT8_CHANNEL] = {"int8-channel", "--scale-dtype --rounding --divisor --activations --activation-zero-points"},
     [INT8_WEIGHT_ONLY] = {"int8-weight-only", "--scale-dtype --rounding --divisor --group-size"},
     [INT4_WEIGHT_ONLY] = {"int4-weight-only", "--scale-dtype --rounding --divisor --group-size --zero-points"},
 };
@@ -64,14 +65,16 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
          "weight-only: columns that share a scale; 0 is a whole row (0; int4: 128)"},
         {"--zero-points", TSR_OPT_FLAG, &a->zero_points, NULL, "int4: asymmetric weights"},
         {"--activation-zero-points", TSR_OPT_FLAG, &a->activation_zero_points, NULL,
-         "int8-channel: dynamic activations with zero points"},
+         "int8-channel: activations with zero points, dynamic ones or --activations"},
+        {"--activations", TSR_OPT_TEXT, &a->activations, "FILE",
+         "int8-channel: static scales of the inputs, or their ranges, JSON or safetensors; see docs/numerics.md"},
         {"--scale-dtype", TSR_OPT_CHOICE, &a->scale_dtype, "f32|bf16|f16",
          "int: of the scales, with which codes are made (int8-channel: f32; weight-only: bf16)"},
         {"--rounding", TSR_OPT_CHOICE, &a->away, "even|away", "int: where ties go (even)"},
         {"--divisor", TSR_OPT_CHOICE, &a->divisor, "127|127.5|128|7|7.5|8",
          "int: symmetric scales are amax over this (127.5, 7.5)"},
     };
-    enum { OWN = 14, FOR_ALL = 5 };
+    enum { OWN = 15, FOR_ALL = 5 };
     size_t n;
     uint64_t given;
     tsr_job_options(job, options + OWN);
@@ -132,6 +135,7 @@ static tsr_status quantize(const tsr_job *job, const arguments *a, tsr_err *err)
     tsr_checkpoint *opened = NULL;
     tsr_plan plan = {0};
     tsr_int_options integers;
+    tsr_calibration calibration = {0};
     tsr_quantize_options blocks = {
         .block = {.scale_fmt = (tsr_scale_fmt)a->scale_fmt, .search = a->scales == 1},
         .dialect = (tsr_dialect)a->dialect,
@@ -143,11 +147,18 @@ static tsr_status quantize(const tsr_job *job, const arguments *a, tsr_err *err)
         TSR_TRY(int_options(job, a, &integers, err));
     TSR_TRY(tsr_checkpoint_open(&opened, job->src, job->ignore.items, job->ignore.count, err));
     const tsr_checkpoint *const source = opened;
-    tsr_status status = a->scheme == FP8_BLOCK ? tsr_quantize_plan(&plan, &source, &blocks, err)
-                                               : tsr_int_plan(&plan, &source, &integers, err);
+    tsr_status status = TSR_OK;
+    if (a->activations != NULL) {
+        status = tsr_calibration_read(&calibration, a->activations, err);
+        integers.calibration = &calibration;
+    }
+    if (status == TSR_OK)
+        status = a->scheme == FP8_BLOCK ? tsr_quantize_plan(&plan, &source, &blocks, err)
+                                        : tsr_int_plan(&plan, &source, &integers, err);
     if (status == TSR_OK)
         status = tsr_job_run(job, &plan, err);
     tsr_plan_free(&plan);
+    tsr_calibration_free(&calibration);
     tsr_checkpoint_close(opened);
     return status;
 }

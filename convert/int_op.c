@@ -13,6 +13,16 @@ static tsr_status out_of_memory(tsr_err *err)
     return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
 }
 
+typedef struct params {
+    tsr_int_scheme scheme;
+    tsr_static_input input; /* of W8A8 with static activations */
+} params;
+
+static const params *params_of(const tsr_step *step)
+{
+    return step->params;
+}
+
 static uint64_t rows_of(const tsr_step *step)
 {
     return step->in[0]->shape[0];
@@ -62,7 +72,7 @@ typedef struct scratch {
 
 static scratch scratch_of(const tsr_step *step)
 {
-    const tsr_int_scheme *const scheme = step->params;
+    const tsr_int_scheme *const scheme = &params_of(step)->scheme;
     const uint64_t rows = unit_rows(step), groups = tsr_int_groups(scheme, cols_of(step));
     return (scratch){
         .quantizing = tsr_round_up(tsr_int_scratch(scheme, cols_of(step)), 64),
@@ -82,7 +92,7 @@ static uint64_t int_scratch(const tsr_step *step)
 static tsr_status quantize(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                            tsr_int_rows *rows, tsr_quant_stats *stats, tsr_err *err)
 {
-    const tsr_int_scheme *const scheme = step->params;
+    const tsr_int_scheme *const scheme = &params_of(step)->scheme;
     const scratch s = scratch_of(step);
     char *const memory = u->scratch;
     *rows = (tsr_int_rows){
@@ -113,7 +123,7 @@ static void store_scales(const tsr_int_scheme *scheme, const float *scales, uint
 static tsr_status int_finish(const tsr_step *step, void *const *held, tsr_quant_stats *stats, tsr_err *err)
 {
     tsr_cpu_kernels kernels;
-    const tsr_int_scheme *const scheme = step->params;
+    const tsr_int_scheme *const scheme = &params_of(step)->scheme;
     const uint64_t n = step->out[1]->bytes / tsr_dtype_bytes(scheme->scale_dtype);
     float *const scales = malloc((n + 1) * sizeof *scales);
     if (scales == NULL)
@@ -133,7 +143,11 @@ static tsr_status int8_run(const tsr_step *step, uint64_t unit, const tsr_unit *
     tsr_int_rows rows;
     TSR_TRY(quantize(step, unit, u, kernels, &rows, stats, err));
     memcpy(u->out_data[0], rows.codes, rows.rows * cols_of(step));
-    store_scales(step->params, rows.scales, rows.rows, u->out_data[1], rows.row);
+    if (unit == 0 && step->n_out > 2)
+        *(float *)u->out_data[2] = params_of(step)->input.value.scale;
+    if (unit == 0 && step->n_out > 3)
+        *(int8_t *)u->out_data[3] = (int8_t)params_of(step)->input.value.zero_point;
+    store_scales(&params_of(step)->scheme, rows.scales, rows.rows, u->out_data[1], rows.row);
     return TSR_OK;
 }
 
@@ -174,7 +188,7 @@ static void pack_zeros(const tsr_int_scheme *scheme, const tsr_int_rows *rows, u
 static tsr_status packed_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                              tsr_quant_stats *stats, tsr_err *err)
 {
-    const tsr_int_scheme *const scheme = step->params;
+    const tsr_int_scheme *const scheme = &params_of(step)->scheme;
     const uint64_t groups = tsr_int_groups(scheme, cols_of(step));
     tsr_int_rows rows;
     TSR_TRY(quantize(step, unit, u, kernels, &rows, stats, err));
@@ -206,8 +220,12 @@ static tsr_status azp_run(const tsr_step *step, uint64_t unit, const tsr_unit *u
     tsr_quant_stats told_already = {0};
     tsr_int_rows rows;
     TSR_TRY(quantize(step, unit, u, kernels, &rows, &told_already, err));
-    for (uint64_t r = 0; r < rows.rows; r++)
-        ((int32_t *)u->out_data[0])[rows.row + r] = kernels->sum_codes(rows.codes + r * cols_of(step), cols_of(step));
+    for (uint64_t r = 0; r < rows.rows; r++) {
+        const int32_t sum = kernels->sum_codes(rows.codes + r * cols_of(step), cols_of(step));
+        ((int32_t *)u->out_data[0])[rows.row + r] = sum;
+        if (step->n_out > 1)
+            ((int32_t *)u->out_data[1])[rows.row + r] = sum * params_of(step)->input.value.zero_point;
+    }
     return TSR_OK;
 }
 
@@ -225,33 +243,47 @@ static tsr_tensor *new_tensor(tsr_plan *plan, const tsr_tensor *weight, const ch
     return t.name == NULL ? NULL : tsr_plan_tensor(plan, &t);
 }
 
-static tsr_status add_step(tsr_plan *plan, const tsr_op *op, const tsr_tensor *weight, const tsr_int_scheme *scheme,
+static tsr_status add_step(tsr_plan *plan, const tsr_op *op, const tsr_tensor *weight, const params *p,
                            tsr_tensor *const *out, uint8_t n_out, uint8_t held, tsr_err *err)
 {
-    tsr_int_scheme *const params = tsr_arena_alloc(&plan->arena, sizeof *params);
-    tsr_step step = {.op = op, .params = params, .in = &weight, .n_in = 1, .n_out = n_out, .held = held};
-    bool ok = params != NULL;
+    params *const copy = tsr_arena_alloc(&plan->arena, sizeof *copy);
+    tsr_step step = {.op = op, .params = copy, .in = &weight, .n_in = 1, .n_out = n_out, .held = held};
+    bool ok = copy != NULL;
     for (unsigned i = 0; i < n_out; i++) {
         step.out[i] = out[i];
         ok = ok && out[i] != NULL;
     }
     if (!ok)
         return out_of_memory(err);
-    *params = *scheme;
+    *copy = *p;
     return tsr_plan_step(plan, &step, err);
 }
 
-tsr_status tsr_plan_int8(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme, tsr_err *err)
+static params params_with(const tsr_int_scheme *scheme, const tsr_static_input *input)
 {
+    params p = {.scheme = *scheme};
+    if (input != NULL)
+        p.input = *input;
+    return p;
+}
+
+tsr_status tsr_plan_int8(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
+                         const tsr_static_input *input, tsr_err *err)
+{
+    const params p = params_with(scheme, input);
     tsr_tensor *const out[] = {
         new_tensor(plan, weight, ".weight", TSR_I8, 2, weight->shape[0], weight->shape[1]),
         new_tensor(plan, weight, ".weight_scale", scheme->scale_dtype, 2, weight->shape[0], 1),
+        new_tensor(plan, weight, ".input_scale", TSR_F32, 1, 1, 0),
+        new_tensor(plan, weight, ".input_zero_point", TSR_I8, 1, 1, 0),
     };
-    return add_step(plan, &kInt8Op, weight, scheme, out, 2, 1u << 1, err);
+    const uint8_t n = input == NULL ? 2 : input->asymmetric ? 4 : 3;
+    return add_step(plan, &kInt8Op, weight, &p, out, n, 0xE, err);
 }
 
 tsr_status tsr_plan_packed(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme, tsr_err *err)
 {
+    const params p = params_with(scheme, NULL);
     const uint64_t rows = weight->shape[0], cols = weight->shape[1], groups = tsr_int_groups(scheme, cols);
     tsr_tensor *const out[] = {
         new_tensor(plan, weight, ".weight_packed", TSR_I32, 2, rows, cols * scheme->bits / 32),
@@ -259,11 +291,16 @@ tsr_status tsr_plan_packed(tsr_plan *plan, const tsr_tensor *weight, const tsr_i
         new_tensor(plan, weight, ".weight_shape", TSR_I64, 1, 2, 0),
         new_tensor(plan, weight, ".weight_zero_point", TSR_I32, 2, tsr_ceil_div(rows * scheme->bits, 32), groups),
     };
-    return add_step(plan, &kPackedOp, weight, scheme, out, scheme->asymmetric ? 4 : 3, 0xE, err);
+    return add_step(plan, &kPackedOp, weight, &p, out, scheme->asymmetric ? 4 : 3, 0xE, err);
 }
 
-tsr_status tsr_plan_azp(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme, tsr_err *err)
+tsr_status tsr_plan_azp(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
+                        const tsr_static_input *input, tsr_err *err)
 {
-    tsr_tensor *const out[] = {new_tensor(plan, weight, ".weight", TSR_I32, 1, weight->shape[0], 0)};
-    return add_step(plan, &kAzpOp, weight, scheme, out, 1, 1, err);
+    const params p = params_with(scheme, input);
+    tsr_tensor *const out[] = {
+        new_tensor(plan, weight, ".weight", TSR_I32, 1, weight->shape[0], 0),
+        new_tensor(plan, weight, ".azp_with_adj", TSR_I32, 1, weight->shape[0], 0),
+    };
+    return add_step(plan, &kAzpOp, weight, &p, out, input != NULL && input->asymmetric ? 2 : 1, 3, err);
 }

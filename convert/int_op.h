@@ -3,11 +3,19 @@
 #define TSR_CONVERT_INT_OP_H
 
 #include "convert/plan.h"
+#include "quantize/int_input.h"
 #include "quantize/int_weight.h"
 
-/* X.weight [R, C] -> X.weight I8 [R, C] and X.weight_scale [R, 1], in the scheme's dtype. */
+/* How a layer's input is quantized, when that is known beforehand. */
+typedef struct tsr_static_input {
+    tsr_int_input value;
+    bool asymmetric;
+} tsr_static_input;
+
+/* X.weight [R, C] -> X.weight I8 [R, C] and X.weight_scale [R, 1], in the scheme's dtype; with `input` (may be NULL)
+ * X.input_scale F32 [1], and when it is asymmetric X.input_zero_point I8 [1]. */
 tsr_status tsr_plan_int8(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
-                         tsr_err *err) TSR_WARN_UNUSED;
+                         const tsr_static_input *input, tsr_err *err) TSR_WARN_UNUSED;
 
 /* X.weight [R, C] -> X.weight_packed I32 [R, C * bits / 32] (code + 2^(bits-1), the first in the lowest bits),
  * X.weight_scale [R, groups], X.weight_shape I64 [2], and of an asymmetric scheme X.weight_zero_point I32
@@ -15,8 +23,9 @@ tsr_status tsr_plan_int8(tsr_plan *plan, const tsr_tensor *weight, const tsr_int
 tsr_status tsr_plan_packed(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
                            tsr_err *err) TSR_WARN_UNUSED;
 
-/* X.weight -> I32 [R] under its own name: the sums of the rows of codes that tsr_plan_int8 makes (azp_adj). */
+/* X.weight -> I32 [R] under its own name: the sums of the rows of codes that tsr_plan_int8 makes (azp_adj); with an
+ * asymmetric `input` also X.azp_with_adj, these times its zero point. */
 tsr_status tsr_plan_azp(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
-                        tsr_err *err) TSR_WARN_UNUSED;
+                        const tsr_static_input *input, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -5,6 +5,7 @@
 #include "convert/int_op.h"
 #include "convert/quantize_plan.h"
 #include "convert/quantize_report.h"
+#include "formats/fused.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -54,6 +55,47 @@ static tsr_status check_shape(const tsr_checkpoint *c, const tsr_tensor *t, cons
         path, U64(group), U64(cols), t->name, U64(fits));
 }
 
+/* What a layer's input is quantized with: one for all that loaders join with it. */
+static tsr_status find_input(const tsr_checkpoint *c, const tsr_tensor *t, const tsr_int_options *o,
+                             const tsr_decision *decisions, tsr_static_input *input, tsr_err *err)
+{
+    const tsr_tensor *members[TSR_FUSED_MEMBERS];
+    const tsr_calibrated *known[TSR_FUSED_MEMBERS];
+    const size_t all = tsr_fused_members(c, t, members);
+    const char *const path = o->calibration->path;
+    size_t n = 0;
+    for (size_t i = 0; i < all; i++) {
+        if (!becomes_integers(members[i], &decisions[members[i] - c->tensors.items]))
+            continue;
+        known[n] = tsr_calibration_find(o->calibration, members[i]->name);
+        if (known[n] == NULL)
+            return tsr_fail(err, TSR_E_MISMATCH,
+                            "%s: nothing about '%s', which is quantized: calibrate it, or --exclude '%s'", path,
+                            members[i]->name, members[i]->name);
+        if (known[n]->scaled && o->asymmetric_activations && !known[n]->has_zero_point)
+            return tsr_fail(err, TSR_E_MISMATCH,
+                            "%s: '%s' has no input_zero_point, which --activation-zero-points asks for", path,
+                            known[n]->module);
+        if (known[n]->zero_point != 0 && !o->asymmetric_activations)
+            return tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' has an input_zero_point: --activation-zero-points keeps it",
+                            path, known[n]->module);
+        n++;
+    }
+    input->value = tsr_int_input_of(known, n, o->asymmetric_activations);
+    input->asymmetric = o->asymmetric_activations;
+    return TSR_OK;
+}
+
+static tsr_status plan_int8(tsr_plan *plan, const tsr_tensor *t, const tsr_int_options *o,
+                            const tsr_decision *decisions, bool sums, tsr_err *err)
+{
+    tsr_static_input input;
+    if (o->calibration != NULL)
+        TSR_TRY(find_input(plan->sources[0], t, o, decisions, &input, err));
+    const tsr_static_input *const known = o->calibration == NULL ? NULL : &input;
+    return sums ? tsr_plan_azp(plan, t, &o->scheme, known, err) : tsr_plan_int8(plan, t, &o->scheme, known, err);
+}
+
 static tsr_status plan_tensors(tsr_plan *plan, const tsr_int_options *o, const tsr_decision *decisions, tsr_err *err)
 {
     const tsr_checkpoint *const c = plan->sources[0];
@@ -63,7 +105,7 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_int_options *o, const t
         if (becomes_integers(t, d)) {
             TSR_TRY(check_shape(c, t, o, err));
             TSR_TRY(o->weight_only ? tsr_plan_packed(plan, t, &o->scheme, err)
-                                   : tsr_plan_int8(plan, t, &o->scheme, err));
+                                   : plan_int8(plan, t, o, decisions, false, err));
             TSR_TRY(tsr_plan_add_note(plan, t, "quantize", d->reason, err));
         } else {
             const bool stacked = d->treatment == TSR_QUANTIZE;
@@ -84,7 +126,7 @@ static tsr_status plan_azp(tsr_plan *plan, const tsr_int_options *o, const tsr_d
         if (!becomes_integers(&c->tensors.items[i], &decisions[i]))
             continue;
         any = true;
-        TSR_TRY(tsr_plan_azp(plan, &c->tensors.items[i], &o->scheme, err));
+        TSR_TRY(plan_int8(plan, &c->tensors.items[i], o, decisions, true, err));
     }
     return any ? tsr_plan_file(plan, TSR_AZP_NAME, err) : TSR_OK;
 }
@@ -140,7 +182,8 @@ static void write_config(tsr_text *t, const tsr_int_options *o, const tsr_tensor
     if (o->weight_only)
         tsr_json_null(t);
     else
-        write_args(t, 8, !o->asymmetric_activations, "token", 0, true);
+        write_args(t, 8, !o->asymmetric_activations, o->calibration == NULL ? "token" : "tensor", 0,
+                   o->calibration == NULL);
     member(t, "output_activations", NULL);
     tsr_json_end_object(t);
     tsr_json_end_object(t);
@@ -194,6 +237,8 @@ static tsr_status spell_command(tsr_plan *plan, const tsr_int_options *o, tsr_er
         U64(s->group), s->asymmetric ? " --zero-points" : "",
         o->asymmetric_activations ? " --activation-zero-points" : "", (double)s->divisor, s->away ? "away" : "even",
         tsr_dtype_name(s->scale_dtype), s->search ? "mse" : "amax", U64(o->max_shard_bytes));
+    if (o->calibration != NULL)
+        tsr_text_printf(&t, " --activations %016llx", U64(o->calibration->hash));
     for (size_t i = 0; i < o->policy.n_include; i++)
         tsr_text_printf(&t, " --include %s", o->policy.include[i]);
     for (size_t i = 0; i < o->policy.n_exclude; i++)

@@ -1,4 +1,4 @@
-/* Collecting the layers, and the tables of what is joined and cut. */
+/* Collecting the layers, and which are joined. */
 #include "formats/linears.h"
 
 #include "formats/checked.h"
@@ -8,22 +8,6 @@
 #include <string.h>
 
 enum { PLANNED_BLOCK = 128 };
-
-static const tsr_fused kFused[] = {
-    {"qkv_proj", {"q_proj", "k_proj", "v_proj"}},
-    {"fused_qkv_a_proj", {"q_a_proj", "kv_a_proj_with_mqa", NULL}},
-    {"gate_up_proj", {"gate_proj", "up_proj", NULL}},
-    {"w13", {"w1", "w3", NULL}},
-};
-
-static bool is_one_of(const char *word, const char *const *words, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (strcmp(word, words[i]) == 0)
-            return true;
-    }
-    return false;
-}
 
 static bool is_linear(const tsr_weight *w, tsr_part part, bool mtp)
 {
@@ -90,17 +74,13 @@ static const tsr_linear *sibling(const tsr_linears *all, const tsr_checkpoint *c
 static void join(const tsr_linears *all, const tsr_checkpoint *c, const tsr_weights *weights, const uint32_t *at,
                  tsr_linear *l)
 {
-    for (size_t i = 0; i < sizeof kFused / sizeof *kFused; i++) {
-        if (!is_one_of(l->leaf, kFused[i].members, kFused[i].members[2] == NULL ? 2 : 3))
-            continue;
-        for (size_t k = 0; k < TSR_FUSED_MEMBERS && kFused[i].members[k] != NULL; k++) {
-            const tsr_linear *const member = sibling(all, c, weights, at, l, kFused[i].members[k]);
-            if (member != NULL)
-                l->members[l->n_members++] = member;
-        }
-        l->fused = l->n_members > 1 ? &kFused[i] : NULL;
-        return;
+    const tsr_fused *const fused = tsr_fused_find(l->leaf);
+    for (size_t k = 0; fused != NULL && k < TSR_FUSED_MEMBERS && fused->members[k] != NULL; k++) {
+        const tsr_linear *const member = sibling(all, c, weights, at, l, fused->members[k]);
+        if (member != NULL)
+            l->members[l->n_members++] = member;
     }
+    l->fused = l->n_members > 1 ? fused : NULL;
 }
 
 tsr_status tsr_linears_collect(tsr_linears *linears, const tsr_checkpoint *checkpoint, const tsr_weights *weights,

@@ -3,17 +3,10 @@
 #ifndef TSR_FORMATS_LINEARS_H
 #define TSR_FORMATS_LINEARS_H
 
+#include "formats/fused.h"
 #include "formats/model.h"
 #include "formats/parallel.h"
 #include "formats/weights.h"
-
-enum { TSR_FUSED_MEMBERS = 3 };
-
-/* Layers that loaders run as one, by joining rows in this order. */
-typedef struct tsr_fused {
-    const char *name; /* how loaders call the joined layer */
-    const char *members[TSR_FUSED_MEMBERS];
-} tsr_fused;
 
 typedef struct tsr_linear {
     const tsr_tensor *tensor; /* with the name and shape of the values */

@@ -1,6 +1,7 @@
 /* The tables of rules, and the fused groups that are decided as one. */
 #include "quantize/policy.h"
 
+#include "formats/fused.h"
 #include "formats/glob.h"
 #include "formats/json.h"
 
@@ -112,14 +113,6 @@ static const struct {
     {"bert", RULES(kBert)},         {"xlm-roberta", RULES(kBert)},
 };
 
-/* Linear layers that loaders run as one, by concatenating rows in this order. The names are the last component of the
- * module; where a model has no such sibling the group is what is left of it. */
-static const char *const kFused[][3] = {
-    {"q_proj", "k_proj", "v_proj"}, {"q_a_proj", "kv_a_proj_with_mqa", NULL},
-    {"gate_proj", "up_proj", NULL}, {"w1", "w3", NULL},
-    {"query", "key", "value"},
-};
-
 static const rule *first_match(const rule *rules, size_t n, const char *name)
 {
     for (size_t i = 0; i < n; i++) {
@@ -195,23 +188,6 @@ static tsr_decision decide_alone(const tsr_tensor *t, size_t family, const tsr_p
     return (tsr_decision){TSR_KEEP, known ? "no rule of this model_type names it" : "no rule names it"};
 }
 
-/* The sibling `module`.weight of t, whose own module is `own`; NULL when there is none. */
-static const tsr_tensor *sibling(const tsr_checkpoint *c, const tsr_tensor *t, const char *own, const char *module)
-{
-    char name[1024];
-    const size_t stem = strlen(t->name) - strlen(own) - strlen(".weight");
-    if ((size_t)snprintf(name, sizeof name, "%.*s%s.weight", (int)stem, t->name, module) >= sizeof name)
-        return NULL;
-    return tsr_checkpoint_find(c, name);
-}
-
-static bool is_module(const char *name, const char *module)
-{
-    char ending[64];
-    const size_t n = strlen(name), m = (size_t)snprintf(ending, sizeof ending, ".%s.weight", module);
-    return n > m && strcmp(name + n - m, ending) == 0;
-}
-
 /* Keeps every member but `cause` itself, saying why. */
 static tsr_status keep_group(const tsr_checkpoint *c, const tsr_tensor *const *members, size_t n,
                              const tsr_tensor *cause, const char *why, tsr_arena *arena, tsr_decision *decisions,
@@ -231,17 +207,12 @@ static tsr_status keep_group(const tsr_checkpoint *c, const tsr_tensor *const *m
 }
 
 /* Decides one fused group, found by its first member. */
-static tsr_status decide_group(const tsr_checkpoint *c, const tsr_tensor *first, size_t group,
-                               const tsr_policy_options *o, tsr_arena *arena, tsr_decision *decisions, tsr_err *err)
+static tsr_status decide_group(const tsr_checkpoint *c, const tsr_tensor *first, const tsr_policy_options *o,
+                               tsr_arena *arena, tsr_decision *decisions, tsr_err *err)
 {
-    const tsr_tensor *members[3] = {first};
-    size_t n = 1;
-    for (size_t i = 1; i < 3 && kFused[group][i] != NULL; i++) {
-        const tsr_tensor *const t = sibling(c, first, kFused[group][0], kFused[group][i]);
-        if (t != NULL)
-            members[n++] = t;
-    }
-    if (n == 1)
+    const tsr_tensor *members[TSR_FUSED_MEMBERS];
+    const size_t n = tsr_fused_members(c, first, members);
+    if (n == 1 || members[0] != first)
         return TSR_OK;
     for (size_t i = 0; i < n; i++) {
         if (decisions[members[i] - c->tensors.items].treatment != TSR_QUANTIZE)
@@ -288,10 +259,7 @@ tsr_status tsr_policy_decide(const tsr_checkpoint *c, const char *model_type, co
         const tsr_tensor *const t = &c->tensors.items[i];
         if (decisions[i].treatment == TSR_QUANTIZE)
             TSR_TRY(decide_fused_experts(t, options, arena, &decisions[i], err));
-        for (size_t g = 0; g < sizeof kFused / sizeof *kFused; g++) {
-            if (is_module(t->name, kFused[g][0]))
-                TSR_TRY(decide_group(c, t, g, options, arena, decisions, err));
-        }
+        TSR_TRY(decide_group(c, t, options, arena, decisions, err));
     }
     return TSR_OK;
 }

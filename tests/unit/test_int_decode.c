@@ -1,4 +1,5 @@
-/* Integers to values: the reference against arithmetic in double over every code, every variant against the reference. */
+/* Integers to values: the reference against arithmetic in double over every code, every variant against the reference.
+ */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/variants.h"
 
