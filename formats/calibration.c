@@ -38,8 +38,9 @@ static unsigned key_of(const char *key, size_t size)
     static const struct {
         const char *key;
         unsigned bit;
-    } kKeys[] = {{"input_scale", SCALE}, {"input_zero_point", ZERO_POINT}, {"input_min", LEAST},
-                 {"input_max", LARGEST}, {"min", LEAST},                   {"max", LARGEST}};
+    } kKeys[] = {{"input_scale", SCALE}, {"input_zero_point", ZERO_POINT},
+                 {"input_min", LEAST},   {"input_max", LARGEST},
+                 {"min", LEAST},         {"max", LARGEST}};
     for (size_t i = 0; i < sizeof kKeys / sizeof *kKeys; i++) {
         if (strlen(kKeys[i].key) == size && memcmp(kKeys[i].key, key, size) == 0)
             return kKeys[i].bit;
@@ -65,9 +66,11 @@ static tsr_status set(const table *t, entry *e, unsigned bit, double value)
 {
     const char *const module = e->input.module;
     if (!isfinite(value) || fabs(value) > 0x1.FFFFFEp127)
-        return tsr_fail(t->err, TSR_E_FORMAT, "%s: '%s': %g is no number to quantize with", t->calibration->path, module, value);
+        return tsr_fail(t->err, TSR_E_FORMAT, "%s: '%s': %g is no number to quantize with", t->calibration->path,
+                        module, value);
     if (bit == SCALE && !((float)value > 0))
-        return tsr_fail(t->err, TSR_E_FORMAT, "%s: '%s': input_scale %g is not positive", t->calibration->path, module, value);
+        return tsr_fail(t->err, TSR_E_FORMAT, "%s: '%s': input_scale %g is not positive", t->calibration->path, module,
+                        value);
     if (bit == ZERO_POINT && (value != rint(value) || value < -128 || value > 127))
         return tsr_fail(t->err, TSR_E_FORMAT, "%s: '%s': input_zero_point %g is no integer from -128 to 127",
                         t->calibration->path, module, value);
@@ -159,7 +162,8 @@ static tsr_status read_element(const table *t, const tsr_checkpoint *c, const ts
         unsigned char bytes[8];
     } x = {.bytes = {0}};
     if (tsr_tensor_elements(tensor) != 1 || tensor->bytes > sizeof x)
-        return tsr_fail(t->err, TSR_E_FORMAT, "%s: '%s' has more or less than one element: activations are quantized per tensor",
+        return tsr_fail(t->err, TSR_E_FORMAT,
+                        "%s: '%s' has more or less than one element: activations are quantized per tensor",
                         t->calibration->path, tensor->name);
     TSR_TRY(tsr_checkpoint_read(c, tensor, 0, x.bytes, tensor->bytes, t->err));
     switch (tensor->dtype) {
@@ -223,8 +227,7 @@ static tsr_status read_tensors(table *t, const tsr_checkpoint *c)
         const unsigned bit = dot == NULL ? 0 : key_of(dot + 1, strlen(dot + 1));
         if (bit == 0)
             continue;
-        const char *const module =
-            tsr_arena_dup(&t->calibration->arena, tensor->name, (size_t)(dot - tensor->name));
+        const char *const module = tsr_arena_dup(&t->calibration->arena, tensor->name, (size_t)(dot - tensor->name));
         if (module == NULL)
             return out_of_memory(t);
         TSR_TRY(add_entry(t, module));
@@ -250,14 +253,14 @@ static tsr_status check(const table *t, const entry *e)
     const tsr_calibrated *const x = &e->input;
     const unsigned range = LEAST | LARGEST;
     if ((e->given & SCALE) != 0 && (e->given & range) != 0)
-        return tsr_fail(t->err, TSR_E_FORMAT, "%s: '%s' has a scale and a range: which one holds?", t->calibration->path,
-                        x->module);
+        return tsr_fail(t->err, TSR_E_FORMAT, "%s: '%s' has a scale and a range: which one holds?",
+                        t->calibration->path, x->module);
     if ((e->given & SCALE) == 0 && (e->given & range) != range)
         return tsr_fail(t->err, TSR_E_FORMAT, "%s: '%s' has neither input_scale nor both of input_min and input_max",
                         t->calibration->path, x->module);
     if ((e->given & ZERO_POINT) != 0 && (e->given & SCALE) == 0)
-        return tsr_fail(t->err, TSR_E_FORMAT, "%s: '%s' has an input_zero_point without input_scale", t->calibration->path,
-                        x->module);
+        return tsr_fail(t->err, TSR_E_FORMAT, "%s: '%s' has an input_zero_point without input_scale",
+                        t->calibration->path, x->module);
     if (x->least > x->largest)
         return tsr_fail(t->err, TSR_E_FORMAT, "%s: '%s' ranges from %g to %g", t->calibration->path, x->module,
                         (double)x->least, (double)x->largest);

@@ -1,10 +1,10 @@
 /* What is known of the inputs of linear layers, from a file of calibration: for each module a static int8 scale, with
  * or without a zero point, or the least and the largest value that was seen.
  *
- * JSON:         {"model.layers.0.mlp.up_proj": {"input_scale": 0.02, "input_zero_point": -3}, "other": {"min": -1, "max": 2}}
- * safetensors:  MODULE.input_scale and MODULE.input_zero_point, or MODULE.input_min and MODULE.input_max, of one
- *               element each; any dtype that numbers come in.
- * input = (code - zero_point) * scale, codes -128 to 127 (vLLM's convention, Epilogues.md). */
+ * JSON:         {"model.layers.0.mlp.up_proj": {"input_scale": 0.02, "input_zero_point": -3}, "other": {"min": -1,
+ * "max": 2}} safetensors:  MODULE.input_scale and MODULE.input_zero_point, or MODULE.input_min and MODULE.input_max, of
+ * one element each; any dtype that numbers come in. input = (code - zero_point) * scale, codes -128 to 127 (vLLM's
+ * convention, Epilogues.md). */
 #ifndef TSR_FORMATS_CALIBRATION_H
 #define TSR_FORMATS_CALIBRATION_H
 
@@ -16,12 +16,12 @@
 #include <stdint.h>
 
 typedef struct tsr_calibrated {
-    const char *module;          /* "model.layers.0.mlp.up_proj" */
-    bool scaled;                 /* scale is given; else least and largest are */
+    const char *module; /* "model.layers.0.mlp.up_proj" */
+    bool scaled;        /* scale is given; else least and largest are */
     bool has_zero_point;
-    float scale;                 /* finite, positive */
-    int32_t zero_point;          /* -128 to 127; 0 when none is given */
-    float least, largest;        /* finite, least <= largest */
+    float scale;          /* finite, positive */
+    int32_t zero_point;   /* -128 to 127; 0 when none is given */
+    float least, largest; /* finite, least <= largest */
 } tsr_calibrated;
 
 /* Zero-initialised is empty. */

@@ -5,10 +5,8 @@
 #include <string.h>
 
 static const tsr_fused kFused[] = {
-    {"qkv_proj", {"q_proj", "k_proj", "v_proj"}},
-    {"fused_qkv_a_proj", {"q_a_proj", "kv_a_proj_with_mqa", NULL}},
-    {"gate_up_proj", {"gate_proj", "up_proj", NULL}},
-    {"w13", {"w1", "w3", NULL}},
+    {"qkv_proj", {"q_proj", "k_proj", "v_proj"}},     {"fused_qkv_a_proj", {"q_a_proj", "kv_a_proj_with_mqa", NULL}},
+    {"gate_up_proj", {"gate_proj", "up_proj", NULL}}, {"w13", {"w1", "w3", NULL}},
     {"query_key_value", {"query", "key", "value"}},
 };
 

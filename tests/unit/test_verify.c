@@ -105,9 +105,11 @@ Test(reader, tells_which_codes_are_the_nearest)
 {
     const double scale = 0x1.8p-5;
     const tsr_tensor data = {.dtype = TSR_F8_E4M3}, none = {.dtype = TSR_F32};
-    const tsr_view view = {.weight = {.data = &data, .scale = &none, .block_rows = 1, .block_cols = 2}};
-    double scales[] = {scale};
-    const tsr_reader reader = {.view = &view, .piece = {.rows = 1, .cols = 2}, .scales = scales, .scale_cols = 1};
+    const tsr_view view = {
+        .weight = {.data = &data, .scale = &none, .coding = TSR_CODED_E4M3, .block_rows = 1, .block_cols = 2}};
+    double scales[] = {scale}, zero_points[] = {0};
+    const tsr_reader reader = {
+        .view = &view, .piece = {.rows = 1, .cols = 2}, .scales = scales, .zero_points = zero_points, .scale_cols = 1};
     for (unsigned code = 0; code < 0x7E; code++) {
         const double low = tsr_e4m3_to_f32((uint8_t)code) * scale, high = tsr_e4m3_to_f32((uint8_t)(code + 1)) * scale;
         const double y[] = {low, high};
@@ -144,6 +146,8 @@ static void expect_pieces(tsr_dtype scale_dtype, const void *scales, const doubl
         .name = "w", .dtype = TSR_F8_E4M3, .rank = 3, .shape = {MATRICES, ROWS, COLS}, .offset = 3};
     const tsr_tensor scale = {.name = "s", .dtype = (uint8_t)scale_dtype, .offset = 3 + sizeof codes};
     const tsr_weight weight = {.data = &data,
+                               .values = &data,
+                               .coding = TSR_CODED_E4M3,
                                .scale = &scale,
                                .matrices = MATRICES,
                                .rows = ROWS,
