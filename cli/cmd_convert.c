@@ -4,6 +4,7 @@
 #include "convert/archive_plan.h"
 #include "convert/cast_plan.h"
 #include "convert/deepseek_mp_plan.h"
+#include "convert/layout_plan.h"
 #include "convert/mla_plan.h"
 #include "convert/requantize_plan.h"
 #include "convert/tp_plan.h"
@@ -24,6 +25,11 @@ typedef struct arguments {
     int consumer, weights;
     uint64_t level;
     bool shuffle;
+    int from, arch, bits, away, scale_dtype, divisor; /* divisor: -1: as the target has it */
+    const char *producer;
+    uint64_t group_size;
+    tsr_list include, exclude;
+    const char *quantizing; /* the first option given that only quantizing has use for */
 } arguments;
 
 /* What is open while a conversion runs. */
@@ -47,15 +53,25 @@ static const char kHelp[] =
     "  mla-absorbed  kv_b_proj split per head, as an engine holds it (--consumer, --weights, --fold, --drop-kv-b)\n"
     "  archive     each shard to NAME.safetensors.zst, which Tessera reads as it is and 'zstd -d' restores (--level);\n"
     "              smaller with --shuffle, but then only the next target restores it\n"
-    "  safetensors archives back to the very files they were made from\n\n"
+    "  safetensors archives back to the very files they were made from\n"
+    "  fastertransformer, trtllm  int8 or int4 weights in the interleaved layout of an architecture's mixed GEMM, "
+    "from\n"
+    "              packed integers or straight from BF16 (--arch, --producer, --bits, --group-size, ...); --from "
+    "takes\n"
+    "              them back to packed integers\n\n"
     "Examples:\n"
     "  tessera convert DeepSeek-V3 -o DeepSeek-V3-BF16 --to bf16\n"
     "  tessera convert DeepSeek-V3 -o DeepSeek-V3-UE8M0 --to fp8-block --scale-fmt ue8m0 --against DeepSeek-V3-BF16\n"
     "  tessera convert Qwen3-FP8 -o Qwen3-CT --to fp8-block --dialect compressed-tensors    renames, nothing is "
-    "lost\n\n"
+    "lost\n"
+    "  tessera convert Llama-W4A16 -o blobs --to fastertransformer --arch sm80\n"
+    "  tessera convert Llama-BF16 -o engine-in --to trtllm --arch sm90 --bits 8\n"
+    "  tessera convert blobs -o Llama-W4A16-again --from fastertransformer\n\n"
     "Options:\n";
 
 /* ---- targets ---- */
+
+static const float kLayoutDivisors[] = {127, 127.5f, 128, 7, 7.5f, 8};
 
 static tsr_status plan_bf16(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err)
 {
@@ -129,6 +145,55 @@ static tsr_status plan_safetensors(const tsr_job *job, const arguments *a, const
     return tsr_unarchive_plan(plan, in->sources, err);
 }
 
+static tsr_status plan_layout(const tsr_job *job, const arguments *a, const inputs *in, tsr_layout_kind kind,
+                              tsr_plan *plan, tsr_err *err)
+{
+    static const int kArchs[] = {70, 75, 80, 86, 89, 90};
+    static const tsr_dtype kDtypes[] = {TSR_BF16, TSR_F16};
+    const bool int4 = a->bits == 1;
+    const float divisor = a->divisor < 0 ? (int4 ? 8 : 128) : kLayoutDivisors[a->divisor];
+    if (a->arch < 0)
+        return tsr_fail(err, TSR_E_USAGE, "for which architecture? --arch sm70|sm75|sm80|sm86|sm89|sm90");
+    if ((divisor < 64) != int4)
+        return tsr_fail(err, TSR_E_USAGE, "--divisor %g is not for int%d", (double)divisor, int4 ? 4 : 8);
+    if (a->group_size != 0 && a->group_size != 32 && a->group_size != 64 && a->group_size != 128)
+        return tsr_fail(err, TSR_E_USAGE, "--group-size: 0, 32, 64 or 128: what kernels take");
+    tsr_layout_options options = {
+        .kind = kind,
+        .producer = kind == TSR_LAYOUT_TRTLLM ? TSR_FT_TRTLLM_MAIN : TSR_FT_FASTERTRANSFORMER,
+        .arch = kArchs[a->arch],
+        .scheme = {.bits = int4 ? 4 : 8,
+                   .group = a->group_size,
+                   .divisor = divisor,
+                   .away = a->away == 0,
+                   .scale_dtype = TSR_F32,
+                   .search = a->scales == 1},
+        .scale_dtype = kDtypes[a->scale_dtype],
+        .asked = a->quantizing,
+        .policy = {.include = a->include.items,
+                   .n_include = a->include.count,
+                   .exclude = a->exclude.items,
+                   .n_exclude = a->exclude.count},
+        .max_shard_bytes = job->max_shard_bytes,
+    };
+    if (a->producer != NULL && tsr_ft_producer_parse(a->producer, &options.producer, err) != TSR_OK)
+        return TSR_E_USAGE;
+    return tsr_layout_plan(plan, in->sources, &options, err);
+}
+
+static tsr_status plan_fastertransformer(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan,
+                                         tsr_err *err)
+{
+    return plan_layout(job, a, in, TSR_LAYOUT_FASTERTRANSFORMER, plan, err);
+}
+
+static tsr_status plan_trtllm(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err)
+{
+    return plan_layout(job, a, in, TSR_LAYOUT_TRTLLM, plan, err);
+}
+
+#define QUANTIZING "--bits --group-size --divisor --rounding --scale-dtype --scales --include --exclude"
+
 /* In the order of --to's words. `options` are those that mean something here, apart from the shared ones. */
 static const struct target {
     const char *name, *options;
@@ -141,6 +206,8 @@ static const struct target {
     {"mla-absorbed", "--consumer --weights --fold --drop-kv-b", plan_mla},
     {"archive", "--level --shuffle", plan_archive},
     {"safetensors", "", plan_safetensors},
+    {"fastertransformer", "--arch --producer " QUANTIZING, plan_fastertransformer},
+    {"trtllm", "--arch --producer " QUANTIZING, plan_trtllm},
 };
 
 /* ---- options ---- */
@@ -149,10 +216,13 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
 {
     tsr_option options[64] = {
         {"-o", TSR_OPT_TEXT, &job->dst, "DST", "the output directory; made if need be"},
-        {"--to", TSR_OPT_CHOICE, &a->to, "bf16|fp8-block|tp|deepseek-mp|mla-absorbed|archive|safetensors",
+        {"--to", TSR_OPT_CHOICE, &a->to,
+         "bf16|fp8-block|tp|deepseek-mp|mla-absorbed|archive|safetensors|fastertransformer|trtllm",
          "the target: see above"},
         {"--merge", TSR_OPT_FLAG, &a->merge, NULL,
          "instead of --to: join SRC/rank-0, rank-1, ... as --to tp left them"},
+        {"--from", TSR_OPT_CHOICE, &a->from, "fastertransformer|trtllm",
+         "instead of --to: packed integers again, from what --to left"},
         {"--dtype", TSR_OPT_CHOICE, &a->dtype, "bf16|f16|f32",
          "of what was FP8 (bf16); other tensors stay as they are"},
         {"--source-block", TSR_OPT_TEXT, &a->source_block, "RxC", "blocks of SRC, where its config.json states none"},
@@ -175,8 +245,21 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
         {"--drop-kv-b", TSR_OPT_FLAG, &a->drop_kv_b, NULL, "leave kv_b_proj out (mla-absorbed)"},
         {"--level", TSR_OPT_COUNT, &a->level, "N", "of zstd, 1 to 19 (3): higher is smaller and slower"},
         {"--shuffle", TSR_OPT_FLAG, &a->shuffle, NULL, "the bytes of floating-point elements in planes"},
+        {"--arch", TSR_OPT_CHOICE, &a->arch, "sm70|sm75|sm80|sm86|sm89|sm90",
+         "whose layout (fastertransformer, trtllm)"},
+        {"--producer", TSR_OPT_TEXT, &a->producer, "NAME",
+         "ft, trtllm-0.5 to trtllm-0.10, trtllm-main, trtllm-py: layouts of one architecture differ by version"},
+        {"--bits", TSR_OPT_CHOICE, &a->bits, "8|4", "quantizing: of a weight (8)"},
+        {"--group-size", TSR_OPT_COUNT, &a->group_size, "N", "quantizing: input features that share a scale (0: all)"},
+        {"--divisor", TSR_OPT_CHOICE, &a->divisor, "127|127.5|128|7|7.5|8",
+         "quantizing: scales are amax over this (128, 8: as these readers' own quantizers have it)"},
+        {"--rounding", TSR_OPT_CHOICE, &a->away, "away|even", "quantizing: where ties go (away)"},
+        {"--scale-dtype", TSR_OPT_CHOICE, &a->scale_dtype, "bf16|f16",
+         "quantizing: as stored (bf16); codes are made with FP32 scales, as these readers' own quantizers do"},
+        {"--include", TSR_OPT_LIST, &a->include, "GLOB", "quantizing: these tensors too; may be repeated"},
+        {"--exclude", TSR_OPT_LIST, &a->exclude, "GLOB", "quantizing: not these tensors; may be repeated"},
     };
-    enum { OWN = 19, SHARED_OWN = 3 };
+    enum { OWN = 29, SHARED_OWN = 4 };
     size_t n;
     uint64_t given;
     tsr_job_options(job, options + OWN);
@@ -186,14 +269,19 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
         tsr_options_help(options, OWN + TSR_JOB_OPTIONS);
         return TSR_OK;
     }
-    if (a->merge && a->to >= 0)
-        return tsr_fail(err, TSR_E_USAGE, "--merge stands instead of --to");
-    if (a->to < 0 && !a->merge)
+    if (a->merge + (a->to >= 0) + (a->from >= 0) > 1)
+        return tsr_fail(err, TSR_E_USAGE, "--merge and --from stand instead of --to");
+    if (a->to < 0 && !a->merge && a->from < 0)
         return tsr_fail(err, TSR_E_USAGE, "convert to what? --to %s", options[1].argument);
     for (size_t i = SHARED_OWN; i < OWN; i++) {
-        if ((given >> i & 1) != 0 && (a->merge || !tsr_is_listed(kTargets[a->to].options, options[i].name)))
+        if ((given >> i & 1) != 0 && (a->to < 0 || !tsr_is_listed(kTargets[a->to].options, options[i].name)))
             return tsr_fail(err, TSR_E_USAGE, "%s means nothing with %s%s", options[i].name,
-                            a->merge ? "--merge" : "--to ", a->merge ? "" : kTargets[a->to].name);
+                            a->merge       ? "--merge"
+                            : a->from >= 0 ? "--from"
+                                           : "--to ",
+                            a->to < 0 ? "" : kTargets[a->to].name);
+        if ((given >> i & 1) != 0 && a->quantizing == NULL && tsr_is_listed(QUANTIZING, options[i].name))
+            a->quantizing = options[i].name;
     }
     return tsr_job_check(job, err);
 }
@@ -234,9 +322,12 @@ static tsr_status convert(const tsr_job *job, const arguments *a, tsr_err *err)
     inputs in = {.n = 0};
     tsr_plan plan = {0};
     tsr_status status = open_inputs(job, a, &in, err);
-    if (status == TSR_OK)
-        status =
-            a->merge ? tsr_tp_merge_plan(&plan, in.sources, in.n, err) : kTargets[a->to].plan(job, a, &in, &plan, err);
+    if (status == TSR_OK && a->merge)
+        status = tsr_tp_merge_plan(&plan, in.sources, in.n, err);
+    else if (status == TSR_OK && a->from >= 0)
+        status = tsr_unlayout_plan(&plan, in.sources, (tsr_layout_kind)a->from, job->max_shard_bytes, err);
+    else if (status == TSR_OK)
+        status = kTargets[a->to].plan(job, a, &in, &plan, err);
     if (status == TSR_OK)
         status = tsr_job_run(job, &plan, err);
     tsr_plan_free(&plan);
@@ -248,7 +339,8 @@ static tsr_status convert(const tsr_job *job, const arguments *a, tsr_err *err)
 int tsr_cmd_convert(int argc, char **argv)
 {
     tsr_job job = tsr_job_defaults("convert");
-    arguments a = {.to = -1, .scale_fmt = -1, .dialect = -1, .consumer = -1, .level = 3};
+    arguments a = {
+        .to = -1, .scale_fmt = -1, .dialect = -1, .consumer = -1, .level = 3, .from = -1, .arch = -1, .divisor = -1};
     tsr_err err = {{0}};
     tsr_status status = parse(argc, argv, &job, &a, &err);
     if (status == TSR_OK && !job.help)

@@ -230,3 +230,79 @@ tsr_status tsr_plan_same(tsr_plan *plan, const tsr_tensor *a, const tsr_tensor *
     const tsr_tensor *const in[] = {a, b};
     return tsr_plan_step(plan, &(tsr_step){.op = &kSameOp, .in = in, .n_in = 2}, err);
 }
+
+/* ---- parts of any size ---- */
+
+static uint64_t chunks_of(uint64_t bytes)
+{
+    return tsr_ceil_div(bytes, TSR_UNIT_BYTES);
+}
+
+static tsr_window chunk_of(uint64_t bytes, uint64_t chunk)
+{
+    const uint64_t offset = chunk * TSR_UNIT_BYTES;
+    return run_of(offset, tsr_min_u64(TSR_UNIT_BYTES, bytes - offset));
+}
+
+static uint64_t concatenate_units(const tsr_step *step)
+{
+    uint64_t units = 0;
+    for (uint32_t i = 0; i < step->n_in; i++)
+        units += chunks_of(step->in[i]->bytes);
+    return units;
+}
+
+static void concatenate_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
+{
+    uint64_t before = 0;
+    uint32_t part = 0;
+    while (unit >= chunks_of(step->in[part]->bytes)) {
+        unit -= chunks_of(step->in[part]->bytes);
+        before += step->in[part++]->bytes;
+    }
+    u->from[0] = part;
+    u->in[0] = u->out[0] = chunk_of(step->in[part]->bytes, unit);
+    u->out[0].offset += before;
+}
+
+static tsr_status pass_on(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
+                          tsr_quant_stats *stats, tsr_err *err)
+{
+    (void)step, (void)unit, (void)kernels, (void)stats, (void)err;
+    memcpy(u->out_data[0], u->in_data[0], tsr_window_bytes(&u->in[0]));
+    return TSR_OK;
+}
+
+static const tsr_op kConcatenateOp = {
+    .name = "concatenate", .units = concatenate_units, .windows = concatenate_windows, .run = pass_on};
+
+tsr_status tsr_plan_concatenate(tsr_plan *plan, const tsr_tensor *const *parts, uint32_t n, const tsr_tensor *out,
+                                tsr_err *err)
+{
+    const tsr_step step = {.op = &kConcatenateOp, .in = parts, .n_in = n, .out = {out}, .n_out = 1};
+    return tsr_plan_step(plan, &step, err);
+}
+
+static uint64_t range_units(const tsr_step *step)
+{
+    return chunks_of(step->out[0]->bytes);
+}
+
+static void range_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
+{
+    u->in[0] = u->out[0] = chunk_of(step->out[0]->bytes, unit);
+    u->in[0].offset += *(const uint64_t *)step->params;
+}
+
+static const tsr_op kRangeOp = {.name = "range", .units = range_units, .windows = range_windows, .run = pass_on};
+
+tsr_status tsr_plan_range(tsr_plan *plan, const tsr_tensor *tensor, uint64_t offset, const tsr_tensor *out,
+                          tsr_err *err)
+{
+    uint64_t *const from = tsr_arena_alloc(&plan->arena, sizeof *from);
+    if (from == NULL)
+        return out_of_memory(err);
+    *from = offset;
+    const tsr_step step = {.op = &kRangeOp, .params = from, .in = &tensor, .n_in = 1, .out = {out}, .n_out = 1};
+    return tsr_plan_step(plan, &step, err);
+}

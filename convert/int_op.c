@@ -4,6 +4,7 @@
 #include "formats/checked.h"
 #include "formats/weights.h"
 #include "quantize/fp8_decode.h"
+#include "quantize/int_decode.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -161,17 +162,6 @@ static const tsr_op kInt8Op = {.name = "quantize int8",
 
 /* ---- packed ---- */
 
-static void pack_codes(const tsr_int_scheme *scheme, const int8_t *codes, uint64_t n, uint8_t *out)
-{
-    if (scheme->bits == 8) {
-        for (uint64_t i = 0; i < n; i++)
-            out[i] = (uint8_t)codes[i] ^ 0x80;
-        return;
-    }
-    for (uint64_t i = 0; i < n / 2; i++)
-        out[i] = (uint8_t)((codes[2 * i] + 8) | (codes[2 * i + 1] + 8) << 4);
-}
-
 /* Rows of zero points into words along the rows: word (r / per, g) has row r in its (r % per)-th place. */
 static void pack_zeros(const tsr_int_scheme *scheme, const tsr_int_rows *rows, uint64_t groups, uint32_t *words)
 {
@@ -192,7 +182,7 @@ static tsr_status packed_run(const tsr_step *step, uint64_t unit, const tsr_unit
     const uint64_t groups = tsr_int_groups(scheme, cols_of(step));
     tsr_int_rows rows;
     TSR_TRY(quantize(step, unit, u, kernels, &rows, stats, err));
-    pack_codes(scheme, rows.codes, rows.rows * cols_of(step), u->out_data[0]);
+    tsr_int_pack(scheme->bits, rows.codes, rows.rows * cols_of(step), u->out_data[0]);
     store_scales(scheme, rows.scales, rows.rows * groups, u->out_data[1], rows.row * groups);
     if (unit == 0) {
         const int64_t shape[2] = {(int64_t)rows_of(step), (int64_t)cols_of(step)};

@@ -1,6 +1,7 @@
 /* Which weights become integers, the configuration that says so, and the sums beside them. */
 #include "convert/int_plan.h"
 
+#include "convert/ct_config.h"
 #include "convert/fp8_config.h"
 #include "convert/int_op.h"
 #include "convert/quantize_plan.h"
@@ -133,66 +134,6 @@ static tsr_status plan_azp(tsr_plan *plan, const tsr_int_options *o, const tsr_d
 
 /* ---- configuration ---- */
 
-static void member(tsr_text *t, const char *key, const char *value)
-{
-    tsr_json_key(t, key);
-    if (value == NULL)
-        tsr_json_null(t);
-    else
-        tsr_json_string(t, value);
-}
-
-/* Only keys that every released reader knows: its models forbid others (quant_args.py). */
-static void write_args(tsr_text *t, uint32_t bits, bool symmetric, const char *strategy, uint64_t group, bool dynamic)
-{
-    tsr_json_begin_object(t, false);
-    tsr_json_key(t, "num_bits");
-    tsr_json_u64(t, bits);
-    member(t, "type", "int");
-    tsr_json_key(t, "symmetric");
-    tsr_json_bool(t, symmetric);
-    member(t, "strategy", strategy);
-    if (group != 0) {
-        tsr_json_key(t, "group_size");
-        tsr_json_u64(t, group);
-    }
-    tsr_json_key(t, "dynamic");
-    tsr_json_bool(t, dynamic);
-    tsr_json_end_object(t);
-}
-
-static void write_config(tsr_text *t, const tsr_int_options *o, const tsr_tensor **unquantized, size_t n)
-{
-    const tsr_int_scheme *const s = &o->scheme;
-    tsr_json_begin_object(t, false);
-    member(t, "quant_method", "compressed-tensors");
-    member(t, "format", o->weight_only ? "pack-quantized" : "int-quantized");
-    member(t, "quantization_status", "compressed");
-    tsr_json_key(t, "config_groups");
-    tsr_json_begin_object(t, false);
-    tsr_json_key(t, "group_0");
-    tsr_json_begin_object(t, false);
-    tsr_json_key(t, "targets");
-    tsr_json_begin_array(t, true);
-    tsr_json_string(t, "Linear");
-    tsr_json_end_array(t);
-    tsr_json_key(t, "weights");
-    write_args(t, s->bits, !s->asymmetric, s->group == 0 ? "channel" : "group", s->group, false);
-    tsr_json_key(t, "input_activations");
-    if (o->weight_only)
-        tsr_json_null(t);
-    else
-        write_args(t, 8, !o->asymmetric_activations, o->calibration == NULL ? "token" : "tensor", 0,
-                   o->calibration == NULL);
-    member(t, "output_activations", NULL);
-    tsr_json_end_object(t);
-    tsr_json_end_object(t);
-    tsr_json_key(t, "ignore");
-    tsr_json_modules(t, unquantized, n);
-    member(t, "kv_cache_scheme", NULL);
-    tsr_json_end_object(t);
-}
-
 static tsr_status plan_config(tsr_plan *plan, const tsr_int_options *o, const tsr_decision *decisions, tsr_err *err)
 {
     const tsr_checkpoint *const c = plan->sources[0];
@@ -209,7 +150,18 @@ static tsr_status plan_config(tsr_plan *plan, const tsr_int_options *o, const ts
             unquantized[n++] = t;
     }
     tsr_text value = {0}, config = {0};
-    write_config(&value, o, unquantized, n);
+    const tsr_ct_config form = {
+        .format = o->weight_only ? "pack-quantized" : "int-quantized",
+        .type = "int",
+        .bits = o->scheme.bits,
+        .group = o->scheme.group,
+        .asymmetric = o->scheme.asymmetric,
+        .inputs = o->weight_only           ? TSR_CT_INPUTS_PLAIN
+                  : o->calibration == NULL ? TSR_CT_INPUTS_TOKEN
+                                           : TSR_CT_INPUTS_TENSOR,
+        .asymmetric_inputs = o->asymmetric_activations,
+    };
+    tsr_ct_config_write(&value, &form, unquantized, n);
     tsr_status status = tsr_text_status(&value, err);
     if (status == TSR_OK)
         status = tsr_quantization_set(&config, c, value.data, err);

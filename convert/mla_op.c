@@ -435,7 +435,8 @@ static tsr_status add_fold(tsr_plan *plan, const tsr_op *op, const tsr_weight *o
     if (p == NULL || out == NULL)
         return out_of_memory(err);
     p->other = *other;
-    return tsr_plan_step(plan, &(tsr_step){.op = op, .params = p, .in = in, .n_in = n, .out = {out}, .n_out = 1}, err);
+    const tsr_step step = {.op = op, .params = p, .in = in, .n_in = n, .out = {out}, .n_out = 1, .reported = out};
+    return tsr_plan_step(plan, &step, err);
 }
 
 static void fold_q_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)

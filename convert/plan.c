@@ -148,7 +148,8 @@ static tsr_status lay_out(tsr_plan *plan, size_t index, tsr_err *err)
     tsr_out_file *const f = &plan->files[index];
     TSR_TRY(collect_tensors(plan, index, err));
     const size_t n = f->n_tensors;
-    qsort(f->tensors, n, sizeof *f->tensors, by_layout);
+    if (!f->raw)
+        qsort(f->tensors, n, sizeof *f->tensors, by_layout);
     uint64_t end = 0;
     for (size_t i = 0; i < n; i++) {
         f->tensors[i]->offset = end;

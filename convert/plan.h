@@ -75,6 +75,7 @@ typedef struct tsr_step {
     uint8_t n_out;
     uint8_t held; /* bit i: out[i] is small, kept in memory while the step runs and written when it is complete */
     uint32_t file;
+    const tsr_tensor *reported; /* whose name and shape its row of the report has; NULL: in[0]'s */
 } tsr_step;
 
 typedef struct tsr_out_file {

@@ -11,9 +11,7 @@ static void member_string(tsr_text *t, const char *key, const char *value)
 
 static void tensor_row(tsr_text *t, const tsr_plan *plan, const tsr_step *step, const tsr_quant_stats *row)
 {
-    /* What keeps its name may have changed its shape: folded weights. */
-    const bool same = step->n_out > 0 && strcmp(step->out[0]->name, step->in[0]->name) == 0;
-    const tsr_tensor *const x = same ? step->out[0] : step->in[0];
+    const tsr_tensor *const x = step->reported != NULL ? step->reported : step->in[0];
     tsr_json_begin_object(t, true);
     member_string(t, "name", x->name);
     member_string(t, "file", plan->files[step->file].name);

@@ -48,6 +48,17 @@ void tsr_int_unpack(const tsr_cpu_kernels *kernels, const tsr_int_span *span, in
         unpack_row(kernels, span, r, codes + r * span->weight->cols);
 }
 
+void tsr_int_pack(unsigned bits, const int8_t *codes, uint64_t n, uint8_t *words)
+{
+    if (bits == 8) {
+        for (uint64_t i = 0; i < n; i++)
+            words[i] = (uint8_t)codes[i] ^ 0x80;
+        return;
+    }
+    for (uint64_t i = 0; i < n / 2; i++)
+        words[i] = (uint8_t)((codes[2 * i] + 8) | (codes[2 * i + 1] + 8) << 4);
+}
+
 static float zero_point(const tsr_int_span *span, uint64_t row, uint64_t group)
 {
     const tsr_weight *const w = span->weight;

@@ -32,4 +32,8 @@ tsr_status tsr_int_decode(const tsr_cpu_kernels *kernels, const tsr_int_span *sp
 /* The same rows as two's complement codes, a byte each: [rows, cols]. Cannot fail. */
 void tsr_int_unpack(const tsr_cpu_kernels *kernels, const tsr_int_span *span, int8_t *codes);
 
+/* And from there to packed words: n codes of `bits` bits (8 or 4; n * bits is whole bytes), the first in the lowest
+ * bits, 2^(bits-1) added. */
+void tsr_int_pack(unsigned bits, const int8_t *codes, uint64_t n, uint8_t *words);
+
 #endif

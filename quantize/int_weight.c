@@ -44,7 +44,9 @@ static void choose_code(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, 
     *code = (tsr_int_code){.scale = 1, .low = lowest, .high = highest, .away = scheme->away};
     if (amax == 0)
         return;
-    const float width = scheme->asymmetric ? (high - low) / (highest - lowest) : amax / scheme->divisor;
+    float width = scheme->asymmetric ? (high - low) / (highest - lowest) : amax / scheme->divisor;
+    if (isinf(width)) /* the difference alone is beyond FP32 */
+        width = high / (highest - lowest) - low / (highest - lowest);
     code->scale = stored_scale(scheme->scale_dtype, fmaxf(width * shrink, 0x1p-149f), k);
     if (scheme->asymmetric)
         code->zero = rintf(fminf(fmaxf(lowest - low * shrink / code->scale, lowest), highest));
@@ -136,6 +138,11 @@ tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels 
             tsr_int_code code;
             tsr_int_error error;
             quantize_group(scheme, kernels, x + col, n, low, high, rows->codes + r * cols + col, trial, &code, &error);
+            if (isinf(code.scale))
+                return tsr_fail(err, TSR_E_VALUE,
+                                "'%s': the scale of row %llu from column %llu on is beyond %s: choose another "
+                                "--scale-dtype",
+                                t->name, U64(rows->row + r), U64(col), tsr_dtype_name(scheme->scale_dtype));
             rows->scales[r * groups + g] = code.scale;
             if (rows->zero_points != NULL)
                 rows->zero_points[r * groups + g] = (int8_t)code.zero;

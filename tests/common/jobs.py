@@ -13,6 +13,8 @@ Job = collections.namedtuple("Job", "name made command unfit", defaults=[()])
 
 FP8 = "quantize SRC -o DST --max-shard-size 16MB --quiet"
 INT4 = "quantize SRC -o DST --scheme int4-weight-only --zero-points --max-shard-size 16MB --quiet"
+INT8 = "quantize SRC -o DST --scheme int8-weight-only --max-shard-size 16MB --quiet"
+BLOBS = "convert SRC -o DST --to fastertransformer --arch sm80 --max-shard-size 16MB --quiet"
 PACKED = "convert SRC -o DST --to archive --shuffle --level 1 --quiet"
 
 JOBS = [
@@ -34,6 +36,12 @@ JOBS = [
         "fp8-tensor --drop-kv-b --max-shard-size 16MB", ("many", "giant")),
     Job("convert mla-absorbed, folded", FP8, "convert SRC -o DST --to mla-absorbed --consumer vllm --fold "
         "--max-shard-size 16MB", ("many", "giant")),
+    Job("convert fastertransformer", None, "convert SRC -o DST --to fastertransformer --arch sm80 --bits 4 "
+        "--max-shard-size 16MB", ("many",)),
+    Job("convert fastertransformer from int8", INT8, "convert SRC -o DST --to fastertransformer --arch sm89",
+        ("many",)),
+    Job("convert from fastertransformer", BLOBS, "convert SRC -o DST --from fastertransformer --max-shard-size 16MB",
+        ("many",)),
     Job("convert archive", None, "convert SRC -o DST --to archive --shuffle"),
     Job("convert safetensors", PACKED, "convert SRC -o DST --to safetensors"),
     Job("quantize an archive", PACKED, "quantize SRC -o DST --max-shard-size 16MB"),

@@ -10,8 +10,9 @@
 #include "formats/ft_layout.h"
 #include "formats/json.h"
 #include "kernels/cpu/cpu.h"
-#include "quantize/weight_only.h"
+#include "quantize/int_weight.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -293,6 +294,39 @@ static void pack(const context *c, const int8_t *codes, const float *scales, con
     }
 }
 
+/* One matrix [K, N] by column, which Tessera does by row. Where a column is all zeros Tessera's scale is 1 and the
+ * original's 0; the codes are 0 either way. */
+static tsr_status quantize(context *c, const float *w, int8_t *codes, float *scales, tsr_err *err)
+{
+    const size_t k = c->vector->k, n = c->vector->n;
+    const tsr_int_scheme scheme = {.bits = (uint32_t)c->format.bits,
+                                   .divisor = c->format.bits == 8 ? 128 : 8,
+                                   .away = true,
+                                   .scale_dtype = TSR_F32};
+    const tsr_tensor shape = {.name = "w", .dtype = TSR_F32, .rank = 2, .shape = {n, k}};
+    float *const rows = tsr_arena_alloc(&c->arena, n * k * sizeof *rows);
+    int8_t *const by_row = tsr_arena_alloc(&c->arena, n * k);
+    tsr_int_rows all = {.tensor = &shape, .rows = n, .x = rows, .codes = by_row, .scales = scales};
+    all.scratch = tsr_arena_alloc(&c->arena, tsr_int_scratch(&scheme, k));
+    tsr_cpu_kernels kernels;
+    tsr_quant_stats cost = {0};
+    if (rows == NULL || by_row == NULL || all.scratch == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "no memory");
+    for (size_t at = 0; at < n * k; at++)
+        rows[at % n * k + at / n] = w[at];
+    tsr_cpu_kernels_init(&kernels, tsr_cpu_flags());
+    TSR_TRY(tsr_int_quantize(&scheme, &kernels, &all, &cost, err));
+    for (size_t col = 0; col < n; col++) {
+        float amax = 0;
+        for (size_t row = 0; row < k; row++) {
+            amax = fmaxf(amax, fabsf(w[row * n + col]));
+            codes[row * n + col] = by_row[col * k + row];
+        }
+        scales[col] = amax == 0 ? 0 : scales[col];
+    }
+    return TSR_OK;
+}
+
 static tsr_status check_quantize(context *c, tsr_err *err)
 {
     const vector *const v = c->vector;
@@ -315,10 +349,8 @@ static tsr_status check_quantize(context *c, tsr_err *err)
     if (w == NULL || scales == NULL || codes == NULL || packed == NULL || stored_scales == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "no memory");
     widen(weight_kind, raw, weights, w);
-    for (size_t e = 0; e < v->experts; e++) {
-        const tsr_weight_only_matrix m = {.k = v->k, .n = v->n, .step_k = v->n, .step_n = 1};
-        tsr_weight_only_quantize(&m, c->format.bits, w + e * matrix, (int8_t *)codes + e * matrix, scales + e * v->n);
-    }
+    for (size_t e = 0; e < v->experts; e++)
+        TSR_TRY(quantize(c, w + e * matrix, (int8_t *)codes + e * matrix, scales + e * v->n, err));
     narrow(scale_kind, scales, columns, stored_scales);
     TSR_TRY(compare("the scales", stored_scales, expected_scales, columns * scale_bytes, err));
     pack(c, (const int8_t *)codes, scales, unprocessed, packed);

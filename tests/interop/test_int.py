@@ -206,3 +206,15 @@ def test_refusals(tmp_path, tessera, options, shape, expected, words):
     code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "out", "--scheme", *options])
     assert code == expected and all(word in err for word in words), err
     assert not (tmp_path / "out" / "config.json").exists()
+
+
+def test_scales_at_the_end_of_their_range(tmp_path, tessera, quantize):
+    """A range beyond FP32 is still quantized; a scale that F16 has no number for is refused, not written as Inf."""
+    w = np.array([[3e38, -3e38] * 64, [1, -1] * 64], BF16)
+    src = make(tmp_path / "src", {"model.safetensors": {UP: w}}, quantization=None)
+    dst = quantize(src, "--scheme", "int4-weight-only", "--zero-points")
+    scale = read(dst / "model.safetensors")[UP + "_scale"].astype(np.float64)
+    assert np.isfinite(scale).all() and scale[0, 0] == pytest.approx(6e38 / 15, rel=0.01)
+    for command in (["quantize", "--scheme", "int8-weight-only"], ["convert", "--to", "fastertransformer", "--arch", "sm70"]):
+        code, _, err = harness.run(tessera, [command[0], src, "-o", tmp_path / "out", *command[1:], "--scale-dtype", "f16"])
+        assert code == 3 and "F16" in err and "--scale-dtype" in err, err

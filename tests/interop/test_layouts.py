@@ -1,0 +1,287 @@
+"""The interleaved layouts through the tool: every byte against an address function written from the layouts' closed form,
+from BF16 and from packed integers; the way back; TensorRT-LLM's names and configuration; what is refused."""
+
+import json
+
+import harness
+import numpy as np
+import pytest
+from test_convert import make, random_weight
+from test_int import BF16, away, packed, quantized, read
+from test_quantize import same_bits
+
+LAYER = "model.layers.0."
+Q, K, V, O = (LAYER + f"self_attn.{n}_proj.weight" for n in "qkvo")
+GATE, UP, DOWN = (LAYER + f"mlp.{n}_proj.weight" for n in ("gate", "up", "down"))
+EMBED, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+MANIFEST = "tessera-layout.json"
+T = ("T", [("ft", 75), ("ft", 80), ("ft", 86), ("ft", 89), ("trtllm-main", 80), ("trtllm-main", 89), ("trtllm-0.7", 90)])
+
+
+def place(layout, bits, k, n, big_k, big_n):
+    """(byte, nibble) of W[k][n]: sections 2 and 3 of the closed form."""
+    per_word, group, turns = 32 // bits, 128 // bits, 16 // bits
+    half = per_word // 2
+    if layout in ("R", "CM"):
+        e = k * big_n + n if layout == "R" else n * big_k + k
+        word, i = e // per_word, e % per_word
+        slot = i // 2 + i % 2 * half
+    elif layout == "P":
+        e = n * big_k + k
+        word, slot = e // per_word, e % per_word
+    else:
+        slot = k % group // 8 + k % 2 * half
+        inside = 4 * (k % 64 // group) + k % 8 // 2
+        if layout == "T":
+            word = 32 * (n // turns * (big_k // 64) + k // 64) + n % turns * (64 // per_word) + inside
+        else:
+            word = n * (big_k // per_word) + 4 * (k // group) + k % 8 // 2
+    return (4 * word + slot, 0) if bits == 8 else (4 * word + slot // 2, slot % 2)
+
+
+def laid_out(codes, layout, bits):
+    """codes [N, K] to bytes."""
+    big_n, big_k = codes.shape
+    out = np.zeros(big_n * big_k * bits // 8, np.uint8)
+    n, k = np.meshgrid(np.arange(big_n), np.arange(big_k), indexing="ij")
+    stored = codes.astype(np.int64) + (0 if layout == "P" else 2 ** (bits - 1)) & (2**bits - 1)
+    byte, nibble = np.empty_like(n), np.empty_like(n)
+    for i in range(big_n):
+        for j in range(big_k):
+            byte[i, j], nibble[i, j] = place(layout, bits, int(k[i, j]), int(n[i, j]), big_k, big_n)
+    np.bitwise_or.at(out, byte.ravel(), (stored << 4 * nibble).ravel().astype(np.uint8))
+    return out
+
+
+CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 32, "hidden_size": 128,
+          "intermediate_size": 192, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+          "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "hidden_act": "silu"}
+
+
+def llama(path, dtype=BF16, head=True, bias=False, change=lambda t: None):
+    shapes = {Q: (128, 128), K: (64, 128), V: (64, 128), O: (128, 128), GATE: (192, 128), UP: (192, 128), DOWN: (128, 192),
+              EMBED: (32, 128)}
+    tensors = {n: random_weight(s, i).astype(dtype) for i, (n, s) in enumerate(shapes.items())}
+    tensors[UP][5] = 0
+    if head:
+        tensors[HEAD] = random_weight((32, 128), 20).astype(dtype)
+    if bias:
+        tensors.update({n[:-6] + "bias": random_weight((s[0],), 30).astype(dtype) for n, s in shapes.items() if n in (Q, K, V)})
+    tensors[NORM] = np.ones(128, dtype)
+    change(tensors)
+    src = make(path, {"model.safetensors": tensors}, quantization=None)
+    (src / "config.json").write_text(json.dumps(CONFIG))
+    (src / "tokenizer.json").write_text("{}")
+    return src, tensors
+
+
+@pytest.fixture
+def convert(tessera, tmp_path):
+    made = []
+
+    def run(src, *arguments):
+        dst = tmp_path / f"converted{len(made)}"
+        made.append(dst)
+        code, _, err = harness.run(tessera, ["convert", src, "-o", dst, "--quiet", *arguments])
+        assert code == 0, err
+        return dst
+    return run
+
+
+LAYOUTS = [("ft", 70, "R", (8, 4)), ("ft", 75, "T", (8, 4)), ("ft", 80, "T", (8, 4)), ("ft", 86, "T", (8, 4)),
+           ("ft", 89, "T", (8, 4)), ("trtllm-0.7", 70, "CM", (8, 4)), ("trtllm-0.7", 90, "T", (8, 4)),
+           ("trtllm-0.10", 90, "P", (8, 4)), ("trtllm-main", 90, "H", (8, 4)), ("trtllm-main", 80, "T", (8, 4))]
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("producer,arch,layout,_", LAYOUTS)
+def test_blobs(tmp_path, convert, producer, arch, layout, _, bits):
+    src, source = llama(tmp_path / "src")
+    dst = convert(src, "--to", "fastertransformer", "--arch", f"sm{arch}", "--producer", producer, "--bits", str(bits))
+    manifest = json.loads((dst / MANIFEST).read_text())
+    divisor = 2 ** (bits - 1)
+    assert {k: v for k, v in manifest.items() if k not in ("weights", "tensors", "schema")} == {
+        "target": "fastertransformer", "producer": producer, "arch": arch, "layout": layout, "bits": bits, "group_size": 0,
+        "divisor": divisor, "rounding": "away", "scale_dtype": "BF16"}
+    assert [w["name"] for w in manifest["weights"]] and {w["name"] for w in manifest["weights"]} == {Q, K, V, O, GATE, UP, DOWN}
+    for w in manifest["weights"]:
+        codes, scale, _ = quantized(source[w["name"]], bits, divisor=divisor, rounding=away)
+        n, k = codes.shape
+        assert (w["k"], w["n"], w["first"], w["columns"], w["file"]) == (k, n, 0, n, w["name"] + ".0.bin")
+        data = np.frombuffer((dst / w["file"]).read_bytes(), np.uint8)
+        assert same_bits(data[: n * k * bits // 8], laid_out(codes, layout, bits)), w["name"]
+        assert same_bits(data[n * k * bits // 8:].view(BF16), scale[:, 0].astype(BF16)), w["name"]
+    rest = read(dst / "model.safetensors")
+    assert rest.keys() == {EMBED, NORM, HEAD} and all(same_bits(rest[n], source[n]) for n in rest)
+    assert json.loads((dst / "config.json").read_text()) == CONFIG and (dst / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize("bits,group", [(8, 0), (8, 32), (4, 0), (4, 64), (4, 32)])
+@pytest.mark.parametrize("producer,arch,layout", [("ft", 80, "T"), ("ft", 70, "R"), ("trtllm-main", 90, "H")])
+def test_from_packed_integers_and_back(tmp_path, quantize, convert, producer, arch, layout, bits, group):
+    """Codes and scales stay; --from gives the very tensors again."""
+    src, source = llama(tmp_path / "src")
+    ints = quantize(src, "--scheme", f"int{bits}-weight-only", "--group-size", str(group))
+    blobs = convert(ints, "--to", "fastertransformer", "--arch", f"sm{arch}", "--producer", producer)
+    for name in (O, DOWN):
+        codes, scale, _ = quantized(source[name], bits, group, dtype=BF16)
+        data = np.frombuffer((blobs / (name + ".0.bin")).read_bytes(), np.uint8)
+        size = codes.size * bits // 8
+        assert same_bits(data[:size], laid_out(codes, layout, bits)), name
+        assert same_bits(data[size:].view(BF16), np.ascontiguousarray(scale.T.astype(BF16)).ravel()), name
+    back = convert(blobs, "--from", "fastertransformer")
+    want, got = read(ints / "model.safetensors"), read(back / "model.safetensors")
+    assert want.keys() == got.keys() and all(same_bits(want[n], got[n]) for n in want)
+    a, b = (json.loads((d / "config.json").read_text()) for d in (ints, back))
+    assert a == b and (back / "tokenizer.json").exists() and not (back / MANIFEST).exists()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("head", [False, True])
+@pytest.mark.parametrize("arch,layout", [(80, "T"), (90, "H")])
+@pytest.mark.parametrize("bits,group", [(8, 0), (4, 0), (4, 64)])
+def test_trtllm(tmp_path, tessera, convert, bits, group, arch, layout, head, bias):
+    src, source = llama(tmp_path / "src", np.float16, head, bias)
+    dst = convert(src, "--to", "trtllm", "--arch", f"sm{arch}", "--bits", str(bits), "--group-size", str(group),
+                  "--scale-dtype", "f16")
+    got, there = read(dst / "rank0.safetensors"), "transformer.layers.0."
+    names = {"attention.qkv": [Q, K, V], "attention.dense": [O], "mlp.fc": [GATE], "mlp.gate": [UP], "mlp.proj": [DOWN]}
+    for module, parts in names.items():
+        codes, scale, _ = quantized(np.concatenate([source[p] for p in parts]), bits, group,
+                                    divisor=2 ** (bits - 1), rounding=away)
+        n, k = codes.shape
+        weight = got.pop(there + module + ".weight")
+        assert same_bits(weight.view(np.uint8).ravel(), laid_out(codes, layout, bits)), module
+        assert weight.shape == ((k, n // 4) if group else (k, n * bits // 8)) and weight.dtype == (np.float16 if group else np.int8)
+        stored = got.pop(there + module + (".weights_scaling_factor" if group else ".per_channel_scale"))
+        assert same_bits(stored, np.ascontiguousarray(scale.T).astype(np.float16) if group else scale[:, 0].astype(np.float16))
+        if group:
+            zero = got.pop(there + module + ".zero")
+            assert zero.shape == stored.shape and not zero.any()
+    if bias:
+        assert same_bits(got.pop(there + "attention.qkv.bias"),
+                         np.concatenate([source[p[:-6] + "bias"] for p in (Q, K, V)]))
+    assert got.keys() == {"transformer.vocab_embedding.weight", "transformer.ln_f.weight", "lm_head.weight"}
+    assert same_bits(got["lm_head.weight"], source[HEAD if head else EMBED])
+    config = json.loads((dst / "config.json").read_text())
+    want = {"quant_algo": "W4A16_GPTQ" if group else f"W{bits}A16", "kv_cache_quant_algo": None}
+    want |= {"group_size": group, "has_zero_point": True, "pre_quant_scale": False} if group else {}
+    excluded = config["quantization"].pop("exclude_modules")
+    assert config["quantization"] == want and set(excluded) == {"transformer.vocab_embedding", "lm_head"}
+    assert config["mapping"] == {"world_size": 1, "tp_size": 1, "pp_size": 1} and config["dtype"] == "float16"
+    assert (config["architecture"], config["head_size"], config["num_key_value_heads"], config["rotary_base"],
+            config["norm_epsilon"]) == ("LlamaForCausalLM", 32, 2, 500000.0, 1e-5)
+    back = read(convert(dst, "--from", "trtllm") / "model.safetensors")
+    for parts in names.values():
+        for p in parts:
+            codes, scale, _ = quantized(source[p], bits, group, divisor=2 ** (bits - 1), rounding=away)
+            assert same_bits(back.pop(p + "_packed"), packed(codes, bits)), p
+            assert same_bits(back.pop(p + "_scale"), scale.astype(np.float16)), p
+            assert back.pop(p + "_shape").tolist() == list(codes.shape)
+    assert all(same_bits(back[n], source[n]) for n in back) and back.keys() == {n for n in source if n not in sum(names.values(), [])}
+
+
+def test_the_way_back_can_be_verified(tmp_path, tessera, convert):
+    src, _ = llama(tmp_path / "src")
+    back = convert(convert(src, "--to", "trtllm", "--arch", "sm80"), "--from", "trtllm")
+    code, out, err = harness.run(tessera, ["verify", back, "--against", src])
+    assert code == 0, out + err
+
+
+def test_the_report_names_what_was_joined(tmp_path, convert):
+    src, source = llama(tmp_path / "src")
+    dst = convert(src, "--to", "trtllm", "--arch", "sm80")
+    rows = {r["name"]: r for r in json.loads((dst / "quantization_report.json").read_text())["tensors"]}
+    row = rows["transformer.layers.0.attention.qkv.weight"]
+    w = np.concatenate([source[p] for p in (Q, K, V)])
+    codes, scale, _ = quantized(w, 8, divisor=128, rounding=away)
+    error = np.abs(w.astype(np.float64) - codes * scale.astype(np.float64))
+    assert row["shape"] == list(w.shape) and row["max_abs_error"] == pytest.approx(error.max(), rel=1e-4)
+    assert row["max_abs_error_at"] == list(np.unravel_index(error.argmax(), error.shape))
+
+
+def tall(name, shape):
+    return lambda tensors: tensors.__setitem__(name, np.ones(shape, BF16))
+
+
+REFUSED = [
+    (tall(DOWN, (128, 96)), ("fastertransformer", "--arch", "sm80"), 3, [DOWN, "K = 96", "64 and 128"]),
+    (tall(DOWN, (96, 192)), ("fastertransformer", "--arch", "sm80"), 3, [DOWN, "N = 96", "64 and 128"]),
+    (None, ("fastertransformer", "--arch", "sm90"), 3, ["no layout for sm90"]),
+    (None, ("trtllm", "--arch", "sm70"), 3, ["no layout for sm70"]),
+    (None, ("fastertransformer",), 2, ["--arch sm70"]),
+    (None, ("trtllm", "--arch", "sm80", "--group-size", "64"), 3, ["W4A16_GPTQ"]),
+    (None, ("trtllm", "--arch", "sm80", "--bits", "4", "--group-size", "128", "--scale-dtype", "f16"), 3,
+     ["groups of 128", "192", "groups of 64 do"]),
+    (None, ("fastertransformer", "--arch", "sm80", "--divisor", "7"), 2, ["--divisor 7"]),
+    (None, ("fastertransformer", "--arch", "sm80", "--producer", "ft-9"), 2, ["ft-9"]),
+    (lambda t: t.pop(K), ("trtllm", "--arch", "sm80"), 3, [K, "not there"]),
+    (lambda t: t.__setitem__("model.layers.0.self_attn.g_proj.weight", t[O]), ("trtllm", "--arch", "sm80"), 3, ["g_proj", "no name"]),
+]
+
+
+@pytest.mark.parametrize("change,arguments,expected,words", REFUSED)
+def test_refusals(tmp_path, tessera, change, arguments, expected, words):
+    src, _ = llama(tmp_path / "src", change=change or (lambda t: None))
+    code, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "out", "--to", *arguments])
+    assert code == expected and all(w in err for w in words), err
+    assert not (tmp_path / "out" / "config.json").exists()
+
+
+def test_packed_sources_that_do_not_fit(tmp_path, tessera, quantize):
+    src, _ = llama(tmp_path / "src")
+    for options, arguments, expected, word in [
+            (("--scheme", "int4-weight-only", "--zero-points", "--group-size", "32"), (), 3, "zero points"),
+            (("--scheme", "int8-channel"), (), 3, "int8 for W8A8"),
+            ((), (), 3, "FP8"),
+            (("--scheme", "int8-weight-only"), ("--bits", "4"), 2, "--bits has nothing to act on")]:
+        ints = quantize(src, *options)
+        code, _, err = harness.run(tessera, ["convert", ints, "-o", tmp_path / "out", "--to", "fastertransformer", "--arch", "sm80", *arguments])
+        assert code == expected and word in err, err
+
+
+def edit(change):
+    def run(dst):
+        manifest = json.loads((dst / MANIFEST).read_text())
+        change(manifest)
+        (dst / MANIFEST).write_text(json.dumps(manifest))
+    return run
+
+
+def shorten(dst):
+    path = dst / (O + ".0.bin")
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+BROKEN = [
+    (lambda d: (d / MANIFEST).unlink(), ["no tessera-layout.json"]),
+    (lambda d: (d / (O + ".0.bin")).unlink(), [O + ".0.bin"]),
+    (shorten, [O, "needs"]),
+    (lambda d: (d / MANIFEST).write_text("{"), [MANIFEST]),
+    (edit(lambda m: m.__setitem__("schema", "other/1")), ["schema"]),
+    (edit(lambda m: m.__setitem__("target", "trtllm")), ["--from trtllm"]),
+    (edit(lambda m: m.__setitem__("bits", 3)), ["makes no sense"]),
+    (edit(lambda m: m.__setitem__("arch", 90)), ["sm90"]),
+    (edit(lambda m: m.__setitem__("group_size", 7)), ["no part of this layout"]),
+    (edit(lambda m: m["weights"][0].__setitem__("k", 2**62)), ["K = "]),
+    (edit(lambda m: m["weights"][0].__setitem__("columns", 2**63)), ["no part of this layout"]),
+    (edit(lambda m: m["weights"][0].__setitem__("first", 1)), ["no part of this layout"]),
+    (edit(lambda m: m["weights"][0].__setitem__("file", "../../etc/passwd")), ["there is no"]),
+    (edit(lambda m: m["weights"][0].pop("n")), ["without name"]),
+]
+
+
+@pytest.mark.parametrize("damage,words", BROKEN)
+def test_broken_blobs(tmp_path, tessera, convert, damage, words):
+    src, _ = llama(tmp_path / "src")
+    dst = convert(src, "--to", "fastertransformer", "--arch", "sm80")
+    damage(dst)
+    code, _, err = harness.run(tessera, ["convert", dst, "-o", tmp_path / "out", "--from", "fastertransformer"])
+    assert code == 3 and all(w in err for w in words), err
+
+
+def test_threads_and_instruction_sets_agree(tmp_path, tessera, convert):
+    src, _ = llama(tmp_path / "src", change=tall(UP, (2048, 128)))
+    first = convert(src, "--to", "fastertransformer", "--arch", "sm80", "--bits", "4")
+    for options in (("--threads", "1", "--cpumask", "0"), ("--threads", "3", "--cpumask", "1")):
+        assert harness.tree_difference(first, convert(src, "--to", "fastertransformer", "--arch", "sm80", "--bits", "4", *options)) is None
