@@ -1,13 +1,13 @@
 /* tessera verify: its options, and how findings are told to people and to CI. */
 #include "cli/commands.h"
 #include "cli/compare_job.h"
+#include "cli/junit.h"
 #include "cli/terminal.h"
 #include "formats/file.h"
 #include "verify/check_weights.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { LISTED = 20 };
 
@@ -27,17 +27,6 @@ static const char kHelp[] =
     "  tessera verify out --against model --junit result.xml --json result.json     for CI\n"
     "  tessera verify out --against model --tensors '*.layers.3.*' --min-sqnr 31\n\n"
     "Options:\n";
-
-static tsr_status parse_number(const char *option, const char *text, double *value, tsr_err *err)
-{
-    char *end;
-    if (text == NULL)
-        return TSR_OK;
-    *value = strtod(text, &end);
-    if (end == text || *end != '\0' || !isfinite(*value))
-        return tsr_fail(err, TSR_E_USAGE, "%s: '%s' is not a number", option, text);
-    return TSR_OK;
-}
 
 static tsr_status parse(int argc, char **argv, tsr_compare_job *job, arguments *a, tsr_err *err)
 {
@@ -65,11 +54,11 @@ static tsr_status parse(int argc, char **argv, tsr_compare_job *job, arguments *
         return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera verify DST --against SRC");
     if (job->path[0] == NULL)
         return tsr_fail(err, TSR_E_USAGE, "held to what? --against SRC");
-    TSR_TRY(parse_number("--min-sqnr", a->min_sqnr, &a->limits.min_sqnr, err));
+    TSR_TRY(tsr_parse_number("--min-sqnr", a->min_sqnr, &a->limits.min_sqnr, err));
     if (a->min_sqnr != NULL)
         a->limits.min_sqnr_int4 = a->limits.min_sqnr;
-    TSR_TRY(parse_number("--max-block-error", a->max_block_error, &a->limits.max_block_error, err));
-    return parse_number("--max-cast-error", a->max_cast_error, &a->limits.max_cast_error, err);
+    TSR_TRY(tsr_parse_number("--max-block-error", a->max_block_error, &a->limits.max_block_error, err));
+    return tsr_parse_number("--max-cast-error", a->max_cast_error, &a->limits.max_cast_error, err);
 }
 
 /* ---- telling ---- */
@@ -171,30 +160,6 @@ static void write_json(tsr_text *t, const tsr_compare_job *job, const arguments 
     tsr_text_append(t, "\n", 1);
 }
 
-/* Names in a checkpoint may hold anything. */
-static void append_xml(tsr_text *t, const char *text)
-{
-    for (const char *p = text; *p != '\0'; p++) {
-        switch (*p) {
-        case '<':
-            tsr_text_printf(t, "&lt;");
-            break;
-        case '>':
-            tsr_text_printf(t, "&gt;");
-            break;
-        case '&':
-            tsr_text_printf(t, "&amp;");
-            break;
-        case '"':
-            tsr_text_printf(t, "&quot;");
-            break;
-        default:
-            if ((unsigned char)*p >= 0x20)
-                tsr_text_append(t, p, 1);
-        }
-    }
-}
-
 static void write_junit(tsr_text *t, const tsr_findings *f)
 {
     size_t failed = 0;
@@ -216,9 +181,9 @@ static void write_junit(tsr_text *t, const tsr_findings *f)
         for (size_t i = 0; i < f->count; i++) {
             if (f->items[i].check != check)
                 continue;
-            append_xml(t, f->items[i].where);
+            tsr_junit_text(t, f->items[i].where);
             tsr_text_printf(t, ": ");
-            append_xml(t, f->items[i].text);
+            tsr_junit_text(t, f->items[i].text);
             tsr_text_append(t, "\n", 1);
         }
         tsr_text_printf(t, "    </failure>\n  </testcase>\n");
@@ -255,6 +220,8 @@ static tsr_status verify(tsr_compare_job *job, const arguments *a, tsr_findings 
 
 int tsr_cmd_verify(int argc, char **argv)
 {
+    if (argc > 0 && tsr_is_kernel_check(argv[0]))
+        return tsr_cmd_verify_kernels(argc, argv);
     tsr_compare_job job = tsr_compare_job_defaults("verify");
     arguments a = {.limits = tsr_weight_limits_defaults()};
     tsr_findings findings = {0};

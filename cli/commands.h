@@ -2,10 +2,16 @@
 #ifndef TSR_CLI_COMMANDS_H
 #define TSR_CLI_COMMANDS_H
 
+#include <stdbool.h>
+
 int tsr_cmd_diff(int argc, char **argv);
 int tsr_cmd_quantize(int argc, char **argv);
 int tsr_cmd_convert(int argc, char **argv);
 int tsr_cmd_verify(int argc, char **argv);
 int tsr_cmd_inspect(int argc, char **argv);
+
+/* Whether a word behind `verify` is "gemm" or another check of kernels; that check, with the word as argv[0]. */
+bool tsr_is_kernel_check(const char *word);
+int tsr_cmd_verify_kernels(int argc, char **argv);
 
 #endif

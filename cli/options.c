@@ -2,6 +2,7 @@
 #include "cli/options.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,6 +162,17 @@ tsr_status tsr_parse_block(const char *name, const char *text, uint32_t *rows, u
         return tsr_fail(err, TSR_E_USAGE, "%s: '%s' is not ROWSxCOLUMNS, each from 1 to 4096", name, text);
     *rows = r;
     *cols = c;
+    return TSR_OK;
+}
+
+tsr_status tsr_parse_number(const char *option, const char *text, double *value, tsr_err *err)
+{
+    char *end;
+    if (text == NULL)
+        return TSR_OK;
+    *value = strtod(text, &end);
+    if (end == text || *end != '\0' || !isfinite(*value))
+        return tsr_fail(err, TSR_E_USAGE, "%s: '%s' is not a number", option, text);
     return TSR_OK;
 }
 

@@ -44,6 +44,9 @@ void tsr_options_help(const tsr_option *options, size_t n_options);
 tsr_status tsr_parse_block(const char *name, const char *text, uint32_t *rows, uint32_t *cols,
                            tsr_err *err) TSR_WARN_UNUSED;
 
+/* A finite number, the value of the option `name`; NULL leaves *value as it is. */
+tsr_status tsr_parse_number(const char *name, const char *text, double *value, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Whether `word` is one of the words of `list`, which spaces separate. */
 bool tsr_is_listed(const char *list, const char *word);
 

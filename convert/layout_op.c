@@ -219,8 +219,7 @@ static tsr_status layout_run(const tsr_step *step, uint64_t unit, const tsr_unit
     TSR_TRY(is_packed(l) ? unpack(l, &b, u, kernels, codes, scales, err)
                          : quantize(l, &b, u, kernels, codes, scales, stats, err));
     TSR_TRY(check_stored(l, &b, scales, err));
-    const tsr_interleave_args args = {
-        .format = &l->format, .k = l->k, .n = b.rows, .order = TSR_CODES_NK, .ld = l->k};
+    const tsr_interleave_args args = {.format = &l->format, .k = l->k, .n = b.rows, .order = TSR_CODES_NK, .ld = l->k};
     kernels->interleave(&args, (const uint8_t *)codes, u->out_data[0]);
     const uint64_t groups = groups_of(l);
     for (uint64_t g = 0; g < groups; g++) {
@@ -313,8 +312,7 @@ static void unlayout_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
     const uint64_t row = unit * unlayout_band(x), rows = unlayout_rows(x, unit), groups = unlayout_groups(x);
     const uint64_t width = tsr_dtype_bytes((tsr_dtype)x->scales.dtype), first = x->first + row;
     u->in[0] = codes_window(&x->format, x->k, x->n, first, rows);
-    u->in[1] = (tsr_window){
-        .offset = first * width, .rows = groups, .row_bytes = rows * width, .pitch = x->n * width};
+    u->in[1] = (tsr_window){.offset = first * width, .rows = groups, .row_bytes = rows * width, .pitch = x->n * width};
     u->out[0] = rows_window(x->k * (unsigned)x->format.bits / 8, row, rows);
     u->out[1] = rows_window(groups * width, row, rows);
 }

@@ -1,0 +1,362 @@
+/* tessera verify gemm: kernels on the checkpoint's own tensors; options, and how evidence is told to people and to CI. */
+#include "cli/commands.h"
+#include "cli/junit.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "formats/file.h"
+#include "verify/check_gemm.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ALL_OUTS = (1 << TSR_N_OUTS) - 1, MAX_TOKENS = 1 << 20 };
+
+typedef struct arguments {
+    const char *check; /* "gemm" */
+    const char *dst, *against, *activations, *json, *junit;
+    const char *max_kernel_error, *max_kernel_rms, *min_sqnr;
+    tsr_list tensors;
+    uint64_t threads;
+    int device, out, scaling;
+    bool quiet, help;
+    tsr_kernel_options options;
+} arguments;
+
+/* What is open while a check runs. */
+typedef struct session {
+    tsr_checkpoint *dst, *against, *activations;
+    tsr_weights weights[2];
+    tsr_side source;
+    tsr_device device;
+    tsr_evidence evidence;
+    tsr_err note; /* why --device auto took the CPU */
+} session;
+
+static const char kGemmHelp[] =
+    "tessera verify gemm DST [--against SRC] [options]\n\n"
+    "Multiplies block-FP8 weights of a checkpoint with activations, as serving does it, and holds every kernel to the\n"
+    "product in double precision over the very same operands (kernel error); apart from that, tells what quantization\n"
+    "costs: with --against SRC of weights and activations, else of activations alone. Experts are also multiplied as\n"
+    "sets, in the contiguous and the masked layout.\n"
+    "Exit code 0: all within the limits; 1: not; 3: nothing to check, or activations that do not fit; 5: no device.\n\n"
+    "Examples:\n"
+    "  tessera verify gemm DeepSeek-V3-FP8 --tensors '*.layers.3.*'\n"
+    "  tessera verify gemm out --against model --sample 16 --device cpu --junit result.xml       for CI\n"
+    "  tessera verify gemm out --activations captured.safetensors --out bf16\n\n"
+    "Options:\n";
+
+enum { N_OPTIONS = 19 };
+
+static void list_options(arguments *a, tsr_option *options)
+{
+    const tsr_option all[N_OPTIONS] = {
+        {"--against", TSR_OPT_TEXT, &a->against, "SRC", "what DST was made from"},
+        {"--tensors", TSR_OPT_LIST, &a->tensors, "GLOB", "only tensors with these names; may be repeated"},
+        {"--sample", TSR_OPT_COUNT, &a->options.sample, "N", "of them so many, chosen by the seed (all)"},
+        {"--seed", TSR_OPT_COUNT, &a->options.seed, "S", "of every choice and of drawn activations (0)"},
+        {"--activations", TSR_OPT_TEXT, &a->activations, "FILE", "safetensors with inputs of layers, by name (drawn)"},
+        {"--tokens", TSR_OPT_COUNT, &a->options.tokens, "M", "rows of activations (64)"},
+        {"--columns", TSR_OPT_COUNT, &a->options.columns, "N",
+         "output channels a tensor, whole blocks chosen by the seed (256); 0: all"},
+        {"--experts", TSR_OPT_COUNT, &a->options.experts, "N", "experts of a set, chosen by the seed (8)"},
+        {"--scaling", TSR_OPT_CHOICE, &a->scaling, "1x128|64x128|128x128",
+         "what shares a scale among activations: 1x128, or CUTLASS's groups and blocks"},
+        {"--out", TSR_OPT_CHOICE, &a->out, "bf16|f16|f32|all", "result types (all)"},
+        {"--device", TSR_OPT_CHOICE, &a->device, "auto|cpu|cuda", "where kernels run (auto: a GPU if there is one)"},
+        {"--max-kernel-error", TSR_OPT_TEXT, &a->max_kernel_error, "X",
+         "largest error of a kernel, over what its accumulation can do at most (1)"},
+        {"--max-kernel-rms", TSR_OPT_TEXT, &a->max_kernel_rms, "X",
+         "RMS error of a kernel, over what is to be expected of its accumulation (2)"},
+        {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB",
+         "smallest SQNR that quantization leaves (27; of activations alone 30)"},
+        {"--threads", TSR_OPT_COUNT, &a->threads, "N", "workers (all CPUs); the result does not depend on it"},
+        {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result as JSON ('-': stdout)"},
+        {"--junit", TSR_OPT_TEXT, &a->junit, "FILE", "the result as JUnit XML"},
+        {"--quiet", TSR_OPT_FLAG, &a->quiet, NULL, "no text: only the exit code"},
+        {"--help", TSR_OPT_FLAG, &a->help, NULL, "this text"},
+    };
+    memcpy(options, all, sizeof all);
+}
+
+bool tsr_is_kernel_check(const char *word)
+{
+    return strcmp(word, "gemm") == 0;
+}
+
+static arguments defaults(const char *check)
+{
+    const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    return (arguments){.check = check,
+                       .threads = cpus < 1 ? 1 : (uint64_t)cpus,
+                       .out = TSR_N_OUTS,
+                       .options = {.tokens = 64, .columns = 256, .experts = 8, .limits = tsr_kernel_limits_defaults()}};
+}
+
+static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
+{
+    static const uint64_t kGroups[] = {1, 64, 128};
+    tsr_option options[N_OPTIONS];
+    tsr_kernel_limits *const limits = &a->options.limits;
+    size_t n;
+    list_options(a, options);
+    TSR_TRY(tsr_options_parse(options, N_OPTIONS, argc, argv, &a->dst, 1, &n, NULL, err));
+    if (a->help) {
+        fputs(kGemmHelp, stdout);
+        tsr_options_help(options, N_OPTIONS);
+        return TSR_OK;
+    }
+    if (a->dst == NULL)
+        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera verify %s DST", a->check);
+    if (a->threads == 0 || a->options.experts == 0)
+        return tsr_fail(err, TSR_E_USAGE, "%s: at least 1", a->threads == 0 ? "--threads" : "--experts");
+    if (a->options.tokens == 0 || a->options.tokens > MAX_TOKENS)
+        return tsr_fail(err, TSR_E_USAGE, "--tokens: from 1 to %d", MAX_TOKENS);
+    TSR_TRY(tsr_parse_number("--max-kernel-error", a->max_kernel_error, &limits->max_kernel_error, err));
+    TSR_TRY(tsr_parse_number("--max-kernel-rms", a->max_kernel_rms, &limits->max_kernel_rms, err));
+    TSR_TRY(tsr_parse_number("--min-sqnr", a->min_sqnr, &limits->min_sqnr, err));
+    a->options.globs = a->tensors.items;
+    a->options.n_globs = a->tensors.count;
+    a->options.group_rows = kGroups[a->scaling];
+    a->options.threads = (unsigned)(a->threads > UINT16_MAX ? UINT16_MAX : a->threads);
+    return TSR_OK;
+}
+
+/* ---- telling ---- */
+
+static void print_judgement(const tsr_judgement *j)
+{
+    const tsr_metrics *const m = &j->metrics;
+    printf("  %-4s %-38s", j->fault == NULL ? "ok" : "FAIL", j->what);
+    if (m->elements > 0)
+        printf(" SQNR %6.2f dB  relative %.3g  calc_diff %.3g  cosine %.8f  max %.3g%s%s", tsr_metrics_sqnr(m),
+               tsr_metrics_relative(m), tsr_metrics_calc_diff(m), tsr_metrics_cosine(m), m->max_abs,
+               j->worst_at[0] != '\0' ? " at " : "", j->worst_at);
+    if (j->of_bound >= 0)
+        printf("  %.3g of the bound", j->of_bound);
+    if (j->of_expected >= 0)
+        printf(", %.2f of the expected RMS", j->of_expected);
+    printf("\n");
+    if (j->fault != NULL)
+        printf("       %s\n", j->fault);
+}
+
+static void print_result(const arguments *a, const session *s)
+{
+    const tsr_evidence *const e = &s->evidence;
+    char read[32];
+    if (s->note.msg[0] != '\0')
+        printf("checked on the CPU: %s\n", s->note.msg);
+    for (size_t i = 0; i < e->count; i++) {
+        const tsr_judgement *const j = &e->items[i], *const before = i > 0 ? j - 1 : NULL;
+        const bool other = before == NULL || strcmp(before->subject, j->subject) != 0;
+        if (other)
+            printf("%s\n", j->subject);
+        if (other || before->kind != j->kind)
+            printf(" %s\n", j->kind == TSR_ERROR_QUANTIZATION ? "quantization error" : "kernel error");
+        print_judgement(j);
+    }
+    for (size_t i = 0; i < e->n_skipped; i++)
+        printf("skipped %s: %s\n", e->skipped[i].subject, e->skipped[i].why);
+    printf("%s; %zu of %zu tensors or sets, seed %llu, %s read in %.2f s, %u threads; seconds:", s->device.name,
+           e->subjects, e->candidates, (unsigned long long)a->options.seed, tsr_bytes_text((double)e->bytes_read, read),
+           e->seconds, a->options.threads);
+    for (tsr_phase phase = 0; phase < TSR_N_PHASES; phase++)
+        printf("%s %s %.2f", phase > 0 ? "," : "", tsr_phase_name(phase), e->phases[phase]);
+    printf("\n");
+    if (e->failed > 0)
+        printf("%zu of %zu judgements are beyond their limits\n", e->failed, e->count);
+    else
+        printf("all %zu judgements are within their limits\n", e->count);
+}
+
+static void text_member(tsr_text *t, const char *key, const char *value)
+{
+    tsr_json_key(t, key);
+    if (value == NULL)
+        tsr_json_null(t);
+    else
+        tsr_json_string(t, value);
+}
+
+static void number_member(tsr_text *t, const char *key, double value)
+{
+    tsr_json_key(t, key);
+    tsr_json_number(t, value);
+}
+
+static void judgement_json(tsr_text *t, const tsr_judgement *j)
+{
+    tsr_json_begin_object(t, true);
+    text_member(t, "subject", j->subject);
+    text_member(t, "kind", j->kind == TSR_ERROR_QUANTIZATION ? "quantization" : "kernel");
+    text_member(t, "what", j->what);
+    tsr_json_key(t, "passed");
+    tsr_json_bool(t, j->fault == NULL);
+    text_member(t, "fault", j->fault);
+    tsr_metrics_json(t, &j->metrics);
+    text_member(t, "max_abs_error_at", j->worst_at);
+    number_member(t, "of_bound", j->of_bound >= 0 ? j->of_bound : NAN);
+    number_member(t, "of_expected_rms", j->of_expected >= 0 ? j->of_expected : NAN);
+    tsr_json_end_object(t);
+}
+
+static void write_json(tsr_text *t, const arguments *a, const session *s)
+{
+    const tsr_evidence *const e = &s->evidence;
+    tsr_json_begin_object(t, false);
+    text_member(t, "schema", "tessera-verify-kernels/1");
+    text_member(t, "version", TSR_VERSION);
+    text_member(t, "check", a->check);
+    text_member(t, "checkpoint", a->dst);
+    text_member(t, "against", a->against);
+    text_member(t, "activations", a->activations);
+    text_member(t, "device", s->device.name);
+    text_member(t, "device_note", s->note.msg[0] != '\0' ? s->note.msg : NULL);
+    number_member(t, "seed", (double)a->options.seed);
+    number_member(t, "tokens", (double)a->options.tokens);
+    tsr_json_key(t, "passed");
+    tsr_json_bool(t, e->failed == 0);
+    tsr_json_key(t, "limits");
+    tsr_json_begin_object(t, true);
+    number_member(t, "max_kernel_error", a->options.limits.max_kernel_error);
+    number_member(t, "max_kernel_rms", a->options.limits.max_kernel_rms);
+    number_member(t, "min_sqnr_db", a->options.limits.min_sqnr);
+    tsr_json_end_object(t);
+    number_member(t, "seconds", e->seconds);
+    tsr_json_key(t, "phase_seconds");
+    tsr_json_begin_object(t, true);
+    for (tsr_phase phase = 0; phase < TSR_N_PHASES; phase++)
+        number_member(t, tsr_phase_name(phase), e->phases[phase]);
+    tsr_json_end_object(t);
+    tsr_json_key(t, "judgements");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < e->count; i++)
+        judgement_json(t, &e->items[i]);
+    tsr_json_end_array(t);
+    tsr_json_key(t, "skipped");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < e->n_skipped; i++) {
+        tsr_json_begin_object(t, true);
+        text_member(t, "subject", e->skipped[i].subject);
+        text_member(t, "why", e->skipped[i].why);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+    tsr_json_end_object(t);
+    tsr_text_append(t, "\n", 1);
+}
+
+static void write_junit(tsr_text *t, const arguments *a, const session *s)
+{
+    const tsr_evidence *const e = &s->evidence;
+    tsr_text_printf(t,
+                    "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
+                    "<testsuite name=\"tessera verify %s\" tests=\"%zu\" failures=\"%zu\">\n",
+                    a->check, e->count, e->failed);
+    for (size_t i = 0; i < e->count; i++) {
+        const tsr_judgement *const j = &e->items[i];
+        tsr_text_printf(t, "  <testcase classname=\"%s error\" name=\"",
+                        j->kind == TSR_ERROR_QUANTIZATION ? "quantization" : "kernel");
+        tsr_junit_text(t, j->subject);
+        tsr_text_printf(t, ": ");
+        tsr_junit_text(t, j->what);
+        if (j->fault == NULL) {
+            tsr_text_printf(t, "\"/>\n");
+            continue;
+        }
+        tsr_text_printf(t, "\">\n    <failure message=\"");
+        tsr_junit_text(t, j->fault);
+        tsr_text_printf(t, "\">");
+        tsr_junit_text(t, j->worst_at);
+        tsr_text_printf(t, "</failure>\n  </testcase>\n");
+    }
+    tsr_text_printf(t, "</testsuite>\n");
+}
+
+static bool json_on_stdout(const arguments *a)
+{
+    return a->json != NULL && strcmp(a->json, "-") == 0;
+}
+
+static tsr_status write_files(const arguments *a, const session *s, tsr_err *err)
+{
+    tsr_text json = {0}, junit = {0};
+    tsr_status status;
+    write_json(&json, a, s);
+    write_junit(&junit, a, s);
+    TSR_GOTO(tsr_text_status(&json, err));
+    TSR_GOTO(tsr_text_status(&junit, err));
+    if (json_on_stdout(a)) {
+        if (fwrite(json.data, 1, json.size, stdout) != json.size || fflush(stdout) != 0)
+            TSR_GOTO(tsr_fail_errno(err, "cannot write to stdout"));
+    } else if (a->json != NULL) {
+        TSR_GOTO(tsr_write_file(a->json, json.data, json.size, err));
+    }
+    if (a->junit != NULL)
+        status = tsr_write_file(a->junit, junit.data, junit.size, err);
+out:
+    tsr_text_free(&json);
+    tsr_text_free(&junit);
+    return status;
+}
+
+/* ---- running ---- */
+
+static tsr_status open_all(arguments *a, session *s, tsr_err *err)
+{
+    TSR_TRY(tsr_device_open(&s->device, (tsr_device_kind)a->device, &s->note, err));
+    TSR_TRY(tsr_checkpoint_open(&s->dst, a->dst, NULL, 0, err));
+    TSR_TRY(tsr_weights_pair(&s->weights[0], s->dst, 0, 0, err));
+    a->options.side = (tsr_side){s->dst, &s->weights[0]};
+    a->options.device = &s->device;
+    a->options.cancel = tsr_terminal_catch_interrupt();
+    if (a->against != NULL) {
+        TSR_TRY(tsr_checkpoint_open(&s->against, a->against, NULL, 0, err));
+        TSR_TRY(tsr_weights_pair(&s->weights[1], s->against, 0, 0, err));
+        s->source = (tsr_side){s->against, &s->weights[1]};
+        a->options.against = &s->source;
+    }
+    if (a->activations != NULL) {
+        TSR_TRY(tsr_checkpoint_open(&s->activations, a->activations, NULL, 0, err));
+        a->options.activations = s->activations;
+    }
+    return TSR_OK;
+}
+
+static tsr_status verify(arguments *a, session *s, tsr_err *err)
+{
+    TSR_TRY(open_all(a, s, err));
+    TSR_TRY(tsr_check_gemm(&a->options, a->out == TSR_N_OUTS ? ALL_OUTS : 1u << a->out, &s->evidence, err));
+    if (!a->quiet && !json_on_stdout(a))
+        print_result(a, s);
+    return write_files(a, s, err);
+}
+
+static void close_all(session *s)
+{
+    tsr_evidence_free(&s->evidence);
+    tsr_device_close(&s->device);
+    for (size_t i = 0; i < 2; i++)
+        tsr_weights_free(&s->weights[i]);
+    tsr_checkpoint_close(s->dst);
+    tsr_checkpoint_close(s->against);
+    tsr_checkpoint_close(s->activations);
+}
+
+int tsr_cmd_verify_kernels(int argc, char **argv)
+{
+    arguments a = defaults(argv[0]);
+    session s = {0};
+    tsr_err err = {{0}};
+    tsr_status status = parse(argc - 1, argv + 1, &a, &err);
+    if (status == TSR_OK && !a.help)
+        status = verify(&a, &s, &err);
+    const bool fine = s.evidence.failed == 0;
+    close_all(&s);
+    if (status != TSR_OK)
+        fprintf(stderr, "tessera: %s%s%s%s\n", err.msg, status == TSR_E_USAGE ? " ('tessera verify " : "",
+                status == TSR_E_USAGE ? a.check : "", status == TSR_E_USAGE ? " --help')" : "");
+    return status == TSR_OK && !fine ? 1 : tsr_exit_code(status);
+}

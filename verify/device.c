@@ -1,0 +1,126 @@
+/* The choice of a device, and the CPU's table. */
+#include "verify/device.h"
+
+#include "formats/checked.h"
+#include "kernels/cpu/cpu.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char *tsr_out_name(tsr_out out)
+{
+    static const char *const kNames[TSR_N_OUTS] = {"bf16", "f16", "f32"};
+    return kNames[out];
+}
+
+static float widen(tsr_widen_f16_fn *widen_f16, tsr_out out, float x)
+{
+    float wide;
+    if (out == TSR_OUT_BF16) {
+        const uint32_t bits = (uint32_t)tsr_bf16_from_f32(x) << 16;
+        memcpy(&wide, &bits, sizeof wide);
+    } else {
+        const uint16_t half = tsr_f16_from_f32(x);
+        widen_f16(&half, 1, &wide);
+    }
+    return wide;
+}
+
+void tsr_out_round(tsr_out out, float *x, size_t n)
+{
+    tsr_cpu_kernels kernels;
+    tsr_cpu_kernels_init(&kernels, tsr_cpu_flags());
+    for (size_t i = 0; out != TSR_OUT_F32 && i < n; i++)
+        x[i] = widen(kernels.widen_f16, out, x[i]);
+}
+
+void tsr_device_add_gemm(tsr_device *device, const tsr_device_gemm *gemm)
+{
+    tsr_device_gemm *const to = &device->gemms[device->n_gemms++];
+    *to = *gemm;
+    to->device = device;
+}
+
+static tsr_status run_rows(const tsr_device_gemm *kernel, const tsr_grouped_gemm *g, size_t row, size_t rows,
+                           size_t expert, tsr_out out, tsr_err *err)
+{
+    tsr_fp8_gemm_args part = g->gemm;
+    const size_t grid = tsr_ceil_div(part.n, part.block_n) * tsr_ceil_div(part.k, part.block_k);
+    part.m = rows;
+    part.a += row * part.k;
+    part.scale_a += row;
+    part.d += row * part.ldd;
+    part.w += expert * part.n * part.k;
+    part.scale_w += expert * grid;
+    return rows == 0 ? TSR_OK : kernel->run(kernel, &part, out, err);
+}
+
+tsr_status tsr_device_run_grouped(const tsr_device_gemm *kernel, const tsr_grouped_gemm *g, tsr_out out, tsr_err *err)
+{
+    const size_t m = g->gemm.m;
+    for (size_t expert = 0; g->rows_of_expert != NULL && expert < g->groups; expert++)
+        TSR_TRY(run_rows(kernel, g, m / g->groups * expert, (size_t)g->rows_of_expert[expert], expert, out, err));
+    for (size_t row = 0, end; g->rows_of_expert == NULL && row < m; row = end) {
+        const int32_t expert = g->expert_of_row[row];
+        for (end = row + 1; end < m && g->expert_of_row[end] == expert; end++)
+            ;
+        if (expert >= 0)
+            TSR_TRY(run_rows(kernel, g, row, end - row, (size_t)expert, out, err));
+    }
+    return TSR_OK;
+}
+
+static tsr_status run_cpu_gemm(const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_out out, tsr_err *err)
+{
+    tsr_cpu_kernels kernels;
+    tsr_cpu_kernels_init(&kernels, tsr_cpu_flags());
+    (void)err;
+    if (kernel->accumulation == TSR_ACCUMULATE_FP32)
+        kernels.fp8_gemm(args);
+    else if (kernel->accumulation == TSR_ACCUMULATE_PROMOTED)
+        kernels.fp8_gemm_tensor_core(args);
+    else
+        kernels.fp8_gemm_unpromoted(args);
+    for (size_t i = 0; i < args->m; i++)
+        tsr_out_round(out, args->d + i * args->ldd, args->n);
+    return TSR_OK;
+}
+
+#ifndef TSR_HAVE_CUDA
+tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
+{
+    (void)device;
+    return tsr_fail(err, TSR_E_DEVICE, "no GPU can be used: this tessera was built without CUDA");
+}
+#endif
+
+tsr_status tsr_device_open(tsr_device *device, tsr_device_kind kind, tsr_err *note, tsr_err *err)
+{
+    *device = (tsr_device){0};
+    snprintf(device->name, sizeof device->name, "CPU (%s)", tsr_cpu_name(tsr_cpu_flags()));
+    static const tsr_device_gemm kGemms[] = {
+        {.name = "reference", .accumulation = TSR_ACCUMULATE_FP32, .run = run_cpu_gemm, .rounds_last = true},
+        {.name = "model promoted", .accumulation = TSR_ACCUMULATE_PROMOTED, .run = run_cpu_gemm, .rounds_last = true},
+        {.name = "model unpromoted", .accumulation = TSR_ACCUMULATE_UNPROMOTED, .run = run_cpu_gemm, .rounds_last = true},
+    };
+    for (size_t i = 0; i < sizeof kGemms / sizeof *kGemms; i++)
+        tsr_device_add_gemm(device, &kGemms[i]);
+    if (kind == TSR_DEVICE_CPU)
+        return TSR_OK;
+    tsr_err why = {{0}};
+    const tsr_status status = tsr_device_add_cuda(device, &why);
+    if (status == TSR_OK)
+        return TSR_OK;
+    if (kind == TSR_DEVICE_CUDA)
+        return tsr_fail(err, status, "%s", why.msg);
+    if (note != NULL)
+        *note = why;
+    return TSR_OK;
+}
+
+void tsr_device_close(tsr_device *device)
+{
+    if (device->close != NULL)
+        device->close(device);
+    *device = (tsr_device){0};
+}

@@ -1,0 +1,85 @@
+/* Where the kernels under test run: a table of functions, so that checks need not know.
+ *
+ * Operands and results are the host's; a GPU's table copies. Every device has the CPU's models, and a GPU its own
+ * kernels besides. A test plants faults by making a table of its own. Thread-safe once open: tables take turns where
+ * they must. */
+#ifndef TSR_VERIFY_DEVICE_H
+#define TSR_VERIFY_DEVICE_H
+
+#include "formats/status.h"
+#include "kernels/cpu/fp8_gemm.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum tsr_out { TSR_OUT_BF16, TSR_OUT_F16, TSR_OUT_F32, TSR_N_OUTS } tsr_out;
+
+/* "bf16", ... Static storage. */
+const char *tsr_out_name(tsr_out out);
+
+/* x[n] rounded to `out` (once, to nearest even), as floats. */
+void tsr_out_round(tsr_out out, float *x, size_t n);
+
+/* What the accumulators of a product are; decides which bound it is held to. */
+typedef enum tsr_accumulation {
+    TSR_ACCUMULATE_FP32,
+    TSR_ACCUMULATE_PROMOTED,   /* a Hopper tensor core, taken out to FP32 every 128 elements */
+    TSR_ACCUMULATE_UNPROMOTED, /* never taken out: shown, not held to anything but its own bound */
+} tsr_accumulation;
+
+typedef struct tsr_device tsr_device;
+typedef struct tsr_device_gemm tsr_device_gemm;
+
+/* d = A * W^T as floats that `out` can hold. */
+typedef tsr_status tsr_device_gemm_fn(const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_out out,
+                                      tsr_err *err);
+
+struct tsr_device_gemm {
+    const char *name;
+    tsr_accumulation accumulation;
+    tsr_device_gemm_fn *run;
+    bool rounds_last; /* what it gives in BF16 and F16 is what it gives in F32, rounded: one run tells all */
+    tsr_device *device;
+    uintptr_t variant; /* the table's own */
+};
+
+enum { TSR_DEVICE_GEMMS = 8 };
+
+struct tsr_device {
+    char name[256];
+    tsr_device_gemm gemms[TSR_DEVICE_GEMMS];
+    size_t n_gemms;
+    void *state; /* the table's own */
+    void (*close)(tsr_device *device);
+};
+
+typedef enum tsr_device_kind { TSR_DEVICE_AUTO, TSR_DEVICE_CPU, TSR_DEVICE_CUDA } tsr_device_kind;
+
+/* Opens a device at `device`, which must stay there. AUTO takes the GPU where there is one that fits, else the CPU:
+ * then `note` (may be NULL) says why. TSR_E_DEVICE: CUDA was asked for, and there is none, or none that fits. */
+tsr_status tsr_device_open(tsr_device *device, tsr_device_kind kind, tsr_err *note, tsr_err *err) TSR_WARN_UNUSED;
+
+/* A zero-initialised one is fine. */
+void tsr_device_close(tsr_device *device);
+
+/* Adds a product to the table; its device becomes this one. */
+void tsr_device_add_gemm(tsr_device *device, const tsr_device_gemm *gemm);
+
+/* The products of several experts in one call, over what serving code lays out; n, k and the blocks are the same for
+ * all of them. gemm.m rows of A and D; gemm.w [groups][n][k], its scales likewise. */
+typedef struct tsr_grouped_gemm {
+    tsr_fp8_gemm_args gemm;
+    size_t groups;
+    const int32_t *expert_of_row; /* contiguous: [m], -1: padding between experts, neither read nor written */
+    const int32_t *rows_of_expert; /* masked: [groups], of m / groups rows each; those beyond are not touched. Else NULL */
+} tsr_grouped_gemm;
+
+/* Runs of rows of one expert, one after another, each by the kernel. */
+tsr_status tsr_device_run_grouped(const tsr_device_gemm *kernel, const tsr_grouped_gemm *grouped, tsr_out out,
+                                  tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds the GPU's kernels to a table that has the CPU's, and names it. Only where Tessera was built with CUDA. */
+tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

@@ -1,0 +1,176 @@
+/* A queue of numbered jobs, and choices that depend on the seed only. */
+#include "verify/jobs.h"
+
+#include "formats/checked.h"
+#include "formats/glob.h"
+#include "verify/activations.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { MAX_THREADS = 256 };
+
+typedef struct queue {
+    const tsr_kernel_options *options;
+    tsr_job_fn *job;
+    void *context;
+    size_t n;
+    tsr_evidence *results; /* [n] */
+    pthread_mutex_t lock;  /* guards the rest */
+    size_t next;
+    tsr_status status;
+    tsr_err err;
+} queue;
+
+tsr_kernel_limits tsr_kernel_limits_defaults(void)
+{
+    return (tsr_kernel_limits){.max_kernel_error = 1, .max_kernel_rms = 2, .min_sqnr = NAN};
+}
+
+double tsr_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+bool tsr_is_selected(const tsr_kernel_options *options, const char *name)
+{
+    bool selected = options->n_globs == 0;
+    for (size_t i = 0; !selected && i < options->n_globs; i++)
+        selected = tsr_glob_match(options->globs[i], name);
+    return selected;
+}
+
+size_t tsr_sample(const tsr_kernel_options *options, size_t *items, size_t n)
+{
+    uint64_t wanted = options->sample;
+    size_t kept = 0;
+    if (wanted == 0 || wanted >= n)
+        return n;
+    /* Selection sampling: each item with the chance that fills the rest. */
+    for (size_t i = 0; wanted > 0; i++) {
+        if (tsr_mix(options->seed ^ tsr_mix(i)) % (n - i) < wanted) {
+            items[kept++] = items[i];
+            wanted--;
+        }
+    }
+    return kept;
+}
+
+static void end_job(queue *q, tsr_status status, const tsr_err *err)
+{
+    pthread_mutex_lock(&q->lock);
+    if (status != TSR_OK && q->status == TSR_OK) {
+        q->status = status;
+        q->err = *err;
+    }
+    pthread_mutex_unlock(&q->lock);
+}
+
+static bool take_job(queue *q, size_t *at)
+{
+    pthread_mutex_lock(&q->lock);
+    if (q->status == TSR_OK && q->options->cancel != NULL && atomic_load(q->options->cancel))
+        q->status = tsr_fail(&q->err, TSR_E_CANCELLED, "interrupted");
+    const bool taken = q->status == TSR_OK && q->next < q->n;
+    if (taken)
+        *at = q->next++;
+    pthread_mutex_unlock(&q->lock);
+    return taken;
+}
+
+static void *work(void *argument)
+{
+    queue *const q = argument;
+    size_t at;
+    while (take_job(q, &at)) {
+        tsr_err err = {{0}};
+        const tsr_status status = q->job(q->context, at, &q->results[at], &err);
+        end_job(q, status, &err);
+    }
+    return NULL;
+}
+
+tsr_status tsr_run_jobs(const tsr_kernel_options *options, size_t n, tsr_job_fn *job, void *context,
+                        tsr_evidence *evidence, tsr_err *err)
+{
+    queue q = {.options = options, .job = job, .context = context, .n = n, .lock = PTHREAD_MUTEX_INITIALIZER};
+    pthread_t threads[MAX_THREADS];
+    size_t started = 0;
+    const double began = tsr_now();
+    q.results = calloc(n + 1, sizeof *q.results);
+    if (q.results == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu results", n);
+    /* The calling thread is one of them. */
+    while (started + 1 < options->threads && started + 1 < n && started < MAX_THREADS &&
+           pthread_create(&threads[started], NULL, work, &q) == 0)
+        started++;
+    work(&q);
+    for (size_t i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    for (size_t i = 0; i < n; i++) {
+        tsr_err join_err = {{0}};
+        const tsr_status status = tsr_evidence_join(evidence, &q.results[i], &join_err);
+        if (status != TSR_OK && q.status == TSR_OK) {
+            q.status = status;
+            q.err = join_err;
+        }
+    }
+    free(q.results);
+    evidence->seconds += tsr_now() - began;
+    if (q.status != TSR_OK && err != NULL)
+        *err = q.err;
+    return q.status;
+}
+
+/* ---- columns ---- */
+
+tsr_columns tsr_choose_columns(const tsr_kernel_options *options, uint64_t rows, uint64_t block, uint64_t seed)
+{
+    tsr_columns c = {.rows = rows, .block = block, .blocks = tsr_ceil_div(rows, block), .seed = tsr_mix(seed)};
+    c.chosen = options->columns == 0 ? c.blocks : tsr_min_u64(c.blocks, tsr_ceil_div(options->columns, block));
+    return c;
+}
+
+uint64_t tsr_column_block(const tsr_columns *c, uint64_t i)
+{
+    /* One of each of `chosen` equal stretches. */
+    const uint64_t begin = i * c->blocks / c->chosen, end = (i + 1) * c->blocks / c->chosen;
+    return begin + tsr_mix(c->seed + i) % (end - begin);
+}
+
+uint64_t tsr_columns_count(const tsr_columns *c)
+{
+    const uint64_t last = tsr_column_block(c, c->chosen - 1) * c->block;
+    return (c->chosen - 1) * c->block + tsr_min_u64(c->block, c->rows - last);
+}
+
+uint64_t tsr_column_of(const tsr_columns *c, uint64_t j)
+{
+    return tsr_column_block(c, j / c->block) * c->block + j % c->block;
+}
+
+void tsr_judge(tsr_judgement *j, const double *x, const double *y, size_t m, size_t n, const tsr_columns *columns)
+{
+    for (size_t row = 0; row < m; row += TSR_TILE) {
+        for (size_t col = 0; col < n; col += TSR_TILE) {
+            const tsr_tile_metrics place = {.row = row,
+                                            .col = col,
+                                            .rows = (uint32_t)tsr_min_u64(TSR_TILE, m - row),
+                                            .cols = (uint32_t)tsr_min_u64(TSR_TILE, n - col)};
+            tsr_tile tile;
+            tsr_tile_begin(&tile, &place, m, n);
+            for (uint32_t i = 0; i < place.rows; i++)
+                tsr_tile_row(&tile, i, x + (row + i) * n + col, y + (row + i) * n + col);
+            tsr_tile_end(&tile, &j->metrics);
+        }
+    }
+    if (j->metrics.differ > 0)
+        snprintf(j->worst_at, sizeof j->worst_at, "token %llu, output %llu",
+                 (unsigned long long)(j->metrics.max_abs_at / n),
+                 (unsigned long long)tsr_column_of(columns, j->metrics.max_abs_at % n));
+}
