@@ -1,4 +1,5 @@
-/* tessera verify gemm: kernels on the checkpoint's own tensors; options, and how evidence is told to people and to CI. */
+/* tessera verify gemm: kernels on the checkpoint's own tensors; options, and how evidence is told to people and to CI.
+ */
 #include "cli/commands.h"
 #include "cli/junit.h"
 #include "cli/options.h"

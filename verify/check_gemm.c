@@ -117,7 +117,8 @@ static tsr_status find_entries(check *c, tsr_evidence *evidence, tsr_err *err)
                             : tsr_evidence_skip(evidence, name, why, err));
     }
     if (c->n_entries == 0)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no tensor of e4m3 with block scales %s", c->options->side.checkpoint->path,
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no tensor of e4m3 with block scales %s",
+                        c->options->side.checkpoint->path,
                         evidence->n_skipped > 0 ? "that could be checked" : "there, or none by that name");
     return TSR_OK;
 }
@@ -232,7 +233,8 @@ static tsr_status shape_operands(operands *o, size_t job, tsr_err *err)
     o->scale_w = take(o, o->n_experts * o->grid_n * o->grid_k, sizeof *o->scale_w);
     o->original = take(o, o->m * o->n, sizeof *o->original);
     o->exact = take(o, o->m * o->n, sizeof *o->exact);
-    if (o->a == NULL || o->scale_a == NULL || o->w == NULL || o->scale_w == NULL || o->original == NULL || o->exact == NULL)
+    if (o->a == NULL || o->scale_a == NULL || o->w == NULL || o->scale_w == NULL || o->original == NULL ||
+        o->exact == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the operands of '%s'", o->name);
     return TSR_OK;
 }
@@ -256,8 +258,8 @@ static tsr_fp8_gemm_args expert_args(const operands *o, size_t e)
 
 static tsr_status add_fault(operands *o, const char *what, const char *fault, tsr_err *err)
 {
-    const tsr_judgement j = {.subject = o->name, .what = what, .kind = TSR_ERROR_KERNEL, .of_bound = -1,
-                             .of_expected = -1, .fault = fault};
+    const tsr_judgement j = {
+        .subject = o->name, .what = what, .kind = TSR_ERROR_KERNEL, .of_bound = -1, .of_expected = -1, .fault = fault};
     o->unfit = true;
     return tsr_evidence_add(o->evidence, &j, err);
 }
@@ -389,7 +391,10 @@ static tsr_status judge_quantization(operands *o, tsr_err *err)
     const tsr_kernel_options *const options = o->c->options;
     const bool both = options->against != NULL;
     const double limit = !isnan(options->limits.min_sqnr) ? options->limits.min_sqnr : both ? 27 : 30;
-    tsr_judgement j = {.subject = o->name, .kind = TSR_ERROR_QUANTIZATION, .of_bound = -1, .of_expected = -1,
+    tsr_judgement j = {.subject = o->name,
+                       .kind = TSR_ERROR_QUANTIZATION,
+                       .of_bound = -1,
+                       .of_expected = -1,
                        .what = both ? "weights and activations" : "activations"};
     char text[128];
     const double began = tsr_now();
@@ -443,7 +448,8 @@ static tsr_status judge_kernel(operands *o, const char *name, tsr_accumulation a
         snprintf(text, sizeof text, "the largest error is %.3g times what the accumulation can do at most", j.of_bound);
         j.fault = text;
     } else if (j.fault == NULL && !(j.of_expected <= limits->max_kernel_rms)) {
-        snprintf(text, sizeof text, "the RMS error is %.3g times what the accumulation does in the mean", j.of_expected);
+        snprintf(text, sizeof text, "the RMS error is %.3g times what the accumulation does in the mean",
+                 j.of_expected);
         j.fault = text;
     }
     o->evidence->phases[TSR_PHASE_JUDGE] += tsr_now() - began;
@@ -493,8 +499,8 @@ static tsr_status lay_out(const operands *o, layout kind, laid_out *l, tsr_err *
     l->results = malloc(o->m * o->n * sizeof *l->results + 64);
     l->per_row = malloc(m * sizeof *l->per_row + 64);
     l->per_expert = calloc(o->n_experts, sizeof *l->per_expert);
-    if (l->place == NULL || l->a == NULL || l->scale_a == NULL || l->d == NULL || l->results == NULL || l->per_row == NULL ||
-        l->per_expert == NULL)
+    if (l->place == NULL || l->a == NULL || l->scale_a == NULL || l->d == NULL || l->results == NULL ||
+        l->per_row == NULL || l->per_expert == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the operands of '%s'", o->name);
     memset(l->a, 0x7F, m * o->k); /* padding is NaN: whoever reads it shows it */
     for (size_t i = 0; i < m * o->grid_k; i++)

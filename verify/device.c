@@ -101,7 +101,10 @@ tsr_status tsr_device_open(tsr_device *device, tsr_device_kind kind, tsr_err *no
     static const tsr_device_gemm kGemms[] = {
         {.name = "reference", .accumulation = TSR_ACCUMULATE_FP32, .run = run_cpu_gemm, .rounds_last = true},
         {.name = "model promoted", .accumulation = TSR_ACCUMULATE_PROMOTED, .run = run_cpu_gemm, .rounds_last = true},
-        {.name = "model unpromoted", .accumulation = TSR_ACCUMULATE_UNPROMOTED, .run = run_cpu_gemm, .rounds_last = true},
+        {.name = "model unpromoted",
+         .accumulation = TSR_ACCUMULATE_UNPROMOTED,
+         .run = run_cpu_gemm,
+         .rounds_last = true},
     };
     for (size_t i = 0; i < sizeof kGemms / sizeof *kGemms; i++)
         tsr_device_add_gemm(device, &kGemms[i]);

@@ -72,7 +72,8 @@ typedef struct tsr_grouped_gemm {
     tsr_fp8_gemm_args gemm;
     size_t groups;
     const int32_t *expert_of_row; /* contiguous: [m], -1: padding between experts, neither read nor written */
-    const int32_t *rows_of_expert; /* masked: [groups], of m / groups rows each; those beyond are not touched. Else NULL */
+    const int32_t
+        *rows_of_expert; /* masked: [groups], of m / groups rows each; those beyond are not touched. Else NULL */
 } tsr_grouped_gemm;
 
 /* Runs of rows of one expert, one after another, each by the kernel. */

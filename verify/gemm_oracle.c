@@ -111,8 +111,9 @@ void tsr_gemm_exact(const tsr_fp8_gemm_args *g, const double *a, const double *w
                 step_sums steps[STEPS];
                 const size_t block = x / g->block_k;
                 sum_steps_best(a + i * padded + x, w + j * padded + x, steps);
-                add_tile(e, steps, (double)g->scale_a[block * g->ld_scale_a + i] *
-                                       (double)g->scale_w[j / g->block_n * grid_k + block]);
+                add_tile(e, steps,
+                         (double)g->scale_a[block * g->ld_scale_a + i] *
+                             (double)g->scale_w[j / g->block_n * grid_k + block]);
             }
         }
     }

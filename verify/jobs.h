@@ -26,9 +26,9 @@ typedef struct tsr_kernel_options {
     size_t n_globs;
     uint64_t sample; /* so many of them, chosen by the seed; 0: all */
     uint64_t seed;
-    uint64_t tokens;  /* M */
-    uint64_t columns; /* output channels of a tensor that are computed and judged, in whole blocks; 0: all */
-    uint64_t experts; /* of a set of experts, chosen by the seed */
+    uint64_t tokens;     /* M */
+    uint64_t columns;    /* output channels of a tensor that are computed and judged, in whole blocks; 0: all */
+    uint64_t experts;    /* of a set of experts, chosen by the seed */
     uint64_t group_rows; /* tokens that share a scale: 1, or CUTLASS's M-granular and blockwise scalings */
     unsigned threads;
     tsr_kernel_limits limits;

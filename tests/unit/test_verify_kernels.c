@@ -1,0 +1,327 @@
+/* The checks of kernels: sound ones pass, and every fault that is planted in a kernel is found. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/quantize_tokens.h"
+#include "verify/activations.h"
+#include "verify/check_gemm.h"
+#include "verify/gemm_oracle.h"
+
+#include <criterion/criterion.h>
+#include <ftw.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = 256, K = 4096, EXPERTS = 3 };
+
+static char folder[] = "/tmp/tessera-kernels-XXXXXX";
+static tsr_checkpoint *checkpoint;
+static tsr_weights weights;
+static tsr_err err;
+
+static void write_tensor(FILE *file, uint64_t seed, size_t codes, size_t scales)
+{
+    for (size_t i = 0; i < codes; i++) {
+        const uint8_t code = (uint8_t)tsr_mix(seed + i);
+        fputc((code & 0x7F) == 0x7F ? 0x38 : code, file);
+    }
+    for (size_t i = 0; i < scales; i++) {
+        const float scale = 1e-3f + (float)(tsr_mix(~seed + i) % 1000) * 4e-6f;
+        fwrite(&scale, sizeof scale, 1, file);
+    }
+}
+
+/* Block FP8: one plain linear layer, and three experts. */
+static void make_checkpoint(void)
+{
+    const size_t codes = (size_t)N * K, scales = N / 128 * (K / 128);
+    char path[128], header[2048] = "{";
+    cr_assert_not_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    FILE *file = fopen(path, "w");
+    fputs("{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}}", file);
+    fclose(file);
+    for (size_t i = 0, at = 0; i <= EXPERTS; i++) {
+        char name[32] = "o_proj";
+        if (i > 0)
+            snprintf(name, sizeof name, "experts.%zu.up_proj", i - 1);
+        sprintf(header + strlen(header),
+                "%s\"m.%s.weight\": {\"dtype\": \"F8_E4M3\", \"shape\": [%d, %d], \"data_offsets\": [%zu, %zu]}, "
+                "\"m.%s.weight_scale_inv\": {\"dtype\": \"F32\", \"shape\": [%d, %d], \"data_offsets\": [%zu, %zu]}",
+                i > 0 ? ", " : "", name, N, K, at, at + codes, name, N / 128, K / 128, at + codes,
+                at + codes + 4 * scales);
+        at += codes + 4 * scales;
+    }
+    strcat(header, "}");
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    file = fopen(path, "w");
+    const uint64_t length = strlen(header);
+    fwrite(&length, sizeof length, 1, file);
+    fputs(header, file);
+    for (uint64_t i = 0; i <= EXPERTS; i++)
+        write_tensor(file, i << 40, codes, scales);
+    fclose(file);
+    cr_assert_eq(tsr_checkpoint_open(&checkpoint, folder, NULL, 0, &err), TSR_OK, "%s", err.msg);
+    cr_assert_eq(tsr_weights_pair(&weights, checkpoint, 0, 0, &err), TSR_OK, "%s", err.msg);
+}
+
+static int remove_one(const char *path, const struct stat *info, int type, struct FTW *where)
+{
+    (void)info, (void)type, (void)where;
+    return remove(path);
+}
+
+static void remove_checkpoint(void)
+{
+    tsr_weights_free(&weights);
+    tsr_checkpoint_close(checkpoint);
+    nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+static tsr_kernel_options options_for(tsr_device *device, const char *const *glob)
+{
+    return (tsr_kernel_options){.side = {checkpoint, &weights},
+                                .device = device,
+                                .globs = glob,
+                                .n_globs = 1,
+                                .seed = 7,
+                                .tokens = 24,
+                                .experts = 8,
+                                .group_rows = 1,
+                                .threads = 2,
+                                .limits = tsr_kernel_limits_defaults()};
+}
+
+/* How many kernel judgements fail, of how many. */
+static size_t failures(tsr_device *device, const char *glob, unsigned outs, size_t *all)
+{
+    const tsr_kernel_options options = options_for(device, &glob);
+    tsr_evidence evidence = {0};
+    size_t failed = 0;
+    cr_assert_eq(tsr_check_gemm(&options, outs, &evidence, &err), TSR_OK, "%s", err.msg);
+    *all = 0;
+    for (size_t i = 0; i < evidence.count; i++) {
+        if (evidence.items[i].kind != TSR_ERROR_KERNEL)
+            continue;
+        failed += evidence.items[i].fault != NULL;
+        *all += 1;
+    }
+    tsr_evidence_free(&evidence);
+    return failed;
+}
+
+/* ---- faults: each runs the CPU's model on something slightly else ---- */
+
+typedef enum fault {
+    SOUND,
+    TRANSPOSED_SCALES,
+    LOST_BLOCK,
+    SHIFTED_SCALES,
+    NOT_PROMOTED,
+    SWAPPED_COLUMNS,
+    LAST_ROW_UNWRITTEN,
+    WRITES_PADDING,
+    OFF_BY_AN_ULP,
+    N_FAULTS,
+} fault;
+
+static tsr_status run_faulty(const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_out out, tsr_err *e)
+{
+    enum { GRID = N / 128 * (K / 128) };
+    tsr_cpu_kernels kernels;
+    tsr_fp8_gemm_args g = *args;
+    float scales[GRID];
+    (void)e;
+    tsr_cpu_kernels_init(&kernels, tsr_cpu_flags());
+    memcpy(scales, g.scale_w, sizeof scales);
+    g.scale_w = scales;
+    switch ((fault)kernel->variant) {
+    case TRANSPOSED_SCALES:
+        for (size_t i = 0; i < GRID; i++)
+            scales[i] = args->scale_w[i % (N / 128) * (K / 128) + i / (N / 128)];
+        break;
+    case LOST_BLOCK:
+        scales[5] = 0;
+        break;
+    case SHIFTED_SCALES:
+        for (size_t i = 0; i < GRID; i++)
+            scales[i] = args->scale_w[(i + 1) % GRID];
+        break;
+    case LAST_ROW_UNWRITTEN:
+        g.m--;
+        break;
+    default:
+        break;
+    }
+    if (kernel->variant == NOT_PROMOTED)
+        kernels.fp8_gemm_unpromoted(&g);
+    else
+        kernels.fp8_gemm_tensor_core(&g);
+    if (kernel->variant == SWAPPED_COLUMNS) {
+        const float first = g.d[3];
+        g.d[3] = g.d[4];
+        g.d[4] = first;
+    }
+    if (kernel->variant == WRITES_PADDING)
+        g.d[g.m * g.ldd] = 0;
+    if (kernel->variant == OFF_BY_AN_ULP) {
+        for (size_t i = 0; i < g.m * g.n; i++)
+            g.d[i] *= 1 + 0x1p-7f;
+    }
+    for (size_t i = 0; i < g.m; i++)
+        tsr_out_round(out, g.d + i * g.ldd, g.n);
+    return TSR_OK;
+}
+
+static tsr_device faulty_device(fault planted)
+{
+    tsr_device device = {.name = "planted"};
+    const tsr_device_gemm gemm = {.name = "planted",
+                                  .accumulation = TSR_ACCUMULATE_PROMOTED,
+                                  .run = run_faulty,
+                                  .rounds_last = true,
+                                  .variant = planted};
+    tsr_device_add_gemm(&device, &gemm);
+    return device;
+}
+
+TestSuite(kernels, .init = make_checkpoint, .fini = remove_checkpoint);
+
+Test(kernels, sound_ones_pass)
+{
+    tsr_device device;
+    size_t all;
+    cr_assert_eq(tsr_device_open(&device, TSR_DEVICE_CPU, NULL, &err), TSR_OK);
+    cr_assert_eq(failures(&device, "m.o_proj.weight", 7, &all), 0);
+    cr_assert_eq(all, 9); /* three kernels, three result types */
+    cr_assert_eq(failures(&device, "*experts*", 7, &all), 0);
+    cr_assert_eq(all, 18); /* and two layouts */
+    tsr_device_close(&device);
+}
+
+Test(kernels, planted_faults_are_found)
+{
+    for (fault planted = SOUND; planted < N_FAULTS; planted++) {
+        tsr_device device = faulty_device(planted);
+        const bool grouped = planted == WRITES_PADDING;
+        size_t all;
+        const size_t failed = failures(&device, grouped ? "*experts*" : "*o_proj*", 1u << TSR_OUT_F32, &all);
+        if (planted == SOUND)
+            cr_assert_eq(failed, 0);
+        else
+            cr_assert_gt(failed, 0, "fault %d passes", (int)planted);
+    }
+}
+
+Test(kernels, bf16_shows_faults_too)
+{
+    static const fault kFaults[] = {TRANSPOSED_SCALES, LOST_BLOCK, SHIFTED_SCALES, SWAPPED_COLUMNS, OFF_BY_AN_ULP};
+    for (size_t i = 0; i < sizeof kFaults / sizeof *kFaults; i++) {
+        tsr_device device = faulty_device(kFaults[i]);
+        size_t all;
+        cr_assert_gt(failures(&device, "*o_proj*", 1u << TSR_OUT_BF16, &all), 0, "fault %d passes", (int)kFaults[i]);
+    }
+}
+
+Test(kernels, results_do_not_depend_on_threads)
+{
+    tsr_device device;
+    const char *const glob = "*";
+    tsr_evidence evidence[2] = {{0}};
+    cr_assert_eq(tsr_device_open(&device, TSR_DEVICE_CPU, NULL, &err), TSR_OK);
+    for (unsigned i = 0; i < 2; i++) {
+        tsr_kernel_options options = options_for(&device, &glob);
+        options.threads = 1 + 3 * i;
+        cr_assert_eq(tsr_check_gemm(&options, 7, &evidence[i], &err), TSR_OK);
+    }
+    cr_assert_eq(evidence[0].count, evidence[1].count);
+    for (size_t i = 0; i < evidence[0].count; i++) {
+        cr_assert_str_eq(evidence[0].items[i].what, evidence[1].items[i].what);
+        cr_assert_eq(evidence[0].items[i].metrics.sum_d2, evidence[1].items[i].metrics.sum_d2);
+    }
+    tsr_evidence_free(&evidence[0]);
+    tsr_evidence_free(&evidence[1]);
+    tsr_device_close(&device);
+}
+
+/* ---- the model of the tensor core, on cases known by hand ---- */
+
+static float product(tsr_fp8_gemm_fn *gemm, const uint8_t *a, const uint8_t *w, size_t k)
+{
+    const float one[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    float d = NAN;
+    const tsr_fp8_gemm_args args = {.a = a, .w = w, .scale_a = one, .scale_w = one, .d = &d, .m = 1, .n = 1, .k = k,
+                                    .ld_scale_a = 1, .ldd = 1, .block_n = 128, .block_k = 128};
+    gemm(&args);
+    return d;
+}
+
+Test(model, cuts_off_what_lies_13_bits_below_the_largest)
+{
+    /* 256 * 32 = 2^13; small products: 2^-1 is below its last kept bit 2^0, 1.5 loses its half. */
+    uint8_t a[256] = {0x78, 0x38, 0x3C}, w[256] = {0x60, 0x30, 0x38}; /* 256, 1, 1.5 times 32, 0.5, 1 */
+    tsr_cpu_kernels ref, best;
+    tsr_cpu_kernels_init(&ref, 0);
+    tsr_cpu_kernels_init(&best, tsr_cpu_flags());
+    cr_assert_eq(product(ref.fp8_gemm, a, w, 200), 8192 + 0.5f + 1.5f);
+    cr_assert_eq(product(ref.fp8_gemm_tensor_core, a, w, 200), 8192 + 1);
+    /* In the next step the accumulator is what is largest; in the next tile it has been promoted. */
+    a[40] = 0x3C, w[40] = 0x38;
+    cr_assert_eq(product(ref.fp8_gemm_tensor_core, a, w, 200), 8192 + 2);
+    a[130] = 0x3C, w[130] = 0x38;
+    cr_assert_eq(product(ref.fp8_gemm_tensor_core, a, w, 200), 8192 + 3.5f);
+    cr_assert_eq(product(ref.fp8_gemm_unpromoted, a, w, 200), 8192 + 3);
+    cr_assert_eq(product(best.fp8_gemm_tensor_core, a, w, 200), 8192 + 3.5f);
+}
+
+Test(model, every_variant_gives_the_same_bits)
+{
+    enum { M = 17, COLS = 37, DEPTH = 333 };
+    static uint8_t a[M * DEPTH], w[COLS * DEPTH];
+    static float scale_a[3 * M], scale_w[3], d[2][M * COLS];
+    for (size_t i = 0; i < sizeof a; i++)
+        a[i] = (uint8_t)tsr_mix(i) & 0xF7;
+    for (size_t i = 0; i < sizeof w; i++)
+        w[i] = (uint8_t)tsr_mix(~i) & 0xF7;
+    for (size_t i = 0; i < 3 * M; i++)
+        scale_a[i] = (float)(tsr_mix(i) % 1000) * 1e-4f;
+    for (size_t i = 0; i < 3; i++)
+        scale_w[i] = (float)(i + 1) * 0.3f;
+    static const unsigned kSets[] = {TSR_CPU_AVX2, TSR_CPU_AVX2 | TSR_CPU_AVX512};
+    for (size_t s = 0; s < 2; s++) {
+        tsr_cpu_kernels ref, fast;
+        tsr_cpu_kernels_init(&ref, 0);
+        tsr_cpu_kernels_init(&fast, tsr_cpu_flags() & kSets[s]);
+        tsr_fp8_gemm_fn *const pairs[][2] = {{ref.fp8_gemm, fast.fp8_gemm},
+                                             {ref.fp8_gemm_tensor_core, fast.fp8_gemm_tensor_core},
+                                             {ref.fp8_gemm_unpromoted, fast.fp8_gemm_unpromoted}};
+        for (size_t p = 0; p < 3; p++) {
+            for (size_t which = 0; which < 2; which++) {
+                const tsr_fp8_gemm_args args = {.a = a, .w = w, .scale_a = scale_a, .scale_w = scale_w, .d = d[which],
+                                                .m = M, .n = COLS, .k = DEPTH, .ld_scale_a = M, .ldd = COLS,
+                                                .block_n = 128, .block_k = 128};
+                pairs[p][which](&args);
+            }
+            cr_assert_arr_eq(d[0], d[1], sizeof d[0]);
+        }
+    }
+}
+
+Test(quantize_tokens, int8_as_the_formula_has_it)
+{
+    /* 2, -1, 0.5, 0 in BF16. */
+    const uint16_t x[4] = {0x4000, 0xBF80, 0x3F00, 0};
+    int8_t codes[4];
+    float scale;
+    int32_t azp;
+    tsr_quantize_tokens_int8(x, 1, 4, false, true, codes, &scale, &azp);
+    cr_assert_eq(scale, 2.0f / 127);
+    cr_assert_eq(azp, 0);
+    cr_assert_eq(codes[0], 127);
+    cr_assert_eq(codes[1], -64); /* -63.5 to even */
+    tsr_quantize_tokens_int8(x, 1, 4, true, false, codes, &scale, &azp);
+    cr_assert_float_eq(scale, 3.0f / 255, 1e-8);
+    cr_assert_eq(azp, -43);
+    cr_assert_eq(codes[0], 127);
+    cr_assert_eq(codes[3], -43);
+}
