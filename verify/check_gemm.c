@@ -560,7 +560,10 @@ static tsr_status run_kernel(operands *o, const tsr_device_gemm *kernel, const c
         const size_t cells = l->grouped.gemm.m * o->n;
         if (!ran || !kernel->rounds_last) {
             memset(l->d, 0xFF, cells * sizeof *l->d); /* NaN */
-            TSR_TRY(tsr_device_run_grouped(kernel, &l->grouped, run_as, err));
+            const tsr_status status = tsr_device_run_grouped(kernel, &l->grouped, run_as, err);
+            if (status == TSR_E_UNSUPPORTED)
+                return tsr_evidence_skip(o->evidence, o->name, err->msg, err);
+            TSR_TRY(status);
             ran = true;
         }
         const char *const fault = gather(o, l);
