@@ -1,10 +1,12 @@
-/* tessera verify gemm: kernels on the checkpoint's own tensors; options, and how evidence is told to people and to CI.
+/* tessera verify gemm and epilogue: kernels on the checkpoint's own tensors; options, and how evidence is told to
+ * people and to CI.
  */
 #include "cli/commands.h"
 #include "cli/junit.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "formats/file.h"
+#include "verify/check_epilogue.h"
 #include "verify/check_gemm.h"
 
 #include <math.h>
@@ -15,7 +17,7 @@
 enum { ALL_OUTS = (1 << TSR_N_OUTS) - 1, MAX_TOKENS = 1 << 20 };
 
 typedef struct arguments {
-    const char *check; /* "gemm" */
+    const struct kernel_check *check;
     const char *dst, *against, *activations, *json, *junit;
     const char *max_kernel_error, *max_kernel_rms, *min_sqnr;
     tsr_list tensors;
@@ -27,7 +29,7 @@ typedef struct arguments {
 
 /* What is open while a check runs. */
 typedef struct session {
-    tsr_checkpoint *dst, *against, *activations;
+    tsr_checkpoint *dst, *against, *activations, *azp;
     tsr_weights weights[2];
     tsr_side source;
     tsr_device device;
@@ -47,6 +49,38 @@ static const char kGemmHelp[] =
     "  tessera verify gemm out --against model --sample 16 --device cpu --junit result.xml       for CI\n"
     "  tessera verify gemm out --activations captured.safetensors --out bf16\n\n"
     "Options:\n";
+
+static const char kEpilogueHelp[] =
+    "tessera verify epilogue DST [--against SRC] [options]\n\n"
+    "Multiplies int8 weights (W8A8) of a checkpoint with activations, with vLLM's four epilogues: scaled, scaled + "
+    "bias,\n"
+    "zero points (azp) per tensor and per token; scales per tensor, and per token or channel; azp_adj as it lies "
+    "beside\n"
+    "the checkpoint (tessera-azp.safetensors), which is itself held to the codes. Kernel error and quantization error\n"
+    "apart, as in verify gemm.\n"
+    "Exit code 0: all within the limits; 1: not; 3: nothing to check, or activations that do not fit; 5: no device.\n\n"
+    "Examples:\n"
+    "  tessera verify epilogue Llama-3.1-8B-W8A8 --against Llama-3.1-8B\n"
+    "  tessera verify epilogue out --sample 8 --seed 1 --out bf16 --junit result.xml       for CI\n\n"
+    "Options:\n";
+
+/* The checks by name. */
+static const struct kernel_check {
+    const char *name, *help;
+    tsr_status (*run)(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence, tsr_err *err);
+} kChecks[] = {
+    {"gemm", kGemmHelp, tsr_check_gemm},
+    {"epilogue", kEpilogueHelp, tsr_check_epilogue},
+};
+
+static const struct kernel_check *find_check(const char *name)
+{
+    for (size_t i = 0; i < sizeof kChecks / sizeof *kChecks; i++) {
+        if (strcmp(kChecks[i].name, name) == 0)
+            return &kChecks[i];
+    }
+    return NULL;
+}
 
 enum { N_OPTIONS = 19 };
 
@@ -71,7 +105,7 @@ static void list_options(arguments *a, tsr_option *options)
         {"--max-kernel-rms", TSR_OPT_TEXT, &a->max_kernel_rms, "X",
          "RMS error of a kernel, over what is to be expected of its accumulation (2)"},
         {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB",
-         "smallest SQNR that quantization leaves (27; of activations alone 30)"},
+         "smallest SQNR that quantization leaves (gemm: 27, of activations alone 30; epilogue: 15)"},
         {"--threads", TSR_OPT_COUNT, &a->threads, "N", "workers (all CPUs); the result does not depend on it"},
         {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result as JSON ('-': stdout)"},
         {"--junit", TSR_OPT_TEXT, &a->junit, "FILE", "the result as JUnit XML"},
@@ -83,13 +117,13 @@ static void list_options(arguments *a, tsr_option *options)
 
 bool tsr_is_kernel_check(const char *word)
 {
-    return strcmp(word, "gemm") == 0;
+    return find_check(word) != NULL;
 }
 
 static arguments defaults(const char *check)
 {
     const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    return (arguments){.check = check,
+    return (arguments){.check = find_check(check),
                        .threads = cpus < 1 ? 1 : (uint64_t)cpus,
                        .out = TSR_N_OUTS,
                        .options = {.tokens = 64, .columns = 256, .experts = 8, .limits = tsr_kernel_limits_defaults()}};
@@ -104,12 +138,12 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
     list_options(a, options);
     TSR_TRY(tsr_options_parse(options, N_OPTIONS, argc, argv, &a->dst, 1, &n, NULL, err));
     if (a->help) {
-        fputs(kGemmHelp, stdout);
+        fputs(a->check->help, stdout);
         tsr_options_help(options, N_OPTIONS);
         return TSR_OK;
     }
     if (a->dst == NULL)
-        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera verify %s DST", a->check);
+        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera verify %s DST", a->check->name);
     if (a->threads == 0 || a->options.experts == 0)
         return tsr_fail(err, TSR_E_USAGE, "%s: at least 1", a->threads == 0 ? "--threads" : "--experts");
     if (a->options.tokens == 0 || a->options.tokens > MAX_TOKENS)
@@ -209,7 +243,7 @@ static void write_json(tsr_text *t, const arguments *a, const session *s)
     tsr_json_begin_object(t, false);
     text_member(t, "schema", "tessera-verify-kernels/1");
     text_member(t, "version", TSR_VERSION);
-    text_member(t, "check", a->check);
+    text_member(t, "check", a->check->name);
     text_member(t, "checkpoint", a->dst);
     text_member(t, "against", a->against);
     text_member(t, "activations", a->activations);
@@ -255,7 +289,7 @@ static void write_junit(tsr_text *t, const arguments *a, const session *s)
     tsr_text_printf(t,
                     "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
                     "<testsuite name=\"tessera verify %s\" tests=\"%zu\" failures=\"%zu\">\n",
-                    a->check, e->count, e->failed);
+                    a->check->name, e->count, e->failed);
     for (size_t i = 0; i < e->count; i++) {
         const tsr_judgement *const j = &e->items[i];
         tsr_text_printf(t, "  <testcase classname=\"%s error\" name=\"",
@@ -305,6 +339,18 @@ out:
 
 /* ---- running ---- */
 
+/* Beside a directory, where it has one. */
+static tsr_status open_azp(arguments *a, session *s, tsr_err *err)
+{
+    char path[4096];
+    if (s->dst->dir == NULL || snprintf(path, sizeof path, "%s/%s", s->dst->dir, TSR_AZP_NAME) >= (int)sizeof path ||
+        access(path, F_OK) != 0)
+        return TSR_OK;
+    TSR_TRY(tsr_checkpoint_open(&s->azp, path, NULL, 0, err));
+    a->options.azp = s->azp;
+    return TSR_OK;
+}
+
 static tsr_status open_all(arguments *a, session *s, tsr_err *err)
 {
     TSR_TRY(tsr_device_open(&s->device, (tsr_device_kind)a->device, &s->note, err));
@@ -323,13 +369,13 @@ static tsr_status open_all(arguments *a, session *s, tsr_err *err)
         TSR_TRY(tsr_checkpoint_open(&s->activations, a->activations, NULL, 0, err));
         a->options.activations = s->activations;
     }
-    return TSR_OK;
+    return open_azp(a, s, err);
 }
 
 static tsr_status verify(arguments *a, session *s, tsr_err *err)
 {
     TSR_TRY(open_all(a, s, err));
-    TSR_TRY(tsr_check_gemm(&a->options, a->out == TSR_N_OUTS ? ALL_OUTS : 1u << a->out, &s->evidence, err));
+    TSR_TRY(a->check->run(&a->options, a->out == TSR_N_OUTS ? ALL_OUTS : 1u << a->out, &s->evidence, err));
     if (!a->quiet && !json_on_stdout(a))
         print_result(a, s);
     return write_files(a, s, err);
@@ -344,6 +390,7 @@ static void close_all(session *s)
     tsr_checkpoint_close(s->dst);
     tsr_checkpoint_close(s->against);
     tsr_checkpoint_close(s->activations);
+    tsr_checkpoint_close(s->azp);
 }
 
 int tsr_cmd_verify_kernels(int argc, char **argv)
@@ -358,6 +405,6 @@ int tsr_cmd_verify_kernels(int argc, char **argv)
     close_all(&s);
     if (status != TSR_OK)
         fprintf(stderr, "tessera: %s%s%s%s\n", err.msg, status == TSR_E_USAGE ? " ('tessera verify " : "",
-                status == TSR_E_USAGE ? a.check : "", status == TSR_E_USAGE ? " --help')" : "");
+                status == TSR_E_USAGE ? a.check->name : "", status == TSR_E_USAGE ? " --help')" : "");
     return status == TSR_OK && !fine ? 1 : tsr_exit_code(status);
 }

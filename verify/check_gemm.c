@@ -294,32 +294,18 @@ static void values_of(const operands *o, const tsr_reader *reader, size_t rows, 
     }
 }
 
-static tsr_status load(operands *o, unsigned which, const tsr_side *side, const tsr_weight *w, const tsr_piece *piece,
-                       tsr_view *view, tsr_err *err)
-{
-    const double began = tsr_now();
-    TSR_TRY(tsr_view_init(view, side->checkpoint, w, err));
-    TSR_TRY(tsr_reader_load(&o->readers[which], view, piece, err));
-    o->evidence->phases[TSR_PHASE_READ] += tsr_now() - began;
-    o->evidence->bytes_read += piece->rows * piece->cols * tsr_view_width(view);
-    return TSR_OK;
-}
-
-/* The original of a weight; the weight itself where originals are unknown. */
+/* The original of a weight into a reader of its own; of the weight itself where originals are unknown. */
 static tsr_status load_original(operands *o, const tsr_weight *w, const tsr_piece *piece, tsr_view *view,
                                 const tsr_reader **from, tsr_err *err)
 {
     const tsr_side *const against = o->c->options->against;
+    const tsr_weight *original;
     *from = &o->readers[0];
     if (against == NULL)
         return TSR_OK;
-    const tsr_weight *const original = tsr_weights_find(against->weights, against->checkpoint, w->values->name);
-    if (original == NULL || original->values->rank != w->values->rank ||
-        memcmp(original->values->shape, w->values->shape, w->values->rank * sizeof *w->values->shape) != 0)
-        return tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' is not there, or has another shape", against->checkpoint->path,
-                        w->values->name);
     *from = &o->readers[1];
-    return load(o, 1, against, original, piece, view, err);
+    TSR_TRY(tsr_find_original(against, w, &original, err));
+    return tsr_load_piece(&o->readers[1], against, original, piece, view, o->evidence, err);
 }
 
 /* Block `band` of those chosen: into the operands, and through the oracle. */
@@ -335,7 +321,7 @@ static tsr_status do_band(operands *o, size_t e, size_t band, const double *x, c
     float *const scales = o->scale_w + (e * o->grid_n + band) * o->grid_k;
     tsr_view view[2];
     const tsr_reader *from;
-    TSR_TRY(load(o, 0, &o->c->options->side, w, &piece, &view[0], err));
+    TSR_TRY(tsr_load_piece(&o->readers[0], &o->c->options->side, w, &piece, &view[0], o->evidence, err));
     memcpy(codes, o->readers[0].bytes, rows * o->k);
     for (size_t i = 0; i < o->grid_k; i++)
         scales[i] = (float)o->readers[0].scales[i];
@@ -413,13 +399,6 @@ static tsr_status judge_quantization(operands *o, tsr_err *err)
     return tsr_evidence_add(o->evidence, &j, err);
 }
 
-/* Whether rounding to `out`, or a sum in FP32 on the way, may leave the range: then Inf and NaN are no errors. */
-static bool may_overflow(const tsr_exact *e, tsr_out out, double bound)
-{
-    static const double kFirstInfinite[TSR_N_OUTS] = {0x1.FFp127, 65520, 0x1p128};
-    return fabs(e->value) + bound >= kFirstInfinite[out] || e->mass >= 0x1p127;
-}
-
 static tsr_status judge_kernel(operands *o, const char *name, tsr_accumulation accumulation, tsr_out out,
                                const float *d, const char *fault, tsr_err *err)
 {
@@ -435,7 +414,7 @@ static tsr_status judge_kernel(operands *o, const char *name, tsr_accumulation a
         const tsr_exact *const e = &o->exact[i];
         const double bound = tsr_gemm_bound(e, accumulation, out, o->k);
         exact[i] = e->value;
-        y[i] = !isfinite(d[i]) && may_overflow(e, out, bound) ? e->value : (double)d[i];
+        y[i] = !isfinite(d[i]) && tsr_may_overflow(out, fabs(e->value) + bound, e->mass) ? e->value : (double)d[i];
         const double error = fabs(y[i] - e->value);
         j.of_bound = fmax(j.of_bound, isnan(error) ? INFINITY : error / bound);
         sum += error * error;

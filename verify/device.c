@@ -41,6 +41,13 @@ void tsr_device_add_gemm(tsr_device *device, const tsr_device_gemm *gemm)
     to->device = device;
 }
 
+void tsr_device_add_epilogue(tsr_device *device, const tsr_device_epilogue *epilogue)
+{
+    tsr_device_epilogue *const to = &device->epilogues[device->n_epilogues++];
+    *to = *epilogue;
+    to->device = device;
+}
+
 static tsr_status run_rows(const tsr_device_gemm *kernel, const tsr_grouped_gemm *g, size_t row, size_t rows,
                            size_t expert, tsr_out out, tsr_err *err)
 {
@@ -86,6 +93,18 @@ static tsr_status run_cpu_gemm(const tsr_device_gemm *kernel, const tsr_fp8_gemm
     return TSR_OK;
 }
 
+static tsr_status run_cpu_epilogue(const tsr_device_epilogue *kernel, const tsr_int8_gemm_args *args, tsr_out out,
+                                   tsr_err *err)
+{
+    tsr_cpu_kernels kernels;
+    tsr_cpu_kernels_init(&kernels, tsr_cpu_flags());
+    (void)kernel, (void)err;
+    kernels.int8_gemm(args);
+    for (size_t i = 0; i < args->m; i++)
+        tsr_out_round(out, args->d + i * args->ldd, args->n);
+    return TSR_OK;
+}
+
 #ifndef TSR_HAVE_CUDA
 tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
 {
@@ -108,6 +127,7 @@ tsr_status tsr_device_open(tsr_device *device, tsr_device_kind kind, tsr_err *no
     };
     for (size_t i = 0; i < sizeof kGemms / sizeof *kGemms; i++)
         tsr_device_add_gemm(device, &kGemms[i]);
+    tsr_device_add_epilogue(device, &(tsr_device_epilogue){.name = "reference", .run = run_cpu_epilogue});
     if (kind == TSR_DEVICE_CPU)
         return TSR_OK;
     tsr_err why = {{0}};

@@ -8,6 +8,7 @@
 
 #include "formats/status.h"
 #include "kernels/cpu/fp8_gemm.h"
+#include "kernels/cpu/int8_gemm.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -44,12 +45,24 @@ struct tsr_device_gemm {
     uintptr_t variant; /* the table's own */
 };
 
-enum { TSR_DEVICE_GEMMS = 8 };
+/* An int8 product with its epilogue; d as floats that `out` can hold. */
+typedef struct tsr_device_epilogue tsr_device_epilogue;
+typedef tsr_status tsr_device_epilogue_fn(const tsr_device_epilogue *kernel, const tsr_int8_gemm_args *args,
+                                          tsr_out out, tsr_err *err);
+struct tsr_device_epilogue {
+    const char *name;
+    tsr_device_epilogue_fn *run;
+    tsr_device *device;
+    uintptr_t variant;
+};
+
+enum { TSR_DEVICE_KERNELS = 8 /* of a kind */ };
 
 struct tsr_device {
     char name[256];
-    tsr_device_gemm gemms[TSR_DEVICE_GEMMS];
-    size_t n_gemms;
+    tsr_device_gemm gemms[TSR_DEVICE_KERNELS];
+    tsr_device_epilogue epilogues[TSR_DEVICE_KERNELS];
+    size_t n_gemms, n_epilogues;
     void *state; /* the table's own */
     void (*close)(tsr_device *device);
 };
@@ -63,8 +76,9 @@ tsr_status tsr_device_open(tsr_device *device, tsr_device_kind kind, tsr_err *no
 /* A zero-initialised one is fine. */
 void tsr_device_close(tsr_device *device);
 
-/* Adds a product to the table; its device becomes this one. */
+/* Adds a kernel to the table; its device becomes this one. */
 void tsr_device_add_gemm(tsr_device *device, const tsr_device_gemm *gemm);
+void tsr_device_add_epilogue(tsr_device *device, const tsr_device_epilogue *epilogue);
 
 /* The products of several experts in one call, over what serving code lays out; n, k and the blocks are the same for
  * all of them. gemm.m rows of A and D; gemm.w [groups][n][k], its scales likewise. */

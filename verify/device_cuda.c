@@ -31,8 +31,8 @@ static tsr_status allocate(void **to, size_t bytes, tsr_err *err)
     if (code != cudaErrorMemoryAllocation)
         return check(code, "allocating on the GPU", err);
     (void)cudaMemGetInfo(&left, &all);
-    return tsr_fail(err, TSR_E_DEVICE, "the GPU has too little memory: %zu bytes are needed, %zu of %zu are left", bytes,
-                    left, all);
+    return tsr_fail(err, TSR_E_DEVICE, "the GPU has too little memory: %zu bytes are needed, %zu of %zu are left",
+                    bytes, left, all);
 }
 
 /* `rows` rows of `bytes` to the GPU, `pitch` apart there. */

@@ -158,3 +158,9 @@ double tsr_gemm_variance(const tsr_exact *e, tsr_accumulation accumulation, tsr_
     return rounding * rounding / 3 +
            (accumulation == TSR_ACCUMULATE_FP32 ? fp32 : e->variance[accumulation == TSR_ACCUMULATE_UNPROMOTED]);
 }
+
+bool tsr_may_overflow(tsr_out out, double reach, double mass)
+{
+    static const double kFirstInfinite[TSR_N_OUTS] = {0x1.FFp127, 65520, 0x1p128};
+    return reach >= kFirstInfinite[out] || mass >= 0x1p127;
+}

@@ -37,4 +37,8 @@ double tsr_gemm_variance(const tsr_exact *e, tsr_accumulation accumulation, tsr_
 /* Half a step of `out` at x: a result rounded once is no further from what it was. */
 double tsr_half_step(tsr_out out, double x);
 
+/* Whether a result that may be as large as `reach`, from FP32 sums of terms of `mass` in all, may leave the range: then
+ * Inf and NaN are no errors. */
+bool tsr_may_overflow(tsr_out out, double reach, double mass);
+
 #endif

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { MAX_THREADS = 256 };
@@ -125,6 +126,29 @@ tsr_status tsr_run_jobs(const tsr_kernel_options *options, size_t n, tsr_job_fn 
     if (q.status != TSR_OK && err != NULL)
         *err = q.err;
     return q.status;
+}
+
+tsr_status tsr_load_piece(tsr_reader *reader, const tsr_side *side, const tsr_weight *weight, const tsr_piece *piece,
+                          tsr_view *view, tsr_evidence *evidence, tsr_err *err)
+{
+    const double began = tsr_now();
+    TSR_TRY(tsr_view_init(view, side->checkpoint, weight, err));
+    TSR_TRY(tsr_reader_load(reader, view, piece, err));
+    evidence->phases[TSR_PHASE_READ] += tsr_now() - began;
+    evidence->bytes_read += piece->rows * piece->cols * tsr_view_width(view);
+    return TSR_OK;
+}
+
+tsr_status tsr_find_original(const tsr_side *against, const tsr_weight *weight, const tsr_weight **original,
+                             tsr_err *err)
+{
+    const tsr_tensor *const t = weight->values;
+    *original = tsr_weights_find(against->weights, against->checkpoint, t->name);
+    const tsr_tensor *const other = *original == NULL ? NULL : (*original)->values;
+    if (other == NULL || other->rank != t->rank || memcmp(other->shape, t->shape, t->rank * sizeof *t->shape) != 0)
+        return tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' is not there, or has another shape", against->checkpoint->path,
+                        t->name);
+    return TSR_OK;
 }
 
 /* ---- columns ---- */

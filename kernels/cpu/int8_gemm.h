@@ -1,0 +1,29 @@
+/* The int8 product with vLLM's four epilogues, on the CPU: the definition. For verifying, not for serving.
+ *
+ *   P[i,j] = sum over x of A[i,x] * W[j,x]                                          exact in int32: k < 2^17
+ *   D[i,j] = scale_a * (scale_w * float(P - azp * azp_adj)) + bias                  each step in FP32
+ *
+ * (vLLM csrc/quantization/w8a8/cutlass/Epilogues.md.) azp_adj[j] is the sum of W[j,x] over x. Four epilogues by what is
+ * there: nothing (scaled), bias (scaled + bias), azp_with_adj (azp per tensor: the product azp * azp_adj made ahead),
+ * azp and azp_adj (azp per token). a [m][k], w [n][k], d [m][ldd]; scales of one element where the flag says so. */
+#ifndef TSR_KERNELS_CPU_INT8_GEMM_H
+#define TSR_KERNELS_CPU_INT8_GEMM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct tsr_int8_gemm_args {
+    const int8_t *a, *w;
+    const float *scale_a, *scale_w;   /* [m], [n] */
+    bool one_scale_a, one_scale_w;    /* [1] instead */
+    const int32_t *azp_with_adj;      /* [n], or NULL */
+    const int32_t *azp, *azp_adj;     /* [m], [n], or both NULL */
+    const float *bias;                /* [n], or NULL */
+    float *d;
+    size_t m, n, k, ldd;
+} tsr_int8_gemm_args;
+
+typedef void tsr_int8_gemm_fn(const tsr_int8_gemm_args *args);
+
+#endif
