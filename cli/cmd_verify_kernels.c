@@ -1,11 +1,12 @@
-/* tessera verify gemm and epilogue: kernels on the checkpoint's own tensors; options, and how evidence is told to
- * people and to CI.
+/* tessera verify gemm, epilogue and dequant: kernels on the checkpoint's own tensors; options, and how evidence is told
+ * to people and to CI.
  */
 #include "cli/commands.h"
 #include "cli/junit.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "formats/file.h"
+#include "verify/check_dequant.h"
 #include "verify/check_epilogue.h"
 #include "verify/check_gemm.h"
 
@@ -64,6 +65,19 @@ static const char kEpilogueHelp[] =
     "  tessera verify epilogue out --sample 8 --seed 1 --out bf16 --junit result.xml       for CI\n\n"
     "Options:\n";
 
+static const char kDequantHelp[] =
+    "tessera verify dequant DST [options]\n\n"
+    "Lays the int8 or int4 codes of a checkpoint out as FasterTransformer and TensorRT-LLM read them, in every layout\n"
+    "that takes their shape, and converts them as their kernels do: every code at its address, every value the one "
+    "that\n"
+    "plain conversion gives, bit for bit. (To hold a directory that was laid out to its source, take it back with\n"
+    "tessera convert --from, and compare with tessera verify DST --against SRC.)\n"
+    "Exit code 0: every bit is right; 1: not; 3: nothing to check; 5: no device.\n\n"
+    "Examples:\n"
+    "  tessera verify dequant Llama-3.1-8B-W4A16\n"
+    "  tessera verify dequant out --sample 4 --columns 0\n\n"
+    "Options:\n";
+
 /* The checks by name. */
 static const struct kernel_check {
     const char *name, *help;
@@ -71,6 +85,7 @@ static const struct kernel_check {
 } kChecks[] = {
     {"gemm", kGemmHelp, tsr_check_gemm},
     {"epilogue", kEpilogueHelp, tsr_check_epilogue},
+    {"dequant", kDequantHelp, tsr_check_dequant},
 };
 
 static const struct kernel_check *find_check(const char *name)
@@ -105,7 +120,7 @@ static void list_options(arguments *a, tsr_option *options)
         {"--max-kernel-rms", TSR_OPT_TEXT, &a->max_kernel_rms, "X",
          "RMS error of a kernel, over what is to be expected of its accumulation (2)"},
         {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB",
-         "smallest SQNR that quantization leaves (gemm: 27, of activations alone 30; epilogue: 15)"},
+         "smallest SQNR that quantization leaves (gemm: 27, of activations alone 30; epilogue: by rounding)"},
         {"--threads", TSR_OPT_COUNT, &a->threads, "N", "workers (all CPUs); the result does not depend on it"},
         {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result as JSON ('-': stdout)"},
         {"--junit", TSR_OPT_TEXT, &a->junit, "FILE", "the result as JUnit XML"},
@@ -164,7 +179,9 @@ static void print_judgement(const tsr_judgement *j)
 {
     const tsr_metrics *const m = &j->metrics;
     printf("  %-4s %-38s", j->fault == NULL ? "ok" : "FAIL", j->what);
-    if (m->elements > 0)
+    if (m->elements > 0 && m->differ == 0)
+        printf(" %llu values, all equal", (unsigned long long)m->elements);
+    else if (m->elements > 0)
         printf(" SQNR %6.2f dB  relative %.3g  calc_diff %.3g  cosine %.8f  max %.3g%s%s", tsr_metrics_sqnr(m),
                tsr_metrics_relative(m), tsr_metrics_calc_diff(m), tsr_metrics_cosine(m), m->max_abs,
                j->worst_at[0] != '\0' ? " at " : "", j->worst_at);

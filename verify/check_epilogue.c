@@ -20,6 +20,9 @@ typedef struct check {
     size_t n_jobs;
 } check;
 
+/* 3 dB: how far the error of quantization may be above the one of rounding to the scales, step^2 / 12 for each code. */
+static const double kMaxOfRounding = 1.414;
+
 /* Activations as one kind of epilogue wants them. */
 typedef struct quantized {
     int8_t *codes; /* [m][k] */
@@ -45,6 +48,7 @@ typedef struct operands {
     float *bias;    /* [n] */
     int32_t *azp_adj, *with_adj;
     double *row_sums; /* [n]: sums of the codes of a channel, by this file */
+    double *x2, *w2;  /* [m], [n]: sums of squares of what was quantized */
     double *original; /* [m][n] */
     quantized q[QUANTIZATIONS];
 } operands;
@@ -57,12 +61,9 @@ typedef struct variant {
 } variant;
 
 static const variant kVariants[] = {
-    {"scaled", SYMMETRIC, false, false, false},
-    {"scaled", SYMMETRIC | PER_TENSOR, false, false, false},
-    {"scaled + bias", SYMMETRIC, true, false, false},
-    {"scaled + bias", SYMMETRIC | PER_TENSOR, true, false, false},
-    {"azp per tensor", PER_TENSOR, true, true, false},
-    {"azp per token", 0, true, false, true},
+    {"scaled", SYMMETRIC, false, false, false},        {"scaled", SYMMETRIC | PER_TENSOR, false, false, false},
+    {"scaled + bias", SYMMETRIC, true, false, false},  {"scaled + bias", SYMMETRIC | PER_TENSOR, true, false, false},
+    {"azp per tensor", PER_TENSOR, true, true, false}, {"azp per token", 0, true, false, true},
     {"azp per token", PER_TENSOR, true, false, true},
 };
 
@@ -131,9 +132,12 @@ static tsr_status shape_operands(operands *o, tsr_err *err)
     o->azp_adj = take(o, o->n, sizeof *o->azp_adj);
     o->with_adj = take(o, o->n, sizeof *o->with_adj);
     o->row_sums = take(o, o->n, sizeof *o->row_sums);
+    o->x2 = take(o, o->m, sizeof *o->x2);
+    o->w2 = take(o, o->n, sizeof *o->w2);
     o->original = take(o, o->m * o->n, sizeof *o->original);
-    bool whole = o->x != NULL && o->w != NULL && o->scale_w != NULL && o->bias != NULL && o->azp_adj != NULL &&
-                 o->with_adj != NULL && o->row_sums != NULL && o->original != NULL;
+    bool whole = o->x2 != NULL && o->w2 != NULL && o->x != NULL && o->w != NULL && o->scale_w != NULL &&
+                 o->bias != NULL && o->azp_adj != NULL && o->with_adj != NULL && o->row_sums != NULL &&
+                 o->original != NULL;
     for (size_t i = 0; i < QUANTIZATIONS; i++) {
         quantized *const q = &o->q[i];
         q->codes = take(o, o->m * o->k, 1);
@@ -212,6 +216,8 @@ static tsr_status do_band(operands *o, size_t band, tsr_reader *readers, const d
         tsr_reader_row(from, i, 0, o->k, values + i * o->padded);
     }
     tsr_product(x, values, o->m, rows, o->padded, o->original + at, o->n);
+    for (size_t j = 0; j < rows; j++)
+        tsr_product(values + j * o->padded, values + j * o->padded, 1, 1, o->padded, &o->w2[at + j], 1);
     decode(TSR_I8, o->w + at * o->k, 1, rows, o->k, o->padded, values);
     for (size_t j = 0; j < rows; j++) {
         o->row_sums[at + j] = 0;
@@ -237,6 +243,8 @@ static tsr_status fill(operands *o, tsr_err *err)
         status = tsr_fail(err, TSR_E_NOMEM, "out of memory for the operands of '%s'", o->name);
     if (status == TSR_OK)
         decode(TSR_BF16, o->x, sizeof *o->x, o->m, o->k, o->padded, x);
+    for (size_t i = 0; status == TSR_OK && i < o->m; i++)
+        tsr_product(x + i * o->padded, x + i * o->padded, 1, 1, o->padded, &o->x2[i], 1);
     for (size_t band = 0; status == TSR_OK && band < o->columns.chosen; band++)
         status = do_band(o, band, readers, x, a, values, err);
     free(x);
@@ -275,7 +283,10 @@ static tsr_status get_azp(operands *o, tsr_err *err)
 {
     char text[128];
     bool there;
-    tsr_judgement j = {.subject = o->name, .kind = TSR_ERROR_KERNEL, .of_bound = -1, .of_expected = -1,
+    tsr_judgement j = {.subject = o->name,
+                       .kind = TSR_ERROR_KERNEL,
+                       .of_bound = -1,
+                       .of_expected = -1,
                        .what = "azp_adj of the checkpoint"};
     double *const values = take(o, o->n, sizeof *values);
     if (values == NULL)
@@ -306,22 +317,34 @@ static double scaled_sum(const operands *o, const quantized *q, size_t i, size_t
 
 static tsr_status judge_quantization(operands *o, unsigned quantization, tsr_err *err)
 {
-    static const char *const kNames[QUANTIZATIONS] = {"activations per token with azp", "activations per tensor with azp",
-                                                      "activations per token", "activations per tensor"};
+    static const char *const kNames[QUANTIZATIONS] = {"activations per token with azp",
+                                                      "activations per tensor with azp", "activations per token",
+                                                      "activations per tensor"};
     const tsr_kernel_options *const options = o->c->options;
-    const double limit = isnan(options->limits.min_sqnr) ? 15 : options->limits.min_sqnr;
-    char what[96], text[96];
-    tsr_judgement j = {.subject = o->name, .kind = TSR_ERROR_QUANTIZATION, .of_bound = -1, .of_expected = -1, .what = what};
+    const double limit = options->limits.min_sqnr;
+    char what[96], text[128];
+    tsr_judgement j = {.subject = o->name, .kind = TSR_ERROR_QUANTIZATION, .of_bound = -1, .what = what};
     double *const y = malloc(o->m * o->n * sizeof *y + 64);
+    double expected = 0;
     if (y == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the results of '%s'", o->name);
     snprintf(what, sizeof what, "%s%s", options->against != NULL ? "weights and " : "", kNames[quantization]);
-    for (size_t i = 0; i < o->m * o->n; i++)
-        y[i] = scaled_sum(o, &o->q[quantization], i / o->n, i % o->n, false);
+    for (size_t at = 0; at < o->m * o->n; at++) {
+        const size_t row = at / o->n, col = at % o->n;
+        const double step_a = (double)o->q[quantization].scales[row], step_w = (double)o->scale_w[col];
+        y[at] = scaled_sum(o, &o->q[quantization], row, col, false);
+        expected += step_a * step_a / 12 * o->w2[col];
+        if (options->against != NULL)
+            expected += step_w * step_w / 12 * o->x2[row];
+    }
     tsr_judge(&j, o->original, y, o->m, o->n, &o->columns);
     free(y);
-    if (!(tsr_metrics_sqnr(&j.metrics) >= limit)) {
+    j.of_expected = j.metrics.sum_d2 > 0 ? sqrt(j.metrics.sum_d2 / expected) : 0;
+    if (!isnan(limit) && !(tsr_metrics_sqnr(&j.metrics) >= limit)) {
         snprintf(text, sizeof text, "SQNR %.2f dB is below %g", tsr_metrics_sqnr(&j.metrics), limit);
+        j.fault = text;
+    } else if (isnan(limit) && !(j.of_expected <= kMaxOfRounding)) {
+        snprintf(text, sizeof text, "the RMS error is %.3g times what rounding to these scales costs", j.of_expected);
         j.fault = text;
     }
     return tsr_evidence_add(o->evidence, &j, err);
@@ -341,11 +364,12 @@ static tsr_status judge_epilogue(operands *o, const tsr_int8_gemm_args *args, co
     for (size_t at = 0; at < o->m * o->n; at++) {
         const double part = scaled_sum(o, q, at / o->n, at % o->n, args->one_scale_w);
         const double bias = args->bias == NULL ? 0 : (double)args->bias[at % o->n];
-        const double fp32 = 0x1p-24 * (fabs(part) + fabs(bias)), half = tsr_half_step(out, fabs(part + bias) + 5 * fp32);
+        const double fp32 = 0x1p-24 * (fabs(part) + fabs(bias)),
+                     half = tsr_half_step(out, fabs(part + bias) + 5 * fp32);
         exact[at] = part + bias;
         y[at] = (double)args->d[at];
-        if (!isfinite(y[at]) && tsr_may_overflow(out, fabs(part) + fabs(bias) + 5 * fp32,
-                                                     fabs(part) / (double)q->scales[at / o->n]))
+        if (!isfinite(y[at]) &&
+            tsr_may_overflow(out, fabs(part) + fabs(bias) + 5 * fp32, fabs(part) / (double)q->scales[at / o->n]))
             y[at] = exact[at] = part;
         const double error = fabs(y[at] - exact[at]);
         j.of_bound = fmax(j.of_bound, isnan(error) ? INFINITY : error / (5 * fp32 + half));
@@ -421,7 +445,7 @@ static tsr_status fill_and_judge(operands *o, tsr_err *err)
     if (d == NULL || bias == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the results of '%s'", o->name);
     for (size_t i = 0; i < device->n_epilogues; i++) {
-        for (size_t v = 0; v < 2 * sizeof kVariants / sizeof *kVariants; v++)
+        for (size_t v = 0; v < 2 * (sizeof kVariants / sizeof *kVariants); v++)
             TSR_TRY(run_variant(o, &device->epilogues[i], &kVariants[v / 2], v % 2 == 1, d, bias, err));
     }
     return TSR_OK;

@@ -2,7 +2,8 @@
 #include "verify/device.h"
 
 #include "formats/checked.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/fast_dequant.h"
+#include "verify/reader.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -13,25 +14,18 @@ const char *tsr_out_name(tsr_out out)
     return kNames[out];
 }
 
-static float widen(tsr_widen_f16_fn *widen_f16, tsr_out out, float x)
+static float rounded(tsr_out out, float x)
 {
-    float wide;
-    if (out == TSR_OUT_BF16) {
-        const uint32_t bits = (uint32_t)tsr_bf16_from_f32(x) << 16;
-        memcpy(&wide, &bits, sizeof wide);
-    } else {
-        const uint16_t half = tsr_f16_from_f32(x);
-        widen_f16(&half, 1, &wide);
-    }
-    return wide;
+    const uint16_t bits = out == TSR_OUT_BF16 ? tsr_bf16_from_f32(x) : tsr_f16_from_f32(x);
+    double value;
+    tsr_decode(out == TSR_OUT_BF16 ? TSR_BF16 : TSR_F16, (const unsigned char *)&bits, 1, &value);
+    return (float)value;
 }
 
 void tsr_out_round(tsr_out out, float *x, size_t n)
 {
-    tsr_cpu_kernels kernels;
-    tsr_cpu_kernels_init(&kernels, tsr_cpu_flags());
     for (size_t i = 0; out != TSR_OUT_F32 && i < n; i++)
-        x[i] = widen(kernels.widen_f16, out, x[i]);
+        x[i] = rounded(out, x[i]);
 }
 
 void tsr_device_add_gemm(tsr_device *device, const tsr_device_gemm *gemm)
@@ -45,6 +39,13 @@ void tsr_device_add_epilogue(tsr_device *device, const tsr_device_epilogue *epil
 {
     tsr_device_epilogue *const to = &device->epilogues[device->n_epilogues++];
     *to = *epilogue;
+    to->device = device;
+}
+
+void tsr_device_add_dequant(tsr_device *device, const tsr_device_dequant *dequant)
+{
+    tsr_device_dequant *const to = &device->dequants[device->n_dequants++];
+    *to = *dequant;
     to->device = device;
 }
 
@@ -79,15 +80,14 @@ tsr_status tsr_device_run_grouped(const tsr_device_gemm *kernel, const tsr_group
 
 static tsr_status run_cpu_gemm(const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_out out, tsr_err *err)
 {
-    tsr_cpu_kernels kernels;
-    tsr_cpu_kernels_init(&kernels, tsr_cpu_flags());
+    const tsr_cpu_kernels *const cpu = &kernel->device->cpu;
     (void)err;
     if (kernel->accumulation == TSR_ACCUMULATE_FP32)
-        kernels.fp8_gemm(args);
+        cpu->fp8_gemm(args);
     else if (kernel->accumulation == TSR_ACCUMULATE_PROMOTED)
-        kernels.fp8_gemm_tensor_core(args);
+        cpu->fp8_gemm_tensor_core(args);
     else
-        kernels.fp8_gemm_unpromoted(args);
+        cpu->fp8_gemm_unpromoted(args);
     for (size_t i = 0; i < args->m; i++)
         tsr_out_round(out, args->d + i * args->ldd, args->n);
     return TSR_OK;
@@ -96,12 +96,28 @@ static tsr_status run_cpu_gemm(const tsr_device_gemm *kernel, const tsr_fp8_gemm
 static tsr_status run_cpu_epilogue(const tsr_device_epilogue *kernel, const tsr_int8_gemm_args *args, tsr_out out,
                                    tsr_err *err)
 {
-    tsr_cpu_kernels kernels;
-    tsr_cpu_kernels_init(&kernels, tsr_cpu_flags());
-    (void)kernel, (void)err;
-    kernels.int8_gemm(args);
+    const tsr_cpu_kernels *const cpu = &kernel->device->cpu;
+    (void)err;
+    cpu->int8_gemm(args);
     for (size_t i = 0; i < args->m; i++)
         tsr_out_round(out, args->d + i * args->ldd, args->n);
+    return TSR_OK;
+}
+
+static tsr_status run_cpu_dequant(const tsr_device_dequant *kernel, int bits, tsr_out out, const uint32_t *words,
+                                  size_t n_words, uint16_t *values, tsr_err *err)
+{
+    void (*const convert)(uint32_t, uint32_t *) = bits == 8
+                                                      ? out == TSR_OUT_F16 ? tsr_fast_int8_f16 : tsr_fast_int8_bf16
+                                                  : out == TSR_OUT_F16 ? tsr_fast_int4_f16
+                                                                       : tsr_fast_int4_bf16;
+    const size_t pairs = (size_t)(16 / bits);
+    (void)kernel, (void)err;
+    for (size_t i = 0; i < n_words; i++) {
+        uint32_t converted[4];
+        convert(words[i], converted);
+        memcpy(values + i * 2 * pairs, converted, pairs * sizeof *converted);
+    }
     return TSR_OK;
 }
 
@@ -115,8 +131,10 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
 
 tsr_status tsr_device_open(tsr_device *device, tsr_device_kind kind, tsr_err *note, tsr_err *err)
 {
+    const unsigned flags = tsr_cpu_flags();
     *device = (tsr_device){0};
-    snprintf(device->name, sizeof device->name, "CPU (%s)", tsr_cpu_name(tsr_cpu_flags()));
+    tsr_cpu_kernels_init(&device->cpu, flags);
+    snprintf(device->name, sizeof device->name, "CPU (%s)", tsr_cpu_name(flags));
     static const tsr_device_gemm kGemms[] = {
         {.name = "reference", .accumulation = TSR_ACCUMULATE_FP32, .run = run_cpu_gemm, .rounds_last = true},
         {.name = "model promoted", .accumulation = TSR_ACCUMULATE_PROMOTED, .run = run_cpu_gemm, .rounds_last = true},
@@ -128,6 +146,7 @@ tsr_status tsr_device_open(tsr_device *device, tsr_device_kind kind, tsr_err *no
     for (size_t i = 0; i < sizeof kGemms / sizeof *kGemms; i++)
         tsr_device_add_gemm(device, &kGemms[i]);
     tsr_device_add_epilogue(device, &(tsr_device_epilogue){.name = "reference", .run = run_cpu_epilogue});
+    tsr_device_add_dequant(device, &(tsr_device_dequant){.name = "fast dequantization", .run = run_cpu_dequant});
     if (kind == TSR_DEVICE_CPU)
         return TSR_OK;
     tsr_err why = {{0}};

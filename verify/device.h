@@ -7,8 +7,7 @@
 #define TSR_VERIFY_DEVICE_H
 
 #include "formats/status.h"
-#include "kernels/cpu/fp8_gemm.h"
-#include "kernels/cpu/int8_gemm.h"
+#include "kernels/cpu/cpu.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -56,13 +55,27 @@ struct tsr_device_epilogue {
     uintptr_t variant;
 };
 
+/* Words of 4 int8 or 8 int4 codes, biased and even elements first, as the interleaved layouts have them, to values
+ * of BF16 or F16: those of word i begin at values[i * 32 / bits], in the order of its elements. */
+typedef struct tsr_device_dequant tsr_device_dequant;
+typedef tsr_status tsr_device_dequant_fn(const tsr_device_dequant *kernel, int bits, tsr_out out, const uint32_t *words,
+                                         size_t n_words, uint16_t *values, tsr_err *err);
+struct tsr_device_dequant {
+    const char *name;
+    tsr_device_dequant_fn *run;
+    tsr_device *device;
+    uintptr_t variant;
+};
+
 enum { TSR_DEVICE_KERNELS = 8 /* of a kind */ };
 
 struct tsr_device {
     char name[256];
+    tsr_cpu_kernels cpu; /* of every device */
     tsr_device_gemm gemms[TSR_DEVICE_KERNELS];
     tsr_device_epilogue epilogues[TSR_DEVICE_KERNELS];
-    size_t n_gemms, n_epilogues;
+    tsr_device_dequant dequants[TSR_DEVICE_KERNELS];
+    size_t n_gemms, n_epilogues, n_dequants;
     void *state; /* the table's own */
     void (*close)(tsr_device *device);
 };
@@ -79,6 +92,7 @@ void tsr_device_close(tsr_device *device);
 /* Adds a kernel to the table; its device becomes this one. */
 void tsr_device_add_gemm(tsr_device *device, const tsr_device_gemm *gemm);
 void tsr_device_add_epilogue(tsr_device *device, const tsr_device_epilogue *epilogue);
+void tsr_device_add_dequant(tsr_device *device, const tsr_device_dequant *dequant);
 
 /* The products of several experts in one call, over what serving code lays out; n, k and the blocks are the same for
  * all of them. gemm.m rows of A and D; gemm.w [groups][n][k], its scales likewise. */

@@ -70,19 +70,19 @@ static ALWAYS_INLINE void dot(const double *a, const double *w, size_t n, double
 FOR_EVERY_ISA(sum_steps, (const double *a, const double *w, step_sums *steps), (a, w, steps))
 FOR_EVERY_ISA(dot, (const double *a, const double *w, size_t n, double *total), (a, w, n, total))
 
-/* 2^-13 of the power of two at or below x > 0. */
-static double quantum(double x)
+/* The power of two at or below x > 0: its exponent alone. */
+static double binade(double x)
 {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
     bits &= 0x7FF0000000000000u;
     memcpy(&x, &bits, sizeof x);
-    return x * 0x1p-13;
+    return x;
 }
 
 static void add_step(tsr_exact *e, unsigned which, double largest, double scale)
 {
-    const double q = quantum(largest) * scale;
+    const double q = binade(largest) * 0x1p-13 * scale;
     e->slack[which] += (TSR_GEMM_STEP + 1) * 0x1p-13 * 1.01 * largest * scale;
     e->variance[which] += (TSR_GEMM_STEP + 1) / 3.0 * q * q;
 }
@@ -130,12 +130,9 @@ void tsr_product(const double *a, const double *w, size_t m, size_t n, size_t k,
 double tsr_half_step(tsr_out out, double x)
 {
     static const struct {
-        int bits, least; /* of the significand; exponent of the smallest normal number */
-    } kFormats[TSR_N_OUTS] = {{8, -126}, {11, -14}, {24, -126}};
-    int exponent;
-    (void)frexp(x, &exponent); /* x < 2^exponent */
-    const int binade = exponent - 1 > kFormats[out].least ? exponent - 1 : kFormats[out].least;
-    return ldexp(1, binade - kFormats[out].bits);
+        double least, half; /* the smallest normal number; half a step over its power of two */
+    } kFormats[TSR_N_OUTS] = {{0x1p-126, 0x1p-8}, {0x1p-14, 0x1p-11}, {0x1p-126, 0x1p-24}};
+    return binade(fmax(x, kFormats[out].least)) * kFormats[out].half;
 }
 
 static double tiles_of(size_t k)

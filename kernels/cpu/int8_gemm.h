@@ -15,11 +15,11 @@
 
 typedef struct tsr_int8_gemm_args {
     const int8_t *a, *w;
-    const float *scale_a, *scale_w;   /* [m], [n] */
-    bool one_scale_a, one_scale_w;    /* [1] instead */
-    const int32_t *azp_with_adj;      /* [n], or NULL */
-    const int32_t *azp, *azp_adj;     /* [m], [n], or both NULL */
-    const float *bias;                /* [n], or NULL */
+    const float *scale_a, *scale_w; /* [m], [n] */
+    bool one_scale_a, one_scale_w;  /* [1] instead */
+    const int32_t *azp_with_adj;    /* [n], or NULL */
+    const int32_t *azp, *azp_adj;   /* [m], [n], or both NULL */
+    const float *bias;              /* [n], or NULL */
     float *d;
     size_t m, n, k, ldd;
 } tsr_int8_gemm_args;
