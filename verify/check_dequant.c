@@ -199,19 +199,20 @@ static tsr_status check_converter(operands *o, const tsr_ft_format *format, cons
         for (size_t k = 0; k < o->k; k++) {
             const tsr_ft_place place = tsr_ft_place_of(format, o->k, o->n, k, n);
             const size_t position = format->bits == 4 ? 2 * place.byte + place.nibble : place.byte;
-            const size_t element = position / per_word * per_word + element_of(format->bits, (unsigned)(position % per_word));
+            const size_t element =
+                position / per_word * per_word + element_of(format->bits, (unsigned)(position % per_word));
             o->y[n * o->k + k] = plain_value(out, o->values[element]);
         }
     }
-    snprintf(what, sizeof what, "%s, layout %s, %s", kernel->name, tsr_ft_layout_name(format->layout), tsr_out_name(out));
+    snprintf(what, sizeof what, "%s, layout %s, %s", kernel->name, tsr_ft_layout_name(format->layout),
+             tsr_out_name(out));
     return judge(o, what, err);
 }
 
 static tsr_status check_format(operands *o, const tsr_ft_format *format, tsr_err *err)
 {
     const tsr_device *const device = o->c->options->device;
-    const tsr_interleave_args args = {
-        .format = format, .k = o->k, .n = o->n, .order = TSR_CODES_NK, .ld = o->k};
+    const tsr_interleave_args args = {.format = format, .k = o->k, .n = o->n, .order = TSR_CODES_NK, .ld = o->k};
     tsr_err why = {{0}};
     if (tsr_ft_format_check(format, (int64_t)o->k, (int64_t)o->n, &why) != TSR_OK)
         return tsr_evidence_skip(o->evidence, o->name, why.msg, err);

@@ -2,6 +2,8 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/quantize_tokens.h"
 #include "verify/activations.h"
+#include "verify/check_dequant.h"
+#include "verify/check_epilogue.h"
 #include "verify/check_gemm.h"
 #include "verify/gemm_oracle.h"
 
@@ -19,6 +21,25 @@ static tsr_checkpoint *checkpoint;
 static tsr_weights weights;
 static tsr_err err;
 
+static FILE *open_file(const char *name, const char *text)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *const file = fopen(path, "w");
+    cr_assert_not_null(file);
+    if (text != NULL) {
+        fputs(text, file);
+        fclose(file);
+    }
+    return file;
+}
+
+static void open_checkpoint(void)
+{
+    cr_assert_eq(tsr_checkpoint_open(&checkpoint, folder, NULL, 0, &err), TSR_OK, "%s", err.msg);
+    cr_assert_eq(tsr_weights_pair(&weights, checkpoint, 0, 0, &err), TSR_OK, "%s", err.msg);
+}
+
 static void write_tensor(FILE *file, uint64_t seed, size_t codes, size_t scales)
 {
     for (size_t i = 0; i < codes; i++) {
@@ -35,12 +56,10 @@ static void write_tensor(FILE *file, uint64_t seed, size_t codes, size_t scales)
 static void make_checkpoint(void)
 {
     const size_t codes = (size_t)N * K, scales = N / 128 * (K / 128);
-    char path[128], header[2048] = "{";
+    char header[2048] = "{";
     cr_assert_not_null(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    FILE *file = fopen(path, "w");
-    fputs("{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}}", file);
-    fclose(file);
+    open_file("config.json",
+              "{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}}");
     for (size_t i = 0, at = 0; i <= EXPERTS; i++) {
         char name[32] = "o_proj";
         if (i > 0)
@@ -53,16 +72,40 @@ static void make_checkpoint(void)
         at += codes + 4 * scales;
     }
     strcat(header, "}");
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    file = fopen(path, "w");
+    FILE *const file = open_file("model.safetensors", NULL);
     const uint64_t length = strlen(header);
     fwrite(&length, sizeof length, 1, file);
     fputs(header, file);
     for (uint64_t i = 0; i <= EXPERTS; i++)
         write_tensor(file, i << 40, codes, scales);
     fclose(file);
-    cr_assert_eq(tsr_checkpoint_open(&checkpoint, folder, NULL, 0, &err), TSR_OK, "%s", err.msg);
-    cr_assert_eq(tsr_weights_pair(&weights, checkpoint, 0, 0, &err), TSR_OK, "%s", err.msg);
+    open_checkpoint();
+}
+
+/* Int8 with a scale a row and a bias. */
+static void make_int8_checkpoint(void)
+{
+    const size_t codes = (size_t)N * K;
+    char header[1024];
+    cr_assert_not_null(mkdtemp(folder));
+    open_file("config.json",
+              "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"format\": \"int-quantized\", "
+              "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, "
+              "\"type\": \"int\", \"symmetric\": true, \"strategy\": \"channel\"}, \"input_activations\": "
+              "{\"num_bits\": 8, \"type\": \"int\", \"symmetric\": true, \"strategy\": \"token\", "
+              "\"dynamic\": true}}}}}");
+    snprintf(header, sizeof header,
+             "{\"m.o_proj.weight\": {\"dtype\": \"I8\", \"shape\": [%d, %d], \"data_offsets\": [0, %zu]}, "
+             "\"m.o_proj.weight_scale\": {\"dtype\": \"F32\", \"shape\": [%d, 1], \"data_offsets\": [%zu, %zu]}, "
+             "\"m.o_proj.bias\": {\"dtype\": \"F32\", \"shape\": [%d], \"data_offsets\": [%zu, %zu]}}",
+             N, K, codes, N, codes, codes + 4 * N, N, codes + 4 * N, codes + 8 * N);
+    FILE *const file = open_file("model.safetensors", NULL);
+    const uint64_t length = strlen(header);
+    fwrite(&length, sizeof length, 1, file);
+    fputs(header, file);
+    write_tensor(file, 99, codes, 2 * N);
+    fclose(file);
+    open_checkpoint();
 }
 
 static int remove_one(const char *path, const struct stat *info, int type, struct FTW *where)
@@ -241,6 +284,119 @@ Test(kernels, results_do_not_depend_on_threads)
     }
     tsr_evidence_free(&evidence[0]);
     tsr_evidence_free(&evidence[1]);
+    tsr_device_close(&device);
+}
+
+/* ---- epilogues and converters ---- */
+
+typedef enum epilogue_fault {
+    NO_FAULT,
+    SHIFTED_AZP_ADJ,
+    SWAPPED_BIAS,
+    LOST_AZP,
+    WRONG_SCALE,
+    N_EPILOGUE_FAULTS
+} epilogue_fault;
+
+static tsr_status run_faulty_epilogue(const tsr_device_epilogue *kernel, const tsr_int8_gemm_args *args, tsr_out out,
+                                      tsr_err *e)
+{
+    tsr_cpu_kernels kernels;
+    tsr_int8_gemm_args g = *args;
+    int32_t adj[N];
+    float bias[N];
+    (void)e;
+    tsr_cpu_kernels_init(&kernels, tsr_cpu_flags());
+    for (size_t j = 0; kernel->variant == SHIFTED_AZP_ADJ && g.azp_adj != NULL && j < g.n; j++)
+        adj[j] = args->azp_adj[(j + 1) % g.n];
+    if (kernel->variant == SHIFTED_AZP_ADJ && g.azp_adj != NULL)
+        g.azp_adj = adj;
+    if (kernel->variant == SWAPPED_BIAS && g.bias != NULL) {
+        memcpy(bias, g.bias, g.n * sizeof *bias);
+        bias[10] = g.bias[11];
+        bias[11] = g.bias[10];
+        g.bias = bias;
+    }
+    if (kernel->variant == LOST_AZP)
+        g.azp_with_adj = NULL;
+    if (kernel->variant == WRONG_SCALE)
+        g.one_scale_w = true;
+    kernels.int8_gemm(&g);
+    for (size_t i = 0; i < g.m; i++)
+        tsr_out_round(out, g.d + i * g.ldd, g.n);
+    return TSR_OK;
+}
+
+TestSuite(integers, .init = make_int8_checkpoint, .fini = remove_checkpoint);
+
+Test(integers, faults_of_epilogues_are_found)
+{
+    const char *const glob = "*";
+    for (epilogue_fault planted = NO_FAULT; planted < N_EPILOGUE_FAULTS; planted++) {
+        tsr_device device;
+        tsr_evidence evidence = {0};
+        cr_assert_eq(tsr_device_open(&device, TSR_DEVICE_CPU, NULL, &err), TSR_OK);
+        device.n_epilogues = 0;
+        tsr_device_add_epilogue(&device, &(tsr_device_epilogue){"planted", run_faulty_epilogue, NULL, planted});
+        const tsr_kernel_options options = options_for(&device, &glob);
+        cr_assert_eq(tsr_check_epilogue(&options, 7, &evidence, &err), TSR_OK, "%s", err.msg);
+        cr_assert_eq(evidence.failed > 0, planted != NO_FAULT, "fault %d: %zu of %zu fail", (int)planted,
+                     evidence.failed, evidence.count);
+        tsr_evidence_free(&evidence);
+        tsr_device_close(&device);
+    }
+}
+
+static tsr_status flip_a_bit(const tsr_device_dequant *kernel, int bits, tsr_out out, const uint32_t *words,
+                             size_t n_words, uint16_t *values, tsr_err *e)
+{
+    const tsr_device_dequant *const sound = (const tsr_device_dequant *)kernel->variant;
+    const tsr_status status = sound->run(sound, bits, out, words, n_words, values, e);
+    values[n_words] ^= 1;
+    return status;
+}
+
+Test(integers, a_flipped_bit_in_a_layout_is_found)
+{
+    const char *const glob = "*";
+    for (unsigned planted = 0; planted < 2; planted++) {
+        tsr_device device;
+        tsr_evidence evidence = {0};
+        cr_assert_eq(tsr_device_open(&device, TSR_DEVICE_CPU, NULL, &err), TSR_OK);
+        const tsr_device_dequant sound = device.dequants[0];
+        if (planted == 1) {
+            device.n_dequants = 0;
+            tsr_device_add_dequant(&device, &(tsr_device_dequant){"planted", flip_a_bit, NULL, (uintptr_t)&sound});
+        }
+        const tsr_kernel_options options = options_for(&device, &glob);
+        cr_assert_eq(tsr_check_dequant(&options, 7, &evidence, &err), TSR_OK, "%s", err.msg);
+        cr_assert_eq(evidence.failed > 0, planted == 1);
+        cr_assert_gt(evidence.count, 9);
+        tsr_evidence_free(&evidence);
+        tsr_device_close(&device);
+    }
+}
+
+static void interleave_wrong(const tsr_interleave_args *args, const uint8_t *codes, uint8_t *out)
+{
+    tsr_cpu_kernels kernels;
+    tsr_cpu_kernels_init(&kernels, tsr_cpu_flags());
+    kernels.interleave(args, codes, out);
+    out[12345] ^= 0x10;
+}
+
+Test(integers, a_layout_with_one_wrong_code_is_found)
+{
+    const char *const glob = "*";
+    tsr_device device;
+    tsr_evidence evidence = {0};
+    cr_assert_eq(tsr_device_open(&device, TSR_DEVICE_CPU, NULL, &err), TSR_OK);
+    device.cpu.interleave = interleave_wrong;
+    const tsr_kernel_options options = options_for(&device, &glob);
+    cr_assert_eq(tsr_check_dequant(&options, 7, &evidence, &err), TSR_OK, "%s", err.msg);
+    cr_assert_eq(evidence.failed, evidence.count);
+    cr_assert_eq(evidence.items[0].metrics.differ, 1);
+    tsr_evidence_free(&evidence);
     tsr_device_close(&device);
 }
 
