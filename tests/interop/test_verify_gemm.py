@@ -1,0 +1,248 @@
+"""`tessera verify gemm|epilogue|dequant`: sound checkpoints pass; faults in a checkpoint show as quantization error or in
+azp_adj (faults in kernels are planted by tests/unit/test_verify_kernels.c); reports parse; refusals and exit codes."""
+
+import json
+import xml.etree.ElementTree
+
+import fp8_oracle
+import harness
+import numpy as np
+import pytest
+from test_diff import BF16, FP8_CONFIG, write
+
+NAME = "model.layers.0.self_attn.o_proj.weight"
+EXPERTS = [f"model.layers.0.mlp.experts.{i}.up_proj.weight" for i in range(4)]
+KERNELS = ["reference", "model promoted", "model unpromoted"]
+
+
+@pytest.fixture
+def verify(tessera, tmp_path):
+    """verify(check, dst, *options) -> (exit code, the JSON result)."""
+
+    def run(check, dst, *options):
+        junit = tmp_path / "junit.xml"
+        code, out, err = harness.run(tessera, ["verify", check, dst, "--device", "cpu", "--json", "-", "--junit", junit, *options])
+        assert code in (0, 1), err
+        result = json.loads(out)
+        failed = [j for j in result["judgements"] if not j["passed"]]
+        assert result["passed"] == (code == 0) == (not failed)
+        suite = xml.etree.ElementTree.parse(junit).getroot()
+        assert int(suite.get("tests")) == len(result["judgements"]) == len(list(suite.iter("testcase")))
+        assert int(suite.get("failures")) == len(failed) == len(list(suite.iter("failure")))
+        return code, result
+
+    return run
+
+
+def of_kind(result, kind):
+    return [j for j in result["judgements"] if j["kind"] == kind]
+
+
+class Model:
+    """A linear layer and four experts in block FP8, and what they were made from."""
+
+    def __init__(self, folder):
+        rng = np.random.default_rng(5)
+        self.folder, self.config = folder, dict(FP8_CONFIG)
+        self.source = {name: (rng.standard_normal((384, 640)) * np.repeat(np.exp2(rng.uniform(-3, 3, 5)), 128)).astype(BF16)
+                       for name in [NAME, *EXPERTS]}
+        self.output = {}
+        for name, w in self.source.items():
+            self.output[name], self.output[name + "_scale_inv"] = map(np.array, fp8_oracle.quantize(w))
+
+    def write(self):
+        return write(self.folder / "dst", self.output, self.config), write(self.folder / "src", self.source)
+
+
+@pytest.fixture
+def model(tmp_path):
+    return Model(tmp_path)
+
+
+@pytest.mark.parametrize("options", [(), ("--scaling", "128x128"), ("--scaling", "64x128"), ("--tokens", "3"),
+                                     ("--columns", "0"), ("--out", "bf16", "--tokens", "200")], ids=str)
+def test_sound_products_pass(options, verify, model):
+    dst, src = model.write()
+    code, result = verify("gemm", dst, "--against", src, *options)
+    assert code == 0, [j for j in result["judgements"] if not j["passed"]]
+    subjects = {j["subject"] for j in result["judgements"]}
+    assert subjects == {NAME, "model.layers.0.mlp.experts.*.up_proj.weight"}
+    whats = {j["what"] for j in of_kind(result, "kernel")}
+    outs = ["bf16"] if "bf16" in options else ["bf16", "f16", "f32"]
+    assert whats == {f"{kernel}{layout}, {out}" for kernel in KERNELS for layout in ("", ", contiguous", ", masked") for out in outs}
+    for j in of_kind(result, "quantization"):
+        assert j["what"] == "weights and activations" and 28 < j["sqnr_db"] < 34
+
+
+def test_what_promotion_buys(verify, checkpoint, quantize):
+    src = checkpoint("llama")
+    code, result = verify("gemm", quantize(src), "--out", "f32", "--sample", "2")
+    assert code == 0
+    error = {kernel: [j["relative_error"] for j in of_kind(result, "kernel") if j["what"] == f"{kernel}, f32"] for kernel in KERNELS}
+    assert len(error["reference"]) == 2
+    for reference, promoted, unpromoted in zip(*(error[kernel] for kernel in KERNELS)):
+        assert reference < 1e-6 < promoted < unpromoted
+
+
+def test_figures_are_what_numpy_finds(verify, tmp_path):
+    """One layer of exact numbers: the product of quantized operands, and its distance from the original, by hand."""
+    rng = np.random.default_rng(3)
+    w, x = rng.standard_normal((128, 256)).astype(BF16), rng.standard_normal((8, 256)).astype(BF16)
+    codes, scales = fp8_oracle.quantize(w)
+    dst = write(tmp_path / "dst", {NAME: codes, NAME + "_scale_inv": scales}, FP8_CONFIG)
+    src = write(tmp_path / "src", {NAME: w})
+    inputs = write(tmp_path / "inputs", {NAME[:-7] + ".input": x}) / "model.safetensors"
+    _, result = verify("gemm", dst, "--against", src, "--activations", inputs, "--tokens", "8")
+    token_scales = np.abs(x.astype(np.float32)).reshape(8, 2, 128).max(2) / np.float32(448)
+    q = (x.astype(np.float32).reshape(8, 2, 128) / token_scales[:, :, None]).astype(fp8_oracle.E4M3).astype(np.float64)
+    q = (q * token_scales[:, :, None].astype(np.float64)).reshape(8, 256)
+    y = q @ fp8_oracle.dequantize(codes, scales).T
+    exact = x.astype(np.float64) @ w.astype(np.float64).T
+    found = of_kind(result, "quantization")[0]
+    assert found["relative_error"] == pytest.approx(np.linalg.norm(exact - y) / np.linalg.norm(exact), rel=1e-9)
+    assert found["max_abs_error"] == pytest.approx(np.abs(exact - y).max(), rel=1e-9)
+    token, output = np.unravel_index(np.abs(exact - y).argmax(), exact.shape)
+    assert found["max_abs_error_at"] == f"token {token}, output {output}"
+
+
+# ---- faults in a checkpoint ----
+
+
+def transpose(model):
+    scales = model.output[NAME + "_scale_inv"]
+    scales[:] = scales.T.copy().reshape(3, 5)
+
+
+def lose_block(model):
+    model.output[NAME][128:256, 256:384] = 0
+
+
+def double_scales(model):
+    model.output[NAME + "_scale_inv"] *= 2
+
+
+@pytest.mark.parametrize("fault", [transpose, lose_block, double_scales])
+def test_faults_show_as_quantization_error(fault, verify, model):
+    fault(model)
+    dst, src = model.write()
+    code, result = verify("gemm", dst, "--against", src, "--columns", "0")
+    failed = [j for j in result["judgements"] if not j["passed"]]
+    assert code == 1 and {(j["subject"], j["kind"]) for j in failed} == {(NAME, "quantization")}
+    assert "SQNR" in failed[0]["fault"]
+
+
+def test_nan_is_named(verify, model):
+    model.output[NAME].view(np.uint8)[5, 7] = 0x7F
+    code, result = verify("gemm", model.write()[0], "--columns", "0")
+    failed = [j for j in result["judgements"] if not j["passed"]]
+    assert code == 1 and len(failed) == 1 and "[5, 7] is NaN" in failed[0]["fault"]
+
+
+def test_limits(verify, model):
+    dst, src = model.write()
+    assert verify("gemm", dst, "--against", src, "--min-sqnr", "60")[0] == 1
+    assert verify("gemm", dst, "--max-kernel-error", "1e-9")[0] == 1
+    assert verify("gemm", dst, "--max-kernel-rms", "1e-9")[0] == 1
+    assert verify("gemm", dst)[0] == 0
+
+
+def test_the_seed_decides(verify, model):
+    dst, _ = model.write()
+    runs = [verify("gemm", dst, "--columns", "128", "--seed", seed, "--threads", threads)[1]["judgements"]
+            for seed, threads in (("1", "1"), ("1", "3"), ("2", "1"))]
+    assert runs[0] == runs[1] != runs[2]
+
+
+# ---- integers ----
+
+
+@pytest.fixture
+def int8(checkpoint, quantize):
+    src = checkpoint("llama")
+    return src, quantize(src, "--scheme", "int8-channel")
+
+
+def test_sound_epilogues_pass(int8, verify):
+    src, dst = int8
+    code, result = verify("epilogue", dst, "--against", src, "--sample", "3")
+    assert code == 0, [j for j in result["judgements"] if not j["passed"]]
+    whats = {j["what"] for j in of_kind(result, "kernel")}
+    assert "azp_adj of the checkpoint" in whats
+    for epilogue in ("scaled", "scaled + bias", "azp per tensor", "azp per token"):
+        assert any(f": {epilogue}, " in what for what in whats)
+    for j in of_kind(result, "quantization"):
+        assert j["of_expected_rms"] == pytest.approx(1, abs=0.2)
+
+
+def test_shifted_azp_adj_is_found(int8, verify):
+    dst = int8[1]
+    path = dst / "tessera-azp.safetensors"
+    _, tensors = harness.read_safetensors(path)
+    name = sorted(tensors)[0]
+    dtype, shape, data = tensors[name]
+    tensors[name] = (dtype, shape, np.roll(np.frombuffer(data, np.int32), 1).tobytes())
+    harness.write_safetensors(path, tensors)
+    code, result = verify("epilogue", dst, "--tensors", name)
+    failed = {j["what"] for j in result["judgements"] if not j["passed"]}
+    assert code == 1 and "azp_adj of the checkpoint" in failed
+    assert all("azp" in what for what in failed) and len(failed) > 1
+
+
+@pytest.mark.parametrize("scheme", ["int8-channel", "int8-weight-only", "int4-weight-only"])
+def test_every_layout_keeps_every_code(scheme, checkpoint, quantize, verify):
+    code, result = verify("dequant", quantize(checkpoint("llama"), "--scheme", scheme), "--sample", "2")
+    assert code == 0
+    whats = {j["what"] for j in result["judgements"]}
+    assert {"layout T", "layout P", "fast dequantization, layout T, bf16", "fast dequantization, layout T, f16"} <= whats
+    assert all(j["differ"] == 0 and j["elements"] > 0 for j in result["judgements"])
+
+
+# ---- refusals ----
+
+
+@pytest.mark.parametrize("check, words", [("gemm", "no tensor of e4m3"), ("epilogue", "no tensor of int8"), ("dequant", "no int8 or int4")])
+def test_nothing_to_check(check, words, tessera, checkpoint):
+    code, _, err = harness.run(tessera, ["verify", check, checkpoint("llama")])
+    assert code == 3 and words in err
+
+
+def test_activations_that_do_not_fit(tessera, model):
+    dst, _ = model.write()
+    inputs = write(model.folder / "inputs", {NAME: np.zeros((4, 639), np.float32)}) / "model.safetensors"
+    code, _, err = harness.run(tessera, ["verify", "gemm", dst, "--activations", inputs])
+    assert code == 3 and "rows of 640" in err
+    other = write(model.folder / "other", {"elsewhere": np.zeros((4, 640), np.float32)}) / "model.safetensors"
+    code, _, err = harness.run(tessera, ["verify", "gemm", dst, "--activations", other])
+    assert code == 3 and "that could be checked" in err
+
+
+def test_against_something_else(tessera, model):
+    dst, _ = model.write()
+    other = write(model.folder / "other", {"elsewhere": np.zeros((4, 640), np.float32)})
+    code, _, err = harness.run(tessera, ["verify", "gemm", dst, "--against", other])
+    assert code == 3 and "another shape" in err
+
+
+def test_no_device(tessera, model):
+    dst, _ = model.write()
+    code, out, err = harness.run(tessera, ["verify", "gemm", dst, "--device", "cuda"])
+    if code != 0:  # there is one where these tests run
+        assert code == 5 and "GPU" in err
+        code, out, _ = harness.run(tessera, ["verify", "gemm", dst, "--device", "auto"])
+        assert code == 0 and "checked on the CPU" in out
+
+
+@pytest.mark.parametrize("options", [("--tokens", "0"), ("--device", "tpu"), ("--out", "f64"), ("--min-sqnr", "x"), ("--experts", "0")])
+def test_usage(options, tessera, model):
+    code, _, err = harness.run(tessera, ["verify", "gemm", model.write()[0], *options])
+    assert code == 2 and options[0] in err
+
+
+def test_help_and_quiet(tessera, model):
+    dst, _ = model.write()
+    for check in ("gemm", "epilogue", "dequant"):
+        code, out, _ = harness.run(tessera, ["verify", check, "--help"])
+        assert code == 0 and "Examples:" in out and "--device" in out
+    assert harness.run(tessera, ["verify", "gemm", dst, "--quiet"])[:2] == (0, "")
+    code, out, _ = harness.run(tessera, ["verify", "gemm", dst])
+    assert code == 0 and "oracle" in out and "judgements are within" in out
