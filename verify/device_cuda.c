@@ -1,6 +1,6 @@
 /* A GPU as a device of the checks: memory, copies, and the CUDA kernels in its table. Compiled where CUDA was found. */
 #include "formats/checked.h"
-#include "kernels/cuda/block_fp8_gemm.h"
+#include "kernels/cuda/cublas_lt.h"
 #include "verify/device.h"
 #include "verify/reader.h"
 
@@ -11,8 +11,11 @@
 
 typedef struct gpu {
     tsr_cuda_device properties;
+    tsr_cublas_lt *peer;  /* NULL: not there */
     pthread_mutex_t lock; /* one product at a time */
 } gpu;
+
+enum { CUBLAS_LT = -1 /* as the variant of a kernel, beside tsr_gemm_kind */ };
 
 /* What one product needs on the GPU. */
 typedef struct buffers {
@@ -42,6 +45,16 @@ static tsr_status upload(void **to, size_t pitch, const void *from, size_t from_
     TSR_TRY(allocate(to, pitch * rows, err));
     return check(cudaMemcpy2D(*to, pitch, from, from_pitch, bytes, rows, cudaMemcpyHostToDevice), "copying to the GPU",
                  err);
+}
+
+static tsr_status launch(const tsr_device_gemm *kernel, const tsr_block_fp8_gemm *gemm, tsr_err *err)
+{
+    const gpu *const g = kernel->device->state;
+    int offers;
+    if ((int)kernel->variant != CUBLAS_LT)
+        return tsr_cuda_block_fp8_gemm(gemm, NULL, err);
+    TSR_TRY(tsr_cublas_lt_prepare(g->peer, gemm, &offers, err));
+    return tsr_cublas_lt_run(g->peer, 0, NULL, err);
 }
 
 static tsr_status run_on(const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_out out, buffers *b,
@@ -77,9 +90,9 @@ static tsr_status run_on(const tsr_device_gemm *kernel, const tsr_fp8_gemm_args 
         .ldd = (int64_t)args->n,
         .ld_scale_a = (int64_t)scale_pitch,
         .out = kOuts[out].out,
-        .config.kind = (tsr_gemm_kind)kernel->variant,
+        .config.kind = (int)kernel->variant == CUBLAS_LT ? TSR_GEMM_AUTO : (tsr_gemm_kind)kernel->variant,
     };
-    TSR_TRY(tsr_cuda_block_fp8_gemm(&gemm, NULL, err));
+    TSR_TRY(launch(kernel, &gemm, err));
     TSR_TRY(check(cudaMemcpy(narrow, b->d, cells * width, cudaMemcpyDeviceToHost), kernel->name, err));
     double row[64];
     for (size_t i = 0; i < cells; i += sizeof row / sizeof *row) {
@@ -116,6 +129,7 @@ static tsr_status run_gemm(const tsr_device_gemm *kernel, const tsr_fp8_gemm_arg
 static void close_gpu(tsr_device *device)
 {
     gpu *const g = device->state;
+    tsr_cublas_lt_close(g->peer);
     pthread_mutex_destroy(&g->lock);
     free(g);
 }
@@ -129,7 +143,11 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
                                  kFast = {.name = "CUDA fast",
                                           .accumulation = TSR_ACCUMULATE_PROMOTED,
                                           .run = run_gemm,
-                                          .variant = TSR_GEMM_AUTO};
+                                          .variant = TSR_GEMM_AUTO},
+                                 kPeer = {.name = "cuBLASLt",
+                                          .accumulation = TSR_ACCUMULATE_PROMOTED,
+                                          .run = run_gemm,
+                                          .variant = (uintptr_t)CUBLAS_LT};
     tsr_cuda_device properties;
     TSR_TRY(tsr_cuda_current_device(&properties, err));
     gpu *const g = calloc(1, sizeof *g);
@@ -140,8 +158,11 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
     device->state = g;
     device->close = close_gpu;
     tsr_device_add_gemm(device, &kPlain);
-    if (properties.arch == 90)
+    if (properties.arch == 90) {
         tsr_device_add_gemm(device, &kFast);
+        if (tsr_cublas_lt_open(&g->peer, NULL) == TSR_OK)
+            tsr_device_add_gemm(device, &kPeer);
+    }
     snprintf(device->name, sizeof device->name, "%.200s (sm_%d)", properties.name, properties.arch);
     return TSR_OK;
 }

@@ -2,13 +2,12 @@
  * conversions against a device copy. CUDA graphs of 20 launches, median of 22 replays.
  *   bench_gemm [--all] [--json FILE]     --all times every tile, too
  * Exit codes: 0; 1 below 1.15 times cuBLASLt (geometric mean) or 0.85 of the copy; 5 no device. */
-#include <cublasLt.h>
-#include <dlfcn.h>
 #include <math.h>
 #include <string.h>
 
 #include "kernels/cuda/block_fp8_convert.h"
 #include "kernels/cuda/block_fp8_gemm.h"
+#include "kernels/cuda/cublas_lt.h"
 #include "tests/gpu/gpu_common.cuh"
 
 static const int64_t shapes[19][3] = {
@@ -65,76 +64,19 @@ template <typename F> static double time_us(const F &launch)
     return (ms[kReplays / 2 - 1] + ms[kReplays / 2]) / 2 * 1000.0 / kLaunches;
 }
 
-#define TSR_LT_FUNCTIONS(X)                                                                                                    \
-    X(cublasLtCreate)                                                                                                          \
-    X(cublasLtMatmulDescCreate)                                                                                                \
-    X(cublasLtMatmulDescSetAttribute)                                                                                          \
-    X(cublasLtMatrixLayoutCreate)                                                                                              \
-    X(cublasLtMatmulPreferenceCreate)                                                                                          \
-    X(cublasLtMatmulPreferenceSetAttribute)                                                                                    \
-    X(cublasLtMatmulAlgoGetHeuristic)                                                                                          \
-    X(cublasLtMatmul)
-
-static struct cublas_lt {
-#define TSR_DECLARE(name) decltype(&::name) name;
-    TSR_LT_FUNCTIONS(TSR_DECLARE)
-    cublasLtHandle_t handle;
-    void *workspace;
-} lt;
-
-enum { kLtWorkspace = 64 << 20 };
-
-static bool load_cublas_lt(void)
-{
-    void *const library = dlopen("libcublasLt.so.13", RTLD_NOW);
-    if (!library) {
-        fprintf(stderr, "no cuBLASLt: %s\n", dlerror());
-        return false;
-    }
-#define TSR_LOAD(name) lt.name = reinterpret_cast<decltype(&::name)>(dlsym(library, #name));
-    TSR_LT_FUNCTIONS(TSR_LOAD)
-    lt.workspace = device_array<uint8_t>(kLtWorkspace);
-    return lt.cublasLtCreate(&lt.handle) == CUBLAS_STATUS_SUCCESS;
-}
-
-template <typename T> static void set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t what, T value)
-{
-    if (lt.cublasLtMatmulDescSetAttribute(desc, what, &value, sizeof value) != CUBLAS_STATUS_SUCCESS) {
-        fprintf(stderr, "cuBLASLt refuses attribute %d\n", (int)what);
-        exit(1);
-    }
-}
-
 /* The same product by cuBLASLt, the fastest of what its heuristic offers; 0 when it offers none. */
-static double time_cublas_lt(const tsr_block_fp8_gemm &g)
+static double time_cublas_lt(tsr_cublas_lt *lt, const tsr_block_fp8_gemm &g)
 {
-    cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t w, a, d;
-    cublasLtMatmulPreference_t preference;
-    lt.cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    set(desc, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
-    set(desc, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
-    set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, (int32_t)CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
-    set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, (int32_t)CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
-    set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, g.scale_w);
-    set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, g.scale_a);
-    lt.cublasLtMatrixLayoutCreate(&w, CUDA_R_8F_E4M3, g.k, g.n, g.ldw);
-    lt.cublasLtMatrixLayoutCreate(&a, CUDA_R_8F_E4M3, g.k, g.m, g.lda);
-    lt.cublasLtMatrixLayoutCreate(&d, CUDA_R_16BF, g.n, g.m, g.ldd);
-    lt.cublasLtMatmulPreferenceCreate(&preference);
-    const size_t room = kLtWorkspace;
-    lt.cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room);
-    cublasLtMatmulHeuristicResult_t offers[8];
-    int offered = 0;
-    lt.cublasLtMatmulAlgoGetHeuristic(lt.handle, desc, w, a, d, d, preference, 8, offers, &offered);
+    tsr_err err;
+    int offers;
     double best = 0;
-    for (int i = 0; i < offered; ++i) {
+    if (tsr_cublas_lt_prepare(lt, &g, &offers, &err) != TSR_OK) {
+        return 0;
+    }
+    for (int i = 0; i < offers; ++i) {
         bool fine = true;
-        const double us = time_us([&](cudaStream_t stream) {
-            const float one = 1, zero = 0;
-            fine = fine && lt.cublasLtMatmul(lt.handle, desc, &one, g.w, w, g.a, a, &zero, g.d, d, g.d, d, &offers[i].algo,
-                                             lt.workspace, room, stream) == CUBLAS_STATUS_SUCCESS;
-        });
+        const double us =
+            time_us([&](cudaStream_t stream) { fine = fine && tsr_cublas_lt_run(lt, i, stream, &err) == TSR_OK; });
         if (fine && (best == 0 || us < best)) {
             best = us;
         }
@@ -166,7 +108,11 @@ int main(int argc, char **argv)
         }
     }
     const tsr_cuda_device device = need_hopper();
-    const bool peer = load_cublas_lt();
+    tsr_err no_peer;
+    tsr_cublas_lt *peer;
+    if (tsr_cublas_lt_open(&peer, &no_peer) != TSR_OK) {
+        fprintf(stderr, "%s\n", no_peer.msg);
+    }
     FILE *const json = json_path ? fopen(json_path, "w") : NULL;
     if (json_path && !json) {
         perror(json_path);
@@ -195,7 +141,7 @@ int main(int argc, char **argv)
         g.lda = g.ldw = g.k, g.ldd = g.n, g.ld_scale_a = g.m;
         g.out = TSR_GEMM_BF16;
         const tsr_gemm_config config = tsr_cuda_block_fp8_gemm_choose(&g, &device);
-        const double us = time_ours(g, config), theirs = peer ? time_cublas_lt(g) : 0;
+        const double us = time_ours(g, config), theirs = peer ? time_cublas_lt(peer, g) : 0;
         const double flops = 2.0 * g.m * g.n * g.k, bytes = (double)g.m * g.k + (double)g.n * g.k + 2.0 * g.m * g.n;
         const double floor_us = fmax(bytes / 4.1e6, flops / 1979e6);
         printf("%5lld %5lld %5lld  %-6s %3d/%d %8.1f %7.0f %12.1f %6.2f %9.1f %9.2f\n", (long long)g.m, (long long)g.n,
