@@ -1,5 +1,5 @@
-/* The steps between checkpoints and the weight layouts of formats/ft_layout.h, in bands of output features: each is read
- * once, quantized or unpacked, laid out and written, in one pass. */
+/* The steps between checkpoints and the weight layouts of formats/ft_layout.h, in bands of output features: each is
+ * read once, quantized or unpacked, laid out and written, in one pass. */
 #ifndef TSR_CONVERT_LAYOUT_OP_H
 #define TSR_CONVERT_LAYOUT_OP_H
 
@@ -13,9 +13,9 @@ enum { TSR_LAYOUT_PARTS = 3 };
 /* A matrix of K input and N output features: the weights [N_i, K], one behind the other. */
 typedef struct tsr_layout {
     tsr_ft_format format;
-    tsr_int_scheme scheme;                    /* how floating-point parts are quantized; .group holds for packed ones, too */
-    tsr_dtype scale_dtype;                    /* as stored: BF16, F16 or F32; codes are made with the scheme's own */
-    tsr_weight parts[TSR_LAYOUT_PARTS];       /* all floating point, or all packed and symmetric */
+    tsr_int_scheme scheme;              /* how floating-point parts are quantized; .group holds for packed ones, too */
+    tsr_dtype scale_dtype;              /* as stored: BF16, F16 or F32; codes are made with the scheme's own */
+    tsr_weight parts[TSR_LAYOUT_PARTS]; /* all floating point, or all packed and symmetric */
     size_t n_parts;
     uint64_t k, n;
 } tsr_layout;
@@ -27,8 +27,8 @@ typedef struct tsr_layout_tensors {
     tsr_tensor *zeros;  /* like scales and nothing but 0, for readers that ask for it; NULL: none */
 } tsr_layout_tensors;
 
-/* TSR_E_SHAPE: K or N that the layout does not take, a part that ends inside a word or a turn of columns, groups that do
- * not divide K; with the nearest that would do. Reads no weight. */
+/* TSR_E_SHAPE: K or N that the layout does not take, a part that ends inside a word or a turn of columns, groups that
+ * do not divide K; with the nearest that would do. Reads no weight. */
 tsr_status tsr_layout_check(const tsr_layout *layout, const char *name, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Lays out: `layout` is copied, its tensors' dtype, shape and bytes are set here but for the shape of the codes. */

@@ -93,7 +93,10 @@ static bool is_laid(const laying *l, const tsr_weight *w)
 
 static tsr_status describe(const laying *l, const tsr_weight *const *parts, size_t n, const char *name, tsr_layout *to)
 {
-    *to = (tsr_layout){.format = l->format, .scheme = l->scheme, .scale_dtype = l->scale_dtype, .n_parts = n,
+    *to = (tsr_layout){.format = l->format,
+                       .scheme = l->scheme,
+                       .scale_dtype = l->scale_dtype,
+                       .n_parts = n,
                        .k = parts[0]->values->shape[1]};
     for (size_t i = 0; i < n; i++) {
         to->parts[i] = *parts[i];
@@ -242,8 +245,7 @@ static tsr_status plan_fastertransformer(laying *l)
         if (is_laid(l, w))
             continue;
         TSR_TRY(tsr_plan_copy(l->plan, w->data, w->data->name, l->err));
-        TSR_TRY(note(l, w, "copy",
-                     l->from_packed ? "not quantized" : l->decisions[w->data - c->tensors.items].reason));
+        TSR_TRY(note(l, w, "copy", l->from_packed ? "not quantized" : l->decisions[w->data - c->tensors.items].reason));
     }
     TSR_TRY(tsr_plan_pack(l->plan, "", l->options->max_shard_bytes, l->err));
     TSR_TRY(tsr_plan_side_files(l->plan, "", "*", TSR_LAYOUT_NAME, l->err));
@@ -266,8 +268,8 @@ static const char kRank0[] = "rank0.safetensors", kHfConfig[] = "hf_config.json"
 /* A tensor called NAME without ".weight", and `ending`. */
 static tsr_tensor *beside(const laying *l, const char *name, const char *ending)
 {
-    const tsr_tensor t = {
-        .name = tsr_arena_printf(&l->plan->arena, "%.*s%s", (int)tsr_module_length(name), name, ending)};
+    const tsr_tensor t = {.name =
+                              tsr_arena_printf(&l->plan->arena, "%.*s%s", (int)tsr_module_length(name), name, ending)};
     return t.name == NULL ? NULL : tsr_plan_tensor(l->plan, &t);
 }
 
@@ -350,7 +352,8 @@ static tsr_status plan_renamed(laying *l, const tsr_weight *w)
     size_t part = 0, parts = 1;
     const tsr_weight *all[TSR_LAYOUT_PARTS];
     const char *const name = tsr_trtllm_name(w->values->name, &l->plan->arena, &part, &parts);
-    if (name == NULL && tsr_module_length(w->values->name) > 8 && strstr(w->values->name, "rotary_emb.inv_freq") != NULL)
+    if (name == NULL && tsr_module_length(w->values->name) > 8 &&
+        strstr(w->values->name, "rotary_emb.inv_freq") != NULL)
         return note(l, w, "drop", "TensorRT-LLM computes it");
     if (name == NULL)
         return tsr_fail(l->err, TSR_E_UNSUPPORTED, "%s: TensorRT-LLM has no name for '%s', or none that is known here",
@@ -389,7 +392,9 @@ static tsr_status plan_trtllm(laying *l)
     TSR_TRY(tsr_plan_side_files(l->plan, "", "*", TSR_LAYOUT_NAME, l->err));
     TSR_TRY(plan_manifest(l));
     const tsr_trtllm_quantization quantization = {
-        .algorithm = l->scheme.group != 0 ? "W4A16_GPTQ" : l->scheme.bits == 8 ? "W8A16" : "W4A16",
+        .algorithm = l->scheme.group != 0  ? "W4A16_GPTQ"
+                     : l->scheme.bits == 8 ? "W8A16"
+                                           : "W4A16",
         .group = l->scheme.group,
         .unquantized = l->unquantized,
         .n_unquantized = l->n_unquantized,

@@ -7,7 +7,8 @@
  *    "divisor", "rounding" (null when the codes were there already), "scale_dtype",
  *    "weights": [{"name", "file", "tensor" and "scale" (of a safetensors file; a raw one has the K * N * bits / 8 bytes
  *                 of codes and then the scales), "k", "n", "first", "columns"}, ...],
- *    "tensors": [{"name", "tensor", "first", "bytes", "shape"}, ...]}   what was renamed, or joined: bytes from `first` on
+ *    "tensors": [{"name", "tensor", "first", "bytes", "shape"}, ...]}   what was renamed, or joined: bytes from `first`
+ * on
  *
  * Scales are [n], or [k / group_size, n]. */
 #ifndef TSR_CONVERT_LAYOUT_PLAN_H
@@ -28,16 +29,17 @@ typedef enum tsr_layout_kind {
 typedef struct tsr_layout_options {
     tsr_layout_kind kind;
     tsr_ft_producer producer;
-    int arch;                /* 70, 75, ... */
-    tsr_int_scheme scheme;   /* of floating-point sources; packed ones bring bits, group and scales along */
-    tsr_dtype scale_dtype;   /* likewise: as stored, BF16 or F16 */
-    const char *asked; /* an option of the user's that quantizing alone has use for; NULL: none */
+    int arch;              /* 70, 75, ... */
+    tsr_int_scheme scheme; /* of floating-point sources; packed ones bring bits, group and scales along */
+    tsr_dtype scale_dtype; /* likewise: as stored, BF16 or F16 */
+    const char *asked;     /* an option of the user's that quantizing alone has use for; NULL: none */
     tsr_policy_options policy;
     uint64_t max_shard_bytes;
 } tsr_layout_options;
 
 /* TSR_E_UNSUPPORTED: the producer has no layout for the architecture, the integers are asymmetric or of several kinds,
- * TensorRT-LLM has no names for the model or no algorithm for the groups. TSR_E_USAGE: `asked` of a packed source. TSR_E_SHAPE: as tsr_layout_check. */
+ * TensorRT-LLM has no names for the model or no algorithm for the groups. TSR_E_USAGE: `asked` of a packed source.
+ * TSR_E_SHAPE: as tsr_layout_check. */
 tsr_status tsr_layout_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_layout_options *options,
                            tsr_err *err) TSR_WARN_UNUSED;
 

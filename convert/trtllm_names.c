@@ -71,10 +71,9 @@ const char *tsr_trtllm_name(const char *name, tsr_arena *arena, size_t *part, si
             continue;
         *part = kNames[i].part;
         *parts = kNames[i].parts;
-        return strchr(kNames[i].hf, '*') == NULL
-                   ? tsr_arena_printf(arena, "%s%s", kNames[i].there, dot)
-                   : tsr_arena_printf(arena, "transformer.layers.%llu.%s%s", (unsigned long long)layer, kNames[i].there,
-                                      dot);
+        return strchr(kNames[i].hf, '*') == NULL ? tsr_arena_printf(arena, "%s%s", kNames[i].there, dot)
+                                                 : tsr_arena_printf(arena, "transformer.layers.%llu.%s%s",
+                                                                    (unsigned long long)layer, kNames[i].there, dot);
     }
     return NULL;
 }

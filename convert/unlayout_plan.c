@@ -89,8 +89,8 @@ static const tsr_tensor *find_tensor(const taking *k, const char *name)
 
 static tsr_status misfit(const taking *k, const char *name, const char *where, uint64_t bytes, uint64_t wanted)
 {
-    return tsr_fail(k->err, TSR_E_FORMAT, "%s: '%s' needs %llu bytes of '%s', which has %llu: from another run?", k->path,
-                    name, U64(wanted), where, U64(bytes));
+    return tsr_fail(k->err, TSR_E_FORMAT, "%s: '%s' needs %llu bytes of '%s', which has %llu: from another run?",
+                    k->path, name, U64(wanted), where, U64(bytes));
 }
 
 /* Codes and scales of a raw file: one behind the other. */
@@ -137,11 +137,12 @@ static tsr_status take_weight(taking *k, tsr_json_text entry)
     if (x.k > INT64_MAX || x.n > INT64_MAX ||
         tsr_ft_format_check(&k->format, (int64_t)x.k, (int64_t)x.n, &why) != TSR_OK)
         return tsr_fail(k->err, TSR_E_FORMAT, "%s: '%s': %s", k->path, x.name, why.msg);
-    const uint64_t word = 32u / (unsigned)k->format.bits, turn = k->format.row_major ? word : (uint64_t)k->format.columns;
-    if (x.columns == 0 || x.columns > x.n || x.first > x.n - x.columns || x.first % turn != 0 || x.columns % turn != 0 ||
-        x.k % word != 0 || (k->group != 0 && x.k % k->group != 0))
-        return tsr_fail(k->err, TSR_E_FORMAT, "%s: '%s': columns %llu to %llu of %llu are no part of this layout", k->path,
-                        x.name, U64(x.first), U64(x.first + x.columns), U64(x.n));
+    const uint64_t word = 32u / (unsigned)k->format.bits,
+                   turn = k->format.row_major ? word : (uint64_t)k->format.columns;
+    if (x.columns == 0 || x.columns > x.n || x.first > x.n - x.columns || x.first % turn != 0 ||
+        x.columns % turn != 0 || x.k % word != 0 || (k->group != 0 && x.k % k->group != 0))
+        return tsr_fail(k->err, TSR_E_FORMAT, "%s: '%s': columns %llu to %llu of %llu are no part of this layout",
+                        k->path, x.name, U64(x.first), U64(x.first + x.columns), U64(x.n));
     if (!tsr_mul_u64(x.k, x.n, &elements))
         return broken(k, "a weight beyond 2^64 elements");
     scales = (k->group == 0 ? 1 : x.k / k->group) * x.n * tsr_dtype_bytes(k->scale_dtype);
@@ -230,7 +231,10 @@ static tsr_status copy_others(taking *k)
             TSR_TRY(tsr_plan_copy(k->plan, t, t->name, k->err));
             TSR_TRY(keep_unquantized(k, t));
         }
-        TSR_TRY(tsr_plan_add_note(k->plan, t, copied ? "copy" : k->used[i] ? "rename" : "drop",
+        TSR_TRY(tsr_plan_add_note(k->plan, t,
+                                  copied       ? "copy"
+                                  : k->used[i] ? "rename"
+                                               : "drop",
                                   k->used[i] || copied ? "as " TSR_LAYOUT_NAME " says" : "it was made for TensorRT-LLM",
                                   k->err));
     }
@@ -258,10 +262,8 @@ static tsr_status copy_side_files(const taking *k)
 
 static tsr_status plan_config(taking *k)
 {
-    const tsr_ct_config config = {.format = "pack-quantized",
-                                  .type = "int",
-                                  .bits = (uint32_t)k->format.bits,
-                                  .group = k->group};
+    const tsr_ct_config config = {
+        .format = "pack-quantized", .type = "int", .bits = (uint32_t)k->format.bits, .group = k->group};
     tsr_text value = {0}, edited = {0};
     const char *base = k->source->config;
     size_t size = k->source->config_size;
@@ -269,7 +271,8 @@ static tsr_status plan_config(taking *k)
     if (k->kind == TSR_LAYOUT_TRTLLM) {
         if (!find_file(k, "hf_config.json", &original))
             return broken(k, "there is no hf_config.json beside it: the model's own configuration");
-        TSR_TRY(tsr_read_file(k->source->files[original.file].path, MAX_MANIFEST_BYTES, &k->arena, &base, &size, k->err));
+        TSR_TRY(
+            tsr_read_file(k->source->files[original.file].path, MAX_MANIFEST_BYTES, &k->arena, &base, &size, k->err));
     }
     if (base == NULL)
         return TSR_OK;
@@ -319,14 +322,16 @@ static tsr_status make_plan(taking *k)
     tsr_json_text all = {0}, weights, tensors;
     if (!find_file(k, TSR_LAYOUT_NAME, &manifest))
         return tsr_fail(k->err, TSR_E_FORMAT,
-                        "%s: there is no " TSR_LAYOUT_NAME ": without it nobody knows what lies where", k->source->path);
+                        "%s: there is no " TSR_LAYOUT_NAME ": without it nobody knows what lies where",
+                        k->source->path);
     k->path = k->source->files[manifest.file].path;
     TSR_TRY(tsr_read_file(k->path, MAX_MANIFEST_BYTES, &k->arena, &all.data, &all.size, k->err));
     tsr_json_reader whole = tsr_json_open(k->path, all.data, all.size);
     TSR_TRY(tsr_json_skip(&whole, NULL, k->err));
     TSR_TRY(tsr_json_finish(&whole, k->err));
     TSR_TRY(read_kind(k, all));
-    if (!tsr_json_find(all.data, all.size, "weights", &weights) || !tsr_json_find(all.data, all.size, "tensors", &tensors))
+    if (!tsr_json_find(all.data, all.size, "weights", &weights) ||
+        !tsr_json_find(all.data, all.size, "tensors", &tensors))
         return broken(k, "it has no weights, or no tensors");
     k->plan->command =
         tsr_arena_printf(&k->plan->arena, "convert --from %s --max-shard-size %llu",
