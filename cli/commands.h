@@ -2,6 +2,7 @@
 #ifndef TSR_CLI_COMMANDS_H
 #define TSR_CLI_COMMANDS_H
 
+int tsr_cmd_compare_schemes(int argc, char **argv);
 int tsr_cmd_diff(int argc, char **argv);
 int tsr_cmd_quantize(int argc, char **argv);
 int tsr_cmd_convert(int argc, char **argv);

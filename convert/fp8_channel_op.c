@@ -82,12 +82,7 @@ tsr_status tsr_plan_fp8_channel(tsr_plan *plan, const tsr_tensor *weight, bool s
     scales->dtype = TSR_F32;
     scales->shape[1] = 1;
     scales->bytes = weight->shape[0] * sizeof(float);
-    const tsr_step step = {.op = &kChannelOp,
-                           .params = scheme,
-                           .in = &weight,
-                           .n_in = 1,
-                           .out = {codes, scales},
-                           .n_out = 2,
-                           .held = 2};
+    const tsr_step step = {
+        .op = &kChannelOp, .params = scheme, .in = &weight, .n_in = 1, .out = {codes, scales}, .n_out = 2, .held = 2};
     return tsr_plan_step(plan, &step, err);
 }
