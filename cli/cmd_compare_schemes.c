@@ -27,7 +27,8 @@ typedef struct arguments {
 
 static const char kHelp[] =
     "tessera compare-schemes SRC [options]\n\n"
-    "Quantizes a model's linear layers with every scheme, writes no checkpoint, and puts what each costs into one table:\n"
+    "Quantizes a model's linear layers with every scheme, writes no checkpoint, and puts what each costs into one "
+    "table:\n"
     "SQNR, relative error, the largest error, bytes, and the tensors that suffer most. The tensors are those that\n"
     "tessera quantize would take. Each is read once.\n\n"
     "Examples:\n"
@@ -274,7 +275,8 @@ static tsr_status write_json(const arguments *a, const choice *c, const tsr_sche
     const struct {
         const char *key;
         uint64_t value;
-    } numbers[] = {{"tensors_compared", c->n}, {"tensors_to_quantize", c->all}, {"seed", a->seed}, {"bytes", source_bytes(c)}};
+    } numbers[] = {
+        {"tensors_compared", c->n}, {"tensors_to_quantize", c->all}, {"seed", a->seed}, {"bytes", source_bytes(c)}};
     tsr_text t = {0};
     tsr_json_begin_object(&t, false);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {

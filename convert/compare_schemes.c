@@ -30,20 +30,37 @@ static const struct scheme {
                                   {.block_rows = 128, .block_cols = 128, .search = true},
                                   {0}},
     [TSR_SCHEME_FP8_CHANNEL] = {"fp8-channel", "--scheme fp8-channel", false, {.block_rows = 1}, {0}},
-    [TSR_SCHEME_INT8_CHANNEL] = {"int8-channel", "--scheme int8-channel", true, {0},
-                                 {.bits = 8, .divisor = 127.5f, .scale_dtype = TSR_F32}},
-    [TSR_SCHEME_INT8_GROUP_128] = {"int8, groups of 128", "--scheme int8-weight-only --group-size 128", true, {0},
+    [TSR_SCHEME_INT8_CHANNEL] =
+        {"int8-channel", "--scheme int8-channel", true, {0}, {.bits = 8, .divisor = 127.5f, .scale_dtype = TSR_F32}},
+    [TSR_SCHEME_INT8_GROUP_128] = {"int8, groups of 128",
+                                   "--scheme int8-weight-only --group-size 128",
+                                   true,
+                                   {0},
                                    {.bits = 8, .group = 128, .divisor = 127.5f, .scale_dtype = TSR_BF16}},
-    [TSR_SCHEME_INT4_GROUP_32] = {"int4, groups of 32", "--scheme int4-weight-only --group-size 32", true, {0},
+    [TSR_SCHEME_INT4_GROUP_32] = {"int4, groups of 32",
+                                  "--scheme int4-weight-only --group-size 32",
+                                  true,
+                                  {0},
                                   {.bits = 4, .group = 32, .divisor = 7.5f, .scale_dtype = TSR_BF16}},
-    [TSR_SCHEME_INT4_GROUP_64] = {"int4, groups of 64", "--scheme int4-weight-only --group-size 64", true, {0},
+    [TSR_SCHEME_INT4_GROUP_64] = {"int4, groups of 64",
+                                  "--scheme int4-weight-only --group-size 64",
+                                  true,
+                                  {0},
                                   {.bits = 4, .group = 64, .divisor = 7.5f, .scale_dtype = TSR_BF16}},
-    [TSR_SCHEME_INT4_GROUP_128] = {"int4, groups of 128", "--scheme int4-weight-only", true, {0},
+    [TSR_SCHEME_INT4_GROUP_128] = {"int4, groups of 128",
+                                   "--scheme int4-weight-only",
+                                   true,
+                                   {0},
                                    {.bits = 4, .group = 128, .divisor = 7.5f, .scale_dtype = TSR_BF16}},
     [TSR_SCHEME_INT4_GROUP_128_ASYMMETRIC] = {"int4, groups of 128, zero points",
-                                              "--scheme int4-weight-only --zero-points", true, {0},
+                                              "--scheme int4-weight-only --zero-points",
+                                              true,
+                                              {0},
                                               {.bits = 4, .group = 128, .asymmetric = true, .scale_dtype = TSR_BF16}},
-    [TSR_SCHEME_INT4_CHANNEL] = {"int4-channel", "--scheme int4-weight-only --group-size 0", true, {0},
+    [TSR_SCHEME_INT4_CHANNEL] = {"int4-channel",
+                                 "--scheme int4-weight-only --group-size 0",
+                                 true,
+                                 {0},
                                  {.bits = 4, .divisor = 7.5f, .scale_dtype = TSR_BF16}},
 };
 
@@ -79,7 +96,8 @@ static uint64_t bytes_of(const struct scheme *s, const matrix *m)
     const uint64_t n = m->rows * m->cols;
     if (!s->integers) {
         const uint64_t width = s->fp8.block_cols == 0 ? m->cols : s->fp8.block_cols;
-        return m->matrices * (n + tsr_ceil_div(m->rows, s->fp8.block_rows) * tsr_ceil_div(m->cols, width) * sizeof(float));
+        return m->matrices *
+               (n + tsr_ceil_div(m->rows, s->fp8.block_rows) * tsr_ceil_div(m->cols, width) * sizeof(float));
     }
     const uint64_t scales = m->rows * tsr_int_groups(&s->ints, m->cols);
     const uint64_t zeros = s->ints.asymmetric ? tsr_ceil_div(m->rows, 8) * tsr_int_groups(&s->ints, m->cols) * 4 : 0;
@@ -131,8 +149,8 @@ static sizes sizes_of(const tsr_tensor *const *tensors, size_t n)
     return s;
 }
 
-static tsr_status quantize_blocks(const struct scheme *s, const tsr_cpu_kernels *k, const worker *w, const tsr_tensor *t,
-                                  const strip *at, tsr_quant_stats *stats, tsr_err *err)
+static tsr_status quantize_blocks(const struct scheme *s, const tsr_cpu_kernels *k, const worker *w,
+                                  const tsr_tensor *t, const strip *at, tsr_quant_stats *stats, tsr_err *err)
 {
     const matrix m = matrix_of(t);
     tsr_fp8_block scheme = s->fp8;
@@ -240,7 +258,8 @@ static bool take(run *r, strip *at, uint64_t *index)
             f->sums = calloc(f->strips * TSR_SCHEMES, sizeof *f->sums);
         }
         if (f->sums == NULL)
-            status = tsr_fail(&err, TSR_E_NOMEM, "out of memory for the sums of '%s'", r->tensors[r->next_tensor]->name);
+            status =
+                tsr_fail(&err, TSR_E_NOMEM, "out of memory for the sums of '%s'", r->tensors[r->next_tensor]->name);
         const uint64_t down = tsr_ceil_div(m.rows, STRIP_ROWS);
         *index = r->next_strip++;
         *at = (strip){.tensor = r->next_tensor, .matrix = *index / down, .row = *index % down * STRIP_ROWS};
@@ -294,8 +313,7 @@ static void *work(void *argument)
                 .codes = malloc(r->sizes.codes + 64),
                 .zero_points = malloc(r->sizes.scales + 64),
                 .scales = malloc((r->sizes.scales + 64) * sizeof(float))};
-    const bool ready =
-        w.x != NULL && w.scratch != NULL && w.codes != NULL && w.zero_points != NULL && w.scales != NULL;
+    const bool ready = w.x != NULL && w.scratch != NULL && w.codes != NULL && w.zero_points != NULL && w.scales != NULL;
     if (!ready)
         fail(r, tsr_fail(&err, TSR_E_NOMEM, "out of memory for a worker"), &err);
     while (ready && take(r, &at, &index)) {

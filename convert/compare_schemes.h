@@ -44,7 +44,8 @@ typedef struct tsr_compare_schemes_options {
     unsigned threads, cpu_flags;
     uint64_t memory;           /* bytes; fewer threads are used when it does not reach */
     const atomic_bool *cancel; /* may be NULL */
-    void (*progress)(const tsr_compare_schemes_progress *progress, void *data); /* from the calling thread; may be NULL */
+    void (*progress)(const tsr_compare_schemes_progress *progress,
+                     void *data); /* from the calling thread; may be NULL */
     void *progress_data;
 } tsr_compare_schemes_options;
 

@@ -174,7 +174,7 @@ static tsr_status packed_run(const tsr_step *step, uint64_t unit, const tsr_unit
     const uint64_t groups = tsr_int_groups(scheme, cols_of(step));
     tsr_int_rows rows;
     TSR_TRY(quantize(step, unit, u, kernels, &rows, stats, err));
-    tsr_int_pack(scheme->bits, rows.codes, rows.rows * cols_of(step), u->out_data[0]);
+    tsr_int_pack(kernels, scheme->bits, rows.codes, rows.rows * cols_of(step), u->out_data[0]);
     store_scales(scheme, rows.scales, rows.rows * groups, u->out_data[1], rows.row * groups);
     if (unit == 0) {
         const int64_t shape[2] = {(int64_t)rows_of(step), (int64_t)cols_of(step)};

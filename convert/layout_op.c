@@ -327,7 +327,7 @@ static tsr_status unlayout_run(const tsr_step *step, uint64_t unit, const tsr_un
     int8_t *const codes = u->scratch;
     const tsr_interleave_args args = {.format = &x->format, .k = x->k, .n = rows, .order = TSR_CODES_NK, .ld = x->k};
     kernels->deinterleave(&args, u->in_data[0], (uint8_t *)codes);
-    tsr_int_pack((unsigned)x->format.bits, codes, rows * x->k, u->out_data[0]);
+    tsr_int_pack(kernels, (unsigned)x->format.bits, codes, rows * x->k, u->out_data[0]);
     for (uint64_t r = 0; r < rows; r++) {
         for (uint64_t g = 0; g < groups; g++)
             memcpy((char *)u->out_data[1] + (r * groups + g) * width,
