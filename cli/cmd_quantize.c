@@ -1,12 +1,12 @@
 /* tessera quantize: its options. */
 #include "cli/commands.h"
 #include "cli/job.h"
-#include "convert/int_plan.h"
+#include "convert/ct_plan.h"
 #include "convert/quantize_plan.h"
 
 #include <stdio.h>
 
-enum scheme { FP8_BLOCK, INT8_CHANNEL, INT8_WEIGHT_ONLY, INT4_WEIGHT_ONLY };
+enum scheme { FP8_BLOCK, FP8_CHANNEL, INT8_CHANNEL, INT8_WEIGHT_ONLY, INT4_WEIGHT_ONLY };
 
 typedef struct arguments {
     const char *block, *activations;
@@ -20,8 +20,9 @@ typedef struct arguments {
 static const char kHelp[] =
     "tessera quantize SRC -o DST [options]\n\n"
     "Quantizes a checkpoint (BF16, F16 or F32 safetensors) to e4m3 with one scale per 128x128 block, the format of\n"
-    "DeepSeek-V3 that vLLM, SGLang, transformers and DeepSeek's own code load; or to int8 and int4 in the formats of\n"
-    "compressed-tensors that vLLM loads. SRC is a Hugging Face directory or one\n"
+    "DeepSeek-V3 that vLLM, SGLang, transformers and DeepSeek's own code load; or to e4m3 with one scale a row, int8 "
+    "and\n"
+    "int4 in the formats of compressed-tensors that vLLM loads. SRC is a Hugging Face directory or one\n"
     ".safetensors file; DST is a directory. Needs no GPU. A run that was killed is resumed by the same command.\n\n"
     "Examples:\n"
     "  tessera quantize Llama-3.1-8B -o Llama-3.1-8B-FP8\n"
@@ -29,6 +30,7 @@ static const char kHelp[] =
     "  tessera quantize model -o out --dry-run                                    what would be done, and why\n"
     "  tessera quantize model -o out --exclude '*.kv_b_proj.*' --scales mse\n"
     "  tessera quantize model -o out --dialect compressed-tensors                 vLLM's llm-compressor format\n"
+    "  tessera quantize model -o out --scheme fp8-channel                         a scale a row and a token\n"
     "  tessera quantize model -o out --scheme int8-channel                        W8A8, with azp_adj beside it\n"
     "  tessera quantize model -o out --scheme int8-channel --activations calibrated.json   static activations\n"
     "  tessera quantize model -o out --scheme int4-weight-only --zero-points      W4A16 in groups of 128\n\n"
@@ -39,6 +41,7 @@ static const struct scheme_options {
     const char *name, *options;
 } kSchemes[] = {
     [FP8_BLOCK] = {"fp8-block", "--block --scale-fmt --dialect"},
+    [FP8_CHANNEL] = {"fp8-channel", ""},
     [INT8_CHANNEL] = {"int8-channel", "--scale-dtype --rounding --divisor --activations --activation-zero-points"},
     [INT8_WEIGHT_ONLY] = {"int8-weight-only", "--scale-dtype --rounding --divisor --group-size"},
     [INT4_WEIGHT_ONLY] = {"int4-weight-only", "--scale-dtype --rounding --divisor --group-size --zero-points"},
@@ -50,17 +53,17 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
 {
     tsr_option options[32] = {
         {"-o", TSR_OPT_TEXT, &job->dst, "DST", "the output directory; made if need be"},
-        {"--scheme", TSR_OPT_CHOICE, &a->scheme, "fp8-block|int8-channel|int8-weight-only|int4-weight-only",
+        {"--scheme", TSR_OPT_CHOICE, &a->scheme, "fp8-block|fp8-channel|int8-channel|int8-weight-only|int4-weight-only",
          "what to quantize to (fp8-block)"},
         {"--scales", TSR_OPT_CHOICE, &a->scales, "amax|mse",
          "from the largest value, or the scale of least squared error: slower, never worse (amax)"},
         {"--include", TSR_OPT_LIST, &a->include, "GLOB", "quantize these tensors too; may be repeated"},
         {"--exclude", TSR_OPT_LIST, &a->exclude, "GLOB", "keep these tensors as they are; may be repeated"},
-        {"--block", TSR_OPT_TEXT, &a->block, "RxC", "fp8: rows and columns of a block (128x128)"},
+        {"--block", TSR_OPT_TEXT, &a->block, "RxC", "fp8-block: rows and columns of a block (128x128)"},
         {"--scale-fmt", TSR_OPT_CHOICE, &a->scale_fmt, "f32|ue8m0",
-         "fp8: scales as they come, or rounded up to powers of two (f32)"},
+         "fp8-block: scales as they come, or rounded up to powers of two (f32)"},
         {"--dialect", TSR_OPT_CHOICE, &a->dialect, "deepseek|compressed-tensors",
-         "fp8: names of the scales and form of the configuration (deepseek)"},
+         "fp8-block: names of the scales and form of the configuration (deepseek)"},
         {"--group-size", TSR_OPT_COUNT, &a->group_size, "N",
          "weight-only: columns that share a scale; 0 is a whole row (0; int4: 128)"},
         {"--zero-points", TSR_OPT_FLAG, &a->zero_points, NULL, "int4: asymmetric weights"},
@@ -100,17 +103,17 @@ static tsr_policy_options policy_of(const arguments *a)
                                 .n_exclude = a->exclude.count};
 }
 
-static tsr_status int_options(const tsr_job *job, const arguments *a, tsr_int_options *options, tsr_err *err)
+static tsr_status int_options(const tsr_job *job, const arguments *a, tsr_ct_options *options, tsr_err *err)
 {
     static const tsr_dtype kDtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
-    const bool weight_only = a->scheme != INT8_CHANNEL, int4 = a->scheme == INT4_WEIGHT_ONLY;
+    const bool weight_only = a->scheme >= INT8_WEIGHT_ONLY, int4 = a->scheme == INT4_WEIGHT_ONLY;
     const float divisor = a->divisor < 0 ? (int4 ? 7.5f : 127.5f) : kDivisors[a->divisor];
     if ((divisor < 64) != int4)
         return tsr_fail(err, TSR_E_USAGE, "--divisor %g is not for %s", (double)divisor, kSchemes[a->scheme].name);
     if (a->group_size != UINT64_MAX && a->group_size != 0 && a->group_size != 32 && a->group_size != 64 &&
         a->group_size != 128)
         return tsr_fail(err, TSR_E_USAGE, "--group-size: 0, 32, 64 or 128: what kernels take");
-    *options = (tsr_int_options){
+    *options = (tsr_ct_options){
         .scheme = {.bits = int4 ? 4 : 8,
                    .group = a->group_size != UINT64_MAX ? a->group_size
                             : int4                      ? 128
@@ -122,7 +125,9 @@ static tsr_status int_options(const tsr_job *job, const arguments *a, tsr_int_op
                                   : weight_only       ? TSR_BF16
                                                       : TSR_F32,
                    .search = a->scales == 1},
-        .weight_only = weight_only,
+        .form = weight_only                ? TSR_CT_PACKED
+                : a->scheme == FP8_CHANNEL ? TSR_CT_FP8
+                                           : TSR_CT_W8A8,
         .asymmetric_activations = a->activation_zero_points,
         .policy = policy_of(a),
         .max_shard_bytes = job->max_shard_bytes,
@@ -134,7 +139,7 @@ static tsr_status quantize(const tsr_job *job, const arguments *a, tsr_err *err)
 {
     tsr_checkpoint *opened = NULL;
     tsr_plan plan = {0};
-    tsr_int_options integers;
+    tsr_ct_options integers;
     tsr_calibration calibration = {0};
     tsr_quantize_options blocks = {
         .block = {.scale_fmt = (tsr_scale_fmt)a->scale_fmt, .search = a->scales == 1},
@@ -154,7 +159,7 @@ static tsr_status quantize(const tsr_job *job, const arguments *a, tsr_err *err)
     }
     if (status == TSR_OK)
         status = a->scheme == FP8_BLOCK ? tsr_quantize_plan(&plan, &source, &blocks, err)
-                                        : tsr_int_plan(&plan, &source, &integers, err);
+                                        : tsr_ct_plan(&plan, &source, &integers, err);
     if (status == TSR_OK)
         status = tsr_job_run(job, &plan, err);
     tsr_plan_free(&plan);
@@ -167,7 +172,7 @@ int tsr_cmd_quantize(int argc, char **argv)
 {
     /* What healthy weights reach: block FP8 31.5 +- 0.2 dB whatever the distribution, int8 35 to 42, int4 15 to 19. */
     static const double kLowSqnr[] = {
-        [FP8_BLOCK] = 30, [INT8_CHANNEL] = 30, [INT8_WEIGHT_ONLY] = 30, [INT4_WEIGHT_ONLY] = 12};
+        [FP8_BLOCK] = 30, [FP8_CHANNEL] = 30, [INT8_CHANNEL] = 30, [INT8_WEIGHT_ONLY] = 30, [INT4_WEIGHT_ONLY] = 12};
     tsr_job job = tsr_job_defaults("quantize");
     arguments a = {.block = "128x128", .scale_dtype = -1, .divisor = -1, .group_size = UINT64_MAX};
     tsr_err err = {{0}};

@@ -9,8 +9,9 @@ static const struct {
     const char *name, *help;
     int (*run)(int argc, char **argv);
 } kCommands[] = {
-    {"quantize", "a BF16 checkpoint to block FP8 (DeepSeek-V3's format)", tsr_cmd_quantize},
-    {"convert", "an FP8 checkpoint to BF16, other blocks or another dialect", tsr_cmd_convert},
+    {"quantize", "a BF16 checkpoint to block FP8, int8 or int4", tsr_cmd_quantize},
+    {"convert", "dtypes, names, shards and layouts of a checkpoint", tsr_cmd_convert},
+    {"compare-schemes", "what each scheme would cost a model, in one table", tsr_cmd_compare_schemes},
     {"diff", "two checkpoints, tensor by tensor, by value", tsr_cmd_diff},
     {"verify", "a checkpoint against the one that it was made from", tsr_cmd_verify},
     {"inspect", "what is in a checkpoint or tensor, and who can load it", tsr_cmd_inspect},
@@ -20,7 +21,7 @@ static void print_help(FILE *out)
 {
     fprintf(out, "tessera %s: offline quantization of LLM checkpoints\n\n", TSR_VERSION);
     for (size_t i = 0; i < sizeof kCommands / sizeof *kCommands; i++)
-        fprintf(out, "  tessera %-12s %s\n", kCommands[i].name, kCommands[i].help);
+        fprintf(out, "  tessera %-16s %s\n", kCommands[i].name, kCommands[i].help);
     fprintf(out, "\n'tessera COMMAND --help' tells more.\n"
                  "Exit codes: 0 fine, 1 a check fell short, 2 usage, 3 bad input, 4 I/O or memory, 5 no device, "
                  "130 interrupted.\n");

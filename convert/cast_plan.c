@@ -2,6 +2,7 @@
 #include "convert/cast_plan.h"
 
 #include "convert/fp8_config.h"
+#include "convert/rows.h"
 #include "convert/scaled.h"
 #include "formats/checked.h"
 #include "formats/config.h"
@@ -74,9 +75,7 @@ static const tsr_op kCastOp = {
 /* Multiples of 8 rows, of which no two units share a word of packed zero points. */
 static uint64_t int_rows(const tsr_step *step)
 {
-    const tsr_weight *const w = step->params;
-    const uint64_t row_bytes = tsr_max_u64(1, w->cols * tsr_dtype_bytes(step->out[0]->dtype));
-    return tsr_max_u64(8, TSR_UNIT_BYTES / row_bytes / 8 * 8);
+    return tsr_unit_rows(step->out[0], 8);
 }
 
 static uint64_t int_units(const tsr_step *step)
@@ -85,26 +84,19 @@ static uint64_t int_units(const tsr_step *step)
     return step->out[0]->bytes == 0 ? 0 : tsr_ceil_div(w->rows, int_rows(step));
 }
 
-/* Rows [row, row + rows) of a tensor that has `all` rows. */
-static tsr_window rows_of(const tsr_tensor *t, uint64_t all, uint64_t row, uint64_t rows)
-{
-    const uint64_t row_bytes = t->bytes / all;
-    return (tsr_window){.offset = row * row_bytes, .rows = 1, .row_bytes = rows * row_bytes, .pitch = rows * row_bytes};
-}
-
 static void int_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
 {
     const tsr_weight *const w = step->params;
     const uint64_t row = unit * int_rows(step), rows = tsr_min_u64(int_rows(step), w->rows - row);
-    u->in[0] = rows_of(w->data, w->rows, row, rows);
-    u->out[0] = rows_of(step->out[0], w->rows, row, rows);
-    u->in[1] = w->grid_rows == w->rows ? rows_of(w->scale, w->rows, row, rows) : rows_of(w->scale, 1, 0, 1);
+    const bool by_row = w->grid_rows == w->rows;
+    u->in[0] = tsr_rows_window(w->data, row, rows);
+    u->out[0] = tsr_rows_window(step->out[0], row, rows);
+    u->in[1] = by_row ? tsr_rows_window(w->scale, row, rows) : tsr_run_window(0, w->scale->bytes);
     if (w->zero_point == NULL)
         return;
     const uint64_t per_word = w->coding == TSR_CODED_PACKED ? 32u / w->bits : 1;
-    u->in[2] = w->grid_rows == w->rows ? rows_of(w->zero_point, tsr_ceil_div(w->rows, per_word), row / per_word,
-                                                 tsr_ceil_div(rows, per_word))
-                                       : rows_of(w->zero_point, 1, 0, 1);
+    u->in[2] = by_row ? tsr_rows_window(w->zero_point, row / per_word, tsr_ceil_div(rows, per_word))
+                      : tsr_run_window(0, w->zero_point->bytes);
 }
 
 static uint64_t int_scratch(const tsr_step *step)

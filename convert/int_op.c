@@ -1,7 +1,7 @@
 /* Units of whole rows: codes, packed or not, scales, zero points, sums. */
 #include "convert/int_op.h"
 
-#include "formats/checked.h"
+#include "convert/rows.h"
 #include "formats/weights.h"
 #include "quantize/fp8_decode.h"
 #include "quantize/int_decode.h"
@@ -37,9 +37,7 @@ static uint64_t cols_of(const tsr_step *step)
 /* Multiples of 8 rows: no two units share a word of packed zero points. */
 static uint64_t unit_rows(const tsr_step *step)
 {
-    const uint64_t row_bytes = cols_of(step) * tsr_dtype_bytes((tsr_dtype)step->in[0]->dtype);
-    const uint64_t fit = tsr_max_u64(8, TSR_UNIT_BYTES / tsr_max_u64(1, row_bytes) / 8 * 8);
-    return tsr_min_u64(fit, rows_of(step));
+    return tsr_unit_rows(step->in[0], 8);
 }
 
 static uint64_t int_units(const tsr_step *step)
@@ -52,18 +50,12 @@ static uint64_t rows_in(const tsr_step *step, uint64_t unit)
     return tsr_min_u64(unit_rows(step), rows_of(step) - unit * unit_rows(step));
 }
 
-static tsr_window rows_window(const tsr_tensor *t, uint64_t row, uint64_t rows)
-{
-    const uint64_t row_bytes = t->bytes / t->shape[0];
-    return (tsr_window){.offset = row * row_bytes, .rows = 1, .row_bytes = rows * row_bytes, .pitch = rows * row_bytes};
-}
-
 static void int_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
 {
     const uint64_t row = unit * unit_rows(step), rows = rows_in(step, unit);
-    u->in[0] = rows_window(step->in[0], row, rows);
+    u->in[0] = tsr_rows_window(step->in[0], row, rows);
     if ((step->held & 1) == 0)
-        u->out[0] = rows_window(step->out[0], row, rows);
+        u->out[0] = tsr_rows_window(step->out[0], row, rows);
 }
 
 /* What quantizing needs; codes before they are packed; scales in FP32; zero points. */
@@ -182,7 +174,7 @@ static tsr_status packed_run(const tsr_step *step, uint64_t unit, const tsr_unit
     const uint64_t groups = tsr_int_groups(scheme, cols_of(step));
     tsr_int_rows rows;
     TSR_TRY(quantize(step, unit, u, kernels, &rows, stats, err));
-    tsr_int_pack(scheme->bits, rows.codes, rows.rows * cols_of(step), u->out_data[0]);
+    tsr_int_pack(kernels, scheme->bits, rows.codes, rows.rows * cols_of(step), u->out_data[0]);
     store_scales(scheme, rows.scales, rows.rows * groups, u->out_data[1], rows.row * groups);
     if (unit == 0) {
         const int64_t shape[2] = {(int64_t)rows_of(step), (int64_t)cols_of(step)};

@@ -1,7 +1,7 @@
 /* Bands of output features: which rows of which part, and where their bytes go. */
 #include "convert/layout_op.h"
 
-#include "formats/checked.h"
+#include "convert/rows.h"
 #include "quantize/fp8_decode.h"
 #include "quantize/int_decode.h"
 
@@ -36,13 +36,7 @@ static tsr_window codes_window(const tsr_ft_format *f, uint64_t k, uint64_t n, u
     if (f->row_major)
         return (tsr_window){
             .offset = first * bits / 8, .rows = k, .row_bytes = count * bits / 8, .pitch = n * bits / 8};
-    const uint64_t bytes = count * k * bits / 8;
-    return (tsr_window){.offset = first * k * bits / 8, .rows = 1, .row_bytes = bytes, .pitch = bytes};
-}
-
-static tsr_window rows_window(uint64_t row_bytes, uint64_t row, uint64_t rows)
-{
-    return (tsr_window){.offset = row * row_bytes, .rows = 1, .row_bytes = rows * row_bytes, .pitch = rows * row_bytes};
+    return tsr_run_window(first * k * bits / 8, count * k * bits / 8);
 }
 
 tsr_status tsr_layout_check(const tsr_layout *l, const char *name, tsr_err *err)
@@ -127,11 +121,11 @@ static void layout_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
     const tsr_weight *const w = &l->parts[b.part];
     const uint32_t per_part = is_packed(l) ? 2 : 1;
     u->from[0] = (uint32_t)b.part * per_part;
-    u->in[0] = rows_window(w->data->bytes / w->data->shape[0], b.row, b.rows);
+    u->in[0] = tsr_rows_window(w->data, b.row, b.rows);
     if (is_packed(l)) {
         u->from[1] = (uint32_t)b.part * per_part + 1;
-        u->in[1] = w->grid_rows == w->rows ? rows_window(w->scale->bytes / w->rows, b.row, b.rows)
-                                           : rows_window(w->scale->bytes, 0, 1);
+        u->in[1] =
+            w->grid_rows == w->rows ? tsr_rows_window(w->scale, b.row, b.rows) : tsr_run_window(0, w->scale->bytes);
     }
     u->out[0] = codes_window(&l->format, l->k, l->n, b.first, b.rows);
 }
@@ -313,8 +307,8 @@ static void unlayout_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
     const uint64_t width = tsr_dtype_bytes((tsr_dtype)x->scales.dtype), first = x->first + row;
     u->in[0] = codes_window(&x->format, x->k, x->n, first, rows);
     u->in[1] = (tsr_window){.offset = first * width, .rows = groups, .row_bytes = rows * width, .pitch = x->n * width};
-    u->out[0] = rows_window(x->k * (unsigned)x->format.bits / 8, row, rows);
-    u->out[1] = rows_window(groups * width, row, rows);
+    u->out[0] = tsr_rows_window(step->out[0], row, rows);
+    u->out[1] = tsr_rows_window(step->out[1], row, rows);
 }
 
 static uint64_t unlayout_scratch(const tsr_step *step)
@@ -333,7 +327,7 @@ static tsr_status unlayout_run(const tsr_step *step, uint64_t unit, const tsr_un
     int8_t *const codes = u->scratch;
     const tsr_interleave_args args = {.format = &x->format, .k = x->k, .n = rows, .order = TSR_CODES_NK, .ld = x->k};
     kernels->deinterleave(&args, u->in_data[0], (uint8_t *)codes);
-    tsr_int_pack((unsigned)x->format.bits, codes, rows * x->k, u->out_data[0]);
+    tsr_int_pack(kernels, (unsigned)x->format.bits, codes, rows * x->k, u->out_data[0]);
     for (uint64_t r = 0; r < rows; r++) {
         for (uint64_t g = 0; g < groups; g++)
             memcpy((char *)u->out_data[1] + (r * groups + g) * width,

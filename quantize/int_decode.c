@@ -48,15 +48,12 @@ void tsr_int_unpack(const tsr_cpu_kernels *kernels, const tsr_int_span *span, in
         unpack_row(kernels, span, r, codes + r * span->weight->cols);
 }
 
-void tsr_int_pack(unsigned bits, const int8_t *codes, uint64_t n, uint8_t *words)
+void tsr_int_pack(const tsr_cpu_kernels *kernels, unsigned bits, const int8_t *codes, uint64_t n, uint8_t *words)
 {
-    if (bits == 8) {
-        for (uint64_t i = 0; i < n; i++)
-            words[i] = (uint8_t)codes[i] ^ 0x80;
-        return;
-    }
-    for (uint64_t i = 0; i < n / 2; i++)
-        words[i] = (uint8_t)((codes[2 * i] + 8) | (codes[2 * i + 1] + 8) << 4);
+    if (bits == 8)
+        kernels->pack_int8(codes, n, words);
+    else
+        kernels->pack_int4(codes, n, words);
 }
 
 static float zero_point(const tsr_int_span *span, uint64_t row, uint64_t group)

@@ -34,6 +34,6 @@ void tsr_int_unpack(const tsr_cpu_kernels *kernels, const tsr_int_span *span, in
 
 /* And from there to packed words: n codes of `bits` bits (8 or 4; n * bits is whole bytes), the first in the lowest
  * bits, 2^(bits-1) added. */
-void tsr_int_pack(unsigned bits, const int8_t *codes, uint64_t n, uint8_t *words);
+void tsr_int_pack(const tsr_cpu_kernels *kernels, unsigned bits, const int8_t *codes, uint64_t n, uint8_t *words);
 
 #endif

@@ -14,10 +14,58 @@ uint64_t tsr_int_groups(const tsr_int_scheme *scheme, uint64_t cols)
     return scheme->group == 0 ? 1 : tsr_ceil_div(cols, scheme->group);
 }
 
-/* A row in FP32, and the codes that a search tries. */
+/* What quantizing a row needs: it in FP32, unless it is BF16 and symmetric; amax and code of each group; codes that a
+ * search tries. */
+typedef struct room {
+    float *f32;
+    uint32_t *amax;
+    tsr_int_code *code;
+    int8_t *trial;
+} room;
+
+static room divide(const tsr_int_scheme *scheme, uint64_t cols, void *scratch)
+{
+    const uint64_t groups = tsr_int_groups(scheme, cols);
+    room r = {.f32 = scratch};
+    r.code = (tsr_int_code *)(r.f32 + cols);
+    r.amax = (uint32_t *)(r.code + groups);
+    r.trial = (int8_t *)(r.amax + groups);
+    return r;
+}
+
 size_t tsr_int_scratch(const tsr_int_scheme *scheme, uint64_t cols)
 {
-    return tsr_round_up(cols * sizeof(float), 64) + (scheme->search ? cols : 0);
+    return cols * sizeof(float) + tsr_int_groups(scheme, cols) * (sizeof(tsr_int_code) + sizeof(uint32_t)) +
+           (scheme->search ? cols : 0);
+}
+
+/* A row of the source: BF16 as it is, other dtypes in FP32. */
+typedef struct source {
+    const uint16_t *bf16;
+    const float *f32;
+} source;
+
+static source part_of(source x, uint64_t col)
+{
+    return (source){x.bf16 == NULL ? NULL : x.bf16 + col, x.f32 == NULL ? NULL : x.f32 + col};
+}
+
+static void encode(const tsr_cpu_kernels *k, source x, uint64_t cols, uint64_t group, const tsr_int_code *code,
+                   int8_t *codes)
+{
+    if (x.bf16 != NULL)
+        k->encode_int_bf16(x.bf16, cols, group, code, codes);
+    else
+        k->encode_int_f32(x.f32, cols, group, code, codes);
+}
+
+static void measure(const tsr_cpu_kernels *k, source x, uint64_t n, const tsr_int_code *code, const int8_t *codes,
+                    tsr_int_error *error)
+{
+    if (x.bf16 != NULL)
+        k->error_int_bf16(x.bf16, n, code, codes, error);
+    else
+        k->error_int_f32(x.f32, n, code, codes, error);
 }
 
 /* The nearest value of the dtype in which scales are stored; never zero. */
@@ -41,7 +89,7 @@ static void choose_code(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, 
 {
     const float lowest = scheme->bits == 8 ? -128 : -8, highest = -lowest - 1;
     const float amax = fmaxf(-low, high);
-    *code = (tsr_int_code){.scale = 1, .low = lowest, .high = highest, .away = scheme->away};
+    *code = (tsr_int_code){.scale = 1, .low = lowest, .high = highest, .amax = amax, .away = scheme->away};
     if (amax == 0)
         return;
     float width = scheme->asymmetric ? (high - low) / (highest - lowest) : amax / scheme->divisor;
@@ -52,41 +100,48 @@ static void choose_code(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, 
         code->zero = rintf(fminf(fmaxf(lowest - low * shrink / code->scale, lowest), highest));
 }
 
-/* One group: its scale, codes and error; *code and *error say what was chosen. */
-static void quantize_group(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, const float *x, uint64_t n,
-                           float low, float high, int8_t *codes, int8_t *trial, tsr_int_code *code,
-                           tsr_int_error *error)
+/* Tries scales that clip more and more on one group of n columns, and keeps the best: its codes in `codes`, in *code
+ * what they were made with. */
+static void search(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, source x, uint64_t n, float low, float high,
+                   int8_t *codes, int8_t *trial, tsr_int_code *code)
 {
     enum { STEPS = 12 };
-    choose_code(scheme, k, low, high, 1, code);
-    k->quantize_int(x, n, code, codes, error);
-    double best = error->sum_e2 * (double)code->scale * (double)code->scale;
-    for (int i = 1; scheme->search && i <= STEPS && best > 0; i++) {
+    tsr_int_error cost;
+    measure(k, x, n, code, codes, &cost);
+    double best = cost.sum_e2 * (double)code->scale * (double)code->scale;
+    for (int i = 1; i <= STEPS && best > 0; i++) {
         tsr_int_code other;
-        tsr_int_error cost;
         choose_code(scheme, k, low, high, 1 - 0.04f * (float)i, &other);
-        k->quantize_int(x, n, &other, trial, &cost);
+        encode(k, x, n, n, &other, trial);
+        measure(k, x, n, &other, trial, &cost);
         const double loss = cost.sum_e2 * (double)other.scale * (double)other.scale;
         if (loss < best * 0.999) { /* a gain above the rounding of the measure */
             best = loss;
             *code = other;
-            *error = cost;
             memcpy(codes, trial, n);
         }
     }
 }
 
-static tsr_status report_not_finite(const tsr_int_rows *rows, uint64_t row, uint64_t col, const float *x, tsr_err *err)
+static float element(source x, uint64_t i)
+{
+    const uint32_t bits = x.bf16 == NULL ? 0 : (uint32_t)x.bf16[i] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return x.bf16 == NULL ? x.f32[i] : value;
+}
+
+static tsr_status report_not_finite(const tsr_int_rows *rows, uint64_t row, uint64_t col, source x, tsr_err *err)
 {
     uint64_t i = 0;
-    while (isfinite(x[i]))
+    while (isfinite(element(x, i)))
         i++;
     const tsr_tensor *const t = rows->tensor;
     const uint64_t at = (rows->row + row) * t->shape[1] + col + i;
     return tsr_fail(err, TSR_E_VALUE,
                     "'%s': %s at [%llu, %llu], file offset %llu: the source is damaged, or its training diverged "
                     "(--exclude keeps the tensor as it is)",
-                    t->name, isnan(x[i]) ? "NaN" : "Inf", U64(rows->row + row), U64(col + i),
+                    t->name, isnan(element(x, i)) ? "NaN" : "Inf", U64(rows->row + row), U64(col + i),
                     U64(t->offset + at * tsr_dtype_bytes((tsr_dtype)t->dtype)));
 }
 
@@ -112,41 +167,74 @@ static void add_stats(tsr_quant_stats *stats, const tsr_int_error *e, const tsr_
     tsr_quant_stats_add(stats, &cost);
 }
 
+/* The range of a group, min <= 0 <= max; symmetric: -amax and amax. */
+static void range_of(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, const room *r, uint64_t group,
+                     uint64_t col, uint64_t n, float *low, float *high)
+{
+    memcpy(high, &r->amax[group], sizeof *high);
+    *low = -*high;
+    if (scheme->asymmetric)
+        k->range_f32(r->f32 + col, n, low, high);
+}
+
+/* Scales and codes of one row; finds what is not finite before it makes a code. */
+static tsr_status quantize_row(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, const tsr_int_rows *rows,
+                               uint64_t row, source x, const room *r, int8_t *codes, tsr_err *err)
+{
+    const tsr_tensor *const t = rows->tensor;
+    const uint64_t cols = t->shape[1], width = scheme->group == 0 ? cols : scheme->group;
+    const uint64_t groups = tsr_int_groups(scheme, cols);
+    float low, high;
+    if (x.bf16 != NULL)
+        k->amax_groups_bf16(x.bf16, cols, width, r->amax);
+    else
+        k->amax_f32(x.f32, 1, cols, cols, width, r->amax);
+    for (uint64_t g = 0; g < groups; g++) {
+        const uint64_t col = g * width;
+        if (r->amax[g] >= TSR_FP32_INF_BITS)
+            return report_not_finite(rows, row, col, part_of(x, col), err);
+        range_of(scheme, k, r, g, col, tsr_min_u64(width, cols - col), &low, &high);
+        choose_code(scheme, k, low, high, 1, &r->code[g]);
+        if (isinf(r->code[g].scale))
+            return tsr_fail(
+                err, TSR_E_VALUE,
+                "'%s': the scale of row %llu from column %llu on is beyond %s: choose another --scale-dtype", t->name,
+                U64(rows->row + row), U64(col), tsr_dtype_name(scheme->scale_dtype));
+    }
+    encode(k, x, cols, width, r->code, codes);
+    for (uint64_t g = 0; scheme->search && g < groups; g++) {
+        const uint64_t col = g * width, n = tsr_min_u64(width, cols - col);
+        range_of(scheme, k, r, g, col, n, &low, &high);
+        search(scheme, k, part_of(x, col), n, low, high, codes + col, r->trial, &r->code[g]);
+    }
+    return TSR_OK;
+}
+
 tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_int_rows *rows,
                             tsr_quant_stats *stats, tsr_err *err)
 {
     const tsr_tensor *const t = rows->tensor;
     const uint64_t cols = t->shape[1], width = scheme->group == 0 ? cols : scheme->group;
     const uint64_t groups = tsr_int_groups(scheme, cols);
-    float *const x = rows->scratch;
-    int8_t *const trial = (int8_t *)rows->scratch + tsr_round_up(cols * sizeof(float), 64);
-    for (uint64_t r = 0; r < rows->rows; r++) {
-        const size_t bytes = tsr_dtype_bytes((tsr_dtype)t->dtype);
-        tsr_widen_to_f32(kernels, (tsr_dtype)t->dtype, (const char *)rows->x + r * cols * bytes, cols, x);
+    const size_t bytes = tsr_dtype_bytes((tsr_dtype)t->dtype);
+    const room r = divide(scheme, cols, rows->scratch);
+    for (uint64_t row = 0; row < rows->rows; row++) {
+        const void *const from = (const char *)rows->x + row * cols * bytes;
+        int8_t *const codes = rows->codes + row * cols;
+        if (t->dtype != TSR_BF16 || scheme->asymmetric)
+            tsr_widen_to_f32(kernels, (tsr_dtype)t->dtype, from, cols, r.f32);
+        const source x = t->dtype == TSR_BF16 ? (source){.bf16 = from} : (source){.f32 = r.f32};
+        TSR_TRY(quantize_row(scheme, kernels, rows, row, x, &r, codes, err));
         for (uint64_t g = 0; g < groups; g++) {
             const uint64_t col = g * width, n = tsr_min_u64(width, cols - col);
-            uint32_t amax_bits;
-            float amax, low = 0, high = 0;
-            kernels->amax_f32(x + col, 1, n, n, n, &amax_bits);
-            if (amax_bits >= TSR_FP32_INF_BITS)
-                return report_not_finite(rows, r, col, x + col, err);
-            memcpy(&amax, &amax_bits, sizeof amax);
-            if (scheme->asymmetric)
-                kernels->range_f32(x + col, n, &low, &high);
-            else
-                high = amax;
-            tsr_int_code code;
             tsr_int_error error;
-            quantize_group(scheme, kernels, x + col, n, low, high, rows->codes + r * cols + col, trial, &code, &error);
-            if (isinf(code.scale))
-                return tsr_fail(err, TSR_E_VALUE,
-                                "'%s': the scale of row %llu from column %llu on is beyond %s: choose another "
-                                "--scale-dtype",
-                                t->name, U64(rows->row + r), U64(col), tsr_dtype_name(scheme->scale_dtype));
-            rows->scales[r * groups + g] = code.scale;
+            float amax;
+            memcpy(&amax, &r.amax[g], sizeof amax);
+            measure(kernels, part_of(x, col), n, &r.code[g], codes + col, &error);
+            rows->scales[row * groups + g] = r.code[g].scale;
             if (rows->zero_points != NULL)
-                rows->zero_points[r * groups + g] = (int8_t)code.zero;
-            add_stats(stats, &error, &code, amax, n, (rows->row + r) * cols + col);
+                rows->zero_points[row * groups + g] = (int8_t)r.code[g].zero;
+            add_stats(stats, &error, &r.code[g], amax, n, (rows->row + row) * cols + col);
         }
     }
     return TSR_OK;

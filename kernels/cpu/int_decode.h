@@ -1,4 +1,4 @@
-/* Integer codes to values, on the CPU: the way back from int8 and int4.
+/* Integer codes into words and out of them, and to values, on the CPU.
  *
  * Every variant gives the same bits. Nothing is allocated, nothing fails, all is thread-safe; source and destination
  * must not overlap. */
@@ -17,5 +17,9 @@ typedef void tsr_decode_int_bf16_fn(const int8_t *codes, size_t n, float zero_po
  * Reads whole bytes only. */
 typedef void tsr_unpack_int4_fn(const uint8_t *words, size_t n, int8_t *codes);
 typedef void tsr_unpack_int8_fn(const uint8_t *words, size_t n, int8_t *codes);
+
+/* The inverse; n is even for int4. */
+typedef void tsr_pack_int4_fn(const int8_t *codes, size_t n, uint8_t *words);
+typedef void tsr_pack_int8_fn(const int8_t *codes, size_t n, uint8_t *words);
 
 #endif

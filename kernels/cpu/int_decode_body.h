@@ -36,3 +36,17 @@ void TSR_INT(unpack_int8)(const uint8_t *words, size_t n, int8_t *codes)
     for (size_t i = 0; i < n; i++)
         codes[i] = (int8_t)(words[i] ^ 0x80);
 }
+
+#ifndef TSR_PACKS_INT4 /* else by hand */
+void TSR_INT(pack_int4)(const int8_t *codes, size_t n, uint8_t *words)
+{
+    for (size_t i = 0; i < n / 2; i++)
+        words[i] = (uint8_t)((codes[2 * i] + 8) | (codes[2 * i + 1] + 8) << 4);
+}
+#endif
+
+void TSR_INT(pack_int8)(const int8_t *codes, size_t n, uint8_t *words)
+{
+    for (size_t i = 0; i < n; i++)
+        words[i] = (uint8_t)codes[i] ^ 0x80;
+}

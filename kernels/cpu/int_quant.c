@@ -4,51 +4,49 @@
 
 enum { CHUNK = 4096 };
 
-/* Ties away from zero, exactly: adding one half would round. */
-static inline float round_away(float x)
+/* ---- codes ---- */
+
+static inline float wide(uint16_t x)
 {
-    const float whole = truncf(x);
-    return fabsf(x - whole) >= 0.5f ? whole + copysignf(1.0f, x) : whole;
+    const uint32_t bits = (uint32_t)x << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
 }
 
-static inline float code_of(float t, const tsr_int_code *code)
+void tsr_encode_int_bf16_ref(const uint16_t *x, size_t cols, size_t group, const tsr_int_code *code, int8_t *codes)
 {
-    const float clamped = t < code->low ? code->low : t > code->high ? code->high : t;
-    return code->away ? round_away(clamped) : rintf(clamped);
+    for (size_t i = 0; i < cols; i++) {
+        const tsr_int_code *const c = &code[i / group];
+        codes[i] = (int8_t)code_of(wide(x[i]) / c->scale + c->zero, c);
+    }
 }
+
+void tsr_encode_int_f32_ref(const float *x, size_t cols, size_t group, const tsr_int_code *code, int8_t *codes)
+{
+    for (size_t i = 0; i < cols; i++)
+        codes[i] = (int8_t)code_of(x[i] / code[i / group].scale + code[i / group].zero, &code[i / group]);
+}
+
+/* ---- the error ---- */
 
 typedef struct lanes {
     float q2[LANES], e2[LANES], qv[LANES], max_e[LANES];
     uint32_t max_at[LANES], nonzero[LANES], flushed[LANES], saturated[LANES];
 } lanes;
 
-static inline void one(const float *x, size_t i, unsigned lane, const tsr_int_code *code, float boost, float inverse,
-                       int8_t *codes, lanes *l)
+static inline void one(float x, size_t i, const tsr_int_code *code, float boost, float inverse, int8_t r, lanes *l)
 {
-    const float q = x[i] * boost * inverse, t = x[i] / code->scale + code->zero;
-    const float r = code_of(t, code), v = r - code->zero, e = q - v, size = fabsf(e);
-    codes[i] = (int8_t)r;
+    const unsigned lane = i % LANES;
+    const float q = x * boost * inverse, t = q + code->zero, v = (float)r - code->zero, e = q - v, size = fabsf(e);
     l->q2[lane] += q * q;
     l->e2[lane] += e * e;
     l->qv[lane] += q * v;
     l->max_at[lane] = size > l->max_e[lane] ? (uint32_t)i : l->max_at[lane];
     l->max_e[lane] = size > l->max_e[lane] ? size : l->max_e[lane];
-    l->nonzero[lane] += x[i] != 0;
-    l->flushed[lane] += (x[i] != 0) & (v == 0);
+    l->nonzero[lane] += x != 0;
+    l->flushed[lane] += (x != 0) & (v == 0);
     l->saturated[lane] += (t > code->high + 0.5f) | (t < code->low - 0.5f);
-}
-
-static void chunk(const float *x, size_t n, const tsr_int_code *code, int8_t *codes, lanes *l)
-{
-    const float boost = TSR_INT_BOOST(code->scale), inverse = 1 / (code->scale * boost);
-    memset(l, 0, sizeof *l);
-    size_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        for (unsigned lane = 0; lane < LANES; lane++)
-            one(x, i + lane, lane, code, boost, inverse, codes, l);
-    }
-    for (unsigned lane = 0; i < n; i++, lane++)
-        one(x, i, lane, code, boost, inverse, codes, l);
 }
 
 static double tree_sum(const float x[LANES])
@@ -63,24 +61,48 @@ static double tree_sum(const float x[LANES])
     return sums[0];
 }
 
-void tsr_quantize_int_ref(const float *x, size_t n, const tsr_int_code *code, int8_t *codes, tsr_int_error *error)
+/* Adds one block's lanes; it begins at element `first`. */
+static void add_lanes(const lanes *l, size_t first, tsr_int_error *error)
 {
-    *error = (tsr_int_error){0};
-    for (size_t first = 0; first < n; first += CHUNK) {
-        lanes l;
-        chunk(x + first, n - first < CHUNK ? n - first : CHUNK, code, codes + first, &l);
-        error->sum_q2 += tree_sum(l.q2);
-        error->sum_e2 += tree_sum(l.e2);
-        error->sum_qv += tree_sum(l.qv);
-        for (unsigned lane = 0; lane < LANES; lane++) {
-            error->nonzero += l.nonzero[lane];
-            error->flushed += l.flushed[lane];
-            error->saturated += l.saturated[lane];
-            const size_t at = first + l.max_at[lane];
-            if (l.max_e[lane] > error->max_e || (l.max_e[lane] == error->max_e && at < error->max_at)) {
-                error->max_e = l.max_e[lane];
-                error->max_at = at;
-            }
+    error->sum_q2 += tree_sum(l->q2);
+    error->sum_e2 += tree_sum(l->e2);
+    error->sum_qv += tree_sum(l->qv);
+    for (unsigned lane = 0; lane < LANES; lane++) {
+        error->nonzero += l->nonzero[lane];
+        error->flushed += l->flushed[lane];
+        error->saturated += l->saturated[lane];
+        const size_t at = first + l->max_at[lane];
+        if (l->max_e[lane] > error->max_e || (l->max_e[lane] == error->max_e && at < error->max_at)) {
+            error->max_e = l->max_e[lane];
+            error->max_at = at;
         }
     }
+}
+
+/* Exactly one of bf16 and f32 is there. */
+static void measure(const uint16_t *bf16, const float *f32, size_t n, const tsr_int_code *code, const int8_t *codes,
+                    tsr_int_error *error)
+{
+    const float boost = TSR_INT_BOOST(code->scale), inverse = 1 / (code->scale * boost);
+    *error = (tsr_int_error){0};
+    for (size_t first = 0; first < n; first += CHUNK) {
+        const size_t count = n - first < CHUNK ? n - first : CHUNK;
+        lanes l;
+        memset(&l, 0, sizeof l);
+        for (size_t i = 0; i < count; i++)
+            one(f32 != NULL ? f32[first + i] : wide(bf16[first + i]), i, code, boost, inverse, codes[first + i], &l);
+        add_lanes(&l, first, error);
+    }
+}
+
+void tsr_error_int_bf16_ref(const uint16_t *x, size_t n, const tsr_int_code *code, const int8_t *codes,
+                            tsr_int_error *error)
+{
+    measure(x, NULL, n, code, codes, error);
+}
+
+void tsr_error_int_f32_ref(const float *x, size_t n, const tsr_int_code *code, const int8_t *codes,
+                           tsr_int_error *error)
+{
+    measure(NULL, x, n, code, codes, error);
 }

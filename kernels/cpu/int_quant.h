@@ -1,4 +1,4 @@
-/* Int8 and int4 codes of a run of weights that share a scale, and what they cost.
+/* Int8 and int4 codes of weights, and what they cost.
  *
  *     q = x / scale (the IEEE FP32 quotient);  code = round(clamp(q + zero, low, high));  a reader gets (code - zero) *
  * scale
@@ -16,24 +16,37 @@ typedef struct tsr_int_code {
     float scale; /* finite, positive */
     float zero;  /* an integer between low and high */
     float low, high;
-    bool away; /* ties go away from zero */
+    float amax; /* the largest |x| that it is for */
+    bool away;  /* ties go away from zero */
 } tsr_int_code;
 
-/* In units of the scale: v = code - zero, e = (x * k) * (1 / (scale * k)) - v with k = 2^64 when scale < 2^-100, else
- * 1; all of it in FP32 (a reciprocal where codes have the quotient: an ulp, far below the error that is measured). Sums
- * run in FP32 over 32 lanes (lane = index % 32) in blocks of 4096 elements; lanes are added in FP64 as a tree (l and l
- * + 16, then l and l + 8, ... 1), blocks in order. */
+/* amax[i]: the largest |x| of columns [i * group, (i + 1) * group) of a row, as FP32 bits, which order like the
+ * numbers; Inf and NaN come out largest. */
+typedef void tsr_amax_groups_bf16_fn(const uint16_t *x, size_t cols, size_t group, uint32_t *amax);
+
+/* A row of `cols` elements, finite, to codes (two's complement); code[i] is of columns [i * group, (i + 1) * group), of
+ * which the last may be fewer. The next row is taken to follow in memory: it may be prefetched. */
+typedef void tsr_encode_int_bf16_fn(const uint16_t *x, size_t cols, size_t group, const tsr_int_code *code,
+                                    int8_t *codes);
+typedef void tsr_encode_int_f32_fn(const float *x, size_t cols, size_t group, const tsr_int_code *code, int8_t *codes);
+
+/* In units of the scale: v = code - zero, q = (x * k) * (1 / (scale * k)), e = q - v with k = 2^64 when scale < 2^-100,
+ * else 1; all of it in FP32 (a reciprocal where codes have the quotient: an ulp, far below the error that is measured).
+ * Sums run in FP32 over 32 lanes (lane = index % 32) in blocks of 4096 elements; lanes are added in FP64 as a tree (l
+ * and l + 16, then l and l + 8, ... 1), blocks in order. */
 typedef struct tsr_int_error {
     double sum_q2, sum_e2, sum_qv;
     float max_e;               /* the largest |e| */
     size_t max_at;             /* its first place */
     uint64_t nonzero, flushed; /* x != 0; x != 0 and v == 0 */
-    uint64_t saturated;        /* clamping moved it by more than half a step */
+    uint64_t saturated;        /* q + zero is more than half a step beyond low or high: clamping moved it */
 } tsr_int_error;
 
-/* x[n], finite, to codes[n] (two's complement), and the error. */
-typedef void tsr_quantize_int_fn(const float *x, size_t n, const tsr_int_code *code, int8_t *codes,
-                                 tsr_int_error *error);
+/* What the codes of x[n], finite, which share a scale, cost. */
+typedef void tsr_error_int_bf16_fn(const uint16_t *x, size_t n, const tsr_int_code *code, const int8_t *codes,
+                                   tsr_int_error *error);
+typedef void tsr_error_int_f32_fn(const float *x, size_t n, const tsr_int_code *code, const int8_t *codes,
+                                  tsr_int_error *error);
 
 /* k of tsr_int_error: keeps the reciprocal of a tiny scale finite. */
 #define TSR_INT_BOOST(scale) ((scale) < 0x1p-100f ? 0x1p64f : 1.0f)

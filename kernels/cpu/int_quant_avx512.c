@@ -1,5 +1,5 @@
-/* The int kernels with AVX-512. The quotient is a product with the reciprocal, but where that comes so near a tie that
- * the quotient might fall on the other side: there the division is made. */
+/* The int kernels with AVX-512. From BF16 the quotient is a product with the reciprocal, but where that comes so near a
+ * tie that the quotient might fall on the other side: there the division is made. */
 #define TSR_INT(name) tsr_##name##_avx512
 #include "kernels/cpu/int_quant_body.h"
 
@@ -7,14 +7,23 @@
 
 enum { CHUNK = 4096 };
 
-typedef struct half {
-    __m512 q2, e2, qv, max_e;
-    __m512i max_at;
-} half;
+/* 16 values of either dtype; those that are not live are zeros. */
+static inline __m512 load_bf16(const uint16_t *x, __mmask16 live)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(live, x)), 16));
+}
 
-typedef struct counts {
-    uint64_t nonzero, flushed, saturated;
-} counts;
+static inline __m512 load_f32(const float *x, __mmask16 live)
+{
+    return _mm512_maskz_loadu_ps(live, x);
+}
+
+static inline __mmask16 live_of(size_t left)
+{
+    return (__mmask16)(left >= 16 ? 0xFFFF : (1u << left) - 1);
+}
+
+/* ---- codes ---- */
 
 static inline __m512 rounded(__m512 x, bool away)
 {
@@ -26,20 +35,156 @@ static inline __m512 rounded(__m512 x, bool away)
     return _mm512_mask_add_ps(whole, up, whole, one);
 }
 
-/* 16 elements; those that are not live are zeros that count for nothing. */
-static inline void sixteen(const float *x, __mmask16 live, uint32_t at, const tsr_int_code *code, __m512 boost,
-                           __m512 inverse, int8_t *codes, half *h, counts *n)
+/* The definition on 16 values: the division. */
+static inline __m128i divided(__m512 value, const tsr_int_code *code)
 {
-    const __m512 zero = _mm512_set1_ps(code->zero), low = _mm512_set1_ps(code->low), high = _mm512_set1_ps(code->high);
-    const __m512 value = _mm512_maskz_loadu_ps(live, x), q = _mm512_mul_ps(_mm512_mul_ps(value, boost), inverse);
-    __m512 t = _mm512_add_ps(q, zero);
-    /* The product is within 2 ulp of the quotient, which is below 256: 2^-14 apart at most. */
-    const __m512 fraction = _mm512_abs_ps(_mm512_sub_ps(t, rounded(t, false)));
-    if (__builtin_expect(_mm512_cmp_ps_mask(fraction, _mm512_set1_ps(0.4999f), _CMP_NLT_UQ) != 0, 0))
-        t = _mm512_add_ps(_mm512_div_ps(value, _mm512_set1_ps(code->scale)), zero);
-    const __m512 r = rounded(_mm512_min_ps(_mm512_max_ps(t, low), high), code->away);
-    const __m512 v = _mm512_sub_ps(r, zero), e = _mm512_sub_ps(q, v), size = _mm512_abs_ps(e);
-    _mm_mask_storeu_epi8(codes, live, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(r)));
+    const __m512 t = _mm512_add_ps(_mm512_div_ps(value, _mm512_set1_ps(code->scale)), _mm512_set1_ps(code->zero));
+    const __m512 inside = _mm512_min_ps(_mm512_max_ps(t, _mm512_set1_ps(code->low)), _mm512_set1_ps(code->high));
+    return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(rounded(inside, code->away)));
+}
+
+/* Adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the lowest bits of the sum. */
+#define MAGIC 0x1.8p23f
+
+typedef struct code_lanes {
+    __m512 inverse, magic;                /* and zero */
+    __m512i low, high;                    /* of 16-bit lanes, as all that follow */
+    __m512i amax, of_amax, of_minus_amax; /* the pattern; the codes of amax and -amax */
+} code_lanes;
+
+static inline code_lanes lanes_of(const tsr_int_code *code)
+{
+    uint32_t amax;
+    memcpy(&amax, &code->amax, sizeof amax);
+    return (code_lanes){
+        .inverse = _mm512_set1_ps(1 / code->scale),
+        .magic = _mm512_set1_ps(MAGIC + code->zero),
+        .low = _mm512_set1_epi16((int16_t)code->low),
+        .high = _mm512_set1_epi16((int16_t)code->high),
+        .amax = _mm512_set1_epi16((int16_t)(amax >> 16)),
+        .of_amax = _mm512_set1_epi16((int16_t)code_of(code->amax / code->scale + code->zero, code)),
+        .of_minus_amax = _mm512_set1_epi16((int16_t)code_of(-code->amax / code->scale + code->zero, code)),
+    };
+}
+
+/* x * inverse + zero as an integer in the lowest bits, and how far from it that was. */
+static inline __m512i nearest(__m512i x, const code_lanes *c, __m512 *distance)
+{
+    const __m512 sum = _mm512_fmadd_ps(_mm512_castsi512_ps(x), c->inverse, c->magic);
+    *distance = _mm512_fmsub_ps(_mm512_castsi512_ps(x), c->inverse, _mm512_sub_ps(sum, c->magic));
+    return _mm512_castps_si512(sum);
+}
+
+/* Whether the quotient, which the product is within 2^-14 of where codes do not clamp it, may fall on another side of a
+ * tie. */
+static inline bool near_tie(__m512 a, __m512 b)
+{
+    enum { LARGER_MAGNITUDE = 0x0B };
+    const __m512 distance = _mm512_range_ps(a, b, LARGER_MAGNITUDE);
+    return _mm512_cmp_ps_mask(distance, _mm512_set1_ps(0.4999f), _CMP_NLT_UQ) != 0;
+}
+
+/* 32 values of BF16. `ends`: the largest of a group lies on a tie by the usual formulas (its scale is amax / 7.5), and
+ * its code is known: worth looking for where groups are short. `bytes`: codes fill a byte, which then clamps. */
+static inline __attribute__((always_inline)) void encode32(const uint16_t *x, const tsr_int_code *code,
+                                                           const code_lanes *c, bool ends, bool bytes, int8_t *codes)
+{
+    const __m512i all = _mm512_loadu_si512(x);
+    __mmask32 rest = ~(__mmask32)0;
+    __m512i raw = all;
+    __m512 d[2];
+    if (ends) {
+        rest = _mm512_cmpneq_epu16_mask(_mm512_and_si512(all, _mm512_set1_epi16(0x7FFF)), c->amax);
+        raw = _mm512_maskz_mov_epi16(rest, all);
+    }
+    const __m512i even = nearest(_mm512_slli_epi32(raw, 16), c, &d[0]);
+    const __m512i odd = nearest(_mm512_and_si512(raw, _mm512_set1_epi32((int)0xFFFF0000u)), c, &d[1]);
+    if (__builtin_expect(near_tie(d[0], d[1]), 0)) {
+        _mm_storeu_si128((__m128i *)codes, divided(load_bf16(x, 0xFFFF), code));
+        _mm_storeu_si128((__m128i *)(codes + 16), divided(load_bf16(x + 16, 0xFFFF), code));
+        return;
+    }
+    __m512i both = _mm512_mask_mov_epi16(even, 0xAAAAAAAAu, _mm512_slli_epi32(odd, 16));
+    if (!bytes)
+        both = _mm512_min_epi16(_mm512_max_epi16(both, c->low), c->high);
+    if (ends) {
+        const __m512i known = _mm512_mask_mov_epi16(c->of_amax, _mm512_movepi16_mask(all), c->of_minus_amax);
+        both = _mm512_mask_mov_epi16(known, rest, both);
+    }
+    _mm256_storeu_si256((__m256i *)codes, _mm512_cvtsepi16_epi8(both));
+}
+
+/* Whether the reciprocal is of use, and codes fit 16 bits before they are clamped. */
+static inline bool is_usual(const tsr_int_code *code)
+{
+    return code->scale >= 0x1p-100f && code->amax <= 0x1p14f * code->scale;
+}
+
+/* Whole runs of 32 of one group; returns where they end. */
+static inline __attribute__((always_inline)) size_t encode_runs(const uint16_t *x, size_t n, size_t row,
+                                                                const tsr_int_code *code, bool ends, bool bytes,
+                                                                int8_t *codes)
+{
+    const code_lanes c = lanes_of(code);
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        _mm_prefetch(x + i + row, _MM_HINT_T0);
+        encode32(x + i, code, &c, ends, bytes, codes + i);
+    }
+    return i;
+}
+
+void tsr_encode_int_bf16_avx512(const uint16_t *x, size_t cols, size_t group, const tsr_int_code *code, int8_t *codes)
+{
+    enum { SHORT_GROUP = 1024 };
+    for (size_t first = 0; first < cols; first += group, code++) {
+        const size_t n = cols - first < group ? cols - first : group;
+        const bool bytes = code->low == -128 && code->high == 127;
+        const uint16_t *const from = x + first;
+        int8_t *const to = codes + first;
+        size_t i = 0;
+        if (is_usual(code) && group > SHORT_GROUP)
+            i = bytes ? encode_runs(from, n, cols, code, false, true, to)
+                      : encode_runs(from, n, cols, code, false, false, to);
+        else if (is_usual(code))
+            i = bytes ? encode_runs(from, n, cols, code, true, true, to)
+                      : encode_runs(from, n, cols, code, true, false, to);
+        for (; i < n; i += 16)
+            _mm_mask_storeu_epi8(to + i, live_of(n - i), divided(load_bf16(from + i, live_of(n - i)), code));
+    }
+}
+
+void tsr_encode_int_f32_avx512(const float *x, size_t cols, size_t group, const tsr_int_code *code, int8_t *codes)
+{
+    for (size_t first = 0; first < cols; first += group, code++) {
+        const size_t end = cols - first < group ? cols : first + group;
+        for (size_t i = first; i < end; i += 16)
+            _mm_mask_storeu_epi8(codes + i, live_of(end - i), divided(load_f32(x + i, live_of(end - i)), code));
+    }
+}
+
+/* ---- the error ---- */
+
+typedef struct half {
+    __m512 q2, e2, qv, max_e;
+    __m512i max_at;
+} half;
+
+typedef struct counts {
+    uint64_t nonzero, flushed, saturated;
+} counts;
+
+typedef struct unit_lanes {
+    __m512 boost, inverse, zero, above, below;
+} unit_lanes;
+
+/* 16 elements; those that are not live are zeros that count for nothing. */
+static inline void sixteen(__m512 value, __mmask16 live, uint32_t at, const unit_lanes *c, const int8_t *codes, half *h,
+                           counts *n)
+{
+    const __m512 q = _mm512_mul_ps(_mm512_mul_ps(value, c->boost), c->inverse), t = _mm512_add_ps(q, c->zero);
+    const __m512 r = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(live, codes)));
+    const __m512 v = _mm512_sub_ps(r, c->zero), e = _mm512_sub_ps(q, v), size = _mm512_abs_ps(e);
     h->q2 = _mm512_mask_add_ps(h->q2, live, h->q2, _mm512_mul_ps(q, q));
     h->e2 = _mm512_mask_add_ps(h->e2, live, h->e2, _mm512_mul_ps(e, e));
     h->qv = _mm512_mask_add_ps(h->qv, live, h->qv, _mm512_mul_ps(q, v));
@@ -48,8 +193,8 @@ static inline void sixteen(const float *x, __mmask16 live, uint32_t at, const ts
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     h->max_at = _mm512_mask_add_epi32(h->max_at, larger, lane, _mm512_set1_epi32((int)at));
     const __mmask16 nonzero = _mm512_mask_cmp_ps_mask(live, value, _mm512_setzero_ps(), _CMP_NEQ_UQ);
-    const __mmask16 above = _mm512_mask_cmp_ps_mask(live, t, _mm512_add_ps(high, _mm512_set1_ps(0.5f)), _CMP_GT_OQ);
-    const __mmask16 below = _mm512_mask_cmp_ps_mask(live, t, _mm512_sub_ps(low, _mm512_set1_ps(0.5f)), _CMP_LT_OQ);
+    const __mmask16 above = _mm512_mask_cmp_ps_mask(live, t, c->above, _CMP_GT_OQ);
+    const __mmask16 below = _mm512_mask_cmp_ps_mask(live, t, c->below, _CMP_LT_OQ);
     n->nonzero += (uint64_t)__builtin_popcount(nonzero);
     n->flushed += (uint64_t)__builtin_popcount(_mm512_mask_cmp_ps_mask(nonzero, v, _mm512_setzero_ps(), _CMP_EQ_OQ));
     n->saturated += (uint64_t)__builtin_popcount(_kor_mask16(above, below));
@@ -83,33 +228,42 @@ static inline void add_chunk(tsr_int_error *error, const half *a, const half *b,
     error->max_at = first + (in_a < in_b ? in_a : in_b);
 }
 
-static inline __mmask16 live_of(size_t left)
+#define MEASURE(load)                                                                                                  \
+    const float k = TSR_INT_BOOST(code->scale);                                                                        \
+    const unit_lanes c = {.boost = _mm512_set1_ps(k),                                                                  \
+                          .inverse = _mm512_set1_ps(1 / (code->scale * k)),                                            \
+                          .zero = _mm512_set1_ps(code->zero),                                                          \
+                          .above = _mm512_set1_ps(code->high + 0.5f),                                                  \
+                          .below = _mm512_set1_ps(code->low - 0.5f)};                                                  \
+    const half none = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(),             \
+                       _mm512_setzero_si512()};                                                                        \
+    counts total = {0, 0, 0};                                                                                          \
+    *error = (tsr_int_error){0};                                                                                       \
+    for (size_t first = 0; first < n; first += CHUNK) {                                                                \
+        const size_t end = n - first < CHUNK ? n : first + CHUNK;                                                      \
+        half even = none, odd = none;                                                                                  \
+        size_t i = first;                                                                                              \
+        for (; i + LANES <= end; i += LANES) {                                                                         \
+            const uint32_t at = (uint32_t)(i - first);                                                                 \
+            sixteen(load(x + i, 0xFFFF), 0xFFFF, at, &c, codes + i, &even, &total);                                    \
+            sixteen(load(x + i + 16, 0xFFFF), 0xFFFF, at + 16, &c, codes + i + 16, &odd, &total);                      \
+        }                                                                                                              \
+        for (half *h = &even; i < end; i += 16, h = &odd)                                                              \
+            sixteen(load(x + i, live_of(end - i)), live_of(end - i), (uint32_t)(i - first), &c, codes + i, h, &total); \
+        add_chunk(error, &even, &odd, first);                                                                          \
+    }                                                                                                                  \
+    error->nonzero = total.nonzero;                                                                                    \
+    error->flushed = total.flushed;                                                                                    \
+    error->saturated = total.saturated;
+
+void tsr_error_int_bf16_avx512(const uint16_t *x, size_t n, const tsr_int_code *code, const int8_t *codes,
+                               tsr_int_error *error)
 {
-    return (__mmask16)(left >= 16 ? 0xFFFF : (1u << left) - 1);
+    MEASURE(load_bf16)
 }
 
-void tsr_quantize_int_avx512(const float *x, size_t n, const tsr_int_code *code, int8_t *codes, tsr_int_error *error)
+void tsr_error_int_f32_avx512(const float *x, size_t n, const tsr_int_code *code, const int8_t *codes,
+                              tsr_int_error *error)
 {
-    const float k = TSR_INT_BOOST(code->scale);
-    const __m512 boost = _mm512_set1_ps(k), inverse = _mm512_set1_ps(1 / (code->scale * k));
-    const half none = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(),
-                       _mm512_setzero_si512()};
-    counts total = {0, 0, 0};
-    *error = (tsr_int_error){0};
-    for (size_t first = 0; first < n; first += CHUNK) {
-        const size_t end = n - first < CHUNK ? n : first + CHUNK;
-        half even = none, odd = none;
-        size_t i = first;
-        for (; i + LANES <= end; i += LANES) {
-            const uint32_t at = (uint32_t)(i - first);
-            sixteen(x + i, 0xFFFF, at, code, boost, inverse, codes + i, &even, &total);
-            sixteen(x + i + 16, 0xFFFF, at + 16, code, boost, inverse, codes + i + 16, &odd, &total);
-        }
-        for (half *h = &even; i < end; i += 16, h = &odd)
-            sixteen(x + i, live_of(end - i), (uint32_t)(i - first), code, boost, inverse, codes + i, h, &total);
-        add_chunk(error, &even, &odd, first);
-    }
-    error->nonzero = total.nonzero;
-    error->flushed = total.flushed;
-    error->saturated = total.saturated;
+    MEASURE(load_f32)
 }

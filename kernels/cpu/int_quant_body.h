@@ -7,6 +7,19 @@
 
 enum { LANES = 32 };
 
+/* Ties away from zero, exactly: adding one half would round. */
+static inline float round_away(float x)
+{
+    const float whole = truncf(x);
+    return fabsf(x - whole) >= 0.5f ? whole + copysignf(1.0f, x) : whole;
+}
+
+static inline float code_of(float t, const tsr_int_code *code)
+{
+    const float clamped = t < code->low ? code->low : t > code->high ? code->high : t;
+    return code->away ? round_away(clamped) : rintf(clamped);
+}
+
 void TSR_INT(range_f32)(const float *x, size_t n, float *low, float *high)
 {
     float least[LANES] = {0}, largest[LANES] = {0};
@@ -41,5 +54,18 @@ void TSR_INT(widen_bf16)(const uint16_t *x, size_t n, float *out)
     for (size_t i = 0; i < n; i++) {
         const uint32_t bits = (uint32_t)x[i] << 16;
         memcpy(&out[i], &bits, sizeof bits);
+    }
+}
+
+void TSR_INT(amax_groups_bf16)(const uint16_t *x, size_t cols, size_t group, uint32_t *amax)
+{
+    for (size_t first = 0; first < cols; first += group) {
+        const size_t end = cols - first < group ? cols : first + group;
+        uint16_t largest = 0;
+        for (size_t i = first; i < end; i++) {
+            const uint16_t size = x[i] & 0x7FFF;
+            largest = size > largest ? size : largest;
+        }
+        *amax++ = (uint32_t)largest << 16;
     }
 }

@@ -1,4 +1,5 @@
-/* bench_kernels: block FP8 of a BF16 matrix, and back, by one thread, beside memcpy of the same number of bytes.
+/* bench_kernels: block FP8 of a BF16 matrix, and back, int8 and int4, by one thread, beside memcpy of the same number
+ * of bytes.
  *
  * A weight costs 3 bytes: 2 read and 1 written, or the other way round; memcpy moves as many with 1.5 read and 1.5
  * written. Quantizing and its memcpy write into a buffer that no cache holds; decoding and its memcpy into the buffer
@@ -92,35 +93,53 @@ static void decode(const tsr_cpu_kernels *k, const buffers *b)
     }
 }
 
-/* As quantize/int_weight.c has it: a row in FP32, its amax, its codes with the error; int4 in groups of 128. */
-static void integers(const tsr_cpu_kernels *k, const buffers *b, size_t group, float divisor)
+/* As quantize/int_weight.c has it: a row's amax, its scales, its codes; int4 in groups of 128, packed. */
+static void integers(const tsr_cpu_kernels *k, const buffers *b, size_t group, bool int4, bool error)
 {
-    static float row[COLS];
+    static tsr_int_code code[COLS];
+    static uint32_t amax[COLS];
+    static int8_t row[COLS];
     for (size_t r = 0; r < ROWS; r++) {
-        k->widen_bf16(b->bf16 + r * COLS, COLS, row);
-        for (size_t c = 0; c < COLS; c += group) {
-            uint32_t bits;
-            float amax;
-            tsr_int_error error;
-            k->amax_f32(row + c, 1, group, group, group, &bits);
-            memcpy(&amax, &bits, sizeof amax);
-            const tsr_int_code code = {.scale = amax == 0 ? 1 : amax / divisor,
-                                       .low = divisor < 64 ? -8 : -128,
-                                       .high = divisor < 64 ? 7 : 127};
-            k->quantize_int(row + c, group, &code, (int8_t *)b->codes + r * COLS + c, &error);
-            sink += error.sum_e2;
+        const uint16_t *const x = b->bf16 + r * COLS;
+        int8_t *const codes = int4 ? row : (int8_t *)b->codes + r * COLS;
+        k->amax_groups_bf16(x, COLS, group, amax);
+        for (size_t g = 0; g < COLS / group; g++) {
+            float largest;
+            memcpy(&largest, &amax[g], sizeof largest);
+            code[g] = (tsr_int_code){.scale = largest == 0 ? 1 : largest / (int4 ? 7.5f : 127.5f),
+                                     .low = int4 ? -8 : -128,
+                                     .high = int4 ? 7 : 127,
+                                     .amax = largest};
         }
+        k->encode_int_bf16(x, COLS, group, code, codes);
+        for (size_t g = 0; error && g < COLS / group; g++) {
+            tsr_int_error e;
+            k->error_int_bf16(x + g * group, group, &code[g], codes + g * group, &e);
+            sink += e.sum_e2;
+        }
+        if (int4)
+            k->pack_int4(row, COLS, b->codes + r * COLS / 2);
     }
 }
 
 static void int8(const tsr_cpu_kernels *k, const buffers *b)
 {
-    integers(k, b, COLS, 127.5f);
+    integers(k, b, COLS, false, false);
+}
+
+static void int8_and_measure(const tsr_cpu_kernels *k, const buffers *b)
+{
+    integers(k, b, COLS, false, true);
 }
 
 static void int4(const tsr_cpu_kernels *k, const buffers *b)
 {
-    integers(k, b, 128, 7.5f);
+    integers(k, b, 128, true, false);
+}
+
+static void int4_and_measure(const tsr_cpu_kernels *k, const buffers *b)
+{
+    integers(k, b, 128, true, true);
 }
 
 /* 1.5 bytes a weight, to a place of its own for each, */
@@ -129,7 +148,13 @@ static void copy_all(const buffers *b)
     memcpy(b->copy, b->bf16, MOVED / 2);
 }
 
-/* and to the buffer of one unit. */
+/* 1.25 bytes, what int4 moves, */
+static void copy_packed(const buffers *b)
+{
+    memcpy(b->copy, b->bf16, MOVED / 12 * 5);
+}
+
+/* and 1.5 to the buffer of one unit. */
 static void copy_units(const buffers *b)
 {
     const size_t unit = (size_t)BLOCK * COLS * 3 / 2;
@@ -137,16 +162,20 @@ static void copy_units(const buffers *b)
         memcpy(b->unit, (const char *)b->bf16 + at, unit);
 }
 
-/* Each moves 3 bytes a weight. The floor is a ratio to memcpy, with the widest instruction set; 0: none. */
+/* Each moves 3 bytes a weight, int4 2.5. The floor is a ratio to memcpy, with the widest instruction set; 0: none. */
 static const struct work {
     const char *name;
     void (*run)(const tsr_cpu_kernels *k, const buffers *b);
     void (*peer)(const buffers *b);
-    double floor;
+    double floor, share; /* of MOVED */
 } kWorks[] = {
-    {"amax + codes", quantize, copy_all, 0.7},  {"amax + codes + error", quantize_and_measure, copy_all, 0},
-    {"codes to BF16", decode, copy_units, 0.7}, {"int8 rows + error", int8, copy_all, 0},
-    {"int4 groups + error", int4, copy_all, 0},
+    {"amax + codes", quantize, copy_all, 0.7, 1},
+    {"amax + codes + error", quantize_and_measure, copy_all, 0, 1},
+    {"codes to BF16", decode, copy_units, 0.7, 1},
+    {"int8 rows", int8, copy_all, 0.5, 1},
+    {"int8 rows + error", int8_and_measure, copy_all, 0, 1},
+    {"int4 groups, packed", int4, copy_packed, 0.2, 2.5 / 3},
+    {"int4 groups + error", int4_and_measure, copy_packed, 0, 2.5 / 3},
 };
 
 /* The ratio to memcpy. */
@@ -165,7 +194,8 @@ static double measure(const struct work *work, unsigned set, const buffers *b)
             work->run(&k, b);
         ours[turn] = turn < turns ? now() - began : ours[0];
     }
-    const double speed = (double)MOVED / median(ours) * 1e-9, peer = (double)MOVED / median(theirs) * 1e-9;
+    const double moved = (double)MOVED * work->share * 1e-9;
+    const double speed = moved / median(ours), peer = moved / median(theirs);
     printf("%-12s %-22s %10.2f %12.2f %10.2f\n", tsr_cpu_name(set), work->name, speed, peer, speed / peer);
     return speed / peer;
 }

@@ -2,7 +2,9 @@
 """The compressed-tensors package reads what tessera writes in that dialect.
 
 Its models of the configuration accept config.json, its list of ignored modules covers what is not quantized, and its
-decompressor gives, of every weight, the value that the numbers mean. Needs torch, transformers and compressed-tensors.
+decompressor gives, of every weight, the value that the numbers mean: of integers, and of e4m3 with a scale a row, what
+tessera convert --to bf16 gives. Its packing of the same codes and zero points gives the same words. Needs torch,
+transformers and compressed-tensors.
 """
 
 import json
@@ -14,9 +16,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"
 import harness
 
 try:
+    import numpy as np
     import safetensors.torch
     import torch
     from compressed_tensors.compressors.base import BaseCompressor
+    from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
     from compressed_tensors.quantization import QuantizationConfig, QuantizationScheme
 except ImportError as missing:
     print(f"skipped: {missing}")
@@ -28,12 +32,33 @@ JOBS = [
     ("dialect", "deepseek-v3", ["quantize SRC -o MID", "convert MID -o DST --to fp8-block --dialect compressed-tensors"]),
 ]
 
+INT4 = "quantize SRC -o DST --scheme int4-weight-only --group-size"
+# name, the command, the dtype in which the package computes: that of the scales
+BY_ROW = [
+    ("fp8-channel", "quantize SRC -o DST --scheme fp8-channel", "f32"),
+    ("int8-channel", "quantize SRC -o DST --scheme int8-channel", "f32"),
+    ("int8-channel, asymmetric inputs", "quantize SRC -o DST --scheme int8-channel --activation-zero-points", "f32"),
+    ("int8, rows", "quantize SRC -o DST --scheme int8-weight-only", "bf16"),
+    ("int8, groups", "quantize SRC -o DST --scheme int8-weight-only --group-size 128", "bf16"),
+    ("int4, rows", INT4 + " 0", "bf16"),
+    ("int4, groups of 32", INT4 + " 32", "bf16"),
+    ("int4, groups of 128", INT4 + " 128", "bf16"),
+    ("int4, groups of 64, zero points", INT4 + " 64 --zero-points", "bf16"),
+    ("int4, rows, zero points", INT4 + " 0 --zero-points", "bf16"),
+]
+
 
 def load(directory):
     tensors = {}
     for path in sorted(pathlib.Path(directory).glob("*.safetensors")):
         tensors.update(safetensors.torch.load_file(path))
     return tensors
+
+
+def load_model(directory):
+    """Without the sums beside it, which bear the weights' names."""
+    return {key: value for path in sorted(pathlib.Path(directory).glob("model*.safetensors"))
+            for key, value in safetensors.torch.load_file(path).items()}
 
 
 def expected(module, args):
@@ -62,6 +87,48 @@ def check_output(checks, name, directory):
         checks.check(f"{name}: {module}", torch.equal(got, expected(parts, scheme.weights)))
 
 
+def codes_of(words, bits, count):
+    """Words of I32 along their last dimension to codes, in NumPy: the first in the lowest bits."""
+    fields = words.numpy().view(np.uint32)[..., None] >> (bits * np.arange(32 // bits, dtype=np.uint32)) & (2**bits - 1)
+    codes = fields.reshape(*words.shape[:-1], -1)[..., :count].astype(np.int64) - 2 ** (bits - 1)
+    return torch.from_numpy(codes.astype(np.int8))
+
+
+def check_packing(checks, name, parts, args):
+    """Its packing of what we packed; zero points are packed along the rows."""
+    rows, cols = parts["weight_shape"].tolist()
+    codes = codes_of(parts["weight_packed"], args.num_bits, cols)
+    checks.check(f"{name}: packing", torch.equal(pack_to_int32(codes, args.num_bits), parts["weight_packed"]))
+    if "weight_zero_point" in parts:
+        ours = parts["weight_zero_point"]
+        zeros = codes_of(ours.T.contiguous(), args.num_bits, rows).T.contiguous()
+        checks.check(f"{name}: zero points", torch.equal(pack_to_int32(zeros, args.num_bits, packed_dim=0), ours))
+
+
+def check_by_row(checks, name, directory, values):
+    """Against `values`, what tessera makes of it in floating point."""
+    config = json.loads((pathlib.Path(directory) / "config.json").read_text())["quantization_config"]
+    model = QuantizationConfig.model_validate(config)
+    scheme = QuantizationScheme.model_validate(config["config_groups"]["group_0"])
+    compressor = BaseCompressor.get_value_from_registry(model.format)
+    tensors, want = load_model(directory), load(values)
+    modules = sorted(key.removesuffix(".weight_scale") for key in tensors if key.endswith(".weight_scale"))
+    checks.check(f"{name}: something is quantized", modules)
+    checks.check(f"{name}: nothing quantized is ignored", not set(modules) & set(model.ignore))
+    for module in modules:
+        parts = {key.removeprefix(module + "."): value for key, value in tensors.items() if key.startswith(module + ".")}
+        got = compressor.decompress(dict(parts), scheme)["weight"]
+        checks.check(f"{name}: {module}", torch.equal(got, want[module + ".weight"]))
+        if "weight_packed" in parts:
+            check_packing(checks, f"{name}: {module}", parts, scheme.weights)
+
+
+def run(checks, options, name, command, places):
+    args = [places.get(word, word) for word in command.split()]
+    code, _, err = harness.run(options.tessera, [*args, "--quiet"])
+    checks.check(f"{name}: {command}", code == 0, err)
+
+
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
     checks = harness.Checks()
@@ -70,10 +137,15 @@ def main():
             places = {part: os.path.join(work, part.lower()) for part in ("SRC", "MID", "DST")}
             harness.make_checkpoint(options.make, kind, places["SRC"])
             for command in commands:
-                args = [places.get(word, word) for word in command.split()]
-                code, _, err = harness.run(options.tessera, [*args, "--quiet"])
-                checks.check(f"{name}: {command}", code == 0, err)
+                run(checks, options, name, command, places)
             check_output(checks, name, places["DST"])
+    for name, command, dtype in BY_ROW:
+        with harness.temporary_directory(options.directory) as work:
+            places = {part: os.path.join(work, part.lower()) for part in ("SRC", "DST", "VALUES")}
+            harness.make_checkpoint(options.make, "llama", places["SRC"])
+            run(checks, options, name, command, places)
+            run(checks, options, name, f"convert DST -o VALUES --to bf16 --dtype {dtype}", places)
+            check_by_row(checks, name, places["DST"], places["VALUES"])
     checks.finish()
 
 

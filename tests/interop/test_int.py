@@ -210,7 +210,7 @@ def test_refusals(tmp_path, tessera, options, shape, expected, words):
 
 def test_scales_at_the_end_of_their_range(tmp_path, tessera, quantize):
     """A range beyond FP32 is still quantized; a scale that F16 has no number for is refused, not written as Inf."""
-    w = np.array([[3e38, -3e38] * 64, [1, -1] * 64], BF16)
+    w = np.array([[3e38, -3e38] * 64] + [[1, -1] * 64] * 7, BF16)
     src = make(tmp_path / "src", {"model.safetensors": {UP: w}}, quantization=None)
     dst = quantize(src, "--scheme", "int4-weight-only", "--zero-points")
     scale = read(dst / "model.safetensors")[UP + "_scale"].astype(np.float64)

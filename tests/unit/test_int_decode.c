@@ -50,10 +50,12 @@ Test(int_decode, unpacking_takes_the_lowest_bits_first)
 
 Test(int_decode, variants_equal_the_reference)
 {
-    int8_t codes[N], unpacked[2][N];
+    int8_t codes[N], int4[N], unpacked[2][N];
     float y[2][N];
     uint16_t narrow[2][N];
     fill(codes);
+    for (int i = 0; i < N; i++)
+        int4[i] = (int8_t)((codes[i] & 15) - 8);
     for (unsigned flags = 0; flags <= TSR_CPU_ALL; flags++) {
         tsr_cpu_kernels k;
         if ((flags & tsr_cpu_flags()) != flags)
@@ -71,6 +73,13 @@ Test(int_decode, variants_equal_the_reference)
             tsr_unpack_int4_ref((const uint8_t *)codes, n, unpacked[0]);
             k.unpack_int4((const uint8_t *)codes, n, unpacked[1]);
             cr_assert_arr_eq(unpacked[0], unpacked[1], n);
+            uint8_t words[2][N];
+            tsr_pack_int4_ref(int4, n / 2 * 2, words[0]);
+            k.pack_int4(int4, n / 2 * 2, words[1]);
+            cr_assert_arr_eq(words[0], words[1], n / 2);
+            tsr_pack_int8_ref(codes, n, words[0]);
+            k.pack_int8(codes, n, words[1]);
+            cr_assert_arr_eq(words[0], words[1], n);
             tsr_unpack_int8_ref((const uint8_t *)codes, n, unpacked[0]);
             k.unpack_int8((const uint8_t *)codes, n, unpacked[1]);
             cr_assert_arr_eq(unpacked[0], unpacked[1], n);

@@ -50,49 +50,124 @@ Test(int_quant, reference_rounds_the_clamped_quotient)
         const float x = random_value(code.scale);
         int8_t got;
         tsr_int_error error;
-        tsr_quantize_int_ref(&x, 1, &code, &got, &error);
+        tsr_encode_int_f32_ref(&x, 1, 1, &code, &got);
+        tsr_error_int_f32_ref(&x, 1, &code, &got, &error);
         const double t = (double)((float)(x / code.scale) + code.zero);
         const double clamped = fmin(fmax(t, code.low), code.high);
         cr_assert_eq(got, (int8_t)nearest(clamped, code.away), "x %a scale %a zero %g", x, code.scale, code.zero);
         const double v = (double)got - (double)code.zero, q = (double)x / (double)code.scale;
         cr_assert_float_eq(error.max_e, fabs(q - v), 1e-4 * (1 + fabs(q)));
-        cr_assert_eq(error.saturated, t > code.high + 0.5 || t < code.low - 0.5);
+        if (fabs(t - (double)code.high - 0.5) > 1e-4 && fabs(t - (double)code.low + 0.5) > 1e-4)
+            cr_assert_eq(error.saturated, t > code.high + 0.5 || t < code.low - 0.5);
         cr_assert_eq(error.flushed, x != 0 && v == 0);
     }
 }
 
 enum { MAX = 9000 };
 
+static bool same(const tsr_int_error *a, const tsr_int_error *b)
+{
+    return a->sum_q2 == b->sum_q2 && a->sum_e2 == b->sum_e2 && a->sum_qv == b->sum_qv && a->max_e == b->max_e &&
+           a->max_at == b->max_at && a->nonzero == b->nonzero && a->flushed == b->flushed &&
+           a->saturated == b->saturated;
+}
+
+/* Every finite BF16 value, with scales that put ties and the ends of the range among them. */
+Test(int_quant, whole_domain_of_bf16)
+{
+    static uint16_t x[65536], some[65536];
+    static int8_t want[65536], got[65536];
+    tsr_cpu_kernels k;
+    size_t n = 0;
+    for (uint32_t bits = 0; bits < 65536; bits++) {
+        if ((bits & 0x7F80) != 0x7F80)
+            x[n++] = (uint16_t)bits;
+    }
+    tsr_cpu_kernels_init(&k, tsr_cpu_flags());
+    static const float kScales[] = {1, 0x1p-7f, 0x1.8p-9f, 3.14159e-3f, 0x1.010102p-8f, 0x1p-110f, 0x1p-149f, 0x1p120f};
+    for (size_t s = 0; s < sizeof kScales / sizeof *kScales; s++) {
+        for (int variant = 0; variant < 8; variant++) {
+            const tsr_int_code code = {.scale = kScales[s],
+                                       .low = variant & 1 ? -8 : -128,
+                                       .high = variant & 1 ? 7 : 127,
+                                       .zero = variant & 2 ? -5 : 0,
+                                       .amax = 0x1.FEp127f,
+                                       .away = (variant & 4) != 0};
+            tsr_encode_int_bf16_ref(x, n, n, &code, want);
+            k.encode_int_bf16(x, n, n, &code, got);
+            cr_assert_arr_eq(got, want, n);
+            /* Those that the scale may have been made for. */
+            tsr_int_code usual = code;
+            usual.amax = 0;
+            size_t m = 0;
+            for (size_t i = 0; i < n; i++) {
+                const uint32_t bits = (uint32_t)(x[i] & 0x7FFF) << 16;
+                float size;
+                memcpy(&size, &bits, sizeof size);
+                if (!(size <= 1000 * code.scale))
+                    continue;
+                usual.amax = fmaxf(usual.amax, size);
+                some[m++] = x[i];
+            }
+            tsr_encode_int_bf16_ref(some, m, m + 1, &usual, want);
+            k.encode_int_bf16(some, m, m + 1, &usual, got);
+            cr_assert_arr_eq(got, want, m);
+        }
+    }
+}
+
 Test(int_quant, variants_equal_the_reference)
 {
     static const unsigned kMasks[] = {TSR_CPU_AVX2, TSR_CPU_AVX2 | TSR_CPU_AVX512, TSR_CPU_ALL};
-    static float x[MAX];
-    static int8_t want[MAX + 1], got[MAX + 1];
+    static float x[MAX], wide[MAX];
+    static uint16_t narrow[MAX];
+    static int8_t want[MAX + 1], got[MAX + 1], want_narrow[MAX + 1];
     for (int trial = 0; trial < 300; trial++) {
         const tsr_int_code code = random_code();
         const size_t n = trial % 3 == 0 ? random_bits() % MAX : random_bits() % 200;
-        for (size_t i = 0; i < n; i++)
+        const size_t group = trial % 2 == 0 ? 32 : n + 1;
+        static tsr_int_code codes[MAX / 32 + 1];
+        for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+            codes[i] = code;
+            codes[i].scale *= 1 + (float)(i % 7) / 8;
+        }
+        for (size_t i = 0; i < n; i++) {
+            uint32_t bits;
+            float as_narrow;
             x[i] = random_value(code.scale);
-        tsr_int_error e, f;
+            memcpy(&bits, &x[i], sizeof bits);
+            narrow[i] = (uint16_t)(bits >> 16);
+            bits &= 0x7FFF0000u;
+            memcpy(&as_narrow, &bits, sizeof bits);
+            codes[i / group].amax = fmaxf(codes[i / group].amax, as_narrow);
+        }
+        tsr_int_error e, f, g, h;
         float low, high, low2, high2;
         want[n] = got[n] = 77;
-        tsr_quantize_int_ref(x, n, &code, want, &e);
+        tsr_encode_int_f32_ref(x, n, group, codes, want);
+        tsr_encode_int_bf16_ref(narrow, n, group, codes, want_narrow);
+        tsr_error_int_f32_ref(x, n, &code, want, &e);
+        tsr_error_int_bf16_ref(narrow, n, &code, want_narrow, &g);
         tsr_range_f32_ref(x, n, &low, &high);
         for (size_t m = 0; m < sizeof kMasks / sizeof *kMasks; m++) {
             tsr_cpu_kernels k;
             tsr_cpu_kernels_init(&k, kMasks[m] & tsr_cpu_flags());
-            k.quantize_int(x, n, &code, got, &f);
+            k.encode_int_f32(x, n, group, codes, got);
             cr_assert_arr_eq(got, want, n + 1);
-            cr_assert(e.sum_q2 == f.sum_q2 && e.sum_e2 == f.sum_e2 && e.sum_qv == f.sum_qv && e.max_e == f.max_e &&
-                          e.max_at == f.max_at && e.nonzero == f.nonzero && e.flushed == f.flushed &&
-                          e.saturated == f.saturated,
-                      "mask %u n %zu", kMasks[m], n);
-            uint16_t narrow[64];
-            float wide[64];
-            for (size_t i = 0; i < 64; i++)
-                narrow[i] = (uint16_t)random_bits();
-            k.widen_bf16(narrow, 64, wide);
-            for (size_t i = 0; i < 64; i++) {
+            k.encode_int_bf16(narrow, n, group, codes, got);
+            cr_assert_arr_eq(got, want_narrow, n);
+            k.error_int_f32(x, n, &code, want, &f);
+            k.error_int_bf16(narrow, n, &code, want_narrow, &h);
+            cr_assert(same(&e, &f) && same(&g, &h), "mask %u n %zu", kMasks[m], n);
+            static uint32_t amax[2][MAX / 32 + 1];
+            tsr_amax_groups_bf16_ref(narrow, n, group, amax[0]);
+            k.amax_groups_bf16(narrow, n, group, amax[1]);
+            for (size_t i = 0; i * group < n; i++) {
+                cr_assert_eq(amax[0][i], amax[1][i]);
+                cr_assert_eq(memcmp(&amax[0][i], &codes[i].amax, sizeof **amax), 0);
+            }
+            k.widen_bf16(narrow, n, wide);
+            for (size_t i = 0; i < n; i++) {
                 uint32_t bits;
                 memcpy(&bits, &wide[i], sizeof bits);
                 cr_assert_eq(bits, (uint32_t)narrow[i] << 16);

@@ -1,7 +1,8 @@
-/* Which weights become integers, the configuration that says so, and the sums beside them. */
-#include "convert/int_plan.h"
+/* Which weights become codes, the configuration that says so, and the sums beside integers. */
+#include "convert/ct_plan.h"
 
 #include "convert/ct_config.h"
+#include "convert/fp8_channel_op.h"
 #include "convert/fp8_config.h"
 #include "convert/int_op.h"
 #include "convert/quantize_plan.h"
@@ -23,23 +24,23 @@ static tsr_status out_of_memory(tsr_err *err)
 
 /* ---- what is quantized ---- */
 
-static bool becomes_integers(const tsr_tensor *t, const tsr_decision *decision)
+static bool becomes_codes(const tsr_tensor *t, const tsr_decision *decision)
 {
     return decision->treatment == TSR_QUANTIZE && t->rank == 2 && t->shape[0] > 0 && t->shape[1] > 0 &&
            t->name[tsr_module_length(t->name)] != '\0';
 }
 
-static tsr_status check_shape(const tsr_checkpoint *c, const tsr_tensor *t, const tsr_int_options *o, tsr_err *err)
+static tsr_status check_shape(const tsr_checkpoint *c, const tsr_tensor *t, const tsr_ct_options *o, tsr_err *err)
 {
     const uint64_t cols = t->shape[1], word = 32 / o->scheme.bits, group = o->scheme.group;
     const char *const path = c->files[t->file].path;
-    if (!o->weight_only && cols > AZP_MAX_COLS)
+    if (o->form == TSR_CT_W8A8 && cols > AZP_MAX_COLS)
         return tsr_fail(
             err, TSR_E_SHAPE,
             "%s: '%s' has %llu columns: azp_adj times a zero point may leave int32 above %d; --exclude keeps "
             "it as it is",
             path, t->name, U64(cols), AZP_MAX_COLS);
-    if (o->weight_only && cols % word != 0)
+    if (o->form == TSR_CT_PACKED && cols % word != 0)
         return tsr_fail(err, TSR_E_SHAPE,
                         "%s: '%s' has %llu columns, which are not whole words of %llu codes: %llu or %llu would be; "
                         "--exclude keeps it as it is",
@@ -57,7 +58,7 @@ static tsr_status check_shape(const tsr_checkpoint *c, const tsr_tensor *t, cons
 }
 
 /* What a layer's input is quantized with: one for all that loaders join with it. */
-static tsr_status find_input(const tsr_checkpoint *c, const tsr_tensor *t, const tsr_int_options *o,
+static tsr_status find_input(const tsr_checkpoint *c, const tsr_tensor *t, const tsr_ct_options *o,
                              const tsr_decision *decisions, tsr_static_input *input, tsr_err *err)
 {
     const tsr_tensor *members[TSR_FUSED_MEMBERS];
@@ -66,7 +67,7 @@ static tsr_status find_input(const tsr_checkpoint *c, const tsr_tensor *t, const
     const char *const path = o->calibration->path;
     size_t n = 0;
     for (size_t i = 0; i < all; i++) {
-        if (!becomes_integers(members[i], &decisions[members[i] - c->tensors.items]))
+        if (!becomes_codes(members[i], &decisions[members[i] - c->tensors.items]))
             continue;
         known[n] = tsr_calibration_find(o->calibration, members[i]->name);
         if (known[n] == NULL)
@@ -87,8 +88,8 @@ static tsr_status find_input(const tsr_checkpoint *c, const tsr_tensor *t, const
     return TSR_OK;
 }
 
-static tsr_status plan_int8(tsr_plan *plan, const tsr_tensor *t, const tsr_int_options *o,
-                            const tsr_decision *decisions, bool sums, tsr_err *err)
+static tsr_status plan_int8(tsr_plan *plan, const tsr_tensor *t, const tsr_ct_options *o, const tsr_decision *decisions,
+                            bool sums, tsr_err *err)
 {
     tsr_static_input input;
     if (o->calibration != NULL)
@@ -97,16 +98,17 @@ static tsr_status plan_int8(tsr_plan *plan, const tsr_tensor *t, const tsr_int_o
     return sums ? tsr_plan_azp(plan, t, &o->scheme, known, err) : tsr_plan_int8(plan, t, &o->scheme, known, err);
 }
 
-static tsr_status plan_tensors(tsr_plan *plan, const tsr_int_options *o, const tsr_decision *decisions, tsr_err *err)
+static tsr_status plan_tensors(tsr_plan *plan, const tsr_ct_options *o, const tsr_decision *decisions, tsr_err *err)
 {
     const tsr_checkpoint *const c = plan->sources[0];
     for (size_t i = 0; i < c->tensors.count; i++) {
         const tsr_tensor *const t = &c->tensors.items[i];
         const tsr_decision *const d = &decisions[i];
-        if (becomes_integers(t, d)) {
+        if (becomes_codes(t, d)) {
             TSR_TRY(check_shape(c, t, o, err));
-            TSR_TRY(o->weight_only ? tsr_plan_packed(plan, t, &o->scheme, err)
-                                   : plan_int8(plan, t, o, decisions, false, err));
+            TSR_TRY(o->form == TSR_CT_FP8      ? tsr_plan_fp8_channel(plan, t, o->scheme.search, err)
+                    : o->form == TSR_CT_PACKED ? tsr_plan_packed(plan, t, &o->scheme, err)
+                                               : plan_int8(plan, t, o, decisions, false, err));
             TSR_TRY(tsr_plan_add_note(plan, t, "quantize", d->reason, err));
         } else {
             const bool stacked = d->treatment == TSR_QUANTIZE;
@@ -119,12 +121,12 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_int_options *o, const t
 }
 
 /* A file of its own: loaders must not take it for weights, so the index, which leaves it out, is always there. */
-static tsr_status plan_azp(tsr_plan *plan, const tsr_int_options *o, const tsr_decision *decisions, tsr_err *err)
+static tsr_status plan_azp(tsr_plan *plan, const tsr_ct_options *o, const tsr_decision *decisions, tsr_err *err)
 {
     const tsr_checkpoint *const c = plan->sources[0];
     bool any = false;
-    for (size_t i = 0; i < c->tensors.count && !o->weight_only; i++) {
-        if (!becomes_integers(&c->tensors.items[i], &decisions[i]))
+    for (size_t i = 0; i < c->tensors.count && o->form == TSR_CT_W8A8; i++) {
+        if (!becomes_codes(&c->tensors.items[i], &decisions[i]))
             continue;
         any = true;
         TSR_TRY(plan_int8(plan, &c->tensors.items[i], o, decisions, true, err));
@@ -134,7 +136,7 @@ static tsr_status plan_azp(tsr_plan *plan, const tsr_int_options *o, const tsr_d
 
 /* ---- configuration ---- */
 
-static tsr_status plan_config(tsr_plan *plan, const tsr_int_options *o, const tsr_decision *decisions, tsr_err *err)
+static tsr_status plan_config(tsr_plan *plan, const tsr_ct_options *o, const tsr_decision *decisions, tsr_err *err)
 {
     const tsr_checkpoint *const c = plan->sources[0];
     if (c->config == NULL)
@@ -145,18 +147,20 @@ static tsr_status plan_config(tsr_plan *plan, const tsr_int_options *o, const ts
     size_t n = 0;
     for (size_t i = 0; i < c->tensors.count; i++) {
         const tsr_tensor *const t = &c->tensors.items[i];
-        if (t->rank >= 2 && tsr_dtype_is_weight_float((tsr_dtype)t->dtype) && !becomes_integers(t, &decisions[i]) &&
+        if (t->rank >= 2 && tsr_dtype_is_weight_float((tsr_dtype)t->dtype) && !becomes_codes(t, &decisions[i]) &&
             decisions[i].treatment != TSR_KEEP_EMBEDDING)
             unquantized[n++] = t;
     }
     tsr_text value = {0}, config = {0};
+    static const char *const kForms[] = {
+        [TSR_CT_W8A8] = "int-quantized", [TSR_CT_PACKED] = "pack-quantized", [TSR_CT_FP8] = "float-quantized"};
     const tsr_ct_config form = {
-        .format = o->weight_only ? "pack-quantized" : "int-quantized",
-        .type = "int",
+        .format = kForms[o->form],
+        .type = o->form == TSR_CT_FP8 ? "float" : "int",
         .bits = o->scheme.bits,
         .group = o->scheme.group,
         .asymmetric = o->scheme.asymmetric,
-        .inputs = o->weight_only           ? TSR_CT_INPUTS_PLAIN
+        .inputs = o->form == TSR_CT_PACKED ? TSR_CT_INPUTS_PLAIN
                   : o->calibration == NULL ? TSR_CT_INPUTS_TOKEN
                                            : TSR_CT_INPUTS_TENSOR,
         .asymmetric_inputs = o->asymmetric_activations,
@@ -175,7 +179,7 @@ static tsr_status plan_config(tsr_plan *plan, const tsr_int_options *o, const ts
 
 /* ---- the plan ---- */
 
-static tsr_status spell_command(tsr_plan *plan, const tsr_int_options *o, tsr_err *err)
+static tsr_status spell_command(tsr_plan *plan, const tsr_ct_options *o, tsr_err *err)
 {
     const tsr_int_scheme *const s = &o->scheme;
     tsr_text t = {0};
@@ -183,9 +187,10 @@ static tsr_status spell_command(tsr_plan *plan, const tsr_int_options *o, tsr_er
         &t,
         "quantize --scheme %s --group-size %llu%s%s --divisor %g --rounding %s --scale-dtype %s --scales %s "
         "--max-shard-size %llu",
-        !o->weight_only ? "int8-channel"
-        : s->bits == 8  ? "int8-weight-only"
-                        : "int4-weight-only",
+        o->form == TSR_CT_FP8    ? "fp8-channel"
+        : o->form == TSR_CT_W8A8 ? "int8-channel"
+        : s->bits == 8           ? "int8-weight-only"
+                                 : "int4-weight-only",
         U64(s->group), s->asymmetric ? " --zero-points" : "",
         o->asymmetric_activations ? " --activation-zero-points" : "", (double)s->divisor, s->away ? "away" : "even",
         tsr_dtype_name(s->scale_dtype), s->search ? "mse" : "amax", U64(o->max_shard_bytes));
@@ -202,7 +207,7 @@ static tsr_status spell_command(tsr_plan *plan, const tsr_int_options *o, tsr_er
     return status;
 }
 
-static tsr_status make_plan(tsr_plan *plan, const tsr_int_options *o, tsr_decision *decisions, tsr_err *err)
+static tsr_status make_plan(tsr_plan *plan, const tsr_ct_options *o, tsr_decision *decisions, tsr_err *err)
 {
     const tsr_checkpoint *const c = plan->sources[0];
     tsr_policy_options policy = o->policy;
@@ -212,15 +217,14 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_int_options *o, tsr_decisi
     TSR_TRY(tsr_policy_decide(c, tsr_policy_model_type(c, &plan->arena), &policy, &plan->arena, decisions, err));
     TSR_TRY(plan_tensors(plan, o, decisions, err));
     TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
-    TSR_TRY(tsr_plan_index(plan, "", !o->weight_only, err));
+    TSR_TRY(tsr_plan_index(plan, "", o->form == TSR_CT_W8A8, err));
     TSR_TRY(plan_azp(plan, o, decisions, err));
     TSR_TRY(tsr_plan_side_files(plan, "", "*", TSR_AZP_NAME, err));
     TSR_TRY(plan_config(plan, o, decisions, err));
     return tsr_plan_finish(plan, err);
 }
 
-tsr_status tsr_int_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_int_options *options,
-                        tsr_err *err)
+tsr_status tsr_ct_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_ct_options *options, tsr_err *err)
 {
     *plan = tsr_plan_begin(source, 1);
     plan->report = tsr_quantize_report;

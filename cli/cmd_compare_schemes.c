@@ -1,0 +1,372 @@
+/* tessera compare-schemes: its options, the choice of tensors, and the table. */
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "convert/compare_schemes.h"
+#include "convert/quantize_plan.h"
+#include "formats/file.h"
+#include "formats/glob.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#define U64(x) ((unsigned long long)(x))
+
+enum { WORST = 3 };
+
+typedef struct arguments {
+    const char *src, *json;
+    tsr_list tensors, ignore;
+    uint64_t sample, seed, threads, cpumask, memory;
+    bool quiet, help;
+} arguments;
+
+static const char kHelp[] =
+    "tessera compare-schemes SRC [options]\n\n"
+    "Quantizes a model's linear layers with every scheme, writes no checkpoint, and puts what each costs into one "
+    "table:\n"
+    "SQNR, relative error, the largest error, bytes, and the tensors that suffer most. The tensors are those that\n"
+    "tessera quantize would take. Each is read once.\n\n"
+    "Examples:\n"
+    "  tessera compare-schemes Llama-3.1-8B --sample 40\n"
+    "  tessera compare-schemes DeepSeek-V3-BF16 --tensors '*.layers.3.*' --json costs.json\n\n"
+    "Options:\n";
+
+static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
+{
+    const tsr_option options[] = {
+        {"--sample", TSR_OPT_COUNT, &a->sample, "N",
+         "only N tensors: those whose names, hashed with the seed, come first (all)"},
+        {"--seed", TSR_OPT_COUNT, &a->seed, "S", "another sample (0)"},
+        {"--tensors", TSR_OPT_LIST, &a->tensors, "GLOB", "only tensors with these names; may be repeated"},
+        {"--ignore-file", TSR_OPT_LIST, &a->ignore, "GLOB", "treat these files of SRC as absent; may be repeated"},
+        {"--threads", TSR_OPT_COUNT, &a->threads, "N", "workers (all CPUs); the result does not depend on it"},
+        {"--cpumask", TSR_OPT_COUNT, &a->cpumask, "MASK",
+         "instruction sets allowed: 1 AVX2, 2 AVX-512, 4 VBMI; 0 is scalar (all); same result with any"},
+        {"--memory", TSR_OPT_SIZE, &a->memory, "SIZE", "what the job may use at most (2GiB)"},
+        {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result, tensor by tensor, as JSON ('-': stdout)"},
+        {"--quiet", TSR_OPT_FLAG, &a->quiet, NULL, "no progress and no table"},
+        {"--help", TSR_OPT_FLAG, &a->help, NULL, "this text"},
+    };
+    const size_t n_options = sizeof options / sizeof *options;
+    size_t n;
+    TSR_TRY(tsr_options_parse(options, n_options, argc, argv, &a->src, 1, &n, NULL, err));
+    if (a->help) {
+        fputs(kHelp, stdout);
+        tsr_options_help(options, n_options);
+        return TSR_OK;
+    }
+    if (a->src == NULL)
+        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera compare-schemes SRC");
+    if (a->threads == 0)
+        return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
+    return TSR_OK;
+}
+
+/* ---- which tensors ---- */
+
+typedef struct choice {
+    const tsr_tensor **tensors;
+    size_t n, all; /* `all` could have been chosen */
+} choice;
+
+typedef struct ranked {
+    uint64_t rank;
+    const tsr_tensor *tensor;
+} ranked;
+
+static int by_rank(const void *a, const void *b)
+{
+    const ranked *const x = a, *const y = b;
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const ranked *const x = a, *const y = b;
+    return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
+}
+
+static bool wanted(const arguments *a, const char *name)
+{
+    for (size_t i = 0; i < a->tensors.count; i++) {
+        if (tsr_glob_match(a->tensors.items[i], name))
+            return true;
+    }
+    return a->tensors.count == 0;
+}
+
+static tsr_status choose(const arguments *a, const tsr_checkpoint *c, ranked *candidates, tsr_decision *decisions,
+                         tsr_arena *arena, choice *to, tsr_err *err)
+{
+    const tsr_policy_options policy = {.block_rows = 128};
+    TSR_TRY(tsr_quantize_check_source(c, err));
+    TSR_TRY(tsr_policy_decide(c, tsr_policy_model_type(c, arena), &policy, arena, decisions, err));
+    for (size_t i = 0; i < c->tensors.count; i++) {
+        const tsr_tensor *const t = &c->tensors.items[i];
+        if (decisions[i].treatment == TSR_QUANTIZE && tsr_tensor_elements(t) > 0 && wanted(a, t->name))
+            candidates[to->all++] = (ranked){XXH64(t->name, strlen(t->name), a->seed), t};
+    }
+    if (to->all == 0)
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: there is no tensor to quantize%s", c->path,
+                        a->tensors.count > 0 ? " with such a name" : "");
+    to->n = a->sample > 0 && a->sample < to->all ? (size_t)a->sample : to->all;
+    qsort(candidates, to->all, sizeof *candidates, by_rank);
+    qsort(candidates, to->n, sizeof *candidates, by_place);
+    for (size_t i = 0; i < to->n; i++)
+        to->tensors[i] = candidates[i].tensor;
+    return TSR_OK;
+}
+
+/* ---- the result ---- */
+
+typedef struct total {
+    tsr_quant_stats stats;
+    uint64_t bytes, skipped;
+    size_t worst[WORST]; /* tensors, the worst first */
+    size_t n_worst;
+} total;
+
+static double error_of(const tsr_scheme_cost *costs, size_t tensor, tsr_scheme scheme)
+{
+    return tsr_quant_stats_relative_error(&costs[tensor * TSR_SCHEMES + scheme].stats);
+}
+
+static total sum_up(const tsr_scheme_cost *costs, size_t n, tsr_scheme scheme)
+{
+    total t = {.n_worst = 0};
+    for (size_t i = 0; i < n; i++) {
+        const tsr_scheme_cost *const c = &costs[i * TSR_SCHEMES + scheme];
+        t.bytes += c->bytes;
+        t.skipped += !c->taken;
+        if (!c->taken)
+            continue;
+        tsr_quant_stats_add(&t.stats, &c->stats);
+        size_t at = t.n_worst;
+        while (at > 0 && error_of(costs, i, scheme) > error_of(costs, t.worst[at - 1], scheme))
+            at--;
+        if (at == WORST)
+            continue;
+        t.n_worst += t.n_worst < WORST;
+        memmove(&t.worst[at + 1], &t.worst[at], (t.n_worst - 1 - at) * sizeof *t.worst);
+        t.worst[at] = i;
+    }
+    return t;
+}
+
+static uint64_t source_bytes(const choice *c)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < c->n; i++)
+        bytes += c->tensors[i]->bytes;
+    return bytes;
+}
+
+static void print_table(const arguments *a, const choice *c, const tsr_scheme_cost *costs)
+{
+    const double source = (double)source_bytes(c);
+    char bytes[32];
+    printf("%zu of %zu tensors of %s, %s", c->n, c->all, a->src, tsr_bytes_text(source, bytes));
+    if (c->n < c->all)
+        printf(" (a sample, seed %llu)", U64(a->seed));
+    printf("\n\n  %-32s %8s %10s %10s %10s %7s\n", "scheme", "SQNR dB", "relative", "max error", "bytes", "size");
+    for (tsr_scheme s = 0; s < TSR_SCHEMES; s++) {
+        const total t = sum_up(costs, c->n, s);
+        printf("  %-32s %8.2f %10.5f %10.3g %10s %6.1f%%", tsr_scheme_name(s), tsr_quant_stats_sqnr(&t.stats),
+               tsr_quant_stats_relative_error(&t.stats), t.stats.max_error, tsr_bytes_text((double)t.bytes, bytes),
+               100 * (double)t.bytes / source);
+        if (t.skipped > 0)
+            printf("  %llu tensors it does not take stay as they are", U64(t.skipped));
+        printf("\n");
+    }
+    printf("\nwhere each loses most (relative error):\n");
+    for (tsr_scheme s = 0; s < TSR_SCHEMES; s++) {
+        const total t = sum_up(costs, c->n, s);
+        for (size_t i = 0; i < t.n_worst; i++)
+            printf("  %-32s %10.5f  %s\n", i == 0 ? tsr_scheme_name(s) : "", error_of(costs, t.worst[i], s),
+                   c->tensors[t.worst[i]]->name);
+    }
+    printf("next: tessera quantize %s -o DST %s\n", a->src, tsr_scheme_options(TSR_SCHEME_FP8_BLOCK));
+}
+
+static void write_cost(tsr_text *t, tsr_scheme scheme, const tsr_quant_stats *stats, uint64_t bytes)
+{
+    tsr_json_key(t, "scheme");
+    tsr_json_string(t, tsr_scheme_name(scheme));
+    tsr_json_key(t, "bytes");
+    tsr_json_u64(t, bytes);
+    tsr_json_key(t, "sqnr_db");
+    tsr_json_number(t, tsr_quant_stats_sqnr(stats));
+    tsr_json_key(t, "relative_error");
+    tsr_json_number(t, tsr_quant_stats_relative_error(stats));
+    tsr_json_key(t, "max_abs_error");
+    tsr_json_number(t, stats->max_error);
+    tsr_json_key(t, "cosine");
+    tsr_json_number(t, tsr_quant_stats_cosine(stats));
+    tsr_json_key(t, "saturated");
+    tsr_json_u64(t, stats->saturated);
+    tsr_json_key(t, "flushed");
+    tsr_json_u64(t, stats->flushed);
+}
+
+static void write_totals(tsr_text *t, const choice *c, const tsr_scheme_cost *costs)
+{
+    tsr_json_key(t, "schemes");
+    tsr_json_begin_array(t, false);
+    for (tsr_scheme s = 0; s < TSR_SCHEMES; s++) {
+        const total all = sum_up(costs, c->n, s);
+        tsr_json_begin_object(t, true);
+        write_cost(t, s, &all.stats, all.bytes);
+        tsr_json_key(t, "options");
+        tsr_json_string(t, tsr_scheme_options(s));
+        tsr_json_key(t, "not_taken");
+        tsr_json_u64(t, all.skipped);
+        tsr_json_key(t, "worst");
+        tsr_json_begin_array(t, true);
+        for (size_t i = 0; i < all.n_worst; i++)
+            tsr_json_string(t, c->tensors[all.worst[i]]->name);
+        tsr_json_end_array(t);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
+static void write_tensors(tsr_text *t, const choice *c, const tsr_scheme_cost *costs)
+{
+    tsr_json_key(t, "tensors");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < c->n; i++) {
+        tsr_json_begin_object(t, false);
+        tsr_json_key(t, "name");
+        tsr_json_string(t, c->tensors[i]->name);
+        tsr_json_key(t, "bytes");
+        tsr_json_u64(t, c->tensors[i]->bytes);
+        tsr_json_key(t, "schemes");
+        tsr_json_begin_array(t, false);
+        for (tsr_scheme s = 0; s < TSR_SCHEMES; s++) {
+            const tsr_scheme_cost *const cost = &costs[i * TSR_SCHEMES + s];
+            if (!cost->taken)
+                continue;
+            tsr_json_begin_object(t, true);
+            write_cost(t, s, &cost->stats, cost->bytes);
+            tsr_json_end_object(t);
+        }
+        tsr_json_end_array(t);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
+static bool json_on_stdout(const arguments *a)
+{
+    return a->json != NULL && strcmp(a->json, "-") == 0;
+}
+
+static tsr_status write_json(const arguments *a, const choice *c, const tsr_scheme_cost *costs, tsr_err *err)
+{
+    const char *const texts[][2] = {
+        {"schema", "tessera-compare-schemes/1"}, {"version", TSR_VERSION}, {"checkpoint", a->src}};
+    const struct {
+        const char *key;
+        uint64_t value;
+    } numbers[] = {
+        {"tensors_compared", c->n}, {"tensors_to_quantize", c->all}, {"seed", a->seed}, {"bytes", source_bytes(c)}};
+    tsr_text t = {0};
+    tsr_json_begin_object(&t, false);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        tsr_json_key(&t, texts[i][0]);
+        tsr_json_string(&t, texts[i][1]);
+    }
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        tsr_json_key(&t, numbers[i].key);
+        tsr_json_u64(&t, numbers[i].value);
+    }
+    write_totals(&t, c, costs);
+    write_tensors(&t, c, costs);
+    tsr_json_end_object(&t);
+    tsr_text_append(&t, "\n", 1);
+    tsr_status status = tsr_text_status(&t, err);
+    if (status == TSR_OK && json_on_stdout(a))
+        status = fwrite(t.data, 1, t.size, stdout) == t.size && fflush(stdout) == 0
+                     ? TSR_OK
+                     : tsr_fail_errno(err, "cannot write to stdout");
+    else if (status == TSR_OK)
+        status = tsr_write_file(a->json, t.data, t.size, err);
+    tsr_text_free(&t);
+    return status;
+}
+
+/* ---- doing ---- */
+
+static void show_progress(const tsr_compare_schemes_progress *p, void *terminal)
+{
+    const tsr_progress progress = {
+        .phase = "comparing", .bytes_done = p->bytes_done, .bytes_total = p->bytes_total, .seconds = p->seconds};
+    tsr_terminal_progress(&progress, terminal);
+}
+
+static tsr_status compare(const arguments *a, const tsr_checkpoint *c, const choice *chosen, tsr_scheme_cost *costs,
+                          tsr_err *err)
+{
+    tsr_terminal terminal = tsr_terminal_open(a->quiet);
+    const tsr_compare_schemes_options options = {
+        .threads = (unsigned)(a->threads > UINT16_MAX ? UINT16_MAX : a->threads),
+        .cpu_flags = tsr_cpu_flags() & (unsigned)a->cpumask,
+        .memory = a->memory,
+        .cancel = tsr_terminal_catch_interrupt(),
+        .progress = show_progress,
+        .progress_data = &terminal,
+    };
+    tsr_status status = tsr_compare_schemes(c, chosen->tensors, chosen->n, &options, costs, err);
+    tsr_terminal_close(&terminal);
+    if (status == TSR_OK && !a->quiet && !json_on_stdout(a))
+        print_table(a, chosen, costs);
+    if (status == TSR_OK && a->json != NULL)
+        status = write_json(a, chosen, costs, err);
+    return status;
+}
+
+static tsr_status run(const arguments *a, tsr_err *err)
+{
+    tsr_checkpoint *c;
+    tsr_arena arena = {0};
+    TSR_TRY(tsr_checkpoint_open(&c, a->src, a->ignore.items, a->ignore.count, err));
+    const size_t n = c->tensors.count + 1;
+    choice chosen = {.tensors = calloc(n, sizeof *chosen.tensors)};
+    ranked *const candidates = calloc(n, sizeof *candidates);
+    tsr_decision *const decisions = calloc(n, sizeof *decisions);
+    tsr_scheme_cost *costs = NULL;
+    tsr_status status = chosen.tensors == NULL || candidates == NULL || decisions == NULL
+                            ? tsr_fail(err, TSR_E_NOMEM, "out of memory")
+                            : choose(a, c, candidates, decisions, &arena, &chosen, err);
+    if (status == TSR_OK && (costs = calloc(chosen.n * TSR_SCHEMES, sizeof *costs)) == NULL)
+        status = tsr_fail(err, TSR_E_NOMEM, "out of memory");
+    if (status == TSR_OK)
+        status = compare(a, c, &chosen, costs, err);
+    free(costs);
+    free(decisions);
+    free(candidates);
+    free(chosen.tensors);
+    tsr_arena_free(&arena);
+    tsr_checkpoint_close(c);
+    return status;
+}
+
+int tsr_cmd_compare_schemes(int argc, char **argv)
+{
+    const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    arguments a = {.threads = cpus < 1 ? 1 : (uint64_t)cpus, .cpumask = TSR_CPU_ALL, .memory = (uint64_t)2 << 30};
+    tsr_err err = {{0}};
+    tsr_status status = parse(argc, argv, &a, &err);
+    if (status == TSR_OK && !a.help)
+        status = run(&a, &err);
+    if (status != TSR_OK)
+        fprintf(stderr, "tessera: %s\n", err.msg);
+    return tsr_exit_code(status);
+}

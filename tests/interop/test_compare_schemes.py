@@ -1,0 +1,133 @@
+"""compare-schemes: cells recomputed in float64, the ranking, the sample, and the same result for any number of threads."""
+
+import json
+
+import fp8_oracle
+import harness
+import numpy as np
+import pytest
+import safetensors
+from test_convert import make, random_weight
+from test_fp8_channel import quantized as fp8_channel
+from test_int import BF16, DOWN, NORM, UP, quantized
+
+GATE = "model.layers.0.mlp.gate_proj.weight"
+
+
+@pytest.fixture
+def source(tmp_path):
+    tensors = {UP: random_weight((256, 384), 1), GATE: random_weight((256, 384), 2), DOWN: random_weight((200, 320), 3)}
+    src = make(tmp_path / "src", {"model.safetensors": {**{n: w.astype(BF16) for n, w in tensors.items()},
+                                                        NORM: np.ones(8, BF16)}}, quantization=None)
+    return src, {n: w.astype(BF16) for n, w in tensors.items()}
+
+
+def compare(tessera, src, path, *options):
+    code, out, err = harness.run(tessera, ["compare-schemes", src, "--json", path, *options])
+    assert code == 0, err
+    return json.loads(path.read_text()), out
+
+
+def values(w, scheme):
+    if scheme.startswith("fp8-block"):
+        codes, scales = fp8_oracle.quantize(w, "ue8m0" in scheme)
+        return fp8_oracle.dequantize(codes, scales)
+    if scheme == "fp8-channel":
+        codes, scales = fp8_channel(w)
+        return codes.astype(np.float64) * scales
+    bits = 4 if "int4" in scheme else 8
+    group = int(scheme.split("groups of ")[1].split(",")[0]) if "groups" in scheme else 0
+    codes, scale, zero = quantized(w, bits, group, "zero points" in scheme, dtype=np.float32 if scheme == "int8-channel" else BF16)
+    split = codes.reshape(*scale.shape, -1).astype(np.float64)
+    return ((split - zero[..., None]) * scale[..., None]).reshape(w.shape)
+
+
+def test_every_cell(tmp_path, tessera, source):
+    src, tensors = source
+    got, out = compare(tessera, src, tmp_path / "c.json")
+    assert [s["scheme"] for s in got["schemes"]] == [
+        "fp8-block", "fp8-block, ue8m0", "fp8-block, mse", "fp8-channel", "int8-channel", "int8, groups of 128",
+        "int4, groups of 32", "int4, groups of 64", "int4, groups of 128", "int4, groups of 128, zero points", "int4-channel"]
+    sums = {}
+    for row in got["tensors"]:
+        x = tensors[row["name"]].astype(np.float64)
+        for cell in row["schemes"]:
+            name = cell["scheme"]
+            if "mse" in name:
+                plain = next(c for c in row["schemes"] if c["scheme"] == "fp8-block")
+                assert cell["relative_error"] <= plain["relative_error"]
+                continue
+            error = x - values(tensors[row["name"]], name)
+            assert cell["relative_error"] == pytest.approx(np.sqrt((error**2).sum() / (x**2).sum()), rel=1e-4), (row["name"], name)
+            assert cell["max_abs_error"] == pytest.approx(np.abs(error).max(), rel=1e-4)
+            totals = sums.setdefault(name, [0, 0])
+            totals[0] += (error**2).sum()
+            totals[1] += (x**2).sum()
+    for s in got["schemes"]:
+        if s["scheme"] in sums:
+            e2, x2 = sums[s["scheme"]]
+            assert s["sqnr_db"] == pytest.approx(10 * np.log10(x2 / e2), abs=1e-3)
+        assert f"{s['sqnr_db']:.2f}" in out
+        cells = [(c["relative_error"], t["name"]) for t in got["tensors"] for c in t["schemes"] if c["scheme"] == s["scheme"]]
+        assert s["worst"] == [n for _, n in sorted(cells, reverse=True)]
+
+
+def test_bytes_are_those_of_a_checkpoint(tmp_path, tessera, source, quantize):
+    src, tensors = source
+    got, _ = compare(tessera, src, tmp_path / "c.json")
+    plain = sum(w.nbytes for w in tensors.values())
+    assert got["bytes"] == plain
+    for s in got["schemes"]:
+        if s["not_taken"]:
+            assert DOWN not in s["worst"]  # 320 columns: not whole groups of 128
+            continue
+        dst = quantize(src, *s["options"].split())
+        stored = sum(len(e["data"]) for n, e in safetensors.deserialize((dst / "model.safetensors").read_bytes())
+                     if n != NORM and not n.endswith("_shape"))
+        assert s["bytes"] == stored, s["scheme"]
+    assert {s["scheme"] for s in got["schemes"] if s["not_taken"]} == {
+        "int8, groups of 128", "int4, groups of 128", "int4, groups of 128, zero points"}
+
+
+def test_threads_and_instruction_sets_agree(tmp_path, tessera, source):
+    first, _ = compare(tessera, source[0], tmp_path / "a.json")
+    for i, options in enumerate((("--threads", "1"), ("--threads", "4"), ("--cpumask", "0"))):
+        assert compare(tessera, source[0], tmp_path / f"{i}.json", *options)[0] == first
+
+
+def test_a_sample(tmp_path, tessera, source):
+    names = lambda *o: [t["name"] for t in compare(tessera, source[0], tmp_path / "s.json", *o)[0]["tensors"]]
+    assert len(names("--sample", "2")) == 2 and names("--sample", "2") == names("--sample", "2")
+    assert len({tuple(names("--sample", "1", "--seed", str(s))) for s in range(20)}) == 3
+    assert names("--tensors", "*.up_proj.*") == [UP]
+    assert len(names("--sample", "99")) == 3
+
+
+@pytest.mark.parametrize("shape", [(3, 64, 96)])
+def test_a_stack(tmp_path, tessera, shape):
+    name = "model.layers.0.mlp.experts.down_proj"
+    w = random_weight(shape, 7).astype(BF16)
+    src = make(tmp_path / "src", {"model.safetensors": {name: w}}, quantization=None)
+    got, _ = compare(tessera, src, tmp_path / "c.json")
+    cells = {c["scheme"]: c for c in got["tensors"][0]["schemes"]}
+    for scheme in ("fp8-block", "fp8-channel", "int8-channel", "int4, groups of 32"):
+        flat = w if scheme == "fp8-block" else w.reshape(-1, shape[2])
+        error = flat.astype(np.float64) - values(flat, scheme)
+        x2 = (w.astype(np.float64) ** 2).sum()
+        assert cells[scheme]["relative_error"] == pytest.approx(np.sqrt((error**2).sum() / x2), rel=1e-4), scheme
+
+
+def test_refusals(tmp_path, tessera, source, quantize):
+    for src, options, expected, word in [
+            (quantize(source[0]), (), 3, "already quantized"),
+            (source[0], ("--tensors", "nothing*"), 3, "no tensor to quantize with such a name"),
+            (source[0], ("--threads", "0"), 2, "at least 1"),
+            (source[0], ("--memory", "10kB"), 4, "one thread needs"),
+            (tmp_path / "absent", (), 3, "absent")]:
+        code, _, err = harness.run(tessera, ["compare-schemes", src, *options])
+        assert code == expected and word in err, err
+    w = np.ones((4, 64), BF16)
+    w[2, 17] = np.inf
+    bad = make(tmp_path / "bad", {"model.safetensors": {UP: w}}, quantization=None)
+    code, _, err = harness.run(tessera, ["compare-schemes", bad])
+    assert code == 3 and "Inf at [2, 17]" in err, err

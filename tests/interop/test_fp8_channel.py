@@ -1,0 +1,74 @@
+"""e4m3 with one scale a row: every code and scale recomputed, the configuration, and the way back."""
+
+import json
+
+import harness
+import ml_dtypes
+import numpy as np
+import pytest
+from test_convert import make, random_weight
+from test_int import BF16, DOWN, NORM, UP, model, read
+from test_quantize import same_bits
+
+FP8 = ml_dtypes.float8_e4m3fn
+
+
+def quantized(w):
+    x = w.astype(np.float32)
+    amax = np.abs(x).max(axis=1, keepdims=True)
+    scale = np.where(amax == 0, np.float32(1), np.maximum(amax / np.float32(448), np.float32(2.0**-149)))
+    return np.clip(x / scale, -448, 448).astype(FP8), scale
+
+
+@pytest.mark.parametrize("dtype", [BF16, np.float16, np.float32])
+@pytest.mark.parametrize("shape", [(40, 256), (7, 5000), (300, 33)])
+def test_codes_and_scales(tmp_path, tessera, quantize, dtype, shape):
+    w = random_weight(shape, 4).astype(dtype)
+    w[1] = 0
+    src = make(tmp_path / "src", {"model.safetensors": {UP: w, NORM: np.ones(8, dtype)}}, quantization=None)
+    dst = quantize(src, "--scheme", "fp8-channel")
+    got = read(dst / "model.safetensors")
+    codes, scale = quantized(w)
+    assert got.keys() == {UP, UP + "_scale", NORM}
+    assert same_bits(got[UP], codes) and same_bits(got[UP + "_scale"], scale)
+    code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
+    assert code == 0, out + err
+    code, _, err = harness.run(tessera, ["convert", dst, "-o", tmp_path / "back", "--to", "bf16", "--dtype", "f32"])
+    assert code == 0, err
+    assert same_bits(read(tmp_path / "back" / "model.safetensors")[UP], codes.astype(np.float32) * scale)
+
+
+def test_configuration_and_report(tmp_path, tessera, quantize):
+    src, source = model(tmp_path / "src")
+    dst = quantize(src, "--scheme", "fp8-channel")
+    q = json.loads((dst / "config.json").read_text())["quantization_config"]
+    group = q["config_groups"]["group_0"]
+    assert (q["quant_method"], q["format"]) == ("compressed-tensors", "float-quantized")
+    assert group["weights"] == {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel", "dynamic": False}
+    assert group["input_activations"] == {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True}
+    for row in json.loads((dst / "quantization_report.json").read_text())["tensors"]:
+        codes, scale = quantized(source[row["name"]])
+        x = source[row["name"]].astype(np.float64)
+        error = x - codes.astype(np.float64) * scale.astype(np.float64)
+        assert row["relative_error"] == pytest.approx(np.sqrt((error**2).sum() / (x**2).sum()), rel=1e-4)
+        assert row["scale_max"] == pytest.approx(scale[scale != 1].max(), rel=1e-6)
+    code, out, err = harness.run(tessera, ["inspect", dst, "--can-load", "vllm", "--tp", "1"])
+    assert code == 0, out + err
+
+
+def test_least_squares_and_threads(tmp_path, quantize):
+    src, _ = model(tmp_path / "src", shape=(600, 3000))
+    plain, searched = (json.loads((quantize(src, "--scheme", "fp8-channel", "--scales", s) / "quantization_report.json").read_text())
+                       for s in ("amax", "mse"))
+    assert all(b["relative_error"] <= a["relative_error"] for a, b in zip(plain["tensors"], searched["tensors"]))
+    first = quantize(src, "--scheme", "fp8-channel")
+    for options in (("--threads", "1", "--cpumask", "0"), ("--threads", "3", "--cpumask", "1")):
+        assert harness.tree_difference(first, quantize(src, "--scheme", "fp8-channel", *options)) is None
+
+
+def test_nan_is_refused_with_its_place(tmp_path, tessera):
+    w = np.ones((4, 64), BF16)
+    w[2, 17] = np.nan
+    src = make(tmp_path / "src", {"model.safetensors": {UP: w}}, quantization=None)
+    code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "out", "--scheme", "fp8-channel"])
+    assert code == 3 and "NaN at [2, 17]" in err, err
