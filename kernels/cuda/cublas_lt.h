@@ -1,4 +1,5 @@
-/* cuBLASLt's block-scaled FP8 product, loaded at run time: a second opinion beside our kernels, and their peer in benches.
+/* cuBLASLt's block-scaled FP8 product, loaded at run time: a second opinion beside our kernels, and their peer in
+ * benches.
  *
  * It takes the operands of block_fp8_gemm.h where m and ceil(k / 128) are multiples of 4, n and k of 16, and leading
  * dimensions have no gap. Unlike launchers it holds memory on the GPU: a workspace of 64 MiB. One thread at a time. */
