@@ -266,8 +266,10 @@ static void write_json(tsr_text *t, const arguments *a, const session *s)
     text_member(t, "activations", a->activations);
     text_member(t, "device", s->device.name);
     text_member(t, "device_note", s->note.msg[0] != '\0' ? s->note.msg : NULL);
-    number_member(t, "seed", (double)a->options.seed);
-    number_member(t, "tokens", (double)a->options.tokens);
+    tsr_json_key(t, "seed");
+    tsr_json_u64(t, a->options.seed);
+    tsr_json_key(t, "tokens");
+    tsr_json_u64(t, a->options.tokens);
     tsr_json_key(t, "passed");
     tsr_json_bool(t, e->failed == 0);
     tsr_json_key(t, "limits");

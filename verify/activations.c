@@ -81,7 +81,7 @@ tsr_status tsr_activations_read(const tsr_checkpoint *file, const tsr_tensor *t,
     if (!tsr_dtype_is_weight_float((tsr_dtype)t->dtype))
         return tsr_fail(err, TSR_E_UNSUPPORTED, "activations: '%s' is %s; BF16, F16 or F32 is needed", t->name,
                         tsr_dtype_name((tsr_dtype)t->dtype));
-    if (t->rank == 0 || t->shape[t->rank - 1] != k)
+    if (t->rank == 0 || t->shape[t->rank - 1] != k || t->bytes == 0)
         return tsr_fail(err, TSR_E_SHAPE, "activations: '%s' is %s; the weight takes rows of %zu", t->name,
                         tsr_shape_text(t, shape, sizeof shape), k);
     const size_t width = tsr_dtype_bytes((tsr_dtype)t->dtype);

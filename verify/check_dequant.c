@@ -142,7 +142,7 @@ static tsr_status judge(operands *o, const char *what, tsr_err *err)
     tsr_judgement j = {.subject = o->name, .kind = TSR_ERROR_KERNEL, .what = what, .of_bound = -1, .of_expected = -1};
     char text[96];
     const double began = tsr_now();
-    tsr_judge(&j, o->x, o->y, o->n, o->k, &o->columns);
+    tsr_judge(&j, o->x, o->y, o->n, o->k, NULL, &o->columns);
     if (j.metrics.differ > 0) {
         const uint64_t row = tsr_column_of(&o->columns, j.metrics.max_abs_at / o->k);
         snprintf(j.worst_at, sizeof j.worst_at, "row %llu, column %llu", (unsigned long long)row,

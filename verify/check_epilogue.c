@@ -302,7 +302,7 @@ static tsr_status get_azp(operands *o, tsr_err *err)
     }
     if (!there)
         return TSR_OK;
-    tsr_judge(&j, o->row_sums, values, 1, o->n, &o->columns);
+    tsr_judge(&j, o->row_sums, values, 1, o->n, NULL, &o->columns);
     return tsr_evidence_add(o->evidence, &j, err);
 }
 
@@ -337,7 +337,7 @@ static tsr_status judge_quantization(operands *o, unsigned quantization, tsr_err
         if (options->against != NULL)
             expected += step_w * step_w / 12 * o->x2[row];
     }
-    tsr_judge(&j, o->original, y, o->m, o->n, &o->columns);
+    tsr_judge(&j, o->original, y, o->m, o->n, NULL, &o->columns);
     free(y);
     j.of_expected = j.metrics.sum_d2 > 0 ? sqrt(j.metrics.sum_d2 / expected) : 0;
     if (!isnan(limit) && !(tsr_metrics_sqnr(&j.metrics) >= limit)) {
@@ -377,7 +377,7 @@ static tsr_status judge_epilogue(operands *o, const tsr_int8_gemm_args *args, co
         expected += half * half / 3 + 5 * fp32 * fp32;
     }
     j.of_expected = sqrt(sum / expected);
-    tsr_judge(&j, exact, y, o->m, o->n, &o->columns);
+    tsr_judge(&j, exact, y, o->m, o->n, NULL, &o->columns);
     free(exact);
     if (!(j.of_bound <= limits->max_kernel_error)) {
         snprintf(text, sizeof text, "the largest error is %.3g times what FP32 can do at most", j.of_bound);

@@ -11,7 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN_ROWS = 128 /* experts begin at such rows in the contiguous layout */ };
+enum {
+    ALIGN_ROWS = 128, /* experts begin at such rows in the contiguous layout */
+    JUDGED_ROWS = 64, /* tokens that go through the oracle; kernels get all */
+};
 
 /* One matrix of the checkpoint, under the name of the job that it belongs to. */
 typedef struct entry {
@@ -42,14 +45,15 @@ typedef struct operands {
     const char *name;
     const entry *experts;
     size_t n_experts;
-    size_t *first; /* [n_experts + 1]: an expert's first row */
-    tsr_columns columns;
-    size_t m, n, k, padded, grid_n, grid_k, block_n, block_k;
+    size_t *first;             /* [n_experts + 1]: an expert's first row */
+    size_t *first_judged;      /* [n_experts + 1]: likewise among the rows that are judged */
+    tsr_columns columns, rows; /* that are judged */
+    size_t m, judged, n, k, padded, grid_n, grid_k, block_n, block_k;
     uint16_t *x;
     uint8_t *a, *w;           /* [m][k], [n_experts][n][k] */
     float *scale_a, *scale_w; /* [grid_k][m], [n_experts][grid_n][grid_k] */
-    double *original;         /* [m][n]: the product of what was quantized */
-    tsr_exact *exact;         /* [m][n] */
+    double *original;         /* [judged][n]: the product of what was quantized */
+    tsr_exact *exact;         /* [judged][n] */
     bool unfit;               /* codes or scales that no product can be made of: that is a finding already */
 } operands;
 
@@ -186,6 +190,19 @@ static void route(operands *o, uint64_t seed)
     o->m = o->first[o->n_experts];
 }
 
+/* Rows that are judged, evenly strewn over all experts' tokens. */
+static void choose_rows(operands *o, uint64_t seed)
+{
+    o->rows = (tsr_columns){.rows = o->m, .block = 1, .blocks = o->m, .seed = tsr_mix(seed)};
+    o->rows.chosen = tsr_min_u64(o->m, JUDGED_ROWS);
+    o->judged = (size_t)o->rows.chosen;
+    for (size_t e = 0, i = 0; e <= o->n_experts; e++) {
+        while (i < o->judged && tsr_column_of(&o->rows, i) < o->first[e])
+            i++;
+        o->first_judged[e] = i;
+    }
+}
+
 static tsr_status get_activations(operands *o, uint64_t seed, tsr_err *err)
 {
     const tsr_checkpoint *const file = o->c->options->activations;
@@ -215,9 +232,11 @@ static tsr_status shape_operands(operands *o, size_t job, tsr_err *err)
     const tsr_weight *const w = o->experts[0].weight;
     const uint64_t seed = tsr_seed_of(options->seed, o->name);
     o->first = take(o, o->n_experts + 1, sizeof *o->first);
-    if (o->first == NULL)
+    o->first_judged = take(o, o->n_experts + 1, sizeof *o->first_judged);
+    if (o->first == NULL || o->first_judged == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", o->name);
     route(o, seed);
+    choose_rows(o, seed);
     o->columns = tsr_choose_columns(options, w->rows, w->block_rows, seed);
     o->block_n = (size_t)w->block_rows;
     o->block_k = (size_t)w->block_cols;
@@ -231,8 +250,8 @@ static tsr_status shape_operands(operands *o, size_t job, tsr_err *err)
     o->scale_a = take(o, o->grid_k * o->m, sizeof *o->scale_a);
     o->w = take(o, o->n_experts * o->n * o->k, 1);
     o->scale_w = take(o, o->n_experts * o->grid_n * o->grid_k, sizeof *o->scale_w);
-    o->original = take(o, o->m * o->n, sizeof *o->original);
-    o->exact = take(o, o->m * o->n, sizeof *o->exact);
+    o->original = take(o, o->judged * o->n, sizeof *o->original);
+    o->exact = take(o, o->judged * o->n, sizeof *o->exact);
     if (o->a == NULL || o->scale_a == NULL || o->w == NULL || o->scale_w == NULL || o->original == NULL ||
         o->exact == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the operands of '%s'", o->name);
@@ -308,14 +327,21 @@ static tsr_status load_original(operands *o, const tsr_weight *w, const tsr_piec
     return tsr_load_piece(&o->readers[1], against, original, piece, view, o->evidence, err);
 }
 
+/* The tokens of one expert that are judged. */
+typedef struct judged_rows {
+    size_t m;
+    double *x, *a;  /* [m][padded]: as they were, and their codes */
+    float *scale_a; /* [grid_k][m] */
+} judged_rows;
+
 /* Block `band` of those chosen: into the operands, and through the oracle. */
-static tsr_status do_band(operands *o, size_t e, size_t band, const double *x, const double *a, double *values,
-                          tsr_err *err)
+static tsr_status do_band(operands *o, size_t e, size_t band, const judged_rows *judged, double *values, tsr_err *err)
 {
     const tsr_weight *const w = o->experts[e].weight;
     const uint64_t row = tsr_column_block(&o->columns, band) * o->block_n;
     const size_t rows = (size_t)tsr_min_u64(o->block_n, w->rows - row), at = band * o->block_n;
     const tsr_piece piece = {.matrix = o->experts[e].matrix, .row = row, .rows = rows, .cols = o->k};
+    const size_t to = o->first_judged[e] * o->n + at;
     tsr_fp8_gemm_args args = expert_args(o, e);
     uint8_t *const codes = o->w + (e * o->n + at) * o->k;
     float *const scales = o->scale_w + (e * o->grid_n + band) * o->grid_k;
@@ -331,41 +357,54 @@ static tsr_status do_band(operands *o, size_t e, size_t band, const double *x, c
     TSR_TRY(load_original(o, w, &piece, &view[1], &from, err));
     const double began = tsr_now();
     values_of(o, from, rows, values);
-    tsr_product(x, values, args.m, rows, o->padded, o->original + o->first[e] * o->n + at, o->n);
+    tsr_product(judged->x, values, judged->m, rows, o->padded, o->original + to, o->n);
     tsr_gemm_decode(codes, rows, o->k, values);
     args.w = codes;
     args.scale_w = scales;
     args.n = rows;
-    tsr_gemm_exact(&args, a, values, o->exact + o->first[e] * o->n + at, o->n);
+    args.m = args.ld_scale_a = judged->m;
+    args.scale_a = judged->scale_a;
+    tsr_gemm_exact(&args, judged->a, values, o->exact + to, o->n);
     o->evidence->phases[TSR_PHASE_ORACLE] += tsr_now() - began;
     return TSR_OK;
 }
 
+static void gather_judged(const operands *o, size_t e, judged_rows *judged)
+{
+    for (size_t i = 0; i < judged->m; i++) {
+        const size_t row = (size_t)tsr_column_of(&o->rows, o->first_judged[e] + i);
+        double *const x = judged->x + i * o->padded;
+        memset(x + o->k, 0, (o->padded - o->k) * sizeof *x);
+        tsr_decode(TSR_BF16, (const unsigned char *)(o->x + row * o->k), o->k, x);
+        tsr_gemm_decode(o->a + row * o->k, 1, o->k, judged->a + i * o->padded);
+        for (size_t t = 0; t < o->grid_k; t++)
+            judged->scale_a[t * judged->m + i] = o->scale_a[t * o->m + row];
+    }
+}
+
 static tsr_status do_expert(operands *o, size_t e, tsr_err *err)
 {
-    const size_t m = o->first[e + 1] - o->first[e];
-    double *const x = malloc(m * o->padded * sizeof *x + 64), *const a = malloc(m * o->padded * sizeof *a + 64),
-                  *const values = malloc(o->block_n * o->padded * sizeof *values);
+    const size_t from = o->first[e], m = o->first_judged[e + 1] - o->first_judged[e];
+    judged_rows judged = {.m = m};
+    double *const values = malloc(o->block_n * o->padded * sizeof *values);
     tsr_status status = TSR_OK;
-    if (x == NULL || a == NULL || values == NULL)
+    judged.x = malloc(m * o->padded * sizeof *judged.x + 64);
+    judged.a = malloc(m * o->padded * sizeof *judged.a + 64);
+    judged.scale_a = malloc(m * o->grid_k * sizeof *judged.scale_a + 64);
+    if (judged.x == NULL || judged.a == NULL || judged.scale_a == NULL || values == NULL)
         status = tsr_fail(err, TSR_E_NOMEM, "out of memory for the operands of '%s'", o->name);
     const double began = tsr_now();
-    const uint16_t *const from = o->x + o->first[e] * o->k;
-    uint8_t *const codes = o->a + o->first[e] * o->k;
     if (status == TSR_OK) {
-        tsr_quantize_tokens_e4m3(from, m, o->k, (size_t)o->c->options->group_rows, o->block_k, codes,
-                                 o->scale_a + o->first[e], o->m);
-        tsr_gemm_decode(codes, m, o->k, a);
-        for (size_t i = 0; i < m; i++) {
-            memset(x + i * o->padded + o->k, 0, (o->padded - o->k) * sizeof *x);
-            tsr_decode(TSR_BF16, (const unsigned char *)(from + i * o->k), o->k, x + i * o->padded);
-        }
+        tsr_quantize_tokens_e4m3(o->x + from * o->k, o->first[e + 1] - from, o->k, (size_t)o->c->options->group_rows,
+                                 o->block_k, o->a + from * o->k, o->scale_a + from, o->m);
+        gather_judged(o, e, &judged);
         o->evidence->phases[TSR_PHASE_QUANTIZE] += tsr_now() - began;
     }
     for (size_t band = 0; status == TSR_OK && band < o->grid_n && !o->unfit; band++)
-        status = do_band(o, e, band, x, a, values, err);
-    free(x);
-    free(a);
+        status = do_band(o, e, band, &judged, values, err);
+    free(judged.x);
+    free(judged.a);
+    free(judged.scale_a);
     free(values);
     return status;
 }
@@ -384,12 +423,12 @@ static tsr_status judge_quantization(operands *o, tsr_err *err)
                        .what = both ? "weights and activations" : "activations"};
     char text[128];
     const double began = tsr_now();
-    double *const y = malloc(o->m * o->n * sizeof *y + 64);
+    double *const y = malloc(o->judged * o->n * sizeof *y + 64);
     if (y == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the results of '%s'", o->name);
-    for (size_t i = 0; i < o->m * o->n; i++)
+    for (size_t i = 0; i < o->judged * o->n; i++)
         y[i] = o->exact[i].value;
-    tsr_judge(&j, o->original, y, o->m, o->n, &o->columns);
+    tsr_judge(&j, o->original, y, o->judged, o->n, &o->rows, &o->columns);
     free(y);
     if (!(tsr_metrics_sqnr(&j.metrics) >= limit)) {
         snprintf(text, sizeof text, "SQNR %.2f dB is below %g", tsr_metrics_sqnr(&j.metrics), limit);
@@ -406,11 +445,11 @@ static tsr_status judge_kernel(operands *o, const char *name, tsr_accumulation a
     tsr_judgement j = {.subject = o->name, .kind = TSR_ERROR_KERNEL, .what = name, .fault = fault};
     char text[160];
     const double began = tsr_now();
-    double *const exact = malloc(2 * o->m * o->n * sizeof *exact + 64), *const y = exact + o->m * o->n;
+    double *const exact = malloc(2 * o->judged * o->n * sizeof *exact + 64), *const y = exact + o->judged * o->n;
     double sum = 0, expected = 0;
     if (exact == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the results of '%s'", o->name);
-    for (size_t i = 0; i < o->m * o->n; i++) {
+    for (size_t i = 0; i < o->judged * o->n; i++) {
         const tsr_exact *const e = &o->exact[i];
         const double bound = tsr_gemm_bound(e, accumulation, out, o->k);
         exact[i] = e->value;
@@ -421,7 +460,7 @@ static tsr_status judge_kernel(operands *o, const char *name, tsr_accumulation a
         expected += tsr_gemm_variance(e, accumulation, out, o->k);
     }
     j.of_expected = sqrt(sum / expected);
-    tsr_judge(&j, exact, y, o->m, o->n, &o->columns);
+    tsr_judge(&j, exact, y, o->judged, o->n, &o->rows, &o->columns);
     free(exact);
     if (j.fault == NULL && !(j.of_bound <= limits->max_kernel_error)) {
         snprintf(text, sizeof text, "the largest error is %.3g times what the accumulation can do at most", j.of_bound);
@@ -442,7 +481,7 @@ typedef struct laid_out {
     tsr_grouped_gemm grouped;
     size_t *place; /* [m]: the row in grouped.gemm of a row of the operands */
     uint8_t *a;
-    float *scale_a, *d, *results; /* d [grouped.gemm.m][n]; results [m][n] */
+    float *scale_a, *d, *results; /* d [grouped.gemm.m][n]; results [judged][n] */
     int32_t *per_row, *per_expert;
 } laid_out;
 
@@ -475,7 +514,7 @@ static tsr_status lay_out(const operands *o, layout kind, laid_out *l, tsr_err *
     l->a = malloc(m * o->k + 64);
     l->scale_a = malloc(m * o->grid_k * sizeof *l->scale_a + 64);
     l->d = malloc(m * o->n * sizeof *l->d + 64);
-    l->results = malloc(o->m * o->n * sizeof *l->results + 64);
+    l->results = malloc(o->judged * o->n * sizeof *l->results + 64);
     l->per_row = malloc(m * sizeof *l->per_row + 64);
     l->per_expert = calloc(o->n_experts, sizeof *l->per_expert);
     if (l->place == NULL || l->a == NULL || l->scale_a == NULL || l->d == NULL || l->results == NULL ||
@@ -511,12 +550,12 @@ static tsr_status lay_out(const operands *o, layout kind, laid_out *l, tsr_err *
     return TSR_OK;
 }
 
-/* The results of the real rows; what is wrong with the others, or NULL. */
+/* The results of the rows that are judged; what is wrong with the others, or NULL. */
 static const char *gather(const operands *o, const laid_out *l)
 {
     const char *fault = NULL;
-    for (size_t i = 0; i < o->m; i++)
-        memcpy(l->results + i * o->n, l->d + l->place[i] * o->n, o->n * sizeof *l->d);
+    for (size_t i = 0; i < o->judged; i++)
+        memcpy(l->results + i * o->n, l->d + l->place[tsr_column_of(&o->rows, i)] * o->n, o->n * sizeof *l->d);
     for (size_t row = 0; row < l->grouped.gemm.m; row++) {
         for (size_t j = 0; l->per_row[row] < 0 && j < o->n; j++) {
             if (!isnan(l->d[row * o->n + j]))
@@ -547,7 +586,7 @@ static tsr_status run_kernel(operands *o, const tsr_device_gemm *kernel, const c
         }
         const char *const fault = gather(o, l);
         if (kernel->rounds_last)
-            tsr_out_round(out, l->results, o->m * o->n);
+            tsr_out_round(out, l->results, o->judged * o->n);
         o->evidence->phases[TSR_PHASE_KERNELS] += tsr_now() - began;
         snprintf(name, sizeof name, "%s%s, %s", kernel->name, layout_name, tsr_out_name(out));
         TSR_TRY(judge_kernel(o, name, kernel->accumulation, out, l->results, fault, err));

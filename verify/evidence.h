@@ -6,7 +6,6 @@
 #include "formats/arena.h"
 #include "verify/metrics.h"
 
-#include <pthread.h>
 #include <stdbool.h>
 
 typedef enum tsr_error_kind {

@@ -178,7 +178,8 @@ uint64_t tsr_column_of(const tsr_columns *c, uint64_t j)
     return tsr_column_block(c, j / c->block) * c->block + j % c->block;
 }
 
-void tsr_judge(tsr_judgement *j, const double *x, const double *y, size_t m, size_t n, const tsr_columns *columns)
+void tsr_judge(tsr_judgement *j, const double *x, const double *y, size_t m, size_t n, const tsr_columns *rows,
+               const tsr_columns *columns)
 {
     for (size_t row = 0; row < m; row += TSR_TILE) {
         for (size_t col = 0; col < n; col += TSR_TILE) {
@@ -193,8 +194,10 @@ void tsr_judge(tsr_judgement *j, const double *x, const double *y, size_t m, siz
             tsr_tile_end(&tile, &j->metrics);
         }
     }
-    if (j->metrics.differ > 0)
+    if (j->metrics.differ > 0) {
+        const uint64_t row = j->metrics.max_abs_at / n, column = j->metrics.max_abs_at % n;
         snprintf(j->worst_at, sizeof j->worst_at, "token %llu, output %llu",
-                 (unsigned long long)(j->metrics.max_abs_at / n),
-                 (unsigned long long)tsr_column_of(columns, j->metrics.max_abs_at % n));
+                 (unsigned long long)(rows == NULL ? row : tsr_column_of(rows, row)),
+                 (unsigned long long)tsr_column_of(columns, column));
+    }
 }
