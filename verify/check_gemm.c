@@ -496,20 +496,22 @@ static void free_laid_out(laid_out *l)
     free(l->per_expert);
 }
 
-static size_t rows_of(const operands *o, layout kind)
+static size_t rows_of(const operands *o, layout kind, const size_t *first)
 {
     size_t rows = 0, most = 0;
     for (size_t e = 0; e < o->n_experts; e++) {
-        const size_t m = o->first[e + 1] - o->first[e];
+        const size_t m = first[e + 1] - first[e];
         rows += kind == CONTIGUOUS ? tsr_round_up(m, ALIGN_ROWS) : m;
         most = m > most ? m : most;
     }
     return kind == MASKED ? most * o->n_experts : rows;
 }
 
-static tsr_status lay_out(const operands *o, layout kind, laid_out *l, tsr_err *err)
+/* All rows, or those that are judged. */
+static tsr_status lay_out(const operands *o, layout kind, bool all, laid_out *l, tsr_err *err)
 {
-    const size_t m = rows_of(o, kind);
+    const size_t *const first = all ? o->first : o->first_judged;
+    const size_t m = rows_of(o, kind, first);
     l->place = calloc(o->m + 1, sizeof *l->place);
     l->a = malloc(m * o->k + 64);
     l->scale_a = malloc(m * o->grid_k * sizeof *l->scale_a + 64);
@@ -525,12 +527,12 @@ static tsr_status lay_out(const operands *o, layout kind, laid_out *l, tsr_err *
         l->scale_a[i] = NAN;
     memset(l->per_row, 0xFF, m * sizeof *l->per_row);
     for (size_t e = 0, row = 0; e < o->n_experts; e++) {
-        const size_t share = o->first[e + 1] - o->first[e];
+        const size_t share = first[e + 1] - first[e];
         if (kind == MASKED)
             row = m / o->n_experts * e;
         l->per_expert[e] = (int32_t)share;
         for (size_t i = 0; i < share; i++) {
-            const size_t from = o->first[e] + i, to = row + i;
+            const size_t from = all ? first[e] + i : (size_t)tsr_column_of(&o->rows, first[e] + i), to = row + i;
             l->place[from] = to;
             l->per_row[to] = (int32_t)e;
             memcpy(l->a + to * o->k, o->a + from * o->k, o->k);
@@ -598,11 +600,14 @@ static tsr_status run_layout(operands *o, layout kind, tsr_err *err)
 {
     static const char *const kNames[] = {"", ", contiguous", ", masked"};
     const tsr_device *const device = o->c->options->device;
-    laid_out l = {0};
-    tsr_status status = lay_out(o, kind, &l, err);
+    laid_out whole = {0}, judged = {0};
+    tsr_status status = lay_out(o, kind, true, &whole, err);
+    if (status == TSR_OK)
+        status = lay_out(o, kind, false, &judged, err);
     for (size_t i = 0; status == TSR_OK && i < device->n_gemms; i++)
-        status = run_kernel(o, &device->gemms[i], kNames[kind], &l, err);
-    free_laid_out(&l);
+        status = run_kernel(o, &device->gemms[i], kNames[kind], device->gemms[i].row_by_row ? &judged : &whole, err);
+    free_laid_out(&whole);
+    free_laid_out(&judged);
     return status;
 }
 

@@ -136,12 +136,21 @@ tsr_status tsr_device_open(tsr_device *device, tsr_device_kind kind, tsr_err *no
     tsr_cpu_kernels_init(&device->cpu, flags);
     snprintf(device->name, sizeof device->name, "CPU (%s)", tsr_cpu_name(flags));
     static const tsr_device_gemm kGemms[] = {
-        {.name = "reference", .accumulation = TSR_ACCUMULATE_FP32, .run = run_cpu_gemm, .rounds_last = true},
-        {.name = "model promoted", .accumulation = TSR_ACCUMULATE_PROMOTED, .run = run_cpu_gemm, .rounds_last = true},
+        {.name = "reference",
+         .accumulation = TSR_ACCUMULATE_FP32,
+         .run = run_cpu_gemm,
+         .rounds_last = true,
+         .row_by_row = true},
+        {.name = "model promoted",
+         .accumulation = TSR_ACCUMULATE_PROMOTED,
+         .run = run_cpu_gemm,
+         .rounds_last = true,
+         .row_by_row = true},
         {.name = "model unpromoted",
          .accumulation = TSR_ACCUMULATE_UNPROMOTED,
          .run = run_cpu_gemm,
-         .rounds_last = true},
+         .rounds_last = true,
+         .row_by_row = true},
     };
     for (size_t i = 0; i < sizeof kGemms / sizeof *kGemms; i++)
         tsr_device_add_gemm(device, &kGemms[i]);

@@ -40,6 +40,7 @@ struct tsr_device_gemm {
     tsr_accumulation accumulation;
     tsr_device_gemm_fn *run;
     bool rounds_last; /* what it gives in BF16 and F16 is what it gives in F32, rounded: one run tells all */
+    bool row_by_row;  /* it computes each row by itself, and slowly: those that nobody judges are left out */
     tsr_device *device;
     uintptr_t variant; /* the table's own */
 };
