@@ -446,7 +446,7 @@ static tsr_status judge_kernel(operands *o, const char *name, tsr_accumulation a
     char text[160];
     const double began = tsr_now();
     double *const exact = malloc(2 * o->judged * o->n * sizeof *exact + 64), *const y = exact + o->judged * o->n;
-    double sum = 0, expected = 0;
+    double sum = 0;
     if (exact == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the results of '%s'", o->name);
     for (size_t i = 0; i < o->judged * o->n; i++) {
@@ -456,10 +456,9 @@ static tsr_status judge_kernel(operands *o, const char *name, tsr_accumulation a
         y[i] = !isfinite(d[i]) && tsr_may_overflow(out, fabs(e->value) + bound, e->mass) ? e->value : (double)d[i];
         const double error = fabs(y[i] - e->value);
         j.of_bound = fmax(j.of_bound, isnan(error) ? INFINITY : error / bound);
-        sum += error * error;
-        expected += tsr_gemm_variance(e, accumulation, out, o->k);
+        sum += error * error / tsr_gemm_variance(e, accumulation, out, o->k);
     }
-    j.of_expected = sqrt(sum / expected);
+    j.of_expected = sqrt(sum / (double)(o->judged * o->n));
     tsr_judge(&j, exact, y, o->judged, o->n, &o->rows, &o->columns);
     free(exact);
     if (j.fault == NULL && !(j.of_bound <= limits->max_kernel_error)) {

@@ -20,7 +20,7 @@ typedef struct tsr_judgement {
     tsr_metrics metrics;
     char worst_at[64];  /* "token 3, output 1029": where the largest error is; empty when there is none */
     double of_bound;    /* largest error / what the accumulation may do; negative: not judged by a bound */
-    double of_expected; /* RMS error / the RMS that is to be expected; negative: not known */
+    double of_expected; /* RMS of errors / what is to be expected of each; negative: not known */
     const char *fault;  /* NULL: within the limits, or without any */
 } tsr_judgement;
 
