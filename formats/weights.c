@@ -465,7 +465,7 @@ static tsr_status pair_all(pairing *p)
     const tsr_tensors *const all = &p->c->tensors;
     bool codes = false;
     for (size_t i = 0; i < all->count; i++) {
-        tsr_weight x = {.data = &all->items[i], .coding = coding_of(p, &all->items[i])};
+        tsr_weight x = {.data = &all->items[i], .coding = (uint8_t)coding_of(p, &all->items[i])};
         if (x.coding == TSR_PLAIN)
             continue;
         codes = true;
