@@ -15,7 +15,8 @@ static int by_name(const void *a, const void *b)
 
 void tsr_json_modules(tsr_text *out, const tsr_tensor **tensors, size_t n)
 {
-    qsort(tensors, n, sizeof *tensors, by_name);
+    if (n > 0)
+        qsort(tensors, n, sizeof *tensors, by_name);
     tsr_json_begin_array(out, false);
     for (size_t i = 0; i < n; i++) {
         char module[1024];
