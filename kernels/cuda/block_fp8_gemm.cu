@@ -17,7 +17,6 @@ static_assert(std::is_same<tsr_stream, cudaStream_t>::value, "tsr_stream is cuda
 namespace {
 
 constexpr int kBlock = 128;            /* the scales' granularity along k and n */
-constexpr int kWide = 128;             /* columns of a TSR_GEMM_WIDE tile: one weight scale a tile */
 constexpr int kSharedMax = 227 * 1024;
 
 struct problem {
@@ -146,6 +145,7 @@ __global__ void __launch_bounds__(288, tokens_shape<TOKENS>::kResident)
             float tile[TOKENS / 2];
             hopper::mma_128<TOKENS>(tile, hopper::operand(ring + s * shape::kWBytes + group * 64 * kBlock),
                                           hopper::operand(ring_a + s * shape::kABytes));
+            hopper::mma_wait<0>(tile);
             const float2 *const scale_a = reinterpret_cast<const float2 *>(ring_scale + s * shape::kScaleBytes) + lane % 4;
 #pragma unroll
             for (int g = 0; g < TOKENS / 8; ++g) {
@@ -221,158 +221,149 @@ __global__ void __launch_bounds__(288, tokens_shape<TOKENS>::kResident)
 #endif
 }
 
-/* ---- A * W^T: persistent, 128 * SUB tokens by 128 -------------------------------------------------------------- */
+/* ---- A * W^T: persistent, 128 tokens by WIDTH weight rows, CTAs in pairs --------------------------------------- */
 
-template <int SUB> struct wide_shape {
-    static constexpr int kTokens = 128 * SUB;
-    static constexpr int kABytes = kTokens * kBlock, kWBytes = kWide * kBlock, kScaleBytes = kTokens * 4;
-    static constexpr int kStages = SUB == 1 ? 6 : 4;
-    static constexpr int kBytes = 1024 + kStages * (kABytes + kWBytes + kScaleBytes + 16);
-    static_assert(kBytes <= kSharedMax, "shared memory of one CTA");
+constexpr int kTokens = 128; /* of a tile: 64 a warpgroup */
+
+template <int WIDTH> struct wide_shape {
+    static constexpr int kABytes = kTokens * kBlock, kWBytes = WIDTH * kBlock, kScaleBytes = kTokens * 4;
+    static constexpr int kStages = 4;
+    static constexpr int kRing = kStages * (kABytes + kWBytes + kScaleBytes);
+    static constexpr int kPitch = WIDTH * 2 + 16; /* bytes of a staged row of results: free of bank conflicts */
+    static constexpr int kBytes = 1024 + kRing + kTokens * kPitch + kStages * 16;
+    /* A tile begins `kStep` columns, or a multiple, into a block of scales. */
+    static constexpr int kStep = WIDTH % 128 == 0 ? 128 : WIDTH % 64 == 0 ? 64 : WIDTH % 32 == 0 ? 32 : 16;
+    static constexpr int kLatest = kBlock - kStep;
+    static constexpr int kBlocks = (WIDTH + kLatest + kBlock - 1) / kBlock; /* of scales, that a tile touches at most */
+    static_assert(WIDTH % 16 == 0 && kBytes <= kSharedMax, "shared memory of one CTA");
 };
 
-/* Tiles in bands of `kBand` token tiles, so that what runs at one time shares both operands in L2. */
+/* Pairs of tiles, two along m (which share W) or along n (which share A), in bands along m: what runs at one time shares both
+ * operands in L2. */
 struct wide_schedule {
-    static constexpr int kBand = 16;
-    int rows, columns; /* token tiles (of one CTA), weight tiles */
+    static constexpr int kBand = 8;
+    int rows, columns; /* of pairs */
+    int along_m, along_n; /* tiles of a pair: 2 and 1, or 1 and 2 */
 
-    /* Cluster number `index` works on token tiles row .. row + cluster - 1. */
-    __device__ __forceinline__ void at(int index, int cluster, int &row, int &column) const
+    __device__ __forceinline__ void at(int index, int rank, int &m0, int &n0, int width) const
     {
-        const int band = kBand / cluster, units = rows / cluster;
-        const int begin = index / (band * columns) * band;
-        const int height = min(band, units - begin), inside = index - begin * columns;
-        row = (begin + inside % height) * cluster;
-        column = inside / height;
+        const int begin = index / (kBand * columns) * kBand;
+        const int height = min(kBand, rows - begin), inside = index - begin * columns;
+        m0 = ((begin + inside % height) * along_m + (along_m > 1 ? rank : 0)) * kTokens;
+        n0 = (inside / height * along_n + (along_n > 1 ? rank : 0)) * width;
     }
 };
 
-/* Four lanes hold eight columns of a row each way round: lane q has columns 2q, 2q + 1 of the groups 0..3. Afterwards lane q
- * has all eight columns of group q. */
-__device__ __forceinline__ uint4 transpose_quad(uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3, int q)
-{
-    const bool odd = q & 1, high = q & 2;
-    uint32_t give = odd ? v0 : v1, other = __shfl_xor_sync(0xFFFFFFFFu, give, 1);
-    if (odd) {
-        v0 = other;
-    } else {
-        v1 = other;
-    }
-    give = odd ? v2 : v3;
-    other = __shfl_xor_sync(0xFFFFFFFFu, give, 1);
-    if (odd) {
-        v2 = other;
-    } else {
-        v3 = other;
-    }
-    give = high ? v0 : v2;
-    other = __shfl_xor_sync(0xFFFFFFFFu, give, 2);
-    if (high) {
-        v0 = other;
-    } else {
-        v2 = other;
-    }
-    give = high ? v1 : v3;
-    other = __shfl_xor_sync(0xFFFFFFFFu, give, 2);
-    if (high) {
-        v1 = other;
-    } else {
-        v3 = other;
-    }
-    return make_uint4(v0, v1, v2, v3);
-}
+/* The scales of one k tile for a thread's two rows, by blocks of 128 columns. */
+template <int WIDTH> struct wide_scales {
+    using shape = wide_shape<WIDTH>;
+    float low[shape::kBlocks], high[shape::kBlocks];
 
-/* One row of a thread's share of the tile: `sum` is the row's first pair, pairs are four floats apart. */
-template <typename T>
-__device__ __forceinline__ void store_row(const problem &p, const float *sum, int i, int j0, int lane)
-{
-    const int q = lane % 4;
-    T *const out = static_cast<T *>(p.d) + (int64_t)i * p.ldd;
-    if (sizeof(T) == 2 && p.vector_store && j0 + kWide <= p.n) {
-        if constexpr (sizeof(T) == 2) {
+    /* sum += tile * scale over groups FIRST .. FIRST + COUNT - 1 of eight columns; the tile begins `offset` into a block. */
+    template <int FIRST, int COUNT>
+    __device__ __forceinline__ void add(float *sum, const float (&tile)[COUNT * 4], int offset) const
+    {
 #pragma unroll
-            for (int g = 0; g < kWide / 8; g += 4) {
-                const uint4 v = transpose_quad(narrow2<T>(sum[4 * g], sum[4 * g + 1]),
-                                               narrow2<T>(sum[4 * g + 4], sum[4 * g + 5]),
-                                               narrow2<T>(sum[4 * g + 8], sum[4 * g + 9]),
-                                               narrow2<T>(sum[4 * g + 12], sum[4 * g + 13]), q);
-                if (i < p.m) {
-                    *reinterpret_cast<uint4 *>(out + j0 + 8 * (g + q)) = v;
-                }
+        for (int g = 0; g < COUNT; ++g) {
+            const int least = (FIRST + g) * 8 / kBlock, most = ((FIRST + g) * 8 + shape::kLatest) / kBlock;
+            float by_low = low[least], by_high = high[least];
+            if (most > least) {
+                const bool later = offset + (FIRST + g) / (shape::kStep / 8) * shape::kStep >= most * kBlock;
+                by_low = later ? low[most] : by_low;
+                by_high = later ? high[most] : by_high;
             }
+            float *const at = sum + (FIRST + g) * 4;
+            at[0] = fmaf(tile[4 * g], by_low, at[0]);
+            at[1] = fmaf(tile[4 * g + 1], by_low, at[1]);
+            at[2] = fmaf(tile[4 * g + 2], by_high, at[2]);
+            at[3] = fmaf(tile[4 * g + 3], by_high, at[3]);
         }
-        return;
     }
-    if (i >= p.m) {
-        return;
-    }
+};
+
+/* A thread's share of a tile, by elements: rows i and i + 8. */
+template <int WIDTH, typename T>
+__device__ __forceinline__ void store_elements(const problem &p, const float (&sum)[WIDTH / 2], int i, int n0, int lane)
+{
 #pragma unroll
-    for (int g = 0; g < kWide / 8; ++g) {
-        const int j = j0 + 8 * g + 2 * q;
-        if (j < p.n) {
-            out[j] = narrow<T>(sum[4 * g]);
-        }
-        if (j + 1 < p.n) {
-            out[j + 1] = narrow<T>(sum[4 * g + 1]);
+    for (int e = 0; e < WIDTH / 2; ++e) {
+        const int row = i + (e & 2) * 4, j = n0 + e / 4 * 8 + lane % 4 * 2 + e % 2;
+        if (row < p.m && j < p.n) {
+            static_cast<T *>(p.d)[row * p.ldd + j] = narrow<T>(sum[e]);
         }
     }
 }
 
-template <int SUB, int CLUSTER, typename T>
+/* A warp's 16 rows by way of `staged`, its own, one bulk copy a row. */
+template <int WIDTH, typename T>
+__device__ __forceinline__ void store_rows(const problem &p, const float (&sum)[WIDTH / 2], uint8_t *staged, int i0, int n0,
+                                           int lane)
+{
+    constexpr int kPitch = wide_shape<WIDTH>::kPitch;
+    hopper::bulk_wait_read(); /* the copies of the tile before have left */
+    __syncwarp();
+    uint8_t *const at = staged + lane % 16 * kPitch + lane / 16 * 16;
+#pragma unroll
+    for (int g = 0; g < WIDTH / 8; g += 2) {
+        const float *const v = sum + 4 * g;
+        hopper::store_matrices(at + g * 16, narrow2<T>(v[0], v[1]), narrow2<T>(v[2], v[3]), narrow2<T>(v[4], v[5]),
+                               narrow2<T>(v[6], v[7]));
+    }
+    hopper::fence_shared_for_copies();
+    __syncwarp();
+    if (lane < 16 && i0 + lane < p.m && n0 < p.n) {
+        hopper::bulk_store(static_cast<T *>(p.d) + (i0 + lane) * p.ldd + n0, staged + lane * kPitch,
+                           (uint32_t)min(WIDTH, p.n - n0) * 2);
+        hopper::bulk_commit();
+    }
+}
+
+template <int WIDTH, typename T>
 __global__ void __launch_bounds__(384, 1)
     wide_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_w,
                 const __grid_constant__ CUtensorMap map_scale, const __grid_constant__ problem p,
                 const __grid_constant__ wide_schedule schedule)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    using shape = wide_shape<SUB>;
+    using shape = wide_shape<WIDTH>;
     constexpr int kStages = shape::kStages;
     extern __shared__ uint8_t raw[];
     uint8_t *const ring_a = raw + (1024 - hopper::shared_address(raw) % 1024) % 1024;
     uint8_t *const ring_w = ring_a + kStages * shape::kABytes;
     uint8_t *const ring_scale = ring_w + kStages * shape::kWBytes;
-    uint64_t *const full = reinterpret_cast<uint64_t *>(ring_scale + kStages * shape::kScaleBytes);
+    uint8_t *const staged = ring_scale + kStages * shape::kScaleBytes;
+    uint64_t *const full = reinterpret_cast<uint64_t *>(staged + kTokens * shape::kPitch);
     uint64_t *const empty = full + kStages;
 
     const int tiles = (p.k + kBlock - 1) / kBlock;
-    const int rank = CLUSTER > 1 ? (int)hopper::cluster_rank() : 0;
-    const int units = schedule.rows / CLUSTER * schedule.columns;
-    const int stride = gridDim.x / CLUSTER;
-    const int group = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 128, 0), lane = threadIdx.x % 32;
+    const int rank = (int)hopper::cluster_rank();
+    const int units = schedule.rows * schedule.columns, stride = gridDim.x / 2;
+    const int warp = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
 
     if (threadIdx.x == 0) {
         for (int s = 0; s < kStages; ++s) {
             hopper::barrier_init(&full[s], 1);
-            hopper::barrier_init(&empty[s], 8 * CLUSTER);
+            hopper::barrier_init(&empty[s], 2 * 8);
         }
         hopper::fence_barrier_init();
     }
-    if (CLUSTER > 1) {
-        hopper::cluster_sync();
-    } else {
-        __syncthreads();
-    }
+    hopper::cluster_sync();
 
     int s = 0, phase = 0;
-    if (group == 0) {
+    if (warp >= 8) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == 0) {
-            for (int unit = blockIdx.x / CLUSTER; unit < units; unit += stride) {
-                int row, column;
-                schedule.at(unit, CLUSTER, row, column);
-                const int m0 = (row + rank) * shape::kTokens, n0 = column * kWide;
+        if (warp == 8 && lane == 0) {
+            for (int unit = blockIdx.x / 2; unit < units; unit += stride) {
+                int m0, n0;
+                schedule.at(unit, rank, m0, n0, WIDTH);
                 for (int t = 0; t < tiles; ++t) {
                     hopper::barrier_wait(&empty[s], phase ^ 1);
                     hopper::barrier_expect(&full[s], shape::kABytes + shape::kWBytes + shape::kScaleBytes);
-                    hopper::load_tile(ring_a + s * shape::kABytes, &map_a, &full[s], t * kBlock, m0);
+                    hopper::load_halves<64 * kBlock>(ring_a + s * shape::kABytes, &map_a, &full[s], t * kBlock, m0,
+                                                     schedule.along_n > 1, rank);
+                    hopper::load_halves<WIDTH / 2 * kBlock>(ring_w + s * shape::kWBytes, &map_w, &full[s], t * kBlock, n0,
+                                                            schedule.along_m > 1, rank);
                     hopper::load_tile(ring_scale + s * shape::kScaleBytes, &map_scale, &full[s], m0, t);
-                    if (CLUSTER > 1) {
-                        constexpr int kPart = kWide / CLUSTER;
-                        hopper::load_tile_multicast(ring_w + s * shape::kWBytes + rank * kPart * kBlock, &map_w, &full[s],
-                                                    t * kBlock, n0 + rank * kPart, (1 << CLUSTER) - 1);
-                    } else {
-                        hopper::load_tile(ring_w + s * shape::kWBytes, &map_w, &full[s], t * kBlock, n0);
-                    }
                     if (++s == kStages) {
                         s = 0;
                         phase ^= 1;
@@ -382,57 +373,65 @@ __global__ void __launch_bounds__(384, 1)
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        const int first_row = (group - 1) * 64 * SUB + threadIdx.x % 128 / 32 * 16 + lane / 4;
-        for (int unit = blockIdx.x / CLUSTER; unit < units; unit += stride) {
-            int row, column;
-            schedule.at(unit, CLUSTER, row, column);
-            const float *const scale_w = p.scale_w + (int64_t)column * tiles;
-            float next_w = __ldg(scale_w);
-            float sum[SUB][kWide / 2] = {};
-            for (int t = 0; t < tiles; ++t) {
-                const float by_w = next_w;
-                next_w = __ldg(scale_w + min(t + 1, tiles - 1));
-                hopper::barrier_wait(&full[s], phase);
-                const float *const scale_a = reinterpret_cast<const float *>(ring_scale + s * shape::kScaleBytes) + first_row;
-                const uint64_t w = hopper::operand(ring_w + s * shape::kWBytes);
-                float tile[kWide / 2];
+        const int row0 = warp * 16;
+        for (int unit = blockIdx.x / 2; unit < units; unit += stride) {
+            int m0, n0;
+            schedule.at(unit, rank, m0, n0, WIDTH);
+            const int offset = n0 % kBlock, last_block = (p.n - 1) / kBlock;
+            const float *scale_w[shape::kBlocks];
+            float next_w[shape::kBlocks];
 #pragma unroll
-                for (int u = 0; u < SUB; ++u) {
-                    const float low = scale_a[64 * u] * by_w, high = scale_a[64 * u + 8] * by_w;
-                    hopper::mma_128<kWide>(
-                        tile, hopper::operand(ring_a + s * shape::kABytes + ((group - 1) * SUB + u) * 64 * kBlock), w);
-                    if (u == SUB - 1) {
-                        __syncwarp(); /* all lanes have read the scales */
-                        if (CLUSTER == 1 && lane == 0) {
-                            hopper::barrier_arrive(&empty[s]);
-                        } else if (CLUSTER > 1 && lane < CLUSTER) {
-                            hopper::barrier_arrive(&empty[s], (uint32_t)lane);
-                        }
-                    }
+            for (int b = 0; b < shape::kBlocks; ++b) {
+                scale_w[b] = p.scale_w + (int64_t)min(n0 / kBlock + b, last_block) * tiles;
+                next_w[b] = __ldg(scale_w[b]);
+            }
+            const auto read_scales = [&](wide_scales<WIDTH> &scales, int t) {
+                const float *const scale_a =
+                    reinterpret_cast<const float *>(ring_scale + s * shape::kScaleBytes) + row0 + lane / 4;
+                const float low = scale_a[0], high = scale_a[8];
 #pragma unroll
-                    for (int g = 0; g < kWide / 8; ++g) {
-                        sum[u][4 * g] = fmaf(tile[4 * g], low, sum[u][4 * g]);
-                        sum[u][4 * g + 1] = fmaf(tile[4 * g + 1], low, sum[u][4 * g + 1]);
-                        sum[u][4 * g + 2] = fmaf(tile[4 * g + 2], high, sum[u][4 * g + 2]);
-                        sum[u][4 * g + 3] = fmaf(tile[4 * g + 3], high, sum[u][4 * g + 3]);
-                    }
+                for (int b = 0; b < shape::kBlocks; ++b) {
+                    scales.low[b] = low * next_w[b];
+                    scales.high[b] = high * next_w[b];
+                    next_w[b] = __ldg(scale_w[b] + min(t + 1, tiles - 1));
                 }
+            };
+            const auto advance = [&]() {
                 if (++s == kStages) {
                     s = 0;
                     phase ^= 1;
                 }
+            };
+            const auto release = [&](int stage) {
+                __syncwarp(); /* all lanes have read the scales */
+                if (lane < 2) {
+                    hopper::barrier_arrive(&empty[stage], (uint32_t)lane);
+                }
+            };
+            float sum[WIDTH / 2] = {};
+            for (int t = 0; t < tiles; ++t) {
+                hopper::barrier_wait(&full[s], phase);
+                wide_scales<WIDTH> scales;
+                read_scales(scales, t);
+                float tile[WIDTH / 2];
+                hopper::mma_128<WIDTH>(tile, hopper::operand(ring_a + s * shape::kABytes + warp / 4 * 64 * kBlock),
+                                       hopper::operand(ring_w + s * shape::kWBytes));
+                hopper::mma_wait<0>(tile);
+                release(s);
+                scales.template add<0, WIDTH / 8>(sum, tile, offset);
+                advance();
             }
-            const int i = (row + rank) * shape::kTokens + first_row;
-#pragma unroll
-            for (int u = 0; u < SUB; ++u) {
-                store_row<T>(p, &sum[u][0], i + 64 * u, column * kWide, lane);
-                store_row<T>(p, &sum[u][2], i + 64 * u + 8, column * kWide, lane);
+            if constexpr (sizeof(T) == 2) {
+                if (p.vector_store) {
+                    store_rows<WIDTH, T>(p, sum, staged + row0 * shape::kPitch, m0 + row0, n0, lane);
+                    continue;
+                }
             }
+            store_elements<WIDTH, T>(p, sum, m0 + row0 + lane / 4, n0, lane);
         }
+        hopper::bulk_wait(); /* shared memory outlives the copies */
     }
-    if (CLUSTER > 1) {
-        hopper::cluster_sync(); /* the neighbour may still arrive on these barriers */
-    }
+    hopper::cluster_sync(); /* the neighbour may still arrive on these barriers */
 #else
     __trap(); /* the launcher asks for sm_90 first */
 #endif
@@ -540,24 +539,25 @@ tsr_status launch_tokens(const problem &p, int splits, tsr_stream stream, tsr_er
                   map_scale, p, splits);
 }
 
-template <int SUB, int CLUSTER, typename T>
+template <int WIDTH, typename T>
 tsr_status launch_wide(const problem &p, int processors, tsr_stream stream, tsr_err *err)
 {
-    using shape = wide_shape<SUB>;
     CUtensorMap map_a, map_w, map_scale;
     encode_fn encode;
     TSR_TRY(find_encode(&encode, err));
-    TSR_TRY(encode_matrix(encode, &map_a, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.a, p.m, p.k, p.lda, shape::kTokens, kBlock, err));
-    TSR_TRY(encode_matrix(encode, &map_w, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.w, p.n, p.k, p.ldw, kWide / CLUSTER, kBlock, err));
+    TSR_TRY(encode_matrix(encode, &map_a, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.a, p.m, p.k, p.lda, kTokens / 2, kBlock, err));
+    TSR_TRY(encode_matrix(encode, &map_w, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.w, p.n, p.k, p.ldw, WIDTH / 2, kBlock, err));
     TSR_TRY(encode_matrix(encode, &map_scale, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.scale_a, ceil_div(p.k, kBlock), p.m,
-                          p.ld_scale_a * 4, 1, shape::kTokens, err));
+                          p.ld_scale_a * 4, 1, kTokens, err));
+    const int64_t rows = ceil_div(p.m, kTokens), columns = ceil_div(p.n, WIDTH);
     wide_schedule schedule;
-    schedule.rows = (int)(ceil_div(ceil_div(p.m, shape::kTokens), CLUSTER) * CLUSTER);
-    schedule.columns = (int)ceil_div(p.n, kWide);
-    const int64_t all = (int64_t)schedule.rows * schedule.columns;
-    const int64_t most = processors / CLUSTER * CLUSTER;
-    return launch(wide_kernel<SUB, CLUSTER, T>, dim3((unsigned)(all < most ? all : most)), 384, shape::kBytes, CLUSTER, stream,
-                  err, map_a, map_w, map_scale, p, schedule);
+    schedule.along_m = rows % 2 == 0 || columns % 2 == 1 ? 2 : 1;
+    schedule.along_n = 3 - schedule.along_m;
+    schedule.rows = (int)ceil_div(rows, schedule.along_m);
+    schedule.columns = (int)ceil_div(columns, schedule.along_n);
+    const int64_t all = (int64_t)schedule.rows * schedule.columns, most = processors / 2;
+    return launch(wide_kernel<WIDTH, T>, dim3((unsigned)(2 * (all < most ? all : most))), 384, wide_shape<WIDTH>::kBytes,
+                  2, stream, err, map_a, map_w, map_scale, p, schedule);
 }
 
 template <typename T>
@@ -581,15 +581,13 @@ tsr_status run(const problem &p, const tsr_gemm_config *config, int processors, 
         }
         break;
     case TSR_GEMM_WIDE:
-        switch (config->tile + config->cluster) {
-        case 129:
-            return launch_wide<1, 1, T>(p, processors, stream, err);
-        case 130:
-            return launch_wide<1, 2, T>(p, processors, stream, err);
-        case 257:
-            return launch_wide<2, 1, T>(p, processors, stream, err);
-        case 258:
-            return launch_wide<2, 2, T>(p, processors, stream, err);
+        switch (config->cluster == 2 ? config->tile : 0) {
+        case 128:
+            return launch_wide<128, T>(p, processors, stream, err);
+        case 176:
+            return launch_wide<176, T>(p, processors, stream, err);
+        case 192:
+            return launch_wide<192, T>(p, processors, stream, err);
         }
         break;
     case TSR_GEMM_AUTO:
@@ -619,13 +617,19 @@ tsr_gemm_config tsr_cuda_block_fp8_gemm_choose(const tsr_block_fp8_gemm *args, c
         return config;
     }
     const int64_t columns = ceil_div(args->n, 128), tiles = ceil_div(args->k, kBlock);
-    if (ceil_div(args->m, 128) * columns > device->processors && args->m > 128) {
-        /* Waves times the work of one; the smaller tile costs 6 % more for the same area. */
-        const double small = 1.06 * (double)ceil_div(ceil_div(args->m, 128) * columns, device->processors);
-        const double large = 2.0 * (double)ceil_div(ceil_div(args->m, 256) * columns, device->processors);
+    if (ceil_div(args->m, 128) * columns > device->processors && args->m > 64) {
+        /* The width with the least work in the longest queue; 16 stands for what a tile costs beside its columns. */
+        static const int widths[] = {128, 176, 192};
+        int64_t least = INT64_MAX;
         config.kind = TSR_GEMM_WIDE;
-        config.tile = small < large ? 128 : 256;
-        config.cluster = ceil_div(args->m, config.tile) % 2 == 0 ? 2 : 1;
+        for (const int width : widths) {
+            const int64_t waves = ceil_div(ceil_div(args->m, 128) * ceil_div(args->n, width), device->processors);
+            if (waves * (width + 16) < least) {
+                least = waves * (width + 16);
+                config.tile = width;
+            }
+        }
+        config.cluster = 2;
         return config;
     }
     /* k is split as long as every CTA has a processor of its own: measured, a second one there costs more than it brings. */

@@ -93,6 +93,57 @@ __device__ __forceinline__ void load_tile_multicast(void *dst, const CUtensorMap
                  : "memory");
 }
 
+/* Two boxes below each other, HALF bytes each. When the pair of CTAs shares them, each loads one for both. */
+template <int HALF>
+__device__ __forceinline__ void load_halves(uint8_t *dst, const CUtensorMap *map, uint64_t *bar, int x, int y, bool shared,
+                                            int rank)
+{
+    constexpr int kRows = HALF / 128;
+    if (shared) {
+        load_tile_multicast(dst + rank * HALF, map, bar, x, y + rank * kRows, 3);
+    } else {
+        load_tile(dst, map, bar, x, y);
+        load_tile(dst + HALF, map, bar, x, y + kRows);
+    }
+}
+
+/* Orders ordinary stores to shared memory before the copy engine's reads. */
+__device__ __forceinline__ void fence_shared_for_copies()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* Both addresses and the size in multiples of 16 bytes. */
+__device__ __forceinline__ void bulk_store(void *dst, const void *src, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(shared_address(src)), "r"(bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ void bulk_commit()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* Until this thread's copies have read their source. */
+__device__ __forceinline__ void bulk_wait_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+__device__ __forceinline__ void bulk_wait()
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+/* Four 8 x 8 matrices of 16-bit elements, laid out as mma results: lane l gives the address of row l % 8 of matrix l / 8. */
+__device__ __forceinline__ void store_matrices(void *row, uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)), "r"(v0),
+                 "r"(v1), "r"(v2), "r"(v3)
+                 : "memory");
+}
+
 /* Rows of 128 bytes, 128-byte swizzle, K contiguous: eight rows are 1024 bytes apart. */
 __device__ __forceinline__ uint64_t operand(const void *p)
 {
@@ -110,9 +161,14 @@ __device__ __forceinline__ void mma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-__device__ __forceinline__ void mma_wait()
+/* Until at most PENDING groups are under way; `d` is what the finished one wrote, and is not read before. */
+template <int PENDING, int COUNT> __device__ __forceinline__ void mma_wait(float (&d)[COUNT])
 {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        asm volatile("" : "+f"(d[i])::"memory");
+    }
 }
 
 #define TSR_D4(i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
@@ -127,6 +183,14 @@ __device__ __forceinline__ void mma_wait()
 #define TSR_N64                                                                                                                \
     TSR_N32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                               \
             "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define TSR_N88                                                                                                                \
+    TSR_N64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                              \
+            "%80, %81, %82, %83, %84, %85, %86, %87"
+#define TSR_N96 TSR_N88 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define TSR_N40 TSR_N32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define TSR_N44 TSR_N40 ", %40, %41, %42, %43"
+#define TSR_N48 TSR_N44 ", %44, %45, %46, %47"
+#define COMMA ,
 #define TSR_MMA(width, registers, outs, x, y, add)                                                                             \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\n"                                                              \
                  "wgmma.mma_async.sync.aligned.m64n" width "k32.f32.e4m3.e4m3 {" registers "}, " x ", " y ", p, 1, 1;\n}"      \
@@ -143,13 +207,21 @@ template <int N> __device__ __forceinline__ void mma(float (&d)[N / 2], uint64_t
         TSR_MMA("32", TSR_N16, TSR_D16(0), "%16", "%17", "%18");
     } else if constexpr (N == 64) {
         TSR_MMA("64", TSR_N32, TSR_D32(0), "%32", "%33", "%34");
+    } else if constexpr (N == 88) {
+        TSR_MMA("88", TSR_N44, TSR_D32(0) COMMA TSR_D8(32) COMMA TSR_D4(40), "%44", "%45", "%46");
+    } else if constexpr (N == 96) {
+        TSR_MMA("96", TSR_N48, TSR_D32(0) COMMA TSR_D16(32), "%48", "%49", "%50");
+    } else if constexpr (N == 176) {
+        TSR_MMA("176", TSR_N88, TSR_D64 COMMA TSR_D16(64) COMMA TSR_D8(80), "%88", "%89", "%90");
+    } else if constexpr (N == 192) {
+        TSR_MMA("192", TSR_N96, TSR_D64 COMMA TSR_D32(64), "%96", "%97", "%98");
     } else {
         static_assert(N == 128, "no such width");
         TSR_MMA("128", TSR_N64, TSR_D64, "%64", "%65", "%66");
     }
 }
 
-/* One tile of 128 along K: four steps of 32, the descriptors moving 32 bytes each. Waits for the result. */
+/* One tile of 128 along K: four steps of 32, the descriptors moving 32 bytes each. mma_wait brings the result. */
 template <int N> __device__ __forceinline__ void mma_128(float (&d)[N / 2], uint64_t a, uint64_t b)
 {
     mma_fence();
@@ -158,7 +230,6 @@ template <int N> __device__ __forceinline__ void mma_128(float (&d)[N / 2], uint
         mma<N>(d, a + 2 * step, b + 2 * step, step != 0);
     }
     mma_commit();
-    mma_wait();
 }
 
 } // namespace hopper

@@ -20,7 +20,7 @@ static const int64_t shapes[19][3] = {
 static const tsr_gemm_config tiles[] = {
     {TSR_GEMM_TOKENS, 64, 1},  {TSR_GEMM_TOKENS, 64, 2},  {TSR_GEMM_TOKENS, 64, 4},  {TSR_GEMM_TOKENS, 64, 8},
     {TSR_GEMM_TOKENS, 128, 1}, {TSR_GEMM_TOKENS, 128, 2}, {TSR_GEMM_TOKENS, 128, 4}, {TSR_GEMM_TOKENS, 128, 8},
-    {TSR_GEMM_WIDE, 128, 1},   {TSR_GEMM_WIDE, 128, 2},   {TSR_GEMM_WIDE, 256, 1},   {TSR_GEMM_WIDE, 256, 2},
+    {TSR_GEMM_WIDE, 128, 2},   {TSR_GEMM_WIDE, 176, 2},   {TSR_GEMM_WIDE, 192, 2},
 };
 
 static int ascending(const void *x, const void *y)
@@ -212,7 +212,7 @@ int main(int argc, char **argv)
         if (all) {
             printf("      ");
             for (size_t c = 0; c < sizeof tiles / sizeof *tiles; ++c) {
-                if ((g.m > 128) == (tiles[c].kind == TSR_GEMM_WIDE)) {
+                if (g.m <= 128 || tiles[c].kind == TSR_GEMM_WIDE) {
                     printf(" %d/%d: %.1f", tiles[c].tile, tiles[c].cluster, time_ours(g, tiles[c]));
                 }
             }

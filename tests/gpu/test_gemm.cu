@@ -227,9 +227,8 @@ int main(int argc, char **argv)
     const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
     const tsr_gemm_config every[] = {{TSR_GEMM_PLAIN, 0, 0},     {TSR_GEMM_TOKENS, 16, 1}, {TSR_GEMM_TOKENS, 16, 8},
                                      {TSR_GEMM_TOKENS, 32, 2},   {TSR_GEMM_TOKENS, 64, 1}, {TSR_GEMM_TOKENS, 64, 4},
-                                     {TSR_GEMM_TOKENS, 128, 1},  {TSR_GEMM_TOKENS, 128, 2}, {TSR_GEMM_WIDE, 128, 1},
-                                     {TSR_GEMM_WIDE, 128, 2},    {TSR_GEMM_WIDE, 256, 1},  {TSR_GEMM_WIDE, 256, 2},
-                                     {TSR_GEMM_AUTO, 0, 0}};
+                                     {TSR_GEMM_TOKENS, 128, 1},  {TSR_GEMM_TOKENS, 128, 2}, {TSR_GEMM_WIDE, 128, 2},
+                                     {TSR_GEMM_WIDE, 176, 2},    {TSR_GEMM_WIDE, 192, 2},  {TSR_GEMM_AUTO, 0, 0}};
     const tsr_gemm_config *const automatic = &every[sizeof every / sizeof *every - 1];
     const int64_t ragged[][3] = {{1, 1, 1},       {1, 128, 128},   {3, 130, 144},   {17, 127, 1000}, {64, 576, 1040},
                                  {65, 257, 2048}, {127, 129, 640}, {129, 384, 513}, {200, 200, 4112}, {300, 1030, 896}};
