@@ -396,30 +396,30 @@ __global__ void __launch_bounds__(384, 1)
                     next_w[b] = __ldg(scale_w[b] + min(t + 1, tiles - 1));
                 }
             };
-            const auto advance = [&]() {
-                if (++s == kStages) {
-                    s = 0;
-                    phase ^= 1;
-                }
-            };
-            const auto release = [&](int stage) {
-                __syncwarp(); /* all lanes have read the scales */
-                if (lane < 2) {
-                    hopper::barrier_arrive(&empty[stage], (uint32_t)lane);
-                }
-            };
             float sum[WIDTH / 2] = {};
             for (int t = 0; t < tiles; ++t) {
                 hopper::barrier_wait(&full[s], phase);
                 wide_scales<WIDTH> scales;
                 read_scales(scales, t);
-                float tile[WIDTH / 2];
-                hopper::mma_128<WIDTH>(tile, hopper::operand(ring_a + s * shape::kABytes + warp / 4 * 64 * kBlock),
-                                       hopper::operand(ring_w + s * shape::kWBytes));
-                hopper::mma_wait<0>(tile);
-                release(s);
-                scales.template add<0, WIDTH / 8>(sum, tile, offset);
-                advance();
+                /* Two halves, so that one is added up while the tensor cores are at the other: without, both warpgroups fall
+                 * into step and the tensor cores wait for both. */
+                constexpr int kHalf = WIDTH / 2;
+                const uint64_t a = hopper::operand(ring_a + s * shape::kABytes + warp / 4 * 64 * kBlock);
+                float left[kHalf / 2], right[kHalf / 2];
+                hopper::mma_128<kHalf>(left, a, hopper::operand(ring_w + s * shape::kWBytes));
+                hopper::mma_128<kHalf>(right, a, hopper::operand(ring_w + s * shape::kWBytes + kHalf * kBlock));
+                hopper::mma_wait<1>(left);
+                scales.template add<0, kHalf / 8>(sum, left, offset);
+                hopper::mma_wait<0>(right);
+                __syncwarp(); /* all lanes have read the scales */
+                if (lane < 2) {
+                    hopper::barrier_arrive(&empty[s], (uint32_t)lane);
+                }
+                scales.template add<kHalf / 8, kHalf / 8>(sum, right, offset);
+                if (++s == kStages) {
+                    s = 0;
+                    phase ^= 1;
+                }
             }
             if constexpr (sizeof(T) == 2) {
                 if (p.vector_store) {
