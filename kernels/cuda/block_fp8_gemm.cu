@@ -14,9 +14,10 @@ static_assert(std::is_same<tsr_stream, cudaStream_t>::value, "tsr_stream is cuda
 
 #pragma nv_diag_suppress 177 /* what only the sm_90a kernels call is unused in the pass for sm_80 */
 
-namespace {
+namespace
+{
 
-constexpr int kBlock = 128;            /* the scales' granularity along k and n */
+constexpr int kBlock = 128; /* the scales' granularity along k and n */
 constexpr int kSharedMax = 227 * 1024;
 
 struct problem {
@@ -120,6 +121,7 @@ __global__ void __launch_bounds__(288, tokens_shape<TOKENS>::kResident)
         hopper::fence_barrier_init();
     }
     __syncthreads();
+    hopper::wait_for_launch_before();
 
     float sum[TOKENS / 2] = {};
     if (warp == 8) {
@@ -144,9 +146,10 @@ __global__ void __launch_bounds__(288, tokens_shape<TOKENS>::kResident)
             hopper::barrier_wait(&full[s], (t - first) / kStages & 1);
             float tile[TOKENS / 2];
             hopper::mma_128<TOKENS>(tile, hopper::operand(ring + s * shape::kWBytes + group * 64 * kBlock),
-                                          hopper::operand(ring_a + s * shape::kABytes));
+                                    hopper::operand(ring_a + s * shape::kABytes));
             hopper::mma_wait<0>(tile);
-            const float2 *const scale_a = reinterpret_cast<const float2 *>(ring_scale + s * shape::kScaleBytes) + lane % 4;
+            const float2 *const scale_a =
+                reinterpret_cast<const float2 *>(ring_scale + s * shape::kScaleBytes) + lane % 4;
 #pragma unroll
             for (int g = 0; g < TOKENS / 8; ++g) {
                 const float2 by_a = scale_a[4 * g];
@@ -224,25 +227,26 @@ __global__ void __launch_bounds__(288, tokens_shape<TOKENS>::kResident)
 /* ---- A * W^T: persistent, 128 tokens by WIDTH weight rows, CTAs in pairs --------------------------------------- */
 
 constexpr int kTokens = 128; /* of a tile: 64 a warpgroup */
+constexpr int kStaged = 32;  /* columns of a box of results on its way out */
 
 template <int WIDTH> struct wide_shape {
     static constexpr int kABytes = kTokens * kBlock, kWBytes = WIDTH * kBlock, kScaleBytes = kTokens * 4;
-    static constexpr int kStages = 4;
+    static constexpr int kStages = WIDTH == 128 ? 5 : 4;
+    static constexpr int kStagedBytes = kTokens * WIDTH * 2;
     static constexpr int kRing = kStages * (kABytes + kWBytes + kScaleBytes);
-    static constexpr int kPitch = WIDTH * 2 + 16; /* bytes of a staged row of results: free of bank conflicts */
-    static constexpr int kBytes = 1024 + kRing + kTokens * kPitch + kStages * 16;
+    static constexpr int kBytes = 1024 + kStagedBytes + kRing + kStages * 16;
     /* A tile begins `kStep` columns, or a multiple, into a block of scales. */
-    static constexpr int kStep = WIDTH % 128 == 0 ? 128 : WIDTH % 64 == 0 ? 64 : WIDTH % 32 == 0 ? 32 : 16;
+    static constexpr int kStep = WIDTH % 128 == 0 ? 128 : WIDTH % 64 == 0 ? 64 : 32;
     static constexpr int kLatest = kBlock - kStep;
     static constexpr int kBlocks = (WIDTH + kLatest + kBlock - 1) / kBlock; /* of scales, that a tile touches at most */
-    static_assert(WIDTH % 16 == 0 && kBytes <= kSharedMax, "shared memory of one CTA");
+    static_assert(WIDTH % 32 == 0 && kBytes <= kSharedMax, "shared memory of one CTA");
 };
 
-/* Pairs of tiles, two along m (which share W) or along n (which share A), in bands along m: what runs at one time shares both
- * operands in L2. */
+/* Pairs of tiles, two along m (which share W) or along n (which share A), in bands along m: what runs at one time
+ * shares both operands in L2. */
 struct wide_schedule {
     static constexpr int kBand = 8;
-    int rows, columns; /* of pairs */
+    int rows, columns;    /* of pairs */
     int along_m, along_n; /* tiles of a pair: 2 and 1, or 1 and 2 */
 
     __device__ __forceinline__ void at(int index, int rank, int &m0, int &n0, int width) const
@@ -259,7 +263,8 @@ template <int WIDTH> struct wide_scales {
     using shape = wide_shape<WIDTH>;
     float low[shape::kBlocks], high[shape::kBlocks];
 
-    /* sum += tile * scale over groups FIRST .. FIRST + COUNT - 1 of eight columns; the tile begins `offset` into a block. */
+    /* sum += tile * scale over groups FIRST .. FIRST + COUNT - 1 of eight columns; the tile begins `offset` into a
+     * block. */
     template <int FIRST, int COUNT>
     __device__ __forceinline__ void add(float *sum, const float (&tile)[COUNT * 4], int offset) const
     {
@@ -294,26 +299,28 @@ __device__ __forceinline__ void store_elements(const problem &p, const float (&s
     }
 }
 
-/* A warp's 16 rows by way of `staged`, its own, one bulk copy a row. */
+/* A warp's 16 rows by way of `staged`, its own: boxes of 32 columns, swizzled by 64 bytes. */
 template <int WIDTH, typename T>
-__device__ __forceinline__ void store_rows(const problem &p, const float (&sum)[WIDTH / 2], uint8_t *staged, int i0, int n0,
-                                           int lane)
+__device__ __forceinline__ void store_boxes(const CUtensorMap *map, const float (&sum)[WIDTH / 2], uint8_t *staged,
+                                            int i0, int n0, int lane)
 {
-    constexpr int kPitch = wide_shape<WIDTH>::kPitch;
-    hopper::bulk_wait_read(); /* the copies of the tile before have left */
+    const int row = lane % 16, swizzle = row / 2 % 4;
+    hopper::bulk_wait_read(); /* the boxes before have left */
     __syncwarp();
-    uint8_t *const at = staged + lane % 16 * kPitch + lane / 16 * 16;
 #pragma unroll
-    for (int g = 0; g < WIDTH / 8; g += 2) {
-        const float *const v = sum + 4 * g;
-        hopper::store_matrices(at + g * 16, narrow2<T>(v[0], v[1]), narrow2<T>(v[2], v[3]), narrow2<T>(v[4], v[5]),
-                               narrow2<T>(v[6], v[7]));
+    for (int j = 0; j < WIDTH; j += 16) {
+        const float *const v = sum + j / 2;
+        const int chunk = j % kStaged / 8 + lane / 16;
+        hopper::store_matrices(staged + j / kStaged * 1024 + row * 64 + (chunk ^ swizzle) * 16, narrow2<T>(v[0], v[1]),
+                               narrow2<T>(v[2], v[3]), narrow2<T>(v[4], v[5]), narrow2<T>(v[6], v[7]));
     }
     hopper::fence_shared_for_copies();
     __syncwarp();
-    if (lane < 16 && i0 + lane < p.m && n0 < p.n) {
-        hopper::bulk_store(static_cast<T *>(p.d) + (i0 + lane) * p.ldd + n0, staged + lane * kPitch,
-                           (uint32_t)min(WIDTH, p.n - n0) * 2);
+    if (hopper::elect()) {
+#pragma unroll
+        for (int j = 0; j < WIDTH; j += kStaged) {
+            hopper::store_tile(map, staged + j / kStaged * 1024, n0 + j, i0);
+        }
         hopper::bulk_commit();
     }
 }
@@ -321,18 +328,18 @@ __device__ __forceinline__ void store_rows(const problem &p, const float (&sum)[
 template <int WIDTH, typename T>
 __global__ void __launch_bounds__(384, 1)
     wide_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_w,
-                const __grid_constant__ CUtensorMap map_scale, const __grid_constant__ problem p,
-                const __grid_constant__ wide_schedule schedule)
+                const __grid_constant__ CUtensorMap map_scale, const __grid_constant__ CUtensorMap map_d,
+                const __grid_constant__ problem p, const __grid_constant__ wide_schedule schedule)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     using shape = wide_shape<WIDTH>;
     constexpr int kStages = shape::kStages;
     extern __shared__ uint8_t raw[];
-    uint8_t *const ring_a = raw + (1024 - hopper::shared_address(raw) % 1024) % 1024;
+    uint8_t *const staged = raw + (1024 - hopper::shared_address(raw) % 1024) % 1024;
+    uint8_t *const ring_a = staged + shape::kStagedBytes;
     uint8_t *const ring_w = ring_a + kStages * shape::kABytes;
     uint8_t *const ring_scale = ring_w + kStages * shape::kWBytes;
-    uint8_t *const staged = ring_scale + kStages * shape::kScaleBytes;
-    uint64_t *const full = reinterpret_cast<uint64_t *>(staged + kTokens * shape::kPitch);
+    uint64_t *const full = reinterpret_cast<uint64_t *>(ring_scale + kStages * shape::kScaleBytes);
     uint64_t *const empty = full + kStages;
 
     const int tiles = (p.k + kBlock - 1) / kBlock;
@@ -340,6 +347,7 @@ __global__ void __launch_bounds__(384, 1)
     const int units = schedule.rows * schedule.columns, stride = gridDim.x / 2;
     const int warp = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
 
+    hopper::let_next_launch_begin();
     if (threadIdx.x == 0) {
         for (int s = 0; s < kStages; ++s) {
             hopper::barrier_init(&full[s], 1);
@@ -348,11 +356,12 @@ __global__ void __launch_bounds__(384, 1)
         hopper::fence_barrier_init();
     }
     hopper::cluster_sync();
+    hopper::wait_for_launch_before();
 
     int s = 0, phase = 0;
     if (warp >= 8) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (warp == 8 && lane == 0) {
+        if (warp == 8 && hopper::elect()) {
             for (int unit = blockIdx.x / 2; unit < units; unit += stride) {
                 int m0, n0;
                 schedule.at(unit, rank, m0, n0, WIDTH);
@@ -361,8 +370,8 @@ __global__ void __launch_bounds__(384, 1)
                     hopper::barrier_expect(&full[s], shape::kABytes + shape::kWBytes + shape::kScaleBytes);
                     hopper::load_halves<64 * kBlock>(ring_a + s * shape::kABytes, &map_a, &full[s], t * kBlock, m0,
                                                      schedule.along_n > 1, rank);
-                    hopper::load_halves<WIDTH / 2 * kBlock>(ring_w + s * shape::kWBytes, &map_w, &full[s], t * kBlock, n0,
-                                                            schedule.along_m > 1, rank);
+                    hopper::load_halves<WIDTH / 2 * kBlock>(ring_w + s * shape::kWBytes, &map_w, &full[s], t * kBlock,
+                                                            n0, schedule.along_m > 1, rank);
                     hopper::load_tile(ring_scale + s * shape::kScaleBytes, &map_scale, &full[s], m0, t);
                     if (++s == kStages) {
                         s = 0;
@@ -373,41 +382,53 @@ __global__ void __launch_bounds__(384, 1)
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        const int row0 = warp * 16;
-        for (int unit = blockIdx.x / 2; unit < units; unit += stride) {
-            int m0, n0;
-            schedule.at(unit, rank, m0, n0, WIDTH);
-            const int offset = n0 % kBlock, last_block = (p.n - 1) / kBlock;
-            const float *scale_w[shape::kBlocks];
-            float next_w[shape::kBlocks];
+        const int row0 = warp * 16, last_block = (p.n - 1) / kBlock;
+        /* A lane holds the weights' scales of one k tile out of 32, and those of the next 32 on their way. */
+        float held_w[shape::kBlocks], ahead_w[shape::kBlocks];
+        const auto fetch_w = [&](int n0, int t) {
 #pragma unroll
             for (int b = 0; b < shape::kBlocks; ++b) {
-                scale_w[b] = p.scale_w + (int64_t)min(n0 / kBlock + b, last_block) * tiles;
-                next_w[b] = __ldg(scale_w[b]);
+                ahead_w[b] =
+                    __ldg(p.scale_w + (int64_t)min(n0 / kBlock + b, last_block) * tiles + min(t + lane, tiles - 1));
             }
-            const auto read_scales = [&](wide_scales<WIDTH> &scales, int t) {
-                const float *const scale_a =
-                    reinterpret_cast<const float *>(ring_scale + s * shape::kScaleBytes) + row0 + lane / 4;
-                const float low = scale_a[0], high = scale_a[8];
-#pragma unroll
-                for (int b = 0; b < shape::kBlocks; ++b) {
-                    scales.low[b] = low * next_w[b];
-                    scales.high[b] = high * next_w[b];
-                    next_w[b] = __ldg(scale_w[b] + min(t + 1, tiles - 1));
-                }
-            };
+        };
+        int m0, n0;
+        schedule.at(blockIdx.x / 2, rank, m0, n0, WIDTH);
+        fetch_w(n0, 0);
+        for (int unit = blockIdx.x / 2; unit < units; unit += stride) {
+            schedule.at(unit, rank, m0, n0, WIDTH);
+            const int offset = n0 % kBlock;
+            int next_m0, next_n0;
+            schedule.at(min(unit + stride, units - 1), rank, next_m0, next_n0, WIDTH);
+            constexpr int kHalf = WIDTH / 2;
             float sum[WIDTH / 2] = {};
             for (int t = 0; t < tiles; ++t) {
+                if (t % 32 == 0) {
+#pragma unroll
+                    for (int b = 0; b < shape::kBlocks; ++b) {
+                        held_w[b] = ahead_w[b];
+                    }
+                    fetch_w(t + 32 < tiles ? n0 : next_n0, t + 32 < tiles ? t + 32 : 0);
+                }
                 hopper::barrier_wait(&full[s], phase);
+                const float *const scale_a =
+                    reinterpret_cast<const float *>(ring_scale + s * shape::kScaleBytes) + row0 + lane / 4;
+                float low = scale_a[0], high = scale_a[8];
                 wide_scales<WIDTH> scales;
-                read_scales(scales, t);
-                /* Two halves, so that one is added up while the tensor cores are at the other: without, both warpgroups fall
-                 * into step and the tensor cores wait for both. */
-                constexpr int kHalf = WIDTH / 2;
+#pragma unroll
+                for (int b = 0; b < shape::kBlocks; ++b) {
+                    const float by_w = __shfl_sync(0xFFFFFFFFu, held_w[b], t % 32);
+                    scales.low[b] = low * by_w;
+                    scales.high[b] = high * by_w;
+                }
+                hopper::hold(scales.low);
+                hopper::hold(scales.high);
                 const uint64_t a = hopper::operand(ring_a + s * shape::kABytes + warp / 4 * 64 * kBlock);
+                const uint64_t w = hopper::operand(ring_w + s * shape::kWBytes);
+                /* Two halves, so that one is added up while the tensor cores are at the other. */
                 float left[kHalf / 2], right[kHalf / 2];
-                hopper::mma_128<kHalf>(left, a, hopper::operand(ring_w + s * shape::kWBytes));
-                hopper::mma_128<kHalf>(right, a, hopper::operand(ring_w + s * shape::kWBytes + kHalf * kBlock));
+                hopper::mma_128<kHalf>(left, a, w);
+                hopper::mma_128<kHalf>(right, a, w + kHalf * kBlock / 16);
                 hopper::mma_wait<1>(left);
                 scales.template add<0, kHalf / 8>(sum, left, offset);
                 hopper::mma_wait<0>(right);
@@ -423,7 +444,7 @@ __global__ void __launch_bounds__(384, 1)
             }
             if constexpr (sizeof(T) == 2) {
                 if (p.vector_store) {
-                    store_rows<WIDTH, T>(p, sum, staged + row0 * shape::kPitch, m0 + row0, n0, lane);
+                    store_boxes<WIDTH, T>(&map_d, sum, staged + warp * 16 * WIDTH * 2, m0 + row0, n0, lane);
                     continue;
                 }
             }
@@ -439,9 +460,9 @@ __global__ void __launch_bounds__(384, 1)
 
 /* ---- launchers ------------------------------------------------------------------------------------------------- */
 
-typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
-                              const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
-                              CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                              const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
 tsr_status find_encode(encode_fn *encode, tsr_err *err)
 {
@@ -463,11 +484,12 @@ tsr_status encode_matrix(encode_fn encode, CUtensorMap *map, CUtensorMapDataType
 {
     const cuuint64_t dims[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitches[1] = {(cuuint64_t)pitch};
     const cuuint32_t box[2] = {(cuuint32_t)box_columns, (cuuint32_t)box_rows}, steps[2] = {1, 1};
-    const CUtensorMapSwizzle swizzle =
-        type == CU_TENSOR_MAP_DATA_TYPE_UINT8 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE;
-    const CUresult code = encode(map, type, 2, const_cast<void *>(base), dims, pitches, box, steps,
-                                 CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUtensorMapSwizzle swizzle = type == CU_TENSOR_MAP_DATA_TYPE_UINT8    ? CU_TENSOR_MAP_SWIZZLE_128B
+                                       : type == CU_TENSOR_MAP_DATA_TYPE_UINT16 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                                                : CU_TENSOR_MAP_SWIZZLE_NONE;
+    const CUresult code =
+        encode(map, type, 2, const_cast<void *>(base), dims, pitches, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (code != CUDA_SUCCESS) {
         return tsr_fail(err, TSR_E_DEVICE, "the driver refused the tensor map of [%lld, %lld], pitch %lld: error %d",
                         (long long)rows, (long long)columns, (long long)pitch, (int)code);
@@ -488,22 +510,24 @@ tsr_status launched(cudaError_t code, tsr_err *err)
 }
 
 template <typename... Args>
-tsr_status launch(void (*kernel)(Args...), dim3 grid, int threads, int shared, int cluster, tsr_stream stream, tsr_err *err,
-                  const Args &...args)
+tsr_status launch(void (*kernel)(Args...), dim3 grid, int threads, int shared, int cluster, tsr_stream stream,
+                  tsr_err *err, const Args &...args)
 {
     cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     if (code == cudaSuccess) {
-        cudaLaunchAttribute attribute = {};
-        attribute.id = cudaLaunchAttributeClusterDimension;
-        attribute.val.clusterDim.x = (unsigned)cluster;
-        attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+        cudaLaunchAttribute attributes[2] = {};
+        attributes[0].id = cudaLaunchAttributeClusterDimension;
+        attributes[0].val.clusterDim.x = (unsigned)cluster;
+        attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+        attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[1].val.programmaticStreamSerializationAllowed = 1;
         cudaLaunchConfig_t config = {};
         config.gridDim = grid;
         config.blockDim = dim3((unsigned)threads);
         config.dynamicSmemBytes = (size_t)shared;
         config.stream = stream;
-        config.attrs = &attribute;
-        config.numAttrs = 1;
+        config.attrs = attributes;
+        config.numAttrs = 2;
         code = cudaLaunchKernelEx(&config, kernel, args...);
     }
     return launched(code, err);
@@ -542,10 +566,15 @@ tsr_status launch_tokens(const problem &p, int splits, tsr_stream stream, tsr_er
 template <int WIDTH, typename T>
 tsr_status launch_wide(const problem &p, int processors, tsr_stream stream, tsr_err *err)
 {
-    CUtensorMap map_a, map_w, map_scale;
+    CUtensorMap map_a, map_w, map_scale, map_d = {};
     encode_fn encode;
     TSR_TRY(find_encode(&encode, err));
-    TSR_TRY(encode_matrix(encode, &map_a, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.a, p.m, p.k, p.lda, kTokens / 2, kBlock, err));
+    if (sizeof(T) == 2 && p.vector_store) {
+        TSR_TRY(
+            encode_matrix(encode, &map_d, CU_TENSOR_MAP_DATA_TYPE_UINT16, p.d, p.m, p.n, p.ldd * 2, 16, kStaged, err));
+    }
+    TSR_TRY(
+        encode_matrix(encode, &map_a, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.a, p.m, p.k, p.lda, kTokens / 2, kBlock, err));
     TSR_TRY(encode_matrix(encode, &map_w, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.w, p.n, p.k, p.ldw, WIDTH / 2, kBlock, err));
     TSR_TRY(encode_matrix(encode, &map_scale, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.scale_a, ceil_div(p.k, kBlock), p.m,
                           p.ld_scale_a * 4, 1, kTokens, err));
@@ -556,8 +585,8 @@ tsr_status launch_wide(const problem &p, int processors, tsr_stream stream, tsr_
     schedule.rows = (int)ceil_div(rows, schedule.along_m);
     schedule.columns = (int)ceil_div(columns, schedule.along_n);
     const int64_t all = (int64_t)schedule.rows * schedule.columns, most = processors / 2;
-    return launch(wide_kernel<WIDTH, T>, dim3((unsigned)(2 * (all < most ? all : most))), 384, wide_shape<WIDTH>::kBytes,
-                  2, stream, err, map_a, map_w, map_scale, p, schedule);
+    return launch(wide_kernel<WIDTH, T>, dim3((unsigned)(2 * (all < most ? all : most))), 384,
+                  wide_shape<WIDTH>::kBytes, 2, stream, err, map_a, map_w, map_scale, map_d, p, schedule);
 }
 
 template <typename T>
@@ -584,8 +613,6 @@ tsr_status run(const problem &p, const tsr_gemm_config *config, int processors, 
         switch (config->cluster == 2 ? config->tile : 0) {
         case 128:
             return launch_wide<128, T>(p, processors, stream, err);
-        case 176:
-            return launch_wide<176, T>(p, processors, stream, err);
         case 192:
             return launch_wide<192, T>(p, processors, stream, err);
         }
@@ -593,8 +620,8 @@ tsr_status run(const problem &p, const tsr_gemm_config *config, int processors, 
     case TSR_GEMM_AUTO:
         break;
     }
-    return tsr_fail(err, TSR_E_UNSUPPORTED, "block-FP8 product: no kernel %d with tile %d and cluster %d", (int)config->kind,
-                    config->tile, config->cluster);
+    return tsr_fail(err, TSR_E_UNSUPPORTED, "block-FP8 product: no kernel %d with tile %d and cluster %d",
+                    (int)config->kind, config->tile, config->cluster);
 }
 
 bool aligned(const void *p, uintptr_t to)
@@ -604,8 +631,8 @@ bool aligned(const void *p, uintptr_t to)
 
 bool fast_fits(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device)
 {
-    return device->arch == 90 && args->k > 0 && aligned(args->a, 16) && aligned(args->w, 16) && aligned(args->scale_a, 16) &&
-           args->lda % 16 == 0 && args->ldw % 16 == 0 && args->ld_scale_a % 4 == 0;
+    return device->arch == 90 && args->k > 0 && aligned(args->a, 16) && aligned(args->w, 16) &&
+           aligned(args->scale_a, 16) && args->lda % 16 == 0 && args->ldw % 16 == 0 && args->ld_scale_a % 4 == 0;
 }
 
 } // namespace
@@ -617,22 +644,19 @@ tsr_gemm_config tsr_cuda_block_fp8_gemm_choose(const tsr_block_fp8_gemm *args, c
         return config;
     }
     const int64_t columns = ceil_div(args->n, 128), tiles = ceil_div(args->k, kBlock);
-    if (ceil_div(args->m, 128) * columns > device->processors && args->m > 64) {
-        /* The width with the least work in the longest queue; 16 stands for what a tile costs beside its columns. */
-        static const int widths[] = {128, 176, 192};
-        int64_t least = INT64_MAX;
+    if (ceil_div(args->m, kTokens) * columns > device->processors && args->m > 64) {
+        /* The width with the least work in the longest queue; a k tile costs as much as 80 more columns would,
+         * measured. */
+        const int64_t rows = ceil_div(args->m, kTokens), processors = device->processors;
+        const int64_t narrow_cost = ceil_div(rows * ceil_div(args->n, 128), processors) * (128 + 80);
+        const int64_t wide_cost = ceil_div(rows * ceil_div(args->n, 192), processors) * (192 + 80);
         config.kind = TSR_GEMM_WIDE;
-        for (const int width : widths) {
-            const int64_t waves = ceil_div(ceil_div(args->m, 128) * ceil_div(args->n, width), device->processors);
-            if (waves * (width + 16) < least) {
-                least = waves * (width + 16);
-                config.tile = width;
-            }
-        }
+        config.tile = narrow_cost < wide_cost ? 128 : 192;
         config.cluster = 2;
         return config;
     }
-    /* k is split as long as every CTA has a processor of its own: measured, a second one there costs more than it brings. */
+    /* k is split as long as every CTA has a processor of its own: measured, a second one there costs more than it
+     * brings. */
     config.kind = TSR_GEMM_TOKENS;
     config.tile = args->m <= 16 ? 16 : args->m <= 32 ? 32 : args->m > 64 && tiles >= 96 ? 128 : 64;
     const int64_t room = device->processors;
@@ -646,7 +670,8 @@ tsr_gemm_config tsr_cuda_block_fp8_gemm_choose(const tsr_block_fp8_gemm *args, c
 
 tsr_status tsr_cuda_block_fp8_gemm(const tsr_block_fp8_gemm *args, tsr_stream stream, tsr_err *err)
 {
-    if (args->m < 0 || args->n < 0 || args->k < 0 || args->m > INT_MAX / 2 || args->n > INT_MAX / 2 || args->k > INT_MAX / 2) {
+    if (args->m < 0 || args->n < 0 || args->k < 0 || args->m > INT_MAX / 2 || args->n > INT_MAX / 2 ||
+        args->k > INT_MAX / 2) {
         return tsr_fail(err, TSR_E_SHAPE, "block-FP8 product: no shape m %lld, n %lld, k %lld", (long long)args->m,
                         (long long)args->n, (long long)args->k);
     }
