@@ -11,7 +11,7 @@ namespace
 
 constexpr int kGroup = 128;
 constexpr int kRows = 16;  /* rows of a CTA: 16 threads a group of 128 */
-constexpr int kGroups = 4; /* groups in flight in one thread */
+constexpr int kGroups = 2; /* groups in flight in one thread */
 
 /* The IEEE quotient x / s, `inverse` being 1 / s rounded: one correction makes it exact (Markstein) while nothing
  * underflows, which the caller sees to. */

@@ -1,6 +1,7 @@
 /* Owns the block-FP8 product: the plain kernel, the two Hopper kernels and the choice among them. */
 #include "kernels/cuda/block_fp8_gemm.h"
 
+#include <algorithm>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -94,7 +95,8 @@ template <int TOKENS> struct tokens_shape {
 template <int TOKENS, typename T>
 __global__ void __launch_bounds__(288, tokens_shape<TOKENS>::kResident)
     tokens_kernel(const __grid_constant__ CUtensorMap map_w, const __grid_constant__ CUtensorMap map_a,
-                  const __grid_constant__ CUtensorMap map_scale, const __grid_constant__ problem p, const int splits)
+                  const __grid_constant__ CUtensorMap map_scale, const __grid_constant__ problem p, const int splits,
+                  const bool alone)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     using shape = tokens_shape<TOKENS>;
@@ -113,6 +115,9 @@ __global__ void __launch_bounds__(288, tokens_shape<TOKENS>::kResident)
     /* By shuffle, so that the compiler knows it to be the same in the whole warp. */
     const int warp = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
 
+    if (alone) {
+        hopper::let_next_launch_begin();
+    }
     if (threadIdx.x == 0) {
         for (int s = 0; s < kStages; ++s) {
             hopper::barrier_init(&full[s], 1);
@@ -538,6 +543,13 @@ int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
+/* CTAs that are surely all at work at one time, one a processor: larger clusters do not fill every group of processors.
+ */
+int64_t room_for_clusters(int cluster, int processors)
+{
+    return cluster <= 2 ? processors : processors * 3 / 4;
+}
+
 template <typename T> tsr_status launch_plain(const problem &p, tsr_stream stream, tsr_err *err)
 {
     const dim3 grid((unsigned)ceil_div(p.n, 32), (unsigned)ceil_div(p.m, 8));
@@ -549,7 +561,7 @@ template <typename T> tsr_status launch_plain(const problem &p, tsr_stream strea
 }
 
 template <int TOKENS, typename T>
-tsr_status launch_tokens(const problem &p, int splits, tsr_stream stream, tsr_err *err)
+tsr_status launch_tokens(const problem &p, int splits, int processors, tsr_stream stream, tsr_err *err)
 {
     CUtensorMap map_w, map_a, map_scale;
     encode_fn encode;
@@ -559,8 +571,13 @@ tsr_status launch_tokens(const problem &p, int splits, tsr_stream stream, tsr_er
     TSR_TRY(encode_matrix(encode, &map_scale, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.scale_a, ceil_div(p.k, kBlock), p.m,
                           p.ld_scale_a * 4, 1, TOKENS, err));
     const dim3 grid((unsigned)(ceil_div(p.n, 128) * splits), (unsigned)ceil_div(p.m, TOKENS));
-    return launch(tokens_kernel<TOKENS, T>, grid, 288, tokens_shape<TOKENS>::kBytes, splits, stream, err, map_w, map_a,
-                  map_scale, p, splits);
+    /* With a processor for every CTA, shared memory keeps a second one away: the next launch's would crowd some
+     * processors. */
+    const bool alone = (int64_t)grid.x * grid.y <= room_for_clusters(splits, processors);
+    const int shared =
+        alone ? std::max(tokens_shape<TOKENS>::kBytes, kSharedMax / 2 + 1024) : tokens_shape<TOKENS>::kBytes;
+    return launch(tokens_kernel<TOKENS, T>, grid, 288, shared, splits, stream, err, map_w, map_a, map_scale, p, splits,
+                  alone);
 }
 
 template <int WIDTH, typename T>
@@ -599,13 +616,13 @@ tsr_status run(const problem &p, const tsr_gemm_config *config, int processors, 
         if (config->cluster == 1 || config->cluster == 2 || config->cluster == 4 || config->cluster == 8) {
             switch (config->tile) {
             case 16:
-                return launch_tokens<16, T>(p, config->cluster, stream, err);
+                return launch_tokens<16, T>(p, config->cluster, processors, stream, err);
             case 32:
-                return launch_tokens<32, T>(p, config->cluster, stream, err);
+                return launch_tokens<32, T>(p, config->cluster, processors, stream, err);
             case 64:
-                return launch_tokens<64, T>(p, config->cluster, stream, err);
+                return launch_tokens<64, T>(p, config->cluster, processors, stream, err);
             case 128:
-                return launch_tokens<128, T>(p, config->cluster, stream, err);
+                return launch_tokens<128, T>(p, config->cluster, processors, stream, err);
             }
         }
         break;
@@ -659,10 +676,10 @@ tsr_gemm_config tsr_cuda_block_fp8_gemm_choose(const tsr_block_fp8_gemm *args, c
      * brings. */
     config.kind = TSR_GEMM_TOKENS;
     config.tile = args->m <= 16 ? 16 : args->m <= 32 ? 32 : args->m > 64 && tiles >= 96 ? 128 : 64;
-    const int64_t room = device->processors;
     const int64_t base = columns * ceil_div(args->m, config.tile);
     config.cluster = 1;
-    while (config.cluster < 8 && base * config.cluster * 2 <= room && tiles >= config.cluster * 4) {
+    while (config.cluster < 8 && tiles >= config.cluster * 4 &&
+           base * config.cluster * 2 <= room_for_clusters(config.cluster * 2, device->processors)) {
         config.cluster *= 2;
     }
     return config;
