@@ -268,8 +268,8 @@ template <int WIDTH> struct wide_scales {
     using shape = wide_shape<WIDTH>;
     float low[shape::kBlocks], high[shape::kBlocks];
 
-    /* sum += tile * scale over groups FIRST .. FIRST + COUNT - 1 of eight columns; the tile begins `offset` into a
-     * block. */
+    /* sum += tile * scale over groups FIRST .. FIRST + COUNT - 1 of eight columns; `offset` is where in a block of
+     * 128 columns the whole tile begins. */
     template <int FIRST, int COUNT>
     __device__ __forceinline__ void add(float *sum, const float (&tile)[COUNT * 4], int offset) const
     {
@@ -397,13 +397,12 @@ __global__ void __launch_bounds__(384, 1)
                     __ldg(p.scale_w + (int64_t)min(n0 / kBlock + b, last_block) * tiles + min(t + lane, tiles - 1));
             }
         };
-        int m0, n0;
+        int m0, n0, next_m0, next_n0;
         schedule.at(blockIdx.x / 2, rank, m0, n0, WIDTH);
         fetch_w(n0, 0);
         for (int unit = blockIdx.x / 2; unit < units; unit += stride) {
             schedule.at(unit, rank, m0, n0, WIDTH);
             const int offset = n0 % kBlock;
-            int next_m0, next_n0;
             schedule.at(min(unit + stride, units - 1), rank, next_m0, next_n0, WIDTH);
             constexpr int kHalf = WIDTH / 2;
             float sum[WIDTH / 2] = {};
@@ -418,7 +417,7 @@ __global__ void __launch_bounds__(384, 1)
                 hopper::barrier_wait(&full[s], phase);
                 const float *const scale_a =
                     reinterpret_cast<const float *>(ring_scale + s * shape::kScaleBytes) + row0 + lane / 4;
-                float low = scale_a[0], high = scale_a[8];
+                const float low = scale_a[0], high = scale_a[8];
                 wide_scales<WIDTH> scales;
 #pragma unroll
                 for (int b = 0; b < shape::kBlocks; ++b) {
@@ -426,6 +425,7 @@ __global__ void __launch_bounds__(384, 1)
                     scales.low[b] = low * by_w;
                     scales.high[b] = high * by_w;
                 }
+                /* Here, because among the products the compiler would let them wait for shared memory. */
                 hopper::hold(scales.low);
                 hopper::hold(scales.high);
                 const uint64_t a = hopper::operand(ring_a + s * shape::kABytes + warp / 4 * 64 * kBlock);
@@ -483,7 +483,9 @@ tsr_status find_encode(encode_fn *encode, tsr_err *err)
     return TSR_OK;
 }
 
-/* A matrix of `rows` rows of `columns` elements, `pitch` bytes apart, read in boxes. Beyond its edges are zeros. */
+/* A matrix of `rows` rows of `columns` elements, `pitch` bytes apart, read or written in boxes. Beyond its edges are
+ * zeros, and nothing is written. Swizzled as the kernels want it: operands (bytes) by 128, results (16 bits) by 64,
+ * scales not. */
 tsr_status encode_matrix(encode_fn encode, CUtensorMap *map, CUtensorMapDataType type, const void *base, int64_t rows,
                          int64_t columns, int64_t pitch, int box_rows, int box_columns, tsr_err *err)
 {
@@ -543,8 +545,7 @@ int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* CTAs that are surely all at work at one time, one a processor: larger clusters do not fill every group of processors.
- */
+/* CTAs that are surely all at work at once, one a processor: larger clusters do not fill every group of processors. */
 int64_t room_for_clusters(int cluster, int processors)
 {
     return cluster <= 2 ? processors : processors * 3 / 4;

@@ -159,8 +159,8 @@ __device__ __forceinline__ void bulk_wait()
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-/* Four 8 x 8 matrices of 16-bit elements, laid out as mma results: lane l gives the address of row l % 8 of matrix l
- * / 8. */
+/* Four 8 x 8 matrices of 16-bit elements, laid out as mma results; lane l gives the address of a row, l % 8 of the
+ * matrix l / 8. */
 __device__ __forceinline__ void store_matrices(void *row, uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3)
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
@@ -205,7 +205,9 @@ template <int PENDING, int COUNT> __device__ __forceinline__ void mma_wait(float
 #define TSR_D8(i)  TSR_D4(i), TSR_D4(i + 4)
 #define TSR_D16(i) TSR_D8(i), TSR_D8(i + 8)
 #define TSR_D32(i) TSR_D16(i), TSR_D16(i + 16)
+#define TSR_D48    TSR_D32(0), TSR_D16(32)
 #define TSR_D64    TSR_D32(0), TSR_D32(32)
+#define TSR_D96    TSR_D64, TSR_D32(64)
 #define TSR_N8     "%0, %1, %2, %3, %4, %5, %6, %7"
 #define TSR_N16    TSR_N8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define TSR_N32    TSR_N16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -216,7 +218,6 @@ template <int PENDING, int COUNT> __device__ __forceinline__ void mma_wait(float
 #define TSR_N96                                                                                  \
     TSR_N64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
             "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define TSR_AND ,
 #define TSR_MMA(width, registers, outs, x, y, add)                                                        \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\n"                                         \
                  "wgmma.mma_async.sync.aligned.m64n" width "k32.f32.e4m3.e4m3 {" registers "}, " x ", " y \
@@ -235,9 +236,9 @@ template <int N> __device__ __forceinline__ void mma(float (&d)[N / 2], uint64_t
     } else if constexpr (N == 64) {
         TSR_MMA("64", TSR_N32, TSR_D32(0), "%32", "%33", "%34");
     } else if constexpr (N == 96) {
-        TSR_MMA("96", TSR_N48, TSR_D32(0) TSR_AND TSR_D16(32), "%48", "%49", "%50");
+        TSR_MMA("96", TSR_N48, TSR_D48, "%48", "%49", "%50");
     } else if constexpr (N == 192) {
-        TSR_MMA("192", TSR_N96, TSR_D64 TSR_AND TSR_D32(64), "%96", "%97", "%98");
+        TSR_MMA("192", TSR_N96, TSR_D96, "%96", "%97", "%98");
     } else {
         static_assert(N == 128, "no such width");
         TSR_MMA("128", TSR_N64, TSR_D64, "%64", "%65", "%66");
