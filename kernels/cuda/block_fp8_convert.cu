@@ -6,11 +6,12 @@
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
-namespace {
+namespace
+{
 
 constexpr int kGroup = 128;
 constexpr int kRows = 16;  /* rows of a CTA: 16 threads a group of 128 */
-constexpr int kGroups = 4; /* groups in flight in one thread */
+constexpr int kGroups = 2; /* groups in flight in one thread */
 
 /* The IEEE quotient x / s, `inverse` being 1 / s rounded: one correction makes it exact (Markstein) while nothing
  * underflows, which the caller sees to. */
@@ -76,12 +77,15 @@ __global__ void __launch_bounds__(256)
             continue;
         }
         const bool plain_range = amax > 0x1p-80f && amax < 0x1p+80f;
-        const float scale = plain_range ? divide(amax, 448.0f, 1.0f / 448.0f) : amax == 0.0f ? 1.0f : __fdiv_rn(amax, 448.0f);
+        const float scale = plain_range    ? divide(amax, 448.0f, 1.0f / 448.0f)
+                            : amax == 0.0f ? 1.0f
+                                           : __fdiv_rn(amax, 448.0f);
         const float inverse = __frcp_rn(scale);
         uint32_t out[2];
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
-            float q[4] = {low_bf16(v[g][2 * c]), high_bf16(v[g][2 * c]), low_bf16(v[g][2 * c + 1]), high_bf16(v[g][2 * c + 1])};
+            float q[4] = {low_bf16(v[g][2 * c]), high_bf16(v[g][2 * c]), low_bf16(v[g][2 * c + 1]),
+                          high_bf16(v[g][2 * c + 1])};
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
                 q[e] = plain_range ? divide(q[e], scale, inverse) : __fdiv_rn(q[e], scale);
@@ -114,8 +118,8 @@ __device__ __forceinline__ uint32_t decode2(uint16_t pair, float scale)
 
 /* A thread has 8 codes of each of four rows; a CTA 16 groups of columns by 16 rows, four times. */
 __global__ void __launch_bounds__(256)
-    dequantize_kernel(const uint8_t *__restrict__ codes, const float *__restrict__ scales, int64_t n, int64_t k, int64_t ldc,
-                      uint16_t *__restrict__ w, int64_t ldw)
+    dequantize_kernel(const uint8_t *__restrict__ codes, const float *__restrict__ scales, int64_t n, int64_t k,
+                      int64_t ldc, uint16_t *__restrict__ w, int64_t ldw)
 {
     constexpr int kDeep = 4;
     const int64_t column = ((int64_t)blockIdx.y * 32 + threadIdx.x % 32) * 8;
@@ -178,7 +182,8 @@ tsr_status grid_of(int64_t x, int64_t y, dim3 *grid, tsr_err *err)
 tsr_status tsr_cuda_quantize_tokens(const uint16_t *x, int64_t m, int64_t k, int64_t ldx, uint8_t *codes, int64_t ldc,
                                     float *scales, int64_t ld_scale, tsr_stream stream, tsr_err *err)
 {
-    if (m < 0 || k < 0 || ldx < k || ldc < k || ld_scale < m || ldx % 16 || ldc % 16 || !aligned(x) || !aligned(codes)) {
+    if (m < 0 || k < 0 || ldx < k || ldc < k || ld_scale < m || ldx % 16 || ldc % 16 || !aligned(x) ||
+        !aligned(codes)) {
         return tsr_fail(err, TSR_E_SHAPE, "quantizing tokens: rows must start on 16 bytes and hold their columns");
     }
     if (m == 0 || k == 0) {

@@ -1,6 +1,7 @@
 /* Owns the block-FP8 product: the plain kernel, the two Hopper kernels and the choice among them. */
 #include "kernels/cuda/block_fp8_gemm.h"
 
+#include <algorithm>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -14,10 +15,10 @@ static_assert(std::is_same<tsr_stream, cudaStream_t>::value, "tsr_stream is cuda
 
 #pragma nv_diag_suppress 177 /* what only the sm_90a kernels call is unused in the pass for sm_80 */
 
-namespace {
+namespace
+{
 
-constexpr int kBlock = 128;            /* the scales' granularity along k and n */
-constexpr int kWide = 128;             /* columns of a TSR_GEMM_WIDE tile: one weight scale a tile */
+constexpr int kBlock = 128; /* the scales' granularity along k and n */
 constexpr int kSharedMax = 227 * 1024;
 
 struct problem {
@@ -94,7 +95,8 @@ template <int TOKENS> struct tokens_shape {
 template <int TOKENS, typename T>
 __global__ void __launch_bounds__(288, tokens_shape<TOKENS>::kResident)
     tokens_kernel(const __grid_constant__ CUtensorMap map_w, const __grid_constant__ CUtensorMap map_a,
-                  const __grid_constant__ CUtensorMap map_scale, const __grid_constant__ problem p, const int splits)
+                  const __grid_constant__ CUtensorMap map_scale, const __grid_constant__ problem p, const int splits,
+                  const bool alone)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     using shape = tokens_shape<TOKENS>;
@@ -113,6 +115,9 @@ __global__ void __launch_bounds__(288, tokens_shape<TOKENS>::kResident)
     /* By shuffle, so that the compiler knows it to be the same in the whole warp. */
     const int warp = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
 
+    if (alone) {
+        hopper::let_next_launch_begin();
+    }
     if (threadIdx.x == 0) {
         for (int s = 0; s < kStages; ++s) {
             hopper::barrier_init(&full[s], 1);
@@ -121,6 +126,7 @@ __global__ void __launch_bounds__(288, tokens_shape<TOKENS>::kResident)
         hopper::fence_barrier_init();
     }
     __syncthreads();
+    hopper::wait_for_launch_before();
 
     float sum[TOKENS / 2] = {};
     if (warp == 8) {
@@ -145,8 +151,10 @@ __global__ void __launch_bounds__(288, tokens_shape<TOKENS>::kResident)
             hopper::barrier_wait(&full[s], (t - first) / kStages & 1);
             float tile[TOKENS / 2];
             hopper::mma_128<TOKENS>(tile, hopper::operand(ring + s * shape::kWBytes + group * 64 * kBlock),
-                                          hopper::operand(ring_a + s * shape::kABytes));
-            const float2 *const scale_a = reinterpret_cast<const float2 *>(ring_scale + s * shape::kScaleBytes) + lane % 4;
+                                    hopper::operand(ring_a + s * shape::kABytes));
+            hopper::mma_wait<0>(tile);
+            const float2 *const scale_a =
+                reinterpret_cast<const float2 *>(ring_scale + s * shape::kScaleBytes) + lane % 4;
 #pragma unroll
             for (int g = 0; g < TOKENS / 8; ++g) {
                 const float2 by_a = scale_a[4 * g];
@@ -221,158 +229,155 @@ __global__ void __launch_bounds__(288, tokens_shape<TOKENS>::kResident)
 #endif
 }
 
-/* ---- A * W^T: persistent, 128 * SUB tokens by 128 -------------------------------------------------------------- */
+/* ---- A * W^T: persistent, 128 tokens by WIDTH weight rows, CTAs in pairs --------------------------------------- */
 
-template <int SUB> struct wide_shape {
-    static constexpr int kTokens = 128 * SUB;
-    static constexpr int kABytes = kTokens * kBlock, kWBytes = kWide * kBlock, kScaleBytes = kTokens * 4;
-    static constexpr int kStages = SUB == 1 ? 6 : 4;
-    static constexpr int kBytes = 1024 + kStages * (kABytes + kWBytes + kScaleBytes + 16);
-    static_assert(kBytes <= kSharedMax, "shared memory of one CTA");
+constexpr int kTokens = 128; /* of a tile: 64 a warpgroup */
+constexpr int kStaged = 32;  /* columns of a box of results on its way out */
+
+template <int WIDTH> struct wide_shape {
+    static constexpr int kABytes = kTokens * kBlock, kWBytes = WIDTH * kBlock, kScaleBytes = kTokens * 4;
+    static constexpr int kStages = WIDTH == 128 ? 5 : 4;
+    static constexpr int kStagedBytes = kTokens * WIDTH * 2;
+    static constexpr int kRing = kStages * (kABytes + kWBytes + kScaleBytes);
+    static constexpr int kBytes = 1024 + kStagedBytes + kRing + kStages * 16;
+    /* A tile begins `kStep` columns, or a multiple, into a block of scales. */
+    static constexpr int kStep = WIDTH % 128 == 0 ? 128 : WIDTH % 64 == 0 ? 64 : 32;
+    static constexpr int kLatest = kBlock - kStep;
+    static constexpr int kBlocks = (WIDTH + kLatest + kBlock - 1) / kBlock; /* of scales, that a tile touches at most */
+    static_assert(WIDTH % 32 == 0 && kBytes <= kSharedMax, "shared memory of one CTA");
 };
 
-/* Tiles in bands of `kBand` token tiles, so that what runs at one time shares both operands in L2. */
+/* Pairs of tiles, two along m (which share W) or along n (which share A), in bands along m: what runs at one time
+ * shares both operands in L2. */
 struct wide_schedule {
-    static constexpr int kBand = 16;
-    int rows, columns; /* token tiles (of one CTA), weight tiles */
+    static constexpr int kBand = 8;
+    int rows, columns;    /* of pairs */
+    int along_m, along_n; /* tiles of a pair: 2 and 1, or 1 and 2 */
 
-    /* Cluster number `index` works on token tiles row .. row + cluster - 1. */
-    __device__ __forceinline__ void at(int index, int cluster, int &row, int &column) const
+    __device__ __forceinline__ void at(int index, int rank, int &m0, int &n0, int width) const
     {
-        const int band = kBand / cluster, units = rows / cluster;
-        const int begin = index / (band * columns) * band;
-        const int height = min(band, units - begin), inside = index - begin * columns;
-        row = (begin + inside % height) * cluster;
-        column = inside / height;
+        const int begin = index / (kBand * columns) * kBand;
+        const int height = min(kBand, rows - begin), inside = index - begin * columns;
+        m0 = ((begin + inside % height) * along_m + (along_m > 1 ? rank : 0)) * kTokens;
+        n0 = (inside / height * along_n + (along_n > 1 ? rank : 0)) * width;
     }
 };
 
-/* Four lanes hold eight columns of a row each way round: lane q has columns 2q, 2q + 1 of the groups 0..3. Afterwards lane q
- * has all eight columns of group q. */
-__device__ __forceinline__ uint4 transpose_quad(uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3, int q)
-{
-    const bool odd = q & 1, high = q & 2;
-    uint32_t give = odd ? v0 : v1, other = __shfl_xor_sync(0xFFFFFFFFu, give, 1);
-    if (odd) {
-        v0 = other;
-    } else {
-        v1 = other;
-    }
-    give = odd ? v2 : v3;
-    other = __shfl_xor_sync(0xFFFFFFFFu, give, 1);
-    if (odd) {
-        v2 = other;
-    } else {
-        v3 = other;
-    }
-    give = high ? v0 : v2;
-    other = __shfl_xor_sync(0xFFFFFFFFu, give, 2);
-    if (high) {
-        v0 = other;
-    } else {
-        v2 = other;
-    }
-    give = high ? v1 : v3;
-    other = __shfl_xor_sync(0xFFFFFFFFu, give, 2);
-    if (high) {
-        v1 = other;
-    } else {
-        v3 = other;
-    }
-    return make_uint4(v0, v1, v2, v3);
-}
+/* The scales of one k tile for a thread's two rows, by blocks of 128 columns. */
+template <int WIDTH> struct wide_scales {
+    using shape = wide_shape<WIDTH>;
+    float low[shape::kBlocks], high[shape::kBlocks];
 
-/* One row of a thread's share of the tile: `sum` is the row's first pair, pairs are four floats apart. */
-template <typename T>
-__device__ __forceinline__ void store_row(const problem &p, const float *sum, int i, int j0, int lane)
-{
-    const int q = lane % 4;
-    T *const out = static_cast<T *>(p.d) + (int64_t)i * p.ldd;
-    if (sizeof(T) == 2 && p.vector_store && j0 + kWide <= p.n) {
-        if constexpr (sizeof(T) == 2) {
+    /* sum += tile * scale over groups FIRST .. FIRST + COUNT - 1 of eight columns; `offset` is where in a block of
+     * 128 columns the whole tile begins. */
+    template <int FIRST, int COUNT>
+    __device__ __forceinline__ void add(float *sum, const float (&tile)[COUNT * 4], int offset) const
+    {
 #pragma unroll
-            for (int g = 0; g < kWide / 8; g += 4) {
-                const uint4 v = transpose_quad(narrow2<T>(sum[4 * g], sum[4 * g + 1]),
-                                               narrow2<T>(sum[4 * g + 4], sum[4 * g + 5]),
-                                               narrow2<T>(sum[4 * g + 8], sum[4 * g + 9]),
-                                               narrow2<T>(sum[4 * g + 12], sum[4 * g + 13]), q);
-                if (i < p.m) {
-                    *reinterpret_cast<uint4 *>(out + j0 + 8 * (g + q)) = v;
-                }
+        for (int g = 0; g < COUNT; ++g) {
+            const int least = (FIRST + g) * 8 / kBlock, most = ((FIRST + g) * 8 + shape::kLatest) / kBlock;
+            float by_low = low[least], by_high = high[least];
+            if (most > least) {
+                const bool later = offset + (FIRST + g) / (shape::kStep / 8) * shape::kStep >= most * kBlock;
+                by_low = later ? low[most] : by_low;
+                by_high = later ? high[most] : by_high;
             }
+            float *const at = sum + (FIRST + g) * 4;
+            at[0] = fmaf(tile[4 * g], by_low, at[0]);
+            at[1] = fmaf(tile[4 * g + 1], by_low, at[1]);
+            at[2] = fmaf(tile[4 * g + 2], by_high, at[2]);
+            at[3] = fmaf(tile[4 * g + 3], by_high, at[3]);
         }
-        return;
     }
-    if (i >= p.m) {
-        return;
-    }
+};
+
+/* A thread's share of a tile, by elements: rows i and i + 8. */
+template <int WIDTH, typename T>
+__device__ __forceinline__ void store_elements(const problem &p, const float (&sum)[WIDTH / 2], int i, int n0, int lane)
+{
 #pragma unroll
-    for (int g = 0; g < kWide / 8; ++g) {
-        const int j = j0 + 8 * g + 2 * q;
-        if (j < p.n) {
-            out[j] = narrow<T>(sum[4 * g]);
-        }
-        if (j + 1 < p.n) {
-            out[j + 1] = narrow<T>(sum[4 * g + 1]);
+    for (int e = 0; e < WIDTH / 2; ++e) {
+        const int row = i + (e & 2) * 4, j = n0 + e / 4 * 8 + lane % 4 * 2 + e % 2;
+        if (row < p.m && j < p.n) {
+            static_cast<T *>(p.d)[row * p.ldd + j] = narrow<T>(sum[e]);
         }
     }
 }
 
-template <int SUB, int CLUSTER, typename T>
+/* A warp's 16 rows by way of `staged`, its own: boxes of 32 columns, swizzled by 64 bytes. */
+template <int WIDTH, typename T>
+__device__ __forceinline__ void store_boxes(const CUtensorMap *map, const float (&sum)[WIDTH / 2], uint8_t *staged,
+                                            int i0, int n0, int lane)
+{
+    const int row = lane % 16, swizzle = row / 2 % 4;
+    hopper::bulk_wait_read(); /* the boxes before have left */
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < WIDTH; j += 16) {
+        const float *const v = sum + j / 2;
+        const int chunk = j % kStaged / 8 + lane / 16;
+        hopper::store_matrices(staged + j / kStaged * 1024 + row * 64 + (chunk ^ swizzle) * 16, narrow2<T>(v[0], v[1]),
+                               narrow2<T>(v[2], v[3]), narrow2<T>(v[4], v[5]), narrow2<T>(v[6], v[7]));
+    }
+    hopper::fence_shared_for_copies();
+    __syncwarp();
+    if (hopper::elect()) {
+#pragma unroll
+        for (int j = 0; j < WIDTH; j += kStaged) {
+            hopper::store_tile(map, staged + j / kStaged * 1024, n0 + j, i0);
+        }
+        hopper::bulk_commit();
+    }
+}
+
+template <int WIDTH, typename T>
 __global__ void __launch_bounds__(384, 1)
     wide_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_w,
-                const __grid_constant__ CUtensorMap map_scale, const __grid_constant__ problem p,
-                const __grid_constant__ wide_schedule schedule)
+                const __grid_constant__ CUtensorMap map_scale, const __grid_constant__ CUtensorMap map_d,
+                const __grid_constant__ problem p, const __grid_constant__ wide_schedule schedule)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    using shape = wide_shape<SUB>;
+    using shape = wide_shape<WIDTH>;
     constexpr int kStages = shape::kStages;
     extern __shared__ uint8_t raw[];
-    uint8_t *const ring_a = raw + (1024 - hopper::shared_address(raw) % 1024) % 1024;
+    uint8_t *const staged = raw + (1024 - hopper::shared_address(raw) % 1024) % 1024;
+    uint8_t *const ring_a = staged + shape::kStagedBytes;
     uint8_t *const ring_w = ring_a + kStages * shape::kABytes;
     uint8_t *const ring_scale = ring_w + kStages * shape::kWBytes;
     uint64_t *const full = reinterpret_cast<uint64_t *>(ring_scale + kStages * shape::kScaleBytes);
     uint64_t *const empty = full + kStages;
 
     const int tiles = (p.k + kBlock - 1) / kBlock;
-    const int rank = CLUSTER > 1 ? (int)hopper::cluster_rank() : 0;
-    const int units = schedule.rows / CLUSTER * schedule.columns;
-    const int stride = gridDim.x / CLUSTER;
-    const int group = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 128, 0), lane = threadIdx.x % 32;
+    const int rank = (int)hopper::cluster_rank();
+    const int units = schedule.rows * schedule.columns, stride = gridDim.x / 2;
+    const int warp = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
 
+    hopper::let_next_launch_begin();
     if (threadIdx.x == 0) {
         for (int s = 0; s < kStages; ++s) {
             hopper::barrier_init(&full[s], 1);
-            hopper::barrier_init(&empty[s], 8 * CLUSTER);
+            hopper::barrier_init(&empty[s], 2 * 8);
         }
         hopper::fence_barrier_init();
     }
-    if (CLUSTER > 1) {
-        hopper::cluster_sync();
-    } else {
-        __syncthreads();
-    }
+    hopper::cluster_sync();
+    hopper::wait_for_launch_before();
 
     int s = 0, phase = 0;
-    if (group == 0) {
+    if (warp >= 8) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == 0) {
-            for (int unit = blockIdx.x / CLUSTER; unit < units; unit += stride) {
-                int row, column;
-                schedule.at(unit, CLUSTER, row, column);
-                const int m0 = (row + rank) * shape::kTokens, n0 = column * kWide;
+        if (warp == 8 && hopper::elect()) {
+            for (int unit = blockIdx.x / 2; unit < units; unit += stride) {
+                int m0, n0;
+                schedule.at(unit, rank, m0, n0, WIDTH);
                 for (int t = 0; t < tiles; ++t) {
                     hopper::barrier_wait(&empty[s], phase ^ 1);
                     hopper::barrier_expect(&full[s], shape::kABytes + shape::kWBytes + shape::kScaleBytes);
-                    hopper::load_tile(ring_a + s * shape::kABytes, &map_a, &full[s], t * kBlock, m0);
+                    hopper::load_halves<64 * kBlock>(ring_a + s * shape::kABytes, &map_a, &full[s], t * kBlock, m0,
+                                                     schedule.along_n > 1, rank);
+                    hopper::load_halves<WIDTH / 2 * kBlock>(ring_w + s * shape::kWBytes, &map_w, &full[s], t * kBlock,
+                                                            n0, schedule.along_m > 1, rank);
                     hopper::load_tile(ring_scale + s * shape::kScaleBytes, &map_scale, &full[s], m0, t);
-                    if (CLUSTER > 1) {
-                        constexpr int kPart = kWide / CLUSTER;
-                        hopper::load_tile_multicast(ring_w + s * shape::kWBytes + rank * kPart * kBlock, &map_w, &full[s],
-                                                    t * kBlock, n0 + rank * kPart, (1 << CLUSTER) - 1);
-                    } else {
-                        hopper::load_tile(ring_w + s * shape::kWBytes, &map_w, &full[s], t * kBlock, n0);
-                    }
                     if (++s == kStages) {
                         s = 0;
                         phase ^= 1;
@@ -382,57 +387,77 @@ __global__ void __launch_bounds__(384, 1)
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        const int first_row = (group - 1) * 64 * SUB + threadIdx.x % 128 / 32 * 16 + lane / 4;
-        for (int unit = blockIdx.x / CLUSTER; unit < units; unit += stride) {
-            int row, column;
-            schedule.at(unit, CLUSTER, row, column);
-            const float *const scale_w = p.scale_w + (int64_t)column * tiles;
-            float next_w = __ldg(scale_w);
-            float sum[SUB][kWide / 2] = {};
+        const int row0 = warp * 16, last_block = (p.n - 1) / kBlock;
+        /* A lane holds the weights' scales of one k tile out of 32, and those of the next 32 on their way. */
+        float held_w[shape::kBlocks], ahead_w[shape::kBlocks];
+        const auto fetch_w = [&](int n0, int t) {
+#pragma unroll
+            for (int b = 0; b < shape::kBlocks; ++b) {
+                ahead_w[b] =
+                    __ldg(p.scale_w + (int64_t)min(n0 / kBlock + b, last_block) * tiles + min(t + lane, tiles - 1));
+            }
+        };
+        int m0, n0, next_m0, next_n0;
+        schedule.at(blockIdx.x / 2, rank, m0, n0, WIDTH);
+        fetch_w(n0, 0);
+        for (int unit = blockIdx.x / 2; unit < units; unit += stride) {
+            schedule.at(unit, rank, m0, n0, WIDTH);
+            const int offset = n0 % kBlock;
+            schedule.at(min(unit + stride, units - 1), rank, next_m0, next_n0, WIDTH);
+            constexpr int kHalf = WIDTH / 2;
+            float sum[WIDTH / 2] = {};
             for (int t = 0; t < tiles; ++t) {
-                const float by_w = next_w;
-                next_w = __ldg(scale_w + min(t + 1, tiles - 1));
-                hopper::barrier_wait(&full[s], phase);
-                const float *const scale_a = reinterpret_cast<const float *>(ring_scale + s * shape::kScaleBytes) + first_row;
-                const uint64_t w = hopper::operand(ring_w + s * shape::kWBytes);
-                float tile[kWide / 2];
+                if (t % 32 == 0) {
 #pragma unroll
-                for (int u = 0; u < SUB; ++u) {
-                    const float low = scale_a[64 * u] * by_w, high = scale_a[64 * u + 8] * by_w;
-                    hopper::mma_128<kWide>(
-                        tile, hopper::operand(ring_a + s * shape::kABytes + ((group - 1) * SUB + u) * 64 * kBlock), w);
-                    if (u == SUB - 1) {
-                        __syncwarp(); /* all lanes have read the scales */
-                        if (CLUSTER == 1 && lane == 0) {
-                            hopper::barrier_arrive(&empty[s]);
-                        } else if (CLUSTER > 1 && lane < CLUSTER) {
-                            hopper::barrier_arrive(&empty[s], (uint32_t)lane);
-                        }
+                    for (int b = 0; b < shape::kBlocks; ++b) {
+                        held_w[b] = ahead_w[b];
                     }
-#pragma unroll
-                    for (int g = 0; g < kWide / 8; ++g) {
-                        sum[u][4 * g] = fmaf(tile[4 * g], low, sum[u][4 * g]);
-                        sum[u][4 * g + 1] = fmaf(tile[4 * g + 1], low, sum[u][4 * g + 1]);
-                        sum[u][4 * g + 2] = fmaf(tile[4 * g + 2], high, sum[u][4 * g + 2]);
-                        sum[u][4 * g + 3] = fmaf(tile[4 * g + 3], high, sum[u][4 * g + 3]);
-                    }
+                    fetch_w(t + 32 < tiles ? n0 : next_n0, t + 32 < tiles ? t + 32 : 0);
                 }
+                hopper::barrier_wait(&full[s], phase);
+                const float *const scale_a =
+                    reinterpret_cast<const float *>(ring_scale + s * shape::kScaleBytes) + row0 + lane / 4;
+                const float low = scale_a[0], high = scale_a[8];
+                wide_scales<WIDTH> scales;
+#pragma unroll
+                for (int b = 0; b < shape::kBlocks; ++b) {
+                    const float by_w = __shfl_sync(0xFFFFFFFFu, held_w[b], t % 32);
+                    scales.low[b] = low * by_w;
+                    scales.high[b] = high * by_w;
+                }
+                /* Here, because among the products the compiler would let them wait for shared memory. */
+                hopper::hold(scales.low);
+                hopper::hold(scales.high);
+                const uint64_t a = hopper::operand(ring_a + s * shape::kABytes + warp / 4 * 64 * kBlock);
+                const uint64_t w = hopper::operand(ring_w + s * shape::kWBytes);
+                /* Two halves, so that one is added up while the tensor cores are at the other. */
+                float left[kHalf / 2], right[kHalf / 2];
+                hopper::mma_128<kHalf>(left, a, w);
+                hopper::mma_128<kHalf>(right, a, w + kHalf * kBlock / 16);
+                hopper::mma_wait<1>(left);
+                scales.template add<0, kHalf / 8>(sum, left, offset);
+                hopper::mma_wait<0>(right);
+                __syncwarp(); /* all lanes have read the scales */
+                if (lane < 2) {
+                    hopper::barrier_arrive(&empty[s], (uint32_t)lane);
+                }
+                scales.template add<kHalf / 8, kHalf / 8>(sum, right, offset);
                 if (++s == kStages) {
                     s = 0;
                     phase ^= 1;
                 }
             }
-            const int i = (row + rank) * shape::kTokens + first_row;
-#pragma unroll
-            for (int u = 0; u < SUB; ++u) {
-                store_row<T>(p, &sum[u][0], i + 64 * u, column * kWide, lane);
-                store_row<T>(p, &sum[u][2], i + 64 * u + 8, column * kWide, lane);
+            if constexpr (sizeof(T) == 2) {
+                if (p.vector_store) {
+                    store_boxes<WIDTH, T>(&map_d, sum, staged + warp * 16 * WIDTH * 2, m0 + row0, n0, lane);
+                    continue;
+                }
             }
+            store_elements<WIDTH, T>(p, sum, m0 + row0 + lane / 4, n0, lane);
         }
+        hopper::bulk_wait(); /* shared memory outlives the copies */
     }
-    if (CLUSTER > 1) {
-        hopper::cluster_sync(); /* the neighbour may still arrive on these barriers */
-    }
+    hopper::cluster_sync(); /* the neighbour may still arrive on these barriers */
 #else
     __trap(); /* the launcher asks for sm_90 first */
 #endif
@@ -440,9 +465,9 @@ __global__ void __launch_bounds__(384, 1)
 
 /* ---- launchers ------------------------------------------------------------------------------------------------- */
 
-typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
-                              const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
-                              CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                              const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
 tsr_status find_encode(encode_fn *encode, tsr_err *err)
 {
@@ -458,17 +483,20 @@ tsr_status find_encode(encode_fn *encode, tsr_err *err)
     return TSR_OK;
 }
 
-/* A matrix of `rows` rows of `columns` elements, `pitch` bytes apart, read in boxes. Beyond its edges are zeros. */
+/* A matrix of `rows` rows of `columns` elements, `pitch` bytes apart, read or written in boxes. Beyond its edges are
+ * zeros, and nothing is written. Swizzled as the kernels want it: operands (bytes) by 128, results (16 bits) by 64,
+ * scales not. */
 tsr_status encode_matrix(encode_fn encode, CUtensorMap *map, CUtensorMapDataType type, const void *base, int64_t rows,
                          int64_t columns, int64_t pitch, int box_rows, int box_columns, tsr_err *err)
 {
     const cuuint64_t dims[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitches[1] = {(cuuint64_t)pitch};
     const cuuint32_t box[2] = {(cuuint32_t)box_columns, (cuuint32_t)box_rows}, steps[2] = {1, 1};
-    const CUtensorMapSwizzle swizzle =
-        type == CU_TENSOR_MAP_DATA_TYPE_UINT8 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE;
-    const CUresult code = encode(map, type, 2, const_cast<void *>(base), dims, pitches, box, steps,
-                                 CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUtensorMapSwizzle swizzle = type == CU_TENSOR_MAP_DATA_TYPE_UINT8    ? CU_TENSOR_MAP_SWIZZLE_128B
+                                       : type == CU_TENSOR_MAP_DATA_TYPE_UINT16 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                                                : CU_TENSOR_MAP_SWIZZLE_NONE;
+    const CUresult code =
+        encode(map, type, 2, const_cast<void *>(base), dims, pitches, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (code != CUDA_SUCCESS) {
         return tsr_fail(err, TSR_E_DEVICE, "the driver refused the tensor map of [%lld, %lld], pitch %lld: error %d",
                         (long long)rows, (long long)columns, (long long)pitch, (int)code);
@@ -489,22 +517,24 @@ tsr_status launched(cudaError_t code, tsr_err *err)
 }
 
 template <typename... Args>
-tsr_status launch(void (*kernel)(Args...), dim3 grid, int threads, int shared, int cluster, tsr_stream stream, tsr_err *err,
-                  const Args &...args)
+tsr_status launch(void (*kernel)(Args...), dim3 grid, int threads, int shared, int cluster, tsr_stream stream,
+                  tsr_err *err, const Args &...args)
 {
     cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     if (code == cudaSuccess) {
-        cudaLaunchAttribute attribute = {};
-        attribute.id = cudaLaunchAttributeClusterDimension;
-        attribute.val.clusterDim.x = (unsigned)cluster;
-        attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+        cudaLaunchAttribute attributes[2] = {};
+        attributes[0].id = cudaLaunchAttributeClusterDimension;
+        attributes[0].val.clusterDim.x = (unsigned)cluster;
+        attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+        attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[1].val.programmaticStreamSerializationAllowed = 1;
         cudaLaunchConfig_t config = {};
         config.gridDim = grid;
         config.blockDim = dim3((unsigned)threads);
         config.dynamicSmemBytes = (size_t)shared;
         config.stream = stream;
-        config.attrs = &attribute;
-        config.numAttrs = 1;
+        config.attrs = attributes;
+        config.numAttrs = 2;
         code = cudaLaunchKernelEx(&config, kernel, args...);
     }
     return launched(code, err);
@@ -513,6 +543,12 @@ tsr_status launch(void (*kernel)(Args...), dim3 grid, int threads, int shared, i
 int64_t ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
+}
+
+/* CTAs that are surely all at work at once, one a processor: larger clusters do not fill every group of processors. */
+int64_t room_for_clusters(int cluster, int processors)
+{
+    return cluster <= 2 ? processors : processors * 3 / 4;
 }
 
 template <typename T> tsr_status launch_plain(const problem &p, tsr_stream stream, tsr_err *err)
@@ -526,7 +562,7 @@ template <typename T> tsr_status launch_plain(const problem &p, tsr_stream strea
 }
 
 template <int TOKENS, typename T>
-tsr_status launch_tokens(const problem &p, int splits, tsr_stream stream, tsr_err *err)
+tsr_status launch_tokens(const problem &p, int splits, int processors, tsr_stream stream, tsr_err *err)
 {
     CUtensorMap map_w, map_a, map_scale;
     encode_fn encode;
@@ -536,28 +572,39 @@ tsr_status launch_tokens(const problem &p, int splits, tsr_stream stream, tsr_er
     TSR_TRY(encode_matrix(encode, &map_scale, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.scale_a, ceil_div(p.k, kBlock), p.m,
                           p.ld_scale_a * 4, 1, TOKENS, err));
     const dim3 grid((unsigned)(ceil_div(p.n, 128) * splits), (unsigned)ceil_div(p.m, TOKENS));
-    return launch(tokens_kernel<TOKENS, T>, grid, 288, tokens_shape<TOKENS>::kBytes, splits, stream, err, map_w, map_a,
-                  map_scale, p, splits);
+    /* With a processor for every CTA, shared memory keeps a second one away: the next launch's would crowd some
+     * processors. */
+    const bool alone = (int64_t)grid.x * grid.y <= room_for_clusters(splits, processors);
+    const int shared =
+        alone ? std::max(tokens_shape<TOKENS>::kBytes, kSharedMax / 2 + 1024) : tokens_shape<TOKENS>::kBytes;
+    return launch(tokens_kernel<TOKENS, T>, grid, 288, shared, splits, stream, err, map_w, map_a, map_scale, p, splits,
+                  alone);
 }
 
-template <int SUB, int CLUSTER, typename T>
+template <int WIDTH, typename T>
 tsr_status launch_wide(const problem &p, int processors, tsr_stream stream, tsr_err *err)
 {
-    using shape = wide_shape<SUB>;
-    CUtensorMap map_a, map_w, map_scale;
+    CUtensorMap map_a, map_w, map_scale, map_d = {};
     encode_fn encode;
     TSR_TRY(find_encode(&encode, err));
-    TSR_TRY(encode_matrix(encode, &map_a, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.a, p.m, p.k, p.lda, shape::kTokens, kBlock, err));
-    TSR_TRY(encode_matrix(encode, &map_w, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.w, p.n, p.k, p.ldw, kWide / CLUSTER, kBlock, err));
+    if (sizeof(T) == 2 && p.vector_store) {
+        TSR_TRY(
+            encode_matrix(encode, &map_d, CU_TENSOR_MAP_DATA_TYPE_UINT16, p.d, p.m, p.n, p.ldd * 2, 16, kStaged, err));
+    }
+    TSR_TRY(
+        encode_matrix(encode, &map_a, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.a, p.m, p.k, p.lda, kTokens / 2, kBlock, err));
+    TSR_TRY(encode_matrix(encode, &map_w, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.w, p.n, p.k, p.ldw, WIDTH / 2, kBlock, err));
     TSR_TRY(encode_matrix(encode, &map_scale, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.scale_a, ceil_div(p.k, kBlock), p.m,
-                          p.ld_scale_a * 4, 1, shape::kTokens, err));
+                          p.ld_scale_a * 4, 1, kTokens, err));
+    const int64_t rows = ceil_div(p.m, kTokens), columns = ceil_div(p.n, WIDTH);
     wide_schedule schedule;
-    schedule.rows = (int)(ceil_div(ceil_div(p.m, shape::kTokens), CLUSTER) * CLUSTER);
-    schedule.columns = (int)ceil_div(p.n, kWide);
-    const int64_t all = (int64_t)schedule.rows * schedule.columns;
-    const int64_t most = processors / CLUSTER * CLUSTER;
-    return launch(wide_kernel<SUB, CLUSTER, T>, dim3((unsigned)(all < most ? all : most)), 384, shape::kBytes, CLUSTER, stream,
-                  err, map_a, map_w, map_scale, p, schedule);
+    schedule.along_m = rows % 2 == 0 || columns % 2 == 1 ? 2 : 1;
+    schedule.along_n = 3 - schedule.along_m;
+    schedule.rows = (int)ceil_div(rows, schedule.along_m);
+    schedule.columns = (int)ceil_div(columns, schedule.along_n);
+    const int64_t all = (int64_t)schedule.rows * schedule.columns, most = processors / 2;
+    return launch(wide_kernel<WIDTH, T>, dim3((unsigned)(2 * (all < most ? all : most))), 384,
+                  wide_shape<WIDTH>::kBytes, 2, stream, err, map_a, map_w, map_scale, map_d, p, schedule);
 }
 
 template <typename T>
@@ -570,33 +617,29 @@ tsr_status run(const problem &p, const tsr_gemm_config *config, int processors, 
         if (config->cluster == 1 || config->cluster == 2 || config->cluster == 4 || config->cluster == 8) {
             switch (config->tile) {
             case 16:
-                return launch_tokens<16, T>(p, config->cluster, stream, err);
+                return launch_tokens<16, T>(p, config->cluster, processors, stream, err);
             case 32:
-                return launch_tokens<32, T>(p, config->cluster, stream, err);
+                return launch_tokens<32, T>(p, config->cluster, processors, stream, err);
             case 64:
-                return launch_tokens<64, T>(p, config->cluster, stream, err);
+                return launch_tokens<64, T>(p, config->cluster, processors, stream, err);
             case 128:
-                return launch_tokens<128, T>(p, config->cluster, stream, err);
+                return launch_tokens<128, T>(p, config->cluster, processors, stream, err);
             }
         }
         break;
     case TSR_GEMM_WIDE:
-        switch (config->tile + config->cluster) {
-        case 129:
-            return launch_wide<1, 1, T>(p, processors, stream, err);
-        case 130:
-            return launch_wide<1, 2, T>(p, processors, stream, err);
-        case 257:
-            return launch_wide<2, 1, T>(p, processors, stream, err);
-        case 258:
-            return launch_wide<2, 2, T>(p, processors, stream, err);
+        switch (config->cluster == 2 ? config->tile : 0) {
+        case 128:
+            return launch_wide<128, T>(p, processors, stream, err);
+        case 192:
+            return launch_wide<192, T>(p, processors, stream, err);
         }
         break;
     case TSR_GEMM_AUTO:
         break;
     }
-    return tsr_fail(err, TSR_E_UNSUPPORTED, "block-FP8 product: no kernel %d with tile %d and cluster %d", (int)config->kind,
-                    config->tile, config->cluster);
+    return tsr_fail(err, TSR_E_UNSUPPORTED, "block-FP8 product: no kernel %d with tile %d and cluster %d",
+                    (int)config->kind, config->tile, config->cluster);
 }
 
 bool aligned(const void *p, uintptr_t to)
@@ -606,8 +649,8 @@ bool aligned(const void *p, uintptr_t to)
 
 bool fast_fits(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device)
 {
-    return device->arch == 90 && args->k > 0 && aligned(args->a, 16) && aligned(args->w, 16) && aligned(args->scale_a, 16) &&
-           args->lda % 16 == 0 && args->ldw % 16 == 0 && args->ld_scale_a % 4 == 0;
+    return device->arch == 90 && args->k > 0 && aligned(args->a, 16) && aligned(args->w, 16) &&
+           aligned(args->scale_a, 16) && args->lda % 16 == 0 && args->ldw % 16 == 0 && args->ld_scale_a % 4 == 0;
 }
 
 } // namespace
@@ -619,22 +662,25 @@ tsr_gemm_config tsr_cuda_block_fp8_gemm_choose(const tsr_block_fp8_gemm *args, c
         return config;
     }
     const int64_t columns = ceil_div(args->n, 128), tiles = ceil_div(args->k, kBlock);
-    if (ceil_div(args->m, 128) * columns > device->processors && args->m > 128) {
-        /* Waves times the work of one; the smaller tile costs 6 % more for the same area. */
-        const double small = 1.06 * (double)ceil_div(ceil_div(args->m, 128) * columns, device->processors);
-        const double large = 2.0 * (double)ceil_div(ceil_div(args->m, 256) * columns, device->processors);
+    if (ceil_div(args->m, kTokens) * columns > device->processors && args->m > 64) {
+        /* The width with the least work in the longest queue; a k tile costs as much as 80 more columns would,
+         * measured. */
+        const int64_t rows = ceil_div(args->m, kTokens), processors = device->processors;
+        const int64_t narrow_cost = ceil_div(rows * ceil_div(args->n, 128), processors) * (128 + 80);
+        const int64_t wide_cost = ceil_div(rows * ceil_div(args->n, 192), processors) * (192 + 80);
         config.kind = TSR_GEMM_WIDE;
-        config.tile = small < large ? 128 : 256;
-        config.cluster = ceil_div(args->m, config.tile) % 2 == 0 ? 2 : 1;
+        config.tile = narrow_cost < wide_cost ? 128 : 192;
+        config.cluster = 2;
         return config;
     }
-    /* k is split as long as every CTA has a processor of its own: measured, a second one there costs more than it brings. */
+    /* k is split as long as every CTA has a processor of its own: measured, a second one there costs more than it
+     * brings. */
     config.kind = TSR_GEMM_TOKENS;
     config.tile = args->m <= 16 ? 16 : args->m <= 32 ? 32 : args->m > 64 && tiles >= 96 ? 128 : 64;
-    const int64_t room = device->processors;
     const int64_t base = columns * ceil_div(args->m, config.tile);
     config.cluster = 1;
-    while (config.cluster < 8 && base * config.cluster * 2 <= room && tiles >= config.cluster * 4) {
+    while (config.cluster < 8 && tiles >= config.cluster * 4 &&
+           base * config.cluster * 2 <= room_for_clusters(config.cluster * 2, device->processors)) {
         config.cluster *= 2;
     }
     return config;
@@ -642,7 +688,8 @@ tsr_gemm_config tsr_cuda_block_fp8_gemm_choose(const tsr_block_fp8_gemm *args, c
 
 tsr_status tsr_cuda_block_fp8_gemm(const tsr_block_fp8_gemm *args, tsr_stream stream, tsr_err *err)
 {
-    if (args->m < 0 || args->n < 0 || args->k < 0 || args->m > INT_MAX / 2 || args->n > INT_MAX / 2 || args->k > INT_MAX / 2) {
+    if (args->m < 0 || args->n < 0 || args->k < 0 || args->m > INT_MAX / 2 || args->n > INT_MAX / 2 ||
+        args->k > INT_MAX / 2) {
         return tsr_fail(err, TSR_E_SHAPE, "block-FP8 product: no shape m %lld, n %lld, k %lld", (long long)args->m,
                         (long long)args->n, (long long)args->k);
     }

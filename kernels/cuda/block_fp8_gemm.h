@@ -12,7 +12,8 @@
  *
  * The fast kernels need sm_90, a and w 16-byte aligned with lda and ldw multiples of 16, scale_a 16-byte aligned with
  * ld_scale_a a multiple of 4; without these TSR_GEMM_AUTO takes the plain kernel. No workspace. Results are the same
- * bits in every run on one kind of device.
+ * bits in every run on one kind of device. The fast kernels are launched as programmatic dependents: they set
+ * themselves up while the stream's kernel before them ends, and touch global memory after it.
  *
  * Kernel error against the exact value over the same operands, |D - exact| <=
  *     sum over tiles |scale_a * scale_w| * sum over the tile's four steps of 32: 33 * 2^-13 * 1.01 * max(|acc|, max
@@ -40,7 +41,8 @@ typedef enum tsr_gemm_kind {
     TSR_GEMM_PLAIN,  /* the definition: one thread an element */
     TSR_GEMM_TOKENS, /* W * A^T, `tile` tokens wide (16, 32, 64, 128), k split over a cluster of `cluster` (1, 2, 4, 8)
                       */
-    TSR_GEMM_WIDE, /* persistent, tiles of `tile` (128, 256) tokens by 128; pairs (`cluster` 2) share W by multicast */
+    TSR_GEMM_WIDE,   /* persistent, tiles of 128 tokens by `tile` (128, 192); pairs (`cluster` 2) share W or A by
+                        multicast */
 } tsr_gemm_kind;
 
 typedef struct tsr_gemm_config {

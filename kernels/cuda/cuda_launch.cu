@@ -28,8 +28,8 @@ tsr_status tsr_cuda_current_device(tsr_cuda_device *device, tsr_err *err)
         memcpy(device->name, properties.name, sizeof device->name);
     }
     if (device->arch < 80) {
-        return tsr_fail(err, TSR_E_DEVICE, "the GPU %s has compute capability %d.%d; 8.0 or newer is needed", device->name,
-                        major, minor);
+        return tsr_fail(err, TSR_E_DEVICE, "the GPU %s has compute capability %d.%d; 8.0 or newer is needed",
+                        device->name, major, minor);
     }
     return TSR_OK;
 }

@@ -5,7 +5,8 @@
 #include <cuda.h>
 #include <stdint.h>
 
-namespace hopper {
+namespace hopper
+{
 
 __device__ __forceinline__ uint32_t shared_address(const void *p)
 {
@@ -24,7 +25,8 @@ __device__ __forceinline__ void fence_barrier_init()
 
 __device__ __forceinline__ void barrier_expect(uint64_t *bar, uint32_t bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes)
+                 : "memory");
 }
 
 __device__ __forceinline__ void barrier_arrive(uint64_t *bar)
@@ -52,9 +54,29 @@ __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t phase)
                  : "memory");
 }
 
+/* True in one lane of a whole warp; the compiler knows that it is one. */
+__device__ __forceinline__ bool elect()
+{
+    uint32_t chosen;
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xFFFFFFFF;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(chosen));
+    return chosen != 0;
+}
+
 __device__ __forceinline__ void cluster_sync()
 {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/* Programmatic dependent launch: the next kernel of the stream may set itself up while this one runs, and touches
+ * global memory only once this one has ended. */
+__device__ __forceinline__ void let_next_launch_begin()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+__device__ __forceinline__ void wait_for_launch_before()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 __device__ __forceinline__ uint32_t cluster_rank()
@@ -78,10 +100,11 @@ __device__ __forceinline__ float4 load_remote(const float *p, uint32_t rank)
 
 __device__ __forceinline__ void load_tile(void *dst, const CUtensorMap *map, uint64_t *bar, int x, int y)
 {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
-                 "[%2];" ::"r"(shared_address(dst)),
-                 "l"(map), "r"(shared_address(bar)), "r"(x), "r"(y)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
+        "[%2];" ::"r"(shared_address(dst)),
+        "l"(map), "r"(shared_address(bar)), "r"(x), "r"(y)
+        : "memory");
 }
 
 __device__ __forceinline__ void load_tile_multicast(void *dst, const CUtensorMap *map, uint64_t *bar, int x, int y,
@@ -90,6 +113,58 @@ __device__ __forceinline__ void load_tile_multicast(void *dst, const CUtensorMap
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
                  "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(dst)),
                  "l"(map), "r"(shared_address(bar)), "r"(x), "r"(y), "h"(mask)
+                 : "memory");
+}
+
+/* Two boxes below each other, HALF bytes each. When the pair of CTAs shares them, each loads one for both. */
+template <int HALF>
+__device__ __forceinline__ void load_halves(uint8_t *dst, const CUtensorMap *map, uint64_t *bar, int x, int y,
+                                            bool shared, int rank)
+{
+    constexpr int kRows = HALF / 128;
+    if (shared) {
+        load_tile_multicast(dst + rank * HALF, map, bar, x, y + rank * kRows, 3);
+    } else {
+        load_tile(dst, map, bar, x, y);
+        load_tile(dst + HALF, map, bar, x, y + kRows);
+    }
+}
+
+/* Orders ordinary stores to shared memory before the copy engine's reads. */
+__device__ __forceinline__ void fence_shared_for_copies()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ __forceinline__ void store_tile(const CUtensorMap *map, const void *src, int x, int y)
+{
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+                 "r"(shared_address(src)), "r"(x), "r"(y)
+                 : "memory");
+}
+
+__device__ __forceinline__ void bulk_commit()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* Until this thread's copies have read their source. */
+__device__ __forceinline__ void bulk_wait_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+__device__ __forceinline__ void bulk_wait()
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+/* Four 8 x 8 matrices of 16-bit elements, laid out as mma results; lane l gives the address of a row, l % 8 of the
+ * matrix l / 8. */
+__device__ __forceinline__ void store_matrices(void *row, uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+                 "r"(v0), "r"(v1), "r"(v2), "r"(v3)
                  : "memory");
 }
 
@@ -110,27 +185,44 @@ __device__ __forceinline__ void mma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-__device__ __forceinline__ void mma_wait()
+/* Keeps the compiler from moving reads or writes of `d` across this place. */
+template <int COUNT> __device__ __forceinline__ void hold(float (&d)[COUNT])
 {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        asm volatile("" : "+f"(d[i])::"memory");
+    }
+}
+
+/* Until at most PENDING groups are under way; `d` is what the finished one wrote, and is not read before. */
+template <int PENDING, int COUNT> __device__ __forceinline__ void mma_wait(float (&d)[COUNT])
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+    hold(d);
 }
 
 #define TSR_D4(i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define TSR_D8(i)  TSR_D4(i), TSR_D4(i + 4)
 #define TSR_D16(i) TSR_D8(i), TSR_D8(i + 8)
 #define TSR_D32(i) TSR_D16(i), TSR_D16(i + 16)
+#define TSR_D48    TSR_D32(0), TSR_D16(32)
 #define TSR_D64    TSR_D32(0), TSR_D32(32)
+#define TSR_D96    TSR_D64, TSR_D32(64)
 #define TSR_N8     "%0, %1, %2, %3, %4, %5, %6, %7"
 #define TSR_N16    TSR_N8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define TSR_N32                                                                                                                \
-    TSR_N16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define TSR_N64                                                                                                                \
-    TSR_N32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                               \
+#define TSR_N32    TSR_N16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define TSR_N64                                                                                  \
+    TSR_N32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
             "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define TSR_MMA(width, registers, outs, x, y, add)                                                                             \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\n"                                                              \
-                 "wgmma.mma_async.sync.aligned.m64n" width "k32.f32.e4m3.e4m3 {" registers "}, " x ", " y ", p, 1, 1;\n}"      \
-                 : outs                                                                                                        \
+#define TSR_N48 TSR_N32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define TSR_N96                                                                                  \
+    TSR_N64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+            "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define TSR_MMA(width, registers, outs, x, y, add)                                                        \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\n"                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" width "k32.f32.e4m3.e4m3 {" registers "}, " x ", " y \
+                 ", p, 1, 1;\n}"                                                                          \
+                 : outs                                                                                   \
                  : "l"(a), "l"(b), "r"(accumulate))
 
 /* d[64 x N] (+)= A[64 x 32] * B[N x 32]^T for one warpgroup; d[4g + 2h + j] is row 16w + lane/4 + 8h, column
@@ -143,22 +235,26 @@ template <int N> __device__ __forceinline__ void mma(float (&d)[N / 2], uint64_t
         TSR_MMA("32", TSR_N16, TSR_D16(0), "%16", "%17", "%18");
     } else if constexpr (N == 64) {
         TSR_MMA("64", TSR_N32, TSR_D32(0), "%32", "%33", "%34");
+    } else if constexpr (N == 96) {
+        TSR_MMA("96", TSR_N48, TSR_D48, "%48", "%49", "%50");
+    } else if constexpr (N == 192) {
+        TSR_MMA("192", TSR_N96, TSR_D96, "%96", "%97", "%98");
     } else {
         static_assert(N == 128, "no such width");
         TSR_MMA("128", TSR_N64, TSR_D64, "%64", "%65", "%66");
     }
 }
 
-/* One tile of 128 along K: four steps of 32, the descriptors moving 32 bytes each. Waits for the result. */
+/* One tile of 128 along K: four steps of 32, the descriptors moving 32 bytes each. mma_wait brings the result. */
 template <int N> __device__ __forceinline__ void mma_128(float (&d)[N / 2], uint64_t a, uint64_t b)
 {
+    hold(d);
     mma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
         mma<N>(d, a + 2 * step, b + 2 * step, step != 0);
     }
     mma_commit();
-    mma_wait();
 }
 
 } // namespace hopper

@@ -1,4 +1,5 @@
-/* Owns what the GPU tests and benches share: checked calls, random operands, the exit codes. Included once a program. */
+/* Owns what the GPU tests and benches share: checked calls, random operands, the exit codes. Included once a program.
+ */
 #ifndef TSR_TESTS_GPU_GPU_COMMON_CUH
 #define TSR_TESTS_GPU_GPU_COMMON_CUH
 
@@ -9,21 +10,21 @@
 
 #include "kernels/cuda/cuda_launch.h"
 
-#define CHECK(call)                                                                                                            \
-    do {                                                                                                                       \
-        const cudaError_t check_code = (call);                                                                                 \
-        if (check_code != cudaSuccess) {                                                                                       \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(check_code));                                \
-            exit(1);                                                                                                           \
-        }                                                                                                                      \
+#define CHECK(call)                                                                             \
+    do {                                                                                        \
+        const cudaError_t check_code = (call);                                                  \
+        if (check_code != cudaSuccess) {                                                        \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(check_code)); \
+            exit(1);                                                                            \
+        }                                                                                       \
     } while (0)
 
-#define CHECK_TSR(call, err)                                                                                                   \
-    do {                                                                                                                       \
-        if ((call) != TSR_OK) {                                                                                                \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, (err).msg);                                                     \
-            exit(1);                                                                                                           \
-        }                                                                                                                      \
+#define CHECK_TSR(call, err)                                               \
+    do {                                                                   \
+        if ((call) != TSR_OK) {                                            \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, (err).msg); \
+            exit(1);                                                       \
+        }                                                                  \
     } while (0)
 
 /* Exit code 5 and a sentence where there is no Hopper GPU. */

@@ -1,6 +1,6 @@
-/* Owns the check of the block-FP8 product and conversions against FP64 on a GPU: every kernel and tile on ragged shapes and
- * on those of DeepSeek-V3, poisoned outputs, fresh operands, two runs bit for bit. `test_gemm small` leaves out the large
- * shapes (for compute-sanitizer). */
+/* Owns the check of the block-FP8 product and conversions against FP64 on a GPU: every kernel and tile on ragged shapes
+ * and on those of DeepSeek-V3, poisoned outputs, fresh operands, two runs bit for bit. `test_gemm small` leaves out the
+ * large shapes (for compute-sanitizer). */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -72,7 +72,8 @@ __global__ void judge(const tsr_block_fp8_gemm g, int64_t row_step, int64_t colu
             }
             atomicAdd(&v->error, error * error);
             atomicAdd(&v->exact, exact * exact);
-            atomicMax(reinterpret_cast<unsigned long long *>(&v->worst), (unsigned long long)__double_as_longlong(error / bound));
+            atomicMax(reinterpret_cast<unsigned long long *>(&v->worst),
+                      (unsigned long long)__double_as_longlong(error / bound));
         }
     }
 }
@@ -80,7 +81,8 @@ __global__ void judge(const tsr_block_fp8_gemm g, int64_t row_step, int64_t colu
 /* Elements of d that still hold the poison inside, or no longer hold it beyond column n. */
 __global__ void unwritten(const uint8_t *d, int64_t m, int64_t n, int64_t ldd, int size, unsigned long long *count)
 {
-    for (int64_t at = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; at < m * ldd; at += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t at = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; at < m * ldd;
+         at += (int64_t)gridDim.x * blockDim.x) {
         bool poison = true;
         for (int b = 0; b < size; ++b) {
             poison = poison && d[at * size + b] == 0xFF;
@@ -113,7 +115,8 @@ static void check_shape(int64_t m, int64_t n, int64_t k, int64_t pad, const tsr_
     const int64_t ld = up(k, 16) + 16 * pad, tiles = (k + 127) / 128, ld_scale = up(m, 4) + 4 * pad, ldd = n + 3 * pad;
     tsr_block_fp8_gemm g = {};
     uint8_t *const a = device_array<uint8_t>(m * ld), *const w = device_array<uint8_t>(n * ld);
-    float *const scale_a = device_array<float>(tiles * ld_scale), *const scale_w = device_array<float>((n + 127) / 128 * tiles);
+    float *const scale_a = device_array<float>(tiles * ld_scale), *const scale_w =
+                                                                      device_array<float>((n + 127) / 128 * tiles);
     uint8_t *const d = device_array<uint8_t>(m * ldd * 4), *const again = device_array<uint8_t>(m * ldd * 4);
     verdict *const on_device = device_array<verdict>(1), found, *const v = &found;
     unsigned long long *const counts_on_device = device_array<unsigned long long>(2), counts[2];
@@ -147,11 +150,12 @@ static void check_shape(int64_t m, int64_t n, int64_t k, int64_t pad, const tsr_
             checks += 1;
             failures += !fine;
             if (!fine || (m * n * k > 1000000000 && out == TSR_GEMM_BF16)) {
-                printf("%s %5lld x %5lld x %5lld pad %lld kind %d tile %3d cluster %d out %d: relative error %.2e, worst %.3f "
+                printf("%s %5lld x %5lld x %5lld pad %lld kind %d tile %3d cluster %d out %d: relative error %.2e, "
+                       "worst %.3f "
                        "of the bound, %llu beyond (%lld, %lld), %llu unwritten, %llu differ\n",
-                       fine ? "ok    " : "FAILED", (long long)m, (long long)n, (long long)k, (long long)pad, (int)config->kind,
-                       config->tile, config->cluster, out, sqrt(v->error / v->exact), v->worst, v->beyond, (long long)v->row,
-                       (long long)v->column, counts[0], counts[1]);
+                       fine ? "ok    " : "FAILED", (long long)m, (long long)n, (long long)k, (long long)pad,
+                       (int)config->kind, config->tile, config->cluster, out, sqrt(v->error / v->exact), v->worst,
+                       v->beyond, (long long)v->row, (long long)v->column, counts[0], counts[1]);
             }
         }
         if (config->kind == TSR_GEMM_AUTO) {
@@ -170,7 +174,8 @@ static void check_conversions(int64_t m, int64_t k)
     const size_t count = (size_t)(m * ld);
     uint16_t *const x = device_array<uint16_t>(count), *const back = device_array<uint16_t>(count);
     uint8_t *const codes = device_array<uint8_t>(count);
-    float *const scales = device_array<float>(groups * ld_scale), *const blocks = device_array<float>((m + 127) / 128 * groups);
+    float *const scales = device_array<float>(groups * ld_scale), *const blocks =
+                                                                      device_array<float>((m + 127) / 128 * groups);
     random_bf16<<<256, 256>>>(x, count, seed += 1ull << 40);
     CHECK(cudaMemset(x, 0, 200)); /* a group of zeros, or part of one */
     random_floats<<<64, 256>>>(blocks, (m + 127) / 128 * groups, 1e-3f, 1.0f, seed += 1ull << 40);
@@ -179,7 +184,8 @@ static void check_conversions(int64_t m, int64_t k)
     CHECK_TSR(tsr_cuda_dequantize_blocks(codes, blocks, m, k, ld, back, ld, 0, &err), err);
     uint16_t *const hx = (uint16_t *)malloc(count * 2), *const hback = (uint16_t *)malloc(count * 2);
     uint8_t *const hcodes = (uint8_t *)malloc(count);
-    float *const hscales = (float *)malloc(groups * ld_scale * 4), *const hblocks = (float *)malloc((m + 127) / 128 * groups * 4);
+    float *const hscales = (float *)malloc(groups * ld_scale * 4), *const hblocks =
+                                                                       (float *)malloc((m + 127) / 128 * groups * 4);
     CHECK(cudaMemcpy(hx, x, count * 2, cudaMemcpyDeviceToHost));
     CHECK(cudaMemcpy(hback, back, count * 2, cudaMemcpyDeviceToHost));
     CHECK(cudaMemcpy(hcodes, codes, count, cudaMemcpyDeviceToHost));
@@ -225,13 +231,12 @@ int main(int argc, char **argv)
 {
     need_hopper();
     const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
-    const tsr_gemm_config every[] = {{TSR_GEMM_PLAIN, 0, 0},     {TSR_GEMM_TOKENS, 16, 1}, {TSR_GEMM_TOKENS, 16, 8},
-                                     {TSR_GEMM_TOKENS, 32, 2},   {TSR_GEMM_TOKENS, 64, 1}, {TSR_GEMM_TOKENS, 64, 4},
-                                     {TSR_GEMM_TOKENS, 128, 1},  {TSR_GEMM_TOKENS, 128, 2}, {TSR_GEMM_WIDE, 128, 1},
-                                     {TSR_GEMM_WIDE, 128, 2},    {TSR_GEMM_WIDE, 256, 1},  {TSR_GEMM_WIDE, 256, 2},
-                                     {TSR_GEMM_AUTO, 0, 0}};
+    const tsr_gemm_config every[] = {{TSR_GEMM_PLAIN, 0, 0},    {TSR_GEMM_TOKENS, 16, 1},  {TSR_GEMM_TOKENS, 16, 8},
+                                     {TSR_GEMM_TOKENS, 32, 2},  {TSR_GEMM_TOKENS, 64, 1},  {TSR_GEMM_TOKENS, 64, 4},
+                                     {TSR_GEMM_TOKENS, 128, 1}, {TSR_GEMM_TOKENS, 128, 2}, {TSR_GEMM_WIDE, 128, 2},
+                                     {TSR_GEMM_WIDE, 192, 2},   {TSR_GEMM_AUTO, 0, 0}};
     const tsr_gemm_config *const automatic = &every[sizeof every / sizeof *every - 1];
-    const int64_t ragged[][3] = {{1, 1, 1},       {1, 128, 128},   {3, 130, 144},   {17, 127, 1000}, {64, 576, 1040},
+    const int64_t ragged[][3] = {{1, 1, 1},       {1, 128, 128},   {3, 130, 144},   {17, 127, 1000},  {64, 576, 1040},
                                  {65, 257, 2048}, {127, 129, 640}, {129, 384, 513}, {200, 200, 4112}, {300, 1030, 896}};
     for (size_t s = 0; s < sizeof ragged / sizeof *ragged; ++s) {
         check_shape(ragged[s][0], ragged[s][1], ragged[s][2], 0, every);
@@ -241,7 +246,8 @@ int main(int argc, char **argv)
     check_conversions(300, 1031);
     check_conversions(257, 7168);
     if (!small) {
-        const int64_t layer[][2] = {{2112, 7168}, {24576, 1536}, {32768, 512}, {7168, 16384}, {4096, 7168}, {7168, 2048}};
+        const int64_t layer[][2] = {{2112, 7168},  {24576, 1536}, {32768, 512},
+                                    {7168, 16384}, {4096, 7168},  {7168, 2048}};
         const int64_t tokens[] = {1, 64, 128, 777, 4096, 8192};
         for (size_t t = 0; t < sizeof tokens / sizeof *tokens; ++t) {
             for (size_t s = 0; s < sizeof layer / sizeof *layer; ++s) {
