@@ -1,4 +1,4 @@
-/* Owns the streaming conversion: 16 bytes of codes a thread, four times. */
+/* Owns the streaming conversion: a thread makes 16 bytes of results at a time, so that a warp writes whole lines. */
 #include "kernels/cuda/fast_dequant.h"
 
 #include <cuda_runtime.h>
@@ -7,63 +7,67 @@
 
 namespace {
 
-constexpr int kThreads = 256, kDeep = 4;
+constexpr int kThreads = 256, kDeep = 8;
 
-/* The scale of the column and group that 16 bytes of layout T, `chunk`, belong to, twice in a word. */
-template <int kBits> __device__ __forceinline__ uint32_t scale_of(const uint16_t *scales, int64_t chunk, int64_t k, int64_t n, int64_t group)
+/* The scale of the column and group that eight codes of layout T, from 8 * `piece` on, belong to, twice in a word. */
+template <int kBits> __device__ __forceinline__ uint32_t scale_of(const uint16_t *scales, int64_t piece, int64_t k, int64_t n, int64_t group)
 {
-    constexpr int kCodes = 128 / kBits, kColumns = 16 / kBits;
-    const int64_t position = chunk * kCodes, band = position / (kColumns * k), in_band = position % (kColumns * k);
+    constexpr int kColumns = 16 / kBits;
+    const int64_t position = piece * 8, band = position / (kColumns * k), in_band = position % (kColumns * k);
     const int64_t column = band * kColumns + in_band % (kColumns * 64) / 64;
-    const int64_t row = in_band / (kColumns * 64) * 64 + in_band % 64; /* of the chunk's first, whatever its order inside */
+    const int64_t row = in_band / (kColumns * 64) * 64 + in_band % 64; /* of its 16 or 32 rows, which share a group */
     const uint32_t scale = scales[group == 0 ? column : row / group * n + column];
     return scale | scale << 16;
 }
 
 template <int kBits, bool kBf16, bool kNative, bool kScaled>
 __global__ void __launch_bounds__(kThreads)
-    dequant_kernel(const uint4 *__restrict__ words, uint4 *__restrict__ out, int64_t chunks, const uint16_t *__restrict__ scales,
+    dequant_kernel(const uint32_t *__restrict__ words, uint4 *__restrict__ out, int64_t pieces, const uint16_t *__restrict__ scales,
                    int64_t k, int64_t n, int64_t group)
 {
-    constexpr int kPairs = kBits == 8 ? 2 : 4; /* words of results a word of codes */
+    constexpr int kWords = kBits / 4; /* that hold eight codes */
     const int64_t first = (int64_t)blockIdx.x * kThreads * kDeep + threadIdx.x;
-    uint4 in[kDeep];
+    uint32_t in[kDeep][kWords] = {};
 #pragma unroll
     for (int i = 0; i < kDeep; ++i) {
-        const int64_t chunk = first + i * kThreads;
-        in[i] = chunk < chunks ? __ldcs(words + chunk) : make_uint4(0, 0, 0, 0);
+        const int64_t piece = first + i * kThreads;
+        if (piece >= pieces) {
+            break;
+        }
+        if constexpr (kWords == 2) {
+            const uint2 both = __ldcs(reinterpret_cast<const uint2 *>(words) + piece);
+            in[i][0] = both.x, in[i][1] = both.y;
+        } else {
+            in[i][0] = __ldcs(words + piece);
+        }
     }
 #pragma unroll
     for (int i = 0; i < kDeep; ++i) {
-        const int64_t chunk = first + i * kThreads;
-        if (chunk >= chunks) {
+        const int64_t piece = first + i * kThreads;
+        if (piece >= pieces) {
             return;
         }
-        const uint32_t word[4] = {in[i].x, in[i].y, in[i].z, in[i].w};
-        uint32_t value[4 * kPairs];
+        uint32_t value[4];
 #pragma unroll
-        for (int w = 0; w < 4; ++w) {
+        for (int w = 0; w < kWords; ++w) {
             if constexpr (kNative) {
-                tsr::convert_native<kBits, kBf16>(word[w], value + w * kPairs);
+                tsr::convert_native<kBits, kBf16>(in[i][w], value + 2 * w);
             } else {
-                tsr::convert_fast<kBits, kBf16>(word[w], value + w * kPairs);
+                tsr::convert_fast<kBits, kBf16>(in[i][w], value + 2 * w);
             }
         }
         if constexpr (kScaled) {
-            const uint32_t scale = scale_of<kBits>(scales, chunk, k, n, group);
+            const uint32_t scale = scale_of<kBits>(scales, piece, k, n, group);
 #pragma unroll
-            for (int v = 0; v < 4 * kPairs; ++v) {
+            for (int v = 0; v < 4; ++v) {
                 value[v] = tsr::scaled<kBf16>(value[v], scale);
             }
         }
-#pragma unroll
-        for (int v = 0; v < kPairs; ++v) {
-            __stcs(out + chunk * kPairs + v, make_uint4(value[4 * v], value[4 * v + 1], value[4 * v + 2], value[4 * v + 3]));
-        }
+        __stcs(out + piece, make_uint4(value[0], value[1], value[2], value[3]));
     }
 }
 
-using kernel_fn = void (*)(const uint4 *, uint4 *, int64_t, const uint16_t *, int64_t, int64_t, int64_t);
+using kernel_fn = void (*)(const uint32_t *, uint4 *, int64_t, const uint16_t *, int64_t, int64_t, int64_t);
 
 template <int kBits, bool kBf16> kernel_fn pick(bool native, bool scaled)
 {
@@ -88,17 +92,17 @@ tsr_status tsr_cuda_fast_dequant(const tsr_fast_dequant *a, tsr_stream stream, t
                                  (a->group != 0 && a->k % a->group != 0))) {
         return tsr_fail(err, TSR_E_SHAPE, "converting weights: scales want layout T, and groups of whole 32 rows that divide K");
     }
-    const int64_t chunks = a->k * a->n * a->bits / 128, blocks = (chunks + kThreads * kDeep - 1) / (kThreads * kDeep);
+    const int64_t pieces = a->k * a->n / 8, blocks = (pieces + kThreads * kDeep - 1) / (kThreads * kDeep);
     if (blocks > INT32_MAX) {
         return tsr_fail(err, TSR_E_SHAPE, "the matrix is too large for one launch");
     }
-    if (chunks == 0) {
+    if (pieces == 0) {
         return TSR_OK;
     }
     const bool scaled = a->scales != nullptr;
     const kernel_fn kernel = a->bits == 8 ? (a->bf16 ? pick<8, true>(a->native, scaled) : pick<8, false>(a->native, scaled))
                                           : (a->bf16 ? pick<4, true>(a->native, scaled) : pick<4, false>(a->native, scaled));
-    kernel<<<(unsigned)blocks, kThreads, 0, stream>>>(static_cast<const uint4 *>(a->words), static_cast<uint4 *>(a->out), chunks,
+    kernel<<<(unsigned)blocks, kThreads, 0, stream>>>(static_cast<const uint32_t *>(a->words), static_cast<uint4 *>(a->out), pieces,
                                                       static_cast<const uint16_t *>(a->scales), a->k, a->n, a->group);
     const cudaError_t code = cudaGetLastError();
     return code == cudaSuccess ? TSR_OK : tsr_fail(err, TSR_E_DEVICE, "converting weights: %s", cudaGetErrorString(code));

@@ -58,87 +58,89 @@ template <bool kBf16> __device__ __forceinline__ void multiply(float c[4], const
     }
 }
 
-/* One step of a warp: lane (column, c) has 16 bytes, rows [chunk_rows * c, ...) of its column from `k0` on: 64 rows in all of
- * int8, 128 of int4 (the last step may have 64). */
-template <int kBits, bool kBf16, bool kGroups, int kRows>
-__device__ __forceinline__ void step(const tsr_weight_only_gemm &g, int64_t n0, int64_t k0, const uint4 *w, float c[kTiles][4])
-{
-    constexpr int kChunk = 128 / kBits, kPairs = kBits == 8 ? 2 : 4;
-    const int lane = threadIdx.x % 32, column = lane / 4, member = lane % 4;
-    const int64_t k = k0 + member * kChunk;
-    const bool inside = k < g.k;
-    /* Activations of rows `column` and, of more than eight tokens, `column` + 8: kChunk values each. */
+/* What a lane (column, c) has of one step of its warp, which takes 64 rows of K of int8, 128 of int4: the c-th 16 bytes of its
+ * column in each tile, the matching activations of tokens `column` and `column` + 8, and the scales of its rows' group. */
+template <int kBits, bool kGroups, int kRows> struct operands {
+    static constexpr int kChunk = 128 / kBits; /* rows of K in 16 bytes */
+    uint4 w[kTiles];
     uint32_t a[kRows / 8][kChunk / 2];
-#pragma unroll
-    for (int r = 0; r < kRows / 8; ++r) {
-        const int64_t row = column + r * 8;
-#pragma unroll
-        for (int v = 0; v < kChunk / 8; ++v) {
-            const uint4 x = inside && row < g.m ? __ldg(reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(g.a) + row * g.lda + k) + v)
-                                                : make_uint4(0, 0, 0, 0);
-            a[r][4 * v] = x.x, a[r][4 * v + 1] = x.y, a[r][4 * v + 2] = x.z, a[r][4 * v + 3] = x.w;
-        }
-    }
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-        const uint32_t word[4] = {w[t].x, w[t].y, w[t].z, w[t].w};
-        uint32_t scale = 0;
-        if constexpr (kGroups) {
-            scale = inside ? __ldg(static_cast<const uint16_t *>(g.scales) + k / g.group * g.n + n0 + t * 8 + column) : 0;
-            scale |= scale << 16;
-        }
-#pragma unroll
-        for (int x = 0; x < 4; ++x) {
-            uint32_t b[kPairs];
-            tsr::convert_fast<kBits, kBf16>(word[x], b);
-            if constexpr (kGroups) {
-#pragma unroll
-                for (int p = 0; p < kPairs; ++p) {
-                    b[p] = tsr::scaled<kBf16>(b[p], scale);
-                }
-            }
-            /* Word x has rows 2x, 2x + 1, 2x + 8, 2x + 9 of the chunk, of int4 those 16 further as well. */
-#pragma unroll
-            for (int p = 0; p < kPairs; p += 2) {
-                const uint32_t fragment[4] = {a[0][4 * p + x], kRows > 8 ? a[kRows / 8 - 1][4 * p + x] : 0, a[0][4 * p + x + 4],
-                                              kRows > 8 ? a[kRows / 8 - 1][4 * p + x + 4] : 0};
-                multiply<kBf16>(c[t], fragment, b[p], b[p + 1]);
-            }
-        }
-    }
-}
+    uint32_t scale[kGroups ? kTiles : 1];
 
-/* The 16 bytes of each of the tiles' columns that a lane has at `k0`; codes of 0 beyond K. */
-template <int kBits> __device__ __forceinline__ void load(const tsr_weight_only_gemm &g, int64_t n0, int64_t k0, uint4 *w)
-{
-    constexpr int kTurns = 16 / kBits, kChunk = 128 / kBits;
-    const int lane = threadIdx.x % 32;
-    const int64_t k = k0 + lane % 4 * kChunk;
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-        const int64_t n = n0 + t * 8 + lane / 4;
-        const int64_t chunk = (n / kTurns * (g.k / 64) + k / 64) * 8 + n % kTurns * (8 / kTurns) + k % 64 / kChunk;
-        const uint32_t zero = kBits == 8 ? 0x80808080u : 0x88888888u;
-        w[t] = k < g.k ? __ldcs(static_cast<const uint4 *>(g.w) + chunk) : make_uint4(zero, zero, zero, zero);
-    }
-}
-
-template <int kBits, bool kBf16, bool kGroups, int kRows> __global__ void __launch_bounds__(kWarps * 32) tokens_kernel(const tsr_weight_only_gemm g)
-{
-    constexpr int kStep = 4 * 128 / kBits;
-    __shared__ float sums[kWarps][kRows][kColumns];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int64_t n0 = (int64_t)blockIdx.x * kColumns;
-    float c[kTiles][4] = {};
-    uint4 now[kTiles], next[kTiles];
-    int64_t k = (int64_t)warp * kStep;
-    load<kBits>(g, n0, k, now);
-    for (; k < g.k; k += kWarps * kStep) {
-        load<kBits>(g, n0, k + kWarps * kStep, next);
-        step<kBits, kBf16, kGroups, kRows>(g, n0, k, now, c);
+    /* Codes and activations of 0 beyond K. */
+    __device__ __forceinline__ void load(const tsr_weight_only_gemm &g, int n0, int k0, int group_shift)
+    {
+        constexpr int kTurns = 16 / kBits;
+        const int column = (int)threadIdx.x % 32 / 4, k = k0 + (int)threadIdx.x % 4 * kChunk, rows = (int)g.k;
+        const bool inside = k < rows;
+        constexpr uint32_t kZero = kBits == 8 ? 0x80808080u : 0x88888888u;
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
-            now[t] = next[t];
+            const int n = n0 + t * 8 + column;
+            const int64_t chunk = ((int64_t)(n / kTurns) * (rows / 64) + k / 64) * 8 + n % kTurns * (8 / kTurns) + k % 64 / kChunk;
+            w[t] = inside ? __ldcs(static_cast<const uint4 *>(g.w) + chunk) : make_uint4(kZero, kZero, kZero, kZero);
+            if constexpr (kGroups) {
+                scale[t] = inside ? __ldg(static_cast<const uint16_t *>(g.scales) + (int64_t)(k >> group_shift) * g.n + n) : 0;
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < kRows / 8; ++r) {
+            const int row = column + r * 8;
+            const uint4 *const from = reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(g.a) + row * g.lda + k);
+#pragma unroll
+            for (int v = 0; v < kChunk / 8; ++v) {
+                const uint4 x = inside && row < g.m ? __ldg(from + v) : make_uint4(0, 0, 0, 0);
+                a[r][4 * v] = x.x, a[r][4 * v + 1] = x.y, a[r][4 * v + 2] = x.z, a[r][4 * v + 3] = x.w;
+            }
+        }
+    }
+
+    template <bool kBf16> __device__ __forceinline__ void multiply_all(float c[kTiles][4]) const
+    {
+        constexpr int kPairs = kBits == 8 ? 2 : 4;
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+            const uint32_t word[4] = {w[t].x, w[t].y, w[t].z, w[t].w};
+#pragma unroll
+            for (int x = 0; x < 4; ++x) {
+                uint32_t b[kPairs];
+                tsr::convert_fast<kBits, kBf16>(word[x], b);
+                if constexpr (kGroups) {
+#pragma unroll
+                    for (int p = 0; p < kPairs; ++p) {
+                        b[p] = tsr::scaled<kBf16>(b[p], scale[t] | scale[t] << 16);
+                    }
+                }
+                /* Word x has rows 2x, 2x + 1, 2x + 8, 2x + 9 of the 16 bytes, of int4 those 16 further as well. */
+#pragma unroll
+                for (int p = 0; p < kPairs; p += 2) {
+                    const uint32_t fragment[4] = {a[0][4 * p + x], kRows > 8 ? a[kRows / 8 - 1][4 * p + x] : 0, a[0][4 * p + x + 4],
+                                                  kRows > 8 ? a[kRows / 8 - 1][4 * p + x + 4] : 0};
+                    multiply<kBf16>(c[t], fragment, b[p], b[p + 1]);
+                }
+            }
+        }
+    }
+};
+
+template <int kBits, bool kBf16, bool kGroups, int kRows> __global__ void __launch_bounds__(kWarps * 32, kBits == 8 && kRows == 8 ? 1 : 2) tokens_kernel(const tsr_weight_only_gemm g, int group_shift)
+{
+    constexpr int kStep = 4 * 128 / kBits, kAhead = kBits == 8 && kRows == 8 ? 2 : 1; /* steps in flight */
+    __shared__ float sums[kWarps][kRows][kColumns];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int n0 = (int)blockIdx.x * kColumns, rows = (int)g.k;
+    float c[kTiles][4] = {};
+    operands<kBits, kGroups, kRows> ahead[kAhead];
+    int k = warp * kStep;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+        ahead[i].load(g, n0, k + i * kWarps * kStep, group_shift);
+    }
+    for (; k < rows; k += kAhead * kWarps * kStep) {
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) { /* steps beyond K multiply zeros */
+            const operands<kBits, kGroups, kRows> now = ahead[i];
+            ahead[i].load(g, n0, k + (kAhead + i) * kWarps * kStep, group_shift);
+            now.template multiply_all<kBf16>(c);
         }
     }
 #pragma unroll
@@ -166,7 +168,7 @@ template <int kBits, bool kBf16, bool kGroups, int kRows> __global__ void __laun
     }
 }
 
-using kernel_fn = void (*)(const tsr_weight_only_gemm);
+using kernel_fn = void (*)(const tsr_weight_only_gemm, int);
 
 template <int kBits, bool kBf16> kernel_fn pick(bool groups, bool few)
 {
@@ -185,9 +187,9 @@ tsr_status tsr_cuda_weight_only_gemm(const tsr_weight_only_gemm *args, tsr_strea
 {
     const tsr_weight_only_gemm &g = *args;
     if ((g.bits != 8 && g.bits != 4) || g.m < 0 || g.n < 0 || g.k <= 0 || g.k % 64 != 0 || g.n % 64 != 0 || g.lda < g.k ||
-        g.ldd < g.n || g.lda % 8 != 0 || g.ldd % 8 != 0 || g.group < 0 || g.group % 32 != 0 || (g.group != 0 && g.k % g.group != 0) ||
+        g.ldd < g.n || g.lda % 8 != 0 || g.ldd % 8 != 0 || (g.group != 0 && ((g.group != 32 && g.group != 64 && g.group != 128) || g.k % g.group != 0)) || g.k > INT32_MAX / 2 || g.n > INT32_MAX ||
         !aligned(g.a) || !aligned(g.w) || !aligned(g.d)) {
-        return tsr_fail(err, TSR_E_SHAPE, "weight-only product: K and N multiples of 64, rows on 16 bytes, groups of whole 32 rows");
+        return tsr_fail(err, TSR_E_SHAPE, "weight-only product: K and N multiples of 64, rows on 16 bytes, groups of 32, 64 or 128");
     }
     if (g.m > (g.plain ? 65535 : 16) || g.n / kColumns > INT32_MAX) {
         return tsr_fail(err, TSR_E_SHAPE, "weight-only product: at most 16 tokens, %lld were given", (long long)g.m);
@@ -201,7 +203,7 @@ tsr_status tsr_cuda_weight_only_gemm(const tsr_weight_only_gemm *args, tsr_strea
         const bool few = g.m <= 8, groups = g.group != 0;
         const kernel_fn kernel = g.bits == 8 ? (g.bf16 ? pick<8, true>(groups, few) : pick<8, false>(groups, few))
                                              : (g.bf16 ? pick<4, true>(groups, few) : pick<4, false>(groups, few));
-        kernel<<<(unsigned)(g.n / kColumns), kWarps * 32, 0, stream>>>(g);
+        kernel<<<(unsigned)(g.n / kColumns), kWarps * 32, 0, stream>>>(g, g.group == 128 ? 7 : g.group == 64 ? 6 : 5);
     }
     const cudaError_t code = cudaGetLastError();
     return code == cudaSuccess ? TSR_OK : tsr_fail(err, TSR_E_DEVICE, "weight-only product: %s", cudaGetErrorString(code));

@@ -13,7 +13,7 @@
  * Results are the same bits in every run on one kind of device.
  *
  * a [m][lda], d [m][ldd] of 16 bits; w k * n * bits / 8 bytes; scales [n] or [k / group][n] of the type of a. k a multiple of
- * 64, n of 64, lda and ldd of 8, all on 16 bytes; group 0 or a multiple of 32 that divides k. */
+ * 64, n of 64, lda and ldd of 8, all on 16 bytes; group 0 or 32, 64 or 128, which divides k. */
 #ifndef TSR_KERNELS_CUDA_WEIGHT_ONLY_GEMM_H
 #define TSR_KERNELS_CUDA_WEIGHT_ONLY_GEMM_H
 
