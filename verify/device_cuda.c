@@ -1,6 +1,8 @@
 /* A GPU as a device of the checks: memory, copies, and the CUDA kernels in its table. Compiled where CUDA was found. */
 #include "formats/checked.h"
 #include "kernels/cuda/cublas_lt.h"
+#include "kernels/cuda/fast_dequant.h"
+#include "kernels/cuda/int8_gemm.h"
 #include "verify/device.h"
 #include "verify/reader.h"
 
@@ -15,7 +17,8 @@ typedef struct gpu {
     pthread_mutex_t lock; /* one product at a time */
 } gpu;
 
-enum { CUBLAS_LT = -1 /* as the variant of a kernel, beside tsr_gemm_kind */ };
+enum { CUBLAS_LT = -1 /* as the variant of a block-FP8 product, beside tsr_gemm_kind */ };
+enum { FAST, PLAIN }; /* as the variant of the others */
 
 /* What one product needs on the GPU. */
 typedef struct buffers {
@@ -57,14 +60,31 @@ static tsr_status launch(const tsr_device_gemm *kernel, const tsr_block_fp8_gemm
     return tsr_cublas_lt_run(g->peer, 0, NULL, err);
 }
 
+static const struct {
+    tsr_gemm_out out;
+    tsr_dtype dtype;
+    size_t width;
+} kOuts[TSR_N_OUTS] = {{TSR_GEMM_BF16, TSR_BF16, 2}, {TSR_GEMM_F16, TSR_F16, 2}, {TSR_GEMM_F32, TSR_F32, 4}};
+
+/* A result [m, n] on the GPU, dense, to floats `ldd` apart; `narrow` has room for it. */
+static tsr_status download(const void *from, tsr_out out, size_t m, size_t n, void *narrow, float *d, size_t ldd,
+                           const char *name, tsr_err *err)
+{
+    const size_t cells = m * n, width = kOuts[out].width;
+    TSR_TRY(check(cudaMemcpy(narrow, from, cells * width, cudaMemcpyDeviceToHost), name, err));
+    double row[64];
+    for (size_t i = 0; i < cells; i += sizeof row / sizeof *row) {
+        const size_t count = tsr_min_u64(sizeof row / sizeof *row, cells - i);
+        tsr_decode((unsigned char)kOuts[out].dtype, (const unsigned char *)narrow + i * width, count, row);
+        for (size_t j = 0; j < count; j++)
+            d[(i + j) / n * ldd + (i + j) % n] = (float)row[j];
+    }
+    return TSR_OK;
+}
+
 static tsr_status run_on(const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_out out, buffers *b,
                          void *narrow, tsr_err *err)
 {
-    static const struct {
-        tsr_gemm_out out;
-        tsr_dtype dtype;
-        size_t width;
-    } kOuts[TSR_N_OUTS] = {{TSR_GEMM_BF16, TSR_BF16, 2}, {TSR_GEMM_F16, TSR_F16, 2}, {TSR_GEMM_F32, TSR_F32, 4}};
     const size_t grid_k = tsr_ceil_div(args->k, 128), grid_n = tsr_ceil_div(args->n, 128);
     const size_t pitch = tsr_round_up(args->k, 16), scale_pitch = tsr_round_up(args->m, 4);
     const size_t cells = args->m * args->n, width = kOuts[out].width;
@@ -93,15 +113,7 @@ static tsr_status run_on(const tsr_device_gemm *kernel, const tsr_fp8_gemm_args 
         .config.kind = (int)kernel->variant == CUBLAS_LT ? TSR_GEMM_AUTO : (tsr_gemm_kind)kernel->variant,
     };
     TSR_TRY(launch(kernel, &gemm, err));
-    TSR_TRY(check(cudaMemcpy(narrow, b->d, cells * width, cudaMemcpyDeviceToHost), kernel->name, err));
-    double row[64];
-    for (size_t i = 0; i < cells; i += sizeof row / sizeof *row) {
-        const size_t n = tsr_min_u64(sizeof row / sizeof *row, cells - i);
-        tsr_decode((unsigned char)kOuts[out].dtype, (const unsigned char *)narrow + i * width, n, row);
-        for (size_t j = 0; j < n; j++)
-            args->d[(i + j) / args->n * args->ldd + (i + j) % args->n] = (float)row[j];
-    }
-    return TSR_OK;
+    return download(b->d, out, args->m, args->n, narrow, args->d, args->ldd, kernel->name, err);
 }
 
 static tsr_status run_gemm(const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_out out, tsr_err *err)
@@ -126,6 +138,117 @@ static tsr_status run_gemm(const tsr_device_gemm *kernel, const tsr_fp8_gemm_arg
     return status;
 }
 
+/* ---- int8 products ---- */
+
+enum { A, W, SCALE_A, SCALE_W, AZP_WITH_ADJ, AZP, AZP_ADJ, BIAS, D, OPERANDS };
+
+/* n elements of 4 bytes; nothing where there is nothing. */
+static tsr_status upload_words(void **to, const void *from, size_t n, tsr_err *err)
+{
+    return from == NULL ? TSR_OK : upload(to, n * 4, from, n * 4, n * 4, 1, err);
+}
+
+static tsr_status run_int8_on(const tsr_device_epilogue *kernel, const tsr_int8_gemm_args *args, tsr_out out,
+                              void *on_gpu[OPERANDS], void *narrow, tsr_err *err)
+{
+    const size_t pitch = tsr_round_up(args->k, 16), bytes = args->m * args->n * kOuts[out].width;
+    TSR_TRY(upload(&on_gpu[A], pitch, args->a, args->k, args->k, args->m, err));
+    TSR_TRY(upload(&on_gpu[W], pitch, args->w, args->k, args->k, args->n, err));
+    /* The fast kernel takes whole 16 bytes of k: what is added is zeros. */
+    if (pitch != args->k) {
+        TSR_TRY(check(cudaMemset2D((char *)on_gpu[A] + args->k, pitch, 0, pitch - args->k, args->m), "padding", err));
+        TSR_TRY(check(cudaMemset2D((char *)on_gpu[W] + args->k, pitch, 0, pitch - args->k, args->n), "padding", err));
+    }
+    TSR_TRY(upload_words(&on_gpu[SCALE_A], args->scale_a, args->one_scale_a ? 1 : args->m, err));
+    TSR_TRY(upload_words(&on_gpu[SCALE_W], args->scale_w, args->one_scale_w ? 1 : args->n, err));
+    TSR_TRY(upload_words(&on_gpu[AZP_WITH_ADJ], args->azp_with_adj, args->n, err));
+    TSR_TRY(upload_words(&on_gpu[AZP], args->azp, args->m, err));
+    TSR_TRY(upload_words(&on_gpu[AZP_ADJ], args->azp_adj, args->n, err));
+    TSR_TRY(upload_words(&on_gpu[BIAS], args->bias, args->n, err));
+    TSR_TRY(allocate(&on_gpu[D], bytes, err));
+    TSR_TRY(check(cudaMemset(on_gpu[D], 0xFF, bytes), "poisoning the result", err));
+    const tsr_int8_gemm gemm = {
+        .a = on_gpu[A],
+        .w = on_gpu[W],
+        .scale_a = on_gpu[SCALE_A],
+        .scale_w = on_gpu[SCALE_W],
+        .one_scale_a = args->one_scale_a,
+        .one_scale_w = args->one_scale_w,
+        .azp_with_adj = on_gpu[AZP_WITH_ADJ],
+        .azp = on_gpu[AZP],
+        .azp_adj = on_gpu[AZP_ADJ],
+        .bias = on_gpu[BIAS],
+        .d = on_gpu[D],
+        .m = (int64_t)args->m,
+        .n = (int64_t)args->n,
+        .k = (int64_t)pitch,
+        .lda = (int64_t)pitch,
+        .ldw = (int64_t)pitch,
+        .ldd = (int64_t)args->n,
+        .out = kOuts[out].out,
+        .plain = kernel->variant == PLAIN,
+    };
+    TSR_TRY(tsr_cuda_int8_gemm(&gemm, NULL, err));
+    return download(on_gpu[D], out, args->m, args->n, narrow, args->d, args->ldd, kernel->name, err);
+}
+
+static tsr_status run_epilogue(const tsr_device_epilogue *kernel, const tsr_int8_gemm_args *args, tsr_out out,
+                               tsr_err *err)
+{
+    gpu *const g = kernel->device->state;
+    void *on_gpu[OPERANDS] = {0};
+    void *const narrow = malloc(args->m * args->n * sizeof(float) + 1);
+    if (narrow == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the results of %s", kernel->name);
+    pthread_mutex_lock(&g->lock);
+    (void)cudaSetDevice(g->properties.ordinal);
+    const tsr_status status = run_int8_on(kernel, args, out, on_gpu, narrow, err);
+    for (size_t i = 0; i < OPERANDS; i++)
+        (void)cudaFree(on_gpu[i]);
+    pthread_mutex_unlock(&g->lock);
+    free(narrow);
+    return status;
+}
+
+/* ---- conversion of interleaved weights ---- */
+
+static tsr_status run_dequant_on(const tsr_device_dequant *kernel, int bits, tsr_out out, const uint32_t *words,
+                                 size_t n_words, uint16_t *values, void *on_gpu[2], tsr_err *err)
+{
+    const size_t padded = tsr_round_up(n_words, 4), each = 32 / (size_t)bits * sizeof *values;
+    TSR_TRY(allocate(&on_gpu[0], padded * sizeof *words, err));
+    TSR_TRY(allocate(&on_gpu[1], padded * each, err));
+    TSR_TRY(check(cudaMemset(on_gpu[0], 0, padded * sizeof *words), "padding", err));
+    TSR_TRY(check(cudaMemcpy(on_gpu[0], words, n_words * sizeof *words, cudaMemcpyHostToDevice), "copying to the GPU",
+                  err));
+    TSR_TRY(check(cudaMemset(on_gpu[1], 0xFF, padded * each), "poisoning the result", err));
+    const tsr_fast_dequant dequant = {.words = on_gpu[0],
+                                      .out = on_gpu[1],
+                                      .k = (int64_t)(padded * 32 / (size_t)bits),
+                                      .n = 1,
+                                      .bits = bits,
+                                      .bf16 = out == TSR_OUT_BF16,
+                                      .native = kernel->variant == PLAIN};
+    TSR_TRY(tsr_cuda_fast_dequant(&dequant, NULL, err));
+    return check(cudaMemcpy(values, on_gpu[1], n_words * each, cudaMemcpyDeviceToHost), kernel->name, err);
+}
+
+static tsr_status run_dequant(const tsr_device_dequant *kernel, int bits, tsr_out out, const uint32_t *words,
+                              size_t n_words, uint16_t *values, tsr_err *err)
+{
+    gpu *const g = kernel->device->state;
+    void *on_gpu[2] = {0};
+    pthread_mutex_lock(&g->lock);
+    (void)cudaSetDevice(g->properties.ordinal);
+    const tsr_status status = run_dequant_on(kernel, bits, out, words, n_words, values, on_gpu, err);
+    (void)cudaFree(on_gpu[0]);
+    (void)cudaFree(on_gpu[1]);
+    pthread_mutex_unlock(&g->lock);
+    return status;
+}
+
+/* ---- the table ---- */
+
 static void close_gpu(tsr_device *device)
 {
     gpu *const g = device->state;
@@ -148,6 +271,14 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
                                           .accumulation = TSR_ACCUMULATE_PROMOTED,
                                           .run = run_gemm,
                                           .variant = (uintptr_t)CUBLAS_LT};
+    static const tsr_device_epilogue kEpilogues[] = {
+        {.name = "CUDA plain", .run = run_epilogue, .variant = PLAIN},
+        {.name = "CUDA fast", .run = run_epilogue, .variant = FAST},
+    };
+    static const tsr_device_dequant kDequants[] = {
+        {.name = "CUDA cvt", .run = run_dequant, .variant = PLAIN},
+        {.name = "CUDA PRMT, LOP3", .run = run_dequant, .variant = FAST},
+    };
     tsr_cuda_device properties;
     TSR_TRY(tsr_cuda_current_device(&properties, err));
     gpu *const g = calloc(1, sizeof *g);
@@ -158,6 +289,10 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
     device->state = g;
     device->close = close_gpu;
     tsr_device_add_gemm(device, &kPlain);
+    for (size_t i = 0; i < 2; i++) {
+        tsr_device_add_epilogue(device, &kEpilogues[i]);
+        tsr_device_add_dequant(device, &kDequants[i]);
+    }
     if (properties.arch == 90) {
         tsr_device_add_gemm(device, &kFast);
         if (tsr_cublas_lt_open(&g->peer, NULL) == TSR_OK)

@@ -6,18 +6,18 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
-#define TSR_LT_FUNCTIONS(X)                                                                                                    \
-    X(cublasLtCreate)                                                                                                          \
-    X(cublasLtDestroy)                                                                                                         \
-    X(cublasLtMatmulDescCreate)                                                                                                \
-    X(cublasLtMatmulDescDestroy)                                                                                               \
-    X(cublasLtMatmulDescSetAttribute)                                                                                          \
-    X(cublasLtMatrixLayoutCreate)                                                                                              \
-    X(cublasLtMatrixLayoutDestroy)                                                                                             \
-    X(cublasLtMatmulPreferenceCreate)                                                                                          \
-    X(cublasLtMatmulPreferenceDestroy)                                                                                         \
-    X(cublasLtMatmulPreferenceSetAttribute)                                                                                    \
-    X(cublasLtMatmulAlgoGetHeuristic)                                                                                          \
+#define TSR_LT_FUNCTIONS(X)                 \
+    X(cublasLtCreate)                       \
+    X(cublasLtDestroy)                      \
+    X(cublasLtMatmulDescCreate)             \
+    X(cublasLtMatmulDescDestroy)            \
+    X(cublasLtMatmulDescSetAttribute)       \
+    X(cublasLtMatrixLayoutCreate)           \
+    X(cublasLtMatrixLayoutDestroy)          \
+    X(cublasLtMatmulPreferenceCreate)       \
+    X(cublasLtMatmulPreferenceDestroy)      \
+    X(cublasLtMatmulPreferenceSetAttribute) \
+    X(cublasLtMatmulAlgoGetHeuristic)       \
     X(cublasLtMatmul)
 
 enum { kWorkspace = 64 << 20, kOffers = 8 };
@@ -69,13 +69,14 @@ static tsr_status load(tsr_cublas_lt *lt, tsr_err *err)
     if (!lt->library) {
         return tsr_fail(err, TSR_E_DEVICE, "no cuBLASLt: %s", dlerror());
     }
-#define TSR_LOAD(name)                                                                                                         \
-    lt->name = reinterpret_cast<decltype(&::name)>(dlsym(lt->library, #name));                                                 \
-    if (!lt->name) {                                                                                                           \
-        return tsr_fail(err, TSR_E_DEVICE, "cuBLASLt has no " #name);                                                          \
+#define TSR_LOAD(name)                                                         \
+    lt->name = reinterpret_cast<decltype(&::name)>(dlsym(lt->library, #name)); \
+    if (!lt->name) {                                                           \
+        return tsr_fail(err, TSR_E_DEVICE, "cuBLASLt has no " #name);          \
     }
     TSR_LT_FUNCTIONS(TSR_LOAD)
-    if (cudaMalloc(&lt->workspace, kWorkspace) != cudaSuccess || lt->cublasLtCreate(&lt->handle) != CUBLAS_STATUS_SUCCESS) {
+    if (cudaMalloc(&lt->workspace, kWorkspace) != cudaSuccess ||
+        lt->cublasLtCreate(&lt->handle) != CUBLAS_STATUS_SUCCESS) {
         return tsr_fail(err, TSR_E_DEVICE, "cuBLASLt does not start");
     }
     return TSR_OK;
@@ -121,20 +122,22 @@ extern "C" tsr_status tsr_cublas_lt_prepare(tsr_cublas_lt *lt, const tsr_block_f
     const size_t room = kWorkspace;
     *offers = 0;
     if (g->m % 4 || g->n % 16 || g->k % 16 || (g->k + 127) / 128 % 4 || g->ld_scale_a != g->m) {
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "cuBLASLt does not take %lld x %lld x %lld in FP8 blocks", (long long)g->m,
-                        (long long)g->n, (long long)g->k);
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "cuBLASLt does not take %lld x %lld x %lld in FP8 blocks",
+                        (long long)g->m, (long long)g->n, (long long)g->k);
     }
     forget(lt);
     lt->gemm = *g;
     if (describe(lt, g) && lt->cublasLtMatmulPreferenceCreate(&preference) == CUBLAS_STATUS_SUCCESS) {
-        lt->cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room);
-        lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, lt->desc, lt->w, lt->a, lt->d, lt->d, preference, kOffers, lt->offers,
-                                           offers);
+        lt->cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room,
+                                                 sizeof room);
+        lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, lt->desc, lt->w, lt->a, lt->d, lt->d, preference, kOffers,
+                                           lt->offers, offers);
         lt->cublasLtMatmulPreferenceDestroy(preference);
     }
-    return *offers > 0 ? TSR_OK
-                       : tsr_fail(err, TSR_E_UNSUPPORTED, "cuBLASLt has no algorithm for %lld x %lld x %lld in FP8 blocks",
-                                  (long long)g->m, (long long)g->n, (long long)g->k);
+    return *offers > 0
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_UNSUPPORTED, "cuBLASLt has no algorithm for %lld x %lld x %lld in FP8 blocks",
+                          (long long)g->m, (long long)g->n, (long long)g->k);
 }
 
 extern "C" tsr_status tsr_cublas_lt_run(tsr_cublas_lt *lt, int offer, tsr_stream stream, tsr_err *err)

@@ -1,9 +1,8 @@
 /* Owns the timing of the block-FP8 product on a GPU: DeepSeek-V3's shapes against cuBLASLt in the same run, then the
  * conversions against a device copy. CUDA graphs of 20 launches, median of 22 replays.
- *   bench_gemm [--all] [--json FILE] [--triton FILE]     --all times every tile, too; --triton shows what bench_triton.py
- *                                                        wrote
- *   bench_gemm --shapes                                  what bench_triton.py reads
- * Exit codes: 0; 1 below 1.15 times cuBLASLt (geometric mean) or 0.85 of the copy; 5 no device. */
+ *   bench_gemm [--all] [--json FILE] [--triton FILE]     --all times every tile, too; --triton shows what
+ * bench_triton.py wrote bench_gemm --shapes                                  what bench_triton.py reads Exit codes: 0;
+ * 1 below 1.15 times cuBLASLt (geometric mean) or 0.85 of the copy; 5 no device. */
 #include <math.h>
 #include <string.h>
 

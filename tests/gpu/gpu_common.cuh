@@ -28,7 +28,7 @@
     } while (0)
 
 /* Exit code 5 and a sentence where there is no Hopper GPU. */
-static tsr_cuda_device need_hopper(void)
+static inline tsr_cuda_device need_hopper(void)
 {
     tsr_cuda_device device;
     tsr_err err;

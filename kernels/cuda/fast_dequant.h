@@ -1,0 +1,36 @@
+/* Weights in the interleaved layouts of formats/ft_layout.h to fp16 or bf16, word by word: what a mixed GEMM does in
+ * its registers, alone, so that it can be checked code by code and timed.
+ *
+ * Values come out in the order of the layout, one for each code: position p of the layout is out[p]. */
+#ifndef TSR_KERNELS_CUDA_FAST_DEQUANT_H
+#define TSR_KERNELS_CUDA_FAST_DEQUANT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/cuda/cuda_launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tsr_fast_dequant {
+    const void *words; /* biased codes of any layout but P and R, k * n * bits / 8 bytes, on 16 bytes */
+    void *out;         /* k * n values of 16 bits, on 16 bytes */
+    int64_t k, n;      /* k * n * bits is a multiple of 128 */
+    int bits;          /* 8 or 4 */
+    bool bf16;         /* else fp16 */
+    bool native;       /* converted by the conversion instruction; else by PRMT, LOP3 and packed arithmetic */
+    /* Of layout T only (k a multiple of 64, n of 64): NULL, or one scale a column, [n], or a group, [k / group][n], of
+     * the type of `out`; values are then rounded once more, to value * scale. */
+    const void *scales;
+    int64_t group; /* 0: a column; else a multiple of 32 that divides k */
+} tsr_fast_dequant;
+
+/* TSR_E_SHAPE: sizes or alignment as above do not hold. */
+tsr_status tsr_cuda_fast_dequant(const tsr_fast_dequant *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

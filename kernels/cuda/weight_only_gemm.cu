@@ -1,0 +1,225 @@
+/* Owns the weight-only product: a plain kernel, and one for up to 16 tokens that streams the weights once. A CTA has 32
+ * output features, its warps share K among them, and their sums meet in shared memory in a fixed order. */
+#include "kernels/cuda/weight_only_gemm.h"
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/fast_dequant.cuh"
+
+namespace
+{
+
+constexpr int kWarps = 8, kColumns = 32, kTiles = kColumns / 8; /* tiles of eight columns */
+
+__device__ __forceinline__ float widen(uint16_t x, bool bf16)
+{
+    return bf16 ? __uint_as_float((uint32_t)x << 16) : __half2float(__ushort_as_half(x));
+}
+
+__device__ __forceinline__ uint16_t narrow(float x, bool bf16)
+{
+    return bf16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x)) : __half_as_ushort(__float2half_rn(x));
+}
+
+/* The code at (k, n) of layout T, by its address. */
+__device__ __forceinline__ int code_at(const uint8_t *w, int bits, int64_t rows, int64_t k, int64_t n)
+{
+    const int turns = 16 / bits, group = 128 / bits, per_word = 32 / bits;
+    const int64_t line = n / turns * (rows / 64) + k / 64;
+    const int64_t word = 32 * line + n % turns * (64 / per_word) + 4 * (k % 64 / group) + k % 8 / 2;
+    const int slot = (int)(k % group / 8 + k % 2 * (per_word / 2));
+    return bits == 8 ? (int)w[4 * word + slot] - 128 : (w[4 * word + slot / 2] >> 4 * (slot % 2) & 15) - 8;
+}
+
+__global__ void plain_kernel(const tsr_weight_only_gemm g)
+{
+    const int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, i = blockIdx.y;
+    if (n >= g.n) {
+        return;
+    }
+    const uint16_t *const a = static_cast<const uint16_t *>(g.a) + i * g.lda, *const scales =
+                                                                                  static_cast<const uint16_t *>(
+                                                                                      g.scales);
+    float sum = 0;
+    for (int64_t k = 0; k < g.k; ++k) {
+        const float scale = widen(scales[g.group == 0 ? n : k / g.group * g.n + n], g.bf16);
+        sum += widen(a[k], g.bf16) * ((float)code_at(static_cast<const uint8_t *>(g.w), g.bits, g.k, k, n) * scale);
+    }
+    static_cast<uint16_t *>(g.d)[i * g.ldd + n] = narrow(sum, g.bf16);
+}
+
+template <bool kBf16>
+__device__ __forceinline__ void multiply(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    if constexpr (kBf16) {
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    } else {
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    }
+}
+
+/* What a lane (column, c) has of one step of its warp, which takes 64 rows of K of int8, 128 of int4: the c-th 16 bytes
+ * of its column in each tile, the matching activations of tokens `column` and `column` + 8, and the scales of its rows'
+ * group. */
+template <int kBits, bool kGroups, int kRows> struct operands {
+    static constexpr int kChunk = 128 / kBits; /* rows of K in 16 bytes */
+    uint4 w[kTiles];
+    uint32_t a[kRows / 8][kChunk / 2];
+    uint32_t scale[kGroups ? kTiles : 1];
+
+    /* Codes and activations of 0 beyond K. */
+    __device__ __forceinline__ void load(const tsr_weight_only_gemm &g, int n0, int k0, int group_shift)
+    {
+        constexpr int kTurns = 16 / kBits;
+        const int column = (int)threadIdx.x % 32 / 4, k = k0 + (int)threadIdx.x % 4 * kChunk, rows = (int)g.k;
+        const bool inside = k < rows;
+        constexpr uint32_t kZero = kBits == 8 ? 0x80808080u : 0x88888888u;
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+            const int n = n0 + t * 8 + column;
+            const int64_t chunk =
+                ((int64_t)(n / kTurns) * (rows / 64) + k / 64) * 8 + n % kTurns * (8 / kTurns) + k % 64 / kChunk;
+            w[t] = inside ? __ldcs(static_cast<const uint4 *>(g.w) + chunk) : make_uint4(kZero, kZero, kZero, kZero);
+            if constexpr (kGroups) {
+                scale[t] =
+                    inside ? __ldg(static_cast<const uint16_t *>(g.scales) + (int64_t)(k >> group_shift) * g.n + n) : 0;
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < kRows / 8; ++r) {
+            const int row = column + r * 8;
+            const uint4 *const from =
+                reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(g.a) + row * g.lda + k);
+#pragma unroll
+            for (int v = 0; v < kChunk / 8; ++v) {
+                const uint4 x = inside && row < g.m ? __ldg(from + v) : make_uint4(0, 0, 0, 0);
+                a[r][4 * v] = x.x, a[r][4 * v + 1] = x.y, a[r][4 * v + 2] = x.z, a[r][4 * v + 3] = x.w;
+            }
+        }
+    }
+
+    template <bool kBf16> __device__ __forceinline__ void multiply_all(float c[kTiles][4]) const
+    {
+        constexpr int kPairs = kBits == 8 ? 2 : 4;
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+            const uint32_t word[4] = {w[t].x, w[t].y, w[t].z, w[t].w};
+#pragma unroll
+            for (int x = 0; x < 4; ++x) {
+                uint32_t b[kPairs];
+                tsr::convert_fast<kBits, kBf16>(word[x], b);
+                if constexpr (kGroups) {
+#pragma unroll
+                    for (int p = 0; p < kPairs; ++p) {
+                        b[p] = tsr::scaled<kBf16>(b[p], scale[t] | scale[t] << 16);
+                    }
+                }
+                /* Word x has rows 2x, 2x + 1, 2x + 8, 2x + 9 of the 16 bytes, of int4 those 16 further as well. */
+#pragma unroll
+                for (int p = 0; p < kPairs; p += 2) {
+                    const uint32_t fragment[4] = {a[0][4 * p + x], kRows > 8 ? a[kRows / 8 - 1][4 * p + x] : 0,
+                                                  a[0][4 * p + x + 4], kRows > 8 ? a[kRows / 8 - 1][4 * p + x + 4] : 0};
+                    multiply<kBf16>(c[t], fragment, b[p], b[p + 1]);
+                }
+            }
+        }
+    }
+};
+
+template <int kBits, bool kBf16, bool kGroups, int kRows>
+__global__ void __launch_bounds__(kWarps * 32, kBits == 8 && kRows == 8 ? 1 : 2)
+    tokens_kernel(const tsr_weight_only_gemm g, int group_shift)
+{
+    constexpr int kStep = 4 * 128 / kBits, kAhead = kBits == 8 && kRows == 8 ? 2 : 1; /* steps in flight */
+    __shared__ float sums[kWarps][kRows][kColumns];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int n0 = (int)blockIdx.x * kColumns, rows = (int)g.k;
+    float c[kTiles][4] = {};
+    operands<kBits, kGroups, kRows> ahead[kAhead];
+    int k = warp * kStep;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+        ahead[i].load(g, n0, k + i * kWarps * kStep, group_shift);
+    }
+    for (; k < rows; k += kAhead * kWarps * kStep) {
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) { /* steps beyond K multiply zeros */
+            const operands<kBits, kGroups, kRows> now = ahead[i];
+            ahead[i].load(g, n0, k + (kAhead + i) * kWarps * kStep, group_shift);
+            now.template multiply_all<kBf16>(c);
+        }
+    }
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+        for (int e = 0; e < kRows / 8 * 2; ++e) {
+            sums[warp][lane / 4 + e / 2 * 8][t * 8 + lane % 4 * 2 + e % 2] = c[t][e];
+        }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < kRows * kColumns; i += kWarps * 32) {
+        const int64_t row = i / kColumns, column = i % kColumns;
+        if (row >= g.m) {
+            continue;
+        }
+        float sum = 0;
+#pragma unroll
+        for (int s = 0; s < kWarps; ++s) {
+            sum += sums[s][row][column];
+        }
+        if constexpr (!kGroups) {
+            sum *= widen(static_cast<const uint16_t *>(g.scales)[n0 + column], kBf16);
+        }
+        static_cast<uint16_t *>(g.d)[row * g.ldd + n0 + column] = narrow(sum, kBf16);
+    }
+}
+
+using kernel_fn = void (*)(const tsr_weight_only_gemm, int);
+
+template <int kBits, bool kBf16> kernel_fn pick(bool groups, bool few)
+{
+    return groups ? (few ? tokens_kernel<kBits, kBf16, true, 8> : tokens_kernel<kBits, kBf16, true, 16>)
+                  : (few ? tokens_kernel<kBits, kBf16, false, 8> : tokens_kernel<kBits, kBf16, false, 16>);
+}
+
+bool aligned(const void *p)
+{
+    return reinterpret_cast<uintptr_t>(p) % 16 == 0;
+}
+
+} // namespace
+
+tsr_status tsr_cuda_weight_only_gemm(const tsr_weight_only_gemm *args, tsr_stream stream, tsr_err *err)
+{
+    const tsr_weight_only_gemm &g = *args;
+    if ((g.bits != 8 && g.bits != 4) || g.m < 0 || g.n < 0 || g.k <= 0 || g.k % 64 != 0 || g.n % 64 != 0 ||
+        g.lda < g.k || g.ldd < g.n || g.lda % 8 != 0 || g.ldd % 8 != 0 ||
+        (g.group != 0 && ((g.group != 32 && g.group != 64 && g.group != 128) || g.k % g.group != 0)) ||
+        g.k > INT32_MAX / 2 || g.n > INT32_MAX || !aligned(g.a) || !aligned(g.w) || !aligned(g.d)) {
+        return tsr_fail(err, TSR_E_SHAPE,
+                        "weight-only product: K and N multiples of 64, rows on 16 bytes, groups of 32, 64 or 128");
+    }
+    if (g.m > (g.plain ? 65535 : 16) || g.n / kColumns > INT32_MAX) {
+        return tsr_fail(err, TSR_E_SHAPE, "weight-only product: at most 16 tokens, %lld were given", (long long)g.m);
+    }
+    if (g.m == 0 || g.n == 0) {
+        return TSR_OK;
+    }
+    if (g.plain) {
+        plain_kernel<<<dim3((unsigned)((g.n + 127) / 128), (unsigned)g.m), 128, 0, stream>>>(g);
+    } else {
+        const bool few = g.m <= 8, groups = g.group != 0;
+        const kernel_fn kernel = g.bits == 8 ? (g.bf16 ? pick<8, true>(groups, few) : pick<8, false>(groups, few))
+                                             : (g.bf16 ? pick<4, true>(groups, few) : pick<4, false>(groups, few));
+        kernel<<<(unsigned)(g.n / kColumns), kWarps * 32, 0, stream>>>(g, g.group == 128 ? 7 : g.group == 64 ? 6 : 5);
+    }
+    const cudaError_t code = cudaGetLastError();
+    return code == cudaSuccess ? TSR_OK
+                               : tsr_fail(err, TSR_E_DEVICE, "weight-only product: %s", cudaGetErrorString(code));
+}

@@ -1,0 +1,46 @@
+/* The product of 16-bit activations with int8 or int4 weights in layout T (formats/ft_layout.h; sm75 to sm89), for few
+ * tokens:
+ *
+ *   D[i,n] = sum over k of A[i,k] * code(k,n) * scale[n], or scale[k / group, n]
+ *
+ * Weights are never stored in 16 bits: a lane's 16 bytes become its own fragments of mma.m16n8k16. Rows of a dot
+ * product may come in any order as long as both operands agree, so lane c of a column takes the c-th 16 bytes of it,
+ * and the matching activations.
+ *
+ * Kernel error against the exact value over the same operands, |D - exact| <=
+ *     (k / 16 + 64) * 2^-22 * sum of |A * code * scale|               FP32 sums, of which no step loses more than 2^-22
+ *     + groups: u * sum of |A * code * scale|                         scale * code rounded to the type of A before the
+ * product,
+ *     + u * |D|, the rounding to the output                           u = 2^-11 (fp16) or 2^-8 (bf16)
+ * Results are the same bits in every run on one kind of device.
+ *
+ * a [m][lda], d [m][ldd] of 16 bits; w k * n * bits / 8 bytes; scales [n] or [k / group][n] of the type of a. k a
+ * multiple of 64, n of 64, lda and ldd of 8, all on 16 bytes; group 0 or 32, 64 or 128, which divides k. */
+#ifndef TSR_KERNELS_CUDA_WEIGHT_ONLY_GEMM_H
+#define TSR_KERNELS_CUDA_WEIGHT_ONLY_GEMM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/cuda/cuda_launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tsr_weight_only_gemm {
+    const void *a, *w, *scales;
+    void *d;
+    int64_t m, n, k, lda, ldd, group;
+    int bits;
+    bool bf16;  /* else fp16 */
+    bool plain; /* the definition, one thread an element, any m; else m is at most 16 */
+} tsr_weight_only_gemm;
+
+/* TSR_E_SHAPE: sizes or alignment as above do not hold. */
+tsr_status tsr_cuda_weight_only_gemm(const tsr_weight_only_gemm *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,361 @@
+/* Owns the check of the integer kernels on a GPU: conversions code by code against the CPU's model, the int8 product
+ * with every epilogue, fast against plain bit for bit and both against integers on the host, the weight-only product
+ * against FP64 within its bound. `test_int small` leaves out the large shapes (for compute-sanitizer). */
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <math.h>
+#include <string.h>
+
+#include <vector>
+
+extern "C" {
+#include "kernels/cpu/fast_dequant.h"
+}
+#include "kernels/cuda/fast_dequant.h"
+#include "kernels/cuda/int8_gemm.h"
+#include "kernels/cuda/weight_only_gemm.h"
+#include "tests/gpu/gpu_common.cuh"
+
+static int checks, failures;
+static uint64_t seed = 20261121;
+
+static void verdict(bool fine, const char *what, const char *detail)
+{
+    checks += 1;
+    failures += !fine;
+    if (!fine) {
+        printf("FAILED %s %s\n", what, detail);
+    }
+}
+
+template <typename T> static T *upload(const std::vector<T> &x)
+{
+    T *const p = device_array<T>(x.size() + 16);
+    CHECK(cudaMemcpy(p, x.data(), x.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return p;
+}
+
+template <typename T> static std::vector<T> download(const T *p, size_t n)
+{
+    std::vector<T> x(n);
+    CHECK(cudaMemcpy(x.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost));
+    return x;
+}
+
+static double random_unit(void)
+{
+    return (double)(mix(seed++) >> 11) * 0x1p-53;
+}
+
+static uint16_t to16(float x, bool bf16)
+{
+    return bf16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x)) : __half_as_ushort(__float2half_rn(x));
+}
+
+static float from16(uint16_t x, bool bf16)
+{
+    return bf16 ? __bfloat162float(__ushort_as_bfloat16(x)) : __half2float(__ushort_as_half(x));
+}
+
+/* Byte and nibble of W[k][n] in layout T: the closed form. */
+static size_t place(int bits, size_t rows, size_t k, size_t n, unsigned *nibble)
+{
+    const size_t turns = 16 / bits, group = 128 / bits, per_word = 32 / bits;
+    const size_t word =
+        32 * (n / turns * (rows / 64) + k / 64) + n % turns * (64 / per_word) + 4 * (k % 64 / group) + k % 8 / 2;
+    const size_t slot = k % group / 8 + k % 2 * (per_word / 2);
+    *nibble = bits == 8 ? 0 : slot % 2;
+    return 4 * word + (bits == 8 ? slot : slot / 2);
+}
+
+static std::vector<uint8_t> laid_out(const std::vector<int8_t> &codes, int bits, size_t k, size_t n)
+{
+    std::vector<uint8_t> out(k * n * bits / 8, 0);
+    for (size_t j = 0; j < n; ++j) {
+        for (size_t x = 0; x < k; ++x) {
+            unsigned nibble;
+            const size_t byte = place(bits, k, x, j, &nibble);
+            out[byte] |= (uint8_t)((codes[j * k + x] + (bits == 8 ? 128 : 8)) << 4 * nibble);
+        }
+    }
+    return out;
+}
+
+/* ---- conversions ---- */
+
+static void check_codes(int bits, bool bf16, bool native)
+{
+    const int64_t k = 1024, n = 1024;
+    std::vector<uint32_t> words((size_t)(k * n * bits / 32));
+    for (size_t i = 0; i < words.size(); ++i) { /* each code at each place, then anything */
+        words[i] = i < 1024 ? (uint32_t)(i % 256) << 8 * (i / 256) | (uint32_t)mix(i) % 256 << (8 * (i / 256) + 8) % 32
+                            : (uint32_t)mix(seed + i);
+    }
+    uint32_t *const in = upload(words);
+    uint32_t *const out = device_array<uint32_t>((size_t)(k * n / 2));
+    const tsr_fast_dequant args = {in, out, k, n, bits, bf16, native, nullptr, 0};
+    tsr_err err;
+    CHECK_TSR(tsr_cuda_fast_dequant(&args, 0, &err), err);
+    const std::vector<uint32_t> got = download(out, (size_t)(k * n / 2));
+    const size_t pairs = bits == 8 ? 2 : 4;
+    size_t wrong = 0;
+    for (size_t i = 0; i < words.size(); ++i) {
+        uint32_t want[4];
+        bits == 8 ? (bf16 ? tsr_fast_int8_bf16 : tsr_fast_int8_f16)(words[i], want)
+                  : (bf16 ? tsr_fast_int4_bf16 : tsr_fast_int4_f16)(words[i], want);
+        for (size_t p = 0; p < pairs; ++p) {
+            /* Zero has one sign here and may have another there. */
+            wrong += ((got[i * pairs + p] ^ want[p]) & 0x7FFF7FFFu) != 0;
+        }
+    }
+    char detail[96];
+    snprintf(detail, sizeof detail, "int%d %s %s: %zu wrong", bits, bf16 ? "bf16" : "fp16", native ? "native" : "fast",
+             wrong);
+    verdict(wrong == 0, "conversion", detail);
+    CHECK(cudaFree(in));
+    CHECK(cudaFree(out));
+}
+
+static void check_scaled(int bits, bool bf16, int64_t group)
+{
+    const size_t k = 256, n = 128;
+    std::vector<int8_t> codes(k * n);
+    for (int8_t &c : codes) {
+        c = (int8_t)(bits == 8 ? (int)(mix(seed++) % 256) - 128 : (int)(mix(seed++) % 16) - 8);
+    }
+    std::vector<uint16_t> scales(group == 0 ? n : k / group * n);
+    for (uint16_t &s : scales) {
+        s = to16((float)(0.001 + random_unit()), bf16);
+    }
+    uint8_t *const words = upload(laid_out(codes, bits, k, n));
+    uint16_t *const s = upload(scales), *const out = device_array<uint16_t>(k * n);
+    const tsr_fast_dequant args = {words, out, (int64_t)k, (int64_t)n, bits, bf16, false, s, group};
+    tsr_err err;
+    CHECK_TSR(tsr_cuda_fast_dequant(&args, 0, &err), err);
+    const std::vector<uint16_t> got = download(out, k * n);
+    /* out[p] belongs to the code that comes p-th out of the words: even places of a word before odd ones. */
+    size_t wrong = 0;
+    for (size_t j = 0; j < n; ++j) {
+        for (size_t x = 0; x < k; ++x) {
+            unsigned nibble;
+            const size_t byte = place(bits, k, x, j, &nibble), per_word = 32 / bits;
+            const size_t slot = bits == 8 ? byte % 4 : byte % 4 * 2 + nibble,
+                         element = slot % (per_word / 2) * 2 + slot / (per_word / 2);
+            const float scale = from16(scales[group == 0 ? j : x / group * n + j], bf16);
+            wrong += got[byte / 4 * per_word + element] != to16((float)codes[j * k + x] * scale, bf16) &&
+                     codes[j * k + x] != 0;
+        }
+    }
+    char detail[96];
+    snprintf(detail, sizeof detail, "int%d %s group %lld: %zu wrong", bits, bf16 ? "bf16" : "fp16", (long long)group,
+             wrong);
+    verdict(wrong == 0, "scaled conversion", detail);
+    CHECK(cudaFree(words));
+    CHECK(cudaFree(s));
+    CHECK(cudaFree(out));
+}
+
+/* ---- the int8 product ---- */
+
+static void check_int8(int64_t m, int64_t n, int64_t k, int64_t pad)
+{
+    const int64_t ld = (k + 15) / 16 * 16 + pad, ldd = n + pad;
+    std::vector<int8_t> a((size_t)(m * ld)), w((size_t)(n * ld));
+    for (int8_t &c : a) {
+        c = (int8_t)mix(seed++);
+    }
+    for (int8_t &c : w) {
+        c = (int8_t)mix(seed++);
+    }
+    std::vector<float> scale_a((size_t)m), scale_w((size_t)n), bias((size_t)n);
+    std::vector<int32_t> azp((size_t)m), azp_adj((size_t)n), azp_with_adj((size_t)n);
+    for (int64_t i = 0; i < m; ++i) {
+        scale_a[i] = (float)(0.001 + random_unit()), azp[i] = (int)(mix(seed++) % 256) - 128;
+    }
+    for (int64_t j = 0; j < n; ++j) {
+        scale_w[j] = (float)(0.001 + random_unit()), bias[j] = (float)(random_unit() * 1000 - 500);
+        for (int64_t x = 0; x < k; ++x) {
+            azp_adj[j] += w[j * ld + x];
+        }
+        azp_with_adj[j] = azp_adj[j] * -77;
+    }
+    int8_t *const da = upload(a), *const dw = upload(w);
+    float *const dsa = upload(scale_a), *const dsw = upload(scale_w), *const dbias = upload(bias);
+    int32_t *const dazp = upload(azp), *const dadj = upload(azp_adj), *const dwith = upload(azp_with_adj);
+    uint8_t *const d[2] = {device_array<uint8_t>((size_t)(m * ldd * 4)), device_array<uint8_t>((size_t)(m * ldd * 4))};
+    for (int variant = 0; variant < 8 * 3; ++variant) {
+        const int kind = variant % 4; /* scaled, bias, azp per tensor, azp per token */
+        const bool one = variant / 4 % 2 != 0;
+        tsr_int8_gemm g = {};
+        g.a = da, g.w = dw, g.scale_a = dsa, g.scale_w = dsw, g.one_scale_a = g.one_scale_w = one;
+        g.bias = kind == 0 ? nullptr : dbias;
+        g.azp_with_adj = kind == 2 ? dwith : nullptr;
+        g.azp = kind == 3 ? dazp : nullptr, g.azp_adj = kind == 3 ? dadj : nullptr;
+        g.m = m, g.n = n, g.k = k, g.lda = g.ldw = ld, g.ldd = ldd;
+        g.out = (tsr_gemm_out)(variant / 8);
+        const size_t size = g.out == TSR_GEMM_F32 ? 4 : 2;
+        tsr_err err;
+        for (int i = 0; i < 2; ++i) {
+            g.plain = i == 0, g.d = d[i];
+            CHECK(cudaMemset(d[i], 0xFF, (size_t)(m * ldd) * size));
+            CHECK_TSR(tsr_cuda_int8_gemm(&g, 0, &err), err);
+        }
+        const std::vector<uint8_t> plain = download(d[0], (size_t)(m * ldd) * size),
+                                   fast = download(d[1], (size_t)(m * ldd) * size);
+        size_t wrong = 0;
+        for (int64_t i = 0; g.out == TSR_GEMM_F32 && i<m; i += m> 40 ? 37 : 1) {
+            for (int64_t j = 0; j<n; j += n> 40 ? 31 : 1) {
+                int32_t p = 0;
+                for (int64_t x = 0; x < k; ++x) {
+                    p += (int32_t)a[i * ld + x] * w[j * ld + x];
+                }
+                p -= kind == 2 ? azp_with_adj[j] : kind == 3 ? azp[i] * azp_adj[j] : 0;
+                volatile float value = scale_w[one ? 0 : j] * (float)p;
+                value = scale_a[one ? 0 : i] * value;
+                value = kind == 0 ? value : value + bias[j];
+                float got;
+                memcpy(&got, &plain[(size_t)(i * ldd + j) * 4], 4);
+                wrong += got != value;
+            }
+        }
+        for (int64_t i = 0; i < m; ++i) { /* nothing beyond the columns */
+            for (int64_t b = n * (int64_t)size; b < ldd * (int64_t)size; ++b) {
+                wrong += fast[(size_t)(i * ldd) * size + b] != 0xFF;
+            }
+        }
+        char detail[128];
+        snprintf(detail, sizeof detail, "%lld x %lld x %lld pad %lld variant %d: %zu wrong, fast %s plain",
+                 (long long)m, (long long)n, (long long)k, (long long)pad, variant, wrong,
+                 plain == fast ? "is" : "is not");
+        verdict(wrong == 0 && plain == fast, "int8 product", detail);
+    }
+    void *const all[] = {da, dw, dsa, dsw, dbias, dazp, dadj, dwith, d[0], d[1]};
+    for (void *p : all) {
+        CHECK(cudaFree(p));
+    }
+}
+
+/* ---- the weight-only product ---- */
+
+static void check_weight_only(int64_t m, int64_t n, int64_t k, int bits, int64_t group, bool bf16)
+{
+    const int64_t lda = k + 8, ldd = n + 8;
+    std::vector<int8_t> codes((size_t)(k * n));
+    std::vector<uint16_t> a((size_t)(m * lda)), scales((size_t)(group == 0 ? n : k / group * n));
+    for (int8_t &c : codes) {
+        c = (int8_t)(bits == 8 ? (int)(mix(seed++) % 256) - 128 : (int)(mix(seed++) % 16) - 8);
+    }
+    for (uint16_t &x : a) {
+        x = to16((float)(random_unit() * 4 - 2), bf16);
+    }
+    for (uint16_t &s : scales) {
+        s = to16((float)(0.001 + 0.01 * random_unit()), bf16);
+    }
+    uint8_t *const words = upload(laid_out(codes, bits, (size_t)k, (size_t)n));
+    uint16_t *const da = upload(a), *const ds = upload(scales), *const d = device_array<uint16_t>((size_t)(m * ldd));
+    for (int kind = 0; kind < 2; ++kind) {
+        tsr_weight_only_gemm g = {};
+        g.a = da, g.w = words, g.scales = ds, g.d = d;
+        g.m = m, g.n = n, g.k = k, g.lda = lda, g.ldd = ldd, g.group = group, g.bits = bits, g.bf16 = bf16,
+        g.plain = kind == 0;
+        tsr_err err;
+        std::vector<uint16_t> got[2];
+        for (std::vector<uint16_t> &result : got) {
+            CHECK(cudaMemset(d, 0xFF, (size_t)(m * ldd) * 2));
+            CHECK_TSR(tsr_cuda_weight_only_gemm(&g, 0, &err), err);
+            result = download(d, (size_t)(m * ldd));
+        }
+        const double unit = bf16 ? 0x1p-8 : 0x1p-11;
+        double worst = 0;
+        size_t beyond = 0;
+        for (int64_t i = 0; i < m; ++i) {
+            for (int64_t j = 0; j<n; j += n> 128 ? 7 : 1) {
+                double exact = 0, mass = 0;
+                for (int64_t x = 0; x < k; ++x) {
+                    const double scale = (double)from16(scales[(size_t)(group == 0 ? j : x / group * n + j)], bf16);
+                    const double product =
+                        (double)from16(a[(size_t)(i * lda + x)], bf16) * codes[(size_t)(j * k + x)] * scale;
+                    exact += product, mass += fabs(product);
+                }
+                double bound = (double)(k / 16 + 64) * 0x1p-22 * mass + (group != 0 ? unit * mass : 0);
+                bound += unit * (fabs(exact) + bound) + (bf16 ? 0x1p-133 : 0x1p-25);
+                const double error = fabs((double)from16(got[0][(size_t)(i * ldd + j)], bf16) - exact);
+                beyond += !(error <= bound);
+                worst = fmax(worst, error / bound);
+            }
+            for (int64_t j = n; j < ldd; ++j) {
+                beyond += got[0][(size_t)(i * ldd + j)] != 0xFFFF;
+            }
+        }
+        char detail[160];
+        snprintf(detail, sizeof detail, "%lld x %lld x %lld int%d group %lld %s %s: %zu beyond, worst %.3f, runs %s",
+                 (long long)m, (long long)n, (long long)k, bits, (long long)group, bf16 ? "bf16" : "fp16",
+                 kind == 0 ? "plain" : "fast", beyond, worst, got[0] == got[1] ? "agree" : "differ");
+        verdict(beyond == 0 && got[0] == got[1], "weight-only product", detail);
+    }
+    void *const all[] = {words, da, ds, d};
+    for (void *p : all) {
+        CHECK(cudaFree(p));
+    }
+}
+
+static void check_refusals(void)
+{
+    tsr_err err;
+    tsr_weight_only_gemm g = {};
+    g.m = 17, g.n = 64, g.k = 64, g.lda = 64, g.ldd = 64, g.bits = 8;
+    verdict(tsr_cuda_weight_only_gemm(&g, 0, &err) == TSR_E_SHAPE && strstr(err.msg, "17") != nullptr, "refusal",
+            "17 tokens");
+    g.m = 1, g.k = 96;
+    verdict(tsr_cuda_weight_only_gemm(&g, 0, &err) == TSR_E_SHAPE, "refusal", "k = 96");
+    tsr_int8_gemm h = {};
+    h.m = h.n = 1, h.k = h.lda = h.ldw = 1 << 17, h.ldd = 1;
+    verdict(tsr_cuda_int8_gemm(&h, 0, &err) == TSR_E_SHAPE, "refusal", "k = 2^17");
+}
+
+int main(int argc, char **argv)
+{
+    tsr_cuda_device device;
+    tsr_err err;
+    if (tsr_cuda_current_device(&device, &err) != TSR_OK) {
+        fprintf(stderr, "%s\n", err.msg);
+        return 5;
+    }
+    const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
+    for (int i = 0; i < 8; ++i) {
+        check_codes(i & 1 ? 4 : 8, (i & 2) != 0, (i & 4) != 0);
+    }
+    const int64_t groups[] = {0, 32, 64, 128};
+    for (int64_t group : groups) {
+        for (int i = 0; i < 4; ++i) {
+            check_scaled(i & 1 ? 4 : 8, (i & 2) != 0, group);
+        }
+    }
+    const int64_t ragged[][3] = {{1, 1, 1},      {3, 5, 16},      {17, 130, 100}, {129, 257, 144},
+                                 {128, 128, 64}, {65, 300, 1000}, {200, 64, 4112}};
+    for (const int64_t *s : ragged) {
+        check_int8(s[0], s[1], s[2], 0);
+        check_int8(s[0], s[1], s[2], 16);
+    }
+    const int64_t tokens[] = {1, 2, 7, 8, 9, 15, 16};
+    for (int64_t m : tokens) {
+        for (int i = 0; i < 4; ++i) {
+            for (int64_t group : groups) {
+                check_weight_only(m, 64, 128, i & 1 ? 4 : 8, group, (i & 2) != 0);
+                if (group == 0 || group == 32 || group == 64) {
+                    check_weight_only(m, 192, 64 * 3 * 5, i & 1 ? 4 : 8, group == 64 ? 64 : group, (i & 2) != 0);
+                }
+            }
+        }
+    }
+    check_refusals();
+    if (!small) {
+        check_int8(1024, 2112, 7168, 0);
+        for (int i = 0; i < 4; ++i) {
+            check_weight_only(16, 2048, 7168, i & 1 ? 4 : 8, 128, (i & 2) != 0);
+            check_weight_only(1, 2048, 18432, i & 1 ? 4 : 8, 0, (i & 2) != 0);
+        }
+    }
+    printf("%d checks, %d failed\n", checks, failures);
+    return failures != 0;
+}
