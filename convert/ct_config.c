@@ -12,8 +12,13 @@ static void member(tsr_text *t, const char *key, const char *value)
         tsr_json_string(t, value);
 }
 
-static void write_args(tsr_text *t, const char *type, uint32_t bits, bool symmetric, const char *strategy,
-                       uint64_t group, bool dynamic)
+/* Which elements share a scale: `strategy`, and its sizes, where it has some. */
+typedef struct sharing {
+    const char *strategy;
+    uint64_t group, block_rows, block_cols;
+} sharing;
+
+static void write_args(tsr_text *t, const char *type, uint32_t bits, bool symmetric, sharing s, bool dynamic)
 {
     tsr_json_begin_object(t, false);
     tsr_json_key(t, "num_bits");
@@ -21,14 +26,35 @@ static void write_args(tsr_text *t, const char *type, uint32_t bits, bool symmet
     member(t, "type", type);
     tsr_json_key(t, "symmetric");
     tsr_json_bool(t, symmetric);
-    member(t, "strategy", strategy);
-    if (group != 0) {
+    member(t, "strategy", s.strategy);
+    if (s.group != 0) {
         tsr_json_key(t, "group_size");
-        tsr_json_u64(t, group);
+        tsr_json_u64(t, s.group);
+    }
+    if (s.block_rows != 0) {
+        tsr_json_key(t, "block_structure");
+        tsr_json_begin_array(t, true);
+        tsr_json_u64(t, s.block_rows);
+        tsr_json_u64(t, s.block_cols);
+        tsr_json_end_array(t);
     }
     tsr_json_key(t, "dynamic");
     tsr_json_bool(t, dynamic);
     tsr_json_end_object(t);
+}
+
+static sharing of_weights(const tsr_ct_config *c)
+{
+    if (c->block_rows != 0)
+        return (sharing){.strategy = "block", .block_rows = c->block_rows, .block_cols = c->block_cols};
+    return (sharing){.strategy = c->group == 0 ? "channel" : "group", .group = c->group};
+}
+
+static sharing of_inputs(const tsr_ct_config *c)
+{
+    if (c->block_rows != 0)
+        return (sharing){.strategy = "group", .group = c->block_cols};
+    return (sharing){.strategy = c->inputs == TSR_CT_INPUTS_TOKEN ? "token" : "tensor"};
 }
 
 void tsr_ct_config_write(tsr_text *t, const tsr_ct_config *c, const tsr_tensor **unquantized, size_t n)
@@ -46,13 +72,12 @@ void tsr_ct_config_write(tsr_text *t, const tsr_ct_config *c, const tsr_tensor *
     tsr_json_string(t, "Linear");
     tsr_json_end_array(t);
     tsr_json_key(t, "weights");
-    write_args(t, c->type, c->bits, !c->asymmetric, c->group == 0 ? "channel" : "group", c->group, false);
+    write_args(t, c->type, c->bits, !c->asymmetric, of_weights(c), false);
     tsr_json_key(t, "input_activations");
     if (c->inputs == TSR_CT_INPUTS_PLAIN)
         tsr_json_null(t);
     else
-        write_args(t, c->type, 8, !c->asymmetric_inputs, c->inputs == TSR_CT_INPUTS_TOKEN ? "token" : "tensor", 0,
-                   c->inputs == TSR_CT_INPUTS_TOKEN);
+        write_args(t, c->type, 8, !c->asymmetric_inputs, of_inputs(c), c->inputs == TSR_CT_INPUTS_TOKEN);
     member(t, "output_activations", NULL);
     tsr_json_end_object(t);
     tsr_json_end_object(t);

@@ -1,6 +1,7 @@
 /* The quantization_config of block FP8, in both dialects. */
 #include "convert/fp8_config.h"
 
+#include "convert/ct_config.h"
 #include "formats/config.h"
 #include "formats/json.h"
 
@@ -26,14 +27,6 @@ void tsr_json_modules(tsr_text *out, const tsr_tensor **tensors, size_t n)
     tsr_json_end_array(out);
 }
 
-static void block_size(tsr_text *t, const tsr_fp8_config *c)
-{
-    tsr_json_begin_array(t, true);
-    tsr_json_u64(t, c->block_rows);
-    tsr_json_u64(t, c->block_cols);
-    tsr_json_end_array(t);
-}
-
 static void member_string(tsr_text *t, const char *key, const char *value)
 {
     tsr_json_key(t, key);
@@ -47,7 +40,10 @@ static void deepseek_config(tsr_text *t, const tsr_fp8_config *c)
     member_string(t, "fmt", "e4m3");
     member_string(t, "activation_scheme", "dynamic");
     tsr_json_key(t, "weight_block_size");
-    block_size(t, c);
+    tsr_json_begin_array(t, true);
+    tsr_json_u64(t, c->block_rows);
+    tsr_json_u64(t, c->block_cols);
+    tsr_json_end_array(t);
     if (c->ue8m0)
         member_string(t, "scale_fmt", "ue8m0");
     tsr_json_key(t, "modules_to_not_convert");
@@ -55,55 +51,15 @@ static void deepseek_config(tsr_text *t, const tsr_fp8_config *c)
     tsr_json_end_object(t);
 }
 
-/* Only keys that every released reader knows: its models forbid others (quant_args.py, quant_scheme.py). */
-static void compressed_tensors_args(tsr_text *t, const char *strategy, const tsr_fp8_config *c, bool dynamic)
-{
-    tsr_json_begin_object(t, false);
-    tsr_json_key(t, "num_bits");
-    tsr_json_u64(t, 8);
-    member_string(t, "type", "float");
-    tsr_json_key(t, "symmetric");
-    tsr_json_bool(t, true);
-    member_string(t, "strategy", strategy);
-    if (dynamic) {
-        tsr_json_key(t, "group_size");
-        tsr_json_u64(t, c->block_cols);
-    } else {
-        tsr_json_key(t, "block_structure");
-        block_size(t, c);
-    }
-    tsr_json_key(t, "dynamic");
-    tsr_json_bool(t, dynamic);
-    tsr_json_end_object(t);
-}
-
 static void compressed_tensors_config(tsr_text *t, const tsr_fp8_config *c)
 {
-    tsr_json_begin_object(t, false);
-    member_string(t, "quant_method", "compressed-tensors");
-    member_string(t, "format", "float-quantized");
-    member_string(t, "quantization_status", "compressed");
-    tsr_json_key(t, "config_groups");
-    tsr_json_begin_object(t, false);
-    tsr_json_key(t, "group_0");
-    tsr_json_begin_object(t, false);
-    tsr_json_key(t, "targets");
-    tsr_json_begin_array(t, true);
-    tsr_json_string(t, "Linear");
-    tsr_json_end_array(t);
-    tsr_json_key(t, "weights");
-    compressed_tensors_args(t, "block", c, false);
-    tsr_json_key(t, "input_activations");
-    compressed_tensors_args(t, "group", c, true);
-    tsr_json_key(t, "output_activations");
-    tsr_json_null(t);
-    tsr_json_end_object(t);
-    tsr_json_end_object(t);
-    tsr_json_key(t, "ignore");
-    tsr_json_modules(t, c->unquantized, c->n_unquantized);
-    tsr_json_key(t, "kv_cache_scheme");
-    tsr_json_null(t);
-    tsr_json_end_object(t);
+    const tsr_ct_config config = {.format = "float-quantized",
+                                  .type = "float",
+                                  .bits = 8,
+                                  .block_rows = c->block_rows,
+                                  .block_cols = c->block_cols,
+                                  .inputs = TSR_CT_INPUTS_TOKEN};
+    tsr_ct_config_write(t, &config, c->unquantized, c->n_unquantized);
 }
 
 /* Replaces the text of the value at `path`, "KEY" or "OUTER.KEY", by what `edit` makes of the object that holds it. */

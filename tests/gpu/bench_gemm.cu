@@ -10,7 +10,7 @@
 #include "kernels/cuda/block_fp8_gemm.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/hopper.cuh"
-#include "tests/gpu/gpu_common.cuh"
+#include "tests/gpu/timing.cuh"
 
 static const int64_t shapes[19][3] = {
     {64, 2112, 7168},    {64, 24576, 1536},  {64, 32768, 512},   {64, 7168, 16384},   {64, 4096, 7168},
@@ -23,48 +23,6 @@ static const tsr_gemm_config tiles[] = {
     {TSR_GEMM_TOKENS, 128, 1}, {TSR_GEMM_TOKENS, 128, 2}, {TSR_GEMM_TOKENS, 128, 4}, {TSR_GEMM_TOKENS, 128, 8},
     {TSR_GEMM_WIDE, 128, 2},   {TSR_GEMM_WIDE, 192, 2},
 };
-
-static int ascending(const void *x, const void *y)
-{
-    const float a = *static_cast<const float *>(x), b = *static_cast<const float *>(y);
-    return (a > b) - (a < b);
-}
-
-/* Microseconds a launch; `launch(stream)` puts one on the stream. */
-template <typename F> static double time_us(const F &launch)
-{
-    enum { kLaunches = 20, kReplays = 22 };
-    cudaStream_t stream;
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    cudaEvent_t begin, end;
-    CHECK(cudaStreamCreate(&stream));
-    CHECK(cudaEventCreate(&begin));
-    CHECK(cudaEventCreate(&end));
-    launch(stream);
-    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < kLaunches; ++i) {
-        launch(stream);
-    }
-    CHECK(cudaStreamEndCapture(stream, &graph));
-    CHECK(cudaGraphInstantiate(&exec, graph, 0));
-    CHECK(cudaGraphLaunch(exec, stream));
-    float ms[kReplays];
-    for (int i = 0; i < kReplays; ++i) {
-        CHECK(cudaEventRecord(begin, stream));
-        CHECK(cudaGraphLaunch(exec, stream));
-        CHECK(cudaEventRecord(end, stream));
-        CHECK(cudaEventSynchronize(end));
-        CHECK(cudaEventElapsedTime(&ms[i], begin, end));
-    }
-    qsort(ms, kReplays, sizeof *ms, ascending);
-    CHECK(cudaGraphExecDestroy(exec));
-    CHECK(cudaGraphDestroy(graph));
-    CHECK(cudaEventDestroy(begin));
-    CHECK(cudaEventDestroy(end));
-    CHECK(cudaStreamDestroy(stream));
-    return (ms[kReplays / 2 - 1] + ms[kReplays / 2]) / 2 * 1000.0 / kLaunches;
-}
 
 enum { kPeakWidth = 192, kPeakBytes = (128 + kPeakWidth) * 128 };
 
@@ -79,8 +37,8 @@ static double time_cublas_lt(tsr_cublas_lt *lt, const tsr_block_fp8_gemm &g)
     }
     for (int i = 0; i < offers; ++i) {
         bool fine = true;
-        const double us =
-            time_us([&](cudaStream_t stream) { fine = fine && tsr_cublas_lt_run(lt, i, stream, &err) == TSR_OK; });
+        const double us = time_each_us(
+            [&](cudaStream_t stream, int) { fine = fine && tsr_cublas_lt_run(lt, i, stream, &err) == TSR_OK; });
         if (fine && (best == 0 || us < best)) {
             best = us;
         }
@@ -91,7 +49,7 @@ static double time_cublas_lt(tsr_cublas_lt *lt, const tsr_block_fp8_gemm &g)
 static double time_ours(tsr_block_fp8_gemm g, tsr_gemm_config config)
 {
     g.config = config;
-    return time_us([&](cudaStream_t stream) {
+    return time_each_us([&](cudaStream_t stream, int) {
         tsr_err err;
         CHECK_TSR(tsr_cuda_block_fp8_gemm(&g, stream, &err), err);
     });
@@ -134,7 +92,7 @@ static double measure_peak(const uint8_t *codes, int processors)
     enum { kRounds = 2000, kShared = kPeakBytes + 1024 };
     float *const out = device_array<float>((size_t)processors * 256);
     CHECK(cudaFuncSetAttribute(peak_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
-    const double us = time_us([&](cudaStream_t stream) {
+    const double us = time_each_us([&](cudaStream_t stream, int) {
         peak_kernel<<<processors, 256, kShared, stream>>>(codes, out, kRounds);
         CHECK(cudaGetLastError());
     });
@@ -252,17 +210,17 @@ int main(int argc, char **argv)
     const int64_t rows = 18432, columns = 7168;
     tsr_err err;
     const double copy_bytes = (double)rows * columns * 2;
-    const double copy_us = time_us([&](cudaStream_t stream) {
+    const double copy_us = time_each_us([&](cudaStream_t stream, int) {
         CHECK(cudaMemcpyAsync(d, w, (size_t)copy_bytes, cudaMemcpyDeviceToDevice, stream));
     });
     uint16_t *const x = device_array<uint16_t>((size_t)rows * columns);
     random_bf16<<<1024, 256>>>(x, rows * columns, 5ull << 40);
     float *const token_scales = device_array<float>((size_t)rows * (columns / 128));
-    const double quantize_us = time_us([&](cudaStream_t stream) {
+    const double quantize_us = time_each_us([&](cudaStream_t stream, int) {
         CHECK_TSR(tsr_cuda_quantize_tokens(x, rows, columns, columns, a, columns, token_scales, rows, stream, &err),
                   err);
     });
-    const double dequantize_us = time_us([&](cudaStream_t stream) {
+    const double dequantize_us = time_each_us([&](cudaStream_t stream, int) {
         CHECK_TSR(tsr_cuda_dequantize_blocks(w, scale_w, rows, columns, columns, d, columns, stream, &err), err);
     });
     const double copy = 2 * copy_bytes / copy_us * 1e-3, cells = (double)rows * columns;
