@@ -14,8 +14,8 @@
 
 #define U64(x) ((unsigned long long)(x))
 
-/* |azp| <= 128 and |code| <= 128: their product, summed over K, stays below 2^31 for K up to here. */
-enum { AZP_MAX_COLS = (1 << 17) - 1 };
+/* |activation - azp| <= 255 and |code| <= 128: their products, summed over K, stay below 2^31 for K up to here. */
+enum { AZP_MAX_COLS = INT32_MAX / (255 * 128) };
 
 static tsr_status out_of_memory(tsr_err *err)
 {
@@ -37,7 +37,7 @@ static tsr_status check_shape(const tsr_checkpoint *c, const tsr_tensor *t, cons
     if (o->form == TSR_CT_W8A8 && cols > AZP_MAX_COLS)
         return tsr_fail(
             err, TSR_E_SHAPE,
-            "%s: '%s' has %llu columns: azp_adj times a zero point may leave int32 above %d; --exclude keeps "
+            "%s: '%s' has %llu columns: a product less azp times azp_adj may leave int32 above %d; --exclude keeps "
             "it as it is",
             path, t->name, U64(cols), AZP_MAX_COLS);
     if (o->form == TSR_CT_PACKED && cols % word != 0)

@@ -149,9 +149,12 @@ bool is_fast(const tsr_int8_gemm &g)
 tsr_status tsr_cuda_int8_gemm(const tsr_int8_gemm *args, tsr_stream stream, tsr_err *err)
 {
     const tsr_int8_gemm &g = *args;
-    if (g.m < 0 || g.n < 0 || g.k < 0 || g.k >= 1 << 17 || g.lda < g.k || g.ldw < g.k || g.ldd < g.n ||
+    const int64_t longest = g.azp_with_adj == nullptr && g.azp == nullptr ? (1 << 17) - 1 : INT32_MAX / (255 * 128);
+    if (g.m < 0 || g.n < 0 || g.k < 0 || g.k > longest || g.lda < g.k || g.ldw < g.k || g.ldd < g.n ||
         (g.azp == nullptr) != (g.azp_adj == nullptr)) {
-        return tsr_fail(err, TSR_E_SHAPE, "int8 product: k below 2^17, rows that hold their columns, azp with azp_adj");
+        return tsr_fail(err, TSR_E_SHAPE,
+                        "int8 product: k that int32 holds (2^17 - 1, with azp 65793), rows that hold their columns, "
+                        "azp with azp_adj");
     }
     if (g.m == 0 || g.n == 0) {
         return TSR_OK;

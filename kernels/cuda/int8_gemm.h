@@ -1,8 +1,8 @@
 /* The int8 product with vLLM's four epilogues (csrc/quantization/w8a8/cutlass/Epilogues.md):
  *
- *   P[i,j] = sum over x of A[i,x] * W[j,x]                                     exact in int32: k < 2^17
- *   D[i,j] = scale_a * (scale_w * float(P - azp * azp_adj)) + bias             each step in FP32, then rounded to the
- * output
+ *   P[i,j] = sum over x of A[i,x] * W[j,x]                                     exact in int32: k < 2^17, with azp k <=
+ * 65793 D[i,j] = scale_a * (scale_w * float(P - azp * azp_adj)) + bias             each step in FP32, then rounded to
+ * the output
  *
  * azp_adj[j] is the sum of W[j,x] over x. The epilogue is what is there: nothing (scaled); bias; azp_with_adj, the
  * product azp * azp_adj made ahead (azp per tensor); azp and azp_adj (azp per token). The plain and the fast kernel
@@ -36,7 +36,7 @@ typedef struct tsr_int8_gemm {
     bool plain; /* the definition, one thread an element */
 } tsr_int8_gemm;
 
-/* TSR_E_SHAPE: k of 2^17 or more, rows that do not hold their columns. */
+/* TSR_E_SHAPE: k beyond what int32 holds (|A - azp| <= 255, |W| <= 128), rows that do not hold their columns. */
 tsr_status tsr_cuda_int8_gemm(const tsr_int8_gemm *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
 
 #ifdef __cplusplus

@@ -37,9 +37,8 @@ __global__ void plain_kernel(const tsr_weight_only_gemm g)
     if (n >= g.n) {
         return;
     }
-    const uint16_t *const a = static_cast<const uint16_t *>(g.a) + i * g.lda, *const scales =
-                                                                                  static_cast<const uint16_t *>(
-                                                                                      g.scales);
+    const uint16_t *const a = static_cast<const uint16_t *>(g.a) + i * g.lda;
+    const uint16_t *const scales = static_cast<const uint16_t *>(g.scales);
     float sum = 0;
     for (int64_t k = 0; k < g.k; ++k) {
         const float scale = widen(scales[g.group == 0 ? n : k / g.group * g.n + n], g.bf16);

@@ -9,6 +9,7 @@
  *
  * Kernel error against the exact value over the same operands, |D - exact| <=
  *     (k / 16 + 64) * 2^-22 * sum of |A * code * scale|               FP32 sums, of which no step loses more than 2^-22
+ *                                                                     (the plain kernel, one by one: k * 2^-24)
  *     + groups: u * sum of |A * code * scale|                         scale * code rounded to the type of A before the
  * product,
  *     + u * |D|, the rounding to the output                           u = 2^-11 (fp16) or 2^-8 (bf16)

@@ -104,8 +104,7 @@ static void check_codes(int bits, bool bf16, bool native)
         bits == 8 ? (bf16 ? tsr_fast_int8_bf16 : tsr_fast_int8_f16)(words[i], want)
                   : (bf16 ? tsr_fast_int4_bf16 : tsr_fast_int4_f16)(words[i], want);
         for (size_t p = 0; p < pairs; ++p) {
-            /* Zero has one sign here and may have another there. */
-            wrong += ((got[i * pairs + p] ^ want[p]) & 0x7FFF7FFFu) != 0;
+            wrong += got[i * pairs + p] != want[p];
         }
     }
     char detail[96];
@@ -203,8 +202,9 @@ static void check_int8(int64_t m, int64_t n, int64_t k, int64_t pad)
         const std::vector<uint8_t> plain = download(d[0], (size_t)(m * ldd) * size),
                                    fast = download(d[1], (size_t)(m * ldd) * size);
         size_t wrong = 0;
-        for (int64_t i = 0; g.out == TSR_GEMM_F32 && i<m; i += m> 40 ? 37 : 1) {
-            for (int64_t j = 0; j<n; j += n> 40 ? 31 : 1) {
+        const int64_t step_m = m > 40 ? 37 : 1, step_n = n > 40 ? 31 : 1;
+        for (int64_t i = 0; g.out == TSR_GEMM_F32 && i < m; i += step_m) {
+            for (int64_t j = 0; j < n; j += step_n) {
                 int32_t p = 0;
                 for (int64_t x = 0; x < k; ++x) {
                     p += (int32_t)a[i * ld + x] * w[j * ld + x];
@@ -266,10 +266,13 @@ static void check_weight_only(int64_t m, int64_t n, int64_t k, int bits, int64_t
             result = download(d, (size_t)(m * ldd));
         }
         const double unit = bf16 ? 0x1p-8 : 0x1p-11;
+        const int64_t step = n > 128 ? 7 : 1;
+        const double units =
+            kind == 0 ? (double)k / 4 : (double)(k / 16 + 64); /* of 2^-22: the plain one adds one by one */
         double worst = 0;
         size_t beyond = 0;
         for (int64_t i = 0; i < m; ++i) {
-            for (int64_t j = 0; j<n; j += n> 128 ? 7 : 1) {
+            for (int64_t j = 0; j < n; j += step) {
                 double exact = 0, mass = 0;
                 for (int64_t x = 0; x < k; ++x) {
                     const double scale = (double)from16(scales[(size_t)(group == 0 ? j : x / group * n + j)], bf16);
@@ -277,7 +280,7 @@ static void check_weight_only(int64_t m, int64_t n, int64_t k, int bits, int64_t
                         (double)from16(a[(size_t)(i * lda + x)], bf16) * codes[(size_t)(j * k + x)] * scale;
                     exact += product, mass += fabs(product);
                 }
-                double bound = (double)(k / 16 + 64) * 0x1p-22 * mass + (group != 0 ? unit * mass : 0);
+                double bound = units * 0x1p-22 * mass + (group != 0 ? unit * mass : 0);
                 bound += unit * (fabs(exact) + bound) + (bf16 ? 0x1p-133 : 0x1p-25);
                 const double error = fabs((double)from16(got[0][(size_t)(i * ldd + j)], bf16) - exact);
                 beyond += !(error <= bound);
