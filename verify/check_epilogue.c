@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHANNELS = 128, /* read and judged at a time */ MAX_K = 131071 };
+enum { CHANNELS = 128, /* read and judged at a time */ MAX_K = 65793 };
 
 typedef struct check {
     const tsr_kernel_options *options;
