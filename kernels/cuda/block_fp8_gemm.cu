@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/tensor_map.cuh"
 
 static_assert(std::is_same<tsr_stream, cudaStream_t>::value, "tsr_stream is cudaStream_t");
 
@@ -465,24 +466,6 @@ __global__ void __launch_bounds__(384, 1)
 
 /* ---- launchers ------------------------------------------------------------------------------------------------- */
 
-typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                              const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-tsr_status find_encode(encode_fn *encode, tsr_err *err)
-{
-    void *entry = NULL;
-    cudaDriverEntryPointQueryResult found;
-    const cudaError_t code =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
-    if (code != cudaSuccess || found != cudaDriverEntryPointSuccess) {
-        (void)cudaGetLastError();
-        return tsr_fail(err, TSR_E_DEVICE, "the driver has no cuTensorMapEncodeTiled: it is older than CUDA 12.0");
-    }
-    *encode = reinterpret_cast<encode_fn>(entry);
-    return TSR_OK;
-}
-
 /* A matrix of `rows` rows of `columns` elements, `pitch` bytes apart, read or written in boxes. Beyond its edges are
  * zeros, and nothing is written. Swizzled as the kernels want it: operands (bytes) by 128, results (16 bits) by 64,
  * scales not. */
@@ -565,7 +548,7 @@ template <int TOKENS, typename T>
 tsr_status launch_tokens(const problem &p, int splits, int processors, tsr_stream stream, tsr_err *err)
 {
     CUtensorMap map_w, map_a, map_scale;
-    encode_fn encode;
+    encode_fn encode = NULL;
     TSR_TRY(find_encode(&encode, err));
     TSR_TRY(encode_matrix(encode, &map_w, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.w, p.n, p.k, p.ldw, 128, kBlock, err));
     TSR_TRY(encode_matrix(encode, &map_a, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.a, p.m, p.k, p.lda, TOKENS, kBlock, err));
@@ -585,7 +568,7 @@ template <int WIDTH, typename T>
 tsr_status launch_wide(const problem &p, int processors, tsr_stream stream, tsr_err *err)
 {
     CUtensorMap map_a, map_w, map_scale, map_d = {};
-    encode_fn encode;
+    encode_fn encode = NULL;
     TSR_TRY(find_encode(&encode, err));
     if (sizeof(T) == 2 && p.vector_store) {
         TSR_TRY(

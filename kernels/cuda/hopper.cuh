@@ -1,4 +1,5 @@
-/* Owns the Hopper instructions that CUDA C++ has no words for: mbarriers, the bulk tensor copy, wgmma on e4m3. */
+/* Owns the Hopper instructions that CUDA C++ has no words for: mbarriers, the bulk tensor copy,
+ * wgmma on e4m3 and BF16. */
 #ifndef TSR_KERNELS_CUDA_HOPPER_CUH
 #define TSR_KERNELS_CUDA_HOPPER_CUH
 
@@ -107,6 +108,21 @@ __device__ __forceinline__ void load_tile(void *dst, const CUtensorMap *map, uin
         : "memory");
 }
 
+/* Brings the box as far as L2. */
+__device__ __forceinline__ void prefetch_tile(const CUtensorMap *map, int x, int y)
+{
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y)
+                 : "memory");
+}
+
+__device__ __forceinline__ void load_tile(void *dst, const CUtensorMap *map, uint64_t *bar, int x, int y, int z)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+                 "[%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(dst)),
+                 "l"(map), "r"(shared_address(bar)), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
+
 __device__ __forceinline__ void load_tile_multicast(void *dst, const CUtensorMap *map, uint64_t *bar, int x, int y,
                                                     uint16_t mask)
 {
@@ -175,6 +191,24 @@ __device__ __forceinline__ uint64_t operand(const void *p)
     return address | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
+/* The same bytes read down their rows: B[k][n], n contiguous, 64 of n a tile of 64 rows, the next 64 in the next
+ * tile. */
+__device__ __forceinline__ uint64_t operand_down(const void *p)
+{
+    return operand(p) ^ ((uint64_t)1 << 16 ^ (uint64_t)(64 * 128 >> 4) << 16);
+}
+
+/* Barriers `id` 1 to 15 of the CTA, met by `threads`; who only arrives does not wait. */
+__device__ __forceinline__ void meet(int id, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void meet_arrive(int id, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 __device__ __forceinline__ void mma_fence()
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -201,6 +235,12 @@ template <int PENDING, int COUNT> __device__ __forceinline__ void mma_wait(float
     hold(d);
 }
 
+/* All but the newest N committed groups. */
+template <int N> __device__ __forceinline__ void mma_wait_but()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
 #define TSR_D4(i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define TSR_D8(i)  TSR_D4(i), TSR_D4(i + 4)
 #define TSR_D16(i) TSR_D8(i), TSR_D8(i + 8)
@@ -218,6 +258,10 @@ template <int PENDING, int COUNT> __device__ __forceinline__ void mma_wait(float
 #define TSR_N96                                                                                  \
     TSR_N64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
             "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define TSR_D128 TSR_D64, TSR_D32(64), TSR_D32(96)
+#define TSR_N128                                                                                             \
+    TSR_N96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+            "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define TSR_MMA(width, registers, outs, x, y, add)                                                        \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\n"                                         \
                  "wgmma.mma_async.sync.aligned.m64n" width "k32.f32.e4m3.e4m3 {" registers "}, " x ", " y \
@@ -243,6 +287,37 @@ template <int N> __device__ __forceinline__ void mma(float (&d)[N / 2], uint64_t
         static_assert(N == 128, "no such width");
         TSR_MMA("128", TSR_N64, TSR_D64, "%64", "%65", "%66");
     }
+}
+
+/* d[64 x 64] (+)= A[64 x 16] * B[64 x 16]^T in BF16. */
+__device__ __forceinline__ void mma_scores(float (&d)[32], uint64_t a, uint64_t b, int accumulate)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" TSR_N32 "}, %32, %33, p, 1, 1, 0, 0;\n}"
+                 : TSR_D32(0)
+                 : "l"(a), "l"(b), "r"(accumulate));
+}
+
+/* The same with A in registers. The thread's part of A is what it holds of two neighbouring groups of eight columns of
+ * an accumulator, in pairs. */
+__device__ __forceinline__ void mma_scores(float (&d)[32], const uint32_t *a, uint64_t b, int accumulate)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" TSR_N32 "}, {%32, %33, %34, %35}, %36, "
+                 "p, 1, 1, 0;\n}"
+                 : TSR_D32(0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
+}
+
+/* d[64 x 256] += A[64 x 16] * B[16 x 256] in BF16, A in registers, B by operand_down. */
+__device__ __forceinline__ void mma_values(float (&d)[128], const uint32_t *a, uint64_t b)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" TSR_N128
+                 "}, {%128, %129, %130, %131}, %132, "
+                 "p, 1, 1, 1;\n}"
+                 : TSR_D128
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
 /* One tile of 128 along K: four steps of 32, the descriptors moving 32 bytes each. mma_wait brings the result. */

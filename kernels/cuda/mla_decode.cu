@@ -1,0 +1,985 @@
+/* Owns MLA decoding: the plain kernel, the schedule, the Hopper kernel and the combination of its parts. */
+#include "kernels/cuda/mla_decode.h"
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <limits.h>
+#include <math.h>
+#include <type_traits>
+
+#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/tensor_map.cuh"
+
+static_assert(std::is_same<tsr_stream, cudaStream_t>::value, "tsr_stream is cudaStream_t");
+
+#pragma nv_diag_suppress 177 /* what only the sm_90a kernels call is unused in the pass for sm_80 */
+
+namespace
+{
+
+constexpr int kLatent = 512, kRope = 64, kPage = 64; /* of the fast kernel */
+constexpr int kWidth = kLatent + kRope;
+constexpr int kRows = 64;            /* of q in one tile */
+constexpr int kTileBytes = 64 * 128; /* 64 rows of 64 columns */
+constexpr int kTiles = kWidth / 64;  /* such tiles in a page, and in the tile of q */
+constexpr int kFixedCost = 2;        /* what a sequence costs a CTA besides its pages, in pages */
+constexpr float kLog2E = 1.44269504f;
+
+struct problem {
+    const __nv_bfloat16 *q, *cache;
+    const int32_t *block_table, *seqlens;
+    __nv_bfloat16 *out;
+    float *lse;
+    int batch, s_q, heads, max_pages;
+    int latent, width, page;
+    float scale;
+};
+
+__device__ __forceinline__ int length_of(const problem &p, int b)
+{
+    const int most = p.max_pages * p.page;
+    return min(max(__ldg(p.seqlens + b), 0), most);
+}
+
+/* ---- the definition ---------------------------------------------------------------------------------------------- */
+
+__device__ __forceinline__ float reduce_warp(float x, bool maximum)
+{
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+        const float other = __shfl_xor_sync(0xFFFFFFFFu, x, distance);
+        x = maximum ? fmaxf(x, other) : x + other;
+    }
+    return x;
+}
+
+constexpr int kPlainThreads = 128;
+
+__device__ float reduce_plain(float x, bool maximum, float *scratch)
+{
+    x = reduce_warp(x, maximum);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) {
+        scratch[threadIdx.x / 32] = x;
+    }
+    __syncthreads();
+    float all = scratch[0];
+    for (int w = 1; w < kPlainThreads / 32; ++w) {
+        all = maximum ? fmaxf(all, scratch[w]) : all + scratch[w];
+    }
+    return all;
+}
+
+/* A thread a token for the scores, a thread a column for the values; tokens in chunks of the CTA's size. */
+__global__ void __launch_bounds__(kPlainThreads) plain_kernel(const problem p)
+{
+    extern __shared__ float shared[];
+    float *const q = shared, *const sum = q + p.width, *const weight = sum + p.latent;
+    __shared__ float scratch[kPlainThreads / 32];
+    const int64_t row = blockIdx.x;
+    const int64_t rows = (int64_t)p.s_q * p.heads;
+    const int b = (int)(row / rows), i = (int)(row % rows / p.heads);
+    const int visible = length_of(p, b) - p.s_q + i + 1;
+    for (int c = threadIdx.x; c < p.width; c += kPlainThreads) {
+        q[c] = __bfloat162float(p.q[row * p.width + c]);
+    }
+    for (int c = threadIdx.x; c < p.latent; c += kPlainThreads) {
+        sum[c] = 0.0f;
+    }
+    __syncthreads();
+    float most = -INFINITY, total = 0.0f;
+    const int32_t *const table = p.block_table + (int64_t)b * p.max_pages;
+    for (int from = 0; from < visible; from += kPlainThreads) {
+        const int t = from + (int)threadIdx.x;
+        float score = -INFINITY;
+        if (t < visible) {
+            const __nv_bfloat16 *const k = p.cache + ((int64_t)table[t / p.page] * p.page + t % p.page) * p.width;
+            score = 0.0f;
+            for (int c = 0; c < p.width; ++c) {
+                score = fmaf(q[c], __bfloat162float(k[c]), score);
+            }
+            score *= p.scale;
+        }
+        const float now = fmaxf(most, reduce_plain(score, true, scratch));
+        const float shrink = expf(most - now);
+        most = now;
+        const float w = expf(score - most);
+        weight[threadIdx.x] = w;
+        total = total * shrink + reduce_plain(w, false, scratch);
+        for (int c = threadIdx.x; c < p.latent; c += kPlainThreads) {
+            float x = sum[c] * shrink;
+            for (int u = from; u < min(visible, from + kPlainThreads); ++u) {
+                const int64_t at = ((int64_t)table[u / p.page] * p.page + u % p.page) * p.width;
+                x = fmaf(weight[u - from], __bfloat162float(p.cache[at + c]), x);
+            }
+            sum[c] = x;
+        }
+        __syncthreads();
+    }
+    for (int c = threadIdx.x; c < p.latent; c += kPlainThreads) {
+        p.out[row * p.latent + c] = __float2bfloat16_rn(total > 0.0f ? sum[c] / total : 0.0f);
+    }
+    if (p.lse && threadIdx.x == 0) {
+        p.lse[row] = total > 0.0f ? most + logf(total) : -INFINITY;
+    }
+}
+
+/* ---- the schedule ------------------------------------------------------------------------------------------------ */
+
+/* The sequences laid end to end, each kFixedCost and then its pages long, cut into `parts`: equal ones, but a cut that
+ * falls near a sequence's end moves there, since a sequence in one part needs no combination. */
+struct schedule {
+    int32_t *start;         /* [batch + 1]: where each sequence lies on the line */
+    int2 *begin;            /* [parts + 1]: sequence and page where each part begins */
+    int2 *span;             /* [batch]: the first and the last part of each sequence */
+    float *lse;             /* [2 * parts][rows], log2, of a sequence that parts share: slot 2 * part, or 1 more ... */
+    float *out;             /* [2 * parts][rows][kLatent] ... when the part began in an earlier sequence */
+    int parts, tiles, rows; /* tiles of q a sequence, rows = tiles * kRows */
+};
+
+constexpr int kNear = 20; /* near: this fraction of a part */
+
+__device__ void cut(const schedule &s, const int *start, int batch)
+{
+    const int total = start[batch];
+    int b = 0, page = 0, at = 0, head = 0; /* head: the part that page 0 of b went to */
+    for (int part = 0; part < s.parts; ++part) {
+        s.begin[part] = make_int2(b, page);
+        const int length = (total - at + s.parts - part - 1) / (s.parts - part);
+        const int near = part + 1 < s.parts ? length / kNear : 0, target = at + length;
+        while (b < batch && at < target - near && start[b + 1] <= target + near) {
+            s.span[b] = make_int2(page == 0 ? part : head, part);
+            at = start[b + 1];
+            b += 1;
+            page = 0;
+        }
+        const int until = b < batch && at < target - near ? target - start[b] - kFixedCost : 0;
+        if (until > page) {
+            head = page == 0 ? part : head;
+            at = target;
+            page = until;
+        }
+    }
+    s.begin[s.parts] = make_int2(batch, 0);
+}
+
+constexpr int kPlanThreads = 1024, kPlanBatch = 4096;
+
+__global__ void __launch_bounds__(kPlanThreads) plan_kernel(const problem p, const schedule s)
+{
+    __shared__ int warps[32], carry, starts[kPlanBatch + 1];
+    int *const line = p.batch <= kPlanBatch ? starts : s.start; /* one thread reads it all */
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (threadIdx.x == 0) {
+        carry = 0;
+    }
+    __syncthreads();
+    for (int from = 0; from < p.batch; from += kPlanThreads) {
+        const int b = from + (int)threadIdx.x;
+        const int own = b < p.batch ? kFixedCost + (length_of(p, b) + kPage - 1) / kPage : 0;
+        int before = own; /* inclusive within the warp */
+        for (int distance = 1; distance < 32; distance *= 2) {
+            const int other = __shfl_up_sync(0xFFFFFFFFu, before, distance);
+            before += lane >= distance ? other : 0;
+        }
+        if (lane == 31) {
+            warps[warp] = before;
+        }
+        const int base = carry;
+        __syncthreads();
+        int earlier = 0;
+        for (int w = 0; w < warp; ++w) {
+            earlier += warps[w];
+        }
+        if (b < p.batch) {
+            line[b] = base + earlier + before - own;
+        }
+        if (threadIdx.x == kPlanThreads - 1) {
+            carry = base + earlier + before;
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) {
+        line[p.batch] = carry;
+        cut(s, line, p.batch);
+    }
+}
+
+/* ---- the fast kernel --------------------------------------------------------------------------------------------- */
+
+/* One sequence's share of a part: pages [first, last). */
+struct share {
+    int b, length, first, last;
+    bool whole;
+};
+
+/* Walks the shares of one part in order. */
+struct walk {
+    int2 next, end;
+
+    __device__ walk(const schedule &s, int part) : next(__ldg(s.begin + part)), end(__ldg(s.begin + part + 1))
+    {
+    }
+
+    __device__ bool take(const problem &p, share &w)
+    {
+        if (next.x > end.x || (next.x == end.x && next.y >= end.y)) {
+            return false;
+        }
+        w.b = next.x;
+        w.length = length_of(p, w.b);
+        const int pages = (w.length + kPage - 1) / kPage;
+        w.first = next.y;
+        w.last = w.b == end.x ? end.y : pages;
+        w.whole = w.first == 0 && w.last == pages;
+        next = make_int2(w.b + 1, 0);
+        return true;
+    }
+};
+
+/* Two pages in shared memory, page x of the CTA's running count in stage x % 2. Group x % 2 "owns" page x: it alone
+ * computes the scores and probabilities, and hands them to the other; each group sums its own half of the columns. */
+struct fast_shape {
+    static constexpr int kQ = 0, kPages = kQ + kTiles * kTileBytes;
+    static constexpr int kProbabilities = kPages + 2 * kTiles * kTileBytes; /* uint4 [4][128]: thread to thread */
+    static constexpr int kMost = kProbabilities + 128 * 64;                 /* float [kRows] */
+    static constexpr int kTotals = kMost + kRows * 4;                       /* float [2][2][kRows] */
+    static constexpr int kBarriers = kTotals + 4 * kRows * 4;
+    static constexpr int kFull = 0, kEmpty = 2 * kTiles, kQFull = kEmpty + 4, kQEmpty = kQFull + 1,
+                         kCount = kQEmpty + 1;
+    static constexpr int kBytes = 1024 + kBarriers + kCount * 8;
+    static_assert(kBytes <= 227 * 1024, "shared memory of one CTA");
+};
+
+enum { kMeetProbabilities = 1, kMeetGroup = 5, kMeetBoth = 7 }; /* [owner][half], [group] */
+
+__device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ uint32_t pack(float x, float y)
+{
+    const __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
+    return *reinterpret_cast<const uint32_t *>(&v);
+}
+
+__device__ __forceinline__ float quad_max(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 2));
+}
+
+__device__ __forceinline__ float quad_sum(float x)
+{
+    x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
+    return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
+}
+
+/* Four lanes hold eight columns of a row each way round: lane q has columns 2q, 2q + 1 of the groups 0..3. Afterwards
+ * lane q has all eight columns of group q. */
+__device__ __forceinline__ uint4 transpose_quad(uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3, int q)
+{
+    const bool odd = q & 1, high = q & 2;
+    uint32_t give = odd ? v0 : v1, other = __shfl_xor_sync(0xFFFFFFFFu, give, 1);
+    if (odd) {
+        v0 = other;
+    } else {
+        v1 = other;
+    }
+    give = odd ? v2 : v3;
+    other = __shfl_xor_sync(0xFFFFFFFFu, give, 1);
+    if (odd) {
+        v2 = other;
+    } else {
+        v3 = other;
+    }
+    give = high ? v0 : v2;
+    other = __shfl_xor_sync(0xFFFFFFFFu, give, 2);
+    if (high) {
+        v0 = other;
+    } else {
+        v2 = other;
+    }
+    give = high ? v1 : v3;
+    other = __shfl_xor_sync(0xFFFFFFFFu, give, 2);
+    if (high) {
+        v1 = other;
+    } else {
+        v3 = other;
+    }
+    return make_uint4(v0, v1, v2, v3);
+}
+
+constexpr int kRopePlace = 4;
+
+/* The order of a stage's tiles, for the copies and the scores alike: what its owner frees first comes first. */
+__device__ __forceinline__ int tile_at(int owner, int place)
+{
+    return place < kRopePlace ? 4 * owner + place : place == kRopePlace ? kTiles - 1 : 4 * (1 - owner) + place - 5;
+}
+
+/* What a consumer thread keeps of its two rows (`lane / 4` and 8 below) between pages. */
+struct rows_state {
+    float most[2];  /* what the scores are taken relative to; grows only when the maximum leaves it 2^8 behind */
+    float total[2]; /* this thread's part of the sum over the pages that its group owns */
+};
+
+__device__ __forceinline__ void rescale(float (&o)[128], rows_state &r, const float (&now)[2], float scale2)
+{
+    if (__any_sync(0xFFFFFFFFu, now[0] != r.most[0] || now[1] != r.most[1])) {
+        /* Seldom here. The products in flight do not use o, but ptxas would run them one by one to be sure. */
+        hopper::mma_wait_but<0>();
+        hopper::hold(o);
+        float shrink[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            shrink[h] = now[h] == r.most[h] ? 1.0f : exp2_fast((r.most[h] - now[h]) * scale2);
+            r.total[h] *= shrink[h];
+            r.most[h] = now[h];
+        }
+#pragma unroll
+        for (int i = 0; i < 128; ++i) {
+            o[i] *= shrink[i / 2 % 2];
+        }
+    }
+}
+
+template <int CLUSTER>
+__global__ void __launch_bounds__(384, 1)
+    fast_kernel(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensorMap map_cache,
+                const __grid_constant__ problem p, const __grid_constant__ schedule s)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    using shape = fast_shape;
+    extern __shared__ uint8_t raw[];
+    uint8_t *const base = raw + (1024 - hopper::shared_address(raw) % 1024) % 1024;
+    uint8_t *const shared_q = base + shape::kQ, *const pages = base + shape::kPages;
+    uint64_t *const barriers = reinterpret_cast<uint64_t *>(base + shape::kBarriers);
+    uint64_t *const full = barriers + shape::kFull;   /* [stage][tile] */
+    uint64_t *const empty = barriers + shape::kEmpty; /* [stage][half]: the owner's half includes the rope tile */
+    uint64_t *const q_full = barriers + shape::kQFull, *const q_empty = barriers + shape::kQEmpty;
+    const int group = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 128, 0);
+    const int lane = threadIdx.x % 32;
+    const int part = blockIdx.y, tile_of_q = blockIdx.x;
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2 * kTiles; ++i) {
+            hopper::barrier_init(full + i, 1);
+        }
+        for (int i = 0; i < 4; ++i) {
+            hopper::barrier_init(empty + i, 4 * CLUSTER);
+        }
+        hopper::barrier_init(q_full, 1);
+        hopper::barrier_init(q_empty, 8);
+        hopper::fence_barrier_init();
+    }
+    if (CLUSTER > 1) {
+        hopper::cluster_sync();
+    } else {
+        __syncthreads();
+    }
+
+    walk shares(s, part);
+    share w;
+    int x = 0; /* pages so far */
+    if (group == 2) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+        if (threadIdx.x == 256) {
+            const int rank = CLUSTER > 1 ? (int)hopper::cluster_rank() : 0;
+            for (int item = 0; shares.take(p, w); ++item) {
+                const int32_t *const table = p.block_table + (int64_t)w.b * p.max_pages;
+                int page = w.first < w.last ? __ldg(table + w.first) : 0;
+                hopper::barrier_wait(q_empty, (item & 1) ^ 1);
+                hopper::barrier_expect(q_full, kTiles * kTileBytes);
+                for (int tile = 0; tile < kTiles; ++tile) {
+                    hopper::load_tile(shared_q + tile * kTileBytes, &map_q, q_full, tile * 64, tile_of_q * kRows, w.b);
+                }
+                for (int at = w.first; at < w.last; ++at, ++x) {
+                    const int stage = x & 1, row = page * kPage;
+                    page = at + 1 < w.last ? __ldg(table + at + 1) : 0;
+                    /* Several tiles of q mean that arithmetic is the limit: a shorter wait for the next page pays. With
+                     * one, memory is, and prefetching only burdens it. */
+                    if (CLUSTER > 1 && at + 1 < w.last) {
+                        for (int tile = 0; tile < kTiles; ++tile) {
+                            hopper::prefetch_tile(&map_cache, tile * 64, page * kPage + rank * (kPage / CLUSTER));
+                        }
+                    }
+                    uint8_t *const to = pages + stage * kTiles * kTileBytes;
+                    for (int place = 0; place < kTiles; ++place) {
+                        if (place == 0 || place == 5) {
+                            const int half = place == 0 ? stage : 1 - stage;
+                            hopper::barrier_wait(empty + 2 * stage + half, (x >> 1 & 1) ^ 1);
+                        }
+                        const int tile = tile_at(stage, place);
+                        uint64_t *const bar = full + stage * kTiles + tile;
+                        hopper::barrier_expect(bar, kTileBytes);
+                        if (CLUSTER > 1) {
+                            constexpr int kPart = kPage / CLUSTER;
+                            hopper::load_tile_multicast(to + tile * kTileBytes + rank * kPart * 128, &map_cache, bar,
+                                                        tile * 64, row + rank * kPart, (1 << CLUSTER) - 1);
+                        } else {
+                            hopper::load_tile(to + tile * kTileBytes, &map_cache, bar, tile * 64, row);
+                        }
+                    }
+                }
+            }
+        }
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+        const int thread = threadIdx.x % 128;
+        const int row = thread / 32 * 16 + lane / 4;
+        uint4 *const hand = reinterpret_cast<uint4 *>(base + shape::kProbabilities) + thread;
+        float *const hand_most = reinterpret_cast<float *>(base + shape::kMost) + row;
+        float *const totals = reinterpret_cast<float *>(base + shape::kTotals) + row;
+        const uint64_t q_operand = hopper::operand(shared_q);
+        const float scale2 = p.scale * kLog2E, slack = 8.0f / scale2;
+
+        const auto score_tiles = [&](float(&score)[32], const uint32_t(&q_rope)[16], int from, int to) {
+            hopper::mma_fence();
+            const uint64_t k = hopper::operand(pages + group * kTiles * kTileBytes);
+#pragma unroll
+            for (int place = from; place < to; ++place) {
+                const int tile = tile_at(group, place);
+                hopper::barrier_wait(full + group * kTiles + tile, x >> 1 & 1);
+#pragma unroll
+                for (int step = 0; step < 4; ++step) {
+                    const int offset = tile * (kTileBytes >> 4) + 2 * step;
+                    if (place == kRopePlace) {
+                        hopper::mma_scores(score, q_rope + 4 * step, k + offset, 1);
+                    } else {
+                        hopper::mma_scores(score, q_operand + offset, k + offset, place + step != 0);
+                    }
+                }
+            }
+            hopper::mma_commit();
+        };
+        /* Rows past the sequence's end may hold anything, NaN included: as values they are made zeros. */
+        const auto clear_tail = [&](int stage, int valid) {
+            if (valid < kPage) {
+                uint4 *const half = reinterpret_cast<uint4 *>(pages + (stage * kTiles + group * 4) * kTileBytes);
+                const int each = (kPage - valid) * 8;
+                for (int i = thread; i < 4 * each; i += 128) {
+                    half[i / each * (kTileBytes / 16) + valid * 8 + i % each] = make_uint4(0, 0, 0, 0);
+                }
+                hopper::fence_shared_for_copies();
+                hopper::meet(kMeetGroup + group, 128);
+            }
+        };
+        const auto add_values = [&](float(&o)[128], const uint32_t(&probability)[16], int stage, int half) {
+            const uint64_t v = hopper::operand_down(pages + (stage * kTiles + group * 4) * kTileBytes);
+            hopper::mma_fence();
+#pragma unroll
+            for (int step = 2 * half; step < 2 * half + 2; ++step) {
+                hopper::mma_values(o, probability + 4 * step, v + step * (16 * 128 >> 4));
+            }
+            hopper::mma_commit();
+        };
+        const auto release = [&](int stage) {
+            uint64_t *const bar = empty + 2 * stage + group;
+            if (CLUSTER == 1 && lane == 0) {
+                hopper::barrier_arrive(bar);
+            } else if (CLUSTER > 1 && lane < CLUSTER) {
+                hopper::barrier_arrive(bar, (uint32_t)lane);
+            }
+        };
+        /* Adds the values of the page whose probabilities the other group computes; the products are left in flight. */
+        const auto take_over = [&](float(&o)[128], rows_state &state, uint32_t(&probability)[16], int valid) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                hopper::meet(kMeetProbabilities + 2 * (group ^ 1) + half, 256);
+#pragma unroll
+                for (int i = 2 * half; i < 2 * half + 2; ++i) {
+                    const uint4 v = hand[i * 128];
+                    probability[4 * i] = v.x, probability[4 * i + 1] = v.y;
+                    probability[4 * i + 2] = v.z, probability[4 * i + 3] = v.w;
+                }
+                if (half == 0) {
+                    const float now[2] = {hand_most[0], hand_most[8]};
+                    rescale(o, state, now, scale2);
+                    clear_tail(group ^ 1, valid);
+                }
+                add_values(o, probability, group ^ 1, half);
+            }
+        };
+
+        for (int item = 0; shares.take(p, w); ++item) {
+            const int first_row = tile_of_q * kRows + row;
+            int visible[2];
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                visible[h] = w.length - p.s_q + (first_row + 8 * h) / p.heads + 1 - w.first * kPage;
+            }
+            const int unmasked = w.length - p.s_q + 1 - w.first * kPage;
+            const int begin = x, end = x + w.last - w.first;
+            const int length = w.length - w.first * kPage; /* tokens from page `begin` on */
+            hopper::barrier_wait(q_full, item & 1);
+            float o[128];
+#pragma unroll
+            for (int i = 0; i < 128; ++i) {
+                o[i] = 0.0f;
+            }
+            rows_state state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
+            uint32_t q_rope[16]; /* the rope tile of q as wgmma takes it from registers */
+#pragma unroll
+            for (int i = 0; i < 16; ++i) {
+                const int r = row + i % 2 * 8, byte = i / 4 * 32 + i / 2 % 2 * 16 + lane % 4 * 4;
+                q_rope[i] = *reinterpret_cast<const uint32_t *>(shared_q + (kTiles - 1) * kTileBytes + r * 128 +
+                                                                (byte ^ r % 8 * 16));
+            }
+            const auto own_page = [&](float(&o)[128], rows_state &state, auto other) {
+                constexpr bool kOther = decltype(other)::value; /* there is a page before this one */
+                float score[32];
+                if (kOther) {
+                    uint32_t taken[16];
+                    score_tiles(score, q_rope, 0, kRopePlace + 1);
+                    take_over(o, state, taken, length - (x - 1 - begin) * kPage);
+                    score_tiles(score, q_rope, kRopePlace + 1, kRopePlace + 2);
+                    hopper::mma_wait_but<1>();
+                    release(group ^ 1);
+                    score_tiles(score, q_rope, kRopePlace + 2, kTiles);
+                } else {
+                    score_tiles(score, q_rope, 0, kTiles);
+                }
+                hopper::mma_wait_but<0>();
+                hopper::hold(o);
+                hopper::hold(score);
+
+                const int token = (x - begin) * kPage;
+                if (token + kPage > unmasked) {
+#pragma unroll
+                    for (int i = 0; i < 32; ++i) {
+                        if (token + i / 4 * 8 + lane % 4 * 2 + i % 2 >= visible[i / 2 % 2]) {
+                            score[i] = -INFINITY;
+                        }
+                    }
+                }
+                float now[2], shift[2], sum[2] = {0.0f, 0.0f};
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    float most = score[2 * h];
+#pragma unroll
+                    for (int i = 0; i < 32; i += 4) {
+                        most = fmaxf(most, fmaxf(score[i + 2 * h], score[i + 2 * h + 1]));
+                    }
+                    most = quad_max(most);
+                    now[h] = most > state.most[h] + slack ? most : state.most[h];
+                    shift[h] = now[h] == -INFINITY ? 0.0f : now[h] * scale2;
+                }
+                rescale(o, state, now, scale2);
+                clear_tail(group, length - token);
+                __syncwarp(); /* all lanes have read the other group's maxima */
+                if (lane % 4 == 0) {
+                    hand_most[0] = now[0];
+                    hand_most[8] = now[1];
+                }
+                uint32_t probability[16];
+#pragma unroll
+                for (int half = 0; half < 2; ++half) { /* the second half while the first is multiplied */
+#pragma unroll
+                    for (int i = 16 * half; i < 16 * half + 16; i += 2) {
+                        const int h = i / 2 % 2;
+                        const float even = exp2_fast(fmaf(score[i], scale2, -shift[h]));
+                        const float odd = exp2_fast(fmaf(score[i + 1], scale2, -shift[h]));
+                        sum[h] += even + odd;
+                        probability[i / 2] = pack(even, odd);
+                    }
+#pragma unroll
+                    for (int i = 2 * half; i < 2 * half + 2; ++i) {
+                        hand[i * 128] = make_uint4(probability[4 * i], probability[4 * i + 1], probability[4 * i + 2],
+                                                   probability[4 * i + 3]);
+                    }
+                    hopper::meet_arrive(kMeetProbabilities + 2 * group + half, 256);
+                    add_values(o, probability, group, half);
+                }
+                state.total[0] += sum[0];
+                state.total[1] += sum[1];
+                hopper::mma_wait_but<0>();
+                hopper::hold(o);
+                release(group);
+            };
+            x += (x ^ group) & 1;
+            if (x == begin && x < end) {
+                own_page(o, state, std::false_type());
+                x += 2;
+            }
+            for (; x < end; x += 2) {
+                own_page(o, state, std::true_type());
+            }
+            if (x == end && end > begin) { /* the last page is the other's */
+                uint32_t taken[16];
+                take_over(o, state, taken, length - (end - 1 - begin) * kPage);
+                hopper::mma_wait_but<0>();
+                hopper::hold(o);
+                release(group ^ 1);
+            }
+            x = end;
+            if (lane == 0) {
+                hopper::barrier_arrive(q_empty);
+            }
+
+            float *const exchange = totals + (item & 1) * 2 * kRows;
+            float inverse[2], lse[2];
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const float own = quad_sum(state.total[h]);
+                if (lane % 4 == 0) {
+                    exchange[group * kRows + 8 * h] = own;
+                }
+            }
+            hopper::meet(kMeetBoth, 256);
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const float total = exchange[8 * h] + exchange[kRows + 8 * h];
+                inverse[h] = total > 0.0f ? 1.0f / total : 0.0f;
+                lse[h] = total > 0.0f ? fmaf(state.most[h], scale2, log2f(total)) : -INFINITY;
+            }
+            if (w.whole) {
+                const int rows = p.s_q * p.heads;
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    const int r = first_row + 8 * h;
+                    const int64_t to = (int64_t)w.b * rows + r;
+                    __nv_bfloat16 *const out = p.out + to * kLatent + group * 256;
+#pragma unroll
+                    for (int g = 0; g < 32; g += 4) {
+                        const float *const d = o + 4 * g + 2 * h;
+                        const uint4 v = transpose_quad(pack(d[0] * inverse[h], d[1] * inverse[h]),
+                                                       pack(d[4] * inverse[h], d[5] * inverse[h]),
+                                                       pack(d[8] * inverse[h], d[9] * inverse[h]),
+                                                       pack(d[12] * inverse[h], d[13] * inverse[h]), lane % 4);
+                        if (r < rows) {
+                            *reinterpret_cast<uint4 *>(out + 8 * (g + lane % 4)) = v;
+                        }
+                    }
+                    if (r < rows && p.lse && group == 0 && lane % 4 == 0) {
+                        p.lse[to] = lse[h] / kLog2E;
+                    }
+                }
+            } else {
+                const int slot = 2 * part + (w.b != __ldg(&s.begin[part].x));
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    const int64_t to = (int64_t)slot * s.rows + first_row + 8 * h;
+                    float *const out = s.out + to * kLatent + group * 256 + lane % 4 * 2;
+#pragma unroll
+                    for (int g = 0; g < 32; ++g) {
+                        *reinterpret_cast<float2 *>(out + 8 * g) =
+                            make_float2(o[4 * g + 2 * h] * inverse[h], o[4 * g + 2 * h + 1] * inverse[h]);
+                    }
+                    if (group == 0 && lane % 4 == 0) {
+                        s.lse[to] = lse[h];
+                    }
+                }
+            }
+        }
+    }
+    hopper::let_next_launch_begin();
+    if (CLUSTER > 1) {
+        hopper::cluster_sync(); /* the neighbour may still arrive on these barriers, or copy into these pages */
+    }
+#else
+    __trap(); /* the launcher asks for sm_90 first */
+#endif
+}
+
+/* ---- the sequences that several parts share ---------------------------------------------------------------------- */
+
+constexpr int kCombineGroups = 4; /* of 128 threads, each four columns of every fourth part */
+
+__global__ void __launch_bounds__(128 * kCombineGroups)
+    combine_kernel(const __grid_constant__ problem p, const __grid_constant__ schedule s, const int rows_each)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ float weight[]; /* [parts] */
+    __shared__ float4 sums[kCombineGroups - 1][128];
+    __shared__ float log_total;
+    const int b = blockIdx.x, rows = p.s_q * p.heads;
+    asm volatile("griddepcontrol.wait;" ::
+                     : "memory"); /* whoever returns early must not end the stream's wait, either */
+    const int2 span = __ldg(s.span + b);
+    if (span.x == span.y) {
+        return;
+    }
+    const int first = span.x, count = span.y - first + 1;
+    const int first_slot = 2 * first + (__ldg(&s.begin[first].x) != b);
+    const int group = threadIdx.x / 128, column = threadIdx.x % 128 * 4;
+    for (int r = blockIdx.y * rows_each; r < min(rows, (int)(blockIdx.y + 1) * rows_each); ++r) {
+        if (threadIdx.x < 32) {
+            float most = -INFINITY, total = 0.0f;
+            for (int i = threadIdx.x; i < count; i += 32) {
+                const float lse = s.lse[(int64_t)(i == 0 ? first_slot : 2 * (first + i)) * s.rows + r];
+                weight[i] = lse;
+                most = fmaxf(most, lse);
+            }
+            most = reduce_warp(most, true);
+            for (int i = threadIdx.x; i < count; i += 32) {
+                weight[i] = most == -INFINITY ? 0.0f : exp2_fast(weight[i] - most);
+                total += weight[i];
+            }
+            total = reduce_warp(total, false);
+            for (int i = threadIdx.x; i < count; i += 32) {
+                weight[i] = total > 0.0f ? weight[i] / total : 0.0f;
+            }
+            if (threadIdx.x == 0) {
+                log_total = total > 0.0f ? most + log2f(total) : -INFINITY;
+            }
+        }
+        __syncthreads();
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 4
+        for (int i = group; i < count; i += kCombineGroups) {
+            const int64_t slot = i == 0 ? first_slot : 2 * (first + i);
+            const float4 v = *reinterpret_cast<const float4 *>(s.out + (slot * s.rows + r) * kLatent + column);
+            const float by = weight[i];
+            sum.x = fmaf(v.x, by, sum.x), sum.y = fmaf(v.y, by, sum.y);
+            sum.z = fmaf(v.z, by, sum.z), sum.w = fmaf(v.w, by, sum.w);
+        }
+        if (group > 0) {
+            sums[group - 1][threadIdx.x % 128] = sum;
+        }
+        __syncthreads();
+        if (group == 0) {
+#pragma unroll
+            for (int g = 0; g < kCombineGroups - 1; ++g) {
+                const float4 v = sums[g][threadIdx.x];
+                sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+            }
+            const int64_t to = (int64_t)b * rows + r;
+            *reinterpret_cast<uint2 *>(p.out + to * kLatent + column) =
+                make_uint2(pack(sum.x, sum.y), pack(sum.z, sum.w));
+            if (p.lse && threadIdx.x == 0) {
+                p.lse[to] = log_total / kLog2E;
+            }
+        }
+        __syncthreads();
+    }
+#else
+    __trap(); /* the launcher asks for sm_90 first */
+#endif
+}
+
+/* ---- launchers --------------------------------------------------------------------------------------------------- */
+
+int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+tsr_status launched(cudaError_t code, tsr_err *err)
+{
+    const cudaError_t last = cudaGetLastError();
+    if (code == cudaSuccess) {
+        code = last;
+    }
+    if (code != cudaSuccess) {
+        return tsr_fail(err, TSR_E_DEVICE, "MLA decoding: %s", cudaGetErrorString(code));
+    }
+    return TSR_OK;
+}
+
+bool aligned(const void *p, uintptr_t to)
+{
+    return reinterpret_cast<uintptr_t>(p) % to == 0;
+}
+
+bool fast_fits(const tsr_mla_decode *args, const tsr_cuda_device *device)
+{
+    return device->arch == 90 && args->latent == kLatent && args->rope == kRope && args->page == kPage &&
+           aligned(args->q, 16) && aligned(args->cache, 16) && aligned(args->out, 16);
+}
+
+problem problem_of(const tsr_mla_decode *args)
+{
+    return {reinterpret_cast<const __nv_bfloat16 *>(args->q),
+            reinterpret_cast<const __nv_bfloat16 *>(args->cache),
+            args->block_table,
+            args->seqlens,
+            reinterpret_cast<__nv_bfloat16 *>(args->out),
+            args->lse,
+            (int)args->batch,
+            (int)args->s_q,
+            (int)args->heads,
+            (int)args->max_pages,
+            args->latent,
+            args->latent + args->rope,
+            args->page,
+            args->scale};
+}
+
+/* Places the schedule and the parts' results in the workspace; returns the bytes. */
+size_t lay_out(const tsr_mla_decode *args, int processors, schedule *s)
+{
+    const auto up = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
+    s->tiles = (int)ceil_div(args->s_q * args->heads, kRows);
+    s->rows = s->tiles * kRows;
+    s->parts = processors / s->tiles > 1 ? processors / s->tiles : 1;
+    const size_t starts = up((size_t)(args->batch + 1) * sizeof *s->start);
+    const size_t begins = up((size_t)(s->parts + 1) * sizeof *s->begin);
+    const size_t spans = up((size_t)args->batch * sizeof *s->span);
+    const size_t lse = up((size_t)2 * s->parts * s->rows * sizeof *s->lse);
+    uint8_t *const base = static_cast<uint8_t *>(args->workspace);
+    s->start = reinterpret_cast<int32_t *>(base);
+    s->begin = reinterpret_cast<int2 *>(base + starts);
+    s->span = reinterpret_cast<int2 *>(base + starts + begins);
+    s->lse = reinterpret_cast<float *>(base + starts + begins + spans);
+    s->out = reinterpret_cast<float *>(base + starts + begins + spans + lse);
+    return starts + begins + spans + lse + (size_t)2 * s->parts * s->rows * kLatent * sizeof *s->out;
+}
+
+tsr_status check(const tsr_mla_decode *args, tsr_err *err)
+{
+    const int64_t most = INT_MAX / 4;
+    if (args->batch < 0 || args->s_q < 0 || args->heads < 0 || args->max_pages < 0 || args->latent < 1 ||
+        args->rope < 0 || args->page < 1 || args->batch > most || args->s_q > most || args->heads > most ||
+        args->max_pages > most / args->page || (args->s_q > 0 && args->heads > most / args->s_q) ||
+        args->pages > most / args->page || (args->max_pages + kFixedCost) * args->batch > most ||
+        args->latent + (int64_t)args->rope >= 6000) {
+        return tsr_fail(err, TSR_E_SHAPE,
+                        "MLA decoding: no shape batch %lld, queries %lld, heads %lld, pages %lld of %d, "
+                        "columns %d + %d",
+                        (long long)args->batch, (long long)args->s_q, (long long)args->heads,
+                        (long long)args->max_pages, args->page, args->latent, args->rope);
+    }
+    if (!(args->scale > 0.0f) || isinf(args->scale)) {
+        return tsr_fail(err, TSR_E_SHAPE, "MLA decoding: the scale %g is not positive and finite", (double)args->scale);
+    }
+    return TSR_OK;
+}
+
+/* Checks the arguments; TSR_MLA_AUTO for a problem with nothing in it. */
+tsr_status choose(const tsr_mla_decode *args, tsr_cuda_device *device, tsr_mla_kind *kind, tsr_err *err)
+{
+    TSR_TRY(check(args, err));
+    *kind = TSR_MLA_AUTO;
+    if (args->batch == 0 || args->s_q == 0 || args->heads == 0) {
+        return TSR_OK;
+    }
+    TSR_TRY(tsr_cuda_current_device(device, err));
+    *kind = tsr_cuda_mla_choose(args, device);
+    if (*kind == TSR_MLA_FAST && !fast_fits(args, device)) {
+        return tsr_fail(
+            err, TSR_E_UNSUPPORTED,
+            "MLA decoding: the fast kernel needs sm_90, 512 + 64 columns, pages of 64 and 16-byte alignment; the "
+            "device is %s, sm_%d",
+            device->name, device->arch);
+    }
+    if (*kind == TSR_MLA_FAST && !aligned(args->workspace, 256)) {
+        return tsr_fail(err, TSR_E_SHAPE, "MLA decoding: the workspace is not 256-byte aligned");
+    }
+    return TSR_OK;
+}
+
+template <typename... Args>
+cudaError_t launch(void (*kernel)(Args...), dim3 grid, int threads, int shared, cudaLaunchAttribute attribute,
+                   tsr_stream stream, const Args &...args)
+{
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = (size_t)shared;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+template <int CLUSTER>
+tsr_status launch_fast(const problem &p, const schedule &s, int64_t pages, tsr_stream stream, tsr_err *err)
+{
+    encode_fn encode = NULL;
+    TSR_TRY(find_encode(&encode, err));
+    CUtensorMap map_q, map_cache;
+    const int rows = p.s_q * p.heads;
+    const cuuint64_t q_dims[3] = {kWidth, (cuuint64_t)rows, (cuuint64_t)p.batch};
+    const cuuint64_t q_pitches[2] = {kWidth * 2, (cuuint64_t)rows * kWidth * 2};
+    const cuuint32_t q_box[3] = {64, kRows, 1}, steps[3] = {1, 1, 1};
+    CUresult code = encode(&map_q, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<__nv_bfloat16 *>(p.q), q_dims,
+                           q_pitches, q_box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (code == CUDA_SUCCESS) {
+        const cuuint64_t dims[2] = {kWidth, (cuuint64_t)(pages > 0 ? pages : 1) * kPage}, pitches[1] = {kWidth * 2};
+        const cuuint32_t box[2] = {64, kPage / CLUSTER};
+        code = encode(&map_cache, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<__nv_bfloat16 *>(p.cache), dims,
+                      pitches, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    }
+    if (code != CUDA_SUCCESS) {
+        return tsr_fail(err, TSR_E_DEVICE, "MLA decoding: the driver refused a tensor map: error %d", (int)code);
+    }
+    void (*const kernel)(CUtensorMap, CUtensorMap, problem, schedule) = fast_kernel<CLUSTER>;
+    TSR_TRY(
+        launched(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, fast_shape::kBytes), err));
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = CLUSTER;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    TSR_TRY(launched(launch(kernel, dim3((unsigned)s.tiles, (unsigned)s.parts), 384, fast_shape::kBytes, attribute,
+                            stream, map_q, map_cache, p, s),
+                     err));
+
+    const int64_t enough = 1024; /* CTAs */
+    const int rows_each = (int)(p.batch * (int64_t)rows > enough ? ceil_div(p.batch * (int64_t)rows, enough) : 1);
+    attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    return launched(launch(combine_kernel, dim3((unsigned)p.batch, (unsigned)ceil_div(rows, rows_each)),
+                           128 * kCombineGroups, s.parts * (int)sizeof(float), attribute, stream, p, s, rows_each),
+                    err);
+}
+
+} // namespace
+
+tsr_mla_kind tsr_cuda_mla_choose(const tsr_mla_decode *args, const tsr_cuda_device *device)
+{
+    return args->kind != TSR_MLA_AUTO ? args->kind : fast_fits(args, device) ? TSR_MLA_FAST : TSR_MLA_PLAIN;
+}
+
+size_t tsr_cuda_mla_workspace(const tsr_mla_decode *args, const tsr_cuda_device *device)
+{
+    schedule s;
+    const bool fast =
+        args->batch > 0 && args->s_q > 0 && args->heads > 0 && tsr_cuda_mla_choose(args, device) == TSR_MLA_FAST;
+    return fast ? lay_out(args, device->processors, &s) : 0;
+}
+
+tsr_status tsr_cuda_mla_plan(const tsr_mla_decode *args, tsr_stream stream, tsr_err *err)
+{
+    tsr_cuda_device device;
+    tsr_mla_kind kind;
+    TSR_TRY(choose(args, &device, &kind, err));
+    if (kind != TSR_MLA_FAST) {
+        return TSR_OK;
+    }
+    schedule s;
+    (void)lay_out(args, device.processors, &s);
+    plan_kernel<<<1, kPlanThreads, 0, stream>>>(problem_of(args), s);
+    return launched(cudaSuccess, err);
+}
+
+tsr_status tsr_cuda_mla_decode(const tsr_mla_decode *args, tsr_stream stream, tsr_err *err)
+{
+    tsr_cuda_device device;
+    tsr_mla_kind kind;
+    TSR_TRY(choose(args, &device, &kind, err));
+    if (kind == TSR_MLA_AUTO) {
+        return TSR_OK;
+    }
+    const problem p = problem_of(args);
+    if (kind == TSR_MLA_PLAIN) {
+        const int64_t rows = args->batch * args->s_q * args->heads;
+        if (rows > INT_MAX) {
+            return tsr_fail(err, TSR_E_SHAPE, "MLA decoding: %lld rows are more than the plain kernel's grid",
+                            (long long)rows);
+        }
+        plain_kernel<<<(unsigned)rows, kPlainThreads, (size_t)(p.width + p.latent + kPlainThreads) * sizeof(float),
+                       stream>>>(p);
+        return launched(cudaSuccess, err);
+    }
+    schedule s;
+    (void)lay_out(args, device.processors, &s);
+    return s.tiles % 2 == 0 ? launch_fast<2>(p, s, args->pages, stream, err)
+                            : launch_fast<1>(p, s, args->pages, stream, err);
+}

@@ -1,0 +1,75 @@
+/* Decoding attention of DeepSeek's MLA in its absorbed form: every head attends to one shared latent row a token.
+ *
+ *   out[b,i,h,:] = sum over tokens t of softmax_t(scale * <q[b,i,h,:], cache row t of b>) * first `latent` of that row
+ *   lse[b,i,h]   = ln sum over t of exp(scale * <q[b,i,h,:], cache row t of b>)
+ *
+ * over t < seqlens[b] - s_q + i + 1: the s_q queries are the sequence's last tokens. A query that sees no token gets
+ * zeros and -inf.
+ *
+ * Layouts, all contiguous: q [batch][s_q][heads][latent + rope] BF16; cache [pages][page][latent + rope] BF16; token t
+ * of b is row t % page of page block_table[b][t / page]; block_table [batch][max_pages], seqlens [batch] int32, clamped
+ * to 0 and max_pages * page; out [batch][s_q][heads][latent] BF16; lse [batch][s_q][heads] F32. Entries of block_table
+ * past a sequence's end and cache rows past its last token are never used, whatever they hold. scale > 0, finite. No
+ * output may overlap an input.
+ *
+ * The fast kernel needs sm_90, latent 512, rope 64, page 64, and q, cache and out 16-byte aligned; otherwise
+ * TSR_MLA_AUTO takes the plain one. It works on the schedule that tsr_cuda_mla_plan leaves in the workspace (256-byte
+ * aligned), which divides the pages of all sequences evenly among the multiprocessors: plan once after seqlens
+ * changed, then decode every layer. Two decodes in flight need two workspaces. Results are the same bits in every run
+ * on one kind of device.
+ *
+ * Kernel error against the exact value over the same operands, element by element: |out - exact| <=
+ *     (2 * D + 2^-8 + 2^-18 + 17 * (ceil(n / 64) * 4 + 2) * 2^-22) * sum over t of p_t |v_t|,   then BF16's rounding
+ * where p are the exact probabilities, n the tokens seen and D = scale * 36 * 17 * 2^-22 * max over t of sum |q k_t|.
+ * Derivation: a step of 16 along the product aligns the accumulator and 16 products and loses less than 2^-22 of the
+ * sum of magnitudes for each; 36 steps make a score, D bounds its error, which moves a probability by a factor within
+ * exp(+-2 D) with that of the normalizer; probabilities are rounded to BF16 (2^-8 covers numerator and FP32
+ * normalizer), exponentials, rescalings and the combination of parts are FP32 (2^-18), and n tokens are ceil(n / 64) *
+ * 4 steps. D must be small against 1. The plain kernel, FP32 throughout, lies inside the bound. */
+#ifndef TSR_KERNELS_CUDA_MLA_DECODE_H
+#define TSR_KERNELS_CUDA_MLA_DECODE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/cuda/cuda_launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum tsr_mla_kind {
+    TSR_MLA_AUTO,
+    TSR_MLA_PLAIN, /* the definition: one CTA a query and head, no workspace, any latent + rope below 6000 */
+    TSR_MLA_FAST,
+} tsr_mla_kind;
+
+typedef struct tsr_mla_decode {
+    const uint16_t *q, *cache;
+    const int32_t *block_table, *seqlens; /* device memory */
+    uint16_t *out;
+    float *lse; /* may be NULL */
+    void *workspace;
+    int64_t batch, s_q, heads, pages, max_pages;
+    int32_t latent, rope, page;
+    float scale;
+    tsr_mla_kind kind;
+} tsr_mla_decode;
+
+/* The kernel for this problem on this device; pure. */
+tsr_mla_kind tsr_cuda_mla_choose(const tsr_mla_decode *args, const tsr_cuda_device *device);
+
+/* Bytes of workspace for this problem on this device, whatever seqlens holds; 0 for the plain kernel. Pure. */
+size_t tsr_cuda_mla_workspace(const tsr_mla_decode *args, const tsr_cuda_device *device);
+
+/* Writes the schedule for seqlens into the workspace; does nothing for the plain kernel. Reads of `args` only what
+ * tsr_cuda_mla_workspace reads, seqlens and workspace. */
+tsr_status tsr_cuda_mla_plan(const tsr_mla_decode *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+
+/* TSR_E_UNSUPPORTED: the kernel asked for does not fit the arguments or the device. */
+tsr_status tsr_cuda_mla_decode(const tsr_mla_decode *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

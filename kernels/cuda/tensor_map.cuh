@@ -1,0 +1,27 @@
+/* Owns the way to the driver's encoder of tensor maps, found at run time: no program links the driver. */
+#ifndef TSR_KERNELS_CUDA_TENSOR_MAP_CUH
+#define TSR_KERNELS_CUDA_TENSOR_MAP_CUH
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include "formats/status.h"
+
+typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                              const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+static inline tsr_status find_encode(encode_fn *encode, tsr_err *err)
+{
+    void *entry = NULL;
+    cudaDriverEntryPointQueryResult found;
+    const cudaError_t code =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
+    if (code != cudaSuccess || found != cudaDriverEntryPointSuccess) {
+        (void)cudaGetLastError();
+        return tsr_fail(err, TSR_E_DEVICE, "the driver has no cuTensorMapEncodeTiled: it is older than CUDA 12.0");
+    }
+    *encode = reinterpret_cast<encode_fn>(entry);
+    return TSR_OK;
+}
+#endif
