@@ -1,7 +1,7 @@
 /* The int8 product with vLLM's four epilogues, on the CPU: the definition. For verifying, not for serving.
  *
- *   P[i,j] = sum over x of A[i,x] * W[j,x]                                          exact in int32: k < 2^17, with azp k <= 65793
- *   D[i,j] = scale_a * (scale_w * float(P - azp * azp_adj)) + bias                  each step in FP32
+ *   P[i,j] = sum over x of A[i,x] * W[j,x]                                          exact in int32: k < 2^17, with azp
+ * k <= 65793 D[i,j] = scale_a * (scale_w * float(P - azp * azp_adj)) + bias                  each step in FP32
  *
  * (vLLM csrc/quantization/w8a8/cutlass/Epilogues.md.) azp_adj[j] is the sum of W[j,x] over x. Four epilogues by what is
  * there: nothing (scaled), bias (scaled + bias), azp_with_adj (azp per tensor: the product azp * azp_adj made ahead),
