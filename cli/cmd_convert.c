@@ -56,9 +56,9 @@ static const char kHelp[] =
     "  safetensors archives back to the very files they were made from\n"
     "  fastertransformer, trtllm  int8 or int4 weights in the interleaved layout of an architecture's mixed GEMM, "
     "from\n"
-    "              packed integers or straight from BF16 (--arch, --producer, --bits, --group-size, ...); --from "
-    "takes\n"
-    "              them back to packed integers\n\n"
+    "              packed integers or straight from BF16 (--arch, --producer, --bits, --group-size, ...); trtllm for "
+    "one\n"
+    "              rank only; --from takes them back to packed integers\n\n"
     "Examples:\n"
     "  tessera convert DeepSeek-V3 -o DeepSeek-V3-BF16 --to bf16\n"
     "  tessera convert DeepSeek-V3 -o DeepSeek-V3-UE8M0 --to fp8-block --scale-fmt ue8m0 --against DeepSeek-V3-BF16\n"
@@ -166,6 +166,7 @@ static tsr_status plan_layout(const tsr_job *job, const arguments *a, const inpu
                    .group = a->group_size,
                    .divisor = divisor,
                    .away = a->away == 0,
+                   .zero_scale = true,
                    .scale_dtype = TSR_F32,
                    .search = a->scales == 1},
         .scale_dtype = kDtypes[a->scale_dtype],

@@ -39,20 +39,25 @@ static tsr_window codes_window(const tsr_ft_format *f, uint64_t k, uint64_t n, u
     return tsr_run_window(first * k * bits / 8, count * k * bits / 8);
 }
 
+static bool is_packed(const tsr_layout *l)
+{
+    return l->parts[0].coding == TSR_CODED_PACKED;
+}
+
 tsr_status tsr_layout_check(const tsr_layout *l, const char *name, tsr_err *err)
 {
     tsr_err why = {{0}};
+    const char *const advice = is_packed(l) ? "quantize again and --exclude it" : "--exclude keeps it as it is";
     if (tsr_ft_format_check(&l->format, (int64_t)l->k, (int64_t)l->n, &why) != TSR_OK)
-        return tsr_fail(err, TSR_E_SHAPE, "'%s' [%llu, %llu]: %s; --exclude keeps it as it is", name, U64(l->n),
-                        U64(l->k), why.msg);
+        return tsr_fail(err, TSR_E_SHAPE, "'%s' [%llu, %llu]: %s; %s", name, U64(l->n), U64(l->k), why.msg, advice);
     for (size_t i = 0; i < l->n_parts; i++) {
         const uint64_t rows = l->parts[i].values->shape[0], step = grain(&l->format);
         if (rows % step != 0)
             return tsr_fail(err, TSR_E_SHAPE,
                             "'%s' has %llu output features, which are not whole turns of %llu: %llu and %llu would be; "
-                            "--exclude keeps it as it is",
+                            "%s",
                             l->parts[i].values->name, U64(rows), U64(step), U64(rows / step * step),
-                            U64((rows / step + 1) * step));
+                            U64((rows / step + 1) * step), advice);
     }
     const uint64_t group = l->scheme.group;
     if (group == 0 || l->k % group == 0)
@@ -65,11 +70,6 @@ tsr_status tsr_layout_check(const tsr_layout *l, const char *name, tsr_err *err)
 }
 
 /* ---- laying out ---- */
-
-static bool is_packed(const tsr_layout *l)
-{
-    return l->parts[0].coding == TSR_CODED_PACKED;
-}
 
 static uint64_t layout_band(const tsr_layout *l)
 {
@@ -317,6 +317,12 @@ static uint64_t unlayout_scratch(const tsr_step *step)
     return unlayout_band(x) * x->k;
 }
 
+static bool all_zero(const void *data, uint64_t bytes)
+{
+    const char *const p = data;
+    return bytes == 0 || (p[0] == 0 && memcmp(p, p + 1, bytes - 1) == 0);
+}
+
 static tsr_status unlayout_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                                tsr_quant_stats *stats, tsr_err *err)
 {
@@ -329,9 +335,14 @@ static tsr_status unlayout_run(const tsr_step *step, uint64_t unit, const tsr_un
     kernels->deinterleave(&args, u->in_data[0], (uint8_t *)codes);
     tsr_int_pack(kernels, (unsigned)x->format.bits, codes, rows * x->k, u->out_data[0]);
     for (uint64_t r = 0; r < rows; r++) {
-        for (uint64_t g = 0; g < groups; g++)
-            memcpy((char *)u->out_data[1] + (r * groups + g) * width,
-                   (const char *)u->in_data[1] + (g * rows + r) * width, width);
+        for (uint64_t g = 0; g < groups; g++) {
+            const char *const scale = (const char *)u->in_data[1] + (g * rows + r) * width;
+            const uint64_t n = x->k / groups;
+            if (all_zero(scale, width) && all_zero(codes + r * x->k + g * n, n))
+                store((tsr_dtype)x->scales.dtype, 1, u->out_data[1], r * groups + g);
+            else
+                memcpy((char *)u->out_data[1] + (r * groups + g) * width, scale, width);
+        }
     }
     if (unit == 0) {
         const int64_t shape[2] = {(int64_t)x->columns, (int64_t)x->k};

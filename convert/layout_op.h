@@ -35,7 +35,8 @@ tsr_status tsr_layout_check(const tsr_layout *layout, const char *name, tsr_err 
 tsr_status tsr_plan_layout(tsr_plan *plan, const tsr_layout *layout, const tsr_layout_tensors *to,
                            const tsr_tensor *reported, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Output features [first, first + columns) of a layout, back to compressed-tensors' packed form. */
+/* Output features [first, first + columns) of a layout, back to compressed-tensors' packed form: codes and scales as
+ * they are, but that a group of zeros has scale 1 there where it may be 0 here. */
 typedef struct tsr_unlayout {
     tsr_ft_format format;
     uint64_t k, n, first, columns, group;

@@ -385,6 +385,11 @@ static tsr_status plan_trtllm(laying *l)
     if (l->scheme.group != 0 && (l->scheme.bits != 4 || l->scale_dtype != TSR_F16))
         return tsr_fail(l->err, TSR_E_UNSUPPORTED,
                         "TensorRT-LLM reads groups as W4A16_GPTQ only: int4 with F16 scales (--scale-dtype f16)");
+    if (l->scale_dtype == TSR_F32)
+        return tsr_fail(l->err, TSR_E_UNSUPPORTED,
+                        "%s: its scales are F32; TensorRT-LLM reads scales in the dtype of activations, BF16 or F16: "
+                        "quantize with --scale-dtype bf16 or f16",
+                        c->path);
     for (size_t i = 0; i < l->weights.count; i++)
         TSR_TRY(plan_renamed(l, &l->weights.items[i]));
     TSR_TRY(plan_head(l));

@@ -92,8 +92,6 @@ static const struct key {
     {"max_position_embeddings", "max_position_embeddings", NULL},
     {"hidden_act", "hidden_act", "\"silu\""},
     {"norm_epsilon", "rms_norm_eps", "1e-06"},
-    {"rotary_base", "rope_theta", "10000.0"},
-    {"rotary_scaling", "rope_scaling", "null"},
 };
 
 static void string(tsr_text *t, const char *key, const char *value)
@@ -112,6 +110,23 @@ static void boolean(tsr_text *t, const char *key, bool value)
 {
     tsr_json_key(t, key);
     tsr_json_bool(t, value);
+}
+
+/* Newer sources say in rope_parameters what rope_theta and rope_scaling were. */
+static void write_rotary(tsr_text *t, const tsr_checkpoint *c)
+{
+    static const char kDefault[] = "\"default\"";
+    tsr_json_text value, type;
+    const bool base = tsr_json_find(c->config, c->config_size, "rope_theta", &value) ||
+                      tsr_json_find(c->config, c->config_size, "rope_parameters.rope_theta", &value);
+    tsr_json_key(t, "rotary_base");
+    tsr_json_raw(t, base ? value.data : "10000.0", base ? value.size : strlen("10000.0"));
+    bool scaling = tsr_json_find(c->config, c->config_size, "rope_scaling", &value);
+    if (!scaling && tsr_json_find(c->config, c->config_size, "rope_parameters.rope_type", &type))
+        scaling = (type.size != strlen(kDefault) || memcmp(type.data, kDefault, type.size) != 0) &&
+                  tsr_json_find(c->config, c->config_size, "rope_parameters", &value);
+    tsr_json_key(t, "rotary_scaling");
+    tsr_json_raw(t, scaling ? value.data : "null", scaling ? value.size : strlen("null"));
 }
 
 static void write_quantization(tsr_text *t, const tsr_trtllm_quantization *q)
@@ -167,6 +182,10 @@ tsr_status tsr_trtllm_config(tsr_text *t, const tsr_checkpoint *source, const ch
         tsr_json_key(t, k->there);
         tsr_json_raw(t, found ? value.data : k->otherwise, found ? value.size : strlen(k->otherwise));
     }
+    write_rotary(t, source);
+    /* Without these Llama's reader passes over biases, and Qwen's asks for some. */
+    boolean(t, "attn_bias", tsr_checkpoint_find(source, "model.layers.0.self_attn.q_proj.bias") != NULL);
+    boolean(t, "mlp_bias", tsr_checkpoint_find(source, "model.layers.0.mlp.gate_proj.bias") != NULL);
     number(t, "num_key_value_heads", model.kv_heads != 0 ? model.kv_heads : model.heads);
     number(t, "head_size", model.head_dim != 0 ? model.head_dim : model.heads == 0 ? 0 : model.hidden / model.heads);
     string(t, "position_embedding_type", "rope_gpt_neox");

@@ -231,7 +231,7 @@ tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels 
             float amax;
             memcpy(&amax, &r.amax[g], sizeof amax);
             measure(kernels, part_of(x, col), n, &r.code[g], codes + col, &error);
-            rows->scales[row * groups + g] = r.code[g].scale;
+            rows->scales[row * groups + g] = amax == 0 && scheme->zero_scale ? 0 : r.code[g].scale;
             if (rows->zero_points != NULL)
                 rows->zero_points[row * groups + g] = (int8_t)r.code[g].zero;
             add_stats(stats, &error, &r.code[g], amax, n, (rows->row + row) * cols + col);

@@ -2,10 +2,10 @@
  *
  * Symmetric: scale = amax / divisor; asymmetric: scale = (max - min) / (2^bits - 1) with min <= 0 <= max, and
  * zero_point = round(clamp(low - min / scale, low, high)). The scale is rounded to the dtype in which it is stored
- * before codes are made with it. A group of zeros has scale 1 and zero point 0. code = round(clamp(x / scale + zero,
- * low, high)); readers compute (code - zero_point) * scale. Divisors follow the target: 127.5 and 7.5 with ties to even
- * for compressed-tensors (quantization/utils/helpers.py), 128 and 8 with ties away from zero for FasterTransformer
- * (cutlass_preprocessors.cc). docs/numerics.md has every corner. */
+ * before codes are made with it. A group of zeros has scale 1 (or 0: zero_scale) and zero point 0. code = round(clamp(x
+ * / scale + zero, low, high)); readers compute (code - zero_point) * scale. Divisors follow the target: 127.5 and 7.5
+ * with ties to even for compressed-tensors (quantization/utils/helpers.py), 128 and 8 with ties away from zero for
+ * FasterTransformer (cutlass_preprocessors.cc). docs/numerics.md has every corner. */
 #ifndef TSR_QUANTIZE_INT_WEIGHT_H
 #define TSR_QUANTIZE_INT_WEIGHT_H
 
@@ -24,6 +24,7 @@ typedef struct tsr_int_scheme {
     bool asymmetric;
     float divisor;         /* symmetric: amax / divisor */
     bool away;             /* ties away from zero, instead of to even */
+    bool zero_scale;       /* a group of zeros has scale 0, as FasterTransformer's own quantizer gives it */
     tsr_dtype scale_dtype; /* F32, BF16 or F16 */
     bool search;           /* the scale of least squared error, of 12 that clip more and more; slower, never worse */
 } tsr_int_scheme;

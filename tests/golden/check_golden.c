@@ -294,14 +294,14 @@ static void pack(const context *c, const int8_t *codes, const float *scales, con
     }
 }
 
-/* One matrix [K, N] by column, which Tessera does by row. Where a column is all zeros Tessera's scale is 1 and the
- * original's 0; the codes are 0 either way. */
+/* One matrix [K, N] by column, which Tessera does by row. */
 static tsr_status quantize(context *c, const float *w, int8_t *codes, float *scales, tsr_err *err)
 {
     const size_t k = c->vector->k, n = c->vector->n;
     const tsr_int_scheme scheme = {.bits = (uint32_t)c->format.bits,
                                    .divisor = c->format.bits == 8 ? 128 : 8,
                                    .away = true,
+                                   .zero_scale = true,
                                    .scale_dtype = TSR_F32};
     const tsr_tensor shape = {.name = "w", .dtype = TSR_F32, .rank = 2, .shape = {n, k}};
     float *const rows = tsr_arena_alloc(&c->arena, n * k * sizeof *rows);
@@ -316,14 +316,8 @@ static tsr_status quantize(context *c, const float *w, int8_t *codes, float *sca
         rows[at % n * k + at / n] = w[at];
     tsr_cpu_kernels_init(&kernels, tsr_cpu_flags());
     TSR_TRY(tsr_int_quantize(&scheme, &kernels, &all, &cost, err));
-    for (size_t col = 0; col < n; col++) {
-        float amax = 0;
-        for (size_t row = 0; row < k; row++) {
-            amax = fmaxf(amax, fabsf(w[row * n + col]));
-            codes[row * n + col] = by_row[col * k + row];
-        }
-        scales[col] = amax == 0 ? 0 : scales[col];
-    }
+    for (size_t at = 0; at < n * k; at++)
+        codes[at] = by_row[at % n * k + at / n];
     return TSR_OK;
 }
 

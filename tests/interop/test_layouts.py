@@ -6,8 +6,9 @@ import json
 import harness
 import numpy as np
 import pytest
+import test_int
 from test_convert import make, random_weight
-from test_int import BF16, away, packed, quantized, read
+from test_int import BF16, away, packed, read
 from test_quantize import same_bits
 
 LAYER = "model.layers.0."
@@ -16,6 +17,14 @@ GATE, UP, DOWN = (LAYER + f"mlp.{n}_proj.weight" for n in ("gate", "up", "down")
 EMBED, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 MANIFEST = "tessera-layout.json"
 T = ("T", [("ft", 75), ("ft", 80), ("ft", 86), ("ft", 89), ("trtllm-main", 80), ("trtllm-main", 89), ("trtllm-0.7", 90)])
+
+
+def quantized(w, bits, group=0, **settings):
+    """As the layouts' own quantizers have it: a group of zeros has scale 0."""
+    codes, scale, zero = test_int.quantized(w, bits, group, **settings)
+    empty = ~w.reshape(len(w), -1, group or w.shape[1]).any(axis=2)
+    assert (scale[empty] == 1).all() and not codes.reshape(*empty.shape, -1)[empty].any()
+    return codes, np.where(empty, np.float32(0), scale), zero
 
 
 def place(layout, bits, k, n, big_k, big_n):
@@ -123,8 +132,8 @@ def test_from_packed_integers_and_back(tmp_path, quantize, convert, producer, ar
     src, source = llama(tmp_path / "src")
     ints = quantize(src, "--scheme", f"int{bits}-weight-only", "--group-size", str(group))
     blobs = convert(ints, "--to", "fastertransformer", "--arch", f"sm{arch}", "--producer", producer)
-    for name in (O, DOWN):
-        codes, scale, _ = quantized(source[name], bits, group, dtype=BF16)
+    for name in (O, DOWN, UP):
+        codes, scale, _ = test_int.quantized(source[name], bits, group, dtype=BF16)
         data = np.frombuffer((blobs / (name + ".0.bin")).read_bytes(), np.uint8)
         size = codes.size * bits // 8
         assert same_bits(data[:size], laid_out(codes, layout, bits)), name
@@ -168,6 +177,7 @@ def test_trtllm(tmp_path, tessera, convert, bits, group, arch, layout, head, bia
     want |= {"group_size": group, "has_zero_point": True, "pre_quant_scale": False} if group else {}
     excluded = config["quantization"].pop("exclude_modules")
     assert config["quantization"] == want and set(excluded) == {"transformer.vocab_embedding", "lm_head"}
+    assert (config["attn_bias"], config["mlp_bias"]) == (bias, False)
     assert config["mapping"] == {"world_size": 1, "tp_size": 1, "pp_size": 1} and config["dtype"] == "float16"
     assert (config["architecture"], config["head_size"], config["num_key_value_heads"], config["rotary_base"],
             config["norm_epsilon"]) == ("LlamaForCausalLM", 32, 2, 500000.0, 1e-5)
@@ -176,9 +186,44 @@ def test_trtllm(tmp_path, tessera, convert, bits, group, arch, layout, head, bia
         for p in parts:
             codes, scale, _ = quantized(source[p], bits, group, divisor=2 ** (bits - 1), rounding=away)
             assert same_bits(back.pop(p + "_packed"), packed(codes, bits)), p
+            scale[scale == 0] = 1  # as the packed form has it
             assert same_bits(back.pop(p + "_scale"), scale.astype(np.float16)), p
             assert back.pop(p + "_shape").tolist() == list(codes.shape)
     assert all(same_bits(back[n], source[n]) for n in back) and back.keys() == {n for n in source if n not in sum(names.values(), [])}
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("producer,arch,layout,_", LAYOUTS)
+def test_any_shape_that_a_layout_takes(tmp_path, convert, producer, arch, layout, _, bits):
+    """There and back."""
+    rng = np.random.default_rng(arch * bits)
+    step_k = 1 if layout == "R" else 64 if layout == "T" or bits == 4 else 32
+    step_n = 32 // bits if layout == "R" else 64 if bits == 4 or producer == "ft" else 32
+    for i in range(3):
+        k, n = step_k * int(rng.integers(1, 5)), step_n * int(rng.integers(1, 6))
+        k *= 32 // bits if layout == "R" else 1  # the way back packs rows into words
+        w = random_weight((n, k), i).astype(BF16)
+        src = make(tmp_path / f"src{i}", {"model.safetensors": {O: w, NORM: np.ones(128, BF16)}}, quantization=None)
+        (src / "config.json").write_text(json.dumps(CONFIG))
+        dst = convert(src, "--to", "fastertransformer", "--arch", f"sm{arch}", "--producer", producer, "--bits", str(bits))
+        codes, scale, _ = quantized(w, bits, divisor=2 ** (bits - 1), rounding=away)
+        data = np.frombuffer((dst / (O + ".0.bin")).read_bytes(), np.uint8)
+        assert same_bits(data[: n * k * bits // 8], laid_out(codes, layout, bits)), (k, n)
+        back = read(convert(dst, "--from", "fastertransformer") / "model.safetensors")
+        assert same_bits(back[O + "_packed"], packed(codes, bits)) and same_bits(back[O + "_scale"], scale.astype(BF16)), (k, n)
+
+
+@pytest.mark.parametrize("said,base,scaling", [
+    ({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}, 5e5, {"type": "linear", "factor": 2.0}),
+    ({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}, 5e5, None),
+    ({"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}}, 5e5,
+     {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}),
+    ({}, 1e4, None)])
+def test_rotary_settings_of_either_spelling(tmp_path, convert, said, base, scaling):
+    src, _ = llama(tmp_path / "src")
+    (src / "config.json").write_text(json.dumps({k: v for k, v in CONFIG.items() if k != "rope_theta"} | said))
+    config = json.loads((convert(src, "--to", "trtllm", "--arch", "sm80") / "config.json").read_text())
+    assert (config["rotary_base"], config["rotary_scaling"]) == (base, scaling)
 
 
 def test_the_way_back_can_be_verified(tmp_path, tessera, convert):
@@ -238,6 +283,16 @@ def test_packed_sources_that_do_not_fit(tmp_path, tessera, quantize):
         ints = quantize(src, *options)
         code, _, err = harness.run(tessera, ["convert", ints, "-o", tmp_path / "out", "--to", "fastertransformer", "--arch", "sm80", *arguments])
         assert code == expected and word in err, err
+
+
+def test_what_trtllm_cannot_take_of_packed_sources(tmp_path, tessera, quantize):
+    src, _ = llama(tmp_path / "src", change=tall(DOWN, (128, 96)))
+    for options, target, words in [
+            (("--group-size", "0", "--scale-dtype", "f32"), "trtllm", ["its scales are F32", "--scale-dtype bf16"]),
+            (("--group-size", "0"), "fastertransformer", [DOWN, "K = 96", "quantize again and --exclude it"])]:
+        ints = quantize(src, "--scheme", "int8-weight-only", *options)
+        code, _, err = harness.run(tessera, ["convert", ints, "-o", tmp_path / "out", "--to", target, "--arch", "sm80"])
+        assert code == 3 and all(w in err for w in words), err
 
 
 def edit(change):
