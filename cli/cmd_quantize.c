@@ -41,7 +41,7 @@ static const struct scheme_options {
     const char *name, *options;
 } kSchemes[] = {
     [FP8_BLOCK] = {"fp8-block", "--block --scale-fmt --dialect"},
-    [FP8_CHANNEL] = {"fp8-channel", ""},
+    [FP8_CHANNEL] = {"fp8-channel", "--scale-dtype"},
     [INT8_CHANNEL] = {"int8-channel", "--scale-dtype --rounding --divisor --activations --activation-zero-points"},
     [INT8_WEIGHT_ONLY] = {"int8-weight-only", "--scale-dtype --rounding --divisor --group-size"},
     [INT4_WEIGHT_ONLY] = {"int4-weight-only", "--scale-dtype --rounding --divisor --group-size --zero-points"},
@@ -72,7 +72,7 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
         {"--activations", TSR_OPT_TEXT, &a->activations, "FILE",
          "int8-channel: static scales of the inputs, or their ranges, JSON or safetensors; see docs/numerics.md"},
         {"--scale-dtype", TSR_OPT_CHOICE, &a->scale_dtype, "f32|bf16|f16",
-         "int: of the scales, with which codes are made (int8-channel: f32; weight-only: bf16)"},
+         "of the scales, with which codes are made (channel: f32; weight-only: bf16); f16 with int only"},
         {"--rounding", TSR_OPT_CHOICE, &a->away, "even|away", "int: where ties go (even)"},
         {"--divisor", TSR_OPT_CHOICE, &a->divisor, "127|127.5|128|7|7.5|8",
          "int: symmetric scales are amax over this (127.5, 7.5)"},
@@ -113,6 +113,8 @@ static tsr_status int_options(const tsr_job *job, const arguments *a, tsr_ct_opt
     if (a->group_size != UINT64_MAX && a->group_size != 0 && a->group_size != 32 && a->group_size != 64 &&
         a->group_size != 128)
         return tsr_fail(err, TSR_E_USAGE, "--group-size: 0, 32, 64 or 128: what kernels take");
+    if (a->scheme == FP8_CHANNEL && a->scale_dtype >= 0 && kDtypes[a->scale_dtype] == TSR_F16)
+        return tsr_fail(err, TSR_E_USAGE, "--scale-dtype f16 is not for fp8-channel: f32 or bf16");
     *options = (tsr_ct_options){
         .scheme = {.bits = int4 ? 4 : 8,
                    .group = a->group_size != UINT64_MAX ? a->group_size

@@ -98,6 +98,12 @@ static tsr_status plan_int8(tsr_plan *plan, const tsr_tensor *t, const tsr_ct_op
     return sums ? tsr_plan_azp(plan, t, &o->scheme, known, err) : tsr_plan_int8(plan, t, &o->scheme, known, err);
 }
 
+static tsr_status plan_fp8(tsr_plan *plan, const tsr_tensor *t, const tsr_int_scheme *s, tsr_err *err)
+{
+    const tsr_scale_fmt fmt = s->scale_dtype == TSR_BF16 ? TSR_SCALE_BF16 : TSR_SCALE_F32;
+    return tsr_plan_fp8_channel(plan, t, fmt, s->search, err);
+}
+
 static tsr_status plan_tensors(tsr_plan *plan, const tsr_ct_options *o, const tsr_decision *decisions, tsr_err *err)
 {
     const tsr_checkpoint *const c = plan->sources[0];
@@ -106,7 +112,7 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_ct_options *o, const ts
         const tsr_decision *const d = &decisions[i];
         if (becomes_codes(t, d)) {
             TSR_TRY(check_shape(c, t, o, err));
-            TSR_TRY(o->form == TSR_CT_FP8      ? tsr_plan_fp8_channel(plan, t, o->scheme.search, err)
+            TSR_TRY(o->form == TSR_CT_FP8      ? plan_fp8(plan, t, &o->scheme, err)
                     : o->form == TSR_CT_PACKED ? tsr_plan_packed(plan, t, &o->scheme, err)
                                                : plan_int8(plan, t, o, decisions, false, err));
             TSR_TRY(tsr_plan_add_note(plan, t, "quantize", d->reason, err));

@@ -16,7 +16,7 @@ typedef enum tsr_ct_form {
 
 typedef struct tsr_ct_options {
     tsr_ct_form form;
-    tsr_int_scheme scheme;              /* TSR_CT_FP8: only .search means something */
+    tsr_int_scheme scheme;              /* TSR_CT_FP8: only .search and .scale_dtype, F32 or BF16, mean something */
     bool asymmetric_activations;        /* W8A8: the activations have zero points */
     const tsr_calibration *calibration; /* W8A8: static activations, one scale a tensor; NULL: dynamic, one a token */
     tsr_policy_options policy;          /* block_rows is ignored: a channel has no partner */

@@ -1,8 +1,8 @@
 /* Units of whole rows, each row a block. */
 #include "convert/fp8_channel_op.h"
 
+#include "convert/held_scales.h"
 #include "convert/rows.h"
-#include "quantize/fp8_block.h"
 
 static const tsr_fp8_block *scheme_of(const tsr_step *step)
 {
@@ -38,6 +38,7 @@ static tsr_status channel_run(const tsr_step *step, uint64_t unit, const tsr_uni
     const uint64_t cols = t->shape[1], first = unit * unit_rows(step);
     const uint64_t rows = tsr_min_u64(unit_rows(step), t->shape[0] - first);
     for (uint64_t r = 0; r < rows; r++) {
+        float scale;
         const tsr_fp8_band row = {.tensor = t,
                                   .first = (first + r) * cols,
                                   .x = (const char *)u->in_data[0] + r * cols * tsr_dtype_bytes((tsr_dtype)t->dtype),
@@ -46,17 +47,11 @@ static tsr_status channel_run(const tsr_step *step, uint64_t unit, const tsr_uni
                                   .ld = cols,
                                   .codes = (uint8_t *)u->out_data[0] + r * cols,
                                   .ld_codes = cols,
-                                  .scales = (float *)u->out_data[1] + first + r,
+                                  .scales = &scale,
                                   .scratch = u->scratch};
         TSR_TRY(tsr_fp8_block_quantize(scheme_of(step), kernels, &row, stats, err));
+        tsr_held_scales_store((tsr_dtype)step->out[1]->dtype, &scale, 1, u->out_data[1], first + r);
     }
-    return TSR_OK;
-}
-
-static tsr_status channel_finish(const tsr_step *step, void *const *held, tsr_quant_stats *stats, tsr_err *err)
-{
-    (void)err;
-    tsr_quant_stats_scales(stats, held[1], step->out[1]->shape[0]);
     return TSR_OK;
 }
 
@@ -65,23 +60,25 @@ static const tsr_op kChannelOp = {.name = "quantize fp8-channel",
                                   .windows = channel_windows,
                                   .scratch_bytes = channel_scratch,
                                   .run = channel_run,
-                                  .finish = channel_finish,
+                                  .finish = tsr_held_scales_finish,
                                   .stats_of = TSR_STATS_SOURCE};
 
-tsr_status tsr_plan_fp8_channel(tsr_plan *plan, const tsr_tensor *weight, bool search, tsr_err *err)
+tsr_status tsr_plan_fp8_channel(tsr_plan *plan, const tsr_tensor *weight, tsr_scale_fmt scale_fmt, bool search,
+                                tsr_err *err)
 {
     tsr_fp8_block *const scheme = tsr_arena_alloc(&plan->arena, sizeof *scheme);
     tsr_tensor *const codes = tsr_plan_tensor(plan, weight), *const scales = tsr_plan_tensor(plan, weight);
     const char *const name = tsr_arena_printf(&plan->arena, "%s_scale", weight->name);
     if (scheme == NULL || codes == NULL || scales == NULL || name == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
-    *scheme = (tsr_fp8_block){.block_rows = 1, .block_cols = (uint32_t)weight->shape[1], .search = search};
+    *scheme = (tsr_fp8_block){
+        .block_rows = 1, .block_cols = (uint32_t)weight->shape[1], .scale_fmt = scale_fmt, .search = search};
     codes->dtype = TSR_F8_E4M3;
     codes->bytes = weight->shape[0] * weight->shape[1];
     scales->name = name;
-    scales->dtype = TSR_F32;
+    scales->dtype = scale_fmt == TSR_SCALE_BF16 ? TSR_BF16 : TSR_F32;
     scales->shape[1] = 1;
-    scales->bytes = weight->shape[0] * sizeof(float);
+    scales->bytes = weight->shape[0] * tsr_dtype_bytes((tsr_dtype)scales->dtype);
     const tsr_step step = {
         .op = &kChannelOp, .params = scheme, .in = &weight, .n_in = 1, .out = {codes, scales}, .n_out = 2, .held = 2};
     return tsr_plan_step(plan, &step, err);

@@ -3,9 +3,11 @@
 #define TSR_CONVERT_FP8_CHANNEL_OP_H
 
 #include "convert/plan.h"
+#include "quantize/fp8_block.h"
 
-/* X.weight [R, C] -> X.weight F8_E4M3 [R, C] and X.weight_scale F32 [R, 1]: a row is one block of quantize/fp8_block.h.
- * `search`: the scale of least squared error. */
-tsr_status tsr_plan_fp8_channel(tsr_plan *plan, const tsr_tensor *weight, bool search, tsr_err *err) TSR_WARN_UNUSED;
+/* X.weight [R, C] -> X.weight F8_E4M3 [R, C] and X.weight_scale [R, 1], BF16 where that is scale_fmt, else F32: a
+ * row is one block of quantize/fp8_block.h. `search`: the scale of least squared error. */
+tsr_status tsr_plan_fp8_channel(tsr_plan *plan, const tsr_tensor *weight, tsr_scale_fmt scale_fmt, bool search,
+                                tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -1,12 +1,11 @@
 /* Units of whole rows: codes, packed or not, scales, zero points, sums. */
 #include "convert/int_op.h"
 
+#include "convert/held_scales.h"
 #include "convert/rows.h"
 #include "formats/weights.h"
-#include "quantize/fp8_decode.h"
 #include "quantize/int_decode.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static tsr_status out_of_memory(tsr_err *err)
@@ -101,33 +100,6 @@ static tsr_status quantize(const tsr_step *step, uint64_t unit, const tsr_unit *
     return tsr_int_quantize(scheme, kernels, rows, stats, err);
 }
 
-/* Scales are values of their dtype already: storing them is exact. */
-static void store_scales(const tsr_int_scheme *scheme, const float *scales, uint64_t n, void *held, uint64_t first)
-{
-    for (uint64_t i = 0; i < n; i++) {
-        if (scheme->scale_dtype == TSR_F32)
-            ((float *)held)[first + i] = scales[i];
-        else
-            ((uint16_t *)held)[first + i] =
-                scheme->scale_dtype == TSR_BF16 ? tsr_bf16_from_f32(scales[i]) : tsr_f16_from_f32(scales[i]);
-    }
-}
-
-static tsr_status int_finish(const tsr_step *step, void *const *held, tsr_quant_stats *stats, tsr_err *err)
-{
-    tsr_cpu_kernels kernels;
-    const tsr_int_scheme *const scheme = &params_of(step)->scheme;
-    const uint64_t n = step->out[1]->bytes / tsr_dtype_bytes(scheme->scale_dtype);
-    float *const scales = malloc((n + 1) * sizeof *scales);
-    if (scales == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the scales of '%s'", step->in[0]->name);
-    tsr_cpu_kernels_init(&kernels, 0);
-    tsr_widen_to_f32(&kernels, scheme->scale_dtype, held[1], n, scales);
-    tsr_quant_stats_scales(stats, scales, n);
-    free(scales);
-    return TSR_OK;
-}
-
 /* ---- int8, unpacked ---- */
 
 static tsr_status int8_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
@@ -140,7 +112,7 @@ static tsr_status int8_run(const tsr_step *step, uint64_t unit, const tsr_unit *
         *(float *)u->out_data[2] = params_of(step)->input.value.scale;
     if (unit == 0 && step->n_out > 3)
         *(int8_t *)u->out_data[3] = (int8_t)params_of(step)->input.value.zero_point;
-    store_scales(&params_of(step)->scheme, rows.scales, rows.rows, u->out_data[1], rows.row);
+    tsr_held_scales_store(params_of(step)->scheme.scale_dtype, rows.scales, rows.rows, u->out_data[1], rows.row);
     return TSR_OK;
 }
 
@@ -149,7 +121,7 @@ static const tsr_op kInt8Op = {.name = "quantize int8",
                                .windows = int_windows,
                                .scratch_bytes = int_scratch,
                                .run = int8_run,
-                               .finish = int_finish,
+                               .finish = tsr_held_scales_finish,
                                .stats_of = TSR_STATS_SOURCE};
 
 /* ---- packed ---- */
@@ -175,7 +147,7 @@ static tsr_status packed_run(const tsr_step *step, uint64_t unit, const tsr_unit
     tsr_int_rows rows;
     TSR_TRY(quantize(step, unit, u, kernels, &rows, stats, err));
     tsr_int_pack(kernels, scheme->bits, rows.codes, rows.rows * cols_of(step), u->out_data[0]);
-    store_scales(scheme, rows.scales, rows.rows * groups, u->out_data[1], rows.row * groups);
+    tsr_held_scales_store(scheme->scale_dtype, rows.scales, rows.rows * groups, u->out_data[1], rows.row * groups);
     if (unit == 0) {
         const int64_t shape[2] = {(int64_t)rows_of(step), (int64_t)cols_of(step)};
         memcpy(u->out_data[2], shape, sizeof shape);
@@ -190,7 +162,7 @@ static const tsr_op kPackedOp = {.name = "quantize packed integers",
                                  .windows = int_windows,
                                  .scratch_bytes = int_scratch,
                                  .run = packed_run,
-                                 .finish = int_finish,
+                                 .finish = tsr_held_scales_finish,
                                  .stats_of = TSR_STATS_SOURCE};
 
 /* ---- azp_adj ---- */

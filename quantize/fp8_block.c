@@ -2,6 +2,7 @@
 #include "quantize/fp8_block.h"
 
 #include "formats/checked.h"
+#include "quantize/stored_scale.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -57,6 +58,12 @@ static double element(const block *b, size_t row, size_t col)
     return b->bf16 != NULL ? (double)from_bits((uint32_t)b->bf16[i] << 16) : (double)b->f32[i];
 }
 
+/* A scale as the scheme stores it, from what the formula or a search gives. */
+static float as_stored(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, float scale)
+{
+    return tsr_stored_scale(scheme->scale_fmt == TSR_SCALE_BF16 ? TSR_BF16 : TSR_F32, scale, k);
+}
+
 static double squared_error(const tsr_block_error *error, float scale)
 {
     return error->sum_e2 * scale * scale;
@@ -81,7 +88,8 @@ static float search_scale(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k,
     const double noise = kNoise * error.sum_q2 * amax_scale * amax_scale;
     const int candidates = scheme->scale_fmt == TSR_SCALE_UE8M0 ? 1 : STEPS;
     for (int i = 0; i < candidates; i++) {
-        const float scale = amax_scale * (scheme->scale_fmt == TSR_SCALE_UE8M0 ? 0.5f : kFactors[i]);
+        const float factor = scheme->scale_fmt == TSR_SCALE_UE8M0 ? 0.5f : kFactors[i];
+        const float scale = as_stored(scheme, k, amax_scale * factor);
         if (!(scale >= from_bits(1u << 23)) || !isfinite(scale * TSR_E4M3_MAX))
             continue;
         encode(k, b, b->cols, &scale);
@@ -185,21 +193,29 @@ static block take_columns(const tsr_cpu_kernels *k, const tsr_fp8_band *band, ui
     return b;
 }
 
+static void find_amax(const tsr_cpu_kernels *k, const block *group, size_t width, uint32_t *amax)
+{
+    if (group->bf16 != NULL)
+        k->amax_bf16(group->bf16, group->rows, group->cols, group->ld, width, amax);
+    else
+        k->amax_f32(group->f32, group->rows, group->cols, group->ld, width, amax);
+}
+
 /* amax, scales by the formula, and codes of a group. */
 static void make_codes(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const block *group, uint32_t *amax,
                        float *scales)
 {
     const size_t width = scheme->block_cols;
     const bool power_of_two = scheme->scale_fmt == TSR_SCALE_UE8M0;
-    if (group->bf16 != NULL) {
+    if (group->bf16 != NULL && scheme->scale_fmt != TSR_SCALE_BF16) {
         k->quantize_e4m3_bf16(group->bf16, group->rows, group->cols, group->ld, width, power_of_two, amax, scales,
                               group->codes, group->ld_codes);
         return;
     }
-    k->amax_f32(group->f32, group->rows, group->cols, group->ld, width, amax);
+    find_amax(k, group, width, amax);
     for (size_t col = 0, i = 0; col < group->cols; col += width, i++)
-        scales[i] = tsr_e4m3_scale(amax[i], power_of_two);
-    k->encode_e4m3_f32(group->f32, group->rows, group->cols, group->ld, width, scales, group->codes, group->ld_codes);
+        scales[i] = as_stored(scheme, k, tsr_e4m3_scale(amax[i], power_of_two));
+    encode(k, group, width, scales);
 }
 
 /* Adds what the group's codes and scales cost; `first` is the flat index of its first element. */
@@ -254,10 +270,7 @@ tsr_status tsr_fp8_block_measure(const tsr_fp8_block *scheme, const tsr_cpu_kern
     uint32_t amax[MAX_GROUP];
     for (uint64_t col = 0; col < band->cols; col += step) {
         const block group = take_columns(kernels, band, col, tsr_min_u64(step, band->cols - col));
-        if (group.bf16 != NULL)
-            kernels->amax_bf16(group.bf16, group.rows, group.cols, group.ld, scheme->block_cols, amax);
-        else
-            kernels->amax_f32(group.f32, group.rows, group.cols, group.ld, scheme->block_cols, amax);
+        find_amax(kernels, &group, scheme->block_cols, amax);
         TSR_TRY(measure_group(scheme, kernels, band, &group, band->first + col, band->scales + col / scheme->block_cols,
                               amax, stats, err));
     }

@@ -18,6 +18,7 @@
 typedef enum tsr_scale_fmt {
     TSR_SCALE_F32,
     TSR_SCALE_UE8M0, /* rounded up to a power of two before the codes are made; still stored as FP32 */
+    TSR_SCALE_BF16,  /* rounded to the nearest BF16 before the codes are made; given out as FP32 */
 } tsr_scale_fmt;
 
 typedef struct tsr_fp8_block {

@@ -3,6 +3,7 @@
 
 #include "formats/checked.h"
 #include "quantize/fp8_decode.h"
+#include "quantize/stored_scale.h"
 
 #include <math.h>
 #include <string.h>
@@ -68,22 +69,6 @@ static void measure(const tsr_cpu_kernels *k, source x, uint64_t n, const tsr_in
         k->error_int_f32(x.f32, n, code, codes, error);
 }
 
-/* The nearest value of the dtype in which scales are stored; never zero. */
-static float stored_scale(tsr_dtype dtype, float scale, const tsr_cpu_kernels *k)
-{
-    float back;
-    if (dtype == TSR_F32)
-        return scale;
-    if (dtype == TSR_BF16) {
-        const uint32_t bits = (uint32_t)tsr_bf16_from_f32(scale) << 16;
-        memcpy(&back, &bits, sizeof back);
-        return back > 0 ? back : 0x1p-133f;
-    }
-    const uint16_t half = tsr_f16_from_f32(scale);
-    k->widen_f16(&half, 1, &back);
-    return back > 0 ? back : 0x1p-24f;
-}
-
 static void choose_code(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, float low, float high, float shrink,
                         tsr_int_code *code)
 {
@@ -95,7 +80,7 @@ static void choose_code(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, 
     float width = scheme->asymmetric ? (high - low) / (highest - lowest) : amax / scheme->divisor;
     if (isinf(width)) /* the difference alone is beyond FP32 */
         width = high / (highest - lowest) - low / (highest - lowest);
-    code->scale = stored_scale(scheme->scale_dtype, fmaxf(width * shrink, 0x1p-149f), k);
+    code->scale = tsr_stored_scale(scheme->scale_dtype, fmaxf(width * shrink, 0x1p-149f), k);
     if (scheme->asymmetric)
         code->zero = rintf(fminf(fmaxf(lowest - low * shrink / code->scale, lowest), highest));
 }

@@ -13,24 +13,31 @@ from test_quantize import same_bits
 FP8 = ml_dtypes.float8_e4m3fn
 
 
-def quantized(w):
+def quantized(w, dtype=np.float32):
+    """(codes, scales [rows, 1]) in FP32, the scales rounded to dtype."""
     x = w.astype(np.float32)
     amax = np.abs(x).max(axis=1, keepdims=True)
-    scale = np.where(amax == 0, np.float32(1), np.maximum(amax / np.float32(448), np.float32(2.0**-149)))
+    scale = np.maximum(amax / np.float32(448), np.float32(2.0**-149)).astype(dtype).astype(np.float32)
+    scale = np.where(scale == 0, np.float32(2.0**-133), scale)
+    scale[amax == 0] = 1
     return np.clip(x / scale, -448, 448).astype(FP8), scale
 
 
+@pytest.mark.parametrize("options,scale_dtype", [((), np.float32), (("--scale-dtype", "bf16"), BF16)])
 @pytest.mark.parametrize("dtype", [BF16, np.float16, np.float32])
 @pytest.mark.parametrize("shape", [(40, 256), (7, 5000), (300, 33)])
-def test_codes_and_scales(tmp_path, tessera, quantize, dtype, shape):
+def test_codes_and_scales(tmp_path, tessera, quantize, dtype, shape, options, scale_dtype):
     w = random_weight(shape, 4).astype(dtype)
     w[1] = 0
+    if dtype != np.float16:
+        w[2] *= 1e-36  # its scale is subnormal
+        w[3] *= 1e-38  # and its scale nearly zero
     src = make(tmp_path / "src", {"model.safetensors": {UP: w, NORM: np.ones(8, dtype)}}, quantization=None)
-    dst = quantize(src, "--scheme", "fp8-channel")
+    dst = quantize(src, "--scheme", "fp8-channel", *options)
     got = read(dst / "model.safetensors")
-    codes, scale = quantized(w)
+    codes, scale = quantized(w, scale_dtype)
     assert got.keys() == {UP, UP + "_scale", NORM}
-    assert same_bits(got[UP], codes) and same_bits(got[UP + "_scale"], scale)
+    assert same_bits(got[UP], codes) and same_bits(got[UP + "_scale"], scale.astype(scale_dtype))
     code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
     assert code == 0, out + err
     code, _, err = harness.run(tessera, ["convert", dst, "-o", tmp_path / "back", "--to", "bf16", "--dtype", "f32"])
@@ -38,16 +45,17 @@ def test_codes_and_scales(tmp_path, tessera, quantize, dtype, shape):
     assert same_bits(read(tmp_path / "back" / "model.safetensors")[UP], codes.astype(np.float32) * scale)
 
 
-def test_configuration_and_report(tmp_path, tessera, quantize):
+@pytest.mark.parametrize("options,scale_dtype", [((), np.float32), (("--scale-dtype", "bf16"), BF16)])
+def test_configuration_and_report(tmp_path, tessera, quantize, options, scale_dtype):
     src, source = model(tmp_path / "src")
-    dst = quantize(src, "--scheme", "fp8-channel")
+    dst = quantize(src, "--scheme", "fp8-channel", *options)
     q = json.loads((dst / "config.json").read_text())["quantization_config"]
     group = q["config_groups"]["group_0"]
     assert (q["quant_method"], q["format"]) == ("compressed-tensors", "float-quantized")
     assert group["weights"] == {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel", "dynamic": False}
     assert group["input_activations"] == {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True}
     for row in json.loads((dst / "quantization_report.json").read_text())["tensors"]:
-        codes, scale = quantized(source[row["name"]])
+        codes, scale = quantized(source[row["name"]], scale_dtype)
         x = source[row["name"]].astype(np.float64)
         error = x - codes.astype(np.float64) * scale.astype(np.float64)
         assert row["relative_error"] == pytest.approx(np.sqrt((error**2).sum() / (x**2).sum()), rel=1e-4)
@@ -56,14 +64,23 @@ def test_configuration_and_report(tmp_path, tessera, quantize):
     assert code == 0, out + err
 
 
-def test_least_squares_and_threads(tmp_path, quantize):
+@pytest.mark.parametrize("scale_dtype", ["f32", "bf16"])
+def test_least_squares_and_threads(tmp_path, quantize, scale_dtype):
     src, _ = model(tmp_path / "src", shape=(600, 3000))
-    plain, searched = (json.loads((quantize(src, "--scheme", "fp8-channel", "--scales", s) / "quantization_report.json").read_text())
+    how = ("--scheme", "fp8-channel", "--scale-dtype", scale_dtype)
+    plain, searched = (json.loads((quantize(src, *how, "--scales", s) / "quantization_report.json").read_text())
                        for s in ("amax", "mse"))
     assert all(b["relative_error"] <= a["relative_error"] for a, b in zip(plain["tensors"], searched["tensors"]))
-    first = quantize(src, "--scheme", "fp8-channel")
+    assert any(b["relative_error"] < a["relative_error"] for a, b in zip(plain["tensors"], searched["tensors"]))
+    first = quantize(src, *how)
     for options in (("--threads", "1", "--cpumask", "0"), ("--threads", "3", "--cpumask", "1")):
-        assert harness.tree_difference(first, quantize(src, "--scheme", "fp8-channel", *options)) is None
+        assert harness.tree_difference(first, quantize(src, *how, *options)) is None
+
+
+def test_f16_scales_are_refused(tmp_path, tessera):
+    src, _ = model(tmp_path / "src")
+    code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "out", "--scheme", "fp8-channel", "--scale-dtype", "f16"])
+    assert code == 2 and "f32 or bf16" in err, err
 
 
 def test_nan_is_refused_with_its_place(tmp_path, tessera):

@@ -1,0 +1,19 @@
+/* Rounding by way of the stored bits. */
+#include "quantize/stored_scale.h"
+
+#include <string.h>
+
+float tsr_stored_scale(tsr_dtype dtype, float scale, const tsr_cpu_kernels *kernels)
+{
+    float back;
+    if (dtype == TSR_F32)
+        return scale;
+    if (dtype == TSR_BF16) {
+        const uint32_t bits = (uint32_t)tsr_bf16_from_f32(scale) << 16;
+        memcpy(&back, &bits, sizeof back);
+        return back > 0 ? back : 0x1p-133f;
+    }
+    const uint16_t half = tsr_f16_from_f32(scale);
+    kernels->widen_f16(&half, 1, &back);
+    return back > 0 ? back : 0x1p-24f;
+}
