@@ -169,22 +169,40 @@ static uint64_t source_bytes(const choice *c)
     return bytes;
 }
 
+/* What the tensors would take in BF16, whatever they are in. */
+static double bf16_bytes(const choice *c)
+{
+    double bytes = 0;
+    for (size_t i = 0; i < c->n; i++)
+        bytes += 2 * (double)tsr_tensor_elements(c->tensors[i]);
+    return bytes;
+}
+
+static void print_row(const char *name, const total *t, const choice *c)
+{
+    char bytes[32];
+    printf("  %-32s ", name);
+    if (t->skipped == c->n)
+        printf("%8s %10s %10s", "-", "-", "-");
+    else
+        printf("%8.2f %10.5f %10.3g", tsr_quant_stats_sqnr(&t->stats), tsr_quant_stats_relative_error(&t->stats),
+               t->stats.max_error);
+    printf(" %10s %8.1f%%", tsr_bytes_text((double)t->bytes, bytes), 100 * (double)t->bytes / bf16_bytes(c));
+    if (t->skipped > 0)
+        printf("  %llu tensors it does not take stay as they are", U64(t->skipped));
+    printf("\n");
+}
+
 static void print_table(const arguments *a, const choice *c, const tsr_scheme_cost *costs)
 {
-    const double source = (double)source_bytes(c);
     char bytes[32];
-    printf("%zu of %zu tensors of %s, %s", c->n, c->all, a->src, tsr_bytes_text(source, bytes));
+    printf("%zu of %zu tensors of %s, %s", c->n, c->all, a->src, tsr_bytes_text((double)source_bytes(c), bytes));
     if (c->n < c->all)
         printf(" (a sample, seed %llu)", U64(a->seed));
-    printf("\n\n  %-32s %8s %10s %10s %10s %7s\n", "scheme", "SQNR dB", "relative", "max error", "bytes", "size");
+    printf("\n\n  %-32s %8s %10s %10s %10s %9s\n", "scheme", "SQNR dB", "relative", "max error", "bytes", "of BF16");
     for (tsr_scheme s = 0; s < TSR_SCHEMES; s++) {
         const total t = sum_up(costs, c->n, s);
-        printf("  %-32s %8.2f %10.5f %10.3g %10s %6.1f%%", tsr_scheme_name(s), tsr_quant_stats_sqnr(&t.stats),
-               tsr_quant_stats_relative_error(&t.stats), t.stats.max_error, tsr_bytes_text((double)t.bytes, bytes),
-               100 * (double)t.bytes / source);
-        if (t.skipped > 0)
-            printf("  %llu tensors it does not take stay as they are", U64(t.skipped));
-        printf("\n");
+        print_row(tsr_scheme_name(s), &t, c);
     }
     printf("\nwhere each loses most (relative error):\n");
     for (tsr_scheme s = 0; s < TSR_SCHEMES; s++) {
@@ -196,12 +214,16 @@ static void print_table(const arguments *a, const choice *c, const tsr_scheme_co
     printf("next: tessera quantize %s -o DST %s\n", a->src, tsr_scheme_options(TSR_SCHEME_FP8_BLOCK));
 }
 
-static void write_cost(tsr_text *t, tsr_scheme scheme, const tsr_quant_stats *stats, uint64_t bytes)
+static void write_bytes(tsr_text *t, tsr_scheme scheme, uint64_t bytes)
 {
     tsr_json_key(t, "scheme");
     tsr_json_string(t, tsr_scheme_name(scheme));
     tsr_json_key(t, "bytes");
     tsr_json_u64(t, bytes);
+}
+
+static void write_errors(tsr_text *t, const tsr_quant_stats *stats)
+{
     tsr_json_key(t, "sqnr_db");
     tsr_json_number(t, tsr_quant_stats_sqnr(stats));
     tsr_json_key(t, "relative_error");
@@ -223,7 +245,11 @@ static void write_totals(tsr_text *t, const choice *c, const tsr_scheme_cost *co
     for (tsr_scheme s = 0; s < TSR_SCHEMES; s++) {
         const total all = sum_up(costs, c->n, s);
         tsr_json_begin_object(t, true);
-        write_cost(t, s, &all.stats, all.bytes);
+        write_bytes(t, s, all.bytes);
+        tsr_json_key(t, "ratio_to_bf16");
+        tsr_json_number(t, (double)all.bytes / bf16_bytes(c));
+        if (all.skipped < c->n)
+            write_errors(t, &all.stats);
         tsr_json_key(t, "options");
         tsr_json_string(t, tsr_scheme_options(s));
         tsr_json_key(t, "not_taken");
@@ -255,7 +281,8 @@ static void write_tensors(tsr_text *t, const choice *c, const tsr_scheme_cost *c
             if (!cost->taken)
                 continue;
             tsr_json_begin_object(t, true);
-            write_cost(t, s, &cost->stats, cost->bytes);
+            write_bytes(t, s, cost->bytes);
+            write_errors(t, &cost->stats);
             tsr_json_end_object(t);
         }
         tsr_json_end_array(t);

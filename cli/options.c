@@ -141,7 +141,7 @@ tsr_status tsr_options_parse(const tsr_option *options, size_t n_options, int ar
 void tsr_options_help(const tsr_option *options, size_t n_options)
 {
     for (size_t i = 0; i < n_options; i++) {
-        char head[64];
+        char head[128];
         snprintf(head, sizeof head, "%s%s%s", options[i].name, options[i].argument == NULL ? "" : " ",
                  options[i].argument == NULL ? "" : options[i].argument);
         if (strlen(head) < 26)

@@ -1,9 +1,9 @@
 /* Strips, taken in order by threads, and every scheme on each. */
 #include "convert/compare_schemes.h"
 
+#include "convert/ct_plan.h"
 #include "formats/checked.h"
 #include "quantize/fp8_block.h"
-#include "quantize/int_weight.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,56 +12,37 @@
 
 enum { STRIP_ROWS = 128, MAX_THREADS = 256, PROGRESS_MS = 200 };
 
+enum { BLOCKS = -1 };
+
 static const struct scheme {
     const char *name, *options;
-    bool integers;
-    tsr_fp8_block fp8; /* block_cols 0: a row */
-    tsr_int_scheme ints;
+    int form;            /* a tsr_ct_form, or BLOCKS */
+    tsr_fp8_block fp8;   /* block_cols 0: a row */
+    tsr_int_scheme ints; /* TSR_CT_W8A8, TSR_CT_PACKED */
 } kSchemes[TSR_SCHEMES] = {
-    [TSR_SCHEME_FP8_BLOCK] = {"fp8-block", "--scheme fp8-block", false, {.block_rows = 128, .block_cols = 128}, {0}},
-    [TSR_SCHEME_FP8_BLOCK_UE8M0] = {"fp8-block, ue8m0",
-                                    "--scheme fp8-block --scale-fmt ue8m0",
-                                    false,
-                                    {.block_rows = 128, .block_cols = 128, .scale_fmt = TSR_SCALE_UE8M0},
-                                    {0}},
-    [TSR_SCHEME_FP8_BLOCK_MSE] = {"fp8-block, mse",
-                                  "--scheme fp8-block --scales mse",
-                                  false,
-                                  {.block_rows = 128, .block_cols = 128, .search = true},
-                                  {0}},
-    [TSR_SCHEME_FP8_CHANNEL] = {"fp8-channel", "--scheme fp8-channel", false, {.block_rows = 1}, {0}},
-    [TSR_SCHEME_INT8_CHANNEL] =
-        {"int8-channel", "--scheme int8-channel", true, {0}, {.bits = 8, .divisor = 127.5f, .scale_dtype = TSR_F32}},
-    [TSR_SCHEME_INT8_GROUP_128] = {"int8, groups of 128",
-                                   "--scheme int8-weight-only --group-size 128",
-                                   true,
-                                   {0},
-                                   {.bits = 8, .group = 128, .divisor = 127.5f, .scale_dtype = TSR_BF16}},
-    [TSR_SCHEME_INT4_GROUP_32] = {"int4, groups of 32",
-                                  "--scheme int4-weight-only --group-size 32",
-                                  true,
-                                  {0},
-                                  {.bits = 4, .group = 32, .divisor = 7.5f, .scale_dtype = TSR_BF16}},
-    [TSR_SCHEME_INT4_GROUP_64] = {"int4, groups of 64",
-                                  "--scheme int4-weight-only --group-size 64",
-                                  true,
-                                  {0},
-                                  {.bits = 4, .group = 64, .divisor = 7.5f, .scale_dtype = TSR_BF16}},
-    [TSR_SCHEME_INT4_GROUP_128] = {"int4, groups of 128",
-                                   "--scheme int4-weight-only",
-                                   true,
-                                   {0},
-                                   {.bits = 4, .group = 128, .divisor = 7.5f, .scale_dtype = TSR_BF16}},
-    [TSR_SCHEME_INT4_GROUP_128_ASYMMETRIC] = {"int4, groups of 128, zero points",
-                                              "--scheme int4-weight-only --zero-points",
-                                              true,
-                                              {0},
-                                              {.bits = 4, .group = 128, .asymmetric = true, .scale_dtype = TSR_BF16}},
-    [TSR_SCHEME_INT4_CHANNEL] = {"int4-channel",
-                                 "--scheme int4-weight-only --group-size 0",
-                                 true,
-                                 {0},
-                                 {.bits = 4, .divisor = 7.5f, .scale_dtype = TSR_BF16}},
+    [TSR_SCHEME_FP8_BLOCK] = {"fp8-block", "--scheme fp8-block", BLOCKS, .fp8 = {.block_rows = 128, .block_cols = 128}},
+    [TSR_SCHEME_FP8_BLOCK_UE8M0] = {"fp8-block, ue8m0", "--scheme fp8-block --scale-fmt ue8m0", BLOCKS,
+                                    .fp8 = {.block_rows = 128, .block_cols = 128, .scale_fmt = TSR_SCALE_UE8M0}},
+    [TSR_SCHEME_FP8_BLOCK_MSE] = {"fp8-block, mse", "--scheme fp8-block --scales mse", BLOCKS,
+                                  .fp8 = {.block_rows = 128, .block_cols = 128, .search = true}},
+    [TSR_SCHEME_FP8_CHANNEL] = {"fp8-channel", "--scheme fp8-channel", TSR_CT_FP8, .fp8 = {.block_rows = 1}},
+    [TSR_SCHEME_INT8_CHANNEL] = {"int8-channel", "--scheme int8-channel", TSR_CT_W8A8,
+                                 .ints = {.bits = 8, .divisor = 127.5f, .scale_dtype = TSR_F32}},
+    [TSR_SCHEME_INT8_WEIGHT_ONLY] = {"int8-weight-only", "--scheme int8-weight-only", TSR_CT_PACKED,
+                                     .ints = {.bits = 8, .divisor = 127.5f, .scale_dtype = TSR_BF16}},
+    [TSR_SCHEME_INT8_GROUP_128] = {"int8, groups of 128", "--scheme int8-weight-only --group-size 128", TSR_CT_PACKED,
+                                   .ints = {.bits = 8, .group = 128, .divisor = 127.5f, .scale_dtype = TSR_BF16}},
+    [TSR_SCHEME_INT4_GROUP_32] = {"int4, groups of 32", "--scheme int4-weight-only --group-size 32", TSR_CT_PACKED,
+                                  .ints = {.bits = 4, .group = 32, .divisor = 7.5f, .scale_dtype = TSR_BF16}},
+    [TSR_SCHEME_INT4_GROUP_64] = {"int4, groups of 64", "--scheme int4-weight-only --group-size 64", TSR_CT_PACKED,
+                                  .ints = {.bits = 4, .group = 64, .divisor = 7.5f, .scale_dtype = TSR_BF16}},
+    [TSR_SCHEME_INT4_GROUP_128] = {"int4, groups of 128", "--scheme int4-weight-only", TSR_CT_PACKED,
+                                   .ints = {.bits = 4, .group = 128, .divisor = 7.5f, .scale_dtype = TSR_BF16}},
+    [TSR_SCHEME_INT4_GROUP_128_ASYMMETRIC] =
+        {"int4, groups of 128, zero points", "--scheme int4-weight-only --zero-points", TSR_CT_PACKED,
+         .ints = {.bits = 4, .group = 128, .asymmetric = true, .scale_dtype = TSR_BF16}},
+    [TSR_SCHEME_INT4_CHANNEL] = {"int4-channel", "--scheme int4-weight-only --group-size 0", TSR_CT_PACKED,
+                                 .ints = {.bits = 4, .divisor = 7.5f, .scale_dtype = TSR_BF16}},
 };
 
 const char *tsr_scheme_name(tsr_scheme scheme)
@@ -85,16 +66,20 @@ static matrix matrix_of(const tsr_tensor *t)
     return (matrix){t->rank == 3 ? t->shape[0] : 1, t->shape[t->rank - 2], t->shape[t->rank - 1]};
 }
 
-static bool takes(const struct scheme *s, const matrix *m)
+static bool is_fp8(const struct scheme *s)
 {
-    const uint64_t group = s->ints.group == 0 ? 1 : s->ints.group;
-    return !s->integers || (m->cols % group == 0 && (s->ints.bits == 8 || m->cols % 8 == 0));
+    return s->form == BLOCKS || s->form == TSR_CT_FP8;
+}
+
+static bool takes(const struct scheme *s, const tsr_checkpoint *c, const tsr_tensor *t)
+{
+    return s->form == BLOCKS || tsr_ct_takes(c, t, (tsr_ct_form)s->form, &s->ints);
 }
 
 static uint64_t bytes_of(const struct scheme *s, const matrix *m)
 {
     const uint64_t n = m->rows * m->cols;
-    if (!s->integers) {
+    if (is_fp8(s)) {
         const uint64_t width = s->fp8.block_cols == 0 ? m->cols : s->fp8.block_cols;
         return m->matrices *
                (n + tsr_ceil_div(m->rows, s->fp8.block_rows) * tsr_ceil_div(m->cols, width) * sizeof(float));
@@ -129,8 +114,8 @@ static uint64_t scratch_of(const tsr_tensor *t, const matrix *m)
     for (tsr_scheme i = 0; i < TSR_SCHEMES; i++) {
         tsr_fp8_block fp8 = kSchemes[i].fp8;
         fp8.block_cols = fp8.block_cols == 0 ? (uint32_t)m->cols : fp8.block_cols;
-        most = tsr_max_u64(most, kSchemes[i].integers ? tsr_int_scratch(&kSchemes[i].ints, m->cols)
-                                                      : tsr_fp8_block_scratch(&fp8, (tsr_dtype)t->dtype));
+        most = tsr_max_u64(most, is_fp8(&kSchemes[i]) ? tsr_fp8_block_scratch(&fp8, (tsr_dtype)t->dtype)
+                                                      : tsr_int_scratch(&kSchemes[i].ints, m->cols));
     }
     return most;
 }
@@ -171,16 +156,11 @@ static tsr_status quantize_blocks(const struct scheme *s, const tsr_cpu_kernels 
     return TSR_OK;
 }
 
-static tsr_status quantize_strip(const tsr_cpu_kernels *k, const worker *w, const tsr_tensor *t, const strip *at,
-                                 tsr_quant_stats stats[TSR_SCHEMES], tsr_err *err)
+static tsr_status quantize_strip(const tsr_checkpoint *c, const tsr_cpu_kernels *k, const worker *w,
+                                 const tsr_tensor *t, const strip *at, tsr_quant_stats stats[TSR_SCHEMES], tsr_err *err)
 {
-    const matrix m = matrix_of(t);
-    tsr_tensor flat = *t; /* a stack is one tall matrix to what goes row by row */
-    flat.rank = 2;
-    flat.shape[0] = m.matrices * m.rows;
-    flat.shape[1] = m.cols;
-    const tsr_int_rows rows = {.tensor = &flat,
-                               .row = at->matrix * m.rows + at->row,
+    const tsr_int_rows rows = {.tensor = t,
+                               .row = at->row,
                                .rows = at->rows,
                                .x = w->x,
                                .codes = w->codes,
@@ -189,10 +169,10 @@ static tsr_status quantize_strip(const tsr_cpu_kernels *k, const worker *w, cons
                                .scratch = w->scratch};
     for (tsr_scheme i = 0; i < TSR_SCHEMES; i++) {
         stats[i] = (tsr_quant_stats){0};
-        if (!takes(&kSchemes[i], &m))
+        if (!takes(&kSchemes[i], c, t))
             continue;
-        TSR_TRY(kSchemes[i].integers ? tsr_int_quantize(&kSchemes[i].ints, k, &rows, &stats[i], err)
-                                     : quantize_blocks(&kSchemes[i], k, w, t, at, &stats[i], err));
+        TSR_TRY(is_fp8(&kSchemes[i]) ? quantize_blocks(&kSchemes[i], k, w, t, at, &stats[i], err)
+                                     : tsr_int_quantize(&kSchemes[i].ints, k, &rows, &stats[i], err));
     }
     return TSR_OK;
 }
@@ -293,7 +273,7 @@ static tsr_status do_strip(run *r, const worker *w, const strip *at, uint64_t in
     const matrix m = matrix_of(t);
     const uint64_t row_bytes = m.cols * tsr_dtype_bytes((tsr_dtype)t->dtype);
     TSR_TRY(tsr_checkpoint_read(r->c, t, (at->matrix * m.rows + at->row) * row_bytes, w->x, at->rows * row_bytes, err));
-    TSR_TRY(quantize_strip(&r->kernels, w, t, at, r->flights[at->tensor].sums + index * TSR_SCHEMES, err));
+    TSR_TRY(quantize_strip(r->c, &r->kernels, w, t, at, r->flights[at->tensor].sums + index * TSR_SCHEMES, err));
     pthread_mutex_lock(&r->lock);
     r->progress.bytes_done += at->rows * row_bytes;
     if (--r->flights[at->tensor].left == 0)
@@ -395,7 +375,7 @@ tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tenso
         const matrix m = matrix_of(tensors[i]);
         r.progress.bytes_total += tensors[i]->bytes;
         for (tsr_scheme s = 0; s < TSR_SCHEMES; s++) {
-            const bool taken = takes(&kSchemes[s], &m);
+            const bool taken = takes(&kSchemes[s], checkpoint, tensors[i]);
             costs[i * TSR_SCHEMES + s] =
                 (tsr_scheme_cost){.taken = taken, .bytes = taken ? bytes_of(&kSchemes[s], &m) : tensors[i]->bytes};
         }

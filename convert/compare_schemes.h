@@ -16,6 +16,7 @@ typedef enum tsr_scheme {
     TSR_SCHEME_FP8_BLOCK_MSE,
     TSR_SCHEME_FP8_CHANNEL,
     TSR_SCHEME_INT8_CHANNEL,
+    TSR_SCHEME_INT8_WEIGHT_ONLY,
     TSR_SCHEME_INT8_GROUP_128,
     TSR_SCHEME_INT4_GROUP_32,
     TSR_SCHEME_INT4_GROUP_64,
@@ -32,7 +33,7 @@ const char *tsr_scheme_options(tsr_scheme scheme);
 typedef struct tsr_scheme_cost {
     tsr_quant_stats stats; /* without the figures of scales; empty where the scheme does not take the tensor */
     uint64_t bytes;        /* codes, scales and zero points; of a tensor that the scheme does not take, its own */
-    bool taken;            /* false: groups do not divide its columns, or codes fill no whole words */
+    bool taken;            /* false: a checkpoint of the scheme keeps it as it is (tsr_ct_takes) */
 } tsr_scheme_cost;
 
 typedef struct tsr_compare_schemes_progress {

@@ -24,15 +24,20 @@ static tsr_status out_of_memory(tsr_err *err)
 
 /* ---- what is quantized ---- */
 
+static bool has_a_place(const tsr_tensor *t)
+{
+    return t->rank == 2 && t->shape[0] > 0 && t->shape[1] > 0 && t->name[tsr_module_length(t->name)] != '\0';
+}
+
 static bool becomes_codes(const tsr_tensor *t, const tsr_decision *decision)
 {
-    return decision->treatment == TSR_QUANTIZE && t->rank == 2 && t->shape[0] > 0 && t->shape[1] > 0 &&
-           t->name[tsr_module_length(t->name)] != '\0';
+    return decision->treatment == TSR_QUANTIZE && has_a_place(t);
 }
 
 static tsr_status check_shape(const tsr_checkpoint *c, const tsr_tensor *t, const tsr_ct_options *o, tsr_err *err)
 {
-    const uint64_t cols = t->shape[1], word = 32 / o->scheme.bits, group = o->scheme.group;
+    const uint64_t cols = t->shape[1], group = o->scheme.group;
+    const uint64_t word = o->form == TSR_CT_PACKED ? 32 / o->scheme.bits : 1;
     const char *const path = c->files[t->file].path;
     if (o->form == TSR_CT_W8A8 && cols > AZP_MAX_COLS)
         return tsr_fail(
@@ -40,7 +45,7 @@ static tsr_status check_shape(const tsr_checkpoint *c, const tsr_tensor *t, cons
             "%s: '%s' has %llu columns: a product less azp times azp_adj may leave int32 above %d; --exclude keeps "
             "it as it is",
             path, t->name, U64(cols), AZP_MAX_COLS);
-    if (o->form == TSR_CT_PACKED && cols % word != 0)
+    if (cols % word != 0)
         return tsr_fail(err, TSR_E_SHAPE,
                         "%s: '%s' has %llu columns, which are not whole words of %llu codes: %llu or %llu would be; "
                         "--exclude keeps it as it is",
@@ -55,6 +60,12 @@ static tsr_status check_shape(const tsr_checkpoint *c, const tsr_tensor *t, cons
         "%s: groups of %llu do not divide the %llu columns of '%s': groups of %llu do; --exclude keeps it as it "
         "is",
         path, U64(group), U64(cols), t->name, U64(fits));
+}
+
+bool tsr_ct_takes(const tsr_checkpoint *source, const tsr_tensor *t, tsr_ct_form form, const tsr_int_scheme *scheme)
+{
+    const tsr_ct_options options = {.form = form, .scheme = *scheme};
+    return has_a_place(t) && check_shape(source, t, &options, NULL) == TSR_OK;
 }
 
 /* What a layer's input is quantized with: one for all that loaders join with it. */

@@ -31,4 +31,8 @@ typedef struct tsr_ct_options {
 tsr_status tsr_ct_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_ct_options *options,
                        tsr_err *err) TSR_WARN_UNUSED;
 
+/* Whether such a plan makes codes of this tensor, one that the policy would quantize: not of a stack of experts, for
+ * which the format has no place, nor of a name without .weight, nor where tsr_ct_plan would refuse its shape. */
+bool tsr_ct_takes(const tsr_checkpoint *source, const tsr_tensor *t, tsr_ct_form form, const tsr_int_scheme *scheme);
+
 #endif

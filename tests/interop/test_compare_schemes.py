@@ -1,6 +1,7 @@
 """compare-schemes: cells recomputed in float64, the ranking, the sample, and the same result for any number of threads."""
 
 import json
+import shutil
 
 import fp8_oracle
 import harness
@@ -11,12 +12,16 @@ from test_convert import make, random_weight
 from test_fp8_channel import quantized as fp8_channel
 from test_int import BF16, DOWN, NORM, UP, quantized
 
-GATE = "model.layers.0.mlp.gate_proj.weight"
+GATE, TAILS = "model.layers.0.mlp.gate_proj.weight", "model.layers.1.mlp.gate_proj.weight"
+EXPERTS = "model.layers.0.mlp.experts.down_proj"
+BY_ROWS = {"fp8-channel", "int8-channel", "int8-weight-only", "int8, groups of 128", "int4, groups of 32", "int4, groups of 64",
+           "int4, groups of 128", "int4, groups of 128, zero points", "int4-channel"}
 
 
 @pytest.fixture
 def source(tmp_path):
-    tensors = {UP: random_weight((256, 384), 1), GATE: random_weight((256, 384), 2), DOWN: random_weight((200, 320), 3)}
+    tensors = {UP: random_weight((256, 384), 1), GATE: random_weight((256, 384), 2), DOWN: random_weight((200, 320), 3),
+               TAILS: random_weight((130, 256), 4) ** 3}
     src = make(tmp_path / "src", {"model.safetensors": {**{n: w.astype(BF16) for n, w in tensors.items()},
                                                         NORM: np.ones(8, BF16)}}, quantization=None)
     return src, {n: w.astype(BF16) for n, w in tensors.items()}
@@ -46,8 +51,9 @@ def test_every_cell(tmp_path, tessera, source):
     src, tensors = source
     got, out = compare(tessera, src, tmp_path / "c.json")
     assert [s["scheme"] for s in got["schemes"]] == [
-        "fp8-block", "fp8-block, ue8m0", "fp8-block, mse", "fp8-channel", "int8-channel", "int8, groups of 128",
-        "int4, groups of 32", "int4, groups of 64", "int4, groups of 128", "int4, groups of 128, zero points", "int4-channel"]
+        "fp8-block", "fp8-block, ue8m0", "fp8-block, mse", "fp8-channel", "int8-channel", "int8-weight-only",
+        "int8, groups of 128", "int4, groups of 32", "int4, groups of 64", "int4, groups of 128",
+        "int4, groups of 128, zero points", "int4-channel"]
     sums = {}
     for row in got["tensors"]:
         x = tensors[row["name"]].astype(np.float64)
@@ -69,52 +75,59 @@ def test_every_cell(tmp_path, tessera, source):
             assert s["sqnr_db"] == pytest.approx(10 * np.log10(x2 / e2), abs=1e-3)
         assert f"{s['sqnr_db']:.2f}" in out
         cells = [(c["relative_error"], t["name"]) for t in got["tensors"] for c in t["schemes"] if c["scheme"] == s["scheme"]]
-        assert s["worst"] == [n for _, n in sorted(cells, reverse=True)]
+        assert s["worst"] == [n for _, n in sorted(cells, reverse=True)][:3]
+        assert s["ratio_to_bf16"] == pytest.approx(s["bytes"] / got["bytes"], rel=1e-12)
 
 
 def test_bytes_are_those_of_a_checkpoint(tmp_path, tessera, source, quantize):
     src, tensors = source
+    shutil.rmtree(src)
+    tensors[EXPERTS] = random_weight((3, 64, 128), 5).astype(BF16)
+    make(src, {"model.safetensors": {**tensors, NORM: np.ones(8, BF16)}}, quantization=None)
     got, _ = compare(tessera, src, tmp_path / "c.json")
     plain = sum(w.nbytes for w in tensors.values())
     assert got["bytes"] == plain
     for s in got["schemes"]:
-        if s["not_taken"]:
-            assert DOWN not in s["worst"]  # 320 columns: not whole groups of 128
-            continue
-        dst = quantize(src, *s["options"].split())
+        left = [t["name"] for t in got["tensors"] if s["scheme"] not in {c["scheme"] for c in t["schemes"]}]
+        ragged = [DOWN] if "groups of 128" in s["scheme"] else []  # 320 columns
+        assert left == sorted(ragged + [EXPERTS] * (s["scheme"] in BY_ROWS)) and s["not_taken"] == len(left), s["scheme"]
+        dst = quantize(src, *s["options"].split(), *(o for n in ragged for o in ("--exclude", n)))
         stored = sum(len(e["data"]) for n, e in safetensors.deserialize((dst / "model.safetensors").read_bytes())
                      if n != NORM and not n.endswith("_shape"))
         assert s["bytes"] == stored, s["scheme"]
-    assert {s["scheme"] for s in got["schemes"] if s["not_taken"]} == {
-        "int8, groups of 128", "int4, groups of 128", "int4, groups of 128, zero points"}
 
 
 def test_threads_and_instruction_sets_agree(tmp_path, tessera, source):
-    first, _ = compare(tessera, source[0], tmp_path / "a.json")
+    _, table = compare(tessera, source[0], tmp_path / "a.json")
     for i, options in enumerate((("--threads", "1"), ("--threads", "4"), ("--cpumask", "0"))):
-        assert compare(tessera, source[0], tmp_path / f"{i}.json", *options)[0] == first
+        assert compare(tessera, source[0], tmp_path / f"{i}.json", *options)[1] == table
+        assert (tmp_path / f"{i}.json").read_bytes() == (tmp_path / "a.json").read_bytes()
 
 
 def test_a_sample(tmp_path, tessera, source):
     names = lambda *o: [t["name"] for t in compare(tessera, source[0], tmp_path / "s.json", *o)[0]["tensors"]]
     assert len(names("--sample", "2")) == 2 and names("--sample", "2") == names("--sample", "2")
-    assert len({tuple(names("--sample", "1", "--seed", str(s))) for s in range(20)}) == 3
+    assert len({tuple(names("--sample", "1", "--seed", str(s))) for s in range(40)}) == 4
     assert names("--tensors", "*.up_proj.*") == [UP]
-    assert len(names("--sample", "99")) == 3
+    assert len(names("--sample", "99")) == 4
 
 
-@pytest.mark.parametrize("shape", [(3, 64, 96)])
-def test_a_stack(tmp_path, tessera, shape):
-    name = "model.layers.0.mlp.experts.down_proj"
-    w = random_weight(shape, 7).astype(BF16)
-    src = make(tmp_path / "src", {"model.safetensors": {name: w}}, quantization=None)
-    got, _ = compare(tessera, src, tmp_path / "c.json")
+def test_a_stack_in_f32_is_taken_in_blocks_alone(tmp_path, tessera):
+    w = random_weight((3, 200, 96), 7)
+    src = make(tmp_path / "src", {"model.safetensors": {EXPERTS: w}}, quantization=None)
+    got, out = compare(tessera, src, tmp_path / "c.json")
     cells = {c["scheme"]: c for c in got["tensors"][0]["schemes"]}
-    for scheme in ("fp8-block", "fp8-channel", "int8-channel", "int4, groups of 32"):
-        flat = w if scheme == "fp8-block" else w.reshape(-1, shape[2])
-        error = flat.astype(np.float64) - values(flat, scheme)
-        x2 = (w.astype(np.float64) ** 2).sum()
-        assert cells[scheme]["relative_error"] == pytest.approx(np.sqrt((error**2).sum() / x2), rel=1e-4), scheme
+    assert cells.keys() == {"fp8-block", "fp8-block, ue8m0", "fp8-block, mse"}
+    for scheme in ("fp8-block", "fp8-block, ue8m0"):
+        error = w.astype(np.float64) - values(w, scheme)
+        expected = np.sqrt((error**2).sum() / (w.astype(np.float64) ** 2).sum())
+        assert cells[scheme]["relative_error"] == pytest.approx(expected, rel=1e-4), scheme
+    for s in got["schemes"]:
+        if s["scheme"] in BY_ROWS:
+            assert (s["not_taken"], s["worst"], s["ratio_to_bf16"], s["bytes"]) == (1, [], 2, w.nbytes)
+            assert "sqnr_db" not in s and "inf" not in out
+        else:
+            assert s["ratio_to_bf16"] == pytest.approx((w.size + 3 * 2 * 4) / (2 * w.size))
 
 
 def test_refusals(tmp_path, tessera, source, quantize):
