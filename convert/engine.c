@@ -21,6 +21,9 @@
 
 #define U64(x) ((unsigned long long)(x))
 
+/* Files are synced one after another: no more than these wait for it, however small they are. */
+enum { MOST_OPEN_FILES = 64 };
+
 /* A step that has begun. */
 typedef struct step_state {
     uint64_t units, left;
@@ -60,6 +63,7 @@ typedef struct run {
     file_state *files;  /* [plan->n_files] */
     size_t next_step;
     uint64_t next_unit;
+    size_t n_open; /* files */
     unsigned workers;
     tsr_status status; /* of the first failure */
     tsr_err err;
@@ -238,6 +242,7 @@ static tsr_status open_file(run *r, size_t file, tsr_err *err)
     f->fd = open(path, r->verifying ? O_RDONLY | O_CLOEXEC : O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (f->fd < 0)
         return tsr_fail_errno(err, "%s: cannot %s", path, r->verifying ? "open" : "create");
+    r->n_open++;
     return transfer_header(r, file, &f->digest, err);
 }
 
@@ -308,8 +313,13 @@ static bool take_unit(run *r, size_t *index, uint64_t *unit)
             status = tsr_fail(&err, TSR_E_CANCELLED, "interrupted");
             continue;
         }
-        if (r->files[step->file].phase == FILE_WAITING)
+        if (r->files[step->file].phase == FILE_WAITING) {
+            if (r->n_open >= MOST_OPEN_FILES) {
+                pthread_cond_wait(&r->changed, &r->lock);
+                continue;
+            }
             status = open_file(r, step->file, &err);
+        }
         if (status == TSR_OK && r->steps[r->next_step] == NULL)
             status = begin_step(r, r->next_step, &err);
         if (status != TSR_OK)
@@ -484,6 +494,8 @@ static tsr_status commit(run *r, size_t file, tsr_err *err)
             status = tsr_commit_file(f->fd, from, to, err);
         if (status == TSR_OK)
             status = tsr_journal_add(&r->journal, r->plan, file, f->digest, r->rows, err);
+        if (status != TSR_OK)
+            unlink(to); /* no run would know it */
     }
     close(f->fd);
     f->fd = -1;
@@ -498,20 +510,28 @@ static void *commit_files(void *argument)
     for (size_t i = 0; i < r->plan->n_files; i++) {
         if (!r->files[i].mine)
             continue;
+        tsr_status status = TSR_OK;
         pthread_mutex_lock(&r->lock);
+        if (r->plan->files[i].n_steps == 0 && r->status == TSR_OK) {
+            status = open_file(r, i, &err);
+            r->files[i].phase = FILE_WHOLE;
+        }
         while (r->files[i].phase != FILE_WHOLE && r->status == TSR_OK)
             pthread_cond_wait(&r->changed, &r->lock);
         const bool stop = r->files[i].phase != FILE_WHOLE;
         pthread_mutex_unlock(&r->lock);
         if (stop)
             break;
-        const tsr_status status = commit(r, i, &err);
+        if (status == TSR_OK)
+            status = commit(r, i, &err);
         if (status != TSR_OK) {
             fail(r, status, &err);
             break;
         }
         pthread_mutex_lock(&r->lock);
         r->files[i].phase = FILE_DONE;
+        r->n_open--;
+        pthread_cond_broadcast(&r->changed);
         pthread_mutex_unlock(&r->lock);
     }
     return NULL;
@@ -542,6 +562,7 @@ static uint64_t choose_files(run *r)
     uint64_t chosen = 0;
     r->next_step = 0;
     r->next_unit = 0;
+    r->n_open = 0;
     r->bytes_read = r->bytes_total = r->steps_done = r->steps_total = 0;
     for (size_t i = 0; i < r->plan->n_files; i++) {
         const tsr_out_file *const f = &r->plan->files[i];
@@ -610,6 +631,16 @@ static void drop_missing(run *r)
         if (r->journal.finished[i] &&
             (stat(out_path(r, i, false, path), &st) != 0 || (!f->appended && (uint64_t)st.st_size != f->bytes)))
             r->journal.finished[i] = false;
+    }
+}
+
+/* Files that were renamed just before a kill, and are not in the journal, are made again: their space is wanted. */
+static void remove_unknown(const run *r)
+{
+    for (size_t i = 0; i < r->plan->n_files; i++) {
+        char path[PATH_MAX];
+        if (!r->journal.finished[i])
+            unlink(out_path(r, i, false, path));
     }
 }
 
@@ -705,6 +736,7 @@ static tsr_status run_all(run *r, tsr_engine_result *result, tsr_err *err)
     result->files_redone = noted - result->files_resumed;
     result->bytes_read = r->bytes_read;
 
+    remove_unknown(r);
     const uint64_t missing = missing_space(r);
     if (missing > 0)
         return disk_full(r, missing, err);

@@ -19,8 +19,6 @@
 #include "quantize/int_weight.h"
 #include "quantize/policy.h"
 
-#define TSR_LAYOUT_NAME "tessera-layout.json"
-
 typedef enum tsr_layout_kind {
     TSR_LAYOUT_FASTERTRANSFORMER, /* NAME.0.bin for each weight; everything else as it was, in safetensors */
     TSR_LAYOUT_TRTLLM,            /* rank0.safetensors and TensorRT-LLM's config.json, under its names */

@@ -376,7 +376,10 @@ static tsr_status take_files(tsr_checkpoint *c, const listing *l, const char **i
                                 c->path, f->name, name);
         }
     }
-    if (c->n_files == 0)
+    bool blobs = false;
+    for (size_t i = 0; i < l->count; i++)
+        blobs = blobs || strcmp(l->names[i], TSR_LAYOUT_NAME) == 0;
+    if (c->n_files == 0 && !blobs)
         return tsr_fail(err, TSR_E_FORMAT, "%s: no .safetensors file in this directory", c->path);
     if (c->n_files > 1 && *index == NULL)
         return tsr_fail(err, TSR_E_FORMAT,

@@ -21,6 +21,8 @@
 #define TSR_REPORT_NAME "quantization_report.json"
 /* Column sums of int8 weights, keyed by weight: beside a model, not part of it. */
 #define TSR_AZP_NAME "tessera-azp.safetensors"
+/* Says what preprocessed blobs hold. A directory that has it may have no safetensors at all. */
+#define TSR_LAYOUT_NAME "tessera-layout.json"
 
 typedef struct tsr_file {
     const char *name; /* relative to the checkpoint's directory; of an archive, the plain file's */

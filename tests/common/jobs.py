@@ -8,7 +8,7 @@ import harness
 
 # `made` turns a generated BF16 checkpoint into what the job reads, or is None; SRC stands for the source, DST for the
 # destination. The weights are spread over several shards where the target has such a thing. `unfit`: kinds of checkpoint
-# that the target rightly refuses.
+# that the target rightly refuses, or that take it minutes: a file for each of 50,000 weights is 50,000 syncs.
 Job = collections.namedtuple("Job", "name made command unfit", defaults=[()])
 
 FP8 = "quantize SRC -o DST --max-shard-size 16MB --quiet"

@@ -44,13 +44,14 @@ def check_memory(checks, options, job, kind, source, work):
 
 def check_jobs(checks, options, kind, **make_options):
     """Each job over a checkpoint of this kind; jobs with the same source share it."""
-    for made in dict.fromkeys(job.made for job in jobs.JOBS):
+    fitting = [job for job in jobs.JOBS if kind not in job.unfit]
+    for made in dict.fromkeys(job.made for job in fitting):
         with harness.temporary_directory(options.directory) as work:
-            first = next(job for job in jobs.JOBS if job.made == made)
+            first = next(job for job in fitting if job.made == made)
             source = jobs.make_source(options.tessera, options.make, first, kind, os.path.join(work, "source"),
                                       **make_options)
-            for job in jobs.JOBS:
-                if job.made == made and kind not in job.unfit:
+            for job in fitting:
+                if job.made == made:
                     check_memory(checks, options, job, kind, source, work)
 
 

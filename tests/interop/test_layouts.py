@@ -2,6 +2,8 @@
 from BF16 and from packed integers; the way back; TensorRT-LLM's names and configuration; what is refused."""
 
 import json
+import resource
+import subprocess
 
 import harness
 import numpy as np
@@ -224,6 +226,28 @@ def test_rotary_settings_of_either_spelling(tmp_path, convert, said, base, scali
     (src / "config.json").write_text(json.dumps({k: v for k, v in CONFIG.items() if k != "rope_theta"} | said))
     config = json.loads((convert(src, "--to", "trtllm", "--arch", "sm80") / "config.json").read_text())
     assert (config["rotary_base"], config["rotary_scaling"]) == (base, scaling)
+
+
+def test_nothing_but_blobs(tmp_path, convert):
+    """A checkpoint all of whose tensors were laid out leaves no safetensors file; the way back does not need one."""
+    w = random_weight((128, 128), 1).astype(BF16)
+    src = make(tmp_path / "src", {"model.safetensors": {O: w}}, quantization=None)
+    (src / "config.json").write_text(json.dumps(CONFIG))
+    blobs = convert(src, "--to", "fastertransformer", "--arch", "sm80")
+    assert not list(blobs.glob("*.safetensors"))
+    codes, scale, _ = quantized(w, 8, divisor=128, rounding=away)
+    back = read(convert(blobs, "--from", "fastertransformer") / "model.safetensors")
+    assert same_bits(back[O + "_packed"], packed(codes, 8)) and same_bits(back[O + "_scale"], scale.astype(BF16))
+
+
+def test_more_files_than_a_process_may_have_open(tmp_path, tessera):
+    weights = {f"model.layers.{i}.mlp.down_proj.weight": random_weight((64, 64), i).astype(BF16) for i in range(200)}
+    src = make(tmp_path / "src", {"model.safetensors": weights}, quantization=None)
+    (src / "config.json").write_text(json.dumps(CONFIG))
+    few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+    command = [str(tessera), "convert", str(src), "-o", str(tmp_path / "dst"), "--to", "fastertransformer", "--arch", "sm80"]
+    subprocess.run(command + ["--quiet"], preexec_fn=few, check=True)
+    assert len(list((tmp_path / "dst").glob("*.bin"))) == 200
 
 
 def test_the_way_back_can_be_verified(tmp_path, tessera, convert):
