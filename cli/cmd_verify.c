@@ -22,7 +22,7 @@ static const char kHelp[] =
     "range; no NaN; errors no larger than the format's; config.json in order. Names the fault where its traces allow:\n"
     "a transposed or shifted scale grid, 1/scale, swapped tensors, a stale shard, single flipped bits.\n"
     "Exit code 0: all checks pass; 1: one does not.\n"
-    "Kernels on a checkpoint's own tensors: tessera verify gemm|epilogue|dequant DST; --help of each tells more.\n\n"
+    "Kernels on a checkpoint's own tensors: tessera verify gemm|epilogue|dequant|mla DST; --help of each tells more.\n\n"
     "Examples:\n"
     "  tessera verify DeepSeek-V3-FP8 --against DeepSeek-V3-BF16\n"
     "  tessera verify out --against model --junit result.xml --json result.json     for CI\n"
