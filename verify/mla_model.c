@@ -316,9 +316,9 @@ static tsr_status load_latent(layer *l, tsr_err *err)
 static tsr_status load_layer(layer *l, tsr_err *err)
 {
     tsr_mla_model *const m = l->m;
-    const size_t query = m->heads * (m->nope + m->rope);
     const tsr_weight *q_norm = NULL;
     TSR_TRY(read_config(m, err));
+    const size_t query = m->heads * (m->nope + m->rope);
     if (m->q_rank > 0) {
         m->q_a = find(l, "q_a_proj.weight");
         q_norm = find(l, "q_a_layernorm.weight");
