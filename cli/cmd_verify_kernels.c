@@ -112,6 +112,11 @@ static const struct kernel_check *find_check(const char *name)
     return NULL;
 }
 
+static bool is_mla(const arguments *a)
+{
+    return a->check->run == tsr_check_mla;
+}
+
 enum { N_OPTIONS = 19 };
 
 static void list_options(arguments *a, tsr_option *options)
@@ -168,11 +173,6 @@ static void list_mla_options(arguments *a, tsr_option *options)
         {"--help", TSR_OPT_FLAG, &a->help, NULL, "this text"},
     };
     memcpy(options, all, sizeof all);
-}
-
-static bool is_mla(const arguments *a)
-{
-    return a->check->run == tsr_check_mla;
 }
 
 bool tsr_is_kernel_check(const char *word)
@@ -251,10 +251,22 @@ static void print_judgement(const tsr_judgement *j)
         printf("       %s\n", j->fault);
 }
 
-static void print_result(const arguments *a, const session *s)
+/* Which tensors, how many of them, and where the seconds went. */
+static void print_work(const arguments *a, const session *s)
 {
     const tsr_evidence *const e = &s->evidence;
     char read[32];
+    printf("%s; %zu of %zu tensors or sets, seed %llu, %s read in %.2f s, %u threads; seconds:", s->device.name,
+           e->subjects, e->candidates, (unsigned long long)a->options.seed, tsr_bytes_text((double)e->bytes_read, read),
+           e->seconds, a->options.threads);
+    for (tsr_phase phase = 0; phase < TSR_N_PHASES; phase++)
+        printf("%s %s %.2f", phase > 0 ? "," : "", tsr_phase_name(phase), e->phases[phase]);
+    printf("\n");
+}
+
+static void print_result(const arguments *a, const session *s)
+{
+    const tsr_evidence *const e = &s->evidence;
     if (s->note.msg[0] != '\0')
         printf("checked on the CPU: %s\n", s->note.msg);
     for (size_t i = 0; i < e->count; i++) {
@@ -268,12 +280,10 @@ static void print_result(const arguments *a, const session *s)
     }
     for (size_t i = 0; i < e->n_skipped; i++)
         printf("skipped %s: %s\n", e->skipped[i].subject, e->skipped[i].why);
-    printf("%s; %zu of %zu tensors or sets, seed %llu, %s read in %.2f s, %u threads; seconds:", s->device.name,
-           e->subjects, e->candidates, (unsigned long long)a->options.seed, tsr_bytes_text((double)e->bytes_read, read),
-           e->seconds, a->options.threads);
-    for (tsr_phase phase = 0; phase < TSR_N_PHASES; phase++)
-        printf("%s %s %.2f", phase > 0 ? "," : "", tsr_phase_name(phase), e->phases[phase]);
-    printf("\n");
+    if (is_mla(a))
+        printf("%s; seed %llu, %.2f s\n", s->device.name, (unsigned long long)a->options.seed, e->seconds);
+    else
+        print_work(a, s);
     if (e->failed > 0)
         printf("%zu of %zu judgements are beyond their limits\n", e->failed, e->count);
     else
