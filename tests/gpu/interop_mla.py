@@ -55,7 +55,9 @@ def record(model):
 
     names = {"q_a_proj": "q_a", "q_a_layernorm": "q_a_norm", "q_b_proj": "query", "q_proj": "query",
              "kv_a_proj_with_mqa": "kv_a", "kv_a_layernorm": "latent", "o_proj": "output"}
-    hooks = [getattr(attention, n).register_forward_hook(keep(s)) for n, s in names.items() if hasattr(attention, n)]
+    modules = {stage: getattr(attention, name, None) for name, stage in names.items()}
+    modules |= {"query": attention.q_proj if attention.q_lora_rank is None else attention.q_b_proj}
+    hooks = [module.register_forward_hook(keep(stage)) for stage, module in modules.items() if module is not None]
     hooks.append(attention.o_proj.register_forward_pre_hook(lambda m, args: stages.__setitem__("attention", args[0])))
     hooks.append(attention.register_forward_pre_hook(
         lambda m, args, kwargs: stages.__setitem__("hidden_states", kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]),
