@@ -1,5 +1,5 @@
-/* tessera verify gemm, epilogue and dequant: kernels on the checkpoint's own tensors; options, and how evidence is told
- * to people and to CI.
+/* tessera verify gemm, epilogue, dequant and mla: kernels on the checkpoint's own tensors; options, and how evidence is
+ * told to people and to CI.
  */
 #include "cli/commands.h"
 #include "cli/junit.h"
@@ -9,6 +9,7 @@
 #include "verify/check_dequant.h"
 #include "verify/check_epilogue.h"
 #include "verify/check_gemm.h"
+#include "verify/check_mla.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +20,7 @@ enum { ALL_OUTS = (1 << TSR_N_OUTS) - 1, MAX_TOKENS = 1 << 20 };
 
 typedef struct arguments {
     const struct kernel_check *check;
-    const char *dst, *against, *activations, *json, *junit;
+    const char *dst, *against, *activations, *stages, *json, *junit;
     const char *max_kernel_error, *max_kernel_rms, *min_sqnr;
     tsr_list tensors;
     uint64_t threads;
@@ -30,7 +31,7 @@ typedef struct arguments {
 
 /* What is open while a check runs. */
 typedef struct session {
-    tsr_checkpoint *dst, *against, *activations, *azp;
+    tsr_checkpoint *dst, *against, *activations, *stages, *azp;
     tsr_weights weights[2];
     tsr_side source;
     tsr_device device;
@@ -78,6 +79,19 @@ static const char kDequantHelp[] =
     "  tessera verify dequant out --sample 4 --columns 0\n\n"
     "Options:\n";
 
+static const char kMlaHelp[] =
+    "tessera verify mla DST --layer L [--against SRC] [options]\n\n"
+    "Runs the latent attention of a DeepSeek layer from the checkpoint's own weights (BF16, block FP8, or split by\n"
+    "convert --to mla-absorbed), with a paged latent cache, and tells apart what quantization costs (stage by stage,\n"
+    "with --against SRC), what absorption costs, and what the kernel costs. With --stages FILE the stages of another\n"
+    "implementation are held to the checkpoint instead, and the first wrong one is named.\n"
+    "Exit code 0: all within the limits; 1: not; 3: the layer lacks tensors, or something does not fit.\n\n"
+    "Examples:\n"
+    "  tessera verify mla DeepSeek-V3-FP8 --layer 3 --against DeepSeek-V3-BF16\n"
+    "  tessera verify mla out --layer 0 --against model --tp 8 --fp8-cache --junit result.xml       for CI\n"
+    "  tessera verify mla model --layer 0 --stages captured.safetensors\n\n"
+    "Options:\n";
+
 /* The checks by name. */
 static const struct kernel_check {
     const char *name, *help;
@@ -86,6 +100,7 @@ static const struct kernel_check {
     {"gemm", kGemmHelp, tsr_check_gemm},
     {"epilogue", kEpilogueHelp, tsr_check_epilogue},
     {"dequant", kDequantHelp, tsr_check_dequant},
+    {"mla", kMlaHelp, tsr_check_mla},
 };
 
 static const struct kernel_check *find_check(const char *name)
@@ -95,6 +110,11 @@ static const struct kernel_check *find_check(const char *name)
             return &kChecks[i];
     }
     return NULL;
+}
+
+static bool is_mla(const arguments *a)
+{
+    return a->check->run == tsr_check_mla;
 }
 
 enum { N_OPTIONS = 19 };
@@ -130,6 +150,31 @@ static void list_options(arguments *a, tsr_option *options)
     memcpy(options, all, sizeof all);
 }
 
+enum { N_MLA_OPTIONS = 15 };
+
+static void list_mla_options(arguments *a, tsr_option *options)
+{
+    tsr_mla_request *const r = &a->options.mla;
+    const tsr_option all[N_MLA_OPTIONS] = {
+        {"--layer", TSR_OPT_COUNT, &r->layer, "L", "the layer (0)"},
+        {"--against", TSR_OPT_TEXT, &a->against, "SRC", "what DST was made from"},
+        {"--batch", TSR_OPT_COUNT, &r->batch, "B", "sequences of ragged lengths; the second is empty (4)"},
+        {"--context", TSR_OPT_COUNT, &r->context, "S", "tokens of the longest, new ones included (128)"},
+        {"--new-tokens", TSR_OPT_COUNT, &r->new_tokens, "T", "queries a sequence: 1 decodes, S is prefill (1)"},
+        {"--tp", TSR_OPT_COUNT, &r->ranks, "N", "heads cut over so many ranks, the latent replicated (1)"},
+        {"--fp8-cache", TSR_OPT_FLAG, &r->fp8_cache, NULL, "the FP8 latent cache, too"},
+        {"--stages", TSR_OPT_TEXT, &a->stages, "FILE", "safetensors: hidden_states and stages of an implementation"},
+        {"--seed", TSR_OPT_COUNT, &a->options.seed, "S", "of lengths and hidden states (0)"},
+        {"--device", TSR_OPT_CHOICE, &a->device, "cpu", "where the kernel runs"},
+        {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB", "smallest SQNR that quantization leaves a stage (20)"},
+        {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result as JSON ('-': stdout)"},
+        {"--junit", TSR_OPT_TEXT, &a->junit, "FILE", "the result as JUnit XML"},
+        {"--quiet", TSR_OPT_FLAG, &a->quiet, NULL, "no text: only the exit code"},
+        {"--help", TSR_OPT_FLAG, &a->help, NULL, "this text"},
+    };
+    memcpy(options, all, sizeof all);
+}
+
 bool tsr_is_kernel_check(const char *word)
 {
     return find_check(word) != NULL;
@@ -141,7 +186,11 @@ static arguments defaults(const char *check)
     return (arguments){.check = find_check(check),
                        .threads = cpus < 1 ? 1 : (uint64_t)cpus,
                        .out = TSR_N_OUTS,
-                       .options = {.tokens = 64, .columns = 256, .experts = 8, .limits = tsr_kernel_limits_defaults()}};
+                       .options = {.tokens = 64,
+                                   .columns = 256,
+                                   .experts = 8,
+                                   .limits = tsr_kernel_limits_defaults(),
+                                   .mla = {.batch = 4, .context = 128, .new_tokens = 1, .ranks = 1}}};
 }
 
 static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
@@ -150,11 +199,12 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
     tsr_option options[N_OPTIONS];
     tsr_kernel_limits *const limits = &a->options.limits;
     size_t n;
-    list_options(a, options);
-    TSR_TRY(tsr_options_parse(options, N_OPTIONS, argc, argv, &a->dst, 1, &n, NULL, err));
+    const size_t n_options = is_mla(a) ? N_MLA_OPTIONS : N_OPTIONS;
+    (is_mla(a) ? list_mla_options : list_options)(a, options);
+    TSR_TRY(tsr_options_parse(options, n_options, argc, argv, &a->dst, 1, &n, NULL, err));
     if (a->help) {
         fputs(a->check->help, stdout);
-        tsr_options_help(options, N_OPTIONS);
+        tsr_options_help(options, n_options);
         return TSR_OK;
     }
     if (a->dst == NULL)
@@ -163,6 +213,13 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "%s: at least 1", a->threads == 0 ? "--threads" : "--experts");
     if (a->options.tokens == 0 || a->options.tokens > MAX_TOKENS)
         return tsr_fail(err, TSR_E_USAGE, "--tokens: from 1 to %d", MAX_TOKENS);
+    const tsr_mla_request *const r = &a->options.mla;
+    if (r->batch == 0 || r->batch > MAX_TOKENS || r->context == 0 || r->context > MAX_TOKENS || r->new_tokens == 0 ||
+        r->new_tokens > r->context)
+        return tsr_fail(err, TSR_E_USAGE, "--batch, --context: from 1 to %d; --new-tokens: from 1 to --context",
+                        MAX_TOKENS);
+    if (is_mla(a))
+        a->device = TSR_DEVICE_CPU;
     TSR_TRY(tsr_parse_number("--max-kernel-error", a->max_kernel_error, &limits->max_kernel_error, err));
     TSR_TRY(tsr_parse_number("--max-kernel-rms", a->max_kernel_rms, &limits->max_kernel_rms, err));
     TSR_TRY(tsr_parse_number("--min-sqnr", a->min_sqnr, &limits->min_sqnr, err));
@@ -194,10 +251,22 @@ static void print_judgement(const tsr_judgement *j)
         printf("       %s\n", j->fault);
 }
 
-static void print_result(const arguments *a, const session *s)
+/* Which tensors, how many of them, and where the seconds went. */
+static void print_work(const arguments *a, const session *s)
 {
     const tsr_evidence *const e = &s->evidence;
     char read[32];
+    printf("%s; %zu of %zu tensors or sets, seed %llu, %s read in %.2f s, %u threads; seconds:", s->device.name,
+           e->subjects, e->candidates, (unsigned long long)a->options.seed, tsr_bytes_text((double)e->bytes_read, read),
+           e->seconds, a->options.threads);
+    for (tsr_phase phase = 0; phase < TSR_N_PHASES; phase++)
+        printf("%s %s %.2f", phase > 0 ? "," : "", tsr_phase_name(phase), e->phases[phase]);
+    printf("\n");
+}
+
+static void print_result(const arguments *a, const session *s)
+{
+    const tsr_evidence *const e = &s->evidence;
     if (s->note.msg[0] != '\0')
         printf("checked on the CPU: %s\n", s->note.msg);
     for (size_t i = 0; i < e->count; i++) {
@@ -206,17 +275,15 @@ static void print_result(const arguments *a, const session *s)
         if (other)
             printf("%s\n", j->subject);
         if (other || before->kind != j->kind)
-            printf(" %s\n", j->kind == TSR_ERROR_QUANTIZATION ? "quantization error" : "kernel error");
+            printf(" %s error\n", tsr_error_kind_name(j->kind));
         print_judgement(j);
     }
     for (size_t i = 0; i < e->n_skipped; i++)
         printf("skipped %s: %s\n", e->skipped[i].subject, e->skipped[i].why);
-    printf("%s; %zu of %zu tensors or sets, seed %llu, %s read in %.2f s, %u threads; seconds:", s->device.name,
-           e->subjects, e->candidates, (unsigned long long)a->options.seed, tsr_bytes_text((double)e->bytes_read, read),
-           e->seconds, a->options.threads);
-    for (tsr_phase phase = 0; phase < TSR_N_PHASES; phase++)
-        printf("%s %s %.2f", phase > 0 ? "," : "", tsr_phase_name(phase), e->phases[phase]);
-    printf("\n");
+    if (is_mla(a))
+        printf("%s; seed %llu, %.2f s\n", s->device.name, (unsigned long long)a->options.seed, e->seconds);
+    else
+        print_work(a, s);
     if (e->failed > 0)
         printf("%zu of %zu judgements are beyond their limits\n", e->failed, e->count);
     else
@@ -242,7 +309,7 @@ static void judgement_json(tsr_text *t, const tsr_judgement *j)
 {
     tsr_json_begin_object(t, true);
     text_member(t, "subject", j->subject);
-    text_member(t, "kind", j->kind == TSR_ERROR_QUANTIZATION ? "quantization" : "kernel");
+    text_member(t, "kind", tsr_error_kind_name(j->kind));
     text_member(t, "what", j->what);
     tsr_json_key(t, "passed");
     tsr_json_bool(t, j->fault == NULL);
@@ -311,8 +378,7 @@ static void write_junit(tsr_text *t, const arguments *a, const session *s)
                     a->check->name, e->count, e->failed);
     for (size_t i = 0; i < e->count; i++) {
         const tsr_judgement *const j = &e->items[i];
-        tsr_text_printf(t, "  <testcase classname=\"%s error\" name=\"",
-                        j->kind == TSR_ERROR_QUANTIZATION ? "quantization" : "kernel");
+        tsr_text_printf(t, "  <testcase classname=\"%s error\" name=\"", tsr_error_kind_name(j->kind));
         tsr_junit_text(t, j->subject);
         tsr_text_printf(t, ": ");
         tsr_junit_text(t, j->what);
@@ -370,23 +436,41 @@ static tsr_status open_azp(arguments *a, session *s, tsr_err *err)
     return TSR_OK;
 }
 
+/* The FP8 parts of verify mla have scales under names of their own, which it looks for itself. */
+static void pass_over(void *data, const tsr_tensor *tensor, const char *message)
+{
+    (void)data;
+    (void)tensor;
+    (void)message;
+}
+
+static tsr_status pair_weights(const arguments *a, tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_err *err)
+{
+    return is_mla(a) ? tsr_weights_survey(weights, checkpoint, 0, 0, pass_over, NULL, err)
+                     : tsr_weights_pair(weights, checkpoint, 0, 0, err);
+}
+
 static tsr_status open_all(arguments *a, session *s, tsr_err *err)
 {
     TSR_TRY(tsr_device_open(&s->device, (tsr_device_kind)a->device, &s->note, err));
     TSR_TRY(tsr_checkpoint_open(&s->dst, a->dst, NULL, 0, err));
-    TSR_TRY(tsr_weights_pair(&s->weights[0], s->dst, 0, 0, err));
+    TSR_TRY(pair_weights(a, &s->weights[0], s->dst, err));
     a->options.side = (tsr_side){s->dst, &s->weights[0]};
     a->options.device = &s->device;
     a->options.cancel = tsr_terminal_catch_interrupt();
     if (a->against != NULL) {
         TSR_TRY(tsr_checkpoint_open(&s->against, a->against, NULL, 0, err));
-        TSR_TRY(tsr_weights_pair(&s->weights[1], s->against, 0, 0, err));
+        TSR_TRY(pair_weights(a, &s->weights[1], s->against, err));
         s->source = (tsr_side){s->against, &s->weights[1]};
         a->options.against = &s->source;
     }
     if (a->activations != NULL) {
         TSR_TRY(tsr_checkpoint_open(&s->activations, a->activations, NULL, 0, err));
         a->options.activations = s->activations;
+    }
+    if (a->stages != NULL) {
+        TSR_TRY(tsr_checkpoint_open(&s->stages, a->stages, NULL, 0, err));
+        a->options.mla.stages = s->stages;
     }
     return open_azp(a, s, err);
 }
@@ -409,6 +493,7 @@ static void close_all(session *s)
     tsr_checkpoint_close(s->dst);
     tsr_checkpoint_close(s->against);
     tsr_checkpoint_close(s->activations);
+    tsr_checkpoint_close(s->stages);
     tsr_checkpoint_close(s->azp);
 }
 

@@ -4,6 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *tsr_error_kind_name(tsr_error_kind kind)
+{
+    static const char *const kNames[] = {"quantization", "absorption", "kernel"};
+    return kNames[kind];
+}
+
 const char *tsr_phase_name(tsr_phase phase)
 {
     static const char *const kNames[TSR_N_PHASES] = {"read", "quantize and decode", "oracle", "kernels", "judge"};

@@ -10,6 +10,7 @@
 
 typedef enum tsr_error_kind {
     TSR_ERROR_QUANTIZATION, /* what the format costs: x the original, y the quantized operands' product, in double */
+    TSR_ERROR_ABSORPTION,   /* what another order of the same products costs: both in double */
     TSR_ERROR_KERNEL,       /* what the kernel costs: x in double, y the kernel's, over the same operands */
 } tsr_error_kind;
 
@@ -50,6 +51,9 @@ typedef struct tsr_evidence {
     size_t subjects, candidates; /* tensors or sets: checked, and there to check */
     tsr_arena arena;             /* of the texts */
 } tsr_evidence;
+
+/* "quantization", "absorption" or "kernel". Static storage. */
+const char *tsr_error_kind_name(tsr_error_kind kind);
 
 /* "read", ... Static storage. */
 const char *tsr_phase_name(tsr_phase phase);

@@ -16,6 +16,13 @@ typedef struct tsr_kernel_limits {
  * per cent; twice that is another kind of error. */
 tsr_kernel_limits tsr_kernel_limits_defaults(void);
 
+/* What verify mla is asked for; no other check looks at it. */
+typedef struct tsr_mla_request {
+    uint64_t layer, batch, context, new_tokens, ranks; /* all but `layer` at least 1 */
+    bool fp8_cache;
+    const tsr_checkpoint *stages; /* another implementation's; NULL: none */
+} tsr_mla_request;
+
 typedef struct tsr_kernel_options {
     tsr_side side;                     /* whose tensors */
     const tsr_side *against;           /* the originals; NULL: unknown, and only activations can be held to theirs */
@@ -32,6 +39,7 @@ typedef struct tsr_kernel_options {
     uint64_t group_rows; /* tokens that share a scale: 1, or CUTLASS's M-granular and blockwise scalings */
     unsigned threads;
     tsr_kernel_limits limits;
+    tsr_mla_request mla;
     const atomic_bool *cancel; /* may be NULL */
 } tsr_kernel_options;
 

@@ -1,0 +1,120 @@
+/* Rows of the cache, and attention over them. */
+#include "kernels/cpu/mla_attention.h"
+
+#include "kernels/cpu/e4m3_decode.h"
+
+#include <math.h>
+#include <string.h>
+
+static const float kE4m3Max = 448, kFloor = 1e-4f;
+
+static float from_bf16(uint16_t x)
+{
+    const uint32_t bits = (uint32_t)x << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static float from_e4m3(uint8_t code)
+{
+    const int exponent = code >> 3 & 15, mantissa = code & 7;
+    const float magnitude = exponent == 0 ? ldexpf((float)mantissa, -9) : ldexpf((float)(8 + mantissa), exponent - 10);
+    return code & 0x80 ? -magnitude : magnitude;
+}
+
+/* |x| <= 448; to nearest, ties to even. */
+static uint8_t to_e4m3(float x)
+{
+    int exponent;
+    if (x == 0)
+        return 0;
+    (void)frexpf(x, &exponent);
+    const int step = (exponent < -5 ? -5 : exponent) - 4; /* of the last mantissa bit; -9 for subnormals */
+    const int units = (int)rintf(ldexpf(fabsf(x), -step));
+    /* A carry out of the mantissa runs into the exponent, where it belongs. */
+    return (uint8_t)((signbit(x) ? 0x80 : 0) | (units + (step + 9) * 8));
+}
+
+size_t tsr_mla_cache_row_bytes(size_t latent, size_t rope, bool fp8)
+{
+    return 2 * rope + (fp8 ? latent + latent / TSR_MLA_CACHE_GROUP * sizeof(float) : 2 * latent);
+}
+
+void tsr_mla_cache_write(const float *values, size_t latent, size_t rope, bool fp8, uint8_t *row)
+{
+    const size_t coded = fp8 ? latent : 0;
+    uint8_t *tail = row + coded;
+    for (size_t at = 0; at < coded; at += TSR_MLA_CACHE_GROUP) {
+        float amax = 0;
+        for (size_t i = 0; i < TSR_MLA_CACHE_GROUP; i++)
+            amax = fmaxf(amax, fabsf(values[at + i]));
+        int exponent;
+        const float mantissa = frexpf(fmaxf(amax / kE4m3Max, kFloor), &exponent);
+        const float scale = ldexpf(1, mantissa == 0.5f ? exponent - 1 : exponent);
+        for (size_t i = 0; i < TSR_MLA_CACHE_GROUP; i++)
+            row[at + i] = to_e4m3(values[at + i] / scale);
+        memcpy(tail, &scale, sizeof scale);
+        tail += sizeof scale;
+    }
+    for (size_t i = coded; i < latent + rope; i++, tail += 2) {
+        const uint16_t x = tsr_bf16_from_f32(values[i]);
+        memcpy(tail, &x, sizeof x);
+    }
+}
+
+void tsr_mla_cache_read(const uint8_t *row, size_t latent, size_t rope, bool fp8, float *values)
+{
+    const size_t coded = fp8 ? latent : 0;
+    const uint8_t *tail = row + coded;
+    for (size_t at = 0; at < coded; at += TSR_MLA_CACHE_GROUP) {
+        float scale;
+        memcpy(&scale, tail, sizeof scale);
+        tail += sizeof scale;
+        for (size_t i = 0; i < TSR_MLA_CACHE_GROUP; i++)
+            values[at + i] = from_e4m3(row[at + i]) * scale;
+    }
+    for (size_t i = coded; i < latent + rope; i++, tail += 2) {
+        uint16_t x;
+        memcpy(&x, tail, sizeof x);
+        values[i] = from_bf16(x);
+    }
+}
+
+static void attend(const tsr_mla_attention *a, size_t b, const uint16_t *q, size_t seen, float *out)
+{
+    const size_t bytes = tsr_mla_cache_row_bytes(a->latent, a->rope, a->fp8);
+    float most = -INFINITY, sum = 0;
+    memset(out, 0, a->latent * sizeof *out);
+    for (size_t t = 0; t < seen; t++) {
+        const size_t page = (size_t)a->block_table[b * a->max_pages + t / a->page];
+        float score = 0;
+        tsr_mla_cache_read(a->cache + (page * a->page + t % a->page) * bytes, a->latent, a->rope, a->fp8, a->row);
+        for (size_t i = 0; i < a->latent + a->rope; i++)
+            score += from_bf16(q[i]) * a->row[i];
+        score *= a->scale;
+        if (score > most) {
+            const float shrink = expf(most - score);
+            sum *= shrink;
+            for (size_t i = 0; i < a->latent; i++)
+                out[i] *= shrink;
+            most = score;
+        }
+        const float p = expf(score - most);
+        sum += p;
+        for (size_t i = 0; i < a->latent; i++)
+            out[i] += p * a->row[i];
+    }
+    for (size_t i = 0; seen > 0 && i < a->latent; i++)
+        out[i] /= sum;
+}
+
+void tsr_mla_attention_run(const tsr_mla_attention *a)
+{
+    const size_t width = a->latent + a->rope;
+    for (size_t at = 0; at < a->batch * a->s_q * a->heads; at++) {
+        const size_t b = at / (a->s_q * a->heads), i = at / a->heads % a->s_q;
+        const size_t length = (size_t)a->seqlens[b], last = length + i + 1;
+        attend(a, b, a->q + at * width, last > a->s_q ? last - a->s_q : 0, a->out + at * a->latent);
+    }
+}

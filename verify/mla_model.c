@@ -1,0 +1,397 @@
+/* Configuration, names and shapes; weights to double. */
+#include "verify/mla_model.h"
+
+#include "formats/checked.h"
+#include "formats/config.h"
+#include "formats/json.h"
+#include "verify/reader.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BAND = 64, LANES_OF_DOT = 8 };
+
+static const double kPi = 3.14159265358979323846;
+
+/* ---- configuration ---- */
+
+static double number(const tsr_mla_model *m, const char *path, double otherwise)
+{
+    tsr_json_text value;
+    char text[64];
+    if (!tsr_json_find(m->checkpoint->config, m->checkpoint->config_size, path, &value) || value.size >= sizeof text)
+        return otherwise;
+    memcpy(text, value.data, value.size);
+    text[value.size] = '\0';
+    char *end;
+    const double x = strtod(text, &end);
+    return end == text ? otherwise : x;
+}
+
+/* transformers 5 writes rope_parameters, all before it rope_scaling. */
+static double rope_number(const tsr_mla_model *m, const char *key, double otherwise)
+{
+    char path[96];
+    snprintf(path, sizeof path, "rope_parameters.%s", key);
+    otherwise = number(m, path, otherwise);
+    snprintf(path, sizeof path, "rope_scaling.%s", key);
+    return number(m, path, otherwise);
+}
+
+static const char *rope_type(tsr_mla_model *m)
+{
+    static const char *const kPaths[] = {"rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type"};
+    for (size_t i = 0; i < sizeof kPaths / sizeof *kPaths; i++) {
+        const char *const type =
+            tsr_json_find_string(m->checkpoint->config, m->checkpoint->config_size, kPaths[i], &m->arena);
+        if (type != NULL)
+            return type;
+    }
+    return "default";
+}
+
+static double mscale(double factor, double weight)
+{
+    return factor <= 1 ? 1 : 0.1 * weight * log(factor) + 1;
+}
+
+/* The dimension whose wave turns `turns` times within the context that the model was trained on. */
+static double turning_dimension(const tsr_mla_model *m, double turns, double base, double trained)
+{
+    return (double)m->rope * log(trained / (turns * 2 * kPi)) / (2 * log(base));
+}
+
+static tsr_status read_rope(tsr_mla_model *m, tsr_err *err)
+{
+    const char *const type = rope_type(m);
+    const bool yarn = strcmp(type, "yarn") == 0;
+    if (!yarn && strcmp(type, "default") != 0)
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: RoPE of type '%s'", m->checkpoint->path, type);
+    const double base = number(m, "rope_theta", rope_number(m, "rope_theta", 10000));
+    const double factor = rope_number(m, "factor", 1), all = rope_number(m, "mscale_all_dim", 0);
+    const double own = rope_number(m, "mscale", 0);
+    const double trained = rope_number(m, "original_max_position_embeddings", 4096);
+    const double last = (double)m->rope - 1;
+    const double low = fmax(floor(turning_dimension(m, rope_number(m, "beta_fast", 32), base, trained)), 0);
+    double high = fmin(ceil(turning_dimension(m, rope_number(m, "beta_slow", 1), base, trained)), last);
+    if (high == low)
+        high += 0.001;
+    for (size_t i = 0; i < m->rope / 2; i++) {
+        const double plain = pow(base, -2.0 * (double)i / (double)m->rope);
+        const double ramp = fmin(fmax(((double)i - low) / (high - low), 0), 1);
+        m->frequency[i] = yarn ? plain / factor * ramp + plain * (1 - ramp) : plain;
+    }
+    m->plain_scale = 1 / sqrt((double)(m->nope + m->rope));
+    m->softmax_scale = m->plain_scale;
+    m->rope_gain = 1;
+    if (yarn) {
+        m->softmax_scale *= all != 0 ? pow(mscale(factor, all), 2) : 1;
+        m->rope_gain = own != 0 && all != 0 ? mscale(factor, own) / mscale(factor, all) : mscale(factor, 1);
+    }
+    return TSR_OK;
+}
+
+static tsr_status read_config(tsr_mla_model *m, tsr_err *err)
+{
+    const tsr_checkpoint *const c = m->checkpoint;
+    const struct {
+        const char *key;
+        size_t *value;
+    } kKeys[] = {{"hidden_size", &m->hidden},    {"num_attention_heads", &m->heads},
+                 {"qk_nope_head_dim", &m->nope}, {"qk_rope_head_dim", &m->rope},
+                 {"v_head_dim", &m->v},          {"kv_lora_rank", &m->rank}};
+    tsr_json_text value;
+    uint64_t x;
+    if (c->config == NULL)
+        return tsr_fail(err, TSR_E_USAGE, "%s: needs a directory with its " TSR_CONFIG_NAME, c->path);
+    for (size_t i = 0; i < sizeof kKeys / sizeof *kKeys; i++) {
+        if (!tsr_config_find_u64(c->config, c->config_size, kKeys[i].key, &x) || x == 0 || x > 1u << 20)
+            return tsr_fail(err, TSR_E_UNSUPPORTED,
+                            "%s/" TSR_CONFIG_NAME ": no %s: not a model with multi-head latent "
+                            "attention",
+                            c->path, kKeys[i].key);
+        *kKeys[i].value = (size_t)x;
+    }
+    if (m->rope % 2 != 0)
+        return tsr_fail(err, TSR_E_SHAPE, "%s: qk_rope_head_dim is odd", c->path);
+    m->q_rank =
+        tsr_config_find_u64(c->config, c->config_size, "q_lora_rank", &x) ? (size_t)tsr_min_u64(x, 1u << 20) : 0;
+    m->eps = number(m, "rms_norm_eps", 1e-6);
+    if (tsr_json_find(c->config, c->config_size, "attention_bias", &value) && tsr_json_is(value, "true"))
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: attention_bias", c->path);
+    m->frequency = tsr_arena_alloc(&m->arena, m->rope / 2 * sizeof(double));
+    return m->frequency == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory") : read_rope(m, err);
+}
+
+/* ---- weights ---- */
+
+typedef struct layer {
+    tsr_mla_model *m;
+    const tsr_side *side;
+    uint64_t number;
+    char missing[512];
+} layer;
+
+static const char *name_of(layer *l, const char *name)
+{
+    return tsr_arena_printf(&l->m->arena, "model.layers.%llu.self_attn.%s", (unsigned long long)l->number, name);
+}
+
+/* NULL notes the name as missing. */
+static const tsr_weight *find(layer *l, const char *name)
+{
+    const char *const full = name_of(l, name);
+    const tsr_weight *const w = full == NULL ? NULL : tsr_weights_find(l->side->weights, l->m->checkpoint, full);
+    const size_t used = strlen(l->missing);
+    if (w == NULL)
+        snprintf(l->missing + used, sizeof l->missing - used, "%s%s", used > 0 ? ", " : "", name);
+    return w;
+}
+
+static tsr_status expect(const layer *l, const tsr_weight *w, size_t rows, size_t cols, tsr_err *err)
+{
+    const tsr_tensor *const t = w->values;
+    const char *const path = l->m->checkpoint->path;
+    char shape[192];
+    if (w->coding == TSR_PLAIN && !tsr_dtype_is_weight_float((tsr_dtype)t->dtype))
+        return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' is %s without a scale", path, t->name,
+                        tsr_dtype_name((tsr_dtype)t->dtype));
+    if (cols == 0 ? t->rank == 1 && t->shape[0] == rows : t->rank == 2 && t->shape[0] == rows && t->shape[1] == cols)
+        return TSR_OK;
+    return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' is %s, but " TSR_CONFIG_NAME " asks for [%zu, %zu]", path, t->name,
+                    tsr_shape_text(t, shape, sizeof shape), rows, cols);
+}
+
+static tsr_status load(const layer *l, const tsr_weight *w, size_t rows, size_t cols, double **out, tsr_err *err)
+{
+    tsr_reader reader = {0};
+    tsr_view view;
+    *out = tsr_arena_alloc(&l->m->arena, rows * cols * sizeof **out);
+    if (*out == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", w->values->name);
+    tsr_status status = tsr_view_init(&view, l->m->checkpoint, w, err);
+    for (size_t row = 0; status == TSR_OK && row < rows; row += BAND) {
+        const tsr_piece piece = {.row = row, .rows = tsr_min_u64(BAND, rows - row), .cols = cols};
+        status = tsr_reader_load(&reader, &view, &piece, err);
+        for (size_t i = 0; status == TSR_OK && i < piece.rows; i++)
+            tsr_reader_row(&reader, i, 0, cols, *out + (row + i) * cols);
+    }
+    tsr_reader_free(&reader);
+    return status;
+}
+
+static tsr_status load_norm(layer *l, const tsr_weight *w, size_t n, double **out, tsr_err *err)
+{
+    TSR_TRY(expect(l, w, n, 0, err));
+    return load(l, w, 1, n, out, err);
+}
+
+static tsr_status load_kv_b(layer *l, const tsr_weight *w, tsr_err *err)
+{
+    tsr_mla_model *const m = l->m;
+    const size_t head = (m->nope + m->v) * m->rank, k = m->nope * m->rank, v = m->v * m->rank;
+    double *all;
+    TSR_TRY(expect(l, w, m->heads * (m->nope + m->v), m->rank, err));
+    TSR_TRY(load(l, w, m->heads * (m->nope + m->v), m->rank, &all, err));
+    m->keys = tsr_arena_alloc(&m->arena, m->heads * k * sizeof(double));
+    m->values = tsr_arena_alloc(&m->arena, m->heads * v * sizeof(double));
+    if (m->keys == NULL || m->values == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for kv_b_proj");
+    for (size_t h = 0; h < m->heads; h++) {
+        memcpy(m->keys + h * k, all + h * head, k * sizeof(double));
+        memcpy(m->values + h * v, all + h * head + k, v * sizeof(double));
+    }
+    return TSR_OK;
+}
+
+/* The part names of each consumer (docs/conversions.md), and whether the latent dimension comes first. */
+static const struct part {
+    const char *name, *scales[2];
+    bool values, latent_first;
+} kParts[] = {
+    {"w_kc", {"w_scale_k", "w_scale"}, false, true},
+    {"w_vc", {"w_scale_v", "w_scale"}, true, false},
+    {"W_UK_T", {"W_UK_T_scale", "W_scale"}, false, false},
+    {"W_UV", {"W_UV_scale", "W_scale"}, true, true},
+    {"k_b_proj_trans", {"k_b_proj_trans_scale", "kv_b_scale"}, false, true},
+    {"v_b_proj", {"v_b_proj_scale", "kv_b_scale"}, true, false},
+    {"attn_k_b.weight", {NULL, NULL}, false, true},
+    {"attn_v_b.weight", {NULL, NULL}, true, false},
+};
+
+static tsr_status read_plain(const layer *l, const tsr_tensor *t, double *out, tsr_err *err)
+{
+    unsigned char *const bytes = malloc(t->bytes + 1);
+    if (bytes == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", t->name);
+    const tsr_status status = tsr_checkpoint_read(l->m->checkpoint, t, 0, bytes, t->bytes, err);
+    if (status == TSR_OK)
+        tsr_decode(t->dtype, bytes, (size_t)tsr_tensor_elements(t), out);
+    free(bytes);
+    return status;
+}
+
+/* One scale for all, one a head, or [heads, row blocks, column blocks] of the part as it is stored. */
+static tsr_status apply_scale(layer *l, const struct part *part, const tsr_tensor *t, double *data, tsr_err *err)
+{
+    const tsr_tensor *s = NULL;
+    for (size_t i = 0; i < 2 && s == NULL && part->scales[i] != NULL; i++) {
+        const char *const name = name_of(l, part->scales[i]);
+        s = name == NULL ? NULL : tsr_checkpoint_find(l->m->checkpoint, name);
+    }
+    if (s == NULL)
+        return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' is FP8 without a scale", l->m->checkpoint->path, t->name);
+    const size_t heads = (size_t)t->shape[0], rows = (size_t)t->shape[1], cols = (size_t)t->shape[2];
+    const size_t grid_rows = s->rank == 3 ? (size_t)s->shape[1] : 1, grid_cols = s->rank == 3 ? (size_t)s->shape[2] : 1;
+    const size_t n = (size_t)tsr_tensor_elements(s);
+    if (s->dtype != TSR_F32 || (n != 1 && (n != heads * grid_rows * grid_cols || s->shape[0] != heads || n == 0)))
+        return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' is no scale of '%s'", l->m->checkpoint->path, s->name, t->name);
+    double *const scales = tsr_arena_alloc(&l->m->arena, n * sizeof *scales);
+    if (scales == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", s->name);
+    TSR_TRY(read_plain(l, s, scales, err));
+    const size_t block_rows = (size_t)tsr_ceil_div(rows, grid_rows), block_cols = (size_t)tsr_ceil_div(cols, grid_cols);
+    for (size_t i = 0; i < heads * rows * cols; i++) {
+        const size_t h = i / (rows * cols), row = i / cols % rows, col = i % cols;
+        data[i] *= scales[n == 1 ? 0 : (h * grid_rows + row / block_rows) * grid_cols + col / block_cols];
+    }
+    return TSR_OK;
+}
+
+static tsr_status load_part(layer *l, const struct part *part, const tsr_tensor *t, tsr_err *err)
+{
+    tsr_mla_model *const m = l->m;
+    const size_t rows = part->values ? m->v : m->nope, n = m->heads * rows * m->rank;
+    const size_t stored[2] = {part->latent_first ? m->rank : rows, part->latent_first ? rows : m->rank};
+    if (t->rank != 3 || t->shape[0] != m->heads || t->shape[1] != stored[0] || t->shape[2] != stored[1])
+        return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' is not [%zu, %zu, %zu]", m->checkpoint->path, t->name, m->heads,
+                        stored[0], stored[1]);
+    double *const data = tsr_arena_alloc(&m->arena, n * sizeof *data);
+    double *const out = tsr_arena_alloc(&m->arena, n * sizeof *out);
+    if (data == NULL || out == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", t->name);
+    TSR_TRY(read_plain(l, t, data, err));
+    if (t->dtype == TSR_F8_E4M3)
+        TSR_TRY(apply_scale(l, part, t, data, err));
+    else if (!tsr_dtype_is_weight_float((tsr_dtype)t->dtype))
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: '%s' is %s", m->checkpoint->path, t->name,
+                        tsr_dtype_name((tsr_dtype)t->dtype));
+    for (size_t i = 0; i < n; i++) {
+        const size_t h = i / (rows * m->rank), row = i / m->rank % rows, at = i % m->rank;
+        out[i] = data[part->latent_first ? (h * m->rank + at) * rows + row : i];
+    }
+    *(part->values ? &m->w_vc : &m->w_kc) = out;
+    return TSR_OK;
+}
+
+static tsr_status load_latent(layer *l, tsr_err *err)
+{
+    tsr_mla_model *const m = l->m;
+    for (size_t i = 0; i < sizeof kParts / sizeof *kParts; i++) {
+        const char *const name = name_of(l, kParts[i].name);
+        const tsr_tensor *const t = name == NULL ? NULL : tsr_checkpoint_find(m->checkpoint, name);
+        if (t != NULL)
+            TSR_TRY(load_part(l, &kParts[i], t, err));
+    }
+    m->has_parts = m->w_kc != NULL && m->w_vc != NULL;
+    const char *const name = name_of(l, "kv_b_proj.weight");
+    m->has_kv_b = name != NULL && tsr_checkpoint_find(m->checkpoint, name) != NULL;
+    if (m->has_kv_b || !m->has_parts) {
+        const tsr_weight *const w = find(l, "kv_b_proj.weight");
+        if (w != NULL)
+            TSR_TRY(load_kv_b(l, w, err));
+    } else {
+        m->keys = m->w_kc;
+        m->values = m->w_vc;
+    }
+    if (!m->has_parts) {
+        m->w_kc = m->keys;
+        m->w_vc = m->values;
+    }
+    return TSR_OK;
+}
+
+static tsr_status load_layer(layer *l, tsr_err *err)
+{
+    tsr_mla_model *const m = l->m;
+    const tsr_weight *q_norm = NULL;
+    TSR_TRY(read_config(m, err));
+    const size_t query = m->heads * (m->nope + m->rope);
+    if (m->q_rank > 0) {
+        m->q_a = find(l, "q_a_proj.weight");
+        q_norm = find(l, "q_a_layernorm.weight");
+    }
+    m->q = find(l, m->q_rank > 0 ? "q_b_proj.weight" : "q_proj.weight");
+    m->kv_a = find(l, "kv_a_proj_with_mqa.weight");
+    const tsr_weight *const kv_norm = find(l, "kv_a_layernorm.weight");
+    m->o = find(l, "o_proj.weight");
+    TSR_TRY(load_latent(l, err));
+    if (l->missing[0] != '\0')
+        return tsr_fail(err, TSR_E_FORMAT, "%s: model.layers.%llu.self_attn lacks %s", m->checkpoint->path,
+                        (unsigned long long)l->number, l->missing);
+    if (m->q_rank > 0) {
+        TSR_TRY(expect(l, m->q_a, m->q_rank, m->hidden, err));
+        TSR_TRY(load_norm(l, q_norm, m->q_rank, &m->q_norm, err));
+    }
+    TSR_TRY(expect(l, m->q, query, m->q_rank > 0 ? m->q_rank : m->hidden, err));
+    TSR_TRY(expect(l, m->kv_a, m->rank + m->rope, m->hidden, err));
+    TSR_TRY(expect(l, m->o, m->hidden, m->heads * m->v, err));
+    return load_norm(l, kv_norm, m->rank, &m->kv_norm, err);
+}
+
+tsr_status tsr_mla_model_open(tsr_mla_model *model, const tsr_side *side, uint64_t number, tsr_err *err)
+{
+    *model = (tsr_mla_model){.checkpoint = side->checkpoint};
+    layer l = {.m = model, .side = side, .number = number};
+    return load_layer(&l, err);
+}
+
+void tsr_mla_model_close(tsr_mla_model *model)
+{
+    tsr_arena_free(&model->arena);
+}
+
+/* ---- arithmetic ---- */
+
+double tsr_mla_dot(const double *x, const double *y, size_t n)
+{
+    double lanes[LANES_OF_DOT] = {0}, sum = 0;
+    size_t i = 0;
+    for (; i + LANES_OF_DOT <= n; i += LANES_OF_DOT) {
+        for (size_t k = 0; k < LANES_OF_DOT; k++)
+            lanes[k] += x[i + k] * y[i + k];
+    }
+    for (; i < n; i++)
+        sum += x[i] * y[i];
+    for (size_t k = 0; k < LANES_OF_DOT; k++)
+        sum += lanes[k];
+    return sum;
+}
+
+tsr_status tsr_mla_project(const tsr_mla_model *m, const tsr_weight *w, size_t first, size_t cols, const double *x,
+                           size_t ld_x, size_t n, double *y, tsr_err *err)
+{
+    const size_t rows = (size_t)w->values->shape[0];
+    double *const row = malloc((cols + 1) * sizeof *row);
+    tsr_reader reader = {0};
+    tsr_view view;
+    tsr_status status = TSR_OK;
+    if (row == NULL)
+        TSR_GOTO(tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", w->values->name));
+    TSR_GOTO(tsr_view_init(&view, m->checkpoint, w, err));
+    for (size_t at = 0; at < rows; at += BAND) {
+        const tsr_piece piece = {.row = at, .col = first, .rows = tsr_min_u64(BAND, rows - at), .cols = cols};
+        TSR_GOTO(tsr_reader_load(&reader, &view, &piece, err));
+        for (size_t i = 0; i < piece.rows; i++) {
+            tsr_reader_row(&reader, i, 0, cols, row);
+            for (size_t t = 0; t < n; t++)
+                y[t * rows + at + i] += tsr_mla_dot(x + t * ld_x + first, row, cols);
+        }
+    }
+out:
+    tsr_reader_free(&reader);
+    free(row);
+    return status;
+}
