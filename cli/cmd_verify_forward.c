@@ -50,15 +50,16 @@ static void list_options(arguments *a, tsr_option *options)
     const tsr_option all[N_OPTIONS] = {
         {"--layers", TSR_OPT_TEXT, &a->layers, "A..B", "only these, straight from the embedding (all)"},
         {"--tokens", TSR_OPT_TEXT, &a->tokens, "FILE|random", "token ids as text, a line a sequence (random)"},
-        {"--batch", TSR_OPT_COUNT, &a->sequences, "B", "sequences: drawn, or the first of the file (1)"},
+        {"--batch", TSR_OPT_COUNT, &a->sequences, "B", "sequences: so many drawn (1), or the first of the file (all)"},
         {"--count", TSR_OPT_COUNT, &a->length, "N", "tokens of a sequence, at most (64)"},
         {"--seed", TSR_OPT_COUNT, &a->seed, "S", "of drawn tokens (0)"},
         {"--reference", TSR_OPT_TEXT, &a->reference, "FILE",
          "safetensors of an implementation: input_ids, hidden_states.N, logits"},
         {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB", "smallest SQNR of what a layer alone adds (10)"},
         {"--max-kl", TSR_OPT_TEXT, &a->max_kl, "X", "largest mean KL divergence, in nats (none)"},
-        {"--min-top1", TSR_OPT_TEXT, &a->min_top1, "X", "smallest share of positions with the same likeliest token "
-                                                         "(none)"},
+        {"--min-top1", TSR_OPT_TEXT, &a->min_top1, "X",
+         "smallest share of positions with the same likeliest token "
+         "(none)"},
         {"--threads", TSR_OPT_COUNT, &a->threads, "N", "workers (all CPUs); the result does not depend on it"},
         {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result as JSON ('-': stdout)"},
         {"--junit", TSR_OPT_TEXT, &a->junit, "FILE", "the result as JUnit XML"},
@@ -96,20 +97,20 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_forward_request
         return TSR_OK;
     }
     if (n != (a->reference == NULL ? 2 : 1))
-        return tsr_fail(err, TSR_E_USAGE, "%s", a->reference == NULL
-                                                    ? "which checkpoints? tessera verify forward SRC DST"
-                                                    : "--reference is held to one checkpoint");
+        return tsr_fail(err, TSR_E_USAGE, "%s",
+                        a->reference == NULL ? "which checkpoints? tessera verify forward SRC DST"
+                                             : "--reference is held to one checkpoint");
     if (a->reference != NULL && a->tokens != NULL)
         return tsr_fail(err, TSR_E_USAGE, "--tokens: --reference has its own");
-    if (a->threads == 0 || a->sequences == 0 || a->length == 0 || a->sequences > MAX_TOKENS || a->length > MAX_TOKENS)
-        return tsr_fail(err, TSR_E_USAGE, "%s: from 1 to %d", a->threads == 0 ? "--threads" : "--batch and --count",
+    if (a->threads == 0 || a->length == 0 || a->sequences > MAX_TOKENS || a->length > MAX_TOKENS)
+        return tsr_fail(err, TSR_E_USAGE, "%s: from 1 to %d", a->threads == 0 ? "--threads" : "--count (and --batch)",
                         MAX_TOKENS);
     TSR_TRY(parse_layers(a->layers, r, err));
     TSR_TRY(tsr_parse_number("--min-sqnr", a->min_sqnr, &r->limits.min_sqnr, err));
     TSR_TRY(tsr_parse_number("--max-kl", a->max_kl, &r->limits.max_kl, err));
     TSR_TRY(tsr_parse_number("--min-top1", a->min_top1, &r->limits.min_top1, err));
     r->tokens = a->tokens != NULL && strcmp(a->tokens, "random") == 0 ? NULL : a->tokens;
-    r->sequences = a->sequences;
+    r->sequences = a->sequences > 0 ? a->sequences : r->tokens == NULL ? 1 : MAX_TOKENS;
     r->length = a->length;
     r->seed = a->seed;
     r->threads = (unsigned)(a->threads > UINT16_MAX ? UINT16_MAX : a->threads);
@@ -157,8 +158,9 @@ static void print_layers(const tsr_evidence *e)
 static void print_logits(const tsr_judgement *j)
 {
     tsr_judgement_print(j);
-    printf("       KL divergence: mean %.3g nats, max %.3g; the likeliest token is the same in %llu of %llu positions\n",
-           j->kl.mean, j->kl.max, (unsigned long long)j->agreed, (unsigned long long)j->choices);
+    printf(
+        "       KL divergence: mean %.3g nats, max %.3g; the likeliest token is the same in %llu of %llu positions\n",
+        j->kl.mean, j->kl.max, (unsigned long long)j->agreed, (unsigned long long)j->choices);
 }
 
 static void print_result(const arguments *a, const session *s)
@@ -253,7 +255,7 @@ static tsr_status verify(const arguments *a, session *s, tsr_forward_request *r,
 int tsr_cmd_verify_forward(int argc, char **argv)
 {
     const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    arguments a = {.sequences = 1, .length = 64, .threads = cpus < 1 ? 1 : (uint64_t)cpus};
+    arguments a = {.length = 64, .threads = cpus < 1 ? 1 : (uint64_t)cpus};
     tsr_forward_request r = {.last = SIZE_MAX, .limits = tsr_forward_limits_defaults()};
     session s = {0};
     tsr_err err = {{0}};

@@ -19,7 +19,7 @@ typedef struct check {
     tsr_evidence *evidence;
     tsr_forward source, model;
     tsr_tokens tokens, twice; /* twice: all sequences two times, for a layer that runs on two inputs at once */
-    size_t n, hidden, last; /* last: layer */
+    size_t n, hidden, last;   /* last: layer */
     double began;
     double *before, *x, *y; /* [n][hidden] of the source before and behind a layer; [2 n][hidden] of the model:
                                its own stream, and behind it the source's */
@@ -343,6 +343,10 @@ static tsr_status open_both(check *c, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "--layers %zu..%zu: the model has layers 0..%zu", r->first, c->last,
                         a->layers - 1);
     TSR_TRY(read_tokens(c, err));
+    if (c->tokens.longest > tsr_min_u64(a->window, b->window))
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s/" TSR_CONFIG_NAME ": sliding_window %zu; --count must not be larger",
+                        r->source->checkpoint->path, a->window);
     TSR_TRY(repeat(&c->tokens, &c->twice, err));
     c->n = c->tokens.count;
     c->hidden = a->hidden;

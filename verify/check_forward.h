@@ -30,11 +30,11 @@ typedef struct tsr_forward_request {
                                         logits [.., vocabulary]; what is not there is not held to anything. Or NULL */
     const char *tokens;              /* a file as tsr_tokens_read takes it; NULL: drawn by the seed */
     size_t sequences, length;        /* of tokens: so many at most */
-    size_t first, last; /* layers (SIZE_MAX: the last); embeddings go straight to the first */
+    size_t first, last;              /* layers (SIZE_MAX: the last); embeddings go straight to the first */
     uint64_t seed;
     unsigned threads;
     tsr_forward_limits limits;
-    const atomic_bool *cancel;                                 /* may be NULL */
+    const atomic_bool *cancel;                                               /* may be NULL */
     void (*progress)(size_t done, size_t total, double seconds, void *data); /* of layers; may be NULL */
     void *progress_data;
 } tsr_forward_request;

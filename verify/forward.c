@@ -21,9 +21,8 @@ static const struct family {
     const char *type;
     bool latent, sigmoid;
 } kFamilies[] = {
-    {"llama", false, false},     {"mistral", false, false},    {"qwen2", false, false},
-    {"qwen3", false, false},     {"qwen3_moe", false, false},  {"deepseek_v2", true, false},
-    {"deepseek_v3", true, true}, {"kimi_k2", true, true},
+    {"llama", false, false},     {"mistral", false, false},    {"qwen2", false, false},     {"qwen3", false, false},
+    {"qwen3_moe", false, false}, {"deepseek_v2", true, false}, {"deepseek_v3", true, true}, {"kimi_k2", true, true},
 };
 
 static size_t size_of(const tsr_forward *f, const char *key, size_t otherwise)
@@ -87,6 +86,7 @@ static tsr_status read_sizes(tsr_forward *f, tsr_err *err)
         if (*kKeys[i].value == 0)
             return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no %s", c->path, kKeys[i].key);
     }
+    f->window = is(f, "use_sliding_window", "false") ? SIZE_MAX : size_of(f, "sliding_window", SIZE_MAX);
     f->eps = tsr_config_number(c, "rms_norm_eps", 1e-6);
     f->kv_heads = size_of(f, "num_key_value_heads", f->heads);
     f->head_dim = size_of(f, "head_dim", f->hidden / f->heads);
@@ -191,8 +191,8 @@ tsr_status tsr_forward_embed(const tsr_forward *f, const tsr_tokens *tokens, dou
     TSR_TRY(tsr_linear_expect(f->side->checkpoint, w, f->vocabulary, f->hidden, err));
     tsr_status status = tsr_view_init(&view, f->side->checkpoint, w, err);
     for (size_t i = 0; status == TSR_OK && i < tokens->count; i++) {
-        status = tsr_reader_load(&reader, &view,
-                                 &(tsr_piece){.row = tokens->ids[i], .rows = 1, .cols = f->hidden}, err);
+        status =
+            tsr_reader_load(&reader, &view, &(tsr_piece){.row = tokens->ids[i], .rows = 1, .cols = f->hidden}, err);
         if (status == TSR_OK)
             tsr_reader_row(&reader, 0, 0, f->hidden, x + i * f->hidden);
     }
@@ -214,8 +214,8 @@ static tsr_status layer_norm(const tsr_forward *f, size_t layer, const char *nam
     return status;
 }
 
-tsr_status tsr_forward_layer(const tsr_forward *f, size_t layer, const tsr_tokens *tokens, double *x,
-                             uint32_t *choices, bool *routed, tsr_err *err)
+tsr_status tsr_forward_layer(const tsr_forward *f, size_t layer, const tsr_tokens *tokens, double *x, uint32_t *choices,
+                             bool *routed, tsr_err *err)
 {
     double *const normed = malloc((tokens->count * f->hidden + 1) * sizeof *normed);
     tsr_status status = TSR_OK;

@@ -24,6 +24,7 @@ typedef struct tsr_forward {
     size_t heads, kv_heads, head_dim; /* of grouped-query attention */
     bool latent;                      /* attention is latent: sizes are mla_model's to read */
     tsr_rope rope;                    /* of grouped-query attention; halves are turned: pairs (i, i + head_dim / 2) */
+    size_t window; /* of attention: sequences that are longer are not what this computes; SIZE_MAX: none */
     double eps;
     struct tsr_router {
         bool sigmoid, by_best_two; /* by_best_two: how groups are ranked; else by their best */

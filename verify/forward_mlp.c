@@ -147,10 +147,9 @@ static tsr_status open_routing(routing *r, const char *mlp, const double *x, siz
     char name[TSR_MAX_NAME];
     if (router->chosen == 0 || router->chosen > r->experts / router->groups * router->groups_kept ||
         r->experts % router->groups != 0)
-        return tsr_fail(err, TSR_E_SHAPE,
-                        "%s: '%s.gate' has %zu experts, of which config.json chooses %zu from %zu of %zu groups",
-                        r->f->side->checkpoint->path, mlp, r->experts, router->chosen, router->groups_kept,
-                        router->groups);
+        return tsr_fail(
+            err, TSR_E_SHAPE, "%s: '%s.gate' has %zu experts, of which config.json chooses %zu from %zu of %zu groups",
+            r->f->side->checkpoint->path, mlp, r->experts, router->chosen, router->groups_kept, router->groups);
     snprintf(name, sizeof name, "%s.gate.e_score_correction_bias", mlp);
     TSR_TRY(tsr_forward_vector(r->f, name, r->experts, false, bias, err));
     r->bias = *bias;
