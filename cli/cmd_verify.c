@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { LISTED = 20 };
 
@@ -222,6 +223,8 @@ static tsr_status verify(tsr_compare_job *job, const arguments *a, tsr_findings 
 
 int tsr_cmd_verify(int argc, char **argv)
 {
+    if (argc > 0 && strcmp(argv[0], "forward") == 0)
+        return tsr_cmd_verify_forward(argc, argv);
     if (argc > 0 && tsr_is_kernel_check(argv[0]))
         return tsr_cmd_verify_kernels(argc, argv);
     tsr_compare_job job = tsr_compare_job_defaults("verify");

@@ -2,10 +2,9 @@
  * told to people and to CI.
  */
 #include "cli/commands.h"
-#include "cli/junit.h"
+#include "cli/evidence_text.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
-#include "formats/file.h"
 #include "verify/check_dequant.h"
 #include "verify/check_epilogue.h"
 #include "verify/check_gemm.h"
@@ -232,25 +231,6 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
 
 /* ---- telling ---- */
 
-static void print_judgement(const tsr_judgement *j)
-{
-    const tsr_metrics *const m = &j->metrics;
-    printf("  %-4s %-38s", j->fault == NULL ? "ok" : "FAIL", j->what);
-    if (m->elements > 0 && m->differ == 0)
-        printf(" %llu values, all equal", (unsigned long long)m->elements);
-    else if (m->elements > 0)
-        printf(" SQNR %6.2f dB  relative %.3g  calc_diff %.3g  cosine %.8f  max %.3g%s%s", tsr_metrics_sqnr(m),
-               tsr_metrics_relative(m), tsr_metrics_calc_diff(m), tsr_metrics_cosine(m), m->max_abs,
-               j->worst_at[0] != '\0' ? " at " : "", j->worst_at);
-    if (j->of_bound >= 0)
-        printf("  %.3g of the bound", j->of_bound);
-    if (j->of_expected >= 0)
-        printf(", %.2f of the expected RMS", j->of_expected);
-    printf("\n");
-    if (j->fault != NULL)
-        printf("       %s\n", j->fault);
-}
-
 /* Which tensors, how many of them, and where the seconds went. */
 static void print_work(const arguments *a, const session *s)
 {
@@ -276,63 +256,27 @@ static void print_result(const arguments *a, const session *s)
             printf("%s\n", j->subject);
         if (other || before->kind != j->kind)
             printf(" %s error\n", tsr_error_kind_name(j->kind));
-        print_judgement(j);
+        tsr_judgement_print(j);
     }
-    for (size_t i = 0; i < e->n_skipped; i++)
-        printf("skipped %s: %s\n", e->skipped[i].subject, e->skipped[i].why);
     if (is_mla(a))
         printf("%s; seed %llu, %.2f s\n", s->device.name, (unsigned long long)a->options.seed, e->seconds);
     else
         print_work(a, s);
-    if (e->failed > 0)
-        printf("%zu of %zu judgements are beyond their limits\n", e->failed, e->count);
-    else
-        printf("all %zu judgements are within their limits\n", e->count);
-}
-
-static void text_member(tsr_text *t, const char *key, const char *value)
-{
-    tsr_json_key(t, key);
-    if (value == NULL)
-        tsr_json_null(t);
-    else
-        tsr_json_string(t, value);
-}
-
-static void number_member(tsr_text *t, const char *key, double value)
-{
-    tsr_json_key(t, key);
-    tsr_json_number(t, value);
-}
-
-static void judgement_json(tsr_text *t, const tsr_judgement *j)
-{
-    tsr_json_begin_object(t, true);
-    text_member(t, "subject", j->subject);
-    text_member(t, "kind", tsr_error_kind_name(j->kind));
-    text_member(t, "what", j->what);
-    tsr_json_key(t, "passed");
-    tsr_json_bool(t, j->fault == NULL);
-    text_member(t, "fault", j->fault);
-    tsr_metrics_json(t, &j->metrics);
-    text_member(t, "max_abs_error_at", j->worst_at);
-    number_member(t, "of_bound", j->of_bound >= 0 ? j->of_bound : NAN);
-    number_member(t, "of_expected_rms", j->of_expected >= 0 ? j->of_expected : NAN);
-    tsr_json_end_object(t);
+    tsr_evidence_print_end(e);
 }
 
 static void write_json(tsr_text *t, const arguments *a, const session *s)
 {
     const tsr_evidence *const e = &s->evidence;
     tsr_json_begin_object(t, false);
-    text_member(t, "schema", "tessera-verify-kernels/1");
-    text_member(t, "version", TSR_VERSION);
-    text_member(t, "check", a->check->name);
-    text_member(t, "checkpoint", a->dst);
-    text_member(t, "against", a->against);
-    text_member(t, "activations", a->activations);
-    text_member(t, "device", s->device.name);
-    text_member(t, "device_note", s->note.msg[0] != '\0' ? s->note.msg : NULL);
+    tsr_text_member(t, "schema", "tessera-verify-kernels/1");
+    tsr_text_member(t, "version", TSR_VERSION);
+    tsr_text_member(t, "check", a->check->name);
+    tsr_text_member(t, "checkpoint", a->dst);
+    tsr_text_member(t, "against", a->against);
+    tsr_text_member(t, "activations", a->activations);
+    tsr_text_member(t, "device", s->device.name);
+    tsr_text_member(t, "device_note", s->note.msg[0] != '\0' ? s->note.msg : NULL);
     tsr_json_key(t, "seed");
     tsr_json_u64(t, a->options.seed);
     tsr_json_key(t, "tokens");
@@ -341,58 +285,13 @@ static void write_json(tsr_text *t, const arguments *a, const session *s)
     tsr_json_bool(t, e->failed == 0);
     tsr_json_key(t, "limits");
     tsr_json_begin_object(t, true);
-    number_member(t, "max_kernel_error", a->options.limits.max_kernel_error);
-    number_member(t, "max_kernel_rms", a->options.limits.max_kernel_rms);
-    number_member(t, "min_sqnr_db", a->options.limits.min_sqnr);
+    tsr_number_member(t, "max_kernel_error", a->options.limits.max_kernel_error);
+    tsr_number_member(t, "max_kernel_rms", a->options.limits.max_kernel_rms);
+    tsr_number_member(t, "min_sqnr_db", a->options.limits.min_sqnr);
     tsr_json_end_object(t);
-    number_member(t, "seconds", e->seconds);
-    tsr_json_key(t, "phase_seconds");
-    tsr_json_begin_object(t, true);
-    for (tsr_phase phase = 0; phase < TSR_N_PHASES; phase++)
-        number_member(t, tsr_phase_name(phase), e->phases[phase]);
-    tsr_json_end_object(t);
-    tsr_json_key(t, "judgements");
-    tsr_json_begin_array(t, false);
-    for (size_t i = 0; i < e->count; i++)
-        judgement_json(t, &e->items[i]);
-    tsr_json_end_array(t);
-    tsr_json_key(t, "skipped");
-    tsr_json_begin_array(t, false);
-    for (size_t i = 0; i < e->n_skipped; i++) {
-        tsr_json_begin_object(t, true);
-        text_member(t, "subject", e->skipped[i].subject);
-        text_member(t, "why", e->skipped[i].why);
-        tsr_json_end_object(t);
-    }
-    tsr_json_end_array(t);
+    tsr_evidence_json(t, e);
     tsr_json_end_object(t);
     tsr_text_append(t, "\n", 1);
-}
-
-static void write_junit(tsr_text *t, const arguments *a, const session *s)
-{
-    const tsr_evidence *const e = &s->evidence;
-    tsr_text_printf(t,
-                    "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
-                    "<testsuite name=\"tessera verify %s\" tests=\"%zu\" failures=\"%zu\">\n",
-                    a->check->name, e->count, e->failed);
-    for (size_t i = 0; i < e->count; i++) {
-        const tsr_judgement *const j = &e->items[i];
-        tsr_text_printf(t, "  <testcase classname=\"%s error\" name=\"", tsr_error_kind_name(j->kind));
-        tsr_junit_text(t, j->subject);
-        tsr_text_printf(t, ": ");
-        tsr_junit_text(t, j->what);
-        if (j->fault == NULL) {
-            tsr_text_printf(t, "\"/>\n");
-            continue;
-        }
-        tsr_text_printf(t, "\">\n    <failure message=\"");
-        tsr_junit_text(t, j->fault);
-        tsr_text_printf(t, "\">");
-        tsr_junit_text(t, j->worst_at);
-        tsr_text_printf(t, "</failure>\n  </testcase>\n");
-    }
-    tsr_text_printf(t, "</testsuite>\n");
 }
 
 static bool json_on_stdout(const arguments *a)
@@ -402,24 +301,9 @@ static bool json_on_stdout(const arguments *a)
 
 static tsr_status write_files(const arguments *a, const session *s, tsr_err *err)
 {
-    tsr_text json = {0}, junit = {0};
-    tsr_status status;
+    tsr_text json = {0};
     write_json(&json, a, s);
-    write_junit(&junit, a, s);
-    TSR_GOTO(tsr_text_status(&json, err));
-    TSR_GOTO(tsr_text_status(&junit, err));
-    if (json_on_stdout(a)) {
-        if (fwrite(json.data, 1, json.size, stdout) != json.size || fflush(stdout) != 0)
-            TSR_GOTO(tsr_fail_errno(err, "cannot write to stdout"));
-    } else if (a->json != NULL) {
-        TSR_GOTO(tsr_write_file(a->json, json.data, json.size, err));
-    }
-    if (a->junit != NULL)
-        status = tsr_write_file(a->junit, junit.data, junit.size, err);
-out:
-    tsr_text_free(&json);
-    tsr_text_free(&junit);
-    return status;
+    return tsr_evidence_write(&s->evidence, a->check->name, &json, a->json, a->junit, err);
 }
 
 /* ---- running ---- */

@@ -14,5 +14,6 @@ int tsr_cmd_inspect(int argc, char **argv);
 /* Whether a word behind `verify` is "gemm" or another check of kernels; that check, with the word as argv[0]. */
 bool tsr_is_kernel_check(const char *word);
 int tsr_cmd_verify_kernels(int argc, char **argv);
+int tsr_cmd_verify_forward(int argc, char **argv);
 
 #endif

@@ -62,6 +62,19 @@ void tsr_terminal_progress(const tsr_progress *p, void *terminal)
     fflush(stderr);
 }
 
+void tsr_terminal_count(tsr_terminal *t, const char *what, size_t done, size_t total, double seconds)
+{
+    char left[32];
+    if (t->quiet || (!t->tty && seconds - t->last_seconds < kPlainLineSeconds))
+        return;
+    t->last_seconds = seconds;
+    time_text(seconds / (double)done * (double)(total - done), left);
+    fprintf(stderr, "%s%s %zu of %zu, %s left%s", t->tty ? "\r\033[K" : "", what, done, total, left,
+            t->tty ? "" : "\n");
+    t->line_open = t->tty;
+    fflush(stderr);
+}
+
 void tsr_terminal_close(tsr_terminal *t)
 {
     if (t->line_open)

@@ -5,6 +5,7 @@
 #include "kernels/cpu/e4m3_decode.h"
 #include "kernels/cpu/mla_attention.h"
 #include "verify/activations.h"
+#include "verify/linear.h"
 #include "verify/mla_reference.h"
 #include "verify/reader.h"
 
@@ -412,7 +413,7 @@ static tsr_status judge_cache(check *c, const operands *o, const char *what, tsr
     const tsr_mla_model *const m = &c->model;
     for (size_t i = 0; i < c->batch.queries * m->heads * m->v; i++) {
         const size_t row = i / m->v, h = row % m->heads;
-        o->values[0][i] = tsr_mla_dot(o->exact + row * m->rank, m->w_vc + (h * m->v + i % m->v) * m->rank, m->rank);
+        o->values[0][i] = tsr_dot(o->exact + row * m->rank, m->w_vc + (h * m->v + i % m->v) * m->rank, m->rank);
     }
     const pair p = {what,
                     TSR_ERROR_QUANTIZATION,

@@ -19,10 +19,15 @@ typedef struct tsr_judgement {
     const char *what;    /* of kernel errors the kernel, with its arguments; else what was quantized */
     tsr_error_kind kind;
     tsr_metrics metrics;
-    char worst_at[64];  /* "token 3, output 1029": where the largest error is; empty when there is none */
-    double of_bound;    /* largest error / what the accumulation may do; negative: not judged by a bound */
-    double of_expected; /* RMS of errors / what is to be expected of each; negative: not known */
-    const char *fault;  /* NULL: within the limits, or without any */
+    char worst_at[64];        /* "token 3, output 1029": where the largest error is; empty when there is none */
+    double of_bound;          /* largest error / what the accumulation may do; negative: not judged by a bound */
+    double of_expected;       /* RMS of errors / what is to be expected of each; negative: not known */
+    uint64_t choices, agreed; /* of a router or a head: how many, and how many alike; choices 0: none */
+    struct {
+        bool known;
+        double mean, max; /* of positions: nats */
+    } kl;                 /* divergence of the distributions that x and y are logits of */
+    const char *fault;    /* NULL: within the limits, or without any */
 } tsr_judgement;
 
 /* Where the seconds go. */

@@ -4,6 +4,7 @@
 #include "formats/checked.h"
 #include "formats/config.h"
 #include "formats/json.h"
+#include "verify/linear.h"
 #include "verify/reader.h"
 
 #include <math.h>
@@ -11,87 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BAND = 64, LANES_OF_DOT = 8 };
-
-static const double kPi = 3.14159265358979323846;
+enum { BAND = 64 };
 
 /* ---- configuration ---- */
-
-static double number(const tsr_mla_model *m, const char *path, double otherwise)
-{
-    tsr_json_text value;
-    char text[64];
-    if (!tsr_json_find(m->checkpoint->config, m->checkpoint->config_size, path, &value) || value.size >= sizeof text)
-        return otherwise;
-    memcpy(text, value.data, value.size);
-    text[value.size] = '\0';
-    char *end;
-    const double x = strtod(text, &end);
-    return end == text ? otherwise : x;
-}
-
-/* transformers 5 writes rope_parameters, all before it rope_scaling. */
-static double rope_number(const tsr_mla_model *m, const char *key, double otherwise)
-{
-    char path[96];
-    snprintf(path, sizeof path, "rope_parameters.%s", key);
-    otherwise = number(m, path, otherwise);
-    snprintf(path, sizeof path, "rope_scaling.%s", key);
-    return number(m, path, otherwise);
-}
-
-static const char *rope_type(tsr_mla_model *m)
-{
-    static const char *const kPaths[] = {"rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type"};
-    for (size_t i = 0; i < sizeof kPaths / sizeof *kPaths; i++) {
-        const char *const type =
-            tsr_json_find_string(m->checkpoint->config, m->checkpoint->config_size, kPaths[i], &m->arena);
-        if (type != NULL)
-            return type;
-    }
-    return "default";
-}
-
-static double mscale(double factor, double weight)
-{
-    return factor <= 1 ? 1 : 0.1 * weight * log(factor) + 1;
-}
-
-/* The dimension whose wave turns `turns` times within the context that the model was trained on. */
-static double turning_dimension(const tsr_mla_model *m, double turns, double base, double trained)
-{
-    return (double)m->rope * log(trained / (turns * 2 * kPi)) / (2 * log(base));
-}
-
-static tsr_status read_rope(tsr_mla_model *m, tsr_err *err)
-{
-    const char *const type = rope_type(m);
-    const bool yarn = strcmp(type, "yarn") == 0;
-    if (!yarn && strcmp(type, "default") != 0)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: RoPE of type '%s'", m->checkpoint->path, type);
-    const double base = number(m, "rope_theta", rope_number(m, "rope_theta", 10000));
-    const double factor = rope_number(m, "factor", 1), all = rope_number(m, "mscale_all_dim", 0);
-    const double own = rope_number(m, "mscale", 0);
-    const double trained = rope_number(m, "original_max_position_embeddings", 4096);
-    const double last = (double)m->rope - 1;
-    const double low = fmax(floor(turning_dimension(m, rope_number(m, "beta_fast", 32), base, trained)), 0);
-    double high = fmin(ceil(turning_dimension(m, rope_number(m, "beta_slow", 1), base, trained)), last);
-    if (high == low)
-        high += 0.001;
-    for (size_t i = 0; i < m->rope / 2; i++) {
-        const double plain = pow(base, -2.0 * (double)i / (double)m->rope);
-        const double ramp = fmin(fmax(((double)i - low) / (high - low), 0), 1);
-        m->frequency[i] = yarn ? plain / factor * ramp + plain * (1 - ramp) : plain;
-    }
-    m->plain_scale = 1 / sqrt((double)(m->nope + m->rope));
-    m->softmax_scale = m->plain_scale;
-    m->rope_gain = 1;
-    if (yarn) {
-        m->softmax_scale *= all != 0 ? pow(mscale(factor, all), 2) : 1;
-        m->rope_gain = own != 0 && all != 0 ? mscale(factor, own) / mscale(factor, all) : mscale(factor, 1);
-    }
-    return TSR_OK;
-}
 
 static tsr_status read_config(tsr_mla_model *m, tsr_err *err)
 {
@@ -118,11 +41,13 @@ static tsr_status read_config(tsr_mla_model *m, tsr_err *err)
         return tsr_fail(err, TSR_E_SHAPE, "%s: qk_rope_head_dim is odd", c->path);
     m->q_rank =
         tsr_config_find_u64(c->config, c->config_size, "q_lora_rank", &x) ? (size_t)tsr_min_u64(x, 1u << 20) : 0;
-    m->eps = number(m, "rms_norm_eps", 1e-6);
+    m->eps = tsr_config_number(c, "rms_norm_eps", 1e-6);
     if (tsr_json_find(c->config, c->config_size, "attention_bias", &value) && tsr_json_is(value, "true"))
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: attention_bias", c->path);
-    m->frequency = tsr_arena_alloc(&m->arena, m->rope / 2 * sizeof(double));
-    return m->frequency == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory") : read_rope(m, err);
+    TSR_TRY(tsr_rope_read(&m->turn, c, m->rope, &m->arena, err));
+    m->plain_scale = 1 / sqrt((double)(m->nope + m->rope));
+    m->softmax_scale = m->plain_scale * m->turn.mscale_all * m->turn.mscale_all;
+    return TSR_OK;
 }
 
 /* ---- weights ---- */
@@ -150,20 +75,6 @@ static const tsr_weight *find(layer *l, const char *name)
     return w;
 }
 
-static tsr_status expect(const layer *l, const tsr_weight *w, size_t rows, size_t cols, tsr_err *err)
-{
-    const tsr_tensor *const t = w->values;
-    const char *const path = l->m->checkpoint->path;
-    char shape[192];
-    if (w->coding == TSR_PLAIN && !tsr_dtype_is_weight_float((tsr_dtype)t->dtype))
-        return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' is %s without a scale", path, t->name,
-                        tsr_dtype_name((tsr_dtype)t->dtype));
-    if (cols == 0 ? t->rank == 1 && t->shape[0] == rows : t->rank == 2 && t->shape[0] == rows && t->shape[1] == cols)
-        return TSR_OK;
-    return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' is %s, but " TSR_CONFIG_NAME " asks for [%zu, %zu]", path, t->name,
-                    tsr_shape_text(t, shape, sizeof shape), rows, cols);
-}
-
 static tsr_status load(const layer *l, const tsr_weight *w, size_t rows, size_t cols, double **out, tsr_err *err)
 {
     tsr_reader reader = {0};
@@ -184,7 +95,7 @@ static tsr_status load(const layer *l, const tsr_weight *w, size_t rows, size_t 
 
 static tsr_status load_norm(layer *l, const tsr_weight *w, size_t n, double **out, tsr_err *err)
 {
-    TSR_TRY(expect(l, w, n, 0, err));
+    TSR_TRY(tsr_linear_expect(l->m->checkpoint, w, n, 0, err));
     return load(l, w, 1, n, out, err);
 }
 
@@ -193,7 +104,7 @@ static tsr_status load_kv_b(layer *l, const tsr_weight *w, tsr_err *err)
     tsr_mla_model *const m = l->m;
     const size_t head = (m->nope + m->v) * m->rank, k = m->nope * m->rank, v = m->v * m->rank;
     double *all;
-    TSR_TRY(expect(l, w, m->heads * (m->nope + m->v), m->rank, err));
+    TSR_TRY(tsr_linear_expect(l->m->checkpoint, w, m->heads * (m->nope + m->v), m->rank, err));
     TSR_TRY(load(l, w, m->heads * (m->nope + m->v), m->rank, &all, err));
     m->keys = tsr_arena_alloc(&m->arena, m->heads * k * sizeof(double));
     m->values = tsr_arena_alloc(&m->arena, m->heads * v * sizeof(double));
@@ -332,18 +243,18 @@ static tsr_status load_layer(layer *l, tsr_err *err)
         return tsr_fail(err, TSR_E_FORMAT, "%s: model.layers.%llu.self_attn lacks %s", m->checkpoint->path,
                         (unsigned long long)l->number, l->missing);
     if (m->q_rank > 0) {
-        TSR_TRY(expect(l, m->q_a, m->q_rank, m->hidden, err));
+        TSR_TRY(tsr_linear_expect(m->checkpoint, m->q_a, m->q_rank, m->hidden, err));
         TSR_TRY(load_norm(l, q_norm, m->q_rank, &m->q_norm, err));
     }
-    TSR_TRY(expect(l, m->q, query, m->q_rank > 0 ? m->q_rank : m->hidden, err));
-    TSR_TRY(expect(l, m->kv_a, m->rank + m->rope, m->hidden, err));
-    TSR_TRY(expect(l, m->o, m->hidden, m->heads * m->v, err));
+    TSR_TRY(tsr_linear_expect(m->checkpoint, m->q, query, m->q_rank > 0 ? m->q_rank : m->hidden, err));
+    TSR_TRY(tsr_linear_expect(m->checkpoint, m->kv_a, m->rank + m->rope, m->hidden, err));
+    TSR_TRY(tsr_linear_expect(m->checkpoint, m->o, m->hidden, m->heads * m->v, err));
     return load_norm(l, kv_norm, m->rank, &m->kv_norm, err);
 }
 
 tsr_status tsr_mla_model_open(tsr_mla_model *model, const tsr_side *side, uint64_t number, tsr_err *err)
 {
-    *model = (tsr_mla_model){.checkpoint = side->checkpoint};
+    *model = (tsr_mla_model){.checkpoint = side->checkpoint, .threads = 1};
     layer l = {.m = model, .side = side, .number = number};
     return load_layer(&l, err);
 }
@@ -353,45 +264,9 @@ void tsr_mla_model_close(tsr_mla_model *model)
     tsr_arena_free(&model->arena);
 }
 
-/* ---- arithmetic ---- */
-
-double tsr_mla_dot(const double *x, const double *y, size_t n)
-{
-    double lanes[LANES_OF_DOT] = {0}, sum = 0;
-    size_t i = 0;
-    for (; i + LANES_OF_DOT <= n; i += LANES_OF_DOT) {
-        for (size_t k = 0; k < LANES_OF_DOT; k++)
-            lanes[k] += x[i + k] * y[i + k];
-    }
-    for (; i < n; i++)
-        sum += x[i] * y[i];
-    for (size_t k = 0; k < LANES_OF_DOT; k++)
-        sum += lanes[k];
-    return sum;
-}
-
 tsr_status tsr_mla_project(const tsr_mla_model *m, const tsr_weight *w, size_t first, size_t cols, const double *x,
                            size_t ld_x, size_t n, double *y, tsr_err *err)
 {
-    const size_t rows = (size_t)w->values->shape[0];
-    double *const row = malloc((cols + 1) * sizeof *row);
-    tsr_reader reader = {0};
-    tsr_view view;
-    tsr_status status = TSR_OK;
-    if (row == NULL)
-        TSR_GOTO(tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", w->values->name));
-    TSR_GOTO(tsr_view_init(&view, m->checkpoint, w, err));
-    for (size_t at = 0; at < rows; at += BAND) {
-        const tsr_piece piece = {.row = at, .col = first, .rows = tsr_min_u64(BAND, rows - at), .cols = cols};
-        TSR_GOTO(tsr_reader_load(&reader, &view, &piece, err));
-        for (size_t i = 0; i < piece.rows; i++) {
-            tsr_reader_row(&reader, i, 0, cols, row);
-            for (size_t t = 0; t < n; t++)
-                y[t * rows + at + i] += tsr_mla_dot(x + t * ld_x + first, row, cols);
-        }
-    }
-out:
-    tsr_reader_free(&reader);
-    free(row);
-    return status;
+    const tsr_linear linear = {m->checkpoint, w, first, cols, x, ld_x, n, y, m->threads};
+    return tsr_linear_run(&linear, err);
 }

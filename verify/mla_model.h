@@ -1,11 +1,12 @@
 /* The attention weights of one DeepSeek layer (multi-head latent attention), and what config.json says of it.
  *
- * DeepSeek-V2, section 2.1; YaRN (Peng et al. 2023) as DeepSeek-V3's inference/model.py and transformers' DeepseekV3
- * have it. Projections stay on disk and are read band by band; kv_b_proj is held in double. */
+ * DeepSeek-V2, section 2.1; inference/model.py of DeepSeek-V3. Projections stay on disk and are read band by band;
+ * kv_b_proj is held in double. */
 #ifndef TSR_VERIFY_MLA_MODEL_H
 #define TSR_VERIFY_MLA_MODEL_H
 
 #include "verify/compare.h"
+#include "verify/rope.h"
 
 typedef struct tsr_mla_model {
     const tsr_checkpoint *checkpoint;
@@ -13,13 +14,13 @@ typedef struct tsr_mla_model {
     double eps;                                        /* of both norms */
     double softmax_scale; /* (nope + rope)^-0.5 * m^2, m = 0.1 mscale_all_dim ln(factor) + 1 where YaRN is on */
     double plain_scale;   /* the same without m: what a consumer that forgets it has */
-    double rope_gain;     /* of cos and sin: m(mscale) / m(mscale_all_dim) */
-    double *frequency;    /* [rope / 2] */
+    tsr_rope turn;
     double *q_norm, *kv_norm;
     const tsr_weight *q_a, *q, *kv_a, *o;
     double *keys, *values; /* [heads][nope][rank], [heads][v][rank]: of kv_b_proj; of the parts where it was dropped */
     double *w_kc, *w_vc;   /* the same of the parts that a consumer absorbs; of kv_b_proj where there are none */
     bool has_parts, has_kv_b;
+    unsigned threads; /* of projections; 1, to be set by who has more. No result depends on it */
     tsr_arena arena;
 } tsr_mla_model;
 
@@ -32,8 +33,5 @@ void tsr_mla_model_close(tsr_mla_model *model);
 /* y[n][rows of w] += x[n][first .. first + cols) W[:, first .. first + cols)^T; x and y have their own row lengths. */
 tsr_status tsr_mla_project(const tsr_mla_model *model, const tsr_weight *w, size_t first, size_t cols, const double *x,
                            size_t ld_x, size_t n, double *y, tsr_err *err) TSR_WARN_UNUSED;
-
-/* sum of x[i] y[i] in 8 lanes. */
-double tsr_mla_dot(const double *x, const double *y, size_t n);
 
 #endif

@@ -1,6 +1,8 @@
 /* The stages, and their variants that are wrong on purpose. */
 #include "verify/mla_reference.h"
 
+#include "verify/linear.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +81,7 @@ static void norm(const work *w, const double *x, size_t ld, size_t rows, size_t 
 {
     for (size_t i = 0; i < rows; i++) {
         const double *const row = x + i * ld;
-        const double r = 1 / sqrt(tsr_mla_dot(row, row, n) / (double)n + w->m->eps);
+        const double r = 1 / sqrt(tsr_dot(row, row, n) / (double)n + w->m->eps);
         for (size_t k = 0; k < n; k++)
             w->out[i * n + k] = w->fault == TSR_MLA_NO_NORM ? row[k] : row[k] * r * gain[k];
     }
@@ -97,8 +99,8 @@ static void rope(const work *w, const double *row, size_t skip, size_t position,
     for (size_t i = 0; i < half; i++) {
         const bool halves = w->fault == TSR_MLA_ROPE_HALVES;
         const size_t a = halves ? i : 2 * i, b = halves ? i + half : 2 * i + 1;
-        const double angle = (double)position * w->m->frequency[i];
-        const double c = cos(angle) * w->m->rope_gain, s = sin(angle) * w->m->rope_gain;
+        const double angle = (double)position * w->m->turn.frequency[i];
+        const double c = cos(angle) * w->m->turn.gain, s = sin(angle) * w->m->turn.gain;
         out[a] = x[a] * c - x[b] * s;
         out[b] = x[a] * s + x[b] * c;
     }
@@ -145,7 +147,7 @@ static void apply(const double *matrix, const double *x, size_t rows, size_t col
         return;
     }
     for (size_t r = 0; r < rows; r++)
-        out[r] = tsr_mla_dot(matrix + r * cols, x, cols);
+        out[r] = tsr_dot(matrix + r * cols, x, cols);
 }
 
 /* Expanded keys of one head, for the tokens of one sequence: [tokens][nope]; queries of it follow one another. */
@@ -165,9 +167,9 @@ static void score_head(const work *w, size_t h, size_t from, size_t to, double *
         if (w->absorbed)
             times(nope, m->w_kc + h * size, m->nope, m->rank, w->scratch);
         for (size_t t = begin; t <= w->b->token_of[q]; t++) {
-            const double dot = w->absorbed ? tsr_mla_dot(w->scratch, latent + t * m->rank, m->rank)
-                                           : tsr_mla_dot(nope, keys + (t - begin) * m->nope, m->nope);
-            out[t - begin] = scale * (dot + tsr_mla_dot(q_rope, k_rope + t * m->rope, m->rope));
+            const double dot = w->absorbed ? tsr_dot(w->scratch, latent + t * m->rank, m->rank)
+                                           : tsr_dot(nope, keys + (t - begin) * m->nope, m->nope);
+            out[t - begin] = scale * (dot + tsr_dot(q_rope, k_rope + t * m->rope, m->rope));
         }
     }
 }

@@ -22,10 +22,10 @@ BATCH, TOKENS = 2, 9
 class Model:
     """One layer of MLA and its stages."""
 
-    def __init__(self, q_rank=96, yarn=True, heads=4, nope=128, rope=32, v=128, rank=256, hidden=256):
+    def __init__(self, q_rank=96, yarn=True, heads=4, nope=128, rope=32, v=128, rank=256, hidden=256, seed=3):
         self.heads, self.nope, self.rope, self.v, self.rank, self.q_rank = heads, nope, rope, v, rank, q_rank
         self.yarn, self.hidden = yarn, hidden
-        rng = np.random.default_rng(3)
+        rng = np.random.default_rng(seed)
         shapes = {"kv_a_proj_with_mqa.weight": (rank + rope, hidden), "kv_b_proj.weight": (heads * (nope + v), rank),
                   "o_proj.weight": (hidden, heads * v)}
         if q_rank:
@@ -63,12 +63,13 @@ class Model:
     def scale(self):
         return (self.nope + self.rope) ** -0.5 * ((0.1 * math.log(40) + 1) ** 2 if self.yarn else 1)
 
-    def stages(self, fault=None):
+    def stages(self, fault=None, hidden=None):
         """{name: float64}; `fault` is made in the one stage that it is about, and all others follow from it."""
         w = {n.removeprefix(PREFIX).removesuffix(".weight"): t.astype(np.float64) for n, t in self.tensors.items()}
         def norm(x, gain):
             return x if fault == "norm" else x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * gain
-        s = {"hidden_states": np.random.default_rng(8).standard_normal((BATCH, TOKENS, self.hidden)).astype(np.float32)}
+        drawn = np.random.default_rng(8).standard_normal((BATCH, TOKENS, self.hidden)).astype(np.float32)
+        s = {"hidden_states": drawn if hidden is None else hidden}
         x = s["hidden_states"].astype(np.float64)
         if self.q_rank:
             s["q_a"] = x @ w["q_a_proj"].T

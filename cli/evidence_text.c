@@ -1,0 +1,146 @@
+/* Figures in their units; every member that a judgement does not have is left out, or null. */
+#include "cli/evidence_text.h"
+
+#include "cli/junit.h"
+#include "formats/file.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+void tsr_text_member(tsr_text *t, const char *key, const char *value)
+{
+    tsr_json_key(t, key);
+    if (value == NULL)
+        tsr_json_null(t);
+    else
+        tsr_json_string(t, value);
+}
+
+void tsr_number_member(tsr_text *t, const char *key, double value)
+{
+    tsr_json_key(t, key);
+    tsr_json_number(t, value);
+}
+
+static void judgement_json(tsr_text *t, const tsr_judgement *j)
+{
+    tsr_json_begin_object(t, true);
+    tsr_text_member(t, "subject", j->subject);
+    tsr_text_member(t, "kind", tsr_error_kind_name(j->kind));
+    tsr_text_member(t, "what", j->what);
+    tsr_json_key(t, "passed");
+    tsr_json_bool(t, j->fault == NULL);
+    tsr_text_member(t, "fault", j->fault);
+    tsr_metrics_json(t, &j->metrics);
+    tsr_text_member(t, "max_abs_error_at", j->worst_at);
+    tsr_number_member(t, "of_bound", j->of_bound >= 0 ? j->of_bound : NAN);
+    tsr_number_member(t, "of_expected_rms", j->of_expected >= 0 ? j->of_expected : NAN);
+    if (j->choices > 0)
+        tsr_number_member(t, "agreement", (double)j->agreed / (double)j->choices);
+    if (j->kl.known) {
+        tsr_number_member(t, "kl_mean_nats", j->kl.mean);
+        tsr_number_member(t, "kl_max_nats", j->kl.max);
+    }
+    tsr_json_end_object(t);
+}
+
+void tsr_evidence_json(tsr_text *t, const tsr_evidence *e)
+{
+    tsr_number_member(t, "seconds", e->seconds);
+    tsr_json_key(t, "phase_seconds");
+    tsr_json_begin_object(t, true);
+    for (tsr_phase phase = 0; phase < TSR_N_PHASES; phase++)
+        tsr_number_member(t, tsr_phase_name(phase), e->phases[phase]);
+    tsr_json_end_object(t);
+    tsr_json_key(t, "judgements");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < e->count; i++)
+        judgement_json(t, &e->items[i]);
+    tsr_json_end_array(t);
+    tsr_json_key(t, "skipped");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < e->n_skipped; i++) {
+        tsr_json_begin_object(t, true);
+        tsr_text_member(t, "subject", e->skipped[i].subject);
+        tsr_text_member(t, "why", e->skipped[i].why);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
+void tsr_judgement_print(const tsr_judgement *j)
+{
+    const tsr_metrics *const m = &j->metrics;
+    printf("  %-4s %-38s", j->fault == NULL ? "ok" : "FAIL", j->what);
+    if (m->elements > 0 && m->differ == 0)
+        printf(" %llu values, all equal", (unsigned long long)m->elements);
+    else if (m->elements > 0)
+        printf(" SQNR %6.2f dB  relative %.3g  calc_diff %.3g  cosine %.8f  max %.3g%s%s", tsr_metrics_sqnr(m),
+               tsr_metrics_relative(m), tsr_metrics_calc_diff(m), tsr_metrics_cosine(m), m->max_abs,
+               j->worst_at[0] != '\0' ? " at " : "", j->worst_at);
+    if (j->of_bound >= 0)
+        printf("  %.3g of the bound", j->of_bound);
+    if (j->of_expected >= 0)
+        printf(", %.2f of the expected RMS", j->of_expected);
+    printf("\n");
+    if (j->fault != NULL)
+        printf("       %s\n", j->fault);
+}
+
+void tsr_evidence_print_end(const tsr_evidence *e)
+{
+    for (size_t i = 0; i < e->n_skipped; i++)
+        printf("skipped %s: %s\n", e->skipped[i].subject, e->skipped[i].why);
+    if (e->failed > 0)
+        printf("%zu of %zu judgements are beyond their limits\n", e->failed, e->count);
+    else
+        printf("all %zu judgements are within their limits\n", e->count);
+}
+
+static void write_junit(tsr_text *t, const tsr_evidence *e, const char *check)
+{
+    tsr_text_printf(t,
+                    "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
+                    "<testsuite name=\"tessera verify %s\" tests=\"%zu\" failures=\"%zu\">\n",
+                    check, e->count, e->failed);
+    for (size_t i = 0; i < e->count; i++) {
+        const tsr_judgement *const j = &e->items[i];
+        tsr_text_printf(t, "  <testcase classname=\"%s error\" name=\"", tsr_error_kind_name(j->kind));
+        tsr_junit_text(t, j->subject);
+        tsr_text_printf(t, ": ");
+        tsr_junit_text(t, j->what);
+        if (j->fault == NULL) {
+            tsr_text_printf(t, "\"/>\n");
+            continue;
+        }
+        tsr_text_printf(t, "\">\n    <failure message=\"");
+        tsr_junit_text(t, j->fault);
+        tsr_text_printf(t, "\">");
+        tsr_junit_text(t, j->worst_at);
+        tsr_text_printf(t, "</failure>\n  </testcase>\n");
+    }
+    tsr_text_printf(t, "</testsuite>\n");
+}
+
+tsr_status tsr_evidence_write(const tsr_evidence *e, const char *check, tsr_text *json, const char *json_path,
+                              const char *junit_path, tsr_err *err)
+{
+    tsr_text junit = {0};
+    tsr_status status;
+    write_junit(&junit, e, check);
+    TSR_GOTO(tsr_text_status(json, err));
+    TSR_GOTO(tsr_text_status(&junit, err));
+    if (json_path != NULL && strcmp(json_path, "-") == 0) {
+        if (fwrite(json->data, 1, json->size, stdout) != json->size || fflush(stdout) != 0)
+            TSR_GOTO(tsr_fail_errno(err, "cannot write to stdout"));
+    } else if (json_path != NULL) {
+        TSR_GOTO(tsr_write_file(json_path, json->data, json->size, err));
+    }
+    if (junit_path != NULL)
+        status = tsr_write_file(junit_path, junit.data, junit.size, err);
+out:
+    tsr_text_free(json);
+    tsr_text_free(&junit);
+    return status;
+}

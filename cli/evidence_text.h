@@ -1,0 +1,26 @@
+/* How evidence (verify/evidence.h) is told: a line for people, members of JSON, JUnit XML. */
+#ifndef TSR_CLI_EVIDENCE_TEXT_H
+#define TSR_CLI_EVIDENCE_TEXT_H
+
+#include "formats/text.h"
+#include "verify/evidence.h"
+
+/* Members of the JSON object that is open; NULL, and numbers that are not finite, become null. */
+void tsr_text_member(tsr_text *t, const char *key, const char *value);
+void tsr_number_member(tsr_text *t, const char *key, double value);
+
+/* Members: seconds, phase_seconds, judgements, skipped. */
+void tsr_evidence_json(tsr_text *t, const tsr_evidence *evidence);
+
+/* One judgement to stdout, and its fault on a line of its own. */
+void tsr_judgement_print(const tsr_judgement *judgement);
+
+/* What was skipped and how many judgements are beyond their limits, to stdout. */
+void tsr_evidence_print_end(const tsr_evidence *evidence);
+
+/* Writes the finished `json` to `json_path` ("-": stdout) and evidence to `junit_path`, each where it is not NULL.
+ * `json` is freed. */
+tsr_status tsr_evidence_write(const tsr_evidence *evidence, const char *check, tsr_text *json, const char *json_path,
+                              const char *junit_path, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

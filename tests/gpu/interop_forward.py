@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Hidden states and logits of transformers' models, run in FP32 on the CPU, equal tessera's.
+
+Makes small random models of each family, records what every layer leaves behind and the logits, and holds them to
+`tessera verify forward --reference`, which recomputes each layer in double. Needs torch, transformers and safetensors;
+no GPU:
+
+    python3 tests/gpu/interop_forward.py --tessera build/cli/tessera
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import tempfile
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+SHAPE = (2, 33)
+COMMON = {"vocab_size": 256, "hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 3, "num_attention_heads": 4,
+          "max_position_embeddings": 4096, "initializer_range": 0.1, "attn_implementation": "eager"}
+GROUPED = COMMON | {"num_key_value_heads": 2, "head_dim": 32}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 64}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40.0, "original_max_position_embeddings": 64,
+        "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+LATENT = COMMON | {"num_key_value_heads": 4, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 24,
+                   "kv_lora_rank": 64, "q_lora_rank": 96, "moe_intermediate_size": 64, "n_shared_experts": 1,
+                   "n_group": 4, "topk_group": 2, "num_experts_per_tok": 4, "first_k_dense_replace": 1,
+                   "tie_word_embeddings": False, "rope_parameters": YARN}
+MODELS = {
+    "Llama, llama3 RoPE": lambda: transformers.LlamaConfig(**GROUPED, rope_parameters=LLAMA3, attention_bias=True),
+    "Llama, tied": lambda: transformers.LlamaConfig(**GROUPED, tie_word_embeddings=True),
+    "Mistral": lambda: transformers.MistralConfig(**GROUPED, sliding_window=None),
+    "Qwen2": lambda: transformers.Qwen2Config(**{k: v for k, v in GROUPED.items() if k != "head_dim"}),
+    "Qwen3": lambda: transformers.Qwen3Config(**GROUPED),
+    "Qwen3-MoE": lambda: transformers.Qwen3MoeConfig(**GROUPED, num_experts=8, num_experts_per_tok=2, norm_topk_prob=True,
+                                                     moe_intermediate_size=64, mlp_only_layers=[0]),
+    "DeepSeek-V3": lambda: transformers.DeepseekV3Config(**LATENT, n_routed_experts=16, routed_scaling_factor=2.5,
+                                                         norm_topk_prob=True),
+    "DeepSeek-V2": lambda: transformers.DeepseekV2Config(**LATENT, n_routed_experts=16, routed_scaling_factor=2.0,
+                                                         topk_method="group_limited_greedy"),
+}
+
+
+def record(config):
+    """(model, {name: tensor}) of one forward pass."""
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    for name, p in model.named_parameters():
+        if "norm" in name:
+            torch.nn.init.uniform_(p, 0.5, 2.0)
+        elif name.endswith(".bias"):
+            torch.nn.init.normal_(p, std=0.5)
+    for name, b in model.named_buffers():
+        if "e_score_correction_bias" in name:
+            torch.nn.init.uniform_(b, 0.0, 0.5)
+    states = {"input_ids": torch.randint(2, config.vocab_size, SHAPE)}
+
+    def keep(layer):
+        def hook(module, args, output):
+            states[f"hidden_states.{layer + 1}"] = output[0] if isinstance(output, tuple) else output
+        return hook
+
+    hooks = [layer.register_forward_hook(keep(i)) for i, layer in enumerate(model.model.layers)]
+    with torch.no_grad():
+        states["hidden_states.0"] = model.model.embed_tokens(states["input_ids"])
+        states["logits"] = model(states["input_ids"]).logits
+    for hook in hooks:
+        hook.remove()
+    return model, {name: x.detach().contiguous().clone() for name, x in states.items()}
+
+
+def check(tessera, name, config):
+    model, states = record(config)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        captured = pathlib.Path(folder) / "captured"
+        captured.mkdir()
+        save_file(states, str(captured / "states.safetensors"))
+        run = subprocess.run([tessera, "verify", "forward", folder, "--reference", str(captured / "states.safetensors"),
+                              "--json", "-"], capture_output=True, text=True)
+    if run.returncode not in (0, 1):
+        print(f"{name}: {run.stderr}")
+        return False
+    result = json.loads(run.stdout)
+    print(f"{name}: {'equal' if result['passed'] else 'DIFFERENT'}")
+    for j in result["judgements"]:
+        print(f"  {j['subject']:20} {j['what']:24} relative error {j['relative_error']:.3g}  {j['fault'] or ''}")
+    return result["passed"] and len(result["judgements"]) == config.num_hidden_layers + 2
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tessera", required=True)
+    tessera = parser.parse_args().tessera
+    print(f"transformers {transformers.__version__}, PyTorch {torch.__version__}")
+    results = [check(tessera, name, make()) for name, make in MODELS.items()]
+    raise SystemExit(0 if all(results) else 1)
+
+
+if __name__ == "__main__":
+    main()

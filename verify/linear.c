@@ -1,0 +1,159 @@
+/* Bands of rows on threads; four rows by four tokens at a time, so that what is loaded is used four times. */
+#include "verify/linear.h"
+
+#include "formats/checked.h"
+#include "verify/lanes.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+enum { BAND = 32, TILE = 4, MAX_THREADS = 256 };
+
+typedef struct product {
+    const tsr_linear *args;
+    tsr_view view;
+    size_t rows;
+    atomic_size_t next; /* band */
+    atomic_bool failed;
+    pthread_mutex_t lock; /* guards the rest */
+    tsr_status status;
+    tsr_err err;
+} product;
+
+tsr_status tsr_linear_expect(const tsr_checkpoint *checkpoint, const tsr_weight *w, size_t rows, size_t cols,
+                             tsr_err *err)
+{
+    const tsr_tensor *const t = w->values;
+    char shape[192];
+    if (w->coding == TSR_PLAIN && !tsr_dtype_is_weight_float((tsr_dtype)t->dtype))
+        return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' is %s without a scale", checkpoint->path, t->name,
+                        tsr_dtype_name((tsr_dtype)t->dtype));
+    if (w->coding != TSR_PLAIN ? w->matrices == 1 && w->rows == rows && w->cols == cols
+        : cols == 0            ? t->rank == 1 && t->shape[0] == rows
+                               : t->rank == 2 && t->shape[0] == rows && t->shape[1] == cols)
+        return TSR_OK;
+    return cols == 0 ? tsr_fail(err, TSR_E_SHAPE, "%s: '%s' is %s, but " TSR_CONFIG_NAME " asks for [%zu]",
+                                checkpoint->path, t->name, tsr_shape_text(t, shape, sizeof shape), rows)
+                     : tsr_fail(err, TSR_E_SHAPE, "%s: '%s' is %s, but " TSR_CONFIG_NAME " asks for [%zu, %zu]",
+                                checkpoint->path, t->name, tsr_shape_text(t, shape, sizeof shape), rows, cols);
+}
+
+static ALWAYS_INLINE void tile(const double *const *w, const double *const *x, size_t k, double (*out)[TILE])
+{
+    f64_lanes sum[TILE][TILE] = {{{0}}};
+    for (size_t i = 0; i < k; i += LANES) {
+        f64_lanes a[TILE] = {{0}}, b[TILE] = {{0}};
+        for (size_t j = 0; j < TILE; j++) {
+            LOAD(a[j], w[j] + i, k - i);
+            LOAD(b[j], x[j] + i, k - i);
+        }
+        for (size_t r = 0; r < TILE; r++) {
+            for (size_t t = 0; t < TILE; t++)
+                sum[r][t] += a[r] * b[t];
+        }
+    }
+    for (size_t r = 0; r < TILE; r++) {
+        for (size_t t = 0; t < TILE; t++) {
+            double total = 0;
+            for (size_t lane = 0; lane < LANES; lane++)
+                total += sum[r][t][lane];
+            out[r][t] = total;
+        }
+    }
+}
+
+FOR_EVERY_ISA(tile, (const double *const *w, const double *const *x, size_t k, double (*out)[TILE]), (w, x, k, out))
+
+/* Rows [row, row + n) of W, which lie in `w` one after another. What is beyond the edge is computed twice. */
+static void multiply(const tsr_linear *args, const double *w, size_t row, size_t n, size_t rows)
+{
+    for (size_t r = 0; r < n; r += TILE) {
+        for (size_t t = 0; t < args->n; t += TILE) {
+            const double *from[TILE], *x[TILE];
+            double out[TILE][TILE];
+            for (size_t j = 0; j < TILE; j++) {
+                from[j] = w + tsr_min_u64(r + j, n - 1) * args->cols;
+                x[j] = args->x + tsr_min_u64(t + j, args->n - 1) * args->ld_x + args->first;
+            }
+            tile_best(from, x, args->cols, out);
+            for (size_t i = r; i < n && i < r + TILE; i++) {
+                for (size_t j = t; j < args->n && j < t + TILE; j++)
+                    args->y[j * rows + row + i] += out[i - r][j - t];
+            }
+        }
+    }
+}
+
+static tsr_status run_band(const product *p, tsr_reader *reader, double *w, size_t row, tsr_err *err)
+{
+    const tsr_linear *const args = p->args;
+    const size_t n = tsr_min_u64(BAND, p->rows - row);
+    const tsr_piece piece = {.row = row, .col = args->first, .rows = n, .cols = args->cols};
+    TSR_TRY(tsr_reader_load(reader, &p->view, &piece, err));
+    for (size_t i = 0; i < n; i++)
+        tsr_reader_row(reader, i, 0, args->cols, w + i * args->cols);
+    multiply(args, w, row, n, p->rows);
+    return TSR_OK;
+}
+
+static void *work(void *argument)
+{
+    product *const p = argument;
+    tsr_reader reader = {0};
+    tsr_err err = {{0}};
+    double *const w = malloc((BAND * p->args->cols + 1) * sizeof *w);
+    tsr_status status = w == NULL ? tsr_fail(&err, TSR_E_NOMEM, "out of memory for rows of a weight") : TSR_OK;
+    while (status == TSR_OK && !atomic_load(&p->failed)) {
+        const size_t row = atomic_fetch_add(&p->next, 1) * BAND;
+        if (row >= p->rows)
+            break;
+        status = run_band(p, &reader, w, row, &err);
+    }
+    if (status != TSR_OK) {
+        atomic_store(&p->failed, true);
+        pthread_mutex_lock(&p->lock);
+        p->status = status;
+        p->err = err;
+        pthread_mutex_unlock(&p->lock);
+    }
+    tsr_reader_free(&reader);
+    free(w);
+    return NULL;
+}
+
+tsr_status tsr_linear_run(const tsr_linear *args, tsr_err *err)
+{
+    product p = {.args = args, .lock = PTHREAD_MUTEX_INITIALIZER};
+    pthread_t threads[MAX_THREADS];
+    size_t started = 0;
+    if (args->n == 0)
+        return TSR_OK;
+    TSR_TRY(tsr_view_init(&p.view, args->checkpoint, args->weight, err));
+    p.rows = (size_t)p.view.rows;
+    /* The calling thread is one of them. */
+    while (started + 1 < args->threads && started < MAX_THREADS && (started + 1) * BAND < p.rows &&
+           pthread_create(&threads[started], NULL, work, &p) == 0)
+        started++;
+    work(&p);
+    for (size_t i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    if (p.status != TSR_OK && err != NULL)
+        *err = p.err;
+    return p.status;
+}
+
+double tsr_dot(const double *x, const double *y, size_t n)
+{
+    double lanes[LANES] = {0}, sum = 0;
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        for (size_t k = 0; k < LANES; k++)
+            lanes[k] += x[i + k] * y[i + k];
+    }
+    for (; i < n; i++)
+        sum += x[i] * y[i];
+    for (size_t k = 0; k < LANES; k++)
+        sum += lanes[k];
+    return sum;
+}
