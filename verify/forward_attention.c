@@ -1,6 +1,7 @@
 /* Attention of a layer: grouped-query here, latent by verify/mla_reference.h. */
 #include "verify/forward_parts.h"
 
+#include "verify/each.h"
 #include "verify/linear.h"
 #include "verify/mla_reference.h"
 
@@ -15,6 +16,7 @@ typedef struct heads {
     const tsr_tokens *tokens;
     double *q, *k, *v; /* [count][heads][head_dim], [count][kv_heads][head_dim] twice */
     double *out;       /* as q */
+    double *scratch;   /* [workers][longest] */
 } heads;
 
 /* Halves of a head, turned against each other: (x[i], x[i + d / 2]) by position * frequency[i]. */
@@ -69,23 +71,28 @@ static void attend(const heads *h, size_t begin, size_t token, size_t head, doub
     }
 }
 
+/* Turns are sequences by heads. */
+static tsr_status attend_turn(void *context, size_t i, size_t worker, tsr_err *err)
+{
+    const heads *const h = context;
+    const size_t s = i / h->f->heads;
+    (void)err;
+    for (size_t token = h->tokens->first[s]; token < h->tokens->first[s + 1]; token++)
+        attend(h, h->tokens->first[s], token, i % h->f->heads, h->scratch + worker * h->tokens->longest);
+    return TSR_OK;
+}
+
 static tsr_status attend_all(heads *h, tsr_err *err)
 {
     const tsr_tokens *const t = h->tokens;
-    double *const p = malloc((t->longest + 1) * sizeof *p);
+    const size_t turns = t->sequences * h->f->heads, workers = tsr_each_workers(turns, h->f->threads);
+    h->scratch = malloc(workers * t->longest * sizeof *h->scratch);
     h->out = calloc(t->count * h->f->heads * h->f->head_dim + 1, sizeof *h->out);
-    if (p == NULL || h->out == NULL) {
-        free(p);
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for attention");
-    }
-    for (size_t s = 0; s < t->sequences; s++) {
-        for (size_t token = t->first[s]; token < t->first[s + 1]; token++) {
-            for (size_t head = 0; head < h->f->heads; head++)
-                attend(h, t->first[s], token, head, p);
-        }
-    }
-    free(p);
-    return TSR_OK;
+    const tsr_status status = h->scratch == NULL || h->out == NULL
+                                  ? tsr_fail(err, TSR_E_NOMEM, "out of memory for attention")
+                                  : tsr_each(turns, h->f->threads, h->f->cancel, attend_turn, h, err);
+    free(h->scratch);
+    return status;
 }
 
 static void add(double *y, const double *x, size_t n)

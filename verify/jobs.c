@@ -1,30 +1,22 @@
-/* A queue of numbered jobs, and choices that depend on the seed only. */
+/* Numbered jobs, and choices that depend on the seed only. */
 #include "verify/jobs.h"
 
 #include "formats/checked.h"
 #include "formats/glob.h"
 #include "verify/activations.h"
+#include "verify/each.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { MAX_THREADS = 256 };
-
-typedef struct queue {
-    const tsr_kernel_options *options;
+typedef struct jobs {
     tsr_job_fn *job;
     void *context;
-    size_t n;
     tsr_evidence *results; /* [n] */
-    pthread_mutex_t lock;  /* guards the rest */
-    size_t next;
-    tsr_status status;
-    tsr_err err;
-} queue;
+} jobs;
 
 tsr_kernel_limits tsr_kernel_limits_defaults(void)
 {
@@ -62,70 +54,33 @@ size_t tsr_sample(const tsr_kernel_options *options, size_t *items, size_t n)
     return kept;
 }
 
-static void end_job(queue *q, tsr_status status, const tsr_err *err)
+static tsr_status run_job(void *context, size_t at, size_t worker, tsr_err *err)
 {
-    pthread_mutex_lock(&q->lock);
-    if (status != TSR_OK && q->status == TSR_OK) {
-        q->status = status;
-        q->err = *err;
-    }
-    pthread_mutex_unlock(&q->lock);
-}
-
-static bool take_job(queue *q, size_t *at)
-{
-    pthread_mutex_lock(&q->lock);
-    if (q->status == TSR_OK && q->options->cancel != NULL && atomic_load(q->options->cancel))
-        q->status = tsr_fail(&q->err, TSR_E_CANCELLED, "interrupted");
-    const bool taken = q->status == TSR_OK && q->next < q->n;
-    if (taken)
-        *at = q->next++;
-    pthread_mutex_unlock(&q->lock);
-    return taken;
-}
-
-static void *work(void *argument)
-{
-    queue *const q = argument;
-    size_t at;
-    while (take_job(q, &at)) {
-        tsr_err err = {{0}};
-        const tsr_status status = q->job(q->context, at, &q->results[at], &err);
-        end_job(q, status, &err);
-    }
-    return NULL;
+    const jobs *const j = context;
+    (void)worker;
+    return j->job(j->context, at, &j->results[at], err);
 }
 
 tsr_status tsr_run_jobs(const tsr_kernel_options *options, size_t n, tsr_job_fn *job, void *context,
                         tsr_evidence *evidence, tsr_err *err)
 {
-    queue q = {.options = options, .job = job, .context = context, .n = n, .lock = PTHREAD_MUTEX_INITIALIZER};
-    pthread_t threads[MAX_THREADS];
-    size_t started = 0;
     const double began = tsr_now();
-    q.results = calloc(n + 1, sizeof *q.results);
-    if (q.results == NULL)
+    const jobs all = {job, context, calloc(n + 1, sizeof *all.results)};
+    if (all.results == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu results", n);
-    /* The calling thread is one of them. */
-    while (started + 1 < options->threads && started + 1 < n && started < MAX_THREADS &&
-           pthread_create(&threads[started], NULL, work, &q) == 0)
-        started++;
-    work(&q);
-    for (size_t i = 0; i < started; i++)
-        pthread_join(threads[i], NULL);
+    tsr_status status = tsr_each(n, options->threads, options->cancel, run_job, (void *)&all, err);
     for (size_t i = 0; i < n; i++) {
         tsr_err join_err = {{0}};
-        const tsr_status status = tsr_evidence_join(evidence, &q.results[i], &join_err);
-        if (status != TSR_OK && q.status == TSR_OK) {
-            q.status = status;
-            q.err = join_err;
+        const tsr_status joined = tsr_evidence_join(evidence, &all.results[i], &join_err);
+        if (joined != TSR_OK && status == TSR_OK) {
+            status = joined;
+            if (err != NULL)
+                *err = join_err;
         }
     }
-    free(q.results);
+    free(all.results);
     evidence->seconds += tsr_now() - began;
-    if (q.status != TSR_OK && err != NULL)
-        *err = q.err;
-    return q.status;
+    return status;
 }
 
 tsr_status tsr_load_piece(tsr_reader *reader, const tsr_side *side, const tsr_weight *weight, const tsr_piece *piece,

@@ -2,23 +2,23 @@
 #include "verify/linear.h"
 
 #include "formats/checked.h"
+#include "verify/each.h"
 #include "verify/lanes.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 
-enum { BAND = 32, TILE = 4, MAX_THREADS = 256 };
+enum { BAND = 32, TILE = 4 };
+
+/* What a thread has for itself. */
+typedef struct worker {
+    tsr_reader reader;
+    double *rows; /* [BAND][cols] */
+} worker;
 
 typedef struct product {
     const tsr_linear *args;
     tsr_view view;
-    size_t rows;
-    atomic_size_t next; /* band */
-    atomic_bool failed;
-    pthread_mutex_t lock; /* guards the rest */
-    tsr_status status;
-    tsr_err err;
+    worker *workers;
 } product;
 
 tsr_status tsr_linear_expect(const tsr_checkpoint *checkpoint, const tsr_weight *w, size_t rows, size_t cols,
@@ -85,62 +85,41 @@ static void multiply(const tsr_linear *args, const double *w, size_t row, size_t
     }
 }
 
-static tsr_status run_band(const product *p, tsr_reader *reader, double *w, size_t row, tsr_err *err)
+static tsr_status run_band(void *context, size_t band, size_t number, tsr_err *err)
 {
+    const product *const p = context;
     const tsr_linear *const args = p->args;
-    const size_t n = tsr_min_u64(BAND, p->rows - row);
+    worker *const w = &p->workers[number];
+    const size_t row = band * BAND, n = tsr_min_u64(BAND, p->view.rows - row);
     const tsr_piece piece = {.row = row, .col = args->first, .rows = n, .cols = args->cols};
-    TSR_TRY(tsr_reader_load(reader, &p->view, &piece, err));
+    if (w->rows == NULL)
+        w->rows = malloc((BAND * args->cols + 1) * sizeof *w->rows);
+    if (w->rows == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for rows of '%s'", args->weight->values->name);
+    TSR_TRY(tsr_reader_load(&w->reader, &p->view, &piece, err));
     for (size_t i = 0; i < n; i++)
-        tsr_reader_row(reader, i, 0, args->cols, w + i * args->cols);
-    multiply(args, w, row, n, p->rows);
+        tsr_reader_row(&w->reader, i, 0, args->cols, w->rows + i * args->cols);
+    multiply(args, w->rows, row, n, (size_t)p->view.rows);
     return TSR_OK;
-}
-
-static void *work(void *argument)
-{
-    product *const p = argument;
-    tsr_reader reader = {0};
-    tsr_err err = {{0}};
-    double *const w = malloc((BAND * p->args->cols + 1) * sizeof *w);
-    tsr_status status = w == NULL ? tsr_fail(&err, TSR_E_NOMEM, "out of memory for rows of a weight") : TSR_OK;
-    while (status == TSR_OK && !atomic_load(&p->failed)) {
-        const size_t row = atomic_fetch_add(&p->next, 1) * BAND;
-        if (row >= p->rows)
-            break;
-        status = run_band(p, &reader, w, row, &err);
-    }
-    if (status != TSR_OK) {
-        atomic_store(&p->failed, true);
-        pthread_mutex_lock(&p->lock);
-        p->status = status;
-        p->err = err;
-        pthread_mutex_unlock(&p->lock);
-    }
-    tsr_reader_free(&reader);
-    free(w);
-    return NULL;
 }
 
 tsr_status tsr_linear_run(const tsr_linear *args, tsr_err *err)
 {
-    product p = {.args = args, .lock = PTHREAD_MUTEX_INITIALIZER};
-    pthread_t threads[MAX_THREADS];
-    size_t started = 0;
+    product p = {.args = args};
     if (args->n == 0)
         return TSR_OK;
     TSR_TRY(tsr_view_init(&p.view, args->checkpoint, args->weight, err));
-    p.rows = (size_t)p.view.rows;
-    /* The calling thread is one of them. */
-    while (started + 1 < args->threads && started < MAX_THREADS && (started + 1) * BAND < p.rows &&
-           pthread_create(&threads[started], NULL, work, &p) == 0)
-        started++;
-    work(&p);
-    for (size_t i = 0; i < started; i++)
-        pthread_join(threads[i], NULL);
-    if (p.status != TSR_OK && err != NULL)
-        *err = p.err;
-    return p.status;
+    const size_t bands = (size_t)tsr_ceil_div(p.view.rows, BAND), workers = tsr_each_workers(bands, args->threads);
+    p.workers = calloc(workers, sizeof *p.workers);
+    if (p.workers == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for threads");
+    const tsr_status status = tsr_each(bands, args->threads, NULL, run_band, &p, err);
+    for (size_t i = 0; i < workers; i++) {
+        tsr_reader_free(&p.workers[i].reader);
+        free(p.workers[i].rows);
+    }
+    free(p.workers);
+    return status;
 }
 
 double tsr_dot(const double *x, const double *y, size_t n)

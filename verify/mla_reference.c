@@ -1,6 +1,7 @@
 /* The stages, and their variants that are wrong on purpose. */
 #include "verify/mla_reference.h"
 
+#include "verify/each.h"
 #include "verify/linear.h"
 
 #include <math.h>
@@ -74,7 +75,7 @@ typedef struct work {
     const tsr_mla_stages *in;
     tsr_mla_fault fault;
     bool absorbed;
-    double *out, *scratch; /* scratch: the larger of rank, nope and v, and once more */
+    double *out;
 } work;
 
 static void norm(const work *w, const double *x, size_t ld, size_t rows, size_t n, const double *gain)
@@ -150,8 +151,9 @@ static void apply(const double *matrix, const double *x, size_t rows, size_t col
         out[r] = tsr_dot(matrix + r * cols, x, cols);
 }
 
-/* Expanded keys of one head, for the tokens of one sequence: [tokens][nope]; queries of it follow one another. */
-static void score_head(const work *w, size_t h, size_t from, size_t to, double *keys)
+/* One head over the queries [from, to), which are of one sequence. `keys` has room for that many expanded keys,
+ * [tokens][nope], `latent_query` for kv_lora_rank elements; attend_head likewise. */
+static void score_head(const work *w, size_t h, size_t from, size_t to, double *keys, double *latent_query)
 {
     const tsr_mla_model *const m = w->m;
     const size_t s = w->b->seq_of[from], begin = w->b->first[s], size = m->nope * m->rank;
@@ -165,16 +167,16 @@ static void score_head(const work *w, size_t h, size_t from, size_t to, double *
         const double *const q_rope = w->in->of[TSR_STAGE_Q_ROPE] + (q * m->heads + h) * m->rope;
         double *const out = w->out + (q * m->heads + h) * w->b->longest;
         if (w->absorbed)
-            times(nope, m->w_kc + h * size, m->nope, m->rank, w->scratch);
+            times(nope, m->w_kc + h * size, m->nope, m->rank, latent_query);
         for (size_t t = begin; t <= w->b->token_of[q]; t++) {
-            const double dot = w->absorbed ? tsr_dot(w->scratch, latent + t * m->rank, m->rank)
+            const double dot = w->absorbed ? tsr_dot(latent_query, latent + t * m->rank, m->rank)
                                            : tsr_dot(nope, keys + (t - begin) * m->nope, m->nope);
             out[t - begin] = scale * (dot + tsr_dot(q_rope, k_rope + t * m->rope, m->rope));
         }
     }
 }
 
-static void attend_head(const work *w, size_t h, size_t from, size_t to, double *values)
+static void attend_head(const work *w, size_t h, size_t from, size_t to, double *values, double *latent_sum)
 {
     const tsr_mla_model *const m = w->m;
     const size_t s = w->b->seq_of[from], begin = w->b->first[s], size = m->v * m->rank;
@@ -185,27 +187,57 @@ static void attend_head(const work *w, size_t h, size_t from, size_t to, double 
               values + (t - begin) * m->v);
     for (size_t q = from; q < to; q++) {
         const double *const p = w->in->of[TSR_STAGE_PROBABILITIES] + (q * m->heads + h) * w->b->longest;
-        double *const out = w->out + (q * m->heads + h) * m->v, *const sum = w->absorbed ? w->scratch : out;
+        double *const out = w->out + (q * m->heads + h) * m->v, *const sum = w->absorbed ? latent_sum : out;
         times(p, w->absorbed ? latent + begin * m->rank : values, w->b->token_of[q] - begin + 1, width, sum);
         if (w->absorbed)
             apply(m->w_vc + h * size, sum, m->v, m->rank, false, out);
     }
 }
 
-static tsr_status each_head(const work *w, size_t width, void (*run)(const work *, size_t, size_t, size_t, double *),
-                            tsr_err *err)
+typedef void head_fn(const work *w, size_t h, size_t from, size_t to, double *expanded, double *latent);
+
+/* Turns are sequences that have queries, by heads. */
+typedef struct turns {
+    const work *w;
+    head_fn *run;
+    size_t *from;              /* [turns / heads + 1]: the first query of each */
+    double *expanded, *latent; /* [workers][longest][width], [workers][rank] */
+    size_t width;
+} turns;
+
+static tsr_status run_turn(void *context, size_t i, size_t worker, tsr_err *err)
 {
-    double *const expanded = malloc((w->b->longest * width + 1) * sizeof *expanded);
-    if (expanded == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for a head");
-    for (size_t from = 0, to; from < w->b->queries; from = to) {
-        for (to = from; to < w->b->queries && w->b->seq_of[to] == w->b->seq_of[from];)
-            to++;
-        for (size_t h = 0; h < w->m->heads; h++)
-            run(w, h, from, to, expanded);
-    }
-    free(expanded);
+    const turns *const t = context;
+    const tsr_mla_model *const m = t->w->m;
+    const size_t s = i / m->heads;
+    (void)err;
+    t->run(t->w, i % m->heads, t->from[s], t->from[s + 1], t->expanded + worker * t->w->b->longest * t->width,
+           t->latent + worker * m->rank);
     return TSR_OK;
+}
+
+static tsr_status each_head(const work *w, size_t width, head_fn *run, tsr_err *err)
+{
+    const tsr_mla_batch *const b = w->b;
+    const size_t most = b->sequences * w->m->heads, workers = tsr_each_workers(most, w->m->threads);
+    turns t = {.w = w, .run = run, .width = width, .from = malloc((b->sequences + 1) * sizeof *t.from)};
+    size_t n = 0;
+    t.expanded = malloc((workers * b->longest * width + 1) * sizeof *t.expanded);
+    t.latent = malloc(workers * w->m->rank * sizeof *t.latent);
+    tsr_status status = t.from == NULL || t.expanded == NULL || t.latent == NULL
+                            ? tsr_fail(err, TSR_E_NOMEM, "out of memory for heads")
+                            : TSR_OK;
+    for (size_t q = 0; status == TSR_OK && q < b->queries; q++) {
+        if (q == 0 || b->seq_of[q] != b->seq_of[q - 1])
+            t.from[n++] = q;
+        t.from[n] = q + 1;
+    }
+    if (status == TSR_OK)
+        status = tsr_each(n * w->m->heads, w->m->threads, NULL, run_turn, &t, err);
+    free(t.from);
+    free(t.expanded);
+    free(t.latent);
+    return status;
 }
 
 static void soften(const work *w)
@@ -279,14 +311,10 @@ static tsr_status run(const work *w, tsr_mla_stage stage, tsr_err *err)
 tsr_status tsr_mla_compute(const tsr_mla_model *m, const tsr_mla_batch *batch, const tsr_mla_stages *in,
                            tsr_mla_stage stage, tsr_mla_fault fault, bool absorbed, double **out, tsr_err *err)
 {
-    work w = {m, batch, in, fault, absorbed, NULL, NULL};
+    work w = {m, batch, in, fault, absorbed, NULL};
     *out = w.out = calloc(tsr_mla_stage_rows(batch, stage) * tsr_mla_stage_cols(m, batch, stage) + 1, sizeof **out);
-    w.scratch = malloc(m->rank * sizeof *w.scratch);
-    const tsr_status status = w.out == NULL || w.scratch == NULL
-                                  ? tsr_fail(err, TSR_E_NOMEM, "out of memory for %s", tsr_mla_stage_name(stage))
-                                  : run(&w, stage, err);
-    free(w.scratch);
-    return status;
+    return w.out == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory for %s", tsr_mla_stage_name(stage))
+                         : run(&w, stage, err);
 }
 
 tsr_status tsr_mla_compute_all(const tsr_mla_model *m, const tsr_mla_batch *batch, bool absorbed, tsr_mla_stages *out,

@@ -1,0 +1,24 @@
+/* A loop over threads. */
+#ifndef TSR_VERIFY_EACH_H
+#define TSR_VERIFY_EACH_H
+
+#include "formats/status.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+
+enum { TSR_MAX_WORKERS = 256 };
+
+/* One turn: `worker` says which thread takes it, for whoever has buffers a thread. */
+typedef tsr_status tsr_each_fn(void *context, size_t i, size_t worker, tsr_err *err);
+
+/* How many workers tsr_each takes for n turns at most: 1 .. TSR_MAX_WORKERS. */
+size_t tsr_each_workers(size_t n, unsigned threads);
+
+/* Calls run(context, i, worker, ..) once for each i < n, in any order, on the calling thread and up to threads - 1
+ * others. The first failure is returned, and no turn is begun after it. TSR_E_CANCELLED: *cancel (may be NULL) was set
+ * before the last turn began. */
+tsr_status tsr_each(size_t n, unsigned threads, const atomic_bool *cancel, tsr_each_fn *run, void *context,
+                    tsr_err *err) TSR_WARN_UNUSED;
+
+#endif
