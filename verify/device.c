@@ -175,7 +175,7 @@ tsr_status tsr_device_open(tsr_device *device, tsr_device_kind kind, tsr_err *no
     tsr_device_add_dequant(device, &(tsr_device_dequant){.name = "fast dequantization", .run = run_cpu_dequant});
     tsr_device_add_weight_only(
         device, &(tsr_device_weight_only){
-                    .name = "reference", .run = run_cpu_weight_only, .one_by_one = true, .zero_points = true});
+                    .name = "reference", .run = run_cpu_weight_only, .one_by_one = true, .general = true});
     if (kind == TSR_DEVICE_CPU)
         return TSR_OK;
     tsr_err why = {{0}};

@@ -43,8 +43,6 @@ typedef struct product {
 static const char *unfit_because(const product *p)
 {
     const tsr_kernel_options *const options = p->w->options;
-    if (p->group != 0 && (p->group != 32 && p->group != 64 && p->group != 128))
-        return "weight-only products: groups of 32, 64 or 128";
     if (p->w->k % p->w->weight->block_cols != 0 && p->group != 0)
         return "weight-only products: its groups do not divide its rows";
     if (options->activations != NULL && tsr_activations_find(options->activations, p->name) == NULL)
@@ -227,8 +225,8 @@ static tsr_status fill(product *p, tsr_err *err)
     return status;
 }
 
-/* Operands in the type of `out`. Returns NULL, or why it cannot hold them. */
-static const char *narrow(product *p, tsr_out out)
+/* Operands in the type of `out`. False: it cannot hold them. */
+static bool narrow(product *p, tsr_out out)
 {
     const size_t n = p->groups * p->w->n, k = p->w->k;
     const double code = (double)(1u << (p->w->weight->bits - 1)), largest = out == TSR_OUT_F16 ? 65504 : 0x1.FEp127;
@@ -238,16 +236,16 @@ static const char *narrow(product *p, tsr_out out)
         p->narrow_scales[i] = (float)p->scales[i];
         p->zeros[i] = (float)(-p->zero_points[i] * p->scales[i]);
         if (fabs(p->scales[i]) * 2 * code > largest)
-            return "weight-only products: values beyond f16";
+            return false;
     }
     tsr_out_round(out, p->a, p->m * k);
     tsr_out_round(out, p->narrow_scales, n);
     tsr_out_round(out, p->zeros, n);
     for (size_t i = 0; i < p->m * k; i++) {
         if (!isfinite(p->a[i]))
-            return "weight-only products: activations beyond f16";
+            return false;
     }
-    return NULL;
+    return true;
 }
 
 static bool scaled_early(const product *p)
@@ -395,9 +393,14 @@ static tsr_status run_kernel(product *p, const tsr_device_weight_only *kernel, t
     return TSR_OK;
 }
 
-static bool takes(const product *p, const tsr_device_weight_only *kernel)
+/* NULL, or why a kernel does not take this product. */
+static const char *refusal(const product *p, const tsr_device_weight_only *kernel)
 {
-    return kernel->zero_points || p->w->weight->zero_point == NULL;
+    if (!kernel->general && p->w->weight->zero_point != NULL)
+        return "it takes no zero points";
+    if (!kernel->general && p->group != 0 && p->group != 32 && p->group != 64 && p->group != 128)
+        return "it takes groups of 32, 64 or 128";
+    return NULL;
 }
 
 /* One token and all of them; kernels that take each by itself do all of them only. */
@@ -406,7 +409,7 @@ static tsr_status run_kernels(product *p, tsr_out out, tsr_err *err)
     const tsr_device *const device = p->w->options->device;
     for (size_t i = 0; i < device->n_weight_onlys; i++) {
         const tsr_device_weight_only *const kernel = &device->weight_onlys[i];
-        if (!takes(p, kernel))
+        if (refusal(p, kernel) != NULL)
             continue;
         if (p->m > 1 && !kernel->one_by_one)
             TSR_TRY(run_kernel(p, kernel, out, 1, err));
@@ -418,16 +421,19 @@ static tsr_status run_kernels(product *p, tsr_out out, tsr_err *err)
 static tsr_status judge_out(product *p, tsr_out out, tsr_err *err)
 {
     double *const rows = malloc(2 * p->w->k * sizeof *rows);
-    const char *const why = narrow(p, out);
+    const bool holds = narrow(p, out);
+    char why[64];
     if (rows == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the weights of '%s'", p->name);
     const double began = tsr_now();
-    if (why == NULL)
+    if (holds)
         find_exact(p, out, rows, rows + p->w->k);
     free(rows);
     p->evidence->phases[TSR_PHASE_ORACLE] += tsr_now() - began;
-    if (why != NULL)
+    if (!holds) {
+        snprintf(why, sizeof why, "weight-only products: values beyond %s", tsr_out_name(out));
         return tsr_evidence_skip(p->evidence, p->name, why, err);
+    }
     TSR_TRY(judge_quantization(p, out, err));
     return run_kernels(p, out, err);
 }
@@ -466,9 +472,10 @@ static tsr_status judge_all(product *p, tsr_err *err)
             TSR_TRY(judge_out(p, out, err));
     }
     for (size_t i = 0; i < device->n_weight_onlys; i++) {
-        if (takes(p, &device->weight_onlys[i]))
+        const char *const why = refusal(p, &device->weight_onlys[i]);
+        if (why == NULL)
             continue;
-        snprintf(text, sizeof text, "%s: product: takes no zero points", device->weight_onlys[i].name);
+        snprintf(text, sizeof text, "weight-only products by %s: %s", device->weight_onlys[i].name, why);
         TSR_TRY(tsr_evidence_skip(p->evidence, p->name, text, err));
     }
     return TSR_OK;
