@@ -193,9 +193,9 @@ static tsr_status get_input(operands *o, tsr_err *err)
     if (!(scale >= kLeastScale && scale <= kLargestScale)) {
         j.what = "input_scale of the checkpoint";
         snprintf(text, sizeof text, "it is %g", scale);
-    } else if (!(fabs(zero_point + 0.5) <= 127.5)) {
+    } else if (!(fabs(zero_point + 0.5) <= 127.5 && zero_point == rint(zero_point))) {
         j.what = "input_zero_point of the checkpoint";
-        snprintf(text, sizeof text, "it is %g, beyond int8", zero_point);
+        snprintf(text, sizeof text, "it is %g, no int8", zero_point);
     }
     if (text[0] != '\0')
         return tsr_evidence_add(o->evidence, &j, err);
@@ -401,13 +401,18 @@ static tsr_status get_sums(operands *o, const char *name, const char *what, cons
 static tsr_status get_azp(operands *o, tsr_err *err)
 {
     const double reach = 127 * (double)o->k;
-    char name[1024], meaning[96] = "without input_zero_point it";
+    const tsr_weight *const w = o->weight;
+    char name[1024], meaning[96] = "without input_scale it";
     TSR_TRY(
         get_sums(o, o->name, "azp_adj of the checkpoint", "the sum of its codes", o->row_sums, reach, o->azp_adj, err));
+    if (w->input_scale != NULL && o->input.quantization == QUANTIZATIONS) /* which has been judged */
+        return TSR_OK;
     for (size_t i = 0; i < o->n; i++)
         o->azp_sums[i] = o->input.zero_point * o->row_sums[i];
-    if (o->weight->input_zero_point != NULL)
+    if (w->input_scale != NULL && w->input_zero_point != NULL)
         snprintf(meaning, sizeof meaning, "input_zero_point %d times the sum of its codes", o->input.zero_point);
+    else if (w->input_scale != NULL)
+        snprintf(meaning, sizeof meaning, "without input_zero_point it");
     snprintf(name, sizeof name, "%.*s.azp_with_adj", (int)tsr_module_length(o->name), o->name);
     return get_sums(o, name, "azp_with_adj of the checkpoint", meaning, o->azp_sums, 128 * reach, o->stated_with_adj,
                     err);

@@ -285,21 +285,23 @@ def test_a_wrong_input_scale_is_named(zero_points, factor, words, tmp_path, sour
 
 
 @pytest.mark.parametrize("value", [0, -0.5, np.inf, 1e-30])
-def test_no_input_scale_at_all_is_named(value, tmp_path, source, quantize, verify):  # noqa: F811
+@pytest.mark.parametrize("zero_points", [False, True])
+def test_no_input_scale_at_all_is_named(zero_points, value, tmp_path, source, quantize, verify):  # noqa: F811
     _, x = inputs(tmp_path)
-    dst = calibrated(tmp_path, quantize, source[0], False, x)
-    edit(dst / "model.safetensors", UP + ".input_scale", lambda s: s * 0 + np.float32(value))
+    dst = calibrated(tmp_path, quantize, source[0], zero_points, x)
+    edit(dst / "model.safetensors", UP + ".input_scale", lambda s: np.full_like(s, value))
     code, result = verify("epilogue", dst)
     assert code == 1 and faults(result) == {"input_scale of the checkpoint": f"it is {np.float32(value):g}"}
     assert not any("static" in j["what"] for j in result["judgements"] if j["subject"] == UP + ".weight")
 
 
-@pytest.mark.parametrize("change, words", [(lambda z: z + np.int8(7), "times the sum of its codes is"),
-                                           (lambda z: None, "without input_zero_point it is 0")])
-def test_a_wrong_zero_point_of_the_input_is_named(change, words, tmp_path, source, quantize, verify):  # noqa: F811
+@pytest.mark.parametrize("part, change, words", [("zero_point", lambda z: z + np.int8(7), "times the sum of its codes is"),
+                                                 ("zero_point", lambda z: None, "without input_zero_point it is 0"),
+                                                 ("scale", lambda s: None, "without input_scale it is 0")])
+def test_what_azp_with_adj_does_not_go_with_is_named(part, change, words, tmp_path, source, quantize, verify):  # noqa: F811
     _, x = inputs(tmp_path)
     dst = calibrated(tmp_path, quantize, source[0], True, x)
-    edit(dst / "model.safetensors", UP + ".input_zero_point", change)
+    edit(dst / "model.safetensors", f"{UP}.input_{part}", change)
     code, result = verify("epilogue", dst)
     assert code == 1 and words in faults(result)["azp_with_adj of the checkpoint"]
 
