@@ -57,24 +57,28 @@ static const char kEpilogueHelp[] =
     "bias,\n"
     "zero points (azp) per tensor and per token; scales per tensor, and per token or channel; azp_adj as it lies "
     "beside\n"
-    "the checkpoint (tessera-azp.safetensors), which is itself held to the codes. Kernel error and quantization error\n"
-    "apart, as in verify gemm.\n"
+    "the checkpoint (tessera-azp.safetensors), which is itself held to the codes. Static input scales of the\n"
+    "checkpoint are used where it has them, with azp_with_adj beside it: drawn activations are stretched to what\n"
+    "they reach, those of --activations held to it. Kernel error and quantization error apart, as in verify gemm.\n"
     "Exit code 0: all within the limits; 1: not; 3: nothing to check, or activations that do not fit; 5: no device.\n\n"
     "Examples:\n"
     "  tessera verify epilogue Llama-3.1-8B-W8A8 --against Llama-3.1-8B\n"
+    "  tessera verify epilogue out --activations captured.safetensors\n"
     "  tessera verify epilogue out --sample 8 --seed 1 --out bf16 --junit result.xml       for CI\n\n"
     "Options:\n";
 
 static const char kDequantHelp[] =
-    "tessera verify dequant DST [options]\n\n"
+    "tessera verify dequant DST [--against SRC] [options]\n\n"
     "Lays the int8 or int4 codes of a checkpoint out as FasterTransformer and TensorRT-LLM read them, in every layout\n"
     "that takes their shape, and converts them as their kernels do: every code at its address, every value the one "
     "that\n"
-    "plain conversion gives, bit for bit. (To hold a directory that was laid out to its source, take it back with\n"
+    "plain conversion gives, bit for bit. Then multiplies them with up to 16 tokens (W8A16, W4A16; per channel,\n"
+    "groups, zero points), and tells apart what quantization costs (with --against SRC of every code, too) and what\n"
+    "the kernel costs, as in verify gemm. (To hold a directory that was laid out to its source, take it back with\n"
     "tessera convert --from, and compare with tessera verify DST --against SRC.)\n"
-    "Exit code 0: every bit is right; 1: not; 3: nothing to check; 5: no device.\n\n"
+    "Exit code 0: every bit is right, all within the limits; 1: not; 3: nothing to check; 5: no device.\n\n"
     "Examples:\n"
-    "  tessera verify dequant Llama-3.1-8B-W4A16\n"
+    "  tessera verify dequant Llama-3.1-8B-W4A16 --against Llama-3.1-8B\n"
     "  tessera verify dequant out --sample 4 --columns 0\n\n"
     "Options:\n";
 
@@ -139,7 +143,7 @@ static void list_options(arguments *a, tsr_option *options)
         {"--max-kernel-rms", TSR_OPT_TEXT, &a->max_kernel_rms, "X",
          "RMS error of a kernel, over what is to be expected of its accumulation (2)"},
         {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB",
-         "smallest SQNR that quantization leaves (gemm: 27, of activations alone 30; epilogue: by rounding)"},
+         "smallest SQNR that quantization leaves (gemm: 27, of activations alone 30; else by rounding)"},
         {"--threads", TSR_OPT_COUNT, &a->threads, "N", "workers (all CPUs); the result does not depend on it"},
         {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result as JSON ('-': stdout)"},
         {"--junit", TSR_OPT_TEXT, &a->junit, "FILE", "the result as JUnit XML"},

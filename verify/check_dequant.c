@@ -4,6 +4,7 @@
 #include "formats/checked.h"
 #include "formats/ft_layout.h"
 #include "verify/activations.h"
+#include "verify/weight_only.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -227,7 +228,20 @@ static tsr_status check_format(operands *o, const tsr_ft_format *format, tsr_err
                 TSR_TRY(check_converter(o, format, &device->dequants[i], out, err));
         }
     }
-    return TSR_OK;
+    if (format->layout != TSR_FT_T) /* the one that products are made for */
+        return TSR_OK;
+    const tsr_weight_only product = {
+        .options = o->c->options,
+        .outs = o->c->outs,
+        .weight = o->weight,
+        .columns = &o->columns,
+        .format = format,
+        .codes = o->codes,
+        .words = o->words,
+        .n = o->n,
+        .k = o->k,
+    };
+    return tsr_judge_weight_only(&product, o->evidence, err);
 }
 
 static tsr_status do_job(void *context, size_t at, tsr_evidence *evidence, tsr_err *err)

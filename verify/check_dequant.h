@@ -1,8 +1,9 @@
-/* Do integer weights survive the interleaved layouts, and the tricks that GPUs convert them with?
+/* Do integer weights survive the interleaved layouts, the tricks that GPUs convert them with, and the products?
  *
  * The checkpoint's own int8 or int4 codes are laid out for every layout that takes the shape (formats/ft_layout.h), and
  * each is looked for at the address that the formula gives; then the words are converted as the mixed GEMMs do it
- * (kernels/cpu/fast_dequant.h), and each value is held to plain conversion. Every bit must be right. */
+ * (kernels/cpu/fast_dequant.h), and each value is held to plain conversion. Every bit must be right.
+ * In layout T they are also multiplied with up to 16 tokens, and held to their originals: verify/weight_only.h. */
 #ifndef TSR_VERIFY_CHECK_DEQUANT_H
 #define TSR_VERIFY_CHECK_DEQUANT_H
 

@@ -22,6 +22,10 @@ typedef struct check {
 
 /* 3 dB: how far the error of quantization may be above the one of rounding to the scales, step^2 / 12 for each code. */
 static const double kMaxOfRounding = 1.414;
+/* Fewer codes than this are four of eight bits unused: no calibration is that far off. */
+static const int kMinCodes = 16;
+/* Scales that FP32 can multiply with others without leaving its range. */
+static const double kLeastScale = 0x1p-64, kLargestScale = 0x1p64;
 
 /* Activations as one kind of epilogue wants them. */
 typedef struct quantized {
@@ -33,6 +37,14 @@ typedef struct quantized {
 
 /* Bits of the index of a quantization. */
 enum { PER_TENSOR = 1, SYMMETRIC = 2, QUANTIZATIONS = 4 };
+
+/* What the checkpoint states for the inputs of the layer. */
+typedef struct static_input {
+    unsigned quantization; /* the one that it decides; QUANTIZATIONS: none, inputs are quantized as they come */
+    float scale;
+    int32_t zero_point;
+    double low, high; /* what codes reach */
+} static_input;
 
 typedef struct operands {
     const check *c;
@@ -46,8 +58,9 @@ typedef struct operands {
     int8_t *w;      /* [n][k] */
     float *scale_w; /* [n] */
     float *bias;    /* [n] */
-    int32_t *azp_adj, *with_adj;
-    double *row_sums; /* [n]: sums of the codes of a channel, by this file */
+    int32_t *azp_adj, *with_adj, *stated_with_adj;
+    double *row_sums, *azp_sums; /* [n]: sums of the codes of a channel, by this file; times input.zero_point */
+    static_input input;
     double *x2, *w2;  /* [m], [n]: sums of squares of what was quantized */
     double *original; /* [m][n] */
     quantized q[QUANTIZATIONS];
@@ -119,8 +132,7 @@ static void *take(operands *o, size_t n, size_t size)
 static tsr_status shape_operands(operands *o, tsr_err *err)
 {
     const tsr_kernel_options *const options = o->c->options;
-    const uint64_t seed = tsr_seed_of(options->seed, o->name);
-    o->columns = tsr_choose_columns(options, o->weight->rows, CHANNELS, seed);
+    o->columns = tsr_choose_columns(options, o->weight->rows, CHANNELS, tsr_seed_of(options->seed, o->name));
     o->n = (size_t)tsr_columns_count(&o->columns);
     o->k = (size_t)o->weight->cols;
     o->padded = tsr_padded(o->k);
@@ -131,13 +143,15 @@ static tsr_status shape_operands(operands *o, tsr_err *err)
     o->bias = take(o, o->n, sizeof *o->bias);
     o->azp_adj = take(o, o->n, sizeof *o->azp_adj);
     o->with_adj = take(o, o->n, sizeof *o->with_adj);
+    o->stated_with_adj = take(o, o->n, sizeof *o->stated_with_adj);
     o->row_sums = take(o, o->n, sizeof *o->row_sums);
+    o->azp_sums = take(o, o->n, sizeof *o->azp_sums);
     o->x2 = take(o, o->m, sizeof *o->x2);
     o->w2 = take(o, o->n, sizeof *o->w2);
     o->original = take(o, o->m * o->n, sizeof *o->original);
     bool whole = o->x2 != NULL && o->w2 != NULL && o->x != NULL && o->w != NULL && o->scale_w != NULL &&
-                 o->bias != NULL && o->azp_adj != NULL && o->with_adj != NULL && o->row_sums != NULL &&
-                 o->original != NULL;
+                 o->bias != NULL && o->azp_adj != NULL && o->with_adj != NULL && o->stated_with_adj != NULL &&
+                 o->row_sums != NULL && o->azp_sums != NULL && o->original != NULL;
     for (size_t i = 0; i < QUANTIZATIONS; i++) {
         quantized *const q = &o->q[i];
         q->codes = take(o, o->m * o->k, 1);
@@ -146,16 +160,95 @@ static tsr_status shape_operands(operands *o, tsr_err *err)
         q->sums = take(o, o->m * o->n, sizeof *q->sums);
         whole = whole && q->codes != NULL && q->scales != NULL && q->azp != NULL && q->sums != NULL;
     }
-    if (!whole)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the operands of '%s'", o->name);
-    if (options->activations == NULL)
-        tsr_activations_draw(seed, o->m, o->k, o->x);
-    else
+    return whole ? TSR_OK : tsr_fail(err, TSR_E_NOMEM, "out of memory for the operands of '%s'", o->name);
+}
+
+static tsr_status read_number(const operands *o, const tsr_tensor *t, double *number, tsr_err *err)
+{
+    const tsr_checkpoint *const from = o->c->options->side.checkpoint;
+    const size_t width = tsr_dtype_bits((tsr_dtype)t->dtype) / 8;
+    unsigned char bytes[8];
+    if (tsr_tensor_elements(t) != 1 || t->dtype == TSR_C64 || width == 0)
+        return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' is no single number", from->path, t->name);
+    TSR_TRY(tsr_checkpoint_read(from, t, 0, bytes, width, err));
+    tsr_decode(t->dtype, bytes, 1, number);
+    return TSR_OK;
+}
+
+/* input_scale and input_zero_point of the checkpoint; of no use where they are no such thing. */
+static tsr_status get_input(operands *o, tsr_err *err)
+{
+    const tsr_weight *const w = o->weight;
+    const bool symmetric = w->input_zero_point == NULL;
+    double scale, zero_point = 0;
+    char text[96] = "";
+    tsr_judgement j = {
+        .subject = o->name, .kind = TSR_ERROR_QUANTIZATION, .of_bound = -1, .of_expected = -1, .fault = text};
+    o->input.quantization = QUANTIZATIONS;
+    if (w->input_scale == NULL)
+        return TSR_OK;
+    TSR_TRY(read_number(o, w->input_scale, &scale, err));
+    if (!symmetric)
+        TSR_TRY(read_number(o, w->input_zero_point, &zero_point, err));
+    if (!(scale >= kLeastScale && scale <= kLargestScale)) {
+        j.what = "input_scale of the checkpoint";
+        snprintf(text, sizeof text, "it is %g", scale);
+    } else if (!(fabs(zero_point + 0.5) <= 127.5 && zero_point == rint(zero_point))) {
+        j.what = "input_zero_point of the checkpoint";
+        snprintf(text, sizeof text, "it is %g, no int8", zero_point);
+    }
+    if (text[0] != '\0')
+        return tsr_evidence_add(o->evidence, &j, err);
+    o->input = (static_input){
+        .quantization = PER_TENSOR | (symmetric ? SYMMETRIC : 0),
+        .scale = (float)scale,
+        .zero_point = (int32_t)zero_point,
+        .low = scale * (symmetric ? -127 : -128 - zero_point),
+        .high = scale * (127 - zero_point),
+    };
+    return TSR_OK;
+}
+
+/* Stretches drawn activations to what a static scale reaches, on each side of 0. */
+static void fit(const static_input *input, uint16_t *x, size_t n)
+{
+    double low = 0, high = 0, value;
+    for (size_t i = 0; i < n; i++) {
+        tsr_decode(TSR_BF16, (const unsigned char *)&x[i], 1, &value);
+        low = fmin(low, value);
+        high = fmax(high, value);
+    }
+    for (size_t i = 0; i < n; i++) {
+        tsr_decode(TSR_BF16, (const unsigned char *)&x[i], 1, &value);
+        if (value != 0)
+            x[i] = tsr_bf16_from_f32((float)(value < 0 ? value / low * input->low : value / high * input->high));
+    }
+}
+
+static tsr_status get_activations(operands *o, tsr_err *err)
+{
+    const tsr_kernel_options *const options = o->c->options;
+    const static_input *const input = &o->input;
+    if (options->activations != NULL) {
         TSR_TRY(tsr_activations_read(options->activations, tsr_activations_find(options->activations, o->name), &o->m,
                                      o->k, o->x, err));
-    for (unsigned i = 0; i < QUANTIZATIONS; i++)
-        tsr_quantize_tokens_int8(o->x, o->m, o->k, i & PER_TENSOR, i & SYMMETRIC, o->q[i].codes, o->q[i].scales,
-                                 o->q[i].azp);
+    } else {
+        tsr_activations_draw(tsr_seed_of(options->seed, o->name), o->m, o->k, o->x);
+        if (input->quantization < QUANTIZATIONS)
+            fit(input, o->x, o->m * o->k);
+    }
+    for (unsigned i = 0; i < QUANTIZATIONS; i++) {
+        const quantized *const q = &o->q[i];
+        if (i != input->quantization) {
+            tsr_quantize_tokens_int8(o->x, o->m, o->k, i & PER_TENSOR, i & SYMMETRIC, q->codes, q->scales, q->azp);
+            continue;
+        }
+        tsr_quantize_static_int8(o->x, o->m * o->k, input->scale, input->zero_point, q->codes);
+        for (size_t row = 0; row < o->m; row++) {
+            q->scales[row] = input->scale;
+            q->azp[row] = input->zero_point;
+        }
+    }
     return TSR_OK;
 }
 
@@ -278,32 +371,51 @@ static tsr_status get_bias(operands *o, tsr_err *err)
     return TSR_OK;
 }
 
-/* azp_adj beside the checkpoint, held to the codes; or made of them where there is none. */
-static tsr_status get_azp(operands *o, tsr_err *err)
+/* Sums that lie beside the checkpoint under `name`, held to `right`, which `meaning` tells; where there are none,
+ * `right`. Wrong ones are cut to what a product in int32 leaves room for. */
+static tsr_status get_sums(operands *o, const char *name, const char *what, const char *meaning, const double *right,
+                           double reach, int32_t *sums, tsr_err *err)
 {
-    char text[128];
+    char text[160];
     bool there;
-    tsr_judgement j = {.subject = o->name,
-                       .kind = TSR_ERROR_KERNEL,
-                       .of_bound = -1,
-                       .of_expected = -1,
-                       .what = "azp_adj of the checkpoint"};
+    tsr_judgement j = {.subject = o->name, .kind = TSR_ERROR_KERNEL, .of_bound = -1, .of_expected = -1, .what = what};
     double *const values = take(o, o->n, sizeof *values);
     if (values == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for azp_adj of '%s'", o->name);
-    TSR_TRY(read_channels(o, o->c->options->azp, o->name, values, &there, err));
+    TSR_TRY(read_channels(o, o->c->options->azp, name, values, &there, err));
     for (size_t i = 0; i < o->n; i++) {
-        if (there && values[i] != o->row_sums[i] && j.fault == NULL) {
-            snprintf(text, sizeof text, "of output %llu it is %.0f; the sum of its codes is %.0f",
-                     (unsigned long long)tsr_column_of(&o->columns, i), values[i], o->row_sums[i]);
+        const bool wrong = there && values[i] != right[i];
+        if (wrong && j.fault == NULL) {
+            snprintf(text, sizeof text, "of output %llu it is %.0f; %s is %.0f",
+                     (unsigned long long)tsr_column_of(&o->columns, i), values[i], meaning, right[i]);
             j.fault = text;
         }
-        o->azp_adj[i] = (int32_t)(there ? values[i] : o->row_sums[i]);
+        sums[i] = (int32_t)(wrong ? fmax(fmin(values[i], reach), -reach) : right[i]);
     }
     if (!there)
         return TSR_OK;
-    tsr_judge(&j, o->row_sums, values, 1, o->n, NULL, &o->columns);
+    tsr_judge(&j, right, values, 1, o->n, NULL, &o->columns);
     return tsr_evidence_add(o->evidence, &j, err);
+}
+
+static tsr_status get_azp(operands *o, tsr_err *err)
+{
+    const double reach = 127 * (double)o->k;
+    const tsr_weight *const w = o->weight;
+    char name[1024], meaning[96] = "without input_scale it";
+    TSR_TRY(
+        get_sums(o, o->name, "azp_adj of the checkpoint", "the sum of its codes", o->row_sums, reach, o->azp_adj, err));
+    if (w->input_scale != NULL && o->input.quantization == QUANTIZATIONS) /* which has been judged */
+        return TSR_OK;
+    for (size_t i = 0; i < o->n; i++)
+        o->azp_sums[i] = o->input.zero_point * o->row_sums[i];
+    if (w->input_scale != NULL && w->input_zero_point != NULL)
+        snprintf(meaning, sizeof meaning, "input_zero_point %d times the sum of its codes", o->input.zero_point);
+    else if (w->input_scale != NULL)
+        snprintf(meaning, sizeof meaning, "without input_zero_point it");
+    snprintf(name, sizeof name, "%.*s.azp_with_adj", (int)tsr_module_length(o->name), o->name);
+    return get_sums(o, name, "azp_with_adj of the checkpoint", meaning, o->azp_sums, 128 * reach, o->stated_with_adj,
+                    err);
 }
 
 /* ---- judging ---- */
@@ -313,6 +425,52 @@ static double scaled_sum(const operands *o, const quantized *q, size_t i, size_t
 {
     const double sum = q->sums[i * o->n + j] - (double)q->azp[i] * o->row_sums[j];
     return (double)q->scales[i] * (double)o->scale_w[one_scale_w ? 0 : j] * sum;
+}
+
+/* Activations against what a static scale makes of them: by the rounding to it, and whether it is far too large. */
+static tsr_status judge_input(operands *o, tsr_err *err)
+{
+    const tsr_kernel_options *const options = o->c->options;
+    const static_input *const input = &o->input;
+    const double limit = options->limits.min_sqnr, step = (double)input->scale;
+    const size_t n = o->m * o->k;
+    tsr_judgement j = {
+        .subject = o->name, .kind = TSR_ERROR_QUANTIZATION, .of_bound = -1, .what = "activations, by input_scale"};
+    char text[160];
+    uint64_t beyond = 0;
+    int least = 127, largest = -128;
+    if (input->quantization == QUANTIZATIONS)
+        return TSR_OK;
+    double *const x = malloc(2 * n * sizeof *x + 64), *const y = x + n;
+    if (x == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the activations of '%s'", o->name);
+    tsr_decode(TSR_BF16, (const unsigned char *)o->x, n, x);
+    for (size_t i = 0; i < n; i++) {
+        const int code = o->q[input->quantization].codes[i];
+        y[i] = step * (code - input->zero_point);
+        least = code < least ? code : least;
+        largest = code > largest ? code : largest;
+        beyond += x[i] < input->low - step / 2 || x[i] > input->high + step / 2;
+    }
+    tsr_judge(&j, x, y, o->m, o->k, NULL, NULL);
+    free(x);
+    j.of_expected = sqrt(j.metrics.sum_d2 / ((double)n * step * step / 12));
+    if (j.metrics.differ > 0)
+        snprintf(j.worst_at, sizeof j.worst_at, "token %llu, input %llu",
+                 (unsigned long long)(j.metrics.max_abs_at / o->k), (unsigned long long)(j.metrics.max_abs_at % o->k));
+    if (!isnan(limit) && !(tsr_metrics_sqnr(&j.metrics) >= limit)) {
+        snprintf(text, sizeof text, "SQNR %.2f dB is below %g", tsr_metrics_sqnr(&j.metrics), limit);
+        j.fault = text;
+    } else if (isnan(limit) && !(j.of_expected <= kMaxOfRounding)) {
+        snprintf(text, sizeof text, "input_scale %g reaches from %g to %g: %llu of %llu activations are beyond", step,
+                 input->low, input->high, (unsigned long long)beyond, (unsigned long long)n);
+        j.fault = text;
+    } else if (isnan(limit) && largest - least + 1 < kMinCodes) {
+        snprintf(text, sizeof text, "input_scale %g is too large: of 256 codes the activations take %d", step,
+                 largest - least + 1);
+        j.fault = text;
+    }
+    return tsr_evidence_add(o->evidence, &j, err);
 }
 
 static tsr_status judge_quantization(operands *o, unsigned quantization, tsr_err *err)
@@ -328,7 +486,8 @@ static tsr_status judge_quantization(operands *o, unsigned quantization, tsr_err
     double expected = 0;
     if (y == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the results of '%s'", o->name);
-    snprintf(what, sizeof what, "%s%s", options->against != NULL ? "weights and " : "", kNames[quantization]);
+    snprintf(what, sizeof what, "%s%s%s", options->against != NULL ? "weights and " : "", kNames[quantization],
+             quantization == o->input.quantization ? ", static" : "");
     for (size_t at = 0; at < o->m * o->n; at++) {
         const size_t row = at / o->n, col = at % o->n;
         const double step_a = (double)o->q[quantization].scales[row], step_w = (double)o->scale_w[col];
@@ -392,7 +551,7 @@ static tsr_status run_variant(operands *o, const tsr_device_epilogue *kernel, co
                               float *d, float *bias, tsr_err *err)
 {
     const quantized *const q = &o->q[v->quantization];
-    const bool one_scale_a = v->quantization & PER_TENSOR;
+    const bool one_scale_a = v->quantization & PER_TENSOR, is_static = v->quantization == o->input.quantization;
     char name[128];
     for (size_t j = 0; j < o->n; j++)
         o->with_adj[j] = q->azp[0] * o->azp_adj[j];
@@ -408,7 +567,9 @@ static tsr_status run_variant(operands *o, const tsr_device_epilogue *kernel, co
             .scale_w = o->scale_w,
             .one_scale_a = one_scale_a,
             .one_scale_w = one_scale_w,
-            .azp_with_adj = v->with_adj ? o->with_adj : NULL,
+            .azp_with_adj = !v->with_adj ? NULL
+                            : is_static  ? o->stated_with_adj
+                                         : o->with_adj,
             .azp = v->per_token_azp ? q->azp : NULL,
             .azp_adj = v->per_token_azp ? o->azp_adj : NULL,
             .bias = v->bias ? bias : NULL,
@@ -424,7 +585,10 @@ static tsr_status run_variant(operands *o, const tsr_device_epilogue *kernel, co
         o->evidence->phases[TSR_PHASE_KERNELS] += tsr_now() - began;
         began = tsr_now();
         snprintf(name, sizeof name, "%s: %s, scales per %s and %s, %s", kernel->name, v->name,
-                 one_scale_a ? "tensor" : "token", one_scale_w ? "tensor" : "channel", tsr_out_name(out));
+                 is_static     ? "static tensor"
+                 : one_scale_a ? "tensor"
+                               : "token",
+                 one_scale_w ? "tensor" : "channel", tsr_out_name(out));
         TSR_TRY(judge_epilogue(o, &args, q, out, name, err));
         o->evidence->phases[TSR_PHASE_JUDGE] += tsr_now() - began;
     }
@@ -435,6 +599,9 @@ static tsr_status fill_and_judge(operands *o, tsr_err *err)
 {
     const tsr_device *const device = o->c->options->device;
     TSR_TRY(shape_operands(o, err));
+    TSR_TRY(get_input(o, err));
+    TSR_TRY(get_activations(o, err));
+    TSR_TRY(judge_input(o, err));
     TSR_TRY(fill(o, err));
     TSR_TRY(get_bias(o, err));
     for (unsigned i = 0; i < QUANTIZATIONS; i++)

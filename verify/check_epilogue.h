@@ -2,7 +2,9 @@
  *
  * Scaled, scaled + bias, azp per tensor (azp_with_adj) and azp per token (azp_adj), scales of activations per tensor or
  * token, of weights per tensor or channel. azp_adj is the one that lies beside the checkpoint, and is itself held to
- * the codes. Static input scales of the checkpoint are not used: activations are quantized as they come. */
+ * the codes. Where the checkpoint states input_scale (and input_zero_point), the epilogues per tensor take these, and
+ * the azp_with_adj that lies beside it, which is held to zero point times azp_adj; drawn activations are then stretched
+ * to what the scale reaches, and given ones are held to it. All others are quantized as they come. */
 #ifndef TSR_VERIFY_CHECK_EPILOGUE_H
 #define TSR_VERIFY_CHECK_EPILOGUE_H
 

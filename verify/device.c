@@ -49,6 +49,13 @@ void tsr_device_add_dequant(tsr_device *device, const tsr_device_dequant *dequan
     to->device = device;
 }
 
+void tsr_device_add_weight_only(tsr_device *device, const tsr_device_weight_only *weight_only)
+{
+    tsr_device_weight_only *const to = &device->weight_onlys[device->n_weight_onlys++];
+    *to = *weight_only;
+    to->device = device;
+}
+
 static tsr_status run_rows(const tsr_device_gemm *kernel, const tsr_grouped_gemm *g, size_t row, size_t rows,
                            size_t expert, tsr_out out, tsr_err *err)
 {
@@ -121,6 +128,16 @@ static tsr_status run_cpu_dequant(const tsr_device_dequant *kernel, int bits, ts
     return TSR_OK;
 }
 
+static tsr_status run_cpu_weight_only(const tsr_device_weight_only *kernel, const tsr_weight_only_args *args,
+                                      tsr_err *err)
+{
+    (void)kernel, (void)err;
+    tsr_weight_only_reference(args);
+    for (size_t i = 0; i < args->m; i++)
+        tsr_out_round(args->bf16 ? TSR_OUT_BF16 : TSR_OUT_F16, args->d + i * args->ldd, args->n);
+    return TSR_OK;
+}
+
 #ifndef TSR_HAVE_CUDA
 tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
 {
@@ -156,6 +173,9 @@ tsr_status tsr_device_open(tsr_device *device, tsr_device_kind kind, tsr_err *no
         tsr_device_add_gemm(device, &kGemms[i]);
     tsr_device_add_epilogue(device, &(tsr_device_epilogue){.name = "reference", .run = run_cpu_epilogue});
     tsr_device_add_dequant(device, &(tsr_device_dequant){.name = "fast dequantization", .run = run_cpu_dequant});
+    tsr_device_add_weight_only(
+        device, &(tsr_device_weight_only){
+                    .name = "reference", .run = run_cpu_weight_only, .one_by_one = true, .general = true});
     if (kind == TSR_DEVICE_CPU)
         return TSR_OK;
     tsr_err why = {{0}};

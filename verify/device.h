@@ -8,6 +8,7 @@
 
 #include "formats/status.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/weight_only_gemm.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -68,6 +69,19 @@ struct tsr_device_dequant {
     uintptr_t variant;
 };
 
+/* A weight-only product; d as floats that BF16 or F16 can hold: args->bf16 says which. */
+typedef struct tsr_device_weight_only tsr_device_weight_only;
+typedef tsr_status tsr_device_weight_only_fn(const tsr_device_weight_only *kernel, const tsr_weight_only_args *args,
+                                             tsr_err *err);
+struct tsr_device_weight_only {
+    const char *name;
+    tsr_device_weight_only_fn *run;
+    bool one_by_one; /* products are added in FP32 one by one, each token by itself; else a tensor core's steps of 16 */
+    bool general;    /* it takes zero points and groups of any size; else neither but groups of 32, 64 and 128 */
+    tsr_device *device;
+    uintptr_t variant;
+};
+
 enum { TSR_DEVICE_KERNELS = 8 /* of a kind */ };
 
 struct tsr_device {
@@ -76,7 +90,8 @@ struct tsr_device {
     tsr_device_gemm gemms[TSR_DEVICE_KERNELS];
     tsr_device_epilogue epilogues[TSR_DEVICE_KERNELS];
     tsr_device_dequant dequants[TSR_DEVICE_KERNELS];
-    size_t n_gemms, n_epilogues, n_dequants;
+    tsr_device_weight_only weight_onlys[TSR_DEVICE_KERNELS];
+    size_t n_gemms, n_epilogues, n_dequants, n_weight_onlys;
     void *state; /* the table's own */
     void (*close)(tsr_device *device);
 };
@@ -94,6 +109,7 @@ void tsr_device_close(tsr_device *device);
 void tsr_device_add_gemm(tsr_device *device, const tsr_device_gemm *gemm);
 void tsr_device_add_epilogue(tsr_device *device, const tsr_device_epilogue *epilogue);
 void tsr_device_add_dequant(tsr_device *device, const tsr_device_dequant *dequant);
+void tsr_device_add_weight_only(tsr_device *device, const tsr_device_weight_only *weight_only);
 
 /* The products of several experts in one call, over what serving code lays out; n, k and the blocks are the same for
  * all of them. gemm.m rows of A and D; gemm.w [groups][n][k], its scales likewise. */

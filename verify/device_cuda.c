@@ -3,6 +3,7 @@
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/fast_dequant.h"
 #include "kernels/cuda/int8_gemm.h"
+#include "kernels/cuda/weight_only_gemm.h"
 #include "verify/device.h"
 #include "verify/reader.h"
 
@@ -247,6 +248,68 @@ static tsr_status run_dequant(const tsr_device_dequant *kernel, int bits, tsr_ou
     return status;
 }
 
+/* ---- weight-only products ---- */
+
+static size_t groups_of(const tsr_weight_only_args *args)
+{
+    return args->group == 0 ? 1 : args->k / args->group;
+}
+
+/* n floats that fit in BF16 or F16, as such. */
+static tsr_status upload_narrow(void **to, const float *from, size_t n, bool bf16, uint16_t *narrow, tsr_err *err)
+{
+    for (size_t i = 0; i < n; i++)
+        narrow[i] = bf16 ? tsr_bf16_from_f32(from[i]) : tsr_f16_from_f32(from[i]);
+    return upload(to, n * sizeof *narrow, narrow, n * sizeof *narrow, n * sizeof *narrow, 1, err);
+}
+
+static tsr_status run_weight_only_on(const tsr_device_weight_only *kernel, const tsr_weight_only_args *args,
+                                     void *on_gpu[OPERANDS], uint16_t *narrow, tsr_err *err)
+{
+    const size_t cells = args->m * args->n, bytes = args->k * args->n * (size_t)args->format->bits / 8;
+    TSR_TRY(upload(&on_gpu[W], bytes, args->words, bytes, bytes, 1, err));
+    TSR_TRY(upload_narrow(&on_gpu[A], args->a, args->m * args->k, args->bf16, narrow, err));
+    TSR_TRY(upload_narrow(&on_gpu[SCALE_W], args->scales, groups_of(args) * args->n, args->bf16, narrow, err));
+    TSR_TRY(allocate(&on_gpu[D], cells * sizeof *narrow, err));
+    TSR_TRY(check(cudaMemset(on_gpu[D], 0xFF, cells * sizeof *narrow), "poisoning the result", err));
+    const tsr_weight_only_gemm gemm = {
+        .a = on_gpu[A],
+        .w = on_gpu[W],
+        .scales = on_gpu[SCALE_W],
+        .d = on_gpu[D],
+        .m = (int64_t)args->m,
+        .n = (int64_t)args->n,
+        .k = (int64_t)args->k,
+        .lda = (int64_t)args->k,
+        .ldd = (int64_t)args->n,
+        .group = (int64_t)args->group,
+        .bits = args->format->bits,
+        .bf16 = args->bf16,
+        .plain = kernel->variant == PLAIN,
+    };
+    TSR_TRY(tsr_cuda_weight_only_gemm(&gemm, NULL, err));
+    return download(on_gpu[D], args->bf16 ? TSR_OUT_BF16 : TSR_OUT_F16, args->m, args->n, narrow, args->d, args->ldd,
+                    kernel->name, err);
+}
+
+static tsr_status run_weight_only(const tsr_device_weight_only *kernel, const tsr_weight_only_args *args, tsr_err *err)
+{
+    gpu *const g = kernel->device->state;
+    void *on_gpu[OPERANDS] = {0};
+    /* Room for each of activations, results and scales. */
+    uint16_t *const narrow = malloc((args->m * (args->k + args->n) + groups_of(args) * args->n) * sizeof *narrow);
+    if (narrow == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the operands of %s", kernel->name);
+    pthread_mutex_lock(&g->lock);
+    (void)cudaSetDevice(g->properties.ordinal);
+    const tsr_status status = run_weight_only_on(kernel, args, on_gpu, narrow, err);
+    for (size_t i = 0; i < OPERANDS; i++)
+        (void)cudaFree(on_gpu[i]);
+    pthread_mutex_unlock(&g->lock);
+    free(narrow);
+    return status;
+}
+
 /* ---- the table ---- */
 
 static void close_gpu(tsr_device *device)
@@ -279,6 +342,10 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
         {.name = "CUDA cvt", .run = run_dequant, .variant = PLAIN},
         {.name = "CUDA PRMT, LOP3", .run = run_dequant, .variant = FAST},
     };
+    static const tsr_device_weight_only kWeightOnlys[] = {
+        {.name = "CUDA plain", .run = run_weight_only, .one_by_one = true, .variant = PLAIN},
+        {.name = "CUDA fast", .run = run_weight_only, .variant = FAST},
+    };
     tsr_cuda_device properties;
     TSR_TRY(tsr_cuda_current_device(&properties, err));
     gpu *const g = calloc(1, sizeof *g);
@@ -292,6 +359,7 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
     for (size_t i = 0; i < 2; i++) {
         tsr_device_add_epilogue(device, &kEpilogues[i]);
         tsr_device_add_dequant(device, &kDequants[i]);
+        tsr_device_add_weight_only(device, &kWeightOnlys[i]);
     }
     if (properties.arch == 90) {
         tsr_device_add_gemm(device, &kFast);

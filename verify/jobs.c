@@ -153,6 +153,6 @@ void tsr_judge(tsr_judgement *j, const double *x, const double *y, size_t m, siz
         const uint64_t row = j->metrics.max_abs_at / n, column = j->metrics.max_abs_at % n;
         snprintf(j->worst_at, sizeof j->worst_at, "token %llu, output %llu",
                  (unsigned long long)(rows == NULL ? row : tsr_column_of(rows, row)),
-                 (unsigned long long)tsr_column_of(columns, column));
+                 (unsigned long long)(columns == NULL ? column : tsr_column_of(columns, column)));
     }
 }

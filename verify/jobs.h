@@ -78,8 +78,8 @@ uint64_t tsr_column_block(const tsr_columns *columns, uint64_t i); /* the i-th c
 uint64_t tsr_columns_count(const tsr_columns *columns);            /* channels in all */
 uint64_t tsr_column_of(const tsr_columns *columns, uint64_t j);    /* the channel that is column j of those computed */
 
-/* Judges y against x, [m][n] both: figures, and the place of the largest error. `rows` (NULL: all of them) and
- * `columns` say which tokens and channels these are. */
+/* Judges y against x, [m][n] both: figures, and the place of the largest error. `rows` and
+ * `columns` say which tokens and channels these are (NULL: all of them). */
 void tsr_judge(tsr_judgement *judgement, const double *x, const double *y, size_t m, size_t n, const tsr_columns *rows,
                const tsr_columns *columns);
 

@@ -36,7 +36,7 @@ typedef struct half_format {
     uint16_t (*write)(float exact);
 } half_format;
 
-static double f16_value(uint16_t bits)
+double tsr_f16_value(uint16_t bits)
 {
     const int exponent = bits >> 10 & 0x1F, mantissa = bits & 0x3FF;
     const double magnitude = exponent == 0x1F ? (mantissa == 0 ? (double)INFINITY : (double)NAN)
@@ -45,7 +45,7 @@ static double f16_value(uint16_t bits)
     return bits >> 15 ? -magnitude : magnitude;
 }
 
-static double bf16_value(uint16_t bits)
+double tsr_bf16_value(uint16_t bits)
 {
     const uint32_t wide = (uint32_t)bits << 16;
     float value;
@@ -53,8 +53,8 @@ static double bf16_value(uint16_t bits)
     return (double)value;
 }
 
-static const half_format kF16 = {11, -24, f16_value, tsr_f16_from_f32};
-static const half_format kBf16 = {8, -133, bf16_value, tsr_bf16_from_f32};
+static const half_format kF16 = {11, -24, tsr_f16_value, tsr_f16_from_f32};
+static const half_format kBf16 = {8, -133, tsr_bf16_value, tsr_bf16_from_f32};
 
 /* a * b + c as a double that a later rounding to fewer bits cannot tell from the exact sum: where the sum is inexact,
  * the neighbour whose last bit is odd, which is never a tie. The product of 11-bit numbers is exact. */

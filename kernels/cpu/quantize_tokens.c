@@ -50,6 +50,14 @@ void tsr_quantize_tokens_e4m3(const uint16_t *x, size_t m, size_t k, size_t grou
     }
 }
 
+void tsr_quantize_static_int8(const uint16_t *x, size_t n, float scale, int32_t azp, int8_t *codes)
+{
+    for (size_t i = 0; i < n; i++) {
+        const float code = rintf(value_of(x[i]) / scale) + (float)azp;
+        codes[i] = (int8_t)fminf(fmaxf(code, -128), 127);
+    }
+}
+
 static void quantize_tokens(const uint16_t *x, size_t n, bool symmetric, int8_t *codes, float *scale, int32_t *azp)
 {
     float low = 0, high = 0;
@@ -61,10 +69,7 @@ static void quantize_tokens(const uint16_t *x, size_t n, bool symmetric, int8_t 
     if (!(*scale > 0))
         *scale = 1;
     *azp = symmetric ? 0 : (int32_t)rintf(-128 - low / *scale);
-    for (size_t i = 0; i < n; i++) {
-        const float code = rintf(value_of(x[i]) / *scale) + (float)*azp;
-        codes[i] = (int8_t)fminf(fmaxf(code, -128), 127);
-    }
+    tsr_quantize_static_int8(x, n, *scale, *azp, codes);
 }
 
 void tsr_quantize_tokens_int8(const uint16_t *x, size_t m, size_t k, bool per_tensor, bool symmetric, int8_t *codes,

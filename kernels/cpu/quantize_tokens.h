@@ -22,4 +22,7 @@ void tsr_quantize_tokens_e4m3(const uint16_t *x, size_t m, size_t k, size_t grou
 void tsr_quantize_tokens_int8(const uint16_t *x, size_t m, size_t k, bool per_tensor, bool symmetric, int8_t *codes,
                               float *scales, int32_t *azp);
 
+/* Int8 with a scale and a zero point known beforehand: n codes, clamp(round(x / scale) + azp, -128, 127). */
+void tsr_quantize_static_int8(const uint16_t *x, size_t n, float scale, int32_t azp, int8_t *codes);
+
 #endif

@@ -194,7 +194,8 @@ def test_every_layout_keeps_every_code(scheme, checkpoint, quantize, verify):
     assert code == 0
     whats = {j["what"] for j in result["judgements"]}
     assert {"layout T", "layout P", "fast dequantization, layout T, bf16", "fast dequantization, layout T, f16"} <= whats
-    assert all(j["differ"] == 0 and j["elements"] > 0 for j in result["judgements"])
+    exact = [j for j in result["judgements"] if "product" not in j["what"]]
+    assert all(j["differ"] == 0 and j["elements"] > 0 for j in exact) and len(exact) > 20
 
 
 # ---- refusals ----

@@ -1,0 +1,31 @@
+/* The product of 16-bit activations with int8 or int4 weights in an interleaved layout, on the CPU: the definition,
+ * with the GPU's own conversions (kernels/cpu/fast_dequant.h). For verifying, not for serving.
+ *
+ *   a scale a channel   D[i,n] = scale[n] * sum over k of A[i,k] * code(k,n)
+ *   groups              D[i,n] = sum over k of A[i,k] * W(k,n), W = code(k,n) * scale[k / group, n] + zero[k / group,
+ * n], a fused multiply-add rounded once, to the type of A
+ *
+ * Products and sums are in FP32, in the order in which the codes lie. With zeros a scale a channel is one group. zero
+ * is -zero_point * scale in the type of A, as TensorRT-LLM has it. So over the same operands |D - exact| <= k * 2^-24 *
+ * sum of |A * W|, and with groups + sum of |A| * (half a step of A's type at W). */
+#ifndef TSR_KERNELS_CPU_WEIGHT_ONLY_GEMM_H
+#define TSR_KERNELS_CPU_WEIGHT_ONLY_GEMM_H
+
+#include "formats/ft_layout.h"
+
+typedef struct tsr_weight_only_args {
+    const tsr_ft_format *format; /* any layout but P; has passed tsr_ft_format_check with k and n */
+    const uint32_t *words;       /* k * n * bits / 32, laid out */
+    const float *a;              /* [m][k]; these, scales and zeros hold numbers of BF16 or F16 only */
+    const float *scales;         /* [n], or [k / group][n] */
+    const float *zeros;          /* likewise, or NULL */
+    float *d;                    /* [m][ldd] */
+    size_t m, n, k, ldd;
+    size_t group; /* divides k; 0: a scale a channel */
+    bool bf16;    /* what A is; else F16 */
+} tsr_weight_only_args;
+
+/* Allocates nothing, cannot fail, is thread-safe. */
+void tsr_weight_only_reference(const tsr_weight_only_args *args);
+
+#endif

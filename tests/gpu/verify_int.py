@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Integers under `tessera verify --device cuda` and `--device cpu`: whatever the CPU judged is judged the same beside a
+GPU, the GPU's kernels are as near to double as the CPU's, and a fault in a checkpoint is named. Stdlib only.
+
+    python3 tests/gpu/verify_int.py --tessera build/cli/tessera --make build/tests/make/make_checkpoint
+"""
+
+import json
+import os
+import pathlib
+import struct
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+import harness
+
+# name, check, quantize's options
+FORMS = [
+    ("W8A8, static, zero points", "epilogue", ["int8-channel", "--activations", "RANGES", "--activation-zero-points"]),
+    ("W8A8, static", "epilogue", ["int8-channel", "--activations", "RANGES"]),
+    ("W8A8", "epilogue", ["int8-channel"]),
+    ("W8A16 of W8A8", "dequant", ["int8-channel"]),
+    ("W8A16", "dequant", ["int8-weight-only"]),
+    ("W8A16, groups", "dequant", ["int8-weight-only", "--group-size", "128"]),
+    ("W4A16", "dequant", ["int4-weight-only", "--group-size", "0"]),
+    ("W4A16, groups of 32", "dequant", ["int4-weight-only", "--group-size", "32"]),
+    ("W4A16, groups of 64", "dequant", ["int4-weight-only", "--group-size", "64"]),
+    ("W4A16, groups of 128", "dequant", ["int4-weight-only"]),
+    ("W4A16, zero points", "dequant", ["int4-weight-only", "--zero-points"]),
+]
+# Two kernels that round nearly the same sums to the same type.
+TOLERANCE = 0.2
+
+
+def write_ranges(source, path):
+    """Ranges of the inputs of every projection, made up."""
+    names = [name for file in pathlib.Path(source).glob("*.safetensors") for name in harness.read_safetensors(file)[1]]
+    modules = [name.removesuffix(".weight") for name in names if name.endswith("_proj.weight")]
+    path.write_text(json.dumps({module: {"min": -1.5, "max": 4.25} for module in modules}))
+
+
+def verify(tessera, check, device, directory):
+    """(exit code, the result as JSON)"""
+    code, out, err = harness.run(tessera, ["verify", check, directory, "--device", device, "--sample", "3", "--json", "-"])
+    if code not in (0, 1):
+        raise RuntimeError(f"verify {check} --device {device}: exit {code}: {err}")
+    return code, json.loads(out)
+
+
+def by_place(result):
+    return {(j["subject"], j["what"]): j for j in result["judgements"]}
+
+
+def check_form(checks, tessera, name, check, directory):
+    results = {device: verify(tessera, check, device, directory) for device in ("cpu", "cuda")}
+    for device, (code, result) in results.items():
+        wrong = [f"{j['what']}: {j['fault']}" for j in result["judgements"] if not j["passed"]]
+        checks.check(f"{name}: sound on {device}", code == 0, wrong[:4])
+    on_cpu, on_gpu = (by_place(results[device][1]) for device in ("cpu", "cuda"))
+    checks.check(f"{name}: the CPU's judgements are the same beside a GPU",
+                 on_cpu and all(on_gpu.get(place) == j for place, j in on_cpu.items()))
+    kernels = {"CUDA plain": 0, "CUDA fast": 0}
+    for (subject, what), j in on_gpu.items():
+        kernel, _, rest = what.partition(": ")
+        peer = on_cpu.get((subject, "reference: " + rest))
+        if kernel not in kernels or peer is None:
+            continue
+        kernels[kernel] += 1
+        checks.check(f"{name}: {subject}, {what}: as near as the CPU's",
+                     j["relative_error"] <= peer["relative_error"] * (1 + TOLERANCE),
+                     f"{j['relative_error']:.3g}, the CPU's {peer['relative_error']:.3g}")
+    print(f"{name:28} {len(on_cpu):5} judgements on the CPU, {len(on_gpu):5} with a GPU; "
+          + ", ".join(f"{count} of {kernel}" for kernel, count in kernels.items()), flush=True)
+    if check == "dequant" and "zero points" in name:
+        why = [s["why"] for s in results["cuda"][1]["skipped"]]
+        checks.check(f"{name}: why the GPU takes none", sum("takes no zero points" in w for w in why) == 6, why)
+    else:
+        checks.check(f"{name}: both kernels of the GPU were judged", all(kernels.values()), kernels)
+
+
+def check_fault(checks, tessera, directory):
+    """One azp_with_adj of each tensor 1000 too large."""
+    path = os.path.join(directory, "tessera-azp.safetensors")
+    metadata, tensors = harness.read_safetensors(path)
+    for name, (dtype, shape, data) in tensors.items():
+        if name.endswith(".azp_with_adj"):
+            number = struct.unpack_from("<i", data)[0] + 1000
+            tensors[name] = (dtype, shape, struct.pack("<i", number) + data[4:])
+    harness.write_safetensors(path, tensors, metadata)
+    code, result = verify(tessera, "epilogue", "cuda", directory)
+    failed = {j["what"] for j in result["judgements"] if not j["passed"]}
+    checks.check("a wrong azp_with_adj: named", code == 1 and "azp_with_adj of the checkpoint" in failed, failed)
+    checks.check("a wrong azp_with_adj: seen in the GPU's products",
+                 any(what.startswith("CUDA fast: azp per tensor, scales per static tensor") for what in failed), failed)
+    checks.check("a wrong azp_with_adj: nothing else fails", all("azp_with_adj" in w or "azp per tensor" in w for w in failed))
+
+
+def main():
+    options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
+    checks = harness.Checks()
+    with harness.temporary_directory(options.directory) as work:
+        source, ranges = os.path.join(work, "src"), pathlib.Path(work, "ranges.json")
+        harness.make_checkpoint(options.make, "llama", source)
+        write_ranges(source, ranges)
+        for number, (name, check, scheme) in enumerate(FORMS):
+            directory = os.path.join(work, str(number))
+            scheme = [str(ranges) if word == "RANGES" else word for word in scheme]
+            code, _, err = harness.run(options.tessera, ["quantize", source, "-o", directory, "--quiet", "--scheme", *scheme])
+            if checks.check(f"{name}: quantize", code == 0, err):
+                check_form(checks, options.tessera, name, check, directory)
+        check_fault(checks, options.tessera, os.path.join(work, "0"))
+    checks.finish()
+
+
+if __name__ == "__main__":
+    main()
