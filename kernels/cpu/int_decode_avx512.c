@@ -5,16 +5,24 @@
 
 #include <immintrin.h>
 
+static inline __m512i paired(__m512i codes)
+{
+    return _mm512_maddubs_epi16(_mm512_add_epi8(codes, _mm512_set1_epi8(8)), _mm512_set1_epi16(0x1001));
+}
+
 void tsr_pack_int4_avx512(const int8_t *codes, size_t n, uint8_t *words)
 {
-    const __m512i eight = _mm512_set1_epi8(8), low = _mm512_set1_epi16(0x000F), high = _mm512_set1_epi16(0x00F0);
-    for (size_t i = 0; i < n; i += 64) {
+    size_t i = 0;
+    for (; i + 128 <= n; i += 128) {
+        const __m512i both =
+            _mm512_packus_epi16(paired(_mm512_loadu_si512(codes + i)), paired(_mm512_loadu_si512(codes + i + 64)));
+        _mm512_storeu_si512(words + i / 2, _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), both));
+    }
+    for (; i < n; i += 64) {
         const size_t left = n - i;
         const __mmask64 live = left >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << left) - 1;
-        const __m512i pairs = _mm512_add_epi8(_mm512_maskz_loadu_epi8(live, codes + i), eight);
-        const __m512i packed =
-            _mm512_or_si512(_mm512_and_si512(pairs, low), _mm512_and_si512(_mm512_srli_epi16(pairs, 4), high));
         const __mmask32 whole = left >= 64 ? ~(__mmask32)0 : ((__mmask32)1 << left / 2) - 1;
-        _mm256_mask_storeu_epi8(words + i / 2, whole, _mm512_cvtepi16_epi8(packed));
+        const __m512i words_of = paired(_mm512_maskz_loadu_epi8(live, codes + i));
+        _mm256_mask_storeu_epi8(words + i / 2, whole, _mm512_cvtepi16_epi8(words_of));
     }
 }

@@ -1,6 +1,7 @@
 /* The int kernels with AVX-512. From BF16 the quotient is a product with the reciprocal, but where that comes so near a
  * tie that the quotient might fall on the other side: there the division is made. */
-#define TSR_INT(name) tsr_##name##_avx512
+#define TSR_INT(name)         tsr_##name##_avx512
+#define TSR_FINDS_AMAX_GROUPS 1
 #include "kernels/cpu/int_quant_body.h"
 
 #include <immintrin.h>
@@ -21,6 +22,39 @@ static inline __m512 load_f32(const float *x, __mmask16 live)
 static inline __mmask16 live_of(size_t left)
 {
     return (__mmask16)(left >= 16 ? 0xFFFF : (1u << left) - 1);
+}
+
+/* ---- ranges ---- */
+
+static inline __m512i magnitude(__m512i x)
+{
+    return _mm512_and_si512(x, _mm512_set1_epi16(0x7FFF));
+}
+
+static inline uint32_t largest_word(__m512i x)
+{
+    const __m256i half = _mm256_max_epu16(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
+    const __m128i eight = _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    return (uint16_t)~_mm_cvtsi128_si32(_mm_minpos_epu16(_mm_xor_si128(eight, _mm_set1_epi32(-1))));
+}
+
+void tsr_amax_groups_bf16_avx512(const uint16_t *x, size_t cols, size_t group, uint32_t *amax)
+{
+    for (size_t first = 0; first < cols; first += group) {
+        const size_t end = cols - first < group ? cols : first + group;
+        __m512i a = _mm512_setzero_si512(), b = a;
+        size_t i = first;
+        for (; i + 64 <= end; i += 64) {
+            a = _mm512_max_epu16(a, magnitude(_mm512_loadu_si512(x + i)));
+            b = _mm512_max_epu16(b, magnitude(_mm512_loadu_si512(x + i + 32)));
+        }
+        if (i != end) {
+            const __mmask64 live = ((__mmask64)1 << (end - i)) - 1;
+            a = _mm512_max_epu16(a, magnitude(_mm512_maskz_loadu_epi16((__mmask32)live, x + i)));
+            b = _mm512_max_epu16(b, magnitude(_mm512_maskz_loadu_epi16((__mmask32)(live >> 32), x + i + 32)));
+        }
+        *amax++ = largest_word(_mm512_max_epu16(a, b)) << 16;
+    }
 }
 
 /* ---- codes ---- */
@@ -134,9 +168,123 @@ static inline __attribute__((always_inline)) size_t encode_runs(const uint16_t *
     return i;
 }
 
+/* ---- int4 without zero points: no arithmetic on the values ---- */
+
+/* T[k], k = 1..8, is the least BF16 pattern of |x| that has a code of k or more. u = |x| - (T[1] - 1) in patterns, or
+ * 0. In buckets of 16 of them T[k] = T[1] + 128 log2(2k - 1) and a little lies, whatever the scale, in 0, 12-13, 18-19,
+ * 22, 25, 27-28, 29-30 and 31: no bucket has two. So a sum with one entry of its bucket gives u / 16 the code:
+ * u + entry = 16 * (8 + |code|) + 0..15. Beyond, buckets repeat and sums are 640 or more, which saturate. */
+typedef struct int4_lanes {
+    __m512i entry, before; /* 16-bit lanes; T[1] - 1 */
+} int4_lanes;
+
+/* The k of each bucket's entry. */
+static const uint8_t kThreshold[32] = {1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3,
+                                       3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 6, 6, 7, 7, 8};
+
+/* What the entries of all scales have in common: where to find that of k among 16-bit lanes, and what it is if all of
+ * the bucket is before T[k], and if all is after. */
+typedef struct buckets {
+    __m512i place, before, after;
+} buckets;
+
+static inline buckets buckets_of_all(void)
+{
+    const __m512i bucket = _mm512_set_epi16(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13,
+                                            12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i k = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)kThreshold));
+    const __m512i code = _mm512_add_epi16(k, _mm512_set1_epi16(8));
+    const __m512i after = _mm512_slli_epi16(_mm512_sub_epi16(code, bucket), 4);
+    return (buckets){
+        .place = _mm512_slli_epi16(_mm512_sub_epi16(k, _mm512_set1_epi16(1)), 1),
+        .before = _mm512_sub_epi16(after, _mm512_set1_epi16(16)),
+        .after = after,
+    };
+}
+
+/* From each tie half the gap to the next FP32: that below where a tie goes up, else that above. [away] */
+static const float kHalfGap[2][8] = {
+    {0x1p-25f, -0x1p-24f, 0x1p-23f, -0x1p-23f, 0x1p-22f, -0x1p-22f, 0x1p-22f, -0x1p-22f},
+    {-0x1p-26f, -0x1p-24f, -0x1p-23f, -0x1p-23f, -0x1p-22f, -0x1p-22f, -0x1p-22f, -0x1p-22f},
+};
+
+/* A quotient rounds to the tie h or more when x / scale is at least h less half the gap below, and to more than h when
+ * it is beyond h and half the gap above. Either bound times the scale has too many bits to be a BF16; the sum of its
+ * two exact products is rounded once, up, as is then its pattern. */
+static inline int4_lanes int4_lanes_of(const tsr_int_code *code, const buckets *b)
+{
+    const __m256 ties = _mm256_setr_ps(0.5f, 1.5f, 2.5f, 3.5f, 4.5f, 5.5f, 6.5f, 7.5f);
+    const __m256i full = _mm256_setr_epi32(144, 160, 176, 192, 208, 224, 240, 256);
+    const __m512 scale = _mm512_set1_ps(code->scale);
+    const __m512 half_gap = _mm512_mul_ps(scale, _mm512_castps256_ps512(_mm256_loadu_ps(kHalfGap[code->away])));
+    const __m512i bound = _mm512_castps_si512(_mm512_fmadd_round_ps(scale, _mm512_castps256_ps512(ties), half_gap,
+                                                                    _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC));
+    const __m512i t = _mm512_srli_epi32(_mm512_add_epi32(bound, _mm512_set1_epi32(0xFFFF)), 16);
+    const __m512i before = _mm512_sub_epi16(_mm512_broadcastw_epi16(_mm512_castsi512_si128(t)), _mm512_set1_epi16(1));
+    const __m512i of_k = _mm512_permutexvar_epi16(b->place, _mm512_sub_epi32(_mm512_castsi256_si512(full), t));
+    const __m512i here = _mm512_add_epi16(of_k, before);
+    return (int4_lanes){.entry = _mm512_max_epi16(b->before, _mm512_min_epi16(b->after, here)), .before = before};
+}
+
+/* Whether codes are of such a range, and no tie is near subnormal numbers. */
+static bool are_int4(const tsr_int_code *code, size_t n)
+{
+    const __m128 from = _mm_setr_ps(0x1p-100f, 0, -8, 7), to = _mm_setr_ps(INFINITY, 0, -8, 7);
+    __m128 least = from, most = to;
+    for (size_t i = 0; i < n; i++) {
+        const __m128 range = _mm_setr_ps(code[i].scale, code[i].zero, code[i].low, code[i].high);
+        least = _mm_min_ps(least, range);
+        most = _mm_max_ps(most, range);
+    }
+    return _mm_movemask_ps(_mm_and_ps(_mm_cmpeq_ps(least, from), _mm_cmpeq_ps(most, to))) == 15;
+}
+
+/* 16 * (8 + code) and up to 15 more, below 0 and above 255 where codes are clamped. */
+static inline __m512i sixteenths(__m512i x, const int4_lanes *c)
+{
+    const __m512i u = _mm512_subs_epu16(magnitude(x), c->before);
+    const __m512i sum = _mm512_add_epi16(u, _mm512_permutexvar_epi16(_mm512_srli_epi16(u, 4), c->entry));
+    return _mm512_mask_sub_epi16(sum, _mm512_movepi16_mask(x), _mm512_set1_epi16(16 * 16 + 15), sum);
+}
+
+static inline __m512i int4_codes(__m512i first, __m512i second, const int4_lanes *c)
+{
+    const __m512i both = _mm512_packus_epi16(sixteenths(first, c), sixteenths(second, c));
+    const __m512i from_zero = _mm512_and_si512(_mm512_srli_epi16(both, 4), _mm512_set1_epi8(15));
+    const __m512i quarters = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    return _mm512_permutexvar_epi64(quarters, _mm512_sub_epi8(from_zero, _mm512_set1_epi8(8)));
+}
+
+/* A row of which all codes are such. */
+static void encode_int4(const uint16_t *x, size_t cols, size_t group, const tsr_int_code *code, int8_t *codes)
+{
+    const buckets all = buckets_of_all();
+    for (size_t first = 0; first < cols; first += group, code++) {
+        const size_t end = cols - first < group ? cols : first + group;
+        const int4_lanes c = int4_lanes_of(code, &all);
+        size_t i = first;
+        for (; i + 64 <= end; i += 64) {
+            _mm_prefetch(x + i + cols, _MM_HINT_T0);
+            _mm_prefetch(x + i + 32 + cols, _MM_HINT_T0);
+            _mm512_storeu_si512(codes + i, int4_codes(_mm512_loadu_si512(x + i), _mm512_loadu_si512(x + i + 32), &c));
+        }
+        if (i == end)
+            continue;
+        _mm_prefetch(x + i + cols, _MM_HINT_T0);
+        const __mmask64 live = ((__mmask64)1 << (end - i)) - 1;
+        const __m512i here = _mm512_maskz_loadu_epi16((__mmask32)live, x + i);
+        const __m512i next = _mm512_maskz_loadu_epi16((__mmask32)(live >> 32), x + i + 32);
+        _mm512_mask_storeu_epi8(codes + i, live, int4_codes(here, next, &c));
+    }
+}
+
 void tsr_encode_int_bf16_avx512(const uint16_t *x, size_t cols, size_t group, const tsr_int_code *code, int8_t *codes)
 {
     enum { SHORT_GROUP = 1024 };
+    if (are_int4(code, cols / group + (cols % group != 0))) {
+        encode_int4(x, cols, group, code, codes);
+        return;
+    }
     for (size_t first = 0; first < cols; first += group, code++) {
         const size_t n = cols - first < group ? cols - first : group;
         const bool bytes = code->low == -128 && code->high == 127;

@@ -57,6 +57,7 @@ void TSR_INT(widen_bf16)(const uint16_t *x, size_t n, float *out)
     }
 }
 
+#ifndef TSR_FINDS_AMAX_GROUPS /* else by hand */
 void TSR_INT(amax_groups_bf16)(const uint16_t *x, size_t cols, size_t group, uint32_t *amax)
 {
     for (size_t first = 0; first < cols; first += group) {
@@ -69,3 +70,4 @@ void TSR_INT(amax_groups_bf16)(const uint16_t *x, size_t cols, size_t group, uin
         *amax++ = (uint32_t)largest << 16;
     }
 }
+#endif

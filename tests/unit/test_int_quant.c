@@ -72,22 +72,46 @@ static bool same(const tsr_int_error *a, const tsr_int_error *b)
            a->saturated == b->saturated;
 }
 
-/* Every finite BF16 value, with scales that put ties and the ends of the range among them. */
-Test(int_quant, whole_domain_of_bf16)
+enum { WHOLE = 65536 - 2 * 128 }; /* finite BF16 values */
+
+static void every_value(uint16_t x[WHOLE])
 {
-    static uint16_t x[65536], some[65536];
-    static int8_t want[65536], got[65536];
-    tsr_cpu_kernels k;
-    size_t n = 0;
     for (uint32_t bits = 0; bits < 65536; bits++) {
         if ((bits & 0x7F80) != 0x7F80)
-            x[n++] = (uint16_t)bits;
+            *x++ = (uint16_t)bits;
     }
+}
+
+/* The first put ties and the ends of the range among the values; then any scale, and such as are stored. */
+static float some_scale(size_t s)
+{
+    static const float kScales[] = {1,         0x1p-7f,        0x1.8p-9f, 3.14159e-3f,      0x1.010102p-8f,
+                                    0x1p-110f, 0x1p-149f,      0x1p120f,  0x1.fffffep-101f, 0x1.000002p-100f,
+                                    0x1p100f,  0x1.fffffep127f};
+    const uint32_t kept = s % 3 == 0 ? 0xFFFF0000u : s % 3 == 1 ? 0xFFFFE000u : 0xFFFFFFFFu; /* BF16, F16, FP32 */
+    uint32_t bits;
+    float scale = random_code().scale;
+    if (s < sizeof kScales / sizeof *kScales)
+        return kScales[s];
+    memcpy(&bits, &scale, sizeof bits);
+    bits = (bits | (uint32_t)(random_bits() & 0x7FFFFF)) & kept;
+    memcpy(&scale, &bits, sizeof scale);
+    return scale > 0 ? scale : 1;
+}
+
+Test(int_quant, whole_domain_of_bf16)
+{
+    enum { SCALES = 120 };
+    static uint16_t x[WHOLE], some[WHOLE];
+    static int8_t want[WHOLE], got[WHOLE];
+    const size_t n = WHOLE;
+    tsr_cpu_kernels k;
+    every_value(x);
     tsr_cpu_kernels_init(&k, tsr_cpu_flags());
-    static const float kScales[] = {1, 0x1p-7f, 0x1.8p-9f, 3.14159e-3f, 0x1.010102p-8f, 0x1p-110f, 0x1p-149f, 0x1p120f};
-    for (size_t s = 0; s < sizeof kScales / sizeof *kScales; s++) {
+    for (size_t s = 0; s < SCALES; s++) {
+        const float scale = some_scale(s);
         for (int variant = 0; variant < 8; variant++) {
-            const tsr_int_code code = {.scale = kScales[s],
+            const tsr_int_code code = {.scale = scale,
                                        .low = variant & 1 ? -8 : -128,
                                        .high = variant & 1 ? 7 : 127,
                                        .zero = variant & 2 ? -5 : 0,
@@ -95,7 +119,7 @@ Test(int_quant, whole_domain_of_bf16)
                                        .away = (variant & 4) != 0};
             tsr_encode_int_bf16_ref(x, n, n, &code, want);
             k.encode_int_bf16(x, n, n, &code, got);
-            cr_assert_arr_eq(got, want, n);
+            cr_assert_arr_eq(got, want, n, "scale %a variant %d", scale, variant);
             /* Those that the scale may have been made for. */
             tsr_int_code usual = code;
             usual.amax = 0;
@@ -104,14 +128,103 @@ Test(int_quant, whole_domain_of_bf16)
                 const uint32_t bits = (uint32_t)(x[i] & 0x7FFF) << 16;
                 float size;
                 memcpy(&size, &bits, sizeof size);
-                if (!(size <= 1000 * code.scale))
+                if (!(size <= 1000 * scale))
                     continue;
                 usual.amax = fmaxf(usual.amax, size);
                 some[m++] = x[i];
             }
             tsr_encode_int_bf16_ref(some, m, m + 1, &usual, want);
             k.encode_int_bf16(some, m, m + 1, &usual, got);
-            cr_assert_arr_eq(got, want, m);
+            cr_assert_arr_eq(got, want, m, "scale %a variant %d", scale, variant);
+        }
+    }
+}
+
+/* Where the codes of int4 change moves with the significand of the scale alone: all that F16 and BF16 have. */
+Test(int_quant, int4_at_every_significand_of_stored_scales)
+{
+    enum { SIGNIFICANDS = 1024 };
+    static uint16_t x[WHOLE];
+    static int8_t want[WHOLE], got[WHOLE];
+    tsr_cpu_kernels k;
+    every_value(x);
+    tsr_cpu_kernels_init(&k, tsr_cpu_flags());
+    for (int s = 0; s < SIGNIFICANDS; s++) {
+        for (int away = 0; away < 2; away++) {
+            const float scale = ldexpf(1 + (float)s / SIGNIFICANDS, s % 30 - 20);
+            const tsr_int_code code = {.scale = scale, .low = -8, .high = 7, .amax = 7.5f * scale, .away = away != 0};
+            tsr_encode_int_bf16_ref(x, WHOLE, WHOLE, &code, want);
+            k.encode_int_bf16(x, WHOLE, WHOLE, &code, got);
+            cr_assert_arr_eq(got, want, WHOLE, "scale %a away %d", scale, away);
+        }
+    }
+}
+
+/* Scales of all bits that put the quotient of each significand some ulps around each tie. */
+Test(int_quant, int4_within_ulps_of_ties)
+{
+    enum { AROUND = 64, ONE = 0x3F80, ULPS = 4 };
+    uint16_t x[AROUND];
+    int8_t want[AROUND], got[AROUND];
+    tsr_cpu_kernels k;
+    tsr_cpu_kernels_init(&k, tsr_cpu_flags());
+    for (uint32_t pattern = ONE; pattern < ONE + 128; pattern++) {
+        for (uint32_t i = 0; i < AROUND; i++)
+            x[i] = (uint16_t)((pattern + i / 2 - AROUND / 4) | i % 2 << 15);
+        for (int trial = 0; trial < 8 * 2 * (2 * ULPS + 1); trial++) {
+            const float tie = 0.5f + (float)(trial % 8), value = 1 + (float)(pattern - ONE) / 128;
+            const float middle = value / tie;
+            uint32_t bits;
+            tsr_int_code code = {.low = -8, .high = 7, .amax = 8 * value, .away = trial / 8 % 2 != 0};
+            memcpy(&bits, &middle, sizeof bits);
+            bits += (uint32_t)(trial / 16) - ULPS;
+            memcpy(&code.scale, &bits, sizeof bits);
+            tsr_encode_int_bf16_ref(x, AROUND, AROUND, &code, want);
+            k.encode_int_bf16(x, AROUND, AROUND, &code, got);
+            cr_assert_arr_eq(got, want, AROUND, "%a around tie %g, scale %a, away %d", value, tie, code.scale,
+                             code.away);
+        }
+    }
+}
+
+/* Rows in groups of every size, of which some are of zero points, or of another range, or of scales beyond the usual.
+ */
+Test(int_quant, groups_of_every_size)
+{
+    enum { COLS = 700 };
+    static uint16_t x[COLS];
+    static tsr_int_code codes[COLS];
+    static int8_t want[COLS + 1], got[COLS + 1];
+    tsr_cpu_kernels k;
+    tsr_cpu_kernels_init(&k, tsr_cpu_flags());
+    for (size_t group = 1; group <= COLS; group++) {
+        for (unsigned kind = 0; kind < 4; kind++) {
+            tsr_int_code first = random_code();
+            first.zero = kind & 1 ? -3 : 0;
+            first.scale = fmaxf(first.scale, 0x1p-90f);
+            for (size_t g = 0; g < COLS; g++) {
+                codes[g] = kind & 2 && g % 5 == 4 ? random_code() : first;
+                codes[g].scale *= 1 + (float)(random_bits() % 1000) / 1000;
+            }
+            for (size_t i = 0; i < COLS; i++) {
+                const float value = random_value(codes[i / group].scale);
+                uint32_t bits;
+                float size;
+                memcpy(&bits, &value, sizeof bits);
+                x[i] = (uint16_t)(bits >> 16);
+                bits &= 0x7FFF0000u;
+                memcpy(&size, &bits, sizeof size);
+                codes[i / group].amax = fmaxf(codes[i / group].amax, size);
+            }
+            const size_t cols = COLS - random_bits() % 70;
+            want[cols] = got[cols] = 77;
+            tsr_encode_int_bf16_ref(x, cols, group, codes, want);
+            k.encode_int_bf16(x, cols, group, codes, got);
+            cr_assert_arr_eq(got, want, cols + 1, "group %zu kind %u", group, kind);
+            static uint32_t amax[2][COLS];
+            tsr_amax_groups_bf16_ref(x, cols, group, amax[0]);
+            k.amax_groups_bf16(x, cols, group, amax[1]);
+            cr_assert_arr_eq(amax[0], amax[1], (cols + group - 1) / group * sizeof **amax);
         }
     }
 }
