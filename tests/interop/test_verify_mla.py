@@ -114,7 +114,7 @@ def verify(tessera, tmp_path):
 
     def run(dst, *options):
         junit = tmp_path / "junit.xml"
-        code, out, err = harness.run(tessera, ["verify", "mla", dst, "--json", "-", "--junit", junit, *options])
+        code, out, err = harness.run(tessera, ["verify", "mla", dst, "--device", "cpu", "--json", "-", "--junit", junit, *options])
         assert code in (0, 1), err
         result = json.loads(out)
         assert result["passed"] == (code == 0) == all(j["passed"] for j in result["judgements"])
@@ -158,8 +158,11 @@ def test_a_sound_layer_passes(tmp_path, verify, options):
     identity = found["absorbed = unabsorbed, in double"]
     assert 0 < identity["relative_error"] < 1e-12
     kernels = [j for j in found.values() if j["kind"] == "kernel"]
-    assert len(kernels) == 1 + ("--fp8-cache" in options)
+    ranks = ("their heads", "W_v and W_o uncut, in FP32", "sum against uncut") if "--tp" in options else ()
+    assert len(kernels) == 1 + ("--fp8-cache" in options) + len(ranks)
+    assert all(any(end in j["what"] for j in kernels) for end in ranks)
     assert all(0 < j["of_bound"] < 1 for j in kernels)
+    assert all(j["kernel_seconds"] for j in kernels if "uncut, in" not in j["what"])
     naive, latent = m.heads * (m.nope + m.rope + m.v), m.rank + m.rope
     assert any(w.startswith("cache") and f"latent {latent} values" in w and f"naive {naive} " in w for w in found)
     if "--fp8-cache" in options:
@@ -211,6 +214,22 @@ def test_a_config_that_lost_mscale_is_named(tmp_path, verify):
     m.config["rope_scaling"] = YARN | {"mscale_all_dim": 0, "mscale": 0}
     found = failed(verify(m.write(tmp_path / "dst"), "--against", src))
     assert "stage scores" in found and "mscale" in found["stage scores"]
+
+
+def test_devices(tessera, tmp_path, monkeypatch):
+    """Without a GPU, cuda is refused, and auto says that it took the CPU; phases are told everywhere."""
+    dst = Model().write(tmp_path / "m")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    code, _, err = harness.run(tessera, ["verify", "mla", dst, "--device", "cuda"])
+    assert code == 5 and "GPU" in err and err.count("\n") == 1
+    code, out, err = harness.run(tessera, ["verify", "mla", dst, "--json", "-"])
+    assert code == 0, err
+    result = json.loads(out)
+    assert "GPU" in result["device_note"] and result["device"].startswith("CPU")
+    phases = result["phase_seconds"]
+    assert min(phases.values()) > 0 and 0.5 * result["seconds"] < sum(phases.values()) <= result["seconds"] + 1e-6, phases
+    code, out, err = harness.run(tessera, ["verify", "mla", dst])
+    assert code == 0 and "checked on the CPU: " in out and "seconds: read" in out
 
 
 def test_missing_tensors_are_named(tessera, tmp_path):
