@@ -273,18 +273,28 @@ static tsr_status run_kernel(work *w, const tsr_device_mla *kernel, tsr_err *err
 
 /* ---- heads cut over ranks ---- */
 
+/* Of each of the values that W_o is applied to. */
+enum {
+    EXACT,
+    SIZE,     /* |value| as it was computed */
+    MASS,     /* sum of the magnitudes that it is a sum of */
+    SQUARE,   /* EXACT^2 */
+    VARIANCE, /* what is to be expected of its error's square */
+    N_OF_A
+};
+
 typedef struct cut {
-    size_t ranks, share;  /* share: heads of a rank */
-    char joined[64];      /* how */
-    float *w_v, *w_o;     /* [heads][v][rank], [hidden][heads * v] */
-    uint16_t *q;          /* of one rank: [slots][share][width] */
-    float *out;           /* likewise [slots][share][rank] */
-    float *values;        /* [slots][heads * v] */
-    float *parts;         /* [ranks][slots][hidden] */
-    float *uncut;         /* [slots][hidden] */
-    double *row, *size;   /* of W_o: heads * v, and its magnitudes */
-    double *a, *sizes[2]; /* [slots][heads * v]: exact values; their magnitudes, as they are and without cancelling */
-    double *x, *y;        /* [slots][hidden], to be judged */
+    size_t ranks, share;         /* share: heads of a rank */
+    char joined[64];             /* how */
+    float *w_v, *w_o;            /* [heads][v][rank], [hidden][heads * v] */
+    uint16_t *q;                 /* of one rank: [slots][share][width] */
+    float *out;                  /* likewise [slots][share][rank] */
+    float *values;               /* [slots][heads * v] */
+    float *parts;                /* [ranks][slots][hidden] */
+    float *uncut;                /* [slots][hidden] */
+    double *row, *size, *square; /* of W_o: heads * v, and their magnitudes and squares */
+    double *of_a[N_OF_A];        /* [slots][heads * v] */
+    double *x, *y;               /* [slots][hidden], to be judged */
 } cut;
 
 static tsr_status load_weights(work *w, cut *c, tsr_err *err)
@@ -325,9 +335,9 @@ static tsr_status open_cut(work *w, cut *c, tsr_err *err)
     TSR_TRY(take(w, &c->uncut, outputs * sizeof *c->uncut, err));
     TSR_TRY(take(w, &c->row, cols * sizeof *c->row, err));
     TSR_TRY(take(w, &c->size, cols * sizeof *c->size, err));
-    TSR_TRY(take(w, &c->a, w->slots * cols * sizeof *c->a, err));
-    TSR_TRY(take(w, &c->sizes[0], w->slots * cols * sizeof(double), err));
-    TSR_TRY(take(w, &c->sizes[1], w->slots * cols * sizeof(double), err));
+    TSR_TRY(take(w, &c->square, cols * sizeof *c->square, err));
+    for (size_t i = 0; i < N_OF_A; i++)
+        TSR_TRY(take(w, &c->of_a[i], w->slots * cols * sizeof(double), err));
     TSR_TRY(take(w, &c->x, outputs * sizeof *c->x, err));
     TSR_TRY(take(w, &c->y, outputs * sizeof *c->y, err));
     return load_weights(w, c, err);
@@ -395,6 +405,13 @@ static tsr_status run_uncut(work *w, cut *c, const tsr_device_mla *kernel, tsr_e
     return kernel->project(kernel, 0, &whole, err);
 }
 
+/* What is to be expected of the square of a projection's error, `more` additions behind it (verify/mla_kernels.h). */
+static double variance_of(size_t k, size_t more, double squares, double sum)
+{
+    const double lane = ceil((double)k / TSR_PROJECT_LANES);
+    return kUnit * kUnit / 3 * (squares * (lane / 2 + 6 + (double)more) + sum * sum * (lane / 96 + 1 + (double)more));
+}
+
 /* W_v in double over what attention gave. */
 static void expand(const work *w, cut *c)
 {
@@ -402,60 +419,100 @@ static void expand(const work *w, cut *c)
     for (size_t i = 0; i < w->slots * m->heads * m->v; i++) {
         const float *const x = w->out + i / m->v * m->rank;
         const float *const row = c->w_v + (i / m->v % m->heads * m->v + i % m->v) * m->rank;
-        double sum = 0, size = 0;
+        double sum = 0, mass = 0, squares = 0;
         for (size_t k = 0; k < m->rank; k++) {
             const double product = (double)x[k] * (double)row[k];
             sum += product;
-            size += fabs(product);
+            mass += fabs(product);
+            squares += product * product;
         }
-        c->a[i] = sum;
-        c->sizes[0][i] = fabs((double)c->values[i]);
-        c->sizes[1][i] = size;
+        c->of_a[EXACT][i] = sum;
+        c->of_a[SIZE][i] = fabs((double)c->values[i]);
+        c->of_a[MASS][i] = mass;
+        c->of_a[SQUARE][i] = sum * sum;
+        c->of_a[VARIANCE][i] = variance_of(m->rank, 0, squares, sum);
     }
+}
+
+/* A judgement by bound and by expected RMS in the making. */
+typedef struct tally {
+    tsr_judgement judgement;
+    double sum;
+    size_t n;
+} tally;
+
+static void count(tally *t, double error, double bound, double variance)
+{
+    hold(&t->judgement, error, bound);
+    t->sum += variance > 0 ? error * error / variance : 0;
+    t->n += variance > 0;
+}
+
+/* All elements of row `i` of W_o. */
+static void judge_row(const work *w, cut *c, size_t i, tally *whole, tally *sum)
+{
+    const tsr_mla_model *const m = w->s->model;
+    const size_t cols = m->heads * m->v, share = c->share * m->v;
+    const size_t uncut = tsr_project_roundings(cols), cut_up = tsr_project_roundings(share) + c->ranks - 1;
+    const double behind = kHigherOrders * kUnit * (double)(tsr_project_roundings(m->rank) + uncut);
+    const double either = kHigherOrders * kUnit * (double)(uncut + cut_up);
+    for (size_t k = 0; k < cols; k++) {
+        c->row[k] = (double)c->w_o[i * cols + k];
+        c->size[k] = fabs(c->row[k]);
+        c->square[k] = c->row[k] * c->row[k];
+    }
+    for (size_t slot = 0; slot < w->slots; slot++) {
+        const size_t at = slot * m->hidden + i, from = slot * cols;
+        const double exact = tsr_dot(c->of_a[EXACT] + from, c->row, cols);
+        const double squares = tsr_dot(c->of_a[SQUARE] + from, c->square, cols);
+        const double variance = variance_of(cols, 0, squares, exact);
+        c->x[at] = exact;
+        c->y[at] = (double)c->uncut[at];
+        count(whole, fabs(exact - c->y[at]), behind * tsr_dot(c->of_a[MASS] + from, c->size, cols),
+              variance + tsr_dot(c->of_a[VARIANCE] + from, c->square, cols));
+        count(sum, fabs((double)c->parts[at] - c->y[at]), either * tsr_dot(c->of_a[SIZE] + from, c->size, cols),
+              variance + variance_of(share, c->ranks - 1, squares, exact));
+    }
+}
+
+static tsr_status add_tally(work *w, tally *t, const char *fault, const char *rms_fault, tsr_err *err)
+{
+    tsr_judgement *const j = &t->judgement;
+    j->of_expected = t->n > 0 ? sqrt(t->sum / (double)t->n) : 0;
+    j->fault = !(j->of_bound <= w->s->options->limits.max_kernel_error)    ? fault
+               : !(j->of_expected <= w->s->options->limits.max_kernel_rms) ? rms_fault
+                                                                           : NULL;
+    lap(w, TSR_PHASE_JUDGE);
+    return tsr_evidence_add(w->evidence, j, err);
 }
 
 /* The uncut output against the exact one; what the ranks added up to, against the uncut. */
 static tsr_status judge_outputs(work *w, cut *c, const tsr_device_mla *kernel, double seconds, tsr_err *err)
 {
-    const tsr_mla_model *const m = w->s->model;
-    const size_t cols = m->heads * m->v, outputs = w->slots * m->hidden;
-    const tsr_columns columns = {.rows = m->hidden, .block = 1, .blocks = m->hidden, .chosen = m->hidden};
-    const size_t uncut = tsr_project_roundings(cols), behind = tsr_project_roundings(m->rank) + uncut;
-    const size_t either = uncut + tsr_project_roundings(c->share * m->v) + c->ranks - 1;
+    const size_t hidden = w->s->model->hidden, outputs = w->slots * hidden;
+    const tsr_columns columns = {.rows = hidden, .block = 1, .blocks = hidden, .chosen = hidden};
     char names[2][160];
     snprintf(names[0], sizeof names[0], "%s: W_v and W_o uncut, in FP32", kernel->name);
     snprintf(names[1], sizeof names[1], "%s, %zu ranks %s: sum against uncut", kernel->name, c->ranks, c->joined);
-    tsr_judgement whole = kernel_judgement(w, names[0], 0), sum = kernel_judgement(w, names[1], seconds);
+    tally whole = {.judgement = kernel_judgement(w, names[0], 0)};
+    tally sum = {.judgement = kernel_judgement(w, names[1], seconds)};
     expand(w, c);
-    for (size_t i = 0; i < m->hidden; i++) {
-        for (size_t k = 0; k < cols; k++) {
-            c->row[k] = (double)c->w_o[i * cols + k];
-            c->size[k] = fabs(c->row[k]);
-        }
-        for (size_t slot = 0; slot < w->slots; slot++) {
-            const size_t at = slot * m->hidden + i;
-            const double *const sizes[2] = {c->sizes[0] + slot * cols, c->sizes[1] + slot * cols};
-            c->x[at] = tsr_dot(c->a + slot * cols, c->row, cols);
-            c->y[at] = (double)c->uncut[at];
-            hold(&whole, fabs(c->x[at] - c->y[at]),
-                 kHigherOrders * (double)behind * kUnit * tsr_dot(sizes[1], c->size, cols));
-            hold(&sum, fabs((double)c->parts[at] - c->y[at]),
-                 kHigherOrders * (double)either * kUnit * tsr_dot(sizes[0], c->size, cols));
-        }
-    }
-    tsr_judge(&whole, c->x, c->y, w->slots, m->hidden, NULL, &columns);
+    for (size_t i = 0; i < hidden; i++)
+        judge_row(w, c, i, &whole, &sum);
+    tsr_judge(&whole.judgement, c->x, c->y, w->slots, hidden, NULL, &columns);
     for (size_t i = 0; i < outputs; i++)
         c->x[i] = (double)c->parts[i];
-    tsr_judge(&sum, c->y, c->x, w->slots, m->hidden, NULL, &columns);
-    TSR_TRY(add_judged(w, &whole, "beyond what its accumulation can do", err));
+    tsr_judge(&sum.judgement, c->y, c->x, w->slots, hidden, NULL, &columns);
     const char *fault = "beyond what another order of summation can do";
     for (size_t r = 1; r < c->ranks; r++) {
         if (memcmp(c->parts, c->parts + r * outputs, outputs * sizeof *c->parts) != 0) {
             fault = "ranks hold different sums";
-            sum.of_bound = INFINITY;
+            sum.judgement.of_bound = INFINITY;
         }
     }
-    return add_judged(w, &sum, fault, err);
+    TSR_TRY(
+        add_tally(w, &whole, "beyond what its accumulation can do", "errors beyond those of its accumulation", err));
+    return add_tally(w, &sum, fault, "errors beyond those of another order of summation", err);
 }
 
 static tsr_status run_ranks(work *w, cut *c, const tsr_device_mla *kernel, tsr_err *err)

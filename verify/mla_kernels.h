@@ -3,11 +3,18 @@
  *
  * Every kernel of the device sees the same queries in BF16 and the same cache (pages of 64 in an order that is not
  * theirs, NaN where no token lies), and is held to the exact result over them:
- *   decode: the bound of kernels/cpu/mla_attention.h, or of kernels/cuda/mla_decode.h where tensor cores add, and
- * BF16's rounding where that is the result's type; W_v and W_o uncut, both in FP32 (kernels/cpu/project.h), roundings
- * r: 1.01 r 2^-24 sum |W_o| (|W_v| |out|); the ranks' sum against it: only the order of summation differs, so 1.01
- * (r_cut + r_uncut) 2^-24 sum |W_o a|, a what W_o is applied to, r_cut those of a rank's share and ranks - 1 of the sum
- * over ranks. */
+ *
+ * - decode: the bound of kernels/cpu/mla_attention.h, or of kernels/cuda/mla_decode.h where tensor cores add, and
+ *   BF16's rounding where that is the result's type.
+ * - W_v and W_o uncut, both in FP32 with r roundings (kernels/cpu/project.h): 1.01 r u sum |W_o| (|W_v| |out|),
+ *   u = 2^-24.
+ * - the sum over ranks against that: only the order of summation differs, so 1.01 (r_uncut + r_cut) u sum |W_o a|, a
+ *   what W_o is applied to; r_cut are those of a rank's share and ranks - 1 of the sum over ranks.
+ *
+ * The last two are also held to what is to be expected. A rounding of s errs by at most u |s|, evenly spread: its
+ * square is u^2 s^2 / 3. Of k products in 32 lanes of l = k / 32, T the sum of their squares and S their sum, partial
+ * sums after i steps have squares i T / k + (i S / k)^2; in all, T l / 2 + S^2 l / 96, then T 6 + S^2 of products and
+ * halves, and T + S^2 of each addition over ranks. */
 #ifndef TSR_VERIFY_MLA_KERNELS_H
 #define TSR_VERIFY_MLA_KERNELS_H
 
