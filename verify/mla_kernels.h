@@ -11,10 +11,12 @@
  * - the sum over ranks against that: only the order of summation differs, so 1.01 (r_uncut + r_cut) u sum |W_o a|, a
  *   what W_o is applied to; r_cut are those of a rank's share and ranks - 1 of the sum over ranks.
  *
- * The last two are also held to what is to be expected. A rounding of s errs by at most u |s|, evenly spread: its
- * square is u^2 s^2 / 3. Of k products in 32 lanes of l = k / 32, T the sum of their squares and S their sum, partial
- * sums after i steps have squares i T / k + (i S / k)^2; in all, T l / 2 + S^2 l / 96, then T 6 + S^2 of products and
- * halves, and T + S^2 of each addition over ranks. */
+ * All but FP32 decode are also held to what is to be expected, root mean square. A rounding of s errs by at most half
+ * a step h of s, evenly spread: its square is h^2 / 3. Decode: of the result in BF16; with tensor cores of the
+ * probabilities besides, where h^2 is 0.541 2^-16 p^2 on average (2^-8 over the mantissa m, and 1 / m^2 is 0.541 for m
+ * from 1 to 2, logarithmically). FP32: u^2 s^2 / 3; of k products in 32 lanes of l = k / 32, T the sum of their squares
+ * and S their sum, partial sums after i steps have squares i T / k + (i S / k)^2; in all, T l / 2 + S^2 l / 96, then T
+ * 6 + S^2 of products and halves, and T + S^2 of each addition over ranks. */
 #ifndef TSR_VERIFY_MLA_KERNELS_H
 #define TSR_VERIFY_MLA_KERNELS_H
 

@@ -68,7 +68,8 @@ def verify(checks, tessera, name, *options, **environment):
     print(f"{name}: {result['device']}, {result['seconds']:.1f} s ({phases})")
     for what, j in kernels.items():
         seconds = f"{j['kernel_seconds'] * 1e6:10.1f} us" if j["kernel_seconds"] else ""
-        print(f"  {what:68} relative error {j['relative_error']:.2e}  {j['of_bound']:.3f} of the bound {seconds}")
+        rms = f"{j['of_expected_rms']:.2f} of the expected RMS" if j["of_expected_rms"] is not None else ""
+        print(f"  {what:62} relative error {j['relative_error']:.2e}  {j['of_bound']:.3g} of the bound  {rms:24} {seconds}")
     why = [s["why"] for s in result["skipped"]]
     for line in why:
         print(f"  skipped: {line}")
