@@ -86,12 +86,10 @@ static const char kMlaHelp[] =
     "tessera verify mla DST --layer L [--against SRC] [options]\n\n"
     "Runs the latent attention of a DeepSeek layer from the checkpoint's own weights (BF16, block FP8, or split by\n"
     "convert --to mla-absorbed), with a paged latent cache, and tells apart what quantization costs (stage by stage,\n"
-    "with --against SRC), what absorption costs, and what each kernel costs, on the CPU and on a GPU. With --tp N the\n"
-    "heads are cut over N ranks, each on a GPU of its own where there are as many and NCCL (libnccl.so.2), else in "
-    "turn.\n"
-    "With --stages FILE the stages of another implementation are held to the checkpoint instead, and the first wrong "
-    "one\n"
-    "is named.\n"
+    "with --against SRC), what absorption costs, and what each kernel costs, on the CPU and on a GPU. With --tp N\n"
+    "heads are cut over N ranks: each has a GPU where there are as many, and NCCL (libnccl.so.2), else they take\n"
+    "turns. With --stages FILE the stages of another implementation are held to the checkpoint instead, and the\n"
+    "first wrong one is named.\n"
     "Exit code 0: all within the limits; 1: not; 3: the layer lacks tensors, or something does not fit; 5: no "
     "device.\n\n"
     "Examples:\n"
@@ -159,7 +157,7 @@ static void list_options(arguments *a, tsr_option *options)
     memcpy(options, all, sizeof all);
 }
 
-enum { N_MLA_OPTIONS = 15 };
+enum { N_MLA_OPTIONS = 16 };
 
 static void list_mla_options(arguments *a, tsr_option *options)
 {
@@ -176,6 +174,7 @@ static void list_mla_options(arguments *a, tsr_option *options)
         {"--seed", TSR_OPT_COUNT, &a->options.seed, "S", "of lengths and hidden states (0)"},
         {"--device", TSR_OPT_CHOICE, &a->device, "auto|cpu|cuda", "where kernels run (auto: a GPU if there is one)"},
         {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB", "smallest SQNR that quantization leaves a stage (20)"},
+        {"--threads", TSR_OPT_COUNT, &a->threads, "N", "workers (all CPUs); the result does not depend on it"},
         {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result as JSON ('-': stdout)"},
         {"--junit", TSR_OPT_TEXT, &a->junit, "FILE", "the result as JUnit XML"},
         {"--quiet", TSR_OPT_FLAG, &a->quiet, NULL, "no text: only the exit code"},

@@ -4,6 +4,7 @@
 #include "formats/checked.h"
 #include "kernels/cpu/e4m3_decode.h"
 #include "kernels/cpu/mla_attention.h"
+#include "verify/each.h"
 #include "verify/linear.h"
 #include "verify/reader.h"
 
@@ -141,21 +142,30 @@ static void solve(const work *w, size_t query, size_t h, double *p, double *x)
     }
 }
 
-static tsr_status fill(work *w, tsr_err *err)
+/* Query and head i. */
+static tsr_status solve_one(void *context, size_t i, size_t worker, tsr_err *err)
 {
+    const work *const w = context;
     const size_t heads = w->s->model->heads, longest = w->s->batch->longest;
     double *const scratch = malloc((longest + w->width + 1) * sizeof *scratch);
+    (void)worker;
     if (scratch == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for kernels of attention");
-    fill_cache(w);
-    for (size_t i = 0; i < w->s->batch->queries * heads; i++)
-        fill_query(w, i / heads, i % heads);
-    lap(w, TSR_PHASE_QUANTIZE);
-    for (size_t i = 0; i < w->s->batch->queries * heads; i++)
-        solve(w, i / heads, i % heads, scratch, scratch + longest);
-    lap(w, TSR_PHASE_ORACLE);
+    solve(w, i / heads, i % heads, scratch, scratch + longest);
     free(scratch);
     return TSR_OK;
+}
+
+static tsr_status fill(work *w, tsr_err *err)
+{
+    const size_t heads = w->s->model->heads, n = w->s->batch->queries * heads;
+    fill_cache(w);
+    for (size_t i = 0; i < n; i++)
+        fill_query(w, i / heads, i % heads);
+    lap(w, TSR_PHASE_QUANTIZE);
+    const tsr_status status = tsr_each(n, w->s->options->threads, w->s->options->cancel, solve_one, w, err);
+    lap(w, TSR_PHASE_ORACLE);
+    return status;
 }
 
 static tsr_mla_attention arguments_of(const work *w)

@@ -67,7 +67,7 @@ def verify(checks, tessera, name, *options, **environment):
     phases = ", ".join(f"{k} {v:.2f}" for k, v in result["phase_seconds"].items())
     print(f"{name}: {result['device']}, {result['seconds']:.1f} s ({phases})")
     for what, j in kernels.items():
-        seconds = f"{j['kernel_seconds'] * 1e6:10.1f} us" if j["kernel_seconds"] else ""
+        seconds = f"{j['kernel_seconds'] * 1e6:10.1f} us" if "kernel_seconds" in j else ""
         rms = f"{j['of_expected_rms']:.2f} of the expected RMS" if j["of_expected_rms"] is not None else ""
         print(f"  {what:62} relative error {j['relative_error']:.2e}  {j['of_bound']:.3g} of the bound  {rms:24} {seconds}")
     why = [s["why"] for s in result["skipped"]]
