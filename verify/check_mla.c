@@ -130,6 +130,7 @@ static bool name_heads(const pair *p, size_t heads, size_t ranks, char *text, si
 static tsr_status name_stage(const check *c, const tsr_mla_stages *in, tsr_mla_stage stage, const pair *p, char *text,
                              size_t size, const char **named, tsr_err *err)
 {
+    const tsr_mla_model *const m = c->model.folded ? &c->model : &c->original; /* whose shapes `in` has */
     *named = NULL;
     if (within(p, relative(p->x, p->y, p->rows * p->cols)))
         return TSR_OK;
@@ -137,15 +138,15 @@ static tsr_status name_stage(const check *c, const tsr_mla_stages *in, tsr_mla_s
         double *wrong;
         if (!tsr_mla_fault_fits(f, stage))
             continue;
-        const tsr_status status = tsr_mla_compute(&c->original, &c->batch, in, stage, f, false, &wrong, err);
+        const tsr_status status = tsr_mla_compute(m, &c->batch, in, stage, f, false, &wrong, err);
         if (status == TSR_OK && within(p, relative(wrong, p->y, p->rows * p->cols)))
             *named = tsr_mla_fault_text(f);
         free(wrong);
         TSR_TRY(status);
     }
-    if (*named == NULL && p->cols % c->original.heads == 0 && stage >= TSR_STAGE_QUERY && stage < TSR_STAGE_OUTPUT &&
+    if (*named == NULL && p->cols % m->heads == 0 && stage >= TSR_STAGE_QUERY && stage < TSR_STAGE_OUTPUT &&
         (stage < TSR_STAGE_KV_A || stage > TSR_STAGE_K_ROPE) &&
-        name_heads(p, c->original.heads, (size_t)c->options->mla.ranks, text, size))
+        name_heads(p, m->heads, (size_t)c->options->mla.ranks, text, size))
         *named = text;
     return TSR_OK;
 }
@@ -183,6 +184,8 @@ static tsr_status check_part(check *c, const char *what, const double *x, const 
 static tsr_status check_weights(check *c, tsr_err *err)
 {
     const tsr_mla_model *const a = &c->original, *const b = &c->model;
+    if (b->folded) /* its stages tell */
+        return TSR_OK;
     if (c->options->against != NULL) {
         TSR_TRY(check_part(c, "weights: keys of kv_b_proj", a->keys, b->keys, a->nope, err));
         TSR_TRY(check_part(c, "weights: values of kv_b_proj", a->values, b->values, a->v, err));
@@ -195,7 +198,8 @@ static tsr_status check_weights(check *c, tsr_err *err)
 
 /* ---- the checkpoint's stages ---- */
 
-static tsr_status check_stages(check *c, tsr_err *err)
+/* `in` is the reference, in the shapes of the model. */
+static tsr_status check_each_stage(check *c, const tsr_mla_stages *in, tsr_err *err)
 {
     char what[64], text[160];
     for (tsr_mla_stage s = 0; s < TSR_N_STAGES; s++) {
@@ -203,19 +207,19 @@ static tsr_status check_stages(check *c, tsr_err *err)
         const char *named;
         if (!tsr_mla_has_stage(&c->model, s))
             continue;
-        tsr_status status = tsr_mla_compute(&c->model, &c->batch, &c->reference, s, TSR_MLA_RIGHT, true, &y, err);
+        tsr_status status = tsr_mla_compute(&c->model, &c->batch, in, s, TSR_MLA_RIGHT, true, &y, err);
         lap(c, TSR_PHASE_ORACLE);
         snprintf(what, sizeof what, "stage %s", tsr_mla_stage_name(s));
         const pair p = {what,
                         TSR_ERROR_QUANTIZATION,
-                        c->reference.of[s],
+                        in->of[s],
                         y,
                         tsr_mla_stage_rows(&c->batch, s),
                         tsr_mla_stage_cols(&c->model, &c->batch, s),
                         NAN,
                         c->min_sqnr};
         if (status == TSR_OK)
-            status = name_stage(c, &c->reference, s, &p, text, sizeof text, &named, err);
+            status = name_stage(c, in, s, &p, text, sizeof text, &named, err);
         if (status == TSR_OK)
             status = add(c, &p, named, err);
         free(y);
@@ -230,6 +234,45 @@ static tsr_status check_stages(check *c, tsr_err *err)
                         NAN,
                         NAN};
     return add(c, &whole, NULL, err);
+}
+
+/* Queries with W_k in them, and what is before W_v. */
+static tsr_status fold(const check *c, tsr_mla_stages *out, tsr_err *err)
+{
+    const tsr_mla_model *const from = &c->original, *const to = &c->model;
+    const size_t n = c->batch.queries * to->heads, width = from->nope + from->rope;
+    double *const query = malloc((n * (to->nope + to->rope) + 1) * sizeof *query);
+    if (query == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for queries");
+    out->of[TSR_STAGE_QUERY] = query;
+    for (size_t i = 0; i < n; i++) {
+        const double *const x = c->reference.of[TSR_STAGE_QUERY] + i * width;
+        double *const y = query + i * (to->nope + to->rope);
+        memset(y, 0, to->nope * sizeof *y);
+        for (size_t k = 0; k < from->nope; k++) {
+            const double *const row = from->keys + (i % to->heads * from->nope + k) * to->rank;
+            for (size_t j = 0; j < to->rank; j++)
+                y[j] += x[k] * row[j];
+        }
+        memcpy(y + to->nope, x + from->nope, to->rope * sizeof *y);
+    }
+    return tsr_mla_compute(to, &c->batch, out, TSR_STAGE_ATTENTION, TSR_MLA_RIGHT, true, &out->of[TSR_STAGE_ATTENTION],
+                           err);
+}
+
+static tsr_status check_stages(check *c, tsr_err *err)
+{
+    if (!c->model.folded || c->original.folded)
+        return check_each_stage(c, &c->reference, err);
+    tsr_mla_stages folded = c->reference;
+    folded.of[TSR_STAGE_QUERY] = folded.of[TSR_STAGE_ATTENTION] = NULL;
+    tsr_status status = fold(c, &folded, err);
+    lap(c, TSR_PHASE_ORACLE);
+    if (status == TSR_OK)
+        status = check_each_stage(c, &folded, err);
+    free(folded.of[TSR_STAGE_QUERY]);
+    free(folded.of[TSR_STAGE_ATTENTION]);
+    return status;
 }
 
 /* ---- absorption ---- */
@@ -264,7 +307,7 @@ static tsr_status check_identity(check *c, const char *what, const tsr_mla_model
 static tsr_status tell_sizes(check *c, tsr_err *err)
 {
     const tsr_mla_model *const m = &c->model;
-    const size_t naive = m->heads * (m->nope + m->rope + m->v), latent = m->rank + m->rope;
+    const size_t naive = m->heads * (m->head_nope + m->rope + m->head_v), latent = m->rank + m->rope;
     char what[160];
     snprintf(what, sizeof what, "cache a token: latent %zu values (%zu bytes in BF16), naive %zu (%zu): 1 to %.1f",
              latent, 2 * latent, naive, 2 * naive, (double)naive / (double)latent);
@@ -480,8 +523,10 @@ static tsr_status check_request(const check *c, tsr_err *err)
     if (r->fp8_cache && b->rank % TSR_MLA_CACHE_GROUP != 0)
         return tsr_fail(err, TSR_E_USAGE, "--fp8-cache: kv_lora_rank %zu is no multiple of %d", b->rank,
                         TSR_MLA_CACHE_GROUP);
-    if (a->hidden != b->hidden || a->heads != b->heads || a->nope != b->nope || a->rope != b->rope || a->v != b->v ||
-        a->rank != b->rank || a->q_rank != b->q_rank)
+    if (a->folded && !b->folded)
+        return tsr_fail(err, TSR_E_MISMATCH, "%s is folded, and %s is not", a->checkpoint->path, b->checkpoint->path);
+    if (a->hidden != b->hidden || a->heads != b->heads || a->head_nope != b->head_nope || a->rope != b->rope ||
+        a->head_v != b->head_v || a->rank != b->rank || a->q_rank != b->q_rank)
         return tsr_fail(err, TSR_E_MISMATCH, "%s and %s: other sizes of attention", a->checkpoint->path,
                         b->checkpoint->path);
     return TSR_OK;

@@ -32,6 +32,7 @@ typedef struct work {
     float *scratch;
     double *exact;         /* [queries][heads][rank] */
     double *mass, *square; /* likewise: sums of p |v| and of (p v)^2 */
+    double *jitter;        /* likewise: what roundings of scores move, in units of u^2 / 3 */
     double *largest;       /* [queries][heads]: of any token's sum |q k| */
     double *got, *values;  /* [queries][heads][rank]; [queries][heads][v], exact */
     tsr_arena arena;
@@ -104,26 +105,29 @@ static size_t tokens_seen(const work *w, size_t query)
     return b->token_of[query] + 1 - b->first[b->seq_of[query]];
 }
 
-/* The exact result of one query and head; p has room for its tokens, x for a row. */
-static void solve(const work *w, size_t query, size_t h, double *p, double *x)
+/* The exact result of one query and head; p and walk have room for its tokens, x for a row. */
+static void solve(const work *w, size_t query, size_t h, double *p, double *walk, double *x)
 {
     const tsr_mla_model *const m = w->s->model;
     const size_t n = tokens_seen(w, query), at = query * m->heads + h;
     const float *const rows = w->rows + w->s->batch->first[w->s->batch->seq_of[query]] * w->width;
     const uint16_t *const q = w->q + (slot_of(w, query) * m->heads + h) * w->width;
     double *const exact = w->exact + at * m->rank, *const mass = w->mass + at * m->rank;
-    double *const square = w->square + at * m->rank;
+    double *const square = w->square + at * m->rank, *const jitter = w->jitter + at * m->rank;
+    const double scale = (double)(float)m->softmax_scale;
     double most = -INFINITY, sum = 0;
     w->largest[at] = 0;
     tsr_decode(TSR_BF16, (const unsigned char *)q, w->width, x);
     for (size_t t = 0; t < n; t++) {
-        double score = 0, size = 0;
+        double score = 0, size = 0, squares = 0;
         for (size_t i = 0; i < w->width; i++) {
             const double product = x[i] * (double)rows[t * w->width + i];
             score += product;
             size += fabs(product);
+            squares += product * product;
         }
-        p[t] = score * (double)(float)m->softmax_scale;
+        p[t] = score * scale;
+        walk[t] = scale * scale * (double)w->width * (squares / 2 + score * score / 3);
         most = fmax(most, p[t]);
         w->largest[at] = fmax(w->largest[at], size);
     }
@@ -132,12 +136,20 @@ static void solve(const work *w, size_t query, size_t h, double *p, double *x)
     memset(exact, 0, m->rank * sizeof *exact);
     memset(mass, 0, m->rank * sizeof *mass);
     memset(square, 0, m->rank * sizeof *square);
+    memset(jitter, 0, m->rank * sizeof *jitter);
     for (size_t t = 0; t < n; t++) {
         for (size_t i = 0; i < m->rank; i++) {
             const double part = p[t] / sum * (double)rows[t * w->width + i];
             exact[i] += part;
             mass[i] += fabs(part);
             square[i] += part * part;
+        }
+    }
+    /* A score that is off by x moves the result by x p (v - result). */
+    for (size_t t = 0; t < n; t++) {
+        for (size_t i = 0; i < m->rank; i++) {
+            const double part = p[t] / sum * ((double)rows[t * w->width + i] - exact[i]);
+            jitter[i] += part * part * walk[t];
         }
     }
 }
@@ -147,11 +159,11 @@ static tsr_status solve_one(void *context, size_t i, size_t worker, tsr_err *err
 {
     const work *const w = context;
     const size_t heads = w->s->model->heads, longest = w->s->batch->longest;
-    double *const scratch = malloc((longest + w->width + 1) * sizeof *scratch);
+    double *const scratch = malloc((2 * longest + w->width + 1) * sizeof *scratch);
     (void)worker;
     if (scratch == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for kernels of attention");
-    solve(w, i / heads, i % heads, scratch, scratch + longest);
+    solve(w, i / heads, i % heads, scratch, scratch + longest, scratch + 2 * longest);
     free(scratch);
     return TSR_OK;
 }
@@ -229,12 +241,14 @@ static double bound_of(const work *w, const tsr_device_mla *kernel, size_t n, do
     return kernel->to_bf16 ? bound + (fabs(exact) + bound) * 0x1p-8 + 0x1p-133 : bound;
 }
 
-/* What is to be expected of the square of a kernel's error; 0: not known, of FP32 results. */
-static double variance_of_decode(const tsr_device_mla *kernel, double exact, double square)
+/* What is to be expected of the square of a kernel's error at element `at` (verify/mla_kernels.h). */
+static double variance_of_decode(const work *w, const tsr_device_mla *kernel, size_t n, size_t at)
 {
-    const double half_step = exact == 0 ? 0 : ldexp(1, ilogb(exact) - 8);
+    const double exact = w->exact[at], square = w->square[at], tokens = (double)n;
+    const double half_step = exact == 0 || !kernel->to_bf16 ? 0 : ldexp(1, ilogb(exact) - 8);
+    const double sums = square * (tokens / 2 + 3) + exact * exact * (tokens * 2 / 3 + 3);
     const double probabilities = kernel->tensor_core ? 0.541 * 0x1p-16 * square : 0;
-    return kernel->to_bf16 ? (half_step * half_step + probabilities) / 3 : 0;
+    return (half_step * half_step + probabilities + kUnit * kUnit * (w->jitter[at] + sums)) / 3;
 }
 
 static tsr_judgement kernel_judgement(const work *w, const char *what, double seconds)
@@ -284,7 +298,7 @@ static tsr_status judge_decode(work *w, const tsr_device_mla *kernel, const char
             w->got[at] = (double)w->out[slot_of(w, query) * cols + i];
             count(&t, fabs(w->got[at] - w->exact[at]),
                   bound_of(w, kernel, tokens_seen(w, query), w->largest[at / rank], w->exact[at], w->mass[at]),
-                  variance_of_decode(kernel, w->exact[at], w->square[at]));
+                  variance_of_decode(w, kernel, tokens_seen(w, query), at));
         }
     }
     tsr_judge(&t.judgement, w->exact, w->got, w->s->batch->queries, cols, NULL, &columns);
@@ -596,6 +610,7 @@ static tsr_status open_work(work *w, tsr_err *err)
     TSR_TRY(take(w, &w->mass, n * m->rank * sizeof *w->mass, err));
     TSR_TRY(take(w, &w->square, n * m->rank * sizeof *w->square, err));
     TSR_TRY(take(w, &w->largest, n * sizeof *w->largest, err));
+    TSR_TRY(take(w, &w->jitter, n * m->rank * sizeof *w->jitter, err));
     TSR_TRY(take(w, &w->got, n * m->rank * sizeof *w->got, err));
     TSR_TRY(take(w, &w->values, n * m->v * sizeof *w->values, err));
     memset(w->q, 0, w->slots * m->heads * w->width * sizeof *w->q);

@@ -11,12 +11,20 @@
  * - the sum over ranks against that: only the order of summation differs, so 1.01 (r_uncut + r_cut) u sum |W_o a|, a
  *   what W_o is applied to; r_cut are those of a rank's share and ranks - 1 of the sum over ranks.
  *
- * All but FP32 decode are also held to what is to be expected, root mean square. A rounding of s errs by at most half
- * a step h of s, evenly spread: its square is h^2 / 3. Decode: of the result in BF16; with tensor cores of the
- * probabilities besides, where h^2 is 0.541 2^-16 p^2 on average (2^-8 over the mantissa m, and 1 / m^2 is 0.541 for m
- * from 1 to 2, logarithmically). FP32: u^2 s^2 / 3; of k products in 32 lanes of l = k / 32, T the sum of their squares
- * and S their sum, partial sums after i steps have squares i T / k + (i S / k)^2; in all, T l / 2 + S^2 l / 96, then T
- * 6 + S^2 of products and halves, and T + S^2 of each addition over ranks. */
+ * All are also held to what is to be expected, root mean square, of roundings that are independent, each evenly spread
+ * over half a step h, so that its square is h^2 / 3; in FP32 h = u |s| of a sum s. Of the errors' squares, times 3:
+ *
+ * - FP32 sums of k products in l steps, T the sum of the products' squares and S their sum: partial sums after i steps
+ *   have squares i T / l + (i S / l)^2, in all T l / 2 + S^2 l / 3, times u^2.
+ * - scores are such sums, s_t^2 = scale^2 (T / 2 + S^2 / 3) (latent + rope), and move the result by p (v - result):
+ *   u^2 sum of s_t^2 (p (v - result))^2.
+ * - the sum over n tokens, with exponentials, and the normalizer: u^2 (Q (n / 2 + 3) + result^2 (2 n / 3 + 3)), Q the
+ *   sum of (p v)^2.
+ * - with tensor cores the probabilities in BF16: 0.541 2^-16 Q. (h is 2^-8 / m of a probability with mantissa m, and
+ *   1 / m^2 is 0.541 on average for m from 1 to 2, logarithmically.)
+ * - a result in BF16: its h^2.
+ * - projections run in 32 lanes of l = k / 32: u^2 (T (l / 2 + 6) + S^2 (l / 96 + 1)), 6 and 1 for products and halves;
+ *   each addition over ranks u^2 (T + S^2). */
 #ifndef TSR_VERIFY_MLA_KERNELS_H
 #define TSR_VERIFY_MLA_KERNELS_H
 

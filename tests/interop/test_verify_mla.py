@@ -189,6 +189,40 @@ def test_conversions_of_fp8_pass(tessera, tmp_path, verify, quantize, consumer, 
     assert stored["relative_error"] < 1e-12 if weights == "fp8-block" else 1e-5 < stored["relative_error"] < 0.1
 
 
+@pytest.mark.parametrize("options", [(), ("--drop-kv-b",)])
+@pytest.mark.parametrize("q_rank, v", [(96, 128), (None, 40)])
+def test_folded_checkpoints_pass(tessera, tmp_path, verify, options, q_rank, v):
+    m = Model(q_rank=q_rank, v=v)
+    src, dst = m.write(tmp_path / "src"), tmp_path / "folded"
+    code, out, err = harness.run(tessera, ["convert", src, "-o", dst, "--to", "mla-absorbed", "--consumer", "sglang",
+                                           "--fold", "--quiet", *options])
+    assert code == 0, err
+    found = verify(dst, "--against", src, "--tp", "2", "--fp8-cache")
+    assert not failed(found)
+    assert not [w for w in found if w.startswith("weights")]
+    for what in ("stage query", "stage output", "the whole layer"):
+        assert 45 < found[what]["sqnr_db"] < 70
+    assert any(w.startswith("cache") and f"naive {m.heads * (m.nope + m.rope + m.v)} " in w for w in found)
+    assert not failed(verify(dst))
+    code, _, err = harness.run(tessera, ["verify", "mla", src, "--against", dst])
+    assert code == 3 and "is folded" in err
+
+
+@pytest.mark.parametrize("order, stages", [((0, 1, 2, 3), set()), ((0, 2, 1, 3), {"stage query", "stage output"})])
+def test_faults_of_folded_checkpoints_are_named(tmp_path, verify, order, stages):
+    m = Model()
+    src = m.write(tmp_path / "src")
+    w = {n: m.tensors[PREFIX + n + ".weight"].astype(np.float64) for n in ("q_b_proj", "kv_b_proj", "o_proj")}
+    k, v = np.split(w["kv_b_proj"].reshape(m.heads, m.nope + m.v, m.rank)[list(order)], [m.nope], axis=1)
+    q = w["q_b_proj"].reshape(m.heads, m.nope + m.rope, -1)
+    q = np.concatenate([np.einsum("hnl,hnc->hlc", k, q[:, : m.nope]), q[:, m.nope:]], axis=1)
+    o = np.einsum("ohv,hvl->ohl", w["o_proj"].reshape(m.hidden, m.heads, m.v), v)
+    m.config["tessera_mla"] = {"folded": True}
+    dst = m.write(tmp_path / "dst", **{"q_b_proj.weight": q.reshape(-1, m.q_rank).astype(BF16),
+                                       "o_proj.weight": o.reshape(m.hidden, -1).astype(BF16)})
+    assert set(failed(verify(dst, "--against", src))) == stages
+
+
 def absorbed(m, transpose=False, order=(0, 1, 2, 3)):
     kv = m.tensors[PREFIX + "kv_b_proj.weight"].reshape(m.heads, m.nope + m.v, m.rank)[list(order)]
     k = kv[:, : m.nope]

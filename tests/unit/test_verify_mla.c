@@ -131,6 +131,15 @@ static tsr_status use_another_scale(const tsr_device_mla *kernel, size_t rank, c
     return sound.run(kernel, rank, &other, seconds, e);
 }
 
+/* Within the worst case, beyond the expected. */
+static tsr_status use_nearly_the_scale(const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *args,
+                                       double *seconds, tsr_err *e)
+{
+    tsr_mla_attention other = *args;
+    other.scale *= 1.00001f;
+    return sound.run(kernel, rank, &other, seconds, e);
+}
+
 static tsr_status leave_the_last_slot(const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *args,
                                       double *seconds, tsr_err *e)
 {
@@ -221,6 +230,7 @@ Test(mla, planted_faults_are_found)
     } kFaults[] = {
         {"cpu, paged decode, BF16 cache: beyond", drop_last_page, NULL, NULL},
         {"cpu, paged decode, BF16 cache: beyond", use_another_scale, NULL, NULL},
+        {"cpu, paged decode, BF16 cache: errors beyond", use_nearly_the_scale, NULL, NULL},
         {"cpu, paged decode, BF16 cache: beyond", leave_the_last_slot, NULL, NULL},
         {"cpu, paged decode, 2 ranks in turn: their heads: beyond", swap_heads_of_rank_1, NULL, NULL},
         {"cpu, paged decode: W_v and W_o uncut, in FP32: beyond", NULL, drop_last_column, NULL},
