@@ -111,9 +111,9 @@ def main():
         check_kernels(checks, name, found, both[:1], "in turn")
         checks.check(f"{name}: told", any("the fast kernel needs" in line for line in why), why)
 
-        layers = [("8 heads, 512 + 64, a GPU a rank", small)]
+        layers = [("8 heads, 512 + 64, every GPU", small)]
         if options.full:
-            layers += [("DeepSeek-V3's sizes, a GPU a rank", make_layer(pathlib.Path(place) / "full", FULL))]
+            layers += [("DeepSeek-V3's sizes, every GPU", make_layer(pathlib.Path(place) / "full", FULL))]
         for name, layer in layers:
             found, why = verify(checks, options.tessera, name, layer, *ranks, "--batch", 4, "--context", 192)
             joined = {what.split("2 ranks ")[1].split(":")[0] for what in found if "CUDA" in what and "2 ranks" in what}
