@@ -86,12 +86,16 @@ static const char kMlaHelp[] =
     "tessera verify mla DST --layer L [--against SRC] [options]\n\n"
     "Runs the latent attention of a DeepSeek layer from the checkpoint's own weights (BF16, block FP8, or split by\n"
     "convert --to mla-absorbed), with a paged latent cache, and tells apart what quantization costs (stage by stage,\n"
-    "with --against SRC), what absorption costs, and what the kernel costs. With --stages FILE the stages of another\n"
-    "implementation are held to the checkpoint instead, and the first wrong one is named.\n"
-    "Exit code 0: all within the limits; 1: not; 3: the layer lacks tensors, or something does not fit.\n\n"
+    "with --against SRC), what absorption costs, and what each kernel costs, on the CPU and on a GPU. With --tp N\n"
+    "heads are cut over N ranks: each has a GPU where there are as many, and NCCL (libnccl.so.2), else they take\n"
+    "turns. With --stages FILE the stages of another implementation are held to the checkpoint instead, and the\n"
+    "first wrong one is named.\n"
+    "Exit code 0: all within the limits; 1: not; 3: the layer lacks tensors, or something does not fit; 5: no "
+    "device.\n\n"
     "Examples:\n"
     "  tessera verify mla DeepSeek-V3-FP8 --layer 3 --against DeepSeek-V3-BF16\n"
-    "  tessera verify mla out --layer 0 --against model --tp 8 --fp8-cache --junit result.xml       for CI\n"
+    "  tessera verify mla DeepSeek-V3-FP8 --layer 3 --device cuda --tp 2 --fp8-cache\n"
+    "  tessera verify mla out --layer 0 --against model --device cpu --tp 8 --junit result.xml       for CI\n"
     "  tessera verify mla model --layer 0 --stages captured.safetensors\n\n"
     "Options:\n";
 
@@ -153,7 +157,7 @@ static void list_options(arguments *a, tsr_option *options)
     memcpy(options, all, sizeof all);
 }
 
-enum { N_MLA_OPTIONS = 15 };
+enum { N_MLA_OPTIONS = 16 };
 
 static void list_mla_options(arguments *a, tsr_option *options)
 {
@@ -168,8 +172,9 @@ static void list_mla_options(arguments *a, tsr_option *options)
         {"--fp8-cache", TSR_OPT_FLAG, &r->fp8_cache, NULL, "the FP8 latent cache, too"},
         {"--stages", TSR_OPT_TEXT, &a->stages, "FILE", "safetensors: hidden_states and stages of an implementation"},
         {"--seed", TSR_OPT_COUNT, &a->options.seed, "S", "of lengths and hidden states (0)"},
-        {"--device", TSR_OPT_CHOICE, &a->device, "cpu", "where the kernel runs"},
+        {"--device", TSR_OPT_CHOICE, &a->device, "auto|cpu|cuda", "where kernels run (auto: a GPU if there is one)"},
         {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB", "smallest SQNR that quantization leaves a stage (20)"},
+        {"--threads", TSR_OPT_COUNT, &a->threads, "N", "workers (all CPUs); the result does not depend on it"},
         {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result as JSON ('-': stdout)"},
         {"--junit", TSR_OPT_TEXT, &a->junit, "FILE", "the result as JUnit XML"},
         {"--quiet", TSR_OPT_FLAG, &a->quiet, NULL, "no text: only the exit code"},
@@ -221,8 +226,6 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
         r->new_tokens > r->context)
         return tsr_fail(err, TSR_E_USAGE, "--batch, --context: from 1 to %d; --new-tokens: from 1 to --context",
                         MAX_TOKENS);
-    if (is_mla(a))
-        a->device = TSR_DEVICE_CPU;
     TSR_TRY(tsr_parse_number("--max-kernel-error", a->max_kernel_error, &limits->max_kernel_error, err));
     TSR_TRY(tsr_parse_number("--max-kernel-rms", a->max_kernel_rms, &limits->max_kernel_rms, err));
     TSR_TRY(tsr_parse_number("--min-sqnr", a->min_sqnr, &limits->min_sqnr, err));
@@ -235,6 +238,13 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
 
 /* ---- telling ---- */
 
+static void print_phases(const tsr_evidence *e)
+{
+    for (tsr_phase phase = 0; phase < TSR_N_PHASES; phase++)
+        printf("%s %s %.2f", phase > 0 ? "," : "", tsr_phase_name(phase), e->phases[phase]);
+    printf("\n");
+}
+
 /* Which tensors, how many of them, and where the seconds went. */
 static void print_work(const arguments *a, const session *s)
 {
@@ -243,9 +253,7 @@ static void print_work(const arguments *a, const session *s)
     printf("%s; %zu of %zu tensors or sets, seed %llu, %s read in %.2f s, %u threads; seconds:", s->device.name,
            e->subjects, e->candidates, (unsigned long long)a->options.seed, tsr_bytes_text((double)e->bytes_read, read),
            e->seconds, a->options.threads);
-    for (tsr_phase phase = 0; phase < TSR_N_PHASES; phase++)
-        printf("%s %s %.2f", phase > 0 ? "," : "", tsr_phase_name(phase), e->phases[phase]);
-    printf("\n");
+    print_phases(e);
 }
 
 static void print_result(const arguments *a, const session *s)
@@ -262,10 +270,12 @@ static void print_result(const arguments *a, const session *s)
             printf(" %s error\n", tsr_error_kind_name(j->kind));
         tsr_judgement_print(j);
     }
-    if (is_mla(a))
-        printf("%s; seed %llu, %.2f s\n", s->device.name, (unsigned long long)a->options.seed, e->seconds);
-    else
+    if (is_mla(a)) {
+        printf("%s; seed %llu, %.2f s; seconds:", s->device.name, (unsigned long long)a->options.seed, e->seconds);
+        print_phases(e);
+    } else {
         print_work(a, s);
+    }
     tsr_evidence_print_end(e);
 }
 

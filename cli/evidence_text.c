@@ -36,6 +36,8 @@ static void judgement_json(tsr_text *t, const tsr_judgement *j)
     tsr_text_member(t, "max_abs_error_at", j->worst_at);
     tsr_number_member(t, "of_bound", j->of_bound >= 0 ? j->of_bound : NAN);
     tsr_number_member(t, "of_expected_rms", j->of_expected >= 0 ? j->of_expected : NAN);
+    if (j->seconds > 0)
+        tsr_number_member(t, "kernel_seconds", j->seconds);
     if (j->choices > 0)
         tsr_number_member(t, "agreement", (double)j->agreed / (double)j->choices);
     if (j->kl.known) {
@@ -83,6 +85,8 @@ void tsr_judgement_print(const tsr_judgement *j)
         printf("  %.3g of the bound", j->of_bound);
     if (j->of_expected >= 0)
         printf(", %.2f of the expected RMS", j->of_expected);
+    if (j->seconds > 0)
+        printf(", %.1f us", j->seconds * 1e6);
     printf("\n");
     if (j->fault != NULL)
         printf("       %s\n", j->fault);

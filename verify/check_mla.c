@@ -1,12 +1,9 @@
 /* Batches, comparisons, and names for what is wrong. */
 #include "verify/check_mla.h"
 
-#include "formats/checked.h"
-#include "kernels/cpu/e4m3_decode.h"
 #include "kernels/cpu/mla_attention.h"
 #include "verify/activations.h"
-#include "verify/linear.h"
-#include "verify/mla_reference.h"
+#include "verify/mla_kernels.h"
 #include "verify/reader.h"
 
 #include <math.h>
@@ -14,10 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE = 64 };
-
 /* docs/verify.md derives these. */
-static const double kStageSqnr = 20, kIdentity = 1e-10, kFp32Stage = 1e-5, kHalfStage = 1.0 / 128, kUnit = 0x1p-24;
+static const double kStageSqnr = 20, kIdentity = 1e-10, kFp32Stage = 1e-5, kHalfStage = 1.0 / 128;
 
 typedef struct check {
     const tsr_kernel_options *options;
@@ -27,7 +22,13 @@ typedef struct check {
     tsr_mla_stages reference, own; /* of the original; of the model, each from its own stage before */
     const char *subject;
     double min_sqnr;
+    double since; /* see tsr_lap */
 } check;
+
+static void lap(check *c, tsr_phase phase)
+{
+    tsr_lap(c->evidence, phase, &c->since);
+}
 
 /* What two arrays are, and what they may differ by. */
 typedef struct pair {
@@ -70,6 +71,7 @@ static tsr_status add(check *c, const pair *p, const char *named, tsr_err *err)
             snprintf(fault, sizeof fault, "relative error above %.3g", p->max_relative);
         j.fault = fault;
     }
+    lap(c, TSR_PHASE_JUDGE);
     return tsr_evidence_add(c->evidence, &j, err);
 }
 
@@ -128,6 +130,7 @@ static bool name_heads(const pair *p, size_t heads, size_t ranks, char *text, si
 static tsr_status name_stage(const check *c, const tsr_mla_stages *in, tsr_mla_stage stage, const pair *p, char *text,
                              size_t size, const char **named, tsr_err *err)
 {
+    const tsr_mla_model *const m = c->model.folded ? &c->model : &c->original; /* whose shapes `in` has */
     *named = NULL;
     if (within(p, relative(p->x, p->y, p->rows * p->cols)))
         return TSR_OK;
@@ -135,15 +138,15 @@ static tsr_status name_stage(const check *c, const tsr_mla_stages *in, tsr_mla_s
         double *wrong;
         if (!tsr_mla_fault_fits(f, stage))
             continue;
-        const tsr_status status = tsr_mla_compute(&c->original, &c->batch, in, stage, f, false, &wrong, err);
+        const tsr_status status = tsr_mla_compute(m, &c->batch, in, stage, f, false, &wrong, err);
         if (status == TSR_OK && within(p, relative(wrong, p->y, p->rows * p->cols)))
             *named = tsr_mla_fault_text(f);
         free(wrong);
         TSR_TRY(status);
     }
-    if (*named == NULL && p->cols % c->original.heads == 0 && stage >= TSR_STAGE_QUERY && stage < TSR_STAGE_OUTPUT &&
+    if (*named == NULL && p->cols % m->heads == 0 && stage >= TSR_STAGE_QUERY && stage < TSR_STAGE_OUTPUT &&
         (stage < TSR_STAGE_KV_A || stage > TSR_STAGE_K_ROPE) &&
-        name_heads(p, c->original.heads, (size_t)c->options->mla.ranks, text, size))
+        name_heads(p, m->heads, (size_t)c->options->mla.ranks, text, size))
         *named = text;
     return TSR_OK;
 }
@@ -181,6 +184,8 @@ static tsr_status check_part(check *c, const char *what, const double *x, const 
 static tsr_status check_weights(check *c, tsr_err *err)
 {
     const tsr_mla_model *const a = &c->original, *const b = &c->model;
+    if (b->folded) /* its stages tell */
+        return TSR_OK;
     if (c->options->against != NULL) {
         TSR_TRY(check_part(c, "weights: keys of kv_b_proj", a->keys, b->keys, a->nope, err));
         TSR_TRY(check_part(c, "weights: values of kv_b_proj", a->values, b->values, a->v, err));
@@ -193,7 +198,8 @@ static tsr_status check_weights(check *c, tsr_err *err)
 
 /* ---- the checkpoint's stages ---- */
 
-static tsr_status check_stages(check *c, tsr_err *err)
+/* `in` is the reference, in the shapes of the model. */
+static tsr_status check_each_stage(check *c, const tsr_mla_stages *in, tsr_err *err)
 {
     char what[64], text[160];
     for (tsr_mla_stage s = 0; s < TSR_N_STAGES; s++) {
@@ -201,18 +207,19 @@ static tsr_status check_stages(check *c, tsr_err *err)
         const char *named;
         if (!tsr_mla_has_stage(&c->model, s))
             continue;
-        tsr_status status = tsr_mla_compute(&c->model, &c->batch, &c->reference, s, TSR_MLA_RIGHT, true, &y, err);
+        tsr_status status = tsr_mla_compute(&c->model, &c->batch, in, s, TSR_MLA_RIGHT, true, &y, err);
+        lap(c, TSR_PHASE_ORACLE);
         snprintf(what, sizeof what, "stage %s", tsr_mla_stage_name(s));
         const pair p = {what,
                         TSR_ERROR_QUANTIZATION,
-                        c->reference.of[s],
+                        in->of[s],
                         y,
                         tsr_mla_stage_rows(&c->batch, s),
                         tsr_mla_stage_cols(&c->model, &c->batch, s),
                         NAN,
                         c->min_sqnr};
         if (status == TSR_OK)
-            status = name_stage(c, &c->reference, s, &p, text, sizeof text, &named, err);
+            status = name_stage(c, in, s, &p, text, sizeof text, &named, err);
         if (status == TSR_OK)
             status = add(c, &p, named, err);
         free(y);
@@ -229,6 +236,45 @@ static tsr_status check_stages(check *c, tsr_err *err)
     return add(c, &whole, NULL, err);
 }
 
+/* Queries with W_k in them, and what is before W_v. */
+static tsr_status fold(const check *c, tsr_mla_stages *out, tsr_err *err)
+{
+    const tsr_mla_model *const from = &c->original, *const to = &c->model;
+    const size_t n = c->batch.queries * to->heads, width = from->nope + from->rope;
+    double *const query = malloc((n * (to->nope + to->rope) + 1) * sizeof *query);
+    if (query == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for queries");
+    out->of[TSR_STAGE_QUERY] = query;
+    for (size_t i = 0; i < n; i++) {
+        const double *const x = c->reference.of[TSR_STAGE_QUERY] + i * width;
+        double *const y = query + i * (to->nope + to->rope);
+        memset(y, 0, to->nope * sizeof *y);
+        for (size_t k = 0; k < from->nope; k++) {
+            const double *const row = from->keys + (i % to->heads * from->nope + k) * to->rank;
+            for (size_t j = 0; j < to->rank; j++)
+                y[j] += x[k] * row[j];
+        }
+        memcpy(y + to->nope, x + from->nope, to->rope * sizeof *y);
+    }
+    return tsr_mla_compute(to, &c->batch, out, TSR_STAGE_ATTENTION, TSR_MLA_RIGHT, true, &out->of[TSR_STAGE_ATTENTION],
+                           err);
+}
+
+static tsr_status check_stages(check *c, tsr_err *err)
+{
+    if (!c->model.folded || c->original.folded)
+        return check_each_stage(c, &c->reference, err);
+    tsr_mla_stages folded = c->reference;
+    folded.of[TSR_STAGE_QUERY] = folded.of[TSR_STAGE_ATTENTION] = NULL;
+    tsr_status status = fold(c, &folded, err);
+    lap(c, TSR_PHASE_ORACLE);
+    if (status == TSR_OK)
+        status = check_each_stage(c, &folded, err);
+    free(folded.of[TSR_STAGE_QUERY]);
+    free(folded.of[TSR_STAGE_ATTENTION]);
+    return status;
+}
+
 /* ---- absorption ---- */
 
 /* The two orders of multiplication over one model's weights, in double. */
@@ -240,6 +286,7 @@ static tsr_status check_identity(check *c, const char *what, const tsr_mla_model
     tsr_status status = TSR_OK;
     for (tsr_mla_stage s = TSR_STAGE_SCORES; status == TSR_OK && s <= TSR_STAGE_ATTENTION; s++)
         status = tsr_mla_compute(m, &c->batch, &absorbed, s, TSR_MLA_RIGHT, true, &absorbed.of[s], err);
+    lap(c, TSR_PHASE_ORACLE);
     /* Parts of their own may have been rounded: then they are held as weights, and this only shows what that costs. */
     const bool apart = m->has_parts && m->has_kv_b;
     const pair p = {what,
@@ -260,7 +307,7 @@ static tsr_status check_identity(check *c, const char *what, const tsr_mla_model
 static tsr_status tell_sizes(check *c, tsr_err *err)
 {
     const tsr_mla_model *const m = &c->model;
-    const size_t naive = m->heads * (m->nope + m->rope + m->v), latent = m->rank + m->rope;
+    const size_t naive = m->heads * (m->head_nope + m->rope + m->head_v), latent = m->rank + m->rope;
     char what[160];
     snprintf(what, sizeof what, "cache a token: latent %zu values (%zu bytes in BF16), naive %zu (%zu): 1 to %.1f",
              latent, 2 * latent, naive, 2 * naive, (double)naive / (double)latent);
@@ -282,6 +329,7 @@ static tsr_status check_ranks(check *c, tsr_err *err)
     for (size_t r = 0; status == TSR_OK && r < ranks; r++)
         status =
             tsr_mla_project(m, m->o, r * share, share, c->own.of[TSR_STAGE_ATTENTION], all, c->batch.queries, sum, err);
+    lap(c, TSR_PHASE_ORACLE);
     snprintf(what, sizeof what, "heads cut over %zu ranks, outputs added", ranks);
     /* all products and sums at 2^-53 each, and what cancels: kIdentity has three digits to spare */
     const pair p = {
@@ -289,213 +337,6 @@ static tsr_status check_ranks(check *c, tsr_err *err)
     if (status == TSR_OK)
         status = add(c, &p, NULL, err);
     free(sum);
-    return status;
-}
-
-/* ---- the kernel ---- */
-
-/* Operands of the kernel, and what is exact over them. */
-typedef struct operands {
-    size_t width, s_q, pages;
-    uint16_t *q;
-    uint8_t *cache;
-    int32_t *table, *seqlens;
-    float *rows; /* [tokens][width] as attention sees them */
-    float *out, *scratch;
-    double *exact, *bound, *got; /* [queries][heads][rank] */
-    double *values[2];           /* [queries][heads][v]: exact over the operands */
-} operands;
-
-static size_t slot_of(const check *c, const operands *o, size_t query)
-{
-    const size_t s = c->batch.seq_of[query];
-    return s * o->s_q + o->s_q - (c->batch.first[s + 1] - c->batch.token_of[query]);
-}
-
-/* Pages lie in an order that is not theirs, so that a kernel has to look. */
-static void fill_cache(check *c, operands *o, bool fp8)
-{
-    const tsr_mla_model *const m = &c->model;
-    const size_t bytes = tsr_mla_cache_row_bytes(m->rank, m->rope, fp8), table = tsr_ceil_div(c->batch.longest, PAGE);
-    size_t next = 0;
-    for (size_t s = 0; s < c->batch.sequences; s++) {
-        o->seqlens[s] = (int32_t)(c->batch.first[s + 1] - c->batch.first[s]);
-        for (size_t t = c->batch.first[s]; t < c->batch.first[s + 1]; t++) {
-            const size_t at = t - c->batch.first[s];
-            if (at % PAGE == 0)
-                o->table[s * table + at / PAGE] = (int32_t)(o->pages - ++next);
-            uint8_t *const row = o->cache + ((size_t)o->table[s * table + at / PAGE] * PAGE + at % PAGE) * bytes;
-            for (size_t i = 0; i < o->width; i++)
-                o->scratch[i] = (float)(i < m->rank ? c->own.of[TSR_STAGE_LATENT][t * m->rank + i]
-                                                    : c->own.of[TSR_STAGE_K_ROPE][t * m->rope + i - m->rank]);
-            tsr_mla_cache_write(o->scratch, m->rank, m->rope, fp8, row);
-            tsr_mla_cache_read(row, m->rank, m->rope, fp8, o->rows + t * o->width);
-        }
-    }
-}
-
-/* One query's absorbed vector in BF16. */
-static void fill_query(const check *c, const operands *o, size_t query, size_t h)
-{
-    const tsr_mla_model *const m = &c->model;
-    uint16_t *const q = o->q + (slot_of(c, o, query) * m->heads + h) * o->width;
-    const double *const nope = c->own.of[TSR_STAGE_QUERY] + (query * m->heads + h) * (m->nope + m->rope);
-    for (size_t i = 0; i < m->rank; i++) {
-        double sum = 0;
-        for (size_t k = 0; k < m->nope; k++)
-            sum += nope[k] * m->w_kc[(h * m->nope + k) * m->rank + i];
-        q[i] = tsr_bf16_from_f64(sum);
-    }
-    for (size_t i = 0; i < m->rope; i++)
-        q[m->rank + i] = tsr_bf16_from_f64(c->own.of[TSR_STAGE_Q_ROPE][(query * m->heads + h) * m->rope + i]);
-}
-
-/* The exact result of one query and head, and how far a kernel may be from it (kernels/cpu/mla_attention.h). */
-static void solve(const check *c, const operands *o, size_t query, size_t h, double *p, double *x)
-{
-    const tsr_mla_model *const m = &c->model;
-    const size_t begin = c->batch.first[c->batch.seq_of[query]], n = c->batch.token_of[query] + 1 - begin;
-    const uint16_t *const q = o->q + (slot_of(c, o, query) * m->heads + h) * o->width;
-    double most = -INFINITY, sum = 0, magnitude = 0;
-    double *const exact = o->exact + (query * m->heads + h) * m->rank;
-    double *const bound = o->bound + (query * m->heads + h) * m->rank;
-    tsr_decode(TSR_BF16, (const unsigned char *)q, o->width, x);
-    for (size_t t = 0; t < n; t++) {
-        double score = 0, size = 0;
-        for (size_t i = 0; i < o->width; i++) {
-            const double product = x[i] * (double)o->rows[(begin + t) * o->width + i];
-            score += product;
-            size += fabs(product);
-        }
-        p[t] = score * (double)(float)m->softmax_scale;
-        most = fmax(most, p[t]);
-        magnitude = fmax(magnitude, size);
-    }
-    for (size_t t = 0; t < n; t++)
-        sum += p[t] = exp(p[t] - most);
-    const double d = m->softmax_scale * (double)(o->width + 2) * kUnit * magnitude;
-    const double factor = 2.1 * d + (double)(2 * n + 16) * kUnit;
-    memset(exact, 0, m->rank * sizeof *exact);
-    memset(bound, 0, m->rank * sizeof *bound);
-    for (size_t t = 0; t < n; t++) {
-        for (size_t i = 0; i < m->rank; i++) {
-            const double part = p[t] / sum * (double)o->rows[(begin + t) * o->width + i];
-            exact[i] += part;
-            bound[i] += factor * fabs(part);
-        }
-    }
-}
-
-static tsr_status judge_kernel(check *c, const operands *o, const char *what, tsr_err *err)
-{
-    const size_t rank = c->model.rank, heads = c->model.heads, n = c->batch.queries * heads;
-    tsr_judgement j = {.subject = c->subject, .what = what, .kind = TSR_ERROR_KERNEL, .of_bound = 0, .of_expected = -1};
-    const tsr_columns columns = {.rows = heads * rank, .block = 1, .blocks = heads * rank, .chosen = heads * rank};
-    for (size_t query = 0; query < c->batch.queries; query++) {
-        for (size_t i = 0; i < heads * rank; i++) {
-            const size_t at = query * heads * rank + i;
-            o->got[at] = (double)o->out[slot_of(c, o, query) * heads * rank + i];
-            const double error = fabs(o->got[at] - o->exact[at]);
-            if (!(error <= j.of_bound * o->bound[at]))
-                j.of_bound = o->bound[at] > 0 ? error / o->bound[at] : INFINITY;
-        }
-    }
-    if (n > 0)
-        tsr_judge(&j, o->exact, o->got, c->batch.queries, heads * rank, NULL, &columns);
-    if (!(j.of_bound <= c->options->limits.max_kernel_error))
-        j.fault = "beyond what its accumulation can do";
-    return tsr_evidence_add(c->evidence, &j, err);
-}
-
-/* What the cache's format costs: attention over the operands against attention over their originals. */
-static tsr_status judge_cache(check *c, const operands *o, const char *what, tsr_err *err)
-{
-    const tsr_mla_model *const m = &c->model;
-    for (size_t i = 0; i < c->batch.queries * m->heads * m->v; i++) {
-        const size_t row = i / m->v, h = row % m->heads;
-        o->values[0][i] = tsr_dot(o->exact + row * m->rank, m->w_vc + (h * m->v + i % m->v) * m->rank, m->rank);
-    }
-    const pair p = {what,
-                    TSR_ERROR_QUANTIZATION,
-                    c->own.of[TSR_STAGE_ATTENTION],
-                    o->values[0],
-                    c->batch.queries,
-                    m->heads * m->v,
-                    NAN,
-                    c->min_sqnr};
-    return add(c, &p, NULL, err);
-}
-
-static tsr_status run_kernel(check *c, operands *o, bool fp8, tsr_err *err)
-{
-    const tsr_mla_model *const m = &c->model;
-    double *const scratch = malloc((c->batch.longest + o->width + 1) * sizeof *scratch);
-    if (scratch == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the kernel");
-    fill_cache(c, o, fp8);
-    for (size_t query = 0; query < c->batch.queries; query++) {
-        for (size_t h = 0; h < m->heads; h++) {
-            fill_query(c, o, query, h);
-            solve(c, o, query, h, scratch, scratch + c->batch.longest);
-        }
-    }
-    free(scratch);
-    const tsr_mla_attention args = {.q = o->q,
-                                    .cache = o->cache,
-                                    .block_table = o->table,
-                                    .seqlens = o->seqlens,
-                                    .out = o->out,
-                                    .row = o->scratch,
-                                    .batch = c->batch.sequences,
-                                    .s_q = o->s_q,
-                                    .heads = m->heads,
-                                    .latent = m->rank,
-                                    .rope = m->rope,
-                                    .page = PAGE,
-                                    .max_pages = tsr_ceil_div(c->batch.longest, PAGE),
-                                    .scale = (float)m->softmax_scale,
-                                    .fp8 = fp8};
-    tsr_mla_attention_run(&args);
-    TSR_TRY(judge_cache(c, o, fp8 ? "FP8 latent cache, BF16 queries" : "BF16 latent cache and queries", err));
-    return judge_kernel(c, o, fp8 ? "cpu, paged decode, FP8 cache" : "cpu, paged decode, BF16 cache", err);
-}
-
-static tsr_status check_kernel(check *c, tsr_err *err)
-{
-    const tsr_mla_model *const m = &c->model;
-    const tsr_mla_batch *const b = &c->batch;
-    tsr_arena arena = {0};
-    operands o = {.width = m->rank + m->rope, .s_q = (size_t)c->options->mla.new_tokens};
-    const size_t table = tsr_ceil_div(b->longest, PAGE), slots = b->sequences * o.s_q * m->heads;
-    const size_t n = b->queries * m->heads;
-    for (size_t s = 0; s < b->sequences; s++)
-        o.pages += tsr_ceil_div(b->first[s + 1] - b->first[s], PAGE);
-    void **const wanted[] = {(void **)&o.q,     (void **)&o.cache, (void **)&o.table,    (void **)&o.seqlens,
-                             (void **)&o.rows,  (void **)&o.out,   (void **)&o.scratch,  (void **)&o.exact,
-                             (void **)&o.bound, (void **)&o.got,   (void **)&o.values[0]};
-    const size_t sizes[] = {slots * o.width * sizeof *o.q,
-                            o.pages * PAGE * tsr_mla_cache_row_bytes(m->rank, m->rope, false),
-                            b->sequences * table * sizeof *o.table,
-                            b->sequences * sizeof *o.seqlens,
-                            b->tokens * o.width * sizeof *o.rows,
-                            slots * m->rank * sizeof *o.out,
-                            o.width * sizeof *o.scratch,
-                            n * m->rank * sizeof(double),
-                            n * m->rank * sizeof(double),
-                            n * m->rank * sizeof(double),
-                            n * m->v * sizeof(double)};
-    tsr_status status = TSR_OK;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        *wanted[i] = tsr_arena_alloc(&arena, sizes[i] + 64);
-        if (*wanted[i] == NULL)
-            TSR_GOTO(tsr_fail(err, TSR_E_NOMEM, "out of memory for the kernel"));
-    }
-    memset(o.q, 0, sizes[0]);
-    TSR_GOTO(run_kernel(c, &o, false, err));
-    if (c->options->mla.fp8_cache)
-        TSR_GOTO(run_kernel(c, &o, true, err));
-out:
-    tsr_arena_free(&arena);
     return status;
 }
 
@@ -543,12 +384,14 @@ static tsr_status check_file(check *c, tsr_err *err)
         const size_t rows = tsr_mla_stage_rows(&c->batch, s), cols = tsr_mla_stage_cols(&c->model, &c->batch, s);
         const char *named;
         TSR_GOTO(tsr_mla_compute(&c->model, &c->batch, &theirs, s, TSR_MLA_RIGHT, false, &x, err));
+        lap(c, TSR_PHASE_ORACLE);
         if (t == NULL) {
             theirs.of[s] = x;
             x = NULL;
             continue;
         }
         TSR_GOTO(read_stage(c, t, rows * cols, &theirs.of[s], err));
+        lap(c, TSR_PHASE_READ);
         if (s == TSR_STAGE_SCORES)
             unmask(c, theirs.of[s]);
         snprintf(what, sizeof what, "stage %s", tsr_mla_stage_name(s));
@@ -639,8 +482,10 @@ static tsr_status read_batch(check *c, tsr_err *err)
 static tsr_status check_layer(check *c, tsr_err *err)
 {
     TSR_TRY(draw_batch(c, err));
+    lap(c, TSR_PHASE_QUANTIZE);
     TSR_TRY(tsr_mla_compute_all(&c->original, &c->batch, false, &c->reference, err));
     TSR_TRY(tsr_mla_compute_all(&c->model, &c->batch, true, &c->own, err));
+    lap(c, TSR_PHASE_ORACLE);
     TSR_TRY(check_weights(c, err));
     if (c->options->against != NULL)
         TSR_TRY(check_stages(c, err));
@@ -651,6 +496,7 @@ static tsr_status check_layer(check *c, tsr_err *err)
     if (c->options->against != NULL) {
         tsr_mla_stages plain = {{NULL}};
         tsr_status status = tsr_mla_compute_all(&c->model, &c->batch, false, &plain, err);
+        lap(c, TSR_PHASE_ORACLE);
         if (status == TSR_OK)
             status = check_identity(c, "absorbed = unabsorbed, in double, weights as stored", &c->model, &plain, err);
         tsr_mla_stages_free(&plain);
@@ -658,7 +504,13 @@ static tsr_status check_layer(check *c, tsr_err *err)
     }
     TSR_TRY(check_ranks(c, err));
     TSR_TRY(tell_sizes(c, err));
-    return check_kernel(c, err);
+    const tsr_mla_subject subject = {.options = c->options,
+                                     .model = &c->model,
+                                     .batch = &c->batch,
+                                     .stages = &c->own,
+                                     .name = c->subject,
+                                     .min_sqnr = c->min_sqnr};
+    return tsr_mla_check_kernels(&subject, c->evidence, &c->since, err);
 }
 
 static tsr_status check_request(const check *c, tsr_err *err)
@@ -671,8 +523,10 @@ static tsr_status check_request(const check *c, tsr_err *err)
     if (r->fp8_cache && b->rank % TSR_MLA_CACHE_GROUP != 0)
         return tsr_fail(err, TSR_E_USAGE, "--fp8-cache: kv_lora_rank %zu is no multiple of %d", b->rank,
                         TSR_MLA_CACHE_GROUP);
-    if (a->hidden != b->hidden || a->heads != b->heads || a->nope != b->nope || a->rope != b->rope || a->v != b->v ||
-        a->rank != b->rank || a->q_rank != b->q_rank)
+    if (a->folded && !b->folded)
+        return tsr_fail(err, TSR_E_MISMATCH, "%s is folded, and %s is not", a->checkpoint->path, b->checkpoint->path);
+    if (a->hidden != b->hidden || a->heads != b->heads || a->head_nope != b->head_nope || a->rope != b->rope ||
+        a->head_v != b->head_v || a->rank != b->rank || a->q_rank != b->q_rank)
         return tsr_fail(err, TSR_E_MISMATCH, "%s and %s: other sizes of attention", a->checkpoint->path,
                         b->checkpoint->path);
     return TSR_OK;
@@ -684,9 +538,12 @@ static tsr_status open_and_check(check *c, tsr_err *err)
     TSR_TRY(tsr_mla_model_open(&c->model, &o->side, o->mla.layer, err));
     TSR_TRY(tsr_mla_model_open(&c->original, o->against != NULL ? o->against : &o->side, o->mla.layer, err));
     TSR_TRY(check_request(c, err));
+    c->model.threads = c->original.threads = o->threads;
+    lap(c, TSR_PHASE_READ);
     if (o->mla.stages == NULL)
         return check_layer(c, err);
     TSR_TRY(read_batch(c, err));
+    lap(c, TSR_PHASE_READ);
     return check_file(c, err);
 }
 
@@ -694,7 +551,7 @@ tsr_status tsr_check_mla(const tsr_kernel_options *options, unsigned outs, tsr_e
 {
     const double start = tsr_now();
     char subject[64];
-    check c = {.options = options, .evidence = evidence, .subject = subject};
+    check c = {.options = options, .evidence = evidence, .subject = subject, .since = start};
     (void)outs;
     snprintf(subject, sizeof subject, "model.layers.%llu.self_attn", (unsigned long long)options->mla.layer);
     c.min_sqnr = isnan(options->limits.min_sqnr) ? kStageSqnr : options->limits.min_sqnr;

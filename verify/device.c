@@ -3,6 +3,7 @@
 
 #include "formats/checked.h"
 #include "kernels/cpu/fast_dequant.h"
+#include "verify/jobs.h"
 #include "verify/reader.h"
 
 #include <stdio.h>
@@ -53,6 +54,13 @@ void tsr_device_add_weight_only(tsr_device *device, const tsr_device_weight_only
 {
     tsr_device_weight_only *const to = &device->weight_onlys[device->n_weight_onlys++];
     *to = *weight_only;
+    to->device = device;
+}
+
+void tsr_device_add_mla(tsr_device *device, const tsr_device_mla *mla)
+{
+    tsr_device_mla *const to = &device->mlas[device->n_mlas++];
+    *to = *mla;
     to->device = device;
 }
 
@@ -138,6 +146,38 @@ static tsr_status run_cpu_weight_only(const tsr_device_weight_only *kernel, cons
     return TSR_OK;
 }
 
+static tsr_status run_cpu_mla(const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *args, double *seconds,
+                              tsr_err *err)
+{
+    const double began = tsr_now();
+    (void)kernel, (void)rank, (void)err;
+    tsr_mla_attention_run(args);
+    *seconds = tsr_now() - began;
+    return TSR_OK;
+}
+
+static tsr_status run_cpu_project(const tsr_device_mla *kernel, size_t rank, const tsr_project_args *args, tsr_err *err)
+{
+    (void)kernel, (void)rank, (void)err;
+    tsr_project_run(args);
+    return TSR_OK;
+}
+
+static tsr_status run_cpu_sum(const tsr_device_mla *kernel, size_t ranks, float *parts, size_t n, double *seconds,
+                              tsr_err *err)
+{
+    const double began = tsr_now();
+    (void)kernel, (void)err;
+    for (size_t r = 1; r < ranks; r++) {
+        for (size_t i = 0; i < n; i++)
+            parts[i] += parts[r * n + i];
+    }
+    for (size_t r = 1; r < ranks; r++)
+        memcpy(parts + r * n, parts, n * sizeof *parts);
+    *seconds = tsr_now() - began;
+    return TSR_OK;
+}
+
 #ifndef TSR_HAVE_CUDA
 tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
 {
@@ -176,6 +216,9 @@ tsr_status tsr_device_open(tsr_device *device, tsr_device_kind kind, tsr_err *no
     tsr_device_add_weight_only(
         device, &(tsr_device_weight_only){
                     .name = "reference", .run = run_cpu_weight_only, .one_by_one = true, .general = true});
+    tsr_device_add_mla(
+        device, &(tsr_device_mla){
+                    .name = "cpu, paged decode", .run = run_cpu_mla, .project = run_cpu_project, .sum = run_cpu_sum});
     if (kind == TSR_DEVICE_CPU)
         return TSR_OK;
     tsr_err why = {{0}};

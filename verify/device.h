@@ -8,6 +8,8 @@
 
 #include "formats/status.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/mla_attention.h"
+#include "kernels/cpu/project.h"
 #include "kernels/cpu/weight_only_gemm.h"
 
 #include <stdbool.h>
@@ -82,6 +84,33 @@ struct tsr_device_weight_only {
     uintptr_t variant;
 };
 
+/* Decoding attention over a latent cache, and what follows it where heads are cut over ranks. `rank` says on whose GPU:
+ * each has its own once they are spread, before that all are on one. *seconds is a run's, not counting copies. */
+typedef struct tsr_device_mla tsr_device_mla;
+typedef tsr_status tsr_device_mla_fn(const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *args,
+                                     double *seconds, tsr_err *err);
+typedef tsr_status tsr_device_project_fn(const tsr_device_mla *kernel, size_t rank, const tsr_project_args *args,
+                                         tsr_err *err);
+/* parts [ranks][n] become their sum, each rank's its own copy of it; ranks - 1 roundings in any order. */
+typedef tsr_status tsr_device_sum_fn(const tsr_device_mla *kernel, size_t ranks, float *parts, size_t n,
+                                     double *seconds, tsr_err *err);
+/* Gives each rank a GPU of its own; `how` says how they are joined. TSR_E_DEVICE: there are not as many, or nothing
+ * that joins them; then they stay on one. */
+typedef tsr_status tsr_device_spread_fn(const tsr_device_mla *kernel, size_t ranks, char *how, size_t size,
+                                        tsr_err *err);
+struct tsr_device_mla {
+    const char *name;
+    bool tensor_core; /* held to the bound of kernels/cuda/mla_decode.h; else to that of kernels/cpu/mla_attention.h */
+    bool to_bf16;     /* rounds its result to BF16 */
+    bool widens;      /* makes BF16 of an FP8 cache on the way in; the values stay, since scales are powers of two */
+    tsr_device_mla_fn *run; /* TSR_E_UNSUPPORTED: it does not take this shape */
+    tsr_device_project_fn *project;
+    tsr_device_sum_fn *sum;
+    tsr_device_spread_fn *spread; /* NULL: there is nothing to spread over */
+    tsr_device *device;
+    uintptr_t variant;
+};
+
 enum { TSR_DEVICE_KERNELS = 8 /* of a kind */ };
 
 struct tsr_device {
@@ -91,7 +120,8 @@ struct tsr_device {
     tsr_device_epilogue epilogues[TSR_DEVICE_KERNELS];
     tsr_device_dequant dequants[TSR_DEVICE_KERNELS];
     tsr_device_weight_only weight_onlys[TSR_DEVICE_KERNELS];
-    size_t n_gemms, n_epilogues, n_dequants, n_weight_onlys;
+    tsr_device_mla mlas[TSR_DEVICE_KERNELS];
+    size_t n_gemms, n_epilogues, n_dequants, n_weight_onlys, n_mlas;
     void *state; /* the table's own */
     void (*close)(tsr_device *device);
 };
@@ -110,6 +140,7 @@ void tsr_device_add_gemm(tsr_device *device, const tsr_device_gemm *gemm);
 void tsr_device_add_epilogue(tsr_device *device, const tsr_device_epilogue *epilogue);
 void tsr_device_add_dequant(tsr_device *device, const tsr_device_dequant *dequant);
 void tsr_device_add_weight_only(tsr_device *device, const tsr_device_weight_only *weight_only);
+void tsr_device_add_mla(tsr_device *device, const tsr_device_mla *mla);
 
 /* The products of several experts in one call, over what serving code lays out; n, k and the blocks are the same for
  * all of them. gemm.m rows of A and D; gemm.w [groups][n][k], its scales likewise. */

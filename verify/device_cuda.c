@@ -3,8 +3,11 @@
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/fast_dequant.h"
 #include "kernels/cuda/int8_gemm.h"
+#include "kernels/cuda/mla_decode.h"
+#include "kernels/cuda/nccl.h"
+#include "kernels/cuda/project.h"
 #include "kernels/cuda/weight_only_gemm.h"
-#include "verify/device.h"
+#include "verify/jobs.h"
 #include "verify/reader.h"
 
 #include <cuda_runtime_api.h>
@@ -15,6 +18,7 @@
 typedef struct gpu {
     tsr_cuda_device properties;
     tsr_cublas_lt *peer;  /* NULL: not there */
+    tsr_nccl *nccl;       /* NULL: ranks take turns on this GPU; else rank r has GPU r */
     pthread_mutex_t lock; /* one product at a time */
 } gpu;
 
@@ -310,12 +314,226 @@ static tsr_status run_weight_only(const tsr_device_weight_only *kernel, const ts
     return status;
 }
 
+/* ---- latent attention, and heads cut over ranks ---- */
+
+enum { TIMED_RUNS = 10 };
+enum { Q, CACHE, TABLE, SEQLENS, OUT, WORKSPACE, MLA_OPERANDS };
+
+static void use_gpu_of(const tsr_device_mla *kernel, size_t rank)
+{
+    const gpu *const g = kernel->device->state;
+    (void)cudaSetDevice(g->nccl != NULL ? (int)rank : g->properties.ordinal);
+}
+
+static void free_all(void **on_gpu, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        (void)cudaFree(on_gpu[i]);
+}
+
+/* A cache of codes as the BF16 rows of the same values. */
+static tsr_status upload_widened(void **to, const tsr_mla_attention *a, tsr_err *err)
+{
+    const size_t from_bytes = tsr_mla_cache_row_bytes(a->latent, a->rope, true);
+    const size_t bytes = tsr_mla_cache_row_bytes(a->latent, a->rope, false), rows = a->pages * a->page;
+    uint8_t *const wide = malloc(rows * bytes + 1);
+    if (wide == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for a cache of %zu rows", rows);
+    for (size_t i = 0; i < rows; i++) {
+        tsr_mla_cache_read(a->cache + i * from_bytes, a->latent, a->rope, true, a->row);
+        tsr_mla_cache_write(a->row, a->latent, a->rope, false, wide + i * bytes);
+    }
+    const tsr_status status = upload(to, bytes, wide, bytes, bytes, rows, err);
+    free(wide);
+    return status;
+}
+
+static tsr_status time_decode(const tsr_mla_decode *decode, const char *name, double *seconds, tsr_err *err)
+{
+    TSR_TRY(check(cudaDeviceSynchronize(), name, err));
+    const double began = tsr_now();
+    for (size_t i = 0; i < TIMED_RUNS; i++)
+        TSR_TRY(tsr_cuda_mla_decode(decode, NULL, err));
+    TSR_TRY(check(cudaDeviceSynchronize(), name, err));
+    *seconds = (tsr_now() - began) / TIMED_RUNS;
+    return TSR_OK;
+}
+
+static tsr_status run_mla_on(const tsr_device_mla *kernel, const tsr_mla_attention *a, void *on_gpu[MLA_OPERANDS],
+                             uint16_t *narrow, double *seconds, tsr_err *err)
+{
+    const size_t slots = a->batch * a->s_q * a->heads, width = a->latent + a->rope;
+    const size_t row_bytes = tsr_mla_cache_row_bytes(a->latent, a->rope, false);
+    tsr_cuda_device device;
+    tsr_mla_decode decode = {.batch = (int64_t)a->batch,
+                             .s_q = (int64_t)a->s_q,
+                             .heads = (int64_t)a->heads,
+                             .pages = (int64_t)a->pages,
+                             .max_pages = (int64_t)a->max_pages,
+                             .latent = (int32_t)a->latent,
+                             .rope = (int32_t)a->rope,
+                             .page = (int32_t)a->page,
+                             .scale = a->scale,
+                             .kind = (tsr_mla_kind)kernel->variant};
+    TSR_TRY(tsr_cuda_current_device(&device, err));
+    TSR_TRY(upload(&on_gpu[Q], width * 2, a->q, width * 2, width * 2, slots, err));
+    TSR_TRY(a->fp8 ? upload_widened(&on_gpu[CACHE], a, err)
+                   : upload(&on_gpu[CACHE], row_bytes, a->cache, row_bytes, row_bytes, a->pages * a->page, err));
+    TSR_TRY(upload_words(&on_gpu[TABLE], a->block_table, a->batch * a->max_pages, err));
+    TSR_TRY(upload_words(&on_gpu[SEQLENS], a->seqlens, a->batch, err));
+    TSR_TRY(allocate(&on_gpu[OUT], slots * a->latent * 2, err));
+    TSR_TRY(check(cudaMemset(on_gpu[OUT], 0xFF, slots * a->latent * 2), "poisoning the result", err));
+    decode.q = on_gpu[Q];
+    decode.cache = on_gpu[CACHE];
+    decode.block_table = on_gpu[TABLE];
+    decode.seqlens = on_gpu[SEQLENS];
+    decode.out = on_gpu[OUT];
+    TSR_TRY(allocate(&on_gpu[WORKSPACE], tsr_cuda_mla_workspace(&decode, &device) + 1, err));
+    decode.workspace = on_gpu[WORKSPACE];
+    TSR_TRY(tsr_cuda_mla_plan(&decode, NULL, err));
+    TSR_TRY(tsr_cuda_mla_decode(&decode, NULL, err));
+    TSR_TRY(download(on_gpu[OUT], TSR_OUT_BF16, slots, a->latent, narrow, a->out, a->latent, kernel->name, err));
+    return time_decode(&decode, kernel->name, seconds, err);
+}
+
+static tsr_status run_mla(const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *args, double *seconds,
+                          tsr_err *err)
+{
+    void *on_gpu[MLA_OPERANDS] = {0};
+    uint16_t *const narrow = malloc(args->batch * args->s_q * args->heads * args->latent * sizeof *narrow + 1);
+    if (narrow == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the results of %s", kernel->name);
+    use_gpu_of(kernel, rank);
+    const tsr_status status = run_mla_on(kernel, args, on_gpu, narrow, seconds, err);
+    free_all(on_gpu, MLA_OPERANDS);
+    free(narrow);
+    return status;
+}
+
+/* `batch` matrices of rows x cols, gapless there. */
+static tsr_status upload_matrices(void **to, const float *from, size_t batch, size_t next, size_t rows, size_t ld,
+                                  size_t cols, tsr_err *err)
+{
+    const size_t row = cols * sizeof *from;
+    TSR_TRY(allocate(to, batch * rows * row + 1, err));
+    for (size_t b = 0; b < batch; b++)
+        TSR_TRY(check(cudaMemcpy2D((char *)*to + b * rows * row, row, from + b * next, ld * sizeof *from, row, rows,
+                                   cudaMemcpyHostToDevice),
+                      "copying to the GPU", err));
+    return TSR_OK;
+}
+
+static tsr_status run_project_on(const tsr_device_mla *kernel, const tsr_project_args *a, void *on_gpu[3], tsr_err *err)
+{
+    const size_t row = a->n * sizeof *a->y;
+    TSR_TRY(upload_matrices(&on_gpu[0], a->x, a->batch, a->next_x, a->m, a->ld_x, a->k, err));
+    TSR_TRY(upload_matrices(&on_gpu[1], a->w, a->batch, a->next_w, a->n, a->ld_w, a->k, err));
+    TSR_TRY(allocate(&on_gpu[2], a->batch * a->m * row + 1, err));
+    TSR_TRY(check(cudaMemset(on_gpu[2], 0xFF, a->batch * a->m * row), "poisoning the result", err));
+    const tsr_project_args there = {.x = on_gpu[0],
+                                    .w = on_gpu[1],
+                                    .y = on_gpu[2],
+                                    .batch = a->batch,
+                                    .m = a->m,
+                                    .n = a->n,
+                                    .k = a->k,
+                                    .ld_x = a->k,
+                                    .ld_w = a->k,
+                                    .ld_y = a->n,
+                                    .next_x = a->m * a->k,
+                                    .next_w = a->n * a->k,
+                                    .next_y = a->m * a->n};
+    TSR_TRY(tsr_cuda_project(&there, NULL, err));
+    for (size_t b = 0; b < a->batch; b++)
+        TSR_TRY(check(cudaMemcpy2D(a->y + b * a->next_y, a->ld_y * sizeof *a->y, there.y + b * there.next_y, row, row,
+                                   a->m, cudaMemcpyDeviceToHost),
+                      kernel->name, err));
+    return TSR_OK;
+}
+
+static tsr_status run_project(const tsr_device_mla *kernel, size_t rank, const tsr_project_args *args, tsr_err *err)
+{
+    void *on_gpu[3] = {0};
+    use_gpu_of(kernel, rank);
+    const tsr_status status = run_project_on(kernel, args, on_gpu, err);
+    free_all(on_gpu, 3);
+    return status;
+}
+
+/* Parts in turn onto the first, on one GPU. */
+static tsr_status add_in_turn(size_t ranks, float *parts, size_t n, void *on_gpu[2], double *seconds, tsr_err *err)
+{
+    const size_t bytes = n * sizeof *parts;
+    *seconds = 0;
+    TSR_TRY(upload_words(&on_gpu[0], parts, n, err));
+    TSR_TRY(allocate(&on_gpu[1], bytes, err));
+    for (size_t r = 1; r < ranks; r++) {
+        TSR_TRY(check(cudaMemcpy(on_gpu[1], parts + r * n, bytes, cudaMemcpyHostToDevice), "copying to the GPU", err));
+        const double began = tsr_now();
+        TSR_TRY(tsr_cuda_add(on_gpu[0], on_gpu[1], n, NULL, err));
+        TSR_TRY(check(cudaDeviceSynchronize(), "adding ranks", err));
+        *seconds += tsr_now() - began;
+    }
+    for (size_t r = 0; r < ranks; r++)
+        TSR_TRY(check(cudaMemcpy(parts + r * n, on_gpu[0], bytes, cudaMemcpyDeviceToHost), "adding ranks", err));
+    return TSR_OK;
+}
+
+static tsr_status all_reduce(const tsr_device_mla *kernel, size_t ranks, float *parts, size_t n,
+                             void *on_gpu[2][TSR_NCCL_RANKS], double *seconds, tsr_err *err)
+{
+    const gpu *const g = kernel->device->state;
+    const float *from[TSR_NCCL_RANKS];
+    float *to[TSR_NCCL_RANKS];
+    for (size_t r = 0; r < ranks; r++) {
+        use_gpu_of(kernel, r);
+        TSR_TRY(upload_words(&on_gpu[0][r], parts + r * n, n, err));
+        TSR_TRY(allocate(&on_gpu[1][r], n * sizeof *parts, err));
+        TSR_TRY(check(cudaMemset(on_gpu[1][r], 0xFF, n * sizeof *parts), "poisoning the result", err));
+        from[r] = on_gpu[0][r];
+        to[r] = on_gpu[1][r];
+    }
+    TSR_TRY(tsr_nccl_sum(g->nccl, from, to, n, err)); /* connects */
+    const double began = tsr_now();
+    TSR_TRY(tsr_nccl_sum(g->nccl, from, to, n, err));
+    *seconds = tsr_now() - began;
+    for (size_t r = 0; r < ranks; r++) {
+        use_gpu_of(kernel, r);
+        TSR_TRY(check(cudaMemcpy(parts + r * n, to[r], n * sizeof *parts, cudaMemcpyDeviceToHost), "NCCL", err));
+    }
+    return TSR_OK;
+}
+
+static tsr_status run_sum(const tsr_device_mla *kernel, size_t ranks, float *parts, size_t n, double *seconds,
+                          tsr_err *err)
+{
+    const gpu *const g = kernel->device->state;
+    void *on_gpu[2][TSR_NCCL_RANKS] = {{0}};
+    use_gpu_of(kernel, 0);
+    const tsr_status status = g->nccl != NULL ? all_reduce(kernel, ranks, parts, n, on_gpu, seconds, err)
+                                              : add_in_turn(ranks, parts, n, on_gpu[0], seconds, err);
+    free_all(on_gpu[0], TSR_NCCL_RANKS);
+    free_all(on_gpu[1], TSR_NCCL_RANKS);
+    return status;
+}
+
+static tsr_status spread(const tsr_device_mla *kernel, size_t ranks, char *how, size_t size, tsr_err *err)
+{
+    gpu *const g = kernel->device->state;
+    if (g->nccl == NULL)
+        TSR_TRY(tsr_nccl_open(&g->nccl, ranks, err));
+    const int version = tsr_nccl_version(g->nccl);
+    snprintf(how, size, "on %zu GPUs, NCCL %d.%d.%d", ranks, version / 10000, version / 100 % 100, version % 100);
+    return TSR_OK;
+}
+
 /* ---- the table ---- */
 
 static void close_gpu(tsr_device *device)
 {
     gpu *const g = device->state;
     tsr_cublas_lt_close(g->peer);
+    tsr_nccl_close(g->nccl);
     pthread_mutex_destroy(&g->lock);
     free(g);
 }
@@ -346,6 +564,14 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
         {.name = "CUDA plain", .run = run_weight_only, .one_by_one = true, .variant = PLAIN},
         {.name = "CUDA fast", .run = run_weight_only, .variant = FAST},
     };
+    tsr_device_mla mla = {.name = "CUDA plain",
+                          .to_bf16 = true,
+                          .widens = true,
+                          .run = run_mla,
+                          .project = run_project,
+                          .sum = run_sum,
+                          .spread = spread,
+                          .variant = TSR_MLA_PLAIN};
     tsr_cuda_device properties;
     TSR_TRY(tsr_cuda_current_device(&properties, err));
     gpu *const g = calloc(1, sizeof *g);
@@ -361,7 +587,12 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
         tsr_device_add_dequant(device, &kDequants[i]);
         tsr_device_add_weight_only(device, &kWeightOnlys[i]);
     }
+    tsr_device_add_mla(device, &mla);
     if (properties.arch == 90) {
+        mla.name = "CUDA fast";
+        mla.tensor_core = true;
+        mla.variant = TSR_MLA_FAST;
+        tsr_device_add_mla(device, &mla);
         tsr_device_add_gemm(device, &kFast);
         if (tsr_cublas_lt_open(&g->peer, NULL) == TSR_OK)
             tsr_device_add_gemm(device, &kPeer);

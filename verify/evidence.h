@@ -28,6 +28,7 @@ typedef struct tsr_judgement {
         double mean, max; /* of positions: nats */
     } kl;                 /* divergence of the distributions that x and y are logits of */
     const char *fault;    /* NULL: within the limits, or without any */
+    double seconds;       /* of one run of the kernel; 0: not timed */
 } tsr_judgement;
 
 /* Where the seconds go. */

@@ -30,6 +30,13 @@ double tsr_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+void tsr_lap(tsr_evidence *evidence, tsr_phase phase, double *since)
+{
+    const double now = tsr_now();
+    evidence->phases[phase] += now - *since;
+    *since = now;
+}
+
 bool tsr_is_selected(const tsr_kernel_options *options, const char *name)
 {
     bool selected = options->n_globs == 0;

@@ -68,6 +68,9 @@ tsr_status tsr_find_original(const tsr_side *against, const tsr_weight *weight, 
 /* Seconds of a clock that only goes forward. */
 double tsr_now(void);
 
+/* Books the seconds from *since until now on a phase; *since becomes now. */
+void tsr_lap(tsr_evidence *evidence, tsr_phase phase, double *since);
+
 /* Output channels that are judged: whole blocks of `block` rows, evenly strewn over `rows` with a start of the seed's.
  * Block i begins at rows block * first(i). Returns how many blocks. */
 typedef struct tsr_columns {

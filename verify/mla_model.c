@@ -47,6 +47,11 @@ static tsr_status read_config(tsr_mla_model *m, tsr_err *err)
     TSR_TRY(tsr_rope_read(&m->turn, c, m->rope, &m->arena, err));
     m->plain_scale = 1 / sqrt((double)(m->nope + m->rope));
     m->softmax_scale = m->plain_scale * m->turn.mscale_all * m->turn.mscale_all;
+    m->head_nope = m->nope;
+    m->head_v = m->v;
+    m->folded = tsr_json_find(c->config, c->config_size, "tessera_mla.folded", &value) && tsr_json_is(value, "true");
+    if (m->folded)
+        m->nope = m->v = m->rank;
     return TSR_OK;
 }
 
@@ -197,9 +202,22 @@ static tsr_status load_part(layer *l, const struct part *part, const tsr_tensor 
     return TSR_OK;
 }
 
+static tsr_status make_identity(tsr_mla_model *m, tsr_err *err)
+{
+    const size_t n = m->heads * m->rank * m->rank;
+    m->keys = m->values = m->w_kc = m->w_vc = tsr_arena_alloc(&m->arena, n * sizeof *m->keys);
+    if (m->keys == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for kv_b_proj");
+    for (size_t i = 0; i < n; i++)
+        m->keys[i] = i / m->rank % m->rank == i % m->rank;
+    return TSR_OK;
+}
+
 static tsr_status load_latent(layer *l, tsr_err *err)
 {
     tsr_mla_model *const m = l->m;
+    if (m->folded)
+        return make_identity(m, err);
     for (size_t i = 0; i < sizeof kParts / sizeof *kParts; i++) {
         const char *const name = name_of(l, kParts[i].name);
         const tsr_tensor *const t = name == NULL ? NULL : tsr_checkpoint_find(m->checkpoint, name);

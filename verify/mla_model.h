@@ -20,7 +20,9 @@ typedef struct tsr_mla_model {
     double *keys, *values; /* [heads][nope][rank], [heads][v][rank]: of kv_b_proj; of the parts where it was dropped */
     double *w_kc, *w_vc;   /* the same of the parts that a consumer absorbs; of kv_b_proj where there are none */
     bool has_parts, has_kv_b;
-    unsigned threads; /* 1, to be set by who has more; no result depends on it */
+    bool folded;              /* W_k is in q and W_v in o: nope and v are `rank` then, keys and values the identity */
+    size_t head_nope, head_v; /* nope and v as config.json has them */
+    unsigned threads;         /* 1, to be set by who has more; no result depends on it */
     tsr_arena arena;
 } tsr_mla_model;
 

@@ -26,6 +26,7 @@ typedef struct tsr_mla_attention {
     float *out;
     float *row; /* latent + rope floats of scratch */
     size_t batch, s_q, heads, latent, rope, page, max_pages;
+    size_t pages; /* that the cache has; for who copies it */
     float scale;
     bool fp8; /* latent is a multiple of 128 */
 } tsr_mla_attention;

@@ -114,7 +114,7 @@ def verify(tessera, tmp_path):
 
     def run(dst, *options):
         junit = tmp_path / "junit.xml"
-        code, out, err = harness.run(tessera, ["verify", "mla", dst, "--json", "-", "--junit", junit, *options])
+        code, out, err = harness.run(tessera, ["verify", "mla", dst, "--device", "cpu", "--json", "-", "--junit", junit, *options])
         assert code in (0, 1), err
         result = json.loads(out)
         assert result["passed"] == (code == 0) == all(j["passed"] for j in result["judgements"])
@@ -158,8 +158,11 @@ def test_a_sound_layer_passes(tmp_path, verify, options):
     identity = found["absorbed = unabsorbed, in double"]
     assert 0 < identity["relative_error"] < 1e-12
     kernels = [j for j in found.values() if j["kind"] == "kernel"]
-    assert len(kernels) == 1 + ("--fp8-cache" in options)
+    ranks = ("their heads", "W_v and W_o uncut, in FP32", "sum against uncut") if "--tp" in options else ()
+    assert len(kernels) == 1 + ("--fp8-cache" in options) + len(ranks)
+    assert all(any(end in j["what"] for j in kernels) for end in ranks)
     assert all(0 < j["of_bound"] < 1 for j in kernels)
+    assert all(j["kernel_seconds"] for j in kernels if "uncut, in" not in j["what"])
     naive, latent = m.heads * (m.nope + m.rope + m.v), m.rank + m.rope
     assert any(w.startswith("cache") and f"latent {latent} values" in w and f"naive {naive} " in w for w in found)
     if "--fp8-cache" in options:
@@ -184,6 +187,40 @@ def test_conversions_of_fp8_pass(tessera, tmp_path, verify, quantize, consumer, 
     stored = found["absorbed = unabsorbed, in double, weights as stored"]
     assert source["relative_error"] < 1e-12
     assert stored["relative_error"] < 1e-12 if weights == "fp8-block" else 1e-5 < stored["relative_error"] < 0.1
+
+
+@pytest.mark.parametrize("options", [(), ("--drop-kv-b",)])
+@pytest.mark.parametrize("q_rank, v", [(96, 128), (None, 40)])
+def test_folded_checkpoints_pass(tessera, tmp_path, verify, options, q_rank, v):
+    m = Model(q_rank=q_rank, v=v)
+    src, dst = m.write(tmp_path / "src"), tmp_path / "folded"
+    code, out, err = harness.run(tessera, ["convert", src, "-o", dst, "--to", "mla-absorbed", "--consumer", "sglang",
+                                           "--fold", "--quiet", *options])
+    assert code == 0, err
+    found = verify(dst, "--against", src, "--tp", "2", "--fp8-cache")
+    assert not failed(found)
+    assert not [w for w in found if w.startswith("weights")]
+    for what in ("stage query", "stage output", "the whole layer"):
+        assert 45 < found[what]["sqnr_db"] < 70
+    assert any(w.startswith("cache") and f"naive {m.heads * (m.nope + m.rope + m.v)} " in w for w in found)
+    assert not failed(verify(dst))
+    code, _, err = harness.run(tessera, ["verify", "mla", src, "--against", dst])
+    assert code == 3 and "is folded" in err
+
+
+@pytest.mark.parametrize("order, stages", [((0, 1, 2, 3), set()), ((0, 2, 1, 3), {"stage query", "stage output"})])
+def test_faults_of_folded_checkpoints_are_named(tmp_path, verify, order, stages):
+    m = Model()
+    src = m.write(tmp_path / "src")
+    w = {n: m.tensors[PREFIX + n + ".weight"].astype(np.float64) for n in ("q_b_proj", "kv_b_proj", "o_proj")}
+    k, v = np.split(w["kv_b_proj"].reshape(m.heads, m.nope + m.v, m.rank)[list(order)], [m.nope], axis=1)
+    q = w["q_b_proj"].reshape(m.heads, m.nope + m.rope, -1)
+    q = np.concatenate([np.einsum("hnl,hnc->hlc", k, q[:, : m.nope]), q[:, m.nope:]], axis=1)
+    o = np.einsum("ohv,hvl->ohl", w["o_proj"].reshape(m.hidden, m.heads, m.v), v)
+    m.config["tessera_mla"] = {"folded": True}
+    dst = m.write(tmp_path / "dst", **{"q_b_proj.weight": q.reshape(-1, m.q_rank).astype(BF16),
+                                       "o_proj.weight": o.reshape(m.hidden, -1).astype(BF16)})
+    assert set(failed(verify(dst, "--against", src))) == stages
 
 
 def absorbed(m, transpose=False, order=(0, 1, 2, 3)):
@@ -211,6 +248,22 @@ def test_a_config_that_lost_mscale_is_named(tmp_path, verify):
     m.config["rope_scaling"] = YARN | {"mscale_all_dim": 0, "mscale": 0}
     found = failed(verify(m.write(tmp_path / "dst"), "--against", src))
     assert "stage scores" in found and "mscale" in found["stage scores"]
+
+
+def test_devices(tessera, tmp_path, monkeypatch):
+    """Without a GPU, cuda is refused, and auto says that it took the CPU; phases are told everywhere."""
+    dst = Model().write(tmp_path / "m")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    code, _, err = harness.run(tessera, ["verify", "mla", dst, "--device", "cuda"])
+    assert code == 5 and "GPU" in err and err.count("\n") == 1
+    code, out, err = harness.run(tessera, ["verify", "mla", dst, "--json", "-"])
+    assert code == 0, err
+    result = json.loads(out)
+    assert "GPU" in result["device_note"] and result["device"].startswith("CPU")
+    phases = result["phase_seconds"]
+    assert min(phases.values()) > 0 and 0.5 * result["seconds"] < sum(phases.values()) <= result["seconds"] + 1e-6, phases
+    code, out, err = harness.run(tessera, ["verify", "mla", dst])
+    assert code == 0 and "checked on the CPU: " in out and "seconds: read" in out
 
 
 def test_missing_tensors_are_named(tessera, tmp_path):

@@ -1,0 +1,28 @@
+/* Products of activations with a linear layer in FP32, whose order of summation is known.
+ *
+ *   y[b][i][j] = sum over c of x[b][i][c] w[b][j][c]
+ *
+ * Element c of a row is added to sum c % 32; these 32 are added in halves. A product goes through at most
+ * tsr_project_roundings(k) roundings, so |y - exact| <= 1.01 tsr_project_roundings(k) 2^-24 sum |x w|, where 1.01
+ * covers the terms of higher order for k up to 10^6. */
+#ifndef TSR_KERNELS_CPU_PROJECT_H
+#define TSR_KERNELS_CPU_PROJECT_H
+
+#include <stddef.h>
+
+enum { TSR_PROJECT_LANES = 32 };
+
+typedef struct tsr_project_args {
+    const float *x, *w;
+    float *y;
+    size_t batch, m, n, k;
+    size_t ld_x, ld_w, ld_y;       /* elements from one row to the next */
+    size_t next_x, next_w, next_y; /* elements from one matrix of the batch to the next */
+} tsr_project_args;
+
+size_t tsr_project_roundings(size_t k);
+
+/* Nothing is allocated, nothing fails; thread-safe over different y. */
+void tsr_project_run(const tsr_project_args *args);
+
+#endif

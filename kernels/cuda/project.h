@@ -1,0 +1,21 @@
+/* kernels/cpu/project.h on a GPU: the same sums, with each product and its addition fused, so within the same bound. */
+#ifndef TSR_KERNELS_CUDA_PROJECT_H
+#define TSR_KERNELS_CUDA_PROJECT_H
+
+#include "kernels/cpu/project.h"
+#include "kernels/cuda/cuda_launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* x, w and y in device memory. */
+tsr_status tsr_cuda_project(const tsr_project_args *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+
+/* sum[n] += part[n], one rounding each; device memory. */
+tsr_status tsr_cuda_add(float *sum, const float *part, size_t n, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,297 @@
+/* verify mla: a sound device passes, and every fault that is planted in a kernel, in W_o or in the sum over ranks is
+ * found where it is. */
+#include "verify/activations.h"
+#include "verify/check_mla.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { HIDDEN = 64, HEADS = 4, NOPE = 16, ROPE = 8, V = 16, RANK = 128, RANKS = 2 };
+
+static const char kConfig[] =
+    "{\"hidden_size\": 64, \"num_attention_heads\": 4, \"qk_nope_head_dim\": 16, \"qk_rope_head_dim\": 8, "
+    "\"v_head_dim\": 16, \"kv_lora_rank\": 128, \"q_lora_rank\": null, \"rope_theta\": 10000}";
+
+static const struct {
+    const char *name;
+    size_t rows, cols; /* cols 0: a vector */
+} kTensors[] = {{"q_proj", HEADS *(NOPE + ROPE), HIDDEN},
+                {"kv_a_proj_with_mqa", RANK + ROPE, HIDDEN},
+                {"kv_a_layernorm", RANK, 0},
+                {"kv_b_proj", HEADS *(NOPE + V), RANK},
+                {"o_proj", HIDDEN, HEADS *V}};
+
+static char folder[] = "/tmp/tessera-mla-XXXXXX";
+static tsr_checkpoint *checkpoint;
+static tsr_weights weights;
+static tsr_device device;
+static tsr_err err;
+
+static FILE *open_file(const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *const file = fopen(path, "w");
+    cr_assert_not_null(file);
+    return file;
+}
+
+/* One layer in BF16. */
+static void open_layer(void)
+{
+    char header[1024] = "{";
+    size_t at = 0;
+    cr_assert_not_null(mkdtemp(folder));
+    FILE *file = open_file("config.json");
+    fputs(kConfig, file);
+    fclose(file);
+    for (size_t i = 0; i < sizeof kTensors / sizeof *kTensors; i++) {
+        const size_t rows = kTensors[i].rows, cols = kTensors[i].cols, bytes = 2 * rows * (cols > 0 ? cols : 1);
+        char shape[32];
+        snprintf(shape, sizeof shape, cols > 0 ? "%zu, %zu" : "%zu", rows, cols);
+        sprintf(header + strlen(header),
+                "%s\"model.layers.0.self_attn.%s.weight\": {\"dtype\": \"BF16\", \"shape\": [%s], "
+                "\"data_offsets\": [%zu, %zu]}",
+                i > 0 ? ", " : "", kTensors[i].name, shape, at, at + bytes);
+        at += bytes;
+    }
+    strcat(header, "}");
+    file = open_file("model.safetensors");
+    const uint64_t length = strlen(header);
+    fwrite(&length, sizeof length, 1, file);
+    fputs(header, file);
+    for (size_t i = 0; i < at / 2; i++) {
+        const uint16_t bits = (uint16_t)(0x3D80 + tsr_mix(i) % 0x100 + (tsr_mix(~i) % 2 << 15)); /* +-1/16 .. 1/4 */
+        fwrite(&bits, sizeof bits, 1, file);
+    }
+    fclose(file);
+    cr_assert_eq(tsr_checkpoint_open(&checkpoint, folder, NULL, 0, &err), TSR_OK, "%s", err.msg);
+    cr_assert_eq(tsr_weights_pair(&weights, checkpoint, 0, 0, &err), TSR_OK, "%s", err.msg);
+    cr_assert_eq(tsr_device_open(&device, TSR_DEVICE_CPU, NULL, &err), TSR_OK, "%s", err.msg);
+}
+
+static void close_layer(void)
+{
+    char path[128];
+    tsr_device_close(&device);
+    tsr_weights_free(&weights);
+    tsr_checkpoint_close(checkpoint);
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, i == 0 ? "config.json" : "model.safetensors");
+        remove(path);
+    }
+    rmdir(folder);
+}
+
+/* Runs the check; the first judgement that fails, or "". */
+static const char *first_failure(void)
+{
+    static char what[256];
+    const tsr_kernel_options options = {
+        .side = {checkpoint, &weights},
+        .device = &device,
+        .seed = 5,
+        .limits = tsr_kernel_limits_defaults(),
+        .mla = {.batch = 4, .context = 150, .new_tokens = 2, .ranks = RANKS, .fp8_cache = true}};
+    tsr_evidence evidence = {0};
+    cr_assert_eq(tsr_check_mla(&options, 0, &evidence, &err), TSR_OK, "%s", err.msg);
+    what[0] = '\0';
+    for (size_t i = 0; i < evidence.count && what[0] == '\0'; i++) {
+        if (evidence.items[i].fault != NULL)
+            snprintf(what, sizeof what, "%s: %s", evidence.items[i].what, evidence.items[i].fault);
+    }
+    tsr_evidence_free(&evidence);
+    return what;
+}
+
+/* ---- faults: each is the CPU's function over something slightly else ---- */
+
+static tsr_device_mla sound;
+
+static tsr_status drop_last_page(const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *args,
+                                 double *seconds, tsr_err *e)
+{
+    int32_t seqlens[4];
+    tsr_mla_attention other = *args;
+    for (size_t b = 0; b < args->batch; b++)
+        seqlens[b] = args->seqlens[b] > 64 ? args->seqlens[b] / 64 * 64 : args->seqlens[b];
+    other.seqlens = seqlens;
+    return sound.run(kernel, rank, &other, seconds, e);
+}
+
+static tsr_status use_another_scale(const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *args,
+                                    double *seconds, tsr_err *e)
+{
+    tsr_mla_attention other = *args;
+    other.scale *= 1.01f;
+    return sound.run(kernel, rank, &other, seconds, e);
+}
+
+/* Within the worst case, beyond the expected. */
+static tsr_status use_nearly_the_scale(const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *args,
+                                       double *seconds, tsr_err *e)
+{
+    tsr_mla_attention other = *args;
+    other.scale *= 1.00001f;
+    return sound.run(kernel, rank, &other, seconds, e);
+}
+
+static tsr_status leave_the_last_slot(const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *args,
+                                      double *seconds, tsr_err *e)
+{
+    tsr_mla_attention other = *args;
+    other.batch--;
+    return sound.run(kernel, rank, &other, seconds, e);
+}
+
+static tsr_status swap_heads_of_rank_1(const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *args,
+                                       double *seconds, tsr_err *e)
+{
+    float first[RANK];
+    const tsr_status status = sound.run(kernel, rank, args, seconds, e);
+    if (rank == 1) {
+        memcpy(first, args->out, sizeof first);
+        memcpy(args->out, args->out + RANK, sizeof first);
+        memcpy(args->out + RANK, first, sizeof first);
+    }
+    return status;
+}
+
+static tsr_status drop_last_column(const tsr_device_mla *kernel, size_t rank, const tsr_project_args *args, tsr_err *e)
+{
+    tsr_project_args other = *args;
+    other.k--;
+    return sound.project(kernel, rank, &other, e);
+}
+
+static tsr_status lose_a_rank(const tsr_device_mla *kernel, size_t ranks, float *parts, size_t n, double *seconds,
+                              tsr_err *e)
+{
+    memset(parts + n, 0, n * sizeof *parts);
+    return sound.sum(kernel, ranks, parts, n, seconds, e);
+}
+
+static tsr_status add_in_bf16(const tsr_device_mla *kernel, size_t ranks, float *parts, size_t n, double *seconds,
+                              tsr_err *e)
+{
+    tsr_out_round(TSR_OUT_BF16, parts, ranks * n);
+    return sound.sum(kernel, ranks, parts, n, seconds, e);
+}
+
+/* Within the worst case, beyond the expected. */
+static tsr_status add_in_19_bits(const tsr_device_mla *kernel, size_t ranks, float *parts, size_t n, double *seconds,
+                                 tsr_err *e)
+{
+    for (size_t i = 0; i < ranks * n; i++) {
+        const float shifted = parts[i] * 33;
+        parts[i] = shifted - (shifted - parts[i]);
+    }
+    return sound.sum(kernel, ranks, parts, n, seconds, e);
+}
+
+static tsr_status forget_to_send(const tsr_device_mla *kernel, size_t ranks, float *parts, size_t n, double *seconds,
+                                 tsr_err *e)
+{
+    const tsr_status status = sound.sum(kernel, ranks, parts, n, seconds, e);
+    parts[2 * n - 1] = nextafterf(parts[2 * n - 1], 9);
+    return status;
+}
+
+/* A tensor core's result, which is off by one part in 150 where `variant` says so. */
+static tsr_status run_in_bf16(const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *args, double *seconds,
+                              tsr_err *e)
+{
+    const size_t n = args->batch * args->s_q * args->heads * args->latent;
+    const tsr_status status = sound.run(kernel, rank, args, seconds, e);
+    for (size_t i = 0; kernel->variant != 0 && i < n; i++)
+        args->out[i] *= 1 + 1 / 150.0f;
+    tsr_out_round(TSR_OUT_BF16, args->out, n);
+    return status;
+}
+
+TestSuite(mla, .init = open_layer, .fini = close_layer);
+
+Test(mla, a_sound_device_passes)
+{
+    cr_assert_str_eq(first_failure(), "");
+}
+
+Test(mla, planted_faults_are_found)
+{
+    const struct {
+        const char *what;
+        tsr_device_mla_fn *run;
+        tsr_device_project_fn *project;
+        tsr_device_sum_fn *sum;
+    } kFaults[] = {
+        {"cpu, paged decode, BF16 cache: beyond", drop_last_page, NULL, NULL},
+        {"cpu, paged decode, BF16 cache: beyond", use_another_scale, NULL, NULL},
+        {"cpu, paged decode, BF16 cache: errors beyond", use_nearly_the_scale, NULL, NULL},
+        {"cpu, paged decode, BF16 cache: beyond", leave_the_last_slot, NULL, NULL},
+        {"cpu, paged decode, 2 ranks in turn: their heads: beyond", swap_heads_of_rank_1, NULL, NULL},
+        {"cpu, paged decode: W_v and W_o uncut, in FP32: beyond", NULL, drop_last_column, NULL},
+        {"cpu, paged decode, 2 ranks in turn: sum against uncut: beyond", NULL, NULL, lose_a_rank},
+        {"cpu, paged decode, 2 ranks in turn: sum against uncut: beyond", NULL, NULL, add_in_bf16},
+        {"cpu, paged decode, 2 ranks in turn: sum against uncut: errors beyond", NULL, NULL, add_in_19_bits},
+        {"cpu, paged decode, 2 ranks in turn: sum against uncut: ranks hold", NULL, NULL, forget_to_send},
+    };
+    sound = device.mlas[0];
+    for (size_t i = 0; i < sizeof kFaults / sizeof *kFaults; i++) {
+        device.mlas[0].run = kFaults[i].run != NULL ? kFaults[i].run : sound.run;
+        device.mlas[0].project = kFaults[i].project != NULL ? kFaults[i].project : sound.project;
+        device.mlas[0].sum = kFaults[i].sum != NULL ? kFaults[i].sum : sound.sum;
+        const char *const found = first_failure();
+        cr_assert(strncmp(found, kFaults[i].what, strlen(kFaults[i].what)) == 0, "fault %zu: '%s'", i, found);
+    }
+}
+
+Test(mla, what_the_bound_hides_the_expected_error_shows)
+{
+    sound = device.mlas[0];
+    device.mlas[0].run = run_in_bf16;
+    device.mlas[0].tensor_core = device.mlas[0].to_bf16 = true;
+    cr_assert_str_eq(first_failure(), "");
+    device.mlas[0].variant = 1;
+    cr_assert_str_eq(first_failure(), "cpu, paged decode, BF16 cache: errors beyond those of its accumulation");
+}
+
+/* ---- what a device does not take is told, not failed ---- */
+
+static tsr_status refuse(const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *args, double *seconds,
+                         tsr_err *e)
+{
+    (void)kernel, (void)rank, (void)args, (void)seconds;
+    return tsr_fail(e, TSR_E_UNSUPPORTED, "no such shape");
+}
+
+static tsr_status stay(const tsr_device_mla *kernel, size_t ranks, char *how, size_t size, tsr_err *e)
+{
+    (void)kernel, (void)ranks, (void)how, (void)size;
+    return tsr_fail(e, TSR_E_DEVICE, "no second one");
+}
+
+Test(mla, what_is_not_taken_is_skipped)
+{
+    const tsr_kernel_options options = {.side = {checkpoint, &weights},
+                                        .device = &device,
+                                        .limits = tsr_kernel_limits_defaults(),
+                                        .mla = {.batch = 2, .context = 9, .new_tokens = 1, .ranks = RANKS}};
+    tsr_evidence evidence = {0};
+    tsr_device_mla other = device.mlas[0];
+    other.name = "other";
+    other.run = refuse;
+    other.spread = stay;
+    tsr_device_add_mla(&device, &other);
+    cr_assert_eq(tsr_check_mla(&options, 0, &evidence, &err), TSR_OK, "%s", err.msg);
+    cr_assert_eq(evidence.failed, 0);
+    cr_assert_eq(evidence.n_skipped, 2);
+    cr_assert_str_eq(evidence.skipped[0].why, "no such shape");
+    cr_assert_str_eq(evidence.skipped[1].why, "ranks take turns on one GPU: no second one");
+    for (size_t i = 0; i < evidence.count; i++)
+        cr_assert_null(strstr(evidence.items[i].what, "other"));
+    tsr_evidence_free(&evidence);
+}
