@@ -319,13 +319,15 @@ def test_every_scheme_is_read(tmp_path, verify, quantize, checkpoint, scheme):
         assert all(10 < j["sqnr_db"] < 60 for (_, what), j in found.items() if what == "layer alone"), found
 
 
-def test_absorbed_attention_is_the_same(tmp_path, verify, tessera, checkpoint):
+@pytest.mark.parametrize("fold", [(), ("--fold",)])
+def test_absorbed_attention_is_the_same(tmp_path, verify, tessera, checkpoint, fold):
     src = checkpoint("deepseek-v3")
     code, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "out", "--to", "mla-absorbed", "--consumer", "sglang",
-                                           "--quiet"])
+                                         "--quiet", *fold])
     assert code == 0, err
     found = verify(src, tmp_path / "out", "--count", "16")
-    assert all(j["differ"] == 0 or j["sqnr_db"] > 200 for j in found.values()), found
+    least = 40 if fold else 200  # products of weights are rounded to BF16
+    assert all(j["differ"] == 0 or j["sqnr_db"] > least for j in found.values()), found
 
 
 # ---- refusals ----
