@@ -1,11 +1,14 @@
-/* Owns what the attention kernels share: the definition in FP32, and the small steps of a softmax on wgmma's
- * accumulators. */
+/* Owns what the attention kernels share: the definition in FP32, the small steps of a softmax on wgmma's accumulators,
+ * and what their launchers ask. */
 #ifndef TSR_KERNELS_CUDA_ATTENTION_CUH
 #define TSR_KERNELS_CUDA_ATTENTION_CUH
 
 #include <cuda_bf16.h>
+#include <cuda_runtime.h>
 #include <math.h>
 #include <stdint.h>
+
+#include "formats/status.h"
 
 namespace attention
 {
@@ -57,10 +60,11 @@ struct plain_shape {
 };
 
 /* One query and head by a CTA of kPlainThreads: a thread a token for the scores, a thread a column for the values;
- * tokens in chunks of the CTA's size. token(t) is a plain_token; lse may be NULL. */
-template <typename Token>
+ * tokens in chunks of the CTA's size. token(t) is a plain_token, write(c, x) takes the result's column c; lse may be
+ * NULL. */
+template <typename Token, typename Write>
 __device__ void attend_plain(const plain_shape &s, const __nv_bfloat16 *query, int visible, const Token &token,
-                             __nv_bfloat16 *out, float *lse, float *shared)
+                             const Write &write, float *lse, float *shared)
 {
     const int width = s.nope + s.rope;
     float *const q = shared, *const sum = q + width, *const weight = sum + s.value;
@@ -103,7 +107,7 @@ __device__ void attend_plain(const plain_shape &s, const __nv_bfloat16 *query, i
         __syncthreads();
     }
     for (int c = threadIdx.x; c < s.value; c += kPlainThreads) {
-        out[c] = __float2bfloat16_rn(total > 0.0f ? sum[c] / total : 0.0f);
+        write(c, total > 0.0f ? sum[c] / total : 0.0f);
     }
     if (lse && threadIdx.x == 0) {
         *lse = total > 0.0f ? most + logf(total) : -INFINITY;
@@ -170,6 +174,26 @@ __device__ __forceinline__ uint4 transpose_quad(uint32_t v0, uint32_t v1, uint32
         v3 = other;
     }
     return make_uint4(v0, v1, v2, v3);
+}
+
+/* ---- launchers --------------------------------------------------------------------------------------------------- */
+
+/* `code` and what earlier launches left, as an error of `what`. */
+static inline tsr_status launched(const char *what, cudaError_t code, tsr_err *err)
+{
+    const cudaError_t last = cudaGetLastError();
+    if (code == cudaSuccess) {
+        code = last;
+    }
+    if (code != cudaSuccess) {
+        return tsr_fail(err, TSR_E_DEVICE, "%s: %s", what, cudaGetErrorString(code));
+    }
+    return TSR_OK;
+}
+
+static inline bool aligned(const void *p, uintptr_t to)
+{
+    return reinterpret_cast<uintptr_t>(p) % to == 0;
 }
 
 } // namespace attention

@@ -61,8 +61,9 @@ __global__ void __launch_bounds__(kPlainThreads) plain_kernel(const problem p)
         const __nv_bfloat16 *const k = p.cache + ((int64_t)table[t / p.page] * p.page + t % p.page) * p.width;
         return plain_token{k, k + p.latent, k};
     };
-    attend_plain(plain_shape_of(p), p.q + row * p.width, length_of(p, b) - p.s_q + i + 1, token,
-                 p.out + row * p.latent, p.lse ? p.lse + row : NULL, shared);
+    const auto write = [&](int c, float x) { p.out[row * p.latent + c] = __float2bfloat16_rn(x); };
+    attend_plain(plain_shape_of(p), p.q + row * p.width, length_of(p, b) - p.s_q + i + 1, token, write,
+                 p.lse ? p.lse + row : NULL, shared);
 }
 
 /* ---- the schedule ------------------------------------------------------------------------------------------------ */
@@ -644,26 +645,11 @@ __global__ void __launch_bounds__(128 * kCombineGroups)
 
 /* ---- launchers --------------------------------------------------------------------------------------------------- */
 
+constexpr char kWhat[] = "MLA decoding";
+
 int64_t ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
-}
-
-tsr_status launched(cudaError_t code, tsr_err *err)
-{
-    const cudaError_t last = cudaGetLastError();
-    if (code == cudaSuccess) {
-        code = last;
-    }
-    if (code != cudaSuccess) {
-        return tsr_fail(err, TSR_E_DEVICE, "MLA decoding: %s", cudaGetErrorString(code));
-    }
-    return TSR_OK;
-}
-
-bool aligned(const void *p, uintptr_t to)
-{
-    return reinterpret_cast<uintptr_t>(p) % to == 0;
 }
 
 bool fast_fits(const tsr_mla_decode *args, const tsr_cuda_device *device)
@@ -791,13 +777,14 @@ tsr_status launch_fast(const problem &p, const schedule &s, int64_t pages, tsr_s
         return tsr_fail(err, TSR_E_DEVICE, "MLA decoding: the driver refused a tensor map: error %d", (int)code);
     }
     void (*const kernel)(CUtensorMap, CUtensorMap, problem, schedule) = fast_kernel<CLUSTER>;
-    TSR_TRY(
-        launched(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, fast_shape::kBytes), err));
+    TSR_TRY(launched(
+        kWhat, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, fast_shape::kBytes), err));
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim.x = CLUSTER;
     attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-    TSR_TRY(launched(launch(kernel, dim3((unsigned)s.tiles, (unsigned)s.parts), 384, fast_shape::kBytes, attribute,
+    TSR_TRY(launched(kWhat,
+                     launch(kernel, dim3((unsigned)s.tiles, (unsigned)s.parts), 384, fast_shape::kBytes, attribute,
                             stream, map_q, map_cache, p, s),
                      err));
 
@@ -806,7 +793,8 @@ tsr_status launch_fast(const problem &p, const schedule &s, int64_t pages, tsr_s
     attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
-    return launched(launch(combine_kernel, dim3((unsigned)p.batch, (unsigned)ceil_div(rows, rows_each)),
+    return launched(kWhat,
+                    launch(combine_kernel, dim3((unsigned)p.batch, (unsigned)ceil_div(rows, rows_each)),
                            128 * kCombineGroups, s.parts * (int)sizeof(float), attribute, stream, p, s, rows_each),
                     err);
 }
@@ -837,7 +825,7 @@ tsr_status tsr_cuda_mla_plan(const tsr_mla_decode *args, tsr_stream stream, tsr_
     schedule s;
     (void)lay_out(args, device.processors, &s);
     plan_kernel<<<1, kPlanThreads, 0, stream>>>(problem_of(args), s);
-    return launched(cudaSuccess, err);
+    return launched(kWhat, cudaSuccess, err);
 }
 
 tsr_status tsr_cuda_mla_decode(const tsr_mla_decode *args, tsr_stream stream, tsr_err *err)
@@ -857,7 +845,7 @@ tsr_status tsr_cuda_mla_decode(const tsr_mla_decode *args, tsr_stream stream, ts
         }
         plain_kernel<<<(unsigned)rows, kPlainThreads, (size_t)plain_shape_of(p).shared_floats() * sizeof(float),
                        stream>>>(p);
-        return launched(cudaSuccess, err);
+        return launched(kWhat, cudaSuccess, err);
     }
     schedule s;
     (void)lay_out(args, device.processors, &s);
