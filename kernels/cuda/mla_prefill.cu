@@ -20,10 +20,10 @@ namespace
 
 using namespace attention;
 
-constexpr int kNope = 128, kRope = 64, kValue = 128; /* of the fast kernel */
-constexpr int kRows = 128;                           /* queries of a tile, 64 for each of two groups */
-constexpr int kTokens = 128;                         /* tokens of a block */
-constexpr int kTileBytes = 128 * 128;                /* 128 rows of 64 columns */
+constexpr int kNope = 128, kRope = 64, kValue = 128;                      /* of the fast kernel */
+constexpr int kGroupRows = 64, kRows = 2 * kGroupRows;                    /* queries of a group, and of a tile */
+constexpr int kTokens = 128;                                              /* tokens of a block */
+constexpr int kTileBytes = kTokens * 128, kQTileBytes = kGroupRows * 128; /* 64 columns */
 constexpr int kKeyTiles = (kNope + kRope) / 64, kValueTiles = kValue / 64, kStages = 2;
 
 struct problem {
@@ -169,11 +169,11 @@ __device__ work find_work(const problem &p, const order &s, int tile)
 /* ---- the fast kernel --------------------------------------------------------------------------------------------- */
 
 struct fast_shape {
-    static constexpr int kQ = 0, kKeys = kQ + kKeyTiles * kTileBytes;
+    static constexpr int kQ = 0, kKeys = kQ + 2 * kKeyTiles * kQTileBytes; /* of either group */
     static constexpr int kValues = kKeys + kStages * kKeyTiles * kTileBytes;
     static constexpr int kWork = kValues + kStages * kValueTiles * kTileBytes;
-    static constexpr int kBarriers = kWork + (int)(sizeof(work) + 7) / 8 * 8;
-    static constexpr int kQFull = 0, kQEmpty = 1, kKeyFull = 2, kKeyEmpty = kKeyFull + kStages,
+    static constexpr int kBarriers = kWork + (int)(2 * sizeof(work) + 7) / 8 * 8;
+    static constexpr int kQFull = 0, kQEmpty = 2, kKeyFull = 4, kKeyEmpty = kKeyFull + kStages,
                          kValueFull = kKeyEmpty + kStages, kValueEmpty = kValueFull + kStages,
                          kCount = kValueEmpty + kStages;
     static constexpr int kBytes = 1024 + kBarriers + kCount * 8;
@@ -236,8 +236,10 @@ __global__ void __launch_bounds__(384, 1)
     const int lane = threadIdx.x % 32;
 
     if (threadIdx.x == 0) {
-        hopper::barrier_init(q_full, 1);
-        hopper::barrier_init(q_empty, 8);
+        for (int g = 0; g < 2; ++g) {
+            hopper::barrier_init(q_full + g, 1);
+            hopper::barrier_init(q_empty + g, 4);
+        }
         for (int i = 0; i < kStages; ++i) {
             hopper::barrier_init(key_full + i, 1);
             hopper::barrier_init(key_empty + i, 8);
@@ -252,6 +254,29 @@ __global__ void __launch_bounds__(384, 1)
     if (group == 2) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 256) {
+            const auto load_q = [&](const work &w, int item, int to) {
+                hopper::barrier_wait(q_empty + to, (item & 1) ^ 1);
+                shared_work[to] = w;
+                if (w.head < 0) {
+                    hopper::barrier_arrive(q_full + to);
+                    return;
+                }
+                hopper::barrier_expect(q_full + to, kKeyTiles * kQTileBytes);
+                for (int i = 0; i < kKeyTiles; ++i) {
+                    hopper::load_tile(shared_q + (to * kKeyTiles + i) * kQTileBytes, &map_q, q_full + to, i * 64,
+                                      w.head, w.first + to * kGroupRows);
+                }
+            };
+            const auto load_keys = [&](const work &w, int block, int at) {
+                const int stage = at % kStages, token = w.first_token + block * kTokens;
+                uint8_t *const to = keys + stage * kKeyTiles * kTileBytes;
+                hopper::barrier_wait(key_empty + stage, (at / kStages & 1) ^ 1);
+                hopper::barrier_expect(key_full + stage, kKeyTiles * kTileBytes);
+                for (int i = 0; i < kNope / 64; ++i) {
+                    hopper::load_tile(to + i * kTileBytes, &map_kv, key_full + stage, i * 64, w.head, token);
+                }
+                hopper::load_tile(to + kNope / 64 * kTileBytes, &map_rope, key_full + stage, 0, 0, token);
+            };
             const auto load_values = [&](const work &w, int block, int at) {
                 const int stage = at % kStages;
                 hopper::barrier_wait(value_empty + stage, (at / kStages & 1) ^ 1);
@@ -261,36 +286,25 @@ __global__ void __launch_bounds__(384, 1)
                                       kNope + tile * 64, w.head, w.first_token + block * kTokens);
                 }
             };
-            int tile = (int)blockIdx.x;
+            /* Group 0 goes into a tile while group 1 is in the last one: what it needs comes first. */
+            work w = find_work(p, s, (int)blockIdx.x);
             for (int item = 0;; ++item) {
-                const work w = find_work(p, s, tile);
-                hopper::barrier_wait(q_empty, (item & 1) ^ 1);
-                *shared_work = w;
+                load_q(w, item, 0);
+                if (w.blocks > 0) {
+                    load_keys(w, w.blocks - 1, x);
+                }
+                load_q(w, item, 1);
                 if (w.head < 0) {
-                    hopper::barrier_arrive(q_full);
                     break;
                 }
-                hopper::barrier_expect(q_full, kKeyTiles * kTileBytes);
-                for (int i = 0; i < kKeyTiles; ++i) {
-                    hopper::load_tile(shared_q + i * kTileBytes, &map_q, q_full, i * 64, w.head, w.first);
-                }
-                tile = (int)gridDim.x + atomicAdd(s.taken, 1);
+                const work next = find_work(p, s, (int)gridDim.x + atomicAdd(s.taken, 1));
                 for (int block = w.blocks - 1; block >= 0; --block, ++x) {
-                    const int stage = x % kStages, token = w.first_token + block * kTokens;
-                    uint8_t *const to = keys + stage * kKeyTiles * kTileBytes;
-                    hopper::barrier_wait(key_empty + stage, (x / kStages & 1) ^ 1);
-                    hopper::barrier_expect(key_full + stage, kKeyTiles * kTileBytes);
-                    for (int i = 0; i < kNope / 64; ++i) {
-                        hopper::load_tile(to + i * kTileBytes, &map_kv, key_full + stage, i * 64, w.head, token);
+                    if (block > 0) {
+                        load_keys(w, block - 1, x + 1);
                     }
-                    hopper::load_tile(to + kNope / 64 * kTileBytes, &map_rope, key_full + stage, 0, 0, token);
-                    if (block < w.blocks - 1) {
-                        load_values(w, block + 1, x - 1);
-                    }
+                    load_values(w, block, x);
                 }
-                if (w.blocks > 0) {
-                    load_values(w, 0, x - 1);
-                }
+                w = next;
             }
             if (atomicAdd(s.ended, 1) == (int)gridDim.x - 1) { /* nobody will take another tile */
                 *s.taken = 0;
@@ -300,7 +314,7 @@ __global__ void __launch_bounds__(384, 1)
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         const int row = threadIdx.x / 32 * 16 + lane / 4;
-        const uint64_t q_operand = hopper::operand(shared_q + group * (kTileBytes / 2));
+        const uint64_t q_operand = hopper::operand(shared_q + group * kKeyTiles * kQTileBytes);
         const float scale2 = p.shape.scale * kLog2E;
 
         const auto release = [&](uint64_t *bar) {
@@ -315,8 +329,9 @@ __global__ void __launch_bounds__(384, 1)
             hopper::mma_fence();
 #pragma unroll
             for (int step = 0; step < kKeyTiles * 4; ++step) {
-                const int offset = step / 4 * (kTileBytes >> 4) + step % 4 * 2;
-                hopper::mma_scores(score, q_operand + offset, k + offset, step != 0);
+                const int tile = step / 4, column = step % 4 * 2;
+                hopper::mma_scores(score, q_operand + tile * (kQTileBytes >> 4) + column,
+                                   k + tile * (kTileBytes >> 4) + column, step != 0);
             }
             hopper::mma_commit();
         };
@@ -336,8 +351,8 @@ __global__ void __launch_bounds__(384, 1)
             hopper::meet_arrive(kMeetTurn, 256);
         }
         for (int item = 0;; ++item) {
-            hopper::barrier_wait(q_full, item & 1);
-            const work w = *shared_work;
+            hopper::barrier_wait(q_full + group, item & 1);
+            const work w = shared_work[group];
             __syncwarp();
             if (w.head < 0) {
                 break;
@@ -349,7 +364,7 @@ __global__ void __launch_bounds__(384, 1)
             }
             rows_state state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
             if (w.blocks == 0) {
-                release(q_empty);
+                release(q_empty + group);
             } else {
                 float score[64], shrink[2];
                 uint32_t probability[32];
@@ -357,7 +372,7 @@ __global__ void __launch_bounds__(384, 1)
                 const auto release_keys = [&]() {
                     release(key_empty + x % kStages);
                     if (token == 0) {
-                        release(q_empty);
+                        release(q_empty + group);
                     }
                 };
                 const auto mask = [&]() {
@@ -421,7 +436,7 @@ __global__ void __launch_bounds__(384, 1)
                     }
                     pack_all();
                 };
-                const int unmasked = w.visible + group * (kRows / 2) - kTokens; /* from this token down */
+                const int unmasked = w.visible + group * kGroupRows - kTokens; /* from this token down */
                 while (token > 0 && token - kTokens > unmasked) {
                     next_block(std::true_type());
                 }
@@ -548,12 +563,13 @@ tsr_status choose(const tsr_mla_prefill *args, tsr_cuda_device *device, tsr_mla_
     return TSR_OK;
 }
 
-/* Boxes of 128 rows, 64 columns wide, of one head of `base` [rows][heads][columns]. */
-CUresult map_rows(encode_fn encode, CUtensorMap *map, const __nv_bfloat16 *base, int columns, int heads, int rows)
+/* Boxes of `box_rows` rows, 64 columns wide, of one head of `base` [rows][heads][columns]. */
+CUresult map_rows(encode_fn encode, CUtensorMap *map, const __nv_bfloat16 *base, int columns, int heads, int rows,
+                  int box_rows)
 {
     const cuuint64_t dims[3] = {(cuuint64_t)columns, (cuuint64_t)heads, (cuuint64_t)rows};
     const cuuint64_t pitches[2] = {(cuuint64_t)columns * 2, (cuuint64_t)heads * (cuuint64_t)columns * 2};
-    const cuuint32_t box[3] = {64, 1, 128}, steps[3] = {1, 1, 1};
+    const cuuint32_t box[3] = {64, 1, (cuuint32_t)box_rows}, steps[3] = {1, 1, 1};
     return encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<__nv_bfloat16 *>(base), dims, pitches, box,
                   steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -564,12 +580,12 @@ tsr_status launch_fast(const problem &p, const order &s, const tsr_cuda_device &
     encode_fn encode = NULL;
     TSR_TRY(find_encode(&encode, err));
     CUtensorMap map_q, map_kv, map_rope;
-    CUresult code = map_rows(encode, &map_q, p.q, kNope + kRope, p.heads, p.tokens_q);
+    CUresult code = map_rows(encode, &map_q, p.q, kNope + kRope, p.heads, p.tokens_q, kGroupRows);
     if (code == CUDA_SUCCESS) {
-        code = map_rows(encode, &map_kv, p.kv, kNope + kValue, p.heads, p.tokens_k);
+        code = map_rows(encode, &map_kv, p.kv, kNope + kValue, p.heads, p.tokens_k, kTokens);
     }
     if (code == CUDA_SUCCESS) {
-        code = map_rows(encode, &map_rope, p.k_rope, kRope, 1, p.tokens_k);
+        code = map_rows(encode, &map_rope, p.k_rope, kRope, 1, p.tokens_k, kTokens);
     }
     if (code != CUDA_SUCCESS) {
         return tsr_fail(err, TSR_E_DEVICE, "MLA prefill: the driver refused a tensor map: error %d", (int)code);
