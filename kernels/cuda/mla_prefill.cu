@@ -168,6 +168,10 @@ __device__ work find_work(const problem &p, const order &s, int tile)
 
 /* ---- the fast kernel --------------------------------------------------------------------------------------------- */
 
+/* One thread of group 2 brings tiles in; the groups 0 and 1 compute, each 64 queries of every tile, from the block that
+ * the last query sees down to the first. They take turns at the tensor cores: a group's products of one block are under
+ * way while the other computes exponentials. Block x of the CTA's running count lies in stage x % kStages, its keys and
+ * its values behind barriers of their own. */
 struct fast_shape {
     static constexpr int kQ = 0, kKeys = kQ + 2 * kKeyTiles * kQTileBytes; /* of either group */
     static constexpr int kValues = kKeys + kStages * kKeyTiles * kTileBytes;
@@ -250,7 +254,7 @@ __global__ void __launch_bounds__(384, 1)
     }
     __syncthreads();
 
-    int x = 0; /* blocks so far; block x is in stage x % 2 */
+    int x = 0; /* blocks so far */
     if (group == 2) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 256) {
@@ -286,7 +290,7 @@ __global__ void __launch_bounds__(384, 1)
                                       kNope + tile * 64, w.head, w.first_token + block * kTokens);
                 }
             };
-            /* Group 0 goes into a tile while group 1 is in the last one: what it needs comes first. */
+            /* Group 0 enters a tile while group 1 is still in the one before: what group 0 needs comes first. */
             work w = find_work(p, s, (int)blockIdx.x);
             for (int item = 0;; ++item) {
                 load_q(w, item, 0);

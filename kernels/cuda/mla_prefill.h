@@ -12,8 +12,8 @@
  * k_nope before its v, which is what kv_b_proj gives; k_rope [tokens_k][rope] BF16; cu_seqlens_q and cu_seqlens_k
  * [batch + 1] int32, never falling, clamped to 0 and tokens_q or tokens_k; out [tokens_q][heads][value] BF16 and
  * out_f32 in F32, before that rounding; lse [tokens_q][heads] F32. Rows in front of the first sequence and behind the
- * last are neither used nor written. A NaN or infinity in kv reaches queries of its own sequence only, but also those
- * that do not see its token. scale > 0, finite. No output may overlap an input.
+ * last are neither used nor written. A NaN or infinity in kv or k_rope reaches queries of its own sequence only, but
+ * also those that do not see its token. scale > 0, finite. No output may overlap an input.
  *
  * The fast kernel needs sm_90, nope 128, rope 64, value 128, at least one query and token, and q, kv, k_rope and out
  * 16-byte aligned (out_f32: 8); otherwise TSR_MLA_AUTO takes the plain one (one CTA a query and head). It works on the
