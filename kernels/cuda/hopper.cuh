@@ -191,11 +191,11 @@ __device__ __forceinline__ uint64_t operand(const void *p)
     return address | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-/* The same bytes read down their rows: B[k][n], n contiguous, 64 of n a tile of 64 rows, the next 64 in the next
+/* The same bytes read down their rows: B[k][n], n contiguous, 64 of n a tile of ROWS rows, the next 64 in the next
  * tile. */
-__device__ __forceinline__ uint64_t operand_down(const void *p)
+template <int ROWS = 64> __device__ __forceinline__ uint64_t operand_down(const void *p)
 {
-    return operand(p) ^ ((uint64_t)1 << 16 ^ (uint64_t)(64 * 128 >> 4) << 16);
+    return operand(p) ^ ((uint64_t)1 << 16 ^ (uint64_t)(ROWS * 128 >> 4) << 16);
 }
 
 /* Barriers `id` 1 to 15 of the CTA, met by `threads`; who only arrives does not wait. */
@@ -317,6 +317,25 @@ __device__ __forceinline__ void mma_values(float (&d)[128], const uint32_t *a, u
                  "}, {%128, %129, %130, %131}, %132, "
                  "p, 1, 1, 1;\n}"
                  : TSR_D128
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+/* d[64 x 128] (+)= A[64 x 16] * B[128 x 16]^T in BF16. */
+__device__ __forceinline__ void mma_scores(float (&d)[64], uint64_t a, uint64_t b, int accumulate)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" TSR_N64 "}, %64, %65, p, 1, 1, 0, 0;\n}"
+                 : TSR_D64
+                 : "l"(a), "l"(b), "r"(accumulate));
+}
+
+/* d[64 x 128] += A[64 x 16] * B[16 x 128] in BF16, A in registers, B by operand_down. */
+__device__ __forceinline__ void mma_values(float (&d)[64], const uint32_t *a, uint64_t b)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" TSR_N64
+                 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}"
+                 : TSR_D64
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 

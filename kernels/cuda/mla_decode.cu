@@ -7,6 +7,7 @@
 #include <math.h>
 #include <type_traits>
 
+#include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/tensor_map.cuh"
 
@@ -17,13 +18,14 @@ static_assert(std::is_same<tsr_stream, cudaStream_t>::value, "tsr_stream is cuda
 namespace
 {
 
+using namespace attention;
+
 constexpr int kLatent = 512, kRope = 64, kPage = 64; /* of the fast kernel */
 constexpr int kWidth = kLatent + kRope;
 constexpr int kRows = 64;            /* of q in one tile */
 constexpr int kTileBytes = 64 * 128; /* 64 rows of 64 columns */
 constexpr int kTiles = kWidth / 64;  /* such tiles in a page, and in the tile of q */
 constexpr int kFixedCost = 2;        /* what a sequence costs a CTA besides its pages, in pages */
-constexpr float kLog2E = 1.44269504f;
 
 struct problem {
     const __nv_bfloat16 *q, *cache;
@@ -43,85 +45,25 @@ __device__ __forceinline__ int length_of(const problem &p, int b)
 
 /* ---- the definition ---------------------------------------------------------------------------------------------- */
 
-__device__ __forceinline__ float reduce_warp(float x, bool maximum)
+__device__ __host__ plain_shape plain_shape_of(const problem &p)
 {
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-        const float other = __shfl_xor_sync(0xFFFFFFFFu, x, distance);
-        x = maximum ? fmaxf(x, other) : x + other;
-    }
-    return x;
+    return {p.latent, p.width - p.latent, p.latent, p.scale};
 }
 
-constexpr int kPlainThreads = 128;
-
-__device__ float reduce_plain(float x, bool maximum, float *scratch)
-{
-    x = reduce_warp(x, maximum);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) {
-        scratch[threadIdx.x / 32] = x;
-    }
-    __syncthreads();
-    float all = scratch[0];
-    for (int w = 1; w < kPlainThreads / 32; ++w) {
-        all = maximum ? fmaxf(all, scratch[w]) : all + scratch[w];
-    }
-    return all;
-}
-
-/* A thread a token for the scores, a thread a column for the values; tokens in chunks of the CTA's size. */
 __global__ void __launch_bounds__(kPlainThreads) plain_kernel(const problem p)
 {
     extern __shared__ float shared[];
-    float *const q = shared, *const sum = q + p.width, *const weight = sum + p.latent;
-    __shared__ float scratch[kPlainThreads / 32];
     const int64_t row = blockIdx.x;
     const int64_t rows = (int64_t)p.s_q * p.heads;
     const int b = (int)(row / rows), i = (int)(row % rows / p.heads);
-    const int visible = length_of(p, b) - p.s_q + i + 1;
-    for (int c = threadIdx.x; c < p.width; c += kPlainThreads) {
-        q[c] = __bfloat162float(p.q[row * p.width + c]);
-    }
-    for (int c = threadIdx.x; c < p.latent; c += kPlainThreads) {
-        sum[c] = 0.0f;
-    }
-    __syncthreads();
-    float most = -INFINITY, total = 0.0f;
     const int32_t *const table = p.block_table + (int64_t)b * p.max_pages;
-    for (int from = 0; from < visible; from += kPlainThreads) {
-        const int t = from + (int)threadIdx.x;
-        float score = -INFINITY;
-        if (t < visible) {
-            const __nv_bfloat16 *const k = p.cache + ((int64_t)table[t / p.page] * p.page + t % p.page) * p.width;
-            score = 0.0f;
-            for (int c = 0; c < p.width; ++c) {
-                score = fmaf(q[c], __bfloat162float(k[c]), score);
-            }
-            score *= p.scale;
-        }
-        const float now = fmaxf(most, reduce_plain(score, true, scratch));
-        const float shrink = expf(most - now);
-        most = now;
-        const float w = expf(score - most);
-        weight[threadIdx.x] = w;
-        total = total * shrink + reduce_plain(w, false, scratch);
-        for (int c = threadIdx.x; c < p.latent; c += kPlainThreads) {
-            float x = sum[c] * shrink;
-            for (int u = from; u < min(visible, from + kPlainThreads); ++u) {
-                const int64_t at = ((int64_t)table[u / p.page] * p.page + u % p.page) * p.width;
-                x = fmaf(weight[u - from], __bfloat162float(p.cache[at + c]), x);
-            }
-            sum[c] = x;
-        }
-        __syncthreads();
-    }
-    for (int c = threadIdx.x; c < p.latent; c += kPlainThreads) {
-        p.out[row * p.latent + c] = __float2bfloat16_rn(total > 0.0f ? sum[c] / total : 0.0f);
-    }
-    if (p.lse && threadIdx.x == 0) {
-        p.lse[row] = total > 0.0f ? most + logf(total) : -INFINITY;
-    }
+    const auto token = [&](int t) {
+        const __nv_bfloat16 *const k = p.cache + ((int64_t)table[t / p.page] * p.page + t % p.page) * p.width;
+        return plain_token{k, k + p.latent, k};
+    };
+    const auto write = [&](int c, float x) { p.out[row * p.latent + c] = __float2bfloat16_rn(x); };
+    attend_plain(plain_shape_of(p), p.q + row * p.width, length_of(p, b) - p.s_q + i + 1, token, write,
+                 p.lse ? p.lse + row : NULL, shared);
 }
 
 /* ---- the schedule ------------------------------------------------------------------------------------------------ */
@@ -252,66 +194,6 @@ struct fast_shape {
 };
 
 enum { kMeetProbabilities = 1, kMeetGroup = 5, kMeetBoth = 7 }; /* [owner][half], [group] */
-
-__device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-__device__ __forceinline__ uint32_t pack(float x, float y)
-{
-    const __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
-    return *reinterpret_cast<const uint32_t *>(&v);
-}
-
-__device__ __forceinline__ float quad_max(float x)
-{
-    x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 2));
-}
-
-__device__ __forceinline__ float quad_sum(float x)
-{
-    x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
-    return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
-}
-
-/* Four lanes hold eight columns of a row each way round: lane q has columns 2q, 2q + 1 of the groups 0..3. Afterwards
- * lane q has all eight columns of group q. */
-__device__ __forceinline__ uint4 transpose_quad(uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3, int q)
-{
-    const bool odd = q & 1, high = q & 2;
-    uint32_t give = odd ? v0 : v1, other = __shfl_xor_sync(0xFFFFFFFFu, give, 1);
-    if (odd) {
-        v0 = other;
-    } else {
-        v1 = other;
-    }
-    give = odd ? v2 : v3;
-    other = __shfl_xor_sync(0xFFFFFFFFu, give, 1);
-    if (odd) {
-        v2 = other;
-    } else {
-        v3 = other;
-    }
-    give = high ? v0 : v2;
-    other = __shfl_xor_sync(0xFFFFFFFFu, give, 2);
-    if (high) {
-        v0 = other;
-    } else {
-        v2 = other;
-    }
-    give = high ? v1 : v3;
-    other = __shfl_xor_sync(0xFFFFFFFFu, give, 2);
-    if (high) {
-        v1 = other;
-    } else {
-        v3 = other;
-    }
-    return make_uint4(v0, v1, v2, v3);
-}
 
 constexpr int kRopePlace = 4;
 
@@ -763,26 +645,11 @@ __global__ void __launch_bounds__(128 * kCombineGroups)
 
 /* ---- launchers --------------------------------------------------------------------------------------------------- */
 
+constexpr char kWhat[] = "MLA decoding";
+
 int64_t ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
-}
-
-tsr_status launched(cudaError_t code, tsr_err *err)
-{
-    const cudaError_t last = cudaGetLastError();
-    if (code == cudaSuccess) {
-        code = last;
-    }
-    if (code != cudaSuccess) {
-        return tsr_fail(err, TSR_E_DEVICE, "MLA decoding: %s", cudaGetErrorString(code));
-    }
-    return TSR_OK;
-}
-
-bool aligned(const void *p, uintptr_t to)
-{
-    return reinterpret_cast<uintptr_t>(p) % to == 0;
 }
 
 bool fast_fits(const tsr_mla_decode *args, const tsr_cuda_device *device)
@@ -910,13 +777,14 @@ tsr_status launch_fast(const problem &p, const schedule &s, int64_t pages, tsr_s
         return tsr_fail(err, TSR_E_DEVICE, "MLA decoding: the driver refused a tensor map: error %d", (int)code);
     }
     void (*const kernel)(CUtensorMap, CUtensorMap, problem, schedule) = fast_kernel<CLUSTER>;
-    TSR_TRY(
-        launched(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, fast_shape::kBytes), err));
+    TSR_TRY(launched(
+        kWhat, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, fast_shape::kBytes), err));
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim.x = CLUSTER;
     attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-    TSR_TRY(launched(launch(kernel, dim3((unsigned)s.tiles, (unsigned)s.parts), 384, fast_shape::kBytes, attribute,
+    TSR_TRY(launched(kWhat,
+                     launch(kernel, dim3((unsigned)s.tiles, (unsigned)s.parts), 384, fast_shape::kBytes, attribute,
                             stream, map_q, map_cache, p, s),
                      err));
 
@@ -925,7 +793,8 @@ tsr_status launch_fast(const problem &p, const schedule &s, int64_t pages, tsr_s
     attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
-    return launched(launch(combine_kernel, dim3((unsigned)p.batch, (unsigned)ceil_div(rows, rows_each)),
+    return launched(kWhat,
+                    launch(combine_kernel, dim3((unsigned)p.batch, (unsigned)ceil_div(rows, rows_each)),
                            128 * kCombineGroups, s.parts * (int)sizeof(float), attribute, stream, p, s, rows_each),
                     err);
 }
@@ -956,7 +825,7 @@ tsr_status tsr_cuda_mla_plan(const tsr_mla_decode *args, tsr_stream stream, tsr_
     schedule s;
     (void)lay_out(args, device.processors, &s);
     plan_kernel<<<1, kPlanThreads, 0, stream>>>(problem_of(args), s);
-    return launched(cudaSuccess, err);
+    return launched(kWhat, cudaSuccess, err);
 }
 
 tsr_status tsr_cuda_mla_decode(const tsr_mla_decode *args, tsr_stream stream, tsr_err *err)
@@ -974,9 +843,9 @@ tsr_status tsr_cuda_mla_decode(const tsr_mla_decode *args, tsr_stream stream, ts
             return tsr_fail(err, TSR_E_SHAPE, "MLA decoding: %lld rows are more than the plain kernel's grid",
                             (long long)rows);
         }
-        plain_kernel<<<(unsigned)rows, kPlainThreads, (size_t)(p.width + p.latent + kPlainThreads) * sizeof(float),
+        plain_kernel<<<(unsigned)rows, kPlainThreads, (size_t)plain_shape_of(p).shared_floats() * sizeof(float),
                        stream>>>(p);
-        return launched(cudaSuccess, err);
+        return launched(kWhat, cudaSuccess, err);
     }
     schedule s;
     (void)lay_out(args, device.processors, &s);

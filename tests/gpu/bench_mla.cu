@@ -28,15 +28,6 @@ static const row rows[] = {
 
 static const double kBandwidth = 4.1e6, kRate = 790e6; /* bytes and operations a us: a device copy, a BF16 product */
 
-/* BF16, uniform in +-1. */
-__global__ void random_units(uint16_t *p, int64_t count, uint64_t seed)
-{
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
-        const float x = (float)(int64_t)(mix(seed + i) >> 40) * 0x1p-23f - 1.0f;
-        p[i] = (uint16_t)(__float_as_uint(x) >> 16);
-    }
-}
-
 /* Microseconds of one call, alone, on a card that rested before. */
 static double time_call(const tsr_mla_decode &a)
 {

@@ -85,4 +85,13 @@ __global__ void random_bf16(uint16_t *p, int64_t count, uint64_t seed)
         p[i] = (uint16_t)((r & 0x807F) | (uint64_t)(119 + (r >> 16 & 15)) << 7);
     }
 }
+
+/* BF16, uniform in +-1. */
+__global__ void random_units(uint16_t *p, int64_t count, uint64_t seed)
+{
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
+        const float x = (float)(int64_t)(mix(seed + i) >> 40) * 0x1p-23f - 1.0f;
+        p[i] = (uint16_t)(__float_as_uint(x) >> 16);
+    }
+}
 #endif

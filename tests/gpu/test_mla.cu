@@ -2,39 +2,8 @@
  * mla_decode.h on small shapes (ragged and empty sequences, shuffled pages, NaN in every unused cache row and page
  * number, poisoned outputs and workspace, two runs bit for bit); the fast against the plain kernel on long sequences.
  * `test_mla small` leaves out the long ones (for compute-sanitizer). */
-#include <math.h>
-#include <string.h>
-
-#include <algorithm>
-#include <thread>
-#include <vector>
-
 #include "kernels/cuda/mla_decode.h"
-#include "tests/gpu/gpu_common.cuh"
-
-static int checks, failures;
-static uint64_t seed = 20261121;
-
-static double uniform(void) /* in [-1, 1) */
-{
-    return (double)(mix(seed++) >> 11) * 0x1p-52 - 1.0;
-}
-
-static float widen(uint16_t x)
-{
-    const uint32_t bits = (uint32_t)x << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static uint16_t narrow(double x)
-{
-    const float value = (float)x;
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
+#include "tests/gpu/attention_oracle.cuh"
 
 struct shape {
     int64_t batch, s_q, heads;
@@ -47,13 +16,6 @@ struct operands {
     std::vector<uint16_t> q, cache;
     std::vector<int32_t> table, lengths;
 };
-
-template <typename T> static T *upload(const std::vector<T> &from)
-{
-    T *const p = device_array<T>(from.size());
-    CHECK(cudaMemcpy(p, from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice));
-    return p;
-}
 
 /* Scores spread over +-10 or so, growing or shrinking along each sequence: the running maximum moves, or stays. */
 static operands make(const shape &s)
@@ -100,58 +62,24 @@ static operands make(const shape &s)
     return o;
 }
 
-struct outcome {
-    long beyond = 0;
-    double worst = 0, error = 0, exact = 0;
-};
-
 /* One query and head in FP64 against what the kernel gave, within the header's bound. */
 static void judge_row(const operands &o, int64_t row, const uint16_t *out, float lse, outcome *v)
 {
     const tsr_mla_decode &a = o.args;
     const int64_t width = a.latent + a.rope, b = row / (a.s_q * a.heads), i = row % (a.s_q * a.heads) / a.heads;
     const int64_t visible = std::max<int64_t>(0, o.lengths[(size_t)b] - a.s_q + i + 1);
-    std::vector<double> p((size_t)visible), sum((size_t)a.latent), mass((size_t)a.latent);
-    std::vector<const uint16_t *> rows((size_t)visible);
-    double most = -INFINITY, largest = 0, total = 0;
-    for (int64_t t = 0; t < visible; ++t) {
-        const int64_t page = o.table[(size_t)(b * a.max_pages + t / a.page)];
-        rows[(size_t)t] = &o.cache[(size_t)((page * a.page + t % a.page) * width)];
-        double score = 0, absolute = 0;
-        for (int64_t c = 0; c < width; ++c) {
-            const double product = (double)widen(o.q[(size_t)(row * width + c)]) * (double)widen(rows[(size_t)t][c]);
-            score += product;
-            absolute += fabs(product);
-        }
-        p[(size_t)t] = score * (double)a.scale;
-        most = std::max(most, p[(size_t)t]);
-        largest = std::max(largest, absolute * (double)a.scale);
-    }
-    for (double &x : p) {
-        x = exp(x - most);
-        total += x;
-    }
-    for (int64_t t = 0; t < visible; ++t) {
-        for (int64_t c = 0; c < a.latent; ++c) {
-            const double x = p[(size_t)t] / total * (double)widen(rows[(size_t)t][c]);
-            sum[(size_t)c] += x;
-            mass[(size_t)c] += fabs(x);
-        }
-    }
-    const double d = 36 * 17 * 0x1p-22 * largest;
+    const exact_row e = attend_exactly(
+        a.latent, a.rope, a.latent, (double)a.scale, &o.q[(size_t)(row * width)], visible, [&](int64_t t) {
+            const int64_t page = o.table[(size_t)(b * a.max_pages + t / a.page)];
+            const uint16_t *const k = &o.cache[(size_t)((page * a.page + t % a.page) * width)];
+            return token_rows{k, k + a.latent, k};
+        });
+    const double d = 36 * 17 * 0x1p-22 * e.largest;
     const double relative = 2 * d + 0x1p-8 + 0x1p-18 + 17 * ((double)((visible + 63) / 64) * 4 + 2) * 0x1p-22;
-    for (int64_t c = 0; c < a.latent; ++c) {
-        double bound = relative * mass[(size_t)c];
-        bound += (fabs(sum[(size_t)c]) + bound) * 0x1p-8 + 0x1p-133;
-        const double error = fabs((double)widen(out[c]) - sum[(size_t)c]);
-        v->beyond += !(error <= bound);
-        v->worst = std::max(v->worst, error / bound);
-        v->error += error * error;
-        v->exact += sum[(size_t)c] * sum[(size_t)c];
+    for (size_t c = 0; c < (size_t)a.latent; ++c) {
+        v->add((double)widen(out[c]), e.sum[c], with_rounding(e.sum[c], relative * e.mass[c]));
     }
-    const double exact_lse = visible > 0 ? most + log(total) : -INFINITY;
-    v->beyond += visible > 0 ? !(fabs((double)lse - exact_lse) <= d + 0x1p-18 * (1 + fabs(exact_lse)))
-                             : (double)lse != exact_lse;
+    v->add_lse((double)lse, e.lse, d);
 }
 
 static void run(tsr_mla_decode a, size_t workspace_bytes, std::vector<uint16_t> *out, std::vector<float> *lse)
@@ -195,23 +123,9 @@ static void check_small(const tsr_cuda_device &device, const shape &s)
         run(o.args, workspace, &again, &lse_again);
         const bool same = memcmp(out.data(), again.data(), out.size() * 2) == 0 &&
                           memcmp(lse.data(), lse_again.data(), rows * 4) == 0;
-        const size_t workers = std::min<size_t>(rows, 16);
-        std::vector<outcome> found(workers);
-        std::vector<std::thread> threads;
-        for (size_t w = 0; w < workers; ++w) {
-            threads.emplace_back([&, w] {
-                for (size_t r = w; r < rows; r += workers) {
-                    judge_row(o, (int64_t)r, &out[r * (size_t)s.latent], lse[r], &found[w]);
-                }
-            });
-        }
-        outcome v;
-        for (size_t w = 0; w < workers; ++w) {
-            threads[w].join();
-            v.beyond += found[w].beyond;
-            v.worst = std::max(v.worst, found[w].worst);
-            v.error += found[w].error, v.exact += found[w].exact;
-        }
+        const outcome v = judge_rows(rows, [&](int64_t r, outcome *found) {
+            judge_row(o, r, &out[(size_t)r * (size_t)s.latent], lse[(size_t)r], found);
+        });
         checks += 1;
         failures += v.beyond != 0 || !same;
         printf("%s batch %lld, queries %lld, heads %lld, first length %d, %d + %d, %s: relative error %.2e, worst %.3f "
@@ -219,7 +133,7 @@ static void check_small(const tsr_cuda_device &device, const shape &s)
                "bound, %ld beyond%s\n",
                v.beyond || !same ? "FAILED" : "ok    ", (long long)s.batch, (long long)s.s_q, (long long)s.heads,
                s.lengths[0], s.latent, s.rope, tsr_cuda_mla_choose(&o.args, &device) == TSR_MLA_FAST ? "fast" : "plain",
-               v.exact > 0 ? sqrt(v.error / v.exact) : 0.0, v.worst, v.beyond, same ? "" : ", two runs differ");
+               v.relative_error(), v.worst, v.beyond, same ? "" : ", two runs differ");
     }
     release(o);
 }

@@ -1,4 +1,4 @@
-/* Owns how a kernel is timed: a CUDA graph of 20 launches, the median of 22 replays. */
+/* Owns how a kernel is timed: a CUDA graph of 20 launches or as many as asked for, the median of 22 replays. */
 #ifndef TSR_TESTS_GPU_TIMING_CUH
 #define TSR_TESTS_GPU_TIMING_CUH
 
@@ -11,9 +11,9 @@ static int ascending(const void *x, const void *y)
 }
 
 /* Microseconds a launch; `launch(stream, i)` puts the i-th one on the stream. */
-template <typename F> static double time_each_us(const F &launch)
+template <typename F> static double time_each_us(const F &launch, int launches = 20)
 {
-    enum { kLaunches = 20, kReplays = 22 };
+    enum { kReplays = 22 };
     cudaStream_t stream;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -23,7 +23,7 @@ template <typename F> static double time_each_us(const F &launch)
     CHECK(cudaEventCreate(&end));
     launch(stream, 0);
     CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < kLaunches; ++i) {
+    for (int i = 0; i < launches; ++i) {
         launch(stream, i);
     }
     CHECK(cudaStreamEndCapture(stream, &graph));
@@ -43,6 +43,6 @@ template <typename F> static double time_each_us(const F &launch)
     CHECK(cudaEventDestroy(begin));
     CHECK(cudaEventDestroy(end));
     CHECK(cudaStreamDestroy(stream));
-    return (ms[kReplays / 2 - 1] + ms[kReplays / 2]) / 2 * 1000.0 / kLaunches;
+    return (ms[kReplays / 2 - 1] + ms[kReplays / 2]) / 2 * 1000.0 / launches;
 }
 #endif

@@ -1,0 +1,200 @@
+/* Owns what the attention kernels share: the definition in FP32, the small steps of a softmax on wgmma's accumulators,
+ * and what their launchers ask. */
+#ifndef TSR_KERNELS_CUDA_ATTENTION_CUH
+#define TSR_KERNELS_CUDA_ATTENTION_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+
+#include "formats/status.h"
+
+namespace attention
+{
+
+constexpr float kLog2E = 1.44269504f;
+
+__device__ __forceinline__ float reduce_warp(float x, bool maximum)
+{
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+        const float other = __shfl_xor_sync(0xFFFFFFFFu, x, distance);
+        x = maximum ? fmaxf(x, other) : x + other;
+    }
+    return x;
+}
+
+/* ---- the definition ---------------------------------------------------------------------------------------------- */
+
+constexpr int kPlainThreads = 128;
+
+__device__ __forceinline__ float reduce_plain(float x, bool maximum, float *scratch)
+{
+    x = reduce_warp(x, maximum);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) {
+        scratch[threadIdx.x / 32] = x;
+    }
+    __syncthreads();
+    float all = scratch[0];
+    for (int w = 1; w < kPlainThreads / 32; ++w) {
+        all = maximum ? fmaxf(all, scratch[w]) : all + scratch[w];
+    }
+    return all;
+}
+
+/* Where a token's key, in two pieces, and value lie. */
+struct plain_token {
+    const __nv_bfloat16 *nope, *rope, *value;
+};
+
+struct plain_shape {
+    int nope, rope, value; /* columns */
+    float scale;
+
+    __host__ __device__ int shared_floats() const
+    {
+        return nope + rope + value + kPlainThreads;
+    }
+};
+
+/* One query and head by a CTA of kPlainThreads: a thread a token for the scores, a thread a column for the values;
+ * tokens in chunks of the CTA's size. token(t) is a plain_token, write(c, x) takes the result's column c; lse may be
+ * NULL. */
+template <typename Token, typename Write>
+__device__ void attend_plain(const plain_shape &s, const __nv_bfloat16 *query, int visible, const Token &token,
+                             const Write &write, float *lse, float *shared)
+{
+    const int width = s.nope + s.rope;
+    float *const q = shared, *const sum = q + width, *const weight = sum + s.value;
+    __shared__ float scratch[kPlainThreads / 32];
+    for (int c = threadIdx.x; c < width; c += kPlainThreads) {
+        q[c] = __bfloat162float(query[c]);
+    }
+    for (int c = threadIdx.x; c < s.value; c += kPlainThreads) {
+        sum[c] = 0.0f;
+    }
+    __syncthreads();
+    float most = -INFINITY, total = 0.0f;
+    for (int from = 0; from < visible; from += kPlainThreads) {
+        const int t = from + (int)threadIdx.x;
+        float score = -INFINITY;
+        if (t < visible) {
+            const plain_token k = token(t);
+            score = 0.0f;
+            for (int c = 0; c < s.nope; ++c) {
+                score = fmaf(q[c], __bfloat162float(k.nope[c]), score);
+            }
+            for (int c = 0; c < s.rope; ++c) {
+                score = fmaf(q[s.nope + c], __bfloat162float(k.rope[c]), score);
+            }
+            score *= s.scale;
+        }
+        const float now = fmaxf(most, reduce_plain(score, true, scratch));
+        const float shrink = expf(most - now);
+        most = now;
+        const float w = expf(score - most);
+        weight[threadIdx.x] = w;
+        total = total * shrink + reduce_plain(w, false, scratch);
+        for (int c = threadIdx.x; c < s.value; c += kPlainThreads) {
+            float x = sum[c] * shrink;
+            for (int u = from; u < min(visible, from + kPlainThreads); ++u) {
+                x = fmaf(weight[u - from], __bfloat162float(token(u).value[c]), x);
+            }
+            sum[c] = x;
+        }
+        __syncthreads();
+    }
+    for (int c = threadIdx.x; c < s.value; c += kPlainThreads) {
+        write(c, total > 0.0f ? sum[c] / total : 0.0f);
+    }
+    if (lse && threadIdx.x == 0) {
+        *lse = total > 0.0f ? most + logf(total) : -INFINITY;
+    }
+}
+
+/* ---- steps of the fast kernels ----------------------------------------------------------------------------------- */
+
+__device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ uint32_t pack(float x, float y)
+{
+    const __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
+    return *reinterpret_cast<const uint32_t *>(&v);
+}
+
+__device__ __forceinline__ float quad_max(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 2));
+}
+
+__device__ __forceinline__ float quad_sum(float x)
+{
+    x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
+    return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
+}
+
+/* Four lanes hold eight columns of a row each way round: lane q has columns 2q, 2q + 1 of the groups 0..3. Afterwards
+ * lane q has all eight columns of group q. */
+__device__ __forceinline__ uint4 transpose_quad(uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3, int q)
+{
+    const bool odd = q & 1, high = q & 2;
+    uint32_t give = odd ? v0 : v1, other = __shfl_xor_sync(0xFFFFFFFFu, give, 1);
+    if (odd) {
+        v0 = other;
+    } else {
+        v1 = other;
+    }
+    give = odd ? v2 : v3;
+    other = __shfl_xor_sync(0xFFFFFFFFu, give, 1);
+    if (odd) {
+        v2 = other;
+    } else {
+        v3 = other;
+    }
+    give = high ? v0 : v2;
+    other = __shfl_xor_sync(0xFFFFFFFFu, give, 2);
+    if (high) {
+        v0 = other;
+    } else {
+        v2 = other;
+    }
+    give = high ? v1 : v3;
+    other = __shfl_xor_sync(0xFFFFFFFFu, give, 2);
+    if (high) {
+        v1 = other;
+    } else {
+        v3 = other;
+    }
+    return make_uint4(v0, v1, v2, v3);
+}
+
+/* ---- launchers --------------------------------------------------------------------------------------------------- */
+
+/* `code` and what earlier launches left, as an error of `what`. */
+static inline tsr_status launched(const char *what, cudaError_t code, tsr_err *err)
+{
+    const cudaError_t last = cudaGetLastError();
+    if (code == cudaSuccess) {
+        code = last;
+    }
+    if (code != cudaSuccess) {
+        return tsr_fail(err, TSR_E_DEVICE, "%s: %s", what, cudaGetErrorString(code));
+    }
+    return TSR_OK;
+}
+
+static inline bool aligned(const void *p, uintptr_t to)
+{
+    return reinterpret_cast<uintptr_t>(p) % to == 0;
+}
+
+} // namespace attention
+#endif

@@ -1,0 +1,653 @@
+/* Owns MLA prefill: the plain kernel, the order of tiles and the Hopper kernel. */
+#include "kernels/cuda/mla_prefill.h"
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <limits.h>
+#include <math.h>
+#include <type_traits>
+
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/tensor_map.cuh"
+
+static_assert(std::is_same<tsr_stream, cudaStream_t>::value, "tsr_stream is cudaStream_t");
+
+#pragma nv_diag_suppress 177 /* what only the sm_90a kernels call is unused in the pass for sm_80 */
+
+namespace
+{
+
+using namespace attention;
+
+constexpr int kNope = 128, kRope = 64, kValue = 128;                      /* of the fast kernel */
+constexpr int kGroupRows = 64, kRows = 2 * kGroupRows;                    /* queries of a group, and of a tile */
+constexpr int kTokens = 128;                                              /* tokens of a block */
+constexpr int kTileBytes = kTokens * 128, kQTileBytes = kGroupRows * 128; /* 64 columns */
+constexpr int kKeyTiles = (kNope + kRope) / 64, kValueTiles = kValue / 64, kStages = 2;
+
+struct problem {
+    const __nv_bfloat16 *q, *kv, *k_rope;
+    const int32_t *ends_q, *ends_k;
+    __nv_bfloat16 *out;
+    float *out_f32, *lse;
+    int batch, heads, tokens_q, tokens_k;
+    plain_shape shape;
+};
+
+struct range {
+    int begin, length;
+};
+
+__device__ __forceinline__ range range_of(const int32_t *ends, int b, int tokens)
+{
+    const int begin = min(max(__ldg(ends + b), 0), tokens);
+    return {begin, min(max(__ldg(ends + b + 1), begin), tokens) - begin};
+}
+
+/* ---- the definition ---------------------------------------------------------------------------------------------- */
+
+__global__ void __launch_bounds__(kPlainThreads) plain_kernel(const problem p)
+{
+    extern __shared__ float shared[];
+    const int i = (int)(blockIdx.x / (unsigned)p.heads), h = (int)(blockIdx.x % (unsigned)p.heads);
+    int b = 0;
+    range q = {0, 0};
+    for (; b < p.batch; ++b) {
+        q = range_of(p.ends_q, b, p.tokens_q);
+        if (i >= q.begin && i < q.begin + q.length) {
+            break;
+        }
+    }
+    if (b == p.batch) {
+        return;
+    }
+    const range k = range_of(p.ends_k, b, p.tokens_k);
+    const plain_shape &s = p.shape;
+    const auto token = [&](int t) {
+        const int64_t at = k.begin + t;
+        const __nv_bfloat16 *const kv = p.kv + (at * p.heads + h) * (s.nope + s.value);
+        return plain_token{kv, p.k_rope + at * s.rope, kv + s.nope};
+    };
+    const int64_t row = blockIdx.x;
+    const auto write = [&](int c, float x) {
+        if (p.out) {
+            p.out[row * s.value + c] = __float2bfloat16_rn(x);
+        }
+        if (p.out_f32) {
+            p.out_f32[row * s.value + c] = x;
+        }
+    };
+    attend_plain(s, p.q + row * (s.nope + s.rope), k.length - q.length + i - q.begin + 1, token, write,
+                 p.lse ? p.lse + row : NULL, shared);
+}
+
+/* ---- the order of tiles ------------------------------------------------------------------------------------------ */
+
+/* A tile is kRows queries of one head. The sequences come longest first, each by sections of heads whose keys and
+ * values stay in L2 together; within a section the queries that see most come first, of one head after the other. */
+struct order {
+    int *taken, *ended; /* tiles taken and CTAs done in the launch under way; both 0 between launches */
+    int2 *sequences;    /* [batch + 1]: .x the blocks of kRows queries before this sequence, .y which one it is */
+};
+
+constexpr int kPlanThreads = 128;
+constexpr int kSection = (32 << 20) / ((kNope + kValue) * 2); /* tokens times heads of a section */
+
+__device__ __forceinline__ int query_blocks(int queries)
+{
+    return (queries + kRows - 1) / kRows;
+}
+
+/* A thread a sequence. */
+__global__ void __launch_bounds__(kPlanThreads) plan_kernel(const problem p, const order s)
+{
+    const int b = (int)(blockIdx.x * kPlanThreads + threadIdx.x);
+    if (b == 0) {
+        *s.taken = 0;
+        *s.ended = 0;
+    }
+    if (b >= p.batch) {
+        return;
+    }
+    const int own = range_of(p.ends_k, b, p.tokens_k).length;
+    int rank = 0, before = 0;
+    for (int other = 0; other < p.batch; ++other) {
+        const int length = range_of(p.ends_k, other, p.tokens_k).length;
+        if (length > own || (length == own && other < b)) {
+            rank += 1;
+            before += query_blocks(range_of(p.ends_q, other, p.tokens_q).length);
+        }
+    }
+    s.sequences[rank] = make_int2(before, b);
+    if (rank == p.batch - 1) {
+        s.sequences[p.batch] = make_int2(before + query_blocks(range_of(p.ends_q, b, p.tokens_q).length), 0);
+    }
+}
+
+struct work {
+    int first, rows; /* queries; rows past the last are computed and dropped */
+    int head;        /* -1: no work is left */
+    int visible;     /* tokens that the first query sees, below 1 perhaps; every next one sees one more */
+    int blocks;      /* of tokens that the last query sees */
+    int first_token, length;
+};
+
+__device__ work find_work(const problem &p, const order &s, int tile)
+{
+    work w = {};
+    const int block = tile / p.heads;
+    if (block >= __ldg(&s.sequences[p.batch].x)) {
+        w.head = -1;
+        return w;
+    }
+    int low = 0, high = p.batch;
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (__ldg(&s.sequences[middle].x) <= block) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    const int2 sequence = __ldg(s.sequences + low);
+    const range q = range_of(p.ends_q, sequence.y, p.tokens_q), k = range_of(p.ends_k, sequence.y, p.tokens_k);
+    const int blocks = query_blocks(q.length), at = tile - sequence.x * p.heads;
+    const int together = min(max(kSection / max(k.length, 1), 1), p.heads);
+    const int first_head = at / (together * blocks) * together, heads = min(together, p.heads - first_head);
+    const int place = at - first_head * blocks, from = (blocks - 1 - place / heads) * kRows;
+    w.first = q.begin + from;
+    w.rows = min(q.length - from, kRows);
+    w.head = first_head + place % heads;
+    w.visible = k.length - q.length + from + 1;
+    w.blocks = max(w.visible + w.rows - 1 + kTokens - 1, 0) / kTokens;
+    w.first_token = k.begin;
+    w.length = k.length;
+    return w;
+}
+
+/* ---- the fast kernel --------------------------------------------------------------------------------------------- */
+
+/* One thread of group 2 brings tiles in; the groups 0 and 1 compute, each 64 queries of every tile, from the block that
+ * the last query sees down to the first. They take turns at the tensor cores: a group's products of one block are under
+ * way while the other computes exponentials. Block x of the CTA's running count lies in stage x % kStages, its keys and
+ * its values behind barriers of their own. */
+struct fast_shape {
+    static constexpr int kQ = 0, kKeys = kQ + 2 * kKeyTiles * kQTileBytes; /* of either group */
+    static constexpr int kValues = kKeys + kStages * kKeyTiles * kTileBytes;
+    static constexpr int kWork = kValues + kStages * kValueTiles * kTileBytes;
+    static constexpr int kBarriers = kWork + (int)(2 * sizeof(work) + 7) / 8 * 8;
+    static constexpr int kQFull = 0, kQEmpty = 2, kKeyFull = 4, kKeyEmpty = kKeyFull + kStages,
+                         kValueFull = kKeyEmpty + kStages, kValueEmpty = kValueFull + kStages,
+                         kCount = kValueEmpty + kStages;
+    static constexpr int kBytes = 1024 + kBarriers + kCount * 8;
+    static_assert(kBytes <= 227 * 1024, "shared memory of one CTA");
+};
+
+enum { kMeetTurn = 1, kMeetBoth = 3 }; /* [group] */
+
+/* What a consumer thread keeps of its two rows (`lane / 4` and 8 below) between blocks. */
+struct rows_state {
+    float most[2];  /* what the scores are taken relative to; grows only when the maximum leaves it 2^8 behind */
+    float total[2]; /* this thread's part of the sum */
+};
+
+/* Scores become exponentials; `shrink` is what earlier sums are to be multiplied by. */
+__device__ __forceinline__ void exponentials(float (&score)[64], rows_state &r, float (&shrink)[2], float scale2)
+{
+    const float slack = 8.0f / scale2;
+    float shift[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        float most = score[2 * h];
+#pragma unroll
+        for (int i = 0; i < 64; i += 4) {
+            most = fmaxf(most, fmaxf(score[i + 2 * h], score[i + 2 * h + 1]));
+        }
+        most = quad_max(most);
+        const float now = most > r.most[h] + slack ? most : r.most[h];
+        shrink[h] = now == r.most[h] ? 1.0f : exp2_fast((r.most[h] - now) * scale2);
+        shift[h] = now == -INFINITY ? 0.0f : now * scale2;
+        r.most[h] = now;
+        r.total[h] *= shrink[h];
+    }
+#pragma unroll
+    for (int i = 0; i < 64; i += 2) {
+        const int h = i / 2 % 2;
+        score[i] = exp2_fast(fmaf(score[i], scale2, -shift[h]));
+        score[i + 1] = exp2_fast(fmaf(score[i + 1], scale2, -shift[h]));
+        r.total[h] += score[i] + score[i + 1];
+    }
+}
+
+__global__ void __launch_bounds__(384, 1)
+    fast_kernel(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensorMap map_kv,
+                const __grid_constant__ CUtensorMap map_rope, const __grid_constant__ problem p,
+                const __grid_constant__ order s)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    using shape = fast_shape;
+    extern __shared__ uint8_t raw[];
+    uint8_t *const base = raw + (1024 - hopper::shared_address(raw) % 1024) % 1024;
+    uint8_t *const shared_q = base + shape::kQ, *const keys = base + shape::kKeys,
+                   *const values = base + shape::kValues;
+    work *const shared_work = reinterpret_cast<work *>(base + shape::kWork);
+    uint64_t *const barriers = reinterpret_cast<uint64_t *>(base + shape::kBarriers);
+    uint64_t *const q_full = barriers + shape::kQFull, *const q_empty = barriers + shape::kQEmpty;
+    uint64_t *const key_full = barriers + shape::kKeyFull, *const key_empty = barriers + shape::kKeyEmpty;
+    uint64_t *const value_full = barriers + shape::kValueFull, *const value_empty = barriers + shape::kValueEmpty;
+    const int group = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 128, 0);
+    const int lane = threadIdx.x % 32;
+
+    if (threadIdx.x == 0) {
+        for (int g = 0; g < 2; ++g) {
+            hopper::barrier_init(q_full + g, 1);
+            hopper::barrier_init(q_empty + g, 4);
+        }
+        for (int i = 0; i < kStages; ++i) {
+            hopper::barrier_init(key_full + i, 1);
+            hopper::barrier_init(key_empty + i, 8);
+            hopper::barrier_init(value_full + i, 1);
+            hopper::barrier_init(value_empty + i, 8);
+        }
+        hopper::fence_barrier_init();
+    }
+    __syncthreads();
+
+    int x = 0; /* blocks so far */
+    if (group == 2) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 256) {
+            const auto load_q = [&](const work &w, int item, int to) {
+                hopper::barrier_wait(q_empty + to, (item & 1) ^ 1);
+                shared_work[to] = w;
+                if (w.head < 0) {
+                    hopper::barrier_arrive(q_full + to);
+                    return;
+                }
+                hopper::barrier_expect(q_full + to, kKeyTiles * kQTileBytes);
+                for (int i = 0; i < kKeyTiles; ++i) {
+                    hopper::load_tile(shared_q + (to * kKeyTiles + i) * kQTileBytes, &map_q, q_full + to, i * 64,
+                                      w.head, w.first + to * kGroupRows);
+                }
+            };
+            const auto load_keys = [&](const work &w, int block, int at) {
+                const int stage = at % kStages, token = w.first_token + block * kTokens;
+                uint8_t *const to = keys + stage * kKeyTiles * kTileBytes;
+                hopper::barrier_wait(key_empty + stage, (at / kStages & 1) ^ 1);
+                hopper::barrier_expect(key_full + stage, kKeyTiles * kTileBytes);
+                for (int i = 0; i < kNope / 64; ++i) {
+                    hopper::load_tile(to + i * kTileBytes, &map_kv, key_full + stage, i * 64, w.head, token);
+                }
+                hopper::load_tile(to + kNope / 64 * kTileBytes, &map_rope, key_full + stage, 0, 0, token);
+            };
+            const auto load_values = [&](const work &w, int block, int at) {
+                const int stage = at % kStages;
+                hopper::barrier_wait(value_empty + stage, (at / kStages & 1) ^ 1);
+                hopper::barrier_expect(value_full + stage, kValueTiles * kTileBytes);
+                for (int tile = 0; tile < kValueTiles; ++tile) {
+                    hopper::load_tile(values + (stage * kValueTiles + tile) * kTileBytes, &map_kv, value_full + stage,
+                                      kNope + tile * 64, w.head, w.first_token + block * kTokens);
+                }
+            };
+            /* Group 0 enters a tile while group 1 is still in the one before: what group 0 needs comes first. */
+            work w = find_work(p, s, (int)blockIdx.x);
+            for (int item = 0;; ++item) {
+                load_q(w, item, 0);
+                if (w.blocks > 0) {
+                    load_keys(w, w.blocks - 1, x);
+                }
+                load_q(w, item, 1);
+                if (w.head < 0) {
+                    break;
+                }
+                const work next = find_work(p, s, (int)gridDim.x + atomicAdd(s.taken, 1));
+                for (int block = w.blocks - 1; block >= 0; --block, ++x) {
+                    if (block > 0) {
+                        load_keys(w, block - 1, x + 1);
+                    }
+                    load_values(w, block, x);
+                }
+                w = next;
+            }
+            if (atomicAdd(s.ended, 1) == (int)gridDim.x - 1) { /* nobody will take another tile */
+                *s.taken = 0;
+                *s.ended = 0;
+            }
+        }
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        const int row = threadIdx.x / 32 * 16 + lane / 4;
+        const uint64_t q_operand = hopper::operand(shared_q + group * kKeyTiles * kQTileBytes);
+        const float scale2 = p.shape.scale * kLog2E;
+
+        const auto release = [&](uint64_t *bar) {
+            if (lane == 0) {
+                hopper::barrier_arrive(bar);
+            }
+        };
+        const auto score_keys = [&](float(&score)[64], int at) {
+            const int stage = at % kStages;
+            const uint64_t k = hopper::operand(keys + stage * kKeyTiles * kTileBytes);
+            hopper::barrier_wait(key_full + stage, at / kStages & 1);
+            hopper::mma_fence();
+#pragma unroll
+            for (int step = 0; step < kKeyTiles * 4; ++step) {
+                const int tile = step / 4, column = step % 4 * 2;
+                hopper::mma_scores(score, q_operand + tile * (kQTileBytes >> 4) + column,
+                                   k + tile * (kTileBytes >> 4) + column, step != 0);
+            }
+            hopper::mma_commit();
+        };
+        const auto add_values = [&](float(&o)[64], const uint32_t(&probability)[32], int at) {
+            const int stage = at % kStages;
+            const uint64_t v = hopper::operand_down<kTokens>(values + stage * kValueTiles * kTileBytes);
+            hopper::barrier_wait(value_full + stage, at / kStages & 1);
+            hopper::mma_fence();
+#pragma unroll
+            for (int step = 0; step < kTokens / 16; ++step) {
+                hopper::mma_values(o, probability + 4 * step, v + step * (16 * 128 >> 4));
+            }
+            hopper::mma_commit();
+        };
+
+        if (group == 1) {
+            hopper::meet_arrive(kMeetTurn, 256);
+        }
+        for (int item = 0;; ++item) {
+            hopper::barrier_wait(q_full + group, item & 1);
+            const work w = shared_work[group];
+            __syncwarp();
+            if (w.head < 0) {
+                break;
+            }
+            float o[64];
+#pragma unroll
+            for (int i = 0; i < 64; ++i) {
+                o[i] = 0.0f;
+            }
+            rows_state state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
+            if (w.blocks == 0) {
+                release(q_empty + group);
+            } else {
+                float score[64], shrink[2];
+                uint32_t probability[32];
+                int token = (w.blocks - 1) * kTokens;
+                const auto release_keys = [&]() {
+                    release(key_empty + x % kStages);
+                    if (token == 0) {
+                        release(q_empty + group);
+                    }
+                };
+                const auto mask = [&]() {
+#pragma unroll
+                    for (int i = 0; i < 64; ++i) {
+                        if (token + i / 4 * 8 + lane % 4 * 2 + i % 2 >= w.visible + row + i / 2 % 2 * 8) {
+                            score[i] = -INFINITY;
+                        }
+                    }
+                };
+                const auto pack_all = [&]() {
+#pragma unroll
+                    for (int i = 0; i < 32; ++i) {
+                        probability[i] = pack(score[2 * i], score[2 * i + 1]);
+                    }
+                };
+
+                hopper::meet(kMeetTurn + group, 256);
+                score_keys(score, x);
+                hopper::meet_arrive(kMeetTurn + 1 - group, 256);
+                hopper::mma_wait<0>(score);
+                release_keys();
+                mask();
+                exponentials(score, state, shrink, scale2);
+                pack_all();
+                if (w.length - token < kTokens) {
+                    /* The next sequence's values may be NaN: they are made zeros, by each group 64 columns. */
+                    const int stage = x % kStages, valid = w.length - token;
+                    hopper::barrier_wait(value_full + stage, x / kStages & 1);
+                    uint4 *const tile =
+                        reinterpret_cast<uint4 *>(values + (stage * kValueTiles + group) * kTileBytes) + valid * 8;
+                    for (int i = threadIdx.x % 128; i < (kTokens - valid) * 8; i += 128) {
+                        tile[i] = make_uint4(0, 0, 0, 0);
+                    }
+                    hopper::fence_shared_for_copies();
+                    hopper::meet(kMeetBoth, 256);
+                }
+
+                /* One group's products run while the other computes exponentials, and the values' products of a group
+                 * beside its own exponentials of the next block. */
+                const auto next_block = [&](auto masked) {
+                    x += 1;
+                    token -= kTokens;
+                    hopper::meet(kMeetTurn + group, 256);
+                    score_keys(score, x);
+                    add_values(o, probability, x - 1);
+                    hopper::meet_arrive(kMeetTurn + 1 - group, 256);
+                    hopper::mma_wait<1>(score);
+                    release_keys();
+                    if (decltype(masked)::value) {
+                        mask();
+                    }
+                    exponentials(score, state, shrink, scale2);
+                    hopper::mma_wait<0>(o);
+                    release(value_empty + (x - 1) % kStages);
+                    if (__any_sync(0xFFFFFFFFu, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
+#pragma unroll
+                        for (int i = 0; i < 64; ++i) {
+                            o[i] *= shrink[i / 2 % 2];
+                        }
+                    }
+                    pack_all();
+                };
+                const int unmasked = w.visible + group * kGroupRows - kTokens; /* from this token down */
+                while (token > 0 && token - kTokens > unmasked) {
+                    next_block(std::true_type());
+                }
+                while (token > 0) {
+                    next_block(std::false_type());
+                }
+                add_values(o, probability, x);
+                hopper::mma_wait<0>(o);
+                release(value_empty + x % kStages);
+                x += 1;
+            }
+
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const float total = quad_sum(state.total[h]);
+                const float inverse = total > 0.0f ? 1.0f / total : 0.0f;
+                const bool mine = row + 8 * h < w.rows;
+                const int64_t to = (int64_t)(w.first + row + 8 * h) * p.heads + w.head;
+#pragma unroll
+                for (int g = 0; g < kValue / 8; g += 4) {
+                    uint32_t v[4];
+#pragma unroll
+                    for (int j = 0; j < 4; ++j) {
+                        const float *const d = o + 4 * (g + j) + 2 * h;
+                        v[j] = pack(d[0] * inverse, d[1] * inverse);
+                        if (p.out_f32 && mine) {
+                            *reinterpret_cast<float2 *>(p.out_f32 + to * kValue + 8 * (g + j) + lane % 4 * 2) =
+                                make_float2(d[0] * inverse, d[1] * inverse);
+                        }
+                    }
+                    const uint4 row_part = transpose_quad(v[0], v[1], v[2], v[3], lane % 4);
+                    if (p.out && mine) {
+                        *reinterpret_cast<uint4 *>(p.out + to * kValue + 8 * (g + lane % 4)) = row_part;
+                    }
+                }
+                if (p.lse && mine && lane % 4 == 0) {
+                    p.lse[to] = total > 0.0f ? fmaf(state.most[h], scale2, log2f(total)) / kLog2E : -INFINITY;
+                }
+            }
+        }
+        if (group == 0) {
+            hopper::meet(kMeetTurn, 256); /* the turn that is left over */
+        }
+    }
+#else
+    __trap(); /* the launcher asks for sm_90 first */
+#endif
+}
+
+/* ---- launchers --------------------------------------------------------------------------------------------------- */
+
+constexpr char kWhat[] = "MLA prefill";
+
+bool fast_fits(const tsr_mla_prefill *args, const tsr_cuda_device *device)
+{
+    return device->arch == 90 && args->nope == kNope && args->rope == kRope && args->value == kValue &&
+           args->tokens_k > 0 && aligned(args->q, 16) && aligned(args->kv, 16) && aligned(args->k_rope, 16) &&
+           aligned(args->out, 16) && aligned(args->out_f32, 8);
+}
+
+problem problem_of(const tsr_mla_prefill *args)
+{
+    return {reinterpret_cast<const __nv_bfloat16 *>(args->q),
+            reinterpret_cast<const __nv_bfloat16 *>(args->kv),
+            reinterpret_cast<const __nv_bfloat16 *>(args->k_rope),
+            args->cu_seqlens_q,
+            args->cu_seqlens_k,
+            reinterpret_cast<__nv_bfloat16 *>(args->out),
+            args->out_f32,
+            args->lse,
+            (int)args->batch,
+            (int)args->heads,
+            (int)args->tokens_q,
+            (int)args->tokens_k,
+            {args->nope, args->rope, args->value, args->scale}};
+}
+
+constexpr size_t kCounters = 256; /* bytes before the sequences */
+
+order order_of(const tsr_mla_prefill *args)
+{
+    uint8_t *const base = static_cast<uint8_t *>(args->workspace);
+    return {reinterpret_cast<int *>(base), reinterpret_cast<int *>(base + kCounters / 2),
+            reinterpret_cast<int2 *>(base + kCounters)};
+}
+
+tsr_status check(const tsr_mla_prefill *args, tsr_err *err)
+{
+    const int64_t most = INT_MAX / 4;
+    if (args->batch < 0 || args->heads < 0 || args->tokens_q < 0 || args->tokens_k < 0 || args->nope < 0 ||
+        args->rope < 0 || args->value < 1 || args->batch > most || args->tokens_q > most || args->tokens_k > most ||
+        (args->heads > 0 && args->tokens_q / kRows + args->batch > most / args->heads) ||
+        args->nope + (int64_t)args->rope + args->value >= 6000) {
+        return tsr_fail(err, TSR_E_SHAPE,
+                        "MLA prefill: no shape batch %lld, heads %lld, queries %lld, tokens %lld, columns %d + %d, %d",
+                        (long long)args->batch, (long long)args->heads, (long long)args->tokens_q,
+                        (long long)args->tokens_k, args->nope, args->rope, args->value);
+    }
+    if (!(args->scale > 0.0f) || isinf(args->scale)) {
+        return tsr_fail(err, TSR_E_SHAPE, "MLA prefill: the scale %g is not positive and finite", (double)args->scale);
+    }
+    return TSR_OK;
+}
+
+/* Checks the arguments; TSR_MLA_AUTO for a problem with nothing in it. */
+tsr_status choose(const tsr_mla_prefill *args, tsr_cuda_device *device, tsr_mla_kind *kind, tsr_err *err)
+{
+    TSR_TRY(check(args, err));
+    *kind = TSR_MLA_AUTO;
+    if (args->batch == 0 || args->heads == 0 || args->tokens_q == 0) {
+        return TSR_OK;
+    }
+    TSR_TRY(tsr_cuda_current_device(device, err));
+    *kind = tsr_cuda_mla_prefill_choose(args, device);
+    if (*kind == TSR_MLA_FAST && !fast_fits(args, device)) {
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "MLA prefill: the fast kernel needs sm_90, 128 + 64 and 128 columns, a token and 16-byte "
+                        "alignment; the device is %s, sm_%d",
+                        device->name, device->arch);
+    }
+    if (*kind == TSR_MLA_FAST && !aligned(args->workspace, 256)) {
+        return tsr_fail(err, TSR_E_SHAPE, "MLA prefill: the workspace is not 256-byte aligned");
+    }
+    return TSR_OK;
+}
+
+/* Boxes of `box_rows` rows, 64 columns wide, of one head of `base` [rows][heads][columns]. */
+CUresult map_rows(encode_fn encode, CUtensorMap *map, const __nv_bfloat16 *base, int columns, int heads, int rows,
+                  int box_rows)
+{
+    const cuuint64_t dims[3] = {(cuuint64_t)columns, (cuuint64_t)heads, (cuuint64_t)rows};
+    const cuuint64_t pitches[2] = {(cuuint64_t)columns * 2, (cuuint64_t)heads * (cuuint64_t)columns * 2};
+    const cuuint32_t box[3] = {64, 1, (cuuint32_t)box_rows}, steps[3] = {1, 1, 1};
+    return encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<__nv_bfloat16 *>(base), dims, pitches, box,
+                  steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+}
+
+tsr_status launch_fast(const problem &p, const order &s, const tsr_cuda_device &device, tsr_stream stream, tsr_err *err)
+{
+    encode_fn encode = NULL;
+    TSR_TRY(find_encode(&encode, err));
+    CUtensorMap map_q, map_kv, map_rope;
+    CUresult code = map_rows(encode, &map_q, p.q, kNope + kRope, p.heads, p.tokens_q, kGroupRows);
+    if (code == CUDA_SUCCESS) {
+        code = map_rows(encode, &map_kv, p.kv, kNope + kValue, p.heads, p.tokens_k, kTokens);
+    }
+    if (code == CUDA_SUCCESS) {
+        code = map_rows(encode, &map_rope, p.k_rope, kRope, 1, p.tokens_k, kTokens);
+    }
+    if (code != CUDA_SUCCESS) {
+        return tsr_fail(err, TSR_E_DEVICE, "MLA prefill: the driver refused a tensor map: error %d", (int)code);
+    }
+    TSR_TRY(launched(kWhat,
+                     cudaFuncSetAttribute(fast_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, fast_shape::kBytes),
+                     err));
+    const int64_t tiles = ((int64_t)p.tokens_q / kRows + p.batch) * p.heads; /* or fewer */
+    const unsigned ctas = (unsigned)(tiles < device.processors ? tiles : device.processors);
+    fast_kernel<<<ctas, 384, fast_shape::kBytes, stream>>>(map_q, map_kv, map_rope, p, s);
+    return launched(kWhat, cudaSuccess, err);
+}
+
+} // namespace
+
+tsr_mla_kind tsr_cuda_mla_prefill_choose(const tsr_mla_prefill *args, const tsr_cuda_device *device)
+{
+    return args->kind != TSR_MLA_AUTO ? args->kind : fast_fits(args, device) ? TSR_MLA_FAST : TSR_MLA_PLAIN;
+}
+
+size_t tsr_cuda_mla_prefill_workspace(const tsr_mla_prefill *args, const tsr_cuda_device *device)
+{
+    return tsr_cuda_mla_prefill_choose(args, device) == TSR_MLA_FAST
+               ? kCounters + (size_t)(args->batch + 1) * sizeof(int2)
+               : 0;
+}
+
+tsr_status tsr_cuda_mla_prefill_plan(const tsr_mla_prefill *args, tsr_stream stream, tsr_err *err)
+{
+    tsr_cuda_device device;
+    tsr_mla_kind kind;
+    TSR_TRY(choose(args, &device, &kind, err));
+    if (kind != TSR_MLA_FAST) {
+        return TSR_OK;
+    }
+    const unsigned ctas = (unsigned)((args->batch + kPlanThreads - 1) / kPlanThreads);
+    plan_kernel<<<ctas, kPlanThreads, 0, stream>>>(problem_of(args), order_of(args));
+    return launched(kWhat, cudaSuccess, err);
+}
+
+tsr_status tsr_cuda_mla_prefill(const tsr_mla_prefill *args, tsr_stream stream, tsr_err *err)
+{
+    tsr_cuda_device device;
+    tsr_mla_kind kind;
+    TSR_TRY(choose(args, &device, &kind, err));
+    if (kind == TSR_MLA_AUTO) {
+        return TSR_OK;
+    }
+    const problem p = problem_of(args);
+    if (kind == TSR_MLA_FAST) {
+        return launch_fast(p, order_of(args), device, stream, err);
+    }
+    if (args->heads > INT_MAX / args->tokens_q) {
+        return tsr_fail(err, TSR_E_SHAPE,
+                        "MLA prefill: %lld queries of %lld heads are more than the plain kernel's grid",
+                        (long long)args->tokens_q, (long long)args->heads);
+    }
+    plain_kernel<<<(unsigned)(args->tokens_q * args->heads), kPlainThreads,
+                   (size_t)p.shape.shared_floats() * sizeof(float), stream>>>(p);
+    return launched(kWhat, cudaSuccess, err);
+}
