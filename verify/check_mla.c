@@ -3,7 +3,7 @@
 
 #include "kernels/cpu/mla_attention.h"
 #include "verify/activations.h"
-#include "verify/mla_kernels.h"
+#include "verify/mla_expanded.h"
 #include "verify/reader.h"
 
 #include <math.h>
@@ -510,7 +510,8 @@ static tsr_status check_layer(check *c, tsr_err *err)
                                      .stages = &c->own,
                                      .name = c->subject,
                                      .min_sqnr = c->min_sqnr};
-    return tsr_mla_check_kernels(&subject, c->evidence, &c->since, err);
+    TSR_TRY(tsr_mla_check_kernels(&subject, c->evidence, &c->since, err));
+    return tsr_mla_check_expanded(&subject, c->evidence, &c->since, err);
 }
 
 static tsr_status check_request(const check *c, tsr_err *err)

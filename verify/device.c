@@ -57,6 +57,13 @@ void tsr_device_add_weight_only(tsr_device *device, const tsr_device_weight_only
     to->device = device;
 }
 
+void tsr_device_add_prefill(tsr_device *device, const tsr_device_prefill *prefill)
+{
+    tsr_device_prefill *const to = &device->prefills[device->n_prefills++];
+    *to = *prefill;
+    to->device = device;
+}
+
 void tsr_device_add_mla(tsr_device *device, const tsr_device_mla *mla)
 {
     tsr_device_mla *const to = &device->mlas[device->n_mlas++];
@@ -156,6 +163,16 @@ static tsr_status run_cpu_mla(const tsr_device_mla *kernel, size_t rank, const t
     return TSR_OK;
 }
 
+static tsr_status run_cpu_prefill(const tsr_device_prefill *kernel, const tsr_causal_attention *args, double *seconds,
+                                  tsr_err *err)
+{
+    const double began = tsr_now();
+    (void)kernel, (void)err;
+    tsr_causal_attention_run(args);
+    *seconds = tsr_now() - began;
+    return TSR_OK;
+}
+
 static tsr_status run_cpu_project(const tsr_device_mla *kernel, size_t rank, const tsr_project_args *args, tsr_err *err)
 {
     (void)kernel, (void)rank, (void)err;
@@ -219,6 +236,7 @@ tsr_status tsr_device_open(tsr_device *device, tsr_device_kind kind, tsr_err *no
     tsr_device_add_mla(
         device, &(tsr_device_mla){
                     .name = "cpu, paged decode", .run = run_cpu_mla, .project = run_cpu_project, .sum = run_cpu_sum});
+    tsr_device_add_prefill(device, &(tsr_device_prefill){.name = "cpu, prefill", .run = run_cpu_prefill});
     if (kind == TSR_DEVICE_CPU)
         return TSR_OK;
     tsr_err why = {{0}};

@@ -7,6 +7,7 @@
 #define TSR_VERIFY_DEVICE_H
 
 #include "formats/status.h"
+#include "kernels/cpu/causal_attention.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/mla_attention.h"
 #include "kernels/cpu/project.h"
@@ -111,6 +112,18 @@ struct tsr_device_mla {
     uintptr_t variant;
 };
 
+/* Causal attention over expanded keys and values, its result in FP32. */
+typedef struct tsr_device_prefill tsr_device_prefill;
+typedef tsr_status tsr_device_prefill_fn(const tsr_device_prefill *kernel, const tsr_causal_attention *args,
+                                         double *seconds, tsr_err *err);
+struct tsr_device_prefill {
+    const char *name;
+    bool tensor_core;           /* held to the bound of kernels/cuda/mla_prefill.h */
+    tsr_device_prefill_fn *run; /* TSR_E_UNSUPPORTED: it does not take this shape */
+    tsr_device *device;
+    uintptr_t variant;
+};
+
 enum { TSR_DEVICE_KERNELS = 8 /* of a kind */ };
 
 struct tsr_device {
@@ -121,7 +134,8 @@ struct tsr_device {
     tsr_device_dequant dequants[TSR_DEVICE_KERNELS];
     tsr_device_weight_only weight_onlys[TSR_DEVICE_KERNELS];
     tsr_device_mla mlas[TSR_DEVICE_KERNELS];
-    size_t n_gemms, n_epilogues, n_dequants, n_weight_onlys, n_mlas;
+    tsr_device_prefill prefills[TSR_DEVICE_KERNELS];
+    size_t n_gemms, n_epilogues, n_dequants, n_weight_onlys, n_mlas, n_prefills;
     void *state; /* the table's own */
     void (*close)(tsr_device *device);
 };
@@ -141,6 +155,7 @@ void tsr_device_add_epilogue(tsr_device *device, const tsr_device_epilogue *epil
 void tsr_device_add_dequant(tsr_device *device, const tsr_device_dequant *dequant);
 void tsr_device_add_weight_only(tsr_device *device, const tsr_device_weight_only *weight_only);
 void tsr_device_add_mla(tsr_device *device, const tsr_device_mla *mla);
+void tsr_device_add_prefill(tsr_device *device, const tsr_device_prefill *prefill);
 
 /* The products of several experts in one call, over what serving code lays out; n, k and the blocks are the same for
  * all of them. gemm.m rows of A and D; gemm.w [groups][n][k], its scales likewise. */

@@ -3,7 +3,7 @@
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/fast_dequant.h"
 #include "kernels/cuda/int8_gemm.h"
-#include "kernels/cuda/mla_decode.h"
+#include "kernels/cuda/mla_prefill.h"
 #include "kernels/cuda/nccl.h"
 #include "kernels/cuda/project.h"
 #include "kernels/cuda/weight_only_gemm.h"
@@ -410,6 +410,67 @@ static tsr_status run_mla(const tsr_device_mla *kernel, size_t rank, const tsr_m
     return status;
 }
 
+enum { PREFILL_Q, KV, K_ROPE, FIRST_QUERY, FIRST_TOKEN, PREFILL_OUT, PREFILL_WORKSPACE, PREFILL_OPERANDS };
+
+static tsr_status time_prefill(const tsr_mla_prefill *prefill, const char *name, double *seconds, tsr_err *err)
+{
+    TSR_TRY(check(cudaDeviceSynchronize(), name, err));
+    const double began = tsr_now();
+    for (size_t i = 0; i < TIMED_RUNS; i++)
+        TSR_TRY(tsr_cuda_mla_prefill(prefill, NULL, err));
+    TSR_TRY(check(cudaDeviceSynchronize(), name, err));
+    *seconds = (tsr_now() - began) / TIMED_RUNS;
+    return TSR_OK;
+}
+
+static tsr_status run_prefill_on(const tsr_device_prefill *kernel, const tsr_causal_attention *a,
+                                 void *on_gpu[PREFILL_OPERANDS], double *seconds, tsr_err *err)
+{
+    const size_t q_row = 2 * (a->nope + a->rope), kv_row = 2 * (a->nope + a->value), rope_row = 2 * a->rope;
+    const size_t out_bytes = a->tokens_q * a->heads * a->value * sizeof *a->out;
+    tsr_cuda_device device;
+    tsr_mla_prefill prefill = {.batch = (int64_t)a->batch,
+                               .heads = (int64_t)a->heads,
+                               .tokens_q = (int64_t)a->tokens_q,
+                               .tokens_k = (int64_t)a->tokens_k,
+                               .nope = (int32_t)a->nope,
+                               .rope = (int32_t)a->rope,
+                               .value = (int32_t)a->value,
+                               .scale = a->scale,
+                               .kind = (tsr_mla_kind)kernel->variant};
+    TSR_TRY(tsr_cuda_current_device(&device, err));
+    TSR_TRY(upload(&on_gpu[PREFILL_Q], q_row, a->q, q_row, q_row, a->tokens_q * a->heads, err));
+    TSR_TRY(upload(&on_gpu[KV], kv_row, a->kv, kv_row, kv_row, a->tokens_k * a->heads, err));
+    TSR_TRY(upload(&on_gpu[K_ROPE], rope_row, a->k_rope, rope_row, rope_row, a->tokens_k, err));
+    TSR_TRY(upload_words(&on_gpu[FIRST_QUERY], a->cu_seqlens_q, a->batch + 1, err));
+    TSR_TRY(upload_words(&on_gpu[FIRST_TOKEN], a->cu_seqlens_k, a->batch + 1, err));
+    TSR_TRY(allocate(&on_gpu[PREFILL_OUT], out_bytes, err));
+    TSR_TRY(check(cudaMemset(on_gpu[PREFILL_OUT], 0xFF, out_bytes), "poisoning the result", err));
+    prefill.q = on_gpu[PREFILL_Q];
+    prefill.kv = on_gpu[KV];
+    prefill.k_rope = on_gpu[K_ROPE];
+    prefill.cu_seqlens_q = on_gpu[FIRST_QUERY];
+    prefill.cu_seqlens_k = on_gpu[FIRST_TOKEN];
+    prefill.out_f32 = on_gpu[PREFILL_OUT];
+    TSR_TRY(allocate(&on_gpu[PREFILL_WORKSPACE], tsr_cuda_mla_prefill_workspace(&prefill, &device) + 1, err));
+    prefill.workspace = on_gpu[PREFILL_WORKSPACE];
+    TSR_TRY(tsr_cuda_mla_prefill_plan(&prefill, NULL, err));
+    TSR_TRY(tsr_cuda_mla_prefill(&prefill, NULL, err));
+    TSR_TRY(check(cudaMemcpy(a->out, on_gpu[PREFILL_OUT], out_bytes, cudaMemcpyDeviceToHost), kernel->name, err));
+    return time_prefill(&prefill, kernel->name, seconds, err);
+}
+
+static tsr_status run_prefill(const tsr_device_prefill *kernel, const tsr_causal_attention *args, double *seconds,
+                              tsr_err *err)
+{
+    const gpu *const g = kernel->device->state;
+    void *on_gpu[PREFILL_OPERANDS] = {0};
+    (void)cudaSetDevice(g->properties.ordinal);
+    const tsr_status status = run_prefill_on(kernel, args, on_gpu, seconds, err);
+    free_all(on_gpu, PREFILL_OPERANDS);
+    return status;
+}
+
 /* `batch` matrices of rows x cols, gapless there. */
 static tsr_status upload_matrices(void **to, const float *from, size_t batch, size_t next, size_t rows, size_t ld,
                                   size_t cols, tsr_err *err)
@@ -588,7 +649,13 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
         tsr_device_add_weight_only(device, &kWeightOnlys[i]);
     }
     tsr_device_add_mla(device, &mla);
+    tsr_device_prefill prefill = {.name = "CUDA plain, prefill", .run = run_prefill, .variant = TSR_MLA_PLAIN};
+    tsr_device_add_prefill(device, &prefill);
     if (properties.arch == 90) {
+        prefill.name = "CUDA fast, prefill";
+        prefill.tensor_core = true;
+        prefill.variant = TSR_MLA_FAST;
+        tsr_device_add_prefill(device, &prefill);
         mla.name = "CUDA fast";
         mla.tensor_core = true;
         mla.variant = TSR_MLA_FAST;

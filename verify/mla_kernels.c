@@ -4,7 +4,9 @@
 #include "formats/checked.h"
 #include "kernels/cpu/e4m3_decode.h"
 #include "kernels/cpu/mla_attention.h"
+#include "verify/attention_oracle.h"
 #include "verify/each.h"
+#include "verify/kernel_tally.h"
 #include "verify/linear.h"
 #include "verify/reader.h"
 
@@ -15,7 +17,7 @@
 
 enum { PAGE = 64, BAND = 64 };
 
-static const double kUnit = 0x1p-24, kTensorUnit = 0x1p-22, kHigherOrders = 1.01;
+static const double kUnit = 0x1p-24, kHigherOrders = 1.01;
 
 /* What kernels work on, and what is exact over it. A slot is a query of a sequence, whether there is one or not. */
 typedef struct work {
@@ -99,59 +101,25 @@ static void fill_query(const work *w, size_t query, size_t h)
         q[m->rank + i] = tsr_bf16_from_f64(w->s->stages->of[TSR_STAGE_Q_ROPE][(query * m->heads + h) * m->rope + i]);
 }
 
-static size_t tokens_seen(const work *w, size_t query)
+/* What a query sees. */
+static tsr_attended tokens_of(const work *w, size_t query)
 {
-    const tsr_mla_batch *const b = w->s->batch;
-    return b->token_of[query] + 1 - b->first[b->seq_of[query]];
+    const float *const rows = w->rows + w->s->batch->first[w->s->batch->seq_of[query]] * w->width;
+    return (tsr_attended){.keys = rows,
+                          .values = rows,
+                          .ld_keys = w->width,
+                          .ld_values = w->width,
+                          .width = w->width,
+                          .columns = w->s->model->rank,
+                          .n = tsr_mla_tokens_seen(w->s->batch, query),
+                          .scale = (double)(float)w->s->model->softmax_scale};
 }
 
-/* The exact result of one query and head; p and walk have room for its tokens, x for a row. */
-static void solve(const work *w, size_t query, size_t h, double *p, double *walk, double *x)
+/* Where the exact result of query and head `at` is. */
+static tsr_attention_exact exact_of(const work *w, size_t at)
 {
-    const tsr_mla_model *const m = w->s->model;
-    const size_t n = tokens_seen(w, query), at = query * m->heads + h;
-    const float *const rows = w->rows + w->s->batch->first[w->s->batch->seq_of[query]] * w->width;
-    const uint16_t *const q = w->q + (slot_of(w, query) * m->heads + h) * w->width;
-    double *const exact = w->exact + at * m->rank, *const mass = w->mass + at * m->rank;
-    double *const square = w->square + at * m->rank, *const jitter = w->jitter + at * m->rank;
-    const double scale = (double)(float)m->softmax_scale;
-    double most = -INFINITY, sum = 0;
-    w->largest[at] = 0;
-    tsr_decode(TSR_BF16, (const unsigned char *)q, w->width, x);
-    for (size_t t = 0; t < n; t++) {
-        double score = 0, size = 0, squares = 0;
-        for (size_t i = 0; i < w->width; i++) {
-            const double product = x[i] * (double)rows[t * w->width + i];
-            score += product;
-            size += fabs(product);
-            squares += product * product;
-        }
-        p[t] = score * scale;
-        walk[t] = scale * scale * (double)w->width * (squares / 2 + score * score / 3);
-        most = fmax(most, p[t]);
-        w->largest[at] = fmax(w->largest[at], size);
-    }
-    for (size_t t = 0; t < n; t++)
-        sum += p[t] = exp(p[t] - most);
-    memset(exact, 0, m->rank * sizeof *exact);
-    memset(mass, 0, m->rank * sizeof *mass);
-    memset(square, 0, m->rank * sizeof *square);
-    memset(jitter, 0, m->rank * sizeof *jitter);
-    for (size_t t = 0; t < n; t++) {
-        for (size_t i = 0; i < m->rank; i++) {
-            const double part = p[t] / sum * (double)rows[t * w->width + i];
-            exact[i] += part;
-            mass[i] += fabs(part);
-            square[i] += part * part;
-        }
-    }
-    /* A score that is off by x moves the result by x p (v - result). */
-    for (size_t t = 0; t < n; t++) {
-        for (size_t i = 0; i < m->rank; i++) {
-            const double part = p[t] / sum * ((double)rows[t * w->width + i] - exact[i]);
-            jitter[i] += part * part * walk[t];
-        }
-    }
+    const size_t from = at * w->s->model->rank;
+    return (tsr_attention_exact){w->exact + from, w->mass + from, w->square + from, w->jitter + from, w->largest[at]};
 }
 
 /* Query and head i. */
@@ -163,7 +131,10 @@ static tsr_status solve_one(void *context, size_t i, size_t worker, tsr_err *err
     (void)worker;
     if (scratch == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for kernels of attention");
-    solve(w, i / heads, i % heads, scratch, scratch + longest, scratch + 2 * longest);
+    const tsr_attended tokens = tokens_of(w, i / heads);
+    tsr_attention_exact exact = exact_of(w, i);
+    tsr_attention_solve(&tokens, w->q + (slot_of(w, i / heads) * heads + i % heads) * w->width, scratch, &exact);
+    w->largest[i] = exact.largest;
     free(scratch);
     return TSR_OK;
 }
@@ -203,87 +174,37 @@ static tsr_mla_attention arguments_of(const work *w)
 
 /* ---- judging ---- */
 
+void tsr_mla_judge_sqnr(tsr_judgement *j, const double *x, const double *y, size_t rows, size_t cols, double min_sqnr)
+{
+    const tsr_columns columns = {.rows = cols, .block = 1, .blocks = cols, .chosen = cols};
+    tsr_judge(j, x, y, rows, cols, NULL, &columns);
+    if (!(tsr_metrics_sqnr(&j->metrics) >= min_sqnr) || j->metrics.nonfinite[1] > 0)
+        j->fault = "SQNR below --min-sqnr";
+}
+
 /* What the cache's format costs: attention over the operands against attention over their originals. */
 static tsr_status judge_cache(work *w, tsr_err *err)
 {
     const tsr_mla_model *const m = w->s->model;
     const size_t queries = w->s->batch->queries, cols = m->heads * m->v;
-    const tsr_columns columns = {.rows = cols, .block = 1, .blocks = cols, .chosen = cols};
     tsr_judgement j = {.subject = w->s->name,
                        .what = w->fp8 ? "FP8 latent cache, BF16 queries" : "BF16 latent cache and queries",
                        .kind = TSR_ERROR_QUANTIZATION,
                        .of_bound = -1,
                        .of_expected = -1};
-    char fault[64];
     for (size_t i = 0; i < queries * cols; i++) {
         const size_t row = i / m->v, h = row % m->heads;
         w->values[i] = tsr_dot(w->exact + row * m->rank, m->w_vc + (h * m->v + i % m->v) * m->rank, m->rank);
     }
-    tsr_judge(&j, w->s->stages->of[TSR_STAGE_ATTENTION], w->values, queries, cols, NULL, &columns);
-    snprintf(fault, sizeof fault, "SQNR below %g dB", w->s->min_sqnr);
-    if (!(tsr_metrics_sqnr(&j.metrics) >= w->s->min_sqnr) || j.metrics.nonfinite[1] > 0)
-        j.fault = fault;
+    tsr_mla_judge_sqnr(&j, w->s->stages->of[TSR_STAGE_ATTENTION], w->values, queries, cols, w->s->min_sqnr);
     lap(w, TSR_PHASE_JUDGE);
     return tsr_evidence_add(w->evidence, &j, err);
 }
 
-/* How far a kernel may be from `exact`. */
-static double bound_of(const work *w, const tsr_device_mla *kernel, size_t n, double largest, double exact, double mass)
+static tsr_status end_tally(work *w, tsr_kernel_tally *t, const char *fault, const char *rms_fault, tsr_err *err)
 {
-    const double scale = w->s->model->softmax_scale, tokens = (double)n, d = (double)w->width;
-    double bound;
-    if (kernel->tensor_core) {
-        const double score = scale * ceil(d / 16) * 17 * kTensorUnit * largest;
-        bound = (2 * score + 0x1p-8 + 0x1p-18 + 17 * (ceil(tokens / 64) * 4 + 2) * kTensorUnit) * mass;
-    } else {
-        bound = (2.1 * scale * (d + 2) * kUnit * largest + (2 * tokens + 16) * kUnit) * mass;
-    }
-    return kernel->to_bf16 ? bound + (fabs(exact) + bound) * 0x1p-8 + 0x1p-133 : bound;
-}
-
-/* What is to be expected of the square of a kernel's error at element `at` (verify/mla_kernels.h). */
-static double variance_of_decode(const work *w, const tsr_device_mla *kernel, size_t n, size_t at)
-{
-    const double exact = w->exact[at], square = w->square[at], tokens = (double)n;
-    const double half_step = exact == 0 || !kernel->to_bf16 ? 0 : ldexp(1, ilogb(exact) - 8);
-    const double sums = square * (tokens / 2 + 3) + exact * exact * (tokens * 2 / 3 + 3);
-    const double probabilities = kernel->tensor_core ? 0.541 * 0x1p-16 * square : 0;
-    return (half_step * half_step + probabilities + kUnit * kUnit * (w->jitter[at] + sums)) / 3;
-}
-
-static tsr_judgement kernel_judgement(const work *w, const char *what, double seconds)
-{
-    return (tsr_judgement){
-        .subject = w->s->name, .what = what, .kind = TSR_ERROR_KERNEL, .of_expected = -1, .seconds = seconds};
-}
-
-/* A judgement by bound and by expected RMS in the making. */
-typedef struct tally {
-    tsr_judgement judgement;
-    double sum;
-    size_t n;
-} tally;
-
-/* `variance`: what is to be expected of the error's square; 0: not known. */
-static void count(tally *t, double error, double bound, double variance)
-{
-    tsr_judgement *const j = &t->judgement;
-    if (!(error <= j->of_bound * bound))
-        j->of_bound = bound > 0 ? error / bound : INFINITY;
-    t->sum += variance > 0 ? error * error / variance : 0;
-    t->n += variance > 0;
-}
-
-static tsr_status add_tally(work *w, tally *t, const char *fault, const char *rms_fault, tsr_err *err)
-{
-    const tsr_kernel_limits *const limits = &w->s->options->limits;
-    tsr_judgement *const j = &t->judgement;
-    j->of_expected = t->n > 0 ? sqrt(t->sum / (double)t->n) : -1;
-    j->fault = !(j->of_bound <= limits->max_kernel_error)    ? fault
-               : !(j->of_expected <= limits->max_kernel_rms) ? rms_fault
-                                                             : NULL;
     lap(w, TSR_PHASE_JUDGE);
-    return tsr_evidence_add(w->evidence, j, err);
+    return tsr_kernel_tally_end(t, &w->s->options->limits, fault, rms_fault, w->evidence, err);
 }
 
 /* w->out against the exact result. */
@@ -291,18 +212,20 @@ static tsr_status judge_decode(work *w, const tsr_device_mla *kernel, const char
 {
     const size_t rank = w->s->model->rank, heads = w->s->model->heads, cols = heads * rank;
     const tsr_columns columns = {.rows = cols, .block = 1, .blocks = cols, .chosen = cols};
-    tally t = {.judgement = kernel_judgement(w, what, seconds)};
-    for (size_t query = 0; query < w->s->batch->queries; query++) {
-        for (size_t i = 0; i < cols; i++) {
-            const size_t at = query * cols + i;
-            w->got[at] = (double)w->out[slot_of(w, query) * cols + i];
-            count(&t, fabs(w->got[at] - w->exact[at]),
-                  bound_of(w, kernel, tokens_seen(w, query), w->largest[at / rank], w->exact[at], w->mass[at]),
-                  variance_of_decode(w, kernel, tokens_seen(w, query), at));
+    const tsr_attention_rounding rounding = {kernel->tensor_core, kernel->to_bf16, PAGE};
+    tsr_kernel_tally t = tsr_kernel_tally_begin(w->s->name, what, seconds);
+    for (size_t i = 0; i < w->s->batch->queries * heads; i++) {
+        const tsr_attended tokens = tokens_of(w, i / heads);
+        const tsr_attention_exact exact = exact_of(w, i);
+        for (size_t k = 0; k < rank; k++) {
+            const double got = (double)w->out[(slot_of(w, i / heads) * heads + i % heads) * rank + k];
+            w->got[i * rank + k] = got;
+            tsr_kernel_tally_count(&t, fabs(got - exact.exact[k]), tsr_attention_bound(&rounding, &tokens, &exact, k),
+                                   tsr_attention_variance(&rounding, &tokens, &exact, k));
         }
     }
     tsr_judge(&t.judgement, w->exact, w->got, w->s->batch->queries, cols, NULL, &columns);
-    return add_tally(w, &t, "beyond what its accumulation can do", "errors beyond those of its accumulation", err);
+    return end_tally(w, &t, "beyond what its accumulation can do", "errors beyond those of its accumulation", err);
 }
 
 static tsr_status run_kernel(work *w, const tsr_device_mla *kernel, tsr_err *err)
@@ -487,7 +410,7 @@ static void expand(const work *w, cut *c)
 }
 
 /* All elements of row `i` of W_o. */
-static void judge_row(const work *w, cut *c, size_t i, tally *whole, tally *sum)
+static void judge_row(const work *w, cut *c, size_t i, tsr_kernel_tally *whole, tsr_kernel_tally *sum)
 {
     const tsr_mla_model *const m = w->s->model;
     const size_t cols = m->heads * m->v, share = c->share * m->v;
@@ -506,10 +429,11 @@ static void judge_row(const work *w, cut *c, size_t i, tally *whole, tally *sum)
         const double variance = variance_of(cols, 0, squares, exact);
         c->x[at] = exact;
         c->y[at] = (double)c->uncut[at];
-        count(whole, fabs(exact - c->y[at]), behind * tsr_dot(c->of_a[MASS] + from, c->size, cols),
-              variance + tsr_dot(c->of_a[VARIANCE] + from, c->square, cols));
-        count(sum, fabs((double)c->parts[at] - c->y[at]), either * tsr_dot(c->of_a[SIZE] + from, c->size, cols),
-              variance + variance_of(share, c->ranks - 1, squares, exact));
+        tsr_kernel_tally_count(whole, fabs(exact - c->y[at]), behind * tsr_dot(c->of_a[MASS] + from, c->size, cols),
+                               variance + tsr_dot(c->of_a[VARIANCE] + from, c->square, cols));
+        tsr_kernel_tally_count(sum, fabs((double)c->parts[at] - c->y[at]),
+                               either * tsr_dot(c->of_a[SIZE] + from, c->size, cols),
+                               variance + variance_of(share, c->ranks - 1, squares, exact));
     }
 }
 
@@ -521,8 +445,8 @@ static tsr_status judge_outputs(work *w, cut *c, const tsr_device_mla *kernel, d
     char names[2][160];
     snprintf(names[0], sizeof names[0], "%s: W_v and W_o uncut, in FP32", kernel->name);
     snprintf(names[1], sizeof names[1], "%s, %zu ranks %s: sum against uncut", kernel->name, c->ranks, c->joined);
-    tally whole = {.judgement = kernel_judgement(w, names[0], 0)};
-    tally sum = {.judgement = kernel_judgement(w, names[1], seconds)};
+    tsr_kernel_tally whole = tsr_kernel_tally_begin(w->s->name, names[0], 0);
+    tsr_kernel_tally sum = tsr_kernel_tally_begin(w->s->name, names[1], seconds);
     expand(w, c);
     for (size_t i = 0; i < hidden; i++)
         judge_row(w, c, i, &whole, &sum);
@@ -538,8 +462,8 @@ static tsr_status judge_outputs(work *w, cut *c, const tsr_device_mla *kernel, d
         }
     }
     TSR_TRY(
-        add_tally(w, &whole, "beyond what its accumulation can do", "errors beyond those of its accumulation", err));
-    return add_tally(w, &sum, fault, "errors beyond those of another order of summation", err);
+        end_tally(w, &whole, "beyond what its accumulation can do", "errors beyond those of its accumulation", err));
+    return end_tally(w, &sum, fault, "errors beyond those of another order of summation", err);
 }
 
 static tsr_status run_ranks(work *w, cut *c, const tsr_device_mla *kernel, tsr_err *err)

@@ -40,6 +40,10 @@ typedef struct tsr_mla_subject {
     double min_sqnr; /* that the cache's format has to leave */
 } tsr_mla_subject;
 
+/* Judges y against x, [rows][cols] both: below `min_sqnr`, or with NaN or Inf, it has a fault. */
+void tsr_mla_judge_sqnr(tsr_judgement *judgement, const double *x, const double *y, size_t rows, size_t cols,
+                        double min_sqnr);
+
 /* A kernel that does not take the shape is noted as skipped. `since`: see tsr_lap. */
 tsr_status tsr_mla_check_kernels(const tsr_mla_subject *subject, tsr_evidence *evidence, double *since,
                                  tsr_err *err) TSR_WARN_UNUSED;

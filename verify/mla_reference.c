@@ -107,17 +107,17 @@ static void rope(const work *w, const double *row, size_t skip, size_t position,
     }
 }
 
-static size_t position_of(const work *w, size_t query)
+size_t tsr_mla_tokens_seen(const tsr_mla_batch *b, size_t query)
 {
-    return w->b->token_of[query] - w->b->first[w->b->seq_of[query]];
+    return b->token_of[query] + 1 - b->first[b->seq_of[query]];
 }
 
 static void rope_queries(const work *w)
 {
     const tsr_mla_model *const m = w->m;
     for (size_t i = 0; i < w->b->queries * m->heads; i++)
-        rope(w, w->in->of[TSR_STAGE_QUERY] + i * (m->nope + m->rope), m->nope, position_of(w, i / m->heads),
-             w->out + i * m->rope);
+        rope(w, w->in->of[TSR_STAGE_QUERY] + i * (m->nope + m->rope), m->nope,
+             tsr_mla_tokens_seen(w->b, i / m->heads) - 1, w->out + i * m->rope);
 }
 
 static void rope_keys(const work *w)
@@ -245,7 +245,7 @@ static void soften(const work *w)
     for (size_t i = 0; i < w->b->queries * w->m->heads; i++) {
         const double *const x = w->in->of[TSR_STAGE_SCORES] + i * w->b->longest;
         double *const p = w->out + i * w->b->longest, most = -INFINITY, sum = 0;
-        const size_t seen = position_of(w, i / w->m->heads) + 1;
+        const size_t seen = tsr_mla_tokens_seen(w->b, i / w->m->heads);
         for (size_t t = 0; t < seen; t++)
             most = fmax(most, x[t]);
         for (size_t t = 0; t < seen; t++)

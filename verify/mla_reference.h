@@ -65,6 +65,9 @@ bool tsr_mla_has_stage(const tsr_mla_model *model, tsr_mla_stage stage);
 /* Whether this mistake can be made in this stage. */
 bool tsr_mla_fault_fits(tsr_mla_fault fault, tsr_mla_stage stage);
 
+/* How many tokens a query sees: those before it, and itself. */
+size_t tsr_mla_tokens_seen(const tsr_mla_batch *batch, size_t query);
+
 /* One stage from the stages before it, as they are in `in`. With `absorbed`, scores are (q_nope w_kc) . latent and
  * attention is (sum of p latent) w_vc. *out is from malloc. */
 tsr_status tsr_mla_compute(const tsr_mla_model *model, const tsr_mla_batch *batch, const tsr_mla_stages *in,

@@ -1,20 +1,13 @@
 /* Rows of the cache, and attention over them. */
 #include "kernels/cpu/mla_attention.h"
 
+#include "kernels/cpu/attention_body.h"
 #include "kernels/cpu/e4m3_decode.h"
 
 #include <math.h>
 #include <string.h>
 
 static const float kE4m3Max = 448, kFloor = 1e-4f;
-
-static float from_bf16(uint16_t x)
-{
-    const uint32_t bits = (uint32_t)x << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
 
 static float from_e4m3(uint8_t code)
 {
@@ -77,36 +70,25 @@ void tsr_mla_cache_read(const uint8_t *row, size_t latent, size_t rope, bool fp8
     for (size_t i = coded; i < latent + rope; i++, tail += 2) {
         uint16_t x;
         memcpy(&x, tail, sizeof x);
-        values[i] = from_bf16(x);
+        values[i] = tsr_float_of_bf16(x);
     }
 }
 
 static void attend(const tsr_mla_attention *a, size_t b, const uint16_t *q, size_t seen, float *out)
 {
     const size_t bytes = tsr_mla_cache_row_bytes(a->latent, a->rope, a->fp8);
-    float most = -INFINITY, sum = 0;
-    memset(out, 0, a->latent * sizeof *out);
+    tsr_softmax softmax = tsr_softmax_begin(out, a->latent);
     for (size_t t = 0; t < seen; t++) {
         const size_t page = (size_t)a->block_table[b * a->max_pages + t / a->page];
         float score = 0;
         tsr_mla_cache_read(a->cache + (page * a->page + t % a->page) * bytes, a->latent, a->rope, a->fp8, a->row);
         for (size_t i = 0; i < a->latent + a->rope; i++)
-            score += from_bf16(q[i]) * a->row[i];
-        score *= a->scale;
-        if (score > most) {
-            const float shrink = expf(most - score);
-            sum *= shrink;
-            for (size_t i = 0; i < a->latent; i++)
-                out[i] *= shrink;
-            most = score;
-        }
-        const float p = expf(score - most);
-        sum += p;
+            score += tsr_float_of_bf16(q[i]) * a->row[i];
+        const float p = tsr_softmax_weigh(&softmax, score * a->scale);
         for (size_t i = 0; i < a->latent; i++)
             out[i] += p * a->row[i];
     }
-    for (size_t i = 0; seen > 0 && i < a->latent; i++)
-        out[i] /= sum;
+    tsr_softmax_end(&softmax);
 }
 
 void tsr_mla_attention_run(const tsr_mla_attention *a)

@@ -159,7 +159,7 @@ def test_a_sound_layer_passes(tmp_path, verify, options):
     assert 0 < identity["relative_error"] < 1e-12
     kernels = [j for j in found.values() if j["kind"] == "kernel"]
     ranks = ("their heads", "W_v and W_o uncut, in FP32", "sum against uncut") if "--tp" in options else ()
-    assert len(kernels) == 1 + ("--fp8-cache" in options) + len(ranks)
+    assert len(kernels) == 2 + ("--fp8-cache" in options) + len(ranks)  # decode, prefill
     assert all(any(end in j["what"] for j in kernels) for end in ranks)
     assert all(0 < j["of_bound"] < 1 for j in kernels)
     assert all(j["kernel_seconds"] for j in kernels if "uncut, in" not in j["what"])

@@ -213,6 +213,49 @@ static tsr_status run_in_bf16(const tsr_device_mla *kernel, size_t rank, const t
     return status;
 }
 
+static tsr_device_prefill sound_prefill;
+
+/* Each query sees the token behind it, too. */
+static tsr_status look_ahead(const tsr_device_prefill *kernel, const tsr_causal_attention *args, double *seconds,
+                             tsr_err *e)
+{
+    int32_t tokens[5];
+    tsr_causal_attention other = *args;
+    for (size_t b = 0; b <= args->batch; b++)
+        tokens[b] = args->cu_seqlens_k[b] + (b == 1 ? 1 : 0);
+    other.cu_seqlens_k = tokens;
+    return sound_prefill.run(kernel, &other, seconds, e);
+}
+
+static tsr_status miss_the_rope(const tsr_device_prefill *kernel, const tsr_causal_attention *args, double *seconds,
+                                tsr_err *e)
+{
+    static uint16_t zeros[1000 * ROPE];
+    tsr_causal_attention other = *args;
+    other.k_rope = zeros;
+    return sound_prefill.run(kernel, &other, seconds, e);
+}
+
+static tsr_status leave_the_last_query(const tsr_device_prefill *kernel, const tsr_causal_attention *args,
+                                       double *seconds, tsr_err *e)
+{
+    int32_t queries[5];
+    tsr_causal_attention other = *args;
+    memcpy(queries, args->cu_seqlens_q, (args->batch + 1) * sizeof *queries);
+    queries[args->batch]--;
+    other.cu_seqlens_q = queries;
+    return sound_prefill.run(kernel, &other, seconds, e);
+}
+
+/* Within the worst case, beyond the expected. */
+static tsr_status prefill_with_nearly_the_scale(const tsr_device_prefill *kernel, const tsr_causal_attention *args,
+                                                double *seconds, tsr_err *e)
+{
+    tsr_causal_attention other = *args;
+    other.scale *= 1.00001f;
+    return sound_prefill.run(kernel, &other, seconds, e);
+}
+
 TestSuite(mla, .init = open_layer, .fini = close_layer);
 
 Test(mla, a_sound_device_passes)
@@ -244,6 +287,23 @@ Test(mla, planted_faults_are_found)
         device.mlas[0].run = kFaults[i].run != NULL ? kFaults[i].run : sound.run;
         device.mlas[0].project = kFaults[i].project != NULL ? kFaults[i].project : sound.project;
         device.mlas[0].sum = kFaults[i].sum != NULL ? kFaults[i].sum : sound.sum;
+        const char *const found = first_failure();
+        cr_assert(strncmp(found, kFaults[i].what, strlen(kFaults[i].what)) == 0, "fault %zu: '%s'", i, found);
+    }
+}
+
+Test(mla, planted_faults_of_prefill_are_found)
+{
+    const struct {
+        const char *what;
+        tsr_device_prefill_fn *run;
+    } kFaults[] = {{"cpu, prefill: beyond", look_ahead},
+                   {"cpu, prefill: beyond", miss_the_rope},
+                   {"cpu, prefill: beyond", leave_the_last_query},
+                   {"cpu, prefill: errors beyond", prefill_with_nearly_the_scale}};
+    sound_prefill = device.prefills[0];
+    for (size_t i = 0; i < sizeof kFaults / sizeof *kFaults; i++) {
+        device.prefills[0].run = kFaults[i].run;
         const char *const found = first_failure();
         cr_assert(strncmp(found, kFaults[i].what, strlen(kFaults[i].what)) == 0, "fault %zu: '%s'", i, found);
     }
