@@ -3,6 +3,7 @@
 
 #include "verify/linear.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,7 +95,7 @@ static void choose(const routing *r, size_t token)
     uint32_t *const choices = r->choices + token * router->chosen;
     double *const weights = r->weights + token * router->chosen, sum = 0;
     for (size_t e = 0; e < r->experts; e++)
-        r->keys[e] = scores[e] + (r->bias != NULL ? r->bias[e] : 0);
+        r->keys[e] = fmax(scores[e] + (r->bias != NULL ? r->bias[e] : 0), -DBL_MAX); /* NaN too: chosen at most once */
     if (router->groups > 1)
         keep_groups(r);
     for (size_t i = 0; i < router->chosen; i++) {

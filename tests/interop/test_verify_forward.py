@@ -363,6 +363,19 @@ def test_a_window_that_no_sequence_fills_is_no_matter(tmp_path, verify):
     assert not failed(verify(b, b))
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3"])
+@pytest.mark.parametrize("lie", [0, -1, 1, 3, 7, 2**31, 2**64, 1e300, "x", None, [], {}, True])
+def test_configurations_that_lie(tmp_path, tessera, family, lie):
+    """Whatever a key says, there is a result or one sentence."""
+    m = Whole(family)
+    a = m.write(tmp_path / "a")
+    for key in [*m.config, "topk_method", "scoring_func", "sliding_window", "rope_parameters", "tie_word_embeddings"]:
+        (a / "config.json").write_text(json.dumps(m.config | {key: lie}))
+        for command in ["forward", a, a, "--count", "4"], ["mla", a, "--context", "4"]:
+            code, _, err = harness.run(tessera, ["verify", *command], timeout=60)
+            assert code in (0, 1) or (code in (2, 3, 4) and err.startswith("tessera: ") and err.count("\n") == 1), (key, code, err)
+
+
 def test_token_files(tmp_path, verify):
     """A line a sequence, and JSON arrays, are the same; sequences may be ragged, and are cut."""
     m = Whole("qwen3")
