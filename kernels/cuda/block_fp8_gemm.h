@@ -47,7 +47,8 @@ typedef enum tsr_gemm_kind {
 
 typedef struct tsr_gemm_config {
     tsr_gemm_kind kind;
-    int tile, cluster;
+    int tokens, rows; /* of a tile: columns of A^T, rows of W */
+    int cluster;
 } tsr_gemm_config;
 
 typedef struct tsr_block_fp8_gemm {
