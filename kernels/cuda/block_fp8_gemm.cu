@@ -22,7 +22,8 @@ namespace
 
 constexpr int kBlock = 128; /* the scales' granularity along k and n */
 constexpr int kSharedMax = 227 * 1024;
-constexpr int kMostSplits = 8; /* of k, over a cluster */
+constexpr int kMostSplits = 8;     /* of k, over a cluster */
+constexpr int kMostBlocks = 65535; /* of tokens: the grid's limit along y */
 
 struct problem {
     const uint8_t *a, *w;
@@ -156,12 +157,10 @@ __global__ void __launch_bounds__(tokens_shape<ROWS, TOKENS>::kThreads, 1)
                 hopper::load_tile(ring_scale + s * shape::kScaleBytes, &map_scale, &full[s], m0, t);
                 step();
             }
-        }
-        __syncwarp();
-        hopper::meet(1, shape::kThreads);
-        if (splits > 1) {
-            hopper::cluster_sync();
-            hopper::cluster_meet();
+            for (int i = 0; i < kStages; ++i) { /* stays until all of it has arrived and been used */
+                hopper::barrier_wait(&empty[s], phase ^ 1);
+                step();
+            }
         }
     } else {
         if constexpr (shape::kMoves) {
@@ -224,7 +223,7 @@ __global__ void __launch_bounds__(tokens_shape<ROWS, TOKENS>::kThreads, 1)
             step();
         }
 
-        hopper::meet(1, shape::kThreads); /* all are through with the ring: the partial result takes its place */
+        hopper::meet(1, kWarps * 32); /* all groups are through with the ring: the partial result takes its place */
         float *const partial = reinterpret_cast<float *>(ring);
         const int row = warp * 16 + lane / 4;
 #pragma unroll
@@ -238,7 +237,7 @@ __global__ void __launch_bounds__(tokens_shape<ROWS, TOKENS>::kThreads, 1)
         if (splits > 1) {
             hopper::cluster_sync();
         } else {
-            hopper::meet(2, kWarps * 32);
+            hopper::meet(1, kWarps * 32);
         }
         /* Each CTA adds its share of the tokens over all ranks, always in the order of the ranks. */
         constexpr int kQuads = ROWS / 4;
@@ -299,7 +298,7 @@ __global__ void __launch_bounds__(tokens_shape<ROWS, TOKENS>::kThreads, 1)
 constexpr int kStaged = 64; /* columns of a box of results on its way out */
 
 template <int TOKENS, int WIDTH> struct wide_shape {
-    static constexpr int kSubs = TOKENS / 128; /* 64 tokens each, of a warpgroup */
+    static constexpr int kSubs = TOKENS / 128; /* a warpgroup's tiles of 64 tokens */
     static constexpr int kABytes = TOKENS * kBlock, kWBytes = WIDTH * kBlock, kScaleBytes = TOKENS * 4;
     static constexpr int kStages = TOKENS == 128 && WIDTH == 128 ? 5 : 4;
     static constexpr int kOut = kSubs == 1 ? WIDTH : kStaged; /* columns that a warp stages at once */
@@ -397,6 +396,19 @@ __device__ __forceinline__ void store_boxes(const CUtensorMap *map, const float 
             hopper::bulk_commit();
         }
     }
+}
+
+template <int WIDTH, int OUT, typename T>
+__device__ __forceinline__ void store_results(const CUtensorMap *map, const problem &p, const float (&sum)[WIDTH / 2],
+                                              uint8_t *staged, int i0, int n0, int lane)
+{
+    if constexpr (sizeof(T) == 2) {
+        if (p.vector_store) {
+            store_boxes<WIDTH, OUT, T>(map, sum, staged, i0, n0, lane);
+            return;
+        }
+    }
+    store_elements<WIDTH, T>(p, sum, i0 + lane / 4, n0, lane);
 }
 
 template <int TOKENS, int WIDTH, typename T>
@@ -540,15 +552,8 @@ __global__ void __launch_bounds__(384, 1)
             }
 #pragma unroll
             for (int sub = 0; sub < kSubs; ++sub) {
-                const int i0 = m0 + row0 + 64 * sub;
-                if (sizeof(T) == 2 && p.vector_store) {
-                    if constexpr (sizeof(T) == 2) {
-                        store_boxes<WIDTH, shape::kOut, T>(&map_d, sum[sub], staged + warp * 16 * shape::kOut * 2, i0,
-                                                           n0, lane);
-                    }
-                } else {
-                    store_elements<WIDTH, T>(p, sum[sub], i0 + lane / 4, n0, lane);
-                }
+                store_results<WIDTH, shape::kOut, T>(&map_d, p, sum[sub], staged + warp * 16 * shape::kOut * 2,
+                                                     m0 + row0 + 64 * sub, n0, lane);
             }
         }
         hopper::bulk_wait(); /* shared memory outlives the copies */
@@ -631,32 +636,31 @@ int64_t room_for_clusters(int cluster, int64_t processors)
 
 /* Microseconds, by a model fitted to an H200: a launch; in every wave of CTAs what does not depend on k, then for every
  * k tile the traffic from L2 and the products, an instruction of which costs as much as 60 tokens more would; at the
- * end the exchange of split sums. */
-double tokens_us(const tsr_block_fp8_gemm *args, const tsr_gemm_config &config, int64_t processors)
+ * end the exchange of split sums. Splits are for a single wave. */
+double tokens_us(const tsr_block_fp8_gemm *args, int tokens, int rows, int splits, int64_t processors)
 {
-    const int64_t room = room_for_clusters(config.cluster, processors);
-    const int64_t ctas = ceil_div(args->n, config.rows) * ceil_div(args->m, config.tokens) * config.cluster;
-    const double bytes = (double)((config.rows + config.tokens) * kBlock * std::min(ctas, room));
-    const double alone = config.rows * config.tokens > 128 * 128 ? 1.1 : 1.0; /* one k tile under way at a time */
-    const double step = bytes / 32e6 + config.rows * (config.tokens + 60) * 2.2e-5 * alone;
-    const double wave = 1.7 + (double)ceil_div(ceil_div(args->k, kBlock), config.cluster) * step;
-    const double exchange = config.cluster > 1 ? 0.31 + config.rows * config.tokens * 6.2e-5 : 0.0;
-    return 0.9 + (double)ceil_div(ctas, room) * wave + exchange;
+    const int64_t room = room_for_clusters(splits, processors), blocks = ceil_div(args->m, tokens);
+    const int64_t ctas = ceil_div(args->n, rows) * blocks * splits;
+    if (blocks > kMostBlocks || (splits > 1 && ctas > room)) {
+        return INFINITY;
+    }
+    const double bytes = (double)((rows + tokens) * kBlock * std::min(ctas, room));
+    const double alone = rows * tokens > 128 * 128 ? 1.1 : 1.0; /* one k tile under way at a time */
+    const double step = bytes / 32e6 + rows * (tokens + 60) * 2.2e-5 * alone;
+    const double wave = 1.7 + (double)ceil_div(ceil_div(args->k, kBlock), splits) * step;
+    return 0.9 + (double)ceil_div(ctas, room) * wave + (splits > 1 ? 0.31 + rows * tokens * 6.2e-5 : 0.0);
 }
 
-/* The same for the persistent kernel: a launch, and for every tile of the longest queue its results and its k tiles. */
-double wide_us(const tsr_block_fp8_gemm *args, const tsr_gemm_config &config, int64_t processors)
-{
-    const double results = config.tokens == 256 ? 1.9 : config.rows == 192 ? 1.2 : 0.7;
-    const double step = config.tokens == 256 ? 0.97 : config.rows == 192 ? 0.72 : 0.57;
-    const int64_t tiles = ceil_div(args->m, config.tokens) * ceil_div(args->n, config.rows);
-    return 1.7 + (double)ceil_div(tiles, processors) * (results + (double)ceil_div(args->k, kBlock) * step);
-}
+/* The persistent kernel's tiles and what one costs, in microseconds: its results, and a k tile. */
+constexpr struct {
+    int tokens, rows;
+    double results, step;
+} kWide[] = {{128, 128, 0.7, 0.57}, {128, 192, 1.2, 0.72}, {256, 128, 1.9, 0.97}};
 
 template <typename T> tsr_status launch_plain(const problem &p, tsr_stream stream, tsr_err *err)
 {
     const dim3 grid((unsigned)ceil_div(p.n, 32), (unsigned)ceil_div(p.m, 8));
-    if (grid.y > 65535) {
+    if (grid.y > kMostBlocks) {
         return tsr_fail(err, TSR_E_SHAPE, "block-FP8 product: %d tokens are more than the plain kernel's grid", p.m);
     }
     plain_kernel<T><<<grid, 256, 0, stream>>>(p);
@@ -770,8 +774,6 @@ bool fast_fits(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device)
 
 tsr_gemm_config tsr_cuda_block_fp8_gemm_choose(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device)
 {
-    static const tsr_gemm_config wide[] = {
-        {TSR_GEMM_WIDE, 128, 128, 2}, {TSR_GEMM_WIDE, 128, 192, 2}, {TSR_GEMM_WIDE, 256, 128, 2}};
     tsr_gemm_config best = {TSR_GEMM_PLAIN, 0, 0, 0};
     if (!fast_fits(args, device)) {
         return best;
@@ -783,16 +785,19 @@ tsr_gemm_config tsr_cuda_block_fp8_gemm_choose(const tsr_block_fp8_gemm *args, c
             least = us;
         }
     };
-    for (int tokens = 16; tokens <= 128; tokens *= 2) {
+    for (const auto &w : kWide) {
+        const int64_t tiles = ceil_div(args->m, w.tokens) * ceil_div(args->n, w.rows);
+        const int64_t queue = ceil_div(tiles, device->processors); /* the longest */
+        const double us = 1.7 + (double)queue * (w.results + (double)ceil_div(args->k, kBlock) * w.step);
+        consider({TSR_GEMM_WIDE, w.tokens, w.rows, 2}, us);
+    }
+    for (int tokens = 16; tokens <= 128 && tokens < 2 * std::max<int64_t>(args->m, 16); tokens *= 2) {
         for (int rows = 64; rows <= (tokens == 128 ? 192 : 256); rows += 64) {
             for (int splits = 1; splits <= kMostSplits; ++splits) {
-                const tsr_gemm_config config = {TSR_GEMM_TOKENS, tokens, rows, splits};
-                consider(config, tokens_us(args, config, device->processors));
+                consider({TSR_GEMM_TOKENS, tokens, rows, splits},
+                         tokens_us(args, tokens, rows, splits, device->processors));
             }
         }
-    }
-    for (const tsr_gemm_config &config : wide) {
-        consider(config, wide_us(args, config, device->processors));
     }
     return best;
 }

@@ -1,8 +1,9 @@
 /* Owns the timing of the block-FP8 product on a GPU: DeepSeek-V3's shapes against cuBLASLt in the same run, then the
  * conversions against a device copy. CUDA graphs of 20 launches, median of 22 replays.
  *   bench_gemm [--all] [--json FILE] [--triton FILE]     --all times every tile, too; --triton shows what
- * bench_triton.py wrote bench_gemm --shapes                                  what bench_triton.py reads Exit codes: 0;
- * 1 below 1.15 times cuBLASLt (geometric mean) or 0.85 of the copy; 5 no device. */
+ *                                                        bench_triton.py wrote
+ *   bench_gemm --shapes                                  what bench_triton.py reads
+ * Exit codes: 0; 1 below 1.15 times cuBLASLt (geometric mean) or 0.85 of the copy; 5 no device. */
 #include <math.h>
 #include <string.h>
 
@@ -18,6 +19,7 @@ static const int64_t shapes[19][3] = {
     {128, 4096, 7168},   {128, 7168, 2048},  {4096, 2112, 7168}, {4096, 24576, 1536}, {4096, 32768, 512},
     {4096, 7168, 16384}, {4096, 4096, 7168}, {4096, 7168, 2048}, {8192, 8192, 8192},
 };
+
 enum { kPeakWidth = 192, kPeakBytes = (128 + kPeakWidth) * 128 };
 
 /* The same product by cuBLASLt, the fastest of what its heuristic offers; 0 when it offers none. */
