@@ -96,8 +96,11 @@ template <int ROWS, int TOKENS> struct tokens_shape {
     static constexpr int kWBytes = ROWS * kBlock, kABytes = TOKENS * kBlock;
     static constexpr int kScaleBytes = TOKENS * 4 < 128 ? 128 : TOKENS * 4;
     static constexpr int kStageBytes = kWBytes + kABytes + kScaleBytes + 16;
-    static constexpr int kStages = kSharedMax / kStageBytes; /* all there is: one CTA a multiprocessor */
+    static constexpr int kStages = kSharedMax / kStageBytes;
     static constexpr int kBytes = kStages * kStageBytes;
+    /* The next launch's CTAs would crowd some processors, and two at work on one gave different bits from run to run.
+     */
+    static_assert(kBytes > kSharedMax / 2, "one CTA a multiprocessor");
     static constexpr int kPitch = ROWS + 4; /* floats between tokens of the partial result: conflict-free to write */
     static_assert(TOKENS * kPitch * 4 <= kStages * (kWBytes + kABytes), "the partial result fits the ring");
 };

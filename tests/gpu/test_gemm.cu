@@ -1,6 +1,6 @@
 /* Owns the check of the block-FP8 product and conversions against FP64 on a GPU: every kernel and tile on ragged shapes
  * and on those of DeepSeek-V3, poisoned outputs, fresh operands, two runs bit for bit. For compute-sanitizer `test_gemm
- * small` leaves out the large shapes, and `test_gemm tiny` (for racecheck, which is slow) all but one. */
+ * small` leaves out the large shapes, and `test_gemm tiny` all but one. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
