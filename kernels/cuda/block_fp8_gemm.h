@@ -39,15 +39,16 @@ typedef enum tsr_gemm_out { TSR_GEMM_BF16, TSR_GEMM_F16, TSR_GEMM_F32 } tsr_gemm
 typedef enum tsr_gemm_kind {
     TSR_GEMM_AUTO,
     TSR_GEMM_PLAIN,  /* the definition: one thread an element */
-    TSR_GEMM_TOKENS, /* W * A^T, `tile` tokens wide (16, 32, 64, 128), k split over a cluster of `cluster` (1, 2, 4, 8)
-                      */
-    TSR_GEMM_WIDE,   /* persistent, tiles of 128 tokens by `tile` (128, 192); pairs (`cluster` 2) share W or A by
-                        multicast */
+    TSR_GEMM_TOKENS, /* W * A^T in tiles of `rows` (64, 128, 192, 256) by `tokens` (16, 32, 64, 128; not 256 by 128),
+                        k split over a cluster of `cluster` (1 to 8) */
+    TSR_GEMM_WIDE, /* persistent, tiles of `tokens` by `rows` (128 by 128, 128 by 192, 256 by 128); pairs (`cluster` 2)
+                      share W or A by multicast */
 } tsr_gemm_kind;
 
 typedef struct tsr_gemm_config {
     tsr_gemm_kind kind;
-    int tile, cluster;
+    int tokens, rows; /* of a tile: rows of A, rows of W */
+    int cluster;
 } tsr_gemm_config;
 
 typedef struct tsr_block_fp8_gemm {
@@ -59,7 +60,7 @@ typedef struct tsr_block_fp8_gemm {
     tsr_gemm_config config; /* zeros: chosen by tsr_cuda_block_fp8_gemm_choose */
 } tsr_block_fp8_gemm;
 
-/* The kernel for this problem on this device; pure. */
+/* The kernel and tile that a model of an H200 thinks fastest for this problem on this device; pure. */
 tsr_gemm_config tsr_cuda_block_fp8_gemm_choose(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device);
 
 /* TSR_E_UNSUPPORTED: the config asked for does not fit the arguments or the device. */

@@ -68,6 +68,12 @@ __device__ __forceinline__ void cluster_sync()
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
+/* The same, but orders no memory accesses; barriers made known by fence_barrier_init are there. */
+__device__ __forceinline__ void cluster_meet()
+{
+    asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
+}
+
 /* Programmatic dependent launch: the next kernel of the stream may set itself up while this one runs, and touches
  * global memory only once this one has ended. */
 __device__ __forceinline__ void let_next_launch_begin()
@@ -106,6 +112,12 @@ __device__ __forceinline__ void load_tile(void *dst, const CUtensorMap *map, uin
         "[%2];" ::"r"(shared_address(dst)),
         "l"(map), "r"(shared_address(bar)), "r"(x), "r"(y)
         : "memory");
+}
+
+/* Brings the map itself nearer, which a first copy would otherwise wait for. */
+__device__ __forceinline__ void prefetch_map(const CUtensorMap *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
 /* Brings the box as far as L2. */

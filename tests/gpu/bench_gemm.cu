@@ -1,8 +1,9 @@
 /* Owns the timing of the block-FP8 product on a GPU: DeepSeek-V3's shapes against cuBLASLt in the same run, then the
  * conversions against a device copy. CUDA graphs of 20 launches, median of 22 replays.
  *   bench_gemm [--all] [--json FILE] [--triton FILE]     --all times every tile, too; --triton shows what
- * bench_triton.py wrote bench_gemm --shapes                                  what bench_triton.py reads Exit codes: 0;
- * 1 below 1.15 times cuBLASLt (geometric mean) or 0.85 of the copy; 5 no device. */
+ *                                                        bench_triton.py wrote
+ *   bench_gemm --shapes                                  what bench_triton.py reads
+ * Exit codes: 0; 1 below 1.15 times cuBLASLt (geometric mean) or 0.85 of the copy; 5 no device. */
 #include <math.h>
 #include <string.h>
 
@@ -17,11 +18,6 @@ static const int64_t shapes[19][3] = {
     {64, 7168, 2048},    {128, 2112, 7168},  {128, 24576, 1536}, {128, 32768, 512},   {128, 7168, 16384},
     {128, 4096, 7168},   {128, 7168, 2048},  {4096, 2112, 7168}, {4096, 24576, 1536}, {4096, 32768, 512},
     {4096, 7168, 16384}, {4096, 4096, 7168}, {4096, 7168, 2048}, {8192, 8192, 8192},
-};
-static const tsr_gemm_config tiles[] = {
-    {TSR_GEMM_TOKENS, 64, 1},  {TSR_GEMM_TOKENS, 64, 2},  {TSR_GEMM_TOKENS, 64, 4},  {TSR_GEMM_TOKENS, 64, 8},
-    {TSR_GEMM_TOKENS, 128, 1}, {TSR_GEMM_TOKENS, 128, 2}, {TSR_GEMM_TOKENS, 128, 4}, {TSR_GEMM_TOKENS, 128, 8},
-    {TSR_GEMM_WIDE, 128, 2},   {TSR_GEMM_WIDE, 192, 2},
 };
 
 enum { kPeakWidth = 192, kPeakBytes = (128 + kPeakWidth) * 128 };
@@ -53,6 +49,29 @@ static double time_ours(tsr_block_fp8_gemm g, tsr_gemm_config config)
         tsr_err err;
         CHECK_TSR(tsr_cuda_block_fp8_gemm(&g, stream, &err), err);
     });
+}
+
+/* Every tile that may be a choice: of TSR_GEMM_TOKENS those that keep half of the processors or more at work. */
+static void time_tiles(const tsr_block_fp8_gemm &g, int processors)
+{
+    for (int tokens = 32; tokens <= 128 && g.m <= 128; tokens *= 2) {
+        for (int rows = 64; rows <= (tokens == 128 ? 192 : 256); rows += 64) {
+            for (int splits = 1; splits <= 8 && splits <= g.k / 128; ++splits) {
+                const int64_t ctas = (g.n + rows - 1) / rows * ((g.m + tokens - 1) / tokens) * splits;
+                if (tokens <= g.m && ctas >= processors / 2 && (splits == 1 || ctas <= processors)) {
+                    printf("      %d x %d/%d: %.2f\n", tokens, rows, splits,
+                           time_ours(g, {TSR_GEMM_TOKENS, tokens, rows, splits}));
+                }
+            }
+        }
+    }
+    static const tsr_gemm_config wide[] = {
+        {TSR_GEMM_WIDE, 128, 128, 2}, {TSR_GEMM_WIDE, 128, 192, 2}, {TSR_GEMM_WIDE, 256, 128, 2}};
+    for (const tsr_gemm_config &config : wide) {
+        if (g.m > 64) {
+            printf("      wide %d x %d: %.2f\n", config.tokens, config.rows, time_ours(g, config));
+        }
+    }
 }
 
 /* Nothing but e4m3 products in the tensor cores, both operands in shared memory, two warpgroups a processor. */
@@ -165,7 +184,8 @@ int main(int argc, char **argv)
     const double peak = measure_peak(w, device.processors);
     printf("%s. Measured e4m3 peak of the tensor cores: %.0f TFLOPS.\n", device.name, peak);
     printf("Floor: the larger of bytes / 4.1 TB/s and operations / that peak.\n");
-    printf("    m     n     k  kernel           us  TFLOPS  cuBLASLt us  ratio  Triton TFLOPS  floor us  of floor\n");
+    printf(
+        "    m     n     k  kernel                us  TFLOPS  cuBLASLt us  ratio  Triton TFLOPS  floor us  of floor\n");
     double log_sum = 0;
     int compared = 0;
     for (int s = 0; s < 19; ++s) {
@@ -179,10 +199,10 @@ int main(int argc, char **argv)
         const double triton = triton_us(triton_path, shapes[s]);
         const double flops = 2.0 * g.m * g.n * g.k, bytes = (double)g.m * g.k + (double)g.n * g.k + 2.0 * g.m * g.n;
         const double floor_us = fmax(bytes / 4.1e6, flops / (peak * 1e6));
-        printf("%5lld %5lld %5lld  %-6s %3d/%d %8.1f %7.0f %12.1f %6.2f %14.0f %9.1f %9.2f\n", (long long)g.m,
-               (long long)g.n, (long long)g.k, config.kind == TSR_GEMM_WIDE ? "wide" : "tokens", config.tile,
-               config.cluster, us, flops / us * 1e-6, theirs, theirs / us, triton > 0 ? flops / triton * 1e-6 : 0,
-               floor_us, floor_us / us);
+        printf("%5lld %5lld %5lld  %-6s %3d x %3d/%d %8.1f %7.0f %12.1f %6.2f %14.0f %9.1f %9.2f\n", (long long)g.m,
+               (long long)g.n, (long long)g.k, config.kind == TSR_GEMM_WIDE ? "wide" : "tokens", config.tokens,
+               config.rows, config.cluster, us, flops / us * 1e-6, theirs, theirs / us,
+               triton > 0 ? flops / triton * 1e-6 : 0, floor_us, floor_us / us);
         if (json) {
             fprintf(json,
                     "%s{\"m\": %lld, \"n\": %lld, \"k\": %lld, \"us\": %.3f, \"cublaslt_us\": %.3f, "
@@ -194,13 +214,7 @@ int main(int argc, char **argv)
             compared += 1;
         }
         if (all) {
-            printf("      ");
-            for (size_t c = 0; c < sizeof tiles / sizeof *tiles; ++c) {
-                if (g.m <= 128 || tiles[c].kind == TSR_GEMM_WIDE) {
-                    printf(" %d/%d: %.1f", tiles[c].tile, tiles[c].cluster, time_ours(g, tiles[c]));
-                }
-            }
-            printf("\n");
+            time_tiles(g, device.processors);
         }
         fflush(stdout);
     }

@@ -1,6 +1,6 @@
 /* Owns the check of the block-FP8 product and conversions against FP64 on a GPU: every kernel and tile on ragged shapes
- * and on those of DeepSeek-V3, poisoned outputs, fresh operands, two runs bit for bit. `test_gemm small` leaves out the
- * large shapes (for compute-sanitizer). */
+ * and on those of DeepSeek-V3, poisoned outputs, fresh operands, two runs bit for bit. For compute-sanitizer `test_gemm
+ * small` leaves out the large shapes, and `test_gemm tiny` all but one. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -150,12 +150,12 @@ static void check_shape(int64_t m, int64_t n, int64_t k, int64_t pad, const tsr_
             checks += 1;
             failures += !fine;
             if (!fine || (m * n * k > 1000000000 && out == TSR_GEMM_BF16)) {
-                printf("%s %5lld x %5lld x %5lld pad %lld kind %d tile %3d cluster %d out %d: relative error %.2e, "
+                printf("%s %5lld x %5lld x %5lld pad %lld kind %d tile %d x %d cluster %d out %d: relative error %.2e, "
                        "worst %.3f "
                        "of the bound, %llu beyond (%lld, %lld), %llu unwritten, %llu differ\n",
                        fine ? "ok    " : "FAILED", (long long)m, (long long)n, (long long)k, (long long)pad,
-                       (int)config->kind, config->tile, config->cluster, out, sqrt(v->error / v->exact), v->worst,
-                       v->beyond, (long long)v->row, (long long)v->column, counts[0], counts[1]);
+                       (int)config->kind, config->tokens, config->rows, config->cluster, out, sqrt(v->error / v->exact),
+                       v->worst, v->beyond, (long long)v->row, (long long)v->column, counts[0], counts[1]);
             }
         }
         if (config->kind == TSR_GEMM_AUTO) {
@@ -230,14 +230,25 @@ static void check_conversions(int64_t m, int64_t k)
 int main(int argc, char **argv)
 {
     need_hopper();
+    const bool tiny = argc > 1 && strcmp(argv[1], "tiny") == 0;
     const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
-    const tsr_gemm_config every[] = {{TSR_GEMM_PLAIN, 0, 0},    {TSR_GEMM_TOKENS, 16, 1},  {TSR_GEMM_TOKENS, 16, 8},
-                                     {TSR_GEMM_TOKENS, 32, 2},  {TSR_GEMM_TOKENS, 64, 1},  {TSR_GEMM_TOKENS, 64, 4},
-                                     {TSR_GEMM_TOKENS, 128, 1}, {TSR_GEMM_TOKENS, 128, 2}, {TSR_GEMM_WIDE, 128, 2},
-                                     {TSR_GEMM_WIDE, 192, 2},   {TSR_GEMM_AUTO, 0, 0}};
+    const tsr_gemm_config every[] = {
+        {TSR_GEMM_PLAIN, 0, 0, 0},      {TSR_GEMM_TOKENS, 16, 64, 8},   {TSR_GEMM_TOKENS, 16, 128, 1},
+        {TSR_GEMM_TOKENS, 16, 192, 3},  {TSR_GEMM_TOKENS, 16, 256, 1},  {TSR_GEMM_TOKENS, 32, 64, 2},
+        {TSR_GEMM_TOKENS, 32, 128, 5},  {TSR_GEMM_TOKENS, 32, 192, 1},  {TSR_GEMM_TOKENS, 32, 256, 2},
+        {TSR_GEMM_TOKENS, 64, 64, 1},   {TSR_GEMM_TOKENS, 64, 64, 7},   {TSR_GEMM_TOKENS, 64, 128, 4},
+        {TSR_GEMM_TOKENS, 64, 192, 6},  {TSR_GEMM_TOKENS, 64, 256, 1},  {TSR_GEMM_TOKENS, 64, 256, 8},
+        {TSR_GEMM_TOKENS, 128, 64, 3},  {TSR_GEMM_TOKENS, 128, 128, 1}, {TSR_GEMM_TOKENS, 128, 128, 6},
+        {TSR_GEMM_TOKENS, 128, 192, 1}, {TSR_GEMM_TOKENS, 128, 192, 4}, {TSR_GEMM_WIDE, 128, 128, 2},
+        {TSR_GEMM_WIDE, 128, 192, 2},   {TSR_GEMM_WIDE, 256, 128, 2},   {TSR_GEMM_AUTO, 0, 0, 0}};
     const tsr_gemm_config *const automatic = &every[sizeof every / sizeof *every - 1];
     const int64_t ragged[][3] = {{1, 1, 1},       {1, 128, 128},   {3, 130, 144},   {17, 127, 1000},  {64, 576, 1040},
                                  {65, 257, 2048}, {127, 129, 640}, {129, 384, 513}, {200, 200, 4112}, {300, 1030, 896}};
+    if (tiny) {
+        check_shape(127, 129, 640, 0, every);
+        printf("%d checks, %d failed\n", checks, failures);
+        return failures != 0;
+    }
     for (size_t s = 0; s < sizeof ragged / sizeof *ragged; ++s) {
         check_shape(ragged[s][0], ragged[s][1], ragged[s][2], 0, every);
         check_shape(ragged[s][0], ragged[s][1], ragged[s][2], 1, every);
