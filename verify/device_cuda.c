@@ -289,7 +289,7 @@ static tsr_status run_weight_only_on(const tsr_device_weight_only *kernel, const
         .group = (int64_t)args->group,
         .bits = args->format->bits,
         .bf16 = args->bf16,
-        .plain = kernel->variant == PLAIN,
+        .kind = kernel->variant == PLAIN ? TSR_WEIGHT_ONLY_PLAIN : TSR_WEIGHT_ONLY_AUTO,
     };
     TSR_TRY(tsr_cuda_weight_only_gemm(&gemm, NULL, err));
     return download(on_gpu[D], args->bf16 ? TSR_OUT_BF16 : TSR_OUT_F16, args->m, args->n, narrow, args->d, args->ldd,
@@ -648,6 +648,7 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
         tsr_device_add_dequant(device, &kDequants[i]);
         tsr_device_add_weight_only(device, &kWeightOnlys[i]);
     }
+    device->weight_onlys[device->n_weight_onlys - 1].lifts = properties.arch == 90;
     tsr_device_add_mla(device, &mla);
     tsr_device_prefill prefill = {.name = "CUDA plain, prefill", .run = run_prefill, .variant = TSR_MLA_PLAIN};
     tsr_device_add_prefill(device, &prefill);

@@ -21,6 +21,8 @@ typedef struct exact {
     double value, mass, squares; /* sums of a * w, of |a * w|, of (a * w)^2 */
     double rounding,
         rounding_square; /* sums of |a| * h and of a^2 h^2 / 3, h half a step at w: scaled before the product */
+    double lift,
+        lift_squares; /* what mass and squares gain when a * (code + 8) * scale and a * 8 * scale add up apart */
 } exact;
 
 typedef struct product {
@@ -275,11 +277,14 @@ static void find_exact(const product *p, tsr_out out, double *w, double *h)
             exact e = {0};
             for (size_t c = 0; c < k; c++) {
                 const double a = (double)p->a[i * k + c], term = a * w[c], slack = fabs(a) * h[c];
+                const double eight = 8 * a * (double)p->narrow_scales[c / (k / p->groups) * p->w->n + j];
                 e.value += term;
                 e.mass += fabs(term);
                 e.squares += term * term;
                 e.rounding += slack;
                 e.rounding_square += slack * slack / 3;
+                e.lift += 2 * fabs(eight);
+                e.lift_squares += 2 * eight * (term + eight);
             }
             p->exact[i * p->w->n + j] = e;
         }
@@ -321,10 +326,12 @@ static void judge_element(const product *p, const tsr_device_weight_only *kernel
 {
     const double k = (double)p->w->k, steps = kernel->one_by_one ? k : k / 16 + 64,
                  unit = kernel->one_by_one ? 0x1p-24 : 0x1p-22;
-    const double before = steps * unit * e->mass + e->rounding, half = tsr_half_step(out, fabs(e->value) + before),
+    const bool lifts = kernel->lifts && p->w->format->bits == 4 && out == TSR_OUT_F16;
+    const double mass = e->mass + (lifts ? e->lift : 0), squares = e->squares + (lifts ? e->lift_squares : 0);
+    const double before = steps * unit * mass + e->rounding, half = tsr_half_step(out, fabs(e->value) + before),
                  error = fabs(y - e->value);
     const double variance =
-        steps * unit * unit / 3 * (e->squares + e->value * e->value) + e->rounding_square + half * half / 3;
+        steps * unit * unit / 3 * (squares + e->value * e->value) + e->rounding_square + half * half / 3;
     if (!isfinite(y) && tsr_may_overflow(out, fabs(e->value) + before, e->mass))
         return;
     j->of_bound = fmax(j->of_bound, isnan(error) ? INFINITY : error / (before + half));

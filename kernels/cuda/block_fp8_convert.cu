@@ -10,15 +10,19 @@ namespace
 {
 
 constexpr int kGroup = 128;
-constexpr int kRows = 16;  /* rows of a CTA: 16 threads a group of 128 */
-constexpr int kGroups = 2; /* groups in flight in one thread */
+constexpr int kThreads = 256;
+constexpr int kLanes = 8;                  /* of a group */
+constexpr int kPieces = 16 / kLanes;       /* 16 bytes each that a lane has of a group, kLanes apart */
+constexpr int kGroups = 2;                 /* in flight in one thread */
+constexpr int kRows = kThreads / kLanes;   /* of a CTA */
+constexpr int kColumns = kGroups * kGroup; /* of a CTA */
 
 /* The IEEE quotient x / s, `inverse` being 1 / s rounded: one correction makes it exact (Markstein) while nothing
- * underflows, which the caller sees to. */
+ * underflows, which the caller sees to. The remainder is q * s - x and not its negative for the sign of -0. */
 __device__ __forceinline__ float divide(float x, float s, float inverse)
 {
     const float q = x * inverse;
-    return __fmaf_rn(__fmaf_rn(-q, s, x), inverse, q);
+    return __fmaf_rn(-__fmaf_rn(q, s, -x), inverse, q);
 }
 
 __device__ __forceinline__ uint32_t encode2(float x, float y)
@@ -36,27 +40,29 @@ __device__ __forceinline__ float high_bf16(uint32_t pair)
     return __uint_as_float(pair & 0xFFFF0000u);
 }
 
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(kThreads)
     quantize_kernel(const uint16_t *__restrict__ x, int64_t m, int64_t k, int64_t ldx, uint8_t *__restrict__ codes,
                     int64_t ldc, float *__restrict__ scales, int64_t ld_scale)
 {
     /* CTAs in turn walk along the rows: neighbours read the same pages of memory. */
-    const int64_t row = (int64_t)blockIdx.y * kRows + threadIdx.x / 16;
-    const int64_t column0 = (int64_t)blockIdx.x * kGroups * kGroup + threadIdx.x % 16 * 8;
-    uint32_t v[kGroups][4] = {};
+    const int lane = threadIdx.x % kLanes;
+    const int64_t row = (int64_t)blockIdx.y * kRows + threadIdx.x / kLanes;
+    const int64_t group0 = (int64_t)blockIdx.x * kGroups;
+    const int64_t column0 = group0 * kGroup + lane * 8;
+    /* Columns of the row from this thread's first on, as far as it looks. */
+    const int left = row < m ? (int)min(k - column0, (int64_t)kColumns) : -kGroup;
+    uint32_t v[kGroups][kPieces][4];
+    const uint16_t *const from = x + row * ldx + column0;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-        const int64_t column = column0 + g * kGroup;
-        if (row < m && column + 8 <= k) {
-            const uint4 u = __ldg(reinterpret_cast<const uint4 *>(x + row * ldx + column));
-            v[g][0] = u.x, v[g][1] = u.y, v[g][2] = u.z, v[g][3] = u.w;
-        } else if (row < m) {
 #pragma unroll
-            for (int c = 0; c < 8; ++c) {
-                if (column + c < k) {
-                    v[g][c / 2] |= (uint32_t)x[row * ldx + column + c] << 16 * (c % 2);
-                }
+        for (int p = 0; p < kPieces; ++p) {
+            const int at = g * kGroup + p * kLanes * 8;
+            uint4 u = make_uint4(0, 0, 0, 0);
+            if (at < left) { /* rows hold multiples of 16 */
+                u = __ldg(reinterpret_cast<const uint4 *>(from + at));
             }
+            v[g][p][0] = u.x, v[g][p][1] = u.y, v[g][p][2] = u.z, v[g][p][3] = u.w;
         }
     }
 #pragma unroll
@@ -64,47 +70,57 @@ __global__ void __launch_bounds__(256)
         /* Magnitudes of BF16 order as their bits do: both halves of a word at once. */
         uint32_t most = 0;
 #pragma unroll
-        for (int c = 0; c < 4; ++c) {
-            most = __vmaxu2(most, v[g][c] & 0x7FFF7FFFu);
+        for (int p = 0; p < kPieces; ++p) {
+            const int at = g * kGroup + p * kLanes * 8;
+#pragma unroll
+            for (int c = 0; c < 4; ++c) {
+                if (at + 8 > left) {
+                    v[g][p][c] &= at + 2 * c + 1 < left ? 0xFFFFFFFFu : at + 2 * c < left ? 0xFFFFu : 0;
+                }
+                most = __vmaxu2(most, v[g][p][c] & 0x7FFF7FFFu);
+            }
         }
 #pragma unroll
-        for (int distance = 8; distance > 0; distance /= 2) {
-            most = __vmaxu2(most, __shfl_xor_sync(0xFFFFFFFFu, most, distance, 16));
+        for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+            most = __vmaxu2(most, __shfl_xor_sync(0xFFFFFFFFu, most, distance, kLanes));
         }
         const float amax = fmaxf(low_bf16(most), high_bf16(most));
-        const int64_t column = column0 + g * kGroup;
-        if (row >= m || column >= k) {
+        if (g * kGroup - lane * 8 >= left) {
             continue;
         }
         const bool plain_range = amax > 0x1p-80f && amax < 0x1p+80f;
         const float scale = plain_range    ? divide(amax, 448.0f, 1.0f / 448.0f)
                             : amax == 0.0f ? 1.0f
                                            : __fdiv_rn(amax, 448.0f);
-        const float inverse = __frcp_rn(scale);
-        uint32_t out[2];
+        /* Beyond that range both operands of the division move by a power of two, which is exact where it matters. */
+        const float move = plain_range ? 1.0f : amax < 1.0f ? 0x1p+64f : 0x1p-64f;
+        const float divisor = scale * move, inverse = __frcp_rn(divisor);
 #pragma unroll
-        for (int c = 0; c < 2; ++c) {
-            float q[4] = {low_bf16(v[g][2 * c]), high_bf16(v[g][2 * c]), low_bf16(v[g][2 * c + 1]),
-                          high_bf16(v[g][2 * c + 1])};
+        for (int p = 0; p < kPieces; ++p) {
+            const int at = g * kGroup + p * kLanes * 8;
+            uint32_t out[2];
 #pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                q[e] = plain_range ? divide(q[e], scale, inverse) : __fdiv_rn(q[e], scale);
+            for (int c = 0; c < 2; ++c) {
+                float q[4] = {low_bf16(v[g][p][2 * c]), high_bf16(v[g][p][2 * c]), low_bf16(v[g][p][2 * c + 1]),
+                              high_bf16(v[g][p][2 * c + 1])};
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    q[e] = divide(q[e] * move, divisor, inverse);
+                }
+                out[c] = encode2(q[0], q[1]) | encode2(q[2], q[3]) << 16;
             }
-            out[c] = encode2(q[0], q[1]) | encode2(q[2], q[3]) << 16;
-        }
-        uint8_t *const to = codes + row * ldc + column;
-        if (column + 8 <= k) {
-            *reinterpret_cast<uint2 *>(to) = make_uint2(out[0], out[1]);
-        } else {
-#pragma unroll
-            for (int c = 0; c < 8; ++c) {
-                if (column + c < k) {
-                    to[c] = (uint8_t)(out[c / 4] >> 8 * (c % 4));
+            uint8_t *const to = codes + row * ldc + column0 + at;
+            if (at + 8 <= left) {
+                *reinterpret_cast<uint2 *>(to) = make_uint2(out[0], out[1]);
+            } else {
+#pragma unroll 1
+                for (int c = 0; at + c < left; ++c) {
+                    to[c] = (uint8_t)((c < 4 ? out[0] : out[1]) >> 8 * (c % 4));
                 }
             }
         }
-        if (threadIdx.x % 16 == 0) {
-            scales[column / kGroup * ld_scale + row] = scale;
+        if (lane == 0) {
+            scales[(group0 + g) * ld_scale + row] = scale;
         }
     }
 }
@@ -190,8 +206,8 @@ tsr_status tsr_cuda_quantize_tokens(const uint16_t *x, int64_t m, int64_t k, int
         return TSR_OK;
     }
     dim3 grid;
-    TSR_TRY(grid_of((k + kGroups * kGroup - 1) / (kGroups * kGroup), (m + kRows - 1) / kRows, &grid, err));
-    quantize_kernel<<<grid, 256, 0, stream>>>(x, m, k, ldx, codes, ldc, scales, ld_scale);
+    TSR_TRY(grid_of((k + kColumns - 1) / kColumns, (m + kRows - 1) / kRows, &grid, err));
+    quantize_kernel<<<grid, kThreads, 0, stream>>>(x, m, k, ldx, codes, ldc, scales, ld_scale);
     return launched("quantizing tokens", err);
 }
 

@@ -135,6 +135,18 @@ __device__ __forceinline__ void load_tile(void *dst, const CUtensorMap *map, uin
                  : "memory");
 }
 
+/* A box that is read once: what else L2 holds stays there. */
+__device__ __forceinline__ void load_tile_once(void *dst, const CUtensorMap *map, uint64_t *bar, int x, int y, int z)
+{
+    asm volatile(
+        "{\n.reg .b64 policy;\n"
+        "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+        "[%1, {%3, %4, %5}], [%2], policy;\n}" ::"r"(shared_address(dst)),
+        "l"(map), "r"(shared_address(bar)), "r"(x), "r"(y), "r"(z)
+        : "memory");
+}
+
 __device__ __forceinline__ void load_tile_multicast(void *dst, const CUtensorMap *map, uint64_t *bar, int x, int y,
                                                     uint16_t mask)
 {

@@ -1,25 +1,16 @@
-/* Owns the weight-only product: a plain kernel, and one for up to 16 tokens that streams the weights once. A CTA has 32
- * output features, its warps share K among them, and their sums meet in shared memory in a fixed order. */
+/* Owns the weight-only product before Hopper: a plain kernel, and one for up to 16 tokens that streams the weights
+ * once. A CTA has 32 output features, its warps share K among them, and their sums meet in shared memory in a fixed
+ * order. */
 #include "kernels/cuda/weight_only_gemm.h"
 
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/fast_dequant.cuh"
+#include "kernels/cuda/weight_only.cuh"
 
 namespace
 {
 
 constexpr int kWarps = 8, kColumns = 32, kTiles = kColumns / 8; /* tiles of eight columns */
-
-__device__ __forceinline__ float widen(uint16_t x, bool bf16)
-{
-    return bf16 ? __uint_as_float((uint32_t)x << 16) : __half2float(__ushort_as_half(x));
-}
-
-__device__ __forceinline__ uint16_t narrow(float x, bool bf16)
-{
-    return bf16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x)) : __half_as_ushort(__float2half_rn(x));
-}
 
 /* The code at (k, n) of layout T, by its address. */
 __device__ __forceinline__ int code_at(const uint8_t *w, int bits, int64_t rows, int64_t k, int64_t n)
@@ -41,26 +32,11 @@ __global__ void plain_kernel(const tsr_weight_only_gemm g)
     const uint16_t *const scales = static_cast<const uint16_t *>(g.scales);
     float sum = 0;
     for (int64_t k = 0; k < g.k; ++k) {
-        const float scale = widen(scales[g.group == 0 ? n : k / g.group * g.n + n], g.bf16);
-        sum += widen(a[k], g.bf16) * ((float)code_at(static_cast<const uint8_t *>(g.w), g.bits, g.k, k, n) * scale);
+        const float scale = tsr::widen(scales[g.group == 0 ? n : k / g.group * g.n + n], g.bf16);
+        sum +=
+            tsr::widen(a[k], g.bf16) * ((float)code_at(static_cast<const uint8_t *>(g.w), g.bits, g.k, k, n) * scale);
     }
-    static_cast<uint16_t *>(g.d)[i * g.ldd + n] = narrow(sum, g.bf16);
-}
-
-template <bool kBf16>
-__device__ __forceinline__ void multiply(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
-{
-    if constexpr (kBf16) {
-        asm volatile(
-            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    } else {
-        asm volatile(
-            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    }
+    static_cast<uint16_t *>(g.d)[i * g.ldd + n] = tsr::narrow(sum, g.bf16);
 }
 
 /* What a lane (column, c) has of one step of its warp, which takes 64 rows of K of int8, 128 of int4: the c-th 16 bytes
@@ -124,7 +100,7 @@ template <int kBits, bool kGroups, int kRows> struct operands {
                 for (int p = 0; p < kPairs; p += 2) {
                     const uint32_t fragment[4] = {a[0][4 * p + x], kRows > 8 ? a[kRows / 8 - 1][4 * p + x] : 0,
                                                   a[0][4 * p + x + 4], kRows > 8 ? a[kRows / 8 - 1][4 * p + x + 4] : 0};
-                    multiply<kBf16>(c[t], fragment, b[p], b[p + 1]);
+                    tsr::multiply<kBf16>(c[t], fragment, b[p], b[p + 1]);
                 }
             }
         }
@@ -173,9 +149,9 @@ __global__ void __launch_bounds__(kWarps * 32, kBits == 8 && kRows == 8 ? 1 : 2)
             sum += sums[s][row][column];
         }
         if constexpr (!kGroups) {
-            sum *= widen(static_cast<const uint16_t *>(g.scales)[n0 + column], kBf16);
+            sum *= tsr::widen(static_cast<const uint16_t *>(g.scales)[n0 + column], kBf16);
         }
-        static_cast<uint16_t *>(g.d)[row * g.ldd + n0 + column] = narrow(sum, kBf16);
+        static_cast<uint16_t *>(g.d)[row * g.ldd + n0 + column] = tsr::narrow(sum, kBf16);
     }
 }
 
@@ -200,17 +176,26 @@ tsr_status tsr_cuda_weight_only_gemm(const tsr_weight_only_gemm *args, tsr_strea
     if ((g.bits != 8 && g.bits != 4) || g.m < 0 || g.n < 0 || g.k <= 0 || g.k % 64 != 0 || g.n % 64 != 0 ||
         g.lda < g.k || g.ldd < g.n || g.lda % 8 != 0 || g.ldd % 8 != 0 ||
         (g.group != 0 && ((g.group != 32 && g.group != 64 && g.group != 128) || g.k % g.group != 0)) ||
-        g.k > INT32_MAX / 2 || g.n > INT32_MAX || !aligned(g.a) || !aligned(g.w) || !aligned(g.d)) {
+        g.k > INT32_MAX / 2 || g.n > INT32_MAX || !aligned(g.a) || !aligned(g.w) || !aligned(g.d) ||
+        !aligned(g.scales)) {
         return tsr_fail(err, TSR_E_SHAPE,
                         "weight-only product: K and N multiples of 64, rows on 16 bytes, groups of 32, 64 or 128");
     }
-    if (g.m > (g.plain ? 65535 : 16) || g.n / kColumns > INT32_MAX) {
+    if (g.m > (g.kind == TSR_WEIGHT_ONLY_PLAIN ? 65535 : 16) || g.n / kColumns > INT32_MAX) {
         return tsr_fail(err, TSR_E_SHAPE, "weight-only product: at most 16 tokens, %lld were given", (long long)g.m);
     }
     if (g.m == 0 || g.n == 0) {
         return TSR_OK;
     }
-    if (g.plain) {
+    if (g.kind == TSR_WEIGHT_ONLY_AUTO) {
+        int device = 0, major = 0, processors = 0;
+        if (cudaGetDevice(&device) == cudaSuccess &&
+            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+            cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) == cudaSuccess && major == 9) {
+            return tsr::weight_only_stream(g, processors, stream, err);
+        }
+    }
+    if (g.kind == TSR_WEIGHT_ONLY_PLAIN) {
         plain_kernel<<<dim3((unsigned)((g.n + 127) / 128), (unsigned)g.m), 128, 0, stream>>>(g);
     } else {
         const bool few = g.m <= 8, groups = g.group != 0;

@@ -3,20 +3,24 @@
  *
  *   D[i,n] = sum over k of A[i,k] * code(k,n) * scale[n], or scale[k / group, n]
  *
- * Weights are never stored in 16 bits: a lane's 16 bytes become its own fragments of mma.m16n8k16. Rows of a dot
- * product may come in any order as long as both operands agree, so lane c of a column takes the c-th 16 bytes of it,
- * and the matching activations.
+ * Weights are never stored in 16 bits: they become fragments of mma.m16n8k16 in registers. On sm_90 ldmatrix deals out
+ * a column's 16 bytes word by word, which is the fragments' own order; elsewhere lane c of a column takes the c-th 16
+ * bytes of it, and the matching activations: rows of a dot product may come in any order as long as both operands
+ * agree.
  *
  * Kernel error against the exact value over the same operands, |D - exact| <=
- *     (k / 16 + 64) * 2^-22 * sum of |A * code * scale|               FP32 sums, of which no step loses more than 2^-22
- *                                                                     (the plain kernel, one by one: k * 2^-24)
- *     + groups: u * sum of |A * code * scale|                         scale * code rounded to the type of A before the
- * product,
- *     + u * |D|, the rounding to the output                           u = 2^-11 (fp16) or 2^-8 (bf16)
+ *     (k / 16 + 64) * 2^-22 * sum of |A| * size * |scale|     FP32 sums, of which no step loses more than 2^-22
+ *                                                             (the plain kernel, one by one: k * 2^-24)
+ *     + groups, before sm_90: u * sum of |A * code * scale|   scale * code rounded to the type of A before the product
+ *     + u * |D|, the rounding to the output                   u = 2^-11 (fp16) or 2^-8 (bf16)
+ * size is |code|, but code + 16 of int4 with fp16 on sm_90: A * (code + 8) and A * 8 add up apart there.
  * Results are the same bits in every run on one kind of device.
  *
  * a [m][lda], d [m][ldd] of 16 bits; w k * n * bits / 8 bytes; scales [n] or [k / group][n] of the type of a. k a
- * multiple of 64, n of 64, lda and ldd of 8, all on 16 bytes; group 0 or 32, 64 or 128, which divides k. */
+ * multiple of 64, n of 64, lda and ldd of 8, all on 16 bytes; group 0 or 32, 64 or 128, which divides k.
+ *
+ * On sm_90 w may be read while the launch ahead in the stream still runs, if that one lets its successor begin early
+ * (programmatic dependent launch): such a launch may write a and scales, but not w. */
 #ifndef TSR_KERNELS_CUDA_WEIGHT_ONLY_GEMM_H
 #define TSR_KERNELS_CUDA_WEIGHT_ONLY_GEMM_H
 
@@ -29,13 +33,19 @@
 extern "C" {
 #endif
 
+typedef enum tsr_weight_only_kind {
+    TSR_WEIGHT_ONLY_AUTO,  /* the kernel for Hopper on sm_90, else that with mma; m at most 16 */
+    TSR_WEIGHT_ONLY_PLAIN, /* the definition, one thread an element, any m */
+    TSR_WEIGHT_ONLY_MMA,   /* m at most 16 */
+} tsr_weight_only_kind;
+
 typedef struct tsr_weight_only_gemm {
     const void *a, *w, *scales;
     void *d;
     int64_t m, n, k, lda, ldd, group;
     int bits;
-    bool bf16;  /* else fp16 */
-    bool plain; /* the definition, one thread an element, any m; else m is at most 16 */
+    bool bf16; /* else fp16 */
+    tsr_weight_only_kind kind;
 } tsr_weight_only_gemm;
 
 /* TSR_E_SHAPE: sizes or alignment as above do not hold. */

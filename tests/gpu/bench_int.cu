@@ -101,8 +101,8 @@ static bool bench_weight_only(const uint16_t *a, uint8_t *pool, uint16_t *d, con
                 const int64_t group = i == 2 ? 128 : 0, n = shape[0], k = shape[1];
                 const size_t bytes = (size_t)(n * k * bits / 8);
                 const double us = time_each_us([&](cudaStream_t stream, int launch) {
-                    tsr_weight_only_gemm g = {
-                        a, pool + turn(launch, bytes), scales, d, m, n, k, k, n, group, bits, false, false};
+                    tsr_weight_only_gemm g = {a,     pool + turn(launch, bytes), scales, d, m, n, k, k, n, group, bits,
+                                              false, TSR_WEIGHT_ONLY_AUTO};
                     tsr_err err;
                     CHECK_TSR(tsr_cuda_weight_only_gemm(&g, stream, &err), err);
                 });

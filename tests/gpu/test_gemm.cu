@@ -168,7 +168,8 @@ static void check_shape(int64_t m, int64_t n, int64_t k, int64_t pad, const tsr_
     }
 }
 
-static void check_conversions(int64_t m, int64_t k)
+/* `wide`: rows of every size that BF16 has, subnormals too. */
+static void check_conversions(int64_t m, int64_t k, bool wide)
 {
     const int64_t ld = up(k, 16), ld_scale = up(m, 4), groups = (k + 127) / 128;
     const size_t count = (size_t)(m * ld);
@@ -179,10 +180,18 @@ static void check_conversions(int64_t m, int64_t k)
     random_bf16<<<256, 256>>>(x, count, seed += 1ull << 40);
     CHECK(cudaMemset(x, 0, 200)); /* a group of zeros, or part of one */
     random_floats<<<64, 256>>>(blocks, (m + 127) / 128 * groups, 1e-3f, 1.0f, seed += 1ull << 40);
+    uint16_t *const hx = (uint16_t *)malloc(count * 2), *const hback = (uint16_t *)malloc(count * 2);
+    if (wide) {
+        for (size_t i = 0; i < count; ++i) {
+            const uint64_t r = mix(seed + i);
+            const int exponent = (int)(i / (size_t)ld * 53 % 255) - (int)(r >> 16 & 15);
+            hx[i] = (uint16_t)((r & 0x807F) | (uint64_t)(exponent < 0 ? 0 : exponent) << 7);
+        }
+        CHECK(cudaMemcpy(x, hx, count * 2, cudaMemcpyHostToDevice));
+    }
     tsr_err err;
     CHECK_TSR(tsr_cuda_quantize_tokens(x, m, k, ld, codes, ld, scales, ld_scale, 0, &err), err);
     CHECK_TSR(tsr_cuda_dequantize_blocks(codes, blocks, m, k, ld, back, ld, 0, &err), err);
-    uint16_t *const hx = (uint16_t *)malloc(count * 2), *const hback = (uint16_t *)malloc(count * 2);
     uint8_t *const hcodes = (uint8_t *)malloc(count);
     float *const hscales = (float *)malloc(groups * ld_scale * 4), *const hblocks =
                                                                        (float *)malloc((m + 127) / 128 * groups * 4);
@@ -217,7 +226,8 @@ static void check_conversions(int64_t m, int64_t k)
     }
     checks += 1;
     failures += wrong != 0;
-    printf("%s conversions %lld x %lld: %ld wrong\n", wrong ? "FAILED" : "ok    ", (long long)m, (long long)k, wrong);
+    printf("%s conversions %lld x %lld%s: %ld wrong\n", wrong ? "FAILED" : "ok    ", (long long)m, (long long)k,
+           wide ? ", all sizes" : "", wrong);
     void *const device[] = {x, back, codes, scales, blocks}, *const host[] = {hx, hback, hcodes, hscales, hblocks};
     for (void *p : device) {
         CHECK(cudaFree(p));
@@ -253,9 +263,10 @@ int main(int argc, char **argv)
         check_shape(ragged[s][0], ragged[s][1], ragged[s][2], 0, every);
         check_shape(ragged[s][0], ragged[s][1], ragged[s][2], 1, every);
     }
-    check_conversions(5, 130);
-    check_conversions(300, 1031);
-    check_conversions(257, 7168);
+    check_conversions(5, 130, false);
+    check_conversions(300, 1031, false);
+    check_conversions(257, 7168, false);
+    check_conversions(765, 390, true);
     if (!small) {
         const int64_t layer[][2] = {{2112, 7168},  {24576, 1536}, {32768, 512},
                                     {7168, 16384}, {4096, 7168},  {7168, 2048}};
