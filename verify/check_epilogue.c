@@ -20,8 +20,6 @@ typedef struct check {
     size_t n_jobs;
 } check;
 
-/* 3 dB: how far the error of quantization may be above the one of rounding to the scales, step^2 / 12 for each code. */
-static const double kMaxOfRounding = 1.414;
 /* Fewer codes than this are four of eight bits unused: no calibration is that far off. */
 static const int kMinCodes = 16;
 /* Scales that FP32 can multiply with others without leaving its range. */
@@ -461,7 +459,7 @@ static tsr_status judge_input(operands *o, tsr_err *err)
     if (!isnan(limit) && !(tsr_metrics_sqnr(&j.metrics) >= limit)) {
         snprintf(text, sizeof text, "SQNR %.2f dB is below %g", tsr_metrics_sqnr(&j.metrics), limit);
         j.fault = text;
-    } else if (isnan(limit) && !(j.of_expected <= kMaxOfRounding)) {
+    } else if (isnan(limit) && !(j.of_expected <= TSR_MAX_OF_ROUNDING)) {
         snprintf(text, sizeof text, "input_scale %g reaches from %g to %g: %llu of %llu activations are beyond", step,
                  input->low, input->high, (unsigned long long)beyond, (unsigned long long)n);
         j.fault = text;
@@ -480,7 +478,7 @@ static tsr_status judge_quantization(operands *o, unsigned quantization, tsr_err
                                                       "activations per tensor"};
     const tsr_kernel_options *const options = o->c->options;
     const double limit = options->limits.min_sqnr;
-    char what[96], text[128];
+    char what[96], text[TSR_MAX_FAULT];
     tsr_judgement j = {.subject = o->name, .kind = TSR_ERROR_QUANTIZATION, .of_bound = -1, .what = what};
     double *const y = malloc(o->m * o->n * sizeof *y + 64);
     double expected = 0;
@@ -499,13 +497,7 @@ static tsr_status judge_quantization(operands *o, unsigned quantization, tsr_err
     tsr_judge(&j, o->original, y, o->m, o->n, NULL, &o->columns);
     free(y);
     j.of_expected = j.metrics.sum_d2 > 0 ? sqrt(j.metrics.sum_d2 / expected) : 0;
-    if (!isnan(limit) && !(tsr_metrics_sqnr(&j.metrics) >= limit)) {
-        snprintf(text, sizeof text, "SQNR %.2f dB is below %g", tsr_metrics_sqnr(&j.metrics), limit);
-        j.fault = text;
-    } else if (isnan(limit) && !(j.of_expected <= kMaxOfRounding)) {
-        snprintf(text, sizeof text, "the RMS error is %.3g times what rounding to these scales costs", j.of_expected);
-        j.fault = text;
-    }
+    tsr_limit_rounding(&j, limit, text);
     return tsr_evidence_add(o->evidence, &j, err);
 }
 

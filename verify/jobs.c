@@ -163,3 +163,16 @@ void tsr_judge(tsr_judgement *j, const double *x, const double *y, size_t m, siz
                  (unsigned long long)(columns == NULL ? column : tsr_column_of(columns, column)));
     }
 }
+
+void tsr_limit_rounding(tsr_judgement *j, double limit, char text[TSR_MAX_FAULT])
+{
+    const double sqnr = tsr_metrics_sqnr(&j->metrics);
+    if (!isnan(limit) && !(sqnr >= limit)) {
+        snprintf(text, TSR_MAX_FAULT, "SQNR %.2f dB is below %g", sqnr, limit);
+        j->fault = text;
+    } else if (isnan(limit) && !(j->of_expected <= TSR_MAX_OF_ROUNDING)) {
+        snprintf(text, TSR_MAX_FAULT, "the RMS error is %.3g times what rounding to these scales costs",
+                 j->of_expected);
+        j->fault = text;
+    }
+}

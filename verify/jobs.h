@@ -81,6 +81,14 @@ uint64_t tsr_column_block(const tsr_columns *columns, uint64_t i); /* the i-th c
 uint64_t tsr_columns_count(const tsr_columns *columns);            /* channels in all */
 uint64_t tsr_column_of(const tsr_columns *columns, uint64_t j);    /* the channel that is column j of those computed */
 
+/* 3 dB: how far the RMS error of quantization may be above the one of rounding to the scales, step^2 / 12 a code. */
+#define TSR_MAX_OF_ROUNDING 1.414
+
+/* Holds what rounding to scales costs to `limit` dB; where that is NaN, judgement->of_expected to the above. The fault,
+ * if there is one, is in `text`. */
+enum { TSR_MAX_FAULT = 128 };
+void tsr_limit_rounding(tsr_judgement *judgement, double limit, char text[TSR_MAX_FAULT]);
+
 /* Judges y against x, [m][n] both: figures, and the place of the largest error. `rows` and
  * `columns` say which tokens and channels these are (NULL: all of them). */
 void tsr_judge(tsr_judgement *judgement, const double *x, const double *y, size_t m, size_t n, const tsr_columns *rows,

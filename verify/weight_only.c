@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* 3 dB: how far the error of quantization may be above the one of rounding to the scales, step^2 / 12 for each code. */
-static const double kMaxOfRounding = 1.414;
 /* What scales and activations in 16 bits must leave where the originals are unknown: half a step of BF16 is 48 dB. */
 static const double kMinOfNarrowing = 40;
 
@@ -297,7 +295,7 @@ static tsr_status judge_quantization(const product *p, tsr_out out, tsr_err *err
 {
     const bool known = p->w->options->against != NULL;
     double limit = p->w->options->limits.min_sqnr, expected = 0;
-    char what[64], text[128];
+    char what[64], text[TSR_MAX_FAULT];
     tsr_judgement j = {
         .subject = p->name, .what = what, .kind = TSR_ERROR_QUANTIZATION, .of_bound = -1, .of_expected = -1};
     snprintf(what, sizeof what, "%s, product in %s", known ? "weights" : "scales and activations", tsr_out_name(out));
@@ -310,13 +308,7 @@ static tsr_status judge_quantization(const product *p, tsr_out out, tsr_err *err
         j.of_expected = j.metrics.sum_d2 > 0 ? sqrt(j.metrics.sum_d2 / expected) : 0;
     if (isnan(limit) && !known)
         limit = kMinOfNarrowing;
-    if (!isnan(limit) && !(tsr_metrics_sqnr(&j.metrics) >= limit)) {
-        snprintf(text, sizeof text, "SQNR %.2f dB is below %g", tsr_metrics_sqnr(&j.metrics), limit);
-        j.fault = text;
-    } else if (isnan(limit) && !(j.of_expected <= kMaxOfRounding)) {
-        snprintf(text, sizeof text, "the RMS error is %.3g times what rounding to these scales costs", j.of_expected);
-        j.fault = text;
-    }
+    tsr_limit_rounding(&j, limit, text);
     return tsr_evidence_add(p->evidence, &j, err);
 }
 
