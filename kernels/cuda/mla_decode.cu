@@ -774,9 +774,20 @@ cudaError_t launch(void (*kernel)(Args...), dim3 grid, int threads, int shared, 
     return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
-template <int CLUSTER>
+/* An even number of tiles of q goes in pairs that share each page's copy. */
+int cluster_of(const schedule &s)
+{
+    return s.tiles % 2 == 0 ? 2 : 1;
+}
+
+void (*kernel_of(const schedule &s))(CUtensorMap, CUtensorMap, problem, schedule)
+{
+    return cluster_of(s) == 2 ? fast_kernel<2> : fast_kernel<1>;
+}
+
 tsr_status launch_fast(const problem &p, const schedule &s, int64_t pages, tsr_stream stream, tsr_err *err)
 {
+    const unsigned cluster = (unsigned)cluster_of(s);
     encode_fn encode = NULL;
     TSR_TRY(find_encode(&encode, err));
     CUtensorMap map_q, map_cache;
@@ -789,7 +800,7 @@ tsr_status launch_fast(const problem &p, const schedule &s, int64_t pages, tsr_s
                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (code == CUDA_SUCCESS) {
         const cuuint64_t dims[2] = {kWidth, (cuuint64_t)(pages > 0 ? pages : 1) * kPage}, pitches[1] = {kWidth * 2};
-        const cuuint32_t box[2] = {64, kPage / CLUSTER};
+        const cuuint32_t box[2] = {64, kPage / cluster};
         code = encode(&map_cache, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<__nv_bfloat16 *>(p.cache), dims,
                       pitches, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                       CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -797,16 +808,13 @@ tsr_status launch_fast(const problem &p, const schedule &s, int64_t pages, tsr_s
     if (code != CUDA_SUCCESS) {
         return tsr_fail(err, TSR_E_DEVICE, "MLA decoding: the driver refused a tensor map: error %d", (int)code);
     }
-    void (*const kernel)(CUtensorMap, CUtensorMap, problem, schedule) = fast_kernel<CLUSTER>;
-    TSR_TRY(launched(
-        kWhat, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, fast_shape::kBytes), err));
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = CLUSTER;
+    attribute.val.clusterDim.x = cluster;
     attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
     TSR_TRY(launched(kWhat,
-                     launch(kernel, dim3((unsigned)s.tiles, (unsigned)s.parts), 384, fast_shape::kBytes, attribute,
-                            stream, map_q, map_cache, p, s),
+                     launch(kernel_of(s), dim3((unsigned)s.tiles, (unsigned)s.parts), 384, fast_shape::kBytes,
+                            attribute, stream, map_q, map_cache, p, s),
                      err));
 
     if (s.parts == 1) {
@@ -847,6 +855,9 @@ tsr_status tsr_cuda_mla_plan(const tsr_mla_decode *args, tsr_stream stream, tsr_
     }
     schedule s;
     (void)lay_out(args, device.processors, &s);
+    TSR_TRY(launched(
+        kWhat, cudaFuncSetAttribute(kernel_of(s), cudaFuncAttributeMaxDynamicSharedMemorySize, fast_shape::kBytes),
+        err));
     plan_kernel<<<1, kPlanThreads, 0, stream>>>(problem_of(args), s);
     return launched(kWhat, cudaSuccess, err);
 }
@@ -872,6 +883,5 @@ tsr_status tsr_cuda_mla_decode(const tsr_mla_decode *args, tsr_stream stream, ts
     }
     schedule s;
     (void)lay_out(args, device.processors, &s);
-    return s.tiles % 2 == 0 ? launch_fast<2>(p, s, args->pages, stream, err)
-                            : launch_fast<1>(p, s, args->pages, stream, err);
+    return launch_fast(p, s, args->pages, stream, err);
 }
