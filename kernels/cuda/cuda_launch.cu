@@ -6,8 +6,13 @@
 
 tsr_status tsr_cuda_current_device(tsr_cuda_device *device, tsr_err *err)
 {
+    static thread_local tsr_cuda_device last = {-1, 0, 0, ""}; /* the properties take the driver longer than a launch */
     int major = 0, minor = 0;
     cudaError_t code = cudaGetDevice(&device->ordinal);
+    if (code == cudaSuccess && device->ordinal == last.ordinal) {
+        *device = last;
+        return TSR_OK;
+    }
     if (code == cudaSuccess) {
         code = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device->ordinal);
     }
@@ -31,5 +36,6 @@ tsr_status tsr_cuda_current_device(tsr_cuda_device *device, tsr_err *err)
         return tsr_fail(err, TSR_E_DEVICE, "the GPU %s has compute capability %d.%d; 8.0 or newer is needed",
                         device->name, major, minor);
     }
+    last = *device;
     return TSR_OK;
 }

@@ -69,7 +69,8 @@ __global__ void __launch_bounds__(kPlainThreads) plain_kernel(const problem p)
 /* ---- the schedule ------------------------------------------------------------------------------------------------ */
 
 /* The sequences laid end to end, each kFixedCost and then its pages long, cut into `parts`: equal ones, but a cut that
- * falls near a sequence's end moves there, since a sequence in one part needs no combination. */
+ * falls near a sequence's end moves there, since a sequence in one part needs no combination. How far a part may reach
+ * is measured from an even one, so that the last parts, with less left to share, may stay empty instead of cutting. */
 struct schedule {
     int32_t *start;         /* [batch + 1]: where each sequence lies on the line */
     int2 *begin;            /* [parts + 1]: sequence and page where each part begins */
@@ -83,13 +84,14 @@ constexpr int kNear = 20; /* near: this fraction of a part */
 
 __device__ void cut(const schedule &s, const int *start, int batch)
 {
-    const int total = start[batch];
+    const int total = start[batch], even = (total + s.parts - 1) / s.parts;
     int b = 0, page = 0, at = 0, head = 0; /* head: the part that page 0 of b went to */
     for (int part = 0; part < s.parts; ++part) {
         s.begin[part] = make_int2(b, page);
         const int length = (total - at + s.parts - part - 1) / (s.parts - part);
         const int near = part + 1 < s.parts ? length / kNear : 0, target = at + length;
-        while (b < batch && at < target - near && start[b + 1] <= target + near) {
+        const int farthest = part + 1 < s.parts ? at + max(length, even) + even / kNear : target;
+        while (b < batch && at < target - near && start[b + 1] <= farthest) {
             s.span[b] = make_int2(page == 0 ? part : head, part);
             at = start[b + 1];
             b += 1;
@@ -569,74 +571,93 @@ __global__ void __launch_bounds__(384, 1)
 
 /* ---- the sequences that several parts share ---------------------------------------------------------------------- */
 
-constexpr int kCombineGroups = 4; /* of 128 threads, each four columns of every fourth part */
+constexpr int kCombineWarps = 16, kCombineRows = 16; /* rows a CTA takes of a sequence in two parts */
 
-__global__ void __launch_bounds__(128 * kCombineGroups)
-    combine_kernel(const __grid_constant__ problem p, const __grid_constant__ schedule s, const int rows_each)
+/* The CTAs of one x belong to one cut between parts; a sequence's rows are shared among the CTAs of all its cuts, and a
+ * CTA's warps among its rows, so that few rows of many parts take no longer than many of two. */
+__global__ void __launch_bounds__(32 * kCombineWarps, 2)
+    combine_kernel(const __grid_constant__ problem p, const __grid_constant__ schedule s)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    extern __shared__ float weight[]; /* [parts] */
-    __shared__ float4 sums[kCombineGroups - 1][128];
-    __shared__ float log_total;
-    const int b = blockIdx.x, rows = p.s_q * p.heads;
-    asm volatile("griddepcontrol.wait;" ::
-                     : "memory"); /* whoever returns early must not end the stream's wait, either */
-    const int2 span = __ldg(s.span + b);
-    if (span.x == span.y) {
-        return;
+    extern __shared__ float weights[]; /* [kCombineWarps][parts] */
+    __shared__ float4 sums[kCombineWarps][kLatent / 4];
+    hopper::wait_for_launch_before(); /* whoever returns early must not end the stream's wait, either */
+    const int part = blockIdx.x + 1;
+    const int2 cut_at = __ldg(s.begin + part);
+    if (cut_at.y == 0) {
+        return; /* between two sequences */
     }
+    const int b = cut_at.x, rows = p.s_q * p.heads;
+    const int2 span = __ldg(s.span + b);
     const int first = span.x, count = span.y - first + 1;
+    const int64_t shares = (int64_t)(count - 1) * gridDim.y, mine = (part - first - 1) * gridDim.y + blockIdx.y;
+    const int begin = (int)(rows * mine / shares), end = (int)(rows * (mine + 1) / shares);
     const int first_slot = 2 * first + (__ldg(&s.begin[first].x) != b);
-    const int group = threadIdx.x / 128, column = threadIdx.x % 128 * 4;
-    for (int r = blockIdx.y * rows_each; r < min(rows, (int)(blockIdx.y + 1) * rows_each); ++r) {
-        if (threadIdx.x < 32) {
-            float most = -INFINITY, total = 0.0f;
-            for (int i = threadIdx.x; i < count; i += 32) {
+    int team = kCombineWarps; /* warps a row */
+    while (team > 1 && (end - begin) * team > kCombineWarps) {
+        team /= 2;
+    }
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, member = warp % team;
+    float *const weight = weights + warp * s.parts;
+    for (int from = begin; from < end; from += kCombineWarps / team) {
+        const int r = from + warp / team;
+        const bool real = r < end;
+        float most = -INFINITY, total = 0.0f;
+        float4 sum[4] = {};
+        if (real) {
+            for (int i = lane; i < count; i += 32) {
                 const float lse = s.lse[(int64_t)(i == 0 ? first_slot : 2 * (first + i)) * s.rows + r];
                 weight[i] = lse;
                 most = fmaxf(most, lse);
             }
             most = reduce_warp(most, true);
-            for (int i = threadIdx.x; i < count; i += 32) {
+            for (int i = lane; i < count; i += 32) {
                 weight[i] = most == -INFINITY ? 0.0f : exp2_fast(weight[i] - most);
                 total += weight[i];
             }
             total = reduce_warp(total, false);
-            for (int i = threadIdx.x; i < count; i += 32) {
-                weight[i] = total > 0.0f ? weight[i] / total : 0.0f;
-            }
-            if (threadIdx.x == 0) {
-                log_total = total > 0.0f ? most + log2f(total) : -INFINITY;
-            }
-        }
-        __syncthreads();
-        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 4
-        for (int i = group; i < count; i += kCombineGroups) {
-            const int64_t slot = i == 0 ? first_slot : 2 * (first + i);
-            const float4 v = *reinterpret_cast<const float4 *>(s.out + (slot * s.rows + r) * kLatent + column);
-            const float by = weight[i];
-            sum.x = fmaf(v.x, by, sum.x), sum.y = fmaf(v.y, by, sum.y);
-            sum.z = fmaf(v.z, by, sum.z), sum.w = fmaf(v.w, by, sum.w);
-        }
-        if (group > 0) {
-            sums[group - 1][threadIdx.x % 128] = sum;
-        }
-        __syncthreads();
-        if (group == 0) {
+            __syncwarp();
+            const float inverse = total > 0.0f ? 1.0f / total : 0.0f;
+#pragma unroll 2
+            for (int i = member; i < count; i += team) {
+                const int64_t slot = i == 0 ? first_slot : 2 * (first + i);
+                const float4 *const v = reinterpret_cast<const float4 *>(s.out + (slot * s.rows + r) * kLatent) + lane;
+                const float by = weight[i] * inverse;
 #pragma unroll
-            for (int g = 0; g < kCombineGroups - 1; ++g) {
-                const float4 v = sums[g][threadIdx.x];
-                sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+                for (int k = 0; k < 4; ++k) {
+                    const float4 x = v[k * 32];
+                    sum[k].x = fmaf(x.x, by, sum[k].x), sum[k].y = fmaf(x.y, by, sum[k].y);
+                    sum[k].z = fmaf(x.z, by, sum[k].z), sum[k].w = fmaf(x.w, by, sum[k].w);
+                }
             }
+            __syncwarp(); /* before the next row's weights */
+        }
+        if (team > 1) { /* as for all of the CTA */
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                sums[warp][k * 32 + lane] = sum[k];
+            }
+            __syncthreads();
+            for (int other = 1; member == 0 && other < team; ++other) {
+#pragma unroll
+                for (int k = 0; k < 4; ++k) {
+                    const float4 x = sums[warp + other][k * 32 + lane];
+                    sum[k].x += x.x, sum[k].y += x.y, sum[k].z += x.z, sum[k].w += x.w;
+                }
+            }
+            __syncthreads();
+        }
+        if (real && member == 0) {
             const int64_t to = (int64_t)b * rows + r;
-            *reinterpret_cast<uint2 *>(p.out + to * kLatent + column) =
-                make_uint2(pack(sum.x, sum.y), pack(sum.z, sum.w));
-            if (p.lse && threadIdx.x == 0) {
-                p.lse[to] = log_total / kLog2E;
+            uint2 *const out = reinterpret_cast<uint2 *>(p.out + to * kLatent) + lane;
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                out[k * 32] = make_uint2(pack(sum[k].x, sum[k].y), pack(sum[k].z, sum[k].w));
+            }
+            if (p.lse && lane == 0) {
+                p.lse[to] = total > 0.0f ? (most + log2f(total)) / kLog2E : -INFINITY;
             }
         }
-        __syncthreads();
     }
 #else
     __trap(); /* the launcher asks for sm_90 first */
@@ -753,9 +774,20 @@ cudaError_t launch(void (*kernel)(Args...), dim3 grid, int threads, int shared, 
     return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
-template <int CLUSTER>
+/* An even number of tiles of q goes in pairs that share each page's copy. */
+int cluster_of(const schedule &s)
+{
+    return s.tiles % 2 == 0 ? 2 : 1;
+}
+
+void (*kernel_of(const schedule &s))(CUtensorMap, CUtensorMap, problem, schedule)
+{
+    return cluster_of(s) == 2 ? fast_kernel<2> : fast_kernel<1>;
+}
+
 tsr_status launch_fast(const problem &p, const schedule &s, int64_t pages, tsr_stream stream, tsr_err *err)
 {
+    const unsigned cluster = (unsigned)cluster_of(s);
     encode_fn encode = NULL;
     TSR_TRY(find_encode(&encode, err));
     CUtensorMap map_q, map_cache;
@@ -768,7 +800,7 @@ tsr_status launch_fast(const problem &p, const schedule &s, int64_t pages, tsr_s
                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (code == CUDA_SUCCESS) {
         const cuuint64_t dims[2] = {kWidth, (cuuint64_t)(pages > 0 ? pages : 1) * kPage}, pitches[1] = {kWidth * 2};
-        const cuuint32_t box[2] = {64, kPage / CLUSTER};
+        const cuuint32_t box[2] = {64, kPage / cluster};
         code = encode(&map_cache, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<__nv_bfloat16 *>(p.cache), dims,
                       pitches, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                       CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -776,26 +808,25 @@ tsr_status launch_fast(const problem &p, const schedule &s, int64_t pages, tsr_s
     if (code != CUDA_SUCCESS) {
         return tsr_fail(err, TSR_E_DEVICE, "MLA decoding: the driver refused a tensor map: error %d", (int)code);
     }
-    void (*const kernel)(CUtensorMap, CUtensorMap, problem, schedule) = fast_kernel<CLUSTER>;
-    TSR_TRY(launched(
-        kWhat, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, fast_shape::kBytes), err));
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = CLUSTER;
+    attribute.val.clusterDim.x = cluster;
     attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
     TSR_TRY(launched(kWhat,
-                     launch(kernel, dim3((unsigned)s.tiles, (unsigned)s.parts), 384, fast_shape::kBytes, attribute,
-                            stream, map_q, map_cache, p, s),
+                     launch(kernel_of(s), dim3((unsigned)s.tiles, (unsigned)s.parts), 384, fast_shape::kBytes,
+                            attribute, stream, map_q, map_cache, p, s),
                      err));
 
-    const int64_t enough = 1024; /* CTAs */
-    const int rows_each = (int)(p.batch * (int64_t)rows > enough ? ceil_div(p.batch * (int64_t)rows, enough) : 1);
+    if (s.parts == 1) {
+        return TSR_OK;
+    }
     attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
+    const dim3 grid((unsigned)s.parts - 1, (unsigned)(s.rows / kCombineRows));
     return launched(kWhat,
-                    launch(combine_kernel, dim3((unsigned)p.batch, (unsigned)ceil_div(rows, rows_each)),
-                           128 * kCombineGroups, s.parts * (int)sizeof(float), attribute, stream, p, s, rows_each),
+                    launch(combine_kernel, grid, 32 * kCombineWarps, kCombineWarps * s.parts * (int)sizeof(float),
+                           attribute, stream, p, s),
                     err);
 }
 
@@ -824,6 +855,9 @@ tsr_status tsr_cuda_mla_plan(const tsr_mla_decode *args, tsr_stream stream, tsr_
     }
     schedule s;
     (void)lay_out(args, device.processors, &s);
+    TSR_TRY(launched(
+        kWhat, cudaFuncSetAttribute(kernel_of(s), cudaFuncAttributeMaxDynamicSharedMemorySize, fast_shape::kBytes),
+        err));
     plan_kernel<<<1, kPlanThreads, 0, stream>>>(problem_of(args), s);
     return launched(kWhat, cudaSuccess, err);
 }
@@ -849,6 +883,5 @@ tsr_status tsr_cuda_mla_decode(const tsr_mla_decode *args, tsr_stream stream, ts
     }
     schedule s;
     (void)lay_out(args, device.processors, &s);
-    return s.tiles % 2 == 0 ? launch_fast<2>(p, s, args->pages, stream, err)
-                            : launch_fast<1>(p, s, args->pages, stream, err);
+    return launch_fast(p, s, args->pages, stream, err);
 }

@@ -62,8 +62,9 @@ tsr_mla_kind tsr_cuda_mla_choose(const tsr_mla_decode *args, const tsr_cuda_devi
 /* Bytes of workspace for this problem on this device, whatever seqlens holds; 0 for the plain kernel. Pure. */
 size_t tsr_cuda_mla_workspace(const tsr_mla_decode *args, const tsr_cuda_device *device);
 
-/* Writes the schedule for seqlens into the workspace; does nothing for the plain kernel. Reads of `args` only what
- * tsr_cuda_mla_workspace reads, seqlens and workspace. */
+/* Writes the schedule for seqlens into the workspace and readies the kernel on the current device, which the first
+ * decode there needs; does nothing for the plain kernel. Reads of `args` only what tsr_cuda_mla_workspace reads,
+ * seqlens and workspace. */
 tsr_status tsr_cuda_mla_plan(const tsr_mla_decode *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
 
 /* TSR_E_UNSUPPORTED: the kernel asked for does not fit the arguments or the device. */

@@ -11,7 +11,7 @@ typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, vo
                               const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                               CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-static inline tsr_status find_encode(encode_fn *encode, tsr_err *err)
+static inline void *look_up_encode(void)
 {
     void *entry = NULL;
     cudaDriverEntryPointQueryResult found;
@@ -19,6 +19,15 @@ static inline tsr_status find_encode(encode_fn *encode, tsr_err *err)
         cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
     if (code != cudaSuccess || found != cudaDriverEntryPointSuccess) {
         (void)cudaGetLastError();
+        return NULL;
+    }
+    return entry;
+}
+
+static inline tsr_status find_encode(encode_fn *encode, tsr_err *err)
+{
+    static void *const entry = look_up_encode(); /* once: it costs as much as a launch */
+    if (!entry) {
         return tsr_fail(err, TSR_E_DEVICE, "the driver has no cuTensorMapEncodeTiled: it is older than CUDA 12.0");
     }
     *encode = reinterpret_cast<encode_fn>(entry);
