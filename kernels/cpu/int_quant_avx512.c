@@ -26,23 +26,28 @@ static inline __mmask16 live_of(size_t left)
 
 /* ---- ranges ---- */
 
-/* The larger of each two neighbouring lanes of 32 bits, word by word: those of a, then those of b. */
-static inline __m512i larger_of_pairs(__m512i a, __m512i b)
+/* The larger of each two neighbours, word by word: of a, then of b. Neighbours are lanes of 32 bits, each 128 bits for
+ * themselves, */
+static inline __m512i larger_of_lanes(__m512i a, __m512i b)
 {
-    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-    return _mm512_max_epu16(_mm512_permutex2var_epi32(a, even, b), _mm512_permutex2var_epi32(a, odd, b));
+    const __m512 x = _mm512_castsi512_ps(a), y = _mm512_castsi512_ps(b);
+    const __m512 even = _mm512_shuffle_ps(x, y, 0x88), odd = _mm512_shuffle_ps(x, y, 0xDD);
+    return _mm512_max_epu16(_mm512_castps_si512(even), _mm512_castps_si512(odd));
+}
+
+/* or quarters. */
+static inline __m512i larger_of_quarters(__m512i a, __m512i b)
+{
+    return _mm512_max_epu16(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD));
 }
 
 /* Lane i: the largest word of v[i], a BF16, in FP32. */
 static inline __m512i largest_of_each(const __m512i v[TOGETHER])
 {
-    __m512i two[8], four[4];
-    for (int i = 0; i < 8; i++)
-        two[i] = larger_of_pairs(v[2 * i], v[2 * i + 1]);
+    __m512i four[4]; /* each quarter: of four groups, the largest of their quarters */
     for (int i = 0; i < 4; i++)
-        four[i] = larger_of_pairs(two[2 * i], two[2 * i + 1]);
-    const __m512i all = larger_of_pairs(larger_of_pairs(four[0], four[1]), larger_of_pairs(four[2], four[3]));
+        four[i] = larger_of_lanes(larger_of_lanes(v[4 * i], v[4 * i + 1]), larger_of_lanes(v[4 * i + 2], v[4 * i + 3]));
+    const __m512i all = larger_of_quarters(larger_of_quarters(four[0], four[1]), larger_of_quarters(four[2], four[3]));
     const __m512i both = _mm512_max_epu16(all, _mm512_slli_epi32(all, 16));
     return _mm512_and_si512(both, _mm512_set1_epi32((int)0xFFFF0000u));
 }
@@ -60,13 +65,15 @@ static inline void take(__m512i x, bool both, __m512i *high, __m512i *low)
     *low = both ? _mm512_max_epu16(*low, x) : *low;
 }
 
-static inline __attribute__((always_inline)) void find(const uint16_t *x, size_t n, bool both, __m512i *high_of,
-                                                       __m512i *low_of)
+static inline __attribute__((always_inline)) void find(const uint16_t *x, size_t n, const uint16_t *next, bool both,
+                                                       __m512i *high_of, __m512i *low_of)
 {
     __m512i high = _mm512_setzero_si512(), low = _mm512_set1_epi16(INT16_MIN);
     size_t i = 0;
-    for (; i + 32 <= n; i += 32)
+    for (; i + 32 <= n; i += 32) {
+        _mm_prefetch(next + i / 4, _MM_HINT_T0);
         take(_mm512_loadu_si512(x + i), both, &high, &low);
+    }
     if (i != n)
         take(_mm512_maskz_loadu_epi16((1u << (n - i)) - 1, x + i), both, &high, &low);
     *high_of = high;
@@ -82,10 +89,12 @@ static inline __attribute__((always_inline)) void find_all(const uint16_t *x, si
         if (group % 32 == 0 && cols - first >= TOGETHER * group) {
 #pragma GCC unroll 16
             for (; n < TOGETHER; n++)
-                find(x + first + n * group, group & ~(size_t)31, both, &f.high[n], &f.low[n]);
+                find(x + first + n * group, group & ~(size_t)31, x + cols + (first + n * group) / 4, both, &f.high[n],
+                     &f.low[n]);
         } else {
             for (size_t from = first; n < TOGETHER && from < cols; n++, from += group)
-                find(x + from, cols - from < group ? cols - from : group, both, &f.high[n], &f.low[n]);
+                find(x + from, cols - from < group ? cols - from : group, x + cols + from / 4, both, &f.high[n],
+                     &f.low[n]);
         }
         _mm512_mask_storeu_epi32((uint32_t *)high + at, live_of(n), largest_of_each(f.high));
         if (both)
@@ -177,7 +186,7 @@ static inline __m512i encode64(__m512i first, const code_lanes *a, __m512i secon
 
 /* Groups of the table; two groups of 32 go as one of 64. */
 static inline __attribute__((always_inline)) void encode_groups(const uint16_t *x, size_t cols, size_t group,
-                                                                size_t next_row, const tsr_int_row *row,
+                                                                const uint16_t *next, const tsr_int_row *row,
                                                                 const group_table *t, bool away, int8_t *codes)
 {
     const __m512i low = _mm512_set1_epi8((int8_t)row->low), high = _mm512_set1_epi8((int8_t)row->high);
@@ -187,18 +196,18 @@ static inline __attribute__((always_inline)) void encode_groups(const uint16_t *
         const code_lanes a = lanes_of(t, g), b = lanes_of(t, g + second);
         size_t i = first;
         for (; i + 64 <= end; i += 64) {
-            _mm_prefetch(x + i + next_row, _MM_HINT_T0);
-            _mm_prefetch(x + i + 32 + next_row, _MM_HINT_T0);
-            const __m512i here = _mm512_loadu_si512(x + i), next = _mm512_loadu_si512(x + i + 32);
-            _mm512_storeu_si512(codes + i, encode64(here, &a, next, &b, away, low, high));
+            _mm_prefetch(next, _MM_HINT_T0);
+            _mm_prefetch(next + 32, _MM_HINT_T0);
+            next += 48;
+            const __m512i here = _mm512_loadu_si512(x + i), there = _mm512_loadu_si512(x + i + 32);
+            _mm512_storeu_si512(codes + i, encode64(here, &a, there, &b, away, low, high));
         }
         if (i == end)
             continue;
-        _mm_prefetch(x + i + next_row, _MM_HINT_T0);
         const __mmask64 live = ((__mmask64)1 << (end - i)) - 1;
         const __m512i here = _mm512_maskz_loadu_epi16((__mmask32)live, x + i);
-        const __m512i next = _mm512_maskz_loadu_epi16((__mmask32)(live >> 32), x + i + 32);
-        _mm512_mask_storeu_epi8(codes + i, live, encode64(here, &a, next, &b, away, low, high));
+        const __m512i there = _mm512_maskz_loadu_epi16((__mmask32)(live >> 32), x + i + 32);
+        _mm512_mask_storeu_epi8(codes + i, live, encode64(here, &a, there, &b, away, low, high));
     }
 }
 
@@ -223,9 +232,9 @@ void tsr_encode_int_bf16_avx512(const uint16_t *x, size_t cols, size_t group, co
         if (!tabulate(row, g, (here + group - 1) / group, &t)) {
             divide_bf16(x + at, here, group, row, g, codes + at);
         } else if (row->away) {
-            encode_groups(x + at, here, group, cols, row, &t, true, codes + at);
+            encode_groups(x + at, here, group, x + cols + cols / 4 + at * 3 / 4, row, &t, true, codes + at);
         } else {
-            encode_groups(x + at, here, group, cols, row, &t, false, codes + at);
+            encode_groups(x + at, here, group, x + cols + cols / 4 + at * 3 / 4, row, &t, false, codes + at);
         }
     }
 }

@@ -113,9 +113,10 @@ static void choose_symmetric(groups *g, size_t n, float divisor)
 static void choose_asymmetric(groups *g, size_t n, float lowest, float highest)
 {
     for (size_t i = 0; i < n; i++) {
-        const float amax = fmaxf(-g->low[i], g->high[i]);
-        g->scale[i] = amax == 0 ? 1 : (g->high[i] - g->low[i]) / (highest - lowest);
-        g->zero[i] = rintf(fminf(fmaxf(lowest - g->low[i] / g->scale[i], lowest), highest));
+        const float low = g->low[i], high = g->high[i], amax = -low > high ? -low : high;
+        g->scale[i] = amax == 0 ? 1 : (high - low) / (highest - lowest);
+        const float zero = lowest - low / g->scale[i];
+        g->zero[i] = (float)lrintf(zero < lowest ? lowest : zero > highest ? highest : zero);
         memcpy(&g->amax[i], &amax, sizeof amax);
     }
 }
@@ -124,7 +125,7 @@ static void choose_asymmetric(groups *g, size_t n, float lowest, float highest)
 static void integers(const tsr_cpu_kernels *k, const buffers *b, size_t group, bool int4, bool zeros, bool error)
 {
     static groups g;
-    static int8_t packed_later[COLS];
+    static _Alignas(64) int8_t packed_later[COLS];
     const size_t n = COLS / group;
     const tsr_int_row row = {g.scale, g.zero, g.amax, int4 ? -8 : -128, int4 ? 7 : 127, false};
     for (size_t r = 0; r < ROWS; r++) {
