@@ -97,7 +97,7 @@ static tsr_int_row row_at(const tsr_int_scheme *scheme, const room *r, uint64_t 
 static void choose_code(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, const room *r, uint64_t g, float shrink)
 {
     const float lowest = scheme->bits == 8 ? -128 : -8, highest = -lowest - 1;
-    const float low = r->low[g], high = r->high[g], amax = fmaxf(-low, high);
+    const float low = r->low[g], high = r->high[g], amax = -low > high ? -low : high;
     r->scale[g] = 1;
     r->zero[g] = 0;
     if (amax == 0)
@@ -106,8 +106,10 @@ static void choose_code(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, 
     if (isinf(width)) /* the difference alone is beyond FP32 */
         width = high / (highest - lowest) - low / (highest - lowest);
     r->scale[g] = tsr_stored_scale(scheme->scale_dtype, fmaxf(width * shrink, 0x1p-149f), k);
-    if (scheme->asymmetric)
-        r->zero[g] = rintf(fminf(fmaxf(lowest - low * shrink / r->scale[g], lowest), highest));
+    if (!scheme->asymmetric)
+        return;
+    const float zero = lowest - low * shrink / r->scale[g];
+    r->zero[g] = (float)lrintf(zero < lowest ? lowest : zero > highest ? highest : zero);
 }
 
 /* Tries scales that clip more and more on group g, n columns, and keeps the best and its codes. */

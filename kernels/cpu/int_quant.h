@@ -28,15 +28,16 @@ typedef struct tsr_int_row {
 } tsr_int_row;
 
 /* amax[i]: the largest |x| of columns [i * group, (i + 1) * group) of a row, as FP32 bits, which order like the
- * numbers; Inf and NaN come out largest. */
+ * numbers; Inf and NaN come out largest. The next row is taken to follow in memory: it may be prefetched, here and by
+ * the next two. */
 typedef void tsr_amax_groups_bf16_fn(const uint16_t *x, size_t cols, size_t group, uint32_t *amax);
 
-/* low[i], high[i]: the least and the largest x of such columns and 0. Inf comes out as it is, NaN as NaN of its sign.
- */
+/* low[i], high[i]: the least x of such columns and -0, the largest and 0. Inf comes out as it is, NaN as one of its
+ * sign, beyond Inf. */
 typedef void tsr_range_groups_bf16_fn(const uint16_t *x, size_t cols, size_t group, float *low, float *high);
 
 /* A row of `cols` elements, finite, to codes (two's complement) in groups of `group` columns, of which the last may be
- * fewer. The next row is taken to follow in memory: it may be prefetched. */
+ * fewer. */
 typedef void tsr_encode_int_bf16_fn(const uint16_t *x, size_t cols, size_t group, const tsr_int_row *row,
                                     int8_t *codes);
 typedef void tsr_encode_int_f32_fn(const float *x, size_t cols, size_t group, const tsr_int_row *row, int8_t *codes);
