@@ -85,7 +85,7 @@ static tsr_int_row row_at(const tsr_int_scheme *scheme, const room *r, uint64_t 
     const tsr_int_code first = code_at(scheme, r, g);
     return (tsr_int_row){
         .scale = r->scale + g,
-        .zero = r->zero + g,
+        .zero = scheme->asymmetric ? r->zero + g : NULL,
         .amax = r->amax + g,
         .low = first.low,
         .high = first.high,

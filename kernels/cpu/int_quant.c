@@ -17,13 +17,13 @@ static inline float wide(uint16_t x)
 void tsr_encode_int_bf16_ref(const uint16_t *x, size_t cols, size_t group, const tsr_int_row *row, int8_t *codes)
 {
     for (size_t i = 0; i < cols; i++)
-        codes[i] = code_of(wide(x[i]) / row->scale[i / group] + row->zero[i / group], row);
+        codes[i] = code_of(wide(x[i]) / row->scale[i / group] + zero_of(row, i / group), row);
 }
 
 void tsr_encode_int_f32_ref(const float *x, size_t cols, size_t group, const tsr_int_row *row, int8_t *codes)
 {
     for (size_t i = 0; i < cols; i++)
-        codes[i] = code_of(x[i] / row->scale[i / group] + row->zero[i / group], row);
+        codes[i] = code_of(x[i] / row->scale[i / group] + zero_of(row, i / group), row);
 }
 
 /* ---- the error ---- */

@@ -19,12 +19,14 @@ typedef struct tsr_int_code {
     float low, high;
 } tsr_int_code;
 
-/* What a row is encoded with: group i of its columns with scale[i], zero[i] and amax[i], the rest is of them all. */
+/* What a row is encoded with: group i of its columns with scale[i], zero[i] (as in
+ * tsr_int_code) and amax[i], the rest is of them all. */
 typedef struct tsr_int_row {
-    const float *scale, *zero; /* as in tsr_int_code */
-    const uint32_t *amax;      /* the largest |x| of the group, or more, as FP32 bits */
-    float low, high;           /* -8 and 7, or -128 and 127 */
-    bool away;                 /* ties go away from zero */
+    const float *scale;
+    const float *zero;    /* NULL: all are 0 */
+    const uint32_t *amax; /* the largest |x| of the group, or more, as FP32 bits */
+    float low, high;      /* -8 and 7, or -128 and 127 */
+    bool away;            /* ties go away from zero */
 } tsr_int_row;
 
 /* amax[i]: the largest |x| of columns [i * group, (i + 1) * group) of a row, as FP32 bits, which order like the

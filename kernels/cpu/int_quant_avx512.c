@@ -125,7 +125,8 @@ static inline __m512i integers_of(__m512 t, bool away)
 /* The definition on 16 values of group g: the division. */
 static inline __m128i divided(__m512 value, const tsr_int_row *row, size_t g)
 {
-    const __m512 t = _mm512_add_ps(_mm512_div_ps(value, _mm512_set1_ps(row->scale[g])), _mm512_set1_ps(row->zero[g]));
+    const __m512 t =
+        _mm512_add_ps(_mm512_div_ps(value, _mm512_set1_ps(row->scale[g])), _mm512_set1_ps(zero_of(row, g)));
     const __m512 inside = _mm512_min_ps(_mm512_max_ps(t, _mm512_set1_ps(row->low)), _mm512_set1_ps(row->high));
     return _mm512_cvtepi32_epi8(integers_of(inside, row->away));
 }
@@ -142,7 +143,8 @@ static inline bool tabulate(const tsr_int_row *row, size_t g, size_t n, group_ta
     const __m512i amax = _mm512_maskz_loadu_epi32(live_of(n), row->amax + g);
     _mm512_storeu_ps(t->scale, scale);
     _mm512_storeu_ps(t->inverse, inverse);
-    _mm512_storeu_ps(t->zero, _mm512_maskz_loadu_ps(live_of(n), row->zero + g));
+    if (row->zero != NULL)
+        _mm512_storeu_ps(t->zero, _mm512_maskz_loadu_ps(live_of(n), row->zero + g));
     const __m512 most = _mm512_mul_ps(scale, _mm512_set1_ps(0x1p30f));
     return (_mm512_cmp_ps_mask(scale, _mm512_set1_ps(0x1p-100f), _CMP_GE_OQ) &
             _mm512_cmp_ps_mask(scale, _mm512_set1_ps(0x1p100f), _CMP_LE_OQ) &
@@ -153,63 +155,65 @@ typedef struct code_lanes {
     __m512 scale, inverse, zero;
 } code_lanes;
 
-static inline code_lanes lanes_of(const group_table *t, size_t g)
+static inline code_lanes lanes_of(const group_table *t, size_t g, bool zeros)
 {
-    return (code_lanes){_mm512_set1_ps(t->scale[g]), _mm512_set1_ps(t->inverse[g]), _mm512_set1_ps(t->zero[g])};
+    return (code_lanes){_mm512_set1_ps(t->scale[g]), _mm512_set1_ps(t->inverse[g]),
+                        zeros ? _mm512_set1_ps(t->zero[g]) : _mm512_setzero_ps()};
 }
 
 /* 16 values of BF16 in the upper halves of lanes, to the integers next to their quotients and the zero point. One step
  * with the exact remainder makes of the product with the rounded reciprocal the rounded quotient (Markstein 1990); so
  * it is for all 2^30 pairs of significands of a BF16 and an FP32. */
-static inline __m512i nearest(__m512i bits, const code_lanes *c, bool away)
+static inline __m512i nearest(__m512i bits, const code_lanes *c, bool zeros, bool away)
 {
     const __m512 x = _mm512_castsi512_ps(bits);
     const __m512 product = _mm512_mul_ps(x, c->inverse), rest = _mm512_fnmadd_ps(product, c->scale, x);
     const __m512 q = _mm512_fmadd_ps(rest, c->inverse, product);
-    return integers_of(_mm512_add_ps(q, c->zero), away);
+    return integers_of(zeros ? _mm512_add_ps(q, c->zero) : q, away);
 }
 
 /* 32 values to 16 bits: what unpacking takes apart, packing puts together. */
-static inline __m512i nearest32(__m512i x, const code_lanes *c, bool away)
+static inline __m512i nearest32(__m512i x, const code_lanes *c, bool zeros, bool away)
 {
     const __m512i none = _mm512_setzero_si512();
-    return _mm512_packs_epi32(nearest(_mm512_unpacklo_epi16(none, x), c, away),
-                              nearest(_mm512_unpackhi_epi16(none, x), c, away));
+    return _mm512_packs_epi32(nearest(_mm512_unpacklo_epi16(none, x), c, zeros, away),
+                              nearest(_mm512_unpackhi_epi16(none, x), c, zeros, away));
 }
 
 /* 64 values, of which the second half may be of another group. */
-static inline __m512i encode64(__m512i first, const code_lanes *a, __m512i second, const code_lanes *b, bool away,
-                               __m512i low, __m512i high)
+static inline __m512i encode64(__m512i first, const code_lanes *a, __m512i second, const code_lanes *b, bool zeros,
+                               bool away, __m512i low, __m512i high)
 {
     const __m512i quarters = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-    const __m512i mixed = _mm512_packs_epi16(nearest32(first, a, away), nearest32(second, b, away));
+    const __m512i mixed = _mm512_packs_epi16(nearest32(first, a, zeros, away), nearest32(second, b, zeros, away));
     return _mm512_permutexvar_epi64(quarters, _mm512_min_epi8(_mm512_max_epi8(mixed, low), high));
 }
 
 /* Groups of the table; two groups of 32 go as one of 64. `next`: what to prefetch, three lines for each four. */
 static inline __attribute__((always_inline)) void encode_groups(const uint16_t *x, size_t cols, size_t group,
                                                                 const uint16_t *next, const tsr_int_row *row,
-                                                                const group_table *t, bool away, int8_t *codes)
+                                                                const group_table *t, bool zeros, bool away,
+                                                                int8_t *codes)
 {
     const __m512i low = _mm512_set1_epi8((int8_t)row->low), high = _mm512_set1_epi8((int8_t)row->high);
     const size_t second = group == 32, step = group << second;
     for (size_t first = 0, g = 0; first < cols; first += step, g += 1 + second) {
         const size_t end = cols - first < step ? cols : first + step;
-        const code_lanes a = lanes_of(t, g), b = lanes_of(t, g + second);
+        const code_lanes a = lanes_of(t, g, zeros), b = lanes_of(t, g + second, zeros);
         size_t i = first;
         for (; i + 64 <= end; i += 64) {
             _mm_prefetch(next, _MM_HINT_T0);
             _mm_prefetch(next + 32, _MM_HINT_T0);
             next += 48;
             const __m512i here = _mm512_loadu_si512(x + i), there = _mm512_loadu_si512(x + i + 32);
-            _mm512_storeu_si512(codes + i, encode64(here, &a, there, &b, away, low, high));
+            _mm512_storeu_si512(codes + i, encode64(here, &a, there, &b, zeros, away, low, high));
         }
         if (i == end)
             continue;
         const __mmask64 live = ((__mmask64)1 << (end - i)) - 1;
         const __m512i here = _mm512_maskz_loadu_epi16((__mmask32)live, x + i);
         const __m512i there = _mm512_maskz_loadu_epi16((__mmask32)(live >> 32), x + i + 32);
-        _mm512_mask_storeu_epi8(codes + i, live, encode64(here, &a, there, &b, away, low, high));
+        _mm512_mask_storeu_epi8(codes + i, live, encode64(here, &a, there, &b, zeros, away, low, high));
     }
 }
 
@@ -234,10 +238,14 @@ void tsr_encode_int_bf16_avx512(const uint16_t *x, size_t cols, size_t group, co
         const uint16_t *const next = x + cols + cols / 4 + at / 4 * 3;
         if (!tabulate(row, g, (here + group - 1) / group, &t))
             divide_bf16(x + at, here, group, row, g, codes + at);
+        else if (row->zero != NULL && row->away)
+            encode_groups(x + at, here, group, next, row, &t, true, true, codes + at);
+        else if (row->zero != NULL)
+            encode_groups(x + at, here, group, next, row, &t, true, false, codes + at);
         else if (row->away)
-            encode_groups(x + at, here, group, next, row, &t, true, codes + at);
+            encode_groups(x + at, here, group, next, row, &t, false, true, codes + at);
         else
-            encode_groups(x + at, here, group, next, row, &t, false, codes + at);
+            encode_groups(x + at, here, group, next, row, &t, false, false, codes + at);
     }
 }
 

@@ -14,6 +14,11 @@ static inline float round_away(float x)
     return fabsf(x - whole) >= 0.5f ? whole + copysignf(1.0f, x) : whole;
 }
 
+static inline float zero_of(const tsr_int_row *row, size_t group)
+{
+    return row->zero == NULL ? 0 : row->zero[group];
+}
+
 static inline int8_t code_of(float t, const tsr_int_row *row)
 {
     const float clamped = t < row->low ? row->low : t > row->high ? row->high : t;

@@ -106,7 +106,6 @@ static void choose_symmetric(groups *g, size_t n, float divisor)
         float amax;
         memcpy(&amax, &g->amax[i], sizeof amax);
         g->scale[i] = amax == 0 ? 1 : amax / divisor;
-        g->zero[i] = 0;
     }
 }
 
@@ -127,7 +126,7 @@ static void integers(const tsr_cpu_kernels *k, const buffers *b, size_t group, b
     static groups g;
     static _Alignas(64) int8_t packed_later[COLS];
     const size_t n = COLS / group;
-    const tsr_int_row row = {g.scale, g.zero, g.amax, int4 ? -8 : -128, int4 ? 7 : 127, false};
+    const tsr_int_row row = {g.scale, zeros ? g.zero : NULL, g.amax, int4 ? -8 : -128, int4 ? 7 : 127, false};
     for (size_t r = 0; r < ROWS; r++) {
         const uint16_t *const x = b->bf16 + r * COLS;
         int8_t *const codes = int4 ? packed_later : (int8_t *)b->codes + r * COLS;
@@ -140,7 +139,7 @@ static void integers(const tsr_cpu_kernels *k, const buffers *b, size_t group, b
         }
         k->encode_int_bf16(x, COLS, group, &row, codes);
         for (size_t i = 0; error && i < n; i++) {
-            const tsr_int_code code = {g.scale[i], g.zero[i], row.low, row.high};
+            const tsr_int_code code = {g.scale[i], zeros ? g.zero[i] : 0, row.low, row.high};
             tsr_int_error e;
             k->error_int_bf16(x + i * group, group, &code, codes + i * group, &e);
             sink += e.sum_e2;

@@ -40,7 +40,7 @@ static tsr_int_code random_code(void)
 /* All columns in one group. */
 static tsr_int_row row_of(const tsr_int_code *code, const uint32_t *amax, bool away)
 {
-    return (tsr_int_row){&code->scale, &code->zero, amax, code->low, code->high, away};
+    return (tsr_int_row){&code->scale, code->zero == 0 ? NULL : &code->zero, amax, code->low, code->high, away};
 }
 
 static const uint32_t kLargest = 0x7F7F0000; /* of BF16 */
@@ -196,7 +196,7 @@ static void check_pairs(pairs *p, const tsr_cpu_kernels *k, float low, float hig
 {
     static int8_t want[65536], got[65536];
     for (int away = 0; away < 2; away++) {
-        const tsr_int_row row = {p->scale, p->zero, p->amax, low, high, away != 0};
+        const tsr_int_row row = {p->scale, p->zero[0] == 0 ? NULL : p->zero, p->amax, low, high, away != 0};
         tsr_encode_int_bf16_ref(p->x, p->n, 1, &row, want);
         k->encode_int_bf16(p->x, p->n, 1, &row, got);
         for (size_t i = 0; i < p->n; i++)
@@ -265,12 +265,13 @@ Test(int_quant, groups_of_every_size)
                 const bool other = kind & 2 && g % 23 == 4;
                 scale[g] = other ? random_code().scale : fminf(fmaxf(first.scale, 0x1p-90f), 0x1p90f);
                 scale[g] *= 1 + (float)(random_bits() % 1000) / 1000;
-                zero[g] = kind & 1 ? (float)((int)(random_bits() % 16) - 8) : 0;
+                zero[g] = (float)((int)(random_bits() % 16) - 8);
             }
             for (size_t i = 0; i < COLS; i++)
                 x[i] = (uint16_t)(bits_of(random_value(scale[i / group])) >> 16);
             const size_t cols = COLS - random_bits() % 70, groups = (cols + group - 1) / group;
-            const tsr_int_row row = {scale, zero, found, first.low, first.high, random_bits() % 2 == 0};
+            const tsr_int_row row = {scale,      kind & 1 ? zero : NULL, found, first.low,
+                                     first.high, random_bits() % 2 == 0};
             tsr_amax_groups_bf16_ref(x, cols, group, found);
             want[cols] = got[cols] = 77;
             tsr_encode_int_bf16_ref(x, cols, group, &row, want);
