@@ -6,6 +6,8 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static uint64_t random_state = 0xA0761D6478BD642Fu;
 
@@ -248,7 +250,7 @@ Test(int_quant, around_every_tie)
         check_all_ties(&k, -128, 127, (float)zero);
 }
 
-/* Rows in groups of every size, of which some have zero points and some scales beyond the usual. */
+/* Rows in groups of every size, of which some have zero points and some scales or values beyond the usual. */
 Test(int_quant, groups_of_every_size)
 {
     enum { COLS = 700 };
@@ -267,8 +269,11 @@ Test(int_quant, groups_of_every_size)
                 scale[g] *= 1 + (float)(random_bits() % 1000) / 1000;
                 zero[g] = (float)((int)(random_bits() % 16) - 8);
             }
-            for (size_t i = 0; i < COLS; i++)
-                x[i] = (uint16_t)(bits_of(random_value(scale[i / group])) >> 16);
+            for (size_t i = 0; i < COLS; i++) {
+                const float s = scale[i / group];
+                const bool far = kind & 2 && i / group % 29 == 20 && s < 1;
+                x[i] = (uint16_t)(bits_of(random_value(s) * (far ? 0x1p40f : 1)) >> 16);
+            }
             const size_t cols = COLS - random_bits() % 70, groups = (cols + group - 1) / group;
             const tsr_int_row row = {scale,      kind & 1 ? zero : NULL, found, first.low,
                                      first.high, random_bits() % 2 == 0};
@@ -290,16 +295,19 @@ Test(int_quant, groups_of_every_size)
 /* Patterns of all kinds, NaN and Inf among them, against comparisons of numbers. */
 Test(int_quant, ranges_of_groups_of_every_size)
 {
-    enum { COLS = 1200 };
+    enum { COLS = 1200, TOGETHER = 16 };
     static const unsigned kMasks[] = {0, TSR_CPU_AVX2, TSR_CPU_AVX2 | TSR_CPU_AVX512};
-    static uint16_t x[COLS];
+    static uint16_t x[COLS + 1];
     static float low[COLS + 1], high[COLS + 1];
     static uint32_t amax[COLS + 1];
-    for (size_t group = 1; group <= COLS; group += group < 140 ? 1 : 31) {
-        const size_t cols = COLS - random_bits() % 70, groups = (cols + group - 1) / group;
+    for (size_t trial = 0; trial < 4 * (size_t)COLS; trial++) {
+        const size_t group = 1 + trial / 4, some = TOGETHER * group - 1 + trial % 4;
+        const size_t cols = trial % 4 == 3 || some > COLS ? 1 + random_bits() % COLS : some;
+        const size_t groups = (cols + group - 1) / group;
         const uint16_t kept = random_bits() % 2 == 0 ? 0xFFFF : random_bits() % 2 == 0 ? 0x7FFF : 0xBFFF;
-        for (size_t i = 0; i < COLS; i++)
+        for (size_t i = 0; i < cols; i++)
             x[i] = (uint16_t)random_bits() & kept;
+        x[cols] = trial % 8 < 4 ? 0x7FFF : 0xFFFF; /* would be the largest */
         for (size_t m = 0; m < sizeof kMasks / sizeof *kMasks; m++) {
             tsr_cpu_kernels k;
             tsr_cpu_kernels_init(&k, kMasks[m] & tsr_cpu_flags());
@@ -321,6 +329,32 @@ Test(int_quant, ranges_of_groups_of_every_size)
             }
         }
     }
+}
+
+/* Not a byte of where nothing may be. */
+Test(int_quant, rows_end_where_they_end)
+{
+    enum { MOST = 200 };
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uint8_t *const pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cr_assert(pages != MAP_FAILED && mprotect(pages + page, page, PROT_NONE) == 0);
+    static float ones[MOST], zero[MOST], low[MOST], high[MOST];
+    static uint32_t amax[MOST];
+    static int8_t codes[MOST];
+    tsr_cpu_kernels k;
+    tsr_cpu_kernels_init(&k, tsr_cpu_flags());
+    for (size_t i = 0; i < MOST; i++)
+        ones[i] = 1;
+    for (size_t cols = 1; cols <= MOST; cols++) {
+        const uint16_t *const x = (const uint16_t *)(pages + page) - cols;
+        for (size_t group = 1; group <= cols; group++) {
+            const tsr_int_row row = {ones, zero, amax, -8, 7, false};
+            k.amax_groups_bf16(x, cols, group, amax);
+            k.range_groups_bf16(x, cols, group, low, high);
+            k.encode_int_bf16(x, cols, group, &row, codes);
+        }
+    }
+    munmap(pages, 2 * page);
 }
 
 Test(int_quant, variants_equal_the_reference)
