@@ -223,7 +223,7 @@ static const struct work {
     {"int8 rows + error", int8_and_measure, copy_all, 0, 1},
     {"int4 rows, packed", int4_rows, copy_packed, 0.6, 2.5 / 3},
     {"int4 groups of 128", int4_128, copy_packed, 0.6, 2.5 / 3},
-    {"int4 groups of 64", int4_64, copy_packed, 0.5, 2.5 / 3},
+    {"int4 groups of 64", int4_64, copy_packed, 0.6, 2.5 / 3},
     {"int4 groups of 32", int4_32, copy_packed, 0.4, 2.5 / 3},
     {"int4 128, zero points", int4_zeros, copy_packed, 0.5, 2.5 / 3},
     {"int4 128 + error", int4_and_measure, copy_packed, 0, 2.5 / 3},
