@@ -161,7 +161,7 @@ static inline code_lanes lanes_of(const group_table *t, size_t g, bool zeros)
                         zeros ? _mm512_set1_ps(t->zero[g]) : _mm512_setzero_ps()};
 }
 
-/* 16 values of BF16 in the upper halves of lanes, to the integers next to their quotients and the zero point. One step
+/* 16 values of BF16 in the upper halves of lanes, to the integers next to quotient and zero point added. One step
  * with the exact remainder makes of the product with the rounded reciprocal the rounded quotient (Markstein 1990); so
  * it is for all 2^30 pairs of significands of a BF16 and an FP32. */
 static inline __m512i nearest(__m512i bits, const code_lanes *c, bool zeros, bool away)
