@@ -15,29 +15,32 @@ uint64_t tsr_int_groups(const tsr_int_scheme *scheme, uint64_t cols)
     return scheme->group == 0 ? 1 : tsr_ceil_div(cols, scheme->group);
 }
 
-/* What quantizing a row needs: it in FP32, unless it is BF16 and symmetric; amax and code of each group; codes that a
- * search tries. */
+/* What quantizing a row needs: it in FP32, unless it is BF16; of each group the range, and what it is encoded with;
+ * codes that a search tries. */
 typedef struct room {
-    float *f32;
+    float *f32, *low, *high, *scale, *zero;
     uint32_t *amax;
-    tsr_int_code *code;
     int8_t *trial;
 } room;
+
+enum { GROUP_ARRAYS = 5 };
 
 static room divide(const tsr_int_scheme *scheme, uint64_t cols, void *scratch)
 {
     const uint64_t groups = tsr_int_groups(scheme, cols);
     room r = {.f32 = scratch};
-    r.code = (tsr_int_code *)(r.f32 + cols);
-    r.amax = (uint32_t *)(r.code + groups);
+    r.low = r.f32 + cols;
+    r.high = r.low + groups;
+    r.scale = r.high + groups;
+    r.zero = r.scale + groups;
+    r.amax = (uint32_t *)(r.zero + groups);
     r.trial = (int8_t *)(r.amax + groups);
     return r;
 }
 
 size_t tsr_int_scratch(const tsr_int_scheme *scheme, uint64_t cols)
 {
-    return cols * sizeof(float) + tsr_int_groups(scheme, cols) * (sizeof(tsr_int_code) + sizeof(uint32_t)) +
-           (scheme->search ? cols : 0);
+    return (cols + GROUP_ARRAYS * tsr_int_groups(scheme, cols)) * sizeof(float) + (scheme->search ? cols : 0);
 }
 
 /* A row of the source: BF16 as it is, other dtypes in FP32. */
@@ -51,13 +54,13 @@ static source part_of(source x, uint64_t col)
     return (source){x.bf16 == NULL ? NULL : x.bf16 + col, x.f32 == NULL ? NULL : x.f32 + col};
 }
 
-static void encode(const tsr_cpu_kernels *k, source x, uint64_t cols, uint64_t group, const tsr_int_code *code,
+static void encode(const tsr_cpu_kernels *k, source x, uint64_t cols, uint64_t group, const tsr_int_row *row,
                    int8_t *codes)
 {
     if (x.bf16 != NULL)
-        k->encode_int_bf16(x.bf16, cols, group, code, codes);
+        k->encode_int_bf16(x.bf16, cols, group, row, codes);
     else
-        k->encode_int_f32(x.f32, cols, group, code, codes);
+        k->encode_int_f32(x.f32, cols, group, row, codes);
 }
 
 static void measure(const tsr_cpu_kernels *k, source x, uint64_t n, const tsr_int_code *code, const int8_t *codes,
@@ -69,43 +72,70 @@ static void measure(const tsr_cpu_kernels *k, source x, uint64_t n, const tsr_in
         k->error_int_f32(x.f32, n, code, codes, error);
 }
 
-static void choose_code(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, float low, float high, float shrink,
-                        tsr_int_code *code)
+/* Group g of a row as it was chosen. */
+static tsr_int_code code_at(const tsr_int_scheme *scheme, const room *r, uint64_t g)
+{
+    const float lowest = scheme->bits == 8 ? -128 : -8;
+    return (tsr_int_code){.scale = r->scale[g], .zero = r->zero[g], .low = lowest, .high = -lowest - 1};
+}
+
+/* Groups g and on. */
+static tsr_int_row row_at(const tsr_int_scheme *scheme, const room *r, uint64_t g)
+{
+    const tsr_int_code first = code_at(scheme, r, g);
+    return (tsr_int_row){
+        .scale = r->scale + g,
+        .zero = scheme->asymmetric ? r->zero + g : NULL,
+        .amax = r->amax + g,
+        .low = first.low,
+        .high = first.high,
+        .away = scheme->away,
+    };
+}
+
+/* Scale and zero point of group g, whose range is clipped to `shrink` of it. */
+static void choose_code(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, const room *r, uint64_t g, float shrink)
 {
     const float lowest = scheme->bits == 8 ? -128 : -8, highest = -lowest - 1;
-    const float amax = fmaxf(-low, high);
-    *code = (tsr_int_code){.scale = 1, .low = lowest, .high = highest, .amax = amax, .away = scheme->away};
+    const float low = r->low[g], high = r->high[g], amax = -low > high ? -low : high;
+    r->scale[g] = 1;
+    r->zero[g] = 0;
     if (amax == 0)
         return;
     float width = scheme->asymmetric ? (high - low) / (highest - lowest) : amax / scheme->divisor;
     if (isinf(width)) /* the difference alone is beyond FP32 */
         width = high / (highest - lowest) - low / (highest - lowest);
-    code->scale = tsr_stored_scale(scheme->scale_dtype, fmaxf(width * shrink, 0x1p-149f), k);
-    if (scheme->asymmetric)
-        code->zero = rintf(fminf(fmaxf(lowest - low * shrink / code->scale, lowest), highest));
+    r->scale[g] = tsr_stored_scale(scheme->scale_dtype, fmaxf(width * shrink, 0x1p-149f), k);
+    if (!scheme->asymmetric)
+        return;
+    const float zero = lowest - low * shrink / r->scale[g];
+    r->zero[g] = (float)lrintf(zero < lowest ? lowest : zero > highest ? highest : zero);
 }
 
-/* Tries scales that clip more and more on one group of n columns, and keeps the best: its codes in `codes`, in *code
- * what they were made with. */
-static void search(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, source x, uint64_t n, float low, float high,
-                   int8_t *codes, int8_t *trial, tsr_int_code *code)
+/* Tries scales that clip more and more on group g, n columns, and keeps the best and its codes. */
+static void search(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, source x, uint64_t n, const room *r,
+                   uint64_t g, int8_t *codes)
 {
     enum { STEPS = 12 };
+    const tsr_int_row row = row_at(scheme, r, g);
+    tsr_int_code kept = code_at(scheme, r, g);
     tsr_int_error cost;
-    measure(k, x, n, code, codes, &cost);
-    double best = cost.sum_e2 * (double)code->scale * (double)code->scale;
+    measure(k, x, n, &kept, codes, &cost);
+    double best = cost.sum_e2 * (double)kept.scale * (double)kept.scale;
     for (int i = 1; i <= STEPS && best > 0; i++) {
-        tsr_int_code other;
-        choose_code(scheme, k, low, high, 1 - 0.04f * (float)i, &other);
-        encode(k, x, n, n, &other, trial);
-        measure(k, x, n, &other, trial, &cost);
+        choose_code(scheme, k, r, g, 1 - 0.04f * (float)i);
+        const tsr_int_code other = code_at(scheme, r, g);
+        encode(k, x, n, n, &row, r->trial);
+        measure(k, x, n, &other, r->trial, &cost);
         const double loss = cost.sum_e2 * (double)other.scale * (double)other.scale;
         if (loss < best * 0.999) { /* a gain above the rounding of the measure */
             best = loss;
-            *code = other;
-            memcpy(codes, trial, n);
+            kept = other;
+            memcpy(codes, r->trial, n);
         }
     }
+    r->scale[g] = kept.scale;
+    r->zero[g] = kept.zero;
 }
 
 static float element(source x, uint64_t i)
@@ -152,14 +182,32 @@ static void add_stats(tsr_quant_stats *stats, const tsr_int_error *e, const tsr_
     tsr_quant_stats_add(stats, &cost);
 }
 
-/* The range of a group, min <= 0 <= max; symmetric: -amax and amax. */
-static void range_of(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, const room *r, uint64_t group,
-                     uint64_t col, uint64_t n, float *low, float *high)
+/* amax of all groups and, where that is finite, the range, min <= 0 <= max; symmetric: -amax and amax. */
+static void find_ranges(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, source x, uint64_t cols, uint64_t width,
+                        const room *r)
 {
-    memcpy(high, &r->amax[group], sizeof *high);
-    *low = -*high;
-    if (scheme->asymmetric)
-        k->range_f32(r->f32 + col, n, low, high);
+    const uint64_t groups = tsr_int_groups(scheme, cols);
+    if (x.bf16 != NULL && scheme->asymmetric) {
+        k->range_groups_bf16(x.bf16, cols, width, r->low, r->high);
+        for (uint64_t g = 0; g < groups; g++) {
+            uint32_t low, high;
+            memcpy(&low, &r->low[g], sizeof low);
+            memcpy(&high, &r->high[g], sizeof high);
+            low &= 0x7FFFFFFF;
+            r->amax[g] = low > high ? low : high;
+        }
+        return;
+    }
+    if (x.bf16 != NULL)
+        k->amax_groups_bf16(x.bf16, cols, width, r->amax);
+    else
+        k->amax_f32(x.f32, 1, cols, cols, width, r->amax);
+    for (uint64_t g = 0; g < groups; g++) {
+        memcpy(&r->high[g], &r->amax[g], sizeof *r->high);
+        r->low[g] = -r->high[g];
+        if (scheme->asymmetric)
+            k->range_f32(x.f32 + g * width, tsr_min_u64(width, cols - g * width), &r->low[g], &r->high[g]);
+    }
 }
 
 /* Scales and codes of one row; finds what is not finite before it makes a code. */
@@ -169,28 +217,23 @@ static tsr_status quantize_row(const tsr_int_scheme *scheme, const tsr_cpu_kerne
     const tsr_tensor *const t = rows->tensor;
     const uint64_t cols = t->shape[1], width = scheme->group == 0 ? cols : scheme->group;
     const uint64_t groups = tsr_int_groups(scheme, cols);
-    float low, high;
-    if (x.bf16 != NULL)
-        k->amax_groups_bf16(x.bf16, cols, width, r->amax);
-    else
-        k->amax_f32(x.f32, 1, cols, cols, width, r->amax);
+    find_ranges(scheme, k, x, cols, width, r);
     for (uint64_t g = 0; g < groups; g++) {
         const uint64_t col = g * width;
         if (r->amax[g] >= TSR_FP32_INF_BITS)
             return report_not_finite(rows, row, col, part_of(x, col), err);
-        range_of(scheme, k, r, g, col, tsr_min_u64(width, cols - col), &low, &high);
-        choose_code(scheme, k, low, high, 1, &r->code[g]);
-        if (isinf(r->code[g].scale))
+        choose_code(scheme, k, r, g, 1);
+        if (isinf(r->scale[g]))
             return tsr_fail(
                 err, TSR_E_VALUE,
                 "'%s': the scale of row %llu from column %llu on is beyond %s: choose another --scale-dtype", t->name,
                 U64(rows->row + row), U64(col), tsr_dtype_name(scheme->scale_dtype));
     }
-    encode(k, x, cols, width, r->code, codes);
+    const tsr_int_row all = row_at(scheme, r, 0);
+    encode(k, x, cols, width, &all, codes);
     for (uint64_t g = 0; scheme->search && g < groups; g++) {
-        const uint64_t col = g * width, n = tsr_min_u64(width, cols - col);
-        range_of(scheme, k, r, g, col, n, &low, &high);
-        search(scheme, k, part_of(x, col), n, low, high, codes + col, r->trial, &r->code[g]);
+        const uint64_t col = g * width;
+        search(scheme, k, part_of(x, col), tsr_min_u64(width, cols - col), r, g, codes + col);
     }
     return TSR_OK;
 }
@@ -206,20 +249,21 @@ tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels 
     for (uint64_t row = 0; row < rows->rows; row++) {
         const void *const from = (const char *)rows->x + row * cols * bytes;
         int8_t *const codes = rows->codes + row * cols;
-        if (t->dtype != TSR_BF16 || scheme->asymmetric)
+        if (t->dtype != TSR_BF16)
             tsr_widen_to_f32(kernels, (tsr_dtype)t->dtype, from, cols, r.f32);
         const source x = t->dtype == TSR_BF16 ? (source){.bf16 = from} : (source){.f32 = r.f32};
         TSR_TRY(quantize_row(scheme, kernels, rows, row, x, &r, codes, err));
         for (uint64_t g = 0; g < groups; g++) {
             const uint64_t col = g * width, n = tsr_min_u64(width, cols - col);
+            const tsr_int_code code = code_at(scheme, &r, g);
             tsr_int_error error;
             float amax;
             memcpy(&amax, &r.amax[g], sizeof amax);
-            measure(kernels, part_of(x, col), n, &r.code[g], codes + col, &error);
-            rows->scales[row * groups + g] = amax == 0 && scheme->zero_scale ? 0 : r.code[g].scale;
+            measure(kernels, part_of(x, col), n, &code, codes + col, &error);
+            rows->scales[row * groups + g] = amax == 0 && scheme->zero_scale ? 0 : code.scale;
             if (rows->zero_points != NULL)
-                rows->zero_points[row * groups + g] = (int8_t)r.code[g].zero;
-            add_stats(stats, &error, &r.code[g], amax, n, (rows->row + row) * cols + col);
+                rows->zero_points[row * groups + g] = (int8_t)code.zero;
+            add_stats(stats, &error, &code, amax, n, (rows->row + row) * cols + col);
         }
     }
     return TSR_OK;

@@ -18,7 +18,7 @@ typedef void tsr_decode_int_bf16_fn(const int8_t *codes, size_t n, float zero_po
 typedef void tsr_unpack_int4_fn(const uint8_t *words, size_t n, int8_t *codes);
 typedef void tsr_unpack_int8_fn(const uint8_t *words, size_t n, int8_t *codes);
 
-/* The inverse; n is even for int4. */
+/* The inverse; n is even for int4, and what follows `words` may be prefetched, to be written next. */
 typedef void tsr_pack_int4_fn(const int8_t *codes, size_t n, uint8_t *words);
 typedef void tsr_pack_int8_fn(const int8_t *codes, size_t n, uint8_t *words);
 

@@ -14,6 +14,7 @@ void tsr_pack_int4_avx512(const int8_t *codes, size_t n, uint8_t *words)
 {
     size_t i = 0;
     for (; i + 128 <= n; i += 128) {
+        __builtin_prefetch(words + (i + n) / 2, 1);
         const __m512i both =
             _mm512_packus_epi16(paired(_mm512_loadu_si512(codes + i)), paired(_mm512_loadu_si512(codes + i + 64)));
         _mm512_storeu_si512(words + i / 2, _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), both));

@@ -14,18 +14,16 @@ static inline float wide(uint16_t x)
     return value;
 }
 
-void tsr_encode_int_bf16_ref(const uint16_t *x, size_t cols, size_t group, const tsr_int_code *code, int8_t *codes)
-{
-    for (size_t i = 0; i < cols; i++) {
-        const tsr_int_code *const c = &code[i / group];
-        codes[i] = (int8_t)code_of(wide(x[i]) / c->scale + c->zero, c);
-    }
-}
-
-void tsr_encode_int_f32_ref(const float *x, size_t cols, size_t group, const tsr_int_code *code, int8_t *codes)
+void tsr_encode_int_bf16_ref(const uint16_t *x, size_t cols, size_t group, const tsr_int_row *row, int8_t *codes)
 {
     for (size_t i = 0; i < cols; i++)
-        codes[i] = (int8_t)code_of(x[i] / code[i / group].scale + code[i / group].zero, &code[i / group]);
+        codes[i] = code_of(wide(x[i]) / row->scale[i / group] + zero_of(row, i / group), row);
+}
+
+void tsr_encode_int_f32_ref(const float *x, size_t cols, size_t group, const tsr_int_row *row, int8_t *codes)
+{
+    for (size_t i = 0; i < cols; i++)
+        codes[i] = code_of(x[i] / row->scale[i / group] + zero_of(row, i / group), row);
 }
 
 /* ---- the error ---- */

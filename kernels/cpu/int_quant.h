@@ -12,23 +12,37 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What a group's codes mean. */
 typedef struct tsr_int_code {
     float scale; /* finite, positive */
     float zero;  /* an integer between low and high */
     float low, high;
-    float amax; /* the largest |x| that it is for */
-    bool away;  /* ties go away from zero */
 } tsr_int_code;
 
+/* What a row is encoded with: group i of its columns with scale[i], zero[i] (as in
+ * tsr_int_code) and amax[i], the rest is of them all. */
+typedef struct tsr_int_row {
+    const float *scale;
+    const float *zero;    /* NULL: all are 0 */
+    const uint32_t *amax; /* the largest |x| of the group, or more, as FP32 bits */
+    float low, high;      /* -8 and 7, or -128 and 127 */
+    bool away;            /* ties go away from zero */
+} tsr_int_row;
+
 /* amax[i]: the largest |x| of columns [i * group, (i + 1) * group) of a row, as FP32 bits, which order like the
- * numbers; Inf and NaN come out largest. */
+ * numbers; Inf and NaN come out largest. The next row is taken to follow in memory: it may be prefetched, here and by
+ * the next two. */
 typedef void tsr_amax_groups_bf16_fn(const uint16_t *x, size_t cols, size_t group, uint32_t *amax);
 
-/* A row of `cols` elements, finite, to codes (two's complement); code[i] is of columns [i * group, (i + 1) * group), of
- * which the last may be fewer. The next row is taken to follow in memory: it may be prefetched. */
-typedef void tsr_encode_int_bf16_fn(const uint16_t *x, size_t cols, size_t group, const tsr_int_code *code,
+/* low[i], high[i]: the least x of such columns and -0, the largest and 0. Inf comes out as it is, NaN as one of its
+ * sign, beyond Inf. */
+typedef void tsr_range_groups_bf16_fn(const uint16_t *x, size_t cols, size_t group, float *low, float *high);
+
+/* A row of `cols` elements, finite, to codes (two's complement) in groups of `group` columns, of which the last may be
+ * fewer. */
+typedef void tsr_encode_int_bf16_fn(const uint16_t *x, size_t cols, size_t group, const tsr_int_row *row,
                                     int8_t *codes);
-typedef void tsr_encode_int_f32_fn(const float *x, size_t cols, size_t group, const tsr_int_code *code, int8_t *codes);
+typedef void tsr_encode_int_f32_fn(const float *x, size_t cols, size_t group, const tsr_int_row *row, int8_t *codes);
 
 /* In units of the scale: v = code - zero, q = (x * k) * (1 / (scale * k)), e = q - v with k = 2^64 when scale < 2^-100,
  * else 1; all of it in FP32 (a reciprocal where codes have the quotient: an ulp, far below the error that is measured).

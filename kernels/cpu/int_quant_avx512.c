@@ -1,12 +1,14 @@
-/* The int kernels with AVX-512. From BF16 the quotient is a product with the reciprocal, but where that comes so near a
- * tie that the quotient might fall on the other side: there the division is made. */
-#define TSR_INT(name)         tsr_##name##_avx512
-#define TSR_FINDS_AMAX_GROUPS 1
+/* The int kernels with AVX-512. From BF16 no value is divided, and what happens once a group happens to 16 at a time.
+ *
+ * The next row comes into the cache while one is in work: a quarter of it as ranges are found, which takes about a
+ * quarter of the time, the rest as codes are made. */
+#define TSR_INT(name)    tsr_##name##_avx512
+#define TSR_FINDS_RANGES 1
 #include "kernels/cpu/int_quant_body.h"
 
 #include <immintrin.h>
 
-enum { CHUNK = 4096 };
+enum { CHUNK = 4096, TOGETHER = 16 };
 
 /* 16 values of either dtype; those that are not live are zeros. */
 static inline __m512 load_bf16(const uint16_t *x, __mmask16 live)
@@ -26,289 +28,231 @@ static inline __mmask16 live_of(size_t left)
 
 /* ---- ranges ---- */
 
-static inline __m512i magnitude(__m512i x)
+/* The larger of each two neighbours, word by word: those of a, then those of b. Neighbours are lanes of 32 bits, each
+ * quarter for itself, */
+static inline __m512i larger_of_lanes(__m512i a, __m512i b)
 {
-    return _mm512_and_si512(x, _mm512_set1_epi16(0x7FFF));
+    const __m512 x = _mm512_castsi512_ps(a), y = _mm512_castsi512_ps(b);
+    const __m512 even = _mm512_shuffle_ps(x, y, 0x88), odd = _mm512_shuffle_ps(x, y, 0xDD);
+    return _mm512_max_epu16(_mm512_castps_si512(even), _mm512_castps_si512(odd));
 }
 
-static inline uint32_t largest_word(__m512i x)
+/* or whole quarters. */
+static inline __m512i larger_of_quarters(__m512i a, __m512i b)
 {
-    const __m256i half = _mm256_max_epu16(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
-    const __m128i eight = _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
-    return (uint16_t)~_mm_cvtsi128_si32(_mm_minpos_epu16(_mm_xor_si128(eight, _mm_set1_epi32(-1))));
+    return _mm512_max_epu16(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD));
+}
+
+/* Lane i: the largest word of v[i], a BF16, in FP32. */
+static inline __m512i largest_of_each(const __m512i v[TOGETHER])
+{
+    __m512i four[4]; /* in each quarter a lane for each of four groups */
+    for (int i = 0; i < 4; i++)
+        four[i] = larger_of_lanes(larger_of_lanes(v[4 * i], v[4 * i + 1]), larger_of_lanes(v[4 * i + 2], v[4 * i + 3]));
+    const __m512i all = larger_of_quarters(larger_of_quarters(four[0], four[1]), larger_of_quarters(four[2], four[3]));
+    const __m512i both = _mm512_max_epu16(all, _mm512_slli_epi32(all, 16));
+    return _mm512_and_si512(both, _mm512_set1_epi32((int)0xFFFF0000u));
+}
+
+/* Word by word the largest magnitude; or both ends, as the largest number is the largest of signed patterns and the
+ * least one the largest of unsigned patterns. */
+static inline void take(__m512i x, bool both, __m512i *high, __m512i *low)
+{
+    *high =
+        both ? _mm512_max_epi16(*high, x) : _mm512_max_epu16(*high, _mm512_and_si512(x, _mm512_set1_epi16(INT16_MAX)));
+    *low = both ? _mm512_max_epu16(*low, x) : *low;
+}
+
+/* One group; a quarter as many lines are prefetched as are read. */
+static inline __attribute__((always_inline)) void find(const uint16_t *x, size_t n, const uint16_t *next, bool both,
+                                                       __m512i *high_of, __m512i *low_of)
+{
+    __m512i high = _mm512_setzero_si512(), low = _mm512_set1_epi16(INT16_MIN);
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        _mm_prefetch(next + i / 4, _MM_HINT_T0);
+        take(_mm512_loadu_si512(x + i), both, &high, &low);
+    }
+    if (i != n)
+        take(_mm512_maskz_loadu_epi16((1u << (n - i)) - 1, x + i), both, &high, &low);
+    *high_of = high;
+    *low_of = low;
+}
+
+static inline __attribute__((always_inline)) void find_all(const uint16_t *x, size_t cols, size_t group, bool both,
+                                                           void *low, void *high)
+{
+    __m512i most[TOGETHER] = {0}, least[TOGETHER] = {0}; /* those beyond the last group count for nothing */
+    for (size_t first = 0, at = 0; first < cols; first += TOGETHER * group, at += TOGETHER) {
+        size_t n = 0;
+        if (group % 32 == 0 && cols - first >= TOGETHER * group) {
+#pragma GCC unroll 16
+            for (; n < TOGETHER; n++)
+                find(x + first + n * group, group & ~(size_t)31, x + cols + (first + n * group) / 4, both, &most[n],
+                     &least[n]);
+        } else {
+            for (size_t from = first; n < TOGETHER && from < cols; n++, from += group)
+                find(x + from, cols - from < group ? cols - from : group, x + cols + from / 4, both, &most[n],
+                     &least[n]);
+        }
+        _mm512_mask_storeu_epi32((uint32_t *)high + at, live_of(n), largest_of_each(most));
+        if (both)
+            _mm512_mask_storeu_epi32((uint32_t *)low + at, live_of(n), largest_of_each(least));
+    }
 }
 
 void tsr_amax_groups_bf16_avx512(const uint16_t *x, size_t cols, size_t group, uint32_t *amax)
 {
-    for (size_t first = 0; first < cols; first += group) {
-        const size_t end = cols - first < group ? cols : first + group;
-        __m512i a = _mm512_setzero_si512(), b = a;
-        size_t i = first;
-        for (; i + 64 <= end; i += 64) {
-            a = _mm512_max_epu16(a, magnitude(_mm512_loadu_si512(x + i)));
-            b = _mm512_max_epu16(b, magnitude(_mm512_loadu_si512(x + i + 32)));
-        }
-        if (i != end) {
-            const __mmask64 live = ((__mmask64)1 << (end - i)) - 1;
-            a = _mm512_max_epu16(a, magnitude(_mm512_maskz_loadu_epi16((__mmask32)live, x + i)));
-            b = _mm512_max_epu16(b, magnitude(_mm512_maskz_loadu_epi16((__mmask32)(live >> 32), x + i + 32)));
-        }
-        *amax++ = largest_word(_mm512_max_epu16(a, b)) << 16;
-    }
+    find_all(x, cols, group, false, NULL, amax);
+}
+
+void tsr_range_groups_bf16_avx512(const uint16_t *x, size_t cols, size_t group, float *low, float *high)
+{
+    find_all(x, cols, group, true, low, high);
 }
 
 /* ---- codes ---- */
 
-static inline __m512 rounded(__m512 x, bool away)
+/* Away from zero: adding what is just below one half never rounds up to the next integer what is below the tie. */
+static inline __m512i integers_of(__m512 t, bool away)
 {
     if (!away)
-        return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
-    const __mmask16 up = _mm512_cmp_ps_mask(_mm512_abs_ps(_mm512_sub_ps(x, whole)), _mm512_set1_ps(0.5f), _CMP_GE_OQ);
-    const __m512 one = _mm512_or_ps(_mm512_and_ps(x, _mm512_set1_ps(-0.0f)), _mm512_set1_ps(1.0f));
-    return _mm512_mask_add_ps(whole, up, whole, one);
+        return _mm512_cvtps_epi32(t);
+    const __m512 below_half = _mm512_or_ps(_mm512_and_ps(t, _mm512_set1_ps(-0.0f)), _mm512_set1_ps(0x1.FFFFFEp-2f));
+    return _mm512_cvttps_epi32(_mm512_add_ps(t, below_half));
 }
 
-/* The definition on 16 values: the division. */
-static inline __m128i divided(__m512 value, const tsr_int_code *code)
+/* The definition on 16 values of group g: the division. */
+static inline __m128i divided(__m512 value, const tsr_int_row *row, size_t g)
 {
-    const __m512 t = _mm512_add_ps(_mm512_div_ps(value, _mm512_set1_ps(code->scale)), _mm512_set1_ps(code->zero));
-    const __m512 inside = _mm512_min_ps(_mm512_max_ps(t, _mm512_set1_ps(code->low)), _mm512_set1_ps(code->high));
-    return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(rounded(inside, code->away)));
+    const __m512 t =
+        _mm512_add_ps(_mm512_div_ps(value, _mm512_set1_ps(row->scale[g])), _mm512_set1_ps(zero_of(row, g)));
+    const __m512 inside = _mm512_min_ps(_mm512_max_ps(t, _mm512_set1_ps(row->low)), _mm512_set1_ps(row->high));
+    return _mm512_cvtepi32_epi8(integers_of(inside, row->away));
 }
 
-/* Adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the lowest bits of the sum. */
-#define MAGIC 0x1.8p23f
+typedef struct group_table {
+    float scale[TOGETHER], inverse[TOGETHER], zero[TOGETHER];
+} group_table;
+
+/* Of groups [g, g + n); false where a reciprocal or a remainder might be subnormal, or a quotient beyond 2^30. */
+static inline bool tabulate(const tsr_int_row *row, size_t g, size_t n, group_table *t)
+{
+    const __m512 one = _mm512_set1_ps(1);
+    const __m512 scale = _mm512_mask_loadu_ps(one, live_of(n), row->scale + g), inverse = _mm512_div_ps(one, scale);
+    const __m512i amax = _mm512_maskz_loadu_epi32(live_of(n), row->amax + g);
+    _mm512_storeu_ps(t->scale, scale);
+    _mm512_storeu_ps(t->inverse, inverse);
+    if (row->zero != NULL)
+        _mm512_storeu_ps(t->zero, _mm512_maskz_loadu_ps(live_of(n), row->zero + g));
+    const __m512 most = _mm512_mul_ps(scale, _mm512_set1_ps(0x1p30f));
+    return (_mm512_cmp_ps_mask(scale, _mm512_set1_ps(0x1p-100f), _CMP_GE_OQ) &
+            _mm512_cmp_ps_mask(scale, _mm512_set1_ps(0x1p100f), _CMP_LE_OQ) &
+            _mm512_cmp_ps_mask(_mm512_castsi512_ps(amax), most, _CMP_LE_OQ)) == 0xFFFF;
+}
 
 typedef struct code_lanes {
-    __m512 inverse, magic;                /* and zero */
-    __m512i low, high;                    /* of 16-bit lanes, as all that follow */
-    __m512i amax, of_amax, of_minus_amax; /* the pattern; the codes of amax and -amax */
+    __m512 scale, inverse, zero;
 } code_lanes;
 
-static inline code_lanes lanes_of(const tsr_int_code *code)
+static inline code_lanes lanes_of(const group_table *t, size_t g, bool zeros)
 {
-    uint32_t amax;
-    memcpy(&amax, &code->amax, sizeof amax);
-    return (code_lanes){
-        .inverse = _mm512_set1_ps(1 / code->scale),
-        .magic = _mm512_set1_ps(MAGIC + code->zero),
-        .low = _mm512_set1_epi16((int16_t)code->low),
-        .high = _mm512_set1_epi16((int16_t)code->high),
-        .amax = _mm512_set1_epi16((int16_t)(amax >> 16)),
-        .of_amax = _mm512_set1_epi16((int16_t)code_of(code->amax / code->scale + code->zero, code)),
-        .of_minus_amax = _mm512_set1_epi16((int16_t)code_of(-code->amax / code->scale + code->zero, code)),
-    };
+    return (code_lanes){_mm512_set1_ps(t->scale[g]), _mm512_set1_ps(t->inverse[g]),
+                        zeros ? _mm512_set1_ps(t->zero[g]) : _mm512_setzero_ps()};
 }
 
-/* x * inverse + zero as an integer in the lowest bits, and how far from it that was. */
-static inline __m512i nearest(__m512i x, const code_lanes *c, __m512 *distance)
+/* 16 values of BF16 in the upper halves of lanes, to the integers next to quotient and zero point added. One step
+ * with the exact remainder makes of the product with the rounded reciprocal the rounded quotient (Markstein 1990); so
+ * it is for all 2^30 pairs of significands of a BF16 and an FP32. */
+static inline __m512i nearest(__m512i bits, const code_lanes *c, bool zeros, bool away)
 {
-    const __m512 sum = _mm512_fmadd_ps(_mm512_castsi512_ps(x), c->inverse, c->magic);
-    *distance = _mm512_fmsub_ps(_mm512_castsi512_ps(x), c->inverse, _mm512_sub_ps(sum, c->magic));
-    return _mm512_castps_si512(sum);
+    const __m512 x = _mm512_castsi512_ps(bits);
+    const __m512 product = _mm512_mul_ps(x, c->inverse), rest = _mm512_fnmadd_ps(product, c->scale, x);
+    const __m512 q = _mm512_fmadd_ps(rest, c->inverse, product);
+    return integers_of(zeros ? _mm512_add_ps(q, c->zero) : q, away);
 }
 
-/* Whether the quotient, which the product is within 2^-14 of where codes do not clamp it, may fall on another side of a
- * tie. */
-static inline bool near_tie(__m512 a, __m512 b)
+/* 32 values to 16 bits: what unpacking takes apart, packing puts together. */
+static inline __m512i nearest32(__m512i x, const code_lanes *c, bool zeros, bool away)
 {
-    enum { LARGER_MAGNITUDE = 0x0B };
-    const __m512 distance = _mm512_range_ps(a, b, LARGER_MAGNITUDE);
-    return _mm512_cmp_ps_mask(distance, _mm512_set1_ps(0.4999f), _CMP_NLT_UQ) != 0;
+    const __m512i none = _mm512_setzero_si512();
+    return _mm512_packs_epi32(nearest(_mm512_unpacklo_epi16(none, x), c, zeros, away),
+                              nearest(_mm512_unpackhi_epi16(none, x), c, zeros, away));
 }
 
-/* 32 values of BF16. `ends`: the largest of a group lies on a tie by the usual formulas (its scale is amax / 7.5), and
- * its code is known: worth looking for where groups are short. `bytes`: codes fill a byte, which then clamps. */
-static inline __attribute__((always_inline)) void encode32(const uint16_t *x, const tsr_int_code *code,
-                                                           const code_lanes *c, bool ends, bool bytes, int8_t *codes)
+/* 64 values, of which the second half may be of another group. */
+static inline __m512i encode64(__m512i first, const code_lanes *a, __m512i second, const code_lanes *b, bool zeros,
+                               bool away, __m512i low, __m512i high)
 {
-    const __m512i all = _mm512_loadu_si512(x);
-    __mmask32 rest = ~(__mmask32)0;
-    __m512i raw = all;
-    __m512 d[2];
-    if (ends) {
-        rest = _mm512_cmpneq_epu16_mask(_mm512_and_si512(all, _mm512_set1_epi16(0x7FFF)), c->amax);
-        raw = _mm512_maskz_mov_epi16(rest, all);
-    }
-    const __m512i even = nearest(_mm512_slli_epi32(raw, 16), c, &d[0]);
-    const __m512i odd = nearest(_mm512_and_si512(raw, _mm512_set1_epi32((int)0xFFFF0000u)), c, &d[1]);
-    if (__builtin_expect(near_tie(d[0], d[1]), 0)) {
-        _mm_storeu_si128((__m128i *)codes, divided(load_bf16(x, 0xFFFF), code));
-        _mm_storeu_si128((__m128i *)(codes + 16), divided(load_bf16(x + 16, 0xFFFF), code));
-        return;
-    }
-    __m512i both = _mm512_mask_mov_epi16(even, 0xAAAAAAAAu, _mm512_slli_epi32(odd, 16));
-    if (!bytes)
-        both = _mm512_min_epi16(_mm512_max_epi16(both, c->low), c->high);
-    if (ends) {
-        const __m512i known = _mm512_mask_mov_epi16(c->of_amax, _mm512_movepi16_mask(all), c->of_minus_amax);
-        both = _mm512_mask_mov_epi16(known, rest, both);
-    }
-    _mm256_storeu_si256((__m256i *)codes, _mm512_cvtsepi16_epi8(both));
+    const __m512i quarters = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    const __m512i mixed = _mm512_packs_epi16(nearest32(first, a, zeros, away), nearest32(second, b, zeros, away));
+    return _mm512_permutexvar_epi64(quarters, _mm512_min_epi8(_mm512_max_epi8(mixed, low), high));
 }
 
-/* Whether the reciprocal is of use, and codes fit 16 bits before they are clamped. */
-static inline bool is_usual(const tsr_int_code *code)
-{
-    return code->scale >= 0x1p-100f && code->amax <= 0x1p14f * code->scale;
-}
-
-/* Whole runs of 32 of one group; returns where they end. */
-static inline __attribute__((always_inline)) size_t encode_runs(const uint16_t *x, size_t n, size_t row,
-                                                                const tsr_int_code *code, bool ends, bool bytes,
+/* Groups of the table; two groups of 32 go as one of 64. `next`: what to prefetch, three lines for each four. */
+static inline __attribute__((always_inline)) void encode_groups(const uint16_t *x, size_t cols, size_t group,
+                                                                const uint16_t *next, const tsr_int_row *row,
+                                                                const group_table *t, bool zeros, bool away,
                                                                 int8_t *codes)
 {
-    const code_lanes c = lanes_of(code);
-    size_t i = 0;
-    for (; i + 32 <= n; i += 32) {
-        _mm_prefetch(x + i + row, _MM_HINT_T0);
-        encode32(x + i, code, &c, ends, bytes, codes + i);
-    }
-    return i;
-}
-
-/* ---- int4 without zero points: no arithmetic on the values ---- */
-
-/* T[k], k = 1..8, is the least BF16 pattern of |x| that has a code of k or more. u = |x| - (T[1] - 1) in patterns, or
- * 0. In buckets of 16 of them T[k] = T[1] + 128 log2(2k - 1) and a little lies, whatever the scale, in 0, 12-13, 18-19,
- * 22, 25, 27-28, 29-30 and 31: no bucket has two. So a sum with one entry of its bucket gives u / 16 the code:
- * u + entry = 16 * (8 + |code|) + 0..15. Beyond, buckets repeat and sums are 640 or more, which saturate. */
-typedef struct int4_lanes {
-    __m512i entry, before; /* 16-bit lanes; T[1] - 1 */
-} int4_lanes;
-
-/* The k of each bucket's entry. */
-static const uint8_t kThreshold[32] = {1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3,
-                                       3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 6, 6, 7, 7, 8};
-
-/* What the entries of all scales have in common: where to find that of k among 16-bit lanes, and what it is if all of
- * the bucket is before T[k], and if all is after. */
-typedef struct buckets {
-    __m512i place, before, after;
-} buckets;
-
-static inline buckets buckets_of_all(void)
-{
-    const __m512i bucket = _mm512_set_epi16(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13,
-                                            12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    const __m512i k = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)kThreshold));
-    const __m512i code = _mm512_add_epi16(k, _mm512_set1_epi16(8));
-    const __m512i after = _mm512_slli_epi16(_mm512_sub_epi16(code, bucket), 4);
-    return (buckets){
-        .place = _mm512_slli_epi16(_mm512_sub_epi16(k, _mm512_set1_epi16(1)), 1),
-        .before = _mm512_sub_epi16(after, _mm512_set1_epi16(16)),
-        .after = after,
-    };
-}
-
-/* From each tie half the gap to the next FP32: that below where a tie goes up, else that above. [away] */
-static const float kHalfGap[2][8] = {
-    {0x1p-25f, -0x1p-24f, 0x1p-23f, -0x1p-23f, 0x1p-22f, -0x1p-22f, 0x1p-22f, -0x1p-22f},
-    {-0x1p-26f, -0x1p-24f, -0x1p-23f, -0x1p-23f, -0x1p-22f, -0x1p-22f, -0x1p-22f, -0x1p-22f},
-};
-
-/* A quotient rounds to the tie h or more when x / scale is at least h less half the gap below, and to more than h when
- * it is beyond h and half the gap above. Either bound times the scale has too many bits to be a BF16; the sum of its
- * two exact products is rounded once, up, as is then its pattern. */
-static inline int4_lanes int4_lanes_of(const tsr_int_code *code, const buckets *b)
-{
-    const __m256 ties = _mm256_setr_ps(0.5f, 1.5f, 2.5f, 3.5f, 4.5f, 5.5f, 6.5f, 7.5f);
-    const __m256i full = _mm256_setr_epi32(144, 160, 176, 192, 208, 224, 240, 256);
-    const __m512 scale = _mm512_set1_ps(code->scale);
-    const __m512 half_gap = _mm512_mul_ps(scale, _mm512_castps256_ps512(_mm256_loadu_ps(kHalfGap[code->away])));
-    const __m512i bound = _mm512_castps_si512(_mm512_fmadd_round_ps(scale, _mm512_castps256_ps512(ties), half_gap,
-                                                                    _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC));
-    const __m512i t = _mm512_srli_epi32(_mm512_add_epi32(bound, _mm512_set1_epi32(0xFFFF)), 16);
-    const __m512i before = _mm512_sub_epi16(_mm512_broadcastw_epi16(_mm512_castsi512_si128(t)), _mm512_set1_epi16(1));
-    const __m512i of_k = _mm512_permutexvar_epi16(b->place, _mm512_sub_epi32(_mm512_castsi256_si512(full), t));
-    const __m512i here = _mm512_add_epi16(of_k, before);
-    return (int4_lanes){.entry = _mm512_max_epi16(b->before, _mm512_min_epi16(b->after, here)), .before = before};
-}
-
-/* Whether codes are of such a range, and no tie is near subnormal numbers. */
-static bool are_int4(const tsr_int_code *code, size_t n)
-{
-    const __m128 from = _mm_setr_ps(0x1p-100f, 0, -8, 7), to = _mm_setr_ps(INFINITY, 0, -8, 7);
-    __m128 least = from, most = to;
-    for (size_t i = 0; i < n; i++) {
-        const __m128 range = _mm_setr_ps(code[i].scale, code[i].zero, code[i].low, code[i].high);
-        least = _mm_min_ps(least, range);
-        most = _mm_max_ps(most, range);
-    }
-    return _mm_movemask_ps(_mm_and_ps(_mm_cmpeq_ps(least, from), _mm_cmpeq_ps(most, to))) == 15;
-}
-
-/* 16 * (8 + code) and up to 15 more, below 0 and above 255 where codes are clamped. */
-static inline __m512i sixteenths(__m512i x, const int4_lanes *c)
-{
-    const __m512i u = _mm512_subs_epu16(magnitude(x), c->before);
-    const __m512i sum = _mm512_add_epi16(u, _mm512_permutexvar_epi16(_mm512_srli_epi16(u, 4), c->entry));
-    return _mm512_mask_sub_epi16(sum, _mm512_movepi16_mask(x), _mm512_set1_epi16(16 * 16 + 15), sum);
-}
-
-static inline __m512i int4_codes(__m512i first, __m512i second, const int4_lanes *c)
-{
-    const __m512i both = _mm512_packus_epi16(sixteenths(first, c), sixteenths(second, c));
-    const __m512i from_zero = _mm512_and_si512(_mm512_srli_epi16(both, 4), _mm512_set1_epi8(15));
-    const __m512i quarters = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-    return _mm512_permutexvar_epi64(quarters, _mm512_sub_epi8(from_zero, _mm512_set1_epi8(8)));
-}
-
-/* A row of which all codes are such. */
-static void encode_int4(const uint16_t *x, size_t cols, size_t group, const tsr_int_code *code, int8_t *codes)
-{
-    const buckets all = buckets_of_all();
-    for (size_t first = 0; first < cols; first += group, code++) {
-        const size_t end = cols - first < group ? cols : first + group;
-        const int4_lanes c = int4_lanes_of(code, &all);
+    const __m512i low = _mm512_set1_epi8((int8_t)row->low), high = _mm512_set1_epi8((int8_t)row->high);
+    const size_t second = group == 32, step = group << second;
+    for (size_t first = 0, g = 0; first < cols; first += step, g += 1 + second) {
+        const size_t end = cols - first < step ? cols : first + step;
+        const code_lanes a = lanes_of(t, g, zeros), b = lanes_of(t, g + second, zeros);
         size_t i = first;
         for (; i + 64 <= end; i += 64) {
-            _mm_prefetch(x + i + cols, _MM_HINT_T0);
-            _mm_prefetch(x + i + 32 + cols, _MM_HINT_T0);
-            _mm512_storeu_si512(codes + i, int4_codes(_mm512_loadu_si512(x + i), _mm512_loadu_si512(x + i + 32), &c));
+            _mm_prefetch(next, _MM_HINT_T0);
+            _mm_prefetch(next + 32, _MM_HINT_T0);
+            next += 48;
+            const __m512i here = _mm512_loadu_si512(x + i), there = _mm512_loadu_si512(x + i + 32);
+            _mm512_storeu_si512(codes + i, encode64(here, &a, there, &b, zeros, away, low, high));
         }
         if (i == end)
             continue;
-        _mm_prefetch(x + i + cols, _MM_HINT_T0);
         const __mmask64 live = ((__mmask64)1 << (end - i)) - 1;
         const __m512i here = _mm512_maskz_loadu_epi16((__mmask32)live, x + i);
-        const __m512i next = _mm512_maskz_loadu_epi16((__mmask32)(live >> 32), x + i + 32);
-        _mm512_mask_storeu_epi8(codes + i, live, int4_codes(here, next, &c));
+        const __m512i there = _mm512_maskz_loadu_epi16((__mmask32)(live >> 32), x + i + 32);
+        _mm512_mask_storeu_epi8(codes + i, live, encode64(here, &a, there, &b, zeros, away, low, high));
     }
 }
 
-void tsr_encode_int_bf16_avx512(const uint16_t *x, size_t cols, size_t group, const tsr_int_code *code, int8_t *codes)
-{
-    enum { SHORT_GROUP = 1024 };
-    if (are_int4(code, cols / group + (cols % group != 0))) {
-        encode_int4(x, cols, group, code, codes);
-        return;
+#define DIVIDE(load)                                                                                           \
+    for (size_t first = 0; first < cols; first += group, g++) {                                                \
+        const size_t end = cols - first < group ? cols : first + group;                                        \
+        for (size_t i = first; i < end; i += 16)                                                               \
+            _mm_mask_storeu_epi8(codes + i, live_of(end - i), divided(load(x + i, live_of(end - i)), row, g)); \
     }
-    for (size_t first = 0; first < cols; first += group, code++) {
-        const size_t n = cols - first < group ? cols - first : group;
-        const bool bytes = code->low == -128 && code->high == 127;
-        const uint16_t *const from = x + first;
-        int8_t *const to = codes + first;
-        size_t i = 0;
-        if (is_usual(code) && group > SHORT_GROUP)
-            i = bytes ? encode_runs(from, n, cols, code, false, true, to)
-                      : encode_runs(from, n, cols, code, false, false, to);
-        else if (is_usual(code))
-            i = bytes ? encode_runs(from, n, cols, code, true, true, to)
-                      : encode_runs(from, n, cols, code, true, false, to);
-        for (; i < n; i += 16)
-            _mm_mask_storeu_epi8(to + i, live_of(n - i), divided(load_bf16(from + i, live_of(n - i)), code));
+
+/* From group g on. */
+static void divide_bf16(const uint16_t *x, size_t cols, size_t group, const tsr_int_row *row, size_t g, int8_t *codes)
+{
+    DIVIDE(load_bf16)
+}
+
+void tsr_encode_int_bf16_avx512(const uint16_t *x, size_t cols, size_t group, const tsr_int_row *row, int8_t *codes)
+{
+    for (size_t at = 0, g = 0; at < cols; at += TOGETHER * group, g += TOGETHER) {
+        const size_t here = cols - at < TOGETHER * group ? cols - at : TOGETHER * group;
+        group_table t;
+        const uint16_t *const next = x + cols + cols / 4 + at / 4 * 3;
+        if (!tabulate(row, g, (here + group - 1) / group, &t))
+            divide_bf16(x + at, here, group, row, g, codes + at);
+        else if (row->zero != NULL && row->away)
+            encode_groups(x + at, here, group, next, row, &t, true, true, codes + at);
+        else if (row->zero != NULL)
+            encode_groups(x + at, here, group, next, row, &t, true, false, codes + at);
+        else if (row->away)
+            encode_groups(x + at, here, group, next, row, &t, false, true, codes + at);
+        else
+            encode_groups(x + at, here, group, next, row, &t, false, false, codes + at);
     }
 }
 
-void tsr_encode_int_f32_avx512(const float *x, size_t cols, size_t group, const tsr_int_code *code, int8_t *codes)
+void tsr_encode_int_f32_avx512(const float *x, size_t cols, size_t group, const tsr_int_row *row, int8_t *codes)
 {
-    for (size_t first = 0; first < cols; first += group, code++) {
-        const size_t end = cols - first < group ? cols : first + group;
-        for (size_t i = first; i < end; i += 16)
-            _mm_mask_storeu_epi8(codes + i, live_of(end - i), divided(load_f32(x + i, live_of(end - i)), code));
-    }
+    size_t g = 0;
+    DIVIDE(load_f32)
 }
 
 /* ---- the error ---- */

@@ -14,10 +14,15 @@ static inline float round_away(float x)
     return fabsf(x - whole) >= 0.5f ? whole + copysignf(1.0f, x) : whole;
 }
 
-static inline float code_of(float t, const tsr_int_code *code)
+static inline float zero_of(const tsr_int_row *row, size_t group)
 {
-    const float clamped = t < code->low ? code->low : t > code->high ? code->high : t;
-    return code->away ? round_away(clamped) : rintf(clamped);
+    return row->zero == NULL ? 0 : row->zero[group];
+}
+
+static inline int8_t code_of(float t, const tsr_int_row *row)
+{
+    const float clamped = t < row->low ? row->low : t > row->high ? row->high : t;
+    return (int8_t)(row->away ? round_away(clamped) : rintf(clamped));
 }
 
 void TSR_INT(range_f32)(const float *x, size_t n, float *low, float *high)
@@ -57,7 +62,7 @@ void TSR_INT(widen_bf16)(const uint16_t *x, size_t n, float *out)
     }
 }
 
-#ifndef TSR_FINDS_AMAX_GROUPS /* else by hand */
+#ifndef TSR_FINDS_RANGES /* else by hand */
 void TSR_INT(amax_groups_bf16)(const uint16_t *x, size_t cols, size_t group, uint32_t *amax)
 {
     for (size_t first = 0; first < cols; first += group) {
@@ -68,6 +73,23 @@ void TSR_INT(amax_groups_bf16)(const uint16_t *x, size_t cols, size_t group, uin
             largest = size > largest ? size : largest;
         }
         *amax++ = (uint32_t)largest << 16;
+    }
+}
+
+/* Of patterns the largest signed one is the largest positive number, the largest unsigned one the most negative. */
+void TSR_INT(range_groups_bf16)(const uint16_t *x, size_t cols, size_t group, float *low, float *high)
+{
+    for (size_t first = 0; first < cols; first += group) {
+        const size_t end = cols - first < group ? cols : first + group;
+        int16_t above = 0;
+        uint16_t below = 0x8000;
+        for (size_t i = first; i < end; i++) {
+            above = (int16_t)x[i] > above ? (int16_t)x[i] : above;
+            below = x[i] > below ? x[i] : below;
+        }
+        const uint32_t bits[2] = {(uint32_t)below << 16, (uint32_t)above << 16};
+        memcpy(low++, &bits[0], sizeof *low);
+        memcpy(high++, &bits[1], sizeof *high);
     }
 }
 #endif

@@ -9,6 +9,7 @@
  */
 #include "kernels/cpu/cpu.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,58 +94,99 @@ static void decode(const tsr_cpu_kernels *k, const buffers *b)
     }
 }
 
-/* As quantize/int_weight.c has it: a row's amax, its scales, its codes; int4 packed. */
-static void integers(const tsr_cpu_kernels *k, const buffers *b, size_t group, bool int4, bool error)
+/* Scales and zero points of a row, and what they are made of. */
+typedef struct groups {
+    float scale[COLS], zero[COLS], low[COLS], high[COLS];
+    uint32_t amax[COLS];
+} groups;
+
+static void choose_symmetric(groups *g, size_t n, float divisor)
 {
-    static tsr_int_code code[COLS];
-    static uint32_t amax[COLS];
-    static int8_t row[COLS];
+    for (size_t i = 0; i < n; i++) {
+        float amax;
+        memcpy(&amax, &g->amax[i], sizeof amax);
+        g->scale[i] = amax == 0 ? 1 : amax / divisor;
+    }
+}
+
+static void choose_asymmetric(groups *g, size_t n, float lowest, float highest)
+{
+    for (size_t i = 0; i < n; i++) {
+        const float low = g->low[i], high = g->high[i], amax = -low > high ? -low : high;
+        g->scale[i] = amax == 0 ? 1 : (high - low) / (highest - lowest);
+        const float zero = lowest - low / g->scale[i];
+        g->zero[i] = (float)lrintf(zero < lowest ? lowest : zero > highest ? highest : zero);
+        memcpy(&g->amax[i], &amax, sizeof amax);
+    }
+}
+
+/* As quantize/int_weight.c has it: ranges of a row, its scales, its codes; int4 packed. */
+static void integers(const tsr_cpu_kernels *k, const buffers *b, size_t group, bool int4, bool zeros, bool error)
+{
+    static groups g;
+    static _Alignas(64) int8_t packed_later[COLS];
+    const size_t n = COLS / group;
+    const tsr_int_row row = {g.scale, zeros ? g.zero : NULL, g.amax, int4 ? -8 : -128, int4 ? 7 : 127, false};
     for (size_t r = 0; r < ROWS; r++) {
         const uint16_t *const x = b->bf16 + r * COLS;
-        int8_t *const codes = int4 ? row : (int8_t *)b->codes + r * COLS;
-        k->amax_groups_bf16(x, COLS, group, amax);
-        for (size_t g = 0; g < COLS / group; g++) {
-            float largest;
-            memcpy(&largest, &amax[g], sizeof largest);
-            code[g] = (tsr_int_code){.scale = largest == 0 ? 1 : largest / (int4 ? 7.5f : 127.5f),
-                                     .low = int4 ? -8 : -128,
-                                     .high = int4 ? 7 : 127,
-                                     .amax = largest};
+        int8_t *const codes = int4 ? packed_later : (int8_t *)b->codes + r * COLS;
+        if (zeros) {
+            k->range_groups_bf16(x, COLS, group, g.low, g.high);
+            choose_asymmetric(&g, n, row.low, row.high);
+        } else {
+            k->amax_groups_bf16(x, COLS, group, g.amax);
+            choose_symmetric(&g, n, row.high + 0.5f);
         }
-        k->encode_int_bf16(x, COLS, group, code, codes);
-        for (size_t g = 0; error && g < COLS / group; g++) {
+        k->encode_int_bf16(x, COLS, group, &row, codes);
+        for (size_t i = 0; error && i < n; i++) {
+            const tsr_int_code code = {g.scale[i], zeros ? g.zero[i] : 0, row.low, row.high};
             tsr_int_error e;
-            k->error_int_bf16(x + g * group, group, &code[g], codes + g * group, &e);
+            k->error_int_bf16(x + i * group, group, &code, codes + i * group, &e);
             sink += e.sum_e2;
         }
         if (int4)
-            k->pack_int4(row, COLS, b->codes + r * COLS / 2);
+            k->pack_int4(codes, COLS, b->codes + r * COLS / 2);
     }
 }
 
 static void int8(const tsr_cpu_kernels *k, const buffers *b)
 {
-    integers(k, b, COLS, false, false);
+    integers(k, b, COLS, false, false, false);
 }
 
 static void int8_and_measure(const tsr_cpu_kernels *k, const buffers *b)
 {
-    integers(k, b, COLS, false, true);
+    integers(k, b, COLS, false, false, true);
 }
 
 static void int4_rows(const tsr_cpu_kernels *k, const buffers *b)
 {
-    integers(k, b, COLS, true, false);
+    integers(k, b, COLS, true, false, false);
 }
 
-static void int4(const tsr_cpu_kernels *k, const buffers *b)
+static void int4_128(const tsr_cpu_kernels *k, const buffers *b)
 {
-    integers(k, b, 128, true, false);
+    integers(k, b, 128, true, false, false);
+}
+
+static void int4_64(const tsr_cpu_kernels *k, const buffers *b)
+{
+    integers(k, b, 64, true, false, false);
+}
+
+static void int4_32(const tsr_cpu_kernels *k, const buffers *b)
+{
+    integers(k, b, 32, true, false, false);
+}
+
+static void int4_zeros(const tsr_cpu_kernels *k, const buffers *b)
+{
+    integers(k, b, 128, true, true, false);
 }
 
 static void int4_and_measure(const tsr_cpu_kernels *k, const buffers *b)
 {
-    integers(k, b, 128, true, true);
+    integers(k, b, 128, true, false, true);
 }
 
 /* 1.5 bytes a weight, to a place of its own for each, */
@@ -177,11 +219,14 @@ static const struct work {
     {"amax + codes", quantize, copy_all, 0.7, 1},
     {"amax + codes + error", quantize_and_measure, copy_all, 0, 1},
     {"codes to BF16", decode, copy_units, 0.7, 1},
-    {"int8 rows", int8, copy_all, 0.5, 1},
+    {"int8 rows", int8, copy_all, 0.6, 1},
     {"int8 rows + error", int8_and_measure, copy_all, 0, 1},
     {"int4 rows, packed", int4_rows, copy_packed, 0.6, 2.5 / 3},
-    {"int4 groups, packed", int4, copy_packed, 0.6, 2.5 / 3},
-    {"int4 groups + error", int4_and_measure, copy_packed, 0, 2.5 / 3},
+    {"int4 groups of 128", int4_128, copy_packed, 0.6, 2.5 / 3},
+    {"int4 groups of 64", int4_64, copy_packed, 0.6, 2.5 / 3},
+    {"int4 groups of 32", int4_32, copy_packed, 0.4, 2.5 / 3},
+    {"int4 128, zero points", int4_zeros, copy_packed, 0.5, 2.5 / 3},
+    {"int4 128 + error", int4_and_measure, copy_packed, 0, 2.5 / 3},
 };
 
 /* The ratio to memcpy. */
