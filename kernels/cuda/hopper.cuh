@@ -74,6 +74,17 @@ __device__ __forceinline__ void cluster_meet()
     asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
 }
 
+/* Its two halves. */
+__device__ __forceinline__ void cluster_arrive()
+{
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait()
+{
+    asm volatile("barrier.cluster.wait;" ::: "memory");
+}
+
 /* Programmatic dependent launch: the next kernel of the stream may set itself up while this one runs, and touches
  * global memory only once this one has ended. */
 __device__ __forceinline__ void let_next_launch_begin()
@@ -103,6 +114,18 @@ __device__ __forceinline__ float4 load_remote(const float *p, uint32_t rank)
                  : "r"(shared_address(p)), "r"(rank)
                  : "memory");
     return v;
+}
+
+/* Stores to the same place in CTA `rank` of the cluster, whose barrier counts the 16 bytes. */
+__device__ __forceinline__ void send(float *to, uint64_t *bar, uint32_t rank, float4 v)
+{
+    asm volatile("{\n.reg .b32 there, arrived;\n"
+                 "mapa.shared::cluster.u32 there, %0, %2;\n"
+                 "mapa.shared::cluster.u32 arrived, %1, %2;\n"
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, "
+                 "[arrived];\n}" ::"r"(shared_address(to)),
+                 "r"(shared_address(bar)), "r"(rank), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+                 : "memory");
 }
 
 __device__ __forceinline__ void load_tile(void *dst, const CUtensorMap *map, uint64_t *bar, int x, int y)

@@ -13,7 +13,7 @@
  *                                                             (the plain kernel, one by one: k * 2^-24)
  *     + groups, before sm_90: u * sum of |A * code * scale|   scale * code rounded to the type of A before the product
  *     + u * |D|, the rounding to the output                   u = 2^-11 (fp16) or 2^-8 (bf16)
- * size is |code|, but code + 16 of int4 with fp16 on sm_90: A * (code + 8) and A * 8 add up apart there.
+ * size is |code|, but code + 16 of int4 with fp16 on sm_90: A * (code + 8) and A * -8 are added there.
  * Results are the same bits in every run on one kind of device.
  *
  * a [m][lda], d [m][ldd] of 16 bits; w k * n * bits / 8 bytes; scales [n] or [k / group][n] of the type of a. k a
