@@ -17,10 +17,10 @@ static const double kMinOfNarrowing = 40;
 /* One element of the product over the operands of one result type. */
 typedef struct exact {
     double value, mass, squares; /* sums of a * w, of |a * w|, of (a * w)^2 */
-    double rounding,
-        rounding_square; /* sums of |a| * h and of a^2 h^2 / 3, h half a step at w: scaled before the product */
-    double lift,
-        lift_squares; /* what mass and squares gain when a * (code + 8) * scale and a * 8 * scale add up apart */
+    double rounding;             /* sum of |a| * h, h half a step at w: what is scaled before the product */
+    double rounding_square;      /* sum of a^2 h^2 / 3 */
+    double lift;                 /* what mass gains when a * (code + 8) * scale and a * 8 * scale add up apart */
+    double lift_squares;         /* and what squares gain */
 } exact;
 
 typedef struct product {

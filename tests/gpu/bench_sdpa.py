@@ -9,6 +9,7 @@ with values of 128 columns and with values padded to the keys' 192, which a back
 
 import statistics
 import sys
+import warnings
 
 try:
     import torch
@@ -18,6 +19,7 @@ except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
 
+warnings.simplefilter("ignore", UserWarning)  # why a backend does not take a shape is told below
 KEY, VALUE, REPLAYS = 192, 128, 22
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 
