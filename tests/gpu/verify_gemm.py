@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""`tessera verify gemm --device cuda` over block FP8: every kernel of the GPU on a small checkpoint, ragged shapes and sets of
+experts among its weights; --full on a whole layer of DeepSeek-V3, 256 experts and all (11 GB, written first), with where the
+seconds went.
+"""
+
+import json
+import os
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+import harness
+
+HIDDEN, INNER, EXPERTS, DISTINCT = 7168, 2048, 256, 8
+ATTENTION = {"q_a_proj": (1536, HIDDEN), "q_b_proj": (24576, 1536), "kv_a_proj_with_mqa": (576, HIDDEN),
+             "kv_b_proj": (32768, 512), "o_proj": (HIDDEN, 16384)}
+MLP = {"gate_proj": (INNER, HIDDEN), "up_proj": (INNER, HIDDEN), "down_proj": (HIDDEN, INNER)}
+CONFIG = {"model_type": "deepseek_v3", "hidden_size": HIDDEN, "num_hidden_layers": 1, "n_routed_experts": EXPERTS,
+          "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+                                  "weight_block_size": [128, 128]}}
+KERNELS = ("CUDA plain", "CUDA fast")
+
+
+def block_fp8(rows, cols):
+    """(codes, scales) of any sign and size, none of them NaN."""
+    codes = bytes(c & 0xFE if c & 0x7F == 0x7F else c for c in range(256))
+    grid = -(-rows // 128) * -(-cols // 128)
+    return random.randbytes(rows * cols).translate(codes), struct.pack(f"<{grid}f", *(random.uniform(1e-4, 2e-4) for _ in range(grid)))
+
+
+def make_layer(directory):
+    """One layer; every expert has the weights of one of a few."""
+    random.seed(2)
+    directory.mkdir()
+    tensors = {}
+
+    def add(name, shape, weight):
+        tensors[f"model.layers.0.{name}.weight"] = ("F8_E4M3", shape, weight[0])
+        tensors[f"model.layers.0.{name}.weight_scale_inv"] = ("F32", [-(-n // 128) for n in shape], weight[1])
+
+    for name, shape in ATTENTION.items():
+        add(f"self_attn.{name}", shape, block_fp8(*shape))
+    few = {name: [block_fp8(*shape) for _ in range(DISTINCT)] for name, shape in MLP.items()}
+    for module in ["shared_experts", *(f"experts.{e}" for e in range(EXPERTS))]:
+        for name, shape in MLP.items():
+            add(f"mlp.{module}.{name}", shape, few[name][len(tensors) % DISTINCT])
+    harness.write_safetensors(directory / "model.safetensors", tensors)
+    (directory / "config.json").write_text(json.dumps(CONFIG))
+    return directory
+
+
+def verify(checks, tessera, name, directory, *options):
+    """The judgements of kernels, {(subject, what): judgement}."""
+    run = subprocess.run([tessera, "verify", "gemm", str(directory), "--device", "cuda", "--json", "-", *options],
+                         capture_output=True, text=True)
+    if not checks.check(f"{name}: exit code", run.returncode == 0, run.stderr):
+        return {}
+    result = json.loads(run.stdout)
+    found = {(j["subject"], j["what"]): j for j in result["judgements"] if j["kind"] == "kernel"}
+    for (subject, what), j in found.items():
+        checks.check(f"{name}: {subject}, {what}", j["passed"], j["fault"])
+    phases = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in result["phase_seconds"].items())
+    subjects = {subject for subject, _ in found}
+    print(f"{name}: {result['device']}, {len(subjects)} tensors or sets, {len(found)} judgements of kernels, "
+          f"{result['seconds']:.2f} s; summed over threads: {phases}", flush=True)
+    for kernel in KERNELS:
+        of = [j["of_bound"] for (_, what), j in found.items() if what.startswith(kernel)]
+        checks.check(f"{name}: {kernel} was judged", of)
+        print(f"  {kernel}: {len(of)} judgements, at most {max(of, default=0):.3g} of the bound")
+    return found
+
+
+def main():
+    parser = harness.argument_parser(__doc__.splitlines()[0])
+    parser.add_argument("--full", action="store_true", help="also a layer of DeepSeek-V3's sizes")
+    options = parser.parse_args()
+    checks = harness.Checks()
+    with harness.temporary_directory(options.directory) as work:
+        source, small = os.path.join(work, "src"), os.path.join(work, "fp8")
+        harness.make_checkpoint(options.make, "deepseek-v3", source, scale="tiny")
+        code, _, err = harness.run(options.tessera, ["quantize", source, "-o", small, "--quiet"])
+        checks.check("quantize", code == 0, err)
+        first = subprocess.run([options.tessera, "verify", "gemm", small, "--device", "cuda", "--quiet"], capture_output=True, text=True)
+        if first.returncode == 5:
+            print(f"skipped: {first.stderr.strip()}")
+            sys.exit(77)
+        found = verify(checks, options.tessera, "a tiny DeepSeek-V3", small)
+        checks.check("sets of experts, in both layouts", all(any(layout in what for _, what in found) for layout in ("contiguous", "masked")),
+                     sorted({what for _, what in found}))
+        if options.full:
+            began = time.monotonic()
+            layer = make_layer(pathlib.Path(work) / "layer")
+            print(f"written in {time.monotonic() - began:.0f} s")
+            verify(checks, options.tessera, "a layer of DeepSeek-V3", layer)
+    checks.finish()
+
+
+if __name__ == "__main__":
+    main()
