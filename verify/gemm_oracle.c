@@ -90,14 +90,16 @@ static void add_step(tsr_exact *e, unsigned which, double largest, double scale)
 static void add_tile(tsr_exact *e, const step_sums *steps, double scale)
 {
     const double size = fabs(scale);
-    double tile = 0;
+    double tile = 0, mass = 0;
     for (size_t s = 0; s < STEPS; s++) {
         add_step(e, 0, fmax(fabs(tile), steps[s].largest), size);
         add_step(e, 1, fmax(fabs(e->value + scale * tile), steps[s].largest * size), 1);
         tile += steps[s].sum;
-        e->mass += size * steps[s].mass;
+        mass += steps[s].mass;
     }
     e->value += scale * tile;
+    e->mass += size * mass;
+    e->underflow += 0x1p-126 * (mass + 2);
 }
 
 void tsr_gemm_exact(const tsr_fp8_gemm_args *g, const double *a, const double *w, tsr_exact *exact, size_t ld)
@@ -140,19 +142,27 @@ static double tiles_of(size_t k)
     return (double)tsr_ceil_div(k, TSR_GEMM_TILE);
 }
 
+static double lost_below(const tsr_exact *e, tsr_accumulation accumulation, size_t k)
+{
+    const double dropped = (TSR_GEMM_STEP + 1) * 0x1p-113 * STEPS * tiles_of(k);
+    return e->underflow + (accumulation == TSR_ACCUMULATE_UNPROMOTED ? dropped : 0);
+}
+
 double tsr_gemm_bound(const tsr_exact *e, tsr_accumulation accumulation, tsr_out out, size_t k)
 {
     double bound = (TSR_GEMM_TILE + tiles_of(k) + 3) * 0x1p-24 * e->mass;
     if (accumulation != TSR_ACCUMULATE_FP32)
         bound = e->slack[accumulation == TSR_ACCUMULATE_UNPROMOTED] + 3 * (tiles_of(k) + 2) * 0x1p-24 * e->mass;
+    bound += lost_below(e, accumulation, k);
     return bound + tsr_half_step(out, fabs(e->value) + bound);
 }
 
 double tsr_gemm_variance(const tsr_exact *e, tsr_accumulation accumulation, tsr_out out, size_t k)
 {
     const double rounding = tsr_half_step(out, fabs(e->value)), step = 0x1p-24 * e->mass;
+    const double lost = lost_below(e, accumulation, k);
     const double fp32 = (TSR_GEMM_TILE + tiles_of(k) + 3) * step * step;
-    return rounding * rounding / 3 +
+    return rounding * rounding / 3 + lost * lost +
            (accumulation == TSR_ACCUMULATE_FP32 ? fp32 : e->variance[accumulation == TSR_ACCUMULATE_UNPROMOTED]);
 }
 

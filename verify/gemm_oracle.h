@@ -12,6 +12,7 @@ typedef struct tsr_exact {
     double mass;        /* sum of |scale_a * scale_w * A * W| */
     double slack[2];    /* what truncation takes at most: promoted, unpromoted */
     double variance[2]; /* what it takes in the mean, squared */
+    double underflow;   /* what FP32 loses below its normal numbers at most: 2^-126 (sum of |A W| + 2) a tile */
 } tsr_exact;
 
 /* Rows of codes as doubles, each padded with zeros to a multiple of 128: out [rows][tsr_padded(k)]. */
@@ -28,9 +29,11 @@ void tsr_product(const double *a, const double *w, size_t m, size_t n, size_t k,
  *   FP32        (128 + tiles + 3) * 2^-24 * mass: each product is added with one rounding, each tile with three
  *   promoted    per step 33 * 2^-13 * 1.01 * max(|sum so far|, |products|), scaled; + 3 (tiles + 2) 2^-24 mass
  *   unpromoted  the same over one accumulator for all of k
- * (kernels/cuda/block_fp8_gemm.h derives it), then half a step of `out`. In the mean each of the 33 numbers of a step
- * loses a part of q = 2^-13 * 2^floor(lg largest), evenly spread and with a random sign: 33 q^2 / 3 a step; rounding to
- * `out` h^2 / 3 with h half a step; FP32's roundings the bound of one in the mean, sqrt(128 + tiles + 3) 2^-24 mass. */
+ * (kernels/cuda/block_fp8_gemm.h derives it), then what underflows, scales' products above all (whether a kernel keeps
+ * subnormal numbers is its affair; the unpromoted model drops 33 * 2^-113 a step), and half a step of `out`. In the
+ * mean each of the 33 numbers of a step loses a part of q = 2^-13 * 2^floor(lg largest), evenly spread and with a
+ * random sign: 33 q^2 / 3 a step; rounding to `out` h^2 / 3 with h half a step; FP32's roundings the bound of one in
+ * the mean, sqrt(128 + tiles + 3) 2^-24 mass. */
 double tsr_gemm_bound(const tsr_exact *e, tsr_accumulation accumulation, tsr_out out, size_t k);
 double tsr_gemm_variance(const tsr_exact *e, tsr_accumulation accumulation, tsr_out out, size_t k);
 

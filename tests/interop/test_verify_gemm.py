@@ -74,6 +74,15 @@ def test_sound_products_pass(options, verify, model):
         assert j["what"] == "weights and activations" and 28 < j["sqnr_db"] < 34
 
 
+@pytest.mark.parametrize("options", [(), ("--scaling", "128x128"), ("--scaling", "64x128")])
+def test_scales_near_the_end_of_the_range_pass(verify, checkpoint, quantize, options):
+    """This checkpoint has blocks of subnormal numbers: what FP32 loses there is in the bounds."""
+    src = checkpoint("deepseek-v3")
+    code, result = verify("gemm", quantize(src), "--against", src, *options)
+    assert code == 0, [(j["subject"], j["what"], j["fault"]) for j in result["judgements"] if not j["passed"]]
+    assert any("experts" in j["subject"] for j in result["judgements"])
+
+
 def test_what_promotion_buys(verify, checkpoint, quantize):
     src = checkpoint("llama")
     code, result = verify("gemm", quantize(src), "--out", "f32", "--sample", "2")
