@@ -13,7 +13,7 @@ static const struct {
     {"convert", "dtypes, names, shards and layouts of a checkpoint", tsr_cmd_convert},
     {"compare-schemes", "what each scheme would cost a model, in one table", tsr_cmd_compare_schemes},
     {"diff", "two checkpoints, tensor by tensor, by value", tsr_cmd_diff},
-    {"verify", "a checkpoint against the one that it was made from", tsr_cmd_verify},
+    {"verify", "a checkpoint against the one that it was made from; kernels and whole passes on it", tsr_cmd_verify},
     {"inspect", "what is in a checkpoint or tensor, and who can load it", tsr_cmd_inspect},
 };
 
