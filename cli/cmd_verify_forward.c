@@ -218,19 +218,11 @@ static void show_progress(size_t done, size_t total, double seconds, void *termi
     tsr_terminal_count(terminal, "layer", done, total, seconds);
 }
 
-/* Parts of an absorbed kv_b_proj have scales under names of their own, which the attention looks for itself. */
-static void pass_over(void *data, const tsr_tensor *tensor, const char *message)
-{
-    (void)data;
-    (void)tensor;
-    (void)message;
-}
-
 static tsr_status verify(const arguments *a, session *s, tsr_forward_request *r, tsr_err *err)
 {
     for (size_t i = 0; i < 2 && a->sides[i] != NULL; i++) {
         TSR_TRY(tsr_checkpoint_open(&s->checkpoints[i], a->sides[i], NULL, 0, err));
-        TSR_TRY(tsr_weights_survey(&s->weights[i], s->checkpoints[i], 0, 0, pass_over, NULL, err));
+        TSR_TRY(tsr_weights_survey(&s->weights[i], s->checkpoints[i], 0, 0, tsr_weights_pass_over, NULL, err));
         s->sides[i] = (tsr_side){s->checkpoints[i], &s->weights[i]};
     }
     if (a->reference != NULL)

@@ -334,17 +334,9 @@ static tsr_status open_azp(arguments *a, session *s, tsr_err *err)
     return TSR_OK;
 }
 
-/* The FP8 parts of verify mla have scales under names of their own, which it looks for itself. */
-static void pass_over(void *data, const tsr_tensor *tensor, const char *message)
-{
-    (void)data;
-    (void)tensor;
-    (void)message;
-}
-
 static tsr_status pair_weights(const arguments *a, tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_err *err)
 {
-    return is_mla(a) ? tsr_weights_survey(weights, checkpoint, 0, 0, pass_over, NULL, err)
+    return is_mla(a) ? tsr_weights_survey(weights, checkpoint, 0, 0, tsr_weights_pass_over, NULL, err)
                      : tsr_weights_pair(weights, checkpoint, 0, 0, err);
 }
 

@@ -4,6 +4,7 @@
 #include "formats/json.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Where the members of the object stand. */
@@ -103,4 +104,16 @@ bool tsr_config_find_u64(const char *config, size_t size, const char *key, uint6
         return false;
     tsr_json_reader r = tsr_json_open("", span.data, span.size);
     return tsr_json_read_u64(&r, value, NULL) == TSR_OK;
+}
+
+double tsr_config_find_number(const char *config, size_t size, const char *path, double otherwise)
+{
+    tsr_json_text value;
+    char text[64], *end;
+    if (!tsr_json_find(config, size, path, &value) || value.size >= sizeof text)
+        return otherwise;
+    memcpy(text, value.data, value.size);
+    text[value.size] = '\0';
+    const double x = strtod(text, &end);
+    return end == text ? otherwise : x;
 }

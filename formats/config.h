@@ -22,4 +22,7 @@ tsr_status tsr_config_remove(tsr_text *out, const char *config, size_t size, con
  * absent or anything else. `config` may be NULL. */
 bool tsr_config_find_u64(const char *config, size_t size, const char *key, uint64_t *value);
 
+/* The number at a dotted path of a configuration, or `otherwise`. */
+double tsr_config_find_number(const char *config, size_t size, const char *path, double otherwise);
+
 #endif

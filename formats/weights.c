@@ -551,6 +551,11 @@ tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkp
     return status;
 }
 
+void tsr_weights_pass_over(void *data, const tsr_tensor *tensor, const char *message)
+{
+    (void)data, (void)tensor, (void)message;
+}
+
 void tsr_weights_free(tsr_weights *weights)
 {
     tsr_arena_free(&weights->arena);

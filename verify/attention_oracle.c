@@ -1,6 +1,7 @@
 /* Two passes over the tokens: the exact result, then what moves it. */
 #include "verify/attention_oracle.h"
 
+#include "verify/linear.h"
 #include "verify/reader.h"
 
 #include <math.h>
@@ -26,23 +27,12 @@ static void score(const tsr_attended *a, const double *q, double *p, double *wal
     }
 }
 
-static void soften(double *p, size_t n)
-{
-    double most = -INFINITY, sum = 0;
-    for (size_t t = 0; t < n; t++)
-        most = fmax(most, p[t]);
-    for (size_t t = 0; t < n; t++)
-        sum += p[t] = exp(p[t] - most);
-    for (size_t t = 0; t < n; t++)
-        p[t] /= sum;
-}
-
 void tsr_attention_solve(const tsr_attended *a, const uint16_t *q, double *scratch, tsr_attention_exact *r)
 {
     double *const p = scratch, *const walk = p + a->n, *const x = walk + a->n;
     tsr_decode(TSR_BF16, (const unsigned char *)q, a->width, x);
     score(a, x, p, walk, r);
-    soften(p, a->n);
+    tsr_soften(p, a->n);
     memset(r->exact, 0, a->columns * sizeof *r->exact);
     memset(r->mass, 0, a->columns * sizeof *r->mass);
     memset(r->square, 0, a->columns * sizeof *r->square);

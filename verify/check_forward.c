@@ -45,8 +45,7 @@ static void locate(const check *c, uint64_t index, size_t width, const char *col
 static void measure(const check *c, tsr_judgement *j, const double *x, const double *y, size_t n, size_t width,
                     const char *column)
 {
-    const tsr_columns columns = {.rows = width, .block = 1, .blocks = width, .chosen = width};
-    tsr_judge(j, x, y, n, width, NULL, &columns);
+    tsr_judge(j, x, y, n, width, NULL, NULL);
     if (j->metrics.differ > 0)
         locate(c, j->metrics.max_abs_at, width, column, j->worst_at, sizeof j->worst_at);
 }
@@ -223,13 +222,7 @@ static tsr_status load(const check *c, const tsr_tensor *t, size_t width, double
     if (!tsr_dtype_is_weight_float((tsr_dtype)t->dtype) || tsr_tensor_elements(t) != c->n * width)
         return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' is not %zu x %zu of F32, BF16 or F16", file->path, t->name, c->n,
                         width);
-    unsigned char *const bytes = malloc(t->bytes + 1);
-    const tsr_status status = bytes == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", t->name)
-                                            : tsr_checkpoint_read(file, t, 0, bytes, t->bytes, err);
-    if (status == TSR_OK)
-        tsr_decode(t->dtype, bytes, c->n * width, out);
-    free(bytes);
-    return status;
+    return tsr_decode_tensor(file, t, out, err);
 }
 
 /* Theirs, y, against ours, x. */

@@ -58,10 +58,9 @@ static bool within(const pair *p, double error)
 static tsr_status add(check *c, const pair *p, const char *named, tsr_err *err)
 {
     tsr_judgement j = {.subject = c->subject, .what = p->what, .kind = p->kind, .of_bound = -1, .of_expected = -1};
-    const tsr_columns columns = {.rows = p->cols, .block = 1, .blocks = p->cols, .chosen = p->cols};
     char fault[192];
     if (p->rows > 0)
-        tsr_judge(&j, p->x, p->y, p->rows, p->cols, NULL, &columns);
+        tsr_judge(&j, p->x, p->y, p->rows, p->cols, NULL, NULL);
     if (!within(p, relative(p->x, p->y, p->rows * p->cols)) || j.metrics.nonfinite[1] > 0) {
         if (named != NULL)
             snprintf(fault, sizeof fault, "%s", named);
@@ -348,15 +347,9 @@ static tsr_status read_stage(const check *c, const tsr_tensor *t, size_t element
     if (!tsr_dtype_is_weight_float((tsr_dtype)t->dtype) || tsr_tensor_elements(t) != elements)
         return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' is not %zu elements of F32, BF16 or F16", file->path, t->name,
                         elements);
-    unsigned char *const bytes = malloc(t->bytes + 1);
     *out = malloc((elements + 1) * sizeof **out);
-    const tsr_status status = bytes == NULL || *out == NULL
-                                  ? tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", t->name)
-                                  : tsr_checkpoint_read(file, t, 0, bytes, t->bytes, err);
-    if (status == TSR_OK)
-        tsr_decode(t->dtype, bytes, elements, *out);
-    free(bytes);
-    return status;
+    return *out == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", t->name)
+                        : tsr_decode_tensor(file, t, *out, err);
 }
 
 /* What is masked is -inf elsewhere, and 0 here. */

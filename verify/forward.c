@@ -7,7 +7,6 @@
 #include "verify/linear.h"
 #include "verify/reader.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,19 +54,17 @@ static tsr_status read_family(tsr_forward *f, tsr_err *err)
                         type == NULL ? "" : type);
     if (act != NULL && strcmp(act, "silu") != 0)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": hidden_act '%s'", c->path, act);
-    if (tsr_config_number(c, "partial_rotary_factor", 1) != 1)
+    if (tsr_config_find_number(c->config, c->config_size, "partial_rotary_factor", 1) != 1)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": partial_rotary_factor", c->path);
     struct tsr_router *const r = &f->router;
     f->latent = family->latent;
     r->sigmoid = scoring != NULL ? strcmp(scoring, "sigmoid") == 0 : family->sigmoid;
-    r->by_best_two = r->sigmoid;
-    r->scaled_or_normalized = !r->sigmoid;
     r->normalized = is(f, "norm_topk_prob", "true");
     r->chosen = size_of(f, "num_experts_per_tok", 0);
     const bool grouped = family->latent && (method == NULL || strcmp(method, "greedy") != 0);
     r->groups = grouped ? tsr_max_u64(size_of(f, "n_group", 1), 1) : 1;
     r->groups_kept = grouped ? tsr_min_u64(size_of(f, "topk_group", r->groups), r->groups) : 1;
-    r->scale = tsr_config_number(c, "routed_scaling_factor", 1);
+    r->scale = tsr_config_find_number(c->config, c->config_size, "routed_scaling_factor", 1);
     return TSR_OK;
 }
 
@@ -87,7 +84,7 @@ static tsr_status read_sizes(tsr_forward *f, tsr_err *err)
             return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no %s", c->path, kKeys[i].key);
     }
     f->window = is(f, "use_sliding_window", "false") ? SIZE_MAX : size_of(f, "sliding_window", SIZE_MAX);
-    f->eps = tsr_config_number(c, "rms_norm_eps", 1e-6);
+    f->eps = tsr_config_find_number(c->config, c->config_size, "rms_norm_eps", 1e-6);
     f->kv_heads = size_of(f, "num_key_value_heads", f->heads);
     f->head_dim = size_of(f, "head_dim", f->hidden / f->heads);
     if (f->latent)
@@ -175,11 +172,8 @@ tsr_status tsr_forward_linear(const tsr_forward *f, const char *module, const do
 
 void tsr_forward_norm(const tsr_forward *f, const double *x, size_t rows, size_t n, const double *gain, double *y)
 {
-    for (size_t i = 0; i < rows; i++) {
-        const double r = 1 / sqrt(tsr_dot(x + i * n, x + i * n, n) / (double)n + f->eps);
-        for (size_t k = 0; k < n; k++)
-            y[i * n + k] = x[i * n + k] * r * gain[k];
-    }
+    for (size_t i = 0; i < rows; i++)
+        tsr_rms_norm(x + i * n, n, gain, f->eps, y + i * n);
 }
 
 tsr_status tsr_forward_embed(const tsr_forward *f, const tsr_tokens *tokens, double *x, tsr_err *err)

@@ -27,9 +27,9 @@ typedef struct tsr_forward {
     size_t window; /* of attention: sequences that are longer are not what this computes; SIZE_MAX: none */
     double eps;
     struct tsr_router {
-        bool sigmoid, by_best_two; /* by_best_two: how groups are ranked; else by their best */
-        bool normalized;           /* norm_topk_prob */
-        bool scaled_or_normalized; /* routed_scaling_factor only where weights are not divided */
+        bool sigmoid;    /* groups are ranked by their two best, weights are always scaled; else softmax: by their
+                            best, and scaled only where they are not divided */
+        bool normalized; /* norm_topk_prob */
         size_t chosen, groups, groups_kept;
         double scale;
     } router;

@@ -58,16 +58,13 @@ static void attend(const heads *h, size_t begin, size_t token, size_t head, doub
     const size_t shared = head / (f->heads / f->kv_heads);
     const double *const q = h->q + (token * f->heads + head) * d;
     const double *const k = h->k + begin * ld + shared * d, *const v = h->v + begin * ld + shared * d;
-    double *const out = h->out + (token * f->heads + head) * d, most = -INFINITY, sum = 0;
-    for (size_t t = 0; t < seen; t++) {
-        p[t] = tsr_dot(q, k + t * ld, d) / sqrt((double)d);
-        most = fmax(most, p[t]);
-    }
+    double *const out = h->out + (token * f->heads + head) * d;
     for (size_t t = 0; t < seen; t++)
-        sum += p[t] = exp(p[t] - most);
+        p[t] = tsr_dot(q, k + t * ld, d) / sqrt((double)d);
+    tsr_soften(p, seen);
     for (size_t t = 0; t < seen; t++) {
         for (size_t i = 0; i < d; i++)
-            out[i] += p[t] / sum * v[t * ld + i];
+            out[i] += p[t] * v[t * ld + i];
     }
 }
 

@@ -48,13 +48,10 @@ typedef struct routing {
 
 static void score(const tsr_forward *f, double *x, size_t n)
 {
-    double most = -INFINITY, sum = 0;
-    for (size_t i = 0; i < n; i++)
-        most = fmax(most, x[i]);
-    for (size_t i = 0; i < n; i++)
-        sum += x[i] = f->router.sigmoid ? 1 / (1 + exp(-x[i])) : exp(x[i] - most);
-    for (size_t i = 0; i < n && !f->router.sigmoid; i++)
-        x[i] /= sum;
+    for (size_t i = 0; i < n && f->router.sigmoid; i++)
+        x[i] = 1 / (1 + exp(-x[i]));
+    if (!f->router.sigmoid)
+        tsr_soften(x, n);
 }
 
 /* The index of the largest; of equals the first. */
@@ -76,7 +73,7 @@ static void keep_groups(const routing *r)
         const size_t first = best(keys, size);
         for (size_t i = 0; i < size; i++)
             second = i == first ? second : fmax(second, keys[i]);
-        r->of_group[g] = keys[first] + (router->by_best_two && size > 1 ? second : 0);
+        r->of_group[g] = keys[first] + (router->sigmoid && size > 1 ? second : 0);
     }
     for (size_t left = router->groups - router->groups_kept; left > 0; left--) {
         size_t worst = 0;
@@ -107,7 +104,7 @@ static void choose(const routing *r, size_t token)
     for (size_t i = 0; i < router->chosen; i++) {
         if (router->normalized)
             weights[i] /= sum;
-        if (!router->normalized || !router->scaled_or_normalized)
+        if (!router->normalized || router->sigmoid)
             weights[i] *= router->scale;
     }
 }

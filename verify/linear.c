@@ -5,6 +5,7 @@
 #include "verify/each.h"
 #include "verify/lanes.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { BAND = 32, TILE = 4 };
@@ -135,4 +136,22 @@ double tsr_dot(const double *x, const double *y, size_t n)
     for (size_t k = 0; k < LANES; k++)
         sum += lanes[k];
     return sum;
+}
+
+void tsr_soften(double *x, size_t n)
+{
+    double most = -INFINITY, sum = 0;
+    for (size_t i = 0; i < n; i++)
+        most = fmax(most, x[i]);
+    for (size_t i = 0; i < n; i++)
+        sum += x[i] = exp(x[i] - most);
+    for (size_t i = 0; i < n; i++)
+        x[i] /= sum;
+}
+
+void tsr_rms_norm(const double *x, size_t n, const double *gain, double eps, double *y)
+{
+    const double r = 1 / sqrt(tsr_dot(x, x, n) / (double)n + eps);
+    for (size_t i = 0; i < n; i++)
+        y[i] = x[i] * r * gain[i];
 }

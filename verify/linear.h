@@ -1,4 +1,5 @@
-/* A linear layer straight from a checkpoint, in double: weights are decoded row by row and never held whole.
+/* What layers are made of, in double. First of all a linear layer straight from a checkpoint: weights are decoded row
+ * by row and never held whole.
  *
  *   y[t][r] += sum over c in [first, first + cols) of x[t][c] * W[r][c],  t < n, r < R
  *
@@ -26,6 +27,12 @@ tsr_status tsr_linear_run(const tsr_linear *args, tsr_err *err) TSR_WARN_UNUSED;
  * TSR_E_SHAPE; TSR_E_FORMAT: codes without a scale. */
 tsr_status tsr_linear_expect(const tsr_checkpoint *checkpoint, const tsr_weight *weight, size_t rows, size_t cols,
                              tsr_err *err) TSR_WARN_UNUSED;
+
+/* y = x / RMS(x) * gain, RMS(x) = sqrt(mean of x^2 + eps); x and y may be the same. */
+void tsr_rms_norm(const double *x, size_t n, const double *gain, double eps, double *y);
+
+/* x becomes softmax(x). */
+void tsr_soften(double *x, size_t n);
 
 /* sum of x[i] y[i] in 8 lanes. */
 double tsr_dot(const double *x, const double *y, size_t n);

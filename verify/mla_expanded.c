@@ -167,8 +167,6 @@ static tsr_status run_kernel(work *w, const tsr_device_prefill *kernel, tsr_evid
     const tsr_mla_model *const m = w->s->model;
     const tsr_mla_batch *const b = w->s->batch;
     const size_t rows = b->queries * m->heads;
-    const tsr_columns columns = {
-        .rows = m->heads * m->v, .block = 1, .blocks = m->heads * m->v, .chosen = m->heads * m->v};
     const tsr_attention_rounding rounding = {kernel->tensor_core, false, BLOCK};
     const tsr_causal_attention args = {.q = w->q,
                                        .kv = w->kv,
@@ -202,7 +200,7 @@ static tsr_status run_kernel(work *w, const tsr_device_prefill *kernel, tsr_evid
                                    tsr_attention_variance(&rounding, &tokens, &exact, k));
         }
     }
-    tsr_judge(&t.judgement, w->exact, w->got, b->queries, m->heads * m->v, NULL, &columns);
+    tsr_judge(&t.judgement, w->exact, w->got, b->queries, m->heads * m->v, NULL, NULL);
     tsr_lap(evidence, TSR_PHASE_JUDGE, since);
     return tsr_kernel_tally_end(&t, &w->s->options->limits, "beyond what its accumulation can do",
                                 "errors beyond those of its accumulation", evidence, err);

@@ -176,8 +176,7 @@ static tsr_mla_attention arguments_of(const work *w)
 
 void tsr_mla_judge_sqnr(tsr_judgement *j, const double *x, const double *y, size_t rows, size_t cols, double min_sqnr)
 {
-    const tsr_columns columns = {.rows = cols, .block = 1, .blocks = cols, .chosen = cols};
-    tsr_judge(j, x, y, rows, cols, NULL, &columns);
+    tsr_judge(j, x, y, rows, cols, NULL, NULL);
     if (!(tsr_metrics_sqnr(&j->metrics) >= min_sqnr) || j->metrics.nonfinite[1] > 0)
         j->fault = "SQNR below --min-sqnr";
 }
@@ -211,7 +210,6 @@ static tsr_status end_tally(work *w, tsr_kernel_tally *t, const char *fault, con
 static tsr_status judge_decode(work *w, const tsr_device_mla *kernel, const char *what, double seconds, tsr_err *err)
 {
     const size_t rank = w->s->model->rank, heads = w->s->model->heads, cols = heads * rank;
-    const tsr_columns columns = {.rows = cols, .block = 1, .blocks = cols, .chosen = cols};
     const tsr_attention_rounding rounding = {kernel->tensor_core, kernel->to_bf16, PAGE};
     tsr_kernel_tally t = tsr_kernel_tally_begin(w->s->name, what, seconds);
     for (size_t i = 0; i < w->s->batch->queries * heads; i++) {
@@ -224,7 +222,7 @@ static tsr_status judge_decode(work *w, const tsr_device_mla *kernel, const char
                                    tsr_attention_variance(&rounding, &tokens, &exact, k));
         }
     }
-    tsr_judge(&t.judgement, w->exact, w->got, w->s->batch->queries, cols, NULL, &columns);
+    tsr_judge(&t.judgement, w->exact, w->got, w->s->batch->queries, cols, NULL, NULL);
     return end_tally(w, &t, "beyond what its accumulation can do", "errors beyond those of its accumulation", err);
 }
 
@@ -441,7 +439,6 @@ static void judge_row(const work *w, cut *c, size_t i, tsr_kernel_tally *whole, 
 static tsr_status judge_outputs(work *w, cut *c, const tsr_device_mla *kernel, double seconds, tsr_err *err)
 {
     const size_t hidden = w->s->model->hidden, outputs = w->slots * hidden;
-    const tsr_columns columns = {.rows = hidden, .block = 1, .blocks = hidden, .chosen = hidden};
     char names[2][160];
     snprintf(names[0], sizeof names[0], "%s: W_v and W_o uncut, in FP32", kernel->name);
     snprintf(names[1], sizeof names[1], "%s, %zu ranks %s: sum against uncut", kernel->name, c->ranks, c->joined);
@@ -450,10 +447,10 @@ static tsr_status judge_outputs(work *w, cut *c, const tsr_device_mla *kernel, d
     expand(w, c);
     for (size_t i = 0; i < hidden; i++)
         judge_row(w, c, i, &whole, &sum);
-    tsr_judge(&whole.judgement, c->x, c->y, w->slots, hidden, NULL, &columns);
+    tsr_judge(&whole.judgement, c->x, c->y, w->slots, hidden, NULL, NULL);
     for (size_t i = 0; i < outputs; i++)
         c->x[i] = (double)c->parts[i];
-    tsr_judge(&sum.judgement, c->y, c->x, w->slots, hidden, NULL, &columns);
+    tsr_judge(&sum.judgement, c->y, c->x, w->slots, hidden, NULL, NULL);
     const char *fault = "beyond what another order of summation can do";
     for (size_t r = 1; r < c->ranks; r++) {
         if (memcmp(c->parts, c->parts + r * outputs, outputs * sizeof *c->parts) != 0) {

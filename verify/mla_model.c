@@ -41,7 +41,7 @@ static tsr_status read_config(tsr_mla_model *m, tsr_err *err)
         return tsr_fail(err, TSR_E_SHAPE, "%s: qk_rope_head_dim is odd", c->path);
     m->q_rank =
         tsr_config_find_u64(c->config, c->config_size, "q_lora_rank", &x) ? (size_t)tsr_min_u64(x, 1u << 20) : 0;
-    m->eps = tsr_config_number(c, "rms_norm_eps", 1e-6);
+    m->eps = tsr_config_find_number(c->config, c->config_size, "rms_norm_eps", 1e-6);
     if (tsr_json_find(c->config, c->config_size, "attention_bias", &value) && tsr_json_is(value, "true"))
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: attention_bias", c->path);
     TSR_TRY(tsr_rope_read(&m->turn, c, m->rope, &m->arena, err));
@@ -137,18 +137,6 @@ static const struct part {
     {"attn_v_b.weight", {NULL, NULL}, true, false},
 };
 
-static tsr_status read_plain(const layer *l, const tsr_tensor *t, double *out, tsr_err *err)
-{
-    unsigned char *const bytes = malloc(t->bytes + 1);
-    if (bytes == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", t->name);
-    const tsr_status status = tsr_checkpoint_read(l->m->checkpoint, t, 0, bytes, t->bytes, err);
-    if (status == TSR_OK)
-        tsr_decode(t->dtype, bytes, (size_t)tsr_tensor_elements(t), out);
-    free(bytes);
-    return status;
-}
-
 /* One scale for all, one a head, or [heads, row blocks, column blocks] of the part as it is stored. */
 static tsr_status apply_scale(layer *l, const struct part *part, const tsr_tensor *t, double *data, tsr_err *err)
 {
@@ -167,7 +155,7 @@ static tsr_status apply_scale(layer *l, const struct part *part, const tsr_tenso
     double *const scales = tsr_arena_alloc(&l->m->arena, n * sizeof *scales);
     if (scales == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", s->name);
-    TSR_TRY(read_plain(l, s, scales, err));
+    TSR_TRY(tsr_decode_tensor(l->m->checkpoint, s, scales, err));
     const size_t block_rows = (size_t)tsr_ceil_div(rows, grid_rows), block_cols = (size_t)tsr_ceil_div(cols, grid_cols);
     for (size_t i = 0; i < heads * rows * cols; i++) {
         const size_t h = i / (rows * cols), row = i / cols % rows, col = i % cols;
@@ -188,7 +176,7 @@ static tsr_status load_part(layer *l, const struct part *part, const tsr_tensor 
     double *const out = tsr_arena_alloc(&m->arena, n * sizeof *out);
     if (data == NULL || out == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", t->name);
-    TSR_TRY(read_plain(l, t, data, err));
+    TSR_TRY(tsr_decode_tensor(m->checkpoint, t, data, err));
     if (t->dtype == TSR_F8_E4M3)
         TSR_TRY(apply_scale(l, part, t, data, err));
     else if (!tsr_dtype_is_weight_float((tsr_dtype)t->dtype))

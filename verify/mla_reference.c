@@ -82,9 +82,10 @@ static void norm(const work *w, const double *x, size_t ld, size_t rows, size_t 
 {
     for (size_t i = 0; i < rows; i++) {
         const double *const row = x + i * ld;
-        const double r = 1 / sqrt(tsr_dot(row, row, n) / (double)n + w->m->eps);
-        for (size_t k = 0; k < n; k++)
-            w->out[i * n + k] = w->fault == TSR_MLA_NO_NORM ? row[k] : row[k] * r * gain[k];
+        if (w->fault == TSR_MLA_NO_NORM)
+            memcpy(w->out + i * n, row, n * sizeof *row);
+        else
+            tsr_rms_norm(row, n, gain, w->m->eps, w->out + i * n);
     }
 }
 
@@ -243,15 +244,10 @@ static tsr_status each_head(const work *w, size_t width, head_fn *run, tsr_err *
 static void soften(const work *w)
 {
     for (size_t i = 0; i < w->b->queries * w->m->heads; i++) {
-        const double *const x = w->in->of[TSR_STAGE_SCORES] + i * w->b->longest;
-        double *const p = w->out + i * w->b->longest, most = -INFINITY, sum = 0;
         const size_t seen = tsr_mla_tokens_seen(w->b, i / w->m->heads);
-        for (size_t t = 0; t < seen; t++)
-            most = fmax(most, x[t]);
-        for (size_t t = 0; t < seen; t++)
-            sum += p[t] = exp(x[t] - most);
-        for (size_t t = 0; t < seen; t++)
-            p[t] /= sum;
+        double *const p = w->out + i * w->b->longest;
+        memcpy(p, w->in->of[TSR_STAGE_SCORES] + i * w->b->longest, seen * sizeof *p);
+        tsr_soften(p, seen);
     }
 }
 

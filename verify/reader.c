@@ -493,3 +493,15 @@ void tsr_reader_free(tsr_reader *reader)
     free(reader->raw_scales);
     *reader = (tsr_reader){0};
 }
+
+tsr_status tsr_decode_tensor(const tsr_checkpoint *checkpoint, const tsr_tensor *t, double *out, tsr_err *err)
+{
+    unsigned char *const bytes = malloc(t->bytes + 1);
+    if (bytes == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", t->name);
+    const tsr_status status = tsr_checkpoint_read(checkpoint, t, 0, bytes, t->bytes, err);
+    if (status == TSR_OK)
+        tsr_decode(t->dtype, bytes, (size_t)tsr_tensor_elements(t), out);
+    free(bytes);
+    return status;
+}

@@ -69,4 +69,8 @@ void tsr_reader_free(tsr_reader *reader);
  * 2^53, which are rounded. F8_E4M3 codes are values without a scale. */
 void tsr_decode(unsigned char dtype, const unsigned char *bytes, size_t n, double *out);
 
+/* The same for all elements of a tensor. TSR_E_NOMEM; TSR_E_IO and others of reading. */
+tsr_status tsr_decode_tensor(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, double *out,
+                             tsr_err *err) TSR_WARN_UNUSED;
+
 #endif

@@ -1,11 +1,11 @@
 /* Both spellings of the settings, and a function for each type. */
 #include "verify/rope.h"
 
+#include "formats/config.h"
 #include "formats/json.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const double kPi = 3.14159265358979323846;
@@ -16,27 +16,14 @@ typedef struct settings {
     size_t dim;
 } settings;
 
-double tsr_config_number(const tsr_checkpoint *c, const char *path, double otherwise)
-{
-    tsr_json_text value;
-    char text[64];
-    if (!tsr_json_find(c->config, c->config_size, path, &value) || value.size >= sizeof text)
-        return otherwise;
-    memcpy(text, value.data, value.size);
-    text[value.size] = '\0';
-    char *end;
-    const double x = strtod(text, &end);
-    return end == text ? otherwise : x;
-}
-
 /* transformers 5 writes rope_parameters, all before it rope_scaling. */
 static double number(const settings *s, const char *key, double otherwise)
 {
     char path[96];
     snprintf(path, sizeof path, "rope_parameters.%s", key);
-    otherwise = tsr_config_number(s->checkpoint, path, otherwise);
+    otherwise = tsr_config_find_number(s->checkpoint->config, s->checkpoint->config_size, path, otherwise);
     snprintf(path, sizeof path, "rope_scaling.%s", key);
-    return tsr_config_number(s->checkpoint, path, otherwise);
+    return tsr_config_find_number(s->checkpoint->config, s->checkpoint->config_size, path, otherwise);
 }
 
 static const char *type_of(const tsr_checkpoint *c, tsr_arena *arena)
@@ -107,7 +94,7 @@ tsr_status tsr_rope_read(tsr_rope *rope, const tsr_checkpoint *c, size_t dim, ts
         void (*apply)(const settings *, tsr_rope *);
     } kTypes[] = {{"default", leave}, {"linear", linear}, {"llama3", llama3}, {"yarn", yarn}};
     settings s = {.checkpoint = c, .dim = dim};
-    s.base = tsr_config_number(c, "rope_theta", number(&s, "rope_theta", 10000));
+    s.base = tsr_config_find_number(c->config, c->config_size, "rope_theta", number(&s, "rope_theta", 10000));
     s.factor = number(&s, "factor", 1);
     s.trained = number(&s, "original_max_position_embeddings", 4096);
     *rope = (tsr_rope){.pairs = dim / 2, .gain = 1, .mscale_all = 1};

@@ -14,9 +14,6 @@ typedef struct tsr_rope {
     double mscale_all; /* yarn's 0.1 mscale_all_dim ln(factor) + 1, whose square DeepSeek's softmax scale has; else 1 */
 } tsr_rope;
 
-/* The number at a dotted path of config.json, or `otherwise`. */
-double tsr_config_number(const tsr_checkpoint *checkpoint, const char *path, double otherwise);
-
 /* For heads of which `dim` elements, an even number, are turned. TSR_E_UNSUPPORTED: another type. */
 tsr_status tsr_rope_read(tsr_rope *rope, const tsr_checkpoint *checkpoint, size_t dim, tsr_arena *arena,
                          tsr_err *err) TSR_WARN_UNUSED;

@@ -87,15 +87,11 @@ tsr_status tsr_tokens_load(tsr_tokens *t, const tsr_checkpoint *file, const tsr_
         return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' is not [sequences, length] of I64 or I32", file->path,
                         tensor->name);
     const size_t sequences = (size_t)tensor->shape[0], length = (size_t)tensor->shape[1];
-    unsigned char *const bytes = malloc(tensor->bytes);
     double *const values = malloc(n * sizeof *values);
-    tsr_status status = bytes == NULL || values == NULL
-                            ? tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", tensor->name)
-                            : tsr_checkpoint_read(file, tensor, 0, bytes, tensor->bytes, err);
+    tsr_status status = values == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", tensor->name)
+                                       : tsr_decode_tensor(file, tensor, values, err);
     if (status == TSR_OK)
         status = reserve(t, sequences, n, err);
-    if (status == TSR_OK)
-        tsr_decode(tensor->dtype, bytes, n, values);
     for (size_t i = 0; status == TSR_OK && i < n; i++) {
         if (values[i] < 0 || values[i] >= (double)vocabulary)
             status = tsr_fail(err, TSR_E_VALUE, "%s: '%s'[%zu, %zu] is no token of the vocabulary of %llu", file->path,
@@ -105,7 +101,6 @@ tsr_status tsr_tokens_load(tsr_tokens *t, const tsr_checkpoint *file, const tsr_
         if (status == TSR_OK && (i + 1) % length == 0)
             end_sequence(t);
     }
-    free(bytes);
     free(values);
     return status;
 }
