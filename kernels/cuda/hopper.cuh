@@ -30,9 +30,14 @@ __device__ __forceinline__ void barrier_expect(uint64_t *bar, uint32_t bytes)
                  : "memory");
 }
 
+__device__ __forceinline__ void barrier_arrive(uint32_t bar)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+
 __device__ __forceinline__ void barrier_arrive(uint64_t *bar)
 {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
+    barrier_arrive(shared_address(bar));
 }
 
 /* Arrives on the same barrier of CTA `rank` of the cluster. */
@@ -45,14 +50,19 @@ __device__ __forceinline__ void barrier_arrive(uint64_t *bar, uint32_t rank)
                  : "memory");
 }
 
-__device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t phase)
+__device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t phase)
 {
     asm volatile("{\n.reg .pred done;\n"
                  "again_%=:\n"
                  "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again_%=;\n}" ::"r"(shared_address(bar)),
+                 "@!done bra again_%=;\n}" ::"r"(bar),
                  "r"(phase)
                  : "memory");
+}
+
+__device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t phase)
+{
+    barrier_wait(shared_address(bar), phase);
 }
 
 /* True in one lane of a whole warp; the compiler knows that it is one. */
@@ -102,6 +112,13 @@ __device__ __forceinline__ uint32_t cluster_rank()
     uint32_t rank;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
+}
+
+__device__ __forceinline__ uint32_t cluster_id()
+{
+    uint32_t id;
+    asm("mov.u32 %0, %%clusterid.x;" : "=r"(id));
+    return id;
 }
 
 __device__ __forceinline__ float4 load_remote(const float *p, uint32_t rank)

@@ -12,31 +12,32 @@
 namespace
 {
 
-constexpr int kMaxWarps = 8, kWarpColumns = 32, kMaxColumns = kMaxWarps * kWarpColumns;
-constexpr int kHelpers = 2; /* warps 0 and 1, which copy and sum the tokens */
-constexpr int kMaxStages = 4;
+constexpr int kMaxWarps = 8, kWarpColumns = 32;
+constexpr int kHelpers = 2; /* warps after those that multiply: one sums the tokens, the last one copies */
+constexpr int kMaxStages = 6;
 constexpr int kMaxSplits = 8; /* of K, the CTAs of a cluster */
 constexpr int kTogether = 2;  /* CTAs on a multiprocessor */
 
 /* What a CTA has of kStep rows of K in shared memory, everything in rows of 128 bytes whose eight pieces of 16 the copy
  * engine places by the row's number (128-byte swizzle), so that eight pieces of a matrix lie in different banks:
  * weights, a row being 64 rows of K of kTurns columns, as in layout T; tokens, 64 of K in a row. Then the groups'
- * scales, not swizzled. */
+ * scales, not swizzled. Sizes of what each warp has are a warp's. */
 template <int kBits, int kGroup, int kTokens> struct stage {
     static constexpr int kChunk = 128 / kBits; /* rows of K in 16 bytes */
     static constexpr int kTurns = 16 / kBits;  /* columns in 128 bytes */
     static constexpr int kStep = 4 * kChunk;
     static constexpr int kLines = kStep / 64;
     static constexpr int kWarpBytes = kWarpColumns / kTurns * 128; /* of a line */
+    static constexpr int kWeightBytes = kLines * kWarpBytes;
     static constexpr int kGroups = kGroup == 0 ? 0 : kGroup < kStep ? kStep / kGroup : 1;
-    static constexpr int kTokenBytes = kTokens * kStep * 2, kWeightBytes = kLines * kMaxWarps * kWarpBytes;
-    static constexpr int kBytes = (kWeightBytes + kTokenBytes + kGroups * kMaxColumns * 2 + 1023) / 1024 *
-                                  1024; /* the swizzle repeats every 1024 */
-    static constexpr int kSumsAt = kMaxStages * kBytes, kLandingAt = kSumsAt + kMaxStages * kTokens * 4;
-    static constexpr int kMostLanded = kTokens + 6; /* rows: 3 or 2 from each of seven CTAs */
-    static constexpr int kBarriersAt = kLandingAt + kMostLanded * kMaxColumns * 4;
-    static constexpr int kShared = std::max(kBarriersAt + (3 * kMaxStages + 1) * 8, 80 << 10); /* no third CTA */
+    static constexpr int kScaleBytes = kGroups * kWarpColumns * 2;
+    static constexpr int kTokenBytes = kTokens * kStep * 2;
 };
+
+/* Shared memory: barriers, the tokens' sums of each stage, what other CTAs send, the stages. */
+constexpr int kSumsAt = 512, kLandingAt = 1024;
+constexpr int kShared = (228 * 1024 / kTogether - 1024) / 128 * 128;
+static_assert((3 * kMaxStages + 1) * 8 <= kSumsAt && kSumsAt + kMaxStages * 16 * 4 <= kLandingAt, "they have room");
 
 /* int4 to fp16 as it lies: a nibble in bits 0 to 3 or 4 to 7 is a subnormal number, (code + 8) * 2^-24 or 2^-20. That
  * takes no arithmetic, whose pipes the products need; eight times the tokens' sums come off apart. It does not pay
@@ -44,9 +45,13 @@ template <int kBits, int kGroup, int kTokens> struct stage {
 template <int kBits, bool kBf16, int kGroup>
 constexpr bool kIsRaw = kBits == 4 && !kBf16 && (kGroup == 0 || kGroup == 128);
 
-/* How a launch cuts the product: `warps` of 32 columns a CTA, `splits` CTAs of a cluster along K; `stages` of a CTA. */
+/* How a launch cuts the product. */
 struct cut {
-    int warps, splits, stages;
+    int warps;               /* of a CTA, 32 columns each */
+    int splits, steps, more; /* the CTAs of a cluster along K; each has `steps`, the first `more` one more */
+    int inverse;             /* 256 / splits, rounded up: so divided, numbers below 8 come out right */
+    int pairs;               /* of tokens, the most that a CTA adds up: each splits-th pair */
+    int stages, ring, stage; /* how many, where in shared memory, bytes of one */
 };
 
 struct maps {
@@ -55,10 +60,9 @@ struct maps {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-constexpr int kCopier = 0, kSummer = 1;  /* warps */
 constexpr int kTiles = kWarpColumns / 8; /* of eight columns, of a warp */
 constexpr int kStorers = 8;              /* lanes that have the tokens' sums */
-constexpr int kChains = 2;               /* of products, into which a sum of tokens is cut */
+constexpr int kChains = 4;               /* of products, into which a sum of tokens is cut */
 
 /* Four 8 x 8 matrices of 16-bit elements: lane l names row l % 8 of matrix l / 8, and gets of each the l % 4-th pair of
  * row l / 4. */
@@ -70,63 +74,82 @@ __device__ __forceinline__ void load_matrices(uint32_t out[4], uint32_t row)
                  : "memory");
 }
 
-/* A CTA's place: the rank-th of a cluster, whose outputs begin at n0. */
-struct place {
-    int rank, n0;
+constexpr int kWorkersMeet = 1, kHelpersMeet = 2; /* with the copying warp, once there are barriers */
+
+struct barriers {
+    uint64_t *full, *empty; /* of each stage */
+    uint64_t *summed;       /* its tokens */
+    uint64_t *landed;       /* what other CTAs send */
 };
 
-__device__ __forceinline__ place place_of(const cut &by, int block)
-{
-    return {block % by.splits, block / by.splits * by.warps * kWarpColumns};
-}
-
-/* The copying lane's part. */
+/* The copying lane's part: `count` steps, of which `first` is the first. */
 template <int kBits, int kGroup, int kTokens> struct copier {
     using S = stage<kBits, kGroup, kTokens>;
     const maps &from;
     uint8_t *ring;
-    uint64_t *full, *empty;
+    const barriers &at_hand;
     cut by;
     int n0, first, count;
 
-    __device__ __forceinline__ void load_weights(int at, int step) const
+    __device__ __forceinline__ uint8_t *tokens_of(int at) const
     {
-        hopper::barrier_expect(&full[at], (uint32_t)(S::kTokenBytes + by.warps * (S::kLines * S::kWarpBytes +
-                                                                                  S::kGroups * kWarpColumns * 2)));
-        hopper::load_tile_once(ring + at * S::kBytes, &from.weights, &full[at], 0, n0 / S::kTurns, step * S::kLines);
+        return ring + at * by.stage + by.warps * S::kWeightBytes;
     }
 
-    __device__ __forceinline__ void load_rest(int at, int step) const
+    __device__ __forceinline__ void load_weights(int at, int i) const
     {
-        uint8_t *const to = ring + at * S::kBytes + S::kWeightBytes;
+        uint64_t *const full = &at_hand.full[at];
+        hopper::barrier_expect(full, (uint32_t)(S::kTokenBytes + by.warps * (S::kWeightBytes + S::kScaleBytes)));
+        hopper::load_tile_once(ring + at * by.stage, &from.weights, full, 0, n0 / S::kTurns, (first + i) * S::kLines);
+    }
+
+    __device__ __forceinline__ void load_rest(int at, int i) const
+    {
+        const int k = (first + i) * S::kStep;
+        uint8_t *const to = tokens_of(at);
 #pragma unroll
         for (int half = 0; half < S::kLines; ++half) {
-            hopper::load_tile(to + half * kTokens * 128, &from.tokens, &full[at], step * S::kStep + half * 64, 0);
+            hopper::load_tile(to + half * kTokens * 128, &from.tokens, &at_hand.full[at], k + half * 64, 0);
         }
         if constexpr (kGroup != 0) {
-            hopper::load_tile(to + S::kTokenBytes, &from.scales, &full[at], n0, step * S::kStep / kGroup);
+            hopper::load_tile(to + S::kTokenBytes, &from.scales, &at_hand.full[at], n0, k / kGroup);
         }
     }
 
-    /* Weights, before the launch ahead has ended. */
-    __device__ __forceinline__ void begin() const
+    /* The first weights, before the launch ahead has ended, and the other barriers while they are under way. */
+    __device__ __forceinline__ void begin(uint32_t readers, uint32_t landing_bytes) const
     {
-        for (int i = 0; i < min(count, by.stages); ++i) {
-            load_weights(i, first + i);
+        hopper::prefetch_map(&from.weights);
+        hopper::prefetch_map(&from.tokens);
+        if constexpr (kGroup != 0) {
+            hopper::prefetch_map(&from.scales);
         }
+        for (int i = 0; i < by.stages; ++i) {
+            hopper::barrier_init(&at_hand.full[i], 1);
+        }
+        hopper::fence_barrier_init();
+        for (int i = 0; i < min(count, by.stages); ++i) {
+            load_weights(i, i);
+        }
+        for (int i = 0; i < by.stages; ++i) {
+            hopper::barrier_init(&at_hand.empty[i], readers);
+            hopper::barrier_init(&at_hand.summed[i], kStorers);
+        }
+        hopper::barrier_init(at_hand.landed, 1);
+        hopper::fence_barrier_init();
+        hopper::barrier_expect(at_hand.landed, landing_bytes);
     }
 
     __device__ __forceinline__ void go_on() const
     {
         hopper::wait_for_launch_before();
         for (int i = 0; i < min(count, by.stages); ++i) {
-            load_rest(i, first + i);
+            load_rest(i, i);
         }
-#pragma unroll 1
         for (int i = by.stages, at = 0, phase = 0; i < count; ++i) {
-            hopper::barrier_wait(&empty[at], (uint32_t)phase);
-            load_weights(at, first + i);
-            load_rest(at, first + i);
+            hopper::barrier_wait(&at_hand.empty[at], (uint32_t)phase);
+            load_weights(at, i);
+            load_rest(at, i);
             if (++at == by.stages) {
                 at = 0, phase ^= 1;
             }
@@ -144,60 +167,59 @@ template <int kTokens, bool kApart> __device__ __forceinline__ uint32_t tokens_a
            (uint32_t)(k / 64 * kTokens * 128 + h * 1024);
 }
 
-/* A warp's work where the weights are raw: sums[token] = -8 * 2^-24 times the sum of the token's numbers in a step or,
- * without groups, in all. */
+/* Where the weights are raw: c = -8 * 2^-24 times the sums of the tokens' numbers in a step, of which every column is
+ * the same, in chains to be added up; without groups on top of what c was. */
 template <int kBits, int kGroup, int kTokens>
-__device__ __forceinline__ void sum_tokens(uint8_t *ring, uint64_t *full, uint64_t *empty, uint64_t *summed, int stages,
-                                           int count)
+__device__ __forceinline__ void sum_tokens(float (&c)[kChains][4], uint32_t tokens)
 {
     using S = stage<kBits, kGroup, kTokens>;
-    const int lane = (int)threadIdx.x % 32;
     constexpr uint32_t kEights = 0x80088008u;
-    float c[kChains][4] = {};
-    const bool i_store = lane % (32 / kStorers) == 0; /* all columns of the product are the same */
-    const auto store = [&](int at) {
-        float *const sums = reinterpret_cast<float *>(ring + S::kSumsAt) + at * kTokens;
+#pragma unroll
+    for (int k = 0; k < S::kStep; k += 32) {
+        uint32_t b[2][4] = {};
 #pragma unroll
         for (int h = 0; h < kTokens / 8; ++h) {
-            sums[h * 8 + lane / 4] = c[0][2 * h] + c[1][2 * h];
+            load_matrices(b[h], tokens_at<kTokens, false>(tokens, k, h));
         }
-    };
-    for (int i = 0, at = 0, phase = 0; i < count; ++i) {
-        hopper::barrier_wait(&full[at], (uint32_t)phase);
-        const uint32_t tokens = hopper::shared_address(ring + at * S::kBytes) + S::kWeightBytes;
 #pragma unroll
-        for (int k = 0; k < S::kStep; k += 32) {
-            uint32_t b[2][4] = {};
+        for (int p = 0; p < 4; p += 2) {
+            const uint32_t fragment[4] = {b[0][p], b[1][p], b[0][p + 1], b[1][p + 1]};
+            const int at = k / 16 + p / 2;
+            if (kGroup != 0 && at < kChains) {
+                tsr::multiply_afresh<false>(c[at % kChains], fragment, kEights, kEights);
+            } else {
+                tsr::multiply<false>(c[at % kChains], fragment, kEights, kEights);
+            }
+        }
+    }
+}
+
+/* The summing warp's part: sum_tokens of all steps, to `sums`, a row of kTokens a stage or, without groups, one row. */
+template <int kBits, int kGroup, int kTokens>
+__device__ __forceinline__ void sum_steps(const copier<kBits, kGroup, kTokens> &copies, float *sums)
+{
+    const barriers &at_hand = copies.at_hand;
+    const int lane = (int)threadIdx.x % 32;
+    float c[kChains][4] = {};
+    for (int i = 0, at = 0, phase = 0; i < copies.count; ++i) {
+        hopper::barrier_wait(&at_hand.full[at], (uint32_t)phase);
+        sum_tokens<kBits, kGroup, kTokens>(c, hopper::shared_address(copies.tokens_of(at)));
+        if (lane % (32 / kStorers) == 0 && (kGroup != 0 || i == copies.count - 1)) {
+            const int row = kGroup != 0 ? at : 0;
 #pragma unroll
             for (int h = 0; h < kTokens / 8; ++h) {
-                load_matrices(b[h], tokens_at<kTokens, false>(tokens, k, h));
+                sums[row * kTokens + h * 8 + lane / 4] = (c[0][2 * h] + c[1][2 * h]) + (c[2][2 * h] + c[3][2 * h]);
             }
-#pragma unroll
-            for (int half = 0; half < kChains; ++half) {
-                const uint32_t fragment[4] = {b[0][2 * half], b[1][2 * half], b[0][2 * half + 1], b[1][2 * half + 1]};
-                if (kGroup != 0 && k == 0) {
-                    tsr::multiply_afresh<false>(c[half], fragment, kEights, kEights);
-                } else {
-                    tsr::multiply<false>(c[half], fragment, kEights, kEights);
-                }
-            }
-        }
-        if (kGroup != 0 && i_store) {
-            store(at);
-            hopper::barrier_arrive(&summed[at]);
+            hopper::barrier_arrive(&at_hand.summed[row]);
         }
         __syncwarp();
         if (lane == 0) {
-            hopper::barrier_arrive(&empty[at]);
+            hopper::barrier_arrive(&at_hand.empty[at]);
         }
-        if (++at == stages) {
+        if (++at == copies.by.stages) {
             at = 0, phase ^= 1;
         }
     }
-    if (kGroup == 0 && i_store) {
-        store(0);
-    }
-    __syncwarp();
 }
 
 /* What a warp has of its columns: [i][h] are columns 16 i to 16 i + 15 by tokens 8 h to 8 h + 7. */
@@ -223,21 +245,35 @@ __device__ __forceinline__ void add_group(sums_of<kTokens> &c, const sums_of<kTo
     }
 }
 
-/* A step of this warp's columns. ldmatrix gives lane c of a column the c-th word of its 16 bytes, which has rows 2c,
- * 2c + 1 and those 8, 16, 24 further: as a fragment has them. Without groups all adds up in `part`. */
+__device__ __forceinline__ uint16_t load_scale(uint32_t at)
+{
+    uint16_t x;
+    asm("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(at) : "memory");
+    return x;
+}
+
+__device__ __forceinline__ float2 load_pair(uint32_t at)
+{
+    float2 x;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
+    return x;
+}
+
+/* A step of this warp's columns, which lies at `from`. ldmatrix gives lane c of a column the c-th word of its 16 bytes,
+ * which has rows 2c, 2c + 1 and those 8, 16, 24 further: as a fragment has them. Without groups all adds up in `part`;
+ * with them raw products begin with the tokens' sums, there once `summed` says so. */
 template <int kBits, bool kBf16, int kGroup, int kTokens>
-__device__ __forceinline__ void multiply_step(sums_of<kTokens> &c, sums_of<kTokens> *part, const uint8_t *from,
-                                              const float *sums, uint64_t *summed, uint32_t phase, int warps)
+__device__ __forceinline__ void multiply_step(sums_of<kTokens> &c, sums_of<kTokens> *part, uint32_t from, uint32_t sums,
+                                              uint32_t summed, uint32_t phase, int warps)
 {
     using S = stage<kBits, kGroup, kTokens>;
     constexpr bool kRaw = kIsRaw<kBits, kBf16, kGroup>;
     constexpr int kChunks = 64 / S::kChunk, kPairs = kBits == 8 ? 2 : 4;
     constexpr int kEnd = kGroup != 0 && kGroup < S::kStep ? kGroup : S::kStep;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32 - kHelpers, row = lane % 8;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, row = lane % 8;
     const int stream = (warp * kTiles + lane / 8) * (8 / S::kTurns) + row / S::kTurns;
-    const uint32_t weights =
-        hopper::shared_address(from) + (uint32_t)(stream * 8 + (row % S::kTurns * kChunks ^ stream % 8)) * 16;
-    const uint32_t tokens = hopper::shared_address(from) + S::kWeightBytes;
+    const uint32_t weights = from + (uint32_t)(stream * 8 + (row % S::kTurns * kChunks ^ stream % 8)) * 16;
+    const uint32_t tokens = from + (uint32_t)(warps * S::kWeightBytes);
     uint32_t word[kTiles], b[kTokens / 8][4];
     float2 eights[kTokens / 8];
 #pragma unroll
@@ -256,7 +292,7 @@ __device__ __forceinline__ void multiply_step(sums_of<kTokens> &c, sums_of<kToke
                 hopper::barrier_wait(summed, phase);
 #pragma unroll
                 for (int h = 0; h < kTokens / 8; ++h) {
-                    eights[h] = *reinterpret_cast<const float2 *>(sums + h * 8 + lane % 4 * 2);
+                    eights[h] = load_pair(sums + (uint32_t)(h * 8 + lane % 4 * 2) * 4);
                 }
             }
         }
@@ -295,14 +331,98 @@ __device__ __forceinline__ void multiply_step(sums_of<kTokens> &c, sums_of<kToke
         }
         if constexpr (kGroup != 0) {
             if ((k + S::kChunk) % kEnd == 0) {
-                const uint16_t *const scales =
-                    reinterpret_cast<const uint16_t *>(from + S::kWeightBytes + S::kTokenBytes) +
-                    (k / kGroup * warps + warp) * kWarpColumns + lane / 4;
+                const uint32_t scales =
+                    tokens + S::kTokenBytes + (uint32_t)((k / kGroup * warps + warp) * kWarpColumns + lane / 4) * 2;
 #pragma unroll
                 for (int i = 0; i < kTiles / 2; ++i) {
-                    const float scale[2] = {tsr::widen(scales[i * 16], kBf16), tsr::widen(scales[i * 16 + 8], kBf16)};
+                    const float scale[2] = {tsr::widen(load_scale(scales + (uint32_t)i * 32), kBf16),
+                                            tsr::widen(load_scale(scales + (uint32_t)i * 32 + 16), kBf16)};
                     add_group<kRaw, kTokens>(c, part, i, scale);
                 }
+            }
+        }
+    }
+}
+
+/* Sends this warp's sums to the CTAs that add them, adds up what comes here, and stores it. A lane holds of two tokens,
+ * a pair, two columns eight apart: four sums, which travel together. */
+template <int kBits, bool kBf16, int kGroup, int kTokens>
+__device__ __forceinline__ void finish(sums_of<kTokens> &c, const tsr_weight_only_gemm &g, const cut &by,
+                                       uint8_t *shared, uint32_t summed, uint64_t *landed)
+{
+    constexpr bool kRaw = kIsRaw<kBits, kBf16, kGroup>;
+    constexpr int kPieces = kWarpColumns / 2; /* of four sums, of a pair */
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int rank = (int)hopper::cluster_rank();
+    const int n0 = ((int)hopper::cluster_id() * by.warps + warp) * kWarpColumns;
+    const int piece = lane % kPieces,
+              column = n0 + piece / 8 * 16 + piece % 8 / 2 * 2; /* and the next, and 8 further */
+    const bool inside = n0 < (int)g.n;
+    hopper::wait_for_launch_before();
+    uint32_t scales[2] = {};
+    if (kGroup == 0 && inside) {
+        const uint16_t *const at = static_cast<const uint16_t *>(g.scales) + column;
+        scales[0] = *reinterpret_cast<const uint32_t *>(at), scales[1] = *reinterpret_cast<const uint32_t *>(at + 8);
+    }
+    float4 *const landing = reinterpret_cast<float4 *>(shared + kLandingAt);
+    const auto landing_of = [&](int from, int place) {
+        return landing + ((from * by.pairs + place) * by.warps + warp) * kPieces;
+    };
+    if constexpr (kRaw && kGroup == 0) {
+        hopper::barrier_wait(summed, 0);
+    }
+    hopper::cluster_wait();
+#pragma unroll
+    for (int h = 0; h < kTokens / 8; ++h) {
+        float2 eights = {};
+        if constexpr (kRaw && kGroup == 0) {
+            eights = load_pair(hopper::shared_address(shared) + kSumsAt + (uint32_t)(h * 8 + lane % 4 * 2) * 4);
+        }
+        constexpr float kUnit = kRaw ? 0x1p24f : 1;
+        const int pair = h * 4 + lane % 4, place = pair * by.inverse >> 8, to = pair - place * by.splits;
+        const bool wanted = 2 * pair < (int)g.m;
+#pragma unroll
+        for (int i = 0; i < kTiles / 2; ++i) {
+            const float *const x = c[i][h];
+            const float4 four = make_float4((x[0] + eights.x) * kUnit, (x[1] + eights.y) * kUnit,
+                                            (x[2] + eights.x) * kUnit, (x[3] + eights.y) * kUnit);
+            float4 *const there = landing_of(rank, place) + i * 8 + lane / 4;
+            if (wanted && by.splits == 1) { /* a cluster of one does not send, memcheck holds */
+                *there = four;
+            } else if (wanted) {
+                hopper::send(reinterpret_cast<float *>(there), landed, (uint32_t)to, four);
+            }
+        }
+    }
+    __syncwarp();
+    if (!inside) {
+        return;
+    }
+    hopper::barrier_wait(landed, 0);
+    for (int place = 0, first = 2 * rank; first < (int)g.m; place += 2, first += 4 * by.splits) {
+        const int token = first + lane / kPieces * 2 * by.splits;
+        float4 sum = {};
+        const float4 *at = landing_of(0, place + lane / kPieces) + piece;
+        const int splits = token < (int)g.m ? by.splits : 0;
+#pragma unroll
+        for (int s = 0; s < kMaxSplits; ++s) {
+            const float4 x = s < splits ? *at : float4();
+            sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+            at += by.pairs * by.warps * kPieces;
+        }
+        /* Neighbouring lanes change two sums, so that each has two columns next to each other of one token. */
+        const bool odd = lane % 2 != 0;
+        const float low = __shfl_xor_sync(0xFFFFFFFFu, odd ? sum.x : sum.y, 1),
+                    high = __shfl_xor_sync(0xFFFFFFFFu, odd ? sum.z : sum.w, 1);
+        const float out[2][2] = {{odd ? low : sum.x, odd ? sum.y : low}, {odd ? high : sum.z, odd ? sum.w : high}};
+        if (token + odd < (int)g.m) {
+            uint16_t *const to = static_cast<uint16_t *>(g.d) + (token + odd) * g.ldd + column;
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const float scale[2] = {kGroup == 0 ? tsr::widen((uint16_t)scales[i], kBf16) : 1,
+                                        kGroup == 0 ? tsr::widen((uint16_t)(scales[i] >> 16), kBf16) : 1};
+                *reinterpret_cast<uint32_t *>(to + i * 8) =
+                    tsr::narrow(out[i][0] * scale[0], kBf16) | (uint32_t)tsr::narrow(out[i][1] * scale[1], kBf16) << 16;
             }
         }
     }
@@ -317,132 +437,70 @@ __global__ void __launch_bounds__((kMaxWarps + kHelpers) * 32, kTogether)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     using S = stage<kBits, kGroup, kTokens>;
     constexpr bool kRaw = kIsRaw<kBits, kBf16, kGroup>;
-    extern __shared__ __align__(1024) uint8_t ring[];
-    uint64_t *const full = reinterpret_cast<uint64_t *>(ring + S::kBarriersAt), *const empty = full + kMaxStages,
-                    *const summed = empty + kMaxStages, *const landed = summed + kMaxStages;
+    extern __shared__ __align__(1024) uint8_t shared[];
+    uint64_t *const first_barrier = reinterpret_cast<uint64_t *>(shared);
+    const barriers at_hand = {first_barrier, first_barrier + kMaxStages, first_barrier + 2 * kMaxStages,
+                              first_barrier + 3 * kMaxStages};
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    const int splits = by.splits;
-    const place here = place_of(by, (int)blockIdx.x);
-    const int steps = ((int)g.k + S::kStep - 1) / S::kStep;
-    const int first = (int)((int64_t)steps * here.rank / splits),
-              count = (int)((int64_t)steps * (here.rank + 1) / splits) - first;
-    /* The CTA adds up each splits-th token; how many those are. */
-    const auto count_rows = [&](int of) { return ((int)g.m + splits - 1 - of) / splits; };
+    const int rank = (int)hopper::cluster_rank(), count = by.steps + (rank < by.more);
     hopper::let_next_launch_begin();
-    const copier<kBits, kGroup, kTokens> copies = {from, ring, full, empty, by, here.n0, first, count};
-    const bool i_copy = warp == kCopier && hopper::elect();
-    if (i_copy) {
-        for (int i = 0; i < by.stages; ++i) {
-            hopper::barrier_init(&full[i], 1);
-            hopper::barrier_init(&empty[i], (uint32_t)by.warps + kRaw);
-            hopper::barrier_init(&summed[i], kStorers);
-        }
-        hopper::barrier_init(landed, 1);
-        hopper::fence_barrier_init();
-        hopper::barrier_expect(
-            landed, splits == 1 ? 0 : (uint32_t)(splits * count_rows(here.rank) * by.warps * kWarpColumns * 4));
-        copies.begin();
-    }
-    __syncthreads();
-    hopper::cluster_arrive(); /* sums may be sent here */
-
-    constexpr int kPitch = kMaxColumns + 4;
-    const int meeting = (by.warps + (kRaw ? 1 : 0)) * 32;
-    static_assert(kTokens * kPitch * 4 <= kMaxStages * S::kBytes, "the sums fit where the stages were");
-    float *const sums = reinterpret_cast<float *>(ring);
-    if (warp == kCopier) {
+    if (warp >= by.warps) {
+        const int n0 = (int)hopper::cluster_id() * by.warps * kWarpColumns;
+        const copier<kBits, kGroup, kTokens> copies = {
+            from, shared + by.ring, at_hand, by, n0, rank * by.steps + min(rank, by.more), count};
+        const bool i_copy = warp > by.warps && hopper::elect();
         if (i_copy) {
-            copies.go_on();
+            uint32_t pairs = 0;
+            for (int pair = rank; 2 * pair < (int)g.m && by.splits > 1; pair += by.splits) {
+                ++pairs;
+            }
+            copies.begin((uint32_t)by.warps + kRaw, (uint32_t)(by.splits * by.warps * kWarpColumns) * pairs * 8);
         }
         __syncwarp();
-    } else if (warp == kSummer) {
-        if constexpr (kRaw) {
-            sum_tokens<kBits, kGroup, kTokens>(ring, full, empty, summed, by.stages, count);
-            hopper::meet_arrive(1, meeting);
+        if (warp > by.warps) {
+            hopper::meet_arrive(kWorkersMeet, (by.warps + 1) * 32);
+            hopper::meet_arrive(kHelpersMeet, kHelpers * 32);
+        } else {
+            hopper::meet(kHelpersMeet, kHelpers * 32);
         }
-    } else {
-        const float *const token_sums = reinterpret_cast<const float *>(ring + S::kSumsAt);
-        sums_of<kTokens> c = {}, part[kRaw ? 2 : 1] = {};
+        hopper::cluster_arrive();
+        if (i_copy) {
+            copies.go_on();
+        } else if (kRaw && warp == by.warps) {
+            sum_steps<kBits, kGroup, kTokens>(copies, reinterpret_cast<float *>(shared + kSumsAt));
+        }
+        __syncwarp();
+        hopper::cluster_wait();
+        return;
+    }
+    hopper::meet(kWorkersMeet, (by.warps + 1) * 32);
+    hopper::cluster_arrive(); /* sums may be sent here */
+    uint32_t shared_at = hopper::shared_address(shared);
+    asm volatile("" : "+r"(shared_at)); /* or it is computed at every step */
+    const uint32_t empty_at = shared_at + kMaxStages * 8, summed_at = empty_at + kMaxStages * 8;
+    sums_of<kTokens> c = {}, part[kRaw ? 2 : 1] = {};
 #pragma unroll 1
-        for (int left = count, at = 0, phase = 0; left > 0; --left) {
-            hopper::barrier_wait(&full[at], (uint32_t)phase);
-            multiply_step<kBits, kBf16, kGroup, kTokens>(c, part, ring + at * S::kBytes, token_sums + at * kTokens,
-                                                         &summed[at], (uint32_t)phase, by.warps);
-            __syncwarp();
-            if (lane == 0) {
-                hopper::barrier_arrive(&empty[at]);
-            }
-            if (++at == by.stages) {
-                at = 0, phase ^= 1;
-            }
+    for (int left = count, at = 0, phase = 0; left > 0; --left) {
+        hopper::barrier_wait(shared_at + (uint32_t)at * 8, (uint32_t)phase);
+        multiply_step<kBits, kBf16, kGroup, kTokens>(c, part, shared_at + (uint32_t)(by.ring + at * by.stage),
+                                                     shared_at + (uint32_t)(kSumsAt + at * kTokens * 4),
+                                                     summed_at + (uint32_t)at * 8, (uint32_t)phase, by.warps);
+        __syncwarp();
+        if (lane == 0) {
+            hopper::barrier_arrive(empty_at + (uint32_t)at * 8);
         }
-        hopper::meet(1, meeting); /* nobody reads a stage any more */
+        if (++at == by.stages) {
+            at = 0, phase ^= 1;
+        }
+    }
+    if constexpr (kGroup == 0) {
         const float one[2] = {1, 1};
 #pragma unroll
         for (int i = 0; i < kTiles / 2; ++i) {
-            if constexpr (kGroup == 0) {
-                add_group<kRaw, kTokens>(c, part, i, one);
-            }
-#pragma unroll
-            for (int h = 0; h < kTokens / 8; ++h) {
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    if constexpr (kRaw) {
-                        const float eights = kGroup == 0 ? token_sums[h * 8 + lane % 4 * 2 + e % 2] : 0.0f;
-                        c[i][h][e] = (c[i][h][e] + eights) * 0x1p24f;
-                    }
-                    sums[(h * 8 + lane % 4 * 2 + e % 2) * kPitch + (warp - kHelpers) * kWarpColumns + i * 16 +
-                         e / 2 * 8 + lane / 4] = c[i][h][e];
-                }
-            }
-        }
-        __syncwarp();
-    }
-    hopper::cluster_wait();
-    if (warp < kHelpers) {
-        return;
-    }
-    float *const landing = reinterpret_cast<float *>(ring + S::kLandingAt);
-    const int columns = by.warps * kWarpColumns, column = (warp - kHelpers) * kWarpColumns + lane % 8 * 4;
-    int block = (int)blockIdx.x;
-    asm volatile("" : "+r"(block)); /* the place is found again, for no registers are left to hold it until here */
-    const auto [rank, n0] = place_of(by, block);
-    const int rows = count_rows(rank), most_rows = count_rows(0);
-    for (int row = lane / 8; row < (int)g.m; row += 4) {
-        const float4 x = *reinterpret_cast<const float4 *>(sums + row * kPitch + column);
-        float *const to = landing + (rank * most_rows + row / splits) * columns + column;
-        if (splits == 1) { /* a cluster of one does not send, memcheck holds */
-            *reinterpret_cast<float4 *>(to) = x;
-        } else {
-            hopper::send(to, landed, (uint32_t)(row % splits), x);
+            add_group<kRaw, kTokens>(c, part, i, one);
         }
     }
-    __syncwarp();
-    hopper::wait_for_launch_before();
-    if (n0 + column >= (int)g.n) {
-        return;
-    }
-    hopper::barrier_wait(landed, 0);
-    for (int row = lane / 8; row < rows; row += 4) {
-        float sum[4] = {};
-#pragma unroll
-        for (int s = 0; s < kMaxSplits; ++s) {
-            if (s < splits) {
-                const float4 x = *reinterpret_cast<const float4 *>(landing + (s * most_rows + row) * columns + column);
-                sum[0] += x.x, sum[1] += x.y, sum[2] += x.z, sum[3] += x.w;
-            }
-        }
-        uint32_t out[4];
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            if constexpr (kGroup == 0) {
-                sum[e] *= tsr::widen(static_cast<const uint16_t *>(g.scales)[n0 + column + e], kBf16);
-            }
-            out[e] = tsr::narrow(sum[e], kBf16);
-        }
-        *reinterpret_cast<uint2 *>(static_cast<uint16_t *>(g.d) + (rank + row * splits) * g.ldd + n0 + column) =
-            make_uint2(out[0] | out[1] << 16, out[2] | out[3] << 16);
-    }
+    finish<kBits, kBf16, kGroup, kTokens>(c, g, by, shared, summed_at, at_hand.landed);
 #endif
 }
 
@@ -450,13 +508,19 @@ using kernel_fn = void (*)(const maps, const tsr_weight_only_gemm, const cut);
 
 struct choice {
     kernel_fn kernel;
-    int shared, tokens, lines, turns, groups;
+    int tokens, lines, turns, groups, warp_bytes, token_bytes; /* the bytes are of a stage */
 };
 
 template <int kBits, bool kBf16, int kGroup, int kTokens> choice chosen()
 {
     using S = stage<kBits, kGroup, kTokens>;
-    return {stream_kernel<kBits, kBf16, kGroup, kTokens>, S::kShared, kTokens, S::kLines, S::kTurns, S::kGroups};
+    return {stream_kernel<kBits, kBf16, kGroup, kTokens>,
+            kTokens,
+            S::kLines,
+            S::kTurns,
+            S::kGroups,
+            S::kWeightBytes + S::kScaleBytes,
+            S::kTokenBytes};
 }
 
 template <int kBits, bool kBf16, int kGroup> choice choose(bool few)
@@ -504,23 +568,33 @@ tsr_status encode_maps(const tsr_weight_only_gemm &g, const choice &with, int co
 }
 
 /* As many CTAs as run at once, of eight steps or more where they share K, and of these the widest. Clusters of four fit
- * every place, larger ones do not. Few stages, since the last ones are multiplied while nothing is loaded. Where the
- * products take longer than the loads the four schedulers of a multiprocessor get as many warps each. */
-cut cut_for(int64_t n, int64_t steps, bool heavy, int processors)
+ * every place, larger ones do not. As many stages as have room, but a third of the steps at most, since while a launch
+ * begins nothing is multiplied; with 16 tokens in groups, whose products take longer than the loads, four. */
+cut cut_for(const tsr_weight_only_gemm &g, const choice &with, int processors)
 {
     const int64_t places = (int64_t)kTogether * processors;
+    const int steps = (int)(g.k / 64 + with.lines - 1) / with.lines;
+    const bool heavy = g.bits == 4 && g.group != 0 && with.tokens > 8;
     int64_t most = 0;
-    cut best = {kMaxWarps, 1, 3};
-    for (int warps = kMaxWarps; warps >= kMaxWarps / 2; warps -= heavy ? kMaxWarps / 2 : 1) {
+    cut best = {};
+    best.warps = kMaxWarps, best.splits = 1;
+    for (int warps = kMaxWarps; warps >= kMaxWarps / 2; --warps) {
         for (int splits = 1; splits <= kMaxSplits && (splits == 1 || steps >= 8 * splits); ++splits) {
-            const int64_t columns = warps * kWarpColumns, count = (n + columns - 1) / columns * splits;
+            const int64_t columns = warps * kWarpColumns, count = (g.n + columns - 1) / columns * splits;
             const int64_t fit = splits > 4 ? places * 17 / 20 : splits == 3 ? places * 19 / 20 : places;
             if (count <= fit && count > most) {
                 most = count;
-                best = {warps, splits, warps > kMaxWarps / 2 ? 3 : kMaxStages};
+                best.warps = warps, best.splits = splits;
             }
         }
     }
+    best.steps = steps / best.splits, best.more = steps % best.splits;
+    best.inverse = (256 + best.splits - 1) / best.splits;
+    best.pairs = ((int)(g.m + 1) / 2 + best.splits - 1) / best.splits;
+    const auto round_up = [](int bytes) { return (bytes + 1023) / 1024 * 1024; }; /* the swizzle repeats every 1024 */
+    best.ring = round_up(kLandingAt + best.splits * best.pairs * best.warps * kWarpColumns * 8);
+    best.stage = round_up(best.warps * with.warp_bytes + with.token_bytes);
+    best.stages = std::min({heavy ? 4 : kMaxStages, std::max(4, best.steps / 3), (kShared - best.ring) / best.stage});
     return best;
 }
 
@@ -532,7 +606,7 @@ tsr_status tsr::weight_only_stream(const tsr_weight_only_gemm &g, int processors
     const choice with = g.bits == 8 ? (g.bf16 ? choose<8, true>(g.group, few) : choose<8, false>(g.group, few))
                                     : (g.bf16 ? choose<4, true>(g.group, few) : choose<4, false>(g.group, few));
     maps from = {};
-    const cut by = cut_for(g.n, g.k / 64 / with.lines, g.bits == 4 && g.group != 0 && !few, processors);
+    const cut by = cut_for(g, with, processors);
     const int columns = by.warps * kWarpColumns;
     TSR_TRY(encode_maps(g, with, columns, &from, err));
     const int64_t tiles = (g.n + columns - 1) / columns;
@@ -547,11 +621,11 @@ tsr_status tsr::weight_only_stream(const tsr_weight_only_gemm &g, int processors
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)(tiles * by.splits));
     config.blockDim = dim3((unsigned)(by.warps + kHelpers) * 32);
-    config.dynamicSmemBytes = (size_t)with.shared;
+    config.dynamicSmemBytes = (size_t)kShared;
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = 3;
-    cudaError_t code = cudaFuncSetAttribute(with.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, with.shared);
+    cudaError_t code = cudaFuncSetAttribute(with.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
     if (code == cudaSuccess) {
         code = cudaLaunchKernelEx(&config, with.kernel, from, g, by);
     }
