@@ -4,6 +4,7 @@
 #include "cli/terminal.h"
 #include "convert/engine.h"
 #include "formats/file.h"
+#include "formats/workers.h"
 
 #include <limits.h>
 #include <math.h>
@@ -346,7 +347,7 @@ static tsr_status execute(const tsr_job *job, const tsr_plan *plan, tsr_err *err
 {
     tsr_terminal terminal = tsr_terminal_open(job->quiet);
     const tsr_engine_options options = {
-        .threads = job->threads > 256 ? 256 : (unsigned)job->threads,
+        .threads = job->threads > TSR_MAX_THREADS ? TSR_MAX_THREADS : (unsigned)job->threads,
         .memory = job->memory,
         .force = job->force,
         .cpu_flags = tsr_cpu_flags() & (unsigned)job->cpumask,

@@ -3,6 +3,7 @@
 
 #include "convert/ct_plan.h"
 #include "formats/checked.h"
+#include "formats/workers.h"
 #include "quantize/fp8_block.h"
 
 #include <pthread.h>
@@ -10,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { STRIP_ROWS = 128, MAX_THREADS = 256, PROGRESS_MS = 200 };
+enum { STRIP_ROWS = 128 };
 
 enum { BLOCKS = -1 };
 
@@ -195,11 +196,9 @@ typedef struct run {
     sizes sizes;
 
     pthread_mutex_t lock; /* guards all that follows */
-    pthread_cond_t ended;
-    flight *flights; /* [n] */
+    flight *flights;      /* [n] */
     size_t next_tensor;
     uint64_t next_strip;
-    unsigned running;
     tsr_status status;
     tsr_err err;
     tsr_compare_schemes_progress progress;
@@ -306,48 +305,18 @@ static void *work(void *argument)
     free(w.codes);
     free(w.zero_points);
     free(w.scales);
-    pthread_mutex_lock(&r->lock);
-    r->running--;
-    pthread_cond_signal(&r->ended);
-    pthread_mutex_unlock(&r->lock);
     return NULL;
 }
 
-/* Called with the lock held. */
-static void tell_progress(run *r)
+static void tell_progress(void *context)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    r->progress.seconds = (double)(now.tv_sec - r->began.tv_sec) + 1e-9 * (double)(now.tv_nsec - r->began.tv_nsec);
-    const tsr_compare_schemes_progress p = r->progress;
+    run *const r = context;
+    pthread_mutex_lock(&r->lock);
+    tsr_compare_schemes_progress p = r->progress;
     pthread_mutex_unlock(&r->lock);
+    p.seconds = tsr_seconds_since(&r->began);
     if (r->options->progress != NULL)
         r->options->progress(&p, r->options->progress_data);
-    pthread_mutex_lock(&r->lock);
-}
-
-static void run_threads(run *r, unsigned wanted)
-{
-    pthread_t threads[MAX_THREADS];
-    unsigned started = 0;
-    pthread_mutex_lock(&r->lock);
-    while (started < wanted && pthread_create(&threads[started], NULL, work, r) == 0)
-        started++;
-    r->running = started;
-    if (started == 0)
-        r->status = tsr_fail(&r->err, TSR_E_NOMEM, "cannot start a thread");
-    while (r->running > 0) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += PROGRESS_MS * 1000000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        if (pthread_cond_timedwait(&r->ended, &r->lock, &until) != 0)
-            tell_progress(r);
-    }
-    pthread_mutex_unlock(&r->lock);
-    for (unsigned i = 0; i < started; i++)
-        pthread_join(threads[i], NULL);
 }
 
 tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tensor *const *tensors, size_t n,
@@ -359,8 +328,7 @@ tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tenso
              .options = options,
              .costs = costs,
              .sizes = sizes_of(tensors, n),
-             .lock = PTHREAD_MUTEX_INITIALIZER,
-             .ended = PTHREAD_COND_INITIALIZER};
+             .lock = PTHREAD_MUTEX_INITIALIZER};
     clock_gettime(CLOCK_MONOTONIC, &r.began);
     tsr_cpu_kernels_init(&r.kernels, options->cpu_flags);
     const uint64_t each = r.sizes.x + r.sizes.scratch + r.sizes.codes + 5 * r.sizes.scales;
@@ -381,7 +349,9 @@ tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tenso
         }
     }
     const uint64_t affordable = (options->memory - fixed) / tsr_max_u64(1, each);
-    run_threads(&r, (unsigned)tsr_min_u64(affordable, tsr_min_u64(options->threads, MAX_THREADS)));
+    const unsigned threads = (unsigned)tsr_min_u64(affordable, tsr_min_u64(options->threads, TSR_MAX_THREADS));
+    if (tsr_run_threads(threads, work, tell_progress, &r) == 0)
+        r.status = tsr_fail(&r.err, TSR_E_NOMEM, "cannot start a thread");
     for (size_t i = 0; i < n; i++)
         free(r.flights[i].sums);
     free(r.flights);

@@ -4,6 +4,7 @@
 #include "convert/journal.h"
 #include "formats/checked.h"
 #include "formats/file.h"
+#include "formats/workers.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -56,6 +57,7 @@ typedef struct run {
     tsr_quant_stats *rows;
     uint64_t unit_bytes; /* of the largest unit */
     bool verifying;
+    const char *phase; /* that is reported */
 
     pthread_mutex_t lock; /* guards all that follows */
     pthread_cond_t changed;
@@ -71,13 +73,6 @@ typedef struct run {
     uint64_t steps_done, steps_total;
     struct timespec began;
 } run;
-
-static double seconds_since(const struct timespec *began)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)(now.tv_sec - began->tv_sec) + 1e-9 * (double)(now.tv_nsec - began->tv_nsec);
-}
 
 static void fail(run *r, tsr_status status, const tsr_err *err)
 {
@@ -539,18 +534,19 @@ static void *commit_files(void *argument)
 
 /* ---- phases ---- */
 
-static void report_progress(run *r, const char *phase)
+static void report_progress(void *context)
 {
+    run *const r = context;
     if (r->options->progress == NULL)
         return;
     pthread_mutex_lock(&r->lock);
     const tsr_progress p = {
-        .phase = phase,
+        .phase = r->phase,
         .bytes_done = r->bytes_read,
         .bytes_total = r->bytes_total,
         .steps_done = r->steps_done,
         .steps_total = r->steps_total,
-        .seconds = seconds_since(&r->began),
+        .seconds = tsr_seconds_since(&r->began),
     };
     pthread_mutex_unlock(&r->lock);
     r->options->progress(&p, r->options->progress_data);
@@ -596,27 +592,14 @@ static void abandon_files(run *r)
 
 static tsr_status run_phase(run *r, const char *phase)
 {
-    pthread_t workers[256], committer;
-    unsigned started = 0;
-    bool committing = pthread_create(&committer, NULL, commit_files, r) == 0;
-    while (committing && started < r->workers && pthread_create(&workers[started], NULL, work, r) == 0)
-        started++;
-    if (started == 0)
+    pthread_t committer;
+    r->phase = phase;
+    const bool committing = pthread_create(&committer, NULL, commit_files, r) == 0;
+    if (!committing || tsr_run_threads(r->workers, work, report_progress, r) == 0)
         fail(r, TSR_E_NOMEM, &(tsr_err){"cannot start a thread"});
-    for (unsigned i = 0; i < started;) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += 200000000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        if (pthread_timedjoin_np(workers[i], NULL, &until) == 0)
-            i++;
-        else
-            report_progress(r, phase);
-    }
     if (committing)
         pthread_join(committer, NULL);
-    report_progress(r, phase);
+    report_progress(r);
     abandon_files(r);
     return r->status;
 }
@@ -706,7 +689,7 @@ static tsr_status write_texts(const run *r, tsr_err *err)
 
 static tsr_status choose_threads(run *r, tsr_err *err)
 {
-    r->workers = r->options->threads > 256 ? 256 : r->options->threads;
+    r->workers = r->options->threads > TSR_MAX_THREADS ? TSR_MAX_THREADS : r->options->threads;
     while (r->workers > 1 && tsr_plan_memory(r->plan, r->workers) > r->options->memory)
         r->workers--;
     const uint64_t need = tsr_plan_memory(r->plan, r->workers);
@@ -779,7 +762,7 @@ tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engin
     free(r.files);
     result->rows = r.rows;
     result->threads = r.workers;
-    result->seconds = seconds_since(&began);
+    result->seconds = tsr_seconds_since(&began);
     return status;
 }
 

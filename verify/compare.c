@@ -3,6 +3,7 @@
 
 #include "formats/checked.h"
 #include "formats/glob.h"
+#include "formats/workers.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -16,8 +17,6 @@ enum {
     PIECE_BYTES = 2 << 20, /* of the wider side */
     CHUNK_TILES = 8,       /* decoded at a time, so that both sides' doubles stay in the nearest cache */
     CHUNK = CHUNK_TILES * TSR_TILE,
-    MAX_THREADS = 256,
-    PROGRESS_MS = 200,
 };
 
 typedef struct partial {
@@ -45,23 +44,14 @@ typedef struct run {
     tsr_comparison *out;
 
     pthread_mutex_t lock; /* guards all that follows */
-    pthread_cond_t ended;
-    flight **flights; /* [count]; NULL when not in flight */
+    flight **flights;     /* [count]; NULL when not in flight */
     size_t next_pair;
     uint64_t next_piece;
-    unsigned running;
     tsr_status status; /* of the first failure */
     tsr_err err;
     tsr_compare_progress progress;
     struct timespec began;
 } run;
-
-static double seconds_since(const struct timespec *began)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)(now.tv_sec - began->tv_sec) + 1e-9 * (double)(now.tv_nsec - began->tv_nsec);
-}
 
 const char *tsr_pair_name(const tsr_pair *pair)
 {
@@ -353,10 +343,6 @@ static void *work(void *argument)
     for (size_t i = 0; w != NULL && i < 2; i++)
         tsr_reader_free(&w->reader[i]);
     free(w);
-    pthread_mutex_lock(&r->lock);
-    r->running--;
-    pthread_cond_signal(&r->ended);
-    pthread_mutex_unlock(&r->lock);
     return NULL;
 }
 
@@ -386,45 +372,19 @@ static tsr_status choose_threads(run *r, tsr_err *err)
                         "--memory %llu is too little: comparing needs %llu (%.1f MiB) with one thread",
                         U64(r->options->memory), U64(fixed + each), (double)(fixed + each) / 1048576);
     r->out->threads =
-        (unsigned)tsr_min_u64((r->options->memory - fixed) / each, tsr_min_u64(r->options->threads, MAX_THREADS));
+        (unsigned)tsr_min_u64((r->options->memory - fixed) / each, tsr_min_u64(r->options->threads, TSR_MAX_THREADS));
     return TSR_OK;
 }
 
-static void tell_progress(run *r)
+static void tell_progress(void *context)
 {
+    run *const r = context;
+    pthread_mutex_lock(&r->lock);
     tsr_compare_progress p = r->progress;
-    p.seconds = seconds_since(&r->began);
     pthread_mutex_unlock(&r->lock);
+    p.seconds = tsr_seconds_since(&r->began);
     if (r->options->progress != NULL)
         r->options->progress(&p, r->options->progress_data);
-    pthread_mutex_lock(&r->lock);
-}
-
-static tsr_status run_threads(run *r, tsr_err *err)
-{
-    pthread_t threads[MAX_THREADS];
-    unsigned started = 0;
-    pthread_mutex_lock(&r->lock);
-    while (started < r->out->threads && pthread_create(&threads[started], NULL, work, r) == 0)
-        started++;
-    r->running = started;
-    if (started == 0)
-        r->status = tsr_fail(&r->err, TSR_E_NOMEM, "cannot start a thread");
-    while (r->running > 0) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += PROGRESS_MS * 1000000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        if (pthread_cond_timedwait(&r->ended, &r->lock, &until) != 0)
-            tell_progress(r);
-    }
-    pthread_mutex_unlock(&r->lock);
-    for (unsigned i = 0; i < started; i++)
-        pthread_join(threads[i], NULL);
-    if (r->status != TSR_OK && err != NULL)
-        *err = r->err;
-    return r->status;
 }
 
 tsr_status tsr_compare(const tsr_side *a, const tsr_side *b, const tsr_compare_options *options,
@@ -435,7 +395,6 @@ tsr_status tsr_compare(const tsr_side *a, const tsr_side *b, const tsr_compare_o
         .options = options,
         .out = comparison,
         .lock = PTHREAD_MUTEX_INITIALIZER,
-        .ended = PTHREAD_COND_INITIALIZER,
     };
     tsr_status status;
     clock_gettime(CLOCK_MONOTONIC, &r.began);
@@ -447,9 +406,13 @@ tsr_status tsr_compare(const tsr_side *a, const tsr_side *b, const tsr_compare_o
         goto out;
     }
     TSR_GOTO(choose_threads(&r, err));
-    status = run_threads(&r, err);
+    if (tsr_run_threads(comparison->threads, work, tell_progress, &r) == 0)
+        r.status = tsr_fail(&r.err, TSR_E_NOMEM, "cannot start a thread");
+    status = r.status;
+    if (status != TSR_OK && err != NULL)
+        *err = r.err;
     comparison->bytes_read = r.progress.bytes_done;
-    comparison->seconds = seconds_since(&r.began);
+    comparison->seconds = tsr_seconds_since(&r.began);
 out:
     for (size_t i = 0; r.flights != NULL && i < comparison->count; i++) {
         if (r.flights[i] != NULL)
