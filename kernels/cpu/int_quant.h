@@ -19,8 +19,8 @@ typedef struct tsr_int_code {
     float low, high;
 } tsr_int_code;
 
-/* What a row is encoded with: group i of its columns with scale[i], zero[i] (as in
- * tsr_int_code) and amax[i], the rest is of them all. */
+/* What a row is encoded with. Group i of its columns has scale[i], zero[i] (as in tsr_int_code) and amax[i], the rest
+ * holds for all. */
 typedef struct tsr_int_row {
     const float *scale;
     const float *zero;    /* NULL: all are 0 */
