@@ -349,8 +349,7 @@ tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tenso
         }
     }
     const uint64_t affordable = (options->memory - fixed) / tsr_max_u64(1, each);
-    const unsigned threads = (unsigned)tsr_min_u64(affordable, tsr_min_u64(options->threads, TSR_MAX_THREADS));
-    if (tsr_run_threads(threads, work, tell_progress, &r) == 0)
+    if (tsr_run_threads((unsigned)tsr_min_u64(affordable, options->threads), work, tell_progress, &r) == 0)
         r.status = tsr_fail(&r.err, TSR_E_NOMEM, "cannot start a thread");
     for (size_t i = 0; i < n; i++)
         free(r.flights[i].sums);

@@ -56,14 +56,14 @@ static void *work(void *argument)
 
 size_t tsr_each_workers(size_t n, unsigned threads)
 {
-    return tsr_max_u64(tsr_min_u64(tsr_min_u64(n, threads), TSR_MAX_WORKERS), 1);
+    return tsr_max_u64(tsr_min_u64(tsr_min_u64(n, threads), TSR_MAX_THREADS), 1);
 }
 
 tsr_status tsr_each(size_t n, unsigned threads, const atomic_bool *cancel, tsr_each_fn *run, void *context,
                     tsr_err *err)
 {
     loop l = {.n = n, .cancel = cancel, .run = run, .context = context, .lock = PTHREAD_MUTEX_INITIALIZER};
-    pthread_t others[TSR_MAX_WORKERS];
+    pthread_t others[TSR_MAX_THREADS];
     size_t started = 0;
     while (started + 1 < tsr_each_workers(n, threads) && pthread_create(&others[started], NULL, work, &l) == 0)
         started++;

@@ -3,16 +3,15 @@
 #define TSR_VERIFY_EACH_H
 
 #include "formats/status.h"
+#include "formats/workers.h"
 
 #include <stdatomic.h>
 #include <stddef.h>
 
-enum { TSR_MAX_WORKERS = 256 };
-
 /* One turn: `worker` says which thread takes it, for whoever has buffers a thread. */
 typedef tsr_status tsr_each_fn(void *context, size_t i, size_t worker, tsr_err *err);
 
-/* How many workers tsr_each takes for n turns at most: 1 .. TSR_MAX_WORKERS. */
+/* How many workers tsr_each takes for n turns at most: 1 .. TSR_MAX_THREADS. */
 size_t tsr_each_workers(size_t n, unsigned threads);
 
 /* Calls run(context, i, worker, ..) once for each i < n, in any order, on the calling thread and up to threads - 1

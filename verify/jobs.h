@@ -84,9 +84,10 @@ uint64_t tsr_column_of(const tsr_columns *columns, uint64_t j);    /* the channe
 /* 3 dB: how far the RMS error of quantization may be above the one of rounding to the scales, step^2 / 12 a code. */
 #define TSR_MAX_OF_ROUNDING 1.414
 
+enum { TSR_MAX_FAULT = 128 };
+
 /* Holds what rounding to scales costs to `limit` dB; where that is NaN, judgement->of_expected to the above. The fault,
  * if there is one, is in `text`. */
-enum { TSR_MAX_FAULT = 128 };
 void tsr_limit_rounding(tsr_judgement *judgement, double limit, char text[TSR_MAX_FAULT]);
 
 /* Judges y against x, [m][n] both: figures, and the place of the largest error. `rows` and

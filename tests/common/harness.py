@@ -51,6 +51,13 @@ def run(tool, args, timeout=600):
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
 
+def skip_without_gpu(code, stderr):
+    """Ends the program with 77, skipped, where the tool found no device to use."""
+    if code == 5:
+        print(f"skipped: {stderr.strip()}")
+        sys.exit(77)
+
+
 def make_checkpoint(maker, kind, directory, **options):
     """Generates a checkpoint, e.g. make_checkpoint(maker, "llama", path, seed=3)."""
     args = [kind, "-o", directory]

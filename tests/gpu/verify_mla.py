@@ -93,9 +93,7 @@ def main():
     with harness.temporary_directory(options.directory) as place:
         small, odd = make_layer(pathlib.Path(place) / "small", SMALL), make_layer(pathlib.Path(place) / "odd", ODD)
         first = run(options.tessera, small, "--device", "cuda")
-        if first.returncode == 5:
-            print(f"skipped: {first.stderr.strip()}")
-            sys.exit(77)
+        harness.skip_without_gpu(first.returncode, first.stderr)
         none = run(options.tessera, small, "--device", "cuda", CUDA_VISIBLE_DEVICES="")
         checks.check("no device: exit code 5 and a sentence", none.returncode == 5 and none.stderr.count("\n") == 1, none)
         auto = run(options.tessera, small, CUDA_VISIBLE_DEVICES="")
