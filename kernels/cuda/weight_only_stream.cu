@@ -1,6 +1,6 @@
-/* Owns the weight-only product for up to 16 tokens on Hopper, which reads the weights at the memory's speed: one warp
- * of a CTA keeps the copy engine busy, four to eight have 32 output features each; the CTAs of a cluster share K, send
- * each other their sums and add them in a fixed order. */
+/* Owns the weight-only product for up to 16 tokens on Hopper, which reads the weights at the memory's speed: four to
+ * eight warps of a CTA have 32 output features each, one sums the tokens, one keeps the copy engine busy; the CTAs of a
+ * cluster share K, send each other their sums and add them in a fixed order. */
 #include <algorithm>
 
 #include <cuda_runtime.h>
