@@ -13,14 +13,14 @@
  *                                                             (the plain kernel, one by one: k * 2^-24)
  *     + groups, before sm_90: u * sum of |A * code * scale|   scale * code rounded to the type of A before the product
  *     + u * |D|, the rounding to the output                   u = 2^-11 (fp16) or 2^-8 (bf16)
- * size is |code|, but code + 16 of int4 with fp16 on sm_90: A * (code + 8) and A * -8 are added there.
+ * size is |code|, but code + 16 of int4 with fp16 on sm_90, where A * (code + 8) and A * -8 may be added.
  * Results are the same bits in every run on one kind of device.
  *
  * a [m][lda], d [m][ldd] of 16 bits; w k * n * bits / 8 bytes; scales [n] or [k / group][n] of the type of a. k a
  * multiple of 64, n of 64, lda and ldd of 8, all on 16 bytes; group 0 or 32, 64 or 128, which divides k.
  *
- * On sm_90 w may be read while the launch ahead in the stream still runs, if that one lets its successor begin early
- * (programmatic dependent launch): such a launch may write a and scales, but not w. */
+ * On sm_90 w and scales may be read while the launch ahead in the stream still runs, if that one lets its successor
+ * begin early (programmatic dependent launch): such a launch may write a, but not w and scales. */
 #ifndef TSR_KERNELS_CUDA_WEIGHT_ONLY_GEMM_H
 #define TSR_KERNELS_CUDA_WEIGHT_ONLY_GEMM_H
 

@@ -1,6 +1,6 @@
 /* Owns the weight-only product for up to 16 tokens on Hopper, which reads the weights at the memory's speed: four to
- * eight warps of a CTA have 32 output features each, one sums the tokens, one keeps the copy engine busy; the CTAs of a
- * cluster share K, send each other their sums and add them in a fixed order. */
+ * eight warps of a CTA have 32 output features each, one keeps the copy engine busy, in some kernels one sums the
+ * tokens; the CTAs of a cluster share K, send each other their sums and add them in a fixed order. */
 #include <algorithm>
 
 #include <cuda_runtime.h>
@@ -13,10 +13,12 @@ namespace
 {
 
 constexpr int kMaxWarps = 8, kWarpColumns = 32;
-constexpr int kHelpers = 2; /* warps after those that multiply: one sums the tokens, the last one copies */
+constexpr int kHelpers = 2; /* warps after those that multiply: one sums the tokens if need be, the last one copies */
 constexpr int kMaxStages = 6;
-constexpr int kMaxSplits = 8; /* of K, the CTAs of a cluster */
-constexpr int kTogether = 2;  /* CTAs on a multiprocessor */
+constexpr int kMaxSplits = 8;   /* of K, the CTAs of a cluster */
+constexpr int kTogether = 2;    /* CTAs of a launch on a multiprocessor */
+constexpr int kNarrowWarps = 4; /* of CTAs so small that two of the next launch find room beside them */
+constexpr int kNarrowEarly = 2; /* of whose stages so many are loaded before tokens may be */
 
 /* What a CTA has of kStep rows of K in shared memory, everything in rows of 128 bytes whose eight pieces of 16 the copy
  * engine places by the row's number (128-byte swizzle), so that eight pieces of a matrix lie in different banks:
@@ -36,14 +38,17 @@ template <int kBits, int kGroup, int kTokens> struct stage {
 
 /* Shared memory: barriers, the tokens' sums of each stage, what other CTAs send, the stages. */
 constexpr int kSumsAt = 512, kLandingAt = 1024;
-constexpr int kShared = (228 * 1024 / kTogether - 1024) / 128 * 128;
+constexpr int shared_bytes(int ctas) /* of each of so many on a multiprocessor */
+{
+    return (228 * 1024 / ctas - 1024) / 128 * 128;
+}
 static_assert((3 * kMaxStages + 1) * 8 <= kSumsAt && kSumsAt + kMaxStages * 16 * 4 <= kLandingAt, "they have room");
 
 /* int4 to fp16 as it lies: a nibble in bits 0 to 3 or 4 to 7 is a subnormal number, (code + 8) * 2^-24 or 2^-20. That
- * takes no arithmetic, whose pipes the products need; eight times the tokens' sums come off apart. It does not pay
- * with groups of few rows. */
+ * takes no arithmetic; eight times the tokens' sums come off apart. It pays in CTAs wide enough for the warp that makes
+ * these sums, and not with groups of few rows. */
 template <int kBits, bool kBf16, int kGroup>
-constexpr bool kIsRaw = kBits == 4 && !kBf16 && (kGroup == 0 || kGroup == 128);
+constexpr bool kHasRaw = kBits == 4 && !kBf16 && (kGroup == 0 || kGroup == 128);
 
 /* How a launch cuts the product. */
 struct cut {
@@ -52,6 +57,8 @@ struct cut {
     int inverse;             /* 256 / splits, rounded up: so divided, numbers below 8 come out right */
     int pairs;               /* of tokens, the most that a CTA adds up: each splits-th pair */
     int stages, ring, stage; /* how many, where in shared memory, bytes of one */
+    int early;               /* stages that are loaded before tokens may be */
+    int before_end;          /* steps before the last load when the next launch may begin; 0: at once */
 };
 
 struct maps {
@@ -96,23 +103,14 @@ template <int kBits, int kGroup, int kTokens> struct copier {
         return ring + at * by.stage + by.warps * S::kWeightBytes;
     }
 
+    /* And scales. */
     __device__ __forceinline__ void load_weights(int at, int i) const
     {
         uint64_t *const full = &at_hand.full[at];
         hopper::barrier_expect(full, (uint32_t)(S::kTokenBytes + by.warps * (S::kWeightBytes + S::kScaleBytes)));
         hopper::load_tile_once(ring + at * by.stage, &from.weights, full, 0, n0 / S::kTurns, (first + i) * S::kLines);
-    }
-
-    __device__ __forceinline__ void load_rest(int at, int i) const
-    {
-        const int k = (first + i) * S::kStep;
-        uint8_t *const to = tokens_of(at);
-#pragma unroll
-        for (int half = 0; half < S::kLines; ++half) {
-            hopper::load_tile(to + half * kTokens * 128, &from.tokens, &at_hand.full[at], k + half * 64, 0);
-        }
         if constexpr (kGroup != 0) {
-            hopper::load_tile(to + S::kTokenBytes, &from.scales, &at_hand.full[at], n0, k / kGroup);
+            hopper::load_tile(tokens_of(at) + S::kTokenBytes, &from.scales, full, n0, (first + i) * S::kStep / kGroup);
         }
     }
 
@@ -128,7 +126,7 @@ template <int kBits, int kGroup, int kTokens> struct copier {
             hopper::barrier_init(&at_hand.full[i], 1);
         }
         hopper::fence_barrier_init();
-        for (int i = 0; i < min(count, by.stages); ++i) {
+        for (int i = 0; i < min(count, by.early); ++i) {
             load_weights(i, i);
         }
         for (int i = 0; i < by.stages; ++i) {
@@ -143,13 +141,15 @@ template <int kBits, int kGroup, int kTokens> struct copier {
     __device__ __forceinline__ void go_on() const
     {
         hopper::wait_for_launch_before();
-        for (int i = 0; i < min(count, by.stages); ++i) {
-            load_rest(i, i);
-        }
-        for (int i = by.stages, at = 0, phase = 0; i < count; ++i) {
-            hopper::barrier_wait(&at_hand.empty[at], (uint32_t)phase);
-            load_weights(at, i);
-            load_rest(at, i);
+        for (int i = 0, at = 0, phase = 1; i < count; ++i) {
+            hopper::barrier_wait(&at_hand.empty[at], (uint32_t)phase); /* passes in the first round */
+            if (i >= by.early) {
+                load_weights(at, i);
+            }
+            hopper::load_tile(tokens_of(at), &from.tokens, &at_hand.full[at], 0, 0, (first + i) * S::kLines);
+            if (i == max(count - by.before_end, 0)) {
+                hopper::let_next_launch_begin();
+            }
             if (++at == by.stages) {
                 at = 0, phase ^= 1;
             }
@@ -262,12 +262,11 @@ __device__ __forceinline__ float2 load_pair(uint32_t at)
 /* A step of this warp's columns, which lies at `from`. ldmatrix gives lane c of a column the c-th word of its 16 bytes,
  * which has rows 2c, 2c + 1 and those 8, 16, 24 further: as a fragment has them. Without groups all adds up in `part`;
  * with them raw products begin with the tokens' sums, there once `summed` says so. */
-template <int kBits, bool kBf16, int kGroup, int kTokens>
+template <int kBits, bool kBf16, int kGroup, int kTokens, bool kRaw>
 __device__ __forceinline__ void multiply_step(sums_of<kTokens> &c, sums_of<kTokens> *part, uint32_t from, uint32_t sums,
                                               uint32_t summed, uint32_t phase, int warps)
 {
     using S = stage<kBits, kGroup, kTokens>;
-    constexpr bool kRaw = kIsRaw<kBits, kBf16, kGroup>;
     constexpr int kChunks = 64 / S::kChunk, kPairs = kBits == 8 ? 2 : 4;
     constexpr int kEnd = kGroup != 0 && kGroup < S::kStep ? kGroup : S::kStep;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, row = lane % 8;
@@ -346,11 +345,10 @@ __device__ __forceinline__ void multiply_step(sums_of<kTokens> &c, sums_of<kToke
 
 /* Sends this warp's sums to the CTAs that add them, adds up what comes here, and stores it. A lane holds of two tokens,
  * a pair, two columns eight apart: four sums, which travel together. */
-template <int kBits, bool kBf16, int kGroup, int kTokens>
+template <bool kBf16, int kGroup, int kTokens, bool kRaw>
 __device__ __forceinline__ void finish(sums_of<kTokens> &c, const tsr_weight_only_gemm &g, const cut &by,
                                        uint8_t *shared, uint32_t summed, uint64_t *landed)
 {
-    constexpr bool kRaw = kIsRaw<kBits, kBf16, kGroup>;
     constexpr int kPieces = kWarpColumns / 2; /* of four sums, of a pair */
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int rank = (int)hopper::cluster_rank();
@@ -358,7 +356,6 @@ __device__ __forceinline__ void finish(sums_of<kTokens> &c, const tsr_weight_onl
     const int piece = lane % kPieces,
               column = n0 + piece / 8 * 16 + piece % 8 / 2 * 2; /* and the next, and 8 further */
     const bool inside = n0 < (int)g.n;
-    hopper::wait_for_launch_before();
     uint32_t scales[2] = {};
     if (kGroup == 0 && inside) {
         const uint16_t *const at = static_cast<const uint16_t *>(g.scales) + column;
@@ -371,7 +368,6 @@ __device__ __forceinline__ void finish(sums_of<kTokens> &c, const tsr_weight_onl
     if constexpr (kRaw && kGroup == 0) {
         hopper::barrier_wait(summed, 0);
     }
-    hopper::cluster_wait();
 #pragma unroll
     for (int h = 0; h < kTokens / 8; ++h) {
         float2 eights = {};
@@ -430,25 +426,25 @@ __device__ __forceinline__ void finish(sums_of<kTokens> &c, const tsr_weight_onl
 
 #endif
 
-template <int kBits, bool kBf16, int kGroup, int kTokens>
+template <int kBits, bool kBf16, int kGroup, int kTokens, bool kRaw>
 __global__ void __launch_bounds__((kMaxWarps + kHelpers) * 32, kTogether)
     stream_kernel(const __grid_constant__ maps from, const tsr_weight_only_gemm g, const cut by)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    using S = stage<kBits, kGroup, kTokens>;
-    constexpr bool kRaw = kIsRaw<kBits, kBf16, kGroup>;
     extern __shared__ __align__(1024) uint8_t shared[];
     uint64_t *const first_barrier = reinterpret_cast<uint64_t *>(shared);
     const barriers at_hand = {first_barrier, first_barrier + kMaxStages, first_barrier + 2 * kMaxStages,
                               first_barrier + 3 * kMaxStages};
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int rank = (int)hopper::cluster_rank(), count = by.steps + (rank < by.more);
-    hopper::let_next_launch_begin();
+    if (by.before_end == 0) {
+        hopper::let_next_launch_begin();
+    }
     if (warp >= by.warps) {
         const int n0 = (int)hopper::cluster_id() * by.warps * kWarpColumns;
         const copier<kBits, kGroup, kTokens> copies = {
             from, shared + by.ring, at_hand, by, n0, rank * by.steps + min(rank, by.more), count};
-        const bool i_copy = warp > by.warps && hopper::elect();
+        const bool copying = warp == by.warps + kRaw, i_copy = copying && hopper::elect();
         if (i_copy) {
             uint32_t pairs = 0;
             for (int pair = rank; 2 * pair < (int)g.m && by.splits > 1; pair += by.splits) {
@@ -457,16 +453,18 @@ __global__ void __launch_bounds__((kMaxWarps + kHelpers) * 32, kTogether)
             copies.begin((uint32_t)by.warps + kRaw, (uint32_t)(by.splits * by.warps * kWarpColumns) * pairs * 8);
         }
         __syncwarp();
-        if (warp > by.warps) {
-            hopper::meet_arrive(kWorkersMeet, (by.warps + 1) * 32);
-            hopper::meet_arrive(kHelpersMeet, kHelpers * 32);
-        } else {
+        if (!copying) {
             hopper::meet(kHelpersMeet, kHelpers * 32);
+        } else {
+            hopper::meet_arrive(kWorkersMeet, (by.warps + 1) * 32);
+            if constexpr (kRaw) {
+                hopper::meet_arrive(kHelpersMeet, kHelpers * 32);
+            }
         }
         hopper::cluster_arrive();
         if (i_copy) {
             copies.go_on();
-        } else if (kRaw && warp == by.warps) {
+        } else if (kRaw && !copying) {
             sum_steps<kBits, kGroup, kTokens>(copies, reinterpret_cast<float *>(shared + kSumsAt));
         }
         __syncwarp();
@@ -475,6 +473,7 @@ __global__ void __launch_bounds__((kMaxWarps + kHelpers) * 32, kTogether)
     }
     hopper::meet(kWorkersMeet, (by.warps + 1) * 32);
     hopper::cluster_arrive(); /* sums may be sent here */
+    hopper::cluster_wait();
     uint32_t shared_at = hopper::shared_address(shared);
     asm volatile("" : "+r"(shared_at)); /* or it is computed at every step */
     const uint32_t empty_at = shared_at + kMaxStages * 8, summed_at = empty_at + kMaxStages * 8;
@@ -482,9 +481,9 @@ __global__ void __launch_bounds__((kMaxWarps + kHelpers) * 32, kTogether)
 #pragma unroll 1
     for (int left = count, at = 0, phase = 0; left > 0; --left) {
         hopper::barrier_wait(shared_at + (uint32_t)at * 8, (uint32_t)phase);
-        multiply_step<kBits, kBf16, kGroup, kTokens>(c, part, shared_at + (uint32_t)(by.ring + at * by.stage),
-                                                     shared_at + (uint32_t)(kSumsAt + at * kTokens * 4),
-                                                     summed_at + (uint32_t)at * 8, (uint32_t)phase, by.warps);
+        multiply_step<kBits, kBf16, kGroup, kTokens, kRaw>(c, part, shared_at + (uint32_t)(by.ring + at * by.stage),
+                                                           shared_at + (uint32_t)(kSumsAt + at * kTokens * 4),
+                                                           summed_at + (uint32_t)at * 8, (uint32_t)phase, by.warps);
         __syncwarp();
         if (lane == 0) {
             hopper::barrier_arrive(empty_at + (uint32_t)at * 8);
@@ -500,27 +499,32 @@ __global__ void __launch_bounds__((kMaxWarps + kHelpers) * 32, kTogether)
             add_group<kRaw, kTokens>(c, part, i, one);
         }
     }
-    finish<kBits, kBf16, kGroup, kTokens>(c, g, by, shared, summed_at, at_hand.landed);
+    finish<kBf16, kGroup, kTokens, kRaw>(c, g, by, shared, summed_at, at_hand.landed);
 #endif
 }
 
 using kernel_fn = void (*)(const maps, const tsr_weight_only_gemm, const cut);
 
 struct choice {
-    kernel_fn kernel;
+    kernel_fn converting, raw;                                 /* the latter may be NULL */
     int tokens, lines, turns, groups, warp_bytes, token_bytes; /* the bytes are of a stage */
 };
 
 template <int kBits, bool kBf16, int kGroup, int kTokens> choice chosen()
 {
     using S = stage<kBits, kGroup, kTokens>;
-    return {stream_kernel<kBits, kBf16, kGroup, kTokens>,
-            kTokens,
-            S::kLines,
-            S::kTurns,
-            S::kGroups,
-            S::kWeightBytes + S::kScaleBytes,
-            S::kTokenBytes};
+    choice with = {stream_kernel<kBits, kBf16, kGroup, kTokens, false>,
+                   NULL,
+                   kTokens,
+                   S::kLines,
+                   S::kTurns,
+                   S::kGroups,
+                   S::kWeightBytes + S::kScaleBytes,
+                   S::kTokenBytes};
+    if constexpr (kHasRaw<kBits, kBf16, kGroup>) {
+        with.raw = stream_kernel<kBits, kBf16, kGroup, kTokens, true>;
+    }
+    return with;
 }
 
 template <int kBits, bool kBf16, int kGroup> choice choose(bool few)
@@ -541,44 +545,54 @@ tsr_status encode_maps(const tsr_weight_only_gemm &g, const choice &with, int co
     encode_fn encode = NULL;
     TSR_TRY(find_encode(&encode, err));
     const cuuint32_t steps[3] = {1, 1, 1};
-    const cuuint64_t dims[3] = {128, (cuuint64_t)(g.n * g.bits / 16), (cuuint64_t)(g.k / 64)};
-    const cuuint64_t pitches[2] = {(cuuint64_t)g.k * 2, 128};
-    const cuuint32_t box[3] = {128, (cuuint32_t)(columns / with.turns), (cuuint32_t)with.lines};
-    CUresult code = encode(&out->weights, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<void *>(g.w), dims, pitches, box,
-                           steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                           CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    const auto encode_plane = [&](CUtensorMap *map, const void *at, int64_t columns, int64_t rows, int64_t pitch,
-                                  int box_columns, int box_rows, CUtensorMapSwizzle swizzle) {
-        const cuuint64_t plane[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitch_bytes[1] = {(cuuint64_t)pitch * 2};
-        const cuuint32_t plane_box[2] = {(cuuint32_t)box_columns, (cuuint32_t)box_rows};
-        return encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, const_cast<void *>(at), plane, pitch_bytes, plane_box,
-                      steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const auto encode_lines = [&](CUtensorMap *map, CUtensorMapDataType type, const void *at, int64_t across,
+                                  int64_t rows, int64_t pitch, int box_rows, CUtensorMapL2promotion promotion) {
+        const cuuint64_t dims[3] = {(cuuint64_t)across, (cuuint64_t)rows, (cuuint64_t)(g.k / 64)};
+        const cuuint64_t pitches[2] = {(cuuint64_t)pitch, 128};
+        const cuuint32_t box[3] = {(cuuint32_t)across, (cuuint32_t)box_rows, (cuuint32_t)with.lines};
+        return encode(map, type, 3, const_cast<void *>(at), dims, pitches, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                      CU_TENSOR_MAP_SWIZZLE_128B, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     };
+    CUresult code = encode_lines(&out->weights, CU_TENSOR_MAP_DATA_TYPE_UINT8, g.w, 128, g.n * g.bits / 16, g.k * 2,
+                                 columns / with.turns, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
     if (code == CUDA_SUCCESS) {
-        code = encode_plane(&out->tokens, g.a, g.k, g.m, g.lda, 64, with.tokens, CU_TENSOR_MAP_SWIZZLE_128B);
+        code = encode_lines(&out->tokens, CU_TENSOR_MAP_DATA_TYPE_UINT16, g.a, 64, g.m, g.lda * 2, with.tokens,
+                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
     }
     if (code == CUDA_SUCCESS && g.group != 0) {
-        code = encode_plane(&out->scales, g.scales, g.n, g.k / g.group, g.n, columns, with.groups,
-                            CU_TENSOR_MAP_SWIZZLE_NONE);
+        const cuuint64_t plane[2] = {(cuuint64_t)g.n, (cuuint64_t)(g.k / g.group)}, pitch[1] = {(cuuint64_t)g.n * 2};
+        const cuuint32_t box[2] = {(cuuint32_t)columns, (cuuint32_t)with.groups};
+        code = encode(&out->scales, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, const_cast<void *>(g.scales), plane, pitch, box,
+                      steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     }
     return code == CUDA_SUCCESS ? TSR_OK
                                 : tsr_fail(err, TSR_E_DEVICE,
                                            "weight-only product: the driver refused a tensor map: error %d", (int)code);
 }
 
+int shared_for(const cut &by)
+{
+    return shared_bytes(by.before_end == 0 ? kTogether : 2 * kTogether);
+}
+
 /* As many CTAs as run at once, of eight steps or more where they share K, and of these the widest. Clusters of four fit
  * every place, larger ones do not. As many stages as have room, but a third of the steps at most, since while a launch
- * begins nothing is multiplied; with 16 tokens in groups, whose products take longer than the loads, four. */
+ * begins nothing is multiplied; with 16 tokens in groups, whose products take longer than the loads, four.
+ *
+ * Stages that are loaded before the launch ahead has ended are ahead of the tokens, too, which costs 16 tokens more
+ * than it gains: of int4 half of them. Narrow CTAs that fill all places let the next launch begin beside them, three
+ * loads before their last one, whose places are then spread evenly: earlier its loads are in the way, later first
+ * places have become free, and some multiprocessors get three CTAs of it. Few tokens are faster: four loads. */
 cut cut_for(const tsr_weight_only_gemm &g, const choice &with, int processors)
 {
     const int64_t places = (int64_t)kTogether * processors;
     const int steps = (int)(g.k / 64 + with.lines - 1) / with.lines;
-    const bool heavy = g.bits == 4 && g.group != 0 && with.tokens > 8;
+    const bool heavy = g.bits == 4 && with.tokens > 8;
     int64_t most = 0;
     cut best = {};
     best.warps = kMaxWarps, best.splits = 1;
-    for (int warps = kMaxWarps; warps >= kMaxWarps / 2; --warps) {
+    for (int warps = kMaxWarps; warps >= kNarrowWarps; --warps) {
         for (int splits = 1; splits <= kMaxSplits && (splits == 1 || steps >= 8 * splits); ++splits) {
             const int64_t columns = warps * kWarpColumns, count = (g.n + columns - 1) / columns * splits;
             const int64_t fit = splits > 4 ? places * 17 / 20 : splits == 3 ? places * 19 / 20 : places;
@@ -594,7 +608,11 @@ cut cut_for(const tsr_weight_only_gemm &g, const choice &with, int processors)
     const auto round_up = [](int bytes) { return (bytes + 1023) / 1024 * 1024; }; /* the swizzle repeats every 1024 */
     best.ring = round_up(kLandingAt + best.splits * best.pairs * best.warps * kWarpColumns * 8);
     best.stage = round_up(best.warps * with.warp_bytes + with.token_bytes);
-    best.stages = std::min({heavy ? 4 : kMaxStages, std::max(4, best.steps / 3), (kShared - best.ring) / best.stage});
+    const bool narrow = best.warps == kNarrowWarps && most * 20 >= places * 19;
+    best.before_end = narrow ? (heavy ? 3 : 4) : 0;
+    best.stages = std::min({heavy && g.group != 0 ? 4 : kMaxStages, std::max(4, best.steps / 3),
+                            (shared_for(best) - best.ring) / best.stage});
+    best.early = narrow ? kNarrowEarly : heavy ? best.stages / 2 : best.stages;
     return best;
 }
 
@@ -607,7 +625,8 @@ tsr_status tsr::weight_only_stream(const tsr_weight_only_gemm &g, int processors
                                     : (g.bf16 ? choose<4, true>(g.group, few) : choose<4, false>(g.group, few));
     maps from = {};
     const cut by = cut_for(g, with, processors);
-    const int columns = by.warps * kWarpColumns;
+    const int columns = by.warps * kWarpColumns, shared = shared_for(by);
+    const kernel_fn kernel = with.raw && by.before_end == 0 ? with.raw : with.converting;
     TSR_TRY(encode_maps(g, with, columns, &from, err));
     const int64_t tiles = (g.n + columns - 1) / columns;
     cudaLaunchAttribute attributes[3] = {};
@@ -620,14 +639,14 @@ tsr_status tsr::weight_only_stream(const tsr_weight_only_gemm &g, int processors
     attributes[2].val.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicyLoadBalancing;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)(tiles * by.splits));
-    config.blockDim = dim3((unsigned)(by.warps + kHelpers) * 32);
-    config.dynamicSmemBytes = (size_t)kShared;
+    config.blockDim = dim3((unsigned)(by.warps + (kernel == with.raw ? kHelpers : 1)) * 32);
+    config.dynamicSmemBytes = (size_t)shared;
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = 3;
-    cudaError_t code = cudaFuncSetAttribute(with.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+    cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     if (code == cudaSuccess) {
-        code = cudaLaunchKernelEx(&config, with.kernel, from, g, by);
+        code = cudaLaunchKernelEx(&config, kernel, from, g, by);
     }
     (void)cudaGetLastError();
     return code == cudaSuccess ? TSR_OK

@@ -238,6 +238,9 @@ static void check_int8(int64_t m, int64_t n, int64_t k, int64_t pad)
 
 /* ---- the weight-only product ---- */
 
+/* So many that every multiprocessor has narrow CTAs of the Hopper kernel, beside which the next launch begins. */
+enum { kManyColumns = 32704 };
+
 static void check_weight_only(int64_t m, int64_t n, int64_t k, int bits, int64_t group, bool bf16)
 {
     const int64_t lda = k + 8, ldd = n + 8;
@@ -268,7 +271,7 @@ static void check_weight_only(int64_t m, int64_t n, int64_t k, int bits, int64_t
             result = download(d, (size_t)(m * ldd));
         }
         const double unit = bf16 ? 0x1p-8 : 0x1p-11;
-        const int64_t step = n > 128 ? 7 : 1;
+        const int64_t step = n > 4096 ? 61 : n > 128 ? 7 : 1;
         const double units = kind == TSR_WEIGHT_ONLY_PLAIN
                                  ? (double)k / 4
                                  : (double)(k / 16 + 64); /* of 2^-22: the plain one adds one by one */
@@ -309,6 +312,63 @@ static void check_weight_only(int64_t m, int64_t n, int64_t k, int bits, int64_t
     }
 }
 
+/* Products in a row, each of the results of the one before: the same bits whether or not the next may begin before its
+ * tokens are there. */
+static void check_row(int64_t m, int64_t n, int bits, int64_t group, bool bf16)
+{
+    enum { kLaunches = 5 };
+    std::vector<uint8_t> w((size_t)(n * n * bits / 8));
+    for (uint8_t &x : w) {
+        x = (uint8_t)mix(seed++);
+    }
+    std::vector<uint16_t> a((size_t)(m * n)), scales((size_t)(group == 0 ? n : n / group * n));
+    for (uint16_t &x : a) {
+        x = to16((float)(random_unit() * 4 - 2), bf16);
+    }
+    const double size = bits == 8 ? 74 : 4.6; /* of a code, in the mean */
+    for (uint16_t &s : scales) {
+        s = to16((float)((0.5 + random_unit()) / (size * sqrt((double)n))), bf16);
+    }
+    uint8_t *const dw = upload(w);
+    uint16_t *const ds = upload(scales);
+    uint16_t *d[kLaunches + 1] = {upload(a)};
+    for (int i = 1; i <= kLaunches; ++i) {
+        d[i] = device_array<uint16_t>((size_t)(m * n));
+    }
+    std::vector<uint16_t> apart[kLaunches], in_a_row[kLaunches];
+    for (int row = 0; row < 2; ++row) {
+        for (int i = 1; i <= kLaunches; ++i) {
+            CHECK(cudaMemset(d[i], 0xFF, (size_t)(m * n) * 2));
+        }
+        CHECK(cudaDeviceSynchronize());
+        for (int i = 0; i < kLaunches; ++i) {
+            tsr_weight_only_gemm g = {d[i], dw, ds, d[i + 1], m, n, n, n, n, group, bits, bf16, TSR_WEIGHT_ONLY_AUTO};
+            tsr_err err;
+            CHECK_TSR(tsr_cuda_weight_only_gemm(&g, 0, &err), err);
+            if (row == 0) {
+                CHECK(cudaDeviceSynchronize());
+            }
+        }
+        for (int i = 0; i < kLaunches; ++i) {
+            (row == 0 ? apart : in_a_row)[i] = download(d[i + 1], (size_t)(m * n));
+        }
+    }
+    size_t wrong = 0, distinct = 0;
+    for (int i = 0; i < kLaunches; ++i) {
+        wrong += apart[i] != in_a_row[i];
+        distinct += i == 0 || apart[i] != apart[i - 1];
+    }
+    char detail[128];
+    snprintf(detail, sizeof detail, "%lld x %lld int%d group %lld %s: %zu of %d differ", (long long)m, (long long)n,
+             bits, (long long)group, bf16 ? "bf16" : "fp16", wrong, kLaunches);
+    verdict(wrong == 0 && distinct == kLaunches, "products in a row", detail);
+    CHECK(cudaFree(dw));
+    CHECK(cudaFree(ds));
+    for (uint16_t *p : d) {
+        CHECK(cudaFree(p));
+    }
+}
+
 static void check_refusals(void)
 {
     tsr_err err;
@@ -338,6 +398,7 @@ int main(int argc, char **argv)
         check_int8(17, 24, 100, 0);
         check_weight_only(9, 64, 256, 4, 128, false);
         check_weight_only(1, 64, 128, 8, 0, true);
+        check_weight_only(9, kManyColumns, 192, 4, 64, false);
         printf("%d checks, %d failed\n", checks, failures);
         return failures != 0;
     }
@@ -367,8 +428,19 @@ int main(int argc, char **argv)
             }
         }
     }
+    check_weight_only(9, kManyColumns, 192, 4, 64, false);
+    check_weight_only(8, kManyColumns, 192, 8, 0, true);
+    check_row(3, 512, 4, 128, false);
     check_refusals();
     if (!small) {
+        for (int i = 0; i < 4; ++i) { /* K shared by two and by four narrow CTAs */
+            check_weight_only(16, 16384, 2112, i & 1 ? 4 : 8, i & 1 ? 0 : 32, (i & 2) != 0);
+            check_weight_only(9, 8192, 4096, i & 1 ? 4 : 8, 128, (i & 2) != 0);
+            check_weight_only(4, 8192, 4160, i & 1 ? 4 : 8, 64, (i & 2) != 0);
+        }
+        for (int i = 0; i < 16; ++i) { /* narrow and wide ones */
+            check_row(i & 4 ? 16 : 1, i & 8 ? 7168 : 8192, i & 1 ? 4 : 8, i & 2 ? 128 : 0, i % 3 == 0);
+        }
         check_int8(1024, 2112, 7168, 0);
         for (int i = 0; i < 4; ++i) {
             check_weight_only(16, 2048, 7168, i & 1 ? 4 : 8, 128, (i & 2) != 0);
