@@ -612,7 +612,7 @@ cut cut_for(const tsr_weight_only_gemm &g, const choice &with, int processors)
     best.before_end = narrow ? (heavy ? 3 : 4) : 0;
     best.stages = std::min({heavy && g.group != 0 ? 4 : kMaxStages, std::max(4, best.steps / 3),
                             (shared_for(best) - best.ring) / best.stage});
-    best.early = narrow ? kNarrowEarly : heavy ? best.stages / 2 : best.stages;
+    best.early = narrow ? kNarrowEarly : heavy ? (best.stages + 1) / 2 : best.stages;
     return best;
 }
 
