@@ -57,7 +57,13 @@ static void int_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
         u->out[0] = tsr_rows_window(step->out[0], row, rows);
 }
 
-/* What quantizing needs; codes before they are packed; scales in FP32; zero points. */
+/* Its first output is the codes, a byte each. */
+static bool gives_codes(const tsr_step *step)
+{
+    return step->out[0]->dtype == TSR_I8;
+}
+
+/* What quantizing needs; codes, unless they are the output as they are; scales in FP32; zero points. */
 typedef struct scratch {
     uint64_t quantizing, codes, scales, zeros; /* bytes */
 } scratch;
@@ -68,7 +74,7 @@ static scratch scratch_of(const tsr_step *step)
     const uint64_t rows = unit_rows(step), groups = tsr_int_groups(scheme, cols_of(step));
     return (scratch){
         .quantizing = tsr_round_up(tsr_int_scratch(scheme, cols_of(step)), 64),
-        .codes = tsr_round_up(rows * cols_of(step), 64),
+        .codes = gives_codes(step) ? 0 : tsr_round_up(rows * cols_of(step), 64),
         .scales = tsr_round_up(rows * groups * sizeof(float), 64),
         .zeros = rows * groups,
     };
@@ -80,7 +86,7 @@ static uint64_t int_scratch(const tsr_step *step)
     return s.quantizing + s.codes + s.scales + s.zeros;
 }
 
-/* Quantizes a unit into its scratch. */
+/* Quantizes a unit, its codes into the first output or its scratch. `stats` may be NULL. */
 static tsr_status quantize(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                            tsr_int_rows *rows, tsr_quant_stats *stats, tsr_err *err)
 {
@@ -92,7 +98,7 @@ static tsr_status quantize(const tsr_step *step, uint64_t unit, const tsr_unit *
         .row = unit * unit_rows(step),
         .rows = rows_in(step, unit),
         .x = u->in_data[0],
-        .codes = (int8_t *)memory + s.quantizing,
+        .codes = gives_codes(step) ? u->out_data[0] : (int8_t *)memory + s.quantizing,
         .scales = (float *)(memory + s.quantizing + s.codes),
         .zero_points = scheme->asymmetric ? (int8_t *)memory + s.quantizing + s.codes + s.scales : NULL,
         .scratch = memory,
@@ -107,7 +113,6 @@ static tsr_status int8_run(const tsr_step *step, uint64_t unit, const tsr_unit *
 {
     tsr_int_rows rows;
     TSR_TRY(quantize(step, unit, u, kernels, &rows, stats, err));
-    memcpy(u->out_data[0], rows.codes, rows.rows * cols_of(step));
     if (unit == 0 && step->n_out > 2)
         *(float *)u->out_data[2] = params_of(step)->input.value.scale;
     if (unit == 0 && step->n_out > 3)
@@ -170,10 +175,9 @@ static const tsr_op kPackedOp = {.name = "quantize packed integers",
 static tsr_status azp_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                           tsr_quant_stats *stats, tsr_err *err)
 {
-    (void)stats;
-    tsr_quant_stats told_already = {0};
+    (void)stats; /* told by the step that writes the codes */
     tsr_int_rows rows;
-    TSR_TRY(quantize(step, unit, u, kernels, &rows, &told_already, err));
+    TSR_TRY(quantize(step, unit, u, kernels, &rows, NULL, err));
     for (uint64_t r = 0; r < rows.rows; r++) {
         const int32_t sum = kernels->sum_codes(rows.codes + r * cols_of(step), cols_of(step));
         ((int32_t *)u->out_data[0])[rows.row + r] = sum;

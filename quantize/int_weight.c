@@ -256,13 +256,15 @@ tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels 
         for (uint64_t g = 0; g < groups; g++) {
             const uint64_t col = g * width, n = tsr_min_u64(width, cols - col);
             const tsr_int_code code = code_at(scheme, &r, g);
-            tsr_int_error error;
             float amax;
             memcpy(&amax, &r.amax[g], sizeof amax);
-            measure(kernels, part_of(x, col), n, &code, codes + col, &error);
             rows->scales[row * groups + g] = amax == 0 && scheme->zero_scale ? 0 : code.scale;
             if (rows->zero_points != NULL)
                 rows->zero_points[row * groups + g] = (int8_t)code.zero;
+            if (stats == NULL)
+                continue;
+            tsr_int_error error;
+            measure(kernels, part_of(x, col), n, &code, codes + col, &error);
             add_stats(stats, &error, &code, amax, n, (rows->row + row) * cols + col);
         }
     }

@@ -45,7 +45,8 @@ uint64_t tsr_int_groups(const tsr_int_scheme *scheme, uint64_t cols);
 
 size_t tsr_int_scratch(const tsr_int_scheme *scheme, uint64_t cols);
 
-/* Quantizes the rows and adds what it cost to *stats (all but the scale figures). Thread-safe.
+/* Quantizes the rows and adds what it cost to *stats (all but the scale figures), which takes more time than the codes;
+ * NULL: not asked for. Thread-safe.
  * TSR_E_VALUE, with coordinates, when it meets NaN or Inf. */
 tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_int_rows *rows,
                             tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
