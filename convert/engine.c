@@ -689,7 +689,7 @@ static tsr_status write_texts(const run *r, tsr_err *err)
 
 static tsr_status choose_threads(run *r, tsr_err *err)
 {
-    r->workers = r->options->threads > TSR_MAX_THREADS ? TSR_MAX_THREADS : r->options->threads;
+    r->workers = (unsigned)tsr_min_u64(r->options->threads, TSR_MAX_THREADS);
     while (r->workers > 1 && tsr_plan_memory(r->plan, r->workers) > r->options->memory)
         r->workers--;
     const uint64_t need = tsr_plan_memory(r->plan, r->workers);

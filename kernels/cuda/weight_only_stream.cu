@@ -13,7 +13,7 @@ namespace
 {
 
 constexpr int kMaxWarps = 8, kWarpColumns = 32;
-constexpr int kHelpers = 2; /* warps after those that multiply: one sums the tokens if need be, the last one copies */
+constexpr int kHelpers = 2; /* warps at most after those that multiply: one sums raw ones' tokens, the last copies */
 constexpr int kMaxStages = 6;
 constexpr int kMaxSplits = 8;   /* of K, the CTAs of a cluster */
 constexpr int kTogether = 2;    /* CTAs of a launch on a multiprocessor */
@@ -58,7 +58,7 @@ struct cut {
     int pairs;               /* of tokens, the most that a CTA adds up: each splits-th pair */
     int stages, ring, stage; /* how many, where in shared memory, bytes of one */
     int early;               /* stages that are loaded before tokens may be */
-    int before_end;          /* steps before the last load when the next launch may begin; 0: at once */
+    int before_end;          /* with this load, counted from the end, the next launch may begin; 0: at once */
 };
 
 struct maps {
@@ -581,9 +581,9 @@ int shared_for(const cut &by)
  * begins nothing is multiplied; with 16 tokens in groups, whose products take longer than the loads, four.
  *
  * Stages that are loaded before the launch ahead has ended are ahead of the tokens, too, which costs 16 tokens more
- * than it gains: of int4 half of them. Narrow CTAs that fill all places let the next launch begin beside them, three
- * loads before their last one, whose places are then spread evenly: earlier its loads are in the way, later first
- * places have become free, and some multiprocessors get three CTAs of it. Few tokens are faster: four loads. */
+ * than it gains: of int4 half of them. Narrow CTAs that fill all places let the next launch begin beside them with
+ * their third last load, when its CTAs are spread evenly: earlier its loads are in the way, later first places have
+ * become free, and some multiprocessors get three of them. Few tokens take less time: with the fourth last. */
 cut cut_for(const tsr_weight_only_gemm &g, const choice &with, int processors)
 {
     const int64_t places = (int64_t)kTogether * processors;
@@ -612,7 +612,7 @@ cut cut_for(const tsr_weight_only_gemm &g, const choice &with, int processors)
     best.before_end = narrow ? (heavy ? 3 : 4) : 0;
     best.stages = std::min({heavy && g.group != 0 ? 4 : kMaxStages, std::max(4, best.steps / 3),
                             (shared_for(best) - best.ring) / best.stage});
-    best.early = narrow ? kNarrowEarly : heavy ? (best.stages + 1) / 2 : best.stages;
+    best.early = narrow ? kNarrowEarly : heavy ? best.stages / 2 : best.stages;
     return best;
 }
 

@@ -1,6 +1,7 @@
 /* Owns the check of the integer kernels on a GPU: conversions code by code against the CPU's model, the int8 product
  * with every epilogue, fast against plain bit for bit and both against integers on the host, the weight-only product
- * against FP64 within its bound. `test_int small` leaves out the large shapes (for compute-sanitizer). */
+ * against FP64 within its bound and, launched in a row, against itself. `test_int small` leaves out the large shapes
+ * (for compute-sanitizer). */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <math.h>
