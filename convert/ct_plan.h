@@ -23,8 +23,9 @@ typedef struct tsr_ct_options {
     uint64_t max_shard_bytes;
 } tsr_ct_options;
 
-/* Makes the plan for *source; both outlive it. W8A8 adds tessera-azp.safetensors: under each weight's name the int32
- * sums of its rows, which an epilogue multiplies with the activations' zero points; of static ones the products, too.
+/* Makes the plan for *source; both outlive it. W8A8 adds tessera-azp.safetensors: of each X.weight in X.azp_adj the
+ * int32 sums of its rows, which an epilogue multiplies with the activations' zero points; of static ones the products,
+ * too, X.azp_with_adj. No name there is one of the model's: a reader of every *.safetensors must not mistake them.
  * TSR_E_SHAPE: a row that is not whole words, groups that do not divide it, or one so long that azp_adj times a zero
  * point leaves int32; with the nearest that would do. TSR_E_MISMATCH: the calibration lacks a layer, or a zero point.
  * On failure *plan is empty. */

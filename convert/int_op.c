@@ -257,7 +257,7 @@ tsr_status tsr_plan_azp(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_
 {
     const params p = params_with(scheme, input);
     tsr_tensor *const out[] = {
-        new_tensor(plan, weight, ".weight", TSR_I32, 1, weight->shape[0], 0),
+        new_tensor(plan, weight, ".azp_adj", TSR_I32, 1, weight->shape[0], 0),
         new_tensor(plan, weight, ".azp_with_adj", TSR_I32, 1, weight->shape[0], 0),
     };
     return add_step(plan, &kAzpOp, weight, &p, out, input != NULL && input->asymmetric ? 2 : 1, 3, err);

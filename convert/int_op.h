@@ -23,8 +23,8 @@ tsr_status tsr_plan_int8(tsr_plan *plan, const tsr_tensor *weight, const tsr_int
 tsr_status tsr_plan_packed(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
                            tsr_err *err) TSR_WARN_UNUSED;
 
-/* X.weight -> I32 [R] under its own name: the sums of the rows of codes that tsr_plan_int8 makes (azp_adj); with an
- * asymmetric `input` also X.azp_with_adj, these times its zero point. */
+/* X.weight -> X.azp_adj I32 [R]: the sums of the rows of codes that tsr_plan_int8 makes; with an asymmetric `input`
+ * also X.azp_with_adj, these times its zero point. */
 tsr_status tsr_plan_azp(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
                         const tsr_static_input *input, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -19,7 +19,7 @@
 /* Where Tessera keeps what it knows about an output directory; never copied from a source. */
 #define TSR_STATE_DIR   ".tessera"
 #define TSR_REPORT_NAME "quantization_report.json"
-/* Column sums of int8 weights, keyed by weight: beside a model, not part of it. */
+/* Sums of int8 weights' rows, X.azp_adj and X.azp_with_adj: beside a model, not part of it. */
 #define TSR_AZP_NAME "tessera-azp.safetensors"
 /* Says what preprocessed blobs hold. A directory that has it may have no safetensors at all. */
 #define TSR_LAYOUT_NAME "tessera-layout.json"

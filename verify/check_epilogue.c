@@ -400,9 +400,14 @@ static tsr_status get_azp(operands *o, tsr_err *err)
 {
     const double reach = 127 * (double)o->k;
     const tsr_weight *const w = o->weight;
+    const int module = (int)tsr_module_length(o->name);
     char name[1024], meaning[96] = "without input_scale it";
-    TSR_TRY(
-        get_sums(o, o->name, "azp_adj of the checkpoint", "the sum of its codes", o->row_sums, reach, o->azp_adj, err));
+    snprintf(name, sizeof name, "%.*s.azp_adj", module, o->name);
+    const tsr_checkpoint *const beside = o->c->options->azp;
+    /* Earlier versions of Tessera wrote it under the weight's own name. */
+    const bool named = beside == NULL || tsr_checkpoint_find(beside, name) != NULL;
+    TSR_TRY(get_sums(o, named ? name : o->name, "azp_adj of the checkpoint", "the sum of its codes", o->row_sums, reach,
+                     o->azp_adj, err));
     if (w->input_scale != NULL && o->input.quantization == QUANTIZATIONS) /* which has been judged */
         return TSR_OK;
     for (size_t i = 0; i < o->n; i++)
@@ -411,7 +416,7 @@ static tsr_status get_azp(operands *o, tsr_err *err)
         snprintf(meaning, sizeof meaning, "input_zero_point %d times the sum of its codes", o->input.zero_point);
     else if (w->input_scale != NULL)
         snprintf(meaning, sizeof meaning, "without input_zero_point it");
-    snprintf(name, sizeof name, "%.*s.azp_with_adj", (int)tsr_module_length(o->name), o->name);
+    snprintf(name, sizeof name, "%.*s.azp_with_adj", module, o->name);
     return get_sums(o, name, "azp_with_adj of the checkpoint", meaning, o->azp_sums, 128 * reach, o->stated_with_adj,
                     err);
 }

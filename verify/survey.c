@@ -63,18 +63,21 @@ static tsr_status read_index(tsr_survey *s, const tsr_checkpoint *c, tsr_err *er
     return status;
 }
 
-/* Whether a file's __metadata__ says what framework wrote it. The header has been checked when it was opened. */
-static tsr_status has_format(const tsr_file *f, bool *has, tsr_err *err)
+/* Whether a file's __metadata__ says what framework wrote it. The header has been checked when it was opened; it is
+ * read as tensors are, so that of an archive it is the plain file's. */
+static tsr_status has_format(const tsr_checkpoint *c, size_t file, bool *has, tsr_err *err)
 {
+    const tsr_file *const f = &c->files[file];
+    const tsr_tensor whole = {.name = f->name, .file = (uint32_t)file, .bytes = f->size};
     uint64_t size;
     tsr_json_text value;
-    TSR_TRY(tsr_read_at(f->fd, f->path, &size, sizeof size, 0, err));
+    TSR_TRY(tsr_checkpoint_read(c, &whole, 0, &size, sizeof size, err));
     if (size > TSR_MAX_HEADER_BYTES)
         return tsr_fail(err, TSR_E_IO, "%s: changed while being read", f->path);
     char *const text = malloc(size + 1);
     if (text == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", f->path);
-    const tsr_status status = tsr_read_at(f->fd, f->path, text, size, sizeof size, err);
+    const tsr_status status = tsr_checkpoint_read(c, &whole, sizeof size, text, size, err);
     *has = status == TSR_OK && tsr_json_find(text, size, "__metadata__.format", &value);
     free(text);
     return status;
@@ -85,7 +88,7 @@ static tsr_status count_files(tsr_survey *s, const tsr_checkpoint *c, tsr_err *e
     for (size_t i = 0; i < c->n_files; i++) {
         bool has = false;
         s->file_bytes += c->files[i].size;
-        TSR_TRY(has_format(&c->files[i], &has, err));
+        TSR_TRY(has_format(c, i, &has, err));
         s->files_without_format += !has;
     }
     return TSR_OK;

@@ -66,8 +66,8 @@ def test_ranges_become_scales_and_zero_points(tmp_path, source, quantize, kind):
             assert s == pytest.approx((high - low) / 255, rel=2e-5) and abs(s * (-128 - z) - low) <= 0.51 * s
             if len(group) > 1:
                 assert remade(s, z) == (s, z)  # vLLM's own merging changes nothing
-            assert np.array_equal(azp[m + ".weight"], got[m + ".weight"].astype(np.int64).sum(axis=1))
-            assert np.array_equal(azp[m + ".azp_with_adj"], azp[m + ".weight"].astype(np.int64) * z)
+            assert np.array_equal(azp[m + ".azp_adj"], got[m + ".weight"].astype(np.int64).sum(axis=1))
+            assert np.array_equal(azp[m + ".azp_with_adj"], azp[m + ".azp_adj"].astype(np.int64) * z)
     args = json.loads((dst / "config.json").read_text())["quantization_config"]["config_groups"]["group_0"]
     assert args["input_activations"] == {"num_bits": 8, "type": "int", "symmetric": False, "strategy": "tensor", "dynamic": False}
 
@@ -94,7 +94,7 @@ def test_symmetric(tmp_path, source, quantize):
     want = {Q: 0.03, K: 0.03, V: 0.03, O: 0.04, GATE: 0.06, UP: 0.06}
     assert all(got[m + ".input_scale"][0] == F32(want[m]) for m in want)
     assert got[DOWN + ".input_scale"][0] == F32(2) / F32(127.5)
-    assert not any(n.endswith("zero_point") or n.endswith("adj") for n in [*got, *azp])
+    assert not any(n.endswith("zero_point") or n.endswith("with_adj") for n in [*got, *azp])
 
 
 def test_read_again(tmp_path, source, quantize, tessera):

@@ -182,6 +182,22 @@ def test_commands_read_archives_as_the_plain_checkpoint(checkpoint, run, options
     assert same_trees(run("convert", plain, *cast), run("convert", archive(run, plain, *options), *cast)) is None
 
 
+@pytest.mark.parametrize("options", [[], ["--shuffle"]])
+def test_inspect_says_the_same_of_an_archive(checkpoint, run, tessera, options):
+    fp8 = run("quantize", checkpoint("deepseek-v3"), "-o", "DST", "--quiet", "--max-shard-size", "1MB")
+    packed = archive(run, fp8, *options)
+    told = []
+    for path in (fp8, packed):
+        code, out, err = harness.run(tessera, ["inspect", path, "--json", "-", "--quiet"])
+        assert code == 0, out + err
+        told.append(out.replace(str(path), "PATH"))
+    assert told[0] == told[1]
+    assert harness.run(tessera, ["inspect", packed])[0] == 0
+    name = "model.layers.0.self_attn.o_proj.weight"
+    code, out, err = harness.run(tessera, ["inspect", f"{packed}:{name}"])
+    assert code == 0 and name in out, out + err
+
+
 def test_diff_finds_nothing(checkpoint, run, tessera):
     src = checkpoint("deepseek-v3")
     code, out, err = harness.run(tessera, ["diff", src, archive(run, src, "--shuffle")])

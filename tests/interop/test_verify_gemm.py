@@ -183,15 +183,19 @@ def test_sound_epilogues_pass(int8, verify):
         assert j["of_expected_rms"] == pytest.approx(1, abs=0.2)
 
 
-def test_shifted_azp_adj_is_found(int8, verify):
+@pytest.mark.parametrize("old_name", [False, True])
+def test_shifted_azp_adj_is_found(int8, verify, old_name):
+    """Under its name, and under the one that earlier versions gave it: the weight's own."""
     dst = int8[1]
     path = dst / "tessera-azp.safetensors"
     _, tensors = harness.read_safetensors(path)
     name = sorted(tensors)[0]
-    dtype, shape, data = tensors[name]
-    tensors[name] = (dtype, shape, np.roll(np.frombuffer(data, np.int32), 1).tobytes())
+    assert name.endswith(".azp_adj")
+    weight = name[:-len("azp_adj")] + "weight"
+    dtype, shape, data = tensors.pop(name)
+    tensors[weight if old_name else name] = (dtype, shape, np.roll(np.frombuffer(data, np.int32), 1).tobytes())
     harness.write_safetensors(path, tensors)
-    code, result = verify("epilogue", dst, "--tensors", name)
+    code, result = verify("epilogue", dst, "--tensors", weight)
     failed = {j["what"] for j in result["judgements"] if not j["passed"]}
     assert code == 1 and "azp_adj of the checkpoint" in failed
     assert all("azp" in what for what in failed) and len(failed) > 1
