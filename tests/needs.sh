@@ -1,0 +1,138 @@
+# Sourced by ./dev: what a task needs, whether it is there, and how it comes. A need is met by what can be used, from whatever
+# package it came; packages are named only for what is missing.
+
+# The C compiler that Meson will take.
+c_compiler() {
+    local name
+    [ -z "${CC:-}" ] || { echo "$CC"; return; }
+    for name in cc gcc clang; do
+        ! have "$name" || { echo "$name"; return; }
+    done
+}
+
+# compiles COMPILER... : stdin is a whole program, which is compiled and linked
+compiles() { "$@" -x c -o /dev/null - >/dev/null 2>&1; }
+
+has_compiler() {
+    local compiler
+    compiler=$(c_compiler)
+    # CC may be several words, as in "ccache gcc".
+    # shellcheck disable=SC2086
+    [ -n "$compiler" ] && echo '#include <stdio.h>
+int main(void) { return puts("") < 0; }' | compiles $compiler
+}
+
+# has_library MODULE HEADER: as Meson looks for it; by its header where pkg-config itself is missing
+has_library() {
+    if have pkg-config; then
+        pkg-config --exists "$1"
+    else
+        # shellcheck disable=SC2046
+        has_compiler && printf '#include <stddef.h>\n#include <%s>\nint main(void) { return 0; }\n' "$2" | compiles $(c_compiler)
+    fi
+}
+
+has_venv() { [ -x .venv/bin/python ] || python3 -c 'import venv, ensurepip' 2>/dev/null; }
+
+# The newest clang, under its plain name or with a number.
+find_clang() {
+    local name
+    for name in clang clang-{30..14}; do
+        ! have "$name" || { echo "$name"; return; }
+    done
+}
+
+has_fuzzer() {
+    local clang
+    clang=$(find_clang)
+    [ -n "$clang" ] && echo '#include <stddef.h>
+int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n) { return data && n == (size_t)-1; }' |
+        compiles "$clang" -fsanitize=fuzzer,address,undefined
+}
+
+# The package of the sanitizers' libraries carries clang's version: of the clang that is here, or that apt would install.
+clang_runtime() {
+    local clang version=
+    clang=$(find_clang)
+    if [ -n "$clang" ]; then
+        version=$("$clang" -dumpversion | cut -d. -f1)
+    else
+        version=$(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/\1/p' | head -1)
+    fi
+    echo "libclang-rt-${version:-$(. /etc/os-release 2>/dev/null; case "${VERSION_CODENAME:-}" in
+        bookworm) echo 14 ;; noble) echo 18 ;; *) echo 19 ;; esac)}-dev"
+}
+
+# missing_for build|test: packages for what is not there
+missing_for() {
+    has_compiler || echo gcc libc6-dev
+    have meson || echo meson
+    have ninja || echo ninja-build
+    have pkg-config || echo pkgconf
+    has_library libxxhash xxhash.h || echo libxxhash-dev
+    has_library libzstd zstd.h || echo libzstd-dev
+    has_venv || echo python3-venv
+    [ "$1" = test ] || return 0
+    have gcc || echo gcc
+    has_library criterion criterion/criterion.h || echo libcriterion-dev
+    [ -n "$(find_clang)" ] || echo clang
+    has_fuzzer || clang_runtime
+    valgrind -q true >/dev/null 2>&1 || echo valgrind libc6-dbg
+    have zstd || echo zstd
+}
+
+# need_for build|test: installs what is missing, or says what to install and leaves
+need_for() {
+    local task=$1 missing root=() install=(apt-get install -y --no-install-recommends)
+    missing=$(missing_for "$task" | tr '\n' ' ')
+    [ -n "$missing" ] || return 0
+    if [ "$(id -u)" != 0 ]; then
+        root=(sudo)
+        have sudo && { sudo -n true 2>/dev/null || [ -t 0 ]; } || root=(none)
+    fi
+    if [ "${root[0]:-}" = none ] || ! have apt-get; then
+        # Nothing is built with it; the demo then leaves its last check out.
+        [ "$missing" != "python3-venv " ] || [ "$task" != build ] || return 0
+        {
+            echo "dev: what is needed is not all here, and it takes root and apt-get to install it. The packages of Debian and Ubuntu:"
+            echo "    apt-get update && ${install[*]} ${missing% }"
+        } >&2
+        exit 1
+    fi
+    say "installing ${missing% }"
+    "${root[@]}" apt-get update -qq
+    # Only the lists say which clang comes, and so which of its libraries.
+    missing=$(missing_for "$task" | tr '\n' ' ')
+    # shellcheck disable=SC2086
+    "${root[@]}" env DEBIAN_FRONTEND=noninteractive "${install[@]}" -qq $missing >/dev/null
+    missing=$(missing_for "$task" | tr '\n' ' ')
+    [ -z "$missing" ] || { echo "dev: still missing after the installation: $missing" >&2; exit 1; }
+}
+
+# venv_with WHAT FILTER: the Python environment, with the lines of the requirements that match
+venv_with() {
+    local what=$1 filter=$2 stamp=.venv/stamp wanted
+    wanted=$(python3 -V; grep -vE '^ *(#|$)' tests/interop/requirements.txt | grep -E "$filter")
+    # What holds everything holds a part.
+    if [ -f "$stamp" ] && [ -x .venv/bin/python ]; then
+        [ "$(grep -Fxc -f <(printf '%s\n' "$wanted") "$stamp")" != "$(printf '%s\n' "$wanted" | wc -l)" ] || return 0
+    fi
+    say "making the Python environment of $what"
+    rm -rf .venv
+    # Each step by itself: where a caller goes on without, the shell does not stop at the first failure.
+    python3 -m venv .venv || return 1
+    printf '%s\n' "$wanted" | tail -n +2 >.venv/wanted
+    .venv/bin/pip install -q --disable-pip-version-check --no-deps --only-binary :all: -r .venv/wanted || return 1
+    printf '%s\n' "$wanted" >"$stamp"
+}
+
+venv() { venv_with "the tests" .; }
+
+# The Python that can check the demo: the tests' own, or the system's where it has the packages
+demo_python() {
+    if python3 -c 'import numpy, ml_dtypes, safetensors' 2>/dev/null; then
+        echo python3
+    elif venv_with "the demo" '^(numpy|ml_dtypes|safetensors)' >&2; then
+        echo "$here/.venv/bin/python"
+    fi
+}
