@@ -3,62 +3,69 @@
 
 #include "formats/glob.h"
 
-#include <regex.h>
-#include <stdio.h>
 #include <string.h>
 
-static const char kModel[] = "model.";
+static const char kModel[] = "model.", kExpression[] = "re:";
 
-/* One per entry; `used` when the entry is an expression that could be compiled. */
-typedef struct expression {
-    regex_t regex;
-    bool used;
-} expression;
+enum { MAX_STEPS = 1 << 16 }; /* of all expressions of a list */
 
 static const char *without_model(const char *name)
 {
     return strncmp(name, kModel, sizeof kModel - 1) == 0 ? name + sizeof kModel - 1 : name;
 }
 
-/* Python's expression in POSIX's words: anchored at the start, with the classes and groups that lists really use. */
-static bool compile(tsr_ignore_list *list, expression *e, const char *python)
+static bool is_expression(const char *entry)
 {
-    char posix[1024];
-    size_t n = (size_t)snprintf(posix, sizeof posix, "^(");
-    for (const char *p = python; *p != '\0'; p++) {
-        if (n + 8 > sizeof posix)
-            return false;
-        if (p[0] == '\\' && (p[1] == 'd' || p[1] == 'w')) {
-            n += (size_t)snprintf(posix + n, sizeof posix - n, "%s", p[1] == 'd' ? "[0-9]" : "[A-Za-z0-9_]");
-            p++;
-        } else if (p[0] == '(' && p[1] == '?' && p[2] == ':') {
-            posix[n++] = '(';
-            p += 2;
-        } else if (p[0] == '.' && p[1] == '*' && p[2] == '?') { /* lazy or not, it matches the same names */
-            posix[n++] = '.';
-            posix[n++] = '*';
-            p += 2;
-        } else {
-            posix[n++] = *p;
-        }
-    }
-    snprintf(posix + n, sizeof posix - n, ")");
-    e->used = regcomp(&e->regex, posix, REG_EXTENDED | REG_NOSUB) == 0;
-    if (!e->used)
-        list->bad = python;
-    return true;
+    return strncmp(entry, kExpression, sizeof kExpression - 1) == 0;
 }
 
-static bool add_entry(tsr_ignore_list *list, const char *entry)
+/* False when memory is exhausted. *steps: what is left for expressions. */
+static bool add_entry(tsr_ignore_list *list, const char *entry, size_t *steps)
 {
-    expression *const e = &((expression *)list->expressions)[list->count];
+    tsr_pattern *const pattern = &list->patterns[list->count];
+    tsr_err err = {"the expressions of the list are too large together for what Tessera matches"};
     list->entries[list->count++] = entry;
-    return strncmp(entry, "re:", 3) != 0 || compile(list, e, entry + 3);
+    if (!is_expression(entry))
+        return true;
+    const tsr_status status = *steps == 0
+                                  ? TSR_E_UNSUPPORTED
+                                  : tsr_pattern_compile(pattern, entry + sizeof kExpression - 1, &list->arena, &err);
+    if (status == TSR_OK) {
+        *steps -= pattern->count < *steps ? pattern->count : *steps;
+    } else if (list->unknown == NULL) {
+        list->unknown = entry;
+        list->why = tsr_arena_dup(&list->arena, err.msg, strlen(err.msg));
+    }
+    return status != TSR_E_NOMEM && (list->unknown == NULL || list->why != NULL);
+}
+
+/* Entry `at`, which the reader is at; a status when the list is no JSON or memory is exhausted. */
+static tsr_status read_entry(tsr_ignore_list *list, tsr_json_reader *r, size_t at, size_t *steps)
+{
+    tsr_json_kind kind;
+    tsr_json_text text;
+    const char *entry = NULL;
+    const char *what = "no text";
+    TSR_TRY(tsr_json_peek(r, &kind, NULL));
+    if (kind == TSR_JSON_STRING) {
+        TSR_TRY(tsr_json_read_string(r, &text, NULL));
+        const tsr_status status = tsr_json_decode(r, text, &list->arena, &entry, NULL);
+        if (status == TSR_OK)
+            return add_entry(list, entry, steps) ? TSR_OK : TSR_E_NOMEM;
+        if (status == TSR_E_NOMEM)
+            return status;
+        what = "no name of a module";
+    } else {
+        TSR_TRY(tsr_json_skip(r, NULL, NULL));
+    }
+    if (list->odd == NULL)
+        list->odd = tsr_arena_printf(&list->arena, "entry %zu is %s", at + 1, what);
+    return list->odd == NULL ? TSR_E_NOMEM : TSR_OK;
 }
 
 bool tsr_ignore_list_read(tsr_ignore_list *list, tsr_json_text config, const char *const *keys, size_t n)
 {
-    tsr_json_text array, text;
+    tsr_json_text array;
     bool more;
     *list = (tsr_ignore_list){0};
     for (size_t i = 0; i < n && list->key == NULL; i++) {
@@ -67,31 +74,24 @@ bool tsr_ignore_list_read(tsr_ignore_list *list, tsr_json_text config, const cha
     }
     if (list->key == NULL)
         return true;
-    size_t quotes = 0;
+    size_t quotes = 0, steps = MAX_STEPS;
     for (size_t i = 0; i < array.size; i++)
         quotes += array.data[i] == '"';
     list->entries = tsr_arena_alloc(&list->arena, (quotes / 2 + 1) * sizeof *list->entries);
-    list->expressions = tsr_arena_alloc(&list->arena, (quotes / 2 + 1) * sizeof(expression));
-    if (list->entries == NULL || list->expressions == NULL)
+    list->patterns = tsr_arena_alloc(&list->arena, (quotes / 2 + 1) * sizeof *list->patterns);
+    if (list->entries == NULL || list->patterns == NULL)
         return false;
     tsr_json_reader r = tsr_json_open("config.json", array.data, array.size);
-    if (tsr_json_enter_array(&r, NULL) != TSR_OK)
-        return true;
-    while (tsr_json_next_element(&r, &more, NULL) == TSR_OK && more) {
-        tsr_json_kind kind;
-        const char *entry;
-        if (tsr_json_peek(&r, &kind, NULL) != TSR_OK)
-            return true;
-        if (kind != TSR_JSON_STRING) {
-            if (tsr_json_skip(&r, NULL, NULL) != TSR_OK)
-                return true;
-            continue;
-        }
-        if (tsr_json_read_string(&r, &text, NULL) != TSR_OK ||
-            tsr_json_decode(&r, text, &list->arena, &entry, NULL) != TSR_OK || !add_entry(list, entry))
-            return true;
+    tsr_status status = tsr_json_enter_array(&r, NULL);
+    for (size_t at = 0; status == TSR_OK; at++) {
+        status = tsr_json_next_element(&r, &more, NULL);
+        if (status != TSR_OK || !more)
+            break;
+        status = read_entry(list, &r, at, &steps);
     }
-    return true;
+    if (status != TSR_OK && status != TSR_E_NOMEM)
+        list->odd = "it is no list";
+    return status != TSR_E_NOMEM;
 }
 
 static bool ends_with(const char *text, const char *ending)
@@ -103,7 +103,7 @@ static bool ends_with(const char *text, const char *ending)
 static bool covers(const tsr_ignore_list *list, size_t i, tsr_matching matching, const char *module)
 {
     const char *const entry = list->entries[i];
-    const expression *const e = &((const expression *)list->expressions)[i];
+    const tsr_pattern *const pattern = &list->patterns[i];
     switch (matching) {
     case TSR_MATCH_EXACT:
         return strcmp(entry, module) == 0;
@@ -112,7 +112,7 @@ static bool covers(const tsr_ignore_list *list, size_t i, tsr_matching matching,
     case TSR_MATCH_ENDS:
         return strncmp(module, entry, strlen(entry)) == 0 || ends_with(module, entry);
     case TSR_MATCH_REGEX:
-        return e->used ? regexec(&e->regex, module, 0, NULL, 0) == 0 : strcmp(entry, module) == 0;
+        return is_expression(entry) ? tsr_pattern_match(pattern, module, NULL) : strcmp(entry, module) == 0;
     case TSR_MATCH_GLOB:
         return tsr_glob_match(entry, module);
     }
@@ -128,13 +128,17 @@ const char *tsr_ignore_list_find(const tsr_ignore_list *list, tsr_matching match
     return NULL;
 }
 
-void tsr_ignore_list_free(tsr_ignore_list *list)
+const char *tsr_ignore_list_unsure(const tsr_ignore_list *list, const char *module)
 {
     for (size_t i = 0; i < list->count; i++) {
-        expression *const e = &((expression *)list->expressions)[i];
-        if (e->used)
-            regfree(&e->regex);
+        if (is_expression(list->entries[i]) && !tsr_pattern_knows(&list->patterns[i], module))
+            return list->entries[i];
     }
+    return NULL;
+}
+
+void tsr_ignore_list_free(tsr_ignore_list *list)
+{
     tsr_arena_free(&list->arena);
     *list = (tsr_ignore_list){0};
 }

@@ -8,6 +8,7 @@
 
 #include "formats/arena.h"
 #include "formats/json.h"
+#include "formats/pattern.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,15 +25,21 @@ typedef struct tsr_ignore_list {
     const char *key; /* the first key that is there: "modules_to_not_convert"; NULL when none is */
     const char **entries;
     size_t count;
-    const char *bad; /* an expression that is none; NULL */
+    const char *odd;     /* what is in the list and can be no module's name ("entry 3 is no text"); NULL */
+    const char *unknown; /* the first expression that Tessera cannot match; NULL */
+    const char *why;     /* it cannot */
     /* private */
-    void *expressions;
+    tsr_pattern *patterns;
     tsr_arena arena;
 } tsr_ignore_list;
 
-/* Reads the lists under `keys` (n of them, in order; the first that is there counts) of the object `config`. Entries
- * that are no strings are left out. False when memory is exhausted. */
+/* Reads the lists under `keys` (n of them, in order; the first that is there counts) of the object `config`. Whatever
+ * an entry is, those after it are read. False when memory is exhausted. */
 bool tsr_ignore_list_read(tsr_ignore_list *list, tsr_json_text config, const char *const *keys, size_t n);
+
+/* The first expression that cannot be asked about `module`: it wants to know what a letter is, and the name has others
+ * than ASCII's. NULL when there is none. */
+const char *tsr_ignore_list_unsure(const tsr_ignore_list *list, const char *module);
 
 /* The first entry that covers `module` ("model.layers.0.mlp.down_proj"), or NULL. */
 const char *tsr_ignore_list_find(const tsr_ignore_list *list, tsr_matching matching, const char *module);

@@ -249,6 +249,13 @@ static void check_listed(const tsr_load_query *q, const tsr_linear *l)
     const bool fused = l->fused != NULL && q->who->fuses;
     const char *const entry = fused ? find_member(q, l->module) : find_entry(q, l->module);
     const char *const key = q->ignored->key == NULL ? "no list" : q->ignored->key;
+    const char *const unsure = tsr_query_compressed_tensors(q) ? tsr_ignore_list_unsure(q->ignored, l->module) : NULL;
+    if (unsure != NULL && entry == NULL) {
+        tsr_query_note(q, true, l->module, "ignore list", "write the module's name out",
+                       "whether '%.200s' in %s covers it cannot be told: Tessera knows ASCII's letters only", unsure,
+                       key);
+        return;
+    }
     if (l->quantized && entry != NULL)
         tsr_query_note(q, true, l->module, "ignore list", "take the entry out, or name modules in full",
                        "it is quantized, and '%s' in %s makes this loader take it for plain", entry, key);
@@ -289,8 +296,9 @@ static void check_entries(const tsr_load_query *q)
     for (size_t i = 0; i < q->ignored->count; i++) {
         const char *const entry = q->ignored->entries[i];
         char name[1200];
-        snprintf(name, sizeof name, "%s.weight", entry);
-        bool found = strncmp(entry, "re:", 3) == 0 || tsr_weights_find(q->s->weights, q->s->checkpoint, name) != NULL;
+        const bool fits = snprintf(name, sizeof name, "%s.weight", entry) < (int)sizeof name;
+        bool found =
+            strncmp(entry, "re:", 3) == 0 || (fits && tsr_weights_find(q->s->weights, q->s->checkpoint, name) != NULL);
         for (size_t k = 0; !found && k < all->count; k++)
             found = strstr(all->items[k].name, entry) != NULL || tsr_glob_match(entry, all->items[k].name);
         if (!found && n++ == 0)
@@ -307,9 +315,13 @@ void tsr_rule_lists(const tsr_load_query *q)
 {
     const bool known = q->who->compressed_tensors || !tsr_query_compressed_tensors(q);
     const bool ask = known && q->who->lists && q->config.data != NULL && q->s->weights->n_scaled > 0;
-    if (ask && q->ignored->bad != NULL)
-        tsr_query_note(q, false, NULL, "ignore list", NULL,
-                       "'re:%s' is no expression that Tessera understands; nothing matched it", q->ignored->bad);
+    if (ask && q->ignored->odd != NULL)
+        tsr_query_note(q, true, NULL, "ignore list", "name modules, each as a text", "%s: %s", q->ignored->key,
+                       q->ignored->odd);
+    if (ask && q->ignored->unknown != NULL && tsr_query_compressed_tensors(q))
+        tsr_query_note(q, true, NULL, "ignore list", "write the modules' names out, or a simpler expression",
+                       "'%.200s' in %s: Tessera cannot tell what it covers: %s", q->ignored->unknown, q->ignored->key,
+                       q->ignored->why);
     if (ask)
         check_entries(q);
     for (size_t i = 0; i < q->linears->count; i++) {

@@ -484,6 +484,17 @@ RULES = {
                     lambda m: (m.drop("o_proj.weight_scale"), m.plain(O, (256, 256)),
                                m.plain(O.replace(".0.", ".1."), (256, 256)))), 1, HF - {"trtllm"}, "ignore list",
         ["o_proj"]),
+    "an expression beyond what is known": (
+        llama, as_compressed(edit("ignore", ["lm_head", r"re:^(?!.*mlp)"])), 1, HF - {"trtllm"}, "ignore list",
+        ["(?!.*mlp)", "cannot tell", "a kind of group", "character 2"]),
+    "a long expression": (
+        llama, as_compressed(edit("ignore", ["re:" + "x" * 1014 + r"\w", f"re:.*{O.split('.')[-1]}$"])), 1, HF - {"trtllm"},
+        "ignore list", [O, "is quantized"]),
+    "repeats of repeats": (
+        llama, as_compressed(edit("ignore", ["lm_head", "re:" + "(" * 6 + "a" + "{200})" * 6])), 1, HF - {"trtllm"},
+        "ignore list", ["cannot tell", "too large"]),
+    "an entry that is no name": (llama, edit("modules_to_not_convert", ["lm_head", 7]), 1, HF, "ignore list",
+                                 ["entry 2 is no text"]),
     "part of a joined layer": (llama, unquantize("k_proj", listed=in_full("k_proj")), 1, {"vllm", "sglang", "trtllm"},
                                "fused group", ["2 of the 3", "qkv_proj"]),
     # shapes

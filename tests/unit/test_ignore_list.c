@@ -1,0 +1,274 @@
+/* Lists of modules that stay unquantized: hostile expressions cost no more than their length, what cannot be matched is
+ * named, and no entry is lost behind another. */
+#include "formats/ignore_list.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const kKeys[] = {"ignore"};
+
+static tsr_ignore_list read_list(const char *config)
+{
+    tsr_ignore_list list;
+    const tsr_json_text text = {.data = config, .size = strlen(config)};
+    cr_assert(tsr_ignore_list_read(&list, text, kKeys, 1));
+    return list;
+}
+
+static bool regex_covers(const tsr_ignore_list *list, const char *module)
+{
+    return tsr_ignore_list_find(list, TSR_MATCH_REGEX, module) != NULL;
+}
+
+static tsr_status compile(const char *text, tsr_pattern *pattern, tsr_arena *arena, tsr_err *err)
+{
+    err->msg[0] = '\0';
+    return tsr_pattern_compile(pattern, text, arena, err);
+}
+
+/* What Python 3.12's re.match says, each of them asked. */
+Test(pattern, fits_what_python_fits)
+{
+    static const struct {
+        const char *pattern, *name;
+        bool fits;
+    } kCases[] = {
+        {".*o_proj$", "model.layers.0.self_attn.o_proj", true},
+        {".*o_proj$", "model.layers.0.self_attn.o_proj.weight", false},
+        {"model\\.layers\\.\\d+\\.(?:self_attn|mlp)\\.o_.*?", "model.layers.17.self_attn.o_proj", true},
+        {"model\\.layers\\.\\d+\\.(?:self_attn|mlp)\\.o_.*?", "model.layers.x.self_attn.o_proj", false},
+        {"self_attn.o_proj", "model.self_attn.o_proj", false},
+        {"lm_head", "lm_head_x", true},
+        {"^lm_head$", "lm_head", true},
+        {"lm_head$", "lm_head\n", true},
+        {"lm_head\\Z", "lm_head\n", false},
+        {"a.c", "a\nc", false},
+        {"a.c",
+         "a\xc3\xa9"
+         "c",
+         true},
+        {"[^.]+\\.x", "layers.x", true},
+        {"[^.]+\\.x", "la.yers.x", false},
+        {"[]a]b", "]b", true},
+        {"[a\\-z]+$", "a-z", true},
+        {"[a\\-z]+$", "abz", false},
+        {"[\\w.]+:$", "a_1.b:", true},
+        {"(a|b|cd)*e", "abcdcde", true},
+        {"(a|b|cd)*e", "abce", false},
+        {"(a*)*b", "aaab", true},
+        {"x{2}y", "xxy", true},
+        {"x{2}y", "xxxy", false},
+        {"x{2,}y", "xxxxy", true},
+        {"x{,2}y", "xxxy", false},
+        {"(ab){1,3}$", "ababab", true},
+        {"(ab){1,3}$", "abababab", false},
+        {"(ab){0,2}c", "c", true},
+        {"(a{2}|b){2}c", "aabc", true},
+        {"(a{2}|b){2}c", "abac", false},
+        {"x{y}", "x{y}", true},
+        {"x{0}y", "y", true},
+        {"(?P<layer>\\d+)x", "12x", true},
+        {"\\bproj\\b", "proj.x", true},
+        {"\\bproj\\b", "projx", false},
+        {"", "anything", true},
+        {"a|", "b", true},
+        {"\xc3\xa9+x", "\xc3\xa9\xc3\xa9x", true},
+    };
+    for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
+        tsr_arena arena = {0};
+        tsr_pattern pattern;
+        tsr_err err;
+        cr_assert_eq(compile(kCases[i].pattern, &pattern, &arena, &err), TSR_OK, "%s: %s", kCases[i].pattern, err.msg);
+        cr_expect_eq(tsr_pattern_match(&pattern, kCases[i].name, NULL), kCases[i].fits, "'%s' on '%s'",
+                     kCases[i].pattern, kCases[i].name);
+        tsr_arena_free(&arena);
+    }
+}
+
+Test(pattern, names_what_it_does_not_know)
+{
+    static const struct {
+        const char *pattern, *says;
+        tsr_status status;
+    } kCases[] = {
+        {"a(?!b)", "a kind of group that Tessera does not know, at character 2: '(?!b)'", TSR_E_UNSUPPORTED},
+        {"(?i)a", "kind of group", TSR_E_UNSUPPORTED},
+        {"(?P=name)", "kind of group", TSR_E_UNSUPPORTED},
+        {"(a)\\1", "an escape that Tessera does not know, at character 4: '\\1'", TSR_E_UNSUPPORTED},
+        {"\\x41", "escape", TSR_E_UNSUPPORTED},
+        {"\\p{L}", "escape", TSR_E_UNSUPPORTED},
+        {"a++", "possessive", TSR_E_UNSUPPORTED},
+        {"a**", "a repeat of a repeat", TSR_E_FORMAT},
+        {"a{2}{3}", "a repeat of a repeat", TSR_E_FORMAT},
+        {"*a", "nothing to repeat, at character 1", TSR_E_FORMAT},
+        {"(|*)", "nothing to repeat", TSR_E_FORMAT},
+        {"^*", "nothing to repeat", TSR_E_FORMAT},
+        {"a{3,2}", "more at least than at most", TSR_E_FORMAT},
+        {"a{1001}", "too large", TSR_E_UNSUPPORTED},
+        {"a{99999999999999999999}", "too large", TSR_E_UNSUPPORTED},
+        {"(a", "without its ')'", TSR_E_FORMAT},
+        {"a)", "without its '('", TSR_E_FORMAT},
+        {"[a", "without its ']'", TSR_E_FORMAT},
+        {"[z-a]", "range", TSR_E_FORMAT},
+        {"[\\w-a]", "range", TSR_E_FORMAT},
+        {"a\\", "backslash", TSR_E_FORMAT},
+    };
+    for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
+        tsr_arena arena = {0};
+        tsr_pattern pattern;
+        tsr_err err;
+        cr_expect_eq(compile(kCases[i].pattern, &pattern, &arena, &err), kCases[i].status, "%s", kCases[i].pattern);
+        cr_expect(strstr(err.msg, kCases[i].says) != NULL, "%s: %s", kCases[i].pattern, err.msg);
+        cr_expect_not(tsr_pattern_match(&pattern, "a", NULL), "%s", kCases[i].pattern);
+        tsr_arena_free(&arena);
+    }
+}
+
+static char *repeated(const char *before, const char *what, size_t times, const char *after)
+{
+    char *const text = malloc(strlen(before) + strlen(what) * times + strlen(after) + 1);
+    cr_assert_not_null(text);
+    char *to = stpcpy(text, before);
+    for (size_t i = 0; i < times; i++)
+        to = stpcpy(to, what);
+    strcpy(to, after);
+    return text;
+}
+
+/* Nested repeats multiply, and so do alternatives in them for matchers that try one after another. Counted in steps:
+ * what is taken grows with the name, and stays below four for each step of the expression and place in the name. */
+Test(pattern, no_expression_is_slow)
+{
+    static const char *const kSlow[] = {
+        "(a*)*b",
+        "(a+)+b",
+        "(a|a)*b",
+        "(a|aa)+$",
+        "((a*)*)*b",
+        "(.*)*.*.*.*b",
+        "(a?){40}a{40}b",
+        "(a{0,30}){0,30}b",
+        "(x+x+)+y",
+        "([a-z]+)*=",
+        "(((((a{1,4}){1,4}){1,4}){1,4}){1,3})b",
+    };
+    for (size_t i = 0; i < sizeof kSlow / sizeof *kSlow; i++) {
+        tsr_arena arena = {0};
+        tsr_pattern pattern;
+        tsr_err err;
+        cr_assert_eq(compile(kSlow[i], &pattern, &arena, &err), TSR_OK, "%s: %s", kSlow[i], err.msg);
+        uint64_t work[2] = {0};
+        for (size_t k = 0; k < 2; k++) {
+            const size_t length = k == 0 ? 500 : 1000;
+            char *const name = repeated("", "a", length, "");
+            cr_expect_eq(tsr_pattern_match(&pattern, name, &work[k]), strcmp(kSlow[i], "(a|aa)+$") == 0);
+            cr_expect_leq(work[k], 4 * pattern.count * (length + 1), "%s", kSlow[i]);
+            free(name);
+        }
+        cr_expect_leq(work[1], 2 * work[0] + 4 * pattern.count, "%s: %llu, then %llu", kSlow[i],
+                      (unsigned long long)work[0], (unsigned long long)work[1]);
+        tsr_arena_free(&arena);
+    }
+}
+
+/* What once filled memory or the stack is refused before it is written out; empty groups that repeat cost nothing. */
+Test(pattern, nothing_grows_beyond_bounds)
+{
+    static const struct {
+        const char *before, *what;
+        size_t times;
+        const char *after;
+        bool refused;
+    } kCases[] = {
+        {"((((a{500}){500}){500}){500}){500}", "", 0, "", true},
+        {"", "(", 100000, "", true},
+        {"a", "{9}", 1000, "", true},
+        {"(((((){999}){999}){999}){999}){999}a", "", 0, "", false},
+        {"", "a", 1000000, "", true},
+        {"", "a|", 500, "a", false},
+        {"[", "a", 100000, "]", true},
+        {"", "[a-z]", 10000, "", true},
+        {"", "(", 30, "a))))))))))))))))))))))))))))))", false},
+    };
+    for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
+        tsr_arena arena = {0};
+        tsr_pattern pattern;
+        tsr_err err;
+        char *const text = repeated(kCases[i].before, kCases[i].what, kCases[i].times, kCases[i].after);
+        cr_expect_eq(compile(text, &pattern, &arena, &err) != TSR_OK, kCases[i].refused, "case %zu: %s", i, err.msg);
+        cr_expect_eq(tsr_pattern_match(&pattern, "a", NULL), !kCases[i].refused, "case %zu", i);
+        cr_expect_leq(arena.bytes, 1 << 17);
+        free(text);
+        tsr_arena_free(&arena);
+    }
+}
+
+/* 1014 characters and a class were one more than a buffer held. */
+Test(ignore_list, long_expressions_neither_overflow_nor_end_the_list)
+{
+    for (size_t length = 980; length < 1060; length++) {
+        char *const config = repeated("{\"ignore\": [\"re:", "x", length, "\\\\w\", \"lm_head\", \"re:.*gate$\"]}");
+        tsr_ignore_list list = read_list(config);
+        char *const module = repeated("", "x", length + 1, "");
+        cr_expect_eq(list.count, 3);
+        cr_expect_null(list.unknown);
+        cr_expect(regex_covers(&list, module));
+        cr_expect_not(regex_covers(&list, module + 1));
+        cr_expect(regex_covers(&list, "lm_head"));
+        cr_expect(regex_covers(&list, "model.mlp.gate"));
+        free(module);
+        free(config);
+        tsr_ignore_list_free(&list);
+    }
+}
+
+Test(ignore_list, entries_after_one_that_is_refused_count)
+{
+    char *const long_one = repeated("{\"ignore\": [\"re:", "(a{9})", 3000, "\", \"lm_head\", \"re:b\"]}");
+    tsr_ignore_list list = read_list(long_one);
+    cr_expect_eq(list.count, 3);
+    cr_expect_eq(list.unknown, list.entries[0]);
+    cr_expect(strstr(list.why, "too large") != NULL, "%s", list.why);
+    cr_expect(regex_covers(&list, "lm_head") && regex_covers(&list, "b"));
+    free(long_one);
+    tsr_ignore_list_free(&list);
+
+    list = read_list("{\"ignore\": [7, \"a\\u0000b\", \"re:x(?=y)\", [\"c\"], \"lm_head\"]}");
+    cr_expect_eq(list.count, 2);
+    cr_expect_str_eq(list.odd, "entry 1 is no text");
+    cr_expect_str_eq(list.unknown, "re:x(?=y)");
+    cr_expect(regex_covers(&list, "lm_head") && !regex_covers(&list, "xy"));
+    tsr_ignore_list_free(&list);
+
+    list = read_list("{\"ignore\": [\"a\\u0000b\", \"lm_head\"]}");
+    cr_expect_str_eq(list.odd, "entry 1 is no name of a module");
+    cr_expect(regex_covers(&list, "lm_head"));
+    tsr_ignore_list_free(&list);
+}
+
+/* Many expressions, each within its own bounds. */
+Test(ignore_list, expressions_are_bounded_together)
+{
+    char *const config = repeated("{\"ignore\": [", "\"re:a{1000}\", ", 5000, "\"lm_head\"]}");
+    tsr_ignore_list list = read_list(config);
+    cr_expect_eq(list.count, 5001);
+    cr_expect_not_null(list.unknown);
+    cr_expect(strstr(list.why, "together") != NULL, "%s", list.why);
+    cr_expect_leq(list.arena.bytes, 4 << 20);
+    cr_expect(regex_covers(&list, "lm_head"));
+    free(config);
+    tsr_ignore_list_free(&list);
+}
+
+Test(ignore_list, letters_beyond_ascii_are_left_open)
+{
+    tsr_ignore_list list = read_list("{\"ignore\": [\"re:\\\\w+x\", \"re:.*gate\"]}");
+    cr_expect_null(tsr_ignore_list_unsure(&list, "lm_head"));
+    cr_expect_str_eq(tsr_ignore_list_unsure(&list, "caf\xc3\xa9"), "re:\\w+x");
+    tsr_ignore_list_free(&list);
+    list = read_list("{\"ignore\": [\"re:.*gate\"]}");
+    cr_expect_null(tsr_ignore_list_unsure(&list, "caf\xc3\xa9"));
+    tsr_ignore_list_free(&list);
+}
