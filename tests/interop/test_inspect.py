@@ -489,7 +489,7 @@ RULES = {
         ["(?!.*mlp)", "cannot tell", "a kind of group", "character 2"]),
     "a long expression": (
         llama, as_compressed(edit("ignore", ["re:" + "x" * 1014 + r"\w", f"re:.*{O.split('.')[-1]}$"])), 1, HF - {"trtllm"},
-        "ignore list", [O, "is quantized"]),
+        "ignore list", ["o_proj", "is quantized"]),
     "repeats of repeats": (
         llama, as_compressed(edit("ignore", ["lm_head", "re:" + "(" * 6 + "a" + "{200})" * 6])), 1, HF - {"trtllm"},
         "ignore list", ["cannot tell", "too large"]),
