@@ -444,9 +444,10 @@ static tsr_status judge_input(operands *o, tsr_err *err)
     int least = 127, largest = -128;
     if (input->quantization == QUANTIZATIONS)
         return TSR_OK;
-    double *const x = malloc(2 * n * sizeof *x + 64), *const y = x + n;
+    double *const x = malloc(2 * n * sizeof *x + 64);
     if (x == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the activations of '%s'", o->name);
+    double *const y = x + n;
     tsr_decode(TSR_BF16, (const unsigned char *)o->x, n, x);
     for (size_t i = 0; i < n; i++) {
         const int code = o->q[input->quantization].codes[i];
@@ -513,10 +514,11 @@ static tsr_status judge_epilogue(operands *o, const tsr_int8_gemm_args *args, co
     const tsr_kernel_limits *const limits = &o->c->options->limits;
     tsr_judgement j = {.subject = o->name, .kind = TSR_ERROR_KERNEL, .what = name};
     char text[128];
-    double *const exact = malloc(2 * o->m * o->n * sizeof *exact + 64), *const y = exact + o->m * o->n;
+    double *const exact = malloc(2 * o->m * o->n * sizeof *exact + 64);
     double sum = 0;
     if (exact == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the results of '%s'", o->name);
+    double *const y = exact + o->m * o->n;
     for (size_t at = 0; at < o->m * o->n; at++) {
         const double part = scaled_sum(o, q, at / o->n, at % o->n, args->one_scale_w);
         const double bias = args->bias == NULL ? 0 : (double)args->bias[at % o->n];

@@ -445,10 +445,11 @@ static tsr_status judge_kernel(operands *o, const char *name, tsr_accumulation a
     tsr_judgement j = {.subject = o->name, .kind = TSR_ERROR_KERNEL, .what = name, .fault = fault};
     char text[160];
     const double began = tsr_now();
-    double *const exact = malloc(2 * o->judged * o->n * sizeof *exact + 64), *const y = exact + o->judged * o->n;
+    double *const exact = malloc(2 * o->judged * o->n * sizeof *exact + 64);
     double sum = 0;
     if (exact == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the results of '%s'", o->name);
+    double *const y = exact + o->judged * o->n;
     for (size_t i = 0; i < o->judged * o->n; i++) {
         const tsr_exact *const e = &o->exact[i];
         const double bound = tsr_gemm_bound(e, accumulation, out, o->k);
@@ -579,10 +580,12 @@ static tsr_status run_kernel(operands *o, const tsr_device_gemm *kernel, const c
         const size_t cells = l->grouped.gemm.m * o->n;
         if (!ran || !kernel->rounds_last) {
             memset(l->d, 0xFF, cells * sizeof *l->d); /* NaN */
-            const tsr_status status = tsr_device_run_grouped(kernel, &l->grouped, run_as, err);
+            tsr_err why = {{0}};
+            const tsr_status status = tsr_device_run_grouped(kernel, &l->grouped, run_as, &why);
             if (status == TSR_E_UNSUPPORTED)
-                return tsr_evidence_skip(o->evidence, o->name, err->msg, err);
-            TSR_TRY(status);
+                return tsr_evidence_skip(o->evidence, o->name, why.msg, err);
+            if (status != TSR_OK)
+                return tsr_fail(err, status, "%s", why.msg);
             ran = true;
         }
         const char *const fault = gather(o, l);

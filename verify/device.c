@@ -29,46 +29,67 @@ void tsr_out_round(tsr_out out, float *x, size_t n)
         x[i] = rounded(out, x[i]);
 }
 
-void tsr_device_add_gemm(tsr_device *device, const tsr_device_gemm *gemm)
+/* Whether one more fits beside the `n` kernels of its kind. */
+static tsr_status check_room(const tsr_device *device, size_t n, const char *name, tsr_err *err)
 {
+    if (n < TSR_DEVICE_KERNELS)
+        return TSR_OK;
+    return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no room for the kernel '%s' beside %d of its kind", device->name, name,
+                    TSR_DEVICE_KERNELS);
+}
+
+tsr_status tsr_device_add_gemm(tsr_device *device, const tsr_device_gemm *gemm, tsr_err *err)
+{
+    TSR_TRY(check_room(device, device->n_gemms, gemm->name, err));
     tsr_device_gemm *const to = &device->gemms[device->n_gemms++];
     *to = *gemm;
     to->device = device;
+    return TSR_OK;
 }
 
-void tsr_device_add_epilogue(tsr_device *device, const tsr_device_epilogue *epilogue)
+tsr_status tsr_device_add_epilogue(tsr_device *device, const tsr_device_epilogue *epilogue, tsr_err *err)
 {
+    TSR_TRY(check_room(device, device->n_epilogues, epilogue->name, err));
     tsr_device_epilogue *const to = &device->epilogues[device->n_epilogues++];
     *to = *epilogue;
     to->device = device;
+    return TSR_OK;
 }
 
-void tsr_device_add_dequant(tsr_device *device, const tsr_device_dequant *dequant)
+tsr_status tsr_device_add_dequant(tsr_device *device, const tsr_device_dequant *dequant, tsr_err *err)
 {
+    TSR_TRY(check_room(device, device->n_dequants, dequant->name, err));
     tsr_device_dequant *const to = &device->dequants[device->n_dequants++];
     *to = *dequant;
     to->device = device;
+    return TSR_OK;
 }
 
-void tsr_device_add_weight_only(tsr_device *device, const tsr_device_weight_only *weight_only)
+tsr_status tsr_device_add_weight_only(tsr_device *device, const tsr_device_weight_only *weight_only, tsr_err *err)
 {
+    TSR_TRY(check_room(device, device->n_weight_onlys, weight_only->name, err));
     tsr_device_weight_only *const to = &device->weight_onlys[device->n_weight_onlys++];
     *to = *weight_only;
     to->device = device;
+    return TSR_OK;
 }
 
-void tsr_device_add_prefill(tsr_device *device, const tsr_device_prefill *prefill)
+tsr_status tsr_device_add_prefill(tsr_device *device, const tsr_device_prefill *prefill, tsr_err *err)
 {
+    TSR_TRY(check_room(device, device->n_prefills, prefill->name, err));
     tsr_device_prefill *const to = &device->prefills[device->n_prefills++];
     *to = *prefill;
     to->device = device;
+    return TSR_OK;
 }
 
-void tsr_device_add_mla(tsr_device *device, const tsr_device_mla *mla)
+tsr_status tsr_device_add_mla(tsr_device *device, const tsr_device_mla *mla, tsr_err *err)
 {
+    TSR_TRY(check_room(device, device->n_mlas, mla->name, err));
     tsr_device_mla *const to = &device->mlas[device->n_mlas++];
     *to = *mla;
     to->device = device;
+    return TSR_OK;
 }
 
 static tsr_status run_rows(const tsr_device_gemm *kernel, const tsr_grouped_gemm *g, size_t row, size_t rows,
@@ -203,12 +224,8 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
 }
 #endif
 
-tsr_status tsr_device_open(tsr_device *device, tsr_device_kind kind, tsr_err *note, tsr_err *err)
+static tsr_status add_cpu(tsr_device *device, tsr_err *err)
 {
-    const unsigned flags = tsr_cpu_flags();
-    *device = (tsr_device){0};
-    tsr_cpu_kernels_init(&device->cpu, flags);
-    snprintf(device->name, sizeof device->name, "CPU (%s)", tsr_cpu_name(flags));
     static const tsr_device_gemm kGemms[] = {
         {.name = "reference",
          .accumulation = TSR_ACCUMULATE_FP32,
@@ -227,16 +244,30 @@ tsr_status tsr_device_open(tsr_device *device, tsr_device_kind kind, tsr_err *no
          .row_by_row = true},
     };
     for (size_t i = 0; i < sizeof kGemms / sizeof *kGemms; i++)
-        tsr_device_add_gemm(device, &kGemms[i]);
-    tsr_device_add_epilogue(device, &(tsr_device_epilogue){.name = "reference", .run = run_cpu_epilogue});
-    tsr_device_add_dequant(device, &(tsr_device_dequant){.name = "fast dequantization", .run = run_cpu_dequant});
-    tsr_device_add_weight_only(
-        device, &(tsr_device_weight_only){
-                    .name = "reference", .run = run_cpu_weight_only, .one_by_one = true, .general = true});
-    tsr_device_add_mla(
-        device, &(tsr_device_mla){
-                    .name = "cpu, paged decode", .run = run_cpu_mla, .project = run_cpu_project, .sum = run_cpu_sum});
-    tsr_device_add_prefill(device, &(tsr_device_prefill){.name = "cpu, prefill", .run = run_cpu_prefill});
+        TSR_TRY(tsr_device_add_gemm(device, &kGemms[i], err));
+    TSR_TRY(tsr_device_add_epilogue(device, &(tsr_device_epilogue){.name = "reference", .run = run_cpu_epilogue}, err));
+    TSR_TRY(tsr_device_add_dequant(device, &(tsr_device_dequant){.name = "fast dequantization", .run = run_cpu_dequant},
+                                   err));
+    TSR_TRY(tsr_device_add_weight_only(
+        device,
+        &(tsr_device_weight_only){.name = "reference", .run = run_cpu_weight_only, .one_by_one = true, .general = true},
+        err));
+    TSR_TRY(tsr_device_add_mla(
+        device,
+        &(tsr_device_mla){
+            .name = "cpu, paged decode", .run = run_cpu_mla, .project = run_cpu_project, .sum = run_cpu_sum},
+        err));
+    TSR_TRY(tsr_device_add_prefill(device, &(tsr_device_prefill){.name = "cpu, prefill", .run = run_cpu_prefill}, err));
+    return TSR_OK;
+}
+
+tsr_status tsr_device_open(tsr_device *device, tsr_device_kind kind, tsr_err *note, tsr_err *err)
+{
+    const unsigned flags = tsr_cpu_flags();
+    *device = (tsr_device){0};
+    tsr_cpu_kernels_init(&device->cpu, flags);
+    snprintf(device->name, sizeof device->name, "CPU (%s)", tsr_cpu_name(flags));
+    TSR_TRY(add_cpu(device, err));
     if (kind == TSR_DEVICE_CPU)
         return TSR_OK;
     tsr_err why = {{0}};

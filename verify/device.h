@@ -150,13 +150,16 @@ tsr_status tsr_device_open(tsr_device *device, tsr_device_kind kind, tsr_err *no
 /* A zero-initialised one is fine. */
 void tsr_device_close(tsr_device *device);
 
-/* Adds a kernel to the table; its device becomes this one. */
-void tsr_device_add_gemm(tsr_device *device, const tsr_device_gemm *gemm);
-void tsr_device_add_epilogue(tsr_device *device, const tsr_device_epilogue *epilogue);
-void tsr_device_add_dequant(tsr_device *device, const tsr_device_dequant *dequant);
-void tsr_device_add_weight_only(tsr_device *device, const tsr_device_weight_only *weight_only);
-void tsr_device_add_mla(tsr_device *device, const tsr_device_mla *mla);
-void tsr_device_add_prefill(tsr_device *device, const tsr_device_prefill *prefill);
+/* Adds a kernel to the table; its device becomes this one. TSR_E_UNSUPPORTED: there are TSR_DEVICE_KERNELS of its kind.
+ */
+tsr_status tsr_device_add_gemm(tsr_device *device, const tsr_device_gemm *gemm, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_device_add_epilogue(tsr_device *device, const tsr_device_epilogue *epilogue,
+                                   tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_device_add_dequant(tsr_device *device, const tsr_device_dequant *dequant, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_device_add_weight_only(tsr_device *device, const tsr_device_weight_only *weight_only,
+                                      tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_device_add_mla(tsr_device *device, const tsr_device_mla *mla, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_device_add_prefill(tsr_device *device, const tsr_device_prefill *prefill, tsr_err *err) TSR_WARN_UNUSED;
 
 /* The products of several experts in one call, over what serving code lays out; n, k and the blocks are the same for
  * all of them. gemm.m rows of A and D; gemm.w [groups][n][k], its scales likewise. */

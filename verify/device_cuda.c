@@ -19,7 +19,7 @@ typedef struct gpu {
     tsr_cuda_device properties;
     tsr_cublas_lt *peer;  /* NULL: not there */
     tsr_nccl *nccl;       /* NULL: ranks take turns on this GPU; else rank r has GPU r */
-    pthread_mutex_t lock; /* one product at a time */
+    pthread_mutex_t lock; /* one kernel at a time, with its copies */
 } gpu;
 
 enum { CUBLAS_LT = -1 /* as the variant of a block-FP8 product, beside tsr_gemm_kind */ };
@@ -319,10 +319,21 @@ static tsr_status run_weight_only(const tsr_device_weight_only *kernel, const ts
 enum { TIMED_RUNS = 10 };
 enum { Q, CACHE, TABLE, SEQLENS, OUT, WORKSPACE, MLA_OPERANDS };
 
+/* Where the lock is held. */
 static void use_gpu_of(const tsr_device_mla *kernel, size_t rank)
 {
     const gpu *const g = kernel->device->state;
     (void)cudaSetDevice(g->nccl != NULL ? (int)rank : g->properties.ordinal);
+}
+
+static void take_gpu(const tsr_device *device)
+{
+    pthread_mutex_lock(&((gpu *)device->state)->lock);
+}
+
+static void leave_gpu(const tsr_device *device)
+{
+    pthread_mutex_unlock(&((gpu *)device->state)->lock);
 }
 
 static void free_all(void **on_gpu, size_t n)
@@ -403,9 +414,11 @@ static tsr_status run_mla(const tsr_device_mla *kernel, size_t rank, const tsr_m
     uint16_t *const narrow = malloc(args->batch * args->s_q * args->heads * args->latent * sizeof *narrow + 1);
     if (narrow == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the results of %s", kernel->name);
+    take_gpu(kernel->device);
     use_gpu_of(kernel, rank);
     const tsr_status status = run_mla_on(kernel, args, on_gpu, narrow, seconds, err);
     free_all(on_gpu, MLA_OPERANDS);
+    leave_gpu(kernel->device);
     free(narrow);
     return status;
 }
@@ -465,9 +478,11 @@ static tsr_status run_prefill(const tsr_device_prefill *kernel, const tsr_causal
 {
     const gpu *const g = kernel->device->state;
     void *on_gpu[PREFILL_OPERANDS] = {0};
+    take_gpu(kernel->device);
     (void)cudaSetDevice(g->properties.ordinal);
     const tsr_status status = run_prefill_on(kernel, args, on_gpu, seconds, err);
     free_all(on_gpu, PREFILL_OPERANDS);
+    leave_gpu(kernel->device);
     return status;
 }
 
@@ -515,9 +530,11 @@ static tsr_status run_project_on(const tsr_device_mla *kernel, const tsr_project
 static tsr_status run_project(const tsr_device_mla *kernel, size_t rank, const tsr_project_args *args, tsr_err *err)
 {
     void *on_gpu[3] = {0};
+    take_gpu(kernel->device);
     use_gpu_of(kernel, rank);
     const tsr_status status = run_project_on(kernel, args, on_gpu, err);
     free_all(on_gpu, 3);
+    leave_gpu(kernel->device);
     return status;
 }
 
@@ -570,20 +587,24 @@ static tsr_status run_sum(const tsr_device_mla *kernel, size_t ranks, float *par
 {
     const gpu *const g = kernel->device->state;
     void *on_gpu[2][TSR_NCCL_RANKS] = {{0}};
+    take_gpu(kernel->device);
     use_gpu_of(kernel, 0);
     const tsr_status status = g->nccl != NULL ? all_reduce(kernel, ranks, parts, n, on_gpu, seconds, err)
                                               : add_in_turn(ranks, parts, n, on_gpu[0], seconds, err);
     free_all(on_gpu[0], TSR_NCCL_RANKS);
     free_all(on_gpu[1], TSR_NCCL_RANKS);
+    leave_gpu(kernel->device);
     return status;
 }
 
 static tsr_status spread(const tsr_device_mla *kernel, size_t ranks, char *how, size_t size, tsr_err *err)
 {
     gpu *const g = kernel->device->state;
-    if (g->nccl == NULL)
-        TSR_TRY(tsr_nccl_open(&g->nccl, ranks, err));
-    const int version = tsr_nccl_version(g->nccl);
+    take_gpu(kernel->device);
+    const tsr_status status = g->nccl == NULL ? tsr_nccl_open(&g->nccl, ranks, err) : TSR_OK;
+    const int version = status == TSR_OK ? tsr_nccl_version(g->nccl) : 0;
+    leave_gpu(kernel->device);
+    TSR_TRY(status);
     snprintf(how, size, "on %zu GPUs, NCCL %d.%d.%d", ranks, version / 10000, version / 100 % 100, version % 100);
     return TSR_OK;
 }
@@ -642,28 +663,28 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
     pthread_mutex_init(&g->lock, NULL);
     device->state = g;
     device->close = close_gpu;
-    tsr_device_add_gemm(device, &kPlain);
+    TSR_TRY(tsr_device_add_gemm(device, &kPlain, err));
     for (size_t i = 0; i < 2; i++) {
-        tsr_device_add_epilogue(device, &kEpilogues[i]);
-        tsr_device_add_dequant(device, &kDequants[i]);
-        tsr_device_add_weight_only(device, &kWeightOnlys[i]);
+        TSR_TRY(tsr_device_add_epilogue(device, &kEpilogues[i], err));
+        TSR_TRY(tsr_device_add_dequant(device, &kDequants[i], err));
+        TSR_TRY(tsr_device_add_weight_only(device, &kWeightOnlys[i], err));
     }
     device->weight_onlys[device->n_weight_onlys - 1].lifts = properties.arch == 90;
-    tsr_device_add_mla(device, &mla);
+    TSR_TRY(tsr_device_add_mla(device, &mla, err));
     tsr_device_prefill prefill = {.name = "CUDA plain, prefill", .run = run_prefill, .variant = TSR_MLA_PLAIN};
-    tsr_device_add_prefill(device, &prefill);
+    TSR_TRY(tsr_device_add_prefill(device, &prefill, err));
     if (properties.arch == 90) {
         prefill.name = "CUDA fast, prefill";
         prefill.tensor_core = true;
         prefill.variant = TSR_MLA_FAST;
-        tsr_device_add_prefill(device, &prefill);
+        TSR_TRY(tsr_device_add_prefill(device, &prefill, err));
         mla.name = "CUDA fast";
         mla.tensor_core = true;
         mla.variant = TSR_MLA_FAST;
-        tsr_device_add_mla(device, &mla);
-        tsr_device_add_gemm(device, &kFast);
+        TSR_TRY(tsr_device_add_mla(device, &mla, err));
+        TSR_TRY(tsr_device_add_gemm(device, &kFast, err));
         if (tsr_cublas_lt_open(&g->peer, NULL) == TSR_OK)
-            tsr_device_add_gemm(device, &kPeer);
+            TSR_TRY(tsr_device_add_gemm(device, &kPeer, err));
     }
     snprintf(device->name, sizeof device->name, "%.200s (sm_%d)", properties.name, properties.arch);
     return TSR_OK;

@@ -184,11 +184,13 @@ static tsr_status run_kernel(work *w, const tsr_device_prefill *kernel, tsr_evid
                                        .scale = (float)m->softmax_scale};
     double seconds = 0;
     memset(w->out, 0xFF, rows * m->v * sizeof *w->out);
-    const tsr_status status = kernel->run(kernel, &args, &seconds, err);
+    tsr_err why = {{0}};
+    const tsr_status status = kernel->run(kernel, &args, &seconds, &why);
     tsr_lap(evidence, TSR_PHASE_KERNELS, since);
     if (status == TSR_E_UNSUPPORTED)
-        return tsr_evidence_skip(evidence, w->s->name, err->msg, err);
-    TSR_TRY(status);
+        return tsr_evidence_skip(evidence, w->s->name, why.msg, err);
+    if (status != TSR_OK)
+        return tsr_fail(err, status, "%s", why.msg);
     tsr_kernel_tally t = tsr_kernel_tally_begin(w->s->name, kernel->name, seconds);
     for (size_t row = 0; row < rows; row++) {
         const tsr_attended tokens = tokens_of(w, row);

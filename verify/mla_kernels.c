@@ -236,11 +236,13 @@ static tsr_status run_kernel(work *w, const tsr_device_mla *kernel, tsr_err *err
              !w->fp8          ? "BF16 cache"
              : kernel->widens ? "FP8 cache widened to BF16 on load"
                               : "FP8 cache");
-    const tsr_status status = kernel->run(kernel, 0, &args, &seconds, err);
+    tsr_err why = {{0}};
+    const tsr_status status = kernel->run(kernel, 0, &args, &seconds, &why);
     lap(w, TSR_PHASE_KERNELS);
     if (status == TSR_E_UNSUPPORTED) /* of one cache and the other */
-        return w->fp8 ? TSR_OK : tsr_evidence_skip(w->evidence, w->s->name, err->msg, err);
-    TSR_TRY(status);
+        return w->fp8 ? TSR_OK : tsr_evidence_skip(w->evidence, w->s->name, why.msg, err);
+    if (status != TSR_OK)
+        return tsr_fail(err, status, "%s", why.msg);
     return judge_decode(w, kernel, what, seconds, err);
 }
 

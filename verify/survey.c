@@ -171,11 +171,12 @@ static bool take(scale_reader *r, double x)
     tsr_scale_stats *const s = &r->survey->scale_stats;
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
-    const bool positive = x > 0 && x <= DBL_MAX, power = positive && (bits & (((uint64_t)1 << 52) - 1)) == 0;
+    const bool finite = fabs(x) <= DBL_MAX, positive = x > 0 && finite,
+               power = positive && (bits & (((uint64_t)1 << 52) - 1)) == 0;
     s->count++;
     s->zero += x == 0;
-    s->negative += x < 0;
-    s->nonfinite += !(fabs(x) <= DBL_MAX);
+    s->negative += x < 0 && finite; /* each is counted as one thing */
+    s->nonfinite += !finite;
     s->subnormal += x != 0 && fabs(x) < 0x1p-126;
     s->powers_of_two += power;
     if (positive) {

@@ -607,6 +607,9 @@ FACTS = {
     "unknown method": (edit("quant_method", "gguf"), "error", "pairing", None, ["gguf"]),
     "NaN exponent": (lambda m: m.tensors.update({UP + ".weight_scale_inv": ("F8_E8M0", (4, 2), bytes([127] * 7 + [255]))}),
                      "error", "scale values", None, ["1 NaN or Inf"]),
+    "infinite scale below 0": (
+        lambda m: m.scale(UP + ".weight_scale_inv", np.where(np.arange(8).reshape(4, 2) < 1, -np.inf, 1.0)), "error",
+        "scale values", None, ["0 negative", "1 NaN or Inf"]),
     "negative scale": (lambda m: m.scale(UP + ".weight_scale_inv", -np.ones((4, 2))), "error", "scale values", None,
                        ["8 negative"]),
     "ue8m0 in name only": (both(edit("scale_fmt", "ue8m0"), lambda m: thirds(m, UP + ".weight_scale_inv")), "error",

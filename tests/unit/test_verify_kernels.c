@@ -249,11 +249,34 @@ static tsr_device faulty_device(fault planted)
                                   .run = run_faulty,
                                   .rounds_last = true,
                                   .variant = planted};
-    tsr_device_add_gemm(&device, &gemm);
+    cr_assert_eq(tsr_device_add_gemm(&device, &gemm, NULL), TSR_OK);
     return device;
 }
 
 TestSuite(kernels, .init = make_checkpoint, .fini = remove_checkpoint);
+
+/* The table is full at eight of a kind, says so, and stays as it was; nobody need want to hear it. */
+Test(kernels, a_full_table_takes_no_more)
+{
+    tsr_device full = {.name = "full"};
+    for (size_t i = 0; i < TSR_DEVICE_KERNELS; i++) {
+        cr_assert_eq(tsr_device_add_gemm(&full, &(tsr_device_gemm){.name = "g"}, &err), TSR_OK);
+        cr_assert_eq(tsr_device_add_epilogue(&full, &(tsr_device_epilogue){.name = "e"}, &err), TSR_OK);
+        cr_assert_eq(tsr_device_add_dequant(&full, &(tsr_device_dequant){.name = "d"}, &err), TSR_OK);
+        cr_assert_eq(tsr_device_add_weight_only(&full, &(tsr_device_weight_only){.name = "w"}, &err), TSR_OK);
+        cr_assert_eq(tsr_device_add_mla(&full, &(tsr_device_mla){.name = "m"}, &err), TSR_OK);
+        cr_assert_eq(tsr_device_add_prefill(&full, &(tsr_device_prefill){.name = "p"}, &err), TSR_OK);
+    }
+    const tsr_device before = full;
+    cr_assert_eq(tsr_device_add_gemm(&full, &(tsr_device_gemm){.name = "one more"}, &err), TSR_E_UNSUPPORTED);
+    cr_assert_str_eq(err.msg, "full: no room for the kernel 'one more' beside 8 of its kind");
+    cr_assert_eq(tsr_device_add_epilogue(&full, &(tsr_device_epilogue){.name = "e"}, NULL), TSR_E_UNSUPPORTED);
+    cr_assert_eq(tsr_device_add_dequant(&full, &(tsr_device_dequant){.name = "d"}, NULL), TSR_E_UNSUPPORTED);
+    cr_assert_eq(tsr_device_add_weight_only(&full, &(tsr_device_weight_only){.name = "w"}, NULL), TSR_E_UNSUPPORTED);
+    cr_assert_eq(tsr_device_add_mla(&full, &(tsr_device_mla){.name = "m"}, NULL), TSR_E_UNSUPPORTED);
+    cr_assert_eq(tsr_device_add_prefill(&full, &(tsr_device_prefill){.name = "p"}, NULL), TSR_E_UNSUPPORTED);
+    cr_assert_eq(memcmp(&before, &full, sizeof full), 0);
+}
 
 Test(kernels, sound_ones_pass)
 {
@@ -362,7 +385,9 @@ Test(integers, faults_of_epilogues_are_found)
         tsr_evidence evidence = {0};
         cr_assert_eq(tsr_device_open(&device, TSR_DEVICE_CPU, NULL, &err), TSR_OK);
         device.n_epilogues = 0;
-        tsr_device_add_epilogue(&device, &(tsr_device_epilogue){"planted", run_faulty_epilogue, NULL, planted});
+        cr_assert_eq(tsr_device_add_epilogue(
+                         &device, &(tsr_device_epilogue){"planted", run_faulty_epilogue, NULL, planted}, &err),
+                     TSR_OK);
         const tsr_kernel_options options = options_for(&device, &glob);
         cr_assert_eq(tsr_check_epilogue(&options, 7, &evidence, &err), TSR_OK, "%s", err.msg);
         cr_assert_eq(evidence.failed > 0, planted != NO_FAULT, "fault %d: %zu of %zu fail", (int)planted,
@@ -391,7 +416,9 @@ Test(integers, a_flipped_bit_in_a_layout_is_found)
         const tsr_device_dequant sound = device.dequants[0];
         if (planted == 1) {
             device.n_dequants = 0;
-            tsr_device_add_dequant(&device, &(tsr_device_dequant){"planted", flip_a_bit, NULL, (uintptr_t)&sound});
+            cr_assert_eq(tsr_device_add_dequant(
+                             &device, &(tsr_device_dequant){"planted", flip_a_bit, NULL, (uintptr_t)&sound}, &err),
+                         TSR_OK);
         }
         const tsr_kernel_options options = options_for(&device, &glob);
         cr_assert_eq(tsr_check_dequant(&options, 7, &evidence, &err), TSR_OK, "%s", err.msg);
@@ -488,10 +515,14 @@ static void find_faults_of_products(bool groups)
         tsr_evidence evidence = {0};
         cr_assert_eq(tsr_device_open(&device, TSR_DEVICE_CPU, NULL, &err), TSR_OK);
         device.n_dequants = device.n_weight_onlys = 0;
-        tsr_device_add_weight_only(
-            &device,
-            &(tsr_device_weight_only){
-                .name = "planted", .run = run_faulty_product, .one_by_one = true, .general = true, .variant = planted});
+        cr_assert_eq(tsr_device_add_weight_only(&device,
+                                                &(tsr_device_weight_only){.name = "planted",
+                                                                          .run = run_faulty_product,
+                                                                          .one_by_one = true,
+                                                                          .general = true,
+                                                                          .variant = planted},
+                                                &err),
+                     TSR_OK);
         tsr_kernel_options options = options_for(&device, &glob);
         options.columns = 128;
         cr_assert_eq(tsr_check_dequant(&options, 3, &evidence, &err), TSR_OK, "%s", err.msg);
