@@ -37,7 +37,7 @@ static const char kHelp[] =
     "  tessera inspect Qwen3-BF16 --can-load all --tp 1,2,4,8,16      before quantizing\n"
     "  tessera inspect out --can-load vllm --tp 8 --json -            in CI: exit code 1 says no\n\n"
     "Exit codes: 0 fine; 1 something is wrong with the checkpoint, or a loader that was asked for cannot load it at a\n"
-    "size that was asked for; 2 usage; 3 not a checkpoint; 4 I/O.\n\n"
+    "size that was asked for; 2 usage; 3 not a checkpoint, or tensors that Tessera does not read; 4 I/O.\n\n"
     "Options:\n";
 
 static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
@@ -224,6 +224,17 @@ static tsr_status inspect_checkpoint(const arguments *a, const tsr_checkpoint *c
     return status;
 }
 
+/* What Tessera does not interpret is told of, and bad input. */
+static tsr_status refuse_unread(const tsr_checkpoint *c, const tsr_survey *s, tsr_err *err)
+{
+    for (size_t i = 0; s->unread.tensors > 0 && i < s->issues.count; i++) {
+        if (strcmp(s->issues.items[i].rule, "unread") == 0)
+            return tsr_fail(err, TSR_E_UNSUPPORTED, "%zu of %zu tensors are nothing that Tessera reads: %s",
+                            (size_t)s->unread.tensors, c->tensors.count, s->issues.items[i].detail);
+    }
+    return TSR_OK;
+}
+
 static tsr_status inspect_tensor(const arguments *a, const tsr_checkpoint *c, const tsr_survey *s, const char *name,
                                  tsr_err *err)
 {
@@ -284,6 +295,8 @@ static tsr_status inspect(const arguments *a, bool *short_of, tsr_err *err)
     if (status == TSR_OK && (status = tsr_survey_run(&survey, checkpoint, rows, cols, err)) == TSR_OK) {
         status = tensor == NULL ? inspect_checkpoint(a, checkpoint, &survey, short_of, err)
                                 : inspect_tensor(a, checkpoint, &survey, tensor, err);
+        if (status == TSR_OK && tensor == NULL)
+            status = refuse_unread(checkpoint, &survey, err);
         tsr_survey_free(&survey);
     }
     tsr_checkpoint_close(checkpoint);

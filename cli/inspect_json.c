@@ -165,6 +165,10 @@ void tsr_json_survey(tsr_text *t, const tsr_checkpoint *c, const tsr_survey *s)
         part(t, tsr_part_name((tsr_part)i), &s->parts[i]);
     part(t, "MTP", &s->mtp);
     tsr_json_end_object(t);
+    object(t, "unread", true);
+    u64(t, "tensors", s->unread.tensors);
+    u64(t, "bytes", s->unread.bytes);
+    tsr_json_end_object(t);
     quantization(t, s);
     if (s->model.heads > 0)
         attention(t, s);

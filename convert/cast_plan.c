@@ -162,7 +162,7 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_weights *weights, const
         const tsr_weight *const w = &weights->items[i];
         if (w->scale == NULL) {
             TSR_TRY(tsr_plan_copy(plan, w->data, w->data->name, err));
-            TSR_TRY(tsr_plan_add_note(plan, w->data, "copy", "not quantized", err));
+            TSR_TRY(tsr_plan_add_note(plan, w->data, "copy", tsr_plain_reason(w), err));
             continue;
         }
         const tsr_tensor *companions[TSR_MAX_COMPANIONS];

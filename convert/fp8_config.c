@@ -62,30 +62,53 @@ static void compressed_tensors_config(tsr_text *t, const tsr_fp8_config *c)
     tsr_ct_config_write(t, &config, c->unquantized, c->n_unquantized);
 }
 
-/* Replaces the text of the value at `path`, "KEY" or "OUTER.KEY", by what `edit` makes of the object that holds it. */
-static tsr_status edit_object(tsr_text *out, const tsr_checkpoint *c, const char *path, const char *value, tsr_err *err)
+/* Replaces the text of the value at `path`, "KEY" or "OUTER.KEY", or removes it (value NULL). */
+static tsr_status edit_object(tsr_text *out, tsr_json_text config, const char *path, const char *value, tsr_err *err)
 {
     const char *const dot = strchr(path, '.');
-    tsr_json_text object = {.data = c->config, .size = c->config_size};
+    tsr_json_text object = config;
     if (dot != NULL) {
         char outer[64];
         snprintf(outer, sizeof outer, "%.*s", (int)(dot - path), path);
-        if (!tsr_json_find(c->config, c->config_size, outer, &object))
-            return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no '%s'", c->path, outer);
+        if (!tsr_json_find(config.data, config.size, outer, &object))
+            return tsr_fail(err, TSR_E_FORMAT, TSR_CONFIG_NAME ": no '%s'", outer);
     }
     const char *const key = dot == NULL ? path : dot + 1;
     const char *const end = object.data + object.size;
-    tsr_text_append(out, c->config, (size_t)(object.data - c->config));
+    tsr_text_append(out, config.data, (size_t)(object.data - config.data));
     TSR_TRY(value == NULL ? tsr_config_remove(out, object.data, object.size, key, err)
                           : tsr_config_set(out, object.data, object.size, key, value, err));
-    tsr_text_append(out, end, (size_t)(c->config + c->config_size - end));
+    tsr_text_append(out, end, (size_t)(config.data + config.size - end));
     return tsr_text_status(out, err);
+}
+
+/* Wherever config.json states a quantization; at the top, where it states none. */
+static tsr_status edit_all(tsr_text *out, const tsr_checkpoint *c, const char *value, tsr_err *err)
+{
+    const char *paths[TSR_QUANTIZATION_PATHS] = {"quantization_config"};
+    const size_t found = tsr_quantization_paths(c, paths), n = found == 0 ? 1 : found;
+    tsr_text before = {0}, after = {0};
+    tsr_json_text config = {.data = c->config, .size = c->config_size};
+    tsr_status status = TSR_OK;
+    for (size_t i = 0; i < n && status == TSR_OK; i++) {
+        status = edit_object(&after, config, paths[i], value, err);
+        tsr_text_free(&before);
+        before = after;
+        after = (tsr_text){0};
+        config = (tsr_json_text){.data = before.data, .size = before.size};
+    }
+    if (status == TSR_OK) {
+        tsr_text_append(out, before.data, before.size);
+        status = tsr_text_status(out, err);
+    }
+    tsr_text_free(&before);
+    tsr_text_free(&after);
+    return status;
 }
 
 tsr_status tsr_quantization_set(tsr_text *out, const tsr_checkpoint *checkpoint, const char *value, tsr_err *err)
 {
-    const char *const path = tsr_quantization_path(checkpoint);
-    return edit_object(out, checkpoint, path == NULL ? "quantization_config" : path, value, err);
+    return edit_all(out, checkpoint, value, err);
 }
 
 /* `list` (a JSON array, or empty text) with the tensors' modules at its end. */
@@ -149,6 +172,5 @@ tsr_status tsr_fp8_config_set(tsr_text *out, const tsr_checkpoint *checkpoint, c
 
 tsr_status tsr_fp8_config_remove(tsr_text *out, const tsr_checkpoint *checkpoint, tsr_err *err)
 {
-    const char *const path = tsr_quantization_path(checkpoint);
-    return edit_object(out, checkpoint, path == NULL ? "quantization_config" : path, NULL, err);
+    return edit_all(out, checkpoint, NULL, err);
 }

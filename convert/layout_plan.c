@@ -245,7 +245,8 @@ static tsr_status plan_fastertransformer(laying *l)
         if (is_laid(l, w))
             continue;
         TSR_TRY(tsr_plan_copy(l->plan, w->data, w->data->name, l->err));
-        TSR_TRY(note(l, w, "copy", l->from_packed ? "not quantized" : l->decisions[w->data - c->tensors.items].reason));
+        TSR_TRY(
+            note(l, w, "copy", l->from_packed ? tsr_plain_reason(w) : l->decisions[w->data - c->tensors.items].reason));
     }
     TSR_TRY(tsr_plan_pack(l->plan, "", l->options->max_shard_bytes, l->err));
     TSR_TRY(tsr_plan_side_files(l->plan, "", "*", TSR_LAYOUT_NAME, l->err));

@@ -4,7 +4,6 @@
 #include "convert/fp8_config.h"
 #include "convert/quantize_op.h"
 #include "convert/quantize_report.h"
-#include "formats/json.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -47,24 +46,22 @@ tsr_status tsr_quantize_check_source(const tsr_checkpoint *c, tsr_err *err)
 {
     static const char kAdvice[] =
         "already quantized; start from the BF16 original, or make it one: tessera convert SRC -o DST --to bf16";
-    const char *const path = tsr_quantization_path(c);
-    tsr_json_text value;
-    if (path != NULL && tsr_json_find(c->config, c->config_size, path, &value)) {
-        tsr_arena scratch = {0};
-        const char *const method = tsr_json_find_string(value.data, value.size, "quant_method", &scratch);
-        const tsr_status status = tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": %s (quant_method %s): %s",
-                                           c->path, path, method == NULL ? "unknown" : method, kAdvice);
-        tsr_arena_free(&scratch);
-        return status;
+    tsr_weights weights;
+    tsr_status status = tsr_weights_pair(&weights, c, 0, 0, err);
+    if (status == TSR_E_USAGE) /* no block size is stated, of what is quantized already */
+        status = tsr_weights_pair(&weights, c, 128, 128, err);
+    TSR_TRY(status);
+    if (weights.method != NULL)
+        status = tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": %s (quant_method %s): %s", c->path,
+                          tsr_quantization_path(c), weights.method, kAdvice);
+    for (size_t i = 0; status == TSR_OK && i < weights.count; i++) {
+        const tsr_tensor *const t = weights.items[i].data;
+        if (weights.items[i].scale != NULL)
+            status = tsr_fail(err, TSR_E_UNSUPPORTED, "%s: '%s' is %s with a scale: %s", c->files[t->file].path,
+                              t->name, tsr_dtype_name((tsr_dtype)t->dtype), kAdvice);
     }
-    for (size_t i = 0; i < c->tensors.count; i++) {
-        const tsr_tensor *const t = &c->tensors.items[i];
-        const bool scaled = t->dtype >= TSR_F8_E5M2 && t->dtype <= TSR_F8_E5M2FNUZ;
-        if (scaled || t->dtype == TSR_F4)
-            return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: '%s' is %s: %s", c->files[t->file].path, t->name,
-                            tsr_dtype_name(t->dtype), kAdvice);
-    }
-    return TSR_OK;
+    tsr_weights_free(&weights);
+    return status;
 }
 
 /* ---- the plan ---- */

@@ -2,6 +2,7 @@
 #include "formats/weights.h"
 
 #include "formats/checked.h"
+#include "formats/foreign.h"
 #include "formats/json.h"
 
 #include <stdio.h>
@@ -28,16 +29,23 @@ size_t tsr_module_length(const char *name)
 
 /* ---- what config.json says ---- */
 
-const char *tsr_quantization_path(const tsr_checkpoint *c)
+size_t tsr_quantization_paths(const tsr_checkpoint *c, const char *paths[TSR_QUANTIZATION_PATHS])
 {
-    static const char *const kPaths[] = {"quantization_config", "compression_config",
-                                         "text_config.quantization_config"};
-    for (size_t i = 0; c->config != NULL && i < sizeof kPaths / sizeof *kPaths; i++) {
+    static const char *const kPaths[TSR_QUANTIZATION_PATHS] = {"quantization_config", "compression_config",
+                                                               "text_config.quantization_config"};
+    size_t n = 0;
+    for (size_t i = 0; c->config != NULL && i < TSR_QUANTIZATION_PATHS; i++) {
         tsr_json_text value;
         if (tsr_json_find(c->config, c->config_size, kPaths[i], &value) && !tsr_json_is(value, "null"))
-            return kPaths[i];
+            paths[n++] = kPaths[i];
     }
-    return NULL;
+    return n;
+}
+
+const char *tsr_quantization_path(const tsr_checkpoint *c)
+{
+    const char *paths[TSR_QUANTIZATION_PATHS];
+    return tsr_quantization_paths(c, paths) == 0 ? NULL : paths[0];
 }
 
 /* [128, 128], or "128x128" as old compressed-tensors wrote it. Both sizes stay as they are when it is neither. */
@@ -81,6 +89,7 @@ typedef struct pairing {
     tsr_weights *w;
     const tsr_checkpoint *c;
     bool *claimed; /* [tensors]: stands with a weight, or with its input */
+    bool *unread;  /* [tensors]: in a format that Tessera does not read */
     integers stated[MAX_INTEGERS];
     size_t n_stated;
     tsr_weights_problem_fn *problem; /* NULL: the first problem ends it */
@@ -156,7 +165,7 @@ static tsr_status judge(const pairing *p, const tsr_tensor *tensor, tsr_status s
 {
     if (status == TSR_OK || status == TSR_E_NOMEM || p->problem == NULL)
         return status;
-    p->problem(p->data, tensor, p->err->msg);
+    p->problem(p->data, tensor, status, p->err->msg);
     return TSR_OK;
 }
 
@@ -290,15 +299,50 @@ static tsr_status check_grid(const pairing *p, tsr_weight *x)
 
 /* ---- integers ---- */
 
+static bool is_integer(const tsr_tensor *t)
+{
+    switch (t->dtype) {
+    case TSR_U8:
+    case TSR_I8:
+    case TSR_I16:
+    case TSR_U16:
+    case TSR_I32:
+    case TSR_U32:
+    case TSR_I64:
+    case TSR_U64:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Two integers of any width: llm-compressor writes I64, Kimi-K2 has I32. What is beyond int64 comes out negative. */
+static tsr_status read_pair(const pairing *p, const tsr_tensor *t, int64_t values[2])
+{
+    const bool sign = t->dtype == TSR_I8 || t->dtype == TSR_I16 || t->dtype == TSR_I32;
+    const size_t width = tsr_dtype_bytes((tsr_dtype)t->dtype);
+    unsigned char bytes[2 * sizeof(int64_t)];
+    TSR_TRY(tsr_checkpoint_read(p->c, t, 0, bytes, 2 * width, p->err));
+    for (size_t i = 0; i < 2; i++) {
+        uint64_t bits = 0;
+        for (size_t k = width; k-- > 0;)
+            bits = bits << 8 | bytes[i * width + k];
+        if (sign && (bits >> (8 * width - 1)) != 0)
+            bits |= ~(uint64_t)0 << (8 * width - 1);
+        values[i] = (int64_t)bits;
+    }
+    return TSR_OK;
+}
+
 /* What packed codes stand for, from the shape that is stored beside them. */
 static tsr_status unpacked(const pairing *p, tsr_weight *x)
 {
     const tsr_tensor *const t = x->data, *const s = x->shape;
     int64_t shape[2];
-    if (s == NULL || s->dtype != TSR_I64 || tsr_tensor_elements(s) != 2)
-        return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' has no '%s_shape', two values of I64, beside it", path_of(p, t),
+    if (s == NULL || !is_integer(s) || tsr_tensor_elements(s) != 2)
+        return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' has no '%s_shape', two integers, beside it", path_of(p, t),
                         t->name, x->values->name);
-    TSR_TRY(tsr_checkpoint_read(p->c, s, 0, shape, sizeof shape, p->err));
+    TSR_TRY(read_pair(p, s, shape));
     if (t->rank != 2 || shape[0] < 0 || shape[1] < 0 || (uint64_t)shape[0] != t->shape[0])
         return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' says [%lld, %lld], but '%s' has another number of rows",
                         path_of(p, s), s->name, (long long)shape[0], (long long)shape[1], t->name);
@@ -351,6 +395,11 @@ static tsr_status check_integers(const pairing *p, tsr_weight *x)
                         "%s: '%s': Tessera does not read weights in the order of activations", path_of(p, order),
                         order->name);
     TSR_TRY(check_scale_dtype(p, s));
+    if (s->dtype == TSR_F8_E8M0)
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                        "%s: '%s' is %s scaled by '%s' in F8_E8M0: not integers, but MXFP4 or another coding that "
+                        "Tessera does not read",
+                        path_of(p, t), t->name, tsr_dtype_name((tsr_dtype)t->dtype), s->name);
     if (x->coding == TSR_CODED_PACKED)
         TSR_TRY(unpacked(p, x));
     const integers *const known = p->n_stated > 0 ? p->stated : kUnstated;
@@ -378,49 +427,6 @@ static tsr_status check_integers(const pairing *p, tsr_weight *x)
 
 /* ---- all of them ---- */
 
-/* A tensor that by its name scales something, and that no F8 weight has claimed. */
-static tsr_status check_orphan(const pairing *p, const tsr_tensor *t)
-{
-    static const char *const kSuffixes[] = {"_scale_inv", "_scales_inv", ".weight_scale", ".scale_weight"};
-    for (size_t i = 0; i < sizeof kSuffixes / sizeof *kSuffixes; i++) {
-        if (!ends_with(t->name, kSuffixes[i]))
-            continue;
-        const bool module = kSuffixes[i][0] == '.';
-        const size_t length = strlen(t->name) - strlen(kSuffixes[i]);
-        const tsr_tensor *const weight = find_sibling(p, t->name, length, module ? kWeight : "");
-        const tsr_tensor *const packed = module ? find_sibling(p, t->name, length, kPacked) : NULL;
-        if (weight == NULL && packed == NULL)
-            return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' is the scale of a weight that is in none of the %zu files",
-                            path_of(p, t), t->name, p->c->n_files);
-        if (weight == NULL || weight->dtype == TSR_U8)
-            return tsr_fail(p->err, TSR_E_UNSUPPORTED,
-                            "%s: '%s' is %s with a scale: Tessera reads e4m3, I8, and I32 words of int4 or int8",
-                            path_of(p, t), weight == NULL ? packed->name : weight->name,
-                            tsr_dtype_name((weight == NULL ? packed : weight)->dtype));
-        return tsr_fail(p->err, TSR_E_FORMAT,
-                        "%s: '%s' is left over: its weight '%s' is %s, no codes; was the weight dequantized already, "
-                        "or copied without a look?",
-                        path_of(p, t), t->name, weight->name, tsr_dtype_name(weight->dtype));
-    }
-    return TSR_OK;
-}
-
-static tsr_status check_dtype(const pairing *p, const tsr_tensor *t)
-{
-    switch (t->dtype) {
-    case TSR_F8_E5M2:
-    case TSR_F8_E4M3FNUZ:
-    case TSR_F8_E5M2FNUZ:
-    case TSR_F4:
-    case TSR_F6_E2M3:
-    case TSR_F6_E3M2:
-        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: '%s' is %s, which Tessera does not read", path_of(p, t),
-                        t->name, tsr_dtype_name(t->dtype));
-    default:
-        return TSR_OK;
-    }
-}
-
 static tsr_coding coding_of(const pairing *p, const tsr_tensor *t)
 {
     if (t->dtype == TSR_F8_E4M3)
@@ -430,6 +436,91 @@ static tsr_coding coding_of(const pairing *p, const tsr_tensor *t)
     const bool scaled = t->dtype == TSR_I8 && t->rank == 2 && ends_with(t->name, kWeight) &&
                         find_sibling(p, t->name, strlen(t->name), "_scale") != NULL;
     return scaled ? TSR_CODED_INT8 : TSR_PLAIN;
+}
+
+/* A tensor that by its name scales something, and that no weight has claimed. */
+static tsr_status check_orphan(const pairing *p, const tsr_tensor *t)
+{
+    static const struct {
+        const char *suffix, *weight; /* X.suffix scales X.weight */
+        bool needs_weight;           /* the name alone says too little */
+    } kSpellings[] = {
+        {"_scale_inv", "", false},         {"_scales_inv", "", false}, {".weight_scale", kWeight, false},
+        {".scale_weight", kWeight, false}, {"_scale", "", true},       {"_scales", "", true},
+        {".scale", kWeight, true},         {".scales", kWeight, true},
+    };
+    for (size_t i = 0; i < sizeof kSpellings / sizeof *kSpellings; i++) {
+        if (!ends_with(t->name, kSpellings[i].suffix))
+            continue;
+        const size_t length = strlen(t->name) - strlen(kSpellings[i].suffix);
+        const tsr_tensor *const weight = find_sibling(p, t->name, length, kSpellings[i].weight);
+        const tsr_tensor *const packed =
+            kSpellings[i].weight == kWeight ? find_sibling(p, t->name, length, kPacked) : NULL;
+        /* Beside floating point such a name may be a model's own: a vector that multiplies a layer's output. */
+        if (kSpellings[i].needs_weight &&
+            (weight == NULL || (tsr_dtype_is_weight_float((tsr_dtype)weight->dtype) && t->rank < 2)))
+            continue;
+        if (weight == NULL && packed == NULL)
+            return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' is the scale of a weight that is in none of the %zu files",
+                            path_of(p, t), t->name, p->c->n_files);
+        if (weight != NULL && coding_of(p, weight) != TSR_PLAIN)
+            return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' does not go with its weight '%s' (%s)", path_of(p, t),
+                            t->name, weight->name, tsr_dtype_name((tsr_dtype)weight->dtype));
+        if (weight == NULL || !tsr_dtype_is_weight_float((tsr_dtype)weight->dtype))
+            return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                            "%s: '%s' is %s with a scale: Tessera reads e4m3, I8, and I32 words of int4 or int8",
+                            path_of(p, t), weight == NULL ? packed->name : weight->name,
+                            tsr_dtype_name((tsr_dtype)(weight == NULL ? packed : weight)->dtype));
+        return tsr_fail(p->err, TSR_E_FORMAT,
+                        "%s: '%s' is left over: its weight '%s' is %s, no codes; was the weight dequantized already, "
+                        "or copied without a look?",
+                        path_of(p, t), t->name, weight->name, tsr_dtype_name((tsr_dtype)weight->dtype));
+    }
+    if (tsr_is_left_over(t->name))
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                        "%s: '%s' (%s) belongs to codes that are in none of the %zu files, or not in a form that "
+                        "Tessera reads",
+                        path_of(p, t), t->name, tsr_dtype_name((tsr_dtype)t->dtype), p->c->n_files);
+    return TSR_OK;
+}
+
+/* Codes of a format that is known to be another's. */
+static tsr_status check_foreign(const pairing *p, const tsr_tensor *t)
+{
+    const char *const format = tsr_foreign_format(p->c, t);
+    char shape[192];
+    if (format == NULL)
+        return TSR_OK;
+    return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                    "%s: '%s', %s %s, seems to be part of %s, which Tessera does not read: it would not be copied as "
+                    "if it were values; start from a checkpoint that is not quantized, or from FP8",
+                    path_of(p, t), t->name, tsr_dtype_name((tsr_dtype)t->dtype), tsr_shape_text(t, shape, sizeof shape),
+                    format);
+}
+
+/* By which rule a tensor that is no codes may be copied. */
+static tsr_status find_rule(const pairing *p, const tsr_tensor *t, const char **rule)
+{
+    char shape[192];
+    TSR_TRY(check_orphan(p, t));
+    *rule = tsr_plain_rule(t);
+    if (*rule != NULL)
+        return TSR_OK;
+    if (t->dtype == TSR_F8_E8M0)
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                        "%s: '%s' is F8_E8M0, the powers of two that scale something, and nothing that Tessera reads "
+                        "goes with them",
+                        path_of(p, t), t->name);
+    if (tsr_dtype_bits((tsr_dtype)t->dtype) < 8 || t->dtype == TSR_F8_E5M2 || t->dtype == TSR_F8_E4M3FNUZ ||
+        t->dtype == TSR_F8_E5M2FNUZ)
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: '%s' is %s, which Tessera does not read", path_of(p, t),
+                        t->name, tsr_dtype_name((tsr_dtype)t->dtype));
+    return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                    "%s: '%s' is %s %s, and nothing says what its numbers mean: codes of a format that Tessera does "
+                    "not read? (Integers count as plain data in 64 bits, as lists, and under the names of masks, "
+                    "positions and indices.)",
+                    path_of(p, t), t->name, tsr_dtype_name((tsr_dtype)t->dtype),
+                    tsr_shape_text(t, shape, sizeof shape));
 }
 
 /* Packed codes of X.weight are called X.weight_packed. */
@@ -459,21 +550,35 @@ static tsr_status pair_codes(const pairing *p, tsr_weight *x)
     return x->coding == TSR_CODED_E4M3 ? check_grid(p, x) : check_integers(p, x);
 }
 
+/* Every weight of codes with its scale, in the order of the checkpoint, into the first places. */
+static tsr_status pair_scaled(pairing *p, bool *codes)
+{
+    tsr_weights *const w = p->w;
+    const tsr_tensors *const all = &p->c->tensors;
+    for (size_t i = 0; i < all->count; i++) {
+        const tsr_tensor *const t = &all->items[i];
+        const tsr_status foreign = check_foreign(p, t);
+        p->unread[i] = foreign != TSR_OK;
+        TSR_TRY(judge(p, t, foreign));
+        tsr_weight x = {.data = t, .coding = (uint8_t)coding_of(p, t)};
+        if (p->unread[i] || x.coding == TSR_PLAIN)
+            continue;
+        *codes = true;
+        const tsr_status status = pair_codes(p, &x);
+        p->unread[i] = status == TSR_E_UNSUPPORTED;
+        if (status == TSR_OK)
+            w->items[w->n_scaled++] = x;
+        TSR_TRY(judge(p, x.data, status));
+    }
+    return TSR_OK;
+}
+
 static tsr_status pair_all(pairing *p)
 {
     tsr_weights *const w = p->w;
     const tsr_tensors *const all = &p->c->tensors;
     bool codes = false;
-    for (size_t i = 0; i < all->count; i++) {
-        tsr_weight x = {.data = &all->items[i], .coding = (uint8_t)coding_of(p, &all->items[i])};
-        if (x.coding == TSR_PLAIN)
-            continue;
-        codes = true;
-        const tsr_status status = pair_codes(p, &x);
-        if (status == TSR_OK)
-            w->items[w->n_scaled++] = x;
-        TSR_TRY(judge(p, x.data, status));
-    }
+    TSR_TRY(pair_scaled(p, &codes));
     /* Spread the scaled ones over their places in the checkpoint's order, from the back. */
     size_t scaled = w->n_scaled;
     w->count = all->count;
@@ -483,16 +588,23 @@ static tsr_status pair_all(pairing *p)
     }
     size_t kept = 0;
     for (size_t i = 0; i < all->count; i++) {
+        tsr_weight *const x = &w->items[i];
         if (p->claimed[i])
             continue;
-        if (w->items[i].scale == NULL) {
-            TSR_TRY(judge(p, &all->items[i], check_dtype(p, &all->items[i])));
-            TSR_TRY(judge(p, &all->items[i], check_orphan(p, &all->items[i])));
+        if (x->scale == NULL && !p->unread[i]) {
+            const tsr_status status = coding_of(p, x->data) == TSR_PLAIN ? find_rule(p, x->data, &x->rule) : TSR_OK;
+            if (status != TSR_OK)
+                x->coding = TSR_UNREAD;
+            p->unread[i] = status == TSR_E_UNSUPPORTED;
+            TSR_TRY(judge(p, x->data, status));
         }
-        w->items[kept++] = w->items[i];
+        if (p->unread[i])
+            x->coding = TSR_UNREAD;
+        w->n_unread += p->unread[i];
+        w->items[kept++] = *x;
     }
     w->count = kept;
-    if (codes || w->method == NULL)
+    if (codes || w->n_unread > 0 || w->method == NULL)
         return TSR_OK;
     const tsr_status status =
         tsr_fail(p->err, TSR_E_UNSUPPORTED,
@@ -505,6 +617,13 @@ static tsr_status pair_all(pairing *p)
 tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
                             uint64_t block_cols, tsr_err *err)
 {
+    const char *const target = tsr_layout_target(checkpoint);
+    *weights = (tsr_weights){0};
+    if (target != NULL)
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s: its weights lie in the layout of a kernel, as " TSR_LAYOUT_NAME " says: 'tessera convert "
+                        "%s -o DST --from %s' makes a checkpoint of them again, which every command reads",
+                        checkpoint->path, checkpoint->path, target);
     return tsr_weights_survey(weights, checkpoint, block_rows, block_cols, NULL, NULL, err);
 }
 
@@ -533,9 +652,10 @@ tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkp
     tsr_err message = {{0}};
     pairing p = {.w = weights, .c = checkpoint, .problem = problem, .data = data, .err = err == NULL ? &message : err};
     p.claimed = calloc(checkpoint->tensors.count + 1, sizeof *p.claimed);
+    p.unread = calloc(checkpoint->tensors.count + 1, sizeof *p.unread);
     weights->items = tsr_arena_alloc(&weights->arena, (checkpoint->tensors.count + 1) * sizeof *weights->items);
     tsr_status status = TSR_OK;
-    if (p.claimed == NULL || weights->items == NULL)
+    if (p.claimed == NULL || p.unread == NULL || weights->items == NULL)
         status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", checkpoint->path);
     if (status == TSR_OK)
         status = judge(&p, NULL, read_config(&p));
@@ -546,14 +666,15 @@ tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkp
     if (status == TSR_OK)
         status = pair_all(&p);
     free(p.claimed);
+    free(p.unread);
     if (status != TSR_OK)
         tsr_weights_free(weights);
     return status;
 }
 
-void tsr_weights_pass_over(void *data, const tsr_tensor *tensor, const char *message)
+void tsr_weights_pass_over(void *data, const tsr_tensor *tensor, tsr_status status, const char *message)
 {
-    (void)data, (void)tensor, (void)message;
+    (void)data, (void)tensor, (void)status, (void)message;
 }
 
 void tsr_weights_free(tsr_weights *weights)
@@ -572,6 +693,11 @@ size_t tsr_weight_companions(const tsr_weight *w, const tsr_tensor *companions[T
             companions[n++] = all[i];
     }
     return n;
+}
+
+const char *tsr_plain_reason(const tsr_weight *w)
+{
+    return tsr_dtype_is_weight_float((tsr_dtype)w->data->dtype) ? "not quantized" : w->rule;
 }
 
 const tsr_weight *tsr_weights_find(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *name)

@@ -28,6 +28,7 @@ typedef enum tsr_coding {
     TSR_CODED_E4M3,   /* F8_E4M3 [R, C] or [M, R, C] */
     TSR_CODED_INT8,   /* I8 [R, C], two's complement */
     TSR_CODED_PACKED, /* I32 [R, ceil(C * bits / 32)]: code + 2^(bits-1), the first in the lowest bits */
+    TSR_UNREAD,       /* only of tsr_weights_survey: what Tessera does not interpret. Nobody may take it for values */
 } tsr_coding;
 
 /* A tensor with its meaning: a plain one, or codes with their scales.
@@ -45,6 +46,7 @@ typedef struct tsr_weight {
     /* Of no use without the codes: static scale and zero point of the layer's input, a packed weight's shape; or NULL
      */
     const tsr_tensor *input_scale, *input_zero_point, *shape;
+    const char *rule; /* plain: by which rule (tsr_plain_rule); NULL with codes. Static storage */
 } tsr_weight;
 
 typedef enum tsr_dialect {
@@ -56,6 +58,7 @@ typedef struct tsr_weights {
     tsr_weight *items; /* in the order of the checkpoint; scales appear with their weights only. In its arena */
     size_t count;
     size_t n_scaled;    /* of them are codes */
+    size_t n_unread;    /* of them are TSR_UNREAD */
     const char *method; /* quant_method as config.json has it; NULL when it has none */
     tsr_dialect dialect;
     uint64_t block_rows, block_cols; /* as stated; 0 when no block size is */
@@ -63,11 +66,12 @@ typedef struct tsr_weights {
     tsr_arena arena;
 } tsr_weights;
 
-/* Pairs. `block_rows` and `block_cols` overrule config.json when they are not 0; the size of blocks is never guessed
- * from shapes. A grid may be larger than its weight needs, up to the next multiple of 8 blocks (padded for tensor
- * parallelism): the surplus is not looked at.
- * TSR_E_FORMAT: a weight without scale or with two, a scale without weight, a grid that does not fit.
- * TSR_E_UNSUPPORTED: a quantization that Tessera does not read. TSR_E_USAGE: a block size is needed. */
+/* Pairs. A tensor that is neither codes nor plain data by a rule of formats/foreign.h is refused, and named with the
+ * format that it seems to be in. `block_rows` and `block_cols` overrule config.json when they are not 0; the size of
+ * blocks is never guessed from shapes. A grid may be larger than its weight needs, up to the next multiple of 8 blocks
+ * (padded for tensor parallelism): the surplus is not looked at. TSR_E_FORMAT: a weight without scale or with two, a
+ * scale without weight, a grid that does not fit. TSR_E_UNSUPPORTED: a quantization that Tessera does not read.
+ * TSR_E_USAGE: a block size is needed. */
 tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
                             uint64_t block_cols, tsr_err *err) TSR_WARN_UNUSED;
 
@@ -76,25 +80,29 @@ tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoi
 tsr_status tsr_weights_pair_fp8(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
                                 uint64_t block_cols, const char *doing, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Told of each thing that tsr_weights_pair refuses; `tensor` is NULL where config.json is at fault. `message` is only
- * valid during the call. */
-typedef void tsr_weights_problem_fn(void *data, const tsr_tensor *tensor, const char *message);
+/* Told of each thing that tsr_weights_pair refuses, with the status that it would return; `tensor` is NULL where
+ * config.json is at fault. `message` is only valid during the call. */
+typedef void tsr_weights_problem_fn(void *data, const tsr_tensor *tensor, tsr_status status, const char *message);
 
 /* As tsr_weights_pair, to look at checkpoints that may be unsound: what that refuses is told to `problem` instead, the
- * tensor in question counts as plain (a weight in doubt keeps its scale out of sight), and the others are paired. */
+ * tensor in question counts as plain (a weight in doubt keeps its scale out of sight) or, where Tessera does not
+ * interpret it, as TSR_UNREAD, and the others are paired. */
 tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
                               uint64_t block_cols, tsr_weights_problem_fn *problem, void *data,
                               tsr_err *err) TSR_WARN_UNUSED;
 
 /* Tells nobody: for who finds such tensors himself, as verify does the FP8 parts of an absorbed kv_b_proj, whose scales
  * have names of their own. */
-void tsr_weights_pass_over(void *data, const tsr_tensor *tensor, const char *message);
+void tsr_weights_pass_over(void *data, const tsr_tensor *tensor, tsr_status status, const char *message);
 
 void tsr_weights_free(tsr_weights *weights);
 
 /* Every tensor of a weight that is not plain, but for its codes: the scale first. Returns how many there are. */
 enum { TSR_MAX_COMPANIONS = 5 };
 size_t tsr_weight_companions(const tsr_weight *weight, const tsr_tensor *companions[TSR_MAX_COMPANIONS]);
+
+/* Why a plain tensor is copied, for the plan: "not quantized", or the rule that makes it plain data. */
+const char *tsr_plain_reason(const tsr_weight *weight);
 
 /* The entry of the weight of this name (not of a scale; of packed codes, X.weight finds X.weight_packed), or NULL.
  * Logarithmic. */
@@ -103,6 +111,10 @@ const tsr_weight *tsr_weights_find(const tsr_weights *weights, const tsr_checkpo
 /* Dotted path of the quantization's object in config.json: at the top, or in a multimodal model's text_config. NULL
  * when the model is not quantized. */
 const char *tsr_quantization_path(const tsr_checkpoint *checkpoint);
+
+/* All of them, the one that holds first: Kimi-K2.5 states it at the top and in text_config. Returns how many. */
+enum { TSR_QUANTIZATION_PATHS = 3 };
+size_t tsr_quantization_paths(const tsr_checkpoint *checkpoint, const char *paths[TSR_QUANTIZATION_PATHS]);
 
 /* "model.layers.0.mlp.down_proj.weight" without ".weight"; other names as they are. Returns the length. */
 size_t tsr_module_length(const char *name);

@@ -199,6 +199,11 @@ tsr_weight tsr_plain_weight(const tsr_tensor *tensor)
 tsr_status tsr_view_init(tsr_view *view, const tsr_checkpoint *checkpoint, const tsr_weight *weight, tsr_err *err)
 {
     const tsr_tensor *const t = weight->values;
+    if (weight->coding == TSR_UNREAD)
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s: '%s' is %s of a meaning that Tessera does not know ('tessera inspect' says more): it has "
+                        "no values to look at",
+                        checkpoint->files[t->file].path, t->name, tsr_dtype_name((tsr_dtype)t->dtype));
     if (t->dtype == TSR_C64 || tsr_dtype_bits((tsr_dtype)t->dtype) % 8 != 0)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: '%s' is %s, whose values Tessera does not compare",
                         checkpoint->files[t->file].path, t->name, tsr_dtype_name((tsr_dtype)t->dtype));

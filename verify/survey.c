@@ -3,6 +3,7 @@
 
 #include "formats/checked.h"
 #include "formats/file.h"
+#include "formats/foreign.h"
 #include "formats/json.h"
 #include "verify/reader.h"
 
@@ -96,10 +97,23 @@ static tsr_status count_files(tsr_survey *s, const tsr_checkpoint *c, tsr_err *e
 
 /* ---- tensors ---- */
 
-static void on_problem(void *survey, const tsr_tensor *tensor, const char *message)
+typedef struct listener {
+    tsr_survey *survey;
+    const char *layout; /* tsr_layout_target */
+} listener;
+
+static void on_problem(void *data, const tsr_tensor *tensor, tsr_status status, const char *message)
 {
-    note(survey, true, tensor, "pairing", message,
-         "nothing that reads this checkpoint can know these values; make it again, or fetch what is missing");
+    const listener *const l = data;
+    if (status == TSR_E_UNSUPPORTED && l->layout != NULL)
+        note(l->survey, false, tensor, "layout", message,
+             "'tessera convert --from' makes a checkpoint again of what " TSR_LAYOUT_NAME " describes");
+    else if (status == TSR_E_UNSUPPORTED && tensor != NULL)
+        note(l->survey, true, tensor, "unread", message,
+             "other tools may read this; Tessera's other commands refuse the checkpoint");
+    else
+        note(l->survey, true, tensor, "pairing", message,
+             "nothing that reads this checkpoint can know these values; make it again, or fetch what is missing");
 }
 
 static tsr_kind kind_of(const tsr_weight *w)
@@ -121,6 +135,10 @@ static void count_weights(tsr_survey *s)
         const tsr_weight *const w = &s->weights.items[i];
         const tsr_tensor *const t = w->values;
         const uint64_t n = tsr_tensor_elements(t);
+        if (w->coding == TSR_UNREAD) {
+            add(&s->unread, w->data);
+            continue;
+        }
         tsr_part_tally *const part = tsr_model_is_mtp(&s->model, t->name) ? &s->mtp : &s->parts[tsr_part_of(t->name)];
         part->tensors++;
         part->parameters += n;
@@ -290,8 +308,9 @@ tsr_status tsr_survey_run(tsr_survey *survey, const tsr_checkpoint *checkpoint, 
     tsr_status status = count_files(survey, checkpoint, err);
     if (status == TSR_OK)
         status = read_index(survey, checkpoint, err);
+    listener l = {survey, tsr_layout_target(checkpoint)};
     if (status == TSR_OK)
-        status = tsr_weights_survey(&survey->weights, checkpoint, block_rows, block_cols, on_problem, survey, err);
+        status = tsr_weights_survey(&survey->weights, checkpoint, block_rows, block_cols, on_problem, &l, err);
     if (status == TSR_OK) {
         count_weights(survey);
         check_stacks(survey);

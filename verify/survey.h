@@ -52,6 +52,7 @@ typedef struct tsr_survey {
     uint64_t total_size;                       /* as the index states it; right when it equals whole.bytes */
     uint64_t files_without_format;             /* whose __metadata__ does not say which framework wrote them */
     tsr_part_tally parts[TSR_PART_COUNT], mtp; /* MTP layers are in `mtp` only; scales are no parameters */
+    tsr_tally unread;                          /* what Tessera does not interpret, in none of the parts */
     uint64_t weight_bytes, code_bytes;         /* all parameters; those that are codes */
     uint64_t coded[TSR_KIND_COUNT];            /* weights that are codes, by kind */
     tsr_tally scales[TSR_DTYPE_COUNT];         /* scale tensors by dtype */

@@ -1,0 +1,256 @@
+"""What Tessera does not interpret, through every command: named, with what it seems to be, and refused; and the integers
+and odd dtypes that are plain data by a rule, copied byte for byte."""
+
+import json
+import shutil
+
+import harness
+import ml_dtypes
+import numpy as np
+import pytest
+from test_convert import DEEPSEEK, make, random_weight
+from test_quantize import load
+
+BF16 = ml_dtypes.bfloat16
+WIDTH = {"I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "I16": 2, "F16": 2, "BF16": 2,
+         "I32": 4, "U32": 4, "F32": 4, "I64": 8, "F64": 8, "BOOL": 1, "C64": 8, "F4": 0.5}
+L = "model.layers.0."
+UP, X = L + "mlp.up_proj", L + "mlp.experts.0.w1"
+
+
+def raw(dtype, *shape, fill=0x38):
+    return dtype, list(shape), bytes([fill]) * int(np.prod(shape) * WIDTH[dtype])
+
+
+def deepseek_v4(codes="I8", suffix=".weight", scale=".scale", scale_dtype="F8_E8M0"):
+    return {X + suffix: raw(codes, 256, 64), X + scale: raw(scale_dtype, 256, 4, fill=127)}
+
+
+# name: (tensors beside a plain model, words of the refusal)
+FOREIGN = {
+    "DeepSeek-V4": (deepseek_v4(), ["MXFP4", "DeepSeek-V4"]),
+    "U8 for I8": (deepseek_v4("U8"), ["MXFP4", "DeepSeek-V4"]),
+    "F4 and .scale": ({X + ".weight": raw("F4", 256, 128), X + ".scale": raw("F8_E8M0", 256, 4)}, ["MXFP4"]),
+    "an F8_E8M0 that nobody claims": ({L + "mystery": raw("F8_E8M0", 4, 4)}, ["mystery", "F8_E8M0"]),
+    "F8_E8M0 beside BF16": ({UP + ".scale": raw("F8_E8M0", 2, 2)}, [UP + ".scale"]),
+    "I8 with an F32 .scale": (deepseek_v4(scale_dtype="F32"), [X, "I8"]),
+    "I8 with weight_scale in F8_E8M0": (deepseek_v4(scale=".weight_scale"), ["MXFP4"]),
+    "I8 [.., 16] with one F8_E8M0 a row": (
+        {X + ".weight": raw("I8", 256, 64), X + ".weight_scale": raw("F8_E8M0", 256, 1)}, [X, "F8_E8M0"]),
+    "I8 with weight_scale_inv": (deepseek_v4(scale=".weight_scale_inv", scale_dtype="F32"), [X, "I8"]),
+    "I8 alone": ({X + ".weight": raw("I8", 256, 64)}, [X + ".weight", "I8"]),
+    "U8 alone": ({X + ".weight": raw("U8", 256, 64)}, [X + ".weight", "U8"]),
+    "I16 alone": ({X + ".weight": raw("I16", 256, 64)}, [X + ".weight", "I16"]),
+    "F4 alone": ({X + ".weight": raw("F4", 256, 64)}, [X + ".weight", "F4"]),
+    "F8_E5M2": ({X + ".weight": raw("F8_E5M2", 256, 64)}, [X + ".weight", "F8_E5M2"]),
+    "F8_E4M3FNUZ": ({X + ".weight": raw("F8_E4M3FNUZ", 256, 64)}, [X + ".weight", "F8_E4M3FNUZ"]),
+    "F8_E4M3 without a scale": ({X + ".weight": raw("F8_E4M3", 256, 64)}, [X + ".weight", "without a scale"]),
+    "NVFP4 of compressed-tensors": (
+        {X + ".weight_packed": raw("U8", 256, 64), X + ".weight_scale": raw("F8_E4M3", 256, 8),
+         X + ".weight_global_scale": raw("F32", 1)}, ["NVFP4", "compressed-tensors"]),
+    "MXFP4 of compressed-tensors": (
+        {X + ".weight_packed": raw("U8", 256, 64), X + ".weight_scale": raw("U8", 256, 4)}, ["MXFP4"]),
+    "NVFP4 of ModelOpt": (
+        {X + ".weight": raw("U8", 256, 64), X + ".weight_scale": raw("F8_E4M3", 256, 8), X + ".weight_scale_2": raw("F32")},
+        ["NVFP4", "ModelOpt"]),
+    "MXFP4 of Quark": ({X + ".weight": raw("U8", 256, 64), X + ".weight_scale": raw("U8", 256, 4)}, ["MXFP4"]),
+    "MXFP4 of gpt-oss": (
+        {L + "mlp.experts.gate_up_proj_blocks": raw("U8", 2, 64, 4, 16), L + "mlp.experts.gate_up_proj_scales": raw("U8", 2, 64, 4)},
+        ["MXFP4", "gpt-oss"]),
+    "MXFP8": ({X + ".weight": raw("F8_E4M3", 256, 64), X + ".weight_scale": raw("U8", 256, 2)}, ["MXFP8"]),
+    "MXFP8, inv": ({X + ".weight": raw("F8_E4M3", 256, 64), X + ".weight_scale_inv": raw("U8", 256, 2)}, ["MXFP8"]),
+    "AWQ": ({X + ".qweight": raw("I32", 128, 32), X + ".qzeros": raw("I32", 4, 32), X + ".scales": raw("F16", 4, 256)}, ["AWQ"]),
+    "GPTQ": ({X + ".qweight": raw("I32", 16, 256), X + ".qzeros": raw("I32", 4, 32), X + ".scales": raw("F16", 4, 256),
+              X + ".g_idx": raw("I32", 128)}, ["GPTQ"]),
+    "a qweight alone": ({X + ".qweight": raw("I32", 16, 256)}, [X + ".qweight"]),
+    "bitsandbytes NF4": (
+        {X + ".weight": raw("U8", 8192, 1), X + ".weight.absmax": raw("F32", 256), X + ".weight.quant_map": raw("F32", 16),
+         X + ".weight.quant_state.bitsandbytes__nf4": raw("U8", 80)}, ["bitsandbytes"]),
+    "bitsandbytes int8": ({X + ".weight": raw("I8", 256, 64), X + ".SCB": raw("F32", 256)}, ["bitsandbytes"]),
+    "MLX": ({X + ".weight": raw("U32", 256, 8), X + ".scales": raw("BF16", 256, 1), X + ".biases": raw("BF16", 256, 1)}, ["MLX"]),
+    "codes of TensorRT-LLM in F16": (
+        {X + ".weight": raw("F16", 256, 64), X + ".weights_scaling_factor": raw("F16", 2, 256)}, ["TensorRT-LLM"]),
+    "int8 of TensorRT-LLM": ({X + ".weight": raw("I8", 256, 64), X + ".per_channel_scale": raw("F16", 256)}, ["TensorRT-LLM"]),
+    "a global scale left over": ({X + ".weight": raw("BF16", 256, 64), X + ".weight_global_scale": raw("F32", 1)}, ["weight_global_scale"]),
+    "a smoothing factor that is not folded": ({UP + ".pre_quant_scale": raw("BF16", 256)}, ["pre_quant_scale"]),
+    "a zero point left over": ({UP + ".weight_zero_point": raw("I8", 256, 1)}, ["weight_zero_point"]),
+    "a shape left over": ({X + ".weight_shape": raw("I64", 2)}, ["weight_shape"]),
+    "a DeepSeek scale left over": ({UP + ".scale": raw("F32", 2, 2)}, [UP + ".scale", "left over"]),
+    "a stack's scale left over": (
+        {L + "mlp.experts.gate_up_proj": raw("BF16", 2, 64, 64), L + "mlp.experts.gate_up_proj_scale": raw("F32", 2, 1, 1)},
+        ["gate_up_proj_scale", "left over"]),
+}
+
+MLA = {"num_attention_heads": 2, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "kv_lora_rank": 16}
+CONFIG = {"num_hidden_layers": 1, "num_key_value_heads": 2, "hidden_size": 256, **MLA}
+QUANTIZATIONS = {"no config": None, "fp8 config": DEEPSEEK}
+
+COMMANDS = {
+    "quantize": "quantize SRC -o DST",
+    "quantize int8": "quantize SRC -o DST --scheme int8-channel",
+    "quantize fp8-channel": "quantize SRC -o DST --scheme fp8-channel",
+    "quantize int4": "quantize SRC -o DST --scheme int4-weight-only",
+    "quantize --dry-run": "quantize SRC -o DST --dry-run",
+    "compare-schemes": "compare-schemes SRC --quiet",
+    "bf16": "convert SRC -o DST --to bf16",
+    "fp8-block": "convert SRC -o DST --to fp8-block --block 64x64",
+    "tp": "convert SRC -o DST --to tp --tp 2",
+    "deepseek-mp": "convert SRC -o DST --to deepseek-mp --mp 1",
+    "mla-absorbed": "convert SRC -o DST --to mla-absorbed --consumer sglang",
+    "fastertransformer": "convert SRC -o DST --to fastertransformer --arch sm80",
+    "trtllm": "convert SRC -o DST --to trtllm --arch sm80",
+    "diff": "diff PLAIN SRC",
+    "diff, other way": "diff SRC PLAIN",
+    "verify": "verify SRC --against PLAIN",
+    "verify, other way": "verify PLAIN --against SRC",
+    "verify gemm": "verify gemm SRC --device cpu",
+    "verify epilogue": "verify epilogue SRC --device cpu",
+    "verify dequant": "verify dequant SRC --device cpu",
+}
+
+
+def write(directory, tensors, quantization=None):
+    """A small model with one plain linear layer, these tensors and, when it is quantized, a layer in block FP8."""
+    make(directory, {"model.safetensors": {}}, quantization, **CONFIG)
+    entries = {UP + ".weight": ("BF16", [256, 256], random_weight((256, 256)).astype(BF16).tobytes()),
+               "model.norm.weight": ("BF16", [256], random_weight((256,)).astype(BF16).tobytes())}
+    if quantization is not None:
+        down = L + "mlp.down_proj.weight"
+        entries |= {down: raw("F8_E4M3", 256, 256), down + "_scale_inv": ("F32", [2, 2], np.ones((2, 2), np.float32).tobytes())}
+    harness.write_safetensors(directory / "model.safetensors", entries | tensors, {"format": "pt"})
+    return directory
+
+
+def run(tessera, command, tmp_path, src, plain):
+    places = {"SRC": src, "PLAIN": plain, "DST": tmp_path / "dst"}
+    return harness.run(tessera, [places.get(word, word) for word in command.split()])
+
+
+@pytest.mark.parametrize("config", QUANTIZATIONS)
+@pytest.mark.parametrize("name", FOREIGN)
+def test_every_command_names_and_refuses_it(tmp_path, tessera, name, config):
+    tensors, words = FOREIGN[name]
+    src = write(tmp_path / "src", tensors, QUANTIZATIONS[config])
+    plain = write(tmp_path / "plain", {})
+    for command in COMMANDS.values():
+        code, out, err = run(tessera, command, tmp_path, src, plain)
+        assert code == 3, f"{command}: exit {code}\n{out}{err}"
+        assert all(word in err for word in words), f"{command}: {err}"
+        assert not list((tmp_path / "dst").rglob("*.safetensors*")), command
+
+
+# Their codes are known, but what scales them is missing or stands beside a weight that is not codes: damage, exit 1.
+DAMAGED = {"F8_E4M3 without a scale", "F8_E8M0 beside BF16", "a DeepSeek scale left over", "a stack's scale left over"}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_inspect_names_it_and_counts_it_apart(tmp_path, tessera, name):
+    tensors, words = FOREIGN[name]
+    src = write(tmp_path / "src", tensors)
+    code, out, err = harness.run(tessera, ["inspect", src, "--json", tmp_path / "json"])
+    got = json.loads((tmp_path / "json").read_text())
+    findings = [f for f in got["findings"] if f["severity"] == "error"]
+    assert code == (1 if name in DAMAGED else 3) and findings, out + err
+    assert all(any(word in f["detail"] for f in findings) for word in words), findings
+    if name in DAMAGED:
+        return
+    assert all(word in err for word in words), err
+    plain = sum(part["parameters"] for part in got["parts"].values())
+    beside = {"a global scale left over": 256 * 64}.get(name, 0)  # its weight is plain
+    assert plain == 256 * 256 + 256 + beside
+    assert 0 < got["unread"]["tensors"] <= len(tensors)
+    assert got["tensors"] - got["unread"]["tensors"] == 2 + (beside > 0) + (name == "I8 [.., 16] with one F8_E8M0 a row")
+
+
+@pytest.mark.parametrize("name", ["DeepSeek-V4", "I8 alone", "AWQ", "F8_E5M2"])
+def test_a_tensor_of_it_has_no_values(tmp_path, tessera, name):
+    tensors, _ = FOREIGN[name]
+    src = write(tmp_path / "src", tensors)
+    code, out, err = harness.run(tessera, ["inspect", f"{src}:{next(iter(tensors))}"])
+    assert code == 3 and next(iter(tensors)) in err, out + err
+    assert harness.run(tessera, ["inspect", f"{src}:{UP}.weight"])[0] == 0
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_an_archive_keeps_its_bytes(tmp_path, tessera, name):
+    """Bytes in, the same bytes out: what they mean does not matter."""
+    src = write(tmp_path / "src", FOREIGN[name][0], DEEPSEEK)
+    packed, back = tmp_path / "packed", tmp_path / "back"
+    assert harness.run(tessera, ["convert", src, "-o", packed, "--to", "archive", "--shuffle", "--quiet"])[0] == 0
+    assert harness.run(tessera, ["convert", packed, "-o", back, "--to", "safetensors", "--quiet"])[0] == 0
+    shutil.rmtree(back / ".tessera")
+    assert harness.tree_difference(src, back) is None
+    code, _, err = harness.run(tessera, ["convert", packed, "-o", tmp_path / "dst", "--to", "bf16"])
+    assert code == 3 and FOREIGN[name][1][0] in err, err
+
+
+def test_verify_fails_over_codes_that_it_cannot_value(tmp_path, tessera):
+    """What was once made of DeepSeek-V4: experts copied as integers, no quantization_config."""
+    src = write(tmp_path / "src", deepseek_v4(), DEEPSEEK)
+    dst = write(tmp_path / "dst", deepseek_v4())
+    code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
+    assert code == 3 and "MXFP4" in err and "PASS" not in out, out + err
+
+
+PLAIN = {
+    "model.embeddings.position_ids": raw("I64", 1, 77),
+    L + "ffn.gate.tid2eid": raw("I64", 64, 6),
+    L + "ffn.gate.tid2eid32": raw("I64", 64, 6),
+    L + "attn.bias": raw("U8", 1, 1, 8, 8, fill=1),
+    L + "attn.masked_bias": raw("I32"),
+    L + "swin.relative_position_index": raw("I32", 16, 16),
+    L + "bn.num_batches_tracked": raw("I64"),
+    L + "attention_mask": raw("BOOL", 8, 8, fill=1),
+    L + "freqs_cis": raw("C64", 8, 4),
+    L + "order": raw("I32", 12),
+    L + "self_attn.k_proj.k_scale": raw("F32", 1),
+    L + "norm_1.scale": raw("F32", 256),
+    L + "gate.scale": raw("F32", 1),
+    L + "gate.weight": raw("BF16", 16, 16),
+    L + "hc_attn_scale": raw("F32", 3),
+    L + "pixel.mean": raw("F64", 3),
+    L + "mask": raw("I8", 0, 4),
+}
+
+
+def test_plain_data_is_copied_and_says_why(tmp_path, tessera):
+    src = write(tmp_path / "src", PLAIN, DEEPSEEK)
+    code, out, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "bf16"])
+    assert code == 0, out + err
+    got = harness.read_safetensors(tmp_path / "dst" / "model.safetensors")[1]
+    assert {name: (t[0], list(t[1]), t[2]) for name, t in got.items() if name in PLAIN} == PLAIN
+    code, out, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dry", "--to", "bf16", "--dry-run"])
+    for reason in ("a table of positions", "64-bit integers", "a mask", "a list of integers", "booleans", "complex"):
+        assert reason in out, out
+    assert harness.run(tessera, ["verify", tmp_path / "dst", "--against", src, "--tensors", "*position*"])[0] == 0
+    code, out, err = harness.run(tessera, ["inspect", src])
+    assert code == 0, out + err
+
+
+def test_plain_data_survives_quantizing(tmp_path, tessera):
+    src = write(tmp_path / "src", PLAIN)
+    code, out, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "dst", "--quiet"])
+    assert code == 0, out + err
+    got = harness.read_safetensors(tmp_path / "dst" / "model.safetensors")[1]
+    assert {name: (t[0], list(t[1]), t[2]) for name, t in got.items() if name in PLAIN} == PLAIN
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq", "bitsandbytes", "mxfp4", "quark", "hqq"])
+def test_methods_of_others_are_named(tmp_path, tessera, method):
+    src = write(tmp_path / "src", {}, {"quant_method": method})
+    plain = write(tmp_path / "plain", {})
+    for command in COMMANDS.values():
+        code, out, err = run(tessera, command, tmp_path, src, plain)
+        assert code == 3 and f"'{method}'" in err, f"{command}: exit {code}\n{out}{err}"
+
+
+@pytest.mark.parametrize("target", ["fastertransformer", "trtllm"])
+def test_blobs_name_the_way_back(tmp_path, tessera, checkpoint, target):
+    src, blobs = checkpoint("llama"), tmp_path / "blobs"
+    code, _, err = harness.run(tessera, ["convert", src, "-o", blobs, "--to", target, "--arch", "sm80", "--quiet"])
+    assert code == 0, err
+    for command in ("verify SRC --against PLAIN", "verify PLAIN --against SRC", "diff PLAIN SRC", "quantize SRC -o DST",
+                    "convert SRC -o DST --to bf16", "convert SRC -o DST --to tp --tp 2", "compare-schemes SRC",
+                    "verify gemm SRC --device cpu"):
+        code, out, err = run(tessera, command, tmp_path, blobs, src)
+        assert code == 3 and f"--from {target}" in err and "missing" not in out, f"{command}: exit {code}\n{out}{err}"
