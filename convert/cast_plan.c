@@ -230,7 +230,9 @@ tsr_status tsr_cast_plan(tsr_plan *plan, const tsr_checkpoint *const *source, co
     tsr_weights weights;
     *plan = tsr_plan_begin(source, 1);
     TSR_TRY(tsr_weights_pair(&weights, *source, options->block_rows, options->block_cols, err));
-    const tsr_status status = make_plan(plan, &weights, options, err);
+    tsr_status status = tsr_weights_refuse_parts(&weights, *source, "dequantizing", err);
+    if (status == TSR_OK)
+        status = make_plan(plan, &weights, options, err);
     tsr_weights_free(&weights);
     if (status != TSR_OK)
         tsr_plan_free(plan);

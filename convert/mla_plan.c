@@ -3,6 +3,7 @@
 
 #include "convert/fp8_config.h"
 #include "convert/quantize_report.h"
+#include "formats/absorbed.h"
 #include "formats/checked.h"
 #include "formats/config.h"
 #include "formats/glob.h"
@@ -12,26 +13,19 @@
 
 #define U64(x) ((unsigned long long)(x))
 
-/* How each consumer holds the parts in memory: names behind "self_attn.", and whether L comes before the head's rows.
- */
-static const struct consumer {
-    const char *word;
-    const char *k, *v, *k_scale, *v_scale, *scale; /* `scale`: the one of TSR_MLA_TENSOR */
-    bool k_transposed, v_transposed;
-} kConsumers[] = {
-    [TSR_MLA_SGLANG] = {"sglang", "w_kc", "w_vc", "w_scale_k", "w_scale_v", "w_scale", true, false},
-    [TSR_MLA_VLLM] = {"vllm", "W_UK_T", "W_UV", "W_UK_T_scale", "W_UV_scale", "W_scale", false, true},
-    [TSR_MLA_TRTLLM] = {"trtllm", "k_b_proj_trans", "v_b_proj", "k_b_proj_trans_scale", "v_b_proj_scale", "kv_b_scale",
-                        true, false},
-    [TSR_MLA_LLAMACPP] = {"llamacpp", "attn_k_b.weight", "attn_v_b.weight", NULL, NULL, NULL, true, false},
-};
+static const tsr_absorbed_consumer *consumer_of(const tsr_mla_options *o)
+{
+    static const size_t kAt[] = {
+        [TSR_MLA_SGLANG] = 0, [TSR_MLA_VLLM] = 1, [TSR_MLA_TRTLLM] = 2, [TSR_MLA_LLAMACPP] = 3};
+    return &tsr_absorbed_consumers[kAt[o->consumer]];
+}
 
 static const char *const kForms[] = {"bf16", "fp8-block", "fp8-tensor", "fp8-head"};
 
 typedef struct absorbing {
     const tsr_checkpoint *source;
     const tsr_mla_options *options;
-    const struct consumer *consumer;
+    const tsr_absorbed_consumer *consumer;
     tsr_weights weights;
     tsr_mla mla;
     uint64_t layers; /* kv_b_proj found */
@@ -117,13 +111,14 @@ static const char *sibling(tsr_arena *arena, const char *kv_b, const char *name)
 
 static tsr_status plan_parts(tsr_plan *plan, const absorbing *a, const tsr_weight *w, tsr_err *err)
 {
-    const struct consumer *const c = a->consumer;
+    const tsr_absorbed_part *const half[2] = {&a->consumer->keys, &a->consumer->values};
     const bool one_scale = a->options->form == TSR_MLA_TENSOR;
-    tsr_mla_part parts[2] = {{.transposed = c->k_transposed}, {.transposed = c->v_transposed, .values = true}};
-    parts[0].name = sibling(&plan->arena, w->data->name, c->k);
-    parts[1].name = sibling(&plan->arena, w->data->name, c->v);
-    parts[0].scale = sibling(&plan->arena, w->data->name, one_scale ? c->scale : c->k_scale);
-    parts[1].scale = sibling(&plan->arena, w->data->name, c->v_scale);
+    tsr_mla_part parts[2] = {{.values = false}, {.values = true}};
+    for (size_t i = 0; i < 2; i++) {
+        parts[i].transposed = half[i]->latent_first;
+        parts[i].name = sibling(&plan->arena, w->data->name, half[i]->name);
+        parts[i].scale = sibling(&plan->arena, w->data->name, one_scale ? half[i]->one_scale : half[i]->scale);
+    }
     if (parts[0].name == NULL || parts[1].name == NULL)
         return out_of_memory(err);
     for (size_t i = 0; i < 2; i++) {
@@ -238,12 +233,13 @@ static void describe(tsr_text *t, const absorbing *a)
     tsr_json_end_object(t);
 }
 
-/* Folded weights are BF16 in a model that else may be FP8: its list of unquantized modules must have them. */
+/* Folded weights are BF16 in a model that else may be FP8: its list of unquantized modules must have them; or, when
+ * they were all that was FP8, the configuration of a quantized model goes. */
 static tsr_status list_folded(tsr_text *out, tsr_plan *plan, const absorbing *a, tsr_err *err)
 {
     const tsr_weights *const w = &a->weights;
     const tsr_tensor **const folded = calloc(w->count + 1, sizeof *folded);
-    size_t n = 0;
+    size_t n = 0, left = 0;
     if (folded == NULL)
         return out_of_memory(err);
     for (size_t i = 0; i < w->count; i++) {
@@ -251,8 +247,11 @@ static tsr_status list_folded(tsr_text *out, tsr_plan *plan, const absorbing *a,
         bool output;
         if (w->items[i].scale != NULL && is_folded(a, plan, &w->items[i], &output, &kv_b))
             folded[n++] = w->items[i].data;
+        else if (w->items[i].scale != NULL)
+            left += !a->options->drop_kv_b || !is_kv_b(w->items[i].data->name);
     }
-    const tsr_status status = tsr_quantization_keep(out, a->source, folded, n, err);
+    const tsr_status status =
+        left > 0 ? tsr_quantization_keep(out, a->source, folded, n, err) : tsr_fp8_config_remove(out, a->source, err);
     free(folded);
     return status;
 }
@@ -281,7 +280,7 @@ static tsr_status plan_config(tsr_plan *plan, const absorbing *a, tsr_err *err)
 static tsr_status make_plan(tsr_plan *plan, absorbing *a, tsr_err *err)
 {
     const tsr_mla_options *const o = a->options;
-    if (o->form != TSR_MLA_PLAIN && a->consumer->scale == NULL)
+    if (o->form != TSR_MLA_PLAIN && a->consumer->keys.scale == NULL)
         return tsr_fail(err, TSR_E_USAGE, "--consumer %s holds these weights in floating point only: --weights bf16",
                         a->consumer->word);
     if (o->fold && o->form != TSR_MLA_PLAIN)
@@ -306,7 +305,7 @@ static tsr_status make_plan(tsr_plan *plan, absorbing *a, tsr_err *err)
 tsr_status tsr_mla_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_mla_options *options,
                         tsr_err *err)
 {
-    absorbing a = {.source = *source, .options = options, .consumer = &kConsumers[options->consumer]};
+    absorbing a = {.source = *source, .options = options, .consumer = consumer_of(options)};
     *plan = tsr_plan_begin(source, 1);
     TSR_TRY(tsr_weights_pair_fp8(&a.weights, *source, 0, 0, "splitting kv_b_proj", err));
     const tsr_status status = make_plan(plan, &a, err);

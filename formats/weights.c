@@ -1,6 +1,7 @@
 /* Finding each weight's scale, and holding both to the rules. */
 #include "formats/weights.h"
 
+#include "formats/absorbed.h"
 #include "formats/checked.h"
 #include "formats/foreign.h"
 #include "formats/json.h"
@@ -232,6 +233,36 @@ static tsr_status find_scale(const pairing *p, tsr_weight *x)
     return TSR_OK;
 }
 
+static void claim(const pairing *p, const tsr_tensor *t)
+{
+    p->claimed[index_of(p, t)] = true;
+}
+
+/* The scale of a part of an absorbed kv_b_proj: its own, or one for both parts. */
+static tsr_status find_part_scale(const pairing *p, tsr_weight *x)
+{
+    const char *const names[] = {x->part->scale, x->part->one_scale};
+    const tsr_tensor *found[2] = {NULL, NULL};
+    for (size_t i = 0; i < 2 && names[i] != NULL; i++) {
+        char text[1200];
+        if (tsr_absorbed_sibling(x->data->name, x->part->name, names[i], text, sizeof text))
+            found[i] = tsr_checkpoint_find(p->c, text);
+    }
+    if (found[0] != NULL && found[1] != NULL)
+        return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' has two scales, '%s' and '%s': which one holds?",
+                        path_of(p, x->data), x->data->name, found[0]->name, found[1]->name);
+    x->scale = found[0] != NULL ? found[0] : found[1];
+    x->one_scale = found[0] == NULL;
+    if (x->scale == NULL)
+        return tsr_fail(p->err, TSR_E_FORMAT,
+                        "%s: '%s', a part of an absorbed kv_b_proj, is F8_E4M3 without a scale (looked for '%s' and "
+                        "'%s' beside it): its values cannot be known",
+                        path_of(p, x->data), x->data->name, names[0] == NULL ? "-" : names[0],
+                        names[1] == NULL ? "-" : names[1]);
+    claim(p, x->scale);
+    return TSR_OK;
+}
+
 static bool fits(uint64_t stored, uint64_t needed)
 {
     return stored >= needed && stored <= tsr_round_up(needed, GRID_PADDING);
@@ -261,6 +292,19 @@ static tsr_status check_scale_dtype(const pairing *p, const tsr_tensor *s)
     return TSR_OK;
 }
 
+/* One scale for both parts, one a head, or a grid for each head in the order of its part. */
+static bool take_coarse_part(tsr_weight *x)
+{
+    const uint64_t n = tsr_tensor_elements(x->scale);
+    if (x->one_scale ? n != 1 : x->scale->rank != 1 || n != x->matrices)
+        return false;
+    x->coarse = true;
+    x->block_rows = x->rows;
+    x->block_cols = x->cols;
+    x->grid_rows = x->grid_cols = 1;
+    return true;
+}
+
 static tsr_status check_grid(const pairing *p, tsr_weight *x)
 {
     const tsr_tensor *const t = x->data, *const s = x->scale;
@@ -274,6 +318,8 @@ static tsr_status check_grid(const pairing *p, tsr_weight *x)
     x->matrices = t->rank == 3 ? t->shape[0] : 1;
     x->rows = t->shape[t->rank - 2];
     x->cols = t->shape[t->rank - 1];
+    if (x->part != NULL && take_coarse_part(x))
+        return TSR_OK;
     if (p->w->block_rows == 0) {
         if (take_coarse(x))
             return TSR_OK;
@@ -284,6 +330,10 @@ static tsr_status check_grid(const pairing *p, tsr_weight *x)
     }
     x->block_rows = p->w->block_rows;
     x->block_cols = p->w->block_cols;
+    if (x->part != NULL && x->part->latent_first) { /* its grid is transposed with it */
+        x->block_rows = p->w->block_cols;
+        x->block_cols = p->w->block_rows;
+    }
     const uint64_t rows = tsr_ceil_div(x->rows, x->block_rows), cols = tsr_ceil_div(x->cols, x->block_cols);
     if (s->rank != t->rank || (t->rank == 3 && s->shape[0] != t->shape[0]) || !fits(s->shape[s->rank - 2], rows) ||
         !fits(s->shape[s->rank - 1], cols))
@@ -544,9 +594,10 @@ static tsr_status name_values(const pairing *p, tsr_weight *x)
 
 static tsr_status pair_codes(const pairing *p, tsr_weight *x)
 {
-    TSR_TRY(name_values(p, x));
-    TSR_TRY(find_scale(p, x));
     x->bits = 8;
+    x->part = x->coding == TSR_CODED_E4M3 ? tsr_absorbed_find(x->data->name) : NULL;
+    TSR_TRY(name_values(p, x));
+    TSR_TRY(x->part == NULL ? find_scale(p, x) : find_part_scale(p, x));
     return x->coding == TSR_CODED_E4M3 ? check_grid(p, x) : check_integers(p, x);
 }
 
@@ -627,22 +678,44 @@ tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoi
     return tsr_weights_survey(weights, checkpoint, block_rows, block_cols, NULL, NULL, err);
 }
 
+tsr_status tsr_weights_refuse_parts(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *doing,
+                                    tsr_err *err)
+{
+    for (size_t i = 0; i < weights->count; i++) {
+        const tsr_weight *const w = &weights->items[i];
+        if (w->part != NULL)
+            return tsr_fail(err, TSR_E_UNSUPPORTED,
+                            "%s: '%s' is an FP8 part of an absorbed kv_b_proj: %s comes before absorbing; take the "
+                            "checkpoint that it was made from",
+                            checkpoint->files[w->data->file].path, w->data->name, doing);
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_weights_refuse_integers(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *doing,
+                                       tsr_err *err)
+{
+    for (size_t i = 0; i < weights->count; i++) {
+        const tsr_weight *const w = &weights->items[i];
+        if (w->coding == TSR_CODED_INT8 || w->coding == TSR_CODED_PACKED)
+            return tsr_fail(err, TSR_E_UNSUPPORTED,
+                            "%s: '%s' is int%u: %s comes before quantizing to integers; take the original, or tessera "
+                            "convert --to bf16",
+                            checkpoint->files[w->data->file].path, w->data->name, w->bits, doing);
+    }
+    return TSR_OK;
+}
+
 tsr_status tsr_weights_pair_fp8(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
                                 uint64_t block_cols, const char *doing, tsr_err *err)
 {
     TSR_TRY(tsr_weights_pair(weights, checkpoint, block_rows, block_cols, err));
-    for (size_t i = 0; i < weights->count; i++) {
-        const tsr_weight *const w = &weights->items[i];
-        if (w->coding != TSR_CODED_INT8 && w->coding != TSR_CODED_PACKED)
-            continue;
-        const tsr_status status = tsr_fail(err, TSR_E_UNSUPPORTED,
-                                           "%s: '%s' is int%u: %s comes before quantizing to integers; take the "
-                                           "original, or tessera convert --to bf16",
-                                           checkpoint->files[w->data->file].path, w->data->name, w->bits, doing);
+    tsr_status status = tsr_weights_refuse_integers(weights, checkpoint, doing, err);
+    if (status == TSR_OK)
+        status = tsr_weights_refuse_parts(weights, checkpoint, doing, err);
+    if (status != TSR_OK)
         tsr_weights_free(weights);
-        return status;
-    }
-    return TSR_OK;
+    return status;
 }
 
 tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,

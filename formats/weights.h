@@ -9,6 +9,8 @@
  * Quark), X.scale (DeepSeek's inference code), X.scale_weight (ComfyUI); of experts.gate_up_proj, a stack:
  * experts.gate_up_proj_scale_inv, _scales_inv or _scale. All of them are multipliers: y = value(code) * scale.
  *
+ * The parts of an absorbed kv_b_proj have names of their own, and so have their scales (formats/absorbed.h).
+ *
  * Integers are compressed-tensors': X.weight I8 with X.weight_scale (int-quantized), or X.weight_packed, words of I32
  * with X.weight_scale and X.weight_shape (pack-quantized); both may have X.weight_zero_point, in the same form as the
  * codes: y = (code - zero_point) * scale. (compressors/pack_quantized/helpers.py) */
@@ -40,9 +42,11 @@ typedef struct tsr_weight {
     const tsr_tensor *zero_point;  /* NULL: 0. As the codes: I8, of the scale's shape, or I32, packed along R */
     uint8_t coding, bits;          /* tsr_coding; of a code, 8 or 4 */
     uint64_t matrices, rows, cols; /* M (1 for a matrix), R, C; 0 when plain */
-    uint64_t block_rows, block_cols; /* rows x 1 block for one scale a row, R x C for one a matrix */
-    bool coarse;                     /* one scale a row or a matrix: no blocks that a cut could split */
-    uint64_t grid_rows, grid_cols;   /* of the scale as it is stored: at least ceil(R / block_rows), ... */
+    uint64_t block_rows, block_cols;      /* rows x 1 block for one scale a row, R x C for one a matrix */
+    bool coarse;                          /* one scale a row or a matrix: no blocks that a cut could split */
+    uint64_t grid_rows, grid_cols;        /* of the scale as it is stored: at least ceil(R / block_rows), ... */
+    const struct tsr_absorbed_part *part; /* codes of a part of an absorbed kv_b_proj (formats/absorbed.h); else NULL */
+    bool one_scale;                       /* of a part: one value for all its matrices, and for the other part's */
     /* Of no use without the codes: static scale and zero point of the layer's input, a packed weight's shape; or NULL
      */
     const tsr_tensor *input_scale, *input_zero_point, *shape;
@@ -75,8 +79,14 @@ typedef struct tsr_weights {
 tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
                             uint64_t block_cols, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The same for what reads no integers: TSR_E_UNSUPPORTED when there are some. `doing` says what cannot be done with
- * them, as in "cutting". */
+/* TSR_E_UNSUPPORTED when there are integers, or FP8 parts of an absorbed kv_b_proj: for what cannot do its work on
+ * them. `doing` names that work, as in "cutting". */
+tsr_status tsr_weights_refuse_integers(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *doing,
+                                       tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_weights_refuse_parts(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *doing,
+                                    tsr_err *err) TSR_WARN_UNUSED;
+
+/* tsr_weights_pair for what takes neither of the two. */
 tsr_status tsr_weights_pair_fp8(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
                                 uint64_t block_cols, const char *doing, tsr_err *err) TSR_WARN_UNUSED;
 

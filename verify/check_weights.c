@@ -199,7 +199,7 @@ static tsr_status is_source_tiny(const checking *k, const tsr_pair *p, const tsr
     *tiny = false;
     if (p->state > TSR_PAIR_DIFFERS)
         return TSR_OK;
-    TSR_TRY(tsr_view_init(&view, k->src->checkpoint, p->a, k->err));
+    TSR_TRY(tsr_pair_view(&view, k->src, p, 0, k->err));
     const tsr_status status = tsr_reader_load(&r, &view, block, k->err);
     *tiny = status == TSR_OK;
     for (uint64_t i = 0; *tiny && i < block->rows * block->cols; i++) {
@@ -247,12 +247,12 @@ static tsr_status check_scales_of(const checking *k, const tsr_pair *p)
     tsr_view view;
     TSR_TRY(tsr_view_init(&view, k->dst->checkpoint, &plain, k->err));
     /* However the scales are shaped, they lie as M x grid_rows x grid_cols. */
-    view.matrices = w->matrices;
+    view.matrices = w->one_scale ? 1 : w->matrices;
     view.rows = w->grid_rows;
     view.cols = w->grid_cols;
     double *const scales = calloc(cols + 1, sizeof *scales);
     tsr_status status = scales == NULL ? tsr_fail(k->err, TSR_E_NOMEM, "out of memory") : TSR_OK;
-    for (uint64_t i = 0; status == TSR_OK && cols > 0 && i < w->matrices * rows; i++) {
+    for (uint64_t i = 0; status == TSR_OK && cols > 0 && i < view.matrices * rows; i++) {
         const tsr_piece at = {.matrix = i / rows, .row = i % rows, .rows = 1, .cols = cols};
         status = tsr_reader_load(&r, &view, &at, k->err);
         if (status == TSR_OK) {
@@ -266,7 +266,7 @@ static tsr_status check_scales_of(const checking *k, const tsr_pair *p)
         status =
             add(k, TSR_CHECK_SCALES, w->scale->name,
                 "%llu of %llu scales are out of range; the first, of block [%llu, %llu] of matrix %llu, is %s (%g)",
-                U64(count.found), U64(w->matrices * rows * cols), U64(count.row), U64(count.col), U64(count.matrix),
+                U64(count.found), U64(view.matrices * rows * cols), U64(count.row), U64(count.col), U64(count.matrix),
                 count.what, count.value);
     return status;
 }
@@ -325,12 +325,21 @@ static bool is_cast_wrong(const checking *k, const tsr_pair *p)
     return wrong;
 }
 
+/* FP8 made of FP8 by absorption: values lie on another grid of e4m3, and all of them may be half a step away at once,
+ * which no one scale can help. */
+static bool is_requantized_part(const tsr_pair *p)
+{
+    return p->made[0] != NULL && p->made[0]->kv_b->scale != NULL && p->b->scale != NULL;
+}
+
 static bool is_wrong(const checking *k, const tsr_pair *p)
 {
     const tsr_metrics *const m = &p->metrics;
     if (p->state != TSR_PAIR_DIFFERS)
         return false;
     const double min_sqnr = p->b->bits == 4 ? k->limits->min_sqnr_int4 : k->limits->min_sqnr;
+    if (is_requantized_part(p))
+        return m->misrounded > k->limits->max_misrounded || worst_block(m) > k->limits->max_block_error;
     if (p->b->scale != NULL)
         return tsr_metrics_sqnr(m) < min_sqnr || m->misrounded > k->limits->max_misrounded ||
                (tiles_are_blocks(p->b) && worst_block(m) > k->limits->max_block_error);
@@ -346,8 +355,8 @@ static tsr_status explain_scales(const checking *k, const tsr_pair *p, char text
     *unrelated = p->b->scale == NULL;
     if (p->b->scale == NULL)
         return TSR_OK;
-    TSR_TRY(tsr_view_init(&x, k->src->checkpoint, p->a, k->err));
-    TSR_TRY(tsr_view_init(&y, k->dst->checkpoint, p->b, k->err));
+    TSR_TRY(tsr_pair_view(&x, k->src, p, 0, k->err));
+    TSR_TRY(tsr_pair_view(&y, k->dst, p, 1, k->err));
     TSR_TRY(tsr_scan_blocks(&x, &y, &scan, k->err));
     const char *fault = "";
     switch (scan.fault) {
@@ -449,8 +458,8 @@ static tsr_status check_blocks_of(const checking *k, const tsr_pair *p)
 {
     tsr_view x, y;
     tsr_block_scan scan;
-    TSR_TRY(tsr_view_init(&x, k->src->checkpoint, p->a, k->err));
-    TSR_TRY(tsr_view_init(&y, k->dst->checkpoint, p->b, k->err));
+    TSR_TRY(tsr_pair_view(&x, k->src, p, 0, k->err));
+    TSR_TRY(tsr_pair_view(&y, k->dst, p, 1, k->err));
     TSR_TRY(tsr_scan_blocks(&x, &y, &scan, k->err));
     if (scan.improvable == 0)
         return TSR_OK;
@@ -467,7 +476,7 @@ static tsr_status check_blocks(const checking *k)
     size_t suspects = 0;
     for (size_t i = 0; i < k->c->count; i++) {
         const tsr_pair *const p = &k->c->pairs[i];
-        if (p->state == TSR_PAIR_DIFFERS && p->b->coding == TSR_CODED_E4M3 &&
+        if (p->state == TSR_PAIR_DIFFERS && p->b->coding == TSR_CODED_E4M3 && !is_requantized_part(p) &&
             worst_block(&p->metrics) > TSR_USUAL_BLOCK_ERROR && suspects++ < MAX_SCANNED)
             TSR_TRY(check_blocks_of(k, p));
     }
@@ -483,8 +492,8 @@ static tsr_status check_blocks(const checking *k)
 /* What conversions may change. */
 static bool is_about_storage(tsr_json_text key)
 {
-    static const char *const kKeys[] = {"quantization_config",      "compression_config",  "torch_dtype", "dtype",
-                                        "num_nextn_predict_layers", "transformers_version"};
+    static const char *const kKeys[] = {"quantization_config",      "compression_config",   "torch_dtype", "dtype",
+                                        "num_nextn_predict_layers", "transformers_version", "tessera_mla"};
     for (size_t i = 0; i < sizeof kKeys / sizeof *kKeys; i++) {
         if (tsr_json_is(key, kKeys[i]))
             return true;
@@ -529,15 +538,18 @@ static bool ends_with(const char *name, const char *suffix)
 static tsr_status check_quantization(const checking *k)
 {
     const tsr_weights *const w = k->dst->weights;
-    if (k->dst->checkpoint->config == NULL || w->n_scaled == 0)
+    size_t parts = 0; /* of an absorbed kv_b_proj: what holds them knows their names, and no configuration */
+    for (size_t i = 0; i < w->count; i++)
+        parts += w->items[i].part != NULL;
+    if (k->dst->checkpoint->config == NULL || w->n_scaled == parts)
         return TSR_OK;
     if (w->method == NULL)
         return add(k, TSR_CHECK_CONFIG, "quantization_config",
-                   "absent, though %zu tensors are codes: loaders take them for values", w->n_scaled);
+                   "absent, though %zu tensors are codes: loaders take them for values", w->n_scaled - parts);
     const char *const suffix = w->dialect == TSR_DIALECT_COMPRESSED_TENSORS ? "_scale" : "_scale_inv";
     for (size_t i = 0; i < w->count; i++) {
         const tsr_weight *const x = &w->items[i];
-        const bool blocks = x->scale != NULL && x->block_cols < x->cols;
+        const bool blocks = x->scale != NULL && x->part == NULL && x->block_cols < x->cols;
         if (blocks && (ends_with(x->scale->name, "_scale") || ends_with(x->scale->name, "_scale_inv")) &&
             !ends_with(x->scale->name, suffix))
             return add(k, TSR_CHECK_CONFIG, "quantization_config.quant_method",

@@ -87,6 +87,45 @@ static bool same_shape(const tsr_tensor *a, const tsr_tensor *b)
     return a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0;
 }
 
+/* What side `here` has and the other lacks, or has in another shape: made of other tensors of the other side, if it can
+ * be. */
+static tsr_status pair_with_made(run *r, unsigned here, tsr_pair *p, tsr_err *err)
+{
+    const tsr_weight *stand_in;
+    TSR_TRY(tsr_made_find(r->side[1 - here], r->side[here], here == 0 ? p->a : p->b, &r->out->arena, &p->made[1 - here],
+                          &stand_in, err));
+    if (p->made[1 - here] == NULL)
+        return TSR_OK;
+    *(here == 0 ? &p->b : &p->a) = stand_in;
+    p->state = TSR_PAIR_IDENTICAL;
+    return TSR_OK;
+}
+
+static tsr_status add_pair(run *r, const tsr_weight *x, const tsr_weight *y, tsr_err *err)
+{
+    const tsr_weight *const one = x == NULL ? y : x;
+    tsr_pair p = {.a = x,
+                  .b = y,
+                  .state = x == NULL   ? TSR_PAIR_EXTRA
+                           : y == NULL ? TSR_PAIR_MISSING
+                                       : TSR_PAIR_IDENTICAL};
+    if (!wanted(r->options, one->values->name))
+        return TSR_OK;
+    if (x != NULL && y != NULL && !same_shape(x->values, y->values)) {
+        p.state = TSR_PAIR_MISSHAPED;
+        TSR_TRY(pair_with_made(r, 1, &p, err));
+        if (p.made[0] == NULL)
+            TSR_TRY(pair_with_made(r, 0, &p, err));
+    } else if (x == NULL || y == NULL) {
+        const unsigned here = x == NULL ? 1 : 0;
+        if (tsr_made_replaces(r->side[here], r->side[1 - here], one))
+            return TSR_OK; /* compared through what took its place */
+        TSR_TRY(pair_with_made(r, here, &p, err));
+    }
+    r->out->pairs[r->out->count++] = p;
+    return TSR_OK;
+}
+
 static tsr_status pair_by_name(run *r, tsr_err *err)
 {
     const tsr_weights *const a = r->side[0]->weights, *const b = r->side[1]->weights;
@@ -96,23 +135,21 @@ static tsr_status pair_by_name(run *r, tsr_err *err)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu tensors", a->count + b->count);
     for (size_t i = 0; i < a->count; i++) {
         const tsr_weight *const x = &a->items[i];
-        if (!wanted(r->options, x->values->name))
-            continue;
-        const tsr_weight *const y = tsr_weights_find(b, r->side[1]->checkpoint, x->values->name);
-        out->pairs[out->count++] = (tsr_pair){
-            .a = x,
-            .b = y,
-            .state = y == NULL                          ? TSR_PAIR_MISSING
-                     : same_shape(x->values, y->values) ? TSR_PAIR_IDENTICAL
-                                                        : TSR_PAIR_MISSHAPED,
-        };
+        TSR_TRY(add_pair(r, x, tsr_weights_find(b, r->side[1]->checkpoint, x->values->name), err));
     }
     for (size_t i = 0; i < b->count; i++) {
         const tsr_weight *const y = &b->items[i];
-        if (wanted(r->options, y->values->name) && tsr_weights_find(a, r->side[0]->checkpoint, y->values->name) == NULL)
-            out->pairs[out->count++] = (tsr_pair){.b = y, .state = TSR_PAIR_EXTRA};
+        if (tsr_weights_find(a, r->side[0]->checkpoint, y->values->name) == NULL)
+            TSR_TRY(add_pair(r, NULL, y, err));
     }
     return out->count > 0 ? TSR_OK : tsr_fail(err, TSR_E_USAGE, "--tensors: no tensor's name matches");
+}
+
+tsr_status tsr_pair_view(tsr_view *view, const tsr_side *side, const tsr_pair *pair, unsigned which, tsr_err *err)
+{
+    TSR_TRY(tsr_view_init(view, side->checkpoint, which == 0 ? pair->a : pair->b, err));
+    view->made = pair->made[which];
+    return TSR_OK;
 }
 
 static bool comparable(const tsr_pair *p)
@@ -125,9 +162,10 @@ static bool comparable(const tsr_pair *p)
 /* Both sides are cut alike, along tiles: whole rows where they are short enough, else TSR_TILE rows of a part. */
 static tsr_status cut(const run *r, const tsr_pair *p, flight *f, tsr_err *err)
 {
-    TSR_TRY(tsr_view_init(&f->view[0], r->side[0]->checkpoint, p->a, err));
-    TSR_TRY(tsr_view_init(&f->view[1], r->side[1]->checkpoint, p->b, err));
-    if (p->a->scale == NULL && p->b->scale == NULL && f->view[0].rows < TSR_TILE) {
+    const bool stored = p->made[0] == NULL && p->made[1] == NULL;
+    TSR_TRY(tsr_pair_view(&f->view[0], r->side[0], p, 0, err));
+    TSR_TRY(tsr_pair_view(&f->view[1], r->side[1], p, 1, err));
+    if (stored && p->a->scale == NULL && p->b->scale == NULL && f->view[0].rows < TSR_TILE) {
         /* A stack of low matrices, such as convolutions: one matrix of all their rows. */
         for (size_t i = 0; i < 2; i++) {
             f->view[i].rows *= f->view[i].matrices;
@@ -428,5 +466,6 @@ out:
 void tsr_comparison_free(tsr_comparison *comparison)
 {
     free(comparison->pairs);
+    tsr_arena_free(&comparison->arena);
     *comparison = (tsr_comparison){0};
 }

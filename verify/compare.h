@@ -1,11 +1,13 @@
 /* Two checkpoints, tensor by tensor, by the values that a reader gets: formats and spellings of scales do not matter.
  *
- * Tensors are matched by name; scales are part of their weights. Both checkpoints stream through: each thread holds one
+ * Tensors are matched by name; scales are part of their weights. Parts of an absorbed kv_b_proj, and what it was folded
+ * into, are held to what verify/made.h makes of the other side. Both checkpoints stream through: each thread holds one
  * piece of each, of at most 2 MiB of data, and the pieces of one large tensor are spread over all threads. What comes
  * out is the same for any number of threads. */
 #ifndef TSR_VERIFY_COMPARE_H
 #define TSR_VERIFY_COMPARE_H
 
+#include "verify/made.h"
 #include "verify/metrics.h"
 #include "verify/reader.h"
 
@@ -22,15 +24,11 @@ typedef enum tsr_pair_state {
 
 typedef struct tsr_pair {
     const tsr_weight *a, *b; /* of the two tsr_weights; NULL where the tensor is not there */
+    /* Of a or b, when that is a stand-in for values made of other tensors of its side; else NULL. */
+    const tsr_made *made[2];
     tsr_pair_state state;
     tsr_metrics metrics; /* x from a, y from b; when both are there in one shape */
 } tsr_pair;
-
-/* Both are borrowed. */
-typedef struct tsr_side {
-    const tsr_checkpoint *checkpoint;
-    const tsr_weights *weights;
-} tsr_side;
 
 typedef struct tsr_compare_progress {
     uint64_t bytes_done, bytes_total;
@@ -54,6 +52,7 @@ typedef struct tsr_comparison {
     uint64_t bytes_read;
     double seconds;
     unsigned threads; /* really used */
+    tsr_arena arena;  /* of stand-ins */
 } tsr_comparison;
 
 /* Differences are results, not errors. TSR_E_USAGE: no name matches. TSR_E_NOMEM: `memory` is too small, with what is
@@ -62,6 +61,10 @@ tsr_status tsr_compare(const tsr_side *a, const tsr_side *b, const tsr_compare_o
                        tsr_comparison *comparison, tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_comparison_free(tsr_comparison *comparison);
+
+/* One side of a pair whose both are there, as a view: side[which]'s. */
+tsr_status tsr_pair_view(tsr_view *view, const tsr_side *side, const tsr_pair *pair, unsigned which,
+                         tsr_err *err) TSR_WARN_UNUSED;
 
 /* The name that a pair goes by. */
 const char *tsr_pair_name(const tsr_pair *pair);

@@ -1,6 +1,7 @@
 /* Configuration, names and shapes; weights to double. */
 #include "verify/mla_model.h"
 
+#include "formats/absorbed.h"
 #include "formats/checked.h"
 #include "formats/config.h"
 #include "formats/json.h"
@@ -49,7 +50,7 @@ static tsr_status read_config(tsr_mla_model *m, tsr_err *err)
     m->softmax_scale = m->plain_scale * m->turn.mscale_all * m->turn.mscale_all;
     m->head_nope = m->nope;
     m->head_v = m->v;
-    m->folded = tsr_json_find(c->config, c->config_size, "tessera_mla.folded", &value) && tsr_json_is(value, "true");
+    m->folded = tsr_absorbed_is_folded(c);
     if (m->folded)
         m->nope = m->v = m->rank;
     return TSR_OK;
@@ -122,27 +123,13 @@ static tsr_status load_kv_b(layer *l, const tsr_weight *w, tsr_err *err)
     return TSR_OK;
 }
 
-/* The part names of each consumer (docs/conversions.md), and whether the latent dimension comes first. */
-static const struct part {
-    const char *name, *scales[2];
-    bool values, latent_first;
-} kParts[] = {
-    {"w_kc", {"w_scale_k", "w_scale"}, false, true},
-    {"w_vc", {"w_scale_v", "w_scale"}, true, false},
-    {"W_UK_T", {"W_UK_T_scale", "W_scale"}, false, false},
-    {"W_UV", {"W_UV_scale", "W_scale"}, true, true},
-    {"k_b_proj_trans", {"k_b_proj_trans_scale", "kv_b_scale"}, false, true},
-    {"v_b_proj", {"v_b_proj_scale", "kv_b_scale"}, true, false},
-    {"attn_k_b.weight", {NULL, NULL}, false, true},
-    {"attn_v_b.weight", {NULL, NULL}, true, false},
-};
-
 /* One scale for all, one a head, or [heads, row blocks, column blocks] of the part as it is stored. */
-static tsr_status apply_scale(layer *l, const struct part *part, const tsr_tensor *t, double *data, tsr_err *err)
+static tsr_status apply_scale(layer *l, const tsr_absorbed_part *part, const tsr_tensor *t, double *data, tsr_err *err)
 {
     const tsr_tensor *s = NULL;
-    for (size_t i = 0; i < 2 && s == NULL && part->scales[i] != NULL; i++) {
-        const char *const name = name_of(l, part->scales[i]);
+    const char *const scales_of[] = {part->scale, part->one_scale};
+    for (size_t i = 0; i < 2 && s == NULL && scales_of[i] != NULL; i++) {
+        const char *const name = name_of(l, scales_of[i]);
         s = name == NULL ? NULL : tsr_checkpoint_find(l->m->checkpoint, name);
     }
     if (s == NULL)
@@ -164,7 +151,7 @@ static tsr_status apply_scale(layer *l, const struct part *part, const tsr_tenso
     return TSR_OK;
 }
 
-static tsr_status load_part(layer *l, const struct part *part, const tsr_tensor *t, tsr_err *err)
+static tsr_status load_part(layer *l, const tsr_absorbed_part *part, const tsr_tensor *t, tsr_err *err)
 {
     tsr_mla_model *const m = l->m;
     const size_t rows = part->values ? m->v : m->nope, n = m->heads * rows * m->rank;
@@ -206,11 +193,13 @@ static tsr_status load_latent(layer *l, tsr_err *err)
     tsr_mla_model *const m = l->m;
     if (m->folded)
         return make_identity(m, err);
-    for (size_t i = 0; i < sizeof kParts / sizeof *kParts; i++) {
-        const char *const name = name_of(l, kParts[i].name);
+    for (size_t i = 0; i < 2 * (size_t)TSR_ABSORBED_CONSUMERS; i++) {
+        const tsr_absorbed_consumer *const c = &tsr_absorbed_consumers[i / 2];
+        const tsr_absorbed_part *const part = i % 2 == 0 ? &c->keys : &c->values;
+        const char *const name = name_of(l, part->name);
         const tsr_tensor *const t = name == NULL ? NULL : tsr_checkpoint_find(m->checkpoint, name);
         if (t != NULL)
-            TSR_TRY(load_part(l, &kParts[i], t, err));
+            TSR_TRY(load_part(l, part, t, err));
     }
     m->has_parts = m->w_kc != NULL && m->w_vc != NULL;
     const char *const name = name_of(l, "kv_b_proj.weight");

@@ -3,6 +3,7 @@
 
 #include "formats/checked.h"
 #include "verify/lanes.h"
+#include "verify/made.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -231,6 +232,8 @@ static uint64_t unit_bits(const tsr_view *v)
 
 uint64_t tsr_view_width(const tsr_view *view)
 {
+    if (view->made != NULL)
+        return sizeof(double);
     return tsr_ceil_div(element_bits(view), 8);
 }
 
@@ -260,6 +263,8 @@ static void scale_window(const tsr_view *v, const tsr_piece *p, tsr_reader *r)
 
 uint64_t tsr_reader_memory(const tsr_view *view, const tsr_piece *piece)
 {
+    if (view->made != NULL)
+        return tsr_made_memory(view, piece);
     const tsr_weight *const w = &view->weight;
     uint64_t scales = 0;
     if (w->scale != NULL) /* wherever the piece stands */
@@ -330,7 +335,8 @@ static tsr_status load_scales(tsr_reader *r, tsr_err *err)
     scale_window(r->view, &r->piece, r);
     const uint64_t n = r->scale_rows * r->scale_cols;
     TSR_TRY(make_room(r, n, err));
-    const uint64_t first = (r->piece.matrix * w->grid_rows + r->first_row) * w->grid_cols + r->first_col;
+    const uint64_t grid = w->one_scale ? 0 : r->piece.matrix;
+    const uint64_t first = (grid * w->grid_rows + r->first_row) * w->grid_cols + r->first_col;
     TSR_TRY(read_rows(r->view, w->scale, first * width, r->scale_rows, r->scale_cols * width, w->grid_cols * width,
                       r->raw_scales, err));
     tsr_decode(w->scale->dtype, r->raw_scales, n, r->scales);
@@ -340,8 +346,25 @@ static tsr_status load_scales(tsr_reader *r, tsr_err *err)
     return TSR_OK;
 }
 
+static tsr_status load_made(tsr_reader *r, const tsr_view *view, const tsr_piece *piece, tsr_err *err)
+{
+    const uint64_t n = piece->rows * piece->cols;
+    r->view = view;
+    r->piece = *piece;
+    if (n > r->made_capacity) {
+        free(r->made);
+        r->made = malloc(n * sizeof *r->made);
+        r->made_capacity = r->made == NULL ? 0 : n;
+        if (r->made == NULL)
+            return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", view->weight.values->name);
+    }
+    return tsr_made_values(view, piece, r->made, err);
+}
+
 tsr_status tsr_reader_load(tsr_reader *reader, const tsr_view *view, const tsr_piece *piece, tsr_err *err)
 {
+    if (view->made != NULL)
+        return load_made(reader, view, piece, err);
     uint64_t first, start;
     const uint64_t wide = row_bytes(view, piece->col, piece->cols, &first),
                    pitch = row_bytes(view, 0, view->cols, &start);
@@ -384,6 +407,10 @@ static bool next_run(const tsr_reader *r, uint64_t row, uint64_t col, size_t n, 
 void tsr_reader_row(const tsr_reader *r, uint64_t row, uint64_t col, size_t n, double *out)
 {
     const tsr_weight *const w = &r->view->weight;
+    if (r->view->made != NULL) {
+        memcpy(out, r->made + row * r->piece.cols + col, n * sizeof *out);
+        return;
+    }
     const unsigned char *const line = r->bytes + row * piece_row_bytes(r);
     if (w->scale == NULL) {
         decode_best((tsr_dtype)w->data->dtype, line + col * tsr_view_width(r->view), n, 1, out);
@@ -486,6 +513,8 @@ static bool same_scales(const tsr_reader *a, const tsr_reader *b)
 
 bool tsr_reader_same(const tsr_reader *a, const tsr_reader *b)
 {
+    if (a->view->made != NULL || b->view->made != NULL)
+        return false;
     return a->view->weight.data->dtype == b->view->weight.data->dtype && same_scales(a, b) &&
            memcmp(a->bytes, b->bytes, a->piece.rows * piece_row_bytes(a)) == 0;
 }
@@ -493,6 +522,7 @@ bool tsr_reader_same(const tsr_reader *a, const tsr_reader *b)
 void tsr_reader_free(tsr_reader *reader)
 {
     free(reader->bytes);
+    free(reader->made);
     free(reader->scales);
     free(reader->zero_points);
     free(reader->raw_scales);

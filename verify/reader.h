@@ -9,11 +9,18 @@
 
 #include "formats/weights.h"
 
+/* A checkpoint and what its tensors mean. Both are borrowed. */
+typedef struct tsr_side {
+    const tsr_checkpoint *checkpoint;
+    const tsr_weights *weights;
+} tsr_side;
+
 /* One tensor as a stack of matrices; a vector is one row. */
 typedef struct tsr_view {
     const tsr_checkpoint *checkpoint;
     tsr_weight weight; /* .scale NULL: plain */
     uint64_t matrices, rows, cols;
+    const struct tsr_made *made; /* how values that are not stored are made (verify/made.h); NULL: they are stored */
 } tsr_view;
 
 /* Rows [row, row + rows) and columns [col, col + cols) of one matrix. */
@@ -26,10 +33,11 @@ typedef struct tsr_reader {
     const tsr_view *view;
     tsr_piece piece;
     unsigned char *bytes; /* of the piece, gapless; of packed codes the words that they lie in */
+    double *made;         /* of a view with `made`: the piece's values, instead of all that follows */
     double *scales;       /* of the piece: [scale_rows, scale_cols], from block (first_row, first_col) on */
     double *zero_points;  /* likewise; of codes without zero points all 0 */
     unsigned char *raw_scales;
-    size_t bytes_capacity, scales_capacity;
+    size_t bytes_capacity, scales_capacity, made_capacity;
     uint64_t first_row, first_col, scale_rows, scale_cols;
 } tsr_reader;
 

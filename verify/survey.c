@@ -1,6 +1,7 @@
 /* Counting, and reading the scales. */
 #include "verify/survey.h"
 
+#include "formats/absorbed.h"
 #include "formats/checked.h"
 #include "formats/file.h"
 #include "formats/foreign.h"
@@ -149,7 +150,8 @@ static void count_weights(tsr_survey *s)
         part->quantized += n;
         s->code_bytes += t->bytes;
         s->coded[kind_of(w)]++;
-        add(&s->scales[w->scale->dtype], w->scale);
+        if (!w->one_scale || !w->part->values) /* else the keys' part has counted it */
+            add(&s->scales[w->scale->dtype], w->scale);
     }
 }
 

@@ -210,6 +210,9 @@ def test_folded(tmp_path, convert, fp8, q_rank):  # noqa: F811
     assert config["tessera_mla"] == {"folded": True, "kv_b_proj_dropped": True}
     assert not any("kv_b_proj" in name for name in tensors)
     if fp8:
+        assert "quantization_config" not in config  # nothing that was FP8 is left
+        dst = convert(m.path, "--to", "mla-absorbed", "--consumer", "sglang", "--fold")
+        config = json.loads((dst / "config.json").read_text())
         ignored = config["quantization_config"]["modules_to_not_convert"]
         assert ignored == [PREFIX + n.removesuffix(".weight") for n in (m.query, "o_proj.weight")]
 

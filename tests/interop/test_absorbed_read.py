@@ -1,0 +1,147 @@
+"""What `--to mla-absorbed` writes, read by inspect, diff and verify: parts are held to kv_b_proj, folded weights to the
+products that they stand for; damage to either is found, whichever side it is on."""
+
+import json
+import shutil
+
+import harness
+import numpy as np
+import pytest
+from test_convert import convert  # noqa: F401  (fixture)
+from test_mla import CONSUMERS, PREFIX, SCALES, Model
+
+CASES = [(c, w, fp8) for fp8 in (False, True) for c in CONSUMERS for w in ("bf16", "fp8-block", "fp8-tensor", "fp8-head")
+         if not (w == "fp8-block" and not fp8) and (w == "bf16" or c in SCALES)]
+KEYS, VALUES = "w_kc", "w_vc"
+
+
+@pytest.fixture
+def tell(tessera):
+    """tell(command, *words) -> exit code, JSON"""
+
+    def call(*words):
+        code, out, err = harness.run(tessera, [*words, "--quiet", "--json", "-"])
+        return code, json.loads(out) if out.startswith("{") else err
+
+    return call
+
+
+def states(result):
+    return {t["name"].removeprefix(PREFIX): t["state"] for t in result["tensors"]}
+
+
+@pytest.mark.parametrize("drop", [False, True])
+@pytest.mark.parametrize("consumer,form,fp8", CASES)
+def test_parts_are_read_and_held_to_kv_b(tmp_path, convert, tell, consumer, form, fp8, drop):  # noqa: F811
+    m = Model(tmp_path / "src", fp8=fp8)
+    dst = convert(m.path, "--to", "mla-absorbed", "--consumer", consumer, "--weights", form, *(["--drop-kv-b"] * drop))
+    code, result = tell("inspect", dst)
+    assert code == 0 and not [f for f in result["findings"] if f["severity"] == "error"], result
+    k_name, _, v_name, _ = CONSUMERS[consumer]
+    exact = form == "fp8-block" or (form == "bf16" and not fp8)
+    for a, b in ((m.path, dst), (dst, m.path)):
+        code, result = tell("diff", a, b)
+        found = states(result)
+        assert code == (0 if exact else 1), result
+        assert found[k_name] == found[v_name] == ("equal" if exact else "differs")
+        assert set(found.values()) <= {"identical", "equal", "differs"}
+        assert ("kv_b_proj.weight" in found) != drop
+    code, result = tell("verify", dst, "--against", m.path)
+    assert code == 0, result
+    assert tell("diff", dst, dst)[0] == 0
+
+
+def edit(directory, name, change):
+    metadata, tensors = harness.read_safetensors(directory / "model.safetensors")
+    dtype, shape, data = tensors[PREFIX + name]
+    width = {"BF16": "<u2", "F8_E4M3": "u1", "F32": "<f4"}[dtype]
+    tensors[PREFIX + name] = (dtype, shape, change(np.frombuffer(data, width).reshape(shape)).tobytes())
+    harness.write_safetensors(directory / "model.safetensors", tensors, metadata)
+
+
+def other_bit(x):
+    x = x.copy()
+    x.flat[x.size // 3] ^= 1 << (8 * x.itemsize - 2)
+    return x
+
+
+def other_head(x):
+    return np.roll(x, 1, axis=0)
+
+
+def other_order(x):
+    return np.ascontiguousarray(x.reshape(x.shape[0], x.shape[2], x.shape[1]).swapaxes(1, 2))
+
+
+@pytest.mark.parametrize("change", [other_bit, other_head, other_order])
+@pytest.mark.parametrize("part", [KEYS, VALUES])
+@pytest.mark.parametrize("form,fp8", [("bf16", False), ("bf16", True), ("fp8-block", True), ("fp8-tensor", False), ("fp8-head", True)])
+def test_damaged_parts_are_found(tmp_path, convert, tell, form, fp8, part, change):  # noqa: F811
+    m = Model(tmp_path / "src", fp8=fp8)
+    dst = convert(m.path, "--to", "mla-absorbed", "--consumer", "sglang", "--weights", form, "--drop-kv-b")
+    edit(dst, part, change)
+    code, result = tell("verify", dst, "--against", m.path)
+    assert code == 1 and PREFIX + part in json.dumps(result)
+    if change is not other_bit:
+        assert tell("diff", m.path, dst, "--tolerance", "0.06")[0] == 1
+
+
+@pytest.mark.parametrize("form", ["fp8-block", "fp8-head"])
+@pytest.mark.parametrize("scale", SCALES["sglang"])
+def test_scales_of_another_head_are_found(tmp_path, convert, tell, form, scale):  # noqa: F811
+    m = Model(tmp_path / "src", fp8=True)
+    dst = convert(m.path, "--to", "mla-absorbed", "--consumer", "sglang", "--weights", form)
+    edit(dst, scale, lambda x: x * np.float32(1.5))
+    assert tell("verify", dst, "--against", m.path)[0] == 1
+    assert tell("diff", m.path, dst, "--tolerance", "0.06")[0] == 1
+
+
+def test_a_part_without_its_scale_is_refused(tmp_path, convert, tell):  # noqa: F811
+    m = Model(tmp_path / "src", fp8=True)
+    dst = convert(m.path, "--to", "mla-absorbed", "--consumer", "vllm", "--weights", "fp8-head", "--drop-kv-b")
+    metadata, tensors = harness.read_safetensors(dst / "model.safetensors")
+    del tensors[PREFIX + "W_UV_scale"]
+    harness.write_safetensors(dst / "model.safetensors", tensors, metadata)
+    code, err = tell("diff", m.path, dst)
+    assert code == 3 and "W_UV" in err and "W_UV_scale" in err
+    code, result = tell("inspect", dst)
+    assert code == 1 and any(f["rule"] == "pairing" and f["tensor"] == PREFIX + "W_UV" for f in result["findings"])
+
+
+def test_one_part_alone_does_not_replace_kv_b(tmp_path, convert, tell):  # noqa: F811
+    m = Model(tmp_path / "src")
+    dst = convert(m.path, "--to", "mla-absorbed", "--consumer", "sglang", "--drop-kv-b")
+    metadata, tensors = harness.read_safetensors(dst / "model.safetensors")
+    del tensors[PREFIX + VALUES]
+    harness.write_safetensors(dst / "model.safetensors", tensors, metadata)
+    code, result = tell("diff", m.path, dst)
+    assert code == 1 and states(result)["kv_b_proj.weight"] == "missing"
+    assert tell("verify", dst, "--against", m.path)[0] == 1
+
+
+@pytest.mark.parametrize("q_rank", [192, None])
+@pytest.mark.parametrize("fp8", [False, True])
+def test_folded_weights_are_held_to_the_products(tmp_path, convert, tell, fp8, q_rank):  # noqa: F811
+    m = Model(tmp_path / "src", fp8=fp8, q_rank=q_rank)
+    dst = convert(m.path, "--to", "mla-absorbed", "--consumer", "vllm", "--fold", "--drop-kv-b")
+    assert tell("inspect", dst)[0] == 0
+    for a, b in ((m.path, dst), (dst, m.path)):
+        code, result = tell("diff", a, b, "--tolerance", "0.004")
+        assert code == 0 and states(result)[m.query] == states(result)["o_proj.weight"] == "differs"
+        assert "kv_b_proj.weight" not in states(result)
+    assert tell("verify", dst, "--against", m.path)[0] == 0
+    for name in (m.query, "o_proj.weight"):
+        broken = tmp_path / ("broken-" + name)
+        shutil.copytree(dst, broken)
+        edit(broken, name, other_bit)
+        code, result = tell("verify", broken, "--against", m.path)
+        assert code == 1 and PREFIX + name in json.dumps(result)
+        assert tell("diff", m.path, broken, "--tolerance", "0.004")[0] == 1
+
+
+def test_what_cannot_take_fp8_parts_says_so(tmp_path, convert, tessera):  # noqa: F811
+    m = Model(tmp_path / "src", fp8=True)
+    dst = convert(m.path, "--to", "mla-absorbed", "--consumer", "sglang", "--weights", "fp8-head")
+    for target in (("bf16",), ("fp8-block", "--scale-fmt", "ue8m0"), ("deepseek-mp", "--mp", "1")):
+        code, _, err = harness.run(tessera, ["convert", dst, "-o", tmp_path / "never", "--to", *target])
+        assert code == 3 and "w_kc" in err and "absorbed" in err, err
