@@ -115,7 +115,8 @@ static tsr_status choose(const arguments *a, const tsr_checkpoint *c, ranked *ca
             candidates[to->all++] = (ranked){XXH64(t->name, strlen(t->name), a->seed), t};
     }
     if (to->all == 0)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: there is no tensor to quantize%s", c->path,
+        return tsr_fail(err, a->tensors.count > 0 ? TSR_E_UNSUPPORTED : TSR_E_NOTHING,
+                        "%s: there is no tensor to quantize%s", c->path,
                         a->tensors.count > 0 ? " with such a name" : "");
     to->n = a->sample > 0 && a->sample < to->all ? (size_t)a->sample : to->all;
     qsort(candidates, to->all, sizeof *candidates, by_rank);

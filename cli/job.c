@@ -3,6 +3,7 @@
 
 #include "cli/terminal.h"
 #include "convert/engine.h"
+#include "convert/policy_plan.h"
 #include "formats/file.h"
 #include "formats/workers.h"
 
@@ -153,6 +154,8 @@ static void print_plan(const tsr_job *job, const tsr_plan *plan)
                U64(plan->files[i].bytes));
     for (size_t i = 0; i < plan->n_texts; i++)
         printf("write      %s, %zu bytes\n", plan->texts[i].name, plan->texts[i].size);
+    for (size_t i = 0; i < plan->n_warnings; i++)
+        printf("note       %s\n", plan->warnings[i]);
     print_sums(plan);
     char memory[32], disk[32], space[32];
     uint64_t have;
@@ -277,6 +280,25 @@ static void json_counts(tsr_text *t, const tsr_job *job, const tsr_plan *plan)
     tsr_json_end_object(t);
 }
 
+/* Which rules decided, and what was warned of. */
+static void json_policy(tsr_text *t, const tsr_plan *plan)
+{
+    if (!plan->by_policy)
+        return;
+    tsr_json_key(t, "model_type");
+    if (plan->model_type == NULL)
+        tsr_json_null(t);
+    else
+        tsr_json_string(t, plan->model_type);
+    tsr_json_key(t, "rules");
+    tsr_json_string(t, plan->general_rules ? "general" : "table");
+    tsr_json_key(t, "warnings");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < plan->n_warnings; i++)
+        tsr_json_string(t, plan->warnings[i]);
+    tsr_json_end_array(t);
+}
+
 static void json_plan(tsr_text *t, const tsr_plan *plan)
 {
     tsr_json_key(t, "plan");
@@ -326,6 +348,7 @@ static tsr_status write_json(const tsr_job *job, const tsr_plan *plan, const tsr
     tsr_text t = {0};
     tsr_json_begin_object(&t, false);
     json_counts(&t, job, plan);
+    json_policy(&t, plan);
     if (result == NULL)
         json_plan(&t, plan);
     else
@@ -370,11 +393,15 @@ static tsr_status execute(const tsr_job *job, const tsr_plan *plan, tsr_err *err
 
 tsr_status tsr_job_run(const tsr_job *job, const tsr_plan *plan, tsr_err *err)
 {
-    if (!job->dry_run)
-        return execute(job, plan, err);
-    if (!json_on_stdout(job))
-        print_plan(job, plan);
-    return write_json(job, plan, NULL, err);
+    for (size_t i = 0; i < plan->n_warnings; i++)
+        fprintf(stderr, "tessera: %s\n", plan->warnings[i]);
+    if (job->dry_run) {
+        if (!json_on_stdout(job))
+            print_plan(job, plan);
+        TSR_TRY(write_json(job, plan, NULL, err));
+    }
+    TSR_TRY(tsr_plan_check_any(plan, err));
+    return job->dry_run ? TSR_OK : execute(job, plan, err);
 }
 
 int tsr_job_end(const tsr_job *job, tsr_status status, const tsr_err *err)

@@ -102,6 +102,8 @@ int tsr_exit_code(tsr_status status)
     switch (status) {
     case TSR_OK:
         return 0;
+    case TSR_E_NOTHING:
+        return 1;
     case TSR_E_USAGE:
     case TSR_E_EXISTS:
         return 2;

@@ -5,6 +5,7 @@
 #include "convert/fp8_channel_op.h"
 #include "convert/fp8_config.h"
 #include "convert/int_op.h"
+#include "convert/policy_plan.h"
 #include "convert/quantize_plan.h"
 #include "convert/quantize_report.h"
 #include "formats/fused.h"
@@ -229,10 +230,12 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_ct_options *o, tsr_decisio
     const tsr_checkpoint *const c = plan->sources[0];
     tsr_policy_options policy = o->policy;
     policy.block_rows = 1;
+    policy.integers = o->form != TSR_CT_FP8;
     TSR_TRY(tsr_quantize_check_source(c, err));
     TSR_TRY(spell_command(plan, o, err));
-    TSR_TRY(tsr_policy_decide(c, tsr_policy_model_type(c, &plan->arena), &policy, &plan->arena, decisions, err));
+    TSR_TRY(tsr_plan_decide(plan, &policy, decisions, err));
     TSR_TRY(plan_tensors(plan, o, decisions, err));
+    TSR_TRY(tsr_plan_warn_of_share(plan, err));
     TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
     TSR_TRY(tsr_plan_index(plan, "", o->form == TSR_CT_W8A8, err));
     TSR_TRY(plan_azp(plan, o, decisions, err));

@@ -4,6 +4,7 @@
 #include "convert/cut.h"
 #include "convert/fp8_config.h"
 #include "convert/layout_op.h"
+#include "convert/policy_plan.h"
 #include "convert/quantize_report.h"
 #include "convert/trtllm_names.h"
 #include "formats/checked.h"
@@ -453,8 +454,9 @@ static tsr_status make_plan(laying *l)
     } else {
         tsr_policy_options policy = o->policy;
         policy.block_rows = 1;
+        policy.integers = true;
         l->plan->report = tsr_quantize_report;
-        TSR_TRY(tsr_policy_decide(l->source, l->model_type, &policy, &l->plan->arena, l->decisions, l->err));
+        TSR_TRY(tsr_plan_decide(l->plan, &policy, l->decisions, l->err));
     }
     const tsr_ft_target target = {.producer = o->producer, .arch = o->arch, .bits = (int)l->scheme.bits};
     TSR_TRY(tsr_ft_format_of(&target, &l->format, l->err));
@@ -462,6 +464,8 @@ static tsr_status make_plan(laying *l)
     tsr_json_begin_array(&l->entries, false);
     tsr_json_begin_array(&l->renamed, false);
     TSR_TRY(o->kind == TSR_LAYOUT_TRTLLM ? plan_trtllm(l) : plan_fastertransformer(l));
+    if (l->plan->by_policy)
+        TSR_TRY(tsr_plan_warn_of_share(l->plan, l->err));
     l->plan->advice = tsr_arena_printf(
         &l->plan->arena, "layout %s of int%u for sm%d as %s reads it; " TSR_LAYOUT_NAME " says what lies where",
         tsr_ft_layout_name(l->format.layout), l->scheme.bits, o->arch, tsr_ft_producer_name(o->producer));

@@ -7,6 +7,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,6 +42,21 @@ tsr_tensor *tsr_plan_tensor(tsr_plan *plan, const tsr_tensor *tensor)
     if (copy != NULL)
         *copy = *tensor;
     return copy;
+}
+
+tsr_status tsr_plan_warn(tsr_plan *plan, tsr_err *err, const char *fmt, ...)
+{
+    char text[sizeof err->msg];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    const char *const copy = tsr_arena_dup(&plan->arena, text, strlen(text));
+    if (copy == NULL ||
+        !grow((void **)&plan->warnings, plan->n_warnings, &plan->warnings_capacity, sizeof *plan->warnings))
+        return out_of_memory(err);
+    plan->warnings[plan->n_warnings++] = copy;
+    return TSR_OK;
 }
 
 tsr_status tsr_plan_step(tsr_plan *plan, const tsr_step *step, tsr_err *err)
@@ -487,6 +504,7 @@ void tsr_plan_free(tsr_plan *plan)
     free(plan->files);
     free(plan->notes);
     free(plan->texts);
+    free(plan->warnings);
     tsr_arena_free(&plan->arena);
     *plan = (tsr_plan){0};
 }

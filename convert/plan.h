@@ -123,6 +123,12 @@ typedef struct tsr_plan {
     uint64_t bytes_in;  /* to be read */
     uint64_t bytes_out; /* all files, headers included; at most, when one of them is appended */
     uint64_t fingerprint;
+    /* Where the policy of quantize decided: */
+    bool by_policy;
+    const char *model_type; /* that its tables went by; NULL: config.json states none */
+    bool general_rules;     /* no table has it */
+    const char **warnings;  /* what the user must hear, a sentence each */
+    size_t n_warnings, warnings_capacity;
     const char *advice; /* what to do with the result, instead of loading it; NULL: load it */
     /* Writes the report about rows[n_steps]; NULL: the job has none. */
     void (*report)(const struct tsr_plan *plan, const tsr_quant_stats *rows, tsr_text *out);
@@ -148,6 +154,9 @@ tsr_status tsr_plan_copy(tsr_plan *plan, const tsr_tensor *tensor, const char *n
 /* Says what becomes of a source tensor. `reason` is static or in the plan's arena. */
 tsr_status tsr_plan_add_note(tsr_plan *plan, const tsr_tensor *source, const char *action, const char *reason,
                              tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds a warning, which is told before the job runs. */
+tsr_status tsr_plan_warn(tsr_plan *plan, tsr_err *err, const char *fmt, ...) TSR_PRINTF(3, 4) TSR_WARN_UNUSED;
 
 /* Puts all steps that have no file yet into one, `name` (borrowed), and lays out its offsets and header: the widest
  * dtype first, then names in order. */

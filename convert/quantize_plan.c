@@ -2,6 +2,7 @@
 #include "convert/quantize_plan.h"
 
 #include "convert/fp8_config.h"
+#include "convert/policy_plan.h"
 #include "convert/quantize_op.h"
 #include "convert/quantize_report.h"
 
@@ -124,10 +125,11 @@ tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *const *source
     if (status == TSR_OK)
         status = spell_command(plan, options, err);
     if (status == TSR_OK)
-        status = tsr_policy_decide(*source, tsr_policy_model_type(*source, &plan->arena), &policy, &plan->arena,
-                                   decisions, err);
+        status = tsr_plan_decide(plan, &policy, decisions, err);
     if (status == TSR_OK)
         status = plan_tensors(plan, options, decisions, err);
+    if (status == TSR_OK)
+        status = tsr_plan_warn_of_share(plan, err);
     if (status == TSR_OK)
         status = tsr_plan_pack(plan, "", options->max_shard_bytes, err);
     if (status == TSR_OK)

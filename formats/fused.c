@@ -7,7 +7,8 @@
 static const tsr_fused kFused[] = {
     {"qkv_proj", {"q_proj", "k_proj", "v_proj"}},     {"fused_qkv_a_proj", {"q_a_proj", "kv_a_proj_with_mqa", NULL}},
     {"gate_up_proj", {"gate_proj", "up_proj", NULL}}, {"w13", {"w1", "w3", NULL}},
-    {"query_key_value", {"query", "key", "value"}},
+    {"query_key_value", {"query", "key", "value"}},   {"in_proj_qkvz", {"in_proj_qkv", "in_proj_z", NULL}},
+    {"in_proj_ba", {"in_proj_b", "in_proj_a", NULL}},
 };
 
 const tsr_fused *tsr_fused_find(const char *leaf)

@@ -24,6 +24,7 @@ typedef enum tsr_status {
     TSR_E_NOMEM,       /* memory exhausted, or --memory too small */
     TSR_E_CANCELLED,   /* the user interrupted */
     TSR_E_DEVICE,      /* no usable GPU */
+    TSR_E_NOTHING,     /* there is nothing to do: what was asked for would change nothing */
 } tsr_status;
 
 typedef struct tsr_err {

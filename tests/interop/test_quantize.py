@@ -310,7 +310,7 @@ def test_compressed_tensors(checkpoint, quantize):
 
 
 def test_single_file(quantize, tmp_path):
-    source = {"model.layers.0.mlp.down_proj.weight": np.ones((130, 5), np.float32),
+    source = {"model.layers.0.mlp.down_proj.weight": np.ones((130, 140), np.float32),
               "model.norm.weight": np.ones(5, np.float32)}
     src = save(tmp_path / "src", source)
     dst = quantize(src / "model.safetensors")

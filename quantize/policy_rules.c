@@ -1,0 +1,267 @@
+/* The tables, meant to be read. Sources: what the official FP8 releases of a family keep in BF16, and which linear
+ * layers vLLM and SGLang give a quantization. */
+#include "quantize/policy_rules.h"
+
+#include "formats/glob.h"
+
+#include <string.h>
+
+/* First of all, for every model: what no FP8 loader expects to find quantized. */
+static const tsr_rule kForAll[] = {
+    {"*embed_tokens*", TSR_KEEP_EMBEDDING, "embedding", false},
+    {"*word_embeddings*", TSR_KEEP_EMBEDDING, "embedding", false},
+    {"*position_embeddings*", TSR_KEEP_EMBEDDING, "embedding", false},
+    {"*token_type_embeddings*", TSR_KEEP_EMBEDDING, "embedding", false},
+    {"wte.*", TSR_KEEP_EMBEDDING, "embedding", false},
+    {"wpe.*", TSR_KEEP_EMBEDDING, "embedding", false},
+    {"*.wte.*", TSR_KEEP_EMBEDDING, "embedding", false},
+    {"*.wpe.*", TSR_KEEP_EMBEDDING, "embedding", false},
+    {"*tok_embeddings*", TSR_KEEP_EMBEDDING, "embedding", false},
+    {"*.bias", TSR_KEEP, "bias", false},
+    {"*_bias", TSR_KEEP, "bias", false},
+    {"*norm.*", TSR_KEEP, "norm", false},
+    {"*norm?.*", TSR_KEEP, "norm", false},
+    {"*.ln_*", TSR_KEEP, "norm", false},
+    {"*layer_norm*", TSR_KEEP, "norm", false},
+    {"*lm_head*", TSR_KEEP, "output head", false},
+    {"*shared_head.head*", TSR_KEEP, "output head of the MTP layer", false},
+    {"output.weight", TSR_KEEP, "output head", false},
+    {"*eh_proj*", TSR_KEEP, "projection of the MTP layer: loaders read it in BF16", false},
+    {"mtp.fc.*", TSR_KEEP, "projection of the MTP layer: loaders read it in BF16", false},
+    {"*.mtp.fc.*", TSR_KEEP, "projection of the MTP layer: loaders read it in BF16", false},
+    {"*.gate.weight", TSR_KEEP, "router gate", false},
+    {"*.gate.wg.*", TSR_KEEP, "router gate", false},
+    {"*.router.*", TSR_KEEP, "router", false},
+    {"*.shared_expert_gate.*", TSR_KEEP, "router gate", false},
+    {"*indexer.weights_proj.*", TSR_KEEP, "indexer weights: loaders read them in BF16", false},
+    {"*conv1d*", TSR_KEEP, "convolution", false},
+    {"*.in_proj_ba.*", TSR_KEEP, "gates of linear attention, a row a head: engines run them unquantized", false},
+    {"*.in_proj_a.*", TSR_KEEP, "gates of linear attention, a row a head: engines run them unquantized", false},
+    {"*.in_proj_b.*", TSR_KEEP, "gates of linear attention, a row a head: engines run them unquantized", false},
+    {"*.A_log", TSR_KEEP, "state-space parameters", false},
+    {"*.dt_proj.*", TSR_KEEP, "state-space parameters", false},
+    {"*.x_proj.*", TSR_KEEP, "state-space parameters", false},
+    {"*vision*", TSR_KEEP, "vision tower: engines run it unquantized", false},
+    {"visual.*", TSR_KEEP, "vision tower: engines run it unquantized", false},
+    {"*.visual.*", TSR_KEEP, "vision tower: engines run it unquantized", false},
+    {"*multi_modal_projector*", TSR_KEEP, "multimodal projector: engines run it unquantized", false},
+    {"*mm_projector*", TSR_KEEP, "multimodal projector: engines run it unquantized", false},
+    {"*audio_tower*", TSR_KEEP, "audio tower: engines run it unquantized", false},
+};
+
+/* The families: which linear layers their loaders run in FP8. */
+static const tsr_rule kMla[] = {
+    {"*.self_attn.q_proj.weight", TSR_QUANTIZE, "MLA query projection", false},
+    {"*.self_attn.q_a_proj.weight", TSR_QUANTIZE, "MLA query projection, down", false},
+    {"*.self_attn.q_b_proj.weight", TSR_QUANTIZE, "MLA query projection, up", false},
+    {"*.self_attn.kv_a_proj_with_mqa.weight", TSR_QUANTIZE, "MLA latent projection", false},
+    {"*.self_attn.kv_b_proj.weight", TSR_QUANTIZE, "MLA key/value projection, up", false},
+    {"*.self_attn.o_proj.weight", TSR_QUANTIZE, "attention output", false},
+    {"*.self_attn.indexer.wq_b.weight", TSR_QUANTIZE, "sparse attention indexer", false},
+    {"*.self_attn.indexer.wk.weight", TSR_QUANTIZE, "sparse attention indexer", false},
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+};
+
+static const tsr_rule kGqa[] = {
+    {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.self_attn.qkv_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+};
+
+/* Full attention in some layers, linear attention (gated delta net) in the others. */
+static const tsr_rule kLinearAttention[] = {
+    {"*.linear_attn.in_proj_qkvz.weight", TSR_QUANTIZE, "linear attention", false},
+    {"*.linear_attn.in_proj_qkv.weight", TSR_QUANTIZE, "linear attention", false},
+    {"*.linear_attn.in_proj_z.weight", TSR_QUANTIZE, "linear attention", false},
+    {"*.linear_attn.out_proj.weight", TSR_QUANTIZE, "linear attention", false},
+    {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+};
+
+static const tsr_rule kMixtral[] = {
+    {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.block_sparse_moe.experts.*.w?.weight", TSR_QUANTIZE, "expert", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+};
+
+/* Kimi Delta Attention: releases in few bits have the routed experts quantized and nothing else. */
+static const tsr_rule kKimiLinear[] = {
+    {"*.block_sparse_moe.experts.*.w?.weight", TSR_QUANTIZE, "expert", false},
+    {"*.self_attn.*", TSR_KEEP, "attention: releases of this family keep it (--include overrides)", false},
+    {"*.shared_experts.*", TSR_KEEP, "shared expert: releases of this family keep it (--include overrides)", false},
+    {"*_proj.weight", TSR_KEEP, "releases of this family keep it (--include overrides)", false},
+};
+
+static const tsr_rule kQwen3VlMoe[] = {
+    {"*.mlp.experts.*_proj", TSR_KEEP,
+     "experts stored [experts, in, out]: loaders would take the scales the wrong way round", true},
+    {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+};
+
+static const tsr_rule kLlama4[] = {
+    {"*.feed_forward.experts.*_proj", TSR_KEEP,
+     "experts stored [experts, in, out]: loaders would take the scales the wrong way round", true},
+    {"*.feed_forward.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
+    {"*.feed_forward.*", TSR_KEEP, "little beside the experts (--include overrides)", false},
+    {"*.self_attn.*", TSR_KEEP, "attention: releases of this family keep it (--include overrides)", false},
+};
+
+static const tsr_rule kGptOss[] = {
+    {"*.mlp.experts.*_proj", TSR_KEEP,
+     "experts stored [experts, in, out], gate and up interleaved: loaders read codes of them as MXFP4 only", true},
+    {"*.self_attn.*", TSR_KEEP, "attention: releases of this family keep it (--include overrides)", false},
+};
+
+static const tsr_rule kDeepseekV4[] = {
+    {"*", TSR_KEEP, "DeepSeek-V4's loaders read '.scale' of F8_E8M0 and packed FP4, which quantize does not make",
+     true},
+};
+
+static const tsr_rule kConv1d[] = {
+    {"*", TSR_KEEP,
+     "its linear layers are stored [in, out] (Conv1D): loaders would take the scales the wrong way round", true},
+};
+
+static const tsr_rule kBert[] = {
+    {"*.attention.self.query.weight", TSR_QUANTIZE, "attention", false},
+    {"*.attention.self.key.weight", TSR_QUANTIZE, "attention", false},
+    {"*.attention.self.value.weight", TSR_QUANTIZE, "attention", false},
+    {"*.dense.weight", TSR_QUANTIZE, "dense layer", false},
+};
+
+/* The general rules, for a model_type that no table names: experts by their whole names ... */
+static const tsr_rule kGeneralExperts[] = {
+    {"*.experts.*_proj", TSR_QUANTIZE, "fused experts by their name", false},
+    {"*.experts.*.w1.weight", TSR_QUANTIZE, "expert by its name (w1)", false},
+    {"*.experts.*.w2.weight", TSR_QUANTIZE, "expert by its name (w2)", false},
+    {"*.experts.*.w3.weight", TSR_QUANTIZE, "expert by its name (w3)", false},
+};
+
+/* ... and other layers by the last component of the module. */
+static const tsr_rule kGeneral[] = {
+    {"*_proj.weight", TSR_QUANTIZE, "linear by its name (*_proj)", false},
+    {"*_proj_with_mqa.weight", TSR_QUANTIZE, "linear by its name (*_proj)", false},
+    {"fc*.weight", TSR_QUANTIZE, "linear by its name (fc*)", false},
+    {"c_fc.weight", TSR_QUANTIZE, "linear by its name (fc*)", false},
+    {"*dense*.weight", TSR_QUANTIZE, "linear by its name (dense)", false},
+    {"*linear*.weight", TSR_QUANTIZE, "linear by its name (linear)", false},
+};
+
+#define RULES(table) table, sizeof table / sizeof *table
+
+struct tsr_family {
+    const char *model_type;
+    const tsr_rule *rules;
+    size_t n;
+};
+
+/* A multimodal wrapper stands here under its own name where that is the one that config.json gives. */
+static const tsr_family kFamilies[] = {
+    {"deepseek_v2", RULES(kMla)},
+    {"deepseek_v3", RULES(kMla)},
+    {"deepseek_v32", RULES(kMla)},
+    {"deepseek_v4", RULES(kDeepseekV4)},
+    {"deepseek_v41", RULES(kDeepseekV4)},
+    {"kimi_k2", RULES(kMla)},
+    {"kimi_k25", RULES(kMla)},
+    {"kimi_k3", RULES(kKimiLinear)},
+    {"kimi_linear", RULES(kKimiLinear)},
+    {"glm_moe_dsa", RULES(kMla)},
+    {"glm4_moe_lite", RULES(kMla)},
+    {"llama", RULES(kGqa)},
+    {"llama4", RULES(kLlama4)},
+    {"llama4_text", RULES(kLlama4)},
+    {"mistral", RULES(kGqa)},
+    {"mistral3", RULES(kGqa)},
+    {"ministral", RULES(kGqa)},
+    {"qwen2", RULES(kGqa)},
+    {"qwen2_moe", RULES(kGqa)},
+    {"qwen2_vl", RULES(kGqa)},
+    {"qwen2_5_vl", RULES(kGqa)},
+    {"qwen3", RULES(kGqa)},
+    {"qwen3_moe", RULES(kGqa)},
+    {"qwen3_vl", RULES(kGqa)},
+    {"qwen3_vl_text", RULES(kGqa)},
+    {"qwen3_vl_moe", RULES(kQwen3VlMoe)},
+    {"qwen3_vl_moe_text", RULES(kQwen3VlMoe)},
+    {"qwen3_next", RULES(kLinearAttention)},
+    {"qwen3_5", RULES(kLinearAttention)},
+    {"qwen3_5_text", RULES(kLinearAttention)},
+    {"qwen3_5_moe", RULES(kLinearAttention)},
+    {"qwen3_5_moe_text", RULES(kLinearAttention)},
+    {"gemma", RULES(kGqa)},
+    {"gemma2", RULES(kGqa)},
+    {"gemma3", RULES(kGqa)},
+    {"gemma3_text", RULES(kGqa)},
+    {"gemma3n", RULES(kGqa)},
+    {"gemma3n_text", RULES(kGqa)},
+    {"glm4", RULES(kGqa)},
+    {"glm4_moe", RULES(kGqa)},
+    {"glm4v", RULES(kGqa)},
+    {"glm4v_moe", RULES(kGqa)},
+    {"gpt_oss", RULES(kGptOss)},
+    {"gpt2", RULES(kConv1d)},
+    {"openai-gpt", RULES(kConv1d)},
+    {"ernie4_5", RULES(kGqa)},
+    {"ernie4_5_moe", RULES(kGqa)},
+    {"granite", RULES(kGqa)},
+    {"olmo2", RULES(kGqa)},
+    {"olmo3", RULES(kGqa)},
+    {"olmoe", RULES(kGqa)},
+    {"cohere", RULES(kGqa)},
+    {"cohere2", RULES(kGqa)},
+    {"smollm3", RULES(kGqa)},
+    {"phi3", RULES(kGqa)},
+    {"phimoe", RULES(kMixtral)},
+    {"seed_oss", RULES(kGqa)},
+    {"hunyuan_v1_dense", RULES(kGqa)},
+    {"hunyuan_v1_moe", RULES(kGqa)},
+    {"mixtral", RULES(kMixtral)},
+    {"minimax_m2", RULES(kMixtral)},
+    {"bert", RULES(kBert)},
+    {"xlm-roberta", RULES(kBert)},
+};
+
+static const tsr_rule *first_match(const tsr_rule *rules, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (tsr_glob_match(rules[i].pattern, name))
+            return &rules[i];
+    }
+    return NULL;
+}
+
+const tsr_rule *tsr_rule_for_all(const char *name)
+{
+    return first_match(RULES(kForAll), name);
+}
+
+const tsr_family *tsr_family_find(const char *model_type)
+{
+    for (size_t i = 0; model_type != NULL && i < sizeof kFamilies / sizeof *kFamilies; i++) {
+        if (strcmp(kFamilies[i].model_type, model_type) == 0)
+            return &kFamilies[i];
+    }
+    return NULL;
+}
+
+/* "q_proj.weight" of "model.layers.0.self_attn.q_proj.weight". */
+static const char *last_component(const char *name)
+{
+    const char *at = strrchr(name, '.');
+    while (at != NULL && at > name && at[-1] != '.')
+        at--;
+    return at == NULL ? name : at;
+}
+
+const tsr_rule *tsr_family_rule(const tsr_family *family, const char *name)
+{
+    if (family != NULL)
+        return first_match(family->rules, family->n, name);
+    const tsr_rule *const expert = first_match(RULES(kGeneralExperts), name);
+    return expert != NULL ? expert : first_match(RULES(kGeneral), last_component(name));
+}

@@ -1,0 +1,178 @@
+"""Which tensor gets quantized: the table policy_table.txt, family by family, and what is decided as one."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import harness
+import ml_dtypes
+import numpy as np
+import pytest
+from test_quantize import save
+
+TABLE = Path(__file__).with_name("policy_table.txt")
+
+
+def read_table():
+    """{title: (options, config, [(action, shape, name, reason)])}; an example of the form stands in the file."""
+    families = {}
+    for line in TABLE.read_text().splitlines():
+        if line.startswith("== "):
+            title, options, config = re.fullmatch(r"== (.+?) \[(.*)\] (\{.*\})", line).groups()
+            rows = []
+            for one in title.split("|") if '"@"' in config else [title]:
+                families[one] = options.split(), json.loads(config.replace('"@"', f'"{one}"')), rows
+        elif line and not line.startswith("#"):
+            action, shape, name, reason = re.fullmatch(r"(\w+) +(\S+) +(\S+) +\((.*)\)", line).groups()
+            rows.append((action, tuple(map(int, shape.split("x"))), name, reason))
+    return families
+
+
+FAMILIES = read_table()
+
+
+
+def write_holes(directory, config, tensors):
+    """A checkpoint of BF16 zeros that takes no space."""
+    directory.mkdir()
+    header, offset = {}, 0
+    for name, shape in tensors.items():
+        size = 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(directory / "model.safetensors", "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + offset)
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
+@pytest.fixture
+def plan(tessera, tmp_path):
+    """plan(config, {name: shape}, *options) -> (exit code, {name: (action, reason)}, the JSON, stderr)."""
+    runs = []
+
+    def run(config, tensors, *options):
+        src = write_holes(tmp_path / f"src{len(runs)}", config, tensors)
+        runs.append(src)
+        code, out, err = harness.run(tessera, ["quantize", src, "--dry-run", "--json", "-", *options])
+        got = json.loads(out)
+        return code, {row["name"]: (row["action"], row["reason"]) for row in got["plan"]}, got, err
+
+    return run
+
+
+@pytest.mark.parametrize("title", FAMILIES)
+def test_the_table(title, plan):
+    options, config, rows = FAMILIES[title]
+    code, got, _, _ = plan(config, {name: shape for _, shape, name, _ in rows}, *options)
+    assert got == {name: (action, reason) for action, _, name, reason in rows}
+    assert code == (0 if any(action == "quantize" for action, *_ in rows) else 1)
+
+
+# ---- nothing to quantize ----
+
+SCHEMES = ("fp8-block", "fp8-channel", "int8-channel", "int8-weight-only", "int4-weight-only")
+GPT_OSS = {"model.layers.0.mlp.experts.gate_up_proj": (2, 256, 512), "model.embed_tokens.weight": (512, 256),
+           "model.layers.0.mlp.experts.down_proj": (2, 256, 256), "model.layers.0.self_attn.q_proj.weight": (256, 256)}
+
+
+def assert_refused(tessera, src, dst, command, *words):
+    code, out, err = harness.run(tessera, [*command[:1], src, "-o", dst, *command[1:]])
+    assert code == 1 and all(word in err for word in ("nothing to quantize", *words)), f"{code}\n{out}{err}"
+    assert not dst.exists()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_nothing_to_quantize(scheme, tessera, tmp_path):
+    """Exit 1, the reason, and nothing left that looks like a model."""
+    dst, command = tmp_path / "dst", ("quantize", "--scheme", scheme)
+    gpt_oss = write_holes(tmp_path / "a", {"model_type": "gpt_oss", "hidden_size": 256}, GPT_OSS)
+    llama = write_holes(tmp_path / "b", {"model_type": "llama"}, {"model.layers.0.mlp.up_proj.weight": (256, 256)})
+    assert_refused(tessera, gpt_oss, dst, command, "gate_up_proj", "[experts, in, out]")
+    assert_refused(tessera, gpt_oss, dst, (*command, "--include", "*.experts.*"), "none of which can be quantized")
+    assert_refused(tessera, gpt_oss, dst, (*command, "--dry-run"))
+    assert_refused(tessera, llama, dst, (*command, "--exclude", "*"))
+    assert_refused(tessera, llama, dst, (*command, "--exclude", "*", "--dry-run", "--json", "-"))
+
+
+@pytest.mark.parametrize("to", ["trtllm", "fastertransformer"])
+def test_nothing_to_lay_out(to, tessera, tmp_path):
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256,
+              "num_hidden_layers": 1, "num_attention_heads": 2,
+              "vocab_size": 256, "intermediate_size": 256, "max_position_embeddings": 64,
+              "rms_norm_eps": 1e-5, "num_key_value_heads": 2, "hidden_act": "silu", "torch_dtype": "bfloat16"}
+    src = write_holes(tmp_path / "src", config, {"model.layers.0.mlp.up_proj.weight": (256, 256)})
+    command = ("convert", "--to", to, "--arch", "sm80", "--bits", "8", "--exclude", "*")
+    for more in ((), ("--dry-run",)):
+        assert_refused(tessera, src, tmp_path / "dst", (*command, *more))
+
+
+# ---- what is said of the rules ----
+
+LINEAR = {"model.layers.0.mlp.up_proj.weight": (256, 256)}
+
+
+@pytest.mark.parametrize("config, expected, model_type", [
+    ({"model_type": "novel"}, "unknown model_type 'novel': general rules; check with --dry-run", "novel"),
+    ({"model_type": "wrap", "text_config": {"model_type": "inner"}}, "unknown model_type 'inner': general rules", "inner"),
+    ({}, "no model_type (config.json): general rules", None),
+    ({"model_type": "llama"}, None, "llama"),
+    ({"model_type": "wrap", "text_config": {"model_type": "qwen3"}}, None, "qwen3"),
+], ids=str)
+def test_a_family_without_a_table_is_announced(config, expected, model_type, plan, tessera, tmp_path):
+    _, _, got, err = plan(config, LINEAR)
+    assert (got["model_type"], got["rules"]) == (model_type, "table" if expected is None else "general")
+    src = write_holes(tmp_path / "m", config, LINEAR)
+    code, dry, _ = harness.run(tessera, ["quantize", src, "--dry-run"])
+    code, _, real = harness.run(tessera, ["quantize", src, "-o", tmp_path / "dst", "--quiet", "--json", tmp_path / "j"])
+    assert code == 0
+    if expected is None:
+        assert err == real == "" and got["warnings"] == [] and "general rules" not in dry
+    else:
+        assert expected in err and expected in real and expected in dry and expected in got["warnings"][0]
+        assert expected in json.loads((tmp_path / "j").read_text())["warnings"][0]
+
+
+def test_globs_that_match_nothing(plan):
+    tensors = {**LINEAR, "model.norm.weight": (256,)}
+    _, _, got, err = plan({"model_type": "llama"}, tensors, "--exclude", "*.nowhere.*", "--include", "nothing",
+                          "--include", "*norm*", "--include", "*.up_proj.*", "--exclude", "*norm*")
+    assert got["warnings"] == ["--include 'nothing' matches no tensor",
+                               "--include '*norm*' matches 1 tensors, none of which can be quantized: --dry-run says why",
+                               "--exclude '*.nowhere.*' matches no tensor"]
+    assert all(f"tessera: {warning}\n" in err for warning in got["warnings"])
+
+
+def test_little_is_quantized(plan):
+    """The experts, which are most of the model, stay: the user hears of it."""
+    experts = {f"model.layers.0.mlp.experts.{i}.{part}_proj.weight": (192, 256) if part != "down" else (256, 192)
+               for i in range(4) for part in ("gate", "up", "down")}
+    _, _, got, _ = plan({"model_type": "qwen3_moe"}, {**LINEAR, **experts})
+    (warning,) = got["warnings"]
+    assert warning.startswith("only 10 % of the weights are quantized; 'model.layers.0.mlp.experts.0.")
+    assert "192 rows end inside a block of 128" in warning
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_ignore_list_of_experts_kept_together(scheme, quantize, tmp_path):
+    """One excluded expert keeps its layer's, and all of them are listed as plain."""
+    rng = np.random.default_rng(1)
+    names = {f"model.layers.{i}.mlp.experts.{e}.{part}_proj" for i in range(2) for e in range(2)
+             for part in ("gate", "up", "down")}
+    source = {f"{name}.weight": rng.standard_normal((128, 128), np.float32).astype(ml_dtypes.bfloat16) for name in names}
+    dst = quantize(save(tmp_path / "src", source, {"model_type": "qwen3_moe"}), "--scheme", scheme,
+                   "--exclude", "*.0.mlp.experts.1.up_proj.weight")
+    config = json.loads((dst / "config.json").read_text())["quantization_config"]
+    listed = config.get("modules_to_not_convert", config.get("ignore"))
+    assert sorted(listed) == sorted(name for name in names if ".layers.0." in name)
+
+
+def test_the_key_of_the_table_is_the_tables(plan):
+    """Every family of the table file is one that the tool knows, but for those called unknown."""
+    for title, (options, config, rows) in FAMILIES.items():
+        _, _, got, _ = plan(config, {rows[0][2]: rows[0][1]})
+        assert (got["rules"] == "general") == title.startswith("an unknown family"), title
