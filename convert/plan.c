@@ -1,6 +1,7 @@
 /* Building plans: steps into files, offsets, index, fingerprint. */
 #include "convert/plan.h"
 
+#include "convert/plan_names.h"
 #include "formats/checked.h"
 #include "formats/glob.h"
 
@@ -435,6 +436,7 @@ static uint64_t fingerprint(const tsr_plan *plan)
 
 tsr_status tsr_plan_finish(tsr_plan *plan, tsr_err *err)
 {
+    TSR_TRY(tsr_plan_check_names(plan, err));
     plan->bytes_in = plan->bytes_out = 0;
     for (size_t s = 0; s < plan->n_steps; s++)
         plan->bytes_in += tsr_step_input(&plan->steps[s]);

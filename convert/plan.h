@@ -188,8 +188,8 @@ tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, bool always, tsr_e
 tsr_status tsr_plan_text_file(tsr_plan *plan, const char *folder, const char *name, const char *data, size_t size,
                               tsr_err *err) TSR_WARN_UNUSED;
 
-/* Sums up bytes and computes the fingerprint, which covers the sources' names, sizes, times and headers, the command,
- * the layout and Tessera's version. Call last. */
+/* Checks that no two outputs have one name, sums up bytes and computes the fingerprint, which covers the sources'
+ * names, sizes, times and headers, the command, the layout and Tessera's version. Call last. */
 tsr_status tsr_plan_finish(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Bytes of memory that the engine needs with `threads` workers, tables included. */

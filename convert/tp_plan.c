@@ -2,6 +2,7 @@
 #include "convert/tp_plan.h"
 
 #include "convert/cut.h"
+#include "convert/plan_names.h"
 #include "convert/shard.h"
 #include "formats/config.h"
 #include "formats/json.h"
@@ -315,7 +316,7 @@ static tsr_status plan_tensor(tsr_plan *plan, joining *j, const tsr_tensor *whol
     j->joined++;
     for (size_t k = 0; k < j->n; k++)
         TSR_TRY(find_part(plan, j, k, first, &parts[k], err));
-    if (first->dtype != whole->dtype || first->bytes * parts_n != whole->bytes)
+    if (first->dtype != whole->dtype || whole->bytes % parts_n != 0 || first->bytes != whole->bytes / parts_n)
         return tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' is not a part of what " MANIFEST " describes", j->ranks[0]->path,
                         whole->name);
     TSR_TRY(tsr_plan_add_note(plan, first, parts_n == 1 ? "compare" : "join",
@@ -339,9 +340,13 @@ static tsr_status plan_shard(tsr_plan *plan, joining *j, tsr_json_text shard, ts
     const char *const header = tsr_json_find_string(shard.data, shard.size, "header", &plan->arena);
     const uint64_t length = header == NULL ? 0 : strlen(header);
     uint64_t bytes;
-    if (name == NULL || header == NULL || strchr(name, '/') != NULL ||
-        !tsr_config_find_u64(shard.data, shard.size, "bytes", &bytes) || bytes < length + 8)
+    if (name == NULL || header == NULL || !tsr_config_find_u64(shard.data, shard.size, "bytes", &bytes) ||
+        bytes < length + 8)
         return tsr_fail(err, TSR_E_FORMAT, "%s/" MANIFEST ": a shard without name, size or header", j->ranks[0]->path);
+    if (!tsr_is_shard_name(name))
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s/" MANIFEST ": a shard is called '%s': not the name of a safetensors file",
+                        j->ranks[0]->path, name);
     char *const whole = tsr_arena_alloc(&plan->arena, length + 9);
     if (whole == NULL)
         return out_of_memory(err);
@@ -394,7 +399,10 @@ static tsr_status plan_whole(tsr_plan *plan, joining *j, tsr_err *err)
     TSR_TRY(tsr_plan_side_files(plan, "", "*", MANIFEST, err));
     const char *const index = tsr_json_find_string(j->manifest, j->size, "index", &plan->arena);
     const char *const index_name = tsr_json_find_string(j->manifest, j->size, "index_name", &plan->arena);
-    if (index != NULL && index_name != NULL && strchr(index_name, '/') == NULL)
+    if (index != NULL && (index_name == NULL || !tsr_is_index_name(index_name)))
+        return tsr_fail(err, TSR_E_FORMAT, "%s/" MANIFEST ": the index is called '%s': not the name of an index",
+                        c->path, index_name == NULL ? "" : index_name);
+    if (index != NULL)
         TSR_TRY(tsr_plan_text_file(plan, "", index_name, index, strlen(index), err));
     TSR_TRY(tsr_plan_text_file(plan, "", TSR_CONFIG_NAME, c->config, c->config_size, err));
     return tsr_plan_finish(plan, err);

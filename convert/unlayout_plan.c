@@ -7,6 +7,7 @@
 #include "formats/checked.h"
 #include "formats/config.h"
 #include "formats/file.h"
+#include "formats/foreign.h"
 #include "formats/json.h"
 
 #include <stdlib.h>
@@ -98,8 +99,11 @@ static tsr_status split_file(const taking *k, const char *file, uint64_t codes, 
 {
     if (!find_file(k, file, &x->codes))
         return tsr_fail(k->err, TSR_E_FORMAT, "%s: there is no '%s'", k->path, file);
-    if (x->codes.bytes != codes + scales)
-        return misfit(k, x->name, file, x->codes.bytes, codes + scales);
+    uint64_t whole;
+    if (!tsr_add_u64(codes, scales, &whole))
+        return broken(k, "a weight beyond 2^64 bytes");
+    if (x->codes.bytes != whole)
+        return misfit(k, x->name, file, x->codes.bytes, whole);
     x->scales = x->codes;
     x->codes.bytes = codes;
     x->scales.offset += codes;
@@ -143,9 +147,9 @@ static tsr_status take_weight(taking *k, tsr_json_text entry)
         x.columns % turn != 0 || x.k % word != 0 || (k->group != 0 && x.k % k->group != 0))
         return tsr_fail(k->err, TSR_E_FORMAT, "%s: '%s': columns %llu to %llu of %llu are no part of this layout",
                         k->path, x.name, U64(x.first), U64(x.first + x.columns), U64(x.n));
-    if (!tsr_mul_u64(x.k, x.n, &elements))
-        return broken(k, "a weight beyond 2^64 elements");
-    scales = (k->group == 0 ? 1 : x.k / k->group) * x.n * tsr_dtype_bytes(k->scale_dtype);
+    if (!tsr_mul_u64(x.k, x.n, &elements) || !tsr_mul_u64(k->group == 0 ? 1 : x.k / k->group, x.n, &scales) ||
+        !tsr_mul_u64(scales, tsr_dtype_bytes(k->scale_dtype), &scales))
+        return broken(k, "a weight beyond 2^64 bytes");
     const uint64_t codes = elements / 8 * (unsigned)k->format.bits;
     TSR_TRY(k->kind == TSR_LAYOUT_FASTERTRANSFORMER
                 ? split_file(k, file, codes, scales, &x)
@@ -172,6 +176,18 @@ static tsr_status keep_unquantized(taking *k, const tsr_tensor *t)
     return TSR_OK;
 }
 
+/* What is no weight has to be plain data, and whole bytes. */
+static tsr_status check_plain(const taking *k, const tsr_tensor *t)
+{
+    if (tsr_plain_rule(t) != NULL && tsr_foreign_format(k->source, t) == NULL && !tsr_is_left_over(t->name))
+        return TSR_OK;
+    return tsr_fail(k->err, TSR_E_UNSUPPORTED,
+                    "%s: '%s' is %s, which is neither a weight by " TSR_LAYOUT_NAME
+                    " nor data that Tessera knows to be "
+                    "plain",
+                    k->source->files[t->file].path, t->name, tsr_dtype_name((tsr_dtype)t->dtype));
+}
+
 /* A tensor that was renamed, or joined with others: bytes [first, first + bytes) of it. */
 static tsr_status take_tensor(taking *k, tsr_json_text entry)
 {
@@ -183,6 +199,7 @@ static tsr_status take_tensor(taking *k, tsr_json_text entry)
         !tsr_json_find(entry.data, entry.size, "shape", &shape))
         return tsr_fail(k->err, TSR_E_FORMAT, "%s: '%s' is to be '%s', which is not there", k->path,
                         name == NULL ? "?" : name, there == NULL ? "?" : there);
+    TSR_TRY(check_plain(k, t));
     tsr_tensor out = {.name = name, .dtype = t->dtype, .bytes = tsr_dtype_bytes((tsr_dtype)t->dtype)};
     tsr_json_reader r = tsr_json_open(k->path, shape.data, shape.size);
     bool more;
@@ -228,6 +245,7 @@ static tsr_status copy_others(taking *k)
         const tsr_tensor *const t = &k->source->tensors.items[i];
         const bool copied = k->kind == TSR_LAYOUT_FASTERTRANSFORMER;
         if (copied) {
+            TSR_TRY(check_plain(k, t));
             TSR_TRY(tsr_plan_copy(k->plan, t, t->name, k->err));
             TSR_TRY(keep_unquantized(k, t));
         }

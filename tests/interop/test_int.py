@@ -223,3 +223,13 @@ def test_scales_at_the_end_of_their_range(tmp_path, tessera, quantize):
     for command in (["quantize", "--scheme", "int8-weight-only"], ["convert", "--to", "fastertransformer", "--arch", "sm70"]):
         code, _, err = harness.run(tessera, [command[0], src, "-o", tmp_path / "out", *command[1:], "--scale-dtype", "f16"])
         assert code == 3 and "F16" in err and "--scale-dtype" in err, err
+
+
+@pytest.mark.parametrize("size", ["1GB", "1KB"])
+@pytest.mark.parametrize("ending", ["_packed"])
+def test_no_two_tensors_become_one(tmp_path, tessera, ending, size):
+    """A file with a name twice is none; nor may two files of one index have it."""
+    src, _ = model(tmp_path / "src", **{UP + ending: np.ones((4, 4), BF16)})
+    code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "out", "--scheme", "int4-weight-only", "--max-shard-size", size])
+    assert code == 3 and f"two tensors would be called '{UP + ending}'" in err, err
+    assert not list((tmp_path / "out").rglob("*.safetensors*"))

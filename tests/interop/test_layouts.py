@@ -347,6 +347,8 @@ BROKEN = [
     (edit(lambda m: m["weights"][0].__setitem__("first", 1)), ["no part of this layout"]),
     (edit(lambda m: m["weights"][0].__setitem__("file", "../../etc/passwd")), ["there is no"]),
     (edit(lambda m: m["weights"][0].pop("n")), ["without name"]),
+    (edit(lambda m: m["weights"][0].update(k=2**31 - 64, n=2**31 - 64, first=0, columns=64)), ["needs", "which has"]),
+    (edit(lambda m: m["weights"].append(m["weights"][0])), ["two tensors would be called", "_packed"]),
 ]
 
 
@@ -357,6 +359,22 @@ def test_broken_blobs(tmp_path, tessera, convert, damage, words):
     damage(dst)
     code, _, err = harness.run(tessera, ["convert", dst, "-o", tmp_path / "out", "--from", "fastertransformer"])
     assert code == 3 and all(w in err for w in words), err
+
+
+@pytest.mark.parametrize("dtype,bits", [("F4", 4), ("F8_E8M0", 8), ("F8_E5M2", 8), ("I8", 8)])
+@pytest.mark.parametrize("target", ["trtllm", "fastertransformer"])
+def test_only_plain_data_comes_back_beside_weights(tmp_path, tessera, convert, target, dtype, bits):
+    """An F4 tensor came back as one of 0 bytes."""
+    src, _ = llama(tmp_path / "src")
+    dst = convert(src, "--to", target, "--arch", "sm80")
+    path = next(dst.glob("*.safetensors"))
+    metadata, tensors = harness.read_safetensors(path)
+    name = next(n for n in tensors if n.endswith(("vocab_embedding.weight", "embed_tokens.weight")))
+    _, shape, data = tensors[name]
+    tensors[name] = (dtype, [shape[0], len(data) // shape[0] * 8 // bits], data)
+    harness.write_safetensors(path, tensors, metadata)
+    code, _, err = harness.run(tessera, ["convert", dst, "-o", tmp_path / "out", "--from", target])
+    assert code == 3 and name in err and dtype in err, err
 
 
 def test_threads_and_instruction_sets_agree(tmp_path, tessera, convert):

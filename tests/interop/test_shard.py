@@ -266,3 +266,32 @@ def test_merging_what_does_not_belong_together(tmp_path, sources, convert, refus
     harness.write_safetensors(path, tensors, {"format": "pt"})
     code, _, err = harness.run(convert.__closure__[1].cell_contents, ["convert", flipped, "-o", tmp_path / "m", "--merge"])
     assert code == 3 and name in err and "ranks 0 and 1" in err, err
+
+
+def rename_shard(name):
+    return lambda m: m["shards"][0].__setitem__("name", name)
+
+
+def twice(m):
+    m["shards"].append(m["shards"][0])
+
+
+@pytest.mark.parametrize("change,word", [
+    *[(rename_shard(name), "the name of a safetensors file")
+      for name in ("config.json", "../model.safetensors", "a/b.safetensors", "a\\b.safetensors", "..", "", ".safetensors",
+                   ".hidden.safetensors", "a\nb.safetensors", "model.safetensors.index.json", "tokenizer.json")],
+    (twice, "were cut"),
+    (lambda m: m.update(index="{}", index_name="config.json"), "the name of an index"),
+    (lambda m: m.update(index="{}", index_name="../model.safetensors.index.json"), "the name of an index"),
+    (lambda m: m.update(index="{}"), "the name of an index"),
+])
+def test_names_of_a_manifest_are_those_of_shards(tmp_path, tessera, sources, convert, change, word):
+    dst = convert(sources("llama", False), "--to", "tp", "--tp", "2")
+    path = dst / "rank-0/tessera-tp.json"
+    manifest = json.loads(path.read_text())
+    assert [shard["name"] for shard in manifest["shards"]] == ["model.safetensors"]
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+    code, _, err = harness.run(tessera, ["convert", dst, "-o", tmp_path / "whole", "--merge"])
+    assert code == 3 and word in err, err
+    assert not [p for p in (tmp_path / "whole").rglob("*") if p.is_file() and ".tessera" not in p.parts]
