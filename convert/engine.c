@@ -1,7 +1,9 @@
 /* Workers over units, a committer over files, and the phases around them: verify, convert, finish. */
 #include "convert/engine.h"
 
+#include "convert/destination.h"
 #include "convert/journal.h"
+#include "convert/watch.h"
 #include "formats/checked.h"
 #include "formats/file.h"
 #include "formats/workers.h"
@@ -54,6 +56,7 @@ typedef struct run {
     const tsr_engine_options *options;
     tsr_cpu_kernels kernels;
     tsr_journal journal;
+    tsr_watch watch;
     tsr_quant_stats *rows;
     uint64_t unit_bytes; /* of the largest unit */
     bool verifying;
@@ -74,14 +77,20 @@ typedef struct run {
     struct timespec began;
 } run;
 
-static void fail(run *r, tsr_status status, const tsr_err *err)
+/* Called with the lock held. */
+static void note_failure(run *r, tsr_status status, const tsr_err *err)
 {
-    pthread_mutex_lock(&r->lock);
     if (r->status == TSR_OK) {
         r->status = status;
         r->err = *err;
     }
     pthread_cond_broadcast(&r->changed);
+}
+
+static void fail(run *r, tsr_status status, const tsr_err *err)
+{
+    pthread_mutex_lock(&r->lock);
+    note_failure(r, status, err);
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -90,10 +99,9 @@ static bool is_held(const tsr_step *step, unsigned i)
     return (step->held >> i & 1) != 0;
 }
 
-static const char *out_path(const run *r, size_t file, bool part, char path[PATH_MAX])
+static const char *final_path(const run *r, size_t file, char path[PATH_MAX])
 {
-    snprintf(path, PATH_MAX, "%s/%s%s", r->dst, r->plan->files[file].name, part ? ".part" : "");
-    return path;
+    return tsr_output_path(r->dst, r->plan->files[file].name, path);
 }
 
 /* ---- bytes of output files: written or, when verifying, read back; digested either way ---- */
@@ -215,26 +223,20 @@ static tsr_status digest_appended(run *r, size_t index, void *memory, size_t cap
 
 /* ---- taking and finishing units ---- */
 
-static tsr_status make_parent(const char *path, tsr_err *err)
-{
-    char folder[PATH_MAX];
-    snprintf(folder, sizeof folder, "%s", path);
-    *strrchr(folder, '/') = '\0';
-    return tsr_make_dirs(folder, err);
-}
-
 /* Called with the lock held, on the first unit of a file. */
 static tsr_status open_file(run *r, size_t file, tsr_err *err)
 {
     file_state *const f = &r->files[file];
     char path[PATH_MAX];
-    out_path(r, file, !r->verifying, path);
     f->phase = FILE_OPEN;
     f->digest = 0;
     f->steps_left = r->plan->files[file].n_steps;
-    if (!r->verifying)
-        TSR_TRY(make_parent(path, err));
-    f->fd = open(path, r->verifying ? O_RDONLY | O_CLOEXEC : O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (r->verifying) {
+        f->fd = open(final_path(r, file, path), O_RDONLY | O_CLOEXEC);
+    } else {
+        TSR_TRY(tsr_make_parent(final_path(r, file, path), err));
+        f->fd = open(tsr_part_path(r->dst, file, path), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    }
     if (f->fd < 0)
         return tsr_fail_errno(err, "%s: cannot %s", path, r->verifying ? "open" : "create");
     r->n_open++;
@@ -332,9 +334,10 @@ static bool take_unit(run *r, size_t *index, uint64_t *unit)
             count_step(r, *index);
         }
     }
-    pthread_mutex_unlock(&r->lock);
+    /* Before the lock is released: what was only half begun is for nobody else to take. */
     if (status != TSR_OK)
-        fail(r, status, &err);
+        note_failure(r, status, &err);
+    pthread_mutex_unlock(&r->lock);
     return taken;
 }
 
@@ -479,12 +482,16 @@ static tsr_status commit(run *r, size_t file, tsr_err *err)
     } else {
         char from[PATH_MAX], to[PATH_MAX];
         struct stat st;
-        out_path(r, file, true, from);
-        out_path(r, file, false, to);
+        tsr_part_path(r->dst, file, from);
+        final_path(r, file, to);
         const uint64_t bytes = r->plan->files[file].appended ? f->end : r->plan->files[file].bytes;
-        if (fstat(f->fd, &st) != 0 || (uint64_t)st.st_size != bytes)
+        if (fstat(f->fd, &st) != 0)
+            status = tsr_fail_errno(err, "%s: cannot look at it", from);
+        else if ((uint64_t)st.st_size != bytes)
             status = tsr_fail(err, TSR_E_IO, "%s: %llu bytes were planned, but the file has %llu", from, U64(bytes),
                               U64(st.st_size));
+        if (status == TSR_OK)
+            status = tsr_watch_check(&r->watch, r->plan, file, err);
         if (status == TSR_OK)
             status = tsr_commit_file(f->fd, from, to, err);
         if (status == TSR_OK)
@@ -586,7 +593,7 @@ static void abandon_files(run *r)
         if (r->files[i].fd >= 0)
             close(r->files[i].fd);
         if (!r->verifying && r->files[i].mine && r->files[i].phase != FILE_DONE && r->files[i].phase != FILE_WAITING)
-            unlink(out_path(r, i, true, path));
+            unlink(tsr_part_path(r->dst, i, path));
     }
 }
 
@@ -611,8 +618,8 @@ static void drop_missing(run *r)
         char path[PATH_MAX];
         struct stat st;
         const tsr_out_file *const f = &r->plan->files[i];
-        if (r->journal.finished[i] &&
-            (stat(out_path(r, i, false, path), &st) != 0 || (!f->appended && (uint64_t)st.st_size != f->bytes)))
+        if (r->journal.finished[i] && (stat(final_path(r, i, path), &st) != 0 || !S_ISREG(st.st_mode) ||
+                                       (!f->appended && (uint64_t)st.st_size != f->bytes)))
             r->journal.finished[i] = false;
     }
 }
@@ -623,68 +630,8 @@ static void remove_unknown(const run *r)
     for (size_t i = 0; i < r->plan->n_files; i++) {
         char path[PATH_MAX];
         if (!r->journal.finished[i])
-            unlink(out_path(r, i, false, path));
+            unlink(final_path(r, i, path));
     }
-}
-
-/* Bytes that are still to be written, less what abandoned temporary files give back, against what the disk has. */
-static uint64_t missing_space(const run *r)
-{
-    uint64_t need = 0, have;
-    for (size_t i = 0; i < r->plan->n_files; i++) {
-        char path[PATH_MAX];
-        struct stat st;
-        if (r->journal.finished[i])
-            continue;
-        const uint64_t held = stat(out_path(r, i, true, path), &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
-        need += r->plan->files[i].bytes - tsr_min_u64(held, r->plan->files[i].bytes);
-    }
-    for (size_t i = 0; i < r->plan->n_texts; i++)
-        need += r->plan->texts[i].size;
-    if (tsr_free_space(r->dst, &have, NULL) != TSR_OK || need <= have)
-        return 0;
-    return need - have;
-}
-
-static tsr_status disk_full(const run *r, uint64_t missing, tsr_err *err)
-{
-    return tsr_fail(err, TSR_E_NOSPACE,
-                    "%s: disk full: %llu more bytes (%.1f MB) are needed there; free them and repeat "
-                    "the command: finished files are kept",
-                    r->dst, U64(missing), (double)missing / 1e6);
-}
-
-static tsr_status write_text(const run *r, const tsr_plan_text *text, tsr_err *err)
-{
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", r->dst, text->name);
-    TSR_TRY(make_parent(path, err));
-    tsr_arena scratch = {0};
-    const char *old;
-    size_t size;
-    const bool same = access(path, F_OK) == 0 &&
-                      tsr_read_file(path, text->size, &scratch, &old, &size, NULL) == TSR_OK && size == text->size &&
-                      memcmp(old, text->data, size) == 0;
-    tsr_arena_free(&scratch);
-    return same ? TSR_OK : tsr_write_file(path, text->data, text->size, err);
-}
-
-/* Report, index, then config.json: whoever finds a configuration finds a whole model. */
-static tsr_status write_texts(const run *r, tsr_err *err)
-{
-    if (r->plan->report != NULL) {
-        tsr_text report = {0};
-        r->plan->report(r->plan, r->rows, &report);
-        tsr_status status = tsr_text_status(&report, err);
-        const tsr_plan_text text = {.name = TSR_REPORT_NAME, .data = report.data, .size = report.size};
-        if (status == TSR_OK)
-            status = write_text(r, &text, err);
-        tsr_text_free(&report);
-        TSR_TRY(status);
-    }
-    for (size_t i = 0; i < r->plan->n_texts; i++)
-        TSR_TRY(write_text(r, &r->plan->texts[i], err));
-    return TSR_OK;
 }
 
 static tsr_status choose_threads(run *r, tsr_err *err)
@@ -703,6 +650,50 @@ static tsr_status choose_threads(run *r, tsr_err *err)
     return TSR_OK;
 }
 
+/* Of a repair, too, nobody may take the directory for a model before it is whole again. */
+static tsr_status withdraw(run *r, tsr_err *err)
+{
+    tsr_arena scratch = {0};
+    tsr_names names;
+    tsr_status status = tsr_plan_names(r->plan, &scratch, &names, err);
+    if (status == TSR_OK) {
+        names.items += r->plan->n_files; /* a raw copy of this name may be finished, and stays */
+        names.count -= r->plan->n_files;
+        status = tsr_withdraw(r->dst, &names, err);
+    }
+    tsr_arena_free(&scratch);
+    return status;
+}
+
+/* What was read from a file that changed is not to be trusted, whichever way the phase ended. */
+static tsr_status check_sources(run *r, tsr_status status, tsr_err *err)
+{
+    tsr_err why = {{0}};
+    const tsr_status changed = tsr_watch_check_all(&r->watch, r->plan, r->journal.finished, &why);
+    if (changed == TSR_OK)
+        return status;
+    const tsr_status noted = tsr_journal_rewrite(&r->journal, r->plan, r->dst, r->rows, NULL);
+    if (noted == TSR_OK)
+        remove_unknown(r);
+    if (status == TSR_OK)
+        fail(r, changed, &why);
+    return status == TSR_OK ? tsr_fail(err, changed, "%s", why.msg) : status;
+}
+
+static tsr_status convert(run *r, tsr_err *err)
+{
+    if (r->journal.read_only)
+        return tsr_fail(err, TSR_E_IO,
+                        "%s: not complete, and nothing can be written there: is it mounted read-only, or another "
+                        "user's?",
+                        r->dst);
+    TSR_TRY(withdraw(r, err));
+    remove_unknown(r);
+    TSR_TRY(tsr_check_space(r->plan, r->dst, r->journal.finished, err));
+    TSR_TRY(tsr_watch_begin(&r->watch, r->plan, err));
+    return check_sources(r, run_phase(r, "converting"), err);
+}
+
 static tsr_status run_all(run *r, tsr_engine_result *result, tsr_err *err)
 {
     TSR_TRY(choose_threads(r, err));
@@ -719,17 +710,13 @@ static tsr_status run_all(run *r, tsr_engine_result *result, tsr_err *err)
     result->files_redone = noted - result->files_resumed;
     result->bytes_read = r->bytes_read;
 
-    remove_unknown(r);
-    const uint64_t missing = missing_space(r);
-    if (missing > 0)
-        return disk_full(r, missing, err);
     r->verifying = false;
     result->already_complete = choose_files(r) == 0;
-    if (!result->already_complete && run_phase(r, "converting") != TSR_OK)
-        return r->status;
+    if (!result->already_complete)
+        TSR_TRY(convert(r, err));
     result->bytes_read += r->bytes_read;
     result->bytes_written = r->bytes_written;
-    return write_texts(r, err);
+    return tsr_write_texts(r->plan, r->dst, r->rows, err);
 }
 
 tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engine_options *options,
@@ -756,7 +743,8 @@ tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engin
     if (status != TSR_OK && r.status == status && err != NULL)
         *err = r.err;
     if (status == TSR_E_NOSPACE && r.status == status)
-        status = disk_full(&r, tsr_max_u64(missing_space(&r), 1), err);
+        status = tsr_explain_no_space(plan, dst, r.journal.finished, err);
+    tsr_watch_end(&r.watch);
     tsr_journal_close(&r.journal);
     free(r.steps);
     free(r.files);

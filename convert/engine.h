@@ -1,9 +1,9 @@
 /* Carries out any plan.
  *
  * Workers take units in the plan's order; each reads, computes and writes, so that one worker's disk time is another's
- * arithmetic. A file is written under a temporary name (NAME.part); when its last unit is done it is fsynced, renamed
- * and noted in the journal (DST/.tessera/journal) with a digest of its bytes. The texts come last, config.json the very
- * last. A rerun of the same plan reads what the journal names, compares digests, and carries on behind it.
+ * arithmetic. A file is written under a temporary name (DST/.tessera/N.part); when its last unit is done it is fsynced,
+ * renamed and noted in the journal (DST/.tessera/journal) with a digest of its bytes. The texts come last, config.json
+ * the very last. A rerun of the same plan reads what the journal names, compares digests, and carries on behind it.
  *
  * The same plan gives the same bytes for any number of threads, any instruction set and any interruption. */
 #ifndef TSR_CONVERT_ENGINE_H
@@ -42,6 +42,7 @@ typedef struct tsr_engine_result {
 
 /* Carries out the plan in directory `dst`, which is made if need be.
  * TSR_E_EXISTS: dst holds files that no run of Tessera put there. TSR_E_MISMATCH: it holds a run of another plan.
+ * TSR_E_IO: among others, a source file that changed while it was read.
  * TSR_E_NOSPACE: with the number of bytes that are missing. TSR_E_NOMEM: --memory too small, with what is needed.
  * TSR_E_CANCELLED: stopped by *cancel; the state can be resumed, as after any other failure. */
 tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engine_options *options,

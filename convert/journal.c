@@ -1,6 +1,7 @@
 /* Reading, checking and extending the journal. */
 #include "convert/journal.h"
 
+#include "convert/destination.h"
 #include "formats/file.h"
 
 #define XXH_INLINE_ALL
@@ -14,9 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const uint64_t kMaxJournalBytes = 1u << 30;
+/* Of the form of the records, the statistics in them, and where temporary files lie. */
+static const char kMagic[] = "tessera 2 ", kOldMagic[] = "tessera 1 ";
 
 /* Appends " <hash>\n" to the record that begins at `start`. */
 static void seal(tsr_text *t, size_t start)
@@ -27,7 +31,7 @@ static void seal(tsr_text *t, size_t start)
 
 static void write_head(tsr_text *t, const tsr_plan *plan)
 {
-    tsr_text_printf(t, "tessera 1 %016llx %s", (unsigned long long)plan->fingerprint, plan->command);
+    tsr_text_printf(t, "%s%016llx %s", kMagic, (unsigned long long)plan->fingerprint, plan->command);
     seal(t, 0);
     for (size_t i = 0; i < plan->n_files + plan->n_texts; i++) {
         const size_t start = t->size;
@@ -91,7 +95,6 @@ static tsr_status read_records(tsr_journal *j, const tsr_plan *plan, const char 
         if (end == NULL || !unseal(line, (size_t)(end - line), &body))
             break;
         if (*good == 0) {
-            static const char kMagic[] = "tessera 1 ";
             const size_t at = sizeof kMagic - 1;
             if (body < at + 17 || memcmp(line, kMagic, at) != 0)
                 return tsr_fail(err, TSR_E_MISMATCH,
@@ -118,47 +121,39 @@ static tsr_status read_records(tsr_journal *j, const tsr_plan *plan, const char 
     return TSR_OK;
 }
 
-/* The next file that an old journal names as an output; false at its end. */
-static bool next_output(const char *text, size_t size, size_t *at, char name[PATH_MAX])
+/* The files that the journal names as outputs. */
+static tsr_status read_names(const char *text, size_t size, tsr_arena *arena, tsr_names *names, tsr_err *err)
 {
-    while (*at < size) {
-        const char *const line = text + *at, *const end = memchr(line, '\n', size - *at);
-        size_t body;
+    *names = (tsr_names){0};
+    size_t most = 0;
+    for (size_t i = 0; i < size; i++)
+        most += text[i] == '\n';
+    names->items = tsr_arena_alloc(arena, (most + 1) * sizeof *names->items);
+    bool ok = names->items != NULL;
+    for (size_t at = 0, body; ok && at < size;) {
+        const char *const line = text + at, *const end = memchr(line, '\n', size - at);
         if (end == NULL || !unseal(line, (size_t)(end - line), &body))
-            return false;
-        *at += (size_t)(end - line) + 1;
-        if (body > 7 && memcmp(line, "output ", 7) == 0) {
-            snprintf(name, PATH_MAX, "%.*s", (int)body - 7, line + 7);
-            return true;
-        }
+            break;
+        at += (size_t)(end - line) + 1;
+        if (body < 7 || memcmp(line, "output ", 7) != 0)
+            continue;
+        const char *const name = tsr_arena_dup(arena, line + 7, body - 7);
+        names->items[names->count++] = name;
+        ok = name != NULL;
     }
-    return false;
+    return ok ? TSR_OK : tsr_fail(err, TSR_E_NOMEM, "out of memory for the names in a journal");
 }
 
 /* Removes what the journal says an earlier run put there, finished or not. */
-static void remove_outputs(const char *text, size_t size, const char *dst)
+static void remove_outputs(const tsr_names *names, bool old_parts, const char *dst)
 {
-    char name[PATH_MAX], path[PATH_MAX];
-    for (size_t at = 0; next_output(text, size, &at, name);) {
-        for (int part = 0; part < 2; part++) {
-            snprintf(path, sizeof path, "%s/%s%s", dst, name, part ? ".part" : "");
-            unlink(path);
-        }
+    char path[PATH_MAX];
+    for (size_t i = 0; i < names->count; i++) {
+        unlink(tsr_output_path(dst, names->items[i], path));
+        /* Until version 2 the temporary file stood beside the one that it became. */
+        if (old_parts && strlen(path) + 5 < sizeof path)
+            unlink(strcat(path, ".part"));
     }
-}
-
-static bool is_output(const tsr_plan *plan, const char *old, size_t old_size, const char *file)
-{
-    for (size_t i = 0; i < plan->n_files; i++) {
-        if (strcmp(plan->files[i].name, file) == 0)
-            return true;
-    }
-    char name[PATH_MAX];
-    for (size_t at = 0; next_output(old, old_size, &at, name);) {
-        if (strcmp(name, file) == 0)
-            return true;
-    }
-    return false;
 }
 
 /* Whether the directory holds anything but Tessera's own folder. */
@@ -181,132 +176,235 @@ static tsr_status check_empty(const char *dst, tsr_err *err)
     return status;
 }
 
-static bool ends_with(const char *text, const char *suffix)
+/* ---- writing ---- */
+
+static void write_file_record(tsr_text *t, const tsr_plan *plan, size_t index, uint64_t digest,
+                              const tsr_quant_stats *rows)
 {
-    const size_t n = strlen(text), m = strlen(suffix);
-    return n >= m && strcmp(text + n - m, suffix) == 0;
+    const tsr_out_file *const f = &plan->files[index];
+    const unsigned char *const bytes = (const unsigned char *)&rows[f->first_step];
+    static const char kDigits[] = "0123456789abcdef";
+    const size_t start = t->size;
+    tsr_text_printf(t, "file %zu %016llx ", index, (unsigned long long)digest);
+    for (size_t i = 0; i < f->n_steps * sizeof *rows; i++)
+        tsr_text_append(t, (char[]){kDigits[bytes[i] >> 4], kDigits[bytes[i] & 15]}, 2);
+    seal(t, start);
 }
 
-/* With --force, a foreign model's weights beside ours would be taken for part of it. Those that the old journal (which
- * may be empty) names are ours. */
-static tsr_status check_no_stray_weights(const tsr_plan *plan, const char *dst, const char *old, size_t old_size,
-                                         tsr_err *err)
+static tsr_status lock(int fd, const char *path, int how, tsr_err *err)
 {
-    DIR *const dir = opendir(dst);
-    if (dir == NULL)
-        return tsr_fail_errno(err, "%s: cannot list the directory", dst);
-    tsr_status status = TSR_OK;
-    const struct dirent *entry;
-    while (status == TSR_OK && (entry = readdir(dir)) != NULL) {
-        const char *const name = entry->d_name;
-        if ((ends_with(name, ".safetensors") || ends_with(name, ".safetensors" TSR_ARCHIVE_SUFFIX)) &&
-            !is_output(plan, old, old_size, name))
-            status = tsr_fail(err, TSR_E_EXISTS,
-                              "%s/%s: weights that this job does not write; loaders would take them for part of the "
-                              "model: move them away first",
-                              dst, name);
+    while (flock(fd, how | LOCK_NB) != 0) {
+        if (errno == EWOULDBLOCK)
+            return tsr_fail(err, TSR_E_EXISTS, "%s: another process is writing this output", path);
+        if (errno != EINTR)
+            return tsr_fail_errno(err,
+                                  "%s: cannot lock it, so nothing would keep a second process away: name a directory "
+                                  "on a file system that has locks",
+                                  path);
     }
-    closedir(dir);
-    return status;
+    return TSR_OK;
 }
 
-static tsr_status begin(tsr_journal *j, const tsr_plan *plan, tsr_err *err)
+/* A new file takes the place of the old one, which another output may share as a hard link. */
+tsr_status tsr_journal_rewrite(tsr_journal *j, const tsr_plan *plan, const char *dst, const tsr_quant_stats *rows,
+                               tsr_err *err)
 {
-    tsr_text head = {0};
-    write_head(&head, plan);
-    tsr_status status = tsr_text_status(&head, err);
-    if (status == TSR_OK && ftruncate(j->fd, 0) != 0)
-        status = tsr_fail_errno(err, "%s: cannot truncate", j->path);
+    tsr_text t = {0};
+    char part[PATH_MAX];
+    tsr_part_path(dst, SIZE_MAX, part);
+    write_head(&t, plan);
+    for (size_t i = 0; i < plan->n_files; i++) {
+        if (j->finished[i])
+            write_file_record(&t, plan, i, j->digests[i], rows);
+    }
+    const int fd = open(part, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    tsr_status status = fd < 0 ? tsr_fail_errno(err, "%s: cannot create", part) : tsr_text_status(&t, err);
     if (status == TSR_OK)
-        status = tsr_write_at(j->fd, j->path, head.data, head.size, 0, err);
-    tsr_text_free(&head);
-    if (status == TSR_OK && fsync(j->fd) != 0)
-        status = tsr_fail_errno(err, "%s: cannot sync", j->path);
-    return status;
-}
-
-static tsr_status load(tsr_journal *j, const tsr_plan *plan, const char *dst, bool force, tsr_quant_stats *rows,
-                       tsr_err *err)
-{
-    tsr_arena scratch = {0};
-    const char *text;
-    size_t size, good = 0, body;
-    tsr_status status = tsr_read_file(j->path, kMaxJournalBytes, &scratch, &text, &size, err);
+        status = lock(fd, part, LOCK_EX, err);
+    if (status == TSR_OK)
+        status = tsr_write_at(fd, part, t.data, t.size, 0, err);
+    if (status == TSR_OK)
+        status = tsr_commit_file(fd, part, j->path, err);
     if (status == TSR_OK) {
-        const char *const end = memchr(text, '\n', size);
-        /* Killed before the first record was whole: nothing was written yet. */
-        const bool fresh = end == NULL || !unseal(text, (size_t)(end - text), &body);
-        if (fresh || force) {
-            status = force ? check_no_stray_weights(plan, dst, text, size, err) : check_empty(dst, err);
-            if (status == TSR_OK)
-                remove_outputs(text, size, dst);
-            if (status == TSR_OK)
-                status = begin(j, plan, err);
-        } else {
-            status = read_records(j, plan, text, size, dst, rows, &good, err);
-            if (status == TSR_OK && ftruncate(j->fd, (off_t)good) != 0)
-                status = tsr_fail_errno(err, "%s: cannot truncate", j->path);
-        }
+        close(j->fd);
+        j->fd = fd;
+        j->end = t.size;
+    } else if (fd >= 0) {
+        unlink(part);
+        close(fd);
     }
-    tsr_arena_free(&scratch);
-    return status;
-}
-
-tsr_status tsr_journal_open(tsr_journal *j, const tsr_plan *plan, const char *dst, bool force, tsr_quant_stats *rows,
-                            tsr_err *err)
-{
-    *j = (tsr_journal){.fd = -1};
-    char folder[PATH_MAX];
-    snprintf(folder, sizeof folder, "%s/" TSR_STATE_DIR, dst);
-    tsr_status status = TSR_OK;
-    TSR_TRY(tsr_make_dirs(dst, err));
-    if (access(folder, F_OK) != 0 && !force)
-        TSR_TRY(check_empty(dst, err));
-    TSR_TRY(tsr_make_dirs(folder, err));
-    j->digests = calloc(plan->n_files, sizeof *j->digests);
-    j->finished = calloc(plan->n_files, sizeof *j->finished);
-    if (asprintf(&j->path, "%s/journal", folder) < 0)
-        j->path = NULL;
-    if (j->digests == NULL || j->finished == NULL || j->path == NULL) {
-        status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", dst);
-        goto out;
-    }
-    j->fd = open(j->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (j->fd < 0) {
-        status = tsr_fail_errno(err, "%s: cannot open", j->path);
-        goto out;
-    }
-    if (flock(j->fd, LOCK_EX | LOCK_NB) != 0) {
-        status = tsr_fail(err, TSR_E_EXISTS, "%s: another process is writing this output", dst);
-        goto out;
-    }
-    status = load(j, plan, dst, force, rows, err);
-out:
-    if (status != TSR_OK)
-        tsr_journal_close(j);
+    tsr_text_free(&t);
     return status;
 }
 
 tsr_status tsr_journal_add(tsr_journal *j, const tsr_plan *plan, size_t index, uint64_t digest,
                            const tsr_quant_stats *rows, tsr_err *err)
 {
-    const tsr_out_file *const f = &plan->files[index];
-    const unsigned char *const bytes = (const unsigned char *)&rows[f->first_step];
-    static const char kDigits[] = "0123456789abcdef";
     tsr_text t = {0};
-    tsr_text_printf(&t, "file %zu %016llx ", index, (unsigned long long)digest);
-    for (size_t i = 0; i < f->n_steps * sizeof *rows; i++)
-        tsr_text_append(&t, (char[]){kDigits[bytes[i] >> 4], kDigits[bytes[i] & 15]}, 2);
-    seal(&t, 0);
+    write_file_record(&t, plan, index, digest, rows);
     tsr_status status = tsr_text_status(&t, err);
-    const off_t end = lseek(j->fd, 0, SEEK_END);
     if (status == TSR_OK)
-        status = tsr_write_at(j->fd, j->path, t.data, t.size, (uint64_t)end, err);
+        status = tsr_write_at(j->fd, j->path, t.data, t.size, j->end, err);
     if (status == TSR_OK && fdatasync(j->fd) != 0)
         status = tsr_fail_errno(err, "%s: cannot sync", j->path);
+    if (status == TSR_OK)
+        j->end += t.size;
+    else
+        (void)!ftruncate(j->fd,
+                         (off_t)j->end); /* what is left of it would be cut off, or found wrong, by the next run */
     tsr_text_free(&t);
     j->digests[index] = digest;
     j->finished[index] = status == TSR_OK;
+    return status;
+}
+
+/* ---- opening ---- */
+
+/* Opens the journal, and locks it, by which the directory is ours. Where nothing may be written it is only read. */
+static tsr_status open_locked(tsr_journal *j, const char *dst, tsr_err *err)
+{
+    for (int tries = 0; tries < 10; tries++) {
+        j->read_only = false;
+        j->fd = open(j->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+        if (j->fd < 0 && (errno == EROFS || errno == EACCES || errno == EPERM)) {
+            const int code = errno;
+            j->read_only = true;
+            j->fd = open(j->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+            errno = code;
+        }
+        if (j->fd < 0)
+            return tsr_fail_errno(err, "%s: cannot open", j->path);
+        const tsr_status status = lock(j->fd, dst, j->read_only ? LOCK_SH : LOCK_EX, err);
+        /* Without locks, reading what nobody may write is still safe. */
+        if (status != TSR_OK && (status == TSR_E_EXISTS || !j->read_only))
+            return status;
+        struct stat st, named;
+        if (fstat(j->fd, &st) != 0 || lstat(j->path, &named) != 0)
+            return tsr_fail_errno(err, "%s: cannot look at it", j->path);
+        if (!S_ISREG(st.st_mode))
+            return tsr_fail(err, TSR_E_FORMAT, "%s: not a regular file", j->path);
+        j->shared = st.st_nlink > 1;
+        if (st.st_dev == named.st_dev && st.st_ino == named.st_ino)
+            return TSR_OK;
+        close(j->fd); /* written anew in the meantime, and that one is the journal */
+        j->fd = -1;
+    }
+    return tsr_fail(err, TSR_E_EXISTS, "%s: another process is writing this output", dst);
+}
+
+/* Whatever the directory holds, it becomes an empty output of this plan. */
+static tsr_status start_over(tsr_journal *j, const tsr_plan *plan, const char *dst, const tsr_names *planned,
+                             const tsr_names *old, bool old_parts, const tsr_quant_stats *rows, tsr_err *err)
+{
+    TSR_TRY(tsr_check_strays(dst, planned, old, err));
+    TSR_TRY(tsr_withdraw(dst, planned, err));
+    TSR_TRY(tsr_withdraw(dst, old, err));
+    remove_outputs(old, old_parts, dst);
+    return tsr_journal_rewrite(j, plan, dst, rows, err);
+}
+
+static tsr_status carry_on(tsr_journal *j, const tsr_plan *plan, const char *dst, const tsr_names *planned,
+                           const char *text, size_t size, tsr_quant_stats *rows, tsr_err *err)
+{
+    size_t good = 0;
+    TSR_TRY(read_records(j, plan, text, size, dst, rows, &good, err));
+    TSR_TRY(tsr_check_strays(dst, planned, NULL, err));
+    j->end = good;
+    if (j->read_only)
+        return TSR_OK;
+    if (j->shared)
+        return tsr_journal_rewrite(j, plan, dst, rows, err);
+    return good == size || ftruncate(j->fd, (off_t)good) == 0 ? TSR_OK
+                                                              : tsr_fail_errno(err, "%s: cannot truncate", j->path);
+}
+
+static tsr_status load(tsr_journal *j, const tsr_plan *plan, const char *dst, bool force, tsr_quant_stats *rows,
+                       tsr_err *err)
+{
+    tsr_arena scratch = {0};
+    tsr_names planned, old;
+    const char *text;
+    size_t size, body;
+    bool fresh = false, old_parts = false;
+    tsr_status status;
+    TSR_GOTO(tsr_plan_names(plan, &scratch, &planned, err));
+    TSR_GOTO(tsr_read_file(j->path, kMaxJournalBytes, &scratch, &text, &size, err));
+    TSR_GOTO(read_names(text, size, &scratch, &old, err));
+    TSR_GOTO(tsr_check_names(dst, &old, "the journal in " TSR_STATE_DIR ", which Tessera cannot have written,",
+                             TSR_E_FORMAT, err));
+    const char *const end = memchr(text, '\n', size);
+    /* Killed before the first record was whole: nothing was written yet. */
+    fresh = end == NULL || !unseal(text, (size_t)(end - text), &body);
+    old_parts = !fresh && strncmp(text, kOldMagic, sizeof kOldMagic - 1) == 0;
+    if (j->read_only && (fresh || force)) {
+        status = tsr_fail(err, TSR_E_IO, "%s: cannot be written to", j->path);
+        goto out;
+    }
+    if (!j->read_only)
+        tsr_remove_parts(dst);
+    if (fresh && !force)
+        TSR_GOTO(check_empty(dst, err));
+    status = fresh || force ? start_over(j, plan, dst, &planned, &old, old_parts, rows, err)
+                            : carry_on(j, plan, dst, &planned, text, size, rows, err);
+out:
+    tsr_arena_free(&scratch);
+    return status;
+}
+
+static tsr_status check_plan(const tsr_plan *plan, const char *dst, tsr_err *err)
+{
+    tsr_arena scratch = {0};
+    tsr_names planned;
+    tsr_status status = tsr_plan_names(plan, &scratch, &planned, err);
+    if (status == TSR_OK)
+        status = tsr_check_names(dst, &planned, "the plan", TSR_E_UNSUPPORTED, err);
+    tsr_arena_free(&scratch);
+    for (const char *c = plan->command; status == TSR_OK && *c != '\0'; c++) {
+        if ((unsigned char)*c < 0x20)
+            status = tsr_fail(err, TSR_E_USAGE, "an option has a control character in it");
+    }
+    return status;
+}
+
+/* DST and DST/.tessera, made if need be, and durable. */
+static tsr_status make_folders(const char *dst, bool force, tsr_err *err)
+{
+    char folder[PATH_MAX];
+    struct stat st;
+    tsr_output_path(dst, TSR_STATE_DIR, folder);
+    TSR_TRY(tsr_make_dirs(dst, err));
+    const bool there = lstat(folder, &st) == 0;
+    if (there && !S_ISDIR(st.st_mode))
+        return tsr_fail(err, TSR_E_EXISTS, "%s: a link or a file, where Tessera has its folder", folder);
+    if (!there && !force)
+        TSR_TRY(check_empty(dst, err));
+    TSR_TRY(tsr_make_dirs(folder, err));
+    /* Perhaps made by a run that was killed before it could do this. */
+    if (access(dst, W_OK) != 0)
+        return TSR_OK;
+    TSR_TRY(tsr_sync_parent(dst, err));
+    return tsr_sync_dir(dst, err);
+}
+
+tsr_status tsr_journal_open(tsr_journal *j, const tsr_plan *plan, const char *dst, bool force, tsr_quant_stats *rows,
+                            tsr_err *err)
+{
+    *j = (tsr_journal){.fd = -1};
+    tsr_status status = TSR_OK;
+    TSR_TRY(check_plan(plan, dst, err));
+    TSR_TRY(make_folders(dst, force, err));
+    j->digests = calloc(plan->n_files + 1, sizeof *j->digests);
+    j->finished = calloc(plan->n_files + 1, sizeof *j->finished);
+    if (asprintf(&j->path, "%s/" TSR_STATE_DIR "/journal", dst) < 0)
+        j->path = NULL;
+    if (j->digests == NULL || j->finished == NULL || j->path == NULL)
+        status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", dst);
+    if (status == TSR_OK)
+        status = open_locked(j, dst, err);
+    if (status == TSR_OK)
+        status = load(j, plan, dst, force, rows, err);
+    if (status != TSR_OK)
+        tsr_journal_close(j);
     return status;
 }
 

@@ -414,7 +414,7 @@ static uint64_t fingerprint(const tsr_plan *plan)
     for (size_t k = 0; k < plan->n_sources; k++) {
         const tsr_checkpoint *const c = plan->sources[k];
         for (size_t i = 0; i < c->n_files + c->n_side_files; i++) {
-            const uint64_t facts[] = {c->files[i].size, (uint64_t)c->files[i].mtime_ns, c->files[i].header_hash};
+            const uint64_t facts[] = {c->files[i].size, (uint64_t)c->files[i].stamp.mtime_ns, c->files[i].header_hash};
             mix_text(&hash, c->files[i].name);
             mix(&hash, facts, sizeof facts);
         }

@@ -72,12 +72,20 @@ static tsr_status listing_add(listing *l, char *name, tsr_err *err)
     return TSR_OK;
 }
 
+/* DIR/NAME, whole or not at all. */
+static tsr_status join(char path[PATH_MAX], const char *dir, const char *name, tsr_err *err)
+{
+    return snprintf(path, PATH_MAX, "%s/%s", dir, name) < PATH_MAX
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_IO, "%s/%s: a longer path than the system takes", dir, name);
+}
+
 /* Adds the files of root/sub ("" or "folder/"). Hidden folders (.git, .cache, Tessera's own) are not part of a model.
  */
 static tsr_status list_files(listing *l, const char *root, const char *sub, int depth, tsr_err *err)
 {
     char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", root, sub);
+    TSR_TRY(join(path, root, sub, err));
     DIR *const dir = opendir(path);
     if (dir == NULL)
         return tsr_fail_errno(err, "%s: cannot list the directory", path);
@@ -99,8 +107,8 @@ static tsr_status list_files(listing *l, const char *root, const char *sub, int 
             break;
         }
         struct stat st;
-        snprintf(path, sizeof path, "%s/%s", root, name);
-        if (ignored(l, name)) {
+        status = join(path, root, name, err);
+        if (status != TSR_OK || ignored(l, name)) {
             free(name);
         } else if (stat(path, &st) != 0) {
             status = tsr_fail(err, TSR_E_FORMAT, "%s: a link to nothing, or not readable: %s", path, strerror(errno));
@@ -109,7 +117,7 @@ static tsr_status list_files(listing *l, const char *root, const char *sub, int 
             status = listing_add(l, name, err);
         } else {
             if (S_ISDIR(st.st_mode) && base[0] != '.' && depth < MAX_TREE_DEPTH) {
-                char below[PATH_MAX];
+                char below[PATH_MAX]; /* shorter than path */
                 snprintf(below, sizeof below, "%s/", name);
                 status = list_files(l, root, below, depth + 1, err);
             }
@@ -173,7 +181,7 @@ static tsr_status describe(tsr_checkpoint *c, const char *name, tsr_file *file, 
     if (file->name == NULL || file->path == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", name);
     TSR_TRY(check_inside(c->dir, file->path, err));
-    return tsr_open_input(file->path, &file->fd, &file->size, &file->mtime_ns, err);
+    return tsr_open_input(file->path, &file->fd, &file->size, &file->stamp, err);
 }
 
 static tsr_status read_headers(tsr_checkpoint *c, tsr_err *err)
@@ -316,8 +324,10 @@ static tsr_status check_index(tsr_checkpoint *c, const char *name, tsr_err *err)
 static tsr_status read_config(tsr_checkpoint *c, tsr_err *err)
 {
     char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", c->dir, TSR_CONFIG_NAME);
-    if (access(path, F_OK) != 0)
+    bool exists;
+    TSR_TRY(join(path, c->dir, TSR_CONFIG_NAME, err));
+    TSR_TRY(tsr_exists(path, &exists, err));
+    if (!exists)
         return tsr_fail(err, TSR_E_FORMAT,
                         "%s: missing: a checkpoint directory needs its configuration (or name a single "
                         ".safetensors file instead of the directory)",
@@ -425,7 +435,7 @@ static tsr_status open_single(tsr_checkpoint *c, tsr_err *err)
         return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", c->path);
     const char *const slash = strrchr(c->path, '/');
     *c->files = (tsr_file){.fd = -1, .path = c->path, .name = slash == NULL ? c->path : slash + 1};
-    TSR_TRY(tsr_open_input(c->path, &c->files->fd, &c->files->size, &c->files->mtime_ns, err));
+    TSR_TRY(tsr_open_input(c->path, &c->files->fd, &c->files->size, &c->files->stamp, err));
     c->n_files = 1;
     TSR_TRY(unwrap(c, c->files, err));
     TSR_TRY(read_headers(c, err));
@@ -486,6 +496,12 @@ tsr_status tsr_checkpoint_read(const tsr_checkpoint *c, const tsr_tensor *tensor
     const tsr_status status = tsr_input_read(&in, data, size, tensor->offset + offset, err);
     /* An archive knows frames, not tensors. */
     return status == TSR_OK || in.archive == NULL ? status : tsr_prepend(err, status, "'%s'", tensor->name);
+}
+
+tsr_status tsr_checkpoint_unchanged(const tsr_checkpoint *c, size_t file, tsr_err *err)
+{
+    const tsr_file *const f = &c->files[file];
+    return tsr_check_stamp(f->fd, f->path, &f->stamp, err);
 }
 
 void tsr_checkpoint_prefetch(const tsr_checkpoint *c, const tsr_tensor *tensor, uint64_t offset, size_t size)

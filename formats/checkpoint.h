@@ -7,6 +7,7 @@
 #define TSR_FORMATS_CHECKPOINT_H
 
 #include "formats/arena.h"
+#include "formats/file.h"
 #include "formats/safetensors.h"
 #include "formats/status.h"
 
@@ -25,10 +26,10 @@
 #define TSR_LAYOUT_NAME "tessera-layout.json"
 
 typedef struct tsr_file {
-    const char *name; /* relative to the checkpoint's directory; of an archive, the plain file's */
-    const char *path; /* as given by the user, joined with the name on disk: for messages and for opening */
-    uint64_t size;    /* of an archive, the plain file's */
-    int64_t mtime_ns;
+    const char *name;     /* relative to the checkpoint's directory; of an archive, the plain file's */
+    const char *path;     /* as given by the user, joined with the name on disk: for messages and for opening */
+    uint64_t size;        /* of an archive, the plain file's */
+    tsr_stamp stamp;      /* of the file on disk, when it was opened */
     uint64_t header_hash; /* XXH3-64 of a safetensors header; 0 for side files */
     int fd;               /* open for reading */
     tsr_archive *archive; /* NULL: the bytes are the file's own */
@@ -66,6 +67,9 @@ const tsr_tensor *tsr_checkpoint_find(const tsr_checkpoint *checkpoint, const ch
  * Thread-safe. */
 tsr_status tsr_checkpoint_read(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, uint64_t offset, void *data,
                                size_t size, tsr_err *err) TSR_WARN_UNUSED;
+
+/* TSR_E_IO: file `file` is no longer what was opened. Thread-safe. */
+tsr_status tsr_checkpoint_unchanged(const tsr_checkpoint *checkpoint, size_t file, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Tells the system that these bytes will be wanted soon. Thread-safe; cannot fail. */
 void tsr_checkpoint_prefetch(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, uint64_t offset, size_t size);

@@ -35,12 +35,13 @@ class Checks:
 
 
 def argument_parser(description):
-    """A parser with what every test takes: --tessera PATH, --make PATH (of make_checkpoint), --directory."""
+    """A parser with what every test takes: --tessera PATH, --make PATH (of make_checkpoint), --directory; --shim."""
     parser = argparse.ArgumentParser(description=description)
     for option, variable, what in (("--tessera", "TESSERA", "the tool under test"),
                                    ("--make", "MAKE_CHECKPOINT", "make_checkpoint")):
         path = os.environ.get(variable)
         parser.add_argument(option, default=path, required=path is None, metavar="PATH", help=f"{what} ({variable})")
+    parser.add_argument("--shim", metavar="PATH", help="what is preloaded (as built)")
     parser.add_argument("--directory", metavar="DIR", help="where to work (the system's temporary directory)")
     return parser
 
@@ -48,6 +49,13 @@ def argument_parser(description):
 def run(tool, args, timeout=600):
     """Runs the tool to its end: (exit code, stdout, stderr). A signal is a negative code."""
     done = subprocess.run([tool, *map(str, args)], capture_output=True, timeout=timeout)
+    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+
+
+def run_shimmed(tool, args, shim, timeout=600, **settings):
+    """The same with tests/crash/shim.c preloaded, which SHIM_* say what to do: run_shimmed(..., TRACE=path)."""
+    environment = dict(os.environ, LD_PRELOAD=str(shim), **{f"SHIM_{name}": str(value) for name, value in settings.items()})
+    done = subprocess.run([tool, *map(str, args)], capture_output=True, timeout=timeout, env=environment)
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
 
@@ -67,6 +75,11 @@ def make_checkpoint(maker, kind, directory, **options):
     if code != 0:
         raise RuntimeError(f"{maker} {' '.join(map(str, args))}: exit {code}: {stderr}")
     return directory
+
+
+def shim_path(options):
+    """The shared object of tests/crash/shim.c: where it was said to be, or where the build puts it."""
+    return options.shim or os.path.join(os.path.dirname(os.path.abspath(options.make)), "..", "crash", "shim.so")
 
 
 @contextlib.contextmanager

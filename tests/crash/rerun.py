@@ -79,7 +79,7 @@ ROWS = [
     ("side file changed", edit_source("tokenizer.json"), [], 3, ["source", "changed"]),
     ("no journal", no_journal, [], 2, ["not empty", "--force"]),
     ("no journal, --force", no_journal, ["--force"], 0, []),
-    ("fewer shards, --force", leave(SHARD + ".part"), ["--max-shard-size", "5GB", "--force"], 0, []),
+    ("fewer shards, --force", leave(".tessera/1.part"), ["--max-shard-size", "5GB", "--force"], 0, []),
     ("other scales, --force", nothing, ["--scale-fmt", "ue8m0", "--force"], 0, []),
     ("weights of another model, --force", leave("other.safetensors"), ["--force"], 2, ["other.safetensors"]),
 ]
@@ -118,7 +118,7 @@ def start(tool, source, target):
     """A run that has begun to write."""
     process = subprocess.Popen([tool, "quantize", source, "-o", target, "--threads", "1", "--quiet"],
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    while process.poll() is None and not list(pathlib.Path(target).glob("*.part")):
+    while process.poll() is None and not list(pathlib.Path(target).glob(".tessera/*.part")):
         time.sleep(0.001)
     return process
 
