@@ -5,10 +5,7 @@
 #include "formats/checked.h"
 #include "formats/file.h"
 
-#include <limits.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 #include <zstd.h>
 
 static const uint64_t kMaxTextBytes = 256u << 20;
@@ -192,19 +189,21 @@ static tsr_status plan_shards(tsr_plan *plan, const tsr_archive_options *o, cons
 
 /* ---- texts ---- */
 
-/* A text file of the source, if it has one of this name. */
-static tsr_status plan_text(tsr_plan *plan, const char *name, tsr_err *err)
+/* A text file of the source; one that is `optional` may be missing. */
+static tsr_status plan_text(tsr_plan *plan, const char *name, bool optional, tsr_err *err)
 {
     const tsr_checkpoint *const c = plan->sources[0];
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", c->dir, name);
-    if (access(path, F_OK) != 0)
-        return TSR_OK;
     tsr_arena scratch = {0};
     const char *data;
     size_t size;
-    tsr_status status = tsr_read_file(path, kMaxTextBytes, &scratch, &data, &size, err);
-    if (status == TSR_OK)
+    bool exists = true;
+    const char *const path = tsr_arena_printf(&scratch, "%s/%s", c->dir, name);
+    tsr_status status = path == NULL ? out_of_memory(err) : TSR_OK;
+    if (status == TSR_OK && optional)
+        status = tsr_exists(path, &exists, err);
+    if (status == TSR_OK && exists)
+        status = tsr_read_file(path, kMaxTextBytes, &scratch, &data, &size, err);
+    if (status == TSR_OK && exists)
         status = tsr_plan_text_file(plan, "", name, data, size, err);
     tsr_arena_free(&scratch);
     return status;
@@ -217,9 +216,9 @@ static tsr_status plan_others(tsr_plan *plan, tsr_err *err)
     if (c->dir == NULL)
         return TSR_OK;
     TSR_TRY(tsr_plan_side_files(plan, "", "*", NULL, err));
-    TSR_TRY(plan_text(plan, TSR_REPORT_NAME, err));
+    TSR_TRY(plan_text(plan, TSR_REPORT_NAME, true, err));
     if (c->index_path != NULL)
-        TSR_TRY(plan_text(plan, strrchr(c->index_path, '/') + 1, err));
+        TSR_TRY(plan_text(plan, strrchr(c->index_path, '/') + 1, false, err));
     return tsr_plan_text_file(plan, "", TSR_CONFIG_NAME, c->config, c->config_size, err);
 }
 
