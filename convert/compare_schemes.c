@@ -205,13 +205,19 @@ typedef struct run {
     struct timespec began;
 } run;
 
-static void fail(run *r, tsr_status status, const tsr_err *err)
+/* Called with the lock held. */
+static void note_failure(run *r, tsr_status status, const tsr_err *err)
 {
-    pthread_mutex_lock(&r->lock);
     if (r->status == TSR_OK) {
         r->status = status;
         r->err = *err;
     }
+}
+
+static void fail(run *r, tsr_status status, const tsr_err *err)
+{
+    pthread_mutex_lock(&r->lock);
+    note_failure(r, status, err);
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -248,9 +254,10 @@ static bool take(run *r, strip *at, uint64_t *index)
             r->next_strip = 0;
         }
     }
-    pthread_mutex_unlock(&r->lock);
+    /* Before the lock is released: what was only half begun is for nobody else to take. */
     if (status != TSR_OK)
-        fail(r, status, &err);
+        note_failure(r, status, &err);
+    pthread_mutex_unlock(&r->lock);
     return taken && status == TSR_OK;
 }
 

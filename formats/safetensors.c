@@ -329,8 +329,8 @@ void tsr_safetensors_write_header(tsr_text *out, tsr_tensor *const *tensors, siz
         begin += t->bytes;
     }
     tsr_text_printf(out, "}");
-    while ((out->size - start) % 8 != 0)
-        tsr_text_append(out, " ", 1);
+    static const char kSpaces[] = "       ";
+    tsr_text_append(out, kSpaces, (8 - (out->size - start) % 8) % 8);
     if (out->failed)
         return;
     const uint64_t n = out->size - start - 8;

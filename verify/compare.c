@@ -264,13 +264,19 @@ static tsr_status compare_piece(worker *w, const flight *f, const tsr_piece *pie
 
 /* ---- taking and finishing pieces ---- */
 
-static void fail(run *r, tsr_status status, const tsr_err *err)
+/* Called with the lock held. */
+static void note_failure(run *r, tsr_status status, const tsr_err *err)
 {
-    pthread_mutex_lock(&r->lock);
     if (r->status == TSR_OK) {
         r->status = status;
         r->err = *err;
     }
+}
+
+static void fail(run *r, tsr_status status, const tsr_err *err)
+{
+    pthread_mutex_lock(&r->lock);
+    note_failure(r, status, err);
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -342,9 +348,10 @@ static bool take_piece(run *r, size_t *index, uint64_t *piece)
             r->next_piece = 0;
         }
     }
-    pthread_mutex_unlock(&r->lock);
+    /* Before the lock is released: what was only half begun is for nobody else to take. */
     if (status != TSR_OK)
-        fail(r, status, &err);
+        note_failure(r, status, &err);
+    pthread_mutex_unlock(&r->lock);
     return taken;
 }
 
