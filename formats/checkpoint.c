@@ -80,15 +80,52 @@ static tsr_status join(char path[PATH_MAX], const char *dir, const char *name, t
                : tsr_fail(err, TSR_E_IO, "%s/%s: a longer path than the system takes", dir, name);
 }
 
+/* A folder being listed, and the one that it was found in. */
+typedef struct folder {
+    dev_t dev;
+    ino_t ino;
+    int depth;
+    const struct folder *up;
+} folder;
+
+/* A link to a folder that it lies in leads nowhere new; followed, a few of them would take for ever. */
+static bool is_among(const folder *up, const struct stat *st)
+{
+    for (; up != NULL; up = up->up) {
+        if (up->dev == st->st_dev && up->ino == st->st_ino)
+            return true;
+    }
+    return false;
+}
+
+/* Names go into the journal and into lists, a line each. */
+static tsr_status check_name(const char *root, const char *name, tsr_err *err)
+{
+    for (const char *p = name; *p != '\0'; p++) {
+        if ((unsigned char)*p < 0x20 || *p == 0x7F)
+            return tsr_fail(
+                err, TSR_E_FORMAT,
+                "%s/%s: a file name with a control character: rename it, or leave it out with --ignore-file", root,
+                name);
+    }
+    return TSR_OK;
+}
+
 /* Adds the files of root/sub ("" or "folder/"). Hidden folders (.git, .cache, Tessera's own) are not part of a model.
  */
-static tsr_status list_files(listing *l, const char *root, const char *sub, int depth, tsr_err *err)
+static tsr_status list_files(listing *l, const char *root, const char *sub, const folder *up, tsr_err *err)
 {
+    struct stat st;
     char path[PATH_MAX];
     TSR_TRY(join(path, root, sub, err));
     DIR *const dir = opendir(path);
-    if (dir == NULL)
-        return tsr_fail_errno(err, "%s: cannot list the directory", path);
+    if (dir == NULL || fstat(dirfd(dir), &st) != 0) {
+        const tsr_status failed = tsr_fail_errno(err, "%s: cannot list the directory", path);
+        if (dir != NULL)
+            closedir(dir);
+        return failed;
+    }
+    const folder here = {.dev = st.st_dev, .ino = st.st_ino, .depth = up == NULL ? 0 : up->depth + 1, .up = up};
     tsr_status status = TSR_OK;
     while (status == TSR_OK) {
         errno = 0;
@@ -106,9 +143,10 @@ static tsr_status list_files(listing *l, const char *root, const char *sub, int 
             status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path);
             break;
         }
-        struct stat st;
         status = join(path, root, name, err);
         if (status != TSR_OK || ignored(l, name)) {
+            free(name);
+        } else if ((status = check_name(root, name, err)) != TSR_OK) {
             free(name);
         } else if (stat(path, &st) != 0) {
             status = tsr_fail(err, TSR_E_FORMAT, "%s: a link to nothing, or not readable: %s", path, strerror(errno));
@@ -116,10 +154,10 @@ static tsr_status list_files(listing *l, const char *root, const char *sub, int 
         } else if (S_ISREG(st.st_mode)) {
             status = listing_add(l, name, err);
         } else {
-            if (S_ISDIR(st.st_mode) && base[0] != '.' && depth < MAX_TREE_DEPTH) {
+            if (S_ISDIR(st.st_mode) && base[0] != '.' && here.depth < MAX_TREE_DEPTH && !is_among(&here, &st)) {
                 char below[PATH_MAX]; /* shorter than path */
                 snprintf(below, sizeof below, "%s/", name);
-                status = list_files(l, root, below, depth + 1, err);
+                status = list_files(l, root, below, &here, err);
             }
             free(name);
         }
@@ -411,7 +449,7 @@ static tsr_status open_directory(tsr_checkpoint *c, const char *const *ignore, s
 {
     listing l = {.ignore = ignore, .n_ignore = n_ignore};
     const char *index = NULL;
-    tsr_status status = list_files(&l, c->dir, "", 0, err);
+    tsr_status status = list_files(&l, c->dir, "", NULL, err);
     if (status == TSR_OK && l.count > 0)
         qsort(l.names, l.count, sizeof *l.names, by_string);
     if (status == TSR_OK)

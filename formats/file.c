@@ -70,14 +70,15 @@ static tsr_stamp stamp_of(const struct stat *st)
 
 tsr_status tsr_open_input(const char *path, int *fd, uint64_t *size, tsr_stamp *stamp, tsr_err *err)
 {
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    /* O_NONBLOCK: opening a pipe does not wait for somebody to write into it. It means nothing to a regular file. */
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (*fd < 0)
         return tsr_fail_errno(err, "%s: cannot open", path);
     struct stat st;
     if (fstat(*fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         close(*fd);
         *fd = -1;
-        return tsr_fail(err, TSR_E_FORMAT, "%s: not a regular file", path);
+        return tsr_fail(err, TSR_E_FORMAT, "%s: not a regular file (a pipe, device or directory)", path);
     }
     *size = (uint64_t)st.st_size;
     if (stamp != NULL)

@@ -64,6 +64,57 @@ tsr_status tsr_text_status(const tsr_text *text, tsr_err *err)
     return text->failed ? tsr_fail(err, TSR_E_NOMEM, "out of memory while composing a text file") : TSR_OK;
 }
 
+/* ---- characters ---- */
+
+/* The length of the UTF-8 character at `p`, at most `size` bytes; 0 when it is none. */
+static size_t decode(const unsigned char *p, size_t size, uint32_t *code)
+{
+    const size_t n = p[0] < 0x80 ? 1 : p[0] < 0xC2 ? 0 : p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : p[0] < 0xF5 ? 4 : 0;
+    if (n == 0 || n > size)
+        return 0;
+    *code = n == 1 ? p[0] : p[0] & (0x7Fu >> n);
+    for (size_t i = 1; i < n; i++) {
+        if ((p[i] & 0xC0) != 0x80)
+            return 0;
+        *code = *code << 6 | (p[i] & 0x3F);
+    }
+    const bool too_long = (n == 3 && *code < 0x800) || (n == 4 && *code < 0x10000);
+    return too_long || *code > 0x10FFFF || (*code >= 0xD800 && *code < 0xE000) ? 0 : n;
+}
+
+/* Controls, and what separates lines or turns the direction of text around. */
+static bool is_hidden(uint32_t c)
+{
+    return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x061C || c == 0x200E || c == 0x200F ||
+           (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
+}
+
+static void spell_out(tsr_text *to, uint32_t c)
+{
+    if (c == '\n' || c == '\t' || c == '\r')
+        tsr_text_printf(to, "\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : 'r');
+    else
+        tsr_text_printf(to, c < 0x80 ? "\\x%02x" : "\\u%04x", c);
+}
+
+void tsr_text_visible(tsr_text *to, const char *from, size_t size)
+{
+    const unsigned char *const p = (const unsigned char *)from;
+    for (size_t i = 0; i < size;) {
+        uint32_t c = 0;
+        const size_t n = decode(p + i, size - i, &c);
+        if (n == 0)
+            tsr_text_printf(to, "\\x%02x", p[i]);
+        else if (is_hidden(c))
+            spell_out(to, c);
+        else
+            tsr_text_append(to, p + i, n);
+        i += n == 0 ? 1 : n;
+    }
+}
+
+/* ---- JSON ---- */
+
 static void new_line(tsr_text *text)
 {
     if (text->json_flat_depth == 0)
@@ -128,21 +179,21 @@ void tsr_json_end_array(tsr_text *text)
 
 void tsr_json_quoted(tsr_text *text, const char *value)
 {
+    const unsigned char *const p = (const unsigned char *)value;
+    const size_t size = strlen(value);
+    size_t from = 0;
     tsr_text_append(text, "\"", 1);
-    const char *from = value;
-    for (const char *p = value;; p++) {
-        const unsigned char c = (unsigned char)*p;
-        if (c >= 0x20 && c != '"' && c != '\\')
-            continue;
-        tsr_text_append(text, from, (size_t)(p - from));
-        from = p + 1;
-        if (c == '\0')
-            break;
-        if (c == '"' || c == '\\')
-            tsr_text_printf(text, "\\%c", c);
-        else
-            tsr_text_printf(text, "\\u%04x", c);
+    for (size_t i = 0; i < size;) {
+        uint32_t c = 0xFFFD;
+        const size_t n = decode(p + i, size - i, &c), next = i + (n == 0 ? 1 : n);
+        if (n == 0 || is_hidden(c) || c == '"' || c == '\\') {
+            tsr_text_append(text, p + from, i - from);
+            tsr_text_printf(text, c == '"' || c == '\\' ? "\\%c" : "\\u%04x", n == 0 ? 0xFFFD : c);
+            from = next;
+        }
+        i = next;
     }
+    tsr_text_append(text, p + from, size - from);
     tsr_text_append(text, "\"", 1);
 }
 

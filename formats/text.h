@@ -25,11 +25,16 @@ void tsr_text_append(tsr_text *text, const void *data, size_t size);
 void tsr_text_printf(tsr_text *text, const char *fmt, ...) TSR_PRINTF(2, 3);
 void tsr_text_free(tsr_text *text);
 
+/* Appends `size` bytes of text with control characters, what reorders text, and bytes that are no UTF-8 spelled out:
+ * \n, \x1b, \u202e. For all that shows names from files. */
+void tsr_text_visible(tsr_text *text, const char *from, size_t size);
+
 /* TSR_E_NOMEM if any append failed. */
 tsr_status tsr_text_status(const tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Writing JSON: values and members in order, commas and two-space indentation supplied; at most 60 levels deep.
- * Strings are escaped and must be valid UTF-8. `flat` objects and arrays stay on one line, with what they hold. */
+ * Strings are escaped, controls and what reorders text as \uXXXX; bytes that are no UTF-8 become U+FFFD. `flat` objects
+ * and arrays stay on one line, with what they hold. */
 void tsr_json_begin_object(tsr_text *text, bool flat);
 void tsr_json_end_object(tsr_text *text);
 void tsr_json_begin_array(tsr_text *text, bool flat);
