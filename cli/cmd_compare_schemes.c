@@ -1,10 +1,11 @@
 /* tessera compare-schemes: its options, the choice of tensors, and the table. */
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/output.h"
+#include "cli/places.h"
 #include "cli/terminal.h"
 #include "convert/compare_schemes.h"
 #include "convert/quantize_plan.h"
-#include "formats/file.h"
 #include "formats/glob.h"
 
 #include <math.h>
@@ -52,20 +53,20 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
         {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result, tensor by tensor, as JSON ('-': stdout)"},
         {"--quiet", TSR_OPT_FLAG, &a->quiet, NULL, "no progress and no table"},
         {"--help", TSR_OPT_FLAG, &a->help, NULL, "this text"},
+        {0},
     };
-    const size_t n_options = sizeof options / sizeof *options;
     size_t n;
-    TSR_TRY(tsr_options_parse(options, n_options, argc, argv, &a->src, 1, &n, NULL, err));
+    TSR_TRY(tsr_options_parse(options, argc, argv, &a->src, 1, &n, NULL, err));
     if (a->help) {
-        fputs(kHelp, stdout);
-        tsr_options_help(options, n_options);
+        tsr_options_help(kHelp, options);
         return TSR_OK;
     }
     if (a->src == NULL)
         return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera compare-schemes SRC");
     if (a->threads == 0)
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
-    return TSR_OK;
+    const tsr_places places = {.sources = {a->src}, .json = a->json};
+    return tsr_places_check(&places, err);
 }
 
 /* ---- which tensors ---- */
@@ -182,37 +183,37 @@ static double bf16_bytes(const choice *c)
 static void print_row(const char *name, const total *t, const choice *c)
 {
     char bytes[32];
-    printf("  %-32s ", name);
+    tsr_print("  %-32s ", name);
     if (t->skipped == c->n)
-        printf("%8s %10s %10s", "-", "-", "-");
+        tsr_print("%8s %10s %10s", "-", "-", "-");
     else
-        printf("%8.2f %10.5f %10.3g", tsr_quant_stats_sqnr(&t->stats), tsr_quant_stats_relative_error(&t->stats),
-               t->stats.max_error);
-    printf(" %10s %8.1f%%", tsr_bytes_text((double)t->bytes, bytes), 100 * (double)t->bytes / bf16_bytes(c));
+        tsr_print("%8.2f %10.5f %10.3g", tsr_quant_stats_sqnr(&t->stats), tsr_quant_stats_relative_error(&t->stats),
+                  t->stats.max_error);
+    tsr_print(" %10s %8.1f%%", tsr_bytes_text((double)t->bytes, bytes), 100 * (double)t->bytes / bf16_bytes(c));
     if (t->skipped > 0)
-        printf("  %llu tensors it does not take stay as they are", U64(t->skipped));
-    printf("\n");
+        tsr_print("  %llu tensors it does not take stay as they are", U64(t->skipped));
+    tsr_print("\n");
 }
 
 static void print_table(const arguments *a, const choice *c, const tsr_scheme_cost *costs)
 {
     char bytes[32];
-    printf("%zu of %zu tensors of %s, %s", c->n, c->all, a->src, tsr_bytes_text((double)source_bytes(c), bytes));
+    tsr_print("%zu of %zu tensors of %s, %s", c->n, c->all, a->src, tsr_bytes_text((double)source_bytes(c), bytes));
     if (c->n < c->all)
-        printf(" (a sample, seed %llu)", U64(a->seed));
-    printf("\n\n  %-32s %8s %10s %10s %10s %9s\n", "scheme", "SQNR dB", "relative", "max error", "bytes", "of BF16");
+        tsr_print(" (a sample, seed %llu)", U64(a->seed));
+    tsr_print("\n\n  %-32s %8s %10s %10s %10s %9s\n", "scheme", "SQNR dB", "relative", "max error", "bytes", "of BF16");
     for (tsr_scheme s = 0; s < TSR_SCHEMES; s++) {
         const total t = sum_up(costs, c->n, s);
         print_row(tsr_scheme_name(s), &t, c);
     }
-    printf("\nwhere each loses most (relative error):\n");
+    tsr_print("\nwhere each loses most (relative error):\n");
     for (tsr_scheme s = 0; s < TSR_SCHEMES; s++) {
         const total t = sum_up(costs, c->n, s);
         for (size_t i = 0; i < t.n_worst; i++)
-            printf("  %-32s %10.5f  %s\n", i == 0 ? tsr_scheme_name(s) : "", error_of(costs, t.worst[i], s),
-                   c->tensors[t.worst[i]]->name);
+            tsr_print("  %-32s %10.5f  %s\n", i == 0 ? tsr_scheme_name(s) : "", error_of(costs, t.worst[i], s),
+                      c->tensors[t.worst[i]]->name);
     }
-    printf("next: tessera quantize %s -o DST %s\n", a->src, tsr_scheme_options(TSR_SCHEME_FP8_BLOCK));
+    tsr_print("next: tessera quantize %s -o DST %s\n", a->src, tsr_scheme_options(TSR_SCHEME_FP8_BLOCK));
 }
 
 static void write_bytes(tsr_text *t, tsr_scheme scheme, uint64_t bytes)
@@ -292,11 +293,6 @@ static void write_tensors(tsr_text *t, const choice *c, const tsr_scheme_cost *c
     tsr_json_end_array(t);
 }
 
-static bool json_on_stdout(const arguments *a)
-{
-    return a->json != NULL && strcmp(a->json, "-") == 0;
-}
-
 static tsr_status write_json(const arguments *a, const choice *c, const tsr_scheme_cost *costs, tsr_err *err)
 {
     const char *const texts[][2] = {
@@ -320,13 +316,7 @@ static tsr_status write_json(const arguments *a, const choice *c, const tsr_sche
     write_tensors(&t, c, costs);
     tsr_json_end_object(&t);
     tsr_text_append(&t, "\n", 1);
-    tsr_status status = tsr_text_status(&t, err);
-    if (status == TSR_OK && json_on_stdout(a))
-        status = fwrite(t.data, 1, t.size, stdout) == t.size && fflush(stdout) == 0
-                     ? TSR_OK
-                     : tsr_fail_errno(err, "cannot write to stdout");
-    else if (status == TSR_OK)
-        status = tsr_write_file(a->json, t.data, t.size, err);
+    const tsr_status status = tsr_write_report(a->json, &t, err);
     tsr_text_free(&t);
     return status;
 }
@@ -354,7 +344,7 @@ static tsr_status compare(const arguments *a, const tsr_checkpoint *c, const cho
     };
     tsr_status status = tsr_compare_schemes(c, chosen->tensors, chosen->n, &options, costs, err);
     tsr_terminal_close(&terminal);
-    if (status == TSR_OK && !a->quiet && !json_on_stdout(a))
+    if (status == TSR_OK && !a->quiet && !tsr_is_stdout(a->json))
         print_table(a, chosen, costs);
     if (status == TSR_OK && a->json != NULL)
         status = write_json(a, chosen, costs, err);
@@ -395,7 +385,5 @@ int tsr_cmd_compare_schemes(int argc, char **argv)
     tsr_status status = parse(argc, argv, &a, &err);
     if (status == TSR_OK && !a.help)
         status = run(&a, &err);
-    if (status != TSR_OK)
-        fprintf(stderr, "tessera: %s\n", err.msg);
-    return tsr_exit_code(status);
+    return tsr_end("compare-schemes", status, true, &err);
 }

@@ -1,6 +1,8 @@
 /* tessera convert: its targets and their options. */
 #include "cli/commands.h"
 #include "cli/job.h"
+#include "cli/output.h"
+#include "cli/places.h"
 #include "convert/archive_plan.h"
 #include "convert/cast_plan.h"
 #include "convert/deepseek_mp_plan.h"
@@ -213,9 +215,19 @@ static const struct target {
 
 /* ---- options ---- */
 
+/* Whether the option means something to some targets only. */
+static bool is_of_targets(const char *option)
+{
+    for (size_t i = 0; i < sizeof kTargets / sizeof *kTargets; i++) {
+        if (tsr_is_listed(kTargets[i].options, option))
+            return true;
+    }
+    return false;
+}
+
 static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_err *err)
 {
-    tsr_option options[64] = {
+    tsr_option options[TSR_MAX_OPTIONS] = {
         {"-o", TSR_OPT_TEXT, &job->dst, "DST", "the output directory; made if need be"},
         {"--to", TSR_OPT_CHOICE, &a->to,
          "bf16|fp8-block|tp|deepseek-mp|mla-absorbed|archive|safetensors|fastertransformer|trtllm",
@@ -260,22 +272,21 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
         {"--include", TSR_OPT_LIST, &a->include, "GLOB", "quantizing: these tensors too; may be repeated"},
         {"--exclude", TSR_OPT_LIST, &a->exclude, "GLOB", "quantizing: not these tensors; may be repeated"},
     };
-    enum { OWN = 29, SHARED_OWN = 4 };
     size_t n;
     uint64_t given;
-    tsr_job_options(job, options + OWN);
-    TSR_TRY(tsr_options_parse(options, OWN + TSR_JOB_OPTIONS, argc, argv, &job->src, 1, &n, &given, err));
+    tsr_job_options(job, options);
+    TSR_TRY(tsr_options_parse(options, argc, argv, &job->src, 1, &n, &given, err));
     if (job->help) {
-        fputs(kHelp, stdout);
-        tsr_options_help(options, OWN + TSR_JOB_OPTIONS);
+        tsr_options_help(kHelp, options);
         return TSR_OK;
     }
     if (a->merge + (a->to >= 0) + (a->from >= 0) > 1)
         return tsr_fail(err, TSR_E_USAGE, "--merge and --from stand instead of --to");
     if (a->to < 0 && !a->merge && a->from < 0)
         return tsr_fail(err, TSR_E_USAGE, "convert to what? --to %s", options[1].argument);
-    for (size_t i = SHARED_OWN; i < OWN; i++) {
-        if ((given >> i & 1) != 0 && (a->to < 0 || !tsr_is_listed(kTargets[a->to].options, options[i].name)))
+    for (size_t i = 0; options[i].name != NULL; i++) {
+        if ((given >> i & 1) != 0 && is_of_targets(options[i].name) &&
+            (a->to < 0 || !tsr_is_listed(kTargets[a->to].options, options[i].name)))
             return tsr_fail(err, TSR_E_USAGE, "%s means nothing with %s%s", options[i].name,
                             a->merge       ? "--merge"
                             : a->from >= 0 ? "--from"
@@ -284,7 +295,9 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
         if ((given >> i & 1) != 0 && a->quantizing == NULL && tsr_is_listed(QUANTIZING, options[i].name))
             a->quantizing = options[i].name;
     }
-    return tsr_job_check(job, err);
+    TSR_TRY(tsr_job_check(job, err));
+    const tsr_places places = {.sources = {job->src, a->against}, .dst = job->dst, .json = job->json};
+    return tsr_places_check(&places, err);
 }
 
 /* ---- doing ---- */
@@ -346,5 +359,5 @@ int tsr_cmd_convert(int argc, char **argv)
     tsr_status status = parse(argc, argv, &job, &a, &err);
     if (status == TSR_OK && !job.help)
         status = convert(&job, &a, &err);
-    return tsr_job_end(&job, status, &err);
+    return tsr_end("convert", status, true, &err);
 }

@@ -1,6 +1,8 @@
 /* tessera diff: its options, and what it tells people. */
 #include "cli/commands.h"
 #include "cli/compare_job.h"
+#include "cli/output.h"
+#include "cli/places.h"
 #include "cli/terminal.h"
 
 #include <math.h>
@@ -38,23 +40,23 @@ static const char kHelp[] =
 
 static tsr_status parse(int argc, char **argv, tsr_compare_job *job, limit *l, tsr_err *err)
 {
-    tsr_option options[16] = {
+    tsr_option options[TSR_MAX_OPTIONS] = {
         {"--metric", TSR_OPT_CHOICE, &l->metric, kMetrics,
          "orders the tensors, and is what --tolerance bounds (relative)"},
         {"--tolerance", TSR_OPT_TEXT, &l->text, "X",
          "largest that is fine; with sqnr the smallest, in dB (none: every value is the same)"},
     };
-    enum { OWN = 2 };
     size_t n;
-    tsr_compare_job_options(job, options + OWN);
-    TSR_TRY(tsr_options_parse(options, OWN + TSR_COMPARE_OPTIONS, argc, argv, job->path, 2, &n, NULL, err));
+    tsr_compare_job_options(job, options);
+    TSR_TRY(tsr_options_parse(options, argc, argv, job->path, 2, &n, NULL, err));
     if (job->help) {
-        fputs(kHelp, stdout);
-        tsr_options_help(options, OWN + TSR_COMPARE_OPTIONS);
+        tsr_options_help(kHelp, options);
         return TSR_OK;
     }
     if (n < 2)
         return tsr_fail(err, TSR_E_USAGE, "which two checkpoints? tessera diff A B");
+    const tsr_places places = {.sources = {job->path[0], job->path[1]}, .json = job->json};
+    TSR_TRY(tsr_places_check(&places, err));
     if (l->text == NULL)
         return TSR_OK;
     char *end;
@@ -148,14 +150,14 @@ static void print_pair(const tsr_pair *p, bool beyond)
 {
     const tsr_metrics *const m = &p->metrics;
     char place[192];
-    printf("%-9.3g %8.2f  %-9.3g %-9.3g  %s  (%s, %s)%s\n", tsr_metrics_relative(m), tsr_metrics_sqnr(m),
-           tsr_metrics_calc_diff(m), m->max_abs, tsr_pair_name(p), tsr_dtype_name((tsr_dtype)p->a->data->dtype),
-           tsr_dtype_name((tsr_dtype)p->b->data->dtype), beyond ? "" : "  within tolerance");
-    printf("          %llu of %llu values differ, the largest error at %s: %s\n", U64(m->differ), U64(m->elements),
-           tsr_pair_coordinates(p, m->max_abs_at, place, sizeof place), diagnose(p));
+    tsr_print("%-9.3g %8.2f  %-9.3g %-9.3g  %s  (%s, %s)%s\n", tsr_metrics_relative(m), tsr_metrics_sqnr(m),
+              tsr_metrics_calc_diff(m), m->max_abs, tsr_pair_name(p), tsr_dtype_name((tsr_dtype)p->a->data->dtype),
+              tsr_dtype_name((tsr_dtype)p->b->data->dtype), beyond ? "" : "  within tolerance");
+    tsr_print("          %llu of %llu values differ, the largest error at %s: %s\n", U64(m->differ), U64(m->elements),
+              tsr_pair_coordinates(p, m->max_abs_at, place, sizeof place), diagnose(p));
     if (m->n_worst > 0)
-        printf("          worst block: %s: relative error %.3g, max error %.3g\n",
-               tsr_tile_text(&m->worst[0], p, place, sizeof place), m->worst[0].relative, m->worst[0].max_abs);
+        tsr_print("          worst block: %s: relative error %.3g, max error %.3g\n",
+                  tsr_tile_text(&m->worst[0], p, place, sizeof place), m->worst[0].relative, m->worst[0].max_abs);
 }
 
 static void print_state(const tsr_comparison *c, tsr_pair_state state, size_t count, const char *what)
@@ -164,18 +166,18 @@ static void print_state(const tsr_comparison *c, tsr_pair_state state, size_t co
     char a[192], b[192];
     if (count == 0)
         return;
-    printf("%zu %s:\n", count, what);
+    tsr_print("%zu %s:\n", count, what);
     for (size_t i = 0; i < c->count && listed < LISTED; i++) {
         const tsr_pair *const p = &c->pairs[i];
         if (p->state != state)
             continue;
         listed++;
-        printf("  %s  %s", tsr_pair_name(p), tsr_shape_text((p->a == NULL ? p->b : p->a)->data, a, sizeof a));
-        printf(state == TSR_PAIR_MISSHAPED ? " against %s\n" : "\n",
-               state == TSR_PAIR_MISSHAPED ? tsr_shape_text(p->b->data, b, sizeof b) : "");
+        tsr_print("  %s  %s", tsr_pair_name(p), tsr_shape_text((p->a == NULL ? p->b : p->a)->data, a, sizeof a));
+        tsr_print(state == TSR_PAIR_MISSHAPED ? " against %s\n" : "\n",
+                  state == TSR_PAIR_MISSHAPED ? tsr_shape_text(p->b->data, b, sizeof b) : "");
     }
     if (count > listed)
-        printf("  ... and %zu more (--json FILE lists all)\n", count - listed);
+        tsr_print("  ... and %zu more (--json FILE lists all)\n", count - listed);
 }
 
 static void print_result(const tsr_compare_job *job, const limit *l, const ranked *worst, size_t n, size_t beyond)
@@ -185,33 +187,34 @@ static void print_result(const tsr_compare_job *job, const limit *l, const ranke
     char read[32], rate[32];
     tsr_count_states(c, counts);
     if (n > 0)
-        printf("relative  SQNR dB   calc_diff max error  tensor\n");
+        tsr_print("relative  SQNR dB   calc_diff max error  tensor\n");
     for (size_t i = 0; i < n && i < WORST; i++)
         print_pair(worst[i].pair, is_beyond(l, worst[i].pair));
     if (n > WORST)
-        printf("... and %zu more that differ (--json FILE lists all)\n", n - WORST);
+        tsr_print("... and %zu more that differ (--json FILE lists all)\n", n - WORST);
     print_state(c, TSR_PAIR_MISSHAPED, counts[TSR_PAIR_MISSHAPED], "of another shape");
     print_state(c, TSR_PAIR_MISSING, counts[TSR_PAIR_MISSING], "missing in B");
     print_state(c, TSR_PAIR_EXTRA, counts[TSR_PAIR_EXTRA], "only in B");
-    printf("%zu tensors: %zu identical, %zu equal in value, %zu differ, %zu misshaped, %zu missing, %zu extra\n",
-           c->count, counts[TSR_PAIR_IDENTICAL], counts[TSR_PAIR_EQUAL], counts[TSR_PAIR_DIFFERS],
-           counts[TSR_PAIR_MISSHAPED], counts[TSR_PAIR_MISSING], counts[TSR_PAIR_EXTRA]);
+    tsr_print("%zu tensors: %zu identical, %zu equal in value, %zu differ, %zu misshaped, %zu missing, %zu extra\n",
+              c->count, counts[TSR_PAIR_IDENTICAL], counts[TSR_PAIR_EQUAL], counts[TSR_PAIR_DIFFERS],
+              counts[TSR_PAIR_MISSHAPED], counts[TSR_PAIR_MISSING], counts[TSR_PAIR_EXTRA]);
     if (n > 0) {
         const tsr_metrics whole = tsr_sum_differing(c);
-        printf("those that differ, together: relative error %.5g, SQNR %.2f dB, cosine %.6f, calc_diff %.3g, max error "
-               "%.3g\n",
-               tsr_metrics_relative(&whole), tsr_metrics_sqnr(&whole), tsr_metrics_cosine(&whole),
-               tsr_metrics_calc_diff(&whole), whole.max_abs);
+        tsr_print(
+            "those that differ, together: relative error %.5g, SQNR %.2f dB, cosine %.6f, calc_diff %.3g, max error "
+            "%.3g\n",
+            tsr_metrics_relative(&whole), tsr_metrics_sqnr(&whole), tsr_metrics_cosine(&whole),
+            tsr_metrics_calc_diff(&whole), whole.max_abs);
     }
-    printf("%s read in %.1f s (%s/s), %u threads\n", tsr_bytes_text((double)c->bytes_read, read), c->seconds,
-           tsr_bytes_text((double)c->bytes_read / fmax(c->seconds, 1e-9), rate), c->threads);
+    tsr_print("%s read in %.1f s (%s/s), %u threads\n", tsr_bytes_text((double)c->bytes_read, read), c->seconds,
+              tsr_bytes_text((double)c->bytes_read / fmax(c->seconds, 1e-9), rate), c->threads);
     if (beyond == 0)
-        printf(n == 0 ? "same values everywhere\n" : "all within the tolerance\n");
+        tsr_print(n == 0 ? "same values everywhere\n" : "all within the tolerance\n");
     else if (n > 0)
-        printf("next: tessera diff %s %s --tensors '%s' --json - for its worst blocks\n", job->path[0], job->path[1],
-               tsr_pair_name(worst[0].pair));
+        tsr_print("next: tessera diff %s %s --tensors '%s' --json - for its worst blocks\n", job->path[0], job->path[1],
+                  tsr_pair_name(worst[0].pair));
     else
-        printf("next: find out who left those tensors out, or put them in\n");
+        tsr_print("next: find out who left those tensors out, or put them in\n");
 }
 
 static void write_result(tsr_text *t, const tsr_compare_job *job, const limit *l, size_t beyond)
@@ -290,5 +293,5 @@ int tsr_cmd_diff(int argc, char **argv)
     if (status == TSR_OK && !job.help)
         status = diff(&job, &l, &beyond, &err);
     tsr_compare_job_close(&job);
-    return tsr_compare_job_end(&job, status, beyond == 0, &err);
+    return tsr_end("diff", status, beyond == 0, &err);
 }

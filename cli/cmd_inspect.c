@@ -2,8 +2,9 @@
 #include "cli/commands.h"
 #include "cli/inspect_print.h"
 #include "cli/options.h"
+#include "cli/output.h"
+#include "cli/places.h"
 #include "cli/terminal.h"
-#include "formats/file.h"
 #include "quantize/policy.h"
 
 #include <stdio.h>
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CHECK_FELL_SHORT = 1, PLANNED_BLOCK_ROWS = 128 };
+enum { PLANNED_BLOCK_ROWS = 128 };
 
 typedef struct arguments {
     const char *path, *can_load, *tp, *json, *source_block;
@@ -50,17 +51,15 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
         {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result as JSON ('-': stdout)"},
         {"--quiet", TSR_OPT_FLAG, &a->quiet, NULL, "nothing on stdout: the exit code tells"},
         {"--help", TSR_OPT_FLAG, &a->help, NULL, "this text"},
+        {0},
     };
-    const size_t n_options = sizeof options / sizeof *options;
     size_t n;
-    uint64_t given;
-    TSR_TRY(tsr_options_parse(options, n_options, argc, argv, &a->path, 1, &n, &given, err));
+    TSR_TRY(tsr_options_parse(options, argc, argv, &a->path, 1, &n, NULL, err));
     if (a->help) {
-        fputs(kHelp, stdout);
-        tsr_options_help(options, n_options);
+        tsr_options_help(kHelp, options);
     } else if (a->path == NULL) {
         return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera inspect PATH");
-    } else if ((given & 2) != 0 && a->can_load == NULL) {
+    } else if (a->tp != NULL && a->can_load == NULL) {
         return tsr_fail(err, TSR_E_USAGE, "--tp means nothing without --can-load");
     }
     return TSR_OK;
@@ -165,16 +164,12 @@ static tsr_status write_json(const arguments *a, tsr_text *t, tsr_err *err)
 {
     tsr_json_end_object(t);
     tsr_text_append(t, "\n", 1);
-    TSR_TRY(tsr_text_status(t, err));
-    if (strcmp(a->json, "-") != 0)
-        return tsr_write_file(a->json, t->data, t->size, err);
-    fwrite(t->data, 1, t->size, stdout);
-    return TSR_OK;
+    return tsr_write_report(a->json, t, err);
 }
 
 static bool speaks(const arguments *a)
 {
-    return !a->quiet && (a->json == NULL || strcmp(a->json, "-") != 0);
+    return !a->quiet && !tsr_is_stdout(a->json);
 }
 
 /* ---- doing ---- */
@@ -189,7 +184,7 @@ static tsr_status inspect_checkpoint(const arguments *a, const tsr_checkpoint *c
     tsr_status status = TSR_OK;
     if (a->can_load != NULL) {
         TSR_TRY(parse_loaders(a->can_load, &table, err));
-        TSR_TRY(parse_sizes(a->tp, &table, err));
+        TSR_TRY(parse_sizes(a->tp == NULL ? "1,2,4,8,16" : a->tp, &table, err));
         TSR_TRY(plan(c, s, &planned, err));
         const tsr_load_subject subject = {.checkpoint = c,
                                           .weights = &s->weights,
@@ -287,8 +282,9 @@ static tsr_status inspect(const arguments *a, bool *short_of, tsr_err *err)
     if (path == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory");
     split(path, &tensor);
-    tsr_status status = TSR_OK;
-    if (tensor != NULL && a->can_load != NULL)
+    const tsr_places places = {.sources = {path}, .json = a->json};
+    tsr_status status = tsr_places_check(&places, err);
+    if (status == TSR_OK && tensor != NULL && a->can_load != NULL)
         status = tsr_fail(err, TSR_E_USAGE, "--can-load asks about a checkpoint, not about one tensor");
     if (status == TSR_OK)
         status = tsr_checkpoint_open(&checkpoint, path, a->ignore.items, a->ignore.count, err);
@@ -306,14 +302,11 @@ static tsr_status inspect(const arguments *a, bool *short_of, tsr_err *err)
 
 int tsr_cmd_inspect(int argc, char **argv)
 {
-    arguments a = {.tp = "1,2,4,8,16"};
+    arguments a = {0};
     tsr_err err = {{0}};
     bool short_of = false;
     tsr_status status = parse(argc, argv, &a, &err);
     if (status == TSR_OK && !a.help)
         status = inspect(&a, &short_of, &err);
-    if (status == TSR_OK)
-        return short_of ? CHECK_FELL_SHORT : 0;
-    fprintf(stderr, status == TSR_E_USAGE ? "tessera: %s ('tessera inspect --help')\n" : "tessera: %s\n", err.msg);
-    return tsr_exit_code(status);
+    return tsr_end("inspect", status, !short_of, &err);
 }

@@ -1,6 +1,8 @@
 /* tessera quantize: its options. */
 #include "cli/commands.h"
 #include "cli/job.h"
+#include "cli/output.h"
+#include "cli/places.h"
 #include "convert/ct_plan.h"
 #include "convert/quantize_plan.h"
 
@@ -47,11 +49,21 @@ static const struct scheme_options {
     [INT4_WEIGHT_ONLY] = {"int4-weight-only", "--scale-dtype --rounding --divisor --group-size --zero-points"},
 };
 
+/* Whether the option means something to some schemes only. */
+static bool is_of_schemes(const char *option)
+{
+    for (size_t i = 0; i < sizeof kSchemes / sizeof *kSchemes; i++) {
+        if (tsr_is_listed(kSchemes[i].options, option))
+            return true;
+    }
+    return false;
+}
+
 static const float kDivisors[] = {127, 127.5f, 128, 7, 7.5f, 8};
 
 static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_err *err)
 {
-    tsr_option options[32] = {
+    tsr_option options[TSR_MAX_OPTIONS] = {
         {"-o", TSR_OPT_TEXT, &job->dst, "DST", "the output directory; made if need be"},
         {"--scheme", TSR_OPT_CHOICE, &a->scheme, "fp8-block|fp8-channel|int8-channel|int8-weight-only|int4-weight-only",
          "what to quantize to (fp8-block)"},
@@ -77,22 +89,23 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
         {"--divisor", TSR_OPT_CHOICE, &a->divisor, "127|127.5|128|7|7.5|8",
          "int: symmetric scales are amax over this (127.5, 7.5)"},
     };
-    enum { OWN = 15, FOR_ALL = 5 };
     size_t n;
     uint64_t given;
-    tsr_job_options(job, options + OWN);
-    TSR_TRY(tsr_options_parse(options, OWN + TSR_JOB_OPTIONS, argc, argv, &job->src, 1, &n, &given, err));
+    tsr_job_options(job, options);
+    TSR_TRY(tsr_options_parse(options, argc, argv, &job->src, 1, &n, &given, err));
     if (job->help) {
-        fputs(kHelp, stdout);
-        tsr_options_help(options, OWN + TSR_JOB_OPTIONS);
+        tsr_options_help(kHelp, options);
         return TSR_OK;
     }
-    for (size_t i = FOR_ALL; i < OWN; i++) {
-        if ((given >> i & 1) != 0 && !tsr_is_listed(kSchemes[a->scheme].options, options[i].name))
+    for (size_t i = 0; options[i].name != NULL; i++) {
+        if ((given >> i & 1) != 0 && is_of_schemes(options[i].name) &&
+            !tsr_is_listed(kSchemes[a->scheme].options, options[i].name))
             return tsr_fail(err, TSR_E_USAGE, "%s means nothing with --scheme %s", options[i].name,
                             kSchemes[a->scheme].name);
     }
-    return tsr_job_check(job, err);
+    TSR_TRY(tsr_job_check(job, err));
+    const tsr_places places = {.sources = {job->src, a->activations}, .dst = job->dst, .json = job->json};
+    return tsr_places_check(&places, err);
 }
 
 static tsr_policy_options policy_of(const arguments *a)
@@ -182,5 +195,5 @@ int tsr_cmd_quantize(int argc, char **argv)
     job.low_sqnr = kLowSqnr[a.scheme];
     if (status == TSR_OK && !job.help)
         status = quantize(&job, &a, &err);
-    return tsr_job_end(&job, status, &err);
+    return tsr_end("quantize", status, true, &err);
 }

@@ -2,13 +2,15 @@
 #include "cli/commands.h"
 #include "cli/compare_job.h"
 #include "cli/junit.h"
+#include "cli/output.h"
+#include "cli/places.h"
 #include "cli/terminal.h"
-#include "formats/file.h"
 #include "verify/check_weights.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { LISTED = 20 };
 
@@ -24,7 +26,7 @@ static const char kHelp[] =
     "a transposed or shifted scale grid, 1/scale, swapped tensors, a stale shard, single flipped bits.\n"
     "Exit code 0: all checks pass; 1: one does not.\n"
     "Kernels on a checkpoint's own tensors: tessera verify gemm|epilogue|dequant|mla DST. The same tokens "
-    "through\ntwo models: tessera verify forward SRC DST. --help of each tells more.\n\n"
+    "through\ntwo models: tessera verify forward DST --against SRC. --help of each tells more.\n\n"
     "Examples:\n"
     "  tessera verify DeepSeek-V3-FP8 --against DeepSeek-V3-BF16\n"
     "  tessera verify out --against model --junit result.xml --json result.json     for CI\n"
@@ -33,7 +35,7 @@ static const char kHelp[] =
 
 static tsr_status parse(int argc, char **argv, tsr_compare_job *job, arguments *a, tsr_err *err)
 {
-    tsr_option options[16] = {
+    tsr_option options[TSR_MAX_OPTIONS] = {
         {"--against", TSR_OPT_TEXT, &job->path[0], "SRC", "what DST was made from"},
         {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB", "smallest SQNR of a tensor with scales (30; of int4 10)"},
         {"--max-block-error", TSR_OPT_TEXT, &a->max_block_error, "X",
@@ -44,19 +46,19 @@ static tsr_status parse(int argc, char **argv, tsr_compare_job *job, arguments *
          "largest relative error of a block that was cast without scales (0.00390625)"},
         {"--junit", TSR_OPT_TEXT, &a->junit, "FILE", "the result as JUnit XML"},
     };
-    enum { OWN = 6 };
     size_t n;
-    tsr_compare_job_options(job, options + OWN);
-    TSR_TRY(tsr_options_parse(options, OWN + TSR_COMPARE_OPTIONS, argc, argv, &job->path[1], 1, &n, NULL, err));
+    tsr_compare_job_options(job, options);
+    TSR_TRY(tsr_options_parse(options, argc, argv, &job->path[1], 1, &n, NULL, err));
     if (job->help) {
-        fputs(kHelp, stdout);
-        tsr_options_help(options, OWN + TSR_COMPARE_OPTIONS);
+        tsr_options_help(kHelp, options);
         return TSR_OK;
     }
     if (job->path[1] == NULL)
         return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera verify DST --against SRC");
     if (job->path[0] == NULL)
         return tsr_fail(err, TSR_E_USAGE, "held to what? --against SRC");
+    const tsr_places places = {.sources = {job->path[0], job->path[1]}, .json = job->json, .junit = a->junit};
+    TSR_TRY(tsr_places_check(&places, err));
     TSR_TRY(tsr_parse_number("--min-sqnr", a->min_sqnr, &a->limits.min_sqnr, err));
     if (a->min_sqnr != NULL)
         a->limits.min_sqnr_int4 = a->limits.min_sqnr;
@@ -81,27 +83,28 @@ static void print_result(const tsr_compare_job *job, const tsr_findings *f)
     char read[32], rate[32];
     for (tsr_check check = TSR_CHECK_NAMES; check < TSR_N_CHECKS; check++) {
         const size_t n = count_of(f, check);
-        printf("%-5s %-7s %s", n == 0 ? "PASS" : "FAIL", tsr_check_name(check), tsr_check_title(check));
-        printf(n == 0 ? "\n" : ": %zu findings\n", n);
+        tsr_print("%-5s %-7s %s", n == 0 ? "PASS" : "FAIL", tsr_check_name(check), tsr_check_title(check));
+        tsr_print(n == 0 ? "\n" : ": %zu findings\n", n);
         size_t listed = 0;
         for (size_t i = 0; i < f->count && listed < LISTED; i++) {
             if (f->items[i].check == check && ++listed > 0)
-                printf("      %s: %s\n", f->items[i].where, f->items[i].text);
+                tsr_print("      %s: %s\n", f->items[i].where, f->items[i].text);
         }
         if (n > listed)
-            printf("      ... and %zu more (--json FILE lists all)\n", n - listed);
+            tsr_print("      ... and %zu more (--json FILE lists all)\n", n - listed);
     }
     if (whole.elements > 0)
-        printf("tensors that differ, together: SQNR %.2f dB, relative error %.5g, cosine %.6f, calc_diff %.3g\n",
-               tsr_metrics_sqnr(&whole), tsr_metrics_relative(&whole), tsr_metrics_cosine(&whole),
-               tsr_metrics_calc_diff(&whole));
-    printf("%zu tensors, %s read in %.1f s (%s/s), %u threads\n", c->count, tsr_bytes_text((double)c->bytes_read, read),
-           c->seconds, tsr_bytes_text((double)c->bytes_read / fmax(c->seconds, 1e-9), rate), c->threads);
+        tsr_print("tensors that differ, together: SQNR %.2f dB, relative error %.5g, cosine %.6f, calc_diff %.3g\n",
+                  tsr_metrics_sqnr(&whole), tsr_metrics_relative(&whole), tsr_metrics_cosine(&whole),
+                  tsr_metrics_calc_diff(&whole));
+    tsr_print("%zu tensors, %s read in %.1f s (%s/s), %u threads\n", c->count,
+              tsr_bytes_text((double)c->bytes_read, read), c->seconds,
+              tsr_bytes_text((double)c->bytes_read / fmax(c->seconds, 1e-9), rate), c->threads);
     if (f->count == 0)
-        printf("%s is what %s should have become\n", job->path[1], job->path[0]);
+        tsr_print("%s is what %s should have become\n", job->path[1], job->path[0]);
     else
-        printf("next: tessera diff %s %s --tensors '%s' for figures and blocks\n", job->path[0], job->path[1],
-               f->items[0].where);
+        tsr_print("next: tessera diff %s %s --tensors '%s' for figures and blocks\n", job->path[0], job->path[1],
+                  f->items[0].where);
 }
 
 static void write_json(tsr_text *t, const tsr_compare_job *job, const arguments *a, const tsr_findings *f)
@@ -201,11 +204,9 @@ static tsr_status write_files(const tsr_compare_job *job, const arguments *a, co
     if (job->json != NULL)
         write_json(&json, job, a, f);
     write_junit(&junit, f);
-    TSR_GOTO(tsr_compare_job_write(job, &json, err));
-    TSR_GOTO(tsr_text_status(&junit, err));
-    if (a->junit != NULL)
-        status = tsr_write_file(a->junit, junit.data, junit.size, err);
-out:
+    status = tsr_compare_job_write(job, &json, err);
+    if (status == TSR_OK && a->junit != NULL)
+        status = tsr_write_report(a->junit, &junit, err);
     tsr_text_free(&json);
     tsr_text_free(&junit);
     return status;
@@ -221,6 +222,15 @@ static tsr_status verify(tsr_compare_job *job, const arguments *a, tsr_findings 
     return write_files(job, a, f, err);
 }
 
+/* A first word that is no checkpoint, but close to a check, is that check misspelled. */
+static tsr_status check_word(const char *word, tsr_err *err)
+{
+    char meant[80];
+    if (access(word, F_OK) == 0 || *tsr_did_you_mean(word, "gemm|epilogue|dequant|mla|forward", meant) == '\0')
+        return TSR_OK;
+    return tsr_fail(err, TSR_E_USAGE, "there is no checkpoint '%s', and no check%s", word, meant);
+}
+
 int tsr_cmd_verify(int argc, char **argv)
 {
     if (argc > 0 && strcmp(argv[0], "forward") == 0)
@@ -231,11 +241,13 @@ int tsr_cmd_verify(int argc, char **argv)
     arguments a = {.limits = tsr_weight_limits_defaults()};
     tsr_findings findings = {0};
     tsr_err err = {{0}};
-    tsr_status status = parse(argc, argv, &job, &a, &err);
+    tsr_status status = argc > 0 ? check_word(argv[0], &err) : TSR_OK;
+    if (status == TSR_OK)
+        status = parse(argc, argv, &job, &a, &err);
     if (status == TSR_OK && !job.help)
         status = verify(&job, &a, &findings, &err);
     const bool fine = findings.count == 0;
     tsr_findings_free(&findings);
     tsr_compare_job_close(&job);
-    return tsr_compare_job_end(&job, status, fine, &err);
+    return tsr_end("verify", status, fine, &err);
 }

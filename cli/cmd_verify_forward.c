@@ -2,6 +2,8 @@
 #include "cli/commands.h"
 #include "cli/evidence_text.h"
 #include "cli/options.h"
+#include "cli/output.h"
+#include "cli/places.h"
 #include "cli/terminal.h"
 #include "verify/check_forward.h"
 
@@ -11,10 +13,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_TOKENS = 1 << 20, N_OPTIONS = 14 };
+enum { MAX_TOKENS = 1 << 20 };
 
 typedef struct arguments {
-    const char *sides[2], *layers, *tokens, *reference, *min_sqnr, *max_kl, *min_top1, *json, *junit;
+    const char *sides[2]; /* SRC and DST; of --reference only the first */
+    const char *layers, *tokens, *reference, *min_sqnr, *max_kl, *min_top1, *json, *junit;
     uint64_t sequences, length, seed, threads;
     bool quiet, help;
     tsr_forward_limits limits;
@@ -30,7 +33,7 @@ typedef struct session {
 } session;
 
 static const char kHelp[] =
-    "tessera verify forward SRC DST [options]\n"
+    "tessera verify forward DST --against SRC [options]\n"
     "tessera verify forward MODEL --reference FILE\n\n"
     "Runs tokens through both checkpoints in double precision (embedding, attention, router, experts, norms, head), a\n"
     "layer at a time, and tells how the error grows: of the stream of hidden states behind each layer, of each layer "
@@ -40,14 +43,15 @@ static const char kHelp[] =
     "Families: llama, mistral, qwen2, qwen3, qwen3_moe, deepseek_v2, deepseek_v3, kimi_k2.\n"
     "Exit code 0: all within the limits; 1: not; 3: a family, tensor or file that does not fit.\n\n"
     "Examples:\n"
-    "  tessera verify forward Llama-3.1-8B Llama-3.1-8B-FP8\n"
-    "  tessera verify forward DeepSeek-V3-BF16 DeepSeek-V3-FP8 --layers 0..4 --tokens prompt.txt\n"
-    "  tessera verify forward model out --max-kl 0.05 --min-top1 0.95 --junit result.xml       for CI\n\n"
+    "  tessera verify forward Llama-3.1-8B-FP8 --against Llama-3.1-8B\n"
+    "  tessera verify forward DeepSeek-V3-FP8 --against DeepSeek-V3-BF16 --layers 0..4 --tokens prompt.txt\n"
+    "  tessera verify forward out --against model --max-kl 0.05 --min-top1 0.95 --junit result.xml       for CI\n\n"
     "Options:\n";
 
 static void list_options(arguments *a, tsr_option *options)
 {
-    const tsr_option all[N_OPTIONS] = {
+    const tsr_option all[] = {
+        {"--against", TSR_OPT_TEXT, &a->sides[0], "SRC", "what DST was made from"},
         {"--layers", TSR_OPT_TEXT, &a->layers, "A..B", "only these, straight from the embedding (all)"},
         {"--tokens", TSR_OPT_TEXT, &a->tokens, "FILE|random", "token ids as text, a line a sequence (random)"},
         {"--batch", TSR_OPT_COUNT, &a->sequences, "B", "sequences: so many drawn (1), or the first of the file (all)"},
@@ -65,6 +69,7 @@ static void list_options(arguments *a, tsr_option *options)
         {"--junit", TSR_OPT_TEXT, &a->junit, "FILE", "the result as JUnit XML"},
         {"--quiet", TSR_OPT_FLAG, &a->quiet, NULL, "no text: only the exit code"},
         {"--help", TSR_OPT_FLAG, &a->help, NULL, "this text"},
+        {0},
     };
     memcpy(options, all, sizeof all);
 }
@@ -85,26 +90,42 @@ static tsr_status parse_layers(const char *text, tsr_forward_request *r, tsr_err
                                 : tsr_fail(err, TSR_E_USAGE, "--layers: takes A..B, or one number, not '%s'", text);
 }
 
+/* Which checkpoint is which. Two in a row would pass just as well the wrong way round, so that is no way to say it. */
+static tsr_status take_sides(arguments *a, const char *const named[2], tsr_err *err)
+{
+    if (named[0] == NULL)
+        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera verify forward DST --against SRC");
+    if (named[1] != NULL)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "'%s' and '%s': which was made from which? tessera verify forward DST --against SRC", named[0],
+                        named[1]);
+    if ((a->reference == NULL) == (a->sides[0] == NULL))
+        return tsr_fail(err, TSR_E_USAGE, "held to what? --against SRC, or --reference FILE%s",
+                        a->reference == NULL ? "" : ", not both");
+    a->sides[a->reference == NULL ? 1 : 0] = named[0];
+    return TSR_OK;
+}
+
 static tsr_status parse(int argc, char **argv, arguments *a, tsr_forward_request *r, tsr_err *err)
 {
-    tsr_option options[N_OPTIONS];
+    tsr_option options[TSR_MAX_OPTIONS];
+    const char *named[2] = {NULL, NULL};
     size_t n;
     list_options(a, options);
-    TSR_TRY(tsr_options_parse(options, N_OPTIONS, argc, argv, a->sides, 2, &n, NULL, err));
+    TSR_TRY(tsr_options_parse(options, argc, argv, named, 2, &n, NULL, err));
     if (a->help) {
-        fputs(kHelp, stdout);
-        tsr_options_help(options, N_OPTIONS);
+        tsr_options_help(kHelp, options);
         return TSR_OK;
     }
-    if (n != (a->reference == NULL ? 2 : 1))
-        return tsr_fail(err, TSR_E_USAGE, "%s",
-                        a->reference == NULL ? "which checkpoints? tessera verify forward SRC DST"
-                                             : "--reference is held to one checkpoint");
+    TSR_TRY(take_sides(a, named, err));
     if (a->reference != NULL && a->tokens != NULL)
         return tsr_fail(err, TSR_E_USAGE, "--tokens: --reference has its own");
     if (a->threads == 0 || a->length == 0 || a->sequences > MAX_TOKENS || a->length > MAX_TOKENS)
         return tsr_fail(err, TSR_E_USAGE, "%s: from 1 to %d", a->threads == 0 ? "--threads" : "--count (and --batch)",
                         MAX_TOKENS);
+    const tsr_places places = {
+        .sources = {a->sides[0], a->sides[1], a->reference, a->tokens}, .json = a->json, .junit = a->junit};
+    TSR_TRY(tsr_places_check(&places, err));
     TSR_TRY(parse_layers(a->layers, r, err));
     TSR_TRY(tsr_parse_number("--min-sqnr", a->min_sqnr, &r->limits.min_sqnr, err));
     TSR_TRY(tsr_parse_number("--max-kl", a->max_kl, &r->limits.max_kl, err));
@@ -119,38 +140,33 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_forward_request
 
 /* ---- telling ---- */
 
-static bool json_on_stdout(const arguments *a)
-{
-    return a->json != NULL && strcmp(a->json, "-") == 0;
-}
-
 static void print_share(const tsr_judgement *j)
 {
     if (j->choices > 0)
-        printf("  %7.2f %%", 100 * (double)j->agreed / (double)j->choices);
+        tsr_print("  %7.2f %%", 100 * (double)j->agreed / (double)j->choices);
     else
-        printf("  %9s", "");
+        tsr_print("  %9s", "");
 }
 
 /* A layer a line; layers fail by what they add alone. */
 static void print_layers(const tsr_evidence *e)
 {
-    printf("%-22s  %-33s  %s\n", "", "stream of hidden states", "layer alone, on the source's input");
-    printf("%-22s  %9s  %10s  %9s   %9s  %10s  %9s\n", "", "SQNR", "relative", "experts", "SQNR", "relative",
-           "experts");
+    tsr_print("%-22s  %-33s  %s\n", "", "stream of hidden states", "layer alone, on the source's input");
+    tsr_print("%-22s  %9s  %10s  %9s   %9s  %10s  %9s\n", "", "SQNR", "relative", "experts", "SQNR", "relative",
+              "experts");
     for (size_t i = 0; i + 1 < e->count; i++) {
         const tsr_judgement *const stream = &e->items[i], *const alone = stream + 1;
         if (strcmp(stream->what, TSR_FORWARD_STREAM) != 0 || strcmp(alone->what, TSR_FORWARD_LAYER) != 0)
             continue;
-        printf("%-22s  %6.2f dB  %10.3g", stream->subject, tsr_metrics_sqnr(&stream->metrics),
-               tsr_metrics_relative(&stream->metrics));
+        tsr_print("%-22s  %6.2f dB  %10.3g", stream->subject, tsr_metrics_sqnr(&stream->metrics),
+                  tsr_metrics_relative(&stream->metrics));
         print_share(stream);
-        printf("   %6.2f dB  %10.3g", tsr_metrics_sqnr(&alone->metrics), tsr_metrics_relative(&alone->metrics));
+        tsr_print("   %6.2f dB  %10.3g", tsr_metrics_sqnr(&alone->metrics), tsr_metrics_relative(&alone->metrics));
         print_share(alone);
-        printf("\n");
+        tsr_print("\n");
         for (const tsr_judgement *j = stream; j <= alone; j++) {
             if (j->fault != NULL)
-                printf("  FAIL %s: %s, largest error at %s\n", j->what, j->fault, j->worst_at);
+                tsr_print("  FAIL %s: %s, largest error at %s\n", j->what, j->fault, j->worst_at);
         }
     }
 }
@@ -158,7 +174,7 @@ static void print_layers(const tsr_evidence *e)
 static void print_logits(const tsr_judgement *j)
 {
     tsr_judgement_print(j);
-    printf(
+    tsr_print(
         "       KL divergence: mean %.3g nats, max %.3g; the likeliest token is the same in %llu of %llu positions\n",
         j->kl.mean, j->kl.max, (unsigned long long)j->agreed, (unsigned long long)j->choices);
 }
@@ -168,14 +184,14 @@ static void print_result(const arguments *a, const session *s)
     const tsr_evidence *const e = &s->evidence;
     if (a->reference != NULL) {
         for (size_t i = 0; i < e->count; i++) {
-            printf("%s\n", e->items[i].subject);
+            tsr_print("%s\n", e->items[i].subject);
             tsr_judgement_print(&e->items[i]);
         }
     } else {
         print_layers(e);
         print_logits(&e->items[e->count - 1]);
     }
-    printf("CPU, double precision; seed %llu, %.2f s\n", (unsigned long long)a->seed, e->seconds);
+    tsr_print("CPU, double precision; seed %llu, %.2f s\n", (unsigned long long)a->seed, e->seconds);
     tsr_evidence_print_end(e);
 }
 
@@ -237,7 +253,7 @@ static tsr_status verify(const arguments *a, session *s, tsr_forward_request *r,
     const tsr_status status = tsr_check_forward(r, &s->evidence, err);
     tsr_terminal_close(&s->terminal);
     TSR_TRY(status);
-    if (!a->quiet && !json_on_stdout(a))
+    if (!a->quiet && !tsr_is_stdout(a->json))
         print_result(a, s);
     tsr_text json = {0};
     write_json(&json, a, r, s);
@@ -261,7 +277,5 @@ int tsr_cmd_verify_forward(int argc, char **argv)
         tsr_checkpoint_close(s.checkpoints[i]);
     }
     tsr_checkpoint_close(s.reference);
-    if (status != TSR_OK)
-        fprintf(stderr, "tessera: %s%s\n", err.msg, status == TSR_E_USAGE ? " ('tessera verify forward --help')" : "");
-    return status == TSR_OK && !fine ? 1 : tsr_exit_code(status);
+    return tsr_end("verify forward", status, fine, &err);
 }

@@ -4,6 +4,8 @@
 #include "cli/commands.h"
 #include "cli/evidence_text.h"
 #include "cli/options.h"
+#include "cli/output.h"
+#include "cli/places.h"
 #include "cli/terminal.h"
 #include "verify/check_dequant.h"
 #include "verify/check_epilogue.h"
@@ -14,6 +16,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+/* The other checks have no experts' sets, and scales of activations by token or by tensor. */
+#define GEMM_ONLY "--scaling --experts"
 
 enum { ALL_OUTS = (1 << TSR_N_OUTS) - 1, MAX_TOKENS = 1 << 20 };
 
@@ -124,11 +129,9 @@ static bool is_mla(const arguments *a)
     return a->check->run == tsr_check_mla;
 }
 
-enum { N_OPTIONS = 19 };
-
 static void list_options(arguments *a, tsr_option *options)
 {
-    const tsr_option all[N_OPTIONS] = {
+    const tsr_option all[] = {
         {"--against", TSR_OPT_TEXT, &a->against, "SRC", "what DST was made from"},
         {"--tensors", TSR_OPT_LIST, &a->tensors, "GLOB", "only tensors with these names; may be repeated"},
         {"--sample", TSR_OPT_COUNT, &a->options.sample, "N", "of them so many, chosen by the seed (all)"},
@@ -153,16 +156,15 @@ static void list_options(arguments *a, tsr_option *options)
         {"--junit", TSR_OPT_TEXT, &a->junit, "FILE", "the result as JUnit XML"},
         {"--quiet", TSR_OPT_FLAG, &a->quiet, NULL, "no text: only the exit code"},
         {"--help", TSR_OPT_FLAG, &a->help, NULL, "this text"},
+        {0},
     };
     memcpy(options, all, sizeof all);
 }
 
-enum { N_MLA_OPTIONS = 16 };
-
 static void list_mla_options(arguments *a, tsr_option *options)
 {
     tsr_mla_request *const r = &a->options.mla;
-    const tsr_option all[N_MLA_OPTIONS] = {
+    const tsr_option all[] = {
         {"--layer", TSR_OPT_COUNT, &r->layer, "L", "the layer (0)"},
         {"--against", TSR_OPT_TEXT, &a->against, "SRC", "what DST was made from"},
         {"--batch", TSR_OPT_COUNT, &r->batch, "B", "sequences of ragged lengths; the second is empty (4)"},
@@ -179,6 +181,7 @@ static void list_mla_options(arguments *a, tsr_option *options)
         {"--junit", TSR_OPT_TEXT, &a->junit, "FILE", "the result as JUnit XML"},
         {"--quiet", TSR_OPT_FLAG, &a->quiet, NULL, "no text: only the exit code"},
         {"--help", TSR_OPT_FLAG, &a->help, NULL, "this text"},
+        {0},
     };
     memcpy(options, all, sizeof all);
 }
@@ -204,16 +207,19 @@ static arguments defaults(const char *check)
 static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
 {
     static const uint64_t kGroups[] = {1, 64, 128};
-    tsr_option options[N_OPTIONS];
+    tsr_option options[TSR_MAX_OPTIONS];
     tsr_kernel_limits *const limits = &a->options.limits;
     size_t n;
-    const size_t n_options = is_mla(a) ? N_MLA_OPTIONS : N_OPTIONS;
+    uint64_t given;
     (is_mla(a) ? list_mla_options : list_options)(a, options);
-    TSR_TRY(tsr_options_parse(options, n_options, argc, argv, &a->dst, 1, &n, NULL, err));
+    TSR_TRY(tsr_options_parse(options, argc, argv, &a->dst, 1, &n, &given, err));
     if (a->help) {
-        fputs(a->check->help, stdout);
-        tsr_options_help(options, n_options);
+        tsr_options_help(a->check->help, options);
         return TSR_OK;
+    }
+    for (size_t i = 0; options[i].name != NULL; i++) {
+        if ((given >> i & 1) != 0 && tsr_is_listed(GEMM_ONLY, options[i].name) && a->check->run != tsr_check_gemm)
+            return tsr_fail(err, TSR_E_USAGE, "%s means nothing with verify %s", options[i].name, a->check->name);
     }
     if (a->dst == NULL)
         return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera verify %s DST", a->check->name);
@@ -226,6 +232,9 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
         r->new_tokens > r->context)
         return tsr_fail(err, TSR_E_USAGE, "--batch, --context: from 1 to %d; --new-tokens: from 1 to --context",
                         MAX_TOKENS);
+    const tsr_places places = {
+        .sources = {a->dst, a->against, a->activations, a->stages}, .json = a->json, .junit = a->junit};
+    TSR_TRY(tsr_places_check(&places, err));
     TSR_TRY(tsr_parse_number("--max-kernel-error", a->max_kernel_error, &limits->max_kernel_error, err));
     TSR_TRY(tsr_parse_number("--max-kernel-rms", a->max_kernel_rms, &limits->max_kernel_rms, err));
     TSR_TRY(tsr_parse_number("--min-sqnr", a->min_sqnr, &limits->min_sqnr, err));
@@ -241,8 +250,8 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
 static void print_phases(const tsr_evidence *e)
 {
     for (tsr_phase phase = 0; phase < TSR_N_PHASES; phase++)
-        printf("%s %s %.2f", phase > 0 ? "," : "", tsr_phase_name(phase), e->phases[phase]);
-    printf("\n");
+        tsr_print("%s %s %.2f", phase > 0 ? "," : "", tsr_phase_name(phase), e->phases[phase]);
+    tsr_print("\n");
 }
 
 /* Which tensors, how many of them, and where the seconds went. */
@@ -250,9 +259,9 @@ static void print_work(const arguments *a, const session *s)
 {
     const tsr_evidence *const e = &s->evidence;
     char read[32];
-    printf("%s; %zu of %zu tensors or sets, seed %llu, %s read in %.2f s, %u threads; seconds:", s->device.name,
-           e->subjects, e->candidates, (unsigned long long)a->options.seed, tsr_bytes_text((double)e->bytes_read, read),
-           e->seconds, a->options.threads);
+    tsr_print("%s; %zu of %zu tensors or sets, seed %llu, %s read in %.2f s, %u threads; seconds:", s->device.name,
+              e->subjects, e->candidates, (unsigned long long)a->options.seed,
+              tsr_bytes_text((double)e->bytes_read, read), e->seconds, a->options.threads);
     print_phases(e);
 }
 
@@ -260,18 +269,18 @@ static void print_result(const arguments *a, const session *s)
 {
     const tsr_evidence *const e = &s->evidence;
     if (s->note.msg[0] != '\0')
-        printf("checked on the CPU: %s\n", s->note.msg);
+        tsr_print("checked on the CPU: %s\n", s->note.msg);
     for (size_t i = 0; i < e->count; i++) {
         const tsr_judgement *const j = &e->items[i], *const before = i > 0 ? j - 1 : NULL;
         const bool other = before == NULL || strcmp(before->subject, j->subject) != 0;
         if (other)
-            printf("%s\n", j->subject);
+            tsr_print("%s\n", j->subject);
         if (other || before->kind != j->kind)
-            printf(" %s error\n", tsr_error_kind_name(j->kind));
+            tsr_print(" %s error\n", tsr_error_kind_name(j->kind));
         tsr_judgement_print(j);
     }
     if (is_mla(a)) {
-        printf("%s; seed %llu, %.2f s; seconds:", s->device.name, (unsigned long long)a->options.seed, e->seconds);
+        tsr_print("%s; seed %llu, %.2f s; seconds:", s->device.name, (unsigned long long)a->options.seed, e->seconds);
         print_phases(e);
     } else {
         print_work(a, s);
@@ -306,11 +315,6 @@ static void write_json(tsr_text *t, const arguments *a, const session *s)
     tsr_evidence_json(t, e);
     tsr_json_end_object(t);
     tsr_text_append(t, "\n", 1);
-}
-
-static bool json_on_stdout(const arguments *a)
-{
-    return a->json != NULL && strcmp(a->json, "-") == 0;
 }
 
 static tsr_status write_files(const arguments *a, const session *s, tsr_err *err)
@@ -369,7 +373,7 @@ static tsr_status verify(arguments *a, session *s, tsr_err *err)
 {
     TSR_TRY(open_all(a, s, err));
     TSR_TRY(a->check->run(&a->options, a->out == TSR_N_OUTS ? ALL_OUTS : 1u << a->out, &s->evidence, err));
-    if (!a->quiet && !json_on_stdout(a))
+    if (!a->quiet && !tsr_is_stdout(a->json))
         print_result(a, s);
     return write_files(a, s, err);
 }
@@ -397,8 +401,7 @@ int tsr_cmd_verify_kernels(int argc, char **argv)
         status = verify(&a, &s, &err);
     const bool fine = s.evidence.failed == 0;
     close_all(&s);
-    if (status != TSR_OK)
-        fprintf(stderr, "tessera: %s%s%s%s\n", err.msg, status == TSR_E_USAGE ? " ('tessera verify " : "",
-                status == TSR_E_USAGE ? a.check->name : "", status == TSR_E_USAGE ? " --help')" : "");
-    return status == TSR_OK && !fine ? 1 : tsr_exit_code(status);
+    char command[32];
+    snprintf(command, sizeof command, "verify %s", a.check->name);
+    return tsr_end(command, status, fine, &err);
 }

@@ -1,8 +1,8 @@
 /* Two checkpoints opened and compared, and what was found put into JSON. */
 #include "cli/compare_job.h"
 
+#include "cli/places.h"
 #include "cli/terminal.h"
-#include "formats/file.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +22,7 @@ tsr_compare_job tsr_compare_job_defaults(const char *command)
 
 void tsr_compare_job_options(tsr_compare_job *job, tsr_option *options)
 {
-    const tsr_option shared[TSR_COMPARE_OPTIONS] = {
+    const tsr_option shared[] = {
         {"--tensors", TSR_OPT_LIST, &job->tensors, "GLOB", "only tensors with these names; may be repeated"},
         {"--source-block", TSR_OPT_TEXT, &job->block, "RxC", "FP8 blocks, where config.json states none"},
         {"--threads", TSR_OPT_COUNT, &job->threads, "N", "workers (all CPUs); the result does not depend on it"},
@@ -30,8 +30,9 @@ void tsr_compare_job_options(tsr_compare_job *job, tsr_option *options)
         {"--json", TSR_OPT_TEXT, &job->json, "FILE", "the result as JSON ('-': stdout)"},
         {"--quiet", TSR_OPT_FLAG, &job->quiet, NULL, "no progress and no text: only the exit code"},
         {"--help", TSR_OPT_FLAG, &job->help, NULL, "this text"},
+        {0},
     };
-    memcpy(options, shared, sizeof shared);
+    tsr_options_append(options, shared);
 }
 
 static void show_progress(const tsr_compare_progress *p, void *terminal)
@@ -79,23 +80,14 @@ tsr_status tsr_compare_job_run(tsr_compare_job *job, tsr_err *err)
     return status;
 }
 
-static bool json_on_stdout(const tsr_compare_job *job)
-{
-    return job->json != NULL && strcmp(job->json, "-") == 0;
-}
-
 bool tsr_compare_job_talks(const tsr_compare_job *job)
 {
-    return !job->quiet && !json_on_stdout(job);
+    return !job->quiet && !tsr_is_stdout(job->json);
 }
 
 tsr_status tsr_compare_job_write(const tsr_compare_job *job, const tsr_text *text, tsr_err *err)
 {
-    TSR_TRY(tsr_text_status(text, err));
-    if (!json_on_stdout(job))
-        return job->json == NULL ? TSR_OK : tsr_write_file(job->json, text->data, text->size, err);
-    const bool whole = fwrite(text->data, 1, text->size, stdout) == text->size && fflush(stdout) == 0;
-    return whole ? TSR_OK : tsr_fail_errno(err, "cannot write to stdout");
+    return job->json == NULL ? TSR_OK : tsr_write_report(job->json, text, err);
 }
 
 void tsr_compare_job_close(tsr_compare_job *job)
@@ -212,13 +204,4 @@ tsr_metrics tsr_sum_differing(const tsr_comparison *comparison)
             tsr_metrics_add(&whole, &comparison->pairs[i].metrics);
     }
     return whole;
-}
-
-int tsr_compare_job_end(const tsr_compare_job *job, tsr_status status, bool fine, const tsr_err *err)
-{
-    if (status == TSR_E_USAGE)
-        fprintf(stderr, "tessera: %s ('tessera %s --help')\n", err->msg, job->command);
-    else if (status != TSR_OK)
-        fprintf(stderr, "tessera: %s\n", err->msg);
-    return status == TSR_OK && !fine ? 1 : tsr_exit_code(status);
 }

@@ -7,8 +7,6 @@
 #include "formats/text.h"
 #include "verify/compare.h"
 
-enum { TSR_COMPARE_OPTIONS = 7 };
-
 typedef struct tsr_compare_job {
     const char *command; /* "diff": for messages */
     const char *path[2]; /* a, b */
@@ -26,7 +24,7 @@ typedef struct tsr_compare_job {
 /* With the defaults of this machine. */
 tsr_compare_job tsr_compare_job_defaults(const char *command);
 
-/* The shared options, to follow the command's own in a table; `options` has room for TSR_COMPARE_OPTIONS. */
+/* Puts the shared options behind the command's own. */
 void tsr_compare_job_options(tsr_compare_job *job, tsr_option *options);
 
 /* Opens both sides, pairs their scales, compares. */
@@ -55,8 +53,5 @@ void tsr_count_states(const tsr_comparison *comparison, size_t *counts);
 
 /* The sums over all pairs that differ. */
 tsr_metrics tsr_sum_differing(const tsr_comparison *comparison);
-
-/* The error line, if there is one, and the exit code: `fine` says whether what was found is in order. */
-int tsr_compare_job_end(const tsr_compare_job *job, tsr_status status, bool fine, const tsr_err *err);
 
 #endif

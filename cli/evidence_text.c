@@ -2,7 +2,8 @@
 #include "cli/evidence_text.h"
 
 #include "cli/junit.h"
-#include "formats/file.h"
+#include "cli/output.h"
+#include "cli/places.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -74,32 +75,32 @@ void tsr_evidence_json(tsr_text *t, const tsr_evidence *e)
 void tsr_judgement_print(const tsr_judgement *j)
 {
     const tsr_metrics *const m = &j->metrics;
-    printf("  %-4s %-38s", j->fault == NULL ? "ok" : "FAIL", j->what);
+    tsr_print("  %-4s %-38s", j->fault == NULL ? "ok" : "FAIL", j->what);
     if (m->elements > 0 && m->differ == 0)
-        printf(" %llu values, all equal", (unsigned long long)m->elements);
+        tsr_print(" %llu values, all equal", (unsigned long long)m->elements);
     else if (m->elements > 0)
-        printf(" SQNR %6.2f dB  relative %.3g  calc_diff %.3g  cosine %.8f  max %.3g%s%s", tsr_metrics_sqnr(m),
-               tsr_metrics_relative(m), tsr_metrics_calc_diff(m), tsr_metrics_cosine(m), m->max_abs,
-               j->worst_at[0] != '\0' ? " at " : "", j->worst_at);
+        tsr_print(" SQNR %6.2f dB  relative %.3g  calc_diff %.3g  cosine %.8f  max %.3g%s%s", tsr_metrics_sqnr(m),
+                  tsr_metrics_relative(m), tsr_metrics_calc_diff(m), tsr_metrics_cosine(m), m->max_abs,
+                  j->worst_at[0] != '\0' ? " at " : "", j->worst_at);
     if (j->of_bound >= 0)
-        printf("  %.3g of the bound", j->of_bound);
+        tsr_print("  %.3g of the bound", j->of_bound);
     if (j->of_expected >= 0)
-        printf(", %.2f of the expected RMS", j->of_expected);
+        tsr_print(", %.2f of the expected RMS", j->of_expected);
     if (j->seconds > 0)
-        printf(", %.1f us", j->seconds * 1e6);
-    printf("\n");
+        tsr_print(", %.1f us", j->seconds * 1e6);
+    tsr_print("\n");
     if (j->fault != NULL)
-        printf("       %s\n", j->fault);
+        tsr_print("       %s\n", j->fault);
 }
 
 void tsr_evidence_print_end(const tsr_evidence *e)
 {
     for (size_t i = 0; i < e->n_skipped; i++)
-        printf("skipped %s: %s\n", e->skipped[i].subject, e->skipped[i].why);
+        tsr_print("skipped %s: %s\n", e->skipped[i].subject, e->skipped[i].why);
     if (e->failed > 0)
-        printf("%zu of %zu judgements are beyond their limits\n", e->failed, e->count);
+        tsr_print("%zu of %zu judgements are beyond their limits\n", e->failed, e->count);
     else
-        printf("all %zu judgements are within their limits\n", e->count);
+        tsr_print("all %zu judgements are within their limits\n", e->count);
 }
 
 static void write_junit(tsr_text *t, const tsr_evidence *e, const char *check)
@@ -131,19 +132,12 @@ tsr_status tsr_evidence_write(const tsr_evidence *e, const char *check, tsr_text
                               const char *junit_path, tsr_err *err)
 {
     tsr_text junit = {0};
-    tsr_status status;
+    tsr_status status = TSR_OK;
     write_junit(&junit, e, check);
-    TSR_GOTO(tsr_text_status(json, err));
-    TSR_GOTO(tsr_text_status(&junit, err));
-    if (json_path != NULL && strcmp(json_path, "-") == 0) {
-        if (fwrite(json->data, 1, json->size, stdout) != json->size || fflush(stdout) != 0)
-            TSR_GOTO(tsr_fail_errno(err, "cannot write to stdout"));
-    } else if (json_path != NULL) {
-        TSR_GOTO(tsr_write_file(json_path, json->data, json->size, err));
-    }
-    if (junit_path != NULL)
-        status = tsr_write_file(junit_path, junit.data, junit.size, err);
-out:
+    if (json_path != NULL)
+        status = tsr_write_report(json_path, json, err);
+    if (status == TSR_OK && junit_path != NULL)
+        status = tsr_write_report(junit_path, &junit, err);
     tsr_text_free(json);
     tsr_text_free(&junit);
     return status;

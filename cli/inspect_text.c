@@ -1,5 +1,6 @@
 /* What `tessera inspect` prints for people. */
 #include "cli/inspect_print.h"
+#include "cli/output.h"
 #include "cli/terminal.h"
 
 #include <math.h>
@@ -35,23 +36,23 @@ static const char *count_text(uint64_t n, char text[32])
 static void print_files(const tsr_checkpoint *c, const tsr_survey *s)
 {
     char a[32], b[32];
-    printf("%s\n  %zu tensors in %zu file%s, %s (%s with headers)\n", c->path, c->tensors.count, c->n_files,
-           c->n_files == 1 ? "" : "s", tsr_bytes_text((double)s->whole.bytes, a),
-           tsr_bytes_text((double)s->file_bytes, b));
+    tsr_print("%s\n  %zu tensors in %zu file%s, %s (%s with headers)\n", c->path, c->tensors.count, c->n_files,
+              c->n_files == 1 ? "" : "s", tsr_bytes_text((double)s->whole.bytes, a),
+              tsr_bytes_text((double)s->file_bytes, b));
     if (c->index_path == NULL)
-        printf("  no index\n");
+        tsr_print("  no index\n");
     else if (!s->has_total)
-        printf("  index: names every tensor; no total_size\n");
+        tsr_print("  index: names every tensor; no total_size\n");
     else
-        printf("  index: names every tensor; total_size %llu, %s\n", U64(s->total_size),
-               s->total_size == s->whole.bytes ? "right" : "wrong");
+        tsr_print("  index: names every tensor; total_size %llu, %s\n", U64(s->total_size),
+                  s->total_size == s->whole.bytes ? "right" : "wrong");
     if (s->files_without_format > 0)
-        printf("  %llu of %zu files do not state a format in their metadata: older transformers refuse them\n",
-               U64(s->files_without_format), c->n_files);
+        tsr_print("  %llu of %zu files do not state a format in their metadata: older transformers refuse them\n",
+                  U64(s->files_without_format), c->n_files);
     for (unsigned i = 0; i < TSR_DTYPE_COUNT; i++) {
         if (s->by_dtype[i].tensors > 0)
-            printf("  %-12s %8llu tensors  %10s\n", tsr_dtype_name((tsr_dtype)i), U64(s->by_dtype[i].tensors),
-                   tsr_bytes_text((double)s->by_dtype[i].bytes, a));
+            tsr_print("  %-12s %8llu tensors  %10s\n", tsr_dtype_name((tsr_dtype)i), U64(s->by_dtype[i].tensors),
+                      tsr_bytes_text((double)s->by_dtype[i].bytes, a));
     }
 }
 
@@ -59,9 +60,9 @@ static void print_part(const char *name, const tsr_part_tally *p, uint64_t total
 {
     char a[32], b[32];
     if (p->tensors > 0)
-        printf("  %-16s %8llu  %9s  %5.1f %%  %10s  %5.1f %% quantized\n", name, U64(p->tensors),
-               count_text(p->parameters, a), 100 * share(p->parameters, total), tsr_bytes_text((double)p->bytes, b),
-               100 * share(p->quantized, p->parameters));
+        tsr_print("  %-16s %8llu  %9s  %5.1f %%  %10s  %5.1f %% quantized\n", name, U64(p->tensors),
+                  count_text(p->parameters, a), 100 * share(p->parameters, total), tsr_bytes_text((double)p->bytes, b),
+                  100 * share(p->quantized, p->parameters));
 }
 
 static void print_parts(const tsr_survey *s)
@@ -70,7 +71,7 @@ static void print_parts(const tsr_survey *s)
     char text[32];
     for (unsigned i = 0; i < TSR_PART_COUNT; i++)
         total += s->parts[i].parameters;
-    printf("\nparameters: %s\n", count_text(total, text));
+    tsr_print("\nparameters: %s\n", count_text(total, text));
     for (unsigned i = 0; i < TSR_PART_COUNT; i++)
         print_part(tsr_part_name((tsr_part)i), &s->parts[i], total);
     print_part("MTP", &s->mtp, total);
@@ -82,34 +83,34 @@ static void print_parts(const tsr_survey *s)
 static void print_scales(const tsr_survey *s)
 {
     const tsr_scale_stats *const k = &s->scale_stats;
-    printf("  scales:");
+    tsr_print("  scales:");
     for (unsigned i = 0; i < TSR_DTYPE_COUNT; i++) {
         if (s->scales[i].tensors > 0)
-            printf(" %s %llu tensors,", tsr_dtype_name((tsr_dtype)i), U64(s->scales[i].tensors));
+            tsr_print(" %s %llu tensors,", tsr_dtype_name((tsr_dtype)i), U64(s->scales[i].tensors));
     }
-    printf(" %llu values: min %.6g, median %.4g, max %.6g; powers of two %.2f %%\n", U64(k->count), k->min, k->median,
-           k->max, 100 * share(k->powers_of_two, k->count));
-    printf("          %llu zero, %llu subnormal, %llu negative, %llu not finite\n", U64(k->zero), U64(k->subnormal),
-           U64(k->negative), U64(k->nonfinite));
+    tsr_print(" %llu values: min %.6g, median %.4g, max %.6g; powers of two %.2f %%\n", U64(k->count), k->min,
+              k->median, k->max, 100 * share(k->powers_of_two, k->count));
+    tsr_print("          %llu zero, %llu subnormal, %llu negative, %llu not finite\n", U64(k->zero), U64(k->subnormal),
+              U64(k->negative), U64(k->nonfinite));
 }
 
 static void print_quantization(const tsr_survey *s)
 {
     const tsr_weights *const w = &s->weights;
-    printf("\nquantization: ");
+    tsr_print("\nquantization: ");
     if (w->method == NULL && w->n_scaled == 0) {
-        printf("none\n");
+        tsr_print("none\n");
         return;
     }
-    printf("%s", w->method == NULL ? "config.json names no quant_method" : w->method);
+    tsr_print("%s", w->method == NULL ? "config.json names no quant_method" : w->method);
     if (w->block_rows != 0)
-        printf(", blocks of %llux%llu", U64(w->block_rows), U64(w->block_cols));
-    printf("%s\n", w->ue8m0 ? ", scale_fmt ue8m0" : "");
+        tsr_print(", blocks of %llux%llu", U64(w->block_rows), U64(w->block_cols));
+    tsr_print("%s\n", w->ue8m0 ? ", scale_fmt ue8m0" : "");
     for (tsr_kind kind = 0; kind < TSR_KIND_COUNT; kind++) {
         if (s->coded[kind] > 0)
-            printf("  %llu weights are %s codes with a scale\n", U64(s->coded[kind]), tsr_kind_name(kind));
+            tsr_print("  %llu weights are %s codes with a scale\n", U64(s->coded[kind]), tsr_kind_name(kind));
     }
-    printf("  codes are %.1f %% of the weights' bytes\n", 100 * share(s->code_bytes, s->weight_bytes));
+    tsr_print("  codes are %.1f %% of the weights' bytes\n", 100 * share(s->code_bytes, s->weight_bytes));
     if (w->n_scaled > 0)
         print_scales(s);
 }
@@ -118,22 +119,22 @@ static void print_quantization(const tsr_survey *s)
 static void print_heads(const tsr_model *m, uint64_t block)
 {
     const uint64_t rows = m->nope + m->v_head_dim;
-    printf("  kv_b_proj: %llu heads of %llu + %llu = %llu rows; %llu / %llu = %g scale rows a head: ", U64(m->heads),
-           U64(m->nope), U64(m->v_head_dim), U64(rows), U64(rows), U64(block), (double)rows / (double)block);
+    tsr_print("  kv_b_proj: %llu heads of %llu + %llu = %llu rows; %llu / %llu = %g scale rows a head: ", U64(m->heads),
+              U64(m->nope), U64(m->v_head_dim), U64(rows), U64(rows), U64(block), (double)rows / (double)block);
     if (m->nope % block == 0 && m->v_head_dim % block == 0)
-        printf("blocks fall on head boundaries\n");
+        tsr_print("blocks fall on head boundaries\n");
     else if (rows % block == 0)
-        printf("heads do, but keys (%llu rows) and values meet inside a block\n", U64(m->nope));
+        tsr_print("heads do, but keys (%llu rows) and values meet inside a block\n", U64(m->nope));
     else
-        printf("blocks do not fall on head boundaries: its scales cannot be cut per head\n");
+        tsr_print("blocks do not fall on head boundaries: its scales cannot be cut per head\n");
 }
 
 static void print_cache_row(const char *name, uint64_t values, uint64_t layers, uint64_t least)
 {
     char text[32];
-    printf("  %-8s %7llu values a layer  %10llu bytes a token in BF16 (%s for 32768 tokens)  %5.1f x\n", name,
-           U64(values), U64(2 * values * layers), tsr_bytes_text((double)(2 * values * layers) * 32768, text),
-           (double)values / (double)least);
+    tsr_print("  %-8s %7llu values a layer  %10llu bytes a token in BF16 (%s for 32768 tokens)  %5.1f x\n", name,
+              U64(values), U64(2 * values * layers), tsr_bytes_text((double)(2 * values * layers) * 32768, text),
+              (double)values / (double)least);
 }
 
 static void print_attention(const tsr_survey *s)
@@ -143,19 +144,19 @@ static void print_attention(const tsr_survey *s)
     if (m->heads == 0 || m->layers == 0 || tsr_model_head_dim(m) == 0)
         return;
     if (m->kv_lora_rank == 0) {
-        printf("\nattention: %llu heads, %llu of keys and values, head_dim %llu\n", U64(m->heads), U64(m->kv_heads),
-               U64(m->head_dim));
-        printf("KV cache, %llu layers:\n", U64(m->layers));
+        tsr_print("\nattention: %llu heads, %llu of keys and values, head_dim %llu\n", U64(m->heads), U64(m->kv_heads),
+                  U64(m->head_dim));
+        tsr_print("KV cache, %llu layers:\n", U64(m->layers));
         if (m->kv_heads != m->heads)
             print_cache_row("MHA", tsr_model_kv_values(m, m->heads), m->layers, tsr_model_kv_values(m, m->kv_heads));
         print_cache_row(m->kv_heads == m->heads ? "MHA" : "GQA", tsr_model_kv_values(m, m->kv_heads), m->layers,
                         tsr_model_kv_values(m, m->kv_heads));
         return;
     }
-    printf("\nMLA: %llu heads, nope %llu, rope %llu, v %llu, kv_lora_rank %llu, q_lora_rank %llu\n", U64(m->heads),
-           U64(m->nope), U64(m->rope), U64(m->v_head_dim), U64(m->kv_lora_rank), U64(m->q_lora_rank));
+    tsr_print("\nMLA: %llu heads, nope %llu, rope %llu, v %llu, kv_lora_rank %llu, q_lora_rank %llu\n", U64(m->heads),
+              U64(m->nope), U64(m->rope), U64(m->v_head_dim), U64(m->kv_lora_rank), U64(m->q_lora_rank));
     print_heads(m, block);
-    printf("KV cache, %llu layers (heads of %llu):\n", U64(m->layers), U64(m->v_head_dim));
+    tsr_print("KV cache, %llu layers (heads of %llu):\n", U64(m->layers), U64(m->v_head_dim));
     print_cache_row("MHA", tsr_model_kv_values(m, m->heads), m->layers, tsr_model_latent_values(m));
     print_cache_row("GQA-8", tsr_model_kv_values(m, 8), m->layers, tsr_model_latent_values(m));
     print_cache_row("MLA", tsr_model_latent_values(m), m->layers, tsr_model_latent_values(m));
@@ -200,50 +201,50 @@ static void print_issue(const tsr_issues *all, size_t at)
         if (other_size(f, &all->items[i]) || other_loader(f, &all->items[i]))
             return;
     }
-    printf("%s [%s]", f->fatal ? "error" : "warning", f->rule);
+    tsr_print("%s [%s]", f->fatal ? "error" : "warning", f->rule);
     if (f->loader != NULL)
-        printf(" %s", f->loader);
+        tsr_print(" %s", f->loader);
     for (size_t i = at + 1; i < all->count; i++) {
         if (other_loader(f, &all->items[i]))
-            printf(", %s", all->items[i].loader);
+            tsr_print(", %s", all->items[i].loader);
     }
     if (f->tp != 0)
-        printf(" at TP %u", f->tp);
+        tsr_print(" at TP %u", f->tp);
     for (size_t i = at + 1; i < all->count; i++) {
         if (other_size(f, &all->items[i]))
-            printf(", %u", all->items[i].tp);
+            tsr_print(", %u", all->items[i].tp);
     }
     if (f->tensor != NULL)
-        printf(": %s", f->tensor);
+        tsr_print(": %s", f->tensor);
     if (f->more > 0)
-        printf(" and %llu like it", U64(f->more));
-    printf("\n    %s\n", f->detail);
+        tsr_print(" and %llu like it", U64(f->more));
+    tsr_print("\n    %s\n", f->detail);
     if (f->advice != NULL)
-        printf("    -> %s\n", f->advice);
+        tsr_print("    -> %s\n", f->advice);
 }
 
 void tsr_print_issues(const tsr_issues *issues)
 {
     if (issues->count > 0)
-        printf("\n");
+        tsr_print("\n");
     for (size_t i = 0; i < issues->count; i++)
         print_issue(issues, i);
     if (issues->omitted > 0)
-        printf("and %zu more\n", issues->omitted);
+        tsr_print("and %zu more\n", issues->omitted);
 }
 
 void tsr_print_loaders(const tsr_load_table *table, const char *subject)
 {
-    printf("\ncan load%s:", subject);
-    printf("%*s", 4, "");
+    tsr_print("\ncan load%s:", subject);
+    tsr_print("%*s", 4, "");
     for (size_t k = 0; k < table->n_tp; k++)
-        printf("  TP %-3u", table->tp[k]);
-    printf("\n");
+        tsr_print("  TP %-3u", table->tp[k]);
+    tsr_print("\n");
     for (size_t i = 0; i < table->n_loaders; i++) {
-        printf("  %-13s", tsr_loader_name(table->loaders[i]));
+        tsr_print("  %-13s", tsr_loader_name(table->loaders[i]));
         for (size_t k = 0; k < table->n_tp; k++)
-            printf("  %-6s", table->ok[i][k] ? "ok" : "no");
-        printf("\n");
+            tsr_print("  %-6s", table->ok[i][k] ? "ok" : "no");
+        tsr_print("\n");
     }
 }
 
@@ -265,21 +266,21 @@ static void bar(uint64_t n, uint64_t most, int width)
 {
     const int length = most == 0 ? 0 : (int)ceil((double)n / (double)most * width);
     for (int i = 0; i < length; i++)
-        putchar('#');
+        tsr_print("#");
 }
 
 static void print_map(const tsr_histogram *h)
 {
-    printf("\nlargest |x| of %llux%llu blocks (%llu down, %llu wide, in %u x %u cells):\n", U64(h->block_rows),
-           U64(h->block_cols), U64(h->blocks_down), U64(h->blocks_wide), h->map_rows, h->map_cols);
+    tsr_print("\nlargest |x| of %llux%llu blocks (%llu down, %llu wide, in %u x %u cells):\n", U64(h->block_rows),
+              U64(h->block_cols), U64(h->blocks_down), U64(h->blocks_wide), h->map_rows, h->map_cols);
     for (unsigned r = 0; r < h->map_rows; r++) {
-        printf("  |");
+        tsr_print("  |");
         for (unsigned c = 0; c < h->map_cols; c++)
-            putchar(shade(h->map[r * h->map_cols + c], h->amax));
-        printf("|\n");
+            tsr_print("%c", shade(h->map[r * h->map_cols + c], h->amax));
+        tsr_print("|\n");
     }
-    printf("  '@' more than %.3g, each character before it in \"%s\" half of that; blank: zeros only\n", h->amax / 2,
-           kRamp + 1);
+    tsr_print("  '@' more than %.3g, each character before it in \"%s\" half of that; blank: zeros only\n", h->amax / 2,
+              kRamp + 1);
 }
 
 static void print_binades(const tsr_histogram *h)
@@ -297,20 +298,20 @@ static void print_binades(const tsr_histogram *h)
         return;
     while (h->binades[0][low] + h->binades[1][low] == 0)
         low++;
-    printf("\nvalues by power of two (negative, positive):\n");
+    tsr_print("\nvalues by power of two (negative, positive):\n");
     for (int i = top; i >= low; i--) {
         const uint64_t n = h->binades[0][i] + h->binades[1][i];
         if (rows++ >= ROWS) {
             rest += n;
             continue;
         }
-        printf("  2^%-5d %12llu %12llu  ", i - 1023, U64(h->binades[1][i]), U64(h->binades[0][i]));
+        tsr_print("  2^%-5d %12llu %12llu  ", i - 1023, U64(h->binades[1][i]), U64(h->binades[0][i]));
         bar(n, most, WIDTH);
-        printf("\n");
+        tsr_print("\n");
     }
     if (rest > 0)
-        printf("  smaller %11s %12llu\n", "", U64(rest));
-    printf("  zero    %11s %12llu\n", "", U64(h->zeros));
+        tsr_print("  smaller %11s %12llu\n", "", U64(rest));
+    tsr_print("  zero    %11s %12llu\n", "", U64(h->zeros));
 }
 
 static void print_codes(const tsr_histogram *h)
@@ -320,37 +321,38 @@ static void print_codes(const tsr_histogram *h)
         of[code >> 3] += tsr_histogram_codes(h, code);
     for (unsigned e = 0; e < 16; e++)
         most = of[e] > most ? of[e] : most;
-    printf("\ne4m3 codes by exponent (both signs):\n");
+    tsr_print("\ne4m3 codes by exponent (both signs):\n");
     for (unsigned e = 16; e-- > 0;) {
-        printf("  %2u  %-8s %12llu  ", e, e == 0 ? "0, sub." : "", U64(of[e]));
+        tsr_print("  %2u  %-8s %12llu  ", e, e == 0 ? "0, sub." : "", U64(of[e]));
         bar(of[e], most, 40);
-        printf("\n");
+        tsr_print("\n");
     }
-    printf("  +-448 (largest) %llu, subnormal %llu, zero %llu, NaN %llu\n", U64(tsr_histogram_codes(h, 0x7E)),
-           U64(h->subnormal), U64(tsr_histogram_codes(h, 0)), U64(tsr_histogram_codes(h, 0x7F)));
+    tsr_print("  +-448 (largest) %llu, subnormal %llu, zero %llu, NaN %llu\n", U64(tsr_histogram_codes(h, 0x7E)),
+              U64(h->subnormal), U64(tsr_histogram_codes(h, 0)), U64(tsr_histogram_codes(h, 0x7F)));
 }
 
 void tsr_print_histogram(const tsr_checkpoint *c, const tsr_weight *w, const tsr_histogram *h)
 {
     const tsr_tensor *const t = w->data;
     char shape[192];
-    printf("%s\n  %s %s, %llu bytes, in %s at offset %llu\n", t->name, tsr_dtype_name((tsr_dtype)t->dtype),
-           tsr_shape_text(t, shape, sizeof shape), U64(t->bytes), c->files[t->file].path, U64(t->offset));
+    tsr_print("%s\n  %s %s, %llu bytes, in %s at offset %llu\n", t->name, tsr_dtype_name((tsr_dtype)t->dtype),
+              tsr_shape_text(t, shape, sizeof shape), U64(t->bytes), c->files[t->file].path, U64(t->offset));
     if (w->scale != NULL)
-        printf("  scale %s %s %s, in %s at offset %llu; values below are code * scale\n", w->scale->name,
-               tsr_dtype_name((tsr_dtype)w->scale->dtype), tsr_shape_text(w->scale, shape, sizeof shape),
-               c->files[w->scale->file].name, U64(w->scale->offset));
+        tsr_print("  scale %s %s %s, in %s at offset %llu; values below are code * scale\n", w->scale->name,
+                  tsr_dtype_name((tsr_dtype)w->scale->dtype), tsr_shape_text(w->scale, shape, sizeof shape),
+                  c->files[w->scale->file].name, U64(w->scale->offset));
     if (w->zero_point != NULL)
-        printf("  zero points %s %s %s\n", w->zero_point->name, tsr_dtype_name((tsr_dtype)w->zero_point->dtype),
-               tsr_shape_text(w->zero_point, shape, sizeof shape));
+        tsr_print("  zero points %s %s %s\n", w->zero_point->name, tsr_dtype_name((tsr_dtype)w->zero_point->dtype),
+                  tsr_shape_text(w->zero_point, shape, sizeof shape));
     if (w->coding == TSR_CODED_PACKED)
-        printf("  stands for %s %s, int%u\n", w->values->name, tsr_shape_text(w->values, shape, sizeof shape), w->bits);
-    printf("  first:");
+        tsr_print("  stands for %s %s, int%u\n", w->values->name, tsr_shape_text(w->values, shape, sizeof shape),
+                  w->bits);
+    tsr_print("  first:");
     for (unsigned i = 0; i < h->n_first; i++)
-        printf(" %.6g", h->first[i]);
-    printf("\n  min %.6g, max %.6g, mean %.6g, rms %.6g\n", h->min, h->max, h->mean, h->rms);
-    printf("  of %llu: %llu zero, %llu negative, %llu subnormal, %llu NaN, %llu Inf\n", U64(h->elements), U64(h->zeros),
-           U64(h->negative), U64(h->subnormal), U64(h->nan), U64(h->inf));
+        tsr_print(" %.6g", h->first[i]);
+    tsr_print("\n  min %.6g, max %.6g, mean %.6g, rms %.6g\n", h->min, h->max, h->mean, h->rms);
+    tsr_print("  of %llu: %llu zero, %llu negative, %llu subnormal, %llu NaN, %llu Inf\n", U64(h->elements),
+              U64(h->zeros), U64(h->negative), U64(h->subnormal), U64(h->nan), U64(h->inf));
     print_binades(h);
     if (t->dtype == TSR_F8_E4M3)
         print_codes(h);

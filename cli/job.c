@@ -1,6 +1,8 @@
 /* Printing plans, running jobs, telling results. */
 #include "cli/job.h"
 
+#include "cli/output.h"
+#include "cli/places.h"
 #include "cli/terminal.h"
 #include "convert/engine.h"
 #include "convert/policy_plan.h"
@@ -33,7 +35,7 @@ tsr_job tsr_job_defaults(const char *command)
 
 void tsr_job_options(tsr_job *job, tsr_option *options)
 {
-    const tsr_option shared[TSR_JOB_OPTIONS] = {
+    const tsr_option shared[] = {
         {"--ignore-file", TSR_OPT_LIST, &job->ignore, "GLOB", "treat these files of SRC as absent; may be repeated"},
         {"--max-shard-size", TSR_OPT_SIZE, &job->max_shard_bytes, "SIZE", "of tensor data in one output file (5GB)"},
         {"--threads", TSR_OPT_COUNT, &job->threads, "N", "workers (all CPUs); the output does not depend on it"},
@@ -45,38 +47,9 @@ void tsr_job_options(tsr_job *job, tsr_option *options)
         {"--json", TSR_OPT_TEXT, &job->json, "FILE", "the result as JSON ('-': stdout)"},
         {"--quiet", TSR_OPT_FLAG, &job->quiet, NULL, "no progress, no summary"},
         {"--help", TSR_OPT_FLAG, &job->help, NULL, "this text"},
+        {0},
     };
-    memcpy(options, shared, sizeof shared);
-}
-
-/* The real path of `path`, or of the nearest folder above it that exists. */
-static bool resolve(const char *path, char real[PATH_MAX])
-{
-    char copy[PATH_MAX];
-    snprintf(copy, sizeof copy, "%s", path);
-    for (;;) {
-        if (realpath(copy[0] == '\0' ? "." : copy, real) != NULL)
-            return true;
-        char *const slash = strrchr(copy, '/');
-        if (slash == copy || copy[0] == '\0')
-            return false;
-        copy[slash == NULL ? 0 : slash - copy] = '\0';
-    }
-}
-
-/* Writing a checkpoint into its own source would destroy it. A DST yet to be made may still lie above SRC. */
-static tsr_status check_apart(const char *src, const char *dst, tsr_err *err)
-{
-    char from[PATH_MAX], to[PATH_MAX];
-    if (realpath(src, from) == NULL || !resolve(dst, to))
-        return TSR_OK;
-    const bool exists = access(dst, F_OK) == 0;
-    const size_t n = strlen(from), m = strlen(to);
-    const bool nested = (exists && strncmp(from, to, m) == 0 && (from[m] == '/' || from[m] == '\0')) ||
-                        (strncmp(from, to, n) == 0 && (to[n] == '/' || to[n] == '\0'));
-    return nested ? tsr_fail(err, TSR_E_USAGE, "%s and %s: one lies in the other; the source must stay untouched", src,
-                             dst)
-                  : TSR_OK;
+    tsr_options_append(options, shared);
 }
 
 tsr_status tsr_job_check(const tsr_job *job, tsr_err *err)
@@ -89,7 +62,7 @@ tsr_status tsr_job_check(const tsr_job *job, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
     if (job->max_shard_bytes == 0)
         return tsr_fail(err, TSR_E_USAGE, "--max-shard-size: at least 1 byte");
-    return job->dst == NULL ? TSR_OK : check_apart(job->src, job->dst, err);
+    return TSR_OK;
 }
 
 /* ---- telling ---- */
@@ -115,11 +88,6 @@ static tally count_actions(const tsr_plan *plan)
     return t;
 }
 
-static bool json_on_stdout(const tsr_job *job)
-{
-    return job->json != NULL && strcmp(job->json, "-") == 0;
-}
-
 /* Whether bytes_out is a bound. */
 static bool is_bounded(const tsr_plan *plan)
 {
@@ -134,11 +102,11 @@ static void print_sums(const tsr_plan *plan)
 {
     char in[32], written[32];
     const tally t = count_actions(plan);
-    printf("%zu tensors: ", plan->n_notes);
+    tsr_print("%zu tensors: ", plan->n_notes);
     for (size_t i = 0; i < t.n; i++)
-        printf("%s%s %llu", i == 0 ? "" : ", ", t.action[i], U64(t.count[i]));
-    printf("; %zu files, %s in, %s%s out\n", plan->n_files, tsr_bytes_text((double)plan->bytes_in, in),
-           is_bounded(plan) ? "at most " : "", tsr_bytes_text((double)plan->bytes_out, written));
+        tsr_print("%s%s %llu", i == 0 ? "" : ", ", t.action[i], U64(t.count[i]));
+    tsr_print("; %zu files, %s in, %s%s out\n", plan->n_files, tsr_bytes_text((double)plan->bytes_in, in),
+              is_bounded(plan) ? "at most " : "", tsr_bytes_text((double)plan->bytes_out, written));
 }
 
 static void print_plan(const tsr_job *job, const tsr_plan *plan)
@@ -146,25 +114,25 @@ static void print_plan(const tsr_job *job, const tsr_plan *plan)
     for (size_t i = 0; i < plan->n_notes; i++) {
         const tsr_plan_note *const n = &plan->notes[i];
         char shape[192];
-        printf("%-10s %-7s %-18s %s  (%s)\n", n->action, tsr_dtype_name(n->source->dtype),
-               tsr_shape_text(n->source, shape, sizeof shape), n->source->name, n->reason);
+        tsr_print("%-10s %-7s %-18s %s  (%s)\n", n->action, tsr_dtype_name(n->source->dtype),
+                  tsr_shape_text(n->source, shape, sizeof shape), n->source->name, n->reason);
     }
     for (size_t i = 0; i < plan->n_files; i++)
-        printf("write      %s, %s%llu bytes\n", plan->files[i].name, plan->files[i].appended ? "at most " : "",
-               U64(plan->files[i].bytes));
+        tsr_print("write      %s, %s%llu bytes\n", plan->files[i].name, plan->files[i].appended ? "at most " : "",
+                  U64(plan->files[i].bytes));
     for (size_t i = 0; i < plan->n_texts; i++)
-        printf("write      %s, %zu bytes\n", plan->texts[i].name, plan->texts[i].size);
+        tsr_print("write      %s, %zu bytes\n", plan->texts[i].name, plan->texts[i].size);
     for (size_t i = 0; i < plan->n_warnings; i++)
-        printf("note       %s\n", plan->warnings[i]);
+        tsr_print("note       %s\n", plan->warnings[i]);
     print_sums(plan);
     char memory[32], disk[32], space[32];
     uint64_t have;
-    printf("memory: %s at most with %llu threads; disk: %s needed",
-           tsr_bytes_text((double)tsr_plan_memory(plan, (unsigned)job->threads), memory), U64(job->threads),
-           tsr_bytes_text((double)plan->bytes_out, disk));
+    tsr_print("memory: %s at most with %llu threads; disk: %s needed",
+              tsr_bytes_text((double)tsr_plan_memory(plan, (unsigned)job->threads), memory), U64(job->threads),
+              tsr_bytes_text((double)plan->bytes_out, disk));
     if (job->dst != NULL && tsr_free_space(access(job->dst, F_OK) == 0 ? job->dst : ".", &have, NULL) == TSR_OK)
-        printf(", %s free there", tsr_bytes_text((double)have, space));
-    printf("\n");
+        tsr_print(", %s free there", tsr_bytes_text((double)have, space));
+    tsr_print("\n");
 }
 
 /* The steps with the lowest SQNR, worst first. */
@@ -214,19 +182,19 @@ static void print_errors(const tsr_job *job, const tsr_plan *plan, const tsr_qua
     const tsr_quant_stats whole = add_all(job, plan, rows, of, &low);
     if (whole.elements == 0)
         return;
-    printf("%s: SQNR %.2f dB, relative error %.5f, cosine %.6f, %llu saturated, %llu flushed to zero, %llu zero "
-           "blocks\n",
-           title, tsr_quant_stats_sqnr(&whole), tsr_quant_stats_relative_error(&whole), tsr_quant_stats_cosine(&whole),
-           U64(whole.saturated), U64(whole.flushed), U64(whole.zero_blocks));
+    tsr_print("%s: SQNR %.2f dB, relative error %.5f, cosine %.6f, %llu saturated, %llu flushed to zero, %llu zero "
+              "blocks\n",
+              title, tsr_quant_stats_sqnr(&whole), tsr_quant_stats_relative_error(&whole),
+              tsr_quant_stats_cosine(&whole), U64(whole.saturated), U64(whole.flushed), U64(whole.zero_blocks));
     const size_t n = find_worst(plan, rows, of, worst);
-    printf("worst tensors:\n");
+    tsr_print("worst tensors:\n");
     for (size_t i = 0; i < n; i++) {
         const tsr_quant_stats *const row = &rows[worst[i]];
-        printf("  %6.2f dB  max error %.3g of amax %.3g  %s%s\n", tsr_quant_stats_sqnr(row), row->max_error, row->amax,
-               plan->steps[worst[i]].in[0]->name, is_low(job, row) ? "  <- low: look at it" : "");
+        tsr_print("  %6.2f dB  max error %.3g of amax %.3g  %s%s\n", tsr_quant_stats_sqnr(row), row->max_error,
+                  row->amax, plan->steps[worst[i]].in[0]->name, is_low(job, row) ? "  <- low: look at it" : "");
     }
     if (low > 0)
-        printf("%zu tensors are below %.0f dB: outliers or tiny values in a block\n", low, job->low_sqnr);
+        tsr_print("%zu tensors are below %.0f dB: outliers or tiny values in a block\n", low, job->low_sqnr);
 }
 
 static void print_summary(const tsr_job *job, const tsr_plan *plan, const tsr_engine_result *result)
@@ -235,23 +203,23 @@ static void print_summary(const tsr_job *job, const tsr_plan *plan, const tsr_en
     print_errors(job, plan, result->rows, TSR_STATS_SOURCE, "whole");
     print_errors(job, plan, result->rows, TSR_STATS_ORIGINAL, "against the original");
     char read[32], written[32], rate[32];
-    printf("%s read, %s written in %.1f s (%s/s), %u threads\n", tsr_bytes_text((double)result->bytes_read, read),
-           tsr_bytes_text((double)result->bytes_written, written), result->seconds,
-           tsr_bytes_text((double)result->bytes_read / fmax(result->seconds, 1e-9), rate), result->threads);
+    tsr_print("%s read, %s written in %.1f s (%s/s), %u threads\n", tsr_bytes_text((double)result->bytes_read, read),
+              tsr_bytes_text((double)result->bytes_written, written), result->seconds,
+              tsr_bytes_text((double)result->bytes_read / fmax(result->seconds, 1e-9), rate), result->threads);
     if (result->files_redone > 0)
-        printf("%llu files were not what the journal says and were made again\n", U64(result->files_redone));
+        tsr_print("%llu files were not what the journal says and were made again\n", U64(result->files_redone));
     if (result->already_complete)
-        printf("%s was complete already: all %zu files verified\n", job->dst, plan->n_files);
+        tsr_print("%s was complete already: all %zu files verified\n", job->dst, plan->n_files);
     else if (result->files_resumed > 0)
-        printf("resumed: %llu finished files verified and kept\n", U64(result->files_resumed));
+        tsr_print("resumed: %llu finished files verified and kept\n", U64(result->files_resumed));
     if (plan->sources[0]->config == NULL)
-        printf("no config.json beside a single file: loaders need one that says what the file holds\n");
+        tsr_print("no config.json beside a single file: loaders need one that says what the file holds\n");
     if (plan->advice != NULL)
-        printf("next: %s\n", plan->advice);
+        tsr_print("next: %s\n", plan->advice);
     else if (plan->report != NULL)
-        printf("next: load %s, or read %s/" TSR_REPORT_NAME "\n", job->dst, job->dst);
+        tsr_print("next: load %s, or read %s/" TSR_REPORT_NAME "\n", job->dst, job->dst);
     else
-        printf("next: load %s, or compare: tessera diff %s %s\n", job->dst, job->src, job->dst);
+        tsr_print("next: load %s, or compare: tessera diff %s %s\n", job->dst, job->src, job->dst);
 }
 
 static void json_counts(tsr_text *t, const tsr_job *job, const tsr_plan *plan)
@@ -355,11 +323,7 @@ static tsr_status write_json(const tsr_job *job, const tsr_plan *plan, const tsr
         json_result(&t, job, plan, result);
     tsr_json_end_object(&t);
     tsr_text_append(&t, "\n", 1);
-    tsr_status status = tsr_text_status(&t, err);
-    if (status == TSR_OK && json_on_stdout(job))
-        fwrite(t.data, 1, t.size, stdout);
-    else if (status == TSR_OK)
-        status = tsr_write_file(job->json, t.data, t.size, err);
+    const tsr_status status = tsr_write_report(job->json, &t, err);
     tsr_text_free(&t);
     return status;
 }
@@ -381,7 +345,7 @@ static tsr_status execute(const tsr_job *job, const tsr_plan *plan, tsr_err *err
     tsr_engine_result result;
     tsr_status status = tsr_engine_run(plan, job->dst, &options, &result, err);
     tsr_terminal_close(&terminal);
-    if (status == TSR_OK && !job->quiet && !json_on_stdout(job))
+    if (status == TSR_OK && !job->quiet && !tsr_is_stdout(job->json))
         print_summary(job, plan, &result);
     if (status == TSR_OK)
         status = write_json(job, plan, &result, err);
@@ -394,21 +358,12 @@ static tsr_status execute(const tsr_job *job, const tsr_plan *plan, tsr_err *err
 tsr_status tsr_job_run(const tsr_job *job, const tsr_plan *plan, tsr_err *err)
 {
     for (size_t i = 0; i < plan->n_warnings; i++)
-        fprintf(stderr, "tessera: %s\n", plan->warnings[i]);
+        tsr_tell("tessera: %s\n", plan->warnings[i]);
     if (job->dry_run) {
-        if (!json_on_stdout(job))
+        if (!tsr_is_stdout(job->json))
             print_plan(job, plan);
         TSR_TRY(write_json(job, plan, NULL, err));
     }
     TSR_TRY(tsr_plan_check_any(plan, err));
     return job->dry_run ? TSR_OK : execute(job, plan, err);
-}
-
-int tsr_job_end(const tsr_job *job, tsr_status status, const tsr_err *err)
-{
-    if (status == TSR_E_USAGE)
-        fprintf(stderr, "tessera: %s ('tessera %s --help')\n", err->msg, job->command);
-    else if (status != TSR_OK)
-        fprintf(stderr, "tessera: %s\n", err->msg);
-    return tsr_exit_code(status);
 }

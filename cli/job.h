@@ -9,8 +9,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { TSR_JOB_OPTIONS = 10 };
-
 typedef struct tsr_job {
     const char *command; /* "quantize": for messages */
     const char *src, *dst, *json;
@@ -23,16 +21,13 @@ typedef struct tsr_job {
 /* With the defaults of this machine. */
 tsr_job tsr_job_defaults(const char *command);
 
-/* The shared options, to follow the command's own in a table; `options` has room for TSR_JOB_OPTIONS. */
+/* Puts the shared options behind the command's own. */
 void tsr_job_options(tsr_job *job, tsr_option *options);
 
-/* After parsing: SRC and DST are given, apart from each other, and the numbers make sense. */
+/* After parsing: SRC and DST are given, and the numbers make sense. */
 tsr_status tsr_job_check(const tsr_job *job, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Carries out the plan (or prints it: --dry-run), and tells the result as asked. */
 tsr_status tsr_job_run(const tsr_job *job, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
-
-/* The error line, if there is one, and the exit code. */
-int tsr_job_end(const tsr_job *job, tsr_status status, const tsr_err *err);
 
 #endif

@@ -1,10 +1,14 @@
 /* Text in XML. */
 #include "cli/junit.h"
 
+#include <string.h>
+
 void tsr_junit_text(tsr_text *t, const char *text)
 {
-    for (const char *p = text; *p != '\0'; p++) {
-        switch (*p) {
+    tsr_text shown = {0};
+    tsr_text_visible(&shown, text, strlen(text));
+    for (size_t i = 0; i < shown.size; i++) {
+        switch (shown.data[i]) {
         case '<':
             tsr_text_printf(t, "&lt;");
             break;
@@ -18,8 +22,9 @@ void tsr_junit_text(tsr_text *t, const char *text)
             tsr_text_printf(t, "&quot;");
             break;
         default:
-            if ((unsigned char)*p >= 0x20)
-                tsr_text_append(t, p, 1);
+            tsr_text_append(t, shown.data + i, 1);
         }
     }
+    t->failed = t->failed || shown.failed;
+    tsr_text_free(&shown);
 }

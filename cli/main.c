@@ -1,9 +1,13 @@
 /* The `tessera` command: picks the subcommand. */
 #include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/output.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+
+enum { EXIT_USAGE = 2, EXIT_IO = 4 };
 
 static const struct {
     const char *name, *help;
@@ -17,40 +21,68 @@ static const struct {
     {"inspect", "what is in a checkpoint or tensor, and who can load it", tsr_cmd_inspect},
 };
 
-static void print_help(FILE *out)
+enum { N_COMMANDS = sizeof kCommands / sizeof *kCommands };
+
+static void print_help(void (*print)(const char *fmt, ...))
 {
-    fprintf(out, "tessera %s: offline quantization of LLM checkpoints\n\n", TSR_VERSION);
-    for (size_t i = 0; i < sizeof kCommands / sizeof *kCommands; i++)
-        fprintf(out, "  tessera %-16s %s\n", kCommands[i].name, kCommands[i].help);
-    fprintf(out, "\n'tessera COMMAND --help' tells more.\n"
-                 "Exit codes: 0 fine, 1 a check fell short, 2 usage, 3 bad input, 4 I/O or memory, 5 no device, "
-                 "130 interrupted.\n");
+    print("tessera %s: offline quantization of LLM checkpoints\n\n", TSR_VERSION);
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        print("  tessera %-16s %s\n", kCommands[i].name, kCommands[i].help);
+    print("\n'tessera help COMMAND' tells more.\n"
+          "Exit codes: 0 fine, 1 a check fell short, 2 usage, 3 bad input, 4 I/O or memory, 5 no device, "
+          "130 interrupted,\n141 the reader of stdout left (docs/exit-codes.md).\n");
+}
+
+static bool is_any(const char *word, const char *a, const char *b, const char *c)
+{
+    return strcmp(word, a) == 0 || strcmp(word, b) == 0 || strcmp(word, c) == 0;
+}
+
+static int unknown_command(const char *word)
+{
+    char words[256] = "help", meant[80];
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        snprintf(words + strlen(words), sizeof words - strlen(words), "|%s", kCommands[i].name);
+    tsr_tell("tessera: unknown command '%s'%s; 'tessera --help' lists them\n", word,
+             tsr_did_you_mean(word, words, meant));
+    return EXIT_USAGE;
+}
+
+static int run(int argc, char **argv)
+{
+    char help[] = "--help";
+    if (argc < 2) {
+        print_help(tsr_tell);
+        return EXIT_USAGE;
+    }
+    const bool asks = is_any(argv[1], "--help", "-h", "help");
+    if (asks && argc == 2) {
+        print_help(tsr_print);
+        return 0;
+    }
+    if (is_any(argv[1], "--version", "-V", "version")) {
+        tsr_print("tessera %s\n", TSR_VERSION);
+        return 0;
+    }
+    /* "help verify gemm" is "verify gemm --help". */
+    const char *const name = argv[asks ? 2 : 1];
+    char *words[3] = {asks && argc > 3 ? argv[3] : help, help, NULL};
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        if (strcmp(name, kCommands[i].name) == 0)
+            return asks ? kCommands[i].run(argc > 3 ? 2 : 1, words) : kCommands[i].run(argc - 2, argv + 2);
+    }
+    return unknown_command(name);
 }
 
 int main(int argc, char **argv)
 {
+    if (!tsr_output_begin())
+        return EXIT_IO;
     /* Every shard of a checkpoint stays open while a job runs. */
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
         (void)setrlimit(RLIMIT_NOFILE, &files);
     }
-    if (argc < 2) {
-        print_help(stderr);
-        return 2;
-    }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
-        print_help(stdout);
-        return 0;
-    }
-    if (strcmp(argv[1], "--version") == 0) {
-        printf("tessera %s\n", TSR_VERSION);
-        return 0;
-    }
-    for (size_t i = 0; i < sizeof kCommands / sizeof *kCommands; i++) {
-        if (strcmp(argv[1], kCommands[i].name) == 0)
-            return kCommands[i].run(argc - 2, argv + 2);
-    }
-    fprintf(stderr, "tessera: unknown command '%s'; 'tessera --help' lists them\n", argv[1]);
-    return 2;
+    return tsr_output_end(run(argc, argv));
 }

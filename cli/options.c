@@ -1,5 +1,6 @@
 /* Parsing by table. */
 #include "cli/options.h"
+#include "cli/output.h"
 
 #include <errno.h>
 #include <math.h>
@@ -55,9 +56,91 @@ static int parse_choice(const char *choices, const char *word)
     }
 }
 
+/* ---- what was meant ---- */
+
+enum { MAX_WORD = 32 };
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* How many characters are to be changed, put in, left out or swapped with their neighbour to make `b` of `a`. */
+static size_t distance(const char *a, size_t n, const char *b, size_t m)
+{
+    size_t d[MAX_WORD + 1][MAX_WORD + 1];
+    for (size_t i = 0; i <= n; i++) {
+        for (size_t k = 0; k <= m; k++) {
+            if (i == 0 || k == 0) {
+                d[i][k] = i + k;
+                continue;
+            }
+            const bool same = a[i - 1] == b[k - 1];
+            d[i][k] = least(d[i - 1][k - 1] + !same, least(d[i - 1][k], d[i][k - 1]) + 1);
+            if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1])
+                d[i][k] = least(d[i][k], d[i - 2][k - 2] + 1);
+        }
+    }
+    return d[n][m];
+}
+
+const char *tsr_did_you_mean(const char *word, const char *words, char text[80])
+{
+    const size_t n = strlen(word);
+    size_t best = 1 + (n < 5 ? 1 : n / 3);
+    text[0] = '\0';
+    for (const char *p = words; n <= MAX_WORD; p++) {
+        const char *const end = strchrnul(p, '|');
+        const size_t m = (size_t)(end - p), far = m <= MAX_WORD ? distance(word, n, p, m) : best;
+        /* Nothing of a word in common is no likeness, however short it is. */
+        if (far < best && far < n) {
+            best = far;
+            snprintf(text, 80, " (did you mean '%.*s'?)", (int)m, p);
+        }
+        if (*end == '\0')
+            break;
+        p = end;
+    }
+    return text;
+}
+
+/* The same for an option. */
+static const char *option_meant(const tsr_option *options, const char *word, char text[80])
+{
+    char words[2048] = "";
+    size_t n = 0;
+    for (const tsr_option *o = options; o->name != NULL && n < sizeof words; o++)
+        n += (size_t)snprintf(words + n, sizeof words - n, "%s%s", n == 0 ? "" : "|", o->name);
+    return tsr_did_you_mean(word, words, text);
+}
+
+/* ---- parsing ---- */
+
+static tsr_status refuse(const tsr_option *o, const char *text, tsr_err *err)
+{
+    char meant[80] = "";
+    if (o->kind == TSR_OPT_CHOICE)
+        return tsr_fail(err, TSR_E_USAGE, "%s: '%s' is not one of %s%s", o->name, text, o->argument,
+                        tsr_did_you_mean(text, o->argument, meant));
+    return tsr_fail(err, TSR_E_USAGE, "%s: '%s' is not %s", o->name, text,
+                    o->kind == TSR_OPT_COUNT ? "a number" : "a size such as 512MiB or 5GB");
+}
+
+/* Journal and configurations hold options a line each. */
+static bool is_printable(const char *text)
+{
+    for (; *text != '\0'; text++) {
+        if ((unsigned char)*text < 0x20 || *text == 0x7F)
+            return false;
+    }
+    return true;
+}
+
 static tsr_status assign(const tsr_option *o, const char *text, tsr_err *err)
 {
     bool ok = true;
+    if (text != NULL && !is_printable(text))
+        return tsr_fail(err, TSR_E_USAGE, "%s: '%s' holds a control character", o->name, text);
     switch (o->kind) {
     case TSR_OPT_FLAG:
         *(bool *)o->value = true;
@@ -86,68 +169,85 @@ static tsr_status assign(const tsr_option *o, const char *text, tsr_err *err)
         ok = parse_size(text, o->value);
         break;
     }
-    return ok ? TSR_OK
-              : tsr_fail(err, TSR_E_USAGE, "%s: '%s' is not %s%s", o->name, text,
-                         o->kind == TSR_OPT_CHOICE  ? "one of "
-                         : o->kind == TSR_OPT_COUNT ? "a number"
-                                                    : "a size such as 512MiB or 5GB",
-                         o->kind == TSR_OPT_CHOICE ? o->argument : "");
+    return ok ? TSR_OK : refuse(o, text, err);
 }
 
-static const tsr_option *find(const tsr_option *options, size_t n, const char *name, size_t length)
+static const tsr_option *find(const tsr_option *options, const char *name, size_t length)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (strlen(options[i].name) == length && memcmp(options[i].name, name, length) == 0)
-            return &options[i];
+    if (length == 2 && memcmp(name, "-h", 2) == 0)
+        return find(options, "--help", strlen("--help"));
+    for (const tsr_option *o = options; o->name != NULL; o++) {
+        if (strlen(o->name) == length && memcmp(o->name, name, length) == 0)
+            return o;
     }
     return NULL;
 }
 
-tsr_status tsr_options_parse(const tsr_option *options, size_t n_options, int argc, char **argv,
-                             const char **positional, size_t max_positional, size_t *n_positional, uint64_t *given,
-                             tsr_err *err)
+void tsr_options_append(tsr_option *options, const tsr_option *more)
 {
+    while (options->name != NULL)
+        options++;
+    do
+        *options++ = *more;
+    while (more++->name != NULL);
+}
+
+/* An option, at argv[*i]; *i moves on to its value where that stands apart. */
+static tsr_status take_option(const tsr_option *options, int argc, char **argv, int *i, uint64_t *given, tsr_err *err)
+{
+    const char *const word = argv[*i], *const equals = strchr(word, '=');
+    const size_t length = equals == NULL ? strlen(word) : (size_t)(equals - word);
+    const tsr_option *const o = find(options, word, length);
+    if (o == NULL) {
+        char name[MAX_WORD + 2], meant[80];
+        snprintf(name, sizeof name, "%.*s", (int)length, word);
+        return tsr_fail(err, TSR_E_USAGE, "unknown option '%.*s'%s", (int)length, word,
+                        option_meant(options, name, meant));
+    }
+    const char *text = equals == NULL ? NULL : equals + 1;
+    if (o->kind == TSR_OPT_FLAG && text != NULL)
+        return tsr_fail(err, TSR_E_USAGE, "%s takes no value", o->name);
+    if (o->kind != TSR_OPT_FLAG && text == NULL) {
+        if (*i + 1 == argc)
+            return tsr_fail(err, TSR_E_USAGE, "%s needs a value: %s", o->name, o->argument);
+        text = argv[++*i];
+    }
+    *given |= (uint64_t)1 << (o - options);
+    return assign(o, text, err);
+}
+
+tsr_status tsr_options_parse(const tsr_option *options, int argc, char **argv, const char **positional,
+                             size_t max_positional, size_t *n_positional, uint64_t *given, tsr_err *err)
+{
+    uint64_t seen = 0;
     *n_positional = 0;
-    if (given != NULL)
-        *given = 0;
     for (int i = 0; i < argc; i++) {
-        const char *const word = argv[i];
-        if (word[0] != '-' || word[1] == '\0') {
-            if (*n_positional == max_positional)
-                return tsr_fail(err, TSR_E_USAGE, "'%s': one argument too many", word);
-            positional[(*n_positional)++] = word;
+        if (argv[i][0] == '-' && argv[i][1] != '\0') {
+            TSR_TRY(take_option(options, argc, argv, &i, &seen, err));
             continue;
         }
-        const char *const equals = strchr(word, '=');
-        const size_t length = equals == NULL ? strlen(word) : (size_t)(equals - word);
-        const tsr_option *const o = find(options, n_options, word, length);
-        if (o == NULL)
-            return tsr_fail(err, TSR_E_USAGE, "unknown option '%.*s'", (int)length, word);
-        const char *text = equals == NULL ? NULL : equals + 1;
-        if (o->kind == TSR_OPT_FLAG && text != NULL)
-            return tsr_fail(err, TSR_E_USAGE, "%s takes no value", o->name);
-        if (o->kind != TSR_OPT_FLAG && text == NULL) {
-            if (i + 1 == argc)
-                return tsr_fail(err, TSR_E_USAGE, "%s needs a value: %s", o->name, o->argument);
-            text = argv[++i];
-        }
-        TSR_TRY(assign(o, text, err));
-        if (given != NULL)
-            *given |= (uint64_t)1 << (o - options);
+        if (*n_positional == max_positional)
+            return tsr_fail(err, TSR_E_USAGE, "'%s': one argument too many", argv[i]);
+        if (!is_printable(argv[i]))
+            return tsr_fail(err, TSR_E_USAGE, "'%s' holds a control character", argv[i]);
+        positional[(*n_positional)++] = argv[i];
     }
+    if (given != NULL)
+        *given = seen;
     return TSR_OK;
 }
 
-void tsr_options_help(const tsr_option *options, size_t n_options)
+void tsr_options_help(const char *text, const tsr_option *options)
 {
-    for (size_t i = 0; i < n_options; i++) {
-        char head[128];
-        snprintf(head, sizeof head, "%s%s%s", options[i].name, options[i].argument == NULL ? "" : " ",
-                 options[i].argument == NULL ? "" : options[i].argument);
+    tsr_print_raw(text, strlen(text));
+    for (const tsr_option *o = options; o->name != NULL; o++) {
+        char head[160];
+        snprintf(head, sizeof head, "%s%s%s", o->name, o->argument == NULL ? "" : " ",
+                 o->argument == NULL ? "" : o->argument);
         if (strlen(head) < 26)
-            printf("  %-26s%s\n", head, options[i].help);
+            tsr_print("  %-26s%s\n", head, o->help);
         else
-            printf("  %s\n  %-26s%s\n", head, "", options[i].help);
+            tsr_print("  %s\n  %-26s%s\n", head, "", o->help);
     }
 }
 

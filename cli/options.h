@@ -30,15 +30,26 @@ typedef struct tsr_option {
     const char *help;
 } tsr_option;
 
+/* A table ends in an entry without a name; this many entries it has at most, that one included. */
+enum { TSR_MAX_OPTIONS = 64 };
+
+/* Puts the entries of `more` behind those of `options`, which has room for TSR_MAX_OPTIONS. */
+void tsr_options_append(tsr_option *options, const tsr_option *more);
+
 /* Parses argv[0..argc) (without program and command). Words without a dash go to positional[0..*n_positional), at most
- * max_positional. *given (may be NULL): bit i says that options[i] was there; at most 64 options. TSR_E_USAGE names the
- * option and what it takes. */
-tsr_status tsr_options_parse(const tsr_option *options, size_t n_options, int argc, char **argv,
-                             const char **positional, size_t max_positional, size_t *n_positional, uint64_t *given,
+ * max_positional. *given (may be NULL): bit i says that options[i] was there. "-h" is "--help". TSR_E_USAGE names the
+ * option, what it takes, and what may have been meant; values with control characters are refused, since they end up
+ * in the journal and in configurations. */
+tsr_status tsr_options_parse(const tsr_option *options, int argc, char **argv, const char **positional,
+                             size_t max_positional, size_t *n_positional, uint64_t *given,
                              tsr_err *err) TSR_WARN_UNUSED;
 
-/* Prints the table to stdout. */
-void tsr_options_help(const tsr_option *options, size_t n_options);
+/* Prints `text` and the table to stdout. */
+void tsr_options_help(const char *text, const tsr_option *options);
+
+/* " (did you mean 'quantize'?)" into `text` when a word of `words`, which '|' separates, is close to `word`; else "".
+ * Returns text. */
+const char *tsr_did_you_mean(const char *word, const char *words, char text[80]);
 
 /* "128x128", the value of the option `name`; NULL gives 0x0. */
 tsr_status tsr_parse_block(const char *name, const char *text, uint32_t *rows, uint32_t *cols,

@@ -1,6 +1,8 @@
 /* stderr, signals and exit codes. */
 #include "cli/terminal.h"
 
+#include "cli/output.h"
+
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -53,11 +55,11 @@ void tsr_terminal_progress(const tsr_progress *p, void *terminal)
     char done[32], total[32], rate[32], left[32];
     const double speed = p->seconds > 0 ? (double)p->bytes_done / p->seconds : 0;
     time_text(speed > 0 ? (double)(p->bytes_total - p->bytes_done) / speed : 0, left);
-    fprintf(stderr, "%s%s: %llu/%llu tensors, %s of %s (%.0f %%), %s/s, %s left%s", t->tty ? "\r\033[K" : "", p->phase,
-            (unsigned long long)p->steps_done, (unsigned long long)p->steps_total,
-            tsr_bytes_text((double)p->bytes_done, done), tsr_bytes_text((double)p->bytes_total, total),
-            p->bytes_total == 0 ? 100.0 : 100.0 * (double)p->bytes_done / (double)p->bytes_total,
-            tsr_bytes_text(speed, rate), left, t->tty ? "" : "\n");
+    tsr_tell("%s%s: %llu/%llu tensors, %s of %s (%.0f %%), %s/s, %s left%s", t->tty ? "\r\033[K" : "", p->phase,
+             (unsigned long long)p->steps_done, (unsigned long long)p->steps_total,
+             tsr_bytes_text((double)p->bytes_done, done), tsr_bytes_text((double)p->bytes_total, total),
+             p->bytes_total == 0 ? 100.0 : 100.0 * (double)p->bytes_done / (double)p->bytes_total,
+             tsr_bytes_text(speed, rate), left, t->tty ? "" : "\n");
     t->line_open = t->tty;
     fflush(stderr);
 }
@@ -69,8 +71,7 @@ void tsr_terminal_count(tsr_terminal *t, const char *what, size_t done, size_t t
         return;
     t->last_seconds = seconds;
     time_text(seconds / (double)done * (double)(total - done), left);
-    fprintf(stderr, "%s%s %zu of %zu, %s left%s", t->tty ? "\r\033[K" : "", what, done, total, left,
-            t->tty ? "" : "\n");
+    tsr_tell("%s%s %zu of %zu, %s left%s", t->tty ? "\r\033[K" : "", what, done, total, left, t->tty ? "" : "\n");
     t->line_open = t->tty;
     fflush(stderr);
 }
@@ -78,7 +79,7 @@ void tsr_terminal_count(tsr_terminal *t, const char *what, size_t done, size_t t
 void tsr_terminal_close(tsr_terminal *t)
 {
     if (t->line_open)
-        fprintf(stderr, "\r\033[K");
+        tsr_tell("\r\033[K");
     t->line_open = false;
 }
 

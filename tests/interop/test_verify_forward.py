@@ -192,12 +192,19 @@ class Whole:
         return path
 
 
+def command(*arguments):
+    """verify forward; SRC and DST in front of the options become DST --against SRC."""
+    if len(arguments) > 1 and not str(arguments[1]).startswith("--"):
+        arguments = [arguments[1], "--against", arguments[0], *arguments[2:]]
+    return ["verify", "forward", *arguments]
+
+
 @pytest.fixture
 def verify(tessera):
     """verify(*arguments) -> {(subject, what): judgement}"""
 
     def run(*arguments):
-        code, out, err = harness.run(tessera, ["verify", "forward", *arguments, "--json", "-"])
+        code, out, err = harness.run(tessera, [*command(*arguments), "--json", "-"])
         assert code in (0, 1), err
         result = json.loads(out)
         assert result["passed"] == (code == 0) == all(j["passed"] for j in result["judgements"])
@@ -333,7 +340,8 @@ def test_absorbed_attention_is_the_same(tmp_path, verify, tessera, checkpoint, f
 # ---- refusals ----
 
 @pytest.mark.parametrize("arguments, config, code, words", [
-    (["a"], {}, 2, "which checkpoints?"),
+    (["a"], {}, 2, "held to what?"),
+    (["a", "--reference", "bad.txt", "--against", "a"], {}, 2, "not both"),
     (["a", "a", "--layers", "2..3"], {}, 2, "layers 0..2"),
     (["a", "a", "--layers", "x"], {}, 2, "takes A..B"),
     (["a", "a", "--count", "0"], {}, 2, "from 1 to"),
@@ -352,8 +360,15 @@ def test_refusals(tmp_path, tessera, arguments, config, code, words):
     for name, text in (("bad", "1 2\n3 97\n"), ("none", "[]\n"), ("minus", "1 -2\n")):
         (tmp_path / f"{name}.txt").write_text(text)
     words_of = [tmp_path / a if a == "a" or a.endswith(".txt") else a for a in arguments]
-    got, _, err = harness.run(tessera, ["verify", "forward", *words_of])
+    got, _, err = harness.run(tessera, command(*words_of))
     assert got == code and words in err, (got, err)
+
+
+def test_sides_are_named(tmp_path, tessera):
+    """Two checkpoints in a row would pass the wrong way round, too: they are refused, and the sentence says how."""
+    a, b = (Whole("llama").write(tmp_path / n) for n in "ab")
+    code, _, err = harness.run(tessera, ["verify", "forward", a, b])
+    assert code == 2 and "verify forward DST --against SRC" in err
 
 
 def test_a_window_that_no_sequence_fills_is_no_matter(tmp_path, verify):
@@ -371,8 +386,8 @@ def test_configurations_that_lie(tmp_path, tessera, family, lie):
     a = m.write(tmp_path / "a")
     for key in [*m.config, "topk_method", "scoring_func", "sliding_window", "rope_parameters", "tie_word_embeddings"]:
         (a / "config.json").write_text(json.dumps(m.config | {key: lie}))
-        for command in ["forward", a, a, "--count", "4"], ["mla", a, "--context", "4"]:
-            code, _, err = harness.run(tessera, ["verify", *command], timeout=60)
+        for words in command(a, a, "--count", "4"), ["verify", "mla", a, "--context", "4"]:
+            code, _, err = harness.run(tessera, words, timeout=60)
             assert code in (0, 1) or (code in (2, 3, 4) and err.startswith("tessera: ") and err.count("\n") == 1), (key, code, err)
 
 

@@ -1,0 +1,42 @@
+/* The only way to stdout and stderr: what names from files say cannot steer a terminal, and no lost write goes unseen.
+ *
+ * Names of tensors and files, and strings of configurations, may hold anything: terminal escapes, newlines that forge a
+ * line, bytes that are no UTF-8. Every %s that is printed here is made visible first (tsr_text_visible).
+ * tests/check_layers.sh sees to it that nothing else in cli/ prints. */
+#ifndef TSR_CLI_OUTPUT_H
+#define TSR_CLI_OUTPUT_H
+
+#include "formats/status.h"
+#include "formats/text.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef enum tsr_colour { TSR_UNCOLOURED, TSR_GOOD, TSR_BAD, TSR_NOTABLE } tsr_colour;
+
+/* Opens /dev/null on descriptors 0 to 2 where they are closed, so that no file of a job becomes one of them, and has
+ * writes fail where they would kill (SIGPIPE, SIGXFSZ). False when that is impossible. Call first in main. */
+bool tsr_output_begin(void);
+
+/* To stdout, and to stderr. As printf, but every %s is made visible; flags, width and precision hold as usual, and %s
+ * is padded by characters. No %n, no long double, no wide characters. */
+void tsr_print(const char *fmt, ...) TSR_PRINTF(1, 2);
+void tsr_tell(const char *fmt, ...) TSR_PRINTF(1, 2);
+
+/* A word in colour where stdout is a terminal (and NO_COLOR is not set), padded to `width` characters. */
+void tsr_print_word(tsr_colour colour, const char *word, int width);
+
+/* Text of our own to stdout as it stands: help, and JSON that is complete. */
+void tsr_print_raw(const char *text, size_t size);
+
+/* "tessera: ..." to stderr, and of a usage error where to read more; nothing for TSR_OK. The exit code:
+ * docs/exit-codes.md. `fine` is whether what was checked passed. */
+int tsr_end(const char *command, tsr_status status, bool fine, const tsr_err *err);
+
+/* Flushes stdout and tells of what was lost: the exit code of a command that ended with `code`. Call last in main. */
+int tsr_output_end(int code);
+
+/* Whether the terminal behind descriptor `fd` is one, and takes colour. */
+bool tsr_takes_colour(int fd);
+
+#endif

@@ -1,0 +1,31 @@
+/* Where outputs may lie: never in, over, or as what a command reads, whatever the paths look like.
+ *
+ * Files and folders are told apart by device and inode, so symlinks, "..", bind mounts and hard links make no
+ * difference. Reports (--json, --junit) lie beside checkpoints and replace only what a report could have been. */
+#ifndef TSR_CLI_PLACES_H
+#define TSR_CLI_PLACES_H
+
+#include "formats/status.h"
+#include "formats/text.h"
+
+#include <stdbool.h>
+
+enum { TSR_MAX_SOURCES = 6 };
+
+typedef struct tsr_places {
+    const char *sources[TSR_MAX_SOURCES]; /* checkpoints, files; NULL: none. One that does not exist is nobody's harm */
+    const char *dst;                      /* the output directory, made or not; NULL: none */
+    const char *json, *junit;             /* as given; NULL: none */
+} tsr_places;
+
+/* Refuses outputs that would touch a source, before anything is read or made. TSR_E_USAGE says which two. */
+tsr_status tsr_places_check(const tsr_places *places, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Whether `path` (may be NULL) is stdout: "-", or the very file that stdout is (/dev/stdout). */
+bool tsr_is_stdout(const char *path);
+
+/* Writes a report: to stdout; into a device or pipe; or as a file that appears whole, in place of the one that a
+ * symlink names. */
+tsr_status tsr_write_report(const char *path, const tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif
