@@ -76,8 +76,8 @@ static void print_parts(const tsr_survey *s)
         print_part(tsr_part_name((tsr_part)i), &s->parts[i], total);
     print_part("MTP", &s->mtp, total);
     if (s->unread.tensors > 0)
-        printf("  not read         %8llu  tensors of %s: see below\n", U64(s->unread.tensors),
-               tsr_bytes_text((double)s->unread.bytes, text));
+        tsr_print("  not read         %8llu  tensors of %s: see below\n", U64(s->unread.tensors),
+                  tsr_bytes_text((double)s->unread.bytes, text));
 }
 
 static void print_scales(const tsr_survey *s)

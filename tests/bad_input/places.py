@@ -26,6 +26,8 @@ ROWS = [
     ("quantize SRC -o Link/sub", "SRC"),
     ("quantize Link -o SRC/sub", "SRC"),
     ("quantize SRC -o Dangling", "Dangling"),
+    ("quantize Hub/snapshots/r -o Hub/blobs/out", "Hub"),
+    ("quantize Hub/snapshots/r -o Hub --force", "Hub"),
     ("quantize SRC -o Up --force", "SRC"),
     ("quantize Above/inside -o Above --force", "Above"),
     ("quantize SRC/model.safetensors -o SRC --force", "SRC"),
@@ -86,6 +88,12 @@ def prepare(make, tool, work):
     os.makedirs(path("Above"))
     shutil.copytree(path("SRC"), path("Above/inside"))
     shutil.copytree(path("SRC"), path("Ranks/rank-0"))
+    os.makedirs(path("Hub/blobs"))
+    os.makedirs(path("Hub/snapshots/r"))
+    for name in os.listdir(path("SRC")):
+        if name != "sub":
+            shutil.copy(path(f"SRC/{name}"), path(f"Hub/blobs/of-{name}"))
+            os.symlink(f"../../blobs/of-{name}", path(f"Hub/snapshots/r/{name}"))
     os.symlink("SRC", path("Link"))
     os.symlink(".", path("Up"))
     os.symlink("Nowhere", path("Dangling"))
