@@ -24,7 +24,7 @@ PRINTING = [
     "convert FP8 -o DST --to bf16", "convert FP8 -o DST --to bf16 --json -", "convert FP8 --to bf16 --dry-run",
     "compare-schemes SRC", "compare-schemes SRC --json -",
     "diff SRC SRC", "diff SRC SRC --json -", "verify FP8 --against SRC", "verify FP8 --against SRC --json -",
-    "verify FP8 --against SRC --junit /dev/stdout --quiet",
+    "verify FP8 --against SRC --junit STDOUT --quiet",
     "verify gemm FP8 --device cpu --sample 1", "verify gemm FP8 --device cpu --sample 1 --json -",
     "verify forward FP8 --against SRC --count 4", "verify forward FP8 --against SRC --count 4 --json -",
 ]
@@ -36,7 +36,7 @@ EVIL = "x\nPASS  names\x1b[2J\x1b]0;title\x07\r\u202e\u009b31m\u2028\x7f<b>&\"'"
 
 def words_of(work, command, number):
     target = os.path.join(work, f"DST{number}")
-    names = {name: os.path.join(work, name) for name in ("SRC", "FP8")} | {"DST": target}
+    names = {name: os.path.join(work, name) for name in ("SRC", "FP8", "STDOUT")} | {"DST": target}
     return [names.get(w, w.replace("SRC:", names["SRC"] + ":")) for w in command.split()]
 
 
@@ -173,6 +173,7 @@ def main():
     checks = harness.Checks()
     with harness.temporary_directory(options.directory) as work:
         source = harness.make_checkpoint(options.make, "llama", os.path.join(work, "SRC"))
+        os.symlink("/proc/self/fd/1", os.path.join(work, "STDOUT"))  # never /dev/stdout: it could be renamed over
         harness.run(options.tessera, ["quantize", source, "-o", os.path.join(work, "FP8"), "--quiet"])
         hostile_checkpoint(os.path.join(work, "BIG"), [f"model.layers.{i}.mlp.up_proj.weight" for i in range(1500)],
                            {"model_type": "llama"})
