@@ -36,41 +36,111 @@ static double rounding_error2(double x, double scale)
     return d * d;
 }
 
-static block judge(const tsr_reader *x, const tsr_reader *y, double stored)
+/* The scale that amax asks for: amax / 448, or the power of two that is not below it. */
+static double scale_of(double amax, bool powers)
 {
-    double x2 = 0, y2 = 0, xy = 0, stored2 = 0, better2 = 0, amax = 0, a[CHUNK], b[CHUNK];
-    const tsr_piece *const p = &x->piece;
-    const unsigned passes = y->view->weight.coding == TSR_CODED_E4M3 ? 2 : 1;
-    for (unsigned pass = 0; pass < passes; pass++) {
-        const double scale = amax > 0 ? amax / 448 : 1;
-        for (uint64_t row = 0; row < p->rows; row++) {
-            for (uint64_t col = 0; col < p->cols; col += CHUNK) {
-                const size_t n = (size_t)tsr_min_u64(CHUNK, p->cols - col);
-                tsr_reader_row(x, row, col, n, a);
-                if (pass == 0)
-                    tsr_reader_row(y, row, col, n, b);
-                for (size_t i = 0; i < n; i++) {
-                    if (pass == 1) {
-                        stored2 += rounding_error2(a[i], stored);
-                        better2 += rounding_error2(a[i], scale);
-                        continue;
-                    }
-                    x2 += a[i] * a[i];
-                    y2 += b[i] * b[i];
-                    xy += a[i] * b[i];
-                    amax = fmax(amax, fabs(a[i]));
-                }
+    int exponent;
+    const double scale = amax > 0 ? amax / 448 : 1;
+    if (!powers)
+        return scale;
+    return frexp(scale, &exponent) == 0.5 ? scale : ldexp(1, exponent);
+}
+
+/* What a block's values and codes add up to. */
+typedef struct sums {
+    double x2, y2, xy, amax, low, high; /* low, high: of y */
+    uint64_t misrounded;                /* codes that are not the nearest under the stored scale */
+} sums;
+
+/* Integers that would not be the nearest if the scale were `factor` times the stored one; beyond the outermost values
+ * of the block they count as clipped. */
+static uint64_t misrounded_under(const tsr_reader *x, const tsr_reader *y, const sums *s, double stored, double factor)
+{
+    double a[CHUNK], b[CHUNK];
+    const double half = 0.5 * stored * factor;
+    uint64_t found = 0;
+    for (uint64_t row = 0; row < x->piece.rows; row++) {
+        for (uint64_t col = 0; col < x->piece.cols; col += CHUNK) {
+            const size_t n = (size_t)tsr_min_u64(CHUNK, x->piece.cols - col);
+            tsr_reader_row(x, row, col, n, a);
+            tsr_reader_row(y, row, col, n, b);
+            for (size_t i = 0; i < n; i++) {
+                const double to = b[i] * factor;
+                const bool clipped = (b[i] == s->low && a[i] < to) || (b[i] == s->high && a[i] > to);
+                found += !clipped && fabs(a[i] - to) > half * (1 + 0x1p-5);
             }
         }
     }
-    if (!(x2 > 0) || !isfinite(xy) || !isfinite(stored2))
+    return found;
+}
+
+/* What least squares would multiply the scale by; 1 where it may not say so. Where every code is the nearest to its
+ * value the scale is right, whatever a few coarse codes average to; and so it is where another scale would not make
+ * more of them the nearest: codes that were chosen otherwise, as GPTQ does. */
+static double factor_of(const tsr_reader *x, const tsr_reader *y, const sums *s, double stored)
+{
+    const double factor = s->xy / s->y2;
+    if (s->misrounded == 0)
+        return 1;
+    if (y->view->weight.coding == TSR_CODED_E4M3)
+        return factor;
+    return 2 * misrounded_under(x, y, s, stored, factor) <= s->misrounded ? factor : 1;
+}
+
+static void add_up(const tsr_reader *x, const tsr_reader *y, sums *s)
+{
+    double a[CHUNK], b[CHUNK];
+    size_t first;
+    for (uint64_t row = 0; row < x->piece.rows; row++) {
+        for (uint64_t col = 0; col < x->piece.cols; col += CHUNK) {
+            const size_t n = (size_t)tsr_min_u64(CHUNK, x->piece.cols - col);
+            tsr_reader_row(x, row, col, n, a);
+            tsr_reader_row(y, row, col, n, b);
+            s->misrounded += tsr_reader_misrounded(y, row, col, n, a, b, &first);
+            for (size_t i = 0; i < n; i++) {
+                s->x2 += a[i] * a[i];
+                s->y2 += b[i] * b[i];
+                s->xy += a[i] * b[i];
+                s->amax = fmax(s->amax, fabs(a[i]));
+                s->low = fmin(s->low, b[i]);
+                s->high = fmax(s->high, b[i]);
+            }
+        }
+    }
+}
+
+/* Squared error of the nearest codes under a scale. */
+static double error_under(const tsr_reader *x, double scale)
+{
+    double a[CHUNK], error = 0;
+    for (uint64_t row = 0; row < x->piece.rows; row++) {
+        for (uint64_t col = 0; col < x->piece.cols; col += CHUNK) {
+            const size_t n = (size_t)tsr_min_u64(CHUNK, x->piece.cols - col);
+            tsr_reader_row(x, row, col, n, a);
+            for (size_t i = 0; i < n; i++)
+                error += rounding_error2(a[i], scale);
+        }
+    }
+    return error;
+}
+
+static block judge(const tsr_reader *x, const tsr_reader *y, double stored, bool powers)
+{
+    sums s = {0};
+    double stored2 = 0, better2 = 0;
+    add_up(x, y, &s);
+    if (y->view->weight.coding == TSR_CODED_E4M3) {
+        stored2 = error_under(x, stored);
+        better2 = error_under(x, scale_of(s.amax, powers));
+    }
+    if (!(s.x2 > 0) || !isfinite(s.xy) || !isfinite(stored2))
         return (block){.stored = stored};
-    const bool related = xy > kRelated * sqrt(x2) * sqrt(y2);
+    const bool related = s.xy > kRelated * sqrt(s.x2) * sqrt(s.y2);
     return (block){
         .stored = stored,
-        .right = related ? stored * (xy / y2) : 0,
-        .error = sqrt(stored2 / x2),
-        .better = sqrt(better2 / x2),
+        .right = related ? stored * factor_of(x, y, &s, stored) : 0,
+        .error = sqrt(stored2 / s.x2),
+        .better = sqrt(better2 / s.x2),
         .unrelated = !related,
     };
 }
@@ -150,8 +220,8 @@ static void count(tsr_block_scan *scan, const grid *g, const block *b, const tsr
     scan->better = b->better;
 }
 
-static tsr_status scan_all(const tsr_view *x, const tsr_view *y, grid *g, block *blocks, tsr_reader readers[2],
-                           tsr_block_scan *scan, tsr_err *err)
+static tsr_status scan_all(const tsr_view *x, const tsr_view *y, bool powers, grid *g, block *blocks,
+                           tsr_reader readers[2], tsr_block_scan *scan, tsr_err *err)
 {
     const tsr_weight *const w = &y->weight;
     uint64_t unrelated = 0;
@@ -163,7 +233,7 @@ static tsr_status scan_all(const tsr_view *x, const tsr_view *y, grid *g, block 
         p.cols = tsr_min_u64(w->block_cols, w->cols - p.col);
         TSR_TRY(tsr_reader_load(&readers[0], x, &p, err));
         TSR_TRY(tsr_reader_load(&readers[1], y, &p, err));
-        blocks[i] = judge(&readers[0], &readers[1], readers[1].scales[0]);
+        blocks[i] = judge(&readers[0], &readers[1], readers[1].scales[0], powers);
         count(scan, g, &blocks[i], &p);
         unrelated += blocks[i].unrelated;
     }
@@ -174,7 +244,7 @@ static tsr_status scan_all(const tsr_view *x, const tsr_view *y, grid *g, block 
     return TSR_OK;
 }
 
-tsr_status tsr_scan_blocks(const tsr_view *x, const tsr_view *y, tsr_block_scan *scan, tsr_err *err)
+tsr_status tsr_scan_blocks(const tsr_view *x, const tsr_view *y, bool powers, tsr_block_scan *scan, tsr_err *err)
 {
     const tsr_weight *const w = &y->weight;
     const tsr_piece whole = {.rows = tsr_min_u64(w->block_rows, w->rows), .cols = tsr_min_u64(w->block_cols, w->cols)};
@@ -192,7 +262,7 @@ tsr_status tsr_scan_blocks(const tsr_view *x, const tsr_view *y, tsr_block_scan 
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the blocks of '%s'", w->values->name);
     g.blocks = blocks;
     tsr_reader readers[2] = {{0}};
-    const tsr_status status = scan_all(x, y, &g, blocks, readers, scan, err);
+    const tsr_status status = scan_all(x, y, powers, &g, blocks, readers, scan, err);
     tsr_reader_free(&readers[0]);
     tsr_reader_free(&readers[1]);
     free(blocks);

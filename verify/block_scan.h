@@ -31,7 +31,9 @@ typedef struct tsr_block_scan {
     double error, better;      /* its relative error under the stored scale, and under amax / 448 */
 } tsr_block_scan;
 
-/* `y` has scales; `x` has its shape and is the reference. Least squares gives each block's factor: sum xy / sum y^2. */
-tsr_status tsr_scan_blocks(const tsr_view *x, const tsr_view *y, tsr_block_scan *scan, tsr_err *err) TSR_WARN_UNUSED;
+/* `y` has scales; `x` has its shape and is the reference. Least squares gives each block's factor: sum xy / sum y^2.
+ * `powers`: scales have to be powers of two, and a better one is the next above amax / 448. */
+tsr_status tsr_scan_blocks(const tsr_view *x, const tsr_view *y, bool powers, tsr_block_scan *scan,
+                           tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -346,6 +346,11 @@ static bool is_wrong(const checking *k, const tsr_pair *p)
     return p->a->data->dtype == p->b->data->dtype || is_cast_wrong(k, p);
 }
 
+static bool in_powers(const checking *k, const tsr_weight *w)
+{
+    return k->dst->weights->ue8m0 || w->scale->dtype == TSR_F8_E8M0;
+}
+
 /* What the scales have to do with it; empty when nothing. */
 static tsr_status explain_scales(const checking *k, const tsr_pair *p, char text[TEXT], bool *unrelated)
 {
@@ -357,7 +362,7 @@ static tsr_status explain_scales(const checking *k, const tsr_pair *p, char text
         return TSR_OK;
     TSR_TRY(tsr_pair_view(&x, k->src, p, 0, k->err));
     TSR_TRY(tsr_pair_view(&y, k->dst, p, 1, k->err));
-    TSR_TRY(tsr_scan_blocks(&x, &y, &scan, k->err));
+    TSR_TRY(tsr_scan_blocks(&x, &y, in_powers(k, p->b), &scan, k->err));
     const char *fault = "";
     switch (scan.fault) {
     case TSR_SCALES_TRANSPOSED:
@@ -460,15 +465,15 @@ static tsr_status check_blocks_of(const checking *k, const tsr_pair *p)
     tsr_block_scan scan;
     TSR_TRY(tsr_pair_view(&x, k->src, p, 0, k->err));
     TSR_TRY(tsr_pair_view(&y, k->dst, p, 1, k->err));
-    TSR_TRY(tsr_scan_blocks(&x, &y, &scan, k->err));
+    TSR_TRY(tsr_scan_blocks(&x, &y, in_powers(k, p->b), &scan, k->err));
     if (scan.improvable == 0)
         return TSR_OK;
     return add(
         k, TSR_CHECK_BLOCKS, tsr_pair_name(p),
         "%llu of %llu blocks have a better scale; most is gained at [%llu, %llu]: relative error %.3g, %.3g with "
-        "amax/448",
+        "%s",
         U64(scan.improvable), U64(scan.blocks), U64(scan.most_improvable.row), U64(scan.most_improvable.col),
-        scan.error, scan.better);
+        scan.error, scan.better, in_powers(k, p->b) ? "the power of two above amax/448" : "amax/448");
 }
 
 static tsr_status check_blocks(const checking *k)

@@ -216,3 +216,28 @@ def test_a_configuration_that_stands_twice_goes_twice(tmp_path, tessera, quantiz
     config = json.loads((back / "config.json").read_text())
     assert "quantization_config" not in config and config["text_config"] == {"hidden_size": 1}
     assert harness.run(tessera, ["inspect", back])[0] == 0
+
+
+def coarse(shape=(264, 384)):
+    """One large value a group of 128 and many of half a step: sums of such codes say little about their scale."""
+    rng = np.random.default_rng(7)
+    w = rng.uniform(0.51, 0.6, shape).astype(np.float32)
+    w[:, ::128] = 7.4
+    return (w * np.exp2(rng.integers(-6, 6, (shape[0], shape[1] // 128))).repeat(128, 1)).astype(BF16)
+
+
+@pytest.mark.parametrize("flips,words", [(1, "flipped bit"), (2000, "codes are not the nearest")])
+def test_right_scales_of_coarse_codes_are_not_accused(tmp_path, tessera, quantize, flips, words):
+    """Whatever else is wrong with the codes, as when GPTQ chose them: the scales are what amax asks for."""
+    src = make(tmp_path / "src", {"model.safetensors": {UP: coarse()}}, quantization=None)
+    dst = quantize(src, "--scheme", "int4-weight-only", "--group-size", "128")
+
+    def flip_some(tensors):
+        rng = np.random.default_rng(8)
+        fields = tensors[UP + "_packed"].copy().view(np.uint8).reshape(-1)
+        for at in rng.choice(fields.size // 16, flips, replace=False):  # not the byte of the large value
+            fields[16 * at + rng.integers(1, 16)] ^= 0x10
+        tensors[UP + "_packed"] = fields.view(np.int32).reshape(tensors[UP + "_packed"].shape)
+
+    code, out, err = verify(tessera, damaged(dst, tmp_path, flip_some), src)
+    assert code == 1 and words in out and "scales do not" not in out, out + err

@@ -210,6 +210,27 @@ def test_a_better_scale(verify, model):
     expect(verify, model, "blocks", EXPERTS[0], "15 of 15 blocks have a better scale", "with amax/448")
 
 
+@pytest.mark.parametrize("options", [(), ("--scales", "mse")], ids=str)
+def test_a_block_that_one_value_carries(options, verify, quantize, model):
+    """amax/448 would be exact for it, but is no power of two: log-uniform weights have such blocks."""
+    for i, name in enumerate(EXPERTS):
+        model.source[name][:128, :128] = model.source[name][:128, :128].astype(np.float32) * np.float32(2.0**-20)
+        model.source[name][5, 7] = 1.0625
+    _, src = model.write()
+    code, found, _ = verify(quantize(src, "--scale-fmt", "ue8m0", *options), src)
+    assert (code, found) == (0, {})
+
+
+def test_a_better_power_of_two(verify, model):
+    scales = fp8_oracle.quantize(model.source[EXPERTS[0]], True)[1] * np.float32(2**14)
+    for name in EXPERTS:
+        model.output[name], model.output[name + "_scale_inv"] = fp8_oracle.quantize(model.source[name], True)
+    model.output[EXPERTS[0]] = fp8_oracle.codes_of(model.source[EXPERTS[0]].astype(np.float32), scales)
+    model.output[EXPERTS[0] + "_scale_inv"] = scales
+    model.config["quantization_config"] = dict(model.config["quantization_config"], scale_fmt="ue8m0")
+    expect(verify, model, "blocks", EXPERTS[0], "15 of 15 blocks have a better scale", "power of two above amax/448")
+
+
 def test_many_bad_tensors_are_all_named_and_some_explained(verify, model):
     names = [f"model.layers.{i}.mlp.up_proj.weight" for i in range(70)]
     w = np.random.default_rng(3).standard_normal((64, 64)).astype(BF16)
