@@ -6,6 +6,7 @@
 #include "cli/terminal.h"
 #include "convert/engine.h"
 #include "convert/policy_plan.h"
+#include "convert/quantize_report.h"
 #include "formats/file.h"
 #include "formats/workers.h"
 
@@ -18,7 +19,7 @@
 
 #define U64(x) ((unsigned long long)(x))
 
-enum { WORST = 10 };
+enum { WORST = 10, WORST_BLOCKS = 5 };
 
 tsr_job tsr_job_defaults(const char *command)
 {
@@ -135,29 +136,15 @@ static void print_plan(const tsr_job *job, const tsr_plan *plan)
     tsr_print("\n");
 }
 
-/* The steps with the lowest SQNR, worst first. */
-static size_t find_worst(const tsr_plan *plan, const tsr_quant_stats *rows, tsr_stats_of of, size_t worst[WORST + 1])
-{
-    size_t n = 0;
-    for (size_t s = 0; s < plan->n_steps; s++) {
-        if (plan->steps[s].op->stats_of != of)
-            continue;
-        const double sqnr = tsr_quant_stats_sqnr(&rows[s]);
-        size_t at = n;
-        while (at > 0 && tsr_quant_stats_sqnr(&rows[worst[at - 1]]) > sqnr)
-            at--;
-        if (at == WORST)
-            continue;
-        n += n < WORST;
-        memmove(&worst[at + 1], &worst[at], (n - at - 1) * sizeof *worst);
-        worst[at] = s;
-    }
-    return n;
-}
-
 static bool is_low(const tsr_job *job, const tsr_quant_stats *row)
 {
     return row->sum_x2 > 0 && tsr_quant_stats_sqnr(row) < job->low_sqnr;
+}
+
+/* A block whose noise is a third of the usual signal may hold little but the value that set its scale. */
+static bool is_outlier(const tsr_quant_stats *row)
+{
+    return tsr_quant_stats_worst_block(row) > 1.0 / 3;
 }
 
 static tsr_quant_stats add_all(const tsr_job *job, const tsr_plan *plan, const tsr_quant_stats *rows, tsr_stats_of of,
@@ -178,7 +165,7 @@ static tsr_quant_stats add_all(const tsr_job *job, const tsr_plan *plan, const t
 static void print_errors(const tsr_job *job, const tsr_plan *plan, const tsr_quant_stats *rows, tsr_stats_of of,
                          const char *title)
 {
-    size_t low, worst[WORST + 1];
+    size_t low, worst[WORST];
     const tsr_quant_stats whole = add_all(job, plan, rows, of, &low);
     if (whole.elements == 0)
         return;
@@ -186,12 +173,21 @@ static void print_errors(const tsr_job *job, const tsr_plan *plan, const tsr_qua
               "blocks\n",
               title, tsr_quant_stats_sqnr(&whole), tsr_quant_stats_relative_error(&whole),
               tsr_quant_stats_cosine(&whole), U64(whole.saturated), U64(whole.flushed), U64(whole.zero_blocks));
-    const size_t n = find_worst(plan, rows, of, worst);
+    size_t n = tsr_worst_steps(plan, rows, of, TSR_WORST_SQNR, worst, WORST);
     tsr_print("worst tensors:\n");
     for (size_t i = 0; i < n; i++) {
         const tsr_quant_stats *const row = &rows[worst[i]];
         tsr_print("  %6.2f dB  max error %.3g of amax %.3g  %s%s\n", tsr_quant_stats_sqnr(row), row->max_error,
                   row->amax, plan->steps[worst[i]].in[0]->name, is_low(job, row) ? "  <- low: look at it" : "");
+    }
+    n = tsr_worst_steps(plan, rows, of, TSR_WORST_BLOCK, worst, WORST_BLOCKS);
+    if (n > 0)
+        tsr_print("worst blocks (rms error beside the rms of values):\n");
+    for (size_t i = 0; i < n; i++) {
+        const tsr_quant_stats *const row = &rows[worst[i]];
+        tsr_print("  %6.4f     max error %.3g of amax %.3g, %llu clipped  %s%s\n", tsr_quant_stats_worst_block(row),
+                  row->max_error, row->amax, U64(row->saturated), plan->steps[worst[i]].in[0]->name,
+                  is_outlier(row) ? "  <- look at it: an outlier drowns its block?" : "");
     }
     if (low > 0)
         tsr_print("%zu tensors are below %.0f dB: outliers or tiny values in a block\n", low, job->low_sqnr);
@@ -296,8 +292,12 @@ static void json_result(tsr_text *t, const tsr_job *job, const tsr_plan *plan, c
     tsr_json_key(t, "files_resumed");
     tsr_json_u64(t, result->files_resumed);
     if (whole.elements > 0) {
-        tsr_json_key(t, "tensors_below_30_db");
-        tsr_json_u64(t, low);
+        if (isfinite(job->low_sqnr)) {
+            tsr_json_key(t, "sqnr_limit_db");
+            tsr_json_number(t, job->low_sqnr);
+            tsr_json_key(t, "tensors_below_limit");
+            tsr_json_u64(t, low);
+        }
         tsr_quant_stats_json(t, &whole);
     }
     if (against.elements > 0) {

@@ -10,12 +10,17 @@ void tsr_quant_stats_add(tsr_quant_stats *total, const tsr_quant_stats *more)
         total->max_error = more->max_error;
         total->max_error_at = more->max_error_at;
     }
+    if (more->worst_mse > total->worst_mse) {
+        total->worst_mse = more->worst_mse;
+        total->worst_at = more->worst_at;
+    }
     total->elements += more->elements;
     total->nonzero += more->nonzero;
     total->saturated += more->saturated;
     total->flushed += more->flushed;
     total->blocks += more->blocks;
     total->zero_blocks += more->zero_blocks;
+    total->sum_rms += more->sum_rms;
     total->sum_x2 += more->sum_x2;
     total->sum_d2 += more->sum_d2;
     total->sum_xy += more->sum_xy;
@@ -64,6 +69,11 @@ double tsr_quant_stats_cosine(const tsr_quant_stats *s)
     return s->sum_x2 > 0 ? 0 : 1;
 }
 
+double tsr_quant_stats_worst_block(const tsr_quant_stats *s)
+{
+    return s->sum_rms > 0 ? sqrt(s->worst_mse) * (double)(s->blocks - s->zero_blocks) / s->sum_rms : 0;
+}
+
 void tsr_quant_stats_json(tsr_text *t, const tsr_quant_stats *s)
 {
     const struct {
@@ -81,6 +91,7 @@ void tsr_quant_stats_json(tsr_text *t, const tsr_quant_stats *s)
         {"sqnr_db", tsr_quant_stats_sqnr(s)},
         {"cosine", tsr_quant_stats_cosine(s)},
         {"max_abs_error", s->max_error},
+        {"worst_block_error", tsr_quant_stats_worst_block(s)},
         {"amax", s->amax},
         {"scale_min", s->scale_min},
         {"scale_median", s->scale_median},

@@ -16,6 +16,9 @@ typedef struct tsr_quant_stats {
     uint64_t blocks;       /* scales */
     uint64_t zero_blocks;  /* blocks of zeros only */
     uint64_t max_error_at; /* flat index of the element with the largest |x - y|: the first, should there be several */
+    uint64_t worst_at;     /* flat index of the first element of the block (what shares a scale) with worst_mse */
+    double worst_mse;      /* the largest mean of (x - y)^2 over one block; 0 where there are no blocks */
+    double sum_rms;        /* sum over the blocks of the root mean square of x in each */
     double sum_x2;         /* sum of x^2 */
     double sum_d2;         /* sum of (x - y)^2 */
     double sum_xy;         /* sum of x * y */
@@ -43,6 +46,11 @@ double tsr_quant_stats_sqnr(const tsr_quant_stats *stats);
 
 /* sum xy / (||x|| ||y||); 1 for an all-zero tensor, 0 when nothing else is left of x than zeros. */
 double tsr_quant_stats_cosine(const tsr_quant_stats *stats);
+
+/* The root of worst_mse over the mean of the blocks' root mean squares of x, those of zeros left out: what noise one
+ * block has, beside what values the blocks of the tensor have. An outlier shows here, for whose sake all others of its
+ * block are lost; it does not in SQNR, where its own energy outweighs them. 0 for an all-zero tensor. */
+double tsr_quant_stats_worst_block(const tsr_quant_stats *stats);
 
 /* Appends the members of a JSON object (docs/report.md): counts, errors, scales. */
 void tsr_quant_stats_json(tsr_text *text, const tsr_quant_stats *stats);

@@ -55,6 +55,11 @@ def block_errors(w, codes, scales):
     return (blocks_of(w.astype(np.float64) - dequantize(codes, scales)) ** 2).sum(axis=(-3, -1))
 
 
+def block_mean_squares(w, codes, scales):
+    """Mean of squared errors of each block over its real elements, in double."""
+    return block_errors(w, codes, scales) / blocks_of(np.ones(w.shape)).sum(axis=(-3, -1))
+
+
 def figures(w, codes, scales):
     """What the report says of one tensor."""
     x, y = w.astype(np.float64), dequantize(codes, scales)

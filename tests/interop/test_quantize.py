@@ -358,6 +358,14 @@ def assert_report(source, dst, suffix="_scale_inv"):
             assert row["sqnr_db"] is None or row["sqnr_db"] > -20 * math.log10(NOISE), name
         else:
             assert row["sqnr_db"] == pytest.approx(truth.sqnr_db, abs=1e-3), name
+        rms = np.sqrt(fp8_oracle.block_mean_squares(w, codes, 0 * scales))
+        usual = rms[rms > 0].mean() if rms.any() else 1
+        errors = fp8_oracle.block_mean_squares(w, codes, scales)
+        worst, noise = np.sqrt(errors.max()) / usual, NOISE * rms.max() / usual
+        assert row["worst_block_error"] == pytest.approx(worst, rel=1e-4, abs=noise), name
+        if worst > 100 * noise:
+            *stack, down, wide = row["worst_block_at"]
+            assert errors[(*stack, down // 128, wide // 128)] == pytest.approx(errors.max(), rel=1e-4), name
         at = tuple(row["max_abs_error_at"])
         there = abs(float(w[at]) - fp8_oracle.dequantize(codes, scales)[at])
         assert row["max_abs_error"] == pytest.approx(there, rel=1e-8), name
