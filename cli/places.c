@@ -410,5 +410,7 @@ tsr_status tsr_write_report(const char *path, const tsr_text *text, tsr_err *err
     }
     if (stat(path, &st) == 0 && (!S_ISREG(st.st_mode) || is_descriptor(path, STDERR_FILENO)))
         return write_through(path, text, err);
-    return tsr_write_file(realpath(path, real) != NULL ? real : path, text->data, text->size, err);
+    const char *const name = realpath(path, real) != NULL ? real : path;
+    const tsr_status status = tsr_write_file(name, text->data, text->size, err);
+    return status == TSR_OK ? TSR_OK : tsr_prepend(err, status, "%s", path);
 }

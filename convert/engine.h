@@ -41,7 +41,8 @@ typedef struct tsr_engine_result {
 } tsr_engine_result;
 
 /* Carries out the plan in directory `dst`, which is made if need be.
- * TSR_E_EXISTS: dst holds files that no run of Tessera put there. TSR_E_MISMATCH: it holds a run of another plan.
+ * TSR_E_EXISTS: dst holds files that no run of Tessera put there, or a run with other options. TSR_E_MISMATCH: a run
+ * from a source that has changed since.
  * TSR_E_IO: among others, a source file that changed while it was read.
  * TSR_E_NOSPACE: with the number of bytes that are missing. TSR_E_NOMEM: --memory too small, with what is needed.
  * TSR_E_CANCELLED: stopped by *cancel; the state can be resumed, as after any other failure. */

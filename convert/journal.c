@@ -82,6 +82,58 @@ static bool take_file_record(tsr_journal *j, const tsr_plan *plan, const char *r
     return true;
 }
 
+/* The length of the option with its value at the beginning of `command`: up to the next " --". */
+static size_t option_length(const char *command, size_t size)
+{
+    const char *const next = memmem(command, size, " --", 3);
+    return next == NULL ? size : (size_t)(next - command);
+}
+
+static bool has_option(const char *command, size_t size, const char *option, size_t length)
+{
+    for (size_t at = 0, n; at < size; at += n + 1) {
+        n = option_length(command + at, size - at);
+        if (n == length && memcmp(command + at, option, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Appends the options of command `a` that `b` does not have. */
+static void add_difference(tsr_text *t, const char *a, size_t a_size, const char *b, size_t b_size)
+{
+    const size_t start = t->size;
+    for (size_t at = 0, n; at < a_size; at += n + 1) {
+        n = option_length(a + at, a_size - at);
+        if (!has_option(b, b_size, a + at, n))
+            tsr_text_printf(t, "%s%.*s", t->size == start ? "" : " ", (int)n, a + at);
+    }
+    if (t->size == start)
+        tsr_text_printf(t, "nothing of these");
+}
+
+/* The journal was begun by `then`, which is not the plan's command, or from another source. */
+static tsr_status refuse_other_plan(const char *then, size_t size, const char *now, const char *dst, tsr_err *err)
+{
+    const size_t n = strlen(now);
+    tsr_text a = {0}, b = {0};
+    if (n == size && memcmp(then, now, n) == 0)
+        return tsr_fail(err, TSR_E_MISMATCH,
+                        "%s: begun from a source that has changed since (files, sizes, times or headers differ); "
+                        "--force starts over",
+                        dst);
+    add_difference(&a, then, size, now, n);
+    add_difference(&b, now, n, then, size);
+    const bool whole = !a.failed && !b.failed;
+    const tsr_status status =
+        tsr_fail(err, TSR_E_EXISTS,
+                 "%s: begun with other options: then %s, now %s; repeat them to carry on, or --force to start over",
+                 dst, whole ? a.data : "?", whole ? b.data : "?");
+    tsr_text_free(&a);
+    tsr_text_free(&b);
+    return status;
+}
+
 /* Reads the records; *good is where the last sound one ends. */
 static tsr_status read_records(tsr_journal *j, const tsr_plan *plan, const char *text, size_t size, const char *dst,
                                tsr_quant_stats *rows, size_t *good, tsr_err *err)
@@ -100,18 +152,7 @@ static tsr_status read_records(tsr_journal *j, const tsr_plan *plan, const char 
                 return tsr_fail(err, TSR_E_MISMATCH,
                                 "%s: the journal of another version of Tessera; --force starts over", j->path);
             if (memcmp(line + at, fingerprint, 16) != 0) {
-                const char *const command = line + at + 17;
-                const int length = (int)(body - at - 17);
-                const bool same =
-                    strlen(plan->command) == (size_t)length && memcmp(command, plan->command, (size_t)length) == 0;
-                return same ? tsr_fail(err, TSR_E_MISMATCH,
-                                       "%s: begun from a source that has changed since (files, sizes, "
-                                       "times or headers differ); --force starts over",
-                                       dst)
-                            : tsr_fail(err, TSR_E_MISMATCH,
-                                       "%s: begun with other options: '%.*s', now '%s'; repeat them "
-                                       "to carry on, or --force to start over",
-                                       dst, length, command, plan->command);
+                return refuse_other_plan(line + at + 17, body - at - 17, plan->command, dst, err);
             }
         } else if (body > 5 && memcmp(line, "file ", 5) == 0 && !take_file_record(j, plan, line, body, rows)) {
             break;

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 tsr_status tsr_fail(tsr_err *err, tsr_status status, const char *fmt, ...)
 {
@@ -17,6 +18,22 @@ tsr_status tsr_fail(tsr_err *err, tsr_status status, const char *fmt, ...)
     return status;
 }
 
+/* What to do about an error that is a limit of the process, not of the machine. */
+static void add_remedy(int code, char *text, size_t size)
+{
+    struct rlimit limit;
+    text[0] = '\0';
+    if (code == EFBIG && getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        snprintf(text, size, " (ulimit -f allows %llu bytes: raise it)", (unsigned long long)limit.rlim_cur);
+    else if (code == EFBIG)
+        snprintf(text, size, " for this file system: smaller files with --max-shard-size");
+    else if (code == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0)
+        snprintf(text, size, " (ulimit -n allows %llu, and all files of a checkpoint stay open: raise it)",
+                 (unsigned long long)limit.rlim_cur);
+    else if (code == ENFILE)
+        snprintf(text, size, " (the whole machine's limit: sysctl fs.file-max)");
+}
+
 tsr_status tsr_fail_errno(tsr_err *err, const char *fmt, ...)
 {
     const int code = errno;
@@ -26,7 +43,9 @@ tsr_status tsr_fail_errno(tsr_err *err, const char *fmt, ...)
         vsnprintf(err->msg, sizeof err->msg, fmt, args);
         va_end(args);
         const size_t used = strlen(err->msg);
-        snprintf(err->msg + used, sizeof err->msg - used, ": %s", strerror(code));
+        char remedy[128];
+        add_remedy(code, remedy, sizeof remedy);
+        snprintf(err->msg + used, sizeof err->msg - used, ": %s%s", strerror(code), remedy);
     }
     if (code == ENOSPC || code == EDQUOT)
         return TSR_E_NOSPACE;

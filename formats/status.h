@@ -38,7 +38,7 @@ typedef struct tsr_err {
 tsr_status tsr_fail(tsr_err *err, tsr_status status, const char *fmt, ...) TSR_PRINTF(3, 4);
 
 /* As tsr_fail for a failed system call: appends ": " and strerror(errno); ENOSPC and EDQUOT become TSR_E_NOSPACE,
- * ENOMEM becomes TSR_E_NOMEM, everything else TSR_E_IO. */
+ * ENOMEM becomes TSR_E_NOMEM, everything else TSR_E_IO. Limits of the process are told with the way to raise them. */
 tsr_status tsr_fail_errno(tsr_err *err, const char *fmt, ...) TSR_PRINTF(2, 3);
 
 /* Puts "what: " before a message that a callee wrote; returns `status`. */
