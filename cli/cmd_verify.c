@@ -37,7 +37,8 @@ static tsr_status parse(int argc, char **argv, tsr_compare_job *job, arguments *
 {
     tsr_option options[TSR_MAX_OPTIONS] = {
         {"--against", TSR_OPT_TEXT, &job->path[0], "SRC", "what DST was made from"},
-        {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB", "smallest SQNR of a tensor with scales (30; of int4 10)"},
+        {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB",
+         "smallest SQNR of a tensor with scales (30; of int4 10; integers by their outliers)"},
         {"--max-block-error", TSR_OPT_TEXT, &a->max_block_error, "X",
          "largest relative error of a 128x128 block of such a tensor (0.0626)"},
         {"--max-misrounded", TSR_OPT_COUNT, &a->limits.max_misrounded, "N",
@@ -60,8 +61,10 @@ static tsr_status parse(int argc, char **argv, tsr_compare_job *job, arguments *
     const tsr_places places = {.sources = {job->path[0], job->path[1]}, .json = job->json, .junit = a->junit};
     TSR_TRY(tsr_places_check(&places, err));
     TSR_TRY(tsr_parse_number("--min-sqnr", a->min_sqnr, &a->limits.min_sqnr, err));
-    if (a->min_sqnr != NULL)
+    if (a->min_sqnr != NULL) {
         a->limits.min_sqnr_int4 = a->limits.min_sqnr;
+        a->limits.max_int_cost = 0;
+    }
     TSR_TRY(tsr_parse_number("--max-block-error", a->max_block_error, &a->limits.max_block_error, err));
     return tsr_parse_number("--max-cast-error", a->max_cast_error, &a->limits.max_cast_error, err);
 }
@@ -83,8 +86,12 @@ static void print_result(const tsr_compare_job *job, const tsr_findings *f)
     char read[32], rate[32];
     for (tsr_check check = TSR_CHECK_NAMES; check < TSR_N_CHECKS; check++) {
         const size_t n = count_of(f, check);
-        tsr_print("%-5s %-7s %s", n == 0 ? "PASS" : "FAIL", tsr_check_name(check), tsr_check_title(check));
-        tsr_print(n == 0 ? "\n" : ": %zu findings\n", n);
+        if (n > 0)
+            tsr_print("FAIL  %-7s %s: %zu %s\n", tsr_check_name(check), tsr_check_failure(check), n,
+                      n == 1 ? "finding" : "findings");
+        else
+            tsr_print("PASS  %-7s %s%s\n", tsr_check_name(check), tsr_check_title(check),
+                      f->judged[check] == 0 ? " (nothing here to judge)" : "");
         size_t listed = 0;
         for (size_t i = 0; i < f->count && listed < LISTED; i++) {
             if (f->items[i].check == check && ++listed > 0)
@@ -117,11 +124,9 @@ static void write_json(tsr_text *t, const tsr_compare_job *job, const arguments 
     const struct {
         const char *key;
         double value;
-    } limits[] = {{"min_sqnr_db", a->limits.min_sqnr},
-                  {"min_sqnr_int4_db", a->limits.min_sqnr_int4},
-                  {"max_block_error", a->limits.max_block_error},
-                  {"max_cast_error", a->limits.max_cast_error},
-                  {"max_misrounded", (double)a->limits.max_misrounded}};
+    } limits[] = {{"min_sqnr_db", a->limits.min_sqnr},          {"min_sqnr_int4_db", a->limits.min_sqnr_int4},
+                  {"max_int_cost", a->limits.max_int_cost},     {"max_block_error", a->limits.max_block_error},
+                  {"max_cast_error", a->limits.max_cast_error}, {"max_misrounded", (double)a->limits.max_misrounded}};
     tsr_json_begin_object(t, false);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         tsr_json_key(t, texts[i][0]);
@@ -139,6 +144,13 @@ static void write_json(tsr_text *t, const tsr_compare_job *job, const arguments 
     tsr_json_key(t, "whole");
     tsr_json_begin_object(t, true);
     tsr_metrics_json(t, &whole);
+    tsr_json_end_object(t);
+    tsr_json_key(t, "judged");
+    tsr_json_begin_object(t, true);
+    for (tsr_check check = TSR_CHECK_NAMES; check < TSR_N_CHECKS; check++) {
+        tsr_json_key(t, tsr_check_name(check));
+        tsr_json_u64(t, f->judged[check]);
+    }
     tsr_json_end_object(t);
     tsr_json_key(t, "findings");
     tsr_json_begin_array(t, false);
@@ -180,10 +192,10 @@ static void write_junit(tsr_text *t, const tsr_findings *f)
         tsr_text_printf(t, "  <testcase classname=\"weights\" name=\"%s: %s\"", tsr_check_name(check),
                         tsr_check_title(check));
         if (n == 0) {
-            tsr_text_printf(t, "/>\n");
+            tsr_text_printf(t, f->judged[check] > 0 ? "/>\n" : "><skipped message=\"nothing to judge\"/></testcase>\n");
             continue;
         }
-        tsr_text_printf(t, ">\n    <failure message=\"%zu findings\">\n", n);
+        tsr_text_printf(t, ">\n    <failure message=\"%s: %zu\">\n", tsr_check_failure(check), n);
         for (size_t i = 0; i < f->count; i++) {
             if (f->items[i].check != check)
                 continue;

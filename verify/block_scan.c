@@ -18,6 +18,7 @@ enum { CHUNK = 1024 };
 typedef struct block {
     double stored, right; /* scales; right is 0 where nothing can be said */
     double error, better; /* e4m3: relative, of the nearest codes under the stored scale and under amax / 448 */
+    double d2, due;       /* integers: sum of squared errors, and what steps that reach amax cost in the mean */
     bool unrelated;
 } block;
 
@@ -49,6 +50,7 @@ static double scale_of(double amax, bool powers)
 /* What a block's values and codes add up to. */
 typedef struct sums {
     double x2, y2, xy, amax, low, high; /* low, high: of y */
+    double d2, x_low, x_high;           /* squared errors; the outermost of x, and 0 */
     uint64_t misrounded;                /* codes that are not the nearest under the stored scale */
 } sums;
 
@@ -101,7 +103,10 @@ static void add_up(const tsr_reader *x, const tsr_reader *y, sums *s)
                 s->x2 += a[i] * a[i];
                 s->y2 += b[i] * b[i];
                 s->xy += a[i] * b[i];
+                s->d2 += (a[i] - b[i]) * (a[i] - b[i]);
                 s->amax = fmax(s->amax, fabs(a[i]));
+                s->x_low = fmin(s->x_low, a[i]);
+                s->x_high = fmax(s->x_high, a[i]);
                 s->low = fmin(s->low, b[i]);
                 s->high = fmax(s->high, b[i]);
             }
@@ -124,17 +129,27 @@ static double error_under(const tsr_reader *x, double scale)
     return error;
 }
 
+/* The square of the step that reaches from `low` to `high`, spread evenly over a step: a twelfth of it. */
+static double noise_of(const tsr_weight *w, double low, double high)
+{
+    const double codes = exp2(w->bits),
+                 step = w->zero_point != NULL ? (high - low) / (codes - 1) : fmax(high, -low) / (codes / 2 - 1);
+    return step * step / 12;
+}
+
 static block judge(const tsr_reader *x, const tsr_reader *y, double stored, bool powers)
 {
     sums s = {0};
-    double stored2 = 0, better2 = 0;
+    double stored2 = 0, better2 = 0, due = 0;
     add_up(x, y, &s);
     if (y->view->weight.coding == TSR_CODED_E4M3) {
         stored2 = error_under(x, stored);
         better2 = error_under(x, scale_of(s.amax, powers));
+    } else {
+        due = noise_of(&y->view->weight, s.x_low, s.x_high) * (double)(x->piece.rows * x->piece.cols);
     }
     if (!(s.x2 > 0) || !isfinite(s.xy) || !isfinite(stored2))
-        return (block){.stored = stored};
+        return (block){.stored = stored, .d2 = s.d2, .due = due};
     const bool related = s.xy > kRelated * sqrt(s.x2) * sqrt(s.y2);
     return (block){
         .stored = stored,
@@ -142,6 +157,8 @@ static block judge(const tsr_reader *x, const tsr_reader *y, double stored, bool
         .error = sqrt(stored2 / s.x2),
         .better = sqrt(better2 / s.x2),
         .unrelated = !related,
+        .d2 = s.d2,
+        .due = due,
     };
 }
 
@@ -225,6 +242,7 @@ static tsr_status scan_all(const tsr_view *x, const tsr_view *y, bool powers, gr
 {
     const tsr_weight *const w = &y->weight;
     uint64_t unrelated = 0;
+    double d2 = 0, due = 0;
     for (uint64_t i = 0; i < g->matrices * g->rows * g->cols; i++) {
         tsr_piece p = {.matrix = i / (g->rows * g->cols),
                        .row = i / g->cols % g->rows * w->block_rows,
@@ -236,7 +254,10 @@ static tsr_status scan_all(const tsr_view *x, const tsr_view *y, bool powers, gr
         blocks[i] = judge(&readers[0], &readers[1], readers[1].scales[0], powers);
         count(scan, g, &blocks[i], &p);
         unrelated += blocks[i].unrelated;
+        d2 += blocks[i].d2;
+        due += blocks[i].due;
     }
+    scan->cost = due > 0 ? d2 / due : 0;
     if (unrelated > scan->blocks / 10)
         scan->fault = TSR_CODES_UNRELATED;
     else if (scan->wrong > 0)

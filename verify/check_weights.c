@@ -4,6 +4,7 @@
 #include "formats/checked.h"
 #include "formats/json.h"
 #include "verify/block_scan.h"
+#include "verify/origin.h"
 
 #include <float.h>
 #include <math.h>
@@ -16,9 +17,6 @@
 
 /* Naming a fault reads more of the checkpoint; beyond this many tensors the pattern is clear. */
 enum { MAX_EXPLAINED = 16, MAX_SCANNED = 64, FEW = 16, TEXT = 512 };
-
-/* Values that are another tensor's are closer to it than this; unrelated ones are at 1.4. */
-static const double kSameValues = 0.1;
 
 typedef struct checking {
     const tsr_side *src, *dst;
@@ -33,7 +31,7 @@ typedef struct checking {
 tsr_weight_limits tsr_weight_limits_defaults(void)
 {
     return (tsr_weight_limits){
-        .min_sqnr = 30, .min_sqnr_int4 = 10, .max_block_error = 0.0626, .max_cast_error = 0x1p-8};
+        .min_sqnr = 30, .min_sqnr_int4 = 10, .max_int_cost = 3.1, .max_block_error = 0.0626, .max_cast_error = 0x1p-8};
 }
 
 const char *tsr_check_name(tsr_check check)
@@ -54,6 +52,20 @@ const char *tsr_check_title(tsr_check check)
         "config.json agrees with the source and with the tensors",
     };
     return kTitles[check];
+}
+
+const char *tsr_check_failure(tsr_check check)
+{
+    static const char *const kFailures[] = {
+        "tensors are missing, extra or misnamed",
+        "tensors have another shape than in the source",
+        "scales are out of range, or not of the kind that config.json states",
+        "values are NaN or Inf that are not so in the source",
+        "errors of values are beyond the limits",
+        "blocks would be much better off with another scale",
+        "config.json disagrees with the source or with the tensors",
+    };
+    return kFailures[check];
 }
 
 static tsr_status add(const checking *k, tsr_check check, const char *where, const char *fmt, ...) TSR_PRINTF(4, 5);
@@ -82,74 +94,24 @@ static tsr_status add(const checking *k, tsr_check check, const char *where, con
     return TSR_OK;
 }
 
-/* ---- whose values are these? ---- */
-
-/* The first tile of a tensor. */
-static tsr_status load_sample(tsr_reader *r, tsr_view *view, const tsr_side *side, const tsr_weight *w, tsr_err *err)
-{
-    TSR_TRY(tsr_view_init(view, side->checkpoint, w, err));
-    const tsr_piece piece = {.rows = view->rows < TSR_TILE ? view->rows : TSR_TILE,
-                             .cols = view->cols < TSR_TILE ? view->cols : TSR_TILE};
-    return tsr_reader_load(r, view, &piece, err);
-}
-
-static double sample_distance(const tsr_reader *a, const tsr_reader *b)
-{
-    double x[TSR_TILE], y[TSR_TILE];
-    tsr_metrics m = {0};
-    tsr_tile tile;
-    const tsr_tile_metrics place = {.rows = (uint32_t)a->piece.rows, .cols = (uint32_t)a->piece.cols};
-    tsr_tile_begin(&tile, &place, a->piece.rows, a->piece.cols);
-    for (uint32_t row = 0; row < place.rows; row++) {
-        tsr_reader_row(a, row, 0, place.cols, x);
-        tsr_reader_row(b, row, 0, place.cols, y);
-        tsr_tile_row(&tile, row, x, y);
-    }
-    tsr_tile_end(&tile, &m);
-    return tsr_metrics_relative(&m);
-}
-
-/* The tensor of SRC, of the same shape, that is closest to `w` of DST and close enough; NULL when there is none. */
-static tsr_status find_origin(const checking *k, const tsr_weight *w, const tsr_weight **origin)
-{
-    tsr_reader mine = {0}, other = {0};
-    tsr_view view, candidate;
-    double closest = kSameValues;
-    tsr_status status = load_sample(&mine, &view, k->dst, w, k->err);
-    *origin = NULL;
-    for (size_t i = 0; status == TSR_OK && tsr_tensor_elements(w->data) > 0 && i < k->src->weights->count; i++) {
-        const tsr_weight *const x = &k->src->weights->items[i];
-        if (x->values->rank != w->values->rank ||
-            memcmp(x->values->shape, w->values->shape, w->values->rank * sizeof *w->values->shape) != 0)
-            continue;
-        status = load_sample(&other, &candidate, k->src, x, k->err);
-        const double distance = status == TSR_OK ? sample_distance(&other, &mine) : 1;
-        if (distance < closest) {
-            closest = distance;
-            *origin = x;
-        }
-    }
-    tsr_reader_free(&mine);
-    tsr_reader_free(&other);
-    return status;
-}
-
 /* ---- names and shapes ---- */
 
 static tsr_status check_names(checking *k)
 {
     for (size_t i = 0; i < k->c->count; i++) {
         const tsr_pair *const p = &k->c->pairs[i];
-        const tsr_weight *origin = NULL;
+        tsr_origin origin = {0};
+        k->out->judged[TSR_CHECK_NAMES]++;
         if (p->state == TSR_PAIR_MISSING)
             TSR_TRY(add(k, TSR_CHECK_NAMES, tsr_pair_name(p), "missing"));
         if (p->state != TSR_PAIR_EXTRA)
             continue;
         if (k->explained++ < MAX_EXPLAINED)
-            TSR_TRY(find_origin(k, p->b, &origin));
-        if (origin != NULL && tsr_weights_find(k->dst->weights, k->dst->checkpoint, origin->values->name) == NULL)
+            TSR_TRY(tsr_find_origin(k->src, k->dst, p->b, &origin, k->err));
+        if (origin.values != NULL &&
+            tsr_weights_find(k->dst->weights, k->dst->checkpoint, origin.values->values->name) == NULL)
             TSR_TRY(add(k, TSR_CHECK_NAMES, tsr_pair_name(p), "misnamed: it holds the values of '%s'",
-                        origin->values->name));
+                        origin.values->values->name));
         else
             TSR_TRY(add(k, TSR_CHECK_NAMES, tsr_pair_name(p), "extra: the source has no such tensor"));
     }
@@ -161,6 +123,7 @@ static tsr_status check_shapes(const checking *k)
     char a[192], b[192];
     for (size_t i = 0; i < k->c->count; i++) {
         const tsr_pair *const p = &k->c->pairs[i];
+        k->out->judged[TSR_CHECK_SHAPES] += p->state <= TSR_PAIR_MISSHAPED;
         if (p->state == TSR_PAIR_MISSHAPED)
             TSR_TRY(add(k, TSR_CHECK_SHAPES, tsr_pair_name(p), "%s, but %s in the source",
                         tsr_shape_text(p->b->values, b, sizeof b), tsr_shape_text(p->a->values, a, sizeof a)));
@@ -275,8 +238,10 @@ static tsr_status check_scales(const checking *k)
 {
     for (size_t i = 0; i < k->c->count; i++) {
         const tsr_pair *const p = &k->c->pairs[i];
-        if (p->b != NULL && p->b->scale != NULL)
-            TSR_TRY(check_scales_of(k, p));
+        if (p->b == NULL || p->b->scale == NULL)
+            continue;
+        k->out->judged[TSR_CHECK_SCALES]++;
+        TSR_TRY(check_scales_of(k, p));
     }
     return TSR_OK;
 }
@@ -289,6 +254,7 @@ static tsr_status check_codes(const checking *k)
     for (size_t i = 0; i < k->c->count; i++) {
         const tsr_pair *const p = &k->c->pairs[i];
         const tsr_metrics *const m = &p->metrics;
+        k->out->judged[TSR_CHECK_CODES] += p->state <= TSR_PAIR_DIFFERS;
         if (p->state == TSR_PAIR_DIFFERS && m->nonfinite[1] > 0 && isinf(m->max_abs))
             TSR_TRY(add(k, TSR_CHECK_CODES, tsr_pair_name(p),
                         "%llu values are NaN or Inf, %llu in the source; the first at %s", U64(m->nonfinite[1]),
@@ -332,23 +298,57 @@ static bool is_requantized_part(const tsr_pair *p)
     return p->made[0] != NULL && p->made[0]->kv_b->scale != NULL && p->b->scale != NULL;
 }
 
-static bool is_wrong(const checking *k, const tsr_pair *p)
+/* What a pair misses; all false: nothing. */
+typedef struct missed {
+    bool sqnr, rounding, block, cast, equality;
+    double cost; /* of integers below the limit of SQNR, as tsr_block_scan has it; 0: not known */
+} missed;
+
+static double least_sqnr(const checking *k, const tsr_pair *p)
 {
-    const tsr_metrics *const m = &p->metrics;
-    if (p->state != TSR_PAIR_DIFFERS)
-        return false;
-    const double min_sqnr = p->b->bits == 4 ? k->limits->min_sqnr_int4 : k->limits->min_sqnr;
-    if (is_requantized_part(p))
-        return m->misrounded > k->limits->max_misrounded || worst_block(m) > k->limits->max_block_error;
-    if (p->b->scale != NULL)
-        return tsr_metrics_sqnr(m) < min_sqnr || m->misrounded > k->limits->max_misrounded ||
-               (tiles_are_blocks(p->b) && worst_block(m) > k->limits->max_block_error);
-    return p->a->data->dtype == p->b->data->dtype || is_cast_wrong(k, p);
+    return p->b->bits == 4 ? k->limits->min_sqnr_int4 : k->limits->min_sqnr;
+}
+
+static bool is_wrong(const missed *m)
+{
+    return m->sqnr || m->rounding || m->block || m->cast || m->equality;
 }
 
 static bool in_powers(const checking *k, const tsr_weight *w)
 {
     return k->dst->weights->ue8m0 || w->scale->dtype == TSR_F8_E8M0;
+}
+
+/* Integers may be below the limit because their groups hold outliers, and are right all the same. */
+static tsr_status forgive_outliers(const checking *k, const tsr_pair *p, missed *m)
+{
+    tsr_view x, y;
+    tsr_block_scan scan;
+    if (!m->sqnr || p->b->coding == TSR_CODED_E4M3 || !(k->limits->max_int_cost > 0))
+        return TSR_OK;
+    TSR_TRY(tsr_pair_view(&x, k->src, p, 0, k->err));
+    TSR_TRY(tsr_pair_view(&y, k->dst, p, 1, k->err));
+    TSR_TRY(tsr_scan_blocks(&x, &y, in_powers(k, p->b), &scan, k->err));
+    m->cost = scan.fault == TSR_NOT_SCANNED ? 0 : scan.cost;
+    m->sqnr = !(m->cost > 0 && m->cost <= k->limits->max_int_cost);
+    return TSR_OK;
+}
+
+static tsr_status judge_values(const checking *k, const tsr_pair *p, missed *m)
+{
+    *m = (missed){0};
+    if (p->state != TSR_PAIR_DIFFERS)
+        return TSR_OK;
+    if (p->b->scale == NULL) {
+        m->equality = p->a->data->dtype == p->b->data->dtype;
+        m->cast = !m->equality && is_cast_wrong(k, p);
+        return TSR_OK;
+    }
+    const bool requantized = is_requantized_part(p);
+    m->sqnr = !requantized && !(tsr_metrics_sqnr(&p->metrics) >= least_sqnr(k, p));
+    m->rounding = p->metrics.misrounded > k->limits->max_misrounded;
+    m->block = (requantized || tiles_are_blocks(p->b)) && worst_block(&p->metrics) > k->limits->max_block_error;
+    return forgive_outliers(k, p, m);
 }
 
 /* What the scales have to do with it; empty when nothing. */
@@ -389,30 +389,63 @@ static tsr_status explain_scales(const checking *k, const tsr_pair *p, char text
     return TSR_OK;
 }
 
-static tsr_status explain(checking *k, const tsr_pair *p, char text[TEXT])
+/* What may have happened, as far as it can be told; where every code is the nearest to its value, nothing has. */
+static tsr_status explain(checking *k, const tsr_pair *p, const missed *m, char text[TEXT])
 {
-    const tsr_weight *origin;
+    tsr_origin origin;
     bool unrelated;
     *text = '\0';
+    if (p->b->scale != NULL && !m->rounding) {
+        if (m->cost > 0)
+            snprintf(text, TEXT,
+                     "; every code is the nearest under its scale, and the errors are %.3g times what scales from the "
+                     "largest values cost: scales far too small or too large",
+                     m->cost);
+        return TSR_OK;
+    }
     if (k->explained++ >= MAX_EXPLAINED)
         return TSR_OK;
     TSR_TRY(explain_scales(k, p, text, &unrelated));
-    if (!unrelated || tsr_metrics_relative(&p->metrics) < kSameValues)
+    if (!unrelated || tsr_metrics_relative(&p->metrics) < TSR_SAME_VALUES)
         return TSR_OK;
-    TSR_TRY(find_origin(k, p->b, &origin));
-    if (origin != NULL && origin != p->a)
-        snprintf(text, TEXT, "; it holds the values of '%s': swapped?", origin->values->name);
-    else if (origin == NULL)
-        snprintf(text, TEXT, "; no tensor of the source has its values: from another version of the model?");
+    TSR_TRY(tsr_find_origin(k->src, k->dst, p->b, &origin, k->err));
+    if (origin.values != NULL && origin.values != p->a)
+        snprintf(text, TEXT, "; it holds the values of '%s': swapped?", origin.values->values->name);
+    else if (origin.values == NULL && origin.codes != NULL && origin.codes != p->a)
+        snprintf(text, TEXT, "; its codes are those of '%s', its scales are not: swapped without their scales?",
+                 origin.codes->values->name);
+    else if (origin.values == NULL && origin.codes == NULL)
+        snprintf(text, TEXT, "; no tensor of the source has its values");
     return TSR_OK;
 }
 
-static tsr_status check_values_of(checking *k, const tsr_pair *p)
+/* The limits that a pair misses, each with its figure. */
+static void tell_limits(const checking *k, const tsr_pair *p, const missed *found, char text[TEXT])
 {
     const tsr_metrics *const m = &p->metrics;
-    char place[192], why[TEXT];
-    TSR_TRY(explain(k, p, why));
-    if (m->misrounded > k->limits->max_misrounded && m->misrounded <= FEW && *why == '\0') {
+    size_t n = 0;
+    text[0] = '\0';
+    if (found->equality)
+        n += (size_t)snprintf(text + n, TEXT - n, "; it has the source's dtype, and not its values");
+    if (found->cast)
+        n +=
+            (size_t)snprintf(text + n, TEXT - n, "; a block's relative error is above %.3g", k->limits->max_cast_error);
+    if (found->rounding)
+        n += (size_t)snprintf(text + n, TEXT - n, "; %llu codes are not the nearest, where %llu may be",
+                              U64(m->misrounded), U64(k->limits->max_misrounded));
+    if (found->sqnr)
+        n += (size_t)snprintf(text + n, TEXT - n, "; SQNR %.2f dB is below %g", tsr_metrics_sqnr(m), least_sqnr(k, p));
+    if (found->block)
+        snprintf(text + n, TEXT - n, "; a block's relative error is above %g", k->limits->max_block_error);
+}
+
+static tsr_status check_values_of(checking *k, const tsr_pair *p, const missed *found)
+{
+    const tsr_metrics *const m = &p->metrics;
+    char place[192], why[TEXT], limits[TEXT];
+    TSR_TRY(explain(k, p, found, why));
+    tell_limits(k, p, found, limits);
+    if (found->rounding && m->misrounded <= FEW && *why == '\0') {
         return add(k, TSR_CHECK_VALUES, tsr_pair_name(p),
                    "%llu of %llu codes are not the nearest to the source's values, as a flipped bit makes them; one at "
                    "%s; SQNR %.2f dB",
@@ -422,9 +455,8 @@ static tsr_status check_values_of(checking *k, const tsr_pair *p)
     if (m->n_worst == 0)
         return add(k, TSR_CHECK_VALUES, tsr_pair_name(p), "its bytes differ");
     return add(k, TSR_CHECK_VALUES, tsr_pair_name(p),
-               "%llu of %llu values differ, %llu codes are not the nearest, SQNR %.2f dB, worst block at [%llu, %llu]: "
-               "relative error %.3g%s",
-               U64(m->differ), U64(m->elements), U64(m->misrounded), tsr_metrics_sqnr(m), U64(m->worst[0].row),
+               "%llu of %llu values differ%s; SQNR %.2f dB, worst block at [%llu, %llu]: relative error %.3g%s",
+               U64(m->differ), U64(m->elements), limits, tsr_metrics_sqnr(m), U64(m->worst[0].row),
                U64(m->worst[0].col), m->worst[0].relative, why);
 }
 
@@ -452,9 +484,13 @@ static tsr_status check_values(checking *k)
 {
     k->explained = 0;
     for (size_t i = 0; i < k->c->count; i++) {
-        k->wrong[i] = is_wrong(k, &k->c->pairs[i]);
+        const tsr_pair *const p = &k->c->pairs[i];
+        missed m;
+        k->out->judged[TSR_CHECK_VALUES] += p->state <= TSR_PAIR_DIFFERS;
+        TSR_TRY(judge_values(k, p, &m));
+        k->wrong[i] = is_wrong(&m);
         if (k->wrong[i])
-            TSR_TRY(check_values_of(k, &k->c->pairs[i]));
+            TSR_TRY(check_values_of(k, p, &m));
     }
     return check_files(k);
 }
@@ -481,6 +517,7 @@ static tsr_status check_blocks(const checking *k)
     size_t suspects = 0;
     for (size_t i = 0; i < k->c->count; i++) {
         const tsr_pair *const p = &k->c->pairs[i];
+        k->out->judged[TSR_CHECK_BLOCKS] += p->state <= TSR_PAIR_DIFFERS && p->b->coding == TSR_CODED_E4M3;
         if (p->state == TSR_PAIR_DIFFERS && p->b->coding == TSR_CODED_E4M3 && !is_requantized_part(p) &&
             worst_block(&p->metrics) > TSR_USUAL_BLOCK_ERROR && suspects++ < MAX_SCANNED)
             TSR_TRY(check_blocks_of(k, p));
@@ -568,6 +605,7 @@ static tsr_status check_config(const checking *k)
 {
     const tsr_checkpoint *const s = k->src->checkpoint, *const d = k->dst->checkpoint;
     if (s->config != NULL && d->config != NULL) {
+        k->out->judged[TSR_CHECK_CONFIG]++;
         TSR_TRY(check_keys(k, s, d, true, "missing: the source has it"));
         TSR_TRY(check_keys(k, d, s, false, "the source has no such key"));
     }
