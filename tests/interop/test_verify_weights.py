@@ -163,7 +163,7 @@ def test_stale_shard(verify, quantize, checkpoint, maker, tmp_path):
     shutil.copy(other / shard, dst / shard)
     code, found, _ = verify(dst, src)
     assert code == 1 and "a stale shard" in dict(found["values"])[shard]
-    assert any("from another version of the model" in what for _, what in found["values"])
+    assert any("no tensor of the source has its values" in what for _, what in found["values"])
     stale = set(harness.read_safetensors(dst / shard)[1]) | {shard}
     assert {where for where, _ in found["values"]} <= stale
 
@@ -269,6 +269,26 @@ def test_fp8_without_its_configuration(verify, model):
     expect(verify, model, "config", "quantization_config", "absent", options=("--source-block", "128x128"))
 
 
+def test_codes_swapped_without_their_scales(verify, model):
+    """Values are nobody's then; the codes still are."""
+    a, b = EXPERTS[1], EXPERTS[3]
+    model.output[b + "_scale_inv"] *= np.float32(3)
+    model.output[a], model.output[b] = model.output[b], model.output[a]
+    found = expect(verify, model, "values", a, f"its codes are those of '{b}'", "without their scales")
+    assert f"its codes are those of '{a}'" in dict(found["values"])[b]
+    assert not any("version" in what for _, what in found["values"])
+
+
+@pytest.mark.parametrize("spoil", [lambda codes: codes[:, ::-1], lambda codes: np.roll(codes, 7, 0),
+                                   lambda codes: codes[::-1]], ids=["columns", "rows", "upside down"])
+def test_nothing_is_guessed_of_what_is_not_known(spoil, verify, model):
+    model.output[EXPERTS[1]] = np.ascontiguousarray(spoil(model.output[EXPERTS[1]].view(np.uint8))).view(fp8_oracle.E4M3)
+    found = expect(verify, model, "values", EXPERTS[1], "codes are not the nearest, where 0 may be", "is below 30",
+                   "no tensor of the source has its values")
+    what = dict(found["values"])[EXPERTS[1]]
+    assert not any(word in what for word in ("swapped", "version", "the codes fit"))
+
+
 # ---- limits and options ----
 
 
@@ -303,6 +323,110 @@ def test_what_convert_writes_passes(tessera, checkpoint, quantize, verify, tmp_p
     assert (code, found) == (0, {})
     code, found, _ = verify(dst, checkpoint("deepseek-v3"))
     assert code == 1 and not any("the codes fit" in what or "swapped" in what for _, what in found["values"])
+
+
+def integers(tmp_path, quantize, scheme, w):
+    src = write(tmp_path / "src", {"model.layers.0.mlp.down_proj.weight": w}, {"model_type": "llama"})
+    return src, quantize(src, *scheme)
+
+
+def figure(tessera, dst, src):
+    code, out, err = harness.run(tessera, ["verify", dst, "--against", src, "--json", "-"])
+    assert code in (0, 1), err
+    return code, json.loads(out)["tensors"][0]
+
+
+INTEGERS = {"int8": ("--scheme", "int8-channel"), "int8, packed": ("--scheme", "int8-weight-only"),
+            "int4": ("--scheme", "int4-weight-only", "--group-size", "0"),
+            "int4 in groups": ("--scheme", "int4-weight-only"),
+            "int4 with zero points": ("--scheme", "int4-weight-only", "--group-size", "0", "--zero-points")}
+
+
+@pytest.mark.parametrize("scheme", INTEGERS.values(), ids=INTEGERS)
+def test_outliers_of_integers_are_no_fault(scheme, tessera, tmp_path, quantize, verify):
+    """One value of each group is so large that the others are coarse: SQNR is low, and has to be."""
+    limit, far = (10, 30) if "int4" in scheme[1] else (30, 300)
+    w = np.random.default_rng(5).standard_normal((256, 4096))
+    w[:, ::4096 if "int8" in scheme[1] or "0" in scheme else 128] = far
+    src, dst = integers(tmp_path, quantize, scheme, w.astype(BF16))
+    code, got = figure(tessera, dst, src)
+    assert code == 0 and got["misrounded"] == 0 and got["sqnr_db"] < limit
+    assert verify(dst, src)[:2] == (0, {})
+    code, found, _ = verify(dst, src, "--min-sqnr", str(limit))  # what is asked for is held to
+    assert code == 1 and f"is below {limit}" in found["values"][0][1]
+    assert not any(word in found["values"][0][1] for word in ("the codes fit", "version", "swapped"))
+
+
+NAME = "model.layers.0.mlp.down_proj.weight"
+
+
+def coarser(w, scale, wanted, bits):
+    """Scales of one factor, and the nearest codes under them, whose SQNR is `wanted` (bisected)."""
+    x, high, low, far = w.astype(np.float64), 2 ** (bits - 1) - 1, 1.0, 64.0
+    for _ in range(40):
+        middle = (low * far) ** 0.5
+        new = (scale.astype(np.float64) * middle).astype(scale.dtype)
+        step = np.repeat(new.astype(np.float64), x.shape[1] // new.shape[1], 1)
+        codes = np.clip(np.rint(x / step), -high - 1, high)
+        sqnr = 10 * np.log10((x**2).sum() / ((x - codes * step)**2).sum())
+        low, far = (middle, far) if sqnr > wanted else (low, middle)
+    assert abs(sqnr - wanted) < 0.1
+    if bits == 8:
+        return new, "I8", codes.astype(np.int8)
+    nibbles = (codes + 8).astype(np.uint32).reshape(x.shape[0], -1, 8) << (4 * np.arange(8, dtype=np.uint32))
+    return new, "I32", nibbles.sum(2, dtype=np.uint32)
+
+
+@pytest.mark.parametrize("scheme, bits, limit", [("int8-channel", 8, 30), ("int4-weight-only", 4, 10)])
+def test_the_usual_limits_are_30_and_10_dB(scheme, bits, limit, tessera, tmp_path, quantize, verify):
+    """Scales that are too large make codes coarse, each of them the nearest: just above the limit, and just below."""
+    w = np.random.default_rng(6).standard_normal((256, 1024)).astype(BF16)
+    src, dst = integers(tmp_path, quantize, ("--scheme", scheme), w)
+    _, tensors = harness.read_safetensors(dst / "model.safetensors")
+    (name, (dtype, shape, data)), = [x for x in tensors.items() if x[0].endswith("_scale")]
+    scale = np.frombuffer(data, BF16 if dtype == "BF16" else np.float32).reshape(shape)
+    for above in (0.3, -0.3):
+        new, kind, codes = coarser(w, scale, limit + above, bits)
+        tensors[name] = (dtype, shape, new.tobytes())
+        tensors[NAME if bits == 8 else NAME + "_packed"] = (kind, codes.shape, codes.tobytes())
+        harness.write_safetensors(dst / "model.safetensors", tensors)
+        code, got = figure(tessera, dst, src)
+        assert got["misrounded"] == 0 and abs(got["sqnr_db"] - limit - above) < 0.2
+        assert code == (above < 0), got
+    _, found, text = verify(dst, src)
+    what = found["values"][0][1]
+    assert f"is below {limit}" in what and "scales far too small or too large" in what
+    assert not any(word in what for word in ("the codes fit", "version", "swapped"))
+    assert "FAIL  values  errors of values are beyond the limits: 1 finding\n" in text
+
+def test_a_flipped_bit_of_int4_blames_no_scale(tmp_path, quantize, verify):
+    """In a group of 32, one code that is 8 steps off moves the scale that would fit best."""
+    w = np.random.default_rng(7).standard_normal((256, 1024)).astype(BF16)
+    src, dst = integers(tmp_path, quantize, ("--scheme", "int4-weight-only", "--group-size", "32"), w)
+    _, tensors = harness.read_safetensors(dst / "model.safetensors")
+    dtype, shape, data = tensors[NAME + "_packed"]
+    at = next(i for i, byte in enumerate(data) if byte >> 4 == 8)  # a code that is 0, and then -8
+    tensors[NAME + "_packed"] = (dtype, shape, data[:at] + bytes([data[at] ^ 0x80]) + data[at + 1:])
+    harness.write_safetensors(dst / "model.safetensors", tensors)
+    code, found, _ = verify(dst, src)
+    assert code == 1 and len(found["values"]) == 1
+    assert "1 of 262144 codes are not the nearest" in found["values"][0][1] and f"[0, {2 * at + 1}]" in found["values"][0][1]
+    assert "the codes fit" not in found["values"][0][1]
+
+
+def test_what_was_not_judged_is_said(tessera, tmp_path):
+    """A check that found nothing to look at passes, and says that it looked at nothing."""
+    src, dst = (write(tmp_path / name, {"w": np.ones((2, 2), np.float32)}) for name in ("src", "dst"))
+    code, out, _ = harness.run(tessera, ["verify", dst, "--against", src, "--junit", tmp_path / "junit.xml"])
+    assert code == 0
+    said = {line.split()[1]: "nothing here to judge" in line for line in out.splitlines() if line.startswith("PASS")}
+    assert said == {"names": False, "shapes": False, "scales": True, "codes": False, "values": False, "blocks": True,
+                    "config": False}
+    skipped = [case.get("name").split(":")[0] for case in
+               xml.etree.ElementTree.parse(tmp_path / "junit.xml").getroot().iter("testcase") if case.find("skipped") is not None]
+    assert skipped == ["scales", "blocks"]
+    code, out, _ = harness.run(tessera, ["verify", dst, "--against", src, "--json", "-"])
+    assert json.loads(out)["judged"] == {"names": 1, "shapes": 1, "scales": 0, "codes": 1, "values": 1, "blocks": 0, "config": 1}
 
 
 def test_usage(tessera, model):
