@@ -1,6 +1,7 @@
 /* Printing plans, running jobs, telling results. */
 #include "cli/job.h"
 
+#include "cli/next.h"
 #include "cli/output.h"
 #include "cli/places.h"
 #include "cli/serving.h"
@@ -107,6 +108,8 @@ static void print_sums(const tsr_plan *plan)
     tsr_print("%zu tensors: ", plan->n_notes);
     for (size_t i = 0; i < t.n; i++)
         tsr_print("%s%s %llu", i == 0 ? "" : ", ", t.action[i], U64(t.count[i]));
+    if (plan->n_added > 0)
+        tsr_print("%sadded %zu", t.n == 0 ? "" : ", ", plan->n_added);
     tsr_print("; %zu files, %s in, %s%s out\n", plan->n_files, tsr_bytes_text((double)plan->bytes_in, in),
               is_bounded(plan) ? "at most " : "", tsr_bytes_text((double)plan->bytes_out, written));
 }
@@ -210,16 +213,12 @@ static void print_summary(const tsr_job *job, const tsr_plan *plan, const tsr_en
         tsr_print("%s was complete already: all %zu files verified\n", job->dst, plan->n_files);
     else if (result->files_resumed > 0)
         tsr_print("resumed: %llu finished files verified and kept\n", U64(result->files_resumed));
-    if (plan->sources[0]->config == NULL)
-        tsr_print("no config.json beside a single file: loaders need one that says what the file holds\n");
     tsr_serving_print(serving);
     if (plan->advice != NULL)
-        tsr_print("next: %s\n", plan->advice);
-    else if (plan->report != NULL)
-        tsr_print("next: tessera verify %s --against %s, or read %s/" TSR_REPORT_NAME "\n", job->dst, job->src,
-                  job->dst);
-    else
-        tsr_print("next: load %s, or compare: tessera diff %s %s\n", job->dst, job->src, job->dst);
+        tsr_print("%s\n", plan->advice);
+    if (plan->report != NULL)
+        tsr_print("report: %s/" TSR_REPORT_NAME "\n", job->dst);
+    tsr_print_next(job, plan);
 }
 
 static void json_counts(tsr_text *t, const tsr_job *job, const tsr_plan *plan)
@@ -228,11 +227,9 @@ static void json_counts(tsr_text *t, const tsr_job *job, const tsr_plan *plan)
         const char *key;
         uint64_t value;
     } counts[] = {
-        {"tensors", plan->n_notes},
-        {"files", plan->n_files},
-        {"bytes_in", plan->bytes_in},
-        {"bytes_out", plan->bytes_out},
-        {"memory", tsr_plan_memory(plan, (unsigned)job->threads)},
+        {"tensors", plan->n_notes},     {"added", plan->n_added},
+        {"files", plan->n_files},       {"bytes_in", plan->bytes_in},
+        {"bytes_out", plan->bytes_out}, {"memory", tsr_plan_memory(plan, (unsigned)job->threads)},
     };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         tsr_json_key(t, counts[i].key);
