@@ -35,6 +35,9 @@ static const struct key {
     {"lm_head", "head", TSR_PARALLEL_ROWS, false},
 };
 
+/* Of V3.2's indexer, whose convert.py has them in its table: every rank has all of it, under its own names. */
+static const char *const kIndexerKeys[] = {"wq_b", "wk", "k_norm", "weights_proj"};
+
 /* Of the MTP layer, for --keep-mtp: kept whole, under their own names. */
 static const char *const kMtpKeys[] = {"eh_proj", "enorm", "hnorm", "head"};
 
@@ -142,14 +145,19 @@ static tsr_status find_key(const mapping *m, const tsr_tensor *t, bool mtp, stru
         if (component_is(t->name, 1, key->hf))
             return TSR_OK;
     }
+    for (size_t i = 0; component_is(t->name, 2, "indexer") && i < sizeof kIndexerKeys / sizeof *kIndexerKeys; i++) {
+        *key = (struct key){kIndexerKeys[i], kIndexerKeys[i], TSR_PARALLEL_REPLICATE, false};
+        if (component_is(t->name, 1, key->hf))
+            return TSR_OK;
+    }
     for (size_t i = 0; mtp && i < sizeof kMtpKeys / sizeof *kMtpKeys; i++) {
         *key = (struct key){kMtpKeys[i], kMtpKeys[i], TSR_PARALLEL_REPLICATE, false};
         if (component_is(t->name, 1, key->hf))
             return TSR_OK;
     }
     return tsr_fail(err, TSR_E_UNSUPPORTED,
-                    "%s: '%s': DeepSeek's inference code has no such tensor; it runs DeepSeek-V2, V3 and R1, not what "
-                    "was distilled from them",
+                    "%s: '%s': DeepSeek's inference code has no such tensor; it runs DeepSeek-V2, V3, R1 and V3.2, not "
+                    "what was distilled from them",
                     m->source->files[t->file].path, t->name);
 }
 

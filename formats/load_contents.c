@@ -199,6 +199,7 @@ static void check_deepseek_names(const tsr_load_query *q)
     static const char kKeys[] = " embed_tokens input_layernorm post_attention_layernorm q_proj q_a_proj q_a_layernorm "
                                 "q_b_proj kv_a_proj_with_mqa kv_a_layernorm kv_b_proj o_proj gate gate_proj down_proj "
                                 "up_proj norm lm_head ";
+    static const char kIndexerKeys[] = " wq_b wk k_norm weights_proj "; /* V3.2's own convert.py */
     enum { DROPPED_LAYER = 61 };
     const tsr_weights *const all = q->s->weights;
     const tsr_model *const m = q->s->model;
@@ -225,7 +226,8 @@ static void check_deepseek_names(const tsr_load_query *q)
         char word[64];
         snprintf(word, sizeof word, " %.*s ", last == NULL ? 0 : (int)(last - from > 60 ? 60 : last - from),
                  last == NULL ? "" : from);
-        if (strstr(kKeys, word) == NULL)
+        const bool indexer = from - name > 9 && memcmp(from - 9, ".indexer.", 9) == 0;
+        if (strstr(kKeys, word) == NULL && (!indexer || strstr(kIndexerKeys, word) == NULL))
             tsr_query_note(q, true, name, "names", NULL, "convert.py knows no '%.*s': 'Key not found in mapping'",
                            last == NULL ? 0 : (int)(last - from), last == NULL ? "" : from);
     }
@@ -257,6 +259,8 @@ void tsr_rule_deepseek(const tsr_load_query *q)
         fp8 = q->linears->items[i].quantized ? &q->linears->items[i] : NULL;
     for (size_t i = 0; fp8 != NULL && i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
+        if (strcmp(l->leaf, "weights_proj") == 0) /* of V3.2's indexer, which has it in BF16 */
+            continue;
         if (!l->quantized && tsr_query_reads(q, l))
             tsr_query_note(q, true, l->tensor->name, "partly quantized", "quantize every linear layer, or none",
                            "it is %s where '%s' is FP8; its model has one dtype for all linear layers",

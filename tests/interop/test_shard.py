@@ -57,7 +57,9 @@ MAPPING = {"embed_tokens": ("embed", 0), "input_layernorm": ("attn_norm", None),
            "q_proj": ("wq", 0), "q_a_proj": ("wq_a", None), "q_a_layernorm": ("q_norm", None), "q_b_proj": ("wq_b", 0),
            "kv_a_proj_with_mqa": ("wkv_a", None), "kv_a_layernorm": ("kv_norm", None), "kv_b_proj": ("wkv_b", 0),
            "o_proj": ("wo", 1), "gate": ("gate", None), "gate_proj": ("w1", 0), "down_proj": ("w2", 1), "up_proj": ("w3", 0),
-           "norm": ("norm", None), "lm_head": ("head", 0)}
+           "norm": ("norm", None), "lm_head": ("head", 0),
+           # V3.2's indexer
+           "wq_b": ("wq_b", None), "wk": ("wk", None), "k_norm": ("k_norm", None), "weights_proj": ("weights_proj", None)}
 
 
 def deepseek_rank(tensors, config, n, rank):
@@ -101,6 +103,33 @@ def test_deepseek_names_and_cuts(sources, convert, n, fp8):
         assert got.keys() == want.keys()
         for name in want:
             assert same_bits(got[name], np.ascontiguousarray(want[name])), name
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_the_indexer_of_v32(tmp_path, tessera, sources, convert, n):
+    """FP8 wq_b and wk, BF16 weights_proj, k_norm with weight and bias: whole on every rank, under their own names."""
+    src = tmp_path / "v32"
+    shutil.copytree(sources("deepseek-v3", True), src)
+    indexer = "model.layers.0.self_attn.indexer."
+    extra = {indexer + "weights_proj.weight": random_weight((8, 256)).astype(BF16),
+             indexer + "k_norm.weight": np.ones(128, np.float32), indexer + "k_norm.bias": np.zeros(128, np.float32)}
+    for i, name in enumerate(("wq_b", "wk")):
+        codes, scales = fp8_oracle.quantize(random_weight((256, 256), i))
+        extra |= {f"{indexer}{name}.weight": codes, f"{indexer}{name}.weight_scale_inv": scales}
+    harness.write_safetensors(src / "model-indexer.safetensors",
+                              {name: (NAMES[t.dtype], t.shape, t.tobytes()) for name, t in extra.items()}, {"format": "pt"})
+    index = json.loads((src / "model.safetensors.index.json").read_text())
+    index["weight_map"] |= {name: "model-indexer.safetensors" for name in extra}
+    (src / "model.safetensors.index.json").write_text(json.dumps(index))
+    config, tensors = json.loads((src / "config.json").read_text()), load(src)
+    dst = convert(src, "--to", "deepseek-mp", "--mp", str(n))
+    for rank in range(n):
+        got, want = one_file(dst / f"model{rank}-mp{n}.safetensors"), deepseek_rank(tensors, config, n, rank)
+        assert got.keys() == want.keys() and "layers.0.attn.indexer.wq_b.scale" in got
+        for name in want:
+            assert same_bits(got[name], np.ascontiguousarray(want[name])), name
+    code, out, err = harness.run(tessera, ["inspect", src, "--can-load", "deepseek", "--tp", "1"])
+    assert ".indexer." not in out, out + err
 
 
 def test_every_tensor_is_accounted_for(tessera, sources, tmp_path):
