@@ -43,6 +43,15 @@ static tsr_status plan_config(tsr_plan *plan, const tsr_quantize_options *o, con
 
 /* ---- refusing what is quantized already ---- */
 
+static bool has_fp8(const tsr_checkpoint *c)
+{
+    for (size_t i = 0; i < c->tensors.count; i++) {
+        if (c->tensors.items[i].dtype >= TSR_F8_E5M2 && c->tensors.items[i].dtype <= TSR_F8_E5M2FNUZ)
+            return true;
+    }
+    return false;
+}
+
 tsr_status tsr_quantize_check_source(const tsr_checkpoint *c, tsr_err *err)
 {
     static const char kAdvice[] =
@@ -51,6 +60,10 @@ tsr_status tsr_quantize_check_source(const tsr_checkpoint *c, tsr_err *err)
     tsr_status status = tsr_weights_pair(&weights, c, 0, 0, err);
     if (status == TSR_E_USAGE) /* no block size is stated, of what is quantized already */
         status = tsr_weights_pair(&weights, c, 128, 128, err);
+    if (status != TSR_OK && status != TSR_E_NOMEM && tsr_quantization_path(c) != NULL)
+        return tsr_prepend(err, status, "already quantized (%s)", tsr_quantization_path(c));
+    if (status != TSR_OK && status != TSR_E_NOMEM && has_fp8(c))
+        return tsr_prepend(err, status, "already quantized");
     TSR_TRY(status);
     if (weights.method != NULL)
         status = tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": %s (quant_method %s): %s", c->path,

@@ -397,6 +397,26 @@ static bool is_index(const char *name)
     return is_top(name) && ends_with(name, INDEX_SUFFIX);
 }
 
+/* Says which other files hold the weights, if one can tell. */
+static tsr_status no_safetensors(const tsr_checkpoint *c, const listing *l, tsr_err *err)
+{
+    static const struct {
+        const char *suffix, *what;
+    } kOthers[] = {{".gguf", "GGUF is not read"},
+                   {".bin", "PyTorch's pickles have to be converted to safetensors first"},
+                   {".pt", "PyTorch's pickles have to be converted to safetensors first"},
+                   {".pth", "PyTorch's pickles have to be converted to safetensors first"},
+                   {".ckpt", "PyTorch's pickles have to be converted to safetensors first"}};
+    for (size_t i = 0; i < l->count; i++) {
+        for (size_t k = 0; k < sizeof kOthers / sizeof *kOthers; k++) {
+            if (ends_with(l->names[i], kOthers[k].suffix))
+                return tsr_fail(err, TSR_E_FORMAT, "%s: no .safetensors file in this directory, but %s: %s", c->path,
+                                l->names[i], kOthers[k].what);
+        }
+    }
+    return tsr_fail(err, TSR_E_FORMAT, "%s: no .safetensors file in this directory", c->path);
+}
+
 /* Sorts the directory's files into safetensors, index, config and the rest. */
 static tsr_status take_files(tsr_checkpoint *c, const listing *l, const char **index, tsr_err *err)
 {
@@ -428,7 +448,7 @@ static tsr_status take_files(tsr_checkpoint *c, const listing *l, const char **i
     for (size_t i = 0; i < l->count; i++)
         blobs = blobs || strcmp(l->names[i], TSR_LAYOUT_NAME) == 0;
     if (c->n_files == 0 && !blobs)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: no .safetensors file in this directory", c->path);
+        return no_safetensors(c, l, err);
     if (c->n_files > 1 && *index == NULL)
         return tsr_fail(err, TSR_E_FORMAT,
                         "%s: %zu .safetensors files and no " TSR_INDEX_NAME " to say which belong "
@@ -480,13 +500,31 @@ static tsr_status open_single(tsr_checkpoint *c, tsr_err *err)
     return index_names(c, err);
 }
 
+/* Two words with a slash between, of which the first is no directory here: "org/model". */
+static bool is_hub_id(const char *path)
+{
+    static const char kWord[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    const size_t org = strspn(path, kWord);
+    char parent[128];
+    struct stat st;
+    if (org == 0 || org >= sizeof parent || *path == '.' || path[org] != '/' || path[org + 1] == '.' ||
+        path[org + 1] == '\0' || path[org + 1 + strspn(path + org + 1, kWord)] != '\0')
+        return false;
+    snprintf(parent, sizeof parent, "%.*s", (int)org, path);
+    return stat(parent, &st) != 0 && errno == ENOENT;
+}
+
 tsr_status tsr_checkpoint_open(tsr_checkpoint **checkpoint, const char *path, const char *const *ignore,
                                size_t n_ignore, tsr_err *err)
 {
     *checkpoint = NULL;
     struct stat st;
     if (stat(path, &st) != 0)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: %s", path, strerror(errno));
+        return is_hub_id(path) ? tsr_fail(err, TSR_E_FORMAT,
+                                          "%s: there is no such directory here; if it is a model of the Hugging Face "
+                                          "hub, 'hf download %s --local-dir %s' fetches it",
+                                          path, path, strchr(path, '/') + 1)
+                               : tsr_fail(err, TSR_E_FORMAT, "%s: %s", path, strerror(errno));
     tsr_checkpoint *const c = calloc(1, sizeof *c);
     if (c == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path);

@@ -326,7 +326,9 @@ tsr_status tsr_json_skip(tsr_json_reader *r, tsr_json_text *span, tsr_err *err)
         }
     } while (r->depth > floor);
     if (span != NULL)
-        *span = (tsr_json_text){.data = r->text + begin, .size = r->pos - begin};
+        *span = (tsr_json_text){.data = r->text + begin,
+                                .size = r->pos - begin,
+                                .escaped = memchr(r->text + begin, '\\', r->pos - begin) != NULL};
     return TSR_OK;
 }
 
@@ -356,6 +358,22 @@ static char *put_utf8(char *to, int32_t c)
     return to;
 }
 
+/* What the escape at text.data[*at], which has been checked when it was read, stands for: at most 4 bytes. */
+static size_t unescape(tsr_json_text text, size_t *at, char bytes[4])
+{
+    static const char kEscapes[] = "\"\\/bfnrt", kMeanings[] = "\"\\/\b\f\n\r\t";
+    const char kind = text.data[*at + 1];
+    size_t used = 0;
+    *at += 2;
+    if (kind != 'u') {
+        bytes[0] = kMeanings[strchr(kEscapes, kind) - kEscapes];
+        return 1;
+    }
+    const int32_t c = unicode_escape(text.data + *at, text.size - *at, &used);
+    *at += used;
+    return (size_t)(put_utf8(bytes, c) - bytes);
+}
+
 tsr_status tsr_json_decode(const tsr_json_reader *r, tsr_json_text text, tsr_arena *arena, const char **out,
                            tsr_err *err)
 {
@@ -366,33 +384,45 @@ tsr_status tsr_json_decode(const tsr_json_reader *r, tsr_json_text text, tsr_are
     *out = copy;
     if (!text.escaped)
         return TSR_OK;
-    static const char kEscapes[] = "\"\\/bfnrt", kMeanings[] = "\"\\/\b\f\n\r\t";
     char *to = copy;
     for (size_t i = 0; i < text.size;) {
+        char bytes[4];
         if (text.data[i] != '\\') {
             *to++ = text.data[i++];
             continue;
         }
-        const char kind = text.data[i + 1];
-        i += 2;
-        if (kind != 'u') {
-            *to++ = kMeanings[strchr(kEscapes, kind) - kEscapes];
-            continue;
-        }
-        size_t used;
-        const int32_t c = unicode_escape(text.data + i, text.size - i, &used);
-        if (c <= 0)
+        const size_t n = unescape(text, &i, bytes);
+        if (bytes[0] == '\0')
             return tsr_fail(err, TSR_E_FORMAT, "%s: a name with a NUL character in it", r->name);
-        to = put_utf8(to, c);
-        i += used;
+        memcpy(to, bytes, n);
+        to += n;
     }
     *to = '\0';
     return TSR_OK;
 }
 
+static bool is_text(tsr_json_text text, const char *literal, size_t size)
+{
+    if (!text.escaped)
+        return text.size == size && memcmp(text.data, literal, size) == 0;
+    size_t used = 0;
+    for (size_t i = 0; i < text.size;) {
+        char bytes[4];
+        size_t n = 1;
+        if (text.data[i] == '\\')
+            n = unescape(text, &i, bytes);
+        else
+            bytes[0] = text.data[i++];
+        if (n > size - used || memcmp(literal + used, bytes, n) != 0)
+            return false;
+        used += n;
+    }
+    return used == size;
+}
+
 bool tsr_json_is(tsr_json_text text, const char *literal)
 {
-    return !text.escaped && strlen(literal) == text.size && memcmp(text.data, literal, text.size) == 0;
+    return is_text(text, literal, strlen(literal));
 }
 
 bool tsr_json_find(const char *text, size_t size, const char *path, tsr_json_text *value)
@@ -407,7 +437,7 @@ bool tsr_json_find(const char *text, size_t size, const char *path, tsr_json_tex
             tsr_json_text key;
             if (tsr_json_next_member(&r, &key, &more, NULL) != TSR_OK || !more)
                 return false;
-            found = !key.escaped && key.size == (size_t)(dot - path) && memcmp(key.data, path, key.size) == 0;
+            found = is_text(key, path, (size_t)(dot - path));
             if (!found && tsr_json_skip(&r, NULL, NULL) != TSR_OK)
                 return false;
         }

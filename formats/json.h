@@ -79,7 +79,7 @@ tsr_status tsr_json_finish(tsr_json_reader *r, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_json_decode(const tsr_json_reader *r, tsr_json_text text, tsr_arena *arena, const char **out,
                            tsr_err *err) TSR_WARN_UNUSED;
 
-/* Whether an undecoded string is `literal`. Escaped strings never are. */
+/* Whether an undecoded string, or the text of a value with its quotes, is `literal` when its escapes are resolved. */
 bool tsr_json_is(tsr_json_text text, const char *literal);
 
 /* Finds the value at a dotted path of object keys ("quantization_config.quant_method") in a valid document.

@@ -35,7 +35,7 @@ static tsr_status describe(tsr_linears *all, tsr_linear *l, const tsr_weight *w,
     const tsr_tensor *const t = w->values;
     l->tensor = t;
     l->scale = w->scale;
-    l->coding = (tsr_coding)w->coding;
+    l->coding = w->scale == NULL ? TSR_PLAIN : (tsr_coding)w->coding;
     l->zero_points = w->zero_point != NULL;
     l->module = tsr_arena_dup(&all->arena, t->name, tsr_module_length(t->name));
     if (l->module == NULL)

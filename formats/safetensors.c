@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define U64(x) ((unsigned long long)(x))
 
@@ -156,7 +157,12 @@ static tsr_status read_tensor(header_reader *h, tsr_tensor *t)
             TSR_TRY(read_offsets(h, t));
         } else {
             tsr_dtype dtype;
+            const char *word;
             TSR_TRY(tsr_json_read_string(r, &name, err));
+            if (name.escaped) {
+                TSR_TRY(tsr_json_decode(r, name, h->arena, &word, err));
+                name = (tsr_json_text){.data = word, .size = strlen(word)};
+            }
             if (!tsr_dtype_from_name(name.data, name.size, &dtype))
                 return tsr_fail(err, TSR_E_FORMAT, "%s: '%s': unknown dtype '%.*s'", h->path, t->name,
                                 (int)tsr_min_u64(name.size, 40), name.data);
@@ -175,7 +181,11 @@ static tsr_status read_tensor(header_reader *h, tsr_tensor *t)
 static tsr_status read_metadata(header_reader *h)
 {
     tsr_json_text key, value;
+    tsr_json_kind kind;
     bool more;
+    TSR_TRY(tsr_json_peek(&h->json, &kind, h->err));
+    if (kind == TSR_JSON_NULL) /* the same as none */
+        return tsr_json_skip(&h->json, NULL, h->err);
     TSR_TRY(tsr_json_enter_object(&h->json, h->err));
     for (;;) {
         TSR_TRY(tsr_json_next_member(&h->json, &key, &more, h->err));
@@ -206,6 +216,8 @@ static tsr_status check_coverage(const header_reader *h, tsr_tensor *tensors, si
     uint64_t end = 0;
     for (size_t i = 0; i < count; i++) {
         const tsr_tensor *const t = &tensors[i];
+        if (t->offset < end && strcmp(t->name, tensors[i - 1].name) == 0)
+            return tsr_fail(h->err, TSR_E_FORMAT, "%s: '%s' stands twice in the header", h->path, t->name);
         if (t->offset != end)
             return tsr_fail(h->err, TSR_E_FORMAT,
                             "%s: '%s' begins at data offset %llu, but the bytes before it end at "
@@ -251,23 +263,68 @@ static tsr_status read_header_text(header_reader *h, uint32_t file, tsr_tensors 
     return check_coverage(h, count == 0 ? NULL : tensors->items + first, count);
 }
 
+/* What lies where a safetensors file should, by how it begins; NULL when that tells nothing. */
+static const char *name_contents(const unsigned char *head, size_t size)
+{
+    static const struct {
+        const char *bytes, *what;
+        size_t n;
+        bool any_case;
+    } kKinds[] = {
+#define KIND(bytes, any_case, what) {bytes, what, sizeof bytes - 1, any_case}
+        KIND("version https://git-lfs", false, "a Git LFS pointer, not the file itself: run 'git lfs pull' there"),
+        KIND("<!doctype html", true, "an HTML page, as a failed download leaves it: fetch the file anew"),
+        KIND("<html", true, "an HTML page, as a failed download leaves it: fetch the file anew"),
+        KIND("<?xml", true, "an XML text, as a failed download leaves it: fetch the file anew"),
+        KIND("GGUF", false, "a GGUF file, which Tessera does not read"),
+        KIND("PK\x03\x04", false,
+             "a zip archive, as torch.save makes it of a pickle: convert it to safetensors with PyTorch first"),
+        KIND("\x80\x02", false, "a Python pickle: convert it to safetensors with PyTorch first"),
+        KIND("\x80\x04", false, "a Python pickle: convert it to safetensors with PyTorch first"),
+        KIND("\x28\xB5\x2F\xFD", false,
+             "compressed with zstd: Tessera reads it under a name that ends in .safetensors.zst"),
+        KIND("\x1F\x8B", false, "compressed with gzip: unpack it first"),
+        KIND("\x89HDF", false, "an HDF5 file, which Tessera does not read"),
+        KIND("\x93NUMPY", false, "an array of NumPy, which Tessera does not read"),
+        KIND("{", false, "JSON: an index or a message of the server that it was fetched from?"),
+        KIND("Entry not found", false, "a hub's message that there is no such file"),
+        KIND("Repository not found", false, "a hub's message that there is no such repository"),
+        KIND("Invalid username or password", false, "a hub's message that it may not be fetched without logging in"),
+        KIND("Access to model", false, "a hub's message that it may not be fetched without asking for access"),
+#undef KIND
+    };
+    while (size > 0 && (*head == ' ' || *head == '\n' || *head == '\r' || *head == '\t')) {
+        head++;
+        size--;
+    }
+    for (size_t i = 0; i < sizeof kKinds / sizeof *kKinds; i++) {
+        if (kKinds[i].n <= size && (kKinds[i].any_case ? strncasecmp((const char *)head, kKinds[i].bytes, kKinds[i].n)
+                                                       : memcmp(head, kKinds[i].bytes, kKinds[i].n)) == 0)
+            return kKinds[i].what;
+    }
+    return NULL;
+}
+
 /* A file too short or with an absurd header length is most often not a safetensors file at all: say what it is. */
 static tsr_status check_length(const tsr_input *in, uint64_t *length, tsr_err *err)
 {
     const char *const path = in->path;
     const uint64_t size = in->size;
-    static const char kLfs[] = "version https://git-lfs";
-    unsigned char head[24] = {0};
-    TSR_TRY(tsr_input_read(in, head, (size_t)tsr_min_u64(size, sizeof head), 0, err));
-    if (memcmp(head, kLfs, sizeof kLfs - 1) == 0)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: a Git LFS pointer, not the file itself: run 'git lfs pull' there",
-                        path);
-    if (size < 8)
-        return tsr_fail(err, TSR_E_FORMAT,
-                        "%s: %llu bytes: too short for a safetensors file (8 bytes of header length)", path, U64(size));
+    enum { HEAD = 64 };
+    unsigned char head[HEAD] = {0};
+    const size_t read = (size_t)tsr_min_u64(size, sizeof head);
+    TSR_TRY(tsr_input_read(in, head, read, 0, err));
     *length = 0;
     for (int i = 0; i < 8; i++)
         *length |= (uint64_t)head[i] << (8 * i);
+    const bool plausible = size >= 8 && *length <= TSR_MAX_HEADER_BYTES && *length <= size - 8;
+    const bool object = size > 8 && (head[8] == '{' || head[8] == ' '); /* where its JSON begins */
+    const char *const what = plausible && object ? NULL : name_contents(head, read);
+    if (what != NULL)
+        return tsr_fail(err, TSR_E_FORMAT, "%s: not a safetensors file but %s", path, what);
+    if (size < 8)
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s: %llu bytes: too short for a safetensors file (8 bytes of header length)", path, U64(size));
     if (*length > TSR_MAX_HEADER_BYTES)
         return tsr_fail(err, TSR_E_FORMAT,
                         "%s: a header of %llu bytes, above the format's limit of %u: not a safetensors "

@@ -27,9 +27,10 @@ tsr_status tsr_linear_expect(const tsr_checkpoint *checkpoint, const tsr_weight 
 {
     const tsr_tensor *const t = w->values;
     char shape[192];
-    if (w->coding == TSR_PLAIN && !tsr_dtype_is_weight_float((tsr_dtype)t->dtype))
-        return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' is %s without a scale", checkpoint->path, t->name,
-                        tsr_dtype_name((tsr_dtype)t->dtype));
+    if (w->coding == TSR_UNREAD || (w->coding == TSR_PLAIN && !tsr_dtype_is_weight_float((tsr_dtype)t->dtype)))
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s: '%s' is %s without a scale that Tessera reads ('tessera inspect' says more)",
+                        checkpoint->path, t->name, tsr_dtype_name((tsr_dtype)t->dtype));
     if (w->coding != TSR_PLAIN ? w->matrices == 1 && w->rows == rows && w->cols == cols
         : cols == 0            ? t->rank == 1 && t->shape[0] == rows
                                : t->rank == 2 && t->shape[0] == rows && t->shape[1] == cols)
