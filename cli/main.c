@@ -1,7 +1,9 @@
 /* The `tessera` command: picks the subcommand. */
 #include "cli/commands.h"
+
 #include "cli/options.h"
 #include "cli/output.h"
+#include "formats/workers.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -76,6 +78,7 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    tsr_set_float_mode();
     if (!tsr_output_begin())
         return EXIT_IO;
     /* Every shard of a checkpoint stays open while a job runs. */

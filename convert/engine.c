@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fenv.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -734,6 +735,9 @@ tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engin
         .files = calloc(plan->n_files, sizeof *r.files),
     };
     struct timespec began;
+    fenv_t callers_mode;
+    (void)fegetenv(&callers_mode);
+    tsr_set_float_mode(); /* for the report's sums; each worker sets its own */
     clock_gettime(CLOCK_MONOTONIC, &began);
     *result = (tsr_engine_result){0};
     tsr_cpu_kernels_init(&r.kernels, options->cpu_flags);
@@ -751,6 +755,7 @@ tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engin
     result->rows = r.rows;
     result->threads = r.workers;
     result->seconds = tsr_seconds_since(&began);
+    (void)fesetenv(&callers_mode);
     return status;
 }
 

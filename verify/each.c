@@ -42,6 +42,7 @@ static void note_failure(loop *l, tsr_status status, const tsr_err *err)
 static void *work(void *argument)
 {
     loop *const l = argument;
+    tsr_set_float_mode();
     pthread_mutex_lock(&l->lock);
     const size_t worker = l->workers++;
     pthread_mutex_unlock(&l->lock);

@@ -59,6 +59,13 @@ def run_shimmed(tool, args, shim, timeout=600, **settings):
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
 
+def figures(told):
+    """What a command told as JSON, without what no two runs share."""
+    if isinstance(told, dict):
+        return {key: figures(value) for key, value in told.items() if "second" not in key}
+    return [figures(value) for value in told] if isinstance(told, list) else told
+
+
 def skip_without_gpu(code, stderr):
     """Ends the program with 77, skipped, where the tool found no device to use."""
     if code == 5:
