@@ -150,6 +150,8 @@ void tsr_tell(const char *fmt, ...)
     va_end(args);
     if (t.size > 0)
         (void)!fwrite(t.data, 1, t.size, stderr);
+    if (t.failed)
+        (void)!fputs("out of memory for what was to be said here\n", stderr);
     tsr_text_free(&t);
 }
 
@@ -204,7 +206,8 @@ int tsr_output_end(int code)
         return code;
     if (lost == EPIPE)
         return code == 0 ? EXIT_READER_LEFT : code;
-    tsr_tell("tessera: stdout: %s: what was to be printed is not all there\n",
-             lost == EBADF ? "it is closed" : strerror(lost));
+    /* Not by tsr_tell, which needs memory. */
+    (void)!fprintf(stderr, "tessera: stdout: %s: what was to be printed is not all there\n",
+                   lost == EBADF ? "it is closed" : strerror(lost));
     return code <= EXIT_SHORT ? EXIT_IO : code;
 }

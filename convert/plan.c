@@ -436,6 +436,7 @@ static uint64_t fingerprint(const tsr_plan *plan)
 
 tsr_status tsr_plan_finish(tsr_plan *plan, tsr_err *err)
 {
+    TSR_TRY(tsr_arena_status(&plan->arena, TSR_OK, err));
     TSR_TRY(tsr_plan_check_names(plan, err));
     plan->bytes_in = plan->bytes_out = 0;
     for (size_t s = 0; s < plan->n_steps; s++)

@@ -17,8 +17,10 @@ struct tsr_arena_chunk {
 
 void *tsr_arena_alloc(tsr_arena *arena, size_t bytes)
 {
-    if (bytes > SIZE_MAX / 2)
+    if (bytes > SIZE_MAX / 2) {
+        arena->failed = true;
         return NULL;
+    }
     const size_t need = (bytes + ALIGN - 1) / ALIGN * ALIGN;
     struct tsr_arena_chunk *chunk = arena->head;
     if (chunk == NULL || chunk->size - chunk->used < need) {
@@ -26,8 +28,10 @@ void *tsr_arena_alloc(tsr_arena *arena, size_t bytes)
         size = size > LARGEST_STEP ? LARGEST_STEP : size;
         size = size < need ? need : size;
         chunk = calloc(1, sizeof *chunk + size);
-        if (chunk == NULL)
+        if (chunk == NULL) {
+            arena->failed = true;
             return NULL;
+        }
         chunk->size = size;
         chunk->next = arena->head;
         arena->head = chunk;
@@ -60,6 +64,11 @@ char *tsr_arena_printf(tsr_arena *arena, const char *fmt, ...)
     return text;
 }
 
+tsr_status tsr_arena_status(const tsr_arena *arena, tsr_status status, tsr_err *err)
+{
+    return arena->failed && status != TSR_E_NOMEM ? tsr_fail(err, TSR_E_NOMEM, "out of memory") : status;
+}
+
 void tsr_arena_free(tsr_arena *arena)
 {
     while (arena->head != NULL) {
@@ -68,4 +77,5 @@ void tsr_arena_free(tsr_arena *arena)
         arena->head = next;
     }
     arena->bytes = 0;
+    arena->failed = false;
 }

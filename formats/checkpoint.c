@@ -541,6 +541,7 @@ tsr_status tsr_checkpoint_open(tsr_checkpoint **checkpoint, const char *path, co
     } else {
         status = open_single(c, err);
     }
+    status = tsr_arena_status(&c->arena, status, err);
     if (status != TSR_OK) {
         tsr_checkpoint_close(c);
         return status;

@@ -740,6 +740,7 @@ tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkp
         status = pair_all(&p);
     free(p.claimed);
     free(p.unread);
+    status = tsr_arena_status(&weights->arena, status, err);
     if (status != TSR_OK)
         tsr_weights_free(weights);
     return status;

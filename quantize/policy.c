@@ -147,5 +147,5 @@ tsr_status tsr_policy_decide(const tsr_checkpoint *c, const char *model_type, co
         if (decisions[i].reason == NULL)
             return tsr_fail(err, TSR_E_NOMEM, "out of memory");
     }
-    return tsr_policy_join(c, options, arena, decisions, err);
+    return tsr_arena_status(arena, tsr_policy_join(c, options, arena, decisions, err), err);
 }

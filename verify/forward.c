@@ -92,7 +92,7 @@ static tsr_status read_sizes(tsr_forward *f, tsr_err *err)
     if (f->kv_heads == 0 || f->heads % f->kv_heads != 0 || f->head_dim == 0 || f->head_dim % 2 != 0)
         return tsr_fail(err, TSR_E_SHAPE, "%s/" TSR_CONFIG_NAME ": %zu heads, %zu of keys and values, head_dim %zu",
                         c->path, f->heads, f->kv_heads, f->head_dim);
-    return tsr_rope_read(&f->rope, c, f->head_dim, &f->arena, err);
+    return tsr_arena_status(&f->arena, tsr_rope_read(&f->rope, c, f->head_dim, &f->arena, err), err);
 }
 
 tsr_status tsr_forward_open(tsr_forward *f, const tsr_side *side, tsr_err *err)
@@ -100,7 +100,7 @@ tsr_status tsr_forward_open(tsr_forward *f, const tsr_side *side, tsr_err *err)
     *f = (tsr_forward){.side = side, .threads = 1};
     if (side->checkpoint->config == NULL)
         return tsr_fail(err, TSR_E_USAGE, "%s: needs a directory with its " TSR_CONFIG_NAME, side->checkpoint->path);
-    TSR_TRY(read_family(f, err));
+    TSR_TRY(tsr_arena_status(&f->arena, read_family(f, err), err));
     return read_sizes(f, err);
 }
 

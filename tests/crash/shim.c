@@ -1,17 +1,20 @@
 /* Preloaded into the tool: lets chosen system calls and allocations fail, and writes down what is done to files.
  *
- *   SHIM_ALLOC=N        the N-th allocation of the process fails;  N+: and all after it
- *   SHIM_COUNT=FILE     FILE says how many there were, when the process ends by itself
- *   SHIM_TRACE=FILE     a line for each call that changes files or makes changes durable: NAME<TAB>PATH[<TAB>PATH]
- *   SHIM_ERROR=CALL:ERRNO[:TEXT]   CALL (flock, pwrite, open, openw to write, access, fsync, stat) fails so on paths
- * that hold TEXT; of pwrite with errno 0: it writes nothing SHIM_RUN=CALL:N     before the N-th CALL (fsync, pread),
- * the shell command in SHIM_COMMAND is run SHIM_MXCSR=HEX      the floating-point mode that every thread begins with */
+ * - SHIM_ALLOC=N: the N-th allocation of the process fails; N+: and all after it.
+ * - SHIM_STOP=1: there it stops, for a debugger to look at.
+ * - SHIM_COUNT=FILE: FILE says how many there were, when the process ends by itself.
+ * - SHIM_TRACE=FILE: a line for each call that changes files or makes changes durable: NAME<TAB>PATH[<TAB>PATH].
+ * - SHIM_ERROR=CALL:ERRNO[:TEXT]: CALL (flock, pwrite, open, openw to write, access, fsync, stat) fails so on paths
+ * that hold TEXT; of pwrite with errno 0: it writes nothing.
+ * - SHIM_RUN=CALL:N: before the N-th CALL (fsync, pread), the shell command in SHIM_COMMAND is run.
+ * - SHIM_MXCSR=HEX: the floating-point mode that every thread begins with. */
 /* Both names of a call are to be caught: neither may be made the other. */
 #undef _FILE_OFFSET_BITS
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -88,6 +91,8 @@ static int refused(void)
     const long n = ++allocations;
     if (fail_at == 0 || (n != fail_at && !(fail_forever && n > fail_at)))
         return 0;
+    if (getenv("SHIM_STOP") != NULL)
+        raise(SIGTRAP);
     errno = ENOMEM;
     return 1;
 }
