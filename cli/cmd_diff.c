@@ -124,14 +124,50 @@ static ranked *rank(const limit *l, const tsr_comparison *c, size_t *n)
 
 /* ---- telling ---- */
 
-/* What such a difference usually is. Block FP8 costs 0.0265 whatever the weights; see docs/diff.md. */
-static const char *diagnose(const tsr_pair *p)
+/* How it is coded, for people: "int4 in groups of 128". */
+static const char *coding_text(const tsr_weight *w, char text[64])
+{
+    if (w->coding == TSR_CODED_E4M3)
+        return w->coarse ? "e4m3" : "block FP8";
+    if (w->block_cols < w->cols)
+        snprintf(text, 64, "int%u in groups of %llu", w->bits, U64(w->block_cols));
+    else
+        snprintf(text, 64, "int%u with a scale a %s", w->bits, w->block_rows < w->rows ? "row" : "tensor");
+    return text;
+}
+
+/* What errors of coded values come to: e4m3 costs 0.0265 whatever the weights (docs/diff.md), integers what their
+ * groups' largest values make it; there only the codes tell. */
+static const char *diagnose_codes(const tsr_pair *p, char text[160])
+{
+    const tsr_metrics *const m = &p->metrics;
+    const tsr_weight *const w = p->b->scale != NULL ? p->b : p->a;
+    const double relative = tsr_metrics_relative(m);
+    char coding[64];
+    const char *const how = coding_text(w, coding);
+    if (w->coding == TSR_CODED_E4M3 && relative <= 0.032)
+        snprintf(text, 160, relative > 0.01 ? "what %s costs" : "rounding", how);
+    else if (p->b->scale == NULL)
+        snprintf(text, 160, "more or less what %s costs: give the original first to have its codes judged", how);
+    else if (m->misrounded == 0)
+        snprintf(text, 160, "what %s costs under these scales: every code is the nearest", how);
+    else
+        snprintf(text, 160, "more than %s has to cost: %llu codes are not the nearest under their scales", how,
+                 U64(m->misrounded));
+    return text;
+}
+
+/* What such a difference usually is. */
+static const char *diagnose(const tsr_pair *p, char text[160])
 {
     const tsr_metrics *const m = &p->metrics;
     const double relative = tsr_metrics_relative(m);
     const bool scaled = p->a->scale != NULL || p->b->scale != NULL;
+    const bool nearest = p->b->scale != NULL && p->b->coding != TSR_CODED_E4M3 && m->misrounded == 0;
     if (m->nonfinite[0] != m->nonfinite[1] || isinf(m->max_abs))
         return "NaN or Inf on one side: a NaN code, a NaN scale, or an overflow";
+    if (nearest)
+        return diagnose_codes(p, text);
     if (m->differ <= 4)
         return "single values: damage such as a flipped bit, not quantization";
     if (m->misrounded > 0 && m->misrounded <= 4)
@@ -141,20 +177,20 @@ static const char *diagnose(const tsr_pair *p)
                       : "whole blocks are wrong: another tensor's data, or another version of it";
     if (m->n_worst > 0 && m->worst[0].relative > 4 * relative)
         return "the error sits in few blocks: outliers there, or their scales";
-    if (relative > 0.032)
-        return "more than block FP8 costs: look at the scales";
-    return scaled && relative > 0.01 ? "what block FP8 costs" : "rounding";
+    if (scaled)
+        return diagnose_codes(p, text);
+    return relative > 0.032 ? "more than rounding costs: other values" : "rounding";
 }
 
 static void print_pair(const tsr_pair *p, bool beyond)
 {
     const tsr_metrics *const m = &p->metrics;
-    char place[192];
+    char place[192], text[160];
     tsr_print("%-9.3g %8.2f  %-9.3g %-9.3g  %s  (%s, %s)%s\n", tsr_metrics_relative(m), tsr_metrics_sqnr(m),
               tsr_metrics_calc_diff(m), m->max_abs, tsr_pair_name(p), tsr_dtype_name((tsr_dtype)p->a->data->dtype),
               tsr_dtype_name((tsr_dtype)p->b->data->dtype), beyond ? "" : "  within tolerance");
     tsr_print("          %llu of %llu values differ, the largest error at %s: %s\n", U64(m->differ), U64(m->elements),
-              tsr_pair_coordinates(p, m->max_abs_at, place, sizeof place), diagnose(p));
+              tsr_pair_coordinates(p, m->max_abs_at, place, sizeof place), diagnose(p, text));
     if (m->n_worst > 0)
         tsr_print("          worst block: %s: relative error %.3g, max error %.3g\n",
                   tsr_tile_text(&m->worst[0], p, place, sizeof place), m->worst[0].relative, m->worst[0].max_abs);

@@ -376,3 +376,29 @@ def test_help_and_quiet(tessera, sound, tmp_path):
     assert code == 0 and "Examples:" in out and "--tolerance" in out
     code, out, err = harness.run(tessera, ["diff", tmp_path / "a", tmp_path / "b", "--quiet"])
     assert (code, out, err) == (1, "", "")
+
+
+@pytest.mark.parametrize("scheme, words", [
+    (("int4-weight-only",), "what int4 in groups of 128 costs under these scales: every code is the nearest"),
+    (("int4-weight-only", "--group-size", "32"), "what int4 in groups of 32 costs"),
+    (("int4-weight-only", "--group-size", "0"), "what int4 with a scale a row costs"),
+    (("int8-channel",), "what int8 with a scale a row costs"), (("fp8-channel",), "what e4m3 costs"),
+    (("fp8-block",), "what block FP8 costs")], ids=lambda x: "-".join(x) if isinstance(x, tuple) else "")
+def test_each_scheme_is_judged_by_its_own_figures(scheme, words, diff, quantize, tmp_path):
+    """Outliers make int4 coarse, as it has to be: no word of block FP8, or of scales to look at."""
+    w = np.random.default_rng(5).standard_normal((256, 1024))
+    w[::7, ::128] *= 20
+    src = write(tmp_path / "src", {W: w.astype(BF16)}, {"model_type": "llama"})
+    dst = quantize(src, "--scheme", *scheme)
+    _, _, text = diff(src, dst)
+    assert words in text and "look at" not in text and ("block FP8" in text) == (scheme[0] == "fp8-block")
+    _, _, text = diff(dst, src)
+    assert ("give the original first" in text) == scheme[0].startswith("int") and "look at" not in text
+    _, tensors = harness.read_safetensors(dst / "model.safetensors")
+    name = next(name for name in tensors if "_scale" in name)
+    dtype, shape, data = tensors[name]
+    scales = np.frombuffer(data, DTYPES[dtype])
+    tensors[name] = (dtype, shape, (scales.astype(np.float32) * np.float32(1.3)).astype(scales.dtype).tobytes())
+    harness.write_safetensors(dst / "model.safetensors", tensors)
+    _, _, text = diff(src, dst)
+    assert "codes are not the nearest under their scales" in text and "every code" not in text
