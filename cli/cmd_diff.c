@@ -216,6 +216,15 @@ static void print_state(const tsr_comparison *c, tsr_pair_state state, size_t co
         tsr_print("  ... and %zu more (--json FILE lists all)\n", count - listed);
 }
 
+static bool has_values(const tsr_comparison *c)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        if (c->pairs[i].state <= TSR_PAIR_DIFFERS && tsr_tensor_elements(c->pairs[i].b->values) > 0)
+            return true;
+    }
+    return false;
+}
+
 static void print_result(const tsr_compare_job *job, const limit *l, const ranked *worst, size_t n, size_t beyond)
 {
     const tsr_comparison *const c = &job->comparison;
@@ -245,7 +254,9 @@ static void print_result(const tsr_compare_job *job, const limit *l, const ranke
     tsr_print("%s read in %.1f s (%s/s), %u threads\n", tsr_bytes_text((double)c->bytes_read, read), c->seconds,
               tsr_bytes_text((double)c->bytes_read / fmax(c->seconds, 1e-9), rate), c->threads);
     if (beyond == 0)
-        tsr_print(n == 0 ? "same values everywhere\n" : "all within the tolerance\n");
+        tsr_print(!has_values(c) ? "no value was there to compare\n"
+                  : n == 0       ? "same values everywhere\n"
+                                 : "all within the tolerance\n");
     else if (n > 0)
         tsr_print("next: tessera diff %s %s --tensors '%s' --json - for its worst blocks\n", job->path[0], job->path[1],
                   tsr_pair_name(worst[0].pair));

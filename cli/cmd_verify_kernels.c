@@ -29,7 +29,7 @@ typedef struct arguments {
     tsr_list tensors;
     uint64_t threads;
     int device, out, scaling;
-    bool quiet, help;
+    bool details, quiet, help;
     tsr_kernel_options options;
 } arguments;
 
@@ -154,6 +154,7 @@ static void list_options(arguments *a, tsr_option *options)
         {"--threads", TSR_OPT_COUNT, &a->threads, "N", "workers (all CPUs); the result does not depend on it"},
         {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result as JSON ('-': stdout)"},
         {"--junit", TSR_OPT_TEXT, &a->junit, "FILE", "the result as JUnit XML"},
+        {"--details", TSR_OPT_FLAG, &a->details, NULL, "a line for every judgement, not for every tensor"},
         {"--quiet", TSR_OPT_FLAG, &a->quiet, NULL, "no text: only the exit code"},
         {"--help", TSR_OPT_FLAG, &a->help, NULL, "this text"},
         {0},
@@ -265,11 +266,8 @@ static void print_work(const arguments *a, const session *s)
     print_phases(e);
 }
 
-static void print_result(const arguments *a, const session *s)
+static void print_details(const tsr_evidence *e)
 {
-    const tsr_evidence *const e = &s->evidence;
-    if (s->note.msg[0] != '\0')
-        tsr_print("checked on the CPU: %s\n", s->note.msg);
     for (size_t i = 0; i < e->count; i++) {
         const tsr_judgement *const j = &e->items[i], *const before = i > 0 ? j - 1 : NULL;
         const bool other = before == NULL || strcmp(before->subject, j->subject) != 0;
@@ -279,6 +277,26 @@ static void print_result(const arguments *a, const session *s)
             tsr_print(" %s error\n", tsr_error_kind_name(j->kind));
         tsr_judgement_print(j);
     }
+}
+
+static void print_subjects(const tsr_evidence *e)
+{
+    for (size_t i = 0, end; i < e->count; i = end) {
+        for (end = i + 1; end < e->count && strcmp(e->items[end].subject, e->items[i].subject) == 0; end++)
+            ;
+        tsr_subject_print(&e->items[i], end - i);
+    }
+}
+
+static void print_result(const arguments *a, const session *s)
+{
+    const tsr_evidence *const e = &s->evidence;
+    if (s->note.msg[0] != '\0')
+        tsr_print("checked on the CPU: %s\n", s->note.msg);
+    if (a->details || is_mla(a))
+        print_details(e);
+    else
+        print_subjects(e);
     if (is_mla(a)) {
         tsr_print("%s; seed %llu, %.2f s; seconds:", s->device.name, (unsigned long long)a->options.seed, e->seconds);
         print_phases(e);

@@ -93,6 +93,41 @@ void tsr_judgement_print(const tsr_judgement *j)
         tsr_print("       %s\n", j->fault);
 }
 
+void tsr_subject_print(const tsr_judgement *judgements, size_t n)
+{
+    size_t failed = 0, costs = 0, bounded = 0, exact = 0;
+    double sqnr = INFINITY, of_bound = 0, of_expected = 0;
+    for (size_t i = 0; i < n; i++) {
+        const tsr_judgement *const j = &judgements[i];
+        const bool kernel = j->kind == TSR_ERROR_KERNEL;
+        failed += j->fault != NULL;
+        costs += j->kind == TSR_ERROR_QUANTIZATION && j->metrics.elements > 0;
+        bounded += kernel && j->of_bound >= 0;
+        exact += kernel && j->of_bound < 0 && j->metrics.differ == 0;
+        if (j->kind == TSR_ERROR_QUANTIZATION && j->metrics.elements > 0)
+            sqnr = fmin(sqnr, tsr_metrics_sqnr(&j->metrics));
+        of_bound = kernel ? fmax(of_bound, j->of_bound) : of_bound;
+        of_expected = kernel ? fmax(of_expected, j->of_expected) : of_expected;
+    }
+    tsr_print_word(failed == 0 ? TSR_GOOD : TSR_BAD, failed == 0 ? "ok" : "FAIL", 5);
+    tsr_print("%s:", judgements->subject);
+    if (costs > 0)
+        tsr_print(" quantization %s%.2f dB;", costs > 1 ? "at worst " : "", sqnr);
+    if (bounded > 0)
+        tsr_print(" %zu runs of kernels at most %.3g of the bound, %.2f of the expected RMS;", bounded, of_bound,
+                  of_expected);
+    if (exact > 0)
+        tsr_print(" %zu bit for bit;", exact);
+    if (failed > 0)
+        tsr_print(" %zu of %zu judgements beyond their limits\n", failed, n);
+    else
+        tsr_print(" all %zu judgements within their limits\n", n);
+    for (size_t i = 0; i < n; i++) {
+        if (judgements[i].fault != NULL)
+            tsr_judgement_print(&judgements[i]);
+    }
+}
+
 void tsr_evidence_print_end(const tsr_evidence *e)
 {
     for (size_t i = 0; i < e->n_skipped; i++)

@@ -15,6 +15,10 @@ void tsr_evidence_json(tsr_text *t, const tsr_evidence *evidence);
 /* One judgement to stdout, and its fault on a line of its own. */
 void tsr_judgement_print(const tsr_judgement *judgement);
 
+/* One line for the `n` judgements of one tensor or set, which all have the same subject: what quantization costs at
+ * worst, how near kernels come to their bounds; below it those that are beyond their limits. */
+void tsr_subject_print(const tsr_judgement *judgements, size_t n);
+
 /* What was skipped and how many judgements are beyond their limits, to stdout. */
 void tsr_evidence_print_end(const tsr_evidence *evidence);
 

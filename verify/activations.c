@@ -95,3 +95,12 @@ tsr_status tsr_activations_read(const tsr_checkpoint *file, const tsr_tensor *t,
     free(bytes);
     return status;
 }
+
+bool tsr_activations_are_zero(const uint16_t *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if ((x[i] & 0x7FFF) != 0)
+            return false;
+    }
+    return true;
+}

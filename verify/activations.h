@@ -10,6 +10,9 @@
 
 #include "formats/checkpoint.h"
 
+/* Why what they are given to is skipped: every product would be 0, whatever the weights. */
+#define TSR_ZERO_ACTIVATIONS "its activations in the file are all 0: nothing could be told by them"
+
 enum { TSR_OUTLIER_ONE_IN = 128, TSR_OUTLIER_FACTOR = 32 };
 
 /* splitmix64's output function: one number for each `x`, as good as random. */
@@ -27,5 +30,7 @@ const tsr_tensor *tsr_activations_find(const tsr_checkpoint *file, const char *w
  * TSR_E_UNSUPPORTED: another dtype. */
 tsr_status tsr_activations_read(const tsr_checkpoint *file, const tsr_tensor *tensor, size_t *m, size_t k, uint16_t *x,
                                 tsr_err *err) TSR_WARN_UNUSED;
+
+bool tsr_activations_are_zero(const uint16_t *x, size_t n);
 
 #endif

@@ -262,10 +262,14 @@ static tsr_status do_job(void *context, size_t at, tsr_evidence *evidence, tsr_e
 tsr_status tsr_check_dequant(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence, tsr_err *err)
 {
     check c = {.options = options, .outs = outs};
+    if ((outs & (1u << TSR_OUT_BF16 | 1u << TSR_OUT_F16)) == 0)
+        return tsr_fail(err, TSR_E_USAGE, "--out f32: codes are converted to BF16 and F16");
     list_formats(&c);
     tsr_status status = find_jobs(&c, evidence, err);
     if (status == TSR_OK)
         status = tsr_run_jobs(options, c.n_jobs, do_job, &c, evidence, err);
+    if (status == TSR_OK)
+        status = tsr_evidence_require(evidence, true, options->side.checkpoint->path, err);
     free(c.jobs);
     return status;
 }

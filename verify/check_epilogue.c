@@ -181,7 +181,7 @@ static tsr_status get_input(operands *o, tsr_err *err)
     double scale, zero_point = 0;
     char text[96] = "";
     tsr_judgement j = {
-        .subject = o->name, .kind = TSR_ERROR_QUANTIZATION, .of_bound = -1, .of_expected = -1, .fault = text};
+        .subject = o->name, .kind = TSR_ERROR_CHECKPOINT, .of_bound = -1, .of_expected = -1, .fault = text};
     o->input.quantization = QUANTIZATIONS;
     if (w->input_scale == NULL)
         return TSR_OK;
@@ -257,6 +257,29 @@ static void decode(unsigned char dtype, const void *codes, size_t width, size_t 
         memset(out + i * padded + k, 0, (padded - k) * sizeof *out);
         tsr_decode(dtype, (const unsigned char *)codes + i * k * width, k, out + i * padded);
     }
+}
+
+/* A scale or bias that no kernel can make a product of is the checkpoint's fault: the first one is named, and *unfit.
+ */
+static tsr_status check_stated(operands *o, const float *values, const char *what, bool positive, bool *unfit,
+                               tsr_err *err)
+{
+    char text[96];
+    for (size_t j = 0; j < o->n; j++) {
+        if (isfinite(values[j]) && (!positive || values[j] > 0))
+            continue;
+        const tsr_judgement judgement = {.subject = o->name,
+                                         .kind = TSR_ERROR_CHECKPOINT,
+                                         .what = what,
+                                         .of_bound = -1,
+                                         .of_expected = -1,
+                                         .fault = text};
+        snprintf(text, sizeof text, "of output %llu it is %g", (unsigned long long)tsr_column_of(&o->columns, j),
+                 (double)values[j]);
+        *unfit = true;
+        return tsr_evidence_add(o->evidence, &judgement, err);
+    }
+    return TSR_OK;
 }
 
 /* What lies beside a weight in the given checkpoint, for the channels that are computed; false when nothing does. */
@@ -376,7 +399,8 @@ static tsr_status get_sums(operands *o, const char *name, const char *what, cons
 {
     char text[160];
     bool there;
-    tsr_judgement j = {.subject = o->name, .kind = TSR_ERROR_KERNEL, .of_bound = -1, .of_expected = -1, .what = what};
+    tsr_judgement j = {
+        .subject = o->name, .kind = TSR_ERROR_CHECKPOINT, .of_bound = -1, .of_expected = -1, .what = what};
     double *const values = take(o, o->n, sizeof *values);
     if (values == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for azp_adj of '%s'", o->name);
@@ -597,12 +621,19 @@ static tsr_status run_variant(operands *o, const tsr_device_epilogue *kernel, co
 static tsr_status fill_and_judge(operands *o, tsr_err *err)
 {
     const tsr_device *const device = o->c->options->device;
+    bool unfit = false;
     TSR_TRY(shape_operands(o, err));
     TSR_TRY(get_input(o, err));
     TSR_TRY(get_activations(o, err));
+    if (o->c->options->activations != NULL && tsr_activations_are_zero(o->x, o->m * o->k))
+        return tsr_evidence_skip(o->evidence, o->name, TSR_ZERO_ACTIVATIONS, err);
     TSR_TRY(judge_input(o, err));
     TSR_TRY(fill(o, err));
+    TSR_TRY(check_stated(o, o->scale_w, "scale of the checkpoint", true, &unfit, err));
     TSR_TRY(get_bias(o, err));
+    TSR_TRY(check_stated(o, o->bias, "bias of the checkpoint", false, &unfit, err));
+    if (unfit)
+        return TSR_OK;
     for (unsigned i = 0; i < QUANTIZATIONS; i++)
         TSR_TRY(judge_quantization(o, i, err));
     TSR_TRY(get_azp(o, err));
@@ -632,6 +663,8 @@ tsr_status tsr_check_epilogue(const tsr_kernel_options *options, unsigned outs, 
     tsr_status status = find_jobs(&c, evidence, err);
     if (status == TSR_OK)
         status = tsr_run_jobs(options, c.n_jobs, do_job, &c, evidence, err);
+    if (status == TSR_OK)
+        status = tsr_evidence_require(evidence, true, options->side.checkpoint->path, err);
     free(c.jobs);
     return status;
 }

@@ -74,6 +74,12 @@ static tsr_judgement blank(const char *subject, const char *what, tsr_error_kind
     return (tsr_judgement){.subject = subject, .what = what, .kind = kind, .of_bound = -1, .of_expected = -1};
 }
 
+/* Where the source itself is no number, nothing can be held to it. */
+static const char *nonfinite_in(const tsr_metrics *m)
+{
+    return m->nonfinite[1] > 0 ? "NaN or Inf" : m->nonfinite[0] > 0 ? "NaN or Inf in the source" : NULL;
+}
+
 /* `routed`: both choose experts. */
 static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
 {
@@ -87,8 +93,7 @@ static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
         count_alike(c, &stream, c->chosen[0], c->chosen[1]);
         count_alike(c, &alone, c->chosen[0], c->chosen[1] + c->n * k);
     }
-    if (stream.metrics.nonfinite[1] > 0)
-        stream.fault = "NaN or Inf";
+    stream.fault = nonfinite_in(&stream.metrics);
     TSR_TRY(tsr_evidence_add(c->evidence, &stream, err));
     /* What the layer adds. */
     double *const added = malloc((2 * size + 1) * sizeof *added);
@@ -100,9 +105,8 @@ static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
     }
     measure(c, &alone, added, added + size, c->n, c->hidden, "channel");
     free(added);
-    if (alone.metrics.nonfinite[1] > 0) {
-        alone.fault = "NaN or Inf";
-    } else if (tsr_metrics_sqnr(&alone.metrics) < c->request->limits.min_sqnr) {
+    alone.fault = nonfinite_in(&alone.metrics);
+    if (alone.fault == NULL && !(tsr_metrics_sqnr(&alone.metrics) >= c->request->limits.min_sqnr)) {
         snprintf(fault, sizeof fault, "SQNR below %g dB", c->request->limits.min_sqnr);
         alone.fault = fault;
     }
@@ -180,9 +184,10 @@ static tsr_status limit_logits(check *c, tsr_judgement *j, tsr_err *err)
     char fault[96];
     if (j->metrics.differ > 0)
         locate(c, j->metrics.max_abs_at, c->source.vocabulary, "logit", j->worst_at, sizeof j->worst_at);
-    if (j->metrics.nonfinite[1] > 0) {
-        j->fault = "NaN or Inf";
-    } else if (j->kl.mean > limits->max_kl) {
+    j->fault = nonfinite_in(&j->metrics);
+    if (j->fault != NULL)
+        return tsr_evidence_add(c->evidence, j, err);
+    if (j->kl.mean > limits->max_kl) {
         snprintf(fault, sizeof fault, "mean KL divergence above %g nats", limits->max_kl);
         j->fault = fault;
     } else if ((double)j->agreed < limits->min_top1 * (double)j->choices) {
@@ -371,7 +376,10 @@ static tsr_status run(check *c, tsr_err *err)
 tsr_status tsr_check_forward(const tsr_forward_request *request, tsr_evidence *evidence, tsr_err *err)
 {
     check c = {.request = request, .evidence = evidence, .began = tsr_now()};
-    const tsr_status status = run(&c, err);
+    tsr_status status = run(&c, err);
+    if (status == TSR_OK && evidence->count == 0)
+        status = tsr_fail(err, TSR_E_FORMAT, "%s: no hidden_states.N of these layers, and no logits: nothing to judge",
+                          request->reference->path);
     evidence->subjects = c.last + 1 - request->first;
     evidence->candidates = c.source.layers;
     evidence->seconds = tsr_now() - c.began;

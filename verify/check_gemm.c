@@ -277,8 +277,12 @@ static tsr_fp8_gemm_args expert_args(const operands *o, size_t e)
 
 static tsr_status add_fault(operands *o, const char *what, const char *fault, tsr_err *err)
 {
-    const tsr_judgement j = {
-        .subject = o->name, .what = what, .kind = TSR_ERROR_KERNEL, .of_bound = -1, .of_expected = -1, .fault = fault};
+    const tsr_judgement j = {.subject = o->name,
+                             .what = what,
+                             .kind = TSR_ERROR_CHECKPOINT,
+                             .of_bound = -1,
+                             .of_expected = -1,
+                             .fault = fault};
     o->unfit = true;
     return tsr_evidence_add(o->evidence, &j, err);
 }
@@ -616,6 +620,8 @@ static tsr_status run_layout(operands *o, layout kind, tsr_err *err)
 static tsr_status fill_and_judge(operands *o, size_t job, tsr_err *err)
 {
     TSR_TRY(shape_operands(o, job, err));
+    if (o->c->options->activations != NULL && tsr_activations_are_zero(o->x, o->m * o->k))
+        return tsr_evidence_skip(o->evidence, o->name, TSR_ZERO_ACTIVATIONS, err);
     for (size_t e = 0; e < o->n_experts && !o->unfit; e++)
         TSR_TRY(do_expert(o, e, err));
     if (o->unfit)
@@ -644,7 +650,8 @@ tsr_status tsr_check_gemm(const tsr_kernel_options *options, unsigned outs, tsr_
     tsr_status status;
     TSR_GOTO(find_entries(&c, evidence, err));
     TSR_GOTO(make_jobs(&c, evidence, err));
-    status = tsr_run_jobs(options, c.n_jobs, do_job, &c, evidence, err);
+    TSR_GOTO(tsr_run_jobs(options, c.n_jobs, do_job, &c, evidence, err));
+    status = tsr_evidence_require(evidence, true, options->side.checkpoint->path, err);
 out:
     free(c.entries);
     free(c.jobs);

@@ -549,7 +549,10 @@ tsr_status tsr_check_mla(const tsr_kernel_options *options, unsigned outs, tsr_e
     (void)outs;
     snprintf(subject, sizeof subject, "model.layers.%llu.self_attn", (unsigned long long)options->mla.layer);
     c.min_sqnr = isnan(options->limits.min_sqnr) ? kStageSqnr : options->limits.min_sqnr;
-    const tsr_status status = open_and_check(&c, err);
+    tsr_status status = open_and_check(&c, err);
+    if (status == TSR_OK)
+        status = tsr_evidence_require(
+            evidence, false, (options->mla.stages != NULL ? options->mla.stages : options->side.checkpoint)->path, err);
     evidence->subjects = evidence->candidates = 1;
     evidence->seconds = tsr_now() - start;
     tsr_mla_stages_free(&c.reference);

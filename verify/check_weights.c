@@ -248,13 +248,19 @@ static tsr_status check_scales(const checking *k)
 
 /* ---- values ---- */
 
+/* Whether there was something to compare. */
+static bool has_values(const tsr_pair *p)
+{
+    return p->state <= TSR_PAIR_DIFFERS && tsr_tensor_elements(p->b->values) > 0;
+}
+
 static tsr_status check_codes(const checking *k)
 {
     char place[192];
     for (size_t i = 0; i < k->c->count; i++) {
         const tsr_pair *const p = &k->c->pairs[i];
         const tsr_metrics *const m = &p->metrics;
-        k->out->judged[TSR_CHECK_CODES] += p->state <= TSR_PAIR_DIFFERS;
+        k->out->judged[TSR_CHECK_CODES] += has_values(p);
         if (p->state == TSR_PAIR_DIFFERS && m->nonfinite[1] > 0 && isinf(m->max_abs))
             TSR_TRY(add(k, TSR_CHECK_CODES, tsr_pair_name(p),
                         "%llu values are NaN or Inf, %llu in the source; the first at %s", U64(m->nonfinite[1]),
@@ -486,12 +492,14 @@ static tsr_status check_values(checking *k)
     for (size_t i = 0; i < k->c->count; i++) {
         const tsr_pair *const p = &k->c->pairs[i];
         missed m;
-        k->out->judged[TSR_CHECK_VALUES] += p->state <= TSR_PAIR_DIFFERS;
+        k->out->judged[TSR_CHECK_VALUES] += has_values(p);
         TSR_TRY(judge_values(k, p, &m));
         k->wrong[i] = is_wrong(&m);
         if (k->wrong[i])
             TSR_TRY(check_values_of(k, p, &m));
     }
+    if (k->out->judged[TSR_CHECK_VALUES] == 0)
+        TSR_TRY(add(k, TSR_CHECK_VALUES, "*", "not one value was compared: no tensor that holds any is in both"));
     return check_files(k);
 }
 

@@ -142,7 +142,12 @@ static tsr_status pair_by_name(run *r, tsr_err *err)
         if (tsr_weights_find(a, r->side[0]->checkpoint, y->values->name) == NULL)
             TSR_TRY(add_pair(r, NULL, y, err));
     }
-    return out->count > 0 ? TSR_OK : tsr_fail(err, TSR_E_USAGE, "--tensors: no tensor's name matches");
+    if (out->count > 0)
+        return TSR_OK;
+    if (a->count + b->count == 0)
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s and %s hold no tensor: there is nothing to compare",
+                        r->side[0]->checkpoint->path, r->side[1]->checkpoint->path);
+    return tsr_fail(err, TSR_E_USAGE, "--tensors: no tensor's name matches");
 }
 
 tsr_status tsr_pair_view(tsr_view *view, const tsr_side *side, const tsr_pair *pair, unsigned which, tsr_err *err)

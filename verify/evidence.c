@@ -6,7 +6,7 @@
 
 const char *tsr_error_kind_name(tsr_error_kind kind)
 {
-    static const char *const kNames[] = {"quantization", "absorption", "kernel"};
+    static const char *const kNames[] = {"quantization", "absorption", "kernel", "checkpoint"};
     return kNames[kind];
 }
 
@@ -71,6 +71,19 @@ tsr_status tsr_evidence_join(tsr_evidence *e, tsr_evidence *more, tsr_err *err)
     e->bytes_read += more->bytes_read;
     tsr_evidence_free(more);
     return status;
+}
+
+tsr_status tsr_evidence_require(const tsr_evidence *e, bool kernels, const char *path, tsr_err *err)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < e->count; i++)
+        found += !kernels || e->items[i].kind == TSR_ERROR_KERNEL || e->items[i].fault != NULL;
+    if (found > 0)
+        return TSR_OK;
+    const bool why = e->n_skipped > 0;
+    return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: nothing was there that could be judged%s%s%s%s", path,
+                    why ? "; skipped " : "", why ? e->skipped[0].subject : "", why ? ": " : "",
+                    why ? e->skipped[0].why : "");
 }
 
 void tsr_evidence_free(tsr_evidence *e)

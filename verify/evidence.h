@@ -12,6 +12,7 @@ typedef enum tsr_error_kind {
     TSR_ERROR_QUANTIZATION, /* what the format costs: x the original, y the quantized operands' product, in double */
     TSR_ERROR_ABSORPTION,   /* what another order of the same products costs: both in double */
     TSR_ERROR_KERNEL,       /* what the kernel costs: x in double, y the kernel's, over the same operands */
+    TSR_ERROR_CHECKPOINT,   /* what the checkpoint states, and cannot be: a NaN scale, sums that are not its codes' */
 } tsr_error_kind;
 
 typedef struct tsr_judgement {
@@ -58,7 +59,7 @@ typedef struct tsr_evidence {
     tsr_arena arena;             /* of the texts */
 } tsr_evidence;
 
-/* "quantization", "absorption" or "kernel". Static storage. */
+/* "quantization", "absorption", "kernel" or "checkpoint". Static storage. */
 const char *tsr_error_kind_name(tsr_error_kind kind);
 
 /* "read", ... Static storage. */
@@ -70,6 +71,11 @@ tsr_status tsr_evidence_skip(tsr_evidence *evidence, const char *subject, const 
 
 /* Moves everything in `more` behind what is in `evidence`; `more` is empty afterwards. */
 tsr_status tsr_evidence_join(tsr_evidence *evidence, tsr_evidence *more, tsr_err *err) TSR_WARN_UNUSED;
+
+/* TSR_E_UNSUPPORTED when nothing was judged, or with `kernels` no kernel was and nothing is at fault: a check that
+ * compared nothing must not pass. `path` is whose tensors were asked for. */
+tsr_status tsr_evidence_require(const tsr_evidence *evidence, bool kernels, const char *path,
+                                tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_evidence_free(tsr_evidence *evidence);
 

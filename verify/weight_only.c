@@ -456,10 +456,12 @@ static tsr_status judge_all(product *p, tsr_err *err)
     char text[128];
     TSR_TRY(take(p, err));
     TSR_TRY(get_activations(p, err));
+    if (p->w->options->activations != NULL && tsr_activations_are_zero(p->x, p->m * p->w->k))
+        return tsr_evidence_skip(p->evidence, p->name, TSR_ZERO_ACTIVATIONS, err);
     TSR_TRY(fill(p, err));
     if (bad_scale(p, text, sizeof text)) {
         const tsr_judgement j = {.subject = p->name,
-                                 .kind = TSR_ERROR_QUANTIZATION,
+                                 .kind = TSR_ERROR_CHECKPOINT,
                                  .what = "scale of the checkpoint",
                                  .of_bound = -1,
                                  .of_expected = -1,

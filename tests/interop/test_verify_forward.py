@@ -364,6 +364,27 @@ def test_refusals(tmp_path, tessera, arguments, config, code, words):
     assert got == code and words in err, (got, err)
 
 
+def test_a_reference_of_nothing_does_not_pass(tmp_path, tessera):
+    m = Whole("llama")
+    arrays = [f"hidden_states.{n}" for n in range(LAYERS + 1)] + ["logits"]
+    reference = m.reference(tmp_path / "r.safetensors", drop=arrays)
+    code, _, err = harness.run(tessera, command(m.write(tmp_path / "m"), "--reference", reference))
+    assert code == 3 and "nothing to judge" in err
+
+
+def test_a_source_of_nan_is_no_measure(tmp_path, verify):
+    """What is NaN in the source only leaves nothing to sum up, which is no likeness."""
+    sound, spoilt = Whole("llama"), Whole("llama")
+    norm = spoilt.tensors["model.norm.weight"]
+    norm[:] = np.nan
+    found = verify(spoilt.write(tmp_path / "a"), sound.write(tmp_path / "b"))
+    assert failed(found) == ["model"] and found["model", "logits"]["fault"] == "NaN or Inf in the source"
+    spoilt = Whole("llama")
+    spoilt.tensors["model.layers.1.post_attention_layernorm.weight"][:] = np.nan
+    found = verify(spoilt.write(tmp_path / "c"), tmp_path / "b")
+    assert {"model.layers.1", "model.layers.2", "model"} <= set(failed(found))
+
+
 def test_sides_are_named(tmp_path, tessera):
     """Two checkpoints in a row would pass the wrong way round, too: they are refused, and the sentence says how."""
     a, b = (Whole("llama").write(tmp_path / n) for n in "ab")

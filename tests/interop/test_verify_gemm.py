@@ -176,7 +176,7 @@ def test_sound_epilogues_pass(int8, verify):
     code, result = verify("epilogue", dst, "--against", src, "--sample", "3")
     assert code == 0, [j for j in result["judgements"] if not j["passed"]]
     whats = {j["what"] for j in of_kind(result, "kernel")}
-    assert "azp_adj of the checkpoint" in whats
+    assert {j["what"] for j in of_kind(result, "checkpoint")} == {"azp_adj of the checkpoint"}
     for epilogue in ("scaled", "scaled + bias", "azp per tensor", "azp per token"):
         assert any(f": {epilogue}, " in what for what in whats)
     for j in of_kind(result, "quantization"):
@@ -260,3 +260,86 @@ def test_help_and_quiet(tessera, model):
     assert harness.run(tessera, ["verify", "gemm", dst, "--quiet"])[:2] == (0, "")
     code, out, _ = harness.run(tessera, ["verify", "gemm", dst])
     assert code == 0 and "oracle" in out and "judgements are within" in out
+
+
+# ---- a line a tensor ----
+
+
+def test_one_line_a_tensor(tessera, int8):
+    src, dst = int8
+    code, out, _ = harness.run(tessera, ["verify", "epilogue", dst, "--against", src, "--sample", "2", "--device", "cpu"])
+    lines = out.splitlines()
+    assert code == 0 and len(lines) == 4  # two tensors, what was read, the sum
+    for line in lines[:2]:
+        assert line.startswith("ok   model.layers.") and "quantization at worst" in line and "judgements within" in line
+        assert "42 runs of kernels at most " in line
+    _, detailed, _ = harness.run(tessera, ["verify", "epilogue", dst, "--against", src, "--sample", "2", "--device", "cpu", "--details"])
+    assert len(detailed.splitlines()) > 90 and "azp per token" in detailed
+
+
+def test_a_fault_is_told_below_its_tensor(tessera, int8):
+    dst = int8[1]
+    code, out, _ = harness.run(tessera, ["verify", "epilogue", dst, "--max-kernel-error", "1e-9", "--sample", "1", "--device", "cpu"])
+    lines = out.splitlines()
+    assert code == 1 and lines[0].startswith("FAIL model.layers.") and "42 of " in lines[0]
+    told = [line for line in lines[1:] if line.startswith("  FAIL")]
+    assert len(told) == 42 and sum("times what FP32 can do" in line for line in lines) == 42
+
+
+# ---- the checkpoint's faults are not the kernel's ----
+
+
+def spoil(dst, name, at, value):
+    path = next(p for p in dst.glob("*.safetensors") if name in harness.read_safetensors(p)[1])
+    _, tensors = harness.read_safetensors(path)
+    dtype, shape, data = tensors[name]
+    values = np.frombuffer(data, np.float32 if dtype == "F32" else BF16).copy()
+    values[at] = value
+    tensors[name] = (dtype, shape, values.tobytes())
+    harness.write_safetensors(path, tensors)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0, -1])
+def test_a_scale_that_is_none_is_the_checkpoints_fault(value, int8, verify):
+    dst = int8[1]
+    name = next(n for p in sorted(dst.glob("*.safetensors")) for n in harness.read_safetensors(p)[1] if n.endswith("o_proj.weight_scale"))
+    spoil(dst, name, 3, value)
+    code, result = verify("epilogue", dst, "--columns", "0", "--tensors", name.removesuffix("_scale"))
+    assert code == 1 and not of_kind(result, "kernel")
+    fault, = [j for j in of_kind(result, "checkpoint") if not j["passed"]]
+    assert fault["what"] == "scale of the checkpoint" and fault["fault"].replace("-nan", "nan") == f"of output 3 it is {value:g}"
+
+
+@pytest.mark.parametrize("value, words", [(np.nan, "is nan"), (np.inf, "is inf")])
+def test_a_scale_of_blocks_that_is_none_is_the_checkpoints_fault(value, words, verify, model):
+    model.output[NAME + "_scale_inv"][1, 2] = value
+    code, result = verify("gemm", model.write()[0], "--columns", "0", "--tensors", NAME)
+    judged, = result["judgements"]
+    assert code == 1 and judged["kind"] == "checkpoint" and words in judged["fault"].replace("-nan", "nan")
+
+
+# ---- a check that compared nothing does not pass ----
+
+
+def test_activations_of_zeros_tell_nothing(tessera, verify, model):
+    dst, _ = model.write()
+    zeros = np.zeros((4, 640), np.float32)
+    inputs = write(model.folder / "inputs", {NAME: zeros}) / "model.safetensors"
+    code, _, err = harness.run(tessera, ["verify", "gemm", dst, "--activations", inputs, "--device", "cpu"])
+    assert code == 3 and "nothing was there that could be judged" in err
+    both = {NAME: zeros} | {name: np.ones((4, 640), np.float32) for name in EXPERTS}
+    inputs = write(model.folder / "both", both) / "model.safetensors"
+    code, result = verify("gemm", dst, "--activations", inputs)
+    assert code == 0 and {j["subject"] for j in result["judgements"]} == {"model.layers.0.mlp.experts.*.up_proj.weight"}
+    assert (NAME, "its activations in the file are all 0: nothing could be told by them") in {(s["subject"], s["why"]) for s in result["skipped"]}
+
+
+def test_no_type_that_codes_are_converted_to(tessera, int8):
+    code, _, err = harness.run(tessera, ["verify", "dequant", int8[1], "--out", "f32"])
+    assert code == 2 and "--out f32" in err
+
+
+def test_no_layout_takes_the_shape(tessera, tmp_path, quantize):
+    src = write(tmp_path / "src", {NAME: np.random.default_rng(1).standard_normal((25, 41)).astype(BF16)}, {"model_type": "llama"})
+    code, out, err = harness.run(tessera, ["verify", "dequant", quantize(src, "--scheme", "int8-channel"), "--device", "cpu"])
+    assert code == 3 and "nothing was there that could be judged; skipped " + NAME in err, out

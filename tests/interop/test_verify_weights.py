@@ -439,3 +439,15 @@ def test_usage(tessera, model):
     assert code == 4 and "such" in err
     code, out, _ = harness.run(tessera, ["verify", "--help"])
     assert code == 0 and "Examples:" in out
+
+
+def test_nothing_compared_does_not_pass(tessera, tmp_path):
+    empty = [write(tmp_path / name, {}) for name in ("a", "b")]
+    hollow = [write(tmp_path / name, {"w": np.zeros((0, 4), np.float32)}) for name in ("c", "d")]
+    for command in (["diff", *empty], ["verify", empty[0], "--against", empty[1]]):
+        code, _, err = harness.run(tessera, command)
+        assert code == 3 and "nothing to compare" in err
+    code, out, _ = harness.run(tessera, ["verify", hollow[0], "--against", hollow[1]])
+    assert code == 1 and "not one value was compared" in out
+    code, out, _ = harness.run(tessera, ["diff", *hollow])
+    assert code == 0 and "no value was there to compare" in out and "same values" not in out
