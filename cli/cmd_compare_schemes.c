@@ -73,7 +73,8 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
 
 typedef struct choice {
     const tsr_tensor **tensors;
-    size_t n, all; /* `all` could have been chosen */
+    uint8_t *taken; /* by which schemes the policy would quantize each */
+    size_t n, all;  /* `all` could have been chosen */
 } choice;
 
 typedef struct ranked {
@@ -104,15 +105,36 @@ static bool wanted(const arguments *a, const char *name)
     return a->tensors.count == 0;
 }
 
-static tsr_status choose(const arguments *a, const tsr_checkpoint *c, ranked *candidates, tsr_decision *decisions,
-                         tsr_arena *arena, choice *to, tsr_err *err)
+/* Decides as quantize does for each form; by_form[i] says which of them take tensor i. */
+static tsr_status decide(const tsr_checkpoint *c, tsr_decision *decisions, uint8_t *by_form, tsr_arena *arena,
+                         tsr_err *err)
 {
-    const tsr_policy_options policy = {.block_rows = 128};
+    static const struct {
+        tsr_policy_options policy;
+        uint8_t taken;
+    } kForms[] = {{{.block_rows = 128}, TSR_TAKEN_IN_BLOCKS},
+                  {{.block_rows = 1}, TSR_TAKEN_IN_FP8_ROWS},
+                  {{.block_rows = 1, .integers = true}, TSR_TAKEN_AS_INTEGERS}};
+    const char *const type = tsr_policy_model_type(c, arena);
+    if (!tsr_policy_knows(type))
+        tsr_tell("tessera: unknown model_type '%s': general rules; check with tessera quantize --dry-run\n",
+                 type == NULL ? "" : type);
+    for (size_t f = 0; f < sizeof kForms / sizeof *kForms; f++) {
+        TSR_TRY(tsr_policy_decide(c, type, &kForms[f].policy, arena, decisions, err));
+        for (size_t i = 0; i < c->tensors.count; i++)
+            by_form[i] |= decisions[i].treatment == TSR_QUANTIZE ? kForms[f].taken : 0;
+    }
+    return TSR_OK;
+}
+
+static tsr_status choose(const arguments *a, const tsr_checkpoint *c, ranked *candidates, tsr_decision *decisions,
+                         uint8_t *by_form, tsr_arena *arena, choice *to, tsr_err *err)
+{
     TSR_TRY(tsr_quantize_check_source(c, err));
-    TSR_TRY(tsr_policy_decide(c, tsr_policy_model_type(c, arena), &policy, arena, decisions, err));
+    TSR_TRY(decide(c, decisions, by_form, arena, err));
     for (size_t i = 0; i < c->tensors.count; i++) {
         const tsr_tensor *const t = &c->tensors.items[i];
-        if (decisions[i].treatment == TSR_QUANTIZE && tsr_tensor_elements(t) > 0 && wanted(a, t->name))
+        if (by_form[i] != 0 && tsr_tensor_elements(t) > 0 && wanted(a, t->name))
             candidates[to->all++] = (ranked){XXH64(t->name, strlen(t->name), a->seed), t};
     }
     if (to->all == 0)
@@ -122,8 +144,10 @@ static tsr_status choose(const arguments *a, const tsr_checkpoint *c, ranked *ca
     to->n = a->sample > 0 && a->sample < to->all ? (size_t)a->sample : to->all;
     qsort(candidates, to->all, sizeof *candidates, by_rank);
     qsort(candidates, to->n, sizeof *candidates, by_place);
-    for (size_t i = 0; i < to->n; i++)
+    for (size_t i = 0; i < to->n; i++) {
         to->tensors[i] = candidates[i].tensor;
+        to->taken[i] = by_form[candidates[i].tensor - c->tensors.items];
+    }
     return TSR_OK;
 }
 
@@ -131,6 +155,7 @@ static tsr_status choose(const arguments *a, const tsr_checkpoint *c, ranked *ca
 
 typedef struct total {
     tsr_quant_stats stats;
+    double worst_block; /* the largest of any tensor */
     uint64_t bytes, skipped;
     size_t worst[WORST]; /* tensors, the worst first */
     size_t n_worst;
@@ -151,6 +176,7 @@ static total sum_up(const tsr_scheme_cost *costs, size_t n, tsr_scheme scheme)
         if (!c->taken)
             continue;
         tsr_quant_stats_add(&t.stats, &c->stats);
+        t.worst_block = fmax(t.worst_block, tsr_quant_stats_worst_block(&c->stats));
         size_t at = t.n_worst;
         while (at > 0 && error_of(costs, i, scheme) > error_of(costs, t.worst[at - 1], scheme))
             at--;
@@ -185,14 +211,59 @@ static void print_row(const char *name, const total *t, const choice *c)
     char bytes[32];
     tsr_print("  %-32s ", name);
     if (t->skipped == c->n)
-        tsr_print("%8s %10s %10s", "-", "-", "-");
+        tsr_print("%8s %10s %10s %11s", "-", "-", "-", "-");
     else
-        tsr_print("%8.2f %10.5f %10.3g", tsr_quant_stats_sqnr(&t->stats), tsr_quant_stats_relative_error(&t->stats),
-                  t->stats.max_error);
+        tsr_print("%8.2f %10.5f %10.3g %11.4f", tsr_quant_stats_sqnr(&t->stats),
+                  tsr_quant_stats_relative_error(&t->stats), t->stats.max_error, t->worst_block);
     tsr_print(" %10s %8.1f%%", tsr_bytes_text((double)t->bytes, bytes), 100 * (double)t->bytes / bf16_bytes(c));
     if (t->skipped > 0)
         tsr_print("  %llu tensors it does not take stay as they are", U64(t->skipped));
     tsr_print("\n");
+}
+
+/* What the table speaks for: of all schemes, of those that run activations in 8 bits, of those of 4 bits. */
+typedef struct suggestion {
+    const char *key, *text;
+    unsigned kinds; /* bits of tsr_scheme_kind */
+} suggestion;
+
+static const suggestion kSuggestions[] = {
+    {"any", "the highest SQNR of this table", 1u << TSR_W8A8 | 1u << TSR_W8A16 | 1u << TSR_W4A16},
+    {"w8a8", "the highest with activations in 8 bits, which GEMMs in 8 bits need", 1u << TSR_W8A8},
+    {"w4a16", "the highest of 4 bits", 1u << TSR_W4A16},
+};
+
+/* Of schemes that take as many of the tensors as any of their kinds does the one of the highest SQNR; TSR_SCHEMES: they
+ * take none. */
+static tsr_scheme best_of(const choice *c, const tsr_scheme_cost *costs, unsigned kinds, double *sqnr)
+{
+    tsr_scheme best = TSR_SCHEMES;
+    uint64_t skipped = c->n;
+    for (tsr_scheme s = 0; s < TSR_SCHEMES; s++) {
+        const total t = sum_up(costs, c->n, s);
+        const double mine = tsr_quant_stats_sqnr(&t.stats);
+        if ((kinds >> tsr_scheme_kind_of(s) & 1) == 0 || t.skipped == c->n ||
+            !(t.skipped < skipped || (t.skipped == skipped && mine > *sqnr)))
+            continue;
+        best = s;
+        skipped = t.skipped;
+        *sqnr = mine;
+    }
+    return best;
+}
+
+static void print_suggestions(const arguments *a, const choice *c, const tsr_scheme_cost *costs)
+{
+    tsr_scheme last = TSR_SCHEMES;
+    for (size_t i = 0; i < sizeof kSuggestions / sizeof *kSuggestions; i++) {
+        double sqnr = 0;
+        const tsr_scheme s = best_of(c, costs, kSuggestions[i].kinds, &sqnr);
+        if (s != TSR_SCHEMES && s != last)
+            tsr_print("%s tessera quantize %s -o DST %s    # %.2f dB: %s\n",
+                      last == TSR_SCHEMES ? "next:" : "  or:", a->src, tsr_scheme_options(s), sqnr,
+                      kSuggestions[i].text);
+        last = s;
+    }
 }
 
 static void print_table(const arguments *a, const choice *c, const tsr_scheme_cost *costs)
@@ -201,7 +272,8 @@ static void print_table(const arguments *a, const choice *c, const tsr_scheme_co
     tsr_print("%zu of %zu tensors of %s, %s", c->n, c->all, a->src, tsr_bytes_text((double)source_bytes(c), bytes));
     if (c->n < c->all)
         tsr_print(" (a sample, seed %llu)", U64(a->seed));
-    tsr_print("\n\n  %-32s %8s %10s %10s %10s %9s\n", "scheme", "SQNR dB", "relative", "max error", "bytes", "of BF16");
+    tsr_print("\n\n  %-32s %8s %10s %10s %11s %10s %9s\n", "scheme", "SQNR dB", "relative", "max error", "worst block",
+              "bytes", "of BF16");
     for (tsr_scheme s = 0; s < TSR_SCHEMES; s++) {
         const total t = sum_up(costs, c->n, s);
         print_row(tsr_scheme_name(s), &t, c);
@@ -213,7 +285,7 @@ static void print_table(const arguments *a, const choice *c, const tsr_scheme_co
             tsr_print("  %-32s %10.5f  %s\n", i == 0 ? tsr_scheme_name(s) : "", error_of(costs, t.worst[i], s),
                       c->tensors[t.worst[i]]->name);
     }
-    tsr_print("next: tessera quantize %s -o DST %s\n", a->src, tsr_scheme_options(TSR_SCHEME_FP8_BLOCK));
+    print_suggestions(a, c, costs);
 }
 
 static void write_bytes(tsr_text *t, tsr_scheme scheme, uint64_t bytes)
@@ -224,8 +296,10 @@ static void write_bytes(tsr_text *t, tsr_scheme scheme, uint64_t bytes)
     tsr_json_u64(t, bytes);
 }
 
-static void write_errors(tsr_text *t, const tsr_quant_stats *stats)
+static void write_errors(tsr_text *t, const tsr_quant_stats *stats, double worst_block)
 {
+    tsr_json_key(t, "worst_block_error");
+    tsr_json_number(t, worst_block);
     tsr_json_key(t, "sqnr_db");
     tsr_json_number(t, tsr_quant_stats_sqnr(stats));
     tsr_json_key(t, "relative_error");
@@ -251,7 +325,7 @@ static void write_totals(tsr_text *t, const choice *c, const tsr_scheme_cost *co
         tsr_json_key(t, "ratio_to_bf16");
         tsr_json_number(t, (double)all.bytes / bf16_bytes(c));
         if (all.skipped < c->n)
-            write_errors(t, &all.stats);
+            write_errors(t, &all.stats, all.worst_block);
         tsr_json_key(t, "options");
         tsr_json_string(t, tsr_scheme_options(s));
         tsr_json_key(t, "not_taken");
@@ -264,6 +338,22 @@ static void write_totals(tsr_text *t, const choice *c, const tsr_scheme_cost *co
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
+}
+
+static void write_suggestions(tsr_text *t, const choice *c, const tsr_scheme_cost *costs)
+{
+    tsr_json_key(t, "suggested");
+    tsr_json_begin_object(t, false);
+    for (size_t i = 0; i < sizeof kSuggestions / sizeof *kSuggestions; i++) {
+        double sqnr = 0;
+        const tsr_scheme s = best_of(c, costs, kSuggestions[i].kinds, &sqnr);
+        tsr_json_key(t, kSuggestions[i].key);
+        if (s == TSR_SCHEMES)
+            tsr_json_null(t);
+        else
+            tsr_json_string(t, tsr_scheme_name(s));
+    }
+    tsr_json_end_object(t);
 }
 
 static void write_tensors(tsr_text *t, const choice *c, const tsr_scheme_cost *costs)
@@ -284,7 +374,7 @@ static void write_tensors(tsr_text *t, const choice *c, const tsr_scheme_cost *c
                 continue;
             tsr_json_begin_object(t, true);
             write_bytes(t, s, cost->bytes);
-            write_errors(t, &cost->stats);
+            write_errors(t, &cost->stats, tsr_quant_stats_worst_block(&cost->stats));
             tsr_json_end_object(t);
         }
         tsr_json_end_array(t);
@@ -313,6 +403,7 @@ static tsr_status write_json(const arguments *a, const choice *c, const tsr_sche
         tsr_json_u64(&t, numbers[i].value);
     }
     write_totals(&t, c, costs);
+    write_suggestions(&t, c, costs);
     write_tensors(&t, c, costs);
     tsr_json_end_object(&t);
     tsr_text_append(&t, "\n", 1);
@@ -335,6 +426,7 @@ static tsr_status compare(const arguments *a, const tsr_checkpoint *c, const cho
 {
     tsr_terminal terminal = tsr_terminal_open(a->quiet);
     const tsr_compare_schemes_options options = {
+        .taken = chosen->taken,
         .threads = (unsigned)(a->threads > UINT16_MAX ? UINT16_MAX : a->threads),
         .cpu_flags = tsr_cpu_flags() & (unsigned)a->cpumask,
         .memory = a->memory,
@@ -357,13 +449,15 @@ static tsr_status run(const arguments *a, tsr_err *err)
     tsr_arena arena = {0};
     TSR_TRY(tsr_checkpoint_open(&c, a->src, a->ignore.items, a->ignore.count, err));
     const size_t n = c->tensors.count + 1;
-    choice chosen = {.tensors = calloc(n, sizeof *chosen.tensors)};
+    choice chosen = {.tensors = calloc(n, sizeof *chosen.tensors), .taken = calloc(n, 1)};
+    uint8_t *const by_form = calloc(n, 1);
     ranked *const candidates = calloc(n, sizeof *candidates);
     tsr_decision *const decisions = calloc(n, sizeof *decisions);
     tsr_scheme_cost *costs = NULL;
-    tsr_status status = chosen.tensors == NULL || candidates == NULL || decisions == NULL
-                            ? tsr_fail(err, TSR_E_NOMEM, "out of memory")
-                            : choose(a, c, candidates, decisions, &arena, &chosen, err);
+    tsr_status status =
+        chosen.tensors == NULL || chosen.taken == NULL || by_form == NULL || candidates == NULL || decisions == NULL
+            ? tsr_fail(err, TSR_E_NOMEM, "out of memory")
+            : choose(a, c, candidates, decisions, by_form, &arena, &chosen, err);
     if (status == TSR_OK && (costs = calloc(chosen.n * TSR_SCHEMES, sizeof *costs)) == NULL)
         status = tsr_fail(err, TSR_E_NOMEM, "out of memory");
     if (status == TSR_OK)
@@ -372,6 +466,8 @@ static tsr_status run(const arguments *a, tsr_err *err)
     free(decisions);
     free(candidates);
     free(chosen.tensors);
+    free(chosen.taken);
+    free(by_form);
     tsr_arena_free(&arena);
     tsr_checkpoint_close(c);
     return status;

@@ -56,6 +56,12 @@ const char *tsr_scheme_options(tsr_scheme scheme)
     return kSchemes[scheme].options;
 }
 
+tsr_scheme_kind tsr_scheme_kind_of(tsr_scheme scheme)
+{
+    const struct scheme *const s = &kSchemes[scheme];
+    return s->form != TSR_CT_PACKED ? TSR_W8A8 : s->ints.bits == 8 ? TSR_W8A16 : TSR_W4A16;
+}
+
 /* ---- what a scheme makes of a tensor ---- */
 
 typedef struct matrix {
@@ -72,9 +78,12 @@ static bool is_fp8(const struct scheme *s)
     return s->form == BLOCKS || s->form == TSR_CT_FP8;
 }
 
-static bool takes(const struct scheme *s, const tsr_checkpoint *c, const tsr_tensor *t)
+static bool takes(const struct scheme *s, const tsr_checkpoint *c, const tsr_tensor *t, unsigned taken)
 {
-    return s->form == BLOCKS || tsr_ct_takes(c, t, (tsr_ct_form)s->form, &s->ints);
+    const unsigned mine = s->form == BLOCKS       ? TSR_TAKEN_IN_BLOCKS
+                          : s->form == TSR_CT_FP8 ? TSR_TAKEN_IN_FP8_ROWS
+                                                  : TSR_TAKEN_AS_INTEGERS;
+    return (taken & mine) != 0 && (s->form == BLOCKS || tsr_ct_takes(c, t, (tsr_ct_form)s->form, &s->ints));
 }
 
 static uint64_t bytes_of(const struct scheme *s, const matrix *m)
@@ -157,8 +166,9 @@ static tsr_status quantize_blocks(const struct scheme *s, const tsr_cpu_kernels 
     return TSR_OK;
 }
 
-static tsr_status quantize_strip(const tsr_checkpoint *c, const tsr_cpu_kernels *k, const worker *w,
-                                 const tsr_tensor *t, const strip *at, tsr_quant_stats stats[TSR_SCHEMES], tsr_err *err)
+static tsr_status quantize_strip(const tsr_cpu_kernels *k, const worker *w, const tsr_tensor *t, const strip *at,
+                                 const tsr_scheme_cost costs[TSR_SCHEMES], tsr_quant_stats stats[TSR_SCHEMES],
+                                 tsr_err *err)
 {
     const tsr_int_rows rows = {.tensor = t,
                                .row = at->row,
@@ -170,7 +180,7 @@ static tsr_status quantize_strip(const tsr_checkpoint *c, const tsr_cpu_kernels 
                                .scratch = w->scratch};
     for (tsr_scheme i = 0; i < TSR_SCHEMES; i++) {
         stats[i] = (tsr_quant_stats){0};
-        if (!takes(&kSchemes[i], c, t))
+        if (!costs[i].taken)
             continue;
         TSR_TRY(is_fp8(&kSchemes[i]) ? quantize_blocks(&kSchemes[i], k, w, t, at, &stats[i], err)
                                      : tsr_int_quantize(&kSchemes[i].ints, k, &rows, &stats[i], err));
@@ -279,7 +289,8 @@ static tsr_status do_strip(run *r, const worker *w, const strip *at, uint64_t in
     const matrix m = matrix_of(t);
     const uint64_t row_bytes = m.cols * tsr_dtype_bytes((tsr_dtype)t->dtype);
     TSR_TRY(tsr_checkpoint_read(r->c, t, (at->matrix * m.rows + at->row) * row_bytes, w->x, at->rows * row_bytes, err));
-    TSR_TRY(quantize_strip(r->c, &r->kernels, w, t, at, r->flights[at->tensor].sums + index * TSR_SCHEMES, err));
+    TSR_TRY(quantize_strip(&r->kernels, w, t, at, &r->costs[at->tensor * TSR_SCHEMES],
+                           r->flights[at->tensor].sums + index * TSR_SCHEMES, err));
     pthread_mutex_lock(&r->lock);
     r->progress.bytes_done += at->rows * row_bytes;
     if (--r->flights[at->tensor].left == 0)
@@ -350,7 +361,8 @@ tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tenso
         const matrix m = matrix_of(tensors[i]);
         r.progress.bytes_total += tensors[i]->bytes;
         for (tsr_scheme s = 0; s < TSR_SCHEMES; s++) {
-            const bool taken = takes(&kSchemes[s], checkpoint, tensors[i]);
+            const bool taken =
+                takes(&kSchemes[s], checkpoint, tensors[i], options->taken == NULL ? ~0u : options->taken[i]);
             costs[i * TSR_SCHEMES + s] =
                 (tsr_scheme_cost){.taken = taken, .bytes = taken ? bytes_of(&kSchemes[s], &m) : tensors[i]->bytes};
         }

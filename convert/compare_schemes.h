@@ -41,7 +41,15 @@ typedef struct tsr_compare_schemes_progress {
     double seconds;
 } tsr_compare_schemes_progress;
 
+/* What a scheme makes of weights, and of the activations that it multiplies them with. */
+typedef enum tsr_scheme_kind { TSR_W8A8, TSR_W8A16, TSR_W4A16 } tsr_scheme_kind;
+tsr_scheme_kind tsr_scheme_kind_of(tsr_scheme scheme);
+
+/* By which schemes the policy would quantize a tensor: it is stricter where scales are of blocks. Bits. */
+enum { TSR_TAKEN_IN_BLOCKS = 1, TSR_TAKEN_IN_FP8_ROWS = 2, TSR_TAKEN_AS_INTEGERS = 4 };
+
 typedef struct tsr_compare_schemes_options {
+    const uint8_t *taken; /* [n]; NULL: all by all */
     unsigned threads, cpu_flags;
     uint64_t memory;           /* bytes; fewer threads are used when it does not reach */
     const atomic_bool *cancel; /* may be NULL */

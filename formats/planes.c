@@ -1,8 +1,10 @@
-/* Splitting packs bytes, joining interleaves them; 16 elements at a time, the rest one by one. */
+/* Splitting packs bytes, joining interleaves them; 16 elements at a time, the rest one by one; all so without SSE2. */
 #include "formats/planes.h"
 
-#include <emmintrin.h>
 #include <string.h>
+
+#ifdef __SSE2__
+#include <emmintrin.h>
 
 static inline __m128i load(const uint8_t *from)
 {
@@ -79,6 +81,18 @@ static size_t join_4(const uint8_t *from, size_t n, uint8_t *to)
     }
     return i;
 }
+
+#else
+static size_t none(const uint8_t *from, size_t n, uint8_t *to)
+{
+    (void)from, (void)n, (void)to;
+    return 0;
+}
+#define split_2 none
+#define split_4 none
+#define join_2  none
+#define join_4  none
+#endif
 
 void tsr_planes_split(const uint8_t *from, size_t size, unsigned width, uint8_t *to)
 {

@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2154
 # Sourced by ./dev: what a task needs, whether it is there, and how it comes. A need is met by what can be used, from whatever
 # package it came; packages are named only for what is missing.
 

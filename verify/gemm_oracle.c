@@ -144,13 +144,13 @@ static double tiles_of(size_t k)
 
 static double lost_below(const tsr_exact *e, tsr_accumulation accumulation, size_t k)
 {
-    const double dropped = (TSR_GEMM_STEP + 1) * 0x1p-113 * STEPS * tiles_of(k);
+    const double dropped = (TSR_GEMM_STEP + 1) * 0x1p-113 * (double)STEPS * tiles_of(k);
     return e->underflow + (accumulation == TSR_ACCUMULATE_UNPROMOTED ? dropped : 0);
 }
 
 double tsr_gemm_bound(const tsr_exact *e, tsr_accumulation accumulation, tsr_out out, size_t k)
 {
-    double bound = (TSR_GEMM_TILE + tiles_of(k) + 3) * 0x1p-24 * e->mass;
+    double bound = ((double)TSR_GEMM_TILE + tiles_of(k) + 3) * 0x1p-24 * e->mass;
     if (accumulation != TSR_ACCUMULATE_FP32)
         bound = e->slack[accumulation == TSR_ACCUMULATE_UNPROMOTED] + 3 * (tiles_of(k) + 2) * 0x1p-24 * e->mass;
     bound += lost_below(e, accumulation, k);
@@ -161,7 +161,7 @@ double tsr_gemm_variance(const tsr_exact *e, tsr_accumulation accumulation, tsr_
 {
     const double rounding = tsr_half_step(out, fabs(e->value)), step = 0x1p-24 * e->mass;
     const double lost = lost_below(e, accumulation, k);
-    const double fp32 = (TSR_GEMM_TILE + tiles_of(k) + 3) * step * step;
+    const double fp32 = ((double)TSR_GEMM_TILE + tiles_of(k) + 3) * step * step;
     return rounding * rounding / 3 + lost * lost +
            (accumulation == TSR_ACCUMULATE_FP32 ? fp32 : e->variance[accumulation == TSR_ACCUMULATE_UNPROMOTED]);
 }

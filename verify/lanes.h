@@ -41,6 +41,7 @@ typedef double f64_lanes __attribute__((vector_size(8 * LANES)));
     } while (0)
 
 /* name_best(...): the always-inline `name`, compiled for AVX-512 and AVX2 too, and the widest that this machine has. */
+#ifdef __x86_64__
 #define FOR_EVERY_ISA(name, parameters, arguments)                                                     \
     __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static void name##_avx512 parameters \
     {                                                                                                  \
@@ -60,5 +61,12 @@ typedef double f64_lanes __attribute__((vector_size(8 * LANES)));
         else                                                                                           \
             name arguments;                                                                            \
     }
+#else
+#define FOR_EVERY_ISA(name, parameters, arguments) \
+    static void name##_best parameters             \
+    {                                              \
+        name arguments;                            \
+    }
+#endif
 
 #endif

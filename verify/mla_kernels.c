@@ -383,7 +383,7 @@ static tsr_status run_uncut(work *w, cut *c, const tsr_device_mla *kernel, tsr_e
 /* What is to be expected of the square of a projection's error, `more` additions behind it (verify/mla_kernels.h). */
 static double variance_of(size_t k, size_t more, double squares, double sum)
 {
-    const double lane = ceil((double)k / TSR_PROJECT_LANES);
+    const double lane = ceil((double)k / (double)TSR_PROJECT_LANES);
     return kUnit * kUnit / 3 * (squares * (lane / 2 + 6 + (double)more) + sum * sum * (lane / 96 + 1 + (double)more));
 }
 

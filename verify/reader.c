@@ -473,12 +473,13 @@ FOR_EVERY_ISA(find_misrounded_integers,
 static void count_misrounded(const tsr_weight *w, const scale_run *run, const double *x, const double *y, size_t n,
                              int64_t *found)
 {
-    const double top = (double)(1u << (w->bits - 1));
-    if (w->coding == TSR_CODED_E4M3)
+    if (w->coding == TSR_CODED_E4M3) {
         find_misrounded_best(x, y, n, 1 / run->scale, found);
-    else
+    } else {
+        const double top = (double)(1u << (w->bits - 1));
         find_misrounded_integers_best(x, y, n, (-top - run->zero_point) * run->scale,
                                       (top - 1 - run->zero_point) * run->scale, 1 / run->scale, found);
+    }
 }
 
 uint64_t tsr_reader_misrounded(const tsr_reader *r, uint64_t row, uint64_t col, size_t n, const double *x,

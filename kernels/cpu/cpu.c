@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/variants.h"
 
+#ifdef __x86_64__
 #include <cpuid.h>
 #include <stdbool.h>
 
@@ -32,6 +33,12 @@ unsigned tsr_cpu_flags(void)
     }
     return flags;
 }
+#else
+unsigned tsr_cpu_flags(void)
+{
+    return 0;
+}
+#endif
 
 const char *tsr_cpu_name(unsigned flags)
 {
@@ -46,6 +53,7 @@ const char *tsr_cpu_name(unsigned flags)
 
 void tsr_cpu_kernels_init(tsr_cpu_kernels *kernels, unsigned flags)
 {
+    (void)flags; /* where the references are all there is */
 #define TSR_OP(op, type) kernels->op = tsr_##op##_ref;
 #define TSR_KERNEL(op, needed, variant)     \
     if ((flags & (needed)) == (needed)) {   \

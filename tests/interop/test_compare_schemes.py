@@ -70,6 +70,8 @@ def test_every_cell(tmp_path, tessera, source):
             totals[0] += (error**2).sum()
             totals[1] += (x**2).sum()
     for s in got["schemes"]:
+        blocks = [c["worst_block_error"] for t in got["tensors"] for c in t["schemes"] if c["scheme"] == s["scheme"]]
+        assert s["worst_block_error"] == max(blocks) > 0
         if s["scheme"] in sums:
             e2, x2 = sums[s["scheme"]]
             assert s["sqnr_db"] == pytest.approx(10 * np.log10(x2 / e2), abs=1e-3)
@@ -128,6 +130,38 @@ def test_a_stack_in_f32_is_taken_in_blocks_alone(tmp_path, tessera):
             assert "sqnr_db" not in s and "inf" not in out
         else:
             assert s["ratio_to_bf16"] == pytest.approx((w.size + 3 * 2 * 4) / (2 * w.size))
+
+
+def test_what_is_suggested_is_the_best_of_the_table(tmp_path, tessera, source):
+    """By the measured SQNR, with its figure; outliers turn the ranking of 8 bits around."""
+    got, out = compare(tessera, source[0], tmp_path / "c.json", "--tensors", UP)
+    sqnr = {s["scheme"]: s["sqnr_db"] for s in got["schemes"]}
+    w8a8 = {name: db for name, db in sqnr.items() if name.startswith(("fp8", "int8-channel"))}
+    w4 = {name: db for name, db in sqnr.items() if "int4" in name}
+    best = {"any": max(sqnr, key=sqnr.get), "w8a8": max(w8a8, key=w8a8.get), "w4a16": max(w4, key=w4.get)}
+    assert got["suggested"] == best and best["any"] == "int8, groups of 128"
+    options = {s["scheme"]: s["options"] for s in got["schemes"]}
+    lines = out[out.index("next:"):].splitlines()
+    assert len(lines) == 3
+    for line, scheme in zip(lines, best.values()):
+        assert f"{source[0]} -o DST {options[scheme]} " in line and f"{sqnr[scheme]:.2f} dB" in line
+    tails = {name: (random_weight((256, 256), 5) / 50).astype(BF16) for name in (UP, GATE)}
+    for w in tails.values():
+        w[:, 0] = 30
+    src = make(tmp_path / "tails", {"model.safetensors": tails}, quantization=None)
+    assert compare(tessera, src, tmp_path / "t.json")[0]["suggested"]["any"].startswith("fp8-block")
+
+
+def test_experts_that_blocks_do_not_fit(tmp_path, tessera):
+    """Experts 192 wide: blocks keep all of them, rows take them; what takes fewer tensors is not suggested."""
+    shapes = {"gate_proj": (192, 256), "up_proj": (192, 256), "down_proj": (256, 192)}
+    tensors = {f"model.layers.0.mlp.experts.0.{n}.weight": random_weight(s, 3).astype(BF16) for n, s in shapes.items()}
+    tensors["model.layers.0.self_attn.o_proj.weight"] = random_weight((256, 256), 4).astype(BF16)
+    src = make(tmp_path / "src", {"model.safetensors": tensors}, quantization=None)
+    got, _ = compare(tessera, src, tmp_path / "c.json")
+    left = {s["scheme"]: s["not_taken"] for s in got["schemes"]}
+    assert left["fp8-block"] == left["fp8-block, mse"] == 3 and left["fp8-channel"] == left["int8-channel"] == 0
+    assert left["int4, groups of 128"] == 1 and got["suggested"]["w8a8"] == "int8-channel"
 
 
 def test_refusals(tmp_path, tessera, source, quantize):

@@ -1,0 +1,135 @@
+# shellcheck shell=bash disable=SC2154
+# Sourced by ./dev: the two commands on a machine that has nothing, for each kind of user. The machine is a root that debootstrap
+# makes, in namespaces of its own, so that neither mounts nor processes outlast the test.
+#   FRESH_MIRROR   archive to install from (apt's own where it carries that distribution, else debootstrap's default)
+#   FRESH_KEYRING  keys that sign that archive, where debootstrap does not find them
+#   FRESH_ROOT     a root that is there already: it is used as it is, and stays
+
+fresh_usage="usage: dev fresh bookworm|trixie|noble [NAME...]    (NAME: of the checks that 'dev test' shall run there; none: all)"
+
+# The archive that apt reads here, if it carries releases of this distribution.
+apt_mirror() {
+    local distribution=$1 id codename
+    id=$(. /etc/os-release 2>/dev/null && echo "${ID:-}")
+    codename=$(. /etc/os-release 2>/dev/null && echo "${VERSION_CODENAME:-}")
+    [ "$id" = "$distribution" ] || return 0
+    apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 2>/dev/null |
+        awk -v release="$codename" '$2 == release { print $1; exit }'
+}
+
+bootstrap() {
+    local codename=$1 root=$2 distribution=debian components=main mirror arguments=(--variant=minbase)
+    [ "$codename" != noble ] || { distribution=ubuntu; components=main,universe; }
+    mirror=${FRESH_MIRROR:-$(apt_mirror "$distribution")}
+    [ -z "${FRESH_KEYRING:-}" ] || arguments+=(--keyring="$FRESH_KEYRING")
+    say "a root of $distribution $codename${mirror:+ from $mirror}"
+    # Packages that nobody signed are not run, not even here.
+    if ! debootstrap --force-check-gpg "${arguments[@]}" --components="$components" "$codename" "$root" ${mirror:+"$mirror"} >"$root.log" 2>&1; then
+        tail -5 "$root.log" >&2
+        echo "dev: no root of $codename could be made; FRESH_MIRROR and FRESH_KEYRING name another archive and its keys" >&2
+        return 1
+    fi
+    # What pip needs to get out from here, it needs there.
+    if [ -f "${PIP_CERT:-}" ]; then
+        mkdir -p "$root$(dirname "$PIP_CERT")"
+        cp -L "$PIP_CERT" "$root$PIP_CERT"
+    fi
+}
+
+# inside ROOT USER COMMAND...: the command in the root, in /home/newcomer/tessera, with an environment of its own
+inside() {
+    local root=$1 user=$2 home=/root names=() name
+    shift 2
+    [ "$user" = root ] || home=/home/$user
+    for name in PIP_CERT PIP_INDEX_URL http_proxy https_proxy no_proxy FUZZ_SECONDS; do
+        [ -z "${!name:-}" ] || names+=("$name=${!name}")
+    done
+    # shellcheck disable=SC2016
+    unshare --mount --pid --fork --kill-child bash -c '
+        root=$1 user=$2
+        shift 2
+        mount -t proc proc "$root/proc"
+        mount --rbind /dev "$root/dev"
+        cp -L /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
+        chroot --userspec="$user" "$root" "$@" </dev/null' - "$root" "$user" \
+        env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME="$home" TERM=dumb LANG=C.UTF-8 "${names[@]}" \
+        sh -c 'cd /home/newcomer/tessera && exec "$@"' - "$@"
+}
+
+copy_into() {
+    local place=$1/home/newcomer/tessera
+    rm -rf "$place"
+    mkdir -p "$place"
+    if git rev-parse --git-dir >/dev/null 2>&1; then
+        git ls-files -z | tar --null -T - -cf - | tar -C "$place" -xf -
+    else
+        tar --exclude='./build*' --exclude=./.venv --exclude=./tessera-demo -cf - . | tar -C "$place" -xf -
+    fi
+}
+
+refused_with_a_line() {
+    local root=$1 code=0
+    inside "$root" newcomer ./dev demo || code=$?
+    [ "$code" = 1 ] || { echo "exit $code, wanted 1"; return 1; }
+}
+
+demo_inside() {
+    local root=$1 user=$2 started
+    inside "$root" "$user" ./dev demo || return 1
+    # Packages and environment are there now: from the sources to the end of the demo.
+    inside "$root" "$user" rm -rf build tessera-demo
+    started=$SECONDS
+    inside "$root" "$user" ./dev demo || return 1
+    echo "1 passed: $((SECONDS - started)) s after the packages"
+}
+
+with_sudo() {
+    local root=$1
+    inside "$root" root apt-get update -qq
+    inside "$root" root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends sudo >/dev/null
+    echo 'newcomer ALL=(ALL) NOPASSWD: ALL' >"$root/etc/sudoers.d/newcomer"
+    demo_inside "$root" newcomer
+}
+
+without_sudo() {
+    local root=$1
+    rm -f "$root/etc/sudoers.d/newcomer"
+    inside "$root" newcomer rm -rf build tessera-demo || return 1
+    inside "$root" newcomer ./dev demo
+}
+
+suite_inside() {
+    local root=$1
+    shift
+    inside "$root" root chown -R root /home/newcomer/tessera || return 1
+    inside "$root" root ./dev test "$@" | tee "$root.suite"
+    return "${PIPESTATUS[0]}"
+}
+
+fresh() {
+    local codename=${1:-} root
+    case "$codename" in
+    bookworm | trixie | noble) shift ;;
+    *) echo "$fresh_usage" >&2; exit 2 ;;
+    esac
+    [ "$(id -u)" = 0 ] || { echo "dev: fresh mounts and changes roots: run it as root" >&2; exit 1; }
+    have debootstrap || [ -n "${FRESH_ROOT:-}" ] || { echo "dev: fresh needs debootstrap: apt-get install debootstrap" >&2; exit 1; }
+    need_scratch
+    root=${FRESH_ROOT:-$scratch/$codename}
+    [ -d "$root/etc" ] || bootstrap "$codename" "$root" || exit 1
+    copy_into "$root"
+    chroot "$root" id newcomer >/dev/null 2>&1 || chroot "$root" useradd --create-home --shell /bin/bash newcomer
+    chroot "$root" chown -R newcomer /home/newcomer
+    chroot "$root" sh -c 'command -v gcc' >/dev/null ||
+        check "a user without sudo is told what to install" refused_with_a_line "$root"
+    check "demo: a user with sudo" with_sudo "$root"
+    check "demo: a user without sudo, all installed" without_sudo "$root"
+    say "./dev test $* as root"
+    if suite_inside "$root" "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+    fi
+    printf '\n%d passed, %d failed\n' "$passed" "$failed"
+    [ "$failed" = 0 ]
+}
