@@ -175,8 +175,15 @@ static void check_stacks(tsr_survey *s)
 /* Counts of positive FP32 values by exponent and the first 12 bits of mantissa, for the median. */
 enum { MEDIAN_SHIFT = 52 - 12, FIRST_EXPONENT = 1023 - 149, MEDIAN_BINS = (149 + 128) << 12 };
 
+/* The scales of one weight, but for those of blocks of zeros, which are 1. */
+typedef struct extremes {
+    double low, high; /* 0: none */
+    uint64_t high_at;
+} extremes;
+
 typedef struct scale_reader {
     tsr_survey *survey;
+    extremes *extremes; /* [weights.count] */
     const tsr_checkpoint *c;
     unsigned char *bytes;
     double *values;
@@ -207,14 +214,29 @@ static bool take(scale_reader *r, double x)
     return power;
 }
 
+static void widen_extremes(extremes *e, double x, uint64_t at)
+{
+    if (!(x > 0) || x > DBL_MAX || x == 1)
+        return;
+    e->low = e->low == 0 || x < e->low ? x : e->low;
+    if (x > e->high) {
+        e->high = x;
+        e->high_at = at;
+    }
+}
+
 /* Values [at, at + n) of a weight's scale, which are in r->values. */
 static void take_chunk(scale_reader *r, const tsr_weight *w, uint64_t at, size_t n, bool *even)
 {
+    extremes *const e = &r->extremes[w - r->survey->weights.items];
     tsr_scale_stats *const s = &r->survey->scale_stats;
     const uint64_t rows = tsr_ceil_div(w->rows, w->block_rows), cols = tsr_ceil_div(w->cols, w->block_cols);
     for (size_t i = 0; i < n; i++) {
         const uint64_t row = (at + i) / w->grid_cols % w->grid_rows, col = (at + i) % w->grid_cols;
-        if (row >= rows || col >= cols || take(r, r->values[i]) || !*even)
+        if (row >= rows || col >= cols)
+            continue;
+        widen_extremes(e, r->values[i], at + i);
+        if (take(r, r->values[i]) || !*even)
             continue;
         *even = false;
         if (s->n_odd++ == 0) {
@@ -271,15 +293,52 @@ static void judge_scales(tsr_survey *s)
     }
 }
 
+/* Scales are a few thousandths of a weight's usual size. One that is thousands of times the others', or stands for
+ * weights of thousands, was most likely stored as its inverse. */
+static const double kOutlier = 0x1p12, kLargestWeight = 0x1p12, kInverseFits = 0x1p10;
+
+static void judge_outliers(scale_reader *r)
+{
+    tsr_survey *const s = r->survey;
+    const double usual = s->scale_stats.median;
+    char detail[400];
+    for (size_t i = 0; usual > 0 && i < s->weights.count; i++) {
+        const tsr_weight *const w = &s->weights.items[i];
+        const extremes *const e = &r->extremes[i];
+        const double largest_code = w->scale == NULL              ? 0
+                                    : w->coding == TSR_CODED_E4M3 ? 448
+                                                                  : (double)(1u << (w->bits - 1));
+        if (w->scale == NULL || e->high * largest_code < 1 || e->high < kOutlier * usual)
+            continue;
+        const double inverse = 1 / e->high / usual;
+        const bool inverted = e->low > kOutlier * usual && inverse > 1 / kInverseFits && inverse < kInverseFits;
+        snprintf(detail, sizeof detail,
+                 "value %llu is %.6g, %.3g times the median of all scales: it stands for weights of up to %.3g%s",
+                 U64(e->high_at), e->high, e->high / usual, e->high * largest_code,
+                 inverted ? "; 1/scale would fit, for every value of this tensor" : "");
+        note(s, inverted, w->scale, "scale outliers", detail,
+             inverted ? "1/scale is stored where the scale belongs: make the checkpoint again"
+                      : "look at the weight: tessera inspect CHECKPOINT:TENSOR, and diff with the original");
+    }
+    const double all = usual * (s->coded[TSR_KIND_E4M3] > 0 ? 448 : s->coded[TSR_KIND_PACKED_INT4] > 0 ? 8 : 128);
+    if (all <= kLargestWeight)
+        return;
+    snprintf(detail, sizeof detail,
+             "the median of all scales is %.6g: half of them stand for weights of more than %.3g", usual, all);
+    note(s, true, NULL, "scale outliers", detail,
+         "is 1/scale stored where scales belong? Make the checkpoint again, and verify it against the original");
+}
+
 static tsr_status survey_scales(tsr_survey *s, const tsr_checkpoint *c, tsr_err *err)
 {
     scale_reader r = {.survey = s,
                       .c = c,
                       .bytes = malloc(CHUNK * sizeof(double)),
                       .values = malloc(CHUNK * sizeof(double)),
-                      .bins = calloc(MEDIAN_BINS, sizeof *r.bins)};
+                      .bins = calloc(MEDIAN_BINS, sizeof *r.bins),
+                      .extremes = calloc(s->weights.count + 1, sizeof *r.extremes)};
     tsr_status status = TSR_OK;
-    if (r.bytes == NULL || r.values == NULL || r.bins == NULL)
+    if (r.extremes == NULL || r.bytes == NULL || r.values == NULL || r.bins == NULL)
         status = tsr_fail(err, TSR_E_NOMEM, "out of memory for the statistics of scales");
     for (size_t i = 0; status == TSR_OK && i < s->weights.count; i++) {
         if (s->weights.items[i].scale != NULL)
@@ -289,7 +348,9 @@ static tsr_status survey_scales(tsr_survey *s, const tsr_checkpoint *c, tsr_err 
         const tsr_scale_stats *const k = &s->scale_stats;
         s->scale_stats.median = median(r.bins, k->count - k->zero - k->negative - k->nonfinite);
         judge_scales(s);
+        judge_outliers(&r);
     }
+    free(r.extremes);
     free(r.bytes);
     free(r.values);
     free(r.bins);

@@ -64,7 +64,9 @@ def part_of(name, layers):
 def test_facts(kind, options, checkpoint, quantize, inspect):
     path = checkpoint(kind) if options is None else quantize(checkpoint(kind), *options)
     code, got = inspect(path)
-    assert code == 0 and got["findings"] == []
+    # Some of DeepSeek's experts have values at the end of BF16's range.
+    assert code == 0 and [f for f in got["findings"] if f["severity"] == "error" or f["rule"] != "scale outliers"] == []
+    assert bool(got["findings"]) == (kind == "deepseek-v3" and options is not None)
     tensors = read_all(path)
     assert got["files"] == len(shards(path)) and got["file_bytes"] == sum(p.stat().st_size for p in shards(path))
     assert got["tensors"] == len(tensors) and got["tensor_bytes"] == sum(len(t[2]) for t in tensors.values())
@@ -620,6 +622,54 @@ FACTS = {
     "index without metadata": (lambda m: setattr(m, "metadata", False), "warning", "index", None, ["'metadata'"]),
     "experts left out": (stack, "warning", "stacked experts", "model.layers.0.mlp.experts.", ["not quantized"]),
 }
+
+
+def usual_scales(m, change=lambda name, values: values):
+    """Those of weights of about 0.1."""
+    rng = np.random.default_rng(0)
+    for name, (dtype, shape, _) in list(m.tensors.items()):
+        if name.endswith("_scale_inv"):
+            m.scale(name, change(name, rng.uniform(1e-4, 4e-4, shape).astype(np.float32)))
+
+
+def of_up(change):
+    def run(name, values):
+        if name.startswith(UP):
+            change(values)
+        return values
+    return run
+
+
+def invert(values):
+    values[:] = 1 / values
+
+
+def set_one(value):
+    def run(values):
+        values[1, 0] = value
+    return run
+
+
+OUTLIERS = {  # name: (scales, severity or None, words)
+    "usual": (lambda name, values: values, None, []),
+    "a block of zeros": (of_up(set_one(1)), None, []),
+    "ten times larger": (of_up(set_one(4e-3)), None, []),
+    "one inverse": (of_up(set_one(4000)), "warning", ["value 2", "is 4000", "1.79e+06"]),
+    "inverses of one tensor": (of_up(invert), "error", ["1/scale would fit"]),
+    "all inverses": (lambda name, values: 1 / values, "error", ["median of all scales"]),
+}
+
+
+@pytest.mark.parametrize("act, severity, words", OUTLIERS.values(), ids=OUTLIERS)
+def test_scales_far_from_all_others(act, severity, words, inspect, tmp_path):
+    m = llama()
+    usual_scales(m, act)
+    code, got = inspect(m.write(tmp_path / "m"))
+    assert code == (severity == "error")
+    assert [f["severity"] for f in got["findings"]] == [severity] * (severity is not None), got["findings"]
+    assert all(f["rule"] == "scale outliers" and all(word in f["detail"] for word in words) for f in got["findings"])
+    if severity is not None and "median" not in words[0]:
+        assert got["findings"][0]["tensor"] == UP + ".weight_scale_inv"
 
 
 @pytest.mark.parametrize("act, severity, rule, tensor, words", FACTS.values(), ids=FACTS)
