@@ -43,6 +43,7 @@ static void show_progress(const tsr_compare_progress *p, void *terminal)
         .bytes_total = p->bytes_total,
         .steps_done = p->tensors_done,
         .steps_total = p->tensors_total,
+        .counted = "tensors",
         .seconds = p->seconds,
     };
     tsr_terminal_progress(&progress, terminal);

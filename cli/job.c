@@ -1,8 +1,10 @@
 /* Printing plans, running jobs, telling results. */
 #include "cli/job.h"
 
+#include "cli/next.h"
 #include "cli/output.h"
 #include "cli/places.h"
+#include "cli/serving.h"
 #include "cli/terminal.h"
 #include "convert/engine.h"
 #include "convert/policy_plan.h"
@@ -106,6 +108,8 @@ static void print_sums(const tsr_plan *plan)
     tsr_print("%zu tensors: ", plan->n_notes);
     for (size_t i = 0; i < t.n; i++)
         tsr_print("%s%s %llu", i == 0 ? "" : ", ", t.action[i], U64(t.count[i]));
+    if (plan->n_added > 0)
+        tsr_print("%sadded %zu", t.n == 0 ? "" : ", ", plan->n_added);
     tsr_print("; %zu files, %s in, %s%s out\n", plan->n_files, tsr_bytes_text((double)plan->bytes_in, in),
               is_bounded(plan) ? "at most " : "", tsr_bytes_text((double)plan->bytes_out, written));
 }
@@ -193,7 +197,8 @@ static void print_errors(const tsr_job *job, const tsr_plan *plan, const tsr_qua
         tsr_print("%zu tensors are below %.0f dB: outliers or tiny values in a block\n", low, job->low_sqnr);
 }
 
-static void print_summary(const tsr_job *job, const tsr_plan *plan, const tsr_engine_result *result)
+static void print_summary(const tsr_job *job, const tsr_plan *plan, const tsr_engine_result *result,
+                          const tsr_serving *serving)
 {
     print_sums(plan);
     print_errors(job, plan, result->rows, TSR_STATS_SOURCE, "whole");
@@ -208,14 +213,12 @@ static void print_summary(const tsr_job *job, const tsr_plan *plan, const tsr_en
         tsr_print("%s was complete already: all %zu files verified\n", job->dst, plan->n_files);
     else if (result->files_resumed > 0)
         tsr_print("resumed: %llu finished files verified and kept\n", U64(result->files_resumed));
-    if (plan->sources[0]->config == NULL)
-        tsr_print("no config.json beside a single file: loaders need one that says what the file holds\n");
+    tsr_serving_print(serving);
     if (plan->advice != NULL)
-        tsr_print("next: %s\n", plan->advice);
-    else if (plan->report != NULL)
-        tsr_print("next: load %s, or read %s/" TSR_REPORT_NAME "\n", job->dst, job->dst);
-    else
-        tsr_print("next: load %s, or compare: tessera diff %s %s\n", job->dst, job->src, job->dst);
+        tsr_print("%s\n", plan->advice);
+    if (plan->report != NULL)
+        tsr_print("report: %s/" TSR_REPORT_NAME "\n", job->dst);
+    tsr_print_next(job, plan);
 }
 
 static void json_counts(tsr_text *t, const tsr_job *job, const tsr_plan *plan)
@@ -224,11 +227,9 @@ static void json_counts(tsr_text *t, const tsr_job *job, const tsr_plan *plan)
         const char *key;
         uint64_t value;
     } counts[] = {
-        {"tensors", plan->n_notes},
-        {"files", plan->n_files},
-        {"bytes_in", plan->bytes_in},
-        {"bytes_out", plan->bytes_out},
-        {"memory", tsr_plan_memory(plan, (unsigned)job->threads)},
+        {"tensors", plan->n_notes},     {"added", plan->n_added},
+        {"files", plan->n_files},       {"bytes_in", plan->bytes_in},
+        {"bytes_out", plan->bytes_out}, {"memory", tsr_plan_memory(plan, (unsigned)job->threads)},
     };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         tsr_json_key(t, counts[i].key);
@@ -280,7 +281,8 @@ static void json_plan(tsr_text *t, const tsr_plan *plan)
     tsr_json_end_array(t);
 }
 
-static void json_result(tsr_text *t, const tsr_job *job, const tsr_plan *plan, const tsr_engine_result *result)
+static void json_result(tsr_text *t, const tsr_job *job, const tsr_plan *plan, const tsr_engine_result *result,
+                        const tsr_serving *serving)
 {
     size_t low, unused;
     const tsr_quant_stats whole = add_all(job, plan, result->rows, TSR_STATS_SOURCE, &low);
@@ -300,6 +302,8 @@ static void json_result(tsr_text *t, const tsr_job *job, const tsr_plan *plan, c
         }
         tsr_quant_stats_json(t, &whole);
     }
+    if (serving->count > 0)
+        tsr_serving_json(t, serving);
     if (against.elements > 0) {
         tsr_json_key(t, "against");
         tsr_json_begin_object(t, false);
@@ -309,7 +313,8 @@ static void json_result(tsr_text *t, const tsr_job *job, const tsr_plan *plan, c
 }
 
 /* `result` is NULL for --dry-run. */
-static tsr_status write_json(const tsr_job *job, const tsr_plan *plan, const tsr_engine_result *result, tsr_err *err)
+static tsr_status write_json(const tsr_job *job, const tsr_plan *plan, const tsr_engine_result *result,
+                             const tsr_serving *serving, tsr_err *err)
 {
     if (job->json == NULL)
         return TSR_OK;
@@ -320,7 +325,7 @@ static tsr_status write_json(const tsr_job *job, const tsr_plan *plan, const tsr
     if (result == NULL)
         json_plan(&t, plan);
     else
-        json_result(&t, job, plan, result);
+        json_result(&t, job, plan, result, serving);
     tsr_json_end_object(&t);
     tsr_text_append(&t, "\n", 1);
     const tsr_status status = tsr_write_report(job->json, &t, err);
@@ -329,6 +334,12 @@ static tsr_status write_json(const tsr_job *job, const tsr_plan *plan, const tsr
 }
 
 /* ---- doing ---- */
+
+/* Whether the output is a quantized checkpoint as engines load it. */
+static bool is_served(const tsr_plan *plan)
+{
+    return plan->report != NULL && plan->advice == NULL && plan->sources[0]->config != NULL;
+}
 
 static tsr_status execute(const tsr_job *job, const tsr_plan *plan, tsr_err *err)
 {
@@ -345,10 +356,14 @@ static tsr_status execute(const tsr_job *job, const tsr_plan *plan, tsr_err *err
     tsr_engine_result result;
     tsr_status status = tsr_engine_run(plan, job->dst, &options, &result, err);
     tsr_terminal_close(&terminal);
+    tsr_serving serving = {.count = 0};
+    if (status == TSR_OK && is_served(plan))
+        status = tsr_serving_find(&serving, job->dst, err);
     if (status == TSR_OK && !job->quiet && !tsr_is_stdout(job->json))
-        print_summary(job, plan, &result);
+        print_summary(job, plan, &result, &serving);
     if (status == TSR_OK)
-        status = write_json(job, plan, &result, err);
+        status = write_json(job, plan, &result, &serving, err);
+    tsr_serving_free(&serving);
     tsr_engine_result_free(&result);
     if (status == TSR_E_CANCELLED)
         return tsr_fail(err, status, "interrupted; finished files are kept: repeat the command to carry on");
@@ -362,7 +377,7 @@ tsr_status tsr_job_run(const tsr_job *job, const tsr_plan *plan, tsr_err *err)
     if (job->dry_run) {
         if (!tsr_is_stdout(job->json))
             print_plan(job, plan);
-        TSR_TRY(write_json(job, plan, NULL, err));
+        TSR_TRY(write_json(job, plan, NULL, NULL, err));
     }
     TSR_TRY(tsr_plan_check_any(plan, err));
     return job->dry_run ? TSR_OK : execute(job, plan, err);

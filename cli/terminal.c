@@ -55,8 +55,8 @@ void tsr_terminal_progress(const tsr_progress *p, void *terminal)
     char done[32], total[32], rate[32], left[32];
     const double speed = p->seconds > 0 ? (double)p->bytes_done / p->seconds : 0;
     time_text(speed > 0 ? (double)(p->bytes_total - p->bytes_done) / speed : 0, left);
-    tsr_tell("%s%s: %llu/%llu tensors, %s of %s (%.0f %%), %s/s, %s left%s", t->tty ? "\r\033[K" : "", p->phase,
-             (unsigned long long)p->steps_done, (unsigned long long)p->steps_total,
+    tsr_tell("%s%s: %llu/%llu %s, %s of %s (%.0f %%), %s/s, %s left%s", t->tty ? "\r\033[K" : "", p->phase,
+             (unsigned long long)p->steps_done, (unsigned long long)p->steps_total, p->counted,
              tsr_bytes_text((double)p->bytes_done, done), tsr_bytes_text((double)p->bytes_total, total),
              p->bytes_total == 0 ? 100.0 : 100.0 * (double)p->bytes_done / (double)p->bytes_total,
              tsr_bytes_text(speed, rate), left, t->tty ? "" : "\n");

@@ -229,9 +229,9 @@ static tsr_status plan_archive(tsr_plan *plan, const tsr_archive_options *o, tsr
     /* The bytes depend on libzstd: what one version began another must not finish. */
     plan->command = tsr_arena_printf(&plan->arena, "convert --to archive --level %d%s (zstd %s)", o->level,
                                      o->shuffle ? " --shuffle" : "", ZSTD_versionString());
-    plan->advice = o->shuffle ? "tessera reads it as it is; 'zstd -d' alone does not restore shuffled files, 'tessera "
-                                "convert --to safetensors' does"
-                              : "tessera reads it as it is; 'zstd -d' restores the plain files";
+    plan->advice = o->shuffle ? "every command reads it as it is; 'zstd -d' alone does not restore shuffled files, "
+                                "'tessera convert --to safetensors' does"
+                              : "every command reads it as it is; 'zstd -d' restores the plain files";
     const char *const reason =
         tsr_arena_printf(&plan->arena, "zstd level %d%s", o->level, o->shuffle ? ", byte planes" : "");
     if (plan->command == NULL || reason == NULL)
@@ -245,6 +245,7 @@ tsr_status tsr_archive_plan(tsr_plan *plan, const tsr_checkpoint *const *source,
                             tsr_err *err)
 {
     *plan = tsr_plan_begin(source, 1);
+    plan->counted = "files";
     const tsr_status status = plan_archive(plan, options, err);
     if (status != TSR_OK)
         tsr_plan_free(plan);
@@ -276,6 +277,7 @@ static tsr_status plan_unarchive(tsr_plan *plan, tsr_err *err)
 tsr_status tsr_unarchive_plan(tsr_plan *plan, const tsr_checkpoint *const *source, tsr_err *err)
 {
     *plan = tsr_plan_begin(source, 1);
+    plan->counted = "files";
     const tsr_status status = plan_unarchive(plan, err);
     if (status != TSR_OK)
         tsr_plan_free(plan);

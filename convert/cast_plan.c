@@ -211,7 +211,10 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
     plan->command = tsr_arena_printf(
         &plan->arena, "convert --to bf16 --dtype %s --block %llux%llu --max-shard-size %llu", tsr_dtype_name(o->dtype),
         (unsigned long long)o->block_rows, (unsigned long long)o->block_cols, (unsigned long long)o->max_shard_bytes);
-    if (plan->command == NULL)
+    if (o->block_rows != 0) /* who compares has to be told as well */
+        plan->next = tsr_arena_printf(&plan->arena, "tessera verify DST --against SRC --source-block %llux%llu",
+                                      (unsigned long long)o->block_rows, (unsigned long long)o->block_cols);
+    if (plan->command == NULL || (o->block_rows != 0 && plan->next == NULL))
         return out_of_memory(err);
     if (weights->n_scaled == 0)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no tensor is codes: there is nothing to dequantize",

@@ -265,7 +265,11 @@ static tsr_status make_plan(tsr_plan *plan, mapping *m, tsr_err *err)
     fate *const fates = calloc(m->weights.count + 1, sizeof *fates);
     plan->command = tsr_arena_printf(&plan->arena, "convert --to deepseek-mp --mp %u%s", m->options->ranks,
                                      m->options->keep_mtp ? " --keep-mtp" : "");
-    tsr_status status = fates == NULL || plan->command == NULL ? out_of_memory(err) : read_config(m, err);
+    plan->advice = "for inference/generate.py of DeepSeek-V3, with a config of its inference/configs";
+    plan->next = tsr_arena_printf(&plan->arena, "tessera inspect DST/model0-mp%u.safetensors%s", m->options->ranks,
+                                  m->weights.n_scaled > 0 ? " --source-block 128x128" : "");
+    tsr_status status =
+        fates == NULL || plan->next == NULL || plan->command == NULL ? out_of_memory(err) : read_config(m, err);
     for (size_t i = 0; status == TSR_OK && i < m->weights.count; i++) {
         status = decide(m, plan, &m->weights.items[i], &fates[i], err);
         if (status == TSR_OK)

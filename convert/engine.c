@@ -554,6 +554,7 @@ static void report_progress(void *context)
         .bytes_total = r->bytes_total,
         .steps_done = r->steps_done,
         .steps_total = r->steps_total,
+        .counted = r->plan->counted == NULL ? "tensors" : r->plan->counted,
         .seconds = tsr_seconds_since(&r->began),
     };
     pthread_mutex_unlock(&r->lock);

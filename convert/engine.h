@@ -16,8 +16,9 @@
 typedef struct tsr_progress {
     const char *phase;                /* "verifying", "converting", "finishing" */
     uint64_t bytes_done, bytes_total; /* read, of the phase */
-    uint64_t steps_done, steps_total; /* tensors */
-    double seconds;                   /* since the phase began */
+    uint64_t steps_done, steps_total;
+    const char *counted; /* what the steps are: "tensors", "files" */
+    double seconds;      /* since the phase began */
 } tsr_progress;
 
 typedef struct tsr_engine_options {

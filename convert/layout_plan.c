@@ -469,6 +469,7 @@ static tsr_status make_plan(laying *l)
     l->plan->advice = tsr_arena_printf(
         &l->plan->arena, "layout %s of int%u for sm%d as %s reads it; " TSR_LAYOUT_NAME " says what lies where",
         tsr_ft_layout_name(l->format.layout), l->scheme.bits, o->arch, tsr_ft_producer_name(o->producer));
+    l->plan->next = "tessera inspect DST";
     return l->plan->advice == NULL ? out_of_memory(l->err) : tsr_plan_finish(l->plan, l->err);
 }
 

@@ -125,6 +125,7 @@ static tsr_status plan_parts(tsr_plan *plan, const absorbing *a, const tsr_weigh
         if (tsr_checkpoint_find(a->source, parts[i].name) != NULL)
             return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' is there already", a->source->path, parts[i].name);
     }
+    plan->n_added += 2 + (one_scale ? 1 : a->options->form == TSR_MLA_PLAIN ? 0 : 2);
     if (one_scale)
         return tsr_plan_mla_split(plan, w, &a->mla, a->options->form, parts, 2, err);
     TSR_TRY(tsr_plan_mla_split(plan, w, &a->mla, a->options->form, &parts[0], 1, err));
@@ -289,7 +290,14 @@ static tsr_status make_plan(tsr_plan *plan, absorbing *a, tsr_err *err)
         tsr_arena_printf(&plan->arena, "convert --to mla-absorbed --consumer %s --weights %s%s%s --max-shard-size %llu",
                          a->consumer->word, kForms[o->form], o->fold ? " --fold" : "",
                          o->drop_kv_b ? " --drop-kv-b" : "", U64(o->max_shard_bytes));
-    if (plan->command == NULL)
+    plan->advice =
+        o->fold
+            ? "these are for an engine of your own: no public one reads a folded checkpoint"
+            : tsr_arena_printf(&plan->arena,
+                               "these are the weights as %s holds them in memory; its own loader reads kv_b_proj and "
+                               "makes them itself",
+                               a->consumer->word);
+    if (plan->command == NULL || plan->advice == NULL)
         return out_of_memory(err);
     if (o->fold || o->form == TSR_MLA_TENSOR || o->form == TSR_MLA_HEAD)
         plan->report = tsr_quantize_report;

@@ -129,7 +129,10 @@ typedef struct tsr_plan {
     bool general_rules;     /* no table has it */
     const char **warnings;  /* what the user must hear, a sentence each */
     size_t n_warnings, warnings_capacity;
-    const char *advice; /* what to do with the result, instead of loading it; NULL: load it */
+    const char *advice;  /* what to know of the result, one sentence; NULL: nothing */
+    const char *next;    /* a command on the result, SRC and DST for the paths; NULL: verify DST --against SRC */
+    const char *counted; /* what a step is, for those who watch: "files"; NULL: "tensors" */
+    size_t n_added;      /* tensors of the result that stand beside the source's */
     /* Writes the report about rows[n_steps]; NULL: the job has none. */
     void (*report)(const struct tsr_plan *plan, const tsr_quant_stats *rows, tsr_text *out);
     tsr_arena arena; /* names, tensors, parameters, texts: all that the plan points to */

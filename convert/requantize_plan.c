@@ -158,7 +158,11 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
         (unsigned long long)o->source_block_cols, to.block.scale_fmt == TSR_SCALE_UE8M0 ? "ue8m0" : "f32",
         to.block.search ? "mse" : "amax", to.dialect == TSR_DIALECT_DEEPSEEK ? "deepseek" : "compressed-tensors",
         (unsigned long long)o->max_shard_bytes, plan->n_sources > 1 ? " --against" : "");
-    if (plan->command == NULL)
+    if (o->source_block_rows != 0) /* who compares has to be told as well */
+        plan->next =
+            tsr_arena_printf(&plan->arena, "tessera verify DST --against SRC --source-block %llux%llu",
+                             (unsigned long long)o->source_block_rows, (unsigned long long)o->source_block_cols);
+    if (plan->command == NULL || (o->source_block_rows != 0 && plan->next == NULL))
         return out_of_memory(err);
     TSR_TRY(plan_tensors(plan, weights, &to, err));
     TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));

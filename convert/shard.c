@@ -79,6 +79,19 @@ tsr_status tsr_shard_weight(const tsr_checkpoint *c, const tsr_weight *w, tsr_pa
     return meets(&d, n) ? TSR_OK : refuse(c, t, &d, columns ? "columns" : "rows", n, err);
 }
 
+tsr_status tsr_shard_part(const tsr_checkpoint *c, const tsr_weight *w, uint32_t n, tsr_shard *shard, tsr_err *err)
+{
+    const tsr_tensor *const t = w->data;
+    *shard = (tsr_shard){.parts = n};
+    if (n == 1)
+        return TSR_OK;
+    const demand d = {.size = t->rank == 3 ? t->shape[0] : 1, .block = 1};
+    shard->data_rows = 1;
+    if (w->scale != NULL && !w->one_scale)
+        shard->scale_rows = 1;
+    return meets(&d, n) ? TSR_OK : refuse(c, t, &d, "heads", n, err);
+}
+
 /* `n` parts, of which this is the k-th. */
 static tsr_status plan_part(tsr_plan *plan, const tsr_tensor *t, const char *name, uint64_t rows, uint64_t dim,
                             uint32_t n, uint32_t k, tsr_err *err)

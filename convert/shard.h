@@ -25,6 +25,10 @@ typedef struct tsr_shard {
 tsr_status tsr_shard_weight(const tsr_checkpoint *checkpoint, const tsr_weight *weight, tsr_parallel how,
                             uint64_t heads, bool share, uint32_t n, tsr_shard *shard, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Cuts a part of an absorbed kv_b_proj, [heads, ..., ...], with its scales, between heads. TSR_E_SHAPE, likewise. */
+tsr_status tsr_shard_part(const tsr_checkpoint *checkpoint, const tsr_weight *weight, uint32_t n, tsr_shard *shard,
+                          tsr_err *err) TSR_WARN_UNUSED;
+
 /* Adds the steps that write rank k's part of `weight` under `name`, and of its scale under `scale_name`. */
 tsr_status tsr_plan_shard(tsr_plan *plan, const tsr_weight *weight, const tsr_shard *shard, const char *name,
                           const char *scale_name, uint32_t n, uint32_t k, tsr_err *err) TSR_WARN_UNUSED;

@@ -4,6 +4,7 @@
 #include "convert/cut.h"
 #include "convert/plan_names.h"
 #include "convert/shard.h"
+#include "formats/absorbed.h"
 #include "formats/config.h"
 #include "formats/json.h"
 
@@ -28,7 +29,17 @@ typedef struct cutting {
     tsr_shard *shards; /* [weights.count] */
 } cutting;
 
-static tsr_status decide(cutting *c, tsr_plan *plan, tsr_err *err)
+static tsr_status add_notes(tsr_plan *plan, const tsr_weight *w, const tsr_shard *shard, const char *reason,
+                            tsr_err *err)
+{
+    TSR_TRY(tsr_plan_add_note(plan, w->data, shard->data_rows == 0 ? "replicate" : "cut", reason, err));
+    if (w->scale != NULL)
+        TSR_TRY(
+            tsr_plan_add_note(plan, w->scale, shard->scale_rows == 0 ? "replicate" : "cut", "with its weight", err));
+    return w->input_scale == NULL ? TSR_OK : tsr_plan_add_note(plan, w->input_scale, "replicate", "input scale", err);
+}
+
+static tsr_status decide_one(const cutting *c, tsr_plan *plan, const tsr_weight *w, tsr_shard *shard, tsr_err *err)
 {
     static const char *const kHeads[] = {
         [TSR_PARALLEL_HEADS] = "num_attention_heads", [TSR_PARALLEL_KV_HEADS] = "num_key_value_heads"};
@@ -37,30 +48,43 @@ static tsr_status decide(cutting *c, tsr_plan *plan, tsr_err *err)
                                            [TSR_PARALLEL_GATE_UP] = "output features, gate and up each",
                                            [TSR_PARALLEL_COLUMNS] = "input features"};
     const tsr_checkpoint *const s = c->source;
-    for (size_t i = 0; i < c->weights.count; i++) {
-        const tsr_weight *const w = &c->weights.items[i];
-        const tsr_parallel_rule *const rule = tsr_parallel_find(w->data->name);
-        const tsr_parallel how =
-            rule->how == TSR_PARALLEL_UNKNOWN && w->data->rank < 2 ? TSR_PARALLEL_REPLICATE : rule->how;
-        uint64_t heads = 0;
-        if (how == TSR_PARALLEL_UNKNOWN)
-            return tsr_fail(err, TSR_E_UNSUPPORTED,
-                            "%s: '%s': how loaders cut this tensor is not known; cutting it wrongly would go unnoticed",
-                            s->files[w->data->file].path, w->data->name);
-        if (rule->unit != TSR_PARALLEL_FEATURES && how != TSR_PARALLEL_REPLICATE &&
-            !tsr_config_find_u64(s->config, s->config_size, kHeads[rule->unit], &heads))
-            return tsr_fail(err, TSR_E_FORMAT, "%s: no %s in " TSR_CONFIG_NAME ", which cutting '%s' needs", s->path,
-                            kHeads[rule->unit], w->data->name);
-        TSR_TRY(tsr_shard_weight(s, w, how, heads, rule->unit == TSR_PARALLEL_KV_HEADS, c->options->ranks,
-                                 &c->shards[i], err));
-        const char *const action = c->shards[i].data_rows == 0 ? "replicate" : "cut";
-        TSR_TRY(tsr_plan_add_note(plan, w->data, action, kReasons[how], err));
-        if (w->scale != NULL)
-            TSR_TRY(tsr_plan_add_note(plan, w->scale, c->shards[i].scale_rows == 0 ? "replicate" : "cut",
-                                      "with its weight", err));
-        if (w->input_scale != NULL)
-            TSR_TRY(tsr_plan_add_note(plan, w->input_scale, "replicate", "input scale", err));
+    const tsr_parallel_rule *const rule = tsr_parallel_find(w->data->name);
+    const tsr_parallel how =
+        rule->how == TSR_PARALLEL_UNKNOWN && w->data->rank < 2 ? TSR_PARALLEL_REPLICATE : rule->how;
+    uint64_t heads = 0;
+    if (w->data->rank == 3 && tsr_absorbed_find(w->data->name) != NULL) {
+        TSR_TRY(tsr_shard_part(s, w, c->options->ranks, shard, err));
+        return add_notes(plan, w, shard, "heads of an absorbed kv_b_proj", err);
     }
+    if (how == TSR_PARALLEL_UNKNOWN)
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s: '%s': how loaders cut this tensor is not known; cutting it wrongly would go unnoticed",
+                        s->files[w->data->file].path, w->data->name);
+    if (rule->unit != TSR_PARALLEL_FEATURES && how != TSR_PARALLEL_REPLICATE &&
+        !tsr_config_find_u64(s->config, s->config_size, kHeads[rule->unit], &heads))
+        return tsr_fail(err, TSR_E_FORMAT, "%s: no %s in " TSR_CONFIG_NAME ", which cutting '%s' needs", s->path,
+                        kHeads[rule->unit], w->data->name);
+    TSR_TRY(tsr_shard_weight(s, w, how, heads, rule->unit == TSR_PARALLEL_KV_HEADS, c->options->ranks, shard, err));
+    return add_notes(plan, w, shard, kReasons[how], err);
+}
+
+/* One scale for both parts of an absorbed kv_b_proj goes with the first of them. */
+static void share_scales(tsr_weights *weights)
+{
+    for (size_t i = 0; i < weights->count; i++) {
+        tsr_weight *const w = &weights->items[i];
+        for (size_t k = 0; k < i && w->part != NULL && w->one_scale; k++) {
+            if (weights->items[k].part != NULL && weights->items[k].scale == w->scale)
+                w->scale = NULL;
+        }
+    }
+}
+
+static tsr_status decide(cutting *c, tsr_plan *plan, tsr_err *err)
+{
+    share_scales(&c->weights);
+    for (size_t i = 0; i < c->weights.count; i++)
+        TSR_TRY(decide_one(c, plan, &c->weights.items[i], &c->shards[i], err));
     return TSR_OK;
 }
 
@@ -165,6 +189,9 @@ static tsr_status plan_ranks(tsr_plan *plan, cutting *c, tsr_err *err)
     plan->command = tsr_arena_printf(&plan->arena, "convert --to tp --tp %u --max-shard-size %llu", c->options->ranks,
                                      U64(c->options->max_shard_bytes));
     c->shards = calloc(c->weights.count + 1, sizeof *c->shards);
+    plan->advice = "these are for engines that take slices ready made: vLLM, SGLang and transformers cut the whole "
+                   "checkpoint themselves; convert --merge joins the ranks again";
+    plan->next = "tessera inspect DST/rank-0";
     if (plan->command == NULL || c->shards == NULL)
         return out_of_memory(err);
     TSR_TRY(decide(c, plan, err));
@@ -181,8 +208,10 @@ tsr_status tsr_tp_plan(tsr_plan *plan, const tsr_checkpoint *const *source, cons
         return tsr_fail(err, TSR_E_USAGE, "--tp: a number of ranks from 1 to %d", TSR_MAX_RANKS);
     if (c.source->config == NULL)
         return tsr_fail(err, TSR_E_USAGE, "%s: cutting needs a directory with its " TSR_CONFIG_NAME, c.source->path);
-    TSR_TRY(tsr_weights_pair_fp8(&c.weights, *source, 0, 0, "cutting", err));
-    const tsr_status status = plan_ranks(plan, &c, err);
+    TSR_TRY(tsr_weights_pair(&c.weights, *source, 0, 0, err));
+    tsr_status status = tsr_weights_refuse_integers(&c.weights, *source, "cutting", err);
+    if (status == TSR_OK)
+        status = plan_ranks(plan, &c, err);
     tsr_weights_free(&c.weights);
     free(c.shards);
     if (status != TSR_OK)
@@ -390,6 +419,7 @@ static tsr_status plan_whole(tsr_plan *plan, joining *j, tsr_err *err)
     const tsr_checkpoint *const c = j->ranks[0];
     j->cuts = calloc(c->tensors.count + 1, sizeof *j->cuts);
     plan->command = tsr_arena_printf(&plan->arena, "convert --merge, %zu ranks", j->n);
+    plan->next = "tessera inspect DST"; /* the ranks are no checkpoint to compare with */
     if (j->cuts == NULL || plan->command == NULL)
         return out_of_memory(err);
     TSR_TRY(read_manifest(c, &plan->arena, &j->manifest, &j->size, err));

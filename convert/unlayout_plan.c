@@ -356,6 +356,7 @@ static tsr_status make_plan(taking *k)
                          k->kind == TSR_LAYOUT_TRTLLM ? "trtllm" : "fastertransformer", U64(k->max_shard_bytes));
     if (k->plan->command == NULL)
         return out_of_memory(k->err);
+    k->plan->next = "tessera inspect DST"; /* nothing compares with the blobs */
     TSR_TRY(each(k, weights, take_weight));
     TSR_TRY(each(k, tensors, take_tensor));
     TSR_TRY(copy_others(k));

@@ -32,6 +32,7 @@ typedef struct listing {
     size_t count, capacity;
     const char *const *ignore;
     size_t n_ignore;
+    const char *only; /* of the shards only this one; NULL: all */
 } listing;
 
 static void listing_free(listing *l)
@@ -45,6 +46,17 @@ static bool ends_with(const char *text, const char *suffix)
 {
     const size_t n = strlen(text), m = strlen(suffix);
     return n >= m && strcmp(text + n - m, suffix) == 0;
+}
+
+static bool is_top(const char *name)
+{
+    return strchr(name, '/') == NULL;
+}
+
+static bool is_shard(const char *name)
+{
+    return is_top(name) && (ends_with(name, SUFFIX) || ends_with(name, PACKED_SUFFIX)) &&
+           strcmp(name, TSR_AZP_NAME) != 0;
 }
 
 static bool ignored(const listing *l, const char *name)
@@ -144,7 +156,7 @@ static tsr_status list_files(listing *l, const char *root, const char *sub, cons
             break;
         }
         status = join(path, root, name, err);
-        if (status != TSR_OK || ignored(l, name)) {
+        if (status != TSR_OK || ignored(l, name) || (l->only != NULL && is_shard(name) && strcmp(name, l->only) != 0)) {
             free(name);
         } else if ((status = check_name(root, name, err)) != TSR_OK) {
             free(name);
@@ -381,20 +393,37 @@ static tsr_status read_config(tsr_checkpoint *c, tsr_err *err)
     return tsr_json_finish(&r, err);
 }
 
-static bool is_top(const char *name)
-{
-    return strchr(name, '/') == NULL;
-}
-
-static bool is_shard(const char *name)
-{
-    return is_top(name) && (ends_with(name, SUFFIX) || ends_with(name, PACKED_SUFFIX)) &&
-           strcmp(name, TSR_AZP_NAME) != 0;
-}
-
 static bool is_index(const char *name)
 {
     return is_top(name) && ends_with(name, INDEX_SUFFIX);
+}
+
+static bool is_rank_file(const char *name)
+{
+    unsigned rank, ranks;
+    int end = 0;
+    return sscanf(name, TSR_RANK_FILE "%n", &rank, &ranks, &end) == 2 && end > 0 && name[end] == '\0';
+}
+
+/* Directories that hold a model cut over ranks: no checkpoint, but something that can be made one. */
+static tsr_status refuse_ranks(const tsr_checkpoint *c, const listing *l, tsr_err *err)
+{
+    bool ranks = false;
+    for (size_t i = 0; i < l->count; i++) {
+        ranks = ranks || (strncmp(l->names[i], "rank-0/", 7) == 0 && ends_with(l->names[i], SUFFIX));
+        if (l->only == NULL && is_rank_file(l->names[i]))
+            return tsr_fail(
+                err, TSR_E_FORMAT,
+                "%s: the ranks of DeepSeek's inference code (%s), no checkpoint: inspect looks at one such file, "
+                "diff and verify at what they were made from",
+                c->path, l->names[i]);
+    }
+    if (ranks && c->n_files == 0)
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s: the ranks of a tensor-parallel cut: each of %s/rank-0, ... is a checkpoint, and 'tessera "
+                        "convert %s -o DST --merge' joins them again",
+                        c->path, c->path, c->path);
+    return TSR_OK;
 }
 
 /* Says which other files hold the weights, if one can tell. */
@@ -447,6 +476,7 @@ static tsr_status take_files(tsr_checkpoint *c, const listing *l, const char **i
     bool blobs = false;
     for (size_t i = 0; i < l->count; i++)
         blobs = blobs || strcmp(l->names[i], TSR_LAYOUT_NAME) == 0;
+    TSR_TRY(refuse_ranks(c, l, err));
     if (c->n_files == 0 && !blobs)
         return no_safetensors(c, l, err);
     if (c->n_files > 1 && *index == NULL)
@@ -465,9 +495,10 @@ static tsr_status take_files(tsr_checkpoint *c, const listing *l, const char **i
     return TSR_OK;
 }
 
-static tsr_status open_directory(tsr_checkpoint *c, const char *const *ignore, size_t n_ignore, tsr_err *err)
+static tsr_status open_directory(tsr_checkpoint *c, const char *const *ignore, size_t n_ignore, const char *only,
+                                 tsr_err *err)
 {
-    listing l = {.ignore = ignore, .n_ignore = n_ignore};
+    listing l = {.ignore = ignore, .n_ignore = n_ignore, .only = only};
     const char *index = NULL;
     tsr_status status = list_files(&l, c->dir, "", NULL, err);
     if (status == TSR_OK && l.count > 0)
@@ -514,8 +545,8 @@ static bool is_hub_id(const char *path)
     return stat(parent, &st) != 0 && errno == ENOENT;
 }
 
-tsr_status tsr_checkpoint_open(tsr_checkpoint **checkpoint, const char *path, const char *const *ignore,
-                               size_t n_ignore, tsr_err *err)
+static tsr_status open_any(tsr_checkpoint **checkpoint, const char *path, const char *const *ignore, size_t n_ignore,
+                           const char *only, tsr_err *err)
 {
     *checkpoint = NULL;
     struct stat st;
@@ -537,7 +568,7 @@ tsr_status tsr_checkpoint_open(tsr_checkpoint **checkpoint, const char *path, co
         status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path);
     } else if (S_ISDIR(st.st_mode)) {
         c->dir = c->path;
-        status = open_directory(c, ignore, n_ignore, err);
+        status = open_directory(c, ignore, n_ignore, only, err);
     } else {
         status = open_single(c, err);
     }
@@ -548,6 +579,17 @@ tsr_status tsr_checkpoint_open(tsr_checkpoint **checkpoint, const char *path, co
     }
     *checkpoint = c;
     return TSR_OK;
+}
+
+tsr_status tsr_checkpoint_open(tsr_checkpoint **checkpoint, const char *path, const char *const *ignore,
+                               size_t n_ignore, tsr_err *err)
+{
+    return open_any(checkpoint, path, ignore, n_ignore, NULL, err);
+}
+
+tsr_status tsr_checkpoint_open_shard(tsr_checkpoint **checkpoint, const char *dir, const char *shard, tsr_err *err)
+{
+    return open_any(checkpoint, dir, NULL, 0, shard, err);
 }
 
 void tsr_checkpoint_close(tsr_checkpoint *c)

@@ -25,6 +25,9 @@
 /* Says what preprocessed blobs hold. A directory that has it may have no safetensors at all. */
 #define TSR_LAYOUT_NAME "tessera-layout.json"
 
+/* DeepSeek's inference code has one file for each rank of how many. */
+#define TSR_RANK_FILE "model%u-mp%u.safetensors"
+
 typedef struct tsr_file {
     const char *name;     /* relative to the checkpoint's directory; of an archive, the plain file's */
     const char *path;     /* as given by the user, joined with the name on disk: for messages and for opening */
@@ -56,6 +59,11 @@ typedef struct tsr_checkpoint {
  * Errors name the file, the tensor and the offset; all files stay open until tsr_checkpoint_close. */
 tsr_status tsr_checkpoint_open(tsr_checkpoint **checkpoint, const char *path, const char *const *ignore,
                                size_t n_ignore, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Opens a directory with only this one of its safetensors files, the others being of other ranks; its side files are
+ * there. */
+tsr_status tsr_checkpoint_open_shard(tsr_checkpoint **checkpoint, const char *dir, const char *shard,
+                                     tsr_err *err) TSR_WARN_UNUSED;
 
 /* NULL is fine. */
 void tsr_checkpoint_close(tsr_checkpoint *checkpoint);

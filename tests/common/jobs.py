@@ -6,10 +6,17 @@ import shutil
 
 import harness
 
-# `made` turns a generated BF16 checkpoint into what the job reads, or is None; SRC stands for the source, DST for the
+# What inspect, `diff SRC DST` and `verify DST --against SRC` say of the output, as exit codes.
+Codes = collections.namedtuple("Codes", "inspect diff verify", defaults=[0, 1, 0])
+LOSSY, EXACT = Codes(), Codes(diff=0)
+APART = Codes(diff=3, verify=3)  # SRC or DST is no checkpoint: they say what makes one of it
+RANKS = Codes(3, 3, 3)           # inspect, too, wants one rank
+
+# `made` turns a generated BF16 checkpoint into what the job reads: a command, several, or None; SRC stands for the source, DST for the
 # destination. The weights are spread over several shards where the target has such a thing. `unfit`: kinds of checkpoint
 # that the target rightly refuses, or that take it minutes: a file for each of 50,000 weights is 50,000 syncs.
-Job = collections.namedtuple("Job", "name made command unfit", defaults=[()])
+# `kind` and `codes` are for who reads the output (tests/interop/test_pairs.py).
+Job = collections.namedtuple("Job", "name made command unfit kind codes", defaults=[(), "llama", LOSSY])
 
 FP8 = "quantize SRC -o DST --max-shard-size 16MB --quiet"
 # Some experts have values at the end of BF16's range, where the outermost codes stand for values beyond it.
@@ -17,6 +24,8 @@ INT4 = ("quantize SRC -o DST --scheme int4-weight-only --zero-points --exclude *
         "--max-shard-size 16MB --quiet")
 INT8 = "quantize SRC -o DST --scheme int8-weight-only --max-shard-size 16MB --quiet"
 BLOBS = "convert SRC -o DST --to fastertransformer --arch sm80 --max-shard-size 16MB --quiet"
+TP_OF_ABSORBED = ("convert SRC -o DST --to mla-absorbed --consumer sglang --weights fp8-tensor --drop-kv-b --quiet",
+                  "convert SRC -o DST --to tp --tp 2 --quiet")
 PACKED = "convert SRC -o DST --to archive --shuffle --level 1 --quiet"
 
 JOBS = [
@@ -28,26 +37,74 @@ JOBS = [
     Job("convert bf16", FP8, "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
     Job("convert bf16 from int4", INT4, "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
     Job("convert fp8-block ue8m0", FP8, "convert SRC -o DST --to fp8-block --scale-fmt ue8m0 --max-shard-size 16MB"),
-    Job("convert fp8-block dialect", FP8, "convert SRC -o DST --to fp8-block --dialect compressed-tensors"),
-    Job("convert deepseek-mp", FP8, "convert SRC -o DST --to deepseek-mp --mp 2", ("many",)),
-    Job("convert tp", FP8, "convert SRC -o DST --to tp --tp 2 --max-shard-size 8MB", ("many",)),
-    Job("convert tp of BF16", None, "convert SRC -o DST --to tp --tp 2 --max-shard-size 16MB"),
-    Job("convert merge", "convert SRC -o DST --to tp --tp 2 --quiet", "convert SRC -o DST --merge"),
+    Job("convert fp8-block dialect", FP8, "convert SRC -o DST --to fp8-block --dialect compressed-tensors", codes=EXACT),
+    Job("convert deepseek-mp", FP8, "convert SRC -o DST --to deepseek-mp --mp 2", ("many",), "deepseek-v3-small", RANKS),
+    Job("convert tp", FP8, "convert SRC -o DST --to tp --tp 2 --max-shard-size 8MB", ("many",), "deepseek-v3-small",
+        RANKS),
+    Job("convert tp of BF16", None, "convert SRC -o DST --to tp --tp 2 --max-shard-size 16MB", codes=RANKS),
+    Job("convert merge", "convert SRC -o DST --to tp --tp 2 --quiet", "convert SRC -o DST --merge", codes=APART),
     Job("convert mla-absorbed", FP8, "convert SRC -o DST --to mla-absorbed --consumer sglang --weights fp8-block "
-        "--max-shard-size 16MB", ("many", "giant")),
+        "--max-shard-size 16MB", ("many", "giant"), "deepseek-v3", EXACT),
     Job("convert mla-absorbed, requantized", None, "convert SRC -o DST --to mla-absorbed --consumer vllm --weights "
-        "fp8-tensor --drop-kv-b --max-shard-size 16MB", ("many", "giant")),
+        "fp8-tensor --drop-kv-b --max-shard-size 16MB", ("many", "giant"), "deepseek-v3"),
     Job("convert mla-absorbed, folded", FP8, "convert SRC -o DST --to mla-absorbed --consumer vllm --fold "
-        "--max-shard-size 16MB", ("many", "giant")),
+        "--max-shard-size 16MB", ("many", "giant"), "deepseek-v3"),
     Job("convert fastertransformer", None, "convert SRC -o DST --to fastertransformer --arch sm80 --bits 4 "
-        "--max-shard-size 16MB", ("many",)),
+        "--max-shard-size 16MB", ("many",), codes=APART),
     Job("convert fastertransformer from int8", INT8, "convert SRC -o DST --to fastertransformer --arch sm89",
-        ("many",)),
+        ("many",), codes=APART),
     Job("convert from fastertransformer", BLOBS, "convert SRC -o DST --from fastertransformer --max-shard-size 16MB",
-        ("many",)),
-    Job("convert archive", None, "convert SRC -o DST --to archive --shuffle"),
-    Job("convert safetensors", PACKED, "convert SRC -o DST --to safetensors"),
+        ("many",), codes=APART),
+    Job("convert archive", None, "convert SRC -o DST --to archive --shuffle", codes=EXACT),
+    Job("convert safetensors", PACKED, "convert SRC -o DST --to safetensors", codes=EXACT),
     Job("quantize an archive", PACKED, "quantize SRC -o DST --max-shard-size 16MB"),
+]
+
+# Further schemes and targets. Their files are made as those above are, so that crash tests learn nothing from them.
+MLA = "convert SRC -o DST --to mla-absorbed --consumer "
+QUANTIZED = {
+    "int8-weight-only": "quantize SRC -o DST --scheme int8-weight-only",
+    "int8-weight-only, groups": "quantize SRC -o DST --scheme int8-weight-only --group-size 128",
+    "int4 without zero points": "quantize SRC -o DST --scheme int4-weight-only",
+    "int4, scales of least error": "quantize SRC -o DST --scheme int4-weight-only --scales mse",
+    "int8-channel, activation zero points": "quantize SRC -o DST --scheme int8-channel --activation-zero-points",
+    "fp8-block, compressed-tensors": "quantize SRC -o DST --dialect compressed-tensors",
+    "codes a channel": "quantize SRC -o DST --scheme fp8-channel --scales mse",
+}
+MORE = [
+    *(Job(f"quantize {name}", None, command) for name, command in QUANTIZED.items()),
+    *(Job(f"convert bf16 from {name}", command + " --quiet", "convert SRC -o DST --to bf16")
+      for name, command in QUANTIZED.items()),
+    *(Job(f"archive of {name}", command + " --quiet", "convert SRC -o DST --to archive", codes=EXACT)
+      for name, command in QUANTIZED.items()),
+    Job("archive of absorbed", MLA + "sglang --weights fp8-head --quiet", "convert SRC -o DST --to archive --shuffle", (),
+        "deepseek-v3", EXACT),
+    Job("archive of folded", MLA + "vllm --fold --quiet", "convert SRC -o DST --to archive", (), "deepseek-v3", EXACT),
+    Job("quantize stacked experts", None, "quantize SRC -o DST", (), "fused-experts"),
+    Job("quantize qwen3-moe", None, "quantize SRC -o DST", (), "qwen3-moe"),
+    Job("convert f16", FP8, "convert SRC -o DST --to bf16 --dtype f16"),
+    Job("convert f32", FP8, "convert SRC -o DST --to bf16 --dtype f32"),
+    Job("convert fp8-block, other blocks", FP8, "convert SRC -o DST --to fp8-block --block 64x64"),
+    Job("convert deepseek-mp of BF16", None, "convert SRC -o DST --to deepseek-mp --mp 2", (), "deepseek-v3", RANKS),
+    Job("convert deepseek-mp, one rank", FP8, "convert SRC -o DST --to deepseek-mp --mp 1 --keep-mtp", (), "deepseek-v3",
+        RANKS),
+    *(Job(f"convert mla-absorbed {consumer} {weights} of {'FP8' if made else 'BF16'}", made,
+          f"{MLA}{consumer} --weights {weights}{drop}", (), "deepseek-v3",
+          EXACT if (weights == "bf16") == (made is None) else LOSSY)
+      for made in (None, FP8) for consumer in ("sglang", "vllm", "trtllm", "llamacpp")
+      for weights, drop in (("bf16", ""), ("fp8-head", " --drop-kv-b"), ("fp8-tensor", ""), ("fp8-block", " --drop-kv-b"))
+      if (weights == "bf16" or consumer != "llamacpp") and (weights != "fp8-block" or made)
+      and not (made and weights in ("fp8-head", "fp8-tensor", "bf16"))),
+    *(Job(f"convert mla-absorbed {consumer} {weights} of FP8", FP8, f"{MLA}{consumer} --weights {weights}", (),
+          "deepseek-v3") for consumer in ("sglang", "vllm") for weights in ("bf16", "fp8-head", "fp8-tensor")),
+    Job("convert tp of absorbed", MLA + "vllm --weights fp8-head --quiet", "convert SRC -o DST --to tp --tp 2", (),
+        "deepseek-v3", RANKS),
+    Job("convert merge of absorbed", TP_OF_ABSORBED, "convert SRC -o DST --merge", (), "deepseek-v3", APART),
+    Job("convert trtllm", None, "convert SRC -o DST --to trtllm --arch sm90 --bits 8", codes=APART),
+    Job("convert trtllm from int4", "quantize SRC -o DST --scheme int4-weight-only --scale-dtype f16 --quiet",
+        "convert SRC -o DST --to trtllm --arch sm80", codes=APART),
+    Job("convert from trtllm", "convert SRC -o DST --to trtllm --arch sm90 --bits 8 --quiet",
+        "convert SRC -o DST --from trtllm", codes=APART),
 ]
 
 
@@ -59,13 +116,14 @@ def words(command, source, destination):
 
 def make_source(tool, maker, job, kind, directory, **options):
     """Generates a checkpoint of this kind and makes of it what the job reads. Returns its directory."""
-    made = harness.make_checkpoint(maker, kind, str(directory), **options)
-    if job.made is None:
-        return made
-    source = str(directory) + "-made"
-    code, _, stderr = harness.run(tool, words(job.made, made, source))
-    if code != 0:
-        raise RuntimeError(f"{job.made}: exit {code}: {stderr}")
-    shutil.rmtree(os.path.join(source, ".tessera"))
-    shutil.rmtree(made)
+    source = harness.make_checkpoint(maker, kind, str(directory), **options)
+    steps = () if job.made is None else (job.made,) if isinstance(job.made, str) else job.made
+    for number, command in enumerate(steps):
+        made = f"{directory}-made" + (f"{number}" if number else "")
+        code, _, stderr = harness.run(tool, words(command, source, made))
+        if code != 0:
+            raise RuntimeError(f"{command}: exit {code}: {stderr}")
+        shutil.rmtree(os.path.join(made, ".tessera"))
+        shutil.rmtree(source)
+        source = made
     return source

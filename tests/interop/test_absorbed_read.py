@@ -145,3 +145,33 @@ def test_what_cannot_take_fp8_parts_says_so(tmp_path, convert, tessera):  # noqa
     for target in (("bf16",), ("fp8-block", "--scale-fmt", "ue8m0"), ("deepseek-mp", "--mp", "1")):
         code, _, err = harness.run(tessera, ["convert", dst, "-o", tmp_path / "never", "--to", *target])
         assert code == 3 and "w_kc" in err and "absorbed" in err, err
+
+
+@pytest.mark.parametrize("form,fp8", [("bf16", False), ("fp8-block", True), ("fp8-tensor", False), ("fp8-head", True)])
+@pytest.mark.parametrize("consumer", SCALES)
+def test_ranks_of_parts(tmp_path, convert, tessera, tell, consumer, form, fp8):  # noqa: F811
+    """Each rank has the heads of its own; what is one for all stays whole; --merge gives every byte back."""
+    m = Model(tmp_path / "src", heads=4, rope=128, hidden=256, fp8=fp8)
+    whole = convert(m.path, "--to", "mla-absorbed", "--consumer", consumer, "--weights", form)
+    ranks = convert(whole, "--to", "tp", "--tp", "2")
+    _, all_of = harness.read_safetensors(whole / "model.safetensors")
+    k_name, _, v_name, _ = CONSUMERS[consumer]
+    for rank in range(2):
+        assert tell("inspect", ranks / f"rank-{rank}")[0] == 0
+        _, tensors = harness.read_safetensors(ranks / f"rank-{rank}" / "model.safetensors")
+        assert tensors.keys() == all_of.keys()
+        parts = [n for n in tensors if n.removeprefix(PREFIX) in (k_name, v_name, *SCALES[consumer])]
+        assert len(parts) == (4 if form in ("fp8-block", "fp8-head") else 2)
+        for name in parts:
+            dtype, shape, data = all_of[name]
+            half = len(data) // 2
+            assert tensors[name] == (dtype, [2, *shape[1:]], data[rank * half : (rank + 1) * half]), name
+        (one,) = [n for n in tensors if n.endswith(("w_scale", "W_scale", "kv_b_scale"))] or [None]
+        assert (one is None) == (form != "fp8-tensor") and (one is None or tensors[one] == all_of[one])
+    merged = convert(ranks, "--merge")
+    for tree in (whole, merged):
+        shutil.rmtree(tree / ".tessera", ignore_errors=True)
+        (tree / "quantization_report.json").unlink(missing_ok=True)
+    assert harness.tree_difference(whole, merged) is None
+    code, _, err = harness.run(tessera, ["convert", whole, "-o", tmp_path / "never", "--to", "tp", "--tp", "3"])
+    assert code == 3 and "3 ranks" in err, err

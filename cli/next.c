@@ -1,0 +1,68 @@
+/* The words, and how a shell quotes paths. */
+#include "cli/next.h"
+
+#include "cli/output.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+/* As a shell takes it for one word. */
+static void print_path(const char *path)
+{
+    static const char kPlain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@%";
+    if (path[0] == '-') /* no option */
+        tsr_print("./");
+    if (path[0] != '\0' && path[strspn(path, kPlain)] == '\0') {
+        tsr_print("%s", path);
+        return;
+    }
+    tsr_print("'");
+    for (; *path != '\0'; path++) {
+        if (*path == '\'')
+            tsr_print("'\\''");
+        else
+            tsr_print("%c", *path);
+    }
+    tsr_print("'");
+}
+
+static bool has_config(const tsr_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_texts; i++) {
+        const char *const slash = strrchr(plan->texts[i].name, '/');
+        if (strcmp(slash == NULL ? plan->texts[i].name : slash + 1, TSR_CONFIG_NAME) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* A command that can be run as it is printed. A file without a configuration can only be named by itself. */
+void tsr_print_next(const tsr_job *job, const tsr_plan *plan)
+{
+    const bool bare = plan->sources[0]->config == NULL && !has_config(plan);
+    /* What was left out of SRC is not there to be compared with. */
+    const char *p = plan->next != NULL      ? plan->next
+                    : job->ignore.count > 0 ? "tessera inspect DST"
+                                            : "tessera verify DST --against SRC";
+    if (bare)
+        tsr_print("no config.json beside a single file: loaders need one that says what the file holds\n");
+    if (bare && (plan->next == NULL || plan->n_files != 1))
+        return;
+    tsr_print("next: ");
+    while (*p != '\0') {
+        const bool src = strncmp(p, "SRC", 3) == 0, dst = strncmp(p, "DST", 3) == 0;
+        if (!src && !dst) {
+            tsr_print("%c", *p++);
+            continue;
+        }
+        /* The rest of the word belongs to the path. */
+        const size_t n = strcspn(p, " ");
+        char word[2 * PATH_MAX];
+        snprintf(word, sizeof word, "%s%.*s%s%s", src ? job->src : job->dst, (int)(n - 3), p + 3,
+                 bare && dst ? "/" : "", bare && dst ? plan->files[0].name : "");
+        print_path(word);
+        p += n;
+    }
+    tsr_print("\n");
+}

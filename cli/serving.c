@@ -1,0 +1,181 @@
+/* The loaders' rules asked about an output, and their answers in commands. */
+#include "cli/serving.h"
+
+#include "cli/output.h"
+#include "quantize/policy.h"
+
+#include <string.h>
+
+static const unsigned kSizes[] = {1, 2, 4, 8};
+enum { SIZES = sizeof kSizes / sizeof *kSizes };
+
+/* DeepSeek's own code and others read a layout of their own, for which there is a conversion. %s is the path, quoted
+ * where a shell would take it apart. */
+static const struct {
+    tsr_loader loader;
+    const char *command;
+    bool by_tp, told; /* told: also when it does not take the output */
+} kCommands[] = {
+    {TSR_LOADER_VLLM, "vllm serve %s", true, true},
+    {TSR_LOADER_SGLANG, "python -m sglang.launch_server --model-path %s", true, true},
+    {TSR_LOADER_TRANSFORMERS, "python -c 'import sys, transformers as t; t.AutoModel.from_pretrained(sys.argv[1])' %s",
+     false, true},
+    {TSR_LOADER_TRTLLM, "trtllm-serve %s", true, false},
+};
+
+static const char *quoted(const char *path, tsr_arena *arena)
+{
+    static const char kPlain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";
+    if (path[0] != '-' && path[0] != '\0' && path[strspn(path, kPlain)] == '\0')
+        return path;
+    char *const text = tsr_arena_alloc(arena, 4 * strlen(path) + 8), *to = text;
+    if (text == NULL)
+        return NULL;
+    if (path[0] == '-')
+        to = stpcpy(to, "./");
+    *to++ = '\'';
+    for (const char *p = path; *p != '\0'; p++) {
+        if (*p == '\'')
+            to = stpcpy(to, "'\\''");
+        else
+            *to++ = *p;
+    }
+    strcpy(to, "'");
+    return text;
+}
+
+/* SGLang's llama.py renames weight_scale_inv away, and the classes of Mistral and Phi-3 are made of it: the scales are
+ * not loaded, and nothing is said of it. */
+static bool sglang_drops_scales(const tsr_checkpoint *c, const tsr_weights *weights, tsr_arena *arena)
+{
+    static const char *const kClasses[] = {"llama", "mistral", "mistral3", "phi3"};
+    const char *const type = tsr_policy_model_type(c, arena);
+    for (size_t i = 0; type != NULL && i < sizeof kClasses / sizeof *kClasses; i++) {
+        if (strcmp(type, kClasses[i]) == 0)
+            return weights->method != NULL && strcmp(weights->method, "fp8") == 0;
+    }
+    return false;
+}
+
+static const tsr_issue *first_issue(const tsr_issues *issues, const char *loader)
+{
+    for (size_t i = 0; i < issues->count; i++) {
+        if (issues->items[i].fatal && issues->items[i].loader != NULL && strcmp(issues->items[i].loader, loader) == 0)
+            return &issues->items[i];
+    }
+    return NULL;
+}
+
+static const char *say_why(tsr_arena *arena, const tsr_issue *issue)
+{
+    if (issue == NULL)
+        return "tessera inspect --can-load says why";
+    return tsr_arena_printf(arena, "%s%s%s%s%s", issue->tensor == NULL ? "" : issue->tensor,
+                            issue->tensor == NULL ? "" : ": ", issue->detail, issue->advice == NULL ? "" : "; ",
+                            issue->advice == NULL ? "" : issue->advice);
+}
+
+static tsr_status answer(tsr_serving *serving, const char *path, const tsr_checkpoint *c, const tsr_weights *weights,
+                         tsr_err *err)
+{
+    tsr_load_table table = {.n_tp = SIZES};
+    tsr_issues issues = {0};
+    const tsr_model model = tsr_model_read(c);
+    const tsr_load_subject subject = {.checkpoint = c, .weights = weights, .model = &model, .index_metadata = true};
+    memcpy(table.tp, kSizes, sizeof kSizes);
+    for (size_t i = 0; i < sizeof kCommands / sizeof *kCommands; i++)
+        table.loaders[table.n_loaders++] = kCommands[i].loader;
+    tsr_status status = tsr_loaders_check(&table, &subject, &issues, err);
+    const char *const name = quoted(path, &serving->arena);
+    for (size_t i = 0; status == TSR_OK && i < table.n_loaders; i++) {
+        const char *const loader = tsr_loader_name(table.loaders[i]);
+        const bool drops = table.loaders[i] == TSR_LOADER_SGLANG && sglang_drops_scales(c, weights, &serving->arena);
+        unsigned n = 0, sizes[SIZES] = {0};
+        for (size_t k = 0; k < SIZES && !drops; k++) {
+            if (table.ok[i][k] && (kCommands[i].by_tp || k == 0))
+                sizes[n++] = kSizes[k];
+        }
+        if (n == 0 && !kCommands[i].told)
+            continue;
+        const char *const reason =
+            n > 0   ? NULL
+            : drops ? "its class for this model does not load weight_scale_inv: quantize with --dialect "
+                      "compressed-tensors for it"
+                    : say_why(&serving->arena, first_issue(&issues, loader));
+        const char *const command =
+            n == 0 || name == NULL ? NULL : tsr_arena_printf(&serving->arena, kCommands[i].command, name);
+        if (command == NULL && reason == NULL) {
+            status = tsr_fail(err, TSR_E_NOMEM, "out of memory");
+            break;
+        }
+        serving->items[serving->count].loader = loader;
+        serving->items[serving->count].command = command;
+        serving->items[serving->count].reason = reason;
+        serving->items[serving->count].n_tp = kCommands[i].by_tp ? n : 0;
+        memcpy(serving->items[serving->count].tp, sizes, sizeof sizes);
+        serving->count++;
+    }
+    tsr_issues_free(&issues);
+    return status;
+}
+
+tsr_status tsr_serving_find(tsr_serving *serving, const char *path, tsr_err *err)
+{
+    tsr_checkpoint *c;
+    tsr_weights weights;
+    *serving = (tsr_serving){.count = 0};
+    TSR_TRY(tsr_checkpoint_open(&c, path, NULL, 0, err));
+    tsr_status status = tsr_weights_survey(&weights, c, 0, 0, tsr_weights_pass_over, NULL, err);
+    if (status == TSR_OK) {
+        status = answer(serving, path, c, &weights, err);
+        tsr_weights_free(&weights);
+    }
+    tsr_checkpoint_close(c);
+    if (status != TSR_OK)
+        tsr_serving_free(serving);
+    return status;
+}
+
+void tsr_serving_print(const tsr_serving *serving)
+{
+    if (serving->count > 0)
+        tsr_print("serve it, as far as names, shapes and config.json tell:\n");
+    for (size_t i = 0; i < serving->count; i++) {
+        if (serving->items[i].command == NULL) {
+            tsr_print("  not with %s: %s\n", serving->items[i].loader, serving->items[i].reason);
+            continue;
+        }
+        tsr_print("  %s", serving->items[i].command);
+        for (unsigned k = 0; k < serving->items[i].n_tp; k++)
+            tsr_print("%s%u", k == 0 ? "    # tensor-parallel " : ", ", serving->items[i].tp[k]);
+        tsr_print("\n");
+    }
+}
+
+void tsr_serving_json(tsr_text *t, const tsr_serving *serving)
+{
+    tsr_json_key(t, "serve");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < serving->count; i++) {
+        tsr_json_begin_object(t, true);
+        tsr_json_key(t, "loader");
+        tsr_json_string(t, serving->items[i].loader);
+        tsr_json_key(t, serving->items[i].command == NULL ? "reason" : "command");
+        tsr_json_string(t, serving->items[i].command == NULL ? serving->items[i].reason : serving->items[i].command);
+        if (serving->items[i].n_tp > 0) {
+            tsr_json_key(t, "tp");
+            tsr_json_begin_array(t, true);
+            for (unsigned k = 0; k < serving->items[i].n_tp; k++)
+                tsr_json_u64(t, serving->items[i].tp[k]);
+            tsr_json_end_array(t);
+        }
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
+void tsr_serving_free(tsr_serving *serving)
+{
+    tsr_arena_free(&serving->arena);
+    *serving = (tsr_serving){.count = 0};
+}

@@ -1,0 +1,78 @@
+"""Every output of every command, read by inspect, diff and verify: each does its work, or says what to do instead; and
+the command that a run ends with, "next: ...", is one that works as it is printed."""
+
+import os
+import re
+import shlex
+import shutil
+
+import harness
+import jobs
+import pytest
+
+ROWS = jobs.JOBS + jobs.MORE
+# What a message has to name where a command cannot read what a row leaves, or was made from.
+REMEDIES = ("--merge", "inspect looks at one such file", "--from fastertransformer", "--from trtllm")
+
+
+def kind_of(job):
+    """The kind of checkpoint and make_checkpoint's options: cuts need dimensions that ranks divide into whole blocks."""
+    if not job.kind.startswith("deepseek-v3"):
+        return job.kind, {}
+    return "deepseek-v3", {"scale": "small" if job.kind.endswith("-small") else "tiny"}
+
+
+def run_as_printed(tessera, line, directory):
+    """Runs a "next:" line in a shell whose `tessera` is the tool: (exit code, all that it said)."""
+    tools = directory / "bin"
+    tools.mkdir(exist_ok=True)
+    if not (tools / "tessera").exists():
+        (tools / "tessera").symlink_to(tessera)
+    code, out, err = harness.run("env", [f"PATH={tools}:{os.environ['PATH']}", "sh", "-c", line])
+    return code, out + err
+
+
+def test_rows_have_names_of_their_own():
+    assert len({job.name for job in ROWS}) == len(ROWS)
+
+
+@pytest.mark.parametrize("job", ROWS, ids=[job.name for job in ROWS])
+def test_outputs_are_read(tmp_path, tessera, maker, job):
+    kind, options = kind_of(job)
+    src, dst = jobs.make_source(tessera, maker, job, kind, tmp_path / "source", **options), tmp_path / "output"
+    code, out, err = harness.run(tessera, [w for w in jobs.words(job.command, src, dst) if w != "--quiet"])
+    assert code == 0, out + err
+    (line,) = re.findall("^next: (.*)$", out, re.M)
+    assert line.startswith("tessera ")
+    code, said = run_as_printed(tessera, line, tmp_path)
+    assert code == 0, f"{line}\n{said}"
+    commands = {"inspect": ["inspect", dst], "diff": ["diff", src, dst], "verify": ["verify", dst, "--against", src]}
+    for name, words in commands.items():
+        code, out, err = harness.run(tessera, words)
+        assert code == getattr(job.codes, name), f"{name}: exit {code}\n{out}{err}"
+        assert code != 3 or any(remedy in err for remedy in REMEDIES), err
+        assert code != 1 or (name == "diff" and not re.search("[1-9][0-9]* (misshaped|missing|extra)", out)), out
+    shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+@pytest.mark.parametrize("name", ["with space", "it's", "-dash", "$HOME", "a;b"])
+def test_paths_are_printed_as_a_shell_takes_them(tmp_path, tessera, checkpoint, name, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for command in (["quantize"], ["convert", "--to", "tp", "--tp", "1"]):
+        dst = f"{name} {command[0]}"
+        code, out, err = harness.run(tessera, [command[0], checkpoint("llama"), "-o", dst, *command[1:]])
+        assert code == 0, err
+        (line,) = re.findall("^next: (.*)$", out, re.M)
+        assert shlex.split(line)[0] == "tessera"
+        code, said = run_as_printed(tessera, line, tmp_path)
+        assert code == 0, f"{line}\n{said}"
+
+
+@pytest.mark.parametrize("target", [("bf16",), ("fp8-block", "--scale-fmt", "ue8m0")])
+def test_a_single_file_with_its_blocks_stated(tmp_path, tessera, quantize, checkpoint, target):
+    src, dst = quantize(checkpoint("llama")) / "model.safetensors", tmp_path / "output"
+    code, out, err = harness.run(tessera, ["convert", src, "-o", dst, "--source-block", "128x128", "--to", *target])
+    assert code == 0, err
+    (line,) = re.findall("^next: (.*)$", out, re.M)
+    code, said = run_as_printed(tessera, line, tmp_path)
+    assert code == 0, f"{line}\n{said}"

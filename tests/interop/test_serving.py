@@ -1,0 +1,68 @@
+"""The lines behind a finished job: who serves the output, with which command, at which sizes; or why not."""
+
+import json
+import shlex
+
+import harness
+import pytest
+
+SCHEMES = ("fp8-block", "fp8-block --dialect compressed-tensors", "fp8-channel", "int8-channel", "int8-weight-only",
+           "int4-weight-only --group-size 32")
+TOLD = ("vllm", "sglang", "transformers", "trtllm")
+
+
+def serve(tessera, src, dst, *options):
+    code, out, err = harness.run(tessera, ["quantize", src, "-o", dst, "--json", f"{dst}.json", *options])
+    assert code == 0, err
+    with open(f"{dst}.json") as file:
+        return {row["loader"]: row for row in json.load(file)["serve"]}, out
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("kind", ["llama", "qwen3-moe", "deepseek-v3"])
+def test_the_lines_are_what_inspect_says(kind, scheme, checkpoint, tessera, tmp_path):
+    got, out = serve(tessera, checkpoint(kind), tmp_path / "dst", "--scheme", *scheme.split())
+    harness.run(tessera, ["inspect", tmp_path / "dst", "--can-load", "all", "--tp", "1,2,4,8", "--json", tmp_path / "i"])
+    for loader, at in json.loads((tmp_path / "i").read_text())["can_load"].items():
+        if loader not in TOLD or (kind, scheme, loader) == ("llama", "fp8-block", "sglang"):
+            continue
+        sizes = [size for size in (1, 2, 4, 8) if at[str(size)]]
+        if not sizes:
+            assert loader == "trtllm" and loader not in got or got[loader]["reason"] in out and "tp" not in got[loader]
+        elif loader == "transformers":
+            assert "tp" not in got[loader] and got[loader]["command"] in out
+        else:
+            assert got[loader]["tp"] == sizes
+            assert f"  {got[loader]['command']}    # tensor-parallel {', '.join(map(str, sizes))}\n" in out
+
+
+def test_the_commands(checkpoint, tessera, tmp_path):
+    dst = tmp_path / "a b'c"
+    got, _ = serve(tessera, checkpoint("qwen3-moe"), dst)
+    words = {loader: shlex.split(row["command"]) for loader, row in got.items()}
+    assert words["vllm"] == ["vllm", "serve", str(dst)]
+    assert words["sglang"] == ["python", "-m", "sglang.launch_server", "--model-path", str(dst)]
+    assert words["transformers"][-1] == str(dst) and words["trtllm"] == ["trtllm-serve", str(dst)]
+    compile(words["transformers"][2], "command", "exec")
+
+
+@pytest.mark.parametrize("model_type, drops", [("llama", True), ("mistral", True), ("phi3", True), ("qwen2", False)])
+def test_sglang_and_the_names_of_scales(model_type, drops, checkpoint, tessera, tmp_path):
+    """SGLang's Llama class loads no weight_scale_inv: the other dialect is recommended for it."""
+    src = tmp_path / "src"
+    src.mkdir()
+    for path in checkpoint("llama").iterdir():
+        (src / path.name).write_bytes(path.read_bytes())
+    config = json.loads((src / "config.json").read_text())
+    (src / "config.json").write_text(json.dumps({**config, "model_type": model_type}))
+    got, out = serve(tessera, src, tmp_path / "deepseek")
+    assert ("command" in got["sglang"]) != drops
+    assert ("--dialect compressed-tensors" in out) == drops
+    got, _ = serve(tessera, src, tmp_path / "other", "--dialect", "compressed-tensors")
+    assert "command" in got["sglang"]
+
+
+def test_no_lines_for_layouts(checkpoint, tessera, tmp_path):
+    code, out, _ = harness.run(tessera, ["convert", checkpoint("llama"), "-o", tmp_path / "dst", "--to", "fastertransformer",
+                                         "--arch", "sm80", "--bits", "8"])
+    assert code == 0 and "vllm" not in out and "next:" in out

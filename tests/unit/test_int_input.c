@@ -1,0 +1,71 @@
+/* Static inputs of joined layers against what vLLM makes of them when it loads, for random ranges. */
+#include "quantize/int_input.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdint.h>
+
+enum { TRIALS = 20000 };
+
+static uint64_t random_state = 0x9E3779B97F4A7C15u;
+
+static double uniform(void)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return (double)(random_state >> 11) * 0x1p-53;
+}
+
+/* A range about zero, of any size. */
+static tsr_calibrated random_range(void)
+{
+    const double size = exp2(uniform() * 20 - 10);
+    return (tsr_calibrated){.least = (float)(-uniform() * size), .largest = (float)(uniform() * size)};
+}
+
+/* vLLM joins layers that were stored with one scale and one zero point each (kernels/linear/scaled_mm/cutlass.py):
+ *     range_max = (scale * (127 - zero)).max();  range_min = (scale * (-128 - zero)).min()
+ *     scale = (range_max - range_min) / 255;  zero = (-128 - range_min / scale).to(int32)
+ * in FP32, and to(int32) cuts. All of ours are stored with the same two. */
+static void as_vllm_joins(float *scale, int32_t *zero)
+{
+    const volatile float largest = *scale * (float)(127 - *zero), least = *scale * (float)(-128 - *zero);
+    const volatile float width = largest - least;
+    const volatile float joined = width / 255;
+    const volatile float ratio = least / joined;
+    const volatile float exact = -128 - ratio;
+    *scale = joined;
+    *zero = (int32_t)exact; /* C cuts, too */
+}
+
+Test(int_input, joined_layers_are_what_vllm_remakes)
+{
+    for (int trial = 0; trial < TRIALS; trial++) {
+        const tsr_calibrated layers[3] = {random_range(), random_range(), random_range()};
+        const tsr_calibrated *const pointers[3] = {&layers[0], &layers[1], &layers[2]};
+        const size_t n = 2 + (size_t)(trial % 2);
+        const tsr_int_input x = tsr_int_input_of(pointers, n, true);
+        float scale = x.scale;
+        int32_t zero = x.zero_point;
+        as_vllm_joins(&scale, &zero);
+        cr_assert(scale == x.scale && zero == x.zero_point,
+                  "trial %d: stored scale %a, zero point %d; vLLM makes them %a, %d", trial, (double)x.scale,
+                  (int)x.zero_point, (double)scale, (int)zero);
+    }
+}
+
+/* The union itself is kept, to half a step at either end. */
+Test(int_input, joined_layers_reach_the_union)
+{
+    for (int trial = 0; trial < TRIALS; trial++) {
+        const tsr_calibrated layers[2] = {random_range(), random_range()};
+        const tsr_calibrated *const pointers[2] = {&layers[0], &layers[1]};
+        const tsr_int_input x = tsr_int_input_of(pointers, 2, true);
+        const double least = fmin(layers[0].least, layers[1].least),
+                     largest = fmax(layers[0].largest, layers[1].largest);
+        const double step = x.scale;
+        cr_assert(step * (-128 - x.zero_point) <= least + step && step * (127 - x.zero_point) >= largest - step,
+                  "trial %d: %g to %g, scale %g, zero point %d", trial, least, largest, step, (int)x.zero_point);
+    }
+}
