@@ -221,7 +221,7 @@ def test_scales_at_the_end_of_their_range(tmp_path, tessera, quantize):
     scale = read(dst / "model.safetensors")[UP + "_scale"].astype(np.float64)
     assert np.isfinite(scale).all() and scale[0, 0] == pytest.approx(6e38 / 15, rel=0.01)
     for command in (["quantize", "--scheme", "int8-weight-only"], ["convert", "--to", "fastertransformer", "--arch", "sm70"]):
-        code, _, err = harness.run(tessera, [command[0], src, "-o", tmp_path / "out", *command[1:], "--scale-dtype", "f16"])
+        code, _, err = harness.run(tessera, [command[0], src, "-o", tmp_path / command[0], *command[1:], "--scale-dtype", "f16"])
         assert code == 3 and "F16" in err and "--scale-dtype" in err, err
 
 
