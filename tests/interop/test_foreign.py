@@ -254,3 +254,37 @@ def test_blobs_name_the_way_back(tmp_path, tessera, checkpoint, target):
                     "verify gemm SRC --device cpu"):
         code, out, err = run(tessera, command, tmp_path, blobs, src)
         assert code == 3 and f"--from {target}" in err and "missing" not in out, f"{command}: exit {code}\n{out}{err}"
+
+
+COMPRESSED = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
+              "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "float", "group_size": 16}}}}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("quantization", [None, DEEPSEEK, COMPRESSED], ids=["plain", "fp8", "compressed-tensors"])
+def test_nobody_is_said_to_load_it(tmp_path, tessera, name, quantization):
+    src = write(tmp_path / "src", FOREIGN[name][0], None)
+    config = json.loads((src / "config.json").read_text())
+    if quantization is not None:
+        config["quantization_config"] = quantization
+    (src / "config.json").write_text(json.dumps({**config, "model_type": "llama"}))
+    code, out, err = harness.run(tessera, ["inspect", src, "--can-load", "all", "--tp", "1,2", "--json", tmp_path / "json"])
+    assert code in (1, 3), f"exit {code}\n{out}{err}"
+    table = json.loads((tmp_path / "json").read_text())["can_load"]
+    assert not any(ok for row in table.values() for ok in row.values()), table
+
+
+@pytest.mark.parametrize("codes, scale", [("I8", "F8_E8M0"), ("U8", "U8")])
+def test_a_forward_pass_takes_no_codes_for_values(tmp_path, tessera, checkpoint, codes, scale):
+    src, dst = checkpoint("llama"), tmp_path / "dst"
+    shutil.copytree(src, dst)
+    path = next(dst.glob("*.safetensors"))
+    metadata, tensors = harness.read_safetensors(path)
+    name = next(n for n in tensors if n.endswith("layers.0.mlp.up_proj.weight"))
+    rows, cols = tensors[name][1]
+    tensors[name] = raw(codes, rows, cols // 2)
+    tensors[name.removesuffix("weight") + "scale"] = raw(scale, rows, cols // 32, fill=120)
+    harness.write_safetensors(path, tensors, metadata)
+    for sides in ([dst, "--against", src], [src, "--against", dst]):
+        code, out, err = harness.run(tessera, ["verify", "forward", *sides, "--count", "4"])
+        assert code == 3 and name in err, f"exit {code}\n{out}{err}"
