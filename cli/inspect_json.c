@@ -185,6 +185,7 @@ void tsr_json_issues(tsr_text *t, const char *key, const tsr_issues *issues)
         tsr_json_begin_object(t, false);
         string(t, "severity", f->fatal ? "error" : "warning");
         string(t, "loader", f->loader);
+        string(t, "checked", f->checked);
         tsr_json_key(t, "tp");
         if (f->tp == 0)
             tsr_json_null(t);
@@ -202,6 +203,10 @@ void tsr_json_issues(tsr_text *t, const char *key, const tsr_issues *issues)
 
 void tsr_json_loaders(tsr_text *t, const tsr_load_table *table)
 {
+    object(t, "checked", false);
+    for (size_t i = 0; i < table->n_loaders; i++)
+        string(t, tsr_loader_name(table->loaders[i]), tsr_loader_checked(table->loaders[i]));
+    tsr_json_end_object(t);
     object(t, "can_load", false);
     for (size_t i = 0; i < table->n_loaders; i++) {
         object(t, tsr_loader_name(table->loaders[i]), true);

@@ -100,6 +100,23 @@ static bool ends_with(const char *text, const char *ending)
     return n >= m && strcmp(text + n - m, ending) == 0;
 }
 
+/* Whether `part` is in `name` from one dot, or end, to another. */
+static bool has_components(const char *name, const char *part)
+{
+    const size_t n = strlen(part);
+    for (const char *at = strstr(name, part); n > 0 && at != NULL; at = strstr(at + 1, part)) {
+        if ((at == name || at[-1] == '.') && (at[n] == '\0' || at[n] == '.'))
+            return true;
+    }
+    return false;
+}
+
+static bool ends_in_components(const char *name, const char *part)
+{
+    const size_t n = strlen(name), m = strlen(part);
+    return n > m && name[n - m - 1] == '.' && strcmp(name + n - m, part) == 0;
+}
+
 static bool covers(const tsr_ignore_list *list, size_t i, tsr_matching matching, const char *module)
 {
     const char *const entry = list->entries[i];
@@ -107,14 +124,18 @@ static bool covers(const tsr_ignore_list *list, size_t i, tsr_matching matching,
     switch (matching) {
     case TSR_MATCH_EXACT:
         return strcmp(entry, module) == 0;
-    case TSR_MATCH_SUBSTRING:
-        return strstr(module, without_model(entry)) != NULL;
+    case TSR_MATCH_PATH:
+        return has_components(module, without_model(entry));
     case TSR_MATCH_ENDS:
         return strncmp(module, entry, strlen(entry)) == 0 || ends_with(module, entry);
     case TSR_MATCH_REGEX:
         return is_expression(entry) ? tsr_pattern_match(pattern, module, NULL) : strcmp(entry, module) == 0;
+    case TSR_MATCH_SUFFIX_REGEX:
+        return covers(list, i, TSR_MATCH_REGEX, module) || (!is_expression(entry) && ends_in_components(module, entry));
     case TSR_MATCH_GLOB:
         return tsr_glob_match(entry, module);
+    case TSR_MATCH_WITHIN:
+        return strstr(entry, module) != NULL;
     }
     return false;
 }

@@ -14,11 +14,13 @@
 #include <stddef.h>
 
 typedef enum tsr_matching {
-    TSR_MATCH_EXACT,     /* the whole name (vLLM, quant_method fp8) */
-    TSR_MATCH_SUBSTRING, /* the entry somewhere in the name, with or without a leading "model." (SGLang) */
-    TSR_MATCH_ENDS,      /* the name begins or ends with the entry (transformers) */
-    TSR_MATCH_REGEX,     /* the whole name, or "re:" and an expression that fits from its start (compressed-tensors) */
-    TSR_MATCH_GLOB,      /* shell patterns (TensorRT-LLM) */
+    TSR_MATCH_EXACT, /* the whole name (vLLM, quant_method fp8) */
+    TSR_MATCH_PATH,  /* the entry's components somewhere in the name, with or without "model." (SGLang) */
+    TSR_MATCH_ENDS,  /* the name begins or ends with the entry (transformers) */
+    TSR_MATCH_REGEX, /* the whole name, or "re:" and an expression that fits from its start (compressed-tensors) */
+    TSR_MATCH_SUFFIX_REGEX, /* the same, or the name's last components (SGLang, compressed-tensors) */
+    TSR_MATCH_GLOB,         /* shell patterns (TensorRT-LLM) */
+    TSR_MATCH_WITHIN,       /* the other way round: the name is a part of the entry (vLLM and SGLang, experts) */
 } tsr_matching;
 
 typedef struct tsr_ignore_list {

@@ -13,6 +13,8 @@
 typedef struct tsr_issue {
     bool fatal;         /* false: a warning */
     const char *loader; /* static; NULL: whoever reads it */
+    const char
+        *checked;       /* static: the version of the loader that the rule was checked against; NULL without a loader */
     unsigned tp;        /* 0: at any tensor-parallel size */
     const char *tensor; /* the first that breaks the rule; NULL: config.json or the index does */
     const char *rule;   /* static, one or two words: "pairing", "blocks" */

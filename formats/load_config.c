@@ -9,8 +9,6 @@
 #define U64(x)       ((unsigned long long)(x))
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 
-enum { MAX_GROUPS = 16 }; /* of one configuration that are looked at */
-
 static void check_method(const tsr_load_query *q)
 {
     const tsr_weights *const w = q->s->weights;
@@ -32,8 +30,7 @@ static void check_method(const tsr_load_query *q)
     if (w->method == NULL)
         tsr_query_note(q, true, NULL, "configuration", "add \"quant_method\": \"fp8\"",
                        "quantization_config has no quant_method");
-    else if (strcmp(w->method, "fp8") != 0 &&
-             !(strcmp(w->method, "compressed-tensors") == 0 && q->who->compressed_tensors))
+    else if (!tsr_query_fp8(q) && !(strcmp(w->method, "compressed-tensors") == 0 && q->who->compressed_tensors))
         tsr_query_note(q, true, NULL, "configuration", kAdvice, "it does not read quant_method '%s'", w->method);
 }
 
@@ -76,6 +73,23 @@ static void check_keys(const tsr_load_query *q, tsr_json_text object, const char
     }
 }
 
+/* Zero points are read where the configuration says "symmetric": false, and asked for there. */
+static void check_symmetry(const tsr_load_query *q, tsr_json_text weights)
+{
+    tsr_json_text value;
+    const bool stated = tsr_json_find(weights.data, weights.size, "symmetric", &value);
+    const bool symmetric = !stated || !tsr_json_is(value, "false");
+    const tsr_linear *odd = NULL;
+    for (size_t i = 0; i < q->linears->count && odd == NULL; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        odd = tsr_linear_is_integers(l) && l->zero_points == symmetric ? l : NULL;
+    }
+    if (odd != NULL && q->n_targets == 1)
+        tsr_query_note(q, true, odd->tensor->name, "zero points", "set \"symmetric\" to what the weights are",
+                       "config_groups says symmetric %s, and it has %s zero points", symmetric ? "true" : "false",
+                       odd->zero_points ? "" : "no");
+}
+
 static void check_group(const tsr_load_query *q, tsr_json_text group)
 {
     static const char kScheme[] = " targets weights input_activations output_activations format ";
@@ -88,6 +102,7 @@ static void check_group(const tsr_load_query *q, tsr_json_text group)
         return;
     }
     check_keys(q, value, "weights", kArguments);
+    check_symmetry(q, value);
     if (q->block && (!tsr_json_find(value.data, value.size, "strategy", &value) || !tsr_json_is(value, "\"block\"")))
         tsr_query_note(q, true, NULL, "configuration", "set strategy to \"block\"",
                        "config_groups: the strategy is not \"block\"");
@@ -148,7 +163,7 @@ static void check_compressed_tensors_config(const tsr_load_query *q)
     tsr_json_reader r = tsr_json_open("", value.data, value.size);
     if (tsr_json_enter_object(&r, NULL) != TSR_OK)
         return;
-    for (size_t n = 0; n < MAX_GROUPS && tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
+    for (size_t n = 0; n < TSR_LOAD_GROUPS && tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
                        tsr_json_skip(&r, &group, NULL) == TSR_OK;
          n++)
         check_group(q, group);
@@ -163,26 +178,56 @@ void tsr_rule_config(const tsr_load_query *q)
         return;
     if (tsr_query_compressed_tensors(q) && q->who->compressed_tensors)
         check_compressed_tensors_config(q);
-    else if (strcmp(q->s->weights->method, "fp8") == 0)
+    else if (tsr_query_fp8(q))
         check_fp8_config(q);
+}
+
+/* A grid that is larger than its weight needs: engines want the shape that they work out themselves, and transformers
+ * works out the block from the grid. */
+static void check_padding(const tsr_load_query *q, const tsr_linear *l)
+{
+    const tsr_tensor *const s = l->scale;
+    if (l->coding != TSR_CODED_E4M3 || l->block_rows == 0 || s->rank < 2 || q->loader == TSR_LOADER_DEEPSEEK ||
+        (s->shape[s->rank - 2] == l->grid_rows && s->shape[s->rank - 1] == l->grid_cols))
+        return;
+    tsr_query_note(q, true, s->name, "padded scales", "tessera convert --to fp8-block writes grids without padding",
+                   "it is [%llu, %llu], and the weight has %llu x %llu blocks: the loader wants no more",
+                   U64(s->shape[s->rank - 2]), U64(s->shape[s->rank - 1]), U64(l->grid_rows), U64(l->grid_cols));
+}
+
+/* vLLM makes no room for a static scale of inputs where inputs are scaled as they come, and stops at it. */
+static void check_input_scales(const tsr_load_query *q)
+{
+    tsr_json_text value;
+    if (q->loader != TSR_LOADER_VLLM || q->config.data == NULL || !tsr_query_fp8(q) ||
+        !find(q, "activation_scheme", &value) || !tsr_json_is(value, "\"dynamic\""))
+        return;
+    for (size_t i = 0; i < q->s->weights->count; i++) {
+        const tsr_weight *const w = &q->s->weights->items[i];
+        if (w->input_scale != NULL)
+            tsr_query_note(q, true, w->input_scale->name, "input scale", "tessera convert --to fp8-block leaves it out",
+                           "activation_scheme is \"dynamic\", and there is a static scale of inputs");
+    }
 }
 
 /* The names and dtypes of scales. */
 void tsr_rule_scales(const tsr_load_query *q)
 {
     const bool ct = tsr_query_compressed_tensors(q) && q->who->compressed_tensors;
+    check_input_scales(q);
     for (size_t i = 0; i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
         if (l->scale == NULL || !tsr_query_reads(q, l))
             continue;
         check_int8(q, l);
+        check_padding(q, l);
         const char *const suffix = ct || l->block_rows == 0 ? "_scale" : "_scale_inv";
         const size_t n = strlen(l->tensor->name);
         if (strncmp(l->scale->name, l->tensor->name, n) != 0 || strcmp(l->scale->name + n, suffix) != 0)
             tsr_query_note(q, true, l->scale->name, "scale name",
                            "tessera convert --to fp8-block --dialect renames without requantizing",
                            "it looks for '%s%s'; a scale of another name is not loaded", l->tensor->name, suffix);
-        if (l->scale->dtype == TSR_F8_E8M0 && !(q->who->e8m0 && q->s->weights->ue8m0))
+        if (l->scale->dtype == TSR_F8_E8M0 && !q->who->any_e8m0 && !(q->who->stated_e8m0 && q->s->weights->ue8m0))
             tsr_query_note(q, true, l->scale->name, "scale dtype", "store the scales as F32 powers of two",
                            "the scale is F8_E8M0; it reads F32");
         if (l->block_rows != 0 && !tsr_linear_is_integers(l) && (l->block_rows != 128 || l->block_cols != 128) &&
@@ -210,129 +255,5 @@ void tsr_rule_dtypes(const tsr_load_query *q)
             tsr_query_note(q, false, t->name, "router bias", "take it from the original: F32",
                            "it is %s; rounded from F32 it routes tokens to other experts",
                            tsr_dtype_name((tsr_dtype)t->dtype));
-    }
-}
-
-static const char *find_entry(const tsr_load_query *q, const char *module)
-{
-    return tsr_ignore_list_find(q->ignored, tsr_query_compressed_tensors(q) ? TSR_MATCH_REGEX : q->who->matching,
-                                module);
-}
-
-/* Members of a joined layer are looked up by their own whole names. */
-static const char *find_member(const tsr_load_query *q, const char *module)
-{
-    return tsr_ignore_list_find(q->ignored, tsr_query_compressed_tensors(q) ? TSR_MATCH_REGEX : TSR_MATCH_EXACT,
-                                module);
-}
-
-/* How else the list could be read so that it covers the layer. */
-static const char *other_way(const tsr_load_query *q, const tsr_linear *l)
-{
-    static const struct {
-        tsr_matching matching;
-        const char *how;
-    } kWays[] = {{TSR_MATCH_SUBSTRING, "as a part of the name"},
-                 {TSR_MATCH_REGEX, "as an expression"},
-                 {TSR_MATCH_GLOB, "as a shell pattern"},
-                 {TSR_MATCH_EXACT, "by the whole name"}};
-    for (size_t i = 0; i < COUNT(kWays); i++) {
-        if (tsr_ignore_list_find(q->ignored, kWays[i].matching, l->module) != NULL)
-            return kWays[i].how;
-    }
-    return NULL;
-}
-
-/* A layer that the list and the bytes disagree on. */
-static void check_listed(const tsr_load_query *q, const tsr_linear *l)
-{
-    const bool fused = l->fused != NULL && q->who->fuses;
-    const char *const entry = fused ? find_member(q, l->module) : find_entry(q, l->module);
-    const char *const key = q->ignored->key == NULL ? "no list" : q->ignored->key;
-    const char *const unsure = tsr_query_compressed_tensors(q) ? tsr_ignore_list_unsure(q->ignored, l->module) : NULL;
-    if (unsure != NULL && entry == NULL) {
-        tsr_query_note(q, true, l->module, "ignore list", "write the module's name out",
-                       "whether '%.200s' in %s covers it cannot be told: Tessera knows ASCII's letters only", unsure,
-                       key);
-        return;
-    }
-    if (l->quantized && entry != NULL)
-        tsr_query_note(q, true, l->module, "ignore list", "take the entry out, or name modules in full",
-                       "it is quantized, and '%s' in %s makes this loader take it for plain", entry, key);
-    if (l->quantized || entry != NULL)
-        return;
-    const char *const how = other_way(q, l);
-    if (how == NULL)
-        tsr_query_note(q, true, l->module, "ignore list",
-                       "list it under modules_to_not_convert (compressed-tensors: ignore)",
-                       "it is %s, and config.json (%s) does not list it: it would be loaded as codes without a scale",
-                       tsr_dtype_name((tsr_dtype)l->tensor->dtype), key);
-    else
-        tsr_query_note(q, true, l->module, "ignore list", "name every module in full",
-                       "it is %s, and %s covers it only %s: this loader compares %s",
-                       tsr_dtype_name((tsr_dtype)l->tensor->dtype), key, how,
-                       fused ? "the members of a joined layer by their whole names" : "another way");
-}
-
-static void check_fused(const tsr_load_query *q, const tsr_linear *l)
-{
-    size_t quantized = 0;
-    if (l->fused == NULL || l->members[0] != l || !q->who->fuses)
-        return;
-    for (size_t i = 0; i < l->n_members; i++)
-        quantized += l->members[i]->quantized;
-    if (quantized != 0 && quantized != l->n_members)
-        tsr_query_note(q, true, l->module, "fused group", "quantize all members or none, as tessera quantize does",
-                       "%zu of the %zu members of %s are quantized; it runs them as one layer", quantized, l->n_members,
-                       l->fused->name);
-}
-
-/* An entry that is in no tensor's name: often that of a joined layer, which exists in the loader only. */
-static void check_entries(const tsr_load_query *q)
-{
-    const tsr_tensors *const all = &q->s->checkpoint->tensors;
-    const char *first = NULL;
-    size_t n = 0;
-    for (size_t i = 0; i < q->ignored->count; i++) {
-        const char *const entry = q->ignored->entries[i];
-        char name[1200];
-        const bool fits = snprintf(name, sizeof name, "%s.weight", entry) < (int)sizeof name;
-        bool found =
-            strncmp(entry, "re:", 3) == 0 || (fits && tsr_weights_find(q->s->weights, q->s->checkpoint, name) != NULL);
-        for (size_t k = 0; !found && k < all->count; k++)
-            found = strstr(all->items[k].name, entry) != NULL || tsr_glob_match(entry, all->items[k].name);
-        if (!found && n++ == 0)
-            first = entry;
-    }
-    if (n > 0)
-        tsr_query_note(q, false, NULL, "ignore list", "name modules as the tensors are named, without .weight",
-                       "'%s' in %s, and %zu other entries, names nothing that is here; joined layers are looked up by "
-                       "their members",
-                       first, q->ignored->key, n - 1);
-}
-
-void tsr_rule_lists(const tsr_load_query *q)
-{
-    const bool known = q->who->compressed_tensors || !tsr_query_compressed_tensors(q);
-    const bool ask = known && q->who->lists && q->config.data != NULL && q->s->weights->n_scaled > 0;
-    if (ask && q->ignored->odd != NULL)
-        tsr_query_note(q, true, NULL, "ignore list", "name modules, each as a text", "%s: %s", q->ignored->key,
-                       q->ignored->odd);
-    if (ask && q->ignored->unknown != NULL && tsr_query_compressed_tensors(q))
-        tsr_query_note(q, true, NULL, "ignore list", "write the modules' names out, or a simpler expression",
-                       "'%.200s' in %s: Tessera cannot tell what it covers: %s", q->ignored->unknown, q->ignored->key,
-                       q->ignored->why);
-    if (ask)
-        check_entries(q);
-    for (size_t i = 0; i < q->linears->count; i++) {
-        const tsr_linear *const l = &q->linears->items[i];
-        if (!tsr_query_reads(q, l))
-            continue;
-        if (ask)
-            check_listed(q, l);
-        check_fused(q, l);
-        if (l->matrices > 1 && l->quantized && !q->who->stacks)
-            tsr_query_note(q, true, l->tensor->name, "stacked experts", "keep one tensor an expert on disk",
-                           "it reads experts one by one, not stacked %llu deep", U64(l->matrices));
     }
 }

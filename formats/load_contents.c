@@ -1,6 +1,8 @@
 /* Rules about what is there, and those of single loaders. */
 #include "formats/load_query.h"
 
+#include "formats/glob.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,6 +157,30 @@ void tsr_rule_presence(const tsr_load_query *q)
 
 /* ---- single loaders ---- */
 
+/* Dequantizing, transformers works out the block as size / number of scales (finegrained_fp8.py, _dequantize_one): it
+ * stops where that is no whole number, and is wrong in silence where it is one, but not the block. One scale is always
+ * right. compressed-tensors pads instead. */
+static void check_ragged(const tsr_load_query *q, const tsr_linear *l)
+{
+    if (l->block_rows == 0 || tsr_linear_is_integers(l) || tsr_query_compressed_tensors(q))
+        return;
+    const struct {
+        uint64_t size, block, grid;
+        const char *what;
+    } kSides[] = {{l->rows, l->block_rows, l->grid_rows, "rows"}, {l->cols, l->block_cols, l->grid_cols, "columns"}};
+    for (size_t i = 0; i < COUNT(kSides); i++) {
+        const uint64_t size = kSides[i].size, block = kSides[i].block, grid = kSides[i].grid;
+        if (size % block == 0 || grid == 1)
+            continue;
+        tsr_query_note(
+            q, true, l->tensor->name, "ragged blocks", "keep it in BF16 for this loader: tessera quantize --exclude",
+            "%llu / %llu = %g scale %s: where the GPU has no FP8, the loader takes %llu / %llu = %g for the "
+            "block, and %s",
+            U64(size), U64(block), (double)size / (double)block, kSides[i].what, U64(size), U64(grid),
+            (double)size / (double)grid, size % grid == 0 ? "is wrong in silence" : "refuses what is no whole number");
+    }
+}
+
 void tsr_rule_transformers(const tsr_load_query *q)
 {
     if (q->loader != TSR_LOADER_TRANSFORMERS)
@@ -163,16 +189,8 @@ void tsr_rule_transformers(const tsr_load_query *q)
         tsr_query_note(q, true, NULL, "index", "add \"metadata\": {\"total_size\": ...} to the index",
                        "the index has no key 'metadata': older versions end with KeyError");
     for (size_t i = 0; i < q->linears->count; i++) {
-        const tsr_linear *const l = &q->linears->items[i];
-        if (l->block_rows != 0 && tsr_query_reads(q, l) &&
-            (l->rows % l->block_rows != 0 || l->cols % l->block_cols != 0))
-            tsr_query_note(
-                q, true, l->tensor->name, "ragged blocks",
-                "keep it in BF16 for this loader: tessera quantize --exclude",
-                "[%llu, %llu] is not whole in blocks of %llux%llu: %llu / %llu = %g scale rows; it cannot be "
-                "dequantized where the GPU has no FP8",
-                U64(l->rows), U64(l->cols), U64(l->block_rows), U64(l->block_cols), U64(l->rows), U64(l->block_rows),
-                (double)l->rows / (double)l->block_rows);
+        if (tsr_query_reads(q, &q->linears->items[i]))
+            check_ragged(q, &q->linears->items[i]);
     }
 }
 
@@ -242,12 +260,37 @@ static void check_deepseek_names(const tsr_load_query *q)
             n_left - 1, U64(m->layers));
 }
 
+/* model.py's Gate has a bias at width 7168 only, and the tensors of a file must be those of the model. */
+static void check_deepseek_bias(const tsr_load_query *q)
+{
+    enum { WIDTH_WITH_BIAS = 7168 };
+    const uint64_t width = q->s->model->hidden;
+    const tsr_weights *const all = q->s->weights;
+    const char *bias = NULL, *gate = NULL;
+    for (size_t i = 0; i < all->count; i++) {
+        const char *const name = all->items[i].values->name;
+        if (tsr_model_is_mtp(q->s->model, name))
+            continue;
+        bias = tsr_glob_match("*.mlp.gate.e_score_correction_bias", name) ? name : bias;
+        gate = tsr_glob_match("*.mlp.gate.weight", name) ? name : gate;
+    }
+    if (bias != NULL && width != WIDTH_WITH_BIAS)
+        tsr_query_note(
+            q, true, bias, "router bias", NULL,
+            "model.py makes a bias for the router at a hidden_size of 7168 only, and this is %llu: 'Unexpected "
+            "key'",
+            U64(width));
+    if (gate != NULL && bias == NULL && width == WIDTH_WITH_BIAS)
+        tsr_query_note(
+            q, true, gate, "router bias", "fetch what is missing",
+            "model.py makes a bias for the router at a hidden_size of 7168, and there is none: 'Missing key'");
+}
+
 void tsr_rule_deepseek(const tsr_load_query *q)
 {
     const tsr_linear *fp8 = NULL;
-    if (q->loader != TSR_LOADER_DEEPSEEK)
-        return;
     check_deepseek_names(q);
+    check_deepseek_bias(q);
     for (size_t i = 0; i < q->linears->count; i++) {
         if (tsr_linear_is_integers(&q->linears->items[i])) {
             tsr_query_note(q, true, q->linears->items[i].tensor->name, "integers", "tessera convert --to bf16",

@@ -10,23 +10,33 @@
 /* What sets a consumer apart. */
 typedef struct tsr_consumer {
     const char *name;
+    const char *checked;     /* the version that its rules were checked against, and how */
     bool compressed_tensors; /* knows this quant_method besides fp8 */
-    bool e8m0;               /* reads scales of dtype F8_E8M0, where scale_fmt says ue8m0 */
+    bool any_e8m0;           /* reads scales of dtype F8_E8M0 whatever scale_fmt says */
+    bool stated_e8m0;        /* where scale_fmt says ue8m0 */
     bool lists;              /* asks config.json which modules are not quantized */
-    bool fuses;              /* runs q/k/v, gate/up and q_a/kv_a as one layer */
-    bool stacks;             /* reads experts that are stacked in one tensor */
+    bool fuses;              /* runs q/k/v, gate/up and q_a/kv_a as one layer, and the experts of a layer as one */
     bool trusts_ue8m0;       /* takes scale_fmt ue8m0 at its word */
-    tsr_matching matching;   /* of the lists, with quant_method fp8 */
+    bool any_case;           /* of quant_method */
+    bool skips_empty;        /* looks at the second key of a list when the first one's list is empty */
+    const char *keys[2];     /* of the list, with quant_method fp8; the first that is there counts */
+    tsr_matching matching;   /* of the list, with quant_method fp8 */
 } tsr_consumer;
+
+enum { TSR_LOAD_GROUPS = 16 }; /* of one configuration that are looked at */
 
 typedef struct tsr_load_query {
     const tsr_load_subject *s;
     const tsr_linears *linears;
     const tsr_consumer *who;
     tsr_loader loader;
+    const char *checked;  /* the version that the rule at hand was checked against */
+    const char *family;   /* model_type, of the text model where there are several; "" */
     tsr_json_text config; /* the quantization's object; .data NULL: none */
     const tsr_ignore_list *ignored;
-    bool block; /* weights are e4m3 in blocks */
+    const tsr_ignore_list *targets; /* compressed-tensors: of each group of the configuration */
+    size_t n_targets;
+    bool block; /* weights are e4m3 in blocks, or will be */
     tsr_issues *issues;
     unsigned tp; /* 0 while rules are asked that hold at any */
 } tsr_load_query;
@@ -41,11 +51,23 @@ bool tsr_query_reads(const tsr_load_query *q, const tsr_linear *linear);
 /* Whether the checkpoint says quant_method compressed-tensors. */
 bool tsr_query_compressed_tensors(const tsr_load_query *q);
 
+/* Whether it says quant_method fp8, in letters that this loader takes. */
+bool tsr_query_fp8(const tsr_load_query *q);
+
+/* Whether the model_type is one of `families`, words between spaces. */
+bool tsr_query_family(const tsr_load_query *q, const char *families);
+
 /* The rules. load_config.c: */
 void tsr_rule_config(const tsr_load_query *q);
 void tsr_rule_scales(const tsr_load_query *q);
 void tsr_rule_dtypes(const tsr_load_query *q);
+
+/* load_lists.c: */
 void tsr_rule_lists(const tsr_load_query *q);
+
+/* load_classes.c, what single model classes do: */
+void tsr_rule_experts(const tsr_load_query *q);
+void tsr_rule_classes(const tsr_load_query *q);
 
 /* load_contents.c: */
 void tsr_rule_presence(const tsr_load_query *q);

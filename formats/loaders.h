@@ -48,6 +48,10 @@ typedef struct tsr_load_table {
 /* "vllm", ... Static storage. */
 const char *tsr_loader_name(tsr_loader loader);
 
+/* The version that the loader's rules were checked against, and how ("vLLM 0.33.0, load_weights run on the CPU").
+ * Static storage. */
+const char *tsr_loader_checked(tsr_loader loader);
+
 /* Fills table->ok for the loaders and TP sizes (each at least 1) that the table names, and says why not in `issues`.
  */
 tsr_status tsr_loaders_check(tsr_load_table *table, const tsr_load_subject *subject, tsr_issues *issues,

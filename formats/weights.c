@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define U64(x) ((unsigned long long)(x))
 
@@ -141,6 +142,7 @@ static tsr_status read_config(pairing *p)
     bool known = false;
     for (size_t i = 0; w->method != NULL && i < sizeof kKnown / sizeof *kKnown; i++)
         known = known || strcmp(w->method, kKnown[i]) == 0;
+    known = known || (w->method != NULL && strcasecmp(w->method, "fp8") == 0); /* which some loaders take for it */
     if (!known)
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "%s/" TSR_CONFIG_NAME ": %s.quant_method '%s' is none that Tessera reads", c->path, path,
