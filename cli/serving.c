@@ -2,7 +2,6 @@
 #include "cli/serving.h"
 
 #include "cli/output.h"
-#include "quantize/policy.h"
 
 #include <string.h>
 
@@ -44,19 +43,6 @@ static const char *quoted(const char *path, tsr_arena *arena)
     return text;
 }
 
-/* SGLang's llama.py renames weight_scale_inv away, and the classes of Mistral and Phi-3 are made of it: the scales are
- * not loaded, and nothing is said of it. */
-static bool sglang_drops_scales(const tsr_checkpoint *c, const tsr_weights *weights, tsr_arena *arena)
-{
-    static const char *const kClasses[] = {"llama", "mistral", "mistral3", "phi3"};
-    const char *const type = tsr_policy_model_type(c, arena);
-    for (size_t i = 0; type != NULL && i < sizeof kClasses / sizeof *kClasses; i++) {
-        if (strcmp(type, kClasses[i]) == 0)
-            return weights->method != NULL && strcmp(weights->method, "fp8") == 0;
-    }
-    return false;
-}
-
 static const tsr_issue *first_issue(const tsr_issues *issues, const char *loader)
 {
     for (size_t i = 0; i < issues->count; i++) {
@@ -89,19 +75,14 @@ static tsr_status answer(tsr_serving *serving, const char *path, const tsr_check
     const char *const name = quoted(path, &serving->arena);
     for (size_t i = 0; status == TSR_OK && i < table.n_loaders; i++) {
         const char *const loader = tsr_loader_name(table.loaders[i]);
-        const bool drops = table.loaders[i] == TSR_LOADER_SGLANG && sglang_drops_scales(c, weights, &serving->arena);
         unsigned n = 0, sizes[SIZES] = {0};
-        for (size_t k = 0; k < SIZES && !drops; k++) {
+        for (size_t k = 0; k < SIZES; k++) {
             if (table.ok[i][k] && (kCommands[i].by_tp || k == 0))
                 sizes[n++] = kSizes[k];
         }
         if (n == 0 && !kCommands[i].told)
             continue;
-        const char *const reason =
-            n > 0   ? NULL
-            : drops ? "its class for this model does not load weight_scale_inv: quantize with --dialect "
-                      "compressed-tensors for it"
-                    : say_why(&serving->arena, first_issue(&issues, loader));
+        const char *const reason = n > 0 ? NULL : say_why(&serving->arena, first_issue(&issues, loader));
         const char *const command =
             n == 0 || name == NULL ? NULL : tsr_arena_printf(&serving->arena, kCommands[i].command, name);
         if (command == NULL && reason == NULL) {

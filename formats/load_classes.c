@@ -174,7 +174,7 @@ static bool is_packed_latent(const tsr_linear *l)
 static void check_sglang(const tsr_load_query *q)
 {
     /* models/llama.py, and the classes that take its load_weights over */
-    static const char kRenamed[] = " llama mistral phi3 internlm3 iquestcoder ministral3 teleflm ";
+    static const char kRenamed[] = " llama mistral mistral3 phi3 internlm3 iquestcoder ministral3 teleflm ";
     const bool ct = tsr_query_compressed_tensors(q);
     const tsr_linear *l = find_quantized(q, is_any);
     if (l != NULL && !ct && q->block && tsr_query_family(q, kRenamed))
