@@ -1,0 +1,68 @@
+/* Owns the choice of a tile for the block-FP8 product, by a model of what each costs on an H200. */
+#include "kernels/cuda/block_fp8_parts.cuh"
+
+#include <algorithm>
+#include <math.h>
+
+namespace
+{
+
+using namespace block_fp8;
+
+/* CTAs that are at work at once, one a processor: clusters do not fill every group of processors. An H200 takes, of its
+ * 132, by size of the cluster from 3: 117, 120, 110, 102, 105, 120. */
+int64_t room_for_clusters(int cluster, int64_t processors)
+{
+    return cluster <= 2 ? processors : cluster <= 4 ? processors * 7 / 8 : processors * 3 / 4;
+}
+
+/* Microseconds, by a model fitted to an H200: a launch; in every wave of CTAs what does not depend on k, then for every
+ * k tile the traffic from L2 and the products, an instruction of which costs as much as 60 tokens more would; at the
+ * end the exchange of split sums. Splits are for a single wave. */
+double tokens_us(int64_t m, int64_t n, int64_t k, int tokens, int rows, int splits, int64_t processors)
+{
+    const int64_t room = room_for_clusters(splits, processors), blocks = host::ceil_div(m, tokens);
+    const int64_t ctas = host::ceil_div(n, rows) * blocks * splits;
+    if (blocks > kMostBlocks || (splits > 1 && ctas > room)) {
+        return INFINITY;
+    }
+    const double bytes = (double)((rows + tokens) * kBlock * std::min(ctas, room));
+    const double alone = rows * tokens > 128 * 128 ? 1.1 : 1.0; /* one k tile under way at a time */
+    const double step = bytes / 32e6 + rows * (tokens + 60) * 2.2e-5 * alone;
+    const double wave = 1.7 + (double)host::ceil_div(host::ceil_div(k, kBlock), splits) * step;
+    return 0.9 + (double)host::ceil_div(ctas, room) * wave + (splits > 1 ? 0.31 + rows * tokens * 6.2e-5 : 0.0);
+}
+
+/* The persistent kernel's tiles and what one costs, in microseconds: its results, and a k tile. */
+constexpr struct {
+    int tokens, rows;
+    double results, step;
+} kWide[] = {{128, 128, 0.7, 0.57}, {128, 192, 1.2, 0.72}, {256, 128, 1.9, 0.97}};
+
+} // namespace
+
+tsr_gemm_config block_fp8::fastest(int64_t m, int64_t n, int64_t k, int64_t processors)
+{
+    tsr_gemm_config best = {TSR_GEMM_PLAIN, 0, 0, 0};
+    double least = INFINITY;
+    const auto consider = [&](const tsr_gemm_config &config, double us) {
+        if (us < least) {
+            best = config;
+            least = us;
+        }
+    };
+    for (const auto &w : kWide) {
+        const int64_t tiles = host::ceil_div(m, w.tokens) * host::ceil_div(n, w.rows);
+        const int64_t queue = host::ceil_div(tiles, processors); /* the longest */
+        const double us = 1.7 + (double)queue * (w.results + (double)host::ceil_div(k, kBlock) * w.step);
+        consider({TSR_GEMM_WIDE, w.tokens, w.rows, 2}, us);
+    }
+    for (int tokens = 16; tokens <= 128 && tokens < 2 * std::max<int64_t>(m, 16); tokens *= 2) {
+        for (int rows = 64; rows <= (tokens == 128 ? 192 : 256); rows += 64) {
+            for (int splits = 1; splits <= kMostSplits; ++splits) {
+                consider({TSR_GEMM_TOKENS, tokens, rows, splits}, tokens_us(m, n, k, tokens, rows, splits, processors));
+            }
+        }
+    }
+    return best;
+}

@@ -1,0 +1,95 @@
+/* Owns what the files of the block-FP8 product share: the problem, roundings to the output type, tensor maps, and the
+ * doors of its two Hopper kernels and of the model that chooses between them. Nobody else includes this. */
+#ifndef TSR_KERNELS_CUDA_BLOCK_FP8_PARTS_CUH
+#define TSR_KERNELS_CUDA_BLOCK_FP8_PARTS_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+#include <type_traits>
+
+#include "kernels/cuda/block_fp8_gemm.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/tensor_map.cuh"
+
+namespace block_fp8
+{
+
+constexpr char kWhat[] = "block-FP8 product";
+constexpr int kBlock = 128; /* the scales' granularity along k and n */
+constexpr int kSharedMax = 227 * 1024;
+constexpr int kMostSplits = 8;     /* of k, over a cluster */
+constexpr int kMostBlocks = 65535; /* of tokens: the grid's limit along y */
+
+struct problem {
+    const uint8_t *a, *w;
+    const float *scale_a, *scale_w;
+    void *d;
+    int64_t lda, ldw, ldd, ld_scale_a;
+    int m, n, k;
+    bool vector_store; /* rows of d start on 16 bytes */
+};
+
+template <typename T> __device__ __forceinline__ T narrow(float x)
+{
+    if constexpr (std::is_same<T, __nv_bfloat16>::value) {
+        return __float2bfloat16_rn(x);
+    } else if constexpr (std::is_same<T, __half>::value) {
+        return __float2half_rn(x);
+    } else {
+        return x;
+    }
+}
+
+/* Two values as 32 bits, the first one low. */
+template <typename T> __device__ __forceinline__ uint32_t narrow2(float x, float y)
+{
+    if constexpr (std::is_same<T, __nv_bfloat16>::value) {
+        const __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
+        return *reinterpret_cast<const uint32_t *>(&v);
+    } else {
+        const __half2 v = __floats2half2_rn(x, y);
+        return *reinterpret_cast<const uint32_t *>(&v);
+    }
+}
+
+/* A matrix of `rows` rows of `columns` elements, `pitch` bytes apart, read or written in boxes. Beyond its edges are
+ * zeros, and nothing is written. Swizzled as the kernels want it: operands (bytes) by 128, results (16 bits) too,
+ * scales not. */
+static inline tsr_status encode_matrix(encode_fn encode, CUtensorMap *map, CUtensorMapDataType type, const void *base,
+                                       int64_t rows, int64_t columns, int64_t pitch, int box_rows, int box_columns,
+                                       tsr_err *err)
+{
+    const cuuint64_t dims[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitches[1] = {(cuuint64_t)pitch};
+    const cuuint32_t box[2] = {(cuuint32_t)box_columns, (cuuint32_t)box_rows}, steps[2] = {1, 1};
+    const CUtensorMapSwizzle swizzle =
+        type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B;
+    const CUresult code =
+        encode(map, type, 2, const_cast<void *>(base), dims, pitches, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (code != CUDA_SUCCESS) {
+        return tsr_fail(err, TSR_E_DEVICE, "the driver refused the tensor map of [%lld, %lld], pitch %lld: error %d",
+                        (long long)rows, (long long)columns, (long long)pitch, (int)code);
+    }
+    return TSR_OK;
+}
+
+/* Whether there is a kernel of this tile, and its launch on `p`. TSR_E_UNSUPPORTED: there is none. */
+tsr_status run_tokens(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, tsr_stream stream,
+                      tsr_err *err);
+tsr_status run_wide(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, int processors,
+                    tsr_stream stream, tsr_err *err);
+
+/* The tile that a model of an H200 thinks fastest, among those of both kernels. */
+tsr_gemm_config fastest(int64_t m, int64_t n, int64_t k, int64_t processors);
+
+/* The error of a tile that nobody compiled. */
+static inline tsr_status no_such_tile(const tsr_gemm_config &config, tsr_err *err)
+{
+    return tsr_fail(err, TSR_E_UNSUPPORTED, "block-FP8 product: no kernel %d with tiles of %d x %d and cluster %d",
+                    (int)config.kind, config.tokens, config.rows, config.cluster);
+}
+
+} // namespace block_fp8
+#endif

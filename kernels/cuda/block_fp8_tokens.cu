@@ -1,0 +1,287 @@
+/* Owns the block-FP8 kernel for few tokens: W * A^T, so that the weights' rows fill the tensor cores, with k split over
+ * a cluster. */
+#include "kernels/cuda/block_fp8_parts.cuh"
+#include "kernels/cuda/hopper.cuh"
+
+#pragma nv_diag_suppress 177 /* what only the sm_90a kernels call is unused in the pass for sm_80 */
+
+namespace
+{
+
+using namespace block_fp8;
+
+/* A warpgroup takes 64 of the rows; the warp after the last one loads. */
+template <int ROWS, int TOKENS> struct tokens_shape {
+    static constexpr int kWarps = ROWS / 16; /* that multiply */
+    /* Large tiles take registers from the warp that loads, which then comes with three idle ones. */
+    static constexpr bool kMoves = ROWS >= 128 && TOKENS == 128;
+    static constexpr int kThreads = kWarps * 32 + (kMoves ? 128 : 32);
+    static constexpr int kRegisters = ROWS == 128 ? 232 : 160, kSpared = ROWS == 128 ? 40 : 32;
+    /* Products of two k tiles under way at a time, where registers allow it. */
+    static constexpr bool kTwo = ROWS < 256 && ROWS * TOKENS <= 128 * 128;
+    static constexpr int kWBytes = ROWS * kBlock, kABytes = TOKENS * kBlock;
+    static constexpr int kScaleBytes = TOKENS * 4 < 128 ? 128 : TOKENS * 4;
+    static constexpr int kStageBytes = kWBytes + kABytes + kScaleBytes + 16;
+    static constexpr int kStages = kSharedMax / kStageBytes;
+    static constexpr int kBytes = kStages * kStageBytes;
+    /* The next launch's CTAs would crowd some processors, and two at work on one gave different bits from run to run.
+     */
+    static_assert(kBytes > kSharedMax / 2, "one CTA a multiprocessor");
+    static constexpr int kPitch = ROWS + 4; /* floats between tokens of the partial result: conflict-free to write */
+    static_assert(TOKENS * kPitch * 4 <= kStages * (kWBytes + kABytes), "the partial result fits the ring");
+};
+
+template <int ROWS, int TOKENS, typename T>
+__global__ void __launch_bounds__(tokens_shape<ROWS, TOKENS>::kThreads, 1)
+    tokens_kernel(const __grid_constant__ CUtensorMap map_w, const __grid_constant__ CUtensorMap map_a,
+                  const __grid_constant__ CUtensorMap map_scale, const __grid_constant__ problem p, const int splits)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    using shape = tokens_shape<ROWS, TOKENS>;
+    constexpr int kWarps = shape::kWarps, kStages = shape::kStages;
+    extern __shared__ __align__(1024) uint8_t ring[];
+    uint8_t *const ring_a = ring + kStages * shape::kWBytes;
+    uint8_t *const ring_scale = ring_a + kStages * shape::kABytes;
+    uint64_t *const full = reinterpret_cast<uint64_t *>(ring_scale + kStages * shape::kScaleBytes);
+    uint64_t *const empty = full + kStages;
+
+    const int tiles = (p.k + kBlock - 1) / kBlock;
+    const int rank = splits > 1 ? (int)hopper::cluster_rank() : 0;
+    const int n0 = blockIdx.x / splits * ROWS, m0 = blockIdx.y * TOKENS;
+    const int first = (int)((int64_t)tiles * rank / splits), last = (int)((int64_t)tiles * (rank + 1) / splits);
+    /* By shuffle, so that the compiler knows it to be the same in the whole warp. */
+    const int warp = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+
+    hopper::let_next_launch_begin();
+    if (warp == kWarps && hopper::elect()) {
+        for (int s = 0; s < kStages; ++s) {
+            hopper::barrier_init(&full[s], 1);
+            hopper::barrier_init(&empty[s], kWarps);
+        }
+        hopper::fence_barrier_init();
+        hopper::prefetch_map(&map_w);
+        hopper::prefetch_map(&map_a);
+        hopper::prefetch_map(&map_scale);
+    }
+    __syncthreads();
+    hopper::wait_for_launch_before();
+
+    int s = 0, phase = 0;
+    const auto step = [&] {
+        if (++s == kStages) {
+            s = 0;
+            phase ^= 1;
+        }
+    };
+    if (warp >= kWarps) {
+        if constexpr (shape::kMoves) {
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(shape::kSpared));
+        }
+        if (warp == kWarps && hopper::elect()) {
+            for (int t = first; t < last; ++t) {
+                hopper::barrier_wait(&empty[s], phase ^ 1);
+                hopper::barrier_expect(&full[s], shape::kWBytes + shape::kABytes + TOKENS * 4);
+                hopper::load_tile(ring + s * shape::kWBytes, &map_w, &full[s], t * kBlock, n0);
+                hopper::load_tile(ring_a + s * shape::kABytes, &map_a, &full[s], t * kBlock, m0);
+                hopper::load_tile(ring_scale + s * shape::kScaleBytes, &map_scale, &full[s], m0, t);
+                step();
+            }
+            for (int i = 0; i < kStages; ++i) { /* stays until all of it has arrived and been used */
+                hopper::barrier_wait(&empty[s], phase ^ 1);
+                step();
+            }
+        }
+    } else {
+        if constexpr (shape::kMoves) {
+            asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(shape::kRegisters));
+        }
+        const int row0 = warp / 4 * 64;
+        const float *const scale_w = p.scale_w + (int64_t)min((n0 + row0) / kBlock, (p.n - 1) / kBlock) * tiles;
+        float sum[TOKENS / 2] = {};
+        const auto begin = [&](float(&tile)[TOKENS / 2]) {
+            hopper::barrier_wait(&full[s], phase);
+            hopper::mma_128<TOKENS>(tile, hopper::operand(ring + s * shape::kWBytes + row0 * kBlock),
+                                    hopper::operand(ring_a + s * shape::kABytes));
+        };
+        const auto add = [&](const float(&tile)[TOKENS / 2], int stage, float by_w) {
+            const float2 *const scale_a =
+                reinterpret_cast<const float2 *>(ring_scale + stage * shape::kScaleBytes) + lane % 4;
+#pragma unroll
+            for (int g = 0; g < TOKENS / 8; ++g) {
+                const float2 by_a = scale_a[4 * g];
+                const float even = by_a.x * by_w, odd = by_a.y * by_w;
+                sum[4 * g] = fmaf(tile[4 * g], even, sum[4 * g]);
+                sum[4 * g + 1] = fmaf(tile[4 * g + 1], odd, sum[4 * g + 1]);
+                sum[4 * g + 2] = fmaf(tile[4 * g + 2], even, sum[4 * g + 2]);
+                sum[4 * g + 3] = fmaf(tile[4 * g + 3], odd, sum[4 * g + 3]);
+            }
+            __syncwarp(); /* all lanes have read the scales */
+            if (lane == 0) {
+                hopper::barrier_arrive(&empty[stage]);
+            }
+        };
+        const auto scale_of = [&](int t) { return t < last ? __ldg(scale_w + t) : 0.0f; };
+        int t = first;
+        float next0 = scale_of(t), next1 = scale_of(t + 1);
+        if constexpr (shape::kTwo) {
+            for (; t + 1 < last; t += 2) {
+                const float by_w0 = next0, by_w1 = next1;
+                next0 = scale_of(t + 2);
+                next1 = scale_of(t + 3);
+                float tile0[TOKENS / 2], tile1[TOKENS / 2];
+                const int s0 = s;
+                begin(tile0);
+                step();
+                const int s1 = s;
+                begin(tile1);
+                step();
+                hopper::mma_wait<1>(tile0);
+                add(tile0, s0, by_w0);
+                hopper::mma_wait<0>(tile1);
+                add(tile1, s1, by_w1);
+            }
+        }
+        for (; t < last; ++t) {
+            const float by_w = next0;
+            next0 = next1;
+            next1 = scale_of(t + 2);
+            float tile[TOKENS / 2];
+            begin(tile);
+            hopper::mma_wait<0>(tile);
+            add(tile, s, by_w);
+            step();
+        }
+
+        hopper::meet(1, kWarps * 32); /* all groups are through with the ring: the partial result takes its place */
+        float *const partial = reinterpret_cast<float *>(ring);
+        const int row = warp * 16 + lane / 4;
+#pragma unroll
+        for (int g = 0; g < TOKENS / 8; ++g) {
+            float *const column = partial + (8 * g + 2 * (lane % 4)) * shape::kPitch + row;
+            column[0] = sum[4 * g];
+            column[shape::kPitch] = sum[4 * g + 1];
+            column[8] = sum[4 * g + 2];
+            column[shape::kPitch + 8] = sum[4 * g + 3];
+        }
+        if (splits > 1) {
+            hopper::cluster_sync();
+        } else {
+            hopper::meet(1, kWarps * 32);
+        }
+        /* Each CTA adds its share of the tokens over all ranks, always in the order of the ranks. */
+        constexpr int kQuads = ROWS / 4;
+        const int share_end = TOKENS * (rank + 1) / splits * kQuads;
+        for (int at = TOKENS * rank / splits * kQuads + (int)threadIdx.x; at < share_end; at += kWarps * 32) {
+            const int token = at / kQuads, quad = at % kQuads * 4;
+            const float *const mine = partial + token * shape::kPitch + quad;
+            float4 v;
+            if (splits == 1) {
+                v = *reinterpret_cast<const float4 *>(mine);
+            } else {
+                float4 parts[kMostSplits]; /* all under way before the first is used */
+#pragma unroll
+                for (int r = 0; r < kMostSplits; ++r) {
+                    parts[r] =
+                        r < splits ? hopper::load_remote(mine, (uint32_t)r) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                }
+                v = parts[0];
+#pragma unroll
+                for (int r = 1; r < kMostSplits; ++r) {
+                    v.x += parts[r].x;
+                    v.y += parts[r].y;
+                    v.z += parts[r].z;
+                    v.w += parts[r].w;
+                }
+            }
+            const int i = m0 + token, j = n0 + quad;
+            if (i < p.m && j < p.n) {
+                T *const out = static_cast<T *>(p.d) + i * p.ldd + j;
+                if (p.vector_store && j + 4 <= p.n) {
+                    if constexpr (sizeof(T) == 4) {
+                        *reinterpret_cast<float4 *>(out) = v;
+                    } else {
+                        *reinterpret_cast<uint2 *>(out) = make_uint2(narrow2<T>(v.x, v.y), narrow2<T>(v.z, v.w));
+                    }
+                } else {
+                    const float values[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+                    for (int c = 0; c < 4; ++c) {
+                        if (j + c < p.n) {
+                            out[c] = narrow<T>(values[c]);
+                        }
+                    }
+                }
+            }
+        }
+        if (splits > 1) {
+            hopper::cluster_meet(); /* nobody leaves while a neighbour reads its memory */
+        }
+    }
+#else
+    __trap(); /* the launcher asks for sm_90 first */
+#endif
+}
+template <int ROWS, int TOKENS, typename T>
+tsr_status launch_tokens(const problem &p, int splits, tsr_stream stream, tsr_err *err)
+{
+    using shape = tokens_shape<ROWS, TOKENS>;
+    CUtensorMap map_w, map_a, map_scale;
+    encode_fn encode = NULL;
+    TSR_TRY(find_encode(&encode, err));
+    TSR_TRY(encode_matrix(encode, &map_w, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.w, p.n, p.k, p.ldw, ROWS, kBlock, err));
+    TSR_TRY(encode_matrix(encode, &map_a, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.a, p.m, p.k, p.lda, TOKENS, kBlock, err));
+    TSR_TRY(encode_matrix(encode, &map_scale, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.scale_a, host::ceil_div(p.k, kBlock),
+                          p.m, p.ld_scale_a * 4, 1, TOKENS, err));
+    const dim3 grid((unsigned)(host::ceil_div(p.n, ROWS) * splits), (unsigned)host::ceil_div(p.m, TOKENS));
+    const auto kernel = tokens_kernel<ROWS, TOKENS, T>;
+    TSR_TRY(host::launched(kWhat, host::allow_shared(kernel, shape::kBytes), err));
+    return host::launched(kWhat,
+                          host::launch(kernel, {grid, shape::kThreads, shape::kBytes, stream},
+                                       {host::in_clusters((unsigned)splits), host::beside_the_one_before()}, map_w,
+                                       map_a, map_scale, p, splits),
+                          err);
+}
+
+template <typename T> tsr_status run(const problem &p, const tsr_gemm_config &config, tsr_stream stream, tsr_err *err)
+{
+#define TSR_TILE(TOKENS, ROWS)                                                 \
+    if (config.tokens == TOKENS && config.rows == ROWS) {                      \
+        return launch_tokens<ROWS, TOKENS, T>(p, config.cluster, stream, err); \
+    }
+    TSR_TILE(16, 64)
+    TSR_TILE(16, 128)
+    TSR_TILE(16, 192)
+    TSR_TILE(16, 256)
+    TSR_TILE(32, 64)
+    TSR_TILE(32, 128)
+    TSR_TILE(32, 192)
+    TSR_TILE(32, 256)
+    TSR_TILE(64, 64)
+    TSR_TILE(64, 128)
+    TSR_TILE(64, 192)
+    TSR_TILE(64, 256)
+    TSR_TILE(128, 64)
+    TSR_TILE(128, 128)
+    TSR_TILE(128, 192)
+#undef TSR_TILE
+    return no_such_tile(config, err);
+}
+
+} // namespace
+
+tsr_status block_fp8::run_tokens(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, tsr_stream stream,
+                                 tsr_err *err)
+{
+    if (config.cluster < 1 || config.cluster > kMostSplits) {
+        return no_such_tile(config, err);
+    }
+    switch (out) {
+    case TSR_GEMM_BF16:
+        return run<__nv_bfloat16>(p, config, stream, err);
+    case TSR_GEMM_F16:
+        return run<__half>(p, config, stream, err);
+    case TSR_GEMM_F32:
+        return run<float>(p, config, stream, err);
+    }
+    return no_such_tile(config, err);
+}

@@ -1,0 +1,84 @@
+/* What the host side of every launcher shares: rounding up, alignment, a launch with its attributes, and its error. */
+#ifndef TSR_KERNELS_CUDA_LAUNCH_CUH
+#define TSR_KERNELS_CUDA_LAUNCH_CUH
+
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#include "formats/status.h"
+#include "kernels/cuda/cuda_launch.h"
+
+namespace host
+{
+
+/* `code`, or else what an earlier launch left behind, as an error of `what`. */
+static inline tsr_status launched(const char *what, cudaError_t code, tsr_err *err)
+{
+    const cudaError_t last = cudaGetLastError();
+    if (code == cudaSuccess) {
+        code = last;
+    }
+    if (code != cudaSuccess) {
+        return tsr_fail(err, TSR_E_DEVICE, "%s: %s", what, cudaGetErrorString(code));
+    }
+    return TSR_OK;
+}
+
+static inline bool aligned(const void *p, uintptr_t to)
+{
+    return reinterpret_cast<uintptr_t>(p) % to == 0;
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* CTAs in clusters of `count` along x. */
+static inline cudaLaunchAttribute in_clusters(unsigned count)
+{
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = count;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    return attribute;
+}
+
+/* The launch may begin while the one before it in the stream ends; it waits by hopper::wait_for_launch_before. */
+static inline cudaLaunchAttribute beside_the_one_before()
+{
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    return attribute;
+}
+
+/* How a kernel is launched; `shared` is in bytes. */
+struct launch_shape {
+    dim3 grid;
+    int threads, shared;
+    tsr_stream stream;
+};
+
+/* Lets `kernel` have `bytes` of dynamic shared memory. */
+template <typename KERNEL> static inline cudaError_t allow_shared(KERNEL *kernel, int bytes)
+{
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
+
+template <int COUNT, typename... Args>
+static inline cudaError_t launch(void (*kernel)(Args...), const launch_shape &shape,
+                                 cudaLaunchAttribute (&&attributes)[COUNT], const Args &...args)
+{
+    cudaLaunchConfig_t config = {};
+    config.gridDim = shape.grid;
+    config.blockDim = dim3((unsigned)shape.threads);
+    config.dynamicSmemBytes = (size_t)shape.shared;
+    config.stream = shape.stream;
+    config.attrs = attributes;
+    config.numAttrs = COUNT;
+    return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+} // namespace host
+#endif
