@@ -1,5 +1,5 @@
 /* Owns what the attention kernels share: the definition in FP32, the small steps of a softmax on wgmma's accumulators,
- * and what their launchers ask. */
+ * and what is asked of their launchers. */
 #ifndef TSR_KERNELS_CUDA_ATTENTION_CUH
 #define TSR_KERNELS_CUDA_ATTENTION_CUH
 
@@ -9,6 +9,8 @@
 #include <stdint.h>
 
 #include "formats/status.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/mla_decode.h"
 
 namespace attention
 {
@@ -178,22 +180,35 @@ __device__ __forceinline__ uint4 transpose_quad(uint32_t v0, uint32_t v1, uint32
 
 /* ---- launchers --------------------------------------------------------------------------------------------------- */
 
-/* `code` and what earlier launches left, as an error of `what`. */
-static inline tsr_status launched(const char *what, cudaError_t code, tsr_err *err)
+/* What the launchers of one kind of attention ask of their arguments. */
+struct request {
+    const char *what;      /* "MLA decoding" */
+    const char *fast_asks; /* of shapes, for the error */
+    bool empty, fast_fits;
+    float scale;
+    const void *workspace;
+};
+
+/* Holds the arguments against what every attention asks. *kind is the kernel that the caller chose, and becomes
+ * TSR_MLA_AUTO for a problem with nothing in it. */
+static inline tsr_status settle(const request &r, const tsr_cuda_device &device, tsr_mla_kind *kind, tsr_err *err)
 {
-    const cudaError_t last = cudaGetLastError();
-    if (code == cudaSuccess) {
-        code = last;
+    if (!(r.scale > 0.0f) || isinf(r.scale)) {
+        return tsr_fail(err, TSR_E_SHAPE, "%s: the scale %g is not positive and finite", r.what, (double)r.scale);
     }
-    if (code != cudaSuccess) {
-        return tsr_fail(err, TSR_E_DEVICE, "%s: %s", what, cudaGetErrorString(code));
+    if (r.empty) {
+        *kind = TSR_MLA_AUTO;
+        return TSR_OK;
+    }
+    if (*kind == TSR_MLA_FAST && !r.fast_fits) {
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s: the fast kernel needs sm_90, %s and 16-byte alignment; the device is %s, sm_%d", r.what,
+                        r.fast_asks, device.name, device.arch);
+    }
+    if (*kind == TSR_MLA_FAST && !host::aligned(r.workspace, 256)) {
+        return tsr_fail(err, TSR_E_SHAPE, "%s: the workspace is not 256-byte aligned", r.what);
     }
     return TSR_OK;
-}
-
-static inline bool aligned(const void *p, uintptr_t to)
-{
-    return reinterpret_cast<uintptr_t>(p) % to == 0;
 }
 
 } // namespace attention

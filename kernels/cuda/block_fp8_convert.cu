@@ -6,6 +6,8 @@
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/launch.cuh"
+
 namespace
 {
 
@@ -172,17 +174,6 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-bool aligned(const void *p)
-{
-    return reinterpret_cast<uintptr_t>(p) % 16 == 0;
-}
-
-tsr_status launched(const char *what, tsr_err *err)
-{
-    const cudaError_t code = cudaGetLastError();
-    return code == cudaSuccess ? TSR_OK : tsr_fail(err, TSR_E_DEVICE, "%s: %s", what, cudaGetErrorString(code));
-}
-
 /* A grid of `x` by `y` CTAs, or TSR_E_SHAPE when the device has no such grid. */
 tsr_status grid_of(int64_t x, int64_t y, dim3 *grid, tsr_err *err)
 {
@@ -198,8 +189,8 @@ tsr_status grid_of(int64_t x, int64_t y, dim3 *grid, tsr_err *err)
 tsr_status tsr_cuda_quantize_tokens(const uint16_t *x, int64_t m, int64_t k, int64_t ldx, uint8_t *codes, int64_t ldc,
                                     float *scales, int64_t ld_scale, tsr_stream stream, tsr_err *err)
 {
-    if (m < 0 || k < 0 || ldx < k || ldc < k || ld_scale < m || ldx % 16 || ldc % 16 || !aligned(x) ||
-        !aligned(codes)) {
+    if (m < 0 || k < 0 || ldx < k || ldc < k || ld_scale < m || ldx % 16 || ldc % 16 || !host::aligned(x, 16) ||
+        !host::aligned(codes, 16)) {
         return tsr_fail(err, TSR_E_SHAPE, "quantizing tokens: rows must start on 16 bytes and hold their columns");
     }
     if (m == 0 || k == 0) {
@@ -208,13 +199,14 @@ tsr_status tsr_cuda_quantize_tokens(const uint16_t *x, int64_t m, int64_t k, int
     dim3 grid;
     TSR_TRY(grid_of((k + kColumns - 1) / kColumns, (m + kRows - 1) / kRows, &grid, err));
     quantize_kernel<<<grid, kThreads, 0, stream>>>(x, m, k, ldx, codes, ldc, scales, ld_scale);
-    return launched("quantizing tokens", err);
+    return host::launched("quantizing tokens", cudaSuccess, err);
 }
 
 tsr_status tsr_cuda_dequantize_blocks(const uint8_t *codes, const float *scales, int64_t n, int64_t k, int64_t ldc,
                                       uint16_t *w, int64_t ldw, tsr_stream stream, tsr_err *err)
 {
-    if (n < 0 || k < 0 || ldc < k || ldw < k || ldc % 16 || ldw % 16 || !aligned(codes) || !aligned(w)) {
+    if (n < 0 || k < 0 || ldc < k || ldw < k || ldc % 16 || ldw % 16 || !host::aligned(codes, 16) ||
+        !host::aligned(w, 16)) {
         return tsr_fail(err, TSR_E_SHAPE, "dequantizing blocks: rows must start on 16 bytes and hold their columns");
     }
     if (n == 0 || k == 0) {
@@ -223,5 +215,5 @@ tsr_status tsr_cuda_dequantize_blocks(const uint8_t *codes, const float *scales,
     dim3 grid;
     TSR_TRY(grid_of((n + 31) / 32, (k + 255) / 256, &grid, err));
     dequantize_kernel<<<grid, 256, 0, stream>>>(codes, scales, n, k, ldc, w, ldw);
-    return launched("dequantizing blocks", err);
+    return host::launched("dequantizing blocks", cudaSuccess, err);
 }

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/fast_dequant.cuh"
+#include "kernels/cuda/launch.cuh"
 
 namespace
 {
@@ -77,17 +78,12 @@ template <int kBits, bool kBf16> kernel_fn pick(bool native, bool scaled)
                   : (scaled ? dequant_kernel<kBits, kBf16, false, true> : dequant_kernel<kBits, kBf16, false, false>);
 }
 
-bool aligned(const void *p)
-{
-    return reinterpret_cast<uintptr_t>(p) % 16 == 0;
-}
-
 } // namespace
 
 tsr_status tsr_cuda_fast_dequant(const tsr_fast_dequant *a, tsr_stream stream, tsr_err *err)
 {
-    if ((a->bits != 8 && a->bits != 4) || a->k < 0 || a->n < 0 || !aligned(a->words) || !aligned(a->out) ||
-        a->k * a->n * a->bits % 128 != 0) {
+    if ((a->bits != 8 && a->bits != 4) || a->k < 0 || a->n < 0 || !host::aligned(a->words, 16) ||
+        !host::aligned(a->out, 16) || a->k * a->n * a->bits % 128 != 0) {
         return tsr_fail(err, TSR_E_SHAPE, "converting weights: int8 or int4, whole runs of 16 bytes, on 16 bytes");
     }
     if (a->scales != nullptr && (a->k % 64 != 0 || a->n % 64 != 0 || a->group < 0 || a->group % 32 != 0 ||
@@ -109,7 +105,5 @@ tsr_status tsr_cuda_fast_dequant(const tsr_fast_dequant *a, tsr_stream stream, t
     kernel<<<(unsigned)blocks, kThreads, 0, stream>>>(static_cast<const uint32_t *>(a->words),
                                                       static_cast<uint4 *>(a->out), pieces,
                                                       static_cast<const uint16_t *>(a->scales), a->k, a->n, a->group);
-    const cudaError_t code = cudaGetLastError();
-    return code == cudaSuccess ? TSR_OK
-                               : tsr_fail(err, TSR_E_DEVICE, "converting weights: %s", cudaGetErrorString(code));
+    return host::launched("converting weights", cudaSuccess, err);
 }

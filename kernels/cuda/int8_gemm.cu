@@ -6,9 +6,12 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/launch.cuh"
+
 namespace
 {
 
+constexpr char kWhat[] = "int8 product";
 constexpr int kTile = 128, kStep = 64, kStages = 3, kThreads = 256;
 constexpr int kPitch = kStep + 16; /* bytes: eight rows of a fragment fall on different banks */
 constexpr int kStageBytes = 2 * kTile * kPitch;
@@ -160,11 +163,7 @@ tsr_status tsr_cuda_int8_gemm(const tsr_int8_gemm *args, tsr_stream stream, tsr_
         return TSR_OK;
     }
     if (is_fast(g) && (g.m + kTile - 1) / kTile <= 65535) {
-        const cudaError_t code =
-            cudaFuncSetAttribute(tile_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kStages * kStageBytes);
-        if (code != cudaSuccess) {
-            return tsr_fail(err, TSR_E_DEVICE, "int8 product: %s", cudaGetErrorString(code));
-        }
+        TSR_TRY(host::launched(kWhat, host::allow_shared(tile_kernel, kStages * kStageBytes), err));
         const dim3 grid((unsigned)((g.n + kTile - 1) / kTile), (unsigned)((g.m + kTile - 1) / kTile));
         tile_kernel<<<grid, kThreads, kStages * kStageBytes, stream>>>(g);
     } else {
@@ -173,6 +172,5 @@ tsr_status tsr_cuda_int8_gemm(const tsr_int8_gemm *args, tsr_stream stream, tsr_
         }
         plain_kernel<<<dim3((unsigned)((g.n + 127) / 128), (unsigned)g.m), 128, 0, stream>>>(g);
     }
-    const cudaError_t code = cudaGetLastError();
-    return code == cudaSuccess ? TSR_OK : tsr_fail(err, TSR_E_DEVICE, "int8 product: %s", cudaGetErrorString(code));
+    return host::launched(kWhat, cudaSuccess, err);
 }

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor_map.cuh"
 
 static_assert(std::is_same<tsr_stream, cudaStream_t>::value, "tsr_stream is cudaStream_t");
@@ -668,15 +669,10 @@ __global__ void __launch_bounds__(32 * kCombineWarps, 2)
 
 constexpr char kWhat[] = "MLA decoding";
 
-int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 bool fast_fits(const tsr_mla_decode *args, const tsr_cuda_device *device)
 {
     return device->arch == 90 && args->latent == kLatent && args->rope == kRope && args->page == kPage &&
-           aligned(args->q, 16) && aligned(args->cache, 16) && aligned(args->out, 16);
+           host::aligned(args->q, 16) && host::aligned(args->cache, 16) && host::aligned(args->out, 16);
 }
 
 problem problem_of(const tsr_mla_decode *args)
@@ -701,7 +697,7 @@ problem problem_of(const tsr_mla_decode *args)
 size_t lay_out(const tsr_mla_decode *args, int processors, schedule *s)
 {
     const auto up = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
-    s->tiles = (int)ceil_div(args->s_q * args->heads, kRows);
+    s->tiles = (int)host::ceil_div(args->s_q * args->heads, kRows);
     s->rows = s->tiles * kRows;
     s->parts = processors / s->tiles > 1 ? processors / s->tiles : 1;
     const size_t starts = up((size_t)(args->batch + 1) * sizeof *s->start);
@@ -731,47 +727,26 @@ tsr_status check(const tsr_mla_decode *args, tsr_err *err)
                         (long long)args->batch, (long long)args->s_q, (long long)args->heads,
                         (long long)args->max_pages, args->page, args->latent, args->rope);
     }
-    if (!(args->scale > 0.0f) || isinf(args->scale)) {
-        return tsr_fail(err, TSR_E_SHAPE, "MLA decoding: the scale %g is not positive and finite", (double)args->scale);
-    }
     return TSR_OK;
 }
 
-/* Checks the arguments; TSR_MLA_AUTO for a problem with nothing in it. */
+/* Checks the arguments; TSR_MLA_AUTO for a problem with nothing in it, for which no device is looked for. */
 tsr_status choose(const tsr_mla_decode *args, tsr_cuda_device *device, tsr_mla_kind *kind, tsr_err *err)
 {
     TSR_TRY(check(args, err));
+    request r = {kWhat,
+                 "512 + 64 columns, pages of 64",
+                 args->batch == 0 || args->s_q == 0 || args->heads == 0,
+                 false,
+                 args->scale,
+                 args->workspace};
     *kind = TSR_MLA_AUTO;
-    if (args->batch == 0 || args->s_q == 0 || args->heads == 0) {
-        return TSR_OK;
+    if (!r.empty) {
+        TSR_TRY(tsr_cuda_current_device(device, err));
+        r.fast_fits = fast_fits(args, device);
+        *kind = tsr_cuda_mla_choose(args, device);
     }
-    TSR_TRY(tsr_cuda_current_device(device, err));
-    *kind = tsr_cuda_mla_choose(args, device);
-    if (*kind == TSR_MLA_FAST && !fast_fits(args, device)) {
-        return tsr_fail(
-            err, TSR_E_UNSUPPORTED,
-            "MLA decoding: the fast kernel needs sm_90, 512 + 64 columns, pages of 64 and 16-byte alignment; the "
-            "device is %s, sm_%d",
-            device->name, device->arch);
-    }
-    if (*kind == TSR_MLA_FAST && !aligned(args->workspace, 256)) {
-        return tsr_fail(err, TSR_E_SHAPE, "MLA decoding: the workspace is not 256-byte aligned");
-    }
-    return TSR_OK;
-}
-
-template <typename... Args>
-cudaError_t launch(void (*kernel)(Args...), dim3 grid, int threads, int shared, cudaLaunchAttribute attribute,
-                   tsr_stream stream, const Args &...args)
-{
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = dim3((unsigned)threads);
-    config.dynamicSmemBytes = (size_t)shared;
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, args...);
+    return settle(r, *device, kind, err);
 }
 
 /* An even number of tiles of q goes in pairs that share each page's copy. */
@@ -808,26 +783,16 @@ tsr_status launch_fast(const problem &p, const schedule &s, int64_t pages, tsr_s
     if (code != CUDA_SUCCESS) {
         return tsr_fail(err, TSR_E_DEVICE, "MLA decoding: the driver refused a tensor map: error %d", (int)code);
     }
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = cluster;
-    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-    TSR_TRY(launched(kWhat,
-                     launch(kernel_of(s), dim3((unsigned)s.tiles, (unsigned)s.parts), 384, fast_shape::kBytes,
-                            attribute, stream, map_q, map_cache, p, s),
-                     err));
+    const host::launch_shape shape = {dim3((unsigned)s.tiles, (unsigned)s.parts), 384, fast_shape::kBytes, stream};
+    TSR_TRY(host::launched(
+        kWhat, host::launch(kernel_of(s), shape, {host::in_clusters(cluster)}, map_q, map_cache, p, s), err));
 
     if (s.parts == 1) {
         return TSR_OK;
     }
-    attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
     const dim3 grid((unsigned)s.parts - 1, (unsigned)(s.rows / kCombineRows));
-    return launched(kWhat,
-                    launch(combine_kernel, grid, 32 * kCombineWarps, kCombineWarps * s.parts * (int)sizeof(float),
-                           attribute, stream, p, s),
-                    err);
+    const host::launch_shape combine = {grid, 32 * kCombineWarps, kCombineWarps * s.parts * (int)sizeof(float), stream};
+    return host::launched(kWhat, host::launch(combine_kernel, combine, {host::beside_the_one_before()}, p, s), err);
 }
 
 } // namespace
@@ -855,11 +820,9 @@ tsr_status tsr_cuda_mla_plan(const tsr_mla_decode *args, tsr_stream stream, tsr_
     }
     schedule s;
     (void)lay_out(args, device.processors, &s);
-    TSR_TRY(launched(
-        kWhat, cudaFuncSetAttribute(kernel_of(s), cudaFuncAttributeMaxDynamicSharedMemorySize, fast_shape::kBytes),
-        err));
+    TSR_TRY(host::launched(kWhat, host::allow_shared(kernel_of(s), fast_shape::kBytes), err));
     plan_kernel<<<1, kPlanThreads, 0, stream>>>(problem_of(args), s);
-    return launched(kWhat, cudaSuccess, err);
+    return host::launched(kWhat, cudaSuccess, err);
 }
 
 tsr_status tsr_cuda_mla_decode(const tsr_mla_decode *args, tsr_stream stream, tsr_err *err)
@@ -879,7 +842,7 @@ tsr_status tsr_cuda_mla_decode(const tsr_mla_decode *args, tsr_stream stream, ts
         }
         plain_kernel<<<(unsigned)rows, kPlainThreads, (size_t)plain_shape_of(p).shared_floats() * sizeof(float),
                        stream>>>(p);
-        return launched(kWhat, cudaSuccess, err);
+        return host::launched(kWhat, cudaSuccess, err);
     }
     schedule s;
     (void)lay_out(args, device.processors, &s);

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor_map.cuh"
 
 static_assert(std::is_same<tsr_stream, cudaStream_t>::value, "tsr_stream is cudaStream_t");
@@ -497,8 +498,8 @@ constexpr char kWhat[] = "MLA prefill";
 bool fast_fits(const tsr_mla_prefill *args, const tsr_cuda_device *device)
 {
     return device->arch == 90 && args->nope == kNope && args->rope == kRope && args->value == kValue &&
-           args->tokens_k > 0 && aligned(args->q, 16) && aligned(args->kv, 16) && aligned(args->k_rope, 16) &&
-           aligned(args->out, 16) && aligned(args->out_f32, 8);
+           args->tokens_k > 0 && host::aligned(args->q, 16) && host::aligned(args->kv, 16) &&
+           host::aligned(args->k_rope, 16) && host::aligned(args->out, 16) && host::aligned(args->out_f32, 8);
 }
 
 problem problem_of(const tsr_mla_prefill *args)
@@ -539,32 +540,26 @@ tsr_status check(const tsr_mla_prefill *args, tsr_err *err)
                         (long long)args->batch, (long long)args->heads, (long long)args->tokens_q,
                         (long long)args->tokens_k, args->nope, args->rope, args->value);
     }
-    if (!(args->scale > 0.0f) || isinf(args->scale)) {
-        return tsr_fail(err, TSR_E_SHAPE, "MLA prefill: the scale %g is not positive and finite", (double)args->scale);
-    }
     return TSR_OK;
 }
 
-/* Checks the arguments; TSR_MLA_AUTO for a problem with nothing in it. */
+/* Checks the arguments; TSR_MLA_AUTO for a problem with nothing in it, for which no device is looked for. */
 tsr_status choose(const tsr_mla_prefill *args, tsr_cuda_device *device, tsr_mla_kind *kind, tsr_err *err)
 {
     TSR_TRY(check(args, err));
+    request r = {kWhat,
+                 "128 + 64 and 128 columns, a token",
+                 args->batch == 0 || args->heads == 0 || args->tokens_q == 0,
+                 false,
+                 args->scale,
+                 args->workspace};
     *kind = TSR_MLA_AUTO;
-    if (args->batch == 0 || args->heads == 0 || args->tokens_q == 0) {
-        return TSR_OK;
+    if (!r.empty) {
+        TSR_TRY(tsr_cuda_current_device(device, err));
+        r.fast_fits = fast_fits(args, device);
+        *kind = tsr_cuda_mla_prefill_choose(args, device);
     }
-    TSR_TRY(tsr_cuda_current_device(device, err));
-    *kind = tsr_cuda_mla_prefill_choose(args, device);
-    if (*kind == TSR_MLA_FAST && !fast_fits(args, device)) {
-        return tsr_fail(err, TSR_E_UNSUPPORTED,
-                        "MLA prefill: the fast kernel needs sm_90, 128 + 64 and 128 columns, a token and 16-byte "
-                        "alignment; the device is %s, sm_%d",
-                        device->name, device->arch);
-    }
-    if (*kind == TSR_MLA_FAST && !aligned(args->workspace, 256)) {
-        return tsr_fail(err, TSR_E_SHAPE, "MLA prefill: the workspace is not 256-byte aligned");
-    }
-    return TSR_OK;
+    return settle(r, *device, kind, err);
 }
 
 /* Boxes of `box_rows` rows, 64 columns wide, of one head of `base` [rows][heads][columns]. */
@@ -594,13 +589,11 @@ tsr_status launch_fast(const problem &p, const order &s, const tsr_cuda_device &
     if (code != CUDA_SUCCESS) {
         return tsr_fail(err, TSR_E_DEVICE, "MLA prefill: the driver refused a tensor map: error %d", (int)code);
     }
-    TSR_TRY(launched(kWhat,
-                     cudaFuncSetAttribute(fast_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, fast_shape::kBytes),
-                     err));
+    TSR_TRY(host::launched(kWhat, host::allow_shared(fast_kernel, fast_shape::kBytes), err));
     const int64_t tiles = ((int64_t)p.tokens_q / kRows + p.batch) * p.heads; /* or fewer */
     const unsigned ctas = (unsigned)(tiles < device.processors ? tiles : device.processors);
     fast_kernel<<<ctas, 384, fast_shape::kBytes, stream>>>(map_q, map_kv, map_rope, p, s);
-    return launched(kWhat, cudaSuccess, err);
+    return host::launched(kWhat, cudaSuccess, err);
 }
 
 } // namespace
@@ -627,7 +620,7 @@ tsr_status tsr_cuda_mla_prefill_plan(const tsr_mla_prefill *args, tsr_stream str
     }
     const unsigned ctas = (unsigned)((args->batch + kPlanThreads - 1) / kPlanThreads);
     plan_kernel<<<ctas, kPlanThreads, 0, stream>>>(problem_of(args), order_of(args));
-    return launched(kWhat, cudaSuccess, err);
+    return host::launched(kWhat, cudaSuccess, err);
 }
 
 tsr_status tsr_cuda_mla_prefill(const tsr_mla_prefill *args, tsr_stream stream, tsr_err *err)
@@ -649,5 +642,5 @@ tsr_status tsr_cuda_mla_prefill(const tsr_mla_prefill *args, tsr_stream stream, 
     }
     plain_kernel<<<(unsigned)(args->tokens_q * args->heads), kPlainThreads,
                    (size_t)p.shape.shared_floats() * sizeof(float), stream>>>(p);
-    return launched(kWhat, cudaSuccess, err);
+    return host::launched(kWhat, cudaSuccess, err);
 }

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/launch.cuh"
+
 namespace
 {
 
@@ -43,12 +45,6 @@ unsigned ctas_for(size_t n)
     return (unsigned)(all < kMostCtas ? all : kMostCtas);
 }
 
-tsr_status launched(tsr_err *err)
-{
-    const cudaError_t code = cudaGetLastError();
-    return code == cudaSuccess ? TSR_OK : tsr_fail(err, TSR_E_DEVICE, "projection: %s", cudaGetErrorString(code));
-}
-
 } // namespace
 
 extern "C" tsr_status tsr_cuda_project(const tsr_project_args *args, tsr_stream stream, tsr_err *err)
@@ -58,7 +54,7 @@ extern "C" tsr_status tsr_cuda_project(const tsr_project_args *args, tsr_stream 
         return TSR_OK;
     }
     project_kernel<<<ctas_for(sums * TSR_PROJECT_LANES), kThreads, 0, stream>>>(*args);
-    return launched(err);
+    return host::launched("projection", cudaSuccess, err);
 }
 
 extern "C" tsr_status tsr_cuda_add(float *sum, const float *part, size_t n, tsr_stream stream, tsr_err *err)
@@ -67,5 +63,5 @@ extern "C" tsr_status tsr_cuda_add(float *sum, const float *part, size_t n, tsr_
         return TSR_OK;
     }
     add_kernel<<<ctas_for(n), kThreads, 0, stream>>>(sum, part, n);
-    return launched(err);
+    return host::launched("projection", cudaSuccess, err);
 }

@@ -5,6 +5,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/weight_only.cuh"
 
 namespace
@@ -163,11 +164,6 @@ template <int kBits, bool kBf16> kernel_fn pick(bool groups, bool few)
                   : (few ? tokens_kernel<kBits, kBf16, false, 8> : tokens_kernel<kBits, kBf16, false, 16>);
 }
 
-bool aligned(const void *p)
-{
-    return reinterpret_cast<uintptr_t>(p) % 16 == 0;
-}
-
 } // namespace
 
 tsr_status tsr_cuda_weight_only_gemm(const tsr_weight_only_gemm *args, tsr_stream stream, tsr_err *err)
@@ -176,8 +172,8 @@ tsr_status tsr_cuda_weight_only_gemm(const tsr_weight_only_gemm *args, tsr_strea
     if ((g.bits != 8 && g.bits != 4) || g.m < 0 || g.n < 0 || g.k <= 0 || g.k % 64 != 0 || g.n % 64 != 0 ||
         g.lda < g.k || g.ldd < g.n || g.lda % 8 != 0 || g.ldd % 8 != 0 ||
         (g.group != 0 && ((g.group != 32 && g.group != 64 && g.group != 128) || g.k % g.group != 0)) ||
-        g.k > INT32_MAX / 2 || g.n > INT32_MAX || !aligned(g.a) || !aligned(g.w) || !aligned(g.d) ||
-        !aligned(g.scales)) {
+        g.k > INT32_MAX / 2 || g.n > INT32_MAX || !host::aligned(g.a, 16) || !host::aligned(g.w, 16) ||
+        !host::aligned(g.d, 16) || !host::aligned(g.scales, 16)) {
         return tsr_fail(err, TSR_E_SHAPE,
                         "weight-only product: K and N multiples of 64, rows on 16 bytes, groups of 32, 64 or 128");
     }
@@ -203,7 +199,5 @@ tsr_status tsr_cuda_weight_only_gemm(const tsr_weight_only_gemm *args, tsr_strea
                                              : (g.bf16 ? pick<4, true>(groups, few) : pick<4, false>(groups, few));
         kernel<<<(unsigned)(g.n / kColumns), kWarps * 32, 0, stream>>>(g, g.group == 128 ? 7 : g.group == 64 ? 6 : 5);
     }
-    const cudaError_t code = cudaGetLastError();
-    return code == cudaSuccess ? TSR_OK
-                               : tsr_fail(err, TSR_E_DEVICE, "weight-only product: %s", cudaGetErrorString(code));
+    return host::launched("weight-only product", cudaSuccess, err);
 }

@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor_map.cuh"
 #include "kernels/cuda/weight_only.cuh"
 
@@ -629,26 +630,16 @@ tsr_status tsr::weight_only_stream(const tsr_weight_only_gemm &g, int processors
     const kernel_fn kernel = with.raw && by.before_end == 0 ? with.raw : with.converting;
     TSR_TRY(encode_maps(g, with, columns, &from, err));
     const int64_t tiles = (g.n + columns - 1) / columns;
-    cudaLaunchAttribute attributes[3] = {};
-    attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim.x = (unsigned)by.splits;
-    attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[1].val.programmaticStreamSerializationAllowed = 1;
-    attributes[2].id = cudaLaunchAttributeClusterSchedulingPolicyPreference;
-    attributes[2].val.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicyLoadBalancing;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)(tiles * by.splits));
-    config.blockDim = dim3((unsigned)(by.warps + (kernel == with.raw ? kHelpers : 1)) * 32);
-    config.dynamicSmemBytes = (size_t)shared;
-    config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = 3;
-    cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    cudaLaunchAttribute balanced = {};
+    balanced.id = cudaLaunchAttributeClusterSchedulingPolicyPreference;
+    balanced.val.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicyLoadBalancing;
+    const host::launch_shape shape = {dim3((unsigned)(tiles * by.splits)),
+                                      (by.warps + (kernel == with.raw ? kHelpers : 1)) * 32, shared, stream};
+    cudaError_t code = host::allow_shared(kernel, shared);
     if (code == cudaSuccess) {
-        code = cudaLaunchKernelEx(&config, kernel, from, g, by);
+        code = host::launch(kernel, shape,
+                            {host::in_clusters((unsigned)by.splits), host::beside_the_one_before(), balanced}, from, g,
+                            by);
     }
-    (void)cudaGetLastError();
-    return code == cudaSuccess ? TSR_OK
-                               : tsr_fail(err, TSR_E_DEVICE, "weight-only product: %s", cudaGetErrorString(code));
+    return host::launched("weight-only product", code, err);
 }
