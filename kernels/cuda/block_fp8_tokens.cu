@@ -31,6 +31,191 @@ template <int ROWS, int TOKENS> struct tokens_shape {
     static_assert(TOKENS * kPitch * 4 <= kStages * (kWBytes + kABytes), "the partial result fits the ring");
 };
 
+/* A CTA's ring of k tiles in shared memory, and the place in it of whoever walks along. */
+template <int ROWS, int TOKENS> struct tokens_ring {
+    using shape = tokens_shape<ROWS, TOKENS>;
+    uint8_t *w, *a, *scale;
+    uint64_t *full, *empty; /* [stages]: a tile has come; all warps are through with it */
+    int stage = 0, phase = 0;
+
+    __device__ __forceinline__ explicit tokens_ring(uint8_t *memory)
+        : w(memory), a(w + shape::kStages * shape::kWBytes), scale(a + shape::kStages * shape::kABytes),
+          full(reinterpret_cast<uint64_t *>(scale + shape::kStages * shape::kScaleBytes)), empty(full + shape::kStages)
+    {
+    }
+
+    __device__ __forceinline__ void step()
+    {
+        if (++stage == shape::kStages) {
+            stage = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+/* What one CTA has of the product: its first weight row and token, and its k tiles. */
+struct tokens_share {
+    int tiles, first, last; /* all k tiles; this rank's */
+    int rank, splits, n0, m0;
+};
+
+/* The role of the warp that loads: one thread of it asks for every tile of the share. */
+template <int ROWS, int TOKENS>
+__device__ __forceinline__ void load_tiles(tokens_ring<ROWS, TOKENS> &ring, const tokens_share &mine,
+                                           const CUtensorMap *map_w, const CUtensorMap *map_a,
+                                           const CUtensorMap *map_scale)
+{
+    using shape = tokens_shape<ROWS, TOKENS>;
+    for (int t = mine.first; t < mine.last; ++t) {
+        uint64_t *const full = &ring.full[ring.stage];
+        hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
+        hopper::barrier_expect(full, shape::kWBytes + shape::kABytes + TOKENS * 4);
+        hopper::load_tile(ring.w + ring.stage * shape::kWBytes, map_w, full, t * kBlock, mine.n0);
+        hopper::load_tile(ring.a + ring.stage * shape::kABytes, map_a, full, t * kBlock, mine.m0);
+        hopper::load_tile(ring.scale + ring.stage * shape::kScaleBytes, map_scale, full, mine.m0, t);
+        ring.step();
+    }
+    for (int i = 0; i < shape::kStages; ++i) { /* stays until all of it has arrived and been used */
+        hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
+        ring.step();
+    }
+}
+
+/* The role of the warps that multiply: sum += scale_a * scale_w * (W * A^T), tile by tile of the share. A warpgroup has
+ * the 64 rows of W from `row0` on. */
+template <int ROWS, int TOKENS>
+__device__ __forceinline__ void multiply_tiles(tokens_ring<ROWS, TOKENS> &ring, const tokens_share &mine,
+                                               const problem &p, int row0, int lane, float (&sum)[TOKENS / 2])
+{
+    using shape = tokens_shape<ROWS, TOKENS>;
+    const float *const scale_w = p.scale_w + (int64_t)min((mine.n0 + row0) / kBlock, (p.n - 1) / kBlock) * mine.tiles;
+    const auto begin = [&](float(&tile)[TOKENS / 2]) {
+        hopper::barrier_wait(&ring.full[ring.stage], ring.phase);
+        hopper::mma_128<TOKENS>(tile, hopper::operand(ring.w + ring.stage * shape::kWBytes + row0 * kBlock),
+                                hopper::operand(ring.a + ring.stage * shape::kABytes));
+    };
+    const auto add = [&](const float(&tile)[TOKENS / 2], int stage, float by_w) {
+        const float2 *const scale_a =
+            reinterpret_cast<const float2 *>(ring.scale + stage * shape::kScaleBytes) + lane % 4;
+#pragma unroll
+        for (int g = 0; g < TOKENS / 8; ++g) {
+            const float2 by_a = scale_a[4 * g];
+            const float even = by_a.x * by_w, odd = by_a.y * by_w;
+            sum[4 * g] = fmaf(tile[4 * g], even, sum[4 * g]);
+            sum[4 * g + 1] = fmaf(tile[4 * g + 1], odd, sum[4 * g + 1]);
+            sum[4 * g + 2] = fmaf(tile[4 * g + 2], even, sum[4 * g + 2]);
+            sum[4 * g + 3] = fmaf(tile[4 * g + 3], odd, sum[4 * g + 3]);
+        }
+        __syncwarp(); /* all lanes have read the scales */
+        if (lane == 0) {
+            hopper::barrier_arrive(&ring.empty[stage]);
+        }
+    };
+    const auto scale_of = [&](int t) { return t < mine.last ? __ldg(scale_w + t) : 0.0f; };
+    int t = mine.first;
+    float next0 = scale_of(t), next1 = scale_of(t + 1);
+    if constexpr (shape::kTwo) {
+        for (; t + 1 < mine.last; t += 2) {
+            const float by_w0 = next0, by_w1 = next1;
+            next0 = scale_of(t + 2);
+            next1 = scale_of(t + 3);
+            float tile0[TOKENS / 2], tile1[TOKENS / 2];
+            const int s0 = ring.stage;
+            begin(tile0);
+            ring.step();
+            const int s1 = ring.stage;
+            begin(tile1);
+            ring.step();
+            hopper::mma_wait<1>(tile0);
+            add(tile0, s0, by_w0);
+            hopper::mma_wait<0>(tile1);
+            add(tile1, s1, by_w1);
+        }
+    }
+    for (; t < mine.last; ++t) {
+        const float by_w = next0;
+        next0 = next1;
+        next1 = scale_of(t + 2);
+        float tile[TOKENS / 2];
+        begin(tile);
+        hopper::mma_wait<0>(tile);
+        add(tile, ring.stage, by_w);
+        ring.step();
+    }
+}
+
+/* A thread's sums, transposed into the partial result [TOKENS][kPitch] of its CTA. */
+template <int ROWS, int TOKENS>
+__device__ __forceinline__ void leave_partial(float *partial, const float (&sum)[TOKENS / 2], int row, int lane)
+{
+    using shape = tokens_shape<ROWS, TOKENS>;
+#pragma unroll
+    for (int g = 0; g < TOKENS / 8; ++g) {
+        float *const column = partial + (8 * g + 2 * (lane % 4)) * shape::kPitch + row;
+        column[0] = sum[4 * g];
+        column[shape::kPitch] = sum[4 * g + 1];
+        column[8] = sum[4 * g + 2];
+        column[shape::kPitch + 8] = sum[4 * g + 3];
+    }
+}
+
+/* Four results of one token, from column `j` on. */
+template <typename T> __device__ __forceinline__ void store_quad(const problem &p, int i, int j, const float4 &v)
+{
+    T *const out = static_cast<T *>(p.d) + i * p.ldd + j;
+    if (p.vector_store && j + 4 <= p.n) {
+        if constexpr (sizeof(T) == 4) {
+            *reinterpret_cast<float4 *>(out) = v;
+        } else {
+            *reinterpret_cast<uint2 *>(out) = make_uint2(narrow2<T>(v.x, v.y), narrow2<T>(v.z, v.w));
+        }
+    } else {
+        const float values[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+            if (j + c < p.n) {
+                out[c] = narrow<T>(values[c]);
+            }
+        }
+    }
+}
+
+/* Adds this CTA's share of the tokens over all ranks, always in the order of the ranks, and stores the results. */
+template <int ROWS, int TOKENS, typename T>
+__device__ __forceinline__ void add_ranks(const float *partial, const tokens_share &mine, const problem &p)
+{
+    using shape = tokens_shape<ROWS, TOKENS>;
+    constexpr int kQuads = ROWS / 4;
+    const int end = TOKENS * (mine.rank + 1) / mine.splits * kQuads;
+    for (int at = TOKENS * mine.rank / mine.splits * kQuads + (int)threadIdx.x; at < end; at += shape::kWarps * 32) {
+        const int token = at / kQuads, quad = at % kQuads * 4;
+        const float *const own = partial + token * shape::kPitch + quad;
+        float4 v;
+        if (mine.splits == 1) {
+            v = *reinterpret_cast<const float4 *>(own);
+        } else {
+            float4 parts[kMostSplits]; /* all under way before the first is used */
+#pragma unroll
+            for (int r = 0; r < kMostSplits; ++r) {
+                parts[r] =
+                    r < mine.splits ? hopper::load_remote(own, (uint32_t)r) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            }
+            v = parts[0];
+#pragma unroll
+            for (int r = 1; r < kMostSplits; ++r) {
+                v.x += parts[r].x;
+                v.y += parts[r].y;
+                v.z += parts[r].z;
+                v.w += parts[r].w;
+            }
+        }
+        const int i = mine.m0 + token, j = mine.n0 + quad;
+        if (i < p.m && j < p.n) {
+            store_quad<T>(p, i, j, v);
+        }
+    }
+}
+
 template <int ROWS, int TOKENS, typename T>
 __global__ void __launch_bounds__(tokens_shape<ROWS, TOKENS>::kThreads, 1)
     tokens_kernel(const __grid_constant__ CUtensorMap map_w, const __grid_constant__ CUtensorMap map_a,
@@ -38,25 +223,23 @@ __global__ void __launch_bounds__(tokens_shape<ROWS, TOKENS>::kThreads, 1)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     using shape = tokens_shape<ROWS, TOKENS>;
-    constexpr int kWarps = shape::kWarps, kStages = shape::kStages;
-    extern __shared__ __align__(1024) uint8_t ring[];
-    uint8_t *const ring_a = ring + kStages * shape::kWBytes;
-    uint8_t *const ring_scale = ring_a + kStages * shape::kABytes;
-    uint64_t *const full = reinterpret_cast<uint64_t *>(ring_scale + kStages * shape::kScaleBytes);
-    uint64_t *const empty = full + kStages;
+    constexpr int kWarps = shape::kWarps;
+    extern __shared__ __align__(1024) uint8_t memory[];
+    tokens_ring<ROWS, TOKENS> ring(memory);
 
     const int tiles = (p.k + kBlock - 1) / kBlock;
     const int rank = splits > 1 ? (int)hopper::cluster_rank() : 0;
     const int n0 = blockIdx.x / splits * ROWS, m0 = blockIdx.y * TOKENS;
     const int first = (int)((int64_t)tiles * rank / splits), last = (int)((int64_t)tiles * (rank + 1) / splits);
+    const tokens_share mine = {tiles, first, last, rank, splits, n0, m0};
     /* By shuffle, so that the compiler knows it to be the same in the whole warp. */
     const int warp = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
 
     hopper::let_next_launch_begin();
     if (warp == kWarps && hopper::elect()) {
-        for (int s = 0; s < kStages; ++s) {
-            hopper::barrier_init(&full[s], 1);
-            hopper::barrier_init(&empty[s], kWarps);
+        for (int s = 0; s < shape::kStages; ++s) {
+            hopper::barrier_init(&ring.full[s], 1);
+            hopper::barrier_init(&ring.empty[s], kWarps);
         }
         hopper::fence_barrier_init();
         hopper::prefetch_map(&map_w);
@@ -66,153 +249,28 @@ __global__ void __launch_bounds__(tokens_shape<ROWS, TOKENS>::kThreads, 1)
     __syncthreads();
     hopper::wait_for_launch_before();
 
-    int s = 0, phase = 0;
-    const auto step = [&] {
-        if (++s == kStages) {
-            s = 0;
-            phase ^= 1;
-        }
-    };
     if (warp >= kWarps) {
         if constexpr (shape::kMoves) {
             asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(shape::kSpared));
         }
         if (warp == kWarps && hopper::elect()) {
-            for (int t = first; t < last; ++t) {
-                hopper::barrier_wait(&empty[s], phase ^ 1);
-                hopper::barrier_expect(&full[s], shape::kWBytes + shape::kABytes + TOKENS * 4);
-                hopper::load_tile(ring + s * shape::kWBytes, &map_w, &full[s], t * kBlock, n0);
-                hopper::load_tile(ring_a + s * shape::kABytes, &map_a, &full[s], t * kBlock, m0);
-                hopper::load_tile(ring_scale + s * shape::kScaleBytes, &map_scale, &full[s], m0, t);
-                step();
-            }
-            for (int i = 0; i < kStages; ++i) { /* stays until all of it has arrived and been used */
-                hopper::barrier_wait(&empty[s], phase ^ 1);
-                step();
-            }
+            load_tiles(ring, mine, &map_w, &map_a, &map_scale);
         }
     } else {
         if constexpr (shape::kMoves) {
             asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(shape::kRegisters));
         }
-        const int row0 = warp / 4 * 64;
-        const float *const scale_w = p.scale_w + (int64_t)min((n0 + row0) / kBlock, (p.n - 1) / kBlock) * tiles;
         float sum[TOKENS / 2] = {};
-        const auto begin = [&](float(&tile)[TOKENS / 2]) {
-            hopper::barrier_wait(&full[s], phase);
-            hopper::mma_128<TOKENS>(tile, hopper::operand(ring + s * shape::kWBytes + row0 * kBlock),
-                                    hopper::operand(ring_a + s * shape::kABytes));
-        };
-        const auto add = [&](const float(&tile)[TOKENS / 2], int stage, float by_w) {
-            const float2 *const scale_a =
-                reinterpret_cast<const float2 *>(ring_scale + stage * shape::kScaleBytes) + lane % 4;
-#pragma unroll
-            for (int g = 0; g < TOKENS / 8; ++g) {
-                const float2 by_a = scale_a[4 * g];
-                const float even = by_a.x * by_w, odd = by_a.y * by_w;
-                sum[4 * g] = fmaf(tile[4 * g], even, sum[4 * g]);
-                sum[4 * g + 1] = fmaf(tile[4 * g + 1], odd, sum[4 * g + 1]);
-                sum[4 * g + 2] = fmaf(tile[4 * g + 2], even, sum[4 * g + 2]);
-                sum[4 * g + 3] = fmaf(tile[4 * g + 3], odd, sum[4 * g + 3]);
-            }
-            __syncwarp(); /* all lanes have read the scales */
-            if (lane == 0) {
-                hopper::barrier_arrive(&empty[stage]);
-            }
-        };
-        const auto scale_of = [&](int t) { return t < last ? __ldg(scale_w + t) : 0.0f; };
-        int t = first;
-        float next0 = scale_of(t), next1 = scale_of(t + 1);
-        if constexpr (shape::kTwo) {
-            for (; t + 1 < last; t += 2) {
-                const float by_w0 = next0, by_w1 = next1;
-                next0 = scale_of(t + 2);
-                next1 = scale_of(t + 3);
-                float tile0[TOKENS / 2], tile1[TOKENS / 2];
-                const int s0 = s;
-                begin(tile0);
-                step();
-                const int s1 = s;
-                begin(tile1);
-                step();
-                hopper::mma_wait<1>(tile0);
-                add(tile0, s0, by_w0);
-                hopper::mma_wait<0>(tile1);
-                add(tile1, s1, by_w1);
-            }
-        }
-        for (; t < last; ++t) {
-            const float by_w = next0;
-            next0 = next1;
-            next1 = scale_of(t + 2);
-            float tile[TOKENS / 2];
-            begin(tile);
-            hopper::mma_wait<0>(tile);
-            add(tile, s, by_w);
-            step();
-        }
-
+        multiply_tiles(ring, mine, p, warp / 4 * 64, lane, sum);
         hopper::meet(1, kWarps * 32); /* all groups are through with the ring: the partial result takes its place */
-        float *const partial = reinterpret_cast<float *>(ring);
-        const int row = warp * 16 + lane / 4;
-#pragma unroll
-        for (int g = 0; g < TOKENS / 8; ++g) {
-            float *const column = partial + (8 * g + 2 * (lane % 4)) * shape::kPitch + row;
-            column[0] = sum[4 * g];
-            column[shape::kPitch] = sum[4 * g + 1];
-            column[8] = sum[4 * g + 2];
-            column[shape::kPitch + 8] = sum[4 * g + 3];
-        }
+        float *const partial = reinterpret_cast<float *>(memory);
+        leave_partial<ROWS, TOKENS>(partial, sum, warp * 16 + lane / 4, lane);
         if (splits > 1) {
             hopper::cluster_sync();
         } else {
             hopper::meet(1, kWarps * 32);
         }
-        /* Each CTA adds its share of the tokens over all ranks, always in the order of the ranks. */
-        constexpr int kQuads = ROWS / 4;
-        const int share_end = TOKENS * (rank + 1) / splits * kQuads;
-        for (int at = TOKENS * rank / splits * kQuads + (int)threadIdx.x; at < share_end; at += kWarps * 32) {
-            const int token = at / kQuads, quad = at % kQuads * 4;
-            const float *const mine = partial + token * shape::kPitch + quad;
-            float4 v;
-            if (splits == 1) {
-                v = *reinterpret_cast<const float4 *>(mine);
-            } else {
-                float4 parts[kMostSplits]; /* all under way before the first is used */
-#pragma unroll
-                for (int r = 0; r < kMostSplits; ++r) {
-                    parts[r] =
-                        r < splits ? hopper::load_remote(mine, (uint32_t)r) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-                }
-                v = parts[0];
-#pragma unroll
-                for (int r = 1; r < kMostSplits; ++r) {
-                    v.x += parts[r].x;
-                    v.y += parts[r].y;
-                    v.z += parts[r].z;
-                    v.w += parts[r].w;
-                }
-            }
-            const int i = m0 + token, j = n0 + quad;
-            if (i < p.m && j < p.n) {
-                T *const out = static_cast<T *>(p.d) + i * p.ldd + j;
-                if (p.vector_store && j + 4 <= p.n) {
-                    if constexpr (sizeof(T) == 4) {
-                        *reinterpret_cast<float4 *>(out) = v;
-                    } else {
-                        *reinterpret_cast<uint2 *>(out) = make_uint2(narrow2<T>(v.x, v.y), narrow2<T>(v.z, v.w));
-                    }
-                } else {
-                    const float values[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-                    for (int c = 0; c < 4; ++c) {
-                        if (j + c < p.n) {
-                            out[c] = narrow<T>(values[c]);
-                        }
-                    }
-                }
-            }
-        }
+        add_ranks<ROWS, TOKENS, T>(partial, mine, p);
         if (splits > 1) {
             hopper::cluster_meet(); /* nobody leaves while a neighbour reads its memory */
         }
@@ -221,6 +279,7 @@ __global__ void __launch_bounds__(tokens_shape<ROWS, TOKENS>::kThreads, 1)
     __trap(); /* the launcher asks for sm_90 first */
 #endif
 }
+
 template <int ROWS, int TOKENS, typename T>
 tsr_status launch_tokens(const problem &p, int splits, tsr_stream stream, tsr_err *err)
 {

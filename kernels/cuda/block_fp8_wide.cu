@@ -126,6 +126,164 @@ __device__ __forceinline__ void store_results(const CUtensorMap *map, const prob
     store_elements<WIDTH, T>(p, sum, i0 + lane / 4, n0, lane);
 }
 
+/* A CTA's ring of k tiles in shared memory, and the place in it of whoever walks along. */
+template <int TOKENS, int WIDTH> struct wide_ring {
+    using shape = wide_shape<TOKENS, WIDTH>;
+    uint8_t *a, *w, *scale;
+    uint64_t *full, *empty; /* [stages]: a tile has come; all warps of both CTAs are through with it */
+    int stage = 0, phase = 0;
+
+    __device__ __forceinline__ explicit wide_ring(uint8_t *memory)
+        : a(memory), w(a + shape::kStages * shape::kABytes), scale(w + shape::kStages * shape::kWBytes),
+          full(reinterpret_cast<uint64_t *>(scale + shape::kStages * shape::kScaleBytes)), empty(full + shape::kStages)
+    {
+    }
+
+    __device__ __forceinline__ void step()
+    {
+        if (++stage == shape::kStages) {
+            stage = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+/* What one CTA takes of the product: of `units` pairs of tiles every `stride`th, from its own number on. */
+struct wide_share {
+    int tiles; /* along k */
+    int rank;  /* of the CTA in its pair */
+    int units, stride;
+};
+
+/* The role of the warp that loads: one thread of it asks for the k tiles of all units that the CTA takes. */
+template <int TOKENS, int WIDTH>
+__device__ __forceinline__ void load_units(wide_ring<TOKENS, WIDTH> &ring, const wide_schedule &schedule,
+                                           const wide_share &mine, const CUtensorMap *map_a, const CUtensorMap *map_w,
+                                           const CUtensorMap *map_scale)
+{
+    using shape = wide_shape<TOKENS, WIDTH>;
+    for (int unit = blockIdx.x / 2; unit < mine.units; unit += mine.stride) {
+        int m0, n0;
+        schedule.at(unit, mine.rank, m0, n0, TOKENS, WIDTH);
+        for (int t = 0; t < mine.tiles; ++t) {
+            uint64_t *const full = &ring.full[ring.stage];
+            hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
+            hopper::barrier_expect(full, shape::kABytes + shape::kWBytes + shape::kScaleBytes);
+            hopper::load_halves<TOKENS / 2 * kBlock>(ring.a + ring.stage * shape::kABytes, map_a, full, t * kBlock, m0,
+                                                     schedule.along_n > 1, mine.rank);
+            hopper::load_halves<WIDTH / 2 * kBlock>(ring.w + ring.stage * shape::kWBytes, map_w, full, t * kBlock, n0,
+                                                    schedule.along_m > 1, mine.rank);
+            hopper::load_tile(ring.scale + ring.stage * shape::kScaleBytes, map_scale, full, m0, t);
+            ring.step();
+        }
+    }
+}
+
+/* One k tile: sum += scale_a * scale_w * (A * W^T), by a warpgroup for its kSubs tiles of 64 tokens. `row0` is a
+ * thread's first row of the CTA's tokens, `offset` where in a block of 128 columns the tile begins. */
+template <int TOKENS, int WIDTH>
+__device__ __forceinline__ void multiply_tile(const wide_ring<TOKENS, WIDTH> &ring,
+                                              const float (&by_w)[wide_shape<TOKENS, WIDTH>::kBlocks], int group,
+                                              int row0, int offset, int lane,
+                                              float (&sum)[wide_shape<TOKENS, WIDTH>::kSubs][WIDTH / 2])
+{
+    using shape = wide_shape<TOKENS, WIDTH>;
+    const uint64_t a = hopper::operand(ring.a + ring.stage * shape::kABytes + group * (TOKENS / 2) * kBlock);
+    const uint64_t w = hopper::operand(ring.w + ring.stage * shape::kWBytes);
+#pragma unroll
+    for (int sub = 0; sub < shape::kSubs; ++sub) {
+        const float *const scale_a =
+            reinterpret_cast<const float *>(ring.scale + ring.stage * shape::kScaleBytes) + row0 + 64 * sub + lane / 4;
+        const float low = scale_a[0], high = scale_a[8];
+        wide_scales<shape> scales;
+#pragma unroll
+        for (int b = 0; b < shape::kBlocks; ++b) {
+            scales.low[b] = low * by_w[b];
+            scales.high[b] = high * by_w[b];
+        }
+        /* Here, because among the products the compiler would let them wait for shared memory. */
+        hopper::hold(scales.low);
+        hopper::hold(scales.high);
+        const auto release = [&] {
+            __syncwarp(); /* all lanes have read the scales */
+            if (lane < 2) {
+                hopper::barrier_arrive(&ring.empty[ring.stage], (uint32_t)lane);
+            }
+        };
+        if constexpr (shape::kSubs == 1) {
+            /* Two halves, so that one is added up while the tensor cores are at the other. */
+            constexpr int kHalf = WIDTH / 2;
+            float left[kHalf / 2], right[kHalf / 2];
+            hopper::mma_128<kHalf>(left, a, w);
+            hopper::mma_128<kHalf>(right, a, w + kHalf * kBlock / 16);
+            hopper::mma_wait<1>(left);
+            scales.template add<0, kHalf / 8>(sum[0], left, offset);
+            hopper::mma_wait<0>(right);
+            release();
+            scales.template add<kHalf / 8, kHalf / 8>(sum[0], right, offset);
+        } else {
+            float tile[WIDTH / 2];
+            hopper::mma_128<WIDTH>(tile, a + sub * 64 * kBlock / 16, w);
+            hopper::mma_wait<0>(tile);
+            if (sub == shape::kSubs - 1) {
+                release();
+            }
+            scales.template add<0, WIDTH / 8>(sum[sub], tile, offset);
+        }
+    }
+}
+
+/* The role of the warps that multiply: unit by unit, k tile by k tile, then the results. */
+template <int TOKENS, int WIDTH, typename T>
+__device__ __forceinline__ void multiply_units(wide_ring<TOKENS, WIDTH> &ring, const wide_schedule &schedule,
+                                               const wide_share &mine, const problem &p, const CUtensorMap *map_d,
+                                               uint8_t *staged, int warp, int lane)
+{
+    using shape = wide_shape<TOKENS, WIDTH>;
+    const int group = warp / 4, row0 = group * (TOKENS / 2) + warp % 4 * 16, last_block = (p.n - 1) / kBlock;
+    /* A lane holds the weights' scales of one k tile out of 32, and those of the next 32 on their way. */
+    float held_w[shape::kBlocks], ahead_w[shape::kBlocks];
+    const auto fetch_w = [&](int n0, int t) {
+#pragma unroll
+        for (int b = 0; b < shape::kBlocks; ++b) {
+            ahead_w[b] = __ldg(p.scale_w + (int64_t)min(n0 / kBlock + b, last_block) * mine.tiles +
+                               min(t + lane, mine.tiles - 1));
+        }
+    };
+    int m0, n0, next_m0, next_n0;
+    schedule.at(blockIdx.x / 2, mine.rank, m0, n0, TOKENS, WIDTH);
+    fetch_w(n0, 0);
+    for (int unit = blockIdx.x / 2; unit < mine.units; unit += mine.stride) {
+        schedule.at(unit, mine.rank, m0, n0, TOKENS, WIDTH);
+        const int offset = n0 % kBlock;
+        schedule.at(min(unit + mine.stride, mine.units - 1), mine.rank, next_m0, next_n0, TOKENS, WIDTH);
+        float sum[shape::kSubs][WIDTH / 2] = {};
+        for (int t = 0; t < mine.tiles; ++t) {
+            if (t % 32 == 0) {
+#pragma unroll
+                for (int b = 0; b < shape::kBlocks; ++b) {
+                    held_w[b] = ahead_w[b];
+                }
+                fetch_w(t + 32 < mine.tiles ? n0 : next_n0, t + 32 < mine.tiles ? t + 32 : 0);
+            }
+            hopper::barrier_wait(&ring.full[ring.stage], ring.phase);
+            float by_w[shape::kBlocks];
+#pragma unroll
+            for (int b = 0; b < shape::kBlocks; ++b) {
+                by_w[b] = __shfl_sync(0xFFFFFFFFu, held_w[b], t % 32);
+            }
+            multiply_tile(ring, by_w, group, row0, offset, lane, sum);
+            ring.step();
+        }
+#pragma unroll
+        for (int sub = 0; sub < shape::kSubs; ++sub) {
+            store_results<WIDTH, shape::kOut, T>(map_d, p, sum[sub], staged + warp * 16 * shape::kOut * 2,
+                                                 m0 + row0 + 64 * sub, n0, lane);
+        }
+    }
+    hopper::bulk_wait(); /* shared memory outlives the copies */
+}
+
 template <int TOKENS, int WIDTH, typename T>
 __global__ void __launch_bounds__(384, 1)
     wide_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_w,
@@ -134,24 +292,18 @@ __global__ void __launch_bounds__(384, 1)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     using shape = wide_shape<TOKENS, WIDTH>;
-    constexpr int kStages = shape::kStages, kSubs = shape::kSubs;
     extern __shared__ __align__(1024) uint8_t staged[];
-    uint8_t *const ring_a = staged + shape::kStagedBytes;
-    uint8_t *const ring_w = ring_a + kStages * shape::kABytes;
-    uint8_t *const ring_scale = ring_w + kStages * shape::kWBytes;
-    uint64_t *const full = reinterpret_cast<uint64_t *>(ring_scale + kStages * shape::kScaleBytes);
-    uint64_t *const empty = full + kStages;
+    wide_ring<TOKENS, WIDTH> ring(staged + shape::kStagedBytes);
 
     const int tiles = (p.k + kBlock - 1) / kBlock;
-    const int rank = (int)hopper::cluster_rank();
-    const int units = schedule.rows * schedule.columns, stride = gridDim.x / 2;
+    const wide_share mine = {tiles, (int)hopper::cluster_rank(), schedule.rows * schedule.columns, (int)gridDim.x / 2};
     const int warp = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
 
     hopper::let_next_launch_begin();
     if (threadIdx.x == 0) {
-        for (int s = 0; s < kStages; ++s) {
-            hopper::barrier_init(&full[s], 1);
-            hopper::barrier_init(&empty[s], 2 * 8);
+        for (int s = 0; s < shape::kStages; ++s) {
+            hopper::barrier_init(&ring.full[s], 1);
+            hopper::barrier_init(&ring.empty[s], 2 * 8);
         }
         hopper::fence_barrier_init();
         hopper::prefetch_map(&map_a);
@@ -161,123 +313,21 @@ __global__ void __launch_bounds__(384, 1)
     hopper::cluster_meet();
     hopper::wait_for_launch_before();
 
-    int s = 0, phase = 0;
     if (warp >= 8) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (warp == 8 && hopper::elect()) {
-            for (int unit = blockIdx.x / 2; unit < units; unit += stride) {
-                int m0, n0;
-                schedule.at(unit, rank, m0, n0, TOKENS, WIDTH);
-                for (int t = 0; t < tiles; ++t) {
-                    hopper::barrier_wait(&empty[s], phase ^ 1);
-                    hopper::barrier_expect(&full[s], shape::kABytes + shape::kWBytes + shape::kScaleBytes);
-                    hopper::load_halves<TOKENS / 2 * kBlock>(ring_a + s * shape::kABytes, &map_a, &full[s], t * kBlock,
-                                                             m0, schedule.along_n > 1, rank);
-                    hopper::load_halves<WIDTH / 2 * kBlock>(ring_w + s * shape::kWBytes, &map_w, &full[s], t * kBlock,
-                                                            n0, schedule.along_m > 1, rank);
-                    hopper::load_tile(ring_scale + s * shape::kScaleBytes, &map_scale, &full[s], m0, t);
-                    if (++s == kStages) {
-                        s = 0;
-                        phase ^= 1;
-                    }
-                }
-            }
+            load_units(ring, schedule, mine, &map_a, &map_w, &map_scale);
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        const int group = warp / 4, row0 = group * (TOKENS / 2) + warp % 4 * 16, last_block = (p.n - 1) / kBlock;
-        /* A lane holds the weights' scales of one k tile out of 32, and those of the next 32 on their way. */
-        float held_w[shape::kBlocks], ahead_w[shape::kBlocks];
-        const auto fetch_w = [&](int n0, int t) {
-#pragma unroll
-            for (int b = 0; b < shape::kBlocks; ++b) {
-                ahead_w[b] =
-                    __ldg(p.scale_w + (int64_t)min(n0 / kBlock + b, last_block) * tiles + min(t + lane, tiles - 1));
-            }
-        };
-        int m0, n0, next_m0, next_n0;
-        schedule.at(blockIdx.x / 2, rank, m0, n0, TOKENS, WIDTH);
-        fetch_w(n0, 0);
-        for (int unit = blockIdx.x / 2; unit < units; unit += stride) {
-            schedule.at(unit, rank, m0, n0, TOKENS, WIDTH);
-            const int offset = n0 % kBlock;
-            schedule.at(min(unit + stride, units - 1), rank, next_m0, next_n0, TOKENS, WIDTH);
-            float sum[kSubs][WIDTH / 2] = {};
-            for (int t = 0; t < tiles; ++t) {
-                if (t % 32 == 0) {
-#pragma unroll
-                    for (int b = 0; b < shape::kBlocks; ++b) {
-                        held_w[b] = ahead_w[b];
-                    }
-                    fetch_w(t + 32 < tiles ? n0 : next_n0, t + 32 < tiles ? t + 32 : 0);
-                }
-                hopper::barrier_wait(&full[s], phase);
-                float by_w[shape::kBlocks];
-#pragma unroll
-                for (int b = 0; b < shape::kBlocks; ++b) {
-                    by_w[b] = __shfl_sync(0xFFFFFFFFu, held_w[b], t % 32);
-                }
-                const uint64_t a = hopper::operand(ring_a + s * shape::kABytes + group * (TOKENS / 2) * kBlock);
-                const uint64_t w = hopper::operand(ring_w + s * shape::kWBytes);
-#pragma unroll
-                for (int sub = 0; sub < kSubs; ++sub) {
-                    const float *const scale_a = reinterpret_cast<const float *>(ring_scale + s * shape::kScaleBytes) +
-                                                 row0 + 64 * sub + lane / 4;
-                    const float low = scale_a[0], high = scale_a[8];
-                    wide_scales<shape> scales;
-#pragma unroll
-                    for (int b = 0; b < shape::kBlocks; ++b) {
-                        scales.low[b] = low * by_w[b];
-                        scales.high[b] = high * by_w[b];
-                    }
-                    /* Here, because among the products the compiler would let them wait for shared memory. */
-                    hopper::hold(scales.low);
-                    hopper::hold(scales.high);
-                    const auto release = [&] {
-                        __syncwarp(); /* all lanes have read the scales */
-                        if (lane < 2) {
-                            hopper::barrier_arrive(&empty[s], (uint32_t)lane);
-                        }
-                    };
-                    if constexpr (kSubs == 1) {
-                        /* Two halves, so that one is added up while the tensor cores are at the other. */
-                        constexpr int kHalf = WIDTH / 2;
-                        float left[kHalf / 2], right[kHalf / 2];
-                        hopper::mma_128<kHalf>(left, a, w);
-                        hopper::mma_128<kHalf>(right, a, w + kHalf * kBlock / 16);
-                        hopper::mma_wait<1>(left);
-                        scales.template add<0, kHalf / 8>(sum[0], left, offset);
-                        hopper::mma_wait<0>(right);
-                        release();
-                        scales.template add<kHalf / 8, kHalf / 8>(sum[0], right, offset);
-                    } else {
-                        float tile[WIDTH / 2];
-                        hopper::mma_128<WIDTH>(tile, a + sub * 64 * kBlock / 16, w);
-                        hopper::mma_wait<0>(tile);
-                        if (sub == kSubs - 1) {
-                            release();
-                        }
-                        scales.template add<0, WIDTH / 8>(sum[sub], tile, offset);
-                    }
-                }
-                if (++s == kStages) {
-                    s = 0;
-                    phase ^= 1;
-                }
-            }
-#pragma unroll
-            for (int sub = 0; sub < kSubs; ++sub) {
-                store_results<WIDTH, shape::kOut, T>(&map_d, p, sum[sub], staged + warp * 16 * shape::kOut * 2,
-                                                     m0 + row0 + 64 * sub, n0, lane);
-            }
-        }
-        hopper::bulk_wait(); /* shared memory outlives the copies */
+        multiply_units<TOKENS, WIDTH, T>(ring, schedule, mine, p, &map_d, staged, warp, lane);
     }
     hopper::cluster_meet(); /* the neighbour may still arrive on these barriers */
 #else
     __trap(); /* the launcher asks for sm_90 first */
 #endif
 }
+
 template <int TOKENS, int WIDTH, typename T>
 tsr_status launch_wide(const problem &p, int processors, tsr_stream stream, tsr_err *err)
 {
