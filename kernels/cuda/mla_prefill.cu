@@ -221,26 +221,25 @@ __device__ __forceinline__ void exponentials(float (&score)[64], rows_state &r, 
     }
 }
 
-__global__ void __launch_bounds__(384, 1)
-    fast_kernel(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensorMap map_kv,
-                const __grid_constant__ CUtensorMap map_rope, const __grid_constant__ problem p,
-                const __grid_constant__ order s)
-{
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    using shape = fast_shape;
-    extern __shared__ uint8_t raw[];
-    uint8_t *const base = raw + (1024 - hopper::shared_address(raw) % 1024) % 1024;
-    uint8_t *const shared_q = base + shape::kQ, *const keys = base + shape::kKeys,
-                   *const values = base + shape::kValues;
-    work *const shared_work = reinterpret_cast<work *>(base + shape::kWork);
-    uint64_t *const barriers = reinterpret_cast<uint64_t *>(base + shape::kBarriers);
-    uint64_t *const q_full = barriers + shape::kQFull, *const q_empty = barriers + shape::kQEmpty;
-    uint64_t *const key_full = barriers + shape::kKeyFull, *const key_empty = barriers + shape::kKeyEmpty;
-    uint64_t *const value_full = barriers + shape::kValueFull, *const value_empty = barriers + shape::kValueEmpty;
-    const int group = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 128, 0);
-    const int lane = threadIdx.x % 32;
+/* The shared memory of a CTA, by the places in fast_shape. */
+struct fast_memory {
+    uint8_t *q, *keys, *values;
+    work *next; /* [group]: the tile that the group takes next */
+    uint64_t *q_full, *q_empty, *key_full, *key_empty, *value_full, *value_empty;
 
-    if (threadIdx.x == 0) {
+    __device__ __forceinline__ explicit fast_memory(uint8_t *raw)
+    {
+        uint8_t *const base = raw + (1024 - hopper::shared_address(raw) % 1024) % 1024;
+        q = base + fast_shape::kQ, keys = base + fast_shape::kKeys, values = base + fast_shape::kValues;
+        next = reinterpret_cast<work *>(base + fast_shape::kWork);
+        uint64_t *const barriers = reinterpret_cast<uint64_t *>(base + fast_shape::kBarriers);
+        q_full = barriers + fast_shape::kQFull, q_empty = barriers + fast_shape::kQEmpty;
+        key_full = barriers + fast_shape::kKeyFull, key_empty = barriers + fast_shape::kKeyEmpty;
+        value_full = barriers + fast_shape::kValueFull, value_empty = barriers + fast_shape::kValueEmpty;
+    }
+
+    __device__ __forceinline__ void init_barriers() const
+    {
         for (int g = 0; g < 2; ++g) {
             hopper::barrier_init(q_full + g, 1);
             hopper::barrier_init(q_empty + g, 4);
@@ -253,238 +252,325 @@ __global__ void __launch_bounds__(384, 1)
         }
         hopper::fence_barrier_init();
     }
+};
+
+/* The steps of the thread that loads. `at` is the block's place in the CTA's running count. */
+struct loading {
+    const fast_memory &m;
+    const CUtensorMap *map_q, *map_kv, *map_rope;
+
+    /* The queries of group `to` in its `item`th tile; or, where no work is left, only the word of it. */
+    __device__ __forceinline__ void load_q(const work &w, int item, int to) const
+    {
+        hopper::barrier_wait(m.q_empty + to, (item & 1) ^ 1);
+        m.next[to] = w;
+        if (w.head < 0) {
+            hopper::barrier_arrive(m.q_full + to);
+            return;
+        }
+        hopper::barrier_expect(m.q_full + to, kKeyTiles * kQTileBytes);
+        for (int i = 0; i < kKeyTiles; ++i) {
+            hopper::load_tile(m.q + (to * kKeyTiles + i) * kQTileBytes, map_q, m.q_full + to, i * 64, w.head,
+                              w.first + to * kGroupRows);
+        }
+    }
+
+    __device__ __forceinline__ void load_keys(const work &w, int block, int at) const
+    {
+        const int stage = at % kStages, token = w.first_token + block * kTokens;
+        uint8_t *const to = m.keys + stage * kKeyTiles * kTileBytes;
+        hopper::barrier_wait(m.key_empty + stage, (at / kStages & 1) ^ 1);
+        hopper::barrier_expect(m.key_full + stage, kKeyTiles * kTileBytes);
+        for (int i = 0; i < kNope / 64; ++i) {
+            hopper::load_tile(to + i * kTileBytes, map_kv, m.key_full + stage, i * 64, w.head, token);
+        }
+        hopper::load_tile(to + kNope / 64 * kTileBytes, map_rope, m.key_full + stage, 0, 0, token);
+    }
+
+    __device__ __forceinline__ void load_values(const work &w, int block, int at) const
+    {
+        const int stage = at % kStages;
+        hopper::barrier_wait(m.value_empty + stage, (at / kStages & 1) ^ 1);
+        hopper::barrier_expect(m.value_full + stage, kValueTiles * kTileBytes);
+        for (int tile = 0; tile < kValueTiles; ++tile) {
+            hopper::load_tile(m.values + (stage * kValueTiles + tile) * kTileBytes, map_kv, m.value_full + stage,
+                              kNope + tile * 64, w.head, w.first_token + block * kTokens);
+        }
+    }
+};
+
+/* The role of the thread that loads: tile by tile, as long as there is one to be taken. Group 0 enters a tile while
+ * group 1 is still in the one before: what group 0 needs comes first. */
+__device__ __forceinline__ void load_all(const loading &l, const problem &p, const order &s)
+{
+    int x = 0; /* blocks so far */
+    work w = find_work(p, s, (int)blockIdx.x);
+    for (int item = 0;; ++item) {
+        l.load_q(w, item, 0);
+        if (w.blocks > 0) {
+            l.load_keys(w, w.blocks - 1, x);
+        }
+        l.load_q(w, item, 1);
+        if (w.head < 0) {
+            break;
+        }
+        const work next = find_work(p, s, (int)gridDim.x + atomicAdd(s.taken, 1));
+        for (int block = w.blocks - 1; block >= 0; --block, ++x) {
+            if (block > 0) {
+                l.load_keys(w, block - 1, x + 1);
+            }
+            l.load_values(w, block, x);
+        }
+        w = next;
+    }
+    if (atomicAdd(s.ended, 1) == (int)gridDim.x - 1) { /* nobody will take another tile */
+        *s.taken = 0;
+        *s.ended = 0;
+    }
+}
+
+/* What a thread of the two groups that compute has of the tile at work: block x of the CTA's running count, whose first
+ * token is `token`. */
+struct computing {
+    const fast_memory &m;
+    int group, lane, row;
+    uint64_t q_operand;
+    float scale2;
+    int x = 0; /* blocks so far */
+    int token = 0;
+    float score[64], shrink[2];
+    uint32_t probability[32];
+
+    __device__ __forceinline__ computing(const fast_memory &memory, int group, int lane, float scale)
+        : m(memory), group(group), lane(lane), row(threadIdx.x / 32 * 16 + lane / 4),
+          q_operand(hopper::operand(m.q + group * kKeyTiles * kQTileBytes)), scale2(scale * kLog2E)
+    {
+    }
+
+    __device__ __forceinline__ void release(uint64_t *bar)
+    {
+        if (lane == 0) {
+            hopper::barrier_arrive(bar);
+        }
+    }
+
+    __device__ __forceinline__ void release_keys()
+    {
+        release(m.key_empty + x % kStages);
+        if (token == 0) {
+            release(m.q_empty + group);
+        }
+    }
+
+    __device__ __forceinline__ void score_keys()
+    {
+        const int stage = x % kStages;
+        const uint64_t k = hopper::operand(m.keys + stage * kKeyTiles * kTileBytes);
+        hopper::barrier_wait(m.key_full + stage, x / kStages & 1);
+        hopper::mma_fence();
+#pragma unroll
+        for (int step = 0; step < kKeyTiles * 4; ++step) {
+            const int tile = step / 4, column = step % 4 * 2;
+            hopper::mma_scores(score, q_operand + tile * (kQTileBytes >> 4) + column,
+                               k + tile * (kTileBytes >> 4) + column, step != 0);
+        }
+        hopper::mma_commit();
+    }
+
+    __device__ __forceinline__ void add_values(float (&o)[64], int at)
+    {
+        const int stage = at % kStages;
+        const uint64_t v = hopper::operand_down<kTokens>(m.values + stage * kValueTiles * kTileBytes);
+        hopper::barrier_wait(m.value_full + stage, at / kStages & 1);
+        hopper::mma_fence();
+#pragma unroll
+        for (int step = 0; step < kTokens / 16; ++step) {
+            hopper::mma_values(o, probability + 4 * step, v + step * (16 * 128 >> 4));
+        }
+        hopper::mma_commit();
+    }
+
+    __device__ __forceinline__ void mask(const work &w)
+    {
+#pragma unroll
+        for (int i = 0; i < 64; ++i) {
+            if (token + i / 4 * 8 + lane % 4 * 2 + i % 2 >= w.visible + row + i / 2 % 2 * 8) {
+                score[i] = -INFINITY;
+            }
+        }
+    }
+
+    __device__ __forceinline__ void pack_all()
+    {
+#pragma unroll
+        for (int i = 0; i < 32; ++i) {
+            probability[i] = pack(score[2 * i], score[2 * i + 1]);
+        }
+    }
+
+    /* The next sequence's values may be NaN: they are made zeros, by each group 64 columns. */
+    __device__ __forceinline__ void clear_tail(int valid)
+    {
+        const int stage = x % kStages;
+        hopper::barrier_wait(m.value_full + stage, x / kStages & 1);
+        uint4 *const tile =
+            reinterpret_cast<uint4 *>(m.values + (stage * kValueTiles + group) * kTileBytes) + valid * 8;
+        for (int i = threadIdx.x % 128; i < (kTokens - valid) * 8; i += 128) {
+            tile[i] = make_uint4(0, 0, 0, 0);
+        }
+        hopper::fence_shared_for_copies();
+        hopper::meet(kMeetBoth, 256);
+    }
+
+    /* The last block of the tile, with which it begins. */
+    __device__ __forceinline__ void first_block(const work &w, rows_state &state)
+    {
+        hopper::meet(kMeetTurn + group, 256);
+        score_keys();
+        hopper::meet_arrive(kMeetTurn + 1 - group, 256);
+        hopper::mma_wait<0>(score);
+        release_keys();
+        mask(w);
+        exponentials(score, state, shrink, scale2);
+        pack_all();
+        if (w.length - token < kTokens) {
+            clear_tail(w.length - token);
+        }
+    }
+
+    /* One group's products run while the other computes exponentials, and the values' products of a group beside its
+     * own exponentials of the next block. */
+    template <bool MASKED> __device__ __forceinline__ void next_block(const work &w, rows_state &state, float (&o)[64])
+    {
+        x += 1;
+        token -= kTokens;
+        hopper::meet(kMeetTurn + group, 256);
+        score_keys();
+        add_values(o, x - 1);
+        hopper::meet_arrive(kMeetTurn + 1 - group, 256);
+        hopper::mma_wait<1>(score);
+        release_keys();
+        if (MASKED) {
+            mask(w);
+        }
+        exponentials(score, state, shrink, scale2);
+        hopper::mma_wait<0>(o);
+        release(m.value_empty + (x - 1) % kStages);
+        if (__any_sync(0xFFFFFFFFu, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
+#pragma unroll
+            for (int i = 0; i < 64; ++i) {
+                o[i] *= shrink[i / 2 % 2];
+            }
+        }
+        pack_all();
+    }
+
+    /* All blocks of the tile, from the last to the first. */
+    __device__ __forceinline__ void add_blocks(const work &w, rows_state &state, float (&o)[64])
+    {
+        token = (w.blocks - 1) * kTokens;
+        first_block(w, state);
+        const int unmasked = w.visible + group * kGroupRows - kTokens; /* from this token down */
+        while (token > 0 && token - kTokens > unmasked) {
+            next_block<true>(w, state, o);
+        }
+        while (token > 0) {
+            next_block<false>(w, state, o);
+        }
+        add_values(o, x);
+        hopper::mma_wait<0>(o);
+        release(m.value_empty + x % kStages);
+        x += 1;
+    }
+
+    __device__ __forceinline__ void store(const problem &p, const work &w, const rows_state &state,
+                                          const float (&o)[64])
+    {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const float total = quad_sum(state.total[h]);
+            const float inverse = total > 0.0f ? 1.0f / total : 0.0f;
+            const bool mine = row + 8 * h < w.rows;
+            const int64_t to = (int64_t)(w.first + row + 8 * h) * p.heads + w.head;
+#pragma unroll
+            for (int g = 0; g < kValue / 8; g += 4) {
+                uint32_t v[4];
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    const float *const d = o + 4 * (g + j) + 2 * h;
+                    v[j] = pack(d[0] * inverse, d[1] * inverse);
+                    if (p.out_f32 && mine) {
+                        *reinterpret_cast<float2 *>(p.out_f32 + to * kValue + 8 * (g + j) + lane % 4 * 2) =
+                            make_float2(d[0] * inverse, d[1] * inverse);
+                    }
+                }
+                const uint4 row_part = transpose_quad(v[0], v[1], v[2], v[3], lane % 4);
+                if (p.out && mine) {
+                    *reinterpret_cast<uint4 *>(p.out + to * kValue + 8 * (g + lane % 4)) = row_part;
+                }
+            }
+            if (p.lse && mine && lane % 4 == 0) {
+                p.lse[to] = total > 0.0f ? fmaf(state.most[h], scale2, log2f(total)) / kLog2E : -INFINITY;
+            }
+        }
+    }
+};
+
+/* The role of the threads that compute: tile by tile, until there is none left. */
+__device__ __forceinline__ void compute_all(computing &c, const problem &p)
+{
+    if (c.group == 1) {
+        hopper::meet_arrive(kMeetTurn, 256);
+    }
+    for (int item = 0;; ++item) {
+        hopper::barrier_wait(c.m.q_full + c.group, item & 1);
+        const work w = c.m.next[c.group];
+        __syncwarp();
+        if (w.head < 0) {
+            break;
+        }
+        float o[64];
+#pragma unroll
+        for (int i = 0; i < 64; ++i) {
+            o[i] = 0.0f;
+        }
+        rows_state state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
+        if (w.blocks == 0) {
+            c.release(c.m.q_empty + c.group);
+        } else {
+            c.add_blocks(w, state, o);
+        }
+        c.store(p, w, state, o);
+    }
+    if (c.group == 0) {
+        hopper::meet(kMeetTurn, 256); /* the turn that is left over */
+    }
+}
+
+__global__ void __launch_bounds__(384, 1)
+    fast_kernel(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensorMap map_kv,
+                const __grid_constant__ CUtensorMap map_rope, const __grid_constant__ problem p,
+                const __grid_constant__ order s)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ uint8_t raw[];
+    const fast_memory m(raw);
+    const int group = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 128, 0);
+
+    if (threadIdx.x == 0) {
+        m.init_barriers();
+    }
     __syncthreads();
 
-    int x = 0; /* blocks so far */
     if (group == 2) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 256) {
-            const auto load_q = [&](const work &w, int item, int to) {
-                hopper::barrier_wait(q_empty + to, (item & 1) ^ 1);
-                shared_work[to] = w;
-                if (w.head < 0) {
-                    hopper::barrier_arrive(q_full + to);
-                    return;
-                }
-                hopper::barrier_expect(q_full + to, kKeyTiles * kQTileBytes);
-                for (int i = 0; i < kKeyTiles; ++i) {
-                    hopper::load_tile(shared_q + (to * kKeyTiles + i) * kQTileBytes, &map_q, q_full + to, i * 64,
-                                      w.head, w.first + to * kGroupRows);
-                }
-            };
-            const auto load_keys = [&](const work &w, int block, int at) {
-                const int stage = at % kStages, token = w.first_token + block * kTokens;
-                uint8_t *const to = keys + stage * kKeyTiles * kTileBytes;
-                hopper::barrier_wait(key_empty + stage, (at / kStages & 1) ^ 1);
-                hopper::barrier_expect(key_full + stage, kKeyTiles * kTileBytes);
-                for (int i = 0; i < kNope / 64; ++i) {
-                    hopper::load_tile(to + i * kTileBytes, &map_kv, key_full + stage, i * 64, w.head, token);
-                }
-                hopper::load_tile(to + kNope / 64 * kTileBytes, &map_rope, key_full + stage, 0, 0, token);
-            };
-            const auto load_values = [&](const work &w, int block, int at) {
-                const int stage = at % kStages;
-                hopper::barrier_wait(value_empty + stage, (at / kStages & 1) ^ 1);
-                hopper::barrier_expect(value_full + stage, kValueTiles * kTileBytes);
-                for (int tile = 0; tile < kValueTiles; ++tile) {
-                    hopper::load_tile(values + (stage * kValueTiles + tile) * kTileBytes, &map_kv, value_full + stage,
-                                      kNope + tile * 64, w.head, w.first_token + block * kTokens);
-                }
-            };
-            /* Group 0 enters a tile while group 1 is still in the one before: what group 0 needs comes first. */
-            work w = find_work(p, s, (int)blockIdx.x);
-            for (int item = 0;; ++item) {
-                load_q(w, item, 0);
-                if (w.blocks > 0) {
-                    load_keys(w, w.blocks - 1, x);
-                }
-                load_q(w, item, 1);
-                if (w.head < 0) {
-                    break;
-                }
-                const work next = find_work(p, s, (int)gridDim.x + atomicAdd(s.taken, 1));
-                for (int block = w.blocks - 1; block >= 0; --block, ++x) {
-                    if (block > 0) {
-                        load_keys(w, block - 1, x + 1);
-                    }
-                    load_values(w, block, x);
-                }
-                w = next;
-            }
-            if (atomicAdd(s.ended, 1) == (int)gridDim.x - 1) { /* nobody will take another tile */
-                *s.taken = 0;
-                *s.ended = 0;
-            }
+            load_all({m, &map_q, &map_kv, &map_rope}, p, s);
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        const int row = threadIdx.x / 32 * 16 + lane / 4;
-        const uint64_t q_operand = hopper::operand(shared_q + group * kKeyTiles * kQTileBytes);
-        const float scale2 = p.shape.scale * kLog2E;
-
-        const auto release = [&](uint64_t *bar) {
-            if (lane == 0) {
-                hopper::barrier_arrive(bar);
-            }
-        };
-        const auto score_keys = [&](float(&score)[64], int at) {
-            const int stage = at % kStages;
-            const uint64_t k = hopper::operand(keys + stage * kKeyTiles * kTileBytes);
-            hopper::barrier_wait(key_full + stage, at / kStages & 1);
-            hopper::mma_fence();
-#pragma unroll
-            for (int step = 0; step < kKeyTiles * 4; ++step) {
-                const int tile = step / 4, column = step % 4 * 2;
-                hopper::mma_scores(score, q_operand + tile * (kQTileBytes >> 4) + column,
-                                   k + tile * (kTileBytes >> 4) + column, step != 0);
-            }
-            hopper::mma_commit();
-        };
-        const auto add_values = [&](float(&o)[64], const uint32_t(&probability)[32], int at) {
-            const int stage = at % kStages;
-            const uint64_t v = hopper::operand_down<kTokens>(values + stage * kValueTiles * kTileBytes);
-            hopper::barrier_wait(value_full + stage, at / kStages & 1);
-            hopper::mma_fence();
-#pragma unroll
-            for (int step = 0; step < kTokens / 16; ++step) {
-                hopper::mma_values(o, probability + 4 * step, v + step * (16 * 128 >> 4));
-            }
-            hopper::mma_commit();
-        };
-
-        if (group == 1) {
-            hopper::meet_arrive(kMeetTurn, 256);
-        }
-        for (int item = 0;; ++item) {
-            hopper::barrier_wait(q_full + group, item & 1);
-            const work w = shared_work[group];
-            __syncwarp();
-            if (w.head < 0) {
-                break;
-            }
-            float o[64];
-#pragma unroll
-            for (int i = 0; i < 64; ++i) {
-                o[i] = 0.0f;
-            }
-            rows_state state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
-            if (w.blocks == 0) {
-                release(q_empty + group);
-            } else {
-                float score[64], shrink[2];
-                uint32_t probability[32];
-                int token = (w.blocks - 1) * kTokens;
-                const auto release_keys = [&]() {
-                    release(key_empty + x % kStages);
-                    if (token == 0) {
-                        release(q_empty + group);
-                    }
-                };
-                const auto mask = [&]() {
-#pragma unroll
-                    for (int i = 0; i < 64; ++i) {
-                        if (token + i / 4 * 8 + lane % 4 * 2 + i % 2 >= w.visible + row + i / 2 % 2 * 8) {
-                            score[i] = -INFINITY;
-                        }
-                    }
-                };
-                const auto pack_all = [&]() {
-#pragma unroll
-                    for (int i = 0; i < 32; ++i) {
-                        probability[i] = pack(score[2 * i], score[2 * i + 1]);
-                    }
-                };
-
-                hopper::meet(kMeetTurn + group, 256);
-                score_keys(score, x);
-                hopper::meet_arrive(kMeetTurn + 1 - group, 256);
-                hopper::mma_wait<0>(score);
-                release_keys();
-                mask();
-                exponentials(score, state, shrink, scale2);
-                pack_all();
-                if (w.length - token < kTokens) {
-                    /* The next sequence's values may be NaN: they are made zeros, by each group 64 columns. */
-                    const int stage = x % kStages, valid = w.length - token;
-                    hopper::barrier_wait(value_full + stage, x / kStages & 1);
-                    uint4 *const tile =
-                        reinterpret_cast<uint4 *>(values + (stage * kValueTiles + group) * kTileBytes) + valid * 8;
-                    for (int i = threadIdx.x % 128; i < (kTokens - valid) * 8; i += 128) {
-                        tile[i] = make_uint4(0, 0, 0, 0);
-                    }
-                    hopper::fence_shared_for_copies();
-                    hopper::meet(kMeetBoth, 256);
-                }
-
-                /* One group's products run while the other computes exponentials, and the values' products of a group
-                 * beside its own exponentials of the next block. */
-                const auto next_block = [&](auto masked) {
-                    x += 1;
-                    token -= kTokens;
-                    hopper::meet(kMeetTurn + group, 256);
-                    score_keys(score, x);
-                    add_values(o, probability, x - 1);
-                    hopper::meet_arrive(kMeetTurn + 1 - group, 256);
-                    hopper::mma_wait<1>(score);
-                    release_keys();
-                    if (decltype(masked)::value) {
-                        mask();
-                    }
-                    exponentials(score, state, shrink, scale2);
-                    hopper::mma_wait<0>(o);
-                    release(value_empty + (x - 1) % kStages);
-                    if (__any_sync(0xFFFFFFFFu, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
-#pragma unroll
-                        for (int i = 0; i < 64; ++i) {
-                            o[i] *= shrink[i / 2 % 2];
-                        }
-                    }
-                    pack_all();
-                };
-                const int unmasked = w.visible + group * kGroupRows - kTokens; /* from this token down */
-                while (token > 0 && token - kTokens > unmasked) {
-                    next_block(std::true_type());
-                }
-                while (token > 0) {
-                    next_block(std::false_type());
-                }
-                add_values(o, probability, x);
-                hopper::mma_wait<0>(o);
-                release(value_empty + x % kStages);
-                x += 1;
-            }
-
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const float total = quad_sum(state.total[h]);
-                const float inverse = total > 0.0f ? 1.0f / total : 0.0f;
-                const bool mine = row + 8 * h < w.rows;
-                const int64_t to = (int64_t)(w.first + row + 8 * h) * p.heads + w.head;
-#pragma unroll
-                for (int g = 0; g < kValue / 8; g += 4) {
-                    uint32_t v[4];
-#pragma unroll
-                    for (int j = 0; j < 4; ++j) {
-                        const float *const d = o + 4 * (g + j) + 2 * h;
-                        v[j] = pack(d[0] * inverse, d[1] * inverse);
-                        if (p.out_f32 && mine) {
-                            *reinterpret_cast<float2 *>(p.out_f32 + to * kValue + 8 * (g + j) + lane % 4 * 2) =
-                                make_float2(d[0] * inverse, d[1] * inverse);
-                        }
-                    }
-                    const uint4 row_part = transpose_quad(v[0], v[1], v[2], v[3], lane % 4);
-                    if (p.out && mine) {
-                        *reinterpret_cast<uint4 *>(p.out + to * kValue + 8 * (g + lane % 4)) = row_part;
-                    }
-                }
-                if (p.lse && mine && lane % 4 == 0) {
-                    p.lse[to] = total > 0.0f ? fmaf(state.most[h], scale2, log2f(total)) / kLog2E : -INFINITY;
-                }
-            }
-        }
-        if (group == 0) {
-            hopper::meet(kMeetTurn, 256); /* the turn that is left over */
-        }
+        computing c(m, group, threadIdx.x % 32, p.shape.scale);
+        compute_all(c, p);
     }
 #else
     __trap(); /* the launcher asks for sm_90 first */
