@@ -10,17 +10,18 @@
 #include "convert/mla_plan.h"
 #include "convert/requantize_plan.h"
 #include "convert/tp_plan.h"
+#include "formats/file.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_INPUTS = 256 };
+enum { MAX_INPUTS = 256, FROM_DEEPSEEK_MP = 2, MAX_CONFIG_BYTES = 16 << 20 };
 
 typedef struct arguments {
     int to;
-    const char *source_block, *block, *against;
+    const char *source_block, *block, *against, *config;
     int dtype, scale_fmt, scales, dialect;
     uint64_t mp, tp;
     bool keep_mtp, merge, fold, drop_kv_b;
@@ -51,7 +52,7 @@ static const char kHelp[] =
     "  fp8-block   other blocks, scale format or dialect; codes stay where they can (--block, --scale-fmt, --scales,\n"
     "              --dialect, --against)\n"
     "  tp          a directory for each tensor-parallel rank, cut as loaders cut (--tp); --merge joins them again\n"
-    "  deepseek-mp what DeepSeek's own inference code reads (--mp, --keep-mtp)\n"
+    "  deepseek-mp what DeepSeek's own inference code reads (--mp, --keep-mtp); --from takes it back\n"
     "  mla-absorbed  kv_b_proj split per head, as an engine holds it (--consumer, --weights, --fold, --drop-kv-b)\n"
     "  archive     each shard to NAME.safetensors.zst, which Tessera reads as it is and 'zstd -d' restores (--level);\n"
     "              smaller with --shuffle, but then only the next target restores it\n"
@@ -234,8 +235,10 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
          "the target: see above"},
         {"--merge", TSR_OPT_FLAG, &a->merge, NULL,
          "instead of --to: join SRC/rank-0, rank-1, ... as --to tp left them"},
-        {"--from", TSR_OPT_CHOICE, &a->from, "fastertransformer|trtllm",
-         "instead of --to: packed integers again, from what --to left"},
+        {"--from", TSR_OPT_CHOICE, &a->from, "fastertransformer|trtllm|deepseek-mp",
+         "instead of --to: a checkpoint again, of what --to left"},
+        {"--config", TSR_OPT_TEXT, &a->config, "FILE",
+         "the model's own config.json, where ranks of DeepSeek's convert.py have none (--from deepseek-mp)"},
         {"--dtype", TSR_OPT_CHOICE, &a->dtype, "bf16|f16|f32",
          "of what was FP8 (bf16); other tensors stay as they are"},
         {"--source-block", TSR_OPT_TEXT, &a->source_block, "RxC", "blocks of SRC, where its config.json states none"},
@@ -295,8 +298,10 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
         if ((given >> i & 1) != 0 && a->quantizing == NULL && tsr_is_listed(QUANTIZING, options[i].name))
             a->quantizing = options[i].name;
     }
+    if (a->config != NULL && a->from != FROM_DEEPSEEK_MP)
+        return tsr_fail(err, TSR_E_USAGE, "--config means nothing without --from deepseek-mp");
     TSR_TRY(tsr_job_check(job, err));
-    const tsr_places places = {.sources = {job->src, a->against}, .dst = job->dst, .json = job->json};
+    const tsr_places places = {.sources = {job->src, a->against, a->config}, .dst = job->dst, .json = job->json};
     return tsr_places_check(&places, err);
 }
 
@@ -323,8 +328,54 @@ static tsr_status open_ranks(const tsr_job *job, inputs *in, tsr_err *err)
     return TSR_OK;
 }
 
+/* SRC/model0-mpN.safetensors, ..., of whatever N. */
+static tsr_status open_rank_files(const tsr_job *job, inputs *in, tsr_err *err)
+{
+    unsigned ranks = 0;
+    char path[2 * PATH_MAX], name[64];
+    for (unsigned n = 1; n <= MAX_INPUTS; n++) {
+        snprintf(name, sizeof name, TSR_RANK_FILE, 0u, n);
+        snprintf(path, sizeof path, "%s/%s", job->src, name);
+        if (access(path, F_OK) != 0)
+            continue;
+        if (ranks != 0)
+            return tsr_fail(err, TSR_E_FORMAT, "%s: there are ranks of %u and of %u: which hold?", job->src, ranks, n);
+        ranks = n;
+    }
+    if (ranks == 0)
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s: no model0-mpN.safetensors, as --to deepseek-mp or convert.py leave them", job->src);
+    for (unsigned k = 0; k < ranks; k++) {
+        snprintf(name, sizeof name, TSR_RANK_FILE, k, ranks);
+        snprintf(path, sizeof path, "%s/%s", job->src, name);
+        if (access(path, F_OK) != 0)
+            return tsr_fail_errno(err, "%s", path);
+        TSR_TRY(tsr_checkpoint_open_shard(&in->checkpoints[in->n], job->src, name, job->ignore.items, job->ignore.count,
+                                          err));
+        in->sources[in->n] = in->checkpoints[in->n];
+        in->n++;
+    }
+    return TSR_OK;
+}
+
+static tsr_status plan_from_deepseek_mp(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan,
+                                        tsr_err *err)
+{
+    tsr_arena text = {0};
+    const char *config = NULL;
+    size_t size = 0;
+    tsr_status status =
+        a->config == NULL ? TSR_OK : tsr_read_file(a->config, MAX_CONFIG_BYTES, &text, &config, &size, err);
+    if (status == TSR_OK)
+        status = tsr_from_deepseek_mp_plan(plan, in->sources, in->n, config, size, job->max_shard_bytes, err);
+    tsr_arena_free(&text);
+    return status;
+}
+
 static tsr_status open_inputs(const tsr_job *job, const arguments *a, inputs *in, tsr_err *err)
 {
+    if (a->from == FROM_DEEPSEEK_MP)
+        return open_rank_files(job, in, err);
     if (a->merge)
         return open_ranks(job, in, err);
     TSR_TRY(open_input(job, job->src, in, err));
@@ -338,6 +389,8 @@ static tsr_status convert(const tsr_job *job, const arguments *a, tsr_err *err)
     tsr_status status = open_inputs(job, a, &in, err);
     if (status == TSR_OK && a->merge)
         status = tsr_tp_merge_plan(&plan, in.sources, in.n, err);
+    else if (status == TSR_OK && a->from == FROM_DEEPSEEK_MP)
+        status = plan_from_deepseek_mp(job, a, &in, &plan, err);
     else if (status == TSR_OK && a->from >= 0)
         status = tsr_unlayout_plan(&plan, in.sources, (tsr_layout_kind)a->from, job->max_shard_bytes, err);
     else if (status == TSR_OK)

@@ -19,4 +19,15 @@ typedef struct tsr_deepseek_mp_options {
 tsr_status tsr_deepseek_mp_plan(tsr_plan *plan, const tsr_checkpoint *const *source,
                                 const tsr_deepseek_mp_options *options, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Beside the ranks: config.json, which convert.py does not copy and the way back needs. Nothing of DeepSeek's reads it.
+ */
+#define TSR_DEEPSEEK_MANIFEST "tessera-deepseek-mp.json"
+
+/* The way back: one checkpoint under Hugging Face's names from the files of all n ranks, which are sources[0 .. n),
+ * each opened by itself (tsr_checkpoint_open_shard). `config` is the text of its config.json; NULL: that of the
+ * manifest. TSR_E_MISMATCH: ranks that are not of one model. TSR_E_FORMAT: no configuration, a tensor that is missing,
+ * or a configuration of another model. On failure *plan is empty. */
+tsr_status tsr_from_deepseek_mp_plan(tsr_plan *plan, const tsr_checkpoint *const *sources, size_t n, const char *config,
+                                     size_t config_size, uint64_t max_shard_bytes, tsr_err *err) TSR_WARN_UNUSED;
+
 #endif

@@ -414,9 +414,9 @@ static tsr_status refuse_ranks(const tsr_checkpoint *c, const listing *l, tsr_er
         if (l->only == NULL && is_rank_file(l->names[i]))
             return tsr_fail(
                 err, TSR_E_FORMAT,
-                "%s: the ranks of DeepSeek's inference code (%s), no checkpoint: inspect looks at one such file, "
-                "diff and verify at what they were made from",
-                c->path, l->names[i]);
+                "%s: the ranks of DeepSeek's inference code (%s): 'tessera convert %s -o DST --from deepseek-mp' "
+                "makes a checkpoint of them again, which every command reads",
+                c->path, l->names[i], c->path);
     }
     if (ranks && c->n_files == 0)
         return tsr_fail(err, TSR_E_FORMAT,
@@ -505,7 +505,7 @@ static tsr_status open_directory(tsr_checkpoint *c, const char *const *ignore, s
         qsort(l.names, l.count, sizeof *l.names, by_string);
     if (status == TSR_OK)
         status = take_files(c, &l, &index, err);
-    if (status == TSR_OK)
+    if (status == TSR_OK && only == NULL)
         status = read_config(c, err);
     if (status == TSR_OK)
         status = read_headers(c, err);
@@ -587,9 +587,10 @@ tsr_status tsr_checkpoint_open(tsr_checkpoint **checkpoint, const char *path, co
     return open_any(checkpoint, path, ignore, n_ignore, NULL, err);
 }
 
-tsr_status tsr_checkpoint_open_shard(tsr_checkpoint **checkpoint, const char *dir, const char *shard, tsr_err *err)
+tsr_status tsr_checkpoint_open_shard(tsr_checkpoint **checkpoint, const char *dir, const char *shard,
+                                     const char *const *ignore, size_t n_ignore, tsr_err *err)
 {
-    return open_any(checkpoint, dir, NULL, 0, shard, err);
+    return open_any(checkpoint, dir, ignore, n_ignore, shard, err);
 }
 
 void tsr_checkpoint_close(tsr_checkpoint *c)

@@ -61,9 +61,9 @@ tsr_status tsr_checkpoint_open(tsr_checkpoint **checkpoint, const char *path, co
                                size_t n_ignore, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Opens a directory with only this one of its safetensors files, the others being of other ranks; its side files are
- * there. */
+ * there, its config.json is not looked at. */
 tsr_status tsr_checkpoint_open_shard(tsr_checkpoint **checkpoint, const char *dir, const char *shard,
-                                     tsr_err *err) TSR_WARN_UNUSED;
+                                     const char *const *ignore, size_t n_ignore, tsr_err *err) TSR_WARN_UNUSED;
 
 /* NULL is fine. */
 void tsr_checkpoint_close(tsr_checkpoint *checkpoint);

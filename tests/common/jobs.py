@@ -26,6 +26,7 @@ INT8 = "quantize SRC -o DST --scheme int8-weight-only --max-shard-size 16MB --qu
 BLOBS = "convert SRC -o DST --to fastertransformer --arch sm80 --max-shard-size 16MB --quiet"
 TP_OF_ABSORBED = ("convert SRC -o DST --to mla-absorbed --consumer sglang --weights fp8-tensor --drop-kv-b --quiet",
                   "convert SRC -o DST --to tp --tp 2 --quiet")
+FP8_MP = (FP8, "convert SRC -o DST --to deepseek-mp --mp 2 --quiet")
 PACKED = "convert SRC -o DST --to archive --shuffle --level 1 --quiet"
 
 JOBS = [
@@ -88,6 +89,8 @@ MORE = [
     Job("convert deepseek-mp of BF16", None, "convert SRC -o DST --to deepseek-mp --mp 2", (), "deepseek-v3", RANKS),
     Job("convert deepseek-mp, one rank", FP8, "convert SRC -o DST --to deepseek-mp --mp 1 --keep-mtp", (), "deepseek-v3",
         RANKS),
+    Job("convert from deepseek-mp", FP8_MP, "convert SRC -o DST --from deepseek-mp --max-shard-size 16MB", (),
+        "deepseek-v3-small", APART),
     *(Job(f"convert mla-absorbed {consumer} {weights} of {'FP8' if made else 'BF16'}", made,
           f"{MLA}{consumer} --weights {weights}{drop}", (), "deepseek-v3",
           EXACT if (weights == "bf16") == (made is None) else LOSSY)

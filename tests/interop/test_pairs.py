@@ -12,7 +12,7 @@ import pytest
 
 ROWS = jobs.JOBS + jobs.MORE
 # What a message has to name where a command cannot read what a row leaves, or was made from.
-REMEDIES = ("--merge", "inspect looks at one such file", "--from fastertransformer", "--from trtllm")
+REMEDIES = ("--merge", "--from deepseek-mp", "--from fastertransformer", "--from trtllm")
 
 
 def kind_of(job):

@@ -62,6 +62,9 @@ MAPPING = {"embed_tokens": ("embed", 0), "input_layernorm": ("attn_norm", None),
            "wq_b": ("wq_b", None), "wk": ("wk", None), "k_norm": ("k_norm", None), "weights_proj": ("weights_proj", None)}
 
 
+MANIFEST = "tessera-deepseek-mp.json"
+
+
 def deepseek_rank(tensors, config, n, rank):
     """What convert.py writes for one rank, by its published rules."""
     result = {}
@@ -97,7 +100,7 @@ def test_deepseek_names_and_cuts(sources, convert, n, fp8):
     config, tensors = json.loads((src / "config.json").read_text()), load(src)
     dst = convert(src, "--to", "deepseek-mp", "--mp", str(n))
     names = {f"model{i}-mp{n}.safetensors" for i in range(n)}
-    assert {p.name for p in dst.iterdir()} == names | {".tessera", "tokenizer.json", "tokenizer_config.json"}
+    assert {p.name for p in dst.iterdir()} == names | {".tessera", "tokenizer.json", "tokenizer_config.json", MANIFEST}
     for rank in range(n):
         got, want = one_file(dst / f"model{rank}-mp{n}.safetensors"), deepseek_rank(tensors, config, n, rank)
         assert got.keys() == want.keys()
@@ -128,6 +131,7 @@ def test_the_indexer_of_v32(tmp_path, tessera, sources, convert, n):
         assert got.keys() == want.keys() and "layers.0.attn.indexer.wq_b.scale" in got
         for name in want:
             assert same_bits(got[name], np.ascontiguousarray(want[name])), name
+    same_tensors(without_mtp(src)[1], load(convert(dst, "--from", "deepseek-mp")))
     code, out, err = harness.run(tessera, ["inspect", src, "--can-load", "deepseek", "--tp", "1"])
     assert ".indexer." not in out, out + err
 
@@ -164,6 +168,102 @@ def test_deepseek_refusals(sources, refuse, tmp_path):  # noqa: F811
         src = make(tmp_path / f"missing{missing}", {"model.safetensors": tensors}, quantization=None, num_hidden_layers=1,
                    num_attention_heads=4, n_routed_experts=4)
         refuse(src, 3, f"experts.{missing}.up_proj.weight", "n_routed_experts is 4", options=("--to", "deepseek-mp", "--mp", "2"))
+
+
+# ---- and back ----
+
+
+def without_mtp(src):
+    config, tensors = json.loads((src / "config.json").read_text()), load(src)
+    prefix = f"model.layers.{config['num_hidden_layers']}."
+    return config, {n: t for n, t in tensors.items() if not n.startswith(prefix)}
+
+
+def same_tensors(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        assert same_bits(np.ascontiguousarray(a[name]), b[name]), name
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("fp8", [False, True])
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_deepseek_ranks_become_the_checkpoint_again(sources, convert, n, fp8, keep):
+    src = sources("deepseek-v3", fp8)
+    ranks = convert(src, "--to", "deepseek-mp", "--mp", str(n), *(["--keep-mtp"] if keep else []))
+    back = convert(ranks, "--from", "deepseek-mp", "--max-shard-size", "20MB")
+    config, tensors = without_mtp(src)
+    same_tensors(load(src) if keep else tensors, load(back))
+    if not keep:
+        config["num_nextn_predict_layers"] = 0
+    assert json.loads((back / "config.json").read_text()) == config
+    assert harness.same_file(src / "tokenizer.json", back / "tokenizer.json")
+    assert not (back / MANIFEST).exists()
+
+
+def written_by_convert_py(place, src, n):
+    """Ranks as convert.py leaves them: no manifest, no metadata."""
+    place.mkdir()
+    config, tensors = json.loads((src / "config.json").read_text()), load(src)
+    names = {v: k for k, v in DTYPES.items()}
+    for rank in range(n):
+        held = deepseek_rank(tensors, config, n, rank)
+        harness.write_safetensors(place / f"model{rank}-mp{n}.safetensors",
+                                  {k: (names[t.dtype.type], t.shape, np.ascontiguousarray(t).tobytes()) for k, t in held.items()})
+    return place
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+def test_ranks_of_convert_py_are_read(sources, convert, refuse, tmp_path, tessera, fp8):  # noqa: F811
+    src = sources("deepseek-v3", fp8)
+    ranks = written_by_convert_py(tmp_path / "ranks", src, 2)
+    refuse(ranks, 3, "--config FILE", options=("--from", "deepseek-mp"))
+    back = convert(ranks, "--from", "deepseek-mp", "--config", str(src / "config.json"))
+    same_tensors(without_mtp(src)[1], load(back))
+    for command in (["inspect", ranks], ["diff", src, ranks], ["verify", ranks, "--against", src]):
+        code, _, err = harness.run(tessera, command)
+        assert code == 3 and "--from deepseek-mp" in err, err
+    other = json.loads((src / "config.json").read_text())
+    for change, words in (({"num_hidden_layers": other["num_hidden_layers"] + 1}, "attn_norm.weight"),
+                          ({"n_routed_experts": 16}, "n_routed_experts 16"),
+                          ({"quantization_config": None if fp8 else DEEPSEEK}, "quantization_config")):
+        (tmp_path / "other.json").write_text(json.dumps({**other, **change}))
+        refuse(ranks, 3, words, options=("--from", "deepseek-mp", "--config", str(tmp_path / "other.json")))
+    refuse(src, 2, "--config means nothing", options=("--to", "bf16", "--config", str(src / "config.json")))
+    refuse(src, 3, "model0-mp", options=("--from", "deepseek-mp"))
+
+
+def test_ranks_that_do_not_belong_together(sources, convert, refuse, tmp_path):  # noqa: F811
+    src = sources("deepseek-v3", False)
+    ranks = convert(src, "--to", "deepseek-mp", "--mp", "2")
+
+    def broken(name, change):
+        place = tmp_path / name
+        shutil.copytree(ranks, place)
+        _, tensors = harness.read_safetensors(place / "model1-mp2.safetensors")
+        change(tensors)
+        harness.write_safetensors(place / "model1-mp2.safetensors", tensors)
+        return place
+
+    def other_norm(tensors):
+        dtype, shape, data = tensors["norm.weight"]
+        tensors["norm.weight"] = (dtype, shape, bytes([data[0] ^ 1]) + data[1:])
+
+    expert = "layers.1.ffn.experts.5.w2.weight"
+    for name, change, word in (("norm", other_norm, "norm.weight"), ("expert", lambda t: t.pop(expert), expert),
+                               ("part", lambda t: t.pop("head.weight"), "head.weight"),
+                               ("more", lambda t: t.update({"layers.0.attn.x": t["norm.weight"]}), "layers.0.attn.x")):
+        refuse(broken(name, change), 3, word, options=("--from", "deepseek-mp"))
+    (ranks / "model1-mp2.safetensors").unlink()
+    refuse(ranks, 4, "model1-mp2.safetensors", options=("--from", "deepseek-mp"))
+
+
+def test_only_deepseeks_blocks(tessera, sources, refuse, tmp_path):  # noqa: F811
+    """model.py's blocks are 128x128, whatever config.json says."""
+    code, _, err = harness.run(tessera, ["convert", sources("deepseek-v3", True), "-o", tmp_path / "b", "--to", "fp8-block",
+                                         "--block", "64x64", "--quiet"])
+    assert code == 0, err
+    refuse(tmp_path / "b", 3, "blocks of 128x128 only", options=("--to", "deepseek-mp", "--mp", "1"))
 
 
 # ---- ranks under their own names ----
