@@ -1,6 +1,8 @@
-/* libFuzzer target: whatever the bytes, a header is read or refused, and a configuration edited or refused. */
+/* libFuzzer target: whatever the bytes, a header is read or refused, a configuration edited or refused, and an
+ * expression matched in as many steps as it may take or refused. */
 #include "formats/config.h"
 #include "formats/json.h"
+#include "formats/pattern.h"
 #include "formats/safetensors.h"
 
 #include <stdlib.h>
@@ -48,6 +50,20 @@ static void edit_config(const char *text, size_t size)
     tsr_text_free(&out);
 }
 
+static void match_pattern(const char *data, size_t size)
+{
+    tsr_arena arena = {0};
+    tsr_pattern pattern;
+    uint64_t work = 0;
+    const char *const text = tsr_arena_dup(&arena, data, size);
+    if (text != NULL && tsr_pattern_compile(&pattern, text, &arena, NULL) == TSR_OK) {
+        (void)tsr_pattern_match(&pattern, text, &work);
+        if (pattern.count > TSR_PATTERN_STEPS + 1 || work > 4 * pattern.count * (strlen(text) + 1))
+            abort();
+    }
+    tsr_arena_free(&arena);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     /* Most inputs would die on the length field: give it the value that lets the JSON be seen. */
@@ -60,6 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     read_header(file, size + 8);
     read_header(data, size);
     edit_config((const char *)data, size);
+    match_pattern((const char *)data, size);
     free(file);
     return 0;
 }
