@@ -3,6 +3,7 @@
 
 #include "formats/checked.h"
 #include "formats/glob.h"
+#include "formats/weights.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -245,6 +246,98 @@ bool tsr_is_left_over(const char *name)
             return true;
     }
     return false;
+}
+
+/* ---- refusing ---- */
+
+static const tsr_tensor *find_beside(const tsr_checkpoint *c, const tsr_tensor *t, size_t base, const char *suffix)
+{
+    const member any = {suffix, kAny};
+    return find(c, t, base, &any);
+}
+
+static const char kWeight[] = ".weight", kPacked[] = ".weight_packed";
+
+/* A tensor that by its name scales something, and that no weight has claimed. */
+static tsr_status check_orphan(const tsr_checkpoint *c, const tsr_tensor *t, tsr_err *err)
+{
+    static const struct {
+        const char *suffix, *weight; /* X.suffix scales X.weight */
+        bool needs_weight;           /* the name alone says too little */
+    } kSpellings[] = {
+        {"_scale_inv", "", false},         {"_scales_inv", "", false}, {".weight_scale", kWeight, false},
+        {".scale_weight", kWeight, false}, {"_scale", "", true},       {"_scales", "", true},
+        {".scale", kWeight, true},         {".scales", kWeight, true},
+    };
+    for (size_t i = 0; i < sizeof kSpellings / sizeof *kSpellings; i++) {
+        if (base_of(t->name, kSpellings[i].suffix) == 0)
+            continue;
+        const size_t length = strlen(t->name) - strlen(kSpellings[i].suffix);
+        const tsr_tensor *const weight = find_beside(c, t, length, kSpellings[i].weight);
+        const tsr_tensor *const packed = kSpellings[i].weight == kWeight ? find_beside(c, t, length, kPacked) : NULL;
+        /* Beside floating point such a name may be a model's own: a vector that multiplies a layer's output. */
+        if (kSpellings[i].needs_weight &&
+            (weight == NULL || (tsr_dtype_is_weight_float((tsr_dtype)weight->dtype) && t->rank < 2)))
+            continue;
+        if (weight == NULL && packed == NULL)
+            return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' is the scale of a weight that is in none of the %zu files",
+                            c->files[t->file].path, t->name, c->n_files);
+        if (weight != NULL && tsr_coding_of(c, weight) != TSR_PLAIN)
+            return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' does not go with its weight '%s' (%s)", c->files[t->file].path,
+                            t->name, weight->name, tsr_dtype_name((tsr_dtype)weight->dtype));
+        if (weight == NULL || !tsr_dtype_is_weight_float((tsr_dtype)weight->dtype))
+            return tsr_fail(err, TSR_E_UNSUPPORTED,
+                            "%s: '%s' is %s with a scale: Tessera reads e4m3, I8, and I32 words of int4 or int8",
+                            c->files[t->file].path, weight == NULL ? packed->name : weight->name,
+                            tsr_dtype_name((tsr_dtype)(weight == NULL ? packed : weight)->dtype));
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s: '%s' is left over: its weight '%s' is %s, no codes; was the weight dequantized already, "
+                        "or copied without a look?",
+                        c->files[t->file].path, t->name, weight->name, tsr_dtype_name((tsr_dtype)weight->dtype));
+    }
+    if (tsr_is_left_over(t->name))
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s: '%s' (%s) belongs to codes that are in none of the %zu files, or not in a form that "
+                        "Tessera reads",
+                        c->files[t->file].path, t->name, tsr_dtype_name((tsr_dtype)t->dtype), c->n_files);
+    return TSR_OK;
+}
+
+tsr_status tsr_refuse_foreign(const tsr_checkpoint *c, const tsr_tensor *t, tsr_err *err)
+{
+    const char *const seems = tsr_foreign_format(c, t);
+    char shape[192];
+    if (seems == NULL)
+        return TSR_OK;
+    return tsr_fail(err, TSR_E_UNSUPPORTED,
+                    "%s: '%s', %s %s, seems to be part of %s, which Tessera does not read, nor copy as "
+                    "if it were values; start from a checkpoint that is not quantized, or from FP8",
+                    c->files[t->file].path, t->name, tsr_dtype_name((tsr_dtype)t->dtype),
+                    tsr_shape_text(t, shape, sizeof shape), seems);
+}
+
+tsr_status tsr_find_plain_rule(const tsr_checkpoint *c, const tsr_tensor *t, const char **rule, tsr_err *err)
+{
+    char shape[192];
+    TSR_TRY(check_orphan(c, t, err));
+    *rule = tsr_plain_rule(t);
+    if (*rule != NULL)
+        return TSR_OK;
+    if (t->dtype == TSR_F8_E8M0)
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s: '%s' is F8_E8M0, the powers of two that scale something, and nothing that Tessera reads "
+                        "goes with them",
+                        c->files[t->file].path, t->name);
+    if (tsr_dtype_bits((tsr_dtype)t->dtype) < 8 || t->dtype == TSR_F8_E5M2 || t->dtype == TSR_F8_E4M3FNUZ ||
+        t->dtype == TSR_F8_E5M2FNUZ)
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: '%s' is %s, which Tessera does not read", c->files[t->file].path,
+                        t->name, tsr_dtype_name((tsr_dtype)t->dtype));
+    return tsr_fail(err, TSR_E_UNSUPPORTED,
+                    "%s: '%s' is %s %s, and nothing says what its numbers mean: codes of a format that Tessera does "
+                    "not read? (Integers count as plain data in 64 bits, as lists, and under the names of masks, "
+                    "positions and indices.)",
+                    c->files[t->file].path, t->name, tsr_dtype_name((tsr_dtype)t->dtype),
+                    tsr_shape_text(t, shape, sizeof shape));
 }
 
 /* ---- Tessera's own blobs ---- */

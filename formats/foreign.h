@@ -21,6 +21,14 @@ const char *tsr_plain_rule(const tsr_tensor *tensor);
 /* Whether by its name the tensor says how codes of another one are to be read: a scale, a zero point, an order. */
 bool tsr_is_left_over(const char *name);
 
+/* TSR_E_UNSUPPORTED, with the name of the format, for what tsr_foreign_format knows. */
+tsr_status tsr_refuse_foreign(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The rule by which a tensor that is no codes, and stands with none, may be copied. TSR_E_FORMAT for the scale of a
+ * weight that is missing, or is no codes any more; TSR_E_UNSUPPORTED for all else that no rule has for plain data. */
+tsr_status tsr_find_plain_rule(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, const char **rule,
+                               tsr_err *err) TSR_WARN_UNUSED;
+
 /* "fastertransformer" or "trtllm" when weights of the directory lie in blobs as its tessera-layout.json says; NULL when
  * there is none. Static storage. */
 const char *tsr_layout_target(const tsr_checkpoint *checkpoint);

@@ -183,13 +183,13 @@ static size_t index_of(const pairing *p, const tsr_tensor *t)
 }
 
 /* The tensor called the first `length` characters of `name`, and `suffix`. */
-static const tsr_tensor *find_sibling(const pairing *p, const char *name, size_t length, const char *suffix)
+static const tsr_tensor *find_sibling(const tsr_checkpoint *c, const char *name, size_t length, const char *suffix)
 {
     char text[1200];
     if (length + strlen(suffix) >= sizeof text)
         return NULL;
     snprintf(text, sizeof text, "%.*s%s", (int)length, name, suffix);
-    return tsr_checkpoint_find(p->c, text);
+    return tsr_checkpoint_find(c, text);
 }
 
 static tsr_status find_scale(const pairing *p, tsr_weight *x)
@@ -205,7 +205,7 @@ static tsr_status find_scale(const pairing *p, tsr_weight *x)
         if (kSpellings[i].of_module && name[module] == '\0')
             continue;
         const tsr_tensor *const t =
-            find_sibling(p, name, kSpellings[i].of_module ? module : strlen(name), kSpellings[i].suffix);
+            find_sibling(p->c, name, kSpellings[i].of_module ? module : strlen(name), kSpellings[i].suffix);
         if (t == NULL)
             continue;
         if (x->scale != NULL)
@@ -219,15 +219,15 @@ static tsr_status find_scale(const pairing *p, tsr_weight *x)
                         "%zu files): its values cannot be known",
                         path_of(p, x->data), x->data->name, tsr_dtype_name((tsr_dtype)x->data->dtype), name,
                         p->c->n_files);
-    x->input_scale = find_sibling(p, name, module, ".input_scale");
+    x->input_scale = find_sibling(p->c, name, module, ".input_scale");
     if (x->input_scale == NULL)
-        x->input_scale = find_sibling(p, name, module, ".activation_scale");
+        x->input_scale = find_sibling(p->c, name, module, ".activation_scale");
     if (x->coding != TSR_CODED_E4M3) {
-        x->input_zero_point = find_sibling(p, name, module, ".input_zero_point");
-        x->zero_point = find_sibling(p, name, module, ".weight_zero_point");
+        x->input_zero_point = find_sibling(p->c, name, module, ".input_zero_point");
+        x->zero_point = find_sibling(p->c, name, module, ".weight_zero_point");
     }
     if (x->coding == TSR_CODED_PACKED)
-        x->shape = find_sibling(p, name, module, ".weight_shape");
+        x->shape = find_sibling(p->c, name, module, ".weight_shape");
     const tsr_tensor *companions[TSR_MAX_COMPANIONS];
     const size_t n = tsr_weight_companions(x, companions);
     for (size_t i = 0; i < n; i++)
@@ -440,7 +440,7 @@ static tsr_status check_integers(const pairing *p, tsr_weight *x)
     static const integers kUnstated[] = {{4, 0}, {8, 0}};
     const tsr_tensor *const t = x->data, *const s = x->scale;
     const tsr_tensor *const order =
-        find_sibling(p, x->values->name, tsr_module_length(x->values->name), ".weight_g_idx");
+        find_sibling(p->c, x->values->name, tsr_module_length(x->values->name), ".weight_g_idx");
     char shape[192], grid[192];
     if (order != NULL)
         return tsr_fail(p->err, TSR_E_UNSUPPORTED,
@@ -479,100 +479,15 @@ static tsr_status check_integers(const pairing *p, tsr_weight *x)
 
 /* ---- all of them ---- */
 
-static tsr_coding coding_of(const pairing *p, const tsr_tensor *t)
+tsr_coding tsr_coding_of(const tsr_checkpoint *c, const tsr_tensor *t)
 {
     if (t->dtype == TSR_F8_E4M3)
         return TSR_CODED_E4M3;
     if (t->dtype == TSR_I32 && ends_with(t->name, kPacked))
         return TSR_CODED_PACKED;
     const bool scaled = t->dtype == TSR_I8 && t->rank == 2 && ends_with(t->name, kWeight) &&
-                        find_sibling(p, t->name, strlen(t->name), "_scale") != NULL;
+                        find_sibling(c, t->name, strlen(t->name), "_scale") != NULL;
     return scaled ? TSR_CODED_INT8 : TSR_PLAIN;
-}
-
-/* A tensor that by its name scales something, and that no weight has claimed. */
-static tsr_status check_orphan(const pairing *p, const tsr_tensor *t)
-{
-    static const struct {
-        const char *suffix, *weight; /* X.suffix scales X.weight */
-        bool needs_weight;           /* the name alone says too little */
-    } kSpellings[] = {
-        {"_scale_inv", "", false},         {"_scales_inv", "", false}, {".weight_scale", kWeight, false},
-        {".scale_weight", kWeight, false}, {"_scale", "", true},       {"_scales", "", true},
-        {".scale", kWeight, true},         {".scales", kWeight, true},
-    };
-    for (size_t i = 0; i < sizeof kSpellings / sizeof *kSpellings; i++) {
-        if (!ends_with(t->name, kSpellings[i].suffix))
-            continue;
-        const size_t length = strlen(t->name) - strlen(kSpellings[i].suffix);
-        const tsr_tensor *const weight = find_sibling(p, t->name, length, kSpellings[i].weight);
-        const tsr_tensor *const packed =
-            kSpellings[i].weight == kWeight ? find_sibling(p, t->name, length, kPacked) : NULL;
-        /* Beside floating point such a name may be a model's own: a vector that multiplies a layer's output. */
-        if (kSpellings[i].needs_weight &&
-            (weight == NULL || (tsr_dtype_is_weight_float((tsr_dtype)weight->dtype) && t->rank < 2)))
-            continue;
-        if (weight == NULL && packed == NULL)
-            return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' is the scale of a weight that is in none of the %zu files",
-                            path_of(p, t), t->name, p->c->n_files);
-        if (weight != NULL && coding_of(p, weight) != TSR_PLAIN)
-            return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' does not go with its weight '%s' (%s)", path_of(p, t),
-                            t->name, weight->name, tsr_dtype_name((tsr_dtype)weight->dtype));
-        if (weight == NULL || !tsr_dtype_is_weight_float((tsr_dtype)weight->dtype))
-            return tsr_fail(p->err, TSR_E_UNSUPPORTED,
-                            "%s: '%s' is %s with a scale: Tessera reads e4m3, I8, and I32 words of int4 or int8",
-                            path_of(p, t), weight == NULL ? packed->name : weight->name,
-                            tsr_dtype_name((tsr_dtype)(weight == NULL ? packed : weight)->dtype));
-        return tsr_fail(p->err, TSR_E_FORMAT,
-                        "%s: '%s' is left over: its weight '%s' is %s, no codes; was the weight dequantized already, "
-                        "or copied without a look?",
-                        path_of(p, t), t->name, weight->name, tsr_dtype_name((tsr_dtype)weight->dtype));
-    }
-    if (tsr_is_left_over(t->name))
-        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
-                        "%s: '%s' (%s) belongs to codes that are in none of the %zu files, or not in a form that "
-                        "Tessera reads",
-                        path_of(p, t), t->name, tsr_dtype_name((tsr_dtype)t->dtype), p->c->n_files);
-    return TSR_OK;
-}
-
-/* Codes of a format that is known to be another's. */
-static tsr_status check_foreign(const pairing *p, const tsr_tensor *t)
-{
-    const char *const format = tsr_foreign_format(p->c, t);
-    char shape[192];
-    if (format == NULL)
-        return TSR_OK;
-    return tsr_fail(p->err, TSR_E_UNSUPPORTED,
-                    "%s: '%s', %s %s, seems to be part of %s, which Tessera does not read: it would not be copied as "
-                    "if it were values; start from a checkpoint that is not quantized, or from FP8",
-                    path_of(p, t), t->name, tsr_dtype_name((tsr_dtype)t->dtype), tsr_shape_text(t, shape, sizeof shape),
-                    format);
-}
-
-/* By which rule a tensor that is no codes may be copied. */
-static tsr_status find_rule(const pairing *p, const tsr_tensor *t, const char **rule)
-{
-    char shape[192];
-    TSR_TRY(check_orphan(p, t));
-    *rule = tsr_plain_rule(t);
-    if (*rule != NULL)
-        return TSR_OK;
-    if (t->dtype == TSR_F8_E8M0)
-        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
-                        "%s: '%s' is F8_E8M0, the powers of two that scale something, and nothing that Tessera reads "
-                        "goes with them",
-                        path_of(p, t), t->name);
-    if (tsr_dtype_bits((tsr_dtype)t->dtype) < 8 || t->dtype == TSR_F8_E5M2 || t->dtype == TSR_F8_E4M3FNUZ ||
-        t->dtype == TSR_F8_E5M2FNUZ)
-        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: '%s' is %s, which Tessera does not read", path_of(p, t),
-                        t->name, tsr_dtype_name((tsr_dtype)t->dtype));
-    return tsr_fail(p->err, TSR_E_UNSUPPORTED,
-                    "%s: '%s' is %s %s, and nothing says what its numbers mean: codes of a format that Tessera does "
-                    "not read? (Integers count as plain data in 64 bits, as lists, and under the names of masks, "
-                    "positions and indices.)",
-                    path_of(p, t), t->name, tsr_dtype_name((tsr_dtype)t->dtype),
-                    tsr_shape_text(t, shape, sizeof shape));
 }
 
 /* Packed codes of X.weight are called X.weight_packed. */
@@ -610,10 +525,10 @@ static tsr_status pair_scaled(pairing *p, bool *codes)
     const tsr_tensors *const all = &p->c->tensors;
     for (size_t i = 0; i < all->count; i++) {
         const tsr_tensor *const t = &all->items[i];
-        const tsr_status foreign = check_foreign(p, t);
+        const tsr_status foreign = tsr_refuse_foreign(p->c, t, p->err);
         p->unread[i] = foreign != TSR_OK;
         TSR_TRY(judge(p, t, foreign));
-        tsr_weight x = {.data = t, .coding = (uint8_t)coding_of(p, t)};
+        tsr_weight x = {.data = t, .coding = (uint8_t)tsr_coding_of(p->c, t)};
         if (p->unread[i] || x.coding == TSR_PLAIN)
             continue;
         *codes = true;
@@ -645,7 +560,9 @@ static tsr_status pair_all(pairing *p)
         if (p->claimed[i])
             continue;
         if (x->scale == NULL && !p->unread[i]) {
-            const tsr_status status = coding_of(p, x->data) == TSR_PLAIN ? find_rule(p, x->data, &x->rule) : TSR_OK;
+            const tsr_status status = tsr_coding_of(p->c, x->data) == TSR_PLAIN
+                                          ? tsr_find_plain_rule(p->c, x->data, &x->rule, p->err)
+                                          : TSR_OK;
             if (status != TSR_OK)
                 x->coding = TSR_UNREAD;
             p->unread[i] = status == TSR_E_UNSUPPORTED;

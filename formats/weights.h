@@ -111,6 +111,9 @@ void tsr_weights_free(tsr_weights *weights);
 enum { TSR_MAX_COMPANIONS = 5 };
 size_t tsr_weight_companions(const tsr_weight *weight, const tsr_tensor *companions[TSR_MAX_COMPANIONS]);
 
+/* What a tensor's codes are by its name, its dtype and its scale's name; TSR_PLAIN: none that Tessera reads. */
+tsr_coding tsr_coding_of(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor);
+
 /* Why a plain tensor is copied, for the plan: "not quantized", or the rule that makes it plain data. */
 const char *tsr_plain_reason(const tsr_weight *weight);
 
