@@ -410,6 +410,10 @@ int tsr_cmd_convert(int argc, char **argv)
         .to = -1, .scale_fmt = -1, .dialect = -1, .consumer = -1, .level = 3, .from = -1, .arch = -1, .divisor = -1};
     tsr_err err = {{0}};
     tsr_status status = parse(argc, argv, &job, &a, &err);
+    if (a.to >= 0 && kTargets[a.to].plan == plan_archive)
+        job.verb = "archiving";
+    else if (a.to >= 0 && kTargets[a.to].plan == plan_safetensors)
+        job.verb = "restoring";
     if (status == TSR_OK && !job.help)
         status = convert(&job, &a, &err);
     return tsr_end("convert", status, true, &err);

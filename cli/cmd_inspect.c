@@ -1,5 +1,6 @@
 /* tessera inspect: its options, and what it looks at. */
 #include "cli/commands.h"
+#include "cli/evidence_text.h"
 #include "cli/inspect_print.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -160,6 +161,13 @@ static bool all_ok(const tsr_load_table *table)
 
 /* ---- telling ---- */
 
+static void begin_json(tsr_text *t, const char *schema)
+{
+    tsr_json_begin_object(t, false);
+    tsr_text_member(t, "schema", schema);
+    tsr_text_member(t, "version", TSR_VERSION);
+}
+
 static tsr_status write_json(const arguments *a, tsr_text *t, tsr_err *err)
 {
     tsr_json_end_object(t);
@@ -204,7 +212,7 @@ static tsr_status inspect_checkpoint(const arguments *a, const tsr_checkpoint *c
         tsr_print_issues(&issues);
     }
     if (status == TSR_OK && a->json != NULL) {
-        tsr_json_begin_object(&text, false);
+        begin_json(&text, "tessera-inspect/1");
         tsr_json_survey(&text, c, s);
         tsr_json_issues(&text, "findings", &s->issues);
         if (a->can_load != NULL) {
@@ -246,7 +254,7 @@ static tsr_status inspect_tensor(const arguments *a, const tsr_checkpoint *c, co
     if (status == TSR_OK && speaks(a))
         tsr_print_histogram(c, &weight, h);
     if (status == TSR_OK && a->json != NULL) {
-        tsr_json_begin_object(&text, false);
+        begin_json(&text, "tessera-inspect-tensor/1");
         tsr_json_histogram(&text, c, &weight, h);
         status = write_json(a, &text, err);
     }

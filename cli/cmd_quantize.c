@@ -192,6 +192,7 @@ int tsr_cmd_quantize(int argc, char **argv)
     arguments a = {.block = "128x128", .scale_dtype = -1, .divisor = -1, .group_size = UINT64_MAX};
     tsr_err err = {{0}};
     tsr_status status = parse(argc, argv, &job, &a, &err);
+    job.verb = "quantizing";
     job.low_sqnr = kLowSqnr[a.scheme];
     if (status == TSR_OK && !job.help)
         status = quantize(&job, &a, &err);

@@ -79,6 +79,22 @@ static size_t count_of(const tsr_findings *f, tsr_check check)
     return n;
 }
 
+/* The first tensor among the findings; keys of a configuration have no figures. */
+static void print_next(const tsr_compare_job *job, const tsr_findings *f)
+{
+    const tsr_comparison *const c = &job->comparison;
+    for (size_t i = 0; i < f->count; i++) {
+        for (size_t k = 0; k < c->count; k++) {
+            if (strcmp(tsr_pair_name(&c->pairs[k]), f->items[i].where) != 0)
+                continue;
+            tsr_print("next: tessera diff %s %s --tensors '%s' for figures and blocks\n", job->path[0], job->path[1],
+                      f->items[i].where);
+            return;
+        }
+    }
+    tsr_print("next: look at %s in %s\n", f->items[0].where, job->path[1]);
+}
+
 static void print_result(const tsr_compare_job *job, const tsr_findings *f)
 {
     const tsr_comparison *const c = &job->comparison;
@@ -86,11 +102,12 @@ static void print_result(const tsr_compare_job *job, const tsr_findings *f)
     char read[32], rate[32];
     for (tsr_check check = TSR_CHECK_NAMES; check < TSR_N_CHECKS; check++) {
         const size_t n = count_of(f, check);
+        tsr_print_word(n > 0 ? TSR_BAD : TSR_GOOD, n > 0 ? "FAIL" : "PASS", 6);
         if (n > 0)
-            tsr_print("FAIL  %-7s %s: %zu %s\n", tsr_check_name(check), tsr_check_failure(check), n,
+            tsr_print("%-7s %s: %zu %s\n", tsr_check_name(check), tsr_check_failure(check), n,
                       n == 1 ? "finding" : "findings");
         else
-            tsr_print("PASS  %-7s %s%s\n", tsr_check_name(check), tsr_check_title(check),
+            tsr_print("%-7s %s%s\n", tsr_check_name(check), tsr_check_title(check),
                       f->judged[check] == 0 ? " (nothing here to judge)" : "");
         size_t listed = 0;
         for (size_t i = 0; i < f->count && listed < LISTED; i++) {
@@ -110,8 +127,7 @@ static void print_result(const tsr_compare_job *job, const tsr_findings *f)
     if (f->count == 0)
         tsr_print("%s is what %s should have become\n", job->path[1], job->path[0]);
     else
-        tsr_print("next: tessera diff %s %s --tensors '%s' for figures and blocks\n", job->path[0], job->path[1],
-                  f->items[0].where);
+        print_next(job, f);
 }
 
 static void write_json(tsr_text *t, const tsr_compare_job *job, const arguments *a, const tsr_findings *f)

@@ -148,6 +148,13 @@ static void print_share(const tsr_judgement *j)
         tsr_print("  %9s", "");
 }
 
+static void print_fault(const tsr_judgement *j)
+{
+    tsr_print("  ");
+    tsr_print_word(TSR_BAD, "FAIL", 5);
+    tsr_print("%s: %s, largest error at %s\n", j->what, j->fault, j->worst_at);
+}
+
 /* A layer a line; layers fail by what they add alone. */
 static void print_layers(const tsr_evidence *e)
 {
@@ -166,7 +173,7 @@ static void print_layers(const tsr_evidence *e)
         tsr_print("\n");
         for (const tsr_judgement *j = stream; j <= alone; j++) {
             if (j->fault != NULL)
-                tsr_print("  FAIL %s: %s, largest error at %s\n", j->what, j->fault, j->worst_at);
+                print_fault(j);
         }
     }
 }

@@ -75,7 +75,9 @@ void tsr_evidence_json(tsr_text *t, const tsr_evidence *e)
 void tsr_judgement_print(const tsr_judgement *j)
 {
     const tsr_metrics *const m = &j->metrics;
-    tsr_print("  %-4s %-38s", j->fault == NULL ? "ok" : "FAIL", j->what);
+    tsr_print("  ");
+    tsr_print_word(j->fault == NULL ? TSR_GOOD : TSR_BAD, j->fault == NULL ? "ok" : "FAIL", 5);
+    tsr_print("%-38s", j->what);
     if (m->elements > 0 && m->differ == 0)
         tsr_print(" %llu values, all equal", (unsigned long long)m->elements);
     else if (m->elements > 0)

@@ -201,7 +201,8 @@ static void print_issue(const tsr_issues *all, size_t at)
         if (other_size(f, &all->items[i]) || other_loader(f, &all->items[i]))
             return;
     }
-    tsr_print("%s [%s]", f->fatal ? "error" : "warning", f->rule);
+    tsr_print_word(f->fatal ? TSR_BAD : TSR_NOTABLE, f->fatal ? "error" : "warning", 0);
+    tsr_print(" [%s]", f->rule);
     if (f->loader != NULL)
         tsr_print(" %s", f->loader);
     for (size_t i = at + 1; i < all->count; i++) {
@@ -242,8 +243,10 @@ void tsr_print_loaders(const tsr_load_table *table, const char *subject)
     tsr_print("\n");
     for (size_t i = 0; i < table->n_loaders; i++) {
         tsr_print("  %-13s", tsr_loader_name(table->loaders[i]));
-        for (size_t k = 0; k < table->n_tp; k++)
-            tsr_print("  %-6s", table->ok[i][k] ? "ok" : "no");
+        for (size_t k = 0; k < table->n_tp; k++) {
+            tsr_print("  ");
+            tsr_print_word(table->ok[i][k] ? TSR_GOOD : TSR_BAD, table->ok[i][k] ? "ok" : "no", 6);
+        }
         tsr_print("\n");
     }
 }

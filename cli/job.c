@@ -1,6 +1,7 @@
 /* Printing plans, running jobs, telling results. */
 #include "cli/job.h"
 
+#include "cli/evidence_text.h"
 #include "cli/next.h"
 #include "cli/output.h"
 #include "cli/places.h"
@@ -28,6 +29,7 @@ tsr_job tsr_job_defaults(const char *command)
     const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     return (tsr_job){
         .command = command,
+        .verb = "converting",
         .max_shard_bytes = 5000000000u,
         .threads = cpus < 1 ? 1 : (uint64_t)cpus,
         .cpumask = TSR_CPU_ALL,
@@ -181,8 +183,10 @@ static void print_errors(const tsr_job *job, const tsr_plan *plan, const tsr_qua
     tsr_print("worst tensors:\n");
     for (size_t i = 0; i < n; i++) {
         const tsr_quant_stats *const row = &rows[worst[i]];
-        tsr_print("  %6.2f dB  max error %.3g of amax %.3g  %s%s\n", tsr_quant_stats_sqnr(row), row->max_error,
-                  row->amax, plan->steps[worst[i]].in[0]->name, is_low(job, row) ? "  <- low: look at it" : "");
+        tsr_print("  %6.2f dB  max error %.3g of amax %.3g  %s", tsr_quant_stats_sqnr(row), row->max_error, row->amax,
+                  plan->steps[worst[i]].in[0]->name);
+        tsr_print_word(TSR_NOTABLE, is_low(job, row) ? "  <- low: look at it" : "", 0);
+        tsr_print("\n");
     }
     n = tsr_worst_steps(plan, rows, of, TSR_WORST_BLOCK, worst, WORST_BLOCKS);
     if (n > 0)
@@ -319,7 +323,11 @@ static tsr_status write_json(const tsr_job *job, const tsr_plan *plan, const tsr
     if (job->json == NULL)
         return TSR_OK;
     tsr_text t = {0};
+    char schema[40];
+    snprintf(schema, sizeof schema, "tessera-%s/1", job->command);
     tsr_json_begin_object(&t, false);
+    tsr_text_member(&t, "schema", schema);
+    tsr_text_member(&t, "version", TSR_VERSION);
     json_counts(&t, job, plan);
     json_policy(&t, plan);
     if (result == NULL)
@@ -344,6 +352,7 @@ static bool is_served(const tsr_plan *plan)
 static tsr_status execute(const tsr_job *job, const tsr_plan *plan, tsr_err *err)
 {
     tsr_terminal terminal = tsr_terminal_open(job->quiet);
+    terminal.verb = job->verb;
     const tsr_engine_options options = {
         .threads = job->threads > TSR_MAX_THREADS ? TSR_MAX_THREADS : (unsigned)job->threads,
         .memory = job->memory,

@@ -175,7 +175,7 @@ static const char *colour_code(tsr_colour colour)
 
 void tsr_print_word(tsr_colour colour, const char *word, int width)
 {
-    const bool coloured = colour != TSR_UNCOLOURED && tsr_takes_colour(STDOUT_FILENO);
+    const bool coloured = colour != TSR_UNCOLOURED && *word != '\0' && tsr_takes_colour(STDOUT_FILENO);
     if (coloured)
         put(colour_code(colour), strlen(colour_code(colour)));
     tsr_print("%s", word);

@@ -6,13 +6,14 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 static const double kPlainLineSeconds = 10;
 
 tsr_terminal tsr_terminal_open(bool quiet)
 {
-    return (tsr_terminal){.quiet = quiet, .tty = isatty(STDERR_FILENO) != 0};
+    return (tsr_terminal){.quiet = quiet, .tty = isatty(STDERR_FILENO) != 0, .verb = "converting"};
 }
 
 const char *tsr_bytes_text(double bytes, char *text)
@@ -40,6 +41,28 @@ static void time_text(double seconds, char text[32])
         snprintf(text, 32, "%lum%02lus", s / 60, s % 60);
 }
 
+/* How many characters fit before a line wraps, and scrolls with every update. */
+static size_t room(void)
+{
+    struct winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 79;
+}
+
+/* The fullest of the lines that fits; all of them say the same, the first most. The last is cut where it must be. */
+static void show(tsr_terminal *t, char lines[][192], size_t n)
+{
+    size_t i = 0;
+    if (!t->tty) {
+        tsr_tell("%s\n", lines[0]);
+        return;
+    }
+    while (i + 1 < n && strlen(lines[i]) > room())
+        i++;
+    tsr_tell("\r\033[K%.*s", (int)room(), lines[i]);
+    t->line_open = true;
+    fflush(stderr);
+}
+
 void tsr_terminal_progress(const tsr_progress *p, void *terminal)
 {
     tsr_terminal *const t = terminal;
@@ -52,28 +75,35 @@ void tsr_terminal_progress(const tsr_progress *p, void *terminal)
     if (!t->tty && p->seconds - t->last_seconds < kPlainLineSeconds)
         return;
     t->last_seconds = p->seconds;
-    char done[32], total[32], rate[32], left[32];
+    char done[32], total[32], rate[32], left[32], count[64] = "", lines[4][192];
+    const char *const verb = strcmp(p->phase, "converting") == 0 ? t->verb : p->phase;
     const double speed = p->seconds > 0 ? (double)p->bytes_done / p->seconds : 0;
+    const double percent = p->bytes_total == 0 ? 100.0 : 100.0 * (double)p->bytes_done / (double)p->bytes_total;
     time_text(speed > 0 ? (double)(p->bytes_total - p->bytes_done) / speed : 0, left);
-    tsr_tell("%s%s: %llu/%llu %s, %s of %s (%.0f %%), %s/s, %s left%s", t->tty ? "\r\033[K" : "", p->phase,
-             (unsigned long long)p->steps_done, (unsigned long long)p->steps_total, p->counted,
-             tsr_bytes_text((double)p->bytes_done, done), tsr_bytes_text((double)p->bytes_total, total),
-             p->bytes_total == 0 ? 100.0 : 100.0 * (double)p->bytes_done / (double)p->bytes_total,
-             tsr_bytes_text(speed, rate), left, t->tty ? "" : "\n");
-    t->line_open = t->tty;
-    fflush(stderr);
+    tsr_bytes_text((double)p->bytes_done, done);
+    tsr_bytes_text((double)p->bytes_total, total);
+    tsr_bytes_text(speed, rate);
+    if (p->steps_total > 0)
+        snprintf(count, sizeof count, "%llu/%llu %s, ", (unsigned long long)p->steps_done,
+                 (unsigned long long)p->steps_total, p->counted);
+    snprintf(lines[0], sizeof lines[0], "%s: %s%s of %s (%.0f %%), %s/s, %s left", verb, count, done, total, percent,
+             rate, left);
+    snprintf(lines[1], sizeof lines[1], "%s: %s of %s (%.0f %%), %s left", verb, done, total, percent, left);
+    snprintf(lines[2], sizeof lines[2], "%s: %.0f %%, %s left", verb, percent, left);
+    snprintf(lines[3], sizeof lines[3], "%.0f %%", percent);
+    show(t, lines, 4);
 }
 
 void tsr_terminal_count(tsr_terminal *t, const char *what, size_t done, size_t total, double seconds)
 {
-    char left[32];
+    char left[32], lines[2][192];
     if (t->quiet || (!t->tty && seconds - t->last_seconds < kPlainLineSeconds))
         return;
     t->last_seconds = seconds;
     time_text(seconds / (double)done * (double)(total - done), left);
-    tsr_tell("%s%s %zu of %zu, %s left%s", t->tty ? "\r\033[K" : "", what, done, total, left, t->tty ? "" : "\n");
-    t->line_open = t->tty;
-    fflush(stderr);
+    snprintf(lines[0], sizeof lines[0], "%s %zu of %zu, %s left", what, done, total, left);
+    snprintf(lines[1], sizeof lines[1], "%zu/%zu", done, total);
+    show(t, lines, 2);
 }
 
 void tsr_terminal_close(tsr_terminal *t)

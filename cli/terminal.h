@@ -11,6 +11,7 @@ typedef struct tsr_terminal {
     bool quiet, tty;
     double last_seconds;    /* when the last plain line was printed */
     const char *last_phase; /* */
+    const char *verb;       /* what the engine's "converting" is here */
     bool line_open;
 } tsr_terminal;
 

@@ -283,11 +283,18 @@ static void free_step(run *r, size_t index)
     r->steps[index] = NULL;
 }
 
+/* Whether a step makes a tensor; copies of whole side files are not counted as such. */
+static bool makes_tensor(const tsr_plan *plan, size_t index)
+{
+    const tsr_step *const step = &plan->steps[index];
+    return step->op != &tsr_copy_op || !plan->files[step->file].raw;
+}
+
 /* Called with the lock held. */
 static void count_step(run *r, size_t index)
 {
     file_state *const f = &r->files[r->plan->steps[index].file];
-    r->steps_done++;
+    r->steps_done += makes_tensor(r->plan, index);
     if (--f->steps_left == 0) {
         f->phase = FILE_WHOLE;
         pthread_cond_broadcast(&r->changed);
@@ -575,7 +582,8 @@ static uint64_t choose_files(run *r)
         if (!r->files[i].mine)
             continue;
         chosen++;
-        r->steps_total += f->n_steps;
+        for (size_t s = f->first_step; s < f->first_step + f->n_steps; s++)
+            r->steps_total += makes_tensor(r->plan, s);
         if (r->verifying)
             r->bytes_total += f->bytes;
         for (size_t s = f->first_step; !r->verifying && s < f->first_step + f->n_steps; s++)

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 #include <string.h>
+#include <unistd.h>
 
 tsr_status tsr_cuda_current_device(tsr_cuda_device *device, tsr_err *err)
 {
@@ -24,6 +25,10 @@ tsr_status tsr_cuda_current_device(tsr_cuda_device *device, tsr_err *err)
     }
     if (code != cudaSuccess) {
         (void)cudaGetLastError();
+        /* What the runtime says of a machine without a driver, "driver version is insufficient", misleads. */
+        if (code == cudaErrorInsufficientDriver && access("/proc/driver/nvidia/version", F_OK) != 0) {
+            return tsr_fail(err, TSR_E_DEVICE, "no usable GPU: there is no NVIDIA driver on this machine");
+        }
         return tsr_fail(err, TSR_E_DEVICE, "no usable GPU: %s", cudaGetErrorString(code));
     }
     device->arch = major * 10 + minor;

@@ -4,12 +4,15 @@ with a message (quietly, with 141, when the reader left), whatever the command; 
 raw.
 """
 
+import fcntl
 import json
 import os
 import pathlib
 import re
+import struct
 import subprocess
 import sys
+import termios
 import xml.etree.ElementTree as ElementTree
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
@@ -168,6 +171,57 @@ def check_file_names(checks, tool, work):
         checks.check(f"{name!r}: --ignore-file leaves it out", code == 0, f"{code}: {stderr}")
 
 
+# ---- a terminal ----
+
+
+def on_terminal(tool, words, columns, **environment):
+    """Everything that a run writes to a terminal of so many columns."""
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm"} | environment
+    process = subprocess.Popen([tool, *words], stdin=slave, stdout=slave, stderr=slave, env=env)
+    os.close(slave)
+    got = b""
+    while True:
+        try:
+            piece = os.read(master, 65536)
+        except OSError:  # nobody has it open any more
+            break
+        if not piece:
+            break
+        got += piece
+    os.close(master)
+    return process.wait(), got.decode()
+
+
+def check_terminal(checks, tool, work):
+    source, target = os.path.join(work, "BIG"), os.path.join(work, "shown")
+    for columns in (12, 40, 80, 200):
+        code, text = on_terminal(tool, ["quantize", source, "-o", target, "--force", "--scales", "mse", "--threads", "1"], columns)
+        updates = [u.split("\n")[0].rstrip("\r") for u in text.split("\r\x1b[K")[1:]]
+        shown = [u for u in updates[:-1] if u]
+        checks.check(f"{columns} columns: progress fits", code == 0 and shown and all(len(u) < columns for u in shown),
+                     (code, max(map(len, shown), default=0), shown[:2]))
+        if columns >= 80:
+            checks.check(f"{columns} columns: verb and count", any(u.startswith("quantizing: ") for u in shown)
+                         and not any("converting" in u for u in shown), shown[:2])
+        if columns == 200:
+            checks.check("tensors are counted", any("/1500 tensors, " in u for u in shown), shown[:2])
+    archive = ["convert", source, "-o", os.path.join(work, "packed-big"), "--to", "archive", "--level", "9", "--threads", "1"]
+    code, text = on_terminal(tool, archive, 200)
+    checks.check("archives count files", code == 0 and "archiving: 0/1 files, " in text and "tensors, " not in text.split("next")[0],
+                 text[:200])
+    words = ["verify", os.path.join(work, "FP8"), "--against", os.path.join(work, "SRC")]
+    colours = lambda text: set(re.findall(r"\x1b\[[0-9;]*m", text))
+    checks.check("colour on a terminal", colours(on_terminal(tool, words, 80)[1]) == {"\x1b[32m", "\x1b[0m"})
+    wrong = [*words[:3], os.path.join(work, "NONE")]
+    checks.check("colour of an error", "\x1b[31mtessera:" in on_terminal(tool, wrong, 80)[1])
+    for why, environment in (("NO_COLOR", {"NO_COLOR": "1"}), ("a dumb terminal", {"TERM": "dumb"})):
+        text = on_terminal(tool, words, 80, **environment)[1] + on_terminal(tool, wrong, 80, **environment)[1]
+        checks.check(f"{why}: no colour", not colours(text), text)
+    checks.check("no colour in a pipe", not colours("".join(harness.run(tool, words)[1:])))
+
+
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
     checks = harness.Checks()
@@ -180,6 +234,7 @@ def main():
         check_closed(checks, options.tessera, work)
         check_lost_output(checks, options.tessera, work)
         check_hostile(checks, options.tessera, work)
+        check_terminal(checks, options.tessera, work)
         check_file_names(checks, options.tessera, work)
     checks.finish()
 

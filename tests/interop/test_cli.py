@@ -1,0 +1,102 @@
+"""The command line itself: help, spelling, what every JSON says of itself, and the line that says what to do next."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import harness
+import pytest
+
+COMMANDS = ["quantize", "convert", "compare-schemes", "diff", "verify", "inspect"]
+CHECKS = ["gemm", "epilogue", "dequant", "mla", "forward"]
+
+
+@pytest.fixture
+def run(tessera):
+    """run(*words) -> (exit code, stdout, stderr)"""
+    return lambda *words: harness.run(tessera, words)
+
+
+@pytest.mark.parametrize("words", [[c] for c in COMMANDS] + [["verify", c] for c in CHECKS])
+def test_help_is_the_same_however_it_is_asked_for(run, words):
+    texts = [run("help", *words), run(*words, "--help"), run(*words, "-h"), run(*words, "SRC", "-h")]
+    assert all(code == 0 and err == "" for code, _, err in texts)
+    assert len({out for _, out, _ in texts}) == 1 and texts[0][1].startswith(f"tessera {' '.join(words)} ")
+    assert "Examples:" in texts[0][1] and "\n  --help" in texts[0][1]
+
+
+def test_help_and_version(run):
+    helps = [run("help"), run("--help"), run("-h")]
+    assert all(code == 0 and "docs/exit-codes.md" in out for code, out, _ in helps)
+    versions = [run("--version"), run("-V"), run("version")]
+    assert all(code == 0 and out.startswith("tessera ") for code, out, _ in versions)
+    code, _, err = run("help", "quantise")
+    assert code == 2 and "did you mean 'quantize'?" in err
+
+
+@pytest.mark.parametrize("words, meant", [
+    (["quantise"], "quantize"), (["inspct"], "inspect"), (["compare-scheme"], "compare-schemes"),
+    (["quantize", "SRC", "--sheme", "fp8-block"], "--scheme"), (["quantize", "SRC", "--dryrun"], "--dry-run"),
+    (["quantize", "SRC", "--thread=4"], "--threads"), (["inspect", "SRC", "--canload", "all"], "--can-load"),
+    (["quantize", "SRC", "--scheme", "fp8-blok"], "fp8-block"), (["quantize", "SRC", "--scheme", "int8_channel"], "int8-channel"),
+    (["convert", "SRC", "--to", "bf61"], "bf16"), (["convert", "SRC", "--to", "fastertransfomer"], "fastertransformer"),
+    (["convert", "SRC", "--to", "archiv"], "archive"), (["verify", "gem", "DST"], "gemm"), (["verify", "gem"], "gemm"),
+    (["verify", "foward", "DST", "--against", "SRC"], "forward"), (["verify", "SRC", "--againts", "x"], "--against"),
+])
+def test_the_nearest_word_is_suggested(run, words, meant):
+    code, _, err = run(*words)
+    assert code == 2 and f"did you mean '{meant}'?" in err and err.count("\n") == 1, err
+
+
+@pytest.mark.parametrize("words", [["xyz"], ["quantize", "SRC", "--zzz"], ["convert", "SRC", "--to", "gguf"], ["verify", "model"]])
+def test_nothing_is_suggested_that_is_not_near(run, words):
+    code, _, err = run(*words)
+    assert code == 2 and "did you mean" not in err, err
+
+
+@pytest.mark.parametrize("check", ["epilogue", "dequant"])
+@pytest.mark.parametrize("option", [("--scaling", "64x128"), ("--experts", "2")])
+def test_options_of_gemm_are_refused_elsewhere(run, checkpoint, check, option):
+    code, _, err = run("verify", check, checkpoint("llama"), *option)
+    assert code == 2 and f"{option[0]} means nothing with verify {check}" in err
+
+
+def test_every_json_names_its_schema_and_version(run, checkpoint, quantize, tmp_path):
+    src = checkpoint("llama")
+    dst = quantize(src)
+    commands = {
+        "quantize": ["quantize", src, "-o", tmp_path / "a"], "convert": ["convert", dst, "-o", tmp_path / "b", "--to", "bf16"],
+        "inspect": ["inspect", dst], "inspect-tensor": ["inspect", f"{dst}:lm_head.weight"], "diff": ["diff", src, dst],
+        "verify": ["verify", dst, "--against", src], "compare-schemes": ["compare-schemes", src, "--sample", "1"],
+        "verify-kernels": ["verify", "gemm", dst, "--device", "cpu", "--sample", "1"],
+        "verify-forward": ["verify", "forward", dst, "--against", src, "--count", "4"],
+    }
+    version = run("--version")[1].split()[1]
+    for name, words in commands.items():
+        for dry in ([], ["--dry-run"]) if name in ("quantize", "convert") else ([],):
+            code, out, err = run(*words, "--json", "-", *dry)
+            said = json.loads(out)
+            assert code in (0, 1) and (said["schema"], said["version"]) == (f"tessera-{name}/1", version), err
+            assert list(said)[:2] == ["schema", "version"]
+
+
+def test_next_names_a_tensor_or_none(run, checkpoint, quantize):
+    """A key of the configuration is no tensor to diff."""
+    src = checkpoint("llama")
+    dst = quantize(src)
+    config = (dst / "config.json").read_text()
+    (dst / "config.json").write_text(config.replace('"attention_bias": false', '"attention_bias": true'))
+    code, out, _ = run("verify", dst, "--against", src)
+    (line,) = [x for x in out.splitlines() if x.startswith("next: ")]
+    assert code == 1 and "attention_bias" in line and "--tensors" not in line
+
+
+def test_junit_escapes_what_xml_reserves(run, checkpoint, quantize, tmp_path):
+    """Names with < > & and quotes, and an option of the user's, come back as they were."""
+    name = "model.layers.0.mlp.<a & \"b\"> 'c'.weight"
+    for folder, value in (("a", b"\x80\x3f"), ("b", b"\x00\x41")):
+        (tmp_path / folder).mkdir()
+        harness.write_safetensors(tmp_path / folder / "model.safetensors", {name: ("BF16", (8, 8), value * 64)})
+        (tmp_path / folder / "config.json").write_text('{"model_type": "llama"}')
+    code, _, err = run("verify", tmp_path / "b", "--against", tmp_path / "a", "--junit", tmp_path / "x.xml")
+    failures = [f.text for f in ElementTree.parse(tmp_path / "x.xml").iter("failure")]
+    assert code == 1 and any(name in text for text in failures), (failures, err)
