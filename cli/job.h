@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 typedef struct tsr_job {
-    const char *command;      /* "quantize": for messages */
-    const char *verb, *units; /* of progress: "quantizing", "tensors" */
+    const char *command; /* "quantize": for messages */
+    const char *verb;    /* "quantizing": of progress */
     const char *src, *dst, *json;
     tsr_list ignore;
     uint64_t max_shard_bytes, threads, cpumask, memory;

@@ -17,8 +17,8 @@ typedef struct tsr_progress {
     const char *phase;                /* "verifying", "converting", "finishing" */
     uint64_t bytes_done, bytes_total; /* read, of the phase */
     uint64_t steps_done, steps_total; /* what steps make; not side files */
-    const char *counted; /* what the steps are: "tensors", "files" */
-    double seconds;      /* since the phase began */
+    const char *counted;              /* what the steps are: "tensors", "files" */
+    double seconds;                   /* since the phase began */
 } tsr_progress;
 
 typedef struct tsr_engine_options {
