@@ -551,6 +551,36 @@ static bool is_about_storage(tsr_json_text key)
     return false;
 }
 
+/* The next byte that is not space between tokens; 0 at the end. */
+static char next_byte(tsr_json_text text, size_t *at, bool *in_string)
+{
+    while (!*in_string && *at < text.size && strchr(" \t\r\n", text.data[*at]) != NULL)
+        ++*at;
+    if (*at == text.size)
+        return 0;
+    const char c = text.data[(*at)++];
+    if (c == '"')
+        *in_string = !*in_string;
+    return c;
+}
+
+/* Whether two values are written alike, but for the space between tokens. */
+static bool is_same_json(tsr_json_text a, tsr_json_text b)
+{
+    size_t i = 0, k = 0;
+    bool in_a = false, in_b = false;
+    for (;;) {
+        const char x = next_byte(a, &i, &in_a), y = next_byte(b, &k, &in_b);
+        if (x != y)
+            return false;
+        if (x == 0)
+            return true;
+        /* What follows a backslash ends no string. */
+        if (x == '\\' && (i == a.size || k == b.size || a.data[i++] != b.data[k++]))
+            return false;
+    }
+}
+
 /* Keys of `from` that `to` lacks or, when `values` is set, has with another value. */
 static tsr_status check_keys(const checking *k, const tsr_checkpoint *from, const tsr_checkpoint *to, bool values,
                              const char *absent)
@@ -572,7 +602,7 @@ static tsr_status check_keys(const checking *k, const tsr_checkpoint *from, cons
             return tsr_fail(k->err, TSR_E_NOMEM, "out of memory");
         if (!tsr_json_find(to->config, to->config_size, name, &other))
             TSR_TRY(add(k, TSR_CHECK_CONFIG, name, "%s", absent));
-        else if (values && (other.size != value.size || memcmp(other.data, value.data, value.size) != 0))
+        else if (values && !is_same_json(value, other))
             TSR_TRY(add(k, TSR_CHECK_CONFIG, name, "%.*s, but %.*s in the source", (int)tsr_min_u64(other.size, 100),
                         other.data, (int)tsr_min_u64(value.size, 100), value.data));
     }

@@ -34,6 +34,28 @@ ROWS = [
     ("quantize SRC -o SRC", ["SRC"]),
     ("quantize SRC -o SRC/out", ["SRC"]),
     ("quantize SRC/. -o SRC", ["SRC"]),
+    ("quantize SRC -o DST --sheme fp8-block", ["--sheme", "did you mean '--scheme'?"]),
+    ("quantize SRC -o DST --scheme int4-weight-onyl", ["did you mean 'int4-weight-only'?"]),
+    ("conver SRC", ["did you mean 'convert'?"]),
+    ("help conjure", ["conjure"]),
+    ("convert SRC -o DST", ["--to"]),
+    ("convert SRC -o DST --to bf17", ["--to", "did you mean 'bf16'?"]),
+    ("convert SRC -o DST --to bf16 --tp 2", ["--tp", "--to bf16"]),
+    ("convert SRC -o DST --to bf16 --merge", ["--merge"]),
+    ("convert SRC -o SRC --to bf16 --force", ["SRC"]),
+    ("diff SRC", ["which two"]),
+    ("diff SRC SRC --tolerance low", ["--tolerance", "low"]),
+    ("compare-schemes", ["which checkpoint"]),
+    ("verify SRC", ["--against"]),
+    ("verify SRC SRC --against SRC", ["one argument too many"]),
+    ("verify gem SRC", ["gem", "did you mean 'gemm'?"]),
+    ("verify gemm", ["verify gemm DST"]),
+    ("verify epilogue SRC --scaling 64x128", ["--scaling", "verify epilogue"]),
+    ("verify dequant SRC --scaling 64x128", ["--scaling", "verify dequant"]),
+    ("verify forward", ["verify forward DST --against SRC"]),
+    ("verify forward SRC SRC", ["verify forward DST --against SRC"]),
+    ("verify forward SRC", ["held to what?"]),
+    ("verify forward SRC --against SRC --reference SRC", ["not both"]),
     ("inspect", ["PATH"]),
     ("inspect SRC OTHER", ["OTHER"]),
     ("inspect SRC --tp 2", ["--tp", "--can-load"]),
@@ -47,7 +69,7 @@ ROWS = [
     ("inspect SRC:lm_head.weight --can-load vllm", ["--can-load", "tensor"]),
     ("inspect SRC --source-block 128", ["--source-block", "128"]),
 ]
-HELP = ["--help", "quantize --help", "inspect --help"]
+HELP = ["--help", "-h", "help", "quantize --help", "inspect --help", "help quantize", "quantize -h", "convert SRC -h"]
 
 
 def main():
@@ -67,7 +89,10 @@ def main():
             checks.check(f"{command}: nothing written", after == before, f"{before}, now {after}")
         for command in HELP:
             code, stdout, stderr = harness.run(options.tessera, command.split())
-            checks.check(command, code == 0 and "quantize" in stdout and stderr == "", f"exit {code}: {stderr}")
+            checks.check(command, code == 0 and "tessera" in stdout and stderr == "", f"exit {code}: {stderr}")
+        for command in ("--version", "-V", "version"):
+            code, stdout, stderr = harness.run(options.tessera, [command])
+            checks.check(command, code == 0 and stdout.startswith("tessera ") and stderr == "", f"exit {code}: {stderr}")
     checks.finish()
 
 

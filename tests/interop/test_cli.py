@@ -90,6 +90,18 @@ def test_next_names_a_tensor_or_none(run, checkpoint, quantize):
     assert code == 1 and "attention_bias" in line and "--tensors" not in line
 
 
+def test_a_configuration_may_be_laid_out_anew(run, checkpoint, quantize):
+    """Space between tokens is no difference; inside of strings it is."""
+    src = checkpoint("llama")
+    dst = quantize(src)
+    config = json.loads((dst / "config.json").read_text())
+    for indent in (None, 7):
+        (dst / "config.json").write_text(json.dumps(config, indent=indent))
+        assert run("verify", dst, "--against", src, "--quiet")[0] == 0
+    (dst / "config.json").write_text(json.dumps(config | {"architectures": ["Llama ForCausalLM"]}))
+    assert run("verify", dst, "--against", src, "--quiet")[0] == 1
+
+
 def test_junit_escapes_what_xml_reserves(run, checkpoint, quantize, tmp_path):
     """Names with < > & and quotes, and an option of the user's, come back as they were."""
     name = "model.layers.0.mlp.<a & \"b\"> 'c'.weight"
