@@ -182,6 +182,25 @@ static bool speaks(const arguments *a)
 
 /* ---- doing ---- */
 
+/* The loaders' rules are about whole checkpoints under Hugging Face's names. */
+static tsr_status check_judgeable(const tsr_checkpoint *c, const tsr_survey *s, tsr_err *err)
+{
+    const tsr_manifest *const m = &s->manifest;
+    if (m->ranks > 1)
+        return tsr_fail(
+            err, TSR_E_UNSUPPORTED,
+            "%s: rank %llu of %llu of a tensor-parallel cut, which no loader takes, and which --tp would cut "
+            "again: ask about the checkpoint that was cut, or join the ranks (tessera convert --merge)",
+            c->path, (unsigned long long)m->rank, (unsigned long long)m->ranks);
+    if (m->target != NULL)
+        return tsr_fail(
+            err, TSR_E_UNSUPPORTED,
+            "%s: its weights lie in the layout of a kernel: --can-load judges checkpoints as Hugging Face has "
+            "them; ask about the one that it was made from",
+            c->path);
+    return TSR_OK;
+}
+
 static tsr_status inspect_checkpoint(const arguments *a, const tsr_checkpoint *c, const tsr_survey *s, bool *short_of,
                                      tsr_err *err)
 {
@@ -190,6 +209,8 @@ static tsr_status inspect_checkpoint(const arguments *a, const tsr_checkpoint *c
     tsr_text text = {0};
     bool *planned = NULL;
     tsr_status status = TSR_OK;
+    if (a->can_load != NULL)
+        TSR_TRY(check_judgeable(c, s, err));
     if (a->can_load != NULL) {
         TSR_TRY(parse_loaders(a->can_load, &table, err));
         TSR_TRY(parse_sizes(a->tp == NULL ? "1,2,4,8,16" : a->tp, &table, err));

@@ -150,6 +150,31 @@ static void attention(tsr_text *t, const tsr_survey *s)
     tsr_json_end_object(t);
 }
 
+static void manifest(tsr_text *t, const tsr_manifest *m)
+{
+    if (m->ranks == 0) {
+        string(t, "rank", NULL);
+    } else {
+        object(t, "rank", true);
+        u64(t, "rank", m->rank);
+        u64(t, "ranks", m->ranks);
+        tsr_json_end_object(t);
+    }
+    if (m->target == NULL) {
+        string(t, "layout", NULL);
+        return;
+    }
+    object(t, "layout", true);
+    string(t, "target", m->target);
+    string(t, "producer", m->producer);
+    string(t, "scale_dtype", m->scale_dtype);
+    u64(t, "arch", m->arch);
+    u64(t, "bits", m->bits);
+    u64(t, "group_size", m->group);
+    u64(t, "weights", m->weights);
+    tsr_json_end_object(t);
+}
+
 void tsr_json_survey(tsr_text *t, const tsr_checkpoint *c, const tsr_survey *s)
 {
     string(t, "path", c->path);
@@ -169,6 +194,7 @@ void tsr_json_survey(tsr_text *t, const tsr_checkpoint *c, const tsr_survey *s)
     u64(t, "tensors", s->unread.tensors);
     u64(t, "bytes", s->unread.bytes);
     tsr_json_end_object(t);
+    manifest(t, &s->manifest);
     quantization(t, s);
     if (s->model.heads > 0)
         attention(t, s);

@@ -39,6 +39,9 @@ static void print_files(const tsr_checkpoint *c, const tsr_survey *s)
     tsr_print("%s\n  %zu tensors in %zu file%s, %s (%s with headers)\n", c->path, c->tensors.count, c->n_files,
               c->n_files == 1 ? "" : "s", tsr_bytes_text((double)s->whole.bytes, a),
               tsr_bytes_text((double)s->file_bytes, b));
+    if (s->manifest.ranks > 0)
+        tsr_print("  rank %llu of %llu of a tensor-parallel cut: 'tessera convert --merge' joins them\n",
+                  U64(s->manifest.rank), U64(s->manifest.ranks));
     if (c->index_path == NULL)
         tsr_print("  no index\n");
     else if (!s->has_total)
@@ -97,7 +100,19 @@ static void print_scales(const tsr_survey *s)
 static void print_quantization(const tsr_survey *s)
 {
     const tsr_weights *const w = &s->weights;
+    const tsr_manifest *const m = &s->manifest;
     tsr_print("\nquantization: ");
+    if (m->target != NULL) {
+        tsr_print("%llu weights of int%llu in the layout of %s's kernels for sm%llu, as %s reads it; %s scales, ",
+                  U64(m->weights), U64(m->bits),
+                  strcmp(m->target, "trtllm") == 0 ? "TensorRT-LLM" : "FasterTransformer", U64(m->arch), m->producer,
+                  m->scale_dtype);
+        if (m->group == 0)
+            tsr_print("one a channel\n");
+        else
+            tsr_print("one for %llu input features\n", U64(m->group));
+        return;
+    }
     if (w->method == NULL && w->n_scaled == 0) {
         tsr_print("none\n");
         return;

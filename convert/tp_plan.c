@@ -7,11 +7,12 @@
 #include "formats/absorbed.h"
 #include "formats/config.h"
 #include "formats/json.h"
+#include "formats/manifest.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define MANIFEST "tessera-tp.json"
+#define MANIFEST TSR_RANK_NAME
 
 #define U64(x) ((unsigned long long)(x))
 

@@ -88,6 +88,7 @@ static const struct {
     {"*.ln_*", TSR_PART_NORM},
     {"*LayerNorm.*", TSR_PART_NORM},
     {"*embed_tokens*", TSR_PART_EMBEDDING},
+    {"*vocab_embedding*", TSR_PART_EMBEDDING},
     {"*embeddings*", TSR_PART_EMBEDDING},
     {"*.wte.*", TSR_PART_EMBEDDING},
     {"*.wpe.*", TSR_PART_EMBEDDING},
@@ -96,6 +97,7 @@ static const struct {
     {"*shared_head.head*", TSR_PART_HEAD},
     {"head.weight", TSR_PART_HEAD},
     {"output.weight", TSR_PART_HEAD},
+    {"transformer.layers.*.mlp.gate.*", TSR_PART_DENSE_MLP}, /* TensorRT-LLM's name of up_proj */
     {"*.gate.*", TSR_PART_ROUTER},
     {"*.router.*", TSR_PART_ROUTER},
     {"*.shared_expert_gate.*", TSR_PART_ROUTER},

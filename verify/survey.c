@@ -368,7 +368,9 @@ tsr_status tsr_survey_run(tsr_survey *survey, const tsr_checkpoint *checkpoint, 
         add(&survey->whole, t);
         add(&survey->by_dtype[t->dtype], t);
     }
-    tsr_status status = count_files(survey, checkpoint, err);
+    tsr_status status = tsr_manifest_read(&survey->manifest, checkpoint, &survey->arena, err);
+    if (status == TSR_OK)
+        status = count_files(survey, checkpoint, err);
     if (status == TSR_OK)
         status = read_index(survey, checkpoint, err);
     listener l = {survey, tsr_layout_target(checkpoint)};
@@ -391,5 +393,6 @@ void tsr_survey_free(tsr_survey *survey)
 {
     tsr_weights_free(&survey->weights);
     tsr_issues_free(&survey->issues);
+    tsr_arena_free(&survey->arena);
     *survey = (tsr_survey){0};
 }

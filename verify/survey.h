@@ -6,6 +6,7 @@
 #define TSR_VERIFY_SURVEY_H
 
 #include "formats/issues.h"
+#include "formats/manifest.h"
 #include "formats/model.h"
 #include "formats/weights.h"
 
@@ -44,7 +45,8 @@ const char *tsr_kind_name(tsr_kind kind);
 
 typedef struct tsr_survey {
     tsr_model model;
-    tsr_weights weights; /* those that could be paired */
+    tsr_manifest manifest; /* what Tessera says of a rank, or of weights in a kernel's layout */
+    tsr_weights weights;   /* those that could be paired */
     tsr_tally whole, by_dtype[TSR_DTYPE_COUNT];
     uint64_t file_bytes;                       /* of all safetensors files, headers included */
     bool has_metadata;                         /* the index has the key "metadata" */
@@ -58,6 +60,7 @@ typedef struct tsr_survey {
     tsr_tally scales[TSR_DTYPE_COUNT];         /* scale tensors by dtype */
     tsr_scale_stats scale_stats;
     tsr_issues issues;
+    tsr_arena arena;
 } tsr_survey;
 
 /* Surveys. The checkpoint is borrowed and must outlive the survey. `block_rows` and `block_cols` overrule config.json

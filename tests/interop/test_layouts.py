@@ -382,3 +382,40 @@ def test_threads_and_instruction_sets_agree(tmp_path, tessera, convert):
     first = convert(src, "--to", "fastertransformer", "--arch", "sm80", "--bits", "4")
     for options in (("--threads", "1", "--cpumask", "0"), ("--threads", "3", "--cpumask", "1")):
         assert harness.tree_difference(first, convert(src, "--to", "fastertransformer", "--arch", "sm80", "--bits", "4", *options)) is None
+
+
+def test_every_name_of_qwen3_is_tensorrt_llms(tmp_path, convert):
+    """Written down once more from tensorrt_llm/models/qwen: a norm under a wrong name is left at ones without a word."""
+    layer = "model.layers.0."
+    vectors = {layer + "self_attn.q_norm.weight": 2.0, layer + "self_attn.k_norm.weight": 3.0,
+               layer + "input_layernorm.weight": 4.0, layer + "post_attention_layernorm.weight": 5.0, "model.norm.weight": 6.0}
+    src, source = llama(tmp_path / "src", change=lambda t: t.update(
+        {n: np.full(32 if "_norm." in n else 128, x, BF16) for n, x in vectors.items()}))
+    (src / "config.json").write_text(json.dumps(CONFIG | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}))
+    dst = convert(src, "--to", "trtllm", "--arch", "sm80")
+    got, there = read(dst / "rank0.safetensors"), "transformer.layers.0."
+    want = {there + "attention.q_layernorm.weight": 2.0, there + "attention.k_layernorm.weight": 3.0,
+            there + "input_layernorm.weight": 4.0, there + "post_layernorm.weight": 5.0, "transformer.ln_f.weight": 6.0}
+    for name, x in want.items():
+        assert (got.pop(name).astype(np.float32) == x).all(), name
+    linear = {there + m + end for m in ("attention.qkv", "attention.dense", "mlp.fc", "mlp.gate", "mlp.proj")
+              for end in (".weight", ".per_channel_scale")}
+    assert got.keys() == linear | {"transformer.vocab_embedding.weight", "lm_head.weight"}
+    assert json.loads((dst / "config.json").read_text())["qwen_type"] == "qwen3"
+    back = read(convert(dst, "--from", "trtllm") / "model.safetensors")
+    assert all(same_bits(back[n], source[n]) for n in vectors)
+
+
+@pytest.mark.parametrize("target,name", [("trtllm", "TensorRT-LLM"), ("fastertransformer", "FasterTransformer")])
+def test_inspect_says_what_a_layout_holds(tmp_path, tessera, convert, target, name):
+    src, _ = llama(tmp_path / "src")
+    dst = convert(src, "--to", target, "--arch", "sm80", "--bits", "4")
+    code, out, err = harness.run(tessera, ["inspect", dst])
+    count = 5 if target == "trtllm" else 7  # q, k and v are one there
+    assert code == 0 and f"{count} weights of int4" in out and name in out and "sm80" in out, out + err
+    assert "quantization: none" not in out and "router" not in out
+    code, out, _ = harness.run(tessera, ["inspect", dst, "--json", "-", "--quiet"])
+    layout = json.loads(out)["layout"]
+    assert (layout["target"], layout["arch"], layout["bits"], layout["group_size"]) == (target, 80, 4, 0)
+    code, _, err = harness.run(tessera, ["inspect", dst, "--can-load", "all"])
+    assert code == 3 and "layout of a kernel" in err

@@ -269,6 +269,16 @@ def test_only_deepseeks_blocks(tessera, sources, refuse, tmp_path):  # noqa: F81
 # ---- ranks under their own names ----
 
 
+def test_a_rank_is_not_judged_as_if_it_were_to_be_cut_again(tessera, sources, convert):
+    ranks = convert(sources("llama", False), "--to", "tp", "--tp", "2")
+    code, out, err = harness.run(tessera, ["inspect", ranks / "rank-1"])
+    assert code == 0 and "rank 1 of 2" in out, out + err
+    code, out, _ = harness.run(tessera, ["inspect", ranks / "rank-1", "--json", "-", "--quiet"])
+    assert json.loads(out)["rank"] == {"rank": 1, "ranks": 2}
+    code, _, err = harness.run(tessera, ["inspect", ranks / "rank-1", "--can-load", "vllm", "--tp", "2"])
+    assert code == 3 and "rank 1 of 2" in err and "--merge" in err, err
+
+
 def joined(parts):
     """Parts of a tensor, along whichever dimension they were cut; None when all are the same."""
     return [np.concatenate(parts, axis) for axis in range(parts[0].ndim)]
