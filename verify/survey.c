@@ -101,20 +101,26 @@ static tsr_status count_files(tsr_survey *s, const tsr_checkpoint *c, tsr_err *e
 typedef struct listener {
     tsr_survey *survey;
     const char *layout; /* tsr_layout_target */
+    bool told;          /* of the layout: once will do */
 } listener;
 
 static void on_problem(void *data, const tsr_tensor *tensor, tsr_status status, const char *message)
 {
-    const listener *const l = data;
-    if (status == TSR_E_UNSUPPORTED && l->layout != NULL)
-        note(l->survey, false, tensor, "layout", message,
+    listener *const l = data;
+    if (status == TSR_E_UNSUPPORTED && l->layout != NULL && l->told)
+        return;
+    if (status == TSR_E_UNSUPPORTED && l->layout != NULL) {
+        l->told = true;
+        note(l->survey, false, NULL, "layout",
+             "weights lie in the layout of a kernel, which other commands do not read",
              "'tessera convert --from' makes a checkpoint again of what " TSR_LAYOUT_NAME " describes");
-    else if (status == TSR_E_UNSUPPORTED && tensor != NULL)
+    } else if (status == TSR_E_UNSUPPORTED && tensor != NULL) {
         note(l->survey, true, tensor, "unread", message,
              "other tools may read this; Tessera's other commands refuse the checkpoint");
-    else
+    } else {
         note(l->survey, true, tensor, "pairing", message,
              "nothing that reads this checkpoint can know these values; make it again, or fetch what is missing");
+    }
 }
 
 static tsr_kind kind_of(const tsr_weight *w)
@@ -373,7 +379,7 @@ tsr_status tsr_survey_run(tsr_survey *survey, const tsr_checkpoint *checkpoint, 
         status = count_files(survey, checkpoint, err);
     if (status == TSR_OK)
         status = read_index(survey, checkpoint, err);
-    listener l = {survey, tsr_layout_target(checkpoint)};
+    listener l = {survey, tsr_layout_target(checkpoint), false};
     if (status == TSR_OK)
         status = tsr_weights_survey(&survey->weights, checkpoint, block_rows, block_cols, on_problem, &l, err);
     if (status == TSR_OK) {

@@ -411,8 +411,7 @@ def test_inspect_says_what_a_layout_holds(tmp_path, tessera, convert, target, na
     src, _ = llama(tmp_path / "src")
     dst = convert(src, "--to", target, "--arch", "sm80", "--bits", "4")
     code, out, err = harness.run(tessera, ["inspect", dst])
-    count = 5 if target == "trtllm" else 7  # q, k and v are one there
-    assert code == 0 and f"{count} weights of int4" in out and name in out and "sm80" in out, out + err
+    assert code == 0 and "7 weights of int4" in out and out.count("warning") <= 1 and name in out and "sm80" in out, out + err
     assert "quantization: none" not in out and "router" not in out
     code, out, _ = harness.run(tessera, ["inspect", dst, "--json", "-", "--quiet"])
     layout = json.loads(out)["layout"]
