@@ -111,7 +111,7 @@ def missing_tools(checks, place, work):
 
 def style(checks, place):
     """The check of the style is never vacuous: without git it judges every source, and a misformatted one fails."""
-    script = 'eval "$(sed -n "/^sources()/,/^}/p; /^style()/,/^}/p" dev)"; style --dry-run -Werror'
+    script = 'eval "$(sed -n "/^sources()/,/^}/p; /^style()/,/^}/p" tests/suite.sh)"; style --dry-run -Werror'
     env = {"GIT_DIR": "/nonexistent"}
     venv = ROOT / ".venv/bin/clang-format"
     if not venv.exists():
@@ -131,6 +131,34 @@ def style(checks, place):
     checks.check("style: nothing to judge is no success", code != 0 and "sources found" in out, f"{code}: {out}")
 
 
+def suite(checks, work):
+    """Checks side by side: what failed is said with the line that runs it again, what was skipped with its reason."""
+    script = """
+        set -euo pipefail
+        here=$PWD command=test scratch=$1
+        have() { command -v "$1" >/dev/null 2>&1; }
+        need_scratch() { :; }
+        . tests/suite.sh
+        fails() { echo detail 17; return 3; }
+        skips() { echo 'skipped: no device'; return 77; }
+        add 'a slow one' sh -c 'sleep 0.2; echo 5 passed, 0 failed'
+        add 'a bad one' fails
+        add 'an absent one' skips
+        waiting=(0 1 2)
+        run_all
+        echo "$passed $failed $skipped ${failures[*]}"
+        selected 'Golden vectors' nothing GOLD && ! selected 'golden vectors' nothing && selected anything && echo selects
+        """
+    code, out, err = run(["bash", "-c", script, "-", work], ROOT)
+    for words in ("FAILED  a bad one", "exit 3; again: ./dev test a\\ bad\\ one", "    | detail 17", "skipped an absent one", "no device",
+                  "ok      a slow one", "5 passed, 0 failed", "\n1 1 1 a bad one\n", "selects"):
+        checks.check(f"suite: {words.strip()}", code == 0 and words in out, f"{code}: {out}{err}")
+    checks.check("suite: a failure is told before the slow ones end", out.find("FAILED") < out.find("a slow one"), out)
+    code, out, err = run([ROOT / "dev", "test", "no such check"], ROOT)
+    checks.check("test: a name that no check has", code == 2 and "no check's name contains 'no such check'" in err and "valgrind" in err,
+                 f"{code}: {out}{err[:300]}")
+
+
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
     checks = harness.Checks()
@@ -138,6 +166,7 @@ def main():
         work = pathlib.Path(place)
         words(checks)
         relative_names(checks, options, work)
+        suite(checks, work)
         place = copy(work)
         missing_tools(checks, place, work)
         style(checks, place)

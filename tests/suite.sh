@@ -1,0 +1,214 @@
+# shellcheck shell=bash disable=SC2154
+# Sourced by ./dev: everything that CI runs. Checks are collected first, then run side by side, as many as there are CPUs; each
+# says at once how it ended, and a failed one how to run it again. A check that exits with 77 was skipped, and says why.
+
+passed=0 failed=0 skipped=0
+failures=()
+
+# report NAME CODE SECONDS LOG
+report() {
+    local name=$1 code=$2 seconds=$3 log=$4
+    if [ "$code" = 0 ]; then
+        passed=$((passed + 1))
+        printf 'ok      %-50s %4d s   %s\n' "$name" "$seconds" \
+            "$(grep -E '^[0-9]+ passed|Synthesis' "$log" | tail -1 | tr -d '=[]' || true)"
+    elif [ "$code" = 77 ]; then
+        skipped=$((skipped + 1))
+        printf 'skipped %-50s          %s\n' "$name" "$(grep -i skipped "$log" | tail -1)"
+    else
+        failed=$((failed + 1))
+        failures+=("$name")
+        printf 'FAILED  %-50s %4d s   exit %s; again: ./dev %s %q\n' "$name" "$seconds" "$code" "$command" "$name"
+        tail -60 "$log" | sed 's/^/    | /'
+    fi
+}
+
+# check NAME COMMAND...: one that the others wait for
+check() {
+    local name=$1 started=$SECONDS code=0
+    shift
+    need_scratch
+    "$@" >"$scratch/log" 2>&1 || code=$?
+    report "$name" "$code" $((SECONDS - started)) "$scratch/log"
+}
+
+names=() commands_of=() waiting=()
+# add NAME COMMAND...: one that runs beside others
+add() {
+    names+=("$1")
+    shift
+    commands_of+=("$(printf '%q ' "$@")")
+}
+
+# run_all: those of `waiting` (indices), in their order
+run_all() {
+    local -A index_of=() started=()
+    local slots pid i code
+    slots=$(nproc)
+    while [ ${#waiting[@]} -gt 0 ] || [ ${#index_of[@]} -gt 0 ]; do
+        while [ ${#waiting[@]} -gt 0 ] && [ ${#index_of[@]} -lt "$slots" ]; do
+            i=${waiting[0]}
+            waiting=("${waiting[@]:1}")
+            (eval "${commands_of[i]}") >"$scratch/log.$i" 2>&1 </dev/null &
+            index_of[$!]=$i
+            started[$!]=$SECONDS
+        done
+        code=0
+        wait -n -p pid "${!index_of[@]}" || code=$?
+        i=${index_of[$pid]}
+        report "${names[i]}" "$code" $((SECONDS - started[$pid])) "$scratch/log.$i"
+        rm -f "$scratch/log.$i"
+        unset "index_of[$pid]"
+    done
+}
+
+# Every source, with git or without it.
+sources() {
+    find formats kernels quantize convert verify cli tests -type f \( -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) |
+        sort
+}
+
+# One version's judgement everywhere: the one that the tests' environment pins. Nothing to judge is no success.
+style() {
+    local files
+    mapfile -t files < <(sources)
+    [ ${#files[@]} -gt 300 ] || { echo "only ${#files[@]} sources found"; return 1; }
+    .venv/bin/clang-format "$@" "${files[@]}"
+}
+
+# strict_build FOLDER TARGETS -- [meson options...]: a warning is an error
+strict_build() {
+    local folder=$1
+    [ ! -f "$folder/build.ninja" ] || grep -q -- '-Werror ' "$folder/build.ninja" || meson configure "$folder" -Dwerror=true
+    build "$@" -Dwerror=true
+}
+clang_build() { CC="$(! have ccache || echo ccache) $(find_clang)" strict_build build-clang --; }
+# Little optimization and no positions of variables: that is half the time of the compiler, and costs the runs little.
+sanitized_build() { strict_build "$1" "${@:3}" -- "-Db_sanitize=$2" -Db_lundef=false -Doptimization=1 -Dc_args=-fno-var-tracking; }
+build_gcc() { strict_build build --; }
+build_asan() { sanitized_build build-asan address,undefined; }
+build_tsan() { sanitized_build build-tsan thread cli/tessera; }
+
+unit_tests() {
+    meson test -C "$1" --suite unit --no-rebuild --print-errorlogs --timeout-multiplier 20 --num-processes $((($(nproc) + 1) / 2))
+}
+
+fuzz() {
+    local target=$1
+    mkdir -p "$scratch/$target.corpus"
+    "$(find_clang)" -std=gnu11 -g -O1 -I. -D_GNU_SOURCE -DTSR_VERSION='"fuzz"' -ffp-contract=off \
+        -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -o "$scratch/$target" \
+        "tests/fuzz/$target.c" formats/*.c -lzstd -lpthread || return 1
+    "$scratch/$target" -max_total_time="${FUZZ_SECONDS:-20}" -max_len=4096 -dict=tests/fuzz/safetensors.dict \
+        "$scratch/$target.corpus" tests/fuzz/corpus
+}
+
+valgrind_demo() {
+    build/tests/make/make_checkpoint deepseek-v3 --scale tiny -o "$scratch/tiny" || return 1
+    # AVX-512 is beyond valgrind: the scalar and AVX2 forms run there.
+    valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite \
+        build/cli/tessera quantize "$scratch/tiny" -o "$scratch/tiny-out" --cpumask 0 --threads 2
+}
+
+# Any data race in the engine or the comparison, and any run that the next one does not find complete.
+thread_sanitizer() {
+    local tool=$1/cli/tessera
+    build/tests/make/make_checkpoint deepseek-v3 --scale tiny -o "$scratch/race" || return 1
+    for _ in 1 2 3 4 5; do
+        rm -rf "$scratch/race-out"
+        "$tool" quantize "$scratch/race" -o "$scratch/race-out" --threads 4 --quiet || return 1
+        "$tool" quantize "$scratch/race" -o "$scratch/race-out" --threads 4 | grep 'complete already' || return 1
+        "$tool" verify "$scratch/race-out" --against "$scratch/race" --threads 4 --quiet || return 1
+    done
+}
+
+# Black-box tests with one binary: black_box FOLDER NAME. The modules one by one: each tells its result when it has one.
+black_box() {
+    local tool=$here/$1/cli/tessera make=$here/build/tests/make/make_checkpoint module
+    add "bad input ($2)" python3 tests/bad_input/bad_input.py --tessera "$tool"
+    add "bad usage ($2)" python3 tests/bad_input/bad_usage.py --tessera "$tool" --make "$make"
+    add "outputs apart from sources ($2)" python3 tests/bad_input/places.py --tessera "$tool" --make "$make"
+    add "streams and hostile names ($2)" python3 tests/bad_input/streams.py --tessera "$tool" --make "$make"
+    add "limits, pipes, circles of links ($2)" python3 tests/bad_input/limits.py --tessera "$tool" --make "$make"
+    for module in tests/interop/test_*.py; do
+        add "interop $(basename "$module" .py) ($2)" env TESSERA="$tool" MAKE_CHECKPOINT="$make" \
+            .venv/bin/python -m pytest -q --tb=short -p no:cacheprovider "$module"
+    done
+}
+
+# The longest first, so that nothing long is left alone at the end.
+collect() {
+    local tool=(--tessera "$here/build/cli/tessera" --make "$here/build/tests/make/make_checkpoint")
+    add "kill -9 at random moments" python3 tests/crash/crash.py "${tool[@]}"
+    add "memory and planning time" python3 tests/crash/memory.py "${tool[@]}"
+    add "memory that runs out" python3 tests/crash/allocations.py "${tool[@]}"
+    add "unit (ASan, UBSan)" unit_tests build-asan
+    add "disk full" python3 tests/crash/disk_full.py "${tool[@]}"
+    black_box build-asan "ASan, UBSan"
+    black_box build gcc
+    add "fuzz: headers and configurations" fuzz fuzz_headers
+    add "fuzz: archives" fuzz fuzz_archive
+    add "unit" unit_tests build
+    add "unit (clang)" unit_tests build-clang
+    add "valgrind" valgrind_demo
+    add "TSan, and reruns find every output complete" thread_sanitizer build-tsan
+    add "reruns, ^C, two at once" python3 tests/crash/rerun.py "${tool[@]}"
+    add "order of writes and syncs" python3 tests/crash/order.py "${tool[@]}"
+    add "changing sources, foreign files, failing calls" python3 tests/crash/files.py "${tool[@]}"
+    add "a floating-point mode that others set" python3 tests/crash/float_mode.py "${tool[@]}"
+    add "golden vectors" build/tests/golden/check_golden tests/golden/vectors
+    add "golden vectors (ASan, UBSan)" build-asan/tests/golden/check_golden tests/golden/vectors
+    add "golden vectors: what is wrong is refused" tests/golden/refusals.sh build-asan/tests/golden/check_golden
+    add "aarch64: the same bytes" tests/front_door/aarch64.sh "$here/build"
+    add "front door: ./dev itself" .venv/bin/python tests/front_door/dev.py "${tool[@]}"
+    add "layers: arrows point down" tests/check_layers.sh
+    add "clang-format" style --dry-run -Werror
+}
+
+# selected NAME WORDS...: whether the name contains one of the words; no word selects all
+selected() {
+    local name=${1,,} word
+    shift
+    [ $# -gt 0 ] || return 0
+    for word in "$@"; do
+        [[ $name != *"${word,,}"* ]] || return 0
+    done
+    return 1
+}
+
+run_tests() {
+    local i all="" build named=()
+    local -A builds=(["build: gcc, no warning"]=build_gcc ["build: clang, no warning"]=clang_build
+                     ["build: gcc, ASan and UBSan"]=build_asan ["build: gcc, TSan"]=build_tsan)
+    local -A where=(["build: clang, no warning"]=build-clang ["build: gcc, ASan and UBSan"]=build-asan ["build: gcc, TSan"]=build-tsan)
+    collect
+    for i in "${!names[@]}"; do
+        ! selected "${names[i]}" "$@" || { waiting+=("$i"); all+=${commands_of[i]}; }
+    done
+    for build in "${!builds[@]}"; do
+        ! selected "$build" "$@" || named+=("$build")
+    done
+    if [ ${#waiting[@]} = 0 ] && [ ${#named[@]} = 0 ]; then
+        echo "dev: no check's name contains '$*'. They are:" >&2
+        printf '    %s\n' "${!builds[@]}" "${names[@]}" >&2
+        exit 2
+    fi
+    need_for test
+    need_scratch
+    venv
+    # What is undefined stops a run, and with no exit code of the tool's own.
+    export ASAN_OPTIONS=detect_leaks=1:exitcode=99 UBSAN_OPTIONS=halt_on_error=1:exitcode=99:print_stacktrace=1
+    for build in "build: gcc, no warning" "build: clang, no warning" "build: gcc, ASan and UBSan" "build: gcc, TSan"; do
+        if [ $# = 0 ] || selected "$build" "$@" || { [ -n "$all" ] && [[ $all == *"${where[$build]:-}"* ]]; }; then
+            check "$build" "${builds[$build]}"
+        fi
+    done
+    run_all
+    [ $# -gt 0 ] || echo "skipped: GPU tests (no device here; './dev gpu interop' runs them on a machine that has one)"
+    [ ${#failures[@]} = 0 ] || {
+        printf '\nfailed; to run one again:\n'
+        printf '    ./dev test %q\n' "${failures[@]}"
+    }
+    printf '\n%d passed, %d failed\n' "$passed" "$failed"
+    [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
+}
