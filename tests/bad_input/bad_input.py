@@ -299,7 +299,7 @@ def check_refused(checks, tool, case, single=None):
         target = os.path.join(place, "out")
         subject = os.path.join(source, single) if single else source
         args = ["quantize", subject, "-o", target, "--quiet", "--threads", "2"]
-        code, _, stderr = harness.run(tool, args, timeout=60)
+        code, _, stderr = harness.run(tool, args, cpu=60)
         lines = stderr.splitlines()
         checks.check(f"{name}: exit code 3", code == 3, f"exit code {code}: {stderr}")
         whole = len(lines) == 1 and lines[0].startswith("tessera: ") and stderr.endswith("\n")
@@ -316,7 +316,7 @@ def check_jobs(checks, tool, name, subject, place):
     those that move bytes without a look carry a value over as it is."""
     for number, job in enumerate(jobs.JOBS):
         target = os.path.join(place, f"job{number}")
-        code, _, stderr = harness.run(tool, jobs.words(job.command, subject, target) + ["--quiet"], timeout=60)
+        code, _, stderr = harness.run(tool, jobs.words(job.command, subject, target) + ["--quiet"], cpu=60)
         what = f"{name}, {job.name}"
         if code == 0 and name.startswith(READABLE):
             checks.check(f"{what}: silent", stderr == "", repr(stderr))
@@ -329,7 +329,7 @@ def check_jobs(checks, tool, name, subject, place):
 
 def check_inspected(checks, tool, name, subject, expect):
     """What no reader can open is refused by inspect, too; what is only wrong in its values or meaning is looked at."""
-    code, _, stderr = harness.run(tool, ["inspect", subject, "--can-load", "all", "--quiet"], timeout=60)
+    code, _, stderr = harness.run(tool, ["inspect", subject, "--can-load", "all", "--quiet"], cpu=60)
     if name.startswith(READABLE):
         checks.check(f"{name}: inspected", code in (0, 1) and stderr == "", f"exit code {code}: {stderr}")
         return
@@ -355,13 +355,13 @@ def check_accepted(checks, tool, case):
     with harness.temporary_directory() as place:
         source = build(place, case)
         target = os.path.join(place, "out")
-        code, _, stderr = harness.run(tool, ["quantize", source, "-o", target, "--quiet"], timeout=60)
+        code, _, stderr = harness.run(tool, ["quantize", source, "-o", target, "--quiet"], cpu=60)
         checks.check(f"{case.name}: exit code 0", code == 0 and stderr == "", f"exit code {code}: {stderr}")
         checks.check(f"{case.name}: config.json", os.path.exists(os.path.join(target, "config.json")))
         for name in case.expect:
             checks.check(f"{case.name}: {name} is there", code == 0 and kept_as_it_was(source, target, name))
         for subject in (source, *(f"{source}:{name}" for name in case.expect)):
-            code, stdout, stderr = harness.run(tool, ["inspect", subject], timeout=60)
+            code, stdout, stderr = harness.run(tool, ["inspect", subject], cpu=60)
             checks.check(f"{case.name}: inspect", code == 0 and stdout and stderr == "", f"exit code {code}: {stderr}")
 
 

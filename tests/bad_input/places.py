@@ -202,10 +202,10 @@ def check_nodes(checks, tool, work):
     """A device and a pipe are written to, and still there afterwards; a pipe without a reader does not block."""
     fifo = os.path.join(work, "fifo")
     os.mkfifo(fifo)
-    code, _, stderr = harness.run(tool, ["inspect", os.path.join(work, "SRC"), "--json", fifo], timeout=60)
+    code, _, stderr = harness.run(tool, ["inspect", os.path.join(work, "SRC"), "--json", fifo], cpu=60)
     checks.check("a pipe that nobody reads", code == 4 and "fifo" in stderr, f"{code}: {stderr}")
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-    code, _, stderr = harness.run(tool, ["inspect", os.path.join(work, "SRC"), "--json", fifo], timeout=60)
+    code, _, stderr = harness.run(tool, ["inspect", os.path.join(work, "SRC"), "--json", fifo], cpu=60)
     got = os.read(reader, 1 << 20)
     checks.check("a pipe is written to", code == 0 and json.loads(got)["path"], f"{code}: {stderr}")
     checks.check("a pipe stays", stat.S_ISFIFO(os.stat(fifo).st_mode))

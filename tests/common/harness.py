@@ -5,7 +5,9 @@ import contextlib
 import filecmp
 import json
 import os
+import resource
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -46,17 +48,30 @@ def argument_parser(description):
     return parser
 
 
-def run(tool, args, timeout=600):
-    """Runs the tool to its end: (exit code, stdout, stderr). A signal is a negative code."""
-    done = subprocess.run([tool, *map(str, args)], capture_output=True, timeout=timeout)
+def _limit(cpu):
+    """What a child does before it becomes the tool: after so many seconds of CPU, SIGXCPU ends it."""
+    return cpu and (lambda: resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1)))
+
+
+def run(tool, args, timeout=600, cpu=None):
+    """Runs the tool to its end: (exit code, stdout, stderr). A signal is a negative code. A limit that a test holds the tool
+    to is one of CPU; timeout only ends what hangs, on however busy a machine."""
+    done = subprocess.run([tool, *map(str, args)], capture_output=True, timeout=timeout, preexec_fn=_limit(cpu))
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
 
-def run_shimmed(tool, args, shim, timeout=600, **settings):
+def run_shimmed(tool, args, shim, timeout=600, cpu=None, **settings):
     """The same with tests/crash/shim.c preloaded, which SHIM_* say what to do: run_shimmed(..., TRACE=path)."""
     environment = dict(os.environ, LD_PRELOAD=str(shim), **{f"SHIM_{name}": str(value) for name, value in settings.items()})
-    done = subprocess.run([tool, *map(str, args)], capture_output=True, timeout=timeout, env=environment)
+    done = subprocess.run([tool, *map(str, args)], capture_output=True, timeout=timeout, env=environment, preexec_fn=_limit(cpu))
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+
+
+def stop(process):
+    """Stops a process where it is. Returns whether it was still running, and now is not."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    return process.poll() is None
 
 
 def figures(told):

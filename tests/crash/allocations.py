@@ -36,13 +36,13 @@ COMMANDS = [
     ("verify", "verify FP8 --against SRC", False),
     ("verify forward", "verify forward W4 --against SRC", False),
 ]
-SECONDS = 60
+SECONDS = 60  # of CPU: what never ends, mostly runs in a circle
 
 
 def exit_of(tool, args, **shim):
     """(exit code, stdout, stderr); the code is a word when it never came."""
     try:
-        return harness.run_shimmed(tool, args, shim.pop("shim"), timeout=SECONDS, **shim)
+        return harness.run_shimmed(tool, args, shim.pop("shim"), cpu=SECONDS, **shim)
     except subprocess.TimeoutExpired:
         return "hangs", "", ""
 
@@ -109,7 +109,7 @@ class Sweep:
             self.checks.check(f"{name}: allocation {which} fails: no config.json before the end",
                               code == usual or not (target / "config.json").exists() or
                               harness.tree_difference(reference, target) is None, "it is there")
-        code, _, stderr = harness.run(self.options.tessera, args, timeout=SECONDS)
+        code, _, stderr = harness.run(self.options.tessera, args, cpu=SECONDS)
         if self.checks.check(f"{name}: allocation {which} fails: rerun", code == usual, f"exit {code}: {stderr.strip()}"):
             shutil.rmtree(target / ".tessera")
             kept = self.work / "kept"

@@ -84,6 +84,22 @@ def too_small_from_the_start(checks, tool, job, source, reference, work):
         check_rerun(checks, name, tool, args, reference, target)
 
 
+def stopped_midway(disk, tool, args, reference, target):
+    """A run that has written some of its output and lacks half of it; on a busy machine it may have to be tried again."""
+    whole = sum(entry.stat().st_size for entry in pathlib.Path(reference).rglob("*") if entry.is_file())
+    for _ in range(50):
+        shutil.rmtree(target, ignore_errors=True)
+        began = disk.free()
+        process = subprocess.Popen([tool, *args], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        while process.poll() is None and began - disk.free() < min(10 * MIB, whole / 4):
+            time.sleep(0.001)
+        if harness.stop(process) and began - disk.free() < whole / 2:
+            return process
+        process.send_signal(signal.SIGCONT)
+        process.communicate()
+    raise RuntimeError("no run could be stopped midway")
+
+
 def filled_by_others(checks, tool, job, source, reference, work):
     """The space was there when the job began, and went while it ran."""
     name = f"{job.name}: filled by others midway"
@@ -91,11 +107,7 @@ def filled_by_others(checks, tool, job, source, reference, work):
         target = os.path.join(disk.path, "out")
         ballast = os.path.join(disk.path, "ballast")
         args = jobs.words(job.command, source, target) + ["--quiet"]
-        process = subprocess.Popen([tool, *args], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        began = disk.free()
-        while process.poll() is None and began - disk.free() < 10 * MIB:
-            time.sleep(0.001)
-        process.send_signal(signal.SIGSTOP)
+        process = stopped_midway(disk, tool, args, reference, target)
         # Unbuffered: a buffer would try its last bytes again when it is closed.
         with open(ballast, "wb", buffering=0) as file:
             try:
@@ -104,7 +116,7 @@ def filled_by_others(checks, tool, job, source, reference, work):
             except OSError:
                 pass
         process.send_signal(signal.SIGCONT)
-        stderr = process.communicate(timeout=60)[1].decode(errors="replace")
+        stderr = process.communicate(timeout=600)[1].decode(errors="replace")
         missing = check_refusal(checks, name, process.returncode, stderr, target)
         os.truncate(ballast, max(0, os.path.getsize(ballast) - missing - UNCOUNTED))
         check_rerun(checks, name, tool, args, reference, target)

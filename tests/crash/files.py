@@ -47,8 +47,8 @@ class Place:
     def run(self, *extra, source=None, **shim):
         args = ["quantize", source or self.source, "-o", self.out, *SHARDS, *extra]
         if not shim:
-            return harness.run(self.options.tessera, args, timeout=60)
-        return harness.run_shimmed(self.options.tessera, args, harness.shim_path(self.options), timeout=60, **shim)
+            return harness.run(self.options.tessera, args, cpu=60)
+        return harness.run_shimmed(self.options.tessera, args, harness.shim_path(self.options), cpu=60, **shim)
 
     def refused(self, name, result, code, *words, no_config=True):
         self.checks.check(f"{name}: exit code", result[0] == code, f"{result[0]} instead of {code}: {result[2].strip()}")

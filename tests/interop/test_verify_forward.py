@@ -408,7 +408,7 @@ def test_configurations_that_lie(tmp_path, tessera, family, lie):
     for key in [*m.config, "topk_method", "scoring_func", "sliding_window", "rope_parameters", "tie_word_embeddings"]:
         (a / "config.json").write_text(json.dumps(m.config | {key: lie}))
         for words in command(a, a, "--count", "4"), ["verify", "mla", a, "--context", "4"]:
-            code, _, err = harness.run(tessera, words, timeout=60)
+            code, _, err = harness.run(tessera, words, cpu=60)
             assert code in (0, 1) or (code in (2, 3, 4) and err.startswith("tessera: ") and err.count("\n") == 1), (key, code, err)
 
 
