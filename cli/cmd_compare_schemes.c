@@ -4,9 +4,9 @@
 #include "cli/output.h"
 #include "cli/places.h"
 #include "cli/terminal.h"
-#include "convert/compare_schemes.h"
-#include "convert/quantize_plan.h"
-#include "formats/glob.h"
+#include "common/glob.h"
+#include "convert/plans/compare_schemes.h"
+#include "convert/plans/quantize_plan.h"
 
 #include <math.h>
 #include <stdio.h>

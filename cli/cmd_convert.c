@@ -1,16 +1,16 @@
 /* tessera convert: its targets and their options. */
 #include "cli/commands.h"
-#include "cli/job.h"
 #include "cli/output.h"
 #include "cli/places.h"
-#include "convert/archive_plan.h"
-#include "convert/cast_plan.h"
-#include "convert/deepseek_mp_plan.h"
-#include "convert/layout_plan.h"
-#include "convert/mla_plan.h"
-#include "convert/requantize_plan.h"
-#include "convert/tp_plan.h"
-#include "formats/file.h"
+#include "cli/run_plan.h"
+#include "common/file.h"
+#include "convert/plans/archive_plan.h"
+#include "convert/plans/cast_plan.h"
+#include "convert/plans/deepseek_mp_plan.h"
+#include "convert/plans/layout_plan.h"
+#include "convert/plans/mla_plan.h"
+#include "convert/plans/requantize_plan.h"
+#include "convert/plans/tp_plan.h"
 
 #include <limits.h>
 #include <stdio.h>

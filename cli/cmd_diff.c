@@ -1,6 +1,6 @@
 /* tessera diff: its options, and what it tells people. */
 #include "cli/commands.h"
-#include "cli/compare_job.h"
+#include "cli/compare_sides.h"
 #include "cli/output.h"
 #include "cli/places.h"
 #include "cli/terminal.h"

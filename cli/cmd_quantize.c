@@ -1,10 +1,10 @@
 /* tessera quantize: its options. */
 #include "cli/commands.h"
-#include "cli/job.h"
 #include "cli/output.h"
 #include "cli/places.h"
-#include "convert/ct_plan.h"
-#include "convert/quantize_plan.h"
+#include "cli/run_plan.h"
+#include "convert/plans/ct_plan.h"
+#include "convert/plans/quantize_plan.h"
 
 #include <stdio.h>
 

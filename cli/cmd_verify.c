@@ -1,11 +1,11 @@
 /* tessera verify: its options, and how findings are told to people and to CI. */
 #include "cli/commands.h"
-#include "cli/compare_job.h"
+#include "cli/compare_sides.h"
 #include "cli/junit.h"
 #include "cli/output.h"
 #include "cli/places.h"
 #include "cli/terminal.h"
-#include "verify/check_weights.h"
+#include "verify/weights/check_weights.h"
 
 #include <math.h>
 #include <stdio.h>

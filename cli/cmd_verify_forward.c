@@ -5,7 +5,7 @@
 #include "cli/output.h"
 #include "cli/places.h"
 #include "cli/terminal.h"
-#include "verify/check_forward.h"
+#include "verify/forward/check_forward.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -7,10 +7,10 @@
 #include "cli/output.h"
 #include "cli/places.h"
 #include "cli/terminal.h"
-#include "verify/check_dequant.h"
-#include "verify/check_epilogue.h"
-#include "verify/check_gemm.h"
-#include "verify/check_mla.h"
+#include "verify/kernels/check_dequant.h"
+#include "verify/kernels/check_epilogue.h"
+#include "verify/kernels/check_gemm.h"
+#include "verify/mla/check_mla.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
-/* How evidence (verify/evidence.h) is told: a line for people, members of JSON, JUnit XML. */
+/* How evidence (verify/evidence/evidence.h) is told: a line for people, members of JSON, JUnit XML. */
 #ifndef TSR_CLI_EVIDENCE_TEXT_H
 #define TSR_CLI_EVIDENCE_TEXT_H
 
-#include "formats/text.h"
-#include "verify/evidence.h"
+#include "common/text.h"
+#include "verify/evidence/evidence.h"
 
 /* Members of the JSON object that is open; NULL, and numbers that are not finite, become null. */
 void tsr_text_member(tsr_text *t, const char *key, const char *value);

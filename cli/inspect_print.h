@@ -2,11 +2,11 @@
 #ifndef TSR_CLI_INSPECT_PRINT_H
 #define TSR_CLI_INSPECT_PRINT_H
 
-#include "formats/issues.h"
-#include "formats/loaders.h"
-#include "formats/text.h"
-#include "verify/histogram.h"
-#include "verify/survey.h"
+#include "common/text.h"
+#include "formats/loaders/issues.h"
+#include "formats/loaders/loaders.h"
+#include "verify/weights/contents.h"
+#include "verify/weights/histogram.h"
 
 /* To stdout. */
 void tsr_print_survey(const tsr_checkpoint *checkpoint, const tsr_survey *survey);

@@ -2,7 +2,7 @@
 #ifndef TSR_CLI_JUNIT_H
 #define TSR_CLI_JUNIT_H
 
-#include "formats/text.h"
+#include "common/text.h"
 
 /* Appends `text` as character data or attribute value: names in a checkpoint may hold anything. */
 void tsr_junit_text(tsr_text *t, const char *text);

@@ -3,7 +3,7 @@
 
 #include "cli/options.h"
 #include "cli/output.h"
-#include "formats/workers.h"
+#include "common/threads.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -38,13 +38,13 @@ static bool has_config(const tsr_plan *plan)
 }
 
 /* A command that can be run as it is printed. A file without a configuration can only be named by itself. */
-void tsr_print_next(const tsr_job *job, const tsr_plan *plan)
+void tsr_print_next(const char *src_path, const char *dst_path, bool partial, const tsr_plan *plan)
 {
     const bool bare = plan->sources[0]->config == NULL && !has_config(plan);
     /* What was left out of SRC is not there to be compared with. */
-    const char *p = plan->next != NULL      ? plan->next
-                    : job->ignore.count > 0 ? "tessera inspect DST"
-                                            : "tessera verify DST --against SRC";
+    const char *p = plan->next != NULL ? plan->next
+                    : partial          ? "tessera inspect DST"
+                                       : "tessera verify DST --against SRC";
     if (bare)
         tsr_print("no config.json beside a single file: loaders need one that says what the file holds\n");
     if (bare && (plan->next == NULL || plan->n_files != 1))
@@ -59,7 +59,7 @@ void tsr_print_next(const tsr_job *job, const tsr_plan *plan)
         /* The rest of the word belongs to the path. */
         const size_t n = strcspn(p, " ");
         char word[2 * PATH_MAX];
-        snprintf(word, sizeof word, "%s%.*s%s%s", src ? job->src : job->dst, (int)(n - 3), p + 3,
+        snprintf(word, sizeof word, "%s%.*s%s%s", src ? src_path : dst_path, (int)(n - 3), p + 3,
                  bare && dst ? "/" : "", bare && dst ? plan->files[0].name : "");
         print_path(word);
         p += n;

@@ -2,7 +2,7 @@
 #ifndef TSR_CLI_OPTIONS_H
 #define TSR_CLI_OPTIONS_H
 
-#include "formats/status.h"
+#include "common/status.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,8 +1,6 @@
 /* Formats one conversion at a time, so that strings can be looked at on the way. */
 #include "cli/output.h"
 
-#include "cli/terminal.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -210,4 +208,32 @@ int tsr_output_end(int code)
     (void)!fprintf(stderr, "tessera: stdout: %s: what was to be printed is not all there\n",
                    lost == EBADF ? "it is closed" : strerror(lost));
     return code <= EXIT_SHORT ? EXIT_IO : code;
+}
+
+int tsr_exit_code(tsr_status status)
+{
+    switch (status) {
+    case TSR_OK:
+        return 0;
+    case TSR_E_NOTHING:
+        return 1;
+    case TSR_E_USAGE:
+    case TSR_E_EXISTS:
+        return 2;
+    case TSR_E_FORMAT:
+    case TSR_E_SHAPE:
+    case TSR_E_UNSUPPORTED:
+    case TSR_E_VALUE:
+    case TSR_E_MISMATCH:
+        return 3;
+    case TSR_E_IO:
+    case TSR_E_NOSPACE:
+    case TSR_E_NOMEM:
+        return 4;
+    case TSR_E_DEVICE:
+        return 5;
+    case TSR_E_CANCELLED:
+        return 130;
+    }
+    return 4;
 }

@@ -2,12 +2,12 @@
  *
  * Names of tensors and files, and strings of configurations, may hold anything: terminal escapes, newlines that forge a
  * line, bytes that are no UTF-8. Every %s that is printed here is made visible first (tsr_text_visible).
- * tests/check_layers.sh sees to it that nothing else in cli/ prints. */
+ * tests/check_layers.py sees to it that nothing else in cli/ prints. */
 #ifndef TSR_CLI_OUTPUT_H
 #define TSR_CLI_OUTPUT_H
 
-#include "formats/status.h"
-#include "formats/text.h"
+#include "common/status.h"
+#include "common/text.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -38,5 +38,8 @@ int tsr_output_end(int code);
 
 /* Whether the terminal behind descriptor `fd` is one, and takes colour. */
 bool tsr_takes_colour(int fd);
+
+/* Exit code of a status: docs/exit-codes.md. */
+int tsr_exit_code(tsr_status status);
 
 #endif

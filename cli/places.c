@@ -2,7 +2,7 @@
 #include "cli/places.h"
 
 #include "cli/output.h"
-#include "formats/file.h"
+#include "common/file.h"
 
 #include <dirent.h>
 #include <errno.h>

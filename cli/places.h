@@ -5,8 +5,8 @@
 #ifndef TSR_CLI_PLACES_H
 #define TSR_CLI_PLACES_H
 
-#include "formats/status.h"
-#include "formats/text.h"
+#include "common/status.h"
+#include "common/text.h"
 
 #include <stdbool.h>
 

@@ -2,8 +2,8 @@
 #ifndef TSR_CLI_SERVING_H
 #define TSR_CLI_SERVING_H
 
-#include "formats/loaders.h"
-#include "formats/text.h"
+#include "common/text.h"
+#include "formats/loaders/loaders.h"
 
 enum { TSR_SERVING_MAX = 4 };
 

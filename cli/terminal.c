@@ -127,31 +127,3 @@ const atomic_bool *tsr_terminal_catch_interrupt(void)
     signal(SIGTERM, on_signal);
     return &interrupted;
 }
-
-int tsr_exit_code(tsr_status status)
-{
-    switch (status) {
-    case TSR_OK:
-        return 0;
-    case TSR_E_NOTHING:
-        return 1;
-    case TSR_E_USAGE:
-    case TSR_E_EXISTS:
-        return 2;
-    case TSR_E_FORMAT:
-    case TSR_E_SHAPE:
-    case TSR_E_UNSUPPORTED:
-    case TSR_E_VALUE:
-    case TSR_E_MISMATCH:
-        return 3;
-    case TSR_E_IO:
-    case TSR_E_NOSPACE:
-    case TSR_E_NOMEM:
-        return 4;
-    case TSR_E_DEVICE:
-        return 5;
-    case TSR_E_CANCELLED:
-        return 130;
-    }
-    return 4;
-}

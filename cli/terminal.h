@@ -2,7 +2,7 @@
 #ifndef TSR_CLI_TERMINAL_H
 #define TSR_CLI_TERMINAL_H
 
-#include "convert/engine.h"
+#include "convert/engine/engine.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -31,8 +31,5 @@ const atomic_bool *tsr_terminal_catch_interrupt(void);
 
 /* "1.31 TB", "512 MB": into `text`, at least 32 bytes. Returns text. */
 const char *tsr_bytes_text(double bytes, char *text);
-
-/* Exit code of a status: docs/exit-codes.md. */
-int tsr_exit_code(tsr_status status);
 
 #endif

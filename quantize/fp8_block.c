@@ -1,7 +1,7 @@
 /* Scales, codes and error of block FP8, block by block. */
 #include "quantize/fp8_block.h"
 
-#include "formats/checked.h"
+#include "common/checked.h"
 #include "quantize/stored_scale.h"
 
 #include <math.h>

@@ -6,8 +6,8 @@
 #ifndef TSR_QUANTIZE_FP8_BLOCK_H
 #define TSR_QUANTIZE_FP8_BLOCK_H
 
-#include "formats/safetensors.h"
-#include "formats/status.h"
+#include "common/status.h"
+#include "formats/checkpoint/safetensors.h"
 #include "kernels/cpu/cpu.h"
 #include "quantize/quant_stats.h"
 

@@ -1,7 +1,7 @@
 /* Blocks of codes and their scales, to values. */
 #include "quantize/fp8_decode.h"
 
-#include "formats/checked.h"
+#include "common/checked.h"
 
 #include <float.h>
 #include <math.h>

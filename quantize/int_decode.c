@@ -1,7 +1,7 @@
 /* Rows of codes, scales and zero points, to values. */
 #include "quantize/int_decode.h"
 
-#include "formats/checked.h"
+#include "common/checked.h"
 #include "quantize/fp8_decode.h"
 
 #include <math.h>

@@ -5,8 +5,8 @@
 #ifndef TSR_QUANTIZE_INT_DECODE_H
 #define TSR_QUANTIZE_INT_DECODE_H
 
-#include "formats/status.h"
-#include "formats/weights.h"
+#include "common/status.h"
+#include "formats/model/weights.h"
 #include "kernels/cpu/cpu.h"
 
 #include <stddef.h>

@@ -10,7 +10,7 @@
 #ifndef TSR_QUANTIZE_INT_INPUT_H
 #define TSR_QUANTIZE_INT_INPUT_H
 
-#include "formats/calibration.h"
+#include "formats/model/calibration.h"
 
 typedef struct tsr_int_input {
     float scale;

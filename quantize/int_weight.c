@@ -1,7 +1,7 @@
 /* Scales, zero points and codes, group by group. */
 #include "quantize/int_weight.h"
 
-#include "formats/checked.h"
+#include "common/checked.h"
 #include "quantize/fp8_decode.h"
 #include "quantize/stored_scale.h"
 

@@ -9,8 +9,8 @@
 #ifndef TSR_QUANTIZE_INT_WEIGHT_H
 #define TSR_QUANTIZE_INT_WEIGHT_H
 
-#include "formats/safetensors.h"
-#include "formats/status.h"
+#include "common/status.h"
+#include "formats/checkpoint/safetensors.h"
 #include "kernels/cpu/cpu.h"
 #include "quantize/quant_stats.h"
 

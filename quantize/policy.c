@@ -1,9 +1,9 @@
 /* Each tensor alone: by its shape, by the options, by the tables. */
 #include "quantize/policy.h"
 
-#include "formats/glob.h"
-#include "formats/json.h"
-#include "formats/model.h"
+#include "common/glob.h"
+#include "formats/json/json.h"
+#include "formats/model/model.h"
 #include "quantize/policy_groups.h"
 #include "quantize/policy_rules.h"
 

@@ -5,9 +5,9 @@
 #ifndef TSR_QUANTIZE_POLICY_H
 #define TSR_QUANTIZE_POLICY_H
 
-#include "formats/arena.h"
-#include "formats/checkpoint.h"
-#include "formats/status.h"
+#include "common/arena.h"
+#include "common/status.h"
+#include "formats/checkpoint/checkpoint.h"
 
 #include <stdbool.h>
 #include <stddef.h>

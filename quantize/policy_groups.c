@@ -1,10 +1,10 @@
 /* Seams, fused layers, and the experts of a layer. */
 #include "quantize/policy_groups.h"
 
-#include "formats/fused.h"
-#include "formats/glob.h"
-#include "formats/json.h"
-#include "formats/model.h"
+#include "common/glob.h"
+#include "formats/json/json.h"
+#include "formats/model/fused.h"
+#include "formats/model/model.h"
 #include "quantize/policy_rules.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * layers vLLM and SGLang give a quantization. */
 #include "quantize/policy_rules.h"
 
-#include "formats/glob.h"
+#include "common/glob.h"
 
 #include <string.h>
 

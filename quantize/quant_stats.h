@@ -2,7 +2,7 @@
 #ifndef TSR_QUANTIZE_QUANT_STATS_H
 #define TSR_QUANTIZE_QUANT_STATS_H
 
-#include "formats/text.h"
+#include "common/text.h"
 
 #include <stdint.h>
 

@@ -2,7 +2,7 @@
 #ifndef TSR_QUANTIZE_STORED_SCALE_H
 #define TSR_QUANTIZE_STORED_SCALE_H
 
-#include "formats/dtype.h"
+#include "formats/checkpoint/dtype.h"
 #include "kernels/cpu/cpu.h"
 
 /* The nearest value of the dtype, F32, BF16 or F16, ties to even; of a positive scale never zero, but the smallest

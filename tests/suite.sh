@@ -64,7 +64,7 @@ run_all() {
 
 # Every source, with git or without it.
 sources() {
-    find formats kernels quantize convert verify cli tests -type f \( -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) |
+    find common formats kernels quantize convert verify cli tests -type f \( -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) |
         sort
 }
 
@@ -98,7 +98,7 @@ fuzz() {
     mkdir -p "$scratch/$target.corpus"
     "$(find_clang)" -std=gnu11 -g -O1 -I. -D_GNU_SOURCE -DTSR_VERSION='"fuzz"' -ffp-contract=off \
         -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -o "$scratch/$target" \
-        "tests/fuzz/$target.c" formats/*.c -lzstd -lpthread || return 1
+        "tests/fuzz/$target.c" common/*.c formats/*/*.c -lzstd -lpthread || return 1
     "$scratch/$target" -max_total_time="${FUZZ_SECONDS:-20}" -max_len=4096 -dict=tests/fuzz/safetensors.dict \
         "$scratch/$target.corpus" tests/fuzz/corpus
 }
@@ -161,7 +161,7 @@ collect() {
     add "golden vectors: what is wrong is refused" tests/golden/refusals.sh build-asan/tests/golden/check_golden
     add "aarch64: the same bytes" tests/front_door/aarch64.sh "$here/build"
     add "front door: ./dev itself" .venv/bin/python tests/front_door/dev.py "${tool[@]}"
-    add "layers: arrows point down" tests/check_layers.sh
+    add "layers: arrows point down" tests/check_layers.py
     add "clang-format" style --dry-run -Werror
 }
 

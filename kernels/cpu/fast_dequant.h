@@ -6,7 +6,7 @@
  *   The bits of 1024.0 in fp16 are 0x6400, and between 1024 and 2048 fp16 counts in ones. So 0x6400 | u IS 1024 + u for
  *   any u below 1024. Place an unsigned code under the constant, subtract 1024 in floating point, and u is converted.
  *
- * Everything else follows from it, and so do the layouts' oddities (formats/ft_layout.h):
+ * Everything else follows from it, and so do the layouts' oddities (formats/model/ft_layout.h):
  *   - Codes carry a bias of 128 or 8, since u must not be negative. Subtracting 1024 + bias takes both away at once.
  *   - A register holds two fp16 numbers, and the arithmetic works on both (sub.f16x2, fma.f16x2). One LOP3, which knows
  *     any function of three words, does (word & 0x000F000F) | 0x64006400: nibbles 0 and 4 of the word become elements e

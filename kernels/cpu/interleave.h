@@ -1,4 +1,4 @@
-/* Int8 and int4 codes <-> the layouts of formats/ft_layout.h, in one pass over memory.
+/* Int8 and int4 codes <-> the layouts of formats/model/ft_layout.h, in one pass over memory.
  *
  * Codes are two's complement, in one of two orders, row-major:
  *   NK  [N, K], a checkpoint's [out, in]: column n of the layout is row n here
@@ -20,7 +20,7 @@
 #ifndef TSR_KERNELS_CPU_INTERLEAVE_H
 #define TSR_KERNELS_CPU_INTERLEAVE_H
 
-#include "formats/ft_layout.h"
+#include "formats/model/ft_layout.h"
 
 typedef enum tsr_code_order { TSR_CODES_NK, TSR_CODES_KN } tsr_code_order;
 

@@ -11,7 +11,7 @@
 #ifndef TSR_KERNELS_CPU_WEIGHT_ONLY_GEMM_H
 #define TSR_KERNELS_CPU_WEIGHT_ONLY_GEMM_H
 
-#include "formats/ft_layout.h"
+#include "formats/model/ft_layout.h"
 
 typedef struct tsr_weight_only_args {
     const tsr_ft_format *format; /* any layout but P; has passed tsr_ft_format_check with k and n */

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#include "formats/status.h"
+#include "common/status.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mla_decode.h"
 

@@ -6,7 +6,7 @@
 #ifndef TSR_KERNELS_CUDA_CUDA_LAUNCH_H
 #define TSR_KERNELS_CUDA_CUDA_LAUNCH_H
 
-#include "formats/status.h"
+#include "common/status.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,5 +1,5 @@
-/* Weights in the interleaved layouts of formats/ft_layout.h to fp16 or bf16, word by word: what a mixed GEMM does in
- * its registers, alone, so that it can be checked code by code and timed.
+/* Weights in the interleaved layouts of formats/model/ft_layout.h to fp16 or bf16, word by word: what a mixed GEMM does
+ * in its registers, alone, so that it can be checked code by code and timed.
  *
  * Values come out in the order of the layout, one for each code: position p of the layout is out[p]. */
 #ifndef TSR_KERNELS_CUDA_FAST_DEQUANT_H

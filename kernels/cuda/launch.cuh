@@ -5,7 +5,7 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-#include "formats/status.h"
+#include "common/status.h"
 #include "kernels/cuda/cuda_launch.h"
 
 namespace host

@@ -1,5 +1,5 @@
-/* The product of 16-bit activations with int8 or int4 weights in layout T (formats/ft_layout.h; sm75 to sm89), for few
- * tokens:
+/* The product of 16-bit activations with int8 or int4 weights in layout T (formats/model/ft_layout.h; sm75 to sm89),
+ * for few tokens:
  *
  *   D[i,n] = sum over k of A[i,k] * code(k,n) * scale[n], or scale[k / group, n]
  *

@@ -121,7 +121,7 @@ def style(checks, place):
     (place / ".venv/bin/clang-format").symlink_to(venv)
     code, out, err = run(["bash", "-c", script], place, **env)
     checks.check("style without git", code == 0, f"{code}: {out}{err[:500]}")
-    with open(place / "verify/rope.c", "a") as file:
+    with open(place / "verify/mla/rope.c", "a") as file:
         file.write("int  misformatted( void ) ;\n")
     code, out, err = run(["bash", "-c", script], place, **env)
     checks.check("style: a misformatted file fails", code != 0 and "rope.c" in err, f"{code}: {out}{err[:500]}")

@@ -1,5 +1,5 @@
 /* libFuzzer target: whatever stands in an archive, and in a table with a right hash, it is read or refused. */
-#include "formats/archive.h"
+#include "formats/checkpoint/archive.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

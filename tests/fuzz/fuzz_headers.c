@@ -1,9 +1,9 @@
 /* libFuzzer target: whatever the bytes, a header is read or refused, a configuration edited or refused, and an
  * expression matched in as many steps as it may take or refused. */
-#include "formats/config.h"
-#include "formats/json.h"
-#include "formats/pattern.h"
-#include "formats/safetensors.h"
+#include "formats/checkpoint/safetensors.h"
+#include "formats/json/json.h"
+#include "formats/json/json_edit.h"
+#include "formats/model/pattern.h"
 
 #include <stdlib.h>
 #include <string.h>

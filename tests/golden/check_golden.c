@@ -6,9 +6,9 @@
  *
  * Exit 0: all agree. 1: some differ, or could not be checked. 2: no manifest, or one that is broken or lists nothing.
  * 64: wrong usage. */
-#include "formats/file.h"
-#include "formats/ft_layout.h"
-#include "formats/json.h"
+#include "common/file.h"
+#include "formats/json/json.h"
+#include "formats/model/ft_layout.h"
 #include "kernels/cpu/cpu.h"
 #include "quantize/int_weight.h"
 

@@ -1,6 +1,6 @@
 /* Byte planes against their definition; archives read back, and refused when any byte of them is not what it was. */
-#include "formats/archive.h"
-#include "formats/planes.h"
+#include "formats/checkpoint/archive.h"
+#include "formats/checkpoint/byte_planes.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

@@ -7,7 +7,7 @@
 #include "kernels/cuda/nccl.h"
 #include "kernels/cuda/project.h"
 #include "kernels/cuda/weight_only_gemm.h"
-#include "verify/device.h"
+#include "verify/evidence/device.h"
 
 #include <criterion/criterion.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* The instructions' models against independent arithmetic, the conversions against plain ones on every code, and both
  * against the layout: what one lane of an mma reads must come out as its fragment. */
-#include "formats/ft_layout.h"
+#include "formats/model/ft_layout.h"
 #include "kernels/cpu/fast_dequant.h"
 #include "kernels/cpu/interleave.h"
 #include "kernels/cpu/variants.h"

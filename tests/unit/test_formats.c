@@ -1,8 +1,8 @@
 /* JSON read exactly, text written, configurations edited, names matched, layouts planned. */
-#include "convert/plan.h"
-#include "formats/config.h"
-#include "formats/glob.h"
-#include "formats/json.h"
+#include "common/glob.h"
+#include "convert/engine/plan.h"
+#include "formats/json/json.h"
+#include "formats/json/json_edit.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Lists of modules that stay unquantized: hostile expressions cost no more than their length, what cannot be matched is
  * named, and no entry is lost behind another. */
-#include "formats/ignore_list.h"
+#include "formats/model/ignore_list.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

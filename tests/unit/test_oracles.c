@@ -1,7 +1,7 @@
 /* Bounds and frequencies against formulas written out here once more, from the papers and headers that define them: a
  * bound that is looser than it says lets faults of kernels through. */
-#include "verify/gemm_oracle.h"
-#include "verify/rope.h"
+#include "verify/kernels/gemm_oracle.h"
+#include "verify/mla/rope.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

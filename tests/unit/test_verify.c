@@ -1,7 +1,7 @@
 /* The oracle's decoding against the definitions, and its figures against sums done by hand. */
 #include "kernels/cpu/block_fp8.h"
-#include "verify/metrics.h"
-#include "verify/reader.h"
+#include "verify/weights/metrics.h"
+#include "verify/weights/weight_reader.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

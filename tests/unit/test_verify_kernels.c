@@ -1,11 +1,11 @@
 /* The checks of kernels: sound ones pass, and every fault that is planted in a kernel is found. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/quantize_tokens.h"
-#include "verify/activations.h"
-#include "verify/check_dequant.h"
-#include "verify/check_epilogue.h"
-#include "verify/check_gemm.h"
-#include "verify/gemm_oracle.h"
+#include "verify/evidence/activations.h"
+#include "verify/kernels/check_dequant.h"
+#include "verify/kernels/check_epilogue.h"
+#include "verify/kernels/check_gemm.h"
+#include "verify/kernels/gemm_oracle.h"
 
 #include <criterion/criterion.h>
 #include <ftw.h>

@@ -1,7 +1,7 @@
 /* verify mla: a sound device passes, and every fault that is planted in a kernel, in W_o or in the sum over ranks is
  * found where it is. */
-#include "verify/activations.h"
-#include "verify/check_mla.h"
+#include "verify/evidence/activations.h"
+#include "verify/mla/check_mla.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

@@ -1,0 +1,208 @@
+/* Two checkpoints opened and compared, and what was found put into JSON. */
+#include "cli/compare_sides.h"
+
+#include "cli/places.h"
+#include "cli/terminal.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define U64(x) ((unsigned long long)(x))
+
+tsr_compare_job tsr_compare_job_defaults(const char *command)
+{
+    const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    return (tsr_compare_job){
+        .command = command,
+        .threads = cpus < 1 ? 1 : (uint64_t)cpus,
+        .memory = (uint64_t)2 << 30,
+    };
+}
+
+void tsr_compare_job_options(tsr_compare_job *job, tsr_option *options)
+{
+    const tsr_option shared[] = {
+        {"--tensors", TSR_OPT_LIST, &job->tensors, "GLOB", "only tensors with these names; may be repeated"},
+        {"--source-block", TSR_OPT_TEXT, &job->block, "RxC", "FP8 blocks, where config.json states none"},
+        {"--threads", TSR_OPT_COUNT, &job->threads, "N", "workers (all CPUs); the result does not depend on it"},
+        {"--memory", TSR_OPT_SIZE, &job->memory, "SIZE", "what the job may use at most (2GiB)"},
+        {"--json", TSR_OPT_TEXT, &job->json, "FILE", "the result as JSON ('-': stdout)"},
+        {"--quiet", TSR_OPT_FLAG, &job->quiet, NULL, "no progress and no text: only the exit code"},
+        {"--help", TSR_OPT_FLAG, &job->help, NULL, "this text"},
+        {0},
+    };
+    tsr_options_append(options, shared);
+}
+
+static void show_progress(const tsr_compare_progress *p, void *terminal)
+{
+    const tsr_progress progress = {
+        .phase = "comparing",
+        .bytes_done = p->bytes_done,
+        .bytes_total = p->bytes_total,
+        .steps_done = p->tensors_done,
+        .steps_total = p->tensors_total,
+        .counted = "tensors",
+        .seconds = p->seconds,
+    };
+    tsr_terminal_progress(&progress, terminal);
+}
+
+tsr_status tsr_compare_job_run(tsr_compare_job *job, tsr_err *err)
+{
+    uint32_t rows = 0, cols = 0;
+    if (job->threads == 0)
+        return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
+    if (job->block != NULL)
+        TSR_TRY(tsr_parse_block("--source-block", job->block, &rows, &cols, err));
+    tsr_side side[2];
+    for (size_t i = 0; i < 2; i++) {
+        TSR_TRY(tsr_checkpoint_open(&job->checkpoint[i], job->path[i], NULL, 0, err));
+        tsr_status status = tsr_weights_pair(&job->weights[i], job->checkpoint[i], 0, 0, err);
+        if (status == TSR_E_USAGE && rows > 0) /* no block size is stated: here it is */
+            status = tsr_weights_pair(&job->weights[i], job->checkpoint[i], rows, cols, err);
+        if (status != TSR_OK)
+            return status;
+        side[i] = (tsr_side){job->checkpoint[i], &job->weights[i]};
+    }
+    tsr_terminal terminal = tsr_terminal_open(job->quiet);
+    const tsr_compare_options options = {
+        .globs = job->tensors.items,
+        .n_globs = job->tensors.count,
+        .threads = (unsigned)(job->threads > UINT16_MAX ? UINT16_MAX : job->threads),
+        .memory = job->memory,
+        .cancel = tsr_terminal_catch_interrupt(),
+        .progress = show_progress,
+        .progress_data = &terminal,
+    };
+    const tsr_status status = tsr_compare(&side[0], &side[1], &options, &job->comparison, err);
+    tsr_terminal_close(&terminal);
+    return status;
+}
+
+bool tsr_compare_job_talks(const tsr_compare_job *job)
+{
+    return !job->quiet && !tsr_is_stdout(job->json);
+}
+
+tsr_status tsr_compare_job_write(const tsr_compare_job *job, const tsr_text *text, tsr_err *err)
+{
+    return job->json == NULL ? TSR_OK : tsr_write_report(job->json, text, err);
+}
+
+void tsr_compare_job_close(tsr_compare_job *job)
+{
+    tsr_comparison_free(&job->comparison);
+    for (size_t i = 0; i < 2; i++) {
+        tsr_weights_free(&job->weights[i]);
+        tsr_checkpoint_close(job->checkpoint[i]);
+    }
+}
+
+const char *tsr_pair_state_name(tsr_pair_state state)
+{
+    static const char *const kNames[] = {
+        [TSR_PAIR_IDENTICAL] = "identical", [TSR_PAIR_EQUAL] = "equal",     [TSR_PAIR_DIFFERS] = "differs",
+        [TSR_PAIR_MISSHAPED] = "misshaped", [TSR_PAIR_MISSING] = "missing", [TSR_PAIR_EXTRA] = "extra",
+    };
+    return kNames[state];
+}
+
+const char *tsr_tile_text(const tsr_tile_metrics *tile, const tsr_pair *pair, char *text, size_t size)
+{
+    const int n = snprintf(text, size, "rows %llu..%llu, columns %llu..%llu", U64(tile->row),
+                           U64(tile->row + tile->rows - 1), U64(tile->col), U64(tile->col + tile->cols - 1));
+    if (pair->a->values->rank > 2)
+        snprintf(text + n, size - (size_t)n, " of matrix %llu", U64(tile->matrix));
+    return text;
+}
+
+static void range_json(tsr_text *t, const char *key, uint64_t first, uint64_t count)
+{
+    tsr_json_key(t, key);
+    tsr_json_begin_array(t, true);
+    tsr_json_u64(t, first);
+    tsr_json_u64(t, first + count);
+    tsr_json_end_array(t);
+}
+
+static void tile_json(tsr_text *t, const tsr_tile_metrics *tile)
+{
+    tsr_json_begin_object(t, true);
+    tsr_json_key(t, "matrix");
+    tsr_json_u64(t, tile->matrix);
+    range_json(t, "rows", tile->row, tile->rows);
+    range_json(t, "columns", tile->col, tile->cols);
+    tsr_json_key(t, "differ");
+    tsr_json_u64(t, tile->differ);
+    tsr_json_key(t, "relative_error");
+    tsr_json_number(t, tile->relative);
+    tsr_json_key(t, "max_abs_error");
+    tsr_json_number(t, tile->max_abs);
+    tsr_json_end_object(t);
+}
+
+static void side_json(tsr_text *t, const char *key, const tsr_weight *w)
+{
+    if (w == NULL)
+        return;
+    char shape[192];
+    tsr_json_key(t, key);
+    tsr_json_begin_object(t, true);
+    tsr_json_key(t, "dtype");
+    tsr_json_string(t, tsr_dtype_name((tsr_dtype)w->data->dtype));
+    tsr_json_key(t, "shape");
+    tsr_shape_text(w->data, shape, sizeof shape);
+    tsr_json_raw(t, shape, strlen(shape));
+    tsr_json_end_object(t);
+}
+
+static void place_json(tsr_text *t, const char *key, const tsr_pair *pair, uint64_t index)
+{
+    char at[192];
+    tsr_pair_coordinates(pair, index, at, sizeof at);
+    tsr_json_key(t, key);
+    tsr_json_raw(t, at, strlen(at));
+}
+
+void tsr_pair_json(tsr_text *t, const tsr_pair *pair)
+{
+    const tsr_metrics *const m = &pair->metrics;
+    tsr_json_key(t, "name");
+    tsr_json_string(t, tsr_pair_name(pair));
+    tsr_json_key(t, "state");
+    tsr_json_string(t, tsr_pair_state_name(pair->state));
+    side_json(t, "a", pair->a);
+    side_json(t, "b", pair->b);
+    if (pair->state != TSR_PAIR_DIFFERS)
+        return;
+    tsr_metrics_json(t, m);
+    place_json(t, "max_abs_error_at", pair, m->max_abs_at);
+    for (unsigned side = 0; side < 2; side++) {
+        if (m->nonfinite[side] > 0)
+            place_json(t, side == 0 ? "nonfinite_a_at" : "nonfinite_b_at", pair, m->nonfinite_at[side]);
+    }
+    tsr_json_key(t, "worst_blocks");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < m->n_worst; i++)
+        tile_json(t, &m->worst[i]);
+    tsr_json_end_array(t);
+}
+
+void tsr_count_states(const tsr_comparison *comparison, size_t *counts)
+{
+    memset(counts, 0, (TSR_PAIR_EXTRA + 1) * sizeof *counts);
+    for (size_t i = 0; i < comparison->count; i++)
+        counts[comparison->pairs[i].state]++;
+}
+
+tsr_metrics tsr_sum_differing(const tsr_comparison *comparison)
+{
+    tsr_metrics whole = {0};
+    for (size_t i = 0; i < comparison->count; i++) {
+        if (comparison->pairs[i].state == TSR_PAIR_DIFFERS)
+            tsr_metrics_add(&whole, &comparison->pairs[i].metrics);
+    }
+    return whole;
+}

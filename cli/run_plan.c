@@ -1,0 +1,393 @@
+/* Printing plans, running jobs, telling results. */
+#include "cli/run_plan.h"
+
+#include "cli/evidence_text.h"
+#include "cli/next.h"
+#include "cli/output.h"
+#include "cli/places.h"
+#include "cli/serving.h"
+#include "cli/terminal.h"
+#include "common/file.h"
+#include "common/threads.h"
+#include "convert/engine/engine.h"
+#include "convert/plans/policy_plan.h"
+#include "convert/plans/quantize_report.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define U64(x) ((unsigned long long)(x))
+
+enum { WORST = 10, WORST_BLOCKS = 5 };
+
+tsr_job tsr_job_defaults(const char *command)
+{
+    const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    return (tsr_job){
+        .command = command,
+        .verb = "converting",
+        .max_shard_bytes = 5000000000u,
+        .threads = cpus < 1 ? 1 : (uint64_t)cpus,
+        .cpumask = TSR_CPU_ALL,
+        .memory = (uint64_t)2 << 30,
+        .low_sqnr = -INFINITY,
+    };
+}
+
+void tsr_job_options(tsr_job *job, tsr_option *options)
+{
+    const tsr_option shared[] = {
+        {"--ignore-file", TSR_OPT_LIST, &job->ignore, "GLOB", "treat these files of SRC as absent; may be repeated"},
+        {"--max-shard-size", TSR_OPT_SIZE, &job->max_shard_bytes, "SIZE", "of tensor data in one output file (5GB)"},
+        {"--threads", TSR_OPT_COUNT, &job->threads, "N", "workers (all CPUs); the output does not depend on it"},
+        {"--cpumask", TSR_OPT_COUNT, &job->cpumask, "MASK",
+         "instruction sets allowed: 1 AVX2, 2 AVX-512, 4 VBMI; 0 is scalar (all); same bits with any"},
+        {"--memory", TSR_OPT_SIZE, &job->memory, "SIZE", "what the job may use at most (2GiB)"},
+        {"--dry-run", TSR_OPT_FLAG, &job->dry_run, NULL, "print the plan: every tensor with its reason, and the sums"},
+        {"--force", TSR_OPT_FLAG, &job->force, NULL, "start over, and write into DST whatever it holds"},
+        {"--json", TSR_OPT_TEXT, &job->json, "FILE", "the result as JSON ('-': stdout)"},
+        {"--quiet", TSR_OPT_FLAG, &job->quiet, NULL, "no progress, no summary"},
+        {"--help", TSR_OPT_FLAG, &job->help, NULL, "this text"},
+        {0},
+    };
+    tsr_options_append(options, shared);
+}
+
+tsr_status tsr_job_check(const tsr_job *job, tsr_err *err)
+{
+    if (job->src == NULL)
+        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera %s SRC -o DST", job->command);
+    if (job->dst == NULL && !job->dry_run)
+        return tsr_fail(err, TSR_E_USAGE, "where to? tessera %s SRC -o DST", job->command);
+    if (job->threads == 0)
+        return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
+    if (job->max_shard_bytes == 0)
+        return tsr_fail(err, TSR_E_USAGE, "--max-shard-size: at least 1 byte");
+    return TSR_OK;
+}
+
+/* ---- telling ---- */
+
+/* How many tensors were treated in each way, in the order in which the ways first occur. */
+typedef struct tally {
+    const char *action[16];
+    uint64_t count[16];
+    size_t n;
+} tally;
+
+static tally count_actions(const tsr_plan *plan)
+{
+    tally t = {.n = 0};
+    for (size_t i = 0; i < plan->n_notes; i++) {
+        size_t k = 0;
+        while (k < t.n && strcmp(t.action[k], plan->notes[i].action) != 0)
+            k++;
+        if (k == t.n)
+            t.action[t.n++] = plan->notes[i].action;
+        t.count[k]++;
+    }
+    return t;
+}
+
+/* Whether bytes_out is a bound. */
+static bool is_bounded(const tsr_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_files; i++) {
+        if (plan->files[i].appended)
+            return true;
+    }
+    return false;
+}
+
+static void print_sums(const tsr_plan *plan)
+{
+    char in[32], written[32];
+    const tally t = count_actions(plan);
+    tsr_print("%zu tensors: ", plan->n_notes);
+    for (size_t i = 0; i < t.n; i++)
+        tsr_print("%s%s %llu", i == 0 ? "" : ", ", t.action[i], U64(t.count[i]));
+    if (plan->n_added > 0)
+        tsr_print("%sadded %zu", t.n == 0 ? "" : ", ", plan->n_added);
+    tsr_print("; %zu files, %s in, %s%s out\n", plan->n_files, tsr_bytes_text((double)plan->bytes_in, in),
+              is_bounded(plan) ? "at most " : "", tsr_bytes_text((double)plan->bytes_out, written));
+}
+
+static void print_plan(const tsr_job *job, const tsr_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_notes; i++) {
+        const tsr_plan_note *const n = &plan->notes[i];
+        char shape[192];
+        tsr_print("%-10s %-7s %-18s %s  (%s)\n", n->action, tsr_dtype_name(n->source->dtype),
+                  tsr_shape_text(n->source, shape, sizeof shape), n->source->name, n->reason);
+    }
+    for (size_t i = 0; i < plan->n_files; i++)
+        tsr_print("write      %s, %s%llu bytes\n", plan->files[i].name, plan->files[i].appended ? "at most " : "",
+                  U64(plan->files[i].bytes));
+    for (size_t i = 0; i < plan->n_texts; i++)
+        tsr_print("write      %s, %zu bytes\n", plan->texts[i].name, plan->texts[i].size);
+    for (size_t i = 0; i < plan->n_warnings; i++)
+        tsr_print("note       %s\n", plan->warnings[i]);
+    print_sums(plan);
+    char memory[32], disk[32], space[32];
+    uint64_t have;
+    tsr_print("memory: %s at most with %llu threads; disk: %s needed",
+              tsr_bytes_text((double)tsr_plan_memory(plan, (unsigned)job->threads), memory), U64(job->threads),
+              tsr_bytes_text((double)plan->bytes_out, disk));
+    if (job->dst != NULL && tsr_free_space(access(job->dst, F_OK) == 0 ? job->dst : ".", &have, NULL) == TSR_OK)
+        tsr_print(", %s free there", tsr_bytes_text((double)have, space));
+    tsr_print("\n");
+}
+
+static bool is_low(const tsr_job *job, const tsr_quant_stats *row)
+{
+    return row->sum_x2 > 0 && tsr_quant_stats_sqnr(row) < job->low_sqnr;
+}
+
+/* A block whose noise is a third of the usual signal may hold little but the value that set its scale. */
+static bool is_outlier(const tsr_quant_stats *row)
+{
+    return tsr_quant_stats_worst_block(row) > 1.0 / 3;
+}
+
+static tsr_quant_stats add_all(const tsr_job *job, const tsr_plan *plan, const tsr_quant_stats *rows, tsr_stats_of of,
+                               size_t *low)
+{
+    tsr_quant_stats whole = {0};
+    *low = 0;
+    for (size_t s = 0; s < plan->n_steps; s++) {
+        if (plan->steps[s].op->stats_of != of)
+            continue;
+        tsr_quant_stats_add(&whole, &rows[s]);
+        *low += is_low(job, &rows[s]);
+    }
+    return whole;
+}
+
+/* What was lost, of the whole and of the worst tensors; nothing when no step has such statistics. */
+static void print_errors(const tsr_job *job, const tsr_plan *plan, const tsr_quant_stats *rows, tsr_stats_of of,
+                         const char *title)
+{
+    size_t low, worst[WORST];
+    const tsr_quant_stats whole = add_all(job, plan, rows, of, &low);
+    if (whole.elements == 0)
+        return;
+    tsr_print("%s: SQNR %.2f dB, relative error %.5f, cosine %.6f, %llu saturated, %llu flushed to zero, %llu zero "
+              "blocks\n",
+              title, tsr_quant_stats_sqnr(&whole), tsr_quant_stats_relative_error(&whole),
+              tsr_quant_stats_cosine(&whole), U64(whole.saturated), U64(whole.flushed), U64(whole.zero_blocks));
+    size_t n = tsr_worst_steps(plan, rows, of, TSR_WORST_SQNR, worst, WORST);
+    tsr_print("worst tensors:\n");
+    for (size_t i = 0; i < n; i++) {
+        const tsr_quant_stats *const row = &rows[worst[i]];
+        tsr_print("  %6.2f dB  max error %.3g of amax %.3g  %s", tsr_quant_stats_sqnr(row), row->max_error, row->amax,
+                  plan->steps[worst[i]].in[0]->name);
+        tsr_print_word(TSR_NOTABLE, is_low(job, row) ? "  <- low: look at it" : "", 0);
+        tsr_print("\n");
+    }
+    n = tsr_worst_steps(plan, rows, of, TSR_WORST_BLOCK, worst, WORST_BLOCKS);
+    if (n > 0)
+        tsr_print("worst blocks (rms error beside the rms of values):\n");
+    for (size_t i = 0; i < n; i++) {
+        const tsr_quant_stats *const row = &rows[worst[i]];
+        tsr_print("  %6.4f     max error %.3g of amax %.3g, %llu clipped  %s%s\n", tsr_quant_stats_worst_block(row),
+                  row->max_error, row->amax, U64(row->saturated), plan->steps[worst[i]].in[0]->name,
+                  is_outlier(row) ? "  <- look at it: an outlier drowns its block?" : "");
+    }
+    if (low > 0)
+        tsr_print("%zu tensors are below %.0f dB: outliers or tiny values in a block\n", low, job->low_sqnr);
+}
+
+static void print_summary(const tsr_job *job, const tsr_plan *plan, const tsr_engine_result *result,
+                          const tsr_serving *serving)
+{
+    print_sums(plan);
+    print_errors(job, plan, result->rows, TSR_STATS_SOURCE, "whole");
+    print_errors(job, plan, result->rows, TSR_STATS_ORIGINAL, "against the original");
+    char read[32], written[32], rate[32];
+    tsr_print("%s read, %s written in %.1f s (%s/s), %u threads\n", tsr_bytes_text((double)result->bytes_read, read),
+              tsr_bytes_text((double)result->bytes_written, written), result->seconds,
+              tsr_bytes_text((double)result->bytes_read / fmax(result->seconds, 1e-9), rate), result->threads);
+    if (result->files_redone > 0)
+        tsr_print("%llu files were not what the journal says and were made again\n", U64(result->files_redone));
+    if (result->already_complete)
+        tsr_print("%s was complete already: all %zu files verified\n", job->dst, plan->n_files);
+    else if (result->files_resumed > 0)
+        tsr_print("resumed: %llu finished files verified and kept\n", U64(result->files_resumed));
+    tsr_serving_print(serving);
+    if (plan->advice != NULL)
+        tsr_print("%s\n", plan->advice);
+    if (plan->report != NULL)
+        tsr_print("report: %s/" TSR_REPORT_NAME "\n", job->dst);
+    tsr_print_next(job->src, job->dst, job->ignore.count > 0, plan);
+}
+
+static void json_counts(tsr_text *t, const tsr_job *job, const tsr_plan *plan)
+{
+    const struct {
+        const char *key;
+        uint64_t value;
+    } counts[] = {
+        {"tensors", plan->n_notes},     {"added", plan->n_added},
+        {"files", plan->n_files},       {"bytes_in", plan->bytes_in},
+        {"bytes_out", plan->bytes_out}, {"memory", tsr_plan_memory(plan, (unsigned)job->threads)},
+    };
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        tsr_json_key(t, counts[i].key);
+        tsr_json_u64(t, counts[i].value);
+    }
+    const tally actions = count_actions(plan);
+    tsr_json_key(t, "actions");
+    tsr_json_begin_object(t, true);
+    for (size_t i = 0; i < actions.n; i++) {
+        tsr_json_key(t, actions.action[i]);
+        tsr_json_u64(t, actions.count[i]);
+    }
+    tsr_json_end_object(t);
+}
+
+/* Which rules decided, and what was warned of. */
+static void json_policy(tsr_text *t, const tsr_plan *plan)
+{
+    if (!plan->by_policy)
+        return;
+    tsr_json_key(t, "model_type");
+    if (plan->model_type == NULL)
+        tsr_json_null(t);
+    else
+        tsr_json_string(t, plan->model_type);
+    tsr_json_key(t, "rules");
+    tsr_json_string(t, plan->general_rules ? "general" : "table");
+    tsr_json_key(t, "warnings");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < plan->n_warnings; i++)
+        tsr_json_string(t, plan->warnings[i]);
+    tsr_json_end_array(t);
+}
+
+static void json_plan(tsr_text *t, const tsr_plan *plan)
+{
+    tsr_json_key(t, "plan");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < plan->n_notes; i++) {
+        tsr_json_begin_object(t, true);
+        tsr_json_key(t, "name");
+        tsr_json_string(t, plan->notes[i].source->name);
+        tsr_json_key(t, "action");
+        tsr_json_string(t, plan->notes[i].action);
+        tsr_json_key(t, "reason");
+        tsr_json_string(t, plan->notes[i].reason);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
+static void json_result(tsr_text *t, const tsr_job *job, const tsr_plan *plan, const tsr_engine_result *result,
+                        const tsr_serving *serving)
+{
+    size_t low, unused;
+    const tsr_quant_stats whole = add_all(job, plan, result->rows, TSR_STATS_SOURCE, &low);
+    const tsr_quant_stats against = add_all(job, plan, result->rows, TSR_STATS_ORIGINAL, &unused);
+    tsr_json_key(t, "seconds");
+    tsr_json_number(t, result->seconds);
+    tsr_json_key(t, "threads");
+    tsr_json_u64(t, result->threads);
+    tsr_json_key(t, "files_resumed");
+    tsr_json_u64(t, result->files_resumed);
+    if (whole.elements > 0) {
+        if (isfinite(job->low_sqnr)) {
+            tsr_json_key(t, "sqnr_limit_db");
+            tsr_json_number(t, job->low_sqnr);
+            tsr_json_key(t, "tensors_below_limit");
+            tsr_json_u64(t, low);
+        }
+        tsr_quant_stats_json(t, &whole);
+    }
+    if (serving->count > 0)
+        tsr_serving_json(t, serving);
+    if (against.elements > 0) {
+        tsr_json_key(t, "against");
+        tsr_json_begin_object(t, false);
+        tsr_quant_stats_json(t, &against);
+        tsr_json_end_object(t);
+    }
+}
+
+/* `result` is NULL for --dry-run. */
+static tsr_status write_json(const tsr_job *job, const tsr_plan *plan, const tsr_engine_result *result,
+                             const tsr_serving *serving, tsr_err *err)
+{
+    if (job->json == NULL)
+        return TSR_OK;
+    tsr_text t = {0};
+    char schema[40];
+    snprintf(schema, sizeof schema, "tessera-%s/1", job->command);
+    tsr_json_begin_object(&t, false);
+    tsr_text_member(&t, "schema", schema);
+    tsr_text_member(&t, "version", TSR_VERSION);
+    json_counts(&t, job, plan);
+    json_policy(&t, plan);
+    if (result == NULL)
+        json_plan(&t, plan);
+    else
+        json_result(&t, job, plan, result, serving);
+    tsr_json_end_object(&t);
+    tsr_text_append(&t, "\n", 1);
+    const tsr_status status = tsr_write_report(job->json, &t, err);
+    tsr_text_free(&t);
+    return status;
+}
+
+/* ---- doing ---- */
+
+/* Whether the output is a quantized checkpoint as engines load it. */
+static bool is_served(const tsr_plan *plan)
+{
+    return plan->report != NULL && plan->advice == NULL && plan->sources[0]->config != NULL;
+}
+
+static tsr_status execute(const tsr_job *job, const tsr_plan *plan, tsr_err *err)
+{
+    tsr_terminal terminal = tsr_terminal_open(job->quiet);
+    terminal.verb = job->verb;
+    const tsr_engine_options options = {
+        .threads = job->threads > TSR_MAX_THREADS ? TSR_MAX_THREADS : (unsigned)job->threads,
+        .memory = job->memory,
+        .force = job->force,
+        .cpu_flags = tsr_cpu_flags() & (unsigned)job->cpumask,
+        .cancel = tsr_terminal_catch_interrupt(),
+        .progress = tsr_terminal_progress,
+        .progress_data = &terminal,
+    };
+    tsr_engine_result result;
+    tsr_status status = tsr_engine_run(plan, job->dst, &options, &result, err);
+    tsr_terminal_close(&terminal);
+    tsr_serving serving = {.count = 0};
+    if (status == TSR_OK && is_served(plan))
+        status = tsr_serving_find(&serving, job->dst, err);
+    if (status == TSR_OK && !job->quiet && !tsr_is_stdout(job->json))
+        print_summary(job, plan, &result, &serving);
+    if (status == TSR_OK)
+        status = write_json(job, plan, &result, &serving, err);
+    tsr_serving_free(&serving);
+    tsr_engine_result_free(&result);
+    if (status == TSR_E_CANCELLED)
+        return tsr_fail(err, status, "interrupted; finished files are kept: repeat the command to carry on");
+    return status;
+}
+
+tsr_status tsr_job_run(const tsr_job *job, const tsr_plan *plan, tsr_err *err)
+{
+    for (size_t i = 0; i < plan->n_warnings; i++)
+        tsr_tell("tessera: %s\n", plan->warnings[i]);
+    if (job->dry_run) {
+        if (!tsr_is_stdout(job->json))
+            print_plan(job, plan);
+        TSR_TRY(write_json(job, plan, NULL, NULL, err));
+    }
+    TSR_TRY(tsr_plan_check_any(plan, err));
+    return job->dry_run ? TSR_OK : execute(job, plan, err);
+}

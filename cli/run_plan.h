@@ -1,0 +1,34 @@
+/* What all commands that carry out a plan share: the options of the machine and the destination, the plan printed, the
+ * job run, the result told. */
+#ifndef TSR_CLI_RUN_PLAN_H
+#define TSR_CLI_RUN_PLAN_H
+
+#include "cli/options.h"
+#include "convert/engine/plan.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct tsr_job {
+    const char *command; /* "quantize": for messages */
+    const char *verb;    /* "quantizing": of progress */
+    const char *src, *dst, *json;
+    tsr_list ignore;
+    uint64_t max_shard_bytes, threads, cpumask, memory;
+    bool dry_run, force, quiet, help;
+    double low_sqnr; /* dB: tensors below it are pointed out */
+} tsr_job;
+
+/* With the defaults of this machine. */
+tsr_job tsr_job_defaults(const char *command);
+
+/* Puts the shared options behind the command's own. */
+void tsr_job_options(tsr_job *job, tsr_option *options);
+
+/* After parsing: SRC and DST are given, and the numbers make sense. */
+tsr_status tsr_job_check(const tsr_job *job, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Carries out the plan (or prints it: --dry-run), and tells the result as asked. */
+tsr_status tsr_job_run(const tsr_job *job, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

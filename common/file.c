@@ -1,0 +1,246 @@
+/* System calls, with every result looked at. */
+#include "common/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+tsr_status tsr_read_at(int fd, const char *path, void *data, size_t size, uint64_t offset, tsr_err *err)
+{
+    char *to = data;
+    while (size > 0) {
+        const ssize_t n = pread(fd, to, size, (off_t)offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return tsr_fail_errno(err, "%s: cannot read %zu bytes at offset %llu", path, size,
+                                  (unsigned long long)offset);
+        if (n == 0)
+            return tsr_fail(err, TSR_E_IO,
+                            "%s: the file ends at byte %llu, %zu bytes short: it shrank while being read", path,
+                            (unsigned long long)offset, size);
+        to += n;
+        size -= (size_t)n;
+        offset += (uint64_t)n;
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_write_at(int fd, const char *path, const void *data, size_t size, uint64_t offset, tsr_err *err)
+{
+    const char *from = data;
+    while (size > 0) {
+        const ssize_t n = pwrite(fd, from, size, (off_t)offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return tsr_fail_errno(err, "%s: cannot write %zu bytes at offset %llu", path, size,
+                                  (unsigned long long)offset);
+        if (n == 0)
+            return tsr_fail(err, TSR_E_IO, "%s: the system takes none of %zu bytes at offset %llu, and names no error",
+                            path, size, (unsigned long long)offset);
+        from += n;
+        size -= (size_t)n;
+        offset += (uint64_t)n;
+    }
+    return TSR_OK;
+}
+
+static int64_t nanoseconds(struct timespec t)
+{
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static tsr_stamp stamp_of(const struct stat *st)
+{
+    return (tsr_stamp){
+        .device = (uint64_t)st->st_dev,
+        .inode = (uint64_t)st->st_ino,
+        .size = (uint64_t)st->st_size,
+        .mtime_ns = nanoseconds(st->st_mtim),
+        .ctime_ns = nanoseconds(st->st_ctim),
+    };
+}
+
+tsr_status tsr_open_input(const char *path, int *fd, uint64_t *size, tsr_stamp *stamp, tsr_err *err)
+{
+    /* O_NONBLOCK: opening a pipe does not wait for somebody to write into it. It means nothing to a regular file. */
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (*fd < 0)
+        return tsr_fail_errno(err, "%s: cannot open", path);
+    struct stat st;
+    if (fstat(*fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        close(*fd);
+        *fd = -1;
+        return tsr_fail(err, TSR_E_FORMAT, "%s: not a regular file (a pipe, device or directory)", path);
+    }
+    *size = (uint64_t)st.st_size;
+    if (stamp != NULL)
+        *stamp = stamp_of(&st);
+    return TSR_OK;
+}
+
+tsr_status tsr_check_stamp(int fd, const char *path, const tsr_stamp *stamp, tsr_err *err)
+{
+    struct stat open_now, named;
+    if (fstat(fd, &open_now) != 0)
+        return tsr_fail_errno(err, "%s: cannot look at it again", path);
+    const tsr_stamp now = stamp_of(&open_now);
+    const char *what = NULL;
+    if (now.size != stamp->size)
+        what = "its size differs";
+    else if (now.mtime_ns != stamp->mtime_ns)
+        what = "it was written to";
+    else if (stat(path, &named) != 0 || (uint64_t)named.st_ino != stamp->inode ||
+             (uint64_t)named.st_dev != stamp->device)
+        what = "it was removed or replaced";
+    else if (now.ctime_ns != stamp->ctime_ns)
+        what = "its time of change differs";
+    return what == NULL ? TSR_OK
+                        : tsr_fail(err, TSR_E_IO,
+                                   "%s: changed while it was read (%s): let whatever writes it end, and start again",
+                                   path, what);
+}
+
+tsr_status tsr_read_file(const char *path, uint64_t limit, tsr_arena *arena, const char **data, size_t *size,
+                         tsr_err *err)
+{
+    int fd;
+    uint64_t bytes;
+    TSR_TRY(tsr_open_input(path, &fd, &bytes, NULL, err));
+    tsr_status status = TSR_OK;
+    char *const text = bytes <= limit ? tsr_arena_alloc(arena, (size_t)bytes + 1) : NULL;
+    if (bytes > limit)
+        status = tsr_fail(err, TSR_E_FORMAT, "%s: %llu bytes, more than the %llu that such a file may have", path,
+                          (unsigned long long)bytes, (unsigned long long)limit);
+    else if (text == NULL)
+        status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory for %llu bytes", path, (unsigned long long)bytes);
+    else
+        status = tsr_read_at(fd, path, text, (size_t)bytes, 0, err);
+    close(fd);
+    *data = text;
+    *size = (size_t)bytes;
+    return status;
+}
+
+tsr_status tsr_sync_dir(const char *path, tsr_err *err)
+{
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return tsr_fail_errno(err, "%s: cannot open the directory", path);
+    const int rc = fsync(fd);
+    /* Some file systems cannot sync a directory and say EINVAL; their renames are as durable as they get. */
+    const tsr_status status = rc != 0 && errno != EINVAL ? tsr_fail_errno(err, "%s: cannot sync", path) : TSR_OK;
+    close(fd);
+    return status;
+}
+
+tsr_status tsr_sync_parent(const char *path, tsr_err *err)
+{
+    char *const copy = strdup(path);
+    if (copy == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path);
+    const char *const folder = dirname(copy);
+    /* A folder in which one may write but not look about cannot be opened, and so not be synced. */
+    const tsr_status status = access(folder, R_OK) == 0 ? tsr_sync_dir(folder, err) : TSR_OK;
+    free(copy);
+    return status;
+}
+
+tsr_status tsr_commit_file(int fd, const char *from, const char *to, tsr_err *err)
+{
+    if (fsync(fd) != 0)
+        return tsr_fail_errno(err, "%s: cannot sync", from);
+    if (rename(from, to) != 0)
+        return tsr_fail_errno(err, "%s: cannot rename to %s", from, to);
+    return tsr_sync_parent(to, err);
+}
+
+tsr_status tsr_replace_file(const char *path, const char *temporary, const void *data, size_t size, tsr_err *err)
+{
+    /* O_EXCL: what another program left or shares under this name is never written to. */
+    const int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return tsr_fail_errno(err, "%s: cannot create", temporary);
+    tsr_status status = tsr_write_at(fd, temporary, data, size, 0, err);
+    if (status == TSR_OK)
+        status = tsr_commit_file(fd, temporary, path, err);
+    if (close(fd) != 0 && status == TSR_OK)
+        status = tsr_fail_errno(err, "%s: cannot close", path);
+    if (status != TSR_OK)
+        unlink(temporary);
+    return status;
+}
+
+tsr_status tsr_write_file(const char *path, const void *data, size_t size, tsr_err *err)
+{
+    const char *const slash = strrchr(path, '/');
+    const int folder = slash == NULL ? 0 : (int)(slash - path) + 1;
+    for (unsigned n = 0;; n++) {
+        char *temporary;
+        if (asprintf(&temporary, "%.*s.tessera-%ld-%u.part", folder, path, (long)getpid(), n) < 0)
+            return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path);
+        const bool taken = access(temporary, F_OK) == 0;
+        const tsr_status status = taken ? TSR_OK : tsr_replace_file(path, temporary, data, size, err);
+        free(temporary);
+        if (!taken)
+            return status;
+    }
+}
+
+tsr_status tsr_make_dirs(const char *path, tsr_err *err)
+{
+    char *const copy = strdup(path);
+    if (copy == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path);
+    tsr_status status = TSR_OK;
+    for (char *p = copy + 1; status == TSR_OK; p++) {
+        const char c = *p;
+        if (c != '/' && c != '\0')
+            continue;
+        *p = '\0';
+        struct stat st;
+        if (mkdir(copy, 0777) == 0)
+            status = tsr_sync_parent(copy, err);
+        else if (errno != EEXIST || stat(copy, &st) != 0 || !S_ISDIR(st.st_mode))
+            status = tsr_fail_errno(err, "%s: cannot make the directory", copy);
+        *p = c;
+        if (c == '\0')
+            break;
+    }
+    free(copy);
+    return status;
+}
+
+tsr_status tsr_free_space(const char *path, uint64_t *bytes, tsr_err *err)
+{
+    struct statvfs st;
+    if (statvfs(path, &st) != 0)
+        return tsr_fail_errno(err, "%s: cannot ask for free space", path);
+    *bytes = (uint64_t)st.f_bavail * st.f_frsize;
+    return TSR_OK;
+}
+
+tsr_status tsr_exists(const char *path, bool *exists, tsr_err *err)
+{
+    struct stat st;
+    *exists = stat(path, &st) == 0;
+    if (!*exists && errno != ENOENT && errno != ENOTDIR)
+        return tsr_fail_errno(err, "%s: cannot look at it", path);
+    return TSR_OK;
+}
+
+tsr_status tsr_free_files(const char *path, uint64_t *files, tsr_err *err)
+{
+    struct statvfs st;
+    if (statvfs(path, &st) != 0)
+        return tsr_fail_errno(err, "%s: cannot ask for free inodes", path);
+    *files = st.f_files == 0 ? UINT64_MAX : (uint64_t)st.f_favail;
+    return TSR_OK;
+}

@@ -1,0 +1,67 @@
+/* Checked file I/O: whole reads at an offset, and outputs that appear whole or not at all. */
+#ifndef TSR_COMMON_FILE_H
+#define TSR_COMMON_FILE_H
+
+#include "common/arena.h"
+#include "common/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Reads exactly `size` bytes at `offset`. A file that ends early is TSR_E_IO ("shrank while being read"). Thread-safe.
+ * `path` is for messages. */
+tsr_status tsr_read_at(int fd, const char *path, void *data, size_t size, uint64_t offset,
+                       tsr_err *err) TSR_WARN_UNUSED;
+
+/* Writes exactly `size` bytes at `offset`. Thread-safe. */
+tsr_status tsr_write_at(int fd, const char *path, const void *data, size_t size, uint64_t offset,
+                        tsr_err *err) TSR_WARN_UNUSED;
+
+/* By what one tells that a file is still the one that was opened, and as it was. */
+typedef struct tsr_stamp {
+    uint64_t device, inode, size;
+    int64_t mtime_ns, ctime_ns;
+} tsr_stamp;
+
+/* Opens a regular file for reading; *size is its length, *stamp (may be NULL) its state. */
+tsr_status tsr_open_input(const char *path, int *fd, uint64_t *size, tsr_stamp *stamp, tsr_err *err) TSR_WARN_UNUSED;
+
+/* TSR_E_IO: the file that was opened as `path` has changed since, or its name leads to another one. Thread-safe. */
+tsr_status tsr_check_stamp(int fd, const char *path, const tsr_stamp *stamp, tsr_err *err) TSR_WARN_UNUSED;
+
+/* A whole small file (at most `limit` bytes) into the arena, NUL-terminated. */
+tsr_status tsr_read_file(const char *path, uint64_t limit, tsr_arena *arena, const char **data, size_t *size,
+                         tsr_err *err) TSR_WARN_UNUSED;
+
+/* Writes a whole file under the name `temporary`, which must be free, then commits it as `path`. On failure nothing
+ * stays behind. */
+tsr_status tsr_replace_file(const char *path, const char *temporary, const void *data, size_t size,
+                            tsr_err *err) TSR_WARN_UNUSED;
+
+/* The same, with a temporary name of its own making beside `path`. */
+tsr_status tsr_write_file(const char *path, const void *data, size_t size, tsr_err *err) TSR_WARN_UNUSED;
+
+/* fsync of `fd`, then rename `from` to `to`, then fsync of the folder of `to`: after TSR_OK the file survives a power
+ * cut under its new name. */
+tsr_status tsr_commit_file(int fd, const char *from, const char *to, tsr_err *err) TSR_WARN_UNUSED;
+
+/* fsync of a directory, which makes renames in it durable. */
+tsr_status tsr_sync_dir(const char *path, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The same of the directory that holds `path`; one that may not be read is passed over. */
+tsr_status tsr_sync_parent(const char *path, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Makes a directory and its parents, durably; one that exists is fine. */
+tsr_status tsr_make_dirs(const char *path, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Bytes that an ordinary user may still write on the file system of `path`. */
+tsr_status tsr_free_space(const char *path, uint64_t *bytes, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Files that may still be made there; UINT64_MAX where the file system sets no number. */
+tsr_status tsr_free_files(const char *path, uint64_t *files, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Whether there is something under this name. Not to be allowed to know is an error, not a no. */
+tsr_status tsr_exists(const char *path, bool *exists, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

@@ -1,0 +1,77 @@
+/* Turns are handed out one by one under a lock: they are long. */
+#include "common/parallel_for.h"
+
+#include "common/checked.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+typedef struct loop {
+    size_t n;
+    const atomic_bool *cancel;
+    tsr_each_fn *run;
+    void *context;
+    pthread_mutex_t lock; /* guards the rest */
+    size_t next, workers;
+    tsr_status status;
+    tsr_err err;
+} loop;
+
+static bool take(loop *l, size_t *i)
+{
+    pthread_mutex_lock(&l->lock);
+    if (l->status == TSR_OK && l->cancel != NULL && atomic_load(l->cancel))
+        l->status = tsr_fail(&l->err, TSR_E_CANCELLED, "interrupted");
+    const bool taken = l->status == TSR_OK && l->next < l->n;
+    if (taken)
+        *i = l->next++;
+    pthread_mutex_unlock(&l->lock);
+    return taken;
+}
+
+static void note_failure(loop *l, tsr_status status, const tsr_err *err)
+{
+    pthread_mutex_lock(&l->lock);
+    if (l->status == TSR_OK) {
+        l->status = status;
+        l->err = *err;
+    }
+    pthread_mutex_unlock(&l->lock);
+}
+
+static void *work(void *argument)
+{
+    loop *const l = argument;
+    tsr_set_float_mode();
+    pthread_mutex_lock(&l->lock);
+    const size_t worker = l->workers++;
+    pthread_mutex_unlock(&l->lock);
+    for (size_t i; take(l, &i);) {
+        tsr_err err = {{0}};
+        const tsr_status status = l->run(l->context, i, worker, &err);
+        if (status != TSR_OK)
+            note_failure(l, status, &err);
+    }
+    return NULL;
+}
+
+size_t tsr_each_workers(size_t n, unsigned threads)
+{
+    return tsr_max_u64(tsr_min_u64(tsr_min_u64(n, threads), TSR_MAX_THREADS), 1);
+}
+
+tsr_status tsr_each(size_t n, unsigned threads, const atomic_bool *cancel, tsr_each_fn *run, void *context,
+                    tsr_err *err)
+{
+    loop l = {.n = n, .cancel = cancel, .run = run, .context = context, .lock = PTHREAD_MUTEX_INITIALIZER};
+    pthread_t others[TSR_MAX_THREADS];
+    size_t started = 0;
+    while (started + 1 < tsr_each_workers(n, threads) && pthread_create(&others[started], NULL, work, &l) == 0)
+        started++;
+    work(&l);
+    for (size_t i = 0; i < started; i++)
+        pthread_join(others[i], NULL);
+    if (l.status != TSR_OK && err != NULL)
+        *err = l.err;
+    return l.status;
+}

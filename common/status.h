@@ -1,0 +1,65 @@
+/* Status codes and the one-line error that travels with them.
+ *
+ * Every fallible function returns a tsr_status and takes a caller-owned `tsr_err *` (may be NULL) last.
+ * The innermost function writes the message: object first, then the fact, then what to do about it.
+ * A caller further out may prepend a file or tensor name once; it never rewrites the message. */
+#ifndef TSR_COMMON_STATUS_H
+#define TSR_COMMON_STATUS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum tsr_status {
+    TSR_OK = 0,
+    TSR_E_USAGE,       /* options that make no sense together */
+    TSR_E_FORMAT,      /* a file breaks the rules of its format */
+    TSR_E_SHAPE,       /* a shape that the target cannot take */
+    TSR_E_UNSUPPORTED, /* well formed, but not something Tessera does */
+    TSR_E_VALUE,       /* NaN or Inf where a number is needed */
+    TSR_E_MISMATCH,    /* source, options or output are not what an earlier run recorded */
+    TSR_E_EXISTS,      /* the destination is taken */
+    TSR_E_IO,          /* the system refused: permission, device error */
+    TSR_E_NOSPACE,     /* disk full */
+    TSR_E_NOMEM,       /* memory exhausted, or --memory too small */
+    TSR_E_CANCELLED,   /* the user interrupted */
+    TSR_E_DEVICE,      /* no usable GPU */
+    TSR_E_NOTHING,     /* there is nothing to do: what was asked for would change nothing */
+} tsr_status;
+
+typedef struct tsr_err {
+    char msg[1024];
+} tsr_err;
+
+#define TSR_WARN_UNUSED       __attribute__((warn_unused_result))
+#define TSR_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+
+/* Writes the message (when err is not NULL) and returns `status`. */
+tsr_status tsr_fail(tsr_err *err, tsr_status status, const char *fmt, ...) TSR_PRINTF(3, 4);
+
+/* As tsr_fail for a failed system call: appends ": " and strerror(errno); ENOSPC and EDQUOT become TSR_E_NOSPACE,
+ * ENOMEM becomes TSR_E_NOMEM, everything else TSR_E_IO. Limits of the process are told with the way to raise them. */
+tsr_status tsr_fail_errno(tsr_err *err, const char *fmt, ...) TSR_PRINTF(2, 3);
+
+/* Puts "what: " before a message that a callee wrote; returns `status`. */
+tsr_status tsr_prepend(tsr_err *err, tsr_status status, const char *fmt, ...) TSR_PRINTF(3, 4);
+
+#define TSR_TRY(call)                              \
+    do {                                           \
+        const tsr_status tsr_try_status_ = (call); \
+        if (tsr_try_status_ != TSR_OK)             \
+            return tsr_try_status_;                \
+    } while (0)
+
+/* For functions with one exit: `status` and the label `out` are the function's own. */
+#define TSR_GOTO(call)        \
+    do {                      \
+        status = (call);      \
+        if (status != TSR_OK) \
+            goto out;         \
+    } while (0)
+
+#ifdef __cplusplus
+}
+#endif
+#endif

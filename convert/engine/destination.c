@@ -1,0 +1,342 @@
+/* What may be written where, and in which order what makes a directory a model comes and goes. */
+#include "convert/engine/destination.h"
+
+#include "common/checked.h"
+#include "common/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define U64(x)      ((unsigned long long)(x))
+#define PART_SUFFIX ".part"
+
+/* Room for "/.tessera/", a number and PART_SUFFIX. */
+enum { LONGEST_OWN_NAME = 48 };
+
+static bool ends_with(const char *text, const char *suffix)
+{
+    const size_t n = strlen(text), m = strlen(suffix);
+    return n >= m && strcmp(text + n - m, suffix) == 0;
+}
+
+static const char *base_of(const char *name)
+{
+    const char *const slash = strrchr(name, '/');
+    return slash == NULL ? name : slash + 1;
+}
+
+static bool is_config(const char *name)
+{
+    return strcmp(base_of(name), TSR_CONFIG_NAME) == 0;
+}
+
+static bool is_index(const char *name)
+{
+    return ends_with(name, ".safetensors.index.json");
+}
+
+/* ---- names ---- */
+
+tsr_status tsr_plan_names(const tsr_plan *plan, tsr_arena *arena, tsr_names *names, tsr_err *err)
+{
+    *names = (tsr_names){.items = tsr_arena_alloc(arena, (plan->n_files + plan->n_texts + 1) * sizeof *names->items)};
+    if (names->items == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the names of %zu files", plan->n_files);
+    for (size_t i = 0; i < plan->n_files; i++)
+        names->items[names->count++] = plan->files[i].name;
+    for (size_t i = 0; i < plan->n_texts; i++)
+        names->items[names->count++] = plan->texts[i].name;
+    return TSR_OK;
+}
+
+/* What is wrong with a name by itself; NULL: nothing. */
+static const char *fault_of(const char *name, size_t dst_size)
+{
+    if (name[0] == '\0' || name[0] == '/')
+        return "not a name below the directory";
+    for (const char *c = name; *c != '\0'; c++) {
+        if ((unsigned char)*c < 0x20 || *c == 0x7F)
+            return "a control character in it";
+    }
+    bool first = true;
+    for (const char *at = name;; first = false) {
+        const size_t n = strcspn(at, "/");
+        if (n == 0 || (n == 1 && at[0] == '.') || (n == 2 && memcmp(at, "..", 2) == 0))
+            return "not a name below the directory";
+        if (first && n == strlen(TSR_STATE_DIR) && memcmp(at, TSR_STATE_DIR, n) == 0)
+            return "a name that Tessera keeps for itself";
+        if (at[n] == '\0')
+            break;
+        at += n + 1;
+    }
+    return dst_size + strlen(name) + LONGEST_OWN_NAME < PATH_MAX ? NULL : "too long a path";
+}
+
+/* Each folder on the way to DST/NAME that is there already is a folder, and no link to one. */
+static bool goes_through_folders(const char *dst, const char *name)
+{
+    char path[PATH_MAX];
+    for (const char *slash = strchr(name, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        struct stat st;
+        snprintf(path, sizeof path, "%s/%.*s", dst, (int)(slash - name), name);
+        if (lstat(path, &st) == 0 && !S_ISDIR(st.st_mode))
+            return false;
+    }
+    return true;
+}
+
+static bool same_folder(const char *a, const char *b)
+{
+    const size_t n = (size_t)(base_of(a) - a);
+    return n == (size_t)(base_of(b) - b) && memcmp(a, b, n) == 0;
+}
+
+tsr_status tsr_check_names(const char *dst, const tsr_names *names, const char *said, tsr_status status, tsr_err *err)
+{
+    for (size_t i = 0; i < names->count; i++) {
+        const char *const name = names->items[i];
+        const char *fault = fault_of(name, strlen(dst));
+        if (fault == NULL && (i == 0 || !same_folder(names->items[i - 1], name)) && !goes_through_folders(dst, name))
+            fault = "a link, or a file, where its folder should be";
+        if (fault != NULL) {
+            char shown[256];
+            size_t n = 0;
+            for (const char *c = name; *c != '\0' && n < sizeof shown - 1; c++)
+                shown[n++] = (unsigned char)*c < 0x20 || *c == 0x7F ? '?' : *c;
+            shown[n] = '\0';
+            const size_t longest = 256, n_dst = strlen(dst); /* more would leave no room for the rest */
+            return tsr_fail(err, status, "%s: %s names the output '%s', which cannot be written: %s",
+                            dst + (n_dst > longest ? n_dst - longest : 0), said, shown, fault);
+        }
+    }
+    return TSR_OK;
+}
+
+const char *tsr_output_path(const char *dst, const char *name, char path[PATH_MAX])
+{
+    snprintf(path, PATH_MAX, "%s/%s", dst, name);
+    return path;
+}
+
+const char *tsr_part_path(const char *dst, size_t index, char path[PATH_MAX])
+{
+    if (index == SIZE_MAX)
+        snprintf(path, PATH_MAX, "%s/" TSR_STATE_DIR "/text" PART_SUFFIX, dst);
+    else
+        snprintf(path, PATH_MAX, "%s/" TSR_STATE_DIR "/%zu" PART_SUFFIX, dst, index);
+    return path;
+}
+
+tsr_status tsr_make_parent(const char *path, tsr_err *err)
+{
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", path);
+    *strrchr(folder, '/') = '\0';
+    return tsr_make_dirs(folder, err);
+}
+
+/* ---- what is removed ---- */
+
+void tsr_remove_parts(const char *dst)
+{
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s/" TSR_STATE_DIR, dst);
+    DIR *const dir = opendir(folder);
+    const struct dirent *entry;
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        if (ends_with(entry->d_name, PART_SUFFIX))
+            (void)unlinkat(dirfd(dir), entry->d_name, 0);
+    }
+    if (dir != NULL)
+        closedir(dir);
+}
+
+static tsr_status withdraw(const char *dst, const tsr_names *names, bool (*one_of)(const char *name), tsr_err *err)
+{
+    char path[PATH_MAX];
+    const char *last = NULL; /* removed: its folder is to be synced */
+    for (size_t i = 0; i < names->count; i++) {
+        const char *const name = names->items[i];
+        if (!one_of(name))
+            continue;
+        if (unlink(tsr_output_path(dst, name, path)) == 0) {
+            if (last != NULL && !same_folder(last, name))
+                TSR_TRY(tsr_sync_parent(tsr_output_path(dst, last, path), err));
+            last = name;
+        } else if (errno != ENOENT && errno != ENOTDIR) {
+            return tsr_fail_errno(err, "%s: cannot remove it, and it must not stand beside an unfinished model", path);
+        }
+    }
+    return last == NULL ? TSR_OK : tsr_sync_parent(tsr_output_path(dst, last, path), err);
+}
+
+tsr_status tsr_withdraw(const char *dst, const tsr_names *names, tsr_err *err)
+{
+    TSR_TRY(withdraw(dst, names, is_config, err));
+    return withdraw(dst, names, is_index, err);
+}
+
+/* ---- what is in the way ---- */
+
+static bool has(const tsr_names *names, const char *name)
+{
+    for (size_t i = 0; i < names->count; i++) {
+        if (strcmp(names->items[i], name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* In the folder of `name`. */
+static tsr_status check_folder(const char *dst, const char *name, const tsr_names *planned, const tsr_names *old,
+                               tsr_err *err)
+{
+    char path[PATH_MAX];
+    const int folder = (int)(base_of(name) - name);
+    snprintf(path, sizeof path, "%s/%.*s", dst, folder, name);
+    DIR *const dir = opendir(path);
+    if (dir == NULL)
+        return errno == ENOENT ? TSR_OK : tsr_fail_errno(err, "%s: cannot list the directory", path);
+    tsr_status status = TSR_OK;
+    const struct dirent *entry;
+    while (status == TSR_OK && (entry = readdir(dir)) != NULL) {
+        const char *const file = entry->d_name;
+        const bool weights = ends_with(file, ".safetensors") || ends_with(file, ".safetensors" TSR_ARCHIVE_SUFFIX);
+        if (!weights && !is_index(file))
+            continue;
+        snprintf(path, sizeof path, "%.*s%s", folder, name, file);
+        if (!has(planned, path) && !has(old, path))
+            status =
+                tsr_fail(err, TSR_E_EXISTS,
+                         "%s/%s: %s that this job does not write; loaders would take %s for part of the model: move "
+                         "%s away first",
+                         dst, path, weights ? "weights" : "an index", weights ? "them" : "it", weights ? "them" : "it");
+    }
+    closedir(dir);
+    return status;
+}
+
+tsr_status tsr_check_strays(const char *dst, const tsr_names *planned, const tsr_names *old, tsr_err *err)
+{
+    static const tsr_names kNone = {0};
+    old = old == NULL ? &kNone : old;
+    TSR_TRY(check_folder(dst, "", planned, old, err));
+    const char *last = "";
+    for (size_t i = 0; i < planned->count; i++) {
+        if (!same_folder(last, planned->items[i]))
+            TSR_TRY(check_folder(dst, planned->items[i], planned, old, err));
+        last = planned->items[i];
+    }
+    return TSR_OK;
+}
+
+/* ---- space ---- */
+
+/* Bytes that are still to be written, against what the disk has; *files: the same of files. */
+static uint64_t missing_space(const tsr_plan *plan, const char *dst, const bool *finished, uint64_t *files)
+{
+    uint64_t need = 0, need_files = plan->n_texts + 1, have = 0, have_files = 0;
+    for (size_t i = 0; i < plan->n_files; i++) {
+        need += finished[i] ? 0 : plan->files[i].bytes;
+        need_files += !finished[i];
+    }
+    for (size_t i = 0; i < plan->n_texts; i++)
+        need += plan->texts[i].size;
+    *files = tsr_free_files(dst, &have_files, NULL) != TSR_OK || need_files <= have_files ? 0 : need_files - have_files;
+    return tsr_free_space(dst, &have, NULL) != TSR_OK || need <= have ? 0 : need - have;
+}
+
+static tsr_status lacks_bytes(const char *dst, uint64_t missing, tsr_err *err)
+{
+    return tsr_fail(err, TSR_E_NOSPACE,
+                    "%s: disk full: %llu more bytes (%.1f MB) are needed there; free them and repeat "
+                    "the command: finished files are kept",
+                    dst, U64(missing), (double)missing / 1e6);
+}
+
+static tsr_status lacks_files(const char *dst, uint64_t missing, tsr_err *err)
+{
+    return tsr_fail(err, TSR_E_NOSPACE,
+                    "%s: the file system has no inodes left for %llu more files; remove files there, or name a "
+                    "directory on another one, and repeat the command: finished files are kept",
+                    dst, U64(missing));
+}
+
+static bool all_finished(const tsr_plan *plan, const bool *finished)
+{
+    for (size_t i = 0; i < plan->n_files; i++) {
+        if (!finished[i])
+            return false;
+    }
+    return true;
+}
+
+tsr_status tsr_check_space(const tsr_plan *plan, const char *dst, const bool *finished, tsr_err *err)
+{
+    uint64_t files;
+    const uint64_t bytes = missing_space(plan, dst, finished, &files);
+    if (all_finished(plan, finished))
+        return TSR_OK;
+    if (bytes > 0)
+        return lacks_bytes(dst, bytes, err);
+    return files == 0 ? TSR_OK : lacks_files(dst, files, err);
+}
+
+tsr_status tsr_explain_no_space(const tsr_plan *plan, const char *dst, const bool *finished, tsr_err *err)
+{
+    uint64_t files;
+    const uint64_t bytes = missing_space(plan, dst, finished, &files);
+    if (bytes > 0)
+        return lacks_bytes(dst, bytes, err);
+    if (files > 0)
+        return lacks_files(dst, files, err);
+    /* A quota, or a limit of the file system's own: the system's words, which name the file, say most. */
+    const tsr_err said = err == NULL ? (tsr_err){{0}} : *err;
+    return tsr_fail(err, TSR_E_NOSPACE,
+                    "%s; free space there, or raise the quota, and repeat the command: finished files are kept",
+                    said.msg);
+}
+
+/* ---- texts ---- */
+
+static tsr_status write_text(const char *dst, const tsr_plan_text *text, tsr_err *err)
+{
+    char path[PATH_MAX], part[PATH_MAX];
+    tsr_output_path(dst, text->name, path);
+    TSR_TRY(tsr_make_parent(path, err));
+    tsr_arena scratch = {0};
+    const char *old;
+    size_t size;
+    const bool same = access(path, F_OK) == 0 &&
+                      tsr_read_file(path, text->size, &scratch, &old, &size, NULL) == TSR_OK && size == text->size &&
+                      memcmp(old, text->data, size) == 0;
+    tsr_arena_free(&scratch);
+    return same ? TSR_OK : tsr_replace_file(path, tsr_part_path(dst, SIZE_MAX, part), text->data, text->size, err);
+}
+
+tsr_status tsr_write_texts(const tsr_plan *plan, const char *dst, const tsr_quant_stats *rows, tsr_err *err)
+{
+    if (plan->report != NULL) {
+        tsr_text report = {0};
+        plan->report(plan, rows, &report);
+        tsr_status status = tsr_text_status(&report, err);
+        const tsr_plan_text text = {.name = TSR_REPORT_NAME, .data = report.data, .size = report.size};
+        if (status == TSR_OK)
+            status = write_text(dst, &text, err);
+        tsr_text_free(&report);
+        TSR_TRY(status);
+    }
+    /* Whoever finds a configuration, be it one rank's, finds a whole model. */
+    for (int configs = 0; configs < 2; configs++) {
+        for (size_t i = 0; i < plan->n_texts; i++) {
+            if (is_config(plan->texts[i].name) == configs)
+                TSR_TRY(write_text(dst, &plan->texts[i], err));
+        }
+    }
+    return TSR_OK;
+}

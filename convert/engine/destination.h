@@ -1,0 +1,59 @@
+/* The names, folders and space of an output directory.
+ *
+ * Everything is written under a temporary name in DST/.tessera, which no output can have, and renamed when it is whole.
+ * A directory without a config.json is not taken for a model: whoever replaces what one speaks of removes it first. */
+#ifndef TSR_CONVERT_ENGINE_DESTINATION_H
+#define TSR_CONVERT_ENGINE_DESTINATION_H
+
+#include "convert/engine/plan.h"
+
+#include <limits.h>
+
+/* Borrowed names, relative to the destination. */
+typedef struct tsr_names {
+    const char **items;
+    size_t count;
+} tsr_names;
+
+/* The files and texts of a plan; `items` is in `arena`. The report is not among them. */
+tsr_status tsr_plan_names(const tsr_plan *plan, tsr_arena *arena, tsr_names *names, tsr_err *err) TSR_WARN_UNUSED;
+
+/* That each name leads to a place below `dst`, and to none of Tessera's own: relative, without "..", control characters
+ * or links on its way, short enough for the system. `said` is who gives the names, for the message; `status` what is
+ * returned otherwise. */
+tsr_status tsr_check_names(const char *dst, const tsr_names *names, const char *said, tsr_status status,
+                           tsr_err *err) TSR_WARN_UNUSED;
+
+/* DST/NAME of a name that was checked. Returns path. */
+const char *tsr_output_path(const char *dst, const char *name, char path[PATH_MAX]);
+
+/* The temporary name of file number `index`, or of a text when it is SIZE_MAX. Returns path. */
+const char *tsr_part_path(const char *dst, size_t index, char path[PATH_MAX]);
+
+/* Makes the folder that `path` lies in. */
+tsr_status tsr_make_parent(const char *path, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Removes the temporary files that a killed run left. */
+void tsr_remove_parts(const char *dst);
+
+/* Removes every config.json, then every index, that is among the names, and makes that durable: from here on nothing in
+ * `dst` looks like a model. */
+tsr_status tsr_withdraw(const char *dst, const tsr_names *names, tsr_err *err) TSR_WARN_UNUSED;
+
+/* TSR_E_EXISTS when a folder of the plan's outputs holds weights, or an index, that are among neither list: loaders
+ * would take them for part of the model. */
+tsr_status tsr_check_strays(const char *dst, const tsr_names *planned, const tsr_names *old,
+                            tsr_err *err) TSR_WARN_UNUSED;
+
+/* Whether the directory has room for what is not finished yet: TSR_E_NOSPACE with the bytes, or files, that it lacks.
+ */
+tsr_status tsr_check_space(const tsr_plan *plan, const char *dst, const bool *finished, tsr_err *err) TSR_WARN_UNUSED;
+
+/* What to say when the space ran out nevertheless, which `err` tells of: more than the system did. */
+tsr_status tsr_explain_no_space(const tsr_plan *plan, const char *dst, const bool *finished, tsr_err *err);
+
+/* Report, index and other texts, then config.json, of all ranks; those that are there already stay. */
+tsr_status tsr_write_texts(const tsr_plan *plan, const char *dst, const tsr_quant_stats *rows,
+                           tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

@@ -1,0 +1,41 @@
+/* The journal of an output directory: which plan it belongs to, and which files are finished.
+ *
+ * A text file, DST/.tessera/journal, one record a line, each ending in the XXH3-64 of what stands before it:
+ *     tessera 2 <fingerprint> <command>
+ *     output <name>                          every file that the plan will write
+ *     file <index> <digest> <hex of the statistics of its steps>
+ * A torn last line (the run was killed while writing it) is cut off on opening. It is begun, and changed otherwise than
+ * at its end, by putting a new file in its place. */
+#ifndef TSR_CONVERT_ENGINE_JOURNAL_H
+#define TSR_CONVERT_ENGINE_JOURNAL_H
+
+#include "convert/engine/plan.h"
+
+typedef struct tsr_journal {
+    int fd; /* -1: not open; locked against other processes while it is */
+    char *path;
+    uint64_t end;      /* of the last sound record */
+    bool read_only;    /* neither it nor the directory may be written to: an output that is finished can be verified */
+    bool shared;       /* has other names: a copy of the output by hard links */
+    uint64_t *digests; /* [plan->n_files]; of finished files */
+    bool *finished;    /* [plan->n_files] */
+} tsr_journal;
+
+/* Opens or begins the journal of `dst` for this plan, and reads which files are finished, with the statistics of their
+ * steps into rows[plan->n_steps]. `force` discards the records, and the outputs, of another plan: config.json first.
+ * TSR_E_MISMATCH: it belongs to another plan. TSR_E_EXISTS: there is none, but dst is not empty; or another process
+ * holds it; or weights lie there that the plan does not write. TSR_E_FORMAT: the journal names files outside of dst. */
+tsr_status tsr_journal_open(tsr_journal *journal, const tsr_plan *plan, const char *dst, bool force,
+                            tsr_quant_stats *rows, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Records file `index` as finished, durably. */
+tsr_status tsr_journal_add(tsr_journal *journal, const tsr_plan *plan, size_t index, uint64_t digest,
+                           const tsr_quant_stats *rows, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Puts a new journal of just those files for which finished[] is true in the place of the old one, durably. */
+tsr_status tsr_journal_rewrite(tsr_journal *journal, const tsr_plan *plan, const char *dst, const tsr_quant_stats *rows,
+                               tsr_err *err) TSR_WARN_UNUSED;
+
+void tsr_journal_close(tsr_journal *journal);
+
+#endif

@@ -1,0 +1,513 @@
+/* Building plans: steps into files, offsets, index, fingerprint. */
+#include "convert/engine/plan.h"
+
+#include "common/checked.h"
+#include "common/glob.h"
+#include "convert/engine/plan_names.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static tsr_status out_of_memory(tsr_err *err)
+{
+    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
+}
+
+/* Doubles an array that is full. */
+static bool grow(void **items, size_t count, size_t *capacity, size_t item_size)
+{
+    if (count < *capacity)
+        return true;
+    const size_t wanted = *capacity == 0 ? 64 : *capacity * 2;
+    void *const more = realloc(*items, wanted * item_size);
+    if (more == NULL)
+        return false;
+    *items = more;
+    *capacity = wanted;
+    return true;
+}
+
+tsr_plan tsr_plan_begin(const tsr_checkpoint *const *sources, size_t n_sources)
+{
+    return (tsr_plan){.sources = sources, .n_sources = n_sources};
+}
+
+tsr_tensor *tsr_plan_tensor(tsr_plan *plan, const tsr_tensor *tensor)
+{
+    tsr_tensor *const copy = tsr_arena_alloc(&plan->arena, sizeof *copy);
+    if (copy != NULL)
+        *copy = *tensor;
+    return copy;
+}
+
+tsr_status tsr_plan_warn(tsr_plan *plan, tsr_err *err, const char *fmt, ...)
+{
+    char text[sizeof err->msg];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    const char *const copy = tsr_arena_dup(&plan->arena, text, strlen(text));
+    if (copy == NULL ||
+        !grow((void **)&plan->warnings, plan->n_warnings, &plan->warnings_capacity, sizeof *plan->warnings))
+        return out_of_memory(err);
+    plan->warnings[plan->n_warnings++] = copy;
+    return TSR_OK;
+}
+
+tsr_status tsr_plan_step(tsr_plan *plan, const tsr_step *step, tsr_err *err)
+{
+    const tsr_tensor **const in = tsr_arena_alloc(&plan->arena, (step->n_in + 1) * sizeof *in);
+    if (in == NULL || !grow((void **)&plan->steps, plan->n_steps, &plan->steps_capacity, sizeof *plan->steps))
+        return out_of_memory(err);
+    memcpy(in, step->in, step->n_in * sizeof *in);
+    plan->steps[plan->n_steps] = *step;
+    plan->steps[plan->n_steps++].in = in;
+    return TSR_OK;
+}
+
+tsr_status tsr_plan_copy(tsr_plan *plan, const tsr_tensor *tensor, const char *name, tsr_err *err)
+{
+    tsr_tensor *const out = tsr_plan_tensor(plan, tensor);
+    if (out == NULL)
+        return out_of_memory(err);
+    out->name = name;
+    const tsr_step step = {.op = &tsr_copy_op, .in = &tensor, .out = {out}, .n_in = 1, .n_out = 1};
+    return tsr_plan_step(plan, &step, err);
+}
+
+tsr_status tsr_plan_add_note(tsr_plan *plan, const tsr_tensor *source, const char *action, const char *reason,
+                             tsr_err *err)
+{
+    if (!grow((void **)&plan->notes, plan->n_notes, &plan->notes_capacity, sizeof *plan->notes))
+        return out_of_memory(err);
+    plan->notes[plan->n_notes++] = (tsr_plan_note){.source = source, .action = action, .reason = reason};
+    return TSR_OK;
+}
+
+/* ---- copying ---- */
+
+static uint64_t copy_units(const tsr_step *step)
+{
+    return tsr_ceil_div(step->in[0]->bytes, TSR_UNIT_BYTES);
+}
+
+static void copy_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
+{
+    const uint64_t offset = unit * TSR_UNIT_BYTES;
+    const uint64_t bytes = tsr_min_u64(TSR_UNIT_BYTES, step->in[0]->bytes - offset);
+    u->in[0] = u->out[0] = (tsr_window){.offset = offset, .rows = 1, .row_bytes = bytes, .pitch = bytes};
+}
+
+static tsr_status copy_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
+                           tsr_quant_stats *stats, tsr_err *err)
+{
+    (void)step, (void)unit, (void)kernels, (void)stats, (void)err;
+    memcpy(u->out_data[0], u->in_data[0], tsr_window_bytes(&u->in[0]));
+    return TSR_OK;
+}
+
+const tsr_op tsr_copy_op = {.name = "copy", .units = copy_units, .windows = copy_windows, .run = copy_run};
+
+/* ---- files ---- */
+
+/* The first step that has no file yet. */
+static size_t first_open_step(const tsr_plan *plan)
+{
+    const tsr_out_file *const last = plan->n_files == 0 ? NULL : &plan->files[plan->n_files - 1];
+    return last == NULL ? 0 : last->first_step + last->n_steps;
+}
+
+static tsr_status add_file(tsr_plan *plan, const tsr_out_file *file, tsr_err *err)
+{
+    if (!grow((void **)&plan->files, plan->n_files, &plan->files_capacity, sizeof *plan->files))
+        return out_of_memory(err);
+    plan->files[plan->n_files++] = *file;
+    return TSR_OK;
+}
+
+static int by_layout(const void *a, const void *b)
+{
+    const tsr_tensor *const x = *(tsr_tensor *const *)a, *const y = *(tsr_tensor *const *)b;
+    const unsigned wide_x = tsr_dtype_bits(x->dtype), wide_y = tsr_dtype_bits(y->dtype);
+    if (wide_x != wide_y)
+        return wide_x > wide_y ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+/* The outputs of a file's steps, in no particular order. */
+static tsr_status collect_tensors(tsr_plan *plan, size_t index, tsr_err *err)
+{
+    tsr_out_file *const f = &plan->files[index];
+    for (size_t s = f->first_step; s < f->first_step + f->n_steps; s++)
+        f->n_tensors += plan->steps[s].n_out;
+    f->tensors = tsr_arena_alloc(&plan->arena, (f->n_tensors + 1) * sizeof *f->tensors);
+    if (f->tensors == NULL)
+        return out_of_memory(err);
+    size_t n = 0;
+    for (size_t s = f->first_step; s < f->first_step + f->n_steps; s++) {
+        plan->steps[s].file = (uint32_t)index;
+        for (unsigned i = 0; i < plan->steps[s].n_out; i++)
+            f->tensors[n++] = (tsr_tensor *)plan->steps[s].out[i];
+    }
+    for (size_t i = 0; i < n; i++)
+        f->tensors[i]->file = (uint32_t)index;
+    return TSR_OK;
+}
+
+/* Puts them in order, and gives each its offset. */
+static tsr_status lay_out(tsr_plan *plan, size_t index, tsr_err *err)
+{
+    tsr_out_file *const f = &plan->files[index];
+    TSR_TRY(collect_tensors(plan, index, err));
+    const size_t n = f->n_tensors;
+    if (!f->raw)
+        qsort(f->tensors, n, sizeof *f->tensors, by_layout);
+    uint64_t end = 0;
+    for (size_t i = 0; i < n; i++) {
+        f->tensors[i]->offset = end;
+        end += f->tensors[i]->bytes;
+    }
+    if (!f->raw) {
+        tsr_text header = {0};
+        tsr_safetensors_write_header(&header, f->tensors, n);
+        f->header_bytes = header.size;
+        const tsr_status status = tsr_text_status(&header, err);
+        tsr_text_free(&header);
+        TSR_TRY(status);
+    }
+    for (size_t i = 0; i < n; i++)
+        f->tensors[i]->offset += f->header_bytes;
+    f->bytes = f->header_bytes + end;
+    return TSR_OK;
+}
+
+static uint64_t step_bytes(const tsr_step *step)
+{
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < step->n_out; i++)
+        bytes += step->out[i]->bytes;
+    return bytes;
+}
+
+tsr_status tsr_plan_file(tsr_plan *plan, const char *name, tsr_err *err)
+{
+    const size_t first = first_open_step(plan);
+    TSR_TRY(add_file(plan, &(tsr_out_file){.name = name, .first_step = first, .n_steps = plan->n_steps - first}, err));
+    return lay_out(plan, plan->n_files - 1, err);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(tsr_tensor *const *)a)->name, (*(tsr_tensor *const *)b)->name);
+}
+
+/* Gives each of the file's tensors the place that the header has for it. */
+static tsr_status place_by_header(const tsr_out_file *f, tsr_tensors *places, tsr_err *err)
+{
+    bool same = places->count == f->n_tensors;
+    tsr_tensor **const sorted = calloc(places->count + 1, sizeof *sorted);
+    if (sorted == NULL)
+        return out_of_memory(err);
+    for (size_t i = 0; i < places->count; i++)
+        sorted[i] = &places->items[i];
+    qsort(sorted, places->count, sizeof *sorted, by_name);
+    qsort(f->tensors, f->n_tensors, sizeof *f->tensors, by_name);
+    for (size_t i = 0; same && i < f->n_tensors; i++) {
+        tsr_tensor *const t = f->tensors[i];
+        const tsr_tensor *const place = sorted[i];
+        same = strcmp(t->name, place->name) == 0 && t->dtype == place->dtype && t->bytes == place->bytes;
+        t->offset = place->offset;
+    }
+    free(sorted);
+    return same ? TSR_OK
+                : tsr_fail(err, TSR_E_FORMAT, "%s: the header that was kept for it names other tensors", f->name);
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const tsr_tensor *const x = *(tsr_tensor *const *)a, *const y = *(tsr_tensor *const *)b;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+tsr_status tsr_plan_file_as(tsr_plan *plan, const char *name, const char *header, size_t header_bytes, tsr_err *err)
+{
+    const size_t first = first_open_step(plan), index = plan->n_files;
+    TSR_TRY(add_file(plan,
+                     &(tsr_out_file){.name = name,
+                                     .header = header,
+                                     .header_bytes = header_bytes,
+                                     .first_step = first,
+                                     .n_steps = plan->n_steps - first},
+                     err));
+    TSR_TRY(collect_tensors(plan, index, err));
+    tsr_out_file *const f = &plan->files[index];
+    uint64_t data = 0;
+    for (size_t i = 0; i < f->n_tensors; i++)
+        data += f->tensors[i]->bytes;
+    tsr_arena names = {0};
+    tsr_tensors places = {0};
+    tsr_status status = header_bytes < 8 ? tsr_fail(err, TSR_E_FORMAT, "%s: no header was kept for it", name)
+                                         : tsr_safetensors_parse(name, header + 8, header_bytes - 8, data,
+                                                                 (uint32_t)index, &names, &places, err);
+    if (status == TSR_OK)
+        status = place_by_header(f, &places, err);
+    tsr_tensors_free(&places);
+    tsr_arena_free(&names);
+    qsort(f->tensors, f->n_tensors, sizeof *f->tensors, by_offset);
+    f->bytes = header_bytes + data;
+    return status;
+}
+
+tsr_status tsr_plan_raw_file(tsr_plan *plan, const char *name, bool appended, tsr_err *err)
+{
+    const size_t first = first_open_step(plan);
+    const tsr_out_file file = {
+        .name = name, .raw = true, .appended = appended, .first_step = first, .n_steps = plan->n_steps - first};
+    TSR_TRY(add_file(plan, &file, err));
+    return lay_out(plan, plan->n_files - 1, err);
+}
+
+tsr_status tsr_plan_pack(tsr_plan *plan, const char *folder, uint64_t max_bytes, tsr_err *err)
+{
+    const size_t first_file = plan->n_files;
+    uint64_t room = 0;
+    for (size_t s = first_open_step(plan); s < plan->n_steps; s++) {
+        const uint64_t bytes = step_bytes(&plan->steps[s]);
+        if (plan->n_files == first_file || (bytes > room && room < max_bytes)) {
+            TSR_TRY(add_file(plan, &(tsr_out_file){.first_step = s}, err));
+            room = max_bytes;
+        }
+        plan->files[plan->n_files - 1].n_steps++;
+        room -= tsr_min_u64(room, bytes);
+    }
+    const size_t n = plan->n_files - first_file;
+    for (size_t i = 0; i < n; i++) {
+        tsr_out_file *const f = &plan->files[first_file + i];
+        f->name = n == 1 ? tsr_arena_printf(&plan->arena, "%smodel.safetensors", folder)
+                         : tsr_arena_printf(&plan->arena, "%smodel-%05zu-of-%05zu.safetensors", folder, i + 1, n);
+        if (f->name == NULL)
+            return out_of_memory(err);
+        TSR_TRY(lay_out(plan, first_file + i, err));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *glob, const char *except, tsr_err *err)
+{
+    const tsr_checkpoint *const source = plan->sources[0];
+    for (size_t i = 0; i < source->n_side_files; i++) {
+        const tsr_tensor side = tsr_checkpoint_side_file(source, i);
+        if (!tsr_glob_match(glob, side.name) || (except != NULL && strcmp(side.name, except) == 0))
+            continue;
+        const tsr_tensor *const in = tsr_plan_tensor(plan, &side);
+        const char *const name = tsr_arena_printf(&plan->arena, "%s%s", folder, side.name);
+        if (in == NULL || name == NULL)
+            return out_of_memory(err);
+        TSR_TRY(tsr_plan_copy(plan, in, name, err));
+        TSR_TRY(tsr_plan_raw_file(plan, name, false, err));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_plan_text_file(tsr_plan *plan, const char *folder, const char *name, const char *data, size_t size,
+                              tsr_err *err)
+{
+    const tsr_plan_text text = {.name = tsr_arena_printf(&plan->arena, "%s%s", folder, name),
+                                .data = tsr_arena_dup(&plan->arena, data, size),
+                                .size = size};
+    if (text.name == NULL || text.data == NULL ||
+        !grow((void **)&plan->texts, plan->n_texts, &plan->texts_capacity, sizeof *plan->texts))
+        return out_of_memory(err);
+    plan->texts[plan->n_texts++] = text;
+    return TSR_OK;
+}
+
+/* A safetensors file right in `folder`. */
+static bool is_model_file(const tsr_out_file *f, const char *folder)
+{
+    const size_t n = strlen(folder);
+    return !f->raw && strncmp(f->name, folder, n) == 0 && strchr(f->name + n, '/') == NULL;
+}
+
+static void write_index(tsr_text *t, const tsr_plan *plan, tsr_tensor *const *all, size_t n, size_t folder_size)
+{
+    uint64_t total = 0;
+    for (size_t i = 0; i < n; i++)
+        total += all[i]->bytes;
+    tsr_json_begin_object(t, false);
+    tsr_json_key(t, "metadata");
+    tsr_json_begin_object(t, false);
+    tsr_json_key(t, "total_size");
+    tsr_json_u64(t, total);
+    tsr_json_end_object(t);
+    tsr_json_key(t, "weight_map");
+    tsr_json_begin_object(t, false);
+    for (size_t i = 0; i < n; i++) {
+        tsr_json_key(t, all[i]->name);
+        tsr_json_string(t, plan->files[all[i]->file].name + folder_size);
+    }
+    tsr_json_end_object(t);
+    tsr_json_end_object(t);
+    tsr_text_append(t, "\n", 1);
+}
+
+tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, bool always, tsr_err *err)
+{
+    size_t n = 0, models = 0;
+    for (size_t i = 0; i < plan->n_files; i++) {
+        const bool model = is_model_file(&plan->files[i], folder);
+        models += model;
+        n += model ? plan->files[i].n_tensors : 0;
+    }
+    if (models < 2 && !always)
+        return TSR_OK;
+    tsr_tensor **const all = malloc((n + 1) * sizeof *all);
+    if (all == NULL)
+        return out_of_memory(err);
+    n = 0;
+    for (size_t i = 0; i < plan->n_files; i++) {
+        for (size_t k = 0; is_model_file(&plan->files[i], folder) && k < plan->files[i].n_tensors; k++)
+            all[n++] = plan->files[i].tensors[k];
+    }
+    qsort(all, n, sizeof *all, by_name);
+    tsr_text t = {0};
+    write_index(&t, plan, all, n, strlen(folder));
+    tsr_status status = tsr_text_status(&t, err);
+    if (status == TSR_OK)
+        status = tsr_plan_text_file(plan, folder, TSR_INDEX_NAME, t.data, t.size, err);
+    tsr_text_free(&t);
+    free(all);
+    return status;
+}
+
+/* ---- sums ---- */
+
+static void mix(uint64_t *hash, const void *data, size_t size)
+{
+    *hash = XXH3_64bits_withSeed(data, size, *hash);
+}
+
+static void mix_text(uint64_t *hash, const char *text)
+{
+    mix(hash, text, strlen(text) + 1);
+}
+
+static void mix_tensor(uint64_t *hash, const tsr_tensor *t)
+{
+    const uint64_t place[] = {t->source, t->file, t->offset, t->bytes, t->dtype, t->rank};
+    mix_text(hash, t->name);
+    mix(hash, place, sizeof place);
+    mix(hash, t->shape, t->rank * sizeof *t->shape);
+}
+
+static uint64_t fingerprint(const tsr_plan *plan)
+{
+    uint64_t hash = 0;
+    mix_text(&hash, TSR_VERSION);
+    mix_text(&hash, plan->command);
+    for (size_t k = 0; k < plan->n_sources; k++) {
+        const tsr_checkpoint *const c = plan->sources[k];
+        for (size_t i = 0; i < c->n_files + c->n_side_files; i++) {
+            const uint64_t facts[] = {c->files[i].size, (uint64_t)c->files[i].stamp.mtime_ns, c->files[i].header_hash};
+            mix_text(&hash, c->files[i].name);
+            mix(&hash, facts, sizeof facts);
+        }
+    }
+    for (size_t s = 0; s < plan->n_steps; s++) {
+        const tsr_step *const step = &plan->steps[s];
+        mix_text(&hash, step->op->name);
+        for (unsigned i = 0; i < step->n_in; i++)
+            mix_tensor(&hash, step->in[i]);
+        for (unsigned i = 0; i < step->n_out; i++)
+            mix_tensor(&hash, step->out[i]);
+    }
+    for (size_t i = 0; i < plan->n_texts; i++) {
+        mix_text(&hash, plan->texts[i].name);
+        mix(&hash, plan->texts[i].data, plan->texts[i].size);
+    }
+    return hash;
+}
+
+tsr_status tsr_plan_finish(tsr_plan *plan, tsr_err *err)
+{
+    TSR_TRY(tsr_arena_status(&plan->arena, TSR_OK, err));
+    TSR_TRY(tsr_plan_check_names(plan, err));
+    plan->bytes_in = plan->bytes_out = 0;
+    for (size_t s = 0; s < plan->n_steps; s++)
+        plan->bytes_in += tsr_step_input(&plan->steps[s]);
+    for (size_t i = 0; i < plan->n_files; i++)
+        plan->bytes_out += plan->files[i].bytes;
+    for (size_t i = 0; i < plan->n_texts; i++)
+        plan->bytes_out += plan->texts[i].size;
+    plan->fingerprint = fingerprint(plan);
+    return plan->n_steps == 0 ? tsr_fail(err, TSR_E_FORMAT, "%s: no tensor to convert", plan->sources[0]->path)
+                              : TSR_OK;
+}
+
+tsr_unit tsr_step_unit(const tsr_step *step, uint64_t unit)
+{
+    tsr_unit u = {0};
+    for (unsigned i = 0; i < TSR_MAX_INPUTS; i++)
+        u.from[i] = i;
+    step->op->windows(step, unit, &u);
+    return u;
+}
+
+uint64_t tsr_step_input(const tsr_step *step)
+{
+    uint64_t bytes = 0;
+    for (uint64_t unit = 0, n = step->op->units(step); unit < n; unit++) {
+        const tsr_unit u = tsr_step_unit(step, unit);
+        for (unsigned i = 0; i < TSR_MAX_INPUTS; i++)
+            bytes += tsr_window_bytes(&u.in[i]);
+    }
+    return bytes;
+}
+
+uint64_t tsr_step_unit_bytes(const tsr_step *step)
+{
+    if (step->op->units(step) == 0)
+        return 0;
+    const tsr_unit unit = tsr_step_unit(step, step->op->largest == NULL ? 0 : step->op->largest(step));
+    uint64_t bytes = step->op->scratch_bytes == NULL ? 0 : step->op->scratch_bytes(step);
+    for (unsigned i = 0; i < TSR_MAX_INPUTS; i++)
+        bytes += tsr_round_up(tsr_window_bytes(&unit.in[i]), 64);
+    for (unsigned i = 0; i < step->n_out; i++)
+        bytes += (step->held >> i & 1) != 0 ? 0 : tsr_round_up(tsr_window_bytes(&unit.out[i]), 64);
+    return bytes;
+}
+
+uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads)
+{
+    uint64_t unit = 0, held = 0;
+    for (size_t s = 0; s < plan->n_steps; s++) {
+        const tsr_step *const step = &plan->steps[s];
+        unit = tsr_max_u64(unit, tsr_step_unit_bytes(step));
+        uint64_t kept = step->op->units(step) * sizeof(tsr_quant_stats);
+        for (unsigned i = 0; i < step->n_out; i++)
+            kept += (step->held >> i & 1) != 0 ? step->out[i]->bytes : 0;
+        held = tsr_max_u64(held, kept);
+    }
+    uint64_t tables = plan->arena.bytes + plan->steps_capacity * sizeof *plan->steps +
+                      plan->notes_capacity * sizeof *plan->notes + plan->n_steps * sizeof(tsr_quant_stats);
+    for (size_t k = 0; k < plan->n_sources; k++)
+        tables += tsr_checkpoint_memory(plan->sources[k]);
+    return tables + threads * (unit + held);
+}
+
+void tsr_plan_free(tsr_plan *plan)
+{
+    free(plan->steps);
+    free(plan->files);
+    free(plan->notes);
+    free(plan->texts);
+    free(plan->warnings);
+    tsr_arena_free(&plan->arena);
+    *plan = (tsr_plan){0};
+}

@@ -1,0 +1,218 @@
+/* The plan of a conversion: every output file, every output tensor, and the steps that make them.
+ *
+ * A plan is a pure function of headers and options, made before one weight is read. A step names an operation, the
+ * source tensors that it reads and the output tensors that it fills; the operation cuts it into units, small pieces of
+ * work that can be done in any order, on any thread. What a unit reads and writes is declared (windows), never done by
+ * the operation itself: the engine does all input and output, and can check, account for and redo any of it. */
+#ifndef TSR_CONVERT_ENGINE_PLAN_H
+#define TSR_CONVERT_ENGINE_PLAN_H
+
+#include "common/arena.h"
+#include "common/status.h"
+#include "common/text.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "kernels/cpu/cpu.h"
+#include "quantize/quant_stats.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What one unit reads and writes at most, but for a single row of blocks that is larger. A constant of the format of
+ * the work, not of the machine: sums are added unit by unit, and must not depend on --memory or --threads. */
+#define TSR_UNIT_BYTES (4u << 20)
+
+enum { TSR_MAX_INPUTS = 16, TSR_MAX_OUTPUTS = 4 };
+
+/* A rectangle of bytes in a tensor: `rows` runs of `row_bytes`, `pitch` apart, the first at `offset`. */
+typedef struct tsr_window {
+    uint64_t offset, rows, row_bytes, pitch;
+} tsr_window;
+
+struct tsr_step;
+
+/* What a step's statistics compare its result with. */
+typedef enum tsr_stats_of {
+    TSR_STATS_NONE,
+    TSR_STATS_SOURCE,   /* with what it was made from */
+    TSR_STATS_ORIGINAL, /* with a second checkpoint's tensor: --against */
+} tsr_stats_of;
+
+/* One piece of a step. The engine packs the windows' bytes into the buffers (rows without gaps). */
+typedef struct tsr_unit {
+    uint32_t from[TSR_MAX_INPUTS];   /* in[i] is of step->in[from[i]]; from[i] = i when windows() is called */
+    tsr_window in[TSR_MAX_INPUTS];   /* zero rows: not read */
+    tsr_window out[TSR_MAX_OUTPUTS]; /* out[i] is of step->out[i]; unused for held outputs */
+    void *in_data[TSR_MAX_INPUTS];
+    void *out_data[TSR_MAX_OUTPUTS]; /* held outputs: the whole tensor, shared by all units of the step */
+    void *scratch;                   /* op->scratch_bytes */
+    uint64_t *appended; /* in an appended file: to be set by run, how many bytes of out_data[0] are to be written */
+} tsr_unit;
+
+typedef struct tsr_op {
+    const char *name;
+    /* Pure functions of the step. */
+    uint64_t (*units)(const struct tsr_step *step);
+    void (*windows)(const struct tsr_step *step, uint64_t unit, tsr_unit *u);
+    uint64_t (*scratch_bytes)(const struct tsr_step *step); /* NULL: none */
+    uint64_t (*largest)(const struct tsr_step *step);       /* the unit that takes most memory; NULL: the first */
+    /* The arithmetic of one unit; adds what it cost to *stats. Thread-safe. */
+    tsr_status (*run)(const struct tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
+                      tsr_quant_stats *stats, tsr_err *err);
+    /* After the last unit, before the held outputs are written: the last changes to them; NULL: none. */
+    void (*seal)(const struct tsr_step *step, void *const *held);
+    /* After that, with the held outputs, which are no longer needed; NULL: nothing to do. */
+    tsr_status (*finish)(const struct tsr_step *step, void *const *held, tsr_quant_stats *stats, tsr_err *err);
+    tsr_stats_of stats_of; /* the step appears in the report, unless NONE */
+} tsr_op;
+
+typedef struct tsr_step {
+    const tsr_op *op;
+    const void *params;          /* the operation's own; lives as long as the plan */
+    const tsr_tensor *const *in; /* n_in of them, each of plan->sources[in[i]->source] */
+    const tsr_tensor *out[TSR_MAX_OUTPUTS];
+    uint32_t n_in;
+    uint8_t n_out;
+    uint8_t held; /* bit i: out[i] is small, kept in memory while the step runs and written when it is complete */
+    uint32_t file;
+    const tsr_tensor *reported; /* whose name and shape its row of the report has; NULL: in[0]'s */
+} tsr_step;
+
+typedef struct tsr_out_file {
+    const char *name; /* relative to the destination */
+    bool raw;         /* only what its steps make: no safetensors header */
+    /* Raw, of one step, whose size is not known before: what units make of out[0] stands one behind the other, in
+     * their order, without gaps; then the held outputs. Offsets in windows mean nothing, sizes are the most there can
+     * be. */
+    bool appended;
+    const char *header;    /* header_bytes to be written as they are; NULL: to be made from the tensors */
+    uint64_t header_bytes; /* 0 when raw */
+    uint64_t bytes;        /* of the whole file; at most, when appended */
+    size_t first_step;     /* its steps follow one another */
+    size_t n_steps;
+    tsr_tensor **tensors; /* in the order of their bytes */
+    size_t n_tensors;
+} tsr_out_file;
+
+/* Why a source tensor is treated as it is; for --dry-run and the count at the end. */
+typedef struct tsr_plan_note {
+    const tsr_tensor *source;
+    const char *action; /* one word: "quantize", "copy", "drop" */
+    const char *reason;
+} tsr_plan_note;
+
+/* A text file written when all else is done, in this order; config.json comes last. */
+typedef struct tsr_plan_text {
+    const char *name;
+    const char *data;
+    size_t size;
+} tsr_plan_text;
+
+typedef struct tsr_plan {
+    const tsr_checkpoint *const *sources; /* what is read; the first gives side files and configuration */
+    size_t n_sources;
+    const char *command; /* the options that shape the output, spelled canonically: what a resumed run must repeat */
+    tsr_step *steps;
+    size_t n_steps, steps_capacity;
+    tsr_out_file *files;
+    size_t n_files, files_capacity;
+    tsr_plan_note *notes; /* one per source tensor: none is lost without a word */
+    size_t n_notes, notes_capacity;
+    tsr_plan_text *texts;
+    size_t n_texts, texts_capacity;
+    uint64_t bytes_in;  /* to be read */
+    uint64_t bytes_out; /* all files, headers included; at most, when one of them is appended */
+    uint64_t fingerprint;
+    /* Where the policy of quantize decided: */
+    bool by_policy;
+    const char *model_type; /* that its tables went by; NULL: config.json states none */
+    bool general_rules;     /* no table has it */
+    const char **warnings;  /* what the user must hear, a sentence each */
+    size_t n_warnings, warnings_capacity;
+    const char *advice;  /* what to know of the result, one sentence; NULL: nothing */
+    const char *next;    /* a command on the result, SRC and DST for the paths; NULL: verify DST --against SRC */
+    const char *counted; /* what a step is, for those who watch: "files"; NULL: "tensors" */
+    size_t n_added;      /* tensors of the result that stand beside the source's */
+    /* Writes the report about rows[n_steps]; NULL: the job has none. */
+    void (*report)(const struct tsr_plan *plan, const tsr_quant_stats *rows, tsr_text *out);
+    tsr_arena arena; /* names, tensors, parameters, texts: all that the plan points to */
+} tsr_plan;
+
+/* Begins a plan. `sources` is borrowed and outlives the plan. */
+tsr_plan tsr_plan_begin(const tsr_checkpoint *const *sources, size_t n_sources);
+
+/* A new tensor (a copy of *tensor), in the plan's arena: an output whose place is still open, or an input of another
+ * source than the first. NULL when memory is exhausted. */
+tsr_tensor *tsr_plan_tensor(tsr_plan *plan, const tsr_tensor *tensor);
+
+/* Appends a step (step->in is copied). The outputs of one step always share a file. */
+tsr_status tsr_plan_step(tsr_plan *plan, const tsr_step *step, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Copies one tensor, or a side file. */
+extern const tsr_op tsr_copy_op;
+
+/* A step that copies `tensor` under `name`. */
+tsr_status tsr_plan_copy(tsr_plan *plan, const tsr_tensor *tensor, const char *name, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Says what becomes of a source tensor. `reason` is static or in the plan's arena. */
+tsr_status tsr_plan_add_note(tsr_plan *plan, const tsr_tensor *source, const char *action, const char *reason,
+                             tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds a warning, which is told before the job runs. */
+tsr_status tsr_plan_warn(tsr_plan *plan, tsr_err *err, const char *fmt, ...) TSR_PRINTF(3, 4) TSR_WARN_UNUSED;
+
+/* Puts all steps that have no file yet into one, `name` (borrowed), and lays out its offsets and header: the widest
+ * dtype first, then names in order. */
+tsr_status tsr_plan_file(tsr_plan *plan, const char *name, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The same with a header that is given, the length in front of its text included: it must name the outputs of just
+ * these steps, and says where their bytes go. It is borrowed. */
+tsr_status tsr_plan_file_as(tsr_plan *plan, const char *name, const char *header, size_t header_bytes,
+                            tsr_err *err) TSR_WARN_UNUSED;
+
+/* Puts all steps that have no file yet into one raw file, `name` (borrowed). */
+tsr_status tsr_plan_raw_file(tsr_plan *plan, const char *name, bool appended, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Distributes all steps that have no file yet over files of at most `max_bytes` of tensor data (a larger tensor has one
+ * to itself), in order, named model.safetensors or model-00001-of-0000N.safetensors; each laid out as by tsr_plan_file.
+ * `folder` is "" or ends in a slash, here and below. */
+tsr_status tsr_plan_pack(tsr_plan *plan, const char *folder, uint64_t max_bytes, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds a raw copy of every side file of the first source whose name matches `glob`, but for the one named `except` (may
+ * be NULL). */
+tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *glob, const char *except,
+                               tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds FOLDER/model.safetensors.index.json of the safetensors files that the folder has so far, when there are more
+ * than one, or `always`. */
+tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, bool always, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds a text (copied). */
+tsr_status tsr_plan_text_file(tsr_plan *plan, const char *folder, const char *name, const char *data, size_t size,
+                              tsr_err *err) TSR_WARN_UNUSED;
+
+/* Checks that no two outputs have one name, sums up bytes and computes the fingerprint, which covers the sources'
+ * names, sizes, times and headers, the command, the layout and Tessera's version. Call last. */
+tsr_status tsr_plan_finish(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Bytes of memory that the engine needs with `threads` workers, tables included. */
+uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads);
+
+/* A unit with its windows filled in. */
+tsr_unit tsr_step_unit(const tsr_step *step, uint64_t unit);
+
+/* Bytes that the step reads, all units together. */
+uint64_t tsr_step_input(const tsr_step *step);
+
+/* The most memory that one unit of the step needs: inputs, outputs that are not held, scratch. */
+uint64_t tsr_step_unit_bytes(const tsr_step *step);
+
+/* Frees what the plan holds; not the sources. */
+void tsr_plan_free(tsr_plan *plan);
+
+static inline uint64_t tsr_window_bytes(const tsr_window *w)
+{
+    return w->rows * w->row_bytes;
+}
+
+#endif

@@ -1,0 +1,119 @@
+/* Sorting names and looking at neighbours. */
+#include "convert/engine/plan_names.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SHARD_SUFFIX ".safetensors"
+#define INDEX_SUFFIX ".safetensors.index.json"
+
+static bool ends_with(const char *name, const char *suffix)
+{
+    const size_t n = strlen(name), m = strlen(suffix);
+    return n > m && strcmp(name + n - m, suffix) == 0;
+}
+
+static bool is_plain_name(const char *name)
+{
+    for (const char *p = name; *p != '\0'; p++) {
+        if (*p == '/' || *p == '\\' || (unsigned char)*p < 0x20 || *p == 0x7F)
+            return false;
+    }
+    return *name != '\0' && *name != '.';
+}
+
+bool tsr_is_shard_name(const char *name)
+{
+    return is_plain_name(name) && ends_with(name, SHARD_SUFFIX);
+}
+
+bool tsr_is_index_name(const char *name)
+{
+    return is_plain_name(name) && ends_with(name, INDEX_SUFFIX);
+}
+
+typedef struct named {
+    const char *name, *file;
+} named;
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const named *)a)->name, ((const named *)b)->name);
+}
+
+/* The first name that stands twice, and the two files; NULL when none does. */
+static const named *find_twice(named *all, size_t n)
+{
+    if (n > 1)
+        qsort(all, n, sizeof *all, by_name);
+    for (size_t i = 1; i < n; i++) {
+        if (strcmp(all[i - 1].name, all[i].name) == 0)
+            return &all[i - 1];
+    }
+    return NULL;
+}
+
+static size_t take_tensors(named *to, const tsr_out_file *f)
+{
+    for (size_t i = 0; i < f->n_tensors; i++)
+        to[i] = (named){f->tensors[i]->name, f->name};
+    return f->n_tensors;
+}
+
+static tsr_status check_tensors(named *all, size_t n, tsr_err *err)
+{
+    const named *const twice = find_twice(all, n);
+    if (twice == NULL)
+        return TSR_OK;
+    return tsr_fail(err, TSR_E_FORMAT,
+                    "two tensors would be called '%s', in %s and %s: the source has two that become it, or one that "
+                    "is called so already",
+                    twice->name, twice->file, twice[1].file);
+}
+
+/* Files of the index's own folder; what lies beside a model, and in no index, is not of them. */
+static bool is_mapped(const tsr_out_file *f, const char *index)
+{
+    const char *const slash = strrchr(index, '/');
+    const size_t folder = slash == NULL ? 0 : (size_t)(slash + 1 - index);
+    return !f->raw && strncmp(f->name, index, folder) == 0 && strchr(f->name + folder, '/') == NULL &&
+           strcmp(f->name + folder, TSR_AZP_NAME) != 0;
+}
+
+static tsr_status check_all(const tsr_plan *plan, named *all, tsr_err *err)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < plan->n_files; i++)
+        all[n++] = (named){plan->files[i].name, NULL};
+    for (size_t i = 0; i < plan->n_texts; i++)
+        all[n++] = (named){plan->texts[i].name, NULL};
+    const named *const twice = find_twice(all, n);
+    if (twice != NULL)
+        return tsr_fail(err, TSR_E_FORMAT, "two files of the output would be called '%s'", twice->name);
+    for (size_t i = 0; i < plan->n_files; i++) {
+        if (!plan->files[i].raw)
+            TSR_TRY(check_tensors(all, take_tensors(all, &plan->files[i]), err));
+    }
+    for (size_t t = 0; t < plan->n_texts; t++) {
+        if (!ends_with(plan->texts[t].name, INDEX_SUFFIX))
+            continue;
+        n = 0;
+        for (size_t i = 0; i < plan->n_files; i++)
+            n += is_mapped(&plan->files[i], plan->texts[t].name) ? take_tensors(all + n, &plan->files[i]) : 0;
+        TSR_TRY(check_tensors(all, n, err));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_plan_check_names(const tsr_plan *plan, tsr_err *err)
+{
+    size_t most = plan->n_files + plan->n_texts;
+    for (size_t i = 0; i < plan->n_files; i++)
+        most += plan->files[i].n_tensors;
+    named *const all = malloc((most + 1) * sizeof *all);
+    if (all == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
+    const tsr_status status = check_all(plan, all, err);
+    free(all);
+    return status;
+}

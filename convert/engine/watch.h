@@ -1,0 +1,23 @@
+/* Whether the sources are still what was planned with. A file that is rewritten while it is read gives an output of two
+ * models' weights, without an error of any read. */
+#ifndef TSR_CONVERT_ENGINE_WATCH_H
+#define TSR_CONVERT_ENGINE_WATCH_H
+
+#include "convert/engine/plan.h"
+
+typedef struct tsr_watch {
+    size_t *first; /* [n_sources + 1]: the number of each source's first file, over all sources */
+    size_t *seen;  /* [first[n_sources]]: the output file, plus 1, for which it was last looked at */
+} tsr_watch;
+
+tsr_status tsr_watch_begin(tsr_watch *watch, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+
+/* TSR_E_IO, with its name, when a file that output `file` is made from has changed since it was opened. */
+tsr_status tsr_watch_check(tsr_watch *watch, const tsr_plan *plan, size_t file, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The same of all output files at once: the entries of finished[n_files] that a changed file went into become false. */
+tsr_status tsr_watch_check_all(tsr_watch *watch, const tsr_plan *plan, bool *finished, tsr_err *err) TSR_WARN_UNUSED;
+
+void tsr_watch_end(tsr_watch *watch);
+
+#endif

@@ -1,0 +1,264 @@
+/* Units of whole rows: codes, packed or not, scales, zero points, sums. */
+#include "convert/ops/int_op.h"
+
+#include "convert/ops/held_scales.h"
+#include "convert/ops/rows.h"
+#include "formats/model/weights.h"
+#include "quantize/int_decode.h"
+
+#include <string.h>
+
+static tsr_status out_of_memory(tsr_err *err)
+{
+    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
+}
+
+typedef struct params {
+    tsr_int_scheme scheme;
+    tsr_static_input input; /* of W8A8 with static activations */
+} params;
+
+static const params *params_of(const tsr_step *step)
+{
+    return step->params;
+}
+
+static uint64_t rows_of(const tsr_step *step)
+{
+    return step->in[0]->shape[0];
+}
+
+static uint64_t cols_of(const tsr_step *step)
+{
+    return step->in[0]->shape[1];
+}
+
+/* Multiples of 8 rows: no two units share a word of packed zero points. */
+static uint64_t unit_rows(const tsr_step *step)
+{
+    return tsr_unit_rows(step->in[0], 8);
+}
+
+static uint64_t int_units(const tsr_step *step)
+{
+    return tsr_ceil_div(rows_of(step), unit_rows(step));
+}
+
+static uint64_t rows_in(const tsr_step *step, uint64_t unit)
+{
+    return tsr_min_u64(unit_rows(step), rows_of(step) - unit * unit_rows(step));
+}
+
+static void int_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
+{
+    const uint64_t row = unit * unit_rows(step), rows = rows_in(step, unit);
+    u->in[0] = tsr_rows_window(step->in[0], row, rows);
+    if ((step->held & 1) == 0)
+        u->out[0] = tsr_rows_window(step->out[0], row, rows);
+}
+
+/* Its first output is the codes, a byte each. */
+static bool gives_codes(const tsr_step *step)
+{
+    return step->out[0]->dtype == TSR_I8;
+}
+
+/* What quantizing needs; codes, unless they are the output as they are; scales in FP32; zero points. */
+typedef struct scratch {
+    uint64_t quantizing, codes, scales, zeros; /* bytes */
+} scratch;
+
+static scratch scratch_of(const tsr_step *step)
+{
+    const tsr_int_scheme *const scheme = &params_of(step)->scheme;
+    const uint64_t rows = unit_rows(step), groups = tsr_int_groups(scheme, cols_of(step));
+    return (scratch){
+        .quantizing = tsr_round_up(tsr_int_scratch(scheme, cols_of(step)), 64),
+        .codes = gives_codes(step) ? 0 : tsr_round_up(rows * cols_of(step), 64),
+        .scales = tsr_round_up(rows * groups * sizeof(float), 64),
+        .zeros = rows * groups,
+    };
+}
+
+static uint64_t int_scratch(const tsr_step *step)
+{
+    const scratch s = scratch_of(step);
+    return s.quantizing + s.codes + s.scales + s.zeros;
+}
+
+/* Quantizes a unit, its codes into the first output or its scratch. `stats` may be NULL. */
+static tsr_status quantize(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
+                           tsr_int_rows *rows, tsr_quant_stats *stats, tsr_err *err)
+{
+    const tsr_int_scheme *const scheme = &params_of(step)->scheme;
+    const scratch s = scratch_of(step);
+    char *const memory = u->scratch;
+    *rows = (tsr_int_rows){
+        .tensor = step->in[0],
+        .row = unit * unit_rows(step),
+        .rows = rows_in(step, unit),
+        .x = u->in_data[0],
+        .codes = gives_codes(step) ? u->out_data[0] : (int8_t *)memory + s.quantizing,
+        .scales = (float *)(memory + s.quantizing + s.codes),
+        .zero_points = scheme->asymmetric ? (int8_t *)memory + s.quantizing + s.codes + s.scales : NULL,
+        .scratch = memory,
+    };
+    return tsr_int_quantize(scheme, kernels, rows, stats, err);
+}
+
+/* ---- int8, unpacked ---- */
+
+static tsr_status int8_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
+                           tsr_quant_stats *stats, tsr_err *err)
+{
+    tsr_int_rows rows;
+    TSR_TRY(quantize(step, unit, u, kernels, &rows, stats, err));
+    if (unit == 0 && step->n_out > 2)
+        *(float *)u->out_data[2] = params_of(step)->input.value.scale;
+    if (unit == 0 && step->n_out > 3)
+        *(int8_t *)u->out_data[3] = (int8_t)params_of(step)->input.value.zero_point;
+    tsr_held_scales_store(params_of(step)->scheme.scale_dtype, rows.scales, rows.rows, u->out_data[1], rows.row);
+    return TSR_OK;
+}
+
+static const tsr_op kInt8Op = {.name = "quantize int8",
+                               .units = int_units,
+                               .windows = int_windows,
+                               .scratch_bytes = int_scratch,
+                               .run = int8_run,
+                               .finish = tsr_held_scales_finish,
+                               .stats_of = TSR_STATS_SOURCE};
+
+/* ---- packed ---- */
+
+/* Rows of zero points into words along the rows: word (r / per, g) has row r in its (r % per)-th place. */
+static void pack_zeros(const tsr_int_scheme *scheme, const tsr_int_rows *rows, uint64_t groups, uint32_t *words)
+{
+    const uint32_t bits = scheme->bits, per = 32 / bits;
+    for (uint64_t r = 0; r < rows->rows; r++) {
+        const uint64_t row = rows->row + r;
+        for (uint64_t g = 0; g < groups; g++) {
+            const uint32_t code = (uint32_t)(rows->zero_points[r * groups + g] + (1 << (bits - 1)));
+            words[row / per * groups + g] |= code << (row % per * bits);
+        }
+    }
+}
+
+static tsr_status packed_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
+                             tsr_quant_stats *stats, tsr_err *err)
+{
+    const tsr_int_scheme *const scheme = &params_of(step)->scheme;
+    const uint64_t groups = tsr_int_groups(scheme, cols_of(step));
+    tsr_int_rows rows;
+    TSR_TRY(quantize(step, unit, u, kernels, &rows, stats, err));
+    tsr_int_pack(kernels, scheme->bits, rows.codes, rows.rows * cols_of(step), u->out_data[0]);
+    tsr_held_scales_store(scheme->scale_dtype, rows.scales, rows.rows * groups, u->out_data[1], rows.row * groups);
+    if (unit == 0) {
+        const int64_t shape[2] = {(int64_t)rows_of(step), (int64_t)cols_of(step)};
+        memcpy(u->out_data[2], shape, sizeof shape);
+    }
+    if (scheme->asymmetric)
+        pack_zeros(scheme, &rows, groups, u->out_data[3]);
+    return TSR_OK;
+}
+
+static const tsr_op kPackedOp = {.name = "quantize packed integers",
+                                 .units = int_units,
+                                 .windows = int_windows,
+                                 .scratch_bytes = int_scratch,
+                                 .run = packed_run,
+                                 .finish = tsr_held_scales_finish,
+                                 .stats_of = TSR_STATS_SOURCE};
+
+/* ---- azp_adj ---- */
+
+static tsr_status azp_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
+                          tsr_quant_stats *stats, tsr_err *err)
+{
+    (void)stats; /* told by the step that writes the codes */
+    tsr_int_rows rows;
+    TSR_TRY(quantize(step, unit, u, kernels, &rows, NULL, err));
+    for (uint64_t r = 0; r < rows.rows; r++) {
+        const int32_t sum = kernels->sum_codes(rows.codes + r * cols_of(step), cols_of(step));
+        ((int32_t *)u->out_data[0])[rows.row + r] = sum;
+        if (step->n_out > 1)
+            ((int32_t *)u->out_data[1])[rows.row + r] = sum * params_of(step)->input.value.zero_point;
+    }
+    return TSR_OK;
+}
+
+static const tsr_op kAzpOp = {
+    .name = "azp_adj", .units = int_units, .windows = int_windows, .scratch_bytes = int_scratch, .run = azp_run};
+
+/* ---- steps ---- */
+
+static tsr_tensor *new_tensor(tsr_plan *plan, const tsr_tensor *weight, const char *ending, tsr_dtype dtype,
+                              unsigned rank, uint64_t a, uint64_t b)
+{
+    tsr_tensor t = {.dtype = (uint8_t)dtype, .rank = (uint8_t)rank, .shape = {a, b}};
+    t.name = tsr_arena_printf(&plan->arena, "%.*s%s", (int)tsr_module_length(weight->name), weight->name, ending);
+    t.bytes = tsr_tensor_elements(&t) * tsr_dtype_bytes(dtype);
+    return t.name == NULL ? NULL : tsr_plan_tensor(plan, &t);
+}
+
+static tsr_status add_step(tsr_plan *plan, const tsr_op *op, const tsr_tensor *weight, const params *p,
+                           tsr_tensor *const *out, uint8_t n_out, uint8_t held, tsr_err *err)
+{
+    params *const copy = tsr_arena_alloc(&plan->arena, sizeof *copy);
+    tsr_step step = {.op = op, .params = copy, .in = &weight, .n_in = 1, .n_out = n_out, .held = held};
+    bool ok = copy != NULL;
+    for (unsigned i = 0; i < n_out; i++) {
+        step.out[i] = out[i];
+        ok = ok && out[i] != NULL;
+    }
+    if (!ok)
+        return out_of_memory(err);
+    *copy = *p;
+    return tsr_plan_step(plan, &step, err);
+}
+
+static params params_with(const tsr_int_scheme *scheme, const tsr_static_input *input)
+{
+    params p = {.scheme = *scheme};
+    if (input != NULL)
+        p.input = *input;
+    return p;
+}
+
+tsr_status tsr_plan_int8(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
+                         const tsr_static_input *input, tsr_err *err)
+{
+    const params p = params_with(scheme, input);
+    tsr_tensor *const out[] = {
+        new_tensor(plan, weight, ".weight", TSR_I8, 2, weight->shape[0], weight->shape[1]),
+        new_tensor(plan, weight, ".weight_scale", scheme->scale_dtype, 2, weight->shape[0], 1),
+        new_tensor(plan, weight, ".input_scale", TSR_F32, 1, 1, 0),
+        new_tensor(plan, weight, ".input_zero_point", TSR_I8, 1, 1, 0),
+    };
+    const uint8_t n = input == NULL ? 2 : input->asymmetric ? 4 : 3;
+    return add_step(plan, &kInt8Op, weight, &p, out, n, 0xE, err);
+}
+
+tsr_status tsr_plan_packed(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme, tsr_err *err)
+{
+    const params p = params_with(scheme, NULL);
+    const uint64_t rows = weight->shape[0], cols = weight->shape[1], groups = tsr_int_groups(scheme, cols);
+    tsr_tensor *const out[] = {
+        new_tensor(plan, weight, ".weight_packed", TSR_I32, 2, rows, cols * scheme->bits / 32),
+        new_tensor(plan, weight, ".weight_scale", scheme->scale_dtype, 2, rows, groups),
+        new_tensor(plan, weight, ".weight_shape", TSR_I64, 1, 2, 0),
+        new_tensor(plan, weight, ".weight_zero_point", TSR_I32, 2, tsr_ceil_div(rows * scheme->bits, 32), groups),
+    };
+    return add_step(plan, &kPackedOp, weight, &p, out, scheme->asymmetric ? 4 : 3, 0xE, err);
+}
+
+tsr_status tsr_plan_azp(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
+                        const tsr_static_input *input, tsr_err *err)
+{
+    const params p = params_with(scheme, input);
+    tsr_tensor *const out[] = {
+        new_tensor(plan, weight, ".azp_adj", TSR_I32, 1, weight->shape[0], 0),
+        new_tensor(plan, weight, ".azp_with_adj", TSR_I32, 1, weight->shape[0], 0),
+    };
+    return add_step(plan, &kAzpOp, weight, &p, out, input != NULL && input->asymmetric ? 2 : 1, 3, err);
+}

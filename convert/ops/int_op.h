@@ -1,0 +1,31 @@
+/* The steps that quantize weights to integers, in compressed-tensors' layouts. */
+#ifndef TSR_CONVERT_OPS_INT_OP_H
+#define TSR_CONVERT_OPS_INT_OP_H
+
+#include "convert/engine/plan.h"
+#include "quantize/int_input.h"
+#include "quantize/int_weight.h"
+
+/* How a layer's input is quantized, when that is known beforehand. */
+typedef struct tsr_static_input {
+    tsr_int_input value;
+    bool asymmetric;
+} tsr_static_input;
+
+/* X.weight [R, C] -> X.weight I8 [R, C] and X.weight_scale [R, 1], in the scheme's dtype; with `input` (may be NULL)
+ * X.input_scale F32 [1], and when it is asymmetric X.input_zero_point I8 [1]. */
+tsr_status tsr_plan_int8(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
+                         const tsr_static_input *input, tsr_err *err) TSR_WARN_UNUSED;
+
+/* X.weight [R, C] -> X.weight_packed I32 [R, C * bits / 32] (code + 2^(bits-1), the first in the lowest bits),
+ * X.weight_scale [R, groups], X.weight_shape I64 [2], and of an asymmetric scheme X.weight_zero_point I32
+ * [ceil(R * bits / 32), groups], packed along R (compressors/pack_quantized/helpers.py). A row is whole words. */
+tsr_status tsr_plan_packed(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
+                           tsr_err *err) TSR_WARN_UNUSED;
+
+/* X.weight -> X.azp_adj I32 [R]: the sums of the rows of codes that tsr_plan_int8 makes; with an asymmetric `input`
+ * also X.azp_with_adj, these times its zero point. */
+tsr_status tsr_plan_azp(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
+                        const tsr_static_input *input, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

@@ -1,0 +1,36 @@
+/* Cutting tensors for tensor parallelism, and joining the parts.
+ *
+ * Every cut looks the same in bytes: the tensor is `rows` rows of `parts` segments of equal size, and part k consists
+ * of the k-th segment of each row. Output features of [R, C] (column parallelism): one row. Input features (row
+ * parallelism): R rows. Of a stack [M, R, C]: M rows, or M * R; of gate and up in one [2I, C]: two rows. */
+#ifndef TSR_CONVERT_OPS_SLICE_OP_H
+#define TSR_CONVERT_OPS_SLICE_OP_H
+
+#include "convert/engine/plan.h"
+
+typedef struct tsr_cut {
+    uint64_t rows;
+    uint32_t parts;
+} tsr_cut;
+
+/* Adds a step that writes part `k` of `tensor` to *out (in the plan's arena; its shape is the caller's business, its
+ * bytes a parts-th of the tensor's). */
+tsr_status tsr_plan_slice(tsr_plan *plan, const tsr_tensor *tensor, const tsr_tensor *out, tsr_cut cut, uint32_t k,
+                          tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds a step that joins parts[cut.parts] to *out. */
+tsr_status tsr_plan_join(tsr_plan *plan, const tsr_tensor *const *parts, const tsr_tensor *out, tsr_cut cut,
+                         tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds a step that writes n parts of any size one behind the other. */
+tsr_status tsr_plan_concatenate(tsr_plan *plan, const tsr_tensor *const *parts, uint32_t n, const tsr_tensor *out,
+                                tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds a step that writes out->bytes bytes of `tensor`, from `offset` on. */
+tsr_status tsr_plan_range(tsr_plan *plan, const tsr_tensor *tensor, uint64_t offset, const tsr_tensor *out,
+                          tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds a step that writes nothing and fails (TSR_E_MISMATCH) unless the bytes of both tensors are the same. */
+tsr_status tsr_plan_same(tsr_plan *plan, const tsr_tensor *a, const tsr_tensor *b, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

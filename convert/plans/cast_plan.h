@@ -1,0 +1,19 @@
+/* The plan that turns FP8 and integers back into floating point: no scales, no quantization_config, nothing left over.
+ */
+#ifndef TSR_CONVERT_PLANS_CAST_PLAN_H
+#define TSR_CONVERT_PLANS_CAST_PLAN_H
+
+#include "convert/engine/plan.h"
+#include "formats/model/weights.h"
+
+typedef struct tsr_cast_options {
+    tsr_dtype dtype;                 /* BF16, F16 or F32: of what was codes; all other tensors stay as they are */
+    uint64_t block_rows, block_cols; /* 0: as config.json states */
+    uint64_t max_shard_bytes;
+} tsr_cast_options;
+
+/* Makes the plan for *source, which outlives it. On failure *plan is empty. */
+tsr_status tsr_cast_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_cast_options *options,
+                         tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

@@ -1,0 +1,68 @@
+/* What each scheme would cost a model, without writing a checkpoint.
+ *
+ * Every tensor is read once, in strips of 128 rows; each scheme quantizes the strip with the very functions of
+ * quantize/, whose statistics are added strip by strip in order: the result is the same for any number of threads. */
+#ifndef TSR_CONVERT_PLANS_COMPARE_SCHEMES_H
+#define TSR_CONVERT_PLANS_COMPARE_SCHEMES_H
+
+#include "formats/checkpoint/checkpoint.h"
+#include "quantize/quant_stats.h"
+
+#include <stdatomic.h>
+
+typedef enum tsr_scheme {
+    TSR_SCHEME_FP8_BLOCK,
+    TSR_SCHEME_FP8_BLOCK_UE8M0,
+    TSR_SCHEME_FP8_BLOCK_MSE,
+    TSR_SCHEME_FP8_CHANNEL,
+    TSR_SCHEME_INT8_CHANNEL,
+    TSR_SCHEME_INT8_WEIGHT_ONLY,
+    TSR_SCHEME_INT8_GROUP_128,
+    TSR_SCHEME_INT4_GROUP_32,
+    TSR_SCHEME_INT4_GROUP_64,
+    TSR_SCHEME_INT4_GROUP_128,
+    TSR_SCHEME_INT4_GROUP_128_ASYMMETRIC,
+    TSR_SCHEME_INT4_CHANNEL,
+    TSR_SCHEMES,
+} tsr_scheme;
+
+/* "fp8-block", "int4 groups of 128, zero points", ...; and the options of `tessera quantize` that it stands for. */
+const char *tsr_scheme_name(tsr_scheme scheme);
+const char *tsr_scheme_options(tsr_scheme scheme);
+
+typedef struct tsr_scheme_cost {
+    tsr_quant_stats stats; /* without the figures of scales; empty where the scheme does not take the tensor */
+    uint64_t bytes;        /* codes, scales and zero points; of a tensor that the scheme does not take, its own */
+    bool taken;            /* false: a checkpoint of the scheme keeps it as it is (tsr_ct_takes) */
+} tsr_scheme_cost;
+
+typedef struct tsr_compare_schemes_progress {
+    uint64_t bytes_done, bytes_total;
+    double seconds;
+} tsr_compare_schemes_progress;
+
+/* What a scheme makes of weights, and of the activations that it multiplies them with. */
+typedef enum tsr_scheme_kind { TSR_W8A8, TSR_W8A16, TSR_W4A16 } tsr_scheme_kind;
+tsr_scheme_kind tsr_scheme_kind_of(tsr_scheme scheme);
+
+/* By which schemes the policy would quantize a tensor: it is stricter where scales are of blocks. Bits. */
+enum { TSR_TAKEN_IN_BLOCKS = 1, TSR_TAKEN_IN_FP8_ROWS = 2, TSR_TAKEN_AS_INTEGERS = 4 };
+
+typedef struct tsr_compare_schemes_options {
+    const uint8_t *taken; /* [n]; NULL: all by all */
+    unsigned threads, cpu_flags;
+    uint64_t memory;           /* bytes; fewer threads are used when it does not reach */
+    const atomic_bool *cancel; /* may be NULL */
+    void (*progress)(const tsr_compare_schemes_progress *progress,
+                     void *data); /* from the calling thread; may be NULL */
+    void *progress_data;
+} tsr_compare_schemes_options;
+
+/* costs[i * TSR_SCHEMES + scheme] of tensors[i], matrices [R, C] or stacks [M, R, C] of BF16, F16 or F32. The caller
+ * allocates costs[n * TSR_SCHEMES]. TSR_E_VALUE: NaN or Inf, with coordinates. TSR_E_NOMEM, TSR_E_IO,
+ * TSR_E_CANCELLED. */
+tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tensor *const *tensors, size_t n,
+                               const tsr_compare_schemes_options *options, tsr_scheme_cost *costs,
+                               tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

@@ -1,0 +1,109 @@
+/* The keys, in the order that readers' own writer has them. */
+#include "convert/plans/ct_config.h"
+#include "formats/model/weights.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(const tsr_tensor *const *)a)->name, (*(const tsr_tensor *const *)b)->name);
+}
+
+void tsr_json_modules(tsr_text *out, const tsr_tensor **tensors, size_t n)
+{
+    if (n > 0)
+        qsort(tensors, n, sizeof *tensors, by_name);
+    tsr_json_begin_array(out, false);
+    for (size_t i = 0; i < n; i++) {
+        char module[1024];
+        snprintf(module, sizeof module, "%.*s", (int)tsr_module_length(tensors[i]->name), tensors[i]->name);
+        tsr_json_string(out, module);
+    }
+    tsr_json_end_array(out);
+}
+
+static void member(tsr_text *t, const char *key, const char *value)
+{
+    tsr_json_key(t, key);
+    if (value == NULL)
+        tsr_json_null(t);
+    else
+        tsr_json_string(t, value);
+}
+
+/* Which elements share a scale: `strategy`, and its sizes, where it has some. */
+typedef struct sharing {
+    const char *strategy;
+    uint64_t group, block_rows, block_cols;
+} sharing;
+
+static void write_args(tsr_text *t, const char *type, uint32_t bits, bool symmetric, sharing s, bool dynamic)
+{
+    tsr_json_begin_object(t, false);
+    tsr_json_key(t, "num_bits");
+    tsr_json_u64(t, bits);
+    member(t, "type", type);
+    tsr_json_key(t, "symmetric");
+    tsr_json_bool(t, symmetric);
+    member(t, "strategy", s.strategy);
+    if (s.group != 0) {
+        tsr_json_key(t, "group_size");
+        tsr_json_u64(t, s.group);
+    }
+    if (s.block_rows != 0) {
+        tsr_json_key(t, "block_structure");
+        tsr_json_begin_array(t, true);
+        tsr_json_u64(t, s.block_rows);
+        tsr_json_u64(t, s.block_cols);
+        tsr_json_end_array(t);
+    }
+    tsr_json_key(t, "dynamic");
+    tsr_json_bool(t, dynamic);
+    tsr_json_end_object(t);
+}
+
+static sharing of_weights(const tsr_ct_config *c)
+{
+    if (c->block_rows != 0)
+        return (sharing){.strategy = "block", .block_rows = c->block_rows, .block_cols = c->block_cols};
+    return (sharing){.strategy = c->group == 0 ? "channel" : "group", .group = c->group};
+}
+
+static sharing of_inputs(const tsr_ct_config *c)
+{
+    if (c->block_rows != 0)
+        return (sharing){.strategy = "group", .group = c->block_cols};
+    return (sharing){.strategy = c->inputs == TSR_CT_INPUTS_TOKEN ? "token" : "tensor"};
+}
+
+void tsr_ct_config_write(tsr_text *t, const tsr_ct_config *c, const tsr_tensor **unquantized, size_t n)
+{
+    tsr_json_begin_object(t, false);
+    member(t, "quant_method", "compressed-tensors");
+    member(t, "format", c->format);
+    member(t, "quantization_status", "compressed");
+    tsr_json_key(t, "config_groups");
+    tsr_json_begin_object(t, false);
+    tsr_json_key(t, "group_0");
+    tsr_json_begin_object(t, false);
+    tsr_json_key(t, "targets");
+    tsr_json_begin_array(t, true);
+    tsr_json_string(t, "Linear");
+    tsr_json_end_array(t);
+    tsr_json_key(t, "weights");
+    write_args(t, c->type, c->bits, !c->asymmetric, of_weights(c), false);
+    tsr_json_key(t, "input_activations");
+    if (c->inputs == TSR_CT_INPUTS_PLAIN)
+        tsr_json_null(t);
+    else
+        write_args(t, c->type, 8, !c->asymmetric_inputs, of_inputs(c), c->inputs == TSR_CT_INPUTS_TOKEN);
+    member(t, "output_activations", NULL);
+    tsr_json_end_object(t);
+    tsr_json_end_object(t);
+    tsr_json_key(t, "ignore");
+    tsr_json_modules(t, unquantized, n);
+    member(t, "kv_cache_scheme", NULL);
+    tsr_json_end_object(t);
+}

@@ -1,0 +1,257 @@
+/* Which weights become codes, the configuration that says so, and the sums beside integers. */
+#include "convert/plans/ct_plan.h"
+
+#include "convert/ops/fp8_channel_op.h"
+#include "convert/ops/int_op.h"
+#include "convert/plans/ct_config.h"
+#include "convert/plans/fp8_config.h"
+#include "convert/plans/policy_plan.h"
+#include "convert/plans/quantize_plan.h"
+#include "convert/plans/quantize_report.h"
+#include "formats/model/fused.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define U64(x) ((unsigned long long)(x))
+
+/* |activation - azp| <= 255 and |code| <= 128: their products, summed over K, stay below 2^31 for K up to here. */
+enum { AZP_MAX_COLS = INT32_MAX / (255 * 128) };
+
+static tsr_status out_of_memory(tsr_err *err)
+{
+    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
+}
+
+/* ---- what is quantized ---- */
+
+static bool has_a_place(const tsr_tensor *t)
+{
+    return t->rank == 2 && t->shape[0] > 0 && t->shape[1] > 0 && t->name[tsr_module_length(t->name)] != '\0';
+}
+
+static bool becomes_codes(const tsr_tensor *t, const tsr_decision *decision)
+{
+    return decision->treatment == TSR_QUANTIZE && has_a_place(t);
+}
+
+static tsr_status check_shape(const tsr_checkpoint *c, const tsr_tensor *t, const tsr_ct_options *o, tsr_err *err)
+{
+    const uint64_t cols = t->shape[1], group = o->scheme.group;
+    const uint64_t word = o->form == TSR_CT_PACKED ? 32 / o->scheme.bits : 1;
+    const char *const path = c->files[t->file].path;
+    if (o->form == TSR_CT_W8A8 && cols > AZP_MAX_COLS)
+        return tsr_fail(
+            err, TSR_E_SHAPE,
+            "%s: '%s' has %llu columns: a product less azp times azp_adj may leave int32 above %d; --exclude keeps "
+            "it as it is",
+            path, t->name, U64(cols), AZP_MAX_COLS);
+    if (cols % word != 0)
+        return tsr_fail(err, TSR_E_SHAPE,
+                        "%s: '%s' has %llu columns, which are not whole words of %llu codes: %llu or %llu would be; "
+                        "--exclude keeps it as it is",
+                        path, t->name, U64(cols), U64(word), U64(cols / word * word), U64((cols / word + 1) * word));
+    if (group == 0 || cols % group == 0)
+        return TSR_OK;
+    uint64_t fits = group;
+    while (cols % fits != 0)
+        fits /= 2;
+    return tsr_fail(
+        err, TSR_E_SHAPE,
+        "%s: groups of %llu do not divide the %llu columns of '%s': groups of %llu do; --exclude keeps it as it "
+        "is",
+        path, U64(group), U64(cols), t->name, U64(fits));
+}
+
+bool tsr_ct_takes(const tsr_checkpoint *source, const tsr_tensor *t, tsr_ct_form form, const tsr_int_scheme *scheme)
+{
+    const tsr_ct_options options = {.form = form, .scheme = *scheme};
+    return has_a_place(t) && check_shape(source, t, &options, NULL) == TSR_OK;
+}
+
+/* What a layer's input is quantized with: one for all that loaders join with it. */
+static tsr_status find_input(const tsr_checkpoint *c, const tsr_tensor *t, const tsr_ct_options *o,
+                             const tsr_decision *decisions, tsr_static_input *input, tsr_err *err)
+{
+    const tsr_tensor *members[TSR_FUSED_MEMBERS];
+    const tsr_calibrated *known[TSR_FUSED_MEMBERS];
+    const size_t all = tsr_fused_members(c, t, members);
+    const char *const path = o->calibration->path;
+    size_t n = 0;
+    for (size_t i = 0; i < all; i++) {
+        if (!becomes_codes(members[i], &decisions[members[i] - c->tensors.items]))
+            continue;
+        known[n] = tsr_calibration_find(o->calibration, members[i]->name);
+        if (known[n] == NULL)
+            return tsr_fail(err, TSR_E_MISMATCH,
+                            "%s: nothing about '%s', which is quantized: calibrate it, or --exclude '%s'", path,
+                            members[i]->name, members[i]->name);
+        if (known[n]->scaled && o->asymmetric_activations && !known[n]->has_zero_point)
+            return tsr_fail(err, TSR_E_MISMATCH,
+                            "%s: '%s' has no input_zero_point, which --activation-zero-points asks for", path,
+                            known[n]->module);
+        if (known[n]->zero_point != 0 && !o->asymmetric_activations)
+            return tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' has an input_zero_point: --activation-zero-points keeps it",
+                            path, known[n]->module);
+        n++;
+    }
+    input->value = tsr_int_input_of(known, n, o->asymmetric_activations);
+    input->asymmetric = o->asymmetric_activations;
+    return TSR_OK;
+}
+
+static tsr_status plan_int8(tsr_plan *plan, const tsr_tensor *t, const tsr_ct_options *o, const tsr_decision *decisions,
+                            bool sums, tsr_err *err)
+{
+    tsr_static_input input;
+    if (o->calibration != NULL)
+        TSR_TRY(find_input(plan->sources[0], t, o, decisions, &input, err));
+    const tsr_static_input *const known = o->calibration == NULL ? NULL : &input;
+    return sums ? tsr_plan_azp(plan, t, &o->scheme, known, err) : tsr_plan_int8(plan, t, &o->scheme, known, err);
+}
+
+static tsr_status plan_fp8(tsr_plan *plan, const tsr_tensor *t, const tsr_int_scheme *s, tsr_err *err)
+{
+    const tsr_scale_fmt fmt = s->scale_dtype == TSR_BF16 ? TSR_SCALE_BF16 : TSR_SCALE_F32;
+    return tsr_plan_fp8_channel(plan, t, fmt, s->search, err);
+}
+
+static tsr_status plan_tensors(tsr_plan *plan, const tsr_ct_options *o, const tsr_decision *decisions, tsr_err *err)
+{
+    const tsr_checkpoint *const c = plan->sources[0];
+    for (size_t i = 0; i < c->tensors.count; i++) {
+        const tsr_tensor *const t = &c->tensors.items[i];
+        const tsr_decision *const d = &decisions[i];
+        if (becomes_codes(t, d)) {
+            TSR_TRY(check_shape(c, t, o, err));
+            TSR_TRY(o->form == TSR_CT_FP8      ? plan_fp8(plan, t, &o->scheme, err)
+                    : o->form == TSR_CT_PACKED ? tsr_plan_packed(plan, t, &o->scheme, err)
+                                               : plan_int8(plan, t, o, decisions, false, err));
+            TSR_TRY(tsr_plan_add_note(plan, t, "quantize", d->reason, err));
+        } else {
+            const bool stacked = d->treatment == TSR_QUANTIZE;
+            TSR_TRY(tsr_plan_copy(plan, t, t->name, err));
+            TSR_TRY(tsr_plan_add_note(plan, t, "copy",
+                                      stacked ? "a stack of experts: the format has no place for it" : d->reason, err));
+        }
+    }
+    return TSR_OK;
+}
+
+/* A file of its own: loaders must not take it for weights, so the index, which leaves it out, is always there. */
+static tsr_status plan_azp(tsr_plan *plan, const tsr_ct_options *o, const tsr_decision *decisions, tsr_err *err)
+{
+    const tsr_checkpoint *const c = plan->sources[0];
+    bool any = false;
+    for (size_t i = 0; i < c->tensors.count && o->form == TSR_CT_W8A8; i++) {
+        if (!becomes_codes(&c->tensors.items[i], &decisions[i]))
+            continue;
+        any = true;
+        TSR_TRY(plan_int8(plan, &c->tensors.items[i], o, decisions, true, err));
+    }
+    return any ? tsr_plan_file(plan, TSR_AZP_NAME, err) : TSR_OK;
+}
+
+/* ---- configuration ---- */
+
+static tsr_status plan_config(tsr_plan *plan, const tsr_ct_options *o, const tsr_decision *decisions, tsr_err *err)
+{
+    const tsr_checkpoint *const c = plan->sources[0];
+    if (c->config == NULL)
+        return TSR_OK;
+    const tsr_tensor **const unquantized = calloc(c->tensors.count + 1, sizeof *unquantized);
+    if (unquantized == NULL)
+        return out_of_memory(err);
+    size_t n = 0;
+    for (size_t i = 0; i < c->tensors.count; i++) {
+        const tsr_tensor *const t = &c->tensors.items[i];
+        if (t->rank >= 2 && tsr_dtype_is_weight_float((tsr_dtype)t->dtype) && !becomes_codes(t, &decisions[i]) &&
+            decisions[i].treatment != TSR_KEEP_EMBEDDING)
+            unquantized[n++] = t;
+    }
+    tsr_text value = {0}, config = {0};
+    static const char *const kForms[] = {
+        [TSR_CT_W8A8] = "int-quantized", [TSR_CT_PACKED] = "pack-quantized", [TSR_CT_FP8] = "float-quantized"};
+    const tsr_ct_config form = {
+        .format = kForms[o->form],
+        .type = o->form == TSR_CT_FP8 ? "float" : "int",
+        .bits = o->scheme.bits,
+        .group = o->scheme.group,
+        .asymmetric = o->scheme.asymmetric,
+        .inputs = o->form == TSR_CT_PACKED ? TSR_CT_INPUTS_PLAIN
+                  : o->calibration == NULL ? TSR_CT_INPUTS_TOKEN
+                                           : TSR_CT_INPUTS_TENSOR,
+        .asymmetric_inputs = o->asymmetric_activations,
+    };
+    tsr_ct_config_write(&value, &form, unquantized, n);
+    tsr_status status = tsr_text_status(&value, err);
+    if (status == TSR_OK)
+        status = tsr_quantization_set(&config, c, value.data, err);
+    if (status == TSR_OK)
+        status = tsr_plan_text_file(plan, "", TSR_CONFIG_NAME, config.data, config.size, err);
+    tsr_text_free(&value);
+    tsr_text_free(&config);
+    free(unquantized);
+    return status;
+}
+
+/* ---- the plan ---- */
+
+static tsr_status spell_command(tsr_plan *plan, const tsr_ct_options *o, tsr_err *err)
+{
+    const tsr_int_scheme *const s = &o->scheme;
+    tsr_text t = {0};
+    tsr_text_printf(
+        &t,
+        "quantize --scheme %s --group-size %llu%s%s --divisor %g --rounding %s --scale-dtype %s --scales %s "
+        "--max-shard-size %llu",
+        o->form == TSR_CT_FP8    ? "fp8-channel"
+        : o->form == TSR_CT_W8A8 ? "int8-channel"
+        : s->bits == 8           ? "int8-weight-only"
+                                 : "int4-weight-only",
+        U64(s->group), s->asymmetric ? " --zero-points" : "",
+        o->asymmetric_activations ? " --activation-zero-points" : "", (double)s->divisor, s->away ? "away" : "even",
+        tsr_dtype_name(s->scale_dtype), s->search ? "mse" : "amax", U64(o->max_shard_bytes));
+    if (o->calibration != NULL)
+        tsr_text_printf(&t, " --activations %016llx", U64(o->calibration->hash));
+    for (size_t i = 0; i < o->policy.n_include; i++)
+        tsr_text_printf(&t, " --include %s", o->policy.include[i]);
+    for (size_t i = 0; i < o->policy.n_exclude; i++)
+        tsr_text_printf(&t, " --exclude %s", o->policy.exclude[i]);
+    tsr_status status = tsr_text_status(&t, err);
+    if (status == TSR_OK && (plan->command = tsr_arena_dup(&plan->arena, t.data, t.size)) == NULL)
+        status = out_of_memory(err);
+    tsr_text_free(&t);
+    return status;
+}
+
+static tsr_status make_plan(tsr_plan *plan, const tsr_ct_options *o, tsr_decision *decisions, tsr_err *err)
+{
+    const tsr_checkpoint *const c = plan->sources[0];
+    tsr_policy_options policy = o->policy;
+    policy.block_rows = 1;
+    policy.integers = o->form != TSR_CT_FP8;
+    TSR_TRY(tsr_quantize_check_source(c, err));
+    TSR_TRY(spell_command(plan, o, err));
+    TSR_TRY(tsr_plan_decide(plan, &policy, decisions, err));
+    TSR_TRY(plan_tensors(plan, o, decisions, err));
+    TSR_TRY(tsr_plan_warn_of_share(plan, err));
+    TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
+    TSR_TRY(tsr_plan_index(plan, "", o->form == TSR_CT_W8A8, err));
+    TSR_TRY(plan_azp(plan, o, decisions, err));
+    TSR_TRY(tsr_plan_side_files(plan, "", "*", TSR_AZP_NAME, err));
+    TSR_TRY(plan_config(plan, o, decisions, err));
+    return tsr_plan_finish(plan, err);
+}
+
+tsr_status tsr_ct_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_ct_options *options, tsr_err *err)
+{
+    *plan = tsr_plan_begin(source, 1);
+    plan->report = tsr_quantize_report;
+    tsr_decision *const decisions = calloc((*source)->tensors.count + 1, sizeof *decisions);
+    const tsr_status status = decisions == NULL ? out_of_memory(err) : make_plan(plan, options, decisions, err);
+    free(decisions);
+    if (status != TSR_OK)
+        tsr_plan_free(plan);
+    return status;
+}

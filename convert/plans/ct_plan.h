@@ -1,0 +1,39 @@
+/* The plan that quantizes a checkpoint by rows or groups, to int8, int4 or e4m3, in the forms of compressed-tensors
+ * that vLLM loads. */
+#ifndef TSR_CONVERT_PLANS_CT_PLAN_H
+#define TSR_CONVERT_PLANS_CT_PLAN_H
+
+#include "convert/engine/plan.h"
+#include "formats/model/calibration.h"
+#include "quantize/int_weight.h"
+#include "quantize/policy.h"
+
+typedef enum tsr_ct_form {
+    TSR_CT_W8A8,   /* int8 by row, int8 activations; azp_adj beside the model */
+    TSR_CT_PACKED, /* int8 or int4, packed; activations in floating point */
+    TSR_CT_FP8,    /* e4m3 by row, e4m3 activations with a scale a token */
+} tsr_ct_form;
+
+typedef struct tsr_ct_options {
+    tsr_ct_form form;
+    tsr_int_scheme scheme;              /* TSR_CT_FP8: only .search and .scale_dtype, F32 or BF16, mean something */
+    bool asymmetric_activations;        /* W8A8: the activations have zero points */
+    const tsr_calibration *calibration; /* W8A8: static activations, one scale a tensor; NULL: dynamic, one a token */
+    tsr_policy_options policy;          /* block_rows is ignored: a channel has no partner */
+    uint64_t max_shard_bytes;
+} tsr_ct_options;
+
+/* Makes the plan for *source; both outlive it. W8A8 adds tessera-azp.safetensors: of each X.weight in X.azp_adj the
+ * int32 sums of its rows, which an epilogue multiplies with the activations' zero points; of static ones the products,
+ * too, X.azp_with_adj. No name there is one of the model's: a reader of every *.safetensors must not mistake them.
+ * TSR_E_SHAPE: a row that is not whole words, groups that do not divide it, or one so long that azp_adj times a zero
+ * point leaves int32; with the nearest that would do. TSR_E_MISMATCH: the calibration lacks a layer, or a zero point.
+ * On failure *plan is empty. */
+tsr_status tsr_ct_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_ct_options *options,
+                       tsr_err *err) TSR_WARN_UNUSED;
+
+/* Whether such a plan makes codes of this tensor, one that the policy would quantize: not of a stack of experts, for
+ * which the format has no place, nor of a name without .weight, nor where tsr_ct_plan would refuse its shape. */
+bool tsr_ct_takes(const tsr_checkpoint *source, const tsr_tensor *t, tsr_ct_form form, const tsr_int_scheme *scheme);
+
+#endif

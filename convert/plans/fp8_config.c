@@ -1,0 +1,158 @@
+/* The quantization_config of block FP8, in both dialects. */
+#include "convert/plans/fp8_config.h"
+
+#include "convert/plans/ct_config.h"
+#include "formats/json/json.h"
+#include "formats/json/json_edit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void member_string(tsr_text *t, const char *key, const char *value)
+{
+    tsr_json_key(t, key);
+    tsr_json_string(t, value);
+}
+
+static void deepseek_config(tsr_text *t, const tsr_fp8_config *c)
+{
+    tsr_json_begin_object(t, false);
+    member_string(t, "quant_method", "fp8");
+    member_string(t, "fmt", "e4m3");
+    member_string(t, "activation_scheme", "dynamic");
+    tsr_json_key(t, "weight_block_size");
+    tsr_json_begin_array(t, true);
+    tsr_json_u64(t, c->block_rows);
+    tsr_json_u64(t, c->block_cols);
+    tsr_json_end_array(t);
+    if (c->ue8m0)
+        member_string(t, "scale_fmt", "ue8m0");
+    tsr_json_key(t, "modules_to_not_convert");
+    tsr_json_modules(t, c->unquantized, c->n_unquantized);
+    tsr_json_end_object(t);
+}
+
+static void compressed_tensors_config(tsr_text *t, const tsr_fp8_config *c)
+{
+    const tsr_ct_config config = {.format = "float-quantized",
+                                  .type = "float",
+                                  .bits = 8,
+                                  .block_rows = c->block_rows,
+                                  .block_cols = c->block_cols,
+                                  .inputs = TSR_CT_INPUTS_TOKEN};
+    tsr_ct_config_write(t, &config, c->unquantized, c->n_unquantized);
+}
+
+/* Replaces the text of the value at `path`, "KEY" or "OUTER.KEY", or removes it (value NULL). */
+static tsr_status edit_object(tsr_text *out, tsr_json_text config, const char *path, const char *value, tsr_err *err)
+{
+    const char *const dot = strchr(path, '.');
+    tsr_json_text object = config;
+    if (dot != NULL) {
+        char outer[64];
+        snprintf(outer, sizeof outer, "%.*s", (int)(dot - path), path);
+        if (!tsr_json_find(config.data, config.size, outer, &object))
+            return tsr_fail(err, TSR_E_FORMAT, TSR_CONFIG_NAME ": no '%s'", outer);
+    }
+    const char *const key = dot == NULL ? path : dot + 1;
+    const char *const end = object.data + object.size;
+    tsr_text_append(out, config.data, (size_t)(object.data - config.data));
+    TSR_TRY(value == NULL ? tsr_config_remove(out, object.data, object.size, key, err)
+                          : tsr_config_set(out, object.data, object.size, key, value, err));
+    tsr_text_append(out, end, (size_t)(config.data + config.size - end));
+    return tsr_text_status(out, err);
+}
+
+/* Wherever config.json states a quantization; at the top, where it states none. */
+static tsr_status edit_all(tsr_text *out, const tsr_checkpoint *c, const char *value, tsr_err *err)
+{
+    const char *paths[TSR_QUANTIZATION_PATHS] = {"quantization_config"};
+    const size_t found = tsr_quantization_paths(c, paths), n = found == 0 ? 1 : found;
+    tsr_text before = {0}, after = {0};
+    tsr_json_text config = {.data = c->config, .size = c->config_size};
+    tsr_status status = TSR_OK;
+    for (size_t i = 0; i < n && status == TSR_OK; i++) {
+        status = edit_object(&after, config, paths[i], value, err);
+        tsr_text_free(&before);
+        before = after;
+        after = (tsr_text){0};
+        config = (tsr_json_text){.data = before.data, .size = before.size};
+    }
+    if (status == TSR_OK) {
+        tsr_text_append(out, before.data, before.size);
+        status = tsr_text_status(out, err);
+    }
+    tsr_text_free(&before);
+    tsr_text_free(&after);
+    return status;
+}
+
+tsr_status tsr_quantization_set(tsr_text *out, const tsr_checkpoint *checkpoint, const char *value, tsr_err *err)
+{
+    return edit_all(out, checkpoint, value, err);
+}
+
+/* `list` (a JSON array, or empty text) with the tensors' modules at its end. */
+static void extend_list(tsr_text *out, tsr_json_text list, const tsr_tensor **tensors, size_t n)
+{
+    size_t end = list.size == 0 ? 0 : list.size - 1; /* before the bracket, and the white space before that */
+    while (end > 0 && strchr(" \t\r\n", list.data[end - 1]) != NULL)
+        end--;
+    const bool empty = end <= 1;
+    tsr_text_append(out, empty ? "[" : list.data, empty ? 1 : end);
+    for (size_t i = 0; i < n; i++) {
+        char module[1024];
+        snprintf(module, sizeof module, "%.*s", (int)tsr_module_length(tensors[i]->name), tensors[i]->name);
+        tsr_text_printf(out, "%s", empty && i == 0 ? "" : ", ");
+        tsr_json_quoted(out, module);
+    }
+    tsr_text_append(out, "]", 1);
+}
+
+tsr_status tsr_quantization_keep(tsr_text *out, const tsr_checkpoint *checkpoint, const tsr_tensor **tensors, size_t n,
+                                 tsr_err *err)
+{
+    static const char *const kLists[] = {"modules_to_not_convert", "ignored_layers", "ignore"};
+    const char *const path = tsr_quantization_path(checkpoint);
+    tsr_json_text quantization, list = {0};
+    size_t k = 0;
+    if (path == NULL || !tsr_json_find(checkpoint->config, checkpoint->config_size, path, &quantization))
+        return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no quantization_config", checkpoint->path);
+    while (k < 3 && (!tsr_json_find(quantization.data, quantization.size, kLists[k], &list) || list.data[0] != '['))
+        k++;
+    if (k == 3)
+        list = (tsr_json_text){0};
+    tsr_text extended = {0}, value = {0};
+    extend_list(&extended, list, tensors, n);
+    tsr_status status = tsr_text_status(&extended, err);
+    if (status == TSR_OK)
+        status = tsr_config_set(&value, quantization.data, quantization.size, kLists[k % 3], extended.data, err);
+    if (status == TSR_OK) { /* spliced in, not set: its lines are indented already */
+        const char *const end = quantization.data + quantization.size;
+        tsr_text_append(out, checkpoint->config, (size_t)(quantization.data - checkpoint->config));
+        tsr_text_append(out, value.data, value.size);
+        tsr_text_append(out, end, (size_t)(checkpoint->config + checkpoint->config_size - end));
+        status = tsr_text_status(out, err);
+    }
+    tsr_text_free(&extended);
+    tsr_text_free(&value);
+    return status;
+}
+
+tsr_status tsr_fp8_config_set(tsr_text *out, const tsr_checkpoint *checkpoint, const tsr_fp8_config *config,
+                              tsr_err *err)
+{
+    tsr_text value = {0};
+    (config->dialect == TSR_DIALECT_DEEPSEEK ? deepseek_config : compressed_tensors_config)(&value, config);
+    tsr_status status = tsr_text_status(&value, err);
+    if (status == TSR_OK)
+        status = tsr_quantization_set(out, checkpoint, value.data, err);
+    tsr_text_free(&value);
+    return status;
+}
+
+tsr_status tsr_fp8_config_remove(tsr_text *out, const tsr_checkpoint *checkpoint, tsr_err *err)
+{
+    return edit_all(out, checkpoint, NULL, err);
+}

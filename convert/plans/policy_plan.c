@@ -1,0 +1,108 @@
+/* Decisions, warnings, and the refusal to quantize nothing. */
+#include "convert/plans/policy_plan.h"
+
+#include "common/glob.h"
+#include "quantize/policy_rules.h"
+
+#include <string.h>
+
+static const char kExclude[] = "--exclude";
+
+static tsr_status warn_of_globs(tsr_plan *plan, const char *option, const char *const *globs, size_t n,
+                                const tsr_decision *decisions, tsr_err *err)
+{
+    const tsr_tensors *const all = &plan->sources[0]->tensors;
+    for (size_t i = 0; i < n; i++) {
+        size_t matched = 0, quantized = 0;
+        for (size_t k = 0; k < all->count; k++) {
+            if (!tsr_glob_match(globs[i], all->items[k].name))
+                continue;
+            matched++;
+            quantized += decisions[k].treatment == TSR_QUANTIZE;
+        }
+        if (matched == 0)
+            TSR_TRY(tsr_plan_warn(plan, err, "%s '%s' matches no tensor", option, globs[i]));
+        else if (quantized == 0 && strcmp(option, kExclude) != 0)
+            TSR_TRY(tsr_plan_warn(plan, err,
+                                  "%s '%s' matches %zu tensors, none of which can be quantized: --dry-run says why",
+                                  option, globs[i], matched));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_plan_decide(tsr_plan *plan, const tsr_policy_options *options, tsr_decision *decisions, tsr_err *err)
+{
+    const tsr_checkpoint *const c = plan->sources[0];
+    plan->by_policy = true;
+    plan->model_type = tsr_policy_model_type(c, &plan->arena);
+    plan->general_rules = !tsr_policy_knows(plan->model_type);
+    TSR_TRY(tsr_policy_decide(c, plan->model_type, options, &plan->arena, decisions, err));
+    if (plan->general_rules && plan->model_type != NULL)
+        TSR_TRY(
+            tsr_plan_warn(plan, err, "unknown model_type '%s': general rules; check with --dry-run", plan->model_type));
+    else if (plan->general_rules)
+        TSR_TRY(tsr_plan_warn(plan, err, "no model_type (config.json): general rules; check with --dry-run"));
+    TSR_TRY(warn_of_globs(plan, "--include", options->include, options->n_include, decisions, err));
+    return warn_of_globs(plan, kExclude, options->exclude, options->n_exclude, decisions, err);
+}
+
+/* Whether a note is of a weight that is kept and that other models' tables might take. */
+static bool might_be_quantized(const tsr_plan_note *n)
+{
+    const tsr_tensor *const t = n->source;
+    return t->rank >= 2 && tsr_dtype_is_weight_float((tsr_dtype)t->dtype) && tsr_rule_for_all(t->name) == NULL;
+}
+
+/* Bytes of weights that become codes, and of those that stay; of the latter the largest one. */
+typedef struct share {
+    uint64_t quantized, kept;
+    const tsr_plan_note *largest;
+} share;
+
+static share share_of(const tsr_plan *plan)
+{
+    share s = {0};
+    for (size_t i = 0; i < plan->n_notes; i++) {
+        const tsr_plan_note *const n = &plan->notes[i];
+        if (strcmp(n->action, "quantize") == 0) {
+            s.quantized += n->source->bytes;
+        } else if (might_be_quantized(n) && strncmp(n->reason, kExclude, strlen(kExclude)) != 0) {
+            s.kept += n->source->bytes;
+            if (s.largest == NULL || n->source->bytes > s.largest->source->bytes)
+                s.largest = n;
+        }
+    }
+    return s;
+}
+
+tsr_status tsr_plan_warn_of_share(tsr_plan *plan, tsr_err *err)
+{
+    const share s = share_of(plan);
+    if (s.quantized == 0 || s.quantized >= s.kept)
+        return TSR_OK;
+    return tsr_plan_warn(
+        plan, err, "only %.0f %% of the weights are quantized; '%s', the largest of the rest, is kept: %s",
+        100 * (double)s.quantized / ((double)s.quantized + (double)s.kept), s.largest->source->name, s.largest->reason);
+}
+
+tsr_status tsr_plan_check_any(const tsr_plan *plan, tsr_err *err)
+{
+    const char *const path = plan->sources[0]->path;
+    const share s = share_of(plan);
+    if (!plan->by_policy || s.quantized > 0)
+        return TSR_OK;
+    for (size_t i = 0; i < plan->n_notes; i++) {
+        if (strcmp(plan->notes[i].action, "quantize") == 0) /* an empty one */
+            return TSR_OK;
+    }
+    if (s.largest == NULL)
+        return tsr_fail(
+            err, TSR_E_NOTHING,
+            "%s: nothing to quantize among its %zu tensors, nothing was written; --dry-run says why of each", path,
+            plan->n_notes);
+    return tsr_fail(
+        err, TSR_E_NOTHING,
+        "%s: nothing to quantize, nothing was written; '%s', its largest weight, is kept: %s (--dry-run says why "
+        "of each)",
+        path, s.largest->source->name, s.largest->reason);
+}

@@ -1,0 +1,19 @@
+/* What the policy has to do with a plan: its decisions, and what a user must hear about them. */
+#ifndef TSR_CONVERT_PLANS_POLICY_PLAN_H
+#define TSR_CONVERT_PLANS_POLICY_PLAN_H
+
+#include "convert/engine/plan.h"
+#include "quantize/policy.h"
+
+/* tsr_policy_decide for the plan's first source, which the plan remembers. Warns of a model_type that no table has, and
+ * of globs that match nothing. */
+tsr_status tsr_plan_decide(tsr_plan *plan, const tsr_policy_options *options, tsr_decision *decisions,
+                           tsr_err *err) TSR_WARN_UNUSED;
+
+/* Once every tensor has its note: warns where most of the weights that could be quantized stay as they are. */
+tsr_status tsr_plan_warn_of_share(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+
+/* TSR_E_NOTHING when the policy decided and nothing at all is quantized; says why. */
+tsr_status tsr_plan_check_any(const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

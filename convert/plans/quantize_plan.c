@@ -1,0 +1,160 @@
+/* From decisions to steps: what each tensor becomes, and the configuration that says so. */
+#include "convert/plans/quantize_plan.h"
+
+#include "convert/ops/quantize_op.h"
+#include "convert/plans/fp8_config.h"
+#include "convert/plans/policy_plan.h"
+#include "convert/plans/quantize_report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- configuration ---- */
+
+static tsr_status plan_config(tsr_plan *plan, const tsr_quantize_options *o, const tsr_decision *decisions,
+                              tsr_err *err)
+{
+    const tsr_checkpoint *const c = plan->sources[0];
+    if (c->config == NULL)
+        return TSR_OK;
+    const tsr_tensor **const unquantized = calloc(c->tensors.count + 1, sizeof *unquantized);
+    if (unquantized == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
+    tsr_fp8_config config = {
+        .dialect = o->dialect,
+        .block_rows = o->block.block_rows,
+        .block_cols = o->block.block_cols,
+        .ue8m0 = o->block.scale_fmt == TSR_SCALE_UE8M0,
+        .unquantized = unquantized,
+    };
+    for (size_t i = 0; i < c->tensors.count; i++) {
+        const tsr_tensor *const t = &c->tensors.items[i];
+        if (decisions[i].treatment == TSR_KEEP && t->rank >= 2 && tsr_dtype_is_weight_float(t->dtype))
+            unquantized[config.n_unquantized++] = t;
+    }
+    tsr_text text = {0};
+    tsr_status status = tsr_fp8_config_set(&text, c, &config, err);
+    if (status == TSR_OK)
+        status = tsr_plan_text_file(plan, "", TSR_CONFIG_NAME, text.data, text.size, err);
+    tsr_text_free(&text);
+    free(unquantized);
+    return status;
+}
+
+/* ---- refusing what is quantized already ---- */
+
+static bool has_fp8(const tsr_checkpoint *c)
+{
+    for (size_t i = 0; i < c->tensors.count; i++) {
+        if (c->tensors.items[i].dtype >= TSR_F8_E5M2 && c->tensors.items[i].dtype <= TSR_F8_E5M2FNUZ)
+            return true;
+    }
+    return false;
+}
+
+tsr_status tsr_quantize_check_source(const tsr_checkpoint *c, tsr_err *err)
+{
+    static const char kAdvice[] =
+        "already quantized; start from the BF16 original, or make it one: tessera convert SRC -o DST --to bf16";
+    tsr_weights weights;
+    tsr_status status = tsr_weights_pair(&weights, c, 0, 0, err);
+    if (status == TSR_E_USAGE) /* no block size is stated, of what is quantized already */
+        status = tsr_weights_pair(&weights, c, 128, 128, err);
+    if (status != TSR_OK && status != TSR_E_NOMEM && tsr_quantization_path(c) != NULL)
+        return tsr_prepend(err, status, "already quantized (%s)", tsr_quantization_path(c));
+    if (status != TSR_OK && status != TSR_E_NOMEM && has_fp8(c))
+        return tsr_prepend(err, status, "already quantized");
+    TSR_TRY(status);
+    if (weights.method != NULL)
+        status = tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": %s (quant_method %s): %s", c->path,
+                          tsr_quantization_path(c), weights.method, kAdvice);
+    for (size_t i = 0; status == TSR_OK && i < weights.count; i++) {
+        const tsr_tensor *const t = weights.items[i].data;
+        if (weights.items[i].scale != NULL)
+            status = tsr_fail(err, TSR_E_UNSUPPORTED, "%s: '%s' is %s with a scale: %s", c->files[t->file].path,
+                              t->name, tsr_dtype_name((tsr_dtype)t->dtype), kAdvice);
+    }
+    tsr_weights_free(&weights);
+    return status;
+}
+
+/* ---- the plan ---- */
+
+static tsr_status plan_quantize(tsr_plan *plan, const tsr_tensor *t, const tsr_quantize_options *o, tsr_err *err)
+{
+    const char *const scale = tsr_fp8_scale_name(plan, t->name, o->dialect);
+    if (scale != NULL && tsr_checkpoint_find(plan->sources[0], scale) != NULL)
+        return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' is there already: is the checkpoint quantized?",
+                        plan->sources[0]->files[t->file].path, scale);
+    return tsr_plan_quantize(plan, &(tsr_weight){.data = t}, &o->block, o->dialect, err);
+}
+
+static tsr_status plan_tensors(tsr_plan *plan, const tsr_quantize_options *o, const tsr_decision *decisions,
+                               tsr_err *err)
+{
+    const tsr_tensors *const all = &plan->sources[0]->tensors;
+    for (size_t i = 0; i < all->count; i++) {
+        const tsr_tensor *const t = &all->items[i];
+        const bool quantize = decisions[i].treatment == TSR_QUANTIZE;
+        TSR_TRY(quantize ? plan_quantize(plan, t, o, err) : tsr_plan_copy(plan, t, t->name, err));
+        TSR_TRY(tsr_plan_add_note(plan, t, quantize ? "quantize" : "copy", decisions[i].reason, err));
+    }
+    return TSR_OK;
+}
+
+/* The options that shape the output, in one spelling. */
+static tsr_status spell_command(tsr_plan *plan, const tsr_quantize_options *o, tsr_err *err)
+{
+    tsr_text t = {0};
+    tsr_text_printf(&t,
+                    "quantize --scheme fp8-block --block %ux%u --scale-fmt %s --scales %s --dialect %s "
+                    "--max-shard-size %llu",
+                    o->block.block_rows, o->block.block_cols, o->block.scale_fmt == TSR_SCALE_UE8M0 ? "ue8m0" : "f32",
+                    o->block.search ? "mse" : "amax",
+                    o->dialect == TSR_DIALECT_DEEPSEEK ? "deepseek" : "compressed-tensors",
+                    (unsigned long long)o->max_shard_bytes);
+    for (size_t i = 0; i < o->policy.n_include; i++)
+        tsr_text_printf(&t, " --include %s", o->policy.include[i]);
+    for (size_t i = 0; i < o->policy.n_exclude; i++)
+        tsr_text_printf(&t, " --exclude %s", o->policy.exclude[i]);
+    tsr_status status = tsr_text_status(&t, err);
+    if (status == TSR_OK && (plan->command = tsr_arena_dup(&plan->arena, t.data, t.size)) == NULL)
+        status = tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
+    tsr_text_free(&t);
+    return status;
+}
+
+tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_quantize_options *options,
+                             tsr_err *err)
+{
+    *plan = tsr_plan_begin(source, 1);
+    plan->report = tsr_quantize_report;
+    tsr_policy_options policy = options->policy;
+    policy.block_rows = options->block.block_rows;
+    tsr_decision *const decisions = calloc((*source)->tensors.count + 1, sizeof *decisions);
+    tsr_status status = decisions == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory while planning") : TSR_OK;
+    if (status == TSR_OK)
+        status = tsr_quantize_check_source(*source, err);
+    if (status == TSR_OK)
+        status = spell_command(plan, options, err);
+    if (status == TSR_OK)
+        status = tsr_plan_decide(plan, &policy, decisions, err);
+    if (status == TSR_OK)
+        status = plan_tensors(plan, options, decisions, err);
+    if (status == TSR_OK)
+        status = tsr_plan_warn_of_share(plan, err);
+    if (status == TSR_OK)
+        status = tsr_plan_pack(plan, "", options->max_shard_bytes, err);
+    if (status == TSR_OK)
+        status = tsr_plan_side_files(plan, "", "*", NULL, err);
+    if (status == TSR_OK)
+        status = tsr_plan_index(plan, "", false, err);
+    if (status == TSR_OK)
+        status = plan_config(plan, options, decisions, err);
+    if (status == TSR_OK)
+        status = tsr_plan_finish(plan, err);
+    free(decisions);
+    if (status != TSR_OK)
+        tsr_plan_free(plan);
+    return status;
+}

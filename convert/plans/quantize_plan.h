@@ -1,0 +1,25 @@
+/* The plan that quantizes a checkpoint to block FP8. */
+#ifndef TSR_CONVERT_PLANS_QUANTIZE_PLAN_H
+#define TSR_CONVERT_PLANS_QUANTIZE_PLAN_H
+
+#include "convert/engine/plan.h"
+#include "formats/model/weights.h"
+#include "quantize/fp8_block.h"
+#include "quantize/policy.h"
+
+typedef struct tsr_quantize_options {
+    tsr_fp8_block block;
+    tsr_dialect dialect;
+    tsr_policy_options policy; /* block_rows is taken from `block` */
+    uint64_t max_shard_bytes;
+} tsr_quantize_options;
+
+/* Makes the plan for *source. `source` and `options` must outlive it. Refuses (TSR_E_UNSUPPORTED) a checkpoint that is
+ * quantized already. On failure *plan is empty. */
+tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_quantize_options *options,
+                             tsr_err *err) TSR_WARN_UNUSED;
+
+/* TSR_E_UNSUPPORTED for a checkpoint that is quantized already, by its configuration or its dtypes. */
+tsr_status tsr_quantize_check_source(const tsr_checkpoint *source, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

@@ -1,0 +1,161 @@
+/* Writing the report of a quantizing job. */
+#include "convert/plans/quantize_report.h"
+
+#include <string.h>
+
+static void member_string(tsr_text *t, const char *key, const char *value)
+{
+    tsr_json_key(t, key);
+    tsr_json_string(t, value);
+}
+
+/* The index of the flat index `at` of a tensor. */
+static void place(tsr_text *t, const char *key, const tsr_tensor *x, uint64_t at)
+{
+    tsr_json_key(t, key);
+    tsr_json_begin_array(t, true);
+    uint64_t size = tsr_tensor_elements(x);
+    for (unsigned i = 0; i < x->rank; i++) {
+        size /= x->shape[i];
+        tsr_json_u64(t, at / size);
+        at %= size;
+    }
+    tsr_json_end_array(t);
+}
+
+static const tsr_tensor *reported(const tsr_step *step)
+{
+    return step->reported != NULL ? step->reported : step->in[0];
+}
+
+static void tensor_row(tsr_text *t, const tsr_plan *plan, const tsr_step *step, const tsr_quant_stats *row)
+{
+    const tsr_tensor *const x = reported(step);
+    tsr_json_begin_object(t, true);
+    member_string(t, "name", x->name);
+    member_string(t, "file", plan->files[step->file].name);
+    tsr_json_key(t, "shape");
+    tsr_json_begin_array(t, true);
+    for (unsigned i = 0; i < x->rank; i++)
+        tsr_json_u64(t, x->shape[i]);
+    tsr_json_end_array(t);
+    tsr_quant_stats_json(t, row);
+    place(t, "max_abs_error_at", x, row->max_error_at);
+    if (row->worst_mse > 0)
+        place(t, "worst_block_at", x, row->worst_at);
+    tsr_json_end_object(t);
+}
+
+/* The rows of one kind of comparison as the member `key`, and their sum in *whole. Returns how many there are. */
+static uint64_t tensor_rows(tsr_text *t, const char *key, const tsr_plan *plan, const tsr_quant_stats *rows,
+                            tsr_stats_of of, tsr_quant_stats *whole)
+{
+    uint64_t n = 0;
+    *whole = (tsr_quant_stats){0};
+    tsr_json_key(t, key);
+    tsr_json_begin_array(t, false);
+    for (size_t s = 0; s < plan->n_steps; s++) {
+        if (plan->steps[s].op->stats_of != of)
+            continue;
+        n++;
+        tsr_quant_stats_add(whole, &rows[s]);
+        tensor_row(t, plan, &plan->steps[s], &rows[s]);
+    }
+    tsr_json_end_array(t);
+    return n;
+}
+
+static bool is_kept(const tsr_plan_note *n)
+{
+    return strcmp(n->action, "copy") == 0;
+}
+
+static uint64_t count_kept(const tsr_plan *plan)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < plan->n_notes; i++)
+        n += is_kept(&plan->notes[i]);
+    return n;
+}
+
+static void write_kept(tsr_text *t, const tsr_plan *plan)
+{
+    tsr_json_key(t, "kept");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < plan->n_notes; i++) {
+        if (!is_kept(&plan->notes[i]))
+            continue;
+        tsr_json_begin_object(t, true);
+        member_string(t, "name", plan->notes[i].source->name);
+        member_string(t, "reason", plan->notes[i].reason);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
+static double badness(const tsr_quant_stats *row, tsr_worst by)
+{
+    return by == TSR_WORST_BLOCK ? tsr_quant_stats_worst_block(row) : tsr_quant_stats_relative_error(row);
+}
+
+size_t tsr_worst_steps(const tsr_plan *plan, const tsr_quant_stats *rows, tsr_stats_of of, tsr_worst by, size_t *worst,
+                       size_t most)
+{
+    size_t n = 0;
+    for (size_t s = 0; s < plan->n_steps; s++) {
+        const double bad = badness(&rows[s], by);
+        if (plan->steps[s].op->stats_of != of || !(bad > 0))
+            continue;
+        size_t at = n;
+        while (at > 0 && badness(&rows[worst[at - 1]], by) < bad)
+            at--;
+        if (at == most)
+            continue;
+        n += n < most;
+        memmove(&worst[at + 1], &worst[at], (n - at - 1) * sizeof *worst);
+        worst[at] = s;
+    }
+    return n;
+}
+
+static void write_worst(tsr_text *t, const char *key, const tsr_plan *plan, const tsr_quant_stats *rows, tsr_worst by)
+{
+    enum { MOST = 10 };
+    size_t worst[MOST];
+    const size_t n = tsr_worst_steps(plan, rows, TSR_STATS_SOURCE, by, worst, MOST);
+    tsr_json_key(t, key);
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < n; i++)
+        tsr_json_string(t, reported(&plan->steps[worst[i]])->name);
+    tsr_json_end_array(t);
+}
+
+void tsr_quantize_report(const tsr_plan *plan, const tsr_quant_stats *rows, tsr_text *t)
+{
+    tsr_quant_stats whole;
+    tsr_json_begin_object(t, false);
+    member_string(t, "schema", "tessera-quantization-report/1");
+    member_string(t, "version", TSR_VERSION);
+    member_string(t, "command", plan->command);
+    const uint64_t n = tensor_rows(t, "tensors", plan, rows, TSR_STATS_SOURCE, &whole);
+    tsr_json_key(t, "whole");
+    tsr_json_begin_object(t, false);
+    tsr_json_key(t, "tensors_quantized");
+    tsr_json_u64(t, n);
+    tsr_json_key(t, "tensors_kept");
+    tsr_json_u64(t, count_kept(plan));
+    tsr_quant_stats_json(t, &whole);
+    tsr_json_end_object(t);
+    write_worst(t, "lowest_sqnr", plan, rows, TSR_WORST_SQNR);
+    write_worst(t, "worst_blocks", plan, rows, TSR_WORST_BLOCK);
+    write_kept(t, plan);
+    if (plan->n_sources > 1) {
+        tensor_rows(t, "against", plan, rows, TSR_STATS_ORIGINAL, &whole);
+        tsr_json_key(t, "whole_against");
+        tsr_json_begin_object(t, false);
+        tsr_quant_stats_json(t, &whole);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_object(t);
+    tsr_text_append(t, "\n", 1);
+}

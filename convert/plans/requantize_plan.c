@@ -1,0 +1,187 @@
+/* Which weights keep their codes, which are made anew, and the configuration that says what they are. */
+#include "convert/plans/requantize_plan.h"
+
+#include "convert/ops/quantize_op.h"
+#include "convert/ops/scale_op.h"
+#include "convert/plans/fp8_config.h"
+#include "convert/plans/quantize_report.h"
+#include "formats/json/json.h"
+#include "quantize/policy.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct target {
+    tsr_fp8_block block;
+    tsr_dialect dialect;
+} target;
+
+static tsr_status out_of_memory(tsr_err *err)
+{
+    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
+}
+
+static tsr_status choose_target(target *to, const tsr_plan *plan, const tsr_weights *weights,
+                                const tsr_requantize_options *o, tsr_err *err)
+{
+    const bool ue8m0 = o->scale_fmt < 0 ? weights->ue8m0 : o->scale_fmt == TSR_SCALE_UE8M0;
+    *to = (target){
+        .block = {.block_rows = o->block_rows != 0 ? o->block_rows : (uint32_t)weights->block_rows,
+                  .block_cols = o->block_cols != 0 ? o->block_cols : (uint32_t)weights->block_cols,
+                  .scale_fmt = ue8m0 ? TSR_SCALE_UE8M0 : TSR_SCALE_F32,
+                  .search = o->search},
+        .dialect = o->dialect < 0 ? weights->dialect : (tsr_dialect)o->dialect,
+    };
+    if (weights->n_scaled == 0)
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s: no tensor is F8_E4M3; 'tessera quantize' makes FP8 from BF16, F16 or F32",
+                        plan->sources[0]->path);
+    if (to->block.block_rows == 0)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "%s: its scales are per tensor or channel; --block 128x128 says which blocks to make",
+                        plan->sources[0]->path);
+    return TSR_OK;
+}
+
+/* Why the weight must be made anew; NULL when its codes stay. */
+static const char *reason_to_requantize(const tsr_weights *weights, const tsr_weight *w, const target *to)
+{
+    if (w->block_rows != to->block.block_rows || w->block_cols != to->block.block_cols)
+        return "other blocks";
+    if (to->block.scale_fmt == TSR_SCALE_UE8M0 && !weights->ue8m0 && w->scale->dtype != TSR_F8_E8M0)
+        return "scales become powers of two";
+    return to->block.search ? "scales of least squared error" : NULL;
+}
+
+/* The same weight in the original, which is not quantized. */
+static tsr_status find_original(tsr_plan *plan, const tsr_weight *w, const tsr_tensor **original, tsr_err *err)
+{
+    const tsr_checkpoint *const c = plan->sources[1];
+    const tsr_tensor *const found = tsr_checkpoint_find(c, w->data->name);
+    if (found == NULL)
+        return tsr_fail(err, TSR_E_MISMATCH, "%s: no tensor '%s' to compare with", c->path, w->data->name);
+    if (!tsr_dtype_is_weight_float(found->dtype) || found->rank != w->data->rank ||
+        memcmp(found->shape, w->data->shape, found->rank * sizeof *found->shape) != 0)
+        return tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' is %s of another shape or dtype than BF16, F16 or F32 of '%s'",
+                        c->path, found->name, tsr_dtype_name(found->dtype), plan->sources[0]->path);
+    tsr_tensor *const copy = tsr_plan_tensor(plan, found);
+    if (copy == NULL)
+        return out_of_memory(err);
+    copy->source = 1;
+    *original = copy;
+    return TSR_OK;
+}
+
+static tsr_status plan_weight(tsr_plan *plan, const tsr_weights *weights, const tsr_weight *w, const target *to,
+                              tsr_err *err)
+{
+    const tsr_tensor *original = NULL;
+    const char *const reason = reason_to_requantize(weights, w, to);
+    const char *const scale = tsr_fp8_scale_name(plan, w->data->name, to->dialect);
+    if (scale == NULL)
+        return out_of_memory(err);
+    if (reason == NULL || w->data->bytes == 0) {
+        TSR_TRY(tsr_plan_copy(plan, w->data, w->data->name, err));
+        TSR_TRY(tsr_plan_scales(plan, w, scale, err));
+        TSR_TRY(tsr_plan_add_note(plan, w->data, "copy", "the codes stay", err));
+        TSR_TRY(tsr_plan_add_note(plan, w->scale, "rename", "the same scales, as FP32", err));
+    } else {
+        plan->report = tsr_quantize_report;
+        TSR_TRY(tsr_plan_quantize(plan, w, &to->block, to->dialect, err));
+        TSR_TRY(tsr_plan_add_note(plan, w->data, "requantize", reason, err));
+        TSR_TRY(tsr_plan_add_note(plan, w->scale, "consume", "the scale of a weight that is requantized", err));
+    }
+    if (w->input_scale != NULL) {
+        TSR_TRY(tsr_plan_copy(plan, w->input_scale, w->input_scale->name, err));
+        TSR_TRY(tsr_plan_add_note(plan, w->input_scale, "copy", "input scale", err));
+    }
+    if (w->data->bytes == 0 || plan->n_sources < 2)
+        return TSR_OK;
+    plan->report = tsr_quantize_report;
+    TSR_TRY(find_original(plan, w, &original, err));
+    return tsr_plan_measure(plan, w, reason == NULL ? NULL : &to->block, original, err);
+}
+
+static tsr_status plan_tensors(tsr_plan *plan, const tsr_weights *weights, const target *to, tsr_err *err)
+{
+    for (size_t i = 0; i < weights->count; i++) {
+        const tsr_weight *const w = &weights->items[i];
+        if (w->scale != NULL) {
+            TSR_TRY(plan_weight(plan, weights, w, to, err));
+            continue;
+        }
+        TSR_TRY(tsr_plan_copy(plan, w->data, w->data->name, err));
+        TSR_TRY(tsr_plan_add_note(plan, w->data, "copy", tsr_plain_reason(w), err));
+    }
+    return TSR_OK;
+}
+
+static tsr_status plan_config(tsr_plan *plan, const tsr_weights *weights, const target *to, tsr_err *err)
+{
+    const tsr_checkpoint *const c = plan->sources[0];
+    if (c->config == NULL)
+        return TSR_OK;
+    const tsr_tensor **const unquantized = calloc(weights->count + 1, sizeof *unquantized);
+    if (unquantized == NULL)
+        return out_of_memory(err);
+    tsr_fp8_config config = {
+        .dialect = to->dialect,
+        .block_rows = to->block.block_rows,
+        .block_cols = to->block.block_cols,
+        .ue8m0 = to->block.scale_fmt == TSR_SCALE_UE8M0,
+        .unquantized = unquantized,
+    };
+    for (size_t i = 0; i < weights->count; i++) {
+        const tsr_tensor *const t = weights->items[i].data;
+        if (weights->items[i].scale == NULL && t->rank >= 2 && tsr_dtype_is_weight_float(t->dtype) &&
+            !tsr_policy_is_embedding(t->name))
+            unquantized[config.n_unquantized++] = t;
+    }
+    tsr_text text = {0};
+    tsr_status status = tsr_fp8_config_set(&text, c, &config, err);
+    if (status == TSR_OK)
+        status = tsr_plan_text_file(plan, "", TSR_CONFIG_NAME, text.data, text.size, err);
+    tsr_text_free(&text);
+    free(unquantized);
+    return status;
+}
+
+static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const tsr_requantize_options *o, tsr_err *err)
+{
+    target to;
+    TSR_TRY(choose_target(&to, plan, weights, o, err));
+    plan->command = tsr_arena_printf(
+        &plan->arena,
+        "convert --to fp8-block --block %ux%u --source-block %llux%llu --scale-fmt %s --scales %s --dialect %s "
+        "--max-shard-size %llu%s",
+        to.block.block_rows, to.block.block_cols, (unsigned long long)o->source_block_rows,
+        (unsigned long long)o->source_block_cols, to.block.scale_fmt == TSR_SCALE_UE8M0 ? "ue8m0" : "f32",
+        to.block.search ? "mse" : "amax", to.dialect == TSR_DIALECT_DEEPSEEK ? "deepseek" : "compressed-tensors",
+        (unsigned long long)o->max_shard_bytes, plan->n_sources > 1 ? " --against" : "");
+    if (o->source_block_rows != 0) /* who compares has to be told as well */
+        plan->next =
+            tsr_arena_printf(&plan->arena, "tessera verify DST --against SRC --source-block %llux%llu",
+                             (unsigned long long)o->source_block_rows, (unsigned long long)o->source_block_cols);
+    if (plan->command == NULL || (o->source_block_rows != 0 && plan->next == NULL))
+        return out_of_memory(err);
+    TSR_TRY(plan_tensors(plan, weights, &to, err));
+    TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
+    TSR_TRY(tsr_plan_side_files(plan, "", "*", NULL, err));
+    TSR_TRY(tsr_plan_index(plan, "", false, err));
+    TSR_TRY(plan_config(plan, weights, &to, err));
+    return tsr_plan_finish(plan, err);
+}
+
+tsr_status tsr_requantize_plan(tsr_plan *plan, const tsr_checkpoint *const *sources, size_t n_sources,
+                               const tsr_requantize_options *options, tsr_err *err)
+{
+    tsr_weights weights;
+    *plan = tsr_plan_begin(sources, n_sources);
+    TSR_TRY(tsr_weights_pair_fp8(&weights, *sources, options->source_block_rows, options->source_block_cols,
+                                 "requantizing to FP8", err));
+    const tsr_status status = make_plan(plan, &weights, options, err);
+    tsr_weights_free(&weights);
+    if (status != TSR_OK)
+        tsr_plan_free(plan);
+    return status;
+}

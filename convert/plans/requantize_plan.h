@@ -1,0 +1,24 @@
+/* The plan that changes an FP8 checkpoint's block size, scale format or dialect, without a BF16 copy in between. */
+#ifndef TSR_CONVERT_PLANS_REQUANTIZE_PLAN_H
+#define TSR_CONVERT_PLANS_REQUANTIZE_PLAN_H
+
+#include "convert/engine/plan.h"
+#include "formats/model/weights.h"
+#include "quantize/fp8_block.h"
+
+typedef struct tsr_requantize_options {
+    uint64_t source_block_rows, source_block_cols; /* 0: as config.json states */
+    uint32_t block_rows, block_cols;               /* 0: as the source's */
+    int scale_fmt;                                 /* a tsr_scale_fmt; -1: as the source's */
+    int dialect;                                   /* a tsr_dialect; -1: the source's */
+    bool search;
+    uint64_t max_shard_bytes;
+} tsr_requantize_options;
+
+/* Makes the plan for sources[0]; sources[1], when n_sources is 2, is the unquantized original that the report compares
+ * with as well. A weight is requantized only when its scales cannot stay: other blocks, or powers of two where they
+ * were none. Scales that stay are written as FP32, exactly. On failure *plan is empty. */
+tsr_status tsr_requantize_plan(tsr_plan *plan, const tsr_checkpoint *const *sources, size_t n_sources,
+                               const tsr_requantize_options *options, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

@@ -1,0 +1,36 @@
+/* One weight, cut over tensor-parallel ranks with its scales: what the conversions for DeepSeek's code and for HF names
+ * share. */
+#ifndef TSR_CONVERT_PLANS_SHARD_H
+#define TSR_CONVERT_PLANS_SHARD_H
+
+#include "convert/engine/plan.h"
+#include "formats/model/tensor_parallel.h"
+#include "formats/model/weights.h"
+
+#include <stdint.h>
+
+enum { TSR_MAX_RANKS = 256 };
+
+/* How a tensor is cut: `rows` as in convert/ops/slice_op.h; 0: every rank has all of it. */
+typedef struct tsr_shard {
+    uint64_t data_rows, scale_rows;
+    uint32_t parts;               /* n, or fewer: then n / parts neighbouring ranks have the same part */
+    uint64_t data_dim, scale_dim; /* which dimension is cut; of no meaning when none is */
+} tsr_shard;
+
+/* Cuts `weight` over n ranks. `heads` is the number of heads that are cut together with the dimension, 0 when there are
+ * none; with `share`, a multiple of them in ranks share heads, as loaders have it with those of key and value.
+ * TSR_E_SHAPE: the dimension, the heads or the blocks are not a multiple of what n needs; the message has the
+ * arithmetic and the numbers of ranks that would work. */
+tsr_status tsr_shard_weight(const tsr_checkpoint *checkpoint, const tsr_weight *weight, tsr_parallel how,
+                            uint64_t heads, bool share, uint32_t n, tsr_shard *shard, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Cuts a part of an absorbed kv_b_proj, [heads, ..., ...], with its scales, between heads. TSR_E_SHAPE, likewise. */
+tsr_status tsr_shard_part(const tsr_checkpoint *checkpoint, const tsr_weight *weight, uint32_t n, tsr_shard *shard,
+                          tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds the steps that write rank k's part of `weight` under `name`, and of its scale under `scale_name`. */
+tsr_status tsr_plan_shard(tsr_plan *plan, const tsr_weight *weight, const tsr_shard *shard, const char *name,
+                          const char *scale_name, uint32_t n, uint32_t k, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

@@ -1,0 +1,451 @@
+/* Ranks as directories, and what they need to become one again. */
+#include "convert/plans/tp_plan.h"
+
+#include "convert/engine/plan_names.h"
+#include "convert/ops/slice_op.h"
+#include "convert/plans/shard.h"
+#include "formats/checkpoint/manifest.h"
+#include "formats/json/json.h"
+#include "formats/json/json_edit.h"
+#include "formats/model/absorbed.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MANIFEST TSR_RANK_NAME
+
+#define U64(x) ((unsigned long long)(x))
+
+static tsr_status out_of_memory(tsr_err *err)
+{
+    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
+}
+
+/* ---- cutting ---- */
+
+typedef struct cutting {
+    const tsr_checkpoint *source;
+    const tsr_tp_options *options;
+    tsr_weights weights;
+    tsr_shard *shards; /* [weights.count] */
+} cutting;
+
+static tsr_status add_notes(tsr_plan *plan, const tsr_weight *w, const tsr_shard *shard, const char *reason,
+                            tsr_err *err)
+{
+    TSR_TRY(tsr_plan_add_note(plan, w->data, shard->data_rows == 0 ? "replicate" : "cut", reason, err));
+    if (w->scale != NULL)
+        TSR_TRY(
+            tsr_plan_add_note(plan, w->scale, shard->scale_rows == 0 ? "replicate" : "cut", "with its weight", err));
+    return w->input_scale == NULL ? TSR_OK : tsr_plan_add_note(plan, w->input_scale, "replicate", "input scale", err);
+}
+
+static tsr_status decide_one(const cutting *c, tsr_plan *plan, const tsr_weight *w, tsr_shard *shard, tsr_err *err)
+{
+    static const char *const kHeads[] = {
+        [TSR_PARALLEL_HEADS] = "num_attention_heads", [TSR_PARALLEL_KV_HEADS] = "num_key_value_heads"};
+    static const char *const kReasons[] = {[TSR_PARALLEL_REPLICATE] = "every rank needs all of it",
+                                           [TSR_PARALLEL_ROWS] = "output features",
+                                           [TSR_PARALLEL_GATE_UP] = "output features, gate and up each",
+                                           [TSR_PARALLEL_COLUMNS] = "input features"};
+    const tsr_checkpoint *const s = c->source;
+    const tsr_parallel_rule *const rule = tsr_parallel_find(w->data->name);
+    const tsr_parallel how =
+        rule->how == TSR_PARALLEL_UNKNOWN && w->data->rank < 2 ? TSR_PARALLEL_REPLICATE : rule->how;
+    uint64_t heads = 0;
+    if (w->data->rank == 3 && tsr_absorbed_find(w->data->name) != NULL) {
+        TSR_TRY(tsr_shard_part(s, w, c->options->ranks, shard, err));
+        return add_notes(plan, w, shard, "heads of an absorbed kv_b_proj", err);
+    }
+    if (how == TSR_PARALLEL_UNKNOWN)
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s: '%s': how loaders cut this tensor is not known; cutting it wrongly would go unnoticed",
+                        s->files[w->data->file].path, w->data->name);
+    if (rule->unit != TSR_PARALLEL_FEATURES && how != TSR_PARALLEL_REPLICATE &&
+        !tsr_config_find_u64(s->config, s->config_size, kHeads[rule->unit], &heads))
+        return tsr_fail(err, TSR_E_FORMAT, "%s: no %s in " TSR_CONFIG_NAME ", which cutting '%s' needs", s->path,
+                        kHeads[rule->unit], w->data->name);
+    TSR_TRY(tsr_shard_weight(s, w, how, heads, rule->unit == TSR_PARALLEL_KV_HEADS, c->options->ranks, shard, err));
+    return add_notes(plan, w, shard, kReasons[how], err);
+}
+
+/* One scale for both parts of an absorbed kv_b_proj goes with the first of them. */
+static void share_scales(tsr_weights *weights)
+{
+    for (size_t i = 0; i < weights->count; i++) {
+        tsr_weight *const w = &weights->items[i];
+        for (size_t k = 0; k < i && w->part != NULL && w->one_scale; k++) {
+            if (weights->items[k].part != NULL && weights->items[k].scale == w->scale)
+                w->scale = NULL;
+        }
+    }
+}
+
+static tsr_status decide(cutting *c, tsr_plan *plan, tsr_err *err)
+{
+    share_scales(&c->weights);
+    for (size_t i = 0; i < c->weights.count; i++)
+        TSR_TRY(decide_one(c, plan, &c->weights.items[i], &c->shards[i], err));
+    return TSR_OK;
+}
+
+static void write_cut(tsr_text *t, const char *name, uint64_t rows, uint64_t parts)
+{
+    tsr_json_key(t, name);
+    tsr_json_begin_array(t, true);
+    tsr_json_u64(t, rows);
+    tsr_json_u64(t, parts);
+    tsr_json_end_array(t);
+}
+
+/* What joining needs; see the header of this file. */
+static tsr_status write_restoration(tsr_text *t, const cutting *c, tsr_err *err)
+{
+    const tsr_checkpoint *const s = c->source;
+    tsr_arena scratch = {0};
+    const char *text;
+    size_t size;
+    tsr_status status = TSR_OK;
+    tsr_json_key(t, "shards");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < s->n_files && status == TSR_OK; i++) {
+        status = tsr_checkpoint_header(s, i, &scratch, &text, &size, err);
+        if (status != TSR_OK)
+            break;
+        tsr_json_begin_object(t, true);
+        tsr_json_key(t, "name");
+        tsr_json_string(t, s->files[i].name);
+        tsr_json_key(t, "bytes");
+        tsr_json_u64(t, s->files[i].size);
+        tsr_json_key(t, "header");
+        tsr_json_string(t, text + 8); /* NUL-terminated by the arena's zeros */
+        tsr_json_end_object(t);
+        tsr_arena_free(&scratch);
+    }
+    tsr_json_end_array(t);
+    if (status == TSR_OK && s->index_path != NULL) {
+        status = tsr_checkpoint_index(s, &scratch, &text, &size, err);
+        tsr_json_key(t, "index_name");
+        tsr_json_string(t, strrchr(s->index_path, '/') + 1);
+        tsr_json_key(t, "index");
+        tsr_json_string(t, status == TSR_OK ? text : "");
+    }
+    tsr_arena_free(&scratch);
+    tsr_json_key(t, "cuts");
+    tsr_json_begin_object(t, false);
+    for (size_t i = 0; i < c->weights.count; i++) {
+        const tsr_weight *const w = &c->weights.items[i];
+        if (c->shards[i].data_rows > 0)
+            write_cut(t, w->data->name, c->shards[i].data_rows, c->shards[i].parts);
+        if (c->shards[i].scale_rows > 0)
+            write_cut(t, w->scale->name, c->shards[i].scale_rows, c->shards[i].parts);
+    }
+    tsr_json_end_object(t);
+    return status;
+}
+
+static tsr_status plan_manifest(tsr_plan *plan, const cutting *c, const char *folder, uint32_t rank, tsr_err *err)
+{
+    tsr_text t = {0};
+    tsr_json_begin_object(&t, false);
+    tsr_json_key(&t, "schema");
+    tsr_json_string(&t, "tessera-tp/1");
+    tsr_json_key(&t, "rank");
+    tsr_json_u64(&t, rank);
+    tsr_json_key(&t, "ranks");
+    tsr_json_u64(&t, c->options->ranks);
+    tsr_status status = rank == 0 ? write_restoration(&t, c, err) : TSR_OK;
+    tsr_json_end_object(&t);
+    tsr_text_append(&t, "\n", 1);
+    if (status == TSR_OK)
+        status = tsr_text_status(&t, err);
+    if (status == TSR_OK)
+        status = tsr_plan_text_file(plan, folder, MANIFEST, t.data, t.size, err);
+    tsr_text_free(&t);
+    return status;
+}
+
+static tsr_status plan_rank(tsr_plan *plan, const cutting *c, uint32_t rank, tsr_err *err)
+{
+    const tsr_checkpoint *const s = c->source;
+    const char *const folder = tsr_arena_printf(&plan->arena, "rank-%u/", rank);
+    if (folder == NULL)
+        return out_of_memory(err);
+    for (size_t i = 0; i < c->weights.count; i++) {
+        const tsr_weight *const w = &c->weights.items[i];
+        TSR_TRY(tsr_plan_shard(plan, w, &c->shards[i], w->data->name, w->scale == NULL ? NULL : w->scale->name,
+                               c->options->ranks, rank, err));
+        if (w->input_scale != NULL)
+            TSR_TRY(tsr_plan_copy(plan, w->input_scale, w->input_scale->name, err));
+    }
+    TSR_TRY(tsr_plan_pack(plan, folder, c->options->max_shard_bytes, err));
+    TSR_TRY(tsr_plan_side_files(plan, folder, "*", NULL, err));
+    TSR_TRY(tsr_plan_index(plan, folder, false, err));
+    TSR_TRY(plan_manifest(plan, c, folder, rank, err));
+    return tsr_plan_text_file(plan, folder, TSR_CONFIG_NAME, s->config, s->config_size, err);
+}
+
+static tsr_status plan_ranks(tsr_plan *plan, cutting *c, tsr_err *err)
+{
+    plan->command = tsr_arena_printf(&plan->arena, "convert --to tp --tp %u --max-shard-size %llu", c->options->ranks,
+                                     U64(c->options->max_shard_bytes));
+    c->shards = calloc(c->weights.count + 1, sizeof *c->shards);
+    plan->advice = "these are for engines that take slices ready made: vLLM, SGLang and transformers cut the whole "
+                   "checkpoint themselves; convert --merge joins the ranks again";
+    plan->next = "tessera inspect DST/rank-0";
+    if (plan->command == NULL || c->shards == NULL)
+        return out_of_memory(err);
+    TSR_TRY(decide(c, plan, err));
+    for (uint32_t k = 0; k < c->options->ranks; k++)
+        TSR_TRY(plan_rank(plan, c, k, err));
+    return tsr_plan_finish(plan, err);
+}
+
+tsr_status tsr_tp_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_tp_options *options, tsr_err *err)
+{
+    cutting c = {.source = *source, .options = options};
+    *plan = tsr_plan_begin(source, 1);
+    if (options->ranks == 0 || options->ranks > TSR_MAX_RANKS)
+        return tsr_fail(err, TSR_E_USAGE, "--tp: a number of ranks from 1 to %d", TSR_MAX_RANKS);
+    if (c.source->config == NULL)
+        return tsr_fail(err, TSR_E_USAGE, "%s: cutting needs a directory with its " TSR_CONFIG_NAME, c.source->path);
+    TSR_TRY(tsr_weights_pair(&c.weights, *source, 0, 0, err));
+    tsr_status status = tsr_weights_refuse_integers(&c.weights, *source, "cutting", err);
+    if (status == TSR_OK)
+        status = plan_ranks(plan, &c, err);
+    tsr_weights_free(&c.weights);
+    free(c.shards);
+    if (status != TSR_OK)
+        tsr_plan_free(plan);
+    return status;
+}
+
+/* ---- joining ---- */
+
+typedef struct joining {
+    const tsr_checkpoint *const *ranks;
+    size_t n;
+    const char *manifest; /* of rank 0 */
+    size_t size;
+    tsr_cut *cuts; /* [tensors of rank 0]; rows = 0: not cut */
+    uint64_t joined;
+} joining;
+
+static tsr_status read_manifest(const tsr_checkpoint *c, tsr_arena *arena, const char **text, size_t *size,
+                                tsr_err *err)
+{
+    for (size_t i = 0; i < c->n_side_files; i++) {
+        const tsr_tensor file = tsr_checkpoint_side_file(c, i);
+        if (strcmp(file.name, MANIFEST) != 0)
+            continue;
+        char *const copy = tsr_arena_alloc(arena, file.bytes + 1);
+        if (copy == NULL)
+            return out_of_memory(err);
+        TSR_TRY(tsr_checkpoint_read(c, &file, 0, copy, file.bytes, err));
+        tsr_json_reader r = tsr_json_open(c->files[file.file].path, copy, file.bytes);
+        *text = copy;
+        *size = file.bytes;
+        TSR_TRY(tsr_json_skip(&r, NULL, err));
+        return tsr_json_finish(&r, err);
+    }
+    return tsr_fail(err, TSR_E_FORMAT, "%s: no " MANIFEST ": not a rank that 'tessera convert --to tp' made", c->path);
+}
+
+/* Each directory says which rank of how many it is. */
+static tsr_status check_ranks(const joining *j, tsr_err *err)
+{
+    for (size_t k = 0; k < j->n; k++) {
+        tsr_arena scratch = {0};
+        const char *text = j->manifest;
+        size_t size = j->size;
+        uint64_t rank = UINT64_MAX, ranks = 0;
+        tsr_status status = k == 0 ? TSR_OK : read_manifest(j->ranks[k], &scratch, &text, &size, err);
+        if (status == TSR_OK && (!tsr_config_find_u64(text, size, "rank", &rank) ||
+                                 !tsr_config_find_u64(text, size, "ranks", &ranks) || rank != k || ranks != j->n))
+            status = tsr_fail(err, TSR_E_MISMATCH,
+                              "%s: rank %zu of %zu was expected here, but its " MANIFEST " says %llu of %llu",
+                              j->ranks[k]->path, k, j->n, U64(rank), U64(ranks));
+        tsr_arena_free(&scratch);
+        TSR_TRY(status);
+    }
+    return TSR_OK;
+}
+
+/* [rows, parts] */
+static tsr_status read_cut(tsr_json_reader *r, tsr_cut *cut, tsr_err *err)
+{
+    uint64_t values[2] = {0};
+    bool more;
+    TSR_TRY(tsr_json_enter_array(r, err));
+    for (size_t i = 0;; i++) {
+        TSR_TRY(tsr_json_next_element(r, &more, err));
+        if (!more || i == 2)
+            break;
+        TSR_TRY(tsr_json_read_u64(r, &values[i], err));
+    }
+    *cut = (tsr_cut){.rows = values[0], .parts = (uint32_t)values[1]};
+    return more || values[0] == 0 || values[1] == 0 || values[1] > TSR_MAX_RANKS
+               ? tsr_fail(err, TSR_E_FORMAT, MANIFEST ": a cut is [rows, parts]")
+               : TSR_OK;
+}
+
+static tsr_status read_cuts(joining *j, tsr_err *err)
+{
+    const tsr_checkpoint *const c = j->ranks[0];
+    tsr_json_text cuts, key;
+    tsr_arena names = {0};
+    bool more;
+    if (!tsr_json_find(j->manifest, j->size, "cuts", &cuts))
+        return tsr_fail(err, TSR_E_FORMAT, "%s/" MANIFEST ": no 'cuts'", c->path);
+    tsr_json_reader r = tsr_json_open(MANIFEST, cuts.data, cuts.size);
+    tsr_status status = tsr_json_enter_object(&r, err);
+    while (status == TSR_OK && (status = tsr_json_next_member(&r, &key, &more, err)) == TSR_OK && more) {
+        const char *name;
+        tsr_cut cut;
+        status = tsr_json_decode(&r, key, &names, &name, err);
+        if (status == TSR_OK)
+            status = read_cut(&r, &cut, err);
+        if (status != TSR_OK)
+            break;
+        const tsr_tensor *const t = tsr_checkpoint_find(c, name);
+        if (t == NULL || t->bytes % cut.rows != 0 || j->n % cut.parts != 0)
+            status = tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' is not there as " MANIFEST " has it", c->path, name);
+        else
+            j->cuts[t - c->tensors.items] = cut;
+    }
+    tsr_arena_free(&names);
+    return status;
+}
+
+/* The part of rank k, as an input of the plan. */
+static tsr_status find_part(tsr_plan *plan, const joining *j, size_t k, const tsr_tensor *first,
+                            const tsr_tensor **part, tsr_err *err)
+{
+    const tsr_tensor *const t = tsr_checkpoint_find(j->ranks[k], first->name);
+    if (t == NULL || t->dtype != first->dtype || t->bytes != first->bytes)
+        return tsr_fail(err, TSR_E_MISMATCH,
+                        "%s: '%s' is not there, or not as in %s: these are not the ranks of one cut", j->ranks[k]->path,
+                        first->name, j->ranks[0]->path);
+    tsr_tensor *const copy = tsr_plan_tensor(plan, t);
+    if (copy == NULL)
+        return out_of_memory(err);
+    copy->source = (uint16_t)k;
+    *part = copy;
+    return TSR_OK;
+}
+
+static tsr_status plan_tensor(tsr_plan *plan, joining *j, const tsr_tensor *whole, tsr_err *err)
+{
+    const tsr_tensor *const first = tsr_checkpoint_find(j->ranks[0], whole->name);
+    const tsr_tensor *parts[TSR_MAX_RANKS];
+    if (first == NULL)
+        return tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' is missing", j->ranks[0]->path, whole->name);
+    const tsr_cut cut = j->cuts[first - j->ranks[0]->tensors.items];
+    /* Neighbouring ranks that share a part: all of them when the tensor is not cut. */
+    const size_t parts_n = cut.rows == 0 ? 1 : cut.parts, share = j->n / parts_n;
+    j->joined++;
+    for (size_t k = 0; k < j->n; k++)
+        TSR_TRY(find_part(plan, j, k, first, &parts[k], err));
+    if (first->dtype != whole->dtype || whole->bytes % parts_n != 0 || first->bytes != whole->bytes / parts_n)
+        return tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' is not a part of what " MANIFEST " describes", j->ranks[0]->path,
+                        whole->name);
+    TSR_TRY(tsr_plan_add_note(plan, first, parts_n == 1 ? "compare" : "join",
+                              parts_n == 1 ? "every rank has all of it: taken from rank 0" : "cut", err));
+    for (size_t rank = 0; rank < j->n; rank++) {
+        if (rank % share != 0)
+            TSR_TRY(tsr_plan_same(plan, parts[rank - rank % share], parts[rank], err));
+    }
+    for (size_t part = 0; part < parts_n; part++)
+        parts[part] = parts[part * share];
+    tsr_tensor *const out = tsr_plan_tensor(plan, whole);
+    if (out == NULL)
+        return out_of_memory(err);
+    return cut.rows == 0 ? tsr_plan_copy(plan, parts[0], out->name, err) : tsr_plan_join(plan, parts, out, cut, err);
+}
+
+/* One file of the source, under its own name and with its own header. */
+static tsr_status plan_shard(tsr_plan *plan, joining *j, tsr_json_text shard, tsr_err *err)
+{
+    const char *const name = tsr_json_find_string(shard.data, shard.size, "name", &plan->arena);
+    const char *const header = tsr_json_find_string(shard.data, shard.size, "header", &plan->arena);
+    const uint64_t length = header == NULL ? 0 : strlen(header);
+    uint64_t bytes;
+    if (name == NULL || header == NULL || !tsr_config_find_u64(shard.data, shard.size, "bytes", &bytes) ||
+        bytes < length + 8)
+        return tsr_fail(err, TSR_E_FORMAT, "%s/" MANIFEST ": a shard without name, size or header", j->ranks[0]->path);
+    if (!tsr_is_shard_name(name))
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s/" MANIFEST ": a shard is called '%s': not the name of a safetensors file",
+                        j->ranks[0]->path, name);
+    char *const whole = tsr_arena_alloc(&plan->arena, length + 9);
+    if (whole == NULL)
+        return out_of_memory(err);
+    for (int i = 0; i < 8; i++)
+        whole[i] = (char)(length >> (8 * i));
+    memcpy(whole + 8, header, length);
+    tsr_tensors tensors = {0};
+    tsr_status status = tsr_safetensors_parse(name, header, length, bytes - length - 8, 0, &plan->arena, &tensors, err);
+    for (size_t i = 0; status == TSR_OK && i < tensors.count; i++)
+        status = plan_tensor(plan, j, &tensors.items[i], err);
+    tsr_tensors_free(&tensors);
+    return status == TSR_OK ? tsr_plan_file_as(plan, name, whole, length + 8, err) : status;
+}
+
+static tsr_status plan_shards(tsr_plan *plan, joining *j, tsr_err *err)
+{
+    const tsr_checkpoint *const c = j->ranks[0];
+    tsr_json_text shards, shard;
+    bool more;
+    if (!tsr_json_find(j->manifest, j->size, "shards", &shards))
+        return tsr_fail(err, TSR_E_FORMAT, "%s/" MANIFEST ": no 'shards'", c->path);
+    tsr_json_reader r = tsr_json_open(MANIFEST, shards.data, shards.size);
+    TSR_TRY(tsr_json_enter_array(&r, err));
+    for (;;) {
+        TSR_TRY(tsr_json_next_element(&r, &more, err));
+        if (!more)
+            break;
+        TSR_TRY(tsr_json_skip(&r, &shard, err));
+        TSR_TRY(plan_shard(plan, j, shard, err));
+    }
+    for (size_t k = 0; k < j->n; k++) {
+        if (j->ranks[k]->tensors.count != j->joined)
+            return tsr_fail(err, TSR_E_MISMATCH, "%s: %zu tensors, where %llu were cut", j->ranks[k]->path,
+                            j->ranks[k]->tensors.count, U64(j->joined));
+    }
+    return TSR_OK;
+}
+
+static tsr_status plan_whole(tsr_plan *plan, joining *j, tsr_err *err)
+{
+    const tsr_checkpoint *const c = j->ranks[0];
+    j->cuts = calloc(c->tensors.count + 1, sizeof *j->cuts);
+    plan->command = tsr_arena_printf(&plan->arena, "convert --merge, %zu ranks", j->n);
+    plan->next = "tessera inspect DST"; /* the ranks are no checkpoint to compare with */
+    if (j->cuts == NULL || plan->command == NULL)
+        return out_of_memory(err);
+    TSR_TRY(read_manifest(c, &plan->arena, &j->manifest, &j->size, err));
+    TSR_TRY(check_ranks(j, err));
+    TSR_TRY(read_cuts(j, err));
+    TSR_TRY(plan_shards(plan, j, err));
+    TSR_TRY(tsr_plan_side_files(plan, "", "*", MANIFEST, err));
+    const char *const index = tsr_json_find_string(j->manifest, j->size, "index", &plan->arena);
+    const char *const index_name = tsr_json_find_string(j->manifest, j->size, "index_name", &plan->arena);
+    if (index != NULL && (index_name == NULL || !tsr_is_index_name(index_name)))
+        return tsr_fail(err, TSR_E_FORMAT, "%s/" MANIFEST ": the index is called '%s': not the name of an index",
+                        c->path, index_name == NULL ? "" : index_name);
+    if (index != NULL)
+        TSR_TRY(tsr_plan_text_file(plan, "", index_name, index, strlen(index), err));
+    TSR_TRY(tsr_plan_text_file(plan, "", TSR_CONFIG_NAME, c->config, c->config_size, err));
+    return tsr_plan_finish(plan, err);
+}
+
+tsr_status tsr_tp_merge_plan(tsr_plan *plan, const tsr_checkpoint *const *ranks, size_t n, tsr_err *err)
+{
+    joining j = {.ranks = ranks, .n = n};
+    *plan = tsr_plan_begin(ranks, n);
+    const tsr_status status = plan_whole(plan, &j, err);
+    free(j.cuts);
+    if (status != TSR_OK)
+        tsr_plan_free(plan);
+    return status;
+}

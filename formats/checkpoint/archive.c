@@ -1,0 +1,517 @@
+/* The tail of an archive, and the cache of unpacked frames. */
+#include "formats/checkpoint/archive.h"
+
+#include "common/checked.h"
+#include "common/file.h"
+#include "formats/checkpoint/byte_planes.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+#include <zstd.h>
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define U64(x) ((unsigned long long)(x))
+
+/* ---- the tail ---- */
+
+/* Two skippable frames. Tessera's: magic, size, signature, XXH64 of all that follows in the file, a hash a frame, a
+ * width a frame. The seek table: magic, size, {packed, plain} a frame and for Tessera's skippable frame, footer. */
+enum {
+    INFO_MAGIC = 0x184D2A5D,
+    SEEK_MAGIC = 0x184D2A5E,
+    SKIPPABLE_HEAD = 8,
+    SIGNATURE_BYTES = 8,
+    INFO_FIXED = SKIPPABLE_HEAD + SIGNATURE_BYTES + 8,
+    INFO_ENTRY = 9, /* hash, width */
+    SEEK_ENTRY = 8,
+    FOOTER_BYTES = 9,
+    TAIL_FIXED = INFO_FIXED + SKIPPABLE_HEAD + SEEK_ENTRY + FOOTER_BYTES,
+};
+static const uint32_t kFooterMagic = 0x8F92EAB1;
+static const char kSignature[SIGNATURE_BYTES] = {'T', 'S', 'R', 'A', 'R', 'C', 'H', '1'};
+/* Of zstd's seekable format. */
+static const uint64_t kMaxFrames = 0x8000000 - 1;
+
+/* Where things are in a tail of `frames`. */
+typedef struct layout {
+    uint64_t hashes, widths, seek, entries, footer, bytes;
+} layout;
+
+static layout lay_out(uint64_t frames)
+{
+    layout l = {.hashes = INFO_FIXED};
+    l.widths = l.hashes + 8 * frames;
+    l.seek = l.widths + frames;
+    l.entries = l.seek + SKIPPABLE_HEAD;
+    l.footer = l.entries + SEEK_ENTRY * (frames + 1);
+    l.bytes = l.footer + FOOTER_BYTES;
+    return l;
+}
+
+static void put_32(uint8_t *to, uint64_t value)
+{
+    for (int i = 0; i < 4; i++)
+        to[i] = (uint8_t)(value >> (8 * i));
+}
+
+static void put_64(uint8_t *to, uint64_t value)
+{
+    put_32(to, value);
+    put_32(to + 4, value >> 32);
+}
+
+static uint32_t get_32(const uint8_t *from)
+{
+    return (uint32_t)from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 | (uint32_t)from[3] << 24;
+}
+
+static uint64_t get_64(const uint8_t *from)
+{
+    return get_32(from) | (uint64_t)get_32(from + 4) << 32;
+}
+
+static uint64_t hash_of_tail(const uint8_t *tail, const layout *l)
+{
+    return XXH64(tail + INFO_FIXED, l->bytes - INFO_FIXED, 0);
+}
+
+/* ---- writing ---- */
+
+uint64_t tsr_archive_tail_bytes(uint64_t frames)
+{
+    return lay_out(frames).bytes;
+}
+
+void tsr_archive_note(void *tail, uint64_t frames, uint64_t frame, const void *plain, size_t size, unsigned width,
+                      size_t packed)
+{
+    const layout l = lay_out(frames);
+    uint8_t *const t = tail;
+    put_64(t + l.hashes + 8 * frame, XXH64(plain, size, 0));
+    t[l.widths + frame] = (uint8_t)width;
+    put_32(t + l.entries + SEEK_ENTRY * frame, packed);
+    put_32(t + l.entries + SEEK_ENTRY * frame + 4, size);
+}
+
+void tsr_archive_seal(void *tail, uint64_t frames)
+{
+    const layout l = lay_out(frames);
+    uint8_t *const t = tail;
+    put_32(t, INFO_MAGIC);
+    put_32(t + 4, l.seek - SKIPPABLE_HEAD);
+    memcpy(t + SKIPPABLE_HEAD, kSignature, SIGNATURE_BYTES);
+    put_32(t + l.seek, SEEK_MAGIC);
+    put_32(t + l.seek + 4, l.bytes - l.entries);
+    put_32(t + l.entries + SEEK_ENTRY * frames, l.seek);
+    put_32(t + l.entries + SEEK_ENTRY * frames + 4, 0);
+    put_32(t + l.footer, frames + 1);
+    t[l.footer + 4] = 0;
+    put_32(t + l.footer + 5, kFooterMagic);
+    put_64(t + INFO_FIXED - 8, hash_of_tail(t, &l));
+}
+
+size_t tsr_archive_frame_bound(size_t size)
+{
+    return ZSTD_compressBound(size);
+}
+
+static ZSTD_CCtx *new_context(int level)
+{
+    ZSTD_CCtx *const context = ZSTD_createCCtx();
+    if (context == NULL)
+        return NULL;
+    (void)ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, level);
+    (void)ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);
+    return context;
+}
+
+size_t tsr_archive_context_bytes(size_t size, int level)
+{
+    ZSTD_CCtx *const context = new_context(level);
+    void *const zeros = calloc(1, size + 1), *const out = malloc(ZSTD_compressBound(size));
+    size_t bytes = 0;
+    if (context != NULL && zeros != NULL && out != NULL) {
+        (void)ZSTD_compress2(context, out, ZSTD_compressBound(size), zeros, size);
+        bytes = ZSTD_sizeof_CCtx(context);
+    }
+    free(zeros);
+    free(out);
+    ZSTD_freeCCtx(context);
+    return bytes;
+}
+
+tsr_status tsr_archive_pack(const void *plain, size_t size, unsigned width, int level, void *scratch, void *out,
+                            size_t *packed, tsr_err *err)
+{
+    ZSTD_CCtx *const context = new_context(level);
+    if (context == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for compressing");
+    if (width > 1)
+        tsr_planes_split(plain, size, width, scratch);
+    *packed = ZSTD_compress2(context, out, tsr_archive_frame_bound(size), width > 1 ? scratch : plain, size);
+    ZSTD_freeCCtx(context);
+    return ZSTD_isError(*packed)
+               ? tsr_fail(err, TSR_E_NOMEM, "zstd cannot compress %zu bytes: %s", size, ZSTD_getErrorName(*packed))
+               : TSR_OK;
+}
+
+/* ---- the cache ---- */
+
+enum { SLOTS = 8 };
+/* What a ZSTD_DCtx of libzstd 1.5 takes, rounded up. */
+static const size_t kContextBytes = 256 * 1024;
+
+typedef struct slot {
+    const tsr_archive *archive; /* NULL: empty */
+    uint64_t frame;
+    bool loading;
+    unsigned users;
+    uint64_t used;   /* when last: the cache's clock */
+    uint8_t *memory; /* the plain bytes, then what it took to get them */
+    size_t capacity;
+    ZSTD_DCtx *context;
+} slot;
+
+struct tsr_archive_cache {
+    size_t slot_bytes;    /* for the largest frame of any archive; changes on opening only */
+    pthread_mutex_t lock; /* guards all that follows, but for the memory and context of a slot that is being loaded */
+    pthread_cond_t changed;
+    uint64_t clock;
+    slot slots[SLOTS];
+};
+
+typedef struct frame {
+    uint64_t at, plain_at; /* offsets in the archive and in the plain file; ends where the next begins */
+    uint64_t hash;
+    uint64_t width;
+} frame;
+
+struct tsr_archive {
+    int fd;
+    const char *path;
+    tsr_archive_cache *cache;
+    uint64_t n_frames;
+    frame *frames; /* [n_frames + 1]: the last says where it all ends */
+};
+
+tsr_archive_cache *tsr_archive_cache_new(void)
+{
+    tsr_archive_cache *const cache = calloc(1, sizeof *cache);
+    if (cache != NULL) {
+        pthread_mutex_init(&cache->lock, NULL);
+        pthread_cond_init(&cache->changed, NULL);
+    }
+    return cache;
+}
+
+void tsr_archive_cache_free(tsr_archive_cache *cache)
+{
+    if (cache == NULL)
+        return;
+    for (size_t i = 0; i < SLOTS; i++) {
+        free(cache->slots[i].memory);
+        ZSTD_freeDCtx(cache->slots[i].context);
+    }
+    pthread_cond_destroy(&cache->changed);
+    pthread_mutex_destroy(&cache->lock);
+    free(cache);
+}
+
+size_t tsr_archive_cache_memory(const tsr_archive_cache *cache)
+{
+    return cache == NULL ? 0 : SLOTS * (cache->slot_bytes + kContextBytes);
+}
+
+static size_t frame_bytes(const frame *f)
+{
+    return (size_t)(f[1].plain_at - f->plain_at);
+}
+
+static size_t packed_bytes(const frame *f)
+{
+    return (size_t)(f[1].at - f->at);
+}
+
+/* Plain bytes, the same in planes if need be, packed bytes. */
+static size_t load_bytes(const frame *f)
+{
+    return frame_bytes(f) * (f->width > 1 ? 2 : 1) + packed_bytes(f);
+}
+
+static tsr_status load(const tsr_archive *a, const frame *f, slot *s, tsr_err *err)
+{
+    const size_t size = frame_bytes(f), packed = packed_bytes(f), need = load_bytes(f);
+    if (s->context == NULL)
+        s->context = ZSTD_createDCtx();
+    if (s->capacity < need) {
+        free(s->memory);
+        s->memory = malloc(need);
+        s->capacity = s->memory == NULL ? 0 : need;
+    }
+    if (s->context == NULL || s->memory == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory for a frame of %zu bytes", a->path, size);
+    uint8_t *const from = s->memory + need - packed, *const unpacked = f->width > 1 ? s->memory + size : s->memory;
+    TSR_TRY(tsr_read_at(a->fd, a->path, from, packed, f->at, err));
+    const size_t got = ZSTD_decompressDCtx(s->context, unpacked, size, from, packed);
+    if (ZSTD_isError(got) || got != size)
+        return tsr_fail(err, TSR_E_FORMAT, "%s: damaged: the frame at offset %llu does not unpack to %zu bytes: %s",
+                        a->path, U64(f->at), size, ZSTD_isError(got) ? ZSTD_getErrorName(got) : "too few");
+    if (f->width > 1)
+        tsr_planes_join(unpacked, size, (unsigned)f->width, s->memory);
+    if (XXH64(s->memory, size, 0) != f->hash)
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s: damaged: the frame at offset %llu unpacks to bytes whose XXH64 is not the table's",
+                        a->path, U64(f->at));
+    return TSR_OK;
+}
+
+/* The slot that holds the frame or is loading it; else NULL. */
+static slot *find_slot(tsr_archive_cache *c, const tsr_archive *a, uint64_t index)
+{
+    for (size_t i = 0; i < SLOTS; i++) {
+        if (c->slots[i].archive == a && c->slots[i].frame == index)
+            return &c->slots[i];
+    }
+    return NULL;
+}
+
+/* The one not used for longest that nobody is using; else NULL. */
+static slot *find_idle_slot(tsr_archive_cache *c)
+{
+    slot *idle = NULL;
+    for (size_t i = 0; i < SLOTS; i++) {
+        slot *const s = &c->slots[i];
+        if (s->users == 0 && (idle == NULL || s->used < idle->used))
+            idle = s;
+    }
+    return idle;
+}
+
+/* The frame in memory until release(). A thread holds one at a time, so that waiting ends. */
+static tsr_status acquire(const tsr_archive *a, uint64_t index, slot **held, tsr_err *err)
+{
+    tsr_archive_cache *const c = a->cache;
+    pthread_mutex_lock(&c->lock);
+    slot *s;
+    for (;;) {
+        s = find_slot(c, a, index);
+        const bool missing = s == NULL;
+        if (missing)
+            s = find_idle_slot(c);
+        if (s != NULL && !s->loading) {
+            s->loading = missing;
+            break;
+        }
+        pthread_cond_wait(&c->changed, &c->lock);
+    }
+    s->archive = a;
+    s->frame = index;
+    s->users++;
+    s->used = ++c->clock;
+    const bool mine = s->loading;
+    pthread_mutex_unlock(&c->lock);
+    *held = s;
+    if (!mine)
+        return TSR_OK;
+    const tsr_status status = load(a, &a->frames[index], s, err);
+    pthread_mutex_lock(&c->lock);
+    s->loading = false;
+    if (status != TSR_OK) {
+        s->archive = NULL;
+        s->users = 0;
+    }
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    return status;
+}
+
+static void release(const tsr_archive *a, slot *s)
+{
+    pthread_mutex_lock(&a->cache->lock);
+    if (--s->users == 0)
+        pthread_cond_broadcast(&a->cache->changed);
+    pthread_mutex_unlock(&a->cache->lock);
+}
+
+/* ---- opening ---- */
+
+/* How many frames the seek table has, and so where the tail begins. */
+static tsr_status read_footer(int fd, const char *path, uint64_t size, uint64_t *frames, tsr_err *err)
+{
+    uint8_t footer[FOOTER_BYTES] = {0};
+    if (size >= TAIL_FIXED)
+        TSR_TRY(tsr_read_at(fd, path, footer, sizeof footer, size - FOOTER_BYTES, err));
+    if (get_32(footer + 5) != kFooterMagic)
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s: no seek table at the end of its %llu bytes: cut off, or not made by 'tessera convert --to "
+                        "archive'; 'zstd -d' may restore the plain file",
+                        path, U64(size));
+    *frames = (uint64_t)get_32(footer) - 1;
+    if (footer[4] != 0 || *frames == 0 || *frames > kMaxFrames)
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s: a seek table of %llu frames, flags 0x%x: damaged, or of another program", path,
+                        U64(*frames), footer[4]);
+    if (lay_out(*frames).bytes > size)
+        return tsr_fail(err, TSR_E_FORMAT, "%s: a seek table of %llu frames needs more than the file's %llu bytes",
+                        path, U64(*frames), U64(size));
+    return TSR_OK;
+}
+
+static tsr_status check_tail(const char *path, const uint8_t *tail, const layout *l, tsr_err *err)
+{
+    const uint64_t frames = l->seek - l->widths;
+    if (get_32(tail) != INFO_MAGIC || memcmp(tail + SKIPPABLE_HEAD, kSignature, SIGNATURE_BYTES) != 0)
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s: a seekable zstd file, but without Tessera's hashes before the seek table: "
+                        "'zstd -d' restores the plain file",
+                        path);
+    if (get_32(tail + 4) != l->seek - SKIPPABLE_HEAD || get_32(tail + l->seek) != SEEK_MAGIC ||
+        get_32(tail + l->seek + 4) != l->bytes - l->entries || get_64(tail + INFO_FIXED - 8) != hash_of_tail(tail, l) ||
+        get_32(tail + l->entries + SEEK_ENTRY * frames) != l->seek ||
+        get_32(tail + l->entries + SEEK_ENTRY * frames + 4) != 0)
+        return tsr_fail(err, TSR_E_FORMAT, "%s: the seek table of %llu frames is damaged", path, U64(frames));
+    return TSR_OK;
+}
+
+/* The entries, one by one; then their sums. */
+static tsr_status read_frames(tsr_archive *a, const uint8_t *tail, const layout *l, uint64_t end, tsr_err *err)
+{
+    uint64_t at = 0, plain_at = 0;
+    for (uint64_t i = 0; i < a->n_frames; i++) {
+        const uint32_t packed = get_32(tail + l->entries + SEEK_ENTRY * i);
+        const uint32_t plain = get_32(tail + l->entries + SEEK_ENTRY * i + 4);
+        const uint8_t width = tail[l->widths + i];
+        if (plain > TSR_ARCHIVE_MAX_FRAME)
+            return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: the frame at offset %llu holds %u bytes; the limit is %u",
+                            a->path, U64(at), plain, TSR_ARCHIVE_MAX_FRAME);
+        if (plain == 0 || packed == 0 || packed > ZSTD_compressBound(plain) || packed > end - at ||
+            (width != 1 && width != 2 && width != 4))
+            return tsr_fail(err, TSR_E_FORMAT,
+                            "%s: the seek table gives frame %llu, at offset %llu, %u bytes for %u in planes of %u",
+                            a->path, U64(i), U64(at), packed, plain, width);
+        a->frames[i] =
+            (frame){.at = at, .plain_at = plain_at, .hash = get_64(tail + l->hashes + 8 * i), .width = width};
+        at += packed;
+        plain_at += plain;
+    }
+    a->frames[a->n_frames] = (frame){.at = at, .plain_at = plain_at};
+    if (at != end)
+        return tsr_fail(err, TSR_E_FORMAT, "%s: the seek table's frames end at offset %llu, the file's at %llu",
+                        a->path, U64(at), U64(end));
+    for (uint64_t i = 0; i < a->n_frames; i++) {
+        const size_t need = load_bytes(&a->frames[i]);
+        a->cache->slot_bytes = need > a->cache->slot_bytes ? need : a->cache->slot_bytes;
+    }
+    return TSR_OK;
+}
+
+static tsr_status read_tail(tsr_archive *a, uint64_t size, tsr_err *err)
+{
+    const layout l = lay_out(a->n_frames);
+    uint8_t *const tail = malloc(l.bytes);
+    a->frames = calloc(a->n_frames + 1, sizeof *a->frames);
+    tsr_status status = TSR_OK;
+    if (tail == NULL || a->frames == NULL)
+        status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory for %llu frames", a->path, U64(a->n_frames));
+    if (status == TSR_OK)
+        status = tsr_read_at(a->fd, a->path, tail, l.bytes, size - l.bytes, err);
+    if (status == TSR_OK)
+        status = check_tail(a->path, tail, &l, err);
+    if (status == TSR_OK)
+        status = read_frames(a, tail, &l, size - l.bytes, err);
+    free(tail);
+    return status;
+}
+
+tsr_status tsr_archive_open(tsr_archive **archive, int fd, const char *path, uint64_t size, tsr_archive_cache *cache,
+                            tsr_err *err)
+{
+    uint64_t frames = 0;
+    *archive = NULL;
+    TSR_TRY(read_footer(fd, path, size, &frames, err));
+    tsr_archive *const a = malloc(sizeof *a);
+    if (a == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path);
+    *a = (tsr_archive){.fd = fd, .path = path, .cache = cache, .n_frames = frames};
+    const tsr_status status = read_tail(a, size, err);
+    if (status != TSR_OK)
+        tsr_archive_close(a);
+    else
+        *archive = a;
+    return status;
+}
+
+void tsr_archive_close(tsr_archive *a)
+{
+    if (a == NULL)
+        return;
+    free(a->frames);
+    free(a);
+}
+
+uint64_t tsr_archive_size(const tsr_archive *a)
+{
+    return a->frames[a->n_frames].plain_at;
+}
+
+size_t tsr_archive_memory(const tsr_archive *a)
+{
+    return sizeof *a + (size_t)(a->n_frames + 1) * sizeof *a->frames;
+}
+
+/* ---- reading ---- */
+
+/* The frame that holds this plain byte, which is there. */
+static uint64_t frame_at(const tsr_archive *a, uint64_t offset)
+{
+    uint64_t low = 0, high = a->n_frames;
+    while (high - low > 1) {
+        const uint64_t middle = low + (high - low) / 2;
+        if (a->frames[middle].plain_at <= offset)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+tsr_status tsr_archive_read(tsr_archive *a, void *data, size_t size, uint64_t offset, tsr_err *err)
+{
+    char *to = data;
+    if (offset > tsr_archive_size(a) || size > tsr_archive_size(a) - offset)
+        return tsr_fail(err, TSR_E_FORMAT, "%s: holds %llu bytes; there are none at %llu + %zu", a->path,
+                        U64(tsr_archive_size(a)), U64(offset), size);
+    for (uint64_t i = frame_at(a, offset); size > 0; i++) {
+        const frame *const f = &a->frames[i];
+        const size_t skip = (size_t)(offset - f->plain_at);
+        const size_t n = (size_t)tsr_min_u64(size, frame_bytes(f) - skip);
+        slot *s;
+        TSR_TRY(acquire(a, i, &s, err));
+        memcpy(to, s->memory + skip, n);
+        release(a, s);
+        to += n;
+        size -= n;
+        offset += n;
+    }
+    return TSR_OK;
+}
+
+void tsr_archive_prefetch(const tsr_archive *a, uint64_t offset, uint64_t size)
+{
+    if (size == 0 || offset >= tsr_archive_size(a))
+        return;
+    const uint64_t first = a->frames[frame_at(a, offset)].at;
+    const uint64_t end = a->frames[frame_at(a, tsr_min_u64(offset + size, tsr_archive_size(a)) - 1) + 1].at;
+    (void)posix_fadvise(a->fd, (off_t)first, (off_t)(end - first), POSIX_FADV_WILLNEED);
+}
+
+tsr_status tsr_input_read(const tsr_input *in, void *data, size_t size, uint64_t offset, tsr_err *err)
+{
+    return in->archive == NULL ? tsr_read_at(in->fd, in->path, data, size, offset, err)
+                               : tsr_archive_read(in->archive, data, size, offset, err);
+}

@@ -1,0 +1,18 @@
+/* Byte planes: the bytes of little-endian elements, sorted by their place in the element.
+ *
+ * The high bytes of trained weights (sign and exponent) are nearly all alike; apart from the mantissas, which are
+ * noise, they compress. SSE2 is part of x86-64 and already as fast as memory, so there is one form. */
+#ifndef TSR_FORMATS_CHECKPOINT_BYTE_PLANES_H
+#define TSR_FORMATS_CHECKPOINT_BYTE_PLANES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* to[p * n + i] = from[i * width + p] for the n = size / width whole elements; the size % width bytes behind them stay
+ * where they are. `width` is 1, 2 or 4. No overlap. Thread-safe. */
+void tsr_planes_split(const uint8_t *from, size_t size, unsigned width, uint8_t *to);
+
+/* The inverse. */
+void tsr_planes_join(const uint8_t *from, size_t size, unsigned width, uint8_t *to);
+
+#endif

@@ -1,0 +1,99 @@
+/* A checkpoint to read: a Hugging Face directory, or one .safetensors file.
+ *
+ * Opening reads every header and cross-checks them with the index; no weight is read. What a checkpoint holds is what
+ * its headers say: the index must agree with them, or the checkpoint is refused.
+ * X.safetensors.zst (formats/checkpoint/archive.h) is read as the X.safetensors that it holds. */
+#ifndef TSR_FORMATS_CHECKPOINT_CHECKPOINT_H
+#define TSR_FORMATS_CHECKPOINT_CHECKPOINT_H
+
+#include "common/arena.h"
+#include "common/file.h"
+#include "common/status.h"
+#include "formats/checkpoint/safetensors.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define TSR_INDEX_NAME  "model.safetensors.index.json"
+#define TSR_CONFIG_NAME "config.json"
+/* Where Tessera keeps what it knows about an output directory; never copied from a source. */
+#define TSR_STATE_DIR   ".tessera"
+#define TSR_REPORT_NAME "quantization_report.json"
+/* Sums of int8 weights' rows, X.azp_adj and X.azp_with_adj: beside a model, not part of it. */
+#define TSR_AZP_NAME "tessera-azp.safetensors"
+/* Says what preprocessed blobs hold. A directory that has it may have no safetensors at all. */
+#define TSR_LAYOUT_NAME "tessera-layout.json"
+
+/* DeepSeek's inference code has one file for each rank of how many. */
+#define TSR_RANK_FILE "model%u-mp%u.safetensors"
+
+typedef struct tsr_file {
+    const char *name;     /* relative to the checkpoint's directory; of an archive, the plain file's */
+    const char *path;     /* as given by the user, joined with the name on disk: for messages and for opening */
+    uint64_t size;        /* of an archive, the plain file's */
+    tsr_stamp stamp;      /* of the file on disk, when it was opened */
+    uint64_t header_hash; /* XXH3-64 of a safetensors header; 0 for side files */
+    int fd;               /* open for reading */
+    tsr_archive *archive; /* NULL: the bytes are the file's own */
+} tsr_file;
+
+typedef struct tsr_checkpoint {
+    const char *path; /* as given */
+    const char *dir;  /* the directory; NULL when the checkpoint is a single file */
+    tsr_file *files;  /* n_files safetensors files, then n_side_files others; each in the order of their names */
+    size_t n_files;
+    size_t n_side_files; /* everything else but config, index and an earlier report */
+    tsr_tensors tensors; /* in the order of their bytes, file by file */
+    const char *config;  /* text of config.json, NUL-terminated and known to be a JSON object; NULL for a single file */
+    size_t config_size;
+    const char *index_path; /* NULL when there is no index */
+    /* private */
+    tsr_archive_cache *cache; /* NULL: no archive */
+    uint32_t *by_name;        /* open-addressing hash table: index + 1 into tensors */
+    size_t by_name_mask;
+    tsr_arena arena;
+} tsr_checkpoint;
+
+/* Opens `path`. Files whose name matches one of `ignore` (n_ignore globs, may be NULL) are treated as absent.
+ * Errors name the file, the tensor and the offset; all files stay open until tsr_checkpoint_close. */
+tsr_status tsr_checkpoint_open(tsr_checkpoint **checkpoint, const char *path, const char *const *ignore,
+                               size_t n_ignore, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Opens a directory with only this one of its safetensors files, the others being of other ranks; its side files are
+ * there, its config.json is not looked at. */
+tsr_status tsr_checkpoint_open_shard(tsr_checkpoint **checkpoint, const char *dir, const char *shard,
+                                     const char *const *ignore, size_t n_ignore, tsr_err *err) TSR_WARN_UNUSED;
+
+/* NULL is fine. */
+void tsr_checkpoint_close(tsr_checkpoint *checkpoint);
+
+/* Borrowed until close; NULL when there is none. Thread-safe. */
+const tsr_tensor *tsr_checkpoint_find(const tsr_checkpoint *checkpoint, const char *name);
+
+/* Bytes [offset, offset + size) of a tensor, or of any byte range of one of the files that is described as a tensor.
+ * Thread-safe. */
+tsr_status tsr_checkpoint_read(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, uint64_t offset, void *data,
+                               size_t size, tsr_err *err) TSR_WARN_UNUSED;
+
+/* TSR_E_IO: file `file` is no longer what was opened. Thread-safe. */
+tsr_status tsr_checkpoint_unchanged(const tsr_checkpoint *checkpoint, size_t file, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Tells the system that these bytes will be wanted soon. Thread-safe; cannot fail. */
+void tsr_checkpoint_prefetch(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, uint64_t offset, size_t size);
+
+/* The text of the index, read anew into `arena`; for those who carry it over. Only where there is one. */
+tsr_status tsr_checkpoint_index(const tsr_checkpoint *checkpoint, tsr_arena *arena, const char **text, size_t *size,
+                                tsr_err *err) TSR_WARN_UNUSED;
+
+/* The header of safetensors file `file` with its 8 length bytes, read anew into `arena`. */
+tsr_status tsr_checkpoint_header(const tsr_checkpoint *checkpoint, size_t file, tsr_arena *arena, const char **header,
+                                 size_t *size, tsr_err *err) TSR_WARN_UNUSED;
+
+/* A side file as one U8 tensor of its size, so that it can be read and copied like one. `i` < n_side_files. */
+tsr_tensor tsr_checkpoint_side_file(const tsr_checkpoint *checkpoint, size_t i);
+
+/* Memory held for names, tables and unpacked frames of archives, in bytes: what it will be at most. */
+size_t tsr_checkpoint_memory(const tsr_checkpoint *checkpoint);
+
+#endif

@@ -1,0 +1,92 @@
+/* A pull reader for JSON that nobody has vouched for: headers, indexes and configurations of checkpoints.
+ *
+ * It allocates nothing but decoded strings, bounds nesting, reads integers exactly (no floating point), checks UTF-8
+ * and knows the byte span of every value, so that a configuration can be edited without touching its other bytes.
+ *
+ *     tsr_json_reader r = tsr_json_open("config.json", text, size);
+ *     bool more;
+ *     TSR_TRY(tsr_json_enter_object(&r, err));
+ *     for (;;) {
+ *         tsr_json_text key;
+ *         TSR_TRY(tsr_json_next_member(&r, &key, &more, err));
+ *         if (!more) break;
+ *         ...read or tsr_json_skip exactly one value...
+ *     }
+ *     TSR_TRY(tsr_json_finish(&r, err));
+ *
+ * Every error is TSR_E_FORMAT and names the file and the byte offset. */
+#ifndef TSR_FORMATS_JSON_JSON_H
+#define TSR_FORMATS_JSON_JSON_H
+
+#include "common/arena.h"
+#include "common/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { TSR_JSON_MAX_DEPTH = 64 };
+
+typedef enum tsr_json_kind {
+    TSR_JSON_OBJECT,
+    TSR_JSON_ARRAY,
+    TSR_JSON_STRING,
+    TSR_JSON_NUMBER,
+    TSR_JSON_TRUE,
+    TSR_JSON_FALSE,
+    TSR_JSON_NULL
+} tsr_json_kind;
+
+typedef struct tsr_json_reader {
+    const char *name; /* the file, for messages; borrowed */
+    const char *text; /* borrowed; need not be NUL-terminated */
+    size_t size, pos;
+    unsigned depth;
+    bool fresh; /* the innermost object or array has yielded nothing yet */
+} tsr_json_reader;
+
+/* The raw bytes of a string between its quotes (escapes not decoded), or of any value. Borrowed from the text. */
+typedef struct tsr_json_text {
+    const char *data;
+    size_t size;
+    bool escaped;
+} tsr_json_text;
+
+tsr_json_reader tsr_json_open(const char *name, const char *text, size_t size);
+
+/* What the next value is, by its first byte. */
+tsr_status tsr_json_peek(tsr_json_reader *r, tsr_json_kind *kind, tsr_err *err) TSR_WARN_UNUSED;
+
+tsr_status tsr_json_enter_object(tsr_json_reader *r, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_json_enter_array(tsr_json_reader *r, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The next member's key, with the reader at its value; or *more = false and the object is closed. */
+tsr_status tsr_json_next_member(tsr_json_reader *r, tsr_json_text *key, bool *more, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_json_next_element(tsr_json_reader *r, bool *more, tsr_err *err) TSR_WARN_UNUSED;
+
+tsr_status tsr_json_read_string(tsr_json_reader *r, tsr_json_text *value, tsr_err *err) TSR_WARN_UNUSED;
+/* A non-negative integer below 2^64, written without fraction or exponent. */
+tsr_status tsr_json_read_u64(tsr_json_reader *r, uint64_t *value, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Checks and passes over one value of any kind; *span (may be NULL) is its text. */
+tsr_status tsr_json_skip(tsr_json_reader *r, tsr_json_text *span, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Only white space may follow the top-level value. */
+tsr_status tsr_json_finish(tsr_json_reader *r, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Decodes a string into the arena: escapes and surrogate pairs resolved, NUL-terminated. A string that holds the
+ * character U+0000 is refused, since no name may. */
+tsr_status tsr_json_decode(const tsr_json_reader *r, tsr_json_text text, tsr_arena *arena, const char **out,
+                           tsr_err *err) TSR_WARN_UNUSED;
+
+/* Whether an undecoded string, or the text of a value with its quotes, is `literal` when its escapes are resolved. */
+bool tsr_json_is(tsr_json_text text, const char *literal);
+
+/* Finds the value at a dotted path of object keys ("quantization_config.quant_method") in a valid document.
+ * False when it is absent. The span includes a string's quotes. */
+bool tsr_json_find(const char *text, size_t size, const char *path, tsr_json_text *value);
+
+/* The string at a path, decoded into the arena; NULL when it is absent or something else. */
+const char *tsr_json_find_string(const char *text, size_t size, const char *path, tsr_arena *arena);
+
+#endif

@@ -1,0 +1,119 @@
+/* Finding where a member stands, or where the last one ends, and writing there. */
+#include "formats/json/json_edit.h"
+
+#include "formats/json/json.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Where the members of the object stand. */
+typedef struct layout {
+    size_t open;       /* behind the '{' */
+    size_t first;      /* where the first member begins; 0 when there is none */
+    size_t last;       /* where the last member ends; 0 when there is none */
+    tsr_json_text old; /* the value of the member that is looked for; NULL when there is none */
+    size_t from;       /* where that member begins, */
+    size_t before;     /* where the one before it ends (behind the '{' if it is the first), */
+    size_t after;      /* and where the one behind it begins; 0 when it is the last */
+} layout;
+
+static tsr_status find_members(layout *l, const char *config, size_t size, const char *key, tsr_err *err)
+{
+    tsr_json_reader r = tsr_json_open("config.json", config, size);
+    *l = (layout){0};
+    bool more;
+    TSR_TRY(tsr_json_enter_object(&r, err));
+    l->open = r.pos;
+    for (;;) {
+        tsr_json_text name, value;
+        TSR_TRY(tsr_json_next_member(&r, &name, &more, err));
+        if (!more)
+            return TSR_OK;
+        const size_t begin = (size_t)(name.data - config) - 1;
+        if (l->first == 0)
+            l->first = begin;
+        if (l->old.data != NULL && l->after == 0)
+            l->after = begin;
+        TSR_TRY(tsr_json_skip(&r, &value, err));
+        if (tsr_json_is(name, key)) {
+            l->old = value;
+            l->from = begin;
+            l->before = l->last == 0 ? l->open : l->last;
+            l->after = 0;
+        }
+        l->last = r.pos;
+    }
+}
+
+tsr_status tsr_config_set(tsr_text *out, const char *config, size_t size, const char *key, const char *value,
+                          tsr_err *err)
+{
+    layout l;
+    TSR_TRY(find_members(&l, config, size, key, err));
+    /* The white space in front of the first member is the file's own style. */
+    const size_t gap = l.first == 0 ? 0 : l.first - l.open;
+    size_t rest;
+    if (l.old.data != NULL) {
+        const size_t at = (size_t)(l.old.data - config);
+        tsr_text_append(out, config, at);
+        rest = at + l.old.size;
+    } else {
+        rest = l.last == 0 ? l.open : l.last;
+        tsr_text_append(out, config, rest);
+        if (l.last != 0)
+            tsr_text_append(out, ",", 1);
+        tsr_text_append(out, config + l.open, gap);
+        tsr_json_quoted(out, key);
+        tsr_text_append(out, ": ", 2);
+    }
+    const char *const newline = memrchr(config + l.open, '\n', gap);
+    const size_t indent = newline == NULL ? 0 : (size_t)(config + l.open + gap - newline - 1);
+    for (const char *p = value; *p != '\0'; p++) {
+        tsr_text_append(out, p, 1);
+        if (*p == '\n')
+            tsr_text_printf(out, "%.*s", (int)indent, config + l.open + gap - indent);
+    }
+    tsr_text_append(out, config + rest, size - rest);
+    return tsr_text_status(out, err);
+}
+
+tsr_status tsr_config_remove(tsr_text *out, const char *config, size_t size, const char *key, tsr_err *err)
+{
+    layout l;
+    TSR_TRY(find_members(&l, config, size, key, err));
+    if (l.old.data == NULL) {
+        tsr_text_append(out, config, size);
+    } else if (l.after != 0) { /* the next member takes its place */
+        tsr_text_append(out, config, l.from);
+        tsr_text_append(out, config + l.after, size - l.after);
+    } else { /* the comma before the last member goes with it */
+        const size_t end = (size_t)(l.old.data - config) + l.old.size;
+        tsr_text_append(out, config, l.before);
+        tsr_text_append(out, config + end, size - end);
+    }
+    return tsr_text_status(out, err);
+}
+
+bool tsr_config_find_u64(const char *config, size_t size, const char *key, uint64_t *value)
+{
+    char nested[128];
+    tsr_json_text span;
+    snprintf(nested, sizeof nested, "text_config.%s", key);
+    if (config == NULL || (!tsr_json_find(config, size, key, &span) && !tsr_json_find(config, size, nested, &span)))
+        return false;
+    tsr_json_reader r = tsr_json_open("", span.data, span.size);
+    return tsr_json_read_u64(&r, value, NULL) == TSR_OK;
+}
+
+double tsr_config_find_number(const char *config, size_t size, const char *path, double otherwise)
+{
+    tsr_json_text value;
+    char text[64], *end;
+    if (!tsr_json_find(config, size, path, &value) || value.size >= sizeof text)
+        return otherwise;
+    memcpy(text, value.data, value.size);
+    text[value.size] = '\0';
+    const double x = strtod(text, &end);
+    return end == text ? otherwise : x;
+}

@@ -1,0 +1,85 @@
+/* Collecting issues, those of repeated modules into one. */
+#include "formats/loaders/issues.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Whether two names differ in their numbers only. */
+static bool alike(const char *a, const char *b)
+{
+    if (a == NULL || b == NULL)
+        return a == b;
+    for (;;) {
+        if (isdigit((unsigned char)*a) && isdigit((unsigned char)*b)) {
+            while (isdigit((unsigned char)*a))
+                a++;
+            while (isdigit((unsigned char)*b))
+                b++;
+        }
+        if (*a != *b)
+            return false;
+        if (*a == '\0')
+            return true;
+        a++;
+        b++;
+    }
+}
+
+static const char *copy(tsr_issues *f, const char *text)
+{
+    if (text == NULL)
+        return NULL;
+    const char *const made = tsr_arena_dup(&f->arena, text, strlen(text));
+    f->failed = f->failed || made == NULL;
+    return made;
+}
+
+void tsr_issues_add(tsr_issues *f, const tsr_issue *issue)
+{
+    for (size_t i = 0; i < f->count; i++) {
+        tsr_issue *const old = &f->items[i];
+        if (old->fatal == issue->fatal && old->loader == issue->loader && old->tp == issue->tp &&
+            strcmp(old->rule, issue->rule) == 0 && issue->tensor != NULL && alike(old->tensor, issue->tensor)) {
+            old->more++;
+            return;
+        }
+    }
+    if (f->count == TSR_MAX_ISSUES) {
+        f->omitted++;
+        return;
+    }
+    if (f->count == f->capacity) {
+        const size_t capacity = f->capacity == 0 ? 32 : 2 * f->capacity;
+        tsr_issue *const items = realloc(f->items, capacity * sizeof *items);
+        if (items == NULL) {
+            f->failed = true;
+            return;
+        }
+        f->items = items;
+        f->capacity = capacity;
+    }
+    tsr_issue *const made = &f->items[f->count++];
+    *made = *issue;
+    made->tensor = copy(f, issue->tensor);
+    made->detail = copy(f, issue->detail);
+    made->advice = copy(f, issue->advice);
+}
+
+void tsr_issues_free(tsr_issues *f)
+{
+    free(f->items);
+    tsr_arena_free(&f->arena);
+    *f = (tsr_issues){0};
+}
+
+bool tsr_issues_any_fatal(const tsr_issues *f)
+{
+    if (f->omitted > 0)
+        return true;
+    for (size_t i = 0; i < f->count; i++) {
+        if (f->items[i].fatal)
+            return true;
+    }
+    return false;
+}

@@ -1,0 +1,262 @@
+/* Rules about what single loaders do with experts, and about single model classes: each was seen in the loader's own
+ * code being run (tests/loaders). */
+#include "formats/loaders/load_query.h"
+
+#include "common/glob.h"
+#include "formats/json/json.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define U64(x) ((unsigned long long)(x))
+
+/* ---- experts ---- */
+
+/* The length of "model.layers.3.mlp.experts." in a routed expert's name; 0 in others. */
+static size_t experts_stem(const tsr_linear *l)
+{
+    static const char kExperts[] = ".experts.";
+    const char *const at = l->part == TSR_PART_ROUTED_EXPERTS ? strstr(l->module, kExperts) : NULL;
+    return at == NULL ? 0 : (size_t)(at - l->module) + sizeof kExperts - 1;
+}
+
+static int by_module(const void *a, const void *b)
+{
+    return strcmp((*(const tsr_linear *const *)a)->module, (*(const tsr_linear *const *)b)->module);
+}
+
+/* The layers that the loader reads, by name: those of a block stand together whatever files they are in. NULL when
+ * memory is exhausted, which the issues remember. */
+static const tsr_linear **sorted(const tsr_load_query *q, size_t *count)
+{
+    const tsr_linear **const all = malloc((q->linears->count + 1) * sizeof *all);
+    *count = 0;
+    q->issues->failed = q->issues->failed || all == NULL;
+    for (size_t i = 0; all != NULL && i < q->linears->count; i++) {
+        if (tsr_query_reads(q, &q->linears->items[i]))
+            all[(*count)++] = &q->linears->items[i];
+    }
+    if (all != NULL)
+        qsort(all, *count, sizeof *all, by_module);
+    return all;
+}
+
+static bool is_alike(const tsr_linear *a, const tsr_linear *b)
+{
+    return a->quantized == b->quantized && a->coding == b->coding && a->zero_points == b->zero_points;
+}
+
+/* The experts of a layer are one layer to an engine, and have one form. (vLLM stops at a mixed one; SGLang leaves what
+ * it did not load as it came from the allocator.) */
+static void check_together(const tsr_load_query *q, const tsr_linear *first, const tsr_linear *l)
+{
+    if (is_alike(first, l))
+        return;
+    tsr_query_note(q, true, l->tensor->name, "experts together",
+                   "quantize all experts of a layer or none, as tessera quantize does",
+                   "it is %s and '%s' %s; the experts of a layer are loaded as one, in one form",
+                   l->quantized ? "quantized" : "plain", first->tensor->name,
+                   first->quantized == l->quantized ? "in another form"
+                   : first->quantized               ? "is quantized"
+                                                    : "is plain");
+}
+
+/* SGLang asks a shared expert's first matrix what form the others have. */
+static void check_shared(const tsr_load_query *q, const tsr_linear *first, const tsr_linear *l)
+{
+    if (q->loader == TSR_LOADER_SGLANG && l->quantized != first->quantized)
+        tsr_query_note(q, true, l->tensor->name, "experts together",
+                       "quantize all of a shared expert or none, as tessera quantize does",
+                       "it is %s and '%s' is not; the loader takes a shared expert's form from its first matrix",
+                       l->quantized ? "quantized" : "plain", first->tensor->name);
+}
+
+static void check_groups(const tsr_load_query *q)
+{
+    size_t count, stem = 0;
+    const tsr_linear **const all = sorted(q, &count), *first = NULL;
+    for (size_t i = 0; all != NULL && i < count; i++) {
+        const tsr_linear *const l = all[i];
+        const bool shared = l->part == TSR_PART_SHARED_EXPERTS && strstr(l->module, "shared_experts.") != NULL;
+        const size_t own = shared ? (size_t)(l->leaf - l->module) : experts_stem(l);
+        if (own == 0)
+            continue;
+        if (first == NULL || own != stem || strncmp(first->module, l->module, stem) != 0) {
+            first = l;
+            stem = own;
+        } else if (shared) {
+            check_shared(q, first, l);
+        } else {
+            check_together(q, first, l);
+        }
+    }
+    free(all);
+}
+
+/* Whether what is stacked are the experts of a layer, and not the taps of a convolution. */
+static bool is_stack(const tsr_linear *l)
+{
+    return l->matrices > 1 && l->part == TSR_PART_ROUTED_EXPERTS;
+}
+
+static void check_stacks(const tsr_load_query *q)
+{
+    for (size_t i = 0; i < q->linears->count; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        if (!l->quantized || l->tensor->rank != 3 || !tsr_query_reads(q, l))
+            continue;
+        if (!is_stack(l))
+            tsr_query_note(q, true, l->tensor->name, "convolution", "keep it in BF16: tessera quantize does",
+                           "it has three dimensions and is no set of experts; no loader reads codes of it");
+        else if (q->loader == TSR_LOADER_TRANSFORMERS && tsr_query_family(q, " gpt_oss llama4 llama4_text "))
+            tsr_query_note(q, true, l->tensor->name, "stacked experts", "keep them in BF16: tessera quantize does",
+                           "this model's experts are [experts, in, out]: the loader takes scales the wrong way round, "
+                           "or makes the experts anew, and says nothing");
+        else if (q->loader != TSR_LOADER_TRANSFORMERS &&
+                 !(q->loader == TSR_LOADER_VLLM && tsr_query_family(q, " llama4 llama4_text ")))
+            tsr_query_note(q, true, l->tensor->name, "stacked experts", "keep one tensor an expert on disk",
+                           "it reads experts one by one, not stacked %llu deep", U64(l->matrices));
+    }
+}
+
+void tsr_rule_experts(const tsr_load_query *q)
+{
+    if (q->who->fuses || q->loader == TSR_LOADER_TRANSFORMERS)
+        check_groups(q);
+    check_stacks(q);
+}
+
+/* ---- classes ---- */
+
+/* The first quantized layer for which `is` holds. */
+static const tsr_linear *find_quantized(const tsr_load_query *q, bool (*is)(const tsr_linear *))
+{
+    for (size_t i = 0; i < q->linears->count; i++) {
+        if (q->linears->items[i].quantized && tsr_query_reads(q, &q->linears->items[i]) && is(&q->linears->items[i]))
+            return &q->linears->items[i];
+    }
+    return NULL;
+}
+
+static bool is_any(const tsr_linear *l)
+{
+    (void)l;
+    return true;
+}
+
+static bool is_expert(const tsr_linear *l)
+{
+    return l->part == TSR_PART_ROUTED_EXPERTS && l->matrices == 1;
+}
+
+static bool is_block_expert(const tsr_linear *l)
+{
+    return is_expert(l) && l->coding == TSR_CODED_E4M3 && l->block_rows != 0;
+}
+
+static bool is_int8_expert(const tsr_linear *l)
+{
+    return is_expert(l) && l->coding == TSR_CODED_INT8;
+}
+
+static bool is_shifted_expert(const tsr_linear *l)
+{
+    return is_expert(l) && l->coding == TSR_CODED_PACKED && l->zero_points;
+}
+
+static bool is_packed_latent(const tsr_linear *l)
+{
+    return l->coding == TSR_CODED_PACKED &&
+           (strcmp(l->leaf, "q_a_proj") == 0 || strcmp(l->leaf, "kv_a_proj_with_mqa") == 0);
+}
+
+static void check_sglang(const tsr_load_query *q)
+{
+    /* models/llama.py, and the classes that take its load_weights over */
+    static const char kRenamed[] = " llama mistral mistral3 phi3 internlm3 iquestcoder ministral3 teleflm ";
+    const bool ct = tsr_query_compressed_tensors(q);
+    const tsr_linear *l = find_quantized(q, is_any);
+    if (l != NULL && !ct && q->block && tsr_query_family(q, kRenamed))
+        tsr_query_note(q, true, l->tensor->name, "scale name",
+                       "tessera quantize --dialect compressed-tensors, or convert --to fp8-block with it",
+                       "the class of '%.40s' renames weight_scale_inv to weight_scale, and loads no scale at all",
+                       q->family);
+    l = ct ? find_quantized(q, is_int8_expert) : NULL;
+    if (l != NULL)
+        tsr_query_note(q, true, l->tensor->name, "experts", "another scheme for this loader",
+                       "it is int8 with a scale a row: the loader runs such experts on NPUs only");
+    l = ct ? find_quantized(q, is_shifted_expert) : NULL;
+    if (l != NULL)
+        tsr_query_note(q, true, l->tensor->name, "zero points", "tessera quantize without --zero-points",
+                       "it has zero points: the loader has no room for those of experts");
+    l = ct && q->s->model->q_lora_rank > 0 ? find_quantized(q, is_packed_latent) : NULL;
+    if (l != NULL)
+        tsr_query_note(q, true, l->tensor->name, "weight_shape",
+                       "keep q_a_proj and kv_a_proj_with_mqa in BF16: tessera quantize --exclude",
+                       "it is packed: the loader joins q_a_proj and kv_a_proj_with_mqa, and stops at weight_shape");
+}
+
+static void check_transformers(const tsr_load_query *q)
+{
+    static const struct {
+        bool (*is)(const tsr_linear *);
+        const char *what;
+    } kForms[] = {{is_block_expert, "e4m3 in blocks"},
+                  {is_int8_expert, "int8 with a scale a row"},
+                  {is_shifted_expert, "packed with zero points"}};
+    for (size_t i = 0; tsr_query_compressed_tensors(q) && i < sizeof kForms / sizeof *kForms; i++) {
+        const tsr_linear *const l = find_quantized(q, kForms[i].is);
+        if (l != NULL)
+            tsr_query_note(q, true, l->tensor->name, "experts", "--dialect deepseek, or another scheme for this loader",
+                           "it is %s, of compressed-tensors: the loader cannot join such experts", kForms[i].what);
+    }
+}
+
+/* vLLM makes the router of these as a layer that is quantized like any other, unless the list names it. */
+static void check_router(const tsr_load_query *q)
+{
+    const tsr_weights *const all = q->s->weights;
+    if (q->config.data == NULL || all->n_scaled == 0 || !tsr_query_family(q, " qwen3_moe lfm2_moe "))
+        return;
+    for (size_t i = 0; i < all->count; i++) {
+        const tsr_tensor *const t = all->items[i].values;
+        char module[1200];
+        if (!tsr_glob_match("*.mlp.gate.weight", t->name) || all->items[i].scale != NULL)
+            continue;
+        snprintf(module, sizeof module, "%.*s", (int)tsr_module_length(t->name), t->name);
+        if (tsr_ignore_list_find(q->ignored, tsr_query_compressed_tensors(q) ? TSR_MATCH_REGEX : TSR_MATCH_EXACT,
+                                 module) == NULL)
+            tsr_query_note(q, true, t->name, "ignore list",
+                           "list it under modules_to_not_convert (compressed-tensors: ignore)",
+                           "the router is %s, and config.json does not list it: the loader takes it for quantized",
+                           tsr_dtype_name((tsr_dtype)t->dtype));
+    }
+}
+
+/* The small ones of a linear attention's projections, of which a rank has a few rows. */
+static void check_linear_attention(const tsr_load_query *q)
+{
+    static const char kSmall[] = " in_proj_ba in_proj_a in_proj_b ";
+    for (size_t i = 0; i < q->linears->count; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        char word[64];
+        snprintf(word, sizeof word, " %.60s ", l->leaf);
+        if (l->quantized && l->block_rows != 0 && strstr(kSmall, word) != NULL && q->who->fuses &&
+            l->rows / 2 % l->block_rows != 0)
+            tsr_query_note(q, true, l->tensor->name, "blocks", "keep it in BF16: tessera quantize does",
+                           "%llu rows hold two parts of %llu, which end inside a block of %llu", U64(l->rows),
+                           U64(l->rows / 2), U64(l->block_rows));
+    }
+}
+
+void tsr_rule_classes(const tsr_load_query *q)
+{
+    if (q->loader == TSR_LOADER_SGLANG)
+        check_sglang(q);
+    if (q->loader == TSR_LOADER_TRANSFORMERS)
+        check_transformers(q);
+    if (q->loader == TSR_LOADER_VLLM)
+        check_router(q);
+    check_linear_attention(q);
+}

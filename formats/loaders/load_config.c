@@ -1,0 +1,259 @@
+/* Rules about names, dtypes and configuration: what loaders ask of config.json, and whether the bytes agree. */
+#include "formats/loaders/load_query.h"
+
+#include "common/glob.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define U64(x)       ((unsigned long long)(x))
+#define COUNT(table) (sizeof(table) / sizeof *(table))
+
+static void check_method(const tsr_load_query *q)
+{
+    const tsr_weights *const w = q->s->weights;
+    static const char kAdvice[] = "tessera convert --to fp8-block --dialect writes the other form without requantizing";
+    if (q->s->planned != NULL || q->loader == TSR_LOADER_DEEPSEEK)
+        return;
+    if (w->n_scaled > 0 && q->config.data == NULL)
+        tsr_query_note(
+            q, true, NULL, "configuration", "add the quantization_config that belongs to these weights",
+            "%zu weights are codes with scales, and config.json has no quantization_config: they would be taken for "
+            "plain weights",
+            w->n_scaled);
+    if (q->config.data == NULL)
+        return;
+    if (w->n_scaled == 0 && !q->s->unsound)
+        tsr_query_note(q, true, NULL, "configuration", "take quantization_config out of config.json",
+                       "config.json says quant_method '%s', and no weight is quantized",
+                       w->method == NULL ? "" : w->method);
+    if (w->method == NULL)
+        tsr_query_note(q, true, NULL, "configuration", "add \"quant_method\": \"fp8\"",
+                       "quantization_config has no quant_method");
+    else if (!tsr_query_fp8(q) && !(strcmp(w->method, "compressed-tensors") == 0 && q->who->compressed_tensors))
+        tsr_query_note(q, true, NULL, "configuration", kAdvice, "it does not read quant_method '%s'", w->method);
+}
+
+static bool find(const tsr_load_query *q, const char *key, tsr_json_text *value)
+{
+    return tsr_json_find(q->config.data, q->config.size, key, value) && !tsr_json_is(*value, "null");
+}
+
+static void check_fp8_config(const tsr_load_query *q)
+{
+    tsr_json_text value;
+    if (!find(q, "activation_scheme", &value))
+        tsr_query_note(q, true, NULL, "configuration", "add \"activation_scheme\": \"dynamic\"",
+                       "quantization_config has no activation_scheme");
+    else if (q->block && !tsr_json_is(value, "\"dynamic\""))
+        tsr_query_note(q, true, NULL, "configuration", "set \"activation_scheme\": \"dynamic\"",
+                       "activation_scheme is %.*s; blocks need \"dynamic\"", (int)value.size, value.data);
+    if (q->block && !find(q, "weight_block_size", &value))
+        tsr_query_note(q, true, NULL, "configuration", "add \"weight_block_size\": [128, 128]",
+                       "quantization_config has no weight_block_size, without which scales are one a tensor");
+}
+
+/* Every key of an object is one of `known`; the reader's models forbid others. The first that is not is told. */
+static void check_keys(const tsr_load_query *q, tsr_json_text object, const char *where, const char *known)
+{
+    tsr_json_reader r = tsr_json_open("", object.data, object.size);
+    tsr_json_text key;
+    bool more;
+    if (tsr_json_enter_object(&r, NULL) != TSR_OK)
+        return;
+    while (tsr_json_next_member(&r, &key, &more, NULL) == TSR_OK && more && tsr_json_skip(&r, NULL, NULL) == TSR_OK) {
+        char word[64];
+        snprintf(word, sizeof word, " %.*s ", (int)(key.size > 60 ? 60 : key.size), key.data);
+        if (strstr(known, word) != NULL)
+            continue;
+        tsr_query_note(q, true, NULL, "configuration", "take the key out",
+                       "config_groups: %s has the key '%.*s', and its reader forbids keys that it does not know", where,
+                       (int)key.size, key.data);
+        return;
+    }
+}
+
+/* Zero points are read where the configuration says "symmetric": false, and asked for there. */
+static void check_symmetry(const tsr_load_query *q, tsr_json_text weights)
+{
+    tsr_json_text value;
+    const bool stated = tsr_json_find(weights.data, weights.size, "symmetric", &value);
+    const bool symmetric = !stated || !tsr_json_is(value, "false");
+    const tsr_linear *odd = NULL;
+    for (size_t i = 0; i < q->linears->count && odd == NULL; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        odd = tsr_linear_is_integers(l) && l->zero_points == symmetric ? l : NULL;
+    }
+    if (odd != NULL && q->n_targets == 1)
+        tsr_query_note(q, true, odd->tensor->name, "zero points", "set \"symmetric\" to what the weights are",
+                       "config_groups says symmetric %s, and it has %s zero points", symmetric ? "true" : "false",
+                       odd->zero_points ? "" : "no");
+}
+
+static void check_group(const tsr_load_query *q, tsr_json_text group)
+{
+    static const char kScheme[] = " targets weights input_activations output_activations format ";
+    static const char kArguments[] = " num_bits type symmetric group_size strategy block_structure dynamic actorder "
+                                     "observer observer_kwargs scale_dtype zp_dtype ";
+    tsr_json_text value;
+    check_keys(q, group, "a group", kScheme);
+    if (!tsr_json_find(group.data, group.size, "weights", &value) || value.data[0] != '{') {
+        tsr_query_note(q, true, NULL, "configuration", NULL, "config_groups: a group without weights");
+        return;
+    }
+    check_keys(q, value, "weights", kArguments);
+    check_symmetry(q, value);
+    if (q->block && (!tsr_json_find(value.data, value.size, "strategy", &value) || !tsr_json_is(value, "\"block\"")))
+        tsr_query_note(q, true, NULL, "configuration", "set strategy to \"block\"",
+                       "config_groups: the strategy is not \"block\"");
+    const bool inputs = tsr_json_find(group.data, group.size, "input_activations", &value) && value.data[0] == '{';
+    if (inputs)
+        check_keys(q, value, "input_activations", kArguments);
+    if (q->block &&
+        (!inputs || !tsr_json_find(value.data, value.size, "dynamic", &value) || !tsr_json_is(value, "true")))
+        tsr_query_note(q, true, NULL, "configuration", "input_activations of strategy group, group_size 128, dynamic",
+                       "config_groups: blocks need dynamic input_activations");
+}
+
+/* The format says how the weights are stored; mixed-precision leaves it to the groups. */
+static void check_format(const tsr_load_query *q)
+{
+    static const char *const kFormats[] = {[TSR_CODED_E4M3] = "\"float-quantized\"",
+                                           [TSR_CODED_INT8] = "\"int-quantized\"",
+                                           [TSR_CODED_PACKED] = "\"pack-quantized\""};
+    tsr_json_text value;
+    const bool stated = find(q, "format", &value);
+    if (stated && tsr_json_is(value, "\"mixed-precision\""))
+        return;
+    for (size_t i = 0; i < q->linears->count; i++) {
+        const tsr_coding coding = q->linears->items[i].coding;
+        if (coding == TSR_PLAIN || (stated && tsr_json_is(value, kFormats[coding])) ||
+            (stated && coding != TSR_CODED_PACKED && tsr_json_is(value, "\"naive-quantized\"")))
+            continue;
+        tsr_query_note(q, true, q->linears->items[i].tensor->name, "configuration",
+                       "set the format that the weights have",
+                       "quantization_config.format is not %s, which its weight is stored in", kFormats[coding]);
+        return;
+    }
+}
+
+/* What engines run W8A8 with: vLLM's _get_scheme_from_parts and SGLang's, compressed_tensors.py. */
+static void check_int8(const tsr_load_query *q, const tsr_linear *l)
+{
+    if (l->coding != TSR_CODED_INT8 || q->loader == TSR_LOADER_TRANSFORMERS)
+        return;
+    if (l->zero_points)
+        tsr_query_note(q, true, l->tensor->name, "zero points", "quantize symmetrically, or weight-only",
+                       "it is int8 with zero points; int8 GEMMs take symmetric weights");
+    if (l->block_rows != 0)
+        tsr_query_note(q, true, l->tensor->name, "groups", "tessera quantize --scheme int8-weight-only packs groups",
+                       "it is int8 in groups of %llu; int8 GEMMs take one scale a channel or a tensor",
+                       U64(l->block_cols));
+}
+
+static void check_compressed_tensors_config(const tsr_load_query *q)
+{
+    tsr_json_text value, group, name;
+    bool more;
+    check_format(q);
+    if (!find(q, "config_groups", &value)) {
+        tsr_query_note(q, true, NULL, "configuration", NULL, "quantization_config has no config_groups");
+        return;
+    }
+    tsr_json_reader r = tsr_json_open("", value.data, value.size);
+    if (tsr_json_enter_object(&r, NULL) != TSR_OK)
+        return;
+    for (size_t n = 0; n < TSR_LOAD_GROUPS && tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
+                       tsr_json_skip(&r, &group, NULL) == TSR_OK;
+         n++)
+        check_group(q, group);
+}
+
+void tsr_rule_config(const tsr_load_query *q)
+{
+    check_method(q);
+    if (q->config.data == NULL || q->s->weights->n_scaled == 0 || q->s->weights->method == NULL)
+        return;
+    if (q->loader == TSR_LOADER_DEEPSEEK)
+        return;
+    if (tsr_query_compressed_tensors(q) && q->who->compressed_tensors)
+        check_compressed_tensors_config(q);
+    else if (tsr_query_fp8(q))
+        check_fp8_config(q);
+}
+
+/* A grid that is larger than its weight needs: engines want the shape that they work out themselves, and transformers
+ * works out the block from the grid. */
+static void check_padding(const tsr_load_query *q, const tsr_linear *l)
+{
+    const tsr_tensor *const s = l->scale;
+    if (l->coding != TSR_CODED_E4M3 || l->block_rows == 0 || s->rank < 2 || q->loader == TSR_LOADER_DEEPSEEK ||
+        (s->shape[s->rank - 2] == l->grid_rows && s->shape[s->rank - 1] == l->grid_cols))
+        return;
+    tsr_query_note(q, true, s->name, "padded scales", "tessera convert --to fp8-block writes grids without padding",
+                   "it is [%llu, %llu], and the weight has %llu x %llu blocks: the loader wants no more",
+                   U64(s->shape[s->rank - 2]), U64(s->shape[s->rank - 1]), U64(l->grid_rows), U64(l->grid_cols));
+}
+
+/* vLLM makes no room for a static scale of inputs where inputs are scaled as they come, and stops at it. */
+static void check_input_scales(const tsr_load_query *q)
+{
+    tsr_json_text value;
+    if (q->loader != TSR_LOADER_VLLM || q->config.data == NULL || !tsr_query_fp8(q) ||
+        !find(q, "activation_scheme", &value) || !tsr_json_is(value, "\"dynamic\""))
+        return;
+    for (size_t i = 0; i < q->s->weights->count; i++) {
+        const tsr_weight *const w = &q->s->weights->items[i];
+        if (w->input_scale != NULL)
+            tsr_query_note(q, true, w->input_scale->name, "input scale", "tessera convert --to fp8-block leaves it out",
+                           "activation_scheme is \"dynamic\", and there is a static scale of inputs");
+    }
+}
+
+/* The names and dtypes of scales. */
+void tsr_rule_scales(const tsr_load_query *q)
+{
+    const bool ct = tsr_query_compressed_tensors(q) && q->who->compressed_tensors;
+    check_input_scales(q);
+    for (size_t i = 0; i < q->linears->count; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        if (l->scale == NULL || !tsr_query_reads(q, l))
+            continue;
+        check_int8(q, l);
+        check_padding(q, l);
+        const char *const suffix = ct || l->block_rows == 0 ? "_scale" : "_scale_inv";
+        const size_t n = strlen(l->tensor->name);
+        if (strncmp(l->scale->name, l->tensor->name, n) != 0 || strcmp(l->scale->name + n, suffix) != 0)
+            tsr_query_note(q, true, l->scale->name, "scale name",
+                           "tessera convert --to fp8-block --dialect renames without requantizing",
+                           "it looks for '%s%s'; a scale of another name is not loaded", l->tensor->name, suffix);
+        if (l->scale->dtype == TSR_F8_E8M0 && !q->who->any_e8m0 && !(q->who->stated_e8m0 && q->s->weights->ue8m0))
+            tsr_query_note(q, true, l->scale->name, "scale dtype", "store the scales as F32 powers of two",
+                           "the scale is F8_E8M0; it reads F32");
+        if (l->block_rows != 0 && !tsr_linear_is_integers(l) && (l->block_rows != 128 || l->block_cols != 128) &&
+            q->loader == TSR_LOADER_DEEPSEEK)
+            tsr_query_note(q, true, l->tensor->name, "block size", "tessera convert --to fp8-block --block 128x128",
+                           "blocks are %llux%llu; its kernels have 128x128 built in", U64(l->block_rows),
+                           U64(l->block_cols));
+    }
+    if (q->s->weights->ue8m0 && q->s->odd_scale != NULL && q->who->trusts_ue8m0)
+        tsr_query_note(
+            q, true, q->s->odd_scale->name, "scale_fmt",
+            "drop scale_fmt, or tessera convert --to fp8-block --scale-fmt ue8m0",
+            "config.json says scale_fmt ue8m0, and its scales are no powers of two: refused, cut to their exponent, or "
+            "trapped on Blackwell");
+    if (q->s->weights->ue8m0 && q->loader == TSR_LOADER_TRANSFORMERS && q->s->odd_scale == NULL)
+        tsr_query_note(q, false, NULL, "scale_fmt", "leave scale_fmt out where Blackwell is no target",
+                       "with scale_fmt ue8m0 the newest version makes its scales F8_E8M0 and casts the F32 ones");
+}
+
+void tsr_rule_dtypes(const tsr_load_query *q)
+{
+    for (size_t i = 0; i < q->s->weights->count; i++) {
+        const tsr_tensor *const t = q->s->weights->items[i].data;
+        if (tsr_glob_match("*.e_score_correction_bias", t->name) && t->dtype != TSR_F32)
+            tsr_query_note(q, false, t->name, "router bias", "take it from the original: F32",
+                           "it is %s; rounded from F32 it routes tokens to other experts",
+                           tsr_dtype_name((tsr_dtype)t->dtype));
+    }
+}

@@ -1,0 +1,312 @@
+/* Rules about what is there, and those of single loaders. */
+#include "formats/loaders/load_query.h"
+
+#include "common/glob.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define U64(x)       ((unsigned long long)(x))
+#define COUNT(table) (sizeof(table) / sizeof *(table))
+
+/* ---- what is there ---- */
+
+static bool find(const tsr_load_query *q, const char *weight)
+{
+    return tsr_weights_find(q->s->weights, q->s->checkpoint, weight) != NULL;
+}
+
+static bool find_leaf(const tsr_load_query *q, const char *stem, size_t length, const char *leaf)
+{
+    char name[1200];
+    snprintf(name, sizeof name, "%.*s%s.weight", (int)length, stem, leaf);
+    return find(q, name);
+}
+
+/* Layers that come together, in every block that has one of them, if the model has them at all. */
+enum { MAX_TOGETHER = 4 };
+static const char *const kTogether[][MAX_TOGETHER] = {
+    {"gate_proj", "up_proj", "down_proj"},         {"w1", "w2", "w3"},
+    {"q_proj", "k_proj", "v_proj", "o_proj"},      {"q_a_proj", "q_b_proj"},
+    {"kv_a_proj_with_mqa", "kv_b_proj", "o_proj"},
+};
+
+static void check_companions_of(const tsr_load_query *q, const tsr_linear *l, const char *const *all, const bool *known)
+{
+    const size_t stem = (size_t)(l->leaf - l->module);
+    size_t own = 0;
+    while (own < MAX_TOGETHER && all[own] != NULL && strcmp(l->leaf, all[own]) != 0)
+        own++;
+    if (own == MAX_TOGETHER || all[own] == NULL || strcmp(l->leaf, "o_proj") == 0)
+        return;
+    for (size_t i = 0; i < own; i++) { /* the first that is there speaks for all */
+        if (find_leaf(q, l->module, stem, all[i]))
+            return;
+    }
+    for (size_t i = 0; i < MAX_TOGETHER && all[i] != NULL; i++) {
+        if (known[i] && !find_leaf(q, l->module, stem, all[i]))
+            tsr_query_note(q, true, l->module, "missing", "fetch what is missing",
+                           "there is no '%.*s%s.weight' beside it", (int)stem, l->module, all[i]);
+    }
+}
+
+static void check_companions(const tsr_load_query *q)
+{
+    for (size_t k = 0; k < COUNT(kTogether); k++) {
+        bool known[MAX_TOGETHER] = {false};
+        for (size_t i = 0; i < q->linears->count; i++) {
+            for (size_t m = 0; m < MAX_TOGETHER && kTogether[k][m] != NULL; m++)
+                known[m] = known[m] || strcmp(q->linears->items[i].leaf, kTogether[k][m]) == 0;
+        }
+        if (q->s->model->kv_lora_rank > 0 && strcmp(kTogether[k][0], "q_proj") == 0)
+            continue;
+        for (size_t i = 0; i < q->linears->count; i++) {
+            if (q->linears->items[i].tensor->rank == 2)
+                check_companions_of(q, &q->linears->items[i], kTogether[k], known);
+        }
+    }
+}
+
+static void check_experts(const tsr_load_query *q)
+{
+    static const char kExperts[] = ".experts.0.";
+    for (size_t i = 0; q->s->model->experts > 0 && i < q->linears->count; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        const char *const at = strstr(l->module, kExperts);
+        if (at == NULL)
+            continue;
+        char name[1200];
+        for (uint64_t e = 1; e < q->s->model->experts; e++) {
+            snprintf(name, sizeof name, "%.*s.experts.%llu.%s.weight", (int)(at - l->module), l->module, U64(e),
+                     at + sizeof kExperts - 1);
+            if (find(q, name))
+                continue;
+            tsr_query_note(q, true, l->module, "missing", "fetch what is missing",
+                           "config.json says %llu experts, and there is no '%s'", U64(q->s->model->experts), name);
+            break;
+        }
+    }
+}
+
+static void check_layers(const tsr_load_query *q)
+{
+    const tsr_model *const m = q->s->model;
+    const tsr_tensors *const all = &q->s->checkpoint->tensors;
+    bool mtp = false;
+    unsigned char *const seen = calloc(m->layers + 1, 1);
+    if (seen == NULL) {
+        q->issues->failed = true;
+        return;
+    }
+    for (size_t i = 0; i < all->count; i++) {
+        uint64_t layer;
+        mtp = mtp || tsr_model_is_mtp(m, all->items[i].name);
+        if (tsr_layer_of(all->items[i].name, &layer) && layer < m->layers)
+            seen[layer] = 1;
+    }
+    uint64_t missing = 0, first = 0;
+    for (uint64_t layer = m->layers; layer-- > 0;) {
+        missing += !seen[layer];
+        first = seen[layer] ? first : layer;
+    }
+    free(seen);
+    if (missing > 0)
+        tsr_query_note(q, true, NULL, "missing", "fetch what is missing",
+                       "config.json says %llu layers, and nothing is there of layer %llu and %llu others",
+                       U64(m->layers), U64(first), U64(missing - 1));
+    const bool engine = q->loader != TSR_LOADER_TRANSFORMERS && q->loader != TSR_LOADER_DEEPSEEK;
+    if (engine && m->mtp_layers > 0 && !mtp)
+        tsr_query_note(
+            q, false, NULL, "MTP", "take the MTP layer over from the original, or set num_nextn_predict_layers to 0",
+            "config.json says num_nextn_predict_layers %llu, and no tensor is of layer %llu or behind it: no "
+            "speculative decoding",
+            U64(m->mtp_layers), U64(m->layers));
+    if (engine && m->mtp_layers == 0 && mtp)
+        tsr_query_note(
+            q, false, NULL, "MTP", "set num_nextn_predict_layers to 1",
+            "there are tensors of layer %llu and behind it, and config.json has no num_nextn_predict_layers: they are "
+            "dropped without a word",
+            U64(m->layers));
+}
+
+static void check_ends(const tsr_load_query *q)
+{
+    static const char *const kEnds[] = {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"};
+    const size_t n = q->s->model->untied ? 3 : 2;
+    for (size_t i = 0; i < n; i++) {
+        if (!find(q, kEnds[i]))
+            tsr_query_note(q, true, NULL, "missing", "fetch what is missing", "there is no '%s'", kEnds[i]);
+    }
+}
+
+void tsr_rule_presence(const tsr_load_query *q)
+{
+    uint64_t layer;
+    bool plain = false; /* named as a text model of transformers is */
+    for (size_t i = 0; i < q->linears->count && !plain; i++)
+        plain = strncmp(q->linears->items[i].module, "model.layers.", 13) == 0 &&
+                tsr_layer_of(q->linears->items[i].module, &layer);
+    check_companions(q);
+    check_experts(q);
+    if (q->s->model->layers > 0 && plain) {
+        check_layers(q);
+        check_ends(q);
+    }
+}
+
+/* ---- single loaders ---- */
+
+/* Dequantizing, transformers works out the block as size / number of scales (finegrained_fp8.py, _dequantize_one): it
+ * stops where that is no whole number, and is wrong in silence where it is one, but not the block. One scale is always
+ * right. compressed-tensors pads instead. */
+static void check_ragged(const tsr_load_query *q, const tsr_linear *l)
+{
+    if (l->block_rows == 0 || tsr_linear_is_integers(l) || tsr_query_compressed_tensors(q))
+        return;
+    const struct {
+        uint64_t size, block, grid;
+        const char *what;
+    } kSides[] = {{l->rows, l->block_rows, l->grid_rows, "rows"}, {l->cols, l->block_cols, l->grid_cols, "columns"}};
+    for (size_t i = 0; i < COUNT(kSides); i++) {
+        const uint64_t size = kSides[i].size, block = kSides[i].block, grid = kSides[i].grid;
+        if (size % block == 0 || grid == 1)
+            continue;
+        tsr_query_note(
+            q, true, l->tensor->name, "ragged blocks", "keep it in BF16 for this loader: tessera quantize --exclude",
+            "%llu / %llu = %g scale %s: where the GPU has no FP8, the loader takes %llu / %llu = %g for the "
+            "block, and %s",
+            U64(size), U64(block), (double)size / (double)block, kSides[i].what, U64(size), U64(grid),
+            (double)size / (double)grid, size % grid == 0 ? "is wrong in silence" : "refuses what is no whole number");
+    }
+}
+
+void tsr_rule_transformers(const tsr_load_query *q)
+{
+    if (q->loader != TSR_LOADER_TRANSFORMERS)
+        return;
+    if (q->s->checkpoint->index_path != NULL && !q->s->index_metadata)
+        tsr_query_note(q, true, NULL, "index", "add \"metadata\": {\"total_size\": ...} to the index",
+                       "the index has no key 'metadata': older versions end with KeyError");
+    for (size_t i = 0; i < q->linears->count; i++) {
+        if (tsr_query_reads(q, &q->linears->items[i]))
+            check_ragged(q, &q->linears->items[i]);
+    }
+}
+
+/* TensorRT-LLM cuts the scales of kv_b_proj per head. */
+void tsr_rule_head_scales(const tsr_load_query *q)
+{
+    const tsr_model *const m = q->s->model;
+    for (size_t i = 0; q->loader == TSR_LOADER_TRTLLM && i < q->linears->count; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        if (strcmp(l->leaf, "kv_b_proj") != 0 || l->block_rows == 0 ||
+            (m->nope % l->block_rows == 0 && m->v_head_dim % l->block_rows == 0))
+            continue;
+        tsr_query_note(
+            q, true, l->tensor->name, "head boundaries", "keep it in BF16: tessera quantize --exclude '*.kv_b_proj.*'",
+            "a head has %llu + %llu = %llu rows: %llu / %llu = %g scale rows, which cannot be dealt out to heads",
+            U64(m->nope), U64(m->v_head_dim), U64(m->nope + m->v_head_dim), U64(m->nope + m->v_head_dim),
+            U64(l->block_rows), (double)(m->nope + m->v_head_dim) / (double)l->block_rows);
+    }
+}
+
+/* What convert.py renames: the last component but one of every name stands in its table. */
+static void check_deepseek_names(const tsr_load_query *q)
+{
+    static const char kKeys[] = " embed_tokens input_layernorm post_attention_layernorm q_proj q_a_proj q_a_layernorm "
+                                "q_b_proj kv_a_proj_with_mqa kv_a_layernorm kv_b_proj o_proj gate gate_proj down_proj "
+                                "up_proj norm lm_head ";
+    static const char kIndexerKeys[] = " wq_b wk k_norm weights_proj "; /* V3.2's own convert.py */
+    enum { DROPPED_LAYER = 61 };
+    const tsr_weights *const all = q->s->weights;
+    const tsr_model *const m = q->s->model;
+    const char *left = NULL, *lost = NULL;
+    size_t n_left = 0, n_lost = 0;
+    for (size_t i = 0; i < all->count; i++) {
+        const char *const name = all->items[i].values->name;
+        if (strncmp(name, "layers.", 7) == 0) {
+            tsr_query_note(q, true, name, "names", "ask about the checkpoint that it was made from",
+                           "this is a name of DeepSeek's own layout: convert.py has been here");
+            return;
+        }
+        const bool dropped = strstr(name, "model.layers.61") != NULL, mtp = tsr_model_is_mtp(m, name);
+        if (dropped && !mtp && m->layers > DROPPED_LAYER && n_lost++ == 0)
+            lost = name;
+        if (mtp && !dropped && n_left++ == 0)
+            left = name;
+        if (dropped || mtp)
+            continue;
+        const char *const last = strrchr(name, '.');
+        const char *from = last;
+        while (from != NULL && from > name && from[-1] != '.')
+            from--;
+        char word[64];
+        snprintf(word, sizeof word, " %.*s ", last == NULL ? 0 : (int)(last - from > 60 ? 60 : last - from),
+                 last == NULL ? "" : from);
+        const bool indexer = from - name > 9 && memcmp(from - 9, ".indexer.", 9) == 0;
+        if (strstr(kKeys, word) == NULL && (!indexer || strstr(kIndexerKeys, word) == NULL))
+            tsr_query_note(q, true, name, "names", NULL, "convert.py knows no '%.*s': 'Key not found in mapping'",
+                           last == NULL ? 0 : (int)(last - from), last == NULL ? "" : from);
+    }
+    if (n_lost > 0)
+        tsr_query_note(q, true, lost, "MTP", "tessera convert --to deepseek-mp drops by number",
+                       "convert.py drops every name with 'model.layers.61' in it: here %zu tensors of the main model",
+                       n_lost);
+    if (n_left > 0)
+        tsr_query_note(
+            q, true, left, "MTP", "tessera convert --to deepseek-mp drops it by the layer number in config.json",
+            "it and %zu others belong to the MTP layer, %llu; convert.py drops layer 61 only, and its loader is strict",
+            n_left - 1, U64(m->layers));
+}
+
+/* model.py's Gate has a bias at width 7168 only, and the tensors of a file must be those of the model. */
+static void check_deepseek_bias(const tsr_load_query *q)
+{
+    enum { WIDTH_WITH_BIAS = 7168 };
+    const uint64_t width = q->s->model->hidden;
+    const tsr_weights *const all = q->s->weights;
+    const char *bias = NULL, *gate = NULL;
+    for (size_t i = 0; i < all->count; i++) {
+        const char *const name = all->items[i].values->name;
+        if (tsr_model_is_mtp(q->s->model, name))
+            continue;
+        bias = tsr_glob_match("*.mlp.gate.e_score_correction_bias", name) ? name : bias;
+        gate = tsr_glob_match("*.mlp.gate.weight", name) ? name : gate;
+    }
+    if (bias != NULL && width != WIDTH_WITH_BIAS)
+        tsr_query_note(
+            q, true, bias, "router bias", NULL,
+            "model.py makes a bias for the router at a hidden_size of 7168 only, and this is %llu: 'Unexpected "
+            "key'",
+            U64(width));
+    if (gate != NULL && bias == NULL && width == WIDTH_WITH_BIAS)
+        tsr_query_note(
+            q, true, gate, "router bias", "fetch what is missing",
+            "model.py makes a bias for the router at a hidden_size of 7168, and there is none: 'Missing key'");
+}
+
+void tsr_rule_deepseek(const tsr_load_query *q)
+{
+    const tsr_linear *fp8 = NULL;
+    check_deepseek_names(q);
+    check_deepseek_bias(q);
+    for (size_t i = 0; i < q->linears->count; i++) {
+        if (tsr_linear_is_integers(&q->linears->items[i])) {
+            tsr_query_note(q, true, q->linears->items[i].tensor->name, "integers", "tessera convert --to bf16",
+                           "it is integers; its model reads FP8 and BF16");
+            return;
+        }
+    }
+    for (size_t i = 0; i < q->linears->count && fp8 == NULL; i++)
+        fp8 = q->linears->items[i].quantized ? &q->linears->items[i] : NULL;
+    for (size_t i = 0; fp8 != NULL && i < q->linears->count; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        if (strcmp(l->leaf, "weights_proj") == 0) /* of V3.2's indexer, which has it in BF16 */
+            continue;
+        if (!l->quantized && tsr_query_reads(q, l))
+            tsr_query_note(q, true, l->tensor->name, "partly quantized", "quantize every linear layer, or none",
+                           "it is %s where '%s' is FP8; its model has one dtype for all linear layers",
+                           tsr_dtype_name((tsr_dtype)l->tensor->dtype), fp8->tensor->name);
+    }
+}

@@ -1,0 +1,227 @@
+/* Rules about which modules the configuration says are quantized, as each loader reads it. */
+#include "formats/loaders/load_query.h"
+
+#include "common/glob.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define U64(x)       ((unsigned long long)(x))
+#define COUNT(table) (sizeof(table) / sizeof *(table))
+
+enum { MAX_NAME = 1200 };
+
+/* ---- what a loader looks up ---- */
+
+/* The name by which vLLM and SGLang ask about experts, which are one layer to them: "....mlp.experts", or, of
+ * compressed-tensors, that of the first expert's module, with the leaf at hand. False: it is no routed expert. */
+static bool expert_name(const tsr_linear *l, bool first, char name[MAX_NAME])
+{
+    static const char kExperts[] = ".experts.";
+    const char *const at = l->part == TSR_PART_ROUTED_EXPERTS ? strstr(l->module, kExperts) : NULL;
+    if (at == NULL)
+        return false;
+    const int stem = (int)(at - l->module) + (int)sizeof kExperts - 2;
+    if (first && l->matrices == 1)
+        snprintf(name, MAX_NAME, "%.*s.0.%s", stem, l->module, l->leaf);
+    else
+        snprintf(name, MAX_NAME, "%.*s", stem, l->module);
+    return true;
+}
+
+/* The name of the layer that l is joined into. */
+static void joined_name(const tsr_linear *l, char name[MAX_NAME])
+{
+    snprintf(name, MAX_NAME, "%.*s%s", (int)(l->leaf - l->module), l->module, l->fused->name);
+}
+
+static const char *find(const tsr_load_query *q, tsr_matching matching, const char *name)
+{
+    return tsr_ignore_list_find(q->ignored, matching, name);
+}
+
+static const char *first_of(const char *a, const char *b)
+{
+    return a != NULL ? a : b;
+}
+
+/* vLLM: fp8.py and is_layer_skipped, compressed_tensors/utils.py. The name of a joined layer comes first, then its
+ * members; experts are plain when an entry holds the name of their layer. */
+static const char *find_vllm(const tsr_load_query *q, const tsr_linear *l)
+{
+    const bool ct = tsr_query_compressed_tensors(q);
+    const tsr_matching matching = ct ? TSR_MATCH_REGEX : TSR_MATCH_EXACT;
+    const char *entry = NULL;
+    char name[MAX_NAME];
+    if (expert_name(l, ct, name))
+        return find(q, ct ? matching : TSR_MATCH_WITHIN, name);
+    if (l->fused != NULL) {
+        joined_name(l, name);
+        entry = find(q, matching, name);
+    } else if (!ct && strstr(l->module, "experts") != NULL) {
+        return find(q, TSR_MATCH_WITHIN, l->module);
+    }
+    return first_of(entry, find(q, matching, l->module));
+}
+
+/* SGLang: fp8.py and is_layer_skipped in utils.py, compressed_tensors/utils.py. */
+static const char *find_sglang(const tsr_load_query *q, const tsr_linear *l)
+{
+    const bool ct = tsr_query_compressed_tensors(q);
+    const tsr_matching matching = ct ? TSR_MATCH_SUFFIX_REGEX : TSR_MATCH_PATH;
+    char name[MAX_NAME];
+    if (expert_name(l, ct, name))
+        return first_of(find(q, matching, name), ct ? NULL : find(q, TSR_MATCH_WITHIN, name));
+    if (ct && l->fused != NULL) {
+        joined_name(l, name);
+        if (find(q, TSR_MATCH_EXACT, name) != NULL)
+            return find(q, TSR_MATCH_EXACT, name);
+    }
+    if (!ct && l->fused == NULL && strstr(l->module, "experts") != NULL)
+        return first_of(find(q, matching, l->module), find(q, TSR_MATCH_WITHIN, l->module));
+    return find(q, matching, l->module);
+}
+
+/* The entry by which this loader takes the layer for plain, or NULL. */
+static const char *find_entry(const tsr_load_query *q, const tsr_linear *l)
+{
+    if (q->loader == TSR_LOADER_VLLM)
+        return find_vllm(q, l);
+    if (q->loader == TSR_LOADER_SGLANG)
+        return find_sglang(q, l);
+    if (tsr_query_compressed_tensors(q))
+        return find(q, TSR_MATCH_REGEX, l->module);
+    return find(q, l->fused != NULL && q->who->fuses ? TSR_MATCH_EXACT : q->who->matching, l->module);
+}
+
+/* Whether a group of compressed-tensors' configuration is for the layer: by the word Linear, or by name. */
+static bool is_target(const tsr_load_query *q, const tsr_linear *l)
+{
+    char name[MAX_NAME];
+    const char *const module = q->who->fuses && expert_name(l, true, name) ? name : l->module;
+    if (!tsr_query_compressed_tensors(q) || q->n_targets == 0)
+        return true;
+    for (size_t i = 0; i < q->n_targets; i++) {
+        if (tsr_ignore_list_find(&q->targets[i], TSR_MATCH_EXACT, "Linear") != NULL ||
+            tsr_ignore_list_find(&q->targets[i], TSR_MATCH_REGEX, module) != NULL)
+            return true;
+    }
+    return false;
+}
+
+/* ---- the rules ---- */
+
+/* How else the list could be read so that it covers the layer. */
+static const char *other_way(const tsr_load_query *q, const tsr_linear *l)
+{
+    static const struct {
+        tsr_matching matching;
+        const char *how;
+    } kWays[] = {{TSR_MATCH_PATH, "as a part of the name"},
+                 {TSR_MATCH_REGEX, "as an expression"},
+                 {TSR_MATCH_GLOB, "as a shell pattern"},
+                 {TSR_MATCH_EXACT, "by the whole name"}};
+    for (size_t i = 0; i < COUNT(kWays); i++) {
+        if (tsr_ignore_list_find(q->ignored, kWays[i].matching, l->module) != NULL)
+            return kWays[i].how;
+    }
+    return NULL;
+}
+
+/* A layer that the list and the bytes disagree on. */
+static void check_listed(const tsr_load_query *q, const tsr_linear *l)
+{
+    const bool fused = l->fused != NULL && q->who->fuses, target = is_target(q, l);
+    const char *const entry = find_entry(q, l);
+    const char *const key = q->ignored->key == NULL ? "no list" : q->ignored->key;
+    const char *const unsure = tsr_query_compressed_tensors(q) ? tsr_ignore_list_unsure(q->ignored, l->module) : NULL;
+    if (unsure != NULL && entry == NULL) {
+        tsr_query_note(q, true, l->module, "ignore list", "write the module's name out",
+                       "whether '%.200s' in %s covers it cannot be told: Tessera knows ASCII's letters only", unsure,
+                       key);
+        return;
+    }
+    if (l->quantized && entry != NULL)
+        tsr_query_note(q, true, l->module, "ignore list", "take the entry out, or name modules in full",
+                       "it is quantized, and '%s' in %s makes this loader take it for plain", entry, key);
+    if (l->quantized && entry == NULL && !target)
+        tsr_query_note(q, true, l->module, "targets", "let a group's targets be [\"Linear\"]",
+                       "it is quantized, and no group of config_groups names it: it would be taken for plain");
+    if (!l->quantized && entry == NULL && !target && q->loader == TSR_LOADER_SGLANG)
+        tsr_query_note(q, true, l->module, "targets", "list it under ignore",
+                       "it is %s, and neither ignore nor a group's targets name it: this loader refuses that",
+                       tsr_dtype_name((tsr_dtype)l->tensor->dtype));
+    if (l->quantized || entry != NULL || !target)
+        return;
+    const char *const how = other_way(q, l);
+    if (how == NULL)
+        tsr_query_note(q, true, l->module, "ignore list",
+                       "list it under modules_to_not_convert (compressed-tensors: ignore)",
+                       "it is %s, and config.json (%s) does not list it: it would be loaded as codes without a scale",
+                       tsr_dtype_name((tsr_dtype)l->tensor->dtype), key);
+    else
+        tsr_query_note(q, true, l->module, "ignore list", "name every module in full",
+                       "it is %s, and %s covers it only %s: this loader compares %s",
+                       tsr_dtype_name((tsr_dtype)l->tensor->dtype), key, how,
+                       fused ? "the members of a joined layer by their whole names" : "another way");
+}
+
+static void check_fused(const tsr_load_query *q, const tsr_linear *l)
+{
+    size_t quantized = 0;
+    if (l->fused == NULL || l->members[0] != l || !q->who->fuses)
+        return;
+    for (size_t i = 0; i < l->n_members; i++)
+        quantized += l->members[i]->quantized;
+    if (quantized != 0 && quantized != l->n_members)
+        tsr_query_note(q, true, l->module, "fused group", "quantize all members or none, as tessera quantize does",
+                       "%zu of the %zu members of %s are quantized; it runs them as one layer", quantized, l->n_members,
+                       l->fused->name);
+}
+
+/* An entry that is in no tensor's name: often that of a joined layer, which exists in the loader only. */
+static void check_entries(const tsr_load_query *q)
+{
+    const tsr_tensors *const all = &q->s->checkpoint->tensors;
+    const char *first = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < q->ignored->count; i++) {
+        const char *const entry = q->ignored->entries[i];
+        char name[1200];
+        const bool fits = snprintf(name, sizeof name, "%s.weight", entry) < (int)sizeof name;
+        bool found =
+            strncmp(entry, "re:", 3) == 0 || (fits && tsr_weights_find(q->s->weights, q->s->checkpoint, name) != NULL);
+        for (size_t k = 0; !found && k < all->count; k++)
+            found = strstr(all->items[k].name, entry) != NULL || tsr_glob_match(entry, all->items[k].name);
+        if (!found && n++ == 0)
+            first = entry;
+    }
+    if (n > 0)
+        tsr_query_note(q, false, NULL, "ignore list", "name modules as the tensors are named, without .weight",
+                       "'%s' in %s, and %zu other entries, names nothing that is here; joined layers are looked up by "
+                       "their members",
+                       first, q->ignored->key, n - 1);
+}
+
+void tsr_rule_lists(const tsr_load_query *q)
+{
+    const bool known = q->who->compressed_tensors || !tsr_query_compressed_tensors(q);
+    const bool ask = known && q->who->lists && q->config.data != NULL && q->s->weights->n_scaled > 0;
+    if (ask && q->ignored->odd != NULL)
+        tsr_query_note(q, true, NULL, "ignore list", "name modules, each as a text", "%s: %s", q->ignored->key,
+                       q->ignored->odd);
+    if (ask && q->ignored->unknown != NULL && tsr_query_compressed_tensors(q))
+        tsr_query_note(q, true, NULL, "ignore list", "write the modules' names out, or a simpler expression",
+                       "'%.200s' in %s: Tessera cannot tell what it covers: %s", q->ignored->unknown, q->ignored->key,
+                       q->ignored->why);
+    if (ask)
+        check_entries(q);
+    for (size_t i = 0; i < q->linears->count; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        if (!tsr_query_reads(q, l))
+            continue;
+        if (ask)
+            check_listed(q, l);
+        check_fused(q, l);
+    }
+}

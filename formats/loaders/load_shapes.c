@@ -1,0 +1,170 @@
+/* Rules of shape: whether every rank of a tensor-parallel group gets whole blocks. */
+#include "formats/loaders/load_query.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define U64(x)       ((unsigned long long)(x))
+#define COUNT(table) (sizeof(table) / sizeof *(table))
+
+/* The dimension that ranks divide. */
+typedef struct extent {
+    uint64_t size, block, grid; /* of one half, where gate and up are stacked */
+    const char *what;
+} extent;
+
+static extent extent_of(const tsr_linear *l)
+{
+    if (l->cut->how == TSR_PARALLEL_COLUMNS)
+        return (extent){l->cols, l->block_cols, l->grid_cols, "columns"};
+    if (l->cut->how == TSR_PARALLEL_GATE_UP)
+        return (extent){l->rows / 2, l->block_rows, l->grid_rows / 2, "rows of gate, and of up"};
+    return (extent){l->rows, l->block_rows, l->grid_rows, "rows"};
+}
+
+/* vLLM, quant_method fp8: where a rank's share of an expert ends inside a block, it takes every scale for the smaller
+ * blocks that fit (fused_moe/oracle/fp8.py, refine_fp8_moe_block_shape). */
+static bool is_refined(const tsr_load_query *q, const tsr_linear *l, uint64_t share)
+{
+    enum { SMALLEST = 32 };
+    if (q->loader != TSR_LOADER_VLLM || tsr_query_compressed_tensors(q) || l->part != TSR_PART_ROUTED_EXPERTS ||
+        l->coding == TSR_CODED_INT8 || l->coding == TSR_CODED_PACKED || extent_of(l).size % l->block_rows != 0)
+        return false;
+    const uint64_t other = l->cut->how == TSR_PARALLEL_COLUMNS ? l->rows : l->cols;
+    uint64_t step = l->block_rows;
+    while (step >= SMALLEST && (share % step != 0 || other % step != 0 || l->block_cols % step != 0))
+        step /= 2;
+    return step >= SMALLEST;
+}
+
+/* Whether each of `ranks` gets whole blocks. A layer that is joined with others has a seam, which counts even uncut;
+ * the last member has none behind it. */
+static bool cut_fits(const tsr_load_query *q, const tsr_linear *l, uint64_t ranks, bool last)
+{
+    const extent e = extent_of(l);
+    if (ranks == 0 || e.size % ranks != 0)
+        return false;
+    if (l->block_rows == 0)
+        return true;
+    const bool whole = e.size / ranks % e.block == 0 || is_refined(q, l, e.size / ranks);
+    if (q->loader == TSR_LOADER_DEEPSEEK)
+        return ranks == 1 || (e.grid % ranks == 0 && whole);
+    const bool seam = l->cut->how == TSR_PARALLEL_GATE_UP || (l->fused != NULL && !last);
+    /* SGLang holds the last member, too, to whole blocks where the layer can be divided; vLLM only when it is. */
+    const bool strict = l->fused != NULL && l->cut->how == TSR_PARALLEL_ROWS && q->loader != TSR_LOADER_VLLM;
+    return (ranks == 1 && !seam && !strict) || whole;
+}
+
+/* q, k and v in one tensor (Phi-3): each part is cut by itself, and each is a member of what is joined. Vacuously true
+ * of other layers. */
+static bool is_stored_qkv(const tsr_linear *l)
+{
+    return strcmp(l->leaf, "qkv_proj") == 0 && l->matrices == 1;
+}
+
+static bool stored_qkv_fits(const tsr_load_query *q, const tsr_linear *l, unsigned tp)
+{
+    const tsr_model *const m = q->s->model;
+    const uint64_t keys = m->kv_heads * m->head_dim, queries = m->heads * m->head_dim;
+    if (m->heads == 0 || l->rows != queries + 2 * keys || m->heads % tp != 0 ||
+        (m->kv_heads % tp != 0 && tp % m->kv_heads != 0))
+        return false;
+    if (l->block_rows == 0)
+        return true;
+    const uint64_t share = m->kv_heads % tp == 0 ? keys / tp : m->head_dim;
+    return queries / tp % l->block_rows == 0 && share % l->block_rows == 0;
+}
+
+static bool is_last_member(const tsr_linear *l)
+{
+    return l->fused == NULL || l->members[l->n_members - 1] == l;
+}
+
+static bool fits(const tsr_load_query *q, const tsr_linear *l, unsigned tp)
+{
+    if (q->loader == TSR_LOADER_DEEPSEEK && l->part == TSR_PART_ROUTED_EXPERTS)
+        return q->s->model->experts % tp == 0; /* whole experts are dealt out */
+    if (is_stored_qkv(l))
+        return stored_qkv_fits(q, l, tp);
+    return cut_fits(q, l, tsr_linear_ranks(l, q->s->model, tp), is_last_member(l));
+}
+
+/* "TP 1, 2 and 4 would do", of the powers of two to 64; or none would. */
+static const char *what_works(const tsr_load_query *q, const tsr_linear *l, char text[160])
+{
+    size_t n = 0;
+    text[0] = '\0';
+    for (unsigned tp = 1; tp <= 64; tp *= 2) {
+        if (fits(q, l, tp))
+            n += (size_t)snprintf(text + n, 160 - n, "%s%u", n == 0 ? "TP " : ", ", tp);
+    }
+    snprintf(text + n, 160 - n, "%s",
+             n == 0 ? "no TP takes it in blocks: keep it in BF16 (tessera quantize --exclude)" : " would do");
+    return text;
+}
+
+static void check_cut(const tsr_load_query *q, const tsr_linear *l)
+{
+    const uint64_t ranks = tsr_linear_ranks(l, q->s->model, q->tp);
+    const bool joined = l->fused != NULL && q->who->fuses;
+    const extent e = extent_of(l);
+    char advice[160];
+    if (tsr_query_reads(q, l) && q->tp > 1 && l->cut->how == TSR_PARALLEL_UNKNOWN && !is_stored_qkv(l))
+        tsr_query_note(q, true, l->tensor->name, "unknown cut", "ask about TP 1, where nothing is divided",
+                       "by its name nobody can say how ranks divide it, nor whether a block would be cut");
+    if (!tsr_query_reads(q, l) || ranks == 0 || fits(q, l, q->tp))
+        return;
+    what_works(q, l, advice);
+    if (q->loader == TSR_LOADER_DEEPSEEK && l->part == TSR_PART_ROUTED_EXPERTS)
+        tsr_query_note(q, true, l->tensor->name, "experts", advice, "%llu experts cannot be dealt out to %u ranks",
+                       U64(q->s->model->experts), q->tp);
+    else if (is_stored_qkv(l))
+        tsr_query_note(
+            q, true, l->tensor->name, "blocks", advice,
+            "%llu rows hold %llu heads of queries, and twice %llu of keys and values, of %llu rows: the share "
+            "of %u ranks ends inside a block of %llu",
+            U64(l->rows), U64(q->s->model->heads), U64(q->s->model->kv_heads), U64(q->s->model->head_dim), q->tp,
+            U64(l->block_rows));
+    else if (e.size % ranks != 0)
+        tsr_query_note(q, true, l->tensor->name, "division", advice, "%llu %s cannot be divided by %llu", U64(e.size),
+                       e.what, U64(ranks));
+    else
+        tsr_query_note(q, true, l->tensor->name, "blocks", advice,
+                       "%llu %s / %llu ranks = %llu%s%s, which is %g blocks of %llu", U64(e.size), e.what, U64(ranks),
+                       U64(e.size / ranks), joined ? ", joined in " : "", joined ? l->fused->name : "",
+                       (double)(e.size / ranks) / (double)e.block, U64(e.block));
+}
+
+static void check_vocabulary(const tsr_load_query *q)
+{
+    static const char *const kNames[] = {"model.embed_tokens.weight", "lm_head.weight"};
+    for (size_t i = 0; q->loader == TSR_LOADER_DEEPSEEK && i < COUNT(kNames); i++) {
+        const tsr_tensor *const t = tsr_checkpoint_find(q->s->checkpoint, kNames[i]);
+        if (t != NULL && t->rank == 2 && t->shape[0] % q->tp != 0)
+            tsr_query_note(q, true, t->name, "division", NULL, "%llu rows cannot be divided by %u", U64(t->shape[0]),
+                           q->tp);
+    }
+}
+
+static void check_heads(const tsr_load_query *q)
+{
+    const tsr_model *const m = q->s->model;
+    for (size_t i = 0; i < q->linears->count; i++) {
+        if (tsr_linear_ranks(&q->linears->items[i], m, q->tp) != 0)
+            continue;
+        tsr_query_note(q, true, NULL, "heads", "every rank needs whole heads",
+                       "%llu heads (%llu of keys and values) cannot be dealt out to %u ranks", U64(m->heads),
+                       U64(m->kv_heads), q->tp);
+        return;
+    }
+}
+
+void tsr_rule_shapes(const tsr_load_query *q)
+{
+    if (q->loader == TSR_LOADER_TRANSFORMERS)
+        return;
+    check_vocabulary(q);
+    check_heads(q);
+    for (size_t i = 0; i < q->linears->count; i++)
+        check_cut(q, &q->linears->items[i]);
+}

@@ -1,0 +1,239 @@
+/* The consumers, and asking each. Where their rules were read: vLLM's and SGLang's fp8.py and compressed_tensors.py,
+ * transformers' finegrained_fp8.py, DeepSeek-V3's inference/convert.py and model.py, TensorRT-LLM's
+ * modeling_deepseekv3.py. Those of the first three are held to the loaders' own code by tests/loaders. */
+#include "formats/loaders/loaders.h"
+
+#include "formats/loaders/load_query.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#define COUNT(table) (sizeof(table) / sizeof *(table))
+
+#define VLLM         "vLLM 0.33.0, load_weights run on the CPU"
+#define SGLANG       "SGLang 0.5.23, load_weights run on the CPU"
+#define TRANSFORMERS "transformers 5.17.0, from_pretrained run on the CPU"
+#define DEEPSEEK     "DeepSeek-V3 9b4e978, convert.py run, model.py read"
+#define TRTLLM       "TensorRT-LLM's modeling_deepseekv3.py of 2025, read"
+
+static const tsr_consumer kConsumers[TSR_LOADER_COUNT] = {
+    [TSR_LOADER_VLLM] = {.name = "vllm",
+                         .checked = VLLM,
+                         .compressed_tensors = true,
+                         .any_e8m0 = true,
+                         .lists = true,
+                         .fuses = true,
+                         .trusts_ue8m0 = true,
+                         .any_case = true,
+                         .skips_empty = true,
+                         .keys = {"ignored_layers", "modules_to_not_convert"},
+                         .matching = TSR_MATCH_EXACT},
+    [TSR_LOADER_SGLANG] = {.name = "sglang",
+                           .checked = SGLANG,
+                           .compressed_tensors = true,
+                           .any_e8m0 = true,
+                           .lists = true,
+                           .fuses = true,
+                           .trusts_ue8m0 = true,
+                           .keys = {"ignored_layers", "modules_to_not_convert"},
+                           .matching = TSR_MATCH_PATH},
+    [TSR_LOADER_TRANSFORMERS] = {.name = "transformers",
+                                 .checked = TRANSFORMERS,
+                                 .compressed_tensors = true,
+                                 .stated_e8m0 = true,
+                                 .lists = true,
+                                 .trusts_ue8m0 = true,
+                                 .keys = {"modules_to_not_convert", "ignored_layers"},
+                                 .matching = TSR_MATCH_ENDS},
+    [TSR_LOADER_DEEPSEEK] = {.name = "deepseek", .checked = DEEPSEEK},
+    [TSR_LOADER_TRTLLM] = {.name = "trtllm",
+                           .checked = TRTLLM,
+                           .lists = true,
+                           .fuses = true,
+                           .trusts_ue8m0 = true,
+                           .keys = {"modules_to_not_convert", "ignored_layers"},
+                           .matching = TSR_MATCH_GLOB},
+};
+
+/* The rules, and which version of each loader they were checked against, in the order of tsr_loader; NULL: the rule is
+ * not about that loader. The last is asked at each TP size, the others once. */
+typedef struct load_rule {
+    void (*ask)(const tsr_load_query *q);
+    const char *checked[TSR_LOADER_COUNT];
+} load_rule;
+
+static const load_rule kRules[] = {
+    {tsr_rule_config, {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
+    {tsr_rule_scales, {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
+    {tsr_rule_dtypes, {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
+    {tsr_rule_lists, {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
+    {tsr_rule_experts, {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
+    {tsr_rule_classes, {VLLM, SGLANG, TRANSFORMERS, NULL, NULL}},
+    {tsr_rule_presence, {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
+    {tsr_rule_transformers, {NULL, NULL, TRANSFORMERS, NULL, NULL}},
+    {tsr_rule_head_scales, {NULL, NULL, NULL, NULL, TRTLLM}},
+    {tsr_rule_deepseek, {NULL, NULL, NULL, DEEPSEEK, NULL}},
+};
+static const load_rule kShapes = {tsr_rule_shapes, {VLLM, SGLANG, NULL, DEEPSEEK, TRTLLM}};
+
+const char *tsr_loader_name(tsr_loader loader)
+{
+    return kConsumers[loader].name;
+}
+
+const char *tsr_loader_checked(tsr_loader loader)
+{
+    return kConsumers[loader].checked;
+}
+
+void tsr_query_note(const tsr_load_query *q, bool fatal, const char *tensor, const char *rule, const char *advice,
+                    const char *fmt, ...)
+{
+    char detail[800];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(detail, sizeof detail, fmt, args);
+    va_end(args);
+    const tsr_issue issue = {.fatal = fatal,
+                             .loader = q->who->name,
+                             .checked = q->checked,
+                             .tp = q->tp,
+                             .tensor = tensor,
+                             .rule = rule,
+                             .detail = detail,
+                             .advice = advice};
+    tsr_issues_add(q->issues, &issue);
+}
+
+bool tsr_query_reads(const tsr_load_query *q, const tsr_linear *l)
+{
+    return !l->mtp || (q->loader != TSR_LOADER_TRANSFORMERS && q->loader != TSR_LOADER_DEEPSEEK);
+}
+
+bool tsr_query_compressed_tensors(const tsr_load_query *q)
+{
+    return q->s->weights->method != NULL && strcmp(q->s->weights->method, "compressed-tensors") == 0;
+}
+
+bool tsr_query_fp8(const tsr_load_query *q)
+{
+    const char *const method = q->s->weights->method;
+    return method != NULL && (strcmp(method, "fp8") == 0 || (q->who->any_case && strcasecmp(method, "fp8") == 0));
+}
+
+bool tsr_query_family(const tsr_load_query *q, const char *families)
+{
+    char word[80];
+    snprintf(word, sizeof word, " %.70s ", q->family);
+    return q->family[0] != '\0' && strstr(families, word) != NULL;
+}
+
+static void ask_rule(tsr_load_query *q, const load_rule *which)
+{
+    q->checked = which->checked[q->loader];
+    if (q->checked != NULL)
+        which->ask(q);
+}
+
+static void ask(tsr_load_query *q, tsr_load_table *table, size_t row)
+{
+    q->tp = 0;
+    for (size_t i = 0; i < COUNT(kRules); i++)
+        ask_rule(q, &kRules[i]);
+    for (size_t k = 0; k < table->n_tp; k++) {
+        q->tp = table->tp[k];
+        ask_rule(q, &kShapes);
+        table->ok[row][k] = !q->s->unsound && q->issues->omitted == 0;
+        for (size_t i = 0; i < q->issues->count; i++) {
+            const tsr_issue *const f = &q->issues->items[i];
+            if (f->fatal && f->loader == q->who->name && (f->tp == 0 || f->tp == q->tp))
+                table->ok[row][k] = false;
+        }
+    }
+}
+
+static bool any_block(const tsr_linears *linears)
+{
+    for (size_t i = 0; i < linears->count; i++) {
+        if (linears->items[i].block_rows != 0 && !tsr_linear_is_integers(&linears->items[i]))
+            return true;
+    }
+    return false;
+}
+
+/* The list as this loader finds it. False when memory is exhausted. */
+static bool read_list(tsr_ignore_list *list, const tsr_load_query *q)
+{
+    static const char *const kIgnore[] = {"ignore"};
+    if (q->config.data == NULL || !q->who->lists)
+        return true;
+    if (tsr_query_compressed_tensors(q))
+        return tsr_ignore_list_read(list, q->config, kIgnore, 1);
+    if (!tsr_ignore_list_read(list, q->config, q->who->keys, 2))
+        return false;
+    if (list->count > 0 || list->odd != NULL || !q->who->skips_empty)
+        return true;
+    tsr_ignore_list_free(list);
+    return tsr_ignore_list_read(list, q->config, q->who->keys + 1, 1);
+}
+
+/* What each group of compressed-tensors' configuration is for. False when memory is exhausted. */
+static bool read_targets(tsr_ignore_list *targets, size_t limit, tsr_load_query *q)
+{
+    static const char *const kTargets[] = {"targets"};
+    tsr_json_text groups, group, name;
+    bool more;
+    if (q->config.data == NULL || !tsr_query_compressed_tensors(q) ||
+        !tsr_json_find(q->config.data, q->config.size, "config_groups", &groups))
+        return true;
+    tsr_json_reader r = tsr_json_open("", groups.data, groups.size);
+    if (tsr_json_enter_object(&r, NULL) != TSR_OK)
+        return true;
+    while (q->n_targets < limit && tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
+           tsr_json_skip(&r, &group, NULL) == TSR_OK) {
+        if (!tsr_ignore_list_read(&targets[q->n_targets++], group, kTargets, 1))
+            return false;
+    }
+    return true;
+}
+
+static const char *family_of(const tsr_checkpoint *c, tsr_arena *arena)
+{
+    const char *type = NULL;
+    if (c->config != NULL)
+        type = tsr_json_find_string(c->config, c->config_size, "text_config.model_type", arena);
+    if (c->config != NULL && type == NULL)
+        type = tsr_json_find_string(c->config, c->config_size, "model_type", arena);
+    return type == NULL ? "" : type;
+}
+
+tsr_status tsr_loaders_check(tsr_load_table *table, const tsr_load_subject *subject, tsr_issues *issues, tsr_err *err)
+{
+    const tsr_checkpoint *const c = subject->checkpoint;
+    const char *const path = tsr_quantization_path(c);
+    tsr_ignore_list ignored = {0}, targets[TSR_LOAD_GROUPS] = {{0}};
+    tsr_linears linears;
+    tsr_load_query q = {.s = subject, .linears = &linears, .ignored = &ignored, .targets = targets, .issues = issues};
+    TSR_TRY(tsr_linears_collect(&linears, c, subject->weights, subject->model, subject->planned, err));
+    q.block = any_block(&linears);
+    q.family = family_of(c, &linears.arena);
+    if (path != NULL && !tsr_json_find(c->config, c->config_size, path, &q.config))
+        q.config = (tsr_json_text){0};
+    bool enough = read_targets(targets, TSR_LOAD_GROUPS, &q);
+    for (size_t i = 0; enough && i < table->n_loaders; i++) {
+        q.loader = table->loaders[i];
+        q.who = &kConsumers[q.loader];
+        enough = read_list(&ignored, &q);
+        if (enough)
+            ask(&q, table, i);
+        tsr_ignore_list_free(&ignored);
+    }
+    for (size_t i = 0; i < q.n_targets; i++)
+        tsr_ignore_list_free(&targets[i]);
+    tsr_linears_free(&linears);
+    if (!enough || issues->failed)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for what loaders ask");
+    return TSR_OK;
+}

@@ -1,0 +1,60 @@
+/* Who can load a checkpoint, at which tensor-parallel (TP) sizes: what is known of five consumers, as tables and checks
+ * on headers and config.json.
+ *
+ * vllm           vLLM: quant_method fp8 (weight_scale_inv) and compressed-tensors (weight_scale)
+ * sglang         SGLang: the same
+ * transformers   Hugging Face transformers on one device or with layers spread over several: shapes do not depend on TP
+ * deepseek       DeepSeek-V3's inference code, after its own convert.py; TP is its --model-parallel
+ * trtllm         TensorRT-LLM's PyTorch backend: quant_method fp8 */
+#ifndef TSR_FORMATS_LOADERS_LOADERS_H
+#define TSR_FORMATS_LOADERS_LOADERS_H
+
+#include "formats/loaders/issues.h"
+#include "formats/model/model.h"
+#include "formats/model/weights.h"
+
+typedef enum tsr_loader {
+    TSR_LOADER_VLLM,
+    TSR_LOADER_SGLANG,
+    TSR_LOADER_TRANSFORMERS,
+    TSR_LOADER_DEEPSEEK,
+    TSR_LOADER_TRTLLM,
+    TSR_LOADER_COUNT
+} tsr_loader;
+
+enum { TSR_MAX_TP_SIZES = 16 };
+
+/* What is to be judged. All borrowed. */
+typedef struct tsr_load_subject {
+    const tsr_checkpoint *checkpoint;
+    const tsr_weights *weights; /* as tsr_weights_survey gives them */
+    const tsr_model *model;
+    /* For a checkpoint that is not quantized yet: [tensors], what will be (blocks of 128 x 128, with the right lists
+     * and configuration). NULL: judge it as it is. */
+    const bool *planned;
+    const tsr_tensor *odd_scale; /* a scale with a value that is no power of two; NULL: there is none */
+    bool index_metadata;         /* the index has the key "metadata" */
+    bool unsound;                /* weights and scales do not pair, or scales are no numbers: nobody can read it */
+} tsr_load_subject;
+
+typedef struct tsr_load_table {
+    tsr_loader loaders[TSR_LOADER_COUNT];
+    size_t n_loaders;
+    unsigned tp[TSR_MAX_TP_SIZES];
+    size_t n_tp;
+    bool ok[TSR_LOADER_COUNT][TSR_MAX_TP_SIZES]; /* [of loaders][of tp] */
+} tsr_load_table;
+
+/* "vllm", ... Static storage. */
+const char *tsr_loader_name(tsr_loader loader);
+
+/* The version that the loader's rules were checked against, and how ("vLLM 0.33.0, load_weights run on the CPU").
+ * Static storage. */
+const char *tsr_loader_checked(tsr_loader loader);
+
+/* Fills table->ok for the loaders and TP sizes (each at least 1) that the table names, and says why not in `issues`.
+ */
+tsr_status tsr_loaders_check(tsr_load_table *table, const tsr_load_subject *subject, tsr_issues *issues,
+                             tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

@@ -1,0 +1,360 @@
+/* The table of formats, by the tensors of a module, and the rules for plain data. */
+#include "formats/model/foreign.h"
+
+#include "common/checked.h"
+#include "common/glob.h"
+#include "formats/model/coding.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#define BIT(dtype) (UINT32_C(1) << (dtype))
+
+enum { MAX_OTHERS = 6 };
+
+static const uint32_t kFloats = BIT(TSR_F16) | BIT(TSR_BF16) | BIT(TSR_F32) | BIT(TSR_F64);
+static const uint32_t kBytes = BIT(TSR_U8) | BIT(TSR_I8);
+static const uint32_t kInts =
+    BIT(TSR_U8) | BIT(TSR_I8) | BIT(TSR_I16) | BIT(TSR_U16) | BIT(TSR_I32) | BIT(TSR_U32) | BIT(TSR_I64) | BIT(TSR_U64);
+static const uint32_t kAny = ~UINT32_C(0);
+
+/* A tensor of a module X, called X and this suffix, of one of these dtypes. */
+typedef struct member {
+    const char *suffix;
+    uint32_t dtypes;
+} member;
+
+/* Codes and what scales them identify a format; the others belong to it when these two are there. */
+typedef struct format {
+    const char *name;
+    member codes, scale;
+    unsigned columns; /* of the codes as they are stored that share a scale; 0: any number */
+    const char *others[MAX_OTHERS];
+} format;
+
+static const char kAwqOrGptq[] = "AWQ or GPTQ";
+
+#define E8M0 (BIT(TSR_F8_E8M0) | BIT(TSR_U8))
+
+/* The first that fits. */
+static const format kFormats[] = {
+    {"MXFP4, as DeepSeek-V4 has it (two e2m1 codes a byte, a power of two for 32 of them)",
+     {".weight", BIT(TSR_I8) | BIT(TSR_U8) | BIT(TSR_F4)},
+     {".scale", E8M0},
+     16,
+     {0}},
+    {"NVFP4 of compressed-tensors",
+     {".weight_packed", BIT(TSR_U8) | BIT(TSR_F4)},
+     {".weight_scale", BIT(TSR_F8_E4M3)},
+     8,
+     {".weight_global_scale", ".input_global_scale"}},
+    {"MXFP4 of compressed-tensors", {".weight_packed", BIT(TSR_U8) | BIT(TSR_F4)}, {".weight_scale", E8M0}, 16, {0}},
+    {"NVFP4 of ModelOpt",
+     {".weight", BIT(TSR_I8) | BIT(TSR_U8) | BIT(TSR_F4)},
+     {".weight_scale", BIT(TSR_F8_E4M3)},
+     8,
+     {".weight_scale_2", ".input_scale"}},
+    {"MXFP4 of ModelOpt or Quark",
+     {".weight", BIT(TSR_I8) | BIT(TSR_U8) | BIT(TSR_F4)},
+     {".weight_scale", E8M0},
+     16,
+     {0}},
+    {"MXFP4 of gpt-oss", {"_blocks", BIT(TSR_U8)}, {"_scales", E8M0}, 0, {0}},
+    {"MXFP8 (e4m3 with a power of two for 32 columns)",
+     {".weight", BIT(TSR_F8_E4M3)},
+     {".weight_scale", BIT(TSR_U8)},
+     32,
+     {0}},
+    {"MXFP8 (e4m3 with a power of two for 32 columns)",
+     {".weight", BIT(TSR_F8_E4M3)},
+     {".weight_scale_inv", BIT(TSR_U8)},
+     32,
+     {0}},
+    {"GPTQ", {".qweight", BIT(TSR_I32)}, {".g_idx", kInts}, 0, {".qzeros", ".scales"}},
+    {kAwqOrGptq, {".qweight", BIT(TSR_I32)}, {".scales", kFloats}, 0, {".qzeros"}},
+    {"MLX's quantization by groups", {".weight", BIT(TSR_U32)}, {".scales", kAny}, 0, {".biases"}},
+    {"bitsandbytes' NF4 or FP4",
+     {".weight", BIT(TSR_U8)},
+     {".weight.quant_map", kAny},
+     0,
+     {".weight.absmax", ".weight.nested_absmax", ".weight.nested_quant_map", ".weight.quant_state.bitsandbytes__nf4",
+      ".weight.quant_state.bitsandbytes__fp4"}},
+    {"bitsandbytes' LLM.int8", {".weight", BIT(TSR_I8)}, {".SCB", kAny}, 0, {".weight_format"}},
+    {"HQQ", {".W_q", kInts}, {".scale", kAny}, 0, {".zero", ".meta"}},
+    {"AQLM", {".codes", kInts}, {".codebooks", kAny}, 0, {".scales"}},
+    {"ExLlamaV2",
+     {".q_weight", BIT(TSR_I32)},
+     {".q_scale", kAny},
+     0,
+     {".q_scale_max", ".q_groups", ".q_invperm", ".q_perm"}},
+    {"ExLlamaV3", {".trellis", kInts}, {".suh", kAny}, 0, {".svh", ".mcg", ".mul1"}},
+    {"QuIP#", {".Qidxs", kInts}, {".SU", kAny}, 0, {".SV", ".Wscale", ".codebook_id"}},
+    {"torchao's integers", {"_weight_qdata", kInts}, {"_weight_scale", kAny}, 0, {"_weight_zero_point"}},
+    {"Quanto", {".weight._data", kAny}, {".weight._scale", kAny}, 0, {".input_scale", ".output_scale"}},
+    {"an interleaved layout of TensorRT-LLM",
+     {".weight", BIT(TSR_I8) | BIT(TSR_F16) | BIT(TSR_F32) | BIT(TSR_U8)},
+     {".weights_scaling_factor", kFloats},
+     0,
+     {".zero", ".prequant_scaling_factor", ".alpha"}},
+    {"an interleaved layout of TensorRT-LLM", {".weight", kBytes}, {".per_channel_scale", kFloats}, 0, {0}},
+};
+
+/* The length of X when the name is X and the suffix; 0 when it is not. */
+static size_t base_of(const char *name, const char *suffix)
+{
+    const size_t n = strlen(name), m = strlen(suffix);
+    return n > m && strcmp(name + n - m, suffix) == 0 ? n - m : 0;
+}
+
+/* The member of the module whose name is the first `base` characters of t's, when it has one of the dtypes. */
+static const tsr_tensor *find(const tsr_checkpoint *c, const tsr_tensor *t, size_t base, const member *m)
+{
+    char text[1200];
+    const tsr_tensor *found = t;
+    if (strcmp(t->name + base, m->suffix) != 0) {
+        if (base + strlen(m->suffix) >= sizeof text)
+            return NULL;
+        snprintf(text, sizeof text, "%.*s%s", (int)base, t->name, m->suffix);
+        found = tsr_checkpoint_find(c, text);
+    }
+    return found != NULL && (m->dtypes & BIT(found->dtype)) != 0 ? found : NULL;
+}
+
+/* AWQ packs along the outputs, GPTQ along the inputs; scales are [groups, outputs] in both. */
+static const char *name_qweight(const tsr_tensor *codes, const tsr_tensor *scales)
+{
+    if (codes->rank != 2 || scales->rank != 2 || codes->shape[1] == 0)
+        return kAwqOrGptq;
+    return codes->shape[1] == scales->shape[1] ? "GPTQ" : scales->shape[1] % codes->shape[1] == 0 ? "AWQ" : kAwqOrGptq;
+}
+
+static size_t base_in(const format *f, const char *name)
+{
+    size_t base = base_of(name, f->codes.suffix);
+    if (base == 0)
+        base = base_of(name, f->scale.suffix);
+    for (size_t k = 0; base == 0 && k < MAX_OTHERS && f->others[k] != NULL; k++)
+        base = base_of(name, f->others[k]);
+    return base;
+}
+
+/* F4 counts its elements, where U8 and I8 have two in one. */
+static bool fits(const format *f, const tsr_tensor *codes, const tsr_tensor *scale)
+{
+    if (f->columns == 0)
+        return true;
+    if (codes->rank == 0 || scale->rank == 0)
+        return false;
+    const uint64_t columns = codes->shape[codes->rank - 1] / (codes->dtype == TSR_F4 ? 2 : 1);
+    return tsr_ceil_div(columns, f->columns) == scale->shape[scale->rank - 1];
+}
+
+const char *tsr_foreign_format(const tsr_checkpoint *c, const tsr_tensor *t)
+{
+    for (size_t i = 0; i < sizeof kFormats / sizeof *kFormats; i++) {
+        const format *const f = &kFormats[i];
+        const size_t base = base_in(f, t->name);
+        const tsr_tensor *const codes = base == 0 ? NULL : find(c, t, base, &f->codes);
+        const tsr_tensor *const scale = codes == NULL ? NULL : find(c, t, base, &f->scale);
+        if (scale != NULL && fits(f, codes, scale))
+            return f->name == kAwqOrGptq ? name_qweight(codes, scale) : f->name;
+    }
+    return NULL;
+}
+
+/* ---- plain data ---- */
+
+/* Integers that models keep beside their weights. */
+static const struct {
+    const char *pattern, *rule;
+} kTables[] = {
+    {"*position_ids", "a table of positions"},
+    {"*positions", "a table of positions"},
+    {"*relative_position*", "a table of positions"},
+    {"*token_type_ids", "a table of token ids"},
+    {"*token_ids", "a table of token ids"},
+    {"*tid2eid", "a table from token to expert"},
+    {"*mask", "a mask"},
+    {"*masked_bias", "a mask"},
+    {"*.attn.bias", "a mask"},
+    {"*.attention.bias", "a mask"},
+    {"*_index", "a table of indices"},
+    {"*_indices", "a table of indices"},
+    {"*_idx", "a table of indices"},
+    {"*.d2t", "a table of token ids"},
+    {"*.t2d", "a table of token ids"},
+    {"d2t", "a table of token ids"},
+    {"t2d", "a table of token ids"},
+    {"*num_batches_tracked", "a count"},
+    {"*spiece_model", "a tokenizer's file"},
+    {"*tekken_model", "a tokenizer's file"},
+};
+
+const char *tsr_plain_rule(const tsr_tensor *t)
+{
+    if ((kFloats & BIT(t->dtype)) != 0)
+        return "floating point";
+    switch (t->dtype) {
+    case TSR_C64:
+        return "complex numbers";
+    case TSR_BOOL:
+        return "booleans";
+    case TSR_I64:
+    case TSR_U64:
+        return "64-bit integers";
+    default:
+        break;
+    }
+    if ((kInts & BIT(t->dtype)) == 0)
+        return NULL;
+    for (size_t i = 0; i < sizeof kTables / sizeof *kTables; i++) {
+        if (tsr_glob_match(kTables[i].pattern, t->name))
+            return kTables[i].rule;
+    }
+    if (t->bytes == 0)
+        return "empty";
+    if (t->rank == 0)
+        return "a single number";
+    return t->rank == 1 && t->dtype != TSR_I8 && t->dtype != TSR_U8 ? "a list of integers" : NULL;
+}
+
+bool tsr_is_left_over(const char *name)
+{
+    static const char *const kSuffixes[] = {
+        ".weight_scale_2",
+        ".weight_global_scale",
+        ".input_global_scale",
+        ".weight_zero_point",
+        ".weight_shape",
+        ".weight_g_idx",
+        ".qzeros",
+        ".g_idx",
+        ".absmax",
+        ".quant_map",
+        ".per_channel_scale",
+        ".pre_quant_scale",
+        ".weights_scaling_factor",
+        ".codebooks",
+        ".Qidxs",
+        ".SCB",
+        ".qweight",
+        ".prequant_scaling_factor",
+    };
+    for (size_t i = 0; i < sizeof kSuffixes / sizeof *kSuffixes; i++) {
+        if (base_of(name, kSuffixes[i]) != 0)
+            return true;
+    }
+    return false;
+}
+
+/* ---- refusing ---- */
+
+static const tsr_tensor *find_beside(const tsr_checkpoint *c, const tsr_tensor *t, size_t base, const char *suffix)
+{
+    const member any = {suffix, kAny};
+    return find(c, t, base, &any);
+}
+
+static const char kWeight[] = ".weight", kPacked[] = ".weight_packed";
+
+/* A tensor that by its name scales something, and that no weight has claimed. */
+static tsr_status check_orphan(const tsr_checkpoint *c, const tsr_tensor *t, tsr_err *err)
+{
+    static const struct {
+        const char *suffix, *weight; /* X.suffix scales X.weight */
+        bool needs_weight;           /* the name alone says too little */
+    } kSpellings[] = {
+        {"_scale_inv", "", false},         {"_scales_inv", "", false}, {".weight_scale", kWeight, false},
+        {".scale_weight", kWeight, false}, {"_scale", "", true},       {"_scales", "", true},
+        {".scale", kWeight, true},         {".scales", kWeight, true},
+    };
+    for (size_t i = 0; i < sizeof kSpellings / sizeof *kSpellings; i++) {
+        if (base_of(t->name, kSpellings[i].suffix) == 0)
+            continue;
+        const size_t length = strlen(t->name) - strlen(kSpellings[i].suffix);
+        const tsr_tensor *const weight = find_beside(c, t, length, kSpellings[i].weight);
+        const tsr_tensor *const packed = kSpellings[i].weight == kWeight ? find_beside(c, t, length, kPacked) : NULL;
+        /* Beside floating point such a name may be a model's own: a vector that multiplies a layer's output. */
+        if (kSpellings[i].needs_weight &&
+            (weight == NULL || (tsr_dtype_is_weight_float((tsr_dtype)weight->dtype) && t->rank < 2)))
+            continue;
+        if (weight == NULL && packed == NULL)
+            return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' is the scale of a weight that is in none of the %zu files",
+                            c->files[t->file].path, t->name, c->n_files);
+        if (weight != NULL && tsr_coding_of(c, weight) != TSR_PLAIN)
+            return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' does not go with its weight '%s' (%s)", c->files[t->file].path,
+                            t->name, weight->name, tsr_dtype_name((tsr_dtype)weight->dtype));
+        if (weight == NULL || !tsr_dtype_is_weight_float((tsr_dtype)weight->dtype))
+            return tsr_fail(err, TSR_E_UNSUPPORTED,
+                            "%s: '%s' is %s with a scale: Tessera reads e4m3, I8, and I32 words of int4 or int8",
+                            c->files[t->file].path, weight == NULL ? packed->name : weight->name,
+                            tsr_dtype_name((tsr_dtype)(weight == NULL ? packed : weight)->dtype));
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s: '%s' is left over: its weight '%s' is %s, no codes; was the weight dequantized already, "
+                        "or copied without a look?",
+                        c->files[t->file].path, t->name, weight->name, tsr_dtype_name((tsr_dtype)weight->dtype));
+    }
+    if (tsr_is_left_over(t->name))
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s: '%s' (%s) belongs to codes that are in none of the %zu files, or not in a form that "
+                        "Tessera reads",
+                        c->files[t->file].path, t->name, tsr_dtype_name((tsr_dtype)t->dtype), c->n_files);
+    return TSR_OK;
+}
+
+tsr_status tsr_refuse_foreign(const tsr_checkpoint *c, const tsr_tensor *t, tsr_err *err)
+{
+    const char *const seems = tsr_foreign_format(c, t);
+    char shape[192];
+    if (seems == NULL)
+        return TSR_OK;
+    return tsr_fail(err, TSR_E_UNSUPPORTED,
+                    "%s: '%s', %s %s, seems to be part of %s, which Tessera does not read, nor copy as "
+                    "if it were values; start from a checkpoint that is not quantized, or from FP8",
+                    c->files[t->file].path, t->name, tsr_dtype_name((tsr_dtype)t->dtype),
+                    tsr_shape_text(t, shape, sizeof shape), seems);
+}
+
+tsr_status tsr_find_plain_rule(const tsr_checkpoint *c, const tsr_tensor *t, const char **rule, tsr_err *err)
+{
+    char shape[192];
+    TSR_TRY(check_orphan(c, t, err));
+    *rule = tsr_plain_rule(t);
+    if (*rule != NULL)
+        return TSR_OK;
+    if (t->dtype == TSR_F8_E8M0)
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s: '%s' is F8_E8M0, the powers of two that scale something, and nothing that Tessera reads "
+                        "goes with them",
+                        c->files[t->file].path, t->name);
+    if (tsr_dtype_bits((tsr_dtype)t->dtype) < 8 || t->dtype == TSR_F8_E5M2 || t->dtype == TSR_F8_E4M3FNUZ ||
+        t->dtype == TSR_F8_E5M2FNUZ)
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: '%s' is %s, which Tessera does not read", c->files[t->file].path,
+                        t->name, tsr_dtype_name((tsr_dtype)t->dtype));
+    return tsr_fail(err, TSR_E_UNSUPPORTED,
+                    "%s: '%s' is %s %s, and nothing says what its numbers mean: codes of a format that Tessera does "
+                    "not read? (Integers count as plain data in 64 bits, as lists, and under the names of masks, "
+                    "positions and indices.)",
+                    c->files[t->file].path, t->name, tsr_dtype_name((tsr_dtype)t->dtype),
+                    tsr_shape_text(t, shape, sizeof shape));
+}
+
+/* ---- Tessera's own blobs ---- */
+
+const char *tsr_layout_target(const tsr_checkpoint *c)
+{
+    for (size_t i = 0; i < c->n_side_files; i++) {
+        const tsr_tensor file = tsr_checkpoint_side_file(c, i);
+        if (strcmp(file.name, TSR_LAYOUT_NAME) != 0)
+            continue;
+        char head[256] = {0};
+        const size_t size = (size_t)tsr_min_u64(file.bytes, sizeof head - 1);
+        if (tsr_checkpoint_read(c, &file, 0, head, size, NULL) != TSR_OK)
+            return "fastertransformer";
+        const char *const target = strstr(head, "\"target\"");
+        const char *const trtllm = target == NULL ? NULL : strstr(target, "\"trtllm\"");
+        return trtllm != NULL && trtllm - target < 16 ? "trtllm" : "fastertransformer";
+    }
+    return NULL;
+}

@@ -1,0 +1,50 @@
+/* The linear layers of a checkpoint as loaders see them: which of them they join, and where they cut them for tensor
+ * parallelism. */
+#ifndef TSR_FORMATS_MODEL_LINEARS_H
+#define TSR_FORMATS_MODEL_LINEARS_H
+
+#include "formats/model/fused.h"
+#include "formats/model/model.h"
+#include "formats/model/tensor_parallel.h"
+#include "formats/model/weights.h"
+
+typedef struct tsr_linear {
+    const tsr_tensor *tensor; /* with the name and shape of the values */
+    const tsr_tensor *scale;  /* NULL: not quantized, or about to be */
+    const char *module;       /* the tensor's name without ".weight" */
+    const char *leaf;         /* its last component, in `module` */
+    tsr_part part;
+    bool mtp, quantized;
+    tsr_coding coding;
+    bool zero_points;
+    const tsr_parallel_rule *cut; /* how ranks divide it */
+    uint64_t matrices, rows, cols;
+    uint64_t block_rows, block_cols; /* 0 when not quantized, or not in blocks */
+    uint64_t grid_rows, grid_cols;
+    const tsr_fused *fused;                              /* NULL: runs alone */
+    const struct tsr_linear *members[TSR_FUSED_MEMBERS]; /* those that are there, in order; itself among them */
+    size_t n_members;
+} tsr_linear;
+
+typedef struct tsr_linears {
+    tsr_linear *items; /* in the order of the checkpoint; in the arena */
+    size_t count;
+    tsr_arena arena;
+} tsr_linears;
+
+/* Collects them: attention, feed-forward and expert matrices; no embedding, output head, router or norm, nor what
+ * stands beside the layers of MTP. Where `planned` is not NULL it has an entry for each tensor: true for what will be
+ * quantized in blocks of 128 x 128. */
+tsr_status tsr_linears_collect(tsr_linears *linears, const tsr_checkpoint *checkpoint, const tsr_weights *weights,
+                               const tsr_model *model, const bool *planned, tsr_err *err) TSR_WARN_UNUSED;
+
+bool tsr_linear_is_integers(const tsr_linear *linear);
+
+void tsr_linears_free(tsr_linears *linears);
+
+/* Among how many ranks of `tp` the layer is divided: 1 when replicated, or when nobody can say; less than tp where
+ * there are fewer heads of keys and values, of which a rank needs a whole one. 0 when heads cannot be dealt out to that
+ * many. */
+uint64_t tsr_linear_ranks(const tsr_linear *linear, const tsr_model *model, uint64_t tp);
+
+#endif

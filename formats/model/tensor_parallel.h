@@ -1,0 +1,38 @@
+/* How loaders cut a tensor over tensor-parallel ranks: tables of name patterns, meant to be read.
+ *
+ * Sources: vLLM's and SGLang's model files (ColumnParallelLinear, MergedColumnParallelLinear, QKVParallelLinear,
+ * RowParallelLinear, VocabParallelEmbedding, ReplicatedLinear; FusedMoE under tensor parallelism). */
+#ifndef TSR_FORMATS_MODEL_TENSOR_PARALLEL_H
+#define TSR_FORMATS_MODEL_TENSOR_PARALLEL_H
+
+#include "formats/checkpoint/safetensors.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum tsr_parallel {
+    TSR_PARALLEL_UNKNOWN,   /* no pattern matches: nobody can say */
+    TSR_PARALLEL_REPLICATE, /* every rank has all of it */
+    TSR_PARALLEL_ROWS,      /* output features (the last but one dimension; the only one of a bias) */
+    TSR_PARALLEL_GATE_UP,   /* output features of gate and up, stacked in one tensor: each half is cut */
+    TSR_PARALLEL_COLUMNS,   /* input features (the last dimension) */
+} tsr_parallel;
+
+/* What is cut together, so that the number of ranks must divide it. */
+typedef enum tsr_parallel_unit {
+    TSR_PARALLEL_FEATURES, /* just the dimension */
+    TSR_PARALLEL_HEADS,    /* num_attention_heads */
+    TSR_PARALLEL_KV_HEADS, /* num_key_value_heads */
+} tsr_parallel_unit;
+
+typedef struct tsr_parallel_rule {
+    const char *pattern;
+    tsr_parallel how;
+    tsr_parallel_unit unit;
+} tsr_parallel_rule;
+
+/* The rule for a tensor of this name; how = UNKNOWN when there is none. Multi-head latent attention is known by its
+ * names. Scales follow their weights and have no rules of their own. Static storage. */
+const tsr_parallel_rule *tsr_parallel_find(const char *name);
+
+#endif

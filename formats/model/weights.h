@@ -1,0 +1,126 @@
+/* What a checkpoint's tensors mean together: which codes are scaled by which other tensor, in blocks of what size.
+ *
+ * Pairing looks at names, shapes, dtypes and config.json; no weight is read. It is strict: every tensor of codes has
+ * exactly one scale, of the grid that its shape and what config.json states ask for, and every scale has one weight; or
+ * the checkpoint is refused, naming the culprit. (Used without its scale, an e4m3 weight is wrong by a factor of
+ * thousands, and nothing crashes.)
+ *
+ * Spellings of the scale of X.weight: X.weight_scale_inv (DeepSeek, Hugging Face), X.weight_scale (compressed-tensors,
+ * Quark), X.scale (DeepSeek's inference code), X.scale_weight (ComfyUI); of experts.gate_up_proj, a stack:
+ * experts.gate_up_proj_scale_inv, _scales_inv or _scale. All of them are multipliers: y = value(code) * scale.
+ *
+ * The parts of an absorbed kv_b_proj have names of their own, and so have their scales (formats/model/absorbed.h).
+ *
+ * Integers are compressed-tensors': X.weight I8 with X.weight_scale (int-quantized), or X.weight_packed, words of I32
+ * with X.weight_scale and X.weight_shape (pack-quantized); both may have X.weight_zero_point, in the same form as the
+ * codes: y = (code - zero_point) * scale. (compressors/pack_quantized/helpers.py) */
+#ifndef TSR_FORMATS_MODEL_WEIGHTS_H
+#define TSR_FORMATS_MODEL_WEIGHTS_H
+
+#include "common/arena.h"
+#include "common/status.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/model/coding.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A tensor with its meaning: a plain one, or codes with their scales.
+ * Element [m, r, c] of codes is (value(code) - zero_point[...]) * scale[m, r / block_rows, c / block_cols]. */
+typedef struct tsr_weight {
+    const tsr_tensor *data;        /* what is stored */
+    const tsr_tensor *values;      /* name, rank and shape of what that stands for: data itself, unless it is packed */
+    const tsr_tensor *scale;       /* NULL: plain. F32, F16, BF16 or F8_E8M0 */
+    const tsr_tensor *zero_point;  /* NULL: 0. As the codes: I8, of the scale's shape, or I32, packed along R */
+    uint8_t coding, bits;          /* tsr_coding; of a code, 8 or 4 */
+    uint64_t matrices, rows, cols; /* M (1 for a matrix), R, C; 0 when plain */
+    uint64_t block_rows, block_cols; /* rows x 1 block for one scale a row, R x C for one a matrix */
+    bool coarse;                     /* one scale a row or a matrix: no blocks that a cut could split */
+    uint64_t grid_rows, grid_cols;   /* of the scale as it is stored: at least ceil(R / block_rows), ... */
+    const struct tsr_absorbed_part
+        *part;      /* codes of a part of an absorbed kv_b_proj (formats/model/absorbed.h); else NULL */
+    bool one_scale; /* of a part: one value for all its matrices, and for the other part's */
+    /* Of no use without the codes: static scale and zero point of the layer's input, a packed weight's shape; or NULL
+     */
+    const tsr_tensor *input_scale, *input_zero_point, *shape;
+    const char *rule; /* plain: by which rule (tsr_plain_rule); NULL with codes. Static storage */
+} tsr_weight;
+
+typedef enum tsr_dialect {
+    TSR_DIALECT_DEEPSEEK,           /* weight_scale_inv; quant_method fp8: vLLM, SGLang, transformers, DeepSeek */
+    TSR_DIALECT_COMPRESSED_TENSORS, /* weight_scale; quant_method compressed-tensors */
+} tsr_dialect;
+
+typedef struct tsr_weights {
+    tsr_weight *items; /* in the order of the checkpoint; scales appear with their weights only. In its arena */
+    size_t count;
+    size_t n_scaled;    /* of them are codes */
+    size_t n_unread;    /* of them are TSR_UNREAD */
+    const char *method; /* quant_method as config.json has it; NULL when it has none */
+    tsr_dialect dialect;
+    uint64_t block_rows, block_cols; /* as stated; 0 when no block size is */
+    bool ue8m0;                      /* config.json says that scales are powers of two */
+    tsr_arena arena;
+} tsr_weights;
+
+/* Pairs. A tensor that is neither codes nor plain data by a rule of formats/model/foreign.h is refused, and named with
+ * the format that it seems to be in. `block_rows` and `block_cols` overrule config.json when they are not 0; the size
+ * of blocks is never guessed from shapes. A grid may be larger than its weight needs, up to the next multiple of 8
+ * blocks (padded for tensor parallelism): the surplus is not looked at. TSR_E_FORMAT: a weight without scale or with
+ * two, a scale without weight, a grid that does not fit. TSR_E_UNSUPPORTED: a quantization that Tessera does not read.
+ * TSR_E_USAGE: a block size is needed. */
+tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
+                            uint64_t block_cols, tsr_err *err) TSR_WARN_UNUSED;
+
+/* TSR_E_UNSUPPORTED when there are integers, or FP8 parts of an absorbed kv_b_proj: for what cannot do its work on
+ * them. `doing` names that work, as in "cutting". */
+tsr_status tsr_weights_refuse_integers(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *doing,
+                                       tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_weights_refuse_parts(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *doing,
+                                    tsr_err *err) TSR_WARN_UNUSED;
+
+/* tsr_weights_pair for what takes neither of the two. */
+tsr_status tsr_weights_pair_fp8(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
+                                uint64_t block_cols, const char *doing, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Told of each thing that tsr_weights_pair refuses, with the status that it would return; `tensor` is NULL where
+ * config.json is at fault. `message` is only valid during the call. */
+typedef void tsr_weights_problem_fn(void *data, const tsr_tensor *tensor, tsr_status status, const char *message);
+
+/* As tsr_weights_pair, to look at checkpoints that may be unsound: what that refuses is told to `problem` instead, the
+ * tensor in question counts as plain (a weight in doubt keeps its scale out of sight) or, where Tessera does not
+ * interpret it, as TSR_UNREAD, and the others are paired. */
+tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
+                              uint64_t block_cols, tsr_weights_problem_fn *problem, void *data,
+                              tsr_err *err) TSR_WARN_UNUSED;
+
+/* Tells nobody: for who finds such tensors himself, as verify does the FP8 parts of an absorbed kv_b_proj, whose scales
+ * have names of their own. */
+void tsr_weights_pass_over(void *data, const tsr_tensor *tensor, tsr_status status, const char *message);
+
+void tsr_weights_free(tsr_weights *weights);
+
+/* Every tensor of a weight that is not plain, but for its codes: the scale first. Returns how many there are. */
+enum { TSR_MAX_COMPANIONS = 5 };
+size_t tsr_weight_companions(const tsr_weight *weight, const tsr_tensor *companions[TSR_MAX_COMPANIONS]);
+
+/* Why a plain tensor is copied, for the plan: "not quantized", or the rule that makes it plain data. */
+const char *tsr_plain_reason(const tsr_weight *weight);
+
+/* The entry of the weight of this name (not of a scale; of packed codes, X.weight finds X.weight_packed), or NULL.
+ * Logarithmic. */
+const tsr_weight *tsr_weights_find(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *name);
+
+/* Dotted path of the quantization's object in config.json: at the top, or in a multimodal model's text_config. NULL
+ * when the model is not quantized. */
+const char *tsr_quantization_path(const tsr_checkpoint *checkpoint);
+
+/* All of them, the one that holds first: Kimi-K2.5 states it at the top and in text_config. Returns how many. */
+enum { TSR_QUANTIZATION_PATHS = 3 };
+size_t tsr_quantization_paths(const tsr_checkpoint *checkpoint, const char *paths[TSR_QUANTIZATION_PATHS]);
+
+/* "model.layers.0.mlp.down_proj.weight" without ".weight"; other names as they are. Returns the length. */
+size_t tsr_module_length(const char *name);
+
+#endif

@@ -1,0 +1,181 @@
+/* Where the kernels under test run: a table of functions, so that checks need not know.
+ *
+ * Operands and results are the host's; a GPU's table copies. Every device has the CPU's models, and a GPU its own
+ * kernels besides. A test plants faults by making a table of its own. Thread-safe once open: tables take turns where
+ * they must. */
+#ifndef TSR_VERIFY_EVIDENCE_DEVICE_H
+#define TSR_VERIFY_EVIDENCE_DEVICE_H
+
+#include "common/status.h"
+#include "kernels/cpu/causal_attention.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/mla_attention.h"
+#include "kernels/cpu/project.h"
+#include "kernels/cpu/weight_only_gemm.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum tsr_out { TSR_OUT_BF16, TSR_OUT_F16, TSR_OUT_F32, TSR_N_OUTS } tsr_out;
+
+/* "bf16", ... Static storage. */
+const char *tsr_out_name(tsr_out out);
+
+/* x[n] rounded to `out` (once, to nearest even), as floats. */
+void tsr_out_round(tsr_out out, float *x, size_t n);
+
+/* What the accumulators of a product are; decides which bound it is held to. */
+typedef enum tsr_accumulation {
+    TSR_ACCUMULATE_FP32,
+    TSR_ACCUMULATE_PROMOTED,   /* a Hopper tensor core, taken out to FP32 every 128 elements */
+    TSR_ACCUMULATE_UNPROMOTED, /* never taken out: shown, not held to anything but its own bound */
+} tsr_accumulation;
+
+typedef struct tsr_device tsr_device;
+typedef struct tsr_device_gemm tsr_device_gemm;
+
+/* d = A * W^T as floats that `out` can hold. */
+typedef tsr_status tsr_device_gemm_fn(const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_out out,
+                                      tsr_err *err);
+
+struct tsr_device_gemm {
+    const char *name;
+    tsr_accumulation accumulation;
+    tsr_device_gemm_fn *run;
+    bool rounds_last; /* what it gives in BF16 and F16 is what it gives in F32, rounded: one run tells all */
+    bool row_by_row;  /* it computes each row by itself, and slowly: those that nobody judges are left out */
+    tsr_device *device;
+    uintptr_t variant; /* the table's own */
+};
+
+/* An int8 product with its epilogue; d as floats that `out` can hold. */
+typedef struct tsr_device_epilogue tsr_device_epilogue;
+typedef tsr_status tsr_device_epilogue_fn(const tsr_device_epilogue *kernel, const tsr_int8_gemm_args *args,
+                                          tsr_out out, tsr_err *err);
+struct tsr_device_epilogue {
+    const char *name;
+    tsr_device_epilogue_fn *run;
+    tsr_device *device;
+    uintptr_t variant;
+};
+
+/* Words of 4 int8 or 8 int4 codes, biased and even elements first, as the interleaved layouts have them, to values
+ * of BF16 or F16: those of word i begin at values[i * 32 / bits], in the order of its elements. */
+typedef struct tsr_device_dequant tsr_device_dequant;
+typedef tsr_status tsr_device_dequant_fn(const tsr_device_dequant *kernel, int bits, tsr_out out, const uint32_t *words,
+                                         size_t n_words, uint16_t *values, tsr_err *err);
+struct tsr_device_dequant {
+    const char *name;
+    tsr_device_dequant_fn *run;
+    tsr_device *device;
+    uintptr_t variant;
+};
+
+/* A weight-only product; d as floats that BF16 or F16 can hold: args->bf16 says which. */
+typedef struct tsr_device_weight_only tsr_device_weight_only;
+typedef tsr_status tsr_device_weight_only_fn(const tsr_device_weight_only *kernel, const tsr_weight_only_args *args,
+                                             tsr_err *err);
+struct tsr_device_weight_only {
+    const char *name;
+    tsr_device_weight_only_fn *run;
+    bool one_by_one; /* products are added in FP32 one by one, each token by itself; else a tensor core's steps of 16 */
+    bool lifts;      /* of int4 and F16 it adds A * (code + 8) and A * 8 apart */
+    bool general;    /* it takes zero points and groups of any size; else neither but groups of 32, 64 and 128 */
+    tsr_device *device;
+    uintptr_t variant;
+};
+
+/* Decoding attention over a latent cache, and what follows it where heads are cut over ranks. `rank` says on whose GPU:
+ * each has its own once they are spread, before that all are on one. *seconds is a run's, not counting copies. */
+typedef struct tsr_device_mla tsr_device_mla;
+typedef tsr_status tsr_device_mla_fn(const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *args,
+                                     double *seconds, tsr_err *err);
+typedef tsr_status tsr_device_project_fn(const tsr_device_mla *kernel, size_t rank, const tsr_project_args *args,
+                                         tsr_err *err);
+/* parts [ranks][n] become their sum, each rank's its own copy of it; ranks - 1 roundings in any order. */
+typedef tsr_status tsr_device_sum_fn(const tsr_device_mla *kernel, size_t ranks, float *parts, size_t n,
+                                     double *seconds, tsr_err *err);
+/* Gives each rank a GPU of its own; `how` says how they are joined. TSR_E_DEVICE: there are not as many, or nothing
+ * that joins them; then they stay on one. */
+typedef tsr_status tsr_device_spread_fn(const tsr_device_mla *kernel, size_t ranks, char *how, size_t size,
+                                        tsr_err *err);
+struct tsr_device_mla {
+    const char *name;
+    bool tensor_core; /* held to the bound of kernels/cuda/mla_decode.h; else to that of kernels/cpu/mla_attention.h */
+    bool to_bf16;     /* rounds its result to BF16 */
+    bool widens;      /* makes BF16 of an FP8 cache on the way in; the values stay, since scales are powers of two */
+    tsr_device_mla_fn *run; /* TSR_E_UNSUPPORTED: it does not take this shape */
+    tsr_device_project_fn *project;
+    tsr_device_sum_fn *sum;
+    tsr_device_spread_fn *spread; /* NULL: there is nothing to spread over */
+    tsr_device *device;
+    uintptr_t variant;
+};
+
+/* Causal attention over expanded keys and values, its result in FP32. */
+typedef struct tsr_device_prefill tsr_device_prefill;
+typedef tsr_status tsr_device_prefill_fn(const tsr_device_prefill *kernel, const tsr_causal_attention *args,
+                                         double *seconds, tsr_err *err);
+struct tsr_device_prefill {
+    const char *name;
+    bool tensor_core;           /* held to the bound of kernels/cuda/mla_prefill.h */
+    tsr_device_prefill_fn *run; /* TSR_E_UNSUPPORTED: it does not take this shape */
+    tsr_device *device;
+    uintptr_t variant;
+};
+
+enum { TSR_DEVICE_KERNELS = 8 /* of a kind */ };
+
+struct tsr_device {
+    char name[256];
+    tsr_cpu_kernels cpu; /* of every device */
+    tsr_device_gemm gemms[TSR_DEVICE_KERNELS];
+    tsr_device_epilogue epilogues[TSR_DEVICE_KERNELS];
+    tsr_device_dequant dequants[TSR_DEVICE_KERNELS];
+    tsr_device_weight_only weight_onlys[TSR_DEVICE_KERNELS];
+    tsr_device_mla mlas[TSR_DEVICE_KERNELS];
+    tsr_device_prefill prefills[TSR_DEVICE_KERNELS];
+    size_t n_gemms, n_epilogues, n_dequants, n_weight_onlys, n_mlas, n_prefills;
+    void *state; /* the table's own */
+    void (*close)(tsr_device *device);
+};
+
+typedef enum tsr_device_kind { TSR_DEVICE_AUTO, TSR_DEVICE_CPU, TSR_DEVICE_CUDA } tsr_device_kind;
+
+/* Opens a device at `device`, which must stay there. AUTO takes the GPU where there is one that fits, else the CPU:
+ * then `note` (may be NULL) says why. TSR_E_DEVICE: CUDA was asked for, and there is none, or none that fits. */
+tsr_status tsr_device_open(tsr_device *device, tsr_device_kind kind, tsr_err *note, tsr_err *err) TSR_WARN_UNUSED;
+
+/* A zero-initialised one is fine. */
+void tsr_device_close(tsr_device *device);
+
+/* Adds a kernel to the table; its device becomes this one. TSR_E_UNSUPPORTED: there are TSR_DEVICE_KERNELS of its kind.
+ */
+tsr_status tsr_device_add_gemm(tsr_device *device, const tsr_device_gemm *gemm, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_device_add_epilogue(tsr_device *device, const tsr_device_epilogue *epilogue,
+                                   tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_device_add_dequant(tsr_device *device, const tsr_device_dequant *dequant, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_device_add_weight_only(tsr_device *device, const tsr_device_weight_only *weight_only,
+                                      tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_device_add_mla(tsr_device *device, const tsr_device_mla *mla, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_device_add_prefill(tsr_device *device, const tsr_device_prefill *prefill, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The products of several experts in one call, over what serving code lays out; n, k and the blocks are the same for
+ * all of them. gemm.m rows of A and D; gemm.w [groups][n][k], its scales likewise. */
+typedef struct tsr_grouped_gemm {
+    tsr_fp8_gemm_args gemm;
+    size_t groups;
+    const int32_t *expert_of_row; /* contiguous: [m], -1: padding between experts, neither read nor written */
+    const int32_t
+        *rows_of_expert; /* masked: [groups], of m / groups rows each; those beyond are not touched. Else NULL */
+} tsr_grouped_gemm;
+
+/* Runs of rows of one expert, one after another, each by the kernel. */
+tsr_status tsr_device_run_grouped(const tsr_device_gemm *kernel, const tsr_grouped_gemm *grouped, tsr_out out,
+                                  tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds the GPU's kernels to a table that has the CPU's, and names it. Only where Tessera was built with CUDA. */
+tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

@@ -1,0 +1,172 @@
+/* Numbered jobs, and choices that depend on the seed only. */
+#include "verify/evidence/jobs.h"
+
+#include "common/checked.h"
+#include "common/glob.h"
+#include "common/parallel_for.h"
+#include "common/threads.h"
+#include "verify/evidence/activations.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct jobs {
+    tsr_job_fn *job;
+    void *context;
+    tsr_evidence *results; /* [n] */
+} jobs;
+
+tsr_kernel_limits tsr_kernel_limits_defaults(void)
+{
+    return (tsr_kernel_limits){.max_kernel_error = 1, .max_kernel_rms = 2, .min_sqnr = NAN};
+}
+
+void tsr_lap(tsr_evidence *evidence, tsr_phase phase, double *since)
+{
+    const double now = tsr_now();
+    evidence->phases[phase] += now - *since;
+    *since = now;
+}
+
+bool tsr_is_selected(const tsr_kernel_options *options, const char *name)
+{
+    bool selected = options->n_globs == 0;
+    for (size_t i = 0; !selected && i < options->n_globs; i++)
+        selected = tsr_glob_match(options->globs[i], name);
+    return selected;
+}
+
+size_t tsr_sample(const tsr_kernel_options *options, size_t *items, size_t n)
+{
+    uint64_t wanted = options->sample;
+    size_t kept = 0;
+    if (wanted == 0 || wanted >= n)
+        return n;
+    /* Selection sampling: each item with the chance that fills the rest. */
+    for (size_t i = 0; wanted > 0; i++) {
+        if (tsr_mix(options->seed ^ tsr_mix(i)) % (n - i) < wanted) {
+            items[kept++] = items[i];
+            wanted--;
+        }
+    }
+    return kept;
+}
+
+static tsr_status run_job(void *context, size_t at, size_t worker, tsr_err *err)
+{
+    const jobs *const j = context;
+    (void)worker;
+    return j->job(j->context, at, &j->results[at], err);
+}
+
+tsr_status tsr_run_jobs(const tsr_kernel_options *options, size_t n, tsr_job_fn *job, void *context,
+                        tsr_evidence *evidence, tsr_err *err)
+{
+    const double began = tsr_now();
+    const jobs all = {job, context, calloc(n + 1, sizeof *all.results)};
+    if (all.results == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu results", n);
+    tsr_status status = tsr_each(n, options->threads, options->cancel, run_job, (void *)&all, err);
+    for (size_t i = 0; i < n; i++) {
+        tsr_err join_err = {{0}};
+        const tsr_status joined = tsr_evidence_join(evidence, &all.results[i], &join_err);
+        if (joined != TSR_OK && status == TSR_OK) {
+            status = joined;
+            if (err != NULL)
+                *err = join_err;
+        }
+    }
+    free(all.results);
+    evidence->seconds += tsr_now() - began;
+    return status;
+}
+
+tsr_status tsr_load_piece(tsr_reader *reader, const tsr_side *side, const tsr_weight *weight, const tsr_piece *piece,
+                          tsr_view *view, tsr_evidence *evidence, tsr_err *err)
+{
+    const double began = tsr_now();
+    TSR_TRY(tsr_view_init(view, side->checkpoint, weight, err));
+    TSR_TRY(tsr_reader_load(reader, view, piece, err));
+    evidence->phases[TSR_PHASE_READ] += tsr_now() - began;
+    evidence->bytes_read += piece->rows * piece->cols * tsr_view_width(view);
+    return TSR_OK;
+}
+
+tsr_status tsr_find_original(const tsr_side *against, const tsr_weight *weight, const tsr_weight **original,
+                             tsr_err *err)
+{
+    const tsr_tensor *const t = weight->values;
+    *original = tsr_weights_find(against->weights, against->checkpoint, t->name);
+    const tsr_tensor *const other = *original == NULL ? NULL : (*original)->values;
+    if (other == NULL || other->rank != t->rank || memcmp(other->shape, t->shape, t->rank * sizeof *t->shape) != 0)
+        return tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' is not there, or has another shape", against->checkpoint->path,
+                        t->name);
+    return TSR_OK;
+}
+
+/* ---- columns ---- */
+
+tsr_columns tsr_choose_columns(const tsr_kernel_options *options, uint64_t rows, uint64_t block, uint64_t seed)
+{
+    tsr_columns c = {.rows = rows, .block = block, .blocks = tsr_ceil_div(rows, block), .seed = tsr_mix(seed)};
+    c.chosen = options->columns == 0 ? c.blocks : tsr_min_u64(c.blocks, tsr_ceil_div(options->columns, block));
+    return c;
+}
+
+uint64_t tsr_column_block(const tsr_columns *c, uint64_t i)
+{
+    /* One of each of `chosen` equal stretches. */
+    const uint64_t begin = i * c->blocks / c->chosen, end = (i + 1) * c->blocks / c->chosen;
+    return begin + tsr_mix(c->seed + i) % (end - begin);
+}
+
+uint64_t tsr_columns_count(const tsr_columns *c)
+{
+    const uint64_t last = tsr_column_block(c, c->chosen - 1) * c->block;
+    return (c->chosen - 1) * c->block + tsr_min_u64(c->block, c->rows - last);
+}
+
+uint64_t tsr_column_of(const tsr_columns *c, uint64_t j)
+{
+    return tsr_column_block(c, j / c->block) * c->block + j % c->block;
+}
+
+void tsr_judge(tsr_judgement *j, const double *x, const double *y, size_t m, size_t n, const tsr_columns *rows,
+               const tsr_columns *columns)
+{
+    for (size_t row = 0; row < m; row += TSR_TILE) {
+        for (size_t col = 0; col < n; col += TSR_TILE) {
+            const tsr_tile_metrics place = {.row = row,
+                                            .col = col,
+                                            .rows = (uint32_t)tsr_min_u64(TSR_TILE, m - row),
+                                            .cols = (uint32_t)tsr_min_u64(TSR_TILE, n - col)};
+            tsr_tile tile;
+            tsr_tile_begin(&tile, &place, m, n);
+            for (uint32_t i = 0; i < place.rows; i++)
+                tsr_tile_row(&tile, i, x + (row + i) * n + col, y + (row + i) * n + col);
+            tsr_tile_end(&tile, &j->metrics);
+        }
+    }
+    if (j->metrics.differ > 0) {
+        const uint64_t row = j->metrics.max_abs_at / n, column = j->metrics.max_abs_at % n;
+        snprintf(j->worst_at, sizeof j->worst_at, "token %llu, output %llu",
+                 (unsigned long long)(rows == NULL ? row : tsr_column_of(rows, row)),
+                 (unsigned long long)(columns == NULL ? column : tsr_column_of(columns, column)));
+    }
+}
+
+void tsr_limit_rounding(tsr_judgement *j, double limit, char text[TSR_MAX_FAULT])
+{
+    const double sqnr = tsr_metrics_sqnr(&j->metrics);
+    if (!isnan(limit) && !(sqnr >= limit)) {
+        snprintf(text, TSR_MAX_FAULT, "SQNR %.2f dB is below %g", sqnr, limit);
+        j->fault = text;
+    } else if (isnan(limit) && !(j->of_expected <= TSR_MAX_OF_ROUNDING)) {
+        snprintf(text, TSR_MAX_FAULT, "the RMS error is %.3g times what rounding to these scales costs",
+                 j->of_expected);
+        j->fault = text;
+    }
+}

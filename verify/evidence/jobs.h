@@ -1,0 +1,95 @@
+/* What the checks of kernels share: which tensors, over which inputs, held to what; and threads that take them. */
+#ifndef TSR_VERIFY_EVIDENCE_JOBS_H
+#define TSR_VERIFY_EVIDENCE_JOBS_H
+
+#include "verify/evidence/device.h"
+#include "verify/evidence/evidence.h"
+#include "verify/weights/compare.h"
+
+typedef struct tsr_kernel_limits {
+    double max_kernel_error; /* the largest error of an element over its bound */
+    double max_kernel_rms;   /* the RMS error over the expected one */
+    double min_sqnr;         /* dB, quantization error; NaN: the check's own default */
+} tsr_kernel_limits;
+
+/* 1: the bound is what the accumulation can do at worst. 2: independent errors add up to the expected RMS within a few
+ * per cent; twice that is another kind of error. */
+tsr_kernel_limits tsr_kernel_limits_defaults(void);
+
+/* What verify mla is asked for; no other check looks at it. */
+typedef struct tsr_mla_request {
+    uint64_t layer, batch, context, new_tokens, ranks; /* all but `layer` at least 1 */
+    bool fp8_cache;
+    const tsr_checkpoint *stages; /* another implementation's; NULL: none */
+} tsr_mla_request;
+
+typedef struct tsr_kernel_options {
+    tsr_side side;                     /* whose tensors */
+    const tsr_side *against;           /* the originals; NULL: unknown, and only activations can be held to theirs */
+    const tsr_checkpoint *activations; /* NULL: drawn */
+    const tsr_checkpoint *azp;         /* tessera-azp.safetensors, NULL: none; for tsr_check_epilogue */
+    tsr_device *device;
+    const char *const *globs; /* tensors: those whose name matches one; all when there is none */
+    size_t n_globs;
+    uint64_t sample; /* so many of them, chosen by the seed; 0: all */
+    uint64_t seed;
+    uint64_t tokens;     /* M */
+    uint64_t columns;    /* output channels of a tensor that are computed and judged, in whole blocks; 0: all */
+    uint64_t experts;    /* of a set of experts, chosen by the seed */
+    uint64_t group_rows; /* tokens that share a scale: 1, or CUTLASS's M-granular and blockwise scalings */
+    unsigned threads;
+    tsr_kernel_limits limits;
+    tsr_mla_request mla;
+    const atomic_bool *cancel; /* may be NULL */
+} tsr_kernel_options;
+
+/* Whether a name is asked for. */
+bool tsr_is_selected(const tsr_kernel_options *options, const char *name);
+
+/* Keeps options->sample of the n indices in `items`, in order; returns how many are left. */
+size_t tsr_sample(const tsr_kernel_options *options, size_t *items, size_t n);
+
+/* One job: adds to `evidence`. `at` is its number. */
+typedef tsr_status tsr_job_fn(void *context, size_t at, tsr_evidence *evidence, tsr_err *err);
+
+/* Runs n jobs on options->threads threads; evidence is joined in their order. The first failure stops all.
+ * TSR_E_CANCELLED: stopped by *cancel. */
+tsr_status tsr_run_jobs(const tsr_kernel_options *options, size_t n, tsr_job_fn *job, void *context,
+                        tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Loads a piece of a weight, and notes seconds and bytes; `view` has to live as long as the reader is used. */
+tsr_status tsr_load_piece(tsr_reader *reader, const tsr_side *side, const tsr_weight *weight, const tsr_piece *piece,
+                          tsr_view *view, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The weight of the same name and shape among the originals. TSR_E_MISMATCH: none. */
+tsr_status tsr_find_original(const tsr_side *against, const tsr_weight *weight, const tsr_weight **original,
+                             tsr_err *err) TSR_WARN_UNUSED;
+
+/* Books the seconds from *since until now on a phase; *since becomes now. */
+void tsr_lap(tsr_evidence *evidence, tsr_phase phase, double *since);
+
+/* Output channels that are judged: whole blocks of `block` rows, evenly strewn over `rows` with a start of the seed's.
+ * Block i begins at rows block * first(i). Returns how many blocks. */
+typedef struct tsr_columns {
+    uint64_t rows, block, blocks, chosen, seed;
+} tsr_columns;
+tsr_columns tsr_choose_columns(const tsr_kernel_options *options, uint64_t rows, uint64_t block, uint64_t seed);
+uint64_t tsr_column_block(const tsr_columns *columns, uint64_t i); /* the i-th chosen one, i < chosen */
+uint64_t tsr_columns_count(const tsr_columns *columns);            /* channels in all */
+uint64_t tsr_column_of(const tsr_columns *columns, uint64_t j);    /* the channel that is column j of those computed */
+
+/* 3 dB: how far the RMS error of quantization may be above the one of rounding to the scales, step^2 / 12 a code. */
+#define TSR_MAX_OF_ROUNDING 1.414
+
+enum { TSR_MAX_FAULT = 128 };
+
+/* Holds what rounding to scales costs to `limit` dB; where that is NaN, judgement->of_expected to the above. The fault,
+ * if there is one, is in `text`. */
+void tsr_limit_rounding(tsr_judgement *judgement, double limit, char text[TSR_MAX_FAULT]);
+
+/* Judges y against x, [m][n] both: figures, and the place of the largest error. `rows` and
+ * `columns` say which tokens and channels these are (NULL: all of them). */
+void tsr_judge(tsr_judgement *judgement, const double *x, const double *y, size_t m, size_t n, const tsr_columns *rows,
+               const tsr_columns *columns);
+
+#endif

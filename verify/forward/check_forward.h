@@ -1,0 +1,46 @@
+/* How errors grow through a model: a forward pass of the source and of what was made from it, side by side in double.
+ *
+ * Of each layer two figures: how far the streams of hidden states are apart behind it, each model on its own; and what
+ * the layer adds by itself, the model's layer on the source's input. At the end the logits: SQNR, Kullback-Leibler
+ * divergence, the likeliest token. Or, with a reference, the layers of another implementation are held to those of the
+ * source. docs/verify.md. */
+#ifndef TSR_VERIFY_FORWARD_CHECK_FORWARD_H
+#define TSR_VERIFY_FORWARD_CHECK_FORWARD_H
+
+#include "verify/evidence/evidence.h"
+#include "verify/forward/forward.h"
+
+/* Of a layer alone in dB (tsr_forward_limits_defaults: 10), of the divergence in nats and the share of positions whose
+ * likeliest token is the same; NaN: no limit. */
+typedef struct tsr_forward_limits {
+    double min_sqnr, max_kl, min_top1;
+} tsr_forward_limits;
+
+tsr_forward_limits tsr_forward_limits_defaults(void);
+
+/* What the judgements of a layer, and those behind the last one, are called. */
+#define TSR_FORWARD_STREAM "stream of hidden states"
+#define TSR_FORWARD_LAYER  "layer alone"
+#define TSR_FORWARD_LOGITS "logits"
+
+typedef struct tsr_forward_request {
+    const tsr_side *source;
+    const tsr_side *model;           /* of the same sizes; NULL with a reference */
+    const tsr_checkpoint *reference; /* input_ids [sequences, length], hidden_states.N [.., hidden] before layer N,
+                                        logits [.., vocabulary]; what is not there is not held to anything. Or NULL */
+    const char *tokens;              /* a file as tsr_tokens_read takes it; NULL: drawn by the seed */
+    size_t sequences, length;        /* of tokens: so many at most */
+    size_t first, last;              /* layers (SIZE_MAX: the last); embeddings go straight to the first */
+    uint64_t seed;
+    unsigned threads;
+    tsr_forward_limits limits;
+    const atomic_bool *cancel;                                               /* may be NULL */
+    void (*progress)(size_t done, size_t total, double seconds, void *data); /* of layers; may be NULL */
+    void *progress_data;
+} tsr_forward_request;
+
+/* Errors: as the functions of verify/forward/forward.h and verify/forward/tokens.h; TSR_E_USAGE: no such layers.
+ * TSR_E_MISMATCH: the models have other sizes. TSR_E_SHAPE: a tensor of the reference does not fit. */
+tsr_status tsr_check_forward(const tsr_forward_request *request, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

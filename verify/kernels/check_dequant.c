@@ -1,0 +1,276 @@
+/* Codes of one weight through all layouts and converters. */
+#include "verify/kernels/check_dequant.h"
+
+#include "common/checked.h"
+#include "common/threads.h"
+#include "formats/model/ft_layout.h"
+#include "verify/evidence/activations.h"
+#include "verify/kernels/weight_only.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 128 /* read at a time */ };
+
+typedef struct check {
+    const tsr_kernel_options *options;
+    unsigned outs;
+    size_t *jobs; /* indices of weights */
+    size_t n_jobs;
+    tsr_ft_format formats[2][TSR_FT_LAYOUTS]; /* of int8, of int4; those that some reader takes */
+    size_t n_formats[2];
+} check;
+
+typedef struct operands {
+    const check *c;
+    tsr_evidence *evidence;
+    tsr_arena arena;
+    const tsr_weight *weight;
+    const char *name;
+    tsr_columns columns; /* of the layout: rows of the checkpoint's [N, K] */
+    size_t n, k;
+    int8_t *codes;    /* [n][k] */
+    uint32_t *words;  /* laid out */
+    uint16_t *values; /* converted, in the order of the words' elements */
+    double *x, *y;    /* [n][k] */
+} operands;
+
+static bool known(const check *c, const tsr_ft_format *format)
+{
+    const size_t width = format->bits == 4;
+    for (size_t i = 0; i < c->n_formats[width]; i++) {
+        if (c->formats[width][i].layout == format->layout)
+            return true;
+    }
+    return false;
+}
+
+/* Every layout that some version reads on some architecture. */
+static void list_formats(check *c)
+{
+    static const int kArchs[] = {70, 75, 80, 86, 89, 90, 100};
+    for (unsigned i = 0; i < TSR_FT_PRODUCERS * 7 * 8; i++) {
+        const tsr_ft_target target = {
+            .producer = (tsr_ft_producer)(i / 56),
+            .arch = kArchs[i / 8 % 7],
+            .bits = i & 1 ? 4 : 8,
+            .fp8_activations = i & 2,
+            .force_interleave = i & 4,
+        };
+        const size_t width = target.bits == 4;
+        tsr_ft_format format;
+        if (tsr_ft_format_of(&target, &format, NULL) == TSR_OK && !known(c, &format))
+            c->formats[width][c->n_formats[width]++] = format;
+    }
+}
+
+static tsr_status find_jobs(check *c, tsr_evidence *evidence, tsr_err *err)
+{
+    const tsr_weights *const weights = c->options->side.weights;
+    c->jobs = malloc(weights->count * sizeof *c->jobs + 1);
+    if (c->jobs == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the tensors to check");
+    for (size_t i = 0; i < weights->count; i++) {
+        const tsr_weight *const w = &weights->items[i];
+        if ((w->coding != TSR_CODED_INT8 && w->coding != TSR_CODED_PACKED) ||
+            !tsr_is_selected(c->options, w->values->name))
+            continue;
+        if (w->rows > 0 && w->cols > 0 && w->matrices == 1)
+            c->jobs[c->n_jobs++] = i;
+        else
+            TSR_TRY(tsr_evidence_skip(evidence, w->values->name, "it is no matrix", err));
+    }
+    if (c->n_jobs == 0)
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no int8 or int4 weight there, or none by that name",
+                        c->options->side.checkpoint->path);
+    evidence->candidates = c->n_jobs;
+    evidence->subjects = c->n_jobs = tsr_sample(c->options, c->jobs, c->n_jobs);
+    return TSR_OK;
+}
+
+static tsr_status shape_operands(operands *o, tsr_err *err)
+{
+    o->columns = tsr_choose_columns(o->c->options, o->weight->rows, ROWS, tsr_seed_of(o->c->options->seed, o->name));
+    o->n = (size_t)tsr_columns_count(&o->columns);
+    o->k = (size_t)o->weight->cols;
+    const size_t cells = o->n * o->k;
+    o->codes = tsr_arena_alloc(&o->arena, cells);
+    o->words = tsr_arena_alloc(&o->arena, cells + sizeof *o->words);
+    o->values = tsr_arena_alloc(&o->arena, (cells + 8) * sizeof *o->values);
+    o->x = tsr_arena_alloc(&o->arena, cells * sizeof *o->x);
+    o->y = tsr_arena_alloc(&o->arena, cells * sizeof *o->y);
+    return o->codes != NULL && o->words != NULL && o->values != NULL && o->x != NULL && o->y != NULL
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_NOMEM, "out of memory for the codes of '%s'", o->name);
+}
+
+/* One row of stored codes as two's complement. */
+static void unpack(const tsr_weight *w, const unsigned char *bytes, size_t k, int8_t *codes)
+{
+    for (size_t i = 0; i < k; i++) {
+        if (w->coding == TSR_CODED_INT8)
+            codes[i] = (int8_t)bytes[i];
+        else if (w->bits == 8)
+            codes[i] = (int8_t)(bytes[i] - 128);
+        else
+            codes[i] = (int8_t)((bytes[i / 2] >> 4 * (i % 2) & 15) - 8);
+    }
+}
+
+static tsr_status read_codes(operands *o, tsr_err *err)
+{
+    const tsr_weight *const w = o->weight;
+    const size_t row_bytes = w->coding == TSR_CODED_INT8 ? o->k : tsr_ceil_div(o->k * w->bits, 32) * 4;
+    tsr_reader reader = {0};
+    tsr_status status = TSR_OK;
+    for (size_t band = 0; status == TSR_OK && band < o->columns.chosen; band++) {
+        const uint64_t row = tsr_column_block(&o->columns, band) * ROWS;
+        const tsr_piece piece = {.row = row, .rows = tsr_min_u64(ROWS, w->rows - row), .cols = o->k};
+        tsr_view view;
+        status = tsr_load_piece(&reader, &o->c->options->side, w, &piece, &view, o->evidence, err);
+        for (size_t i = 0; status == TSR_OK && i < piece.rows; i++)
+            unpack(w, reader.bytes + i * row_bytes, o->k, o->codes + (band * ROWS + i) * o->k);
+    }
+    for (size_t i = 0; i < o->n * o->k; i++)
+        o->x[i] = o->codes[i];
+    tsr_reader_free(&reader);
+    return status;
+}
+
+/* x against y, which must be the same. */
+static tsr_status judge(operands *o, const char *what, tsr_err *err)
+{
+    tsr_judgement j = {.subject = o->name, .kind = TSR_ERROR_KERNEL, .what = what, .of_bound = -1, .of_expected = -1};
+    char text[96];
+    const double began = tsr_now();
+    tsr_judge(&j, o->x, o->y, o->n, o->k, NULL, &o->columns);
+    if (j.metrics.differ > 0) {
+        const uint64_t row = tsr_column_of(&o->columns, j.metrics.max_abs_at / o->k);
+        snprintf(j.worst_at, sizeof j.worst_at, "row %llu, column %llu", (unsigned long long)row,
+                 (unsigned long long)(j.metrics.max_abs_at % o->k));
+        snprintf(text, sizeof text, "%llu of %llu codes are not what they were", (unsigned long long)j.metrics.differ,
+                 (unsigned long long)j.metrics.elements);
+        j.fault = text;
+    }
+    o->evidence->phases[TSR_PHASE_JUDGE] += tsr_now() - began;
+    return tsr_evidence_add(o->evidence, &j, err);
+}
+
+/* Which of a word's elements is stored at place p: every layout but P puts the even ones first. */
+static unsigned element_of(int bits, unsigned p)
+{
+    static const unsigned kInt8[] = {0, 2, 1, 3}, kInt4[] = {0, 2, 4, 6, 1, 3, 5, 7};
+    return bits == 8 ? kInt8[p] : kInt4[p];
+}
+
+static double plain_value(tsr_out out, uint16_t bits)
+{
+    double value;
+    tsr_decode(out == TSR_OUT_BF16 ? TSR_BF16 : TSR_F16, (const unsigned char *)&bits, 1, &value);
+    return value;
+}
+
+static tsr_status check_layout(operands *o, const tsr_ft_format *format, tsr_err *err)
+{
+    const unsigned char *const bytes = (const unsigned char *)o->words;
+    const unsigned mask = format->bits == 4 ? 15 : 255;
+    char what[96];
+    for (size_t n = 0; n < o->n; n++) {
+        for (size_t k = 0; k < o->k; k++) {
+            const tsr_ft_place place = tsr_ft_place_of(format, o->k, o->n, k, n);
+            const unsigned stored = bytes[place.byte] >> 4 * place.nibble & mask;
+            const int code = (int)(stored ^ format->bias);
+            o->y[n * o->k + k] = code > (int)(mask / 2) ? code - (int)mask - 1 : code;
+        }
+    }
+    snprintf(what, sizeof what, "layout %s", tsr_ft_layout_name(format->layout));
+    return judge(o, what, err);
+}
+
+static tsr_status check_converter(operands *o, const tsr_ft_format *format, const tsr_device_dequant *kernel,
+                                  tsr_out out, tsr_err *err)
+{
+    const unsigned per_word = 32u / (unsigned)format->bits;
+    char what[128];
+    const double began = tsr_now();
+    memset(o->values, 0xFF, o->n * o->k * sizeof *o->values); /* NaN */
+    TSR_TRY(kernel->run(kernel, format->bits, out, o->words, o->n * o->k / per_word, o->values, err));
+    o->evidence->phases[TSR_PHASE_KERNELS] += tsr_now() - began;
+    for (size_t n = 0; n < o->n; n++) {
+        for (size_t k = 0; k < o->k; k++) {
+            const tsr_ft_place place = tsr_ft_place_of(format, o->k, o->n, k, n);
+            const size_t position = format->bits == 4 ? 2 * place.byte + place.nibble : place.byte;
+            const size_t element =
+                position / per_word * per_word + element_of(format->bits, (unsigned)(position % per_word));
+            o->y[n * o->k + k] = plain_value(out, o->values[element]);
+        }
+    }
+    snprintf(what, sizeof what, "%s, layout %s, %s", kernel->name, tsr_ft_layout_name(format->layout),
+             tsr_out_name(out));
+    return judge(o, what, err);
+}
+
+static tsr_status check_format(operands *o, const tsr_ft_format *format, tsr_err *err)
+{
+    const tsr_device *const device = o->c->options->device;
+    const tsr_interleave_args args = {.format = format, .k = o->k, .n = o->n, .order = TSR_CODES_NK, .ld = o->k};
+    tsr_err why = {{0}};
+    if (tsr_ft_format_check(format, (int64_t)o->k, (int64_t)o->n, &why) != TSR_OK)
+        return tsr_evidence_skip(o->evidence, o->name, why.msg, err);
+    const double began = tsr_now();
+    device->cpu.interleave(&args, (const uint8_t *)o->codes, (uint8_t *)o->words);
+    o->evidence->phases[TSR_PHASE_KERNELS] += tsr_now() - began;
+    TSR_TRY(check_layout(o, format, err));
+    /* Layout P keeps signed codes in plain order: its readers convert them one by one. */
+    for (size_t i = 0; format->bias != 0 && i < device->n_dequants; i++) {
+        for (tsr_out out = TSR_OUT_BF16; out <= TSR_OUT_F16; out++) {
+            if (o->c->outs >> out & 1)
+                TSR_TRY(check_converter(o, format, &device->dequants[i], out, err));
+        }
+    }
+    if (format->layout != TSR_FT_T) /* the one that products are made for */
+        return TSR_OK;
+    const tsr_weight_only product = {
+        .options = o->c->options,
+        .outs = o->c->outs,
+        .weight = o->weight,
+        .columns = &o->columns,
+        .format = format,
+        .codes = o->codes,
+        .words = o->words,
+        .n = o->n,
+        .k = o->k,
+    };
+    return tsr_judge_weight_only(&product, o->evidence, err);
+}
+
+static tsr_status do_job(void *context, size_t at, tsr_evidence *evidence, tsr_err *err)
+{
+    const check *const c = context;
+    const tsr_weight *const w = &c->options->side.weights->items[c->jobs[at]];
+    const size_t width = w->bits == 4;
+    operands o = {.c = c, .evidence = evidence, .weight = w, .name = w->values->name};
+    tsr_status status = shape_operands(&o, err);
+    if (status == TSR_OK)
+        status = read_codes(&o, err);
+    for (size_t i = 0; status == TSR_OK && i < c->n_formats[width]; i++)
+        status = check_format(&o, &c->formats[width][i], err);
+    tsr_arena_free(&o.arena);
+    return status;
+}
+
+tsr_status tsr_check_dequant(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence, tsr_err *err)
+{
+    check c = {.options = options, .outs = outs};
+    if ((outs & (1u << TSR_OUT_BF16 | 1u << TSR_OUT_F16)) == 0)
+        return tsr_fail(err, TSR_E_USAGE, "--out f32: codes are converted to BF16 and F16");
+    list_formats(&c);
+    tsr_status status = find_jobs(&c, evidence, err);
+    if (status == TSR_OK)
+        status = tsr_run_jobs(options, c.n_jobs, do_job, &c, evidence, err);
+    if (status == TSR_OK)
+        status = tsr_evidence_require(evidence, true, options->side.checkpoint->path, err);
+    free(c.jobs);
+    return status;
+}

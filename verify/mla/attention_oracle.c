@@ -1,0 +1,80 @@
+/* Two passes over the tokens: the exact result, then what moves it. */
+#include "verify/mla/attention_oracle.h"
+
+#include "verify/weights/weight_product.h"
+#include "verify/weights/weight_reader.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double kUnit = 0x1p-24, kTensorUnit = 0x1p-22;
+
+/* p becomes scores, `walk` what is to be expected of their roundings' squares. */
+static void score(const tsr_attended *a, const double *q, double *p, double *walk, tsr_attention_exact *r)
+{
+    r->largest = 0;
+    for (size_t t = 0; t < a->n; t++) {
+        double sum = 0, size = 0, squares = 0;
+        for (size_t i = 0; i < a->width; i++) {
+            const double product = q[i] * (double)a->keys[t * a->ld_keys + i];
+            sum += product;
+            size += fabs(product);
+            squares += product * product;
+        }
+        p[t] = sum * a->scale;
+        walk[t] = a->scale * a->scale * (double)a->width * (squares / 2 + sum * sum / 3);
+        r->largest = fmax(r->largest, size);
+    }
+}
+
+void tsr_attention_solve(const tsr_attended *a, const uint16_t *q, double *scratch, tsr_attention_exact *r)
+{
+    double *const p = scratch, *const walk = p + a->n, *const x = walk + a->n;
+    tsr_decode(TSR_BF16, (const unsigned char *)q, a->width, x);
+    score(a, x, p, walk, r);
+    tsr_soften(p, a->n);
+    memset(r->exact, 0, a->columns * sizeof *r->exact);
+    memset(r->mass, 0, a->columns * sizeof *r->mass);
+    memset(r->square, 0, a->columns * sizeof *r->square);
+    memset(r->jitter, 0, a->columns * sizeof *r->jitter);
+    for (size_t t = 0; t < a->n; t++) {
+        for (size_t i = 0; i < a->columns; i++) {
+            const double part = p[t] * (double)a->values[t * a->ld_values + i];
+            r->exact[i] += part;
+            r->mass[i] += fabs(part);
+            r->square[i] += part * part;
+        }
+    }
+    /* A score that is off by x moves the result by x p (v - result). */
+    for (size_t t = 0; t < a->n; t++) {
+        for (size_t i = 0; i < a->columns; i++) {
+            const double part = p[t] * ((double)a->values[t * a->ld_values + i] - r->exact[i]);
+            r->jitter[i] += part * part * walk[t];
+        }
+    }
+}
+
+double tsr_attention_bound(const tsr_attention_rounding *kernel, const tsr_attended *a, const tsr_attention_exact *r,
+                           size_t i)
+{
+    const double tokens = (double)a->n, d = (double)a->width;
+    double bound;
+    if (kernel->tensor_core) {
+        const double off = a->scale * ceil(d / 16) * 17 * kTensorUnit * r->largest;
+        const double steps = ceil(tokens / (double)kernel->block) * (double)kernel->block / 16 + 2;
+        bound = (2 * off + 0x1p-8 + 0x1p-18 + 17 * steps * kTensorUnit) * r->mass[i];
+    } else {
+        bound = (2.1 * a->scale * (d + 2) * kUnit * r->largest + (2 * tokens + 16) * kUnit) * r->mass[i];
+    }
+    return kernel->to_bf16 ? bound + (fabs(r->exact[i]) + bound) * 0x1p-8 + 0x1p-133 : bound;
+}
+
+double tsr_attention_variance(const tsr_attention_rounding *kernel, const tsr_attended *a, const tsr_attention_exact *r,
+                              size_t i)
+{
+    const double exact = r->exact[i], square = r->square[i], tokens = (double)a->n;
+    const double half_step = exact == 0 || !kernel->to_bf16 ? 0 : ldexp(1, ilogb(exact) - 8);
+    const double sums = square * (tokens / 2 + 3) + exact * exact * (tokens * 2 / 3 + 3);
+    const double probabilities = kernel->tensor_core ? 0.541 * 0x1p-16 * square : 0;
+    return (half_step * half_step + probabilities + kUnit * kUnit * (r->jitter[i] + sums)) / 3;
+}

@@ -1,0 +1,45 @@
+/* Attention of one query and head in double, over operands as kernels see them, and what a kernel's error may be and
+ * is to be expected to be. Sources of the formulas: kernels/cpu/mla_attention.h and kernels/cuda/mla_decode.h for the
+ * bounds, verify/mla/mla_kernels.h for what is expected. */
+#ifndef TSR_VERIFY_MLA_ATTENTION_ORACLE_H
+#define TSR_VERIFY_MLA_ATTENTION_ORACLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* n tokens, of each a key of `width` and a value of `columns` elements. */
+typedef struct tsr_attended {
+    const float *keys, *values;
+    size_t ld_keys, ld_values, width, columns, n;
+    double scale;
+} tsr_attended;
+
+/* All but `largest` are [columns]; p are the exact probabilities. */
+typedef struct tsr_attention_exact {
+    double *exact;  /* sum of p v */
+    double *mass;   /* sum of p |v| */
+    double *square; /* sum of (p v)^2 */
+    double *jitter; /* what roundings of scores move, squared, in units of u^2 / 3 */
+    double largest; /* of any token's sum |q k| */
+} tsr_attention_exact;
+
+/* What rounds how. */
+typedef struct tsr_attention_rounding {
+    bool tensor_core; /* products in steps of 16, values of `block` tokens at a time, probabilities in BF16 */
+    bool to_bf16;     /* its result */
+    size_t block;
+} tsr_attention_rounding;
+
+/* q in BF16; `scratch` has room for 2 n + width elements. Nothing is seen with n = 0: zeros. */
+void tsr_attention_solve(const tsr_attended *tokens, const uint16_t *q, double *scratch, tsr_attention_exact *result);
+
+/* How far element `i` of a kernel's result may be from the exact one. */
+double tsr_attention_bound(const tsr_attention_rounding *kernel, const tsr_attended *tokens,
+                           const tsr_attention_exact *exact, size_t i);
+
+/* What is to be expected of the square of its error. */
+double tsr_attention_variance(const tsr_attention_rounding *kernel, const tsr_attended *tokens,
+                              const tsr_attention_exact *exact, size_t i);
+
+#endif

@@ -1,0 +1,114 @@
+/* Both spellings of the settings, and a function for each type. */
+#include "verify/mla/rope.h"
+
+#include "formats/json/json.h"
+#include "formats/json/json_edit.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const double kPi = 3.14159265358979323846;
+
+typedef struct settings {
+    const tsr_checkpoint *checkpoint;
+    double base, factor, trained; /* trained: the context before it was stretched */
+    size_t dim;
+} settings;
+
+/* transformers 5 writes rope_parameters, all before it rope_scaling. */
+static double number(const settings *s, const char *key, double otherwise)
+{
+    char path[96];
+    snprintf(path, sizeof path, "rope_parameters.%s", key);
+    otherwise = tsr_config_find_number(s->checkpoint->config, s->checkpoint->config_size, path, otherwise);
+    snprintf(path, sizeof path, "rope_scaling.%s", key);
+    return tsr_config_find_number(s->checkpoint->config, s->checkpoint->config_size, path, otherwise);
+}
+
+static const char *type_of(const tsr_checkpoint *c, tsr_arena *arena)
+{
+    static const char *const kPaths[] = {"rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type"};
+    for (size_t i = 0; i < sizeof kPaths / sizeof *kPaths; i++) {
+        const char *const type = tsr_json_find_string(c->config, c->config_size, kPaths[i], arena);
+        if (type != NULL)
+            return type;
+    }
+    return "default";
+}
+
+static void leave(const settings *s, tsr_rope *rope)
+{
+    (void)s;
+    (void)rope;
+}
+
+static void linear(const settings *s, tsr_rope *rope)
+{
+    for (size_t i = 0; i < rope->pairs; i++)
+        rope->frequency[i] /= s->factor;
+}
+
+/* Waves longer than the trained context are stretched, those much shorter kept, and between them a blend. */
+static void llama3(const settings *s, tsr_rope *rope)
+{
+    const double low = number(s, "low_freq_factor", 1), high = number(s, "high_freq_factor", 4);
+    for (size_t i = 0; i < rope->pairs; i++) {
+        const double plain = rope->frequency[i], turns = s->trained * plain / (2 * kPi);
+        const double keep = fmin(fmax((turns - low) / (high - low), 0), 1);
+        rope->frequency[i] = (1 - keep) * plain / s->factor + keep * plain;
+    }
+}
+
+static double mscale(double factor, double weight)
+{
+    return factor <= 1 ? 1 : 0.1 * weight * log(factor) + 1;
+}
+
+/* The dimension whose wave turns `turns` times within the trained context. */
+static double turning_dimension(const settings *s, double turns)
+{
+    return (double)s->dim * log(s->trained / (turns * 2 * kPi)) / (2 * log(s->base));
+}
+
+static void yarn(const settings *s, tsr_rope *rope)
+{
+    const double own = number(s, "mscale", 0), all = number(s, "mscale_all_dim", 0), last = (double)s->dim - 1;
+    const double low = fmax(floor(turning_dimension(s, number(s, "beta_fast", 32))), 0);
+    double high = fmin(ceil(turning_dimension(s, number(s, "beta_slow", 1))), last);
+    if (high == low)
+        high += 0.001;
+    for (size_t i = 0; i < rope->pairs; i++) {
+        const double plain = rope->frequency[i], ramp = fmin(fmax(((double)i - low) / (high - low), 0), 1);
+        rope->frequency[i] = plain / s->factor * ramp + plain * (1 - ramp);
+    }
+    rope->mscale_all = all != 0 ? mscale(s->factor, all) : 1;
+    rope->gain = own != 0 && all != 0 ? mscale(s->factor, own) / mscale(s->factor, all) : mscale(s->factor, 1);
+    rope->gain = number(s, "attention_factor", rope->gain);
+}
+
+tsr_status tsr_rope_read(tsr_rope *rope, const tsr_checkpoint *c, size_t dim, tsr_arena *arena, tsr_err *err)
+{
+    static const struct {
+        const char *name;
+        void (*apply)(const settings *, tsr_rope *);
+    } kTypes[] = {{"default", leave}, {"linear", linear}, {"llama3", llama3}, {"yarn", yarn}};
+    settings s = {.checkpoint = c, .dim = dim};
+    s.base = tsr_config_find_number(c->config, c->config_size, "rope_theta", number(&s, "rope_theta", 10000));
+    s.factor = number(&s, "factor", 1);
+    s.trained = number(&s, "original_max_position_embeddings", 4096);
+    *rope = (tsr_rope){.pairs = dim / 2, .gain = 1, .mscale_all = 1};
+    rope->frequency = tsr_arena_alloc(arena, rope->pairs * sizeof *rope->frequency);
+    if (rope->frequency == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory");
+    for (size_t i = 0; i < rope->pairs; i++)
+        rope->frequency[i] = pow(s.base, -2.0 * (double)i / (double)dim);
+    const char *const type = type_of(c, arena);
+    for (size_t i = 0; i < sizeof kTypes / sizeof *kTypes; i++) {
+        if (strcmp(type, kTypes[i].name) != 0)
+            continue;
+        kTypes[i].apply(&s, rope);
+        return TSR_OK;
+    }
+    return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: RoPE of type '%s'", c->path, type);
+}

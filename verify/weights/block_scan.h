@@ -1,0 +1,41 @@
+/* What is wrong with a weight's scales: each block's error, the factor that would mend it, and what a better scale
+ * would give; and, from all of them, the name of the fault. */
+#ifndef TSR_VERIFY_WEIGHTS_BLOCK_SCAN_H
+#define TSR_VERIFY_WEIGHTS_BLOCK_SCAN_H
+
+#include "verify/weights/weight_reader.h"
+
+typedef enum tsr_scale_fault {
+    TSR_SCALES_FIT,        /* no fault of the scales */
+    TSR_SCALES_TRANSPOSED, /* the grid is stored column by column */
+    TSR_SCALES_SHIFTED,    /* each scale stands a block too early or too late */
+    TSR_SCALES_INVERTED,   /* 1 / scale is stored */
+    TSR_SCALES_WRONG,      /* codes fit, some scales do not, in none of these ways */
+    TSR_CODES_UNRELATED,   /* no scale makes these codes the source's values */
+    TSR_NOT_SCANNED,       /* one block is more than TSR_SCAN_BYTES */
+} tsr_scale_fault;
+
+/* Relative error that no distribution of weights explains: e4m3 gives 0.0265. */
+#define TSR_USUAL_BLOCK_ERROR 0.032
+
+enum { TSR_SCAN_BYTES = 16 << 20 };
+
+typedef struct tsr_block_scan {
+    tsr_scale_fault fault;
+    uint64_t blocks, wrong; /* wrong: scales off by more than 2 % */
+    tsr_piece first_wrong;
+    double factor;             /* stored / right of the first wrong one */
+    uint64_t improvable;       /* blocks, worse than usual even if codes are the nearest, whose squared error amax / 448
+                                  lowers by a fifth or more */
+    tsr_piece most_improvable; /* and the one that gains most: */
+    double error, better;      /* its relative error under the stored scale, and under amax / 448 */
+    double cost; /* of integers: sum of d^2 / sum of step^2 / 12, with the steps that reach each block's largest value;
+                    at most 3 where every code is the nearest under such steps. 0: not known */
+} tsr_block_scan;
+
+/* `y` has scales; `x` has its shape and is the reference. Least squares gives each block's factor: sum xy / sum y^2.
+ * `powers`: scales have to be powers of two, and a better one is the next above amax / 448. */
+tsr_status tsr_scan_blocks(const tsr_view *x, const tsr_view *y, bool powers, tsr_block_scan *scan,
+                           tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

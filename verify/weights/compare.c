@@ -1,0 +1,483 @@
+/* Pairing by name, and threads that take pieces in order. */
+#include "verify/weights/compare.h"
+
+#include "common/checked.h"
+#include "common/glob.h"
+#include "common/threads.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define U64(x) ((unsigned long long)(x))
+
+enum {
+    PIECE_BYTES = 2 << 20, /* of the wider side */
+    CHUNK_TILES = 8,       /* decoded at a time, so that both sides' doubles stay in the nearest cache */
+    CHUNK = CHUNK_TILES * TSR_TILE,
+};
+
+typedef struct partial {
+    tsr_metrics metrics;
+    bool same;
+} partial;
+
+/* A pair whose pieces are being compared. */
+typedef struct flight {
+    tsr_view view[2];
+    tsr_piece size; /* of a piece in the middle */
+    uint64_t pieces, left;
+    partial *partials; /* [pieces]: added in order when all are there, whoever made them */
+} flight;
+
+typedef struct worker {
+    tsr_reader reader[2];
+    double x[CHUNK], y[CHUNK];
+    tsr_tile tiles[CHUNK_TILES];
+} worker;
+
+typedef struct run {
+    const tsr_side *side[2];
+    const tsr_compare_options *options;
+    tsr_comparison *out;
+
+    pthread_mutex_t lock; /* guards all that follows */
+    flight **flights;     /* [count]; NULL when not in flight */
+    size_t next_pair;
+    uint64_t next_piece;
+    tsr_status status; /* of the first failure */
+    tsr_err err;
+    tsr_compare_progress progress;
+    struct timespec began;
+} run;
+
+const char *tsr_pair_name(const tsr_pair *pair)
+{
+    return (pair->a == NULL ? pair->b : pair->a)->values->name;
+}
+
+const char *tsr_pair_coordinates(const tsr_pair *pair, uint64_t index, char *text, size_t size)
+{
+    const tsr_tensor *const t = pair->a->values;
+    uint64_t at[TSR_MAX_RANK];
+    for (unsigned i = t->rank; i-- > 0; index /= t->shape[i])
+        at[i] = index % t->shape[i];
+    size_t n = (size_t)snprintf(text, size, "[");
+    for (unsigned i = 0; i < t->rank; i++)
+        n += (size_t)snprintf(text + n, size - n, "%s%llu", i == 0 ? "" : ", ", U64(at[i]));
+    snprintf(text + n, size - n, "]");
+    return text;
+}
+
+/* ---- pairing ---- */
+
+static bool wanted(const tsr_compare_options *o, const char *name)
+{
+    for (size_t i = 0; i < o->n_globs; i++) {
+        if (tsr_glob_match(o->globs[i], name))
+            return true;
+    }
+    return o->n_globs == 0;
+}
+
+static bool same_shape(const tsr_tensor *a, const tsr_tensor *b)
+{
+    return a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0;
+}
+
+/* What side `here` has and the other lacks, or has in another shape: made of other tensors of the other side, if it can
+ * be. */
+static tsr_status pair_with_made(run *r, unsigned here, tsr_pair *p, tsr_err *err)
+{
+    const tsr_weight *stand_in;
+    TSR_TRY(tsr_made_find(r->side[1 - here], r->side[here], here == 0 ? p->a : p->b, &r->out->arena, &p->made[1 - here],
+                          &stand_in, err));
+    if (p->made[1 - here] == NULL)
+        return TSR_OK;
+    *(here == 0 ? &p->b : &p->a) = stand_in;
+    p->state = TSR_PAIR_IDENTICAL;
+    return TSR_OK;
+}
+
+static tsr_status add_pair(run *r, const tsr_weight *x, const tsr_weight *y, tsr_err *err)
+{
+    const tsr_weight *const one = x == NULL ? y : x;
+    tsr_pair p = {.a = x,
+                  .b = y,
+                  .state = x == NULL   ? TSR_PAIR_EXTRA
+                           : y == NULL ? TSR_PAIR_MISSING
+                                       : TSR_PAIR_IDENTICAL};
+    if (!wanted(r->options, one->values->name))
+        return TSR_OK;
+    if (x != NULL && y != NULL && !same_shape(x->values, y->values)) {
+        p.state = TSR_PAIR_MISSHAPED;
+        TSR_TRY(pair_with_made(r, 1, &p, err));
+        if (p.made[0] == NULL)
+            TSR_TRY(pair_with_made(r, 0, &p, err));
+    } else if (x == NULL || y == NULL) {
+        const unsigned here = x == NULL ? 1 : 0;
+        if (tsr_made_replaces(r->side[here], r->side[1 - here], one))
+            return TSR_OK; /* compared through what took its place */
+        TSR_TRY(pair_with_made(r, here, &p, err));
+    }
+    r->out->pairs[r->out->count++] = p;
+    return TSR_OK;
+}
+
+static tsr_status pair_by_name(run *r, tsr_err *err)
+{
+    const tsr_weights *const a = r->side[0]->weights, *const b = r->side[1]->weights;
+    tsr_comparison *const out = r->out;
+    out->pairs = calloc(a->count + b->count + 1, sizeof *out->pairs);
+    if (out->pairs == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu tensors", a->count + b->count);
+    for (size_t i = 0; i < a->count; i++) {
+        const tsr_weight *const x = &a->items[i];
+        TSR_TRY(add_pair(r, x, tsr_weights_find(b, r->side[1]->checkpoint, x->values->name), err));
+    }
+    for (size_t i = 0; i < b->count; i++) {
+        const tsr_weight *const y = &b->items[i];
+        if (tsr_weights_find(a, r->side[0]->checkpoint, y->values->name) == NULL)
+            TSR_TRY(add_pair(r, NULL, y, err));
+    }
+    if (out->count > 0)
+        return TSR_OK;
+    if (a->count + b->count == 0)
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s and %s hold no tensor: there is nothing to compare",
+                        r->side[0]->checkpoint->path, r->side[1]->checkpoint->path);
+    return tsr_fail(err, TSR_E_USAGE, "--tensors: no tensor's name matches");
+}
+
+tsr_status tsr_pair_view(tsr_view *view, const tsr_side *side, const tsr_pair *pair, unsigned which, tsr_err *err)
+{
+    TSR_TRY(tsr_view_init(view, side->checkpoint, which == 0 ? pair->a : pair->b, err));
+    view->derived = pair->made[which] == NULL ? NULL : &pair->made[which]->derived;
+    return TSR_OK;
+}
+
+static bool comparable(const tsr_pair *p)
+{
+    return p->state <= TSR_PAIR_DIFFERS;
+}
+
+/* ---- pieces ---- */
+
+/* Both sides are cut alike, along tiles: whole rows where they are short enough, else TSR_TILE rows of a part. */
+static tsr_status cut(const run *r, const tsr_pair *p, flight *f, tsr_err *err)
+{
+    const bool stored = p->made[0] == NULL && p->made[1] == NULL;
+    TSR_TRY(tsr_pair_view(&f->view[0], r->side[0], p, 0, err));
+    TSR_TRY(tsr_pair_view(&f->view[1], r->side[1], p, 1, err));
+    if (stored && p->a->scale == NULL && p->b->scale == NULL && f->view[0].rows < TSR_TILE) {
+        /* A stack of low matrices, such as convolutions: one matrix of all their rows. */
+        for (size_t i = 0; i < 2; i++) {
+            f->view[i].rows *= f->view[i].matrices;
+            f->view[i].matrices = 1;
+        }
+    }
+    const tsr_view *const v = &f->view[0];
+    const uint64_t width = tsr_max_u64(tsr_view_width(v), tsr_view_width(&f->view[1]));
+    if (v->matrices == 0 || v->rows == 0 || v->cols == 0)
+        return TSR_OK;
+    const uint64_t fitting = PIECE_BYTES / width, whole_rows = fitting / v->cols / TSR_TILE * TSR_TILE;
+    f->size.rows = tsr_min_u64(tsr_max_u64(whole_rows, TSR_TILE), v->rows);
+    f->size.cols = tsr_min_u64(fitting / f->size.rows / TSR_TILE * TSR_TILE, v->cols);
+    if (whole_rows > 0)
+        f->size.cols = v->cols;
+    f->pieces = v->matrices * tsr_ceil_div(v->rows, f->size.rows) * tsr_ceil_div(v->cols, f->size.cols);
+    return TSR_OK;
+}
+
+static tsr_piece piece_at(const flight *f, uint64_t index)
+{
+    const tsr_view *const v = &f->view[0];
+    const uint64_t across = tsr_ceil_div(v->cols, f->size.cols), down = tsr_ceil_div(v->rows, f->size.rows);
+    tsr_piece p = {
+        .matrix = index / across / down,
+        .row = index / across % down * f->size.rows,
+        .col = index % across * f->size.cols,
+    };
+    p.rows = tsr_min_u64(f->size.rows, v->rows - p.row);
+    p.cols = tsr_min_u64(f->size.cols, v->cols - p.col);
+    return p;
+}
+
+static void note_misrounded(const worker *w, const flight *f, const tsr_piece *chunk, uint32_t row, tsr_metrics *out)
+{
+    const tsr_piece *const piece = &w->reader[1].piece;
+    size_t first = 0;
+    const uint64_t found = tsr_reader_misrounded(&w->reader[1], chunk->row - piece->row + row, chunk->col - piece->col,
+                                                 (size_t)chunk->cols, w->x, w->y, &first);
+    if (out->misrounded == 0 && found > 0)
+        out->misrounded_at =
+            ((chunk->matrix * f->view[1].rows) + chunk->row + row) * f->view[1].cols + chunk->col + first;
+    out->misrounded += found;
+}
+
+/* One chunk of one row of tiles. */
+static void compare_chunk(worker *w, const flight *f, const tsr_piece *chunk, bool same, tsr_metrics *out)
+{
+    const tsr_piece *const piece = &w->reader[0].piece;
+    const size_t n = (size_t)chunk->cols, n_tiles = (size_t)tsr_ceil_div(n, TSR_TILE);
+    const uint64_t col = chunk->col - piece->col;
+    for (size_t t = 0; t < n_tiles; t++) {
+        const tsr_tile_metrics place = {
+            .matrix = chunk->matrix,
+            .row = chunk->row,
+            .col = chunk->col + t * TSR_TILE,
+            .rows = (uint32_t)chunk->rows,
+            .cols = (uint32_t)tsr_min_u64(TSR_TILE, n - t * TSR_TILE),
+        };
+        tsr_tile_begin(&w->tiles[t], &place, f->view[0].rows, f->view[0].cols);
+    }
+    for (uint32_t row = 0; row < chunk->rows; row++) {
+        const uint64_t at = chunk->row - piece->row + row;
+        tsr_reader_row(&w->reader[0], at, col, n, w->x);
+        if (!same)
+            tsr_reader_row(&w->reader[1], at, col, n, w->y);
+        const double *const y = same ? w->x : w->y;
+        if (!same && f->view[1].weight.scale != NULL)
+            note_misrounded(w, f, chunk, row, out);
+        for (size_t t = 0; t < n_tiles; t++)
+            tsr_tile_row(&w->tiles[t], row, w->x + t * TSR_TILE, y + t * TSR_TILE);
+    }
+    for (size_t t = 0; t < n_tiles; t++)
+        tsr_tile_end(&w->tiles[t], out);
+}
+
+static tsr_status compare_piece(worker *w, const flight *f, const tsr_piece *piece, partial *out, tsr_err *err)
+{
+    for (size_t i = 0; i < 2; i++)
+        TSR_TRY(tsr_reader_load(&w->reader[i], &f->view[i], piece, err));
+    *out = (partial){.same = tsr_reader_same(&w->reader[0], &w->reader[1])};
+    for (uint64_t row = 0; row < piece->rows; row += TSR_TILE) {
+        for (uint64_t col = 0; col < piece->cols; col += CHUNK) {
+            const tsr_piece chunk = {
+                .matrix = piece->matrix,
+                .row = piece->row + row,
+                .col = piece->col + col,
+                .rows = tsr_min_u64(TSR_TILE, piece->rows - row),
+                .cols = tsr_min_u64(CHUNK, piece->cols - col),
+            };
+            compare_chunk(w, f, &chunk, out->same, &out->metrics);
+        }
+    }
+    return TSR_OK;
+}
+
+/* ---- taking and finishing pieces ---- */
+
+/* Called with the lock held. */
+static void note_failure(run *r, tsr_status status, const tsr_err *err)
+{
+    if (r->status == TSR_OK) {
+        r->status = status;
+        r->err = *err;
+    }
+}
+
+static void fail(run *r, tsr_status status, const tsr_err *err)
+{
+    pthread_mutex_lock(&r->lock);
+    note_failure(r, status, err);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static uint64_t stored_bytes(const tsr_weight *w)
+{
+    return w->data->bytes + (w->scale == NULL ? 0 : w->scale->bytes) +
+           (w->zero_point == NULL ? 0 : w->zero_point->bytes);
+}
+
+static void end_flight(run *r, size_t index)
+{
+    flight *const f = r->flights[index];
+    tsr_pair *const p = &r->out->pairs[index];
+    bool same = p->a->data->dtype == p->b->data->dtype && p->a->coding == p->b->coding;
+    for (uint64_t i = 0; i < f->pieces; i++) {
+        tsr_metrics_add(&p->metrics, &f->partials[i].metrics);
+        same = same && f->partials[i].same;
+    }
+    /* 64-bit integers may differ where doubles do not. */
+    const bool wide_integers = p->a->data->dtype >= TSR_I64 && p->b->data->dtype >= TSR_I64;
+    p->state = same ? TSR_PAIR_IDENTICAL : p->metrics.differ > 0 || wide_integers ? TSR_PAIR_DIFFERS : TSR_PAIR_EQUAL;
+    free(f->partials);
+    free(f);
+    r->flights[index] = NULL;
+    r->progress.tensors_done++;
+}
+
+/* Called with the lock held. */
+static tsr_status begin_flight(run *r, size_t index, tsr_err *err)
+{
+    flight *const f = calloc(1, sizeof *f);
+    r->flights[index] = f;
+    tsr_status status = f == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory") : TSR_OK;
+    if (status == TSR_OK)
+        status = cut(r, &r->out->pairs[index], f, err);
+    if (status != TSR_OK)
+        return status;
+    f->left = f->pieces;
+    f->partials = calloc(f->pieces + 1, sizeof *f->partials);
+    return f->partials == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory") : TSR_OK;
+}
+
+/* The next piece in order; false when there is none left or the run has failed. */
+static bool take_piece(run *r, size_t *index, uint64_t *piece)
+{
+    tsr_err err = {{0}};
+    tsr_status status = TSR_OK;
+    bool taken = false;
+    pthread_mutex_lock(&r->lock);
+    while (!taken && status == TSR_OK && r->status == TSR_OK && r->next_pair < r->out->count) {
+        if (!comparable(&r->out->pairs[r->next_pair])) {
+            r->next_pair++;
+            continue;
+        }
+        if (r->options->cancel != NULL && atomic_load(r->options->cancel))
+            status = tsr_fail(&err, TSR_E_CANCELLED, "interrupted");
+        else if (r->flights[r->next_pair] == NULL)
+            status = begin_flight(r, r->next_pair, &err);
+        if (status != TSR_OK)
+            continue;
+        const uint64_t pieces = r->flights[r->next_pair]->pieces;
+        *index = r->next_pair;
+        *piece = r->next_piece++;
+        taken = pieces > 0;
+        if (!taken) /* an empty tensor */
+            end_flight(r, *index);
+        if (r->next_piece >= pieces) {
+            r->next_pair++;
+            r->next_piece = 0;
+        }
+    }
+    /* Before the lock is released: what was only half begun is for nobody else to take. */
+    if (status != TSR_OK)
+        note_failure(r, status, &err);
+    pthread_mutex_unlock(&r->lock);
+    return taken;
+}
+
+static tsr_status do_piece(run *r, worker *w, size_t index, uint64_t piece, tsr_err *err)
+{
+    flight *const f = r->flights[index];
+    const tsr_pair *const p = &r->out->pairs[index];
+    const tsr_piece at = piece_at(f, piece);
+    TSR_TRY(compare_piece(w, f, &at, &f->partials[piece], err));
+    pthread_mutex_lock(&r->lock);
+    /* A piece's share of the bytes; the last one brings what rounding left. */
+    const uint64_t all = stored_bytes(p->a) + stored_bytes(p->b);
+    r->progress.bytes_done += piece + 1 < f->pieces ? all / f->pieces : all - all / f->pieces * (f->pieces - 1);
+    if (--f->left == 0)
+        end_flight(r, index);
+    pthread_mutex_unlock(&r->lock);
+    return TSR_OK;
+}
+
+static void *work(void *argument)
+{
+    run *const r = argument;
+    worker *const w = calloc(1, sizeof *w);
+    tsr_err err = {{0}};
+    size_t index;
+    uint64_t piece;
+    if (w == NULL)
+        fail(r, tsr_fail(&err, TSR_E_NOMEM, "out of memory for a worker"), &err);
+    while (w != NULL && take_piece(r, &index, &piece)) {
+        const tsr_status status = do_piece(r, w, index, piece, &err);
+        if (status != TSR_OK)
+            fail(r, status, &err);
+    }
+    for (size_t i = 0; w != NULL && i < 2; i++)
+        tsr_reader_free(&w->reader[i]);
+    free(w);
+    return NULL;
+}
+
+/* ---- the whole ---- */
+
+/* Sums up the bytes, and finds how many threads the memory allows. */
+static tsr_status choose_threads(run *r, tsr_err *err)
+{
+    uint64_t largest = 0;
+    for (size_t i = 0; i < r->out->count; i++) {
+        const tsr_pair *const p = &r->out->pairs[i];
+        flight f = {0};
+        if (!comparable(p))
+            continue;
+        TSR_TRY(cut(r, p, &f, err));
+        largest = tsr_max_u64(largest, tsr_reader_memory(&f.view[0], &f.size) + tsr_reader_memory(&f.view[1], &f.size) +
+                                           f.pieces * sizeof(partial));
+        r->progress.bytes_total += stored_bytes(p->a) + stored_bytes(p->b);
+        r->progress.tensors_total++;
+    }
+    const uint64_t fixed = tsr_checkpoint_memory(r->side[0]->checkpoint) +
+                           tsr_checkpoint_memory(r->side[1]->checkpoint) +
+                           r->out->count * (sizeof *r->out->pairs + sizeof *r->flights);
+    const uint64_t each = largest + sizeof(worker);
+    if (fixed + each > r->options->memory)
+        return tsr_fail(err, TSR_E_NOMEM,
+                        "--memory %llu is too little: comparing needs %llu (%.1f MiB) with one thread",
+                        U64(r->options->memory), U64(fixed + each), (double)(fixed + each) / 1048576);
+    r->out->threads =
+        (unsigned)tsr_min_u64((r->options->memory - fixed) / each, tsr_min_u64(r->options->threads, TSR_MAX_THREADS));
+    return TSR_OK;
+}
+
+static void tell_progress(void *context)
+{
+    run *const r = context;
+    pthread_mutex_lock(&r->lock);
+    tsr_compare_progress p = r->progress;
+    pthread_mutex_unlock(&r->lock);
+    p.seconds = tsr_seconds_since(&r->began);
+    if (r->options->progress != NULL)
+        r->options->progress(&p, r->options->progress_data);
+}
+
+tsr_status tsr_compare(const tsr_side *a, const tsr_side *b, const tsr_compare_options *options,
+                       tsr_comparison *comparison, tsr_err *err)
+{
+    run r = {
+        .side = {a, b},
+        .options = options,
+        .out = comparison,
+        .lock = PTHREAD_MUTEX_INITIALIZER,
+    };
+    tsr_status status;
+    clock_gettime(CLOCK_MONOTONIC, &r.began);
+    *comparison = (tsr_comparison){0};
+    TSR_GOTO(pair_by_name(&r, err));
+    r.flights = calloc(comparison->count, sizeof *r.flights);
+    if (r.flights == NULL) {
+        status = tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu tensors", comparison->count);
+        goto out;
+    }
+    TSR_GOTO(choose_threads(&r, err));
+    if (tsr_run_threads(comparison->threads, work, tell_progress, &r) == 0)
+        r.status = tsr_fail(&r.err, TSR_E_NOMEM, "cannot start a thread");
+    status = r.status;
+    if (status != TSR_OK && err != NULL)
+        *err = r.err;
+    comparison->bytes_read = r.progress.bytes_done;
+    comparison->seconds = tsr_seconds_since(&r.began);
+out:
+    for (size_t i = 0; r.flights != NULL && i < comparison->count; i++) {
+        if (r.flights[i] != NULL)
+            free(r.flights[i]->partials);
+        free(r.flights[i]);
+    }
+    free(r.flights);
+    if (status != TSR_OK)
+        tsr_comparison_free(comparison);
+    return status;
+}
+
+void tsr_comparison_free(tsr_comparison *comparison)
+{
+    free(comparison->pairs);
+    tsr_arena_free(&comparison->arena);
+    *comparison = (tsr_comparison){0};
+}

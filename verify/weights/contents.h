@@ -1,0 +1,73 @@
+/* The facts of a checkpoint: what its files hold, which part of the model takes how much, what is quantized and how.
+ *
+ * Everything comes from headers, index and config.json, but for the statistics of scales, which read the scales and no
+ * weight. What is wrong becomes an issue, not an error. */
+#ifndef TSR_VERIFY_WEIGHTS_CONTENTS_H
+#define TSR_VERIFY_WEIGHTS_CONTENTS_H
+
+#include "formats/checkpoint/manifest.h"
+#include "formats/loaders/issues.h"
+#include "formats/model/model.h"
+#include "formats/model/weights.h"
+
+typedef struct tsr_tally {
+    uint64_t tensors, elements, bytes;
+} tsr_tally;
+
+/* Scales are counted over the blocks that their weights have; the surplus of a padded grid is left out. */
+typedef struct tsr_scale_stats {
+    uint64_t count;
+    uint64_t zero, negative, nonfinite;
+    uint64_t subnormal;      /* 0 < |s| < 2^-126 */
+    uint64_t powers_of_two;  /* s = 2^k, positive */
+    double min, median, max; /* of the positive, finite ones; the lower median, cut to 12 bits of mantissa */
+    const tsr_tensor *odd;   /* the first scale tensor with a value that is no power of two; NULL: none */
+    uint64_t odd_at;         /* which of its values */
+    double odd_value;        /* */
+    uint64_t n_odd;          /* such tensors */
+} tsr_scale_stats;
+
+typedef struct tsr_part_tally {
+    uint64_t tensors, parameters, bytes;
+    uint64_t quantized; /* parameters that are codes with a scale */
+} tsr_part_tally;
+
+typedef enum tsr_kind {
+    TSR_KIND_E4M3,
+    TSR_KIND_INT8,
+    TSR_KIND_PACKED_INT8,
+    TSR_KIND_PACKED_INT4,
+    TSR_KIND_COUNT
+} tsr_kind;
+
+/* "e4m3", "int8", "packed int8", "packed int4". Static storage. */
+const char *tsr_kind_name(tsr_kind kind);
+
+typedef struct tsr_survey {
+    tsr_model model;
+    tsr_manifest manifest; /* what Tessera says of a rank, or of weights in a kernel's layout */
+    tsr_weights weights;   /* those that could be paired */
+    tsr_tally whole, by_dtype[TSR_DTYPE_COUNT];
+    uint64_t file_bytes;                       /* of all safetensors files, headers included */
+    bool has_metadata;                         /* the index has the key "metadata" */
+    bool has_total;                            /* with a total_size */
+    uint64_t total_size;                       /* as the index states it; right when it equals whole.bytes */
+    uint64_t files_without_format;             /* whose __metadata__ does not say which framework wrote them */
+    tsr_part_tally parts[TSR_PART_COUNT], mtp; /* MTP layers are in `mtp` only; scales are no parameters */
+    tsr_tally unread;                          /* what Tessera does not interpret, in none of the parts */
+    uint64_t weight_bytes, code_bytes;         /* all parameters; those that are codes */
+    uint64_t coded[TSR_KIND_COUNT];            /* weights that are codes, by kind */
+    tsr_tally scales[TSR_DTYPE_COUNT];         /* scale tensors by dtype */
+    tsr_scale_stats scale_stats;
+    tsr_issues issues;
+    tsr_arena arena;
+} tsr_survey;
+
+/* Surveys. The checkpoint is borrowed and must outlive the survey. `block_rows` and `block_cols` overrule config.json
+ * when not 0. Errors are those of reading, and of memory. */
+tsr_status tsr_survey_run(tsr_survey *survey, const tsr_checkpoint *checkpoint, uint64_t block_rows,
+                          uint64_t block_cols, tsr_err *err) TSR_WARN_UNUSED;
+
+void tsr_survey_free(tsr_survey *survey);
+
+#endif
