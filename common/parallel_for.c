@@ -9,7 +9,7 @@
 typedef struct loop {
     size_t n;
     const atomic_bool *cancel;
-    tsr_each_fn *run;
+    tsr_parallel_fn *run;
     void *context;
     pthread_mutex_t lock; /* guards the rest */
     size_t next, workers;
@@ -55,18 +55,18 @@ static void *work(void *argument)
     return NULL;
 }
 
-size_t tsr_each_workers(size_t n, unsigned threads)
+size_t tsr_parallel_workers(size_t n, unsigned threads)
 {
     return tsr_max_u64(tsr_min_u64(tsr_min_u64(n, threads), TSR_MAX_THREADS), 1);
 }
 
-tsr_status tsr_each(size_t n, unsigned threads, const atomic_bool *cancel, tsr_each_fn *run, void *context,
-                    tsr_err *err)
+tsr_status tsr_parallel_for(size_t n, unsigned threads, const atomic_bool *cancel, tsr_parallel_fn *run, void *context,
+                            tsr_err *err)
 {
     loop l = {.n = n, .cancel = cancel, .run = run, .context = context, .lock = PTHREAD_MUTEX_INITIALIZER};
     pthread_t others[TSR_MAX_THREADS];
     size_t started = 0;
-    while (started + 1 < tsr_each_workers(n, threads) && pthread_create(&others[started], NULL, work, &l) == 0)
+    while (started + 1 < tsr_parallel_workers(n, threads) && pthread_create(&others[started], NULL, work, &l) == 0)
         started++;
     work(&l);
     for (size_t i = 0; i < started; i++)

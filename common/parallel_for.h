@@ -9,15 +9,15 @@
 #include <stddef.h>
 
 /* One turn: `worker` says which thread takes it, for whoever has buffers a thread. */
-typedef tsr_status tsr_each_fn(void *context, size_t i, size_t worker, tsr_err *err);
+typedef tsr_status tsr_parallel_fn(void *context, size_t i, size_t worker, tsr_err *err);
 
-/* How many workers tsr_each takes for n turns at most: 1 .. TSR_MAX_THREADS. */
-size_t tsr_each_workers(size_t n, unsigned threads);
+/* How many workers tsr_parallel_for takes for n turns at most: 1 .. TSR_MAX_THREADS. */
+size_t tsr_parallel_workers(size_t n, unsigned threads);
 
 /* Calls run(context, i, worker, ..) once for each i < n, in any order, on the calling thread and up to threads - 1
  * others. The first failure is returned, and no turn is begun after it. TSR_E_CANCELLED: *cancel (may be NULL) was set
  * before the last turn began. */
-tsr_status tsr_each(size_t n, unsigned threads, const atomic_bool *cancel, tsr_each_fn *run, void *context,
-                    tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_parallel_for(size_t n, unsigned threads, const atomic_bool *cancel, tsr_parallel_fn *run, void *context,
+                            tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -82,12 +82,12 @@ static tsr_status attend_turn(void *context, size_t i, size_t worker, tsr_err *e
 static tsr_status attend_all(heads *h, tsr_err *err)
 {
     const tsr_tokens *const t = h->tokens;
-    const size_t turns = t->sequences * h->f->heads, workers = tsr_each_workers(turns, h->f->threads);
+    const size_t turns = t->sequences * h->f->heads, workers = tsr_parallel_workers(turns, h->f->threads);
     h->scratch = malloc(workers * t->longest * sizeof *h->scratch);
     h->out = calloc(t->count * h->f->heads * h->f->head_dim + 1, sizeof *h->out);
     const tsr_status status = h->scratch == NULL || h->out == NULL
                                   ? tsr_fail(err, TSR_E_NOMEM, "out of memory for attention")
-                                  : tsr_each(turns, h->f->threads, h->f->cancel, attend_turn, h, err);
+                                  : tsr_parallel_for(turns, h->f->threads, h->f->cancel, attend_turn, h, err);
     free(h->scratch);
     return status;
 }

@@ -146,7 +146,7 @@ static tsr_status fill(work *w, tsr_err *err)
     for (size_t i = 0; i < n; i++)
         fill_query(w, i / heads, i % heads);
     lap(w, TSR_PHASE_QUANTIZE);
-    const tsr_status status = tsr_each(n, w->s->options->threads, w->s->options->cancel, solve_one, w, err);
+    const tsr_status status = tsr_parallel_for(n, w->s->options->threads, w->s->options->cancel, solve_one, w, err);
     lap(w, TSR_PHASE_ORACLE);
     return status;
 }

@@ -220,7 +220,7 @@ static tsr_status run_turn(void *context, size_t i, size_t worker, tsr_err *err)
 static tsr_status each_head(const work *w, size_t width, head_fn *run, tsr_err *err)
 {
     const tsr_mla_batch *const b = w->b;
-    const size_t most = b->sequences * w->m->heads, workers = tsr_each_workers(most, w->m->threads);
+    const size_t most = b->sequences * w->m->heads, workers = tsr_parallel_workers(most, w->m->threads);
     turns t = {.w = w, .run = run, .width = width, .from = malloc((b->sequences + 1) * sizeof *t.from)};
     size_t n = 0;
     t.expanded = malloc((workers * b->longest * width + 1) * sizeof *t.expanded);
@@ -234,7 +234,7 @@ static tsr_status each_head(const work *w, size_t width, head_fn *run, tsr_err *
         t.from[n] = q + 1;
     }
     if (status == TSR_OK)
-        status = tsr_each(n * w->m->heads, w->m->threads, NULL, run_turn, &t, err);
+        status = tsr_parallel_for(n * w->m->heads, w->m->threads, NULL, run_turn, &t, err);
     free(t.from);
     free(t.expanded);
     free(t.latent);
