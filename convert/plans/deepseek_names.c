@@ -7,23 +7,23 @@
 
 /* convert.py, `mapping`. */
 static const tsr_deepseek_key kKeys[] = {
-    {"embed_tokens", "embed", TSR_PARALLEL_ROWS, false},
-    {"input_layernorm", "attn_norm", TSR_PARALLEL_REPLICATE, false},
-    {"post_attention_layernorm", "ffn_norm", TSR_PARALLEL_REPLICATE, false},
-    {"q_proj", "wq", TSR_PARALLEL_ROWS, true},
-    {"q_a_proj", "wq_a", TSR_PARALLEL_REPLICATE, false},
-    {"q_a_layernorm", "q_norm", TSR_PARALLEL_REPLICATE, false},
-    {"q_b_proj", "wq_b", TSR_PARALLEL_ROWS, true},
-    {"kv_a_proj_with_mqa", "wkv_a", TSR_PARALLEL_REPLICATE, false},
-    {"kv_a_layernorm", "kv_norm", TSR_PARALLEL_REPLICATE, false},
-    {"kv_b_proj", "wkv_b", TSR_PARALLEL_ROWS, true},
-    {"o_proj", "wo", TSR_PARALLEL_COLUMNS, true},
-    {"gate", "gate", TSR_PARALLEL_REPLICATE, false},
-    {"gate_proj", "w1", TSR_PARALLEL_ROWS, false},
-    {"down_proj", "w2", TSR_PARALLEL_COLUMNS, false},
-    {"up_proj", "w3", TSR_PARALLEL_ROWS, false},
-    {"norm", "norm", TSR_PARALLEL_REPLICATE, false},
-    {"lm_head", "head", TSR_PARALLEL_ROWS, false},
+    {"embed_tokens", "embed", TSR_TP_ROWS, false},
+    {"input_layernorm", "attn_norm", TSR_TP_REPLICATE, false},
+    {"post_attention_layernorm", "ffn_norm", TSR_TP_REPLICATE, false},
+    {"q_proj", "wq", TSR_TP_ROWS, true},
+    {"q_a_proj", "wq_a", TSR_TP_REPLICATE, false},
+    {"q_a_layernorm", "q_norm", TSR_TP_REPLICATE, false},
+    {"q_b_proj", "wq_b", TSR_TP_ROWS, true},
+    {"kv_a_proj_with_mqa", "wkv_a", TSR_TP_REPLICATE, false},
+    {"kv_a_layernorm", "kv_norm", TSR_TP_REPLICATE, false},
+    {"kv_b_proj", "wkv_b", TSR_TP_ROWS, true},
+    {"o_proj", "wo", TSR_TP_COLUMNS, true},
+    {"gate", "gate", TSR_TP_REPLICATE, false},
+    {"gate_proj", "w1", TSR_TP_ROWS, false},
+    {"down_proj", "w2", TSR_TP_COLUMNS, false},
+    {"up_proj", "w3", TSR_TP_ROWS, false},
+    {"norm", "norm", TSR_TP_REPLICATE, false},
+    {"lm_head", "head", TSR_TP_ROWS, false},
 };
 
 /* Of V3.2's indexer, whose convert.py has them in its table: every rank has all of it, under its own names. */
@@ -58,7 +58,7 @@ static bool component_is(const char *name, int from_end, const char *word)
 static bool find_own(const char *name, const char *const *own, size_t n, tsr_deepseek_key *key)
 {
     for (size_t i = 0; i < n; i++) {
-        *key = (tsr_deepseek_key){own[i], own[i], TSR_PARALLEL_REPLICATE, false};
+        *key = (tsr_deepseek_key){own[i], own[i], TSR_TP_REPLICATE, false};
         if (component_is(name, 1, own[i]))
             return true;
     }

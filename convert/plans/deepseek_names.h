@@ -14,7 +14,7 @@
 
 typedef struct tsr_deepseek_key {
     const char *hf, *deepseek; /* the last component but one, ".weight" and the like following it */
-    tsr_parallel how;
+    tsr_tp_split how;
     bool heads; /* num_attention_heads are cut with it */
 } tsr_deepseek_key;
 

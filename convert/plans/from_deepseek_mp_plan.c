@@ -141,18 +141,18 @@ static tsr_status plan_expert(const joining *j, size_t k, const tsr_tensor *t, c
 }
 
 /* What every rank has: all of it, or its part. */
-static tsr_status plan_shared(joining *j, const tsr_tensor *t, const char *name, tsr_parallel how)
+static tsr_status plan_shared(joining *j, const tsr_tensor *t, const char *name, tsr_tp_split how)
 {
     const tsr_tensor *parts[TSR_MAX_RANKS];
     for (size_t k = 0; k < j->n; k++)
         TSR_TRY(find_part(j, k, t, &parts[k]));
-    if (how == TSR_PARALLEL_REPLICATE || j->n == 1) {
+    if (how == TSR_TP_REPLICATE || j->n == 1) {
         for (size_t k = 1; k < j->n; k++)
             TSR_TRY(tsr_plan_same(j->plan, parts[0], parts[k], j->err));
         TSR_TRY(tsr_plan_add_note(j->plan, parts[0], "rename", "every rank has all of it", j->err));
         return tsr_plan_copy(j->plan, parts[0], name, j->err);
     }
-    const bool columns = how == TSR_PARALLEL_COLUMNS;
+    const bool columns = how == TSR_TP_COLUMNS;
     if (t->rank != 2)
         return refuse(j, 0, t, "is no matrix, and cannot have been cut");
     tsr_tensor *const out = tsr_plan_tensor(j->plan, t);

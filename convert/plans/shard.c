@@ -40,21 +40,21 @@ static tsr_status refuse(const tsr_checkpoint *c, const tsr_tensor *t, const dem
                     c->files[t->file].path, t->name, tsr_shape_text(t, shape, sizeof shape), why, n, work);
 }
 
-tsr_status tsr_shard_weight(const tsr_checkpoint *c, const tsr_weight *w, tsr_parallel how, uint64_t heads, bool share,
+tsr_status tsr_shard_weight(const tsr_checkpoint *c, const tsr_weight *w, tsr_tp_split how, uint64_t heads, bool share,
                             uint32_t n, tsr_shard *shard, tsr_err *err)
 {
     const tsr_tensor *const t = w->data;
     *shard = (tsr_shard){.parts = n};
     if (share && heads > 0 && n > heads && n % heads == 0)
         n = shard->parts = (uint32_t)heads;
-    if (how == TSR_PARALLEL_REPLICATE || n == 1)
+    if (how == TSR_TP_REPLICATE || n == 1)
         return TSR_OK;
-    const bool columns = how == TSR_PARALLEL_COLUMNS;
+    const bool columns = how == TSR_TP_COLUMNS;
     if (t->rank == 0 || (columns && t->rank < 2))
         return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' has no dimension that could be cut", c->files[t->file].path,
                         t->name);
     const unsigned dim = t->rank - (columns || t->rank == 1 ? 1u : 2u);
-    const uint64_t halves = how == TSR_PARALLEL_GATE_UP ? 2 : 1;
+    const uint64_t halves = how == TSR_TP_GATE_UP ? 2 : 1;
     const uint64_t matrices = t->rank == 3 ? t->shape[0] : 1;
     demand d = {.size = t->shape[dim] / halves, .heads = heads, .block = 1};
     if (t->shape[dim] % halves != 0)

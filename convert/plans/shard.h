@@ -22,7 +22,7 @@ typedef struct tsr_shard {
  * none; with `share`, a multiple of them in ranks share heads, as loaders have it with those of key and value.
  * TSR_E_SHAPE: the dimension, the heads or the blocks are not a multiple of what n needs; the message has the
  * arithmetic and the numbers of ranks that would work. */
-tsr_status tsr_shard_weight(const tsr_checkpoint *checkpoint, const tsr_weight *weight, tsr_parallel how,
+tsr_status tsr_shard_weight(const tsr_checkpoint *checkpoint, const tsr_weight *weight, tsr_tp_split how,
                             uint64_t heads, bool share, uint32_t n, tsr_shard *shard, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Cuts a part of an absorbed kv_b_proj, [heads, ..., ...], with its scales, between heads. TSR_E_SHAPE, likewise. */

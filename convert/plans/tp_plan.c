@@ -43,29 +43,28 @@ static tsr_status add_notes(tsr_plan *plan, const tsr_weight *w, const tsr_shard
 static tsr_status decide_one(const cutting *c, tsr_plan *plan, const tsr_weight *w, tsr_shard *shard, tsr_err *err)
 {
     static const char *const kHeads[] = {
-        [TSR_PARALLEL_HEADS] = "num_attention_heads", [TSR_PARALLEL_KV_HEADS] = "num_key_value_heads"};
-    static const char *const kReasons[] = {[TSR_PARALLEL_REPLICATE] = "every rank needs all of it",
-                                           [TSR_PARALLEL_ROWS] = "output features",
-                                           [TSR_PARALLEL_GATE_UP] = "output features, gate and up each",
-                                           [TSR_PARALLEL_COLUMNS] = "input features"};
+        [TSR_TP_HEADS] = "num_attention_heads", [TSR_TP_KV_HEADS] = "num_key_value_heads"};
+    static const char *const kReasons[] = {[TSR_TP_REPLICATE] = "every rank needs all of it",
+                                           [TSR_TP_ROWS] = "output features",
+                                           [TSR_TP_GATE_UP] = "output features, gate and up each",
+                                           [TSR_TP_COLUMNS] = "input features"};
     const tsr_checkpoint *const s = c->source;
-    const tsr_parallel_rule *const rule = tsr_parallel_find(w->data->name);
-    const tsr_parallel how =
-        rule->how == TSR_PARALLEL_UNKNOWN && w->data->rank < 2 ? TSR_PARALLEL_REPLICATE : rule->how;
+    const tsr_tp_rule *const rule = tsr_tp_find_rule(w->data->name);
+    const tsr_tp_split how = rule->how == TSR_TP_UNKNOWN && w->data->rank < 2 ? TSR_TP_REPLICATE : rule->how;
     uint64_t heads = 0;
     if (w->data->rank == 3 && tsr_absorbed_find(w->data->name) != NULL) {
         TSR_TRY(tsr_shard_part(s, w, c->options->ranks, shard, err));
         return add_notes(plan, w, shard, "heads of an absorbed kv_b_proj", err);
     }
-    if (how == TSR_PARALLEL_UNKNOWN)
+    if (how == TSR_TP_UNKNOWN)
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "%s: '%s': how loaders cut this tensor is not known; cutting it wrongly would go unnoticed",
                         s->files[w->data->file].path, w->data->name);
-    if (rule->unit != TSR_PARALLEL_FEATURES && how != TSR_PARALLEL_REPLICATE &&
+    if (rule->unit != TSR_TP_FEATURES && how != TSR_TP_REPLICATE &&
         !tsr_config_find_u64(s->config, s->config_size, kHeads[rule->unit], &heads))
         return tsr_fail(err, TSR_E_FORMAT, "%s: no %s in " TSR_CONFIG_NAME ", which cutting '%s' needs", s->path,
                         kHeads[rule->unit], w->data->name);
-    TSR_TRY(tsr_shard_weight(s, w, how, heads, rule->unit == TSR_PARALLEL_KV_HEADS, c->options->ranks, shard, err));
+    TSR_TRY(tsr_shard_weight(s, w, how, heads, rule->unit == TSR_TP_KV_HEADS, c->options->ranks, shard, err));
     return add_notes(plan, w, shard, kReasons[how], err);
 }
 

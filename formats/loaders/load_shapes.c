@@ -15,9 +15,9 @@ typedef struct extent {
 
 static extent extent_of(const tsr_linear *l)
 {
-    if (l->cut->how == TSR_PARALLEL_COLUMNS)
+    if (l->cut->how == TSR_TP_COLUMNS)
         return (extent){l->cols, l->block_cols, l->grid_cols, "columns"};
-    if (l->cut->how == TSR_PARALLEL_GATE_UP)
+    if (l->cut->how == TSR_TP_GATE_UP)
         return (extent){l->rows / 2, l->block_rows, l->grid_rows / 2, "rows of gate, and of up"};
     return (extent){l->rows, l->block_rows, l->grid_rows, "rows"};
 }
@@ -30,7 +30,7 @@ static bool is_refined(const tsr_load_query *q, const tsr_linear *l, uint64_t sh
     if (q->loader != TSR_LOADER_VLLM || tsr_query_compressed_tensors(q) || l->part != TSR_PART_ROUTED_EXPERTS ||
         l->coding == TSR_CODED_INT8 || l->coding == TSR_CODED_PACKED || extent_of(l).size % l->block_rows != 0)
         return false;
-    const uint64_t other = l->cut->how == TSR_PARALLEL_COLUMNS ? l->rows : l->cols;
+    const uint64_t other = l->cut->how == TSR_TP_COLUMNS ? l->rows : l->cols;
     uint64_t step = l->block_rows;
     while (step >= SMALLEST && (share % step != 0 || other % step != 0 || l->block_cols % step != 0))
         step /= 2;
@@ -49,9 +49,9 @@ static bool cut_fits(const tsr_load_query *q, const tsr_linear *l, uint64_t rank
     const bool whole = e.size / ranks % e.block == 0 || is_refined(q, l, e.size / ranks);
     if (q->loader == TSR_LOADER_DEEPSEEK)
         return ranks == 1 || (e.grid % ranks == 0 && whole);
-    const bool seam = l->cut->how == TSR_PARALLEL_GATE_UP || (l->fused != NULL && !last);
+    const bool seam = l->cut->how == TSR_TP_GATE_UP || (l->fused != NULL && !last);
     /* SGLang holds the last member, too, to whole blocks where the layer can be divided; vLLM only when it is. */
-    const bool strict = l->fused != NULL && l->cut->how == TSR_PARALLEL_ROWS && q->loader != TSR_LOADER_VLLM;
+    const bool strict = l->fused != NULL && l->cut->how == TSR_TP_ROWS && q->loader != TSR_LOADER_VLLM;
     return (ranks == 1 && !seam && !strict) || whole;
 }
 
@@ -109,7 +109,7 @@ static void check_cut(const tsr_load_query *q, const tsr_linear *l)
     const bool joined = l->fused != NULL && q->who->fuses;
     const extent e = extent_of(l);
     char advice[160];
-    if (tsr_query_reads(q, l) && q->tp > 1 && l->cut->how == TSR_PARALLEL_UNKNOWN && !is_stored_qkv(l))
+    if (tsr_query_reads(q, l) && q->tp > 1 && l->cut->how == TSR_TP_UNKNOWN && !is_stored_qkv(l))
         tsr_query_note(q, true, l->tensor->name, "unknown cut", "ask about TP 1, where nothing is divided",
                        "by its name nobody can say how ranks divide it, nor whether a block would be cut");
     if (!tsr_query_reads(q, l) || ranks == 0 || fits(q, l, q->tp))

@@ -42,7 +42,7 @@ static tsr_status describe(tsr_linears *all, tsr_linear *l, const tsr_weight *w,
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the linear layers");
     const char *const dot = strrchr(l->module, '.');
     l->leaf = dot == NULL ? l->module : dot + 1;
-    l->cut = tsr_parallel_find(t->name);
+    l->cut = tsr_tp_find_rule(t->name);
     l->matrices = t->rank == 3 ? t->shape[0] : 1;
     l->rows = t->shape[t->rank - 2];
     l->cols = t->shape[t->rank - 1];
@@ -125,13 +125,13 @@ void tsr_linears_free(tsr_linears *linears)
 
 uint64_t tsr_linear_ranks(const tsr_linear *l, const tsr_model *model, uint64_t tp)
 {
-    if (l->cut->how == TSR_PARALLEL_REPLICATE || l->cut->how == TSR_PARALLEL_UNKNOWN)
+    if (l->cut->how == TSR_TP_REPLICATE || l->cut->how == TSR_TP_UNKNOWN)
         return 1;
-    if (l->cut->unit == TSR_PARALLEL_FEATURES || model->heads == 0)
+    if (l->cut->unit == TSR_TP_FEATURES || model->heads == 0)
         return tp;
     if (model->heads % tp != 0)
         return 0;
-    if (l->cut->unit == TSR_PARALLEL_HEADS || model->kv_heads == 0 || model->kv_heads % tp == 0)
+    if (l->cut->unit == TSR_TP_HEADS || model->kv_heads == 0 || model->kv_heads % tp == 0)
         return tp;
     return tp % model->kv_heads == 0 ? model->kv_heads : 0;
 }

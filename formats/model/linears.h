@@ -17,7 +17,7 @@ typedef struct tsr_linear {
     bool mtp, quantized;
     tsr_coding coding;
     bool zero_points;
-    const tsr_parallel_rule *cut; /* how ranks divide it */
+    const tsr_tp_rule *cut; /* how ranks divide it */
     uint64_t matrices, rows, cols;
     uint64_t block_rows, block_cols; /* 0 when not quantized, or not in blocks */
     uint64_t grid_rows, grid_cols;

@@ -10,29 +10,29 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef enum tsr_parallel {
-    TSR_PARALLEL_UNKNOWN,   /* no pattern matches: nobody can say */
-    TSR_PARALLEL_REPLICATE, /* every rank has all of it */
-    TSR_PARALLEL_ROWS,      /* output features (the last but one dimension; the only one of a bias) */
-    TSR_PARALLEL_GATE_UP,   /* output features of gate and up, stacked in one tensor: each half is cut */
-    TSR_PARALLEL_COLUMNS,   /* input features (the last dimension) */
-} tsr_parallel;
+typedef enum tsr_tp_split {
+    TSR_TP_UNKNOWN,   /* no pattern matches: nobody can say */
+    TSR_TP_REPLICATE, /* every rank has all of it */
+    TSR_TP_ROWS,      /* output features (the last but one dimension; the only one of a bias) */
+    TSR_TP_GATE_UP,   /* output features of gate and up, stacked in one tensor: each half is cut */
+    TSR_TP_COLUMNS,   /* input features (the last dimension) */
+} tsr_tp_split;
 
 /* What is cut together, so that the number of ranks must divide it. */
-typedef enum tsr_parallel_unit {
-    TSR_PARALLEL_FEATURES, /* just the dimension */
-    TSR_PARALLEL_HEADS,    /* num_attention_heads */
-    TSR_PARALLEL_KV_HEADS, /* num_key_value_heads */
-} tsr_parallel_unit;
+typedef enum tsr_tp_unit {
+    TSR_TP_FEATURES, /* just the dimension */
+    TSR_TP_HEADS,    /* num_attention_heads */
+    TSR_TP_KV_HEADS, /* num_key_value_heads */
+} tsr_tp_unit;
 
-typedef struct tsr_parallel_rule {
+typedef struct tsr_tp_rule {
     const char *pattern;
-    tsr_parallel how;
-    tsr_parallel_unit unit;
-} tsr_parallel_rule;
+    tsr_tp_split how;
+    tsr_tp_unit unit;
+} tsr_tp_rule;
 
 /* The rule for a tensor of this name; how = UNKNOWN when there is none. Multi-head latent attention is known by its
  * names. Scales follow their weights and have no rules of their own. Static storage. */
-const tsr_parallel_rule *tsr_parallel_find(const char *name);
+const tsr_tp_rule *tsr_tp_find_rule(const char *name);
 
 #endif
