@@ -108,7 +108,7 @@ Test(reader, tells_which_codes_are_the_nearest)
     const tsr_view view = {
         .weight = {.data = &data, .scale = &none, .coding = TSR_CODED_E4M3, .block_rows = 1, .block_cols = 2}};
     double scales[] = {scale}, zero_points[] = {0};
-    const tsr_reader reader = {
+    const tsr_weight_reader reader = {
         .view = &view, .piece = {.rows = 1, .cols = 2}, .scales = scales, .zero_points = zero_points, .scale_cols = 1};
     for (unsigned code = 0; code < 0x7E; code++) {
         const double low = tsr_e4m3_to_f32((uint8_t)code) * scale, high = tsr_e4m3_to_f32((uint8_t)(code + 1)) * scale;
@@ -116,7 +116,7 @@ Test(reader, tells_which_codes_are_the_nearest)
         size_t first = 9;
         for (double share = 0; share <= 1; share += 0.0625) {
             const double x[] = {low + share * (high - low), low + share * (high - low)};
-            const uint64_t wrong = tsr_reader_misrounded(&reader, 0, 0, 2, x, y, &first);
+            const uint64_t wrong = tsr_weight_reader_misrounded(&reader, 0, 0, 2, x, y, &first);
             cr_assert_eq(wrong, share != 0.5, "code %u, share %g", code, share);
             cr_assert(wrong == 0 || first == (share < 0.5 ? 1 : 0), "code %u, share %g", code, share);
         }
@@ -124,7 +124,7 @@ Test(reader, tells_which_codes_are_the_nearest)
     /* Beyond the largest code nothing is nearer than it. */
     const double x[] = {1000 * scale, 1000 * scale}, y[] = {448 * scale, 416 * scale};
     size_t first;
-    cr_expect_eq(tsr_reader_misrounded(&reader, 0, 0, 2, x, y, &first), 1);
+    cr_expect_eq(tsr_weight_reader_misrounded(&reader, 0, 0, 2, x, y, &first), 1);
     cr_expect_eq(first, 1);
 }
 
@@ -157,16 +157,16 @@ static void expect_pieces(tsr_dtype scale_dtype, const void *scales, const doubl
                                .grid_rows = GRID_ROWS,
                                .grid_cols = GRID_COLS};
     tsr_view view;
-    tsr_reader reader = {0};
+    tsr_weight_reader reader = {0};
     cr_assert_eq(tsr_view_init(&view, &checkpoint, &weight, NULL), TSR_OK);
     const tsr_piece pieces[] = {
         {0, 0, 0, ROWS, COLS}, {1, 0, 0, ROWS, COLS}, {1, 15, 11, 2, 2}, {0, 69, 0, 1, COLS}, {1, 17, 13, 50, 36}};
     for (size_t k = 0; k < sizeof pieces / sizeof *pieces; k++) {
         const tsr_piece *const p = &pieces[k];
         double out[COLS];
-        cr_assert_eq(tsr_reader_load(&reader, &view, p, NULL), TSR_OK);
+        cr_assert_eq(tsr_weight_reader_load(&reader, &view, p, NULL), TSR_OK);
         for (size_t r = 0; r < p->rows; r++) {
-            tsr_reader_row(&reader, r, 1, (size_t)p->cols - 1, out);
+            tsr_weight_reader_row(&reader, r, 1, (size_t)p->cols - 1, out);
             for (size_t c = 1; c < p->cols; c++) {
                 const size_t row = (size_t)p->row + r, col = (size_t)p->col + c;
                 const double s = values[(p->matrix * GRID_ROWS + row / BLOCK_ROWS) * GRID_COLS + col / BLOCK_COLS];
@@ -175,7 +175,7 @@ static void expect_pieces(tsr_dtype scale_dtype, const void *scales, const doubl
             }
         }
     }
-    tsr_reader_free(&reader);
+    tsr_weight_reader_free(&reader);
     close(file.fd);
 }
 

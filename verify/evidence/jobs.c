@@ -84,12 +84,12 @@ tsr_status tsr_run_jobs(const tsr_kernel_options *options, size_t n, tsr_job_fn 
     return status;
 }
 
-tsr_status tsr_load_piece(tsr_reader *reader, const tsr_side *side, const tsr_weight *weight, const tsr_piece *piece,
-                          tsr_view *view, tsr_evidence *evidence, tsr_err *err)
+tsr_status tsr_load_piece(tsr_weight_reader *reader, const tsr_side *side, const tsr_weight *weight,
+                          const tsr_piece *piece, tsr_view *view, tsr_evidence *evidence, tsr_err *err)
 {
     const double began = tsr_now();
     TSR_TRY(tsr_view_init(view, side->checkpoint, weight, err));
-    TSR_TRY(tsr_reader_load(reader, view, piece, err));
+    TSR_TRY(tsr_weight_reader_load(reader, view, piece, err));
     evidence->phases[TSR_PHASE_READ] += tsr_now() - began;
     evidence->bytes_read += piece->rows * piece->cols * tsr_view_width(view);
     return TSR_OK;

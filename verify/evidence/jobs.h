@@ -58,8 +58,8 @@ tsr_status tsr_run_jobs(const tsr_kernel_options *options, size_t n, tsr_job_fn 
                         tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Loads a piece of a weight, and notes seconds and bytes; `view` has to live as long as the reader is used. */
-tsr_status tsr_load_piece(tsr_reader *reader, const tsr_side *side, const tsr_weight *weight, const tsr_piece *piece,
-                          tsr_view *view, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_load_piece(tsr_weight_reader *reader, const tsr_side *side, const tsr_weight *weight,
+                          const tsr_piece *piece, tsr_view *view, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
 
 /* The weight of the same name and shape among the originals. TSR_E_MISMATCH: none. */
 tsr_status tsr_find_original(const tsr_side *against, const tsr_weight *weight, const tsr_weight **original,

@@ -128,7 +128,7 @@ tsr_status tsr_forward_vector(const tsr_forward *f, const char *name, size_t n, 
                               tsr_err *err)
 {
     const tsr_weight *w;
-    tsr_reader reader = {0};
+    tsr_weight_reader reader = {0};
     tsr_view view;
     *values = NULL;
     TSR_TRY(tsr_forward_find(f, &w, needed ? err : NULL, "%s", name));
@@ -137,11 +137,12 @@ tsr_status tsr_forward_vector(const tsr_forward *f, const char *name, size_t n, 
     TSR_TRY(tsr_linear_expect(f->side->checkpoint, w, n, 0, err));
     TSR_TRY(tsr_view_init(&view, f->side->checkpoint, w, err));
     *values = malloc(n * sizeof **values);
-    tsr_status status = *values == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", name)
-                                        : tsr_reader_load(&reader, &view, &(tsr_piece){.rows = 1, .cols = n}, err);
+    tsr_status status = *values == NULL
+                            ? tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", name)
+                            : tsr_weight_reader_load(&reader, &view, &(tsr_piece){.rows = 1, .cols = n}, err);
     if (status == TSR_OK)
-        tsr_reader_row(&reader, 0, 0, n, *values);
-    tsr_reader_free(&reader);
+        tsr_weight_reader_row(&reader, 0, 0, n, *values);
+    tsr_weight_reader_free(&reader);
     return status;
 }
 
@@ -179,18 +180,18 @@ void tsr_forward_norm(const tsr_forward *f, const double *x, size_t rows, size_t
 tsr_status tsr_forward_embed(const tsr_forward *f, const tsr_tokens *tokens, double *x, tsr_err *err)
 {
     const tsr_weight *w;
-    tsr_reader reader = {0};
+    tsr_weight_reader reader = {0};
     tsr_view view;
     TSR_TRY(tsr_forward_find(f, &w, err, "model.embed_tokens.weight"));
     TSR_TRY(tsr_linear_expect(f->side->checkpoint, w, f->vocabulary, f->hidden, err));
     tsr_status status = tsr_view_init(&view, f->side->checkpoint, w, err);
     for (size_t i = 0; status == TSR_OK && i < tokens->count; i++) {
-        status =
-            tsr_reader_load(&reader, &view, &(tsr_piece){.row = tokens->ids[i], .rows = 1, .cols = f->hidden}, err);
+        status = tsr_weight_reader_load(&reader, &view,
+                                        &(tsr_piece){.row = tokens->ids[i], .rows = 1, .cols = f->hidden}, err);
         if (status == TSR_OK)
-            tsr_reader_row(&reader, 0, 0, f->hidden, x + i * f->hidden);
+            tsr_weight_reader_row(&reader, 0, 0, f->hidden, x + i * f->hidden);
     }
-    tsr_reader_free(&reader);
+    tsr_weight_reader_free(&reader);
     return status;
 }
 

@@ -122,7 +122,7 @@ static tsr_status read_codes(operands *o, tsr_err *err)
 {
     const tsr_weight *const w = o->weight;
     const size_t row_bytes = w->coding == TSR_CODED_INT8 ? o->k : tsr_ceil_div(o->k * w->bits, 32) * 4;
-    tsr_reader reader = {0};
+    tsr_weight_reader reader = {0};
     tsr_status status = TSR_OK;
     for (size_t band = 0; status == TSR_OK && band < o->columns.chosen; band++) {
         const uint64_t row = tsr_column_block(&o->columns, band) * ROWS;
@@ -134,7 +134,7 @@ static tsr_status read_codes(operands *o, tsr_err *err)
     }
     for (size_t i = 0; i < o->n * o->k; i++)
         o->x[i] = o->codes[i];
-    tsr_reader_free(&reader);
+    tsr_weight_reader_free(&reader);
     return status;
 }
 

@@ -304,15 +304,15 @@ static tsr_status read_channels(const operands *o, const tsr_checkpoint *from, c
 }
 
 /* Codes, scales and originals of one run of channels, and the exact sums over them. */
-static tsr_status do_band(operands *o, size_t band, tsr_reader *readers, const double *x, double *a, double *values,
-                          tsr_err *err)
+static tsr_status do_band(operands *o, size_t band, tsr_weight_reader *readers, const double *x, double *a,
+                          double *values, tsr_err *err)
 {
     const tsr_kernel_options *const options = o->c->options;
     const tsr_weight *const w = o->weight;
     const uint64_t row = tsr_column_block(&o->columns, band) * CHANNELS;
     const size_t rows = (size_t)tsr_min_u64(CHANNELS, w->rows - row), at = band * CHANNELS;
     const tsr_piece piece = {.row = row, .rows = rows, .cols = o->k};
-    const tsr_reader *from = &readers[0];
+    const tsr_weight_reader *from = &readers[0];
     tsr_view view[2];
     TSR_TRY(tsr_load_piece(&readers[0], &options->side, w, &piece, &view[0], o->evidence, err));
     memcpy(o->w + at * o->k, readers[0].bytes, rows * o->k);
@@ -328,7 +328,7 @@ static tsr_status do_band(operands *o, size_t band, tsr_reader *readers, const d
     const double began = tsr_now();
     for (size_t i = 0; i < rows; i++) {
         memset(values + i * o->padded + o->k, 0, (o->padded - o->k) * sizeof *values);
-        tsr_reader_row(from, i, 0, o->k, values + i * o->padded);
+        tsr_weight_reader_row(from, i, 0, o->k, values + i * o->padded);
     }
     tsr_product(x, values, o->m, rows, o->padded, o->original + at, o->n);
     for (size_t j = 0; j < rows; j++)
@@ -352,7 +352,7 @@ static tsr_status fill(operands *o, tsr_err *err)
     const size_t room = o->m * o->padded * sizeof(double) + 64;
     double *const x = malloc(room), *const a = malloc(room),
                   *const values = malloc(CHANNELS * o->padded * sizeof *values);
-    tsr_reader readers[2] = {{0}};
+    tsr_weight_reader readers[2] = {{0}};
     tsr_status status = TSR_OK;
     if (x == NULL || a == NULL || values == NULL)
         status = tsr_fail(err, TSR_E_NOMEM, "out of memory for the operands of '%s'", o->name);
@@ -365,8 +365,8 @@ static tsr_status fill(operands *o, tsr_err *err)
     free(x);
     free(a);
     free(values);
-    tsr_reader_free(&readers[0]);
-    tsr_reader_free(&readers[1]);
+    tsr_weight_reader_free(&readers[0]);
+    tsr_weight_reader_free(&readers[1]);
     return status;
 }
 

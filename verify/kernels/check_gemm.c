@@ -42,7 +42,7 @@ typedef struct operands {
     const check *c;
     tsr_evidence *evidence;
     tsr_arena arena;
-    tsr_reader readers[2]; /* of the checkpoint and of the originals */
+    tsr_weight_reader readers[2]; /* of the checkpoint and of the originals */
     const char *name;
     const entry *experts;
     size_t n_experts;
@@ -310,17 +310,17 @@ static tsr_status check_band(operands *o, const tsr_weight *w, uint64_t row, siz
 }
 
 /* Rows of the loaded piece as doubles, padded: what a reader of the checkpoint gets. */
-static void values_of(const operands *o, const tsr_reader *reader, size_t rows, double *values)
+static void values_of(const operands *o, const tsr_weight_reader *reader, size_t rows, double *values)
 {
     for (size_t i = 0; i < rows; i++) {
         memset(values + i * o->padded + o->k, 0, (o->padded - o->k) * sizeof *values);
-        tsr_reader_row(reader, i, 0, o->k, values + i * o->padded);
+        tsr_weight_reader_row(reader, i, 0, o->k, values + i * o->padded);
     }
 }
 
 /* The original of a weight into a reader of its own; of the weight itself where originals are unknown. */
 static tsr_status load_original(operands *o, const tsr_weight *w, const tsr_piece *piece, tsr_view *view,
-                                const tsr_reader **from, tsr_err *err)
+                                const tsr_weight_reader **from, tsr_err *err)
 {
     const tsr_side *const against = o->c->options->against;
     const tsr_weight *original;
@@ -351,7 +351,7 @@ static tsr_status do_band(operands *o, size_t e, size_t band, const judged_rows 
     uint8_t *const codes = o->w + (e * o->n + at) * o->k;
     float *const scales = o->scale_w + (e * o->grid_n + band) * o->grid_k;
     tsr_view view[2];
-    const tsr_reader *from;
+    const tsr_weight_reader *from;
     TSR_TRY(tsr_load_piece(&o->readers[0], &o->c->options->side, w, &piece, &view[0], o->evidence, err));
     memcpy(codes, o->readers[0].bytes, rows * o->k);
     for (size_t i = 0; i < o->grid_k; i++)
@@ -640,7 +640,7 @@ static tsr_status do_job(void *context, size_t at, tsr_evidence *evidence, tsr_e
     operands o = {.c = c, .evidence = evidence, .name = c->entries[c->jobs[at]].key};
     const tsr_status status = fill_and_judge(&o, at, err);
     for (size_t i = 0; i < 2; i++)
-        tsr_reader_free(&o.readers[i]);
+        tsr_weight_reader_free(&o.readers[i]);
     tsr_arena_free(&o.arena);
     return status;
 }

@@ -93,7 +93,7 @@ static tsr_status get_activations(product *p, tsr_err *err)
 }
 
 /* Scales and zero points of the loaded channels, which are [at, at + rows) of those judged. */
-static void keep_scales(product *p, const tsr_reader *r, size_t at, size_t rows)
+static void keep_scales(product *p, const tsr_weight_reader *r, size_t at, size_t rows)
 {
     const tsr_weight *const w = p->w->weight;
     for (size_t g = 0; g < p->groups; g++) {
@@ -122,7 +122,7 @@ static void expect_rounding(product *p, size_t at, size_t rows)
 
 /* Adds one run of channels, x the originals and y what the codes stand for, both [rows][padded], to a judgement of
  * codes. */
-static void judge_codes(const product *p, const tsr_reader *reader, size_t at, size_t rows, const double *x,
+static void judge_codes(const product *p, const tsr_weight_reader *reader, size_t at, size_t rows, const double *x,
                         const double *y, tsr_judgement *j)
 {
     const size_t k = p->w->k;
@@ -137,7 +137,8 @@ static void judge_codes(const product *p, const tsr_reader *reader, size_t at, s
     }
     for (size_t i = 0; i < rows; i++) {
         size_t first = 0;
-        const uint64_t found = tsr_reader_misrounded(reader, i, 0, k, x + i * p->padded, y + i * p->padded, &first);
+        const uint64_t found =
+            tsr_weight_reader_misrounded(reader, i, 0, k, x + i * p->padded, y + i * p->padded, &first);
         if (found > 0 && j->metrics.misrounded == 0)
             j->metrics.misrounded_at = (at + i) * k + first;
         j->metrics.misrounded += found;
@@ -145,7 +146,7 @@ static void judge_codes(const product *p, const tsr_reader *reader, size_t at, s
 }
 
 /* One run of channels: scales, originals, their product. `values`: room for the originals and for the codes' values. */
-static tsr_status do_band(product *p, size_t band, tsr_reader readers[2], double *values, tsr_judgement *codes,
+static tsr_status do_band(product *p, size_t band, tsr_weight_reader readers[2], double *values, tsr_judgement *codes,
                           tsr_err *err)
 {
     const tsr_kernel_options *const options = p->w->options;
@@ -154,7 +155,7 @@ static tsr_status do_band(product *p, size_t band, tsr_reader readers[2], double
     const size_t rows = (size_t)tsr_min_u64(p->w->columns->block, w->rows - row), at = band * p->w->columns->block;
     const tsr_piece piece = {.row = row, .rows = rows, .cols = p->w->k};
     double *const stated = values + rows * p->padded;
-    const tsr_reader *from = &readers[0];
+    const tsr_weight_reader *from = &readers[0];
     tsr_view view[2];
     TSR_TRY(tsr_load_piece(&readers[0], &options->side, w, &piece, &view[0], p->evidence, err));
     if (options->against != NULL) {
@@ -166,8 +167,8 @@ static tsr_status do_band(product *p, size_t band, tsr_reader readers[2], double
     const double began = tsr_now();
     memset(values, 0, rows * p->padded * sizeof *values);
     for (size_t i = 0; i < rows; i++) {
-        tsr_reader_row(from, i, 0, p->w->k, values + i * p->padded);
-        tsr_reader_row(&readers[0], i, 0, p->w->k, stated + i * p->padded);
+        tsr_weight_reader_row(from, i, 0, p->w->k, values + i * p->padded);
+        tsr_weight_reader_row(&readers[0], i, 0, p->w->k, stated + i * p->padded);
     }
     keep_scales(p, &readers[0], at, rows);
     expect_rounding(p, at, rows);
@@ -211,7 +212,7 @@ static tsr_status fill(product *p, tsr_err *err)
                            .of_bound = -1,
                            .of_expected = -1};
     double *const values = malloc(2 * block * p->padded * sizeof *values);
-    tsr_reader readers[2] = {{0}};
+    tsr_weight_reader readers[2] = {{0}};
     tsr_status status = TSR_OK;
     if (values == NULL)
         status = tsr_fail(err, TSR_E_NOMEM, "out of memory for the values of '%s'", p->name);
@@ -219,8 +220,8 @@ static tsr_status fill(product *p, tsr_err *err)
     for (size_t band = 0; status == TSR_OK && band < p->w->columns->chosen; band++)
         status = do_band(p, band, readers, values, &codes, err);
     free(values);
-    tsr_reader_free(&readers[0]);
-    tsr_reader_free(&readers[1]);
+    tsr_weight_reader_free(&readers[0]);
+    tsr_weight_reader_free(&readers[1]);
     if (status == TSR_OK && p->w->options->against != NULL)
         status = add_codes(p, &codes, err);
     return status;

@@ -276,21 +276,21 @@ static tsr_status load_weights(work *w, cut *c, tsr_err *err)
 {
     const tsr_mla_model *const m = w->s->model;
     const size_t cols = m->heads * m->v;
-    tsr_reader reader = {0};
+    tsr_weight_reader reader = {0};
     tsr_view view;
     for (size_t i = 0; i < cols * m->rank; i++)
         c->w_v[i] = (float)m->w_vc[i];
     tsr_status status = tsr_view_init(&view, m->checkpoint, m->o, err);
     for (size_t at = 0; status == TSR_OK && at < m->hidden; at += BAND) {
         const tsr_piece piece = {.row = at, .rows = tsr_min_u64(BAND, m->hidden - at), .cols = cols};
-        status = tsr_reader_load(&reader, &view, &piece, err);
+        status = tsr_weight_reader_load(&reader, &view, &piece, err);
         for (size_t i = 0; status == TSR_OK && i < piece.rows; i++) {
-            tsr_reader_row(&reader, i, 0, cols, c->row);
+            tsr_weight_reader_row(&reader, i, 0, cols, c->row);
             for (size_t k = 0; k < cols; k++)
                 c->w_o[(at + i) * cols + k] = (float)c->row[k];
         }
     }
-    tsr_reader_free(&reader);
+    tsr_weight_reader_free(&reader);
     lap(w, TSR_PHASE_READ);
     return status;
 }

@@ -83,7 +83,7 @@ static const tsr_weight *find(layer *l, const char *name)
 
 static tsr_status load(const layer *l, const tsr_weight *w, size_t rows, size_t cols, double **out, tsr_err *err)
 {
-    tsr_reader reader = {0};
+    tsr_weight_reader reader = {0};
     tsr_view view;
     *out = tsr_arena_alloc(&l->m->arena, rows * cols * sizeof **out);
     if (*out == NULL)
@@ -91,11 +91,11 @@ static tsr_status load(const layer *l, const tsr_weight *w, size_t rows, size_t 
     tsr_status status = tsr_view_init(&view, l->m->checkpoint, w, err);
     for (size_t row = 0; status == TSR_OK && row < rows; row += BAND) {
         const tsr_piece piece = {.row = row, .rows = tsr_min_u64(BAND, rows - row), .cols = cols};
-        status = tsr_reader_load(&reader, &view, &piece, err);
+        status = tsr_weight_reader_load(&reader, &view, &piece, err);
         for (size_t i = 0; status == TSR_OK && i < piece.rows; i++)
-            tsr_reader_row(&reader, i, 0, cols, *out + (row + i) * cols);
+            tsr_weight_reader_row(&reader, i, 0, cols, *out + (row + i) * cols);
     }
-    tsr_reader_free(&reader);
+    tsr_weight_reader_free(&reader);
     return status;
 }
 

@@ -56,7 +56,8 @@ typedef struct sums {
 
 /* Integers that would not be the nearest if the scale were `factor` times the stored one; beyond the outermost values
  * of the block they count as clipped. */
-static uint64_t misrounded_under(const tsr_reader *x, const tsr_reader *y, const sums *s, double stored, double factor)
+static uint64_t misrounded_under(const tsr_weight_reader *x, const tsr_weight_reader *y, const sums *s, double stored,
+                                 double factor)
 {
     double a[CHUNK], b[CHUNK];
     const double half = 0.5 * stored * factor;
@@ -64,8 +65,8 @@ static uint64_t misrounded_under(const tsr_reader *x, const tsr_reader *y, const
     for (uint64_t row = 0; row < x->piece.rows; row++) {
         for (uint64_t col = 0; col < x->piece.cols; col += CHUNK) {
             const size_t n = (size_t)tsr_min_u64(CHUNK, x->piece.cols - col);
-            tsr_reader_row(x, row, col, n, a);
-            tsr_reader_row(y, row, col, n, b);
+            tsr_weight_reader_row(x, row, col, n, a);
+            tsr_weight_reader_row(y, row, col, n, b);
             for (size_t i = 0; i < n; i++) {
                 const double to = b[i] * factor;
                 const bool clipped = (b[i] == s->low && a[i] < to) || (b[i] == s->high && a[i] > to);
@@ -79,7 +80,7 @@ static uint64_t misrounded_under(const tsr_reader *x, const tsr_reader *y, const
 /* What least squares would multiply the scale by; 1 where it may not say so. Where every code is the nearest to its
  * value the scale is right, whatever a few coarse codes average to; and so it is where another scale would not make
  * more of them the nearest: codes that were chosen otherwise, as GPTQ does. */
-static double factor_of(const tsr_reader *x, const tsr_reader *y, const sums *s, double stored)
+static double factor_of(const tsr_weight_reader *x, const tsr_weight_reader *y, const sums *s, double stored)
 {
     const double factor = s->xy / s->y2;
     if (s->misrounded == 0)
@@ -89,16 +90,16 @@ static double factor_of(const tsr_reader *x, const tsr_reader *y, const sums *s,
     return 2 * misrounded_under(x, y, s, stored, factor) <= s->misrounded ? factor : 1;
 }
 
-static void add_up(const tsr_reader *x, const tsr_reader *y, sums *s)
+static void add_up(const tsr_weight_reader *x, const tsr_weight_reader *y, sums *s)
 {
     double a[CHUNK], b[CHUNK];
     size_t first;
     for (uint64_t row = 0; row < x->piece.rows; row++) {
         for (uint64_t col = 0; col < x->piece.cols; col += CHUNK) {
             const size_t n = (size_t)tsr_min_u64(CHUNK, x->piece.cols - col);
-            tsr_reader_row(x, row, col, n, a);
-            tsr_reader_row(y, row, col, n, b);
-            s->misrounded += tsr_reader_misrounded(y, row, col, n, a, b, &first);
+            tsr_weight_reader_row(x, row, col, n, a);
+            tsr_weight_reader_row(y, row, col, n, b);
+            s->misrounded += tsr_weight_reader_misrounded(y, row, col, n, a, b, &first);
             for (size_t i = 0; i < n; i++) {
                 s->x2 += a[i] * a[i];
                 s->y2 += b[i] * b[i];
@@ -115,13 +116,13 @@ static void add_up(const tsr_reader *x, const tsr_reader *y, sums *s)
 }
 
 /* Squared error of the nearest codes under a scale. */
-static double error_under(const tsr_reader *x, double scale)
+static double error_under(const tsr_weight_reader *x, double scale)
 {
     double a[CHUNK], error = 0;
     for (uint64_t row = 0; row < x->piece.rows; row++) {
         for (uint64_t col = 0; col < x->piece.cols; col += CHUNK) {
             const size_t n = (size_t)tsr_min_u64(CHUNK, x->piece.cols - col);
-            tsr_reader_row(x, row, col, n, a);
+            tsr_weight_reader_row(x, row, col, n, a);
             for (size_t i = 0; i < n; i++)
                 error += rounding_error2(a[i], scale);
         }
@@ -137,7 +138,7 @@ static double noise_of(const tsr_weight *w, double low, double high)
     return step * step / 12;
 }
 
-static block judge(const tsr_reader *x, const tsr_reader *y, double stored, bool powers)
+static block judge(const tsr_weight_reader *x, const tsr_weight_reader *y, double stored, bool powers)
 {
     sums s = {0};
     double stored2 = 0, better2 = 0, due = 0;
@@ -238,7 +239,7 @@ static void count(tsr_block_scan *scan, const grid *g, const block *b, const tsr
 }
 
 static tsr_status scan_all(const tsr_view *x, const tsr_view *y, bool powers, grid *g, block *blocks,
-                           tsr_reader readers[2], tsr_block_scan *scan, tsr_err *err)
+                           tsr_weight_reader readers[2], tsr_block_scan *scan, tsr_err *err)
 {
     const tsr_weight *const w = &y->weight;
     uint64_t unrelated = 0;
@@ -249,8 +250,8 @@ static tsr_status scan_all(const tsr_view *x, const tsr_view *y, bool powers, gr
                        .col = i % g->cols * w->block_cols};
         p.rows = tsr_min_u64(w->block_rows, w->rows - p.row);
         p.cols = tsr_min_u64(w->block_cols, w->cols - p.col);
-        TSR_TRY(tsr_reader_load(&readers[0], x, &p, err));
-        TSR_TRY(tsr_reader_load(&readers[1], y, &p, err));
+        TSR_TRY(tsr_weight_reader_load(&readers[0], x, &p, err));
+        TSR_TRY(tsr_weight_reader_load(&readers[1], y, &p, err));
         blocks[i] = judge(&readers[0], &readers[1], readers[1].scales[0], powers);
         count(scan, g, &blocks[i], &p);
         unrelated += blocks[i].unrelated;
@@ -270,7 +271,7 @@ tsr_status tsr_scan_blocks(const tsr_view *x, const tsr_view *y, bool powers, ts
     const tsr_weight *const w = &y->weight;
     const tsr_piece whole = {.rows = tsr_min_u64(w->block_rows, w->rows), .cols = tsr_min_u64(w->block_cols, w->cols)};
     *scan = (tsr_block_scan){0};
-    if (tsr_reader_memory(x, &whole) > TSR_SCAN_BYTES || tsr_reader_memory(y, &whole) > TSR_SCAN_BYTES) {
+    if (tsr_weight_reader_memory(x, &whole) > TSR_SCAN_BYTES || tsr_weight_reader_memory(y, &whole) > TSR_SCAN_BYTES) {
         scan->fault = TSR_NOT_SCANNED;
         return TSR_OK;
     }
@@ -282,10 +283,10 @@ tsr_status tsr_scan_blocks(const tsr_view *x, const tsr_view *y, bool powers, ts
     if (blocks == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the blocks of '%s'", w->values->name);
     g.blocks = blocks;
-    tsr_reader readers[2] = {{0}};
+    tsr_weight_reader readers[2] = {{0}};
     const tsr_status status = scan_all(x, y, powers, &g, blocks, readers, scan, err);
-    tsr_reader_free(&readers[0]);
-    tsr_reader_free(&readers[1]);
+    tsr_weight_reader_free(&readers[0]);
+    tsr_weight_reader_free(&readers[1]);
     free(blocks);
     return status;
 }

@@ -156,20 +156,20 @@ typedef struct scale_count {
 /* Values so small that amax / 448 is subnormal have no other scale. */
 static tsr_status is_source_tiny(const checking *k, const tsr_pair *p, const tsr_piece *block, bool *tiny)
 {
-    tsr_reader r = {0};
+    tsr_weight_reader r = {0};
     tsr_view view;
     double x;
     *tiny = false;
     if (p->state > TSR_PAIR_DIFFERS)
         return TSR_OK;
     TSR_TRY(tsr_pair_view(&view, k->src, p, 0, k->err));
-    const tsr_status status = tsr_reader_load(&r, &view, block, k->err);
+    const tsr_status status = tsr_weight_reader_load(&r, &view, block, k->err);
     *tiny = status == TSR_OK;
     for (uint64_t i = 0; *tiny && i < block->rows * block->cols; i++) {
-        tsr_reader_row(&r, i / block->cols, i % block->cols, 1, &x);
+        tsr_weight_reader_row(&r, i / block->cols, i % block->cols, 1, &x);
         *tiny = fabs(x) <= 448 * (double)FLT_MIN;
     }
-    tsr_reader_free(&r);
+    tsr_weight_reader_free(&r);
     return status;
 }
 
@@ -206,7 +206,7 @@ static tsr_status check_scales_of(const checking *k, const tsr_pair *p)
     const tsr_weight plain = tsr_plain_weight(w->scale);
     const uint64_t rows = tsr_ceil_div(w->rows, w->block_rows), cols = tsr_ceil_div(w->cols, w->block_cols);
     scale_count count = {0};
-    tsr_reader r = {0};
+    tsr_weight_reader r = {0};
     tsr_view view;
     TSR_TRY(tsr_view_init(&view, k->dst->checkpoint, &plain, k->err));
     /* However the scales are shaped, they lie as M x grid_rows x grid_cols. */
@@ -217,14 +217,14 @@ static tsr_status check_scales_of(const checking *k, const tsr_pair *p)
     tsr_status status = scales == NULL ? tsr_fail(k->err, TSR_E_NOMEM, "out of memory") : TSR_OK;
     for (uint64_t i = 0; status == TSR_OK && cols > 0 && i < view.matrices * rows; i++) {
         const tsr_piece at = {.matrix = i / rows, .row = i % rows, .rows = 1, .cols = cols};
-        status = tsr_reader_load(&r, &view, &at, k->err);
+        status = tsr_weight_reader_load(&r, &view, &at, k->err);
         if (status == TSR_OK) {
-            tsr_reader_row(&r, 0, 0, cols, scales);
+            tsr_weight_reader_row(&r, 0, 0, cols, scales);
             status = check_scale_row(k, p, &at, scales, &count);
         }
     }
     free(scales);
-    tsr_reader_free(&r);
+    tsr_weight_reader_free(&r);
     if (status == TSR_OK && count.found > 0)
         status =
             add(k, TSR_CHECK_SCALES, w->scale->name,

@@ -33,7 +33,7 @@ typedef struct flight {
 } flight;
 
 typedef struct worker {
-    tsr_reader reader[2];
+    tsr_weight_reader reader[2];
     double x[CHUNK], y[CHUNK];
     tsr_tile tiles[CHUNK_TILES];
 } worker;
@@ -208,8 +208,8 @@ static void note_misrounded(const worker *w, const flight *f, const tsr_piece *c
 {
     const tsr_piece *const piece = &w->reader[1].piece;
     size_t first = 0;
-    const uint64_t found = tsr_reader_misrounded(&w->reader[1], chunk->row - piece->row + row, chunk->col - piece->col,
-                                                 (size_t)chunk->cols, w->x, w->y, &first);
+    const uint64_t found = tsr_weight_reader_misrounded(
+        &w->reader[1], chunk->row - piece->row + row, chunk->col - piece->col, (size_t)chunk->cols, w->x, w->y, &first);
     if (out->misrounded == 0 && found > 0)
         out->misrounded_at =
             ((chunk->matrix * f->view[1].rows) + chunk->row + row) * f->view[1].cols + chunk->col + first;
@@ -234,9 +234,9 @@ static void compare_chunk(worker *w, const flight *f, const tsr_piece *chunk, bo
     }
     for (uint32_t row = 0; row < chunk->rows; row++) {
         const uint64_t at = chunk->row - piece->row + row;
-        tsr_reader_row(&w->reader[0], at, col, n, w->x);
+        tsr_weight_reader_row(&w->reader[0], at, col, n, w->x);
         if (!same)
-            tsr_reader_row(&w->reader[1], at, col, n, w->y);
+            tsr_weight_reader_row(&w->reader[1], at, col, n, w->y);
         const double *const y = same ? w->x : w->y;
         if (!same && f->view[1].weight.scale != NULL)
             note_misrounded(w, f, chunk, row, out);
@@ -250,8 +250,8 @@ static void compare_chunk(worker *w, const flight *f, const tsr_piece *chunk, bo
 static tsr_status compare_piece(worker *w, const flight *f, const tsr_piece *piece, partial *out, tsr_err *err)
 {
     for (size_t i = 0; i < 2; i++)
-        TSR_TRY(tsr_reader_load(&w->reader[i], &f->view[i], piece, err));
-    *out = (partial){.same = tsr_reader_same(&w->reader[0], &w->reader[1])};
+        TSR_TRY(tsr_weight_reader_load(&w->reader[i], &f->view[i], piece, err));
+    *out = (partial){.same = tsr_weight_reader_same(&w->reader[0], &w->reader[1])};
     for (uint64_t row = 0; row < piece->rows; row += TSR_TILE) {
         for (uint64_t col = 0; col < piece->cols; col += CHUNK) {
             const tsr_piece chunk = {
@@ -391,7 +391,7 @@ static void *work(void *argument)
             fail(r, status, &err);
     }
     for (size_t i = 0; w != NULL && i < 2; i++)
-        tsr_reader_free(&w->reader[i]);
+        tsr_weight_reader_free(&w->reader[i]);
     free(w);
     return NULL;
 }
@@ -408,8 +408,8 @@ static tsr_status choose_threads(run *r, tsr_err *err)
         if (!comparable(p))
             continue;
         TSR_TRY(cut(r, p, &f, err));
-        largest = tsr_max_u64(largest, tsr_reader_memory(&f.view[0], &f.size) + tsr_reader_memory(&f.view[1], &f.size) +
-                                           f.pieces * sizeof(partial));
+        largest = tsr_max_u64(largest, tsr_weight_reader_memory(&f.view[0], &f.size) +
+                                           tsr_weight_reader_memory(&f.view[1], &f.size) + f.pieces * sizeof(partial));
         r->progress.bytes_total += stored_bytes(p->a) + stored_bytes(p->b);
         r->progress.tensors_total++;
     }

@@ -71,7 +71,7 @@ static void map_row(tsr_histogram *h, const double *x, size_t n, uint64_t block_
     }
 }
 
-static void take_piece(tsr_histogram *h, const tsr_reader *r, double *row, sums *total)
+static void take_piece(tsr_histogram *h, const tsr_weight_reader *r, double *row, sums *total)
 {
     const tsr_view *const v = r->view;
     const tsr_piece *const p = &r->piece;
@@ -82,7 +82,7 @@ static void take_piece(tsr_histogram *h, const tsr_reader *r, double *row, sums 
     for (uint64_t i = 0; codes && i < p->rows * p->cols; i++)
         h->codes[r->bytes[i]]++;
     for (uint64_t i = 0; i < p->rows; i++) {
-        tsr_reader_row(r, i, 0, p->cols, row);
+        tsr_weight_reader_row(r, i, 0, p->cols, row);
         take_row(h, row, p->cols, floor, &sum);
         map_row(h, row, p->cols, p->matrix * blocks + (p->row + i) / h->block_rows, p->col);
         for (uint64_t k = 0; k < p->cols && h->n_first < TSR_FIRST_VALUES; k++)
@@ -94,7 +94,7 @@ static void take_piece(tsr_histogram *h, const tsr_reader *r, double *row, sums 
 
 static tsr_status pass(tsr_histogram *h, const tsr_view *v, sums *total, tsr_err *err)
 {
-    tsr_reader reader = {0};
+    tsr_weight_reader reader = {0};
     const uint64_t width = tsr_min_u64(v->cols, PIECE_COLS);
     const uint64_t height = tsr_min_u64(v->rows, PIECE_ELEMENTS / width);
     double *const row = malloc(width * sizeof *row);
@@ -103,13 +103,13 @@ static tsr_status pass(tsr_histogram *h, const tsr_view *v, sums *total, tsr_err
         for (uint64_t r = 0; r < v->rows; r += height) {
             for (uint64_t c = 0; status == TSR_OK && c < v->cols; c += width) {
                 const tsr_piece piece = {m, r, c, tsr_min_u64(height, v->rows - r), tsr_min_u64(width, v->cols - c)};
-                status = tsr_reader_load(&reader, v, &piece, err);
+                status = tsr_weight_reader_load(&reader, v, &piece, err);
                 if (status == TSR_OK)
                     take_piece(h, &reader, row, total);
             }
         }
     }
-    tsr_reader_free(&reader);
+    tsr_weight_reader_free(&reader);
     free(row);
     return status;
 }

@@ -150,14 +150,14 @@ static const tsr_made *made_of(const tsr_view *view)
 static tsr_status read_rect(const tsr_view *view, const tsr_weight *w, const tsr_piece *piece, double *out,
                             tsr_err *err)
 {
-    tsr_reader reader = {0};
+    tsr_weight_reader reader = {0};
     tsr_view source;
     tsr_status status = tsr_view_init(&source, view->checkpoint, w, err);
     if (status == TSR_OK)
-        status = tsr_reader_load(&reader, &source, piece, err);
+        status = tsr_weight_reader_load(&reader, &source, piece, err);
     for (uint64_t row = 0; status == TSR_OK && row < piece->rows; row++)
-        tsr_reader_row(&reader, row, 0, (size_t)piece->cols, out + row * piece->cols);
-    tsr_reader_free(&reader);
+        tsr_weight_reader_row(&reader, row, 0, (size_t)piece->cols, out + row * piece->cols);
+    tsr_weight_reader_free(&reader);
     return status;
 }
 

@@ -32,7 +32,7 @@ typedef struct tsr_metrics {
     uint64_t nonfinite[2];    /* NaN or Inf among x, among y */
     uint64_t nonfinite_at[2]; /* flat index of the first */
     uint64_t max_abs_at;      /* flat index of the largest error: the first in its tile, the earliest tile */
-    uint64_t misrounded;      /* y has scales, and its code is not the nearest to x: see tsr_reader_misrounded */
+    uint64_t misrounded;      /* y has scales, and its code is not the nearest to x: see tsr_weight_reader_misrounded */
     uint64_t misrounded_at;   /* flat index of one: the first in the first piece that has any */
     double sum_x2, sum_y2, sum_xy;
     double sum_d2;  /* sum of (x - y)^2 */

@@ -15,20 +15,21 @@ typedef struct likeness {
     double values, codes;
 } likeness;
 
-static tsr_status load_sample(tsr_reader *r, tsr_view *view, const tsr_side *side, const tsr_weight *w, tsr_err *err)
+static tsr_status load_sample(tsr_weight_reader *r, tsr_view *view, const tsr_side *side, const tsr_weight *w,
+                              tsr_err *err)
 {
     TSR_TRY(tsr_view_init(view, side->checkpoint, w, err));
     const tsr_piece piece = {.rows = tsr_min_u64(view->rows, TSR_TILE), .cols = tsr_min_u64(view->cols, TSR_TILE)};
-    return tsr_reader_load(r, view, &piece, err);
+    return tsr_weight_reader_load(r, view, &piece, err);
 }
 
 /* Adds one block of the tile: sum x^2, sum (x - y)^2, and what is left of x where y gets the factor that fits best. */
-static void add_block(const tsr_reader *a, const tsr_reader *b, const tsr_piece *block, double sums[3])
+static void add_block(const tsr_weight_reader *a, const tsr_weight_reader *b, const tsr_piece *block, double sums[3])
 {
     double x[TSR_TILE], y[TSR_TILE], x2 = 0, y2 = 0, xy = 0, d2 = 0;
     for (uint64_t row = 0; row < block->rows; row++) {
-        tsr_reader_row(a, block->row + row, block->col, (size_t)block->cols, x);
-        tsr_reader_row(b, block->row + row, block->col, (size_t)block->cols, y);
+        tsr_weight_reader_row(a, block->row + row, block->col, (size_t)block->cols, x);
+        tsr_weight_reader_row(b, block->row + row, block->col, (size_t)block->cols, y);
         for (size_t i = 0; i < block->cols; i++) {
             if (!isfinite(x[i]) || !isfinite(y[i]))
                 continue;
@@ -43,7 +44,7 @@ static void add_block(const tsr_reader *a, const tsr_reader *b, const tsr_piece 
     sums[2] += y2 > 0 && xy > 0 ? x2 - xy / y2 * xy : x2;
 }
 
-static likeness compare(const tsr_reader *a, const tsr_reader *b)
+static likeness compare(const tsr_weight_reader *a, const tsr_weight_reader *b)
 {
     const tsr_weight *const w = &b->view->weight;
     const uint64_t rows = w->scale == NULL ? TSR_TILE : tsr_min_u64(w->block_rows, TSR_TILE);
@@ -69,7 +70,7 @@ static bool same_shape(const tsr_tensor *a, const tsr_tensor *b)
 tsr_status tsr_find_origin(const tsr_side *src, const tsr_side *dst, const tsr_weight *weight, tsr_origin *origin,
                            tsr_err *err)
 {
-    tsr_reader mine = {0}, other = {0};
+    tsr_weight_reader mine = {0}, other = {0};
     tsr_view view, candidate;
     likeness closest = {TSR_SAME_VALUES, weight->scale == NULL ? 0 : kSameCodes};
     *origin = (tsr_origin){0};
@@ -91,7 +92,7 @@ tsr_status tsr_find_origin(const tsr_side *src, const tsr_side *dst, const tsr_w
             origin->codes = x;
         }
     }
-    tsr_reader_free(&mine);
-    tsr_reader_free(&other);
+    tsr_weight_reader_free(&mine);
+    tsr_weight_reader_free(&other);
     return status;
 }

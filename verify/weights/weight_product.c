@@ -12,7 +12,7 @@ enum { BAND = 32, TILE = 4 };
 
 /* What a thread has for itself. */
 typedef struct worker {
-    tsr_reader reader;
+    tsr_weight_reader reader;
     double *rows; /* [BAND][cols] */
 } worker;
 
@@ -98,9 +98,9 @@ static tsr_status run_band(void *context, size_t band, size_t number, tsr_err *e
         w->rows = malloc((BAND * args->cols + 1) * sizeof *w->rows);
     if (w->rows == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for rows of '%s'", args->weight->values->name);
-    TSR_TRY(tsr_reader_load(&w->reader, &p->view, &piece, err));
+    TSR_TRY(tsr_weight_reader_load(&w->reader, &p->view, &piece, err));
     for (size_t i = 0; i < n; i++)
-        tsr_reader_row(&w->reader, i, 0, args->cols, w->rows + i * args->cols);
+        tsr_weight_reader_row(&w->reader, i, 0, args->cols, w->rows + i * args->cols);
     multiply(args, w->rows, row, n, (size_t)p->view.rows);
     return TSR_OK;
 }
@@ -117,7 +117,7 @@ tsr_status tsr_linear_run(const tsr_linear *args, tsr_err *err)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for threads");
     const tsr_status status = tsr_parallel_for(bands, args->threads, NULL, run_band, &p, err);
     for (size_t i = 0; i < workers; i++) {
-        tsr_reader_free(&p.workers[i].reader);
+        tsr_weight_reader_free(&p.workers[i].reader);
         free(p.workers[i].rows);
     }
     free(p.workers);

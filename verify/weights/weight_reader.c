@@ -244,14 +244,14 @@ static uint64_t row_bytes(const tsr_view *v, uint64_t col, uint64_t cols, uint64
     return (tsr_ceil_div((col + cols) * bits, unit) - from) * unit / 8;
 }
 
-static uint64_t piece_row_bytes(const tsr_reader *r)
+static uint64_t piece_row_bytes(const tsr_weight_reader *r)
 {
     uint64_t first;
     return row_bytes(r->view, r->piece.col, r->piece.cols, &first);
 }
 
 /* The blocks that a piece touches. */
-static void scale_window(const tsr_view *v, const tsr_piece *p, tsr_reader *r)
+static void scale_window(const tsr_view *v, const tsr_piece *p, tsr_weight_reader *r)
 {
     const tsr_weight *const w = &v->weight;
     r->first_row = p->row / w->block_rows;
@@ -260,7 +260,7 @@ static void scale_window(const tsr_view *v, const tsr_piece *p, tsr_reader *r)
     r->scale_cols = (p->col + p->cols - 1) / w->block_cols - r->first_col + 1;
 }
 
-uint64_t tsr_reader_memory(const tsr_view *view, const tsr_piece *piece)
+uint64_t tsr_weight_reader_memory(const tsr_view *view, const tsr_piece *piece)
 {
     if (view->derived != NULL)
         return view->derived->memory(view, piece);
@@ -283,7 +283,7 @@ static tsr_status read_rows(const tsr_view *v, const tsr_tensor *t, uint64_t off
     return TSR_OK;
 }
 
-static tsr_status make_room(tsr_reader *r, uint64_t n, tsr_err *err)
+static tsr_status make_room(tsr_weight_reader *r, uint64_t n, tsr_err *err)
 {
     if (n <= r->scales_capacity)
         return TSR_OK;
@@ -300,7 +300,7 @@ static tsr_status make_room(tsr_reader *r, uint64_t n, tsr_err *err)
 }
 
 /* Zero points of packed codes are packed along the rows: a row of words has those of 32 / bits rows. */
-static tsr_status load_zero_points(tsr_reader *r, tsr_err *err)
+static tsr_status load_zero_points(tsr_weight_reader *r, tsr_err *err)
 {
     const tsr_weight *const w = &r->view->weight;
     const uint64_t n = r->scale_rows * r->scale_cols, per_word = w->coding == TSR_CODED_PACKED ? 32 / w->bits : 1;
@@ -327,7 +327,7 @@ static tsr_status load_zero_points(tsr_reader *r, tsr_err *err)
     return TSR_OK;
 }
 
-static tsr_status load_scales(tsr_reader *r, tsr_err *err)
+static tsr_status load_scales(tsr_weight_reader *r, tsr_err *err)
 {
     const tsr_weight *const w = &r->view->weight;
     const size_t width = tsr_dtype_bytes((tsr_dtype)w->scale->dtype);
@@ -345,7 +345,7 @@ static tsr_status load_scales(tsr_reader *r, tsr_err *err)
     return TSR_OK;
 }
 
-static tsr_status load_derived(tsr_reader *r, const tsr_view *view, const tsr_piece *piece, tsr_err *err)
+static tsr_status load_derived(tsr_weight_reader *r, const tsr_view *view, const tsr_piece *piece, tsr_err *err)
 {
     const uint64_t n = piece->rows * piece->cols;
     r->view = view;
@@ -360,7 +360,7 @@ static tsr_status load_derived(tsr_reader *r, const tsr_view *view, const tsr_pi
     return view->derived->values(view, piece, r->derived, err);
 }
 
-tsr_status tsr_reader_load(tsr_reader *reader, const tsr_view *view, const tsr_piece *piece, tsr_err *err)
+tsr_status tsr_weight_reader_load(tsr_weight_reader *reader, const tsr_view *view, const tsr_piece *piece, tsr_err *err)
 {
     if (view->derived != NULL)
         return load_derived(reader, view, piece, err);
@@ -389,7 +389,7 @@ typedef struct scale_run {
     double scale, zero_point;
 } scale_run;
 
-static bool next_run(const tsr_reader *r, uint64_t row, uint64_t col, size_t n, scale_run *run)
+static bool next_run(const tsr_weight_reader *r, uint64_t row, uint64_t col, size_t n, scale_run *run)
 {
     const tsr_weight *const w = &r->view->weight;
     run->at += run->n;
@@ -403,7 +403,7 @@ static bool next_run(const tsr_reader *r, uint64_t row, uint64_t col, size_t n, 
     return true;
 }
 
-void tsr_reader_row(const tsr_reader *r, uint64_t row, uint64_t col, size_t n, double *out)
+void tsr_weight_reader_row(const tsr_weight_reader *r, uint64_t row, uint64_t col, size_t n, double *out)
 {
     const tsr_weight *const w = &r->view->weight;
     if (r->view->derived != NULL) {
@@ -481,8 +481,8 @@ static void count_misrounded(const tsr_weight *w, const scale_run *run, const do
     }
 }
 
-uint64_t tsr_reader_misrounded(const tsr_reader *r, uint64_t row, uint64_t col, size_t n, const double *x,
-                               const double *y, size_t *first)
+uint64_t tsr_weight_reader_misrounded(const tsr_weight_reader *r, uint64_t row, uint64_t col, size_t n, const double *x,
+                                      const double *y, size_t *first)
 {
     int64_t found = 0;
     for (scale_run run = {0}; next_run(r, row, col, n, &run);) {
@@ -501,7 +501,7 @@ uint64_t tsr_reader_misrounded(const tsr_reader *r, uint64_t row, uint64_t col, 
     return (uint64_t)found;
 }
 
-static bool same_scales(const tsr_reader *a, const tsr_reader *b)
+static bool same_scales(const tsr_weight_reader *a, const tsr_weight_reader *b)
 {
     const tsr_weight *const x = &a->view->weight, *const y = &b->view->weight;
     if (x->scale == NULL || y->scale == NULL)
@@ -511,7 +511,7 @@ static bool same_scales(const tsr_reader *a, const tsr_reader *b)
            memcmp(a->scales, b->scales, bytes) == 0 && memcmp(a->zero_points, b->zero_points, bytes) == 0;
 }
 
-bool tsr_reader_same(const tsr_reader *a, const tsr_reader *b)
+bool tsr_weight_reader_same(const tsr_weight_reader *a, const tsr_weight_reader *b)
 {
     if (a->view->derived != NULL || b->view->derived != NULL)
         return false;
@@ -519,14 +519,14 @@ bool tsr_reader_same(const tsr_reader *a, const tsr_reader *b)
            memcmp(a->bytes, b->bytes, a->piece.rows * piece_row_bytes(a)) == 0;
 }
 
-void tsr_reader_free(tsr_reader *reader)
+void tsr_weight_reader_free(tsr_weight_reader *reader)
 {
     free(reader->bytes);
     free(reader->derived);
     free(reader->scales);
     free(reader->zero_points);
     free(reader->raw_scales);
-    *reader = (tsr_reader){0};
+    *reader = (tsr_weight_reader){0};
 }
 
 tsr_status tsr_decode_tensor(const tsr_checkpoint *checkpoint, const tsr_tensor *t, double *out, tsr_err *err)

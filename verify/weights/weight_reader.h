@@ -37,7 +37,7 @@ typedef struct tsr_derived {
 } tsr_derived;
 
 /* One thread's buffers and what is in them. Zero-initialised is empty and valid. */
-typedef struct tsr_reader {
+typedef struct tsr_weight_reader {
     const tsr_view *view;
     tsr_piece piece;
     unsigned char *bytes; /* of the piece, gapless; of packed codes the words that they lie in */
@@ -47,7 +47,7 @@ typedef struct tsr_reader {
     unsigned char *raw_scales;
     size_t bytes_capacity, scales_capacity, derived_capacity;
     uint64_t first_row, first_col, scale_rows, scale_cols;
-} tsr_reader;
+} tsr_weight_reader;
 
 /* Describes `weight` of `checkpoint`; both are borrowed. TSR_E_UNSUPPORTED: complex numbers. */
 tsr_status tsr_view_init(tsr_view *view, const tsr_checkpoint *checkpoint, const tsr_weight *weight,
@@ -60,26 +60,26 @@ uint64_t tsr_view_width(const tsr_view *view);
 tsr_weight tsr_plain_weight(const tsr_tensor *tensor);
 
 /* Reads the bytes and the scales of a piece that lies inside the view. */
-tsr_status tsr_reader_load(tsr_reader *reader, const tsr_view *view, const tsr_piece *piece,
-                           tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_weight_reader_load(tsr_weight_reader *reader, const tsr_view *view, const tsr_piece *piece,
+                                  tsr_err *err) TSR_WARN_UNUSED;
 
 /* out[0 .. n) = elements [row, col .. col + n) of the loaded piece, counted from its corner. */
-void tsr_reader_row(const tsr_reader *reader, uint64_t row, uint64_t col, size_t n, double *out);
+void tsr_weight_reader_row(const tsr_weight_reader *reader, uint64_t row, uint64_t col, size_t n, double *out);
 
 /* Of n codes at [row, col ..), how many are not what rounding x gives: |x - y| is more than half a step at x (4 %
  * allowed of e4m3's, and 2^-9 of an integer's quotient, for tools that divide in BF16), and not because x is beyond the
- * largest code. *first is the first of them. y is what tsr_reader_row gave, of a view with scales. Scales that are no
- * positive numbers count nothing. */
-uint64_t tsr_reader_misrounded(const tsr_reader *reader, uint64_t row, uint64_t col, size_t n, const double *x,
-                               const double *y, size_t *first);
+ * largest code. *first is the first of them. y is what tsr_weight_reader_row gave, of a view with scales. Scales that
+ * are no positive numbers count nothing. */
+uint64_t tsr_weight_reader_misrounded(const tsr_weight_reader *reader, uint64_t row, uint64_t col, size_t n,
+                                      const double *x, const double *y, size_t *first);
 
 /* Whether both loaded pieces hold the same bytes with the same meaning: equal dtypes, codes and scales. */
-bool tsr_reader_same(const tsr_reader *a, const tsr_reader *b);
+bool tsr_weight_reader_same(const tsr_weight_reader *a, const tsr_weight_reader *b);
 
 /* Bytes that a reader needs at most for pieces of this size. */
-uint64_t tsr_reader_memory(const tsr_view *view, const tsr_piece *piece);
+uint64_t tsr_weight_reader_memory(const tsr_view *view, const tsr_piece *piece);
 
-void tsr_reader_free(tsr_reader *reader);
+void tsr_weight_reader_free(tsr_weight_reader *reader);
 
 /* n elements of a plain dtype to double; `dtype` is one of whole bytes, not C64. Exact but for 64-bit integers beyond
  * 2^53, which are rounded. F8_E4M3 codes are values without a scale. */
