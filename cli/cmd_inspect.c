@@ -112,7 +112,7 @@ static tsr_status parse_sizes(const char *text, tsr_load_table *table, tsr_err *
 }
 
 /* What the default policy would quantize, where nothing is quantized yet; else NULL in *planned. */
-static tsr_status plan(const tsr_checkpoint *c, const tsr_survey *s, bool **planned, tsr_err *err)
+static tsr_status plan(const tsr_checkpoint *c, const tsr_contents *s, bool **planned, tsr_err *err)
 {
     *planned = NULL;
     if (s->weights.method != NULL || s->by_dtype[TSR_F8_E4M3].tensors > 0)
@@ -136,7 +136,7 @@ static tsr_status plan(const tsr_checkpoint *c, const tsr_survey *s, bool **plan
 }
 
 /* Nobody reads weights whose scales are unknown or no numbers. */
-static bool is_unsound(const tsr_survey *s)
+static bool is_unsound(const tsr_contents *s)
 {
     if (s->issues.omitted > 0)
         return true;
@@ -183,7 +183,7 @@ static bool speaks(const arguments *a)
 /* ---- doing ---- */
 
 /* The loaders' rules are about whole checkpoints under Hugging Face's names. */
-static tsr_status check_judgeable(const tsr_checkpoint *c, const tsr_survey *s, tsr_err *err)
+static tsr_status check_judgeable(const tsr_checkpoint *c, const tsr_contents *s, tsr_err *err)
 {
     const tsr_manifest *const m = &s->manifest;
     if (m->ranks > 1)
@@ -201,7 +201,7 @@ static tsr_status check_judgeable(const tsr_checkpoint *c, const tsr_survey *s, 
     return TSR_OK;
 }
 
-static tsr_status inspect_checkpoint(const arguments *a, const tsr_checkpoint *c, const tsr_survey *s, bool *short_of,
+static tsr_status inspect_checkpoint(const arguments *a, const tsr_checkpoint *c, const tsr_contents *s, bool *short_of,
                                      tsr_err *err)
 {
     tsr_load_table table = {.n_loaders = 0};
@@ -226,7 +226,7 @@ static tsr_status inspect_checkpoint(const arguments *a, const tsr_checkpoint *c
     }
     *short_of = tsr_issues_any_fatal(&s->issues) || !all_ok(&table);
     if (status == TSR_OK && speaks(a)) {
-        tsr_print_survey(c, s);
+        tsr_print_contents(c, s);
         tsr_print_issues(&s->issues);
         if (a->can_load != NULL)
             tsr_print_loaders(&table, planned == NULL ? "" : " (once quantized)");
@@ -234,7 +234,7 @@ static tsr_status inspect_checkpoint(const arguments *a, const tsr_checkpoint *c
     }
     if (status == TSR_OK && a->json != NULL) {
         begin_json(&text, "tessera-inspect/1");
-        tsr_json_survey(&text, c, s);
+        tsr_json_contents(&text, c, s);
         tsr_json_issues(&text, "findings", &s->issues);
         if (a->can_load != NULL) {
             tsr_json_loaders(&text, &table);
@@ -249,7 +249,7 @@ static tsr_status inspect_checkpoint(const arguments *a, const tsr_checkpoint *c
 }
 
 /* What Tessera does not interpret is told of, and bad input. */
-static tsr_status refuse_unread(const tsr_checkpoint *c, const tsr_survey *s, tsr_err *err)
+static tsr_status refuse_unread(const tsr_checkpoint *c, const tsr_contents *s, tsr_err *err)
 {
     for (size_t i = 0; s->unread.tensors > 0 && i < s->issues.count; i++) {
         if (strcmp(s->issues.items[i].rule, "unread") == 0)
@@ -259,7 +259,7 @@ static tsr_status refuse_unread(const tsr_checkpoint *c, const tsr_survey *s, ts
     return TSR_OK;
 }
 
-static tsr_status inspect_tensor(const arguments *a, const tsr_checkpoint *c, const tsr_survey *s, const char *name,
+static tsr_status inspect_tensor(const arguments *a, const tsr_checkpoint *c, const tsr_contents *s, const char *name,
                                  tsr_err *err)
 {
     const tsr_tensor *const t = tsr_checkpoint_find(c, name);
@@ -303,7 +303,7 @@ static void split(char *path, const char **tensor)
 static tsr_status inspect(const arguments *a, bool *short_of, tsr_err *err)
 {
     tsr_checkpoint *checkpoint = NULL;
-    tsr_survey survey;
+    tsr_contents survey;
     const char *tensor;
     uint32_t rows, cols;
     TSR_TRY(tsr_parse_block("--source-block", a->source_block, &rows, &cols, err));
@@ -317,12 +317,12 @@ static tsr_status inspect(const arguments *a, bool *short_of, tsr_err *err)
         status = tsr_fail(err, TSR_E_USAGE, "--can-load asks about a checkpoint, not about one tensor");
     if (status == TSR_OK)
         status = tsr_checkpoint_open(&checkpoint, path, a->ignore.items, a->ignore.count, err);
-    if (status == TSR_OK && (status = tsr_survey_run(&survey, checkpoint, rows, cols, err)) == TSR_OK) {
+    if (status == TSR_OK && (status = tsr_contents_find(&survey, checkpoint, rows, cols, err)) == TSR_OK) {
         status = tensor == NULL ? inspect_checkpoint(a, checkpoint, &survey, short_of, err)
                                 : inspect_tensor(a, checkpoint, &survey, tensor, err);
         if (status == TSR_OK && tensor == NULL)
             status = refuse_unread(checkpoint, &survey, err);
-        tsr_survey_free(&survey);
+        tsr_contents_free(&survey);
     }
     tsr_checkpoint_close(checkpoint);
     free(path);

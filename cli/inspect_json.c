@@ -65,7 +65,7 @@ static void part(tsr_text *t, const char *name, const tsr_part_tally *p)
     tsr_json_end_object(t);
 }
 
-static void index_facts(tsr_text *t, const tsr_checkpoint *c, const tsr_survey *s)
+static void index_facts(tsr_text *t, const tsr_checkpoint *c, const tsr_contents *s)
 {
     tsr_json_key(t, "index");
     if (c->index_path == NULL) {
@@ -99,7 +99,7 @@ static void scale_stats(tsr_text *t, const tsr_scale_stats *k)
     tsr_json_end_object(t);
 }
 
-static void quantization(tsr_text *t, const tsr_survey *s)
+static void quantization(tsr_text *t, const tsr_contents *s)
 {
     const tsr_weights *const w = &s->weights;
     object(t, "quantization", false);
@@ -122,7 +122,7 @@ static void quantization(tsr_text *t, const tsr_survey *s)
     tsr_json_end_object(t);
 }
 
-static void attention(tsr_text *t, const tsr_survey *s)
+static void attention(tsr_text *t, const tsr_contents *s)
 {
     const tsr_model *const m = &s->model;
     const uint64_t block = s->weights.block_rows == 0 ? 128 : s->weights.block_rows;
@@ -175,7 +175,7 @@ static void manifest(tsr_text *t, const tsr_manifest *m)
     tsr_json_end_object(t);
 }
 
-void tsr_json_survey(tsr_text *t, const tsr_checkpoint *c, const tsr_survey *s)
+void tsr_json_contents(tsr_text *t, const tsr_checkpoint *c, const tsr_contents *s)
 {
     string(t, "path", c->path);
     u64(t, "files", c->n_files);

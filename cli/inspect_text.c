@@ -33,7 +33,7 @@ static const char *count_text(uint64_t n, char text[32])
 
 /* ---- a checkpoint ---- */
 
-static void print_files(const tsr_checkpoint *c, const tsr_survey *s)
+static void print_files(const tsr_checkpoint *c, const tsr_contents *s)
 {
     char a[32], b[32];
     tsr_print("%s\n  %zu tensors in %zu file%s, %s (%s with headers)\n", c->path, c->tensors.count, c->n_files,
@@ -68,7 +68,7 @@ static void print_part(const char *name, const tsr_part_tally *p, uint64_t total
                   100 * share(p->quantized, p->parameters));
 }
 
-static void print_parts(const tsr_survey *s)
+static void print_parts(const tsr_contents *s)
 {
     uint64_t total = s->mtp.parameters;
     char text[32];
@@ -83,7 +83,7 @@ static void print_parts(const tsr_survey *s)
                   tsr_bytes_text((double)s->unread.bytes, text));
 }
 
-static void print_scales(const tsr_survey *s)
+static void print_scales(const tsr_contents *s)
 {
     const tsr_scale_stats *const k = &s->scale_stats;
     tsr_print("  scales:");
@@ -97,7 +97,7 @@ static void print_scales(const tsr_survey *s)
               U64(k->negative), U64(k->nonfinite));
 }
 
-static void print_quantization(const tsr_survey *s)
+static void print_quantization(const tsr_contents *s)
 {
     const tsr_weights *const w = &s->weights;
     const tsr_manifest *const m = &s->manifest;
@@ -152,7 +152,7 @@ static void print_cache_row(const char *name, uint64_t values, uint64_t layers, 
               (double)values / (double)least);
 }
 
-static void print_attention(const tsr_survey *s)
+static void print_attention(const tsr_contents *s)
 {
     const tsr_model *const m = &s->model;
     const uint64_t block = s->weights.block_rows == 0 ? 128 : s->weights.block_rows;
@@ -177,7 +177,7 @@ static void print_attention(const tsr_survey *s)
     print_cache_row("MLA", tsr_model_latent_values(m), m->layers, tsr_model_latent_values(m));
 }
 
-void tsr_print_survey(const tsr_checkpoint *checkpoint, const tsr_survey *survey)
+void tsr_print_contents(const tsr_checkpoint *checkpoint, const tsr_contents *survey)
 {
     print_files(checkpoint, survey);
     print_parts(survey);

@@ -23,7 +23,7 @@ static void add(tsr_tally *tally, const tsr_tensor *t)
     tally->bytes += t->bytes;
 }
 
-static void note(tsr_survey *s, bool fatal, const tsr_tensor *tensor, const char *rule, const char *detail,
+static void note(tsr_contents *s, bool fatal, const tsr_tensor *tensor, const char *rule, const char *detail,
                  const char *advice)
 {
     const tsr_issue issue = {.fatal = fatal,
@@ -36,7 +36,7 @@ static void note(tsr_survey *s, bool fatal, const tsr_tensor *tensor, const char
 
 /* ---- index and headers ---- */
 
-static tsr_status read_index(tsr_survey *s, const tsr_checkpoint *c, tsr_err *err)
+static tsr_status read_index(tsr_contents *s, const tsr_checkpoint *c, tsr_err *err)
 {
     char detail[160];
     tsr_arena scratch = {0};
@@ -85,7 +85,7 @@ static tsr_status has_format(const tsr_checkpoint *c, size_t file, bool *has, ts
     return status;
 }
 
-static tsr_status count_files(tsr_survey *s, const tsr_checkpoint *c, tsr_err *err)
+static tsr_status count_files(tsr_contents *s, const tsr_checkpoint *c, tsr_err *err)
 {
     for (size_t i = 0; i < c->n_files; i++) {
         bool has = false;
@@ -99,7 +99,7 @@ static tsr_status count_files(tsr_survey *s, const tsr_checkpoint *c, tsr_err *e
 /* ---- tensors ---- */
 
 typedef struct listener {
-    tsr_survey *survey;
+    tsr_contents *survey;
     const char *layout; /* tsr_layout_target */
     bool told;          /* of the layout: once will do */
 } listener;
@@ -136,7 +136,7 @@ const char *tsr_kind_name(tsr_kind kind)
     return kNames[kind];
 }
 
-static void count_weights(tsr_survey *s)
+static void count_weights(tsr_contents *s)
 {
     for (size_t i = 0; i < s->weights.count; i++) {
         const tsr_weight *const w = &s->weights.items[i];
@@ -162,7 +162,7 @@ static void count_weights(tsr_survey *s)
 }
 
 /* Stacked experts are most of a model's bytes, and tools that look for linear modules step over them. */
-static void check_stacks(tsr_survey *s)
+static void check_stacks(tsr_contents *s)
 {
     for (size_t i = 0; s->weights.n_scaled > 0 && i < s->weights.count; i++) {
         const tsr_tensor *const t = s->weights.items[i].data;
@@ -188,7 +188,7 @@ typedef struct extremes {
 } extremes;
 
 typedef struct scale_reader {
-    tsr_survey *survey;
+    tsr_contents *survey;
     extremes *extremes; /* [weights.count] */
     const tsr_checkpoint *c;
     unsigned char *bytes;
@@ -279,7 +279,7 @@ static double median(const uint64_t *bins, uint64_t count)
     return x;
 }
 
-static void judge_scales(tsr_survey *s)
+static void judge_scales(tsr_contents *s)
 {
     const tsr_scale_stats *const k = &s->scale_stats;
     char detail[400];
@@ -305,7 +305,7 @@ static const double kOutlier = 0x1p12, kLargestWeight = 0x1p12, kInverseFits = 0
 
 static void judge_outliers(scale_reader *r)
 {
-    tsr_survey *const s = r->survey;
+    tsr_contents *const s = r->survey;
     const double usual = s->scale_stats.median;
     char detail[400];
     for (size_t i = 0; usual > 0 && i < s->weights.count; i++) {
@@ -335,7 +335,7 @@ static void judge_outliers(scale_reader *r)
          "is 1/scale stored where scales belong? Make the checkpoint again, and verify it against the original");
 }
 
-static tsr_status survey_scales(tsr_survey *s, const tsr_checkpoint *c, tsr_err *err)
+static tsr_status survey_scales(tsr_contents *s, const tsr_checkpoint *c, tsr_err *err)
 {
     scale_reader r = {.survey = s,
                       .c = c,
@@ -365,10 +365,10 @@ static tsr_status survey_scales(tsr_survey *s, const tsr_checkpoint *c, tsr_err 
 
 /* ---- all of it ---- */
 
-tsr_status tsr_survey_run(tsr_survey *survey, const tsr_checkpoint *checkpoint, uint64_t block_rows,
-                          uint64_t block_cols, tsr_err *err)
+tsr_status tsr_contents_find(tsr_contents *survey, const tsr_checkpoint *checkpoint, uint64_t block_rows,
+                             uint64_t block_cols, tsr_err *err)
 {
-    *survey = (tsr_survey){.model = tsr_model_read(checkpoint)};
+    *survey = (tsr_contents){.model = tsr_model_read(checkpoint)};
     for (size_t i = 0; i < checkpoint->tensors.count; i++) {
         const tsr_tensor *const t = &checkpoint->tensors.items[i];
         add(&survey->whole, t);
@@ -391,14 +391,14 @@ tsr_status tsr_survey_run(tsr_survey *survey, const tsr_checkpoint *checkpoint, 
     if (status == TSR_OK && survey->issues.failed)
         status = tsr_fail(err, TSR_E_NOMEM, "out of memory for the issues");
     if (status != TSR_OK)
-        tsr_survey_free(survey);
+        tsr_contents_free(survey);
     return status;
 }
 
-void tsr_survey_free(tsr_survey *survey)
+void tsr_contents_free(tsr_contents *survey)
 {
     tsr_weights_free(&survey->weights);
     tsr_issues_free(&survey->issues);
     tsr_arena_free(&survey->arena);
-    *survey = (tsr_survey){0};
+    *survey = (tsr_contents){0};
 }

@@ -43,7 +43,7 @@ typedef enum tsr_kind {
 /* "e4m3", "int8", "packed int8", "packed int4". Static storage. */
 const char *tsr_kind_name(tsr_kind kind);
 
-typedef struct tsr_survey {
+typedef struct tsr_contents {
     tsr_model model;
     tsr_manifest manifest; /* what Tessera says of a rank, or of weights in a kernel's layout */
     tsr_weights weights;   /* those that could be paired */
@@ -61,13 +61,13 @@ typedef struct tsr_survey {
     tsr_scale_stats scale_stats;
     tsr_issues issues;
     tsr_arena arena;
-} tsr_survey;
+} tsr_contents;
 
 /* Surveys. The checkpoint is borrowed and must outlive the survey. `block_rows` and `block_cols` overrule config.json
  * when not 0. Errors are those of reading, and of memory. */
-tsr_status tsr_survey_run(tsr_survey *survey, const tsr_checkpoint *checkpoint, uint64_t block_rows,
-                          uint64_t block_cols, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_contents_find(tsr_contents *survey, const tsr_checkpoint *checkpoint, uint64_t block_rows,
+                             uint64_t block_cols, tsr_err *err) TSR_WARN_UNUSED;
 
-void tsr_survey_free(tsr_survey *survey);
+void tsr_contents_free(tsr_contents *survey);
 
 #endif
