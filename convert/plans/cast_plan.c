@@ -196,7 +196,7 @@ static tsr_status plan_config(tsr_plan *plan, tsr_dtype dtype, tsr_err *err)
         tsr_text edited = {0};
         if (!tsr_json_find(config.data, config.size, kKeys[i], &old))
             continue;
-        status = tsr_config_set(&edited, config.data, config.size, kKeys[i], value, err);
+        status = tsr_json_edit_set(&edited, config.data, config.size, kKeys[i], value, err);
         tsr_text_free(&config);
         config = edited;
     }

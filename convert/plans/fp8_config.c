@@ -58,8 +58,8 @@ static tsr_status edit_object(tsr_text *out, tsr_json_text config, const char *p
     const char *const key = dot == NULL ? path : dot + 1;
     const char *const end = object.data + object.size;
     tsr_text_append(out, config.data, (size_t)(object.data - config.data));
-    TSR_TRY(value == NULL ? tsr_config_remove(out, object.data, object.size, key, err)
-                          : tsr_config_set(out, object.data, object.size, key, value, err));
+    TSR_TRY(value == NULL ? tsr_json_edit_remove(out, object.data, object.size, key, err)
+                          : tsr_json_edit_set(out, object.data, object.size, key, value, err));
     tsr_text_append(out, end, (size_t)(config.data + config.size - end));
     return tsr_text_status(out, err);
 }
@@ -127,7 +127,7 @@ tsr_status tsr_quantization_keep(tsr_text *out, const tsr_checkpoint *checkpoint
     extend_list(&extended, list, tensors, n);
     tsr_status status = tsr_text_status(&extended, err);
     if (status == TSR_OK)
-        status = tsr_config_set(&value, quantization.data, quantization.size, kLists[k % 3], extended.data, err);
+        status = tsr_json_edit_set(&value, quantization.data, quantization.size, kLists[k % 3], extended.data, err);
     if (status == TSR_OK) { /* spliced in, not set: its lines are indented already */
         const char *const end = quantization.data + quantization.size;
         tsr_text_append(out, checkpoint->config, (size_t)(quantization.data - checkpoint->config));

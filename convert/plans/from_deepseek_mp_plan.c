@@ -84,7 +84,7 @@ static tsr_status plan_config(const joining *j)
     if (j->mtp || !tsr_config_find_u64(j->config, j->config_size, "num_nextn_predict_layers", &promised) ||
         promised == 0)
         return tsr_plan_text_file(j->plan, "", TSR_CONFIG_NAME, j->config, j->config_size, j->err);
-    tsr_status status = tsr_config_set(&edited, j->config, j->config_size, "num_nextn_predict_layers", "0", j->err);
+    tsr_status status = tsr_json_edit_set(&edited, j->config, j->config_size, "num_nextn_predict_layers", "0", j->err);
     if (status == TSR_OK)
         status = tsr_plan_text_file(j->plan, "", TSR_CONFIG_NAME, edited.data, edited.size, j->err);
     tsr_text_free(&edited);

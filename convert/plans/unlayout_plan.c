@@ -297,7 +297,7 @@ static tsr_status plan_config(taking *k)
     tsr_ct_config_write(&value, &config, k->unquantized, k->n_unquantized);
     tsr_status status = tsr_text_status(&value, k->err);
     if (status == TSR_OK)
-        status = tsr_config_set(&edited, base, size, "quantization_config", value.data, k->err);
+        status = tsr_json_edit_set(&edited, base, size, "quantization_config", value.data, k->err);
     if (status == TSR_OK)
         status = tsr_plan_text_file(k->plan, "", TSR_CONFIG_NAME, edited.data, edited.size, k->err);
     tsr_text_free(&value);

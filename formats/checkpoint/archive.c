@@ -152,7 +152,7 @@ tsr_status tsr_archive_pack(const void *plain, size_t size, unsigned width, int 
     if (context == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for compressing");
     if (width > 1)
-        tsr_planes_split(plain, size, width, scratch);
+        tsr_byte_planes_split(plain, size, width, scratch);
     *packed = ZSTD_compress2(context, out, tsr_archive_frame_bound(size), width > 1 ? scratch : plain, size);
     ZSTD_freeCCtx(context);
     return ZSTD_isError(*packed)
@@ -262,7 +262,7 @@ static tsr_status load(const tsr_archive *a, const frame *f, slot *s, tsr_err *e
         return tsr_fail(err, TSR_E_FORMAT, "%s: damaged: the frame at offset %llu does not unpack to %zu bytes: %s",
                         a->path, U64(f->at), size, ZSTD_isError(got) ? ZSTD_getErrorName(got) : "too few");
     if (f->width > 1)
-        tsr_planes_join(unpacked, size, (unsigned)f->width, s->memory);
+        tsr_byte_planes_join(unpacked, size, (unsigned)f->width, s->memory);
     if (XXH64(s->memory, size, 0) != f->hash)
         return tsr_fail(err, TSR_E_FORMAT,
                         "%s: damaged: the frame at offset %llu unpacks to bytes whose XXH64 is not the table's",

@@ -94,7 +94,7 @@ static size_t none(const uint8_t *from, size_t n, uint8_t *to)
 #define join_4  none
 #endif
 
-void tsr_planes_split(const uint8_t *from, size_t size, unsigned width, uint8_t *to)
+void tsr_byte_planes_split(const uint8_t *from, size_t size, unsigned width, uint8_t *to)
 {
     const size_t n = size / width;
     for (size_t i = width == 2 ? split_2(from, n, to) : width == 4 ? split_4(from, n, to) : 0; i < n; i++) {
@@ -104,7 +104,7 @@ void tsr_planes_split(const uint8_t *from, size_t size, unsigned width, uint8_t 
     memcpy(to + n * width, from + n * width, size - n * width);
 }
 
-void tsr_planes_join(const uint8_t *from, size_t size, unsigned width, uint8_t *to)
+void tsr_byte_planes_join(const uint8_t *from, size_t size, unsigned width, uint8_t *to)
 {
     const size_t n = size / width;
     for (size_t i = width == 2 ? join_2(from, n, to) : width == 4 ? join_4(from, n, to) : 0; i < n; i++) {

@@ -10,9 +10,9 @@
 
 /* to[p * n + i] = from[i * width + p] for the n = size / width whole elements; the size % width bytes behind them stay
  * where they are. `width` is 1, 2 or 4. No overlap. Thread-safe. */
-void tsr_planes_split(const uint8_t *from, size_t size, unsigned width, uint8_t *to);
+void tsr_byte_planes_split(const uint8_t *from, size_t size, unsigned width, uint8_t *to);
 
 /* The inverse. */
-void tsr_planes_join(const uint8_t *from, size_t size, unsigned width, uint8_t *to);
+void tsr_byte_planes_join(const uint8_t *from, size_t size, unsigned width, uint8_t *to);
 
 #endif

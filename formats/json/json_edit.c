@@ -46,8 +46,8 @@ static tsr_status find_members(layout *l, const char *config, size_t size, const
     }
 }
 
-tsr_status tsr_config_set(tsr_text *out, const char *config, size_t size, const char *key, const char *value,
-                          tsr_err *err)
+tsr_status tsr_json_edit_set(tsr_text *out, const char *config, size_t size, const char *key, const char *value,
+                             tsr_err *err)
 {
     layout l;
     TSR_TRY(find_members(&l, config, size, key, err));
@@ -78,7 +78,7 @@ tsr_status tsr_config_set(tsr_text *out, const char *config, size_t size, const 
     return tsr_text_status(out, err);
 }
 
-tsr_status tsr_config_remove(tsr_text *out, const char *config, size_t size, const char *key, tsr_err *err)
+tsr_status tsr_json_edit_remove(tsr_text *out, const char *config, size_t size, const char *key, tsr_err *err)
 {
     layout l;
     TSR_TRY(find_members(&l, config, size, key, err));

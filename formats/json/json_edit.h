@@ -11,12 +11,12 @@
 
 /* Appends to `out` the JSON object `config` with the member `key` set to `value` (JSON text): in place of the value
  * that it has, where there is such a member, else as the last one; in the indentation of the first member. */
-tsr_status tsr_config_set(tsr_text *out, const char *config, size_t size, const char *key, const char *value,
-                          tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_json_edit_set(tsr_text *out, const char *config, size_t size, const char *key, const char *value,
+                             tsr_err *err) TSR_WARN_UNUSED;
 
 /* Appends `config` without the member `key`; as it is when there is no such member. */
-tsr_status tsr_config_remove(tsr_text *out, const char *config, size_t size, const char *key,
-                             tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_json_edit_remove(tsr_text *out, const char *config, size_t size, const char *key,
+                                tsr_err *err) TSR_WARN_UNUSED;
 
 /* The non-negative integer `key` of a configuration, or of its text_config in a multimodal model. False when it is
  * absent or anything else. `config` may be NULL. */

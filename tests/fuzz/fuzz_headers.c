@@ -41,7 +41,8 @@ static void edit_config(const char *text, size_t size)
     if (size == 0 || tsr_json_skip(&r, &span, NULL) != TSR_OK || tsr_json_finish(&r, NULL) != TSR_OK)
         return;
     tsr_text out = {0};
-    if (span.data[0] == '{' && tsr_config_set(&out, text, size, "inserted key", "{\n  \"a\": 1\n}", NULL) == TSR_OK) {
+    if (span.data[0] == '{' &&
+        tsr_json_edit_set(&out, text, size, "inserted key", "{\n  \"a\": 1\n}", NULL) == TSR_OK) {
         tsr_json_reader again = tsr_json_open("edited", out.data, out.size);
         if (tsr_json_skip(&again, NULL, NULL) != TSR_OK || tsr_json_finish(&again, NULL) != TSR_OK ||
             !tsr_json_find(out.data, out.size, "inserted key", &span))

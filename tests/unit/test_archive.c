@@ -34,11 +34,11 @@ Test(planes, split_is_its_definition_and_join_its_inverse)
             for (size_t i = 0; i < size; i++)
                 from[i] = (uint8_t)random_bits();
             to[size] = back[size] = 0xA5;
-            tsr_planes_split(from, size, width, to);
+            tsr_byte_planes_split(from, size, width, to);
             for (size_t i = 0; i < size; i++)
                 cr_assert_eq(from[i], to[i < n * width ? i % width * n + i / width : i], "width %u size %zu", width,
                              size);
-            tsr_planes_join(to, size, width, back);
+            tsr_byte_planes_join(to, size, width, back);
             cr_assert_arr_eq(back, from, size);
             cr_assert(to[size] == 0xA5 && back[size] == 0xA5, "written behind the end");
         }

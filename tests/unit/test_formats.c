@@ -117,7 +117,8 @@ Test(config, inserts_in_the_style_of_the_file)
     };
     for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
         tsr_text out = {0};
-        cr_assert_eq(tsr_config_set(&out, kCases[i][0], strlen(kCases[i][0]), "k", "{\n  \"x\": 1\n}", NULL), TSR_OK);
+        cr_assert_eq(tsr_json_edit_set(&out, kCases[i][0], strlen(kCases[i][0]), "k", "{\n  \"x\": 1\n}", NULL),
+                     TSR_OK);
         cr_expect_str_eq(out.data, kCases[i][1]);
         tsr_text_free(&out);
     }
@@ -135,7 +136,7 @@ Test(config, removes_a_member_and_nothing_else)
     };
     for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
         tsr_text out = {0};
-        cr_assert_eq(tsr_config_remove(&out, kCases[i][0], strlen(kCases[i][0]), "k", NULL), TSR_OK);
+        cr_assert_eq(tsr_json_edit_remove(&out, kCases[i][0], strlen(kCases[i][0]), "k", NULL), TSR_OK);
         cr_expect_str_eq(out.data, kCases[i][1]);
         tsr_text_free(&out);
     }
