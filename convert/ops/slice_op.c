@@ -6,7 +6,7 @@
 #include <string.h>
 
 typedef struct params {
-    tsr_cut cut;
+    tsr_slicing cut;
     uint32_t k;       /* slicing: which part */
     uint64_t segment; /* bytes */
 } params;
@@ -28,7 +28,7 @@ static uint64_t pitch_of(const params *p)
     return p->segment * p->cut.parts;
 }
 
-static const params *keep(tsr_plan *plan, tsr_cut cut, uint32_t k, const tsr_tensor *whole)
+static const params *keep(tsr_plan *plan, tsr_slicing cut, uint32_t k, const tsr_tensor *whole)
 {
     params *const p = tsr_arena_alloc(&plan->arena, sizeof *p);
     if (p != NULL)
@@ -106,7 +106,7 @@ static tsr_status slice_run(const tsr_step *step, uint64_t unit, const tsr_unit 
 
 static const tsr_op kSliceOp = {.name = "slice", .units = slice_units, .windows = slice_windows, .run = slice_run};
 
-tsr_status tsr_plan_slice(tsr_plan *plan, const tsr_tensor *tensor, const tsr_tensor *out, tsr_cut cut, uint32_t k,
+tsr_status tsr_plan_slice(tsr_plan *plan, const tsr_tensor *tensor, const tsr_tensor *out, tsr_slicing cut, uint32_t k,
                           tsr_err *err)
 {
     const params *const p = keep(plan, cut, k, tensor);
@@ -188,7 +188,7 @@ static tsr_status join_run(const tsr_step *step, uint64_t unit, const tsr_unit *
 
 static const tsr_op kJoinOp = {.name = "join", .units = join_units, .windows = join_windows, .run = join_run};
 
-tsr_status tsr_plan_join(tsr_plan *plan, const tsr_tensor *const *parts, const tsr_tensor *out, tsr_cut cut,
+tsr_status tsr_plan_join(tsr_plan *plan, const tsr_tensor *const *parts, const tsr_tensor *out, tsr_slicing cut,
                          tsr_err *err)
 {
     const params *const p = keep(plan, cut, 0, out);

@@ -8,18 +8,18 @@
 
 #include "convert/engine/plan.h"
 
-typedef struct tsr_cut {
+typedef struct tsr_slicing {
     uint64_t rows;
     uint32_t parts;
-} tsr_cut;
+} tsr_slicing;
 
 /* Adds a step that writes part `k` of `tensor` to *out (in the plan's arena; its shape is the caller's business, its
  * bytes a parts-th of the tensor's). */
-tsr_status tsr_plan_slice(tsr_plan *plan, const tsr_tensor *tensor, const tsr_tensor *out, tsr_cut cut, uint32_t k,
+tsr_status tsr_plan_slice(tsr_plan *plan, const tsr_tensor *tensor, const tsr_tensor *out, tsr_slicing cut, uint32_t k,
                           tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds a step that joins parts[cut.parts] to *out. */
-tsr_status tsr_plan_join(tsr_plan *plan, const tsr_tensor *const *parts, const tsr_tensor *out, tsr_cut cut,
+tsr_status tsr_plan_join(tsr_plan *plan, const tsr_tensor *const *parts, const tsr_tensor *out, tsr_slicing cut,
                          tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds a step that writes n parts of any size one behind the other. */

@@ -162,7 +162,7 @@ static tsr_status plan_shared(joining *j, const tsr_tensor *t, const char *name,
     out->shape[columns ? 1 : 0] *= j->n;
     out->bytes *= j->n;
     TSR_TRY(tsr_plan_add_note(j->plan, parts[0], "join", columns ? "input features" : "output features", j->err));
-    const tsr_cut cut = {.rows = columns ? t->shape[0] : 1, .parts = (uint32_t)j->n};
+    const tsr_slicing cut = {.rows = columns ? t->shape[0] : 1, .parts = (uint32_t)j->n};
     return tsr_plan_join(j->plan, parts, out, cut, j->err);
 }
 

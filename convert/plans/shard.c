@@ -104,7 +104,7 @@ static tsr_status plan_part(tsr_plan *plan, const tsr_tensor *t, const char *nam
     out->name = name;
     out->shape[dim] /= n;
     out->bytes /= n;
-    return tsr_plan_slice(plan, t, out, (tsr_cut){.rows = rows, .parts = n}, k, err);
+    return tsr_plan_slice(plan, t, out, (tsr_slicing){.rows = rows, .parts = n}, k, err);
 }
 
 tsr_status tsr_plan_shard(tsr_plan *plan, const tsr_weight *weight, const tsr_shard *shard, const char *name,

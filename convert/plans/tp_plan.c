@@ -226,7 +226,7 @@ typedef struct joining {
     size_t n;
     const char *manifest; /* of rank 0 */
     size_t size;
-    tsr_cut *cuts; /* [tensors of rank 0]; rows = 0: not cut */
+    tsr_slicing *cuts; /* [tensors of rank 0]; rows = 0: not cut */
     uint64_t joined;
 } joining;
 
@@ -271,7 +271,7 @@ static tsr_status check_ranks(const joining *j, tsr_err *err)
 }
 
 /* [rows, parts] */
-static tsr_status read_cut(tsr_json_reader *r, tsr_cut *cut, tsr_err *err)
+static tsr_status read_cut(tsr_json_reader *r, tsr_slicing *cut, tsr_err *err)
 {
     uint64_t values[2] = {0};
     bool more;
@@ -282,7 +282,7 @@ static tsr_status read_cut(tsr_json_reader *r, tsr_cut *cut, tsr_err *err)
             break;
         TSR_TRY(tsr_json_read_u64(r, &values[i], err));
     }
-    *cut = (tsr_cut){.rows = values[0], .parts = (uint32_t)values[1]};
+    *cut = (tsr_slicing){.rows = values[0], .parts = (uint32_t)values[1]};
     return more || values[0] == 0 || values[1] == 0 || values[1] > TSR_MAX_RANKS
                ? tsr_fail(err, TSR_E_FORMAT, MANIFEST ": a cut is [rows, parts]")
                : TSR_OK;
@@ -300,7 +300,7 @@ static tsr_status read_cuts(joining *j, tsr_err *err)
     tsr_status status = tsr_json_enter_object(&r, err);
     while (status == TSR_OK && (status = tsr_json_next_member(&r, &key, &more, err)) == TSR_OK && more) {
         const char *name;
-        tsr_cut cut;
+        tsr_slicing cut;
         status = tsr_json_decode(&r, key, &names, &name, err);
         if (status == TSR_OK)
             status = read_cut(&r, &cut, err);
@@ -339,7 +339,7 @@ static tsr_status plan_tensor(tsr_plan *plan, joining *j, const tsr_tensor *whol
     const tsr_tensor *parts[TSR_MAX_RANKS];
     if (first == NULL)
         return tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' is missing", j->ranks[0]->path, whole->name);
-    const tsr_cut cut = j->cuts[first - j->ranks[0]->tensors.items];
+    const tsr_slicing cut = j->cuts[first - j->ranks[0]->tensors.items];
     /* Neighbouring ranks that share a part: all of them when the tensor is not cut. */
     const size_t parts_n = cut.rows == 0 ? 1 : cut.parts, share = j->n / parts_n;
     j->joined++;
