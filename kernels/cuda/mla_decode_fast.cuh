@@ -1,0 +1,413 @@
+/* Owns the Hopper kernel of MLA decoding: one thread loads pages, two groups of warps take turns at scores and share
+ * the values. For mla_decode.cu only. */
+#ifndef TSR_KERNELS_CUDA_MLA_DECODE_FAST_CUH
+#define TSR_KERNELS_CUDA_MLA_DECODE_FAST_CUH
+
+#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/mla_decode_load.cuh"
+#include "kernels/cuda/mla_decode_schedule.cuh"
+
+namespace
+{
+
+/* What a consumer thread keeps of its two rows (`lane / 4` and 8 below) between pages. */
+struct rows_state {
+    float most[2];  /* what the scores are taken relative to; grows only when the maximum leaves it 2^8 behind */
+    float total[2]; /* this thread's part of the sum over the pages that its group owns */
+};
+
+__device__ __forceinline__ void rescale(float (&o)[128], rows_state &r, const float (&now)[2], float scale2)
+{
+    if (__any_sync(0xFFFFFFFFu, now[0] != r.most[0] || now[1] != r.most[1])) {
+        /* Seldom here. The products in flight do not use o, but ptxas would run them one by one to be sure. */
+        hopper::mma_wait_but<0>();
+        hopper::hold(o);
+        float shrink[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            shrink[h] = now[h] == r.most[h] ? 1.0f : exp2_fast((r.most[h] - now[h]) * scale2);
+            r.total[h] *= shrink[h];
+            r.most[h] = now[h];
+        }
+#pragma unroll
+        for (int i = 0; i < 128; ++i) {
+            o[i] *= shrink[i / 2 % 2];
+        }
+    }
+}
+
+/* Where one share stands in the CTA's running count of pages, and what of it each row of a thread may see. */
+struct share_view {
+    int begin, end; /* pages */
+    int length;     /* tokens from page `begin` on */
+    int unmasked;   /* up to this token every row sees all */
+    int visible[2]; /* tokens, by row */
+};
+
+/* A thread of the two groups that compute. Page x of the running count is the group's own when x % 2 == group. */
+template <int CLUSTER> struct computing {
+    const fast_memory &m;
+    int group, lane, thread, row;
+    uint4 *hand; /* probabilities, from thread to thread */
+    float *hand_most;
+    uint64_t q_operand;
+    float scale2, slack;
+    int x = 0; /* pages so far */
+
+    __device__ __forceinline__ computing(const fast_memory &memory, int group, int lane, float scale)
+        : m(memory), group(group), lane(lane), thread(threadIdx.x % 128), row(thread / 32 * 16 + lane / 4),
+          hand(reinterpret_cast<uint4 *>(m.base + fast_shape::kProbabilities) + thread),
+          hand_most(reinterpret_cast<float *>(m.base + fast_shape::kMost) + row), q_operand(hopper::operand(m.q)),
+          scale2(scale * kLog2E), slack(8.0f / scale2)
+    {
+    }
+
+    /* The rope tile of q as wgmma takes it from registers. */
+    __device__ __forceinline__ void read_rope(uint32_t (&q_rope)[16]) const
+    {
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+            const int r = row + i % 2 * 8, byte = i / 4 * 32 + i / 2 % 2 * 16 + lane % 4 * 4;
+            q_rope[i] =
+                *reinterpret_cast<const uint32_t *>(m.q + (kTiles - 1) * kTileBytes + r * 128 + (byte ^ r % 8 * 16));
+        }
+    }
+
+    __device__ __forceinline__ void score_tiles(float (&score)[32], const uint32_t (&q_rope)[16], int from, int to)
+    {
+        hopper::mma_fence();
+        const uint64_t k = hopper::operand(m.pages + group * kTiles * kTileBytes);
+#pragma unroll
+        for (int place = from; place < to; ++place) {
+            const int tile = tile_at(group, place);
+            hopper::barrier_wait(m.full + group * kTiles + tile, x >> 1 & 1);
+#pragma unroll
+            for (int step = 0; step < 4; ++step) {
+                const int offset = tile * (kTileBytes >> 4) + 2 * step;
+                if (place == kRopePlace) {
+                    hopper::mma_scores(score, q_rope + 4 * step, k + offset, 1);
+                } else {
+                    hopper::mma_scores(score, q_operand + offset, k + offset, place + step != 0);
+                }
+            }
+        }
+        hopper::mma_commit();
+    }
+
+    /* Rows past the sequence's end may hold anything, NaN included: as values they are made zeros. */
+    __device__ __forceinline__ void clear_tail(int stage, int valid)
+    {
+        if (valid < kPage) {
+            uint4 *const half = reinterpret_cast<uint4 *>(m.pages + (stage * kTiles + group * 4) * kTileBytes);
+            const int each = (kPage - valid) * 8;
+            for (int i = thread; i < 4 * each; i += 128) {
+                half[i / each * (kTileBytes / 16) + valid * 8 + i % each] = make_uint4(0, 0, 0, 0);
+            }
+            hopper::fence_shared_for_copies();
+            hopper::meet(kMeetGroup + group, 128);
+        }
+    }
+
+    __device__ __forceinline__ void add_values(float (&o)[128], const uint32_t (&probability)[16], int stage, int half)
+    {
+        const uint64_t v = hopper::operand_down(m.pages + (stage * kTiles + group * 4) * kTileBytes);
+        hopper::mma_fence();
+#pragma unroll
+        for (int step = 2 * half; step < 2 * half + 2; ++step) {
+            hopper::mma_values(o, probability + 4 * step, v + step * (16 * 128 >> 4));
+        }
+        hopper::mma_commit();
+    }
+
+    __device__ __forceinline__ void release(int stage)
+    {
+        uint64_t *const bar = m.empty + 2 * stage + group;
+        if (CLUSTER == 1 && lane == 0) {
+            hopper::barrier_arrive(bar);
+        } else if (CLUSTER > 1 && lane < CLUSTER) {
+            hopper::barrier_arrive(bar, (uint32_t)lane);
+        }
+    }
+
+    /* Adds the values of the page whose probabilities the other group computes; the products are left in flight. */
+    __device__ __forceinline__ void take_over(float (&o)[128], rows_state &state, uint32_t (&probability)[16],
+                                              int valid)
+    {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            hopper::meet(kMeetProbabilities + 2 * (group ^ 1) + half, 256);
+#pragma unroll
+            for (int i = 2 * half; i < 2 * half + 2; ++i) {
+                const uint4 v = hand[i * 128];
+                probability[4 * i] = v.x, probability[4 * i + 1] = v.y;
+                probability[4 * i + 2] = v.z, probability[4 * i + 3] = v.w;
+            }
+            if (half == 0) {
+                const float now[2] = {hand_most[0], hand_most[8]};
+                rescale(o, state, now, scale2);
+                clear_tail(group ^ 1, valid);
+            }
+            add_values(o, probability, group ^ 1, half);
+        }
+    }
+
+    /* What the scores of the rows are to be taken relative to from now on. */
+    __device__ __forceinline__ void find_most(const float (&score)[32], const rows_state &state, float (&now)[2],
+                                              float (&shift)[2])
+    {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float most = score[2 * h];
+#pragma unroll
+            for (int i = 0; i < 32; i += 4) {
+                most = fmaxf(most, fmaxf(score[i + 2 * h], score[i + 2 * h + 1]));
+            }
+            most = quad_max(most);
+            now[h] = most > state.most[h] + slack ? most : state.most[h];
+            shift[h] = now[h] == -INFINITY ? 0.0f : now[h] * scale2;
+        }
+    }
+
+    /* Scores become probabilities, are handed over and multiplied; the second half while the first is multiplied. */
+    __device__ __forceinline__ void hand_over(float (&o)[128], const float (&score)[32], const float (&shift)[2],
+                                              float (&sum)[2])
+    {
+        uint32_t probability[16];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+            for (int i = 16 * half; i < 16 * half + 16; i += 2) {
+                const int h = i / 2 % 2;
+                const float even = exp2_fast(fmaf(score[i], scale2, -shift[h]));
+                const float odd = exp2_fast(fmaf(score[i + 1], scale2, -shift[h]));
+                sum[h] += even + odd;
+                probability[i / 2] = pack(even, odd);
+            }
+#pragma unroll
+            for (int i = 2 * half; i < 2 * half + 2; ++i) {
+                hand[i * 128] = make_uint4(probability[4 * i], probability[4 * i + 1], probability[4 * i + 2],
+                                           probability[4 * i + 3]);
+            }
+            hopper::meet_arrive(kMeetProbabilities + 2 * group + half, 256);
+            add_values(o, probability, group, half);
+        }
+    }
+
+    /* A page of the group's own, x; OTHER: there is a page before it, which is the other group's. */
+    template <bool OTHER>
+    __device__ __forceinline__ void own_page(float (&o)[128], rows_state &state, const uint32_t (&q_rope)[16],
+                                             const share_view &view)
+    {
+        float score[32];
+        if (OTHER) {
+            uint32_t taken[16];
+            score_tiles(score, q_rope, 0, kRopePlace + 1);
+            take_over(o, state, taken, view.length - (x - 1 - view.begin) * kPage);
+            score_tiles(score, q_rope, kRopePlace + 1, kRopePlace + 2);
+            hopper::mma_wait_but<1>();
+            release(group ^ 1);
+            score_tiles(score, q_rope, kRopePlace + 2, kTiles);
+        } else {
+            score_tiles(score, q_rope, 0, kTiles);
+        }
+        hopper::mma_wait_but<0>();
+        hopper::hold(o);
+        hopper::hold(score);
+
+        const int token = (x - view.begin) * kPage;
+        if (token + kPage > view.unmasked) {
+#pragma unroll
+            for (int i = 0; i < 32; ++i) {
+                if (token + i / 4 * 8 + lane % 4 * 2 + i % 2 >= view.visible[i / 2 % 2]) {
+                    score[i] = -INFINITY;
+                }
+            }
+        }
+        float now[2], shift[2], sum[2] = {0.0f, 0.0f};
+        find_most(score, state, now, shift);
+        rescale(o, state, now, scale2);
+        clear_tail(group, view.length - token);
+        __syncwarp(); /* all lanes have read the other group's maxima */
+        if (lane % 4 == 0) {
+            hand_most[0] = now[0];
+            hand_most[8] = now[1];
+        }
+        hand_over(o, score, shift, sum);
+        state.total[0] += sum[0];
+        state.total[1] += sum[1];
+        hopper::mma_wait_but<0>();
+        hopper::hold(o);
+        release(group);
+    }
+
+    /* All pages of a share; o is this group's half of the columns. */
+    __device__ __forceinline__ void add_pages(float (&o)[128], rows_state &state, const share_view &view)
+    {
+        uint32_t q_rope[16];
+        read_rope(q_rope);
+        x += (x ^ group) & 1;
+        if (x == view.begin && x < view.end) {
+            own_page<false>(o, state, q_rope, view);
+            x += 2;
+        }
+        for (; x < view.end; x += 2) {
+            own_page<true>(o, state, q_rope, view);
+        }
+        if (x == view.end && view.end > view.begin) { /* the last page is the other's */
+            uint32_t taken[16];
+            take_over(o, state, taken, view.length - (view.end - 1 - view.begin) * kPage);
+            hopper::mma_wait_but<0>();
+            hopper::hold(o);
+            release(group ^ 1);
+        }
+        x = view.end;
+    }
+
+    /* The sums of both groups, by way of `exchange`: what the rows' results are to be multiplied by, and their lse in
+     * powers of two. */
+    __device__ __forceinline__ void add_totals(float *exchange, const rows_state &state, float (&inverse)[2],
+                                               float (&lse)[2])
+    {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const float own = quad_sum(state.total[h]);
+            if (lane % 4 == 0) {
+                exchange[group * kRows + 8 * h] = own;
+            }
+        }
+        hopper::meet(kMeetBoth, 256);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const float total = exchange[8 * h] + exchange[kRows + 8 * h];
+            inverse[h] = total > 0.0f ? 1.0f / total : 0.0f;
+            lse[h] = total > 0.0f ? fmaf(state.most[h], scale2, log2f(total)) : -INFINITY;
+        }
+    }
+
+    /* The result of a sequence that is whole in this part, BF16. */
+    __device__ __forceinline__ void store_whole(const problem &p, int b, int first_row, const float (&o)[128],
+                                                const float (&inverse)[2], const float (&lse)[2])
+    {
+        const int rows = p.s_q * p.heads;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int r = first_row + 8 * h;
+            const int64_t to = (int64_t)b * rows + r;
+            __nv_bfloat16 *const out = p.out + to * kLatent + group * 256;
+#pragma unroll
+            for (int g = 0; g < 32; g += 4) {
+                const float *const d = o + 4 * g + 2 * h;
+                const uint4 v = transpose_quad(
+                    pack(d[0] * inverse[h], d[1] * inverse[h]), pack(d[4] * inverse[h], d[5] * inverse[h]),
+                    pack(d[8] * inverse[h], d[9] * inverse[h]), pack(d[12] * inverse[h], d[13] * inverse[h]), lane % 4);
+                if (r < rows) {
+                    *reinterpret_cast<uint4 *>(out + 8 * (g + lane % 4)) = v;
+                }
+            }
+            if (r < rows && p.lse && group == 0 && lane % 4 == 0) {
+                p.lse[to] = lse[h] / kLog2E;
+            }
+        }
+    }
+
+    /* The result of a part of a sequence, FP32, for combine_kernel. */
+    __device__ __forceinline__ void store_part(const schedule &s, int slot, int first_row, const float (&o)[128],
+                                               const float (&inverse)[2], const float (&lse)[2])
+    {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int64_t to = (int64_t)slot * s.rows + first_row + 8 * h;
+            float *const out = s.out + to * kLatent + group * 256 + lane % 4 * 2;
+#pragma unroll
+            for (int g = 0; g < 32; ++g) {
+                *reinterpret_cast<float2 *>(out + 8 * g) =
+                    make_float2(o[4 * g + 2 * h] * inverse[h], o[4 * g + 2 * h + 1] * inverse[h]);
+            }
+            if (group == 0 && lane % 4 == 0) {
+                s.lse[to] = lse[h];
+            }
+        }
+    }
+};
+
+/* The role of the threads that compute: the scores, probabilities and sums of every share of the part. */
+template <int CLUSTER>
+__device__ __forceinline__ void compute_shares(const fast_memory &m, const problem &p, const schedule &s, walk &shares,
+                                               int part, int tile_of_q, int group, int lane)
+{
+    computing<CLUSTER> c(m, group, lane, p.scale);
+    float *const totals = reinterpret_cast<float *>(m.base + fast_shape::kTotals) + c.row;
+    share w;
+    for (int item = 0; shares.take(p, w); ++item) {
+        const int first_row = tile_of_q * kRows + c.row, before = w.first * kPage;
+        share_view view;
+        view.begin = c.x, view.end = c.x + w.last - w.first;
+        view.length = w.length - before;
+        view.unmasked = w.length - p.s_q + 1 - before;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            view.visible[h] = w.length - p.s_q + (first_row + 8 * h) / p.heads + 1 - before;
+        }
+        hopper::barrier_wait(m.q_full, item & 1);
+        float o[128];
+#pragma unroll
+        for (int i = 0; i < 128; ++i) {
+            o[i] = 0.0f;
+        }
+        rows_state state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
+        c.add_pages(o, state, view);
+        if (lane == 0) {
+            hopper::barrier_arrive(m.q_empty);
+        }
+        float inverse[2], lse[2];
+        c.add_totals(totals + (item & 1) * 2 * kRows, state, inverse, lse);
+        if (w.whole) {
+            c.store_whole(p, w.b, first_row, o, inverse, lse);
+        } else {
+            c.store_part(s, 2 * part + (w.b != __ldg(&s.begin[part].x)), first_row, o, inverse, lse);
+        }
+    }
+}
+
+template <int CLUSTER>
+__global__ void __launch_bounds__(384, 1)
+    fast_kernel(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensorMap map_cache,
+                const __grid_constant__ problem p, const __grid_constant__ schedule s)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ uint8_t raw[];
+    const fast_memory m(raw);
+    const int group = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 128, 0);
+    const int lane = threadIdx.x % 32;
+    const int part = blockIdx.y, tile_of_q = blockIdx.x;
+
+    if (threadIdx.x == 0) {
+        m.init_barriers<CLUSTER>();
+    }
+    if (CLUSTER > 1) {
+        hopper::cluster_sync();
+    } else {
+        __syncthreads();
+    }
+
+    walk shares(s, part);
+    if (group == 2) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+        if (threadIdx.x == 256) {
+            load_shares<CLUSTER>(m, p, shares, tile_of_q, &map_q, &map_cache);
+        }
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+        compute_shares<CLUSTER>(m, p, s, shares, part, tile_of_q, group, lane);
+    }
+    hopper::let_next_launch_begin();
+    if (CLUSTER > 1) {
+        hopper::cluster_sync(); /* the neighbour may still arrive on these barriers, or copy into these pages */
+    }
+#else
+    __trap(); /* the launcher asks for sm_90 first */
+#endif
+}
+
+} // namespace
+#endif

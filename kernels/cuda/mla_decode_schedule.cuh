@@ -1,0 +1,154 @@
+/* Owns what the kernels of MLA decoding share: the problem, and the schedule that cuts its sequences into equal parts.
+ * For mla_decode.cu only. */
+#ifndef TSR_KERNELS_CUDA_MLA_DECODE_SCHEDULE_CUH
+#define TSR_KERNELS_CUDA_MLA_DECODE_SCHEDULE_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#include "kernels/cuda/attention.cuh"
+
+#pragma nv_diag_suppress 177 /* what only the sm_90a kernels call is unused in the pass for sm_80 */
+
+namespace
+{
+
+using namespace attention;
+
+constexpr int kLatent = 512, kRope = 64, kPage = 64; /* of the fast kernel */
+constexpr int kWidth = kLatent + kRope;
+constexpr int kRows = 64;            /* of q in one tile */
+constexpr int kTileBytes = 64 * 128; /* 64 rows of 64 columns */
+constexpr int kTiles = kWidth / 64;  /* such tiles in a page, and in the tile of q */
+constexpr int kFixedCost = 2;        /* what a sequence costs a CTA besides its pages, in pages */
+
+struct problem {
+    const __nv_bfloat16 *q, *cache;
+    const int32_t *block_table, *seqlens;
+    __nv_bfloat16 *out;
+    float *lse;
+    int batch, s_q, heads, max_pages;
+    int latent, width, page;
+    float scale;
+};
+
+__device__ __forceinline__ int length_of(const problem &p, int b)
+{
+    const int most = p.max_pages * p.page;
+    return min(max(__ldg(p.seqlens + b), 0), most);
+}
+
+/* The sequences laid end to end, each kFixedCost and then its pages long, cut into `parts`: equal ones, but a cut that
+ * falls near a sequence's end moves there, since a sequence in one part needs no combination. How far a part may reach
+ * is measured from an even one, so that the last parts, with less left to share, may stay empty instead of cutting. */
+struct schedule {
+    int32_t *start;         /* [batch + 1]: where each sequence lies on the line */
+    int2 *begin;            /* [parts + 1]: sequence and page where each part begins */
+    int2 *span;             /* [batch]: the first and the last part of each sequence */
+    float *lse;             /* [2 * parts][rows], log2, of a sequence that parts share: slot 2 * part, or 1 more ... */
+    float *out;             /* [2 * parts][rows][kLatent] ... when the part began in an earlier sequence */
+    int parts, tiles, rows; /* tiles of q a sequence, rows = tiles * kRows */
+};
+
+constexpr int kNear = 20; /* near: this fraction of a part */
+
+__device__ void cut(const schedule &s, const int *start, int batch)
+{
+    const int total = start[batch], even = (total + s.parts - 1) / s.parts;
+    int b = 0, page = 0, at = 0, head = 0; /* head: the part that page 0 of b went to */
+    for (int part = 0; part < s.parts; ++part) {
+        s.begin[part] = make_int2(b, page);
+        const int length = (total - at + s.parts - part - 1) / (s.parts - part);
+        const int near = part + 1 < s.parts ? length / kNear : 0, target = at + length;
+        const int farthest = part + 1 < s.parts ? at + max(length, even) + even / kNear : target;
+        while (b < batch && at < target - near && start[b + 1] <= farthest) {
+            s.span[b] = make_int2(page == 0 ? part : head, part);
+            at = start[b + 1];
+            b += 1;
+            page = 0;
+        }
+        const int until = b < batch && at < target - near ? target - start[b] - kFixedCost : 0;
+        if (until > page) {
+            head = page == 0 ? part : head;
+            at = target;
+            page = until;
+        }
+    }
+    s.begin[s.parts] = make_int2(batch, 0);
+}
+
+constexpr int kPlanThreads = 1024, kPlanBatch = 4096;
+
+__global__ void __launch_bounds__(kPlanThreads) plan_kernel(const problem p, const schedule s)
+{
+    __shared__ int warps[32], carry, starts[kPlanBatch + 1];
+    int *const line = p.batch <= kPlanBatch ? starts : s.start; /* one thread reads it all */
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (threadIdx.x == 0) {
+        carry = 0;
+    }
+    __syncthreads();
+    for (int from = 0; from < p.batch; from += kPlanThreads) {
+        const int b = from + (int)threadIdx.x;
+        const int own = b < p.batch ? kFixedCost + (length_of(p, b) + kPage - 1) / kPage : 0;
+        int before = own; /* inclusive within the warp */
+        for (int distance = 1; distance < 32; distance *= 2) {
+            const int other = __shfl_up_sync(0xFFFFFFFFu, before, distance);
+            before += lane >= distance ? other : 0;
+        }
+        if (lane == 31) {
+            warps[warp] = before;
+        }
+        const int base = carry;
+        __syncthreads();
+        int earlier = 0;
+        for (int w = 0; w < warp; ++w) {
+            earlier += warps[w];
+        }
+        if (b < p.batch) {
+            line[b] = base + earlier + before - own;
+        }
+        if (threadIdx.x == kPlanThreads - 1) {
+            carry = base + earlier + before;
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) {
+        line[p.batch] = carry;
+        cut(s, line, p.batch);
+    }
+}
+
+/* One sequence's share of a part: pages [first, last). */
+struct share {
+    int b, length, first, last;
+    bool whole;
+};
+
+/* Walks the shares of one part in order. */
+struct walk {
+    int2 next, end;
+
+    __device__ walk(const schedule &s, int part) : next(__ldg(s.begin + part)), end(__ldg(s.begin + part + 1))
+    {
+    }
+
+    __device__ bool take(const problem &p, share &w)
+    {
+        if (next.x > end.x || (next.x == end.x && next.y >= end.y)) {
+            return false;
+        }
+        w.b = next.x;
+        w.length = length_of(p, w.b);
+        const int pages = (w.length + kPage - 1) / kPage;
+        w.first = next.y;
+        w.last = w.b == end.x ? end.y : pages;
+        w.whole = w.first == 0 && w.last == pages;
+        next = make_int2(w.b + 1, 0);
+        return true;
+    }
+};
+
+} // namespace
+#endif
