@@ -16,8 +16,6 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 enum { WORST = 3 };
 
 typedef struct arguments {
@@ -456,10 +454,10 @@ static tsr_status run(const arguments *a, tsr_err *err)
     tsr_scheme_cost *costs = NULL;
     tsr_status status =
         chosen.tensors == NULL || chosen.taken == NULL || by_form == NULL || candidates == NULL || decisions == NULL
-            ? tsr_fail(err, TSR_E_NOMEM, "out of memory")
+            ? tsr_out_of_memory(err, NULL)
             : choose(a, c, candidates, decisions, by_form, &arena, &chosen, err);
     if (status == TSR_OK && (costs = calloc(chosen.n * TSR_SCHEMES, sizeof *costs)) == NULL)
-        status = tsr_fail(err, TSR_E_NOMEM, "out of memory");
+        status = tsr_out_of_memory(err, NULL);
     if (status == TSR_OK)
         status = compare(a, c, &chosen, costs, err);
     free(costs);

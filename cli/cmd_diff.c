@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 enum { WORST = 10, LISTED = 10 };
 
 typedef enum metric { METRIC_RELATIVE, METRIC_MAX_ABS, METRIC_CALC_DIFF, METRIC_SQNR } metric;
@@ -318,7 +316,7 @@ static tsr_status diff(tsr_compare_job *job, const limit *l, size_t *beyond, tsr
         size_t n;
         ranked *const worst = rank(l, &job->comparison, &n);
         if (worst == NULL)
-            return tsr_fail(err, TSR_E_NOMEM, "out of memory");
+            return tsr_out_of_memory(err, NULL);
         print_result(job, l, worst, n, *beyond);
         free(worst);
     }

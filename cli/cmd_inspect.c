@@ -121,7 +121,7 @@ static tsr_status plan(const tsr_checkpoint *c, const tsr_contents *s, bool **pl
     const tsr_policy_options options = {.block_rows = PLANNED_BLOCK_ROWS};
     tsr_decision *const decisions = calloc(c->tensors.count + 1, sizeof *decisions);
     bool *const made = calloc(c->tensors.count + 1, sizeof *made);
-    tsr_status status = decisions == NULL || made == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory") : TSR_OK;
+    tsr_status status = decisions == NULL || made == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
     if (status == TSR_OK)
         status = tsr_policy_decide(c, tsr_policy_model_type(c, &arena), &options, &arena, decisions, err);
     for (size_t i = 0; status == TSR_OK && i < c->tensors.count; i++)
@@ -269,7 +269,7 @@ static tsr_status inspect_tensor(const arguments *a, const tsr_checkpoint *c, co
     const tsr_weight weight = paired == NULL ? (tsr_weight){.data = t, .values = t} : *paired;
     tsr_histogram *const h = malloc(sizeof *h);
     tsr_text text = {0};
-    tsr_status status = h == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory") : TSR_OK;
+    tsr_status status = h == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
     if (status == TSR_OK)
         status = tsr_histogram_run(h, c, &weight, err);
     if (status == TSR_OK && speaks(a))
@@ -309,7 +309,7 @@ static tsr_status inspect(const arguments *a, bool *short_of, tsr_err *err)
     TSR_TRY(tsr_parse_block("--source-block", a->source_block, &rows, &cols, err));
     char *const path = strdup(a->path);
     if (path == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory");
+        return tsr_out_of_memory(err, NULL);
     split(path, &tensor);
     const tsr_places places = {.sources = {path}, .json = a->json};
     tsr_status status = tsr_places_check(&places, err);

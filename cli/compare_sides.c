@@ -8,8 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 tsr_compare_job tsr_compare_job_defaults(const char *command)
 {
     const long cpus = sysconf(_SC_NPROCESSORS_ONLN);

@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 static double share(uint64_t part, uint64_t whole)
 {
     return whole == 0 ? 0 : (double)part / (double)whole;

@@ -20,8 +20,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 enum { WORST = 10, WORST_BLOCKS = 5 };
 
 tsr_job tsr_job_defaults(const char *command)

@@ -86,7 +86,7 @@ static tsr_status answer(tsr_serving *serving, const char *path, const tsr_check
         const char *const command =
             n == 0 || name == NULL ? NULL : tsr_arena_printf(&serving->arena, kCommands[i].command, name);
         if (command == NULL && reason == NULL) {
-            status = tsr_fail(err, TSR_E_NOMEM, "out of memory");
+            status = tsr_out_of_memory(err, NULL);
             break;
         }
         serving->items[serving->count].loader = loader;

@@ -66,7 +66,7 @@ char *tsr_arena_printf(tsr_arena *arena, const char *fmt, ...)
 
 tsr_status tsr_arena_status(const tsr_arena *arena, tsr_status status, tsr_err *err)
 {
-    return arena->failed && status != TSR_E_NOMEM ? tsr_fail(err, TSR_E_NOMEM, "out of memory") : status;
+    return arena->failed && status != TSR_E_NOMEM ? tsr_out_of_memory(err, NULL) : status;
 }
 
 void tsr_arena_free(tsr_arena *arena)

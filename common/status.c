@@ -52,6 +52,11 @@ tsr_status tsr_fail_errno(tsr_err *err, const char *fmt, ...)
     return code == ENOMEM ? TSR_E_NOMEM : TSR_E_IO;
 }
 
+tsr_status tsr_out_of_memory(tsr_err *err, const char *what)
+{
+    return tsr_fail(err, TSR_E_NOMEM, "out of memory%s%s", what == NULL ? "" : " ", what == NULL ? "" : what);
+}
+
 tsr_status tsr_prepend(tsr_err *err, tsr_status status, const char *fmt, ...)
 {
     if (err == NULL)

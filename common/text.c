@@ -61,7 +61,13 @@ void tsr_text_free(tsr_text *text)
 
 tsr_status tsr_text_status(const tsr_text *text, tsr_err *err)
 {
-    return text->failed ? tsr_fail(err, TSR_E_NOMEM, "out of memory while composing a text file") : TSR_OK;
+    return text->failed ? tsr_out_of_memory(err, "while composing a text file") : TSR_OK;
+}
+
+bool tsr_ends_with(const char *text, const char *suffix)
+{
+    const size_t n = strlen(text), m = strlen(suffix);
+    return n > m && strcmp(text + n - m, suffix) == 0;
 }
 
 /* ---- characters ---- */

@@ -29,6 +29,9 @@ void tsr_text_free(tsr_text *text);
  * \n, \x1b, \u202e. For all that shows names from files. */
 void tsr_text_visible(tsr_text *text, const char *from, size_t size);
 
+/* Whether `text` ends with `suffix` and is longer than it. */
+bool tsr_ends_with(const char *text, const char *suffix);
+
 /* TSR_E_NOMEM if any append failed. */
 tsr_status tsr_text_status(const tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
 

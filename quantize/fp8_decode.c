@@ -7,8 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 static float from_bits(uint32_t bits)
 {
     float x;

@@ -7,8 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 /* Scales and zero points of one row; values before they are narrowed to F16; codes. */
 typedef struct room {
     float *scales, *zero_points, *values;

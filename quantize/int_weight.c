@@ -8,8 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 uint64_t tsr_int_groups(const tsr_int_scheme *scheme, uint64_t cols)
 {
     return scheme->group == 0 ? 1 : tsr_ceil_div(cols, scheme->group);

@@ -145,7 +145,7 @@ tsr_status tsr_policy_decide(const tsr_checkpoint *c, const char *model_type, co
     for (size_t i = 0; i < c->tensors.count; i++) {
         decisions[i] = decide_alone(&d, &c->tensors.items[i]);
         if (decisions[i].reason == NULL)
-            return tsr_fail(err, TSR_E_NOMEM, "out of memory");
+            return tsr_out_of_memory(err, NULL);
     }
     return tsr_arena_status(arena, tsr_policy_join(c, options, arena, decisions, err), err);
 }

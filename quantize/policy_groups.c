@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 typedef struct joining {
     const tsr_checkpoint *c;
     const tsr_policy_options *o;
@@ -45,7 +43,7 @@ static tsr_decision *decision_of(const joining *j, const tsr_tensor *t)
 static tsr_status keep(const joining *j, const tsr_tensor *t, const char *reason)
 {
     *decision_of(j, t) = (tsr_decision){TSR_KEEP, reason};
-    return reason == NULL ? tsr_fail(j->err, TSR_E_NOMEM, "out of memory") : TSR_OK;
+    return reason == NULL ? tsr_out_of_memory(j->err, NULL) : TSR_OK;
 }
 
 /* ---- seams inside one stored tensor ---- */
@@ -193,7 +191,7 @@ static tsr_status decide_experts(const joining *j)
     expert *const experts = calloc(all->count + 1, sizeof *experts);
     size_t n = 0;
     if (experts == NULL)
-        return tsr_fail(j->err, TSR_E_NOMEM, "out of memory");
+        return tsr_out_of_memory(j->err, NULL);
     for (size_t i = 0; i < all->count; i++) {
         const tsr_tensor *const t = &all->items[i];
         const size_t length = set_of_experts(t->name);

@@ -3,6 +3,7 @@
 
 #include "common/checked.h"
 #include "common/file.h"
+#include "common/text.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -12,17 +13,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define U64(x)      ((unsigned long long)(x))
 #define PART_SUFFIX ".part"
 
 /* Room for "/.tessera/", a number and PART_SUFFIX. */
 enum { LONGEST_OWN_NAME = 48 };
-
-static bool ends_with(const char *text, const char *suffix)
-{
-    const size_t n = strlen(text), m = strlen(suffix);
-    return n >= m && strcmp(text + n - m, suffix) == 0;
-}
 
 static const char *base_of(const char *name)
 {
@@ -37,7 +31,7 @@ static bool is_config(const char *name)
 
 static bool is_index(const char *name)
 {
-    return ends_with(name, ".safetensors.index.json");
+    return tsr_ends_with(name, ".safetensors.index.json");
 }
 
 /* ---- names ---- */
@@ -149,7 +143,7 @@ void tsr_remove_parts(const char *dst)
     DIR *const dir = opendir(folder);
     const struct dirent *entry;
     while (dir != NULL && (entry = readdir(dir)) != NULL) {
-        if (ends_with(entry->d_name, PART_SUFFIX))
+        if (tsr_ends_with(entry->d_name, PART_SUFFIX))
             (void)unlinkat(dirfd(dir), entry->d_name, 0);
     }
     if (dir != NULL)
@@ -206,7 +200,8 @@ static tsr_status check_folder(const char *dst, const char *name, const tsr_name
     const struct dirent *entry;
     while (status == TSR_OK && (entry = readdir(dir)) != NULL) {
         const char *const file = entry->d_name;
-        const bool weights = ends_with(file, ".safetensors") || ends_with(file, ".safetensors" TSR_ARCHIVE_SUFFIX);
+        const bool weights =
+            tsr_ends_with(file, ".safetensors") || tsr_ends_with(file, ".safetensors" TSR_ARCHIVE_SUFFIX);
         if (!weights && !is_index(file))
             continue;
         snprintf(path, sizeof path, "%.*s%s", folder, name, file);

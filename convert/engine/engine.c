@@ -23,8 +23,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 /* Files are synced one after another: no more than these wait for it, however small they are. */
 enum { MOST_OPEN_FILES = 64 };
 

@@ -182,7 +182,7 @@ static tsr_status read_names(const char *text, size_t size, tsr_arena *arena, ts
         names->items[names->count++] = name;
         ok = name != NULL;
     }
-    return ok ? TSR_OK : tsr_fail(err, TSR_E_NOMEM, "out of memory for the names in a journal");
+    return ok ? TSR_OK : tsr_out_of_memory(err, "for the names in a journal");
 }
 
 /* Removes what the journal says an earlier run put there, finished or not. */

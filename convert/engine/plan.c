@@ -13,11 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static tsr_status out_of_memory(tsr_err *err)
-{
-    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
-}
-
 /* Doubles an array that is full. */
 static bool grow(void **items, size_t count, size_t *capacity, size_t item_size)
 {
@@ -55,7 +50,7 @@ tsr_status tsr_plan_warn(tsr_plan *plan, tsr_err *err, const char *fmt, ...)
     const char *const copy = tsr_arena_dup(&plan->arena, text, strlen(text));
     if (copy == NULL ||
         !grow((void **)&plan->warnings, plan->n_warnings, &plan->warnings_capacity, sizeof *plan->warnings))
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     plan->warnings[plan->n_warnings++] = copy;
     return TSR_OK;
 }
@@ -64,7 +59,7 @@ tsr_status tsr_plan_step(tsr_plan *plan, const tsr_step *step, tsr_err *err)
 {
     const tsr_tensor **const in = tsr_arena_alloc(&plan->arena, (step->n_in + 1) * sizeof *in);
     if (in == NULL || !grow((void **)&plan->steps, plan->n_steps, &plan->steps_capacity, sizeof *plan->steps))
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     memcpy(in, step->in, step->n_in * sizeof *in);
     plan->steps[plan->n_steps] = *step;
     plan->steps[plan->n_steps++].in = in;
@@ -75,7 +70,7 @@ tsr_status tsr_plan_copy(tsr_plan *plan, const tsr_tensor *tensor, const char *n
 {
     tsr_tensor *const out = tsr_plan_tensor(plan, tensor);
     if (out == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     out->name = name;
     const tsr_step step = {.op = &tsr_copy_op, .in = &tensor, .out = {out}, .n_in = 1, .n_out = 1};
     return tsr_plan_step(plan, &step, err);
@@ -85,7 +80,7 @@ tsr_status tsr_plan_add_note(tsr_plan *plan, const tsr_tensor *source, const cha
                              tsr_err *err)
 {
     if (!grow((void **)&plan->notes, plan->n_notes, &plan->notes_capacity, sizeof *plan->notes))
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     plan->notes[plan->n_notes++] = (tsr_plan_note){.source = source, .action = action, .reason = reason};
     return TSR_OK;
 }
@@ -126,7 +121,7 @@ static size_t first_open_step(const tsr_plan *plan)
 static tsr_status add_file(tsr_plan *plan, const tsr_out_file *file, tsr_err *err)
 {
     if (!grow((void **)&plan->files, plan->n_files, &plan->files_capacity, sizeof *plan->files))
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     plan->files[plan->n_files++] = *file;
     return TSR_OK;
 }
@@ -148,7 +143,7 @@ static tsr_status collect_tensors(tsr_plan *plan, size_t index, tsr_err *err)
         f->n_tensors += plan->steps[s].n_out;
     f->tensors = tsr_arena_alloc(&plan->arena, (f->n_tensors + 1) * sizeof *f->tensors);
     if (f->tensors == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     size_t n = 0;
     for (size_t s = f->first_step; s < f->first_step + f->n_steps; s++) {
         plan->steps[s].file = (uint32_t)index;
@@ -213,7 +208,7 @@ static tsr_status place_by_header(const tsr_out_file *f, tsr_tensors *places, ts
     bool same = places->count == f->n_tensors;
     tsr_tensor **const sorted = calloc(places->count + 1, sizeof *sorted);
     if (sorted == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     for (size_t i = 0; i < places->count; i++)
         sorted[i] = &places->items[i];
     qsort(sorted, places->count, sizeof *sorted, by_name);
@@ -292,7 +287,7 @@ tsr_status tsr_plan_pack(tsr_plan *plan, const char *folder, uint64_t max_bytes,
         f->name = n == 1 ? tsr_arena_printf(&plan->arena, "%smodel.safetensors", folder)
                          : tsr_arena_printf(&plan->arena, "%smodel-%05zu-of-%05zu.safetensors", folder, i + 1, n);
         if (f->name == NULL)
-            return out_of_memory(err);
+            return tsr_out_of_memory(err, "while planning");
         TSR_TRY(lay_out(plan, first_file + i, err));
     }
     return TSR_OK;
@@ -308,7 +303,7 @@ tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *g
         const tsr_tensor *const in = tsr_plan_tensor(plan, &side);
         const char *const name = tsr_arena_printf(&plan->arena, "%s%s", folder, side.name);
         if (in == NULL || name == NULL)
-            return out_of_memory(err);
+            return tsr_out_of_memory(err, "while planning");
         TSR_TRY(tsr_plan_copy(plan, in, name, err));
         TSR_TRY(tsr_plan_raw_file(plan, name, false, err));
     }
@@ -323,7 +318,7 @@ tsr_status tsr_plan_text_file(tsr_plan *plan, const char *folder, const char *na
                                 .size = size};
     if (text.name == NULL || text.data == NULL ||
         !grow((void **)&plan->texts, plan->n_texts, &plan->texts_capacity, sizeof *plan->texts))
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     plan->texts[plan->n_texts++] = text;
     return TSR_OK;
 }
@@ -369,7 +364,7 @@ tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, bool always, tsr_e
         return TSR_OK;
     tsr_tensor **const all = malloc((n + 1) * sizeof *all);
     if (all == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     n = 0;
     for (size_t i = 0; i < plan->n_files; i++) {
         for (size_t k = 0; is_model_file(&plan->files[i], folder) && k < plan->files[i].n_tensors; k++)

@@ -1,17 +1,13 @@
 /* Sorting names and looking at neighbours. */
 #include "convert/engine/plan_names.h"
 
+#include "common/text.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #define SHARD_SUFFIX ".safetensors"
 #define INDEX_SUFFIX ".safetensors.index.json"
-
-static bool ends_with(const char *name, const char *suffix)
-{
-    const size_t n = strlen(name), m = strlen(suffix);
-    return n > m && strcmp(name + n - m, suffix) == 0;
-}
 
 static bool is_plain_name(const char *name)
 {
@@ -24,12 +20,12 @@ static bool is_plain_name(const char *name)
 
 bool tsr_is_shard_name(const char *name)
 {
-    return is_plain_name(name) && ends_with(name, SHARD_SUFFIX);
+    return is_plain_name(name) && tsr_ends_with(name, SHARD_SUFFIX);
 }
 
 bool tsr_is_index_name(const char *name)
 {
-    return is_plain_name(name) && ends_with(name, INDEX_SUFFIX);
+    return is_plain_name(name) && tsr_ends_with(name, INDEX_SUFFIX);
 }
 
 typedef struct named {
@@ -95,7 +91,7 @@ static tsr_status check_all(const tsr_plan *plan, named *all, tsr_err *err)
             TSR_TRY(check_tensors(all, take_tensors(all, &plan->files[i]), err));
     }
     for (size_t t = 0; t < plan->n_texts; t++) {
-        if (!ends_with(plan->texts[t].name, INDEX_SUFFIX))
+        if (!tsr_ends_with(plan->texts[t].name, INDEX_SUFFIX))
             continue;
         n = 0;
         for (size_t i = 0; i < plan->n_files; i++)
@@ -112,7 +108,7 @@ tsr_status tsr_plan_check_names(const tsr_plan *plan, tsr_err *err)
         most += plan->files[i].n_tensors;
     named *const all = malloc((most + 1) * sizeof *all);
     if (all == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
+        return tsr_out_of_memory(err, "while planning");
     const tsr_status status = check_all(plan, all, err);
     free(all);
     return status;

@@ -70,7 +70,7 @@ tsr_status tsr_plan_fp8_channel(tsr_plan *plan, const tsr_tensor *weight, tsr_sc
     tsr_tensor *const codes = tsr_plan_tensor(plan, weight), *const scales = tsr_plan_tensor(plan, weight);
     const char *const name = tsr_arena_printf(&plan->arena, "%s_scale", weight->name);
     if (scheme == NULL || codes == NULL || scales == NULL || name == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
+        return tsr_out_of_memory(err, "while planning");
     *scheme = (tsr_fp8_block){
         .block_rows = 1, .block_cols = (uint32_t)weight->shape[1], .scale_fmt = scale_fmt, .search = search};
     codes->dtype = TSR_F8_E4M3;

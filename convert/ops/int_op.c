@@ -8,11 +8,6 @@
 
 #include <string.h>
 
-static tsr_status out_of_memory(tsr_err *err)
-{
-    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
-}
-
 typedef struct params {
     tsr_int_scheme scheme;
     tsr_static_input input; /* of W8A8 with static activations */
@@ -212,7 +207,7 @@ static tsr_status add_step(tsr_plan *plan, const tsr_op *op, const tsr_tensor *w
         ok = ok && out[i] != NULL;
     }
     if (!ok)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     *copy = *p;
     return tsr_plan_step(plan, &step, err);
 }

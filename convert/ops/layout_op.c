@@ -7,13 +7,6 @@
 
 #include <string.h>
 
-#define U64(x) ((unsigned long long)(x))
-
-static tsr_status out_of_memory(tsr_err *err)
-{
-    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
-}
-
 /* ---- bands ---- */
 
 /* Output features that bands must begin and end at: whole turns of columns, or whole words of a row-major run. */
@@ -244,13 +237,13 @@ tsr_status tsr_plan_layout(tsr_plan *plan, const tsr_layout *layout, const tsr_l
     uint32_t n_in = 0;
     tsr_layout *const copy = tsr_arena_alloc(&plan->arena, sizeof *copy);
     if (copy == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     *copy = *layout;
     for (size_t i = 0; i < layout->n_parts; i++) {
         const tsr_weight *const w = &layout->parts[i];
         tsr_tensor *const values = tsr_plan_tensor(plan, w->values);
         if (values == NULL)
-            return out_of_memory(err);
+            return tsr_out_of_memory(err, "while planning");
         copy->parts[i].values = values; /* the weights are gone when the plan is carried out */
         in[n_in++] = w->data;
         if (is_packed(layout))
@@ -370,7 +363,7 @@ tsr_status tsr_plan_unlayout(tsr_plan *plan, const tsr_unlayout *from, tsr_err *
 {
     tsr_unlayout *const x = tsr_arena_alloc(&plan->arena, sizeof *x);
     if (x == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     *x = *from;
     tsr_step step = {.op = &kUnlayOp, .params = x, .n_in = 2, .n_out = 3, .held = 4};
     const tsr_tensor *const in[] = {&x->codes, &x->scales};
@@ -379,6 +372,6 @@ tsr_status tsr_plan_unlayout(tsr_plan *plan, const tsr_unlayout *from, tsr_err *
     step.out[1] = new_tensor(plan, x->name, "_scale", (tsr_dtype)x->scales.dtype, 2, x->columns, unlayout_groups(x));
     step.out[2] = new_tensor(plan, x->name, "_shape", TSR_I64, 1, 2, 0);
     if (step.out[0] == NULL || step.out[1] == NULL || step.out[2] == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     return tsr_plan_step(plan, &step, err);
 }

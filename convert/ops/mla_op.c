@@ -17,11 +17,6 @@ typedef struct params {
     tsr_tensor decoded; /* kv_b_proj as FP32: for coordinates */
 } params;
 
-static tsr_status out_of_memory(tsr_err *err)
-{
-    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
-}
-
 static tsr_window run_of(uint64_t offset, uint64_t bytes)
 {
     return (tsr_window){.offset = offset, .rows = 1, .row_bytes = bytes, .pitch = bytes};
@@ -349,7 +344,7 @@ tsr_status tsr_plan_mla_split(tsr_plan *plan, const tsr_weight *kv_b, const tsr_
     const tsr_tensor *const in[] = {kv_b->data, kv_b->scale};
     params *const p = keep(plan, kv_b, mla);
     if (p == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     p->form = form;
     p->values = parts[0].values;
     tsr_step step = {.op = form == TSR_MLA_TENSOR ? &kRequantizeTensorOp
@@ -370,7 +365,7 @@ tsr_status tsr_plan_mla_split(tsr_plan *plan, const tsr_weight *kv_b, const tsr_
     }
     for (unsigned i = 0; i < step.n_out; i++) {
         if (step.out[i] == NULL)
-            return out_of_memory(err);
+            return tsr_out_of_memory(err, "while planning");
     }
     return tsr_plan_step(plan, &step, err);
 }
@@ -433,7 +428,7 @@ static tsr_status add_fold(tsr_plan *plan, const tsr_op *op, const tsr_weight *o
     params *const p = keep(plan, kv_b, mla);
     tsr_tensor *const out = new_tensor(plan, other->data->name, TSR_BF16, 2, rows, cols, 0);
     if (p == NULL || out == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     p->other = *other;
     const tsr_step step = {.op = op, .params = p, .in = in, .n_in = n, .out = {out}, .n_out = 1, .reported = out};
     return tsr_plan_step(plan, &step, err);

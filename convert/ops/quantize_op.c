@@ -232,7 +232,7 @@ tsr_status tsr_plan_quantize(tsr_plan *plan, const tsr_weight *weight, const tsr
     tsr_tensor *const codes = tsr_plan_tensor(plan, t), *const scales = tsr_plan_tensor(plan, t);
     if (p == NULL || codes == NULL || scales == NULL ||
         (scales->name = tsr_fp8_scale_name(plan, t->name, dialect)) == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
+        return tsr_out_of_memory(err, "while planning");
     codes->dtype = TSR_F8_E4M3;
     codes->bytes = tsr_tensor_elements(t);
     scales->dtype = TSR_F32;
@@ -257,7 +257,7 @@ tsr_status tsr_plan_measure(tsr_plan *plan, const tsr_weight *weight, const tsr_
     const tsr_tensor *const in[] = {weight->data, weight->scale, original};
     params *const p = copy_params(plan, weight, scheme == NULL ? &as_it_is : scheme);
     if (p == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
+        return tsr_out_of_memory(err, "while planning");
     p->codes_stay = scheme == NULL;
     return tsr_plan_step(plan, &(tsr_step){.op = &kMeasureOp, .params = p, .in = in, .n_in = 3}, err);
 }

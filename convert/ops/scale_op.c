@@ -57,7 +57,7 @@ tsr_status tsr_plan_scales(tsr_plan *plan, const tsr_weight *weight, const char 
     tsr_weight *const copy = tsr_arena_alloc(&plan->arena, sizeof *copy);
     tsr_tensor *const out = tsr_plan_tensor(plan, weight->data);
     if (copy == NULL || out == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
+        return tsr_out_of_memory(err, "while planning");
     *copy = *weight;
     out->name = name;
     out->dtype = TSR_F32;

@@ -36,11 +36,6 @@ static const params *keep(tsr_plan *plan, tsr_slicing cut, uint32_t k, const tsr
     return p;
 }
 
-static tsr_status out_of_memory(tsr_err *err)
-{
-    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
-}
-
 /* ---- slices ---- */
 
 /* Short segments close together are read with what lies between them: one long read costs less than many short ones. */
@@ -111,7 +106,7 @@ tsr_status tsr_plan_slice(tsr_plan *plan, const tsr_tensor *tensor, const tsr_te
 {
     const params *const p = keep(plan, cut, k, tensor);
     if (p == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     const tsr_step step = {.op = &kSliceOp, .params = p, .in = &tensor, .n_in = 1, .out = {out}, .n_out = 1};
     return tsr_plan_step(plan, &step, err);
 }
@@ -193,7 +188,7 @@ tsr_status tsr_plan_join(tsr_plan *plan, const tsr_tensor *const *parts, const t
 {
     const params *const p = keep(plan, cut, 0, out);
     if (p == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     const tsr_step step = {.op = &kJoinOp, .params = p, .in = parts, .n_in = cut.parts, .out = {out}, .n_out = 1};
     return tsr_plan_step(plan, &step, err);
 }
@@ -301,7 +296,7 @@ tsr_status tsr_plan_range(tsr_plan *plan, const tsr_tensor *tensor, uint64_t off
 {
     uint64_t *const from = tsr_arena_alloc(&plan->arena, sizeof *from);
     if (from == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     *from = offset;
     const tsr_step step = {.op = &kRangeOp, .params = from, .in = &tensor, .n_in = 1, .out = {out}, .n_out = 1};
     return tsr_plan_step(plan, &step, err);

@@ -10,11 +10,6 @@
 
 static const uint64_t kMaxTextBytes = 256u << 20;
 
-static tsr_status out_of_memory(tsr_err *err)
-{
-    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
-}
-
 /* ---- the operation: a unit is a frame; out[0] are the frames, out[1] is the tail ---- */
 
 typedef struct shard {
@@ -113,7 +108,7 @@ static tsr_status cut(tsr_plan *plan, shard *s, const tsr_step *step, uint64_t *
     uint64_t most = 0;
     s->first = tsr_arena_alloc(&plan->arena, (step->n_in + 1) * sizeof *s->first);
     if (s->first == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     *bound = 0;
     for (uint32_t i = 0; i < step->n_in; i++) {
         const uint64_t bytes = step->in[i]->bytes, whole = bytes / TSR_UNIT_BYTES, rest = bytes % TSR_UNIT_BYTES;
@@ -141,7 +136,7 @@ static tsr_status plan_shard(tsr_plan *plan, uint32_t file, const tsr_tensor *co
     tsr_tensor *const frames = tsr_plan_tensor(plan, &(tsr_tensor){.name = name, .dtype = TSR_U8, .rank = 1});
     tsr_tensor *const tail = tsr_plan_tensor(plan, &(tsr_tensor){.name = tail_name, .dtype = TSR_U8, .rank = 1});
     if (name == NULL || tail_name == NULL || s == NULL || frames == NULL || tail == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     s->options = *o;
     const tsr_step step = {
         .op = &kArchiveOp, .params = s, .in = in, .n_in = n_in, .out = {frames, tail}, .n_out = 2, .held = 1u << 1};
@@ -171,7 +166,7 @@ static tsr_status plan_shards(tsr_plan *plan, const tsr_archive_options *o, cons
     const tsr_checkpoint *const c = plan->sources[0];
     const tsr_tensor **const in = tsr_arena_alloc(&plan->arena, (c->tensors.count + 1) * sizeof *in);
     if (in == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     size_t next = 0;
     for (uint32_t file = 0; file < c->n_files; file++) {
         uint32_t n = 1;
@@ -181,7 +176,7 @@ static tsr_status plan_shards(tsr_plan *plan, const tsr_archive_options *o, cons
         }
         in[0] = head_of_file(plan, file, n > 1 ? in[1]->offset : c->files[file].size);
         if (in[0] == NULL)
-            return out_of_memory(err);
+            return tsr_out_of_memory(err, "while planning");
         TSR_TRY(plan_shard(plan, file, in, n, o, err));
     }
     return TSR_OK;
@@ -198,7 +193,7 @@ static tsr_status plan_text(tsr_plan *plan, const char *name, bool optional, tsr
     size_t size;
     bool exists = true;
     const char *const path = tsr_arena_printf(&scratch, "%s/%s", c->dir, name);
-    tsr_status status = path == NULL ? out_of_memory(err) : TSR_OK;
+    tsr_status status = path == NULL ? tsr_out_of_memory(err, "while planning") : TSR_OK;
     if (status == TSR_OK && optional)
         status = tsr_exists(path, &exists, err);
     if (status == TSR_OK && exists)
@@ -235,7 +230,7 @@ static tsr_status plan_archive(tsr_plan *plan, const tsr_archive_options *o, tsr
     const char *const reason =
         tsr_arena_printf(&plan->arena, "zstd level %d%s", o->level, o->shuffle ? ", byte planes" : "");
     if (plan->command == NULL || reason == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     TSR_TRY(plan_shards(plan, o, reason, err));
     TSR_TRY(plan_others(plan, err));
     return tsr_plan_finish(plan, err);
@@ -261,7 +256,7 @@ static tsr_status plan_unarchive(tsr_plan *plan, tsr_err *err)
         const tsr_file *const f = &c->files[file];
         const tsr_tensor *const whole = head_of_file(plan, file, f->size);
         if (whole == NULL)
-            return out_of_memory(err);
+            return tsr_out_of_memory(err, "while planning");
         TSR_TRY(tsr_plan_copy(plan, whole, f->name, err));
         TSR_TRY(tsr_plan_raw_file(plan, f->name, false, err));
         archives += f->archive != NULL;

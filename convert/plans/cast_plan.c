@@ -127,21 +127,16 @@ static const tsr_op kIntOp = {.name = "dequantize integers",
 
 /* ---- the plan ---- */
 
-static tsr_status out_of_memory(tsr_err *err)
-{
-    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
-}
-
 static tsr_status plan_cast(tsr_plan *plan, const tsr_weight *weight, tsr_dtype dtype, tsr_err *err)
 {
     tsr_weight *const params = tsr_arena_alloc(&plan->arena, sizeof *params);
     tsr_tensor *const out = tsr_plan_tensor(plan, weight->values);
     if (params == NULL || out == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     *params = *weight;
     out->name = tsr_arena_dup(&plan->arena, out->name, strlen(out->name));
     if (out->name == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     params->values = out; /* the weights are gone when the plan is carried out */
     out->dtype = (uint8_t)dtype;
     if (!tsr_mul_u64(tsr_tensor_elements(out), tsr_dtype_bytes(dtype), &out->bytes))
@@ -172,7 +167,7 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_weights *weights, const
                 ? tsr_arena_printf(&plan->arena, "F8_E4M3 to %s", tsr_dtype_name(o->dtype))
                 : tsr_arena_printf(&plan->arena, "int%u to %s", w->bits, tsr_dtype_name(o->dtype));
         if (decoded == NULL)
-            return out_of_memory(err);
+            return tsr_out_of_memory(err, "while planning");
         TSR_TRY(plan_cast(plan, w, o->dtype, err));
         TSR_TRY(tsr_plan_add_note(plan, w->data, "dequantize", decoded, err));
         for (size_t k = 0; k < n; k++)
@@ -215,7 +210,7 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
         plan->next = tsr_arena_printf(&plan->arena, "tessera verify DST --against SRC --source-block %llux%llu",
                                       (unsigned long long)o->block_rows, (unsigned long long)o->block_cols);
     if (plan->command == NULL || (o->block_rows != 0 && plan->next == NULL))
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     if (weights->n_scaled == 0)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no tensor is codes: there is nothing to dequantize",
                         plan->sources[0]->path);

@@ -13,15 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 /* |activation - azp| <= 255 and |code| <= 128: their products, summed over K, stay below 2^31 for K up to here. */
 enum { AZP_MAX_COLS = INT32_MAX / (255 * 128) };
-
-static tsr_status out_of_memory(tsr_err *err)
-{
-    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
-}
 
 /* ---- what is quantized ---- */
 
@@ -161,7 +154,7 @@ static tsr_status plan_config(tsr_plan *plan, const tsr_ct_options *o, const tsr
         return TSR_OK;
     const tsr_tensor **const unquantized = calloc(c->tensors.count + 1, sizeof *unquantized);
     if (unquantized == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     size_t n = 0;
     for (size_t i = 0; i < c->tensors.count; i++) {
         const tsr_tensor *const t = &c->tensors.items[i];
@@ -220,7 +213,7 @@ static tsr_status spell_command(tsr_plan *plan, const tsr_ct_options *o, tsr_err
         tsr_text_printf(&t, " --exclude %s", o->policy.exclude[i]);
     tsr_status status = tsr_text_status(&t, err);
     if (status == TSR_OK && (plan->command = tsr_arena_dup(&plan->arena, t.data, t.size)) == NULL)
-        status = out_of_memory(err);
+        status = tsr_out_of_memory(err, "while planning");
     tsr_text_free(&t);
     return status;
 }
@@ -249,7 +242,8 @@ tsr_status tsr_ct_plan(tsr_plan *plan, const tsr_checkpoint *const *source, cons
     *plan = tsr_plan_begin(source, 1);
     plan->report = tsr_quantize_report;
     tsr_decision *const decisions = calloc((*source)->tensors.count + 1, sizeof *decisions);
-    const tsr_status status = decisions == NULL ? out_of_memory(err) : make_plan(plan, options, decisions, err);
+    const tsr_status status =
+        decisions == NULL ? tsr_out_of_memory(err, "while planning") : make_plan(plan, options, decisions, err);
     free(decisions);
     if (status != TSR_OK)
         tsr_plan_free(plan);

@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 typedef struct mapping {
     const tsr_checkpoint *source;
     const tsr_deepseek_mp_options *options;
@@ -25,11 +23,6 @@ typedef struct fate {
     bool expert; /* all of it belongs to one rank */
     uint32_t rank;
 } fate;
-
-static tsr_status out_of_memory(tsr_err *err)
-{
-    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
-}
 
 static tsr_status find_key(const mapping *m, const tsr_tensor *t, bool mtp, tsr_deepseek_key *key, tsr_err *err)
 {
@@ -86,7 +79,7 @@ static tsr_status decide(const mapping *m, tsr_plan *plan, const tsr_weight *w, 
         tsr_deepseek_name(&plan->arena, t->name, &key, strcmp(last, "e_score_correction_bias") == 0 ? "bias" : last);
     f->scale = tsr_deepseek_name(&plan->arena, t->name, &key, "scale");
     if (f->name == NULL || f->scale == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     f->expert = tsr_deepseek_expert(t->name, &expert);
     if (!f->expert)
         return tsr_shard_weight(m->source, w, key.how, key.heads ? m->heads : 0, false, m->options->ranks, &f->shard,
@@ -166,7 +159,7 @@ static tsr_status plan_ranks(tsr_plan *plan, const mapping *m, const fate *fates
         }
         const char *const name = tsr_arena_printf(&plan->arena, "model%u-mp%u.safetensors", k, n);
         if (name == NULL)
-            return out_of_memory(err);
+            return tsr_out_of_memory(err, "while planning");
         TSR_TRY(tsr_plan_file(plan, name, err));
     }
     TSR_TRY(tsr_plan_side_files(plan, "", "*token*", TSR_DEEPSEEK_MANIFEST, err));
@@ -182,8 +175,9 @@ static tsr_status make_plan(tsr_plan *plan, mapping *m, tsr_err *err)
                    "deepseek-mp takes it back";
     plan->next = tsr_arena_printf(&plan->arena, "tessera inspect DST/model0-mp%u.safetensors%s", m->options->ranks,
                                   m->weights.n_scaled > 0 ? " --source-block 128x128" : "");
-    tsr_status status =
-        fates == NULL || plan->next == NULL || plan->command == NULL ? out_of_memory(err) : read_config(m, err);
+    tsr_status status = fates == NULL || plan->next == NULL || plan->command == NULL
+                            ? tsr_out_of_memory(err, "while planning")
+                            : read_config(m, err);
     for (size_t i = 0; status == TSR_OK && i < m->weights.count; i++) {
         status = decide(m, plan, &m->weights.items[i], &fates[i], err);
         if (status == TSR_OK)

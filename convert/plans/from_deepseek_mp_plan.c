@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 typedef struct joining {
     tsr_plan *plan;
     const tsr_checkpoint *const *ranks;
@@ -22,11 +20,6 @@ typedef struct joining {
     bool fp8, mtp; /* seen */
     tsr_err *err;
 } joining;
-
-static tsr_status out_of_memory(const joining *j)
-{
-    return tsr_fail(j->err, TSR_E_NOMEM, "out of memory while planning");
-}
 
 static const char *path_of(const joining *j, size_t rank)
 {
@@ -44,7 +37,7 @@ static tsr_status find_config(joining *j)
             continue;
         char *const text = tsr_arena_alloc(&j->plan->arena, file.bytes + 1);
         if (text == NULL)
-            return out_of_memory(j);
+            return tsr_out_of_memory(j->err, "while planning");
         TSR_TRY(tsr_checkpoint_read(c, &file, 0, text, file.bytes, j->err));
         tsr_json_reader r = tsr_json_open(c->files[file.file].path, text, file.bytes);
         TSR_TRY(tsr_json_skip(&r, NULL, j->err));
@@ -109,7 +102,7 @@ static tsr_status find_part(const joining *j, size_t k, const tsr_tensor *first,
                         first->name, path_of(j, 0));
     tsr_tensor *const copy = tsr_plan_tensor(j->plan, t);
     if (copy == NULL)
-        return out_of_memory(j);
+        return tsr_out_of_memory(j->err, "while planning");
     copy->source = (uint16_t)k;
     *part = copy;
     return TSR_OK;
@@ -134,7 +127,7 @@ static tsr_status plan_expert(const joining *j, size_t k, const tsr_tensor *t, c
                         path_of(j, home), other_name, U64(j->experts));
     tsr_tensor *const in = tsr_plan_tensor(j->plan, t);
     if (in == NULL)
-        return out_of_memory(j);
+        return tsr_out_of_memory(j->err, "while planning");
     in->source = (uint16_t)k;
     TSR_TRY(tsr_plan_add_note(j->plan, in, "rename", "a routed expert", j->err));
     return tsr_plan_copy(j->plan, in, name, j->err);
@@ -157,7 +150,7 @@ static tsr_status plan_shared(joining *j, const tsr_tensor *t, const char *name,
         return refuse(j, 0, t, "is no matrix, and cannot have been cut");
     tsr_tensor *const out = tsr_plan_tensor(j->plan, t);
     if (out == NULL)
-        return out_of_memory(j);
+        return tsr_out_of_memory(j->err, "while planning");
     out->name = name;
     out->shape[columns ? 1 : 0] *= j->n;
     out->bytes *= j->n;
@@ -180,7 +173,7 @@ static tsr_status plan_tensor(joining *j, size_t k, const tsr_tensor *t)
         return refuse(j, k, t, "is no name of DeepSeek's inference code");
     const char *const name = tsr_deepseek_name_back(&j->plan->arena, t->name, &key);
     if (name == NULL)
-        return out_of_memory(j);
+        return tsr_out_of_memory(j->err, "while planning");
     j->fp8 = j->fp8 || t->dtype == TSR_F8_E4M3;
     j->mtp = j->mtp || mtp;
     return is_expert ? plan_expert(j, k, t, name, expert) : plan_shared(j, t, name, key.how);
@@ -214,7 +207,7 @@ static tsr_status make_plan(joining *j, uint64_t max_shard_bytes)
                                      U64(max_shard_bytes));
     plan->next = "tessera inspect DST"; /* the ranks are no checkpoint to compare with */
     if (plan->command == NULL)
-        return out_of_memory(j);
+        return tsr_out_of_memory(j->err, "while planning");
     TSR_TRY(find_config(j));
     TSR_TRY(check_layers(j));
     for (size_t k = 0; k < j->n; k++) {

@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 typedef struct laying {
     tsr_plan *plan;
     const tsr_checkpoint *source;
@@ -32,11 +30,6 @@ typedef struct laying {
     size_t n_unquantized;
     tsr_err *err;
 } laying;
-
-static tsr_status out_of_memory(tsr_err *err)
-{
-    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
-}
 
 static const char *path_of(const laying *l, const tsr_tensor *t)
 {
@@ -227,7 +220,7 @@ static tsr_status plan_blob(laying *l, const tsr_weight *w)
     tsr_tensor *const reported = tsr_plan_tensor(l->plan, w->values);
     if (file == NULL || to.codes == NULL || to.scales == NULL || reported == NULL ||
         (reported->name = tsr_arena_dup(&l->plan->arena, w->values->name, strlen(w->values->name))) == NULL)
-        return out_of_memory(l->err);
+        return tsr_out_of_memory(l->err, "while planning");
     TSR_TRY(tsr_plan_layout(l->plan, &layout, &to, reported, l->err));
     list_parts(l, &layout, file, NULL, NULL);
     TSR_TRY(note(l, w, l->from_packed ? "lay out" : "quantize", file));
@@ -288,7 +281,7 @@ static tsr_status plan_laid(laying *l, const tsr_weight *const *parts, size_t n,
                                    groups ? beside(l, name, ".zero") : NULL};
     const tsr_tensor *const reported = tsr_plan_tensor(l->plan, &whole);
     if (to.codes == NULL || to.scales == NULL || (groups && to.zeros == NULL) || reported == NULL)
-        return out_of_memory(l->err);
+        return tsr_out_of_memory(l->err, "while planning");
     TSR_TRY(tsr_plan_layout(l->plan, &layout, &to, reported, l->err));
     list_parts(l, &layout, kRank0, name, to.scales->name);
     for (size_t i = 0; i < n; i++)
@@ -303,7 +296,7 @@ static tsr_status plan_plain(laying *l, const tsr_weight *const *parts, size_t n
     tsr_tensor *const out = tsr_plan_tensor(l->plan, parts[0]->data);
     uint64_t first = 0;
     if (out == NULL)
-        return out_of_memory(l->err);
+        return tsr_out_of_memory(l->err, "while planning");
     out->name = name;
     out->bytes = 0;
     out->shape[0] = 0;
@@ -322,7 +315,7 @@ static tsr_status plan_plain(laying *l, const tsr_weight *const *parts, size_t n
     if (out->rank > 1) {
         l->unquantized[l->n_unquantized] = tsr_arena_dup(&l->plan->arena, name, tsr_module_length(name));
         if (l->unquantized[l->n_unquantized++] == NULL)
-            return out_of_memory(l->err);
+            return tsr_out_of_memory(l->err, "while planning");
     }
     return tsr_plan_concatenate(l->plan, in, (uint32_t)n, out, l->err);
 }
@@ -440,7 +433,7 @@ static tsr_status spell_command(laying *l)
         tsr_text_printf(&t, " --exclude %s", o->policy.exclude[i]);
     tsr_status status = tsr_text_status(&t, l->err);
     if (status == TSR_OK && (l->plan->command = tsr_arena_dup(&l->plan->arena, t.data, t.size)) == NULL)
-        status = out_of_memory(l->err);
+        status = tsr_out_of_memory(l->err, "while planning");
     tsr_text_free(&t);
     return status;
 }
@@ -470,7 +463,7 @@ static tsr_status make_plan(laying *l)
         &l->plan->arena, "layout %s of int%u for sm%d as %s reads it; " TSR_LAYOUT_NAME " says what lies where",
         tsr_ft_layout_name(l->format.layout), l->scheme.bits, o->arch, tsr_ft_producer_name(o->producer));
     l->plan->next = "tessera inspect DST";
-    return l->plan->advice == NULL ? out_of_memory(l->err) : tsr_plan_finish(l->plan, l->err);
+    return l->plan->advice == NULL ? tsr_out_of_memory(l->err, "while planning") : tsr_plan_finish(l->plan, l->err);
 }
 
 tsr_status tsr_layout_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_layout_options *options,
@@ -486,7 +479,8 @@ tsr_status tsr_layout_plan(tsr_plan *plan, const tsr_checkpoint *const *source, 
     TSR_TRY(tsr_weights_pair(&l.weights, *source, 0, 0, err));
     l.decisions = calloc((*source)->tensors.count + 1, sizeof *l.decisions);
     l.unquantized = calloc(l.weights.count + 2, sizeof *l.unquantized);
-    const tsr_status status = l.decisions == NULL || l.unquantized == NULL ? out_of_memory(err) : make_plan(&l);
+    const tsr_status status =
+        l.decisions == NULL || l.unquantized == NULL ? tsr_out_of_memory(err, "while planning") : make_plan(&l);
     free(l.decisions);
     free(l.unquantized);
     tsr_text_free(&l.entries);

@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 static const tsr_absorbed_consumer *consumer_of(const tsr_mla_options *o)
 {
     static const size_t kAt[] = {
@@ -30,11 +28,6 @@ typedef struct absorbing {
     tsr_mla mla;
     uint64_t layers; /* kv_b_proj found */
 } absorbing;
-
-static tsr_status out_of_memory(tsr_err *err)
-{
-    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
-}
 
 static tsr_status read_geometry(absorbing *a, tsr_err *err)
 {
@@ -120,7 +113,7 @@ static tsr_status plan_parts(tsr_plan *plan, const absorbing *a, const tsr_weigh
         parts[i].scale = sibling(&plan->arena, w->data->name, one_scale ? half[i]->one_scale : half[i]->scale);
     }
     if (parts[0].name == NULL || parts[1].name == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     for (size_t i = 0; i < 2; i++) {
         if (tsr_checkpoint_find(a->source, parts[i].name) != NULL)
             return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' is there already", a->source->path, parts[i].name);
@@ -242,7 +235,7 @@ static tsr_status list_folded(tsr_text *out, tsr_plan *plan, const absorbing *a,
     const tsr_tensor **const folded = calloc(w->count + 1, sizeof *folded);
     size_t n = 0, left = 0;
     if (folded == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     for (size_t i = 0; i < w->count; i++) {
         const tsr_weight *kv_b;
         bool output;
@@ -298,7 +291,7 @@ static tsr_status make_plan(tsr_plan *plan, absorbing *a, tsr_err *err)
                                "makes them itself",
                                a->consumer->word);
     if (plan->command == NULL || plan->advice == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     if (o->fold || o->form == TSR_MLA_TENSOR || o->form == TSR_MLA_HEAD)
         plan->report = tsr_quantize_report;
     TSR_TRY(read_geometry(a, err));

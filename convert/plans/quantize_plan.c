@@ -19,7 +19,7 @@ static tsr_status plan_config(tsr_plan *plan, const tsr_quantize_options *o, con
         return TSR_OK;
     const tsr_tensor **const unquantized = calloc(c->tensors.count + 1, sizeof *unquantized);
     if (unquantized == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
+        return tsr_out_of_memory(err, "while planning");
     tsr_fp8_config config = {
         .dialect = o->dialect,
         .block_rows = o->block.block_rows,
@@ -119,7 +119,7 @@ static tsr_status spell_command(tsr_plan *plan, const tsr_quantize_options *o, t
         tsr_text_printf(&t, " --exclude %s", o->policy.exclude[i]);
     tsr_status status = tsr_text_status(&t, err);
     if (status == TSR_OK && (plan->command = tsr_arena_dup(&plan->arena, t.data, t.size)) == NULL)
-        status = tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
+        status = tsr_out_of_memory(err, "while planning");
     tsr_text_free(&t);
     return status;
 }
@@ -132,7 +132,7 @@ tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *const *source
     tsr_policy_options policy = options->policy;
     policy.block_rows = options->block.block_rows;
     tsr_decision *const decisions = calloc((*source)->tensors.count + 1, sizeof *decisions);
-    tsr_status status = decisions == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory while planning") : TSR_OK;
+    tsr_status status = decisions == NULL ? tsr_out_of_memory(err, "while planning") : TSR_OK;
     if (status == TSR_OK)
         status = tsr_quantize_check_source(*source, err);
     if (status == TSR_OK)

@@ -16,11 +16,6 @@ typedef struct target {
     tsr_dialect dialect;
 } target;
 
-static tsr_status out_of_memory(tsr_err *err)
-{
-    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
-}
-
 static tsr_status choose_target(target *to, const tsr_plan *plan, const tsr_weights *weights,
                                 const tsr_requantize_options *o, tsr_err *err)
 {
@@ -66,7 +61,7 @@ static tsr_status find_original(tsr_plan *plan, const tsr_weight *w, const tsr_t
                         c->path, found->name, tsr_dtype_name(found->dtype), plan->sources[0]->path);
     tsr_tensor *const copy = tsr_plan_tensor(plan, found);
     if (copy == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     copy->source = 1;
     *original = copy;
     return TSR_OK;
@@ -79,7 +74,7 @@ static tsr_status plan_weight(tsr_plan *plan, const tsr_weights *weights, const 
     const char *const reason = reason_to_requantize(weights, w, to);
     const char *const scale = tsr_fp8_scale_name(plan, w->data->name, to->dialect);
     if (scale == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     if (reason == NULL || w->data->bytes == 0) {
         TSR_TRY(tsr_plan_copy(plan, w->data, w->data->name, err));
         TSR_TRY(tsr_plan_scales(plan, w, scale, err));
@@ -123,7 +118,7 @@ static tsr_status plan_config(tsr_plan *plan, const tsr_weights *weights, const 
         return TSR_OK;
     const tsr_tensor **const unquantized = calloc(weights->count + 1, sizeof *unquantized);
     if (unquantized == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     tsr_fp8_config config = {
         .dialect = to->dialect,
         .block_rows = to->block.block_rows,
@@ -163,7 +158,7 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
             tsr_arena_printf(&plan->arena, "tessera verify DST --against SRC --source-block %llux%llu",
                              (unsigned long long)o->source_block_rows, (unsigned long long)o->source_block_cols);
     if (plan->command == NULL || (o->source_block_rows != 0 && plan->next == NULL))
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     TSR_TRY(plan_tensors(plan, weights, &to, err));
     TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
     TSR_TRY(tsr_plan_side_files(plan, "", "*", NULL, err));

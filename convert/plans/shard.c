@@ -6,8 +6,6 @@
 
 #include <stdio.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 /* What cutting asks of the number of ranks. */
 typedef struct demand {
     uint64_t size;  /* of the dimension, or of each half of a stacked gate and up */
@@ -100,7 +98,7 @@ static tsr_status plan_part(tsr_plan *plan, const tsr_tensor *t, const char *nam
         return tsr_plan_copy(plan, t, name, err);
     tsr_tensor *const out = tsr_plan_tensor(plan, t);
     if (out == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
+        return tsr_out_of_memory(err, "while planning");
     out->name = name;
     out->shape[dim] /= n;
     out->bytes /= n;

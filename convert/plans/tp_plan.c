@@ -14,13 +14,6 @@
 
 #define MANIFEST TSR_RANK_NAME
 
-#define U64(x) ((unsigned long long)(x))
-
-static tsr_status out_of_memory(tsr_err *err)
-{
-    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
-}
-
 /* ---- cutting ---- */
 
 typedef struct cutting {
@@ -169,7 +162,7 @@ static tsr_status plan_rank(tsr_plan *plan, const cutting *c, uint32_t rank, tsr
     const tsr_checkpoint *const s = c->source;
     const char *const folder = tsr_arena_printf(&plan->arena, "rank-%u/", rank);
     if (folder == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     for (size_t i = 0; i < c->weights.count; i++) {
         const tsr_weight *const w = &c->weights.items[i];
         TSR_TRY(tsr_plan_shard(plan, w, &c->shards[i], w->data->name, w->scale == NULL ? NULL : w->scale->name,
@@ -193,7 +186,7 @@ static tsr_status plan_ranks(tsr_plan *plan, cutting *c, tsr_err *err)
                    "checkpoint themselves; convert --merge joins the ranks again";
     plan->next = "tessera inspect DST/rank-0";
     if (plan->command == NULL || c->shards == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     TSR_TRY(decide(c, plan, err));
     for (uint32_t k = 0; k < c->options->ranks; k++)
         TSR_TRY(plan_rank(plan, c, k, err));
@@ -239,7 +232,7 @@ static tsr_status read_manifest(const tsr_checkpoint *c, tsr_arena *arena, const
             continue;
         char *const copy = tsr_arena_alloc(arena, file.bytes + 1);
         if (copy == NULL)
-            return out_of_memory(err);
+            return tsr_out_of_memory(err, "while planning");
         TSR_TRY(tsr_checkpoint_read(c, &file, 0, copy, file.bytes, err));
         tsr_json_reader r = tsr_json_open(c->files[file.file].path, copy, file.bytes);
         *text = copy;
@@ -327,7 +320,7 @@ static tsr_status find_part(tsr_plan *plan, const joining *j, size_t k, const ts
                         first->name, j->ranks[0]->path);
     tsr_tensor *const copy = tsr_plan_tensor(plan, t);
     if (copy == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     copy->source = (uint16_t)k;
     *part = copy;
     return TSR_OK;
@@ -358,7 +351,7 @@ static tsr_status plan_tensor(tsr_plan *plan, joining *j, const tsr_tensor *whol
         parts[part] = parts[part * share];
     tsr_tensor *const out = tsr_plan_tensor(plan, whole);
     if (out == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     return cut.rows == 0 ? tsr_plan_copy(plan, parts[0], out->name, err) : tsr_plan_join(plan, parts, out, cut, err);
 }
 
@@ -378,7 +371,7 @@ static tsr_status plan_shard(tsr_plan *plan, joining *j, tsr_json_text shard, ts
                         j->ranks[0]->path, name);
     char *const whole = tsr_arena_alloc(&plan->arena, length + 9);
     if (whole == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     for (int i = 0; i < 8; i++)
         whole[i] = (char)(length >> (8 * i));
     memcpy(whole + 8, header, length);
@@ -421,7 +414,7 @@ static tsr_status plan_whole(tsr_plan *plan, joining *j, tsr_err *err)
     plan->command = tsr_arena_printf(&plan->arena, "convert --merge, %zu ranks", j->n);
     plan->next = "tessera inspect DST"; /* the ranks are no checkpoint to compare with */
     if (j->cuts == NULL || plan->command == NULL)
-        return out_of_memory(err);
+        return tsr_out_of_memory(err, "while planning");
     TSR_TRY(read_manifest(c, &plan->arena, &j->manifest, &j->size, err));
     TSR_TRY(check_ranks(j, err));
     TSR_TRY(read_cuts(j, err));

@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 enum { MAX_MANIFEST_BYTES = 256 << 20 };
 
 typedef struct taking {
@@ -32,11 +30,6 @@ typedef struct taking {
     size_t n_unquantized, capacity;
     tsr_err *err;
 } taking;
-
-static tsr_status out_of_memory(tsr_err *err)
-{
-    return tsr_fail(err, TSR_E_NOMEM, "out of memory while planning");
-}
 
 static tsr_status broken(const taking *k, const char *what)
 {
@@ -168,7 +161,7 @@ static tsr_status keep_unquantized(taking *k, const tsr_tensor *t)
         const size_t capacity = k->capacity == 0 ? 64 : 2 * k->capacity;
         const tsr_tensor **const items = realloc(k->unquantized, capacity * sizeof *items);
         if (items == NULL)
-            return out_of_memory(k->err);
+            return tsr_out_of_memory(k->err, "while planning");
         k->unquantized = items;
         k->capacity = capacity;
     }
@@ -218,7 +211,7 @@ static tsr_status take_tensor(taking *k, tsr_json_text entry)
         return misfit(k, name, there, t->bytes, out.bytes);
     tsr_tensor *const copy = tsr_plan_tensor(k->plan, &out);
     if (copy == NULL)
-        return out_of_memory(k->err);
+        return tsr_out_of_memory(k->err, "while planning");
     TSR_TRY(keep_unquantized(k, copy));
     return tsr_plan_range(k->plan, t, first, copy, k->err);
 }
@@ -269,7 +262,7 @@ static tsr_status copy_side_files(const taking *k)
         const tsr_tensor file = tsr_checkpoint_side_file(c, i);
         const tsr_tensor *const in = tsr_plan_tensor(k->plan, &file);
         if (in == NULL)
-            return out_of_memory(k->err);
+            return tsr_out_of_memory(k->err, "while planning");
         TSR_TRY(tsr_plan_copy(k->plan, in, file.name, k->err));
         TSR_TRY(tsr_plan_raw_file(k->plan, file.name, false, k->err));
     }
@@ -355,7 +348,7 @@ static tsr_status make_plan(taking *k)
         tsr_arena_printf(&k->plan->arena, "convert --from %s --max-shard-size %llu",
                          k->kind == TSR_LAYOUT_TRTLLM ? "trtllm" : "fastertransformer", U64(k->max_shard_bytes));
     if (k->plan->command == NULL)
-        return out_of_memory(k->err);
+        return tsr_out_of_memory(k->err, "while planning");
     k->plan->next = "tessera inspect DST"; /* nothing compares with the blobs */
     TSR_TRY(each(k, weights, take_weight));
     TSR_TRY(each(k, tensors, take_tensor));
@@ -374,7 +367,8 @@ tsr_status tsr_unlayout_plan(tsr_plan *plan, const tsr_checkpoint *const *source
     *plan = tsr_plan_begin(source, 1);
     k.used = calloc((*source)->tensors.count + 1, sizeof *k.used);
     k.used_files = calloc((*source)->n_side_files + 1, sizeof *k.used_files);
-    const tsr_status status = k.used == NULL || k.used_files == NULL ? out_of_memory(err) : make_plan(&k);
+    const tsr_status status =
+        k.used == NULL || k.used_files == NULL ? tsr_out_of_memory(err, "while planning") : make_plan(&k);
     free(k.used);
     free(k.used_files);
     free(k.unquantized);

@@ -15,8 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 /* ---- the tail ---- */
 
 /* Two skippable frames. Tessera's: magic, size, signature, XXH64 of all that follows in the file, a hash a frame, a
@@ -150,7 +148,7 @@ tsr_status tsr_archive_pack(const void *plain, size_t size, unsigned width, int 
 {
     ZSTD_CCtx *const context = new_context(level);
     if (context == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for compressing");
+        return tsr_out_of_memory(err, "for compressing");
     if (width > 1)
         tsr_byte_planes_split(plain, size, width, scratch);
     *packed = ZSTD_compress2(context, out, tsr_archive_frame_bound(size), width > 1 ? scratch : plain, size);

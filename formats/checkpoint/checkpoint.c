@@ -4,6 +4,7 @@
 #include "common/checked.h"
 #include "common/file.h"
 #include "common/glob.h"
+#include "common/text.h"
 #include "formats/json/json.h"
 
 #define XXH_INLINE_ALL
@@ -42,12 +43,6 @@ static void listing_free(listing *l)
     free(l->names);
 }
 
-static bool ends_with(const char *text, const char *suffix)
-{
-    const size_t n = strlen(text), m = strlen(suffix);
-    return n >= m && strcmp(text + n - m, suffix) == 0;
-}
-
 static bool is_top(const char *name)
 {
     return strchr(name, '/') == NULL;
@@ -55,7 +50,7 @@ static bool is_top(const char *name)
 
 static bool is_shard(const char *name)
 {
-    return is_top(name) && (ends_with(name, SUFFIX) || ends_with(name, PACKED_SUFFIX)) &&
+    return is_top(name) && (tsr_ends_with(name, SUFFIX) || tsr_ends_with(name, PACKED_SUFFIX)) &&
            strcmp(name, TSR_AZP_NAME) != 0;
 }
 
@@ -75,7 +70,7 @@ static tsr_status listing_add(listing *l, char *name, tsr_err *err)
         char **const names = realloc(l->names, capacity * sizeof *names);
         if (names == NULL) {
             free(name);
-            return tsr_fail(err, TSR_E_NOMEM, "out of memory while listing files");
+            return tsr_out_of_memory(err, "while listing files");
         }
         l->names = names;
         l->capacity = capacity;
@@ -195,7 +190,7 @@ static tsr_status check_inside(const char *dir, const char *path, tsr_err *err)
     char *const revision = strrchr(root, '/');
     if (revision != NULL) {
         *revision = '\0';
-        if (ends_with(root, "/snapshots")) {
+        if (tsr_ends_with(root, "/snapshots")) {
             snprintf(strrchr(root, '/'), 8, "/blobs/");
             if (strncmp(real, root, strlen(root)) == 0)
                 return TSR_OK;
@@ -212,7 +207,7 @@ static tsr_input input_of(const tsr_file *f)
 /* Makes of a file that is open the plain file that it holds, if it is an archive. */
 static tsr_status unwrap(tsr_checkpoint *c, tsr_file *f, tsr_err *err)
 {
-    if (!ends_with(f->name, PACKED_SUFFIX))
+    if (!tsr_ends_with(f->name, PACKED_SUFFIX))
         return TSR_OK;
     if (c->cache == NULL)
         c->cache = tsr_archive_cache_new();
@@ -395,7 +390,7 @@ static tsr_status read_config(tsr_checkpoint *c, tsr_err *err)
 
 static bool is_index(const char *name)
 {
-    return is_top(name) && ends_with(name, INDEX_SUFFIX);
+    return is_top(name) && tsr_ends_with(name, INDEX_SUFFIX);
 }
 
 static bool is_rank_file(const char *name)
@@ -410,7 +405,7 @@ static tsr_status refuse_ranks(const tsr_checkpoint *c, const listing *l, tsr_er
 {
     bool ranks = false;
     for (size_t i = 0; i < l->count; i++) {
-        ranks = ranks || (strncmp(l->names[i], "rank-0/", 7) == 0 && ends_with(l->names[i], SUFFIX));
+        ranks = ranks || (strncmp(l->names[i], "rank-0/", 7) == 0 && tsr_ends_with(l->names[i], SUFFIX));
         if (l->only == NULL && is_rank_file(l->names[i]))
             return tsr_fail(
                 err, TSR_E_FORMAT,
@@ -438,7 +433,7 @@ static tsr_status no_safetensors(const tsr_checkpoint *c, const listing *l, tsr_
                    {".ckpt", "PyTorch's pickles have to be converted to safetensors first"}};
     for (size_t i = 0; i < l->count; i++) {
         for (size_t k = 0; k < sizeof kOthers / sizeof *kOthers; k++) {
-            if (ends_with(l->names[i], kOthers[k].suffix))
+            if (tsr_ends_with(l->names[i], kOthers[k].suffix))
                 return tsr_fail(err, TSR_E_FORMAT, "%s: no .safetensors file in this directory, but %s: %s", c->path,
                                 l->names[i], kOthers[k].what);
         }

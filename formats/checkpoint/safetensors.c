@@ -13,8 +13,6 @@
 #include <string.h>
 #include <strings.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 tsr_status tsr_tensors_add(tsr_tensors *tensors, const tsr_tensor *tensor, tsr_err *err)
 {
     if (tensors->count == tensors->capacity) {

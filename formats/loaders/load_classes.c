@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 /* ---- experts ---- */
 
 /* The length of "model.layers.3.mlp.experts." in a routed expert's name; 0 in others. */

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define U64(x)       ((unsigned long long)(x))
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 
 static void check_method(const tsr_load_query *q)

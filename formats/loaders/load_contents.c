@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define U64(x)       ((unsigned long long)(x))
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 
 /* ---- what is there ---- */

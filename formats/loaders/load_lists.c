@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define U64(x)       ((unsigned long long)(x))
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 
 enum { MAX_NAME = 1200 };

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define U64(x)       ((unsigned long long)(x))
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 
 /* The dimension that ranks divide. */

@@ -234,6 +234,6 @@ tsr_status tsr_loaders_check(tsr_load_table *table, const tsr_load_subject *subj
         tsr_ignore_list_free(&targets[i]);
     tsr_linears_free(&linears);
     if (!enough || issues->failed)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for what loaders ask");
+        return tsr_out_of_memory(err, "for what loaders ask");
     return TSR_OK;
 }

@@ -2,6 +2,7 @@
 #include "formats/model/ignore_list.h"
 
 #include "common/glob.h"
+#include "common/text.h"
 
 #include <string.h>
 
@@ -94,12 +95,6 @@ bool tsr_ignore_list_read(tsr_ignore_list *list, tsr_json_text config, const cha
     return status != TSR_E_NOMEM;
 }
 
-static bool ends_with(const char *text, const char *ending)
-{
-    const size_t n = strlen(text), m = strlen(ending);
-    return n >= m && strcmp(text + n - m, ending) == 0;
-}
-
 /* Whether `part` is in `name` from one dot, or end, to another. */
 static bool has_components(const char *name, const char *part)
 {
@@ -127,7 +122,7 @@ static bool covers(const tsr_ignore_list *list, size_t i, tsr_matching matching,
     case TSR_MATCH_PATH:
         return has_components(module, without_model(entry));
     case TSR_MATCH_ENDS:
-        return strncmp(module, entry, strlen(entry)) == 0 || ends_with(module, entry);
+        return strncmp(module, entry, strlen(entry)) == 0 || tsr_ends_with(module, entry);
     case TSR_MATCH_REGEX:
         return is_expression(entry) ? tsr_pattern_match(pattern, module, NULL) : strcmp(entry, module) == 0;
     case TSR_MATCH_SUFFIX_REGEX:

@@ -39,7 +39,7 @@ static tsr_status describe(tsr_linears *all, tsr_linear *l, const tsr_weight *w,
     l->zero_points = w->zero_point != NULL;
     l->module = tsr_arena_dup(&all->arena, t->name, tsr_module_length(t->name));
     if (l->module == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the linear layers");
+        return tsr_out_of_memory(err, "for the linear layers");
     const char *const dot = strrchr(l->module, '.');
     l->leaf = dot == NULL ? l->module : dot + 1;
     l->cut = tsr_tp_find_rule(t->name);
@@ -91,7 +91,7 @@ tsr_status tsr_linears_collect(tsr_linears *linears, const tsr_checkpoint *check
     uint32_t *const at = calloc(checkpoint->tensors.count + 1, sizeof *at);
     tsr_status status = TSR_OK;
     if (linears->items == NULL || at == NULL)
-        status = tsr_fail(err, TSR_E_NOMEM, "out of memory for the linear layers");
+        status = tsr_out_of_memory(err, "for the linear layers");
     for (size_t i = 0; status == TSR_OK && i < weights->count; i++) {
         const tsr_weight *const w = &weights->items[i];
         const size_t tensor = (size_t)(w->data - checkpoint->tensors.items);

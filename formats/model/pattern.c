@@ -367,8 +367,7 @@ tsr_status tsr_pattern_compile(tsr_pattern *pattern, const char *text, tsr_arena
     *pattern = (tsr_pattern){0};
     p.steps = malloc((TSR_PATTERN_STEPS + 1) * sizeof *p.steps);
     p.ranges = malloc(MAX_RANGES * sizeof *p.ranges);
-    tsr_status status =
-        p.steps == NULL || p.ranges == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory") : read_alternatives(&p);
+    tsr_status status = p.steps == NULL || p.ranges == NULL ? tsr_out_of_memory(err, NULL) : read_alternatives(&p);
     if (status == TSR_OK && *p.at == ')')
         status = malformed(&p, p.at, "a ')' without its '('");
     if (status == TSR_OK) {
@@ -376,7 +375,7 @@ tsr_status tsr_pattern_compile(tsr_pattern *pattern, const char *text, tsr_arena
         step *const steps = tsr_arena_alloc(arena, p.count * sizeof *steps);
         range *const ranges = tsr_arena_alloc(arena, p.n_ranges * sizeof *ranges + 1);
         if (steps == NULL || ranges == NULL) {
-            status = tsr_fail(err, TSR_E_NOMEM, "out of memory");
+            status = tsr_out_of_memory(err, NULL);
         } else {
             memcpy(steps, p.steps, p.count * sizeof *steps);
             memcpy(ranges, p.ranges, p.n_ranges * sizeof *ranges);

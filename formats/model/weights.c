@@ -2,6 +2,7 @@
 #include "formats/model/weights.h"
 
 #include "common/checked.h"
+#include "common/text.h"
 #include "formats/json/json.h"
 #include "formats/model/absorbed.h"
 #include "formats/model/foreign.h"
@@ -11,22 +12,14 @@
 #include <string.h>
 #include <strings.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 static const char kWeight[] = ".weight";
 
 /* Grids are padded for tensor parallelism, to a multiple of at most this many blocks. */
 enum { GRID_PADDING = 8 };
 
-static bool ends_with(const char *name, const char *suffix)
-{
-    const size_t n = strlen(name), m = strlen(suffix);
-    return n > m && strcmp(name + n - m, suffix) == 0;
-}
-
 size_t tsr_module_length(const char *name)
 {
-    return strlen(name) - (ends_with(name, kWeight) ? sizeof kWeight - 1 : 0);
+    return strlen(name) - (tsr_ends_with(name, kWeight) ? sizeof kWeight - 1 : 0);
 }
 
 /* ---- what config.json says ---- */
@@ -390,7 +383,7 @@ static tsr_status unpacked(const pairing *p, tsr_weight *x)
                         path_of(p, s), s->name, (long long)shape[0], (long long)shape[1], t->name);
     tsr_tensor *const values = tsr_arena_alloc(&p->w->arena, sizeof *values);
     if (values == NULL)
-        return tsr_fail(p->err, TSR_E_NOMEM, "out of memory while pairing");
+        return tsr_out_of_memory(p->err, "while pairing");
     *values = *x->values;
     values->shape[1] = (uint64_t)shape[1];
     x->values = values;
@@ -478,7 +471,7 @@ static tsr_status name_values(const pairing *p, tsr_weight *x)
     tsr_tensor *const values = tsr_arena_alloc(&p->w->arena, sizeof *values);
     const char *const name = tsr_arena_dup(&p->w->arena, x->data->name, strlen(x->data->name) - strlen("_packed"));
     if (values == NULL || name == NULL)
-        return tsr_fail(p->err, TSR_E_NOMEM, "out of memory while pairing");
+        return tsr_out_of_memory(p->err, "while pairing");
     *values = *x->data;
     values->name = name;
     x->values = values;

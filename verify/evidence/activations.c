@@ -87,7 +87,7 @@ tsr_status tsr_activations_read(const tsr_checkpoint *file, const tsr_tensor *t,
     const size_t width = tsr_dtype_bytes((tsr_dtype)t->dtype);
     *m = (size_t)tsr_min_u64(*m, tsr_tensor_elements(t) / k);
     unsigned char *const bytes = malloc(*m * k * width);
-    tsr_status status = bytes == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory for activations") : TSR_OK;
+    tsr_status status = bytes == NULL ? tsr_out_of_memory(err, "for activations") : TSR_OK;
     if (status == TSR_OK)
         status = tsr_checkpoint_read(file, t, 0, bytes, *m * k * width, err);
     if (status == TSR_OK)

@@ -659,7 +659,7 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
     TSR_TRY(tsr_cuda_current_device(&properties, err));
     gpu *const g = calloc(1, sizeof *g);
     if (g == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the GPU's table");
+        return tsr_out_of_memory(err, "for the GPU's table");
     g->properties = properties;
     pthread_mutex_init(&g->lock, NULL);
     device->state = g;

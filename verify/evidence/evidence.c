@@ -43,7 +43,7 @@ tsr_status tsr_evidence_add(tsr_evidence *e, const tsr_judgement *judgement, tsr
     tsr_judgement j = *judgement;
     if (!copy(&e->arena, &j.subject) || !copy(&e->arena, &j.what) || !copy(&e->arena, &j.fault) ||
         !grow((void **)&e->items, e->count, &e->capacity, sizeof j))
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for results");
+        return tsr_out_of_memory(err, "for results");
     e->items[e->count++] = j;
     e->failed += j.fault != NULL;
     return TSR_OK;
@@ -54,7 +54,7 @@ tsr_status tsr_evidence_skip(tsr_evidence *e, const char *subject, const char *w
     tsr_skipped s = {subject, why};
     if (!copy(&e->arena, &s.subject) || !copy(&e->arena, &s.why) ||
         !grow((void **)&e->skipped, e->n_skipped, &e->skipped_capacity, sizeof s))
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for results");
+        return tsr_out_of_memory(err, "for results");
     e->skipped[e->n_skipped++] = s;
     return TSR_OK;
 }

@@ -99,7 +99,7 @@ static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
     /* What the layer adds. */
     double *const added = malloc((2 * size + 1) * sizeof *added);
     if (added == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for hidden states");
+        return tsr_out_of_memory(err, "for hidden states");
     for (size_t i = 0; i < size; i++) {
         added[i] = c->x[i] - c->before[i];
         added[size + i] = c->y[size + i] - c->before[i];
@@ -204,7 +204,7 @@ static tsr_status run_logits(check *c, tsr_err *err)
     const size_t width = c->source.vocabulary;
     double *const logits = malloc(2 * CHUNK * width * sizeof *logits);
     tsr_judgement j = blank("model", TSR_FORWARD_LOGITS, TSR_ERROR_QUANTIZATION);
-    tsr_status status = logits == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory for logits") : TSR_OK;
+    tsr_status status = logits == NULL ? tsr_out_of_memory(err, "for logits") : TSR_OK;
     j.choices = c->n;
     j.kl.known = true;
     for (size_t row = 0; status == TSR_OK && row < c->n; row += CHUNK) {
@@ -281,8 +281,8 @@ static tsr_status run_theirs(check *c, tsr_err *err)
         return TSR_OK;
     const size_t width = c->source.vocabulary;
     double *const logits = malloc((2 * c->n * width + 1) * sizeof *logits);
-    tsr_status status = logits == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory for logits")
-                                       : tsr_forward_logits(&c->source, c->x, c->n, logits, err);
+    tsr_status status =
+        logits == NULL ? tsr_out_of_memory(err, "for logits") : tsr_forward_logits(&c->source, c->x, c->n, logits, err);
     if (status == TSR_OK)
         status = load(c, t, width, logits + c->n * width, err);
     if (status == TSR_OK)
@@ -311,7 +311,7 @@ static tsr_status repeat(const tsr_tokens *t, tsr_tokens *twice, tsr_err *err)
     *twice = (tsr_tokens){2 * t->sequences, 2 * t->count, t->longest, malloc((2 * t->sequences + 1) * sizeof *t->first),
                           malloc(2 * t->count * sizeof *t->ids)};
     if (twice->first == NULL || twice->ids == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for tokens");
+        return tsr_out_of_memory(err, "for tokens");
     for (size_t i = 0; i <= twice->sequences; i++)
         twice->first[i] = i <= t->sequences ? t->first[i] : t->count + t->first[i - t->sequences];
     memcpy(twice->ids, t->ids, t->count * sizeof *t->ids);
@@ -356,7 +356,7 @@ static tsr_status open_both(check *c, tsr_err *err)
     c->chosen[0] = malloc(choices + 1);
     c->chosen[1] = malloc(2 * choices + 1);
     if (c->before == NULL || c->x == NULL || c->y == NULL || c->chosen[0] == NULL || c->chosen[1] == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for hidden states");
+        return tsr_out_of_memory(err, "for hidden states");
     return tsr_forward_embed(&c->source, &c->tokens, c->x, err);
 }
 

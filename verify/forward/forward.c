@@ -215,7 +215,7 @@ tsr_status tsr_forward_layer(const tsr_forward *f, size_t layer, const tsr_token
     double *const normed = malloc((tokens->count * f->hidden + 1) * sizeof *normed);
     tsr_status status = TSR_OK;
     if (normed == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for hidden states");
+        return tsr_out_of_memory(err, "for hidden states");
     TSR_GOTO(layer_norm(f, layer, "input_layernorm", x, tokens->count, normed, err));
     TSR_GOTO(tsr_forward_attention(f, layer, tokens, normed, x, err));
     TSR_GOTO(layer_norm(f, layer, "post_attention_layernorm", x, tokens->count, normed, err));
@@ -231,7 +231,7 @@ tsr_status tsr_forward_logits(const tsr_forward *f, const double *x, size_t n, d
     double *gain = NULL, *const normed = malloc((n * f->hidden + 1) * sizeof *normed);
     tsr_status status = TSR_OK;
     if (normed == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for hidden states");
+        return tsr_out_of_memory(err, "for hidden states");
     TSR_GOTO(tsr_forward_vector(f, "model.norm.weight", f->hidden, true, &gain, err));
     tsr_forward_norm(f, x, n, f->hidden, gain, normed);
     /* A tied head may lie in the file all the same, or not. */

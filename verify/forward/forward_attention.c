@@ -86,7 +86,7 @@ static tsr_status attend_all(heads *h, tsr_err *err)
     h->scratch = malloc(workers * t->longest * sizeof *h->scratch);
     h->out = calloc(t->count * h->f->heads * h->f->head_dim + 1, sizeof *h->out);
     const tsr_status status = h->scratch == NULL || h->out == NULL
-                                  ? tsr_fail(err, TSR_E_NOMEM, "out of memory for attention")
+                                  ? tsr_out_of_memory(err, "for attention")
                                   : tsr_parallel_for(turns, h->f->threads, h->f->cancel, attend_turn, h, err);
     free(h->scratch);
     return status;
@@ -142,7 +142,7 @@ static tsr_status make_batch(tsr_mla_batch *b, const tsr_tokens *tokens, double 
     b->token_of = malloc((n + 1) * sizeof *b->token_of);
     b->seq_of = malloc((n + 1) * sizeof *b->seq_of);
     if (b->token_of == NULL || b->seq_of == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for a batch");
+        return tsr_out_of_memory(err, "for a batch");
     for (size_t s = 0; s < tokens->sequences; s++) {
         for (size_t t = tokens->first[s]; t < tokens->first[s + 1]; t++) {
             b->token_of[t] = t;

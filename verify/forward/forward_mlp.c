@@ -158,7 +158,7 @@ static tsr_status open_routing(routing *r, const char *mlp, const double *x, siz
     r->keys = malloc(r->experts * sizeof *r->keys);
     r->of_group = malloc(router->groups * sizeof *r->of_group);
     return r->weights == NULL || r->choices == NULL || r->keys == NULL || r->of_group == NULL
-               ? tsr_fail(err, TSR_E_NOMEM, "out of memory for routing")
+               ? tsr_out_of_memory(err, "for routing")
                : TSR_OK;
 }
 
@@ -169,7 +169,7 @@ static tsr_status route(const tsr_forward *f, const char *mlp, size_t experts, c
     double *bias = NULL, *const rows = malloc((n * f->hidden + 1) * sizeof *rows);
     tsr_status status = TSR_OK;
     if (rows == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for experts");
+        return tsr_out_of_memory(err, "for experts");
     TSR_GOTO(open_routing(&r, mlp, x, n, &bias, err));
     for (size_t i = 0; i < n; i++) {
         score(f, r.scores + i * experts, experts);

@@ -70,7 +70,7 @@ static tsr_status find_jobs(check *c, tsr_evidence *evidence, tsr_err *err)
     const tsr_weights *const weights = c->options->side.weights;
     c->jobs = malloc(weights->count * sizeof *c->jobs + 1);
     if (c->jobs == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the tensors to check");
+        return tsr_out_of_memory(err, "for the tensors to check");
     for (size_t i = 0; i < weights->count; i++) {
         const tsr_weight *const w = &weights->items[i];
         if ((w->coding != TSR_CODED_INT8 && w->coding != TSR_CODED_PACKED) ||

@@ -99,7 +99,7 @@ static tsr_status add_entries(check *c, const tsr_weight *w, const char *key, ts
 {
     entry *const larger = realloc(c->entries, (c->n_entries + w->matrices) * sizeof *larger);
     if (larger == NULL || key == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the tensors to check");
+        return tsr_out_of_memory(err, "for the tensors to check");
     c->entries = larger;
     for (uint64_t matrix = 0; matrix < w->matrices; matrix++)
         c->entries[c->n_entries++] = (entry){key, w, matrix};
@@ -140,7 +140,7 @@ static tsr_status make_jobs(check *c, tsr_evidence *evidence, tsr_err *err)
     qsort(c->entries, c->n_entries, sizeof *c->entries, by_key);
     c->jobs = malloc(c->n_entries * sizeof *c->jobs);
     if (c->jobs == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the tensors to check");
+        return tsr_out_of_memory(err, "for the tensors to check");
     for (size_t i = 0; i < c->n_entries; i++) {
         if (i == 0 || !alike(&c->entries[i - 1], &c->entries[i]))
             c->jobs[c->n_jobs++] = i;

@@ -243,7 +243,7 @@ static tsr_status fold(const check *c, tsr_mla_stages *out, tsr_err *err)
     const size_t n = c->batch.queries * to->heads, width = from->nope + from->rope;
     double *const query = malloc((n * (to->nope + to->rope) + 1) * sizeof *query);
     if (query == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for queries");
+        return tsr_out_of_memory(err, "for queries");
     out->of[TSR_STAGE_QUERY] = query;
     for (size_t i = 0; i < n; i++) {
         const double *const x = c->reference.of[TSR_STAGE_QUERY] + i * width;
@@ -325,7 +325,7 @@ static tsr_status check_ranks(check *c, tsr_err *err)
     if (ranks == 1)
         return TSR_OK;
     double *const sum = calloc(c->batch.queries * m->hidden + 1, sizeof *sum);
-    tsr_status status = sum == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory for ranks") : TSR_OK;
+    tsr_status status = sum == NULL ? tsr_out_of_memory(err, "for ranks") : TSR_OK;
     for (size_t r = 0; status == TSR_OK && r < ranks; r++)
         status =
             tsr_mla_project(m, m->o, r * share, share, c->own.of[TSR_STAGE_ATTENTION], all, c->batch.queries, sum, err);
@@ -410,7 +410,7 @@ static tsr_status shape_batch(check *c, const size_t *lengths, size_t sequences,
     b->sequences = sequences;
     b->first = calloc(sequences + 1, sizeof *b->first);
     if (b->first == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for a batch");
+        return tsr_out_of_memory(err, "for a batch");
     for (size_t s = 0; s < sequences; s++) {
         b->first[s + 1] = b->tokens += lengths[s];
         b->longest = lengths[s] > b->longest ? lengths[s] : b->longest;
@@ -419,7 +419,7 @@ static tsr_status shape_batch(check *c, const size_t *lengths, size_t sequences,
     b->seq_of = malloc((b->tokens + 1) * sizeof *b->seq_of);
     b->hidden = malloc((b->tokens * c->model.hidden + 1) * sizeof *b->hidden);
     if (b->token_of == NULL || b->seq_of == NULL || b->hidden == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for a batch");
+        return tsr_out_of_memory(err, "for a batch");
     for (size_t s = 0; s < sequences; s++) {
         for (size_t t = b->first[s]; t < b->first[s + 1]; t++) {
             if (b->first[s + 1] - t > new_tokens)
@@ -438,7 +438,7 @@ static tsr_status draw_batch(check *c, tsr_err *err)
     const uint64_t seed = tsr_seed_of(c->options->seed, c->subject);
     size_t *const lengths = calloc((size_t)r->batch, sizeof *lengths);
     if (lengths == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for a batch");
+        return tsr_out_of_memory(err, "for a batch");
     for (size_t s = 0; s < r->batch; s++)
         lengths[s] = s == 0 ? (size_t)r->context : s == 1 ? 0 : (size_t)(tsr_mix(seed + s) % (r->context + 1));
     tsr_status status = shape_batch(c, lengths, (size_t)r->batch, (size_t)r->new_tokens, err);
@@ -447,7 +447,7 @@ static tsr_status draw_batch(check *c, tsr_err *err)
     const size_t n = c->batch.tokens * c->model.hidden;
     uint16_t *const x = malloc((n + 1) * sizeof *x);
     if (x == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for hidden states");
+        return tsr_out_of_memory(err, "for hidden states");
     tsr_activations_draw(seed, c->batch.tokens, c->model.hidden, x);
     tsr_decode(TSR_BF16, (const unsigned char *)x, n, c->batch.hidden);
     free(x);
@@ -463,7 +463,7 @@ static tsr_status read_batch(check *c, tsr_err *err)
         return tsr_fail(err, TSR_E_SHAPE, "%s: no hidden_states [batch, tokens, %zu]", file->path, c->model.hidden);
     size_t *const lengths = calloc((size_t)t->shape[0], sizeof *lengths);
     if (lengths == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for a batch");
+        return tsr_out_of_memory(err, "for a batch");
     for (size_t s = 0; s < t->shape[0]; s++)
         lengths[s] = (size_t)t->shape[1];
     const tsr_status status = shape_batch(c, lengths, (size_t)t->shape[0], (size_t)t->shape[1], err);

@@ -34,7 +34,7 @@ static tsr_status take(work *w, void *to, size_t bytes, tsr_err *err)
 {
     void *const p = tsr_arena_alloc(&w->arena, bytes + 64);
     memcpy(to, &p, sizeof p);
-    return p == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory for kernels of prefill") : TSR_OK;
+    return p == NULL ? tsr_out_of_memory(err, "for kernels of prefill") : TSR_OK;
 }
 
 static tsr_status open_work(work *w, tsr_err *err)
@@ -140,7 +140,7 @@ static tsr_status solve_one(void *context, size_t row, size_t worker, tsr_err *e
     double *const scratch = malloc((2 * tokens.n + w->width) * sizeof *scratch);
     (void)worker;
     if (scratch == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for kernels of prefill");
+        return tsr_out_of_memory(err, "for kernels of prefill");
     tsr_attention_solve(&tokens, w->q + row * w->width, scratch, &exact);
     w->largest[row] = exact.largest;
     free(scratch);

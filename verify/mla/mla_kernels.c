@@ -44,7 +44,7 @@ static tsr_status take(work *w, void *to, size_t bytes, tsr_err *err)
 {
     void *const p = tsr_arena_alloc(&w->arena, bytes + 64);
     memcpy(to, &p, sizeof p);
-    return p == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory for kernels of attention") : TSR_OK;
+    return p == NULL ? tsr_out_of_memory(err, "for kernels of attention") : TSR_OK;
 }
 
 static void lap(work *w, tsr_phase phase)
@@ -130,7 +130,7 @@ static tsr_status solve_one(void *context, size_t i, size_t worker, tsr_err *err
     double *const scratch = malloc((2 * longest + w->width + 1) * sizeof *scratch);
     (void)worker;
     if (scratch == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for kernels of attention");
+        return tsr_out_of_memory(err, "for kernels of attention");
     const tsr_attended tokens = tokens_of(w, i / heads);
     tsr_attention_exact exact = exact_of(w, i);
     tsr_attention_solve(&tokens, w->q + (slot_of(w, i / heads) * heads + i % heads) * w->width, scratch, &exact);

@@ -115,7 +115,7 @@ static tsr_status load_kv_b(layer *l, const tsr_weight *w, tsr_err *err)
     m->keys = tsr_arena_alloc(&m->arena, m->heads * k * sizeof(double));
     m->values = tsr_arena_alloc(&m->arena, m->heads * v * sizeof(double));
     if (m->keys == NULL || m->values == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for kv_b_proj");
+        return tsr_out_of_memory(err, "for kv_b_proj");
     for (size_t h = 0; h < m->heads; h++) {
         memcpy(m->keys + h * k, all + h * head, k * sizeof(double));
         memcpy(m->values + h * v, all + h * head + k, v * sizeof(double));
@@ -182,7 +182,7 @@ static tsr_status make_identity(tsr_mla_model *m, tsr_err *err)
     const size_t n = m->heads * m->rank * m->rank;
     m->keys = m->values = m->w_kc = m->w_vc = tsr_arena_alloc(&m->arena, n * sizeof *m->keys);
     if (m->keys == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for kv_b_proj");
+        return tsr_out_of_memory(err, "for kv_b_proj");
     for (size_t i = 0; i < n; i++)
         m->keys[i] = i / m->rank % m->rank == i % m->rank;
     return TSR_OK;

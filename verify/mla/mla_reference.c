@@ -225,9 +225,8 @@ static tsr_status each_head(const work *w, size_t width, head_fn *run, tsr_err *
     size_t n = 0;
     t.expanded = malloc((workers * b->longest * width + 1) * sizeof *t.expanded);
     t.latent = malloc(workers * w->m->rank * sizeof *t.latent);
-    tsr_status status = t.from == NULL || t.expanded == NULL || t.latent == NULL
-                            ? tsr_fail(err, TSR_E_NOMEM, "out of memory for heads")
-                            : TSR_OK;
+    tsr_status status =
+        t.from == NULL || t.expanded == NULL || t.latent == NULL ? tsr_out_of_memory(err, "for heads") : TSR_OK;
     for (size_t q = 0; status == TSR_OK && q < b->queries; q++) {
         if (q == 0 || b->seq_of[q] != b->seq_of[q - 1])
             t.from[n++] = q;
@@ -257,7 +256,7 @@ static tsr_status project_queries(const work *w, const tsr_weight *weight, tsr_e
     const size_t n = w->m->hidden;
     double *const x = malloc((w->b->queries * n + 1) * sizeof *x);
     if (x == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for hidden states");
+        return tsr_out_of_memory(err, "for hidden states");
     for (size_t q = 0; q < w->b->queries; q++)
         memcpy(x + q * n, w->b->hidden + w->b->token_of[q] * n, n * sizeof *x);
     const tsr_status status = tsr_mla_project(w->m, weight, 0, n, x, n, w->b->queries, w->out, err);

@@ -100,7 +100,7 @@ tsr_status tsr_rope_read(tsr_rope *rope, const tsr_checkpoint *c, size_t dim, ts
     *rope = (tsr_rope){.pairs = dim / 2, .gain = 1, .mscale_all = 1};
     rope->frequency = tsr_arena_alloc(arena, rope->pairs * sizeof *rope->frequency);
     if (rope->frequency == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory");
+        return tsr_out_of_memory(err, NULL);
     for (size_t i = 0; i < rope->pairs; i++)
         rope->frequency[i] = pow(s.base, -2.0 * (double)i / (double)dim);
     const char *const type = type_of(c, arena);

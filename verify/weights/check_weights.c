@@ -2,6 +2,7 @@
 #include "verify/weights/check_weights.h"
 
 #include "common/checked.h"
+#include "common/text.h"
 #include "formats/json/json.h"
 #include "verify/weights/block_scan.h"
 #include "verify/weights/origin.h"
@@ -12,8 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define U64(x) ((unsigned long long)(x))
 
 /* Naming a fault reads more of the checkpoint; beyond this many tensors the pattern is clear. */
 enum { MAX_EXPLAINED = 16, MAX_SCANNED = 64, FEW = 16, TEXT = 512 };
@@ -82,14 +81,14 @@ static tsr_status add(const checking *k, tsr_check check, const char *where, con
         const size_t capacity = f->capacity == 0 ? 64 : 2 * f->capacity;
         tsr_finding *const items = realloc(f->items, capacity * sizeof *items);
         if (items == NULL)
-            return tsr_fail(k->err, TSR_E_NOMEM, "out of memory for findings");
+            return tsr_out_of_memory(k->err, "for findings");
         f->items = items;
         f->capacity = capacity;
     }
     const tsr_finding finding = {check, tsr_arena_dup(&f->arena, where, strlen(where)),
                                  tsr_arena_dup(&f->arena, text, strlen(text))};
     if (finding.where == NULL || finding.text == NULL)
-        return tsr_fail(k->err, TSR_E_NOMEM, "out of memory for findings");
+        return tsr_out_of_memory(k->err, "for findings");
     f->items[f->count++] = finding;
     return TSR_OK;
 }
@@ -214,7 +213,7 @@ static tsr_status check_scales_of(const checking *k, const tsr_pair *p)
     view.rows = w->grid_rows;
     view.cols = w->grid_cols;
     double *const scales = calloc(cols + 1, sizeof *scales);
-    tsr_status status = scales == NULL ? tsr_fail(k->err, TSR_E_NOMEM, "out of memory") : TSR_OK;
+    tsr_status status = scales == NULL ? tsr_out_of_memory(k->err, NULL) : TSR_OK;
     for (uint64_t i = 0; status == TSR_OK && cols > 0 && i < view.matrices * rows; i++) {
         const tsr_piece at = {.matrix = i / rows, .row = i % rows, .rows = 1, .cols = cols};
         status = tsr_weight_reader_load(&r, &view, &at, k->err);
@@ -599,19 +598,13 @@ static tsr_status check_keys(const checking *k, const tsr_checkpoint *from, cons
             continue;
         name = tsr_arena_dup(&k->out->arena, key.data, key.size);
         if (name == NULL)
-            return tsr_fail(k->err, TSR_E_NOMEM, "out of memory");
+            return tsr_out_of_memory(k->err, NULL);
         if (!tsr_json_find(to->config, to->config_size, name, &other))
             TSR_TRY(add(k, TSR_CHECK_CONFIG, name, "%s", absent));
         else if (values && !is_same_json(value, other))
             TSR_TRY(add(k, TSR_CHECK_CONFIG, name, "%.*s, but %.*s in the source", (int)tsr_min_u64(other.size, 100),
                         other.data, (int)tsr_min_u64(value.size, 100), value.data));
     }
-}
-
-static bool ends_with(const char *name, const char *suffix)
-{
-    const size_t n = strlen(name), m = strlen(suffix);
-    return n > m && strcmp(name + n - m, suffix) == 0;
 }
 
 /* quant_method against the names of the scales: what it says is where a loader looks for them. */
@@ -630,8 +623,8 @@ static tsr_status check_quantization(const checking *k)
     for (size_t i = 0; i < w->count; i++) {
         const tsr_weight *const x = &w->items[i];
         const bool blocks = x->scale != NULL && x->part == NULL && x->block_cols < x->cols;
-        if (blocks && (ends_with(x->scale->name, "_scale") || ends_with(x->scale->name, "_scale_inv")) &&
-            !ends_with(x->scale->name, suffix))
+        if (blocks && (tsr_ends_with(x->scale->name, "_scale") || tsr_ends_with(x->scale->name, "_scale_inv")) &&
+            !tsr_ends_with(x->scale->name, suffix))
             return add(k, TSR_CHECK_CONFIG, "quantization_config.quant_method",
                        "'%s', whose loaders look for '...%s'; the scales are called '%s'", w->method, suffix,
                        x->scale->name);

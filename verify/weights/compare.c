@@ -11,8 +11,6 @@
 #include <string.h>
 #include <time.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 enum {
     PIECE_BYTES = 2 << 20, /* of the wider side */
     CHUNK_TILES = 8,       /* decoded at a time, so that both sides' doubles stay in the nearest cache */
@@ -314,14 +312,14 @@ static tsr_status begin_flight(run *r, size_t index, tsr_err *err)
 {
     flight *const f = calloc(1, sizeof *f);
     r->flights[index] = f;
-    tsr_status status = f == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory") : TSR_OK;
+    tsr_status status = f == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
     if (status == TSR_OK)
         status = cut(r, &r->out->pairs[index], f, err);
     if (status != TSR_OK)
         return status;
     f->left = f->pieces;
     f->partials = calloc(f->pieces + 1, sizeof *f->partials);
-    return f->partials == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory") : TSR_OK;
+    return f->partials == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
 }
 
 /* The next piece in order; false when there is none left or the run has failed. */

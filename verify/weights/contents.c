@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define U64(x) ((unsigned long long)(x))
-
 static void add(tsr_tally *tally, const tsr_tensor *t)
 {
     tally->tensors++;
@@ -345,7 +343,7 @@ static tsr_status survey_scales(tsr_contents *s, const tsr_checkpoint *c, tsr_er
                       .extremes = calloc(s->weights.count + 1, sizeof *r.extremes)};
     tsr_status status = TSR_OK;
     if (r.extremes == NULL || r.bytes == NULL || r.values == NULL || r.bins == NULL)
-        status = tsr_fail(err, TSR_E_NOMEM, "out of memory for the statistics of scales");
+        status = tsr_out_of_memory(err, "for the statistics of scales");
     for (size_t i = 0; status == TSR_OK && i < s->weights.count; i++) {
         if (s->weights.items[i].scale != NULL)
             status = read_scales(&r, &s->weights.items[i], err);
@@ -389,7 +387,7 @@ tsr_status tsr_contents_find(tsr_contents *survey, const tsr_checkpoint *checkpo
             status = survey_scales(survey, checkpoint, err);
     }
     if (status == TSR_OK && survey->issues.failed)
-        status = tsr_fail(err, TSR_E_NOMEM, "out of memory for the issues");
+        status = tsr_out_of_memory(err, "for the issues");
     if (status != TSR_OK)
         tsr_contents_free(survey);
     return status;

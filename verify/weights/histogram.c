@@ -98,7 +98,7 @@ static tsr_status pass(tsr_histogram *h, const tsr_view *v, sums *total, tsr_err
     const uint64_t width = tsr_min_u64(v->cols, PIECE_COLS);
     const uint64_t height = tsr_min_u64(v->rows, PIECE_ELEMENTS / width);
     double *const row = malloc(width * sizeof *row);
-    tsr_status status = row == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory for a row of values") : TSR_OK;
+    tsr_status status = row == NULL ? tsr_out_of_memory(err, "for a row of values") : TSR_OK;
     for (uint64_t m = 0; m < v->matrices; m++) {
         for (uint64_t r = 0; r < v->rows; r += height) {
             for (uint64_t c = 0; status == TSR_OK && c < v->cols; c += width) {

@@ -114,7 +114,7 @@ tsr_status tsr_linear_run(const tsr_linear *args, tsr_err *err)
     const size_t bands = (size_t)tsr_ceil_div(p.view.rows, BAND), workers = tsr_parallel_workers(bands, args->threads);
     p.workers = calloc(workers, sizeof *p.workers);
     if (p.workers == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for threads");
+        return tsr_out_of_memory(err, "for threads");
     const tsr_status status = tsr_parallel_for(bands, args->threads, NULL, run_band, &p, err);
     for (size_t i = 0; i < workers; i++) {
         tsr_weight_reader_free(&p.workers[i].reader);
