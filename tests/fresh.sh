@@ -18,30 +18,33 @@ apt_mirror() {
 }
 
 bootstrap() {
-    local codename=$1 root=$2 distribution=debian components=main mirror arguments=(--variant=minbase)
-    [ "$codename" != noble ] || { distribution=ubuntu; components=main,universe; }
+    local codename=$1 root=$2 distribution=debian components=main script=sid mirror arguments=(--variant=minbase)
+    [ "$codename" != noble ] || { distribution=ubuntu; components=main,universe; script=gutsy; }
+    # A debootstrap older than the release goes by what it knows of its family.
+    [ ! -e "/usr/share/debootstrap/scripts/$codename" ] || script=$codename
     mirror=${FRESH_MIRROR:-$(apt_mirror "$distribution")}
     [ -z "${FRESH_KEYRING:-}" ] || arguments+=(--keyring="$FRESH_KEYRING")
     say "a root of $distribution $codename${mirror:+ from $mirror}"
     # Packages that nobody signed are not run, not even here.
-    if ! debootstrap --force-check-gpg "${arguments[@]}" --components="$components" "$codename" "$root" ${mirror:+"$mirror"} >"$root.log" 2>&1; then
+    if ! debootstrap --force-check-gpg "${arguments[@]}" --components="$components" "$codename" "$root" "$mirror" "$script" \
+        >"$root.log" 2>&1; then
         tail -5 "$root.log" >&2
         echo "dev: no root of $codename could be made; FRESH_MIRROR and FRESH_KEYRING name another archive and its keys" >&2
         return 1
-    fi
-    # What pip needs to get out from here, it needs there.
-    if [ -f "${PIP_CERT:-}" ]; then
-        mkdir -p "$root$(dirname "$PIP_CERT")"
-        cp -L "$PIP_CERT" "$root$PIP_CERT"
     fi
 }
 
 # inside ROOT USER COMMAND...: the command in the root, in /home/newcomer/tessera, with an environment of its own
 inside() {
-    local root=$1 user=$2 home=/root names=() name
+    local root=$1 user=$2 home=/root names=() name=
     shift 2
     [ "$user" = root ] || home=/home/$user
-    for name in PIP_CERT PIP_INDEX_URL http_proxy https_proxy no_proxy FUZZ_SECONDS; do
+    # What pip needs to get out from here, it needs there; under a name that no package writes to.
+    if [ -f "${PIP_CERT:-}" ]; then
+        cp -L "$PIP_CERT" "$root/etc/pip-cert.pem"
+        names=(PIP_CERT=/etc/pip-cert.pem)
+    fi
+    for name in PIP_INDEX_URL http_proxy https_proxy no_proxy FUZZ_SECONDS; do
         [ -z "${!name:-}" ] || names+=("$name=${!name}")
     done
     # shellcheck disable=SC2016
@@ -69,8 +72,10 @@ copy_into() {
 
 refused_with_a_line() {
     local root=$1 code=0
-    inside "$root" newcomer ./dev demo || code=$?
+    inside "$root" newcomer ./dev demo >"$root.said" 2>&1 || code=$?
+    cat "$root.said"
     [ "$code" = 1 ] || { echo "exit $code, wanted 1"; return 1; }
+    grep -q 'apt-get update && apt-get install .* gcc .*meson' "$root.said" || { echo "the line to run is not there"; return 1; }
 }
 
 demo_inside() {
@@ -117,8 +122,8 @@ fresh() {
     need_scratch
     root=${FRESH_ROOT:-$scratch/$codename}
     [ -d "$root/etc" ] || bootstrap "$codename" "$root" || exit 1
-    copy_into "$root"
     chroot "$root" id newcomer >/dev/null 2>&1 || chroot "$root" useradd --create-home --shell /bin/bash newcomer
+    copy_into "$root"
     chroot "$root" chown -R newcomer /home/newcomer
     chroot "$root" sh -c 'command -v gcc' >/dev/null ||
         check "a user without sudo is told what to install" refused_with_a_line "$root"

@@ -195,7 +195,7 @@ run_tests() {
     fi
     need_for test
     need_scratch
-    venv
+    venv || { echo "dev: without their Python environment (tests/interop/requirements.txt) the tests cannot run" >&2; exit 1; }
     # What is undefined stops a run, and with no exit code of the tool's own.
     export ASAN_OPTIONS=detect_leaks=1:exitcode=99 UBSAN_OPTIONS=halt_on_error=1:exitcode=99:print_stacktrace=1
     for build in "build: gcc, no warning" "build: clang, no warning" "build: gcc, ASan and UBSan" "build: gcc, TSan"; do
