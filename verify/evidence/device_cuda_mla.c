@@ -1,0 +1,277 @@
+/* Latent attention by the CUDA kernels, and what follows it where heads are cut over ranks. Compiled where CUDA was
+ * found. */
+#include "common/threads.h"
+#include "kernels/cuda/mla_decode.h"
+#include "kernels/cuda/mla_prefill.h"
+#include "kernels/cuda/project.h"
+#include "verify/evidence/gpu_run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Slots of tsr_gpu_run. */
+enum { Q, CACHE, TABLE, SEQLENS, OUT, WORKSPACE };
+
+/* A cache of codes as the BF16 rows of the same values. */
+static tsr_status upload_widened(tsr_gpu_run *r, const tsr_mla_attention *a, tsr_err *err)
+{
+    const size_t from_bytes = tsr_mla_cache_row_bytes(a->latent, a->rope, true);
+    const size_t bytes = tsr_mla_cache_row_bytes(a->latent, a->rope, false), rows = a->pages * a->page;
+    uint8_t *const wide = malloc(rows * bytes + 1);
+    if (wide == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for a cache of %zu rows", rows);
+    for (size_t i = 0; i < rows; i++) {
+        tsr_mla_cache_read(a->cache + i * from_bytes, a->latent, a->rope, true, a->row);
+        tsr_mla_cache_write(a->row, a->latent, a->rope, false, wide + i * bytes);
+    }
+    const tsr_status status = tsr_gpu_upload(r, CACHE, bytes, wide, bytes, bytes, rows, err);
+    free(wide);
+    return status;
+}
+
+static tsr_status launch_decode(const void *decode, tsr_err *err)
+{
+    return tsr_cuda_mla_decode(decode, NULL, err);
+}
+
+static tsr_status run_mla_on(tsr_gpu_run *r, const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *a,
+                             double *seconds, tsr_err *err)
+{
+    const size_t slots = a->batch * a->s_q * a->heads, width = a->latent + a->rope;
+    const size_t row_bytes = tsr_mla_cache_row_bytes(a->latent, a->rope, false);
+    tsr_cuda_device device;
+    tsr_mla_decode decode = {.batch = (int64_t)a->batch,
+                             .s_q = (int64_t)a->s_q,
+                             .heads = (int64_t)a->heads,
+                             .pages = (int64_t)a->pages,
+                             .max_pages = (int64_t)a->max_pages,
+                             .latent = (int32_t)a->latent,
+                             .rope = (int32_t)a->rope,
+                             .page = (int32_t)a->page,
+                             .scale = a->scale,
+                             .kind = (tsr_mla_kind)kernel->variant};
+    tsr_gpu_use_rank(r->gpu, rank);
+    TSR_TRY(tsr_cuda_current_device(&device, err));
+    TSR_TRY(tsr_gpu_upload(r, Q, width * 2, a->q, width * 2, width * 2, slots, err));
+    TSR_TRY(a->fp8 ? upload_widened(r, a, err)
+                   : tsr_gpu_upload(r, CACHE, row_bytes, a->cache, row_bytes, row_bytes, a->pages * a->page, err));
+    TSR_TRY(tsr_gpu_upload_words(r, TABLE, a->block_table, a->batch * a->max_pages, err));
+    TSR_TRY(tsr_gpu_upload_words(r, SEQLENS, a->seqlens, a->batch, err));
+    TSR_TRY(tsr_gpu_allocate_result(r, OUT, slots * a->latent * 2, err));
+    decode.q = r->on_gpu[Q];
+    decode.cache = r->on_gpu[CACHE];
+    decode.block_table = r->on_gpu[TABLE];
+    decode.seqlens = r->on_gpu[SEQLENS];
+    decode.out = r->on_gpu[OUT];
+    TSR_TRY(tsr_gpu_allocate(r, WORKSPACE, tsr_cuda_mla_workspace(&decode, &device) + 1, err));
+    decode.workspace = r->on_gpu[WORKSPACE];
+    TSR_TRY(tsr_cuda_mla_plan(&decode, NULL, err));
+    TSR_TRY(tsr_cuda_mla_decode(&decode, NULL, err));
+    TSR_TRY(tsr_gpu_download(r, OUT, TSR_OUT_BF16, slots, a->latent, a->out, a->latent, err));
+    return tsr_gpu_time(r, launch_decode, &decode, seconds, err);
+}
+
+static tsr_status run_mla(const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *args, double *seconds,
+                          tsr_err *err)
+{
+    const size_t cells = args->batch * args->s_q * args->heads * args->latent;
+    tsr_gpu_run r;
+    TSR_TRY(tsr_gpu_begin(&r, kernel->device, kernel->name, cells * sizeof(uint16_t), err));
+    return tsr_gpu_end(&r, run_mla_on(&r, kernel, rank, args, seconds, err));
+}
+
+enum { PREFILL_Q, KV, K_ROPE, FIRST_QUERY, FIRST_TOKEN, PREFILL_OUT, PREFILL_WORKSPACE };
+
+static tsr_status launch_prefill(const void *prefill, tsr_err *err)
+{
+    return tsr_cuda_mla_prefill(prefill, NULL, err);
+}
+
+static tsr_status run_prefill_on(tsr_gpu_run *r, const tsr_device_prefill *kernel, const tsr_causal_attention *a,
+                                 double *seconds, tsr_err *err)
+{
+    const size_t q_row = 2 * (a->nope + a->rope), kv_row = 2 * (a->nope + a->value), rope_row = 2 * a->rope;
+    const size_t out_bytes = a->tokens_q * a->heads * a->value * sizeof *a->out;
+    tsr_cuda_device device;
+    tsr_mla_prefill prefill = {.batch = (int64_t)a->batch,
+                               .heads = (int64_t)a->heads,
+                               .tokens_q = (int64_t)a->tokens_q,
+                               .tokens_k = (int64_t)a->tokens_k,
+                               .nope = (int32_t)a->nope,
+                               .rope = (int32_t)a->rope,
+                               .value = (int32_t)a->value,
+                               .scale = a->scale,
+                               .kind = (tsr_mla_kind)kernel->variant};
+    TSR_TRY(tsr_cuda_current_device(&device, err));
+    TSR_TRY(tsr_gpu_upload(r, PREFILL_Q, q_row, a->q, q_row, q_row, a->tokens_q * a->heads, err));
+    TSR_TRY(tsr_gpu_upload(r, KV, kv_row, a->kv, kv_row, kv_row, a->tokens_k * a->heads, err));
+    TSR_TRY(tsr_gpu_upload(r, K_ROPE, rope_row, a->k_rope, rope_row, rope_row, a->tokens_k, err));
+    TSR_TRY(tsr_gpu_upload_words(r, FIRST_QUERY, a->cu_seqlens_q, a->batch + 1, err));
+    TSR_TRY(tsr_gpu_upload_words(r, FIRST_TOKEN, a->cu_seqlens_k, a->batch + 1, err));
+    TSR_TRY(tsr_gpu_allocate_result(r, PREFILL_OUT, out_bytes, err));
+    prefill.q = r->on_gpu[PREFILL_Q];
+    prefill.kv = r->on_gpu[KV];
+    prefill.k_rope = r->on_gpu[K_ROPE];
+    prefill.cu_seqlens_q = r->on_gpu[FIRST_QUERY];
+    prefill.cu_seqlens_k = r->on_gpu[FIRST_TOKEN];
+    prefill.out_f32 = r->on_gpu[PREFILL_OUT];
+    TSR_TRY(tsr_gpu_allocate(r, PREFILL_WORKSPACE, tsr_cuda_mla_prefill_workspace(&prefill, &device) + 1, err));
+    prefill.workspace = r->on_gpu[PREFILL_WORKSPACE];
+    TSR_TRY(tsr_cuda_mla_prefill_plan(&prefill, NULL, err));
+    TSR_TRY(tsr_cuda_mla_prefill(&prefill, NULL, err));
+    TSR_TRY(tsr_gpu_check(cudaMemcpy(a->out, r->on_gpu[PREFILL_OUT], out_bytes, cudaMemcpyDeviceToHost), r->name, err));
+    return tsr_gpu_time(r, launch_prefill, &prefill, seconds, err);
+}
+
+static tsr_status run_prefill(const tsr_device_prefill *kernel, const tsr_causal_attention *args, double *seconds,
+                              tsr_err *err)
+{
+    tsr_gpu_run r;
+    TSR_TRY(tsr_gpu_begin(&r, kernel->device, kernel->name, 0, err));
+    return tsr_gpu_end(&r, run_prefill_on(&r, kernel, args, seconds, err));
+}
+
+enum { X, MATRICES, Y };
+
+/* `batch` matrices of rows x cols, gapless there. */
+static tsr_status upload_matrices(tsr_gpu_run *r, int slot, const float *from, size_t batch, size_t next, size_t rows,
+                                  size_t ld, size_t cols, tsr_err *err)
+{
+    const size_t row = cols * sizeof *from;
+    TSR_TRY(tsr_gpu_allocate(r, slot, batch * rows * row + 1, err));
+    for (size_t b = 0; b < batch; b++)
+        TSR_TRY(tsr_gpu_check(cudaMemcpy2D((char *)r->on_gpu[slot] + b * rows * row, row, from + b * next,
+                                           ld * sizeof *from, row, rows, cudaMemcpyHostToDevice),
+                              "copying to the GPU", err));
+    return TSR_OK;
+}
+
+static tsr_status run_project_on(tsr_gpu_run *r, size_t rank, const tsr_project_args *a, tsr_err *err)
+{
+    const size_t row = a->n * sizeof *a->y;
+    tsr_gpu_use_rank(r->gpu, rank);
+    TSR_TRY(upload_matrices(r, X, a->x, a->batch, a->next_x, a->m, a->ld_x, a->k, err));
+    TSR_TRY(upload_matrices(r, MATRICES, a->w, a->batch, a->next_w, a->n, a->ld_w, a->k, err));
+    TSR_TRY(tsr_gpu_allocate_result(r, Y, a->batch * a->m * row + 1, err));
+    const tsr_project_args there = {.x = r->on_gpu[X],
+                                    .w = r->on_gpu[MATRICES],
+                                    .y = r->on_gpu[Y],
+                                    .batch = a->batch,
+                                    .m = a->m,
+                                    .n = a->n,
+                                    .k = a->k,
+                                    .ld_x = a->k,
+                                    .ld_w = a->k,
+                                    .ld_y = a->n,
+                                    .next_x = a->m * a->k,
+                                    .next_w = a->n * a->k,
+                                    .next_y = a->m * a->n};
+    TSR_TRY(tsr_cuda_project(&there, NULL, err));
+    for (size_t b = 0; b < a->batch; b++)
+        TSR_TRY(tsr_gpu_check(cudaMemcpy2D(a->y + b * a->next_y, a->ld_y * sizeof *a->y, there.y + b * there.next_y,
+                                           row, row, a->m, cudaMemcpyDeviceToHost),
+                              r->name, err));
+    return TSR_OK;
+}
+
+static tsr_status run_project(const tsr_device_mla *kernel, size_t rank, const tsr_project_args *args, tsr_err *err)
+{
+    tsr_gpu_run r;
+    TSR_TRY(tsr_gpu_begin(&r, kernel->device, kernel->name, 0, err));
+    return tsr_gpu_end(&r, run_project_on(&r, rank, args, err));
+}
+
+/* Parts in turn onto the first, on one GPU. */
+static tsr_status add_in_turn(tsr_gpu_run *run, size_t ranks, float *parts, size_t n, double *seconds, tsr_err *err)
+{
+    const size_t bytes = n * sizeof *parts;
+    void **const on_gpu = run->on_gpu;
+    *seconds = 0;
+    TSR_TRY(tsr_gpu_upload_words(run, 0, parts, n, err));
+    TSR_TRY(tsr_gpu_allocate(run, 1, bytes, err));
+    for (size_t r = 1; r < ranks; r++) {
+        TSR_TRY(tsr_gpu_check(cudaMemcpy(on_gpu[1], parts + r * n, bytes, cudaMemcpyHostToDevice), "copying to the GPU",
+                              err));
+        const double began = tsr_now();
+        TSR_TRY(tsr_cuda_add(on_gpu[0], on_gpu[1], n, NULL, err));
+        TSR_TRY(tsr_gpu_check(cudaDeviceSynchronize(), "adding ranks", err));
+        *seconds += tsr_now() - began;
+    }
+    for (size_t r = 0; r < ranks; r++)
+        TSR_TRY(
+            tsr_gpu_check(cudaMemcpy(parts + r * n, on_gpu[0], bytes, cudaMemcpyDeviceToHost), "adding ranks", err));
+    return TSR_OK;
+}
+
+/* Slot r is the part of rank r, slot TSR_NCCL_RANKS + r the sum on its GPU. */
+static tsr_status all_reduce(tsr_gpu_run *run, size_t ranks, float *parts, size_t n, double *seconds, tsr_err *err)
+{
+    const float *from[TSR_NCCL_RANKS];
+    float *to[TSR_NCCL_RANKS];
+    for (size_t r = 0; r < ranks; r++) {
+        const int sum = TSR_NCCL_RANKS + (int)r;
+        tsr_gpu_use_rank(run->gpu, r);
+        TSR_TRY(tsr_gpu_upload_words(run, (int)r, parts + r * n, n, err));
+        TSR_TRY(tsr_gpu_allocate_result(run, sum, n * sizeof *parts, err));
+        from[r] = run->on_gpu[r];
+        to[r] = run->on_gpu[sum];
+    }
+    TSR_TRY(tsr_nccl_sum(run->gpu->nccl, from, to, n, err)); /* connects */
+    const double began = tsr_now();
+    TSR_TRY(tsr_nccl_sum(run->gpu->nccl, from, to, n, err));
+    *seconds = tsr_now() - began;
+    for (size_t r = 0; r < ranks; r++) {
+        tsr_gpu_use_rank(run->gpu, r);
+        TSR_TRY(
+            tsr_gpu_check(cudaMemcpy(parts + r * n, to[r], n * sizeof *parts, cudaMemcpyDeviceToHost), "NCCL", err));
+    }
+    return TSR_OK;
+}
+
+static tsr_status run_sum(const tsr_device_mla *kernel, size_t ranks, float *parts, size_t n, double *seconds,
+                          tsr_err *err)
+{
+    tsr_gpu_run r;
+    TSR_TRY(tsr_gpu_begin(&r, kernel->device, kernel->name, 0, err));
+    return tsr_gpu_end(&r, r.gpu->nccl != NULL ? all_reduce(&r, ranks, parts, n, seconds, err)
+                                               : add_in_turn(&r, ranks, parts, n, seconds, err));
+}
+
+static tsr_status spread(const tsr_device_mla *kernel, size_t ranks, char *how, size_t size, tsr_err *err)
+{
+    tsr_gpu_run r;
+    int version = 0;
+    TSR_TRY(tsr_gpu_begin(&r, kernel->device, kernel->name, 0, err));
+    const tsr_status status = r.gpu->nccl == NULL ? tsr_nccl_open(&r.gpu->nccl, ranks, err) : TSR_OK;
+    if (status == TSR_OK)
+        version = tsr_nccl_version(r.gpu->nccl);
+    TSR_TRY(tsr_gpu_end(&r, status));
+    snprintf(how, size, "on %zu GPUs, NCCL %d.%d.%d", ranks, version / 10000, version / 100 % 100, version % 100);
+    return TSR_OK;
+}
+
+tsr_status tsr_device_add_cuda_mla(tsr_device *device, tsr_err *err)
+{
+    const tsr_gpu *const g = device->state;
+    tsr_device_prefill prefill = {.name = "CUDA plain, prefill", .run = run_prefill, .variant = TSR_MLA_PLAIN};
+    tsr_device_mla mla = {.name = "CUDA plain",
+                          .to_bf16 = true,
+                          .widens = true,
+                          .run = run_mla,
+                          .project = run_project,
+                          .sum = run_sum,
+                          .spread = spread,
+                          .variant = TSR_MLA_PLAIN};
+    TSR_TRY(tsr_device_add_mla(device, &mla, err));
+    TSR_TRY(tsr_device_add_prefill(device, &prefill, err));
+    if (g->properties.arch != 90)
+        return TSR_OK;
+    prefill.name = "CUDA fast, prefill";
+    prefill.tensor_core = true;
+    prefill.variant = TSR_MLA_FAST;
+    TSR_TRY(tsr_device_add_prefill(device, &prefill, err));
+    mla.name = "CUDA fast";
+    mla.tensor_core = true;
+    mla.variant = TSR_MLA_FAST;
+    return tsr_device_add_mla(device, &mla, err);
+}

@@ -1,0 +1,76 @@
+/* What every kernel needs that a check runs on the GPU: the GPU to itself, operands copied there, memory that is given
+ * back whatever happens, and the result copied back. Only where Tessera was built with CUDA.
+ *
+ * A run begins with tsr_gpu_begin and ends with tsr_gpu_end, which passes the status of what lay between them on. */
+#ifndef TSR_VERIFY_EVIDENCE_GPU_RUN_H
+#define TSR_VERIFY_EVIDENCE_GPU_RUN_H
+
+#include "kernels/cuda/block_fp8_gemm.h"
+#include "kernels/cuda/cublas_lt.h"
+#include "kernels/cuda/nccl.h"
+#include "verify/evidence/device.h"
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+
+/* tsr_device.state of a GPU. */
+typedef struct tsr_gpu {
+    tsr_cuda_device properties;
+    tsr_cublas_lt *peer;  /* NULL: there is no cuBLASLt */
+    tsr_nccl *nccl;       /* NULL: ranks take turns on this GPU; else rank r has GPU r */
+    pthread_mutex_t lock; /* held by the one run that uses the GPU */
+} tsr_gpu;
+
+/* The `variant` of a kernel that has a fast and a plain form, where kernels/cuda has no name for it. */
+enum { TSR_GPU_FAST, TSR_GPU_PLAIN };
+
+enum { TSR_GPU_SLOTS = 2 * TSR_NCCL_RANKS };
+
+typedef struct tsr_gpu_run {
+    tsr_gpu *gpu;
+    const char *name;            /* of the kernel, for messages */
+    void *on_gpu[TSR_GPU_SLOTS]; /* memory on the GPU, each slot freed by tsr_gpu_end; NULL: unused */
+    void *narrow;                /* memory on the host for operands and results in 16 bits */
+} tsr_gpu_run;
+
+/* Waits until the GPU is free, takes it for this thread, and allocates `narrow_bytes` on the host. On failure nothing
+ * is held. */
+tsr_status tsr_gpu_begin(tsr_gpu_run *run, const tsr_device *device, const char *name, size_t narrow_bytes,
+                         tsr_err *err) TSR_WARN_UNUSED;
+
+/* Frees what the run has, lets the GPU go, and returns `status`. */
+tsr_status tsr_gpu_end(tsr_gpu_run *run, tsr_status status) TSR_WARN_UNUSED;
+
+/* What follows in this run uses the GPU of `rank`: the device's one GPU until ranks are spread, then GPU `rank`. */
+void tsr_gpu_use_rank(const tsr_gpu *gpu, size_t rank);
+
+/* TSR_E_DEVICE with CUDA's own words where `code` is an error. */
+tsr_status tsr_gpu_check(cudaError_t code, const char *doing, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Memory for a slot that is empty. A result's is filled with 0xFF, which is NaN: what a kernel leaves out shows. */
+tsr_status tsr_gpu_allocate(tsr_gpu_run *run, int slot, size_t bytes, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gpu_allocate_result(tsr_gpu_run *run, int slot, size_t bytes, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Copies `rows` rows of `bytes`, `from_pitch` apart here, into a slot, `pitch` apart there. */
+tsr_status tsr_gpu_upload(tsr_gpu_run *run, int slot, size_t pitch, const void *from, size_t from_pitch, size_t bytes,
+                          size_t rows, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Copies n elements of 4 bytes; where `from` is NULL the slot stays empty. */
+tsr_status tsr_gpu_upload_words(tsr_gpu_run *run, int slot, const void *from, size_t n, tsr_err *err) TSR_WARN_UNUSED;
+
+/* What kernels/cuda calls the type of a result, and how many bytes an element has. */
+tsr_gemm_out tsr_gpu_out(tsr_out out);
+size_t tsr_gpu_out_bytes(tsr_out out);
+
+/* A gapless result [m, n] of a slot as floats, `ldd` apart. run->narrow has room for it. */
+tsr_status tsr_gpu_download(const tsr_gpu_run *run, int slot, tsr_out out, size_t m, size_t n, float *d, size_t ldd,
+                            tsr_err *err) TSR_WARN_UNUSED;
+
+/* Seconds of one launch, as the mean of several. */
+tsr_status tsr_gpu_time(const tsr_gpu_run *run, tsr_status (*launch)(const void *args, tsr_err *err), const void *args,
+                        double *seconds, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The kernels of attention and of heads cut over ranks, into the table. */
+tsr_status tsr_device_add_cuda_mla(tsr_device *device, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif
