@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -412,25 +411,14 @@ static tsr_status write_json(const arguments *a, const choice *c, const tsr_sche
 
 /* ---- doing ---- */
 
-static void show_progress(const tsr_compare_schemes_progress *p, void *terminal)
-{
-    const tsr_progress progress = {
-        .phase = "comparing", .bytes_done = p->bytes_done, .bytes_total = p->bytes_total, .seconds = p->seconds};
-    tsr_terminal_progress(&progress, terminal);
-}
-
 static tsr_status compare(const arguments *a, const tsr_checkpoint *c, const choice *chosen, tsr_scheme_cost *costs,
                           tsr_err *err)
 {
     tsr_terminal terminal = tsr_terminal_open(a->quiet);
     const tsr_compare_schemes_options options = {
+        .run = tsr_terminal_run_options(&terminal, a->threads, a->memory),
         .taken = chosen->taken,
-        .threads = (unsigned)(a->threads > UINT16_MAX ? UINT16_MAX : a->threads),
         .cpu_flags = tsr_cpu_flags() & (unsigned)a->cpumask,
-        .memory = a->memory,
-        .cancel = tsr_terminal_catch_interrupt(),
-        .progress = show_progress,
-        .progress_data = &terminal,
     };
     tsr_status status = tsr_compare_schemes(c, chosen->tensors, chosen->n, &options, costs, err);
     tsr_terminal_close(&terminal);
@@ -473,8 +461,7 @@ static tsr_status run(const arguments *a, tsr_err *err)
 
 int tsr_cmd_compare_schemes(int argc, char **argv)
 {
-    const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    arguments a = {.threads = cpus < 1 ? 1 : (uint64_t)cpus, .cpumask = TSR_CPU_ALL, .memory = (uint64_t)2 << 30};
+    arguments a = {.threads = tsr_cpu_count(), .cpumask = TSR_CPU_ALL, .memory = (uint64_t)2 << 30};
     tsr_err err = {{0}};
     tsr_status status = parse(argc, argv, &a, &err);
     if (status == TSR_OK && !a.help)

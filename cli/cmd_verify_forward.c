@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MAX_TOKENS = 1 << 20 };
 
@@ -269,8 +268,7 @@ static tsr_status verify(const arguments *a, session *s, tsr_forward_request *r,
 
 int tsr_cmd_verify_forward(int argc, char **argv)
 {
-    const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    arguments a = {.length = 64, .threads = cpus < 1 ? 1 : (uint64_t)cpus};
+    arguments a = {.length = 64, .threads = tsr_cpu_count()};
     tsr_forward_request r = {.last = SIZE_MAX, .limits = tsr_forward_limits_defaults()};
     session s = {0};
     tsr_err err = {{0}};

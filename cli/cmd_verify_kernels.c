@@ -194,9 +194,8 @@ bool tsr_is_kernel_check(const char *word)
 
 static arguments defaults(const char *check)
 {
-    const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     return (arguments){.check = find_check(check),
-                       .threads = cpus < 1 ? 1 : (uint64_t)cpus,
+                       .threads = tsr_cpu_count(),
                        .out = TSR_N_OUTS,
                        .options = {.tokens = 64,
                                    .columns = 256,

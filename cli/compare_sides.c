@@ -6,14 +6,12 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 tsr_compare_job tsr_compare_job_defaults(const char *command)
 {
-    const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     return (tsr_compare_job){
         .command = command,
-        .threads = cpus < 1 ? 1 : (uint64_t)cpus,
+        .threads = tsr_cpu_count(),
         .memory = (uint64_t)2 << 30,
     };
 }
@@ -39,9 +37,9 @@ static void show_progress(const tsr_compare_progress *p, void *terminal)
         .phase = "comparing",
         .bytes_done = p->bytes_done,
         .bytes_total = p->bytes_total,
-        .steps_done = p->tensors_done,
-        .steps_total = p->tensors_total,
-        .counted = "tensors",
+        .items_done = p->tensors_done,
+        .items_total = p->tensors_total,
+        .items = "tensors",
         .seconds = p->seconds,
     };
     tsr_terminal_progress(&progress, terminal);

@@ -24,12 +24,11 @@ enum { WORST = 10, WORST_BLOCKS = 5 };
 
 tsr_job tsr_job_defaults(const char *command)
 {
-    const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     return (tsr_job){
         .command = command,
         .verb = "converting",
         .max_shard_bytes = 5000000000u,
-        .threads = cpus < 1 ? 1 : (uint64_t)cpus,
+        .threads = tsr_cpu_count(),
         .cpumask = TSR_CPU_ALL,
         .memory = (uint64_t)2 << 30,
         .low_sqnr = -INFINITY,
@@ -352,13 +351,9 @@ static tsr_status execute(const tsr_job *job, const tsr_plan *plan, tsr_err *err
     tsr_terminal terminal = tsr_terminal_open(job->quiet);
     terminal.verb = job->verb;
     const tsr_engine_options options = {
-        .threads = job->threads > TSR_MAX_THREADS ? TSR_MAX_THREADS : (unsigned)job->threads,
-        .memory = job->memory,
+        .run = tsr_terminal_run_options(&terminal, job->threads, job->memory),
         .force = job->force,
         .cpu_flags = tsr_cpu_flags() & (unsigned)job->cpumask,
-        .cancel = tsr_terminal_catch_interrupt(),
-        .progress = tsr_terminal_progress,
-        .progress_data = &terminal,
     };
     tsr_engine_result result;
     tsr_status status = tsr_engine_run(plan, job->dst, &options, &result, err);

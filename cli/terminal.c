@@ -83,15 +83,24 @@ void tsr_terminal_progress(const tsr_progress *p, void *terminal)
     tsr_bytes_text((double)p->bytes_done, done);
     tsr_bytes_text((double)p->bytes_total, total);
     tsr_bytes_text(speed, rate);
-    if (p->steps_total > 0)
-        snprintf(count, sizeof count, "%llu/%llu %s, ", (unsigned long long)p->steps_done,
-                 (unsigned long long)p->steps_total, p->counted);
+    if (p->items_total > 0)
+        snprintf(count, sizeof count, "%llu/%llu %s, ", (unsigned long long)p->items_done,
+                 (unsigned long long)p->items_total, p->items);
     snprintf(lines[0], sizeof lines[0], "%s: %s%s of %s (%.0f %%), %s/s, %s left", verb, count, done, total, percent,
              rate, left);
     snprintf(lines[1], sizeof lines[1], "%s: %s of %s (%.0f %%), %s left", verb, done, total, percent, left);
     snprintf(lines[2], sizeof lines[2], "%s: %.0f %%, %s left", verb, percent, left);
     snprintf(lines[3], sizeof lines[3], "%.0f %%", percent);
     show(t, lines, 4);
+}
+
+tsr_run_options tsr_terminal_run_options(tsr_terminal *terminal, uint64_t threads, uint64_t memory)
+{
+    return (tsr_run_options){.threads = threads,
+                             .memory = memory,
+                             .cancel = tsr_terminal_catch_interrupt(),
+                             .progress = tsr_terminal_progress,
+                             .progress_data = terminal};
 }
 
 void tsr_terminal_count(tsr_terminal *t, const char *what, size_t done, size_t total, double seconds)

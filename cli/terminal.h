@@ -2,22 +2,22 @@
 #ifndef TSR_CLI_TERMINAL_H
 #define TSR_CLI_TERMINAL_H
 
-#include "convert/engine/engine.h"
-
-#include <stdatomic.h>
-#include <stdbool.h>
+#include "common/threads.h"
 
 typedef struct tsr_terminal {
     bool quiet, tty;
-    double last_seconds;    /* when the last plain line was printed */
-    const char *last_phase; /* */
-    const char *verb;       /* what the engine's "converting" is here */
+    double last_seconds; /* when the last plain line was printed */
+    const char *last_phase;
+    const char *verb; /* what the engine's "converting" is here */
     bool line_open;
 } tsr_terminal;
 
 tsr_terminal tsr_terminal_open(bool quiet);
 
-/* A tsr_engine_options.progress callback; `terminal` is a tsr_terminal. */
+/* What a job is run with that shows its progress on `terminal` and stops at Ctrl-C. */
+tsr_run_options tsr_terminal_run_options(tsr_terminal *terminal, uint64_t threads, uint64_t memory);
+
+/* A tsr_run_options.progress callback; `terminal` is a tsr_terminal. */
 void tsr_terminal_progress(const tsr_progress *progress, void *terminal);
 
 /* The same for a job of `total` pieces, each called `what`: how many are done, and the time left. */

@@ -20,7 +20,7 @@ typedef struct loop {
 static bool take(loop *l, size_t *i)
 {
     pthread_mutex_lock(&l->lock);
-    if (l->status == TSR_OK && l->cancel != NULL && atomic_load(l->cancel))
+    if (l->status == TSR_OK && tsr_is_cancelled(l->cancel))
         l->status = tsr_fail(&l->err, TSR_E_CANCELLED, "interrupted");
     const bool taken = l->status == TSR_OK && l->next < l->n;
     if (taken)

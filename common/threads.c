@@ -1,11 +1,37 @@
 /* Owns the start and the end of threads that share a job. */
 #include "common/threads.h"
 
+#include "common/checked.h"
+
 #include <fenv.h>
 #include <pthread.h>
+#include <unistd.h>
 #ifdef __SSE2__
 #include <xmmintrin.h>
 #endif
+
+unsigned tsr_cpu_count(void)
+{
+    const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    return cpus < 1 ? 1 : (unsigned)cpus;
+}
+
+bool tsr_is_cancelled(const atomic_bool *cancel)
+{
+    return cancel != NULL && atomic_load(cancel);
+}
+
+tsr_status tsr_choose_threads(const tsr_run_options *options, uint64_t fixed, uint64_t each, unsigned *threads,
+                              tsr_err *err)
+{
+    const uint64_t need = fixed + each;
+    if (need > options->memory)
+        return tsr_fail(err, TSR_E_NOMEM, "--memory %llu is too little for this job: one thread needs %llu (%.1f MiB)",
+                        (unsigned long long)options->memory, (unsigned long long)need, (double)need / 1048576);
+    const uint64_t affordable = (options->memory - fixed) / tsr_max_u64(1, each);
+    *threads = (unsigned)tsr_min_u64(affordable, tsr_min_u64(options->threads, TSR_MAX_THREADS));
+    return TSR_OK;
+}
 
 void tsr_set_float_mode(void)
 {

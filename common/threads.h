@@ -1,10 +1,44 @@
-/* Threads that share a job, and how long it has taken. */
+/* Threads that share a job, what a caller asks of the job, and how long it has taken. */
 #ifndef TSR_COMMON_THREADS_H
 #define TSR_COMMON_THREADS_H
 
+#include "common/status.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <time.h>
 
 enum { TSR_MAX_THREADS = 256, TSR_PROGRESS_MS = 200 };
+
+/* How far a job has come. */
+typedef struct tsr_progress {
+    const char *phase;                /* what is being done: "verifying", "converting", "comparing" */
+    uint64_t bytes_done, bytes_total; /* read, of the phase */
+    uint64_t items_done, items_total; /* a total of 0: the job does not count them */
+    const char *items;                /* what is counted: "tensors", "files" */
+    double seconds;                   /* since the phase began */
+} tsr_progress;
+
+/* What every long job takes from its caller. */
+typedef struct tsr_run_options {
+    uint64_t threads;          /* workers wanted; fewer run when `memory` does not reach for them */
+    uint64_t memory;           /* bytes */
+    const atomic_bool *cancel; /* set by the caller to stop after what is in flight; may be NULL */
+    void (*progress)(const tsr_progress *progress, void *data); /* from the calling thread; may be NULL */
+    void *progress_data;
+} tsr_run_options;
+
+/* Processors that are online, at least 1: how many threads a job takes when nobody says. */
+unsigned tsr_cpu_count(void);
+
+/* Whether the caller wants the job to stop. `cancel` may be NULL. */
+bool tsr_is_cancelled(const atomic_bool *cancel);
+
+/* How many workers may run: as many as are wanted, at most TSR_MAX_THREADS and what the memory allows, where the job
+ * takes `fixed` bytes and each worker `each`. TSR_E_NOMEM: not even one; the message says how much it takes. */
+tsr_status tsr_choose_threads(const tsr_run_options *options, uint64_t fixed, uint64_t each, unsigned *threads,
+                              tsr_err *err) TSR_WARN_UNUSED;
 
 /* Sets this thread's floating-point mode to the one in which every result is defined: to nearest even, with subnormals.
  * A library that was loaded before, or a caller, may have left another (flush to zero is one that "fast math" sets). */
@@ -15,7 +49,7 @@ void tsr_set_float_mode(void);
  * every TSR_PROGRESS_MS. */
 unsigned tsr_run_threads(unsigned wanted, void *(*work)(void *context), void (*tell)(void *context), void *context);
 
-/* Of CLOCK_MONOTONIC. */
+/* Seconds since `began`, a time of CLOCK_MONOTONIC. */
 double tsr_seconds_since(const struct timespec *began);
 
 /* Seconds of a clock that only goes forward. */

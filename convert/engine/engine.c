@@ -312,7 +312,7 @@ static bool take_unit(run *r, size_t *index, uint64_t *unit)
             r->next_step++;
             continue;
         }
-        if (r->options->cancel != NULL && atomic_load(r->options->cancel)) {
+        if (tsr_is_cancelled(r->options->run.cancel)) {
             status = tsr_fail(&err, TSR_E_CANCELLED, "interrupted");
             continue;
         }
@@ -550,20 +550,20 @@ static void *commit_files(void *argument)
 static void report_progress(void *context)
 {
     run *const r = context;
-    if (r->options->progress == NULL)
+    if (r->options->run.progress == NULL)
         return;
     pthread_mutex_lock(&r->lock);
     const tsr_progress p = {
         .phase = r->phase,
         .bytes_done = r->bytes_read,
         .bytes_total = r->bytes_total,
-        .steps_done = r->steps_done,
-        .steps_total = r->steps_total,
-        .counted = r->plan->counted == NULL ? "tensors" : r->plan->counted,
+        .items_done = r->steps_done,
+        .items_total = r->steps_total,
+        .items = r->plan->counted == NULL ? "tensors" : r->plan->counted,
         .seconds = tsr_seconds_since(&r->began),
     };
     pthread_mutex_unlock(&r->lock);
-    r->options->progress(&p, r->options->progress_data);
+    r->options->run.progress(&p, r->options->run.progress_data);
 }
 
 /* Which files take part, and how much there is to read. */
@@ -644,15 +644,8 @@ static void remove_unknown(const run *r)
 
 static tsr_status choose_threads(run *r, tsr_err *err)
 {
-    r->workers = (unsigned)tsr_min_u64(r->options->threads, TSR_MAX_THREADS);
-    while (r->workers > 1 && tsr_plan_memory(r->plan, r->workers) > r->options->memory)
-        r->workers--;
-    const uint64_t need = tsr_plan_memory(r->plan, r->workers);
-    if (need > r->options->memory)
-        return tsr_fail(err, TSR_E_NOMEM,
-                        "--memory %llu is too little for this job: it needs %llu (%.1f MiB) with one "
-                        "thread",
-                        U64(r->options->memory), U64(need), (double)need / 1048576);
+    const uint64_t tables = tsr_plan_memory(r->plan, 0), each = tsr_plan_memory(r->plan, 1) - tables;
+    TSR_TRY(tsr_choose_threads(&r->options->run, tables, each, &r->workers, err));
     for (size_t s = 0; s < r->plan->n_steps; s++)
         r->unit_bytes = tsr_max_u64(r->unit_bytes, tsr_step_unit_bytes(&r->plan->steps[s]));
     return TSR_OK;

@@ -9,26 +9,13 @@
 #ifndef TSR_CONVERT_ENGINE_ENGINE_H
 #define TSR_CONVERT_ENGINE_ENGINE_H
 
+#include "common/threads.h"
 #include "convert/engine/plan.h"
 
-#include <stdatomic.h>
-
-typedef struct tsr_progress {
-    const char *phase;                /* "verifying", "converting", "finishing" */
-    uint64_t bytes_done, bytes_total; /* read, of the phase */
-    uint64_t steps_done, steps_total; /* what steps make; not side files */
-    const char *counted;              /* what the steps are: "tensors", "files" */
-    double seconds;                   /* since the phase began */
-} tsr_progress;
-
 typedef struct tsr_engine_options {
-    unsigned threads;          /* workers; lowered when --memory does not reach for them */
-    uint64_t memory;           /* bytes */
-    bool force;                /* start over, whatever the destination holds */
-    unsigned cpu_flags;        /* for tsr_cpu_kernels_init */
-    const atomic_bool *cancel; /* set to stop after the units in flight; may be NULL */
-    void (*progress)(const tsr_progress *progress, void *data); /* from the calling thread; may be NULL */
-    void *progress_data;
+    tsr_run_options run; /* its progress counts what steps make, side files left out */
+    bool force;          /* start over, whatever the destination holds */
+    unsigned cpu_flags;  /* for tsr_cpu_kernels_init */
 } tsr_engine_options;
 
 typedef struct tsr_engine_result {
@@ -46,7 +33,7 @@ typedef struct tsr_engine_result {
  * from a source that has changed since.
  * TSR_E_IO: among others, a source file that changed while it was read.
  * TSR_E_NOSPACE: with the number of bytes that are missing. TSR_E_NOMEM: --memory too small, with what is needed.
- * TSR_E_CANCELLED: stopped by *cancel; the state can be resumed, as after any other failure. */
+ * TSR_E_CANCELLED: stopped by *run.cancel; the state can be resumed, as after any other failure. */
 tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engine_options *options,
                           tsr_engine_result *result, tsr_err *err) TSR_WARN_UNUSED;
 

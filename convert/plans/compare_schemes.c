@@ -211,7 +211,7 @@ typedef struct run {
     uint64_t next_strip;
     tsr_status status;
     tsr_err err;
-    tsr_compare_schemes_progress progress;
+    tsr_progress progress;
     struct timespec began;
 } run;
 
@@ -243,7 +243,7 @@ static bool take(run *r, strip *at, uint64_t *index)
     tsr_status status = TSR_OK;
     pthread_mutex_lock(&r->lock);
     bool taken = r->status == TSR_OK && r->next_tensor < r->n;
-    if (taken && r->options->cancel != NULL && atomic_load(r->options->cancel))
+    if (taken && tsr_is_cancelled(r->options->run.cancel))
         status = tsr_fail(&err, TSR_E_CANCELLED, "interrupted");
     if (taken && status == TSR_OK) {
         const matrix m = matrix_of(r->tensors[r->next_tensor]);
@@ -330,11 +330,11 @@ static void tell_progress(void *context)
 {
     run *const r = context;
     pthread_mutex_lock(&r->lock);
-    tsr_compare_schemes_progress p = r->progress;
+    tsr_progress p = r->progress;
     pthread_mutex_unlock(&r->lock);
     p.seconds = tsr_seconds_since(&r->began);
-    if (r->options->progress != NULL)
-        r->options->progress(&p, r->options->progress_data);
+    if (r->options->run.progress != NULL)
+        r->options->run.progress(&p, r->options->run.progress_data);
 }
 
 tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tensor *const *tensors, size_t n,
@@ -346,14 +346,14 @@ tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tenso
              .options = options,
              .costs = costs,
              .sizes = sizes_of(tensors, n),
+             .progress = {.phase = "comparing"},
              .lock = PTHREAD_MUTEX_INITIALIZER};
     clock_gettime(CLOCK_MONOTONIC, &r.began);
     tsr_cpu_kernels_init(&r.kernels, options->cpu_flags);
     const uint64_t each = r.sizes.x + r.sizes.scratch + r.sizes.codes + 5 * r.sizes.scales;
     const uint64_t fixed = tsr_checkpoint_memory(checkpoint) + n * TSR_SCHEMES * sizeof *costs;
-    if (fixed + each > options->memory)
-        return tsr_fail(err, TSR_E_NOMEM, "--memory %llu is too little: one thread needs %llu",
-                        (unsigned long long)options->memory, (unsigned long long)(fixed + each));
+    unsigned threads;
+    TSR_TRY(tsr_choose_threads(&options->run, fixed, each, &threads, err));
     r.flights = calloc(n + 1, sizeof *r.flights);
     if (r.flights == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu tensors", n);
@@ -367,8 +367,7 @@ tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tenso
                 (tsr_scheme_cost){.taken = taken, .bytes = taken ? bytes_of(&kSchemes[s], &m) : tensors[i]->bytes};
         }
     }
-    const uint64_t affordable = (options->memory - fixed) / tsr_max_u64(1, each);
-    if (tsr_run_threads((unsigned)tsr_min_u64(affordable, options->threads), work, tell_progress, &r) == 0)
+    if (tsr_run_threads(threads, work, tell_progress, &r) == 0)
         r.status = tsr_fail(&r.err, TSR_E_NOMEM, "cannot start a thread");
     for (size_t i = 0; i < n; i++)
         free(r.flights[i].sums);

@@ -5,10 +5,9 @@
 #ifndef TSR_CONVERT_PLANS_COMPARE_SCHEMES_H
 #define TSR_CONVERT_PLANS_COMPARE_SCHEMES_H
 
+#include "common/threads.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "quantize/quant_stats.h"
-
-#include <stdatomic.h>
 
 typedef enum tsr_scheme {
     TSR_SCHEME_FP8_BLOCK,
@@ -36,11 +35,6 @@ typedef struct tsr_scheme_cost {
     bool taken;            /* false: a checkpoint of the scheme keeps it as it is (tsr_ct_takes) */
 } tsr_scheme_cost;
 
-typedef struct tsr_compare_schemes_progress {
-    uint64_t bytes_done, bytes_total;
-    double seconds;
-} tsr_compare_schemes_progress;
-
 /* What a scheme makes of weights, and of the activations that it multiplies them with. */
 typedef enum tsr_scheme_kind { TSR_W8A8, TSR_W8A16, TSR_W4A16 } tsr_scheme_kind;
 tsr_scheme_kind tsr_scheme_kind_of(tsr_scheme scheme);
@@ -49,13 +43,9 @@ tsr_scheme_kind tsr_scheme_kind_of(tsr_scheme scheme);
 enum { TSR_TAKEN_IN_BLOCKS = 1, TSR_TAKEN_IN_FP8_ROWS = 2, TSR_TAKEN_AS_INTEGERS = 4 };
 
 typedef struct tsr_compare_schemes_options {
+    tsr_run_options run;
     const uint8_t *taken; /* [n]; NULL: all by all */
-    unsigned threads, cpu_flags;
-    uint64_t memory;           /* bytes; fewer threads are used when it does not reach */
-    const atomic_bool *cancel; /* may be NULL */
-    void (*progress)(const tsr_compare_schemes_progress *progress,
-                     void *data); /* from the calling thread; may be NULL */
-    void *progress_data;
+    unsigned cpu_flags;
 } tsr_compare_schemes_options;
 
 /* costs[i * TSR_SCHEMES + scheme] of tensors[i], matrices [R, C] or stacks [M, R, C] of BF16, F16 or F32. The caller
