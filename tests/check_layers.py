@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Holds the includes to the picture in docs/design.md: arrows between rooms point down, no two files include each other,
-and only the command line prints or exits, by one file. Says what is wrong, a line each; ends with 'N passed, N failed'."""
+and only the command line prints or exits, by one file. No test module imports another. Says what is wrong, a line each; ends with 'N passed, N failed'."""
 
 import collections
 import pathlib
@@ -68,8 +68,15 @@ def circles(includes):
                   if str(a) < str(b) and a in modules[b] and not str(b).startswith(f"{a}_"))
 
 
+def test_imports():
+    """Interop modules that import another one: what two of them need stands in tests/common."""
+    for path in sorted((ROOT / "tests/interop").glob("*.py")):
+        for found in re.finditer(r"^[ \t]*(?:from|import)[ \t]+(test_\w+)", path.read_text(), re.M):
+            yield f"{path.relative_to(ROOT)}: imports {found.group(1)}; what tests share stands in tests/common"
+
+
 def main():
-    faults = []
+    faults = list(test_imports())
     includes = {}
     for path in sources():
         room = str(path.parent)

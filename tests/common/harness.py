@@ -81,6 +81,11 @@ def figures(told):
     return [figures(value) for value in told] if isinstance(told, list) else told
 
 
+def of_kind(result, kind):
+    """The judgements of this kind in a result of `tessera verify`."""
+    return [j for j in result["judgements"] if j["kind"] == kind]
+
+
 def skip_without_gpu(code, stderr):
     """Ends the program with 77, skipped, where the tool found no device to use."""
     if code == 5:

@@ -3,20 +3,11 @@
 import sys
 from pathlib import Path
 
-import fp8_oracle
-import ml_dtypes
-import numpy as np
-import safetensors
+sys.path.insert(0, str(Path(__file__).parent.parent / "common"))
 
-DTYPES = {"BF16": ml_dtypes.bfloat16, "F16": np.float16, "F32": np.float32, "F8_E4M3": fp8_oracle.E4M3}
-
-
-def load(directory):
-    tensors = {}
-    for path in sorted(Path(directory).glob("*.safetensors")):
-        for name, entry in safetensors.deserialize(path.read_bytes()):
-            tensors[name] = np.frombuffer(entry["data"], DTYPES[entry["dtype"]]).reshape(entry["shape"])
-    return tensors
+import fp8_oracle  # noqa: E402
+import numpy as np  # noqa: E402
+from checkpoints import load  # noqa: E402
 
 
 def main():

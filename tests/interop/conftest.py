@@ -1,7 +1,9 @@
 """Where the binaries are, checkpoints made once a session, and the closing line."""
 
+import json
 import os
 import sys
+import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "common"))
 
 import harness  # noqa: E402
+
+pytest.register_assert_rewrite("output_checks", "absorbed_model", "loader_models")
 
 
 def pytest_addoption(parser):
@@ -56,6 +60,79 @@ def quantize(tessera, tmp_path):
         code, out, err = harness.run(tessera, ["quantize", src, "-o", dst, "--quiet", *options])
         assert code == 0, f"exit {code}\n{out}{err}"
         return dst
+
+    return run
+
+
+@pytest.fixture
+def convert(tessera, tmp_path):
+    """convert(src, *options) -> DST of a run that has to succeed."""
+    runs = []
+
+    def run(src, *options):
+        dst = tmp_path / f"converted{len(runs)}"
+        runs.append(dst)
+        code, out, err = harness.run(tessera, ["convert", src, "-o", dst, "--quiet", *options])
+        assert code == 0, f"exit {code}\n{out}{err}"
+        return dst
+
+    return run
+
+
+@pytest.fixture
+def refuse(tessera, tmp_path):
+    """refuse(src, code, *words): the plan is refused with this exit code and all these words, and writes nothing."""
+
+    def run(src, code, *words, options=("--to", "bf16")):
+        got, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "refused", *options])
+        assert got == code, err
+        for word in words:
+            assert word in err, err
+        assert not list((tmp_path / "refused").rglob("*.safetensors*")) if (tmp_path / "refused").exists() else True
+
+    return run
+
+
+@pytest.fixture
+def inspect(tessera, tmp_path):
+    """inspect(path, *options) -> (exit code, the JSON); nothing on stderr."""
+
+    def run(path, *options):
+        result = tmp_path / "inspect.json"
+        code, out, err = harness.run(tessera, ["inspect", path, "--json", result, "--quiet", *options])
+        assert code in (0, 1) and out == "" and err == "", f"exit {code}\n{out}{err}"
+        return code, json.loads(result.read_text())
+
+    return run
+
+
+@pytest.fixture
+def text(tessera):
+    """text(path, *options) -> stdout, whatever was found."""
+
+    def run(path, *options):
+        code, out, err = harness.run(tessera, ["inspect", path, *options])
+        assert code in (0, 1) and err == "", f"exit {code}\n{err}"
+        return out
+
+    return run
+
+
+@pytest.fixture
+def verify(tessera, tmp_path):
+    """verify(check, dst, *options) -> (exit code, the JSON result)."""
+
+    def run(check, dst, *options):
+        junit = tmp_path / "junit.xml"
+        code, out, err = harness.run(tessera, ["verify", check, dst, "--device", "cpu", "--json", "-", "--junit", junit, *options])
+        assert code in (0, 1), err
+        result = json.loads(out)
+        failed = [j for j in result["judgements"] if not j["passed"]]
+        assert result["passed"] == (code == 0) == (not failed)
+        suite = xml.etree.ElementTree.parse(junit).getroot()
+        assert int(suite.get("tests")) == len(result["judgements"]) == len(list(suite.iter("testcase")))
+        assert int(suite.get("failures")) == len(failed) == len(list(suite.iter("failure")))
+        return code, result
 
     return run
 

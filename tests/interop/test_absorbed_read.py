@@ -4,11 +4,10 @@ products that they stand for; damage to either is found, whichever side it is on
 import json
 import shutil
 
+from absorbed_model import CONSUMERS, Model, PREFIX, SCALES
 import harness
 import numpy as np
 import pytest
-from test_convert import convert  # noqa: F401  (fixture)
-from test_mla import CONSUMERS, PREFIX, SCALES, Model
 
 CASES = [(c, w, fp8) for fp8 in (False, True) for c in CONSUMERS for w in ("bf16", "fp8-block", "fp8-tensor", "fp8-head")
          if not (w == "fp8-block" and not fp8) and (w == "bf16" or c in SCALES)]
@@ -32,7 +31,7 @@ def states(result):
 
 @pytest.mark.parametrize("drop", [False, True])
 @pytest.mark.parametrize("consumer,form,fp8", CASES)
-def test_parts_are_read_and_held_to_kv_b(tmp_path, convert, tell, consumer, form, fp8, drop):  # noqa: F811
+def test_parts_are_read_and_held_to_kv_b(tmp_path, convert, tell, consumer, form, fp8, drop):
     m = Model(tmp_path / "src", fp8=fp8)
     dst = convert(m.path, "--to", "mla-absorbed", "--consumer", consumer, "--weights", form, *(["--drop-kv-b"] * drop))
     code, result = tell("inspect", dst)
@@ -76,7 +75,7 @@ def other_order(x):
 @pytest.mark.parametrize("change", [other_bit, other_head, other_order])
 @pytest.mark.parametrize("part", [KEYS, VALUES])
 @pytest.mark.parametrize("form,fp8", [("bf16", False), ("bf16", True), ("fp8-block", True), ("fp8-tensor", False), ("fp8-head", True)])
-def test_damaged_parts_are_found(tmp_path, convert, tell, form, fp8, part, change):  # noqa: F811
+def test_damaged_parts_are_found(tmp_path, convert, tell, form, fp8, part, change):
     m = Model(tmp_path / "src", fp8=fp8)
     dst = convert(m.path, "--to", "mla-absorbed", "--consumer", "sglang", "--weights", form, "--drop-kv-b")
     edit(dst, part, change)
@@ -88,7 +87,7 @@ def test_damaged_parts_are_found(tmp_path, convert, tell, form, fp8, part, chang
 
 @pytest.mark.parametrize("form", ["fp8-block", "fp8-head"])
 @pytest.mark.parametrize("scale", SCALES["sglang"])
-def test_scales_of_another_head_are_found(tmp_path, convert, tell, form, scale):  # noqa: F811
+def test_scales_of_another_head_are_found(tmp_path, convert, tell, form, scale):
     m = Model(tmp_path / "src", fp8=True)
     dst = convert(m.path, "--to", "mla-absorbed", "--consumer", "sglang", "--weights", form)
     edit(dst, scale, lambda x: x * np.float32(1.5))
@@ -96,7 +95,7 @@ def test_scales_of_another_head_are_found(tmp_path, convert, tell, form, scale):
     assert tell("diff", m.path, dst, "--tolerance", "0.06")[0] == 1
 
 
-def test_a_part_without_its_scale_is_refused(tmp_path, convert, tell):  # noqa: F811
+def test_a_part_without_its_scale_is_refused(tmp_path, convert, tell):
     m = Model(tmp_path / "src", fp8=True)
     dst = convert(m.path, "--to", "mla-absorbed", "--consumer", "vllm", "--weights", "fp8-head", "--drop-kv-b")
     metadata, tensors = harness.read_safetensors(dst / "model.safetensors")
@@ -108,7 +107,7 @@ def test_a_part_without_its_scale_is_refused(tmp_path, convert, tell):  # noqa: 
     assert code == 1 and any(f["rule"] == "pairing" and f["tensor"] == PREFIX + "W_UV" for f in result["findings"])
 
 
-def test_one_part_alone_does_not_replace_kv_b(tmp_path, convert, tell):  # noqa: F811
+def test_one_part_alone_does_not_replace_kv_b(tmp_path, convert, tell):
     m = Model(tmp_path / "src")
     dst = convert(m.path, "--to", "mla-absorbed", "--consumer", "sglang", "--drop-kv-b")
     metadata, tensors = harness.read_safetensors(dst / "model.safetensors")
@@ -121,7 +120,7 @@ def test_one_part_alone_does_not_replace_kv_b(tmp_path, convert, tell):  # noqa:
 
 @pytest.mark.parametrize("q_rank", [192, None])
 @pytest.mark.parametrize("fp8", [False, True])
-def test_folded_weights_are_held_to_the_products(tmp_path, convert, tell, fp8, q_rank):  # noqa: F811
+def test_folded_weights_are_held_to_the_products(tmp_path, convert, tell, fp8, q_rank):
     m = Model(tmp_path / "src", fp8=fp8, q_rank=q_rank)
     dst = convert(m.path, "--to", "mla-absorbed", "--consumer", "vllm", "--fold", "--drop-kv-b")
     assert tell("inspect", dst)[0] == 0
@@ -139,7 +138,7 @@ def test_folded_weights_are_held_to_the_products(tmp_path, convert, tell, fp8, q
         assert tell("diff", m.path, broken, "--tolerance", "0.004")[0] == 1
 
 
-def test_what_cannot_take_fp8_parts_says_so(tmp_path, convert, tessera):  # noqa: F811
+def test_what_cannot_take_fp8_parts_says_so(tmp_path, convert, tessera):
     m = Model(tmp_path / "src", fp8=True)
     dst = convert(m.path, "--to", "mla-absorbed", "--consumer", "sglang", "--weights", "fp8-head")
     for target in (("bf16",), ("fp8-block", "--scale-fmt", "ue8m0"), ("deepseek-mp", "--mp", "1")):
@@ -149,7 +148,7 @@ def test_what_cannot_take_fp8_parts_says_so(tmp_path, convert, tessera):  # noqa
 
 @pytest.mark.parametrize("form,fp8", [("bf16", False), ("fp8-block", True), ("fp8-tensor", False), ("fp8-head", True)])
 @pytest.mark.parametrize("consumer", SCALES)
-def test_ranks_of_parts(tmp_path, convert, tessera, tell, consumer, form, fp8):  # noqa: F811
+def test_ranks_of_parts(tmp_path, convert, tessera, tell, consumer, form, fp8):
     """Each rank has the heads of its own; what is one for all stays whole; --merge gives every byte back."""
     m = Model(tmp_path / "src", heads=4, rope=128, hidden=256, fp8=fp8)
     whole = convert(m.path, "--to", "mla-absorbed", "--consumer", consumer, "--weights", form)

@@ -2,12 +2,12 @@
 
 import json
 
+from checkpoints import BF16, make, random_weight, read
 import harness
+from int_oracle import AZP
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from test_convert import make, random_weight
-from test_int import AZP, BF16, read
 
 LAYER = "model.layers.0."
 Q, K, V, O = (LAYER + f"self_attn.{n}_proj" for n in "qkvo")

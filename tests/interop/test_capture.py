@@ -7,18 +7,21 @@ import pathlib
 import subprocess
 import sys
 
+from checkpoints import BF16, make, random_weight, read
 import harness
 import numpy as np
 import pytest
-from test_activations import MODULES, O
-from test_convert import make, random_weight
-from test_int import BF16, read
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "tools" / "capture_activations.py"
+
+LAYER = "model.layers.0."
+MODULES = [LAYER + f"self_attn.{n}_proj" for n in "qkvo"] + [LAYER + f"mlp.{n}_proj" for n in ("gate", "up", "down")]
+O = MODULES[3]
 
 TORCH = """
 import contextlib, types
 import numpy as np
+
 
 class Tensor(np.ndarray):
     numel = lambda self: self.size

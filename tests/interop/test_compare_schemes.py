@@ -3,14 +3,13 @@
 import json
 import shutil
 
+from checkpoints import BF16, make, random_weight
 import fp8_oracle
 import harness
+from int_oracle import DOWN, NORM, UP, quantized
 import numpy as np
 import pytest
 import safetensors
-from test_convert import make, random_weight
-from test_fp8_channel import quantized as fp8_channel
-from test_int import BF16, DOWN, NORM, UP, quantized
 
 GATE, TAILS = "model.layers.0.mlp.gate_proj.weight", "model.layers.1.mlp.gate_proj.weight"
 EXPERTS = "model.layers.0.mlp.experts.down_proj"
@@ -38,7 +37,7 @@ def values(w, scheme):
         codes, scales = fp8_oracle.quantize(w, "ue8m0" in scheme)
         return fp8_oracle.dequantize(codes, scales)
     if scheme == "fp8-channel":
-        codes, scales = fp8_channel(w)
+        codes, scales = fp8_oracle.quantize_rows(w)
         return codes.astype(np.float64) * scales
     bits = 4 if "int4" in scheme else 8
     group = int(scheme.split("groups of ")[1].split(",")[0]) if "groups" in scheme else 0

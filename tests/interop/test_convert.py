@@ -4,64 +4,14 @@ every spelling of a scale, every shape of grid, and every broken pairing refused
 import json
 import shutil
 
+from checkpoints import DEEPSEEK, NAMES, REPORT, header, load, make, random_weight, same_bits, shards, split
 import fp8_oracle
 import harness
 import ml_dtypes
 import numpy as np
 import pytest
-from test_quantize import DTYPES, REPORT, header, load, same_bits, shards, split
 
 BF16, E4M3, E8M0 = ml_dtypes.bfloat16, fp8_oracle.E4M3, ml_dtypes.float8_e8m0fnu
-NAMES = {np.dtype(t): n for n, t in {**DTYPES, "F8_E8M0": E8M0, "U8": np.uint8, "I8": np.int8}.items()}
-DEEPSEEK = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]}
-
-
-@pytest.fixture
-def convert(tessera, tmp_path):
-    """convert(src, *options) -> DST of a run that has to succeed."""
-    runs = []
-
-    def run(src, *options):
-        dst = tmp_path / f"converted{len(runs)}"
-        runs.append(dst)
-        code, out, err = harness.run(tessera, ["convert", src, "-o", dst, "--quiet", *options])
-        assert code == 0, f"exit {code}\n{out}{err}"
-        return dst
-
-    return run
-
-
-@pytest.fixture
-def refuse(tessera, tmp_path):
-    """refuse(src, code, *words): the plan is refused with this exit code and all these words, and writes nothing."""
-
-    def run(src, code, *words, options=("--to", "bf16")):
-        got, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "refused", *options])
-        assert got == code, err
-        for word in words:
-            assert word in err, err
-        assert not list((tmp_path / "refused").rglob("*.safetensors*")) if (tmp_path / "refused").exists() else True
-
-    return run
-
-
-def make(directory, files, quantization=DEEPSEEK, **config):
-    """A directory of these files ({tensor: array} each), with an index when there are several."""
-    directory.mkdir()
-    for number, (name, tensors) in enumerate(files.items()):
-        entries = {n: (NAMES[t.dtype], t.shape, t.tobytes()) for n, t in tensors.items()}
-        harness.write_safetensors(directory / name, entries, {"format": "pt"})
-    if len(files) > 1:
-        index = {n: file for file, tensors in files.items() for n in tensors}
-        (directory / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
-    if quantization is not None:
-        config["quantization_config"] = quantization
-    (directory / "config.json").write_text(json.dumps({"model_type": "llama", "torch_dtype": "bfloat16", **config}))
-    return directory
-
-
-def random_weight(shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32) * np.float32(0.02)
 
 
 def fp8(shape, seed=0):

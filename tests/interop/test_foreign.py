@@ -4,12 +4,11 @@ and odd dtypes that are plain data by a rule, copied byte for byte."""
 import json
 import shutil
 
+from checkpoints import DEEPSEEK, make, random_weight
 import harness
 import ml_dtypes
 import numpy as np
 import pytest
-from test_convert import DEEPSEEK, make, random_weight
-from test_quantize import load
 
 BF16 = ml_dtypes.bfloat16
 WIDTH = {"I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "I16": 2, "F16": 2, "BF16": 2,

@@ -2,25 +2,15 @@
 
 import json
 
+from checkpoints import BF16, make, random_weight, read, same_bits
+import fp8_oracle
 import harness
+from int_oracle import NORM, UP, model
 import ml_dtypes
 import numpy as np
 import pytest
-from test_convert import make, random_weight
-from test_int import BF16, DOWN, NORM, UP, model, read
-from test_quantize import same_bits
 
 FP8 = ml_dtypes.float8_e4m3fn
-
-
-def quantized(w, dtype=np.float32):
-    """(codes, scales [rows, 1]) in FP32, the scales rounded to dtype."""
-    x = w.astype(np.float32)
-    amax = np.abs(x).max(axis=1, keepdims=True)
-    scale = np.maximum(amax / np.float32(448), np.float32(2.0**-149)).astype(dtype).astype(np.float32)
-    scale = np.where(scale == 0, np.float32(2.0**-133), scale)
-    scale[amax == 0] = 1
-    return np.clip(x / scale, -448, 448).astype(FP8), scale
 
 
 @pytest.mark.parametrize("options,scale_dtype", [((), np.float32), (("--scale-dtype", "bf16"), BF16)])
@@ -35,7 +25,7 @@ def test_codes_and_scales(tmp_path, tessera, quantize, dtype, shape, options, sc
     src = make(tmp_path / "src", {"model.safetensors": {UP: w, NORM: np.ones(8, dtype)}}, quantization=None)
     dst = quantize(src, "--scheme", "fp8-channel", *options)
     got = read(dst / "model.safetensors")
-    codes, scale = quantized(w, scale_dtype)
+    codes, scale = fp8_oracle.quantize_rows(w, scale_dtype)
     assert got.keys() == {UP, UP + "_scale", NORM}
     assert same_bits(got[UP], codes) and same_bits(got[UP + "_scale"], scale.astype(scale_dtype))
     code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
@@ -55,7 +45,7 @@ def test_configuration_and_report(tmp_path, tessera, quantize, options, scale_dt
     assert group["weights"] == {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel", "dynamic": False}
     assert group["input_activations"] == {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True}
     for row in json.loads((dst / "quantization_report.json").read_text())["tensors"]:
-        codes, scale = quantized(source[row["name"]], scale_dtype)
+        codes, scale = fp8_oracle.quantize_rows(source[row["name"]], scale_dtype)
         x = source[row["name"]].astype(np.float64)
         error = x - codes.astype(np.float64) * scale.astype(np.float64)
         assert row["relative_error"] == pytest.approx(np.sqrt((error**2).sum() / (x**2).sum()), rel=1e-4)

@@ -1,15 +1,14 @@
 """Headers and files that are odd: what the safetensors package reads is read, but for what docs/conversions.md lists; and
 what is no safetensors file at all is called what it is."""
 
-import json
 import struct
 import zipfile
 
+from checkpoints import make
 import harness
 import numpy as np
 import pytest
 import safetensors
-from test_convert import make
 
 A = '"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
 

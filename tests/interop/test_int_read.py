@@ -3,13 +3,11 @@
 import json
 import shutil
 
+from checkpoints import BF16, make, read, same_bits
 import harness
-import ml_dtypes
+from int_oracle import DOWN, SCHEMES, UP, model, quantized
 import numpy as np
 import pytest
-from test_convert import make
-from test_int import BF16, DOWN, SCHEMES, UP, model, packed, quantized, read
-from test_quantize import same_bits
 from safetensors.numpy import save_file
 
 ALL = [("int8-channel", 8, 0, False), *SCHEMES]

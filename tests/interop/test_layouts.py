@@ -5,13 +5,12 @@ import json
 import resource
 import subprocess
 
+from checkpoints import BF16, make, random_weight, read, same_bits
 import harness
+import int_oracle
+from int_oracle import away, packed
 import numpy as np
 import pytest
-import test_int
-from test_convert import make, random_weight
-from test_int import BF16, away, packed, read
-from test_quantize import same_bits
 
 LAYER = "model.layers.0."
 Q, K, V, O = (LAYER + f"self_attn.{n}_proj.weight" for n in "qkvo")
@@ -23,7 +22,7 @@ T = ("T", [("ft", 75), ("ft", 80), ("ft", 86), ("ft", 89), ("trtllm-main", 80), 
 
 def quantized(w, bits, group=0, **settings):
     """As the layouts' own quantizers have it: a group of zeros has scale 0."""
-    codes, scale, zero = test_int.quantized(w, bits, group, **settings)
+    codes, scale, zero = int_oracle.quantized(w, bits, group, **settings)
     empty = ~w.reshape(len(w), -1, group or w.shape[1]).any(axis=2)
     assert (scale[empty] == 1).all() and not codes.reshape(*empty.shape, -1)[empty].any()
     return codes, np.where(empty, np.float32(0), scale), zero
@@ -135,7 +134,7 @@ def test_from_packed_integers_and_back(tmp_path, quantize, convert, producer, ar
     ints = quantize(src, "--scheme", f"int{bits}-weight-only", "--group-size", str(group))
     blobs = convert(ints, "--to", "fastertransformer", "--arch", f"sm{arch}", "--producer", producer)
     for name in (O, DOWN, UP):
-        codes, scale, _ = test_int.quantized(source[name], bits, group, dtype=BF16)
+        codes, scale, _ = int_oracle.quantized(source[name], bits, group, dtype=BF16)
         data = np.frombuffer((blobs / (name + ".0.bin")).read_bytes(), np.uint8)
         size = codes.size * bits // 8
         assert same_bits(data[:size], laid_out(codes, layout, bits)), name

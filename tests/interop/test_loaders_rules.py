@@ -3,10 +3,9 @@ it: what those loaders take must pass, and what they refuse or get wrong must no
 
 import json
 
+from loader_models import HF, UP, as_compressed, both, deepseek, edit, in_full, llama, load_table, unquantize
 import numpy as np
 import pytest
-from test_inspect import (HF, UP, Model, as_compressed, both, deepseek, edit, in_full, inspect, llama,  # noqa: F401
-                          load_table, unquantize)
 
 ENGINES = {"vllm", "sglang", "trtllm"}
 
@@ -194,7 +193,7 @@ NO = {
 
 
 @pytest.mark.parametrize("make, act, tp, loaders, rule, words", NO.values(), ids=NO)
-def test_no(make, act, tp, loaders, rule, words, inspect, tmp_path):  # noqa: F811
+def test_no(make, act, tp, loaders, rule, words, inspect, tmp_path):
     m = make()
     if act:
         act(m)
@@ -244,7 +243,7 @@ YES = {
 
 
 @pytest.mark.parametrize("make, act, tp, loaders", YES.values(), ids=YES)
-def test_yes(make, act, tp, loaders, inspect, tmp_path):  # noqa: F811
+def test_yes(make, act, tp, loaders, inspect, tmp_path):
     m = make()
     if act:
         act(m)
@@ -252,7 +251,7 @@ def test_yes(make, act, tp, loaders, inspect, tmp_path):  # noqa: F811
     assert all(ok for row in got["can_load"].values() for ok in row.values()), json.dumps(got["load_findings"], indent=1)
 
 
-def test_versions(inspect, tmp_path):  # noqa: F811
+def test_versions(inspect, tmp_path):
     """Each loader names what its rules were checked against, and each finding of a rule does."""
     got = load_table(inspect, llama(), tmp_path, "4")
     assert set(got["checked"]) == set(got["can_load"])

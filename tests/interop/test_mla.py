@@ -3,63 +3,11 @@ weight, kept and remade FP8 against the formula, folding against exact arithmeti
 
 import json
 
+from absorbed_model import CONSUMERS, Model, PREFIX, SCALES
+from checkpoints import BF16, E4M3, REPORT, load, make, same_bits
 import fp8_oracle
-import ml_dtypes
 import numpy as np
 import pytest
-from test_convert import DEEPSEEK, convert, make, random_weight, refuse  # noqa: F401  (fixtures)
-from test_quantize import REPORT, load, same_bits
-
-BF16, E4M3 = ml_dtypes.bfloat16, fp8_oracle.E4M3
-PREFIX = "model.layers.0.self_attn."
-# names of K and V, and whether the latent dimension comes first
-CONSUMERS = {"sglang": ("w_kc", True, "w_vc", False), "vllm": ("W_UK_T", False, "W_UV", True),
-             "trtllm": ("k_b_proj_trans", True, "v_b_proj", False),
-             "llamacpp": ("attn_k_b.weight", True, "attn_v_b.weight", False)}
-SCALES = {"sglang": ("w_scale_k", "w_scale_v"), "vllm": ("W_UK_T_scale", "W_UV_scale"),
-          "trtllm": ("k_b_proj_trans_scale", "v_b_proj_scale")}
-
-
-class Model:
-    """One layer of MLA, BF16 or block FP8."""
-
-    def __init__(self, path, heads=4, nope=128, v=128, rope=64, rank=256, q_rank=192, hidden=320, fp8=False, dtype=BF16):
-        self.heads, self.nope, self.v, self.rope, self.rank = heads, nope, v, rope, rank
-        query = "q_b_proj.weight" if q_rank else "q_proj.weight"
-        weights = {"kv_b_proj.weight": random_weight((heads * (nope + v), rank), 1),
-                   query: random_weight((heads * (nope + rope), q_rank or hidden), 2),
-                   "o_proj.weight": random_weight((hidden, heads * v), 3)}
-        tensors = {"model.embed_tokens.weight": np.ones((8, 8), BF16)}
-        self.value = {}  # what a reader gets, in double
-        for name, w in weights.items():
-            if fp8:
-                codes, scales = fp8_oracle.quantize(w.astype(BF16))
-                tensors[PREFIX + name], tensors[PREFIX + name + "_scale_inv"] = codes, scales
-                product = codes.astype(np.float32) * fp8_oracle.spread(scales, codes.shape)
-                self.value[name] = product.astype(np.float64)
-            else:
-                tensors[PREFIX + name] = w.astype(dtype)
-                self.value[name] = w.astype(dtype).astype(np.float64)
-        self.query = query
-        self.tensors = tensors
-        self.path = make(path, {"model.safetensors": tensors}, quantization=DEEPSEEK if fp8 else None,
-                         num_attention_heads=heads, qk_nope_head_dim=nope, v_head_dim=v, qk_rope_head_dim=rope,
-                         kv_lora_rank=rank, q_lora_rank=q_rank)
-
-    def heads_of(self, kv_b):
-        """[heads, nope, L], [heads, v, L]"""
-        split = kv_b.reshape(self.heads, self.nope + self.v, self.rank)
-        return split[:, : self.nope], split[:, self.nope :]
-
-    def parts(self, directory, consumer):
-        """The parts as [heads, nope, L] and [heads, v, L], as stored."""
-        k_name, k_first, v_name, v_first = CONSUMERS[consumer]
-        tensors = load(directory)
-        k, v = tensors[PREFIX + k_name], tensors[PREFIX + v_name]
-        assert k.shape == (self.heads, *((self.rank, self.nope) if k_first else (self.nope, self.rank)))
-        assert v.shape == (self.heads, *((self.rank, self.v) if v_first else (self.v, self.rank)))
-        return k.swapaxes(1, 2) if k_first else k, v.swapaxes(1, 2) if v_first else v
-
 
 GEOMETRIES = [{}, {"heads": 3, "nope": 48, "v": 80, "rank": 100, "rope": 16}, {"q_rank": None}]
 
@@ -67,7 +15,7 @@ GEOMETRIES = [{}, {"heads": 3, "nope": 48, "v": 80, "rank": 100, "rope": 16}, {"
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize("dtype", [BF16, np.float16, np.float32])
-def test_plain_parts_recompose_and_contract(tmp_path, convert, consumer, geometry, dtype):  # noqa: F811
+def test_plain_parts_recompose_and_contract(tmp_path, convert, consumer, geometry, dtype):
     m = Model(tmp_path / "src", dtype=dtype, **geometry)
     dst = convert(m.path, "--to", "mla-absorbed", "--consumer", consumer)
     k, v = m.parts(dst, consumer)
@@ -89,7 +37,7 @@ def test_plain_parts_recompose_and_contract(tmp_path, convert, consumer, geometr
 
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize("geometry", GEOMETRIES[:2])
-def test_fp8_dequantized(tmp_path, convert, consumer, geometry):  # noqa: F811
+def test_fp8_dequantized(tmp_path, convert, consumer, geometry):
     m = Model(tmp_path / "src", fp8=True, **geometry)
     k, v = m.parts(convert(m.path, "--to", "mla-absorbed", "--consumer", consumer, "--drop-kv-b"), consumer)
     want = m.value["kv_b_proj.weight"].astype(np.float32).astype(BF16)
@@ -98,7 +46,7 @@ def test_fp8_dequantized(tmp_path, convert, consumer, geometry):  # noqa: F811
 
 @pytest.mark.parametrize("consumer", SCALES)
 @pytest.mark.parametrize("geometry", [{}, {"heads": 2, "nope": 256, "v": 128, "rank": 200}])
-def test_fp8_kept(tmp_path, convert, consumer, geometry):  # noqa: F811
+def test_fp8_kept(tmp_path, convert, consumer, geometry):
     m = Model(tmp_path / "src", fp8=True, **geometry)
     dst = convert(m.path, "--to", "mla-absorbed", "--consumer", consumer, "--weights", "fp8-block", "--drop-kv-b")
     k, v = m.parts(dst, consumer)
@@ -120,7 +68,7 @@ def test_fp8_kept(tmp_path, convert, consumer, geometry):  # noqa: F811
 @pytest.mark.parametrize("fp8", [False, True])
 @pytest.mark.parametrize("consumer", SCALES)
 @pytest.mark.parametrize("form", ["fp8-tensor", "fp8-head"])
-def test_fp8_made_anew(tmp_path, convert, consumer, form, fp8):  # noqa: F811
+def test_fp8_made_anew(tmp_path, convert, consumer, form, fp8):
     m = Model(tmp_path / "src", fp8=fp8, heads=3, nope=48, v=80, rank=100)
     dst = convert(m.path, "--to", "mla-absorbed", "--consumer", consumer, "--weights", form)
     tensors, (k, v) = load(dst), m.parts(dst, consumer)
@@ -189,7 +137,7 @@ def test_folding_adds_to_the_list_and_keeps_the_rest(tmp_path, convert):
 
 @pytest.mark.parametrize("fp8", [False, True])
 @pytest.mark.parametrize("q_rank", [192, None])
-def test_folded(tmp_path, convert, fp8, q_rank):  # noqa: F811
+def test_folded(tmp_path, convert, fp8, q_rank):
     m = Model(tmp_path / "src", fp8=fp8, q_rank=q_rank)
     dst = convert(m.path, "--to", "mla-absorbed", "--consumer", "sglang", "--fold", "--drop-kv-b")
     tensors = load(dst)
@@ -217,7 +165,7 @@ def test_folded(tmp_path, convert, fp8, q_rank):  # noqa: F811
         assert ignored == [PREFIX + n.removesuffix(".weight") for n in (m.query, "o_proj.weight")]
 
 
-def test_the_configuration_says_what_was_done(tmp_path, convert):  # noqa: F811
+def test_the_configuration_says_what_was_done(tmp_path, convert):
     m = Model(tmp_path / "src", fp8=True)
     dst = convert(m.path, "--to", "mla-absorbed", "--consumer", "trtllm", "--weights", "fp8-head")
     config, source = (json.loads((d / "config.json").read_text()) for d in (dst, m.path))
@@ -225,7 +173,7 @@ def test_the_configuration_says_what_was_done(tmp_path, convert):  # noqa: F811
     assert config == source
 
 
-def test_refusals(tmp_path, refuse):  # noqa: F811
+def test_refusals(tmp_path, refuse):
     target = ("--to", "mla-absorbed", "--consumer", "sglang")
     glm = Model(tmp_path / "glm", heads=2, nope=192, v=256, fp8=True).path
     refuse(glm, 3, "kv_b_proj", "192 + 256 = 448 rows", "1.5 + 2 = 3.5 rows of scales", options=(*target, "--weights", "fp8-block"))

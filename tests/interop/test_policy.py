@@ -5,11 +5,11 @@ import math
 import re
 from pathlib import Path
 
+from checkpoints import save
 import harness
 import ml_dtypes
 import numpy as np
 import pytest
-from test_quantize import save
 
 TABLE = Path(__file__).with_name("policy_table.txt")
 

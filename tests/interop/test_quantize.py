@@ -2,53 +2,16 @@
 package, every name, shape and line of configuration held to the specification."""
 
 import json
-import math
 import re
-import struct
 from pathlib import Path
 
+from checkpoints import INDEX, KINDS, REPORT, SOURCES, WIDTHS, header, load, same_bits, save, shards, split
+from fp8_cases import corner_cases
 import fp8_oracle
 import harness
-import ml_dtypes
 import numpy as np
+from output_checks import assert_config, assert_report, deepseek_config
 import pytest
-import safetensors
-from safetensors.numpy import save_file
-
-KINDS = ["deepseek-v3", "llama", "qwen3-moe", "fused-experts"]
-SOURCES = {"BF16": ml_dtypes.bfloat16, "F16": np.float16, "F32": np.float32}
-DTYPES = {**SOURCES, "F8_E4M3": fp8_oracle.E4M3, "I64": np.int64}
-WIDTHS = {name: np.dtype(dtype).itemsize for name, dtype in DTYPES.items()}
-REPORT, INDEX = "quantization_report.json", "model.safetensors.index.json"
-
-
-def shards(directory):
-    return sorted(Path(directory).glob("*.safetensors"))
-
-
-def load(directory):
-    """{name: array} of a directory, read by the safetensors package."""
-    tensors = {}
-    for path in shards(directory):
-        for name, entry in safetensors.deserialize(path.read_bytes()):
-            tensors[name] = np.frombuffer(entry["data"], DTYPES[entry["dtype"]]).reshape(entry["shape"])
-    return tensors
-
-
-def header(path):
-    with open(path, "rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        return length, json.loads(file.read(length))
-
-
-def split(tensors, suffix="_scale_inv"):
-    """(scales by weight name, everything else)"""
-    scales = {name.removesuffix(suffix): value for name, value in tensors.items() if name.endswith(suffix)}
-    return scales, {name: value for name, value in tensors.items() if not name.endswith(suffix)}
-
-
-def same_bits(a, b):
-    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
 def assert_codes(source, dst, ue8m0=False, suffix="_scale_inv"):
@@ -67,57 +30,6 @@ def assert_codes(source, dst, ue8m0=False, suffix="_scale_inv"):
 
 
 # ---- numerics ----
-
-
-def finite_bits(rng, shape, dtype):
-    """Any bit pattern of the dtype that is a number: every exponent, subnormals, both zeros."""
-    size = np.dtype(dtype).itemsize
-    x = rng.integers(0, 1 << (8 * size), shape, dtype=f"u{size}").view(dtype)
-    return np.where(np.isfinite(x.astype(np.float32)), x, np.array(1, dtype)).astype(dtype)
-
-
-def ties(rng, shape, dtype):
-    """Halfway between two codes, exactly: with 448 in every block the scale is 1."""
-    codes = rng.integers(0, 0x7E, shape, dtype=np.uint8)
-    low, high = (c.view(fp8_oracle.E4M3).astype(np.float32) for c in (codes, codes + np.uint8(1)))
-    x = (low + high) / 2 * rng.choice(np.float32([-1, 1]), shape)
-    x[::128, ::128] = 448
-    return x.astype(dtype)
-
-
-def corner_cases(dtype):
-    """Named matrices, each of which is a whole class of weights that has to come out right."""
-    rng = np.random.default_rng(7)
-    low, high = (2.0**-17, 2.0**13) if dtype is np.float16 else (2.0**-130, 2.0**124)
-
-    def gaussian(shape, sigma=0.02):
-        return (rng.standard_normal(shape, np.float32) * np.float32(sigma)).astype(dtype)
-
-    shapes = [(128, 128), (256, 384), (576, 256), (1, 1), (127, 129), (300, 200), (1, 1000), (1000, 1), (130, 40000)]
-    cases = {f"gaussian{rows}x{cols}": gaussian((rows, cols)) for rows, cols in shapes}
-    cases["bits"] = finite_bits(rng, (400, 300), dtype)
-    cases["ties"] = ties(rng, (256, 300), dtype)
-    cases["zeros"] = np.zeros((200, 200), dtype)
-    cases["negative_zeros"] = -np.zeros((200, 200), dtype)
-    cases["zero_block"] = gaussian((256, 256))
-    cases["zero_block"][128:, :128] = 0
-    cases["one_value"] = np.zeros((129, 129), dtype)
-    cases["one_value"][128, 128] = -3
-    cases["outliers"] = gaussian((256, 256))
-    cases["outliers"][7::61, 5::37] = 1000
-    cases["tiny"] = gaussian((200, 256), low)
-    cases["tiniest"] = np.full((128, 128), np.finfo(dtype).smallest_subnormal if dtype is not ml_dtypes.bfloat16 else
-                               ml_dtypes.finfo(dtype).smallest_subnormal, dtype)
-    cases["huge"] = gaussian((200, 256), high)
-    cases["largest"] = np.full((128, 130), ml_dtypes.finfo(dtype).max, dtype)
-    return {f"model.layers.{i}.{name}.mlp.down_proj.weight": x for i, (name, x) in enumerate(cases.items())}
-
-
-def save(directory, tensors, config=None):
-    directory.mkdir()
-    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
-    (directory / "config.json").write_text(json.dumps(config or {"model_type": "llama"}))
-    return directory
 
 
 @pytest.mark.parametrize("scale_fmt", ["f32", "ue8m0"])
@@ -214,26 +126,6 @@ def unquantized(source, scales, out):
     floats = [np.dtype(dtype) for dtype in SOURCES.values()]
     return {name.removesuffix(".weight") for name in source
             if name not in scales and out[name].ndim >= 2 and out[name].dtype in floats and "embed" not in name}
-
-
-def assert_config(src, dst, expected, ignored):
-    """config.json is the source's text with one insertion, which says `expected`."""
-    before, after = (Path(d, "config.json").read_bytes() for d in (src, dst))
-    end = next((i for i, (a, b) in enumerate(zip(before, after)) if a != b), len(before))
-    inserted = len(after) - len(before)
-    assert inserted > 0 and before[:end] + after[end:end + inserted] + before[end:] == after
-    config = json.loads(after)
-    quantization = config.pop("quantization_config")
-    assert config == json.loads(before)
-    key = "modules_to_not_convert" if quantization["quant_method"] == "fp8" else "ignore"
-    listed = quantization.pop(key)
-    assert sorted(listed) == sorted(ignored)
-    assert quantization == expected
-
-
-def deepseek_config(**more):
-    fixed = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
-    return fixed | more
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -334,46 +226,6 @@ def test_config_keeps_every_byte(text, quantize, tmp_path):
 
 
 # ---- the report ----
-
-NOISE = 1e-7  # relative errors below the rounding of FP32 are all the same
-
-
-def assert_report(source, dst, suffix="_scale_inv"):
-    report = json.loads((dst / REPORT).read_text())
-    tensors = load(dst)
-    rows = {row["name"]: row for row in report["tensors"]}
-    assert rows.keys() == split(tensors, suffix)[0].keys()
-    for name, row in rows.items():
-        w, codes, scales = source[name], tensors[name], tensors[name + suffix]
-        assert row["shape"] == list(w.shape)
-        truth = fp8_oracle.figures(w, codes, scales)
-        for key in ("elements", "nonzero", "saturated", "flushed", "blocks", "zero_blocks"):
-            assert row[key] == getattr(truth, key), f"{name}: {key}"
-        for key in ("amax", "scale_min", "scale_median", "scale_max"):
-            assert row[key] == pytest.approx(float(getattr(truth, key)), rel=1e-8), f"{name}: {key}"
-        assert row["relative_error"] == pytest.approx(truth.relative_error, rel=1e-4, abs=NOISE), name
-        assert row["cosine"] == pytest.approx(truth.cosine, abs=1e-6), name
-        assert row["max_abs_error"] == pytest.approx(truth.max_abs_error, rel=1e-5), name
-        if truth.relative_error < NOISE:
-            assert row["sqnr_db"] is None or row["sqnr_db"] > -20 * math.log10(NOISE), name
-        else:
-            assert row["sqnr_db"] == pytest.approx(truth.sqnr_db, abs=1e-3), name
-        rms = np.sqrt(fp8_oracle.block_mean_squares(w, codes, 0 * scales))
-        usual = rms[rms > 0].mean() if rms.any() else 1
-        errors = fp8_oracle.block_mean_squares(w, codes, scales)
-        worst, noise = np.sqrt(errors.max()) / usual, NOISE * rms.max() / usual
-        assert row["worst_block_error"] == pytest.approx(worst, rel=1e-4, abs=noise), name
-        if worst > 100 * noise:
-            *stack, down, wide = row["worst_block_at"]
-            assert errors[(*stack, down // 128, wide // 128)] == pytest.approx(errors.max(), rel=1e-4), name
-        at = tuple(row["max_abs_error_at"])
-        there = abs(float(w[at]) - fp8_oracle.dequantize(codes, scales)[at])
-        assert row["max_abs_error"] == pytest.approx(there, rel=1e-8), name
-    whole = report["whole"]
-    assert whole["tensors_quantized"] == len(rows) and whole["tensors_kept"] == len(source) - len(rows)
-    for key in ("elements", "nonzero", "saturated", "flushed", "blocks", "zero_blocks"):
-        assert whole[key] == sum(row[key] for row in rows.values()), key
-    return rows
 
 
 @pytest.mark.parametrize("options", [(), ("--scale-fmt", "ue8m0"), ("--scales", "mse")], ids=["f32", "ue8m0", "mse"])

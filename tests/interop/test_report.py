@@ -2,12 +2,12 @@
 
 import json
 
+from checkpoints import REPORT, save
 import harness
+from int_oracle import quantized
 import ml_dtypes
 import numpy as np
 import pytest
-from test_int import quantized
-from test_quantize import REPORT, save
 
 BF16 = ml_dtypes.bfloat16
 NAMES = [f"model.layers.{i}.mlp.down_proj.weight" for i in range(4)]

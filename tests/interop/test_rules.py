@@ -3,16 +3,15 @@ that are hardest on each of them."""
 
 import json
 import shutil
-from pathlib import Path
 
+from checkpoints import INDEX, REPORT, SOURCES, load, save, split
+from fp8_cases import corner_cases
 import fp8_oracle
 import harness
 import ml_dtypes
 import numpy as np
+from output_checks import assert_config, assert_report, deepseek_config
 import pytest
-from test_quantize import (
-    INDEX, REPORT, SOURCES, assert_config, assert_report, corner_cases, deepseek_config, load, save, split,
-)
 
 DOWN = "model.layers.0.mlp.down_proj.weight"
 

@@ -4,13 +4,12 @@ are written down here once more from its description."""
 import json
 import shutil
 
+from checkpoints import DEEPSEEK, DTYPES, NAMES, REPORT, load, make, random_weight, same_bits
 import fp8_oracle
 import harness
 import numpy as np
 import pytest
 import safetensors
-from test_convert import DEEPSEEK, NAMES, make, random_weight, refuse  # noqa: F401  (refuse is a fixture)
-from test_quantize import DTYPES, REPORT, load, same_bits
 
 BF16 = DTYPES["BF16"]
 
@@ -157,7 +156,7 @@ def test_mtp_is_known_by_number(sources, convert, tmp_path):
     assert got.keys() == {f"layers.{i}.attn_norm.weight" for i in (6, 60, 61, 610)}
 
 
-def test_deepseek_refusals(sources, refuse, tmp_path):  # noqa: F811
+def test_deepseek_refusals(sources, refuse, tmp_path):
     fp8 = sources("deepseek-v3", True)
     refuse(fp8, 3, "8 experts", "3 ranks", options=("--to", "deepseek-mp", "--mp", "3"))
     refuse(fp8, 3, "cuts through a block of 128", "1, 2, 4 would work", options=("--to", "deepseek-mp", "--mp", "8"))
@@ -214,7 +213,7 @@ def written_by_convert_py(place, src, n):
 
 
 @pytest.mark.parametrize("fp8", [False, True])
-def test_ranks_of_convert_py_are_read(sources, convert, refuse, tmp_path, tessera, fp8):  # noqa: F811
+def test_ranks_of_convert_py_are_read(sources, convert, refuse, tmp_path, tessera, fp8):
     src = sources("deepseek-v3", fp8)
     ranks = written_by_convert_py(tmp_path / "ranks", src, 2)
     refuse(ranks, 3, "--config FILE", options=("--from", "deepseek-mp"))
@@ -233,7 +232,7 @@ def test_ranks_of_convert_py_are_read(sources, convert, refuse, tmp_path, tesser
     refuse(src, 3, "model0-mp", options=("--from", "deepseek-mp"))
 
 
-def test_ranks_that_do_not_belong_together(sources, convert, refuse, tmp_path):  # noqa: F811
+def test_ranks_that_do_not_belong_together(sources, convert, refuse, tmp_path):
     src = sources("deepseek-v3", False)
     ranks = convert(src, "--to", "deepseek-mp", "--mp", "2")
 
@@ -258,7 +257,7 @@ def test_ranks_that_do_not_belong_together(sources, convert, refuse, tmp_path): 
     refuse(ranks, 4, "model1-mp2.safetensors", options=("--from", "deepseek-mp"))
 
 
-def test_only_deepseeks_blocks(tessera, sources, refuse, tmp_path):  # noqa: F811
+def test_only_deepseeks_blocks(tessera, sources, refuse, tmp_path):
     """model.py's blocks are 128x128, whatever config.json says."""
     code, _, err = harness.run(tessera, ["convert", sources("deepseek-v3", True), "-o", tmp_path / "b", "--to", "fp8-block",
                                          "--block", "64x64", "--quiet"])
@@ -344,7 +343,7 @@ def test_a_header_of_another_writer_comes_back(tmp_path, convert):
     assert harness.tree_difference(src, merged) is None
 
 
-def test_cutting_refusals(sources, refuse, tmp_path):  # noqa: F811
+def test_cutting_refusals(sources, refuse, tmp_path):
     fp8 = sources("deepseek-v3", True)
     refuse(fp8, 3, "down_proj.weight", "3 ranks", "1, 2, 4, 8", options=("--to", "tp", "--tp", "3"))
     refuse(fp8, 3, "cuts through a block of 128", "1, 2, 4 would work", options=("--to", "tp", "--tp", "8"))
@@ -379,7 +378,7 @@ def test_more_ranks_than_key_value_heads(tmp_path, convert):
     assert harness.tree_difference(src, merged) is None
 
 
-def test_merging_what_does_not_belong_together(tmp_path, sources, convert, refuse):  # noqa: F811
+def test_merging_what_does_not_belong_together(tmp_path, sources, convert, refuse):
     src = sources("llama", False)
     dst = convert(src, "--to", "tp", "--tp", "2")
 

@@ -4,12 +4,12 @@ checkpoints make of the same tokens; and mistakes of implementations and checkpo
 import json
 import math
 
+from checkpoints import write
 import harness
 import ml_dtypes
+from mla_oracle import BATCH, Model, TOKENS
 import numpy as np
 import pytest
-from test_diff import write
-from test_verify_mla import BATCH, TOKENS, Model
 
 BF16 = ml_dtypes.bfloat16
 HIDDEN, HEADS, KV_HEADS, DIM, INNER, LAYERS, VOCABULARY, EXPERTS, CHOSEN, EPS = 64, 4, 2, 16, 96, 3, 97, 8, 3, 1e-6

@@ -1,41 +1,15 @@
 """`tessera verify gemm|epilogue|dequant`: sound checkpoints pass; faults in a checkpoint show as quantization error or in
 azp_adj (faults in kernels are planted by tests/unit/test_verify_kernels.c); reports parse; refusals and exit codes."""
 
-import json
-import xml.etree.ElementTree
-
+from checkpoints import BF16, FP8_CONFIG, write
 import fp8_oracle
 import harness
 import numpy as np
 import pytest
-from test_diff import BF16, FP8_CONFIG, write
 
 NAME = "model.layers.0.self_attn.o_proj.weight"
 EXPERTS = [f"model.layers.0.mlp.experts.{i}.up_proj.weight" for i in range(4)]
 KERNELS = ["reference", "model promoted", "model unpromoted"]
-
-
-@pytest.fixture
-def verify(tessera, tmp_path):
-    """verify(check, dst, *options) -> (exit code, the JSON result)."""
-
-    def run(check, dst, *options):
-        junit = tmp_path / "junit.xml"
-        code, out, err = harness.run(tessera, ["verify", check, dst, "--device", "cpu", "--json", "-", "--junit", junit, *options])
-        assert code in (0, 1), err
-        result = json.loads(out)
-        failed = [j for j in result["judgements"] if not j["passed"]]
-        assert result["passed"] == (code == 0) == (not failed)
-        suite = xml.etree.ElementTree.parse(junit).getroot()
-        assert int(suite.get("tests")) == len(result["judgements"]) == len(list(suite.iter("testcase")))
-        assert int(suite.get("failures")) == len(failed) == len(list(suite.iter("failure")))
-        return code, result
-
-    return run
-
-
-def of_kind(result, kind):
-    return [j for j in result["judgements"] if j["kind"] == kind]
 
 
 class Model:
@@ -67,10 +41,10 @@ def test_sound_products_pass(options, verify, model):
     assert code == 0, [j for j in result["judgements"] if not j["passed"]]
     subjects = {j["subject"] for j in result["judgements"]}
     assert subjects == {NAME, "model.layers.0.mlp.experts.*.up_proj.weight"}
-    whats = {j["what"] for j in of_kind(result, "kernel")}
+    whats = {j["what"] for j in harness.of_kind(result, "kernel")}
     outs = ["bf16"] if "bf16" in options else ["bf16", "f16", "f32"]
     assert whats == {f"{kernel}{layout}, {out}" for kernel in KERNELS for layout in ("", ", contiguous", ", masked") for out in outs}
-    for j in of_kind(result, "quantization"):
+    for j in harness.of_kind(result, "quantization"):
         assert j["what"] == "weights and activations" and 28 < j["sqnr_db"] < 34
 
 
@@ -87,7 +61,7 @@ def test_what_promotion_buys(verify, checkpoint, quantize):
     src = checkpoint("llama")
     code, result = verify("gemm", quantize(src), "--out", "f32", "--sample", "2")
     assert code == 0
-    error = {kernel: [j["relative_error"] for j in of_kind(result, "kernel") if j["what"] == f"{kernel}, f32"] for kernel in KERNELS}
+    error = {kernel: [j["relative_error"] for j in harness.of_kind(result, "kernel") if j["what"] == f"{kernel}, f32"] for kernel in KERNELS}
     assert len(error["reference"]) == 2
     for reference, promoted, unpromoted in zip(*(error[kernel] for kernel in KERNELS)):
         assert reference < 1e-6 < promoted < unpromoted
@@ -107,7 +81,7 @@ def test_figures_are_what_numpy_finds(verify, tmp_path):
     q = (q * token_scales[:, :, None].astype(np.float64)).reshape(8, 256)
     y = q @ fp8_oracle.dequantize(codes, scales).T
     exact = x.astype(np.float64) @ w.astype(np.float64).T
-    found = of_kind(result, "quantization")[0]
+    found = harness.of_kind(result, "quantization")[0]
     assert found["relative_error"] == pytest.approx(np.linalg.norm(exact - y) / np.linalg.norm(exact), rel=1e-9)
     assert found["max_abs_error"] == pytest.approx(np.abs(exact - y).max(), rel=1e-9)
     token, output = np.unravel_index(np.abs(exact - y).argmax(), exact.shape)
@@ -175,11 +149,11 @@ def test_sound_epilogues_pass(int8, verify):
     src, dst = int8
     code, result = verify("epilogue", dst, "--against", src, "--sample", "3")
     assert code == 0, [j for j in result["judgements"] if not j["passed"]]
-    whats = {j["what"] for j in of_kind(result, "kernel")}
-    assert {j["what"] for j in of_kind(result, "checkpoint")} == {"azp_adj of the checkpoint"}
+    whats = {j["what"] for j in harness.of_kind(result, "kernel")}
+    assert {j["what"] for j in harness.of_kind(result, "checkpoint")} == {"azp_adj of the checkpoint"}
     for epilogue in ("scaled", "scaled + bias", "azp per tensor", "azp per token"):
         assert any(f": {epilogue}, " in what for what in whats)
-    for j in of_kind(result, "quantization"):
+    for j in harness.of_kind(result, "quantization"):
         assert j["of_expected_rms"] == pytest.approx(1, abs=0.2)
 
 
@@ -305,8 +279,8 @@ def test_a_scale_that_is_none_is_the_checkpoints_fault(value, int8, verify):
     name = next(n for p in sorted(dst.glob("*.safetensors")) for n in harness.read_safetensors(p)[1] if n.endswith("o_proj.weight_scale"))
     spoil(dst, name, 3, value)
     code, result = verify("epilogue", dst, "--columns", "0", "--tensors", name.removesuffix("_scale"))
-    assert code == 1 and not of_kind(result, "kernel")
-    fault, = [j for j in of_kind(result, "checkpoint") if not j["passed"]]
+    assert code == 1 and not harness.of_kind(result, "kernel")
+    fault, = [j for j in harness.of_kind(result, "checkpoint") if not j["passed"]]
     assert fault["what"] == "scale of the checkpoint" and fault["fault"].replace("-nan", "nan") == f"of output 3 it is {value:g}"
 
 

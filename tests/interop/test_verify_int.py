@@ -3,12 +3,11 @@ NumPy's, and faults that are planted in checkpoints."""
 
 import json
 
+from checkpoints import BF16, INDEX, make, random_weight, read
 import harness
+from int_oracle import AZP
 import numpy as np
 import pytest
-from test_convert import make, random_weight
-from test_int import AZP, BF16, INDEX, read
-from test_verify_gemm import of_kind, verify  # noqa: F401
 
 UP, DOWN = (f"model.layers.0.mlp.{n}_proj" for n in ("up", "down"))
 SHAPES = {UP: (192, 256), DOWN: (128, 384)}
@@ -87,7 +86,7 @@ def figures(exact, found):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_figures_are_what_numpy_finds(form, tmp_path, source, quantize, verify):  # noqa: F811
+def test_figures_are_what_numpy_finds(form, tmp_path, source, quantize, verify):
     src, originals = source
     dst = quantize(src, "--scheme", *FORMS[form])
     path, x = inputs(tmp_path)
@@ -132,7 +131,7 @@ def spoil(value):
 
 @pytest.mark.parametrize("form", ["W8A8", "W8A16, groups", "W4A16", "W4A16, groups of 64, zero points"])
 @pytest.mark.parametrize("change, row", [(swap_rows, 5), (scale_group, 7)])
-def test_a_wrong_scale_is_found(form, change, row, source, quantize, verify):  # noqa: F811
+def test_a_wrong_scale_is_found(form, change, row, source, quantize, verify):
     src, _ = source
     dst = quantize(src, "--scheme", *FORMS[form])
     edit(dst / "model.safetensors", UP + ".weight_scale", change)
@@ -143,7 +142,7 @@ def test_a_wrong_scale_is_found(form, change, row, source, quantize, verify):  #
     assert set(failed) <= {"weights, product in bf16", "weights, product in f16"}
 
 
-def test_a_wrong_zero_point_is_found(source, quantize, verify):  # noqa: F811
+def test_a_wrong_zero_point_is_found(source, quantize, verify):
     src, _ = source
     dst = quantize(src, "--scheme", "int4-weight-only", "--zero-points")
     edit(dst / "model.safetensors", DOWN + ".weight_zero_point", lambda x: x ^ 0x300)  # of rows 2, 10, 18, ...
@@ -154,14 +153,14 @@ def test_a_wrong_zero_point_is_found(source, quantize, verify):  # noqa: F811
 
 
 @pytest.mark.parametrize("value", [0, -1, np.nan, np.inf])
-def test_no_scale_at_all_is_named(value, source, quantize, verify):  # noqa: F811
+def test_no_scale_at_all_is_named(value, source, quantize, verify):
     dst = quantize(source[0], "--scheme", *FORMS["W8A16, groups"])
     edit(dst / "model.safetensors", UP + ".weight_scale", spoil(value))
     code, result = verify("dequant", dst, "--columns", "0")
     assert code == 1 and f"of row 7, group 1 it is {value:g}" in faults(result)["scale of the checkpoint"].replace("-nan", "nan")
 
 
-def test_limits_of_products(source, quantize, verify):  # noqa: F811
+def test_limits_of_products(source, quantize, verify):
     src, _ = source
     dst = quantize(src, "--scheme", *FORMS["W4A16"])
     assert verify("dequant", dst, "--against", src, "--min-sqnr", "15")[0] == 0
@@ -172,14 +171,14 @@ def test_limits_of_products(source, quantize, verify):  # noqa: F811
         assert code == 1 and all(what.startswith("reference: product") for what in faults(result))
 
 
-def test_without_originals_16_bits_are_what_costs(source, quantize, verify):  # noqa: F811
+def test_without_originals_16_bits_are_what_costs(source, quantize, verify):
     _, result = verify("dequant", quantize(source[0], "--scheme", *FORMS["W8A8"]))
-    found = {j["what"]: j for j in of_kind(result, "quantization")}
+    found = {j["what"]: j for j in harness.of_kind(result, "quantization")}
     assert found.keys() == {f"scales and activations, product in {out}" for out in ("bf16", "f16")}
     assert 50 < found["scales and activations, product in bf16"]["sqnr_db"] < 70
 
 
-def test_what_is_skipped_says_why(tmp_path, source, quantize, verify):  # noqa: F811
+def test_what_is_skipped_says_why(tmp_path, source, quantize, verify):
     dst = quantize(source[0], "--scheme", *FORMS["W8A16"])
     path, x = inputs(tmp_path, scale=1e6)
     harness.write_safetensors(path, {UP: ("BF16", x[UP].shape, x[UP].tobytes())})
@@ -190,7 +189,7 @@ def test_what_is_skipped_says_why(tmp_path, source, quantize, verify):  # noqa: 
     assert any(j["subject"] == DOWN + ".weight" and j["what"] == "layout T" for j in result["judgements"])
 
 
-def test_products_do_not_depend_on_threads(source, quantize, verify):  # noqa: F811
+def test_products_do_not_depend_on_threads(source, quantize, verify):
     dst = quantize(source[0], "--scheme", *FORMS["W4A16, groups of 32"])
     runs = [verify("dequant", dst, "--threads", threads)[1]["judgements"] for threads in ("1", "3")]
     assert runs[0] == runs[1]
@@ -209,7 +208,7 @@ def calibrated(tmp_path, quantize, src, zero_points, x, reach=1.0):
 
 
 @pytest.mark.parametrize("zero_points", [False, True])
-def test_static_figures_are_what_numpy_finds(zero_points, tmp_path, source, quantize, verify):  # noqa: F811
+def test_static_figures_are_what_numpy_finds(zero_points, tmp_path, source, quantize, verify):
     src, originals = source
     path, x = inputs(tmp_path)
     x = {m: np.maximum(a, BF16(-0.5)) for m, a in x.items()}
@@ -238,7 +237,7 @@ def test_static_figures_are_what_numpy_finds(zero_points, tmp_path, source, quan
 
 
 @pytest.mark.parametrize("zero_points", [False, True])
-def test_drawn_activations_reach_what_the_scale_does(zero_points, tmp_path, source, quantize, verify):  # noqa: F811
+def test_drawn_activations_reach_what_the_scale_does(zero_points, tmp_path, source, quantize, verify):
     dst = calibrated(tmp_path, quantize, source[0], zero_points, {m: np.array([-0.01, 300.0]) for m in SHAPES})
     code, result = verify("epilogue", dst, "--against", source[0])
     assert code == 0, faults(result)
@@ -253,7 +252,7 @@ def add(number, at):
     return change
 
 
-def test_a_wrong_azp_with_adj_is_named(tmp_path, source, quantize, verify):  # noqa: F811
+def test_a_wrong_azp_with_adj_is_named(tmp_path, source, quantize, verify):
     _, x = inputs(tmp_path)
     dst = calibrated(tmp_path, quantize, source[0], True, x)
     edit(dst / AZP, UP + ".azp_with_adj", add(1, 77))
@@ -272,7 +271,7 @@ def test_a_wrong_azp_with_adj_is_named(tmp_path, source, quantize, verify):  # n
 @pytest.mark.parametrize("factor, words", [(1 / 16, "activations are beyond"), (0.5, "activations are beyond"),
                                            (127, "is too large: of 256 codes the activations take")])
 @pytest.mark.parametrize("zero_points", [False, True])
-def test_a_wrong_input_scale_is_named(zero_points, factor, words, tmp_path, source, quantize, verify):  # noqa: F811
+def test_a_wrong_input_scale_is_named(zero_points, factor, words, tmp_path, source, quantize, verify):
     path, x = inputs(tmp_path)
     dst = calibrated(tmp_path, quantize, source[0], zero_points, x)
     assert verify("epilogue", dst, "--activations", path)[0] == 0
@@ -281,12 +280,12 @@ def test_a_wrong_input_scale_is_named(zero_points, factor, words, tmp_path, sour
     fault = faults(result)["activations, by input_scale"]
     assert code == 1 and words in fault and f"input_scale {read(dst / 'model.safetensors')[DOWN + '.input_scale'][0]:g}" in fault
     assert {j["subject"] for j in result["judgements"] if not j["passed"]} == {DOWN + ".weight"}
-    assert not any(j["fault"] for j in of_kind(result, "kernel"))
+    assert not any(j["fault"] for j in harness.of_kind(result, "kernel"))
 
 
 @pytest.mark.parametrize("value", [0, -0.5, np.inf, 1e-30])
 @pytest.mark.parametrize("zero_points", [False, True])
-def test_no_input_scale_at_all_is_named(zero_points, value, tmp_path, source, quantize, verify):  # noqa: F811
+def test_no_input_scale_at_all_is_named(zero_points, value, tmp_path, source, quantize, verify):
     _, x = inputs(tmp_path)
     dst = calibrated(tmp_path, quantize, source[0], zero_points, x)
     edit(dst / "model.safetensors", UP + ".input_scale", lambda s: np.full_like(s, value))
@@ -298,7 +297,7 @@ def test_no_input_scale_at_all_is_named(zero_points, value, tmp_path, source, qu
 @pytest.mark.parametrize("part, change, words", [("zero_point", lambda z: z + np.int8(7), "times the sum of its codes is"),
                                                  ("zero_point", lambda z: None, "without input_zero_point it is 0"),
                                                  ("scale", lambda s: None, "without input_scale it is 0")])
-def test_what_azp_with_adj_does_not_go_with_is_named(part, change, words, tmp_path, source, quantize, verify):  # noqa: F811
+def test_what_azp_with_adj_does_not_go_with_is_named(part, change, words, tmp_path, source, quantize, verify):
     _, x = inputs(tmp_path)
     dst = calibrated(tmp_path, quantize, source[0], True, x)
     edit(dst / "model.safetensors", f"{UP}.input_{part}", change)

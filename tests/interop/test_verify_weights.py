@@ -6,11 +6,11 @@ import json
 import shutil
 import xml.etree.ElementTree
 
+from checkpoints import BF16, FP8_CONFIG, write
 import fp8_oracle
 import harness
 import numpy as np
 import pytest
-from test_diff import BF16, FP8_CONFIG, write
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 EXPERTS = [f"model.layers.0.mlp.experts.{i}.down_proj.weight" for i in range(4)]

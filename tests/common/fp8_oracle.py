@@ -45,6 +45,16 @@ def quantize(w, ue8m0=False):
     return codes_of(w, scales), scales
 
 
+def quantize_rows(w, dtype=np.float32):
+    """One scale a row: (codes, scales [rows, 1]) in FP32, the scales rounded to dtype."""
+    x = w.astype(np.float32)
+    amax = np.abs(x).max(axis=1, keepdims=True)
+    scale = np.maximum(amax / np.float32(448), np.float32(2.0**-149)).astype(dtype).astype(np.float32)
+    scale = np.where(scale == 0, np.float32(2.0**-133), scale)
+    scale[amax == 0] = 1
+    return np.clip(x / scale, -448, 448).astype(E4M3), scale
+
+
 def dequantize(codes, scales):
     """In double: what a perfect reader gets."""
     return codes.astype(np.float64) * spread(scales, codes.shape).astype(np.float64)

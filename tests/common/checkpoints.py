@@ -1,0 +1,89 @@
+"""Checkpoints of NumPy arrays: written file by file or as a directory with its configuration, and read back."""
+
+import json
+import struct
+from pathlib import Path
+
+import harness
+import ml_dtypes
+import numpy as np
+import safetensors
+from safetensors.numpy import save_file
+
+KINDS = ["deepseek-v3", "llama", "qwen3-moe", "fused-experts"]
+SOURCES = {"BF16": ml_dtypes.bfloat16, "F16": np.float16, "F32": np.float32}
+DTYPES = {**SOURCES, "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2,
+          "F8_E8M0": ml_dtypes.float8_e8m0fnu, "F64": np.float64, "I64": np.int64, "I32": np.int32, "I8": np.int8,
+          "U8": np.uint8, "BOOL": np.bool_}
+NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
+WIDTHS = {name: np.dtype(dtype).itemsize for name, dtype in DTYPES.items()}
+BF16, E4M3, E8M0 = (DTYPES[name] for name in ("BF16", "F8_E4M3", "F8_E8M0"))
+REPORT, INDEX = "quantization_report.json", "model.safetensors.index.json"
+DEEPSEEK = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]}
+FP8_CONFIG = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+
+
+def shards(directory):
+    return sorted(Path(directory).glob("*.safetensors"))
+
+
+def read(path):
+    """{name: array} of one file, read by the safetensors package."""
+    return {name: np.frombuffer(entry["data"], DTYPES[entry["dtype"]]).reshape(entry["shape"])
+            for name, entry in safetensors.deserialize(Path(path).read_bytes())}
+
+
+def load(directory):
+    """{name: array} of all files of a directory."""
+    return {name: array for path in shards(directory) for name, array in read(path).items()}
+
+
+def header(path):
+    with open(path, "rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        return length, json.loads(file.read(length))
+
+
+def split(tensors, suffix="_scale_inv"):
+    """(scales by weight name, everything else)"""
+    scales = {name.removesuffix(suffix): value for name, value in tensors.items() if name.endswith(suffix)}
+    return scales, {name: value for name, value in tensors.items() if not name.endswith(suffix)}
+
+
+def same_bits(a, b):
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def save(directory, tensors, config=None):
+    directory.mkdir()
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    (directory / "config.json").write_text(json.dumps(config or {"model_type": "llama"}))
+    return directory
+
+
+def make(directory, files, quantization=DEEPSEEK, **config):
+    """A directory of these files ({tensor: array} each), with an index when there are several."""
+    directory.mkdir()
+    for number, (name, tensors) in enumerate(files.items()):
+        entries = {n: (NAMES[t.dtype], t.shape, t.tobytes()) for n, t in tensors.items()}
+        harness.write_safetensors(directory / name, entries, {"format": "pt"})
+    if len(files) > 1:
+        index = {n: file for file, tensors in files.items() for n in tensors}
+        (directory / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    if quantization is not None:
+        config["quantization_config"] = quantization
+    (directory / "config.json").write_text(json.dumps({"model_type": "llama", "torch_dtype": "bfloat16", **config}))
+    return directory
+
+
+def write(directory, tensors, config=None):
+    """A directory of one file and, where none is given, an empty configuration."""
+    directory.mkdir()
+    harness.write_safetensors(directory / "model.safetensors",
+                              {name: (NAMES[x.dtype], x.shape, x.tobytes()) for name, x in tensors.items()})
+    (directory / "config.json").write_text(json.dumps(config or {}))
+    return directory
+
+
+def random_weight(shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32) * np.float32(0.02)
