@@ -164,7 +164,7 @@ static tsr_status resolve(const char *path, char existing[PATH_MAX], size_t *mis
             if (stat(existing, &st) == 0) {
                 n += length + 1;
             } else {
-                const tsr_status failed = tsr_fail_errno(err, "%s", existing);
+                const tsr_status failed = tsr_fail_errno(err, "%.*s", (int)(p + length - path), path);
                 if (lstat(existing, &st) == 0)
                     return tsr_fail(err, TSR_E_USAGE, "%s: a link to nothing", existing);
                 if (errno != ENOENT)
