@@ -110,6 +110,17 @@ static bool is_target(const tsr_load_query *q, const tsr_linear *l)
 
 /* ---- the rules ---- */
 
+/* SGLang asks the group of that name for the size of blocks, and stops where there is none. */
+static void check_linear_group(const tsr_load_query *q)
+{
+    bool there = q->n_targets == 0;
+    for (size_t i = 0; i < q->n_targets; i++)
+        there = there || tsr_ignore_list_find(&q->targets[i], TSR_MATCH_EXACT, "Linear") != NULL;
+    if (!there && q->loader == TSR_LOADER_SGLANG && q->block)
+        tsr_query_note(q, true, NULL, "targets", "let a group's targets be [\"Linear\"]",
+                       "no group's targets are \"Linear\", where the loader looks for the size of blocks");
+}
+
 /* How else the list could be read so that it covers the layer. */
 static const char *other_way(const tsr_load_query *q, const tsr_linear *l)
 {
@@ -213,6 +224,8 @@ void tsr_rule_lists(const tsr_load_query *q)
         tsr_query_note(q, true, NULL, "ignore list", "write the modules' names out, or a simpler expression",
                        "'%.200s' in %s: Tessera cannot tell what it covers: %s", q->ignored->unknown, q->ignored->key,
                        q->ignored->why);
+    if (ask && tsr_query_compressed_tensors(q))
+        check_linear_group(q);
     if (ask)
         check_entries(q);
     for (size_t i = 0; i < q->linears->count; i++) {

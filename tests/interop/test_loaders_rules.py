@@ -182,6 +182,7 @@ NO = {
                                {"sglang"}, "ignore list", ["o_proj"]),
     "targets that miss": (llama, as_compressed(by_name("re:.*mlp.*")), 1, {"vllm", "sglang", "transformers"}, "targets",
                           ["self_attn.q_proj", "taken for plain"]),
+    "no group for Linear": (llama, as_compressed(by_name("re:.*_proj$")), 1, {"sglang"}, "targets", ["size of blocks"]),
     "neither ignored nor a target": (
         llama, both(as_compressed(by_name(r"re:.*\.(self_attn\.[qkv]|mlp\.).*")),
                     lambda m: (m.drop("o_proj.weight_scale"), plain("o_proj")(m))), 1, {"sglang"}, "targets", ["o_proj"]),

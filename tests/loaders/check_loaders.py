@@ -1,0 +1,181 @@
+"""Asks real loaders about Tessera's files, and compares: what `inspect --can-load` says with what vLLM's, SGLang's and
+transformers' own classes do, by values. Exit 0: no verdict is wrong but those that REFUSED explains; 1: some are; 77: the
+packages are not installed (./dev loaders installs them).
+
+python check_loaders.py --tessera BINARY [--work DIR] [--only WORD] [--loaders vllm,sglang,transformers] [--tp 1,2]"""
+
+import argparse
+import fnmatch
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+LOADERS = ("transformers", "vllm", "sglang")
+SCHEMES = {
+    "fp8-block": [],
+    "ue8m0": ["--scale-fmt", "ue8m0"],
+    "fp8-block-ct": ["--dialect", "compressed-tensors"],
+    "fp8-channel": ["--scheme", "fp8-channel"],
+    "int8-channel": ["--scheme", "int8-channel"],
+    "int8-weight-only": ["--scheme", "int8-weight-only"],
+    "int4-weight-only": ["--scheme", "int4-weight-only"],
+    "int4-zero-points": ["--scheme", "int4-weight-only", "--zero-points"],
+}
+NAMES = ("llama mistral phi3 qwen2 qwen3 mixtral qwen2_moe qwen3_moe qwen3_moe_192 qwen3_moe_384 deepseek_v2 deepseek_v3 qwen3_next gpt_oss "
+         "llama4 gemma3 olmo2 glm4_moe").split()
+
+# Verdicts that are stricter than the loader, on purpose: loader, pattern of the case -> why.
+LISTS = "where it dequantizes, as here, it goes by the scales that are there; with FP8 on a GPU it goes by the list"
+REFUSED = {
+    ("transformers", "*+joined-listed-and-plain *"): LISTS,
+    ("transformers", "*+experts-listed *"): LISTS,
+    ("transformers", "*+down-only *"): LISTS,
+    ("transformers", "*+targets-miss *"): LISTS,
+}
+
+
+def versions():
+    found = {}
+    for name in LOADERS:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            pass
+    return found
+
+
+def run(*command):
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True)
+
+
+def wanted(case, only):
+    return not only or any(fnmatch.fnmatch(case, pattern) for pattern in only)
+
+
+def edits():
+    import edits  # needs torch
+
+    return edits.EDITS
+
+
+def prepare(tessera, work, only):
+    """[(case, quantized, plain, bits)]; what Tessera refuses is told and left out."""
+    sources, changes = work / "sources", edits()
+    missing = [name for name in NAMES if not (sources / name / "config.json").exists()]
+    if missing:
+        run(sys.executable, HERE / "families.py", sources, *missing)
+    cases = []
+    for name in NAMES:
+        for scheme, options in SCHEMES.items():
+            case = f"{name}/{scheme}"
+            if not wanted(case, only) and not any(wanted(f"{case}+{edit}", only) for edit in changes):
+                continue
+            if not (sources / name / "config.json").exists():
+                print(f"{case:38} not made: transformers here does not have it")
+                continue
+            made, plain = work / "made" / name / scheme, work / "plain" / name / scheme
+            if not (plain / "config.json").exists():
+                made.parent.mkdir(parents=True, exist_ok=True)
+                plain.parent.mkdir(parents=True, exist_ok=True)
+                shutil.rmtree(made, ignore_errors=True)
+                shutil.rmtree(plain, ignore_errors=True)
+                done = run(tessera, "quantize", sources / name, "-o", made, "--quiet", *options)
+                if done.returncode == 0:
+                    done = run(tessera, "convert", made, "-o", plain, "--to", "bf16", "--quiet")
+                if done.returncode != 0:
+                    print(f"{case:38} not made: {(done.stderr or done.stdout).strip().splitlines()[-1:]}")
+                    continue
+            bits = 4 if scheme.startswith("int4") else 8
+            if wanted(case, only):
+                cases.append((case, made, plain, bits))
+            for edit, (pattern, act) in changes.items():
+                if not fnmatch.fnmatch(case, pattern) or not wanted(f"{case}+{edit}", only):
+                    continue
+                changed = work / "edited" / name / f"{scheme}+{edit}"
+                if not (changed / "edited").exists():
+                    shutil.rmtree(changed, ignore_errors=True)
+                    shutil.copytree(made, changed)
+                    act(changed)
+                    (changed / "edited").write_text("")
+                cases.append((f"{case}+{edit}", changed, plain, bits))
+    return cases
+
+
+def foretold(tessera, made, loader, tps):
+    done = run(tessera, "inspect", made, "--can-load", loader, "--tp", ",".join(map(str, tps)), "--json", "-", "--quiet")
+    if done.returncode > 1:
+        raise SystemExit(f"{made}: {done.stderr}")
+    got = json.loads(done.stdout)
+    return got["can_load"][loader], got["load_findings"]
+
+
+def ask(loader, jobs, work):
+    """The answers one by one, as they come."""
+    lines = work / f"jobs-{loader}.jsonl"
+    lines.write_text("".join(json.dumps(j) + "\n" for j in jobs))
+    errors = None if os.environ.get("LOADERS_TRACE") else subprocess.DEVNULL
+    with lines.open() as source, subprocess.Popen([sys.executable, HERE / f"load_{loader}.py"], stdin=source,
+                                                  stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+        for line in process.stdout:
+            yield json.loads(line)
+    while True:
+        yield {"ok": None, "why": "the loader's process ended"}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tessera", required=True)
+    parser.add_argument("--work")
+    parser.add_argument("--only", action="append")
+    parser.add_argument("--loaders", default=",".join(LOADERS))
+    parser.add_argument("--tp", default="1,2")
+    args = parser.parse_args()
+    have = versions()
+    asked = [name for name in args.loaders.split(",") if name in have]
+    if not asked:
+        print(f"skipped: none of {args.loaders} is installed here; ./dev loaders installs them")
+        return 77
+    work = Path(args.work) if args.work else Path(tempfile.mkdtemp(prefix="loaders."))
+    tps = [int(tp) for tp in args.tp.split(",")]
+    wrong = 0
+    cases = prepare(args.tessera, work, args.only)
+    for loader in asked:
+        sizes = tps[:1] if loader == "transformers" else tps
+        print(f"== {loader} {have[loader]}", flush=True)
+        jobs = [{"quantized": str(made), "plain": str(plain), "tp": tp, "bits": bits}
+                for _, made, plain, bits in cases for tp in sizes]
+        answers = ask(loader, jobs, work)
+        for case, made, _, _ in cases:
+            said, findings = foretold(args.tessera, made, loader, sizes)
+            for tp in sizes:
+                answer = next(answers)
+                verdict = said[str(tp)]
+                excuse = next((why for (who, pattern), why in REFUSED.items()
+                               if who == loader and fnmatch.fnmatch(f"{case} TP {tp}", pattern)), None)
+                if answer["ok"] is None:
+                    kind = "not run "
+                elif verdict == answer["ok"]:
+                    kind = "agree   "
+                elif verdict:
+                    kind = "FALSE OK"
+                else:
+                    kind = "explained" if excuse else "FALSE NO"
+                wrong += kind.startswith("FALSE")
+                mine = [f["detail"] for f in findings if f["severity"] == "error" and f["tp"] in (None, tp)]
+                print(f"{kind:9} {case} TP {tp}: loads: {answer['ok']}, said: {verdict}"
+                      f"{'; ' + answer['why'] if answer.get('why') else ''}"
+                      f"{'; inspect: ' + mine[0] if mine and kind == 'FALSE NO' else ''}"
+                      f"{'; ' + excuse if kind == 'explained' else ''}", flush=True)
+    if not args.work:
+        shutil.rmtree(work)
+    print(f"{wrong} verdicts of inspect are wrong")
+    return 1 if wrong else 0
+
+
+sys.exit(main())

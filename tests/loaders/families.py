@@ -1,0 +1,64 @@
+"""Small random models of real families, written by transformers' own classes: python families.py FOLDER [NAME...]"""
+
+import os
+import sys
+
+os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
+
+import torch
+import transformers
+
+BASE = dict(hidden_size=512, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            head_dim=128, vocab_size=512, max_position_embeddings=512, tie_word_embeddings=False, pad_token_id=0,
+            bos_token_id=1, eos_token_id=2)
+MOE = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=256)
+MLA = dict(q_lora_rank=128, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, n_routed_experts=4,
+           num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=256, first_k_dense_replace=1, n_group=1,
+           topk_group=1, num_key_value_heads=4,
+           rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+                            "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 256})
+LINEAR = dict(linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=128, linear_value_head_dim=128,
+              layer_types=["linear_attention", "full_attention"], full_attention_interval=2)
+
+FAMILIES = {
+    "llama": ("LlamaConfig", {}),
+    "mistral": ("MistralConfig", {}),
+    "phi3": ("Phi3Config", {}),
+    "qwen2": ("Qwen2Config", {}),
+    "qwen3": ("Qwen3Config", {}),
+    "mixtral": ("MixtralConfig", dict(num_local_experts=4, num_experts_per_tok=2)),
+    "qwen2_moe": ("Qwen2MoeConfig", dict(MOE, shared_expert_intermediate_size=256)),
+    "qwen3_moe": ("Qwen3MoeConfig", MOE),
+    "qwen3_moe_192": ("Qwen3MoeConfig", dict(MOE, moe_intermediate_size=192)),
+    "qwen3_moe_384": ("Qwen3MoeConfig", dict(MOE, moe_intermediate_size=384)),
+    "deepseek_v2": ("DeepseekV2Config", MLA),
+    "deepseek_v3": ("DeepseekV3Config", dict(MLA, topk_method="noaux_tc")),
+    "qwen3_next": ("Qwen3NextConfig", dict(MOE, **LINEAR, shared_expert_intermediate_size=256)),
+    "gpt_oss": ("GptOssConfig", dict(num_local_experts=4, num_experts_per_tok=2, intermediate_size=256)),
+    "llama4": ("Llama4TextConfig", dict(num_local_experts=4, intermediate_size=256, intermediate_size_mlp=512,
+                                        interleave_moe_layer_step=1)),
+    "gemma3": ("Gemma3TextConfig", {}),
+    "olmo2": ("Olmo2Config", {}),
+    "glm4_moe": ("Glm4MoeConfig", dict(moe_intermediate_size=256, n_routed_experts=4, num_experts_per_tok=2,
+                                       first_k_dense_replace=1)),
+}
+
+
+def make(name, folder):
+    config_class, extra = FAMILIES[name]
+    config = getattr(transformers, config_class)(**{**BASE, **extra})
+    config.dtype = torch.bfloat16
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    for p in model.parameters():
+        if p.dim() > 1:
+            torch.nn.init.normal_(p, std=0.05)
+    model.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[2:] or FAMILIES:
+        try:
+            make(name, f"{sys.argv[1]}/{name}")
+        except Exception as e:  # a family that this version lacks
+            print(f"{name}: {type(e).__name__}: {e}", file=sys.stderr)

@@ -1,0 +1,96 @@
+"""The same for SGLang (see load_vllm.py): its real model classes and their load_weights, for each rank, on the CPU."""
+
+import contextlib
+import gc
+import os
+
+os.environ.update(HF_HUB_OFFLINE="1", SGLANG_DISABLE_TELEMETRY="1")
+
+import stand_ins
+import torch
+import serve
+import values
+
+stand_ins.install("sgl_kernel", "flashinfer", "deep_gemm", "cuda", "cutlass", "tilelang", "quack")
+
+import logging
+
+import torch.distributed as dist
+from sglang.srt import runtime_context
+from sglang.srt.arg_groups import mamba_hook
+from sglang.srt.configs.load_config import LoadConfig
+from sglang.srt.configs.model_config import ModelConfig
+from sglang.srt.distributed import parallel_state
+from sglang.srt.model_loader import loader
+from sglang.srt.server_args import ServerArgs
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from sglang.srt.distributed.device_communicators import pynccl, shm_broadcast
+
+
+def no_nccl(self, *_, **__):
+    self.disabled, self.available, self.world_size = True, False, 1
+
+
+pynccl.PyNcclCommunicator.__init__ = no_nccl
+mamba_hook._platform_supports_mamba_cache_extra_buffer = lambda: True
+torch.cuda.get_device_capability = lambda *_, **__: (9, 0)  # which schemes ask for
+shm_broadcast.MessageQueue.create_from_process_group = staticmethod(lambda *_, **__: None)
+parallel_state.create_global_tcp_store = lambda *_, **__: None
+logging.disable(logging.CRITICAL)
+new_group = dist.new_group
+torch.distributed.new_group = lambda ranks=None, *_, **__: new_group(ranks, backend="fake")
+
+
+@contextlib.contextmanager
+def group(args, tp, rank):
+    runtime_context.publish(args, role="scheduler", ranks=runtime_context.SpawnRanks(world_rank=rank, dp_rank=None, gpu_id=0))
+    dist.init_process_group(backend="fake", store=FakeStore(), rank=rank, world_size=tp)
+    try:
+        parallel_state.init_distributed_environment(tp, rank, "env://", 0, "fake")
+        parallel_state.initialize_model_parallel(backend="fake")
+        yield
+    finally:
+        with contextlib.suppress(Exception):
+            parallel_state.destroy_model_parallel()
+        with contextlib.suppress(Exception):
+            parallel_state.destroy_distributed_environment()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        gc.collect()
+
+
+def load(path, tp, rank):
+    args = ServerArgs(model_path=path, tp_size=tp, device="cpu", dtype="bfloat16", skip_tokenizer_init=True,
+                      attention_backend="torch_native", disable_cuda_graph=True)
+    with group(args, tp, rank):
+        config = ModelConfig.from_server_args(args)
+        how = LoadConfig(load_format="safetensors")
+        quantization = loader._get_quantization_config(config, how)
+        with loader.set_default_torch_dtype(config.dtype), torch.device("cpu"):
+            model = loader._initialize_model(config, how, quantization)
+            for p in model.parameters():  # what is not loaded must not look right
+                p.data.reshape(-1).view(torch.uint8).fill_(0x7b)
+            model.load_weights(loader.DefaultModelLoader(how)._get_all_weights(config, model))
+        return {name: p.data for name, p in model.named_parameters()}, model
+
+
+def block_of(model):
+    def find(name):
+        method = getattr(model.get_submodule(name.rpartition(".")[0]), "quant_method", None)
+        config = getattr(method, "quant_config", None)
+        return getattr(config, "weight_block_size", None) or [128, 128]
+
+    return find
+
+
+def plain(job, rank):
+    return values.dequantize(load(job["plain"], job["tp"], rank)[0], None)
+
+
+def quantized(job, rank):
+    params, model = load(job["quantized"], job["tp"], rank)
+    return values.dequantize(params, block_of(model), job.get("bits", 8))
+
+
+serve.main(plain, quantized, ranks=lambda job: job["tp"])
