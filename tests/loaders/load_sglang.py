@@ -34,6 +34,7 @@ def no_nccl(self, *_, **__):
 
 pynccl.PyNcclCommunicator.__init__ = no_nccl
 mamba_hook._platform_supports_mamba_cache_extra_buffer = lambda: True
+torch.cuda.current_device = lambda: torch.device("cpu")
 torch.cuda.get_device_capability = lambda *_, **__: (9, 0)  # which schemes ask for
 shm_broadcast.MessageQueue.create_from_process_group = staticmethod(lambda *_, **__: None)
 parallel_state.create_global_tcp_store = lambda *_, **__: None
