@@ -2,18 +2,11 @@
 #include "quantize/fp8_block.h"
 
 #include "common/checked.h"
+#include "common/float_bits.h"
 #include "quantize/stored_scale.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
-
-static float from_bits(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 /* Some columns of a band, whatever their dtype: BF16 has kernels of its own, F16 comes here widened to F32. */
 typedef struct block {
@@ -55,7 +48,7 @@ static void measure(const tsr_cpu_kernels *k, const block *b, float scale, tsr_b
 static double element(const block *b, size_t row, size_t col)
 {
     const size_t i = row * b->ld + col;
-    return b->bf16 != NULL ? (double)from_bits((uint32_t)b->bf16[i] << 16) : (double)b->f32[i];
+    return b->bf16 != NULL ? (double)tsr_f32_from_bf16(b->bf16[i]) : (double)b->f32[i];
 }
 
 /* A scale as the scheme stores it, from what the formula or a search gives. */
@@ -90,7 +83,7 @@ static float search_scale(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k,
     for (int i = 0; i < candidates; i++) {
         const float factor = scheme->scale_fmt == TSR_SCALE_UE8M0 ? 0.5f : kFactors[i];
         const float scale = as_stored(scheme, k, amax_scale * factor);
-        if (!(scale >= from_bits(1u << 23)) || !isfinite(scale * TSR_E4M3_MAX))
+        if (!(scale >= tsr_f32_from_bits(1u << 23)) || !isfinite(scale * TSR_E4M3_MAX))
             continue;
         encode(k, b, b->cols, &scale);
         measure(k, b, scale, &error);
@@ -126,7 +119,7 @@ static tsr_quant_stats block_stats(const tsr_cpu_kernels *k, const tsr_fp8_band 
         .sum_d2 = e.sum_e2 * s2,
         .sum_xy = e.sum_qv * s2,
         .sum_y2 = (2 * e.sum_qv - e.sum_q2 + e.sum_e2) * s2, /* y = x - d */
-        .amax = from_bits(amax_bits),
+        .amax = tsr_f32_from_bits(amax_bits),
         .max_error = fabs(element(b, e.max_row, e.max_col) - (double)tsr_e4m3_to_f32(code) * scale),
         .max_error_at = first + e.max_row * columns + e.max_col,
     };

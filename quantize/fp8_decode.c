@@ -2,30 +2,18 @@
 #include "quantize/fp8_decode.h"
 
 #include "common/checked.h"
+#include "common/float_bits.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
-
-static float from_bits(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-/* 2^(e - 127): 0 is the subnormal 2^-127, 255 is NaN (OCP MX specification, E8M0). */
-static float from_e8m0(uint8_t e)
-{
-    return e == 0 ? from_bits(1u << 22) : e == 255 ? from_bits(0x7FC00000u) : from_bits((uint32_t)e << 23);
-}
 
 void tsr_widen_to_f32(const tsr_cpu_kernels *kernels, tsr_dtype dtype, const void *x, size_t n, float *out)
 {
     switch (dtype) {
     case TSR_F8_E8M0:
         for (size_t i = 0; i < n; i++)
-            out[i] = from_e8m0(((const uint8_t *)x)[i]);
+            out[i] = tsr_f32_from_e8m0(((const uint8_t *)x)[i]);
         break;
     case TSR_BF16:
         kernels->widen_bf16(x, n, out);

@@ -2,6 +2,7 @@
 #include "quantize/int_decode.h"
 
 #include "common/checked.h"
+#include "common/float_bits.h"
 #include "quantize/fp8_decode.h"
 
 #include <math.h>

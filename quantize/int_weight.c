@@ -2,6 +2,7 @@
 #include "quantize/int_weight.h"
 
 #include "common/checked.h"
+#include "common/float_bits.h"
 #include "quantize/fp8_decode.h"
 #include "quantize/stored_scale.h"
 
@@ -138,10 +139,7 @@ static void search(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, sourc
 
 static float element(source x, uint64_t i)
 {
-    const uint32_t bits = x.bf16 == NULL ? 0 : (uint32_t)x.bf16[i] << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return x.bf16 == NULL ? x.f32[i] : value;
+    return x.bf16 == NULL ? x.f32[i] : tsr_f32_from_bf16(x.bf16[i]);
 }
 
 static tsr_status report_not_finite(const tsr_int_rows *rows, uint64_t row, uint64_t col, source x, tsr_err *err)

@@ -1,7 +1,7 @@
 /* Rounding by way of the stored bits. */
 #include "quantize/stored_scale.h"
 
-#include <string.h>
+#include "common/float_bits.h"
 
 float tsr_stored_scale(tsr_dtype dtype, float scale, const tsr_cpu_kernels *kernels)
 {
@@ -9,8 +9,7 @@ float tsr_stored_scale(tsr_dtype dtype, float scale, const tsr_cpu_kernels *kern
     if (dtype == TSR_F32)
         return scale;
     if (dtype == TSR_BF16) {
-        const uint32_t bits = (uint32_t)tsr_bf16_from_f32(scale) << 16;
-        memcpy(&back, &bits, sizeof back);
+        back = tsr_f32_from_bf16(tsr_bf16_from_f32(scale));
         return back > 0 ? back : 0x1p-133f;
     }
     const uint16_t half = tsr_f16_from_f32(scale);

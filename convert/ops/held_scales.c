@@ -1,6 +1,7 @@
 /* To the stored dtype and back: exact both ways. */
 #include "convert/ops/held_scales.h"
 
+#include "common/float_bits.h"
 #include "quantize/fp8_decode.h"
 
 #include <stdlib.h>

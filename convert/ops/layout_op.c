@@ -1,6 +1,7 @@
 /* Bands of output features: which rows of which part, and where their bytes go. */
 #include "convert/ops/layout_op.h"
 
+#include "common/float_bits.h"
 #include "convert/ops/rows.h"
 #include "quantize/fp8_decode.h"
 #include "quantize/int_decode.h"

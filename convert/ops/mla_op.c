@@ -2,6 +2,7 @@
 #include "convert/ops/mla_op.h"
 
 #include "common/checked.h"
+#include "common/float_bits.h"
 #include "quantize/fp8_block.h"
 #include "quantize/fp8_decode.h"
 
@@ -375,9 +376,7 @@ tsr_status tsr_plan_mla_split(tsr_plan *plan, const tsr_weight *kv_b, const tsr_
 static uint16_t round_and_measure(double x, uint64_t at, tsr_quant_stats *stats)
 {
     const uint16_t y16 = tsr_bf16_from_f64(x);
-    const uint32_t bits = (uint32_t)y16 << 16;
-    float y;
-    memcpy(&y, &bits, sizeof y);
+    const float y = tsr_f32_from_bf16(y16);
     const double d = fabs(x - (double)y);
     stats->elements++;
     stats->nonzero += x != 0;

@@ -2,18 +2,12 @@
 #ifndef TSR_KERNELS_CPU_ATTENTION_BODY_H
 #define TSR_KERNELS_CPU_ATTENTION_BODY_H
 
+#include "common/float_bits.h"
+
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-
-static inline float tsr_float_of_bf16(uint16_t x)
-{
-    const uint32_t bits = (uint32_t)x << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
 
 /* A softmax under way: `sum` of exp(score - most), and in out[n] the values weighted likewise. */
 typedef struct tsr_softmax {

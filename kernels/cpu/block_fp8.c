@@ -1,63 +1,12 @@
-/* Owns the definitions: block FP8 in plain C, one value at a time, and e4m3 itself. */
+/* Owns the definitions: block FP8 in plain C, one value at a time. */
 #include "kernels/cpu/block_fp8.h"
 
+#include "common/float_bits.h"
 #include "kernels/cpu/variants.h"
 
 #include <math.h>
-#include <string.h>
-
-#define ABS_MASK 0x7FFFFFFFu
 
 enum { LANES = 32 }; /* of the error sums: column % LANES */
-
-static inline uint32_t bits_of(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static inline float float_of(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-static inline float widen_bf16(uint16_t x)
-{
-    return float_of((uint32_t)x << 16);
-}
-
-uint8_t tsr_e4m3_from_f32(float x)
-{
-    const uint8_t sign = (uint8_t)(bits_of(x) >> 31 << 7);
-    const uint32_t a = bits_of(x) & ABS_MASK;
-    if (a > TSR_FP32_INF_BITS) {
-        return sign | 0x7F;
-    }
-    if (a >= bits_of(TSR_E4M3_MAX)) {
-        return sign | 0x7E;
-    }
-    if (a < bits_of(0x1p-6f)) {
-        /* At 2^14 an FP32 ulp is 2^-9, the subnormal step: the addition rounds. 8 steps are the code of 2^-6. */
-        return (uint8_t)(sign | (bits_of(float_of(a) + 0x1p14f) - bits_of(0x1p14f)));
-    }
-    /* Keep 3 of 23 mantissa bits; a carry into the exponent is what it should be. Bias 127 becomes 7. */
-    const uint32_t odd = a >> 20 & 1;
-    return (uint8_t)(sign | (((a + 0x7FFFF + odd) >> 20) - (120u << 3)));
-}
-
-float tsr_e4m3_to_f32(uint8_t code)
-{
-    const uint32_t sign = (uint32_t)(code & 0x80) << 24;
-    const uint32_t magnitude = code & 0x7F;
-    if (magnitude == 0x7F) {
-        return float_of(sign | 0x7FC00000u);
-    }
-    /* In FP32's position the code reads 2^120 too small, subnormals included. */
-    return float_of(sign | magnitude << 20) * 0x1p120f;
-}
 
 void tsr_amax_bf16_ref(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
 {
@@ -74,7 +23,7 @@ void tsr_amax_f32_ref(const float *x, size_t rows, size_t cols, size_t ld, size_
 {
     for (size_t row = 0; row == 0 || row < rows; row++) {
         for (size_t col = 0; col < cols; col++) {
-            const uint32_t a = rows == 0 ? 0 : (bits_of(x[row * ld + col]) & ABS_MASK);
+            const uint32_t a = rows == 0 ? 0 : (tsr_f32_bits(x[row * ld + col]) & TSR_FP32_ABS_MASK);
             uint32_t *largest = &amax[col / block_cols];
             *largest = (row == 0 && col % block_cols == 0) || a > *largest ? a : *largest;
         }
@@ -86,7 +35,8 @@ void tsr_encode_e4m3_bf16_ref(const uint16_t *x, size_t rows, size_t cols, size_
 {
     for (size_t row = 0; row < rows; row++) {
         for (size_t col = 0; col < cols; col++)
-            codes[row * ld_codes + col] = tsr_e4m3_from_f32(widen_bf16(x[row * ld + col]) / scales[col / block_cols]);
+            codes[row * ld_codes + col] =
+                tsr_e4m3_from_f32(tsr_f32_from_bf16(x[row * ld + col]) / scales[col / block_cols]);
     }
 }
 
@@ -103,13 +53,13 @@ float tsr_e4m3_scale(uint32_t amax_bits, bool power_of_two)
 {
     if (amax_bits == 0)
         return 1.0f;
-    float scale = float_of(amax_bits) / TSR_E4M3_MAX;
+    float scale = tsr_f32_from_bits(amax_bits) / TSR_E4M3_MAX;
     if (scale == 0) /* only F32 sources reach below 448 times the smallest subnormal */
-        scale = float_of(1);
+        scale = tsr_f32_from_bits(1);
     if (!power_of_two)
         return scale;
-    const uint32_t exponent = (bits_of(scale) >> 23) + ((bits_of(scale) & 0x7FFFFF) != 0);
-    return float_of((exponent < 1 ? 1 : exponent > 254 ? 254 : exponent) << 23);
+    const uint32_t exponent = (tsr_f32_bits(scale) >> 23) + ((tsr_f32_bits(scale) & 0x7FFFFF) != 0);
+    return tsr_f32_from_bits((exponent < 1 ? 1 : exponent > 254 ? 254 : exponent) << 23);
 }
 
 void tsr_quantize_e4m3_bf16_ref(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
@@ -123,18 +73,8 @@ void tsr_quantize_e4m3_bf16_ref(const uint16_t *x, size_t rows, size_t cols, siz
 
 void tsr_widen_f16_ref(const uint16_t *x, size_t n, float *out)
 {
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t sign = (uint32_t)(x[i] & 0x8000) << 16;
-        const uint32_t magnitude = x[i] & 0x7FFFu;
-        const uint32_t placed = sign | magnitude << 13;
-        if (magnitude > 0x7C00) {
-            out[i] = float_of(placed | 0x7FC00000u);
-        } else if (magnitude == 0x7C00) {
-            out[i] = float_of(sign | TSR_FP32_INF_BITS);
-        } else {
-            out[i] = float_of(placed) * 0x1p112f;
-        }
-    }
+    for (size_t i = 0; i < n; i++)
+        out[i] = tsr_f32_from_f16(x[i]);
 }
 
 typedef struct error_sums {
@@ -185,7 +125,7 @@ void tsr_error_e4m3_bf16_ref(const uint16_t *x, size_t rows, size_t cols, size_t
     error_sums sums = begin_error(scale, error);
     for (size_t row = 0; row < rows; row++) {
         for (size_t col = 0; col < cols; col++) {
-            add_error(&sums, widen_bf16(x[row * ld + col]), codes[row * ld_codes + col], row, col);
+            add_error(&sums, tsr_f32_from_bf16(x[row * ld + col]), codes[row * ld_codes + col], row, col);
         }
     }
     finish_error(&sums);

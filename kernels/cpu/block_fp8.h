@@ -4,18 +4,15 @@
  * band: a row of blocks, each `block_cols` wide but for the last, so that a variant may read memory in the order in
  * which it lies. They allocate nothing, keep no state, cannot fail and are thread-safe. Source and destination must not
  * overlap. Pointers need the alignment of their element type only.
- *
- * e4m3 is OCP float8_e4m3fn: 1 sign, 4 exponent (bias 7), 3 mantissa bits; largest 448 (0x7E), NaN 0x7F/0xFF, no Inf.
  */
 #ifndef TSR_KERNELS_CPU_BLOCK_FP8_H
 #define TSR_KERNELS_CPU_BLOCK_FP8_H
 
+#include "common/float_bits.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#define TSR_E4M3_MAX      448.0f
-#define TSR_FP32_INF_BITS 0x7F800000u
 
 /* amax[i]: the largest |x| of block i as FP32 bits. As integers, |x| bits order like |x|, and Inf and NaN come out
  * largest: a result
@@ -67,9 +64,5 @@ typedef void tsr_error_e4m3_bf16_fn(const uint16_t *x, size_t rows, size_t cols,
                                     size_t ld_codes, float scale, tsr_block_error *error);
 typedef void tsr_error_e4m3_f32_fn(const float *x, size_t rows, size_t cols, size_t ld, const uint8_t *codes,
                                    size_t ld_codes, float scale, tsr_block_error *error);
-
-/* The scalar definitions on one value, for tests and rare paths. */
-uint8_t tsr_e4m3_from_f32(float x);  /* clamps to +-448; NaN gives 0x7F with x's sign */
-float tsr_e4m3_to_f32(uint8_t code); /* exact; 0x7F and 0xFF give NaN */
 
 #endif

@@ -1,6 +1,7 @@
 /* Plain loops: this is what faster kernels are compared with. */
 #include "kernels/cpu/causal_attention.h"
 
+#include "common/float_bits.h"
 #include "kernels/cpu/attention_body.h"
 
 /* One query of one head over the tokens [from, to). */
@@ -13,12 +14,12 @@ static void attend(const tsr_causal_attention *a, size_t query, size_t h, size_t
         const uint16_t *const k_rope = a->k_rope + t * a->rope;
         float score = 0;
         for (size_t i = 0; i < a->nope; i++)
-            score += tsr_float_of_bf16(q[i]) * tsr_float_of_bf16(k[i]);
+            score += tsr_f32_from_bf16(q[i]) * tsr_f32_from_bf16(k[i]);
         for (size_t i = 0; i < a->rope; i++)
-            score += tsr_float_of_bf16(q[a->nope + i]) * tsr_float_of_bf16(k_rope[i]);
+            score += tsr_f32_from_bf16(q[a->nope + i]) * tsr_f32_from_bf16(k_rope[i]);
         const float p = tsr_softmax_weigh(&softmax, score * a->scale);
         for (size_t i = 0; i < a->value; i++)
-            softmax.out[i] += p * tsr_float_of_bf16(v[i]);
+            softmax.out[i] += p * tsr_f32_from_bf16(v[i]);
     }
     tsr_softmax_end(&softmax);
 }

@@ -22,9 +22,4 @@ typedef bool tsr_decode_e4m3_f16_fn(const uint8_t *codes, size_t rows, size_t co
 typedef bool tsr_decode_e4m3_f32_fn(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,
                                     const float *scales, float *y, size_t ld);
 
-/* The scalar definitions on one value: FP32 rounded to nearest even; NaN is quieted and keeps its sign only. */
-uint16_t tsr_bf16_from_f32(float x);
-uint16_t tsr_bf16_from_f64(double x); /* finite; one rounding */
-uint16_t tsr_f16_from_f32(float x);
-
 #endif

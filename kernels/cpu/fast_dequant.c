@@ -1,7 +1,7 @@
 /* Owns the model of the GPU's instructions and the conversions made of them. */
 #include "kernels/cpu/fast_dequant.h"
 
-#include "kernels/cpu/e4m3_decode.h"
+#include "common/float_bits.h"
 
 #include <math.h>
 #include <string.h>
@@ -32,29 +32,12 @@ uint32_t tsr_lop3(uint32_t a, uint32_t b, uint32_t c, uint8_t lut)
 typedef struct half_format {
     int precision;      /* significant bits */
     int least_exponent; /* of the smallest subnormal */
-    double (*read)(uint16_t bits);
+    float (*read)(uint16_t bits);
     uint16_t (*write)(float exact);
 } half_format;
 
-double tsr_f16_value(uint16_t bits)
-{
-    const int exponent = bits >> 10 & 0x1F, mantissa = bits & 0x3FF;
-    const double magnitude = exponent == 0x1F ? (mantissa == 0 ? (double)INFINITY : (double)NAN)
-                             : exponent == 0  ? ldexp(mantissa, -24)
-                                              : ldexp(1024 + mantissa, exponent - 25);
-    return bits >> 15 ? -magnitude : magnitude;
-}
-
-double tsr_bf16_value(uint16_t bits)
-{
-    const uint32_t wide = (uint32_t)bits << 16;
-    float value;
-    memcpy(&value, &wide, sizeof value);
-    return (double)value;
-}
-
-static const half_format kF16 = {11, -24, tsr_f16_value, tsr_f16_from_f32};
-static const half_format kBf16 = {8, -133, tsr_bf16_value, tsr_bf16_from_f32};
+static const half_format kF16 = {11, -24, tsr_f32_from_f16, tsr_f16_from_f32};
+static const half_format kBf16 = {8, -133, tsr_f32_from_bf16, tsr_bf16_from_f32};
 
 /* a * b + c as a double that a later rounding to fewer bits cannot tell from the exact sum: where the sum is inexact,
  * the neighbour whose last bit is odd, which is never a tie. The product of 11-bit numbers is exact. */

@@ -42,10 +42,6 @@ uint32_t tsr_sub_f16x2(uint32_t a, uint32_t b);
 uint32_t tsr_fma_f16x2(uint32_t a, uint32_t b, uint32_t c);
 uint32_t tsr_fma_bf16x2(uint32_t a, uint32_t b, uint32_t c);
 
-/* The number that the bits are. */
-double tsr_f16_value(uint16_t bits);
-double tsr_bf16_value(uint16_t bits);
-
 /* A word of 4 int8 or 8 int4 codes, biased and in the order of every layout but P (int8: 0 2 1 3, int4: 0 2 4 6 1 3 5
  * 7, lowest bits first) -> elements 0 and 1 in out[0], 2 and 3 in out[1], ... each code - bias. */
 void tsr_fast_int8_f16(uint32_t word, uint32_t out[2]);

@@ -1,5 +1,6 @@
 /* The one body of all forms of the block-FP8 product: TSR_FORM(name) is the function to define. Loops of constant
  * length, which compilers turn into vectors by themselves. */
+#include "common/float_bits.h"
 #include "kernels/cpu/variants.h"
 
 #include <math.h>
@@ -34,19 +35,14 @@ static float tile_sum(const float *a, const float *w)
 
 static float power_of_two(uint32_t biased_exponent)
 {
-    const uint32_t bits = biased_exponent << 23;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
+    return tsr_f32_from_bits(biased_exponent << 23);
 }
 
 /* One instruction of the tensor core: the accumulator and 32 products. */
 static float step(const float *a, const float *w, float scale, float accumulator)
 {
     float p[TSR_GEMM_STEP];
-    uint32_t bits[TSR_GEMM_STEP], top;
-    memcpy(&top, &accumulator, sizeof top);
-    top &= 0x7FFFFFFF;
+    uint32_t bits[TSR_GEMM_STEP], top = tsr_f32_bits(accumulator) & TSR_FP32_ABS_MASK;
     for (size_t i = 0; i < TSR_GEMM_STEP; i++)
         p[i] = a[i] * w[i] * scale;
     memcpy(bits, p, sizeof bits);

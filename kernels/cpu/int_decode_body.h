@@ -1,8 +1,7 @@
 /* The one body of all forms of integer decoding, which compilers turn into vectors by themselves: TSR_INT(name) is the
  * function to define. */
+#include "common/float_bits.h"
 #include "kernels/cpu/variants.h"
-
-#include <string.h>
 
 void TSR_INT(decode_int_f32)(const int8_t *codes, size_t n, float zero_point, float scale, float *y)
 {
@@ -14,9 +13,7 @@ void TSR_INT(decode_int_f32)(const int8_t *codes, size_t n, float zero_point, fl
 void TSR_INT(decode_int_bf16)(const int8_t *codes, size_t n, float zero_point, float scale, uint16_t *y)
 {
     for (size_t i = 0; i < n; i++) {
-        const float x = ((float)codes[i] - zero_point) * scale;
-        uint32_t bits;
-        memcpy(&bits, &x, sizeof bits);
+        const uint32_t bits = tsr_f32_bits(((float)codes[i] - zero_point) * scale);
         y[i] = (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
     }
 }

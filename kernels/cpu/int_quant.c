@@ -1,23 +1,16 @@
 /* The int kernels, the definition. */
 #define TSR_INT(name) tsr_##name##_ref
+#include "common/float_bits.h"
 #include "kernels/cpu/int_quant_body.h"
 
 enum { CHUNK = 4096 };
 
 /* ---- codes ---- */
 
-static inline float wide(uint16_t x)
-{
-    const uint32_t bits = (uint32_t)x << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 void tsr_encode_int_bf16_ref(const uint16_t *x, size_t cols, size_t group, const tsr_int_row *row, int8_t *codes)
 {
     for (size_t i = 0; i < cols; i++)
-        codes[i] = code_of(wide(x[i]) / row->scale[i / group] + zero_of(row, i / group), row);
+        codes[i] = code_of(tsr_f32_from_bf16(x[i]) / row->scale[i / group] + zero_of(row, i / group), row);
 }
 
 void tsr_encode_int_f32_ref(const float *x, size_t cols, size_t group, const tsr_int_row *row, int8_t *codes)
@@ -88,7 +81,8 @@ static void measure(const uint16_t *bf16, const float *f32, size_t n, const tsr_
         lanes l;
         memset(&l, 0, sizeof l);
         for (size_t i = 0; i < count; i++)
-            one(f32 != NULL ? f32[first + i] : wide(bf16[first + i]), i, code, boost, inverse, codes[first + i], &l);
+            one(f32 != NULL ? f32[first + i] : tsr_f32_from_bf16(bf16[first + i]), i, code, boost, inverse,
+                codes[first + i], &l);
         add_lanes(&l, first, error);
     }
 }

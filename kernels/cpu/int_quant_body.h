@@ -1,9 +1,9 @@
 /* The one body of all forms of the loops that a compiler vectorizes by itself: TSR_INT(name) is the function to define.
  */
+#include "common/float_bits.h"
 #include "kernels/cpu/variants.h"
 
 #include <math.h>
-#include <string.h>
 
 enum { LANES = 32 };
 
@@ -56,10 +56,8 @@ int32_t TSR_INT(sum_codes)(const int8_t *codes, size_t n)
 
 void TSR_INT(widen_bf16)(const uint16_t *x, size_t n, float *out)
 {
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t bits = (uint32_t)x[i] << 16;
-        memcpy(&out[i], &bits, sizeof bits);
-    }
+    for (size_t i = 0; i < n; i++)
+        out[i] = tsr_f32_from_bf16(x[i]);
 }
 
 #ifndef TSR_FINDS_RANGES /* else by hand */
@@ -87,9 +85,8 @@ void TSR_INT(range_groups_bf16)(const uint16_t *x, size_t cols, size_t group, fl
             above = (int16_t)x[i] > above ? (int16_t)x[i] : above;
             below = x[i] > below ? x[i] : below;
         }
-        const uint32_t bits[2] = {(uint32_t)below << 16, (uint32_t)above << 16};
-        memcpy(low++, &bits[0], sizeof *low);
-        memcpy(high++, &bits[1], sizeof *high);
+        *low++ = tsr_f32_from_bf16(below);
+        *high++ = tsr_f32_from_bf16((uint16_t)above);
     }
 }
 #endif

@@ -1,33 +1,13 @@
 /* Rows of the cache, and attention over them. */
 #include "kernels/cpu/mla_attention.h"
 
+#include "common/float_bits.h"
 #include "kernels/cpu/attention_body.h"
-#include "kernels/cpu/e4m3_decode.h"
 
 #include <math.h>
 #include <string.h>
 
-static const float kE4m3Max = 448, kFloor = 1e-4f;
-
-static float from_e4m3(uint8_t code)
-{
-    const int exponent = code >> 3 & 15, mantissa = code & 7;
-    const float magnitude = exponent == 0 ? ldexpf((float)mantissa, -9) : ldexpf((float)(8 + mantissa), exponent - 10);
-    return code & 0x80 ? -magnitude : magnitude;
-}
-
-/* |x| <= 448; to nearest, ties to even. */
-static uint8_t to_e4m3(float x)
-{
-    int exponent;
-    if (x == 0)
-        return 0;
-    (void)frexpf(x, &exponent);
-    const int step = (exponent < -5 ? -5 : exponent) - 4; /* of the last mantissa bit; -9 for subnormals */
-    const int units = (int)rintf(ldexpf(fabsf(x), -step));
-    /* A carry out of the mantissa runs into the exponent, where it belongs. */
-    return (uint8_t)((signbit(x) ? 0x80 : 0) | (units + (step + 9) * 8));
-}
+static const float kFloor = 1e-4f;
 
 size_t tsr_mla_cache_row_bytes(size_t latent, size_t rope, bool fp8)
 {
@@ -43,10 +23,10 @@ void tsr_mla_cache_write(const float *values, size_t latent, size_t rope, bool f
         for (size_t i = 0; i < TSR_MLA_CACHE_GROUP; i++)
             amax = fmaxf(amax, fabsf(values[at + i]));
         int exponent;
-        const float mantissa = frexpf(fmaxf(amax / kE4m3Max, kFloor), &exponent);
+        const float mantissa = frexpf(fmaxf(amax / TSR_E4M3_MAX, kFloor), &exponent);
         const float scale = ldexpf(1, mantissa == 0.5f ? exponent - 1 : exponent);
         for (size_t i = 0; i < TSR_MLA_CACHE_GROUP; i++)
-            row[at + i] = to_e4m3(values[at + i] / scale);
+            row[at + i] = tsr_e4m3_from_f32(values[at + i] / scale);
         memcpy(tail, &scale, sizeof scale);
         tail += sizeof scale;
     }
@@ -65,12 +45,12 @@ void tsr_mla_cache_read(const uint8_t *row, size_t latent, size_t rope, bool fp8
         memcpy(&scale, tail, sizeof scale);
         tail += sizeof scale;
         for (size_t i = 0; i < TSR_MLA_CACHE_GROUP; i++)
-            values[at + i] = from_e4m3(row[at + i]) * scale;
+            values[at + i] = tsr_e4m3_to_f32(row[at + i]) * scale;
     }
     for (size_t i = coded; i < latent + rope; i++, tail += 2) {
         uint16_t x;
         memcpy(&x, tail, sizeof x);
-        values[i] = tsr_float_of_bf16(x);
+        values[i] = tsr_f32_from_bf16(x);
     }
 }
 
@@ -83,7 +63,7 @@ static void attend(const tsr_mla_attention *a, size_t b, const uint16_t *q, size
         float score = 0;
         tsr_mla_cache_read(a->cache + (page * a->page + t % a->page) * bytes, a->latent, a->rope, a->fp8, a->row);
         for (size_t i = 0; i < a->latent + a->rope; i++)
-            score += tsr_float_of_bf16(q[i]) * a->row[i];
+            score += tsr_f32_from_bf16(q[i]) * a->row[i];
         const float p = tsr_softmax_weigh(&softmax, score * a->scale);
         for (size_t i = 0; i < a->latent; i++)
             out[i] += p * a->row[i];

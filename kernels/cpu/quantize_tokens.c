@@ -1,22 +1,14 @@
 /* Owns the definitions of quantizing activations. */
 #include "kernels/cpu/quantize_tokens.h"
 
+#include "common/float_bits.h"
 #include "kernels/cpu/block_fp8.h"
 
 #include <math.h>
-#include <string.h>
 
 static size_t least(size_t a, size_t b)
 {
     return a < b ? a : b;
-}
-
-static float value_of(uint16_t bf16)
-{
-    const uint32_t bits = (uint32_t)bf16 << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
 }
 
 static void quantize_group(const uint16_t *x, size_t rows, size_t cols, size_t k, uint8_t *codes, float *scale)
@@ -31,7 +23,7 @@ static void quantize_group(const uint16_t *x, size_t rows, size_t cols, size_t k
     *scale = tsr_e4m3_scale(amax, false);
     for (size_t i = 0; i < rows; i++) {
         for (size_t j = 0; j < cols; j++)
-            codes[i * k + j] = tsr_e4m3_from_f32(value_of(x[i * k + j]) / *scale);
+            codes[i * k + j] = tsr_e4m3_from_f32(tsr_f32_from_bf16(x[i * k + j]) / *scale);
     }
 }
 
@@ -53,7 +45,7 @@ void tsr_quantize_tokens_e4m3(const uint16_t *x, size_t m, size_t k, size_t grou
 void tsr_quantize_static_int8(const uint16_t *x, size_t n, float scale, int32_t azp, int8_t *codes)
 {
     for (size_t i = 0; i < n; i++) {
-        const float code = rintf(value_of(x[i]) / scale) + (float)azp;
+        const float code = rintf(tsr_f32_from_bf16(x[i]) / scale) + (float)azp;
         codes[i] = (int8_t)fminf(fmaxf(code, -128), 127);
     }
 }
@@ -62,8 +54,8 @@ static void quantize_tokens(const uint16_t *x, size_t n, bool symmetric, int8_t 
 {
     float low = 0, high = 0;
     for (size_t i = 0; i < n; i++) {
-        low = fminf(low, value_of(x[i]));
-        high = fmaxf(high, value_of(x[i]));
+        low = fminf(low, tsr_f32_from_bf16(x[i]));
+        high = fmaxf(high, tsr_f32_from_bf16(x[i]));
     }
     *scale = symmetric ? fmaxf(-low, high) / 127 : high / 255 - low / 255;
     if (!(*scale > 0))

@@ -1,7 +1,7 @@
 /* Owns the definition of the weight-only product: word by word, as the layout has them. */
 #include "kernels/cpu/weight_only_gemm.h"
 
-#include "kernels/cpu/e4m3_decode.h"
+#include "common/float_bits.h"
 #include "kernels/cpu/fast_dequant.h"
 
 #include <string.h>
@@ -50,7 +50,7 @@ static tsr_ft_element element_of(const tsr_weight_only_args *g, size_t i, unsign
 
 static void add_product(const tsr_weight_only_args *g, tsr_ft_element at, uint16_t bits)
 {
-    const float w = (float)(g->bf16 ? tsr_bf16_value(bits) : tsr_f16_value(bits));
+    const float w = g->bf16 ? tsr_f32_from_bf16(bits) : tsr_f32_from_f16(bits);
     for (size_t i = 0; i < g->m; i++)
         g->d[i * g->ldd + at.n] += g->a[i * g->k + at.k] * w;
 }

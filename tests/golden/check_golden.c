@@ -7,6 +7,7 @@
  * Exit 0: all agree. 1: some differ, or could not be checked. 2: no manifest, or one that is broken or lists nothing.
  * 64: wrong usage. */
 #include "common/file.h"
+#include "common/float_bits.h"
 #include "formats/json/json.h"
 #include "formats/model/ft_layout.h"
 #include "kernels/cpu/cpu.h"

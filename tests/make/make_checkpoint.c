@@ -12,6 +12,8 @@
  * giant         one tensor of --bytes (default 6G), sparse but for a few rows
  * many          --tensors tensors of [128, 128] (default 50000), sparse but for every thousandth, 5 shards
  */
+#include "common/float_bits.h"
+
 #include <errno.h>
 #include <getopt.h>
 #include <stdarg.h>
@@ -116,13 +118,6 @@ static float gaussian(uint64_t *state)
     const uint32_t low = (uint32_t)bits, high = (uint32_t)(bits >> 32);
     const int32_t sum = (int32_t)((low & 0xffff) + (low >> 16) + (high & 0xffff) + (high >> 16));
     return (float)(sum - 131070) * (1.0f / 37837.0f);
-}
-
-static uint16_t bf16(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 static uint64_t element_size(const struct tensor *tensor)
@@ -300,7 +295,7 @@ static void write_values(FILE *file, const struct tensor *tensor, uint64_t count
     for (uint64_t start = 0; start < count; start += CHUNK_ELEMENTS) {
         const uint64_t length = count - start < CHUNK_ELEMENTS ? count - start : CHUNK_ELEMENTS;
         for (uint64_t i = 0; i < length; i++) {
-            chunk[i] = bf16(middle + 0.02f * gaussian(&state));
+            chunk[i] = tsr_bf16_from_f32(middle + 0.02f * gaussian(&state));
         }
         if (tensor->fill >= FILL_ZEROS && tensor->fill <= FILL_HUGE) {
             for (uint64_t i = 0; i < length; i++) {
@@ -745,7 +740,7 @@ static void make_bench(struct plan *plan, const struct options *options)
     plan->pool = allocate(POOL_ELEMENTS * sizeof *plan->pool);
     uint64_t state = options->seed;
     for (uint64_t i = 0; i < POOL_ELEMENTS; i++) {
-        plan->pool[i] = bf16(0.02f * gaussian(&state));
+        plan->pool[i] = tsr_bf16_from_f32(0.02f * gaussian(&state));
     }
     for (size_t i = 0; i < plan->count; i++) {
         if (plan->tensors[i].fill == FILL_WEIGHT) {

@@ -1,4 +1,5 @@
 /* Every kernel variant gives the reference's bits, and the reference gives e4m3's values. */
+#include "common/float_bits.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/variants.h"
 

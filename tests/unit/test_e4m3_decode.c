@@ -1,4 +1,5 @@
 /* Decoding e4m3: the reference against arithmetic in double, every variant against the reference. */
+#include "common/float_bits.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/variants.h"
 

@@ -1,12 +1,12 @@
 /* Integers to values: the reference against arithmetic in double over every code, every variant against the reference.
  */
+#include "common/float_bits.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/variants.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdint.h>
-#include <string.h>
 
 enum { N = 777 }; /* no multiple of any vector */
 

@@ -1,4 +1,5 @@
 /* The oracle's decoding against the definitions, and its figures against sums done by hand. */
+#include "common/float_bits.h"
 #include "kernels/cpu/block_fp8.h"
 #include "verify/weights/metrics.h"
 #include "verify/weights/weight_reader.h"

@@ -2,14 +2,13 @@
 #include "verify/evidence/activations.h"
 
 #include "common/checked.h"
+#include "common/float_bits.h"
 #include "formats/model/weights.h"
-#include "kernels/cpu/e4m3_decode.h"
 #include "verify/weights/weight_reader.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 uint64_t tsr_mix(uint64_t x)
 {

@@ -2,6 +2,7 @@
 #include "verify/evidence/device.h"
 
 #include "common/checked.h"
+#include "common/float_bits.h"
 #include "common/threads.h"
 #include "kernels/cpu/fast_dequant.h"
 #include "verify/weights/weight_reader.h"

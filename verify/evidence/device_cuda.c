@@ -1,6 +1,7 @@
 /* A GPU as a device of the checks: products and conversions by the CUDA kernels, and the table. Compiled where CUDA was
  * found. */
 #include "common/checked.h"
+#include "common/float_bits.h"
 #include "kernels/cuda/fast_dequant.h"
 #include "kernels/cuda/int8_gemm.h"
 #include "kernels/cuda/weight_only_gemm.h"

@@ -2,6 +2,7 @@
 #include "verify/kernels/check_epilogue.h"
 
 #include "common/checked.h"
+#include "common/float_bits.h"
 #include "common/threads.h"
 #include "kernels/cpu/quantize_tokens.h"
 #include "verify/evidence/activations.h"

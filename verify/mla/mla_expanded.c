@@ -1,9 +1,9 @@
 /* Operands, exact results, and what each kernel makes of them. */
 #include "verify/mla/mla_expanded.h"
 
+#include "common/float_bits.h"
 #include "common/parallel_for.h"
 #include "kernels/cpu/causal_attention.h"
-#include "kernels/cpu/e4m3_decode.h"
 #include "verify/evidence/kernel_tally.h"
 #include "verify/mla/attention_oracle.h"
 #include "verify/weights/weight_product.h"
@@ -64,11 +64,8 @@ static tsr_status open_work(work *w, tsr_err *err)
 /* x in BF16, and that as a float. */
 static float narrow(double x, uint16_t *to)
 {
-    float value;
     *to = tsr_bf16_from_f64(x);
-    const uint32_t bits = (uint32_t)*to << 16;
-    memcpy(&value, &bits, sizeof value);
-    return value;
+    return tsr_f32_from_bf16(*to);
 }
 
 /* Keys and values of token i / heads and head i % heads. */

@@ -2,8 +2,8 @@
 #include "verify/mla/mla_kernels.h"
 
 #include "common/checked.h"
+#include "common/float_bits.h"
 #include "common/parallel_for.h"
-#include "kernels/cpu/e4m3_decode.h"
 #include "kernels/cpu/mla_attention.h"
 #include "verify/evidence/kernel_tally.h"
 #include "verify/mla/attention_oracle.h"

@@ -4,6 +4,7 @@
  * which only shifts it: code = T[mantissa] + 8 * exponent, in bytes, modulo 256. T is made for each block by the very
  * arithmetic of the reference (an FP32 quotient, then rounding), so the bits are the same. That holds while source and
  * quotient are normal numbers and nothing is clamped; a vector that holds any other value goes the long way. */
+#include "common/float_bits.h"
 #include "kernels/cpu/block_fp8.h"
 
 #include "kernels/cpu/variants.h"
@@ -11,19 +12,11 @@
 
 #include <math.h>
 #include <stdbool.h>
-#include <string.h>
 
 typedef struct table {
     __m512i t0, t1;         /* T[0..63], T[64..127] */
     __m512i lowest, extent; /* |x| bits that the table may serve: lowest .. lowest + extent, in every word */
 } table;
-
-static uint32_t bits_of(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
 
 static table make_table(float scale)
 {
@@ -45,7 +38,7 @@ static table make_table(float scale)
     }
     /* Bounds with room to spare: quotients from 2^-6 up, and below 464, where rounding would pass 448. */
     const float low = scale * 0x1.04p-6f, high = scale * 456.0f;
-    const uint32_t low_bits = (bits_of(low) + 0xFFFF) >> 16, high_bits = bits_of(high) >> 16;
+    const uint32_t low_bits = (tsr_f32_bits(low) + 0xFFFF) >> 16, high_bits = tsr_f32_bits(high) >> 16;
     const uint32_t lowest = low_bits < 0x80 ? 0x80 : low_bits; /* a subnormal x has no mantissa to look up */
     const uint32_t highest = high_bits > 0x7F7F ? 0x7F7F : high_bits;
     const bool usable = lowest <= highest;

@@ -1,0 +1,119 @@
+/* Numbers as bits, and back: FP32, BF16, F16, E4M3 and E8M0, one value at a time.
+ *
+ * These functions are the definitions, for all of Tessera but verify/weights, whose decoder is its own. They are
+ * inline, so that loops over them vectorize. "From" rounds to nearest, ties to even; "to" and "f32_from" are exact.
+ *
+ * E4M3 is OCP float8_e4m3fn: 1 sign, 4 exponent (bias 7) and 3 mantissa bits; the largest value is 448 (0x7E), NaN is
+ * 0x7F or 0xFF, and there is no infinity. E8M0 is the scale of the OCP MX formats: an exponent with bias 127. */
+#ifndef TSR_COMMON_FLOAT_BITS_H
+#define TSR_COMMON_FLOAT_BITS_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define TSR_E4M3_MAX      448.0f
+#define TSR_FP32_INF_BITS 0x7F800000u
+#define TSR_FP32_NAN_BITS 0x7FC00000u /* the quiet NaN without payload */
+#define TSR_FP32_ABS_MASK 0x7FFFFFFFu
+
+static inline uint32_t tsr_f32_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float tsr_f32_from_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline float tsr_f32_from_bf16(uint16_t x)
+{
+    return tsr_f32_from_bits((uint32_t)x << 16);
+}
+
+/* NaN payloads are kept and quieted, as the hardware does it. */
+static inline float tsr_f32_from_f16(uint16_t x)
+{
+    const uint32_t sign = (uint32_t)(x & 0x8000) << 16, magnitude = x & 0x7FFFu, placed = sign | magnitude << 13;
+    if (magnitude > 0x7C00)
+        return tsr_f32_from_bits(placed | TSR_FP32_NAN_BITS);
+    if (magnitude == 0x7C00)
+        return tsr_f32_from_bits(sign | TSR_FP32_INF_BITS);
+    return tsr_f32_from_bits(placed) * 0x1p112f; /* in FP32's position it reads 2^112 too small, subnormals included */
+}
+
+/* 2^(e - 127): 0 is the subnormal 2^-127, 255 is NaN. */
+static inline float tsr_f32_from_e8m0(uint8_t e)
+{
+    return tsr_f32_from_bits(e == 0 ? 1u << 22 : e == 255 ? TSR_FP32_NAN_BITS : (uint32_t)e << 23);
+}
+
+/* NaN becomes 0x7FC0 with x's sign. */
+static inline uint16_t tsr_bf16_from_f32(float x)
+{
+    const uint32_t bits = tsr_f32_bits(x);
+    if ((bits & TSR_FP32_ABS_MASK) > TSR_FP32_INF_BITS)
+        return (uint16_t)((bits >> 16 & 0x8000) | 0x7FC0);
+    return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+/* x is finite. It is rounded once, by way of an FP32 number rounded to odd, which keeps on which side of a tie x lies.
+ */
+static inline uint16_t tsr_bf16_from_f64(double x)
+{
+    const float f = (float)x;
+    uint32_t bits = tsr_f32_bits(f);
+    if ((double)f != x) {
+        if (__builtin_fabs((double)f) > __builtin_fabs(x))
+            bits--;
+        bits |= 1;
+    }
+    return tsr_bf16_from_f32(tsr_f32_from_bits(bits));
+}
+
+/* NaN becomes 0x7E00 with x's sign. */
+static inline uint16_t tsr_f16_from_f32(float x)
+{
+    const uint32_t bits = tsr_f32_bits(x), magnitude = bits & TSR_FP32_ABS_MASK, sign = bits >> 16 & 0x8000;
+    if (magnitude > TSR_FP32_INF_BITS)
+        return (uint16_t)(sign | 0x7E00);
+    if (magnitude >= 0x477FF000) /* 65520, half way to the next power, and all above */
+        return (uint16_t)(sign | 0x7C00);
+    if (magnitude < 0x38800000) /* below 2^-14: a multiple of 2^-24, to which adding 0.5 rounds */
+        return (uint16_t)(sign | (tsr_f32_bits(tsr_f32_from_bits(magnitude) + 0.5f) - tsr_f32_bits(0.5f)));
+    const uint32_t rounded = magnitude + 0xFFF + (magnitude >> 13 & 1);
+    return (uint16_t)(sign | (rounded - (112u << 23)) >> 13);
+}
+
+/* Clamps to +-448. NaN becomes 0x7F with x's sign; -0 becomes 0x80. */
+static inline uint8_t tsr_e4m3_from_f32(float x)
+{
+    const uint8_t sign = (uint8_t)(tsr_f32_bits(x) >> 31 << 7);
+    const uint32_t a = tsr_f32_bits(x) & TSR_FP32_ABS_MASK;
+    if (a > TSR_FP32_INF_BITS)
+        return sign | 0x7F;
+    if (a >= tsr_f32_bits(TSR_E4M3_MAX))
+        return sign | 0x7E;
+    /* At 2^14 an FP32 ulp is 2^-9, the subnormal step: the addition rounds. 8 steps are the code of 2^-6. */
+    if (a < tsr_f32_bits(0x1p-6f))
+        return (uint8_t)(sign | (tsr_f32_bits(tsr_f32_from_bits(a) + 0x1p14f) - tsr_f32_bits(0x1p14f)));
+    /* Keep 3 of 23 mantissa bits; a carry into the exponent is what it should be. Bias 127 becomes 7. */
+    const uint32_t odd = a >> 20 & 1;
+    return (uint8_t)(sign | (((a + 0x7FFFF + odd) >> 20) - (120u << 3)));
+}
+
+/* 0x7F and 0xFF give the quiet NaN with the code's sign. */
+static inline float tsr_e4m3_to_f32(uint8_t code)
+{
+    const uint32_t sign = (uint32_t)(code & 0x80) << 24, magnitude = code & 0x7F;
+    if (magnitude == 0x7F)
+        return tsr_f32_from_bits(sign | TSR_FP32_NAN_BITS);
+    /* In FP32's position the code reads 2^120 too small, subnormals included. */
+    return tsr_f32_from_bits(sign | magnitude << 20) * 0x1p120f;
+}
+
+#endif
