@@ -2,10 +2,10 @@
 #ifndef TSR_COMMON_PARALLEL_FOR_H
 #define TSR_COMMON_PARALLEL_FOR_H
 
+#include "common/atomic_bool.h"
 #include "common/status.h"
 #include "common/threads.h"
 
-#include <stdatomic.h>
 #include <stddef.h>
 
 /* One turn: `worker` says which thread takes it, for whoever has buffers a thread. */

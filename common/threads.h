@@ -2,9 +2,9 @@
 #ifndef TSR_COMMON_THREADS_H
 #define TSR_COMMON_THREADS_H
 
+#include "common/atomic_bool.h"
 #include "common/status.h"
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <time.h>

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Holds the includes to the picture in docs/design.md: arrows between rooms point down, no two files include each other,
-and only the command line prints or exits, by one file. No test module imports another. Says what is wrong, a line each; ends with 'N passed, N failed'."""
+and only the command line prints or exits, by one file. No test module imports another. Says what is wrong, a line each;
+ends with 'N passed, N failed'."""
 
 import collections
 import pathlib

@@ -75,6 +75,7 @@ missing_for() {
     has_venv || echo python3-venv
     [ "$1" = test ] || return 0
     have gcc || echo gcc
+    have c++ || have g++ || echo g++
     has_library criterion criterion/criterion.h || echo libcriterion-dev
     [ -n "$(find_clang)" ] || echo clang
     has_fuzzer || clang_runtime

@@ -162,6 +162,7 @@ collect() {
     add "aarch64: the same bytes" tests/front_door/aarch64.sh "$here/build"
     add "front door: ./dev itself" .venv/bin/python tests/front_door/dev.py "${tool[@]}"
     add "layers: arrows point down" tests/check_layers.py
+    add "layers: every header compiles alone, in C and C++" tests/check_headers.py
     add "clang-format" style --dry-run -Werror
 }
 

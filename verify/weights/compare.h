@@ -7,11 +7,10 @@
 #ifndef TSR_VERIFY_WEIGHTS_COMPARE_H
 #define TSR_VERIFY_WEIGHTS_COMPARE_H
 
+#include "common/atomic_bool.h"
 #include "verify/weights/made.h"
 #include "verify/weights/metrics.h"
 #include "verify/weights/weight_reader.h"
-
-#include <stdatomic.h>
 
 typedef enum tsr_pair_state {
     TSR_PAIR_IDENTICAL, /* the same dtype, bytes and scales */

@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Compiles every header alone, in C and in C++: what a header needs, it includes, so that a stranger can include it first.
+Says what is wrong; ends with 'N passed, N failed'. Without a C++ compiler, C is all that is judged, and the exit code is 77."""
+
+import concurrent.futures
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOMS = ("common", "formats", "kernels", "quantize", "convert", "verify", "cli")
+FLAGS = ["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", '-DTSR_VERSION="0"', f"-I{ROOT}"]
+
+
+def headers():
+    """Every header but those that are no interface: bodies, which a source includes once for each form that it builds, and
+    what only the sources of one instruction set include, built for that set."""
+    return sorted(path.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("*.h")
+                  if not path.name.endswith("_body.h") and path.parent.name != "x86")
+
+
+def compilers():
+    """{language: command}: those that Meson would take."""
+    found = {}
+    for language, variable, names in (("c", "CC", ("cc", "gcc", "clang")), ("c++", "CXX", ("c++", "g++", "clang++"))):
+        name = os.environ.get(variable) or next((name for name in names if shutil.which(name)), None)
+        if name:
+            found[language] = shlex.split(name)
+    return found
+
+
+def compile_alone(command, language, header):
+    """None, or what the compiler said of it."""
+    standard = "-std=gnu11" if language == "c" else "-std=c++17"
+    done = subprocess.run([*command, standard, *FLAGS, "-x", language, "-"], input=f'#include "{header}"\n', text=True,
+                          capture_output=True)
+    return None if done.returncode == 0 else f"{header}, alone in {language.upper()}:\n{done.stderr.strip()}"
+
+
+def main():
+    found = compilers()
+    jobs = [(command, language, header) for language, command in found.items() for header in headers()]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        faults = [fault for fault in pool.map(lambda job: compile_alone(*job), jobs) if fault]
+    for fault in faults:
+        print(fault)
+    print(f"{len(jobs) - len(faults)} passed, {len(faults)} failed")
+    if faults or "c" not in found or len(headers()) < 100:
+        return 1
+    if "c++" not in found:
+        print("skipped: headers in C++, for want of a C++ compiler (g++)")
+        return 77
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
