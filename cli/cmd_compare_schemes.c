@@ -7,6 +7,7 @@
 #include "common/glob.h"
 #include "convert/plans/compare_schemes.h"
 #include "convert/plans/quantize_plan.h"
+#include "formats/json/json_write.h"
 
 #include <math.h>
 #include <stdio.h>

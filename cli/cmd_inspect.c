@@ -6,6 +6,7 @@
 #include "cli/output.h"
 #include "cli/places.h"
 #include "cli/terminal.h"
+#include "formats/json/json_write.h"
 #include "quantize/policy.h"
 
 #include <stdio.h>

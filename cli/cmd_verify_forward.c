@@ -5,6 +5,7 @@
 #include "cli/output.h"
 #include "cli/places.h"
 #include "cli/terminal.h"
+#include "formats/json/json_write.h"
 #include "verify/forward/check_forward.h"
 
 #include <math.h>

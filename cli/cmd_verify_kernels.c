@@ -7,6 +7,7 @@
 #include "cli/output.h"
 #include "cli/places.h"
 #include "cli/terminal.h"
+#include "formats/json/json_write.h"
 #include "verify/kernels/check_dequant.h"
 #include "verify/kernels/check_epilogue.h"
 #include "verify/kernels/check_gemm.h"

@@ -3,6 +3,7 @@
 
 #include "cli/places.h"
 #include "cli/terminal.h"
+#include "formats/json/json_write.h"
 
 #include <stdio.h>
 #include <string.h>

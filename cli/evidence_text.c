@@ -4,6 +4,7 @@
 #include "cli/junit.h"
 #include "cli/output.h"
 #include "cli/places.h"
+#include "formats/json/json_write.h"
 
 #include <math.h>
 #include <stdio.h>

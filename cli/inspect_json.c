@@ -1,5 +1,6 @@
 /* What `tessera inspect --json` says: docs/inspect.md names the keys. */
 #include "cli/inspect_print.h"
+#include "formats/json/json_write.h"
 
 #include <stdio.h>
 

@@ -12,6 +12,7 @@
 #include "convert/engine/engine.h"
 #include "convert/plans/policy_plan.h"
 #include "convert/plans/quantize_report.h"
+#include "formats/json/json_write.h"
 
 #include <limits.h>
 #include <math.h>

@@ -2,6 +2,7 @@
 #include "cli/serving.h"
 
 #include "cli/output.h"
+#include "formats/json/json_write.h"
 
 #include <string.h>
 

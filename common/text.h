@@ -15,9 +15,10 @@ typedef struct tsr_text {
     char *data; /* NUL-terminated once anything was appended */
     size_t size, capacity;
     bool failed;
-    /* JSON state: whether the next value at this nesting depth needs a comma, and the indentation in force. */
+    /* For formats/json/json_write.h: whether the next value at each depth needs a comma, and the depth of the outermost
+     * object or array that stays on one line (0 when there is none). */
     uint64_t json_used;
-    unsigned json_depth, json_flat_depth; /* json_flat_depth: the depth of the outermost flat level, 0 when none */
+    unsigned json_depth, json_flat_depth;
     bool json_after_key;
 } tsr_text;
 
@@ -29,29 +30,17 @@ void tsr_text_free(tsr_text *text);
  * \n, \x1b, \u202e. For all that shows names from files. */
 void tsr_text_visible(tsr_text *text, const char *from, size_t size);
 
+/* The length of the UTF-8 character at `text`, at most `size` bytes, and its code point; 0 when the bytes are no UTF-8.
+ */
+size_t tsr_utf8_decode(const char *text, size_t size, uint32_t *code);
+
+/* Whether a code point is a control character, a separator of lines, or turns the direction of text around. */
+bool tsr_is_hidden(uint32_t code);
+
 /* Whether `text` ends with `suffix` and is longer than it. */
 bool tsr_ends_with(const char *text, const char *suffix);
 
 /* TSR_E_NOMEM if any append failed. */
 tsr_status tsr_text_status(const tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
-
-/* Writing JSON: values and members in order, commas and two-space indentation supplied; at most 60 levels deep.
- * Strings are escaped, controls and what reorders text as \uXXXX; bytes that are no UTF-8 become U+FFFD. `flat` objects
- * and arrays stay on one line, with what they hold. */
-void tsr_json_begin_object(tsr_text *text, bool flat);
-void tsr_json_end_object(tsr_text *text);
-void tsr_json_begin_array(tsr_text *text, bool flat);
-void tsr_json_end_array(tsr_text *text);
-void tsr_json_key(tsr_text *text, const char *key);
-void tsr_json_string(tsr_text *text, const char *value);
-void tsr_json_u64(tsr_text *text, uint64_t value);
-void tsr_json_bool(tsr_text *text, bool value);
-void tsr_json_null(tsr_text *text);
-/* The shortest of %.6g, %.9g and %.17g that reads back as the same number; null when not finite. */
-void tsr_json_number(tsr_text *text, double value);
-/* A quoted, escaped string alone, without separators: for text composed by hand. */
-void tsr_json_quoted(tsr_text *text, const char *value);
-/* Text that is JSON already. */
-void tsr_json_raw(tsr_text *text, const char *json, size_t size);
 
 #endif

@@ -1,6 +1,8 @@
 /* Sums of errors, and the figures that people read made from them. */
 #include "quantize/quant_stats.h"
 
+#include "formats/json/json_write.h"
+
 #include <math.h>
 #include <stdlib.h>
 

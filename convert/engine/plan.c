@@ -4,6 +4,7 @@
 #include "common/checked.h"
 #include "common/glob.h"
 #include "convert/engine/plan_names.h"
+#include "formats/json/json_write.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

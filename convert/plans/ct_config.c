@@ -1,5 +1,6 @@
 /* The keys, in the order that readers' own writer has them. */
 #include "convert/plans/ct_config.h"
+#include "formats/json/json_write.h"
 #include "formats/model/weights.h"
 
 #include <stdio.h>

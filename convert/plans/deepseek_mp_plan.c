@@ -4,6 +4,7 @@
 #include "convert/plans/deepseek_names.h"
 #include "convert/plans/shard.h"
 #include "formats/json/json_edit.h"
+#include "formats/json/json_write.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,6 +4,7 @@
 #include "convert/plans/ct_config.h"
 #include "formats/json/json.h"
 #include "formats/json/json_edit.h"
+#include "formats/json/json_write.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,6 +9,7 @@
 #include "convert/plans/quantize_report.h"
 #include "convert/plans/trtllm_config.h"
 #include "formats/json/json.h"
+#include "formats/json/json_write.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,6 +6,7 @@
 #include "convert/plans/fp8_config.h"
 #include "convert/plans/quantize_report.h"
 #include "formats/json/json_edit.h"
+#include "formats/json/json_write.h"
 #include "formats/model/absorbed.h"
 
 #include <stdlib.h>

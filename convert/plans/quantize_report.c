@@ -1,6 +1,8 @@
 /* Writing the report of a quantizing job. */
 #include "convert/plans/quantize_report.h"
 
+#include "formats/json/json_write.h"
+
 #include <string.h>
 
 static void member_string(tsr_text *t, const char *key, const char *value)

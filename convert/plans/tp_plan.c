@@ -7,6 +7,7 @@
 #include "formats/checkpoint/manifest.h"
 #include "formats/json/json.h"
 #include "formats/json/json_edit.h"
+#include "formats/json/json_write.h"
 #include "formats/model/absorbed.h"
 
 #include <stdlib.h>

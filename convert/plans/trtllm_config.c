@@ -3,6 +3,7 @@
 
 #include "formats/json/json.h"
 #include "formats/json/json_edit.h"
+#include "formats/json/json_write.h"
 #include "formats/model/model.h"
 
 #include <string.h>

@@ -2,6 +2,7 @@
 #include "formats/json/json_edit.h"
 
 #include "formats/json/json.h"
+#include "formats/json/json_write.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,6 +3,7 @@
 #include "convert/engine/plan.h"
 #include "formats/json/json.h"
 #include "formats/json/json_edit.h"
+#include "formats/json/json_write.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

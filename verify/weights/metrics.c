@@ -1,6 +1,7 @@
 /* Sums over tiles, and what is made of them. */
 #include "verify/weights/metrics.h"
 
+#include "formats/json/json_write.h"
 #include "verify/weights/lanes.h"
 
 #include <float.h>

@@ -1,0 +1,140 @@
+/* Commas, indentation and escapes of the JSON that Tessera writes. */
+#include "formats/json/json_write.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void new_line(tsr_text *text)
+{
+    if (text->json_flat_depth == 0)
+        tsr_text_printf(text, "\n%*s", (int)(2 * text->json_depth), "");
+}
+
+/* A comma where one is due, then the place for the next member or element. */
+static void separate(tsr_text *text)
+{
+    if (text->json_after_key) {
+        text->json_after_key = false;
+        return;
+    }
+    const uint64_t bit = (uint64_t)1 << text->json_depth;
+    if ((text->json_used & bit) != 0)
+        tsr_text_printf(text, text->json_flat_depth == 0 ? "," : ", ");
+    text->json_used |= bit;
+    if (text->json_depth > 0)
+        new_line(text);
+}
+
+static void begin(tsr_text *text, char open, bool flat)
+{
+    separate(text);
+    tsr_text_append(text, &open, 1);
+    text->json_depth++;
+    text->json_used &= ~((uint64_t)1 << text->json_depth);
+    if (flat && text->json_flat_depth == 0)
+        text->json_flat_depth = text->json_depth;
+}
+
+static void end(tsr_text *text, char close)
+{
+    const bool used = (text->json_used >> text->json_depth & 1) != 0;
+    text->json_depth--;
+    if (used)
+        new_line(text);
+    if (text->json_flat_depth > text->json_depth)
+        text->json_flat_depth = 0;
+    tsr_text_append(text, &close, 1);
+}
+
+void tsr_json_begin_object(tsr_text *text, bool flat)
+{
+    begin(text, '{', flat);
+}
+
+void tsr_json_end_object(tsr_text *text)
+{
+    end(text, '}');
+}
+
+void tsr_json_begin_array(tsr_text *text, bool flat)
+{
+    begin(text, '[', flat);
+}
+
+void tsr_json_end_array(tsr_text *text)
+{
+    end(text, ']');
+}
+
+void tsr_json_quoted(tsr_text *text, const char *value)
+{
+    const size_t size = strlen(value);
+    size_t from = 0;
+    tsr_text_append(text, "\"", 1);
+    for (size_t i = 0; i < size;) {
+        uint32_t c = 0xFFFD;
+        const size_t n = tsr_utf8_decode(value + i, size - i, &c), next = i + (n == 0 ? 1 : n);
+        if (n == 0 || tsr_is_hidden(c) || c == '"' || c == '\\') {
+            tsr_text_append(text, value + from, i - from);
+            tsr_text_printf(text, c == '"' || c == '\\' ? "\\%c" : "\\u%04x", n == 0 ? 0xFFFD : c);
+            from = next;
+        }
+        i = next;
+    }
+    tsr_text_append(text, value + from, size - from);
+    tsr_text_append(text, "\"", 1);
+}
+
+void tsr_json_key(tsr_text *text, const char *key)
+{
+    separate(text);
+    tsr_json_quoted(text, key);
+    tsr_text_append(text, ": ", 2);
+    text->json_after_key = true;
+}
+
+void tsr_json_string(tsr_text *text, const char *value)
+{
+    separate(text);
+    tsr_json_quoted(text, value);
+}
+
+void tsr_json_u64(tsr_text *text, uint64_t value)
+{
+    separate(text);
+    tsr_text_printf(text, "%llu", (unsigned long long)value);
+}
+
+void tsr_json_bool(tsr_text *text, bool value)
+{
+    tsr_json_raw(text, value ? "true" : "false", value ? 4 : 5);
+}
+
+void tsr_json_null(tsr_text *text)
+{
+    tsr_json_raw(text, "null", 4);
+}
+
+void tsr_json_number(tsr_text *text, double value)
+{
+    if (!isfinite(value)) {
+        tsr_json_null(text);
+        return;
+    }
+    static const int kDigits[] = {6, 9, 17};
+    char number[40];
+    for (size_t i = 0; i < sizeof kDigits / sizeof *kDigits; i++) {
+        snprintf(number, sizeof number, "%.*g", kDigits[i], value);
+        if (strtod(number, NULL) == value)
+            break;
+    }
+    tsr_json_raw(text, number, strlen(number));
+}
+
+void tsr_json_raw(tsr_text *text, const char *json, size_t size)
+{
+    separate(text);
+    tsr_text_append(text, json, size);
+}
