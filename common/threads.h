@@ -9,13 +9,6 @@
 #include <stdint.h>
 #include <time.h>
 
-#ifdef __cplusplus
-#include <atomic>
-using std::atomic_bool;
-#else
-#include <stdatomic.h>
-#endif
-
 enum { TSR_MAX_THREADS = 256, TSR_PROGRESS_MS = 200 };
 
 /* How far a job has come. */
