@@ -10,6 +10,8 @@
  * - SHIM_MXCSR=HEX: the floating-point mode that every thread begins with. */
 /* Both names of a call are to be caught: neither may be made the other. */
 #undef _FILE_OFFSET_BITS
+/* Nor made an inline function, as by the compilers of Ubuntu. */
+#undef _FORTIFY_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
