@@ -74,6 +74,29 @@ static bool stored_qkv_fits(const tsr_load_query *q, const tsr_linear *l, unsign
     return queries / tp % l->block_rows == 0 && share % l->block_rows == 0;
 }
 
+/* A projection of linear attention, where config.json says how wide keys and values are. */
+static bool is_linear_attention(const tsr_load_query *q, const tsr_linear *l)
+{
+    static const char kLeaves[] = " in_proj_qkvz in_proj_qkv in_proj_z out_proj ";
+    char word[64];
+    snprintf(word, sizeof word, " %.60s ", l->leaf);
+    return q->s->model->linear_heads > 0 && strstr(l->module, ".linear_attn.") != NULL && strstr(kLeaves, word) != NULL;
+}
+
+/* Ranks get whole heads of keys with their values; keys and values are cut by themselves, and each must come in whole
+ * blocks. (vLLM's qwen_gdn_linear_attn.py, SGLang's qwen3_next.py.) */
+static bool linear_attention_fits(const tsr_load_query *q, const tsr_linear *l, unsigned tp)
+{
+    const tsr_model *const m = q->s->model;
+    if (m->linear_heads % tp != 0 || m->linear_values % tp != 0)
+        return false;
+    if (l->block_rows == 0 || (tp == 1 && l->fused == NULL))
+        return true;
+    if (strcmp(l->leaf, "out_proj") == 0)
+        return m->linear_values / tp % l->block_cols == 0;
+    return m->linear_values / tp % l->block_rows == 0 && m->linear_keys / tp % l->block_rows == 0;
+}
+
 static bool is_last_member(const tsr_linear *l)
 {
     return l->fused == NULL || l->members[l->n_members - 1] == l;
@@ -85,6 +108,8 @@ static bool fits(const tsr_load_query *q, const tsr_linear *l, unsigned tp)
         return q->s->model->experts % tp == 0; /* whole experts are dealt out */
     if (is_stored_qkv(l))
         return stored_qkv_fits(q, l, tp);
+    if (is_linear_attention(q, l))
+        return linear_attention_fits(q, l, tp);
     return cut_fits(q, l, tsr_linear_ranks(l, q->s->model, tp), is_last_member(l));
 }
 
@@ -108,7 +133,8 @@ static void check_cut(const tsr_load_query *q, const tsr_linear *l)
     const bool joined = l->fused != NULL && q->who->fuses;
     const extent e = extent_of(l);
     char advice[160];
-    if (tsr_query_reads(q, l) && q->tp > 1 && l->cut->how == TSR_TP_UNKNOWN && !is_stored_qkv(l))
+    const bool known = l->cut->how != TSR_TP_UNKNOWN || is_stored_qkv(l) || is_linear_attention(q, l);
+    if (tsr_query_reads(q, l) && q->tp > 1 && !known)
         tsr_query_note(q, true, l->tensor->name, "unknown cut", "ask about TP 1, where nothing is divided",
                        "by its name nobody can say how ranks divide it, nor whether a block would be cut");
     if (!tsr_query_reads(q, l) || ranks == 0 || fits(q, l, q->tp))
@@ -117,6 +143,13 @@ static void check_cut(const tsr_load_query *q, const tsr_linear *l)
     if (q->loader == TSR_LOADER_DEEPSEEK && l->part == TSR_PART_ROUTED_EXPERTS)
         tsr_query_note(q, true, l->tensor->name, "experts", advice, "%llu experts cannot be dealt out to %u ranks",
                        U64(q->s->model->experts), q->tp);
+    else if (is_linear_attention(q, l))
+        tsr_query_note(
+            q, true, l->tensor->name, "blocks", advice,
+            "keys of %llu and values of %llu rows in %llu heads: the share of %u ranks ends inside a head, or "
+            "inside a block of %llu",
+            U64(q->s->model->linear_keys), U64(q->s->model->linear_values), U64(q->s->model->linear_heads), q->tp,
+            U64(l->block_rows));
     else if (is_stored_qkv(l))
         tsr_query_note(
             q, true, l->tensor->name, "blocks", advice,

@@ -49,6 +49,9 @@ tsr_model tsr_model_read(const tsr_checkpoint *c)
         .nope = number(c, "qk_nope_head_dim", MAX_DIMENSION),
         .rope = number(c, "qk_rope_head_dim", MAX_DIMENSION),
         .v_head_dim = number(c, "v_head_dim", MAX_DIMENSION),
+        .linear_heads = number(c, "linear_num_key_heads", MAX_COUNT),
+        .linear_keys = number(c, "linear_num_key_heads", MAX_COUNT) * number(c, "linear_key_head_dim", MAX_COUNT),
+        .linear_values = number(c, "linear_num_value_heads", MAX_COUNT) * number(c, "linear_value_head_dim", MAX_COUNT),
         .untied = find(c, "tie_word_embeddings", &tied) && tsr_json_is(tied, "false"),
     };
     for (size_t i = 0; i < sizeof kExperts / sizeof *kExperts && m.experts == 0; i++)

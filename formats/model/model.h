@@ -15,6 +15,8 @@ typedef struct tsr_model {
     uint64_t experts; /* routed ones in a layer */
     /* MLA */
     uint64_t q_lora_rank, kv_lora_rank, nope, rope, v_head_dim;
+    /* Linear attention (Qwen3-Next, Qwen3.5): heads of keys, and the widths of all keys and of all values */
+    uint64_t linear_heads, linear_keys, linear_values;
     bool untied; /* tie_word_embeddings is false: there is an output head */
 } tsr_model;
 

@@ -64,6 +64,14 @@ def experts(scheme, **arguments):
     return act
 
 
+def linear_attention(m):
+    """Qwen3-Next's: 4 heads of keys of 128, 8 of values."""
+    m.config.update(model_type="qwen3_next", linear_num_key_heads=4, linear_key_head_dim=128, linear_num_value_heads=8,
+                    linear_value_head_dim=128)
+    m.linear("model.layers.0.linear_attn.in_proj_qkvz", 3072, 256)
+    m.linear("model.layers.0.linear_attn.out_proj", 256, 1024)
+
+
 INT4 = {"num_bits": 4, "strategy": "group", "group_size": 128}
 
 
@@ -161,6 +169,8 @@ NO = {
     # shapes
     "q, k and v stored as one": (llama, both(phi3, edit("activation_scheme", "dynamic")), 8,
                                  {"vllm", "sglang", "trtllm", "deepseek"}, "blocks", ["8 heads of queries", "inside a block of 128"]),
+    "linear attention's heads": (llama, linear_attention, 8, {"vllm", "sglang", "trtllm", "deepseek"}, "blocks",
+                                 ["in_proj_qkvz", "keys of 512", "8 ranks"]),
     "a name that nobody knows": (llama, lambda m: m.linear("model.layers.0.self_attn.new_proj", 256, 256), 2,
                                  ENGINES | {"deepseek"}, "unknown cut", ["new_proj"]),
     "SGLang's last member": (llama, wide_keys, 1, {"sglang", "trtllm"}, "blocks", ["192", "qkv_proj"]),
@@ -233,6 +243,7 @@ YES = {
                     lambda m: (m.drop("o_proj.weight_scale"), plain("o_proj")(m))), 1, {"sglang"}),
     "FP8 in capitals": (llama, edit("quant_method", "FP8"), 1, {"vllm"}),
     "q, k and v stored as one": (llama, phi3, 2, {"vllm"}),
+    "linear attention": (llama, linear_attention, 2, {"vllm", "sglang"}),
     "vLLM's last member": (llama, wide_keys, 1, {"vllm"}),
     "fewer rows than a block": (lambda: llama(intermediate=16), None, 1, {"transformers"}),
     "llama4's experts": (llama, both(stacked, family("llama4")), 1, {"vllm"}),

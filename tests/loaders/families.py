@@ -14,7 +14,7 @@ BASE = dict(hidden_size=512, intermediate_size=512, num_hidden_layers=2, num_att
 MOE = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=256)
 MLA = dict(q_lora_rank=128, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, n_routed_experts=4,
            num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=256, first_k_dense_replace=1, n_group=1,
-           topk_group=1, num_key_value_heads=4, moe_layer_freq=1,
+           topk_group=1, num_key_value_heads=4, moe_layer_freq=1, scoring_func="softmax",
            rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
                             "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 256})
 LINEAR = dict(linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=128, linear_value_head_dim=128,
@@ -32,7 +32,7 @@ FAMILIES = {
     "qwen3_moe_192": ("Qwen3MoeConfig", dict(MOE, moe_intermediate_size=192)),
     "qwen3_moe_384": ("Qwen3MoeConfig", dict(MOE, moe_intermediate_size=384)),
     "deepseek_v2": ("DeepseekV2Config", MLA),
-    "deepseek_v3": ("DeepseekV3Config", dict(MLA, topk_method="noaux_tc")),
+    "deepseek_v3": ("DeepseekV3Config", dict(MLA, topk_method="noaux_tc", scoring_func="sigmoid")),
     "qwen3_next": ("Qwen3NextConfig", dict(MOE, **LINEAR, shared_expert_intermediate_size=256)),
     "gpt_oss": ("GptOssConfig", dict(num_local_experts=4, num_experts_per_tok=2, intermediate_size=256)),
     "llama4": ("Llama4TextConfig", dict(num_local_experts=4, intermediate_size=256, intermediate_size_mlp=512,
