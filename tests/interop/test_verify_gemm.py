@@ -1,5 +1,5 @@
 """`tessera verify gemm|epilogue|dequant`: sound checkpoints pass; faults in a checkpoint show as quantization error or in
-azp_adj (faults in kernels are planted by tests/unit/test_verify_kernels.c); reports parse; refusals and exit codes."""
+azp_adj (faults in kernels are planted by tests/unit/verify/kernels/test_check_kernels.c); reports parse; refusals and exit codes."""
 
 from checkpoints import BF16, FP8_CONFIG, write
 import fp8_oracle

@@ -1,0 +1,25 @@
+/* The writer of JSON: commas, indentation, escapes and numbers. */
+#include "formats/json/json_write.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+
+Test(json_write, writes_what_reads_back)
+{
+    tsr_text t = {0};
+    tsr_json_begin_object(&t, false);
+    tsr_json_key(&t, "quote\"\x01");
+    tsr_json_begin_array(&t, true);
+    tsr_json_number(&t, 0.1);
+    tsr_json_number(&t, 1.0 / 3);
+    tsr_json_number(&t, NAN);
+    tsr_json_begin_object(&t, false);
+    tsr_json_end_object(&t);
+    tsr_json_end_array(&t);
+    tsr_json_key(&t, "n");
+    tsr_json_u64(&t, UINT64_MAX);
+    tsr_json_end_object(&t);
+    cr_expect_str_eq(t.data, "{\n  \"quote\\\"\\u0001\": [0.1, 0.33333333333333331, null, {}],\n"
+                             "  \"n\": 18446744073709551615\n}");
+    tsr_text_free(&t);
+}
