@@ -1,4 +1,4 @@
-/* The step that both attentions of the CPU are made of; for their .c files only. */
+/* The online softmax that both attention kernels of the CPU use. For their .c files only. */
 #ifndef TSR_KERNELS_CPU_ATTENTION_BODY_H
 #define TSR_KERNELS_CPU_ATTENTION_BODY_H
 
@@ -9,7 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* A softmax under way: `sum` of exp(score - most), and in out[n] the values weighted likewise. */
+/* The state of an online softmax: `most` is the largest score so far, `sum` the sum of exp(score - most), and out[n]
+ * the sum of the values with these weights. */
 typedef struct tsr_softmax {
     float most, sum;
     float *out;
@@ -22,7 +23,8 @@ static inline tsr_softmax tsr_softmax_begin(float *out, size_t n)
     return (tsr_softmax){-INFINITY, 0, out, n};
 }
 
-/* The weight of the next token, which is to be added times its values; earlier ones are rescaled first. */
+/* Takes the next token's score and returns the weight with which the caller adds its values to out. What was summed
+ * before is rescaled if this score is the largest so far. */
 static inline float tsr_softmax_weigh(tsr_softmax *s, float score)
 {
     if (score > s->most) {
@@ -37,7 +39,7 @@ static inline float tsr_softmax_weigh(tsr_softmax *s, float score)
     return p;
 }
 
-/* Zeros where nothing was seen. */
+/* Divides by the sum of the weights. If no token was seen, out stays zeros. */
 static inline void tsr_softmax_end(const tsr_softmax *s)
 {
     for (size_t i = 0; s->sum > 0 && i < s->n; i++)

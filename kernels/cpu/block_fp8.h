@@ -1,9 +1,9 @@
 /* Block FP8 on the CPU: amax, e4m3 codes and the error of one block.
  *
- * All functions take row-major elements, `rows` x `cols`, whose rows are `ld` elements apart. amax and codes take a
- * band: a row of blocks, each `block_cols` wide but for the last, so that a variant may read memory in the order in
- * which it lies. They allocate nothing, keep no state, cannot fail and are thread-safe. Source and destination must not
- * overlap. Pointers need the alignment of their element type only.
+ * All functions take row-major elements, `rows` x `cols`, whose rows are `ld` elements apart. Those for amax and codes
+ * take a band, which is one row of blocks, each `block_cols` wide except the last; so a variant can read memory in the
+ * order in which it lies. They allocate nothing, keep no state, cannot fail and are thread-safe. Source and destination
+ * must not overlap. Pointers need the alignment of their element type only.
  */
 #ifndef TSR_KERNELS_CPU_BLOCK_FP8_H
 #define TSR_KERNELS_CPU_BLOCK_FP8_H
@@ -14,28 +14,27 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* amax[i]: the largest |x| of block i as FP32 bits. As integers, |x| bits order like |x|, and Inf and NaN come out
- * largest: a result
- * >= TSR_FP32_INF_BITS says that the block holds one. Zero rows give 0. */
+/* amax[i] is the largest |x| of block i, as FP32 bits. Read as integers, the bits of |x| order like |x|, with Inf and
+ * NaN above all numbers. So a result >= TSR_FP32_INF_BITS says that the block holds Inf or NaN. No rows give 0. */
 typedef void tsr_amax_bf16_fn(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
                               uint32_t *amax);
 typedef void tsr_amax_f32_fn(const float *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax);
 
 /* code = e4m3(clamp(x / scale, -448, 448)): the IEEE FP32 quotient, then round to nearest, ties to even.
- * scales[i], of block i, is finite and positive, x finite (the caller has looked at amax). The sign of zero is kept: -0
- * gives 0x80. */
+ * scales[i] is that of block i and has to be finite and positive; x has to be finite, which the caller knows from amax.
+ * The sign of zero is kept: -0 gives 0x80. */
 typedef void tsr_encode_e4m3_bf16_fn(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
                                      const float *scales, uint8_t *codes, size_t ld_codes);
 typedef void tsr_encode_e4m3_f32_fn(const float *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
                                     const float *scales, uint8_t *codes, size_t ld_codes);
 
-/* The scale of a block: amax / 448 in FP32; 1 for a block of zeros; the smallest subnormal should the quotient
- * underflow. `power_of_two` (ue8m0): rounded up by the bits, exponent plus one if there is a mantissa, within 2^-126 ..
- * 2^127. amax_bits is below TSR_FP32_INF_BITS; above it the result means nothing. */
+/* The scale of a block: amax / 448 in FP32; 1 for a block of zeros; the smallest subnormal if the quotient underflows.
+ * With `power_of_two` (ue8m0) it is rounded up by its bits: the exponent plus one if the mantissa is not 0, within
+ * 2^-126 .. 2^127. amax_bits has to be below TSR_FP32_INF_BITS, else the result means nothing. */
 float tsr_e4m3_scale(uint32_t amax_bits, bool power_of_two);
 
-/* All three in one pass over a band: amax[i] as above, scales[i] = tsr_e4m3_scale(amax[i]), and the codes. Where
- * amax[i] says that block i holds Inf or NaN, its scale and codes mean nothing. */
+/* All three in one pass over a band: amax[i] as above, scales[i] = tsr_e4m3_scale(amax[i]), and the codes. If amax[i]
+ * says that block i holds Inf or NaN, its scale and codes mean nothing. */
 typedef void tsr_quantize_e4m3_bf16_fn(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
                                        bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes,
                                        size_t ld_codes);
@@ -45,19 +44,20 @@ typedef void tsr_widen_f16_fn(const uint16_t *x, size_t n, float *out);
 
 /* What quantizing one block cost, in units of its scale: q = x / scale, e = q - value(code).
  *
- * Sums run in FP32 over 32 lanes (lane = column % 32, rows in order, no fused multiply-add), then the lanes are added
- * in FP64 in the order 0..31. q is computed as (x*k)*(1/(scale*k)) with k = 2^64 when scale < 2^-100, else 1: a few ulp
- * from the quotient, far below the error that is measured. 1/(scale*k) is the IEEE FP32 quotient. */
+ * Sums run in FP32 over 32 lanes (lane = column % 32, rows in order, no fused multiply-add). Then the lanes are added
+ * in FP64 in the order 0..31. q is computed as (x * k) * (1 / (scale * k)), where k is 2^64 if scale < 2^-100, else
+ * 1, and 1 / (scale * k) is the IEEE FP32 quotient. That is a few ulp from x / scale, far below the error that is
+ * measured. */
 typedef struct tsr_block_error {
-    double sum_q2;      /* sum of q^2 */
-    double sum_e2;      /* sum of e^2 */
-    double sum_qv;      /* sum of q * value(code) */
-    float max_e;        /* largest |e|; 0 for an empty block */
-    uint32_t max_row;   /* where: the first in row-major order */
-    uint32_t max_col;   /* */
-    uint32_t saturated; /* |q| > 464: beyond the last value that rounds to 448, so that clamping cost something */
-    uint32_t flushed;   /* x != 0 but the code is +-0 */
-    uint32_t nonzero;   /* x != 0 */
+    double sum_q2;    /* sum of q^2 */
+    double sum_e2;    /* sum of e^2 */
+    double sum_qv;    /* sum of q * value(code) */
+    float max_e;      /* largest |e|; 0 for an empty block */
+    uint32_t max_row; /* where it is: the first in row-major order */
+    uint32_t max_col;
+    uint32_t saturated; /* how many |q| > 464: they would round to more than 448, so clamping moved them */
+    uint32_t flushed;   /* how many x != 0 have a code of +-0 */
+    uint32_t nonzero;   /* how many x != 0 */
 } tsr_block_error;
 
 typedef void tsr_error_e4m3_bf16_fn(const uint16_t *x, size_t rows, size_t cols, size_t ld, const uint8_t *codes,

@@ -1,8 +1,8 @@
 /* The registry of CPU kernels: which instruction sets this machine has, and one table of function pointers.
  *
  * The scalar reference (`*_ref`) is the definition of every operation. Every other variant gives the same bits for
- * every input, NaN, Inf, subnormals, ties and tails included; tests/unit holds them to it.
- * A variant exists when it stands in kernels/cpu/kernels.inc, and nowhere else. */
+ * every input, NaN, Inf, subnormals, ties and tails included; tests/unit compares them.
+ * A row in kernels/cpu/kernels.inc is all that a variant needs to be declared, chosen and tested. */
 #ifndef TSR_KERNELS_CPU_CPU_H
 #define TSR_KERNELS_CPU_CPU_H
 
@@ -15,8 +15,7 @@
 #include "kernels/cpu/interleave.h"
 #include "kernels/cpu/matmul.h"
 
-/* Feature sets, not single features: a set is present only when the CPU has all of it and the OS saves its registers.
- */
+/* Sets of features. A set is present only if the CPU has all of it and the OS saves its registers. */
 enum {
     TSR_CPU_AVX2 = 1u << 0,   /* AVX2, FMA, F16C, BMI1, BMI2 */
     TSR_CPU_AVX512 = 1u << 1, /* AVX-512 F, BW, VL, DQ, CD */
@@ -38,8 +37,8 @@ typedef struct tsr_cpu_kernels {
 #undef TSR_KERNEL
 } tsr_cpu_kernels;
 
-/* Fills the table: the reference first, then every variant whose flags are all in `flags`, in the order of kernels.inc
- * (slowest first, so that the last one that fits wins). Pure. */
+/* Fills the table: the reference first, then every variant whose flags are all in `flags`, in the order of kernels.inc.
+ * Slower variants stand first there, so that the last one that fits wins. Pure. */
 void tsr_cpu_kernels_init(tsr_cpu_kernels *kernels, unsigned flags);
 
 #endif

@@ -1,8 +1,8 @@
 /* e4m3 codes to values, on the CPU: the way back from block FP8.
  *
- * As in block_fp8.h: row-major elements, `rows` x `cols`, rows `ld` elements apart; a band is a row of blocks, each
- * `block_cols` wide but for the last. Nothing is allocated, nothing fails, all is thread-safe. Source and destination
- * must not overlap. */
+ * As in block_fp8.h, elements are row-major, `rows` x `cols`, with rows `ld` elements apart, and a band is one row of
+ * blocks, each `block_cols` wide except the last. The functions allocate nothing, cannot fail and are thread-safe.
+ * Source and destination must not overlap. */
 #ifndef TSR_KERNELS_CPU_E4M3_DECODE_H
 #define TSR_KERNELS_CPU_E4M3_DECODE_H
 
@@ -10,11 +10,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* y = value(code) * scales[i] for block i: the IEEE FP32 product (it is exact in all but extreme cases: 4 significant
- * bits by 24 need 28), then one rounding to nearest even. scales[i] is finite and not negative.
- * A NaN code gives the quiet NaN 0x7FC0, 0x7E00 or 0x7FC00000 with the code's sign; so does nothing else. Values beyond
- * the target's range become infinite, as IEEE rounding has it. Subnormals are kept, at both ends.
- * Returns whether any of the codes is NaN. */
+/* y = value(code) * scales[i] for block i: the IEEE FP32 product, then one rounding to nearest even. scales[i] has to
+ * be finite and not negative. A NaN code gives the quiet NaN of the target (0x7FC0, 0x7E00 or 0x7FC00000) with the
+ * code's sign, and nothing else gives NaN. Values beyond the target's range become infinite, as IEEE rounding has it.
+ * Subnormals are kept, in codes and in results. Returns whether any code is NaN. */
 typedef bool tsr_decode_e4m3_bf16_fn(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,
                                      const float *scales, uint16_t *y, size_t ld);
 typedef bool tsr_decode_e4m3_f16_fn(const uint8_t *codes, size_t rows, size_t cols, size_t ld_codes, size_t block_cols,

@@ -3,21 +3,22 @@
  *
  *   D[i,j] = sum over tiles t of 128 along k of (scale_a * scale_w) * sum over the tile of A[i,x] * W[j,x]
  *
- * a [m][k], w [n][k] bytes; scale_a [ceil(k / block_k)][ld_scale_a], tokens contiguous; scale_w [ceil(n / block_n)]
- * [ceil(k / block_k)]; d [m][ldd] FP32. block_k is a multiple of 128. No code is NaN, scales are finite. Every variant
- * gives the same bits; all are thread-safe.
+ * a [m][k] and w [n][k] are bytes; scale_a is [ceil(k / block_k)][ld_scale_a], tokens contiguous; scale_w is [ceil(n
+ * / block_n)][ceil(k / block_k)]; d is [m][ldd] FP32. block_k has to be a multiple of 128, codes must not be NaN, and
+ * scales have to be finite. Every variant gives the same bits; all are thread-safe.
  *
- * fp8_gemm: each product exact in FP32, added over 16 lanes (x % 16), lanes added as a tree; the tile's sum times the
- * FP32 product of the scales, added in FP32, tiles in order. The algorithm of DeepSeek-V3's inference/kernel.py.
+ * fp8_gemm: each product is exact in FP32. Within a tile products are added over 16 lanes (x % 16), and the lanes as
+ * a tree. The tile's sum, times the FP32 product of the scales, is added in FP32, tiles in order. This is the
+ * algorithm of DeepSeek-V3's inference/kernel.py.
  *
- * fp8_gemm_tensor_core: the tile's sum as the tensor core has it (kernels/cuda/block_fp8_gemm.h derives it): per step
- * of 32 products, these and the accumulator are aligned to the largest magnitude among them; of each the bits from 2^13
- * below that power of two on are kept, the others cut off; what is left is added exactly. The tile's sum leaves the
- * tensor core ("promotion") as above.
+ * fp8_gemm_tensor_core: a tile's sum as a tensor core makes it (kernels/cuda/block_fp8_gemm.h derives it). In each
+ * step, 32 products and the accumulator are aligned to the largest magnitude among them. Of each, the bits down to
+ * 2^13 below that power of two are kept and the others are cut off; what is left is added exactly. The tile's sum
+ * then leaves the tensor core ("promotion") and is scaled and added as above.
  *
- * fp8_gemm_unpromoted: the same without promotion, to show what that is worth: one accumulator for all of k. Each
- * product carries its tile's scales (in FP32), as in a kernel that applies them to its operands.
- * Scaled products below 2^-113 count as zero, one that overflows makes the sum NaN. */
+ * fp8_gemm_unpromoted: the same with one accumulator for all of k, to show what promotion is worth. Each product
+ * carries its tile's scales (in FP32), as in a kernel that applies them to its operands. Scaled products below 2^-113
+ * count as zero, and one that overflows makes the sum NaN. */
 #ifndef TSR_KERNELS_CPU_FP8_GEMM_H
 #define TSR_KERNELS_CPU_FP8_GEMM_H
 

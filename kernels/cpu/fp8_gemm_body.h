@@ -1,14 +1,14 @@
-/* The one body of all forms of the block-FP8 product: TSR_FORM(name) is the function to define. Loops of constant
- * length, which compilers turn into vectors by themselves. */
+/* The body of the block-FP8 product, which each form includes: TSR_FORM(name) is the function to define. Its loops have
+ * constant lengths, so that the compiler vectorizes them for the instruction set of the including file. */
 #include "common/float_bits.h"
 #include "kernels/cpu/variants.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { LANES = 16, TOKENS = 16 /* whose tiles are decoded at a time */ };
+enum { LANES = 16, TOKENS = 16 /* how many are decoded at a time */ };
 
-/* In FP32's position a code reads 2^120 too small, subnormals included. */
+/* Moved to the position of FP32's exponent, a code reads 2^120 too small; that holds for subnormals, too. */
 static void decode(const uint8_t *codes, size_t n, float *values)
 {
     uint32_t bits[TSR_GEMM_TILE] = {0};

@@ -1,11 +1,11 @@
 /* The int8 product with vLLM's four epilogues, on the CPU: the definition. For verifying, not for serving.
  *
- *   P[i,j] = sum over x of A[i,x] * W[j,x]                                          exact in int32: k < 2^17, with azp
- * k <= 65793 D[i,j] = scale_a * (scale_w * float(P - azp * azp_adj)) + bias                  each step in FP32
+ *   P[i,j] = sum over x of A[i,x] * W[j,x]                              exact in int32: k < 2^17, with azp k <= 65793
+ *   D[i,j] = scale_a * (scale_w * float(P - azp * azp_adj)) + bias      each step in FP32
  *
- * (vLLM csrc/quantization/w8a8/cutlass/Epilogues.md.) azp_adj[j] is the sum of W[j,x] over x. Four epilogues by what is
- * there: nothing (scaled), bias (scaled + bias), azp_with_adj (azp per tensor: the product azp * azp_adj made ahead),
- * azp and azp_adj (azp per token). a [m][k], w [n][k], d [m][ldd]; scales of one element where the flag says so. */
+ * azp_adj[j] is the sum of W[j,x] over x (vLLM csrc/quantization/w8a8/cutlass/Epilogues.md). What is given chooses the
+ * epilogue: nothing (scaled); bias (scaled + bias); azp_with_adj, which is azp * azp_adj computed beforehand (azp per
+ * tensor); azp and azp_adj (azp per token). a is [m][k], w [n][k], d [m][ldd]. */
 #ifndef TSR_KERNELS_CPU_INT8_GEMM_H
 #define TSR_KERNELS_CPU_INT8_GEMM_H
 
@@ -16,7 +16,7 @@
 typedef struct tsr_int8_gemm_args {
     const int8_t *a, *w;
     const float *scale_a, *scale_w; /* [m], [n] */
-    bool one_scale_a, one_scale_w;  /* [1] instead */
+    bool one_scale_a, one_scale_w;  /* the scale has one element, which holds for all */
     const int32_t *azp_with_adj;    /* [n], or NULL */
     const int32_t *azp, *azp_adj;   /* [m], [n], or both NULL */
     const float *bias;              /* [n], or NULL */

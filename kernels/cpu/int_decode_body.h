@@ -1,5 +1,5 @@
-/* The one body of all forms of integer decoding, which compilers turn into vectors by themselves: TSR_INT(name) is the
- * function to define. */
+/* The body of integer decoding, which each form includes, and which compilers vectorize by themselves: TSR_INT(name) is
+ * the function to define. */
 #include "common/float_bits.h"
 #include "kernels/cpu/variants.h"
 
@@ -9,7 +9,7 @@ void TSR_INT(decode_int_f32)(const int8_t *codes, size_t n, float zero_point, fl
         y[i] = ((float)codes[i] - zero_point) * scale;
 }
 
-/* The product is no NaN: rounding carries into the exponent, up to infinity, as it should. */
+/* The product is not NaN, so a carry of the rounding into the exponent is right, up to infinity. */
 void TSR_INT(decode_int_bf16)(const int8_t *codes, size_t n, float zero_point, float scale, uint16_t *y)
 {
     for (size_t i = 0; i < n; i++) {

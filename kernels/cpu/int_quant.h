@@ -1,10 +1,11 @@
 /* Int8 and int4 codes of weights, and what they cost.
  *
- *     q = x / scale (the IEEE FP32 quotient);  code = round(clamp(q + zero, low, high));  a reader gets (code - zero) *
- * scale
+ *     q = x / scale (the IEEE FP32 quotient);  code = round(clamp(q + zero, low, high))
+ *     a reader gets (code - zero) * scale
  *
- * as compressed-tensors has it (quantization/lifecycle/forward_helpers.py). Rounding is to nearest, ties to even, or
- * ties away from zero (FasterTransformer, C's round). Every variant gives the same bits. Thread-safe, cannot fail. */
+ * as compressed-tensors has it (quantization/lifecycle/forward_helpers.py). Rounding is to nearest, with ties to even
+ * or away from zero (FasterTransformer, C's round). Every variant gives the same bits. The functions are thread-safe
+ * and cannot fail. */
 #ifndef TSR_KERNELS_CPU_INT_QUANT_H
 #define TSR_KERNELS_CPU_INT_QUANT_H
 
@@ -19,8 +20,8 @@ typedef struct tsr_int_code {
     float low, high;
 } tsr_int_code;
 
-/* What a row is encoded with. Group i of its columns has scale[i], zero[i] (as in tsr_int_code) and amax[i], the rest
- * holds for all. */
+/* What a row is encoded with. scale[i], zero[i] (as in tsr_int_code) and amax[i] belong to group i of its columns; the
+ * other members hold for all groups. */
 typedef struct tsr_int_row {
     const float *scale;
     const float *zero;    /* NULL: all are 0 */
@@ -29,49 +30,50 @@ typedef struct tsr_int_row {
     bool away;            /* ties go away from zero */
 } tsr_int_row;
 
-/* amax[i]: the largest |x| of columns [i * group, (i + 1) * group) of a row, as FP32 bits, which order like the
- * numbers; Inf and NaN come out largest. The next row is taken to follow in memory: it may be prefetched, here and by
- * the next two. */
+/* amax[i] is the largest |x| of columns [i * group, (i + 1) * group) of a row, as FP32 bits, which order like the
+ * numbers; Inf and NaN come out largest. The next row is assumed to follow in memory and may be prefetched; the next
+ * two functions do that, too. */
 typedef void tsr_amax_groups_bf16_fn(const uint16_t *x, size_t cols, size_t group, uint32_t *amax);
 
-/* low[i], high[i]: the least x of such columns and -0, the largest and 0. Inf comes out as it is, NaN as one of its
- * sign, beyond Inf. */
+/* low[i] is the least of such columns and -0; high[i] is the largest of them and 0. Inf comes out as it is, and NaN
+ * as a NaN of its sign, which counts as beyond Inf. */
 typedef void tsr_range_groups_bf16_fn(const uint16_t *x, size_t cols, size_t group, float *low, float *high);
 
-/* A row of `cols` elements, finite, to codes (two's complement) in groups of `group` columns, of which the last may be
+/* Encodes a row of `cols` finite elements (two's complement) in groups of `group` columns; the last group may have
  * fewer. */
 typedef void tsr_encode_int_bf16_fn(const uint16_t *x, size_t cols, size_t group, const tsr_int_row *row,
                                     int8_t *codes);
 typedef void tsr_encode_int_f32_fn(const float *x, size_t cols, size_t group, const tsr_int_row *row, int8_t *codes);
 
-/* In units of the scale: v = code - zero, q = (x * k) * (1 / (scale * k)), e = q - v with k = 2^64 when scale < 2^-100,
- * else 1; all of it in FP32 (a reciprocal where codes have the quotient: an ulp, far below the error that is measured).
- * Sums run in FP32 over 32 lanes (lane = index % 32) in blocks of 4096 elements; lanes are added in FP64 as a tree (l
- * and l + 16, then l and l + 8, ... 1), blocks in order. */
+/* What codes cost, in units of the scale: v = code - zero, q = (x * k) * (1 / (scale * k)), e = q - v, all in FP32,
+ * where k is 2^64 if scale < 2^-100, else 1. q uses a reciprocal where codes use the quotient; they differ by an ulp,
+ * far below the error that is measured. Sums run in FP32 over 32 lanes (lane = index % 32) in blocks of 4096
+ * elements. The lanes of a block are added in FP64 as a tree (l and l + 16, then l and l + 8, ... l + 1), and the
+ * blocks in order. */
 typedef struct tsr_int_error {
     double sum_q2, sum_e2, sum_qv;
     float max_e;               /* the largest |e| */
     size_t max_at;             /* its first place */
-    uint64_t nonzero, flushed; /* x != 0; x != 0 and v == 0 */
-    uint64_t saturated;        /* q + zero is more than half a step beyond low or high: clamping moved it */
+    uint64_t nonzero, flushed; /* how many x != 0, and how many of them with v == 0 */
+    uint64_t saturated;        /* how many q + zero are more than half a step beyond low or high: clamping moved them */
 } tsr_int_error;
 
-/* What the codes of x[n], finite, which share a scale, cost. */
+/* What the codes of n finite elements that share a scale cost. */
 typedef void tsr_error_int_bf16_fn(const uint16_t *x, size_t n, const tsr_int_code *code, const int8_t *codes,
                                    tsr_int_error *error);
 typedef void tsr_error_int_f32_fn(const float *x, size_t n, const tsr_int_code *code, const int8_t *codes,
                                   tsr_int_error *error);
 
-/* k of tsr_int_error: keeps the reciprocal of a tiny scale finite. */
+/* The k of tsr_int_error, which keeps the reciprocal of a tiny scale finite. */
 #define TSR_INT_BOOST(scale) ((scale) < 0x1p-100f ? 0x1p64f : 1.0f)
 
 /* BF16 to FP32, exact. */
 typedef void tsr_widen_bf16_fn(const uint16_t *x, size_t n, float *out);
 
-/* The least and the largest of x[n] and 0; NaN anywhere gives NaN in both. */
+/* The least and the largest of n elements and 0. A NaN anywhere gives NaN in both. */
 typedef void tsr_range_f32_fn(const float *x, size_t n, float *low, float *high);
 
-/* The sum of n codes: azp_adj of one output channel (vLLM Epilogues.md). |sum| <= 128 n must fit. */
+/* The sum of n codes, which is azp_adj of one output channel (vLLM Epilogues.md). 128 * n has to fit into int32. */
 typedef int32_t tsr_sum_codes_fn(const int8_t *codes, size_t n);
 
 #endif
