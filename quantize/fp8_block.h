@@ -1,8 +1,8 @@
-/* Block FP8: one band of blocks of a weight matrix -> e4m3 codes and one scale per block.
+/* Block FP8: one band of blocks of a weight matrix to e4m3 codes and one scale per block.
  *
- * Per block, in FP32: amax over the real elements (ragged edges are not padded), scale = amax / 448, and 1 for a block
- * of zeros; code = e4m3(clamp(x / scale, +-448)). Readers compute y = value(code) * scale (DeepSeek-V3
- * README_WEIGHTS.md; the file's name for it, weight_scale_inv, notwithstanding). docs/numerics.md has every corner. */
+ * For each block, in FP32: amax over the real elements (ragged edges are not padded); scale = amax / 448, or 1 for a
+ * block of zeros; code = e4m3(clamp(x / scale, +-448)). Readers compute y = value(code) * scale (DeepSeek-V3's
+ * README_WEIGHTS.md), although files call the scale weight_scale_inv. docs/numerics.md has every corner case. */
 #ifndef TSR_QUANTIZE_FP8_BLOCK_H
 #define TSR_QUANTIZE_FP8_BLOCK_H
 
@@ -27,10 +27,10 @@ typedef struct tsr_fp8_block {
     bool search; /* --scales mse: the scale with the least squared error instead of amax / 448 */
 } tsr_fp8_block;
 
-/* Part of a tensor: at most block_rows rows, all from one row of blocks, and whole blocks of columns but for the last.
+/* Part of a tensor: at most block_rows rows, all from one row of blocks. All its blocks but the last have full width.
  */
 typedef struct tsr_fp8_band {
-    const tsr_tensor *tensor; /* the source: dtype BF16, F16 or F32; for coordinates in errors and statistics */
+    const tsr_tensor *tensor; /* the source (BF16, F16 or F32), for coordinates in errors and statistics */
     uint64_t first;           /* flat index in the tensor of the band's first element */
     const void *x;            /* [rows, cols], rows `ld` elements apart */
     uint64_t rows, cols, ld;
@@ -48,7 +48,8 @@ size_t tsr_fp8_block_scratch(const tsr_fp8_block *scheme, tsr_dtype dtype);
 tsr_status tsr_fp8_block_quantize(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, const tsr_fp8_band *band,
                                   tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Adds what the band's codes and scales, made elsewhere, cost against its x. Otherwise as tsr_fp8_block_quantize. */
+/* For codes and scales that were made elsewhere: adds to *stats what they cost against the band's x. Otherwise as
+ * tsr_fp8_block_quantize. */
 tsr_status tsr_fp8_block_measure(const tsr_fp8_block *scheme, const tsr_cpu_kernels *kernels, const tsr_fp8_band *band,
                                  tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
 

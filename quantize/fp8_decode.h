@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A rectangle of a scaled weight, as it was read. It may begin and end inside a block. */
+/* A rectangle of a scaled weight, as read from the file. It may begin and end inside a block. */
 typedef struct tsr_fp8_rect {
     const tsr_weight *weight;
     uint64_t matrix, row, col; /* of the first element */
@@ -33,12 +33,12 @@ size_t tsr_fp8_decode_scratch(const tsr_weight *weight);
 tsr_status tsr_fp8_decode(const tsr_cpu_kernels *kernels, const tsr_fp8_rect *rect, tsr_dtype dtype, void *out,
                           uint64_t ld, void *scratch, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The judgement of tsr_fp8_decode on `n` widened scales, which stand in `row` of the grid of `matrix` from column `col`
- * on. */
+/* Checks `n` scales, widened to FP32, as tsr_fp8_decode does. They lie in `row` of the grid of `matrix`, from column
+ * `col` on. */
 tsr_status tsr_check_scales(const tsr_weight *weight, uint64_t matrix, uint64_t row, uint64_t col, const float *scales,
                             uint64_t n, tsr_err *err) TSR_WARN_UNUSED;
 
-/* `n` numbers as FP32, exactly: F32, BF16, F16 or F8_E8M0. NaN comes out as NaN. Thread-safe; cannot fail. */
+/* Widens `n` numbers of F32, BF16, F16 or F8_E8M0 to FP32, exactly. NaN stays NaN. Thread-safe; cannot fail. */
 void tsr_widen_to_f32(const tsr_cpu_kernels *kernels, tsr_dtype dtype, const void *x, size_t n, float *out);
 
 #endif

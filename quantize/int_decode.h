@@ -12,13 +12,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Whole rows of a weight of integers, as they were read. */
+/* Whole rows of a weight of integers, as read from the file. */
 typedef struct tsr_int_span {
     const tsr_weight *weight;
-    uint64_t row, rows;      /* packed zero points: row is a multiple of 8 */
+    uint64_t row, rows;      /* with packed zero points, row is a multiple of 8 */
     const void *codes;       /* these rows of weight->data */
-    const void *scales;      /* these rows of weight->scale; all of it when it has but one */
-    const void *zero_points; /* likewise; packed: the words from that of `row` on; NULL when there are none */
+    const void *scales;      /* these rows of weight->scale, or all of it if it has only one */
+    const void *zero_points; /* likewise; if packed, the words from that of `row` on; NULL if there are none */
 } tsr_int_span;
 
 /* Bytes of scratch that decoding needs. */
@@ -29,11 +29,11 @@ size_t tsr_int_decode_scratch(const tsr_weight *weight);
 tsr_status tsr_int_decode(const tsr_cpu_kernels *kernels, const tsr_int_span *span, tsr_dtype dtype, void *out,
                           void *scratch, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The same rows as two's complement codes, a byte each: [rows, cols]. Cannot fail. */
+/* Unpacks the same rows to two's complement codes, a byte each: [rows, cols]. Cannot fail. */
 void tsr_int_unpack(const tsr_cpu_kernels *kernels, const tsr_int_span *span, int8_t *codes);
 
-/* And from there to packed words: n codes of `bits` bits (8 or 4; n * bits is whole bytes), the first in the lowest
- * bits, 2^(bits-1) added. */
+/* The inverse: packs n codes of `bits` bits (8 or 4; n * bits is whole bytes), with 2^(bits-1) added, the first in the
+ * lowest bits. */
 void tsr_int_pack(const tsr_cpu_kernels *kernels, unsigned bits, const int8_t *codes, uint64_t n, uint8_t *words);
 
 #endif

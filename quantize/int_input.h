@@ -2,11 +2,12 @@
  *
  * From a range, as compressed-tensors' calculate_qparams has it (quantization/utils/helpers.py): symmetric scale =
  * max(|least|, |largest|) / 127.5; asymmetric scale = (max(largest, 0) - min(least, 0)) / 255 and zero_point =
- * round(clamp(-128 - least / scale)). A range of zero has scale 1.
- * Layers that loaders join have one input. Symmetric, the largest scale is theirs; asymmetric, the union of what their
- * codes reach, scale * (-128 - zero_point) to scale * (127 - zero_point). vLLM forms that union again when it loads
- * (kernels/linear/scaled_mm/cutlass.py) and cuts the zero point to an integer, which may lose one to rounding: the
- * scale is then a few ulps larger, so that its arithmetic gives these very values, which azp_with_adj was made with. */
+ * round(clamp(-128 - least / scale)). A range of zero has scale 1. Layers that loaders join have one input, so they
+ * get one pair. Symmetric: the largest scale. Asymmetric: the union of what their codes reach, scale * (-128 -
+ * zero_point) to scale * (127 - zero_point). vLLM forms that union again when it loads
+ * (kernels/linear/scaled_mm/cutlass.py) and truncates the zero point to an integer, so that a rounding may make it
+ * one less. Where that would happen the scale is made a few ulps larger, so that vLLM's arithmetic gives these very
+ * values, which azp_with_adj was made with. */
 #ifndef TSR_QUANTIZE_INT_INPUT_H
 #define TSR_QUANTIZE_INT_INPUT_H
 
@@ -17,7 +18,7 @@ typedef struct tsr_int_input {
     int32_t zero_point; /* 0 when symmetric */
 } tsr_int_input;
 
-/* One for `n` (at least 1) layers that run as one. Pure. */
+/* The pair for `n` (at least 1) layers that run as one. Pure. */
 tsr_int_input tsr_int_input_of(const tsr_calibrated *const *layers, size_t n, bool asymmetric);
 
 #endif

@@ -1,11 +1,11 @@
-/* Int8 and int4 weights: rows of a matrix -> codes, one scale a row or a group of columns, and zero points.
+/* Int8 and int4 weights: rows of a matrix to codes, with a scale for each row or group of columns, and zero points.
  *
  * Symmetric: scale = amax / divisor; asymmetric: scale = (max - min) / (2^bits - 1) with min <= 0 <= max, and
  * zero_point = round(clamp(low - min / scale, low, high)). The scale is rounded to the dtype in which it is stored
  * before codes are made with it. A group of zeros has scale 1 (or 0: zero_scale) and zero point 0. code = round(clamp(x
  * / scale + zero, low, high)); readers compute (code - zero_point) * scale. Divisors follow the target: 127.5 and 7.5
  * with ties to even for compressed-tensors (quantization/utils/helpers.py), 128 and 8 with ties away from zero for
- * FasterTransformer (cutlass_preprocessors.cc). docs/numerics.md has every corner. */
+ * FasterTransformer (cutlass_preprocessors.cc). docs/numerics.md has every corner case. */
 #ifndef TSR_QUANTIZE_INT_WEIGHT_H
 #define TSR_QUANTIZE_INT_WEIGHT_H
 
@@ -26,7 +26,7 @@ typedef struct tsr_int_scheme {
     bool away;             /* ties away from zero, instead of to even */
     bool zero_scale;       /* a group of zeros has scale 0, as FasterTransformer's own quantizer gives it */
     tsr_dtype scale_dtype; /* F32, BF16 or F16 */
-    bool search;           /* the scale of least squared error, of 12 that clip more and more; slower, never worse */
+    bool search; /* take the scale of least squared error out of 12 that clip more and more: slower, never worse */
 } tsr_int_scheme;
 
 /* Some whole rows of a weight. */
@@ -45,8 +45,8 @@ uint64_t tsr_int_groups(const tsr_int_scheme *scheme, uint64_t cols);
 
 size_t tsr_int_scratch(const tsr_int_scheme *scheme, uint64_t cols);
 
-/* Quantizes the rows and adds what it cost to *stats (all but the scale figures), which takes more time than the codes;
- * NULL: not asked for. Thread-safe.
+/* Quantizes the rows and adds what it cost to *stats (all but the scale figures). With stats NULL it does not measure,
+ * which saves more time than the codes take. Thread-safe.
  * TSR_E_VALUE, with coordinates, when it meets NaN or Inf. */
 tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_int_rows *rows,
                             tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;

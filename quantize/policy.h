@@ -1,7 +1,8 @@
-/* Which tensor gets what, and why: ordered rules, name pattern -> treatment; the first match wins.
+/* The policy decides which tensor is quantized, and why. Its rules map a name pattern to a treatment; the first rule
+ * that matches wins.
  *
- * The rules for each model_type are tables in policy_rules.c, meant to be read; what loaders run as one is decided as
- * one, in policy_groups.c. */
+ * The rules for each model_type are tables in policy_rules.c, which are meant to be read. policy_groups.c then
+ * decides together what loaders run as one layer. */
 #ifndef TSR_QUANTIZE_POLICY_H
 #define TSR_QUANTIZE_POLICY_H
 
@@ -28,24 +29,24 @@ typedef struct tsr_policy_options {
     const char *const *include; /* globs: quantize what matches, whatever the tables say */
     const char *const *exclude; /* globs: keep what matches; stronger than include */
     size_t n_include, n_exclude;
-    uint32_t block_rows; /* output partitions that loaders fuse must be multiples of it */
-    bool integers;       /* codes are int8 or int4: some layers are read in FP8 or not at all */
+    uint32_t block_rows; /* members of a fused layer must end on a multiple of it, except the last */
+    bool integers;       /* codes are int8 or int4, which no loader reads for some layers */
 } tsr_policy_options;
 
 /* Decides for every tensor of the checkpoint: decisions[i] belongs to checkpoint->tensors.items[i] (caller's array).
  *
- * Members that loaders fuse (q/k/v, gate/up, q_a/kv_a, in_proj_qkv/in_proj_z) are decided together: kept if --exclude
- * names one of them, or if a member but the last ends inside a block, because the fused scale grid would be wrong
- * (formats: block FP8 in vLLM and SGLang); --include overrides the latter. So are all experts of a layer, and the three
- * matrices of a shared expert: loaders run a layer's experts by one scheme, and some load a mixture without an error.
- * No tensor of three dimensions is quantized but a set of experts, stored [experts, out, in]. Composed reasons go into
- * `arena`. `model_type` may be NULL. */
+ * Members that loaders fuse (q/k/v, gate/up, q_a/kv_a, in_proj_qkv/in_proj_z) are decided together. They are all kept
+ * if --exclude names one of them, or if a member other than the last ends inside a block, because the fused grid of
+ * scales would be wrong (block FP8 in vLLM and SGLang); --include overrides the latter. All experts of a layer are
+ * decided together, too, and so are the three matrices of a shared expert: loaders run a layer's experts by one
+ * scheme, and some load a mixture without an error. Of tensors of three dimensions only sets of experts stored
+ * [experts, out, in] are quantized. Composed reasons go into `arena`. `model_type` may be NULL. */
 tsr_status tsr_policy_decide(const tsr_checkpoint *checkpoint, const char *model_type,
                              const tsr_policy_options *options, tsr_arena *arena, tsr_decision *decisions,
                              tsr_err *err) TSR_WARN_UNUSED;
 
-/* The model_type that the tables go by: a multimodal model's language part has one of its own. In `arena`; NULL when
- * config.json states none. */
+/* The model_type by which the tables are chosen; for a multimodal model it may be that of its language part. In
+ * `arena`; NULL if config.json states none. */
 const char *tsr_policy_model_type(const tsr_checkpoint *checkpoint, tsr_arena *arena);
 
 /* Whether the tables know this model_type; an unknown one falls back to the general rules. */

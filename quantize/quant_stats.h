@@ -1,4 +1,4 @@
-/* What quantizing a tensor cost, summed as it is done. */
+/* What quantizing a tensor cost, summed up while it is quantized. */
 #ifndef TSR_QUANTIZE_QUANT_STATS_H
 #define TSR_QUANTIZE_QUANT_STATS_H
 
@@ -6,12 +6,12 @@
 
 #include <stdint.h>
 
-/* x is a source element, y = value(code) * scale what a reader gets back. Zero-initialised is an empty tensor.
- * No padding and no pointers: the journal keeps these bytes as they are. */
+/* x is a source element, and y = value(code) * scale is what a reader gets back. All zeros stand for an empty tensor.
+ * The struct has no padding and no pointers, because the journal stores its bytes as they are. */
 typedef struct tsr_quant_stats {
     uint64_t elements;
     uint64_t nonzero;      /* x != 0 */
-    uint64_t saturated;    /* |x / scale| beyond what rounds to the largest code: clamping cost something */
+    uint64_t saturated;    /* |x / scale| is beyond what rounds to the largest code: clamping moved it */
     uint64_t flushed;      /* x != 0 and y == 0 */
     uint64_t blocks;       /* scales */
     uint64_t zero_blocks;  /* blocks of zeros only */
@@ -30,12 +30,12 @@ typedef struct tsr_quant_stats {
     double scale_max;
 } tsr_quant_stats;
 
-/* Adds `more` to `total`, which stands before it in the tensor (or in the checkpoint). Scale medians do not add up and
- * are left alone. */
+/* Adds `more` to `total`, whose elements come before those of `more` in the tensor or checkpoint. Medians of scales
+ * do not add up and are left alone. */
 void tsr_quant_stats_add(tsr_quant_stats *total, const tsr_quant_stats *more);
 
-/* Fills scale_min, scale_median and scale_max from the `n` scales of a tensor, which are sorted in place. Scales of
- * zero blocks, of which the statistics know the number, are exactly 1 and that many of them are left out. */
+/* Fills scale_min, scale_median and scale_max from the `n` scales of a tensor, which are sorted in place. Zero blocks
+ * have a scale of exactly 1; as many scales of 1 are left out as the statistics count zero blocks. */
 void tsr_quant_stats_scales(tsr_quant_stats *stats, float *scales, uint64_t n);
 
 /* ||x - y|| / ||x||; 0 for an all-zero tensor. */
@@ -44,12 +44,13 @@ double tsr_quant_stats_relative_error(const tsr_quant_stats *stats);
 /* 10 log10(sum x^2 / sum (x - y)^2) in dB; infinite when nothing was lost. */
 double tsr_quant_stats_sqnr(const tsr_quant_stats *stats);
 
-/* sum xy / (||x|| ||y||); 1 for an all-zero tensor, 0 when nothing else is left of x than zeros. */
+/* sum xy / (||x|| ||y||); 1 for an all-zero tensor, 0 if every y is 0 and some x is not. */
 double tsr_quant_stats_cosine(const tsr_quant_stats *stats);
 
-/* The root of worst_mse over the mean of the blocks' root mean squares of x, those of zeros left out: what noise one
- * block has, beside what values the blocks of the tensor have. An outlier shows here, for whose sake all others of its
- * block are lost; it does not in SQNR, where its own energy outweighs them. 0 for an all-zero tensor. */
+/* The root of worst_mse, over the mean of the blocks' root mean squares of x, blocks of zeros left out: the noise in
+ * the worst block, relative to the values of an average block. It shows an outlier that makes the scale so large that
+ * the other values of its block are lost. SQNR does not show that, because the outlier's own energy outweighs them. 0
+ * for an all-zero tensor. */
 double tsr_quant_stats_worst_block(const tsr_quant_stats *stats);
 
 /* Appends the members of a JSON object (docs/report.md): counts, errors, scales. */

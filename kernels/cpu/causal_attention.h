@@ -17,7 +17,7 @@ typedef struct tsr_causal_attention {
     float scale;
 } tsr_causal_attention;
 
-/* Nothing is allocated, nothing fails; thread-safe over different `out`. */
+/* Allocates nothing and cannot fail. Thread-safe if `out` differs. */
 void tsr_causal_attention_run(const tsr_causal_attention *args);
 
 #endif

@@ -1,5 +1,5 @@
-/* The one body of all forms of the loops that a compiler vectorizes by itself: TSR_INT(name) is the function to define.
- */
+/* The bodies of those integer kernels that a compiler vectorizes by itself, which each form includes: TSR_INT(name) is
+ * the function to define. */
 #include "common/float_bits.h"
 #include "kernels/cpu/variants.h"
 
@@ -60,7 +60,7 @@ void TSR_INT(widen_bf16)(const uint16_t *x, size_t n, float *out)
         out[i] = tsr_f32_from_bf16(x[i]);
 }
 
-#ifndef TSR_FINDS_RANGES /* else by hand */
+#ifndef TSR_FINDS_RANGES /* the including file has its own */
 void TSR_INT(amax_groups_bf16)(const uint16_t *x, size_t cols, size_t group, uint32_t *amax)
 {
     for (size_t first = 0; first < cols; first += group) {
@@ -74,7 +74,8 @@ void TSR_INT(amax_groups_bf16)(const uint16_t *x, size_t cols, size_t group, uin
     }
 }
 
-/* Of patterns the largest signed one is the largest positive number, the largest unsigned one the most negative. */
+/* Among bit patterns, the largest as signed integers is the largest positive number, and the largest as unsigned ones
+ * is the most negative number. */
 void TSR_INT(range_groups_bf16)(const uint16_t *x, size_t cols, size_t group, float *low, float *high)
 {
     for (size_t first = 0; first < cols; first += group) {

@@ -1,19 +1,19 @@
-/* Int8 and int4 codes <-> the layouts of formats/model/ft_layout.h, in one pass over memory.
+/* Int8 and int4 codes to the layouts of formats/model/ft_layout.h and back, in one pass over memory.
  *
  * Codes are two's complement, in one of two orders, row-major:
  *   NK  [N, K], a checkpoint's [out, in]: column n of the layout is row n here
  *   KN  [K, N], what FasterTransformer preprocesses
- * and in one of two sizes: a byte each, or (int4 only) packed, two to a byte, the even element in the low nibble. Of an
- * int4 code in a byte the upper four bits are ignored on reading and are the sign on writing.
+ * and in one of two sizes: a byte each, or (int4 only) packed two to a byte, the even element in the low nibble. If
+ * an int4 code has a byte of its own, its upper four bits are ignored on reading, and copy its sign on writing.
  *
- * Bands. A whole matrix need not be in memory: a band of it is laid out as a matrix of its own, and its bytes are
- * contiguous in the whole, in order:
+ * Bands. The whole matrix need not be in memory. A band of it is laid out as if it were a matrix of its own, and the
+ * bytes of the bands, one after the other, are those of the whole:
  *   T, H, P, CM, *_AFP8   a band of n: a multiple of format->columns of columns, all of K
  *   R                     a band of k: rows whose weights fill whole words (rows * N * bits % 32 == 0)
- * Pass the band's own k and n, the codes of its first row or column, and ld of the whole matrix. Memory is bounded by
- * the least band: for T 2 columns of int8 or 4 of int4. Bands of 64 columns suit the vectors, and packed codes in KN
- * order want 128; at K = 18432 64 columns are 1.2 MB of int8. Reading a band in KN order is fast when its
- * rows are half a kilobyte or longer: memory gives narrower strips of distant rows slowly.
+ * Pass the band's own k and n, the codes of its first row or column, and ld of the whole matrix. The smallest band of
+ * T has 2 columns of int8 or 4 of int4. Bands of 64 columns suit the vectors (1.2 MB of int8 at K = 18432), and
+ * packed codes in KN order want 128. A band in KN order is read fast if its rows are half a kilobyte or longer,
+ * because memory gives narrower strips of distant rows slowly.
  *
  * The calls allocate nothing, keep no state, cannot fail and are thread-safe. Codes and layout must not overlap.
  * Pointers need no alignment. */
@@ -26,13 +26,13 @@ typedef enum tsr_code_order { TSR_CODES_NK, TSR_CODES_KN } tsr_code_order;
 
 typedef struct tsr_interleave_args {
     const tsr_ft_format *format;
-    size_t k, n; /* has passed tsr_ft_format_check; of a band, its own size */
+    size_t k, n; /* of the band; they have passed tsr_ft_format_check */
     tsr_code_order order;
-    bool packed; /* int4 only; the inner size (NK: k, KN: n) is even */
+    bool packed; /* int4 only; the inner size (k in NK order, n in KN order) is even */
     size_t ld;   /* bytes from one row of codes to the next: at least its length */
 } tsr_interleave_args;
 
-/* codes -> k * n * bits / 8 bytes. */
+/* Lays out the codes, k * n * bits / 8 bytes in all. */
 typedef void tsr_interleave_fn(const tsr_interleave_args *args, const uint8_t *codes, uint8_t *out);
 
 /* The inverse: writes every code, and no byte of `codes` between the end of a row and the start of the next. */

@@ -1,15 +1,18 @@
-/* Decoding attention of DeepSeek's MLA in its absorbed form, on the CPU: one pass over the pages, online softmax, FP32.
+/* Decoding attention of DeepSeek's MLA in its absorbed form, on the CPU: one pass over the pages, online softmax,
+ * FP32.
  *
  *   out[b,i,h,:] = sum over tokens t of softmax_t(scale * <q[b,i,h,:], row t of b>) * first `latent` of that row
  *
- * over t < seqlens[b] - s_q + i + 1: the s_q queries are a sequence's last tokens; one that sees nothing gets zeros.
- * A row of the cache is `latent` + `rope` BF16, or, with `fp8`, `latent` e4m3 codes, latent / 128 FP32 scales and
- * `rope` BF16 (656 bytes for 512 + 64: FlashMLA's FP8 cache). Row t is row t % page of page block_table[b][t / page].
- * Layouts: q [batch][s_q][heads][latent + rope] BF16, block_table [batch][max_pages], out [batch][s_q][heads][latent].
+ * over t < seqlens[b] - s_q + i + 1: the s_q queries are the sequence's last tokens. A query that sees no token gets
+ * zeros. A row of the cache is `latent` + `rope` BF16, or, with `fp8`, `latent` e4m3 codes, latent / 128 FP32 scales
+ * and `rope` BF16 (656 bytes for 512 + 64: FlashMLA's FP8 cache). Row t is row t % page of page block_table[b][t /
+ * page]. Layouts: q [batch][s_q][heads][latent + rope] BF16, block_table [batch][max_pages], out
+ * [batch][s_q][heads][latent].
  *
- * Kernel error, element by element, n tokens seen, d = latent + rope, u = 2^-24: a score is off by at most
- * D = scale * (d + 2) u * max over t of sum |q k_t|; a probability by a factor within exp(+-2 D) of that; exponentials,
- * rescalings and sums cost (2 n + 16) u more, so |out - exact| <= (2.1 D + (2 n + 16) u) * sum over t of p_t |v_t|. */
+ * Kernel error of an element, with n tokens seen, d = latent + rope and u = 2^-24: a score is off by at most D =
+ * scale * (d + 2) u * max over t of sum |q k_t|. That moves a probability by a factor within exp(+-2 D).
+ * Exponentials, rescalings and sums cost (2 n + 16) u more, so |out - exact| <= (2.1 D + (2 n + 16) u) * sum over t
+ * of p_t |v_t|. */
 #ifndef TSR_KERNELS_CPU_MLA_ATTENTION_H
 #define TSR_KERNELS_CPU_MLA_ATTENTION_H
 
@@ -26,20 +29,21 @@ typedef struct tsr_mla_attention {
     float *out;
     float *row; /* latent + rope floats of scratch */
     size_t batch, s_q, heads, latent, rope, page, max_pages;
-    size_t pages; /* that the cache has; for who copies it */
+    size_t pages; /* of the cache; only who copies it needs to know */
     float scale;
     bool fp8; /* latent is a multiple of 128 */
 } tsr_mla_attention;
 
 size_t tsr_mla_cache_row_bytes(size_t latent, size_t rope, bool fp8);
 
-/* One token's values into a row of the cache. FP8: scale = max(amax / 448, 1e-4), up to a power of two, each 128. */
+/* Writes one token's values into a row of the cache. With `fp8`, each 128 values get the scale max(amax / 448, 1e-4),
+ * rounded up to a power of two. */
 void tsr_mla_cache_write(const float *values, size_t latent, size_t rope, bool fp8, uint8_t *row);
 
-/* And back: what attention sees. */
+/* Reads a row back: the values that attention sees. */
 void tsr_mla_cache_read(const uint8_t *row, size_t latent, size_t rope, bool fp8, float *values);
 
-/* Nothing is allocated, nothing fails; thread-safe over different `out` and `row`. */
+/* Allocates nothing and cannot fail. Thread-safe if `out` and `row` differ. */
 void tsr_mla_attention_run(const tsr_mla_attention *args);
 
 #endif

@@ -1,8 +1,8 @@
-/* Products of activations with a linear layer in FP32, whose order of summation is known.
+/* Products of activations with a linear layer in FP32, in a stated order of summation.
  *
  *   y[b][i][j] = sum over c of x[b][i][c] w[b][j][c]
  *
- * Element c of a row is added to sum c % 32; these 32 are added in halves. A product goes through at most
+ * The product of element c is added to sum c % 32; then the 32 sums are added in halves. A product goes through at most
  * tsr_project_roundings(k) roundings, so |y - exact| <= 1.01 tsr_project_roundings(k) 2^-24 sum |x w|, where 1.01
  * covers the terms of higher order for k up to 10^6. */
 #ifndef TSR_KERNELS_CPU_PROJECT_H
@@ -22,7 +22,7 @@ typedef struct tsr_project_args {
 
 size_t tsr_project_roundings(size_t k);
 
-/* Nothing is allocated, nothing fails; thread-safe over different y. */
+/* Allocates nothing and cannot fail. Thread-safe if y differs. */
 void tsr_project_run(const tsr_project_args *args);
 
 #endif

@@ -1,5 +1,5 @@
-/* Declares every form of every CPU kernel, from kernels.inc. For kernels/cpu itself and its tests: everyone else calls
- * through tsr_cpu_kernels. A variant must only be called on a CPU that has its flags. */
+/* Declares every form of every CPU kernel, from kernels.inc. Only kernels/cpu and its tests include this; everyone else
+ * calls through tsr_cpu_kernels. A variant must only be called on a CPU that has its flags. */
 #ifndef TSR_KERNELS_CPU_VARIANTS_H
 #define TSR_KERNELS_CPU_VARIANTS_H
 

@@ -2,21 +2,22 @@
  * with the GPU's own conversions (kernels/cpu/fast_dequant.h). For verifying, not for serving.
  *
  *   a scale a channel   D[i,n] = scale[n] * sum over k of A[i,k] * code(k,n)
- *   groups              D[i,n] = sum over k of A[i,k] * W(k,n), W = code(k,n) * scale[k / group, n] + zero[k / group,
- * n], a fused multiply-add rounded once, to the type of A
+ *   groups              D[i,n] = sum over k of A[i,k] * W(k,n)
+ *                       W(k,n) = code(k,n) * scale[k / group, n] + zero[k / group, n]
  *
- * Products and sums are in FP32, in the order in which the codes lie. With zeros a scale a channel is one group. zero
- * is -zero_point * scale in the type of A, as TensorRT-LLM has it. So over the same operands |D - exact| <= k * 2^-24 *
- * sum of |A * W|, and with groups + sum of |A| * (half a step of A's type at W). */
+ * W is a fused multiply-add, rounded once, to the type of A. Products and sums are in FP32, in the order in which the
+ * codes lie. zero is -zero_point * scale in the type of A, as TensorRT-LLM has it. With zeros, a scale a channel
+ * counts as one group. So over the same operands |D - exact| <= k * 2^-24 * sum of |A * W|, and with groups in
+ * addition sum of |A| * (half a step of A's type at W). */
 #ifndef TSR_KERNELS_CPU_WEIGHT_ONLY_GEMM_H
 #define TSR_KERNELS_CPU_WEIGHT_ONLY_GEMM_H
 
 #include "formats/model/ft_layout.h"
 
 typedef struct tsr_weight_only_args {
-    const tsr_ft_format *format; /* any layout but P; has passed tsr_ft_format_check with k and n */
+    const tsr_ft_format *format; /* any layout but P; it has passed tsr_ft_format_check with k and n */
     const uint32_t *words;       /* k * n * bits / 32, laid out */
-    const float *a;              /* [m][k]; these, scales and zeros hold numbers of BF16 or F16 only */
+    const float *a;              /* [m][k]; a, scales and zeros hold only numbers that BF16 or F16 has */
     const float *scales;         /* [n], or [k / group][n] */
     const float *zeros;          /* likewise, or NULL */
     float *d;                    /* [m][ldd] */

@@ -1,7 +1,7 @@
 /* What the AVX-512 files share: 32 columns as floats, and their codes by division. For those files only.
  *
- * Lanes: unpacking words to dwords works inside 128-bit quarters, and so does packing. 32 columns therefore travel as
- * lo = columns 0-3, 8-11, 16-19, 24-27 and hi = columns 4-7, 12-15, 20-23, 28-31; packing restores their order. */
+ * Unpacking words to dwords works inside each 128-bit quarter of a register, and so does packing. 32 columns are kept
+ * as lo = columns 0-3, 8-11, 16-19, 24-27 and hi = columns 4-7, 12-15, 20-23, 28-31; packing restores their order. */
 #ifndef TSR_KERNELS_CPU_X86_E4M3_AVX512_H
 #define TSR_KERNELS_CPU_X86_E4M3_AVX512_H
 
@@ -15,7 +15,7 @@ typedef struct f32x32 {
     __m512 lo, hi;
 } f32x32;
 
-/* 32 columns from x, those outside `lanes` as zeros and not read. */
+/* Loads 32 columns from x. Those outside `lanes` are not read, and become zeros. */
 typedef f32x32 load32_fn(const void *x, __mmask32 lanes);
 
 ALWAYS_INLINE __mmask32 first_lanes(size_t n)
@@ -43,8 +43,8 @@ ALWAYS_INLINE f32x32 load32_f32(const void *x, __mmask32 lanes)
                     _mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(3, 1, 3, 1))};
 }
 
-/* Rows lie far apart, out of sight of the hardware's prefetchers: a row some rows below is asked for by hand. Asking
- * past the end of the matrix is harmless. */
+/* Rows lie too far apart for the hardware's prefetchers, so a row some rows further down is prefetched by hand. Doing
+ * so past the end of the matrix is harmless. */
 enum { ROWS_AHEAD = 6 };
 
 ALWAYS_INLINE void prefetch_read(const char *at, size_t bytes)

@@ -1,5 +1,5 @@
-/* The interleaving of the AVX2 and AVX-512 files, written once over vectors of LANES lanes of 16 bytes. For those files
- * only; each first defines the vocabulary:
+/* The interleaving of the AVX2 and AVX-512 files, written once for vectors of LANES lanes of 16 bytes. Only those files
+ * include it, and each first defines these words:
  *
  *   vec, LANES, half                  the register, its number of 16-byte lanes, and a register of half its size
  *   v_load(p), v_store(p, x), h_load, h_store    no alignment needed
@@ -14,11 +14,11 @@
  *   v_zip_lo(a, b), v_zip_hi(a, b)    bytes of a and b in turn, from the lower or upper half of each lane
  *   v_store_lanes(p, step, x), v_load_lanes(p, step)    lane i at p + i * step
  *
- * Two ways to move codes, since 16 stored bytes always hold `group` consecutive rows of one column:
- * - from NK, a column's codes lie in a row: a byte shuffle inside lanes puts them in order, and for int4 a multiply-add
- *   joins two nibbles.
- * - from KN, `group` rows of codes are taken in stored order, for int4 joined pair by pair, and 16x16 bytes transposed.
- *   They gather in a panel of 64 bytes for each column, so that memory is written in whole cache lines.
+ * 16 stored bytes always hold `group` consecutive rows of one column. So there are two ways to move codes:
+ * - From NK, where the codes of a column lie in a row, a byte shuffle inside lanes puts them in order, and for int4 a
+ *   multiply-add joins two nibbles.
+ * - From KN, `group` rows of codes are taken in stored order, for int4 joined pair by pair, and 16 x 16 bytes are
+ *   transposed. They gather in a panel of 64 bytes for each column, so that memory is written in whole cache lines.
  * Layout R is layout CM with the roles of k and n exchanged. */
 #ifndef TSR_KERNELS_CPU_X86_INTERLEAVE_SIMD_H
 #define TSR_KERNELS_CPU_X86_INTERLEAVE_SIMD_H
@@ -41,7 +41,7 @@ typedef struct plan {
     uint8_t bias;                 /* for a whole byte */
     size_t column_bytes;          /* of one stored column */
     size_t tile_bytes;            /* of the part of it that is contiguous */
-    size_t turns;                 /* columns that take turns */
+    size_t turns;                 /* columns that are stored in turns, tile by tile */
 } plan;
 
 static bool make_plan(const tsr_interleave_args *args, plan *p)
