@@ -1,13 +1,8 @@
-/* Building plans: steps into files, offsets, index, fingerprint. */
+/* Building plans: steps, files and the places of tensors in them. */
 #include "convert/engine/plan.h"
 
 #include "common/checked.h"
 #include "common/glob.h"
-#include "convert/engine/plan_names.h"
-#include "formats/json/json_write.h"
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -39,6 +34,14 @@ tsr_tensor *tsr_plan_tensor(tsr_plan *plan, const tsr_tensor *tensor)
     if (copy != NULL)
         *copy = *tensor;
     return copy;
+}
+
+tsr_tensor *tsr_plan_new_tensor(tsr_plan *plan, const char *name, tsr_dtype dtype, unsigned rank, const uint64_t *shape)
+{
+    tsr_tensor t = {.name = name, .dtype = (uint8_t)dtype, .rank = (uint8_t)rank};
+    memcpy(t.shape, shape, rank * sizeof *shape);
+    t.bytes = tsr_tensor_elements(&t) * tsr_dtype_bytes(dtype);
+    return name == NULL ? NULL : tsr_plan_tensor(plan, &t);
 }
 
 tsr_status tsr_plan_warn(tsr_plan *plan, tsr_err *err, const char *fmt, ...)
@@ -322,179 +325,6 @@ tsr_status tsr_plan_text_file(tsr_plan *plan, const char *folder, const char *na
         return tsr_out_of_memory(err, "while planning");
     plan->texts[plan->n_texts++] = text;
     return TSR_OK;
-}
-
-/* A safetensors file right in `folder`. */
-static bool is_model_file(const tsr_out_file *f, const char *folder)
-{
-    const size_t n = strlen(folder);
-    return !f->raw && strncmp(f->name, folder, n) == 0 && strchr(f->name + n, '/') == NULL;
-}
-
-static void write_index(tsr_text *t, const tsr_plan *plan, tsr_tensor *const *all, size_t n, size_t folder_size)
-{
-    uint64_t total = 0;
-    for (size_t i = 0; i < n; i++)
-        total += all[i]->bytes;
-    tsr_json_begin_object(t, false);
-    tsr_json_key(t, "metadata");
-    tsr_json_begin_object(t, false);
-    tsr_json_key(t, "total_size");
-    tsr_json_u64(t, total);
-    tsr_json_end_object(t);
-    tsr_json_key(t, "weight_map");
-    tsr_json_begin_object(t, false);
-    for (size_t i = 0; i < n; i++) {
-        tsr_json_key(t, all[i]->name);
-        tsr_json_string(t, plan->files[all[i]->file].name + folder_size);
-    }
-    tsr_json_end_object(t);
-    tsr_json_end_object(t);
-    tsr_text_append(t, "\n", 1);
-}
-
-tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, bool always, tsr_err *err)
-{
-    size_t n = 0, models = 0;
-    for (size_t i = 0; i < plan->n_files; i++) {
-        const bool model = is_model_file(&plan->files[i], folder);
-        models += model;
-        n += model ? plan->files[i].n_tensors : 0;
-    }
-    if (models < 2 && !always)
-        return TSR_OK;
-    tsr_tensor **const all = malloc((n + 1) * sizeof *all);
-    if (all == NULL)
-        return tsr_out_of_memory(err, "while planning");
-    n = 0;
-    for (size_t i = 0; i < plan->n_files; i++) {
-        for (size_t k = 0; is_model_file(&plan->files[i], folder) && k < plan->files[i].n_tensors; k++)
-            all[n++] = plan->files[i].tensors[k];
-    }
-    qsort(all, n, sizeof *all, by_name);
-    tsr_text t = {0};
-    write_index(&t, plan, all, n, strlen(folder));
-    tsr_status status = tsr_text_status(&t, err);
-    if (status == TSR_OK)
-        status = tsr_plan_text_file(plan, folder, TSR_INDEX_NAME, t.data, t.size, err);
-    tsr_text_free(&t);
-    free(all);
-    return status;
-}
-
-/* ---- sums ---- */
-
-static void mix(uint64_t *hash, const void *data, size_t size)
-{
-    *hash = XXH3_64bits_withSeed(data, size, *hash);
-}
-
-static void mix_text(uint64_t *hash, const char *text)
-{
-    mix(hash, text, strlen(text) + 1);
-}
-
-static void mix_tensor(uint64_t *hash, const tsr_tensor *t)
-{
-    const uint64_t place[] = {t->source, t->file, t->offset, t->bytes, t->dtype, t->rank};
-    mix_text(hash, t->name);
-    mix(hash, place, sizeof place);
-    mix(hash, t->shape, t->rank * sizeof *t->shape);
-}
-
-static uint64_t fingerprint(const tsr_plan *plan)
-{
-    uint64_t hash = 0;
-    mix_text(&hash, TSR_VERSION);
-    mix_text(&hash, plan->command);
-    for (size_t k = 0; k < plan->n_sources; k++) {
-        const tsr_checkpoint *const c = plan->sources[k];
-        for (size_t i = 0; i < c->n_files + c->n_side_files; i++) {
-            const uint64_t facts[] = {c->files[i].size, (uint64_t)c->files[i].stamp.mtime_ns, c->files[i].header_hash};
-            mix_text(&hash, c->files[i].name);
-            mix(&hash, facts, sizeof facts);
-        }
-    }
-    for (size_t s = 0; s < plan->n_steps; s++) {
-        const tsr_step *const step = &plan->steps[s];
-        mix_text(&hash, step->op->name);
-        for (unsigned i = 0; i < step->n_in; i++)
-            mix_tensor(&hash, step->in[i]);
-        for (unsigned i = 0; i < step->n_out; i++)
-            mix_tensor(&hash, step->out[i]);
-    }
-    for (size_t i = 0; i < plan->n_texts; i++) {
-        mix_text(&hash, plan->texts[i].name);
-        mix(&hash, plan->texts[i].data, plan->texts[i].size);
-    }
-    return hash;
-}
-
-tsr_status tsr_plan_finish(tsr_plan *plan, tsr_err *err)
-{
-    TSR_TRY(tsr_arena_status(&plan->arena, TSR_OK, err));
-    TSR_TRY(tsr_plan_check_names(plan, err));
-    plan->bytes_in = plan->bytes_out = 0;
-    for (size_t s = 0; s < plan->n_steps; s++)
-        plan->bytes_in += tsr_step_input(&plan->steps[s]);
-    for (size_t i = 0; i < plan->n_files; i++)
-        plan->bytes_out += plan->files[i].bytes;
-    for (size_t i = 0; i < plan->n_texts; i++)
-        plan->bytes_out += plan->texts[i].size;
-    plan->fingerprint = fingerprint(plan);
-    return plan->n_steps == 0 ? tsr_fail(err, TSR_E_FORMAT, "%s: no tensor to convert", plan->sources[0]->path)
-                              : TSR_OK;
-}
-
-tsr_unit tsr_step_unit(const tsr_step *step, uint64_t unit)
-{
-    tsr_unit u = {0};
-    for (unsigned i = 0; i < TSR_MAX_INPUTS; i++)
-        u.from[i] = i;
-    step->op->windows(step, unit, &u);
-    return u;
-}
-
-uint64_t tsr_step_input(const tsr_step *step)
-{
-    uint64_t bytes = 0;
-    for (uint64_t unit = 0, n = step->op->units(step); unit < n; unit++) {
-        const tsr_unit u = tsr_step_unit(step, unit);
-        for (unsigned i = 0; i < TSR_MAX_INPUTS; i++)
-            bytes += tsr_window_bytes(&u.in[i]);
-    }
-    return bytes;
-}
-
-uint64_t tsr_step_unit_bytes(const tsr_step *step)
-{
-    if (step->op->units(step) == 0)
-        return 0;
-    const tsr_unit unit = tsr_step_unit(step, step->op->largest == NULL ? 0 : step->op->largest(step));
-    uint64_t bytes = step->op->scratch_bytes == NULL ? 0 : step->op->scratch_bytes(step);
-    for (unsigned i = 0; i < TSR_MAX_INPUTS; i++)
-        bytes += tsr_round_up(tsr_window_bytes(&unit.in[i]), 64);
-    for (unsigned i = 0; i < step->n_out; i++)
-        bytes += (step->held >> i & 1) != 0 ? 0 : tsr_round_up(tsr_window_bytes(&unit.out[i]), 64);
-    return bytes;
-}
-
-uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads)
-{
-    uint64_t unit = 0, held = 0;
-    for (size_t s = 0; s < plan->n_steps; s++) {
-        const tsr_step *const step = &plan->steps[s];
-        unit = tsr_max_u64(unit, tsr_step_unit_bytes(step));
-        uint64_t kept = step->op->units(step) * sizeof(tsr_quant_stats);
-        for (unsigned i = 0; i < step->n_out; i++)
-            kept += (step->held >> i & 1) != 0 ? step->out[i]->bytes : 0;
-        held = tsr_max_u64(held, kept);
-    }
-    uint64_t tables = plan->arena.bytes + plan->steps_capacity * sizeof *plan->steps +
-                      plan->notes_capacity * sizeof *plan->notes + plan->n_steps * sizeof(tsr_quant_stats);
-    for (size_t k = 0; k < plan->n_sources; k++)
-        tables += tsr_checkpoint_memory(plan->sources[k]);
-    return tables + threads * (unit + held);
 }
 
 void tsr_plan_free(tsr_plan *plan)

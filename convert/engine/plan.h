@@ -145,6 +145,11 @@ tsr_plan tsr_plan_begin(const tsr_checkpoint *const *sources, size_t n_sources);
  * source than the first. NULL when memory is exhausted. */
 tsr_tensor *tsr_plan_tensor(tsr_plan *plan, const tsr_tensor *tensor);
 
+/* The same of a tensor that the plan makes: its bytes follow from dtype and shape[rank]. `name` is in the plan's arena;
+ * when it is NULL, because memory was exhausted when it was made, so is the result. */
+tsr_tensor *tsr_plan_new_tensor(tsr_plan *plan, const char *name, tsr_dtype dtype, unsigned rank,
+                                const uint64_t *shape);
+
 /* Appends a step (step->in is copied). The outputs of one step always share a file. */
 tsr_status tsr_plan_step(tsr_plan *plan, const tsr_step *step, tsr_err *err) TSR_WARN_UNUSED;
 

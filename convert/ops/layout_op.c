@@ -118,8 +118,7 @@ static void layout_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
     u->in[0] = tsr_rows_window(w->data, b.row, b.rows);
     if (is_packed(l)) {
         u->from[1] = (uint32_t)b.part * per_part + 1;
-        u->in[1] =
-            w->grid_rows == w->rows ? tsr_rows_window(w->scale, b.row, b.rows) : tsr_run_window(0, w->scale->bytes);
+        u->in[1] = w->grid_rows == w->rows ? tsr_rows_window(w->scale, b.row, b.rows) : tsr_whole_window(w->scale);
     }
     u->out[0] = codes_window(&l->format, l->k, l->n, b.first, b.rows);
 }
@@ -351,13 +350,11 @@ static const tsr_op kUnlayOp = {.name = "take out of the layout",
                                 .scratch_bytes = unlayout_scratch,
                                 .run = unlayout_run};
 
-static tsr_tensor *new_tensor(tsr_plan *plan, const char *weight, const char *ending, tsr_dtype dtype, unsigned rank,
+static tsr_tensor *new_member(tsr_plan *plan, const char *weight, const char *ending, tsr_dtype dtype, unsigned rank,
                               uint64_t a, uint64_t b)
 {
-    tsr_tensor t = {.dtype = (uint8_t)dtype, .rank = (uint8_t)rank, .shape = {a, b}};
-    t.name = tsr_arena_printf(&plan->arena, "%s%s", weight, ending);
-    t.bytes = tsr_tensor_elements(&t) * tsr_dtype_bytes(dtype);
-    return t.name == NULL ? NULL : tsr_plan_tensor(plan, &t);
+    const char *const name = tsr_arena_printf(&plan->arena, "%s%s", weight, ending);
+    return tsr_plan_new_tensor(plan, name, dtype, rank, (const uint64_t[]){a, b});
 }
 
 tsr_status tsr_plan_unlayout(tsr_plan *plan, const tsr_unlayout *from, tsr_err *err)
@@ -369,9 +366,9 @@ tsr_status tsr_plan_unlayout(tsr_plan *plan, const tsr_unlayout *from, tsr_err *
     tsr_step step = {.op = &kUnlayOp, .params = x, .n_in = 2, .n_out = 3, .held = 4};
     const tsr_tensor *const in[] = {&x->codes, &x->scales};
     step.in = in;
-    step.out[0] = new_tensor(plan, x->name, "_packed", TSR_I32, 2, x->columns, x->k * (unsigned)x->format.bits / 32);
-    step.out[1] = new_tensor(plan, x->name, "_scale", (tsr_dtype)x->scales.dtype, 2, x->columns, unlayout_groups(x));
-    step.out[2] = new_tensor(plan, x->name, "_shape", TSR_I64, 1, 2, 0);
+    step.out[0] = new_member(plan, x->name, "_packed", TSR_I32, 2, x->columns, x->k * (unsigned)x->format.bits / 32);
+    step.out[1] = new_member(plan, x->name, "_scale", (tsr_dtype)x->scales.dtype, 2, x->columns, unlayout_groups(x));
+    step.out[2] = new_member(plan, x->name, "_shape", TSR_I64, 1, 2, 0);
     if (step.out[0] == NULL || step.out[1] == NULL || step.out[2] == NULL)
         return tsr_out_of_memory(err, "while planning");
     return tsr_plan_step(plan, &step, err);

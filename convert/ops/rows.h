@@ -19,6 +19,12 @@ static inline tsr_window tsr_run_window(uint64_t offset, uint64_t bytes)
     return (tsr_window){.offset = offset, .rows = 1, .row_bytes = bytes, .pitch = bytes};
 }
 
+/* All bytes of a tensor. */
+static inline tsr_window tsr_whole_window(const tsr_tensor *t)
+{
+    return tsr_run_window(0, t->bytes);
+}
+
 /* Rows [row, row + rows) of a tensor, its bytes spread evenly over its first dimension. */
 static inline tsr_window tsr_rows_window(const tsr_tensor *t, uint64_t row, uint64_t rows)
 {

@@ -2,6 +2,7 @@
 #include "convert/ops/slice_op.h"
 
 #include "common/checked.h"
+#include "convert/ops/rows.h"
 
 #include <string.h>
 
@@ -17,11 +18,6 @@ typedef struct place {
     uint32_t part;
     uint64_t offset, bytes; /* in the segment */
 } place;
-
-static tsr_window run_of(uint64_t offset, uint64_t bytes)
-{
-    return (tsr_window){.offset = offset, .rows = 1, .row_bytes = bytes, .pitch = bytes};
-}
 
 static uint64_t pitch_of(const params *p)
 {
@@ -82,9 +78,9 @@ static void slice_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
     const params *const p = step->params;
     const place at = slice_place(p, unit);
     const uint64_t pitch = pitch_of(p), first = at.row * pitch + p->k * p->segment + at.offset;
-    u->in[0] = reads_all(p) ? run_of(first, (at.rows - 1) * pitch + at.bytes)
+    u->in[0] = reads_all(p) ? tsr_run_window(first, (at.rows - 1) * pitch + at.bytes)
                             : (tsr_window){.offset = first, .rows = at.rows, .row_bytes = at.bytes, .pitch = pitch};
-    u->out[0] = run_of(at.row * p->segment + at.offset, at.rows * at.bytes);
+    u->out[0] = tsr_run_window(at.row * p->segment + at.offset, at.rows * at.bytes);
 }
 
 static tsr_status slice_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
@@ -154,13 +150,13 @@ static void join_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
     const uint64_t pitch = pitch_of(p);
     if (joins_rows(p)) {
         for (uint32_t k = 0; k < p->cut.parts; k++)
-            u->in[k] = run_of(at.row * p->segment, at.rows * p->segment);
-        u->out[0] = run_of(at.row * pitch, at.rows * pitch);
+            u->in[k] = tsr_run_window(at.row * p->segment, at.rows * p->segment);
+        u->out[0] = tsr_run_window(at.row * pitch, at.rows * pitch);
         return;
     }
     u->from[0] = at.part;
-    u->in[0] = run_of(at.row * p->segment + at.offset, at.bytes);
-    u->out[0] = run_of(at.row * pitch + at.part * p->segment + at.offset, at.bytes);
+    u->in[0] = tsr_run_window(at.row * p->segment + at.offset, at.bytes);
+    u->out[0] = tsr_run_window(at.row * pitch + at.part * p->segment + at.offset, at.bytes);
 }
 
 static tsr_status join_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
@@ -203,7 +199,7 @@ static uint64_t same_units(const tsr_step *step)
 static void same_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
 {
     const uint64_t offset = unit * TSR_UNIT_BYTES;
-    u->in[0] = u->in[1] = run_of(offset, tsr_min_u64(TSR_UNIT_BYTES, step->in[0]->bytes - offset));
+    u->in[0] = u->in[1] = tsr_run_window(offset, tsr_min_u64(TSR_UNIT_BYTES, step->in[0]->bytes - offset));
 }
 
 static tsr_status same_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
@@ -236,7 +232,7 @@ static uint64_t chunks_of(uint64_t bytes)
 static tsr_window chunk_of(uint64_t bytes, uint64_t chunk)
 {
     const uint64_t offset = chunk * TSR_UNIT_BYTES;
-    return run_of(offset, tsr_min_u64(TSR_UNIT_BYTES, bytes - offset));
+    return tsr_run_window(offset, tsr_min_u64(TSR_UNIT_BYTES, bytes - offset));
 }
 
 static uint64_t concatenate_units(const tsr_step *step)

@@ -91,12 +91,12 @@ static void int_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
     const bool by_row = w->grid_rows == w->rows;
     u->in[0] = tsr_rows_window(w->data, row, rows);
     u->out[0] = tsr_rows_window(step->out[0], row, rows);
-    u->in[1] = by_row ? tsr_rows_window(w->scale, row, rows) : tsr_run_window(0, w->scale->bytes);
+    u->in[1] = by_row ? tsr_rows_window(w->scale, row, rows) : tsr_whole_window(w->scale);
     if (w->zero_point == NULL)
         return;
     const uint64_t per_word = w->coding == TSR_CODED_PACKED ? 32u / w->bits : 1;
     u->in[2] = by_row ? tsr_rows_window(w->zero_point, row / per_word, tsr_ceil_div(rows, per_word))
-                      : tsr_run_window(0, w->zero_point->bytes);
+                      : tsr_whole_window(w->zero_point);
 }
 
 static uint64_t int_scratch(const tsr_step *step)

@@ -1,0 +1,55 @@
+/* What a plan reads, and the memory that it takes. */
+#include "convert/engine/plan.h"
+
+#include "common/checked.h"
+
+tsr_unit tsr_step_unit(const tsr_step *step, uint64_t unit)
+{
+    tsr_unit u = {0};
+    for (unsigned i = 0; i < TSR_MAX_INPUTS; i++)
+        u.from[i] = i;
+    step->op->windows(step, unit, &u);
+    return u;
+}
+
+uint64_t tsr_step_input(const tsr_step *step)
+{
+    uint64_t bytes = 0;
+    for (uint64_t unit = 0, n = step->op->units(step); unit < n; unit++) {
+        const tsr_unit u = tsr_step_unit(step, unit);
+        for (unsigned i = 0; i < TSR_MAX_INPUTS; i++)
+            bytes += tsr_window_bytes(&u.in[i]);
+    }
+    return bytes;
+}
+
+uint64_t tsr_step_unit_bytes(const tsr_step *step)
+{
+    if (step->op->units(step) == 0)
+        return 0;
+    const tsr_unit unit = tsr_step_unit(step, step->op->largest == NULL ? 0 : step->op->largest(step));
+    uint64_t bytes = step->op->scratch_bytes == NULL ? 0 : step->op->scratch_bytes(step);
+    for (unsigned i = 0; i < TSR_MAX_INPUTS; i++)
+        bytes += tsr_round_up(tsr_window_bytes(&unit.in[i]), 64);
+    for (unsigned i = 0; i < step->n_out; i++)
+        bytes += (step->held >> i & 1) != 0 ? 0 : tsr_round_up(tsr_window_bytes(&unit.out[i]), 64);
+    return bytes;
+}
+
+uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads)
+{
+    uint64_t unit = 0, held = 0;
+    for (size_t s = 0; s < plan->n_steps; s++) {
+        const tsr_step *const step = &plan->steps[s];
+        unit = tsr_max_u64(unit, tsr_step_unit_bytes(step));
+        uint64_t kept = step->op->units(step) * sizeof(tsr_quant_stats);
+        for (unsigned i = 0; i < step->n_out; i++)
+            kept += (step->held >> i & 1) != 0 ? step->out[i]->bytes : 0;
+        held = tsr_max_u64(held, kept);
+    }
+    uint64_t tables = plan->arena.bytes + plan->steps_capacity * sizeof *plan->steps +
+                      plan->notes_capacity * sizeof *plan->notes + plan->n_steps * sizeof(tsr_quant_stats);
+    for (size_t k = 0; k < plan->n_sources; k++)
+        tables += tsr_checkpoint_memory(plan->sources[k]);
+    return tables + threads * (unit + held);
+}
