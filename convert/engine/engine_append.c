@@ -1,0 +1,61 @@
+/* Files whose size is not known before: units are written in their order, each behind the last. */
+#include "convert/engine/engine_run.h"
+
+#include "common/checked.h"
+#include "common/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+/* Writes what a unit made behind what all earlier units made. Units are taken in order, so those before this one are
+ * done or under way, and waiting for them ends. The held outputs come last, as if they were one more unit each. */
+tsr_status tsr_run_append(tsr_run *r, size_t index, uint64_t unit, const void *data, uint64_t size, tsr_err *err)
+{
+    tsr_step_state *const s = r->steps[index];
+    const size_t file = r->plan->steps[index].file;
+    pthread_mutex_lock(&r->lock);
+    while (s->turn != unit && r->status == TSR_OK)
+        pthread_cond_wait(&r->changed, &r->lock);
+    const tsr_status status = r->status;
+    if (status != TSR_OK)
+        *err = r->err;
+    const uint64_t offset = r->files[file].end;
+    r->files[file].end += status == TSR_OK ? size : 0;
+    pthread_mutex_unlock(&r->lock);
+    if (status != TSR_OK)
+        return status;
+    XXH3_64bits_update(s->stream, data, size);
+    pthread_mutex_lock(&r->lock);
+    s->turn++;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+    const int fd = r->files[file].fd;
+    TSR_TRY(tsr_write_at(fd, r->plan->files[file].name, data, size, offset, err));
+    /* As in transfer(), but many of these may be tiny: whenever another TSR_UNIT_BYTES are full. */
+    const uint64_t from = offset - offset % TSR_UNIT_BYTES, to = offset + size - (offset + size) % TSR_UNIT_BYTES;
+    if (to > from)
+        (void)sync_file_range(fd, (off_t)from, (off_t)(to - from), SYNC_FILE_RANGE_WRITE);
+    return TSR_OK;
+}
+
+tsr_status tsr_run_digest_appended(tsr_run *r, size_t index, void *memory, size_t capacity, uint64_t *digest,
+                                   tsr_err *err)
+{
+    const size_t file = r->plan->steps[index].file;
+    const int fd = r->files[file].fd;
+    const char *const name = r->plan->files[file].name;
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return tsr_fail_errno(err, "%s: cannot look at it", name);
+    const uint64_t size = (uint64_t)st.st_size;
+    for (uint64_t at = 0; at < size; at += capacity) {
+        const size_t n = (size_t)tsr_min_u64(capacity, size - at);
+        TSR_TRY(tsr_read_at(fd, name, memory, n, at, err));
+        XXH3_64bits_update(r->steps[index]->stream, memory, n);
+    }
+    pthread_mutex_lock(&r->lock);
+    r->bytes_read += size;
+    pthread_mutex_unlock(&r->lock);
+    *digest = XXH3_64bits_digest(r->steps[index]->stream);
+    return TSR_OK;
+}

@@ -1,0 +1,133 @@
+/* One run of the engine, shared by the files that it is made of:
+ *
+ * engine.c         the phases: verify what is there, convert what is missing, finish
+ * engine_units.c   workers, which take units in the plan's order and carry them out
+ * engine_files.c   bytes of output files, and the committer, which finishes files in the plan's order
+ * engine_append.c  files whose size is not known before they are written */
+#ifndef TSR_CONVERT_ENGINE_ENGINE_RUN_H
+#define TSR_CONVERT_ENGINE_ENGINE_RUN_H
+
+#include "convert/engine/destination.h"
+#include "convert/engine/engine.h"
+#include "convert/engine/journal.h"
+#include "convert/engine/watch.h"
+
+#include <limits.h>
+#include <pthread.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+/* A step that has begun. */
+typedef struct tsr_step_state {
+    uint64_t units, left;
+    tsr_quant_stats *partials;   /* [units]: added in order when all are there, whoever made them */
+    void *held[TSR_MAX_OUTPUTS]; /* whole output tensors, for the bits set in step->held */
+    /* Of an appended file: the unit whose turn it is, and the XXH3-64 of what stands in the file so far. */
+    uint64_t turn;
+    XXH3_state_t *stream;
+} tsr_step_state;
+
+/* WHOLE: all steps are done, and the committer may take it. */
+typedef enum tsr_file_phase { TSR_FILE_WAITING, TSR_FILE_OPEN, TSR_FILE_WHOLE, TSR_FILE_DONE } tsr_file_phase;
+
+typedef struct tsr_file_state {
+    tsr_file_phase phase;
+    int fd;
+    size_t steps_left;
+    /* Sum over all runs of bytes of XXH3-64(run, seed = its offset): any order gives the same. Of an appended file,
+     * where a rerun does not know the runs: XXH3-64 of it all. */
+    uint64_t digest;
+    uint64_t end; /* of an appended file, so far */
+    bool mine;    /* takes part in the present phase */
+} tsr_file_state;
+
+typedef struct tsr_run {
+    const tsr_plan *plan;
+    const char *dst;
+    const tsr_engine_options *options;
+    tsr_cpu_kernels kernels;
+    tsr_journal journal;
+    tsr_watch watch;
+    tsr_quant_stats *rows;
+    uint64_t unit_bytes; /* of the largest unit */
+    bool verifying;
+    const char *phase; /* that is reported */
+
+    pthread_mutex_t lock; /* guards all that follows */
+    pthread_cond_t changed;
+    tsr_step_state **steps; /* [plan->n_steps]; NULL when not in flight */
+    tsr_file_state *files;  /* [plan->n_files] */
+    size_t next_step;
+    uint64_t next_unit;
+    size_t n_open; /* files */
+    unsigned workers;
+    tsr_status status; /* of the first failure */
+    tsr_err err;
+    uint64_t bytes_read, bytes_written, bytes_total;
+    uint64_t steps_done, steps_total;
+    struct timespec began;
+} tsr_run;
+
+/* Whether output i of a step is kept in memory until the step ends. */
+static inline bool tsr_is_held(const tsr_step *step, unsigned i)
+{
+    return (step->held >> i & 1) != 0;
+}
+
+/* Whether what a step makes goes behind what is in its file already. */
+static inline bool tsr_is_appended(const tsr_run *r, const tsr_step *step)
+{
+    return r->plan->files[step->file].appended;
+}
+
+/* Ends the run with this status, unless it has failed before. Called with the lock held. */
+void tsr_run_note_failure(tsr_run *r, tsr_status status, const tsr_err *err);
+
+/* The same without the lock. */
+void tsr_run_fail(tsr_run *r, tsr_status status, const tsr_err *err);
+
+/* The path at which an output file stands when it is finished. Returns path. */
+const char *tsr_run_path(const tsr_run *r, size_t file, char path[PATH_MAX]);
+
+/* ---- engine_files.c ---- */
+
+/* Opens a file, for writing or to be verified, and writes or checks its header. Called with the lock held, on the first
+ * unit of the file. */
+tsr_status tsr_run_open_file(tsr_run *r, size_t file, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Reads a window of a source tensor, rows without gaps, into `data`. */
+tsr_status tsr_run_read_window(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data,
+                               tsr_err *err) TSR_WARN_UNUSED;
+
+/* Writes `data` as a window of an output tensor or, when verifying, reads it; adds its digest to *digest. */
+tsr_status tsr_run_transfer_window(tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data, uint64_t *digest,
+                                   tsr_err *err) TSR_WARN_UNUSED;
+
+/* The committer's thread: finishes files in the plan's order, so that the journal is the same for any number of
+ * threads. `argument` is the run. */
+void *tsr_run_commit_files(void *argument);
+
+/* ---- engine_append.c ---- */
+
+/* Writes what a unit made behind what all earlier units made. The held outputs come last, as if each were one more
+ * unit. */
+tsr_status tsr_run_append(tsr_run *r, size_t index, uint64_t unit, const void *data, uint64_t size,
+                          tsr_err *err) TSR_WARN_UNUSED;
+
+/* The digest of an appended file that is there, read in pieces of at most `capacity` bytes. */
+tsr_status tsr_run_digest_appended(tsr_run *r, size_t index, void *memory, size_t capacity, uint64_t *digest,
+                                   tsr_err *err) TSR_WARN_UNUSED;
+
+/* ---- engine_units.c ---- */
+
+/* A worker's thread: carries out units until there is none left or the run has failed. `argument` is the run. */
+void *tsr_run_work(void *argument);
+
+/* Frees what a step holds, if it has begun. */
+void tsr_run_free_step(tsr_run *r, size_t index);
+
+/* Whether a step makes a tensor; copies of whole side files are not counted as such. */
+bool tsr_run_makes_tensor(const tsr_plan *plan, size_t index);
+
+#endif
