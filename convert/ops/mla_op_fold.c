@@ -6,7 +6,6 @@
 #include "quantize/fp8_decode.h"
 
 #include <math.h>
-#include <string.h>
 
 static uint16_t round_and_measure(double x, uint64_t at, tsr_quant_stats *stats)
 {

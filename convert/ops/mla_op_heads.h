@@ -28,7 +28,7 @@ typedef struct tsr_mla_piece {
 /* Bytes of an element. */
 static inline size_t tsr_mla_width(const tsr_weight *w)
 {
-    return tsr_dtype_bytes(w->data->dtype);
+    return tsr_dtype_bytes((tsr_dtype)w->data->dtype);
 }
 
 /* New parameters in the plan's arena; NULL when memory is exhausted. */
