@@ -3,14 +3,13 @@
 
 #include "common/checked.h"
 #include "common/text.h"
-#include "formats/json/json.h"
 #include "formats/model/absorbed.h"
 #include "formats/model/foreign.h"
+#include "formats/model/pairing.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 static const char kWeight[] = ".weight";
 
@@ -22,142 +21,10 @@ size_t tsr_module_length(const char *name)
     return strlen(name) - (tsr_ends_with(name, kWeight) ? sizeof kWeight - 1 : 0);
 }
 
-/* ---- what config.json says ---- */
-
-size_t tsr_quantization_paths(const tsr_checkpoint *c, const char *paths[TSR_QUANTIZATION_PATHS])
-{
-    static const char *const kPaths[TSR_QUANTIZATION_PATHS] = {"quantization_config", "compression_config",
-                                                               "text_config.quantization_config"};
-    size_t n = 0;
-    for (size_t i = 0; c->config != NULL && i < TSR_QUANTIZATION_PATHS; i++) {
-        tsr_json_text value;
-        if (tsr_json_find(c->config, c->config_size, kPaths[i], &value) && !tsr_json_is(value, "null"))
-            paths[n++] = kPaths[i];
-    }
-    return n;
-}
-
-const char *tsr_quantization_path(const tsr_checkpoint *c)
-{
-    const char *paths[TSR_QUANTIZATION_PATHS];
-    return tsr_quantization_paths(c, paths) == 0 ? NULL : paths[0];
-}
-
-/* [128, 128], or "128x128" as old compressed-tensors wrote it. Both sizes stay as they are when it is neither. */
-static bool read_block(tsr_json_text value, uint64_t *rows, uint64_t *cols)
-{
-    tsr_json_reader r = tsr_json_open("", value.data, value.size);
-    uint64_t sizes[2] = {0, 0};
-    bool more;
-    if (value.size > 0 && value.data[0] == '"') {
-        unsigned a, b;
-        char text[32];
-        snprintf(text, sizeof text, "%.*s", (int)tsr_min_u64(value.size, 31), value.data);
-        if (sscanf(text, "\"%ux%u\"", &a, &b) != 2)
-            return false;
-        sizes[0] = a;
-        sizes[1] = b;
-    } else {
-        if (tsr_json_enter_array(&r, NULL) != TSR_OK)
-            return false;
-        for (size_t i = 0; i < 2; i++) {
-            if (tsr_json_next_element(&r, &more, NULL) != TSR_OK || !more ||
-                tsr_json_read_u64(&r, &sizes[i], NULL) != TSR_OK)
-                return false;
-        }
-    }
-    if (sizes[0] == 0 || sizes[1] == 0)
-        return false;
-    *rows = sizes[0];
-    *cols = sizes[1];
-    return true;
-}
-
-/* How integers are coded, as one of compressed-tensors' groups states it. */
-typedef struct integers {
-    uint64_t bits, group; /* group: columns to a scale; 0: a row, or all */
-} integers;
-
-enum { MAX_INTEGERS = 8 };
-
-typedef struct pairing {
-    tsr_weights *w;
-    const tsr_checkpoint *c;
-    bool *claimed; /* [tensors]: stands with a weight, or with its input */
-    bool *unread;  /* [tensors]: in a format that Tessera does not read */
-    integers stated[MAX_INTEGERS];
-    size_t n_stated;
-    tsr_weights_problem_fn *problem; /* NULL: the first problem ends it */
-    void *data;
-    tsr_err *err;
-} pairing;
-
-static uint64_t find_u64(tsr_json_text object, const char *path, uint64_t otherwise)
-{
-    tsr_json_text value;
-    uint64_t x;
-    if (!tsr_json_find(object.data, object.size, path, &value))
-        return otherwise;
-    tsr_json_reader r = tsr_json_open("", value.data, value.size);
-    return tsr_json_read_u64(&r, &x, NULL) == TSR_OK ? x : otherwise;
-}
-
-/* compressed-tensors' groups: the first block size, and every coding of integers. */
-static void read_groups(pairing *p, tsr_json_text groups)
-{
-    tsr_json_reader r = tsr_json_open("", groups.data, groups.size);
-    tsr_json_text name, group, value;
-    bool more;
-    if (tsr_json_enter_object(&r, NULL) != TSR_OK)
-        return;
-    while (tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
-           tsr_json_skip(&r, &group, NULL) == TSR_OK) {
-        if (p->w->block_rows == 0 && tsr_json_find(group.data, group.size, "weights.block_structure", &value))
-            (void)read_block(value, &p->w->block_rows, &p->w->block_cols);
-        if (p->n_stated < MAX_INTEGERS && tsr_json_find(group.data, group.size, "weights.type", &value) &&
-            tsr_json_is(value, "\"int\""))
-            p->stated[p->n_stated++] =
-                (integers){find_u64(group, "weights.num_bits", 8), find_u64(group, "weights.group_size", 0)};
-    }
-}
-
-static tsr_status read_config(pairing *p)
-{
-    tsr_weights *const w = p->w;
-    const tsr_checkpoint *const c = p->c;
-    tsr_err *const err = p->err;
-    static const char *const kKnown[] = {"fp8", "compressed-tensors", "modelopt", "mxfp8"};
-    const char *const path = tsr_quantization_path(c);
-    tsr_json_text q, value;
-    if (path == NULL || !tsr_json_find(c->config, c->config_size, path, &q))
-        return TSR_OK;
-    w->method = tsr_json_find_string(q.data, q.size, "quant_method", &w->arena);
-    bool known = false;
-    for (size_t i = 0; w->method != NULL && i < sizeof kKnown / sizeof *kKnown; i++)
-        known = known || strcmp(w->method, kKnown[i]) == 0;
-    known = known || (w->method != NULL && strcasecmp(w->method, "fp8") == 0); /* which some loaders take for it */
-    if (!known)
-        return tsr_fail(err, TSR_E_UNSUPPORTED,
-                        "%s/" TSR_CONFIG_NAME ": %s.quant_method '%s' is none that Tessera reads", c->path, path,
-                        w->method == NULL ? "" : w->method);
-    if (strcmp(w->method, "compressed-tensors") == 0) {
-        w->dialect = TSR_DIALECT_COMPRESSED_TENSORS;
-        if (tsr_json_find(q.data, q.size, "config_groups", &value))
-            read_groups(p, value);
-    } else if (tsr_json_find(q.data, q.size, "weight_block_size", &value) && !tsr_json_is(value, "null") &&
-               !read_block(value, &w->block_rows, &w->block_cols)) {
-        return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": %s.weight_block_size is not two positive integers",
-                        c->path, path);
-    }
-    const char *const format = tsr_json_find_string(q.data, q.size, "scale_fmt", &w->arena);
-    w->ue8m0 = format != NULL && strcmp(format, "ue8m0") == 0;
-    return TSR_OK;
-}
-
 /* ---- pairing ---- */
 
 /* Passes a problem on to whoever asked to hear of them all. */
-static tsr_status judge(const pairing *p, const tsr_tensor *tensor, tsr_status status)
+static tsr_status judge(const tsr_pairing *p, const tsr_tensor *tensor, tsr_status status)
 {
     if (status == TSR_OK || status == TSR_E_NOMEM || p->problem == NULL)
         return status;
@@ -165,17 +32,17 @@ static tsr_status judge(const pairing *p, const tsr_tensor *tensor, tsr_status s
     return TSR_OK;
 }
 
-static const char *path_of(const pairing *p, const tsr_tensor *t)
+const char *tsr_pairing_path(const tsr_pairing *p, const tsr_tensor *t)
 {
     return p->c->files[t->file].path;
 }
 
-static size_t index_of(const pairing *p, const tsr_tensor *t)
+static size_t index_of(const tsr_pairing *p, const tsr_tensor *t)
 {
     return (size_t)(t - p->c->tensors.items);
 }
 
-static tsr_status find_scale(const pairing *p, tsr_weight *x)
+static tsr_status find_scale(const tsr_pairing *p, tsr_weight *x)
 {
     static const struct {
         const char *suffix;
@@ -193,14 +60,14 @@ static tsr_status find_scale(const pairing *p, tsr_weight *x)
             continue;
         if (x->scale != NULL)
             return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' has two scales, '%s' and '%s': which one holds?",
-                            path_of(p, x->data), name, x->scale->name, t->name);
+                            tsr_pairing_path(p, x->data), name, x->scale->name, t->name);
         x->scale = t;
     }
     if (x->scale == NULL)
         return tsr_fail(p->err, TSR_E_FORMAT,
                         "%s: '%s' is %s without a scale (looked for '%s_scale_inv' and its other spellings in all "
                         "%zu files): its values cannot be known",
-                        path_of(p, x->data), x->data->name, tsr_dtype_name((tsr_dtype)x->data->dtype), name,
+                        tsr_pairing_path(p, x->data), x->data->name, tsr_dtype_name((tsr_dtype)x->data->dtype), name,
                         p->c->n_files);
     x->input_scale = tsr_find_sibling(p->c, name, module, ".input_scale");
     if (x->input_scale == NULL)
@@ -218,13 +85,13 @@ static tsr_status find_scale(const pairing *p, tsr_weight *x)
     return TSR_OK;
 }
 
-static void claim(const pairing *p, const tsr_tensor *t)
+static void claim(const tsr_pairing *p, const tsr_tensor *t)
 {
     p->claimed[index_of(p, t)] = true;
 }
 
 /* The scale of a part of an absorbed kv_b_proj: its own, or one for both parts. */
-static tsr_status find_part_scale(const pairing *p, tsr_weight *x)
+static tsr_status find_part_scale(const tsr_pairing *p, tsr_weight *x)
 {
     const char *const names[] = {x->part->scale, x->part->one_scale};
     const tsr_tensor *found[2] = {NULL, NULL};
@@ -235,14 +102,14 @@ static tsr_status find_part_scale(const pairing *p, tsr_weight *x)
     }
     if (found[0] != NULL && found[1] != NULL)
         return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' has two scales, '%s' and '%s': which one holds?",
-                        path_of(p, x->data), x->data->name, found[0]->name, found[1]->name);
+                        tsr_pairing_path(p, x->data), x->data->name, found[0]->name, found[1]->name);
     x->scale = found[0] != NULL ? found[0] : found[1];
     x->one_scale = found[0] == NULL;
     if (x->scale == NULL)
         return tsr_fail(p->err, TSR_E_FORMAT,
                         "%s: '%s', a part of an absorbed kv_b_proj, is F8_E4M3 without a scale (looked for '%s' and "
                         "'%s' beside it): its values cannot be known",
-                        path_of(p, x->data), x->data->name, names[0] == NULL ? "-" : names[0],
+                        tsr_pairing_path(p, x->data), x->data->name, names[0] == NULL ? "-" : names[0],
                         names[1] == NULL ? "-" : names[1]);
     claim(p, x->scale);
     return TSR_OK;
@@ -269,11 +136,11 @@ static bool take_coarse(tsr_weight *x)
     return true;
 }
 
-static tsr_status check_scale_dtype(const pairing *p, const tsr_tensor *s)
+tsr_status tsr_check_scale_dtype(const tsr_pairing *p, const tsr_tensor *s)
 {
     if (s->dtype != TSR_F32 && s->dtype != TSR_BF16 && s->dtype != TSR_F16 && s->dtype != TSR_F8_E8M0)
         return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: '%s' is %s; scales are F32, BF16, F16 or F8_E8M0",
-                        path_of(p, s), s->name, tsr_dtype_name(s->dtype));
+                        tsr_pairing_path(p, s), s->name, tsr_dtype_name(s->dtype));
     return TSR_OK;
 }
 
@@ -290,16 +157,16 @@ static bool take_coarse_part(tsr_weight *x)
     return true;
 }
 
-static tsr_status check_grid(const pairing *p, tsr_weight *x)
+static tsr_status check_grid(const tsr_pairing *p, tsr_weight *x)
 {
     const tsr_tensor *const t = x->data, *const s = x->scale;
     char shape[192], grid[192];
     tsr_shape_text(t, shape, sizeof shape);
     tsr_shape_text(s, grid, sizeof grid);
-    TSR_TRY(check_scale_dtype(p, s));
+    TSR_TRY(tsr_check_scale_dtype(p, s));
     if (t->rank != 2 && t->rank != 3)
         return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: '%s' is F8_E4M3 %s: neither a matrix nor a stack of them",
-                        path_of(p, t), t->name, shape);
+                        tsr_pairing_path(p, t), t->name, shape);
     x->matrices = t->rank == 3 ? t->shape[0] : 1;
     x->rows = t->shape[t->rank - 2];
     x->cols = t->shape[t->rank - 1];
@@ -311,7 +178,7 @@ static tsr_status check_grid(const pairing *p, tsr_weight *x)
         return tsr_fail(p->err, TSR_E_USAGE,
                         "%s: '%s' %s is scaled by '%s' %s, and no block size is stated (quantization_config."
                         "weight_block_size): --source-block 128x128 states it",
-                        path_of(p, t), t->name, shape, s->name, grid);
+                        tsr_pairing_path(p, t), t->name, shape, s->name, grid);
     }
     x->block_rows = p->w->block_rows;
     x->block_cols = p->w->block_cols;
@@ -326,144 +193,17 @@ static tsr_status check_grid(const pairing *p, tsr_weight *x)
             p->err, TSR_E_FORMAT,
             "%s: '%s' is %s; blocks of %llux%llu of '%s' %s need a grid of %llu x %llu: the scale belongs to "
             "another weight or another block size",
-            path_of(p, s), s->name, grid, U64(x->block_rows), U64(x->block_cols), t->name, shape, U64(rows), U64(cols));
+            tsr_pairing_path(p, s), s->name, grid, U64(x->block_rows), U64(x->block_cols), t->name, shape, U64(rows),
+            U64(cols));
     x->grid_rows = s->shape[s->rank - 2];
     x->grid_cols = s->shape[s->rank - 1];
     return TSR_OK;
 }
 
-/* ---- integers ---- */
-
-static bool is_integer(const tsr_tensor *t)
-{
-    switch (t->dtype) {
-    case TSR_U8:
-    case TSR_I8:
-    case TSR_I16:
-    case TSR_U16:
-    case TSR_I32:
-    case TSR_U32:
-    case TSR_I64:
-    case TSR_U64:
-        return true;
-    default:
-        return false;
-    }
-}
-
-/* Two integers of any width: llm-compressor writes I64, Kimi-K2 has I32. What is beyond int64 comes out negative. */
-static tsr_status read_pair(const pairing *p, const tsr_tensor *t, int64_t values[2])
-{
-    const bool sign = t->dtype == TSR_I8 || t->dtype == TSR_I16 || t->dtype == TSR_I32;
-    const size_t width = tsr_dtype_bytes((tsr_dtype)t->dtype);
-    unsigned char bytes[2 * sizeof(int64_t)];
-    TSR_TRY(tsr_checkpoint_read(p->c, t, 0, bytes, 2 * width, p->err));
-    for (size_t i = 0; i < 2; i++) {
-        uint64_t bits = 0;
-        for (size_t k = width; k-- > 0;)
-            bits = bits << 8 | bytes[i * width + k];
-        if (sign && (bits >> (8 * width - 1)) != 0)
-            bits |= ~(uint64_t)0 << (8 * width - 1);
-        values[i] = (int64_t)bits;
-    }
-    return TSR_OK;
-}
-
-/* What packed codes stand for, from the shape that is stored beside them. */
-static tsr_status unpacked(const pairing *p, tsr_weight *x)
-{
-    const tsr_tensor *const t = x->data, *const s = x->shape;
-    int64_t shape[2];
-    if (s == NULL || !is_integer(s) || tsr_tensor_elements(s) != 2)
-        return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' has no '%s_shape', two integers, beside it", path_of(p, t),
-                        t->name, x->values->name);
-    TSR_TRY(read_pair(p, s, shape));
-    if (t->rank != 2 || shape[0] < 0 || shape[1] < 0 || (uint64_t)shape[0] != t->shape[0])
-        return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' says [%lld, %lld], but '%s' has another number of rows",
-                        path_of(p, s), s->name, (long long)shape[0], (long long)shape[1], t->name);
-    tsr_tensor *const values = tsr_arena_alloc(&p->w->arena, sizeof *values);
-    if (values == NULL)
-        return tsr_out_of_memory(p->err, "while pairing");
-    *values = *x->values;
-    values->shape[1] = (uint64_t)shape[1];
-    x->values = values;
-    return TSR_OK;
-}
-
-/* Whether codes of so many bits, and scales for so many columns, are what is stored. */
-static bool is_coded(const tsr_weight *x, uint64_t bits, uint64_t group)
-{
-    const tsr_tensor *const t = x->data, *const s = x->scale;
-    const uint64_t cols = x->values->shape[1], scales = tsr_tensor_elements(s);
-    const uint64_t width = x->coding == TSR_CODED_PACKED ? tsr_ceil_div(cols, 32 / bits) : cols;
-    if (t->shape[1] != width || (x->coding == TSR_CODED_INT8 && bits != 8))
-        return false;
-    if (group == 0)
-        return scales == t->shape[0] || scales == 1;
-    return cols % group == 0 && s->rank == 2 && s->shape[0] == t->shape[0] && s->shape[1] == cols / group;
-}
-
-static tsr_status check_zero_points(const pairing *p, const tsr_weight *x)
-{
-    const tsr_tensor *const z = x->zero_point;
-    if (z == NULL)
-        return TSR_OK;
-    const bool packed = x->coding == TSR_CODED_PACKED;
-    const uint64_t rows = packed ? tsr_ceil_div(x->grid_rows * x->bits, 32) : x->grid_rows;
-    if (z->dtype == (packed ? TSR_I32 : TSR_I8) && tsr_tensor_elements(z) == rows * x->grid_cols)
-        return TSR_OK;
-    char shape[192];
-    return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' is %s %s; the scales of '%s' ask for %s [%llu, %llu]",
-                    path_of(p, z), z->name, tsr_dtype_name((tsr_dtype)z->dtype), tsr_shape_text(z, shape, sizeof shape),
-                    x->data->name, packed ? "I32" : "I8", U64(rows), U64(x->grid_cols));
-}
-
-static tsr_status check_integers(const pairing *p, tsr_weight *x)
-{
-    static const integers kUnstated[] = {{4, 0}, {8, 0}};
-    const tsr_tensor *const t = x->data, *const s = x->scale;
-    const tsr_tensor *const order =
-        tsr_find_sibling(p->c, x->values->name, tsr_module_length(x->values->name), ".weight_g_idx");
-    char shape[192], grid[192];
-    if (order != NULL)
-        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
-                        "%s: '%s': Tessera does not read weights in the order of activations", path_of(p, order),
-                        order->name);
-    TSR_TRY(check_scale_dtype(p, s));
-    if (s->dtype == TSR_F8_E8M0)
-        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
-                        "%s: '%s' is %s scaled by '%s' in F8_E8M0: not integers, but MXFP4 or another coding that "
-                        "Tessera does not read",
-                        path_of(p, t), t->name, tsr_dtype_name((tsr_dtype)t->dtype), s->name);
-    if (x->coding == TSR_CODED_PACKED)
-        TSR_TRY(unpacked(p, x));
-    const integers *const known = p->n_stated > 0 ? p->stated : kUnstated;
-    const size_t n = p->n_stated > 0 ? p->n_stated : sizeof kUnstated / sizeof *kUnstated;
-    size_t i = 0;
-    while (i < n && ((known[i].bits != 4 && known[i].bits != 8) || !is_coded(x, known[i].bits, known[i].group)))
-        i++;
-    if (i == n)
-        return tsr_fail(p->err, TSR_E_FORMAT,
-                        "%s: '%s' %s scaled by '%s' %s is none of the integer codings that config.json states "
-                        "(num_bits 4 or 8, a scale a tensor, a channel, or a group of group_size)",
-                        path_of(p, t), t->name, tsr_shape_text(t, shape, sizeof shape), s->name,
-                        tsr_shape_text(s, grid, sizeof grid));
-    x->bits = (uint8_t)known[i].bits;
-    x->matrices = 1;
-    x->rows = t->shape[0];
-    x->cols = x->values->shape[1];
-    x->coarse = known[i].group == 0;
-    x->grid_rows = x->coarse ? tsr_tensor_elements(s) : x->rows;
-    x->grid_cols = x->coarse ? 1 : x->cols / known[i].group;
-    x->block_rows = x->grid_rows == x->rows ? 1 : x->rows;
-    x->block_cols = x->coarse ? x->cols : known[i].group;
-    return check_zero_points(p, x);
-}
-
 /* ---- all of them ---- */
 
 /* Packed codes of X.weight are called X.weight_packed. */
-static tsr_status name_values(const pairing *p, tsr_weight *x)
+static tsr_status name_values(const tsr_pairing *p, tsr_weight *x)
 {
     x->values = x->data;
     if (x->coding != TSR_CODED_PACKED)
@@ -476,22 +216,22 @@ static tsr_status name_values(const pairing *p, tsr_weight *x)
     values->name = name;
     x->values = values;
     if (tsr_checkpoint_find(p->c, name) != NULL)
-        return tsr_fail(p->err, TSR_E_FORMAT, "%s: there are '%s' and '%s': which one holds?", path_of(p, x->data),
-                        name, x->data->name);
+        return tsr_fail(p->err, TSR_E_FORMAT, "%s: there are '%s' and '%s': which one holds?",
+                        tsr_pairing_path(p, x->data), name, x->data->name);
     return TSR_OK;
 }
 
-static tsr_status pair_codes(const pairing *p, tsr_weight *x)
+static tsr_status pair_codes(const tsr_pairing *p, tsr_weight *x)
 {
     x->bits = 8;
     x->part = x->coding == TSR_CODED_E4M3 ? tsr_absorbed_find(x->data->name) : NULL;
     TSR_TRY(name_values(p, x));
     TSR_TRY(x->part == NULL ? find_scale(p, x) : find_part_scale(p, x));
-    return x->coding == TSR_CODED_E4M3 ? check_grid(p, x) : check_integers(p, x);
+    return x->coding == TSR_CODED_E4M3 ? check_grid(p, x) : tsr_check_integers(p, x);
 }
 
 /* Every weight of codes with its scale, in the order of the checkpoint, into the first places. */
-static tsr_status pair_scaled(pairing *p, bool *codes)
+static tsr_status pair_scaled(tsr_pairing *p, bool *codes)
 {
     tsr_weights *const w = p->w;
     const tsr_tensors *const all = &p->c->tensors;
@@ -513,7 +253,7 @@ static tsr_status pair_scaled(pairing *p, bool *codes)
     return TSR_OK;
 }
 
-static tsr_status pair_all(pairing *p)
+static tsr_status pair_all(tsr_pairing *p)
 {
     tsr_weights *const w = p->w;
     const tsr_tensors *const all = &p->c->tensors;
@@ -614,7 +354,8 @@ tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkp
 {
     *weights = (tsr_weights){0};
     tsr_err message = {{0}};
-    pairing p = {.w = weights, .c = checkpoint, .problem = problem, .data = data, .err = err == NULL ? &message : err};
+    tsr_pairing p = {
+        .w = weights, .c = checkpoint, .problem = problem, .data = data, .err = err == NULL ? &message : err};
     p.claimed = calloc(checkpoint->tensors.count + 1, sizeof *p.claimed);
     p.unread = calloc(checkpoint->tensors.count + 1, sizeof *p.unread);
     weights->items = tsr_arena_alloc(&weights->arena, (checkpoint->tensors.count + 1) * sizeof *weights->items);
@@ -622,7 +363,7 @@ tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkp
     if (p.claimed == NULL || p.unread == NULL || weights->items == NULL)
         status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", checkpoint->path);
     if (status == TSR_OK)
-        status = judge(&p, NULL, read_config(&p));
+        status = judge(&p, NULL, tsr_read_quantization(&p));
     if (status == TSR_OK && block_rows != 0) {
         weights->block_rows = block_rows;
         weights->block_cols = block_cols;

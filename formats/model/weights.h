@@ -95,8 +95,7 @@ tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkp
                               uint64_t block_cols, tsr_weights_problem_fn *problem, void *data,
                               tsr_err *err) TSR_WARN_UNUSED;
 
-/* Tells nobody: for who finds such tensors himself, as verify does the FP8 parts of an absorbed kv_b_proj, whose scales
- * have names of their own. */
+/* A problem callback that ignores everything. */
 void tsr_weights_pass_over(void *data, const tsr_tensor *tensor, tsr_status status, const char *message);
 
 void tsr_weights_free(tsr_weights *weights);
