@@ -39,6 +39,40 @@ bool tsr_is_selected(const tsr_kernel_options *options, const char *name)
     return selected;
 }
 
+tsr_status tsr_find_subjects(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices,
+                             size_t *n, tsr_evidence *evidence, tsr_err *err)
+{
+    const tsr_weights *const weights = options->side.weights;
+    const tsr_checkpoint *const inputs = options->activations;
+    *n = 0;
+    *indices = malloc(weights->count * sizeof **indices + 1);
+    if (*indices == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the tensors to check");
+    for (size_t i = 0; i < weights->count; i++) {
+        const char *const name = weights->items[i].values->name;
+        const char *why = tsr_is_selected(options, name) ? subjects->unfit(&weights->items[i]) : "";
+        if (why == NULL && subjects->need_inputs && inputs != NULL && tsr_activations_find(inputs, name) == NULL)
+            why = "the file of activations has none for it";
+        if (why == NULL)
+            (*indices)[(*n)++] = i;
+        else if (*why != '\0')
+            TSR_TRY(tsr_evidence_skip(evidence, name, why, err));
+    }
+    if (*n == 0)
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no %s %s", options->side.checkpoint->path, subjects->kind,
+                        evidence->n_skipped > 0 ? "that could be checked" : "there, or none by that name");
+    return TSR_OK;
+}
+
+tsr_status tsr_find_jobs(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices, size_t *n,
+                         tsr_evidence *evidence, tsr_err *err)
+{
+    TSR_TRY(tsr_find_subjects(options, subjects, indices, n, evidence, err));
+    evidence->candidates = *n;
+    evidence->subjects = *n = tsr_sample(options, *indices, *n);
+    return TSR_OK;
+}
+
 size_t tsr_sample(const tsr_kernel_options *options, size_t *items, size_t n)
 {
     uint64_t wanted = options->sample;

@@ -46,6 +46,23 @@ typedef struct tsr_kernel_options {
 /* Whether a name is asked for. */
 bool tsr_is_selected(const tsr_kernel_options *options, const char *name);
 
+/* Which weights a check is about. */
+typedef struct tsr_subjects {
+    /* NULL: it can be checked. "": the check has nothing to do with it. Else why it cannot be checked. */
+    const char *(*unfit)(const tsr_weight *weight);
+    bool need_inputs; /* what the file of activations has none for cannot be checked */
+    const char *kind; /* "tensor of int8 with a scale a row": for the message that there is none */
+} tsr_subjects;
+
+/* (*indices)[0 .. *n) = those weights of options->side, by number, that are asked for and fit; from malloc, also on
+ * failure. What does not fit is skipped in `evidence`, with the reason. TSR_E_UNSUPPORTED: none fits. */
+tsr_status tsr_find_subjects(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices,
+                             size_t *n, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The same, of which options->sample are kept: as many as the check has jobs. */
+tsr_status tsr_find_jobs(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices, size_t *n,
+                         tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Keeps options->sample of the n indices in `items`, in order; returns how many are left. */
 size_t tsr_sample(const tsr_kernel_options *options, size_t *items, size_t n);
 

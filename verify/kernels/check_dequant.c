@@ -65,28 +65,11 @@ static void list_formats(check *c)
     }
 }
 
-static tsr_status find_jobs(check *c, tsr_evidence *evidence, tsr_err *err)
+static const char *unfit_because(const tsr_weight *w)
 {
-    const tsr_weights *const weights = c->options->side.weights;
-    c->jobs = malloc(weights->count * sizeof *c->jobs + 1);
-    if (c->jobs == NULL)
-        return tsr_out_of_memory(err, "for the tensors to check");
-    for (size_t i = 0; i < weights->count; i++) {
-        const tsr_weight *const w = &weights->items[i];
-        if ((w->coding != TSR_CODED_INT8 && w->coding != TSR_CODED_PACKED) ||
-            !tsr_is_selected(c->options, w->values->name))
-            continue;
-        if (w->rows > 0 && w->cols > 0 && w->matrices == 1)
-            c->jobs[c->n_jobs++] = i;
-        else
-            TSR_TRY(tsr_evidence_skip(evidence, w->values->name, "it is no matrix", err));
-    }
-    if (c->n_jobs == 0)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no int8 or int4 weight there, or none by that name",
-                        c->options->side.checkpoint->path);
-    evidence->candidates = c->n_jobs;
-    evidence->subjects = c->n_jobs = tsr_sample(c->options, c->jobs, c->n_jobs);
-    return TSR_OK;
+    if (w->coding != TSR_CODED_INT8 && w->coding != TSR_CODED_PACKED)
+        return "";
+    return w->rows > 0 && w->cols > 0 && w->matrices == 1 ? NULL : "it is no matrix";
 }
 
 static tsr_status shape_operands(operands *o, tsr_err *err)
@@ -262,11 +245,12 @@ static tsr_status do_job(void *context, size_t at, tsr_evidence *evidence, tsr_e
 
 tsr_status tsr_check_dequant(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence, tsr_err *err)
 {
+    static const tsr_subjects kSubjects = {.unfit = unfit_because, .kind = "int8 or int4 weight"};
     check c = {.options = options, .outs = outs};
     if ((outs & (1u << TSR_OUT_BF16 | 1u << TSR_OUT_F16)) == 0)
         return tsr_fail(err, TSR_E_USAGE, "--out f32: codes are converted to BF16 and F16");
     list_formats(&c);
-    tsr_status status = find_jobs(&c, evidence, err);
+    tsr_status status = tsr_find_jobs(options, &kSubjects, &c.jobs, &c.n_jobs, evidence, err);
     if (status == TSR_OK)
         status = tsr_run_jobs(options, c.n_jobs, do_job, &c, evidence, err);
     if (status == TSR_OK)

@@ -5,6 +5,7 @@
 #include "common/threads.h"
 #include "formats/checkpoint/dtype.h"
 #include "verify/evidence/activations.h"
+#include "verify/evidence/kernel_tally.h"
 #include "verify/kernels/gemm_oracle.h"
 
 #include <math.h>
@@ -316,50 +317,35 @@ static tsr_status judge_quantization(const product *p, tsr_out out, tsr_err *err
 
 /* kernels/cuda/weight_only_gemm.h derives the bound; in the mean every step loses what is left of the sum by then. */
 static void judge_element(const product *p, const tsr_device_weight_only *kernel, tsr_out out, const exact *e, double y,
-                          tsr_judgement *j, double *sum)
+                          tsr_kernel_tally *t)
 {
     const double k = (double)p->w->k, steps = kernel->one_by_one ? k : k / 16 + 64,
                  unit = kernel->one_by_one ? 0x1p-24 : 0x1p-22;
     const bool lifts = kernel->lifts && p->w->format->bits == 4 && out == TSR_OUT_F16;
     const double mass = e->mass + (lifts ? e->lift : 0), squares = e->squares + (lifts ? e->lift_squares : 0);
-    const double before = steps * unit * mass + e->rounding, half = tsr_half_step(out, fabs(e->value) + before),
-                 error = fabs(y - e->value);
+    const double before = steps * unit * mass + e->rounding, half = tsr_half_step(out, fabs(e->value) + before);
     const double variance =
         steps * unit * unit / 3 * (squares + e->value * e->value) + e->rounding_square + half * half / 3;
-    if (!isfinite(y) && tsr_may_overflow(out, fabs(e->value) + before, e->mass))
-        return;
-    j->of_bound = fmax(j->of_bound, isnan(error) ? INFINITY : error / (before + half));
-    *sum += error * error / variance;
+    const bool overflows = !isfinite(y) && tsr_may_overflow(out, fabs(e->value) + before, e->mass);
+    tsr_kernel_tally_count(t, overflows ? 0 : fabs(y - e->value), before + half, variance);
 }
 
 static tsr_status judge_kernel(const product *p, const tsr_device_weight_only *kernel, tsr_out out, size_t tokens,
                                const char *what, tsr_err *err)
 {
-    const tsr_kernel_limits *const limits = &p->w->options->limits;
     const size_t cells = tokens * p->w->n;
-    tsr_judgement j = {.subject = p->name, .kind = TSR_ERROR_KERNEL, .what = what};
-    char text[128];
-    double sum = 0;
+    tsr_kernel_tally t = tsr_kernel_tally_begin(p->name, what, 0);
     double *const values = malloc(cells * sizeof *values);
     if (values == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the results of '%s'", p->name);
     for (size_t i = 0; i < cells; i++) {
         values[i] = p->exact[i].value;
         p->y[i] = (double)p->d[i];
-        judge_element(p, kernel, out, &p->exact[i], p->y[i], &j, &sum);
+        judge_element(p, kernel, out, &p->exact[i], p->y[i], &t);
     }
-    j.of_expected = sqrt(sum / (double)cells);
-    tsr_judge(&j, values, p->y, tokens, p->w->n, NULL, p->w->columns);
+    tsr_judge(&t.judgement, values, p->y, tokens, p->w->n, NULL, p->w->columns);
     free(values);
-    if (!(j.of_bound <= limits->max_kernel_error)) {
-        snprintf(text, sizeof text, "the largest error is %.3g times what its accumulation can do at most", j.of_bound);
-        j.fault = text;
-    } else if (!(j.of_expected <= limits->max_kernel_rms)) {
-        snprintf(text, sizeof text, "the RMS error is %.3g times what its accumulation does in the mean",
-                 j.of_expected);
-        j.fault = text;
-    }
-    return tsr_evidence_add(p->evidence, &j, err);
+    return tsr_kernel_tally_end_by(&t, &p->w->options->limits, "its accumulation", p->evidence, err);
 }
 
 static tsr_status run_kernel(product *p, const tsr_device_weight_only *kernel, tsr_out out, size_t tokens, tsr_err *err)

@@ -1,0 +1,173 @@
+/* Rows laid out, kernels run, results gathered and judged. */
+#include "verify/kernels/gemm_layouts.h"
+
+#include "common/checked.h"
+#include "common/threads.h"
+#include "verify/evidence/kernel_tally.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGN_ROWS = 128 /* experts begin at such rows in the contiguous layout */ };
+
+static tsr_status judge_kernel(tsr_gemm_operands *o, const char *name, tsr_accumulation accumulation, tsr_out out,
+                               const float *d, const char *fault, tsr_err *err)
+{
+    tsr_kernel_tally t = tsr_kernel_tally_begin(o->name, name, 0);
+    const double began = tsr_now();
+    double *const exact = malloc(2 * o->judged * o->n * sizeof *exact + 64);
+    t.judgement.fault = fault;
+    if (exact == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the results of '%s'", o->name);
+    double *const y = exact + o->judged * o->n;
+    for (size_t i = 0; i < o->judged * o->n; i++) {
+        const tsr_exact *const e = &o->exact[i];
+        const double bound = tsr_gemm_bound(e, accumulation, out, o->k);
+        exact[i] = e->value;
+        y[i] = !isfinite(d[i]) && tsr_may_overflow(out, fabs(e->value) + bound, e->mass) ? e->value : (double)d[i];
+        tsr_kernel_tally_count(&t, fabs(y[i] - e->value), bound, tsr_gemm_variance(e, accumulation, out, o->k));
+    }
+    tsr_judge(&t.judgement, exact, y, o->judged, o->n, &o->rows, &o->columns);
+    free(exact);
+    o->evidence->phases[TSR_PHASE_JUDGE] += tsr_now() - began;
+    return tsr_kernel_tally_end_by(&t, &o->c->options->limits, "the accumulation", o->evidence, err);
+}
+
+/* Operands as they lie before a kernel, and where each of the rows is in them. */
+typedef struct laid_out {
+    tsr_grouped_gemm grouped;
+    size_t *place; /* [m]: the row in grouped.gemm of a row of the tsr_gemm_operands */
+    uint8_t *a;
+    float *scale_a, *d, *results; /* d [grouped.gemm.m][n]; results [judged][n] */
+    int32_t *per_row, *per_expert;
+} laid_out;
+
+static void free_laid_out(laid_out *l)
+{
+    free(l->place);
+    free(l->a);
+    free(l->scale_a);
+    free(l->d);
+    free(l->results);
+    free(l->per_row);
+    free(l->per_expert);
+}
+
+static size_t rows_of(const tsr_gemm_operands *o, tsr_gemm_layout kind, const size_t *first)
+{
+    size_t rows = 0, most = 0;
+    for (size_t e = 0; e < o->n_experts; e++) {
+        const size_t m = first[e + 1] - first[e];
+        rows += kind == TSR_GEMM_CONTIGUOUS ? tsr_round_up(m, ALIGN_ROWS) : m;
+        most = m > most ? m : most;
+    }
+    return kind == TSR_GEMM_MASKED ? most * o->n_experts : rows;
+}
+
+/* All rows, or those that are judged. */
+static tsr_status lay_out(const tsr_gemm_operands *o, tsr_gemm_layout kind, bool all, laid_out *l, tsr_err *err)
+{
+    const size_t *const first = all ? o->first : o->first_judged;
+    const size_t m = rows_of(o, kind, first);
+    l->place = calloc(o->m + 1, sizeof *l->place);
+    l->a = malloc(m * o->k + 64);
+    l->scale_a = malloc(m * o->grid_k * sizeof *l->scale_a + 64);
+    l->d = malloc(m * o->n * sizeof *l->d + 64);
+    l->results = malloc(o->judged * o->n * sizeof *l->results + 64);
+    l->per_row = malloc(m * sizeof *l->per_row + 64);
+    l->per_expert = calloc(o->n_experts, sizeof *l->per_expert);
+    if (l->place == NULL || l->a == NULL || l->scale_a == NULL || l->d == NULL || l->results == NULL ||
+        l->per_row == NULL || l->per_expert == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the operands of '%s'", o->name);
+    memset(l->a, 0x7F, m * o->k); /* padding is NaN: whoever reads it shows it */
+    for (size_t i = 0; i < m * o->grid_k; i++)
+        l->scale_a[i] = NAN;
+    memset(l->per_row, 0xFF, m * sizeof *l->per_row);
+    for (size_t e = 0, row = 0; e < o->n_experts; e++) {
+        const size_t share = first[e + 1] - first[e];
+        if (kind == TSR_GEMM_MASKED)
+            row = m / o->n_experts * e;
+        l->per_expert[e] = (int32_t)share;
+        for (size_t i = 0; i < share; i++) {
+            const size_t from = all ? first[e] + i : (size_t)tsr_column_of(&o->rows, first[e] + i), to = row + i;
+            l->place[from] = to;
+            l->per_row[to] = (int32_t)e;
+            memcpy(l->a + to * o->k, o->a + from * o->k, o->k);
+            for (size_t t = 0; t < o->grid_k; t++)
+                l->scale_a[t * m + to] = o->scale_a[t * o->m + from];
+        }
+        row += kind == TSR_GEMM_CONTIGUOUS ? tsr_round_up(share, ALIGN_ROWS) : share;
+    }
+    l->grouped.gemm = tsr_gemm_expert_args(o, 0);
+    l->grouped.gemm.a = l->a;
+    l->grouped.gemm.scale_a = l->scale_a;
+    l->grouped.gemm.d = l->d;
+    l->grouped.gemm.m = l->grouped.gemm.ld_scale_a = m;
+    l->grouped.groups = o->n_experts;
+    l->grouped.expert_of_row = l->per_row;
+    l->grouped.rows_of_expert = kind == TSR_GEMM_MASKED ? l->per_expert : NULL;
+    return TSR_OK;
+}
+
+/* The results of the rows that are judged; what is wrong with the others, or NULL. */
+static const char *gather(const tsr_gemm_operands *o, const laid_out *l)
+{
+    const char *fault = NULL;
+    for (size_t i = 0; i < o->judged; i++)
+        memcpy(l->results + i * o->n, l->d + l->place[tsr_column_of(&o->rows, i)] * o->n, o->n * sizeof *l->d);
+    for (size_t row = 0; row < l->grouped.gemm.m; row++) {
+        for (size_t j = 0; l->per_row[row] < 0 && j < o->n; j++) {
+            if (!isnan(l->d[row * o->n + j]))
+                fault = "it wrote to rows of padding";
+        }
+    }
+    return fault;
+}
+
+static tsr_status run_kernel(tsr_gemm_operands *o, const tsr_device_gemm *kernel, const char *layout_name, laid_out *l,
+                             tsr_err *err)
+{
+    char name[128];
+    bool ran = false;
+    for (tsr_out out = TSR_OUT_F32 + 1; out-- > 0;) { /* F32 first: the others may be made of it */
+        const double began = tsr_now();
+        const tsr_out run_as = kernel->rounds_last ? TSR_OUT_F32 : out;
+        if ((o->c->outs >> out & 1) == 0)
+            continue;
+        const size_t cells = l->grouped.gemm.m * o->n;
+        if (!ran || !kernel->rounds_last) {
+            memset(l->d, 0xFF, cells * sizeof *l->d); /* NaN */
+            tsr_err why = {{0}};
+            const tsr_status status = tsr_device_run_grouped(kernel, &l->grouped, run_as, &why);
+            if (status == TSR_E_UNSUPPORTED)
+                return tsr_evidence_skip(o->evidence, o->name, why.msg, err);
+            if (status != TSR_OK)
+                return tsr_fail(err, status, "%s", why.msg);
+            ran = true;
+        }
+        const char *const fault = gather(o, l);
+        if (kernel->rounds_last)
+            tsr_out_round(out, l->results, o->judged * o->n);
+        o->evidence->phases[TSR_PHASE_KERNELS] += tsr_now() - began;
+        snprintf(name, sizeof name, "%s%s, %s", kernel->name, layout_name, tsr_out_name(out));
+        TSR_TRY(judge_kernel(o, name, kernel->accumulation, out, l->results, fault, err));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_gemm_run_layout(tsr_gemm_operands *o, tsr_gemm_layout kind, tsr_err *err)
+{
+    static const char *const kNames[] = {"", ", contiguous", ", masked"};
+    const tsr_device *const device = o->c->options->device;
+    laid_out whole = {0}, judged = {0};
+    tsr_status status = lay_out(o, kind, true, &whole, err);
+    if (status == TSR_OK)
+        status = lay_out(o, kind, false, &judged, err);
+    for (size_t i = 0; status == TSR_OK && i < device->n_gemms; i++)
+        status = run_kernel(o, &device->gemms[i], kNames[kind], device->gemms[i].row_by_row ? &judged : &whole, err);
+    free_laid_out(&whole);
+    free_laid_out(&judged);
+    return status;
+}

@@ -1,0 +1,63 @@
+/* What the products of one job of tsr_check_gemm are made of: a weight, or a set of experts of one shape, with tokens.
+ */
+#ifndef TSR_VERIFY_KERNELS_GEMM_OPERANDS_H
+#define TSR_VERIFY_KERNELS_GEMM_OPERANDS_H
+
+#include "verify/evidence/jobs.h"
+#include "verify/kernels/gemm_oracle.h"
+
+/* One matrix of the checkpoint, under the name of the job that it belongs to. */
+typedef struct tsr_gemm_entry {
+    const char *key; /* the tensor's name; of experts with '*' for their number */
+    const tsr_weight *weight;
+    uint64_t matrix;
+} tsr_gemm_entry;
+
+typedef struct tsr_gemm_check {
+    const tsr_kernel_options *options;
+    unsigned outs;
+    tsr_gemm_entry *entries;
+    size_t n_entries;
+    size_t *jobs; /* index of the first entry of each */
+    size_t n_jobs;
+    tsr_arena arena;
+} tsr_gemm_check;
+
+/* The operands of one job. Rows are the tokens of all experts, one expert after another. */
+typedef struct tsr_gemm_operands {
+    const tsr_gemm_check *c;
+    tsr_evidence *evidence;
+    tsr_arena arena;
+    tsr_weight_reader readers[2]; /* of the checkpoint and of the originals */
+    const char *name;
+    const tsr_gemm_entry *experts;
+    size_t n_experts;
+    size_t *first;             /* [n_experts + 1]: an expert's first row */
+    size_t *first_judged;      /* [n_experts + 1]: likewise among the rows that are judged */
+    tsr_columns columns, rows; /* that are judged */
+    size_t m, judged, n, k, padded, grid_n, grid_k, block_n, block_k;
+    uint16_t *x;
+    uint8_t *a, *w;           /* [m][k], [n_experts][n][k] */
+    float *scale_a, *scale_w; /* [grid_k][m], [n_experts][grid_n][grid_k] */
+    double *original;         /* [judged][n]: the product of what was quantized */
+    tsr_exact *exact;         /* [judged][n] */
+    bool unfit;               /* codes or scales that no product can be made of: that is a finding already */
+} tsr_gemm_operands;
+
+/* Whether two matrices are experts of one set. */
+bool tsr_gemm_alike(const tsr_gemm_entry *a, const tsr_gemm_entry *b);
+
+/* Chooses experts, tokens, and which rows and columns are judged; reads or draws the activations, and allocates the
+ * rest. `job` is an index of c->jobs. What it allocates is freed by tsr_gemm_operands_free, also on failure. */
+tsr_status tsr_gemm_operands_shape(tsr_gemm_operands *operands, size_t job, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Quantizes the activations, reads the weights, and computes the exact products and those of the originals. Where it
+ * finds codes or scales that no product can be made of, it says so in the evidence, and operands->unfit is true. */
+tsr_status tsr_gemm_operands_fill(tsr_gemm_operands *operands, tsr_err *err) TSR_WARN_UNUSED;
+
+void tsr_gemm_operands_free(tsr_gemm_operands *operands);
+
+/* The product of expert `e` with its own tokens; d is left to the caller. */
+tsr_fp8_gemm_args tsr_gemm_expert_args(const tsr_gemm_operands *operands, size_t e);
+
+#endif
