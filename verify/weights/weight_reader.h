@@ -8,6 +8,7 @@
 #define TSR_VERIFY_WEIGHTS_WEIGHT_READER_H
 
 #include "formats/model/weights.h"
+#include "verify/weights/decode.h"
 
 /* A checkpoint and what its tensors mean. Both are borrowed. */
 typedef struct tsr_side {
@@ -80,13 +81,5 @@ bool tsr_weight_reader_same(const tsr_weight_reader *a, const tsr_weight_reader 
 uint64_t tsr_weight_reader_memory(const tsr_view *view, const tsr_piece *piece);
 
 void tsr_weight_reader_free(tsr_weight_reader *reader);
-
-/* n elements of a plain dtype to double; `dtype` is one of whole bytes, not C64. Exact but for 64-bit integers beyond
- * 2^53, which are rounded. F8_E4M3 codes are values without a scale. */
-void tsr_decode(unsigned char dtype, const unsigned char *bytes, size_t n, double *out);
-
-/* The same for all elements of a tensor. TSR_E_NOMEM; TSR_E_IO and others of reading. */
-tsr_status tsr_decode_tensor(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, double *out,
-                             tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

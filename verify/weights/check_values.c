@@ -1,0 +1,307 @@
+/* Errors of values, judged tensor by tensor, and the mistakes that would explain them. */
+#include "verify/weights/check_values.h"
+
+#include "verify/weights/block_scan.h"
+#include "verify/weights/origin.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { MAX_SCANNED = 64 /* tensors whose blocks are looked into */, FEW = 16 /* codes, so few that bits flipped */ };
+
+/* Whether there was something to compare. */
+static bool has_values(const tsr_pair *p)
+{
+    return p->state <= TSR_PAIR_DIFFERS && tsr_tensor_elements(p->b->values) > 0;
+}
+
+tsr_status tsr_check_codes(const tsr_weights_checking *k)
+{
+    char place[192];
+    for (size_t i = 0; i < k->c->count; i++) {
+        const tsr_pair *const p = &k->c->pairs[i];
+        const tsr_metrics *const m = &p->metrics;
+        k->out->judged[TSR_CHECK_CODES] += has_values(p);
+        if (p->state == TSR_PAIR_DIFFERS && m->nonfinite[1] > 0 && isinf(m->max_abs))
+            TSR_TRY(tsr_add_finding(k, TSR_CHECK_CODES, tsr_pair_name(p),
+                                    "%llu values are NaN or Inf, %llu in the source; the first at %s",
+                                    U64(m->nonfinite[1]), U64(m->nonfinite[0]),
+                                    tsr_pair_coordinates(p, m->nonfinite_at[1], place, sizeof place)));
+    }
+    return TSR_OK;
+}
+
+static double worst_block(const tsr_metrics *m)
+{
+    return m->n_worst == 0 ? 0 : m->worst[0].relative;
+}
+
+/* Only then does what bounds a block's error bound a tile's: values of a tile may be tiny beside their block's maximum.
+ */
+static bool tiles_are_blocks(const tsr_weight *w)
+{
+    return w->coding == TSR_CODED_E4M3 && TSR_TILE % w->block_rows == 0 && TSR_TILE % w->block_cols == 0;
+}
+
+/* Half a step among the subnormals, where rounding is as coarse beside the value as it likes. */
+static double subnormal_rounding(tsr_dtype dtype)
+{
+    return dtype == TSR_BF16 ? 0x1p-134 : dtype == TSR_F16 ? 0x1p-25 : dtype == TSR_F32 ? 0x1p-150 : 0;
+}
+
+static bool is_cast_wrong(const tsr_weights_checking *k, const tsr_pair *p)
+{
+    const tsr_metrics *const m = &p->metrics;
+    const double limit = k->limits->max_cast_error, fine = subnormal_rounding((tsr_dtype)p->b->data->dtype);
+    bool wrong = tsr_metrics_relative(m) > limit && m->max_abs > fine;
+    for (size_t i = 0; i < m->n_worst; i++)
+        wrong = wrong || (m->worst[i].relative > limit && m->worst[i].max_abs > fine);
+    return wrong;
+}
+
+/* FP8 made of FP8 by absorption: values lie on another grid of e4m3, and all of them may be half a step away at once,
+ * which no one scale can help. */
+static bool is_requantized_part(const tsr_pair *p)
+{
+    return p->made[0] != NULL && p->made[0]->kv_b->scale != NULL && p->b->scale != NULL;
+}
+
+/* What a pair misses; all false: nothing. */
+typedef struct missed {
+    bool sqnr, rounding, block, cast, equality;
+    double cost; /* of integers below the limit of SQNR, as tsr_block_scan has it; 0: not known */
+} missed;
+
+static double least_sqnr(const tsr_weights_checking *k, const tsr_pair *p)
+{
+    return p->b->bits == 4 ? k->limits->min_sqnr_int4 : k->limits->min_sqnr;
+}
+
+static bool is_wrong(const missed *m)
+{
+    return m->sqnr || m->rounding || m->block || m->cast || m->equality;
+}
+
+static bool in_powers(const tsr_weights_checking *k, const tsr_weight *w)
+{
+    return k->dst->weights->ue8m0 || w->scale->dtype == TSR_F8_E8M0;
+}
+
+/* Integers may be below the limit because their groups hold outliers, and are right all the same. */
+static tsr_status forgive_outliers(const tsr_weights_checking *k, const tsr_pair *p, missed *m)
+{
+    tsr_view x, y;
+    tsr_block_scan scan;
+    if (!m->sqnr || p->b->coding == TSR_CODED_E4M3 || !(k->limits->max_int_cost > 0))
+        return TSR_OK;
+    TSR_TRY(tsr_pair_view(&x, k->src, p, 0, k->err));
+    TSR_TRY(tsr_pair_view(&y, k->dst, p, 1, k->err));
+    TSR_TRY(tsr_scan_blocks(&x, &y, in_powers(k, p->b), &scan, k->err));
+    m->cost = scan.fault == TSR_NOT_SCANNED ? 0 : scan.cost;
+    m->sqnr = !(m->cost > 0 && m->cost <= k->limits->max_int_cost);
+    return TSR_OK;
+}
+
+static tsr_status judge_values(const tsr_weights_checking *k, const tsr_pair *p, missed *m)
+{
+    *m = (missed){0};
+    if (p->state != TSR_PAIR_DIFFERS)
+        return TSR_OK;
+    if (p->b->scale == NULL) {
+        m->equality = p->a->data->dtype == p->b->data->dtype;
+        m->cast = !m->equality && is_cast_wrong(k, p);
+        return TSR_OK;
+    }
+    const bool requantized = is_requantized_part(p);
+    m->sqnr = !requantized && !(tsr_metrics_sqnr(&p->metrics) >= least_sqnr(k, p));
+    m->rounding = p->metrics.misrounded > k->limits->max_misrounded;
+    m->block = (requantized || tiles_are_blocks(p->b)) && worst_block(&p->metrics) > k->limits->max_block_error;
+    return forgive_outliers(k, p, m);
+}
+
+/* What the scales have to do with it; empty when nothing. */
+static tsr_status explain_scales(const tsr_weights_checking *k, const tsr_pair *p, char text[TSR_FINDING_TEXT],
+                                 bool *unrelated)
+{
+    tsr_view x, y;
+    tsr_block_scan scan;
+    *text = '\0';
+    *unrelated = p->b->scale == NULL;
+    if (p->b->scale == NULL)
+        return TSR_OK;
+    TSR_TRY(tsr_pair_view(&x, k->src, p, 0, k->err));
+    TSR_TRY(tsr_pair_view(&y, k->dst, p, 1, k->err));
+    TSR_TRY(tsr_scan_blocks(&x, &y, in_powers(k, p->b), &scan, k->err));
+    const char *fault = "";
+    switch (scan.fault) {
+    case TSR_SCALES_TRANSPOSED:
+        fault = ": its grid is stored transposed";
+        break;
+    case TSR_SCALES_SHIFTED:
+        fault = ": each is its neighbour's, the grid is off by one block";
+        break;
+    case TSR_SCALES_INVERTED:
+        fault = ": 1/scale is stored where the scale belongs";
+        break;
+    case TSR_CODES_UNRELATED:
+        *unrelated = true;
+        return TSR_OK;
+    case TSR_SCALES_WRONG:
+        break;
+    default:
+        return TSR_OK;
+    }
+    snprintf(text, TSR_FINDING_TEXT,
+             "; the codes fit, but %llu of %llu scales do not%s (block at [%llu, %llu]: %.3g times the right one)",
+             U64(scan.wrong), U64(scan.blocks), fault, U64(scan.first_wrong.row), U64(scan.first_wrong.col),
+             scan.factor);
+    return TSR_OK;
+}
+
+/* What may have happened, as far as it can be told; where every code is the nearest to its value, nothing has. */
+static tsr_status explain(tsr_weights_checking *k, const tsr_pair *p, const missed *m, char text[TSR_FINDING_TEXT])
+{
+    tsr_origin origin;
+    bool unrelated;
+    *text = '\0';
+    if (p->b->scale != NULL && !m->rounding) {
+        if (m->cost > 0)
+            snprintf(text, TSR_FINDING_TEXT,
+                     "; every code is the nearest under its scale, and the errors are %.3g times what scales from the "
+                     "largest values cost: scales far too small or too large",
+                     m->cost);
+        return TSR_OK;
+    }
+    if (k->explained++ >= TSR_MAX_EXPLAINED)
+        return TSR_OK;
+    TSR_TRY(explain_scales(k, p, text, &unrelated));
+    if (!unrelated || tsr_metrics_relative(&p->metrics) < TSR_SAME_VALUES)
+        return TSR_OK;
+    TSR_TRY(tsr_find_origin(k->src, k->dst, p->b, &origin, k->err));
+    if (origin.values != NULL && origin.values != p->a)
+        snprintf(text, TSR_FINDING_TEXT, "; it holds the values of '%s': swapped?", origin.values->values->name);
+    else if (origin.values == NULL && origin.codes != NULL && origin.codes != p->a)
+        snprintf(text, TSR_FINDING_TEXT,
+                 "; its codes are those of '%s', its scales are not: swapped without their scales?",
+                 origin.codes->values->name);
+    else if (origin.values == NULL && origin.codes == NULL)
+        snprintf(text, TSR_FINDING_TEXT, "; no tensor of the source has its values");
+    return TSR_OK;
+}
+
+/* The limits that a pair misses, each with its figure. */
+static void tell_limits(const tsr_weights_checking *k, const tsr_pair *p, const missed *found,
+                        char text[TSR_FINDING_TEXT])
+{
+    const tsr_metrics *const m = &p->metrics;
+    size_t n = 0;
+    text[0] = '\0';
+    if (found->equality)
+        n += (size_t)snprintf(text + n, TSR_FINDING_TEXT - n, "; it has the source's dtype, and not its values");
+    if (found->cast)
+        n += (size_t)snprintf(text + n, TSR_FINDING_TEXT - n, "; a block's relative error is above %.3g",
+                              k->limits->max_cast_error);
+    if (found->rounding)
+        n += (size_t)snprintf(text + n, TSR_FINDING_TEXT - n, "; %llu codes are not the nearest, where %llu may be",
+                              U64(m->misrounded), U64(k->limits->max_misrounded));
+    if (found->sqnr)
+        n += (size_t)snprintf(text + n, TSR_FINDING_TEXT - n, "; SQNR %.2f dB is below %g", tsr_metrics_sqnr(m),
+                              least_sqnr(k, p));
+    if (found->block)
+        snprintf(text + n, TSR_FINDING_TEXT - n, "; a block's relative error is above %g", k->limits->max_block_error);
+}
+
+static tsr_status check_values_of(tsr_weights_checking *k, const tsr_pair *p, const missed *found)
+{
+    const tsr_metrics *const m = &p->metrics;
+    char place[192], why[TSR_FINDING_TEXT], limits[TSR_FINDING_TEXT];
+    TSR_TRY(explain(k, p, found, why));
+    tell_limits(k, p, found, limits);
+    if (found->rounding && m->misrounded <= FEW && *why == '\0') {
+        return tsr_add_finding(
+            k, TSR_CHECK_VALUES, tsr_pair_name(p),
+            "%llu of %llu codes are not the nearest to the source's values, as a flipped bit makes them; one at "
+            "%s; SQNR %.2f dB",
+            U64(m->misrounded), U64(m->elements), tsr_pair_coordinates(p, m->misrounded_at, place, sizeof place),
+            tsr_metrics_sqnr(m));
+    }
+    if (m->n_worst == 0)
+        return tsr_add_finding(k, TSR_CHECK_VALUES, tsr_pair_name(p), "its bytes differ");
+    return tsr_add_finding(
+        k, TSR_CHECK_VALUES, tsr_pair_name(p),
+        "%llu of %llu values differ%s; SQNR %.2f dB, worst block at [%llu, %llu]: relative error %.3g%s",
+        U64(m->differ), U64(m->elements), limits, tsr_metrics_sqnr(m), U64(m->worst[0].row), U64(m->worst[0].col),
+        m->worst[0].relative, why);
+}
+
+/* Files all of whose tensors, and more than one, are wrong, while other files are not. */
+static tsr_status check_files(const tsr_weights_checking *k)
+{
+    const tsr_checkpoint *const d = k->dst->checkpoint;
+    for (size_t file = 0; d->n_files > 1 && file < d->n_files; file++) {
+        size_t all = 0, wrong = 0;
+        for (size_t i = 0; i < k->c->count; i++) {
+            const tsr_pair *const p = &k->c->pairs[i];
+            const bool here = p->b != NULL && p->state <= TSR_PAIR_DIFFERS && p->b->data->file == file;
+            all += here;
+            wrong += here && k->wrong[i];
+        }
+        if (wrong > 1 && wrong == all)
+            TSR_TRY(tsr_add_finding(
+                k, TSR_CHECK_VALUES, d->files[file].name,
+                "all %zu tensors of this file are wrong: a stale shard, left from another run or version?", all));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_check_values(tsr_weights_checking *k)
+{
+    k->explained = 0;
+    for (size_t i = 0; i < k->c->count; i++) {
+        const tsr_pair *const p = &k->c->pairs[i];
+        missed m;
+        k->out->judged[TSR_CHECK_VALUES] += has_values(p);
+        TSR_TRY(judge_values(k, p, &m));
+        k->wrong[i] = is_wrong(&m);
+        if (k->wrong[i])
+            TSR_TRY(check_values_of(k, p, &m));
+    }
+    if (k->out->judged[TSR_CHECK_VALUES] == 0)
+        TSR_TRY(tsr_add_finding(k, TSR_CHECK_VALUES, "*",
+                                "not one value was compared: no tensor that holds any is in both"));
+    return check_files(k);
+}
+
+static tsr_status check_blocks_of(const tsr_weights_checking *k, const tsr_pair *p)
+{
+    tsr_view x, y;
+    tsr_block_scan scan;
+    TSR_TRY(tsr_pair_view(&x, k->src, p, 0, k->err));
+    TSR_TRY(tsr_pair_view(&y, k->dst, p, 1, k->err));
+    TSR_TRY(tsr_scan_blocks(&x, &y, in_powers(k, p->b), &scan, k->err));
+    if (scan.improvable == 0)
+        return TSR_OK;
+    return tsr_add_finding(
+        k, TSR_CHECK_BLOCKS, tsr_pair_name(p),
+        "%llu of %llu blocks have a better scale; most is gained at [%llu, %llu]: relative error %.3g, %.3g with "
+        "%s",
+        U64(scan.improvable), U64(scan.blocks), U64(scan.most_improvable.row), U64(scan.most_improvable.col),
+        scan.error, scan.better, in_powers(k, p->b) ? "the power of two above amax/448" : "amax/448");
+}
+
+tsr_status tsr_check_blocks(const tsr_weights_checking *k)
+{
+    size_t suspects = 0;
+    for (size_t i = 0; i < k->c->count; i++) {
+        const tsr_pair *const p = &k->c->pairs[i];
+        k->out->judged[TSR_CHECK_BLOCKS] += p->state <= TSR_PAIR_DIFFERS && p->b->coding == TSR_CODED_E4M3;
+        if (p->state == TSR_PAIR_DIFFERS && p->b->coding == TSR_CODED_E4M3 && !is_requantized_part(p) &&
+            worst_block(&p->metrics) > TSR_USUAL_BLOCK_ERROR && suspects++ < MAX_SCANNED)
+            TSR_TRY(check_blocks_of(k, p));
+    }
+    if (suspects <= MAX_SCANNED)
+        return TSR_OK;
+    return tsr_add_finding(k, TSR_CHECK_BLOCKS, "*",
+                           "%zu more tensors have blocks worse than %g; only the first %d were looked into",
+                           suspects - MAX_SCANNED, TSR_USUAL_BLOCK_ERROR, MAX_SCANNED);
+}
