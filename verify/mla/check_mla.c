@@ -5,6 +5,7 @@
 #include "kernels/cpu/mla_attention.h"
 #include "verify/evidence/activations.h"
 #include "verify/mla/mla_expanded.h"
+#include "verify/mla/mla_faults.h"
 #include "verify/weights/weight_reader.h"
 
 #include <math.h>
@@ -31,38 +32,14 @@ static void lap(check *c, tsr_phase phase)
     tsr_lap(c->evidence, phase, &c->since);
 }
 
-/* What two arrays are, and what they may differ by. */
-typedef struct pair {
-    const char *what;
-    tsr_error_kind kind;
-    const double *x, *y;
-    size_t rows, cols;
-    double max_relative, min_sqnr; /* NaN: no limit */
-} pair;
-
-static double relative(const double *x, const double *y, size_t n)
-{
-    double d2 = 0, x2 = 0;
-    for (size_t i = 0; i < n; i++) {
-        d2 += (x[i] - y[i]) * (x[i] - y[i]);
-        x2 += x[i] * x[i];
-    }
-    return d2 == 0 ? 0 : sqrt(d2 / x2);
-}
-
-static bool within(const pair *p, double error)
-{
-    return !(error > p->max_relative) && !(-20 * log10(error) < p->min_sqnr) && isfinite(error);
-}
-
 /* `named`: what is known of the fault, or NULL. */
-static tsr_status add(check *c, const pair *p, const char *named, tsr_err *err)
+static tsr_status add(check *c, const tsr_mla_pair *p, const char *named, tsr_err *err)
 {
     tsr_judgement j = {.subject = c->subject, .what = p->what, .kind = p->kind, .of_bound = -1, .of_expected = -1};
     char fault[192];
     if (p->rows > 0)
         tsr_judge(&j, p->x, p->y, p->rows, p->cols, NULL, NULL);
-    if (!within(p, relative(p->x, p->y, p->rows * p->cols)) || j.metrics.nonfinite[1] > 0) {
+    if (!tsr_mla_within(p, tsr_mla_relative(p->x, p->y, p->rows * p->cols)) || j.metrics.nonfinite[1] > 0) {
         if (named != NULL)
             snprintf(fault, sizeof fault, "%s", named);
         else if (isnan(p->max_relative))
@@ -75,80 +52,11 @@ static tsr_status add(check *c, const pair *p, const char *named, tsr_err *err)
     return tsr_evidence_add(c->evidence, &j, err);
 }
 
-/* ---- names of faults ---- */
-
-/* Distance of head `hx` of x from head `hy` of y, both [rows][heads][width], squared. */
-static double distance(const pair *p, size_t heads, size_t hx, size_t hy)
-{
-    const size_t width = p->cols / heads;
-    double sum = 0;
-    for (size_t r = 0; r < p->rows; r++) {
-        for (size_t i = 0; i < width; i++) {
-            const double d = p->x[(r * heads + hx) * width + i] - p->y[(r * heads + hy) * width + i];
-            sum += d * d;
-        }
-    }
-    return sum;
-}
-
-/* Whether y holds the heads of x in another order, and which. With ranks, whether whole ranks change places. */
-static bool name_heads(const pair *p, size_t heads, size_t ranks, char *text, size_t size)
-{
-    const size_t share = ranks > 1 && heads % ranks == 0 ? heads / ranks : 0;
-    size_t *const from = malloc((heads + 1) * sizeof *from);
-    size_t moved = 0, first = 0;
-    double total = 0, norm = 0;
-    bool whole = share > 0;
-    for (size_t h = 0; from != NULL && h < heads; h++) {
-        double least = INFINITY;
-        for (size_t k = 0; k < heads; k++) {
-            const double d = distance(p, heads, k, h);
-            if (d < least) {
-                least = d;
-                from[h] = k;
-            }
-        }
-        total += least;
-        first = from[h] != h && moved == 0 ? h : first;
-        moved += from[h] != h;
-        whole = whole && from[h] % share == h % share && from[h] / share == from[h - h % share] / share;
-    }
-    for (size_t i = 0; i < p->rows * p->cols; i++)
-        norm += p->x[i] * p->x[i];
-    const bool found = from != NULL && moved > 0 && within(p, sqrt(total / norm));
-    if (found && whole)
-        snprintf(text, size, "heads of ranks are swapped: rank %zu holds those of rank %zu", first / share,
-                 from[first] / share);
-    else if (found)
-        snprintf(text, size, "heads are permuted: %zu of %zu, head %zu holds head %zu", moved, heads, first,
-                 from[first]);
-    free(from);
-    return found;
-}
-
-/* Tries each mistake that this stage can have: `in` holds the stages before it. NULL in *named: none explains it. */
-static tsr_status name_stage(const check *c, const tsr_mla_stages *in, tsr_mla_stage stage, const pair *p, char *text,
-                             size_t size, const char **named, tsr_err *err)
+static tsr_status name_stage(const check *c, const tsr_mla_stages *in, tsr_mla_stage stage, const tsr_mla_pair *p,
+                             char *text, size_t size, const char **named, tsr_err *err)
 {
     const tsr_mla_model *const m = c->model.folded ? &c->model : &c->original; /* whose shapes `in` has */
-    *named = NULL;
-    if (within(p, relative(p->x, p->y, p->rows * p->cols)))
-        return TSR_OK;
-    for (tsr_mla_fault f = TSR_MLA_RIGHT + 1; f < TSR_N_MLA_FAULTS && *named == NULL; f++) {
-        double *wrong;
-        if (!tsr_mla_fault_fits(f, stage))
-            continue;
-        const tsr_status status = tsr_mla_compute(m, &c->batch, in, stage, f, false, &wrong, err);
-        if (status == TSR_OK && within(p, relative(wrong, p->y, p->rows * p->cols)))
-            *named = tsr_mla_fault_text(f);
-        free(wrong);
-        TSR_TRY(status);
-    }
-    if (*named == NULL && p->cols % m->heads == 0 && stage >= TSR_STAGE_QUERY && stage < TSR_STAGE_OUTPUT &&
-        (stage < TSR_STAGE_KV_A || stage > TSR_STAGE_K_ROPE) &&
-        name_heads(p, m->heads, (size_t)c->options->mla.ranks, text, size))
-        *named = text;
-    return TSR_OK;
+    return tsr_mla_name_stage(m, &c->batch, in, stage, p, (size_t)c->options->mla.ranks, text, size, named, err);
 }
 
 /* ---- weights ---- */
@@ -157,10 +65,10 @@ static tsr_status name_stage(const check *c, const tsr_mla_stages *in, tsr_mla_s
 static tsr_status check_part(check *c, const char *what, const double *x, const double *y, size_t rows, tsr_err *err)
 {
     const size_t heads = c->model.heads, rank = c->model.rank, n = heads * rows * rank;
-    const pair p = {what, TSR_ERROR_QUANTIZATION, x, y, 1, n, NAN, c->min_sqnr};
+    const tsr_mla_pair p = {what, TSR_ERROR_QUANTIZATION, x, y, 1, n, NAN, c->min_sqnr};
     char text[160];
     const char *named = NULL;
-    if (!within(&p, relative(x, y, n))) {
+    if (!tsr_mla_within(&p, tsr_mla_relative(x, y, n))) {
         double *const turned = malloc(n * sizeof *turned);
         if (turned == NULL)
             return tsr_fail(err, TSR_E_NOMEM, "out of memory for %s", what);
@@ -171,11 +79,11 @@ static tsr_status check_part(check *c, const char *what, const double *x, const 
                 const size_t h = i / (rows * rank), at = i % (rows * rank);
                 turned[i] = x[h * rows * rank + at % outer * inner + at / outer];
             }
-            if (within(&p, relative(turned, y, n)))
+            if (tsr_mla_within(&p, tsr_mla_relative(turned, y, n)))
                 named = "transposed within each head";
         }
         free(turned);
-        if (named == NULL && name_heads(&p, heads, (size_t)c->options->mla.ranks, text, sizeof text))
+        if (named == NULL && tsr_mla_name_heads(&p, heads, (size_t)c->options->mla.ranks, text, sizeof text))
             named = text;
     }
     return add(c, &p, named, err);
@@ -210,14 +118,14 @@ static tsr_status check_each_stage(check *c, const tsr_mla_stages *in, tsr_err *
         tsr_status status = tsr_mla_compute(&c->model, &c->batch, in, s, TSR_MLA_RIGHT, true, &y, err);
         lap(c, TSR_PHASE_ORACLE);
         snprintf(what, sizeof what, "stage %s", tsr_mla_stage_name(s));
-        const pair p = {what,
-                        TSR_ERROR_QUANTIZATION,
-                        in->of[s],
-                        y,
-                        tsr_mla_stage_rows(&c->batch, s),
-                        tsr_mla_stage_cols(&c->model, &c->batch, s),
-                        NAN,
-                        c->min_sqnr};
+        const tsr_mla_pair p = {what,
+                                TSR_ERROR_QUANTIZATION,
+                                in->of[s],
+                                y,
+                                tsr_mla_stage_rows(&c->batch, s),
+                                tsr_mla_stage_cols(&c->model, &c->batch, s),
+                                NAN,
+                                c->min_sqnr};
         if (status == TSR_OK)
             status = name_stage(c, in, s, &p, text, sizeof text, &named, err);
         if (status == TSR_OK)
@@ -225,14 +133,14 @@ static tsr_status check_each_stage(check *c, const tsr_mla_stages *in, tsr_err *
         free(y);
         TSR_TRY(status);
     }
-    const pair whole = {"the whole layer",
-                        TSR_ERROR_QUANTIZATION,
-                        c->reference.of[TSR_STAGE_OUTPUT],
-                        c->own.of[TSR_STAGE_OUTPUT],
-                        c->batch.queries,
-                        c->model.hidden,
-                        NAN,
-                        NAN};
+    const tsr_mla_pair whole = {"the whole layer",
+                                TSR_ERROR_QUANTIZATION,
+                                c->reference.of[TSR_STAGE_OUTPUT],
+                                c->own.of[TSR_STAGE_OUTPUT],
+                                c->batch.queries,
+                                c->model.hidden,
+                                NAN,
+                                NAN};
     return add(c, &whole, NULL, err);
 }
 
@@ -289,14 +197,14 @@ static tsr_status check_identity(check *c, const char *what, const tsr_mla_model
     lap(c, TSR_PHASE_ORACLE);
     /* Parts of their own may have been rounded: then they are held as weights, and this only shows what that costs. */
     const bool apart = m->has_parts && m->has_kv_b;
-    const pair p = {what,
-                    TSR_ERROR_ABSORPTION,
-                    stages->of[TSR_STAGE_ATTENTION],
-                    absorbed.of[TSR_STAGE_ATTENTION],
-                    c->batch.queries,
-                    m->heads * m->v,
-                    apart ? NAN : kIdentity,
-                    apart ? c->min_sqnr : NAN};
+    const tsr_mla_pair p = {what,
+                            TSR_ERROR_ABSORPTION,
+                            stages->of[TSR_STAGE_ATTENTION],
+                            absorbed.of[TSR_STAGE_ATTENTION],
+                            c->batch.queries,
+                            m->heads * m->v,
+                            apart ? NAN : kIdentity,
+                            apart ? c->min_sqnr : NAN};
     if (status == TSR_OK)
         status = add(c, &p, NULL, err);
     for (tsr_mla_stage s = TSR_STAGE_SCORES; s <= TSR_STAGE_ATTENTION; s++)
@@ -311,7 +219,7 @@ static tsr_status tell_sizes(check *c, tsr_err *err)
     char what[160];
     snprintf(what, sizeof what, "cache a token: latent %zu values (%zu bytes in BF16), naive %zu (%zu): 1 to %.1f",
              latent, 2 * latent, naive, 2 * naive, (double)naive / (double)latent);
-    const pair p = {what, TSR_ERROR_ABSORPTION, NULL, NULL, 0, 0, NAN, NAN};
+    const tsr_mla_pair p = {what, TSR_ERROR_ABSORPTION, NULL, NULL, 0, 0, NAN, NAN};
     return add(c, &p, NULL, err);
 }
 
@@ -332,7 +240,7 @@ static tsr_status check_ranks(check *c, tsr_err *err)
     lap(c, TSR_PHASE_ORACLE);
     snprintf(what, sizeof what, "heads cut over %zu ranks, outputs added", ranks);
     /* all products and sums at 2^-53 each, and what cancels: kIdentity has three digits to spare */
-    const pair p = {
+    const tsr_mla_pair p = {
         what, TSR_ERROR_ABSORPTION, c->own.of[TSR_STAGE_OUTPUT], sum, c->batch.queries, m->hidden, kIdentity, NAN};
     if (status == TSR_OK)
         status = add(c, &p, NULL, err);
@@ -389,7 +297,7 @@ static tsr_status check_file(check *c, tsr_err *err)
         if (s == TSR_STAGE_SCORES)
             unmask(c, theirs.of[s]);
         snprintf(what, sizeof what, "stage %s", tsr_mla_stage_name(s));
-        const pair p = {
+        const tsr_mla_pair p = {
             what, TSR_ERROR_KERNEL, x, theirs.of[s], rows, cols, t->dtype == TSR_F32 ? kFp32Stage : kHalfStage, NAN};
         TSR_GOTO(name_stage(c, &theirs, s, &p, text, sizeof text, &named, err));
         TSR_GOTO(add(c, &p, named, err));

@@ -1,0 +1,50 @@
+/* What the checks of latent attention's kernels share: operands, exact results, and how a kernel's is judged. */
+#ifndef TSR_VERIFY_MLA_MLA_WORK_H
+#define TSR_VERIFY_MLA_MLA_WORK_H
+
+#include "kernels/cpu/mla_attention.h"
+#include "verify/evidence/kernel_tally.h"
+#include "verify/mla/mla_kernels.h"
+
+/* What kernels work on, and what is exact over it. A slot is a query of a sequence, whether there is one or not. */
+typedef struct tsr_mla_work {
+    const tsr_mla_subject *s;
+    tsr_evidence *evidence;
+    double *since;
+    size_t width, s_q, pages, max_pages, slots;
+    bool fp8;
+    uint16_t *q; /* [slots][heads][width] */
+    uint8_t *cache;
+    int32_t *table, *seqlens;
+    float *rows; /* [tokens][width] as attention sees them */
+    float *out;  /* [slots][heads][rank] */
+    float *scratch;
+    double *exact;         /* [queries][heads][rank] */
+    double *mass, *square; /* likewise: sums of p |v| and of (p v)^2 */
+    double *jitter;        /* likewise: what roundings of scores move, in units of u^2 / 3 */
+    double *largest;       /* [queries][heads]: of any token's sum |q k| */
+    double *got, *values;  /* [queries][heads][rank]; [queries][heads][v], exact */
+    tsr_arena arena;
+} tsr_mla_work;
+
+/* Memory of the work's arena, into the pointer at `to`. */
+tsr_status tsr_mla_take(tsr_mla_work *work, void *to, size_t bytes, tsr_err *err) TSR_WARN_UNUSED;
+
+/* See tsr_lap. */
+void tsr_mla_lap(tsr_mla_work *work, tsr_phase phase);
+
+/* The arguments of a kernel that gets all heads. */
+tsr_mla_attention tsr_mla_arguments(const tsr_mla_work *work);
+
+/* Judges work->out against the exact result. */
+tsr_status tsr_mla_judge_decode(tsr_mla_work *work, const tsr_device_mla *kernel, const char *what, double seconds,
+                                tsr_err *err) TSR_WARN_UNUSED;
+
+/* tsr_kernel_tally_end, which ends the time of judging. */
+tsr_status tsr_mla_end_tally(tsr_mla_work *work, tsr_kernel_tally *tally, const char *fault, const char *rms_fault,
+                             tsr_err *err) TSR_WARN_UNUSED;
+
+/* Heads cut over ranks: each rank's share by every kernel, W_v, W_o and the sum over ranks behind it. */
+tsr_status tsr_mla_check_ranks(tsr_mla_work *work, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif
