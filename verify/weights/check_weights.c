@@ -4,7 +4,7 @@
 #include "common/checked.h"
 #include "common/text.h"
 #include "formats/json/json.h"
-#include "verify/weights/check_values.h"
+#include "verify/weights/check_weights_values.h"
 #include "verify/weights/origin.h"
 
 #include <float.h>

@@ -1,5 +1,5 @@
 /* Errors of values, judged tensor by tensor, and the mistakes that would explain them. */
-#include "verify/weights/check_values.h"
+#include "verify/weights/check_weights_values.h"
 
 #include "verify/weights/block_scan.h"
 #include "verify/weights/origin.h"

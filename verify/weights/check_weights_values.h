@@ -1,6 +1,6 @@
 /* The checks of values, among those of tsr_check_weights, and what all of these share. */
-#ifndef TSR_VERIFY_WEIGHTS_CHECK_VALUES_H
-#define TSR_VERIFY_WEIGHTS_CHECK_VALUES_H
+#ifndef TSR_VERIFY_WEIGHTS_CHECK_WEIGHTS_VALUES_H
+#define TSR_VERIFY_WEIGHTS_CHECK_WEIGHTS_VALUES_H
 
 #include "verify/weights/check_weights.h"
 
