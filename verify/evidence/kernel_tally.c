@@ -42,7 +42,8 @@ tsr_status tsr_kernel_tally_end_by(tsr_kernel_tally *t, const tsr_kernel_limits 
                                    tsr_evidence *evidence, tsr_err *err)
 {
     char fault[TSR_MAX_FAULT], rms_fault[TSR_MAX_FAULT];
-    snprintf(fault, sizeof fault, "the largest error is %.3g times what %s can do at most", t->judgement.of_bound, adder);
+    snprintf(fault, sizeof fault, "the largest error is %.3g times what %s can do at most", t->judgement.of_bound,
+             adder);
     snprintf(rms_fault, sizeof rms_fault, "the RMS error is %.3g times what %s does in the mean", rms_of_expected(t),
              adder);
     return tsr_kernel_tally_end(t, limits, fault, rms_fault, evidence, err);

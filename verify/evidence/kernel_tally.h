@@ -12,7 +12,8 @@ typedef struct tsr_kernel_tally {
 
 tsr_kernel_tally tsr_kernel_tally_begin(const char *subject, const char *what, double seconds);
 
-/* One element. `variance`: what is to be expected of the error's square; 0: not known. A NaN error is beyond any bound. */
+/* One element. `variance`: what is to be expected of the error's square; 0: not known. A NaN error is beyond any bound.
+ */
 void tsr_kernel_tally_count(tsr_kernel_tally *tally, double error, double bound, double variance);
 
 /* Adds the judgement. Beyond the limits it has one of these faults, unless it has one already. */
