@@ -32,20 +32,6 @@ void tsr_compare_job_options(tsr_compare_job *job, tsr_option *options)
     tsr_options_append(options, shared);
 }
 
-static void show_progress(const tsr_compare_progress *p, void *terminal)
-{
-    const tsr_progress progress = {
-        .phase = "comparing",
-        .bytes_done = p->bytes_done,
-        .bytes_total = p->bytes_total,
-        .items_done = p->tensors_done,
-        .items_total = p->tensors_total,
-        .items = "tensors",
-        .seconds = p->seconds,
-    };
-    tsr_terminal_progress(&progress, terminal);
-}
-
 tsr_status tsr_compare_job_run(tsr_compare_job *job, tsr_err *err)
 {
     uint32_t rows = 0, cols = 0;
@@ -67,11 +53,7 @@ tsr_status tsr_compare_job_run(tsr_compare_job *job, tsr_err *err)
     const tsr_compare_options options = {
         .globs = job->tensors.items,
         .n_globs = job->tensors.count,
-        .threads = (unsigned)(job->threads > UINT16_MAX ? UINT16_MAX : job->threads),
-        .memory = job->memory,
-        .cancel = tsr_terminal_catch_interrupt(),
-        .progress = show_progress,
-        .progress_data = &terminal,
+        .run = tsr_terminal_run_options(&terminal, job->threads, job->memory),
     };
     const tsr_status status = tsr_compare(&side[0], &side[1], &options, &job->comparison, err);
     tsr_terminal_close(&terminal);

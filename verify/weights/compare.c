@@ -47,7 +47,7 @@ typedef struct run {
     uint64_t next_piece;
     tsr_status status; /* of the first failure */
     tsr_err err;
-    tsr_compare_progress progress;
+    tsr_progress progress;
     struct timespec began;
 } run;
 
@@ -304,7 +304,7 @@ static void end_flight(run *r, size_t index)
     free(f->partials);
     free(f);
     r->flights[index] = NULL;
-    r->progress.tensors_done++;
+    r->progress.items_done++;
 }
 
 /* Called with the lock held. */
@@ -334,7 +334,7 @@ static bool take_piece(run *r, size_t *index, uint64_t *piece)
             r->next_pair++;
             continue;
         }
-        if (r->options->cancel != NULL && atomic_load(r->options->cancel))
+        if (tsr_is_cancelled(r->options->run.cancel))
             status = tsr_fail(&err, TSR_E_CANCELLED, "interrupted");
         else if (r->flights[r->next_pair] == NULL)
             status = begin_flight(r, r->next_pair, &err);
@@ -409,30 +409,23 @@ static tsr_status choose_threads(run *r, tsr_err *err)
         largest = tsr_max_u64(largest, tsr_weight_reader_memory(&f.view[0], &f.size) +
                                            tsr_weight_reader_memory(&f.view[1], &f.size) + f.pieces * sizeof(partial));
         r->progress.bytes_total += stored_bytes(p->a) + stored_bytes(p->b);
-        r->progress.tensors_total++;
+        r->progress.items_total++;
     }
     const uint64_t fixed = tsr_checkpoint_memory(r->side[0]->checkpoint) +
                            tsr_checkpoint_memory(r->side[1]->checkpoint) +
                            r->out->count * (sizeof *r->out->pairs + sizeof *r->flights);
-    const uint64_t each = largest + sizeof(worker);
-    if (fixed + each > r->options->memory)
-        return tsr_fail(err, TSR_E_NOMEM,
-                        "--memory %llu is too little: comparing needs %llu (%.1f MiB) with one thread",
-                        U64(r->options->memory), U64(fixed + each), (double)(fixed + each) / 1048576);
-    r->out->threads =
-        (unsigned)tsr_min_u64((r->options->memory - fixed) / each, tsr_min_u64(r->options->threads, TSR_MAX_THREADS));
-    return TSR_OK;
+    return tsr_choose_threads(&r->options->run, fixed, largest + sizeof(worker), &r->out->threads, err);
 }
 
 static void tell_progress(void *context)
 {
     run *const r = context;
     pthread_mutex_lock(&r->lock);
-    tsr_compare_progress p = r->progress;
+    tsr_progress p = r->progress;
     pthread_mutex_unlock(&r->lock);
     p.seconds = tsr_seconds_since(&r->began);
-    if (r->options->progress != NULL)
-        r->options->progress(&p, r->options->progress_data);
+    if (r->options->run.progress != NULL)
+        r->options->run.progress(&p, r->options->run.progress_data);
 }
 
 tsr_status tsr_compare(const tsr_side *a, const tsr_side *b, const tsr_compare_options *options,
@@ -443,6 +436,7 @@ tsr_status tsr_compare(const tsr_side *a, const tsr_side *b, const tsr_compare_o
         .options = options,
         .out = comparison,
         .lock = PTHREAD_MUTEX_INITIALIZER,
+        .progress = {.phase = "comparing", .items = "tensors"},
     };
     tsr_status status;
     clock_gettime(CLOCK_MONOTONIC, &r.began);

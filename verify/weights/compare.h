@@ -7,7 +7,7 @@
 #ifndef TSR_VERIFY_WEIGHTS_COMPARE_H
 #define TSR_VERIFY_WEIGHTS_COMPARE_H
 
-#include "common/atomic_bool.h"
+#include "common/threads.h"
 #include "verify/weights/made.h"
 #include "verify/weights/metrics.h"
 #include "verify/weights/weight_reader.h"
@@ -29,20 +29,10 @@ typedef struct tsr_pair {
     tsr_metrics metrics; /* x from a, y from b; when both are there in one shape */
 } tsr_pair;
 
-typedef struct tsr_compare_progress {
-    uint64_t bytes_done, bytes_total;
-    uint64_t tensors_done, tensors_total;
-    double seconds;
-} tsr_compare_progress;
-
 typedef struct tsr_compare_options {
     const char *const *globs; /* tensors to compare: those whose name matches one of them; all when there is none */
     size_t n_globs;
-    unsigned threads;          /* lowered when `memory` does not reach for them */
-    uint64_t memory;           /* bytes */
-    const atomic_bool *cancel; /* set to stop after the pieces in flight; may be NULL */
-    void (*progress)(const tsr_compare_progress *progress, void *data); /* from the calling thread; may be NULL */
-    void *progress_data;
+    tsr_run_options run; /* its progress counts bytes and tensors */
 } tsr_compare_options;
 
 typedef struct tsr_comparison {
@@ -54,8 +44,8 @@ typedef struct tsr_comparison {
     tsr_arena arena;  /* of stand-ins */
 } tsr_comparison;
 
-/* Differences are results, not errors. TSR_E_USAGE: no name matches. TSR_E_NOMEM: `memory` is too small, with what is
- * needed. TSR_E_CANCELLED: stopped by *cancel. */
+/* Differences are results, not errors. TSR_E_USAGE: no name matches. TSR_E_NOMEM: run.memory is too small, with what is
+ * needed. TSR_E_CANCELLED: stopped by *run.cancel. */
 tsr_status tsr_compare(const tsr_side *a, const tsr_side *b, const tsr_compare_options *options,
                        tsr_comparison *comparison, tsr_err *err) TSR_WARN_UNUSED;
 
