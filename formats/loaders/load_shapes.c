@@ -77,7 +77,7 @@ static bool stored_qkv_fits(const tsr_load_query *q, const tsr_linear *l, unsign
 /* A projection of linear attention, where config.json says how wide keys and values are. */
 static bool is_linear_attention(const tsr_load_query *q, const tsr_linear *l)
 {
-    static const char kLeaves[] = " in_proj_qkvz in_proj_qkv in_proj_z out_proj ";
+    static const char kLeaves[] = " in_proj_qkvz in_proj_qkv in_proj_z in_proj_ba in_proj_b in_proj_a conv1d out_proj ";
     char word[64];
     snprintf(word, sizeof word, " %.60s ", l->leaf);
     return q->s->model->linear_heads > 0 && strstr(l->module, ".linear_attn.") != NULL && strstr(kLeaves, word) != NULL;

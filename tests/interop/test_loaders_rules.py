@@ -70,6 +70,9 @@ def linear_attention(m):
                     linear_value_head_dim=128)
     m.linear("model.layers.0.linear_attn.in_proj_qkvz", 3072, 256)
     m.linear("model.layers.0.linear_attn.out_proj", 256, 1024)
+    m.plain("model.layers.0.linear_attn.in_proj_ba", (16, 256))
+    m.plain("model.layers.0.linear_attn.conv1d", (2048, 1, 4))
+    m.quantization["modules_to_not_convert"] += [f"model.layers.0.linear_attn.{leaf}" for leaf in ("in_proj_ba", "conv1d")]
 
 
 INT4 = {"num_bits": 4, "strategy": "group", "group_size": 128}
