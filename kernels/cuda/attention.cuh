@@ -1,5 +1,5 @@
-/* Owns what the attention kernels share: the definition in FP32, the small steps of a softmax on wgmma's accumulators,
- * and what is asked of their launchers. */
+/* Owns what the attention kernels share: the plain kernel's arithmetic in FP32, small steps of a softmax on wgmma's
+ * accumulators, and the checks of their launchers. */
 #ifndef TSR_KERNELS_CUDA_ATTENTION_CUH
 #define TSR_KERNELS_CUDA_ATTENTION_CUH
 
@@ -46,7 +46,7 @@ __device__ __forceinline__ float reduce_plain(float x, bool maximum, float *scra
     return all;
 }
 
-/* Where a token's key, in two pieces, and value lie. */
+/* Where a token's key, which has two pieces, and its value lie. */
 struct plain_token {
     const __nv_bfloat16 *nope, *rope, *value;
 };
@@ -61,9 +61,9 @@ struct plain_shape {
     }
 };
 
-/* One query and head by a CTA of kPlainThreads: a thread a token for the scores, a thread a column for the values;
- * tokens in chunks of the CTA's size. token(t) is a plain_token, write(c, x) takes the result's column c; lse may be
- * NULL. */
+/* Attention of one query and head by a CTA of kPlainThreads threads, tokens in chunks of that many. For the scores a
+ * thread has a token, for the values a column. token(t) returns a plain_token, write(c, x) takes column c of the
+ * result, and lse may be NULL. */
 template <typename Token, typename Write>
 __device__ void attend_plain(const plain_shape &s, const __nv_bfloat16 *query, int visible, const Token &token,
                              const Write &write, float *lse, float *shared)
@@ -143,7 +143,7 @@ __device__ __forceinline__ float quad_sum(float x)
     return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
 }
 
-/* Four lanes hold eight columns of a row each way round: lane q has columns 2q, 2q + 1 of the groups 0..3. Afterwards
+/* Four lanes hold four groups of eight columns of a row: lane q has columns 2q and 2q + 1 of each group. Afterwards
  * lane q has all eight columns of group q. */
 __device__ __forceinline__ uint4 transpose_quad(uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3, int q)
 {
@@ -180,17 +180,17 @@ __device__ __forceinline__ uint4 transpose_quad(uint32_t v0, uint32_t v1, uint32
 
 /* ---- launchers --------------------------------------------------------------------------------------------------- */
 
-/* What the launchers of one kind of attention ask of their arguments. */
+/* What a launcher knows of its arguments, for `settle`. */
 struct request {
     const char *what;      /* "MLA decoding" */
-    const char *fast_asks; /* of shapes, for the error */
+    const char *fast_asks; /* the shapes that the fast kernel needs, for the error */
     bool empty, fast_fits;
     float scale;
     const void *workspace;
 };
 
-/* Holds the arguments against what every attention asks. *kind is the kernel that the caller chose, and becomes
- * TSR_MLA_AUTO for a problem with nothing in it. */
+/* Checks what all attention kernels need of their arguments. *kind is the kernel that the caller chose; for an empty
+ * problem it becomes TSR_MLA_AUTO. */
 static inline tsr_status settle(const request &r, const tsr_cuda_device &device, tsr_mla_kind *kind, tsr_err *err)
 {
     if (!(r.scale > 0.0f) || isinf(r.scale)) {

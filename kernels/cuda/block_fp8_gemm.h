@@ -1,28 +1,27 @@
 /* Block-FP8 matrix product: D[m,n] = A[m,k] * W[n,k]^T, both operands e4m3 (fn), FP32 scales.
  *
- *   D[i,j] = sum over tiles t of 128 along k of  (scale_a[t,i] * scale_w[j/128,t]) * sum over the tile of A[i,x] *
- * W[j,x]
+ *   D[i,j] = sum over tiles t of 128 along k of
+ *                scale_a[t,i] * scale_w[j/128,t] * (sum over the tile of A[i,x] * W[j,x])
  *
- * the algorithm of DeepSeek-V3's inference/kernel.py and of DeepGEMM: each tile's sum is taken out of the tensor cores
- * and added, scaled, in FP32.
+ * This is the algorithm of DeepSeek-V3's inference/kernel.py and of DeepGEMM: each tile's sum is taken out of the
+ * tensor cores, scaled, and added in FP32. docs/kernels/block_fp8_gemm.md explains the kernels.
  *
  * Layouts: a [m][lda], w [n][ldw] bytes, k contiguous; scale_a [ceil(k/128)][ld_scale_a], tokens contiguous (as
  * tsr_cuda_quantize_tokens writes it); scale_w [ceil(n/128)][ceil(k/128)], as the checkpoint stores it; d [m][ldd]
  * elements. Any m, n, k >= 0; leading dimensions are in elements. d must not overlap an operand.
  *
  * The fast kernels need sm_90, a and w 16-byte aligned with lda and ldw multiples of 16, scale_a 16-byte aligned with
- * ld_scale_a a multiple of 4; without these TSR_GEMM_AUTO takes the plain kernel. No workspace. Results are the same
+ * ld_scale_a a multiple of 4; without these TSR_GEMM_AUTO takes the plain kernel. No workspace. Results have the same
  * bits in every run on one kind of device. The fast kernels are launched as programmatic dependents: they set
- * themselves up while the stream's kernel before them ends, and touch global memory after it.
+ * themselves up while the kernel before them in the stream ends, and touch global memory only after it has ended.
  *
  * Kernel error against the exact value over the same operands, |D - exact| <=
- *     sum over tiles |scale_a * scale_w| * sum over the tile's four steps of 32: 33 * 2^-13 * 1.01 * max(|acc|, max
- * |product|)
- *     + 3 * (tiles + 2) * 2^-24 * sum of |scale_a * scale_w * A * W|,  then the rounding to the output type.
- * Derivation: a Hopper tensor core aligns the accumulator and the 32 products of one step to the largest of them and
- * keeps at least 13 bits below it, so that each of the 33 loses less than 2^-13 of the largest; 1.01 covers the error
- * that the accumulator already carries. The second term bounds the FP32 promotion. The plain kernel, FP32 throughout,
- * lies far inside the bound. */
+ *     sum over tiles |scale_a * scale_w| * (sum over the tile's 4 steps of 32: 33 * 2^-13 * 1.01 * max(|acc|, max |p|))
+ *     + 3 * (tiles + 2) * 2^-24 * sum of |scale_a * scale_w * A * W|,  then the rounding to the output type
+ * where acc is the accumulator before the step and p are its 32 products. Derivation: a Hopper tensor core aligns the
+ * accumulator and the 32 products of one step to the largest of them and keeps at least 13 bits below it, so that
+ * each of the 33 loses less than 2^-13 of the largest; 1.01 covers the error that the accumulator already carries.
+ * The second term bounds the FP32 promotion. The plain kernel, FP32 throughout, lies far inside the bound. */
 #ifndef TSR_KERNELS_CUDA_BLOCK_FP8_GEMM_H
 #define TSR_KERNELS_CUDA_BLOCK_FP8_GEMM_H
 
@@ -57,10 +56,10 @@ typedef struct tsr_block_fp8_gemm {
     void *d;
     int64_t m, n, k, lda, ldw, ldd, ld_scale_a;
     tsr_gemm_out out;
-    tsr_gemm_config config; /* zeros: chosen by tsr_cuda_block_fp8_gemm_choose */
+    tsr_gemm_config config; /* all zeros: tsr_cuda_block_fp8_gemm_choose chooses */
 } tsr_block_fp8_gemm;
 
-/* The kernel and tile that a model of an H200 thinks fastest for this problem on this device; pure. */
+/* The kernel and tile that are fastest for this problem on this device, by a model of an H200. Pure. */
 tsr_gemm_config tsr_cuda_block_fp8_gemm_choose(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device);
 
 /* TSR_E_UNSUPPORTED: the config asked for does not fit the arguments or the device. */

@@ -1,5 +1,5 @@
 /* Owns what the files of the block-FP8 product share: the problem, roundings to the output type, tensor maps, and the
- * doors of its two Hopper kernels and of the model that chooses between them. Nobody else includes this. */
+ * entry points of its two Hopper kernels and of the model that chooses between them. For those files only. */
 #ifndef TSR_KERNELS_CUDA_BLOCK_FP8_PARTS_CUH
 #define TSR_KERNELS_CUDA_BLOCK_FP8_PARTS_CUH
 
@@ -75,16 +75,16 @@ static inline tsr_status encode_matrix(encode_fn encode, CUtensorMap *map, CUten
     return TSR_OK;
 }
 
-/* Whether there is a kernel of this tile, and its launch on `p`. TSR_E_UNSUPPORTED: there is none. */
+/* Launch the kernel of this tile on `p`. TSR_E_UNSUPPORTED: there is no such kernel. */
 tsr_status run_tokens(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, tsr_stream stream,
                       tsr_err *err);
 tsr_status run_wide(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, int processors,
                     tsr_stream stream, tsr_err *err);
 
-/* The tile that a model of an H200 thinks fastest, among those of both kernels. */
+/* The fastest tile of both kernels, by a model of an H200. */
 tsr_gemm_config fastest(int64_t m, int64_t n, int64_t k, int64_t processors);
 
-/* The error of a tile that nobody compiled. */
+/* The error for a tile that was not compiled. */
 static inline tsr_status no_such_tile(const tsr_gemm_config &config, tsr_err *err)
 {
     return tsr_fail(err, TSR_E_UNSUPPORTED, "block-FP8 product: no kernel %d with tiles of %d x %d and cluster %d",

@@ -1,6 +1,6 @@
-/* The converters of kernels/cpu/fast_dequant.h in the instructions that it models, and the plain ones beside them: a
- * word of 4 int8 or 8 int4 codes, biased and in the layouts' order, to pairs of 16-bit numbers, earlier elements first.
- */
+/* The converters of kernels/cpu/fast_dequant.h, in the instructions that it models, and plain ones beside them. They
+ * turn a word of 4 int8 or 8 int4 codes, biased and in the layouts' order, into pairs of 16-bit numbers, earlier
+ * elements first. */
 #ifndef TSR_KERNELS_CUDA_FAST_DEQUANT_CUH
 #define TSR_KERNELS_CUDA_FAST_DEQUANT_CUH
 

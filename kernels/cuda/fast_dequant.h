@@ -1,7 +1,7 @@
-/* Weights in the interleaved layouts of formats/model/ft_layout.h to fp16 or bf16, word by word: what a mixed GEMM does
- * in its registers, alone, so that it can be checked code by code and timed.
+/* Converts weights in the interleaved layouts of formats/model/ft_layout.h to fp16 or bf16, word by word. This is
+ * what a mixed GEMM does in its registers, made a kernel of its own so that it can be checked code by code and timed.
  *
- * Values come out in the order of the layout, one for each code: position p of the layout is out[p]. */
+ * Values come out in the order of the layout: out[p] is the value of the code at position p. */
 #ifndef TSR_KERNELS_CUDA_FAST_DEQUANT_H
 #define TSR_KERNELS_CUDA_FAST_DEQUANT_H
 

@@ -1,5 +1,5 @@
-/* Owns the Hopper instructions that CUDA C++ has no words for: mbarriers, the bulk tensor copy,
- * wgmma on e4m3 and BF16. */
+/* Owns the Hopper instructions that CUDA C++ has no functions for: mbarriers, the bulk tensor copy, wgmma on e4m3 and
+ * BF16. */
 #ifndef TSR_KERNELS_CUDA_HOPPER_CUH
 #define TSR_KERNELS_CUDA_HOPPER_CUH
 
@@ -65,7 +65,7 @@ __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t phase)
     barrier_wait(shared_address(bar), phase);
 }
 
-/* True in one lane of a whole warp; the compiler knows that it is one. */
+/* True in exactly one lane of a warp whose lanes all call it; the compiler knows that it is one. */
 __device__ __forceinline__ bool elect()
 {
     uint32_t chosen;
@@ -78,13 +78,13 @@ __device__ __forceinline__ void cluster_sync()
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-/* The same, but orders no memory accesses; barriers made known by fence_barrier_init are there. */
+/* The same without ordering memory accesses, but mbarriers are visible that fence_barrier_init has published. */
 __device__ __forceinline__ void cluster_meet()
 {
     asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
 }
 
-/* Its two halves. */
+/* The two halves of cluster_meet. */
 __device__ __forceinline__ void cluster_arrive()
 {
     asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
@@ -133,7 +133,7 @@ __device__ __forceinline__ float4 load_remote(const float *p, uint32_t rank)
     return v;
 }
 
-/* Stores to the same place in CTA `rank` of the cluster, whose barrier counts the 16 bytes. */
+/* Stores v to the same place in CTA `rank` of the cluster, and counts its 16 bytes on that CTA's barrier. */
 __device__ __forceinline__ void send(float *to, uint64_t *bar, uint32_t rank, float4 v)
 {
     asm volatile("{\n.reg .b32 there, arrived;\n"
@@ -154,13 +154,13 @@ __device__ __forceinline__ void load_tile(void *dst, const CUtensorMap *map, uin
         : "memory");
 }
 
-/* Brings the map itself nearer, which a first copy would otherwise wait for. */
+/* Prefetches the map itself, for which the first copy would otherwise wait. */
 __device__ __forceinline__ void prefetch_map(const CUtensorMap *map)
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/* Brings the box as far as L2. */
+/* Prefetches a box into L2. */
 __device__ __forceinline__ void prefetch_tile(const CUtensorMap *map, int x, int y)
 {
     asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y)
@@ -175,7 +175,7 @@ __device__ __forceinline__ void load_tile(void *dst, const CUtensorMap *map, uin
                  : "memory");
 }
 
-/* A box that is read once: what else L2 holds stays there. */
+/* Loads a box that is read only once, without displacing what else is in L2. */
 __device__ __forceinline__ void load_tile_once(void *dst, const CUtensorMap *map, uint64_t *bar, int x, int y, int z)
 {
     asm volatile(
@@ -196,7 +196,8 @@ __device__ __forceinline__ void load_tile_multicast(void *dst, const CUtensorMap
                  : "memory");
 }
 
-/* Two boxes below each other, HALF bytes each. When the pair of CTAs shares them, each loads one for both. */
+/* Loads two boxes that lie below each other, of HALF bytes each. If a pair of CTAs shares them, each CTA loads one for
+ * both. */
 template <int HALF>
 __device__ __forceinline__ void load_halves(uint8_t *dst, const CUtensorMap *map, uint64_t *bar, int x, int y,
                                             bool shared, int rank)
@@ -210,7 +211,7 @@ __device__ __forceinline__ void load_halves(uint8_t *dst, const CUtensorMap *map
     }
 }
 
-/* Orders ordinary stores to shared memory before the copy engine's reads. */
+/* Orders ordinary stores to shared memory before later reads by the copy engine (and by wgmma). */
 __device__ __forceinline__ void fence_shared_for_copies()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -228,7 +229,7 @@ __device__ __forceinline__ void bulk_commit()
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* Until this thread's copies have read their source. */
+/* Waits until this thread's copies have read their source. */
 __device__ __forceinline__ void bulk_wait_read()
 {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
@@ -239,8 +240,8 @@ __device__ __forceinline__ void bulk_wait()
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-/* Four 8 x 8 matrices of 16-bit elements, laid out as mma results; lane l gives the address of a row, l % 8 of the
- * matrix l / 8. */
+/* Stores four 8 x 8 matrices of 16-bit elements that are laid out as results of mma. Lane l gives the address of row
+ * l % 8 of matrix l / 8. */
 __device__ __forceinline__ void store_matrices(void *row, uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3)
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
@@ -248,21 +249,23 @@ __device__ __forceinline__ void store_matrices(void *row, uint32_t v0, uint32_t 
                  : "memory");
 }
 
-/* Rows of 128 bytes, 128-byte swizzle, K contiguous: eight rows are 1024 bytes apart. */
+/* The descriptor of an operand in shared memory: rows of 128 bytes along K, 128-byte swizzle, groups of eight rows 1024
+ * bytes apart. */
 __device__ __forceinline__ uint64_t operand(const void *p)
 {
     const uint64_t address = (shared_address(p) & 0x3FFFF) >> 4;
     return address | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-/* The same bytes read down their rows: B[k][n], n contiguous, 64 of n a tile of ROWS rows, the next 64 in the next
- * tile. */
+/* The same bytes read down their rows, as B[k][n] with n contiguous. A tile of ROWS rows has 64 of n, the next tile the
+ * next 64. */
 template <int ROWS = 64> __device__ __forceinline__ uint64_t operand_down(const void *p)
 {
     return operand(p) ^ ((uint64_t)1 << 16 ^ (uint64_t)(ROWS * 128 >> 4) << 16);
 }
 
-/* Barriers `id` 1 to 15 of the CTA, met by `threads`; who only arrives does not wait. */
+/* Waits at barrier `id` (1 to 15) of the CTA until `threads` threads are there. meet_arrive counts but does not wait.
+ */
 __device__ __forceinline__ void meet(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -292,14 +295,15 @@ template <int COUNT> __device__ __forceinline__ void hold(float (&d)[COUNT])
     }
 }
 
-/* Until at most PENDING groups are under way; `d` is what the finished one wrote, and is not read before. */
+/* Waits until at most PENDING groups of products are under way. `d` is what the finished group wrote; it is not read
+ * before. */
 template <int PENDING, int COUNT> __device__ __forceinline__ void mma_wait(float (&d)[COUNT])
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
     hold(d);
 }
 
-/* All but the newest N committed groups. */
+/* Waits for all but the newest N committed groups. */
 template <int N> __device__ __forceinline__ void mma_wait_but()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");

@@ -11,7 +11,7 @@
 namespace host
 {
 
-/* `code`, or else what an earlier launch left behind, as an error of `what`. */
+/* Turns `code`, or an error that an earlier launch left behind, into an error of `what`. */
 static inline tsr_status launched(const char *what, cudaError_t code, tsr_err *err)
 {
     const cudaError_t last = cudaGetLastError();
@@ -44,7 +44,8 @@ static inline cudaLaunchAttribute in_clusters(unsigned count)
     return attribute;
 }
 
-/* The launch may begin while the one before it in the stream ends; it waits by hopper::wait_for_launch_before. */
+/* The launch may begin while the one before it in the stream ends. The kernel has to call
+ * hopper::wait_for_launch_before. */
 static inline cudaLaunchAttribute beside_the_one_before()
 {
     cudaLaunchAttribute attribute = {};

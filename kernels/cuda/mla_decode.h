@@ -1,4 +1,5 @@
-/* Decoding attention of DeepSeek's MLA in its absorbed form: every head attends to one shared latent row a token.
+/* Decoding attention of DeepSeek's MLA in its absorbed form: all heads attend to one shared latent row for each
+ * token. docs/kernels/mla_decode.md explains the kernels.
  *
  *   out[b,i,h,:] = sum over tokens t of softmax_t(scale * <q[b,i,h,:], cache row t of b>) * first `latent` of that row
  *   lse[b,i,h]   = ln sum over t of exp(scale * <q[b,i,h,:], cache row t of b>)
@@ -6,26 +7,26 @@
  * over t < seqlens[b] - s_q + i + 1: the s_q queries are the sequence's last tokens. A query that sees no token gets
  * zeros and -inf.
  *
- * Layouts, all contiguous: q [batch][s_q][heads][latent + rope] BF16; cache [pages][page][latent + rope] BF16; token t
- * of b is row t % page of page block_table[b][t / page]; block_table [batch][max_pages], seqlens [batch] int32, clamped
- * to 0 and max_pages * page; out [batch][s_q][heads][latent] BF16; lse [batch][s_q][heads] F32. Entries of block_table
- * past a sequence's end and cache rows past its last token are never used, whatever they hold. scale > 0, finite. No
- * output may overlap an input.
+ * Layouts, all contiguous: q [batch][s_q][heads][latent + rope] BF16; cache [pages][page][latent + rope] BF16; token
+ * t of b is row t % page of page block_table[b][t / page]; block_table [batch][max_pages], seqlens [batch] int32,
+ * clamped to 0 and max_pages * page; out [batch][s_q][heads][latent] BF16; lse [batch][s_q][heads] F32. Entries of
+ * block_table past a sequence's end and cache rows past its last token are never used, whatever they hold. scale > 0,
+ * finite. No output may overlap an input.
  *
  * The fast kernel needs sm_90, latent 512, rope 64, page 64, and q, cache and out 16-byte aligned; otherwise
  * TSR_MLA_AUTO takes the plain one. It works on the schedule that tsr_cuda_mla_plan leaves in the workspace (256-byte
- * aligned), which divides the pages of all sequences evenly among the multiprocessors: plan once after seqlens
- * changed, then decode every layer. Two decodes in flight need two workspaces. Results are the same bits in every run
- * on one kind of device.
+ * aligned), which divides the pages of all sequences evenly among the multiprocessors. So plan once whenever seqlens
+ * has changed, then decode every layer. Two decodes in flight need two workspaces. Results have the same bits in
+ * every run on one kind of device.
  *
  * Kernel error against the exact value over the same operands, element by element: |out - exact| <=
  *     (2 * D + 2^-8 + 2^-18 + 17 * (ceil(n / 64) * 4 + 2) * 2^-22) * sum over t of p_t |v_t|,   then BF16's rounding
  * where p are the exact probabilities, n the tokens seen and D = scale * 36 * 17 * 2^-22 * max over t of sum |q k_t|.
- * Derivation: a step of 16 along the product aligns the accumulator and 16 products and loses less than 2^-22 of the
- * sum of magnitudes for each; 36 steps make a score, D bounds its error, which moves a probability by a factor within
- * exp(+-2 D) with that of the normalizer; probabilities are rounded to BF16 (2^-8 covers numerator and FP32
- * normalizer), exponentials, rescalings and the combination of parts are FP32 (2^-18), and n tokens are ceil(n / 64) *
- * 4 steps. D must be small against 1. The plain kernel, FP32 throughout, lies inside the bound. */
+ * Derivation: a step of 16 along the product aligns the accumulator and 16 products, and loses less than 2^-22 of the
+ * sum of magnitudes for each. 36 steps make a score, whose error D bounds; together with that of the normalizer it
+ * moves a probability by a factor within exp(+-2 D). Probabilities are rounded to BF16 (2^-8 covers numerator and
+ * FP32 normalizer). Exponentials, rescalings and the combination of parts are FP32 (2^-18). n tokens take 4 * ceil(n
+ * / 64) steps. D must be small against 1. The plain kernel, FP32 throughout, lies inside the bound. */
 #ifndef TSR_KERNELS_CUDA_MLA_DECODE_H
 #define TSR_KERNELS_CUDA_MLA_DECODE_H
 
@@ -40,7 +41,7 @@ extern "C" {
 
 typedef enum tsr_mla_kind {
     TSR_MLA_AUTO,
-    TSR_MLA_PLAIN, /* the definition: one CTA a query and head, no workspace, any latent + rope below 6000 */
+    TSR_MLA_PLAIN, /* the definition: one CTA for each query and head, no workspace, any latent + rope below 6000 */
     TSR_MLA_FAST,
 } tsr_mla_kind;
 

@@ -1,4 +1,4 @@
-/* Owns the sum over the parts of a sequence that the schedule has cut. For mla_decode.cu only. */
+/* Owns the combination of the parts of a sequence that the schedule has cut. For mla_decode.cu only. */
 #ifndef TSR_KERNELS_CUDA_MLA_DECODE_COMBINE_CUH
 #define TSR_KERNELS_CUDA_MLA_DECODE_COMBINE_CUH
 
@@ -8,21 +8,21 @@
 namespace
 {
 
-constexpr int kCombineWarps = 16, kCombineRows = 16; /* rows a CTA takes of a sequence in two parts */
+constexpr int kCombineWarps = 16, kCombineRows = 16; /* rows that a CTA takes of a sequence in two parts */
 
-/* The CTAs of one x belong to one cut between parts; a sequence's rows are shared among the CTAs of all its cuts, and a
- * CTA's warps among its rows, so that few rows of many parts take no longer than many of two. */
+/* blockIdx.x is a cut between two parts. The rows of a sequence are shared by the CTAs of all its cuts, and the rows of
+ * a CTA by its warps, so that few rows of many parts take no longer than many rows of two. */
 __global__ void __launch_bounds__(32 * kCombineWarps, 2)
     combine_kernel(const __grid_constant__ problem p, const __grid_constant__ schedule s)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ float weights[]; /* [kCombineWarps][parts] */
     __shared__ float4 sums[kCombineWarps][kLatent / 4];
-    hopper::wait_for_launch_before(); /* whoever returns early must not end the stream's wait, either */
+    hopper::wait_for_launch_before(); /* before the early return, too: it must not end the stream's wait */
     const int part = blockIdx.x + 1;
     const int2 cut_at = __ldg(s.begin + part);
     if (cut_at.y == 0) {
-        return; /* between two sequences */
+        return; /* the cut lies between two sequences */
     }
     const int b = cut_at.x, rows = p.s_q * p.heads;
     const int2 span = __ldg(s.span + b);
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(32 * kCombineWarps, 2)
     const int64_t shares = (int64_t)(count - 1) * gridDim.y, mine = (part - first - 1) * gridDim.y + blockIdx.y;
     const int begin = (int)(rows * mine / shares), end = (int)(rows * (mine + 1) / shares);
     const int first_slot = 2 * first + (__ldg(&s.begin[first].x) != b);
-    int team = kCombineWarps; /* warps a row */
+    int team = kCombineWarps; /* warps that share a row */
     while (team > 1 && (end - begin) * team > kCombineWarps) {
         team /= 2;
     }
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(32 * kCombineWarps, 2)
             }
             __syncwarp(); /* before the next row's weights */
         }
-        if (team > 1) { /* as for all of the CTA */
+        if (team > 1) { /* the same for all warps of the CTA, as __syncthreads needs */
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
                 sums[warp][k * 32 + lane] = sum[k];

@@ -1,5 +1,5 @@
-/* Owns the Hopper kernel of MLA decoding: one thread loads pages, two groups of warps take turns at scores and share
- * the values. For mla_decode.cu only. */
+/* Owns the Hopper kernel of MLA decoding: one thread loads pages; of two groups of warps, each computes the scores of
+ * every other page and sums one half of the columns. For mla_decode.cu only. */
 #ifndef TSR_KERNELS_CUDA_MLA_DECODE_FAST_CUH
 #define TSR_KERNELS_CUDA_MLA_DECODE_FAST_CUH
 
@@ -12,14 +12,14 @@ namespace
 
 /* What a consumer thread keeps of its two rows (`lane / 4` and 8 below) between pages. */
 struct rows_state {
-    float most[2];  /* what the scores are taken relative to; grows only when the maximum leaves it 2^8 behind */
+    float most[2];  /* subtracted from scores; raised to their maximum only when exponentials would pass 2^8 */
     float total[2]; /* this thread's part of the sum over the pages that its group owns */
 };
 
 __device__ __forceinline__ void rescale(float (&o)[128], rows_state &r, const float (&now)[2], float scale2)
 {
     if (__any_sync(0xFFFFFFFFu, now[0] != r.most[0] || now[1] != r.most[1])) {
-        /* Seldom here. The products in flight do not use o, but ptxas would run them one by one to be sure. */
+        /* Seldom reached. The products in flight do not use o, but ptxas cannot know, and would run them one by one. */
         hopper::mma_wait_but<0>();
         hopper::hold(o);
         float shrink[2];
@@ -36,15 +36,16 @@ __device__ __forceinline__ void rescale(float (&o)[128], rows_state &r, const fl
     }
 }
 
-/* Where one share stands in the CTA's running count of pages, and what of it each row of a thread may see. */
+/* Where one share lies in the CTA's running count of pages, and which tokens of it the rows of a thread may see. */
 struct share_view {
     int begin, end; /* pages */
     int length;     /* tokens from page `begin` on */
-    int unmasked;   /* up to this token every row sees all */
-    int visible[2]; /* tokens, by row */
+    int unmasked;   /* every row sees all tokens before this one */
+    int visible[2]; /* how many tokens each of the two rows sees */
 };
 
-/* A thread of the two groups that compute. Page x of the running count is the group's own when x % 2 == group. */
+/* The state of a thread of the two groups that compute. The group owns page x of the running count if x % 2 == group.
+ */
 template <int CLUSTER> struct computing {
     const fast_memory &m;
     int group, lane, thread, row;
@@ -62,7 +63,7 @@ template <int CLUSTER> struct computing {
     {
     }
 
-    /* The rope tile of q as wgmma takes it from registers. */
+    /* Reads the rope tile of q into registers, as wgmma takes it from there. */
     __device__ __forceinline__ void read_rope(uint32_t (&q_rope)[16]) const
     {
 #pragma unroll
@@ -94,7 +95,7 @@ template <int CLUSTER> struct computing {
         hopper::mma_commit();
     }
 
-    /* Rows past the sequence's end may hold anything, NaN included: as values they are made zeros. */
+    /* Rows past the sequence's end may hold anything, NaN included. They are zeroed before they serve as values. */
     __device__ __forceinline__ void clear_tail(int stage, int valid)
     {
         if (valid < kPage) {
@@ -151,7 +152,7 @@ template <int CLUSTER> struct computing {
         }
     }
 
-    /* What the scores of the rows are to be taken relative to from now on. */
+    /* Finds what is to be subtracted from the scores of the rows from now on. */
     __device__ __forceinline__ void find_most(const float (&score)[32], const rows_state &state, float (&now)[2],
                                               float (&shift)[2])
     {
@@ -168,7 +169,8 @@ template <int CLUSTER> struct computing {
         }
     }
 
-    /* Scores become probabilities, are handed over and multiplied; the second half while the first is multiplied. */
+    /* Turns scores into probabilities, hands them over, and multiplies them with the values, in two halves: the second
+     * is computed while the first is multiplied. */
     __device__ __forceinline__ void hand_over(float (&o)[128], const float (&score)[32], const float (&shift)[2],
                                               float (&sum)[2])
     {
@@ -193,7 +195,7 @@ template <int CLUSTER> struct computing {
         }
     }
 
-    /* A page of the group's own, x; OTHER: there is a page before it, which is the other group's. */
+    /* Works on page x, which the group owns. OTHER: there is a page before it, which the other group owns. */
     template <bool OTHER>
     __device__ __forceinline__ void own_page(float (&o)[128], rows_state &state, const uint32_t (&q_rope)[16],
                                              const share_view &view)
@@ -240,7 +242,7 @@ template <int CLUSTER> struct computing {
         release(group);
     }
 
-    /* All pages of a share; o is this group's half of the columns. */
+    /* Adds all pages of a share to o, this group's half of the columns. */
     __device__ __forceinline__ void add_pages(float (&o)[128], rows_state &state, const share_view &view)
     {
         uint32_t q_rope[16];
@@ -253,7 +255,7 @@ template <int CLUSTER> struct computing {
         for (; x < view.end; x += 2) {
             own_page<true>(o, state, q_rope, view);
         }
-        if (x == view.end && view.end > view.begin) { /* the last page is the other's */
+        if (x == view.end && view.end > view.begin) { /* the other group owns the last page */
             uint32_t taken[16];
             take_over(o, state, taken, view.length - (view.end - 1 - view.begin) * kPage);
             hopper::mma_wait_but<0>();
@@ -263,8 +265,8 @@ template <int CLUSTER> struct computing {
         x = view.end;
     }
 
-    /* The sums of both groups, by way of `exchange`: what the rows' results are to be multiplied by, and their lse in
-     * powers of two. */
+    /* Adds the totals of both groups by way of `exchange`. Gives the factors for the rows' results, and their lse to
+     * base 2. */
     __device__ __forceinline__ void add_totals(float *exchange, const rows_state &state, float (&inverse)[2],
                                                float (&lse)[2])
     {
@@ -284,7 +286,7 @@ template <int CLUSTER> struct computing {
         }
     }
 
-    /* The result of a sequence that is whole in this part, BF16. */
+    /* Stores the BF16 result of a sequence that lies in this part as a whole. */
     __device__ __forceinline__ void store_whole(const problem &p, int b, int first_row, const float (&o)[128],
                                                 const float (&inverse)[2], const float (&lse)[2])
     {
@@ -310,7 +312,7 @@ template <int CLUSTER> struct computing {
         }
     }
 
-    /* The result of a part of a sequence, FP32, for combine_kernel. */
+    /* Stores the FP32 result of a part of a sequence, for combine_kernel. */
     __device__ __forceinline__ void store_part(const schedule &s, int slot, int first_row, const float (&o)[128],
                                                const float (&inverse)[2], const float (&lse)[2])
     {

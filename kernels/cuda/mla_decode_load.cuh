@@ -9,11 +9,12 @@
 namespace
 {
 
-/* Two pages in shared memory, page x of the CTA's running count in stage x % 2. Group x % 2 "owns" page x: it alone
- * computes the scores and probabilities, and hands them to the other; each group sums its own half of the columns. */
+/* Two pages lie in shared memory, page x of the CTA's running count in stage x % 2. Group x % 2 owns page x: it
+ * computes the scores and probabilities of that page, and hands the probabilities to the other group. Each group sums
+ * its own half of the columns. */
 struct fast_shape {
     static constexpr int kQ = 0, kPages = kQ + kTiles * kTileBytes;
-    static constexpr int kProbabilities = kPages + 2 * kTiles * kTileBytes; /* uint4 [4][128]: thread to thread */
+    static constexpr int kProbabilities = kPages + 2 * kTiles * kTileBytes; /* uint4 [4][128], from thread to thread */
     static constexpr int kMost = kProbabilities + 128 * 64;                 /* float [kRows] */
     static constexpr int kTotals = kMost + kRows * 4;                       /* float [2][2][kRows] */
     static constexpr int kBarriers = kTotals + 4 * kRows * 4;
@@ -27,13 +28,14 @@ enum { kMeetProbabilities = 1, kMeetGroup = 5, kMeetBoth = 7 }; /* [owner][half]
 
 constexpr int kRopePlace = 4;
 
-/* The order of a stage's tiles, for the copies and the scores alike: what its owner frees first comes first. */
+/* The order of the tiles of a stage, both for copies and for scores: the tiles that its owner frees first come first.
+ */
 __device__ __forceinline__ int tile_at(int owner, int place)
 {
     return place < kRopePlace ? 4 * owner + place : place == kRopePlace ? kTiles - 1 : 4 * (1 - owner) + place - 5;
 }
 
-/* The shared memory of a CTA, by the places in fast_shape. */
+/* The shared memory of a CTA, laid out as fast_shape says. */
 struct fast_memory {
     uint8_t *base, *q, *pages;
     uint64_t *full;  /* [stage][tile] */
@@ -63,7 +65,7 @@ struct fast_memory {
     }
 };
 
-/* The role of the thread that loads: of every share of the part its tile of q, then its pages. */
+/* The role of the thread that loads: for each share of the part, the tile of q, then the pages. */
 template <int CLUSTER>
 __device__ __forceinline__ void load_shares(const fast_memory &m, const problem &p, walk &shares, int tile_of_q,
                                             const CUtensorMap *map_q, const CUtensorMap *map_cache)
@@ -82,8 +84,8 @@ __device__ __forceinline__ void load_shares(const fast_memory &m, const problem 
         for (int at = w.first; at < w.last; ++at, ++x) {
             const int stage = x & 1, row = page * kPage;
             page = at + 1 < w.last ? __ldg(table + at + 1) : 0;
-            /* Several tiles of q mean that arithmetic is the limit: a shorter wait for the next page pays. With one,
-             * memory is, and prefetching only burdens it. */
+            /* With several tiles of q arithmetic is the limit, and it pays to wait less for the next page. With one
+             * tile memory is the limit, and prefetching only burdens it. */
             if (CLUSTER > 1 && at + 1 < w.last) {
                 for (int tile = 0; tile < kTiles; ++tile) {
                     hopper::prefetch_tile(map_cache, tile * 64, page * kPage + rank * (kPage / CLUSTER));

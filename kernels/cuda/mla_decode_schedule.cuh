@@ -21,7 +21,7 @@ constexpr int kWidth = kLatent + kRope;
 constexpr int kRows = 64;            /* of q in one tile */
 constexpr int kTileBytes = 64 * 128; /* 64 rows of 64 columns */
 constexpr int kTiles = kWidth / 64;  /* such tiles in a page, and in the tile of q */
-constexpr int kFixedCost = 2;        /* what a sequence costs a CTA besides its pages, in pages */
+constexpr int kFixedCost = 2;        /* what a sequence costs a CTA besides its pages, counted in pages */
 
 struct problem {
     const __nv_bfloat16 *q, *cache;
@@ -39,24 +39,25 @@ __device__ __forceinline__ int length_of(const problem &p, int b)
     return min(max(__ldg(p.seqlens + b), 0), most);
 }
 
-/* The sequences laid end to end, each kFixedCost and then its pages long, cut into `parts`: equal ones, but a cut that
- * falls near a sequence's end moves there, since a sequence in one part needs no combination. How far a part may reach
- * is measured from an even one, so that the last parts, with less left to share, may stay empty instead of cutting. */
+/* The sequences are laid end to end on a line, each as long as kFixedCost plus its pages, and the line is cut into
+ * `parts` equal parts. A cut that falls near the end of a sequence moves there, since a sequence that lies in one
+ * part needs no combination. How far a part may reach is measured from the length of an even part, not from what is
+ * left to share, so that the last parts stay empty instead of cutting a sequence. */
 struct schedule {
-    int32_t *start;         /* [batch + 1]: where each sequence lies on the line */
-    int2 *begin;            /* [parts + 1]: sequence and page where each part begins */
-    int2 *span;             /* [batch]: the first and the last part of each sequence */
-    float *lse;             /* [2 * parts][rows], log2, of a sequence that parts share: slot 2 * part, or 1 more ... */
-    float *out;             /* [2 * parts][rows][kLatent] ... when the part began in an earlier sequence */
-    int parts, tiles, rows; /* tiles of q a sequence, rows = tiles * kRows */
+    int32_t *start; /* [batch + 1]: where each sequence lies on the line */
+    int2 *begin;    /* [parts + 1]: sequence and page where each part begins */
+    int2 *span;     /* [batch]: the first and the last part of each sequence */
+    float *lse;     /* [2 * parts][rows], base 2, of sequences that parts share: slot 2 * part, or one more ... */
+    float *out;     /* [2 * parts][rows][kLatent] ... if the part began in an earlier sequence */
+    int parts, tiles, rows; /* tiles of q in a sequence; rows = tiles * kRows */
 };
 
-constexpr int kNear = 20; /* near: this fraction of a part */
+constexpr int kNear = 20; /* a cut is near a sequence's end within 1 / kNear of a part */
 
 __device__ void cut(const schedule &s, const int *start, int batch)
 {
     const int total = start[batch], even = (total + s.parts - 1) / s.parts;
-    int b = 0, page = 0, at = 0, head = 0; /* head: the part that page 0 of b went to */
+    int b = 0, page = 0, at = 0, head = 0; /* head: the part that page 0 of b lies in */
     for (int part = 0; part < s.parts; ++part) {
         s.begin[part] = make_int2(b, page);
         const int length = (total - at + s.parts - part - 1) / (s.parts - part);
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const problem p, con
     for (int from = 0; from < p.batch; from += kPlanThreads) {
         const int b = from + (int)threadIdx.x;
         const int own = b < p.batch ? kFixedCost + (length_of(p, b) + kPage - 1) / kPage : 0;
-        int before = own; /* inclusive within the warp */
+        int before = own; /* the sum up to this lane, itself included */
         for (int distance = 1; distance < 32; distance *= 2) {
             const int other = __shfl_up_sync(0xFFFFFFFFu, before, distance);
             before += lane >= distance ? other : 0;

@@ -1,12 +1,12 @@
 /* Causal attention of DeepSeek's MLA in its expanded form, as prefill computes it: every head has keys and values of
- * its own, and all heads share the rotary part of the key.
+ * its own, and all heads share the rotary part of the key. docs/kernels/mla_prefill.md explains the kernels.
  *
  *   out[i,h,:] = sum over tokens t of softmax_t(scale * s[i,h,t]) * v[t,h,:]
  *   lse[i,h]   = ln sum over t of exp(scale * s[i,h,t]),    s[i,h,t] = <q[i,h,:], [k_nope[t,h,:], k_rope[t,:]]>
  *
- * Sequences lie end to end: b has the queries cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1 and the tokens cu_seqlens_k[b]
- * to cu_seqlens_k[b + 1] - 1, and its queries are its last tokens: of l_q queries and l_k tokens, query i sees the
- * tokens t < l_k - l_q + i + 1. A query that sees no token gets zeros and -inf.
+ * Sequences lie end to end: b has the queries cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1 and the tokens
+ * cu_seqlens_k[b] to cu_seqlens_k[b + 1] - 1, and its queries are its last tokens: of l_q queries and l_k tokens,
+ * query i sees the tokens t < l_k - l_q + i + 1. A query that sees no token gets zeros and -inf.
  *
  * Layouts, all contiguous: q [tokens_q][heads][nope + rope] BF16; kv [tokens_k][heads][nope + value] BF16, a head's
  * k_nope before its v, which is what kv_b_proj gives; k_rope [tokens_k][rope] BF16; cu_seqlens_q and cu_seqlens_k
@@ -16,10 +16,10 @@
  * also those that do not see its token. scale > 0, finite. No output may overlap an input.
  *
  * The fast kernel needs sm_90, nope 128, rope 64, value 128, at least one query and token, and q, kv, k_rope and out
- * 16-byte aligned (out_f32: 8); otherwise TSR_MLA_AUTO takes the plain one (one CTA a query and head). It works on the
- * order of tiles that tsr_cuda_mla_prefill_plan leaves in the workspace (256-byte aligned): plan once after cu_seqlens
- * changed, then attend in every layer. Two calls in flight need two workspaces. Results are the same bits in every run
- * on one kind of device.
+ * 16-byte aligned (out_f32: 8); otherwise TSR_MLA_AUTO takes the plain one (one CTA for each query and head). It
+ * works on the order of tiles that tsr_cuda_mla_prefill_plan leaves in the workspace (256-byte aligned). So plan once
+ * whenever cu_seqlens has changed, then attend in every layer. Two calls in flight need two workspaces. Results have
+ * the same bits in every run on one kind of device.
  *
  * Kernel error against the exact value over the same operands, element by element: |out - exact| <=
  *     (2 * D + 2^-8 + 2^-18 + 17 * (ceil(n / 128) * 8 + 2) * 2^-22) * sum over t of p_t |v_t|,   then BF16's rounding

@@ -9,12 +9,12 @@
 namespace
 {
 
-/* One thread of group 2 brings tiles in; the groups 0 and 1 compute, each 64 queries of every tile, from the block that
- * the last query sees down to the first. They take turns at the tensor cores: a group's products of one block are under
- * way while the other computes exponentials. Block x of the CTA's running count lies in stage x % kStages, its keys and
- * its values behind barriers of their own. */
+/* One thread of group 2 loads. Groups 0 and 1 compute, each 64 queries of every tile, from the block that the last
+ * query sees down to the first. They take turns at the tensor cores: the products of one group are under way while
+ * the other computes exponentials. Block x of the CTA's running count lies in stage x % kStages; its keys and its
+ * values have barriers of their own. */
 struct fast_shape {
-    static constexpr int kQ = 0, kKeys = kQ + 2 * kKeyTiles * kQTileBytes; /* of either group */
+    static constexpr int kQ = 0, kKeys = kQ + 2 * kKeyTiles * kQTileBytes; /* q of each group */
     static constexpr int kValues = kKeys + kStages * kKeyTiles * kTileBytes;
     static constexpr int kWork = kValues + kStages * kValueTiles * kTileBytes;
     static constexpr int kBarriers = kWork + (int)(2 * sizeof(work) + 7) / 8 * 8;
@@ -29,11 +29,11 @@ enum { kMeetTurn = 1, kMeetBoth = 3 }; /* [group] */
 
 /* What a consumer thread keeps of its two rows (`lane / 4` and 8 below) between blocks. */
 struct rows_state {
-    float most[2];  /* what the scores are taken relative to; grows only when the maximum leaves it 2^8 behind */
+    float most[2];  /* subtracted from scores; raised to their maximum only when exponentials would pass 2^8 */
     float total[2]; /* this thread's part of the sum */
 };
 
-/* Scores become exponentials; `shrink` is what earlier sums are to be multiplied by. */
+/* Turns scores into exponentials. `shrink` is the factor by which earlier sums have to be multiplied. */
 __device__ __forceinline__ void exponentials(float (&score)[64], rows_state &r, float (&shrink)[2], float scale2)
 {
     const float slack = 8.0f / scale2;
@@ -61,7 +61,7 @@ __device__ __forceinline__ void exponentials(float (&score)[64], rows_state &r, 
     }
 }
 
-/* The shared memory of a CTA, by the places in fast_shape. */
+/* The shared memory of a CTA, laid out as fast_shape says. */
 struct fast_memory {
     uint8_t *q, *keys, *values;
     work *next; /* [group]: the tile that the group takes next */
@@ -99,7 +99,7 @@ struct loading {
     const fast_memory &m;
     const CUtensorMap *map_q, *map_kv, *map_rope;
 
-    /* The queries of group `to` in its `item`th tile; or, where no work is left, only the word of it. */
+    /* Loads the queries of group `to` in its `item`th tile, or, if no work is left, only tells the group so. */
     __device__ __forceinline__ void load_q(const work &w, int item, int to) const
     {
         hopper::barrier_wait(m.q_empty + to, (item & 1) ^ 1);
@@ -139,8 +139,8 @@ struct loading {
     }
 };
 
-/* The role of the thread that loads: tile by tile, as long as there is one to be taken. Group 0 enters a tile while
- * group 1 is still in the one before: what group 0 needs comes first. */
+/* The role of the thread that loads: tile by tile, until no tile is left. Group 0 enters a tile while group 1 is
+ * still in the one before, so what group 0 needs is loaded first. */
 __device__ __forceinline__ void load_all(const loading &l, const problem &p, const order &s)
 {
     int x = 0; /* blocks so far */
@@ -169,7 +169,7 @@ __device__ __forceinline__ void load_all(const loading &l, const problem &p, con
     }
 }
 
-/* What a thread of the two groups that compute has of the tile at work: block x of the CTA's running count, whose first
+/* The state of a thread of the two groups that compute: it is at block x of the CTA's running count, whose first
  * token is `token`. */
 struct computing {
     const fast_memory &m;
@@ -248,7 +248,7 @@ struct computing {
         }
     }
 
-    /* The next sequence's values may be NaN: they are made zeros, by each group 64 columns. */
+    /* Values of the next sequence may be NaN. They are set to zero, 64 columns by each group. */
     __device__ __forceinline__ void clear_tail(int valid)
     {
         const int stage = x % kStages;
@@ -262,7 +262,7 @@ struct computing {
         hopper::meet(kMeetBoth, 256);
     }
 
-    /* The last block of the tile, with which it begins. */
+    /* Works on the last block of the tile, with which a tile begins. */
     __device__ __forceinline__ void first_block(const work &w, rows_state &state)
     {
         hopper::meet(kMeetTurn + group, 256);
@@ -278,8 +278,8 @@ struct computing {
         }
     }
 
-    /* One group's products run while the other computes exponentials, and the values' products of a group beside its
-     * own exponentials of the next block. */
+    /* Works on the next block. The products of one group run while the other computes exponentials, and the products
+     * with values run beside the group's own exponentials of the next block. */
     template <bool MASKED> __device__ __forceinline__ void next_block(const work &w, rows_state &state, float (&o)[64])
     {
         x += 1;
@@ -305,12 +305,12 @@ struct computing {
         pack_all();
     }
 
-    /* All blocks of the tile, from the last to the first. */
+    /* Adds all blocks of the tile, from the last to the first. */
     __device__ __forceinline__ void add_blocks(const work &w, rows_state &state, float (&o)[64])
     {
         token = (w.blocks - 1) * kTokens;
         first_block(w, state);
-        const int unmasked = w.visible + group * kGroupRows - kTokens; /* from this token down */
+        const int unmasked = w.visible + group * kGroupRows - kTokens; /* blocks from this token down need no mask */
         while (token > 0 && token - kTokens > unmasked) {
             next_block<true>(w, state, o);
         }
@@ -383,7 +383,7 @@ __device__ __forceinline__ void compute_all(computing &c, const problem &p)
         c.store(p, w, state, o);
     }
     if (c.group == 0) {
-        hopper::meet(kMeetTurn, 256); /* the turn that is left over */
+        hopper::meet(kMeetTurn, 256); /* takes the turn that is left over */
     }
 }
 

@@ -41,11 +41,12 @@ __device__ __forceinline__ range range_of(const int32_t *ends, int b, int tokens
     return {begin, min(max(__ldg(ends + b + 1), begin), tokens) - begin};
 }
 
-/* A tile is kRows queries of one head. The sequences come longest first, each by sections of heads whose keys and
- * values stay in L2 together; within a section the queries that see most come first, of one head after the other. */
+/* A tile is kRows queries of one head. Sequences are taken longest first. Within a sequence, heads are taken in
+ * sections whose keys and values stay in L2 together. Within a section, the queries that see most tokens come first,
+ * one head after the other. */
 struct order {
-    int *taken, *ended; /* tiles taken and CTAs done in the launch under way; both 0 between launches */
-    int2 *sequences;    /* [batch + 1]: .x the blocks of kRows queries before this sequence, .y which one it is */
+    int *taken, *ended; /* tiles taken and CTAs done in the present launch; both are 0 between launches */
+    int2 *sequences;    /* [batch + 1]: .x blocks of kRows queries come before this sequence; .y says which it is */
 };
 
 constexpr int kPlanThreads = 128;
@@ -56,7 +57,7 @@ __device__ __forceinline__ int query_blocks(int queries)
     return (queries + kRows - 1) / kRows;
 }
 
-/* A thread a sequence. */
+/* One thread for each sequence. */
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const problem p, const order s)
 {
     const int b = (int)(blockIdx.x * kPlanThreads + threadIdx.x);
@@ -85,8 +86,8 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const problem p, con
 struct work {
     int first, rows; /* queries; rows past the last are computed and dropped */
     int head;        /* -1: no work is left */
-    int visible;     /* tokens that the first query sees, below 1 perhaps; every next one sees one more */
-    int blocks;      /* of tokens that the last query sees */
+    int visible;     /* tokens that the first query sees, perhaps below 1; each further query sees one more */
+    int blocks;      /* blocks of tokens that the last query sees */
     int first_token, length;
 };
 

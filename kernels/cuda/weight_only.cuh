@@ -1,5 +1,5 @@
-/* What the weight-only kernels share: 16-bit numbers to and from FP32, mma.m16n8k16, and the launch of the kernel for
- * Hopper from that of the others. */
+/* What the weight-only kernels share: conversions between 16 bits and FP32, mma.m16n8k16, and the launch of the kernel
+ * for Hopper. */
 #ifndef TSR_KERNELS_CUDA_WEIGHT_ONLY_CUH
 #define TSR_KERNELS_CUDA_WEIGHT_ONLY_CUH
 
@@ -51,7 +51,8 @@ __device__ __forceinline__ void multiply_afresh(float c[4], const uint32_t a[4],
     multiply_add<kBf16>(c, a, b0, b1, 0, 0, 0, 0);
 }
 
-/* At most 16 tokens on sm_90, arguments checked. TSR_E_DEVICE: no such launch. */
+/* Launches the kernel for Hopper. The caller has checked the arguments; at most 16 tokens. TSR_E_DEVICE: the driver or
+ * the runtime refuses. */
 tsr_status weight_only_stream(const tsr_weight_only_gemm &g, int processors, tsr_stream stream, tsr_err *err);
 
 } // namespace tsr

@@ -11,17 +11,18 @@ namespace
 {
 
 constexpr int kMaxWarps = 8, kWarpColumns = 32;
-constexpr int kHelpers = 2; /* warps at most after those that multiply: one sums raw ones' tokens, the last copies */
+constexpr int kHelpers = 2; /* at most, beside the warps that multiply: one sums tokens for raw weights, one copies */
 constexpr int kMaxStages = 6;
 constexpr int kMaxSplits = 8;   /* of K, the CTAs of a cluster */
 constexpr int kTogether = 2;    /* CTAs of a launch on a multiprocessor */
-constexpr int kNarrowWarps = 4; /* of CTAs so small that two of the next launch find room beside them */
-constexpr int kNarrowEarly = 2; /* of whose stages so many are loaded before tokens may be */
+constexpr int kNarrowWarps = 4; /* a CTA of so few warps leaves room for two CTAs of the next launch */
+constexpr int kNarrowEarly = 2; /* stages that such a CTA loads before tokens may be loaded */
 
-/* What a CTA has of kStep rows of K in shared memory, everything in rows of 128 bytes whose eight pieces of 16 the copy
- * engine places by the row's number (128-byte swizzle), so that eight pieces of a matrix lie in different banks:
- * weights, a row being 64 rows of K of kTurns columns, as in layout T; tokens, 64 of K in a row. Then the groups'
- * scales, not swizzled. Sizes of what each warp has are a warp's. */
+/* A stage: what a CTA has in shared memory of kStep rows of K. First the weights, in lines of 128 bytes that hold 64
+ * rows of K of kTurns columns, as in layout T. Then the tokens, in lines of 128 bytes that hold 64 values along K.
+ * The copy engine permutes the eight 16-byte pieces of a line by the line's number (128-byte swizzle), so that the
+ * eight pieces of a matrix lie in different banks. Last come the groups' scales, which are not swizzled. The sizes of
+ * weights and scales are those of one warp. */
 template <int kBits, int kGroup, int kTokens> struct stage {
     static constexpr int kChunk = 128 / kBits; /* rows of K in 16 bytes */
     static constexpr int kTurns = 16 / kBits;  /* columns in 128 bytes */
@@ -36,27 +37,28 @@ template <int kBits, int kGroup, int kTokens> struct stage {
 
 /* Shared memory: barriers, the tokens' sums of each stage, what other CTAs send, the stages. */
 constexpr int kSumsAt = 512, kLandingAt = 1024;
-constexpr int shared_bytes(int ctas) /* of each of so many on a multiprocessor */
+constexpr int shared_bytes(int ctas) /* of a CTA, when so many are on a multiprocessor */
 {
     return (228 * 1024 / ctas - 1024) / 128 * 128;
 }
 static_assert((3 * kMaxStages + 1) * 8 <= kSumsAt && kSumsAt + kMaxStages * 16 * 4 <= kLandingAt, "they have room");
 
-/* int4 to fp16 as it lies: a nibble in bits 0 to 3 or 4 to 7 is a subnormal number, (code + 8) * 2^-24 or 2^-20. That
- * takes no arithmetic; eight times the tokens' sums come off apart. It pays in CTAs wide enough for the warp that makes
- * these sums, and not with groups of few rows. */
+/* Whether weights can be multiplied raw, as they lie: as fp16, a nibble in bits 0 to 3 or 4 to 7 is a subnormal
+ * number, (code + 8) * 2^-24 or (code + 8) * 2^-20. That takes no arithmetic, but eight times the sum of the tokens
+ * has to be subtracted, which a warp of its own computes. It pays in CTAs wide enough for that warp, and not with
+ * small groups. */
 template <int kBits, bool kBf16, int kGroup>
 constexpr bool kHasRaw = kBits == 4 && !kBf16 && (kGroup == 0 || kGroup == 128);
 
 /* How a launch cuts the product. */
 struct cut {
     int warps;               /* of a CTA, 32 columns each */
-    int splits, steps, more; /* the CTAs of a cluster along K; each has `steps`, the first `more` one more */
-    int inverse;             /* 256 / splits, rounded up: so divided, numbers below 8 come out right */
-    int pairs;               /* of tokens, the most that a CTA adds up: each splits-th pair */
-    int stages, ring, stage; /* how many, where in shared memory, bytes of one */
-    int early;               /* stages that are loaded before tokens may be */
-    int before_end;          /* with this load, counted from the end, the next launch may begin; 0: at once */
+    int splits, steps, more; /* CTAs of a cluster share K: each has `steps` steps, the first `more` CTAs one more */
+    int inverse;             /* 256 / splits, rounded up: x * inverse >> 8 is x / splits for x below 8 */
+    int pairs;               /* pairs of tokens that a CTA adds up at most: every splits-th pair */
+    int stages, ring, stage; /* how many stages, where they begin in shared memory, bytes of one */
+    int early;               /* stages whose weights are loaded before tokens may be loaded */
+    int before_end;          /* the next launch may begin with this load, counted from the end; 0: at once */
 };
 
 struct maps {

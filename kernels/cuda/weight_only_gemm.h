@@ -3,24 +3,24 @@
  *
  *   D[i,n] = sum over k of A[i,k] * code(k,n) * scale[n], or scale[k / group, n]
  *
- * Weights are never stored in 16 bits: they become fragments of mma.m16n8k16 in registers. On sm_90 ldmatrix deals out
- * a column's 16 bytes word by word, which is the fragments' own order; elsewhere lane c of a column takes the c-th 16
- * bytes of it, and the matching activations: rows of a dot product may come in any order as long as both operands
- * agree.
+ * Weights are never stored in 16 bits: they become fragments of mma.m16n8k16 in registers. On sm_90, ldmatrix deals
+ * out the 16 bytes of a column word by word, which is the order of the fragments. Elsewhere lane c of a column takes
+ * its c-th 16 bytes and the matching activations, since rows of a dot product may come in any order as long as both
+ * operands agree. docs/kernels/weight_only.md explains the kernels.
  *
  * Kernel error against the exact value over the same operands, |D - exact| <=
  *     (k / 16 + 64) * 2^-22 * sum of |A| * size * |scale|     FP32 sums, of which no step loses more than 2^-22
  *                                                             (the plain kernel, one by one: k * 2^-24)
  *     + groups, before sm_90: u * sum of |A * code * scale|   scale * code rounded to the type of A before the product
  *     + u * |D|, the rounding to the output                   u = 2^-11 (fp16) or 2^-8 (bf16)
- * size is |code|, but code + 16 of int4 with fp16 on sm_90, where A * (code + 8) and A * -8 may be added.
- * Results are the same bits in every run on one kind of device.
+ * size is |code|; with int4 and fp16 on sm_90 it is code + 16, because A * (code + 8) and A * -8 may be added there.
+ * Results have the same bits in every run on one kind of device.
  *
  * a [m][lda], d [m][ldd] of 16 bits; w k * n * bits / 8 bytes; scales [n] or [k / group][n] of the type of a. k a
  * multiple of 64, n of 64, lda and ldd of 8, all on 16 bytes; group 0 or 32, 64 or 128, which divides k.
  *
- * On sm_90 w and scales may be read while the launch ahead in the stream still runs, if that one lets its successor
- * begin early (programmatic dependent launch): such a launch may write a, but not w and scales. */
+ * On sm_90, w and scales may be read while the launch before in the stream still runs, if that launch lets the next
+ * one begin early (programmatic dependent launch). Such a launch may write a, but not w and scales. */
 #ifndef TSR_KERNELS_CUDA_WEIGHT_ONLY_GEMM_H
 #define TSR_KERNELS_CUDA_WEIGHT_ONLY_GEMM_H
 
@@ -34,8 +34,8 @@ extern "C" {
 #endif
 
 typedef enum tsr_weight_only_kind {
-    TSR_WEIGHT_ONLY_AUTO,  /* the kernel for Hopper on sm_90, else that with mma; m at most 16 */
-    TSR_WEIGHT_ONLY_PLAIN, /* the definition, one thread an element, any m */
+    TSR_WEIGHT_ONLY_AUTO,  /* on sm_90 the kernel for Hopper, else TSR_WEIGHT_ONLY_MMA; m at most 16 */
+    TSR_WEIGHT_ONLY_PLAIN, /* the definition: one thread for each element, any m */
     TSR_WEIGHT_ONLY_MMA,   /* m at most 16 */
 } tsr_weight_only_kind;
 

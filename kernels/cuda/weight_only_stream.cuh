@@ -1,7 +1,7 @@
-/* Owns the weight-only product for up to 16 tokens on Hopper, which reads the weights at the memory's speed: four to
- * eight warps of a CTA have 32 output features each, one keeps the copy engine busy, in some kernels one sums the
- * tokens; the CTAs of a cluster share K, send each other their sums and add them in a fixed order. For
- * weight_only_stream.cu only. */
+/* Owns the weight-only product for up to 16 tokens on Hopper, which reads the weights at the memory's speed. Four to
+ * eight warps of a CTA have 32 output features each, one keeps the copy engine busy, and in some kernels one sums the
+ * tokens. The CTAs of a cluster share K, send each other their sums and add them in a fixed order. For
+ * weight_only_stream.cu only; docs/kernels/weight_only.md has a picture. */
 #ifndef TSR_KERNELS_CUDA_WEIGHT_ONLY_STREAM_CUH
 #define TSR_KERNELS_CUDA_WEIGHT_ONLY_STREAM_CUH
 
@@ -16,12 +16,12 @@ namespace
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-constexpr int kTiles = kWarpColumns / 8; /* of eight columns, of a warp */
-constexpr int kStorers = 8;              /* lanes that have the tokens' sums */
-constexpr int kChains = 4;               /* of products, into which a sum of tokens is cut */
+constexpr int kTiles = kWarpColumns / 8; /* tiles of eight columns that a warp has */
+constexpr int kStorers = 8;              /* lanes that hold the tokens' sums */
+constexpr int kChains = 4;               /* independent chains of products, into which a sum of tokens is cut */
 
-/* Four 8 x 8 matrices of 16-bit elements: lane l names row l % 8 of matrix l / 8, and gets of each the l % 4-th pair of
- * row l / 4. */
+/* Loads four 8 x 8 matrices of 16-bit elements. Lane l gives the address of row l % 8 of matrix l / 8, and gets, of
+ * each matrix, pair l % 4 of row l / 4. */
 __device__ __forceinline__ void load_matrices(uint32_t out[4], uint32_t row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -30,15 +30,15 @@ __device__ __forceinline__ void load_matrices(uint32_t out[4], uint32_t row)
                  : "memory");
 }
 
-constexpr int kWorkersMeet = 1, kHelpersMeet = 2; /* with the copying warp, once there are barriers */
+constexpr int kWorkersMeet = 1, kHelpersMeet = 2; /* where others wait for the copying warp to have made the barriers */
 
 struct barriers {
-    uint64_t *full, *empty; /* of each stage */
-    uint64_t *summed;       /* its tokens */
-    uint64_t *landed;       /* what other CTAs send */
+    uint64_t *full, *empty; /* [stages]: a stage has arrived; all warps are through with it */
+    uint64_t *summed;       /* [stages]: the sums of its tokens are there */
+    uint64_t *landed;       /* what other CTAs send has arrived */
 };
 
-/* The copying lane's part: `count` steps, of which `first` is the first. */
+/* The role of the lane that copies: `count` steps from `first` on. */
 template <int kBits, int kGroup, int kTokens> struct copier {
     using S = stage<kBits, kGroup, kTokens>;
     const maps &from;
@@ -52,7 +52,7 @@ template <int kBits, int kGroup, int kTokens> struct copier {
         return ring + at * by.stage + by.warps * S::kWeightBytes;
     }
 
-    /* And scales. */
+    /* Loads the weights and scales of step `i` into stage `at`. */
     __device__ __forceinline__ void load_weights(int at, int i) const
     {
         uint64_t *const full = &at_hand.full[at];
@@ -63,7 +63,7 @@ template <int kBits, int kGroup, int kTokens> struct copier {
         }
     }
 
-    /* The first weights, before the launch ahead has ended, and the other barriers while they are under way. */
+    /* Loads the first weights before the launch ahead has ended, and makes the other barriers meanwhile. */
     __device__ __forceinline__ void begin(uint32_t readers, uint32_t landing_bytes) const
     {
         hopper::prefetch_map(&from.weights);
@@ -106,8 +106,8 @@ template <int kBits, int kGroup, int kTokens> struct copier {
     }
 };
 
-/* Where this lane's row is of four matrices of eight numbers of tokens 8 h to 8 h + 7 each, from k on, a multiple of
- * 32. kApart: the second and third matrix change places. */
+/* The address of this lane's row in four matrices for load_matrices, each of eight numbers of tokens 8 h to 8 h + 7,
+ * from k on, which is a multiple of 32. kApart: the second and third matrix change places. */
 template <int kTokens, bool kApart> __device__ __forceinline__ uint32_t tokens_at(uint32_t tokens, int k, int h)
 {
     const int row = (int)threadIdx.x % 8, lane = (int)threadIdx.x % 32;
@@ -116,8 +116,8 @@ template <int kTokens, bool kApart> __device__ __forceinline__ uint32_t tokens_a
            (uint32_t)(k / 64 * kTokens * 128 + h * 1024);
 }
 
-/* Where the weights are raw: c = -8 * 2^-24 times the sums of the tokens' numbers in a step, of which every column is
- * the same, in chains to be added up; without groups on top of what c was. */
+/* For raw weights: c = -8 * 2^-24 times the sum of each token's numbers in a step, the same in every column, in chains
+ * that are still to be added up. Without groups it is added to what c was. */
 template <int kBits, int kGroup, int kTokens>
 __device__ __forceinline__ void sum_tokens(float (&c)[kChains][4], uint32_t tokens)
 {
@@ -143,7 +143,8 @@ __device__ __forceinline__ void sum_tokens(float (&c)[kChains][4], uint32_t toke
     }
 }
 
-/* The summing warp's part: sum_tokens of all steps, to `sums`, a row of kTokens a stage or, without groups, one row. */
+/* The role of the warp that sums tokens: sum_tokens of all steps, into `sums`. That has a row of kTokens for each
+ * stage, or, without groups, one row. */
 template <int kBits, int kGroup, int kTokens>
 __device__ __forceinline__ void sum_steps(const copier<kBits, kGroup, kTokens> &copies, float *sums)
 {
@@ -171,11 +172,11 @@ __device__ __forceinline__ void sum_steps(const copier<kBits, kGroup, kTokens> &
     }
 }
 
-/* What a warp has of its columns: [i][h] are columns 16 i to 16 i + 15 by tokens 8 h to 8 h + 7. */
+/* A warp's sums: [i][h] holds columns 16 i to 16 i + 15 by tokens 8 h to 8 h + 7. */
 template <int kTokens> using sums_of = float[kTiles / 2][kTokens / 8][4];
 
-/* c += scale * part. Of raw weights there are two parts, that of the low and that of the high nibbles of a byte, and
- * the sums are in units of 2^24. */
+/* c += scale * part. Raw weights have two parts, one of the low and one of the high nibbles of a byte, and their sums
+ * still have to be multiplied by 2^24. */
 template <bool kRaw, int kTokens>
 __device__ __forceinline__ void add_group(sums_of<kTokens> &c, const sums_of<kTokens> *part, int i,
                                           const float scale[2])
@@ -208,9 +209,10 @@ __device__ __forceinline__ float2 load_pair(uint32_t at)
     return x;
 }
 
-/* A step of this warp's columns, which lies at `from`. ldmatrix gives lane c of a column the c-th word of its 16 bytes,
- * which has rows 2c, 2c + 1 and those 8, 16, 24 further: as a fragment has them. Without groups all adds up in `part`;
- * with them raw products begin with the tokens' sums, there once `summed` says so. */
+/* Multiplies one step, whose stage lies at `from`, for this warp's columns. ldmatrix gives lane c of a column the
+ * c-th word of its 16 bytes, which has rows 2c, 2c + 1 and those 8, 16, 24 further on, as a fragment has them.
+ * Without groups all products add up in `part`. With groups, raw products begin with the tokens' sums, which are
+ * there once `summed` says so. */
 template <int kBits, bool kBf16, int kGroup, int kTokens, bool kRaw>
 __device__ __forceinline__ void multiply_step(sums_of<kTokens> &c, sums_of<kTokens> *part, uint32_t from, uint32_t sums,
                                               uint32_t summed, uint32_t phase, int warps)
@@ -259,7 +261,7 @@ __device__ __forceinline__ void multiply_step(sums_of<kTokens> &c, sums_of<kToke
             }
 #pragma unroll
             for (int p = 0; p < kPairs / 2; ++p) {
-                /* A product takes two pairs: neighbours or, of raw ones, those of one size. */
+                /* A product takes two pairs: neighbours, or, if they are raw, two of the same magnitude. */
                 const int x = kRaw ? p : 2 * p, y = kRaw ? p + 2 : 2 * p + 1, at = k % 32 / 8 + 2 * p;
                 const uint32_t fragment[4] = {a[0][x], a[1][x], a[0][y], a[1][y]};
                 const bool begins = kGroup != 0 && k % kEnd == 0 && (kRaw || p == 0);
@@ -292,8 +294,8 @@ __device__ __forceinline__ void multiply_step(sums_of<kTokens> &c, sums_of<kToke
     }
 }
 
-/* Sends this warp's sums to the CTAs that add them, adds up what comes here, and stores it. A lane holds of two tokens,
- * a pair, two columns eight apart: four sums, which travel together. */
+/* Sends this warp's sums to the CTAs that add them, adds up what arrives here, and stores it. A lane holds two columns,
+ * eight apart, of two tokens: four sums, which travel together. */
 template <bool kBf16, int kGroup, int kTokens, bool kRaw>
 __device__ __forceinline__ void finish(sums_of<kTokens> &c, const tsr_weight_only_gemm &g, const cut &by,
                                        uint8_t *shared, uint32_t summed, uint64_t *landed)
@@ -332,7 +334,7 @@ __device__ __forceinline__ void finish(sums_of<kTokens> &c, const tsr_weight_onl
             const float4 four = make_float4((x[0] + eights.x) * kUnit, (x[1] + eights.y) * kUnit,
                                             (x[2] + eights.x) * kUnit, (x[3] + eights.y) * kUnit);
             float4 *const there = landing_of(rank, place) + i * 8 + lane / 4;
-            if (wanted && by.splits == 1) { /* a cluster of one does not send, memcheck holds */
+            if (wanted && by.splits == 1) { /* memcheck objects to a cluster of one that sends */
                 *there = four;
             } else if (wanted) {
                 hopper::send(reinterpret_cast<float *>(there), landed, (uint32_t)to, four);
@@ -355,7 +357,7 @@ __device__ __forceinline__ void finish(sums_of<kTokens> &c, const tsr_weight_onl
             sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
             at += by.pairs * by.warps * kPieces;
         }
-        /* Neighbouring lanes change two sums, so that each has two columns next to each other of one token. */
+        /* Neighbouring lanes exchange two sums, so that each has two adjacent columns of one token. */
         const bool odd = lane % 2 != 0;
         const float low = __shfl_xor_sync(0xFFFFFFFFu, odd ? sum.x : sum.y, 1),
                     high = __shfl_xor_sync(0xFFFFFFFFu, odd ? sum.z : sum.w, 1);
@@ -424,7 +426,7 @@ __global__ void __launch_bounds__((kMaxWarps + kHelpers) * 32, kTogether)
     hopper::cluster_arrive(); /* sums may be sent here */
     hopper::cluster_wait();
     uint32_t shared_at = hopper::shared_address(shared);
-    asm volatile("" : "+r"(shared_at)); /* or it is computed at every step */
+    asm volatile("" : "+r"(shared_at)); /* else the compiler computes it anew at every step */
     const uint32_t empty_at = shared_at + kMaxStages * 8, summed_at = empty_at + kMaxStages * 8;
     sums_of<kTokens> c = {}, part[kRaw ? 2 : 1] = {};
 #pragma unroll 1
