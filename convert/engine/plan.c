@@ -327,6 +327,26 @@ tsr_status tsr_plan_text_file(tsr_plan *plan, const char *folder, const char *na
     return TSR_OK;
 }
 
+tsr_status tsr_plan_take_text(tsr_plan *plan, const char *folder, const char *name, tsr_text *text, tsr_status status,
+                              tsr_err *err)
+{
+    if (status == TSR_OK)
+        status = tsr_text_status(text, err);
+    if (status == TSR_OK)
+        status = tsr_plan_text_file(plan, folder, name, text->data, text->size, err);
+    tsr_text_free(text);
+    return status;
+}
+
+tsr_status tsr_plan_take_command(tsr_plan *plan, tsr_text *text, tsr_err *err)
+{
+    tsr_status status = tsr_text_status(text, err);
+    if (status == TSR_OK && (plan->command = tsr_arena_dup(&plan->arena, text->data, text->size)) == NULL)
+        status = tsr_out_of_memory(err, "while planning");
+    tsr_text_free(text);
+    return status;
+}
+
 void tsr_plan_free(tsr_plan *plan)
 {
     free(plan->steps);

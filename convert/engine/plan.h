@@ -196,6 +196,14 @@ tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, bool always, tsr_e
 tsr_status tsr_plan_text_file(tsr_plan *plan, const char *folder, const char *name, const char *data, size_t size,
                               tsr_err *err) TSR_WARN_UNUSED;
 
+/* The same of a text that was written just for this, which it frees. `status` is what came of writing it: a failure is
+ * handed on. */
+tsr_status tsr_plan_take_text(tsr_plan *plan, const char *folder, const char *name, tsr_text *text, tsr_status status,
+                              tsr_err *err) TSR_WARN_UNUSED;
+
+/* Sets the plan's command to a text, which it frees. */
+tsr_status tsr_plan_take_command(tsr_plan *plan, tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Checks that no two outputs have one name, sums up bytes and computes the fingerprint, which covers the sources'
  * names, sizes, times and headers, the command, the layout and Tessera's version. Call last. */
 tsr_status tsr_plan_finish(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;

@@ -61,10 +61,6 @@ tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, bool always, tsr_e
     qsort(all, n, sizeof *all, by_name);
     tsr_text t = {0};
     write_index(&t, plan, all, n, strlen(folder));
-    tsr_status status = tsr_text_status(&t, err);
-    if (status == TSR_OK)
-        status = tsr_plan_text_file(plan, folder, TSR_INDEX_NAME, t.data, t.size, err);
-    tsr_text_free(&t);
     free(all);
-    return status;
+    return tsr_plan_take_text(plan, folder, TSR_INDEX_NAME, &t, TSR_OK, err);
 }

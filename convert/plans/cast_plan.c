@@ -195,10 +195,7 @@ static tsr_status plan_config(tsr_plan *plan, tsr_dtype dtype, tsr_err *err)
         tsr_text_free(&config);
         config = edited;
     }
-    if (status == TSR_OK)
-        status = tsr_plan_text_file(plan, "", TSR_CONFIG_NAME, config.data, config.size, err);
-    tsr_text_free(&config);
-    return status;
+    return tsr_plan_take_text(plan, "", TSR_CONFIG_NAME, &config, status, err);
 }
 
 static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const tsr_cast_options *o, tsr_err *err)

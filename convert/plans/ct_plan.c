@@ -180,10 +180,8 @@ static tsr_status plan_config(tsr_plan *plan, const tsr_ct_options *o, const tsr
     tsr_status status = tsr_text_status(&value, err);
     if (status == TSR_OK)
         status = tsr_quantization_set(&config, c, value.data, err);
-    if (status == TSR_OK)
-        status = tsr_plan_text_file(plan, "", TSR_CONFIG_NAME, config.data, config.size, err);
+    status = tsr_plan_take_text(plan, "", TSR_CONFIG_NAME, &config, status, err);
     tsr_text_free(&value);
-    tsr_text_free(&config);
     free(unquantized);
     return status;
 }
@@ -207,15 +205,8 @@ static tsr_status spell_command(tsr_plan *plan, const tsr_ct_options *o, tsr_err
         tsr_dtype_name(s->scale_dtype), s->search ? "mse" : "amax", U64(o->max_shard_bytes));
     if (o->calibration != NULL)
         tsr_text_printf(&t, " --activations %016llx", U64(o->calibration->hash));
-    for (size_t i = 0; i < o->policy.n_include; i++)
-        tsr_text_printf(&t, " --include %s", o->policy.include[i]);
-    for (size_t i = 0; i < o->policy.n_exclude; i++)
-        tsr_text_printf(&t, " --exclude %s", o->policy.exclude[i]);
-    tsr_status status = tsr_text_status(&t, err);
-    if (status == TSR_OK && (plan->command = tsr_arena_dup(&plan->arena, t.data, t.size)) == NULL)
-        status = tsr_out_of_memory(err, "while planning");
-    tsr_text_free(&t);
-    return status;
+    tsr_spell_policy(&t, &o->policy);
+    return tsr_plan_take_command(plan, &t, err);
 }
 
 static tsr_status make_plan(tsr_plan *plan, const tsr_ct_options *o, tsr_decision *decisions, tsr_err *err)

@@ -142,11 +142,7 @@ static tsr_status plan_manifest(tsr_plan *plan, const mapping *m, tsr_err *err)
     tsr_json_string(&t, m->source->config);
     tsr_json_end_object(&t);
     tsr_text_append(&t, "\n", 1);
-    tsr_status status = tsr_text_status(&t, err);
-    if (status == TSR_OK)
-        status = tsr_plan_text_file(plan, "", TSR_DEEPSEEK_MANIFEST, t.data, t.size, err);
-    tsr_text_free(&t);
-    return status;
+    return tsr_plan_take_text(plan, "", TSR_DEEPSEEK_MANIFEST, &t, TSR_OK, err);
 }
 
 static tsr_status plan_ranks(tsr_plan *plan, const mapping *m, const fate *fates, tsr_err *err)

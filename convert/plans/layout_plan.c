@@ -198,12 +198,8 @@ static tsr_status plan_manifest(laying *l)
         tsr_json_raw(&t, l->renamed.data, l->renamed.size);
         tsr_json_end_object(&t);
         tsr_text_append(&t, "\n", 1);
-        status = tsr_text_status(&t, l->err);
     }
-    if (status == TSR_OK)
-        status = tsr_plan_text_file(l->plan, "", TSR_LAYOUT_NAME, t.data, t.size, l->err);
-    tsr_text_free(&t);
-    return status;
+    return tsr_plan_take_text(l->plan, "", TSR_LAYOUT_NAME, &t, status, l->err);
 }
 
 /* ---- FasterTransformer: a blob a weight ---- */
@@ -250,11 +246,8 @@ static tsr_status plan_fastertransformer(laying *l)
     if (c->config == NULL)
         return TSR_OK;
     tsr_text config = {0};
-    tsr_status status = tsr_fp8_config_remove(&config, c, l->err);
-    if (status == TSR_OK)
-        status = tsr_plan_text_file(l->plan, "", TSR_CONFIG_NAME, config.data, config.size, l->err);
-    tsr_text_free(&config);
-    return status;
+    const tsr_status status = tsr_fp8_config_remove(&config, c, l->err);
+    return tsr_plan_take_text(l->plan, "", TSR_CONFIG_NAME, &config, status, l->err);
 }
 
 /* ---- TensorRT-LLM: one file, its names ---- */
@@ -401,16 +394,10 @@ static tsr_status plan_trtllm(laying *l)
         .n_unquantized = l->n_unquantized,
     };
     tsr_text original = {0}, config = {0};
-    tsr_status status = tsr_fp8_config_remove(&original, c, l->err);
-    if (status == TSR_OK)
-        status = tsr_plan_text_file(l->plan, "", kHfConfig, original.data, original.size, l->err);
-    if (status == TSR_OK)
-        status = tsr_trtllm_config(&config, c, l->model_type, l->scale_dtype, &quantization, l->err);
-    if (status == TSR_OK)
-        status = tsr_plan_text_file(l->plan, "", TSR_CONFIG_NAME, config.data, config.size, l->err);
-    tsr_text_free(&original);
-    tsr_text_free(&config);
-    return status;
+    const tsr_status removed = tsr_fp8_config_remove(&original, c, l->err);
+    TSR_TRY(tsr_plan_take_text(l->plan, "", kHfConfig, &original, removed, l->err));
+    const tsr_status made = tsr_trtllm_config(&config, c, l->model_type, l->scale_dtype, &quantization, l->err);
+    return tsr_plan_take_text(l->plan, "", TSR_CONFIG_NAME, &config, made, l->err);
 }
 
 /* ---- the plan ---- */
@@ -428,15 +415,8 @@ static tsr_status spell_command(laying *l)
                         l->scheme.away ? "away" : "even", tsr_dtype_name(l->scale_dtype),
                         l->scheme.search ? "mse" : "amax");
     tsr_text_printf(&t, " --max-shard-size %llu", U64(o->max_shard_bytes));
-    for (size_t i = 0; i < o->policy.n_include; i++)
-        tsr_text_printf(&t, " --include %s", o->policy.include[i]);
-    for (size_t i = 0; i < o->policy.n_exclude; i++)
-        tsr_text_printf(&t, " --exclude %s", o->policy.exclude[i]);
-    tsr_status status = tsr_text_status(&t, l->err);
-    if (status == TSR_OK && (l->plan->command = tsr_arena_dup(&l->plan->arena, t.data, t.size)) == NULL)
-        status = tsr_out_of_memory(l->err, "while planning");
-    tsr_text_free(&t);
-    return status;
+    tsr_spell_policy(&t, &o->policy);
+    return tsr_plan_take_command(l->plan, &t, l->err);
 }
 
 static tsr_status make_plan(laying *l)

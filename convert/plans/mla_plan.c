@@ -264,11 +264,9 @@ static tsr_status plan_config(tsr_plan *plan, const absorbing *a, tsr_err *err)
         status = tsr_text_status(&value, err);
     if (status == TSR_OK)
         status = tsr_json_edit_set(&config, base.data, base.size, "tessera_mla", value.data, err);
-    if (status == TSR_OK)
-        status = tsr_plan_text_file(plan, "", TSR_CONFIG_NAME, config.data, config.size, err);
+    status = tsr_plan_take_text(plan, "", TSR_CONFIG_NAME, &config, status, err);
     tsr_text_free(&base);
     tsr_text_free(&value);
-    tsr_text_free(&config);
     return status;
 }
 

@@ -8,6 +8,14 @@
 
 static const char kExclude[] = "--exclude";
 
+void tsr_spell_policy(tsr_text *command, const tsr_policy_options *options)
+{
+    for (size_t i = 0; i < options->n_include; i++)
+        tsr_text_printf(command, " --include %s", options->include[i]);
+    for (size_t i = 0; i < options->n_exclude; i++)
+        tsr_text_printf(command, " %s %s", kExclude, options->exclude[i]);
+}
+
 static tsr_status warn_of_globs(tsr_plan *plan, const char *option, const char *const *globs, size_t n,
                                 const tsr_decision *decisions, tsr_err *err)
 {

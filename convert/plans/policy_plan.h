@@ -5,6 +5,9 @@
 #include "convert/engine/plan.h"
 #include "quantize/policy.h"
 
+/* Appends the options with which a user overrules the policy: " --include GLOB", " --exclude GLOB". */
+void tsr_spell_policy(tsr_text *command, const tsr_policy_options *options);
+
 /* tsr_policy_decide for the plan's first source, which the plan remembers. Warns of a model_type that no table has, and
  * of globs that match nothing. */
 tsr_status tsr_plan_decide(tsr_plan *plan, const tsr_policy_options *options, tsr_decision *decisions,

@@ -34,9 +34,7 @@ static tsr_status plan_config(tsr_plan *plan, const tsr_quantize_options *o, con
     }
     tsr_text text = {0};
     tsr_status status = tsr_fp8_config_set(&text, c, &config, err);
-    if (status == TSR_OK)
-        status = tsr_plan_text_file(plan, "", TSR_CONFIG_NAME, text.data, text.size, err);
-    tsr_text_free(&text);
+    status = tsr_plan_take_text(plan, "", TSR_CONFIG_NAME, &text, status, err);
     free(unquantized);
     return status;
 }
@@ -113,15 +111,24 @@ static tsr_status spell_command(tsr_plan *plan, const tsr_quantize_options *o, t
                     o->block.search ? "mse" : "amax",
                     o->dialect == TSR_DIALECT_DEEPSEEK ? "deepseek" : "compressed-tensors",
                     (unsigned long long)o->max_shard_bytes);
-    for (size_t i = 0; i < o->policy.n_include; i++)
-        tsr_text_printf(&t, " --include %s", o->policy.include[i]);
-    for (size_t i = 0; i < o->policy.n_exclude; i++)
-        tsr_text_printf(&t, " --exclude %s", o->policy.exclude[i]);
-    tsr_status status = tsr_text_status(&t, err);
-    if (status == TSR_OK && (plan->command = tsr_arena_dup(&plan->arena, t.data, t.size)) == NULL)
-        status = tsr_out_of_memory(err, "while planning");
-    tsr_text_free(&t);
-    return status;
+    tsr_spell_policy(&t, &o->policy);
+    return tsr_plan_take_command(plan, &t, err);
+}
+
+static tsr_status make_plan(tsr_plan *plan, const tsr_quantize_options *o, tsr_decision *decisions, tsr_err *err)
+{
+    tsr_policy_options policy = o->policy;
+    policy.block_rows = o->block.block_rows;
+    TSR_TRY(tsr_quantize_check_source(plan->sources[0], err));
+    TSR_TRY(spell_command(plan, o, err));
+    TSR_TRY(tsr_plan_decide(plan, &policy, decisions, err));
+    TSR_TRY(plan_tensors(plan, o, decisions, err));
+    TSR_TRY(tsr_plan_warn_of_share(plan, err));
+    TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
+    TSR_TRY(tsr_plan_side_files(plan, "", "*", NULL, err));
+    TSR_TRY(tsr_plan_index(plan, "", false, err));
+    TSR_TRY(plan_config(plan, o, decisions, err));
+    return tsr_plan_finish(plan, err);
 }
 
 tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_quantize_options *options,
@@ -129,30 +136,9 @@ tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *const *source
 {
     *plan = tsr_plan_begin(source, 1);
     plan->report = tsr_quantize_report;
-    tsr_policy_options policy = options->policy;
-    policy.block_rows = options->block.block_rows;
     tsr_decision *const decisions = calloc((*source)->tensors.count + 1, sizeof *decisions);
-    tsr_status status = decisions == NULL ? tsr_out_of_memory(err, "while planning") : TSR_OK;
-    if (status == TSR_OK)
-        status = tsr_quantize_check_source(*source, err);
-    if (status == TSR_OK)
-        status = spell_command(plan, options, err);
-    if (status == TSR_OK)
-        status = tsr_plan_decide(plan, &policy, decisions, err);
-    if (status == TSR_OK)
-        status = plan_tensors(plan, options, decisions, err);
-    if (status == TSR_OK)
-        status = tsr_plan_warn_of_share(plan, err);
-    if (status == TSR_OK)
-        status = tsr_plan_pack(plan, "", options->max_shard_bytes, err);
-    if (status == TSR_OK)
-        status = tsr_plan_side_files(plan, "", "*", NULL, err);
-    if (status == TSR_OK)
-        status = tsr_plan_index(plan, "", false, err);
-    if (status == TSR_OK)
-        status = plan_config(plan, options, decisions, err);
-    if (status == TSR_OK)
-        status = tsr_plan_finish(plan, err);
+    const tsr_status status =
+        decisions == NULL ? tsr_out_of_memory(err, "while planning") : make_plan(plan, options, decisions, err);
     free(decisions);
     if (status != TSR_OK)
         tsr_plan_free(plan);

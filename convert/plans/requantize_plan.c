@@ -134,9 +134,7 @@ static tsr_status plan_config(tsr_plan *plan, const tsr_weights *weights, const 
     }
     tsr_text text = {0};
     tsr_status status = tsr_fp8_config_set(&text, c, &config, err);
-    if (status == TSR_OK)
-        status = tsr_plan_text_file(plan, "", TSR_CONFIG_NAME, text.data, text.size, err);
-    tsr_text_free(&text);
+    status = tsr_plan_take_text(plan, "", TSR_CONFIG_NAME, &text, status, err);
     free(unquantized);
     return status;
 }

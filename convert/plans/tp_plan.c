@@ -147,15 +147,10 @@ static tsr_status plan_manifest(tsr_plan *plan, const cutting *c, const char *fo
     tsr_json_u64(&t, rank);
     tsr_json_key(&t, "ranks");
     tsr_json_u64(&t, c->options->ranks);
-    tsr_status status = rank == 0 ? write_restoration(&t, c, err) : TSR_OK;
+    const tsr_status status = rank == 0 ? write_restoration(&t, c, err) : TSR_OK;
     tsr_json_end_object(&t);
     tsr_text_append(&t, "\n", 1);
-    if (status == TSR_OK)
-        status = tsr_text_status(&t, err);
-    if (status == TSR_OK)
-        status = tsr_plan_text_file(plan, folder, MANIFEST, t.data, t.size, err);
-    tsr_text_free(&t);
-    return status;
+    return tsr_plan_take_text(plan, folder, MANIFEST, &t, status, err);
 }
 
 static tsr_status plan_rank(tsr_plan *plan, const cutting *c, uint32_t rank, tsr_err *err)

@@ -291,10 +291,8 @@ static tsr_status plan_config(taking *k)
     tsr_status status = tsr_text_status(&value, k->err);
     if (status == TSR_OK)
         status = tsr_json_edit_set(&edited, base, size, "quantization_config", value.data, k->err);
-    if (status == TSR_OK)
-        status = tsr_plan_text_file(k->plan, "", TSR_CONFIG_NAME, edited.data, edited.size, k->err);
+    status = tsr_plan_take_text(k->plan, "", TSR_CONFIG_NAME, &edited, status, k->err);
     tsr_text_free(&value);
-    tsr_text_free(&edited);
     return status;
 }
 
