@@ -1,7 +1,8 @@
 /* The names, folders and space of an output directory.
  *
  * Everything is written under a temporary name in DST/.tessera, which no output can have, and renamed when it is whole.
- * A directory without a config.json is not taken for a model: whoever replaces what one speaks of removes it first. */
+ * No loader takes a directory without a config.json for a model, so it is removed before the files that it speaks of
+ * are replaced. */
 #ifndef TSR_CONVERT_ENGINE_DESTINATION_H
 #define TSR_CONVERT_ENGINE_DESTINATION_H
 
@@ -18,9 +19,9 @@ typedef struct tsr_names {
 /* The files and texts of a plan; `items` is in `arena`. The report is not among them. */
 tsr_status tsr_plan_names(const tsr_plan *plan, tsr_arena *arena, tsr_names *names, tsr_err *err) TSR_WARN_UNUSED;
 
-/* That each name leads to a place below `dst`, and to none of Tessera's own: relative, without "..", control characters
- * or links on its way, short enough for the system. `said` is who gives the names, for the message; `status` what is
- * returned otherwise. */
+/* Checks that each name leads to a place below `dst` that is not one of Tessera's own: the path is relative, has no
+ * "..", no control characters and no links on its way, and is short enough for the system. Otherwise returns `status` with a
+ * message in which `said` tells where the names come from. */
 tsr_status tsr_check_names(const char *dst, const tsr_names *names, const char *said, tsr_status status,
                            tsr_err *err) TSR_WARN_UNUSED;
 
@@ -40,7 +41,7 @@ void tsr_remove_parts(const char *dst);
  * `dst` looks like a model. */
 tsr_status tsr_withdraw(const char *dst, const tsr_names *names, tsr_err *err) TSR_WARN_UNUSED;
 
-/* TSR_E_EXISTS when a folder of the plan's outputs holds weights, or an index, that are among neither list: loaders
+/* TSR_E_EXISTS when a folder of the plan's outputs holds weights, or an index, that are on neither list: loaders
  * would take them for part of the model. */
 tsr_status tsr_check_strays(const char *dst, const tsr_names *planned, const tsr_names *old,
                             tsr_err *err) TSR_WARN_UNUSED;
@@ -49,7 +50,8 @@ tsr_status tsr_check_strays(const char *dst, const tsr_names *planned, const tsr
  */
 tsr_status tsr_check_space(const tsr_plan *plan, const char *dst, const bool *finished, tsr_err *err) TSR_WARN_UNUSED;
 
-/* What to say when the space ran out nevertheless, which `err` tells of: more than the system did. */
+/* Completes the system's message in `err` when the space ran out nevertheless: how many bytes or files are missing,
+ * or what to do where none are. */
 tsr_status tsr_explain_no_space(const tsr_plan *plan, const char *dst, const bool *finished, tsr_err *err);
 
 /* Report, index and other texts, then config.json, of all ranks; those that are there already stay. */

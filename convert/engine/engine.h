@@ -3,7 +3,7 @@
  * Workers take units in the plan's order; each reads, computes and writes, so that one worker's disk time is another's
  * arithmetic. A file is written under a temporary name (DST/.tessera/N.part); when its last unit is done it is fsynced,
  * renamed and noted in the journal (DST/.tessera/journal) with a digest of its bytes. The texts come last, config.json
- * the very last. A rerun of the same plan reads what the journal names, compares digests, and carries on behind it.
+ * the very last. A rerun of the same plan reads what the journal names, compares digests, and makes what is missing.
  *
  * The same plan gives the same bytes for any number of threads, any instruction set and any interruption. */
 #ifndef TSR_CONVERT_ENGINE_ENGINE_H
@@ -21,7 +21,7 @@ typedef struct tsr_engine_options {
 typedef struct tsr_engine_result {
     bool already_complete;  /* nothing was left to do: the output was verified */
     uint64_t files_resumed; /* found finished, and verified */
-    uint64_t files_redone;  /* noted as finished, but not as noted: made again */
+    uint64_t files_redone;  /* the journal calls them finished, but they are gone or their digest differs: made again */
     uint64_t bytes_read, bytes_written;
     double seconds;
     unsigned threads;      /* really used */

@@ -21,22 +21,23 @@
 /* A step that has begun. */
 typedef struct tsr_step_state {
     uint64_t units, left;
-    tsr_quant_stats *partials;   /* [units]: added in order when all are there, whoever made them */
+    tsr_quant_stats
+        *partials; /* [units]: added up in the order of units once all are done, so that threads do not matter */
     void *held[TSR_MAX_OUTPUTS]; /* whole output tensors, for the bits set in step->held */
     /* Of an appended file: the unit whose turn it is, and the XXH3-64 of what stands in the file so far. */
     uint64_t turn;
     XXH3_state_t *stream;
 } tsr_step_state;
 
-/* WHOLE: all steps are done, and the committer may take it. */
+/* A file is WHOLE when all of its steps are done: the committer may then take it. */
 typedef enum tsr_file_phase { TSR_FILE_WAITING, TSR_FILE_OPEN, TSR_FILE_WHOLE, TSR_FILE_DONE } tsr_file_phase;
 
 typedef struct tsr_file_state {
     tsr_file_phase phase;
     int fd;
     size_t steps_left;
-    /* Sum over all runs of bytes of XXH3-64(run, seed = its offset): any order gives the same. Of an appended file,
-     * where a rerun does not know the runs: XXH3-64 of it all. */
+    /* The sum over all stretches written at once of XXH3-64(stretch, seed = its offset), which is the same in any
+     * order. Of an appended file, whose stretches a rerun does not know, XXH3-64 of the whole. */
     uint64_t digest;
     uint64_t end; /* of an appended file, so far */
     bool mine;    /* takes part in the present phase */
@@ -52,7 +53,7 @@ typedef struct tsr_run {
     tsr_quant_stats *rows;
     uint64_t unit_bytes; /* of the largest unit */
     bool verifying;
-    const char *phase; /* that is reported */
+    const char *phase; /* what progress says */
 
     pthread_mutex_t lock; /* guards all that follows */
     pthread_cond_t changed;

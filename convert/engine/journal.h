@@ -4,8 +4,8 @@
  *     tessera 2 <fingerprint> <command>
  *     output <name>                          every file that the plan will write
  *     file <index> <digest> <hex of the statistics of its steps>
- * A torn last line (the run was killed while writing it) is cut off on opening. It is begun, and changed otherwise than
- * at its end, by putting a new file in its place. */
+ * A torn last line (the run was killed while writing it) is cut off on opening. Every change but an append puts a new
+ * file in its place. */
 #ifndef TSR_CONVERT_ENGINE_JOURNAL_H
 #define TSR_CONVERT_ENGINE_JOURNAL_H
 
@@ -16,7 +16,7 @@ typedef struct tsr_journal {
     char *path;
     uint64_t end;      /* of the last sound record */
     bool read_only;    /* neither it nor the directory may be written to: an output that is finished can be verified */
-    bool shared;       /* has other names: a copy of the output by hard links */
+    bool shared;       /* the journal has other hard links: the output was copied by linking */
     uint64_t *digests; /* [plan->n_files]; of finished files */
     bool *finished;    /* [plan->n_files] */
 } tsr_journal;

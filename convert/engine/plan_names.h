@@ -1,4 +1,4 @@
-/* That no name of a plan's output stands for two things. */
+/* Checks that no name in a plan's output stands for two things. */
 #ifndef TSR_CONVERT_ENGINE_PLAN_NAMES_H
 #define TSR_CONVERT_ENGINE_PLAN_NAMES_H
 

@@ -1,5 +1,5 @@
-/* Whether the sources are still what was planned with. A file that is rewritten while it is read gives an output of two
- * models' weights, without an error of any read. */
+/* Watches whether the source files are still those that the plan was made from. If one is rewritten while it is read,
+ * the output would mix the weights of two models without any read failing. */
 #ifndef TSR_CONVERT_ENGINE_WATCH_H
 #define TSR_CONVERT_ENGINE_WATCH_H
 

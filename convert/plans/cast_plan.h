@@ -7,7 +7,7 @@
 #include "formats/model/weights.h"
 
 typedef struct tsr_cast_options {
-    tsr_dtype dtype;                 /* BF16, F16 or F32: of what was codes; all other tensors stay as they are */
+    tsr_dtype dtype; /* BF16, F16 or F32: of weights that were codes; all other tensors stay as they are */
     uint64_t block_rows, block_cols; /* 0: as config.json states */
     uint64_t max_shard_bytes;
 } tsr_cast_options;

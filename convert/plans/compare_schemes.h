@@ -31,20 +31,21 @@ const char *tsr_scheme_options(tsr_scheme scheme);
 
 typedef struct tsr_scheme_cost {
     tsr_quant_stats stats; /* without the figures of scales; empty where the scheme does not take the tensor */
-    uint64_t bytes;        /* codes, scales and zero points; of a tensor that the scheme does not take, its own */
-    bool taken;            /* false: a checkpoint of the scheme keeps it as it is (tsr_ct_takes) */
+    uint64_t bytes; /* codes, scales and zero points; or the tensor's own bytes, where the scheme does not take it */
+    bool taken;     /* false: a checkpoint of the scheme keeps it as it is (tsr_ct_takes) */
 } tsr_scheme_cost;
 
 /* What a scheme makes of weights, and of the activations that it multiplies them with. */
 typedef enum tsr_scheme_kind { TSR_W8A8, TSR_W8A16, TSR_W4A16 } tsr_scheme_kind;
 tsr_scheme_kind tsr_scheme_kind_of(tsr_scheme scheme);
 
-/* By which schemes the policy would quantize a tensor: it is stricter where scales are of blocks. Bits. */
+/* Bits: for which kinds of scheme the policy would quantize a tensor. It is stricter for block scales, because members
+ * of a fused layer must end on block boundaries. */
 enum { TSR_TAKEN_IN_BLOCKS = 1, TSR_TAKEN_IN_FP8_ROWS = 2, TSR_TAKEN_AS_INTEGERS = 4 };
 
 typedef struct tsr_compare_schemes_options {
     tsr_run_options run;
-    const uint8_t *taken; /* [n]; NULL: all by all */
+    const uint8_t *taken; /* [n] of the bits above; NULL: every scheme takes every tensor */
     unsigned cpu_flags;
 } tsr_compare_schemes_options;
 

@@ -22,8 +22,9 @@ typedef struct tsr_ct_config {
     bool asymmetric_inputs;
 } tsr_ct_config;
 
-/* Appends the object. `unquantized`: what loaders would take for linear layers, and is not codes; gets sorted.
- * Only keys that every released reader knows: its models forbid others (quant_args.py). */
+/* Appends the object. `unquantized` are the tensors that loaders would take for linear layers but that are not
+ * quantized; the array is sorted. Writes only keys that every released reader knows, because readers refuse others
+ * (quant_args.py). */
 void tsr_ct_config_write(tsr_text *out, const tsr_ct_config *config, const tsr_tensor **unquantized, size_t n);
 
 /* The list of modules that stay unquantized, as a JSON array: sorted (in place), without ".weight". */

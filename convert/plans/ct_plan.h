@@ -19,21 +19,23 @@ typedef struct tsr_ct_options {
     tsr_int_scheme scheme;              /* TSR_CT_FP8: only .search and .scale_dtype, F32 or BF16, mean something */
     bool asymmetric_activations;        /* W8A8: the activations have zero points */
     const tsr_calibration *calibration; /* W8A8: static activations, one scale a tensor; NULL: dynamic, one a token */
-    tsr_policy_options policy;          /* block_rows is ignored: a channel has no partner */
+    tsr_policy_options policy;          /* block_rows is ignored: a row never shares a scale */
     uint64_t max_shard_bytes;
 } tsr_ct_options;
 
-/* Makes the plan for *source; both outlive it. W8A8 adds tessera-azp.safetensors: of each X.weight in X.azp_adj the
- * int32 sums of its rows, which an epilogue multiplies with the activations' zero points; of static ones the products,
- * too, X.azp_with_adj. No name there is one of the model's: a reader of every *.safetensors must not mistake them.
+/* Makes the plan for *source; both outlive it. W8A8 adds tessera-azp.safetensors: for each X.weight, X.azp_adj has
+ * the int32 sums of its rows, which an epilogue multiplies with the activations' zero points; with static activations,
+ * X.azp_with_adj has the products, too. None of these names is one of
+ * the model's, so that loaders that read every *.safetensors do not mistake them.
  * TSR_E_SHAPE: a row that is not whole words, groups that do not divide it, or one so long that azp_adj times a zero
  * point leaves int32; with the nearest that would do. TSR_E_MISMATCH: the calibration lacks a layer, or a zero point.
  * On failure *plan is empty. */
 tsr_status tsr_ct_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_ct_options *options,
                        tsr_err *err) TSR_WARN_UNUSED;
 
-/* Whether such a plan makes codes of this tensor, one that the policy would quantize: not of a stack of experts, for
- * which the format has no place, nor of a name without .weight, nor where tsr_ct_plan would refuse its shape. */
+/* Whether such a plan quantizes this tensor, given that the policy would. It does not if the tensor is a stack of
+ * experts, for which the format has no place, if its name does not end in .weight, or if tsr_ct_plan would refuse its
+ * shape. */
 bool tsr_ct_takes(const tsr_checkpoint *source, const tsr_tensor *t, tsr_ct_form form, const tsr_int_scheme *scheme);
 
 #endif

@@ -10,7 +10,7 @@
 
 typedef struct tsr_deepseek_mp_options {
     uint32_t ranks;
-    bool keep_mtp; /* layers from num_hidden_layers on: the code has no place for them */
+    bool keep_mtp; /* keep the layers from num_hidden_layers on, for which the code has no place */
 } tsr_deepseek_mp_options;
 
 /* TSR_E_UNSUPPORTED: a tensor that DeepSeek's code has no name for. TSR_E_SHAPE: a dimension, or the number of experts,
@@ -19,7 +19,8 @@ typedef struct tsr_deepseek_mp_options {
 tsr_status tsr_deepseek_mp_plan(tsr_plan *plan, const tsr_checkpoint *const *source,
                                 const tsr_deepseek_mp_options *options, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Beside the ranks: config.json, which convert.py does not copy and the way back needs. Nothing of DeepSeek's reads it.
+/* The file beside the ranks that holds config.json: convert.py does not copy it, but the way back needs it. DeepSeek's
+ * code does not read it.
  */
 #define TSR_DEEPSEEK_MANIFEST "tessera-deepseek-mp.json"
 

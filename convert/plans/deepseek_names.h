@@ -15,15 +15,15 @@
 typedef struct tsr_deepseek_key {
     const char *hf, *deepseek; /* the last component but one, ".weight" and the like following it */
     tsr_tp_split how;
-    bool heads; /* num_attention_heads are cut with it */
+    bool heads; /* the cut falls between attention heads: the ranks must divide num_attention_heads */
 } tsr_deepseek_key;
 
 /* The component of a dotted name that stands `from_end` places before the last, and its length; 0 when there is none.
  */
 size_t tsr_name_component(const char *name, int from_end, const char **start);
 
-/* The key of a Hugging Face name, or of one of DeepSeek's; false when the code has no such tensor. `mtp`: those of a
- * multi-token prediction layer, too, which are kept whole under their own names. */
+/* The key of a Hugging Face name, or (_back) of one of DeepSeek's; false when the code has no such tensor. With `mtp`
+ * also those of a multi-token prediction layer, which are kept whole under their own names. */
 bool tsr_deepseek_key_of(const char *name, bool mtp, tsr_deepseek_key *key);
 bool tsr_deepseek_key_back(const char *name, bool mtp, tsr_deepseek_key *key);
 

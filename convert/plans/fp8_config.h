@@ -1,5 +1,4 @@
-/* quantization_config: of block FP8, or any other, written into config.json or taken out of it; all other bytes stay.
- */
+/* Writes a quantization_config, of block FP8 or any other, into config.json, or takes it out; all other bytes stay. */
 #ifndef TSR_CONVERT_PLANS_FP8_CONFIG_H
 #define TSR_CONVERT_PLANS_FP8_CONFIG_H
 
@@ -11,7 +10,8 @@ typedef struct tsr_fp8_config {
     tsr_dialect dialect;
     uint64_t block_rows, block_cols;
     bool ue8m0;
-    const tsr_tensor **unquantized; /* what a loader would take for linear layers, and is not codes; gets sorted */
+    const tsr_tensor *
+        *unquantized; /* not quantized, but a loader would take it for a linear layer; the array is sorted */
     size_t n_unquantized;
 } tsr_fp8_config;
 

@@ -30,7 +30,7 @@ typedef struct tsr_layout_options {
     int arch;              /* 70, 75, ... */
     tsr_int_scheme scheme; /* of floating-point sources; packed ones bring bits, group and scales along */
     tsr_dtype scale_dtype; /* likewise: as stored, BF16 or F16 */
-    const char *asked;     /* an option of the user's that quantizing alone has use for; NULL: none */
+    const char *asked;     /* an option that the user gave and that means something only when quantizing; NULL: none */
     tsr_policy_options policy;
     uint64_t max_shard_bytes;
 } tsr_layout_options;

@@ -14,7 +14,7 @@ typedef struct tsr_mla_options {
     tsr_mla_consumer consumer;
     tsr_mla_form form;
     bool fold;      /* into q_b_proj (or q_proj) and o_proj, instead of writing the parts */
-    bool drop_kv_b; /* the unabsorbed weight does not stay */
+    bool drop_kv_b; /* do not keep the unabsorbed weight beside the parts */
     uint64_t max_shard_bytes;
 } tsr_mla_options;
 

@@ -1,4 +1,4 @@
-/* What the policy has to do with a plan: its decisions, and what a user must hear about them. */
+/* The policy's part in a plan: its decisions, and the warnings that a user must hear about them. */
 #ifndef TSR_CONVERT_PLANS_POLICY_PLAN_H
 #define TSR_CONVERT_PLANS_POLICY_PLAN_H
 

@@ -15,11 +15,12 @@ enum { TSR_MAX_RANKS = 256 };
 typedef struct tsr_shard {
     uint64_t data_rows, scale_rows;
     uint32_t parts;               /* n, or fewer: then n / parts neighbouring ranks have the same part */
-    uint64_t data_dim, scale_dim; /* which dimension is cut; of no meaning when none is */
+    uint64_t data_dim, scale_dim; /* which dimension is cut; without meaning when none is */
 } tsr_shard;
 
 /* Cuts `weight` over n ranks. `heads` is the number of heads that are cut together with the dimension, 0 when there are
- * none; with `share`, a multiple of them in ranks share heads, as loaders have it with those of key and value.
+ * none. With `share`, n may also be a multiple of `heads`: several ranks then have the same head, as loaders do with
+ * key and value heads.
  * TSR_E_SHAPE: the dimension, the heads or the blocks are not a multiple of what n needs; the message has the
  * arithmetic and the numbers of ranks that would work. */
 tsr_status tsr_shard_weight(const tsr_checkpoint *checkpoint, const tsr_weight *weight, tsr_tp_split how,
