@@ -20,8 +20,8 @@ typedef struct tsr_names {
 tsr_status tsr_plan_names(const tsr_plan *plan, tsr_arena *arena, tsr_names *names, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Checks that each name leads to a place below `dst` that is not one of Tessera's own: the path is relative, has no
- * "..", no control characters and no links on its way, and is short enough for the system. Otherwise returns `status` with a
- * message in which `said` tells where the names come from. */
+ * "..", no control characters and no links on its way, and is short enough for the system. Otherwise returns `status`,
+ * with a message in which `said` tells where the names come from. */
 tsr_status tsr_check_names(const char *dst, const tsr_names *names, const char *said, tsr_status status,
                            tsr_err *err) TSR_WARN_UNUSED;
 
