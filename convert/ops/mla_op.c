@@ -214,7 +214,7 @@ static tsr_tensor *scale_tensor(tsr_plan *plan, const tsr_mla_params *p, const t
         (const uint64_t[]){p->mla.heads, part->transposed ? cols : rows, part->transposed ? rows : cols});
 }
 
-tsr_status tsr_plan_mla_split(tsr_plan *plan, const tsr_weight *kv_b, const tsr_mla *mla, tsr_mla_form form,
+tsr_status tsr_plan_mla_split(tsr_plan *plan, const tsr_weight *kv_b, const tsr_mla_shape *mla, tsr_mla_form form,
                               const tsr_mla_part *parts, size_t n_parts, tsr_err *err)
 {
     const tsr_tensor *const in[] = {kv_b->data, kv_b->scale};

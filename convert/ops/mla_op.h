@@ -7,14 +7,11 @@
 #define TSR_CONVERT_OPS_MLA_OP_H
 
 #include "convert/engine/plan.h"
+#include "formats/model/mla_shape.h"
 #include "formats/model/weights.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-typedef struct tsr_mla {
-    uint64_t heads, nope, v, rope, rank; /* rank: kv_lora_rank */
-} tsr_mla;
 
 typedef enum tsr_mla_form {
     TSR_MLA_PLAIN,  /* a plain weight in its own dtype, an FP8 one in BF16 */
@@ -34,16 +31,16 @@ typedef struct tsr_mla_part {
 /* Adds the step that writes one part (and its scales: FP32 [heads, row blocks, column blocks], transposed with it, for
  * KEEP; [heads] for HEAD). For TENSOR: both parts, in the order K, V, and the one FP32 scale as parts[0].scale.
  * The caller has checked the shapes, and for KEEP that heads end where blocks do. */
-tsr_status tsr_plan_mla_split(tsr_plan *plan, const tsr_weight *kv_b, const tsr_mla *mla, tsr_mla_form form,
+tsr_status tsr_plan_mla_split(tsr_plan *plan, const tsr_weight *kv_b, const tsr_mla_shape *mla, tsr_mla_form form,
                               const tsr_mla_part *parts, size_t n_parts, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds the step that folds W_k into q_b_proj [heads * (nope + rope), C]: BF16 [heads * (L + rope), C], of each head
  * W_k^T . q_nope, then its rope rows as they are. Sums in FP64, one rounding. The statistics tell what that costs. */
-tsr_status tsr_plan_mla_fold_q(tsr_plan *plan, const tsr_weight *q_b, const tsr_weight *kv_b, const tsr_mla *mla,
+tsr_status tsr_plan_mla_fold_q(tsr_plan *plan, const tsr_weight *q_b, const tsr_weight *kv_b, const tsr_mla_shape *mla,
                                tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds the step that folds W_v into o_proj [hidden, heads * v]: BF16 [hidden, heads * L], of each head o . W_v. */
-tsr_status tsr_plan_mla_fold_o(tsr_plan *plan, const tsr_weight *o, const tsr_weight *kv_b, const tsr_mla *mla,
+tsr_status tsr_plan_mla_fold_o(tsr_plan *plan, const tsr_weight *o, const tsr_weight *kv_b, const tsr_mla_shape *mla,
                                tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -49,7 +49,7 @@ static uint64_t decode_bytes(const tsr_mla_params *p)
 }
 
 static tsr_status add_fold(tsr_plan *plan, const tsr_op *op, const tsr_weight *other, const tsr_weight *kv_b,
-                           const tsr_mla *mla, uint64_t rows, uint64_t cols, tsr_err *err)
+                           const tsr_mla_shape *mla, uint64_t rows, uint64_t cols, tsr_err *err)
 {
     const tsr_tensor *in[4] = {other->data};
     uint32_t n = 1;
@@ -129,7 +129,7 @@ static const tsr_op kFoldQOp = {.name = "fold w_kc into q_b",
                                 .run = fold_q_run,
                                 .stats_of = TSR_STATS_SOURCE};
 
-tsr_status tsr_plan_mla_fold_q(tsr_plan *plan, const tsr_weight *q_b, const tsr_weight *kv_b, const tsr_mla *mla,
+tsr_status tsr_plan_mla_fold_q(tsr_plan *plan, const tsr_weight *q_b, const tsr_weight *kv_b, const tsr_mla_shape *mla,
                                tsr_err *err)
 {
     return add_fold(plan, &kFoldQOp, q_b, kv_b, mla, mla->heads * (mla->rank + mla->rope), q_b->data->shape[1], err);
@@ -217,7 +217,7 @@ static const tsr_op kFoldOOp = {.name = "fold w_vc into o",
                                 .run = fold_o_run,
                                 .stats_of = TSR_STATS_SOURCE};
 
-tsr_status tsr_plan_mla_fold_o(tsr_plan *plan, const tsr_weight *o, const tsr_weight *kv_b, const tsr_mla *mla,
+tsr_status tsr_plan_mla_fold_o(tsr_plan *plan, const tsr_weight *o, const tsr_weight *kv_b, const tsr_mla_shape *mla,
                                tsr_err *err)
 {
     return add_fold(plan, &kFoldOOp, o, kv_b, mla, o->data->shape[0], mla->heads * mla->rank, err);

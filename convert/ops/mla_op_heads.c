@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-tsr_mla_params *tsr_mla_keep(tsr_plan *plan, const tsr_weight *kv_b, const tsr_mla *mla)
+tsr_mla_params *tsr_mla_keep(tsr_plan *plan, const tsr_weight *kv_b, const tsr_mla_shape *mla)
 {
     tsr_mla_params *const p = tsr_arena_alloc(&plan->arena, sizeof *p);
     if (p != NULL) {

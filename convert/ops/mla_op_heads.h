@@ -8,7 +8,7 @@
 
 /* The parameters of a step. */
 typedef struct tsr_mla_params {
-    tsr_mla mla;
+    tsr_mla_shape mla;
     tsr_mla_form form;
     tsr_weight kv_b;
     tsr_weight other; /* folding: q_b_proj or o_proj */
@@ -32,7 +32,7 @@ static inline size_t tsr_mla_width(const tsr_weight *w)
 }
 
 /* New parameters in the plan's arena; NULL when memory is exhausted. */
-tsr_mla_params *tsr_mla_keep(tsr_plan *plan, const tsr_weight *kv_b, const tsr_mla *mla);
+tsr_mla_params *tsr_mla_keep(tsr_plan *plan, const tsr_weight *kv_b, const tsr_mla_shape *mla);
 
 /* Decodes a piece to dense BF16 or FP32 in `out`; a plain weight only to FP32. */
 tsr_status tsr_mla_decode(const tsr_cpu_kernels *k, const tsr_mla_piece *x, tsr_dtype dtype, void *out, void *scratch,

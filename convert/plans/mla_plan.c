@@ -26,33 +26,9 @@ typedef struct absorbing {
     const tsr_mla_options *options;
     const tsr_absorbed_consumer *consumer;
     tsr_weights weights;
-    tsr_mla mla;
+    tsr_mla_shape mla;
     uint64_t layers; /* kv_b_proj found */
 } absorbing;
-
-static tsr_status read_geometry(absorbing *a, tsr_err *err)
-{
-    const tsr_checkpoint *const c = a->source;
-    const struct {
-        const char *key;
-        uint64_t *value;
-    } kKeys[] = {{"num_attention_heads", &a->mla.heads},
-                 {"qk_nope_head_dim", &a->mla.nope},
-                 {"v_head_dim", &a->mla.v},
-                 {"qk_rope_head_dim", &a->mla.rope},
-                 {"kv_lora_rank", &a->mla.rank}};
-    if (c->config == NULL)
-        return tsr_fail(err, TSR_E_USAGE, "%s: needs a directory with its " TSR_CONFIG_NAME, c->path);
-    for (size_t i = 0; i < sizeof kKeys / sizeof *kKeys; i++) {
-        if (!tsr_config_find_u64(c->config, c->config_size, kKeys[i].key, kKeys[i].value) || *kKeys[i].value == 0 ||
-            *kKeys[i].value > 1u << 20)
-            return tsr_fail(err, TSR_E_UNSUPPORTED,
-                            "%s/" TSR_CONFIG_NAME ": no %s: not a model with multi-head latent "
-                            "attention",
-                            c->path, kKeys[i].key);
-    }
-    return TSR_OK;
-}
 
 static bool is_kv_b(const char *name)
 {
@@ -168,7 +144,7 @@ static bool is_folded(const absorbing *a, tsr_plan *plan, const tsr_weight *w, b
 static tsr_status plan_fold(tsr_plan *plan, const absorbing *a, const tsr_weight *w, const tsr_weight *kv_b,
                             bool output, tsr_err *err)
 {
-    const tsr_mla *const m = &a->mla;
+    const tsr_mla_shape *const m = &a->mla;
     TSR_TRY(tsr_plan_add_note(plan, w->data, "fold", output ? "takes in w_vc" : "takes in w_kc", err));
     if (w->scale != NULL)
         TSR_TRY(tsr_plan_add_note(plan, w->scale, "consume", "the scale of a weight that is folded", err));
@@ -293,7 +269,7 @@ static tsr_status make_plan(tsr_plan *plan, absorbing *a, tsr_err *err)
         return tsr_out_of_memory(err, "while planning");
     if (o->fold || o->form == TSR_MLA_TENSOR || o->form == TSR_MLA_HEAD)
         plan->report = tsr_quantize_report;
-    TSR_TRY(read_geometry(a, err));
+    TSR_TRY(tsr_mla_shape_read(&a->mla, a->source, err));
     TSR_TRY(plan_tensors(plan, a, err));
     TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
     TSR_TRY(tsr_plan_side_files(plan, "", "*", NULL, err));

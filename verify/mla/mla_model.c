@@ -5,6 +5,7 @@
 #include "formats/json/json.h"
 #include "formats/json/json_edit.h"
 #include "formats/model/absorbed.h"
+#include "formats/model/mla_shape.h"
 #include "verify/weights/weight_product.h"
 #include "verify/weights/weight_reader.h"
 
@@ -20,24 +21,17 @@ enum { BAND = 64 };
 static tsr_status read_config(tsr_mla_model *m, tsr_err *err)
 {
     const tsr_checkpoint *const c = m->checkpoint;
-    const struct {
-        const char *key;
-        size_t *value;
-    } kKeys[] = {{"hidden_size", &m->hidden},    {"num_attention_heads", &m->heads},
-                 {"qk_nope_head_dim", &m->nope}, {"qk_rope_head_dim", &m->rope},
-                 {"v_head_dim", &m->v},          {"kv_lora_rank", &m->rank}};
+    tsr_mla_shape shape;
     tsr_json_text value;
     uint64_t x;
-    if (c->config == NULL)
-        return tsr_fail(err, TSR_E_USAGE, "%s: needs a directory with its " TSR_CONFIG_NAME, c->path);
-    for (size_t i = 0; i < sizeof kKeys / sizeof *kKeys; i++) {
-        if (!tsr_config_find_u64(c->config, c->config_size, kKeys[i].key, &x) || x == 0 || x > 1u << 20)
-            return tsr_fail(err, TSR_E_UNSUPPORTED,
-                            "%s/" TSR_CONFIG_NAME ": no %s: not a model with multi-head latent "
-                            "attention",
-                            c->path, kKeys[i].key);
-        *kKeys[i].value = (size_t)x;
-    }
+    TSR_TRY(tsr_mla_dimension_read(c, "hidden_size", &x, err));
+    TSR_TRY(tsr_mla_shape_read(&shape, c, err));
+    m->hidden = (size_t)x;
+    m->heads = (size_t)shape.heads;
+    m->nope = (size_t)shape.nope;
+    m->rope = (size_t)shape.rope;
+    m->v = (size_t)shape.v;
+    m->rank = (size_t)shape.rank;
     if (m->rope % 2 != 0)
         return tsr_fail(err, TSR_E_SHAPE, "%s: qk_rope_head_dim is odd", c->path);
     m->q_rank =
