@@ -1,8 +1,9 @@
-/* The tail of an archive, and the cache of unpacked frames. */
+/* Reading archives: the tail, and the cache of unpacked frames. */
 #include "formats/checkpoint/archive.h"
 
 #include "common/checked.h"
 #include "common/file.h"
+#include "formats/checkpoint/archive_tail.h"
 #include "formats/checkpoint/byte_planes.h"
 
 #define XXH_INLINE_ALL
@@ -14,149 +15,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- the tail ---- */
-
-/* Two skippable frames. Tessera's: magic, size, signature, XXH64 of all that follows in the file, a hash a frame, a
- * width a frame. The seek table: magic, size, {packed, plain} a frame and for Tessera's skippable frame, footer. */
-enum {
-    INFO_MAGIC = 0x184D2A5D,
-    SEEK_MAGIC = 0x184D2A5E,
-    SKIPPABLE_HEAD = 8,
-    SIGNATURE_BYTES = 8,
-    INFO_FIXED = SKIPPABLE_HEAD + SIGNATURE_BYTES + 8,
-    INFO_ENTRY = 9, /* hash, width */
-    SEEK_ENTRY = 8,
-    FOOTER_BYTES = 9,
-    TAIL_FIXED = INFO_FIXED + SKIPPABLE_HEAD + SEEK_ENTRY + FOOTER_BYTES,
-};
-static const uint32_t kFooterMagic = 0x8F92EAB1;
-static const char kSignature[SIGNATURE_BYTES] = {'T', 'S', 'R', 'A', 'R', 'C', 'H', '1'};
-/* Of zstd's seekable format. */
-static const uint64_t kMaxFrames = 0x8000000 - 1;
-
-/* Where things are in a tail of `frames`. */
-typedef struct layout {
-    uint64_t hashes, widths, seek, entries, footer, bytes;
-} layout;
-
-static layout lay_out(uint64_t frames)
-{
-    layout l = {.hashes = INFO_FIXED};
-    l.widths = l.hashes + 8 * frames;
-    l.seek = l.widths + frames;
-    l.entries = l.seek + SKIPPABLE_HEAD;
-    l.footer = l.entries + SEEK_ENTRY * (frames + 1);
-    l.bytes = l.footer + FOOTER_BYTES;
-    return l;
-}
-
-static void put_32(uint8_t *to, uint64_t value)
-{
-    for (int i = 0; i < 4; i++)
-        to[i] = (uint8_t)(value >> (8 * i));
-}
-
-static void put_64(uint8_t *to, uint64_t value)
-{
-    put_32(to, value);
-    put_32(to + 4, value >> 32);
-}
-
-static uint32_t get_32(const uint8_t *from)
-{
-    return (uint32_t)from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 | (uint32_t)from[3] << 24;
-}
-
-static uint64_t get_64(const uint8_t *from)
-{
-    return get_32(from) | (uint64_t)get_32(from + 4) << 32;
-}
-
-static uint64_t hash_of_tail(const uint8_t *tail, const layout *l)
-{
-    return XXH64(tail + INFO_FIXED, l->bytes - INFO_FIXED, 0);
-}
-
-/* ---- writing ---- */
-
-uint64_t tsr_archive_tail_bytes(uint64_t frames)
-{
-    return lay_out(frames).bytes;
-}
-
-void tsr_archive_note(void *tail, uint64_t frames, uint64_t frame, const void *plain, size_t size, unsigned width,
-                      size_t packed)
-{
-    const layout l = lay_out(frames);
-    uint8_t *const t = tail;
-    put_64(t + l.hashes + 8 * frame, XXH64(plain, size, 0));
-    t[l.widths + frame] = (uint8_t)width;
-    put_32(t + l.entries + SEEK_ENTRY * frame, packed);
-    put_32(t + l.entries + SEEK_ENTRY * frame + 4, size);
-}
-
-void tsr_archive_seal(void *tail, uint64_t frames)
-{
-    const layout l = lay_out(frames);
-    uint8_t *const t = tail;
-    put_32(t, INFO_MAGIC);
-    put_32(t + 4, l.seek - SKIPPABLE_HEAD);
-    memcpy(t + SKIPPABLE_HEAD, kSignature, SIGNATURE_BYTES);
-    put_32(t + l.seek, SEEK_MAGIC);
-    put_32(t + l.seek + 4, l.bytes - l.entries);
-    put_32(t + l.entries + SEEK_ENTRY * frames, l.seek);
-    put_32(t + l.entries + SEEK_ENTRY * frames + 4, 0);
-    put_32(t + l.footer, frames + 1);
-    t[l.footer + 4] = 0;
-    put_32(t + l.footer + 5, kFooterMagic);
-    put_64(t + INFO_FIXED - 8, hash_of_tail(t, &l));
-}
-
-size_t tsr_archive_frame_bound(size_t size)
-{
-    return ZSTD_compressBound(size);
-}
-
-static ZSTD_CCtx *new_context(int level)
-{
-    ZSTD_CCtx *const context = ZSTD_createCCtx();
-    if (context == NULL)
-        return NULL;
-    (void)ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, level);
-    (void)ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);
-    return context;
-}
-
-size_t tsr_archive_context_bytes(size_t size, int level)
-{
-    ZSTD_CCtx *const context = new_context(level);
-    void *const zeros = calloc(1, size + 1), *const out = malloc(ZSTD_compressBound(size));
-    size_t bytes = 0;
-    if (context != NULL && zeros != NULL && out != NULL) {
-        (void)ZSTD_compress2(context, out, ZSTD_compressBound(size), zeros, size);
-        bytes = ZSTD_sizeof_CCtx(context);
-    }
-    free(zeros);
-    free(out);
-    ZSTD_freeCCtx(context);
-    return bytes;
-}
-
-tsr_status tsr_archive_pack(const void *plain, size_t size, unsigned width, int level, void *scratch, void *out,
-                            size_t *packed, tsr_err *err)
-{
-    ZSTD_CCtx *const context = new_context(level);
-    if (context == NULL)
-        return tsr_out_of_memory(err, "for compressing");
-    if (width > 1)
-        tsr_byte_planes_split(plain, size, width, scratch);
-    *packed = ZSTD_compress2(context, out, tsr_archive_frame_bound(size), width > 1 ? scratch : plain, size);
-    ZSTD_freeCCtx(context);
-    return ZSTD_isError(*packed)
-               ? tsr_fail(err, TSR_E_NOMEM, "zstd cannot compress %zu bytes: %s", size, ZSTD_getErrorName(*packed))
-               : TSR_OK;
-}
 
 /* ---- the cache ---- */
 
@@ -341,48 +199,51 @@ static void release(const tsr_archive *a, slot *s)
 /* How many frames the seek table has, and so where the tail begins. */
 static tsr_status read_footer(int fd, const char *path, uint64_t size, uint64_t *frames, tsr_err *err)
 {
-    uint8_t footer[FOOTER_BYTES] = {0};
-    if (size >= TAIL_FIXED)
-        TSR_TRY(tsr_read_at(fd, path, footer, sizeof footer, size - FOOTER_BYTES, err));
-    if (get_32(footer + 5) != kFooterMagic)
+    uint8_t footer[TSR_FOOTER_BYTES] = {0};
+    if (size >= TSR_TAIL_FIXED)
+        TSR_TRY(tsr_read_at(fd, path, footer, sizeof footer, size - TSR_FOOTER_BYTES, err));
+    if (tsr_get_32(footer + 5) != TSR_FOOTER_MAGIC)
         return tsr_fail(err, TSR_E_FORMAT,
                         "%s: no seek table at the end of its %llu bytes: cut off, or not made by 'tessera convert --to "
                         "archive'; 'zstd -d' may restore the plain file",
                         path, U64(size));
-    *frames = (uint64_t)get_32(footer) - 1;
-    if (footer[4] != 0 || *frames == 0 || *frames > kMaxFrames)
+    *frames = (uint64_t)tsr_get_32(footer) - 1;
+    if (footer[4] != 0 || *frames == 0 || *frames > TSR_MAX_FRAMES)
         return tsr_fail(err, TSR_E_FORMAT,
                         "%s: a seek table of %llu frames, flags 0x%x: damaged, or of another program", path,
                         U64(*frames), footer[4]);
-    if (lay_out(*frames).bytes > size)
+    if (tsr_archive_lay_out(*frames).bytes > size)
         return tsr_fail(err, TSR_E_FORMAT, "%s: a seek table of %llu frames needs more than the file's %llu bytes",
                         path, U64(*frames), U64(size));
     return TSR_OK;
 }
 
-static tsr_status check_tail(const char *path, const uint8_t *tail, const layout *l, tsr_err *err)
+static tsr_status check_tail(const char *path, const uint8_t *tail, const tsr_archive_layout *l, tsr_err *err)
 {
     const uint64_t frames = l->seek - l->widths;
-    if (get_32(tail) != INFO_MAGIC || memcmp(tail + SKIPPABLE_HEAD, kSignature, SIGNATURE_BYTES) != 0)
+    if (tsr_get_32(tail) != TSR_INFO_MAGIC ||
+        memcmp(tail + TSR_SKIPPABLE_HEAD, TSR_ARCHIVE_SIGNATURE, TSR_SIGNATURE_BYTES) != 0)
         return tsr_fail(err, TSR_E_FORMAT,
                         "%s: a seekable zstd file, but without Tessera's hashes before the seek table: "
                         "'zstd -d' restores the plain file",
                         path);
-    if (get_32(tail + 4) != l->seek - SKIPPABLE_HEAD || get_32(tail + l->seek) != SEEK_MAGIC ||
-        get_32(tail + l->seek + 4) != l->bytes - l->entries || get_64(tail + INFO_FIXED - 8) != hash_of_tail(tail, l) ||
-        get_32(tail + l->entries + SEEK_ENTRY * frames) != l->seek ||
-        get_32(tail + l->entries + SEEK_ENTRY * frames + 4) != 0)
+    if (tsr_get_32(tail + 4) != l->seek - TSR_SKIPPABLE_HEAD || tsr_get_32(tail + l->seek) != TSR_SEEK_MAGIC ||
+        tsr_get_32(tail + l->seek + 4) != l->bytes - l->entries ||
+        tsr_get_64(tail + TSR_INFO_FIXED - 8) != tsr_archive_tail_hash(tail, l) ||
+        tsr_get_32(tail + l->entries + TSR_SEEK_ENTRY * frames) != l->seek ||
+        tsr_get_32(tail + l->entries + TSR_SEEK_ENTRY * frames + 4) != 0)
         return tsr_fail(err, TSR_E_FORMAT, "%s: the seek table of %llu frames is damaged", path, U64(frames));
     return TSR_OK;
 }
 
 /* The entries, one by one; then their sums. */
-static tsr_status read_frames(tsr_archive *a, const uint8_t *tail, const layout *l, uint64_t end, tsr_err *err)
+static tsr_status read_frames(tsr_archive *a, const uint8_t *tail, const tsr_archive_layout *l, uint64_t end,
+                              tsr_err *err)
 {
     uint64_t at = 0, plain_at = 0;
     for (uint64_t i = 0; i < a->n_frames; i++) {
-        const uint32_t packed = get_32(tail + l->entries + SEEK_ENTRY * i);
-        const uint32_t plain = get_32(tail + l->entries + SEEK_ENTRY * i + 4);
+        const uint32_t packed = tsr_get_32(tail + l->entries + TSR_SEEK_ENTRY * i);
+        const uint32_t plain = tsr_get_32(tail + l->entries + TSR_SEEK_ENTRY * i + 4);
         const uint8_t width = tail[l->widths + i];
         if (plain > TSR_ARCHIVE_MAX_FRAME)
             return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: the frame at offset %llu holds %u bytes; the limit is %u",
@@ -393,7 +254,7 @@ static tsr_status read_frames(tsr_archive *a, const uint8_t *tail, const layout 
                             "%s: the seek table gives frame %llu, at offset %llu, %u bytes for %u in planes of %u",
                             a->path, U64(i), U64(at), packed, plain, width);
         a->frames[i] =
-            (frame){.at = at, .plain_at = plain_at, .hash = get_64(tail + l->hashes + 8 * i), .width = width};
+            (frame){.at = at, .plain_at = plain_at, .hash = tsr_get_64(tail + l->hashes + 8 * i), .width = width};
         at += packed;
         plain_at += plain;
     }
@@ -410,7 +271,7 @@ static tsr_status read_frames(tsr_archive *a, const uint8_t *tail, const layout 
 
 static tsr_status read_tail(tsr_archive *a, uint64_t size, tsr_err *err)
 {
-    const layout l = lay_out(a->n_frames);
+    const tsr_archive_layout l = tsr_archive_lay_out(a->n_frames);
     uint8_t *const tail = malloc(l.bytes);
     a->frames = calloc(a->n_frames + 1, sizeof *a->frames);
     tsr_status status = TSR_OK;

@@ -9,6 +9,7 @@
 #include "common/arena.h"
 #include "common/file.h"
 #include "common/status.h"
+#include "formats/checkpoint/listing.h"
 #include "formats/checkpoint/safetensors.h"
 
 #include <stdbool.h>
@@ -20,8 +21,6 @@
 /* Where Tessera keeps what it knows about an output directory; never copied from a source. */
 #define TSR_STATE_DIR   ".tessera"
 #define TSR_REPORT_NAME "quantization_report.json"
-/* Sums of int8 weights' rows, X.azp_adj and X.azp_with_adj: beside a model, not part of it. */
-#define TSR_AZP_NAME "tessera-azp.safetensors"
 /* Says what preprocessed blobs hold. A directory that has it may have no safetensors at all. */
 #define TSR_LAYOUT_NAME "tessera-layout.json"
 
@@ -64,6 +63,10 @@ tsr_status tsr_checkpoint_open(tsr_checkpoint **checkpoint, const char *path, co
  * there, its config.json is not looked at. */
 tsr_status tsr_checkpoint_open_shard(tsr_checkpoint **checkpoint, const char *dir, const char *shard,
                                      const char *const *ignore, size_t n_ignore, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Of opening, for checkpoint.c alone: holds the index `name` to the headers, which have been read, and notes its path.
+ * TSR_E_FORMAT when it does not map every tensor to the file in which it stands, or maps what is not there. */
+tsr_status tsr_check_shard_index(tsr_checkpoint *checkpoint, const char *name, tsr_err *err) TSR_WARN_UNUSED;
 
 /* NULL is fine. */
 void tsr_checkpoint_close(tsr_checkpoint *checkpoint);

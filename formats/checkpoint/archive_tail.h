@@ -1,0 +1,67 @@
+/* Where things are at the end of an archive; for archive.c, which reads them, and archive_write.c. */
+#ifndef TSR_FORMATS_CHECKPOINT_ARCHIVE_TAIL_H
+#define TSR_FORMATS_CHECKPOINT_ARCHIVE_TAIL_H
+
+#include <stdint.h>
+
+/* Two skippable frames. Tessera's: magic, size, signature, XXH64 of all that follows in the file, a hash a frame, a
+ * width a frame. The seek table: magic, size, {packed, plain} a frame and for Tessera's skippable frame, footer. */
+enum {
+    TSR_INFO_MAGIC = 0x184D2A5D,
+    TSR_SEEK_MAGIC = 0x184D2A5E,
+    TSR_SKIPPABLE_HEAD = 8,
+    TSR_SIGNATURE_BYTES = 8,
+    TSR_INFO_FIXED = TSR_SKIPPABLE_HEAD + TSR_SIGNATURE_BYTES + 8,
+    TSR_INFO_ENTRY = 9, /* hash, width */
+    TSR_SEEK_ENTRY = 8,
+    TSR_FOOTER_BYTES = 9,
+    TSR_TAIL_FIXED = TSR_INFO_FIXED + TSR_SKIPPABLE_HEAD + TSR_SEEK_ENTRY + TSR_FOOTER_BYTES,
+};
+
+#define TSR_FOOTER_MAGIC      0x8F92EAB1u
+#define TSR_ARCHIVE_SIGNATURE "TSRARCH1"                /* its TSR_SIGNATURE_BYTES, without the NUL */
+#define TSR_MAX_FRAMES        (UINT64_C(0x8000000) - 1) /* of zstd's seekable format */
+
+/* Where things are in a tail of `frames`. */
+typedef struct tsr_archive_layout {
+    uint64_t hashes, widths, seek, entries, footer, bytes;
+} tsr_archive_layout;
+
+static inline tsr_archive_layout tsr_archive_lay_out(uint64_t frames)
+{
+    tsr_archive_layout l;
+    l.hashes = TSR_INFO_FIXED;
+    l.widths = l.hashes + 8 * frames;
+    l.seek = l.widths + frames;
+    l.entries = l.seek + TSR_SKIPPABLE_HEAD;
+    l.footer = l.entries + TSR_SEEK_ENTRY * (frames + 1);
+    l.bytes = l.footer + TSR_FOOTER_BYTES;
+    return l;
+}
+
+static inline void tsr_put_32(uint8_t *to, uint64_t value)
+{
+    for (int i = 0; i < 4; i++)
+        to[i] = (uint8_t)(value >> (8 * i));
+}
+
+static inline void tsr_put_64(uint8_t *to, uint64_t value)
+{
+    tsr_put_32(to, value);
+    tsr_put_32(to + 4, value >> 32);
+}
+
+static inline uint32_t tsr_get_32(const uint8_t *from)
+{
+    return (uint32_t)from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 | (uint32_t)from[3] << 24;
+}
+
+static inline uint64_t tsr_get_64(const uint8_t *from)
+{
+    return tsr_get_32(from) | (uint64_t)tsr_get_32(from + 4) << 32;
+}
+
+/* The XXH64 of everything in a tail that follows the place of that hash. */
+uint64_t tsr_archive_tail_hash(const uint8_t *tail, const tsr_archive_layout *l);
+
+#endif

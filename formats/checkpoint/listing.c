@@ -1,0 +1,192 @@
+/* Walking a directory and its links. */
+#include "formats/checkpoint/listing.h"
+
+#include "common/glob.h"
+#include "common/text.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define INDEX_SUFFIX ".safetensors.index.json"
+
+enum { MAX_TREE_DEPTH = 8 };
+
+void tsr_listing_free(tsr_listing *l)
+{
+    for (size_t i = 0; i < l->count; i++)
+        free(l->names[i]);
+    free(l->names);
+}
+
+static bool is_top(const char *name)
+{
+    return strchr(name, '/') == NULL;
+}
+
+bool tsr_listing_is_shard(const char *name)
+{
+    return is_top(name) && (tsr_ends_with(name, TSR_SHARD_SUFFIX) || tsr_ends_with(name, TSR_PACKED_SUFFIX)) &&
+           strcmp(name, TSR_AZP_NAME) != 0;
+}
+
+bool tsr_listing_is_index(const char *name)
+{
+    return is_top(name) && tsr_ends_with(name, INDEX_SUFFIX);
+}
+
+static bool ignored(const tsr_listing *l, const char *name)
+{
+    for (size_t i = 0; i < l->n_ignore; i++) {
+        if (tsr_glob_match(l->ignore[i], name))
+            return true;
+    }
+    return false;
+}
+
+static tsr_status listing_add(tsr_listing *l, char *name, tsr_err *err)
+{
+    if (l->count == l->capacity) {
+        const size_t capacity = l->capacity == 0 ? 64 : l->capacity * 2;
+        char **const names = realloc(l->names, capacity * sizeof *names);
+        if (names == NULL) {
+            free(name);
+            return tsr_out_of_memory(err, "while listing files");
+        }
+        l->names = names;
+        l->capacity = capacity;
+    }
+    l->names[l->count++] = name;
+    return TSR_OK;
+}
+
+tsr_status tsr_join_path(char *path, const char *dir, const char *name, tsr_err *err)
+{
+    return snprintf(path, PATH_MAX, "%s/%s", dir, name) < PATH_MAX
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_IO, "%s/%s: a longer path than the system takes", dir, name);
+}
+
+/* A folder being listed, and the one that it was found in. */
+typedef struct folder {
+    dev_t dev;
+    ino_t ino;
+    int depth;
+    const struct folder *up;
+} folder;
+
+/* A link to a folder that it lies in leads nowhere new; followed, a few of them would take for ever. */
+static bool is_among(const folder *up, const struct stat *st)
+{
+    for (; up != NULL; up = up->up) {
+        if (up->dev == st->st_dev && up->ino == st->st_ino)
+            return true;
+    }
+    return false;
+}
+
+/* Names go into the journal and into lists, a line each. */
+static tsr_status check_name(const char *root, const char *name, tsr_err *err)
+{
+    for (const char *p = name; *p != '\0'; p++) {
+        if ((unsigned char)*p < 0x20 || *p == 0x7F)
+            return tsr_fail(
+                err, TSR_E_FORMAT,
+                "%s/%s: a file name with a control character: rename it, or leave it out with --ignore-file", root,
+                name);
+    }
+    return TSR_OK;
+}
+
+/* Adds the files of root/sub ("" or "folder/"). Hidden folders (.git, .cache, Tessera's own) are not part of a model.
+ */
+static tsr_status list_files(tsr_listing *l, const char *root, const char *sub, const folder *up, tsr_err *err)
+{
+    struct stat st;
+    char path[PATH_MAX];
+    TSR_TRY(tsr_join_path(path, root, sub, err));
+    DIR *const dir = opendir(path);
+    if (dir == NULL || fstat(dirfd(dir), &st) != 0) {
+        const tsr_status failed = tsr_fail_errno(err, "%s: cannot list the directory", path);
+        if (dir != NULL)
+            closedir(dir);
+        return failed;
+    }
+    const folder here = {.dev = st.st_dev, .ino = st.st_ino, .depth = up == NULL ? 0 : up->depth + 1, .up = up};
+    tsr_status status = TSR_OK;
+    while (status == TSR_OK) {
+        errno = 0;
+        const struct dirent *const entry = readdir(dir);
+        if (entry == NULL) {
+            if (errno != 0)
+                status = tsr_fail_errno(err, "%s: cannot list the directory", path);
+            break;
+        }
+        const char *const base = entry->d_name;
+        if (strcmp(base, ".") == 0 || strcmp(base, "..") == 0)
+            continue;
+        char *name;
+        if (asprintf(&name, "%s%s", sub, base) < 0) {
+            status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path);
+            break;
+        }
+        status = tsr_join_path(path, root, name, err);
+        if (status != TSR_OK || ignored(l, name) ||
+            (l->only != NULL && tsr_listing_is_shard(name) && strcmp(name, l->only) != 0)) {
+            free(name);
+        } else if ((status = check_name(root, name, err)) != TSR_OK) {
+            free(name);
+        } else if (stat(path, &st) != 0) {
+            status = tsr_fail(err, TSR_E_FORMAT, "%s: a link to nothing, or not readable: %s", path, strerror(errno));
+            free(name);
+        } else if (S_ISREG(st.st_mode)) {
+            status = listing_add(l, name, err);
+        } else {
+            if (S_ISDIR(st.st_mode) && base[0] != '.' && here.depth < MAX_TREE_DEPTH && !is_among(&here, &st)) {
+                char below[PATH_MAX]; /* shorter than path */
+                snprintf(below, sizeof below, "%s/", name);
+                status = list_files(l, root, below, &here, err);
+            }
+            free(name);
+        }
+    }
+    closedir(dir);
+    return status;
+}
+
+static int by_string(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+tsr_status tsr_listing_read(tsr_listing *l, const char *root, tsr_err *err)
+{
+    TSR_TRY(list_files(l, root, "", NULL, err));
+    if (l->count > 0)
+        qsort(l->names, l->count, sizeof *l->names, by_string);
+    return TSR_OK;
+}
+
+tsr_status tsr_check_inside(const char *dir, const char *path, tsr_err *err)
+{
+    char root[PATH_MAX], real[PATH_MAX];
+    if (realpath(dir, root) == NULL || realpath(path, real) == NULL)
+        return tsr_fail_errno(err, "%s: cannot resolve", path);
+    const size_t n = strlen(root);
+    if (strncmp(real, root, n) == 0 && (real[n] == '/' || n == 1))
+        return TSR_OK;
+    char *const revision = strrchr(root, '/');
+    if (revision != NULL) {
+        *revision = '\0';
+        if (tsr_ends_with(root, "/snapshots")) {
+            snprintf(strrchr(root, '/'), 8, "/blobs/");
+            if (strncmp(real, root, strlen(root)) == 0)
+                return TSR_OK;
+        }
+    }
+    return tsr_fail(err, TSR_E_FORMAT, "%s: a link that leaves the checkpoint's directory, to %s", path, real);
+}

@@ -1,0 +1,43 @@
+/* The files of a checkpoint's directory, by name. */
+#ifndef TSR_FORMATS_CHECKPOINT_LISTING_H
+#define TSR_FORMATS_CHECKPOINT_LISTING_H
+
+#include "common/status.h"
+#include "formats/checkpoint/archive.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define TSR_SHARD_SUFFIX  ".safetensors"
+#define TSR_PACKED_SUFFIX TSR_SHARD_SUFFIX TSR_ARCHIVE_SUFFIX
+
+/* Sums of int8 weights' rows, X.azp_adj and X.azp_with_adj: beside a model, not part of it. */
+#define TSR_AZP_NAME "tessera-azp.safetensors"
+
+/* The names of all regular files below a directory: "model.safetensors", "folder/file". The caller sets the last three
+ * members, which are borrowed, and begins with the others zero. */
+typedef struct tsr_listing {
+    char **names; /* sorted */
+    size_t count, capacity;
+    const char *const *ignore; /* [n_ignore]: glob patterns of files to leave out */
+    size_t n_ignore;
+    const char *only; /* leave out every shard but this one; NULL: keep all */
+} tsr_listing;
+
+/* Lists the files of `root`. Hidden folders are no part of a model. TSR_E_FORMAT: a name with a control character, or a
+ * link to nothing. Free the listing whatever the outcome. */
+tsr_status tsr_listing_read(tsr_listing *l, const char *root, tsr_err *err) TSR_WARN_UNUSED;
+void tsr_listing_free(tsr_listing *l);
+
+/* Whether a file of a listing holds tensors, plain or packed; whether it is an index. */
+bool tsr_listing_is_shard(const char *name);
+bool tsr_listing_is_index(const char *name);
+
+/* Writes DIR/NAME to `path`, which has PATH_MAX bytes; TSR_E_IO when that is longer than the system takes. */
+tsr_status tsr_join_path(char *path, const char *dir, const char *name, tsr_err *err) TSR_WARN_UNUSED;
+
+/* TSR_E_FORMAT when `path` is a link that leaves `dir`. It may point inside, or from a hub cache's snapshots/<revision>/
+ * to its blobs/. */
+tsr_status tsr_check_inside(const char *dir, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+
+#endif
