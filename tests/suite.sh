@@ -2,6 +2,9 @@
 # Sourced by ./dev: everything that CI runs. Checks are collected first, then run side by side, as many as there are CPUs; each
 # says at once how it ended, and a failed one how to run it again. A check that exits with 77 was skipped, and says why.
 
+# The build that is judged, and the one with sanitizers; tests/check.sh names others.
+built=${built:-$here/build} sanitized=${sanitized:-$here/build-asan}
+
 passed=0 failed=0 skipped=0
 failures=()
 
@@ -32,10 +35,12 @@ check() {
     report "$name" "$code" $((SECONDS - started)) "$scratch/log"
 }
 
-names=() commands_of=() waiting=()
-# add NAME COMMAND...: one that runs beside others
+names=() commands_of=() suites=() waiting=()
+suite=
+# add NAME COMMAND...: one that runs beside others; of the suite that `suite` names, for `meson test --suite`
 add() {
     names+=("$1")
+    suites+=("$suite")
     shift
     commands_of+=("$(printf '%q ' "$@")")
 }
@@ -104,16 +109,16 @@ fuzz() {
 }
 
 valgrind_demo() {
-    build/tests/make/make_checkpoint deepseek-v3 --scale tiny -o "$scratch/tiny" || return 1
+    "$built/tests/make/make_checkpoint" deepseek-v3 --scale tiny -o "$scratch/tiny" || return 1
     # AVX-512 is beyond valgrind: the scalar and AVX2 forms run there.
     valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite \
-        build/cli/tessera quantize "$scratch/tiny" -o "$scratch/tiny-out" --cpumask 0 --threads 2
+        "$built/cli/tessera" quantize "$scratch/tiny" -o "$scratch/tiny-out" --cpumask 0 --threads 2
 }
 
 # Any data race in the engine or the comparison, and any run that the next one does not find complete.
 thread_sanitizer() {
     local tool=$1/cli/tessera
-    build/tests/make/make_checkpoint deepseek-v3 --scale tiny -o "$scratch/race" || return 1
+    "$built/tests/make/make_checkpoint" deepseek-v3 --scale tiny -o "$scratch/race" || return 1
     for _ in 1 2 3 4 5; do
         rm -rf "$scratch/race-out"
         "$tool" quantize "$scratch/race" -o "$scratch/race-out" --threads 4 --quiet || return 1
@@ -124,12 +129,14 @@ thread_sanitizer() {
 
 # Black-box tests with one binary: black_box FOLDER NAME. The modules one by one: each tells its result when it has one.
 black_box() {
-    local tool=$here/$1/cli/tessera make=$here/build/tests/make/make_checkpoint module
+    local tool=$1/cli/tessera make=$built/tests/make/make_checkpoint module
+    suite=bad_input
     add "bad input ($2)" python3 tests/bad_input/bad_input.py --tessera "$tool"
     add "bad usage ($2)" python3 tests/bad_input/bad_usage.py --tessera "$tool" --make "$make"
     add "outputs apart from sources ($2)" python3 tests/bad_input/places.py --tessera "$tool" --make "$make"
     add "streams and hostile names ($2)" python3 tests/bad_input/streams.py --tessera "$tool" --make "$make"
     add "limits, pipes, circles of links ($2)" python3 tests/bad_input/limits.py --tessera "$tool" --make "$make"
+    suite=interop
     for module in tests/interop/test_*.py; do
         add "interop $(basename "$module" .py) ($2)" env TESSERA="$tool" MAKE_CHECKPOINT="$make" \
             .venv/bin/python -m pytest -q --tb=short -p no:cacheprovider "$module"
@@ -138,31 +145,41 @@ black_box() {
 
 # The longest first, so that nothing long is left alone at the end.
 collect() {
-    local tool=(--tessera "$here/build/cli/tessera" --make "$here/build/tests/make/make_checkpoint")
+    local tool=(--tessera "$built/cli/tessera" --make "$built/tests/make/make_checkpoint")
+    suite=crash
     add "kill -9 at random moments" python3 tests/crash/crash.py "${tool[@]}"
     add "memory and planning time" python3 tests/crash/memory.py "${tool[@]}"
     add "memory that runs out" python3 tests/crash/allocations.py "${tool[@]}"
+    suite=unit
     add "unit (ASan, UBSan)" unit_tests build-asan
+    suite=crash
     add "disk full" python3 tests/crash/disk_full.py "${tool[@]}"
-    black_box build-asan "ASan, UBSan"
-    black_box build gcc
+    black_box "$here/build-asan" "ASan, UBSan"
+    black_box "$built" gcc
+    suite=fuzz
     add "fuzz: headers and configurations" fuzz fuzz_headers
     add "fuzz: archives" fuzz fuzz_archive
+    suite=unit
     add "unit" unit_tests build
     add "unit (clang)" unit_tests build-clang
+    suite=crash
     add "valgrind" valgrind_demo
     add "TSan, and reruns find every output complete" thread_sanitizer build-tsan
     add "reruns, ^C, two at once" python3 tests/crash/rerun.py "${tool[@]}"
     add "order of writes and syncs" python3 tests/crash/order.py "${tool[@]}"
     add "changing sources, foreign files, failing calls" python3 tests/crash/files.py "${tool[@]}"
     add "a floating-point mode that others set" python3 tests/crash/float_mode.py "${tool[@]}"
-    add "golden vectors" build/tests/golden/check_golden tests/golden/vectors
+    suite=golden
+    add "golden vectors" "$built/tests/golden/check_golden" tests/golden/vectors
     add "golden vectors (ASan, UBSan)" build-asan/tests/golden/check_golden tests/golden/vectors
-    add "golden vectors: what is wrong is refused" tests/golden/refusals.sh build-asan/tests/golden/check_golden
-    add "aarch64: the same bytes" tests/front_door/aarch64.sh "$here/build"
+    add "golden vectors: what is wrong is refused" tests/golden/refusals.sh "$sanitized/tests/golden/check_golden"
+    add "aarch64: the same bytes" tests/front_door/aarch64.sh "$built"
+    suite=front_door
     add "front door: ./dev itself" .venv/bin/python tests/front_door/dev.py "${tool[@]}"
+    suite=layers
     add "layers: arrows point down" tests/check_layers.py
     add "layers: every header compiles alone, in C and C++" tests/check_headers.py
+    suite=format
     add "clang-format" style --dry-run -Werror
 }
 
