@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Some columns of a band, whatever their dtype: BF16 has kernels of its own, F16 comes here widened to F32. */
+/* Some columns of a band, as BF16, which has kernels of its own, or as F32; F16 is widened to F32. */
 typedef struct block {
     const uint16_t *bf16;
     const float *f32;
@@ -17,7 +17,7 @@ typedef struct block {
     size_t ld_codes;
 } block;
 
-/* scales[i] is of the i-th block of `block_cols` columns in b. */
+/* Makes the codes of b. scales[i] is that of its i-th block of `block_cols` columns. */
 static void encode(const tsr_cpu_kernels *k, const block *b, size_t block_cols, const float *scales)
 {
     if (b->bf16 != NULL)
@@ -62,13 +62,13 @@ static double squared_error(const tsr_block_error *error, float scale)
     return error->sum_e2 * scale * scale;
 }
 
-/* Candidates around the amax scale; the first, amax itself, stays unless another is better by more than the measure's
- * own rounding (FP32 lanes: below 1e-4 of the sum, 1e-12 of the signal), so that no block ever does worse. */
+/* Tries scales around the one from amax. That one stays unless another is better by more than the rounding of the
+ * measure itself (FP32 lanes: below 1e-4 of the sum, 1e-12 of the signal), so that no block ever gets worse. */
 static float search_scale(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const block *b, float amax_scale)
 {
     enum { STEPS = 16 };
     static const double kGain = 1e-3, kNoise = 1e-10;
-    /* 2^(i/16): e4m3 repeats itself every octave, so one octave upward is all there is to gain without clipping. */
+    /* 2^(i/16): the grid of e4m3 repeats in every octave, so one octave upward is all there is to gain unclipped. */
     static const float kFactors[STEPS] = {
         0.957603281f, 1.044273782f, 1.090507733f, 1.138788635f, 1.189207115f, 1.241857812f, 1.296839555f, 1.354255547f,
         1.414213562f, 1.476826146f, 1.542210825f, 1.610490332f, 1.681792831f, 1.756252160f, 1.834008086f, 1.915206561f,
@@ -125,7 +125,7 @@ static tsr_quant_stats block_stats(const tsr_cpu_kernels *k, const tsr_fp8_band 
     };
 }
 
-/* Names the first NaN or Inf of a block that amax says has one. */
+/* Names the first NaN or Inf of a block; amax has said that there is one. */
 static tsr_status report_not_finite(const tsr_fp8_band *band, const block *b, uint64_t first, tsr_err *err)
 {
     size_t row = 0, col = 0;
@@ -153,8 +153,8 @@ static tsr_status report_not_finite(const tsr_fp8_band *band, const block *b, ui
                     t->name, isnan(element(b, row, col)) ? "NaN" : "Inf", place, (unsigned long long)offset);
 }
 
-/* Blocks are taken in groups of some 2048 columns: long runs of memory, and small enough that the codes are made from
- * what finding amax has left in the cache. */
+/* Blocks are taken in groups of about 2048 columns. Such a group makes long runs of memory, and is still small enough
+ * that codes are made from what finding amax has left in the cache. */
 enum { GROUP_COLS = 2048, MAX_GROUP = GROUP_COLS };
 
 static size_t group_cols(const tsr_fp8_block *scheme)
@@ -197,7 +197,7 @@ static void find_amax(const tsr_cpu_kernels *k, const block *group, size_t width
         k->amax_f32(group->f32, group->rows, group->cols, group->ld, width, amax);
 }
 
-/* amax, scales by the formula, and codes of a group. */
+/* Makes amax, scales by the formula, and codes of a group. */
 static void make_codes(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const block *group, uint32_t *amax,
                        float *scales)
 {

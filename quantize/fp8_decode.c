@@ -1,4 +1,4 @@
-/* Blocks of codes and their scales, to values. */
+/* Decodes blocks of codes with their scales to values. */
 #include "quantize/fp8_decode.h"
 
 #include "common/checked.h"
@@ -55,7 +55,7 @@ tsr_status tsr_check_scales(const tsr_weight *w, uint64_t matrix, uint64_t row, 
     return TSR_OK;
 }
 
-/* Widens and judges the scales of blocks [first, first + n) in one row of the grid. */
+/* Widens and checks the scales of blocks [first, first + n) in one row of the grid. */
 static tsr_status take_scales(const tsr_cpu_kernels *kernels, const tsr_fp8_rect *rect, uint64_t grid_row,
                               uint64_t first, uint64_t n, float *out, tsr_err *err)
 {
@@ -84,7 +84,7 @@ static tsr_status report_nan(const tsr_fp8_rect *rect, uint64_t row, uint64_t ro
     return TSR_OK;
 }
 
-/* Whether a product with one of the scales may be beyond the target's range: then its blocks are looked through. */
+/* Whether a product with one of the scales may be beyond the target's range. Only then are the results searched. */
 static bool may_overflow(tsr_dtype dtype, const float *scales, uint64_t n)
 {
     const float largest = dtype == TSR_F16 ? 65504 : 0x1.FEp127f; /* of BF16; a little below that of FP32 */
@@ -103,7 +103,7 @@ static bool is_infinite(tsr_dtype dtype, const char *y)
                                : (bits & 0x7FFFFFFF) == TSR_FP32_INF_BITS;
 }
 
-/* Names the first value of rows [row, row + rows), decoded to `y`, that became infinite; there may be none. */
+/* Names the first value of rows [row, row + rows), decoded to `y`, that became infinite. TSR_OK if there is none. */
 static tsr_status report_overflow(const tsr_fp8_rect *rect, uint64_t row, uint64_t rows, tsr_dtype dtype, const char *y,
                                   uint64_t ld, tsr_err *err)
 {
@@ -140,7 +140,7 @@ tsr_status tsr_fp8_decode(const tsr_cpu_kernels *kernels, const tsr_fp8_rect *re
     const size_t width = tsr_dtype_bytes(dtype);
     const uint64_t first = rect->col / w->block_cols;
     const uint64_t n = rect->cols == 0 ? 0 : (rect->col + rect->cols - 1) / w->block_cols - first + 1;
-    /* A rectangle that begins inside a block has a short first block, which the kernel is given apart. */
+    /* A rectangle that begins inside a block has a short first block, which goes to the kernel by itself. */
     const uint64_t head =
         rect->col % w->block_cols == 0 ? 0 : tsr_min_u64(rect->cols, w->block_cols - rect->col % w->block_cols);
     float *const scales = scratch;

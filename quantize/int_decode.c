@@ -1,4 +1,4 @@
-/* Rows of codes, scales and zero points, to values. */
+/* Decodes rows of codes with scales and zero points to values. */
 #include "quantize/int_decode.h"
 
 #include "common/checked.h"
@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Scales and zero points of one row; values before they are narrowed to F16; codes. */
+/* Scratch: scales and zero points of one row; values before they are narrowed to F16; codes. */
 typedef struct room {
     float *scales, *zero_points, *values;
     int8_t *codes;
@@ -81,7 +81,7 @@ static tsr_status take_scales(const tsr_cpu_kernels *k, const tsr_int_span *span
     return TSR_OK;
 }
 
-/* Codes are at most 255 apart from their zero point. */
+/* Checks that no value can be beyond the target's range: codes are at most 255 away from their zero point. */
 static tsr_status check_range(const tsr_int_span *span, uint64_t row, const room *r, tsr_dtype dtype, tsr_err *err)
 {
     const tsr_weight *const w = span->weight;

@@ -14,8 +14,8 @@ uint64_t tsr_int_groups(const tsr_int_scheme *scheme, uint64_t cols)
     return scheme->group == 0 ? 1 : tsr_ceil_div(cols, scheme->group);
 }
 
-/* What quantizing a row needs: it in FP32, unless it is BF16; of each group the range, and what it is encoded with;
- * codes that a search tries. */
+/* Scratch for quantizing a row: the row in FP32, unless it is BF16; for each group the range, and what it is encoded
+ * with; codes that a search tries. */
 typedef struct room {
     float *f32, *low, *high, *scale, *zero;
     uint32_t *amax;
@@ -71,14 +71,14 @@ static void measure(const tsr_cpu_kernels *k, source x, uint64_t n, const tsr_in
         k->error_int_f32(x.f32, n, code, codes, error);
 }
 
-/* Group g of a row as it was chosen. */
+/* What was chosen for group g of a row. */
 static tsr_int_code code_at(const tsr_int_scheme *scheme, const room *r, uint64_t g)
 {
     const float lowest = scheme->bits == 8 ? -128 : -8;
     return (tsr_int_code){.scale = r->scale[g], .zero = r->zero[g], .low = lowest, .high = -lowest - 1};
 }
 
-/* Groups g and on. */
+/* What was chosen for group g and those after it. */
 static tsr_int_row row_at(const tsr_int_scheme *scheme, const room *r, uint64_t g)
 {
     const tsr_int_code first = code_at(scheme, r, g);
@@ -92,7 +92,7 @@ static tsr_int_row row_at(const tsr_int_scheme *scheme, const room *r, uint64_t 
     };
 }
 
-/* Scale and zero point of group g, whose range is clipped to `shrink` of it. */
+/* Chooses scale and zero point of group g, after its range has been multiplied by `shrink`. */
 static void choose_code(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, const room *r, uint64_t g, float shrink)
 {
     const float lowest = scheme->bits == 8 ? -128 : -8, highest = -lowest - 1;
@@ -111,7 +111,7 @@ static void choose_code(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, 
     r->zero[g] = (float)lrintf(zero < lowest ? lowest : zero > highest ? highest : zero);
 }
 
-/* Tries scales that clip more and more on group g, n columns, and keeps the best and its codes. */
+/* Tries scales that clip more and more on group g of n columns, and keeps the best one and its codes. */
 static void search(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, source x, uint64_t n, const room *r,
                    uint64_t g, int8_t *codes)
 {
@@ -209,7 +209,7 @@ static void find_ranges(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, 
     }
 }
 
-/* Scales and codes of one row; finds what is not finite before it makes a code. */
+/* Makes scales and codes of one row. Reports NaN and Inf before it makes a code. */
 static tsr_status quantize_row(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, const tsr_int_rows *rows,
                                uint64_t row, source x, const room *r, int8_t *codes, tsr_err *err)
 {

@@ -1,4 +1,4 @@
-/* Each tensor alone: by its shape, by the options, by the tables. */
+/* Decides each tensor by itself: by its shape, by the options, by the tables. */
 #include "quantize/policy.h"
 
 #include "common/glob.h"
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Under the general rules a weight with fewer rows or columns is kept: gates, low ranks, a row a head. */
+/* The general rules keep a weight with fewer rows or columns: gates, low ranks, weights with a row for each head. */
 enum { SMALL = 128 };
 
 typedef struct deciding {
@@ -57,7 +57,7 @@ static turn turn_of_one(const deciding *d, const tsr_tensor *t)
     return cols == takes ? OUT_IN : IN_OUT;
 }
 
-/* A square one is stored as its partner is. */
+/* The same; a square matrix is taken to be stored as its partner is. */
 static turn turn_of(const deciding *d, const tsr_tensor *t)
 {
     static const char *const kPartners[][2] = {{"gate_up_proj", "down_proj"}, {"down_proj", "gate_up_proj"}};
@@ -74,7 +74,7 @@ static turn turn_of(const deciding *d, const tsr_tensor *t)
     return one;
 }
 
-/* What the shape and dtype alone forbid, or NULL. */
+/* Why shape or dtype alone forbid quantizing, or NULL. */
 static const char *not_a_matrix(const deciding *d, const tsr_tensor *t)
 {
     if (!tsr_dtype_is_weight_float(t->dtype))
@@ -89,7 +89,7 @@ static const char *not_a_matrix(const deciding *d, const tsr_tensor *t)
     return t->bytes == 0 ? "empty" : NULL;
 }
 
-/* What speaks against a layer that the general rules would take, or NULL. */
+/* Why a layer that the general rules would take is kept all the same, or NULL. */
 static const char *not_in_general(const deciding *d, const tsr_tensor *t)
 {
     if (t->rank == 3 && turn_of(d, t) != OUT_IN)

@@ -46,15 +46,16 @@ static tsr_status keep(const joining *j, const tsr_tensor *t, const char *reason
     return reason == NULL ? tsr_out_of_memory(j->err, NULL) : TSR_OK;
 }
 
-/* ---- seams inside one stored tensor ---- */
+/* ---- members that are stored joined in one tensor ---- */
 
 static bool is_within_a_block(const joining *j, uint64_t row)
 {
     return row % j->o->block_rows != 0;
 }
 
-/* Layers that are stored joined are cut apart by loaders, which give each part its own rows of scales: they must meet
- * at the edge of a block. Two seams at most; 0: none, or unknown. */
+/* Some tensors store several members of a fused layer joined. Loaders cut them apart and give each member its own
+ * rows of scales, so members must end on a block boundary, except the last. Finds the rows where members meet, two at
+ * most; 0: there is none, or it is not known. */
 static void find_seams(const joining *j, const tsr_tensor *t, uint64_t seams[2], const char **what)
 {
     const uint64_t rows = t->shape[t->rank - 2];
@@ -94,7 +95,7 @@ static tsr_status decide_seams(const joining *j, const tsr_tensor *t)
 
 /* ---- layers that loaders join ---- */
 
-/* Keeps every member but `cause` itself, saying why. */
+/* Keeps all members of a fused layer, because of `cause`, and says why. */
 static tsr_status keep_group(const joining *j, const tsr_tensor *const *members, size_t n, const tsr_tensor *cause,
                              const char *why)
 {
@@ -108,7 +109,7 @@ static tsr_status keep_group(const joining *j, const tsr_tensor *const *members,
     return TSR_OK;
 }
 
-/* Decides one fused group, found by its first member. */
+/* Decides one fused layer, which is found by its first member. */
 static tsr_status decide_group(const joining *j, const tsr_tensor *first)
 {
     const tsr_tensor *members[TSR_FUSED_MEMBERS];
@@ -134,13 +135,13 @@ static tsr_status decide_group(const joining *j, const tsr_tensor *first)
 
 /* ---- the experts of a layer ---- */
 
-/* A matrix of a layer's experts; those of a set have the same `length` characters in front. */
+/* A matrix of a layer's experts. The names of one set of experts begin with the same `length` characters. */
 typedef struct expert {
     const tsr_tensor *tensor;
     size_t length;
 } expert;
 
-/* The length of "model.layers.3.mlp.experts." in a name, likewise of a shared expert; 0: it is none. */
+/* The length of a name's beginning like "model.layers.3.mlp.experts.", also of a shared expert; 0: it is no expert. */
 static size_t set_of_experts(const char *name)
 {
     static const char *const kSets[] = {".experts.", ".shared_experts.", ".shared_expert.", ".shared_mlp."};

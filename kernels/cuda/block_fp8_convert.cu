@@ -1,4 +1,5 @@
-/* Owns the conversions between BF16 and e4m3. Built with -fmad=false: where a product is fused, it says so. */
+/* Owns the conversions between BF16 and e4m3. Built with -fmad=false: products are fused only where the code says so.
+ */
 #include "kernels/cuda/block_fp8_convert.h"
 
 #include <cuda_bf16.h>
@@ -13,9 +14,9 @@ namespace
 
 constexpr int kGroup = 128;
 constexpr int kThreads = 256;
-constexpr int kLanes = 8;                  /* of a group */
-constexpr int kPieces = 16 / kLanes;       /* 16 bytes each that a lane has of a group, kLanes apart */
-constexpr int kGroups = 2;                 /* in flight in one thread */
+constexpr int kLanes = 8;                  /* that share a group */
+constexpr int kPieces = 16 / kLanes;       /* of 16 bytes that a lane has of a group, kLanes pieces apart */
+constexpr int kGroups = 2;                 /* that a thread has in flight */
 constexpr int kRows = kThreads / kLanes;   /* of a CTA */
 constexpr int kColumns = kGroups * kGroup; /* of a CTA */
 
@@ -46,12 +47,12 @@ __global__ void __launch_bounds__(kThreads)
     quantize_kernel(const uint16_t *__restrict__ x, int64_t m, int64_t k, int64_t ldx, uint8_t *__restrict__ codes,
                     int64_t ldc, float *__restrict__ scales, int64_t ld_scale)
 {
-    /* CTAs in turn walk along the rows: neighbours read the same pages of memory. */
+    /* Successive CTAs go along the rows, so that neighbours read the same pages of memory. */
     const int lane = threadIdx.x % kLanes;
     const int64_t row = (int64_t)blockIdx.y * kRows + threadIdx.x / kLanes;
     const int64_t group0 = (int64_t)blockIdx.x * kGroups;
     const int64_t column0 = group0 * kGroup + lane * 8;
-    /* Columns of the row from this thread's first on, as far as it looks. */
+    /* How many columns of the row are left from this thread's first one on, kColumns at most. */
     const int left = row < m ? (int)min(k - column0, (int64_t)kColumns) : -kGroup;
     uint32_t v[kGroups][kPieces][4];
     const uint16_t *const from = x + row * ldx + column0;
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-        /* Magnitudes of BF16 order as their bits do: both halves of a word at once. */
+        /* Magnitudes of BF16 order like their bits, so both halves of a word are compared at a time. */
         uint32_t most = 0;
 #pragma unroll
         for (int p = 0; p < kPieces; ++p) {
@@ -134,7 +135,7 @@ __device__ __forceinline__ uint32_t decode2(uint16_t pair, float scale)
     return *reinterpret_cast<const uint32_t *>(&out);
 }
 
-/* A thread has 8 codes of each of four rows; a CTA 16 groups of columns by 16 rows, four times. */
+/* A thread has 8 codes of each of four rows; a CTA has 256 columns of 32 rows. */
 __global__ void __launch_bounds__(256)
     dequantize_kernel(const uint8_t *__restrict__ codes, const float *__restrict__ scales, int64_t n, int64_t k,
                       int64_t ldc, uint16_t *__restrict__ w, int64_t ldw)

@@ -1,4 +1,4 @@
-/* Owns the choice of a tile for the block-FP8 product, by a model of what each costs on an H200. */
+/* Owns the choice of a tile for the block-FP8 product, by a model of what each tile costs on an H200. */
 #include "kernels/cuda/block_fp8_parts.cuh"
 
 #include <algorithm>
@@ -9,16 +9,17 @@ namespace
 
 using namespace block_fp8;
 
-/* CTAs that are at work at once, one a processor: clusters do not fill every group of processors. An H200 takes, of its
- * 132, by size of the cluster from 3: 117, 120, 110, 102, 105, 120. */
+/* How many CTAs are at work at a time, one on each multiprocessor. Clusters cannot fill every group of
+ * multiprocessors: of its 132, an H200 uses 117, 120, 110, 102, 105 and 120 for clusters of 3, 4, 5, 6, 7 and 8. */
 int64_t room_for_clusters(int cluster, int64_t processors)
 {
     return cluster <= 2 ? processors : cluster <= 4 ? processors * 7 / 8 : processors * 3 / 4;
 }
 
-/* Microseconds, by a model fitted to an H200: a launch; in every wave of CTAs what does not depend on k, then for every
- * k tile the traffic from L2 and the products, an instruction of which costs as much as 60 tokens more would; at the
- * end the exchange of split sums. Splits are for a single wave. */
+/* Microseconds of the kernel for few tokens, by a model fitted to an H200. It adds up a launch; for every wave of
+ * CTAs a part that does not depend on k, and for every k tile the traffic from L2 and the products, where an
+ * instruction costs as much in addition as 60 more tokens would; and at the end the exchange of split sums. Splits
+ * are for a single wave. */
 double tokens_us(int64_t m, int64_t n, int64_t k, int tokens, int rows, int splits, int64_t processors)
 {
     const int64_t room = room_for_clusters(splits, processors), blocks = host::ceil_div(m, tokens);
@@ -33,7 +34,7 @@ double tokens_us(int64_t m, int64_t n, int64_t k, int tokens, int rows, int spli
     return 0.9 + (double)host::ceil_div(ctas, room) * wave + (splits > 1 ? 0.31 + rows * tokens * 6.2e-5 : 0.0);
 }
 
-/* The persistent kernel's tiles and what one costs, in microseconds: its results, and a k tile. */
+/* The tiles of the persistent kernel, and what one costs in microseconds: its results, and each k tile. */
 constexpr struct {
     int tokens, rows;
     double results, step;
@@ -53,7 +54,7 @@ tsr_gemm_config block_fp8::fastest(int64_t m, int64_t n, int64_t k, int64_t proc
     };
     for (const auto &w : kWide) {
         const int64_t tiles = host::ceil_div(m, w.tokens) * host::ceil_div(n, w.rows);
-        const int64_t queue = host::ceil_div(tiles, processors); /* the longest */
+        const int64_t queue = host::ceil_div(tiles, processors); /* tiles of the CTA that has most */
         const double us = 1.7 + (double)queue * (w.results + (double)host::ceil_div(k, kBlock) * w.step);
         consider({TSR_GEMM_WIDE, w.tokens, w.rows, 2}, us);
     }

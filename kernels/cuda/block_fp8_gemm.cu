@@ -1,4 +1,4 @@
-/* Owns the door of the block-FP8 product: the plain kernel, which is its definition, and the way to the fast ones. */
+/* Owns the entry of the block-FP8 product: the plain kernel, which is its definition, and the choice of a kernel. */
 #include "kernels/cuda/block_fp8_gemm.h"
 
 #include <cuda_fp8.h>

@@ -10,28 +10,29 @@ namespace
 
 using namespace block_fp8;
 
-/* A warpgroup takes 64 of the rows; the warp after the last one loads. */
+/* A warpgroup takes 64 of the rows; the warp after the last warpgroup loads. */
 template <int ROWS, int TOKENS> struct tokens_shape {
     static constexpr int kWarps = ROWS / 16; /* that multiply */
-    /* Large tiles take registers from the warp that loads, which then comes with three idle ones. */
+    /* Large tiles take registers from the warp that loads. It then comes with three idle warps,
+     * since registers move by warpgroups. */
     static constexpr bool kMoves = ROWS >= 128 && TOKENS == 128;
     static constexpr int kThreads = kWarps * 32 + (kMoves ? 128 : 32);
     static constexpr int kRegisters = ROWS == 128 ? 232 : 160, kSpared = ROWS == 128 ? 40 : 32;
-    /* Products of two k tiles under way at a time, where registers allow it. */
+    /* Whether the products of two k tiles are under way at a time, where registers allow it. */
     static constexpr bool kTwo = ROWS < 256 && ROWS * TOKENS <= 128 * 128;
     static constexpr int kWBytes = ROWS * kBlock, kABytes = TOKENS * kBlock;
     static constexpr int kScaleBytes = TOKENS * 4 < 128 ? 128 : TOKENS * 4;
     static constexpr int kStageBytes = kWBytes + kABytes + kScaleBytes + 16;
     static constexpr int kStages = kSharedMax / kStageBytes;
     static constexpr int kBytes = kStages * kStageBytes;
-    /* The next launch's CTAs would crowd some processors, and two at work on one gave different bits from run to run.
-     */
+    /* CTAs of the next launch would crowd some multiprocessors, and two at work on one gave different bits from run to
+     * run. */
     static_assert(kBytes > kSharedMax / 2, "one CTA a multiprocessor");
-    static constexpr int kPitch = ROWS + 4; /* floats between tokens of the partial result: conflict-free to write */
+    static constexpr int kPitch = ROWS + 4; /* floats from token to token of the partial result: no bank conflicts */
     static_assert(TOKENS * kPitch * 4 <= kStages * (kWBytes + kABytes), "the partial result fits the ring");
 };
 
-/* A CTA's ring of k tiles in shared memory, and the place in it of whoever walks along. */
+/* A CTA's ring of k tiles in shared memory, and the place in it of the thread that holds this object. */
 template <int ROWS, int TOKENS> struct tokens_ring {
     using shape = tokens_shape<ROWS, TOKENS>;
     uint8_t *w, *a, *scale;
@@ -53,9 +54,9 @@ template <int ROWS, int TOKENS> struct tokens_ring {
     }
 };
 
-/* What one CTA has of the product: its first weight row and token, and its k tiles. */
+/* One CTA's share of the product: its first weight row and token, and its k tiles. */
 struct tokens_share {
-    int tiles, first, last; /* all k tiles; this rank's */
+    int tiles, first, last; /* the number of all k tiles; this rank has first .. last - 1 */
     int rank, splits, n0, m0;
 };
 
@@ -75,7 +76,7 @@ __device__ __forceinline__ void load_tiles(tokens_ring<ROWS, TOKENS> &ring, cons
         hopper::load_tile(ring.scale + ring.stage * shape::kScaleBytes, map_scale, full, mine.m0, t);
         ring.step();
     }
-    for (int i = 0; i < shape::kStages; ++i) { /* stays until all of it has arrived and been used */
+    for (int i = 0; i < shape::kStages; ++i) { /* stays until everything has arrived and been used */
         hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
         ring.step();
     }
@@ -144,7 +145,7 @@ __device__ __forceinline__ void multiply_tiles(tokens_ring<ROWS, TOKENS> &ring, 
     }
 }
 
-/* A thread's sums, transposed into the partial result [TOKENS][kPitch] of its CTA. */
+/* Writes a thread's sums, transposed, into the partial result [TOKENS][kPitch] of its CTA. */
 template <int ROWS, int TOKENS>
 __device__ __forceinline__ void leave_partial(float *partial, const float (&sum)[TOKENS / 2], int row, int lane)
 {
@@ -159,7 +160,7 @@ __device__ __forceinline__ void leave_partial(float *partial, const float (&sum)
     }
 }
 
-/* Four results of one token, from column `j` on. */
+/* Stores four results of one token, from column `j` on. */
 template <typename T> __device__ __forceinline__ void store_quad(const problem &p, int i, int j, const float4 &v)
 {
     T *const out = static_cast<T *>(p.d) + i * p.ldd + j;
@@ -194,7 +195,7 @@ __device__ __forceinline__ void add_ranks(const float *partial, const tokens_sha
         if (mine.splits == 1) {
             v = *reinterpret_cast<const float4 *>(own);
         } else {
-            float4 parts[kMostSplits]; /* all under way before the first is used */
+            float4 parts[kMostSplits]; /* all loads are under way before the first is used */
 #pragma unroll
             for (int r = 0; r < kMostSplits; ++r) {
                 parts[r] =

@@ -10,20 +10,20 @@ namespace
 
 using namespace block_fp8;
 
-constexpr int kStaged = 64; /* columns of a box of results on its way out */
+constexpr int kStaged = 64; /* columns of a box of results, as the copy engine writes it */
 
 template <int TOKENS, int WIDTH> struct wide_shape {
-    static constexpr int kSubs = TOKENS / 128; /* a warpgroup's tiles of 64 tokens */
+    static constexpr int kSubs = TOKENS / 128; /* how many tiles of 64 tokens a warpgroup has */
     static constexpr int kABytes = TOKENS * kBlock, kWBytes = WIDTH * kBlock, kScaleBytes = TOKENS * 4;
     static constexpr int kStages = TOKENS == 128 && WIDTH == 128 ? 5 : 4;
     static constexpr int kOut = kSubs == 1 ? WIDTH : kStaged; /* columns that a warp stages at once */
     static constexpr int kStagedBytes = 8 * 16 * kOut * 2;
     static constexpr int kRing = kStages * (kABytes + kWBytes + kScaleBytes);
     static constexpr int kBytes = kStagedBytes + kRing + kStages * 16;
-    /* A tile begins `kStep` columns, or a multiple, into a block of scales. */
+    /* A tile begins a multiple of kStep columns into a block of scales, kLatest columns at most. */
     static constexpr int kStep = WIDTH % 128 == 0 ? 128 : 64;
     static constexpr int kLatest = kBlock - kStep;
-    static constexpr int kBlocks = (WIDTH + kLatest + kBlock - 1) / kBlock; /* of scales, that a tile touches at most */
+    static constexpr int kBlocks = (WIDTH + kLatest + kBlock - 1) / kBlock; /* of scales that a tile touches, at most */
     static_assert(WIDTH % kStaged == 0 && kBytes <= kSharedMax, "shared memory of one CTA");
 };
 
@@ -70,7 +70,7 @@ template <typename SHAPE> struct wide_scales {
     }
 };
 
-/* A thread's share of a tile, by elements: rows i and i + 8. */
+/* Stores a thread's share of a tile, rows i and i + 8, element by element. */
 template <int WIDTH, typename T>
 __device__ __forceinline__ void store_elements(const problem &p, const float (&sum)[WIDTH / 2], int i, int n0, int lane)
 {
@@ -83,7 +83,7 @@ __device__ __forceinline__ void store_elements(const problem &p, const float (&s
     }
 }
 
-/* A warp's 16 rows by way of `staged`, its own: boxes of 64 columns, swizzled by 128 bytes. */
+/* Stores a warp's 16 rows by way of `staged`, its own shared memory, in boxes of 64 columns, swizzled by 128 bytes. */
 template <int WIDTH, int OUT, typename T>
 __device__ __forceinline__ void store_boxes(const CUtensorMap *map, const float (&sum)[WIDTH / 2], uint8_t *staged,
                                             int i0, int n0, int lane)
@@ -91,7 +91,7 @@ __device__ __forceinline__ void store_boxes(const CUtensorMap *map, const float 
     const int row = lane % 16;
 #pragma unroll
     for (int from = 0; from < WIDTH; from += OUT) {
-        hopper::bulk_wait_read(); /* the boxes before have left */
+        hopper::bulk_wait_read(); /* until the boxes before have been read */
         __syncwarp();
 #pragma unroll
         for (int j = 0; j < OUT; j += 16) {
@@ -126,7 +126,7 @@ __device__ __forceinline__ void store_results(const CUtensorMap *map, const prob
     store_elements<WIDTH, T>(p, sum, i0 + lane / 4, n0, lane);
 }
 
-/* A CTA's ring of k tiles in shared memory, and the place in it of whoever walks along. */
+/* A CTA's ring of k tiles in shared memory, and the place in it of the thread that holds this object. */
 template <int TOKENS, int WIDTH> struct wide_ring {
     using shape = wide_shape<TOKENS, WIDTH>;
     uint8_t *a, *w, *scale;
@@ -148,7 +148,7 @@ template <int TOKENS, int WIDTH> struct wide_ring {
     }
 };
 
-/* What one CTA takes of the product: of `units` pairs of tiles every `stride`th, from its own number on. */
+/* One CTA's share of the product: of `units` pairs of tiles every `stride`th, beginning with the CTA's own number. */
 struct wide_share {
     int tiles; /* along k */
     int rank;  /* of the CTA in its pair */
@@ -201,7 +201,7 @@ __device__ __forceinline__ void multiply_tile(const wide_ring<TOKENS, WIDTH> &ri
             scales.low[b] = low * by_w[b];
             scales.high[b] = high * by_w[b];
         }
-        /* Here, because among the products the compiler would let them wait for shared memory. */
+        /* Here, because the compiler would otherwise load them among the products and wait for shared memory there. */
         hopper::hold(scales.low);
         hopper::hold(scales.high);
         const auto release = [&] {
@@ -211,7 +211,7 @@ __device__ __forceinline__ void multiply_tile(const wide_ring<TOKENS, WIDTH> &ri
             }
         };
         if constexpr (shape::kSubs == 1) {
-            /* Two halves, so that one is added up while the tensor cores are at the other. */
+            /* In two halves, so that one is added up while the tensor cores are at the other. */
             constexpr int kHalf = WIDTH / 2;
             float left[kHalf / 2], right[kHalf / 2];
             hopper::mma_128<kHalf>(left, a, w);
@@ -241,7 +241,7 @@ __device__ __forceinline__ void multiply_units(wide_ring<TOKENS, WIDTH> &ring, c
 {
     using shape = wide_shape<TOKENS, WIDTH>;
     const int group = warp / 4, row0 = group * (TOKENS / 2) + warp % 4 * 16, last_block = (p.n - 1) / kBlock;
-    /* A lane holds the weights' scales of one k tile out of 32, and those of the next 32 on their way. */
+    /* A lane holds the weights' scales of one k tile out of 32, and already fetches those of one out of the next 32. */
     float held_w[shape::kBlocks], ahead_w[shape::kBlocks];
     const auto fetch_w = [&](int n0, int t) {
 #pragma unroll
@@ -281,7 +281,7 @@ __device__ __forceinline__ void multiply_units(wide_ring<TOKENS, WIDTH> &ring, c
                                                  m0 + row0 + 64 * sub, n0, lane);
         }
     }
-    hopper::bulk_wait(); /* shared memory outlives the copies */
+    hopper::bulk_wait(); /* shared memory has to outlive the copies */
 }
 
 template <int TOKENS, int WIDTH, typename T>

@@ -1,4 +1,4 @@
-/* Owns the streaming conversion: a thread makes 16 bytes of results at a time, so that a warp writes whole lines. */
+/* Owns the conversion as a stream: a thread makes 16 bytes of results at a time, so that a warp writes whole lines. */
 #include "kernels/cuda/fast_dequant.h"
 
 #include <cuda_runtime.h>
@@ -11,7 +11,7 @@ namespace
 
 constexpr int kThreads = 256, kDeep = 8;
 
-/* The scale of the column and group that eight codes of layout T, from 8 * `piece` on, belong to, twice in a word. */
+/* The scale, twice in a word, of the column and group to which eight codes of layout T belong, from 8 * `piece` on. */
 template <int kBits>
 __device__ __forceinline__ uint32_t scale_of(const uint16_t *scales, int64_t piece, int64_t k, int64_t n, int64_t group)
 {

@@ -16,7 +16,7 @@ constexpr int kTile = 128, kStep = 64, kStages = 3, kThreads = 256;
 constexpr int kPitch = kStep + 16; /* bytes: eight rows of a fragment fall on different banks */
 constexpr int kStageBytes = 2 * kTile * kPitch;
 
-/* -fmad=false or not, nothing here is fused. */
+/* Nothing here is fused, with or without -fmad=false. */
 __device__ __forceinline__ float epilogue(const tsr_int8_gemm &g, int32_t product, int64_t i, int64_t j)
 {
     if (g.azp_with_adj != nullptr) {
@@ -59,7 +59,7 @@ __device__ __forceinline__ void copy16(uint32_t to, const int8_t *from, bool the
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0));
 }
 
-/* 128 rows of 64 bytes of both operands; what lies outside is zeros. */
+/* Loads 128 rows of 64 bytes of both operands. What lies outside becomes zeros. */
 __device__ __forceinline__ void load_stage(const tsr_int8_gemm &g, uint32_t shared, int64_t row_a, int64_t row_w,
                                            int64_t x)
 {
@@ -82,7 +82,7 @@ __device__ __forceinline__ void multiply(int32_t c[4], const uint32_t a[4], cons
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* Two rows of four warps, each 64 x 32. */
+/* The eight warps form two rows of four, and each has 64 x 32 results. */
 __global__ void __launch_bounds__(kThreads, 2) tile_kernel(const tsr_int8_gemm g)
 {
     extern __shared__ __align__(16) uint8_t shared[];

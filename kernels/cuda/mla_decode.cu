@@ -1,4 +1,4 @@
-/* Owns the door of MLA decoding: the plain kernel, which is its definition, and the launches of the fast one. */
+/* Owns the entry of MLA decoding: the plain kernel, which is its definition, and the launches of the fast one. */
 #include "kernels/cuda/mla_decode.h"
 
 #include <limits.h>
@@ -103,7 +103,7 @@ tsr_status check(const tsr_mla_decode *args, tsr_err *err)
     return TSR_OK;
 }
 
-/* Checks the arguments; TSR_MLA_AUTO for a problem with nothing in it, for which no device is looked for. */
+/* Checks the arguments. For an empty problem *kind becomes TSR_MLA_AUTO, and no device is looked for. */
 tsr_status choose(const tsr_mla_decode *args, tsr_cuda_device *device, tsr_mla_kind *kind, tsr_err *err)
 {
     TSR_TRY(check(args, err));
@@ -122,7 +122,7 @@ tsr_status choose(const tsr_mla_decode *args, tsr_cuda_device *device, tsr_mla_k
     return settle(r, *device, kind, err);
 }
 
-/* An even number of tiles of q goes in pairs that share each page's copy. */
+/* An even number of tiles of q is taken in pairs, which share the copy of each page. */
 int cluster_of(const schedule &s)
 {
     return s.tiles % 2 == 0 ? 2 : 1;

@@ -1,4 +1,4 @@
-/* Owns the door of MLA prefill: the plain kernel, which is its definition, and the launch of the fast one. */
+/* Owns the entry of MLA prefill: the plain kernel, which is its definition, and the launch of the fast one. */
 #include "kernels/cuda/mla_prefill.h"
 
 #include <limits.h>
@@ -103,7 +103,7 @@ tsr_status check(const tsr_mla_prefill *args, tsr_err *err)
     return TSR_OK;
 }
 
-/* Checks the arguments; TSR_MLA_AUTO for a problem with nothing in it, for which no device is looked for. */
+/* Checks the arguments. For an empty problem *kind becomes TSR_MLA_AUTO, and no device is looked for. */
 tsr_status choose(const tsr_mla_prefill *args, tsr_cuda_device *device, tsr_mla_kind *kind, tsr_err *err)
 {
     TSR_TRY(check(args, err));
@@ -122,7 +122,7 @@ tsr_status choose(const tsr_mla_prefill *args, tsr_cuda_device *device, tsr_mla_
     return settle(r, *device, kind, err);
 }
 
-/* Boxes of `box_rows` rows, 64 columns wide, of one head of `base` [rows][heads][columns]. */
+/* Encodes boxes of `box_rows` rows and 64 columns of one head of `base` [rows][heads][columns]. */
 CUresult map_rows(encode_fn encode, CUtensorMap *map, const __nv_bfloat16 *base, int columns, int heads, int rows,
                   int box_rows)
 {

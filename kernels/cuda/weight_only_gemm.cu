@@ -1,5 +1,5 @@
-/* Owns the weight-only product before Hopper: a plain kernel, and one for up to 16 tokens that streams the weights
- * once. A CTA has 32 output features, its warps share K among them, and their sums meet in shared memory in a fixed
+/* Owns the weight-only product for GPUs before Hopper: a plain kernel, and one for up to 16 tokens that reads the
+ * weights once. A CTA has 32 output features. Its warps share K, and their sums are added in shared memory in a fixed
  * order. */
 #include "kernels/cuda/weight_only_gemm.h"
 
@@ -13,7 +13,7 @@ namespace
 
 constexpr int kWarps = 8, kColumns = 32, kTiles = kColumns / 8; /* tiles of eight columns */
 
-/* The code at (k, n) of layout T, by its address. */
+/* The code at (k, n) of layout T, found by the address formula. */
 __device__ __forceinline__ int code_at(const uint8_t *w, int bits, int64_t rows, int64_t k, int64_t n)
 {
     const int turns = 16 / bits, group = 128 / bits, per_word = 32 / bits;
@@ -49,7 +49,7 @@ template <int kBits, bool kGroups, int kRows> struct operands {
     uint32_t a[kRows / 8][kChunk / 2];
     uint32_t scale[kGroups ? kTiles : 1];
 
-    /* Codes and activations of 0 beyond K. */
+    /* Loads one step. Beyond K, codes and activations are 0. */
     __device__ __forceinline__ void load(const tsr_weight_only_gemm &g, int n0, int k0, int group_shift)
     {
         constexpr int kTurns = 16 / kBits;
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBits == 8 && kRows == 8 ? 1 : 2)
     }
     for (; k < rows; k += kAhead * kWarps * kStep) {
 #pragma unroll
-        for (int i = 0; i < kAhead; ++i) { /* steps beyond K multiply zeros */
+        for (int i = 0; i < kAhead; ++i) { /* a step beyond K multiplies zeros */
             const operands<kBits, kGroups, kRows> now = ahead[i];
             ahead[i].load(g, n0, k + (kAhead + i) * kWarps * kStep, group_shift);
             now.template multiply_all<kBf16>(c);

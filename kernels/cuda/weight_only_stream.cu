@@ -12,8 +12,8 @@ namespace
 using kernel_fn = void (*)(const maps, const tsr_weight_only_gemm, const cut);
 
 struct choice {
-    kernel_fn converting, raw;                                 /* the latter may be NULL */
-    int tokens, lines, turns, groups, warp_bytes, token_bytes; /* the bytes are of a stage */
+    kernel_fn converting, raw;                                 /* `raw` may be NULL */
+    int tokens, lines, turns, groups, warp_bytes, token_bytes; /* the bytes are those of a stage */
 };
 
 template <int kBits, bool kBf16, int kGroup, int kTokens> choice chosen()
@@ -82,14 +82,18 @@ int shared_for(const cut &by)
     return shared_bytes(by.before_end == 0 ? kTogether : 2 * kTogether);
 }
 
-/* As many CTAs as run at once, of eight steps or more where they share K, and of these the widest. Clusters of four fit
- * every place, larger ones do not. As many stages as have room, but a third of the steps at most, since while a launch
- * begins nothing is multiplied; with 16 tokens in groups, whose products take longer than the loads, four.
+/* Chooses how to cut the product: as many CTAs as run at a time, with eight steps or more where they share K, and of
+ * these cuts the one with the widest CTAs. Clusters of up to four fit everywhere, larger ones do not.
  *
- * Stages that are loaded before the launch ahead has ended are ahead of the tokens, too, which costs 16 tokens more
- * than it gains: of int4 half of them. Narrow CTAs that fill all places let the next launch begin beside them with
- * their third last load, when its CTAs are spread evenly: earlier its loads are in the way, later first places have
- * become free, and some multiprocessors get three of them. Few tokens take less time: with the fourth last. */
+ * There are as many stages as have room, but at most a third of the steps, since nothing is multiplied while a launch
+ * begins. With 16 tokens in groups products take longer than loads, and four stages suffice.
+ *
+ * Stages that are loaded before the launch ahead has ended are also ahead of the tokens. With int4 and 16 tokens that
+ * costs more than it gains, so only half of the stages are loaded then.
+ *
+ * Narrow CTAs that fill all places let the next launch begin beside them with their third last load, because then its
+ * CTAs are spread evenly. Earlier, its loads are in the way; later, some places have become free, and some
+ * multiprocessors get three of its CTAs. Few tokens take less time, so there it is the fourth last load. */
 cut cut_for(const tsr_weight_only_gemm &g, const choice &with, int processors)
 {
     const int64_t places = (int64_t)kTogether * processors;
