@@ -30,7 +30,7 @@ typedef struct tsr_archive_cache tsr_archive_cache;
 /* NULL when memory is exhausted. */
 tsr_archive_cache *tsr_archive_cache_new(void);
 
-/* NULL is fine. After all its archives. */
+/* Frees the cache; `cache` may be NULL. Close all of its archives first. */
 void tsr_archive_cache_free(tsr_archive_cache *cache);
 
 /* The most that the cache will hold, in bytes, for the archives opened so far. 0 for NULL. */
@@ -41,7 +41,7 @@ size_t tsr_archive_cache_memory(const tsr_archive_cache *cache);
 tsr_status tsr_archive_open(tsr_archive **archive, int fd, const char *path, uint64_t size, tsr_archive_cache *cache,
                             tsr_err *err) TSR_WARN_UNUSED;
 
-/* NULL is fine. */
+/* `archive` may be NULL. */
 void tsr_archive_close(tsr_archive *archive);
 
 /* Bytes of the plain file. */
@@ -50,7 +50,7 @@ uint64_t tsr_archive_size(const tsr_archive *archive);
 /* Bytes held for the table of frames. */
 size_t tsr_archive_memory(const tsr_archive *archive);
 
-/* Bytes [offset, offset + size) of the plain file. TSR_E_FORMAT names the frame and its offset in the file.
+/* Reads bytes [offset, offset + size) of the plain file. TSR_E_FORMAT names the frame and its offset in the file.
  * Thread-safe. */
 tsr_status tsr_archive_read(tsr_archive *archive, void *data, size_t size, uint64_t offset,
                             tsr_err *err) TSR_WARN_UNUSED;

@@ -41,8 +41,8 @@ typedef struct tsr_weight {
     const struct tsr_absorbed_part
         *part;      /* codes of a part of an absorbed kv_b_proj (formats/model/absorbed.h); else NULL */
     bool one_scale; /* of a part: one value for all its matrices, and for the other part's */
-    /* Of no use without the codes: static scale and zero point of the layer's input, a packed weight's shape; or NULL
-     */
+    /* The static scale and zero point of the layer's input, and a packed weight's stored shape. They mean nothing
+     * without the codes. NULL where there are none. */
     const tsr_tensor *input_scale, *input_zero_point, *shape;
     const char *rule; /* plain: by which rule (tsr_plain_rule); NULL with codes. Static storage */
 } tsr_weight;
@@ -80,17 +80,17 @@ tsr_status tsr_weights_refuse_integers(const tsr_weights *weights, const tsr_che
 tsr_status tsr_weights_refuse_parts(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *doing,
                                     tsr_err *err) TSR_WARN_UNUSED;
 
-/* tsr_weights_pair for what takes neither of the two. */
+/* tsr_weights_pair, then both of these refusals. */
 tsr_status tsr_weights_pair_fp8(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
                                 uint64_t block_cols, const char *doing, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Told of each thing that tsr_weights_pair refuses, with the status that it would return; `tensor` is NULL where
- * config.json is at fault. `message` is only valid during the call. */
+/* Called for each thing that tsr_weights_pair would refuse, with the status that it would return. `tensor` is NULL where
+ * config.json is at fault. `message` is valid during the call only. */
 typedef void tsr_weights_problem_fn(void *data, const tsr_tensor *tensor, tsr_status status, const char *message);
 
-/* As tsr_weights_pair, to look at checkpoints that may be unsound: what that refuses is told to `problem` instead, the
- * tensor in question counts as plain (a weight in doubt keeps its scale out of sight) or, where Tessera does not
- * interpret it, as TSR_UNREAD, and the others are paired. */
+/* As tsr_weights_pair, but for looking at checkpoints that may be unsound: it reports to `problem` what
+ * tsr_weights_pair would refuse, and pairs the other tensors. The tensor in question becomes TSR_UNREAD where Tessera
+ * cannot interpret it; otherwise it counts as plain, and its scale is not shown. */
 tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
                               uint64_t block_cols, tsr_weights_problem_fn *problem, void *data,
                               tsr_err *err) TSR_WARN_UNUSED;
@@ -100,7 +100,7 @@ void tsr_weights_pass_over(void *data, const tsr_tensor *tensor, tsr_status stat
 
 void tsr_weights_free(tsr_weights *weights);
 
-/* Every tensor of a weight that is not plain, but for its codes: the scale first. Returns how many there are. */
+/* The tensors that belong to a quantized weight besides its codes, the scale first. Returns how many there are. */
 enum { TSR_MAX_COMPANIONS = 5 };
 size_t tsr_weight_companions(const tsr_weight *weight, const tsr_tensor *companions[TSR_MAX_COMPANIONS]);
 
@@ -115,7 +115,8 @@ const tsr_weight *tsr_weights_find(const tsr_weights *weights, const tsr_checkpo
  * when the model is not quantized. */
 const char *tsr_quantization_path(const tsr_checkpoint *checkpoint);
 
-/* All of them, the one that holds first: Kimi-K2.5 states it at the top and in text_config. Returns how many. */
+/* All paths at which config.json states a quantization, the one that holds first: Kimi-K2.5 states it at the top and
+ * in text_config. Returns how many there are. */
 enum { TSR_QUANTIZATION_PATHS = 3 };
 size_t tsr_quantization_paths(const tsr_checkpoint *checkpoint, const char *paths[TSR_QUANTIZATION_PATHS]);
 
