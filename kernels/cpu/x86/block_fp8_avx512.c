@@ -4,7 +4,7 @@
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/x86/e4m3_avx512.h"
 
-enum { GROUP = 32 }; /* blocks that are taken side by side, row after row: long runs of memory */
+enum { GROUP = 32 }; /* blocks side by side that are searched row by row, in long runs of memory */
 
 ALWAYS_INLINE __m512i amax_row_f32(__m512i amax, const void *row, size_t cols)
 {
@@ -108,7 +108,8 @@ void tsr_widen_f16_avx512(const uint16_t *x, size_t n, float *out)
     }
 }
 
-/* 32 codes as floats. Shifted to where bf16 has its exponent they read 2^120 too small, subnormals included. */
+/* 32 codes as floats. Shifted to where BF16 has its exponent, they read 2^120 too small; that holds for subnormals,
+ * too. */
 ALWAYS_INLINE f32x32 values_of(__m256i codes)
 {
     const __m512i words = _mm512_srai_epi16(_mm512_slli_epi16(_mm512_cvtepu8_epi16(codes), 8), 4);

@@ -15,7 +15,7 @@
 
 typedef struct table {
     __m512i t0, t1;         /* T[0..63], T[64..127] */
-    __m512i lowest, extent; /* |x| bits that the table may serve: lowest .. lowest + extent, in every word */
+    __m512i lowest, extent; /* the table serves |x| whose bits are lowest .. lowest + extent; in every word */
 } table;
 
 static table make_table(float scale)
@@ -118,9 +118,9 @@ void tsr_encode_e4m3_bf16_vbmi(const uint16_t *x, size_t rows, size_t cols, size
     }
 }
 
-/* Finding amax waits for memory, making codes for arithmetic: each row of a group of blocks is encoded beside the
- * search of the next group's row, so that one hides the other. Widths and distances are what two machines measured
- * best. */
+/* Finding amax waits for memory, and making codes waits for arithmetic. So each row of a group of blocks is encoded
+ * while the same row of the next group is searched, and one hides the other. The number of blocks and the prefetch
+ * distance were the best on two machines. */
 enum { GROUP = 4 };
 
 typedef struct band {
@@ -131,7 +131,7 @@ typedef struct band {
     size_t ld_codes;
 } band;
 
-/* Blocks of the group that begins at column `first`; 0 behind the last. */
+/* How many blocks the group has that begins at column `first`; 0 after the last one. */
 ALWAYS_INLINE size_t group_size(const band *b, size_t first, size_t block_cols)
 {
     const size_t left = (b->cols - first) / block_cols;
@@ -142,7 +142,7 @@ ALWAYS_INLINE size_t group_size(const band *b, size_t first, size_t block_cols)
 ALWAYS_INLINE void quantize_blocks(const band *b, size_t block_cols, uint32_t *amax, float *scales)
 {
     const byte_order order = make_byte_order();
-    __m512i found[GROUP] = {0}; /* of the group to come */
+    __m512i found[GROUP] = {0}; /* for the next group */
     for (size_t row = 0; row < b->rows; row++) {
         prefetch_read((const char *)(b->x + (row + 2 * ROWS_AHEAD) * b->ld),
                       group_size(b, 0, block_cols) * block_cols * 2);

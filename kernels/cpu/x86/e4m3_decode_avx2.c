@@ -1,12 +1,12 @@
-/* Decoding e4m3 with AVX2 and F16C: an e4m3 code, moved to the place of an F16's exponent and mantissa, is the F16 of a
- * 256th of its value, subnormals included. */
+/* Decoding e4m3 with AVX2 and F16C. An e4m3 code, moved to where an F16 has its exponent and mantissa, is the F16 of
+ * 1/256 of its value; that holds for subnormals, too. */
 #include "kernels/cpu/variants.h"
 
 #include <immintrin.h>
 #include <string.h>
 
 typedef struct eight {
-    __m256 value; /* signed, unscaled; whatever for NaN codes */
+    __m256 value; /* signed, unscaled; anything for NaN codes */
     __m256 nan;   /* all ones where the code is NaN */
     __m256i sign; /* the FP32 sign bit */
 } eight;
@@ -22,14 +22,14 @@ static inline eight load(const uint8_t *codes)
     return (eight){_mm256_or_ps(value, _mm256_castsi256_ps(sign)), _mm256_castsi256_ps(nan), sign};
 }
 
-/* Products with one scale; NaN codes become the quiet NaN of their sign. */
+/* Multiplies with one scale. NaN codes become the quiet NaN of their sign. */
 static inline __m256 scaled(eight e, __m256 scale)
 {
     const __m256i nan = _mm256_or_si256(e.sign, _mm256_set1_epi32(0x7FC00000));
     return _mm256_blendv_ps(_mm256_mul_ps(e.value, scale), _mm256_castsi256_ps(nan), e.nan);
 }
 
-/* To nearest even. The NaN of scaled() comes through: its mantissa's low bits are zero. */
+/* Rounds to nearest even. The NaN of scaled() passes unchanged, because the low bits of its mantissa are zero. */
 static inline __m128i to_bf16(__m256 x)
 {
     const __m256i bits = _mm256_castps_si256(x);

@@ -1,7 +1,8 @@
-/* The int kernels with AVX-512. From BF16 no value is divided, and what happens once a group happens to 16 at a time.
+/* The integer kernels with AVX-512. Values from BF16 are encoded without a division, and what has to be done once for
+ * a group is done for 16 groups at a time.
  *
- * The next row comes into the cache while one is in work: a quarter of it as ranges are found, which takes about a
- * quarter of the time, the rest as codes are made. */
+ * The next row is prefetched while a row is worked on: a quarter of it while ranges are found, which takes about a
+ * quarter of the time, and the rest while codes are made. */
 #define TSR_INT(name)    tsr_##name##_avx512
 #define TSR_FINDS_RANGES 1
 #include "kernels/cpu/int_quant_body.h"
@@ -28,8 +29,8 @@ static inline __mmask16 live_of(size_t left)
 
 /* ---- ranges ---- */
 
-/* The larger of each two neighbours, word by word: those of a, then those of b. Neighbours are lanes of 32 bits, each
- * quarter for itself, */
+/* The larger of each two adjacent 32-bit lanes, word by word: those of a, then those of b, within each 128-bit
+ * quarter of the register. */
 static inline __m512i larger_of_lanes(__m512i a, __m512i b)
 {
     const __m512 x = _mm512_castsi512_ps(a), y = _mm512_castsi512_ps(b);
@@ -37,16 +38,16 @@ static inline __m512i larger_of_lanes(__m512i a, __m512i b)
     return _mm512_max_epu16(_mm512_castps_si512(even), _mm512_castps_si512(odd));
 }
 
-/* or whole quarters. */
+/* The same for adjacent quarters. */
 static inline __m512i larger_of_quarters(__m512i a, __m512i b)
 {
     return _mm512_max_epu16(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD));
 }
 
-/* Lane i: the largest word of v[i], a BF16, in FP32. */
+/* Lane i becomes the largest word of v[i], which is a BF16, in FP32. */
 static inline __m512i largest_of_each(const __m512i v[TOGETHER])
 {
-    __m512i four[4]; /* in each quarter a lane for each of four groups */
+    __m512i four[4]; /* each quarter has a lane for each of four groups */
     for (int i = 0; i < 4; i++)
         four[i] = larger_of_lanes(larger_of_lanes(v[4 * i], v[4 * i + 1]), larger_of_lanes(v[4 * i + 2], v[4 * i + 3]));
     const __m512i all = larger_of_quarters(larger_of_quarters(four[0], four[1]), larger_of_quarters(four[2], four[3]));
@@ -54,8 +55,8 @@ static inline __m512i largest_of_each(const __m512i v[TOGETHER])
     return _mm512_and_si512(both, _mm512_set1_epi32((int)0xFFFF0000u));
 }
 
-/* Word by word the largest magnitude; or both ends, as the largest number is the largest of signed patterns and the
- * least one the largest of unsigned patterns. */
+/* Takes x into the largest magnitude, word by word. With `both`, takes it into both ends of the range: the largest
+ * number has the largest bit pattern read as signed, and the most negative one the largest read as unsigned. */
 static inline void take(__m512i x, bool both, __m512i *high, __m512i *low)
 {
     *high =
@@ -63,7 +64,7 @@ static inline void take(__m512i x, bool both, __m512i *high, __m512i *low)
     *low = both ? _mm512_max_epu16(*low, x) : *low;
 }
 
-/* One group; a quarter as many lines are prefetched as are read. */
+/* Finds the range of one group, and prefetches a quarter as many cache lines as it reads. */
 static inline __attribute__((always_inline)) void find(const uint16_t *x, size_t n, const uint16_t *next, bool both,
                                                        __m512i *high_of, __m512i *low_of)
 {
@@ -82,7 +83,7 @@ static inline __attribute__((always_inline)) void find(const uint16_t *x, size_t
 static inline __attribute__((always_inline)) void find_all(const uint16_t *x, size_t cols, size_t group, bool both,
                                                            void *low, void *high)
 {
-    __m512i most[TOGETHER] = {0}, least[TOGETHER] = {0}; /* those beyond the last group count for nothing */
+    __m512i most[TOGETHER] = {0}, least[TOGETHER] = {0}; /* entries beyond the last group are not used */
     for (size_t first = 0, at = 0; first < cols; first += TOGETHER * group, at += TOGETHER) {
         size_t n = 0;
         if (group % 32 == 0 && cols - first >= TOGETHER * group) {
@@ -113,7 +114,8 @@ void tsr_range_groups_bf16_avx512(const uint16_t *x, size_t cols, size_t group, 
 
 /* ---- codes ---- */
 
-/* Away from zero: adding what is just below one half never rounds up to the next integer what is below the tie. */
+/* Rounds to nearest. To round ties away from zero, it adds the number just below one half, which lifts a tie to the
+ * next integer but nothing that lies below a tie. */
 static inline __m512i integers_of(__m512 t, bool away)
 {
     if (!away)
@@ -122,7 +124,7 @@ static inline __m512i integers_of(__m512 t, bool away)
     return _mm512_cvttps_epi32(_mm512_add_ps(t, below_half));
 }
 
-/* The definition on 16 values of group g: the division. */
+/* Encodes 16 values of group g by division, as the definition does. */
 static inline __m128i divided(__m512 value, const tsr_int_row *row, size_t g)
 {
     const __m512 t =
@@ -135,7 +137,8 @@ typedef struct group_table {
     float scale[TOGETHER], inverse[TOGETHER], zero[TOGETHER];
 } group_table;
 
-/* Of groups [g, g + n); false where a reciprocal or a remainder might be subnormal, or a quotient beyond 2^30. */
+/* Makes the table for groups [g, g + n). False if a reciprocal or a remainder might be subnormal, or a quotient beyond
+ * 2^30. */
 static inline bool tabulate(const tsr_int_row *row, size_t g, size_t n, group_table *t)
 {
     const __m512 one = _mm512_set1_ps(1);
@@ -161,9 +164,9 @@ static inline code_lanes lanes_of(const group_table *t, size_t g, bool zeros)
                         zeros ? _mm512_set1_ps(t->zero[g]) : _mm512_setzero_ps()};
 }
 
-/* 16 values of BF16 in the upper halves of lanes, to the integers next to quotient and zero point added. One step
- * with the exact remainder makes of the product with the rounded reciprocal the rounded quotient (Markstein 1990); so
- * it is for all 2^30 pairs of significands of a BF16 and an FP32. */
+/* 16 values of BF16, in the upper halves of lanes, to the integers nearest to quotient + zero point. The product with
+ * the rounded reciprocal becomes the rounded quotient by one correction with the exact remainder (Markstein 1990).
+ * That was checked for all 2^30 pairs of significands of a BF16 and an FP32. */
 static inline __m512i nearest(__m512i bits, const code_lanes *c, bool zeros, bool away)
 {
     const __m512 x = _mm512_castsi512_ps(bits);
@@ -172,7 +175,7 @@ static inline __m512i nearest(__m512i bits, const code_lanes *c, bool zeros, boo
     return integers_of(zeros ? _mm512_add_ps(q, c->zero) : q, away);
 }
 
-/* 32 values to 16 bits: what unpacking takes apart, packing puts together. */
+/* 32 values to 16 bits, in order: packing undoes the order that unpacking makes. */
 static inline __m512i nearest32(__m512i x, const code_lanes *c, bool zeros, bool away)
 {
     const __m512i none = _mm512_setzero_si512();
@@ -180,7 +183,7 @@ static inline __m512i nearest32(__m512i x, const code_lanes *c, bool zeros, bool
                               nearest(_mm512_unpackhi_epi16(none, x), c, zeros, away));
 }
 
-/* 64 values, of which the second half may be of another group. */
+/* Encodes 64 values, of which the second half may belong to another group. */
 static inline __m512i encode64(__m512i first, const code_lanes *a, __m512i second, const code_lanes *b, bool zeros,
                                bool away, __m512i low, __m512i high)
 {
@@ -189,7 +192,8 @@ static inline __m512i encode64(__m512i first, const code_lanes *a, __m512i secon
     return _mm512_permutexvar_epi64(quarters, _mm512_min_epi8(_mm512_max_epi8(mixed, low), high));
 }
 
-/* Groups of the table; two groups of 32 go as one of 64. `next`: what to prefetch, three lines for each four. */
+/* Encodes the groups of the table, two groups of 32 together. Prefetches from `next` on, three lines for every four
+ * that it reads. */
 static inline __attribute__((always_inline)) void encode_groups(const uint16_t *x, size_t cols, size_t group,
                                                                 const uint16_t *next, const tsr_int_row *row,
                                                                 const group_table *t, bool zeros, bool away,
@@ -224,7 +228,7 @@ static inline __attribute__((always_inline)) void encode_groups(const uint16_t *
             _mm_mask_storeu_epi8(codes + i, live_of(end - i), divided(load(x + i, live_of(end - i)), row, g)); \
     }
 
-/* From group g on. */
+/* Encodes groups from g on by division. */
 static void divide_bf16(const uint16_t *x, size_t cols, size_t group, const tsr_int_row *row, size_t g, int8_t *codes)
 {
     DIVIDE(load_bf16)

@@ -318,7 +318,7 @@ ALWAYS_INLINE void copy_run(uint8_t *to, const uint8_t *from, size_t bytes)
         memcpy(to + i, from + i, 16);
 }
 
-/* The stored bytes of column 0 from `at` on: where they lie in the layout, and how many of `most` lie there together.
+/* Where the stored bytes of column 0 from `at` on lie in the layout, and how many of `most` lie there together.
  * Those of column n + c are n * column_bytes + c * tile_bytes further, when turns divides n and c < turns. */
 typedef struct run {
     size_t offset, bytes;
@@ -330,7 +330,8 @@ ALWAYS_INLINE run run_of(const plan *p, size_t at, size_t most)
     return (run){tile * p->turns * p->tile_bytes + in_tile, most < left ? most : left};
 }
 
-/* Stored bytes at .. at + bytes of columns n .. n + count <-> the layout. Columns that take turns are all there. */
+/* Writes stored bytes at .. at + bytes of columns n .. n + count to the layout. All columns that take turns are
+ * there. */
 ALWAYS_INLINE void panel_out(const plan *p, const panel *from, uint8_t *out, size_t n, size_t count, size_t at,
                              size_t bytes)
 {
@@ -359,9 +360,9 @@ ALWAYS_INLINE void panel_in(const plan *p, panel *to, const uint8_t *in, size_t 
     }
 }
 
-/* Rows and columns lie far apart, out of sight of the hardware's prefetchers: what comes next is asked for by hand, for
- * writing as for reading, and into L2: weights come in sizes whose strides share a few sets of L1, which would not keep
- * it. Asking past the end of the matrix is harmless. */
+/* Rows and columns lie too far apart for the hardware's prefetchers, so what comes next is prefetched by hand, for
+ * writing as for reading. It goes into L2, because strides of usual weights share a few sets of L1, which would not
+ * keep it. Prefetching past the end of the matrix is harmless. */
 ALWAYS_INLINE void expect_panel(const plan *p, const uint8_t *layout, size_t n, size_t count, size_t at, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {
@@ -376,8 +377,8 @@ ALWAYS_INLINE void expect_panel(const plan *p, const uint8_t *layout, size_t n, 
     }
 }
 
-/* Where the panel begins that comes `steps` after the one at (n, at): further along, or in the next rows. In a narrow
- * band it often is the latter. */
+/* Where the panel begins that comes `steps` panels after the one at (n, at): further along, or in the next rows, as is
+ * often the case in a narrow band. */
 typedef struct spot {
     size_t n, at;
 } spot;
