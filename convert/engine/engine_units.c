@@ -228,8 +228,8 @@ void *tsr_run_work(void *argument)
     tsr_run *const r = argument;
     char *const memory = aligned_alloc(64, tsr_round_up(r->unit_bytes + 64, 64));
     tsr_err err = {{0}};
-    size_t index;
-    uint64_t unit;
+    size_t index = 0;
+    uint64_t unit = 0;
     if (memory == NULL)
         tsr_run_fail(r, tsr_fail(&err, TSR_E_NOMEM, "out of memory for a worker's %llu bytes", U64(r->unit_bytes)),
                      &err);
