@@ -1,6 +1,7 @@
 /* Preloaded into the tool: lets chosen system calls and allocations fail, and writes down what is done to files.
  *
- * - SHIM_ALLOC=N: the N-th allocation of the process fails; N+: and all after it.
+ * - SHIM_ALLOC=N: the N-th allocation since main began fails; N+: and all after it. What libraries do before main, the
+ * CUDA runtime with its kernels among them, is not the tool's.
  * - SHIM_STOP=1: there it stops, for a debugger to look at.
  * - SHIM_COUNT=FILE: FILE says how many there were, when the process ends by itself.
  * - SHIM_TRACE=FILE: a line for each call that changes files or makes changes durable: NAME<TAB>PATH[<TAB>PATH].
@@ -33,6 +34,7 @@ void *__libc_realloc(void *old, size_t size);
 void *__libc_memalign(size_t align, size_t size);
 
 static _Atomic long allocations;
+static _Atomic int in_main;
 static long fail_at, fail_forever;
 static int trace = -1, count_at = -1;
 static const char *error_call, *error_text, *run_call;
@@ -88,8 +90,28 @@ __attribute__((destructor)) static void end(void)
 
 /* ---- memory ---- */
 
+typedef int main_fn(int argc, char **argv, char **environment);
+static main_fn *real_main;
+
+static int counted_main(int argc, char **argv, char **environment)
+{
+    in_main = 1;
+    return real_main(argc, argv, environment);
+}
+
+int __libc_start_main(main_fn *program, int argc, char **argv, void (*init)(void), void (*fini)(void),
+                      void (*rtld_fini)(void), void *stack_end)
+{
+    int (*next)(main_fn *, int, char **, void (*)(void), void (*)(void), void (*)(void), void *);
+    *(void **)&next = dlsym(RTLD_NEXT, "__libc_start_main");
+    real_main = program;
+    return next(counted_main, argc, argv, init, fini, rtld_fini, stack_end);
+}
+
 static int refused(void)
 {
+    if (!in_main)
+        return 0;
     const long n = ++allocations;
     if (fail_at == 0 || (n != fail_at && !(fail_forever && n > fail_at)))
         return 0;
