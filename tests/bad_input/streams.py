@@ -209,7 +209,7 @@ def check_terminal(checks, tool, work):
             checks.check("tensors are counted", any("/1500 tensors, " in u for u in shown), shown[:2])
     archive = ["convert", source, "-o", os.path.join(work, "packed-big"), "--to", "archive", "--level", "9", "--threads", "1"]
     code, text = on_terminal(tool, archive, 200)
-    checks.check("archives count files", code == 0 and "archiving: 0/1 files, " in text and "tensors, " not in text.split("next")[0],
+    checks.check("archives count files", code == 0 and re.search("archiving: [01]/1 files, ", text) and "tensors, " not in text.split("next")[0],
                  text[:200])
     words = ["verify", os.path.join(work, "FP8"), "--against", os.path.join(work, "SRC")]
     colours = lambda text: set(re.findall(r"\x1b\[[0-9;]*m", text))
