@@ -75,6 +75,29 @@ static inline tsr_status encode_matrix(encode_fn encode, CUtensorMap *map, CUten
     return TSR_OK;
 }
 
+/* A CTA's ring of k tiles in shared memory, and the place in it of the thread that holds this object. SHAPE says how many
+ * stages there are, what of A, W and the scales each has, and where A and W begin. */
+template <typename SHAPE> struct tile_ring {
+    uint8_t *a, *w, *scale;
+    uint64_t *full, *empty; /* [stages]: a tile has come; all warps that use it are through with it */
+    int stage = 0, phase = 0;
+
+    __device__ __forceinline__ explicit tile_ring(uint8_t *memory)
+        : a(memory + SHAPE::kAAt), w(memory + SHAPE::kWAt),
+          scale(memory + SHAPE::kStages * (SHAPE::kABytes + SHAPE::kWBytes)),
+          full(reinterpret_cast<uint64_t *>(scale + SHAPE::kStages * SHAPE::kScaleBytes)), empty(full + SHAPE::kStages)
+    {
+    }
+
+    __device__ __forceinline__ void step()
+    {
+        if (++stage == SHAPE::kStages) {
+            stage = 0;
+            phase ^= 1;
+        }
+    }
+};
+
 /* Launch the kernel of this tile on `p`. TSR_E_UNSUPPORTED: there is no such kernel. */
 tsr_status run_tokens(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, tsr_stream stream,
                       tsr_err *err);

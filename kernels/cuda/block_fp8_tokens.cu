@@ -25,6 +25,7 @@ template <int ROWS, int TOKENS> struct tokens_shape {
     static constexpr int kStageBytes = kWBytes + kABytes + kScaleBytes + 16;
     static constexpr int kStages = kSharedMax / kStageBytes;
     static constexpr int kBytes = kStages * kStageBytes;
+    static constexpr int kWAt = 0, kAAt = kStages * kWBytes;
     /* CTAs of the next launch would crowd some multiprocessors, and two at work on one gave different bits from run to
      * run. */
     static_assert(kBytes > kSharedMax / 2, "one CTA a multiprocessor");
@@ -32,27 +33,7 @@ template <int ROWS, int TOKENS> struct tokens_shape {
     static_assert(TOKENS * kPitch * 4 <= kStages * (kWBytes + kABytes), "the partial result fits the ring");
 };
 
-/* A CTA's ring of k tiles in shared memory, and the place in it of the thread that holds this object. */
-template <int ROWS, int TOKENS> struct tokens_ring {
-    using shape = tokens_shape<ROWS, TOKENS>;
-    uint8_t *w, *a, *scale;
-    uint64_t *full, *empty; /* [stages]: a tile has come; all warps are through with it */
-    int stage = 0, phase = 0;
-
-    __device__ __forceinline__ explicit tokens_ring(uint8_t *memory)
-        : w(memory), a(w + shape::kStages * shape::kWBytes), scale(a + shape::kStages * shape::kABytes),
-          full(reinterpret_cast<uint64_t *>(scale + shape::kStages * shape::kScaleBytes)), empty(full + shape::kStages)
-    {
-    }
-
-    __device__ __forceinline__ void step()
-    {
-        if (++stage == shape::kStages) {
-            stage = 0;
-            phase ^= 1;
-        }
-    }
-};
+template <int ROWS, int TOKENS> using tokens_ring = tile_ring<tokens_shape<ROWS, TOKENS>>;
 
 /* One CTA's share of the product: its first weight row and token, and its k tiles. */
 struct tokens_share {

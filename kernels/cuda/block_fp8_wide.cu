@@ -16,6 +16,7 @@ template <int TOKENS, int WIDTH> struct wide_shape {
     static constexpr int kSubs = TOKENS / 128; /* how many tiles of 64 tokens a warpgroup has */
     static constexpr int kABytes = TOKENS * kBlock, kWBytes = WIDTH * kBlock, kScaleBytes = TOKENS * 4;
     static constexpr int kStages = TOKENS == 128 && WIDTH == 128 ? 5 : 4;
+    static constexpr int kAAt = 0, kWAt = kStages * kABytes;
     static constexpr int kOut = kSubs == 1 ? WIDTH : kStaged; /* columns that a warp stages at once */
     static constexpr int kStagedBytes = 8 * 16 * kOut * 2;
     static constexpr int kRing = kStages * (kABytes + kWBytes + kScaleBytes);
@@ -126,27 +127,7 @@ __device__ __forceinline__ void store_results(const CUtensorMap *map, const prob
     store_elements<WIDTH, T>(p, sum, i0 + lane / 4, n0, lane);
 }
 
-/* A CTA's ring of k tiles in shared memory, and the place in it of the thread that holds this object. */
-template <int TOKENS, int WIDTH> struct wide_ring {
-    using shape = wide_shape<TOKENS, WIDTH>;
-    uint8_t *a, *w, *scale;
-    uint64_t *full, *empty; /* [stages]: a tile has come; all warps of both CTAs are through with it */
-    int stage = 0, phase = 0;
-
-    __device__ __forceinline__ explicit wide_ring(uint8_t *memory)
-        : a(memory), w(a + shape::kStages * shape::kABytes), scale(w + shape::kStages * shape::kWBytes),
-          full(reinterpret_cast<uint64_t *>(scale + shape::kStages * shape::kScaleBytes)), empty(full + shape::kStages)
-    {
-    }
-
-    __device__ __forceinline__ void step()
-    {
-        if (++stage == shape::kStages) {
-            stage = 0;
-            phase ^= 1;
-        }
-    }
-};
+template <int TOKENS, int WIDTH> using wide_ring = tile_ring<wide_shape<TOKENS, WIDTH>>;
 
 /* One CTA's share of the product: of `units` pairs of tiles every `stride`th, beginning with the CTA's own number. */
 struct wide_share {
