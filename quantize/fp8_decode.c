@@ -50,7 +50,7 @@ tsr_status tsr_check_scales(const tsr_weight *w, uint64_t matrix, uint64_t row, 
             "'%s': the scale at [%llu, %llu] of matrix %llu is %g, file offset %llu: no weight comes of it; "
             "the checkpoint is damaged",
             w->scale->name, U64(row), U64(col + i), U64(matrix), (double)scales[i],
-            U64(w->scale->offset + at * tsr_dtype_bytes(w->scale->dtype)));
+            U64(w->scale->offset + at * tsr_dtype_bytes((tsr_dtype)w->scale_dtype)));
     }
     return TSR_OK;
 }
@@ -61,9 +61,10 @@ static tsr_status take_scales(const tsr_cpu_kernels *kernels, const tsr_fp8_rect
 {
     const tsr_weight *const w = rect->weight;
     const uint64_t above = grid_row - rect->row / w->block_rows;
-    tsr_widen_to_f32(kernels, w->scale->dtype,
-                     (const char *)rect->scales + (above * w->grid_cols + first) * tsr_dtype_bytes(w->scale->dtype), n,
-                     out);
+    tsr_widen_to_f32(kernels, (tsr_dtype)w->scale_dtype,
+                     (const char *)rect->scales +
+                         (above * w->grid_cols + first) * tsr_dtype_bytes((tsr_dtype)w->scale_dtype),
+                     n, out);
     return tsr_check_scales(w, rect->matrix, grid_row, first, out, n, err);
 }
 

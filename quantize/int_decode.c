@@ -72,8 +72,8 @@ static tsr_status take_scales(const tsr_cpu_kernels *k, const tsr_int_span *span
 {
     const tsr_weight *const w = span->weight;
     const uint64_t above = w->grid_rows == w->rows ? row : 0, grid_row = w->grid_rows == w->rows ? span->row + row : 0;
-    const size_t width = tsr_dtype_bytes((tsr_dtype)w->scale->dtype);
-    tsr_widen_to_f32(k, (tsr_dtype)w->scale->dtype, (const char *)span->scales + above * w->grid_cols * width,
+    const size_t width = tsr_dtype_bytes((tsr_dtype)w->scale_dtype);
+    tsr_widen_to_f32(k, (tsr_dtype)w->scale_dtype, (const char *)span->scales + above * w->grid_cols * width,
                      w->grid_cols, r->scales);
     TSR_TRY(tsr_check_scales(w, 0, grid_row, 0, r->scales, w->grid_cols, err));
     for (uint64_t g = 0; g < w->grid_cols; g++)

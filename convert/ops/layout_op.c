@@ -164,11 +164,11 @@ static tsr_status unpack(const tsr_layout *l, const band *b, const tsr_unit *u, 
     const tsr_weight *const w = &l->parts[b->part];
     const tsr_int_span span = {.weight = w, .row = b->row, .rows = b->rows, .codes = u->in_data[0]};
     const uint64_t n = groups_of(l);
-    const size_t width = tsr_dtype_bytes((tsr_dtype)w->scale->dtype);
+    const size_t width = tsr_dtype_bytes((tsr_dtype)w->scale_dtype);
     tsr_int_unpack(kernels, &span, codes);
     for (uint64_t r = 0; r < b->rows; r++) {
         const uint64_t row = w->grid_rows == w->rows ? r : 0;
-        tsr_widen_to_f32(kernels, (tsr_dtype)w->scale->dtype, (const char *)u->in_data[1] + row * n * width, n,
+        tsr_widen_to_f32(kernels, (tsr_dtype)w->scale_dtype, (const char *)u->in_data[1] + row * n * width, n,
                          scales + r * n);
         TSR_TRY(tsr_check_scales(w, 0, w->grid_rows == w->rows ? b->row + r : 0, 0, scales + r * n, n, err));
     }

@@ -43,9 +43,9 @@ static tsr_status place_scales(const tsr_mla_params *p, const tsr_cpu_kernels *k
     const tsr_weight *const w = &p->kv_b;
     const uint64_t cols = tsr_ceil_div(w->cols, w->block_cols), rows = tsr_mla_rows(p, p->values) / w->block_rows;
     const uint64_t first = tsr_mla_first_row(p, head, p->values) / w->block_rows;
-    const size_t width = tsr_dtype_bytes(w->scale->dtype);
+    const size_t width = tsr_dtype_bytes((tsr_dtype)w->scale_dtype);
     for (uint64_t r = 0; r < rows; r++) {
-        tsr_widen_to_f32(k, w->scale->dtype, (const char *)scales + (first + r) * w->grid_cols * width, cols,
+        tsr_widen_to_f32(k, (tsr_dtype)w->scale_dtype, (const char *)scales + (first + r) * w->grid_cols * width, cols,
                          scratch + r * cols);
         TSR_TRY(tsr_check_scales(w, 0, first + r, 0, scratch + r * cols, cols, err));
     }

@@ -30,7 +30,7 @@ tsr_status tsr_mla_decode(const tsr_cpu_kernels *k, const tsr_mla_piece *x, tsr_
                              .ld_codes = x->ld};
         uint64_t first, rows;
         tsr_fp8_rect_grid(&rect, &first, &rows);
-        rect.scales = (const char *)x->scales + first * w->grid_cols * tsr_dtype_bytes(w->scale->dtype);
+        rect.scales = (const char *)x->scales + first * w->grid_cols * tsr_dtype_bytes((tsr_dtype)w->scale_dtype);
         return tsr_fp8_decode(k, &rect, dtype, out, x->cols, scratch, err);
     }
     const size_t width = tsr_mla_width(w);

@@ -153,8 +153,9 @@ static tsr_status quantize_run(const tsr_step *step, uint64_t unit, const tsr_un
         band.x = u->in_data[2];
         band.codes = u->in_data[0];
         band.scales = (float *)(memory + s.decoded + s.decoding + s.quantizing + s.codes);
-        tsr_widen_to_f32(kernels, p->weight.scale->dtype,
-                         (const char *)u->in_data[1] + at.col / g.block_cols * tsr_dtype_bytes(p->weight.scale->dtype),
+        tsr_widen_to_f32(kernels, (tsr_dtype)p->weight.scale_dtype,
+                         (const char *)u->in_data[1] +
+                             at.col / g.block_cols * tsr_dtype_bytes((tsr_dtype)p->weight.scale_dtype),
                          tsr_ceil_div(at.cols, g.block_cols), band.scales);
         return tsr_fp8_block_measure(&p->scheme, kernels, &band, stats, err);
     }

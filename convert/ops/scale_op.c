@@ -8,7 +8,7 @@
 tsr_window tsr_scale_window(const tsr_fp8_rect *rect)
 {
     const tsr_weight *const w = rect->weight;
-    const uint64_t row_bytes = w->grid_cols * tsr_dtype_bytes(w->scale->dtype);
+    const uint64_t row_bytes = w->grid_cols * tsr_dtype_bytes((tsr_dtype)w->scale_dtype);
     uint64_t first, rows;
     tsr_fp8_rect_grid(rect, &first, &rows);
     return (tsr_window){.offset = (rect->matrix * w->grid_rows + first) * row_bytes,
@@ -28,7 +28,7 @@ static uint64_t scales_units(const tsr_step *step)
 static void scales_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
 {
     const tsr_weight *const w = step->params;
-    const uint64_t in = w->grid_rows * w->grid_cols * tsr_dtype_bytes(w->scale->dtype);
+    const uint64_t in = w->grid_rows * w->grid_cols * tsr_dtype_bytes((tsr_dtype)w->scale_dtype);
     const uint64_t out = step->out[0]->bytes / w->matrices;
     u->in[0] = (tsr_window){.offset = unit * in, .rows = 1, .row_bytes = in, .pitch = in};
     u->out[0] = (tsr_window){.offset = unit * out, .rows = 1, .row_bytes = out, .pitch = out};
@@ -40,10 +40,11 @@ static tsr_status scales_run(const tsr_step *step, uint64_t unit, const tsr_unit
     (void)stats;
     const tsr_weight *const w = step->params;
     const uint64_t cols = tsr_ceil_div(w->cols, w->block_cols), rows = tsr_ceil_div(w->rows, w->block_rows);
-    const size_t width = tsr_dtype_bytes(w->scale->dtype);
+    const size_t width = tsr_dtype_bytes((tsr_dtype)w->scale_dtype);
     for (uint64_t r = 0; r < rows; r++) {
         float *const to = (float *)u->out_data[0] + r * cols;
-        tsr_widen_to_f32(kernels, w->scale->dtype, (const char *)u->in_data[0] + r * w->grid_cols * width, cols, to);
+        tsr_widen_to_f32(kernels, (tsr_dtype)w->scale_dtype, (const char *)u->in_data[0] + r * w->grid_cols * width,
+                         cols, to);
         TSR_TRY(tsr_check_scales(w, unit, r, 0, to, cols, err));
     }
     return TSR_OK;

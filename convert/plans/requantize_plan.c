@@ -43,7 +43,7 @@ static const char *reason_to_requantize(const tsr_weights *weights, const tsr_we
 {
     if (w->block_rows != to->block.block_rows || w->block_cols != to->block.block_cols)
         return "other blocks";
-    if (to->block.scale_fmt == TSR_SCALE_UE8M0 && !weights->ue8m0 && w->scale->dtype != TSR_F8_E8M0)
+    if (to->block.scale_fmt == TSR_SCALE_UE8M0 && !weights->ue8m0 && w->scale_dtype != TSR_F8_E8M0)
         return "scales become powers of two";
     return to->block.search ? "scales of least squared error" : NULL;
 }

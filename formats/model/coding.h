@@ -6,11 +6,19 @@
 
 #include <stddef.h>
 
+/* R and C are the rows (outputs) and columns (inputs) of the codes, whatever order they are stored in. */
 typedef enum tsr_coding {
     TSR_PLAIN,
     TSR_CODED_E4M3,   /* F8_E4M3 [R, C] or [M, R, C] */
     TSR_CODED_INT8,   /* I8 [R, C], two's complement */
     TSR_CODED_PACKED, /* I32 [R, ceil(C * bits / 32)]: code + 2^(bits-1), the first in the lowest bits */
+    TSR_CODED_E2M1,   /* U8 or I8 [R, C / 2], [M, R, C / 2] or [M, R, C / 32, 16]: two codes a byte, the even column in
+                         the low four bits; F4 [R, C] or [M, R, C], which counts codes, is the same bytes */
+    TSR_CODED_AWQ,    /* I32 [C, R / 8]: four bits a code, unsigned, rows 8j + (0, 2, 4, 6, 1, 3, 5, 7) of a column in
+                         word j, lowest bits first; zero points likewise, [groups, R / 8]; scales [groups, R] */
+    TSR_CODED_GPTQ,   /* I32 [ceil(C * bits / 32), R]: unsigned, consecutive columns of a row in a word, lowest bits
+                         first; zero points [groups, ceil(R * bits / 32)], consecutive rows in a word; scales
+                         [groups, R] */
     TSR_UNREAD,       /* only of tsr_weights_survey: what Tessera does not interpret. Nobody may take it for values */
 } tsr_coding;
 

@@ -221,13 +221,27 @@ static tsr_status name_values(const tsr_pairing *p, tsr_weight *x)
     return TSR_OK;
 }
 
+/* The row of the table for what has been paired. */
+static const tsr_weight_kind *kind_of(const tsr_weight *x)
+{
+    const tsr_grid grid = !x->coarse ? TSR_GRID_BLOCKS : x->block_rows == 1 ? TSR_GRID_ROWS : TSR_GRID_WHOLE;
+    const tsr_weight_kind *kind = tsr_weight_kinds;
+    while (kind->name != NULL && (kind->coding != x->coding || kind->family == TSR_FAMILY_MX ||
+                                  (kind->family == TSR_FAMILY_FP8 && kind->grid != grid)))
+        kind++;
+    return kind;
+}
+
 static tsr_status pair_codes(const tsr_pairing *p, tsr_weight *x)
 {
     x->bits = 8;
     x->part = x->coding == TSR_CODED_E4M3 ? tsr_absorbed_find(x->data->name) : NULL;
     TSR_TRY(name_values(p, x));
     TSR_TRY(x->part == NULL ? find_scale(p, x) : find_part_scale(p, x));
-    return x->coding == TSR_CODED_E4M3 ? check_grid(p, x) : tsr_check_integers(p, x);
+    TSR_TRY(x->coding == TSR_CODED_E4M3 ? check_grid(p, x) : tsr_check_integers(p, x));
+    x->scale_dtype = x->scale->dtype;
+    x->kind = kind_of(x);
+    return TSR_OK;
 }
 
 /* Every weight of codes with its scale, in the order of the checkpoint, into the first places. */
@@ -391,8 +405,8 @@ void tsr_weights_free(tsr_weights *weights)
 
 size_t tsr_weight_companions(const tsr_weight *w, const tsr_tensor *companions[TSR_MAX_COMPANIONS])
 {
-    const tsr_tensor *const all[TSR_MAX_COMPANIONS] = {w->scale, w->zero_point, w->shape, w->input_scale,
-                                                       w->input_zero_point};
+    const tsr_tensor *const all[TSR_MAX_COMPANIONS] = {w->scale, w->zero_point,  w->global_scale,    w->group_index,
+                                                       w->shape, w->input_scale, w->input_zero_point};
     size_t n = 0;
     for (size_t i = 0; i < TSR_MAX_COMPANIONS; i++) {
         if (all[i] != NULL)

@@ -13,7 +13,9 @@
  *
  * Integers are compressed-tensors': X.weight I8 with X.weight_scale (int-quantized), or X.weight_packed, words of I32
  * with X.weight_scale and X.weight_shape (pack-quantized); both may have X.weight_zero_point, in the same form as the
- * codes: y = (code - zero_point) * scale. (compressors/pack_quantized/helpers.py) */
+ * codes: y = (code - zero_point) * scale. (compressors/pack_quantized/helpers.py)
+ *
+ * MXFP4, NVFP4, MXFP8, AWQ and GPTQ: formats/model/kinds.h has the tensors of each. */
 #ifndef TSR_FORMATS_MODEL_WEIGHTS_H
 #define TSR_FORMATS_MODEL_WEIGHTS_H
 
@@ -21,28 +23,42 @@
 #include "common/status.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/model/coding.h"
+#include "formats/model/kinds.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /* A tensor with its meaning: a plain one, or codes with their scales.
- * Element [m, r, c] of codes is (value(code) - zero_point[...]) * scale[m, r / block_rows, c / block_cols]. */
+ * Rows are a layer's outputs and columns its inputs, whichever way they are stored; element [m, r, c] of codes is
+ *     (value(code) - zero_point) * scale * global_scale
+ * with the scale and the zero point of [m, r / block_rows, c / block_cols]. All products are taken in FP32, scale and
+ * global first. */
 typedef struct tsr_weight {
-    const tsr_tensor *data;        /* what is stored */
-    const tsr_tensor *values;      /* name, rank and shape of what that stands for: data itself, unless it is packed */
-    const tsr_tensor *scale;       /* NULL: plain. F32, F16, BF16 or F8_E8M0 */
-    const tsr_tensor *zero_point;  /* NULL: 0. As the codes: I8, of the scale's shape, or I32, packed along R */
-    uint8_t coding, bits;          /* tsr_coding; of a code, 8 or 4 */
-    uint64_t matrices, rows, cols; /* M (1 for a matrix), R, C; 0 when plain */
+    const tsr_tensor *data;   /* what is stored */
+    const tsr_tensor *values; /* name, rank and shape of what that stands for, as loaders of plain weights know it */
+    const tsr_tensor *scale;  /* NULL: plain */
+    const tsr_tensor *zero_point;   /* NULL: 0. As the codes: I8, of the scale's shape, or I32, packed along R */
+    const tsr_tensor *global_scale; /* NULL: 1. F32: one value, or one for each matrix */
+    const tsr_tensor *group_index;  /* g_idx of GPTQ, I32 or I64 [C]: the group of each column. NULL: in order */
+    const tsr_weight_kind *kind;    /* NULL: plain */
+    uint8_t coding, bits;           /* tsr_coding; of a code, 8 or 4 */
+    uint8_t scale_dtype; /* how the scale's bytes read: F32, F16, BF16, F8_E4M3, or F8_E8M0, also where they are U8 */
+    bool global_divides; /* scale / global_scale (compressed-tensors), not scale * global_scale (ModelOpt) */
+    bool zeros_less_one; /* stored zero points are one too low (GPTQ's first format): 15 stands for 16 */
+    bool transposed;     /* values is [M, C, R] where the codes are [M, R, C] (gpt-oss) */
+    bool reordered;      /* group_index is not c / block_cols: it says which scale and zero point a column has */
+    uint64_t matrices, rows, cols;   /* M (1 for a matrix), R, C; 0 when plain */
     uint64_t block_rows, block_cols; /* rows x 1 block for one scale a row, R x C for one a matrix */
     bool coarse;                     /* one scale a row or a matrix: no blocks that a cut could split */
-    uint64_t grid_rows, grid_cols;   /* of the scale as it is stored: at least ceil(R / block_rows), ... */
+    /* Of the scales, at least ceil(R / block_rows), ...: as they are stored, but that AWQ's and GPTQ's are stored as the
+     * transpose, [grid_cols, grid_rows]. */
+    uint64_t grid_rows, grid_cols;
     const struct tsr_absorbed_part
         *part;      /* codes of a part of an absorbed kv_b_proj (formats/model/absorbed.h); else NULL */
     bool one_scale; /* of a part: one value for all its matrices, and for the other part's */
-    /* The static scale and zero point of the layer's input, and a packed weight's stored shape. They mean nothing
-     * without the codes. NULL where there are none. */
+    /* The static scale (of NVFP4, the global one) and zero point of the layer's input, and a packed weight's stored
+     * shape. They mean nothing without the codes. NULL where there are none. */
     const tsr_tensor *input_scale, *input_zero_point, *shape;
     const char *rule; /* plain: by which rule (tsr_plain_rule); NULL with codes. Static storage */
 } tsr_weight;
@@ -101,7 +117,7 @@ void tsr_weights_pass_over(void *data, const tsr_tensor *tensor, tsr_status stat
 void tsr_weights_free(tsr_weights *weights);
 
 /* The tensors that belong to a quantized weight besides its codes, the scale first. Returns how many there are. */
-enum { TSR_MAX_COMPANIONS = 5 };
+enum { TSR_MAX_COMPANIONS = 7 };
 size_t tsr_weight_companions(const tsr_weight *weight, const tsr_tensor *companions[TSR_MAX_COMPANIONS]);
 
 /* Why a plain tensor is copied, for the plan: "not quantized", or the rule that makes it plain data. */
