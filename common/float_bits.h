@@ -1,10 +1,11 @@
-/* Numbers as bits, and back: FP32, BF16, F16, E4M3 and E8M0, one value at a time.
+/* Numbers as bits, and back: FP32, BF16, F16, E4M3, E2M1 and E8M0, one value at a time.
  *
  * These functions are the definitions, for all of Tessera but verify/weights, whose decoder is its own. They are
  * inline, so that loops over them vectorize. "From" rounds to nearest, ties to even; "to" and "f32_from" are exact.
  *
  * E4M3 is OCP float8_e4m3fn: 1 sign, 4 exponent (bias 7) and 3 mantissa bits; the largest value is 448 (0x7E), NaN is
- * 0x7F or 0xFF, and there is no infinity. E8M0 is the scale of the OCP MX formats: an exponent with bias 127. */
+ * 0x7F or 0xFF, and there is no infinity. E2M1 has the magnitudes 0, 0.5, 1, 1.5, 2, 3, 4 and 6, and a sign in bit 3.
+ * E8M0 is the scale of the OCP MX formats: an exponent with bias 127. */
 #ifndef TSR_COMMON_FLOAT_BITS_H
 #define TSR_COMMON_FLOAT_BITS_H
 
@@ -114,6 +115,24 @@ static inline float tsr_e4m3_to_f32(uint8_t code)
         return tsr_f32_from_bits(sign | TSR_FP32_NAN_BITS);
     /* In FP32's position the code reads 2^120 too small, subnormals included. */
     return tsr_f32_from_bits(sign | magnitude << 20) * 0x1p120f;
+}
+
+/* Clamps to +-6. The sign is kept where x is zero or rounds to it: code 8 is -0. x is not NaN. */
+static inline uint8_t tsr_e2m1_from_f32(float x)
+{
+    const uint8_t sign = (uint8_t)(tsr_f32_bits(x) >> 31 << 3);
+    const float a = tsr_f32_from_bits(tsr_f32_bits(x) & TSR_FP32_ABS_MASK);
+    /* One for each tie that is passed; from an odd code, the tie itself belongs to the next one, which is even. */
+    return (uint8_t)(sign |
+                     ((a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f) + (a > 5.0f)));
+}
+
+/* The low 4 bits of `code` count. */
+static inline float tsr_e2m1_to_f32(uint8_t code)
+{
+    const uint32_t sign = (uint32_t)(code & 8) << 28, magnitude = code & 7;
+    /* In FP32's position the code reads 2^126 too small, and 0.5 is its subnormal. */
+    return tsr_f32_from_bits(sign | magnitude << 22) * 0x1p126f;
 }
 
 #endif

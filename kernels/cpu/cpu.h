@@ -14,6 +14,8 @@
 #include "kernels/cpu/int_quant.h"
 #include "kernels/cpu/interleave.h"
 #include "kernels/cpu/matmul.h"
+#include "kernels/cpu/mx_codes.h"
+#include "kernels/cpu/mx_values.h"
 
 /* Sets of features. A set is present only if the CPU has all of it and the OS saves its registers. */
 enum {

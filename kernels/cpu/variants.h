@@ -11,6 +11,8 @@
 #include "kernels/cpu/int_quant.h"
 #include "kernels/cpu/interleave.h"
 #include "kernels/cpu/matmul.h"
+#include "kernels/cpu/mx_codes.h"
+#include "kernels/cpu/mx_values.h"
 
 #define TSR_OP(op, type)               type tsr_##op##_ref;
 #define TSR_KERNEL(op, flags, variant) tsr_##op##_fn tsr_##op##_##variant;

@@ -1,0 +1,58 @@
+/* Codes of the microscaling formats, on the CPU: MXFP4, MXFP8 and NVFP4, whose scales belong to groups of 32 or 16
+ * columns.
+ *
+ * Groups never cross a row and rows are whole groups, so that elements are one run of n numbers here, n a multiple of
+ * the group, and group i is x[i * group .. (i + 1) * group). E2M1 codes are packed two to a byte, the even column in
+ * the low nibble. The functions allocate nothing, cannot fail and are thread-safe; every form gives the same bits. */
+#ifndef TSR_KERNELS_CPU_MX_CODES_H
+#define TSR_KERNELS_CPU_MX_CODES_H
+
+#include "kernels/cpu/int_quant.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The scale of a group, as an E8M0 byte, from its amax (finite, as FP32 bits): the exponent of amax, plus one where
+ * its mantissa field is above `limit`, less `emax`, which is the exponent of the largest element; within 0 ... 254.
+ * Subnormal numbers count as if they had the exponent of FP32's smallest. */
+typedef void tsr_scale_e8m0_fn(const uint32_t *amax, size_t n, uint32_t limit, int emax, uint8_t *scales);
+
+/* How a group of NVFP4 gets its scale from its amax and the tensor's global one. */
+typedef struct tsr_nvfp4_recipe {
+    float global;       /* finite, positive */
+    bool multiplies;    /* t = s * global (ModelOpt), or else t = s / global (compressed-tensors) */
+    bool bf16_quotient; /* where the global divides: amax / 6 is rounded to BF16 first */
+} tsr_nvfp4_recipe;
+
+/* scales[i] = s, an e4m3 code, and t[i], what codes of the group are multiples of, from amax[i] (finite, FP32 bits).
+ *   the global divides:    s = e4m3(min((amax / 6) * global, 448)), and 0.125 in place of 0;  t = s / global
+ *   the global multiplies: s = e4m3(clamp(amax / (6 * global), 2^-9, 448)), 1 where amax = 0; t = s * global
+ * each operation rounded to FP32. t may be 0 where amax is subnormal. */
+typedef void tsr_scale_nvfp4_fn(const uint32_t *amax, size_t n, const tsr_nvfp4_recipe *recipe, uint8_t *scales,
+                                float *t);
+
+/* How a quotient becomes an E2M1 code. */
+typedef enum tsr_e2m1_rounding {
+    TSR_E2M1_EVEN,      /* to nearest, ties to even; a zero has code 0, a negative number that rounds to 0 has code 8 */
+    TSR_E2M1_EVEN_BF16, /* the same, after the quotient was rounded to BF16, whose smallest numbers are larger */
+    TSR_E2M1_DOWN,      /* to nearest, ties toward zero; a zero of either sign has code 8 (ModelOpt's MXFP4) */
+} tsr_e2m1_rounding;
+
+/* code = e2m1(clamp(x / t[i], +-6)), the IEEE FP32 quotient. x is finite, t[i] finite and not negative; where t[i] is
+ * 0, the quotient counts as 0. `group` is even. */
+typedef void tsr_encode_e2m1_bf16_fn(const uint16_t *x, size_t n, size_t group, const float *t,
+                                     tsr_e2m1_rounding rounding, uint8_t *packed);
+typedef void tsr_encode_e2m1_f32_fn(const float *x, size_t n, size_t group, const float *t, tsr_e2m1_rounding rounding,
+                                    uint8_t *packed);
+
+/* code = e4m3(clamp(x / 2^(scales[i] - 127), +-448)) in groups of 32; -0 gives 0x80. x is finite, no scale is 255. (An
+ * FP32 source goes to encode_e4m3_f32.) */
+typedef void tsr_encode_mxfp8_bf16_fn(const uint16_t *x, size_t n, const uint8_t *scales, uint8_t *codes);
+
+/* What the E2M1 codes of n elements that share the scale t > 0 cost, n at most 64. As tsr_int_error, with 32 lanes, v
+ * the code's value and the largest code at 6: beyond 7 a quotient is saturated. */
+typedef void tsr_error_e2m1_bf16_fn(const uint16_t *x, size_t n, float t, const uint8_t *packed, tsr_int_error *error);
+typedef void tsr_error_e2m1_f32_fn(const float *x, size_t n, float t, const uint8_t *packed, tsr_int_error *error);
+
+#endif

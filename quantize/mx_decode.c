@@ -1,0 +1,138 @@
+/* Decodes rows of microscaled codes to values. */
+#include "quantize/mx_decode.h"
+
+#include "common/float_bits.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Scratch: t of each group of a row; values before they are narrowed to F16. */
+typedef struct room {
+    float *t, *values;
+} room;
+
+static room divide(const tsr_mx_span *span, void *scratch)
+{
+    room r = {.values = scratch};
+    r.t = r.values + span->cols;
+    return r;
+}
+
+size_t tsr_mx_decode_scratch(uint64_t cols)
+{
+    return (cols + (cols + 1) / 2) * sizeof(float); /* a group has at least two columns */
+}
+
+static tsr_status report_scale(const tsr_mx_span *span, uint64_t row, uint64_t g, tsr_err *err)
+{
+    const uint64_t groups = span->cols / span->group, at = (span->row + row) * groups + g;
+    const uint8_t byte = span->scales[row * groups + g];
+    const bool nan = span->scale == TSR_MX_E8M0 || (byte & 0x7F) == 0x7F;
+    return tsr_fail(err, TSR_E_VALUE,
+                    "'%s': the scale at [%llu, %llu], file offset %llu, is %s (0x%02X): no weight comes of it; the "
+                    "checkpoint is damaged",
+                    span->scales_of->name, U64(span->row + row), U64(g), U64(span->scales_of->offset + at),
+                    nan ? "NaN" : "negative", byte);
+}
+
+static tsr_status check_scales(const tsr_mx_span *span, uint64_t row, tsr_err *err)
+{
+    const uint64_t groups = span->cols / span->group;
+    const uint8_t *const scales = span->scales + row * groups;
+    const uint8_t largest = span->scale == TSR_MX_E8M0 ? 254 : 0x7E;
+    for (uint64_t g = 0; g < groups; g++) {
+        if (scales[g] > largest)
+            return report_scale(span, row, g, err);
+    }
+    return TSR_OK;
+}
+
+static tsr_status report_code(const tsr_mx_span *span, uint64_t row, tsr_err *err)
+{
+    const uint8_t *const codes = span->codes + row * span->cols;
+    uint64_t col = 0;
+    while ((codes[col] & 0x7F) != 0x7F)
+        col++;
+    return tsr_fail(err, TSR_E_VALUE, "'%s': code NaN at [%llu, %llu], file offset %llu: the checkpoint is damaged",
+                    span->codes_of->name, U64(span->row + row), U64(col),
+                    U64(span->codes_of->offset + (span->row + row) * span->cols + col));
+}
+
+static float value_of(const tsr_mx_span *span, uint64_t row, uint64_t col)
+{
+    const uint8_t *const codes = span->codes + row * tsr_mx_code_bytes(span->element, span->cols);
+    return span->element == TSR_MX_E4M3 ? tsr_e4m3_to_f32(codes[col]) : tsr_e2m1_to_f32(codes[col / 2] >> col % 2 * 4);
+}
+
+/* Names the first value of a row that rounds to infinity in `dtype`. */
+static tsr_status check_range(const tsr_mx_span *span, uint64_t row, const float *t, tsr_dtype dtype, tsr_err *err)
+{
+    /* Half way from the largest number to the next power of two, and that is infinity already. */
+    const float limit = dtype == TSR_F16 ? 65520 : dtype == TSR_BF16 ? 0x1.FFp127f : INFINITY;
+    for (uint64_t g = 0; g < span->cols / span->group; g++) {
+        if (tsr_mx_largest(span->element) * t[g] < limit)
+            continue;
+        for (uint64_t col = g * span->group; col < (g + 1) * span->group; col++) {
+            const float v = value_of(span, row, col);
+            if (isnan(v) || fabsf(v * t[g]) < limit)
+                continue;
+            return tsr_fail(err, TSR_E_VALUE,
+                            "'%s': the value at [%llu, %llu] is beyond the range of %s: choose another --dtype, or "
+                            "look at its scale in '%s'",
+                            span->codes_of->name, U64(span->row + row), U64(col), tsr_dtype_name(dtype),
+                            span->scales_of->name);
+        }
+    }
+    return TSR_OK;
+}
+
+/* Returns whether a code is NaN. */
+static bool decode_e4m3(const tsr_cpu_kernels *k, const tsr_mx_span *span, const uint8_t *codes, const uint8_t *scales,
+                        const float *t, tsr_dtype dtype, void *out)
+{
+    const uint64_t cols = span->cols;
+    if (dtype == TSR_BF16 && span->scale == TSR_MX_E8M0 && span->group == 32)
+        return k->decode_mxfp8_bf16(codes, cols, scales, out);
+    if (dtype == TSR_BF16)
+        return k->decode_e4m3_bf16(codes, 1, cols, cols, span->group, t, out, cols);
+    if (dtype == TSR_F16)
+        return k->decode_e4m3_f16(codes, 1, cols, cols, span->group, t, out, cols);
+    return k->decode_e4m3_f32(codes, 1, cols, cols, span->group, t, out, cols);
+}
+
+static void decode_e2m1(const tsr_cpu_kernels *k, const tsr_mx_span *span, const uint8_t *codes, const room *r,
+                        tsr_dtype dtype, void *out)
+{
+    if (dtype == TSR_BF16) {
+        k->decode_e2m1_bf16(codes, span->cols, span->group, r->t, out);
+        return;
+    }
+    k->decode_e2m1_f32(codes, span->cols, span->group, r->t, dtype == TSR_F32 ? out : r->values);
+    for (uint64_t c = 0; dtype == TSR_F16 && c < span->cols; c++)
+        ((uint16_t *)out)[c] = tsr_f16_from_f32(r->values[c]);
+}
+
+tsr_status tsr_mx_decode(const tsr_cpu_kernels *kernels, const tsr_mx_span *span, tsr_dtype dtype, void *out,
+                         void *scratch, tsr_err *err)
+{
+    if (span->group == 0 || span->group % 2 != 0 || span->cols % span->group != 0)
+        return tsr_fail(err, TSR_E_SHAPE, "'%s': %llu columns are not whole groups of %llu", span->codes_of->name,
+                        U64(span->cols), U64(span->group));
+    if (span->scale != TSR_MX_E8M0 && !(isfinite(span->global) && span->global > 0))
+        return tsr_fail(err, TSR_E_VALUE, "'%s': the global scale beside it is %g: no weight comes of it",
+                        span->scales_of->name, (double)span->global);
+    const uint64_t groups = span->cols / span->group, code_bytes = tsr_mx_code_bytes(span->element, span->cols);
+    const room r = divide(span, scratch);
+    for (uint64_t row = 0; row < span->rows; row++) {
+        const uint8_t *const codes = span->codes + row * code_bytes, *const scales = span->scales + row * groups;
+        char *const y = (char *)out + row * span->cols * tsr_dtype_bytes(dtype);
+        TSR_TRY(check_scales(span, row, err));
+        tsr_mx_scale_values(span->scale, span->global, scales, groups, r.t);
+        TSR_TRY(check_range(span, row, r.t, dtype, err));
+        if (span->element == TSR_MX_E2M1)
+            decode_e2m1(kernels, span, codes, &r, dtype, y);
+        else if (decode_e4m3(kernels, span, codes, scales, r.t, dtype, y))
+            return report_code(span, row, err);
+    }
+    return TSR_OK;
+}

@@ -1,0 +1,393 @@
+/* Scales and codes of the microscaling formats, row by row. */
+#include "quantize/mx_weight.h"
+
+#include "common/float_bits.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_GROUP = 32 };
+
+/* ---- schemes ---- */
+
+tsr_mx_scheme tsr_mx_scheme_of(tsr_mx_kind kind, tsr_mx_producer producer)
+{
+    const bool modelopt = producer == TSR_MX_MODELOPT;
+    if (kind == TSR_NVFP4)
+        return (tsr_mx_scheme){.element = TSR_MX_E2M1,
+                               .group = 16,
+                               .scale = modelopt ? TSR_MX_E4M3_TIMES : TSR_MX_E4M3_DIVIDED,
+                               .producer = producer};
+    return (tsr_mx_scheme){.element = kind == TSR_MXFP4 ? TSR_MX_E2M1 : TSR_MX_E4M3,
+                           .group = 32,
+                           .scale = TSR_MX_E8M0,
+                           .rule = modelopt ? TSR_MX_RCEIL : TSR_MX_EVEN,
+                           .producer = producer};
+}
+
+bool tsr_mx_rule_parse(const char *name, tsr_mx_rule *rule)
+{
+    static const char *const kNames[] = {
+        [TSR_MX_FLOOR] = "floor", [TSR_MX_EVEN] = "even", [TSR_MX_RCEIL] = "rceil", [TSR_MX_CEIL] = "ceil"};
+    for (unsigned i = 0; i < sizeof kNames / sizeof *kNames; i++) {
+        if (strcmp(name, kNames[i]) == 0) {
+            *rule = (tsr_mx_rule)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The mantissa field of amax above which the exponent is one more. */
+static uint32_t limit_of(const tsr_mx_scheme *scheme)
+{
+    switch (scheme->rule) {
+    case TSR_MX_FLOOR:
+        return 0x7FFFFF;
+    case TSR_MX_EVEN:
+        return 0x5FFFFF; /* from 1.75 on */
+    case TSR_MX_RCEIL:
+        return scheme->element == TSR_MX_E2M1 ? 0x400000 : 0x600000; /* 6 = 1.5 * 2^2, 448 = 1.75 * 2^8 */
+    default:
+        return 0;
+    }
+}
+
+static int emax_of(const tsr_mx_scheme *scheme)
+{
+    return scheme->element == TSR_MX_E2M1 ? 2 : 8;
+}
+
+static tsr_e2m1_rounding rounding_of(const tsr_mx_scheme *scheme, tsr_dtype source)
+{
+    if (scheme->scale != TSR_MX_E8M0)
+        return TSR_E2M1_EVEN;
+    if (scheme->producer == TSR_MX_MODELOPT)
+        return TSR_E2M1_DOWN;
+    return source == TSR_BF16 ? TSR_E2M1_EVEN_BF16 : TSR_E2M1_EVEN;
+}
+
+static float divisor_of(tsr_dtype source, float amax)
+{
+    if (source != TSR_BF16)
+        return 1 / fmaxf(amax, 0x1p-126f) * 2688;
+    const float inverse = tsr_f32_from_bf16(tsr_bf16_from_f32(1 / fmaxf(amax, 0x1p-126f)));
+    return tsr_f32_from_bf16(tsr_bf16_from_f32(inverse * 2688));
+}
+
+float tsr_nvfp4_global(const tsr_mx_scheme *scheme, tsr_dtype source, const float *amax, size_t members)
+{
+    float largest = 0;
+    for (size_t i = 0; i < members; i++)
+        largest = fmaxf(largest, amax[i]);
+    if (scheme->scale == TSR_MX_E4M3_DIVIDED) {
+        const float global = divisor_of(source, largest);
+        return isfinite(global) ? global : 1;
+    }
+    return largest == 0 ? 1 : fmaxf(largest / 2688, 0x1p-149f);
+}
+
+/* ---- rows ---- */
+
+/* Scratch for quantizing a row: the row in FP32, unless it is BF16; of each group amax as FP32 bits, and t. */
+typedef struct room {
+    float *f32, *t;
+    uint32_t *amax;
+} room;
+
+static room divide(const tsr_mx_scheme *scheme, uint64_t cols, void *scratch)
+{
+    room r = {.f32 = scratch};
+    r.t = r.f32 + cols;
+    r.amax = (uint32_t *)(r.t + cols / scheme->group);
+    return r;
+}
+
+size_t tsr_mx_scratch(const tsr_mx_scheme *scheme, uint64_t cols)
+{
+    return (cols + 2 * (cols / scheme->group)) * sizeof(float);
+}
+
+/* A row of the source, or a part of it: BF16 as it is, other dtypes in FP32. */
+typedef struct source {
+    const uint16_t *bf16;
+    const float *f32;
+} source;
+
+static source part_of(source x, uint64_t col)
+{
+    return (source){x.bf16 == NULL ? NULL : x.bf16 + col, x.f32 == NULL ? NULL : x.f32 + col};
+}
+
+static float element(source x, uint64_t i)
+{
+    return x.bf16 == NULL ? x.f32[i] : tsr_f32_from_bf16(x.bf16[i]);
+}
+
+static uint64_t cols_of(const tsr_mx_rows *rows)
+{
+    return rows->tensor->shape[rows->tensor->rank - 1];
+}
+
+/* Row `row` of x. F16 and F32 are put into `f32`: the latter, too, since a row in a file's bytes need not be aligned. */
+static source take_row(const tsr_cpu_kernels *k, const tsr_mx_rows *rows, uint64_t row, float *f32)
+{
+    const uint64_t cols = cols_of(rows);
+    const tsr_dtype dtype = (tsr_dtype)rows->tensor->dtype;
+    const char *const from = (const char *)rows->x + row * cols * tsr_dtype_bytes(dtype);
+    if (dtype == TSR_BF16)
+        return (source){.bf16 = (const uint16_t *)(const void *)from};
+    if (dtype == TSR_F16)
+        k->widen_f16((const uint16_t *)(const void *)from, cols, f32);
+    else
+        memcpy(f32, from, cols * sizeof *f32);
+    return (source){.f32 = f32};
+}
+
+/* "[3, 17]", or "[2, 3, 17]" in a stack of matrices. */
+static const char *place_of(const tsr_mx_rows *rows, uint64_t row, uint64_t col, char *text, size_t size)
+{
+    const tsr_tensor *const t = rows->tensor;
+    row += rows->row;
+    if (t->rank == 3)
+        snprintf(text, size, "[%llu, %llu, %llu]", U64(row / t->shape[1]), U64(row % t->shape[1]), U64(col));
+    else
+        snprintf(text, size, "[%llu, %llu]", U64(row), U64(col));
+    return text;
+}
+
+static uint64_t offset_of(const tsr_mx_rows *rows, uint64_t row, uint64_t col)
+{
+    const tsr_tensor *const t = rows->tensor;
+    return t->offset + ((rows->row + row) * cols_of(rows) + col) * tsr_dtype_bytes((tsr_dtype)t->dtype);
+}
+
+static tsr_status report_not_finite(const tsr_mx_rows *rows, uint64_t row, source x, tsr_err *err)
+{
+    uint64_t col = 0;
+    char place[96];
+    while (isfinite(element(x, col)))
+        col++;
+    return tsr_fail(err, TSR_E_VALUE,
+                    "'%s': %s at %s, file offset %llu: the source is damaged, or its training diverged (--exclude "
+                    "keeps the tensor as it is)",
+                    rows->tensor->name, isnan(element(x, col)) ? "NaN" : "Inf",
+                    place_of(rows, row, col, place, sizeof place), U64(offset_of(rows, row, col)));
+}
+
+/* Finds amax of each group of a row. NaN and Inf are named. */
+static tsr_status find_amax(const tsr_cpu_kernels *k, const tsr_mx_rows *rows, uint64_t row, source x, uint64_t group,
+                            uint32_t *amax, tsr_err *err)
+{
+    const uint64_t cols = cols_of(rows);
+    if (x.bf16 != NULL)
+        k->amax_groups_bf16(x.bf16, cols, group, amax);
+    else
+        k->amax_f32(x.f32, 1, cols, cols, group, amax);
+    uint32_t largest = 0;
+    for (uint64_t g = 0; g < cols / group; g++)
+        largest = amax[g] > largest ? amax[g] : largest;
+    return largest >= TSR_FP32_INF_BITS ? report_not_finite(rows, row, x, err) : TSR_OK;
+}
+
+tsr_status tsr_mx_amax(const tsr_cpu_kernels *kernels, const tsr_mx_rows *rows, float *amax, tsr_err *err)
+{
+    const uint64_t cols = cols_of(rows);
+    for (uint64_t row = 0; row < rows->rows && cols > 0; row++) {
+        uint32_t largest;
+        const source x = take_row(kernels, rows, row, rows->scratch);
+        TSR_TRY(find_amax(kernels, rows, row, x, cols, &largest, err));
+        *amax = fmaxf(*amax, tsr_f32_from_bits(largest));
+    }
+    return TSR_OK;
+}
+
+/* Codes of n columns, whole groups, with their t; `scales` only matters for E4M3 elements. */
+static void encode(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, source x, uint64_t n, const float *t,
+                   const uint8_t *scales, tsr_dtype dtype, uint8_t *codes)
+{
+    if (scheme->element == TSR_MX_E4M3) {
+        if (x.bf16 != NULL)
+            k->encode_mxfp8_bf16(x.bf16, n, scales, codes);
+        else
+            k->encode_e4m3_f32(x.f32, 1, n, n, scheme->group, t, codes, n);
+    } else if (x.bf16 != NULL) {
+        k->encode_e2m1_bf16(x.bf16, n, scheme->group, t, rounding_of(scheme, dtype), codes);
+    } else {
+        k->encode_e2m1_f32(x.f32, n, scheme->group, t, rounding_of(scheme, dtype), codes);
+    }
+}
+
+/* What the codes of one group cost, in units of t. */
+static tsr_int_error measure(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, source x, float t,
+                             const uint8_t *codes)
+{
+    const float unit = t == 0 ? 0x1p-149f : t; /* all codes stand for 0 then */
+    const size_t n = scheme->group;
+    tsr_int_error error = {0};
+    if (scheme->element == TSR_MX_E2M1) {
+        if (x.bf16 != NULL)
+            k->error_e2m1_bf16(x.bf16, n, unit, codes, &error);
+        else
+            k->error_e2m1_f32(x.f32, n, unit, codes, &error);
+        return error;
+    }
+    tsr_block_error e;
+    if (x.bf16 != NULL)
+        k->error_e4m3_bf16(x.bf16, 1, n, n, codes, n, unit, &e);
+    else
+        k->error_e4m3_f32(x.f32, 1, n, n, codes, n, unit, &e);
+    return (tsr_int_error){.sum_q2 = e.sum_q2,
+                           .sum_e2 = e.sum_e2,
+                           .sum_qv = e.sum_qv,
+                           .max_e = e.max_e,
+                           .max_at = e.max_col,
+                           .nonzero = e.nonzero,
+                           .flushed = e.flushed,
+                           .saturated = e.saturated};
+}
+
+/* ---- the search ---- */
+
+static bool is_candidate(const tsr_mx_scheme *scheme, int scale)
+{
+    return scheme->scale == TSR_MX_E8M0 ? scale >= 0 && scale <= 254 : scale >= 1 && scale <= 0x7E;
+}
+
+/* Whether a reader's value of some code of the group could be infinite in BF16. */
+static bool may_overflow(const tsr_mx_scheme *scheme, float t)
+{
+    return !(tsr_mx_largest(scheme->element) * t < 0x1.FFp127f);
+}
+
+/* Tries the scales near that of one group, and keeps the best one and its codes. E8M0: one binade up and two down;
+ * E4M3: from half an octave below to the next above, since 4 may serve as the largest element in place of 6. */
+static void search(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, source x, float global, tsr_dtype dtype,
+                   uint8_t *scale, float *t, uint8_t *codes)
+{
+    const int below = scheme->scale == TSR_MX_E8M0 ? 2 : 4, above = scheme->scale == TSR_MX_E8M0 ? 1 : 5;
+    const int first = *scale;
+    double best = measure(scheme, k, x, *t, codes).sum_e2 * (double)*t * (double)*t;
+    for (int at = first - below; at <= first + above; at++) {
+        uint8_t trial[MAX_GROUP];
+        const uint8_t byte = (uint8_t)at;
+        float unit;
+        if (at == first || !is_candidate(scheme, at))
+            continue;
+        tsr_mx_scale_values(scheme->scale, global, &byte, 1, &unit);
+        if (unit == 0 || may_overflow(scheme, unit))
+            continue;
+        encode(scheme, k, x, scheme->group, &unit, &byte, dtype, trial);
+        const double loss = measure(scheme, k, x, unit, trial).sum_e2 * (double)unit * (double)unit;
+        if (loss < best * 0.999) { /* a gain above the rounding of the measure */
+            best = loss;
+            *scale = byte;
+            *t = unit;
+            memcpy(codes, trial, tsr_mx_code_bytes(scheme->element, scheme->group));
+        }
+    }
+}
+
+/* ---- quantizing ---- */
+
+static void choose_scales(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, const tsr_mx_rows *rows,
+                          uint64_t groups, const room *r, uint8_t *scales)
+{
+    if (scheme->scale == TSR_MX_E8M0) {
+        k->scale_e8m0(r->amax, groups, limit_of(scheme), emax_of(scheme), scales);
+        tsr_mx_scale_values(TSR_MX_E8M0, 0, scales, groups, r->t);
+        return;
+    }
+    const tsr_nvfp4_recipe recipe = {.global = rows->global,
+                                     .multiplies = scheme->scale == TSR_MX_E4M3_TIMES,
+                                     .bf16_quotient = rows->tensor->dtype == TSR_BF16};
+    k->scale_nvfp4(r->amax, groups, &recipe, scales, r->t);
+}
+
+/* A weight near the end of FP32's range may round to a code that a reader takes for infinity. */
+static tsr_status refuse_overflow(const tsr_mx_scheme *scheme, const tsr_mx_rows *rows, uint64_t row, uint64_t g,
+                                  float t, const uint8_t *codes, tsr_err *err)
+{
+    for (uint64_t i = 0; i < scheme->group; i++) {
+        const float v =
+            scheme->element == TSR_MX_E4M3 ? tsr_e4m3_to_f32(codes[i]) : tsr_e2m1_to_f32(codes[i / 2] >> i % 2 * 4);
+        char place[96];
+        if (fabsf(v * t) < 0x1.FFp127f)
+            continue;
+        const uint64_t col = g * scheme->group + i;
+        return tsr_fail(err, TSR_E_VALUE,
+                        "'%s': the weight at %s, file offset %llu, is so large that it rounds to infinity: nothing "
+                        "sound can be made of it (--exclude keeps the tensor as it is)",
+                        rows->tensor->name, place_of(rows, row, col, place, sizeof place),
+                        U64(offset_of(rows, row, col)));
+    }
+    return TSR_OK;
+}
+
+static void add_stats(tsr_quant_stats *stats, const tsr_int_error *e, float t, uint32_t amax, uint64_t n,
+                      uint64_t first)
+{
+    const double s = (double)t, s2 = s * s;
+    const tsr_quant_stats cost = {
+        .elements = n,
+        .nonzero = e->nonzero,
+        .saturated = e->saturated,
+        .flushed = e->flushed,
+        .blocks = 1,
+        .zero_blocks = amax == 0,
+        .worst_at = first,
+        .worst_mse = e->sum_e2 * s2 / (double)n,
+        .sum_rms = sqrt(e->sum_q2 * s2 / (double)n),
+        .sum_x2 = e->sum_q2 * s2,
+        .sum_d2 = e->sum_e2 * s2,
+        .sum_xy = e->sum_qv * s2,
+        .sum_y2 = (2 * e->sum_qv - e->sum_q2 + e->sum_e2) * s2, /* y = x - d */
+        .amax = (double)tsr_f32_from_bits(amax),
+        .max_error = (double)e->max_e * s,
+        .max_error_at = first + e->max_at,
+    };
+    tsr_quant_stats_add(stats, &cost);
+}
+
+static tsr_status quantize_row(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, const tsr_mx_rows *rows,
+                               uint64_t row, const room *r, tsr_quant_stats *stats, tsr_err *err)
+{
+    const uint64_t cols = cols_of(rows), groups = cols / scheme->group;
+    const uint64_t group_bytes = tsr_mx_code_bytes(scheme->element, scheme->group);
+    const tsr_dtype dtype = (tsr_dtype)rows->tensor->dtype;
+    uint8_t *const codes = rows->codes + row * groups * group_bytes, *const scales = rows->scales + row * groups;
+    const source x = take_row(k, rows, row, r->f32);
+    TSR_TRY(find_amax(k, rows, row, x, scheme->group, r->amax, err));
+    choose_scales(scheme, k, rows, groups, r, scales);
+    encode(scheme, k, x, cols, r->t, scales, dtype, codes);
+    for (uint64_t g = 0; g < groups; g++) {
+        const source part = part_of(x, g * scheme->group);
+        uint8_t *const group_codes = codes + g * group_bytes;
+        if (scheme->search && r->amax[g] != 0 && r->t[g] != 0)
+            search(scheme, k, part, rows->global, dtype, &scales[g], &r->t[g], group_codes);
+        if (may_overflow(scheme, r->t[g]))
+            TSR_TRY(refuse_overflow(scheme, rows, row, g, r->t[g], group_codes, err));
+        if (rows->scale_values != NULL)
+            rows->scale_values[row * groups + g] = r->amax[g] == 0 ? 1 : r->t[g];
+        if (stats == NULL)
+            continue;
+        const tsr_int_error error = measure(scheme, k, part, r->t[g], group_codes);
+        add_stats(stats, &error, r->t[g] == 0 ? 0x1p-149f : r->t[g], r->amax[g], scheme->group,
+                  (rows->row + row) * cols + g * scheme->group);
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_mx_quantize(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_mx_rows *rows,
+                           tsr_quant_stats *stats, tsr_err *err)
+{
+    const uint64_t cols = cols_of(rows);
+    if (cols % scheme->group != 0)
+        return tsr_fail(err, TSR_E_SHAPE, "'%s': %llu columns are not whole groups of %u", rows->tensor->name,
+                        U64(cols), scheme->group);
+    const room r = divide(scheme, cols, rows->scratch);
+    for (uint64_t row = 0; row < rows->rows; row++)
+        TSR_TRY(quantize_row(scheme, kernels, rows, row, &r, stats, err));
+    return TSR_OK;
+}
