@@ -2,7 +2,7 @@
 #include "quantize/policy.h"
 
 #include "common/glob.h"
-#include "formats/json/json.h"
+#include "formats/checkpoint/config.h"
 #include "formats/model/model.h"
 #include "quantize/policy_groups.h"
 #include "quantize/policy_rules.h"
@@ -28,12 +28,10 @@ bool tsr_policy_knows(const char *model_type)
 
 const char *tsr_policy_model_type(const tsr_checkpoint *c, tsr_arena *arena)
 {
-    if (c->config == NULL)
-        return NULL;
-    const char *const type = tsr_json_find_string(c->config, c->config_size, "model_type", arena);
+    const char *const type = tsr_config_find_string(c, "model_type", arena);
     if (tsr_policy_knows(type))
         return type;
-    const char *const text = tsr_json_find_string(c->config, c->config_size, "text_config.model_type", arena);
+    const char *const text = tsr_config_find_string(c, "text_config.model_type", arena);
     return text == NULL ? type : text;
 }
 

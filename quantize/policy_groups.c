@@ -2,7 +2,7 @@
 #include "quantize/policy_groups.h"
 
 #include "common/glob.h"
-#include "formats/json/json.h"
+#include "formats/checkpoint/config.h"
 #include "formats/model/fused.h"
 #include "formats/model/model.h"
 #include "quantize/policy_rules.h"
@@ -215,15 +215,8 @@ static tsr_status decide_experts(const joining *j)
 
 static uint64_t number(const tsr_checkpoint *c, const char *key)
 {
-    char path[96];
-    tsr_json_text text;
     uint64_t value;
-    snprintf(path, sizeof path, "text_config.%s", key);
-    if (c->config == NULL || (!tsr_json_find(c->config, c->config_size, key, &text) &&
-                              !tsr_json_find(c->config, c->config_size, path, &text)))
-        return 0;
-    tsr_json_reader r = tsr_json_open("", text.data, text.size);
-    return tsr_json_read_u64(&r, &value, NULL) == TSR_OK && value < UINT32_MAX ? value : 0;
+    return tsr_config_find_u64(c, key, &value) && value < UINT32_MAX ? value : 0;
 }
 
 tsr_status tsr_policy_join(const tsr_checkpoint *c, const tsr_policy_options *options, tsr_arena *arena,

@@ -3,7 +3,7 @@
 
 #include "convert/plans/deepseek_names.h"
 #include "convert/plans/shard.h"
-#include "formats/json/json_edit.h"
+#include "formats/checkpoint/config.h"
 #include "formats/json/json_write.h"
 
 #include <stdio.h>
@@ -116,11 +116,11 @@ static tsr_status read_config(mapping *m, tsr_err *err)
     const tsr_checkpoint *const c = m->source;
     if (c->config == NULL)
         return tsr_fail(err, TSR_E_USAGE, "%s: needs a directory with its " TSR_CONFIG_NAME, c->path);
-    if (!tsr_config_find_u64(c->config, c->config_size, "num_hidden_layers", &m->layers) ||
-        !tsr_config_find_u64(c->config, c->config_size, "num_attention_heads", &m->heads))
+    if (!tsr_config_find_u64(c, "num_hidden_layers", &m->layers) ||
+        !tsr_config_find_u64(c, "num_attention_heads", &m->heads))
         return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no num_hidden_layers or num_attention_heads",
                         c->path);
-    if (!tsr_config_find_u64(c->config, c->config_size, "n_routed_experts", &m->experts))
+    if (!tsr_config_find_u64(c, "n_routed_experts", &m->experts))
         m->experts = 0;
     if (m->experts % m->options->ranks != 0)
         return tsr_fail(err, TSR_E_SHAPE,

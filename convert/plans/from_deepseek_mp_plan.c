@@ -28,6 +28,17 @@ static const char *path_of(const joining *j, size_t rank)
 
 /* ---- configuration ---- */
 
+/* Of the model, or of its text_config. */
+static bool find_u64(const joining *j, const char *key, uint64_t *value)
+{
+    char nested[64];
+    tsr_json_text text;
+    snprintf(nested, sizeof nested, "text_config.%s", key);
+    return (tsr_json_find(j->config, j->config_size, key, &text) ||
+            tsr_json_find(j->config, j->config_size, nested, &text)) &&
+           tsr_json_u64_of(text, value);
+}
+
 static tsr_status find_config(joining *j)
 {
     const tsr_checkpoint *const c = j->ranks[0];
@@ -53,11 +64,11 @@ static tsr_status find_config(joining *j)
     tsr_json_reader r = tsr_json_open(TSR_CONFIG_NAME, j->config, j->config_size);
     TSR_TRY(tsr_json_skip(&r, NULL, j->err));
     TSR_TRY(tsr_json_finish(&r, j->err));
-    if (!tsr_config_find_u64(j->config, j->config_size, "num_hidden_layers", &j->layers))
+    if (!find_u64(j, "num_hidden_layers", &j->layers))
         return tsr_fail(j->err, TSR_E_FORMAT,
                         "the configuration has no num_hidden_layers: is it one of DeepSeek's "
                         "inference/configs? The model's own config.json is wanted");
-    if (!tsr_config_find_u64(j->config, j->config_size, "n_routed_experts", &j->experts))
+    if (!find_u64(j, "n_routed_experts", &j->experts))
         j->experts = 0;
     return TSR_OK;
 }
@@ -74,8 +85,7 @@ static tsr_status plan_config(const joining *j)
                         j->fp8 ? "%s: holds FP8, but the configuration has no quantization_config"
                                : "%s: holds no FP8, but the configuration has a quantization_config: remove it there",
                         path_of(j, 0));
-    if (j->mtp || !tsr_config_find_u64(j->config, j->config_size, "num_nextn_predict_layers", &promised) ||
-        promised == 0)
+    if (j->mtp || !find_u64(j, "num_nextn_predict_layers", &promised) || promised == 0)
         return tsr_plan_text_file(j->plan, "", TSR_CONFIG_NAME, j->config, j->config_size, j->err);
     tsr_status status = tsr_json_edit_set(&edited, j->config, j->config_size, "num_nextn_predict_layers", "0", j->err);
     if (status == TSR_OK)

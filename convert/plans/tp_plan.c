@@ -4,9 +4,9 @@
 #include "convert/engine/plan_names.h"
 #include "convert/ops/slice_op.h"
 #include "convert/plans/shard.h"
+#include "formats/checkpoint/config.h"
 #include "formats/checkpoint/manifest.h"
 #include "formats/json/json.h"
-#include "formats/json/json_edit.h"
 #include "formats/json/json_write.h"
 #include "formats/model/absorbed.h"
 
@@ -54,8 +54,7 @@ static tsr_status decide_one(const cutting *c, tsr_plan *plan, const tsr_weight 
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "%s: '%s': how loaders cut this tensor is not known; cutting it wrongly would go unnoticed",
                         s->files[w->data->file].path, w->data->name);
-    if (rule->unit != TSR_TP_FEATURES && how != TSR_TP_REPLICATE &&
-        !tsr_config_find_u64(s->config, s->config_size, kHeads[rule->unit], &heads))
+    if (rule->unit != TSR_TP_FEATURES && how != TSR_TP_REPLICATE && !tsr_config_find_u64(s, kHeads[rule->unit], &heads))
         return tsr_fail(err, TSR_E_FORMAT, "%s: no %s in " TSR_CONFIG_NAME ", which cutting '%s' needs", s->path,
                         kHeads[rule->unit], w->data->name);
     TSR_TRY(tsr_shard_weight(s, w, how, heads, rule->unit == TSR_TP_KV_HEADS, c->options->ranks, shard, err));
@@ -248,8 +247,8 @@ static tsr_status check_ranks(const joining *j, tsr_err *err)
         size_t size = j->size;
         uint64_t rank = UINT64_MAX, ranks = 0;
         tsr_status status = k == 0 ? TSR_OK : read_manifest(j->ranks[k], &scratch, &text, &size, err);
-        if (status == TSR_OK && (!tsr_config_find_u64(text, size, "rank", &rank) ||
-                                 !tsr_config_find_u64(text, size, "ranks", &ranks) || rank != k || ranks != j->n))
+        if (status == TSR_OK && (!tsr_json_find_u64(text, size, "rank", &rank) ||
+                                 !tsr_json_find_u64(text, size, "ranks", &ranks) || rank != k || ranks != j->n))
             status = tsr_fail(err, TSR_E_MISMATCH,
                               "%s: rank %zu of %zu was expected here, but its " MANIFEST " says %llu of %llu",
                               j->ranks[k]->path, k, j->n, U64(rank), U64(ranks));
@@ -358,7 +357,7 @@ static tsr_status plan_shard(tsr_plan *plan, joining *j, tsr_json_text shard, ts
     const char *const header = tsr_json_find_string(shard.data, shard.size, "header", &plan->arena);
     const uint64_t length = header == NULL ? 0 : strlen(header);
     uint64_t bytes;
-    if (name == NULL || header == NULL || !tsr_config_find_u64(shard.data, shard.size, "bytes", &bytes) ||
+    if (name == NULL || header == NULL || !tsr_json_find_u64(shard.data, shard.size, "bytes", &bytes) ||
         bytes < length + 8)
         return tsr_fail(err, TSR_E_FORMAT, "%s/" MANIFEST ": a shard without name, size or header", j->ranks[0]->path);
     if (!tsr_is_shard_name(name))

@@ -1,8 +1,8 @@
 /* Tables of names, and the keys that are carried over. */
 #include "convert/plans/trtllm_config.h"
 
+#include "formats/checkpoint/config.h"
 #include "formats/json/json.h"
-#include "formats/json/json_edit.h"
 #include "formats/json/json_write.h"
 #include "formats/model/model.h"
 
@@ -118,14 +118,14 @@ static void write_rotary(tsr_text *t, const tsr_checkpoint *c)
 {
     static const char kDefault[] = "\"default\"";
     tsr_json_text value, type;
-    const bool base = tsr_json_find(c->config, c->config_size, "rope_theta", &value) ||
-                      tsr_json_find(c->config, c->config_size, "rope_parameters.rope_theta", &value);
+    const bool base =
+        tsr_config_find(c, "rope_theta", &value) || tsr_config_find(c, "rope_parameters.rope_theta", &value);
     tsr_json_key(t, "rotary_base");
     tsr_json_raw(t, base ? value.data : "10000.0", base ? value.size : strlen("10000.0"));
-    bool scaling = tsr_json_find(c->config, c->config_size, "rope_scaling", &value);
-    if (!scaling && tsr_json_find(c->config, c->config_size, "rope_parameters.rope_type", &type))
+    bool scaling = tsr_config_find(c, "rope_scaling", &value);
+    if (!scaling && tsr_config_find(c, "rope_parameters.rope_type", &type))
         scaling = (type.size != strlen(kDefault) || memcmp(type.data, kDefault, type.size) != 0) &&
-                  tsr_json_find(c->config, c->config_size, "rope_parameters", &value);
+                  tsr_config_find(c, "rope_parameters", &value);
     tsr_json_key(t, "rotary_scaling");
     tsr_json_raw(t, scaling ? value.data : "null", scaling ? value.size : strlen("null"));
 }
@@ -158,8 +158,7 @@ tsr_status tsr_trtllm_config(tsr_text *t, const tsr_checkpoint *source, const ch
     tsr_json_text value;
     tsr_json_begin_object(t, false);
     tsr_json_key(t, "architecture");
-    if (tsr_json_find(source->config, source->config_size, "architectures", &value) && value.size > 2 &&
-        value.data[0] == '[') {
+    if (tsr_config_find(source, "architectures", &value) && value.size > 2 && value.data[0] == '[') {
         tsr_json_reader r = tsr_json_open("", value.data, value.size);
         bool more = false;
         tsr_json_text first = {0};
@@ -176,7 +175,7 @@ tsr_status tsr_trtllm_config(tsr_text *t, const tsr_checkpoint *source, const ch
     string(t, "logits_dtype", "float32");
     for (size_t i = 0; i < sizeof kKeys / sizeof *kKeys; i++) {
         const struct key *const k = &kKeys[i];
-        const bool found = tsr_json_find(source->config, source->config_size, k->hf, &value);
+        const bool found = tsr_config_find(source, k->hf, &value);
         if (!found && k->otherwise == NULL)
             return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": no %s: TensorRT-LLM asks for it",
                             source->path, k->hf);

@@ -40,11 +40,7 @@ static tsr_status broken(const taking *k, const char *what)
 
 static bool find_u64(tsr_json_text object, const char *key, uint64_t *value)
 {
-    tsr_json_text text;
-    if (!tsr_json_find(object.data, object.size, key, &text))
-        return false;
-    tsr_json_reader r = tsr_json_open("", text.data, text.size);
-    return tsr_json_read_u64(&r, value, NULL) == TSR_OK;
+    return tsr_json_find_u64(object.data, object.size, key, value);
 }
 
 /* In the plan's arena; NULL when absent. */

@@ -110,13 +110,7 @@ static tsr_status read_config(tsr_checkpoint *c, tsr_err *err)
                         path);
     TSR_TRY(tsr_check_inside(c->dir, path, err));
     TSR_TRY(tsr_read_file(path, kMaxConfigBytes, &c->arena, &c->config, &c->config_size, err));
-    tsr_json_reader r = tsr_json_open(path, c->config, c->config_size);
-    tsr_json_kind kind;
-    TSR_TRY(tsr_json_peek(&r, &kind, err));
-    if (kind != TSR_JSON_OBJECT)
-        return tsr_fail(err, TSR_E_FORMAT, "%s: not a JSON object", path);
-    TSR_TRY(tsr_json_skip(&r, NULL, err));
-    return tsr_json_finish(&r, err);
+    return tsr_json_index_read(&c->config_index, path, c->config, c->config_size, err);
 }
 
 static bool is_rank_file(const char *name)
@@ -322,6 +316,7 @@ void tsr_checkpoint_close(tsr_checkpoint *c)
             close(c->files[i].fd);
     }
     tsr_archive_cache_free(c->cache);
+    tsr_json_index_free(&c->config_index);
     free(c->by_name);
     tsr_tensors_free(&c->tensors);
     tsr_arena_free(&c->arena);
@@ -383,8 +378,9 @@ tsr_tensor tsr_checkpoint_side_file(const tsr_checkpoint *c, size_t i)
 
 size_t tsr_checkpoint_memory(const tsr_checkpoint *c)
 {
-    size_t bytes = c->arena.bytes + c->tensors.capacity * sizeof *c->tensors.items +
-                   (c->by_name_mask + 1) * sizeof *c->by_name + tsr_archive_cache_memory(c->cache);
+    size_t bytes = c->arena.bytes + tsr_json_index_memory(&c->config_index) +
+                   c->tensors.capacity * sizeof *c->tensors.items + (c->by_name_mask + 1) * sizeof *c->by_name +
+                   tsr_archive_cache_memory(c->cache);
     for (size_t i = 0; i < c->n_files; i++)
         bytes += c->files[i].archive == NULL ? 0 : tsr_archive_memory(c->files[i].archive);
     return bytes;

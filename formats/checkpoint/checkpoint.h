@@ -11,6 +11,7 @@
 #include "common/status.h"
 #include "formats/checkpoint/listing.h"
 #include "formats/checkpoint/safetensors.h"
+#include "formats/json/json_index.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -44,12 +45,13 @@ typedef struct tsr_checkpoint {
     size_t n_files;
     size_t n_side_files; /* everything else but config, index and an earlier report */
     tsr_tensors tensors; /* in the order of their bytes, file by file */
-    const char *config;  /* text of config.json, NUL-terminated and known to be a JSON object; NULL for a single file */
+    const char *config;  /* text of config.json, NUL-terminated, a JSON object; NULL for a single file */
     size_t config_size;
     const char *index_path; /* NULL when there is no index */
     /* private */
-    tsr_archive_cache *cache; /* NULL: no archive */
-    uint32_t *by_name;        /* open-addressing hash table: index + 1 into tensors */
+    tsr_json_index config_index; /* asked by formats/checkpoint/config.h */
+    tsr_archive_cache *cache;    /* NULL: no archive */
+    uint32_t *by_name;           /* open-addressing hash table: index + 1 into tensors */
     size_t by_name_mask;
     tsr_arena arena;
 } tsr_checkpoint;

@@ -2,7 +2,6 @@
 #include "formats/checkpoint/manifest.h"
 
 #include "formats/json/json.h"
-#include "formats/json/json_edit.h"
 
 #include <string.h>
 
@@ -49,8 +48,8 @@ tsr_status tsr_manifest_read(tsr_manifest *m, const tsr_checkpoint *c, tsr_arena
     tsr_json_text weights;
     *m = (tsr_manifest){.ranks = 0};
     TSR_TRY(find(c, TSR_RANK_NAME, arena, &f, err));
-    if (f.text != NULL && (!tsr_config_find_u64(f.text, f.size, "rank", &m->rank) ||
-                           !tsr_config_find_u64(f.text, f.size, "ranks", &m->ranks) || m->rank >= m->ranks))
+    if (f.text != NULL && (!tsr_json_find_u64(f.text, f.size, "rank", &m->rank) ||
+                           !tsr_json_find_u64(f.text, f.size, "ranks", &m->ranks) || m->rank >= m->ranks))
         return tsr_fail(err, TSR_E_FORMAT, "%s: it does not say which rank of how many this is", f.path);
     TSR_TRY(find(c, TSR_LAYOUT_NAME, arena, &f, err));
     if (f.text == NULL)
@@ -59,9 +58,8 @@ tsr_status tsr_manifest_read(tsr_manifest *m, const tsr_checkpoint *c, tsr_arena
     m->producer = tsr_json_find_string(f.text, f.size, "producer", arena);
     m->scale_dtype = tsr_json_find_string(f.text, f.size, "scale_dtype", arena);
     if (m->target == NULL || m->producer == NULL || m->scale_dtype == NULL ||
-        !tsr_config_find_u64(f.text, f.size, "arch", &m->arch) ||
-        !tsr_config_find_u64(f.text, f.size, "bits", &m->bits) ||
-        !tsr_config_find_u64(f.text, f.size, "group_size", &m->group) ||
+        !tsr_json_find_u64(f.text, f.size, "arch", &m->arch) || !tsr_json_find_u64(f.text, f.size, "bits", &m->bits) ||
+        !tsr_json_find_u64(f.text, f.size, "group_size", &m->group) ||
         !tsr_json_find(f.text, f.size, "weights", &weights))
         return tsr_fail(err, TSR_E_FORMAT,
                         "%s: target, producer, arch, bits, group_size, scale_dtype or weights is missing: nobody knows "

@@ -401,28 +401,69 @@ tsr_status tsr_json_decode(const tsr_json_reader *r, tsr_json_text text, tsr_are
     return TSR_OK;
 }
 
-static bool is_text(tsr_json_text text, const char *literal, size_t size)
+/* The bytes of a text, one by one, with its escapes resolved. */
+typedef struct decoding {
+    tsr_json_text text;
+    size_t at;
+    char bytes[4]; /* of the last escape: `given` of `n` of them have been handed out */
+    size_t n, given;
+} decoding;
+
+/* -1 at the end. */
+static int next_byte(decoding *d)
 {
-    if (!text.escaped)
-        return text.size == size && memcmp(text.data, literal, size) == 0;
-    size_t used = 0;
-    for (size_t i = 0; i < text.size;) {
-        char bytes[4];
-        size_t n = 1;
-        if (text.data[i] == '\\')
-            n = unescape(text, &i, bytes);
-        else
-            bytes[0] = text.data[i++];
-        if (n > size - used || memcmp(literal + used, bytes, n) != 0)
-            return false;
-        used += n;
+    if (d->given < d->n)
+        return (unsigned char)d->bytes[d->given++];
+    if (d->at == d->text.size)
+        return -1;
+    if (!d->text.escaped || d->text.data[d->at] != '\\')
+        return (unsigned char)d->text.data[d->at++];
+    d->n = unescape(d->text, &d->at, d->bytes);
+    d->given = 1;
+    return (unsigned char)d->bytes[0];
+}
+
+bool tsr_json_same(tsr_json_text a, tsr_json_text b)
+{
+    if (!a.escaped && !b.escaped)
+        return a.size == b.size && memcmp(a.data, b.data, a.size) == 0;
+    decoding from_a = {.text = a}, from_b = {.text = b};
+    for (;;) {
+        const int x = next_byte(&from_a), y = next_byte(&from_b);
+        if (x != y || x < 0)
+            return x == y;
     }
-    return used == size;
+}
+
+/* FNV-1a, folded: its low bits alone would be poor. */
+uint64_t tsr_json_hash(tsr_json_text text)
+{
+    uint64_t hash = UINT64_C(0xCBF29CE484222325);
+    decoding d = {.text = text};
+    for (int c; (c = next_byte(&d)) >= 0;)
+        hash = (hash ^ (unsigned)c) * UINT64_C(0x100000001B3);
+    return hash ^ hash >> 32;
 }
 
 bool tsr_json_is(tsr_json_text text, const char *literal)
 {
-    return is_text(text, literal, strlen(literal));
+    return tsr_json_same(text, (tsr_json_text){.data = literal, .size = strlen(literal)});
+}
+
+const char *tsr_json_string_of(tsr_json_text value, tsr_arena *arena)
+{
+    tsr_json_reader r = tsr_json_open("", value.data, value.size);
+    tsr_json_text span;
+    const char *string;
+    if (tsr_json_read_string(&r, &span, NULL) != TSR_OK)
+        return NULL;
+    return tsr_json_decode(&r, span, arena, &string, NULL) == TSR_OK ? string : NULL;
+}
+
+bool tsr_json_u64_of(tsr_json_text value, uint64_t *number)
+{
+    tsr_json_reader r = tsr_json_open("", value.data, value.size);
+    return tsr_json_read_u64(&r, number, NULL) == TSR_OK;
 }
 
 bool tsr_json_find(const char *text, size_t size, const char *path, tsr_json_text *value)
@@ -437,7 +478,7 @@ bool tsr_json_find(const char *text, size_t size, const char *path, tsr_json_tex
             tsr_json_text key;
             if (tsr_json_next_member(&r, &key, &more, NULL) != TSR_OK || !more)
                 return false;
-            found = is_text(key, path, (size_t)(dot - path));
+            found = tsr_json_same(key, (tsr_json_text){.data = path, .size = (size_t)(dot - path)});
             if (!found && tsr_json_skip(&r, NULL, NULL) != TSR_OK)
                 return false;
         }
@@ -450,11 +491,13 @@ bool tsr_json_find(const char *text, size_t size, const char *path, tsr_json_tex
 const char *tsr_json_find_string(const char *text, size_t size, const char *path, tsr_arena *arena)
 {
     tsr_json_text span;
-    const char *value;
     if (!tsr_json_find(text, size, path, &span))
         return NULL;
-    tsr_json_reader r = tsr_json_open("", span.data, span.size);
-    if (tsr_json_read_string(&r, &span, NULL) != TSR_OK)
-        return NULL;
-    return tsr_json_decode(&r, span, arena, &value, NULL) == TSR_OK ? value : NULL;
+    return tsr_json_string_of(span, arena);
+}
+
+bool tsr_json_find_u64(const char *text, size_t size, const char *path, uint64_t *value)
+{
+    tsr_json_text span;
+    return tsr_json_find(text, size, path, &span) && tsr_json_u64_of(span, value);
 }

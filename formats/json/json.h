@@ -82,11 +82,24 @@ tsr_status tsr_json_decode(const tsr_json_reader *r, tsr_json_text text, tsr_are
 /* Whether an undecoded string, or the text of a value with its quotes, is `literal` when its escapes are resolved. */
 bool tsr_json_is(tsr_json_text text, const char *literal);
 
+/* Whether two undecoded strings mean the same; and a hash of what one means. */
+bool tsr_json_same(tsr_json_text a, tsr_json_text b);
+uint64_t tsr_json_hash(tsr_json_text text);
+
+/* The value, if it is a string, decoded into the arena; else NULL. */
+const char *tsr_json_string_of(tsr_json_text value, tsr_arena *arena);
+
+/* The value, if it is a non-negative integer below 2^64. */
+bool tsr_json_u64_of(tsr_json_text value, uint64_t *number);
+
 /* Finds the value at a dotted path of object keys ("quantization_config.quant_method") in a valid document.
  * False when it is absent. The span includes a string's quotes. */
 bool tsr_json_find(const char *text, size_t size, const char *path, tsr_json_text *value);
 
 /* The string at a path, decoded into the arena; NULL when it is absent or something else. */
 const char *tsr_json_find_string(const char *text, size_t size, const char *path, tsr_arena *arena);
+
+/* The non-negative integer at a path. */
+bool tsr_json_find_u64(const char *text, size_t size, const char *path, uint64_t *value);
 
 #endif

@@ -95,26 +95,3 @@ tsr_status tsr_json_edit_remove(tsr_text *out, const char *config, size_t size, 
     }
     return tsr_text_status(out, err);
 }
-
-bool tsr_config_find_u64(const char *config, size_t size, const char *key, uint64_t *value)
-{
-    char nested[128];
-    tsr_json_text span;
-    snprintf(nested, sizeof nested, "text_config.%s", key);
-    if (config == NULL || (!tsr_json_find(config, size, key, &span) && !tsr_json_find(config, size, nested, &span)))
-        return false;
-    tsr_json_reader r = tsr_json_open("", span.data, span.size);
-    return tsr_json_read_u64(&r, value, NULL) == TSR_OK;
-}
-
-double tsr_config_find_number(const char *config, size_t size, const char *path, double otherwise)
-{
-    tsr_json_text value;
-    char text[64], *end;
-    if (!tsr_json_find(config, size, path, &value) || value.size >= sizeof text)
-        return otherwise;
-    memcpy(text, value.data, value.size);
-    text[value.size] = '\0';
-    const double x = strtod(text, &end);
-    return end == text ? otherwise : x;
-}

@@ -5,9 +5,7 @@
 #include "common/status.h"
 #include "common/text.h"
 
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 /* Appends to `out` the JSON object `config` with the member `key` set to `value` (JSON text): in place of the value
  * that it has, where there is such a member, else as the last one; in the indentation of the first member. */
@@ -17,12 +15,5 @@ tsr_status tsr_json_edit_set(tsr_text *out, const char *config, size_t size, con
 /* Appends `config` without the member `key`; as it is when there is no such member. */
 tsr_status tsr_json_edit_remove(tsr_text *out, const char *config, size_t size, const char *key,
                                 tsr_err *err) TSR_WARN_UNUSED;
-
-/* The non-negative integer `key` of a configuration, or of its text_config in a multimodal model. False when it is
- * absent or anything else. `config` may be NULL. */
-bool tsr_config_find_u64(const char *config, size_t size, const char *key, uint64_t *value);
-
-/* The number at a dotted path of a configuration, or `otherwise`. */
-double tsr_config_find_number(const char *config, size_t size, const char *path, double otherwise);
 
 #endif

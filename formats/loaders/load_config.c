@@ -2,6 +2,7 @@
 #include "formats/loaders/load_query.h"
 
 #include "common/glob.h"
+#include "formats/checkpoint/config.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -35,7 +36,7 @@ static void check_method(const tsr_load_query *q)
 
 static bool find(const tsr_load_query *q, const char *key, tsr_json_text *value)
 {
-    return tsr_json_find(q->config.data, q->config.size, key, value) && !tsr_json_is(*value, "null");
+    return tsr_config_find_in(q->s->checkpoint, q->config, key, value) && !tsr_json_is(*value, "null");
 }
 
 static void check_fp8_config(const tsr_load_query *q)
@@ -76,7 +77,7 @@ static void check_keys(const tsr_load_query *q, tsr_json_text object, const char
 static void check_symmetry(const tsr_load_query *q, tsr_json_text weights)
 {
     tsr_json_text value;
-    const bool stated = tsr_json_find(weights.data, weights.size, "symmetric", &value);
+    const bool stated = tsr_config_find_in(q->s->checkpoint, weights, "symmetric", &value);
     const bool symmetric = !stated || !tsr_json_is(value, "false");
     const tsr_linear *odd = NULL;
     for (size_t i = 0; i < q->linears->count && odd == NULL; i++) {
@@ -96,20 +97,22 @@ static void check_group(const tsr_load_query *q, tsr_json_text group)
                                      "observer observer_kwargs scale_dtype zp_dtype ";
     tsr_json_text value;
     check_keys(q, group, "a group", kScheme);
-    if (!tsr_json_find(group.data, group.size, "weights", &value) || value.data[0] != '{') {
+    if (!tsr_config_find_in(q->s->checkpoint, group, "weights", &value) || value.data[0] != '{') {
         tsr_query_note(q, true, NULL, "configuration", NULL, "config_groups: a group without weights");
         return;
     }
     check_keys(q, value, "weights", kArguments);
     check_symmetry(q, value);
-    if (q->block && (!tsr_json_find(value.data, value.size, "strategy", &value) || !tsr_json_is(value, "\"block\"")))
+    if (q->block &&
+        (!tsr_config_find_in(q->s->checkpoint, value, "strategy", &value) || !tsr_json_is(value, "\"block\"")))
         tsr_query_note(q, true, NULL, "configuration", "set strategy to \"block\"",
                        "config_groups: the strategy is not \"block\"");
-    const bool inputs = tsr_json_find(group.data, group.size, "input_activations", &value) && value.data[0] == '{';
+    const bool inputs =
+        tsr_config_find_in(q->s->checkpoint, group, "input_activations", &value) && value.data[0] == '{';
     if (inputs)
         check_keys(q, value, "input_activations", kArguments);
     if (q->block &&
-        (!inputs || !tsr_json_find(value.data, value.size, "dynamic", &value) || !tsr_json_is(value, "true")))
+        (!inputs || !tsr_config_find_in(q->s->checkpoint, value, "dynamic", &value) || !tsr_json_is(value, "true")))
         tsr_query_note(q, true, NULL, "configuration", "input_activations of strategy group, group_size 128, dynamic",
                        "config_groups: blocks need dynamic input_activations");
 }

@@ -3,6 +3,7 @@
  * modeling_deepseekv3.py. Those of the first three are held to the loaders' own code by tests/loaders. */
 #include "formats/loaders/loaders.h"
 
+#include "formats/checkpoint/config.h"
 #include "formats/loaders/load_query.h"
 
 #include <stdarg.h>
@@ -163,6 +164,19 @@ static bool any_block(const tsr_linears *linears)
     return false;
 }
 
+/* The first list in `object` that stands under one of the n keys. False when memory is exhausted. */
+static bool read_first(tsr_ignore_list *list, const tsr_load_query *q, tsr_json_text object, const char *const *keys,
+                       size_t n)
+{
+    *list = (tsr_ignore_list){0};
+    for (size_t i = 0; i < n; i++) {
+        tsr_json_text array;
+        if (tsr_config_find_in(q->s->checkpoint, object, keys[i], &array) && array.data[0] == '[')
+            return tsr_ignore_list_read(list, keys[i], array);
+    }
+    return true;
+}
+
 /* The list as this loader finds it. False when memory is exhausted. */
 static bool read_list(tsr_ignore_list *list, const tsr_load_query *q)
 {
@@ -170,13 +184,13 @@ static bool read_list(tsr_ignore_list *list, const tsr_load_query *q)
     if (q->config.data == NULL || !q->who->lists)
         return true;
     if (tsr_query_compressed_tensors(q))
-        return tsr_ignore_list_read(list, q->config, kIgnore, 1);
-    if (!tsr_ignore_list_read(list, q->config, q->who->keys, 2))
+        return read_first(list, q, q->config, kIgnore, 1);
+    if (!read_first(list, q, q->config, q->who->keys, 2))
         return false;
     if (list->count > 0 || list->odd != NULL || !q->who->skips_empty)
         return true;
     tsr_ignore_list_free(list);
-    return tsr_ignore_list_read(list, q->config, q->who->keys + 1, 1);
+    return read_first(list, q, q->config, q->who->keys + 1, 1);
 }
 
 /* What each group of compressed-tensors' configuration is for. False when memory is exhausted. */
@@ -186,14 +200,14 @@ static bool read_targets(tsr_ignore_list *targets, size_t limit, tsr_load_query 
     tsr_json_text groups, group, name;
     bool more;
     if (q->config.data == NULL || !tsr_query_compressed_tensors(q) ||
-        !tsr_json_find(q->config.data, q->config.size, "config_groups", &groups))
+        !tsr_config_find_in(q->s->checkpoint, q->config, "config_groups", &groups))
         return true;
     tsr_json_reader r = tsr_json_open("", groups.data, groups.size);
     if (tsr_json_enter_object(&r, NULL) != TSR_OK)
         return true;
     while (q->n_targets < limit && tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
            tsr_json_skip(&r, &group, NULL) == TSR_OK) {
-        if (!tsr_ignore_list_read(&targets[q->n_targets++], group, kTargets, 1))
+        if (!read_first(&targets[q->n_targets++], q, group, kTargets, 1))
             return false;
     }
     return true;
@@ -201,11 +215,9 @@ static bool read_targets(tsr_ignore_list *targets, size_t limit, tsr_load_query 
 
 static const char *family_of(const tsr_checkpoint *c, tsr_arena *arena)
 {
-    const char *type = NULL;
-    if (c->config != NULL)
-        type = tsr_json_find_string(c->config, c->config_size, "text_config.model_type", arena);
-    if (c->config != NULL && type == NULL)
-        type = tsr_json_find_string(c->config, c->config_size, "model_type", arena);
+    const char *type = tsr_config_find_string(c, "text_config.model_type", arena);
+    if (type == NULL)
+        type = tsr_config_find_string(c, "model_type", arena);
     return type == NULL ? "" : type;
 }
 
@@ -219,7 +231,7 @@ tsr_status tsr_loaders_check(tsr_load_table *table, const tsr_load_subject *subj
     TSR_TRY(tsr_linears_collect(&linears, c, subject->weights, subject->model, subject->planned, err));
     q.block = any_block(&linears);
     q.family = family_of(c, &linears.arena);
-    if (path != NULL && !tsr_json_find(c->config, c->config_size, path, &q.config))
+    if (path != NULL && !tsr_config_find(c, path, &q.config))
         q.config = (tsr_json_text){0};
     bool enough = read_targets(targets, TSR_LOAD_GROUPS, &q);
     for (size_t i = 0; enough && i < table->n_loaders; i++) {

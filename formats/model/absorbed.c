@@ -1,7 +1,7 @@
 /* The table of names. */
 #include "formats/model/absorbed.h"
 
-#include "formats/json/json.h"
+#include "formats/checkpoint/config.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -42,6 +42,5 @@ bool tsr_absorbed_sibling(const char *name, const char *own, const char *sibling
 bool tsr_absorbed_is_folded(const tsr_checkpoint *c)
 {
     tsr_json_text value;
-    return c->config != NULL && tsr_json_find(c->config, c->config_size, "tessera_mla.folded", &value) &&
-           tsr_json_is(value, "true");
+    return tsr_config_find(c, "tessera_mla.folded", &value) && tsr_json_is(value, "true");
 }

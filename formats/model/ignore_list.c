@@ -64,17 +64,10 @@ static tsr_status read_entry(tsr_ignore_list *list, tsr_json_reader *r, size_t a
     return list->odd == NULL ? TSR_E_NOMEM : TSR_OK;
 }
 
-bool tsr_ignore_list_read(tsr_ignore_list *list, tsr_json_text config, const char *const *keys, size_t n)
+bool tsr_ignore_list_read(tsr_ignore_list *list, const char *key, tsr_json_text array)
 {
-    tsr_json_text array;
     bool more;
-    *list = (tsr_ignore_list){0};
-    for (size_t i = 0; i < n && list->key == NULL; i++) {
-        if (tsr_json_find(config.data, config.size, keys[i], &array) && array.data[0] == '[')
-            list->key = keys[i];
-    }
-    if (list->key == NULL)
-        return true;
+    *list = (tsr_ignore_list){.key = key};
     size_t quotes = 0, steps = MAX_STEPS;
     for (size_t i = 0; i < array.size; i++)
         quotes += array.data[i] == '"';

@@ -24,7 +24,7 @@ typedef enum tsr_matching {
 } tsr_matching;
 
 typedef struct tsr_ignore_list {
-    const char *key; /* the first key that is there: "modules_to_not_convert"; NULL when none is */
+    const char *key; /* "modules_to_not_convert"; NULL: there is no list */
     const char **entries;
     size_t count;
     const char *odd;     /* what is in the list and can be no module's name ("entry 3 is no text"); NULL */
@@ -35,9 +35,9 @@ typedef struct tsr_ignore_list {
     tsr_arena arena;
 } tsr_ignore_list;
 
-/* Reads the lists under `keys` (n of them, in order; the first that is there counts) of the object `config`. Whatever
- * an entry is, those after it are read. False when memory is exhausted. */
-bool tsr_ignore_list_read(tsr_ignore_list *list, tsr_json_text config, const char *const *keys, size_t n);
+/* Reads the array that stands under `key`. Whatever an entry is, those after it are read. False when memory is
+ * exhausted. */
+bool tsr_ignore_list_read(tsr_ignore_list *list, const char *key, tsr_json_text array);
 
 /* The first expression that cannot be asked about `module`: it wants to know what a letter is, and the name has others
  * than ASCII's. NULL when there is none. */

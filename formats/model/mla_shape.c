@@ -1,13 +1,13 @@
 /* Reading dimensions, each of which has to be there. */
 #include "formats/model/mla_shape.h"
 
-#include "formats/json/json_edit.h"
+#include "formats/checkpoint/config.h"
 
 tsr_status tsr_mla_dimension_read(const tsr_checkpoint *c, const char *key, uint64_t *value, tsr_err *err)
 {
     if (c->config == NULL)
         return tsr_fail(err, TSR_E_USAGE, "%s: needs a directory with its " TSR_CONFIG_NAME, c->path);
-    if (!tsr_config_find_u64(c->config, c->config_size, key, value) || *value == 0 || *value > 1u << 20)
+    if (!tsr_config_find_u64(c, key, value) || *value == 0 || *value > 1u << 20)
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "%s/" TSR_CONFIG_NAME ": no %s: not a model with multi-head latent attention", c->path, key);
     return TSR_OK;

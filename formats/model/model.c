@@ -2,7 +2,7 @@
 #include "formats/model/model.h"
 
 #include "common/glob.h"
-#include "formats/json/json.h"
+#include "formats/checkpoint/config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,27 +10,13 @@
 
 /* ---- dimensions ---- */
 
-static bool find(const tsr_checkpoint *c, const char *key, tsr_json_text *value)
-{
-    char path[96];
-    if (c->config == NULL)
-        return false;
-    snprintf(path, sizeof path, "text_config.%s", key);
-    return tsr_json_find(c->config, c->config_size, key, value) ||
-           tsr_json_find(c->config, c->config_size, path, value);
-}
-
 /* No model has dimensions of 2^28 or more, nor counts of layers and experts of 2^16; products of two of them fit. */
 enum { MAX_DIMENSION = 1 << 28, MAX_COUNT = 1 << 16 };
 
 static uint64_t number(const tsr_checkpoint *c, const char *key, uint64_t limit)
 {
-    tsr_json_text text;
     uint64_t value;
-    if (!find(c, key, &text))
-        return 0;
-    tsr_json_reader r = tsr_json_open("", text.data, text.size);
-    return tsr_json_read_u64(&r, &value, NULL) == TSR_OK && value < limit ? value : 0;
+    return tsr_config_find_u64(c, key, &value) && value < limit ? value : 0;
 }
 
 tsr_model tsr_model_read(const tsr_checkpoint *c)
@@ -52,7 +38,7 @@ tsr_model tsr_model_read(const tsr_checkpoint *c)
         .linear_heads = number(c, "linear_num_key_heads", MAX_COUNT),
         .linear_keys = number(c, "linear_num_key_heads", MAX_COUNT) * number(c, "linear_key_head_dim", MAX_COUNT),
         .linear_values = number(c, "linear_num_value_heads", MAX_COUNT) * number(c, "linear_value_head_dim", MAX_COUNT),
-        .untied = find(c, "tie_word_embeddings", &tied) && tsr_json_is(tied, "false"),
+        .untied = tsr_config_find_model(c, "tie_word_embeddings", &tied) && tsr_json_is(tied, "false"),
     };
     for (size_t i = 0; i < sizeof kExperts / sizeof *kExperts && m.experts == 0; i++)
         m.experts = number(c, kExperts[i], MAX_COUNT);

@@ -1,6 +1,6 @@
 /* What config.json states of a checkpoint's quantization. */
 #include "common/checked.h"
-#include "formats/json/json.h"
+#include "formats/checkpoint/config.h"
 #include "formats/model/pairing.h"
 
 #include <stdio.h>
@@ -12,9 +12,9 @@ size_t tsr_quantization_paths(const tsr_checkpoint *c, const char *paths[TSR_QUA
     static const char *const kPaths[TSR_QUANTIZATION_PATHS] = {"quantization_config", "compression_config",
                                                                "text_config.quantization_config"};
     size_t n = 0;
-    for (size_t i = 0; c->config != NULL && i < TSR_QUANTIZATION_PATHS; i++) {
+    for (size_t i = 0; i < TSR_QUANTIZATION_PATHS; i++) {
         tsr_json_text value;
-        if (tsr_json_find(c->config, c->config_size, kPaths[i], &value) && !tsr_json_is(value, "null"))
+        if (tsr_config_find(c, kPaths[i], &value) && !tsr_json_is(value, "null"))
             paths[n++] = kPaths[i];
     }
     return n;
@@ -56,14 +56,11 @@ static bool read_block(tsr_json_text value, uint64_t *rows, uint64_t *cols)
     return true;
 }
 
-static uint64_t find_u64(tsr_json_text object, const char *path, uint64_t otherwise)
+static uint64_t find_u64(const tsr_checkpoint *c, tsr_json_text object, const char *path, uint64_t otherwise)
 {
     tsr_json_text value;
     uint64_t x;
-    if (!tsr_json_find(object.data, object.size, path, &value))
-        return otherwise;
-    tsr_json_reader r = tsr_json_open("", value.data, value.size);
-    return tsr_json_read_u64(&r, &x, NULL) == TSR_OK ? x : otherwise;
+    return tsr_config_find_in(c, object, path, &value) && tsr_json_u64_of(value, &x) ? x : otherwise;
 }
 
 /* compressed-tensors' groups: the first block size, and every coding of integers. */
@@ -76,12 +73,12 @@ static void read_groups(tsr_pairing *p, tsr_json_text groups)
         return;
     while (tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
            tsr_json_skip(&r, &group, NULL) == TSR_OK) {
-        if (p->w->block_rows == 0 && tsr_json_find(group.data, group.size, "weights.block_structure", &value))
+        if (p->w->block_rows == 0 && tsr_config_find_in(p->c, group, "weights.block_structure", &value))
             (void)read_block(value, &p->w->block_rows, &p->w->block_cols);
-        if (p->n_stated < TSR_MAX_INTEGERS && tsr_json_find(group.data, group.size, "weights.type", &value) &&
+        if (p->n_stated < TSR_MAX_INTEGERS && tsr_config_find_in(p->c, group, "weights.type", &value) &&
             tsr_json_is(value, "\"int\""))
-            p->stated[p->n_stated++] =
-                (tsr_integer_coding){find_u64(group, "weights.num_bits", 8), find_u64(group, "weights.group_size", 0)};
+            p->stated[p->n_stated++] = (tsr_integer_coding){find_u64(p->c, group, "weights.num_bits", 8),
+                                                            find_u64(p->c, group, "weights.group_size", 0)};
     }
 }
 
@@ -93,9 +90,9 @@ tsr_status tsr_read_quantization(tsr_pairing *p)
     static const char *const kKnown[] = {"fp8", "compressed-tensors", "modelopt", "mxfp8"};
     const char *const path = tsr_quantization_path(c);
     tsr_json_text q, value;
-    if (path == NULL || !tsr_json_find(c->config, c->config_size, path, &q))
+    if (path == NULL || !tsr_config_find(c, path, &q))
         return TSR_OK;
-    w->method = tsr_json_find_string(q.data, q.size, "quant_method", &w->arena);
+    w->method = tsr_config_find_in(c, q, "quant_method", &value) ? tsr_json_string_of(value, &w->arena) : NULL;
     bool known = false;
     for (size_t i = 0; w->method != NULL && i < sizeof kKnown / sizeof *kKnown; i++)
         known = known || strcmp(w->method, kKnown[i]) == 0;
@@ -106,14 +103,15 @@ tsr_status tsr_read_quantization(tsr_pairing *p)
                         w->method == NULL ? "" : w->method);
     if (strcmp(w->method, "compressed-tensors") == 0) {
         w->dialect = TSR_DIALECT_COMPRESSED_TENSORS;
-        if (tsr_json_find(q.data, q.size, "config_groups", &value))
+        if (tsr_config_find_in(c, q, "config_groups", &value))
             read_groups(p, value);
-    } else if (tsr_json_find(q.data, q.size, "weight_block_size", &value) && !tsr_json_is(value, "null") &&
+    } else if (tsr_config_find_in(c, q, "weight_block_size", &value) && !tsr_json_is(value, "null") &&
                !read_block(value, &w->block_rows, &w->block_cols)) {
         return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": %s.weight_block_size is not two positive integers",
                         c->path, path);
     }
-    const char *const format = tsr_json_find_string(q.data, q.size, "scale_fmt", &w->arena);
+    const char *const format =
+        tsr_config_find_in(c, q, "scale_fmt", &value) ? tsr_json_string_of(value, &w->arena) : NULL;
     w->ue8m0 = format != NULL && strcmp(format, "ue8m0") == 0;
     return TSR_OK;
 }

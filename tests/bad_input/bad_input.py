@@ -233,6 +233,8 @@ BROKEN_DIRECTORIES = [
     Case("config an array", directory(**{"config.json": b"[]"}), ("config.json",)),
     Case("config a string", directory(**{"config.json": b'"llama"'}), ("config.json",)),
     Case("config not UTF-8", directory(**{"config.json": b'{"model_type": "\xff"}'}), ("config.json",)),
+    Case("config with a key twice", directory(**{"config.json": b'{"model_type": "llama", "a": 1, "model_type": "qwen3"}'}),
+         ("config.json", "model_type", "twice")),
     Case("config nested deep", directory(**{"config.json": b'{"a":' * 100000}), ("config.json",)),
     Case("quantized already, by its config",
          directory(**{"config.json": b'{"model_type": "llama", "quantization_config": {"quant_method": "gptq"}}'}),

@@ -3,6 +3,7 @@
 #include "formats/checkpoint/safetensors.h"
 #include "formats/json/json.h"
 #include "formats/json/json_edit.h"
+#include "formats/json/json_index.h"
 #include "formats/model/pattern.h"
 
 #include <stdlib.h>
@@ -47,6 +48,13 @@ static void edit_config(const char *text, size_t size)
         if (tsr_json_skip(&again, NULL, NULL) != TSR_OK || tsr_json_finish(&again, NULL) != TSR_OK ||
             !tsr_json_find(out.data, out.size, "inserted key", &span))
             abort();
+        tsr_json_index index;
+        tsr_json_text same;
+        if (tsr_json_index_read(&index, "edited", out.data, out.size, NULL) == TSR_OK) {
+            if (!tsr_json_index_find(&index, "inserted key", &same) || same.data != span.data || same.size != span.size)
+                abort();
+            tsr_json_index_free(&index);
+        }
     }
     tsr_text_free(&out);
 }

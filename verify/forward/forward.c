@@ -2,8 +2,7 @@
 #include "verify/forward/forward_parts.h"
 
 #include "common/checked.h"
-#include "formats/json/json.h"
-#include "formats/json/json_edit.h"
+#include "formats/checkpoint/config.h"
 #include "verify/weights/weight_product.h"
 #include "verify/weights/weight_reader.h"
 
@@ -28,7 +27,7 @@ static size_t size_of(const tsr_forward *f, const char *key, size_t otherwise)
 {
     const tsr_checkpoint *const c = f->side->checkpoint;
     uint64_t x;
-    return tsr_config_find_u64(c->config, c->config_size, key, &x) ? (size_t)tsr_min_u64(x, MAX_SIZE) : otherwise;
+    return tsr_config_find_u64(c, key, &x) ? (size_t)tsr_min_u64(x, MAX_SIZE) : otherwise;
 }
 
 /* Whether the value at `key` is this JSON literal. */
@@ -36,16 +35,16 @@ static bool is(const tsr_forward *f, const char *key, const char *literal)
 {
     const tsr_checkpoint *const c = f->side->checkpoint;
     tsr_json_text value;
-    return tsr_json_find(c->config, c->config_size, key, &value) && tsr_json_is(value, literal);
+    return tsr_config_find(c, key, &value) && tsr_json_is(value, literal);
 }
 
 static tsr_status read_family(tsr_forward *f, tsr_err *err)
 {
     const tsr_checkpoint *const c = f->side->checkpoint;
-    const char *const type = tsr_json_find_string(c->config, c->config_size, "model_type", &f->arena);
-    const char *const act = tsr_json_find_string(c->config, c->config_size, "hidden_act", &f->arena);
-    const char *const scoring = tsr_json_find_string(c->config, c->config_size, "scoring_func", &f->arena);
-    const char *const method = tsr_json_find_string(c->config, c->config_size, "topk_method", &f->arena);
+    const char *const type = tsr_config_find_string(c, "model_type", &f->arena);
+    const char *const act = tsr_config_find_string(c, "hidden_act", &f->arena);
+    const char *const scoring = tsr_config_find_string(c, "scoring_func", &f->arena);
+    const char *const method = tsr_config_find_string(c, "topk_method", &f->arena);
     const struct family *family = NULL;
     for (size_t i = 0; type != NULL && family == NULL && i < sizeof kFamilies / sizeof *kFamilies; i++)
         family = strcmp(type, kFamilies[i].type) == 0 ? &kFamilies[i] : NULL;
@@ -54,7 +53,7 @@ static tsr_status read_family(tsr_forward *f, tsr_err *err)
                         type == NULL ? "" : type);
     if (act != NULL && strcmp(act, "silu") != 0)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": hidden_act '%s'", c->path, act);
-    if (tsr_config_find_number(c->config, c->config_size, "partial_rotary_factor", 1) != 1)
+    if (tsr_config_find_number(c, "partial_rotary_factor", 1) != 1)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": partial_rotary_factor", c->path);
     struct tsr_router *const r = &f->router;
     f->latent = family->latent;
@@ -64,7 +63,7 @@ static tsr_status read_family(tsr_forward *f, tsr_err *err)
     const bool grouped = family->latent && (method == NULL || strcmp(method, "greedy") != 0);
     r->groups = grouped ? tsr_max_u64(size_of(f, "n_group", 1), 1) : 1;
     r->groups_kept = grouped ? tsr_min_u64(size_of(f, "topk_group", r->groups), r->groups) : 1;
-    r->scale = tsr_config_find_number(c->config, c->config_size, "routed_scaling_factor", 1);
+    r->scale = tsr_config_find_number(c, "routed_scaling_factor", 1);
     return TSR_OK;
 }
 
@@ -84,7 +83,7 @@ static tsr_status read_sizes(tsr_forward *f, tsr_err *err)
             return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no %s", c->path, kKeys[i].key);
     }
     f->window = is(f, "use_sliding_window", "false") ? SIZE_MAX : size_of(f, "sliding_window", SIZE_MAX);
-    f->eps = tsr_config_find_number(c->config, c->config_size, "rms_norm_eps", 1e-6);
+    f->eps = tsr_config_find_number(c, "rms_norm_eps", 1e-6);
     f->kv_heads = size_of(f, "num_key_value_heads", f->heads);
     f->head_dim = size_of(f, "head_dim", f->hidden / f->heads);
     if (f->latent)

@@ -2,8 +2,7 @@
 #include "verify/mla/mla_model.h"
 
 #include "common/checked.h"
-#include "formats/json/json.h"
-#include "formats/json/json_edit.h"
+#include "formats/checkpoint/config.h"
 #include "formats/model/absorbed.h"
 #include "formats/model/mla_shape.h"
 #include "verify/weights/weight_product.h"
@@ -34,10 +33,9 @@ static tsr_status read_config(tsr_mla_model *m, tsr_err *err)
     m->rank = (size_t)shape.rank;
     if (m->rope % 2 != 0)
         return tsr_fail(err, TSR_E_SHAPE, "%s: qk_rope_head_dim is odd", c->path);
-    m->q_rank =
-        tsr_config_find_u64(c->config, c->config_size, "q_lora_rank", &x) ? (size_t)tsr_min_u64(x, 1u << 20) : 0;
-    m->eps = tsr_config_find_number(c->config, c->config_size, "rms_norm_eps", 1e-6);
-    if (tsr_json_find(c->config, c->config_size, "attention_bias", &value) && tsr_json_is(value, "true"))
+    m->q_rank = tsr_config_find_u64(c, "q_lora_rank", &x) ? (size_t)tsr_min_u64(x, 1u << 20) : 0;
+    m->eps = tsr_config_find_number(c, "rms_norm_eps", 1e-6);
+    if (tsr_config_find(c, "attention_bias", &value) && tsr_json_is(value, "true"))
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: attention_bias", c->path);
     TSR_TRY(tsr_rope_read(&m->turn, c, m->rope, &m->arena, err));
     m->plain_scale = 1 / sqrt((double)(m->nope + m->rope));

@@ -1,8 +1,7 @@
 /* Both spellings of the settings, and a function for each type. */
 #include "verify/mla/rope.h"
 
-#include "formats/json/json.h"
-#include "formats/json/json_edit.h"
+#include "formats/checkpoint/config.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -21,16 +20,16 @@ static double number(const settings *s, const char *key, double otherwise)
 {
     char path[96];
     snprintf(path, sizeof path, "rope_parameters.%s", key);
-    otherwise = tsr_config_find_number(s->checkpoint->config, s->checkpoint->config_size, path, otherwise);
+    otherwise = tsr_config_find_number(s->checkpoint, path, otherwise);
     snprintf(path, sizeof path, "rope_scaling.%s", key);
-    return tsr_config_find_number(s->checkpoint->config, s->checkpoint->config_size, path, otherwise);
+    return tsr_config_find_number(s->checkpoint, path, otherwise);
 }
 
 static const char *type_of(const tsr_checkpoint *c, tsr_arena *arena)
 {
     static const char *const kPaths[] = {"rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type"};
     for (size_t i = 0; i < sizeof kPaths / sizeof *kPaths; i++) {
-        const char *const type = tsr_json_find_string(c->config, c->config_size, kPaths[i], arena);
+        const char *const type = tsr_config_find_string(c, kPaths[i], arena);
         if (type != NULL)
             return type;
     }
@@ -94,7 +93,7 @@ tsr_status tsr_rope_read(tsr_rope *rope, const tsr_checkpoint *c, size_t dim, ts
         void (*apply)(const settings *, tsr_rope *);
     } kTypes[] = {{"default", leave}, {"linear", linear}, {"llama3", llama3}, {"yarn", yarn}};
     settings s = {.checkpoint = c, .dim = dim};
-    s.base = tsr_config_find_number(c->config, c->config_size, "rope_theta", number(&s, "rope_theta", 10000));
+    s.base = tsr_config_find_number(c, "rope_theta", number(&s, "rope_theta", 10000));
     s.factor = number(&s, "factor", 1);
     s.trained = number(&s, "original_max_position_embeddings", 4096);
     *rope = (tsr_rope){.pairs = dim / 2, .gain = 1, .mscale_all = 1};

@@ -3,6 +3,7 @@
 
 #include "common/checked.h"
 #include "common/text.h"
+#include "formats/checkpoint/config.h"
 #include "formats/json/json.h"
 #include "verify/weights/check_weights_values.h"
 #include "verify/weights/origin.h"
@@ -294,7 +295,7 @@ static tsr_status check_keys(const tsr_weights_checking *k, const tsr_checkpoint
         name = tsr_arena_dup(&k->out->arena, key.data, key.size);
         if (name == NULL)
             return tsr_out_of_memory(k->err, NULL);
-        if (!tsr_json_find(to->config, to->config_size, name, &other))
+        if (!tsr_config_find(to, name, &other))
             TSR_TRY(tsr_add_finding(k, TSR_CHECK_CONFIG, name, "%s", absent));
         else if (values && !is_same_json(value, other))
             TSR_TRY(tsr_add_finding(k, TSR_CHECK_CONFIG, name, "%.*s, but %.*s in the source",

@@ -7,13 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const kKeys[] = {"ignore"};
-
 static tsr_ignore_list read_list(const char *config)
 {
     tsr_ignore_list list;
-    const tsr_json_text text = {.data = config, .size = strlen(config)};
-    cr_assert(tsr_ignore_list_read(&list, text, kKeys, 1));
+    tsr_json_text array;
+    cr_assert(tsr_json_find(config, strlen(config), "ignore", &array));
+    cr_assert(tsr_ignore_list_read(&list, "ignore", array));
     return list;
 }
 
