@@ -2,6 +2,7 @@
 #include "common/parallel_for.h"
 
 #include "common/checked.h"
+#include "common/first_failure.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -13,30 +14,19 @@ typedef struct loop {
     void *context;
     pthread_mutex_t lock; /* guards the rest */
     size_t next, workers;
-    tsr_status status;
-    tsr_err err;
+    tsr_first_failure failure;
 } loop;
 
 static bool take(loop *l, size_t *i)
 {
     pthread_mutex_lock(&l->lock);
-    if (l->status == TSR_OK && tsr_is_cancelled(l->cancel))
-        l->status = tsr_fail(&l->err, TSR_E_CANCELLED, "interrupted");
-    const bool taken = l->status == TSR_OK && l->next < l->n;
+    if (tsr_is_cancelled(l->cancel))
+        tsr_note_failure(&l->failure, TSR_E_CANCELLED, &(tsr_err){"interrupted"});
+    const bool taken = l->failure.status == TSR_OK && l->next < l->n;
     if (taken)
         *i = l->next++;
     pthread_mutex_unlock(&l->lock);
     return taken;
-}
-
-static void note_failure(loop *l, tsr_status status, const tsr_err *err)
-{
-    pthread_mutex_lock(&l->lock);
-    if (l->status == TSR_OK) {
-        l->status = status;
-        l->err = *err;
-    }
-    pthread_mutex_unlock(&l->lock);
 }
 
 static void *work(void *argument)
@@ -50,7 +40,7 @@ static void *work(void *argument)
         tsr_err err = {{0}};
         const tsr_status status = l->run(l->context, i, worker, &err);
         if (status != TSR_OK)
-            note_failure(l, status, &err);
+            tsr_note_failure_locking(&l->failure, &l->lock, status, &err);
     }
     return NULL;
 }
@@ -71,7 +61,5 @@ tsr_status tsr_parallel_for(size_t n, unsigned threads, const atomic_bool *cance
     work(&l);
     for (size_t i = 0; i < started; i++)
         pthread_join(others[i], NULL);
-    if (l.status != TSR_OK && err != NULL)
-        *err = l.err;
-    return l.status;
+    return tsr_return_failure(&l.failure, err);
 }

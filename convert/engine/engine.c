@@ -13,10 +13,7 @@
 
 void tsr_run_note_failure(tsr_run *r, tsr_status status, const tsr_err *err)
 {
-    if (r->status == TSR_OK) {
-        r->status = status;
-        r->err = *err;
-    }
+    tsr_note_failure(&r->failure, status, err);
     pthread_cond_broadcast(&r->changed);
 }
 
@@ -102,7 +99,7 @@ static tsr_status run_phase(tsr_run *r, const char *phase)
         pthread_join(committer, NULL);
     report_progress(r);
     abandon_files(r);
-    return r->status;
+    return r->failure.status;
 }
 
 /* Files that the journal calls finished but that are gone or of another size need no reading to be redone. */
@@ -191,7 +188,7 @@ static tsr_status run_all(tsr_run *r, tsr_engine_result *result, tsr_err *err)
     drop_missing(r);
     r->verifying = true;
     if (choose_files(r) > 0 && run_phase(r, "verifying") != TSR_OK)
-        return r->status;
+        return r->failure.status;
     for (size_t i = 0; i < r->plan->n_files; i++)
         result->files_resumed += r->journal.finished[i];
     result->files_redone = noted - result->files_resumed;
@@ -230,9 +227,9 @@ tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engin
     tsr_status status = r.rows == NULL || r.steps == NULL || r.files == NULL
                             ? tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu steps", plan->n_steps)
                             : run_all(&r, result, err);
-    if (status != TSR_OK && r.status == status && err != NULL)
-        *err = r.err;
-    if (status == TSR_E_NOSPACE && r.status == status)
+    if (status != TSR_OK && r.failure.status == status && err != NULL)
+        *err = r.failure.err;
+    if (status == TSR_E_NOSPACE && r.failure.status == status)
         status = tsr_explain_no_space(plan, dst, r.journal.finished, err);
     tsr_watch_end(&r.watch);
     tsr_journal_close(&r.journal);

@@ -14,11 +14,9 @@ tsr_status tsr_run_append(tsr_run *r, size_t index, uint64_t unit, const void *d
     tsr_step_state *const s = r->steps[index];
     const size_t file = r->plan->steps[index].file;
     pthread_mutex_lock(&r->lock);
-    while (s->turn != unit && r->status == TSR_OK)
+    while (s->turn != unit && r->failure.status == TSR_OK)
         pthread_cond_wait(&r->changed, &r->lock);
-    const tsr_status status = r->status;
-    if (status != TSR_OK)
-        *err = r->err;
+    const tsr_status status = tsr_return_failure(&r->failure, err);
     const uint64_t offset = r->files[file].end;
     r->files[file].end += status == TSR_OK ? size : 0;
     pthread_mutex_unlock(&r->lock);

@@ -123,11 +123,11 @@ void *tsr_run_commit_files(void *argument)
             continue;
         tsr_status status = TSR_OK;
         pthread_mutex_lock(&r->lock);
-        if (r->plan->files[i].n_steps == 0 && r->status == TSR_OK) {
+        if (r->plan->files[i].n_steps == 0 && r->failure.status == TSR_OK) {
             status = tsr_run_open_file(r, i, &err);
             r->files[i].phase = TSR_FILE_WHOLE;
         }
-        while (r->files[i].phase != TSR_FILE_WHOLE && r->status == TSR_OK)
+        while (r->files[i].phase != TSR_FILE_WHOLE && r->failure.status == TSR_OK)
             pthread_cond_wait(&r->changed, &r->lock);
         const bool stop = r->files[i].phase != TSR_FILE_WHOLE;
         pthread_mutex_unlock(&r->lock);

@@ -7,6 +7,7 @@
 #ifndef TSR_CONVERT_ENGINE_ENGINE_RUN_H
 #define TSR_CONVERT_ENGINE_ENGINE_RUN_H
 
+#include "common/first_failure.h"
 #include "convert/engine/destination.h"
 #include "convert/engine/engine.h"
 #include "convert/engine/journal.h"
@@ -63,8 +64,7 @@ typedef struct tsr_run {
     uint64_t next_unit;
     size_t n_open; /* files */
     unsigned workers;
-    tsr_status status; /* of the first failure */
-    tsr_err err;
+    tsr_first_failure failure;
     uint64_t bytes_read, bytes_written, bytes_total;
     uint64_t steps_done, steps_total;
     struct timespec began;

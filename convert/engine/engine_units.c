@@ -71,7 +71,7 @@ static bool take_unit(tsr_run *r, size_t *index, uint64_t *unit)
     tsr_status status = TSR_OK;
     bool taken = false;
     pthread_mutex_lock(&r->lock);
-    while (!taken && status == TSR_OK && r->status == TSR_OK && r->next_step < r->plan->n_steps) {
+    while (!taken && status == TSR_OK && r->failure.status == TSR_OK && r->next_step < r->plan->n_steps) {
         const tsr_step *const step = &r->plan->steps[r->next_step];
         if (!r->files[step->file].mine) {
             r->next_step++;

@@ -2,6 +2,7 @@
 #include "convert/plans/compare_schemes.h"
 
 #include "common/checked.h"
+#include "common/first_failure.h"
 #include "common/threads.h"
 #include "convert/plans/ct_plan.h"
 #include "quantize/fp8_block.h"
@@ -209,27 +210,10 @@ typedef struct run {
     flight *flights;      /* [n] */
     size_t next_tensor;
     uint64_t next_strip;
-    tsr_status status;
-    tsr_err err;
+    tsr_first_failure failure;
     tsr_progress progress;
     struct timespec began;
 } run;
-
-/* Called with the lock held. */
-static void note_failure(run *r, tsr_status status, const tsr_err *err)
-{
-    if (r->status == TSR_OK) {
-        r->status = status;
-        r->err = *err;
-    }
-}
-
-static void fail(run *r, tsr_status status, const tsr_err *err)
-{
-    pthread_mutex_lock(&r->lock);
-    note_failure(r, status, err);
-    pthread_mutex_unlock(&r->lock);
-}
 
 static uint64_t strips_of(const matrix *m)
 {
@@ -242,7 +226,7 @@ static bool take(run *r, strip *at, uint64_t *index)
     tsr_err err = {{0}};
     tsr_status status = TSR_OK;
     pthread_mutex_lock(&r->lock);
-    bool taken = r->status == TSR_OK && r->next_tensor < r->n;
+    bool taken = r->failure.status == TSR_OK && r->next_tensor < r->n;
     if (taken && tsr_is_cancelled(r->options->run.cancel))
         status = tsr_fail(&err, TSR_E_CANCELLED, "interrupted");
     if (taken && status == TSR_OK) {
@@ -265,8 +249,7 @@ static bool take(run *r, strip *at, uint64_t *index)
         }
     }
     /* Before the lock is released: what was only half begun is for nobody else to take. */
-    if (status != TSR_OK)
-        note_failure(r, status, &err);
+    tsr_note_failure(&r->failure, status, &err);
     pthread_mutex_unlock(&r->lock);
     return taken && status == TSR_OK;
 }
@@ -312,11 +295,10 @@ static void *work(void *argument)
                 .scales = malloc((r->sizes.scales + 64) * sizeof(float))};
     const bool ready = w.x != NULL && w.scratch != NULL && w.codes != NULL && w.zero_points != NULL && w.scales != NULL;
     if (!ready)
-        fail(r, tsr_fail(&err, TSR_E_NOMEM, "out of memory for a worker"), &err);
+        tsr_note_failure_locking(&r->failure, &r->lock, TSR_E_NOMEM, &(tsr_err){"out of memory for a worker"});
     while (ready && take(r, &at, &index)) {
         const tsr_status status = do_strip(r, &w, &at, index, &err);
-        if (status != TSR_OK)
-            fail(r, status, &err);
+        tsr_note_failure_locking(&r->failure, &r->lock, status, &err);
     }
     free(w.x);
     free(w.scratch);
@@ -368,11 +350,9 @@ tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tenso
         }
     }
     if (tsr_run_threads(threads, work, tell_progress, &r) == 0)
-        r.status = tsr_fail(&r.err, TSR_E_NOMEM, "cannot start a thread");
+        tsr_note_failure(&r.failure, TSR_E_NOMEM, &(tsr_err){"cannot start a thread"});
     for (size_t i = 0; i < n; i++)
         free(r.flights[i].sums);
     free(r.flights);
-    if (r.status != TSR_OK && err != NULL)
-        *err = r.err;
-    return r.status;
+    return tsr_return_failure(&r.failure, err);
 }

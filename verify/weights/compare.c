@@ -2,6 +2,7 @@
 #include "verify/weights/compare.h"
 
 #include "common/checked.h"
+#include "common/first_failure.h"
 #include "common/glob.h"
 #include "common/threads.h"
 
@@ -45,8 +46,7 @@ typedef struct run {
     flight **flights;     /* [count]; NULL when not in flight */
     size_t next_pair;
     uint64_t next_piece;
-    tsr_status status; /* of the first failure */
-    tsr_err err;
+    tsr_first_failure failure;
     tsr_progress progress;
     struct timespec began;
 } run;
@@ -267,22 +267,6 @@ static tsr_status compare_piece(worker *w, const flight *f, const tsr_piece *pie
 
 /* ---- taking and finishing pieces ---- */
 
-/* Called with the lock held. */
-static void note_failure(run *r, tsr_status status, const tsr_err *err)
-{
-    if (r->status == TSR_OK) {
-        r->status = status;
-        r->err = *err;
-    }
-}
-
-static void fail(run *r, tsr_status status, const tsr_err *err)
-{
-    pthread_mutex_lock(&r->lock);
-    note_failure(r, status, err);
-    pthread_mutex_unlock(&r->lock);
-}
-
 static uint64_t stored_bytes(const tsr_weight *w)
 {
     return w->data->bytes + (w->scale == NULL ? 0 : w->scale->bytes) +
@@ -329,7 +313,7 @@ static bool take_piece(run *r, size_t *index, uint64_t *piece)
     tsr_status status = TSR_OK;
     bool taken = false;
     pthread_mutex_lock(&r->lock);
-    while (!taken && status == TSR_OK && r->status == TSR_OK && r->next_pair < r->out->count) {
+    while (!taken && status == TSR_OK && r->failure.status == TSR_OK && r->next_pair < r->out->count) {
         if (!comparable(&r->out->pairs[r->next_pair])) {
             r->next_pair++;
             continue;
@@ -352,8 +336,7 @@ static bool take_piece(run *r, size_t *index, uint64_t *piece)
         }
     }
     /* Before the lock is released: what was only half begun is for nobody else to take. */
-    if (status != TSR_OK)
-        note_failure(r, status, &err);
+    tsr_note_failure(&r->failure, status, &err);
     pthread_mutex_unlock(&r->lock);
     return taken;
 }
@@ -382,11 +365,10 @@ static void *work(void *argument)
     size_t index;
     uint64_t piece;
     if (w == NULL)
-        fail(r, tsr_fail(&err, TSR_E_NOMEM, "out of memory for a worker"), &err);
+        tsr_note_failure_locking(&r->failure, &r->lock, TSR_E_NOMEM, &(tsr_err){"out of memory for a worker"});
     while (w != NULL && take_piece(r, &index, &piece)) {
         const tsr_status status = do_piece(r, w, index, piece, &err);
-        if (status != TSR_OK)
-            fail(r, status, &err);
+        tsr_note_failure_locking(&r->failure, &r->lock, status, &err);
     }
     for (size_t i = 0; w != NULL && i < 2; i++)
         tsr_weight_reader_free(&w->reader[i]);
@@ -449,10 +431,8 @@ tsr_status tsr_compare(const tsr_side *a, const tsr_side *b, const tsr_compare_o
     }
     TSR_GOTO(choose_threads(&r, err));
     if (tsr_run_threads(comparison->threads, work, tell_progress, &r) == 0)
-        r.status = tsr_fail(&r.err, TSR_E_NOMEM, "cannot start a thread");
-    status = r.status;
-    if (status != TSR_OK && err != NULL)
-        *err = r.err;
+        tsr_note_failure(&r.failure, TSR_E_NOMEM, &(tsr_err){"cannot start a thread"});
+    status = tsr_return_failure(&r.failure, err);
     comparison->bytes_read = r.progress.bytes_done;
     comparison->seconds = tsr_seconds_since(&r.began);
 out:
