@@ -2,6 +2,7 @@
 #include "convert/plans/fp8_config.h"
 
 #include "convert/plans/ct_config.h"
+#include "formats/checkpoint/config.h"
 #include "formats/json/json.h"
 #include "formats/json/json_edit.h"
 #include "formats/json/json_write.h"
@@ -16,7 +17,14 @@ static void member_string(tsr_text *t, const char *key, const char *value)
     tsr_json_string(t, value);
 }
 
-static void deepseek_config(tsr_text *t, const tsr_fp8_config *c)
+typedef struct description {
+    const tsr_fp8_block *block;
+    tsr_dialect dialect;
+    const tsr_tensor **unquantized;
+    size_t n_unquantized;
+} description;
+
+static void deepseek_config(tsr_text *t, const description *c)
 {
     tsr_json_begin_object(t, false);
     member_string(t, "quant_method", "fp8");
@@ -24,23 +32,23 @@ static void deepseek_config(tsr_text *t, const tsr_fp8_config *c)
     member_string(t, "activation_scheme", "dynamic");
     tsr_json_key(t, "weight_block_size");
     tsr_json_begin_array(t, true);
-    tsr_json_u64(t, c->block_rows);
-    tsr_json_u64(t, c->block_cols);
+    tsr_json_u64(t, c->block->block_rows);
+    tsr_json_u64(t, c->block->block_cols);
     tsr_json_end_array(t);
-    if (c->ue8m0)
+    if (c->block->scale_fmt == TSR_SCALE_UE8M0)
         member_string(t, "scale_fmt", "ue8m0");
     tsr_json_key(t, "modules_to_not_convert");
     tsr_json_modules(t, c->unquantized, c->n_unquantized);
     tsr_json_end_object(t);
 }
 
-static void compressed_tensors_config(tsr_text *t, const tsr_fp8_config *c)
+static void compressed_tensors_config(tsr_text *t, const description *c)
 {
     const tsr_ct_config config = {.format = "float-quantized",
                                   .type = "float",
                                   .bits = 8,
-                                  .block_rows = c->block_rows,
-                                  .block_cols = c->block_cols,
+                                  .block_rows = c->block->block_rows,
+                                  .block_cols = c->block->block_cols,
                                   .inputs = TSR_CT_INPUTS_TOKEN};
     tsr_ct_config_write(t, &config, c->unquantized, c->n_unquantized);
 }
@@ -118,9 +126,9 @@ tsr_status tsr_quantization_keep(tsr_text *out, const tsr_checkpoint *checkpoint
     const char *const path = tsr_quantization_path(checkpoint);
     tsr_json_text quantization, list = {0};
     size_t k = 0;
-    if (path == NULL || !tsr_json_find(checkpoint->config, checkpoint->config_size, path, &quantization))
+    if (path == NULL || !tsr_config_find(checkpoint, path, &quantization))
         return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": no quantization_config", checkpoint->path);
-    while (k < 3 && (!tsr_json_find(quantization.data, quantization.size, kLists[k], &list) || list.data[0] != '['))
+    while (k < 3 && (!tsr_config_find_in(checkpoint, quantization, kLists[k], &list) || list.data[0] != '['))
         k++;
     if (k == 3)
         list = (tsr_json_text){0};
@@ -141,15 +149,36 @@ tsr_status tsr_quantization_keep(tsr_text *out, const tsr_checkpoint *checkpoint
     return status;
 }
 
-tsr_status tsr_fp8_config_set(tsr_text *out, const tsr_checkpoint *checkpoint, const tsr_fp8_config *config,
-                              tsr_err *err)
+/* config.json with this quantization_config. */
+static tsr_status write_config(tsr_text *out, const tsr_checkpoint *checkpoint, const description *d, tsr_err *err)
 {
     tsr_text value = {0};
-    (config->dialect == TSR_DIALECT_DEEPSEEK ? deepseek_config : compressed_tensors_config)(&value, config);
+    (d->dialect == TSR_DIALECT_DEEPSEEK ? deepseek_config : compressed_tensors_config)(&value, d);
     tsr_status status = tsr_text_status(&value, err);
     if (status == TSR_OK)
         status = tsr_quantization_set(out, checkpoint, value.data, err);
     tsr_text_free(&value);
+    return status;
+}
+
+tsr_status tsr_plan_fp8_config(tsr_plan *plan, const tsr_fp8_block *block, tsr_dialect dialect, tsr_kept_fn *kept,
+                               const void *context, size_t n, tsr_err *err)
+{
+    const tsr_checkpoint *const c = plan->sources[0];
+    if (c->config == NULL)
+        return TSR_OK;
+    description d = {.block = block, .dialect = dialect, .unquantized = calloc(n + 1, sizeof *d.unquantized)};
+    if (d.unquantized == NULL)
+        return tsr_out_of_memory(err, "while planning");
+    for (size_t i = 0; i < n; i++) {
+        const tsr_tensor *const t = kept(context, i);
+        if (t != NULL && t->rank >= 2 && tsr_dtype_is_weight_float(t->dtype))
+            d.unquantized[d.n_unquantized++] = t;
+    }
+    tsr_text text = {0};
+    tsr_status status = write_config(&text, c, &d, err);
+    status = tsr_plan_take_text(plan, "", TSR_CONFIG_NAME, &text, status, err);
+    free(d.unquantized);
     return status;
 }
 

@@ -3,21 +3,19 @@
 #define TSR_CONVERT_PLANS_FP8_CONFIG_H
 
 #include "common/text.h"
+#include "convert/engine/plan.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/model/weights.h"
+#include "quantize/fp8_block.h"
 
-typedef struct tsr_fp8_config {
-    tsr_dialect dialect;
-    uint64_t block_rows, block_cols;
-    bool ue8m0;
-    const tsr_tensor *
-        *unquantized; /* not quantized, but a loader would take it for a linear layer; the array is sorted */
-    size_t n_unquantized;
-} tsr_fp8_config;
+/* The i-th tensor of a plan, if it is one that stays as it is; else NULL. */
+typedef const tsr_tensor *tsr_kept_fn(const void *context, size_t i);
 
-/* Appends the checkpoint's config.json with this quantization_config, in place of one that it has. */
-tsr_status tsr_fp8_config_set(tsr_text *out, const tsr_checkpoint *checkpoint, const tsr_fp8_config *config,
-                              tsr_err *err) TSR_WARN_UNUSED;
+/* Adds to the plan the config.json of its source, where there is one, with the quantization_config of these blocks in
+ * place of one that it has. Of the n tensors that kept(context, i) names, in sorted order, those that a loader would
+ * take for linear layers are listed as unquantized. */
+tsr_status tsr_plan_fp8_config(tsr_plan *plan, const tsr_fp8_block *block, tsr_dialect dialect, tsr_kept_fn *kept,
+                               const void *context, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Appends the checkpoint's config.json with `value` (JSON) as its quantization_config, in place of one that it has. */
 tsr_status tsr_quantization_set(tsr_text *out, const tsr_checkpoint *checkpoint, const char *value,

@@ -11,32 +11,15 @@
 
 /* ---- configuration ---- */
 
-static tsr_status plan_config(tsr_plan *plan, const tsr_quantize_options *o, const tsr_decision *decisions,
-                              tsr_err *err)
+typedef struct deciding {
+    const tsr_checkpoint *c;
+    const tsr_decision *decisions;
+} deciding;
+
+static const tsr_tensor *kept(const void *context, size_t i)
 {
-    const tsr_checkpoint *const c = plan->sources[0];
-    if (c->config == NULL)
-        return TSR_OK;
-    const tsr_tensor **const unquantized = calloc(c->tensors.count + 1, sizeof *unquantized);
-    if (unquantized == NULL)
-        return tsr_out_of_memory(err, "while planning");
-    tsr_fp8_config config = {
-        .dialect = o->dialect,
-        .block_rows = o->block.block_rows,
-        .block_cols = o->block.block_cols,
-        .ue8m0 = o->block.scale_fmt == TSR_SCALE_UE8M0,
-        .unquantized = unquantized,
-    };
-    for (size_t i = 0; i < c->tensors.count; i++) {
-        const tsr_tensor *const t = &c->tensors.items[i];
-        if (decisions[i].treatment == TSR_KEEP && t->rank >= 2 && tsr_dtype_is_weight_float(t->dtype))
-            unquantized[config.n_unquantized++] = t;
-    }
-    tsr_text text = {0};
-    tsr_status status = tsr_fp8_config_set(&text, c, &config, err);
-    status = tsr_plan_take_text(plan, "", TSR_CONFIG_NAME, &text, status, err);
-    free(unquantized);
-    return status;
+    const deciding *const d = context;
+    return d->decisions[i].treatment == TSR_KEEP ? &d->c->tensors.items[i] : NULL;
 }
 
 /* ---- refusing what is quantized already ---- */
@@ -127,7 +110,8 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_quantize_options *o, tsr_d
     TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
     TSR_TRY(tsr_plan_side_files(plan, "", "*", NULL, err));
     TSR_TRY(tsr_plan_index(plan, "", false, err));
-    TSR_TRY(plan_config(plan, o, decisions, err));
+    const tsr_checkpoint *const c = plan->sources[0];
+    TSR_TRY(tsr_plan_fp8_config(plan, &o->block, o->dialect, kept, &(deciding){c, decisions}, c->tensors.count, err));
     return tsr_plan_finish(plan, err);
 }
 

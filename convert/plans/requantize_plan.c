@@ -5,10 +5,8 @@
 #include "convert/ops/scale_op.h"
 #include "convert/plans/fp8_config.h"
 #include "convert/plans/quantize_report.h"
-#include "formats/json/json.h"
 #include "quantize/policy.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct target {
@@ -111,32 +109,10 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_weights *weights, const
     return TSR_OK;
 }
 
-static tsr_status plan_config(tsr_plan *plan, const tsr_weights *weights, const target *to, tsr_err *err)
+static const tsr_tensor *kept(const void *context, size_t i)
 {
-    const tsr_checkpoint *const c = plan->sources[0];
-    if (c->config == NULL)
-        return TSR_OK;
-    const tsr_tensor **const unquantized = calloc(weights->count + 1, sizeof *unquantized);
-    if (unquantized == NULL)
-        return tsr_out_of_memory(err, "while planning");
-    tsr_fp8_config config = {
-        .dialect = to->dialect,
-        .block_rows = to->block.block_rows,
-        .block_cols = to->block.block_cols,
-        .ue8m0 = to->block.scale_fmt == TSR_SCALE_UE8M0,
-        .unquantized = unquantized,
-    };
-    for (size_t i = 0; i < weights->count; i++) {
-        const tsr_tensor *const t = weights->items[i].data;
-        if (weights->items[i].scale == NULL && t->rank >= 2 && tsr_dtype_is_weight_float(t->dtype) &&
-            !tsr_policy_is_embedding(t->name))
-            unquantized[config.n_unquantized++] = t;
-    }
-    tsr_text text = {0};
-    tsr_status status = tsr_fp8_config_set(&text, c, &config, err);
-    status = tsr_plan_take_text(plan, "", TSR_CONFIG_NAME, &text, status, err);
-    free(unquantized);
-    return status;
+    const tsr_weight *const w = &((const tsr_weights *)context)->items[i];
+    return w->scale == NULL && !tsr_policy_is_embedding(w->data->name) ? w->data : NULL;
 }
 
 static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const tsr_requantize_options *o, tsr_err *err)
@@ -161,7 +137,7 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
     TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
     TSR_TRY(tsr_plan_side_files(plan, "", "*", NULL, err));
     TSR_TRY(tsr_plan_index(plan, "", false, err));
-    TSR_TRY(plan_config(plan, weights, &to, err));
+    TSR_TRY(tsr_plan_fp8_config(plan, &to.block, to.dialect, kept, weights, weights->count, err));
     return tsr_plan_finish(plan, err);
 }
 
