@@ -49,34 +49,27 @@ def checkpoint(maker, tmp_path_factory):
     return get
 
 
-@pytest.fixture
-def quantize(tessera, tmp_path):
-    """quantize(src, *options) -> DST of a run that has to succeed."""
-    runs = []
+def runs_of(command):
+    """A fixture: command(src, *options) -> DST of a run that has to succeed, another one each time."""
 
-    def run(src, *options):
-        dst = tmp_path / f"out{len(runs)}"
-        runs.append(dst)
-        code, out, err = harness.run(tessera, ["quantize", src, "-o", dst, "--quiet", *options])
-        assert code == 0, f"exit {code}\n{out}{err}"
-        return dst
+    @pytest.fixture
+    def fixture(tessera, tmp_path):
+        runs = []
 
-    return run
+        def run(src, *options):
+            dst = tmp_path / f"{command}-{len(runs)}"
+            runs.append(dst)
+            code, out, err = harness.run(tessera, [command, src, "-o", dst, "--quiet", *options])
+            assert code == 0, f"exit {code}\n{out}{err}"
+            return dst
+
+        return run
+
+    return fixture
 
 
-@pytest.fixture
-def convert(tessera, tmp_path):
-    """convert(src, *options) -> DST of a run that has to succeed."""
-    runs = []
-
-    def run(src, *options):
-        dst = tmp_path / f"converted{len(runs)}"
-        runs.append(dst)
-        code, out, err = harness.run(tessera, ["convert", src, "-o", dst, "--quiet", *options])
-        assert code == 0, f"exit {code}\n{out}{err}"
-        return dst
-
-    return run
+quantize = runs_of("quantize")
+convert = runs_of("convert")
 
 
 @pytest.fixture

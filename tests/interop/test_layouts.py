@@ -85,19 +85,6 @@ def llama(path, dtype=BF16, head=True, bias=False, change=lambda t: None):
     return src, tensors
 
 
-@pytest.fixture
-def convert(tessera, tmp_path):
-    made = []
-
-    def run(src, *arguments):
-        dst = tmp_path / f"converted{len(made)}"
-        made.append(dst)
-        code, _, err = harness.run(tessera, ["convert", src, "-o", dst, "--quiet", *arguments])
-        assert code == 0, err
-        return dst
-    return run
-
-
 LAYOUTS = [("ft", 70, "R", (8, 4)), ("ft", 75, "T", (8, 4)), ("ft", 80, "T", (8, 4)), ("ft", 86, "T", (8, 4)),
            ("ft", 89, "T", (8, 4)), ("trtllm-0.7", 70, "CM", (8, 4)), ("trtllm-0.7", 90, "T", (8, 4)),
            ("trtllm-0.10", 90, "P", (8, 4)), ("trtllm-main", 90, "H", (8, 4)), ("trtllm-main", 80, "T", (8, 4))]
