@@ -12,7 +12,7 @@
 typedef struct tsr_arena {
     struct tsr_arena_chunk *head;
     size_t bytes; /* held from the system, for memory accounting */
-    bool failed;  /* an allocation did */
+    bool failed;  /* an allocation has failed */
 } tsr_arena;
 
 /* NULL when memory is exhausted. Released by tsr_arena_free only. */
@@ -24,8 +24,8 @@ char *tsr_arena_dup(tsr_arena *arena, const char *text, size_t size);
 /* A formatted, NUL-terminated string, or NULL. */
 char *tsr_arena_printf(tsr_arena *arena, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* TSR_E_NOMEM, whatever `status` is, once an allocation has failed: what was decided since may rest on a NULL that was
- * taken for "there is none". Else `status`. */
+/* TSR_E_NOMEM once an allocation has failed, whatever `status` is, because decisions made since then may rest on a NULL
+ * that was taken for "there is none". Otherwise `status`. */
 tsr_status tsr_arena_status(const tsr_arena *arena, tsr_status status, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Frees everything; the arena is empty and valid again. */

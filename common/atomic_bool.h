@@ -1,4 +1,4 @@
-/* atomic_bool, by the name that C gives it, where C++ includes the header too. */
+/* Makes C's name atomic_bool available to headers that C++ includes as well. */
 #ifndef TSR_COMMON_ATOMIC_BOOL_H
 #define TSR_COMMON_ATOMIC_BOOL_H
 

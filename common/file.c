@@ -147,7 +147,7 @@ tsr_status tsr_sync_parent(const char *path, tsr_err *err)
     if (copy == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path);
     const char *const folder = dirname(copy);
-    /* A folder in which one may write but not look about cannot be opened, and so not be synced. */
+    /* A folder with write but without read permission cannot be opened, and so cannot be synced. */
     const tsr_status status = access(folder, R_OK) == 0 ? tsr_sync_dir(folder, err) : TSR_OK;
     free(copy);
     return status;

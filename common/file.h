@@ -18,7 +18,7 @@ tsr_status tsr_read_at(int fd, const char *path, void *data, size_t size, uint64
 tsr_status tsr_write_at(int fd, const char *path, const void *data, size_t size, uint64_t offset,
                         tsr_err *err) TSR_WARN_UNUSED;
 
-/* By what one tells that a file is still the one that was opened, and as it was. */
+/* The state of a file when it was opened, kept to find out later whether it was changed or replaced. */
 typedef struct tsr_stamp {
     uint64_t device, inode, size;
     int64_t mtime_ns, ctime_ns;
@@ -49,7 +49,7 @@ tsr_status tsr_commit_file(int fd, const char *from, const char *to, tsr_err *er
 /* fsync of a directory, which makes renames in it durable. */
 tsr_status tsr_sync_dir(const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The same of the directory that holds `path`; one that may not be read is passed over. */
+/* Syncs the directory that holds `path`. A directory without read permission cannot be synced and is passed over. */
 tsr_status tsr_sync_parent(const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Makes a directory and its parents, durably; one that exists is fine. */
@@ -58,10 +58,10 @@ tsr_status tsr_make_dirs(const char *path, tsr_err *err) TSR_WARN_UNUSED;
 /* Bytes that an ordinary user may still write on the file system of `path`. */
 tsr_status tsr_free_space(const char *path, uint64_t *bytes, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Files that may still be made there; UINT64_MAX where the file system sets no number. */
+/* Files that may still be created on the file system of `path`; UINT64_MAX where it sets no limit. */
 tsr_status tsr_free_files(const char *path, uint64_t *files, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Whether there is something under this name. Not to be allowed to know is an error, not a no. */
+/* Whether something exists under the name `path`. Lacking the permission to find out is an error, not a no. */
 tsr_status tsr_exists(const char *path, bool *exists, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -44,7 +44,7 @@ static inline float tsr_f32_from_f16(uint16_t x)
         return tsr_f32_from_bits(placed | TSR_FP32_NAN_BITS);
     if (magnitude == 0x7C00)
         return tsr_f32_from_bits(sign | TSR_FP32_INF_BITS);
-    return tsr_f32_from_bits(placed) * 0x1p112f; /* in FP32's position it reads 2^112 too small, subnormals included */
+    return tsr_f32_from_bits(placed) * 0x1p112f; /* the moved bits read as the value times 2^-112 */
 }
 
 /* 2^(e - 127): 0 is the subnormal 2^-127, 255 is NaN. */
@@ -62,8 +62,8 @@ static inline uint16_t tsr_bf16_from_f32(float x)
     return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
-/* x is finite. It is rounded once, by way of an FP32 number rounded to odd, which keeps on which side of a tie x lies.
- */
+/* x must be finite. Going by way of FP32 must not round twice: x is rounded to odd there, which preserves on which side
+ * of a tie of BF16 it lies. */
 static inline uint16_t tsr_bf16_from_f64(double x)
 {
     const float f = (float)x;
@@ -102,7 +102,7 @@ static inline uint8_t tsr_e4m3_from_f32(float x)
     /* At 2^14 an FP32 ulp is 2^-9, the subnormal step: the addition rounds. 8 steps are the code of 2^-6. */
     if (a < tsr_f32_bits(0x1p-6f))
         return (uint8_t)(sign | (tsr_f32_bits(tsr_f32_from_bits(a) + 0x1p14f) - tsr_f32_bits(0x1p14f)));
-    /* Keep 3 of 23 mantissa bits; a carry into the exponent is what it should be. Bias 127 becomes 7. */
+    /* Keep 3 of 23 mantissa bits; a carry into the exponent gives the right code. Bias 127 becomes 7. */
     const uint32_t odd = a >> 20 & 1;
     return (uint8_t)(sign | (((a + 0x7FFFF + odd) >> 20) - (120u << 3)));
 }
@@ -113,7 +113,7 @@ static inline float tsr_e4m3_to_f32(uint8_t code)
     const uint32_t sign = (uint32_t)(code & 0x80) << 24, magnitude = code & 0x7F;
     if (magnitude == 0x7F)
         return tsr_f32_from_bits(sign | TSR_FP32_NAN_BITS);
-    /* In FP32's position the code reads 2^120 too small, subnormals included. */
+    /* The bits of the code, read as FP32, give the value times 2^-120, subnormals too. */
     return tsr_f32_from_bits(sign | magnitude << 20) * 0x1p120f;
 }
 

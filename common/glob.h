@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-/* Plain and linear in practice: planning asks this for every tensor and every rule, where fnmatch(3) takes too long. */
+/* Linear in practice. Planning calls it for every tensor and every rule, for which fnmatch(3) is too slow. */
 bool tsr_glob_match(const char *pattern, const char *text);
 
 #endif

@@ -1,4 +1,4 @@
-/* Turns are handed out one by one under a lock: they are long. */
+/* Turns are handed out one by one under a lock. A turn is long, so the lock costs nothing that could be measured. */
 #include "common/parallel_for.h"
 
 #include "common/checked.h"

@@ -8,10 +8,10 @@
 
 #include <stddef.h>
 
-/* One turn: `worker` says which thread takes it, for whoever has buffers a thread. */
+/* One turn of the loop. `worker` is the number of the thread that runs it, for callers with a buffer per thread. */
 typedef tsr_status tsr_parallel_fn(void *context, size_t i, size_t worker, tsr_err *err);
 
-/* How many workers tsr_parallel_for takes for n turns at most: 1 .. TSR_MAX_THREADS. */
+/* The most workers that tsr_parallel_for uses for n turns: 1 .. TSR_MAX_THREADS. */
 size_t tsr_parallel_workers(size_t n, unsigned threads);
 
 /* Calls run(context, i, worker, ..) once for each i < n, in any order, on the calling thread and up to threads - 1

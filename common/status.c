@@ -18,7 +18,7 @@ tsr_status tsr_fail(tsr_err *err, tsr_status status, const char *fmt, ...)
     return status;
 }
 
-/* What to do about an error that is a limit of the process, not of the machine. */
+/* Appends what the user can do about an error that comes from a limit of the process, not of the machine. */
 static void add_remedy(int code, char *text, size_t size)
 {
     struct rlimit limit;

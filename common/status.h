@@ -38,7 +38,7 @@ typedef struct tsr_err {
 tsr_status tsr_fail(tsr_err *err, tsr_status status, const char *fmt, ...) TSR_PRINTF(3, 4);
 
 /* As tsr_fail for a failed system call: appends ": " and strerror(errno); ENOSPC and EDQUOT become TSR_E_NOSPACE,
- * ENOMEM becomes TSR_E_NOMEM, everything else TSR_E_IO. Limits of the process are told with the way to raise them. */
+ * ENOMEM becomes TSR_E_NOMEM, everything else TSR_E_IO. At a limit of the process, the message says how to raise it. */
 tsr_status tsr_fail_errno(tsr_err *err, const char *fmt, ...) TSR_PRINTF(2, 3);
 
 /* As tsr_fail(err, TSR_E_NOMEM, ...): "out of memory", followed by `what` ("while planning") when it is not NULL. */
@@ -47,7 +47,7 @@ tsr_status tsr_out_of_memory(tsr_err *err, const char *what);
 /* Puts "what: " before a message that a callee wrote; returns `status`. */
 tsr_status tsr_prepend(tsr_err *err, tsr_status status, const char *fmt, ...) TSR_PRINTF(3, 4);
 
-/* An unsigned number of 64 bits as %llu wants it. */
+/* Casts an unsigned 64-bit number to the type that %llu expects. */
 #define U64(x) ((unsigned long long)(x))
 
 #define TSR_TRY(call)                              \

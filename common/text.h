@@ -1,7 +1,7 @@
 /* A growing byte buffer for the text files that Tessera writes: headers, index, config, reports.
  *
- * `tsr_text t = {0};` is a valid empty buffer. Appending cannot fail visibly: when memory runs out the buffer turns
- * `failed` and stays so, and whoever writes it out checks once (tsr_text_status). Not thread-safe. */
+ * `tsr_text t = {0};` is a valid empty buffer. Appending returns no error: when memory runs out, the buffer turns
+ * `failed` and stays so, and the code that writes it out checks once (tsr_text_status). Not thread-safe. */
 #ifndef TSR_COMMON_TEXT_H
 #define TSR_COMMON_TEXT_H
 
@@ -26,8 +26,8 @@ void tsr_text_append(tsr_text *text, const void *data, size_t size);
 void tsr_text_printf(tsr_text *text, const char *fmt, ...) TSR_PRINTF(2, 3);
 void tsr_text_free(tsr_text *text);
 
-/* Appends `size` bytes of text with control characters, what reorders text, and bytes that are no UTF-8 spelled out:
- * \n, \x1b, \u202e. For all that shows names from files. */
+/* Appends `size` bytes of text. Control characters, characters that reorder text, and bytes that are not UTF-8 are
+ * written as escapes (\n, \u202e, \x1b). Every message that shows a name from a file uses it. */
 void tsr_text_visible(tsr_text *text, const char *from, size_t size);
 
 /* The length of the UTF-8 character at `text`, at most `size` bytes, and its code point; 0 when the bytes are no UTF-8.

@@ -37,7 +37,7 @@ void tsr_set_float_mode(void)
 {
     (void)fesetenv(FE_DFL_ENV);
 #ifdef __SSE2__
-    _mm_setcsr(0x1F80); /* no exception traps, to nearest even, subnormals neither flushed nor taken for zero */
+    _mm_setcsr(0x1F80); /* no exception traps; rounding to nearest even; subnormal operands and results are kept */
 #endif
 }
 

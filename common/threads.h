@@ -14,7 +14,7 @@ enum { TSR_MAX_THREADS = 256, TSR_PROGRESS_MS = 200 };
 /* How far a job has come. */
 typedef struct tsr_progress {
     const char *phase;                /* what is being done: "verifying", "converting", "comparing" */
-    uint64_t bytes_done, bytes_total; /* read, of the phase */
+    uint64_t bytes_done, bytes_total; /* read in this phase */
     uint64_t items_done, items_total; /* a total of 0: the job does not count them */
     const char *items;                /* what is counted: "tensors", "files" */
     double seconds;                   /* since the phase began */
@@ -22,31 +22,31 @@ typedef struct tsr_progress {
 
 /* What every long job takes from its caller. */
 typedef struct tsr_run_options {
-    uint64_t threads;          /* workers wanted; fewer run when `memory` does not reach for them */
+    uint64_t threads;          /* workers wanted; fewer run when `memory` is too small for them */
     uint64_t memory;           /* bytes */
     const atomic_bool *cancel; /* set by the caller to stop after what is in flight; may be NULL */
     void (*progress)(const tsr_progress *progress, void *data); /* from the calling thread; may be NULL */
     void *progress_data;
 } tsr_run_options;
 
-/* Processors that are online, at least 1: how many threads a job takes when nobody says. */
+/* Processors that are online, at least 1: how many threads a job uses unless the user sets a number. */
 unsigned tsr_cpu_count(void);
 
 /* Whether the caller wants the job to stop. `cancel` may be NULL. */
 bool tsr_is_cancelled(const atomic_bool *cancel);
 
-/* How many workers may run: as many as are wanted, at most TSR_MAX_THREADS and what the memory allows, where the job
- * takes `fixed` bytes and each worker `each`. TSR_E_NOMEM: not even one; the message says how much it takes. */
+/* How many workers may run: the number that is wanted, at most TSR_MAX_THREADS, and no more than the memory holds when
+ * the job takes `fixed` bytes and each worker `each`. TSR_E_NOMEM: not one fits; the message says what it takes. */
 tsr_status tsr_choose_threads(const tsr_run_options *options, uint64_t fixed, uint64_t each, unsigned *threads,
                               tsr_err *err) TSR_WARN_UNUSED;
 
 /* Sets this thread's floating-point mode to the one in which every result is defined: to nearest even, with subnormals.
- * A library that was loaded before, or a caller, may have left another (flush to zero is one that "fast math" sets). */
+ * A caller, or a library that was built with "fast math", may have left another mode, such as flush to zero. */
 void tsr_set_float_mode(void);
 
-/* Runs work(context) on `wanted` threads, TSR_MAX_THREADS at most, or on as many as can be started; each in that mode;
- * returns their number once all have ended. 0: none could be started. Meanwhile the calling thread calls tell(context)
- * every TSR_PROGRESS_MS. */
+/* Runs work(context) on `wanted` threads, at most TSR_MAX_THREADS, each in the mode of tsr_set_float_mode; on fewer when
+ * no more can be started. The calling thread calls tell(context) every TSR_PROGRESS_MS until all have ended. Returns
+ * how many ran; 0: none could be started. */
 unsigned tsr_run_threads(unsigned wanted, void *(*work)(void *context), void (*tell)(void *context), void *context);
 
 /* Seconds since `began`, a time of CLOCK_MONOTONIC. */

@@ -23,19 +23,19 @@ enum { SLOTS = 8 };
 static const size_t kContextBytes = 256 * 1024;
 
 typedef struct slot {
-    const tsr_archive *archive; /* NULL: empty */
+    const tsr_archive *archive; /* NULL: the slot is empty */
     uint64_t frame;
     bool loading;
     unsigned users;
-    uint64_t used;   /* when last: the cache's clock */
-    uint8_t *memory; /* the plain bytes, then what it took to get them */
+    uint64_t used;   /* the cache's clock when the slot was last used */
+    uint8_t *memory; /* the plain bytes, then the buffers that unpacking them needed */
     size_t capacity;
     ZSTD_DCtx *context;
 } slot;
 
 struct tsr_archive_cache {
     size_t slot_bytes;    /* for the largest frame of any archive; changes on opening only */
-    pthread_mutex_t lock; /* guards all that follows, but for the memory and context of a slot that is being loaded */
+    pthread_mutex_t lock; /* guards all that follows, except the memory and context of a slot that is being loaded */
     pthread_cond_t changed;
     uint64_t clock;
     slot slots[SLOTS];
@@ -52,7 +52,7 @@ struct tsr_archive {
     const char *path;
     tsr_archive_cache *cache;
     uint64_t n_frames;
-    frame *frames; /* [n_frames + 1]: the last says where it all ends */
+    frame *frames; /* [n_frames + 1]: the last one holds the end of both files */
 };
 
 tsr_archive_cache *tsr_archive_cache_new(void)
@@ -93,7 +93,7 @@ static size_t packed_bytes(const frame *f)
     return (size_t)(f[1].at - f->at);
 }
 
-/* Plain bytes, the same in planes if need be, packed bytes. */
+/* Memory to load a frame: its plain bytes, the same bytes in planes if it has any, and its packed bytes. */
 static size_t load_bytes(const frame *f)
 {
     return frame_bytes(f) * (f->width > 1 ? 2 : 1) + packed_bytes(f);
@@ -126,7 +126,7 @@ static tsr_status load(const tsr_archive *a, const frame *f, slot *s, tsr_err *e
     return TSR_OK;
 }
 
-/* The slot that holds the frame or is loading it; else NULL. */
+/* The slot that holds the frame or is loading it, or NULL. */
 static slot *find_slot(tsr_archive_cache *c, const tsr_archive *a, uint64_t index)
 {
     for (size_t i = 0; i < SLOTS; i++) {
@@ -136,7 +136,7 @@ static slot *find_slot(tsr_archive_cache *c, const tsr_archive *a, uint64_t inde
     return NULL;
 }
 
-/* The one not used for longest that nobody is using; else NULL. */
+/* The least recently used slot among those that no thread is reading, or NULL. */
 static slot *find_idle_slot(tsr_archive_cache *c)
 {
     slot *idle = NULL;
@@ -148,7 +148,7 @@ static slot *find_idle_slot(tsr_archive_cache *c)
     return idle;
 }
 
-/* The frame in memory until release(). A thread holds one at a time, so that waiting ends. */
+/* Keeps the frame in memory until release(). A thread holds at most one frame, so that no two wait for each other. */
 static tsr_status acquire(const tsr_archive *a, uint64_t index, slot **held, tsr_err *err)
 {
     tsr_archive_cache *const c = a->cache;
@@ -196,7 +196,7 @@ static void release(const tsr_archive *a, slot *s)
 
 /* ---- opening ---- */
 
-/* How many frames the seek table has, and so where the tail begins. */
+/* Reads how many frames the seek table has, which tells where the tail begins. */
 static tsr_status read_footer(int fd, const char *path, uint64_t size, uint64_t *frames, tsr_err *err)
 {
     uint8_t footer[TSR_FOOTER_BYTES] = {0};
@@ -236,7 +236,7 @@ static tsr_status check_tail(const char *path, const uint8_t *tail, const tsr_ar
     return TSR_OK;
 }
 
-/* The entries, one by one; then their sums. */
+/* Checks the entries one by one, then their sums. */
 static tsr_status read_frames(tsr_archive *a, const uint8_t *tail, const tsr_archive_layout *l, uint64_t end,
                               tsr_err *err)
 {
@@ -325,7 +325,7 @@ size_t tsr_archive_memory(const tsr_archive *a)
 
 /* ---- reading ---- */
 
-/* The frame that holds this plain byte, which is there. */
+/* The frame that holds the plain byte at `offset`, which must lie in the file. */
 static uint64_t frame_at(const tsr_archive *a, uint64_t offset)
 {
     uint64_t low = 0, high = a->n_frames;

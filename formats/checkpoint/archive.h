@@ -4,7 +4,7 @@
  * frames, together the tail. docs/archive.md has the layout. The last is the seek table of zstd's seekable format
  * (facebook/zstd, contrib/seekable_format), so that its tools read an archive as well; the other, of Tessera, holds an
  * XXH64 per frame and how its bytes were arranged. `zstd -d` restores the plain file, unless bytes were sorted into
- * planes (formats/checkpoint/byte_planes.h): those only Tessera puts back.
+ * planes (formats/checkpoint/byte_planes.h), which only Tessera can undo.
  *
  * Every byte that is read was checked: the tail against its own hash and the size of the file, a frame's bytes against
  * theirs. */
@@ -24,7 +24,7 @@
 
 typedef struct tsr_archive tsr_archive;
 
-/* Unpacked frames, shared by all archives of a checkpoint and all threads; so few that memory stays bounded. */
+/* A few unpacked frames, shared by all archives of a checkpoint and all threads, in bounded memory. */
 typedef struct tsr_archive_cache tsr_archive_cache;
 
 /* NULL when memory is exhausted. */
@@ -74,7 +74,7 @@ tsr_status tsr_input_read(const tsr_input *input, void *data, size_t size, uint6
 /* A frame of `size` plain bytes is never larger than this. */
 size_t tsr_archive_frame_bound(size_t size);
 
-/* What libzstd allocates to make one frame of `size` plain bytes: asked of it, by compressing zeros. */
+/* What libzstd allocates to make one frame of `size` plain bytes, found out by compressing zeros. */
 size_t tsr_archive_context_bytes(size_t size, int level);
 
 /* Compresses `size` bytes into `out` (of tsr_archive_frame_bound), in planes of `width` (1: as they are; else `scratch`
@@ -82,7 +82,7 @@ size_t tsr_archive_context_bytes(size_t size, int level);
 tsr_status tsr_archive_pack(const void *plain, size_t size, unsigned width, int level, void *scratch, void *out,
                             size_t *packed, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Bytes of the tail of an archive of so many frames. */
+/* Bytes of the tail of an archive that has `frames` frames. */
 uint64_t tsr_archive_tail_bytes(uint64_t frames);
 
 /* Enters a frame into a tail (zeroed at first). Thread-safe for different frames. */

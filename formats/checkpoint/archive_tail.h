@@ -1,4 +1,4 @@
-/* Where things are at the end of an archive; for archive.c, which reads them, and archive_write.c. */
+/* The layout of an archive's tail, shared by archive.c, which reads it, and archive_write.c, which writes it. */
 #ifndef TSR_FORMATS_CHECKPOINT_ARCHIVE_TAIL_H
 #define TSR_FORMATS_CHECKPOINT_ARCHIVE_TAIL_H
 
@@ -22,7 +22,7 @@ enum {
 #define TSR_ARCHIVE_SIGNATURE "TSRARCH1"                /* its TSR_SIGNATURE_BYTES, without the NUL */
 #define TSR_MAX_FRAMES        (UINT64_C(0x8000000) - 1) /* of zstd's seekable format */
 
-/* Where things are in a tail of `frames`. */
+/* Byte offsets of the parts of a tail for `frames` frames. */
 typedef struct tsr_archive_layout {
     uint64_t hashes, widths, seek, entries, footer, bytes;
 } tsr_archive_layout;

@@ -1,4 +1,4 @@
-/* Splitting packs bytes, joining interleaves them; 16 elements at a time, the rest one by one; all so without SSE2. */
+/* Splitting packs bytes and joining interleaves them: 16 elements at a time with SSE2, all others one by one. */
 #include "formats/checkpoint/byte_planes.h"
 
 #include <string.h>

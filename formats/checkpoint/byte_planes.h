@@ -1,7 +1,8 @@
 /* Byte planes: the bytes of little-endian elements, sorted by their place in the element.
  *
- * The high bytes of trained weights (sign and exponent) are nearly all alike; apart from the mantissas, which are
- * noise, they compress. SSE2 is part of x86-64 and already as fast as memory, so there is one form. */
+ * The high bytes of trained weights (sign and exponent) are nearly all alike, so they compress well once they are kept
+ * apart from the mantissas, which are noise. SSE2 is part of x86-64 and already as fast as memory, so there is no form
+ * for newer instructions. */
 #ifndef TSR_FORMATS_CHECKPOINT_BYTE_PLANES_H
 #define TSR_FORMATS_CHECKPOINT_BYTE_PLANES_H
 

@@ -25,7 +25,7 @@ static tsr_input input_of(const tsr_file *f)
     return (tsr_input){.fd = f->fd, .path = f->path, .size = f->size, .archive = f->archive};
 }
 
-/* Makes of a file that is open the plain file that it holds, if it is an archive. */
+/* If the open file is an archive, presents it as the plain file that it holds. */
 static tsr_status unwrap(tsr_checkpoint *c, tsr_file *f, tsr_err *err)
 {
     if (!tsr_ends_with(f->name, TSR_PACKED_SUFFIX))
@@ -120,7 +120,7 @@ static bool is_rank_file(const char *name)
     return sscanf(name, TSR_RANK_FILE "%n", &rank, &ranks, &end) == 2 && end > 0 && name[end] == '\0';
 }
 
-/* Directories that hold a model cut over ranks: no checkpoint, but something that can be made one. */
+/* Refuses a directory that holds a model cut over ranks. It is not a checkpoint, but one can be made of it. */
 static tsr_status refuse_ranks(const tsr_checkpoint *c, const tsr_listing *l, tsr_err *err)
 {
     bool ranks = false;
@@ -141,7 +141,7 @@ static tsr_status refuse_ranks(const tsr_checkpoint *c, const tsr_listing *l, ts
     return TSR_OK;
 }
 
-/* Says which other files hold the weights, if one can tell. */
+/* Fails for a directory without safetensors, naming the other files that seem to hold the weights. */
 static tsr_status no_safetensors(const tsr_checkpoint *c, const tsr_listing *l, tsr_err *err)
 {
     static const struct {
@@ -244,7 +244,7 @@ static tsr_status open_single(tsr_checkpoint *c, tsr_err *err)
     return index_names(c, err);
 }
 
-/* Two words with a slash between, of which the first is no directory here: "org/model". */
+/* Whether `path` looks like the name of a model on a hub: "org/model", where no directory "org" exists here. */
 static bool is_hub_id(const char *path)
 {
     static const char kWord[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
@@ -328,7 +328,7 @@ tsr_status tsr_checkpoint_read(const tsr_checkpoint *c, const tsr_tensor *tensor
 {
     const tsr_input in = input_of(&c->files[tensor->file]);
     const tsr_status status = tsr_input_read(&in, data, size, tensor->offset + offset, err);
-    /* An archive knows frames, not tensors. */
+    /* An archive's error names the frame only, so the tensor's name is added here. */
     return status == TSR_OK || in.archive == NULL ? status : tsr_prepend(err, status, "'%s'", tensor->name);
 }
 

@@ -19,13 +19,13 @@
 
 #define TSR_INDEX_NAME  "model.safetensors.index.json"
 #define TSR_CONFIG_NAME "config.json"
-/* Where Tessera keeps what it knows about an output directory; never copied from a source. */
+/* The folder of an output in which Tessera keeps its journal and temporary files; never copied from a source. */
 #define TSR_STATE_DIR   ".tessera"
 #define TSR_REPORT_NAME "quantization_report.json"
-/* Says what preprocessed blobs hold. A directory that has it may have no safetensors at all. */
+/* The file that describes preprocessed blobs. A directory that has it may have no safetensors at all. */
 #define TSR_LAYOUT_NAME "tessera-layout.json"
 
-/* DeepSeek's inference code has one file for each rank of how many. */
+/* The file of one rank, and how many ranks there are, as DeepSeek's inference code names it. */
 #define TSR_RANK_FILE "model%u-mp%u.safetensors"
 
 typedef struct tsr_file {
@@ -61,13 +61,14 @@ typedef struct tsr_checkpoint {
 tsr_status tsr_checkpoint_open(tsr_checkpoint **checkpoint, const char *path, const char *const *ignore,
                                size_t n_ignore, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Opens a directory with only this one of its safetensors files, the others being of other ranks; its side files are
- * there, its config.json is not looked at. */
+/* Opens a directory of per-rank files with only one of its safetensors files. Its side files are listed, and its
+ * config.json is not read. */
 tsr_status tsr_checkpoint_open_shard(tsr_checkpoint **checkpoint, const char *dir, const char *shard,
                                      const char *const *ignore, size_t n_ignore, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Of opening, for checkpoint.c alone: holds the index `name` to the headers, which have been read, and notes its path.
- * TSR_E_FORMAT when it does not map every tensor to the file in which it stands, or maps what is not there. */
+/* A step of opening, called by checkpoint.c only: compares the index `name` with the headers, which have been read, and
+ * stores its path. TSR_E_FORMAT when it does not map every tensor to the file that holds it, or maps a tensor that no
+ * file holds. */
 tsr_status tsr_check_shard_index(tsr_checkpoint *checkpoint, const char *name, tsr_err *err) TSR_WARN_UNUSED;
 
 /* NULL is fine. */
@@ -76,7 +77,7 @@ void tsr_checkpoint_close(tsr_checkpoint *checkpoint);
 /* Borrowed until close; NULL when there is none. Thread-safe. */
 const tsr_tensor *tsr_checkpoint_find(const tsr_checkpoint *checkpoint, const char *name);
 
-/* Bytes [offset, offset + size) of a tensor, or of any byte range of one of the files that is described as a tensor.
+/* Reads bytes [offset, offset + size) of a tensor. `tensor` may also describe any other byte range of one of the files.
  * Thread-safe. */
 tsr_status tsr_checkpoint_read(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, uint64_t offset, void *data,
                                size_t size, tsr_err *err) TSR_WARN_UNUSED;
@@ -87,18 +88,18 @@ tsr_status tsr_checkpoint_unchanged(const tsr_checkpoint *checkpoint, size_t fil
 /* Tells the system that these bytes will be wanted soon. Thread-safe; cannot fail. */
 void tsr_checkpoint_prefetch(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, uint64_t offset, size_t size);
 
-/* The text of the index, read anew into `arena`; for those who carry it over. Only where there is one. */
+/* The text of the index, read again into `arena`, for conversions that copy it. The checkpoint must have an index. */
 tsr_status tsr_checkpoint_index(const tsr_checkpoint *checkpoint, tsr_arena *arena, const char **text, size_t *size,
                                 tsr_err *err) TSR_WARN_UNUSED;
 
-/* The header of safetensors file `file` with its 8 length bytes, read anew into `arena`. */
+/* The header of safetensors file `file` with its 8 length bytes, read again into `arena`. */
 tsr_status tsr_checkpoint_header(const tsr_checkpoint *checkpoint, size_t file, tsr_arena *arena, const char **header,
                                  size_t *size, tsr_err *err) TSR_WARN_UNUSED;
 
 /* A side file as one U8 tensor of its size, so that it can be read and copied like one. `i` < n_side_files. */
 tsr_tensor tsr_checkpoint_side_file(const tsr_checkpoint *checkpoint, size_t i);
 
-/* Memory held for names, tables and unpacked frames of archives, in bytes: what it will be at most. */
+/* The most bytes of memory that names, tables and unpacked frames of archives will take. */
 size_t tsr_checkpoint_memory(const tsr_checkpoint *checkpoint);
 
 #endif

@@ -79,7 +79,7 @@ typedef struct folder {
     const struct folder *up;
 } folder;
 
-/* A link to a folder that it lies in leads nowhere new; followed, a few of them would take for ever. */
+/* Whether a folder is one of those above. Following a link back to such a folder would never end. */
 static bool is_among(const folder *up, const struct stat *st)
 {
     for (; up != NULL; up = up->up) {
@@ -89,7 +89,7 @@ static bool is_among(const folder *up, const struct stat *st)
     return false;
 }
 
-/* Names go into the journal and into lists, a line each. */
+/* Refuses names with control characters, since the journal and lists hold one name a line. */
 static tsr_status check_name(const char *root, const char *name, tsr_err *err)
 {
     for (const char *p = name; *p != '\0'; p++) {

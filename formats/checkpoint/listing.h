@@ -11,7 +11,7 @@
 #define TSR_SHARD_SUFFIX  ".safetensors"
 #define TSR_PACKED_SUFFIX TSR_SHARD_SUFFIX TSR_ARCHIVE_SUFFIX
 
-/* Sums of int8 weights' rows, X.azp_adj and X.azp_with_adj: beside a model, not part of it. */
+/* The file with the row sums of int8 weights (X.azp_adj, X.azp_with_adj). It lies beside a model, not in it. */
 #define TSR_AZP_NAME "tessera-azp.safetensors"
 
 /* The names of all regular files below a directory: "model.safetensors", "folder/file". The caller sets the last three
@@ -24,8 +24,8 @@ typedef struct tsr_listing {
     const char *only; /* leave out every shard but this one; NULL: keep all */
 } tsr_listing;
 
-/* Lists the files of `root`. Hidden folders are no part of a model. TSR_E_FORMAT: a name with a control character, or a
- * link to nothing. Free the listing whatever the outcome. */
+/* Lists the files of `root` without those in hidden folders, which are not part of a model. TSR_E_FORMAT: a name with a
+ * control character, or a link to nothing. Free the listing whatever the outcome. */
 tsr_status tsr_listing_read(tsr_listing *l, const char *root, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_listing_free(tsr_listing *l);
 

@@ -1,4 +1,4 @@
-/* Finding the two files, and the members that say what an output is. */
+/* Finds the two files, and reads the members that say what an output is. */
 #include "formats/checkpoint/manifest.h"
 
 #include "formats/json/json.h"

@@ -52,7 +52,7 @@ const char *tsr_shape_text(const tsr_tensor *tensor, char *text, size_t size)
     return text;
 }
 
-/* Where a header is being read: carried along so that every error can name the place. */
+/* State while a header is read, so that every error can name the place. */
 typedef struct header_reader {
     tsr_json_reader json;
     const char *path;
@@ -183,7 +183,7 @@ static tsr_status read_metadata(header_reader *h)
     tsr_json_kind kind;
     bool more;
     TSR_TRY(tsr_json_peek(&h->json, &kind, h->err));
-    if (kind == TSR_JSON_NULL) /* the same as none */
+    if (kind == TSR_JSON_NULL) /* means the same as an absent `__metadata__` */
         return tsr_json_skip(&h->json, NULL, h->err);
     TSR_TRY(tsr_json_enter_object(&h->json, h->err));
     for (;;) {
@@ -262,7 +262,7 @@ static tsr_status read_header_text(header_reader *h, uint32_t file, tsr_tensors 
     return check_coverage(h, count == 0 ? NULL : tensors->items + first, count);
 }
 
-/* What lies where a safetensors file should, by how it begins; NULL when that tells nothing. */
+/* Names the kind of file that begins with `head` although it is called .safetensors; NULL when it is unknown. */
 static const char *name_contents(const unsigned char *head, size_t size)
 {
     static const struct {
@@ -304,7 +304,7 @@ static const char *name_contents(const unsigned char *head, size_t size)
     return NULL;
 }
 
-/* A file too short or with an absurd header length is most often not a safetensors file at all: say what it is. */
+/* A file that is too short, or has an absurd header length, is most often something else: the error says what. */
 static tsr_status check_length(const tsr_input *in, uint64_t *length, tsr_err *err)
 {
     const char *const path = in->path;

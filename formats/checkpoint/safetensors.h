@@ -25,7 +25,7 @@ typedef struct tsr_tensor {
     uint64_t offset; /* of the first byte, from the start of the file */
     uint64_t bytes;
     uint32_t file;   /* index in the owner's table of files */
-    uint16_t source; /* which checkpoint, where several are read at once: 0 when it is opened */
+    uint16_t source; /* which checkpoint, for plans that read several; opening sets 0 */
     uint8_t rank;
     uint8_t dtype; /* a tsr_dtype */
 } tsr_tensor;
@@ -51,7 +51,7 @@ const char *tsr_shape_text(const tsr_tensor *tensor, char *text, size_t size);
 tsr_status tsr_safetensors_read(const tsr_input *in, uint32_t file, tsr_arena *arena, tsr_tensors *tensors,
                                 uint64_t *header_hash, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The same of a header's text (without the 8 length bytes) that lies in memory, in front of `data_bytes` of tensors. */
+/* The same for a header in memory: `text` without the 8 length bytes; `data_bytes` of tensors follow it in the file. */
 tsr_status tsr_safetensors_parse(const char *path, const char *text, size_t length, uint64_t data_bytes, uint32_t file,
                                  tsr_arena *arena, tsr_tensors *tensors, tsr_err *err) TSR_WARN_UNUSED;
 

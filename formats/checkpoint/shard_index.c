@@ -1,4 +1,4 @@
-/* Holding an index to the headers, entry by entry. */
+/* Compares an index with the headers, entry by entry. */
 #include "common/file.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json.h"
@@ -8,7 +8,7 @@
 
 static const uint64_t kMaxBytes = 256u << 20;
 
-/* One entry of weight_map: a plain file name of this directory that holds this tensor. */
+/* Checks one entry of weight_map: its file name must be plain, and that file must hold the tensor. */
 static tsr_status check_entry(const tsr_checkpoint *c, const char *index, const char *tensor, const char *file,
                               bool *seen, tsr_err *err)
 {

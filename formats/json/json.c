@@ -23,7 +23,7 @@ static void skip_space(tsr_json_reader *r)
     }
 }
 
-/* The next byte that is not white space; 0 at the end (a NUL byte in the text is no JSON either). */
+/* The next byte that is not white space; 0 at the end (a NUL byte in the text is not valid JSON either). */
 static char look(tsr_json_reader *r)
 {
     skip_space(r);
@@ -358,7 +358,7 @@ static char *put_utf8(char *to, int32_t c)
     return to;
 }
 
-/* What the escape at text.data[*at], which has been checked when it was read, stands for: at most 4 bytes. */
+/* Decodes the escape at text.data[*at], which was checked when it was read, into at most 4 bytes. */
 static size_t unescape(tsr_json_text text, size_t *at, char bytes[4])
 {
     static const char kEscapes[] = "\"\\/bfnrt", kMeanings[] = "\"\\/\b\f\n\r\t";

@@ -1,4 +1,4 @@
-/* A pull reader for JSON that nobody has vouched for: headers, indexes and configurations of checkpoints.
+/* A pull reader for JSON from untrusted files: headers, indexes and configurations of checkpoints.
  *
  * It allocates nothing but decoded strings, bounds nesting, reads integers exactly (no floating point), checks UTF-8
  * and knows the byte span of every value, so that a configuration can be edited without touching its other bytes.

@@ -8,15 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where the members of the object stand. */
+/* Byte positions of the members of the object that is edited. */
 typedef struct layout {
-    size_t open;       /* behind the '{' */
+    size_t open;       /* just behind the '{' */
     size_t first;      /* where the first member begins; 0 when there is none */
     size_t last;       /* where the last member ends; 0 when there is none */
-    tsr_json_text old; /* the value of the member that is looked for; NULL when there is none */
-    size_t from;       /* where that member begins, */
-    size_t before;     /* where the one before it ends (behind the '{' if it is the first), */
-    size_t after;      /* and where the one behind it begins; 0 when it is the last */
+    tsr_json_text old; /* the present value of the edited member; NULL when the object has no such member */
+    size_t from;       /* where the edited member begins */
+    size_t before;     /* where the member before it ends (just behind the '{' if it is the first) */
+    size_t after;      /* where the member behind it begins; 0 when it is the last */
 } layout;
 
 static tsr_status find_members(layout *l, const char *config, size_t size, const char *key, tsr_err *err)

@@ -7,12 +7,12 @@
 
 #include <stddef.h>
 
-/* Appends to `out` the JSON object `config` with the member `key` set to `value` (JSON text): in place of the value
- * that it has, where there is such a member, else as the last one; in the indentation of the first member. */
+/* Appends to `out` the JSON object `config` with the member `key` set to `value` (JSON text). The value of an existing
+ * member is replaced; a new member is added as the last one, indented like the first. */
 tsr_status tsr_json_edit_set(tsr_text *out, const char *config, size_t size, const char *key, const char *value,
                              tsr_err *err) TSR_WARN_UNUSED;
 
-/* Appends `config` without the member `key`; as it is when there is no such member. */
+/* Appends `config` without the member `key`; unchanged when there is no such member. */
 tsr_status tsr_json_edit_remove(tsr_text *out, const char *config, size_t size, const char *key,
                                 tsr_err *err) TSR_WARN_UNUSED;
 

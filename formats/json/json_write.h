@@ -1,8 +1,8 @@
 /* A writer of JSON: values and members in order, appended to a text buffer.
  *
- * Commas and two-space indentation are supplied; nesting goes 60 levels deep at most. Strings are escaped: controls and
- * what reorders text become \uXXXX, and bytes that are no UTF-8 become U+FFFD. `flat` objects and arrays stay on one
- * line, with everything that they hold.
+ * Commas and two-space indentation are supplied; nesting goes 60 levels deep at most. Strings are escaped: control
+ * characters and characters that reorder text become \uXXXX, and bytes that are not UTF-8 become U+FFFD. A `flat`
+ * object or array stays on one line, with everything that it holds.
  *
  *     tsr_text out = {0};
  *     tsr_json_begin_object(&out, false);
@@ -29,7 +29,7 @@ void tsr_json_bool(tsr_text *text, bool value);
 void tsr_json_null(tsr_text *text);
 /* The shortest of %.6g, %.9g and %.17g that reads back as the same number; null when not finite. */
 void tsr_json_number(tsr_text *text, double value);
-/* A quoted, escaped string alone, without separators: for text composed by hand. */
+/* Appends a quoted, escaped string without a comma or indentation, for text that is composed by hand. */
 void tsr_json_quoted(tsr_text *text, const char *value);
 /* Text that is JSON already. */
 void tsr_json_raw(tsr_text *text, const char *json, size_t size);

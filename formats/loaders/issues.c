@@ -1,4 +1,4 @@
-/* Collecting issues, those of repeated modules into one. */
+/* Collects issues; the same issue of repeated modules becomes one with a count. */
 #include "formats/loaders/issues.h"
 
 #include <ctype.h>

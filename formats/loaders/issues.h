@@ -1,5 +1,5 @@
-/* What was found wrong with a checkpoint, one line a fact: which tensor breaks which rule, by which numbers, and what
- * would help. A rule that is broken by the same module of every layer or expert is one issue with a count. */
+/* A list of what is wrong with a checkpoint: which tensor breaks which rule, with the numbers, and what would help. A
+ * rule that the same module of every layer or expert breaks is one issue with a count. */
 #ifndef TSR_FORMATS_LOADERS_ISSUES_H
 #define TSR_FORMATS_LOADERS_ISSUES_H
 
@@ -12,17 +12,17 @@
 
 typedef struct tsr_issue {
     bool fatal;         /* false: a warning */
-    const char *loader; /* static; NULL: whoever reads it */
+    const char *loader; /* static; NULL: every loader */
     const char
         *checked;       /* static: the version of the loader that the rule was checked against; NULL without a loader */
     unsigned tp;        /* 0: at any tensor-parallel size */
     const char *tensor; /* the first that breaks the rule; NULL: config.json or the index does */
     const char *rule;   /* static, one or two words: "pairing", "blocks" */
     const char *detail, *advice;
-    uint64_t more; /* other tensors of the same name but for its numbers */
+    uint64_t more; /* how many more tensors break it whose names differ in numbers only */
 } tsr_issue;
 
-/* More than anybody reads; what a file made to annoy gives cause for is only counted. */
+/* More issues than anybody reads. A hostile file may cause more; those are only counted. */
 enum { TSR_MAX_ISSUES = 4096 };
 
 /* Zero-initialised is empty. Not thread-safe. */
@@ -34,13 +34,14 @@ typedef struct tsr_issues {
     bool failed; /* out of memory: some are missing */
 } tsr_issues;
 
-/* Adds `issue`, all but loader and rule copied, or counts it where there is one of the same loader, tp and rule for
- * the same module of another layer or expert. Cannot fail visibly: whoever shows the issues looks at `failed`. */
+/* Adds `issue` and copies its texts, except loader and rule. If the list has an issue of the same loader, tp and rule
+ * for the same module of another layer or expert, that one's count goes up instead. Returns no error: the code that
+ * shows the issues looks at `failed`. */
 void tsr_issues_add(tsr_issues *issues, const tsr_issue *issue);
 
 void tsr_issues_free(tsr_issues *issues);
 
-/* Whether one of them is fatal, or may be. */
+/* Whether an issue is fatal, or an omitted one may be. */
 bool tsr_issues_any_fatal(const tsr_issues *issues);
 
 #endif

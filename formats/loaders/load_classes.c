@@ -1,5 +1,5 @@
-/* Rules about what single loaders do with experts, and about single model classes: each was seen in the loader's own
- * code being run (tests/loaders). */
+/* Rules about experts and about single model classes that hold for one loader each. Each rule was observed by running
+ * that loader's own code (tests/loaders). */
 #include "formats/loaders/load_query.h"
 
 #include "common/glob.h"
@@ -24,8 +24,8 @@ static int by_module(const void *a, const void *b)
     return strcmp((*(const tsr_linear *const *)a)->module, (*(const tsr_linear *const *)b)->module);
 }
 
-/* The layers that the loader reads, by name: those of a block stand together whatever files they are in. NULL when
- * memory is exhausted, which the issues remember. */
+/* The layers that the loader reads, sorted by name, so that the layers of one decoder block are neighbours whatever
+ * files hold them. NULL when memory is exhausted; `issues` is then marked as failed. */
 static const tsr_linear **sorted(const tsr_load_query *q, size_t *count)
 {
     const tsr_linear **const all = malloc((q->linears->count + 1) * sizeof *all);
@@ -45,8 +45,8 @@ static bool is_alike(const tsr_linear *a, const tsr_linear *b)
     return a->quantized == b->quantized && a->coding == b->coding && a->zero_points == b->zero_points;
 }
 
-/* The experts of a layer are one layer to an engine, and have one form. (vLLM stops at a mixed one; SGLang leaves what
- * it did not load as it came from the allocator.) */
+/* Engines run the experts of a layer as one layer, so all must be stored in one form. (vLLM stops at a mixture; SGLang
+ * leaves uninitialized memory where it loaded nothing.) */
 static void check_together(const tsr_load_query *q, const tsr_linear *first, const tsr_linear *l)
 {
     if (is_alike(first, l))
@@ -60,7 +60,7 @@ static void check_together(const tsr_load_query *q, const tsr_linear *first, con
                                                     : "is plain");
 }
 
-/* SGLang asks a shared expert's first matrix what form the others have. */
+/* SGLang takes the form of a shared expert's first matrix for the form of all three. */
 static void check_shared(const tsr_load_query *q, const tsr_linear *first, const tsr_linear *l)
 {
     if (q->loader == TSR_LOADER_SGLANG && l->quantized != first->quantized)
@@ -92,7 +92,7 @@ static void check_groups(const tsr_load_query *q)
     free(all);
 }
 
-/* Whether what is stacked are the experts of a layer, and not the taps of a convolution. */
+/* Whether a stacked tensor holds the experts of a layer, and not the taps of a convolution. */
 static bool is_stack(const tsr_linear *l)
 {
     return l->matrices > 1 && l->part == TSR_PART_ROUTED_EXPERTS;
@@ -171,7 +171,7 @@ static bool is_packed_latent(const tsr_linear *l)
 
 static void check_sglang(const tsr_load_query *q)
 {
-    /* models/llama.py, and the classes that take its load_weights over */
+    /* models/llama.py, and the classes that inherit its load_weights */
     static const char kRenamed[] = " llama mistral mistral3 phi3 internlm3 iquestcoder ministral3 teleflm ";
     const bool ct = tsr_query_compressed_tensors(q);
     const tsr_linear *l = find_quantized(q, is_any);
@@ -211,7 +211,7 @@ static void check_transformers(const tsr_load_query *q)
     }
 }
 
-/* vLLM makes the router of these as a layer that is quantized like any other, unless the list names it. */
+/* For these families vLLM builds the router as a quantized layer like any other, unless the ignore list names it. */
 static void check_router(const tsr_load_query *q)
 {
     const tsr_weights *const all = q->s->weights;
@@ -232,7 +232,7 @@ static void check_router(const tsr_load_query *q)
     }
 }
 
-/* The small ones of a linear attention's projections, of which a rank has a few rows. */
+/* The small projections of linear attention, of which each rank gets only a few rows. */
 static void check_linear_attention(const tsr_load_query *q)
 {
     static const char kSmall[] = " in_proj_ba in_proj_a in_proj_b ";

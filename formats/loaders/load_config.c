@@ -53,7 +53,8 @@ static void check_fp8_config(const tsr_load_query *q)
                        "quantization_config has no weight_block_size, without which scales are one a tensor");
 }
 
-/* Every key of an object is one of `known`; the reader's models forbid others. The first that is not is told. */
+/* Every key of the object must be one of `known`, because the loader's own schema forbids others. Notes the first one
+ * that is not. */
 static void check_keys(const tsr_load_query *q, tsr_json_text object, const char *where, const char *known)
 {
     tsr_json_reader r = tsr_json_open("", object.data, object.size);
@@ -73,7 +74,7 @@ static void check_keys(const tsr_load_query *q, tsr_json_text object, const char
     }
 }
 
-/* Zero points are read where the configuration says "symmetric": false, and asked for there. */
+/* Loaders read zero points where the configuration says "symmetric": false, and require them there. */
 static void check_symmetry(const tsr_load_query *q, tsr_json_text weights)
 {
     tsr_json_text value;
@@ -117,7 +118,7 @@ static void check_group(const tsr_load_query *q, tsr_json_text group)
                        "config_groups: blocks need dynamic input_activations");
 }
 
-/* The format says how the weights are stored; mixed-precision leaves it to the groups. */
+/* "format" says how the weights are stored; with mixed-precision, each group says it for itself. */
 static void check_format(const tsr_load_query *q)
 {
     static const char *const kFormats[] = {[TSR_CODED_E4M3] = "\"float-quantized\"",
@@ -139,7 +140,7 @@ static void check_format(const tsr_load_query *q)
     }
 }
 
-/* What engines run W8A8 with: vLLM's _get_scheme_from_parts and SGLang's, compressed_tensors.py. */
+/* The forms of W8A8 that engines run: _get_scheme_from_parts in compressed_tensors.py, of vLLM and of SGLang. */
 static void check_int8(const tsr_load_query *q, const tsr_linear *l)
 {
     if (l->coding != TSR_CODED_INT8 || q->loader == TSR_LOADER_TRANSFORMERS)
@@ -184,8 +185,8 @@ void tsr_rule_config(const tsr_load_query *q)
         check_fp8_config(q);
 }
 
-/* A grid that is larger than its weight needs: engines want the shape that they work out themselves, and transformers
- * works out the block from the grid. */
+/* A grid of scales that is larger than its weight needs: engines require the shape that they compute themselves, and
+ * transformers computes the block from the grid. */
 static void check_padding(const tsr_load_query *q, const tsr_linear *l)
 {
     const tsr_tensor *const s = l->scale;
@@ -197,7 +198,7 @@ static void check_padding(const tsr_load_query *q, const tsr_linear *l)
                    U64(s->shape[s->rank - 2]), U64(s->shape[s->rank - 1]), U64(l->grid_rows), U64(l->grid_cols));
 }
 
-/* vLLM makes no room for a static scale of inputs where inputs are scaled as they come, and stops at it. */
+/* vLLM has no parameter for a static input scale where activations are quantized dynamically, and stops at one. */
 static void check_input_scales(const tsr_load_query *q)
 {
     tsr_json_text value;

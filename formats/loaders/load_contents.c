@@ -1,4 +1,4 @@
-/* Rules about what is there, and those of single loaders. */
+/* Rules about which tensors must be present, and rules of single loaders. */
 #include "formats/loaders/load_query.h"
 
 #include "common/glob.h"
@@ -9,7 +9,7 @@
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 
-/* ---- what is there ---- */
+/* ---- which tensors must be present ---- */
 
 static bool find(const tsr_load_query *q, const char *weight)
 {
@@ -23,7 +23,7 @@ static bool find_leaf(const tsr_load_query *q, const char *stem, size_t length, 
     return find(q, name);
 }
 
-/* Layers that come together, in every block that has one of them, if the model has them at all. */
+/* Layers that come together: a decoder block that has one of them must have all. */
 enum { MAX_TOGETHER = 4 };
 static const char *const kTogether[][MAX_TOGETHER] = {
     {"gate_proj", "up_proj", "down_proj"},         {"w1", "w2", "w3"},
@@ -39,7 +39,7 @@ static void check_companions_of(const tsr_load_query *q, const tsr_linear *l, co
         own++;
     if (own == MAX_TOGETHER || all[own] == NULL || strcmp(l->leaf, "o_proj") == 0)
         return;
-    for (size_t i = 0; i < own; i++) { /* the first that is there speaks for all */
+    for (size_t i = 0; i < own; i++) { /* the first one present speaks for all */
         if (find_leaf(q, l->module, stem, all[i]))
             return;
     }
@@ -156,9 +156,9 @@ void tsr_rule_presence(const tsr_load_query *q)
 
 /* ---- single loaders ---- */
 
-/* Dequantizing, transformers works out the block as size / number of scales (finegrained_fp8.py, _dequantize_one): it
- * stops where that is no whole number, and is wrong in silence where it is one, but not the block. One scale is always
- * right. compressed-tensors pads instead. */
+/* When it dequantizes, transformers computes the block as size / number of scales (finegrained_fp8.py,
+ * _dequantize_one). It stops where that is not a whole number, and is silently wrong where it is a whole number but not
+ * the block. A single scale is always right. For compressed-tensors it pads instead. */
 static void check_ragged(const tsr_load_query *q, const tsr_linear *l)
 {
     if (l->block_rows == 0 || tsr_linear_is_integers(l) || tsr_query_compressed_tensors(q))
@@ -210,7 +210,7 @@ void tsr_rule_head_scales(const tsr_load_query *q)
     }
 }
 
-/* What convert.py renames: the last component but one of every name stands in its table. */
+/* convert.py renames tensors by a table, in which the last component but one of every name must stand. */
 static void check_deepseek_names(const tsr_load_query *q)
 {
     static const char kKeys[] = " embed_tokens input_layernorm post_attention_layernorm q_proj q_a_proj q_a_layernorm "
@@ -259,7 +259,7 @@ static void check_deepseek_names(const tsr_load_query *q)
             n_left - 1, U64(m->layers));
 }
 
-/* model.py's Gate has a bias at width 7168 only, and the tensors of a file must be those of the model. */
+/* Gate in model.py has a bias only when the width is 7168, and a file must hold exactly the tensors of the model. */
 static void check_deepseek_bias(const tsr_load_query *q)
 {
     enum { WIDTH_WITH_BIAS = 7168 };
@@ -301,7 +301,7 @@ void tsr_rule_deepseek(const tsr_load_query *q)
         fp8 = q->linears->items[i].quantized ? &q->linears->items[i] : NULL;
     for (size_t i = 0; fp8 != NULL && i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
-        if (strcmp(l->leaf, "weights_proj") == 0) /* of V3.2's indexer, which has it in BF16 */
+        if (strcmp(l->leaf, "weights_proj") == 0) /* V3.2's indexer keeps this one in BF16 */
             continue;
         if (!l->quantized && tsr_query_reads(q, l))
             tsr_query_note(q, true, l->tensor->name, "partly quantized", "quantize every linear layer, or none",

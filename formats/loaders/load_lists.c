@@ -10,10 +10,10 @@
 
 enum { MAX_NAME = 1200 };
 
-/* ---- what a loader looks up ---- */
+/* ---- the names that a loader looks up in the list ---- */
 
-/* The name by which vLLM and SGLang ask about experts, which are one layer to them: "....mlp.experts", or, of
- * compressed-tensors, that of the first expert's module, with the leaf at hand. False: it is no routed expert. */
+/* The name under which vLLM and SGLang look up routed experts, which they run as one layer: "....mlp.experts"; with
+ * compressed-tensors (`first`), the first expert's module with the leaf of `l`. False: `l` is not a routed expert. */
 static bool expert_name(const tsr_linear *l, bool first, char name[MAX_NAME])
 {
     static const char kExperts[] = ".experts.";
@@ -28,7 +28,7 @@ static bool expert_name(const tsr_linear *l, bool first, char name[MAX_NAME])
     return true;
 }
 
-/* The name of the layer that l is joined into. */
+/* The name of the fused layer that `l` becomes a part of. */
 static void joined_name(const tsr_linear *l, char name[MAX_NAME])
 {
     snprintf(name, MAX_NAME, "%.*s%s", (int)(l->leaf - l->module), l->module, l->fused->name);
@@ -44,8 +44,8 @@ static const char *first_of(const char *a, const char *b)
     return a != NULL ? a : b;
 }
 
-/* vLLM: fp8.py and is_layer_skipped, compressed_tensors/utils.py. The name of a joined layer comes first, then its
- * members; experts are plain when an entry holds the name of their layer. */
+/* vLLM: fp8.py and is_layer_skipped, compressed_tensors/utils.py. The name of a fused layer is looked up first, then
+ * those of its members. Experts count as unquantized when an entry contains the name of their layer. */
 static const char *find_vllm(const tsr_load_query *q, const tsr_linear *l)
 {
     const bool ct = tsr_query_compressed_tensors(q);
@@ -81,7 +81,7 @@ static const char *find_sglang(const tsr_load_query *q, const tsr_linear *l)
     return find(q, matching, l->module);
 }
 
-/* The entry by which this loader takes the layer for plain, or NULL. */
+/* The entry of the ignore list because of which this loader takes the layer for unquantized, or NULL. */
 static const char *find_entry(const tsr_load_query *q, const tsr_linear *l)
 {
     if (q->loader == TSR_LOADER_VLLM)
@@ -93,7 +93,7 @@ static const char *find_entry(const tsr_load_query *q, const tsr_linear *l)
     return find(q, l->fused != NULL && q->who->fuses ? TSR_MATCH_EXACT : q->who->matching, l->module);
 }
 
-/* Whether a group of compressed-tensors' configuration is for the layer: by the word Linear, or by name. */
+/* Whether a group of compressed-tensors' configuration covers the layer: by the word Linear, or by name. */
 static bool is_target(const tsr_load_query *q, const tsr_linear *l)
 {
     char name[MAX_NAME];
@@ -110,7 +110,7 @@ static bool is_target(const tsr_load_query *q, const tsr_linear *l)
 
 /* ---- the rules ---- */
 
-/* SGLang asks the group of that name for the size of blocks, and stops where there is none. */
+/* SGLang takes the block size from the group named "Linear", and stops when there is no such group. */
 static void check_linear_group(const tsr_load_query *q)
 {
     bool there = q->n_targets == 0;
@@ -121,7 +121,7 @@ static void check_linear_group(const tsr_load_query *q)
                        "no group's targets are \"Linear\", where the loader looks for the size of blocks");
 }
 
-/* How else the list could be read so that it covers the layer. */
+/* Another way to match the list's entries by which the layer would be covered, for the advice. */
 static const char *other_way(const tsr_load_query *q, const tsr_linear *l)
 {
     static const struct {
@@ -138,7 +138,7 @@ static const char *other_way(const tsr_load_query *q, const tsr_linear *l)
     return NULL;
 }
 
-/* A layer that the list and the bytes disagree on. */
+/* Notes a layer for which the list says one thing and the stored tensors another. */
 static void check_listed(const tsr_load_query *q, const tsr_linear *l)
 {
     const bool fused = l->fused != NULL && q->who->fuses, target = is_target(q, l);
@@ -189,7 +189,7 @@ static void check_fused(const tsr_load_query *q, const tsr_linear *l)
                        l->fused->name);
 }
 
-/* An entry that is in no tensor's name: often that of a joined layer, which exists in the loader only. */
+/* Notes an entry that matches no tensor. Often it is the name of a fused layer, which exists in the loader only. */
 static void check_entries(const tsr_load_query *q)
 {
     const tsr_tensors *const all = &q->s->checkpoint->tensors;

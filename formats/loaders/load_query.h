@@ -1,4 +1,4 @@
-/* Private to the loaders' rules (loaders.c, load_*.c): one loader being asked about one checkpoint. */
+/* Private to the loaders' rules (loaders.c, load_*.c): one loader, and one checkpoint that it is to load. */
 #ifndef TSR_FORMATS_LOADERS_LOAD_QUERY_H
 #define TSR_FORMATS_LOADERS_LOAD_QUERY_H
 
@@ -7,23 +7,23 @@
 #include "formats/model/ignore_list.h"
 #include "formats/model/linears.h"
 
-/* What sets a consumer apart. */
+/* The properties of a loader that the rules ask for. */
 typedef struct tsr_consumer {
     const char *name;
     const char *checked;     /* the version that its rules were checked against, and how */
-    bool compressed_tensors; /* knows this quant_method besides fp8 */
+    bool compressed_tensors; /* accepts this quant_method besides fp8 */
     bool any_e8m0;           /* reads scales of dtype F8_E8M0 whatever scale_fmt says */
-    bool stated_e8m0;        /* where scale_fmt says ue8m0 */
-    bool lists;              /* asks config.json which modules are not quantized */
+    bool stated_e8m0;        /* reads them where scale_fmt says ue8m0 */
+    bool lists;              /* reads from config.json which modules are not quantized */
     bool fuses;              /* runs q/k/v, gate/up and q_a/kv_a as one layer, and the experts of a layer as one */
-    bool trusts_ue8m0;       /* takes scale_fmt ue8m0 at its word */
-    bool any_case;           /* of quant_method */
-    bool skips_empty;        /* looks at the second key of a list when the first one's list is empty */
-    const char *keys[2];     /* of the list, with quant_method fp8; the first that is there counts */
-    tsr_matching matching;   /* of the list, with quant_method fp8 */
+    bool trusts_ue8m0;       /* relies on scale_fmt ue8m0 without looking at the scales */
+    bool any_case;           /* accepts quant_method in upper and lower case */
+    bool skips_empty;        /* reads the list of the second key when that of the first is empty */
+    const char *keys[2];     /* names of the ignore list with quant_method fp8; the first present one counts */
+    tsr_matching matching;   /* how entries of that list match */
 } tsr_consumer;
 
-enum { TSR_LOAD_GROUPS = 16 }; /* of one configuration that are looked at */
+enum { TSR_LOAD_GROUPS = 16 }; /* groups of one configuration that are read; further ones are not */
 
 typedef struct tsr_load_query {
     const tsr_load_subject *s;
@@ -31,27 +31,27 @@ typedef struct tsr_load_query {
     const tsr_consumer *who;
     tsr_loader loader;
     const char *checked;  /* the version that the rule at hand was checked against */
-    const char *family;   /* model_type, of the text model where there are several; "" */
+    const char *family;   /* model_type, of the text model in a multimodal one; "" if absent */
     tsr_json_text config; /* the quantization's object; .data NULL: none */
     const tsr_ignore_list *ignored;
-    const tsr_ignore_list *targets; /* compressed-tensors: of each group of the configuration */
+    const tsr_ignore_list *targets; /* compressed-tensors: the targets of each group */
     size_t n_targets;
     bool block; /* weights are e4m3 in blocks, or will be */
     tsr_issues *issues;
-    unsigned tp; /* 0 while rules are asked that hold at any */
+    unsigned tp; /* 0 while the rules run that hold at any TP size */
 } tsr_load_query;
 
 /* Adds an issue about this loader at q->tp; its rule, advice and format are literals. */
 void tsr_query_note(const tsr_load_query *q, bool fatal, const char *tensor, const char *rule, const char *advice,
                     const char *fmt, ...) TSR_PRINTF(6, 7);
 
-/* Whether the loader reads this layer: MTP is left to engines that decode with it. */
+/* Whether the loader reads this layer. Only engines that decode with MTP read the layers of MTP. */
 bool tsr_query_reads(const tsr_load_query *q, const tsr_linear *linear);
 
 /* Whether the checkpoint says quant_method compressed-tensors. */
 bool tsr_query_compressed_tensors(const tsr_load_query *q);
 
-/* Whether it says quant_method fp8, in letters that this loader takes. */
+/* Whether the checkpoint says quant_method fp8, in upper or lower case as this loader accepts it. */
 bool tsr_query_fp8(const tsr_load_query *q);
 
 /* Whether the model_type is one of `families`, words between spaces. */

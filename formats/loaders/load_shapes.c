@@ -6,7 +6,7 @@
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 
-/* The dimension that ranks divide. */
+/* The dimension of a weight that is divided among ranks. */
 typedef struct extent {
     uint64_t size, block, grid; /* of one half, where gate and up are stacked */
     const char *what;
@@ -21,8 +21,8 @@ static extent extent_of(const tsr_linear *l)
     return (extent){l->rows, l->block_rows, l->grid_rows, "rows"};
 }
 
-/* vLLM, quant_method fp8: where a rank's share of an expert ends inside a block, it takes every scale for the smaller
- * blocks that fit (fused_moe/oracle/fp8.py, refine_fp8_moe_block_shape). */
+/* vLLM, quant_method fp8: where a rank's share of an expert ends inside a block, vLLM divides the blocks into smaller
+ * ones that fit, and repeats their scales (fused_moe/oracle/fp8.py, refine_fp8_moe_block_shape). */
 static bool is_refined(const tsr_load_query *q, const tsr_linear *l, uint64_t share)
 {
     enum { SMALLEST = 32 };
@@ -36,8 +36,8 @@ static bool is_refined(const tsr_load_query *q, const tsr_linear *l, uint64_t sh
     return step >= SMALLEST;
 }
 
-/* Whether each of `ranks` gets whole blocks. A layer that is joined with others has a seam, which counts even uncut;
- * the last member has none behind it. */
+/* Whether each of `ranks` gets whole blocks. Members of a fused layer must end on a block boundary even at TP 1, except
+ * the last. */
 static bool cut_fits(const tsr_load_query *q, const tsr_linear *l, uint64_t ranks, bool last)
 {
     const extent e = extent_of(l);
@@ -49,13 +49,13 @@ static bool cut_fits(const tsr_load_query *q, const tsr_linear *l, uint64_t rank
     if (q->loader == TSR_LOADER_DEEPSEEK)
         return ranks == 1 || (e.grid % ranks == 0 && whole);
     const bool seam = l->cut->how == TSR_TP_GATE_UP || (l->fused != NULL && !last);
-    /* SGLang holds the last member, too, to whole blocks where the layer can be divided; vLLM only when it is. */
+    /* SGLang requires whole blocks of the last member, too, if the layer is of a kind that TP divides; vLLM requires
+     * them only when TP does divide it. */
     const bool strict = l->fused != NULL && l->cut->how == TSR_TP_ROWS && q->loader != TSR_LOADER_VLLM;
     return (ranks == 1 && !seam && !strict) || whole;
 }
 
-/* q, k and v in one tensor (Phi-3): each part is cut by itself, and each is a member of what is joined. Vacuously true
- * of other layers. */
+/* q, k and v in one tensor (Phi-3): each part is divided by itself, and each is a member of the fused layer. */
 static bool is_stored_qkv(const tsr_linear *l)
 {
     return strcmp(l->leaf, "qkv_proj") == 0 && l->matrices == 1;
@@ -74,7 +74,7 @@ static bool stored_qkv_fits(const tsr_load_query *q, const tsr_linear *l, unsign
     return queries / tp % l->block_rows == 0 && share % l->block_rows == 0;
 }
 
-/* A projection of linear attention, where config.json says how wide keys and values are. */
+/* Whether `l` is a projection of linear attention and config.json says how wide keys and values are. */
 static bool is_linear_attention(const tsr_load_query *q, const tsr_linear *l)
 {
     static const char kLeaves[] = " in_proj_qkvz in_proj_qkv in_proj_z in_proj_ba in_proj_b in_proj_a conv1d out_proj ";
@@ -83,8 +83,8 @@ static bool is_linear_attention(const tsr_load_query *q, const tsr_linear *l)
     return q->s->model->linear_heads > 0 && strstr(l->module, ".linear_attn.") != NULL && strstr(kLeaves, word) != NULL;
 }
 
-/* Ranks get whole heads of keys with their values; keys and values are cut by themselves, and each must come in whole
- * blocks. (vLLM's qwen_gdn_linear_attn.py, SGLang's qwen3_next.py.) */
+/* Ranks get whole key heads with the value heads that belong to them. Keys and values are divided separately, and each
+ * share must be whole blocks. (vLLM's qwen_gdn_linear_attn.py, SGLang's qwen3_next.py.) */
 static bool linear_attention_fits(const tsr_load_query *q, const tsr_linear *l, unsigned tp)
 {
     const tsr_model *const m = q->s->model;
@@ -105,7 +105,7 @@ static bool is_last_member(const tsr_linear *l)
 static bool fits(const tsr_load_query *q, const tsr_linear *l, unsigned tp)
 {
     if (q->loader == TSR_LOADER_DEEPSEEK && l->part == TSR_PART_ROUTED_EXPERTS)
-        return q->s->model->experts % tp == 0; /* whole experts are dealt out */
+        return q->s->model->experts % tp == 0; /* each rank gets whole experts */
     if (is_stored_qkv(l))
         return stored_qkv_fits(q, l, tp);
     if (is_linear_attention(q, l))
@@ -113,7 +113,7 @@ static bool fits(const tsr_load_query *q, const tsr_linear *l, unsigned tp)
     return cut_fits(q, l, tsr_linear_ranks(l, q->s->model, tp), is_last_member(l));
 }
 
-/* "TP 1, 2 and 4 would do", of the powers of two to 64; or none would. */
+/* "TP 1, 2 and 4 would do", of the powers of two up to 64, or that none would. */
 static const char *what_works(const tsr_load_query *q, const tsr_linear *l, char text[160])
 {
     size_t n = 0;

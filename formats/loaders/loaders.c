@@ -1,6 +1,7 @@
-/* The consumers, and asking each. Where their rules were read: vLLM's and SGLang's fp8.py and compressed_tensors.py,
- * transformers' finegrained_fp8.py, DeepSeek-V3's inference/convert.py and model.py, TensorRT-LLM's
- * modeling_deepseekv3.py. Those of the first three are held to the loaders' own code by tests/loaders. */
+/* The table of loaders, and running the rules of each. Sources of the rules: vLLM's and SGLang's fp8.py and
+ * compressed_tensors.py, transformers' finegrained_fp8.py, DeepSeek-V3's inference/convert.py and model.py,
+ * TensorRT-LLM's modeling_deepseekv3.py. tests/loaders compares the rules of the first three with the loaders' own
+ * code. */
 #include "formats/loaders/loaders.h"
 
 #include "formats/checkpoint/config.h"
@@ -58,8 +59,8 @@ static const tsr_consumer kConsumers[TSR_LOADER_COUNT] = {
                            .matching = TSR_MATCH_GLOB},
 };
 
-/* The rules, and which version of each loader they were checked against, in the order of tsr_loader; NULL: the rule is
- * not about that loader. The last is asked at each TP size, the others once. */
+/* A rule, and the version of each loader that it was checked against, in the order of tsr_loader; NULL: the rule is not
+ * about that loader. The last rule of the table runs at each TP size, the others once. */
 typedef struct load_rule {
     void (*ask)(const tsr_load_query *q);
     const char *checked[TSR_LOADER_COUNT];
@@ -177,7 +178,7 @@ static bool read_first(tsr_ignore_list *list, const tsr_load_query *q, tsr_json_
     return true;
 }
 
-/* The list as this loader finds it. False when memory is exhausted. */
+/* Reads the ignore list under the key where this loader looks for it. False when memory is exhausted. */
 static bool read_list(tsr_ignore_list *list, const tsr_load_query *q)
 {
     static const char *const kIgnore[] = {"ignore"};
@@ -193,7 +194,7 @@ static bool read_list(tsr_ignore_list *list, const tsr_load_query *q)
     return read_first(list, q, q->config, q->who->keys + 1, 1);
 }
 
-/* What each group of compressed-tensors' configuration is for. False when memory is exhausted. */
+/* Reads the targets of each group of compressed-tensors' configuration. False when memory is exhausted. */
 static bool read_targets(tsr_ignore_list *targets, size_t limit, tsr_load_query *q)
 {
     static const char *const kTargets[] = {"targets"};

@@ -1,5 +1,5 @@
-/* Who can load a checkpoint, at which tensor-parallel (TP) sizes: what is known of five consumers, as tables and checks
- * on headers and config.json.
+/* Who can load a checkpoint, and at which tensor-parallel (TP) sizes: what is known about five loaders, as tables and
+ * checks on headers and config.json.
  *
  * vllm           vLLM: quant_method fp8 (weight_scale_inv) and compressed-tensors (weight_scale)
  * sglang         SGLang: the same
@@ -24,17 +24,17 @@ typedef enum tsr_loader {
 
 enum { TSR_MAX_TP_SIZES = 16 };
 
-/* What is to be judged. All borrowed. */
+/* The checkpoint to judge. All pointers are borrowed. */
 typedef struct tsr_load_subject {
     const tsr_checkpoint *checkpoint;
     const tsr_weights *weights; /* as tsr_weights_survey gives them */
     const tsr_model *model;
-    /* For a checkpoint that is not quantized yet: [tensors], what will be (blocks of 128 x 128, with the right lists
-     * and configuration). NULL: judge it as it is. */
+    /* For a checkpoint that is not quantized yet: [tensors], which of them will be (in blocks of 128 x 128, with the
+     * right lists and configuration). NULL: judge the checkpoint as it is. */
     const bool *planned;
-    const tsr_tensor *odd_scale; /* a scale with a value that is no power of two; NULL: there is none */
+    const tsr_tensor *odd_scale; /* a scale with a value that is not a power of two; NULL: none */
     bool index_metadata;         /* the index has the key "metadata" */
-    bool unsound;                /* weights and scales do not pair, or scales are no numbers: nobody can read it */
+    bool unsound;                /* weights and scales do not pair, or scales are NaN: nobody can read it */
 } tsr_load_subject;
 
 typedef struct tsr_load_table {
@@ -52,8 +52,8 @@ const char *tsr_loader_name(tsr_loader loader);
  * Static storage. */
 const char *tsr_loader_checked(tsr_loader loader);
 
-/* Fills table->ok for the loaders and TP sizes (each at least 1) that the table names, and says why not in `issues`.
- */
+/* Fills table->ok for the loaders and TP sizes (each at least 1) that the table names. `issues` gets the reasons where
+ * a loader fails. */
 tsr_status tsr_loaders_check(tsr_load_table *table, const tsr_load_subject *subject, tsr_issues *issues,
                              tsr_err *err) TSR_WARN_UNUSED;
 

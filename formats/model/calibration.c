@@ -1,4 +1,4 @@
-/* Reading calibration, from JSON or safetensors, into one ordered table. */
+/* Reads calibration data from JSON or safetensors into one table, sorted by module. */
 #include "formats/model/calibration.h"
 
 #include "common/file.h"
@@ -16,7 +16,7 @@ enum { MAX_JSON_BYTES = 256 << 20 };
 
 enum { SCALE = 1, ZERO_POINT = 2, LEAST = 4, LARGEST = 8 };
 
-/* An entry under way. */
+/* An entry while it is read. */
 typedef struct entry {
     tsr_calibrated input;
     unsigned given;
@@ -198,7 +198,7 @@ static int by_module(const void *a, const void *b)
     return strcmp(((const entry *)a)->input.module, ((const entry *)b)->input.module);
 }
 
-/* Two entries of one module become one. */
+/* Merges the entries of one module: safetensors gives each number by itself. */
 static tsr_status join(table *t)
 {
     size_t kept = 0;

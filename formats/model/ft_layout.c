@@ -1,4 +1,4 @@
-/* Owns the layouts as data: who reads which, the permutations, the shape rules, the address formula. */
+/* The layouts as data: which consumer reads which, the permutations, the shape rules, the address formula. */
 #include "formats/model/ft_layout.h"
 
 #include <ctype.h>
@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* kRows[t]: which row of a group comes t-th in a column. One lane of an mma gets 128/bits/4 consecutive ones. */
+/* kRows[t]: which row of a group is stored t-th in a column. One lane of an mma gets 128/bits/4 consecutive rows. */
 static const uint8_t kRowsInt8[16] = {0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15};
 static const uint8_t kRowsInt4[32] = {0, 1, 8,  9,  16, 17, 24, 25, 2, 3, 10, 11, 18, 19, 26, 27,
                                       4, 5, 12, 13, 20, 21, 28, 29, 6, 7, 14, 15, 22, 23, 30, 31};
@@ -35,7 +35,7 @@ static const struct {
 
 enum { SM_ANY = INT_MAX };
 
-/* When a rule holds. */
+/* For which targets a rule holds. */
 typedef enum rule_when { ALWAYS, FORCED, DENSE, EXPERTS } rule_when;
 
 /* The first rule that fits a target gives its layout. */
@@ -177,7 +177,7 @@ static tsr_status layout_of(const tsr_ft_target *target, tsr_ft_layout *layout, 
                     activations, known.msg);
 }
 
-/* Shape rules as the readers enforce them, or should (docs of tsr_ft_format_check). */
+/* Shape rules as the consumers enforce them, or should enforce them (see tsr_ft_format_check). */
 static void shape_rules(tsr_ft_format *f, tsr_ft_producer producer)
 {
     const bool int8 = f->bits == 8;
@@ -290,7 +290,8 @@ tsr_ft_element tsr_ft_element_at(const tsr_ft_format *f, size_t rows, size_t col
 {
     const size_t group = (size_t)f->group, turns = (size_t)f->columns, tile = f->tile == 0 ? rows : (size_t)f->tile;
     const size_t position = f->bits == 8 ? place.byte : 2 * place.byte + place.nibble;
-    const size_t e = position / group * group + f->order[position % group]; /* without the order inside a group */
+    const size_t e =
+        position / group * group + f->order[position % group]; /* rows of the group in their natural order */
     if (f->row_major) {
         return (tsr_ft_element){e / cols, e % cols};
     }

@@ -1,6 +1,5 @@
-/* Owns what is known about the weight layouts of the mixed-precision GEMMs of FasterTransformer and TensorRT-LLM: which
- * layout a target reads, which shapes it takes, and where each weight lies. It moves no weight:
- * kernels/cpu/interleave.h does.
+/* The weight layouts of the mixed-precision GEMMs of FasterTransformer and TensorRT-LLM: which layout a target reads,
+ * which shapes it takes, and where each weight lies. Weights are moved by kernels/cpu/interleave.h.
  *
  * A logical weight matrix W has K rows (k: input features) and N columns (n: output features); a PyTorch Linear stores
  * it as [N, K]. Every layout takes exactly K*N*bits/8 bytes. Experts, [E, K, N], are laid out one after another, each
@@ -69,7 +68,7 @@ typedef struct tsr_ft_target {
     int bits;                /* of a weight: 8 or 4 */
     bool fp8_activations;    /* W4_AFP8; else fp16 or bf16, which share a layout */
     bool force_interleave;   /* TensorRT-LLM >= 0.9: sm90 takes the layout of sm80 (its MoE layers do) */
-    bool mixture_of_experts; /* a 3-D weight: matters to TSR_FT_TRTLLM_PY alone */
+    bool mixture_of_experts; /* a 3-D weight: makes a difference for TSR_FT_TRTLLM_PY only */
 } tsr_ft_target;
 
 /* A layout at one width, with the shapes that its reader takes. Treat as read-only. */
@@ -78,7 +77,7 @@ typedef struct tsr_ft_format {
     int bits;
     int group;      /* weights that share 16 bytes: 16 or 32 consecutive rows of a column (R: of the row-major run) */
     int tile;       /* rows after which the next column has its turn; 0: columns are whole */
-    int columns;    /* that take turns; 1: none */
+    int columns;    /* how many columns take turns; 1: columns are stored one after another */
     int k_multiple; /* K must be a multiple */
     int n_multiple; /* N must be a multiple; a band of this many columns is a whole number of lines */
     bool row_major; /* layout R */

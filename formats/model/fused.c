@@ -1,4 +1,4 @@
-/* The table of what is joined. */
+/* The table of fused layers. */
 #include "formats/model/fused.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* Linear layers that loaders run as one, by joining their rows: they have one input, and must be quantized alike. */
+/* Fused layers: linear layers with the same input that loaders join, row behind row, into one. All members must be
+ * quantized alike. */
 #ifndef TSR_FORMATS_MODEL_FUSED_H
 #define TSR_FORMATS_MODEL_FUSED_H
 
@@ -7,15 +8,15 @@
 enum { TSR_FUSED_MEMBERS = 3 };
 
 typedef struct tsr_fused {
-    const char *name;                       /* how loaders call the joined layer */
+    const char *name;                       /* what loaders call the fused layer */
     const char *members[TSR_FUSED_MEMBERS]; /* last components of the modules, in the order of joining; NULL: no more */
 } tsr_fused;
 
 /* The group in which a module of this last component ("q_proj") is a member, or NULL. */
 const tsr_fused *tsr_fused_find(const char *leaf);
 
-/* The members that are there of the group that `weight` ("….q_proj.weight") belongs to, in order, itself among them.
- * Returns how many; 1, itself, when it runs alone. */
+/* The members of the fused layer that `weight` ("….q_proj.weight") belongs to, as far as the checkpoint has them, in
+ * the order of joining, `weight` among them. Returns how many; 1 for a weight that is in no fused layer. */
 size_t tsr_fused_members(const tsr_checkpoint *checkpoint, const tsr_tensor *weight,
                          const tsr_tensor *members[TSR_FUSED_MEMBERS]);
 

@@ -1,4 +1,4 @@
-/* Reading an expression into steps; repeats are written out, so that matching need not count. */
+/* Compiles an expression into steps. Repeats are expanded, so that matching need not count. */
 #include "formats/model/pattern_steps.h"
 
 #include <stdlib.h>
@@ -54,7 +54,8 @@ static tsr_status emit(parser *p, tsr_step_kind op, int32_t x, int32_t y)
     return TSR_OK;
 }
 
-/* Puts a step before those from `start` on. Steps point at one another by distance, and never out of what moves. */
+/* Inserts a step at `start`. The steps from there on move back together; they refer to each other by distance, and none
+ * refers to a step before `start`, so the distances stay right. */
 static tsr_status insert(parser *p, size_t start, tsr_step_kind op, int32_t x, int32_t y)
 {
     TSR_TRY(make_room(p, 1));
@@ -77,7 +78,7 @@ static bool is_class(char letter)
     return letter != '\0' && strchr("dwsDWS", letter) != NULL;
 }
 
-/* What \d, \w, \s and their opposites stand for. */
+/* Adds the characters that \d, \w, \s or one of their opposites stands for. */
 static tsr_status add_class(parser *p, char letter)
 {
     static const range kDigits[] = {{'0', '9'}}, kSpace[] = {{'\t', '\r'}, {0x1C, ' '}},
@@ -97,7 +98,7 @@ static tsr_status add_class(parser *p, char letter)
     return letter == small ? TSR_OK : add_range(p, next, TSR_LAST_CHARACTER);
 }
 
-/* The character that an escape stands for; p->at is behind the backslash. */
+/* Reads the character that an escape stands for; p->at is behind the backslash. */
 static tsr_status read_escape(parser *p, uint32_t *c)
 {
     static const char kNames[] = "abfnrtv", kValues[] = "\a\b\f\n\r\t\v";
@@ -114,7 +115,7 @@ static tsr_status read_escape(parser *p, uint32_t *c)
     return TSR_OK;
 }
 
-/* One end of a range in a class, or a class of its own (*set). */
+/* Reads one end of a range in a class, or a class such as \d within it (then *set is true). */
 static tsr_status read_class_item(parser *p, uint32_t *c, bool *set)
 {
     *set = false;
@@ -157,7 +158,7 @@ static tsr_status read_class(parser *p)
 
 static tsr_status read_alternatives(parser *p);
 
-/* A group; p->at is at its '('. */
+/* Reads a group; p->at is at its '('. */
 static tsr_status read_group(parser *p)
 {
     const char *const at = p->at++;
@@ -182,7 +183,7 @@ static tsr_status read_group(parser *p)
     return TSR_OK;
 }
 
-/* A backslash outside of classes; *anchor: it stands for a place, not for a character. */
+/* Reads an escape outside of classes. *anchor: it stands for a place in the name, not for a character. */
 static tsr_status read_backslash(parser *p, bool *anchor)
 {
     static const char kAnchors[] = "AZbB";
@@ -237,8 +238,8 @@ static int read_count(const char **at)
     return n;
 }
 
-/* How often what stands before p->at is repeated; false where it is not. Braces that hold no numbers are characters
- * like others. */
+/* Reads how often the item before p->at is repeated; false when no repeat follows it. Braces without numbers are
+ * ordinary characters. */
 static bool read_repeat(parser *p, int *least, int *most)
 {
     const char *at = p->at;
@@ -263,7 +264,7 @@ static bool read_repeat(parser *p, int *least, int *most)
     return true;
 }
 
-/* The steps from `start` on, `times` in all. */
+/* Copies the `length` steps from `start` on, so that they stand there `times` times in all. */
 static tsr_status copy(parser *p, size_t start, size_t length, int times)
 {
     TSR_TRY(make_room(p, length * (size_t)(times > 0 ? times - 1 : 0)));
@@ -274,7 +275,7 @@ static tsr_status copy(parser *p, size_t start, size_t length, int times)
     return TSR_OK;
 }
 
-/* Writes a repeat of the steps from `start` on out. */
+/* Expands a repeat of the steps from `start` on. */
 static tsr_status repeat(parser *p, size_t start, int least, int most)
 {
     const size_t length = p->count - start;
@@ -291,7 +292,7 @@ static tsr_status repeat(parser *p, size_t start, int least, int most)
         TSR_TRY(copy(p, start, length, least));
     const int optional = most - least;
     TSR_TRY(make_room(p, (length + 1) * (size_t)optional));
-    /* The first of the optional ones goes where none has to be; later ones are copied from it. */
+    /* With least = 0 the first optional copy is the original itself; later copies are made from it. */
     for (int i = 0; i < optional; i++) {
         const int32_t to_end = (int32_t)(optional - i) * (n + 1);
         if (i == 0 && least == 0) {
@@ -327,7 +328,7 @@ static tsr_status read_sequence(parser *p)
         if (most != UNBOUNDED && most < least)
             return malformed(p, at, "a repeat with more at least than at most");
         TSR_TRY(repeat(p, start, least, most));
-        p->at += *p->at == '?'; /* lazy or not, it fits the same names */
+        p->at += *p->at == '?'; /* a lazy repeat matches the same names */
         if (*p->at == '+')
             return unknown(p, at, "a possessive repeat");
         if (*p->at == '*' || *p->at == '?')
@@ -348,7 +349,7 @@ static tsr_status read_alternatives(parser *p)
             break;
         p->at++;
         TSR_TRY(insert(p, start, TSR_STEP_EITHER, 1, (int32_t)(p->count - start) + 2));
-        /* Until the end is known, each points back at the one before. */
+        /* Until the end is known, each TSR_STEP_GO points back at the one before it. */
         TSR_TRY(emit(p, TSR_STEP_GO, last == SIZE_MAX ? 0 : (int32_t)(p->count - last), 0));
         last = p->count - 1;
         start = p->count;

@@ -1,11 +1,10 @@
-/* Python's regular expressions, as lists in config.json hold them after "re:": the part of the language that speaks of
- * names, matched in time that grows with the expression times the name and with nothing else.
+/* Python's regular expressions, as lists in config.json hold them after "re:". The part of the language that is useful
+ * for names is supported; the time to match grows with the length of the expression times that of the name.
  *
- * Known: characters, '.', classes ("[a-z_]", "[^.]"), \d \w \s \D \W \S, escaped punctuation, groups, "(?:",
- * "(?P<name>",
- * '|', '*', '+', '?', "{n}", "{n,}", "{,m}", "{n,m}", each lazy or not, '^', '$', \A, \Z, \b, \B. Everything else
- * (lookahead and lookbehind, references, flags, possessive repeats, hexadecimal and octal escapes) is named and
- * refused, as is an expression that is nested or repeated beyond the limits below. */
+ * Supported: characters, '.', classes ("[a-z_]", "[^.]"), \d \w \s \D \W \S, escaped punctuation, groups, "(?:",
+ * "(?P<name>", '|', '*', '+', '?', "{n}", "{n,}", "{,m}", "{n,m}", each lazy or not, '^', '$', \A, \Z, \b, \B.
+ * Everything else (lookahead and lookbehind, references, flags, possessive repeats, hexadecimal and octal escapes) is
+ * refused by name, and so is an expression that is nested or repeated beyond the limits below. */
 #ifndef TSR_FORMATS_MODEL_PATTERN_H
 #define TSR_FORMATS_MODEL_PATTERN_H
 
@@ -27,18 +26,19 @@ typedef struct tsr_pattern {
     const struct tsr_pattern_step *steps;
     const struct tsr_pattern_range *ranges;
     size_t count; /* of the steps */
-    bool ascii;   /* it asks what a letter or digit is, which is known here of ASCII only */
+    bool ascii;   /* it asks whether characters are letters or digits, which is known here for ASCII only */
 } tsr_pattern;
 
-/* Zero-initialised it matches nothing. Lives in the arena. TSR_E_UNSUPPORTED: it is outside what is known here;
- * TSR_E_FORMAT: Python would not take it either. Both say what, and at which character. */
+/* Compiles `text` into `pattern`, which lives in the arena; a zero-initialised one matches nothing. TSR_E_UNSUPPORTED:
+ * it uses something that is not supported; TSR_E_FORMAT: Python would not take it either. Both messages say what, and
+ * at which character. */
 tsr_status tsr_pattern_compile(tsr_pattern *pattern, const char *text, tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Whether the pattern can be asked about this name: false when it has to know what a letter is, and the name has
- * characters beyond ASCII. */
+/* Whether the pattern can judge this name: false when it asks for letters or digits and the name has characters beyond
+ * ASCII. */
 bool tsr_pattern_knows(const tsr_pattern *pattern, const char *name);
 
-/* Whether the pattern fits the name from its start, and need not reach its end, as Python's re.match does. Adds the
+/* Whether the pattern matches at the start of the name; like Python's re.match, it need not reach the end. Adds the
  * steps taken to *work (may be NULL): at most four for each step of the pattern and each place in the name. */
 bool tsr_pattern_match(const tsr_pattern *pattern, const char *name, uint64_t *work);
 

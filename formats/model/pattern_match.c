@@ -1,5 +1,5 @@
-/* Several places of an expression at once: none is looked at twice at the same character, so nothing that is written in
- * an expression can make a name expensive. */
+/* Follows all alternatives of an expression at once. No step is visited twice at the same character of the name, so no
+ * expression can make matching slow. */
 #include "formats/model/pattern_steps.h"
 
 uint32_t tsr_next_character(const char **text)
@@ -23,7 +23,7 @@ bool tsr_is_word(uint32_t c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-/* Where the expression may stand: each place once. */
+/* The set of steps at which the match may be. */
 typedef struct places {
     uint16_t at[TSR_PATTERN_STEPS + 1];
     size_t count;
@@ -33,8 +33,8 @@ typedef struct matcher {
     const tsr_pattern *pattern;
     const char *name, *here;
     uint32_t before;                       /* the character before `here`; 0 at the start */
-    uint32_t seen[TSR_PATTERN_STEPS + 1];  /* when a step was last come to, in characters read */
-    uint16_t to_do[TSR_PATTERN_STEPS + 1]; /* steps come to that are still to be looked at */
+    uint32_t seen[TSR_PATTERN_STEPS + 1];  /* after how many characters a step was last reached */
+    uint16_t to_do[TSR_PATTERN_STEPS + 1]; /* steps that were reached and are still to be followed */
     uint32_t turn;
     uint64_t work;
 } matcher;
@@ -66,7 +66,8 @@ static void come_to(matcher *m, size_t at, size_t *n)
     m->to_do[(*n)++] = (uint16_t)at;
 }
 
-/* Adds the step `at` and all that can be come to from there without a character; true when that is the end. */
+/* Adds the step `at` and all steps that can be reached from it without reading a character; true when the end of the
+ * expression is among them. */
 static bool add_place(matcher *m, places *to, size_t at)
 {
     size_t n = 0;

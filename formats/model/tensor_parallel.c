@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 static const tsr_tp_rule kRules[] = {
-    /* What is small, or shared by all heads. */
+    /* Small tensors, and tensors that all heads share. */
     {"*norm.*", TSR_TP_REPLICATE, TSR_TP_FEATURES},
     {"*norm?.*", TSR_TP_REPLICATE, TSR_TP_FEATURES},
     {"*.q_a_proj.*", TSR_TP_REPLICATE, TSR_TP_FEATURES},

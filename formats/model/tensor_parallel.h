@@ -1,4 +1,4 @@
-/* How loaders cut a tensor over tensor-parallel ranks: tables of name patterns, meant to be read.
+/* How loaders divide a tensor among tensor-parallel ranks: a table of name patterns.
  *
  * Sources: vLLM's and SGLang's model files (ColumnParallelLinear, MergedColumnParallelLinear, QKVParallelLinear,
  * RowParallelLinear, VocabParallelEmbedding, ReplicatedLinear; FusedMoE under tensor parallelism). */
@@ -11,16 +11,16 @@
 #include <stdint.h>
 
 typedef enum tsr_tp_split {
-    TSR_TP_UNKNOWN,   /* no pattern matches: nobody can say */
+    TSR_TP_UNKNOWN,   /* no pattern matches */
     TSR_TP_REPLICATE, /* every rank has all of it */
     TSR_TP_ROWS,      /* output features (the last but one dimension; the only one of a bias) */
     TSR_TP_GATE_UP,   /* output features of gate and up, stacked in one tensor: each half is cut */
     TSR_TP_COLUMNS,   /* input features (the last dimension) */
 } tsr_tp_split;
 
-/* What is cut together, so that the number of ranks must divide it. */
+/* The number that the number of ranks must divide, because ranks get whole items of that kind. */
 typedef enum tsr_tp_unit {
-    TSR_TP_FEATURES, /* just the dimension */
+    TSR_TP_FEATURES, /* the dimension itself */
     TSR_TP_HEADS,    /* num_attention_heads */
     TSR_TP_KV_HEADS, /* num_key_value_heads */
 } tsr_tp_unit;
