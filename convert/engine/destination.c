@@ -1,4 +1,4 @@
-/* What may be written where, and in which order what makes a directory a model comes and goes. */
+/* Checks where outputs may be written, and writes and removes config.json and the index in the right order. */
 #include "convert/engine/destination.h"
 
 #include "common/checked.h"
@@ -48,7 +48,7 @@ tsr_status tsr_plan_names(const tsr_plan *plan, tsr_arena *arena, tsr_names *nam
     return TSR_OK;
 }
 
-/* What is wrong with a name by itself; NULL: nothing. */
+/* What is wrong with a name, whatever the directory holds; NULL: nothing. */
 static const char *fault_of(const char *name, size_t dst_size)
 {
     if (name[0] == '\0' || name[0] == '/')
@@ -71,7 +71,7 @@ static const char *fault_of(const char *name, size_t dst_size)
     return dst_size + strlen(name) + LONGEST_OWN_NAME < PATH_MAX ? NULL : "too long a path";
 }
 
-/* Each folder on the way to DST/NAME that is there already is a folder, and no link to one. */
+/* Whether every folder on the way to DST/NAME is missing or a real folder, not a link. */
 static bool goes_through_folders(const char *dst, const char *name)
 {
     char path[PATH_MAX];
@@ -103,7 +103,7 @@ tsr_status tsr_check_names(const char *dst, const tsr_names *names, const char *
             for (const char *c = name; *c != '\0' && n < sizeof shown - 1; c++)
                 shown[n++] = (unsigned char)*c < 0x20 || *c == 0x7F ? '?' : *c;
             shown[n] = '\0';
-            const size_t longest = 256, n_dst = strlen(dst); /* more would leave no room for the rest */
+            const size_t longest = 256, n_dst = strlen(dst); /* leaves room for the message */
             return tsr_fail(err, status, "%s: %s names the output '%s', which cannot be written: %s",
                             dst + (n_dst > longest ? n_dst - longest : 0), said, shown, fault);
         }
@@ -153,7 +153,7 @@ void tsr_remove_parts(const char *dst)
 static tsr_status withdraw(const char *dst, const tsr_names *names, bool (*one_of)(const char *name), tsr_err *err)
 {
     char path[PATH_MAX];
-    const char *last = NULL; /* removed: its folder is to be synced */
+    const char *last = NULL; /* the last name removed: its folder is still to be synced */
     for (size_t i = 0; i < names->count; i++) {
         const char *const name = names->items[i];
         if (!one_of(name))
@@ -186,7 +186,7 @@ static bool has(const tsr_names *names, const char *name)
     return false;
 }
 
-/* In the folder of `name`. */
+/* Looks for strays in the folder of `name`. */
 static tsr_status check_folder(const char *dst, const char *name, const tsr_names *planned, const tsr_names *old,
                                tsr_err *err)
 {
@@ -232,7 +232,7 @@ tsr_status tsr_check_strays(const char *dst, const tsr_names *planned, const tsr
 
 /* ---- space ---- */
 
-/* Bytes that are still to be written, against what the disk has; *files: the same of files. */
+/* How many bytes the disk lacks for what is still to be written, and how many *files. */
 static uint64_t missing_space(const tsr_plan *plan, const char *dst, const bool *finished, uint64_t *files)
 {
     uint64_t need = 0, need_files = plan->n_texts + 1, have = 0, have_files = 0;
@@ -290,7 +290,7 @@ tsr_status tsr_explain_no_space(const tsr_plan *plan, const char *dst, const boo
         return lacks_bytes(dst, bytes, err);
     if (files > 0)
         return lacks_files(dst, files, err);
-    /* A quota, or a limit of the file system's own: the system's words, which name the file, say most. */
+    /* A quota, or a limit of the file system: then the system's own message, which names the file, says most. */
     const tsr_err said = err == NULL ? (tsr_err){{0}} : *err;
     return tsr_fail(err, TSR_E_NOSPACE,
                     "%s; free space there, or raise the quota, and repeat the command: finished files are kept",
@@ -326,7 +326,7 @@ tsr_status tsr_write_texts(const tsr_plan *plan, const char *dst, const tsr_quan
         tsr_text_free(&report);
         TSR_TRY(status);
     }
-    /* Whoever finds a configuration, be it one rank's, finds a whole model. */
+    /* Every config.json, each rank's included, comes after all other texts: where one exists, the model is whole. */
     for (int configs = 0; configs < 2; configs++) {
         for (size_t i = 0; i < plan->n_texts; i++) {
             if (is_config(plan->texts[i].name) == configs)

@@ -1,8 +1,8 @@
 /* The names, folders and space of an output directory.
  *
  * Everything is written under a temporary name in DST/.tessera, which no output can have, and renamed when it is whole.
- * No loader takes a directory without a config.json for a model, so it is removed before the files that it speaks of
- * are replaced. */
+ * No loader takes a directory without a config.json for a model, so that file is removed before the files that it
+ * describes are replaced. */
 #ifndef TSR_CONVERT_ENGINE_DESTINATION_H
 #define TSR_CONVERT_ENGINE_DESTINATION_H
 
@@ -16,7 +16,7 @@ typedef struct tsr_names {
     size_t count;
 } tsr_names;
 
-/* The files and texts of a plan; `items` is in `arena`. The report is not among them. */
+/* The names of the files and texts of a plan, except the report; `items` is in `arena`. */
 tsr_status tsr_plan_names(const tsr_plan *plan, tsr_arena *arena, tsr_names *names, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Checks that each name leads to a place below `dst` that is not one of Tessera's own: the path is relative, has no
@@ -50,11 +50,11 @@ tsr_status tsr_check_strays(const char *dst, const tsr_names *planned, const tsr
  */
 tsr_status tsr_check_space(const tsr_plan *plan, const char *dst, const bool *finished, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Completes the system's message in `err` when the space ran out nevertheless: how many bytes or files are missing,
- * or what to do where none are. */
+/* Completes the system's message in `err` when the space ran out although it had sufficed at the start: how many bytes
+ * or files are missing or, where none are, what to do. */
 tsr_status tsr_explain_no_space(const tsr_plan *plan, const char *dst, const bool *finished, tsr_err *err);
 
-/* Report, index and other texts, then config.json, of all ranks; those that are there already stay. */
+/* Writes report, index and other texts, then config.json, of all ranks. Texts that exist already are left alone. */
 tsr_status tsr_write_texts(const tsr_plan *plan, const char *dst, const tsr_quant_stats *rows,
                            tsr_err *err) TSR_WARN_UNUSED;
 

@@ -48,7 +48,7 @@ static void report_progress(void *context)
     r->options->run.progress(&p, r->options->run.progress_data);
 }
 
-/* Which files take part, and how much there is to read. */
+/* Chooses the files that take part in the present phase. Returns how many bytes there are to read. */
 static uint64_t choose_files(tsr_run *r)
 {
     uint64_t chosen = 0;
@@ -73,7 +73,7 @@ static uint64_t choose_files(tsr_run *r)
     return chosen;
 }
 
-/* What a failed phase leaves behind is of no use to the next run, which redoes whole files. */
+/* Removes the unfinished files of a failed phase: the next run redoes whole files and has no use for them. */
 static void abandon_files(tsr_run *r)
 {
     for (size_t s = 0; s < r->plan->n_steps; s++)
@@ -102,7 +102,8 @@ static tsr_status run_phase(tsr_run *r, const char *phase)
     return r->failure.status;
 }
 
-/* Files that the journal calls finished but that are gone or of another size need no reading to be redone. */
+/* Marks files for redoing that the journal calls finished but that are gone or have another size. They need not be read
+ * first. */
 static void drop_missing(tsr_run *r)
 {
     for (size_t i = 0; i < r->plan->n_files; i++) {
@@ -115,7 +116,8 @@ static void drop_missing(tsr_run *r)
     }
 }
 
-/* Files that were renamed just before a kill, and are not in the journal, are made again: their space is wanted. */
+/* Removes files that were renamed just before a kill and are not in the journal. They are made again, and need the
+ * space. */
 static void remove_unknown(const tsr_run *r)
 {
     for (size_t i = 0; i < r->plan->n_files; i++) {
@@ -134,7 +136,7 @@ static tsr_status choose_threads(tsr_run *r, tsr_err *err)
     return TSR_OK;
 }
 
-/* Of a repair, too, nobody may take the directory for a model before it is whole again. */
+/* During a repair, too, nobody may take the directory for a model before it is whole again. */
 static tsr_status withdraw(tsr_run *r, tsr_err *err)
 {
     tsr_arena scratch = {0};
@@ -149,7 +151,7 @@ static tsr_status withdraw(tsr_run *r, tsr_err *err)
     return status;
 }
 
-/* What was read from a file that changed is not to be trusted, whichever way the phase ended. */
+/* Whichever way the phase ended: outputs of a source file that has changed since are not to be trusted. */
 static tsr_status check_sources(tsr_run *r, tsr_status status, tsr_err *err)
 {
     tsr_err why = {{0}};

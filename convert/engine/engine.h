@@ -2,8 +2,9 @@
  *
  * Workers take units in the plan's order; each reads, computes and writes, so that one worker's disk time is another's
  * arithmetic. A file is written under a temporary name (DST/.tessera/N.part); when its last unit is done it is fsynced,
- * renamed and noted in the journal (DST/.tessera/journal) with a digest of its bytes. The texts come last, config.json
- * the very last. A rerun of the same plan reads what the journal names, compares digests, and makes what is missing.
+ * renamed and recorded in the journal (DST/.tessera/journal) with a digest of its bytes. The texts come last, and
+ * config.json is the last of them. A rerun of the same plan reads the files that the journal names, compares digests,
+ * and makes what is missing.
  *
  * The same plan gives the same bytes for any number of threads, any instruction set and any interruption. */
 #ifndef TSR_CONVERT_ENGINE_ENGINE_H
@@ -13,7 +14,7 @@
 #include "convert/engine/plan.h"
 
 typedef struct tsr_engine_options {
-    tsr_run_options run; /* its progress counts what steps make, side files left out */
+    tsr_run_options run; /* its progress counts what steps make, without side files */
     bool force;          /* start over, whatever the destination holds */
     unsigned cpu_flags;  /* for tsr_cpu_kernels_init */
 } tsr_engine_options;
@@ -21,10 +22,10 @@ typedef struct tsr_engine_options {
 typedef struct tsr_engine_result {
     bool already_complete;  /* nothing was left to do: the output was verified */
     uint64_t files_resumed; /* found finished, and verified */
-    uint64_t files_redone;  /* the journal calls them finished, but they are gone or their digest differs: made again */
+    uint64_t files_redone;  /* journalled as finished, but gone, or their digest differs: made again */
     uint64_t bytes_read, bytes_written;
     double seconds;
-    unsigned threads;      /* really used */
+    unsigned threads;      /* how many ran */
     tsr_quant_stats *rows; /* [plan->n_steps]; freed by tsr_engine_result_free */
 } tsr_engine_result;
 

@@ -7,8 +7,8 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-/* Writes what a unit made behind what all earlier units made. Units are taken in order, so those before this one are
- * done or under way, and waiting for them ends. The held outputs come last, as if they were one more unit each. */
+/* Writes a unit's output behind that of all earlier units. Units are taken in order, so all earlier ones are done or
+ * under way, and the wait for them ends. The held outputs come last, as if each were one more unit. */
 tsr_status tsr_run_append(tsr_run *r, size_t index, uint64_t unit, const void *data, uint64_t size, tsr_err *err)
 {
     tsr_step_state *const s = r->steps[index];
@@ -29,7 +29,7 @@ tsr_status tsr_run_append(tsr_run *r, size_t index, uint64_t unit, const void *d
     pthread_mutex_unlock(&r->lock);
     const int fd = r->files[file].fd;
     TSR_TRY(tsr_write_at(fd, r->plan->files[file].name, data, size, offset, err));
-    /* As in transfer(), but many of these may be tiny: whenever another TSR_UNIT_BYTES are full. */
+    /* Writing back begins early, as in transfer(). Stretches may be tiny here, so it happens every TSR_UNIT_BYTES. */
     const uint64_t from = offset - offset % TSR_UNIT_BYTES, to = offset + size - (offset + size) % TSR_UNIT_BYTES;
     if (to > from)
         (void)sync_file_range(fd, (off_t)from, (off_t)(to - from), SYNC_FILE_RANGE_WRITE);

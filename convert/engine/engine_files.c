@@ -1,4 +1,4 @@
-/* Output files: their bytes, written or, when verifying, read back, digested either way; and their commits. */
+/* Output files: writing their bytes or, when verifying, reading them back; their digests; and their commits. */
 #include "convert/engine/engine_run.h"
 
 #include "common/checked.h"
@@ -82,7 +82,8 @@ tsr_status tsr_run_open_file(tsr_run *r, size_t file, tsr_err *err)
     return transfer_header(r, file, &f->digest, err);
 }
 
-/* After converting: durable under its name, and in the journal. After verifying: is it what the journal says? */
+/* After converting: makes the file durable under its name and records it in the journal. After verifying: compares its
+ * digest with the journal's. */
 static tsr_status commit(tsr_run *r, size_t file, tsr_err *err)
 {
     tsr_file_state *const f = &r->files[file];
@@ -107,7 +108,7 @@ static tsr_status commit(tsr_run *r, size_t file, tsr_err *err)
         if (status == TSR_OK)
             status = tsr_journal_add(&r->journal, r->plan, file, f->digest, r->rows, err);
         if (status != TSR_OK)
-            unlink(to); /* no run would know it */
+            unlink(to); /* it is not in the journal, so no run would know it */
     }
     close(f->fd);
     f->fd = -1;

@@ -22,10 +22,9 @@
 /* A step that has begun. */
 typedef struct tsr_step_state {
     uint64_t units, left;
-    tsr_quant_stats
-        *partials; /* [units]: added up in the order of units once all are done, so that threads do not matter */
+    tsr_quant_stats *partials;   /* [units]: added in the order of units once all are done, whatever thread made them */
     void *held[TSR_MAX_OUTPUTS]; /* whole output tensors, for the bits set in step->held */
-    /* Of an appended file: the unit whose turn it is, and the XXH3-64 of what stands in the file so far. */
+    /* For an appended file: the unit that may write next, and the XXH3-64 of the file so far. */
     uint64_t turn;
     XXH3_state_t *stream;
 } tsr_step_state;
@@ -38,7 +37,7 @@ typedef struct tsr_file_state {
     int fd;
     size_t steps_left;
     /* The sum over all stretches written at once of XXH3-64(stretch, seed = its offset), which is the same in any
-     * order. Of an appended file, whose stretches a rerun does not know, XXH3-64 of the whole. */
+     * order. For an appended file, whose stretches a rerun does not know, XXH3-64 of the whole. */
     uint64_t digest;
     uint64_t end; /* of an appended file, so far */
     bool mine;    /* takes part in the present phase */
@@ -54,7 +53,7 @@ typedef struct tsr_run {
     tsr_quant_stats *rows;
     uint64_t unit_bytes; /* of the largest unit */
     bool verifying;
-    const char *phase; /* what progress says */
+    const char *phase; /* for the progress callback */
 
     pthread_mutex_t lock; /* guards all that follows */
     pthread_cond_t changed;
@@ -76,7 +75,7 @@ static inline bool tsr_is_held(const tsr_step *step, unsigned i)
     return (step->held >> i & 1) != 0;
 }
 
-/* Whether what a step makes goes behind what is in its file already. */
+/* Whether a step's output is appended to its file. */
 static inline bool tsr_is_appended(const tsr_run *r, const tsr_step *step)
 {
     return r->plan->files[step->file].appended;
@@ -111,12 +110,12 @@ void *tsr_run_commit_files(void *argument);
 
 /* ---- engine_append.c ---- */
 
-/* Writes what a unit made behind what all earlier units made. The held outputs come last, as if each were one more
- * unit. */
+/* Writes a unit's output behind that of all earlier units. The held outputs come last, as if each were one more unit.
+ */
 tsr_status tsr_run_append(tsr_run *r, size_t index, uint64_t unit, const void *data, uint64_t size,
                           tsr_err *err) TSR_WARN_UNUSED;
 
-/* The digest of an appended file that is there, read in pieces of at most `capacity` bytes. */
+/* The digest of an existing appended file, read in pieces of at most `capacity` bytes. */
 tsr_status tsr_run_digest_appended(tsr_run *r, size_t index, void *memory, size_t capacity, uint64_t *digest,
                                    tsr_err *err) TSR_WARN_UNUSED;
 

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* Files are synced one after another: no more than these wait for it, however small they are. */
+/* Files are synced one after another. This bounds how many are open and wait for it, however small they are. */
 enum { MOST_OPEN_FILES = 64 };
 
 static tsr_status begin_step(tsr_run *r, size_t index, tsr_err *err)
@@ -100,12 +100,12 @@ static bool take_unit(tsr_run *r, size_t *index, uint64_t *unit)
             r->next_step++;
             r->next_unit = 0;
         }
-        if (!taken) { /* an empty tensor */
+        if (!taken) { /* an empty tensor has no units */
             tsr_run_free_step(r, *index);
             count_step(r, *index);
         }
     }
-    /* Before the lock is released: what was only half begun is for nobody else to take. */
+    /* Fail before the lock is released, so that no other worker takes a unit of a step that was only half begun. */
     if (status != TSR_OK)
         tsr_run_note_failure(r, status, &err);
     pthread_mutex_unlock(&r->lock);
@@ -207,7 +207,7 @@ static tsr_status do_unit(tsr_run *r, size_t index, uint64_t unit, char *memory,
     pthread_mutex_lock(&r->lock);
     r->bytes_read += r->verifying ? out : in;
     r->bytes_written += r->verifying ? 0 : out;
-    /* With the count, not after it: whoever sees the last unit done must see every digest. */
+    /* Under the same lock as the count: the thread that sees the last unit done must see every digest. */
     r->files[step->file].digest += digest;
     const bool last = --s->left == 0;
     pthread_mutex_unlock(&r->lock);

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 static const uint64_t kMaxJournalBytes = 1u << 30;
-/* Of the form of the records, the statistics in them, and where temporary files lie. */
+/* The version of the journal: of its records, of the statistics in them, and of where temporary files lie. */
 static const char kMagic[] = "tessera 2 ", kOldMagic[] = "tessera 1 ";
 
 /* Appends " <hash>\n" to the record that begins at `start`. */
@@ -112,7 +112,7 @@ static void add_difference(tsr_text *t, const char *a, size_t a_size, const char
         tsr_text_printf(t, "nothing of these");
 }
 
-/* The journal was begun by `then`, which is not the plan's command, or from another source. */
+/* Fails because the journal was begun by the command `then`, which is not the plan's, or from another source. */
 static tsr_status refuse_other_plan(const char *then, size_t size, const char *now, const char *dst, tsr_err *err)
 {
     const size_t n = strlen(now);
@@ -134,7 +134,7 @@ static tsr_status refuse_other_plan(const char *then, size_t size, const char *n
     return status;
 }
 
-/* Reads the records; *good is where the last sound one ends. */
+/* Reads the records; *good is where the last intact one ends. */
 static tsr_status read_records(tsr_journal *j, const tsr_plan *plan, const char *text, size_t size, const char *dst,
                                tsr_quant_stats *rows, size_t *good, tsr_err *err)
 {
@@ -162,7 +162,7 @@ static tsr_status read_records(tsr_journal *j, const tsr_plan *plan, const char 
     return TSR_OK;
 }
 
-/* The files that the journal names as outputs. */
+/* Reads the names of all outputs that the journal lists. */
 static tsr_status read_names(const char *text, size_t size, tsr_arena *arena, tsr_names *names, tsr_err *err)
 {
     *names = (tsr_names){0};
@@ -185,13 +185,13 @@ static tsr_status read_names(const char *text, size_t size, tsr_arena *arena, ts
     return ok ? TSR_OK : tsr_out_of_memory(err, "for the names in a journal");
 }
 
-/* Removes what the journal says an earlier run put there, finished or not. */
+/* Removes the outputs of an earlier run that the journal lists, finished or not. */
 static void remove_outputs(const tsr_names *names, bool old_parts, const char *dst)
 {
     char path[PATH_MAX];
     for (size_t i = 0; i < names->count; i++) {
         unlink(tsr_output_path(dst, names->items[i], path));
-        /* Until version 2 the temporary file stood beside the one that it became. */
+        /* Before version 2, a temporary file lay beside the file that it became. */
         if (old_parts && strlen(path) + 5 < sizeof path)
             unlink(strcat(path, ".part"));
     }
@@ -246,7 +246,8 @@ static tsr_status lock(int fd, const char *path, int how, tsr_err *err)
     return TSR_OK;
 }
 
-/* A new file takes the place of the old one, which another output may share as a hard link. */
+/* Writes a new file in place of the old one instead of changing it, since it may be a hard link that another output
+ * shares. */
 tsr_status tsr_journal_rewrite(tsr_journal *j, const tsr_plan *plan, const char *dst, const tsr_quant_stats *rows,
                                tsr_err *err)
 {
@@ -301,7 +302,7 @@ tsr_status tsr_journal_add(tsr_journal *j, const tsr_plan *plan, size_t index, u
 
 /* ---- opening ---- */
 
-/* Opens the journal, and locks it, by which the directory is ours. Where nothing may be written it is only read. */
+/* Opens and locks the journal, which reserves the directory for this process. A read-only directory is only read. */
 static tsr_status open_locked(tsr_journal *j, const char *dst, tsr_err *err)
 {
     for (int tries = 0; tries < 10; tries++) {
@@ -316,7 +317,7 @@ static tsr_status open_locked(tsr_journal *j, const char *dst, tsr_err *err)
         if (j->fd < 0)
             return tsr_fail_errno(err, "%s: cannot open", j->path);
         const tsr_status status = lock(j->fd, dst, j->read_only ? LOCK_SH : LOCK_EX, err);
-        /* Without locks, reading what nobody may write is still safe. */
+        /* Without a lock it is still safe to read a directory that may not be written to. */
         if (status != TSR_OK && (status == TSR_E_EXISTS || !j->read_only))
             return status;
         struct stat st, named;
@@ -327,13 +328,13 @@ static tsr_status open_locked(tsr_journal *j, const char *dst, tsr_err *err)
         j->shared = st.st_nlink > 1;
         if (st.st_dev == named.st_dev && st.st_ino == named.st_ino)
             return TSR_OK;
-        close(j->fd); /* written anew in the meantime, and that one is the journal */
+        close(j->fd); /* replaced in the meantime: the new file is the journal */
         j->fd = -1;
     }
     return tsr_fail(err, TSR_E_EXISTS, "%s: another process is writing this output", dst);
 }
 
-/* Whatever the directory holds, it becomes an empty output of this plan. */
+/* Makes the directory an empty output of this plan, whatever it holds. */
 static tsr_status start_over(tsr_journal *j, const tsr_plan *plan, const char *dst, const tsr_names *planned,
                              const tsr_names *old, bool old_parts, const tsr_quant_stats *rows, tsr_err *err)
 {
@@ -374,7 +375,7 @@ static tsr_status load(tsr_journal *j, const tsr_plan *plan, const char *dst, bo
     TSR_GOTO(tsr_check_names(dst, &old, "the journal in " TSR_STATE_DIR ", which Tessera cannot have written,",
                              TSR_E_FORMAT, err));
     const char *const end = memchr(text, '\n', size);
-    /* Killed before the first record was whole: nothing was written yet. */
+    /* A run that was killed before its first record was whole has written nothing else. */
     fresh = end == NULL || !unseal(text, (size_t)(end - text), &body);
     old_parts = !fresh && strncmp(text, kOldMagic, sizeof kOldMagic - 1) == 0;
     if (j->read_only && (fresh || force)) {
@@ -407,7 +408,7 @@ static tsr_status check_plan(const tsr_plan *plan, const char *dst, tsr_err *err
     return status;
 }
 
-/* DST and DST/.tessera, made if need be, and durable. */
+/* Makes DST and DST/.tessera where they are missing, and makes them durable. */
 static tsr_status make_folders(const char *dst, bool force, tsr_err *err)
 {
     char folder[PATH_MAX];

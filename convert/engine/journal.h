@@ -4,8 +4,8 @@
  *     tessera 2 <fingerprint> <command>
  *     output <name>                          every file that the plan will write
  *     file <index> <digest> <hex of the statistics of its steps>
- * A torn last line (the run was killed while writing it) is cut off on opening. Every change but an append puts a new
- * file in its place. */
+ * A torn last line (the run was killed while writing it) is cut off on opening. Every change other than an append
+ * replaces the whole file. */
 #ifndef TSR_CONVERT_ENGINE_JOURNAL_H
 #define TSR_CONVERT_ENGINE_JOURNAL_H
 
@@ -14,15 +14,15 @@
 typedef struct tsr_journal {
     int fd; /* -1: not open; locked against other processes while it is */
     char *path;
-    uint64_t end;      /* of the last sound record */
-    bool read_only;    /* neither it nor the directory may be written to: an output that is finished can be verified */
+    uint64_t end;      /* where the last intact record ends */
+    bool read_only;    /* neither journal nor directory can be written: a finished output can still be verified */
     bool shared;       /* the journal has other hard links: the output was copied by linking */
     uint64_t *digests; /* [plan->n_files]; of finished files */
     bool *finished;    /* [plan->n_files] */
 } tsr_journal;
 
-/* Opens or begins the journal of `dst` for this plan, and reads which files are finished, with the statistics of their
- * steps into rows[plan->n_steps]. `force` discards the records, and the outputs, of another plan: config.json first.
+/* Opens or begins the journal of `dst` for this plan. Reads which files are finished, and the statistics of their steps
+ * into rows[plan->n_steps]. `force` discards the records and the outputs of another plan, config.json first.
  * TSR_E_MISMATCH: it belongs to another plan. TSR_E_EXISTS: there is none, but dst is not empty; or another process
  * holds it; or weights lie there that the plan does not write. TSR_E_FORMAT: the journal names files outside of dst. */
 tsr_status tsr_journal_open(tsr_journal *journal, const tsr_plan *plan, const char *dst, bool force,
@@ -32,7 +32,7 @@ tsr_status tsr_journal_open(tsr_journal *journal, const tsr_plan *plan, const ch
 tsr_status tsr_journal_add(tsr_journal *journal, const tsr_plan *plan, size_t index, uint64_t digest,
                            const tsr_quant_stats *rows, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Puts a new journal of just those files for which finished[] is true in the place of the old one, durably. */
+/* Replaces the journal, durably, by one that records just the files for which finished[] is true. */
 tsr_status tsr_journal_rewrite(tsr_journal *journal, const tsr_plan *plan, const char *dst, const tsr_quant_stats *rows,
                                tsr_err *err) TSR_WARN_UNUSED;
 

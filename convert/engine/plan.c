@@ -159,7 +159,7 @@ static tsr_status collect_tensors(tsr_plan *plan, size_t index, tsr_err *err)
     return TSR_OK;
 }
 
-/* Puts them in order, and gives each its offset. */
+/* Sorts the tensors of a file, and gives each its offset. */
 static tsr_status lay_out(tsr_plan *plan, size_t index, tsr_err *err)
 {
     tsr_out_file *const f = &plan->files[index];

@@ -18,8 +18,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What one unit reads and writes at most, but for a single row of blocks that is larger. A constant of the format of
- * the work, not of the machine: sums are added unit by unit, and must not depend on --memory or --threads. */
+/* The most that one unit reads and writes, unless a single row of blocks is larger. It is a constant and not a property
+ * of the machine, because sums are added unit by unit and must not depend on --memory or --threads. */
 #define TSR_UNIT_BYTES (4u << 20)
 
 enum { TSR_MAX_INPUTS = 16, TSR_MAX_OUTPUTS = 4 };
@@ -81,9 +81,9 @@ typedef struct tsr_step {
 typedef struct tsr_out_file {
     const char *name; /* relative to the destination */
     bool raw;         /* only what its steps make: no safetensors header */
-    /* Raw, of one step, whose size is not known before: what units make of out[0] stands one behind the other, in
-     * their order, without gaps; then the held outputs. Offsets in windows mean nothing, sizes are the most there can
-     * be. */
+    /* A raw file of one step whose size is not known beforehand: it holds what the units write of out[0], in their
+     * order, without gaps, and then the held outputs. In windows of such a step offsets mean nothing, and sizes are
+     * upper bounds. */
     bool appended;
     const char *header;    /* header_bytes to be written as they are; NULL: to be made from the tensors */
     uint64_t header_bytes; /* 0 when raw */
@@ -125,14 +125,14 @@ typedef struct tsr_plan {
     uint64_t fingerprint;
     /* Where the policy of quantize decided: */
     bool by_policy;
-    const char *model_type; /* that its tables went by; NULL: config.json states none */
-    bool general_rules;     /* no table has it */
-    const char **warnings;  /* what the user must hear, a sentence each */
+    const char *model_type; /* whose table of rules was used; NULL: config.json states none */
+    bool general_rules;     /* no table has this model_type, so the general rules were used */
+    const char **warnings;  /* told to the user before the run, a sentence each */
     size_t n_warnings, warnings_capacity;
-    const char *advice;  /* what to know of the result, one sentence; NULL: nothing */
-    const char *next;    /* a command on the result, SRC and DST for the paths; NULL: verify DST --against SRC */
-    const char *counted; /* what a step is, for those who watch: "files"; NULL: "tensors" */
-    size_t n_added;      /* tensors of the result that stand beside the source's */
+    const char *advice;  /* one sentence on how to use the result; NULL: none */
+    const char *next;    /* the command to run next, with SRC and DST for the paths; NULL: verify DST --against SRC */
+    const char *counted; /* what progress counts: "files"; NULL: "tensors" */
+    size_t n_added;      /* tensors of the result that the source does not have */
     /* Writes the report about rows[n_steps]; NULL: the job has none. */
     void (*report)(const struct tsr_plan *plan, const tsr_quant_stats *rows, tsr_text *out);
     tsr_arena arena; /* names, tensors, parameters, texts: all that the plan points to */
@@ -141,12 +141,12 @@ typedef struct tsr_plan {
 /* Begins a plan. `sources` is borrowed and outlives the plan. */
 tsr_plan tsr_plan_begin(const tsr_checkpoint *const *sources, size_t n_sources);
 
-/* A new tensor (a copy of *tensor), in the plan's arena: an output whose place is still open, or an input of another
- * source than the first. NULL when memory is exhausted. */
+/* A copy of *tensor in the plan's arena, for an output, whose place in a file is not known yet, or for an input from
+ * another source than the first. NULL when memory is exhausted. */
 tsr_tensor *tsr_plan_tensor(tsr_plan *plan, const tsr_tensor *tensor);
 
-/* The same of a tensor that the plan makes: its bytes follow from dtype and shape[rank]. `name` is in the plan's arena;
- * when it is NULL, because memory was exhausted when it was made, so is the result. */
+/* A new output tensor; its size in bytes follows from dtype and shape[rank]. `name` is in the plan's arena. When `name`
+ * is NULL, because memory ran out while it was made, the result is NULL, too. */
 tsr_tensor *tsr_plan_new_tensor(tsr_plan *plan, const char *name, tsr_dtype dtype, unsigned rank,
                                 const uint64_t *shape);
 
@@ -159,28 +159,28 @@ extern const tsr_op tsr_copy_op;
 /* A step that copies `tensor` under `name`. */
 tsr_status tsr_plan_copy(tsr_plan *plan, const tsr_tensor *tensor, const char *name, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Says what becomes of a source tensor. `reason` is static or in the plan's arena. */
+/* Notes what becomes of a source tensor, and why. `reason` is static or in the plan's arena. */
 tsr_status tsr_plan_add_note(tsr_plan *plan, const tsr_tensor *source, const char *action, const char *reason,
                              tsr_err *err) TSR_WARN_UNUSED;
 
-/* Adds a warning, which is told before the job runs. */
+/* Adds a warning, which is printed before the job runs. */
 tsr_status tsr_plan_warn(tsr_plan *plan, tsr_err *err, const char *fmt, ...) TSR_PRINTF(3, 4) TSR_WARN_UNUSED;
 
 /* Puts all steps that have no file yet into one, `name` (borrowed), and lays out its offsets and header: the widest
  * dtype first, then names in order. */
 tsr_status tsr_plan_file(tsr_plan *plan, const char *name, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The same with a header that is given, the length in front of its text included: it must name the outputs of just
- * these steps, and says where their bytes go. It is borrowed. */
+/* The same with a given header, which includes the 8 length bytes and is borrowed. It must name exactly the outputs of
+ * these steps, and decides where their bytes go. */
 tsr_status tsr_plan_file_as(tsr_plan *plan, const char *name, const char *header, size_t header_bytes,
                             tsr_err *err) TSR_WARN_UNUSED;
 
 /* Puts all steps that have no file yet into one raw file, `name` (borrowed). */
 tsr_status tsr_plan_raw_file(tsr_plan *plan, const char *name, bool appended, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Distributes all steps that have no file yet over files of at most `max_bytes` of tensor data (a larger tensor has one
- * to itself), in order, named model.safetensors or model-00001-of-0000N.safetensors; each laid out as by tsr_plan_file.
- * `folder` is "" or ends in a slash, here and below. */
+/* Distributes all steps that have no file yet, in order, over files of at most `max_bytes` of tensor data (a larger
+ * tensor gets a file of its own), named model.safetensors or model-00001-of-0000N.safetensors. Each is laid out as by
+ * tsr_plan_file. `folder` is "" or ends in a slash, here and below. */
 tsr_status tsr_plan_pack(tsr_plan *plan, const char *folder, uint64_t max_bytes, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds a raw copy of every side file of the first source whose name matches `glob`, but for the one named `except` (may
@@ -196,12 +196,12 @@ tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, bool always, tsr_e
 tsr_status tsr_plan_text_file(tsr_plan *plan, const char *folder, const char *name, const char *data, size_t size,
                               tsr_err *err) TSR_WARN_UNUSED;
 
-/* The same of a text that was written just for this, which it frees. `status` is what came of writing it: a failure is
- * handed on. */
+/* The same for a text that the caller has just composed; frees it. `status` is the result of composing it: when that is
+ * a failure, nothing is added and the failure is returned. */
 tsr_status tsr_plan_take_text(tsr_plan *plan, const char *folder, const char *name, tsr_text *text, tsr_status status,
                               tsr_err *err) TSR_WARN_UNUSED;
 
-/* Sets the plan's command to a text, which it frees. */
+/* Sets the plan's command to a copy of `text`, and frees `text`. */
 tsr_status tsr_plan_take_command(tsr_plan *plan, tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Checks that no two outputs have one name, sums up bytes and computes the fingerprint, which covers the sources'

@@ -1,5 +1,4 @@
-/* The end of planning: names are checked, bytes summed up, and a fingerprint taken of all that the output depends on.
- */
+/* The end of planning: checks names, sums up bytes, and computes a fingerprint of everything the output depends on. */
 #include "convert/engine/plan.h"
 
 #include "convert/engine/plan_names.h"

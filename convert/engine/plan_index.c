@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A safetensors file right in `folder`. */
+/* Whether a file is a safetensors file directly in `folder`. */
 static bool is_model_file(const tsr_out_file *f, const char *folder)
 {
     const size_t n = strlen(folder);

@@ -1,4 +1,4 @@
-/* What a plan reads, and the memory that it takes. */
+/* How much a plan reads, and how much memory it takes. */
 #include "convert/engine/plan.h"
 
 #include "common/checked.h"

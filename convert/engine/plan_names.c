@@ -1,4 +1,4 @@
-/* Sorting names and looking at neighbours. */
+/* Finds names that occur twice by sorting them and comparing neighbours. */
 #include "convert/engine/plan_names.h"
 
 #include "common/text.h"
@@ -37,7 +37,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const named *)a)->name, ((const named *)b)->name);
 }
 
-/* The first name that stands twice, and the two files; NULL when none does. */
+/* Sorts by name. Returns the first of two entries with the same name, the second behind it; NULL when all differ. */
 static const named *find_twice(named *all, size_t n)
 {
     if (n > 1)
@@ -67,7 +67,7 @@ static tsr_status check_tensors(named *all, size_t n, tsr_err *err)
                     twice->name, twice->file, twice[1].file);
 }
 
-/* Files of the index's own folder; what lies beside a model, and in no index, is not of them. */
+/* Whether a file is in the index's folder and mapped by it. Files beside a model that no index maps do not count. */
 static bool is_mapped(const tsr_out_file *f, const char *index)
 {
     const char *const slash = strrchr(index, '/');

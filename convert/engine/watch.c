@@ -1,4 +1,4 @@
-/* Looking at each source file again. */
+/* Compares the state of each source file with the one at its opening. */
 #include "convert/engine/watch.h"
 
 #include <stdlib.h>

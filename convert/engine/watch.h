@@ -7,15 +7,16 @@
 
 typedef struct tsr_watch {
     size_t *first; /* [n_sources + 1]: the number of each source's first file, over all sources */
-    size_t *seen;  /* [first[n_sources]]: the output file, plus 1, for which it was last looked at */
+    size_t *seen;  /* [first[n_sources]]: 1 + the output file for which it was last checked */
 } tsr_watch;
 
 tsr_status tsr_watch_begin(tsr_watch *watch, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
 
-/* TSR_E_IO, with its name, when a file that output `file` is made from has changed since it was opened. */
+/* TSR_E_IO, with the name of the source file, when one that output `file` is made from has changed since it was opened.
+ */
 tsr_status tsr_watch_check(tsr_watch *watch, const tsr_plan *plan, size_t file, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The same of all output files at once: the entries of finished[n_files] that a changed file went into become false. */
+/* The same for all output files at once. finished[n_files] becomes false for outputs made from a changed file. */
 tsr_status tsr_watch_check_all(tsr_watch *watch, const tsr_plan *plan, bool *finished, tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_watch_end(tsr_watch *watch);

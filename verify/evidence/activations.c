@@ -1,4 +1,4 @@
-/* A counter-based generator, and reading with conversion. */
+/* Draws activations by a counter-based generator, or reads and converts those of a file. */
 #include "verify/evidence/activations.h"
 
 #include "common/checked.h"
@@ -26,7 +26,7 @@ uint64_t tsr_seed_of(uint64_t seed, const char *name)
     return state;
 }
 
-/* 12 numbers of 16 bits from three words: sums of so many uniform ones are close to normal. */
+/* The sum of 12 uniform 16-bit numbers, taken from three 64-bit words, which is close to normal. */
 static float draw_normal(uint64_t state)
 {
     int32_t sum = 0;

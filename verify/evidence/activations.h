@@ -10,7 +10,7 @@
 
 #include "formats/checkpoint/checkpoint.h"
 
-/* Why what they are given to is skipped: every product would be 0, whatever the weights. */
+/* The reason for skipping a tensor whose activations are all 0: every product would be 0, whatever the weights. */
 #define TSR_ZERO_ACTIVATIONS "its activations in the file are all 0: nothing could be told by them"
 
 enum { TSR_OUTLIER_ONE_IN = 128, TSR_OUTLIER_FACTOR = 32 };
@@ -18,15 +18,16 @@ enum { TSR_OUTLIER_ONE_IN = 128, TSR_OUTLIER_FACTOR = 32 };
 /* splitmix64's output function: one number for each `x`, as good as random. */
 uint64_t tsr_mix(uint64_t x);
 
-/* A seed for what belongs to `name`. */
+/* The seed for random numbers that belong to `name`. */
 uint64_t tsr_seed_of(uint64_t seed, const char *name);
 
 void tsr_activations_draw(uint64_t seed, size_t m, size_t k, uint16_t *x);
 
-/* The tensor with the inputs of this weight, or NULL. */
+/* The tensor of the file that holds the inputs of this weight, or NULL. */
 const tsr_tensor *tsr_activations_find(const tsr_checkpoint *file, const char *weight);
 
-/* Rows [0, m) of it; m is lowered to what is there. TSR_E_SHAPE: rows that are not k long. TSR_E_VALUE: NaN or Inf.
+/* Reads rows [0, m); m is lowered to the number of rows there are. TSR_E_SHAPE: rows that are not k long. TSR_E_VALUE:
+ * NaN or Inf.
  * TSR_E_UNSUPPORTED: another dtype. */
 tsr_status tsr_activations_read(const tsr_checkpoint *file, const tsr_tensor *tensor, size_t *m, size_t k, uint16_t *x,
                                 tsr_err *err) TSR_WARN_UNUSED;

@@ -30,7 +30,7 @@ void tsr_out_round(tsr_out out, float *x, size_t n)
         x[i] = rounded(out, x[i]);
 }
 
-/* Whether one more fits beside the `n` kernels of its kind. */
+/* Whether the table has room for one more kernel of a kind that has `n`. */
 static tsr_status check_room(const tsr_device *device, size_t n, const char *name, tsr_err *err)
 {
     if (n < TSR_DEVICE_KERNELS)

@@ -1,8 +1,8 @@
-/* Where the kernels under test run: a table of functions, so that checks need not know.
+/* Where the kernels under test run: a table of functions, so that checks need not know the device.
  *
- * Operands and results are the host's; a GPU's table copies. Every device has the CPU's models, and a GPU its own
- * kernels besides. A test plants faults by making a table of its own. Thread-safe once open: tables take turns where
- * they must. */
+ * Operands and results lie in the host's memory; the functions of a GPU copy them. Every device has the CPU's kernels
+ * and models; a GPU has its own kernels besides. A test plants faults by making a table of its own. Thread-safe once
+ * open: functions that cannot run side by side take turns. */
 #ifndef TSR_VERIFY_EVIDENCE_DEVICE_H
 #define TSR_VERIFY_EVIDENCE_DEVICE_H
 
@@ -25,11 +25,11 @@ const char *tsr_out_name(tsr_out out);
 /* x[n] rounded to `out` (once, to nearest even), as floats. */
 void tsr_out_round(tsr_out out, float *x, size_t n);
 
-/* What the accumulators of a product are; decides which bound it is held to. */
+/* How a product accumulates; decides which bound its results are compared with. */
 typedef enum tsr_accumulation {
     TSR_ACCUMULATE_FP32,
-    TSR_ACCUMULATE_PROMOTED,   /* a Hopper tensor core, taken out to FP32 every 128 elements */
-    TSR_ACCUMULATE_UNPROMOTED, /* never taken out: shown, not held to anything but its own bound */
+    TSR_ACCUMULATE_PROMOTED,   /* a Hopper tensor core, added to FP32 every 128 elements */
+    TSR_ACCUMULATE_UNPROMOTED, /* a Hopper tensor core over all of K, compared with its own bound only */
 } tsr_accumulation;
 
 typedef struct tsr_device tsr_device;
@@ -43,8 +43,8 @@ struct tsr_device_gemm {
     const char *name;
     tsr_accumulation accumulation;
     tsr_device_gemm_fn *run;
-    bool rounds_last; /* what it gives in BF16 and F16 is what it gives in F32, rounded: one run tells all */
-    bool row_by_row;  /* it computes each row by itself, and slowly: those that nobody judges are left out */
+    bool rounds_last; /* its BF16 and F16 results are its F32 result, rounded: one run is enough */
+    bool row_by_row;  /* it computes each row by itself, and slowly: rows that are not judged are left out */
     tsr_device *device;
     uintptr_t variant; /* the table's own */
 };

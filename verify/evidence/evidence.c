@@ -16,7 +16,7 @@ const char *tsr_phase_name(tsr_phase phase)
     return kNames[phase];
 }
 
-/* Room for one more of `size` bytes; false when memory is exhausted. */
+/* Makes room for one more item of `size` bytes; false when memory is exhausted. */
 static bool grow(void **items, size_t count, size_t *capacity, size_t size)
 {
     if (count < *capacity)

@@ -32,7 +32,7 @@ typedef struct tsr_judgement {
     double seconds;       /* of one run of the kernel; 0: not timed */
 } tsr_judgement;
 
-/* Where the seconds go. */
+/* The parts of a check whose seconds are summed up. */
 typedef enum tsr_phase {
     TSR_PHASE_READ,
     TSR_PHASE_QUANTIZE, /* activations, and decoding operands */
@@ -46,7 +46,7 @@ typedef struct tsr_skipped {
     const char *subject, *why;
 } tsr_skipped;
 
-/* Zero-initialised is empty. Results are ordered by job, whoever came first. */
+/* Zero-initialised is empty. Results are in the order of the jobs, whichever ended first. */
 typedef struct tsr_evidence {
     tsr_judgement *items;
     size_t count, capacity, failed;
@@ -55,7 +55,7 @@ typedef struct tsr_evidence {
     double phases[TSR_N_PHASES]; /* summed over threads */
     double seconds;
     uint64_t bytes_read;
-    size_t subjects, candidates; /* tensors or sets: checked, and there to check */
+    size_t subjects, candidates; /* tensors or sets: how many were checked, of how many that could be */
     tsr_arena arena;             /* of the texts */
 } tsr_evidence;
 
@@ -72,8 +72,8 @@ tsr_status tsr_evidence_skip(tsr_evidence *evidence, const char *subject, const 
 /* Moves everything in `more` behind what is in `evidence`; `more` is empty afterwards. */
 tsr_status tsr_evidence_join(tsr_evidence *evidence, tsr_evidence *more, tsr_err *err) TSR_WARN_UNUSED;
 
-/* TSR_E_UNSUPPORTED when nothing was judged, or with `kernels` no kernel was and nothing is at fault: a check that
- * compared nothing must not pass. `path` is whose tensors were asked for. */
+/* TSR_E_UNSUPPORTED when nothing was judged, or, with `kernels`, when no kernel was judged and no fault was found: a
+ * check that compared nothing must not pass. `path` is the checkpoint, for the message. */
 tsr_status tsr_evidence_require(const tsr_evidence *evidence, bool kernels, const char *path,
                                 tsr_err *err) TSR_WARN_UNUSED;
 

@@ -21,7 +21,7 @@ tsr_status tsr_gpu_begin(tsr_gpu_run *run, const tsr_device *device, const char 
     if (run->narrow == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for operands and results of %s", name);
     pthread_mutex_lock(&run->gpu->lock);
-    (void)cudaSetDevice(run->gpu->properties.ordinal); /* of this thread; known to work */
+    (void)cudaSetDevice(run->gpu->properties.ordinal); /* for this thread; cannot fail, as opening showed */
     return TSR_OK;
 }
 

@@ -1,7 +1,7 @@
-/* What every kernel needs that a check runs on the GPU: the GPU to itself, operands copied there, memory that is given
- * back whatever happens, and the result copied back. Only where Tessera was built with CUDA.
+/* One run of a kernel on the GPU for a check: it has the GPU to itself, operands are copied there and the result back,
+ * and memory is freed whatever happens. Only where Tessera was built with CUDA.
  *
- * A run begins with tsr_gpu_begin and ends with tsr_gpu_end, which passes the status of what lay between them on. */
+ * A run begins with tsr_gpu_begin and ends with tsr_gpu_end, which returns the status of the calls between them. */
 #ifndef TSR_VERIFY_EVIDENCE_GPU_RUN_H
 #define TSR_VERIFY_EVIDENCE_GPU_RUN_H
 
@@ -41,13 +41,14 @@ tsr_status tsr_gpu_begin(tsr_gpu_run *run, const tsr_device *device, const char 
 /* Frees what the run has, lets the GPU go, and returns `status`. */
 tsr_status tsr_gpu_end(tsr_gpu_run *run, tsr_status status) TSR_WARN_UNUSED;
 
-/* What follows in this run uses the GPU of `rank`: the device's one GPU until ranks are spread, then GPU `rank`. */
+/* Selects the GPU of `rank` for the following calls: the device's one GPU until ranks are spread, then GPU `rank`. */
 void tsr_gpu_use_rank(const tsr_gpu *gpu, size_t rank);
 
 /* TSR_E_DEVICE with CUDA's own words where `code` is an error. */
 tsr_status tsr_gpu_check(cudaError_t code, const char *doing, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Memory for a slot that is empty. A result's is filled with 0xFF, which is NaN: what a kernel leaves out shows. */
+/* Allocates memory for an empty slot. That of a result is filled with 0xFF, which is NaN, so that an element that the
+ * kernel does not write is noticed. */
 tsr_status tsr_gpu_allocate(tsr_gpu_run *run, int slot, size_t bytes, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_gpu_allocate_result(tsr_gpu_run *run, int slot, size_t bytes, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -1,4 +1,4 @@
-/* Numbered jobs, and choices that depend on the seed only. */
+/* Runs numbered jobs, and makes choices that depend on the seed only. */
 #include "verify/evidence/jobs.h"
 
 #include "common/checked.h"
@@ -79,7 +79,7 @@ size_t tsr_sample(const tsr_kernel_options *options, size_t *items, size_t n)
     size_t kept = 0;
     if (wanted == 0 || wanted >= n)
         return n;
-    /* Selection sampling: each item with the chance that fills the rest. */
+    /* Selection sampling: an item is taken with probability (still wanted) / (items left). */
     for (size_t i = 0; wanted > 0; i++) {
         if (tsr_mix(options->seed ^ tsr_mix(i)) % (n - i) < wanted) {
             items[kept++] = items[i];
@@ -152,7 +152,7 @@ tsr_columns tsr_choose_columns(const tsr_kernel_options *options, uint64_t rows,
 
 uint64_t tsr_column_block(const tsr_columns *c, uint64_t i)
 {
-    /* One of each of `chosen` equal stretches. */
+    /* One block from each of `chosen` equal stretches. */
     const uint64_t begin = i * c->blocks / c->chosen, end = (i + 1) * c->blocks / c->chosen;
     return begin + tsr_mix(c->seed + i) % (end - begin);
 }

@@ -1,4 +1,4 @@
-/* What the checks of kernels share: which tensors, over which inputs, held to what; and threads that take them. */
+/* What the checks of kernels share: the choice of tensors and inputs, the limits, and threads that run the jobs. */
 #ifndef TSR_VERIFY_EVIDENCE_JOBS_H
 #define TSR_VERIFY_EVIDENCE_JOBS_H
 
@@ -16,7 +16,7 @@ typedef struct tsr_kernel_limits {
  * per cent; twice that is another kind of error. */
 tsr_kernel_limits tsr_kernel_limits_defaults(void);
 
-/* What verify mla is asked for; no other check looks at it. */
+/* The options of verify mla alone. */
 typedef struct tsr_mla_request {
     uint64_t layer, batch, context, new_tokens, ranks; /* all but `layer` at least 1 */
     bool fp8_cache;
@@ -25,7 +25,7 @@ typedef struct tsr_mla_request {
 
 typedef struct tsr_kernel_options {
     tsr_side side;                     /* whose tensors */
-    const tsr_side *against;           /* the originals; NULL: unknown, and only activations can be held to theirs */
+    const tsr_side *against;           /* the originals; NULL: unknown, only activations can be compared with theirs */
     const tsr_checkpoint *activations; /* NULL: drawn */
     const tsr_checkpoint *azp;         /* tessera-azp.safetensors, NULL: none; for tsr_check_epilogue */
     tsr_device *device;
@@ -46,20 +46,21 @@ typedef struct tsr_kernel_options {
 /* Whether a name is asked for. */
 bool tsr_is_selected(const tsr_kernel_options *options, const char *name);
 
-/* Which weights a check is about. */
+/* Which weights a check takes. */
 typedef struct tsr_subjects {
-    /* NULL: it can be checked. "": the check has nothing to do with it. Else why it cannot be checked. */
+    /* Returns NULL for a weight that can be checked, "" for one that is none of the check's business, and otherwise the
+     * reason why it cannot be checked. */
     const char *(*unfit)(const tsr_weight *weight);
-    bool need_inputs; /* what the file of activations has none for cannot be checked */
+    bool need_inputs; /* weights without inputs in the file of activations are skipped */
     const char *kind; /* "tensor of int8 with a scale a row": for the message that there is none */
 } tsr_subjects;
 
-/* (*indices)[0 .. *n) = those weights of options->side, by number, that are asked for and fit; from malloc, also on
- * failure. What does not fit is skipped in `evidence`, with the reason. TSR_E_UNSUPPORTED: none fits. */
+/* (*indices)[0 .. *n) are the weights of options->side that are asked for and fit, as indices; from malloc, also on
+ * failure. Those that do not fit are listed in `evidence` as skipped, with the reason. TSR_E_UNSUPPORTED: none fits. */
 tsr_status tsr_find_subjects(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices,
                              size_t *n, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The same, of which options->sample are kept: as many as the check has jobs. */
+/* The same, but only options->sample of them are kept: one for each job of the check. */
 tsr_status tsr_find_jobs(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices, size_t *n,
                          tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
 
@@ -85,13 +86,13 @@ tsr_status tsr_find_original(const tsr_side *against, const tsr_weight *weight, 
 /* Books the seconds from *since until now on a phase; *since becomes now. */
 void tsr_lap(tsr_evidence *evidence, tsr_phase phase, double *since);
 
-/* Output channels that are judged: whole blocks of `block` rows, evenly strewn over `rows` with a start of the seed's.
- * Block i begins at rows block * first(i). Returns how many blocks. */
+/* The output channels that are judged: `chosen` whole blocks of `block` rows, one from each of as many equal stretches
+ * of `rows`, where the seed decides its place. */
 typedef struct tsr_columns {
     uint64_t rows, block, blocks, chosen, seed;
 } tsr_columns;
 tsr_columns tsr_choose_columns(const tsr_kernel_options *options, uint64_t rows, uint64_t block, uint64_t seed);
-uint64_t tsr_column_block(const tsr_columns *columns, uint64_t i); /* the i-th chosen one, i < chosen */
+uint64_t tsr_column_block(const tsr_columns *columns, uint64_t i); /* number of the i-th block, i < chosen */
 uint64_t tsr_columns_count(const tsr_columns *columns);            /* channels in all */
 uint64_t tsr_column_of(const tsr_columns *columns, uint64_t j);    /* the channel that is column j of those computed */
 
@@ -100,8 +101,8 @@ uint64_t tsr_column_of(const tsr_columns *columns, uint64_t j);    /* the channe
 
 enum { TSR_MAX_FAULT = 128 };
 
-/* Holds what rounding to scales costs to `limit` dB; where that is NaN, judgement->of_expected to the above. The fault,
- * if there is one, is in `text`. */
+/* Compares the quantization error with `limit` dB or, where that is NaN, judgement->of_expected with
+ * TSR_MAX_OF_ROUNDING. A fault, if there is one, is written to `text`. */
 void tsr_limit_rounding(tsr_judgement *judgement, double limit, char text[TSR_MAX_FAULT]);
 
 /* Judges y against x, [m][n] both: figures, and the place of the largest error. `rows` and

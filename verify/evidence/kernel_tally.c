@@ -1,4 +1,4 @@
-/* The largest ratio, and a mean square. */
+/* Keeps the largest ratio of error to bound, and sums squares of errors over their expected squares. */
 #include "verify/evidence/kernel_tally.h"
 
 #include <math.h>

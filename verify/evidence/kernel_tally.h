@@ -1,22 +1,21 @@
-/* A kernel's judgement in the making: by the bound of each element, and by what is to be expected of all of them. */
+/* Judges a kernel element by element: each error against its bound, and their mean square against the expected one. */
 #ifndef TSR_VERIFY_EVIDENCE_KERNEL_TALLY_H
 #define TSR_VERIFY_EVIDENCE_KERNEL_TALLY_H
 
 #include "verify/evidence/jobs.h"
 
 typedef struct tsr_kernel_tally {
-    tsr_judgement judgement; /* figures and texts are to be filled in by who has them */
-    double sum;              /* of squares over what is expected */
-    size_t n;                /* elements of which something is expected */
+    tsr_judgement judgement; /* the caller fills in names and the other figures */
+    double sum;              /* of squared errors, each over its expected square */
+    size_t n;                /* elements whose expected square is known */
 } tsr_kernel_tally;
 
 tsr_kernel_tally tsr_kernel_tally_begin(const char *subject, const char *what, double seconds);
 
-/* One element. `variance`: what is to be expected of the error's square; 0: not known. A NaN error is beyond any bound.
- */
+/* Adds one element. `variance`: the expected square of the error; 0: not known. A NaN error is beyond any bound. */
 void tsr_kernel_tally_count(tsr_kernel_tally *tally, double error, double bound, double variance);
 
-/* Adds the judgement. Beyond the limits it has one of these faults, unless it has one already. */
+/* Adds the judgement to the evidence. If it is beyond the limits, it gets one of these faults, unless it has one. */
 tsr_status tsr_kernel_tally_end(tsr_kernel_tally *tally, const tsr_kernel_limits *limits, const char *fault,
                                 const char *rms_fault, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -75,13 +75,13 @@ static tsr_judgement blank(const char *subject, const char *what, tsr_error_kind
     return (tsr_judgement){.subject = subject, .what = what, .kind = kind, .of_bound = -1, .of_expected = -1};
 }
 
-/* Where the source itself is no number, nothing can be held to it. */
+/* A fault when the source's own values are NaN or Inf, since nothing can be compared with them; otherwise NULL. */
 static const char *nonfinite_in(const tsr_metrics *m)
 {
     return m->nonfinite[1] > 0 ? "NaN or Inf" : m->nonfinite[0] > 0 ? "NaN or Inf in the source" : NULL;
 }
 
-/* `routed`: both choose experts. */
+/* `routed`: the layer chooses experts in both models. */
 static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
 {
     const size_t size = c->n * c->hidden, k = c->source.router.chosen;
@@ -96,7 +96,7 @@ static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
     }
     stream.fault = nonfinite_in(&stream.metrics);
     TSR_TRY(tsr_evidence_add(c->evidence, &stream, err));
-    /* What the layer adds. */
+    /* The difference between a layer's output and its input is what the layer adds. */
     double *const added = malloc((2 * size + 1) * sizeof *added);
     if (added == NULL)
         return tsr_out_of_memory(err, "for hidden states");
@@ -221,7 +221,7 @@ static tsr_status run_logits(check *c, tsr_err *err)
 
 /* ---- another implementation ---- */
 
-/* [.., width] elements of the reference, of which there must be n * width. */
+/* Loads a tensor [.., width] of the reference, which must have n * width elements. */
 static tsr_status load(const check *c, const tsr_tensor *t, size_t width, double *out, tsr_err *err)
 {
     const tsr_checkpoint *const file = c->request->reference;
@@ -231,7 +231,7 @@ static tsr_status load(const check *c, const tsr_tensor *t, size_t width, double
     return tsr_decode_tensor(file, t, out, err);
 }
 
-/* Theirs, y, against ours, x. */
+/* Judges the reference's values y against Tessera's, x. */
 static tsr_status judge_theirs(check *c, const char *subject, const char *what, const tsr_tensor *t, const double *x,
                                const double *y, size_t width, tsr_err *err)
 {
@@ -253,7 +253,8 @@ static const tsr_tensor *state_of(const check *c, size_t layer)
     return tsr_checkpoint_find(c->request->reference, name);
 }
 
-/* Layer by layer, each from their own state before it where it is there: only the layer at fault fails. */
+/* Compares layer by layer. Each layer starts from the reference's own state before it where the file has one, so that
+ * only the layer at fault fails. */
 static tsr_status run_theirs(check *c, tsr_err *err)
 {
     const tsr_tensor *before = state_of(c, c->request->first);

@@ -1,17 +1,17 @@
-/* How errors grow through a model: a forward pass of the source and of what was made from it, side by side in double.
+/* How errors grow through a model: a forward pass of the source and of the model made from it, side by side in double.
  *
- * Of each layer two figures: how far the streams of hidden states are apart behind it, each model on its own; and what
- * the layer adds by itself, the model's layer on the source's input. At the end the logits: SQNR, Kullback-Leibler
- * divergence, the likeliest token. Or, with a reference, the layers of another implementation are held to those of the
- * source. docs/verify.md. */
+ * Each layer gets two figures: how far the hidden states of the two models are apart behind it, when each model runs on
+ * its own; and the error that the layer adds by itself, when the model's layer runs on the source's input. The logits
+ * at the end get SQNR, Kullback-Leibler divergence, and the share of positions with the same likeliest token. With a
+ * reference, the layers of another implementation are compared with those of the source instead. docs/verify.md. */
 #ifndef TSR_VERIFY_FORWARD_CHECK_FORWARD_H
 #define TSR_VERIFY_FORWARD_CHECK_FORWARD_H
 
 #include "verify/evidence/evidence.h"
 #include "verify/forward/forward.h"
 
-/* Of a layer alone in dB (tsr_forward_limits_defaults: 10), of the divergence in nats and the share of positions whose
- * likeliest token is the same; NaN: no limit. */
+/* The least SQNR of a layer alone in dB (tsr_forward_limits_defaults: 10), the largest divergence in nats, and the
+ * least share of positions whose likeliest token is the same; NaN: no limit. */
 typedef struct tsr_forward_limits {
     double min_sqnr, max_kl, min_top1;
 } tsr_forward_limits;

@@ -1,4 +1,4 @@
-/* Configuration, and what layers are made of. */
+/* Reading the configuration, finding weights, and running the layers one after another. */
 #include "verify/forward/forward_parts.h"
 
 #include "common/checked.h"
@@ -233,7 +233,7 @@ tsr_status tsr_forward_logits(const tsr_forward *f, const double *x, size_t n, d
         return tsr_out_of_memory(err, "for hidden states");
     TSR_GOTO(tsr_forward_vector(f, "model.norm.weight", f->hidden, true, &gain, err));
     tsr_forward_norm(f, x, n, f->hidden, gain, normed);
-    /* A tied head may lie in the file all the same, or not. */
+    /* Even when the head is tied to the embedding, the file may hold it. */
     TSR_GOTO(tsr_forward_find(f, &w, NULL, "lm_head.weight"));
     if (w == NULL || is(f, "tie_word_embeddings", "true"))
         TSR_GOTO(tsr_forward_find(f, &w, err, "model.embed_tokens.weight"));

@@ -1,7 +1,7 @@
 /* A whole model's forward pass over its checkpoint, in double: embedding, attention, router, experts, norms, head.
  *
  * Weights are what a consumer gets: scales applied, of any format that Tessera reads. They are read layer by layer, row
- * by row, and never held whole. Activations are not quantized and nothing is rounded but by double precision.
+ * by row, and never held whole. Activations are not quantized, and the only rounding is that of double precision.
  *
  *   x = embedding[token];  layer: x += attention(norm(x)), x += mlp(norm(x));  logits = norm(x) W_head^T
  *
@@ -22,9 +22,9 @@ typedef struct tsr_forward {
     const tsr_side *side;
     size_t layers, hidden, vocabulary;
     size_t heads, kv_heads, head_dim; /* of grouped-query attention */
-    bool latent;                      /* attention is latent: sizes are mla_model's to read */
+    bool latent;                      /* attention is latent: verify/mla/mla_model.h reads its sizes */
     tsr_rope rope;                    /* of grouped-query attention; halves are turned: pairs (i, i + head_dim / 2) */
-    size_t window; /* of attention: sequences that are longer are not what this computes; SIZE_MAX: none */
+    size_t window; /* of attention: longer sequences are refused, since no window is computed; SIZE_MAX: none */
     double eps;
     struct tsr_router {
         bool sigmoid;    /* groups are ranked by their two best, weights are always scaled; else softmax: by their

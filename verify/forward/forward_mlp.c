@@ -1,4 +1,4 @@
-/* The MLP of a layer: dense, or a router and the experts that it chooses, each over all tokens that chose it. */
+/* The MLP of a layer: dense, or a router with experts, each of which runs over all tokens that were routed to it. */
 #include "verify/forward/forward_parts.h"
 
 #include "verify/weights/weight_product.h"
@@ -42,7 +42,7 @@ typedef struct routing {
     double *scores;     /* [n][experts] */
     uint32_t *choices;  /* [n][chosen] */
     double *weights;    /* [n][chosen] */
-    double *keys;       /* [experts]: what the current token is ranked by; -inf: out of the question */
+    double *keys;       /* [experts]: by which the current token ranks experts; -inf: excluded */
     double *of_group;   /* [groups] */
 } routing;
 
@@ -54,7 +54,7 @@ static void score(const tsr_forward *f, double *x, size_t n)
         tsr_soften(x, n);
 }
 
-/* The index of the largest; of equals the first. */
+/* The index of the largest element, the first of them when several are equal. */
 static size_t best(const double *x, size_t n)
 {
     size_t at = 0;
@@ -63,7 +63,7 @@ static size_t best(const double *x, size_t n)
     return at;
 }
 
-/* Leaves the keys of the best groups. */
+/* Excludes the experts of all groups but the best. */
 static void keep_groups(const routing *r)
 {
     const struct tsr_router *const router = &r->f->router;
@@ -111,7 +111,7 @@ static void choose(const routing *r, size_t token)
 
 /* ---- experts ---- */
 
-/* y of the tokens that chose expert e. `rows` has room for all of them. */
+/* Adds the output of expert e to y, for the tokens that chose it. `rows` has room for the inputs of all tokens. */
 static tsr_status run_expert(const routing *r, const char *mlp, size_t e, const double *x, size_t n, double *rows,
                              double *y, tsr_err *err)
 {

@@ -1,4 +1,4 @@
-/* What the files of the forward pass share; nobody else includes this. */
+/* Functions shared by the files of the forward pass, and private to them. */
 #ifndef TSR_VERIFY_FORWARD_FORWARD_PARTS_H
 #define TSR_VERIFY_FORWARD_FORWARD_PARTS_H
 

@@ -1,4 +1,4 @@
-/* Drawing, parsing, and sequences that are closed once they are whole. */
+/* Draws tokens, parses them from text, and loads them from tensors. */
 #include "verify/forward/tokens.h"
 
 #include "common/checked.h"
@@ -18,7 +18,7 @@ static tsr_status reserve(tsr_tokens *t, size_t sequences, size_t count, tsr_err
                                               : TSR_OK;
 }
 
-/* Ends the sequence that the last tokens belong to. */
+/* Ends the sequence that the last tokens were added to. */
 static void end_sequence(tsr_tokens *t)
 {
     const size_t length = t->count - t->first[t->sequences];

@@ -15,10 +15,10 @@ typedef struct tsr_tokens {
 tsr_status tsr_tokens_draw(tsr_tokens *tokens, uint64_t seed, size_t sequences, size_t length, uint64_t vocabulary,
                            tsr_err *err) TSR_WARN_UNUSED;
 
-/* From text: non-negative integers with anything but digits and '-' between them; a line break or a closing bracket
- * ends a sequence, so that a line a sequence and JSON arrays are both read. Of each sequence the first `length`, of
- * sequences the first `sequences`. TSR_E_FORMAT: no tokens. TSR_E_VALUE: one that is negative, or not below
- * `vocabulary`, with its line. */
+/* Reads tokens from a text file: non-negative integers, separated by anything but digits and '-'. A line break or a
+ * closing bracket ends a sequence, so that files with one sequence a line and JSON arrays can both be read. Only the
+ * first `sequences` sequences, and the first `length` tokens of each, are kept. TSR_E_FORMAT: no tokens. TSR_E_VALUE: a
+ * token is negative, or not below `vocabulary`; the message names its line. */
 tsr_status tsr_tokens_read(tsr_tokens *tokens, const char *path, size_t sequences, size_t length, uint64_t vocabulary,
                            tsr_err *err) TSR_WARN_UNUSED;
 

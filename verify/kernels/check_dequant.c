@@ -1,4 +1,4 @@
-/* Codes of one weight through all layouts and converters. */
+/* Takes the codes of one weight through all layouts and converters. */
 #include "verify/kernels/check_dequant.h"
 
 #include "common/checked.h"
@@ -18,7 +18,7 @@ typedef struct check {
     unsigned outs;
     size_t *jobs; /* indices of weights */
     size_t n_jobs;
-    tsr_ft_format formats[2][TSR_FT_LAYOUTS]; /* of int8, of int4; those that some reader takes */
+    tsr_ft_format formats[2][TSR_FT_LAYOUTS]; /* for int8 and for int4; those that some consumer reads */
     size_t n_formats[2];
 } check;
 
@@ -121,7 +121,7 @@ static tsr_status read_codes(operands *o, tsr_err *err)
     return status;
 }
 
-/* x against y, which must be the same. */
+/* Judges y against x, which must be equal. */
 static tsr_status judge(operands *o, const char *what, tsr_err *err)
 {
     tsr_judgement j = {.subject = o->name, .kind = TSR_ERROR_KERNEL, .what = what, .of_bound = -1, .of_expected = -1};
@@ -140,7 +140,7 @@ static tsr_status judge(operands *o, const char *what, tsr_err *err)
     return tsr_evidence_add(o->evidence, &j, err);
 }
 
-/* Which of a word's elements is stored at place p: every layout but P puts the even ones first. */
+/* Which element of a word is stored at place p: every layout but P stores the even ones first. */
 static unsigned element_of(int bits, unsigned p)
 {
     static const unsigned kInt8[] = {0, 2, 1, 3}, kInt4[] = {0, 2, 4, 6, 1, 3, 5, 7};
@@ -212,7 +212,7 @@ static tsr_status check_format(operands *o, const tsr_ft_format *format, tsr_err
                 TSR_TRY(check_converter(o, format, &device->dequants[i], out, err));
         }
     }
-    if (format->layout != TSR_FT_T) /* the one that products are made for */
+    if (format->layout != TSR_FT_T) /* products are computed in layout T only */
         return TSR_OK;
     const tsr_weight_only product = {
         .options = o->c->options,

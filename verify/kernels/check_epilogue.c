@@ -1,4 +1,4 @@
-/* Every epilogue over the operands of each int8 weight. */
+/* Runs and judges every epilogue over the operands of each int8 weight. */
 #include "verify/kernels/check_epilogue.h"
 
 #include "common/threads.h"
@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_K = 65793 /* products of int8 in a row that cannot leave int32 */ };
+enum { MAX_K = 65793 /* the longest sum of int8 products that cannot overflow int32 */ };
 
-/* Fewer codes than this are four of eight bits unused: no calibration is that far off. */
+/* With fewer codes in use than this, four of the eight bits are wasted: no calibration is that far off. */
 static const int kMinCodes = 16;
 
 /* One epilogue with its kinds of scales. */
@@ -56,7 +56,8 @@ static double scaled_sum(const tsr_epilogue_operands *o, const tsr_quantized *q,
     return (double)q->scales[i] * (double)o->scale_w[one_scale_w ? 0 : j] * sum;
 }
 
-/* Activations against what a static scale makes of them: by the rounding to it, and whether it is far too large. */
+/* Judges a static scale by the activations: their error against that of rounding, and whether the scale is far too
+ * large for them. */
 static tsr_status judge_input(tsr_epilogue_operands *o, tsr_err *err)
 {
     const tsr_kernel_options *const options = o->c->options;
@@ -170,7 +171,7 @@ static tsr_status run_variant(tsr_epilogue_operands *o, const tsr_device_epilogu
     for (tsr_out out = 0; out < TSR_N_OUTS; out++) {
         if ((o->c->outs >> out & 1) == 0)
             continue;
-        memcpy(bias, o->bias, o->n * sizeof *bias); /* it has the type of the result */
+        memcpy(bias, o->bias, o->n * sizeof *bias); /* the bias has the type of the result */
         tsr_out_round(out, bias, o->n);
         const tsr_int8_gemm_args args = {
             .a = q->codes,

@@ -1,4 +1,4 @@
-/* Jobs from names, and their judgements. */
+/* Groups weights into jobs by name, and judges each job. */
 #include "verify/kernels/check_gemm.h"
 
 #include "common/threads.h"

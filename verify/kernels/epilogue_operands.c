@@ -1,4 +1,4 @@
-/* Operands from bands of a weight and its originals, and from what the checkpoint states beside it. */
+/* Builds operands from bands of a weight and its originals, and from the tensors that the checkpoint has beside it. */
 #include "verify/kernels/epilogue_operands.h"
 
 #include "common/checked.h"
@@ -15,7 +15,7 @@
 
 enum { CHANNELS = 128 /* read and judged at a time */ };
 
-/* Scales that FP32 can multiply with others without leaving its range. */
+/* The range of scales whose products with other scales stay within FP32. */
 static const double kLeastScale = 0x1p-64, kLargestScale = 0x1p64;
 
 static void *take(tsr_epilogue_operands *o, size_t n, size_t size)
@@ -69,7 +69,7 @@ static tsr_status read_number(const tsr_epilogue_operands *o, const tsr_tensor *
     return TSR_OK;
 }
 
-/* input_scale and input_zero_point of the checkpoint; of no use where they are no such thing. */
+/* Reads input_scale and input_zero_point of the checkpoint. Invalid ones are a finding and are not used. */
 static tsr_status get_input(tsr_epilogue_operands *o, tsr_err *err)
 {
     const tsr_weight *const w = o->weight;
@@ -156,7 +156,7 @@ static void decode(unsigned char dtype, const void *codes, size_t width, size_t 
     }
 }
 
-/* A scale or bias that no kernel can make a product of is the checkpoint's fault: the first one is named. */
+/* Notes the first scale or bias with which no kernel can compute a product, as a fault of the checkpoint. */
 static tsr_status check_stated(tsr_epilogue_operands *o, const float *values, const char *what, bool positive,
                                tsr_err *err)
 {
@@ -178,7 +178,7 @@ static tsr_status check_stated(tsr_epilogue_operands *o, const float *values, co
     return TSR_OK;
 }
 
-/* What lies beside a weight in the given checkpoint, for the channels that are computed; false when nothing does. */
+/* Reads the tensor beside a weight, for the channels that are computed; false when there is none. */
 static tsr_status read_channels(const tsr_epilogue_operands *o, const tsr_checkpoint *from, const char *name,
                                 double *values, bool *there, tsr_err *err)
 {
@@ -198,7 +198,7 @@ static tsr_status read_channels(const tsr_epilogue_operands *o, const tsr_checkp
     return TSR_OK;
 }
 
-/* Codes, scales and originals of one run of channels, and the exact sums over them. */
+/* Reads codes, scales and originals of one run of channels, and computes the exact sums over them. */
 static tsr_status do_band(tsr_epilogue_operands *o, size_t band, tsr_weight_reader *readers, const double *x, double *a,
                           double *values, tsr_err *err)
 {
@@ -288,8 +288,8 @@ static tsr_status get_bias(tsr_epilogue_operands *o, tsr_err *err)
     return TSR_OK;
 }
 
-/* Sums that lie beside the checkpoint under `name`, held to `right`, which `meaning` tells; where there are none,
- * `right`. Wrong ones are cut to what a product in int32 leaves room for. */
+/* Reads the sums `name` from the file beside the checkpoint, and judges them against `right`, which `meaning`
+ * describes. Where there are none, takes `right`. Wrong sums are clamped so that products stay within int32. */
 static tsr_status get_sums(tsr_epilogue_operands *o, const char *name, const char *what, const char *meaning,
                            const double *right, double reach, int32_t *sums, tsr_err *err)
 {
@@ -328,7 +328,7 @@ tsr_status tsr_epilogue_operands_get_azp(tsr_epilogue_operands *o, tsr_err *err)
     const bool named = beside == NULL || tsr_checkpoint_find(beside, name) != NULL;
     TSR_TRY(get_sums(o, named ? name : o->name, "azp_adj of the checkpoint", "the sum of its codes", o->row_sums, reach,
                      o->azp_adj, err));
-    if (w->input_scale != NULL && o->input.quantization == TSR_QUANTIZATIONS) /* which has been judged */
+    if (w->input_scale != NULL && o->input.quantization == TSR_QUANTIZATIONS) /* an invalid one, noted already */
         return TSR_OK;
     for (size_t i = 0; i < o->n; i++)
         o->azp_sums[i] = o->input.zero_point * o->row_sums[i];

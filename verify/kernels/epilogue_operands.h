@@ -1,5 +1,5 @@
-/* What the products of one int8 weight are made of: its codes with scales and bias, activations quantized in four ways,
- * and their exact sums. For tsr_check_epilogue. */
+/* The operands of the products of one int8 weight: its codes with scales and bias, activations quantized in four ways,
+ * and their exact products. For tsr_check_epilogue. */
 #ifndef TSR_VERIFY_KERNELS_EPILOGUE_OPERANDS_H
 #define TSR_VERIFY_KERNELS_EPILOGUE_OPERANDS_H
 
@@ -12,7 +12,7 @@ typedef struct tsr_epilogue_check {
     size_t n_jobs;
 } tsr_epilogue_check;
 
-/* Activations as one kind of epilogue wants them. */
+/* Activations, quantized as one kind of epilogue takes them. */
 typedef struct tsr_quantized {
     int8_t *codes; /* [m][k] */
     float *scales; /* [m] */
@@ -48,7 +48,7 @@ typedef struct tsr_epilogue_operands {
     tsr_static_input input;
     double *x2, *w2;  /* [m], [n]: sums of squares of what was tsr_quantized */
     double *original; /* [m][n] */
-    bool unfit;       /* a scale or bias that no product can be made of: that is a finding already */
+    bool unfit;       /* a scale or bias is NaN or out of range; this is noted as a finding already */
     tsr_quantized q[TSR_QUANTIZATIONS];
 } tsr_epilogue_operands;
 
@@ -56,8 +56,8 @@ typedef struct tsr_epilogue_operands {
  * operands->arena, also on failure. */
 tsr_status tsr_epilogue_operands_begin(tsr_epilogue_operands *operands, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Reads codes, scales and bias, and computes the exact sums and the products of the originals. Scales and a bias that
- * no product can be made of are noted in the evidence, and operands->unfit is true. */
+/* Reads codes, scales and bias, and computes the exact sums and the products of the originals. Scales or a bias
+ * with which no product can be computed are noted in the evidence, and operands->unfit becomes true. */
 tsr_status tsr_epilogue_operands_fill(tsr_epilogue_operands *operands, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Reads azp_adj and azp_with_adj beside the checkpoint, and judges them; where there are none, computes them. */

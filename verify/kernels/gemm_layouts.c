@@ -1,4 +1,4 @@
-/* Rows laid out, kernels run, results gathered and judged. */
+/* Lays rows out, runs kernels, and gathers and judges their results. */
 #include "verify/kernels/gemm_layouts.h"
 
 #include "common/checked.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN_ROWS = 128 /* experts begin at such rows in the contiguous layout */ };
+enum { ALIGN_ROWS = 128 /* in the contiguous layout experts begin at multiples of it */ };
 
 static tsr_status judge_kernel(tsr_gemm_operands *o, const char *name, tsr_accumulation accumulation, tsr_out out,
                                const float *d, const char *fault, tsr_err *err)
@@ -35,7 +35,7 @@ static tsr_status judge_kernel(tsr_gemm_operands *o, const char *name, tsr_accum
     return tsr_kernel_tally_end_by(&t, &o->c->options->limits, "the accumulation", o->evidence, err);
 }
 
-/* Operands as they lie before a kernel, and where each of the rows is in them. */
+/* Operands in the layout that a kernel gets, and where each row is in it. */
 typedef struct laid_out {
     tsr_grouped_gemm grouped;
     size_t *place; /* [m]: the row in grouped.gemm of a row of the tsr_gemm_operands */
@@ -66,7 +66,7 @@ static size_t rows_of(const tsr_gemm_operands *o, tsr_gemm_layout kind, const si
     return kind == TSR_GEMM_MASKED ? most * o->n_experts : rows;
 }
 
-/* All rows, or those that are judged. */
+/* Lays out all rows, or only those that are judged. */
 static tsr_status lay_out(const tsr_gemm_operands *o, tsr_gemm_layout kind, bool all, laid_out *l, tsr_err *err)
 {
     const size_t *const first = all ? o->first : o->first_judged;
@@ -81,7 +81,7 @@ static tsr_status lay_out(const tsr_gemm_operands *o, tsr_gemm_layout kind, bool
     if (l->place == NULL || l->a == NULL || l->scale_a == NULL || l->d == NULL || l->results == NULL ||
         l->per_row == NULL || l->per_expert == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the operands of '%s'", o->name);
-    memset(l->a, 0x7F, m * o->k); /* padding is NaN: whoever reads it shows it */
+    memset(l->a, 0x7F, m * o->k); /* padding is NaN: a kernel that reads it is found out */
     for (size_t i = 0; i < m * o->grid_k; i++)
         l->scale_a[i] = NAN;
     memset(l->per_row, 0xFF, m * sizeof *l->per_row);
@@ -111,7 +111,7 @@ static tsr_status lay_out(const tsr_gemm_operands *o, tsr_gemm_layout kind, bool
     return TSR_OK;
 }
 
-/* The results of the rows that are judged; what is wrong with the others, or NULL. */
+/* Gathers the results of the rows that are judged. Returns what is wrong with the padding rows, or NULL. */
 static const char *gather(const tsr_gemm_operands *o, const laid_out *l)
 {
     const char *fault = NULL;

@@ -1,4 +1,4 @@
-/* Operands from bands of weights and their originals, through the oracle. */
+/* Builds operands from bands of weights and their originals, and computes their exact products. */
 #include "verify/kernels/gemm_operands.h"
 
 #include "common/checked.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { JUDGED_ROWS = 64 /* tokens that go through the oracle; kernels get all */ };
+enum { JUDGED_ROWS = 64 /* tokens that are judged; kernels get all tokens */ };
 
 bool tsr_gemm_alike(const tsr_gemm_entry *a, const tsr_gemm_entry *b)
 {
@@ -25,7 +25,7 @@ static void *take(tsr_gemm_operands *o, size_t n, size_t size)
     return tsr_arena_alloc(&o->arena, n * size + 64);
 }
 
-/* The experts of a job: all, or some of the seed's choice. */
+/* Chooses the experts of a job: all, or some by the seed. */
 static tsr_status choose_experts(tsr_gemm_operands *o, size_t job, tsr_err *err)
 {
     const tsr_gemm_check *const c = o->c;
@@ -46,7 +46,7 @@ static tsr_status choose_experts(tsr_gemm_operands *o, size_t job, tsr_err *err)
     return TSR_OK;
 }
 
-/* Tokens go to experts at random: some get several, some none, and the first never none. */
+/* Routes tokens to experts at random: some experts get several, some none; the first gets at least one. */
 static void route(tsr_gemm_operands *o, uint64_t seed)
 {
     const size_t tokens = (size_t)o->c->options->tokens, most = tokens / 4 + 1;
@@ -58,7 +58,7 @@ static void route(tsr_gemm_operands *o, uint64_t seed)
     o->m = o->first[o->n_experts];
 }
 
-/* Rows that are judged, evenly strewn over all experts' tokens. */
+/* Chooses the rows that are judged, spread evenly over the tokens of all experts. */
 static void choose_rows(tsr_gemm_operands *o, uint64_t seed)
 {
     o->rows = (tsr_columns){.rows = o->m, .block = 1, .blocks = o->m, .seed = tsr_mix(seed)};
@@ -86,7 +86,7 @@ static tsr_status get_activations(tsr_gemm_operands *o, uint64_t seed, tsr_err *
         const size_t share = o->first[e + 1] - o->first[e];
         size_t m = share;
         TSR_TRY(tsr_activations_read(file, t, &m, o->k, o->x + o->first[e] * o->k, err));
-        /* Where the file has fewer, they come again. */
+        /* Where the file has fewer rows, they are repeated. */
         for (size_t i = m; m > 0 && i < share; i++)
             memcpy(o->x + (o->first[e] + i) * o->k, o->x + (o->first[e] + i % m) * o->k, o->k * sizeof *o->x);
     }
@@ -155,7 +155,7 @@ static tsr_status add_fault(tsr_gemm_operands *o, const char *what, const char *
     return tsr_evidence_add(o->evidence, &j, err);
 }
 
-/* A product of NaN says nothing: the first one is named instead. */
+/* Notes the first NaN among codes and scales, because a product with it says nothing. */
 static tsr_status check_band(tsr_gemm_operands *o, const tsr_weight *w, uint64_t row, size_t rows, const uint8_t *codes,
                              const float *scales, tsr_err *err)
 {
@@ -176,7 +176,7 @@ static tsr_status check_band(tsr_gemm_operands *o, const tsr_weight *w, uint64_t
     return TSR_OK;
 }
 
-/* Rows of the loaded piece as doubles, padded: what a reader of the checkpoint gets. */
+/* Decodes rows of the loaded piece into padded rows of doubles: the values that a consumer of the checkpoint gets. */
 static void values_of(const tsr_gemm_operands *o, const tsr_weight_reader *reader, size_t rows, double *values)
 {
     for (size_t i = 0; i < rows; i++) {
@@ -185,7 +185,7 @@ static void values_of(const tsr_gemm_operands *o, const tsr_weight_reader *reade
     }
 }
 
-/* The original of a weight into a reader of its own; of the weight itself where originals are unknown. */
+/* Loads the original of a weight into the second reader; the weight itself where originals are unknown. */
 static tsr_status load_original(tsr_gemm_operands *o, const tsr_weight *w, const tsr_piece *piece, tsr_view *view,
                                 const tsr_weight_reader **from, tsr_err *err)
 {
@@ -202,11 +202,11 @@ static tsr_status load_original(tsr_gemm_operands *o, const tsr_weight *w, const
 /* The tokens of one expert that are judged. */
 typedef struct judged_rows {
     size_t m;
-    double *x, *a;  /* [m][padded]: as they were, and their codes */
+    double *x, *a;  /* [m][padded]: before quantizing, and their codes */
     float *scale_a; /* [grid_k][m] */
 } judged_rows;
 
-/* Block `band` of those chosen: into the operands, and through the oracle. */
+/* Reads the `band`-th chosen block into the operands, and computes its exact products. */
 static tsr_status do_band(tsr_gemm_operands *o, size_t e, size_t band, const judged_rows *judged, double *values,
                           tsr_err *err)
 {

@@ -1,5 +1,4 @@
-/* What the products of one job of tsr_check_gemm are made of: a weight, or a set of experts of one shape, with tokens.
- */
+/* The operands of one job of tsr_check_gemm: a weight, or a set of experts of one shape, with their tokens. */
 #ifndef TSR_VERIFY_KERNELS_GEMM_OPERANDS_H
 #define TSR_VERIFY_KERNELS_GEMM_OPERANDS_H
 
@@ -41,7 +40,7 @@ typedef struct tsr_gemm_operands {
     float *scale_a, *scale_w; /* [grid_k][m], [n_experts][grid_n][grid_k] */
     double *original;         /* [judged][n]: the product of what was quantized */
     tsr_exact *exact;         /* [judged][n] */
-    bool unfit;               /* codes or scales that no product can be made of: that is a finding already */
+    bool unfit;               /* a code or scale is NaN or out of range; this is noted as a finding already */
 } tsr_gemm_operands;
 
 /* Whether two matrices are experts of one set. */
@@ -51,8 +50,8 @@ bool tsr_gemm_alike(const tsr_gemm_entry *a, const tsr_gemm_entry *b);
  * rest. `job` is an index of c->jobs. What it allocates is freed by tsr_gemm_operands_free, also on failure. */
 tsr_status tsr_gemm_operands_shape(tsr_gemm_operands *operands, size_t job, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Quantizes the activations, reads the weights, and computes the exact products and those of the originals. Where it
- * finds codes or scales that no product can be made of, it says so in the evidence, and operands->unfit is true. */
+/* Quantizes the activations, reads the weights, and computes the exact products and those of the originals. Codes or
+ * scales with which no product can be computed are noted in the evidence, and operands->unfit becomes true. */
 tsr_status tsr_gemm_operands_fill(tsr_gemm_operands *operands, tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_gemm_operands_free(tsr_gemm_operands *operands);

@@ -1,4 +1,4 @@
-/* Exact tiles, and the bounds beside them. */
+/* Exact sums of tiles, and the bounds of each way of accumulating. */
 #include "verify/kernels/gemm_oracle.h"
 
 #include "common/checked.h"
@@ -10,7 +10,7 @@
 
 enum { STEPS = TSR_GEMM_TILE / TSR_GEMM_STEP };
 
-/* Of one step of 32 products. */
+/* Sums over one step of 32 products. */
 typedef struct step_sums {
     double sum, mass, largest;
 } step_sums;

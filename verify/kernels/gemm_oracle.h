@@ -37,11 +37,11 @@ void tsr_product(const double *a, const double *w, size_t m, size_t n, size_t k,
 double tsr_gemm_bound(const tsr_exact *e, tsr_accumulation accumulation, tsr_out out, size_t k);
 double tsr_gemm_variance(const tsr_exact *e, tsr_accumulation accumulation, tsr_out out, size_t k);
 
-/* Half a step of `out` at x: a result rounded once is no further from what it was. */
+/* Half a step of `out` at x: the most that rounding once to `out` moves x. */
 double tsr_half_step(tsr_out out, double x);
 
-/* Whether a result that may be as large as `reach`, from FP32 sums of terms of `mass` in all, may leave the range: then
- * Inf and NaN are no errors. */
+/* Whether a result of at most `reach`, from FP32 sums of terms with magnitudes of `mass` in all, may overflow `out`:
+ * Inf and NaN are not errors then. */
 bool tsr_may_overflow(tsr_out out, double reach, double mass);
 
 #endif

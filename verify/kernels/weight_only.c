@@ -1,4 +1,4 @@
-/* Operands of one weight-only product, its exact value with what each rounding may do, and the judgements. */
+/* Operands of one weight-only product, its exact value with the effect of each rounding, and the judgements. */
 #include "verify/kernels/weight_only.h"
 
 #include "common/checked.h"
@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What scales and activations in 16 bits must leave where the originals are unknown: half a step of BF16 is 48 dB. */
+/* The SQNR in dB that scales and activations in 16 bits must leave where the originals are unknown. Half a step of BF16
+ * is 48 dB. */
 static const double kMinOfNarrowing = 40;
 
 /* One element of the product over the operands of one result type. */
@@ -228,7 +229,7 @@ static tsr_status fill(product *p, tsr_err *err)
     return status;
 }
 
-/* Operands in the type of `out`. False: it cannot hold them. */
+/* Converts the operands to the type of `out`. False: it cannot hold them. */
 static bool narrow(product *p, tsr_out out)
 {
     const size_t n = p->groups * p->w->n, k = p->w->k;
@@ -256,7 +257,7 @@ static bool scaled_early(const product *p)
     return p->group != 0 || p->w->weight->zero_point != NULL;
 }
 
-/* What channel j weighs, w, and half a step of `out` at each weight that is rounded, h. */
+/* The weights w of channel j, and half a step of `out`, h, at each weight that is rounded. */
 static void weigh(const product *p, tsr_out out, size_t j, double *w, double *h)
 {
     const size_t k = p->w->k, length = k / p->groups;
@@ -390,7 +391,7 @@ static const char *refusal(const product *p, const tsr_device_weight_only *kerne
     return NULL;
 }
 
-/* One token and all of them; kernels that take each by itself do all of them only. */
+/* Runs every kernel with one token and with all of them; one that takes each token by itself runs with all only. */
 static tsr_status run_kernels(product *p, tsr_out out, tsr_err *err)
 {
     const tsr_device *const device = p->w->options->device;
@@ -425,7 +426,7 @@ static tsr_status judge_out(product *p, tsr_out out, tsr_err *err)
     return run_kernels(p, out, err);
 }
 
-/* A scale that is no positive number, in words; false when there is none. */
+/* Describes the first scale that is not a positive number; false when there is none. */
 static bool bad_scale(const product *p, char *text, size_t size)
 {
     for (size_t i = 0; i < p->groups * p->w->n; i++) {

@@ -1,4 +1,4 @@
-/* Two passes over the tokens: the exact result, then what moves it. */
+/* Two passes over the tokens: the first computes the exact result, the second how far roundings move it. */
 #include "verify/mla/attention_oracle.h"
 
 #include "verify/weights/weight_product.h"

@@ -1,5 +1,5 @@
-/* Attention of one query and head in double, over operands as kernels see them, and what a kernel's error may be and
- * is to be expected to be. Sources of the formulas: kernels/cpu/mla_attention.h and kernels/cuda/mla_decode.h for the
+/* Attention of one query and head in double, over the operands that kernels get, with the largest and the expected
+ * error of a kernel. Sources of the formulas: kernels/cpu/mla_attention.h and kernels/cuda/mla_decode.h for the
  * bounds, verify/mla/mla_kernels.h for what is expected. */
 #ifndef TSR_VERIFY_MLA_ATTENTION_ORACLE_H
 #define TSR_VERIFY_MLA_ATTENTION_ORACLE_H
@@ -24,21 +24,21 @@ typedef struct tsr_attention_exact {
     double largest; /* of any token's sum |q k| */
 } tsr_attention_exact;
 
-/* What rounds how. */
+/* How a kernel rounds. */
 typedef struct tsr_attention_rounding {
     bool tensor_core; /* products in steps of 16, values of `block` tokens at a time, probabilities in BF16 */
     bool to_bf16;     /* its result */
     size_t block;
 } tsr_attention_rounding;
 
-/* q in BF16; `scratch` has room for 2 n + width elements. Nothing is seen with n = 0: zeros. */
+/* Computes the exact result for q in BF16. `scratch` has room for 2 n + width elements. With n = 0 the result is 0. */
 void tsr_attention_solve(const tsr_attended *tokens, const uint16_t *q, double *scratch, tsr_attention_exact *result);
 
 /* How far element `i` of a kernel's result may be from the exact one. */
 double tsr_attention_bound(const tsr_attention_rounding *kernel, const tsr_attended *tokens,
                            const tsr_attention_exact *exact, size_t i);
 
-/* What is to be expected of the square of its error. */
+/* The expected square of the error of element `i`. */
 double tsr_attention_variance(const tsr_attention_rounding *kernel, const tsr_attended *tokens,
                               const tsr_attention_exact *exact, size_t i);
 

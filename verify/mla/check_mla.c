@@ -32,7 +32,7 @@ static void lap(check *c, tsr_phase phase)
     tsr_lap(c->evidence, phase, &c->since);
 }
 
-/* `named`: what is known of the fault, or NULL. */
+/* `named`: the name of the fault if it is known, or NULL. */
 static tsr_status add(check *c, const tsr_mla_pair *p, const char *named, tsr_err *err)
 {
     tsr_judgement j = {.subject = c->subject, .what = p->what, .kind = p->kind, .of_bound = -1, .of_expected = -1};
@@ -61,7 +61,7 @@ static tsr_status name_stage(const check *c, const tsr_mla_stages *in, tsr_mla_s
 
 /* ---- weights ---- */
 
-/* W_k or W_v, [heads][rows][rank]: against the originals, with a name for what is out of place. */
+/* Compares W_k or W_v, [heads][rows][rank], with the originals, and names the fault if heads are out of place. */
 static tsr_status check_part(check *c, const char *what, const double *x, const double *y, size_t rows, tsr_err *err)
 {
     const size_t heads = c->model.heads, rank = c->model.rank, n = heads * rows * rank;
@@ -72,7 +72,7 @@ static tsr_status check_part(check *c, const char *what, const double *x, const 
         double *const turned = malloc(n * sizeof *turned);
         if (turned == NULL)
             return tsr_fail(err, TSR_E_NOMEM, "out of memory for %s", what);
-        /* As a reader gets it that was handed the other order of the two dimensions, whichever that is. */
+        /* The part as it looks when its two dimensions were stored in the other order, whichever that is. */
         for (int way = 0; way < 2 && named == NULL; way++) {
             const size_t inner = way == 0 ? rank : rows, outer = way == 0 ? rows : rank;
             for (size_t i = 0; i < n; i++) {
@@ -92,7 +92,7 @@ static tsr_status check_part(check *c, const char *what, const double *x, const 
 static tsr_status check_weights(check *c, tsr_err *err)
 {
     const tsr_mla_model *const a = &c->original, *const b = &c->model;
-    if (b->folded) /* its stages tell */
+    if (b->folded) /* judged by its stages */
         return TSR_OK;
     if (c->options->against != NULL) {
         TSR_TRY(check_part(c, "weights: keys of kv_b_proj", a->keys, b->keys, a->nope, err));
@@ -144,7 +144,7 @@ static tsr_status check_each_stage(check *c, const tsr_mla_stages *in, tsr_err *
     return add(c, &whole, NULL, err);
 }
 
-/* Queries with W_k in them, and what is before W_v. */
+/* The stages of a folded model: queries with W_k multiplied in, and attention before W_v. */
 static tsr_status fold(const check *c, tsr_mla_stages *out, tsr_err *err)
 {
     const tsr_mla_model *const from = &c->original, *const to = &c->model;
@@ -195,7 +195,8 @@ static tsr_status check_identity(check *c, const char *what, const tsr_mla_model
     for (tsr_mla_stage s = TSR_STAGE_SCORES; status == TSR_OK && s <= TSR_STAGE_ATTENTION; s++)
         status = tsr_mla_compute(m, &c->batch, &absorbed, s, TSR_MLA_RIGHT, true, &absorbed.of[s], err);
     lap(c, TSR_PHASE_ORACLE);
-    /* Parts of their own may have been rounded: then they are held as weights, and this only shows what that costs. */
+    /* Absorbed parts beside kv_b_proj may have been rounded. They are then judged as weights, and this only shows what
+     * the rounding costs. */
     const bool apart = m->has_parts && m->has_kv_b;
     const tsr_mla_pair p = {what,
                             TSR_ERROR_ABSORPTION,
@@ -261,7 +262,7 @@ static tsr_status read_stage(const check *c, const tsr_tensor *t, size_t element
                         : tsr_decode_tensor(file, t, *out, err);
 }
 
-/* What is masked is -inf elsewhere, and 0 here. */
+/* Masked scores are -inf in other implementations, and 0 here. */
 static void unmask(const check *c, double *scores)
 {
     for (size_t i = 0; i < c->batch.queries * c->model.heads; i++) {
@@ -271,7 +272,8 @@ static void unmask(const check *c, double *scores)
     }
 }
 
-/* Each stage that is there, from those before it as the file has them: only the stage at fault fails. */
+/* Compares each stage that the file has. A stage is computed from the file's own earlier stages, so that only the stage
+ * at fault fails. */
 static tsr_status check_file(check *c, tsr_err *err)
 {
     const tsr_checkpoint *const file = c->options->mla.stages;

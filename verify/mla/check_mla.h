@@ -8,7 +8,7 @@
 
 #include "verify/evidence/jobs.h"
 
-/* `outs` is of no meaning here. Errors: as tsr_mla_model_open; TSR_E_USAGE for sizes that make no sense together;
+/* `outs` is ignored. Errors: as tsr_mla_model_open; TSR_E_USAGE for sizes that make no sense together;
  * TSR_E_SHAPE for a stage that does not fit; TSR_E_DEVICE for what a GPU refuses. */
 tsr_status tsr_check_mla(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence,
                          tsr_err *err) TSR_WARN_UNUSED;

@@ -1,4 +1,4 @@
-/* Operands, exact results, and what each kernel makes of them. */
+/* Builds operands, computes exact results, and runs and judges each kernel. */
 #include "verify/mla/mla_expanded.h"
 
 #include "common/float_bits.h"
@@ -61,7 +61,7 @@ static tsr_status open_work(work *w, tsr_err *err)
 
 /* ---- operands ---- */
 
-/* x in BF16, and that as a float. */
+/* Rounds x to BF16 and returns that value as a float. */
 static float narrow(double x, uint16_t *to)
 {
     *to = tsr_bf16_from_f64(x);

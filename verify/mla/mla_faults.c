@@ -1,4 +1,4 @@
-/* Distances, and mistakes made on purpose. */
+/* Compares results with those of mistakes that are made on purpose. */
 #include "verify/mla/mla_faults.h"
 
 #include <math.h>

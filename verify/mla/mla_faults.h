@@ -5,7 +5,7 @@
 #include "verify/evidence/evidence.h"
 #include "verify/mla/mla_reference.h"
 
-/* What two arrays are, and what they may differ by. */
+/* Two arrays, what they are, and how much they may differ. */
 typedef struct tsr_mla_pair {
     const char *what;
     tsr_error_kind kind;
@@ -20,11 +20,11 @@ double tsr_mla_relative(const double *x, const double *y, size_t n);
 /* Whether this relative error is within the pair's limits. */
 bool tsr_mla_within(const tsr_mla_pair *pair, double error);
 
-/* Whether y holds the heads of x in another order: then `text` says which, or which ranks have changed places. */
+/* Whether y holds the heads of x in another order. If so, `text` says which heads, or which ranks, are swapped. */
 bool tsr_mla_name_heads(const tsr_mla_pair *pair, size_t heads, size_t ranks, char *text, size_t size);
 
-/* Where a stage is beyond the pair's limits: makes each mistake that this stage can have, over the stages before it as
- * they are in `in`. *named: the mistake that gives the pair's y, in `text` or static; NULL: none does. */
+/* For a stage that is beyond the pair's limits: computes it with each known mistake, from the earlier stages in `in`.
+ * *named is the mistake that gives the pair's y, in `text` or static; NULL: none does. */
 tsr_status tsr_mla_name_stage(const tsr_mla_model *model, const tsr_mla_batch *batch, const tsr_mla_stages *in,
                               tsr_mla_stage stage, const tsr_mla_pair *pair, size_t ranks, char *text, size_t size,
                               const char **named, tsr_err *err) TSR_WARN_UNUSED;

@@ -1,4 +1,4 @@
-/* Operands, exact results, and what each kernel makes of them. */
+/* Builds operands, computes exact results, and runs and judges each kernel. */
 #include "verify/mla/mla_work.h"
 
 #include "common/checked.h"
@@ -76,7 +76,7 @@ static void fill_query(const tsr_mla_work *w, size_t query, size_t h)
         q[m->rank + i] = tsr_bf16_from_f64(w->s->stages->of[TSR_STAGE_Q_ROPE][(query * m->heads + h) * m->rope + i]);
 }
 
-/* What a query sees. */
+/* The tokens that a query attends to. */
 static tsr_attended tokens_of(const tsr_mla_work *w, size_t query)
 {
     const float *const rows = w->rows + w->s->batch->first[w->s->batch->seq_of[query]] * w->width;
@@ -217,7 +217,7 @@ static tsr_status run_kernel(tsr_mla_work *w, const tsr_device_mla *kernel, tsr_
     tsr_err why = {{0}};
     const tsr_status status = kernel->run(kernel, 0, &args, &seconds, &why);
     tsr_mla_lap(w, TSR_PHASE_KERNELS);
-    if (status == TSR_E_UNSUPPORTED) /* of one cache and the other */
+    if (status == TSR_E_UNSUPPORTED) /* noted once, not for both kinds of cache */
         return w->fp8 ? TSR_OK : tsr_evidence_skip(w->evidence, w->s->name, why.msg, err);
     if (status != TSR_OK)
         return tsr_fail(err, status, "%s", why.msg);

@@ -1,8 +1,8 @@
 /* The kernels of latent attention over a checkpoint's own operands: absorbed decode over a paged cache, and heads cut
  * over ranks with W_v, W_o and the sum over ranks behind it.
  *
- * Every kernel of the device sees the same queries in BF16 and the same cache (pages of 64 in an order that is not
- * theirs, NaN where no token lies), and is held to the exact result over them:
+ * Every kernel of the device gets the same queries in BF16 and the same cache (pages of 64 in shuffled order, NaN where
+ * there is no token), and is compared with the exact result over them:
  *
  * - decode: the bound of kernels/cpu/mla_attention.h, or of kernels/cuda/mla_decode.h where tensor cores add, and
  *   BF16's rounding where that is the result's type.

@@ -62,7 +62,7 @@ static const char *name_of(layer *l, const char *name)
     return tsr_arena_printf(&l->m->arena, "model.layers.%llu.self_attn.%s", (unsigned long long)l->number, name);
 }
 
-/* NULL notes the name as missing. */
+/* Finds a weight of the layer. When it returns NULL, the name has been added to the list of missing ones. */
 static const tsr_weight *find(layer *l, const char *name)
 {
     const char *const full = name_of(l, name);

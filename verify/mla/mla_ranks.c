@@ -1,4 +1,4 @@
-/* The shares of ranks, run one after another or each on its GPU, and what their sum is. */
+/* Runs the shares of the ranks, one after another or each on its own GPU, and judges their sum. */
 #include "verify/mla/mla_work.h"
 
 #include "common/checked.h"
@@ -14,13 +14,13 @@ enum { BAND = 64 };
 
 static const double kUnit = 0x1p-24, kHigherOrders = 1.01;
 
-/* Of each of the values that W_o is applied to. */
+/* What is kept of each value that W_o is applied to. */
 enum {
     EXACT,
     SIZE,     /* |value| as it was computed */
     MASS,     /* sum of the magnitudes that it is a sum of */
     SQUARE,   /* EXACT^2 */
-    VARIANCE, /* what is to be expected of its error's square */
+    VARIANCE, /* the expected square of its error */
     N_OF_A
 };
 
@@ -129,7 +129,7 @@ static tsr_status run_rank(tsr_mla_work *w, cut *c, const tsr_device_mla *kernel
     return kernel->project(kernel, rank, &part, err);
 }
 
-/* The same values through W_o at once. */
+/* Applies all of W_o at once to the same values. */
 static tsr_status run_uncut(tsr_mla_work *w, cut *c, const tsr_device_mla *kernel, tsr_err *err)
 {
     const tsr_mla_model *const m = w->s->model;
@@ -147,8 +147,7 @@ static tsr_status run_uncut(tsr_mla_work *w, cut *c, const tsr_device_mla *kerne
     return kernel->project(kernel, 0, &whole, err);
 }
 
-/* What is to be expected of the square of a projection's error, `more` additions behind it (verify/mla/mla_kernels.h).
- */
+/* The expected square of a projection's error, with `more` additions after it (verify/mla/mla_kernels.h). */
 static double variance_of(size_t k, size_t more, double squares, double sum)
 {
     const double lane = ceil((double)k / (double)TSR_PROJECT_LANES);
@@ -205,7 +204,7 @@ static void judge_row(const tsr_mla_work *w, cut *c, size_t i, tsr_kernel_tally 
     }
 }
 
-/* The uncut output against the exact one; what the ranks added up to, against the uncut. */
+/* Judges the uncut output against the exact one, and the sum of the ranks against the uncut output. */
 static tsr_status judge_outputs(tsr_mla_work *w, cut *c, const tsr_device_mla *kernel, double seconds, tsr_err *err)
 {
     const size_t hidden = w->s->model->hidden, outputs = w->slots * hidden;
@@ -242,7 +241,7 @@ static tsr_status run_ranks(tsr_mla_work *w, cut *c, const tsr_device_mla *kerne
     for (size_t r = 0; r < c->ranks; r++) {
         const tsr_status status = run_rank(w, c, kernel, r, &decode, err);
         if (status == TSR_E_UNSUPPORTED)
-            return TSR_OK; /* noted of the uncut one */
+            return TSR_OK; /* noted already, for the uncut kernel */
         TSR_TRY(status);
     }
     TSR_TRY(run_uncut(w, c, kernel, err));

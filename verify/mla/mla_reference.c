@@ -1,4 +1,4 @@
-/* The stages, and their variants that are wrong on purpose. */
+/* The stages, and variants of them with mistakes made on purpose. */
 #include "verify/mla/mla_reference.h"
 
 #include "common/parallel_for.h"
@@ -68,7 +68,7 @@ size_t tsr_mla_stage_cols(const tsr_mla_model *m, const tsr_mla_batch *b, tsr_ml
     return cols[stage];
 }
 
-/* What one call works on. */
+/* The operands of one call. */
 typedef struct work {
     const tsr_mla_model *m;
     const tsr_mla_batch *b;

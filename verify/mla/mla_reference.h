@@ -1,4 +1,4 @@
-/* Multi-head latent attention, stage by stage, in double and in plain loops: what kernels and checkpoints are held to.
+/* Multi-head latent attention, stage by stage, in double and in plain loops: the reference for kernels and checkpoints.
  *
  * Tokens lie one sequence after another; a query is one of the last `new_tokens` of its sequence (all of them: prefill)
  * and sees itself and what is before it. Shapes, n tokens, q queries, t = longest sequence:
@@ -7,8 +7,9 @@
  *   q_rope [q][heads][rope]: RoPE on the last `rope` of each head, pairs (2i, 2i + 1) turned by position * frequency[i]
  *   kv_a [n][rank + rope] = hidden W_kv_a^T;  latent [n][rank] = RMS norm of its first part;  k_rope [n][rope]
  *   scores [q][heads][t] = softmax_scale * (q_nope . (W_k latent) + q_rope . k_rope), 0 where nothing is seen
- *   probabilities [q][heads][t];  attention [q][heads][v] = sum of p (W_v latent);  output [q][hidden] = attention
- * W_o^T DeepSeek-V2, section 2.1; DeepSeek-V3's inference/model.py. Thread-safe over different outputs. */
+ *   probabilities [q][heads][t];  attention [q][heads][v] = sum of p (W_v latent)
+ *   output [q][hidden] = attention W_o^T
+ * Sources: DeepSeek-V2, section 2.1; DeepSeek-V3's inference/model.py. Thread-safe over different outputs. */
 #ifndef TSR_VERIFY_MLA_MLA_REFERENCE_H
 #define TSR_VERIFY_MLA_MLA_REFERENCE_H
 
@@ -29,7 +30,7 @@ typedef enum tsr_mla_stage {
     TSR_N_STAGES,
 } tsr_mla_stage;
 
-/* A mistake to make on purpose, so that a wrong result can be told by what it equals. */
+/* A mistake to make on purpose: a wrong result that equals the one with the mistake is explained by it. */
 typedef enum tsr_mla_fault {
     TSR_MLA_RIGHT,
     TSR_MLA_ROPE_HALVES,     /* pairs (i, i + rope / 2) */
@@ -55,7 +56,7 @@ typedef struct tsr_mla_stages {
     double *of[TSR_N_STAGES];
 } tsr_mla_stages;
 
-/* "q_a", ... Static storage. NULL where `fault` can say nothing about a stage. */
+/* "q_a", ...; and what a mistake is, in words. Static storage. */
 const char *tsr_mla_stage_name(tsr_mla_stage stage);
 const char *tsr_mla_fault_text(tsr_mla_fault fault);
 

@@ -1,4 +1,4 @@
-/* What the checks of latent attention's kernels share: operands, exact results, and how a kernel's is judged. */
+/* What the checks of the kernels of latent attention share: operands, exact results, and judging a kernel's result. */
 #ifndef TSR_VERIFY_MLA_MLA_WORK_H
 #define TSR_VERIFY_MLA_MLA_WORK_H
 
@@ -6,7 +6,8 @@
 #include "verify/evidence/kernel_tally.h"
 #include "verify/mla/mla_kernels.h"
 
-/* What kernels work on, and what is exact over it. A slot is a query of a sequence, whether there is one or not. */
+/* The operands of the kernels, and the exact results over them. Every sequence has as many slots for queries as the one
+ * with the most queries. */
 typedef struct tsr_mla_work {
     const tsr_mla_subject *s;
     tsr_evidence *evidence;
@@ -27,7 +28,7 @@ typedef struct tsr_mla_work {
     tsr_arena arena;
 } tsr_mla_work;
 
-/* Memory of the work's arena, into the pointer at `to`. */
+/* Allocates from the work's arena, and stores the address in the pointer at `to`. */
 tsr_status tsr_mla_take(tsr_mla_work *work, void *to, size_t bytes, tsr_err *err) TSR_WARN_UNUSED;
 
 /* See tsr_lap. */

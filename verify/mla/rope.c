@@ -1,4 +1,4 @@
-/* Both spellings of the settings, and a function for each type. */
+/* Reads both spellings of the settings, and has a function for each type. */
 #include "verify/mla/rope.h"
 
 #include "formats/checkpoint/config.h"
@@ -11,11 +11,11 @@ static const double kPi = 3.14159265358979323846;
 
 typedef struct settings {
     const tsr_checkpoint *checkpoint;
-    double base, factor, trained; /* trained: the context before it was stretched */
+    double base, factor, trained; /* trained: the context length before the extension */
     size_t dim;
 } settings;
 
-/* transformers 5 writes rope_parameters, all before it rope_scaling. */
+/* transformers 5 writes rope_parameters; earlier versions write rope_scaling. */
 static double number(const settings *s, const char *key, double otherwise)
 {
     char path[96];
