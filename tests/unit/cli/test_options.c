@@ -1,0 +1,238 @@
+/* The parser of options: every kind of value, every refusal with its words, and the nearest name for a typo. */
+#include "cli/options.h"
+
+#include <criterion/criterion.h>
+#include <criterion/redirect.h>
+#include <math.h>
+#include <string.h>
+
+static bool force;
+static const char *out;
+static tsr_list globs;
+static int format;
+static uint64_t threads, memory;
+
+static const tsr_option kOptions[] = {
+    {"--force", TSR_OPT_FLAG, &force, NULL, "start over"},
+    {"-o", TSR_OPT_TEXT, &out, "DST", "the output"},
+    {"--exclude", TSR_OPT_LIST, &globs, "GLOB", "keep what matches"},
+    {"--scale-fmt", TSR_OPT_CHOICE, &format, "f32|ue8m0", "how scales are stored"},
+    {"--threads", TSR_OPT_COUNT, &threads, "N", "workers"},
+    {"--memory", TSR_OPT_SIZE, &memory, "SIZE", "a bound"},
+    {NULL, TSR_OPT_FLAG, NULL, NULL, NULL},
+};
+
+enum { MOST = 2 };
+static const char *positional[MOST];
+static size_t n_positional;
+static uint64_t given;
+static tsr_err err;
+
+/* Parses words that spaces separate. */
+static tsr_status parse(const char *line)
+{
+    static char text[4096];
+    static char *argv[256];
+    int argc = 0;
+    snprintf(text, sizeof text, "%s", line);
+    for (char *word = strtok(text, " "); word != NULL; word = strtok(NULL, " "))
+        argv[argc++] = word;
+    err.msg[0] = '\0';
+    return tsr_options_parse(kOptions, argc, argv, positional, MOST, &n_positional, &given, &err);
+}
+
+Test(options, every_kind_of_value)
+{
+    cr_assert_eq(
+        parse("src --force -o dst --exclude a* --threads 0x10 --exclude=b=c --scale-fmt ue8m0 --memory 2GiB -"), TSR_OK,
+        "%s", err.msg);
+    cr_expect(force);
+    cr_expect_str_eq(out, "dst");
+    cr_assert_eq(globs.count, 2);
+    cr_expect_str_eq(globs.items[0], "a*");
+    cr_expect_str_eq(globs.items[1], "b=c"); /* the first '=' separates */
+    cr_expect_eq(format, 1);
+    cr_expect_eq(threads, 16);
+    cr_expect_eq(memory, 2147483648u);
+    cr_expect_eq(given, 0x3F);
+    cr_assert_eq(n_positional, 2);
+    cr_expect_str_eq(positional[0], "src");
+    cr_expect_str_eq(positional[1], "-"); /* stdin or stdout, no option */
+}
+
+Test(options, what_is_not_given_keeps_its_default)
+{
+    threads = 7;
+    out = "default";
+    cr_assert_eq(parse("--memory=1k"), TSR_OK, "%s", err.msg);
+    cr_expect_eq(threads, 7);
+    cr_expect_str_eq(out, "default");
+    cr_expect_eq(memory, 1000);
+    cr_expect_eq(given, 1 << 5);
+    cr_expect_eq(n_positional, 0);
+}
+
+Test(options, sizes)
+{
+    static const struct {
+        const char *text;
+        uint64_t bytes; /* 0: refused */
+    } kCases[] = {
+        {"4096", 4096},      {"1k", 1000},         {"1K", 1000}, {"1Ki", 1024}, {"1KiB", 1024}, {"5GB", 5000000000u},
+        {"1.5MiB", 1572864}, {"2TiB", 1ull << 41}, {"3b", 3},    {"", 0},       {"GB", 0},      {"-1", 0},
+        {"1X", 0},           {"1GBs", 0},          {"1e30", 0},  {"nan", 0},    {"1 GB", 0},    {"16EiB", 0},
+        {"100000000TiB", 0},
+    };
+    for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
+        char word[64];
+        char *argv[] = {word};
+        snprintf(word, sizeof word, "--memory=%s", kCases[i].text);
+        memory = 0;
+        const tsr_status status = tsr_options_parse(kOptions, 1, argv, positional, MOST, &n_positional, NULL, &err);
+        cr_expect_eq(status, kCases[i].bytes == 0 ? TSR_E_USAGE : TSR_OK, "%s", word);
+        if (status == TSR_OK)
+            cr_expect_eq(memory, kCases[i].bytes, "%s", word);
+        else
+            cr_expect_not_null(strstr(err.msg, "a size such as 512MiB or 5GB"), "%s", err.msg);
+    }
+}
+
+Test(options, refusals_name_the_option_and_what_it_takes)
+{
+    static const struct {
+        const char *line, *says;
+    } kCases[] = {
+        {"--theads 4", "unknown option '--theads' (did you mean '--threads'?)"},
+        {"--thraeds 4", "did you mean '--threads'?"},
+        {"--forc", "did you mean '--force'?"},
+        {"--exlude=a", "unknown option '--exlude' (did you mean '--exclude'?)"},
+        {"--memroy", "did you mean '--memory'?"},
+        {"--scale_fmt f32", "did you mean '--scale-fmt'?"},
+        {"--force=yes", "--force takes no value"},
+        {"-o", "-o needs a value: DST"},
+        {"--threads", "--threads needs a value: N"},
+        {"--threads many", "--threads: 'many' is not a number"},
+        {"--threads -1", "--threads: '-1' is not a number"},
+        {"--threads 99999999999999999999", "is not a number"},
+        {"--threads 4x", "'4x' is not a number"},
+        {"--scale-fmt f16", "--scale-fmt: 'f16' is not one of f32|ue8m0"},
+        {"--scale-fmt ue8m", "(did you mean 'ue8m0'?)"},
+        {"--scale-fmt f", "'f' is not one of"},
+        {"a b c", "'c': one argument too many"},
+        {"-o a\nb", "-o: 'a\nb' holds a control character"},
+        {"a\x7f", "holds a control character"},
+    };
+    for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
+        cr_expect_eq(parse(kCases[i].line), TSR_E_USAGE, "%s", kCases[i].line);
+        cr_expect_not_null(strstr(err.msg, kCases[i].says), "%s: %s", kCases[i].line, err.msg);
+    }
+    cr_expect_eq(parse("--utterly-different"), TSR_E_USAGE);
+    cr_expect_null(strstr(err.msg, "did you mean"), "%s", err.msg);
+}
+
+Test(options, a_list_has_an_end)
+{
+    char line[2048] = "";
+    for (size_t i = 0; i < sizeof globs.items / sizeof *globs.items; i++)
+        strcat(line, "--exclude=x ");
+    cr_expect_eq(parse(line), TSR_OK, "%s", err.msg);
+    globs.count = 0;
+    strcat(line, "--exclude=x");
+    cr_expect_eq(parse(line), TSR_E_USAGE);
+    cr_expect_not_null(strstr(err.msg, "given more than 64 times"), "%s", err.msg);
+}
+
+/* A table ends in its sentinel: what is put behind it is found, helped with and proposed like the rest. */
+Test(options, tables_can_be_joined)
+{
+    static bool quiet, help;
+    static const tsr_option kMore[] = {{"--quiet", TSR_OPT_FLAG, &quiet, NULL, "say less"},
+                                       {"--help", TSR_OPT_FLAG, &help, NULL, "this text"},
+                                       {NULL, TSR_OPT_FLAG, NULL, NULL, NULL}};
+    tsr_option all[TSR_MAX_OPTIONS] = {{NULL, TSR_OPT_FLAG, NULL, NULL, NULL}};
+    tsr_options_append(all, kOptions);
+    tsr_options_append(all, kMore);
+    cr_assert_str_eq(all[5].name, "--memory");
+    cr_assert_str_eq(all[6].name, "--quiet");
+    cr_assert_null(all[8].name);
+    char *argv[] = {(char[]){"--quiet"}, (char[]){"-h"}};
+    cr_assert_eq(tsr_options_parse(all, 2, argv, positional, MOST, &n_positional, &given, &err), TSR_OK, "%s", err.msg);
+    cr_expect(quiet && help);
+    cr_expect_eq(given, 3 << 6);
+    argv[0] = (char[]){"--quite"};
+    cr_expect_eq(tsr_options_parse(all, 1, argv, positional, MOST, &n_positional, &given, &err), TSR_E_USAGE);
+    cr_expect_not_null(strstr(err.msg, "did you mean '--quiet'?"), "%s", err.msg);
+}
+
+Test(options, help_has_a_line_for_each, .init = cr_redirect_stdout)
+{
+    tsr_options_help("Usage: tessera try\n\n", kOptions);
+    fflush(stdout);
+    cr_assert_stdout_eq_str("Usage: tessera try\n\n"
+                            "  --force                   start over\n"
+                            "  -o DST                    the output\n"
+                            "  --exclude GLOB            keep what matches\n"
+                            "  --scale-fmt f32|ue8m0     how scales are stored\n"
+                            "  --threads N               workers\n"
+                            "  --memory SIZE             a bound\n");
+}
+
+/* One mistake in a short word, a third of the letters in a long one; never a word that has nothing in common. */
+Test(options, the_nearest_word)
+{
+    static const struct {
+        const char *word, *words, *meant; /* NULL: none is near */
+    } kCases[] = {
+        {"quantise", "quantize|convert|inspect", "quantize"},
+        {"qauntize", "quantize|convert|inspect", "quantize"},
+        {"inspct", "quantize|convert|inspect", "inspect"},
+        {"convertt", "quantize|convert|inspect", "convert"},
+        {"verify", "quantize|convert|inspect", NULL},
+        {"x", "y", NULL},
+        {"ab", "ac|ad", "ac"}, /* the first of equals */
+        {"", "a", NULL},
+        {"deepseek-pm", "bf16|deepseek-mp", "deepseek-mp"},
+        {"a-word-that-is-longer-than-any-name-in-any-table", "a-word", NULL},
+    };
+    for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
+        char text[80], wanted[80] = "";
+        if (kCases[i].meant != NULL)
+            snprintf(wanted, sizeof wanted, " (did you mean '%s'?)", kCases[i].meant);
+        cr_expect_str_eq(tsr_did_you_mean(kCases[i].word, kCases[i].words, text), wanted, "%s", kCases[i].word);
+    }
+}
+
+Test(options, blocks)
+{
+    static const char *const kWrong[] = {"128", "128x", "x128", "0x128", "128x0", "4097x1", "128x128x1", "a", ""};
+    uint32_t r = 9, c = 9;
+    cr_expect(tsr_parse_block("--block", "64x4096", &r, &c, &err) == TSR_OK && r == 64 && c == 4096);
+    cr_expect(tsr_parse_block("--block", NULL, &r, &c, &err) == TSR_OK && r == 0 && c == 0);
+    for (size_t i = 0; i < sizeof kWrong / sizeof *kWrong; i++) {
+        cr_expect_eq(tsr_parse_block("--block", kWrong[i], &r, &c, &err), TSR_E_USAGE, "'%s'", kWrong[i]);
+        cr_expect_not_null(strstr(err.msg, "--block"), "%s", err.msg);
+        cr_expect_not_null(strstr(err.msg, "ROWSxCOLUMNS, each from 1 to 4096"), "%s", err.msg);
+    }
+}
+
+Test(options, numbers)
+{
+    static const char *const kWrong[] = {"", "x", "1x", "inf", "nan", "1e999"};
+    double value = 5;
+    cr_expect(tsr_parse_number("--max-kl", NULL, &value, &err) == TSR_OK && value == 5);
+    cr_expect(tsr_parse_number("--max-kl", "-2.5e-3", &value, &err) == TSR_OK && value == -2.5e-3);
+    for (size_t i = 0; i < sizeof kWrong / sizeof *kWrong; i++) {
+        cr_expect_eq(tsr_parse_number("--max-kl", kWrong[i], &value, &err), TSR_E_USAGE, "'%s'", kWrong[i]);
+        cr_expect_not_null(strstr(err.msg, "--max-kl"), "%s", err.msg);
+    }
+}
+
+Test(options, words_of_a_list_are_whole_words)
+{
+    cr_expect(tsr_is_listed("--scale-fmt --scales --block", "--scales"));
+    cr_expect(tsr_is_listed("--scale-fmt --scales --block", "--block"));
+    cr_expect(tsr_is_listed("--block", "--block"));
+    cr_expect_not(tsr_is_listed("--scale-fmt --scales --block", "--scale"));
+    cr_expect_not(tsr_is_listed("--scale-fmt --scales --block", "scales"));
+    cr_expect_not(tsr_is_listed("", "--block"));
+}

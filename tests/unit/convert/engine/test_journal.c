@@ -1,0 +1,322 @@
+/* The journal: what it keeps over a restart, what it does not believe, and which directories it refuses. */
+#include "convert/engine/journal.h"
+
+#include "tests/unit/fixture.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+static const fixture_tensor kTensors[] = {{"a", {64}, NULL}, {"b", {64}, NULL}, {"c", {64}, NULL}};
+enum { FILES = 3 };
+
+static tsr_checkpoint *source;
+static const tsr_checkpoint *sources[1];
+static tsr_plan plan;
+static tsr_quant_stats rows[FILES];
+static tsr_journal journal;
+static tsr_err err;
+
+/* A plan that copies three tensors, each to a file of its own. */
+static void make_plan(const char *command)
+{
+    plan = tsr_plan_begin(sources, 1);
+    plan.command = command;
+    for (size_t i = 0; i < FILES; i++)
+        cr_assert_eq(tsr_plan_copy(&plan, &source->tensors.items[i], source->tensors.items[i].name, &err), TSR_OK);
+    cr_assert_eq(tsr_plan_pack(&plan, "", 128, &err), TSR_OK, "%s", err.msg);
+    cr_assert_eq(tsr_plan_finish(&plan, &err), TSR_OK, "%s", err.msg);
+    cr_assert_eq(plan.n_files, FILES);
+    cr_assert_eq(plan.n_steps, FILES);
+}
+
+static void begin(void)
+{
+    fixture_make();
+    fixture_shard("source.safetensors", kTensors, FILES);
+    cr_assert_eq(tsr_checkpoint_open(&source, fixture_path("source.safetensors"), NULL, 0, &err), TSR_OK, "%s",
+                 err.msg);
+    sources[0] = source;
+    make_plan("--to copies --level 3");
+    journal.fd = -1;
+}
+
+static void end(void)
+{
+    tsr_journal_close(&journal);
+    tsr_plan_free(&plan);
+    tsr_checkpoint_close(source);
+    fixture_remove();
+}
+
+TestSuite(journal, .init = begin, .fini = end);
+
+static tsr_status try_open(bool force)
+{
+    err.msg[0] = '\0';
+    memset(rows, 0, sizeof rows);
+    return tsr_journal_open(&journal, &plan, fixture_path("out"), force, rows, &err);
+}
+
+static void open_journal(void)
+{
+    cr_assert_eq(try_open(false), TSR_OK, "%s", err.msg);
+}
+
+/* Statistics of which no byte is like another's. */
+static void fill(tsr_quant_stats *row, unsigned seed)
+{
+    for (size_t i = 0; i < sizeof *row; i++)
+        ((unsigned char *)row)[i] = (unsigned char)(37 * i + 11 * seed + 1);
+}
+
+static void add(size_t index)
+{
+    fill(&rows[index], (unsigned)index);
+    cr_assert_eq(tsr_journal_add(&journal, &plan, index, 0xD16E57000 + index, rows, &err), TSR_OK, "%s", err.msg);
+}
+
+/* A journal with files 0 and 1 finished, closed. */
+static void write_journal(void)
+{
+    open_journal();
+    add(0);
+    add(1);
+    tsr_journal_close(&journal);
+}
+
+static size_t journal_size(void)
+{
+    struct stat st;
+    cr_assert_eq(stat(fixture_path("out/.tessera/journal"), &st), 0);
+    return (size_t)st.st_size;
+}
+
+static void expect_finished(bool first, bool second, bool third)
+{
+    const bool finished[FILES] = {first, second, third};
+    for (unsigned i = 0; i < FILES; i++) {
+        tsr_quant_stats row = {0};
+        cr_expect_eq(journal.finished[i], finished[i], "file %u", i);
+        if (!finished[i] || !journal.finished[i])
+            continue;
+        fill(&row, i);
+        cr_expect_eq(journal.digests[i], 0xD16E57000 + i);
+        cr_expect_arr_eq(&rows[i], &row, sizeof row, "statistics of file %u", i);
+    }
+}
+
+Test(journal, keeps_finished_files_with_digests_and_statistics)
+{
+    write_journal();
+    open_journal();
+    expect_finished(true, true, false);
+    cr_expect_eq(journal.end, journal_size());
+    cr_expect_not(journal.read_only);
+    add(2);
+    tsr_journal_close(&journal);
+    open_journal();
+    expect_finished(true, true, true);
+}
+
+/* Wherever a kill or a power cut leaves the last line, what stands before it holds, and the next record is readable. */
+Test(journal, a_torn_last_line_is_cut_off)
+{
+    write_journal();
+    const size_t whole = journal_size();
+    open_journal();
+    add(2);
+    tsr_journal_close(&journal);
+    const size_t line = journal_size() - whole;
+    cr_assert_gt(line, sizeof(tsr_quant_stats));
+    for (size_t left = 0; left < line; left += left < 40 || left > line - 40 ? 1 : 17) {
+        open_journal();
+        if (!journal.finished[2])
+            add(2);
+        tsr_journal_close(&journal);
+        cr_assert_eq(truncate(fixture_path("out/.tessera/journal"), (off_t)(whole + left)), 0);
+        open_journal();
+        expect_finished(true, true, false);
+        cr_assert_eq(journal_size(), whole, "%zu bytes of the line were left", left);
+        tsr_journal_close(&journal);
+    }
+}
+
+/* From the first damaged record on nothing is believed: the order of records is that of the events. */
+Test(journal, a_changed_byte_ends_what_is_believed)
+{
+    write_journal();
+    const size_t both = journal_size();
+    FILE *const file = fopen(fixture_path("out/.tessera/journal"), "r+b");
+    static char text[1 << 14];
+    const size_t size = fread(text, 1, sizeof text, file);
+    cr_assert_eq(size, both);
+    char *const record = strstr(text, "\nfile 0 ");
+    cr_assert_not_null(record);
+    const long at = record + 12 - text;
+    fseek(file, at, SEEK_SET);
+    fputc(text[at] ^ 1, file);
+    fclose(file);
+    open_journal();
+    expect_finished(false, false, false);
+    cr_expect_eq(journal_size(), (size_t)(record + 1 - text));
+}
+
+Test(journal, a_rewrite_records_only_what_is_finished)
+{
+    write_journal();
+    open_journal();
+    journal.finished[0] = false;
+    cr_assert_eq(tsr_journal_rewrite(&journal, &plan, fixture_path("out"), rows, &err), TSR_OK, "%s", err.msg);
+    cr_expect_eq(journal.end, journal_size());
+    add(2); /* the new file takes more records */
+    tsr_journal_close(&journal);
+    open_journal();
+    expect_finished(false, true, true);
+}
+
+Test(journal, one_process_at_a_time)
+{
+    tsr_journal second;
+    open_journal();
+    cr_expect_eq(tsr_journal_open(&second, &plan, fixture_path("out"), false, rows, &err), TSR_E_EXISTS);
+    cr_expect_not_null(strstr(err.msg, "another process"), "%s", err.msg);
+    cr_expect_eq(tsr_journal_open(&second, &plan, fixture_path("out"), true, rows, &err), TSR_E_EXISTS);
+    tsr_journal_close(&journal);
+    open_journal();
+}
+
+Test(journal, other_options_are_named_and_refused)
+{
+    write_journal();
+    tsr_plan_free(&plan);
+    make_plan("--to copies --level 5 --shuffle");
+    cr_expect_eq(try_open(false), TSR_E_EXISTS);
+    cr_expect_not_null(strstr(err.msg, "then --level 3, now --level 5 --shuffle"), "%s", err.msg);
+    cr_expect_not_null(strstr(err.msg, "--force"), "%s", err.msg);
+    cr_expect_eq(journal.fd, -1);
+}
+
+Test(journal, a_source_that_changed_is_refused)
+{
+    write_journal();
+    tsr_plan_free(&plan);
+    tsr_checkpoint_close(source);
+    fixture_shard("source.safetensors",
+                  (const fixture_tensor[]){{"a", {64}, NULL}, {"b", {64}, NULL}, {"d", {64}, NULL}}, FILES);
+    cr_assert_eq(tsr_checkpoint_open(&source, fixture_path("source.safetensors"), NULL, 0, &err), TSR_OK);
+    sources[0] = source;
+    make_plan("--to copies --level 3");
+    cr_expect_eq(try_open(false), TSR_E_MISMATCH);
+    cr_expect_not_null(strstr(err.msg, "a source that has changed since"), "%s", err.msg);
+}
+
+/* The outputs of the other plan go, config.json first; what is nobody's stays. */
+Test(journal, force_starts_over)
+{
+    write_journal();
+    fixture_text(fixture_path("out/model-00001-of-00003.safetensors") + strlen(fixture_folder) + 1, "old");
+    fixture_text("out/notes.txt", "mine");
+    tsr_plan_free(&plan);
+    make_plan("--to copies --level 5");
+    cr_assert_eq(try_open(true), TSR_OK, "%s", err.msg);
+    expect_finished(false, false, false);
+    cr_expect_neq(access(fixture_path("out/model-00001-of-00003.safetensors"), F_OK), 0);
+    cr_expect_eq(access(fixture_path("out/notes.txt"), F_OK), 0);
+    add(1);
+    tsr_journal_close(&journal);
+    open_journal();
+    expect_finished(false, true, false);
+}
+
+Test(journal, a_directory_with_files_of_others_is_refused)
+{
+    cr_assert_eq(mkdir(fixture_path("out"), 0777), 0);
+    fixture_text("out/letter.txt", "dear");
+    cr_expect_eq(try_open(false), TSR_E_EXISTS);
+    cr_expect_not_null(strstr(err.msg, "letter.txt"), "%s", err.msg);
+    cr_expect_neq(access(fixture_path("out/.tessera"), F_OK), 0, "nothing was to be made there");
+    fixture_text("out/model.safetensors", "weights of others");
+    cr_expect_eq(try_open(true), TSR_E_EXISTS);
+    cr_expect_not_null(strstr(err.msg, "model.safetensors"), "%s", err.msg);
+}
+
+/* A journal that somebody else wrote, with the right hash behind each record. */
+static void forge(const char *const *records, size_t n)
+{
+    char text[1024];
+    size_t size = 0;
+    for (size_t i = 0; i < n; i++)
+        size += (size_t)sprintf(text + size, "%s %016llx\n", records[i],
+                                (unsigned long long)XXH3_64bits(records[i], strlen(records[i])));
+    fixture_text("out/.tessera/journal", text);
+}
+
+Test(journal, names_that_lead_out_are_refused)
+{
+    char head[256];
+    write_journal();
+    snprintf(head, sizeof head, "tessera 2 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
+    forge((const char *[]){head, "output ../victim"}, 2);
+    fixture_text("victim", "safe");
+    cr_expect_eq(try_open(false), TSR_E_FORMAT);
+    cr_expect_not_null(strstr(err.msg, "../victim"), "%s", err.msg);
+    cr_expect_eq(try_open(true), TSR_E_FORMAT);
+    cr_expect_eq(access(fixture_path("victim"), F_OK), 0);
+}
+
+Test(journal, records_that_do_not_fit_the_plan_are_not_believed)
+{
+    char head[256];
+    write_journal();
+    snprintf(head, sizeof head, "tessera 2 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
+    static const char *const kRecords[] = {"file 3 0 00", "file 0 0 00", "file 0 0", "file x 0 00"};
+    for (size_t i = 0; i < sizeof kRecords / sizeof *kRecords; i++) {
+        forge((const char *[]){head, kRecords[i]}, 2);
+        open_journal();
+        expect_finished(false, false, false);
+        cr_expect_eq(journal_size(), strlen(head) + 18, "%s", kRecords[i]);
+        tsr_journal_close(&journal);
+    }
+}
+
+Test(journal, another_version_is_refused)
+{
+    char head[256];
+    write_journal();
+    snprintf(head, sizeof head, "tessera 1 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
+    forge((const char *[]){head}, 1);
+    cr_expect_eq(try_open(false), TSR_E_MISMATCH);
+    cr_expect_not_null(strstr(err.msg, "another version"), "%s", err.msg);
+}
+
+/* `cp -al` copies an output by hard links: its journal must not be changed through the copy. */
+Test(journal, a_copy_by_hard_link_gets_a_journal_of_its_own)
+{
+    write_journal();
+    cr_assert_eq(link(fixture_path("out/.tessera/journal"), fixture_path("kept")), 0);
+    const size_t size = journal_size();
+    open_journal();
+    expect_finished(true, true, false);
+    add(2);
+    struct stat st;
+    cr_assert_eq(stat(fixture_path("kept"), &st), 0);
+    cr_expect_eq((size_t)st.st_size, size);
+    cr_expect_gt(journal_size(), size);
+}
+
+Test(journal, a_link_in_place_of_the_journal_or_its_folder_is_refused)
+{
+    cr_assert_eq(mkdir(fixture_path("out"), 0777), 0);
+    cr_assert_eq(mkdir(fixture_path("elsewhere"), 0777), 0);
+    cr_assert_eq(symlink("../elsewhere", fixture_path("out/.tessera")), 0);
+    cr_expect_eq(try_open(false), TSR_E_EXISTS);
+    cr_expect_not_null(strstr(err.msg, "a link or a file"), "%s", err.msg);
+    cr_assert_eq(unlink(fixture_path("out/.tessera")), 0);
+    cr_assert_eq(mkdir(fixture_path("out/.tessera"), 0777), 0);
+    fixture_text("victim", "safe");
+    cr_assert_eq(symlink("../../victim", fixture_path("out/.tessera/journal")), 0);
+    cr_expect_neq(try_open(false), TSR_OK);
+    struct stat st;
+    cr_assert_eq(stat(fixture_path("victim"), &st), 0);
+    cr_expect_eq(st.st_size, 4);
+}

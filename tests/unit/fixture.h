@@ -1,0 +1,86 @@
+/* A folder of small files for one unit test: texts, and safetensors files whose tensors hold zeros, which take no space
+ * on the disk. Criterion runs each test in a process of its own, so one folder is enough. */
+#ifndef TSR_TESTS_UNIT_FIXTURE_H
+#define TSR_TESTS_UNIT_FIXTURE_H
+
+#include <criterion/criterion.h>
+#include <ftw.h>
+#include <inttypes.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct fixture_tensor {
+    const char *name;
+    uint64_t shape[4]; /* up to the first 0 */
+    const char *dtype; /* NULL: BF16 */
+} fixture_tensor;
+
+static char fixture_folder[] = "/tmp/tessera-unit-XXXXXX";
+
+static inline void fixture_make(void)
+{
+    cr_assert_not_null(mkdtemp(fixture_folder));
+}
+
+static inline int fixture_remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    (void)st, (void)kind, (void)at;
+    return remove(path);
+}
+
+static inline void fixture_remove(void)
+{
+    nftw(fixture_folder, fixture_remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* The path of a file in the folder; one of eight buffers in turn. */
+static inline const char *fixture_path(const char *name)
+{
+    static char paths[8][512];
+    static unsigned turn;
+    char *const path = paths[turn++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", fixture_folder, name);
+    return path;
+}
+
+static inline void fixture_bytes(const char *name, const void *data, size_t size)
+{
+    FILE *const file = fopen(fixture_path(name), "wb");
+    cr_assert_not_null(file, "%s", name);
+    cr_assert_eq(fwrite(data, 1, size, file), size);
+    cr_assert_eq(fclose(file), 0);
+}
+
+static inline void fixture_text(const char *name, const char *text)
+{
+    fixture_bytes(name, text, strlen(text));
+}
+
+/* Writes a safetensors file of `n` tensors, one after another. */
+static inline void fixture_shard(const char *name, const fixture_tensor *tensors, size_t n)
+{
+    static char header[1 << 16];
+    size_t size = 8; /* the place of the length */
+    uint64_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        const char *const dtype = tensors[i].dtype != NULL ? tensors[i].dtype : "BF16";
+        uint64_t bytes = strcmp(dtype, "F32") == 0 ? 4 : strcmp(dtype, "U8") == 0 ? 1 : 2;
+        size += (size_t)sprintf(header + size, "%c\"%s\": {\"dtype\": \"%s\", \"shape\": [", i == 0 ? '{' : ',',
+                                tensors[i].name, dtype);
+        for (size_t d = 0; d < 4 && tensors[i].shape[d] != 0; bytes *= tensors[i].shape[d++])
+            size += (size_t)sprintf(header + size, "%s%" PRIu64, d == 0 ? "" : ", ", tensors[i].shape[d]);
+        size += (size_t)sprintf(header + size, "], \"data_offsets\": [%" PRIu64 ", %" PRIu64 "]}", at, at + bytes);
+        at += bytes;
+    }
+    size += (size_t)sprintf(header + size, "%s}", n == 0 ? "{" : "");
+    const uint64_t length = size - 8;
+    memcpy(header, &length, sizeof length);
+    fixture_bytes(name, header, size);
+    cr_assert_eq(truncate(fixture_path(name), (off_t)(size + at)), 0);
+}
+
+#endif
