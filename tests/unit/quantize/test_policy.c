@@ -236,3 +236,13 @@ Test(policy, embeddings_are_known_by_name)
     cr_expect_not(tsr_policy_is_embedding("lm_head.weight"));
     cr_expect_not(tsr_policy_is_embedding("model.layers.0.mlp.up_proj.weight"));
 }
+
+/* Whole matrices of gpt2 are stored the other way round: no option makes a loader read their scales. */
+Test(policy, what_no_loader_could_read_is_kept_whatever_is_asked)
+{
+    static const char *const kAll[] = {"*"};
+    static const fixture_tensor kConv1d[] = {{"h.0.attn.c_attn.weight", {256, 768}, NULL}};
+    const tsr_policy_options options = {.include = kAll, .n_include = 1, .block_rows = 128};
+    decide("{}", "gpt2", &options, kConv1d, 1);
+    expect("h.0.attn.c_attn.weight", TSR_KEEP, "stored [in, out]");
+}
