@@ -17,6 +17,7 @@ typedef struct small_float {
 
 /* The one special code of e4m3 has mantissa bits, so that in FP32, too, it is NaN and not Inf. */
 static const small_float kE4m3 = {0x7F, 8, 0x7F, 20, 24, 120};
+static const small_float kE2m1 = {7, 2, 8, 22, 28, 126}; /* no code is special */
 static const small_float kF16 = {0x7FFF, 0x400, 0x7C00, 13, 16, 112};
 
 /* Puts sign, exponent and mantissa in FP32's places. A subnormal reads there as 2^e * (1 + f), and 2^e is taken off
@@ -157,6 +158,46 @@ static ALWAYS_INLINE void decode_int4(const unsigned char *words, uint64_t at, s
     }
 }
 
+static ALWAYS_INLINE void decode_e2m1(const unsigned char *bytes, uint64_t at, size_t n, double scale, double *out)
+{
+    const u32_lanes shifts = {0, 4, 8, 12, 16, 20, 24, 28};
+    const uint64_t end = (at + n + 1) / 2; /* bytes */
+    for (size_t i = 0; i < n;) {
+        uint32_t word = 0;
+        f32_lanes value;
+        const uint64_t first = (at + i) % LANES, from = (at + i) / LANES * sizeof word;
+        if (end - from >= sizeof word) {
+            memcpy(&word, bytes + from, sizeof word);
+        } else {
+            for (uint64_t k = 0; k < end - from; k++)
+                word |= (uint32_t)bytes[from + k] << 8 * k;
+        }
+        const u32_lanes codes = ((u32_lanes){0} + word) >> shifts & 15;
+        widen(&codes, kE2m1, &value);
+        const f64_lanes product = __builtin_convertvector(value, f64_lanes) * scale;
+        if (first == 0 && n - i >= LANES) {
+            memcpy(out + i, &product, sizeof product);
+            i += LANES;
+        } else {
+            for (uint64_t k = first; k < LANES && i < n; k++)
+                out[i++] = product[k];
+        }
+    }
+}
+
+static ALWAYS_INLINE void decode_e2m1_codes(const unsigned char *codes, size_t n, double scale, double *out)
+{
+    for (size_t i = 0; i < n; i += LANES) {
+        u8_lanes c = {0};
+        f32_lanes value;
+        LOAD(c, codes + i, n - i);
+        const u32_lanes bits = __builtin_convertvector(c, u32_lanes);
+        widen(&bits, kE2m1, &value);
+        const f64_lanes product = __builtin_convertvector(value, f64_lanes) * scale;
+        STORE(out + i, product, n - i);
+    }
+}
+
 static ALWAYS_INLINE void decode_int8(const unsigned char *codes, unsigned char middle, size_t n, double zero,
                                       double scale, double *out)
 {
@@ -171,6 +212,10 @@ static ALWAYS_INLINE void decode_int8(const unsigned char *codes, unsigned char 
 
 FOR_EVERY_ISA(decode_int4, (const unsigned char *words, uint64_t at, size_t n, double zero, double scale, double *out),
               (words, at, n, zero, scale, out))
+FOR_EVERY_ISA(decode_e2m1, (const unsigned char *bytes, uint64_t at, size_t n, double scale, double *out),
+              (bytes, at, n, scale, out))
+FOR_EVERY_ISA(decode_e2m1_codes, (const unsigned char *codes, size_t n, double scale, double *out),
+              (codes, n, scale, out))
 FOR_EVERY_ISA(decode_int8,
               (const unsigned char *codes, unsigned char middle, size_t n, double zero, double scale, double *out),
               (codes, middle, n, zero, scale, out))
@@ -186,6 +231,16 @@ void tsr_decode_scaled(tsr_dtype dtype, const unsigned char *bytes, size_t n, do
 void tsr_decode_int4(const unsigned char *words, uint64_t at, size_t n, double zero, double scale, double *out)
 {
     decode_int4_best(words, at, n, zero, scale, out);
+}
+
+void tsr_decode_e2m1(const unsigned char *bytes, uint64_t at, size_t n, double scale, double *out)
+{
+    decode_e2m1_best(bytes, at, n, scale, out);
+}
+
+void tsr_decode_e2m1_codes(const unsigned char *codes, size_t n, double scale, double *out)
+{
+    decode_e2m1_codes_best(codes, n, scale, out);
 }
 
 void tsr_decode_int8(const unsigned char *codes, unsigned char middle, size_t n, double zero, double scale, double *out)

@@ -19,6 +19,13 @@ void tsr_decode_scaled(tsr_dtype dtype, const unsigned char *bytes, size_t n, do
 /* n codes of 4 bits, from element `at` of a row of words on: (code - 8 - zero) * scale. */
 void tsr_decode_int4(const unsigned char *words, uint64_t at, size_t n, double zero, double scale, double *out);
 
+/* n codes of e2m1, two a byte with the first in the low bits, from element `at` of a row on: value * scale. Exact, if
+ * the scale has at most 51 bits. No byte is read beyond that of the last element. */
+void tsr_decode_e2m1(const unsigned char *bytes, uint64_t at, size_t n, double scale, double *out);
+
+/* The same of codes that have a byte each, whose high bits are 0. */
+void tsr_decode_e2m1_codes(const unsigned char *codes, size_t n, double scale, double *out);
+
 /* n codes of 8 bits: (code - zero) * scale. `middle` is what stands for 0: 0x80 of the unsigned bytes in packed words,
  * 0 of two's complement. */
 void tsr_decode_int8(const unsigned char *codes, unsigned char middle, size_t n, double zero, double scale,
