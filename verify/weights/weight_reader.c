@@ -2,11 +2,13 @@
 #include "verify/weights/weight_reader.h"
 
 #include "common/checked.h"
-#include "verify/weights/lanes.h"
+#include "verify/weights/reader_parts.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { WORD_BITS = 32 };
 
 tsr_weight tsr_plain_weight(const tsr_tensor *tensor)
 {
@@ -21,7 +23,7 @@ tsr_status tsr_view_init(tsr_view *view, const tsr_checkpoint *checkpoint, const
                         "%s: '%s' is %s of a meaning that Tessera does not know ('tessera inspect' says more): it has "
                         "no values to look at",
                         checkpoint->files[t->file].path, t->name, tsr_dtype_name((tsr_dtype)t->dtype));
-    if (t->dtype == TSR_C64 || tsr_dtype_bits((tsr_dtype)t->dtype) % 8 != 0)
+    if (weight->scale == NULL && (t->dtype == TSR_C64 || tsr_dtype_bits((tsr_dtype)t->dtype) % 8 != 0))
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: '%s' is %s, whose values Tessera does not compare",
                         checkpoint->files[t->file].path, t->name, tsr_dtype_name((tsr_dtype)t->dtype));
     *view = (tsr_view){.checkpoint = checkpoint, .weight = *weight, .matrices = 1, .rows = 1, .cols = 1};
@@ -31,19 +33,35 @@ tsr_status tsr_view_init(tsr_view *view, const tsr_checkpoint *checkpoint, const
         view->rows = t->shape[t->rank - 2];
     for (unsigned i = 0; i + 2 < t->rank; i++)
         view->matrices *= t->shape[i];
+    view->block_rows = weight->transposed ? weight->block_cols : weight->block_rows;
+    view->block_cols = weight->transposed ? weight->block_rows : weight->block_cols;
     return TSR_OK;
 }
 
-/* Bits of an element, and of the smallest unit that can be read. */
-static uint64_t element_bits(const tsr_view *v)
+/* ---- where elements lie ---- */
+
+bool tsr_view_lies_across(const tsr_view *v)
 {
-    return v->weight.coding == TSR_CODED_PACKED ? v->weight.bits
-                                                : 8 * tsr_dtype_bytes((tsr_dtype)v->weight.data->dtype);
+    return v->weight.transposed || v->weight.coding == TSR_CODED_AWQ || v->weight.coding == TSR_CODED_GPTQ;
 }
 
-static uint64_t unit_bits(const tsr_view *v)
+tsr_order tsr_view_code_order(const tsr_view *v)
 {
-    return 8 * tsr_dtype_bytes((tsr_dtype)v->weight.data->dtype);
+    const bool in_order = v->misreading == TSR_AWQ_IN_ORDER || v->misreading == TSR_CODES_IN_ORDER;
+    return v->weight.coding == TSR_CODED_GPTQ               ? TSR_ORDER_GPTQ
+           : v->weight.coding == TSR_CODED_AWQ && !in_order ? TSR_ORDER_AWQ
+                                                            : TSR_ORDER_ALONG;
+}
+
+tsr_order tsr_view_zero_order(const tsr_view *v)
+{
+    return v->weight.coding == TSR_CODED_AWQ && v->misreading != TSR_AWQ_IN_ORDER ? TSR_ORDER_AWQ : TSR_ORDER_ALONG;
+}
+
+/* Bits of an element. */
+static uint64_t element_bits(const tsr_view *v)
+{
+    return v->weight.scale != NULL ? v->weight.bits : 8 * tsr_dtype_bytes((tsr_dtype)v->weight.data->dtype);
 }
 
 uint64_t tsr_view_width(const tsr_view *view)
@@ -53,152 +71,132 @@ uint64_t tsr_view_width(const tsr_view *view)
     return tsr_ceil_div(element_bits(view), 8);
 }
 
-/* The bytes of a row that columns [col, col + cols) lie in: from *first, so many. */
-static uint64_t row_bytes(const tsr_view *v, uint64_t col, uint64_t cols, uint64_t *first)
+tsr_span tsr_span_of(uint64_t at, uint64_t n, uint64_t bits, uint64_t unit)
 {
-    const uint64_t bits = element_bits(v), unit = unit_bits(v), from = col * bits / unit;
-    *first = from * unit / 8;
-    return (tsr_ceil_div((col + cols) * bits, unit) - from) * unit / 8;
+    const uint64_t from = at * bits / unit;
+    return (tsr_span){from * unit / 8, (tsr_ceil_div((at + n) * bits, unit) - from) * unit / 8};
 }
 
-static uint64_t piece_row_bytes(const tsr_weight_reader *r)
+/* Lines of the file, each a row of the values, or where they lie across `per_line` columns of them. */
+typedef struct layout {
+    bool across;
+    uint64_t bits, unit; /* of an element of a line, and of what can be read of it */
+    uint64_t per_line;
+} layout;
+
+static layout layout_of(const tsr_view *v)
 {
-    uint64_t first;
-    return row_bytes(r->view, r->piece.col, r->piece.cols, &first);
+    const bool gptq = v->weight.coding == TSR_CODED_GPTQ;
+    const bool words = gptq || v->weight.coding == TSR_CODED_AWQ || v->weight.coding == TSR_CODED_PACKED;
+    return (layout){.across = tsr_view_lies_across(v),
+                    .bits = gptq ? WORD_BITS : element_bits(v),
+                    .unit = words                 ? WORD_BITS
+                            : element_bits(v) < 8 ? 8
+                                                  : element_bits(v),
+                    .per_line = gptq ? WORD_BITS / v->weight.bits : 1};
 }
 
-/* The blocks that a piece touches. */
-static void scale_window(const tsr_view *v, const tsr_piece *p, tsr_weight_reader *r)
+/* What the file has of a piece. */
+typedef struct stored {
+    uint64_t line, lines; /* the first, of all matrices; how many */
+    uint64_t pitch;       /* bytes from one line to the next */
+    tsr_span span;        /* of each line */
+} stored;
+
+static stored stored_of(const tsr_view *v, const tsr_piece *p)
 {
-    const tsr_weight *const w = &v->weight;
-    r->first_row = p->row / w->block_rows;
-    r->first_col = p->col / w->block_cols;
-    r->scale_rows = (p->row + p->rows - 1) / w->block_rows - r->first_row + 1;
-    r->scale_cols = (p->col + p->cols - 1) / w->block_cols - r->first_col + 1;
+    const layout l = layout_of(v);
+    const uint64_t col = p->col / l.per_line;
+    if (l.across)
+        return (stored){.line = p->matrix * tsr_ceil_div(v->cols, l.per_line) + col,
+                        .lines = (p->col + p->cols - 1) / l.per_line - col + 1,
+                        .pitch = tsr_span_of(0, v->rows, l.bits, l.unit).bytes,
+                        .span = tsr_span_of(p->row, p->rows, l.bits, l.unit)};
+    return (stored){.line = p->matrix * v->rows + p->row,
+                    .lines = p->rows,
+                    .pitch = tsr_span_of(0, v->cols, l.bits, l.unit).bytes,
+                    .span = tsr_span_of(p->col, p->cols, l.bits, l.unit)};
 }
 
 uint64_t tsr_weight_reader_memory(const tsr_view *view, const tsr_piece *piece)
 {
     if (view->derived != NULL)
         return view->derived->memory(view, piece);
-    const tsr_weight *const w = &view->weight;
-    uint64_t scales = 0;
-    if (w->scale != NULL) /* wherever the piece stands */
-        scales = (piece->rows / w->block_rows + 2) * (piece->cols / w->block_cols + 2);
-    return piece->rows * (piece->cols * tsr_view_width(view) + sizeof(uint64_t)) +
-           scales * (2 * sizeof(double) + sizeof(float));
+    const uint64_t values = piece->rows * piece->cols, scales = tsr_reader_scales_memory(view, piece);
+    if (!tsr_view_lies_across(view))
+        return values * tsr_view_width(view) + piece->rows * sizeof(uint64_t) + scales;
+    /* The codes, and the lines: GPTQ's first and last may have but one column each that is wanted. */
+    const uint64_t line = tsr_ceil_div(piece->rows * view->weight.bits, 8) + sizeof(uint64_t);
+    return values + (piece->cols + 2 * WORD_BITS) * line + scales;
 }
 
-/* Rows of `row_bytes`, `pitch` apart in the file, gapless in memory. */
-static tsr_status read_rows(const tsr_view *v, const tsr_tensor *t, uint64_t offset, uint64_t rows, uint64_t row_bytes,
-                            uint64_t pitch, unsigned char *to, tsr_err *err)
+/* ---- loading ---- */
+
+tsr_status tsr_read_runs(const tsr_view *v, const tsr_tensor *t, uint64_t offset, uint64_t n, uint64_t bytes,
+                         uint64_t pitch, unsigned char *to, tsr_err *err)
 {
-    if (row_bytes == pitch)
-        return tsr_checkpoint_read(v->checkpoint, t, offset, to, rows * row_bytes, err);
-    for (uint64_t row = 0; row < rows; row++)
-        TSR_TRY(tsr_checkpoint_read(v->checkpoint, t, offset + row * pitch, to + row * row_bytes, row_bytes, err));
+    if (bytes == pitch)
+        return tsr_checkpoint_read(v->checkpoint, t, offset, to, n * bytes, err);
+    for (uint64_t i = 0; i < n; i++)
+        TSR_TRY(tsr_checkpoint_read(v->checkpoint, t, offset + i * pitch, to + i * bytes, bytes, err));
     return TSR_OK;
 }
 
-static tsr_status make_room(tsr_weight_reader *r, uint64_t n, tsr_err *err)
+tsr_status tsr_reader_room(void **memory, size_t *capacity, uint64_t n, size_t size, const tsr_view *view, tsr_err *err)
 {
-    if (n <= r->scales_capacity)
+    if (n <= *capacity)
         return TSR_OK;
-    free(r->scales);
-    free(r->zero_points);
-    free(r->raw_scales);
-    r->scales = malloc(n * sizeof *r->scales);
-    r->zero_points = calloc(n, sizeof *r->zero_points);
-    r->raw_scales = malloc(n * sizeof(float));
-    r->scales_capacity = r->scales != NULL && r->zero_points != NULL && r->raw_scales != NULL ? n : 0;
-    return r->scales_capacity > 0
-               ? TSR_OK
-               : tsr_fail(err, TSR_E_NOMEM, "out of memory for the scales of '%s'", r->view->weight.data->name);
+    free(*memory);
+    *memory = malloc(n * size);
+    *capacity = *memory == NULL ? 0 : n;
+    return *memory != NULL ? TSR_OK
+                           : tsr_fail(err, TSR_E_NOMEM, "out of memory for a piece of '%s'", view->weight.values->name);
 }
 
-/* Zero points of packed codes are packed along the rows: a row of words has those of 32 / bits rows. */
-static tsr_status load_zero_points(tsr_weight_reader *r, tsr_err *err)
+static tsr_status load_derived(tsr_weight_reader *r, tsr_err *err)
 {
-    const tsr_weight *const w = &r->view->weight;
-    const uint64_t n = r->scale_rows * r->scale_cols, per_word = w->coding == TSR_CODED_PACKED ? 32 / w->bits : 1;
-    const size_t width = tsr_dtype_bytes((tsr_dtype)w->zero_point->dtype);
-    if (w->coding != TSR_CODED_PACKED) {
-        TSR_TRY(read_rows(r->view, w->zero_point, (r->first_row * w->grid_cols + r->first_col) * width, r->scale_rows,
-                          r->scale_cols * width, w->grid_cols * width, r->raw_scales, err));
-        tsr_decode(w->zero_point->dtype, r->raw_scales, n, r->zero_points);
-        return TSR_OK;
-    }
-    for (uint64_t i = 0; i < r->scale_rows; i++) {
-        const uint64_t row = r->first_row + i, shift = row % per_word * w->bits;
-        if (i == 0 || row % per_word == 0)
-            TSR_TRY(tsr_checkpoint_read(r->view->checkpoint, w->zero_point,
-                                        (row / per_word * w->grid_cols + r->first_col) * width, r->raw_scales,
-                                        r->scale_cols * width, err));
-        for (uint64_t k = 0; k < r->scale_cols; k++) {
-            uint32_t word;
-            memcpy(&word, r->raw_scales + k * sizeof word, sizeof word);
-            const uint32_t code = word >> shift & ((1u << w->bits) - 1);
-            r->zero_points[i * r->scale_cols + k] = (double)code - (double)(1u << (w->bits - 1));
-        }
-    }
+    const uint64_t n = r->piece.rows * r->piece.cols;
+    TSR_TRY(tsr_reader_room((void **)&r->derived, &r->derived_capacity, n, sizeof *r->derived, r->view, err));
+    return r->view->derived->values(r->view, &r->piece, r->derived, err);
+}
+
+/* Codes that lie across the rows, row by row. */
+static tsr_status unpack(tsr_weight_reader *r, const stored *s, tsr_err *err)
+{
+    const tsr_view *const v = r->view;
+    const layout l = layout_of(v);
+    TSR_TRY(tsr_reader_room((void **)&r->codes, &r->codes_capacity, r->piece.rows * r->piece.cols, 1, v, err));
+    const tsr_lines lines = {.order = tsr_view_code_order(v),
+                             .bits = v->weight.bits,
+                             .bytes = r->bytes,
+                             .pitch = (size_t)s->span.bytes,
+                             .row = (size_t)(r->piece.row % (l.unit / l.bits)),
+                             .col = (size_t)(r->piece.col % l.per_line)};
+    tsr_unpack(&lines, (size_t)r->piece.rows, (size_t)r->piece.cols, r->codes);
     return TSR_OK;
 }
 
-static tsr_status load_scales(tsr_weight_reader *r, tsr_err *err)
+tsr_status tsr_weight_reader_load(tsr_weight_reader *r, const tsr_view *view, const tsr_piece *piece, tsr_err *err)
 {
-    const tsr_weight *const w = &r->view->weight;
-    const size_t width = tsr_dtype_bytes((tsr_dtype)w->scale->dtype);
-    scale_window(r->view, &r->piece, r);
-    const uint64_t n = r->scale_rows * r->scale_cols;
-    TSR_TRY(make_room(r, n, err));
-    const uint64_t grid = w->one_scale ? 0 : r->piece.matrix;
-    const uint64_t first = (grid * w->grid_rows + r->first_row) * w->grid_cols + r->first_col;
-    TSR_TRY(read_rows(r->view, w->scale, first * width, r->scale_rows, r->scale_cols * width, w->grid_cols * width,
-                      r->raw_scales, err));
-    tsr_decode(w->scale->dtype, r->raw_scales, n, r->scales);
-    if (w->zero_point != NULL)
-        return load_zero_points(r, err);
-    memset(r->zero_points, 0, n * sizeof *r->zero_points);
-    return TSR_OK;
-}
-
-static tsr_status load_derived(tsr_weight_reader *r, const tsr_view *view, const tsr_piece *piece, tsr_err *err)
-{
-    const uint64_t n = piece->rows * piece->cols;
     r->view = view;
     r->piece = *piece;
-    if (n > r->derived_capacity) {
-        free(r->derived);
-        r->derived = malloc(n * sizeof *r->derived);
-        r->derived_capacity = r->derived == NULL ? 0 : n;
-        if (r->derived == NULL)
-            return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", view->weight.values->name);
-    }
-    return view->derived->values(view, piece, r->derived, err);
+    if (view->derived != NULL)
+        return load_derived(r, err);
+    const stored s = stored_of(view, piece);
+    const uint64_t bytes = s.lines * s.span.bytes;
+    TSR_TRY(tsr_reader_room((void **)&r->bytes, &r->bytes_capacity, bytes, 1, view, err));
+    TSR_TRY(tsr_read_runs(view, view->weight.data, s.line * s.pitch + s.span.first, s.lines, s.span.bytes, s.pitch,
+                          r->bytes, err));
+    if (view->weight.scale == NULL)
+        return TSR_OK;
+    for (uint64_t i = 0; view->misreading == TSR_NIBBLES_SWAPPED && i < bytes; i++)
+        r->bytes[i] = (unsigned char)(r->bytes[i] >> 4 | r->bytes[i] << 4);
+    if (tsr_view_lies_across(view))
+        TSR_TRY(unpack(r, &s, err));
+    return tsr_reader_load_scales(r, err);
 }
 
-tsr_status tsr_weight_reader_load(tsr_weight_reader *reader, const tsr_view *view, const tsr_piece *piece, tsr_err *err)
-{
-    if (view->derived != NULL)
-        return load_derived(reader, view, piece, err);
-    uint64_t first, start;
-    const uint64_t wide = row_bytes(view, piece->col, piece->cols, &first),
-                   pitch = row_bytes(view, 0, view->cols, &start);
-    const uint64_t bytes = piece->rows * wide;
-    reader->view = view;
-    reader->piece = *piece;
-    if (bytes > reader->bytes_capacity) {
-        free(reader->bytes);
-        reader->bytes = malloc(bytes);
-        reader->bytes_capacity = reader->bytes == NULL ? 0 : bytes;
-        if (reader->bytes == NULL)
-            return tsr_fail(err, TSR_E_NOMEM, "out of memory for %llu bytes of '%s'", (unsigned long long)bytes,
-                            view->weight.data->name);
-    }
-    TSR_TRY(read_rows(view, view->weight.data, (piece->matrix * view->rows + piece->row) * pitch + first, piece->rows,
-                      wide, pitch, reader->bytes, err));
-    return view->weight.scale == NULL ? TSR_OK : load_scales(reader, err);
-}
+/* ---- values ---- */
 
 /* Part of a row that shares one scale: elements [at, at + n), counted from where the reading began. */
 typedef struct scale_run {
@@ -208,36 +206,73 @@ typedef struct scale_run {
 
 static bool next_run(const tsr_weight_reader *r, uint64_t row, uint64_t col, size_t n, scale_run *run)
 {
-    const tsr_weight *const w = &r->view->weight;
+    const tsr_view *const v = r->view;
     run->at += run->n;
     if (run->at >= n)
         return false;
-    const uint64_t at = r->piece.col + col + run->at, block = at / w->block_cols;
-    const uint64_t scale_row = (r->piece.row + row) / w->block_rows - r->first_row;
-    run->n = (size_t)tsr_min_u64((block + 1) * w->block_cols - at, n - run->at);
-    run->scale = r->scales[scale_row * r->scale_cols + block - r->first_col];
-    run->zero_point = r->zero_points[scale_row * r->scale_cols + block - r->first_col];
+    const uint64_t here = col + run->at, at = r->piece.col + here, block = at / v->block_cols;
+    const uint64_t line = ((r->piece.row + row) / v->block_rows - r->first_row) * r->scale_cols;
+    uint64_t index = block - r->first_col;
+    run->n = (size_t)tsr_min_u64((block + 1) * v->block_cols - at, n - run->at);
+    if (v->weight.reordered && v->misreading != TSR_GROUPS_IN_ORDER) {
+        index = r->groups[here];
+        for (run->n = 1; run->at + run->n < n && r->groups[here + run->n] == index;)
+            run->n++;
+    }
+    run->scale = r->scales[line + index];
+    run->zero_point = r->zero_points[line + index];
     return true;
+}
+
+double tsr_weight_reader_scale(const tsr_weight_reader *r, uint64_t row, uint64_t col)
+{
+    scale_run run = {0};
+    next_run(r, row, col, 1, &run);
+    return run.scale;
+}
+
+/* Bytes of a row of the piece as it was loaded, of a view that does not lie across. */
+static uint64_t row_bytes(const tsr_weight_reader *r)
+{
+    return stored_of(r->view, &r->piece).span.bytes;
+}
+
+/* Codes that have a byte each, unsigned where they are integers. */
+static void decode_unpacked(const tsr_weight *w, const unsigned char *codes, const scale_run *run, double *out)
+{
+    if (w->coding == TSR_CODED_E2M1)
+        tsr_decode_e2m1_codes(codes, run->n, run->scale, out);
+    else
+        tsr_decode_int8(codes, 0x80, run->n, run->zero_point + (double)(1u << (w->bits - 1)) - 0x80, run->scale, out);
 }
 
 void tsr_weight_reader_row(const tsr_weight_reader *r, uint64_t row, uint64_t col, size_t n, double *out)
 {
-    const tsr_weight *const w = &r->view->weight;
-    if (r->view->derived != NULL) {
+    const tsr_view *const v = r->view;
+    const tsr_weight *const w = &v->weight;
+    if (v->derived != NULL) {
         memcpy(out, r->derived + row * r->piece.cols + col, n * sizeof *out);
         return;
     }
-    const unsigned char *const line = r->bytes + row * piece_row_bytes(r);
-    if (w->scale == NULL) {
-        tsr_decode_scaled((tsr_dtype)w->data->dtype, line + col * tsr_view_width(r->view), n, 1, out);
+    if (tsr_view_lies_across(v)) {
+        for (scale_run run = {0}; next_run(r, row, col, n, &run);)
+            decode_unpacked(w, r->codes + row * r->piece.cols + col + run.at, &run, out + run.at);
         return;
     }
-    /* Of packed codes the piece may begin within a word. */
-    const uint64_t skipped = r->piece.col * element_bits(r->view) % unit_bits(r->view) / element_bits(r->view);
+    const unsigned char *const line = r->bytes + row * row_bytes(r);
+    if (w->scale == NULL) {
+        tsr_decode_scaled((tsr_dtype)w->data->dtype, line + col * tsr_view_width(v), n, 1, out);
+        return;
+    }
+    /* Of packed codes the piece may begin within a byte or a word. */
+    const layout l = layout_of(v);
+    const uint64_t skipped = r->piece.col % (l.unit / l.bits);
     for (scale_run run = {0}; next_run(r, row, col, n, &run);) {
         const uint64_t at = skipped + col + run.at;
         if (w->coding == TSR_CODED_E4M3)
             tsr_decode_scaled(TSR_F8_E4M3, line + at, run.n, run.scale, out + run.at);
+        else if (w->coding == TSR_CODED_E2M1)
+            tsr_decode_e2m1(line, at, run.n, run.scale, out + run.at);
         else if (w->bits == 4)
             tsr_decode_int4(line, at, run.n, run.zero_point, run.scale, out + run.at);
         else
@@ -246,99 +281,80 @@ void tsr_weight_reader_row(const tsr_weight_reader *r, uint64_t row, uint64_t co
     }
 }
 
-/* A plain loop over counts, which compilers turn into vectors by themselves. */
-static ALWAYS_INLINE void find_misrounded(const double *x, const double *y, size_t n, double inverse, int64_t *found)
+/* ---- judging ---- */
+
+static tsr_rounding rounding_of(const tsr_weight *w, const scale_run *run)
 {
-    int64_t far = 0;
-    for (size_t i = 0; i < n; i++) {
-        const double d = fabs(x[i] - y[i]) * inverse, q = fabs(x[i]) * inverse, code = fabs(y[i]) * inverse;
-        uint64_t bits;
-        double binade;
-        /* The exponent alone is the binade's start; its steps are an eighth of it. */
-        memcpy(&bits, &q, sizeof bits);
-        bits &= 0x7FF0000000000000u;
-        memcpy(&binade, &bits, sizeof binade);
-        /* The start of x's binade is a code itself: nothing below it is nearer. */
-        const int beyond = (d > binade * (0x1p-4 * 1.04)) | (code < binade * 0.99);
-        far += beyond & (d > 0x1p-10 * 1.04) & !((q > 448) & (code > 447));
-    }
-    *found += far;
-}
-
-FOR_EVERY_ISA(find_misrounded, (const double *x, const double *y, size_t n, double inverse, int64_t *found),
-              (x, y, n, inverse, found))
-
-/* The same of integers; `lowest` and `highest` are the values of the outermost codes. */
-static ALWAYS_INLINE void find_misrounded_integers(const double *x, const double *y, size_t n, double lowest,
-                                                   double highest, double inverse, int64_t *found)
-{
-    int64_t far = 0;
-    for (size_t i = 0; i < n; i++) {
-        const int beyond = fabs(x[i] - y[i]) * inverse > 0.5 + fabs(x[i]) * inverse * 0x1p-9;
-        const int clipped = ((y[i] == lowest) & (x[i] < y[i])) | ((y[i] == highest) & (x[i] > y[i]));
-        far += beyond & !clipped;
-    }
-    *found += far;
-}
-
-FOR_EVERY_ISA(find_misrounded_integers,
-              (const double *x, const double *y, size_t n, double lowest, double highest, double inverse,
-               int64_t *found),
-              (x, y, n, lowest, highest, inverse, found))
-
-static void count_misrounded(const tsr_weight *w, const scale_run *run, const double *x, const double *y, size_t n,
-                             int64_t *found)
-{
-    if (w->coding == TSR_CODED_E4M3) {
-        find_misrounded_best(x, y, n, 1 / run->scale, found);
-    } else {
-        const double top = (double)(1u << (w->bits - 1));
-        find_misrounded_integers_best(x, y, n, (-top - run->zero_point) * run->scale,
-                                      (top - 1 - run->zero_point) * run->scale, 1 / run->scale, found);
-    }
+    const double top = (double)(1u << (w->bits - 1));
+    return (tsr_rounding){.kind = w->coding == TSR_CODED_E4M3   ? TSR_CODES_E4M3
+                                  : w->coding == TSR_CODED_E2M1 ? TSR_CODES_E2M1
+                                                                : TSR_CODES_INTEGERS,
+                          .scale = run->scale,
+                          .lowest = (-top - run->zero_point) * run->scale,
+                          .highest = (top - 1 - run->zero_point) * run->scale};
 }
 
 uint64_t tsr_weight_reader_misrounded(const tsr_weight_reader *r, uint64_t row, uint64_t col, size_t n, const double *x,
                                       const double *y, size_t *first)
 {
-    int64_t found = 0;
+    uint64_t found = 0;
     for (scale_run run = {0}; next_run(r, row, col, n, &run);) {
-        const int64_t before = found;
+        const uint64_t before = found;
         if (!(run.scale > 0) || isinf(run.scale))
             continue;
-        count_misrounded(&r->view->weight, &run, x + run.at, y + run.at, run.n, &found);
+        const tsr_rounding rounding = rounding_of(&r->view->weight, &run);
+        found += tsr_count_misrounded(&rounding, x + run.at, y + run.at, run.n);
         for (size_t i = run.at; before == 0 && found > 0; i++) {
-            int64_t one = 0;
-            count_misrounded(&r->view->weight, &run, x + i, y + i, 1, &one);
             *first = i;
-            if (one > 0)
+            if (tsr_count_misrounded(&rounding, x + i, y + i, 1) > 0)
                 break;
         }
     }
-    return (uint64_t)found;
+    return found;
+}
+
+bool tsr_weight_reader_rule(const tsr_weight_reader *r, tsr_group_rule *rule)
+{
+    enum { MX_GROUP = 32 };
+    const tsr_weight *const w = &r->view->weight;
+    const bool powers = w->scale_dtype == TSR_F8_E8M0;
+    if (r->view->derived != NULL || w->scale == NULL || w->block_rows != 1 || w->block_cols > MX_GROUP)
+        return false;
+    if (w->coding != TSR_CODED_E2M1 && (w->coding != TSR_CODED_E4M3 || !powers))
+        return false;
+    *rule = (tsr_group_rule){.kind = w->coding == TSR_CODED_E2M1 ? TSR_CODES_E2M1 : TSR_CODES_E4M3,
+                             .global = powers ? 0 : r->global};
+    return powers || (r->global > 0 && isfinite(r->global));
 }
 
 static bool same_scales(const tsr_weight_reader *a, const tsr_weight_reader *b)
 {
-    const tsr_weight *const x = &a->view->weight, *const y = &b->view->weight;
-    if (x->scale == NULL || y->scale == NULL)
-        return x->scale == y->scale;
+    const tsr_view *const x = a->view, *const y = b->view;
+    if (x->weight.scale == NULL || y->weight.scale == NULL)
+        return x->weight.scale == y->weight.scale;
     const size_t bytes = a->scale_rows * a->scale_cols * sizeof *a->scales;
-    return x->coding == y->coding && x->block_rows == y->block_rows && x->block_cols == y->block_cols &&
-           memcmp(a->scales, b->scales, bytes) == 0 && memcmp(a->zero_points, b->zero_points, bytes) == 0;
+    return x->block_rows == y->block_rows && x->block_cols == y->block_cols && a->scale_cols == b->scale_cols &&
+           x->weight.reordered == y->weight.reordered && memcmp(a->scales, b->scales, bytes) == 0 &&
+           memcmp(a->zero_points, b->zero_points, bytes) == 0 &&
+           (!x->weight.reordered || memcmp(a->groups, b->groups, a->piece.cols * sizeof *a->groups) == 0);
 }
 
 bool tsr_weight_reader_same(const tsr_weight_reader *a, const tsr_weight_reader *b)
 {
-    if (a->view->derived != NULL || b->view->derived != NULL)
+    const tsr_view *const x = a->view, *const y = b->view;
+    if (x->derived != NULL || y->derived != NULL)
         return false;
-    return a->view->weight.data->dtype == b->view->weight.data->dtype && same_scales(a, b) &&
-           memcmp(a->bytes, b->bytes, a->piece.rows * piece_row_bytes(a)) == 0;
+    const stored s = stored_of(x, &a->piece);
+    return x->weight.data->dtype == y->weight.data->dtype && x->weight.coding == y->weight.coding &&
+           x->weight.bits == y->weight.bits && x->weight.transposed == y->weight.transposed && same_scales(a, b) &&
+           memcmp(a->bytes, b->bytes, s.lines * s.span.bytes) == 0;
 }
 
 void tsr_weight_reader_free(tsr_weight_reader *reader)
 {
     free(reader->bytes);
+    free(reader->codes);
+    free(reader->groups);
     free(reader->derived);
     free(reader->scales);
     free(reader->zero_points);

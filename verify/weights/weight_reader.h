@@ -2,13 +2,18 @@
  *
  * This is the oracle's own reading of the bytes: it shares no arithmetic with what writes or casts checkpoints.
  * BF16, F16, F32, F64, the e4m3 and e8m0 types, BOOL and integers below 2^53 are exact; so is value(code) * scale,
- * which needs at most 4 + 24 significant bits. (A consumer that multiplies in FP32 rounds this product once.) NaN and
- * Inf come out as such, from a code, from a scale, or from a float. */
+ * which needs at most 4 + 24 significant bits. (A consumer that multiplies in FP32 rounds this product once.) Where
+ * there is a global scale, the format itself defines scale * global, or scale / global, as rounded to FP32. NaN and Inf
+ * come out as such, from a code, from a scale, or from a float.
+ *
+ * Rows and columns here are those of the values. Codes of some formats lie across them: AWQ and GPTQ store columns of
+ * rows, and the values of gpt-oss are the transpose of its codes. */
 #ifndef TSR_VERIFY_WEIGHTS_WEIGHT_READER_H
 #define TSR_VERIFY_WEIGHTS_WEIGHT_READER_H
 
 #include "formats/model/weights.h"
 #include "verify/weights/decode.h"
+#include "verify/weights/group_scale.h"
 
 /* A checkpoint and what its tensors mean. Both are borrowed. */
 typedef struct tsr_side {
@@ -16,11 +21,26 @@ typedef struct tsr_side {
     const tsr_weights *weights;
 } tsr_side;
 
+/* A mistake that writers make, made in reading on purpose: where it gives the right values, it was made. */
+typedef enum tsr_misreading {
+    TSR_AS_STORED,
+    TSR_NIBBLES_SWAPPED, /* the odd column in the low four bits of each byte */
+    TSR_AWQ_IN_ORDER,    /* codes and zero points of AWQ without its interleaving */
+    TSR_CODES_IN_ORDER,  /* its codes only */
+    TSR_GROUPS_IN_ORDER, /* group_index left out */
+    TSR_ZEROS_HIGHER,    /* zero points one higher */
+    TSR_ZEROS_LOWER,     /* one lower */
+    TSR_GLOBAL_INVERTED, /* the global scale divides where it should multiply, or the other way round */
+    TSR_MISREADINGS,
+} tsr_misreading;
+
 /* One tensor as a stack of matrices; a vector is one row. */
 typedef struct tsr_view {
     const tsr_checkpoint *checkpoint;
     tsr_weight weight; /* .scale NULL: plain */
     uint64_t matrices, rows, cols;
+    uint64_t block_rows, block_cols; /* of values that share a scale */
+    tsr_misreading misreading;
     const struct tsr_derived *derived; /* NULL: the values are stored */
 } tsr_view;
 
@@ -41,12 +61,15 @@ typedef struct tsr_derived {
 typedef struct tsr_weight_reader {
     const tsr_view *view;
     tsr_piece piece;
-    unsigned char *bytes; /* of the piece, gapless; of packed codes the words that they lie in */
+    unsigned char *bytes; /* of the piece, gapless; of packed codes the bytes or words that they lie in */
+    unsigned char *codes; /* of codes that lie across the rows: [rows, cols], one a byte */
     double *derived;      /* of a view with `derived`: the piece's values, instead of all that follows */
     double *scales;       /* of the piece: [scale_rows, scale_cols], from block (first_row, first_col) on */
-    double *zero_points;  /* likewise; of codes without zero points all 0 */
+    double *zero_points;  /* likewise, less the middle of unsigned codes; of codes without zero points all 0 */
+    uint32_t *groups;     /* [cols]: of a reordered weight, the column of `scales` that each column has */
+    double global;        /* what scales of this matrix have been multiplied by; 0: nothing */
     unsigned char *raw_scales;
-    size_t bytes_capacity, scales_capacity, derived_capacity;
+    size_t bytes_capacity, codes_capacity, scales_capacity, groups_capacity, derived_capacity;
     uint64_t first_row, first_col, scale_rows, scale_cols;
 } tsr_weight_reader;
 
@@ -67,14 +90,19 @@ tsr_status tsr_weight_reader_load(tsr_weight_reader *reader, const tsr_view *vie
 /* out[0 .. n) = elements [row, col .. col + n) of the loaded piece, counted from its corner. */
 void tsr_weight_reader_row(const tsr_weight_reader *reader, uint64_t row, uint64_t col, size_t n, double *out);
 
-/* Of n codes at [row, col ..), how many are not what rounding x gives: |x - y| is more than half a step at x (4 %
- * allowed of e4m3's, and 2^-9 of an integer's quotient, for tools that divide in BF16), and not because x is beyond the
- * largest code. *first is the first of them. y is what tsr_weight_reader_row gave, of a view with scales. Scales that
- * are no positive numbers count nothing. */
+/* Of n codes at [row, col ..), how many are not what rounding x gives (tsr_count_misrounded), under their scales. *first
+ * is the first of them. y is what tsr_weight_reader_row gave, of a view with scales. Scales that are no positive
+ * numbers count nothing. */
 uint64_t tsr_weight_reader_misrounded(const tsr_weight_reader *reader, uint64_t row, uint64_t col, size_t n,
                                       const double *x, const double *y, size_t *first);
 
-/* Whether both loaded pieces hold the same bytes with the same meaning: equal dtypes, codes and scales. */
+/* Whether the view has small groups whose scales keep a known rule, and which: NVFP4, MXFP4 and MXFP8. */
+bool tsr_weight_reader_rule(const tsr_weight_reader *reader, tsr_group_rule *rule);
+
+/* The scale of the value at [row, col], counted from the piece's corner. */
+double tsr_weight_reader_scale(const tsr_weight_reader *reader, uint64_t row, uint64_t col);
+
+/* Whether both loaded pieces hold the same bytes with the same meaning: equal dtypes, codes, scales and groups. */
 bool tsr_weight_reader_same(const tsr_weight_reader *a, const tsr_weight_reader *b);
 
 /* Bytes that a reader needs at most for pieces of this size. */
