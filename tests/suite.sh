@@ -178,6 +178,7 @@ collect() {
     add "front door: ./dev itself" .venv/bin/python tests/front_door/dev.py "${tool[@]}"
     suite=layers
     add "layers: arrows point down" tests/check_layers.py
+    add "layers: files and functions are short" tests/check_sizes.py
     add "layers: every header compiles alone, in C and C++" tests/check_headers.py
     suite=format
     add "clang-format" style --dry-run -Werror

@@ -136,26 +136,150 @@ static double triton_us(const char *path, const int64_t shape[3])
     return found;
 }
 
-int main(int argc, char **argv)
+struct arguments {
+    bool all, shapes;
+    const char *json_path, *triton_path;
+};
+
+/* What all products and conversions read and write. */
+struct arrays {
+    uint8_t *a, *w;
+    float *scale_a, *scale_w;
+    uint16_t *d;
+};
+
+static bool parse(int argc, char **argv, arguments *x)
 {
-    bool all = false;
-    const char *json_path = NULL, *triton_path = NULL;
     for (int i = 1; i < argc; ++i) {
         if (strcmp(argv[i], "--all") == 0) {
-            all = true;
+            x->all = true;
         } else if (strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
-            json_path = argv[++i];
+            x->json_path = argv[++i];
         } else if (strcmp(argv[i], "--triton") == 0 && i + 1 < argc) {
-            triton_path = argv[++i];
+            x->triton_path = argv[++i];
         } else if (strcmp(argv[i], "--shapes") == 0) {
-            for (const auto &shape : shapes) {
-                printf("%lld %lld %lld\n", (long long)shape[0], (long long)shape[1], (long long)shape[2]);
-            }
-            return 0;
+            x->shapes = true;
         } else {
-            fprintf(stderr, "bench_gemm [--all] [--json FILE] [--triton FILE] | --shapes\n");
-            return 2;
+            return false;
         }
+    }
+    return true;
+}
+
+static arrays make_arrays()
+{
+    arrays x;
+    x.a = device_array<uint8_t>((size_t)8192 * 16384), x.w = device_array<uint8_t>((size_t)32768 * 16384);
+    x.scale_a = device_array<float>(8192 * 128), x.scale_w = device_array<float>(256 * 128);
+    x.d = device_array<uint16_t>((size_t)8192 * 32768);
+    random_codes<<<1024, 256>>>(x.a, (int64_t)8192 * 16384, 1);
+    random_codes<<<1024, 256>>>(x.w, (int64_t)32768 * 16384, 2ull << 40);
+    random_floats<<<256, 256>>>(x.scale_a, 8192 * 128, 1e-4f, 2e-3f, 3ull << 40);
+    random_floats<<<256, 256>>>(x.scale_w, 256 * 128, 1e-4f, 2e-3f, 4ull << 40);
+    CHECK(cudaDeviceSynchronize());
+    return x;
+}
+
+/* Prints a row; returns how many times as long cuBLASLt takes, 0 where it has no such product. */
+static double time_shape(const int64_t shape[3], const arrays &x, const tsr_cuda_device &device, tsr_cublas_lt *peer,
+                         double peak, const arguments &wanted, FILE *json)
+{
+    tsr_block_fp8_gemm g = {};
+    g.a = x.a, g.w = x.w, g.scale_a = x.scale_a, g.scale_w = x.scale_w, g.d = x.d;
+    g.m = shape[0], g.n = shape[1], g.k = shape[2];
+    g.lda = g.ldw = g.k, g.ldd = g.n, g.ld_scale_a = g.m;
+    g.out = TSR_GEMM_BF16;
+    const tsr_gemm_config config = tsr_cuda_block_fp8_gemm_choose(&g, &device);
+    const double us = time_ours(g, config), theirs = peer ? time_cublas_lt(peer, g) : 0;
+    const double triton = triton_us(wanted.triton_path, shape);
+    const double flops = 2.0 * g.m * g.n * g.k, bytes = (double)g.m * g.k + (double)g.n * g.k + 2.0 * g.m * g.n;
+    const double floor_us = fmax(bytes / 4.1e6, flops / (peak * 1e6));
+    printf("%5lld %5lld %5lld  %-6s %3d x %3d/%d %8.1f %7.0f %12.1f %6.2f %14.0f %9.1f %9.2f\n", (long long)g.m,
+           (long long)g.n, (long long)g.k, config.kind == TSR_GEMM_WIDE ? "wide" : "tokens", config.tokens, config.rows,
+           config.cluster, us, flops / us * 1e-6, theirs, theirs / us, triton > 0 ? flops / triton * 1e-6 : 0, floor_us,
+           floor_us / us);
+    if (json) {
+        fprintf(json,
+                "%s{\"m\": %lld, \"n\": %lld, \"k\": %lld, \"us\": %.3f, \"cublaslt_us\": %.3f, "
+                "\"triton_us\": %.3f, \"floor_us\": %.3f}",
+                shape == shapes[0] ? "" : ", ", (long long)g.m, (long long)g.n, (long long)g.k, us, theirs, triton,
+                floor_us);
+    }
+    if (wanted.all) {
+        time_tiles(g, device.processors);
+    }
+    fflush(stdout);
+    return theirs / us;
+}
+
+/* The geometric mean of the shapes' times over ours by cuBLASLt; 0 without it. */
+static double time_shapes(const arrays &x, const tsr_cuda_device &device, tsr_cublas_lt *peer, const arguments &wanted,
+                          FILE *json)
+{
+    const double peak = measure_peak(x.w, device.processors);
+    printf("%s. Measured e4m3 peak of the tensor cores: %.0f TFLOPS.\n", device.name, peak);
+    printf("Floor: the larger of bytes / 4.1 TB/s and operations / that peak.\n");
+    printf(
+        "    m     n     k  kernel                us  TFLOPS  cuBLASLt us  ratio  Triton TFLOPS  floor us  of floor\n");
+    double log_sum = 0;
+    int compared = 0;
+    for (const auto &shape : shapes) {
+        const double ratio = time_shape(shape, x, device, peer, peak, wanted, json);
+        if (ratio > 0) {
+            log_sum += log(ratio);
+            compared += 1;
+        }
+    }
+    const double mean = compared ? exp(log_sum / compared) : 0;
+    printf("geometric mean: %.3f times cuBLASLt over %d shapes (limit 1.15)\n", mean, compared);
+    return mean;
+}
+
+/* GB/s. */
+struct conversions {
+    double copy, quantize, dequantize;
+};
+
+static conversions time_conversions(const arrays &x)
+{
+    const int64_t rows = 18432, columns = 7168;
+    tsr_err err;
+    const double copy_bytes = (double)rows * columns * 2, cells = (double)rows * columns;
+    const double copy_us = time_each_us([&](cudaStream_t stream, int) {
+        CHECK(cudaMemcpyAsync(x.d, x.w, (size_t)copy_bytes, cudaMemcpyDeviceToDevice, stream));
+    });
+    uint16_t *const values = device_array<uint16_t>((size_t)rows * columns);
+    random_bf16<<<1024, 256>>>(values, rows * columns, 5ull << 40);
+    float *const token_scales = device_array<float>((size_t)rows * (columns / 128));
+    const double quantize_us = time_each_us([&](cudaStream_t stream, int) {
+        CHECK_TSR(
+            tsr_cuda_quantize_tokens(values, rows, columns, columns, x.a, columns, token_scales, rows, stream, &err),
+            err);
+    });
+    const double dequantize_us = time_each_us([&](cudaStream_t stream, int) {
+        CHECK_TSR(tsr_cuda_dequantize_blocks(x.w, x.scale_w, rows, columns, columns, x.d, columns, stream, &err), err);
+    });
+    const conversions c = {2 * copy_bytes / copy_us * 1e-3, (3 + 4.0 / 128) * cells / quantize_us * 1e-3,
+                           3 * cells / dequantize_us * 1e-3};
+    printf("device copy %.0f GB/s; quantizing tokens %.0f (%.2f of it), dequantizing blocks %.0f (%.2f); limit 0.85\n",
+           c.copy, c.quantize, c.quantize / c.copy, c.dequantize, c.dequantize / c.copy);
+    return c;
+}
+
+int main(int argc, char **argv)
+{
+    arguments wanted = {};
+    if (!parse(argc, argv, &wanted)) {
+        fprintf(stderr, "bench_gemm [--all] [--json FILE] [--triton FILE] | --shapes\n");
+        return 2;
+    }
+    for (const auto &shape : shapes) {
+        if (wanted.shapes) {
+            printf("%lld %lld %lld\n", (long long)shape[0], (long long)shape[1], (long long)shape[2]);
+        }
+    }
+    if (wanted.shapes) {
+        return 0;
     }
     const tsr_cuda_device device = need_hopper();
     tsr_err no_peer;
@@ -163,90 +287,23 @@ int main(int argc, char **argv)
     if (tsr_cublas_lt_open(&peer, &no_peer) != TSR_OK) {
         fprintf(stderr, "%s\n", no_peer.msg);
     }
-    FILE *const json = json_path ? fopen(json_path, "w") : NULL;
-    if (json_path && !json) {
-        perror(json_path);
+    FILE *const json = wanted.json_path ? fopen(wanted.json_path, "w") : NULL;
+    if (wanted.json_path && !json) {
+        perror(wanted.json_path);
         return 1;
     }
-    uint8_t *const a = device_array<uint8_t>((size_t)8192 * 16384), *const w =
-                                                                        device_array<uint8_t>((size_t)32768 * 16384);
-    float *const scale_a = device_array<float>(8192 * 128), *const scale_w = device_array<float>(256 * 128);
-    uint16_t *const d = device_array<uint16_t>((size_t)8192 * 32768);
-    random_codes<<<1024, 256>>>(a, (int64_t)8192 * 16384, 1);
-    random_codes<<<1024, 256>>>(w, (int64_t)32768 * 16384, 2ull << 40);
-    random_floats<<<256, 256>>>(scale_a, 8192 * 128, 1e-4f, 2e-3f, 3ull << 40);
-    random_floats<<<256, 256>>>(scale_w, 256 * 128, 1e-4f, 2e-3f, 4ull << 40);
-    CHECK(cudaDeviceSynchronize());
-
+    const arrays x = make_arrays();
     if (json) {
         fprintf(json, "{\"device\": \"%s\", \"gemm\": [", device.name);
     }
-    const double peak = measure_peak(w, device.processors);
-    printf("%s. Measured e4m3 peak of the tensor cores: %.0f TFLOPS.\n", device.name, peak);
-    printf("Floor: the larger of bytes / 4.1 TB/s and operations / that peak.\n");
-    printf(
-        "    m     n     k  kernel                us  TFLOPS  cuBLASLt us  ratio  Triton TFLOPS  floor us  of floor\n");
-    double log_sum = 0;
-    int compared = 0;
-    for (int s = 0; s < 19; ++s) {
-        tsr_block_fp8_gemm g = {};
-        g.a = a, g.w = w, g.scale_a = scale_a, g.scale_w = scale_w, g.d = d;
-        g.m = shapes[s][0], g.n = shapes[s][1], g.k = shapes[s][2];
-        g.lda = g.ldw = g.k, g.ldd = g.n, g.ld_scale_a = g.m;
-        g.out = TSR_GEMM_BF16;
-        const tsr_gemm_config config = tsr_cuda_block_fp8_gemm_choose(&g, &device);
-        const double us = time_ours(g, config), theirs = peer ? time_cublas_lt(peer, g) : 0;
-        const double triton = triton_us(triton_path, shapes[s]);
-        const double flops = 2.0 * g.m * g.n * g.k, bytes = (double)g.m * g.k + (double)g.n * g.k + 2.0 * g.m * g.n;
-        const double floor_us = fmax(bytes / 4.1e6, flops / (peak * 1e6));
-        printf("%5lld %5lld %5lld  %-6s %3d x %3d/%d %8.1f %7.0f %12.1f %6.2f %14.0f %9.1f %9.2f\n", (long long)g.m,
-               (long long)g.n, (long long)g.k, config.kind == TSR_GEMM_WIDE ? "wide" : "tokens", config.tokens,
-               config.rows, config.cluster, us, flops / us * 1e-6, theirs, theirs / us,
-               triton > 0 ? flops / triton * 1e-6 : 0, floor_us, floor_us / us);
-        if (json) {
-            fprintf(json,
-                    "%s{\"m\": %lld, \"n\": %lld, \"k\": %lld, \"us\": %.3f, \"cublaslt_us\": %.3f, "
-                    "\"triton_us\": %.3f, \"floor_us\": %.3f}",
-                    s ? ", " : "", (long long)g.m, (long long)g.n, (long long)g.k, us, theirs, triton, floor_us);
-        }
-        if (theirs > 0) {
-            log_sum += log(theirs / us);
-            compared += 1;
-        }
-        if (all) {
-            time_tiles(g, device.processors);
-        }
-        fflush(stdout);
-    }
-    const double mean = compared ? exp(log_sum / compared) : 0;
-    printf("geometric mean: %.3f times cuBLASLt over %d shapes (limit 1.15)\n", mean, compared);
-
-    const int64_t rows = 18432, columns = 7168;
-    tsr_err err;
-    const double copy_bytes = (double)rows * columns * 2;
-    const double copy_us = time_each_us([&](cudaStream_t stream, int) {
-        CHECK(cudaMemcpyAsync(d, w, (size_t)copy_bytes, cudaMemcpyDeviceToDevice, stream));
-    });
-    uint16_t *const x = device_array<uint16_t>((size_t)rows * columns);
-    random_bf16<<<1024, 256>>>(x, rows * columns, 5ull << 40);
-    float *const token_scales = device_array<float>((size_t)rows * (columns / 128));
-    const double quantize_us = time_each_us([&](cudaStream_t stream, int) {
-        CHECK_TSR(tsr_cuda_quantize_tokens(x, rows, columns, columns, a, columns, token_scales, rows, stream, &err),
-                  err);
-    });
-    const double dequantize_us = time_each_us([&](cudaStream_t stream, int) {
-        CHECK_TSR(tsr_cuda_dequantize_blocks(w, scale_w, rows, columns, columns, d, columns, stream, &err), err);
-    });
-    const double copy = 2 * copy_bytes / copy_us * 1e-3, cells = (double)rows * columns;
-    const double quantize = (3 + 4.0 / 128) * cells / quantize_us * 1e-3, dequantize = 3 * cells / dequantize_us * 1e-3;
-    printf("device copy %.0f GB/s; quantizing tokens %.0f (%.2f of it), dequantizing blocks %.0f (%.2f); limit 0.85\n",
-           copy, quantize, quantize / copy, dequantize, dequantize / copy);
+    const double mean = time_shapes(x, device, peer, wanted, json);
+    const conversions c = time_conversions(x);
     if (json) {
         fprintf(
             json,
             "], \"geomean_vs_cublaslt\": %.4f, \"copy_gbs\": %.1f, \"quantize_gbs\": %.1f, \"dequantize_gbs\": %.1f}\n",
-            mean, copy, quantize, dequantize);
+            mean, c.copy, c.quantize, c.dequantize);
         fclose(json);
     }
-    return (peer && mean < 1.15) || quantize < 0.85 * copy || dequantize < 0.85 * copy;
+    return (peer && mean < 1.15) || c.quantize < 0.85 * c.copy || c.dequantize < 0.85 * c.copy;
 }

@@ -1,0 +1,56 @@
+/* Single values: where one stands in a text, and what it says. */
+#include "formats/json/json.h"
+
+#include <string.h>
+
+const char *tsr_json_string_of(tsr_json_text value, tsr_arena *arena)
+{
+    tsr_json_reader r = tsr_json_open("", value.data, value.size);
+    tsr_json_text span;
+    const char *string;
+    if (tsr_json_read_string(&r, &span, NULL) != TSR_OK)
+        return NULL;
+    return tsr_json_decode(&r, span, arena, &string, NULL) == TSR_OK ? string : NULL;
+}
+
+bool tsr_json_u64_of(tsr_json_text value, uint64_t *number)
+{
+    tsr_json_reader r = tsr_json_open("", value.data, value.size);
+    return tsr_json_read_u64(&r, number, NULL) == TSR_OK;
+}
+
+bool tsr_json_find(const char *text, size_t size, const char *path, tsr_json_text *value)
+{
+    tsr_json_reader r = tsr_json_open("", text, size);
+    for (;;) {
+        const char *const dot = strchrnul(path, '.');
+        bool more, found = false;
+        if (tsr_json_enter_object(&r, NULL) != TSR_OK)
+            return false;
+        while (!found) {
+            tsr_json_text key;
+            if (tsr_json_next_member(&r, &key, &more, NULL) != TSR_OK || !more)
+                return false;
+            found = tsr_json_same(key, (tsr_json_text){.data = path, .size = (size_t)(dot - path)});
+            if (!found && tsr_json_skip(&r, NULL, NULL) != TSR_OK)
+                return false;
+        }
+        if (*dot == '\0')
+            return tsr_json_skip(&r, value, NULL) == TSR_OK;
+        path = dot + 1;
+    }
+}
+
+const char *tsr_json_find_string(const char *text, size_t size, const char *path, tsr_arena *arena)
+{
+    tsr_json_text span;
+    if (!tsr_json_find(text, size, path, &span))
+        return NULL;
+    return tsr_json_string_of(span, arena);
+}
+
+bool tsr_json_find_u64(const char *text, size_t size, const char *path, uint64_t *value)
+{
+    tsr_json_text span;
+    return tsr_json_find(text, size, path, &span) && tsr_json_u64_of(span, value);
+}
