@@ -76,22 +76,23 @@ static const char kHelp[] =
 
 static const float kLayoutDivisors[] = {127, 127.5f, 128, 7, 7.5f, 8};
 
-static tsr_status plan_bf16(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err)
+static tsr_status plan_bf16(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err)
 {
     static const tsr_dtype kDtypes[] = {TSR_BF16, TSR_F16, TSR_F32};
     uint32_t rows, cols;
     TSR_TRY(tsr_parse_block("--source-block", a->source_block, &rows, &cols, err));
     const tsr_cast_options options = {
-        .dtype = kDtypes[a->dtype], .block_rows = rows, .block_cols = cols, .max_shard_bytes = job->max_shard_bytes};
+        .dtype = kDtypes[a->dtype], .block_rows = rows, .block_cols = cols, .max_shard_bytes = run->max_shard_bytes};
     return tsr_cast_plan(plan, in->sources, &options, err);
 }
 
-static tsr_status plan_fp8_block(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err)
+static tsr_status plan_fp8_block(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan,
+                                 tsr_err *err)
 {
     tsr_requantize_options options = {.scale_fmt = a->scale_fmt,
                                       .dialect = a->dialect,
                                       .search = a->scales == 1,
-                                      .max_shard_bytes = job->max_shard_bytes};
+                                      .max_shard_bytes = run->max_shard_bytes};
     uint32_t rows, cols;
     TSR_TRY(tsr_parse_block("--source-block", a->source_block, &rows, &cols, err));
     TSR_TRY(tsr_parse_block("--block", a->block, &options.block_rows, &options.block_cols, err));
@@ -100,19 +101,19 @@ static tsr_status plan_fp8_block(const tsr_job *job, const arguments *a, const i
     return tsr_requantize_plan(plan, in->sources, in->n, &options, err);
 }
 
-static tsr_status plan_tp(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err)
+static tsr_status plan_tp(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err)
 {
     if (a->tp == 0)
         return tsr_fail(err, TSR_E_USAGE, "over how many ranks? --tp N");
     const tsr_tp_options options = {.ranks = (uint32_t)(a->tp > UINT32_MAX ? UINT32_MAX : a->tp),
-                                    .max_shard_bytes = job->max_shard_bytes};
+                                    .max_shard_bytes = run->max_shard_bytes};
     return tsr_tp_plan(plan, in->sources, &options, err);
 }
 
-static tsr_status plan_deepseek_mp(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan,
+static tsr_status plan_deepseek_mp(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan,
                                    tsr_err *err)
 {
-    (void)job;
+    (void)run;
     if (a->mp == 0)
         return tsr_fail(err, TSR_E_USAGE, "over how many ranks? --mp N");
     const tsr_deepseek_mp_options options = {.ranks = (uint32_t)(a->mp > UINT32_MAX ? UINT32_MAX : a->mp),
@@ -120,7 +121,7 @@ static tsr_status plan_deepseek_mp(const tsr_job *job, const arguments *a, const
     return tsr_deepseek_mp_plan(plan, in->sources, &options, err);
 }
 
-static tsr_status plan_mla(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err)
+static tsr_status plan_mla(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err)
 {
     if (a->consumer < 0)
         return tsr_fail(err, TSR_E_USAGE, "for whom? --consumer sglang|vllm|trtllm|llamacpp");
@@ -128,27 +129,28 @@ static tsr_status plan_mla(const tsr_job *job, const arguments *a, const inputs 
                                      .form = (tsr_mla_form)a->weights,
                                      .fold = a->fold,
                                      .drop_kv_b = a->drop_kv_b,
-                                     .max_shard_bytes = job->max_shard_bytes};
+                                     .max_shard_bytes = run->max_shard_bytes};
     return tsr_mla_plan(plan, in->sources, &options, err);
 }
 
-static tsr_status plan_archive(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err)
+static tsr_status plan_archive(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan,
+                               tsr_err *err)
 {
-    (void)job;
+    (void)run;
     if (a->level < 1 || a->level > 19)
         return tsr_fail(err, TSR_E_USAGE, "--level: 1 to 19");
     const tsr_archive_options options = {.level = (int)a->level, .shuffle = a->shuffle};
     return tsr_archive_plan(plan, in->sources, &options, err);
 }
 
-static tsr_status plan_safetensors(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan,
+static tsr_status plan_safetensors(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan,
                                    tsr_err *err)
 {
-    (void)job, (void)a;
+    (void)run, (void)a;
     return tsr_unarchive_plan(plan, in->sources, err);
 }
 
-static tsr_status plan_layout(const tsr_job *job, const arguments *a, const inputs *in, tsr_layout_kind kind,
+static tsr_status plan_layout(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_layout_kind kind,
                               tsr_plan *plan, tsr_err *err)
 {
     static const int kArchs[] = {70, 75, 80, 86, 89, 90};
@@ -178,22 +180,23 @@ static tsr_status plan_layout(const tsr_job *job, const arguments *a, const inpu
                    .n_include = a->include.count,
                    .exclude = a->exclude.items,
                    .n_exclude = a->exclude.count},
-        .max_shard_bytes = job->max_shard_bytes,
+        .max_shard_bytes = run->max_shard_bytes,
     };
     if (a->producer != NULL && tsr_ft_producer_parse(a->producer, &options.producer, err) != TSR_OK)
         return TSR_E_USAGE;
     return tsr_layout_plan(plan, in->sources, &options, err);
 }
 
-static tsr_status plan_fastertransformer(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan,
+static tsr_status plan_fastertransformer(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan,
                                          tsr_err *err)
 {
-    return plan_layout(job, a, in, TSR_LAYOUT_FASTERTRANSFORMER, plan, err);
+    return plan_layout(run, a, in, TSR_LAYOUT_FASTERTRANSFORMER, plan, err);
 }
 
-static tsr_status plan_trtllm(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err)
+static tsr_status plan_trtllm(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan,
+                              tsr_err *err)
 {
-    return plan_layout(job, a, in, TSR_LAYOUT_TRTLLM, plan, err);
+    return plan_layout(run, a, in, TSR_LAYOUT_TRTLLM, plan, err);
 }
 
 #define QUANTIZING "--bits --group-size --divisor --rounding --scale-dtype --scales --include --exclude"
@@ -201,7 +204,7 @@ static tsr_status plan_trtllm(const tsr_job *job, const arguments *a, const inpu
 /* In the order of --to's words. `options` are those that mean something here, apart from the shared ones. */
 static const struct target {
     const char *name, *options;
-    tsr_status (*plan)(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err);
+    tsr_status (*plan)(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err);
 } kTargets[] = {
     {"bf16", "--dtype --source-block", plan_bf16},
     {"fp8-block", "--block --source-block --scale-fmt --scales --dialect --against", plan_fp8_block},
@@ -226,10 +229,10 @@ static bool is_of_targets(const char *option)
     return false;
 }
 
-static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_err *err)
+static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, tsr_err *err)
 {
     tsr_option options[TSR_MAX_OPTIONS] = {
-        {"-o", TSR_OPT_TEXT, &job->dst, "DST", "the output directory; made if need be"},
+        {"-o", TSR_OPT_TEXT, &run->dst, "DST", "the output directory; made if need be"},
         {"--to", TSR_OPT_CHOICE, &a->to,
          "bf16|fp8-block|tp|deepseek-mp|mla-absorbed|archive|safetensors|fastertransformer|trtllm",
          "the target: see above"},
@@ -277,9 +280,9 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
     };
     size_t n;
     uint64_t given;
-    tsr_job_options(job, options);
-    TSR_TRY(tsr_options_parse(options, argc, argv, &job->src, 1, &n, &given, err));
-    if (job->help) {
+    tsr_plan_run_options(run, options);
+    TSR_TRY(tsr_options_parse(options, argc, argv, &run->src, 1, &n, &given, err));
+    if (run->help) {
         tsr_options_help(kHelp, options);
         return TSR_OK;
     }
@@ -300,57 +303,57 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
     }
     if (a->config != NULL && a->from != FROM_DEEPSEEK_MP)
         return tsr_fail(err, TSR_E_USAGE, "--config means nothing without --from deepseek-mp");
-    TSR_TRY(tsr_job_check(job, err));
-    const tsr_places places = {.sources = {job->src, a->against, a->config}, .dst = job->dst, .json = job->json};
+    TSR_TRY(tsr_plan_run_check(run, err));
+    const tsr_places places = {.sources = {run->src, a->against, a->config}, .dst = run->dst, .json = run->json};
     return tsr_places_check(&places, err);
 }
 
 /* ---- doing ---- */
 
-static tsr_status open_input(const tsr_job *job, const char *path, inputs *in, tsr_err *err)
+static tsr_status open_input(const tsr_plan_run *run, const char *path, inputs *in, tsr_err *err)
 {
-    TSR_TRY(tsr_checkpoint_open(&in->checkpoints[in->n], path, job->ignore.items, job->ignore.count, err));
+    TSR_TRY(tsr_checkpoint_open(&in->checkpoints[in->n], path, run->ignore.items, run->ignore.count, err));
     in->sources[in->n] = in->checkpoints[in->n];
     in->n++;
     return TSR_OK;
 }
 
 /* SRC/rank-0, SRC/rank-1, ..., as many as there are. */
-static tsr_status open_ranks(const tsr_job *job, inputs *in, tsr_err *err)
+static tsr_status open_ranks(const tsr_plan_run *run, inputs *in, tsr_err *err)
 {
     for (size_t k = 0; k < MAX_INPUTS; k++) {
         char path[PATH_MAX];
-        snprintf(path, sizeof path, "%s/rank-%zu", job->src, k);
+        snprintf(path, sizeof path, "%s/rank-%zu", run->src, k);
         if (access(path, F_OK) != 0 && k > 0)
             return TSR_OK;
-        TSR_TRY(open_input(job, path, in, err));
+        TSR_TRY(open_input(run, path, in, err));
     }
     return TSR_OK;
 }
 
 /* SRC/model0-mpN.safetensors, ..., of whatever N. */
-static tsr_status open_rank_files(const tsr_job *job, inputs *in, tsr_err *err)
+static tsr_status open_rank_files(const tsr_plan_run *run, inputs *in, tsr_err *err)
 {
     unsigned ranks = 0;
     char path[2 * PATH_MAX], name[64];
     for (unsigned n = 1; n <= MAX_INPUTS; n++) {
         snprintf(name, sizeof name, TSR_RANK_FILE, 0u, n);
-        snprintf(path, sizeof path, "%s/%s", job->src, name);
+        snprintf(path, sizeof path, "%s/%s", run->src, name);
         if (access(path, F_OK) != 0)
             continue;
         if (ranks != 0)
-            return tsr_fail(err, TSR_E_FORMAT, "%s: there are ranks of %u and of %u: which hold?", job->src, ranks, n);
+            return tsr_fail(err, TSR_E_FORMAT, "%s: there are ranks of %u and of %u: which hold?", run->src, ranks, n);
         ranks = n;
     }
     if (ranks == 0)
         return tsr_fail(err, TSR_E_FORMAT,
-                        "%s: no model0-mpN.safetensors, as --to deepseek-mp or convert.py leave them", job->src);
+                        "%s: no model0-mpN.safetensors, as --to deepseek-mp or convert.py leave them", run->src);
     for (unsigned k = 0; k < ranks; k++) {
         snprintf(name, sizeof name, TSR_RANK_FILE, k, ranks);
-        snprintf(path, sizeof path, "%s/%s", job->src, name);
+        snprintf(path, sizeof path, "%s/%s", run->src, name);
         if (access(path, F_OK) != 0)
             return tsr_fail_errno(err, "%s", path);
-        TSR_TRY(tsr_checkpoint_open_shard(&in->checkpoints[in->n], job->src, name, job->ignore.items, job->ignore.count,
+        TSR_TRY(tsr_checkpoint_open_shard(&in->checkpoints[in->n], run->src, name, run->ignore.items, run->ignore.count,
                                           err));
         in->sources[in->n] = in->checkpoints[in->n];
         in->n++;
@@ -358,7 +361,7 @@ static tsr_status open_rank_files(const tsr_job *job, inputs *in, tsr_err *err)
     return TSR_OK;
 }
 
-static tsr_status plan_from_deepseek_mp(const tsr_job *job, const arguments *a, const inputs *in, tsr_plan *plan,
+static tsr_status plan_from_deepseek_mp(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan,
                                         tsr_err *err)
 {
     tsr_arena text = {0};
@@ -367,36 +370,36 @@ static tsr_status plan_from_deepseek_mp(const tsr_job *job, const arguments *a, 
     tsr_status status =
         a->config == NULL ? TSR_OK : tsr_read_file(a->config, MAX_CONFIG_BYTES, &text, &config, &size, err);
     if (status == TSR_OK)
-        status = tsr_from_deepseek_mp_plan(plan, in->sources, in->n, config, size, job->max_shard_bytes, err);
+        status = tsr_from_deepseek_mp_plan(plan, in->sources, in->n, config, size, run->max_shard_bytes, err);
     tsr_arena_free(&text);
     return status;
 }
 
-static tsr_status open_inputs(const tsr_job *job, const arguments *a, inputs *in, tsr_err *err)
+static tsr_status open_inputs(const tsr_plan_run *run, const arguments *a, inputs *in, tsr_err *err)
 {
     if (a->from == FROM_DEEPSEEK_MP)
-        return open_rank_files(job, in, err);
+        return open_rank_files(run, in, err);
     if (a->merge)
-        return open_ranks(job, in, err);
-    TSR_TRY(open_input(job, job->src, in, err));
-    return a->against == NULL ? TSR_OK : open_input(job, a->against, in, err);
+        return open_ranks(run, in, err);
+    TSR_TRY(open_input(run, run->src, in, err));
+    return a->against == NULL ? TSR_OK : open_input(run, a->against, in, err);
 }
 
-static tsr_status convert(const tsr_job *job, const arguments *a, tsr_err *err)
+static tsr_status convert(const tsr_plan_run *run, const arguments *a, tsr_err *err)
 {
     inputs in = {.n = 0};
     tsr_plan plan = {0};
-    tsr_status status = open_inputs(job, a, &in, err);
+    tsr_status status = open_inputs(run, a, &in, err);
     if (status == TSR_OK && a->merge)
         status = tsr_tp_merge_plan(&plan, in.sources, in.n, err);
     else if (status == TSR_OK && a->from == FROM_DEEPSEEK_MP)
-        status = plan_from_deepseek_mp(job, a, &in, &plan, err);
+        status = plan_from_deepseek_mp(run, a, &in, &plan, err);
     else if (status == TSR_OK && a->from >= 0)
-        status = tsr_unlayout_plan(&plan, in.sources, (tsr_layout_kind)a->from, job->max_shard_bytes, err);
+        status = tsr_unlayout_plan(&plan, in.sources, (tsr_layout_kind)a->from, run->max_shard_bytes, err);
     else if (status == TSR_OK)
-        status = kTargets[a->to].plan(job, a, &in, &plan, err);
+        status = kTargets[a->to].plan(run, a, &in, &plan, err);
     if (status == TSR_OK)
-        status = tsr_job_run(job, &plan, err);
+        status = tsr_run_plan(run, &plan, err);
     tsr_plan_free(&plan);
     for (size_t i = 0; i < in.n; i++)
         tsr_checkpoint_close(in.checkpoints[i]);
@@ -405,16 +408,16 @@ static tsr_status convert(const tsr_job *job, const arguments *a, tsr_err *err)
 
 int tsr_cmd_convert(int argc, char **argv)
 {
-    tsr_job job = tsr_job_defaults("convert");
+    tsr_plan_run run = tsr_plan_run_defaults("convert");
     arguments a = {
         .to = -1, .scale_fmt = -1, .dialect = -1, .consumer = -1, .level = 3, .from = -1, .arch = -1, .divisor = -1};
     tsr_err err = {{0}};
-    tsr_status status = parse(argc, argv, &job, &a, &err);
+    tsr_status status = parse(argc, argv, &run, &a, &err);
     if (a.to >= 0 && kTargets[a.to].plan == plan_archive)
-        job.verb = "archiving";
+        run.verb = "archiving";
     else if (a.to >= 0 && kTargets[a.to].plan == plan_safetensors)
-        job.verb = "restoring";
-    if (status == TSR_OK && !job.help)
-        status = convert(&job, &a, &err);
+        run.verb = "restoring";
+    if (status == TSR_OK && !run.help)
+        status = convert(&run, &a, &err);
     return tsr_end("convert", status, true, &err);
 }

@@ -61,10 +61,10 @@ static bool is_of_schemes(const char *option)
 
 static const float kDivisors[] = {127, 127.5f, 128, 7, 7.5f, 8};
 
-static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_err *err)
+static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, tsr_err *err)
 {
     tsr_option options[TSR_MAX_OPTIONS] = {
-        {"-o", TSR_OPT_TEXT, &job->dst, "DST", "the output directory; made if need be"},
+        {"-o", TSR_OPT_TEXT, &run->dst, "DST", "the output directory; made if need be"},
         {"--scheme", TSR_OPT_CHOICE, &a->scheme, "fp8-block|fp8-channel|int8-channel|int8-weight-only|int4-weight-only",
          "what to quantize to (fp8-block)"},
         {"--scales", TSR_OPT_CHOICE, &a->scales, "amax|mse",
@@ -91,9 +91,9 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
     };
     size_t n;
     uint64_t given;
-    tsr_job_options(job, options);
-    TSR_TRY(tsr_options_parse(options, argc, argv, &job->src, 1, &n, &given, err));
-    if (job->help) {
+    tsr_plan_run_options(run, options);
+    TSR_TRY(tsr_options_parse(options, argc, argv, &run->src, 1, &n, &given, err));
+    if (run->help) {
         tsr_options_help(kHelp, options);
         return TSR_OK;
     }
@@ -103,8 +103,8 @@ static tsr_status parse(int argc, char **argv, tsr_job *job, arguments *a, tsr_e
             return tsr_fail(err, TSR_E_USAGE, "%s means nothing with --scheme %s", options[i].name,
                             kSchemes[a->scheme].name);
     }
-    TSR_TRY(tsr_job_check(job, err));
-    const tsr_places places = {.sources = {job->src, a->activations}, .dst = job->dst, .json = job->json};
+    TSR_TRY(tsr_plan_run_check(run, err));
+    const tsr_places places = {.sources = {run->src, a->activations}, .dst = run->dst, .json = run->json};
     return tsr_places_check(&places, err);
 }
 
@@ -116,7 +116,7 @@ static tsr_policy_options policy_of(const arguments *a)
                                 .n_exclude = a->exclude.count};
 }
 
-static tsr_status int_options(const tsr_job *job, const arguments *a, tsr_ct_options *options, tsr_err *err)
+static tsr_status int_options(const tsr_plan_run *run, const arguments *a, tsr_ct_options *options, tsr_err *err)
 {
     static const tsr_dtype kDtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
     const bool weight_only = a->scheme >= INT8_WEIGHT_ONLY, int4 = a->scheme == INT4_WEIGHT_ONLY;
@@ -145,12 +145,12 @@ static tsr_status int_options(const tsr_job *job, const arguments *a, tsr_ct_opt
                                            : TSR_CT_W8A8,
         .asymmetric_activations = a->activation_zero_points,
         .policy = policy_of(a),
-        .max_shard_bytes = job->max_shard_bytes,
+        .max_shard_bytes = run->max_shard_bytes,
     };
     return TSR_OK;
 }
 
-static tsr_status quantize(const tsr_job *job, const arguments *a, tsr_err *err)
+static tsr_status quantize(const tsr_plan_run *run, const arguments *a, tsr_err *err)
 {
     tsr_checkpoint *opened = NULL;
     tsr_plan plan = {0};
@@ -160,12 +160,12 @@ static tsr_status quantize(const tsr_job *job, const arguments *a, tsr_err *err)
         .block = {.scale_fmt = (tsr_scale_fmt)a->scale_fmt, .search = a->scales == 1},
         .dialect = (tsr_dialect)a->dialect,
         .policy = policy_of(a),
-        .max_shard_bytes = job->max_shard_bytes,
+        .max_shard_bytes = run->max_shard_bytes,
     };
     TSR_TRY(tsr_parse_block("--block", a->block, &blocks.block.block_rows, &blocks.block.block_cols, err));
     if (a->scheme != FP8_BLOCK)
-        TSR_TRY(int_options(job, a, &integers, err));
-    TSR_TRY(tsr_checkpoint_open(&opened, job->src, job->ignore.items, job->ignore.count, err));
+        TSR_TRY(int_options(run, a, &integers, err));
+    TSR_TRY(tsr_checkpoint_open(&opened, run->src, run->ignore.items, run->ignore.count, err));
     const tsr_checkpoint *const source = opened;
     tsr_status status = TSR_OK;
     if (a->activations != NULL) {
@@ -176,7 +176,7 @@ static tsr_status quantize(const tsr_job *job, const arguments *a, tsr_err *err)
         status = a->scheme == FP8_BLOCK ? tsr_quantize_plan(&plan, &source, &blocks, err)
                                         : tsr_ct_plan(&plan, &source, &integers, err);
     if (status == TSR_OK)
-        status = tsr_job_run(job, &plan, err);
+        status = tsr_run_plan(run, &plan, err);
     tsr_plan_free(&plan);
     tsr_calibration_free(&calibration);
     tsr_checkpoint_close(opened);
@@ -188,13 +188,13 @@ int tsr_cmd_quantize(int argc, char **argv)
     /* What healthy weights reach: block FP8 31.5 +- 0.2 dB whatever the distribution, int8 35 to 42, int4 15 to 19. */
     static const double kLowSqnr[] = {
         [FP8_BLOCK] = 30, [FP8_CHANNEL] = 30, [INT8_CHANNEL] = 30, [INT8_WEIGHT_ONLY] = 30, [INT4_WEIGHT_ONLY] = 12};
-    tsr_job job = tsr_job_defaults("quantize");
+    tsr_plan_run run = tsr_plan_run_defaults("quantize");
     arguments a = {.block = "128x128", .scale_dtype = -1, .divisor = -1, .group_size = UINT64_MAX};
     tsr_err err = {{0}};
-    tsr_status status = parse(argc, argv, &job, &a, &err);
-    job.verb = "quantizing";
-    job.low_sqnr = kLowSqnr[a.scheme];
-    if (status == TSR_OK && !job.help)
-        status = quantize(&job, &a, &err);
+    tsr_status status = parse(argc, argv, &run, &a, &err);
+    run.verb = "quantizing";
+    run.low_sqnr = kLowSqnr[a.scheme];
+    if (status == TSR_OK && !run.help)
+        status = quantize(&run, &a, &err);
     return tsr_end("quantize", status, true, &err);
 }

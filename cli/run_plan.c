@@ -23,9 +23,9 @@
 
 enum { WORST = 10, WORST_BLOCKS = 5 };
 
-tsr_job tsr_job_defaults(const char *command)
+tsr_plan_run tsr_plan_run_defaults(const char *command)
 {
-    return (tsr_job){
+    return (tsr_plan_run){
         .command = command,
         .verb = "converting",
         .max_shard_bytes = 5000000000u,
@@ -36,34 +36,34 @@ tsr_job tsr_job_defaults(const char *command)
     };
 }
 
-void tsr_job_options(tsr_job *job, tsr_option *options)
+void tsr_plan_run_options(tsr_plan_run *run, tsr_option *options)
 {
     const tsr_option shared[] = {
-        {"--ignore-file", TSR_OPT_LIST, &job->ignore, "GLOB", "treat these files of SRC as absent; may be repeated"},
-        {"--max-shard-size", TSR_OPT_SIZE, &job->max_shard_bytes, "SIZE", "of tensor data in one output file (5GB)"},
-        {"--threads", TSR_OPT_COUNT, &job->threads, "N", "workers (all CPUs); the output does not depend on it"},
-        {"--cpumask", TSR_OPT_COUNT, &job->cpumask, "MASK",
+        {"--ignore-file", TSR_OPT_LIST, &run->ignore, "GLOB", "treat these files of SRC as absent; may be repeated"},
+        {"--max-shard-size", TSR_OPT_SIZE, &run->max_shard_bytes, "SIZE", "of tensor data in one output file (5GB)"},
+        {"--threads", TSR_OPT_COUNT, &run->threads, "N", "workers (all CPUs); the output does not depend on it"},
+        {"--cpumask", TSR_OPT_COUNT, &run->cpumask, "MASK",
          "instruction sets allowed: 1 AVX2, 2 AVX-512, 4 VBMI; 0 is scalar (all); same bits with any"},
-        {"--memory", TSR_OPT_SIZE, &job->memory, "SIZE", "what the job may use at most (2GiB)"},
-        {"--dry-run", TSR_OPT_FLAG, &job->dry_run, NULL, "print the plan: every tensor with its reason, and the sums"},
-        {"--force", TSR_OPT_FLAG, &job->force, NULL, "start over, and write into DST whatever it holds"},
-        {"--json", TSR_OPT_TEXT, &job->json, "FILE", "the result as JSON ('-': stdout)"},
-        {"--quiet", TSR_OPT_FLAG, &job->quiet, NULL, "no progress, no summary"},
-        {"--help", TSR_OPT_FLAG, &job->help, NULL, "this text"},
+        {"--memory", TSR_OPT_SIZE, &run->memory, "SIZE", "what the job may use at most (2GiB)"},
+        {"--dry-run", TSR_OPT_FLAG, &run->dry_run, NULL, "print the plan: every tensor with its reason, and the sums"},
+        {"--force", TSR_OPT_FLAG, &run->force, NULL, "start over, and write into DST whatever it holds"},
+        {"--json", TSR_OPT_TEXT, &run->json, "FILE", "the result as JSON ('-': stdout)"},
+        {"--quiet", TSR_OPT_FLAG, &run->quiet, NULL, "no progress, no summary"},
+        {"--help", TSR_OPT_FLAG, &run->help, NULL, "this text"},
         {0},
     };
     tsr_options_append(options, shared);
 }
 
-tsr_status tsr_job_check(const tsr_job *job, tsr_err *err)
+tsr_status tsr_plan_run_check(const tsr_plan_run *run, tsr_err *err)
 {
-    if (job->src == NULL)
-        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera %s SRC -o DST", job->command);
-    if (job->dst == NULL && !job->dry_run)
-        return tsr_fail(err, TSR_E_USAGE, "where to? tessera %s SRC -o DST", job->command);
-    if (job->threads == 0)
+    if (run->src == NULL)
+        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera %s SRC -o DST", run->command);
+    if (run->dst == NULL && !run->dry_run)
+        return tsr_fail(err, TSR_E_USAGE, "where to? tessera %s SRC -o DST", run->command);
+    if (run->threads == 0)
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
-    if (job->max_shard_bytes == 0)
+    if (run->max_shard_bytes == 0)
         return tsr_fail(err, TSR_E_USAGE, "--max-shard-size: at least 1 byte");
     return TSR_OK;
 }
@@ -114,7 +114,7 @@ static void print_sums(const tsr_plan *plan)
               is_bounded(plan) ? "at most " : "", tsr_bytes_text((double)plan->bytes_out, written));
 }
 
-static void print_plan(const tsr_job *job, const tsr_plan *plan)
+static void print_plan(const tsr_plan_run *run, const tsr_plan *plan)
 {
     for (size_t i = 0; i < plan->n_notes; i++) {
         const tsr_plan_note *const n = &plan->notes[i];
@@ -133,16 +133,16 @@ static void print_plan(const tsr_job *job, const tsr_plan *plan)
     char memory[32], disk[32], space[32];
     uint64_t have;
     tsr_print("memory: %s at most with %llu threads; disk: %s needed",
-              tsr_bytes_text((double)tsr_plan_memory(plan, (unsigned)job->threads), memory), U64(job->threads),
+              tsr_bytes_text((double)tsr_plan_memory(plan, (unsigned)run->threads), memory), U64(run->threads),
               tsr_bytes_text((double)plan->bytes_out, disk));
-    if (job->dst != NULL && tsr_free_space(access(job->dst, F_OK) == 0 ? job->dst : ".", &have, NULL) == TSR_OK)
+    if (run->dst != NULL && tsr_free_space(access(run->dst, F_OK) == 0 ? run->dst : ".", &have, NULL) == TSR_OK)
         tsr_print(", %s free there", tsr_bytes_text((double)have, space));
     tsr_print("\n");
 }
 
-static bool is_low(const tsr_job *job, const tsr_quant_stats *row)
+static bool is_low(const tsr_plan_run *run, const tsr_quant_stats *row)
 {
-    return row->sum_x2 > 0 && tsr_quant_stats_sqnr(row) < job->low_sqnr;
+    return row->sum_x2 > 0 && tsr_quant_stats_sqnr(row) < run->low_sqnr;
 }
 
 /* A block whose noise is a third of the usual signal may hold little but the value that set its scale. */
@@ -151,8 +151,8 @@ static bool is_outlier(const tsr_quant_stats *row)
     return tsr_quant_stats_worst_block(row) > 1.0 / 3;
 }
 
-static tsr_quant_stats add_all(const tsr_job *job, const tsr_plan *plan, const tsr_quant_stats *rows, tsr_stats_of of,
-                               size_t *low)
+static tsr_quant_stats add_all(const tsr_plan_run *run, const tsr_plan *plan, const tsr_quant_stats *rows,
+                               tsr_stats_of of, size_t *low)
 {
     tsr_quant_stats whole = {0};
     *low = 0;
@@ -160,17 +160,17 @@ static tsr_quant_stats add_all(const tsr_job *job, const tsr_plan *plan, const t
         if (plan->steps[s].op->stats_of != of)
             continue;
         tsr_quant_stats_add(&whole, &rows[s]);
-        *low += is_low(job, &rows[s]);
+        *low += is_low(run, &rows[s]);
     }
     return whole;
 }
 
 /* What was lost, of the whole and of the worst tensors; nothing when no step has such statistics. */
-static void print_errors(const tsr_job *job, const tsr_plan *plan, const tsr_quant_stats *rows, tsr_stats_of of,
+static void print_errors(const tsr_plan_run *run, const tsr_plan *plan, const tsr_quant_stats *rows, tsr_stats_of of,
                          const char *title)
 {
     size_t low, worst[WORST];
-    const tsr_quant_stats whole = add_all(job, plan, rows, of, &low);
+    const tsr_quant_stats whole = add_all(run, plan, rows, of, &low);
     if (whole.elements == 0)
         return;
     tsr_print("%s: SQNR %.2f dB, relative error %.5f, cosine %.6f, %llu saturated, %llu flushed to zero, %llu zero "
@@ -183,7 +183,7 @@ static void print_errors(const tsr_job *job, const tsr_plan *plan, const tsr_qua
         const tsr_quant_stats *const row = &rows[worst[i]];
         tsr_print("  %6.2f dB  max error %.3g of amax %.3g  %s", tsr_quant_stats_sqnr(row), row->max_error, row->amax,
                   plan->steps[worst[i]].in[0]->name);
-        tsr_print_word(TSR_NOTABLE, is_low(job, row) ? "  <- low: look at it" : "", 0);
+        tsr_print_word(TSR_NOTABLE, is_low(run, row) ? "  <- low: look at it" : "", 0);
         tsr_print("\n");
     }
     n = tsr_worst_steps(plan, rows, of, TSR_WORST_BLOCK, worst, WORST_BLOCKS);
@@ -196,15 +196,15 @@ static void print_errors(const tsr_job *job, const tsr_plan *plan, const tsr_qua
                   is_outlier(row) ? "  <- look at it: an outlier drowns its block?" : "");
     }
     if (low > 0)
-        tsr_print("%zu tensors are below %.0f dB: outliers or tiny values in a block\n", low, job->low_sqnr);
+        tsr_print("%zu tensors are below %.0f dB: outliers or tiny values in a block\n", low, run->low_sqnr);
 }
 
-static void print_summary(const tsr_job *job, const tsr_plan *plan, const tsr_engine_result *result,
+static void print_summary(const tsr_plan_run *run, const tsr_plan *plan, const tsr_engine_result *result,
                           const tsr_serving *serving)
 {
     print_sums(plan);
-    print_errors(job, plan, result->rows, TSR_STATS_SOURCE, "whole");
-    print_errors(job, plan, result->rows, TSR_STATS_ORIGINAL, "against the original");
+    print_errors(run, plan, result->rows, TSR_STATS_SOURCE, "whole");
+    print_errors(run, plan, result->rows, TSR_STATS_ORIGINAL, "against the original");
     char read[32], written[32], rate[32];
     tsr_print("%s read, %s written in %.1f s (%s/s), %u threads\n", tsr_bytes_text((double)result->bytes_read, read),
               tsr_bytes_text((double)result->bytes_written, written), result->seconds,
@@ -212,18 +212,18 @@ static void print_summary(const tsr_job *job, const tsr_plan *plan, const tsr_en
     if (result->files_redone > 0)
         tsr_print("%llu files were not what the journal says and were made again\n", U64(result->files_redone));
     if (result->already_complete)
-        tsr_print("%s was complete already: all %zu files verified\n", job->dst, plan->n_files);
+        tsr_print("%s was complete already: all %zu files verified\n", run->dst, plan->n_files);
     else if (result->files_resumed > 0)
         tsr_print("resumed: %llu finished files verified and kept\n", U64(result->files_resumed));
     tsr_serving_print(serving);
     if (plan->advice != NULL)
         tsr_print("%s\n", plan->advice);
     if (plan->report != NULL)
-        tsr_print("report: %s/" TSR_REPORT_NAME "\n", job->dst);
-    tsr_print_next(job->src, job->dst, job->ignore.count > 0, plan);
+        tsr_print("report: %s/" TSR_REPORT_NAME "\n", run->dst);
+    tsr_print_next(run->src, run->dst, run->ignore.count > 0, plan);
 }
 
-static void json_counts(tsr_text *t, const tsr_job *job, const tsr_plan *plan)
+static void json_counts(tsr_text *t, const tsr_plan_run *run, const tsr_plan *plan)
 {
     const struct {
         const char *key;
@@ -231,7 +231,7 @@ static void json_counts(tsr_text *t, const tsr_job *job, const tsr_plan *plan)
     } counts[] = {
         {"tensors", plan->n_notes},     {"added", plan->n_added},
         {"files", plan->n_files},       {"bytes_in", plan->bytes_in},
-        {"bytes_out", plan->bytes_out}, {"memory", tsr_plan_memory(plan, (unsigned)job->threads)},
+        {"bytes_out", plan->bytes_out}, {"memory", tsr_plan_memory(plan, (unsigned)run->threads)},
     };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         tsr_json_key(t, counts[i].key);
@@ -283,12 +283,12 @@ static void json_plan(tsr_text *t, const tsr_plan *plan)
     tsr_json_end_array(t);
 }
 
-static void json_result(tsr_text *t, const tsr_job *job, const tsr_plan *plan, const tsr_engine_result *result,
+static void json_result(tsr_text *t, const tsr_plan_run *run, const tsr_plan *plan, const tsr_engine_result *result,
                         const tsr_serving *serving)
 {
     size_t low, unused;
-    const tsr_quant_stats whole = add_all(job, plan, result->rows, TSR_STATS_SOURCE, &low);
-    const tsr_quant_stats against = add_all(job, plan, result->rows, TSR_STATS_ORIGINAL, &unused);
+    const tsr_quant_stats whole = add_all(run, plan, result->rows, TSR_STATS_SOURCE, &low);
+    const tsr_quant_stats against = add_all(run, plan, result->rows, TSR_STATS_ORIGINAL, &unused);
     tsr_json_key(t, "seconds");
     tsr_json_number(t, result->seconds);
     tsr_json_key(t, "threads");
@@ -296,9 +296,9 @@ static void json_result(tsr_text *t, const tsr_job *job, const tsr_plan *plan, c
     tsr_json_key(t, "files_resumed");
     tsr_json_u64(t, result->files_resumed);
     if (whole.elements > 0) {
-        if (isfinite(job->low_sqnr)) {
+        if (isfinite(run->low_sqnr)) {
             tsr_json_key(t, "sqnr_limit_db");
-            tsr_json_number(t, job->low_sqnr);
+            tsr_json_number(t, run->low_sqnr);
             tsr_json_key(t, "tensors_below_limit");
             tsr_json_u64(t, low);
         }
@@ -315,26 +315,26 @@ static void json_result(tsr_text *t, const tsr_job *job, const tsr_plan *plan, c
 }
 
 /* `result` is NULL for --dry-run. */
-static tsr_status write_json(const tsr_job *job, const tsr_plan *plan, const tsr_engine_result *result,
+static tsr_status write_json(const tsr_plan_run *run, const tsr_plan *plan, const tsr_engine_result *result,
                              const tsr_serving *serving, tsr_err *err)
 {
-    if (job->json == NULL)
+    if (run->json == NULL)
         return TSR_OK;
     tsr_text t = {0};
     char schema[40];
-    snprintf(schema, sizeof schema, "tessera-%s/1", job->command);
+    snprintf(schema, sizeof schema, "tessera-%s/1", run->command);
     tsr_json_begin_object(&t, false);
     tsr_text_member(&t, "schema", schema);
     tsr_text_member(&t, "version", TSR_VERSION);
-    json_counts(&t, job, plan);
+    json_counts(&t, run, plan);
     json_policy(&t, plan);
     if (result == NULL)
         json_plan(&t, plan);
     else
-        json_result(&t, job, plan, result, serving);
+        json_result(&t, run, plan, result, serving);
     tsr_json_end_object(&t);
     tsr_text_append(&t, "\n", 1);
-    const tsr_status status = tsr_write_report(job->json, &t, err);
+    const tsr_status status = tsr_write_report(run->json, &t, err);
     tsr_text_free(&t);
     return status;
 }
@@ -347,25 +347,25 @@ static bool is_served(const tsr_plan *plan)
     return plan->report != NULL && plan->advice == NULL && plan->sources[0]->config != NULL;
 }
 
-static tsr_status execute(const tsr_job *job, const tsr_plan *plan, tsr_err *err)
+static tsr_status execute(const tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
 {
-    tsr_terminal terminal = tsr_terminal_open(job->quiet);
-    terminal.verb = job->verb;
+    tsr_terminal terminal = tsr_terminal_open(run->quiet);
+    terminal.verb = run->verb;
     const tsr_engine_options options = {
-        .run = tsr_terminal_run_options(&terminal, job->threads, job->memory),
-        .force = job->force,
-        .cpu_flags = tsr_cpu_flags() & (unsigned)job->cpumask,
+        .run = tsr_terminal_run_options(&terminal, run->threads, run->memory),
+        .force = run->force,
+        .cpu_flags = tsr_cpu_flags() & (unsigned)run->cpumask,
     };
     tsr_engine_result result;
-    tsr_status status = tsr_engine_run(plan, job->dst, &options, &result, err);
+    tsr_status status = tsr_engine_run(plan, run->dst, &options, &result, err);
     tsr_terminal_close(&terminal);
     tsr_serving serving = {.count = 0};
     if (status == TSR_OK && is_served(plan))
-        status = tsr_serving_find(&serving, job->dst, err);
-    if (status == TSR_OK && !job->quiet && !tsr_is_stdout(job->json))
-        print_summary(job, plan, &result, &serving);
+        status = tsr_serving_find(&serving, run->dst, err);
+    if (status == TSR_OK && !run->quiet && !tsr_is_stdout(run->json))
+        print_summary(run, plan, &result, &serving);
     if (status == TSR_OK)
-        status = write_json(job, plan, &result, &serving, err);
+        status = write_json(run, plan, &result, &serving, err);
     tsr_serving_free(&serving);
     tsr_engine_result_free(&result);
     if (status == TSR_E_CANCELLED)
@@ -373,15 +373,15 @@ static tsr_status execute(const tsr_job *job, const tsr_plan *plan, tsr_err *err
     return status;
 }
 
-tsr_status tsr_job_run(const tsr_job *job, const tsr_plan *plan, tsr_err *err)
+tsr_status tsr_run_plan(const tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
 {
     for (size_t i = 0; i < plan->n_warnings; i++)
         tsr_tell("tessera: %s\n", plan->warnings[i]);
-    if (job->dry_run) {
-        if (!tsr_is_stdout(job->json))
-            print_plan(job, plan);
-        TSR_TRY(write_json(job, plan, NULL, NULL, err));
+    if (run->dry_run) {
+        if (!tsr_is_stdout(run->json))
+            print_plan(run, plan);
+        TSR_TRY(write_json(run, plan, NULL, NULL, err));
     }
     TSR_TRY(tsr_plan_check_any(plan, err));
-    return job->dry_run ? TSR_OK : execute(job, plan, err);
+    return run->dry_run ? TSR_OK : execute(run, plan, err);
 }

@@ -1,5 +1,5 @@
-/* What all commands that carry out a plan share: the options of the machine and the destination, the plan printed, the
- * job run, the result told. */
+/* What all commands that carry out a plan share: the options of the machine and the destination, the plan printed and
+ * carried out, the result told. */
 #ifndef TSR_CLI_RUN_PLAN_H
 #define TSR_CLI_RUN_PLAN_H
 
@@ -9,7 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef struct tsr_job {
+/* How a plan is to be carried out, as the command line says. */
+typedef struct tsr_plan_run {
     const char *command; /* "quantize": for messages */
     const char *verb;    /* "quantizing": of progress */
     const char *src, *dst, *json;
@@ -17,18 +18,18 @@ typedef struct tsr_job {
     uint64_t max_shard_bytes, threads, cpumask, memory;
     bool dry_run, force, quiet, help;
     double low_sqnr; /* dB: tensors below it are pointed out */
-} tsr_job;
+} tsr_plan_run;
 
 /* With the defaults of this machine. */
-tsr_job tsr_job_defaults(const char *command);
+tsr_plan_run tsr_plan_run_defaults(const char *command);
 
 /* Puts the shared options behind the command's own. */
-void tsr_job_options(tsr_job *job, tsr_option *options);
+void tsr_plan_run_options(tsr_plan_run *run, tsr_option *options);
 
 /* After parsing: SRC and DST are given, and the numbers make sense. */
-tsr_status tsr_job_check(const tsr_job *job, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_run_check(const tsr_plan_run *run, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Carries out the plan (or prints it: --dry-run), and tells the result as asked. */
-tsr_status tsr_job_run(const tsr_job *job, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_run_plan(const tsr_plan_run *run, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif
