@@ -149,7 +149,10 @@ Test(options, tables_can_be_joined)
     static const tsr_option kMore[] = {{"--quiet", TSR_OPT_FLAG, &quiet, NULL, "say less"},
                                        {"--help", TSR_OPT_FLAG, &help, NULL, "this text"},
                                        {NULL, TSR_OPT_FLAG, NULL, NULL, NULL}};
-    tsr_option all[TSR_MAX_OPTIONS] = {{NULL, TSR_OPT_FLAG, NULL, NULL, NULL}};
+    tsr_option all[TSR_MAX_OPTIONS];
+    for (size_t i = 0; i < TSR_MAX_OPTIONS; i++)
+        all[i] = (tsr_option){"--left-over", TSR_OPT_FLAG, NULL, NULL, NULL};
+    all[0].name = NULL;
     tsr_options_append(all, kOptions);
     tsr_options_append(all, kMore);
     cr_assert_str_eq(all[5].name, "--memory");
@@ -189,7 +192,8 @@ Test(options, the_nearest_word)
         {"convertt", "quantize|convert|inspect", "convert"},
         {"verify", "quantize|convert|inspect", NULL},
         {"x", "y", NULL},
-        {"ab", "ac|ad", "ac"}, /* the first of equals */
+        {"ab", "ac|ad", "ac"},       /* the first of equals */
+        {"nit", "int|float", "int"}, /* two neighbours swapped are one mistake */
         {"", "a", NULL},
         {"deepseek-pm", "bf16|deepseek-mp", "deepseek-mp"},
         {"a-word-that-is-longer-than-any-name-in-any-table", "a-word", NULL},

@@ -269,7 +269,11 @@ Test(journal, records_that_do_not_fit_the_plan_are_not_believed)
     char head[256];
     write_journal();
     snprintf(head, sizeof head, "tessera 2 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
-    static const char *const kRecords[] = {"file 3 0 00", "file 0 0 00", "file 0 0", "file x 0 00"};
+    char digits[2 * sizeof(tsr_quant_stats) + 1], longer[512];
+    memset(digits, '0', sizeof digits - 1);
+    digits[sizeof digits - 1] = '\0';
+    snprintf(longer, sizeof longer, "file 0 0 %s00", digits);
+    const char *const kRecords[] = {"file 3 0 ", "file 3 0 00", "file 0 0 00", "file 0 0", "file x 0 00", longer};
     for (size_t i = 0; i < sizeof kRecords / sizeof *kRecords; i++) {
         forge((const char *[]){head, kRecords[i]}, 2);
         open_journal();
@@ -277,6 +281,10 @@ Test(journal, records_that_do_not_fit_the_plan_are_not_believed)
         cr_expect_eq(journal_size(), strlen(head) + 18, "%s", kRecords[i]);
         tsr_journal_close(&journal);
     }
+    longer[strlen(longer) - 2] = '\0'; /* as long as it should be */
+    forge((const char *[]){head, longer}, 2);
+    open_journal();
+    cr_expect(journal.finished[0]);
 }
 
 Test(journal, another_version_is_refused)

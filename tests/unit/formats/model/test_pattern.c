@@ -23,6 +23,8 @@ Test(pattern, fits_what_python_fits)
         {"model\\.layers\\.\\d+\\.(?:self_attn|mlp)\\.o_.*?", "model.layers.x.self_attn.o_proj", false},
         {"self_attn.o_proj", "model.self_attn.o_proj", false},
         {"lm_head", "lm_head_x", true},
+        {"ab+c", "ac", false},
+        {"ab+c", "abbc", true},
         {"^lm_head$", "lm_head", true},
         {"lm_head$", "lm_head\n", true},
         {"lm_head\\Z", "lm_head\n", false},
@@ -144,6 +146,8 @@ Test(pattern, no_expression_is_slow)
     }
 }
 
+#define TEN "))))))))))"
+
 /* What once filled memory or the stack is refused before it is written out; empty groups that repeat cost nothing. */
 Test(pattern, nothing_grows_beyond_bounds)
 {
@@ -161,7 +165,8 @@ Test(pattern, nothing_grows_beyond_bounds)
         {"", "a|", 500, "a", false},
         {"[", "a", 100000, "]", true},
         {"", "[a-z]", 10000, "", true},
-        {"", "(", 30, "a))))))))))))))))))))))))))))))", false},
+        {"", "(", 32, "a" TEN TEN TEN "))", false},
+        {"", "(", 33, "a" TEN TEN TEN ")))", true},
     };
     for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
         tsr_arena arena = {0};
