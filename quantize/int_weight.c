@@ -89,6 +89,7 @@ static tsr_int_row row_at(const tsr_int_scheme *scheme, const room *r, uint64_t 
         .low = first.low,
         .high = first.high,
         .away = scheme->away,
+        .bf16 = scheme->in_bf16,
     };
 }
 
@@ -97,7 +98,7 @@ static void choose_code(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, 
 {
     const float lowest = scheme->bits == 8 ? -128 : -8, highest = -lowest - 1;
     const float low = r->low[g], high = r->high[g], amax = -low > high ? -low : high;
-    r->scale[g] = 1;
+    r->scale[g] = scheme->in_bf16 ? 0x1p-7f : 1; /* BF16's epsilon is what compressed-tensors puts there */
     r->zero[g] = 0;
     if (amax == 0)
         return;

@@ -24,6 +24,7 @@ typedef struct tsr_int_scheme {
     bool asymmetric;
     float divisor;         /* symmetric: amax / divisor */
     bool away;             /* ties away from zero, instead of to even */
+    bool in_bf16;          /* BF16 weights, symmetric: as compressed-tensors computes, in the weights' own dtype */
     bool zero_scale;       /* a group of zeros has scale 0, as FasterTransformer's own quantizer gives it */
     tsr_dtype scale_dtype; /* F32, BF16 or F16 */
     bool search; /* take the scale of least squared error out of 12 that clip more and more: slower, never worse */

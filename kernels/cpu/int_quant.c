@@ -9,8 +9,11 @@ enum { CHUNK = 4096 };
 
 void tsr_encode_int_bf16_ref(const uint16_t *x, size_t cols, size_t group, const tsr_int_row *row, int8_t *codes)
 {
-    for (size_t i = 0; i < cols; i++)
-        codes[i] = code_of(tsr_f32_from_bf16(x[i]) / row->scale[i / group] + zero_of(row, i / group), row);
+    for (size_t i = 0; i < cols; i++) {
+        const float exact = tsr_f32_from_bf16(x[i]) / row->scale[i / group];
+        const float q = row->bf16 ? tsr_f32_from_bf16(tsr_bf16_from_f32(exact)) : exact;
+        codes[i] = code_of(q + zero_of(row, i / group), row);
+    }
 }
 
 void tsr_encode_int_f32_ref(const float *x, size_t cols, size_t group, const tsr_int_row *row, int8_t *codes)

@@ -28,6 +28,7 @@ typedef struct tsr_int_row {
     const uint32_t *amax; /* the largest |x| of the group, or more, as FP32 bits */
     float low, high;      /* -8 and 7, or -128 and 127 */
     bool away;            /* ties go away from zero */
+    bool bf16;            /* the quotient of a BF16 element is rounded to BF16 first; for FP32 it means nothing */
 } tsr_int_row;
 
 /* amax[i] is the largest |x| of columns [i * group, (i + 1) * group) of a row, as FP32 bits, which order like the

@@ -126,7 +126,7 @@ static void integers(const tsr_cpu_kernels *k, const buffers *b, size_t group, b
     static groups g;
     static _Alignas(64) int8_t packed_later[COLS];
     const size_t n = COLS / group;
-    const tsr_int_row row = {g.scale, zeros ? g.zero : NULL, g.amax, int4 ? -8 : -128, int4 ? 7 : 127, false};
+    const tsr_int_row row = {g.scale, zeros ? g.zero : NULL, g.amax, int4 ? -8 : -128, int4 ? 7 : 127, false, false};
     for (size_t r = 0; r < ROWS; r++) {
         const uint16_t *const x = b->bf16 + r * COLS;
         int8_t *const codes = int4 ? packed_later : (int8_t *)b->codes + r * COLS;

@@ -1,8 +1,9 @@
 /* check_golden DIR: everything that DIR/manifest.json lists, recomputed and compared byte for byte.
  *
- * The vectors come from the original code of FasterTransformer and TensorRT-LLM. "preprocess" goes from signed codes,
- * a byte each, [experts][K][N], to the layout; it is checked with every instruction set, from both orders of codes,
- * and back. "symmetric_quantize" goes from weights to codes, scales and the layout.
+ * Vectors of layouts come from the original code of FasterTransformer and TensorRT-LLM. "preprocess" goes from signed
+ * codes, a byte each, [experts][K][N], to the layout; it is checked with every instruction set, from both orders of
+ * codes, and back. "symmetric_quantize" goes from weights to codes, scales and the layout. Vectors of tensors in the
+ * formats of checkpoints are in format_cases.c.
  *
  * Exit 0: all agree. 1: some differ, or could not be checked. 2: no manifest, or one that is broken or lists nothing.
  * 64: wrong usage. */
@@ -12,8 +13,8 @@
 #include "formats/model/ft_layout.h"
 #include "kernels/cpu/cpu.h"
 #include "quantize/int_weight.h"
+#include "tests/golden/format_cases.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,10 +22,11 @@
 static const uint64_t kMostBytes = (uint64_t)1 << 32; /* of a file */
 
 typedef struct vector {
-    const char *name, *op, *producer, *dtype, *weight_dtype, *scale_dtype;
+    const char *name, *op, *kind, *producer, *dtype, *weight_dtype, *scale_dtype;
     uint64_t arch, k, n, experts, rank;
-    bool force_interleave;
-    /* Files: of preprocess the first two, of symmetric_quantize the others. */
+    bool force_interleave, refused;
+    set_rules rules;
+    /* Files: of symmetric_quantize the others, of all else the first two. */
     const char *input, *expected, *weights, *unprocessed, *processed, *scales;
 } vector;
 
@@ -74,6 +76,7 @@ static tsr_status read_vector(tsr_json_reader *r, tsr_arena *arena, vector *v, t
     } fields[] = {
         {"name", .text = &v->name},
         {"op", .text = &v->op},
+        {"kind", .text = &v->kind},
         {"producer", .text = &v->producer},
         {"dtype", .text = &v->dtype},
         {"weight_dtype", .text = &v->weight_dtype},
@@ -84,6 +87,9 @@ static tsr_status read_vector(tsr_json_reader *r, tsr_arena *arena, vector *v, t
         {"experts", .number = &v->experts},
         {"shape_rank", .number = &v->rank},
         {"force_interleave", .flag = &v->force_interleave},
+        {"refused", .flag = &v->refused},
+        {"zero_sign_free", .flag = &v->rules.zero_sign_free},
+        {"scalar_shape_free", .flag = &v->rules.scalar_shape_free},
         {"input", .file = &v->input},
         {"expected", .file = &v->expected},
         {"weights", .file = &v->weights},
@@ -361,6 +367,11 @@ static tsr_status check_quantize(context *c, tsr_err *err)
 
 static tsr_status check_vector(context *c, tsr_err *err)
 {
+    const vector *const v = c->vector;
+    if (is_format_op(v->op)) {
+        const format_case one = {c->dir, v->op, v->kind, v->input, v->expected, v->refused, v->rules};
+        return check_format_case(&one, &c->arena, err);
+    }
     const bool quantize = strcmp(c->vector->op, "symmetric_quantize") == 0;
     if (!quantize && strcmp(c->vector->op, "preprocess") != 0)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "op '%s' is not known", c->vector->op);

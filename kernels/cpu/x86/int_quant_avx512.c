@@ -124,11 +124,20 @@ static inline __m512i integers_of(__m512 t, bool away)
     return _mm512_cvttps_epi32(_mm512_add_ps(t, below_half));
 }
 
-/* Encodes 16 values of group g by division, as the definition does. */
-static inline __m128i divided(__m512 value, const tsr_int_row *row, size_t g)
+/* The nearest BF16, ties to even, of what is no NaN. */
+static inline __m512 rounded_to_bf16(__m512 q)
 {
-    const __m512 t =
-        _mm512_add_ps(_mm512_div_ps(value, _mm512_set1_ps(row->scale[g])), _mm512_set1_ps(zero_of(row, g)));
+    const __m512i bits = _mm512_castps_si512(q),
+                  odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd);
+    return _mm512_castsi512_ps(_mm512_and_si512(sum, _mm512_set1_epi32((int)0xFFFF0000u)));
+}
+
+/* Encodes 16 values of group g by division, as the definition does. */
+static inline __m128i divided(__m512 value, const tsr_int_row *row, size_t g, bool bf16)
+{
+    const __m512 exact = _mm512_div_ps(value, _mm512_set1_ps(row->scale[g]));
+    const __m512 t = _mm512_add_ps(bf16 ? rounded_to_bf16(exact) : exact, _mm512_set1_ps(zero_of(row, g)));
     const __m512 inside = _mm512_min_ps(_mm512_max_ps(t, _mm512_set1_ps(row->low)), _mm512_set1_ps(row->high));
     return _mm512_cvtepi32_epi8(integers_of(inside, row->away));
 }
@@ -154,6 +163,9 @@ static inline bool tabulate(const tsr_int_row *row, size_t g, size_t n, group_ta
             _mm512_cmp_ps_mask(_mm512_castsi512_ps(amax), most, _CMP_LE_OQ)) == 0xFFFF;
 }
 
+/* How a quotient is rounded, with a constant in each caller. */
+typedef enum how { TO_EVEN, AWAY, TO_EVEN_OF_BF16 } how;
+
 typedef struct code_lanes {
     __m512 scale, inverse, zero;
 } code_lanes;
@@ -167,28 +179,30 @@ static inline code_lanes lanes_of(const group_table *t, size_t g, bool zeros)
 /* 16 values of BF16, in the upper halves of lanes, to the integers nearest to quotient + zero point. The product with
  * the rounded reciprocal becomes the rounded quotient by one correction with the exact remainder (Markstein 1990).
  * That was checked for all 2^30 pairs of significands of a BF16 and an FP32. */
-static inline __m512i nearest(__m512i bits, const code_lanes *c, bool zeros, bool away)
+static inline __m512i nearest(__m512i bits, const code_lanes *c, bool zeros, how rounding)
 {
     const __m512 x = _mm512_castsi512_ps(bits);
     const __m512 product = _mm512_mul_ps(x, c->inverse), rest = _mm512_fnmadd_ps(product, c->scale, x);
-    const __m512 q = _mm512_fmadd_ps(rest, c->inverse, product);
-    return integers_of(zeros ? _mm512_add_ps(q, c->zero) : q, away);
+    const __m512 exact = _mm512_fmadd_ps(rest, c->inverse, product);
+    const __m512 q = rounding == TO_EVEN_OF_BF16 ? rounded_to_bf16(exact) : exact;
+    return integers_of(zeros ? _mm512_add_ps(q, c->zero) : q, rounding == AWAY);
 }
 
 /* 32 values to 16 bits, in order: packing undoes the order that unpacking makes. */
-static inline __m512i nearest32(__m512i x, const code_lanes *c, bool zeros, bool away)
+static inline __m512i nearest32(__m512i x, const code_lanes *c, bool zeros, how rounding)
 {
     const __m512i none = _mm512_setzero_si512();
-    return _mm512_packs_epi32(nearest(_mm512_unpacklo_epi16(none, x), c, zeros, away),
-                              nearest(_mm512_unpackhi_epi16(none, x), c, zeros, away));
+    return _mm512_packs_epi32(nearest(_mm512_unpacklo_epi16(none, x), c, zeros, rounding),
+                              nearest(_mm512_unpackhi_epi16(none, x), c, zeros, rounding));
 }
 
 /* Encodes 64 values, of which the second half may belong to another group. */
 static inline __m512i encode64(__m512i first, const code_lanes *a, __m512i second, const code_lanes *b, bool zeros,
-                               bool away, __m512i low, __m512i high)
+                               how rounding, __m512i low, __m512i high)
 {
     const __m512i quarters = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-    const __m512i mixed = _mm512_packs_epi16(nearest32(first, a, zeros, away), nearest32(second, b, zeros, away));
+    const __m512i mixed =
+        _mm512_packs_epi16(nearest32(first, a, zeros, rounding), nearest32(second, b, zeros, rounding));
     return _mm512_permutexvar_epi64(quarters, _mm512_min_epi8(_mm512_max_epi8(mixed, low), high));
 }
 
@@ -196,7 +210,7 @@ static inline __m512i encode64(__m512i first, const code_lanes *a, __m512i secon
  * that it reads. */
 static inline __attribute__((always_inline)) void encode_groups(const uint16_t *x, size_t cols, size_t group,
                                                                 const uint16_t *next, const tsr_int_row *row,
-                                                                const group_table *t, bool zeros, bool away,
+                                                                const group_table *t, bool zeros, how rounding,
                                                                 int8_t *codes)
 {
     const __m512i low = _mm512_set1_epi8((int8_t)row->low), high = _mm512_set1_epi8((int8_t)row->high);
@@ -210,28 +224,28 @@ static inline __attribute__((always_inline)) void encode_groups(const uint16_t *
             _mm_prefetch(next + 32, _MM_HINT_T0);
             next += 48;
             const __m512i here = _mm512_loadu_si512(x + i), there = _mm512_loadu_si512(x + i + 32);
-            _mm512_storeu_si512(codes + i, encode64(here, &a, there, &b, zeros, away, low, high));
+            _mm512_storeu_si512(codes + i, encode64(here, &a, there, &b, zeros, rounding, low, high));
         }
         if (i == end)
             continue;
         const __mmask64 live = ((__mmask64)1 << (end - i)) - 1;
         const __m512i here = _mm512_maskz_loadu_epi16((__mmask32)live, x + i);
         const __m512i there = _mm512_maskz_loadu_epi16((__mmask32)(live >> 32), x + i + 32);
-        _mm512_mask_storeu_epi8(codes + i, live, encode64(here, &a, there, &b, zeros, away, low, high));
+        _mm512_mask_storeu_epi8(codes + i, live, encode64(here, &a, there, &b, zeros, rounding, low, high));
     }
 }
 
-#define DIVIDE(load)                                                                                           \
-    for (size_t first = 0; first < cols; first += group, g++) {                                                \
-        const size_t end = cols - first < group ? cols : first + group;                                        \
-        for (size_t i = first; i < end; i += 16)                                                               \
-            _mm_mask_storeu_epi8(codes + i, live_of(end - i), divided(load(x + i, live_of(end - i)), row, g)); \
+#define DIVIDE(load, bf16)                                                                                           \
+    for (size_t first = 0; first < cols; first += group, g++) {                                                      \
+        const size_t end = cols - first < group ? cols : first + group;                                              \
+        for (size_t i = first; i < end; i += 16)                                                                     \
+            _mm_mask_storeu_epi8(codes + i, live_of(end - i), divided(load(x + i, live_of(end - i)), row, g, bf16)); \
     }
 
 /* Encodes groups from g on by division. */
 static void divide_bf16(const uint16_t *x, size_t cols, size_t group, const tsr_int_row *row, size_t g, int8_t *codes)
 {
-    DIVIDE(load_bf16)
+    DIVIDE(load_bf16, row->bf16)
 }
 
 void tsr_encode_int_bf16_avx512(const uint16_t *x, size_t cols, size_t group, const tsr_int_row *row, int8_t *codes)
@@ -240,23 +254,25 @@ void tsr_encode_int_bf16_avx512(const uint16_t *x, size_t cols, size_t group, co
         const size_t here = cols - at < TOGETHER * group ? cols - at : TOGETHER * group;
         group_table t;
         const uint16_t *const next = x + cols + cols / 4 + at / 4 * 3;
-        if (!tabulate(row, g, (here + group - 1) / group, &t))
+        if (!tabulate(row, g, (here + group - 1) / group, &t) || (row->bf16 && (row->zero != NULL || row->away)))
             divide_bf16(x + at, here, group, row, g, codes + at);
         else if (row->zero != NULL && row->away)
-            encode_groups(x + at, here, group, next, row, &t, true, true, codes + at);
+            encode_groups(x + at, here, group, next, row, &t, true, AWAY, codes + at);
         else if (row->zero != NULL)
-            encode_groups(x + at, here, group, next, row, &t, true, false, codes + at);
+            encode_groups(x + at, here, group, next, row, &t, true, TO_EVEN, codes + at);
         else if (row->away)
-            encode_groups(x + at, here, group, next, row, &t, false, true, codes + at);
+            encode_groups(x + at, here, group, next, row, &t, false, AWAY, codes + at);
+        else if (row->bf16)
+            encode_groups(x + at, here, group, next, row, &t, false, TO_EVEN_OF_BF16, codes + at);
         else
-            encode_groups(x + at, here, group, next, row, &t, false, false, codes + at);
+            encode_groups(x + at, here, group, next, row, &t, false, TO_EVEN, codes + at);
     }
 }
 
 void tsr_encode_int_f32_avx512(const float *x, size_t cols, size_t group, const tsr_int_row *row, int8_t *codes)
 {
     size_t g = 0;
-    DIVIDE(load_f32)
+    DIVIDE(load_f32, false)
 }
 
 /* ---- the error ---- */

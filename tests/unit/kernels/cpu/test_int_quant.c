@@ -42,7 +42,7 @@ static tsr_int_code random_code(void)
 /* All columns in one group. */
 static tsr_int_row row_of(const tsr_int_code *code, const uint32_t *amax, bool away)
 {
-    return (tsr_int_row){&code->scale, code->zero == 0 ? NULL : &code->zero, amax, code->low, code->high, away};
+    return (tsr_int_row){&code->scale, code->zero == 0 ? NULL : &code->zero, amax, code->low, code->high, away, false};
 }
 
 static const uint32_t kLargest = 0x7F7F0000; /* of BF16 */
@@ -131,12 +131,13 @@ Test(int_quant, whole_domain_of_bf16)
     tsr_cpu_kernels_init(&k, tsr_cpu_flags());
     for (size_t s = 0; s < SCALES; s++) {
         const float scale = some_scale(s);
-        for (int variant = 0; variant < 8; variant++) {
+        for (int variant = 0; variant < 16; variant++) {
             const tsr_int_code code = {.scale = scale,
                                        .low = variant & 1 ? -8 : -128,
                                        .high = variant & 1 ? 7 : 127,
                                        .zero = variant & 2 ? -5 : 0};
-            const tsr_int_row row = row_of(&code, &kLargest, (variant & 4) != 0);
+            tsr_int_row row = row_of(&code, &kLargest, (variant & 4) != 0);
+            row.bf16 = (variant & 8) != 0;
             tsr_encode_int_bf16_ref(x, n, n, &row, want);
             k.encode_int_bf16(x, n, n, &row, got);
             cr_assert_arr_eq(got, want, n, "scale %a variant %d", scale, variant);
@@ -150,7 +151,8 @@ Test(int_quant, whole_domain_of_bf16)
                 amax = bits > amax ? bits : amax;
                 some[m++] = x[i];
             }
-            const tsr_int_row usual = row_of(&code, &amax, row.away);
+            tsr_int_row usual = row_of(&code, &amax, row.away);
+            usual.bf16 = row.bf16;
             tsr_encode_int_bf16_ref(some, m, m + 1, &usual, want);
             k.encode_int_bf16(some, m, m + 1, &usual, got);
             cr_assert_arr_eq(got, want, m, "scale %a variant %d", scale, variant);
@@ -198,7 +200,7 @@ static void check_pairs(pairs *p, const tsr_cpu_kernels *k, float low, float hig
 {
     static int8_t want[65536], got[65536];
     for (int away = 0; away < 2; away++) {
-        const tsr_int_row row = {p->scale, p->zero[0] == 0 ? NULL : p->zero, p->amax, low, high, away != 0};
+        const tsr_int_row row = {p->scale, p->zero[0] == 0 ? NULL : p->zero, p->amax, low, high, away != 0, false};
         tsr_encode_int_bf16_ref(p->x, p->n, 1, &row, want);
         k->encode_int_bf16(p->x, p->n, 1, &row, got);
         for (size_t i = 0; i < p->n; i++)
@@ -275,8 +277,13 @@ Test(int_quant, groups_of_every_size)
                 x[i] = (uint16_t)(bits_of(random_value(s) * (far ? 0x1p40f : 1)) >> 16);
             }
             const size_t cols = COLS - random_bits() % 70, groups = (cols + group - 1) / group;
-            const tsr_int_row row = {scale,      kind & 1 ? zero : NULL, found, first.low,
-                                     first.high, random_bits() % 2 == 0};
+            const tsr_int_row row = {scale,
+                                     kind & 1 ? zero : NULL,
+                                     found,
+                                     first.low,
+                                     first.high,
+                                     random_bits() % 2 == 0,
+                                     random_bits() % 2 == 0};
             tsr_amax_groups_bf16_ref(x, cols, group, found);
             want[cols] = got[cols] = 77;
             tsr_encode_int_bf16_ref(x, cols, group, &row, want);
@@ -348,7 +355,7 @@ Test(int_quant, rows_end_where_they_end)
     for (size_t cols = 1; cols <= MOST; cols++) {
         const uint16_t *const x = (const uint16_t *)(pages + page) - cols;
         for (size_t group = 1; group <= cols; group++) {
-            const tsr_int_row row = {ones, zero, amax, -8, 7, false};
+            const tsr_int_row row = {ones, zero, amax, -8, 7, false, false};
             k.amax_groups_bf16(x, cols, group, amax);
             k.range_groups_bf16(x, cols, group, low, high);
             k.encode_int_bf16(x, cols, group, &row, codes);
@@ -378,7 +385,8 @@ Test(int_quant, variants_equal_the_reference)
             narrow[i] = (uint16_t)(bits_of(x[i]) >> 16);
         }
         tsr_amax_groups_bf16_ref(narrow, n, group, amax);
-        const tsr_int_row row = {scale, zero, amax, code.low, code.high, random_bits() % 2 == 0};
+        const tsr_int_row row = {
+            scale, zero, amax, code.low, code.high, random_bits() % 2 == 0, random_bits() % 2 == 0};
         tsr_int_error e, f, g, h;
         float low, high, low2, high2;
         want[n] = got[n] = 77;

@@ -1,0 +1,148 @@
+/* Nibbles from one order of words to another. */
+#include "quantize/int4_moves.h"
+
+#include "common/checked.h"
+#include "common/float_bits.h"
+
+#include <math.h>
+
+enum { PER_WORD = 8, MIDDLE = 8 };
+
+static unsigned nibble(uint32_t word, unsigned at)
+{
+    return word >> 4 * at & 15;
+}
+
+/* The nibble of an AWQ word that holds output p of its eight. */
+static unsigned awq_place(unsigned p)
+{
+    return p / 2 + p % 2 * 4;
+}
+
+void tsr_awq_codes(const tsr_int4_shape *shape, const uint32_t *qweight, uint32_t *words)
+{
+    const uint64_t per_row = shape->outputs / PER_WORD, pitch = shape->inputs / PER_WORD;
+    for (uint64_t j = 0; j < per_row; j++) {
+        for (uint64_t i = 0; i < pitch; i++) {
+            for (unsigned p = 0; p < PER_WORD; p++) {
+                uint32_t word = 0;
+                for (unsigned k = 0; k < PER_WORD; k++)
+                    word |= nibble(qweight[(PER_WORD * i + k) * per_row + j], awq_place(p)) << 4 * k;
+                words[(PER_WORD * j + p) * pitch + i] = word;
+            }
+        }
+    }
+}
+
+/* [rows, cols] words to [cols, rows]. */
+static void transpose(const uint32_t *from, uint64_t rows, uint64_t cols, uint32_t *to)
+{
+    for (uint64_t r = 0; r < rows; r++) {
+        for (uint64_t c = 0; c < cols; c++)
+            to[c * rows + r] = from[r * cols + c];
+    }
+}
+
+void tsr_gptq_codes(const tsr_int4_shape *shape, const uint32_t *qweight, uint32_t *words)
+{
+    transpose(qweight, shape->inputs / PER_WORD, shape->outputs, words);
+}
+
+static bool all_in_the_middle(const uint32_t *words, uint64_t n)
+{
+    bool all = true;
+    for (uint64_t i = 0; i < n; i++)
+        all = all && words[i] == 0x88888888u;
+    return all;
+}
+
+void tsr_awq_zero_points(const tsr_int4_shape *shape, const uint32_t *qzeros, uint32_t *words, bool *symmetric)
+{
+    const uint64_t groups = shape->inputs / shape->group, per_row = shape->outputs / PER_WORD;
+    for (uint64_t g = 0; g < groups; g++) {
+        for (uint64_t j = 0; j < per_row; j++) {
+            uint32_t word = 0;
+            for (unsigned p = 0; p < PER_WORD; p++)
+                word |= nibble(qzeros[g * per_row + j], awq_place(p)) << 4 * p;
+            words[j * groups + g] = word;
+        }
+    }
+    *symmetric = all_in_the_middle(words, groups * per_row);
+}
+
+tsr_status tsr_gptq_zero_points(const tsr_int4_shape *shape, const tsr_tensor *tensor, const uint32_t *qzeros,
+                                unsigned less, uint32_t *words, bool *symmetric, tsr_err *err)
+{
+    const uint64_t groups = shape->inputs / shape->group, per_row = shape->outputs / PER_WORD;
+    for (uint64_t g = 0; g < groups; g++) {
+        for (uint64_t j = 0; j < per_row; j++) {
+            uint32_t word = 0;
+            for (unsigned k = 0; k < PER_WORD; k++) {
+                const uint32_t zero = nibble(qzeros[g * per_row + j], k) + less;
+                if (zero > 15)
+                    return tsr_fail(err, TSR_E_VALUE,
+                                    "'%s': the zero point of group %llu, output %llu is 16, which has no code of 4 "
+                                    "bits",
+                                    tensor->name, U64(g), U64(PER_WORD * j + k));
+                word |= zero << 4 * k;
+            }
+            words[j * groups + g] = word;
+        }
+    }
+    *symmetric = all_in_the_middle(words, groups * per_row);
+    return TSR_OK;
+}
+
+void tsr_int4_scales(const tsr_int4_shape *shape, const uint16_t *scales, uint16_t *out)
+{
+    const uint64_t groups = shape->inputs / shape->group;
+    for (uint64_t g = 0; g < groups; g++) {
+        for (uint64_t r = 0; r < shape->outputs; r++)
+            out[r * groups + g] = scales[g * shape->outputs + r];
+    }
+}
+
+tsr_status tsr_gptq_check_order(const tsr_int4_shape *shape, const tsr_tensor *tensor, const int32_t *g_idx,
+                                tsr_err *err)
+{
+    for (uint64_t i = 0; i < shape->inputs; i++) {
+        if (g_idx[i] < 0 || (uint64_t)g_idx[i] != i / shape->group)
+            return tsr_fail(err, TSR_E_UNSUPPORTED,
+                            "'%s': input %llu is of group %d and not %llu (act-order): a pack-quantized weight has no "
+                            "place for that order",
+                            tensor->name, U64(i), g_idx[i], U64(i / shape->group));
+    }
+    return TSR_OK;
+}
+
+/* The code of one value, with 8 added; 16 if no code gives it. */
+static uint32_t code_of(uint16_t value, float scale)
+{
+    const float x = tsr_f32_from_bf16(value), q = rintf(x / scale);
+    if (!(q >= -MIDDLE && q < MIDDLE))
+        return 16;
+    const uint16_t again = tsr_bf16_from_f32(q * scale);
+    return again == value || ((again | value) & 0x7FFF) == 0 ? (uint32_t)((int)q + MIDDLE) : 16;
+}
+
+tsr_status tsr_int4_encode_again(const tsr_int4_again *rows, tsr_err *err)
+{
+    const uint64_t groups = tsr_ceil_div(rows->cols, rows->group), pitch = tsr_ceil_div(rows->cols, PER_WORD);
+    for (uint64_t row = 0; row < rows->rows; row++) {
+        const uint16_t *const values = rows->values + row * rows->cols;
+        for (uint64_t i = 0; i < pitch; i++)
+            rows->words[row * pitch + i] = 0;
+        for (uint64_t col = 0; col < rows->cols; col++) {
+            const float scale = rows->scales[row * groups + col / rows->group];
+            const uint32_t code = code_of(values[col], scale);
+            if (code > 15)
+                return tsr_fail(err, TSR_E_VALUE,
+                                "'%s': the value at [%llu, %llu], %g, is no code times its scale %g: it did not come "
+                                "from these scales",
+                                rows->tensor->name, U64(rows->row + row), U64(col),
+                                (double)tsr_f32_from_bf16(values[col]), (double)scale);
+            rows->words[row * pitch + col / PER_WORD] |= code << 4 * (col % PER_WORD);
+        }
+    }
+    return TSR_OK;
+}

@@ -1,0 +1,106 @@
+/* Block FP8, and integers in the packings of compressed-tensors, AWQ and GPTQ, to BF16. */
+#include "common/checked.h"
+#include "quantize/fp8_decode.h"
+#include "quantize/int_decode.h"
+#include "tests/golden/format_cases.h"
+
+#include <string.h>
+
+/* The size of square blocks is no part of the file: the one with which the grid fits the shape. */
+static tsr_status block_of(const tsr_tensor *codes, const tsr_tensor *grid, uint64_t *block, tsr_err *err)
+{
+    for (*block = 128; *block >= 32; *block /= 2) {
+        if (tsr_ceil_div(codes->shape[0], *block) == grid->shape[0] &&
+            tsr_ceil_div(codes->shape[1], *block) == grid->shape[1])
+            return TSR_OK;
+    }
+    return tsr_fail(err, TSR_E_FORMAT, "'%s' fits no block of 128, 64 or 32", grid->name);
+}
+
+static tsr_status find_fp8(const tensor_set *in, const set_tensor **codes, const set_tensor **scales, tsr_err *err)
+{
+    TSR_TRY(find_tensor(in, ".weight", TSR_F8_E4M3, codes, err));
+    return find_tensor(in, ".scale", TSR_F8_E8M0, scales, err);
+}
+
+static tsr_status decode_fp8(const tsr_cpu_kernels *k, const tensor_set *in, tensor_set *out, tsr_err *err)
+{
+    const set_tensor *codes, *scales;
+    set_tensor *w;
+    uint64_t block;
+    TSR_TRY(find_fp8(in, &codes, &scales, err));
+    TSR_TRY(block_of(&codes->t, &scales->t, &block, err));
+    TSR_TRY(add_tensor(out, codes->t.name, strlen(codes->t.name), "", TSR_BF16, 2, codes->t.shape, &w, err));
+    const tsr_weight weight = {.data = &codes->t,
+                               .values = &codes->t,
+                               .scale = &scales->t,
+                               .scale_dtype = scales->t.dtype,
+                               .coding = TSR_CODED_E4M3,
+                               .bits = 8,
+                               .matrices = 1,
+                               .rows = codes->t.shape[0],
+                               .cols = codes->t.shape[1],
+                               .block_rows = block,
+                               .block_cols = block,
+                               .grid_rows = scales->t.shape[0],
+                               .grid_cols = scales->t.shape[1]};
+    const tsr_fp8_rect rect = {.weight = &weight,
+                               .rows = weight.rows,
+                               .cols = weight.cols,
+                               .codes = codes->bytes,
+                               .ld_codes = weight.cols,
+                               .scales = scales->bytes};
+    void *scratch;
+    TSR_TRY(get_scratch(out, tsr_fp8_decode_scratch(&weight), &scratch, err));
+    return tsr_fp8_decode(k, &rect, TSR_BF16, w->bytes, weight.cols, scratch, err);
+}
+
+/* compressed-tensors' own, with zero points or without. */
+static tsr_status decode_packed(const tsr_cpu_kernels *k, const tensor_set *in, tensor_set *out, tsr_err *err)
+{
+    const set_tensor *packed, *scales, *shape, *zeros = NULL;
+    set_tensor *w;
+    TSR_TRY(find_tensor(in, ".weight_packed", TSR_I32, &packed, err));
+    TSR_TRY(find_tensor(in, ".weight_scale", TSR_BF16, &scales, err));
+    TSR_TRY(find_tensor(in, ".weight_shape", TSR_I64, &shape, err));
+    if (in->count == 4)
+        TSR_TRY(find_tensor(in, ".weight_zero_point", TSR_I32, &zeros, err));
+    const uint64_t *const stated = shape->bytes;
+    TSR_TRY(
+        add_tensor(out, packed->t.name, strlen(packed->t.name) - strlen("_packed"), "", TSR_BF16, 2, stated, &w, err));
+    if (packed->t.shape[1] != tsr_ceil_div(stated[1], 8) || packed->t.shape[0] != stated[0])
+        return tsr_fail(err, TSR_E_FORMAT, "'%s' does not fit its shape", packed->t.name);
+    const tsr_weight weight = {.data = &packed->t,
+                               .values = &w->t,
+                               .scale = &scales->t,
+                               .scale_dtype = scales->t.dtype,
+                               .zero_point = zeros == NULL ? NULL : &zeros->t,
+                               .coding = TSR_CODED_PACKED,
+                               .bits = 4,
+                               .matrices = 1,
+                               .rows = stated[0],
+                               .cols = stated[1],
+                               .block_rows = 1,
+                               .block_cols = stated[1] / scales->t.shape[1],
+                               .grid_rows = stated[0],
+                               .grid_cols = scales->t.shape[1]};
+    const tsr_int_span span = {.weight = &weight,
+                               .rows = stated[0],
+                               .codes = packed->bytes,
+                               .scales = scales->bytes,
+                               .zero_points = zeros == NULL ? NULL : zeros->bytes};
+    void *scratch;
+    TSR_TRY(get_scratch(out, tsr_int_decode_scratch(&weight), &scratch, err));
+    return tsr_int_decode(k, &span, TSR_BF16, w->bytes, scratch, err);
+}
+
+tsr_status decode_other(const tsr_cpu_kernels *k, const char *kind, const tensor_set *in, const tensor_set *expected,
+                        tensor_set *out, tsr_err *err)
+{
+    (void)expected;
+    if (strcmp(kind, "fp8-block") == 0)
+        return decode_fp8(k, in, out, err);
+    if (strcmp(kind, "int4-ct") == 0)
+        return decode_packed(k, in, out, err);
+    return tsr_fail(err, TSR_E_UNSUPPORTED, "kind '%s' is not known", kind);
+}

@@ -1,0 +1,48 @@
+/* Some tensors with their bytes: read from a small safetensors file, or made here and compared with one. */
+#ifndef TSR_TESTS_GOLDEN_TENSOR_SET_H
+#define TSR_TESTS_GOLDEN_TENSOR_SET_H
+
+#include "common/arena.h"
+#include "common/status.h"
+#include "formats/checkpoint/safetensors.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct set_tensor {
+    tsr_tensor t;
+    void *bytes; /* aligned to 16 */
+} set_tensor;
+
+enum { MOST_TENSORS = 32 };
+
+typedef struct tensor_set {
+    tsr_arena *arena; /* holds names and bytes */
+    set_tensor items[MOST_TENSORS];
+    size_t count;
+} tensor_set;
+
+/* Reads DIR/FILE. */
+tsr_status read_set(const char *dir, const char *file, tensor_set *set, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The tensor of this name's end (".weight_scale"), the first there is; TSR_E_FORMAT: none, or of another dtype. */
+tsr_status find_tensor(const tensor_set *set, const char *suffix, tsr_dtype dtype, const set_tensor **tensor,
+                       tsr_err *err) TSR_WARN_UNUSED;
+
+/* Whether the name ends so; *length, which may be NULL, is that of what stands before. */
+bool ends_in(const char *name, const char *suffix, size_t *length);
+
+/* Adds a tensor MODULE SUFFIX, where MODULE is the first `length` characters of `module`, with bytes of zero. */
+tsr_status add_tensor(tensor_set *set, const char *module, size_t length, const char *suffix, tsr_dtype dtype,
+                      unsigned rank, const uint64_t *shape, set_tensor **tensor, tsr_err *err) TSR_WARN_UNUSED;
+
+typedef struct set_rules {
+    bool zero_sign_free;    /* -0 and 0 of BF16 are the same */
+    bool scalar_shape_free; /* [] and [1] are the same */
+} set_rules;
+
+/* Names, dtypes, shapes and bytes. Any NaN of FP32 equals any other. */
+tsr_status compare_sets(const tensor_set *got, const tensor_set *expected, set_rules rules,
+                        tsr_err *err) TSR_WARN_UNUSED;
+
+#endif
