@@ -112,7 +112,8 @@ static tsr_status decide(const tsr_checkpoint *c, tsr_decision *decisions, uint8
         uint8_t taken;
     } kForms[] = {{{.block_rows = 128}, TSR_TAKEN_IN_BLOCKS},
                   {{.block_rows = 1}, TSR_TAKEN_IN_FP8_ROWS},
-                  {{.block_rows = 1, .integers = true}, TSR_TAKEN_AS_INTEGERS}};
+                  {{.block_rows = 1, .not_fp8 = true}, TSR_TAKEN_AS_INT8},
+                  {{.block_rows = 1, .not_fp8 = true, .four_bits = true}, TSR_TAKEN_AS_INT4}};
     const char *const type = tsr_policy_model_type(c, arena);
     if (!tsr_policy_knows(type))
         tsr_tell("tessera: unknown model_type '%s': general rules; check with tessera quantize --dry-run\n",

@@ -103,15 +103,25 @@ static bool is_bounded(const tsr_plan *plan)
 
 static void print_sums(const tsr_plan *plan)
 {
-    char in[32], written[32];
+    char in[32], again[64] = "", written[32];
     const tally t = count_actions(plan);
+    if (plan->bytes_again > 0)
+        snprintf(again, sizeof again, " (%s of it twice, for scales of whole tensors)",
+                 tsr_bytes_text((double)plan->bytes_again, written));
     tsr_print("%zu tensors: ", plan->n_notes);
     for (size_t i = 0; i < t.n; i++)
         tsr_print("%s%s %llu", i == 0 ? "" : ", ", t.action[i], U64(t.count[i]));
     if (plan->n_added > 0)
         tsr_print("%sadded %zu", t.n == 0 ? "" : ", ", plan->n_added);
-    tsr_print("; %zu files, %s in, %s%s out\n", plan->n_files, tsr_bytes_text((double)plan->bytes_in, in),
+    tsr_print("; %zu files, %s in%s, %s%s out\n", plan->n_files, tsr_bytes_text((double)plan->bytes_in, in), again,
               is_bounded(plan) ? "at most " : "", tsr_bytes_text((double)plan->bytes_out, written));
+}
+
+/* Who loads a format that names its readers. */
+static void print_readers(const tsr_plan *plan)
+{
+    if (plan->made.readers != NULL && plan->sources[0]->config != NULL)
+        tsr_print("%s in the dialect of %s: loaded by %s\n", plan->made.scheme, plan->made.dialect, plan->made.readers);
 }
 
 static void print_plan(const tsr_plan_run *run, const tsr_plan *plan)
@@ -130,6 +140,7 @@ static void print_plan(const tsr_plan_run *run, const tsr_plan *plan)
     for (size_t i = 0; i < plan->n_warnings; i++)
         tsr_print("note       %s\n", plan->warnings[i]);
     print_sums(plan);
+    print_readers(plan);
     char memory[32], disk[32], space[32];
     uint64_t have;
     tsr_print("memory: %s at most with %llu threads; disk: %s needed",
@@ -216,6 +227,7 @@ static void print_summary(const tsr_plan_run *run, const tsr_plan *plan, const t
     else if (result->files_resumed > 0)
         tsr_print("resumed: %llu finished files verified and kept\n", U64(result->files_resumed));
     tsr_serving_print(serving);
+    print_readers(plan);
     if (plan->advice != NULL)
         tsr_print("%s\n", plan->advice);
     if (plan->report != NULL)
@@ -229,9 +241,13 @@ static void json_counts(tsr_text *t, const tsr_plan_run *run, const tsr_plan *pl
         const char *key;
         uint64_t value;
     } counts[] = {
-        {"tensors", plan->n_notes},     {"added", plan->n_added},
-        {"files", plan->n_files},       {"bytes_in", plan->bytes_in},
-        {"bytes_out", plan->bytes_out}, {"memory", tsr_plan_memory(plan, (unsigned)run->threads)},
+        {"tensors", plan->n_notes},
+        {"added", plan->n_added},
+        {"files", plan->n_files},
+        {"bytes_in", plan->bytes_in},
+        {"bytes_in_twice", plan->bytes_again},
+        {"bytes_out", plan->bytes_out},
+        {"memory", tsr_plan_memory(plan, (unsigned)run->threads)},
     };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         tsr_json_key(t, counts[i].key);
@@ -306,6 +322,8 @@ static void json_result(tsr_text *t, const tsr_plan_run *run, const tsr_plan *pl
     }
     if (serving->count > 0)
         tsr_serving_json(t, serving);
+    if (plan->made.readers != NULL)
+        tsr_text_member(t, "readers", plan->made.readers);
     if (against.elements > 0) {
         tsr_json_key(t, "against");
         tsr_json_begin_object(t, false);
@@ -341,10 +359,11 @@ static tsr_status write_json(const tsr_plan_run *run, const tsr_plan *plan, cons
 
 /* ---- doing ---- */
 
-/* Whether the output is a quantized checkpoint as engines load it. */
+/* Whether the output is a quantized checkpoint as engines load it, and of a format that the loaders' rules know. */
 static bool is_served(const tsr_plan *plan)
 {
-    return plan->report != NULL && plan->advice == NULL && plan->sources[0]->config != NULL;
+    return plan->report != NULL && plan->advice == NULL && plan->made.readers == NULL &&
+           plan->sources[0]->config != NULL;
 }
 
 static tsr_status execute(const tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)

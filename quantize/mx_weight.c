@@ -26,12 +26,18 @@ tsr_mx_scheme tsr_mx_scheme_of(tsr_mx_kind kind, tsr_mx_producer producer)
                            .producer = producer};
 }
 
+static const char *const kRules[] = {
+    [TSR_MX_FLOOR] = "floor", [TSR_MX_EVEN] = "even", [TSR_MX_RCEIL] = "rceil", [TSR_MX_CEIL] = "ceil"};
+
+const char *tsr_mx_rule_name(tsr_mx_rule rule)
+{
+    return kRules[rule];
+}
+
 bool tsr_mx_rule_parse(const char *name, tsr_mx_rule *rule)
 {
-    static const char *const kNames[] = {
-        [TSR_MX_FLOOR] = "floor", [TSR_MX_EVEN] = "even", [TSR_MX_RCEIL] = "rceil", [TSR_MX_CEIL] = "ceil"};
-    for (unsigned i = 0; i < sizeof kNames / sizeof *kNames; i++) {
-        if (strcmp(name, kNames[i]) == 0) {
+    for (unsigned i = 0; i < sizeof kRules / sizeof *kRules; i++) {
+        if (strcmp(name, kRules[i]) == 0) {
             *rule = (tsr_mx_rule)i;
             return true;
         }

@@ -47,6 +47,7 @@ tsr_mx_scheme tsr_mx_scheme_of(tsr_mx_kind kind, tsr_mx_producer producer);
 
 /* "floor", "even", "rceil", "ceil". False: there is no such rule. */
 bool tsr_mx_rule_parse(const char *name, tsr_mx_rule *rule);
+const char *tsr_mx_rule_name(tsr_mx_rule rule);
 
 /* NVFP4's global scale for a tensor, or for several that loaders join (q, k, v; gate, up; all of one expert set, if
  * need be), from amax of each; `source` is the dtype of the weights. All members are to be quantized with it.

@@ -16,8 +16,8 @@ enum { SMALL = 128 };
 typedef struct deciding {
     const tsr_checkpoint *c;
     const tsr_policy_options *o;
-    const tsr_family *family; /* NULL: the general rules */
-    uint64_t hidden;          /* 0: config.json does not say */
+    const tsr_policy_family *family; /* NULL: the general rules */
+    uint64_t hidden;                 /* 0: config.json does not say */
     tsr_arena *arena;
 } deciding;
 
@@ -115,19 +115,23 @@ static tsr_decision decide_alone(const deciding *d, const tsr_tensor *t)
     if (glob != NULL)
         return (tsr_decision){TSR_KEEP, tsr_arena_printf(d->arena, "--exclude '%s'", glob)};
     const tsr_rule *const for_all = tsr_rule_for_all(t->name);
-    const tsr_rule *const own = tsr_family_rule(d->family, t->name);
+    const tsr_rule *const own = tsr_family_rule(d->family, d->o->four_bits, t->name);
     if (own != NULL && own->always && for_all == NULL && t->rank >= 2)
         return (tsr_decision){own->treatment, own->reason};
     if (obstacle != NULL)
         return (tsr_decision){TSR_KEEP, for_all != NULL ? for_all->reason : obstacle};
-    if (d->o->integers && tsr_glob_match("*.indexer.wk.weight", t->name))
-        return (tsr_decision){TSR_KEEP, "indexer: loaders read it in BF16 or FP8, not as integers"};
+    if (d->o->not_fp8 && tsr_glob_match("*.indexer.wk.weight", t->name))
+        return (tsr_decision){TSR_KEEP, "indexer: loaders read it in BF16 or FP8 only"};
     glob = tsr_policy_matching(d->o->include, d->o->n_include, t->name);
-    if (glob != NULL)
-        return (tsr_decision){TSR_QUANTIZE, tsr_arena_printf(d->arena, "--include '%s'", glob)};
-    if (for_all != NULL)
-        return (tsr_decision){for_all->treatment, for_all->reason};
-    return decide_by_tables(d, t, own);
+    tsr_decision decision = glob != NULL
+                                ? (tsr_decision){TSR_QUANTIZE, tsr_arena_printf(d->arena, "--include '%s'", glob)}
+                            : for_all != NULL ? (tsr_decision){for_all->treatment, for_all->reason}
+                                              : decide_by_tables(d, t, own);
+    const uint64_t cols = t->shape[t->rank - 1];
+    if (decision.treatment == TSR_QUANTIZE && d->o->group > 1 && cols % d->o->group != 0)
+        decision = (tsr_decision){TSR_KEEP, tsr_arena_printf(d->arena, "its %llu columns are not whole groups of %u",
+                                                             U64(cols), d->o->group)};
+    return decision;
 }
 
 tsr_status tsr_policy_decide(const tsr_checkpoint *c, const char *model_type, const tsr_policy_options *options,

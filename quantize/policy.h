@@ -30,7 +30,9 @@ typedef struct tsr_policy_options {
     const char *const *exclude; /* globs: keep what matches; stronger than include */
     size_t n_include, n_exclude;
     uint32_t block_rows; /* members of a fused layer must end on a multiple of it, except the last */
-    bool integers;       /* codes are int8 or int4, which no loader reads for some layers */
+    uint32_t group;      /* a row must be whole groups of so many columns; 0: any row will do */
+    bool not_fp8;        /* codes are int8, int4 or FP4, which no loader reads for some layers */
+    bool four_bits;      /* the families' tables for 4 bits count, where they differ from those for 8 */
 } tsr_policy_options;
 
 /* Decides for every tensor of the checkpoint: decisions[i] belongs to checkpoint->tensors.items[i] (caller's array).

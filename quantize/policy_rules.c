@@ -151,27 +151,64 @@ static const tsr_rule kGeneral[] = {
     {"*linear*.weight", TSR_QUANTIZE, "linear by its name (linear)", false},
 };
 
-#define RULES(table) table, sizeof table / sizeof *table
+/* What releases in 4 bits keep beyond that, where it differs. */
+#define KEPT_IN_4_BITS "releases of this family in 4 bits keep it (--include overrides)"
 
-struct tsr_family {
-    const char *model_type;
-    const tsr_rule *rules;
-    size_t n;
+/* DeepSeek-R1 and V3 in FP4: attention as it is. */
+static const tsr_rule kMlaFourBits[] = {
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+    {"*.self_attn.*", TSR_KEEP, "attention: " KEPT_IN_4_BITS, false},
 };
 
+/* Kimi K2 Thinking, K2.5, K2.6: the routed experts and nothing else. */
+static const tsr_rule kKimiK2FourBits[] = {
+    {"*.mlp.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+    {"*.self_attn.*", TSR_KEEP, "attention: " KEPT_IN_4_BITS, false},
+    {"*.shared_experts.*", TSR_KEEP, "shared expert: " KEPT_IN_4_BITS, false},
+    {"*.mlp.*_proj.weight", TSR_KEEP, "dense layer: " KEPT_IN_4_BITS, false},
+};
+
+/* Qwen3.5 in NVFP4: with a mixture of experts the routed ones alone; attention of either kind loses too much. */
+static const tsr_rule kQwen35MoeFourBits[] = {
+    {"mtp.*", TSR_KEEP, "MTP layer: " KEPT_IN_4_BITS, false},
+    {"*.mtp.*", TSR_KEEP, "MTP layer: " KEPT_IN_4_BITS, false},
+    {"*.mlp.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+    {"*.linear_attn.*", TSR_KEEP, "linear attention: " KEPT_IN_4_BITS, false},
+    {"*.self_attn.*", TSR_KEEP, "attention: " KEPT_IN_4_BITS, false},
+    {"*.shared_expert.*", TSR_KEEP, "shared expert: " KEPT_IN_4_BITS, false},
+};
+
+static const tsr_rule kQwen35FourBits[] = {
+    {"mtp.*", TSR_KEEP, "MTP layer: " KEPT_IN_4_BITS, false},
+    {"*.mtp.*", TSR_KEEP, "MTP layer: " KEPT_IN_4_BITS, false},
+    {"*.linear_attn.*", TSR_KEEP, "linear attention: " KEPT_IN_4_BITS, false},
+    {"*.self_attn.*", TSR_KEEP, "attention: " KEPT_IN_4_BITS, false},
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+};
+
+#define TABLE(table)                        \
+    {                                       \
+        table, sizeof table / sizeof *table \
+    }
+#define RULES(table)           TABLE(table), TABLE(table)
+#define RULES_8_4(eight, four) TABLE(eight), TABLE(four)
+
 /* A multimodal wrapper stands here under its own name where that is the one that config.json gives. */
-static const tsr_family kFamilies[] = {
-    {"deepseek_v2", RULES(kMla)},
-    {"deepseek_v3", RULES(kMla)},
-    {"deepseek_v32", RULES(kMla)},
+static const tsr_policy_family kFamilies[] = {
+    {"deepseek_v2", RULES_8_4(kMla, kMlaFourBits)},
+    {"deepseek_v3", RULES_8_4(kMla, kMlaFourBits)},
+    {"deepseek_v32", RULES_8_4(kMla, kMlaFourBits)},
     {"deepseek_v4", RULES(kDeepseekV4)},
     {"deepseek_v41", RULES(kDeepseekV4)},
-    {"kimi_k2", RULES(kMla)},
-    {"kimi_k25", RULES(kMla)},
+    {"kimi_k2", RULES_8_4(kMla, kKimiK2FourBits)},
+    {"kimi_k25", RULES_8_4(kMla, kKimiK2FourBits)},
     {"kimi_k3", RULES(kKimiLinear)},
     {"kimi_linear", RULES(kKimiLinear)},
-    {"glm_moe_dsa", RULES(kMla)},
-    {"glm4_moe_lite", RULES(kMla)},
+    {"glm_moe_dsa", RULES_8_4(kMla, kMlaFourBits)},
+    {"glm4_moe_lite", RULES_8_4(kMla, kMlaFourBits)},
     {"llama", RULES(kGqa)},
     {"llama4", RULES(kLlama4)},
     {"llama4_text", RULES(kLlama4)},
@@ -189,10 +226,10 @@ static const tsr_family kFamilies[] = {
     {"qwen3_vl_moe", RULES(kQwen3VlMoe)},
     {"qwen3_vl_moe_text", RULES(kQwen3VlMoe)},
     {"qwen3_next", RULES(kLinearAttention)},
-    {"qwen3_5", RULES(kLinearAttention)},
-    {"qwen3_5_text", RULES(kLinearAttention)},
-    {"qwen3_5_moe", RULES(kLinearAttention)},
-    {"qwen3_5_moe_text", RULES(kLinearAttention)},
+    {"qwen3_5", RULES_8_4(kLinearAttention, kQwen35FourBits)},
+    {"qwen3_5_text", RULES_8_4(kLinearAttention, kQwen35FourBits)},
+    {"qwen3_5_moe", RULES_8_4(kLinearAttention, kQwen35MoeFourBits)},
+    {"qwen3_5_moe_text", RULES_8_4(kLinearAttention, kQwen35MoeFourBits)},
     {"gemma", RULES(kGqa)},
     {"gemma2", RULES(kGqa)},
     {"gemma3", RULES(kGqa)},
@@ -226,21 +263,46 @@ static const tsr_family kFamilies[] = {
     {"xlm-roberta", RULES(kBert)},
 };
 
-static const tsr_rule *first_match(const tsr_rule *rules, size_t n, const char *name)
+static const tsr_rules kEveryModel = TABLE(kForAll);
+static const tsr_rules kExpertsOfAny = TABLE(kGeneralExperts);
+static const tsr_rules kLayersOfAny = TABLE(kGeneral);
+
+static const tsr_rule *first_match(tsr_rules rules, const char *name)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (tsr_glob_match(rules[i].pattern, name))
-            return &rules[i];
+    for (size_t i = 0; i < rules.count; i++) {
+        if (tsr_glob_match(rules.items[i].pattern, name))
+            return &rules.items[i];
     }
     return NULL;
 }
 
-const tsr_rule *tsr_rule_for_all(const char *name)
+const tsr_policy_family *tsr_families(size_t *count)
 {
-    return first_match(RULES(kForAll), name);
+    *count = sizeof kFamilies / sizeof *kFamilies;
+    return kFamilies;
 }
 
-const tsr_family *tsr_family_find(const char *model_type)
+tsr_rules tsr_rules_of_all(void)
+{
+    return kEveryModel;
+}
+
+tsr_rules tsr_general_expert_rules(void)
+{
+    return kExpertsOfAny;
+}
+
+tsr_rules tsr_general_rules(void)
+{
+    return kLayersOfAny;
+}
+
+const tsr_rule *tsr_rule_for_all(const char *name)
+{
+    return first_match(kEveryModel, name);
+}
+
+const tsr_policy_family *tsr_family_find(const char *model_type)
 {
     for (size_t i = 0; model_type != NULL && i < sizeof kFamilies / sizeof *kFamilies; i++) {
         if (strcmp(kFamilies[i].model_type, model_type) == 0)
@@ -258,10 +320,10 @@ static const char *last_component(const char *name)
     return at == NULL ? name : at;
 }
 
-const tsr_rule *tsr_family_rule(const tsr_family *family, const char *name)
+const tsr_rule *tsr_family_rule(const tsr_policy_family *family, bool four_bits, const char *name)
 {
     if (family != NULL)
-        return first_match(family->rules, family->n, name);
-    const tsr_rule *const expert = first_match(RULES(kGeneralExperts), name);
-    return expert != NULL ? expert : first_match(RULES(kGeneral), last_component(name));
+        return first_match(four_bits ? family->four_bits : family->rules, name);
+    const tsr_rule *const expert = first_match(kExpertsOfAny, name);
+    return expert != NULL ? expert : first_match(kLayersOfAny, last_component(name));
 }

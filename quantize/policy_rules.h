@@ -15,11 +15,29 @@ typedef struct tsr_rule {
  * name. */
 const tsr_rule *tsr_rule_for_all(const char *name);
 
-/* The rules of one model_type. NULL: no table has this model_type, and the general rules apply. */
-typedef struct tsr_family tsr_family;
-const tsr_family *tsr_family_find(const char *model_type);
+/* A table of rules, of which the first that matches counts. */
+typedef struct tsr_rules {
+    const tsr_rule *items;
+    size_t count;
+} tsr_rules;
+
+/* The rules of one model_type: for codes of 8 bits, and for those of 4. Most families have one table for both. */
+typedef struct tsr_policy_family {
+    const char *model_type;
+    tsr_rules rules, four_bits;
+} tsr_policy_family;
+
+/* NULL: no table has this model_type, and the general rules apply. */
+const tsr_policy_family *tsr_family_find(const char *model_type);
 
 /* The first rule of the family (NULL: of the general rules) that matches the name, or NULL. */
-const tsr_rule *tsr_family_rule(const tsr_family *family, const char *name);
+const tsr_rule *tsr_family_rule(const tsr_policy_family *family, bool four_bits, const char *name);
+
+/* All of it, for those who want to read it: the families; what every model keeps; the general rules, those for experts
+ * by the whole name, the others by its last components. */
+const tsr_policy_family *tsr_families(size_t *count);
+tsr_rules tsr_rules_of_all(void);
+tsr_rules tsr_general_expert_rules(void);
+tsr_rules tsr_general_rules(void);
 
 #endif

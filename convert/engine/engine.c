@@ -48,12 +48,22 @@ static void report_progress(void *context)
     r->options->run.progress(&p, r->options->run.progress_data);
 }
 
+/* Has an amax found, unless no step of this phase asks for it or another one has asked before. Returns what there is to
+ * read for it. */
+static uint64_t want_amax(tsr_run *r, const tsr_amax *amax)
+{
+    if (amax == NULL || r->amaxes[amax->index].left > 0)
+        return 0;
+    r->amaxes[amax->index].left = tsr_amax_units(amax);
+    return tsr_amax_bytes(amax);
+}
+
 /* Chooses the files that take part in the present phase. Returns how many bytes there are to read. */
 static uint64_t choose_files(tsr_run *r)
 {
     uint64_t chosen = 0;
-    r->next_step = 0;
-    r->next_unit = 0;
+    r->next_step = r->next_amax = 0;
+    r->next_unit = r->next_amax_unit = 0;
     r->n_open = 0;
     r->bytes_read = r->bytes_total = r->steps_done = r->steps_total = 0;
     for (size_t i = 0; i < r->plan->n_files; i++) {
@@ -67,7 +77,7 @@ static uint64_t choose_files(tsr_run *r)
         if (r->verifying)
             r->bytes_total += f->bytes;
         for (size_t s = f->first_step; !r->verifying && s < f->first_step + f->n_steps; s++)
-            r->bytes_total += tsr_step_input(&r->plan->steps[s]);
+            r->bytes_total += tsr_step_input(&r->plan->steps[s]) + want_amax(r, r->plan->steps[s].amax);
     }
     clock_gettime(CLOCK_MONOTONIC, &r->began);
     return chosen;
@@ -131,8 +141,7 @@ static tsr_status choose_threads(tsr_run *r, tsr_err *err)
 {
     const uint64_t tables = tsr_plan_memory(r->plan, 0), each = tsr_plan_memory(r->plan, 1) - tables;
     TSR_TRY(tsr_choose_threads(&r->options->run, tables, each, &r->workers, err));
-    for (size_t s = 0; s < r->plan->n_steps; s++)
-        r->unit_bytes = tsr_max_u64(r->unit_bytes, tsr_step_unit_bytes(&r->plan->steps[s]));
+    r->unit_bytes = tsr_plan_unit_bytes(r->plan);
     return TSR_OK;
 }
 
@@ -218,6 +227,7 @@ tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engin
         .rows = calloc(plan->n_steps, sizeof *r.rows),
         .steps = calloc(plan->n_steps, sizeof *r.steps),
         .files = calloc(plan->n_files, sizeof *r.files),
+        .amaxes = calloc(plan->n_amaxes + 1, sizeof *r.amaxes),
     };
     struct timespec began;
     fenv_t callers_mode;
@@ -226,7 +236,7 @@ tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engin
     clock_gettime(CLOCK_MONOTONIC, &began);
     *result = (tsr_engine_result){0};
     tsr_cpu_kernels_init(&r.kernels, options->cpu_flags);
-    tsr_status status = r.rows == NULL || r.steps == NULL || r.files == NULL
+    tsr_status status = r.rows == NULL || r.steps == NULL || r.files == NULL || r.amaxes == NULL
                             ? tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu steps", plan->n_steps)
                             : run_all(&r, result, err);
     if (status != TSR_OK && r.failure.status == status && err != NULL)
@@ -237,6 +247,7 @@ tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engin
     tsr_journal_close(&r.journal);
     free(r.steps);
     free(r.files);
+    free(r.amaxes);
     result->rows = r.rows;
     result->threads = r.workers;
     result->seconds = tsr_seconds_since(&began);

@@ -2,6 +2,7 @@
  *
  * engine.c         the phases: verify what is there, convert what is missing, finish
  * engine_units.c   workers, which take units in the plan's order and carry them out
+ * engine_amax.c    what steps must know of whole tensors before
  * engine_files.c   bytes of output files, and the committer, which finishes files in the plan's order
  * engine_append.c  files whose size is not known before they are written */
 #ifndef TSR_CONVERT_ENGINE_ENGINE_RUN_H
@@ -43,6 +44,12 @@ typedef struct tsr_file_state {
     bool mine;    /* takes part in the present phase */
 } tsr_file_state;
 
+/* Of a tsr_amax: the units that are still to be found, none where no step asks, and the largest so far. */
+typedef struct tsr_amax_state {
+    uint64_t left;
+    float amax;
+} tsr_amax_state;
+
 typedef struct tsr_run {
     const tsr_plan *plan;
     const char *dst;
@@ -59,8 +66,9 @@ typedef struct tsr_run {
     pthread_cond_t changed;
     tsr_step_state **steps; /* [plan->n_steps]; NULL when not in flight */
     tsr_file_state *files;  /* [plan->n_files] */
-    size_t next_step;
-    uint64_t next_unit;
+    tsr_amax_state *amaxes; /* [plan->n_amaxes] */
+    size_t next_step, next_amax;
+    uint64_t next_unit, next_amax_unit;
     size_t n_open; /* files */
     unsigned workers;
     tsr_first_failure failure;
@@ -118,6 +126,15 @@ tsr_status tsr_run_append(tsr_run *r, size_t index, uint64_t unit, const void *d
 /* The digest of an existing appended file, read in pieces of at most `capacity` bytes. */
 tsr_status tsr_run_digest_appended(tsr_run *r, size_t index, void *memory, size_t capacity, uint64_t *digest,
                                    tsr_err *err) TSR_WARN_UNUSED;
+
+/* ---- engine_amax.c ---- */
+
+/* The next unit of an amax that some step asks for, in the plan's order; false when all are taken. Called with the lock
+ * held. */
+bool tsr_run_take_amax(tsr_run *r, size_t *index, uint64_t *unit);
+
+/* Reads a unit and adds what it has to the amax. TSR_E_VALUE, with its place, for NaN or Inf. */
+tsr_status tsr_run_do_amax(tsr_run *r, size_t index, uint64_t unit, char *memory, tsr_err *err) TSR_WARN_UNUSED;
 
 /* ---- engine_units.c ---- */
 

@@ -64,8 +64,16 @@ static void count_step(tsr_run *r, size_t index)
     }
 }
 
-/* The next unit in the plan's order; false when there is none left or the run has failed. */
-static bool take_unit(tsr_run *r, size_t *index, uint64_t *unit)
+/* A unit of a step, or of an amax that a step waits for. */
+typedef struct work {
+    bool amax;
+    size_t index;
+    uint64_t unit;
+} work;
+
+/* The next unit in the plan's order; while its step's amax is not known, one of the amaxes', which then run ahead. False
+ * when there is none left or the run has failed. */
+static bool take_unit(tsr_run *r, work *w)
 {
     tsr_err err = {{0}};
     tsr_status status = TSR_OK;
@@ -81,6 +89,12 @@ static bool take_unit(tsr_run *r, size_t *index, uint64_t *unit)
             status = tsr_fail(&err, TSR_E_CANCELLED, "interrupted");
             continue;
         }
+        if (step->amax != NULL && r->amaxes[step->amax->index].left > 0) {
+            taken = w->amax = tsr_run_take_amax(r, &w->index, &w->unit);
+            if (!taken)
+                pthread_cond_wait(&r->changed, &r->lock);
+            continue;
+        }
         if (r->files[step->file].phase == TSR_FILE_WAITING) {
             if (r->n_open >= MOST_OPEN_FILES) {
                 pthread_cond_wait(&r->changed, &r->lock);
@@ -93,16 +107,15 @@ static bool take_unit(tsr_run *r, size_t *index, uint64_t *unit)
         if (status != TSR_OK)
             continue;
         const uint64_t units = r->steps[r->next_step]->units;
-        *index = r->next_step;
-        *unit = r->next_unit++;
+        *w = (work){.index = r->next_step, .unit = r->next_unit++};
         taken = units > 0;
         if (r->next_unit >= units) {
             r->next_step++;
             r->next_unit = 0;
         }
         if (!taken) { /* an empty tensor has no units */
-            tsr_run_free_step(r, *index);
-            count_step(r, *index);
+            tsr_run_free_step(r, w->index);
+            count_step(r, w->index);
         }
     }
     /* Fail before the lock is released, so that no other worker takes a unit of a step that was only half begun. */
@@ -180,6 +193,7 @@ static tsr_status do_unit(tsr_run *r, size_t index, uint64_t unit, char *memory,
     uint64_t in = 0, out = 0, digest = 0, made = 0;
     tsr_unit u = tsr_step_unit(step, unit);
     u.appended = &made;
+    u.amax = step->amax == NULL ? 0 : r->amaxes[step->amax->index].amax;
     place_buffers(step, s, &u, memory);
     prefetch(r, step, s, unit);
     if (!r->verifying) {
@@ -228,13 +242,13 @@ void *tsr_run_work(void *argument)
     tsr_run *const r = argument;
     char *const memory = aligned_alloc(64, tsr_round_up(r->unit_bytes + 64, 64));
     tsr_err err = {{0}};
-    size_t index = 0;
-    uint64_t unit = 0;
+    work w = {0};
     if (memory == NULL)
         tsr_run_fail(r, tsr_fail(&err, TSR_E_NOMEM, "out of memory for a worker's %llu bytes", U64(r->unit_bytes)),
                      &err);
-    while (memory != NULL && take_unit(r, &index, &unit)) {
-        const tsr_status status = do_unit(r, index, unit, memory, &err);
+    while (memory != NULL && take_unit(r, &w)) {
+        const tsr_status status =
+            w.amax ? tsr_run_do_amax(r, w.index, w.unit, memory, &err) : do_unit(r, w.index, w.unit, memory, &err);
         if (status != TSR_OK)
             tsr_run_fail(r, status, &err);
     }

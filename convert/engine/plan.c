@@ -354,6 +354,7 @@ void tsr_plan_free(tsr_plan *plan)
     free(plan->notes);
     free(plan->texts);
     free(plan->warnings);
+    free(plan->amaxes);
     tsr_arena_free(&plan->arena);
     *plan = (tsr_plan){0};
 }

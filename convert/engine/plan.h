@@ -29,6 +29,22 @@ typedef struct tsr_window {
     uint64_t offset, rows, row_bytes, pitch;
 } tsr_window;
 
+/* The largest |x| over whole source tensors, where a step needs it before its first unit: the scale of a tensor, or of
+ * several that loaders run as one, follows from it. The engine finds it in a pass of its own, in pieces of
+ * TSR_UNIT_BYTES, just ahead of the first step that asks for it. So these tensors are read twice; a resumed run finds it
+ * again, from the same bytes. */
+typedef struct tsr_amax {
+    const tsr_tensor *const *of; /* n of them: matrices of BF16, F16 or F32 */
+    uint32_t n, index;           /* in plan->amaxes */
+} tsr_amax;
+
+/* A unit of this pass: some whole rows of one of the tensors. */
+typedef struct tsr_amax_rows {
+    const tsr_tensor *tensor;
+    uint64_t row, rows;
+    tsr_window window;
+} tsr_amax_rows;
+
 struct tsr_step;
 
 /* What a step's statistics compare its result with. */
@@ -46,6 +62,7 @@ typedef struct tsr_unit {
     void *in_data[TSR_MAX_INPUTS];
     void *out_data[TSR_MAX_OUTPUTS]; /* held outputs: the whole tensor, shared by all units of the step */
     void *scratch;                   /* op->scratch_bytes */
+    float amax;                      /* what step->amax came to; finite */
     uint64_t *appended; /* in an appended file: to be set by run, how many bytes of out_data[0] are to be written */
 } tsr_unit;
 
@@ -75,6 +92,7 @@ typedef struct tsr_step {
     uint8_t n_out;
     uint8_t held; /* bit i: out[i] is small, kept in memory while the step runs and written when it is complete */
     uint32_t file;
+    const tsr_amax *amax;       /* NULL: it needs none. All of amax->of are among its inputs, even where it reads one */
     const tsr_tensor *reported; /* whose name and shape its row of the report has; NULL: in[0]'s */
 } tsr_step;
 
@@ -108,20 +126,30 @@ typedef struct tsr_plan_text {
     size_t size;
 } tsr_plan_text;
 
+/* What a quantizing job makes, for its report. NULL where there is nothing to say. */
+typedef struct tsr_plan_made {
+    const char *scheme, *dialect; /* as the options call them */
+    const char *rule;             /* by which powers of two follow from amax */
+    const char *readers;          /* who loads it */
+} tsr_plan_made;
+
 typedef struct tsr_plan {
     const tsr_checkpoint *const *sources; /* what is read; the first gives side files and configuration */
     size_t n_sources;
     const char *command; /* the options that shape the output, spelled canonically: what a resumed run must repeat */
     tsr_step *steps;
     size_t n_steps, steps_capacity;
+    const tsr_amax **amaxes; /* in the order in which steps ask for them */
+    size_t n_amaxes, amaxes_capacity;
     tsr_out_file *files;
     size_t n_files, files_capacity;
     tsr_plan_note *notes; /* one per source tensor: none is lost without a word */
     size_t n_notes, notes_capacity;
     tsr_plan_text *texts;
     size_t n_texts, texts_capacity;
-    uint64_t bytes_in;  /* to be read */
-    uint64_t bytes_out; /* all files, headers included; at most, when one of them is appended */
+    uint64_t bytes_in;    /* to be read */
+    uint64_t bytes_again; /* of them for amaxes: what is read a second time */
+    uint64_t bytes_out;   /* all files, headers included; at most, when one of them is appended */
     uint64_t fingerprint;
     /* Where the policy of quantize decided: */
     bool by_policy;
@@ -133,6 +161,7 @@ typedef struct tsr_plan {
     const char *next;    /* the command to run next, with SRC and DST for the paths; NULL: verify DST --against SRC */
     const char *counted; /* what progress counts: "files"; NULL: "tensors" */
     size_t n_added;      /* tensors of the result that the source does not have */
+    tsr_plan_made made;
     /* Writes the report about rows[n_steps]; NULL: the job has none. */
     void (*report)(const struct tsr_plan *plan, const tsr_quant_stats *rows, tsr_text *out);
     tsr_arena arena; /* names, tensors, parameters, texts: all that the plan points to */
@@ -152,6 +181,10 @@ tsr_tensor *tsr_plan_new_tensor(tsr_plan *plan, const char *name, tsr_dtype dtyp
 
 /* Appends a step (step->in is copied). The outputs of one step always share a file. */
 tsr_status tsr_plan_step(tsr_plan *plan, const tsr_step *step, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Announces that steps need the largest |x| over these tensors (their array is copied): for step->amax of each of them.
+ * NULL when memory is exhausted. */
+const tsr_amax *tsr_plan_amax(tsr_plan *plan, const tsr_tensor *const *tensors, size_t n);
 
 /* Copies one tensor, or a side file. */
 extern const tsr_op tsr_copy_op;
@@ -219,6 +252,15 @@ uint64_t tsr_step_input(const tsr_step *step);
 
 /* The most memory that one unit of the step needs: inputs, outputs that are not held, scratch. */
 uint64_t tsr_step_unit_bytes(const tsr_step *step);
+
+/* The units of an amax: how many, one of them, what all of them read, and the most memory that one needs. */
+uint64_t tsr_amax_units(const tsr_amax *amax);
+tsr_amax_rows tsr_amax_unit(const tsr_amax *amax, uint64_t unit);
+uint64_t tsr_amax_bytes(const tsr_amax *amax);
+uint64_t tsr_amax_unit_bytes(const tsr_amax *amax);
+
+/* The most memory that one unit of any step, or of an amax, needs. */
+uint64_t tsr_plan_unit_bytes(const tsr_plan *plan);
 
 /* Frees what the plan holds; not the sources. */
 void tsr_plan_free(tsr_plan *plan);

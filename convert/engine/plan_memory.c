@@ -36,19 +36,30 @@ uint64_t tsr_step_unit_bytes(const tsr_step *step)
     return bytes;
 }
 
+uint64_t tsr_plan_unit_bytes(const tsr_plan *plan)
+{
+    uint64_t most = 0;
+    for (size_t s = 0; s < plan->n_steps; s++)
+        most = tsr_max_u64(most, tsr_step_unit_bytes(&plan->steps[s]));
+    for (size_t i = 0; i < plan->n_amaxes; i++)
+        most = tsr_max_u64(most, tsr_amax_unit_bytes(plan->amaxes[i]));
+    return most;
+}
+
 uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads)
 {
-    uint64_t unit = 0, held = 0;
+    const uint64_t unit = tsr_plan_unit_bytes(plan);
+    uint64_t held = 0;
     for (size_t s = 0; s < plan->n_steps; s++) {
         const tsr_step *const step = &plan->steps[s];
-        unit = tsr_max_u64(unit, tsr_step_unit_bytes(step));
         uint64_t kept = step->op->units(step) * sizeof(tsr_quant_stats);
         for (unsigned i = 0; i < step->n_out; i++)
             kept += (step->held >> i & 1) != 0 ? step->out[i]->bytes : 0;
         held = tsr_max_u64(held, kept);
     }
     uint64_t tables = plan->arena.bytes + plan->steps_capacity * sizeof *plan->steps +
-                      plan->notes_capacity * sizeof *plan->notes + plan->n_steps * sizeof(tsr_quant_stats);
+                      plan->notes_capacity * sizeof *plan->notes + plan->n_steps * sizeof(tsr_quant_stats) +
+                      plan->amaxes_capacity * sizeof *plan->amaxes;
     for (size_t k = 0; k < plan->n_sources; k++)
         tables += tsr_checkpoint_memory(plan->sources[k]);
     return tables + threads * (unit + held);

@@ -83,7 +83,8 @@ static bool takes(const struct scheme *s, const tsr_checkpoint *c, const tsr_ten
 {
     const unsigned mine = s->form == BLOCKS       ? TSR_TAKEN_IN_BLOCKS
                           : s->form == TSR_CT_FP8 ? TSR_TAKEN_IN_FP8_ROWS
-                                                  : TSR_TAKEN_AS_INTEGERS;
+                          : s->ints.bits == 4     ? TSR_TAKEN_AS_INT4
+                                                  : TSR_TAKEN_AS_INT8;
     return (taken & mine) != 0 && (s->form == BLOCKS || tsr_ct_takes(c, t, (tsr_ct_form)s->form, &s->ints));
 }
 

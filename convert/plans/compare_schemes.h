@@ -41,7 +41,7 @@ tsr_scheme_kind tsr_scheme_kind_of(tsr_scheme scheme);
 
 /* Bits: for which kinds of scheme the policy would quantize a tensor. It is stricter for block scales, because members
  * of a fused layer must end on block boundaries. */
-enum { TSR_TAKEN_IN_BLOCKS = 1, TSR_TAKEN_IN_FP8_ROWS = 2, TSR_TAKEN_AS_INTEGERS = 4 };
+enum { TSR_TAKEN_IN_BLOCKS = 1, TSR_TAKEN_IN_FP8_ROWS = 2, TSR_TAKEN_AS_INT8 = 4, TSR_TAKEN_AS_INT4 = 8 };
 
 typedef struct tsr_compare_schemes_options {
     tsr_run_options run;

@@ -214,7 +214,8 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_ct_options *o, tsr_decisio
     const tsr_checkpoint *const c = plan->sources[0];
     tsr_policy_options policy = o->policy;
     policy.block_rows = 1;
-    policy.integers = o->form != TSR_CT_FP8;
+    policy.not_fp8 = o->form != TSR_CT_FP8;
+    policy.four_bits = o->form == TSR_CT_PACKED && o->scheme.bits == 4;
     TSR_TRY(tsr_quantize_check_source(c, err));
     TSR_TRY(spell_command(plan, o, err));
     TSR_TRY(tsr_plan_decide(plan, &policy, decisions, err));

@@ -428,7 +428,7 @@ static tsr_status make_plan(laying *l)
     } else {
         tsr_policy_options policy = o->policy;
         policy.block_rows = 1;
-        policy.integers = true;
+        policy.not_fp8 = true;
         l->plan->report = tsr_quantize_report;
         TSR_TRY(tsr_plan_decide(l->plan, &policy, l->decisions, l->err));
     }

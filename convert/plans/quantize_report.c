@@ -67,6 +67,23 @@ static uint64_t tensor_rows(tsr_text *t, const char *key, const tsr_plan *plan, 
     return n;
 }
 
+/* Bits that the codes and scales of all quantized weights take, by the element. */
+static double bits_per_weight(const tsr_plan *plan, uint64_t elements)
+{
+    double bytes = 0;
+    for (size_t s = 0; s < plan->n_steps; s++) {
+        for (unsigned i = 0; i < plan->steps[s].n_out && plan->steps[s].op->stats_of == TSR_STATS_SOURCE; i++)
+            bytes += (double)plan->steps[s].out[i]->bytes;
+    }
+    return elements == 0 ? 0 : 8 * bytes / (double)elements;
+}
+
+static void member_known(tsr_text *t, const char *key, const char *value)
+{
+    if (value != NULL)
+        member_string(t, key, value);
+}
+
 static bool is_kept(const tsr_plan_note *n)
 {
     return strcmp(n->action, "copy") == 0;
@@ -139,6 +156,10 @@ void tsr_quantize_report(const tsr_plan *plan, const tsr_quant_stats *rows, tsr_
     member_string(t, "schema", "tessera-quantization-report/1");
     member_string(t, "version", TSR_VERSION);
     member_string(t, "command", plan->command);
+    member_known(t, "scheme", plan->made.scheme);
+    member_known(t, "dialect", plan->made.dialect);
+    member_known(t, "scale_rule", plan->made.rule);
+    member_known(t, "readers", plan->made.readers);
     const uint64_t n = tensor_rows(t, "tensors", plan, rows, TSR_STATS_SOURCE, &whole);
     tsr_json_key(t, "whole");
     tsr_json_begin_object(t, false);
@@ -146,6 +167,8 @@ void tsr_quantize_report(const tsr_plan *plan, const tsr_quant_stats *rows, tsr_
     tsr_json_u64(t, n);
     tsr_json_key(t, "tensors_kept");
     tsr_json_u64(t, count_kept(plan));
+    tsr_json_key(t, "bits_per_weight");
+    tsr_json_number(t, bits_per_weight(plan, whole.elements));
     tsr_quant_stats_json(t, &whole);
     tsr_json_end_object(t);
     write_worst(t, "lowest_sqnr", plan, rows, TSR_WORST_SQNR);

@@ -200,9 +200,9 @@ Test(policy, integers_are_kept_from_layers_whose_loader_reads_none)
 {
     static const fixture_tensor kIndexer[] = {{ATTENTION "indexer.wk.weight", {128, 256}, NULL},
                                               {ATTENTION "indexer.wq_b.weight", {256, 256}, NULL}};
-    const tsr_policy_options integers = {.block_rows = 1, .integers = true};
+    const tsr_policy_options integers = {.block_rows = 1, .not_fp8 = true};
     decide("{}", "deepseek_v32", &integers, kIndexer, 2);
-    expect(ATTENTION "indexer.wk.weight", TSR_KEEP, "not as integers");
+    expect(ATTENTION "indexer.wk.weight", TSR_KEEP, "BF16 or FP8 only");
     expect(ATTENTION "indexer.wq_b.weight", TSR_QUANTIZE, "indexer");
 }
 

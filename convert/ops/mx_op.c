@@ -1,0 +1,172 @@
+/* Units of whole rows: codes, and scales that are held until the step ends. */
+#include "convert/ops/mx_op.h"
+
+#include "convert/ops/rows.h"
+#include "formats/model/weights.h"
+
+#include <string.h>
+
+typedef struct params {
+    tsr_mx_scheme scheme;
+    float input;
+} params;
+
+static const params *params_of(const tsr_step *step)
+{
+    return step->params;
+}
+
+static uint64_t unit_rows(const tsr_step *step)
+{
+    return tsr_unit_rows(step->in[0], 1);
+}
+
+static uint64_t mx_units(const tsr_step *step)
+{
+    return tsr_ceil_div(step->in[0]->shape[0], unit_rows(step));
+}
+
+static uint64_t rows_in(const tsr_step *step, uint64_t unit)
+{
+    return tsr_min_u64(unit_rows(step), step->in[0]->shape[0] - unit * unit_rows(step));
+}
+
+static void mx_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
+{
+    const uint64_t row = unit * unit_rows(step), rows = rows_in(step, unit);
+    u->in[0] = tsr_rows_window(step->in[0], row, rows);
+    u->out[0] = tsr_rows_window(step->out[0], row, rows);
+}
+
+static uint64_t mx_scratch(const tsr_step *step)
+{
+    return tsr_mx_scratch(&params_of(step)->scheme, step->in[0]->shape[1]);
+}
+
+/* The global scale of the layer; 1 where the format has none. */
+static float global_of(const tsr_step *step, float amax)
+{
+    return step->amax == NULL ? 1 : tsr_nvfp4_global(&params_of(step)->scheme, (tsr_dtype)step->in[0]->dtype, &amax, 1);
+}
+
+static tsr_status mx_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
+                         tsr_quant_stats *stats, tsr_err *err)
+{
+    const uint64_t row = unit * unit_rows(step);
+    const tsr_mx_rows rows = {
+        .tensor = step->in[0],
+        .row = row,
+        .rows = rows_in(step, unit),
+        .x = u->in_data[0],
+        .global = global_of(step, u->amax),
+        .codes = u->out_data[0],
+        .scales = (uint8_t *)u->out_data[1] + row * step->out[1]->shape[1],
+        .scratch = u->scratch,
+    };
+    if (unit == 0 && step->n_out > 2)
+        memcpy(u->out_data[2], &rows.global, sizeof rows.global);
+    if (unit == 0 && step->n_out > 3)
+        memcpy(u->out_data[3], &params_of(step)->input, sizeof params_of(step)->input);
+    return tsr_mx_quantize(&params_of(step)->scheme, kernels, &rows, stats, err);
+}
+
+/* ---- the figures of the scales, which are bytes: there are no more than 256 different ones ---- */
+
+/* What a group of zeros has. */
+static uint8_t scale_of_zeros(const tsr_mx_scheme *scheme)
+{
+    static const uint8_t kOfZeros[] = {[TSR_MX_E8M0] = 0, [TSR_MX_E4M3_DIVIDED] = 0x20, [TSR_MX_E4M3_TIMES] = 0x38};
+    return kOfZeros[scheme->scale];
+}
+
+/* The value of which `rank` others are not larger; positive scales grow with their bytes. */
+static double value_at(const uint64_t count[256], const float value[256], uint64_t rank)
+{
+    unsigned byte = 0;
+    for (uint64_t below = count[0]; below <= rank && byte < 255; below += count[++byte])
+        ;
+    return (double)value[byte];
+}
+
+static tsr_status mx_finish(const tsr_step *step, void *const *held, tsr_quant_stats *stats, tsr_err *err)
+{
+    (void)err;
+    const tsr_mx_scheme *const scheme = &params_of(step)->scheme;
+    const uint8_t *const scales = held[1];
+    uint64_t count[256] = {0}, n = step->out[1]->bytes;
+    uint8_t bytes[256];
+    float value[256], global = 1;
+    for (uint64_t i = 0; i < n; i++)
+        count[scales[i]]++;
+    for (unsigned i = 0; i < 256; i++)
+        bytes[i] = (uint8_t)i;
+    if (step->n_out > 2)
+        memcpy(&global, held[2], sizeof global);
+    tsr_mx_scale_values(scheme->scale, global, bytes, 256, value);
+    n -= stats->zero_blocks;
+    count[scale_of_zeros(scheme)] -= stats->zero_blocks;
+    if (n == 0)
+        return TSR_OK;
+    stats->scale_min = value_at(count, value, 0);
+    stats->scale_median = value_at(count, value, (n - 1) / 2);
+    stats->scale_max = value_at(count, value, n - 1);
+    return TSR_OK;
+}
+
+static const tsr_op kMxOp = {.name = "quantize in groups of columns",
+                             .units = mx_units,
+                             .windows = mx_windows,
+                             .scratch_bytes = mx_scratch,
+                             .run = mx_run,
+                             .finish = mx_finish,
+                             .stats_of = TSR_STATS_SOURCE};
+
+/* ---- steps ---- */
+
+static tsr_tensor *member(tsr_plan *plan, const tsr_tensor *weight, const char *ending, tsr_dtype dtype, unsigned rank,
+                          uint64_t a, uint64_t b)
+{
+    const char *const name =
+        tsr_arena_printf(&plan->arena, "%.*s%s", (int)tsr_module_length(weight->name), weight->name, ending);
+    return tsr_plan_new_tensor(plan, name, dtype, rank, (const uint64_t[]){a, b});
+}
+
+tsr_status tsr_plan_mx(tsr_plan *plan, const tsr_tensor *weight, const tsr_mx_scheme *scheme, const tsr_mx_names *names,
+                       const tsr_amax *amax, float input, tsr_err *err)
+{
+    const uint64_t rows = weight->shape[0], cols = weight->shape[1];
+    const tsr_tensor *in[TSR_MAX_INPUTS] = {weight};
+    uint32_t n_in = 1;
+    for (uint32_t i = 0; amax != NULL && i < amax->n; i++) {
+        if (amax->of[i] != weight)
+            in[n_in++] = amax->of[i];
+    }
+    params *const p = tsr_arena_alloc(&plan->arena, sizeof *p);
+    tsr_step step = {
+        .op = &kMxOp,
+        .params = p,
+        .in = in,
+        .n_in = n_in,
+        .amax = amax,
+        .n_out = amax == NULL ? 2
+                 : input == 0 ? 3
+                              : 4,
+        .held = 0xE,
+        .out = {member(plan, weight, names->codes, scheme->element == TSR_MX_E2M1 ? names->packed : TSR_F8_E4M3, 2,
+                       rows, tsr_mx_code_bytes(scheme->element, cols)),
+                member(plan, weight, names->scales, scheme->scale == TSR_MX_E8M0 ? names->power : TSR_F8_E4M3, 2, rows,
+                       cols / scheme->group),
+                member(plan, weight, names->global, TSR_F32, names->global_rank, 1, 0),
+                member(plan, weight, names->input, TSR_F32, names->global_rank, 1, 0)},
+    };
+    if (p == NULL)
+        return tsr_out_of_memory(err, "while planning");
+    *p = (params){.scheme = *scheme, .input = input};
+    for (unsigned i = 0; i < TSR_MAX_OUTPUTS; i++) {
+        if (step.out[i] == NULL)
+            return tsr_out_of_memory(err, "while planning");
+        if (i >= step.n_out)
+            step.out[i] = NULL;
+    }
+    return tsr_plan_step(plan, &step, err);
+}

@@ -1,0 +1,34 @@
+/* The quantization_config of MXFP4, MXFP8 and NVFP4 in three dialects: key for key what the producers write, since
+ * readers refuse keys that they do not know, and decide by those that they do. */
+#ifndef TSR_CONVERT_PLANS_MX_CONFIG_H
+#define TSR_CONVERT_PLANS_MX_CONFIG_H
+
+#include "common/text.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum tsr_mx_dialect {
+    TSR_MX_DIALECT_DEEPSEEK,           /* quant_method mxfp8, weight_scale_inv */
+    TSR_MX_DIALECT_COMPRESSED_TENSORS, /* as llm-compressor writes it */
+    TSR_MX_DIALECT_MODELOPT,           /* with a hf_quant_config.json that says the same */
+    TSR_MX_DIALECTS,
+} tsr_mx_dialect;
+
+typedef struct tsr_mx_config {
+    const char *name; /* "nvfp4-pack-quantized", or in ModelOpt's dialect the algorithm: "NVFP4" */
+    uint32_t bits, group;
+    bool global;                    /* scales are e4m3 beside a global one */
+    bool inputs;                    /* activations are quantized as well, in the same format */
+    const char *const *unquantized; /* modules that loaders would take for linear layers, sorted */
+    size_t n_unquantized;
+} tsr_mx_config;
+
+/* Appends the object. */
+void tsr_mx_config_write(tsr_text *out, tsr_mx_dialect dialect, const tsr_mx_config *config);
+
+/* Appends the text of hf_quant_config.json. */
+void tsr_mx_config_write_modelopt_file(tsr_text *out, const tsr_mx_config *config);
+
+#endif
