@@ -39,7 +39,7 @@ static tsr_status parse(int argc, char **argv, tsr_compare_job *job, arguments *
     tsr_option options[TSR_MAX_OPTIONS] = {
         {"--against", TSR_OPT_TEXT, &job->path[0], "SRC", "what DST was made from"},
         {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB",
-         "smallest SQNR of a tensor with scales (30; of int4 10; integers by their outliers)"},
+         "smallest SQNR of a tensor with scales (30; of int4 10, of FP4 14; less where outliers explain it)"},
         {"--max-block-error", TSR_OPT_TEXT, &a->max_block_error, "X",
          "largest relative error of a 128x128 block of such a tensor (0.0626)"},
         {"--max-misrounded", TSR_OPT_COUNT, &a->limits.max_misrounded, "N",
@@ -63,7 +63,7 @@ static tsr_status parse(int argc, char **argv, tsr_compare_job *job, arguments *
     TSR_TRY(tsr_places_check(&places, err));
     TSR_TRY(tsr_parse_number("--min-sqnr", a->min_sqnr, &a->limits.min_sqnr, err));
     if (a->min_sqnr != NULL) {
-        a->limits.min_sqnr_int4 = a->limits.min_sqnr;
+        a->limits.min_sqnr_int4 = a->limits.min_sqnr_fp4 = a->limits.min_sqnr;
         a->limits.max_int_cost = 0;
     }
     TSR_TRY(tsr_parse_number("--max-block-error", a->max_block_error, &a->limits.max_block_error, err));
@@ -141,9 +141,13 @@ static void write_json(tsr_text *t, const tsr_compare_job *job, const arguments 
     const struct {
         const char *key;
         double value;
-    } limits[] = {{"min_sqnr_db", a->limits.min_sqnr},          {"min_sqnr_int4_db", a->limits.min_sqnr_int4},
-                  {"max_int_cost", a->limits.max_int_cost},     {"max_block_error", a->limits.max_block_error},
-                  {"max_cast_error", a->limits.max_cast_error}, {"max_misrounded", (double)a->limits.max_misrounded}};
+    } limits[] = {{"min_sqnr_db", a->limits.min_sqnr},
+                  {"min_sqnr_int4_db", a->limits.min_sqnr_int4},
+                  {"min_sqnr_fp4_db", a->limits.min_sqnr_fp4},
+                  {"max_int_cost", a->limits.max_int_cost},
+                  {"max_block_error", a->limits.max_block_error},
+                  {"max_cast_error", a->limits.max_cast_error},
+                  {"max_misrounded", (double)a->limits.max_misrounded}};
     tsr_json_begin_object(t, false);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         tsr_json_key(t, texts[i][0]);

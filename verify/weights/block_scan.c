@@ -8,34 +8,24 @@
 
 /* A factor found by least squares is uncertain by about 0.0265 / sqrt(16384), and biased by up to a per cent where
  * values were rounded twice. */
-static const double kSameScale = 0.02, kSameScaleInt4 = 0.2; /* of as few as 32 coarse values */
+static const double kSameScale = 0.02, kSameScale4 = 0.2; /* of as few as 16 coarse values */
 /* Codes that belong to the values reach 0.9996; e4m3 with a bad scale that clips or flushes much, still more than this.
  */
 static const double kRelated = 0.9;
 
-enum { CHUNK = 1024 };
+enum {
+    CHUNK = 1024,
+    BAND_CELLS = 1 << 18, /* values of the blocks that are read at a time */
+    EXCUSED = 50,         /* of so many small blocks of coarse codes one may contradict the name of a fault */
+};
 
 typedef struct block {
     double stored, right; /* scales; right is 0 where nothing can be said */
     double error, better; /* e4m3: relative, of the nearest codes under the stored scale and under amax / 448 */
     double d2, due;       /* integers: sum of squared errors, and what steps that reach amax cost in the mean */
+    double zero_off;      /* integers: stored - right zero point, as far as can be told; else 0 */
     bool unrelated;
 } block;
-
-/* The nearest value of e4m3 to q >= 0, or the largest: steps of an eighth of its binade, no finer than 2^-9. */
-static double round_to_e4m3(double q)
-{
-    int exponent;
-    (void)frexp(q, &exponent);
-    const double step = ldexp(1, (exponent - 1 < -6 ? -6 : exponent - 1) - 3);
-    return fmin(nearbyint(q / step) * step, 448);
-}
-
-static double rounding_error2(double x, double scale)
-{
-    const double d = fabs(x) - round_to_e4m3(fabs(x) / scale) * scale;
-    return d * d;
-}
 
 /* The scale that amax asks for: amax / 448, or the power of two that is not below it. */
 static double scale_of(double amax, bool powers)
@@ -50,28 +40,48 @@ static double scale_of(double amax, bool powers)
 /* What a block's values and codes add up to. */
 typedef struct sums {
     double x2, y2, xy, amax, low, high; /* low, high: of y */
-    double d2, x_low, x_high;           /* squared errors; the outermost of x, and 0 */
-    uint64_t misrounded;                /* codes that are not the nearest under the stored scale */
+    double d, d2, x_low, x_high;        /* errors, and squared; the outermost of x, and 0 */
+    uint64_t misrounded, nonzero;       /* codes that are not the nearest under the stored scale; that are not 0 */
 } sums;
 
-/* Integers that would not be the nearest if the scale were `factor` times the stored one; beyond the outermost values
- * of the block they count as clipped. */
-static uint64_t misrounded_under(const tsr_weight_reader *x, const tsr_weight_reader *y, const sums *s, double stored,
-                                 double factor)
-{
+/* A block of both sides: rows and columns of the pieces that are loaded. */
+typedef struct window {
+    const tsr_weight_reader *x, *y;
+    uint64_t row, col, rows, cols;
+} window;
+
+/* Up to CHUNK values of one row. */
+typedef struct strip {
     double a[CHUNK], b[CHUNK];
+    size_t n;
+} strip;
+
+static bool next_strip(const window *w, uint64_t *row, uint64_t *col, strip *s)
+{
+    if (*col >= w->cols) {
+        *col = 0;
+        ++*row;
+    }
+    if (*row >= w->rows || w->cols == 0)
+        return false;
+    s->n = (size_t)tsr_min_u64(CHUNK, w->cols - *col);
+    tsr_weight_reader_row(w->x, w->row + *row, w->col + *col, s->n, s->a);
+    tsr_weight_reader_row(w->y, w->row + *row, w->col + *col, s->n, s->b);
+    return true;
+}
+
+/* Integers that would not be the nearest if the scale were `factor` times the stored one and the zero point `zero_off`
+ * lower; beyond the outermost values of the block they count as clipped. */
+static uint64_t misrounded_under(const window *w, const sums *s, double stored, double factor, double zero_off)
+{
+    strip p;
     const double half = 0.5 * stored * factor;
-    uint64_t found = 0;
-    for (uint64_t row = 0; row < x->piece.rows; row++) {
-        for (uint64_t col = 0; col < x->piece.cols; col += CHUNK) {
-            const size_t n = (size_t)tsr_min_u64(CHUNK, x->piece.cols - col);
-            tsr_weight_reader_row(x, row, col, n, a);
-            tsr_weight_reader_row(y, row, col, n, b);
-            for (size_t i = 0; i < n; i++) {
-                const double to = b[i] * factor;
-                const bool clipped = (b[i] == s->low && a[i] < to) || (b[i] == s->high && a[i] > to);
-                found += !clipped && fabs(a[i] - to) > half * (1 + 0x1p-5);
-            }
+    uint64_t found = 0, row = 0, col = 0;
+    for (; next_strip(w, &row, &col, &p); col += p.n) {
+        for (size_t i = 0; i < p.n; i++) {
+            const double to = (p.b[i] + zero_off * stored) * factor;
+            const bool clipped = (p.b[i] == s->low && p.a[i] < to) || (p.b[i] == s->high && p.a[i] > to);
+            found += !clipped && fabs(p.a[i] - to) > half * (1 + 0x1p-5);
         }
     }
     return found;
@@ -79,54 +89,65 @@ static uint64_t misrounded_under(const tsr_weight_reader *x, const tsr_weight_re
 
 /* What least squares would multiply the scale by; 1 where it may not say so. Where every code is the nearest to its
  * value the scale is right, whatever a few coarse codes average to; and so it is where another scale would not make
- * more of them the nearest: codes that were chosen otherwise, as GPTQ does. */
-static double factor_of(const tsr_weight_reader *x, const tsr_weight_reader *y, const sums *s, double stored)
+ * more of them the nearest: codes that were chosen otherwise, as GPTQ does. Of e2m1, a scale is wrong with many codes,
+ * and another one takes most of the error away; a flipped bit does neither. */
+static double factor_of(const window *w, const sums *s, double stored)
 {
     const double factor = s->xy / s->y2;
+    const uint8_t coding = w->y->view->weight.coding;
     if (s->misrounded == 0)
         return 1;
-    if (y->view->weight.coding == TSR_CODED_E4M3)
+    if (coding == TSR_CODED_E4M3)
         return factor;
-    return 2 * misrounded_under(x, y, s, stored, factor) <= s->misrounded ? factor : 1;
+    if (coding == TSR_CODED_E2M1) {
+        const double left2 = s->x2 - s->xy * factor;
+        return 4 * s->misrounded >= s->nonzero && s->misrounded > 1 && left2 < 0.6 * s->d2 ? factor : 1;
+    }
+    return 2 * misrounded_under(w, s, stored, factor, 0) <= s->misrounded ? factor : 1;
 }
 
-static void add_up(const tsr_weight_reader *x, const tsr_weight_reader *y, sums *s)
+/* By how much the zero point is too high: the mean error in steps, if it makes most of the codes the nearest. */
+static double zero_off_of(const window *w, const sums *s, double stored)
 {
-    double a[CHUNK], b[CHUNK];
+    if (w->y->view->weight.zero_point == NULL || s->misrounded < 2)
+        return 0;
+    const double off = nearbyint(s->d / stored / (double)(w->rows * w->cols));
+    return off != 0 && 4 * misrounded_under(w, s, stored, 1, off) <= s->misrounded ? off : 0;
+}
+
+static void add_up(const window *w, sums *s)
+{
+    strip p;
     size_t first;
-    for (uint64_t row = 0; row < x->piece.rows; row++) {
-        for (uint64_t col = 0; col < x->piece.cols; col += CHUNK) {
-            const size_t n = (size_t)tsr_min_u64(CHUNK, x->piece.cols - col);
-            tsr_weight_reader_row(x, row, col, n, a);
-            tsr_weight_reader_row(y, row, col, n, b);
-            s->misrounded += tsr_weight_reader_misrounded(y, row, col, n, a, b, &first);
-            for (size_t i = 0; i < n; i++) {
-                s->x2 += a[i] * a[i];
-                s->y2 += b[i] * b[i];
-                s->xy += a[i] * b[i];
-                s->d2 += (a[i] - b[i]) * (a[i] - b[i]);
-                s->amax = fmax(s->amax, fabs(a[i]));
-                s->x_low = fmin(s->x_low, a[i]);
-                s->x_high = fmax(s->x_high, a[i]);
-                s->low = fmin(s->low, b[i]);
-                s->high = fmax(s->high, b[i]);
-            }
+    uint64_t row = 0, col = 0;
+    for (; next_strip(w, &row, &col, &p); col += p.n) {
+        s->misrounded += tsr_weight_reader_misrounded(w->y, w->row + row, w->col + col, p.n, p.a, p.b, &first);
+        for (size_t i = 0; i < p.n; i++) {
+            const double a = p.a[i], b = p.b[i];
+            s->x2 += a * a;
+            s->y2 += b * b;
+            s->xy += a * b;
+            s->d += a - b;
+            s->d2 += (a - b) * (a - b);
+            s->nonzero += b != 0;
+            s->amax = fmax(s->amax, fabs(a));
+            s->x_low = fmin(s->x_low, a);
+            s->x_high = fmax(s->x_high, a);
+            s->low = fmin(s->low, b);
+            s->high = fmax(s->high, b);
         }
     }
 }
 
-/* Squared error of the nearest codes under a scale. */
-static double error_under(const tsr_weight_reader *x, double scale)
+/* Squared error of the nearest codes of e4m3 under a scale. */
+static double error_under(const window *w, double scale)
 {
-    double a[CHUNK], error = 0;
-    for (uint64_t row = 0; row < x->piece.rows; row++) {
-        for (uint64_t col = 0; col < x->piece.cols; col += CHUNK) {
-            const size_t n = (size_t)tsr_min_u64(CHUNK, x->piece.cols - col);
-            tsr_weight_reader_row(x, row, col, n, a);
-            for (size_t i = 0; i < n; i++)
-                error += rounding_error2(a[i], scale);
-        }
-    }
+    const tsr_rounding rounding = {.kind = TSR_CODES_E4M3, .scale = scale};
+    strip p;
+    double error = 0;
+    uint64_t row = 0, col = 0;
+    for (; next_strip(w, &row, &col, &p); col += p.n)
+        error += tsr_rounding_error2(&rounding, p.a, p.n, 1);
     return error;
 }
 
@@ -138,26 +159,32 @@ static double noise_of(const tsr_weight *w, double low, double high)
     return step * step / 12;
 }
 
-static block judge(const tsr_weight_reader *x, const tsr_weight_reader *y, double stored, bool powers)
+static block judge(const window *w, bool powers)
 {
+    const tsr_weight *const weight = &w->y->view->weight;
+    const double stored = tsr_weight_reader_scale(w->y, w->row, w->col);
     sums s = {0};
     double stored2 = 0, better2 = 0, due = 0;
-    add_up(x, y, &s);
-    if (y->view->weight.coding == TSR_CODED_E4M3) {
-        stored2 = error_under(x, stored);
-        better2 = error_under(x, scale_of(s.amax, powers));
-    } else {
-        due = noise_of(&y->view->weight, s.x_low, s.x_high) * (double)(x->piece.rows * x->piece.cols);
+    add_up(w, &s);
+    if (weight->coding == TSR_CODED_E4M3) {
+        stored2 = error_under(w, stored);
+        better2 = error_under(w, scale_of(s.amax, powers));
+    } else if (weight->coding != TSR_CODED_E2M1) {
+        due = noise_of(weight, s.x_low, s.x_high) * (double)(w->rows * w->cols);
     }
     if (!(s.x2 > 0) || !isfinite(s.xy) || !isfinite(stored2))
         return (block){.stored = stored, .d2 = s.d2, .due = due};
-    const bool related = s.xy > kRelated * sqrt(s.x2) * sqrt(s.y2);
+    const double zero_off = zero_off_of(w, &s, stored);
+    const bool related = zero_off != 0 || s.xy > kRelated * sqrt(s.x2) * sqrt(s.y2);
     return (block){
         .stored = stored,
-        .right = related ? stored * factor_of(x, y, &s, stored) : 0,
+        .right = zero_off != 0 ? stored
+                 : related     ? stored * factor_of(w, &s, stored)
+                               : 0,
         .error = sqrt(stored2 / s.x2),
         .better = sqrt(better2 / s.x2),
         .unrelated = !related,
+        .zero_off = zero_off,
         .d2 = s.d2,
         .due = due,
     };
@@ -165,10 +192,18 @@ static block judge(const tsr_weight_reader *x, const tsr_weight_reader *y, doubl
 
 /* ---- naming the fault ---- */
 
+/* A scale as it is stored, and as it should be: 0 where that is not known. */
+typedef struct kept {
+    double stored, right;
+} kept;
+
+/* Those of one matrix. */
 typedef struct grid {
-    const block *blocks;
-    uint64_t matrices, rows, cols;
-    double same; /* scales closer than this are the same */
+    kept *blocks;
+    uint64_t rows, cols;
+    uint64_t kept_rows; /* of these the first are in `blocks` */
+    double same;        /* scales closer than this are the same */
+    uint64_t excused;   /* one in so many may be none of the kind; 0: none may */
 } grid;
 
 static bool is_same(const grid *g, double a, double b)
@@ -176,58 +211,103 @@ static bool is_same(const grid *g, double a, double b)
     return fabs(a - b) <= g->same * fabs(b);
 }
 
+static uint64_t count_kept(const grid *g)
+{
+    return g->kept_rows * g->cols;
+}
+
+static bool is_excused(const grid *g, uint64_t misses, uint64_t seen)
+{
+    return misses == 0 || (g->excused > 0 && misses <= seen / g->excused);
+}
+
 static bool all_inverted(const grid *g)
 {
-    for (uint64_t i = 0; i < g->matrices * g->rows * g->cols; i++) {
-        if (g->blocks[i].right != 0 && !is_same(g, g->blocks[i].stored * g->blocks[i].right, 1))
-            return false;
+    uint64_t seen = 0, misses = 0;
+    for (uint64_t i = 0; i < count_kept(g); i++) {
+        seen += g->blocks[i].right != 0;
+        misses += g->blocks[i].right != 0 && !is_same(g, g->blocks[i].stored * g->blocks[i].right, 1);
     }
-    return true;
+    return is_excused(g, misses, seen);
+}
+
+static bool all_multiplied(const grid *g)
+{
+    uint64_t seen = 0, misses = 0;
+    double factor = 0;
+    for (uint64_t i = 0; i < count_kept(g); i++) {
+        const kept *const b = &g->blocks[i];
+        if (b->right == 0)
+            continue;
+        factor = factor == 0 ? b->stored / b->right : factor;
+        seen++;
+        misses += !is_same(g, b->stored / b->right, factor);
+    }
+    return seen > 1 && !is_same(g, factor, 1) && is_excused(g, misses, seen);
 }
 
 static bool all_transposed(const grid *g)
 {
-    for (uint64_t i = 0; i < g->matrices * g->rows * g->cols; i++) {
-        const uint64_t matrix = i / (g->rows * g->cols), row = i / g->cols % g->rows, col = i % g->cols;
-        const block *const from = &g->blocks[matrix * g->rows * g->cols + col * g->rows + row];
-        if (g->blocks[i].right != 0 && !is_same(g, from->stored, g->blocks[i].right))
-            return false;
+    uint64_t seen = 0, misses = 0;
+    for (uint64_t i = 0; g->kept_rows == g->rows && i < count_kept(g); i++) {
+        const kept *const from = &g->blocks[i % g->cols * g->rows + i / g->cols];
+        seen += g->blocks[i].right != 0;
+        misses += g->blocks[i].right != 0 && !is_same(g, from->stored, g->blocks[i].right);
     }
-    return true;
+    return g->kept_rows == g->rows && is_excused(g, misses, seen);
 }
 
 static bool all_shifted(const grid *g, int64_t by)
 {
-    const int64_t count = (int64_t)(g->matrices * g->rows * g->cols);
-    int64_t seen = 0;
+    const int64_t count = (int64_t)count_kept(g);
+    uint64_t seen = 0, misses = 0;
     for (int64_t i = 0; i < count; i++) {
         if (i + by < 0 || i + by >= count || g->blocks[i].right == 0)
             continue;
-        if (!is_same(g, g->blocks[i + by].stored, g->blocks[i].right))
-            return false;
         seen++;
+        misses += !is_same(g, g->blocks[i + by].stored, g->blocks[i].right);
     }
-    return seen > 1;
+    return seen > 1 && is_excused(g, misses, seen);
 }
 
-static tsr_scale_fault name_fault(const grid *g)
+static tsr_scale_fault name_fault(const grid *g, bool global)
 {
     const int64_t row = (int64_t)g->cols;
     if (all_transposed(g))
         return TSR_SCALES_TRANSPOSED;
     if (all_shifted(g, 1) || all_shifted(g, -1) || all_shifted(g, row) || all_shifted(g, -row))
         return TSR_SCALES_SHIFTED;
-    return all_inverted(g) ? TSR_SCALES_INVERTED : TSR_SCALES_WRONG;
+    if (all_inverted(g))
+        return TSR_SCALES_INVERTED;
+    return global && all_multiplied(g) ? TSR_SCALES_MULTIPLIED : TSR_SCALES_WRONG;
 }
 
 /* ---- the pass ---- */
 
-static void count(tsr_block_scan *scan, const grid *g, const block *b, const tsr_piece *piece)
+/* A scan under way. */
+typedef struct scanning {
+    const tsr_view *x, *y;
+    bool powers;
+    grid grid;
+    tsr_weight_reader readers[2];
+    uint64_t unrelated, zeros_wrong, scales_wrong;
+    double d2, due;
+    tsr_block_scan *scan;
+} scanning;
+
+static void count(scanning *k, const block *b, const tsr_piece *piece)
 {
+    tsr_block_scan *const scan = k->scan;
     scan->blocks++;
-    if (b->right != 0 && !is_same(g, b->stored, b->right) && scan->wrong++ == 0) {
+    k->unrelated += b->unrelated;
+    k->d2 += b->d2;
+    k->due += b->due;
+    const bool wrong = b->right != 0 && !is_same(&k->grid, b->stored, b->right);
+    k->scales_wrong += wrong;
+    k->zeros_wrong += b->zero_off != 0;
+    if ((wrong || b->zero_off != 0) && scan->wrong++ == 0) {
         scan->first_wrong = *piece;
-        scan->factor = b->stored / b->right;
+        scan->factor = wrong ? b->stored / b->right : b->zero_off;
     }
     if (b->error < TSR_USUAL_BLOCK_ERROR || b->better * b->better > 0.8 * b->error * b->error)
         return;
@@ -238,55 +318,81 @@ static void count(tsr_block_scan *scan, const grid *g, const block *b, const tsr
     scan->better = b->better;
 }
 
-static tsr_status scan_all(const tsr_view *x, const tsr_view *y, bool powers, grid *g, block *blocks,
-                           tsr_weight_reader readers[2], tsr_block_scan *scan, tsr_err *err)
+/* Every block of a band: as many rows and columns of blocks as are read at a time. */
+static tsr_status scan_band(scanning *k, const tsr_piece *band, tsr_err *err)
 {
-    const tsr_weight *const w = &y->weight;
-    uint64_t unrelated = 0;
-    double d2 = 0, due = 0;
-    for (uint64_t i = 0; i < g->matrices * g->rows * g->cols; i++) {
-        tsr_piece p = {.matrix = i / (g->rows * g->cols),
-                       .row = i / g->cols % g->rows * w->block_rows,
-                       .col = i % g->cols * w->block_cols};
-        p.rows = tsr_min_u64(w->block_rows, w->rows - p.row);
-        p.cols = tsr_min_u64(w->block_cols, w->cols - p.col);
-        TSR_TRY(tsr_weight_reader_load(&readers[0], x, &p, err));
-        TSR_TRY(tsr_weight_reader_load(&readers[1], y, &p, err));
-        blocks[i] = judge(&readers[0], &readers[1], readers[1].scales[0], powers);
-        count(scan, g, &blocks[i], &p);
-        unrelated += blocks[i].unrelated;
-        d2 += blocks[i].d2;
-        due += blocks[i].due;
+    const uint64_t rows = k->y->block_rows, cols = k->y->block_cols;
+    TSR_TRY(tsr_weight_reader_load(&k->readers[0], k->x, band, err));
+    TSR_TRY(tsr_weight_reader_load(&k->readers[1], k->y, band, err));
+    for (uint64_t row = 0; row < band->rows; row += rows) {
+        for (uint64_t col = 0; col < band->cols; col += cols) {
+            const window w = {&k->readers[0],
+                              &k->readers[1],
+                              row,
+                              col,
+                              tsr_min_u64(rows, band->rows - row),
+                              tsr_min_u64(cols, band->cols - col)};
+            const tsr_piece place = {band->matrix, band->row + row, band->col + col, w.rows, w.cols};
+            const block b = judge(&w, k->powers);
+            const uint64_t at_row = place.row / rows;
+            if (at_row < k->grid.kept_rows)
+                k->grid.blocks[at_row * k->grid.cols + place.col / cols] = (kept){b.stored, b.right};
+            count(k, &b, &place);
+        }
     }
-    scan->cost = due > 0 ? d2 / due : 0;
-    if (unrelated > scan->blocks / 10)
-        scan->fault = TSR_CODES_UNRELATED;
-    else if (scan->wrong > 0)
-        scan->fault = name_fault(g);
+    return TSR_OK;
+}
+
+static tsr_status scan_matrix(scanning *k, uint64_t matrix, tsr_err *err)
+{
+    const tsr_view *const y = k->y;
+    const uint64_t area = y->block_rows * y->block_cols,
+                   wide = tsr_min_u64(tsr_max_u64(BAND_CELLS / area, 1), k->grid.cols),
+                   high = tsr_min_u64(tsr_max_u64(BAND_CELLS / area / wide, 1), k->grid.rows);
+    const uint64_t before = k->scales_wrong;
+    for (uint64_t row = 0; row < y->rows; row += high * y->block_rows) {
+        for (uint64_t col = 0; col < y->cols; col += wide * y->block_cols) {
+            const tsr_piece band = {matrix, row, col, tsr_min_u64(high * y->block_rows, y->rows - row),
+                                    tsr_min_u64(wide * y->block_cols, y->cols - col)};
+            TSR_TRY(scan_band(k, &band, err));
+        }
+    }
+    if (k->scales_wrong == before)
+        return TSR_OK;
+    const tsr_scale_fault fault = name_fault(&k->grid, y->weight.global_scale != NULL);
+    k->scan->fault = before == 0 || fault == k->scan->fault ? fault : TSR_SCALES_WRONG;
     return TSR_OK;
 }
 
 tsr_status tsr_scan_blocks(const tsr_view *x, const tsr_view *y, bool powers, tsr_block_scan *scan, tsr_err *err)
 {
-    const tsr_weight *const w = &y->weight;
-    const tsr_piece whole = {.rows = tsr_min_u64(w->block_rows, w->rows), .cols = tsr_min_u64(w->block_cols, w->cols)};
+    const tsr_piece whole = {.rows = tsr_min_u64(y->block_rows, y->rows), .cols = tsr_min_u64(y->block_cols, y->cols)};
     *scan = (tsr_block_scan){0};
-    if (tsr_weight_reader_memory(x, &whole) > TSR_SCAN_BYTES || tsr_weight_reader_memory(y, &whole) > TSR_SCAN_BYTES) {
+    if (y->weight.reordered || tsr_weight_reader_memory(x, &whole) > TSR_SCAN_BYTES ||
+        tsr_weight_reader_memory(y, &whole) > TSR_SCAN_BYTES) {
         scan->fault = TSR_NOT_SCANNED;
         return TSR_OK;
     }
-    grid g = {.matrices = w->matrices,
-              .rows = tsr_ceil_div(w->rows, w->block_rows),
-              .cols = tsr_ceil_div(w->cols, w->block_cols),
-              .same = w->bits == 4 ? kSameScaleInt4 : kSameScale};
-    block *const blocks = calloc(g.matrices * g.rows * g.cols + 1, sizeof *blocks);
-    if (blocks == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the blocks of '%s'", w->values->name);
-    g.blocks = blocks;
-    tsr_weight_reader readers[2] = {{0}};
-    const tsr_status status = scan_all(x, y, powers, &g, blocks, readers, scan, err);
-    tsr_weight_reader_free(&readers[0]);
-    tsr_weight_reader_free(&readers[1]);
-    free(blocks);
+    const bool coarse_codes = y->weight.bits == 4;
+    scanning k = {.x = x, .y = y, .powers = powers, .scan = scan};
+    k.grid = (grid){.rows = tsr_ceil_div(y->rows, y->block_rows),
+                    .cols = tsr_ceil_div(y->cols, y->block_cols),
+                    .same = coarse_codes ? kSameScale4 : kSameScale,
+                    .excused = coarse_codes ? EXCUSED : 0};
+    k.grid.kept_rows = tsr_min_u64(k.grid.rows, tsr_max_u64(TSR_SCAN_KEPT / tsr_max_u64(k.grid.cols, 1), 1));
+    k.grid.blocks = calloc(count_kept(&k.grid) + 1, sizeof *k.grid.blocks);
+    if (k.grid.blocks == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the blocks of '%s'", y->weight.values->name);
+    tsr_status status = TSR_OK;
+    for (uint64_t matrix = 0; status == TSR_OK && matrix < y->matrices; matrix++)
+        status = scan_matrix(&k, matrix, err);
+    scan->cost = k.due > 0 ? k.d2 / k.due : 0;
+    if (k.unrelated > scan->blocks / 10)
+        scan->fault = TSR_CODES_UNRELATED;
+    else if (k.scales_wrong == 0 && k.zeros_wrong > 0)
+        scan->fault = TSR_ZEROS_WRONG;
+    tsr_weight_reader_free(&k.readers[0]);
+    tsr_weight_reader_free(&k.readers[1]);
+    free(k.grid.blocks);
     return status;
 }

@@ -10,21 +10,26 @@ typedef enum tsr_scale_fault {
     TSR_SCALES_TRANSPOSED, /* the grid is stored column by column */
     TSR_SCALES_SHIFTED,    /* each scale stands a block too early or too late */
     TSR_SCALES_INVERTED,   /* 1 / scale is stored */
+    TSR_SCALES_MULTIPLIED, /* one factor is wrong with all of them, as a wrong global scale makes them */
     TSR_SCALES_WRONG,      /* codes fit, some scales do not, in none of these ways */
+    TSR_ZEROS_WRONG,       /* codes and scales fit, some zero points do not */
     TSR_CODES_UNRELATED,   /* no scale makes these codes the source's values */
-    TSR_NOT_SCANNED,       /* one block is more than TSR_SCAN_BYTES */
+    TSR_NOT_SCANNED,       /* one block is more than TSR_SCAN_BYTES, or groups lie in another order */
 } tsr_scale_fault;
 
 /* Relative error that no distribution of weights explains: e4m3 gives 0.0265. */
 #define TSR_USUAL_BLOCK_ERROR 0.032
 
-enum { TSR_SCAN_BYTES = 16 << 20 };
+enum {
+    TSR_SCAN_BYTES = 16 << 20,
+    TSR_SCAN_KEPT = 1 << 20, /* blocks of a matrix whose scales are kept, to tell where the right ones went */
+};
 
 typedef struct tsr_block_scan {
     tsr_scale_fault fault;
-    uint64_t blocks, wrong; /* wrong: scales off by more than 2 % */
+    uint64_t blocks, wrong; /* wrong: scales off by more than 2 % (of 4-bit codes 20 %), or zero points */
     tsr_piece first_wrong;
-    double factor;             /* stored / right of the first wrong one */
+    double factor;             /* stored / right of the first wrong one; of zero points, stored - right */
     uint64_t improvable;       /* blocks, worse than usual even if codes are the nearest, whose squared error amax / 448
                                   lowers by a fifth or more */
     tsr_piece most_improvable; /* and the one that gains most: */

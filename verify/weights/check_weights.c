@@ -18,7 +18,13 @@
 tsr_weight_limits tsr_weight_limits_defaults(void)
 {
     return (tsr_weight_limits){
-        .min_sqnr = 30, .min_sqnr_int4 = 10, .max_int_cost = 3.1, .max_block_error = 0.0626, .max_cast_error = 0x1p-8};
+        .min_sqnr = 30,
+        .min_sqnr_int4 = 10,
+        .min_sqnr_fp4 = 14,
+        .max_int_cost = 3.1,
+        .max_block_error = 0.0626,
+        .max_cast_error = 0x1p-8,
+    };
 }
 
 const char *tsr_check_name(tsr_check check)
@@ -113,121 +119,6 @@ static tsr_status check_shapes(const tsr_weights_checking *k)
             TSR_TRY(tsr_add_finding(k, TSR_CHECK_SHAPES, tsr_pair_name(p), "%s, but %s in the source",
                                     tsr_shape_text(p->b->values, b, sizeof b),
                                     tsr_shape_text(p->a->values, a, sizeof a)));
-    }
-    return TSR_OK;
-}
-
-/* ---- scales ---- */
-
-static const char *bad_scale(double scale, double smallest_normal, bool ue8m0)
-{
-    int exponent;
-    if (!isfinite(scale))
-        return isnan(scale) ? "NaN" : "infinite";
-    if (scale == 0)
-        return "zero";
-    if (scale < 0)
-        return "negative";
-    if (scale < smallest_normal)
-        return "subnormal";
-    return ue8m0 && frexp(scale, &exponent) != 0.5 ? "no power of two, though scale_fmt is ue8m0" : NULL;
-}
-
-typedef struct scale_count {
-    uint64_t found, matrix, row, col; /* of the first */
-    double value;
-    const char *what;
-} scale_count;
-
-/* Values so small that amax / 448 is subnormal have no other scale. */
-static tsr_status is_source_tiny(const tsr_weights_checking *k, const tsr_pair *p, const tsr_piece *block, bool *tiny)
-{
-    tsr_weight_reader r = {0};
-    tsr_view view;
-    double x;
-    *tiny = false;
-    if (p->state > TSR_PAIR_DIFFERS)
-        return TSR_OK;
-    TSR_TRY(tsr_pair_view(&view, k->src, p, 0, k->err));
-    const tsr_status status = tsr_weight_reader_load(&r, &view, block, k->err);
-    *tiny = status == TSR_OK;
-    for (uint64_t i = 0; *tiny && i < block->rows * block->cols; i++) {
-        tsr_weight_reader_row(&r, i / block->cols, i % block->cols, 1, &x);
-        *tiny = fabs(x) <= 448 * (double)FLT_MIN;
-    }
-    tsr_weight_reader_free(&r);
-    return status;
-}
-
-/* Row `at` of the part of the grid that the weight uses. */
-static tsr_status check_scale_row(const tsr_weights_checking *k, const tsr_pair *p, const tsr_piece *at,
-                                  const double *scales, scale_count *count)
-{
-    const tsr_weight *const w = p->b;
-    const double smallest = w->scale->dtype == TSR_F16 ? 0x1p-14 : FLT_MIN;
-    for (uint64_t col = 0; col < at->cols; col++) {
-        const char *const what = bad_scale(scales[col], smallest, k->dst->weights->ue8m0);
-        if (what == NULL)
-            continue;
-        tsr_piece block = {.matrix = at->matrix, .row = at->row * w->block_rows, .col = col * w->block_cols};
-        block.rows = tsr_min_u64(w->block_rows, w->rows - block.row);
-        block.cols = tsr_min_u64(w->block_cols, w->cols - block.col);
-        bool tiny = false;
-        if (scales[col] > 0 && scales[col] < smallest)
-            TSR_TRY(is_source_tiny(k, p, &block, &tiny));
-        if (tiny || count->found++ > 0)
-            continue;
-        count->matrix = at->matrix;
-        count->row = at->row;
-        count->col = col;
-        count->value = scales[col];
-        count->what = what;
-    }
-    return TSR_OK;
-}
-
-static tsr_status check_scales_of(const tsr_weights_checking *k, const tsr_pair *p)
-{
-    const tsr_weight *const w = p->b;
-    const tsr_weight plain = tsr_plain_weight(w->scale);
-    const uint64_t rows = tsr_ceil_div(w->rows, w->block_rows), cols = tsr_ceil_div(w->cols, w->block_cols);
-    scale_count count = {0};
-    tsr_weight_reader r = {0};
-    tsr_view view;
-    TSR_TRY(tsr_view_init(&view, k->dst->checkpoint, &plain, k->err));
-    /* However the scales are shaped, they lie as M x grid_rows x grid_cols. */
-    view.matrices = w->one_scale ? 1 : w->matrices;
-    view.rows = w->grid_rows;
-    view.cols = w->grid_cols;
-    double *const scales = calloc(cols + 1, sizeof *scales);
-    tsr_status status = scales == NULL ? tsr_out_of_memory(k->err, NULL) : TSR_OK;
-    for (uint64_t i = 0; status == TSR_OK && cols > 0 && i < view.matrices * rows; i++) {
-        const tsr_piece at = {.matrix = i / rows, .row = i % rows, .rows = 1, .cols = cols};
-        status = tsr_weight_reader_load(&r, &view, &at, k->err);
-        if (status == TSR_OK) {
-            tsr_weight_reader_row(&r, 0, 0, cols, scales);
-            status = check_scale_row(k, p, &at, scales, &count);
-        }
-    }
-    free(scales);
-    tsr_weight_reader_free(&r);
-    if (status == TSR_OK && count.found > 0)
-        status = tsr_add_finding(
-            k, TSR_CHECK_SCALES, w->scale->name,
-            "%llu of %llu scales are out of range; the first, of block [%llu, %llu] of matrix %llu, is %s (%g)",
-            U64(count.found), U64(view.matrices * rows * cols), U64(count.row), U64(count.col), U64(count.matrix),
-            count.what, count.value);
-    return status;
-}
-
-static tsr_status check_scales(const tsr_weights_checking *k)
-{
-    for (size_t i = 0; i < k->c->count; i++) {
-        const tsr_pair *const p = &k->c->pairs[i];
-        if (p->b == NULL || p->b->scale == NULL)
-            continue;
-        k->out->judged[TSR_CHECK_SCALES]++;
-        TSR_TRY(check_scales_of(k, p));
     }
     return TSR_OK;
 }
@@ -351,7 +242,7 @@ tsr_status tsr_check_weights(const tsr_side *src, const tsr_side *dst, const tsr
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu tensors", c->count);
     TSR_GOTO(check_names(&k));
     TSR_GOTO(check_shapes(&k));
-    TSR_GOTO(check_scales(&k));
+    TSR_GOTO(tsr_check_weight_scales(&k));
     TSR_GOTO(tsr_check_codes(&k));
     TSR_GOTO(tsr_check_values(&k));
     TSR_GOTO(tsr_check_blocks(&k));

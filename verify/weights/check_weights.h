@@ -21,8 +21,10 @@ typedef enum tsr_check {
 typedef struct tsr_weight_limits {
     double min_sqnr;         /* dB, of a tensor of 8-bit codes */
     double min_sqnr_int4;    /* dB, of a tensor of int4 */
+    double min_sqnr_fp4;     /* dB, of a tensor of e2m1: NVFP4 and MXFP4 */
     double max_int_cost;     /* integers below that pass where squared errors are no more than this many times what
-                                steps that reach each group's largest value cost in the mean; 0: they do not */
+                                steps that reach each group's largest value cost in the mean; NVFP4, MXFP4 and MXFP8
+                                where every code is the nearest and every scale by rule. 0: they do not */
     double max_block_error;  /* relative, of a 128x128 block of an e4m3 tensor, where its own blocks lie inside */
     double max_cast_error;   /* relative, of a 128x128 block of a tensor without scales in another dtype */
     uint64_t max_misrounded; /* codes of a tensor that are not the nearest */
@@ -30,7 +32,8 @@ typedef struct tsr_weight_limits {
 
 /* 30 dB: healthy block FP8 has 31.5 whatever the weights, int8 about 40; 10 dB: int4 has 16 to 20. A uniform step loses
  * 20 lg of amax / rms, which outliers make large, and the more the longer a group is: below 30 and 10 dB integers are
- * held to what their own groups have to cost. 3.1: half a step, squared, is 3 times a twelfth of a step, squared, and
+ * held to what their own groups have to cost. 14 dB: half a step of e2m1 is at most a fifth of a value from 1 on, where
+ * the largest of a group lies; NVFP4 has 18 to 21, MXFP4 17 to 19. 3.1: half a step, squared, is 3 times a twelfth of a step, squared, and
  * codes and scales are rounded. 0.0626: half a step of e4m3 is at most 2^-4 of its value, and
  * what lies in the subnormal steps adds less than 0.0002. 2^-8: half a step of BF16. No code misrounded. */
 tsr_weight_limits tsr_weight_limits_defaults(void);

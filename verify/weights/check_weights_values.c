@@ -1,7 +1,9 @@
 /* Errors of values, judged tensor by tensor, and the mistakes that would explain them. */
 #include "verify/weights/check_weights_values.h"
 
+#include "common/checked.h"
 #include "verify/weights/block_scan.h"
+#include "verify/weights/misreadings.h"
 #include "verify/weights/origin.h"
 
 #include <math.h>
@@ -43,6 +45,17 @@ static bool tiles_are_blocks(const tsr_weight *w)
     return w->coding == TSR_CODED_E4M3 && TSR_TILE % w->block_rows == 0 && TSR_TILE % w->block_cols == 0;
 }
 
+/* NVFP4, MXFP4 and MXFP8: a scale for a few values of a row, by a known rule. */
+static bool has_ruled_groups(const tsr_weight *w)
+{
+    return w->kind != NULL && w->kind->family == TSR_FAMILY_MX;
+}
+
+static bool is_float_of_8_bits(const tsr_weight *w)
+{
+    return w->coding == TSR_CODED_E4M3;
+}
+
 /* Half a step among the subnormals, where rounding is as coarse beside the value as it likes. */
 static double subnormal_rounding(tsr_dtype dtype)
 {
@@ -74,7 +87,9 @@ typedef struct missed {
 
 static double least_sqnr(const tsr_weights_checking *k, const tsr_pair *p)
 {
-    return p->b->bits == 4 ? k->limits->min_sqnr_int4 : k->limits->min_sqnr;
+    return p->b->coding == TSR_CODED_E2M1 ? k->limits->min_sqnr_fp4
+           : p->b->bits == 4              ? k->limits->min_sqnr_int4
+                                          : k->limits->min_sqnr;
 }
 
 static bool is_wrong(const missed *m)
@@ -84,15 +99,21 @@ static bool is_wrong(const missed *m)
 
 static bool in_powers(const tsr_weights_checking *k, const tsr_weight *w)
 {
-    return k->dst->weights->ue8m0 || w->scale->dtype == TSR_F8_E8M0;
+    return k->dst->weights->ue8m0 || w->scale_dtype == TSR_F8_E8M0;
 }
 
-/* Integers may be below the limit because their groups hold outliers, and are right all the same. */
+/* Weights may be below the limit because their groups hold outliers, and are right all the same. Of groups whose scales
+ * keep a rule, two checks have shown it: no code but the nearest, and no scale that costs more than the rule's. */
 static tsr_status forgive_outliers(const tsr_weights_checking *k, const tsr_pair *p, missed *m)
 {
     tsr_view x, y;
     tsr_block_scan scan;
-    if (!m->sqnr || p->b->coding == TSR_CODED_E4M3 || !(k->limits->max_int_cost > 0))
+    if (has_ruled_groups(p->b) && p->metrics.misrounded == 0 && p->metrics.misscaled == 0) {
+        m->sqnr = m->sqnr && !(k->limits->max_int_cost > 0);
+        m->block = m->block && k->limits->max_block_error < tsr_weight_limits_defaults().max_block_error;
+        return TSR_OK;
+    }
+    if (!m->sqnr || has_ruled_groups(p->b) || is_float_of_8_bits(p->b) || !(k->limits->max_int_cost > 0))
         return TSR_OK;
     TSR_TRY(tsr_pair_view(&x, k->src, p, 0, k->err));
     TSR_TRY(tsr_pair_view(&y, k->dst, p, 1, k->err));
@@ -134,6 +155,14 @@ static tsr_status explain_scales(const tsr_weights_checking *k, const tsr_pair *
     TSR_TRY(tsr_scan_blocks(&x, &y, in_powers(k, p->b), &scan, k->err));
     const char *fault = "";
     switch (scan.fault) {
+    case TSR_ZEROS_WRONG:
+        snprintf(text, TSR_FINDING_TEXT,
+                 "; codes and scales fit, but %llu of %llu zero points do not (group at [%llu, %llu]: %+g)",
+                 U64(scan.wrong), U64(scan.blocks), U64(scan.first_wrong.row), U64(scan.first_wrong.col), scan.factor);
+        return TSR_OK;
+    case TSR_SCALES_MULTIPLIED:
+        fault = ": by one factor, as a wrong global scale makes it";
+        break;
     case TSR_SCALES_TRANSPOSED:
         fault = ": its grid is stored transposed";
         break;
@@ -174,8 +203,16 @@ static tsr_status explain(tsr_weights_checking *k, const tsr_pair *p, const miss
     }
     if (k->explained++ >= TSR_MAX_EXPLAINED)
         return TSR_OK;
+    if (m->rounding) {
+        tsr_misreading misreading;
+        TSR_TRY(tsr_find_misreading(k->src, k->dst, p, &misreading, k->err));
+        if (misreading != TSR_AS_STORED) {
+            snprintf(text, TSR_FINDING_TEXT, "; %s", tsr_misreading_text(misreading));
+            return TSR_OK;
+        }
+    }
     TSR_TRY(explain_scales(k, p, text, &unrelated));
-    if (!unrelated || tsr_metrics_relative(&p->metrics) < TSR_SAME_VALUES)
+    if (!unrelated || tsr_metrics_relative(&p->metrics) < tsr_same_values(p->b))
         return TSR_OK;
     TSR_TRY(tsr_find_origin(k->src, k->dst, p->b, &origin, k->err));
     if (origin.values != NULL && origin.values != p->a)
@@ -194,6 +231,7 @@ static void tell_limits(const tsr_weights_checking *k, const tsr_pair *p, const 
                         char text[TSR_FINDING_TEXT])
 {
     const tsr_metrics *const m = &p->metrics;
+    char place[192];
     size_t n = 0;
     text[0] = '\0';
     if (found->equality)
@@ -202,8 +240,10 @@ static void tell_limits(const tsr_weights_checking *k, const tsr_pair *p, const 
         n += (size_t)snprintf(text + n, TSR_FINDING_TEXT - n, "; a block's relative error is above %.3g",
                               k->limits->max_cast_error);
     if (found->rounding)
-        n += (size_t)snprintf(text + n, TSR_FINDING_TEXT - n, "; %llu codes are not the nearest, where %llu may be",
-                              U64(m->misrounded), U64(k->limits->max_misrounded));
+        n += (size_t)snprintf(text + n, TSR_FINDING_TEXT - n,
+                              "; %llu codes are not the nearest, where %llu may be, one at %s", U64(m->misrounded),
+                              U64(k->limits->max_misrounded),
+                              tsr_pair_coordinates(p, m->misrounded_at, place, sizeof place));
     if (found->sqnr)
         n += (size_t)snprintf(text + n, TSR_FINDING_TEXT - n, "; SQNR %.2f dB is below %g", tsr_metrics_sqnr(m),
                               least_sqnr(k, p));
@@ -289,14 +329,72 @@ static tsr_status check_blocks_of(const tsr_weights_checking *k, const tsr_pair 
         scan.error, scan.better, in_powers(k, p->b) ? "the power of two above amax/448" : "amax/448");
 }
 
+/* The first group that has a better scale. */
+static tsr_status find_misscaled(const tsr_weights_checking *k, const tsr_pair *p, tsr_piece *place, double *stored,
+                                 tsr_group_verdict *verdict)
+{
+    enum { MOST = 64 };
+    double x[MOST], y[MOST];
+    tsr_view views[2];
+    tsr_weight_reader readers[2] = {{0}};
+    tsr_group_rule rule;
+    tsr_status status = TSR_OK;
+    for (unsigned i = 0; i < 2; i++)
+        TSR_TRY(tsr_pair_view(&views[i], i == 0 ? k->src : k->dst, p, i, k->err));
+    const tsr_view *const v = &views[1];
+    const uint64_t at = p->metrics.misscaled_at;
+    *place = (tsr_piece){.matrix = at / v->cols / v->rows, .row = at / v->cols % v->rows, .col = at % v->cols};
+    place->rows = tsr_min_u64(v->block_rows, v->rows - place->row);
+    place->cols = tsr_min_u64(v->block_cols, v->cols - place->col);
+    for (unsigned i = 0; i < 2 && status == TSR_OK; i++)
+        status = tsr_weight_reader_load(&readers[i], &views[i], place, k->err);
+    if (status == TSR_OK) {
+        for (uint64_t row = 0; row < place->rows; row++) {
+            tsr_weight_reader_row(&readers[0], row, 0, (size_t)place->cols, x + row * place->cols);
+            tsr_weight_reader_row(&readers[1], row, 0, (size_t)place->cols, y + row * place->cols);
+        }
+        *stored = tsr_weight_reader_scale(&readers[1], 0, 0);
+        const tsr_group group = {
+            .x = x, .y = y, .n = (size_t)(place->rows * place->cols), .stride = 1, .scale = *stored};
+        *verdict = (tsr_group_verdict){0};
+        if (tsr_weight_reader_rule(&readers[1], &rule))
+            (void)tsr_group_is_misscaled(&rule, &group, verdict);
+    }
+    tsr_weight_reader_free(&readers[0]);
+    tsr_weight_reader_free(&readers[1]);
+    return status;
+}
+
+static tsr_status check_groups_of(const tsr_weights_checking *k, const tsr_pair *p)
+{
+    tsr_piece place;
+    tsr_group_verdict v;
+    double stored;
+    const uint64_t groups = p->metrics.elements / (p->b->block_rows * p->b->block_cols);
+    TSR_TRY(find_misscaled(k, p, &place, &stored, &v));
+    return tsr_add_finding(
+        k, TSR_CHECK_BLOCKS, tsr_pair_name(p),
+        "%llu of %llu groups have a better scale; the first at [%llu, %llu] of matrix %llu: its largest value is %.6g, "
+        "its scale %.6g, by its rule it is %.6g: squared error %.3g, %.3g with that",
+        U64(p->metrics.misscaled), U64(groups), U64(place.row), U64(place.col), U64(place.matrix), v.amax, stored,
+        v.ruled, v.error2, v.better2);
+}
+
 tsr_status tsr_check_blocks(const tsr_weights_checking *k)
 {
     size_t suspects = 0;
     for (size_t i = 0; i < k->c->count; i++) {
         const tsr_pair *const p = &k->c->pairs[i];
-        k->out->judged[TSR_CHECK_BLOCKS] += p->state <= TSR_PAIR_DIFFERS && p->b->coding == TSR_CODED_E4M3;
-        if (p->state == TSR_PAIR_DIFFERS && p->b->coding == TSR_CODED_E4M3 && !is_requantized_part(p) &&
-            worst_block(&p->metrics) > TSR_USUAL_BLOCK_ERROR && suspects++ < MAX_SCANNED)
+        if (p->state > TSR_PAIR_DIFFERS)
+            continue;
+        const bool ruled = has_ruled_groups(p->b), blocks = is_float_of_8_bits(p->b) && !ruled;
+        k->out->judged[TSR_CHECK_BLOCKS] += ruled || blocks;
+        if (p->state != TSR_PAIR_DIFFERS)
+            continue;
+        if (ruled && p->metrics.misscaled > 0)
+            TSR_TRY(check_groups_of(k, p));
+        if (blocks && !is_requantized_part(p) && worst_block(&p->metrics) > TSR_USUAL_BLOCK_ERROR &&
+            suspects++ < MAX_SCANNED)
             TSR_TRY(check_blocks_of(k, p));
     }
     if (suspects <= MAX_SCANNED)

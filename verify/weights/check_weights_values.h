@@ -1,4 +1,4 @@
-/* The checks of values, among those of tsr_check_weights, and what all of these share. */
+/* The checks of scales and values, among those of tsr_check_weights, and what all of these share. */
 #ifndef TSR_VERIFY_WEIGHTS_CHECK_WEIGHTS_VALUES_H
 #define TSR_VERIFY_WEIGHTS_CHECK_WEIGHTS_VALUES_H
 
@@ -23,6 +23,10 @@ typedef struct tsr_weights_checking {
 /* Notes what is wrong at `where`, a tensor, file or key. */
 tsr_status tsr_add_finding(const tsr_weights_checking *checking, tsr_check check, const char *where, const char *fmt,
                            ...) TSR_PRINTF(4, 5) TSR_WARN_UNUSED;
+
+/* Whether scales, and the global ones of NVFP4, are numbers that scales can be; and whether the latter are equal over
+ * layers that loaders join. */
+tsr_status tsr_check_weight_scales(const tsr_weights_checking *checking) TSR_WARN_UNUSED;
 
 /* Whether values are NaN or Inf that are not so in the source. */
 tsr_status tsr_check_codes(const tsr_weights_checking *checking) TSR_WARN_UNUSED;

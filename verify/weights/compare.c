@@ -5,6 +5,7 @@
 #include "common/first_failure.h"
 #include "common/glob.h"
 #include "common/threads.h"
+#include "verify/weights/compare_groups.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -16,6 +17,7 @@ enum {
     PIECE_BYTES = 2 << 20, /* of the wider side */
     CHUNK_TILES = 8,       /* decoded at a time, so that both sides' doubles stay in the nearest cache */
     CHUNK = CHUNK_TILES * TSR_TILE,
+    ACROSS_ROWS = 1024, /* of a piece where a side lies column by column in its file: both sides read long runs */
 };
 
 typedef struct partial {
@@ -34,6 +36,7 @@ typedef struct flight {
 typedef struct worker {
     tsr_weight_reader reader[2];
     double x[CHUNK], y[CHUNK];
+    tsr_group_values groups;
     tsr_tile tiles[CHUNK_TILES];
 } worker;
 
@@ -179,10 +182,12 @@ static tsr_status cut(const run *r, const tsr_pair *p, flight *f, tsr_err *err)
     const uint64_t width = tsr_max_u64(tsr_view_width(v), tsr_view_width(&f->view[1]));
     if (v->matrices == 0 || v->rows == 0 || v->cols == 0)
         return TSR_OK;
-    const uint64_t fitting = PIECE_BYTES / width, whole_rows = fitting / v->cols / TSR_TILE * TSR_TILE;
+    const bool across = tsr_view_lies_across(v) || tsr_view_lies_across(&f->view[1]);
+    const uint64_t fitting = PIECE_BYTES / width,
+                   whole_rows = across ? ACROSS_ROWS : fitting / v->cols / TSR_TILE * TSR_TILE;
     f->size.rows = tsr_min_u64(tsr_max_u64(whole_rows, TSR_TILE), v->rows);
     f->size.cols = tsr_min_u64(fitting / f->size.rows / TSR_TILE * TSR_TILE, v->cols);
-    if (whole_rows > 0)
+    if (!across && whole_rows > 0)
         f->size.cols = v->cols;
     f->pieces = v->matrices * tsr_ceil_div(v->rows, f->size.rows) * tsr_ceil_div(v->cols, f->size.cols);
     return TSR_OK;
@@ -209,8 +214,7 @@ static void note_misrounded(const worker *w, const flight *f, const tsr_piece *c
     const uint64_t found = tsr_weight_reader_misrounded(
         &w->reader[1], chunk->row - piece->row + row, chunk->col - piece->col, (size_t)chunk->cols, w->x, w->y, &first);
     if (out->misrounded == 0 && found > 0)
-        out->misrounded_at =
-            ((chunk->matrix * f->view[1].rows) + chunk->row + row) * f->view[1].cols + chunk->col + first;
+        out->misrounded_at = tsr_flat_index(&f->view[1], chunk->matrix, chunk->row + row, chunk->col + first);
     out->misrounded += found;
 }
 
@@ -220,6 +224,8 @@ static void compare_chunk(worker *w, const flight *f, const tsr_piece *chunk, bo
     const tsr_piece *const piece = &w->reader[0].piece;
     const size_t n = (size_t)chunk->cols, n_tiles = (size_t)tsr_ceil_div(n, TSR_TILE);
     const uint64_t col = chunk->col - piece->col;
+    tsr_group_rule rule;
+    const bool ruled = !same && tsr_weight_reader_rule(&w->reader[1], &rule), down = f->view[1].block_rows > 1;
     for (size_t t = 0; t < n_tiles; t++) {
         const tsr_tile_metrics place = {
             .matrix = chunk->matrix,
@@ -238,11 +244,15 @@ static void compare_chunk(worker *w, const flight *f, const tsr_piece *chunk, bo
         const double *const y = same ? w->x : w->y;
         if (!same && f->view[1].weight.scale != NULL)
             note_misrounded(w, f, chunk, row, out);
+        if (ruled && !down)
+            tsr_check_groups_along(&w->reader[1], chunk, row, w->x, w->y, &rule, out);
         for (size_t t = 0; t < n_tiles; t++)
             tsr_tile_row(&w->tiles[t], row, w->x + t * TSR_TILE, y + t * TSR_TILE);
     }
     for (size_t t = 0; t < n_tiles; t++)
         tsr_tile_end(&w->tiles[t], out);
+    if (ruled && down)
+        tsr_check_groups_down(w->reader, chunk, &rule, &w->groups, out);
 }
 
 static tsr_status compare_piece(worker *w, const flight *f, const tsr_piece *piece, partial *out, tsr_err *err)

@@ -11,12 +11,14 @@ static double least_quotient(tsr_codes kind)
 
 /* The scales that a byte of E8M0 can be. */
 static const double kSmallestPower = 0x1p-127, kLargestPower = 0x1p127;
-/* Beneath this amax, producers differ in what they do at the end of the range. */
-static const double kTiny = 0x1p-118;
+/* Producers that look at the bits of a subnormal amax give it this or the smallest power. */
+static const double kOfSubnormals = 0x1p-126;
 
 static bool is_ruled_power(tsr_codes kind, double amax, double scale)
 {
     const double quotient = amax / scale, least = least_quotient(kind);
+    if (amax < kOfSubnormals && scale <= kOfSubnormals)
+        return true;
     return (quotient >= least || scale <= kSmallestPower) && (quotient <= 4 * least || scale >= kLargestPower);
 }
 
@@ -76,8 +78,7 @@ bool tsr_group_is_misscaled(const tsr_group_rule *rule, const tsr_group *g, tsr_
     tsr_group_verdict v = {.amax = largest_of(g)};
     if (!(v.amax > 0) || isinf(v.amax) || !(g->scale > 0) || isinf(g->scale))
         return false;
-    if (rule->global > 0 ? is_ruled_product(rule, v.amax, g->scale)
-                         : v.amax < kTiny || is_ruled_power(rule->kind, v.amax, g->scale))
+    if (rule->global > 0 ? is_ruled_product(rule, v.amax, g->scale) : is_ruled_power(rule->kind, v.amax, g->scale))
         return false;
     for (size_t i = 0; i < g->n; i++) {
         const double d = g->x[i * g->stride] - g->y[i * g->stride];

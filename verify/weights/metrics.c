@@ -172,6 +172,9 @@ void tsr_metrics_add(tsr_metrics *total, const tsr_metrics *more)
     if (total->misrounded == 0)
         total->misrounded_at = more->misrounded_at;
     total->misrounded += more->misrounded;
+    if (total->misscaled == 0)
+        total->misscaled_at = more->misscaled_at;
+    total->misscaled += more->misscaled;
     total->sum_x2 += more->sum_x2;
     total->sum_y2 += more->sum_y2;
     total->sum_xy += more->sum_xy;
@@ -211,11 +214,8 @@ void tsr_metrics_json(tsr_text *text, const tsr_metrics *m)
     const struct {
         const char *key;
         uint64_t value;
-    } counts[] = {{"elements", m->elements},
-                  {"differ", m->differ},
-                  {"nonfinite_a", m->nonfinite[0]},
-                  {"nonfinite_b", m->nonfinite[1]},
-                  {"misrounded", m->misrounded}};
+    } counts[] = {{"elements", m->elements},        {"differ", m->differ},         {"nonfinite_a", m->nonfinite[0]},
+                  {"nonfinite_b", m->nonfinite[1]}, {"misrounded", m->misrounded}, {"misscaled", m->misscaled}};
     const struct {
         const char *key;
         double value;

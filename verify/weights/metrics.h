@@ -34,6 +34,8 @@ typedef struct tsr_metrics {
     uint64_t max_abs_at;      /* flat index of the largest error: the first in its tile, the earliest tile */
     uint64_t misrounded;      /* y has scales, and its code is not the nearest to x: see tsr_weight_reader_misrounded */
     uint64_t misrounded_at;   /* flat index of one: the first in the first piece that has any */
+    uint64_t misscaled;       /* groups of y whose scale is worse than by rule: see tsr_group_is_misscaled */
+    uint64_t misscaled_at;    /* flat index of the first value of one, likewise */
     double sum_x2, sum_y2, sum_xy;
     double sum_d2;  /* sum of (x - y)^2 */
     double max_abs; /* largest |x - y| */
@@ -73,7 +75,7 @@ double tsr_metrics_cosine(const tsr_metrics *m);
 double tsr_metrics_calc_diff(const tsr_metrics *m);
 
 /* The figures as members of the JSON object that is open: elements, differ, nonfinite_a, nonfinite_b, misrounded,
- * relative_error, sqnr_db, cosine, calc_diff, max_abs_error. Numbers that are not finite become null. */
+ * misscaled, relative_error, sqnr_db, cosine, calc_diff, max_abs_error. Numbers that are not finite become null. */
 void tsr_metrics_json(tsr_text *text, const tsr_metrics *m);
 
 #endif

@@ -4,8 +4,9 @@
 
 #include "verify/weights/compare.h"
 
-/* Relative error below which values are the same but for quantization; unrelated ones are at 1.4. */
-#define TSR_SAME_VALUES 0.1
+/* The relative error below which values are the same but for quantization to this weight's codes: unrelated ones are at
+ * 1.4. */
+double tsr_same_values(const tsr_weight *weight);
 
 typedef struct tsr_origin {
     const tsr_weight *values; /* of the source, of the same shape, that is closest and close enough; NULL: none */

@@ -5,9 +5,6 @@
 #include "verify/weights/unpack.h"
 #include "verify/weights/weight_reader.h"
 
-/* Whether the file has the matrix of values column by column. */
-bool tsr_view_lies_across(const tsr_view *view);
-
 /* How codes and zero points are packed, of a view that lies across. */
 tsr_order tsr_view_code_order(const tsr_view *view);
 tsr_order tsr_view_zero_order(const tsr_view *view);

@@ -77,6 +77,9 @@ typedef struct tsr_weight_reader {
 tsr_status tsr_view_init(tsr_view *view, const tsr_checkpoint *checkpoint, const tsr_weight *weight,
                          tsr_err *err) TSR_WARN_UNUSED;
 
+/* Whether the file has the matrix of values column by column. */
+bool tsr_view_lies_across(const tsr_view *view);
+
 /* Bytes of an element, rounded up. */
 uint64_t tsr_view_width(const tsr_view *view);
 
