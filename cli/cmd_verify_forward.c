@@ -134,7 +134,7 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_forward_request
     r->sequences = a->sequences > 0 ? a->sequences : r->tokens == NULL ? 1 : MAX_TOKENS;
     r->length = a->length;
     r->seed = a->seed;
-    r->threads = (unsigned)(a->threads > UINT16_MAX ? UINT16_MAX : a->threads);
+    a->threads = a->threads > UINT16_MAX ? UINT16_MAX : a->threads;
     return TSR_OK;
 }
 
@@ -236,11 +236,6 @@ static void write_json(tsr_text *t, const arguments *a, const tsr_forward_reques
 
 /* ---- running ---- */
 
-static void show_progress(size_t done, size_t total, double seconds, void *terminal)
-{
-    tsr_terminal_count(terminal, "layer", done, total, seconds);
-}
-
 static tsr_status verify(const arguments *a, session *s, tsr_forward_request *r, tsr_err *err)
 {
     for (size_t i = 0; i < 2 && a->sides[i] != NULL; i++) {
@@ -253,10 +248,8 @@ static tsr_status verify(const arguments *a, session *s, tsr_forward_request *r,
     r->source = &s->sides[0];
     r->model = a->sides[1] == NULL ? NULL : &s->sides[1];
     r->reference = s->reference;
-    r->cancel = tsr_terminal_catch_interrupt();
     s->terminal = tsr_terminal_open(a->quiet);
-    r->progress = show_progress;
-    r->progress_data = &s->terminal;
+    r->run = tsr_terminal_run_options(&s->terminal, a->threads, 0);
     const tsr_status status = tsr_check_forward(r, &s->evidence, err);
     tsr_terminal_close(&s->terminal);
     TSR_TRY(status);

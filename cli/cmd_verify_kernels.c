@@ -242,7 +242,7 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
     a->options.globs = a->tensors.items;
     a->options.n_globs = a->tensors.count;
     a->options.group_rows = kGroups[a->scaling];
-    a->options.threads = (unsigned)(a->threads > UINT16_MAX ? UINT16_MAX : a->threads);
+    a->options.run.threads = a->threads > UINT16_MAX ? UINT16_MAX : a->threads;
     return TSR_OK;
 }
 
@@ -260,9 +260,9 @@ static void print_work(const arguments *a, const session *s)
 {
     const tsr_evidence *const e = &s->evidence;
     char read[32];
-    tsr_print("%s; %zu of %zu tensors or sets, seed %llu, %s read in %.2f s, %u threads; seconds:", s->device.name,
+    tsr_print("%s; %zu of %zu tensors or sets, seed %llu, %s read in %.2f s, %llu threads; seconds:", s->device.name,
               e->subjects, e->candidates, (unsigned long long)a->options.seed,
-              tsr_bytes_text((double)e->bytes_read, read), e->seconds, a->options.threads);
+              tsr_bytes_text((double)e->bytes_read, read), e->seconds, U64(a->options.run.threads));
     print_phases(e);
 }
 
@@ -369,7 +369,7 @@ static tsr_status open_all(arguments *a, session *s, tsr_err *err)
     TSR_TRY(pair_weights(a, &s->weights[0], s->dst, err));
     a->options.side = (tsr_side){s->dst, &s->weights[0]};
     a->options.device = &s->device;
-    a->options.cancel = tsr_terminal_catch_interrupt();
+    a->options.run.cancel = tsr_terminal_catch_interrupt();
     if (a->against != NULL) {
         TSR_TRY(tsr_checkpoint_open(&s->against, a->against, NULL, 0, err));
         TSR_TRY(pair_weights(a, &s->weights[1], s->against, err));

@@ -63,6 +63,17 @@ static void show(tsr_terminal *t, char lines[][192], size_t n)
     fflush(stderr);
 }
 
+/* Of a job that counts nothing but items. */
+static void show_count(tsr_terminal *t, const tsr_progress *p)
+{
+    char left[32], lines[2][192];
+    time_text(p->seconds / (double)p->items_done * (double)(p->items_total - p->items_done), left);
+    snprintf(lines[0], sizeof lines[0], "%s %llu of %llu, %s left", p->items, U64(p->items_done), U64(p->items_total),
+             left);
+    snprintf(lines[1], sizeof lines[1], "%llu/%llu", U64(p->items_done), U64(p->items_total));
+    show(t, lines, 2);
+}
+
 void tsr_terminal_progress(const tsr_progress *p, void *terminal)
 {
     tsr_terminal *const t = terminal;
@@ -75,6 +86,10 @@ void tsr_terminal_progress(const tsr_progress *p, void *terminal)
     if (!t->tty && p->seconds - t->last_seconds < kPlainLineSeconds)
         return;
     t->last_seconds = p->seconds;
+    if (p->phase == NULL) {
+        show_count(t, p);
+        return;
+    }
     char done[32], total[32], rate[32], left[32], count[64] = "", lines[4][192];
     const char *const verb = strcmp(p->phase, "converting") == 0 ? t->verb : p->phase;
     const double speed = p->seconds > 0 ? (double)p->bytes_done / p->seconds : 0;
@@ -101,18 +116,6 @@ tsr_run_options tsr_terminal_run_options(tsr_terminal *terminal, uint64_t thread
                              .cancel = tsr_terminal_catch_interrupt(),
                              .progress = tsr_terminal_progress,
                              .progress_data = terminal};
-}
-
-void tsr_terminal_count(tsr_terminal *t, const char *what, size_t done, size_t total, double seconds)
-{
-    char left[32], lines[2][192];
-    if (t->quiet || (!t->tty && seconds - t->last_seconds < kPlainLineSeconds))
-        return;
-    t->last_seconds = seconds;
-    time_text(seconds / (double)done * (double)(total - done), left);
-    snprintf(lines[0], sizeof lines[0], "%s %zu of %zu, %s left", what, done, total, left);
-    snprintf(lines[1], sizeof lines[1], "%zu/%zu", done, total);
-    show(t, lines, 2);
 }
 
 void tsr_terminal_close(tsr_terminal *t)

@@ -20,9 +20,6 @@ tsr_run_options tsr_terminal_run_options(tsr_terminal *terminal, uint64_t thread
 /* A tsr_run_options.progress callback; `terminal` is a tsr_terminal. */
 void tsr_terminal_progress(const tsr_progress *progress, void *terminal);
 
-/* The same for a job of `total` pieces, each called `what`: how many are done, and the time left. */
-void tsr_terminal_count(tsr_terminal *terminal, const char *what, size_t done, size_t total, double seconds);
-
 /* Erases the progress line, if there is one. */
 void tsr_terminal_close(tsr_terminal *terminal);
 

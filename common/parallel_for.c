@@ -45,12 +45,12 @@ static void *work(void *argument)
     return NULL;
 }
 
-size_t tsr_parallel_workers(size_t n, unsigned threads)
+size_t tsr_parallel_workers(size_t n, uint64_t threads)
 {
     return tsr_max_u64(tsr_min_u64(tsr_min_u64(n, threads), TSR_MAX_THREADS), 1);
 }
 
-tsr_status tsr_parallel_for(size_t n, unsigned threads, const atomic_bool *cancel, tsr_parallel_fn *run, void *context,
+tsr_status tsr_parallel_for(size_t n, uint64_t threads, const atomic_bool *cancel, tsr_parallel_fn *run, void *context,
                             tsr_err *err)
 {
     loop l = {.n = n, .cancel = cancel, .run = run, .context = context, .lock = PTHREAD_MUTEX_INITIALIZER};

@@ -13,10 +13,11 @@ enum { TSR_MAX_THREADS = 256, TSR_PROGRESS_MS = 200 };
 
 /* How far a job has come. */
 typedef struct tsr_progress {
-    const char *phase;                /* what is being done: "verifying", "converting", "comparing" */
+    const char *phase;                /* what is being done: "verifying", "converting", "comparing"; NULL: no bytes are
+                                         counted, but items alone, of which the last one done is told */
     uint64_t bytes_done, bytes_total; /* read in this phase */
     uint64_t items_done, items_total; /* a total of 0: the job does not count them */
-    const char *items;                /* what is counted: "tensors", "files" */
+    const char *items;                /* what is counted: "tensors", "files"; "layer" without a phase */
     double seconds;                   /* since the phase began */
 } tsr_progress;
 

@@ -103,7 +103,7 @@ tsr_status tsr_run_jobs(const tsr_kernel_options *options, size_t n, tsr_job_fn 
     const jobs all = {job, context, calloc(n + 1, sizeof *all.results)};
     if (all.results == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu results", n);
-    tsr_status status = tsr_parallel_for(n, options->threads, options->cancel, run_job, (void *)&all, err);
+    tsr_status status = tsr_parallel_for(n, options->run.threads, options->run.cancel, run_job, (void *)&all, err);
     for (size_t i = 0; i < n; i++) {
         tsr_err join_err = {{0}};
         const tsr_status joined = tsr_evidence_join(evidence, &all.results[i], &join_err);

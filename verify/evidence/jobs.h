@@ -2,6 +2,7 @@
 #ifndef TSR_VERIFY_EVIDENCE_JOBS_H
 #define TSR_VERIFY_EVIDENCE_JOBS_H
 
+#include "common/threads.h"
 #include "verify/evidence/device.h"
 #include "verify/evidence/evidence.h"
 #include "verify/weights/compare.h"
@@ -37,10 +38,9 @@ typedef struct tsr_kernel_options {
     uint64_t columns;    /* output channels of a tensor that are computed and judged, in whole blocks; 0: all */
     uint64_t experts;    /* of a set of experts, chosen by the seed */
     uint64_t group_rows; /* tokens that share a scale: 1, or CUTLASS's M-granular and blockwise scalings */
-    unsigned threads;
+    tsr_run_options run; /* without memory and progress */
     tsr_kernel_limits limits;
     tsr_mla_request mla;
-    const atomic_bool *cancel; /* may be NULL */
 } tsr_kernel_options;
 
 /* Whether a name is asked for. */
@@ -70,7 +70,7 @@ size_t tsr_sample(const tsr_kernel_options *options, size_t *items, size_t n);
 /* One job: adds to `evidence`. `at` is its number. */
 typedef tsr_status tsr_job_fn(void *context, size_t at, tsr_evidence *evidence, tsr_err *err);
 
-/* Runs n jobs on options->threads threads; evidence is joined in their order. The first failure stops all.
+/* Runs n jobs on options->run.threads threads; evidence is joined in their order. The first failure stops all.
  * TSR_E_CANCELLED: stopped by *cancel. */
 tsr_status tsr_run_jobs(const tsr_kernel_options *options, size_t n, tsr_job_fn *job, void *context,
                         tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;

@@ -54,8 +54,12 @@ static void measure(const check *c, tsr_judgement *j, const double *x, const dou
 static void tell(const check *c, size_t layer)
 {
     const tsr_forward_request *const r = c->request;
-    if (r->progress != NULL)
-        r->progress(layer + 1 - r->first, c->last + 1 - r->first, tsr_now() - c->began, r->progress_data);
+    const tsr_progress progress = {.items_done = layer + 1 - r->first,
+                                   .items_total = c->last + 1 - r->first,
+                                   .items = "layer",
+                                   .seconds = tsr_now() - c->began};
+    if (r->run.progress != NULL)
+        r->run.progress(&progress, r->run.progress_data);
 }
 
 /* ---- layers ---- */
@@ -323,8 +327,8 @@ static tsr_status repeat(const tsr_tokens *t, tsr_tokens *twice, tsr_err *err)
 static tsr_status open_side(const check *c, tsr_forward *f, const tsr_side *side, tsr_err *err)
 {
     TSR_TRY(tsr_forward_open(f, side, err));
-    f->threads = c->request->threads;
-    f->cancel = c->request->cancel;
+    f->threads = (unsigned)c->request->run.threads;
+    f->cancel = c->request->run.cancel;
     return TSR_OK;
 }
 

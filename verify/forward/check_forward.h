@@ -7,6 +7,7 @@
 #ifndef TSR_VERIFY_FORWARD_CHECK_FORWARD_H
 #define TSR_VERIFY_FORWARD_CHECK_FORWARD_H
 
+#include "common/threads.h"
 #include "verify/evidence/evidence.h"
 #include "verify/forward/forward.h"
 
@@ -32,11 +33,8 @@ typedef struct tsr_forward_request {
     size_t sequences, length;        /* of tokens: so many at most */
     size_t first, last;              /* layers (SIZE_MAX: the last); embeddings go straight to the first */
     uint64_t seed;
-    unsigned threads;
     tsr_forward_limits limits;
-    const atomic_bool *cancel;                                               /* may be NULL */
-    void (*progress)(size_t done, size_t total, double seconds, void *data); /* of layers; may be NULL */
-    void *progress_data;
+    tsr_run_options run; /* without memory; progress is told after each layer */
 } tsr_forward_request;
 
 /* Errors: as the functions of verify/forward/forward.h and verify/forward/tokens.h; TSR_E_USAGE: no such layers.

@@ -152,7 +152,7 @@ tsr_status tsr_forward_linear(const tsr_forward *f, const char *module, const do
     const tsr_weight *w;
     double *bias = NULL;
     *y = NULL;
-    if (f->cancel != NULL && atomic_load(f->cancel))
+    if (tsr_is_cancelled(f->cancel))
         return tsr_fail(err, TSR_E_CANCELLED, "stopped");
     TSR_TRY(tsr_forward_find(f, &w, err, "%s.weight", module));
     TSR_TRY(tsr_linear_expect(f->side->checkpoint, w, rows, cols, err));

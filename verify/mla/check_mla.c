@@ -443,7 +443,7 @@ static tsr_status open_and_check(check *c, tsr_err *err)
     TSR_TRY(tsr_mla_model_open(&c->model, &o->side, o->mla.layer, err));
     TSR_TRY(tsr_mla_model_open(&c->original, o->against != NULL ? o->against : &o->side, o->mla.layer, err));
     TSR_TRY(check_request(c, err));
-    c->model.threads = c->original.threads = o->threads;
+    c->model.threads = c->original.threads = (unsigned)o->run.threads;
     lap(c, TSR_PHASE_READ);
     if (o->mla.stages == NULL)
         return check_layer(c, err);

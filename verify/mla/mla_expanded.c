@@ -210,10 +210,10 @@ static tsr_status check_all(work *w, tsr_evidence *evidence, double *since, tsr_
     const tsr_kernel_options *const o = w->s->options;
     const size_t heads = w->s->model->heads;
     TSR_TRY(open_work(w, err));
-    TSR_TRY(tsr_parallel_for(w->s->batch->tokens * heads, o->threads, o->cancel, expand_one, w, err));
+    TSR_TRY(tsr_parallel_for(w->s->batch->tokens * heads, o->run.threads, o->run.cancel, expand_one, w, err));
     fill_queries(w);
     tsr_lap(evidence, TSR_PHASE_QUANTIZE, since);
-    TSR_TRY(tsr_parallel_for(w->s->batch->queries * heads, o->threads, o->cancel, solve_one, w, err));
+    TSR_TRY(tsr_parallel_for(w->s->batch->queries * heads, o->run.threads, o->run.cancel, solve_one, w, err));
     tsr_lap(evidence, TSR_PHASE_ORACLE, since);
     TSR_TRY(judge_operands(w, evidence, err));
     for (size_t i = 0; i < o->device->n_prefills; i++)

@@ -121,7 +121,8 @@ static tsr_status fill(tsr_mla_work *w, tsr_err *err)
     for (size_t i = 0; i < n; i++)
         fill_query(w, i / heads, i % heads);
     tsr_mla_lap(w, TSR_PHASE_QUANTIZE);
-    const tsr_status status = tsr_parallel_for(n, w->s->options->threads, w->s->options->cancel, solve_one, w, err);
+    const tsr_run_options *const run = &w->s->options->run;
+    const tsr_status status = tsr_parallel_for(n, run->threads, run->cancel, solve_one, w, err);
     tsr_mla_lap(w, TSR_PHASE_ORACLE);
     return status;
 }

@@ -72,7 +72,7 @@ static tsr_kernel_options options_for(tsr_device *device, const char *const *glo
                                 .tokens = 24,
                                 .experts = 8,
                                 .group_rows = 1,
-                                .threads = 2,
+                                .run = {.threads = 2},
                                 .limits = tsr_kernel_limits_defaults()};
 }
 

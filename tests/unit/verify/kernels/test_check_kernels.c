@@ -198,7 +198,7 @@ Test(kernels, results_do_not_depend_on_threads)
     cr_assert_eq(tsr_device_open(&device, TSR_DEVICE_CPU, NULL, &err), TSR_OK);
     for (unsigned i = 0; i < 2; i++) {
         tsr_kernel_options options = options_for(&device, &glob);
-        options.threads = 1 + 3 * i;
+        options.run.threads = 1 + 3 * i;
         cr_assert_eq(tsr_check_gemm(&options, 7, &evidence[i], &err), TSR_OK);
     }
     cr_assert_eq(evidence[0].count, evidence[1].count);
