@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""What `meson install` puts on a machine: the tool, stripped and hardened as meson.build says, its pages, and nothing else."""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+import harness
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+# What the tool may ask of the machine that it runs on. No CUDA library is among it: those are looked for at run time.
+NEEDED = {"libc.so.6", "libm.so.6", "libzstd.so.1", "libxxhash.so.0", "libdl.so.2", "librt.so.1", "libpthread.so.0"}
+LOADER = re.compile(r"ld-linux.*\.so\.\d+")
+
+
+def output(*command):
+    return subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout
+
+
+def traits(binary):
+    """What readelf says of a binary: {trait: whether it has it}, and the libraries that it needs."""
+    sections, rest = output("readelf", "-SW", binary), output("readelf", "-lhdW", binary)
+    stack = re.search(r"GNU_STACK.*", rest)
+    found = {"no symbols": ".symtab" not in sections, "no debugging data": ".debug_" not in sections,
+             "loaded anywhere (PIE)": re.search(r"Type:\s+DYN", rest) is not None,
+             "tables read-only once filled (relro)": "GNU_RELRO" in rest,
+             "filled at the start (now)": re.search(r"BIND_NOW|Flags:.*\bNOW\b", rest) is not None,
+             "no stack is executable": stack is not None and " RWE " not in stack.group(0),
+             "no path of the build machine (rpath)": not re.search(r"\((RPATH|RUNPATH)\)", rest)}
+    return found, set(re.findall(r"\(NEEDED\).*\[(.*)\]", rest))
+
+
+def main():
+    options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
+    checks = harness.Checks()
+    built = pathlib.Path(options.tessera).resolve()
+    if not shutil.which("readelf") or not shutil.which("meson"):
+        print("skipped: what is installed (readelf or meson is missing)")
+        sys.exit(77)
+    with harness.temporary_directory(options.directory) as place:
+        output("meson", "install", "-C", built.parent.parent, "--no-rebuild", "--destdir", place, "--quiet")
+        files = {path for path in pathlib.Path(place).rglob("*") if path.is_file()}
+        tools = [path for path in files if path.parent.name == "bin"]
+        checks.check("one tool", [path.name for path in tools] == ["tessera"], tools)
+        pages = {path for path in files if "doc/tessera" in str(path)}
+        checks.check("nothing but the tool and its pages", files == pages | set(tools), files - pages)
+        wanted = {"README.md", "CHANGELOG.md"} | {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*") if path.is_file()}
+        checks.check("all pages", {str(path).split("doc/tessera/")[1] for path in pages} == wanted, pages)
+        found, needed = traits(tools[0])
+        for trait, has in found.items():
+            checks.check(f"installed: {trait}", has)
+        strange = {name for name in needed - NEEDED if not LOADER.fullmatch(name)}
+        checks.check("installed: libraries", needed and not strange, strange)
+        checks.check("installed: it runs", output(tools[0], "--version") == output(built, "--version"))
+        # The one in the build folder is not stripped: were it taken for stripped, nothing above would mean anything.
+        before, _ = traits(built)
+        checks.check("built: symbols are seen", not before["no symbols"] and not before["no debugging data"], before)
+    checks.finish()
+
+
+if __name__ == "__main__":
+    main()
