@@ -108,6 +108,7 @@ def load_table(inspect, model, tmp_path, tp="1", loaders="all"):
     code, got = inspect(model.write(tmp_path / "m"), "--can-load", loaders, "--tp", tp)
     assert code == int(any(f["severity"] == "error" for f in got["findings"]) or
                        not all(ok for row in got["can_load"].values() for ok in row.values()))
+    assert got["can_load"] and all(set(row) == set(tp.split(",")) for row in got["can_load"].values()), got["can_load"]
     for f in got["load_findings"]:
         if f["severity"] == "error":
             row = got["can_load"][f["loader"]]

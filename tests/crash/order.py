@@ -106,7 +106,8 @@ def record(checks, options, name, args, trace):
     if not checks.check(f"{name}: runs", code == 0, f"exit {code}: {stderr.strip()}"):
         return None
     with open(trace, encoding="utf-8") as file:
-        return [line.rstrip("\n").split("\t") for line in file]
+        calls = [line.rstrip("\n").split("\t") for line in file]
+    return calls if checks.check(f"{name}: calls were recorded", calls) else None
 
 
 def play(checks, name, calls, target):

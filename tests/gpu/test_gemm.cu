@@ -279,5 +279,5 @@ int main(int argc, char **argv)
         check_shape(8192, 8192, 8192, 0, automatic);
     }
     printf("%d checks, %d failed\n", checks, failures);
-    return failures != 0;
+    return failures != 0 || checks == 0;
 }

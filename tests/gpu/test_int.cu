@@ -449,5 +449,5 @@ int main(int argc, char **argv)
         }
     }
     printf("%d checks, %d failed\n", checks, failures);
-    return failures != 0;
+    return failures != 0 || checks == 0;
 }

@@ -223,5 +223,5 @@ int main(int argc, char **argv)
     }
     check_refusals(device);
     printf("%d checks, %d failed\n", checks, failures);
-    return failures != 0;
+    return failures != 0 || checks == 0;
 }

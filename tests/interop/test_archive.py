@@ -143,7 +143,9 @@ def test_zstd_and_zstandard_restore_the_plain_files(checkpoint, run, tmp_path, l
 @pytest.mark.parametrize("options", [[], ["--shuffle"]])
 def test_layout_is_as_documented(checkpoint, run, options):
     src = checkpoint("deepseek-v3")
-    for packed in archives(archive(run, src, *options)):
+    packed_files = archives(archive(run, src, *options))
+    assert len(packed_files) > 1
+    for packed in packed_files:
         plain = src / packed.name.removesuffix(".zst")
         frames = read_by_layout(packed)
         assert b"".join(content for content, _ in frames) == plain.read_bytes()

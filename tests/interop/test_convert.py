@@ -157,6 +157,7 @@ def test_fp8_bf16_fp8_keeps_every_value_with_powers_of_two(checkpoint, quantize,
     first = quantize(checkpoint("qwen3-moe"), "--scale-fmt", "ue8m0")
     again = quantize(convert(first, "--to", "bf16"), "--scale-fmt", "ue8m0")
     (a_scales, a), (b_scales, b) = split(load(first)), split(load(again))
+    assert a_scales and a_scales.keys() == b_scales.keys()
     for name in a_scales:
         x, y = (fp8_oracle.dequantize(*pair) for pair in ((a[name], a_scales[name]), (b[name], b_scales[name])))
         assert np.array_equal(x, y), name
@@ -168,8 +169,8 @@ def test_dialect_there_and_back_is_the_same_tree(checkpoint, quantize, convert):
     back = convert(there, "--to", "fp8-block", "--dialect", "deepseek")
     scales, codes = split(load(first))
     renamed, same = split(load(there), "_scale")
-    assert scales.keys() == renamed.keys() and all(same_bits(scales[n], renamed[n]) for n in scales)
-    assert all(same_bits(codes[n], same[n]) for n in codes)
+    assert scales and scales.keys() == renamed.keys() and all(same_bits(scales[n], renamed[n]) for n in scales)
+    assert codes and all(same_bits(codes[n], same[n]) for n in codes)
     assert harness.tree_difference(without(first, REPORT), without(back)) is None
     group = json.loads((there / "config.json").read_text())["quantization_config"]["config_groups"]["group_0"]
     assert group["weights"]["block_structure"] == [128, 128]

@@ -44,7 +44,9 @@ def test_configuration_and_report(tmp_path, tessera, quantize, options, scale_dt
     assert (q["quant_method"], q["format"]) == ("compressed-tensors", "float-quantized")
     assert group["weights"] == {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel", "dynamic": False}
     assert group["input_activations"] == {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True}
-    for row in json.loads((dst / "quantization_report.json").read_text())["tensors"]:
+    rows = json.loads((dst / "quantization_report.json").read_text())["tensors"]
+    assert rows
+    for row in rows:
         codes, scale = fp8_oracle.quantize_rows(source[row["name"]], scale_dtype)
         x = source[row["name"]].astype(np.float64)
         error = x - codes.astype(np.float64) * scale.astype(np.float64)
@@ -60,7 +62,7 @@ def test_least_squares_and_threads(tmp_path, quantize, scale_dtype):
     how = ("--scheme", "fp8-channel", "--scale-dtype", scale_dtype)
     plain, searched = (json.loads((quantize(src, *how, "--scales", s) / "quantization_report.json").read_text())
                        for s in ("amax", "mse"))
-    assert all(b["relative_error"] <= a["relative_error"] for a, b in zip(plain["tensors"], searched["tensors"]))
+    assert all(b["relative_error"] <= a["relative_error"] for a, b in zip(plain["tensors"], searched["tensors"], strict=True))
     assert any(b["relative_error"] < a["relative_error"] for a, b in zip(plain["tensors"], searched["tensors"]))
     first = quantize(src, *how)
     for options in (("--threads", "1", "--cpumask", "0"), ("--threads", "3", "--cpumask", "1")):

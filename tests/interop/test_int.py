@@ -84,7 +84,9 @@ def test_report(tmp_path, quantize, scheme, bits, group, asymmetric):
     options = [] if scheme == "int8-channel" else ["--group-size", str(group)]
     dst = quantize(src, "--scheme", scheme, *options, *(["--zero-points"] if asymmetric else []))
     dtype = np.float32 if scheme == "int8-channel" else BF16
-    for row in json.loads((dst / REPORT).read_text())["tensors"]:
+    rows = json.loads((dst / REPORT).read_text())["tensors"]
+    assert {row["name"] for row in rows} == {UP, DOWN}
+    for row in rows:
         codes, scale, zero = quantized(source[row["name"]], bits, group, asymmetric, dtype=dtype)
         x = source[row["name"]].astype(np.float64)
         split = codes.reshape(*scale.shape, -1).astype(np.float64)
@@ -99,7 +101,8 @@ def test_least_squares_is_never_worse(tmp_path, quantize, scheme):
     src, _ = model(tmp_path / "src")
     plain, searched = (json.loads((quantize(src, "--scheme", scheme, "--scales", s) / REPORT).read_text())
                        for s in ("amax", "mse"))
-    for a, b in zip(plain["tensors"], searched["tensors"]):
+    assert plain["tensors"]
+    for a, b in zip(plain["tensors"], searched["tensors"], strict=True):
         assert b["relative_error"] <= a["relative_error"]
     if scheme == "int4-weight-only":  # clipping pays where steps are coarse
         assert searched["whole"]["sqnr_db"] > plain["whole"]["sqnr_db"]

@@ -271,5 +271,6 @@ def test_versions(inspect, tmp_path):
     got = load_table(inspect, llama(), tmp_path, "4")
     assert set(got["checked"]) == set(got["can_load"])
     assert got["checked"]["vllm"].startswith("vLLM 0.33.0") and got["checked"]["sglang"].startswith("SGLang 0.5.23")
+    assert got["load_findings"]
     for f in got["load_findings"]:
         assert f["checked"] == got["checked"][f["loader"]]

@@ -23,7 +23,9 @@ def serve(tessera, src, dst, *options):
 def test_the_lines_are_what_inspect_says(kind, scheme, checkpoint, tessera, tmp_path):
     got, out = serve(tessera, checkpoint(kind), tmp_path / "dst", "--scheme", *scheme.split())
     harness.run(tessera, ["inspect", tmp_path / "dst", "--can-load", "all", "--tp", "1,2,4,8", "--json", tmp_path / "i"])
-    for loader, at in json.loads((tmp_path / "i").read_text())["can_load"].items():
+    can_load = json.loads((tmp_path / "i").read_text())["can_load"]
+    assert set(can_load) == {"vllm", "sglang", "transformers", "deepseek", "trtllm"}
+    for loader, at in can_load.items():
         if loader not in TOLD or (kind, scheme, loader) == ("llama", "fp8-block", "sglang"):
             continue
         sizes = [size for size in (1, 2, 4, 8) if at[str(size)]]

@@ -280,7 +280,8 @@ def test_a_wrong_input_scale_is_named(zero_points, factor, words, tmp_path, sour
     fault = faults(result)["activations, by input_scale"]
     assert code == 1 and words in fault and f"input_scale {read(dst / 'model.safetensors')[DOWN + '.input_scale'][0]:g}" in fault
     assert {j["subject"] for j in result["judgements"] if not j["passed"]} == {DOWN + ".weight"}
-    assert not any(j["fault"] for j in harness.of_kind(result, "kernel"))
+    kernels = harness.of_kind(result, "kernel")
+    assert kernels and not any(j["fault"] for j in kernels)
 
 
 @pytest.mark.parametrize("value", [0, -0.5, np.inf, 1e-30])
@@ -291,7 +292,8 @@ def test_no_input_scale_at_all_is_named(zero_points, value, tmp_path, source, qu
     edit(dst / "model.safetensors", UP + ".input_scale", lambda s: np.full_like(s, value))
     code, result = verify("epilogue", dst)
     assert code == 1 and faults(result) == {"input_scale of the checkpoint": f"it is {np.float32(value):g}"}
-    assert not any("static" in j["what"] for j in result["judgements"] if j["subject"] == UP + ".weight")
+    judged = [j["what"] for j in result["judgements"] if j["subject"] == UP + ".weight"]
+    assert len(judged) > 1 and not any("static" in what for what in judged)
 
 
 @pytest.mark.parametrize("part, change, words", [("zero_point", lambda z: z + np.int8(7), "times the sum of its codes is"),

@@ -143,7 +143,7 @@ def main():
         return 77
     work = Path(args.work) if args.work else Path(tempfile.mkdtemp(prefix="loaders."))
     tps = [int(tp) for tp in args.tp.split(",")]
-    wrong = 0
+    wrong = ran = 0
     cases = prepare(args.tessera, work, args.only)
     for loader in asked:
         sizes = tps[:1] if loader == "transformers" else tps
@@ -167,6 +167,7 @@ def main():
                 else:
                     kind = "explained" if excuse else "FALSE NO"
                 wrong += kind.startswith("FALSE")
+                ran += answer["ok"] is not None
                 mine = [f["detail"] for f in findings if f["severity"] == "error" and f["tp"] in (None, tp)]
                 print(f"{kind:9} {case} TP {tp}: loads: {answer['ok']}, said: {verdict}"
                       f"{'; ' + answer['why'] if answer.get('why') else ''}"
@@ -174,8 +175,8 @@ def main():
                       f"{'; ' + excuse if kind == 'explained' else ''}", flush=True)
     if not args.work:
         shutil.rmtree(work)
-    print(f"{wrong} verdicts of inspect are wrong")
-    return 1 if wrong else 0
+    print(f"{ran} were run; {wrong} verdicts of inspect are wrong")
+    return 1 if wrong or not ran else 0
 
 
 sys.exit(main())

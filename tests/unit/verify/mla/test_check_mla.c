@@ -100,6 +100,7 @@ static const char *first_failure(void)
     tsr_evidence evidence = {0};
     cr_assert_eq(tsr_check_mla(&options, 0, &evidence, &err), TSR_OK, "%s", err.msg);
     what[0] = '\0';
+    cr_assert_gt(evidence.count, 10); /* a check that judged nothing finds no fault either */
     for (size_t i = 0; i < evidence.count && what[0] == '\0'; i++) {
         if (evidence.items[i].fault != NULL)
             snprintf(what, sizeof what, "%s: %s", evidence.items[i].what, evidence.items[i].fault);
@@ -351,6 +352,7 @@ Test(mla, what_is_not_taken_is_skipped)
     cr_assert_eq(evidence.n_skipped, 2);
     cr_assert_str_eq(evidence.skipped[0].why, "no such shape");
     cr_assert_str_eq(evidence.skipped[1].why, "ranks take turns on one GPU: no second one");
+    cr_assert_gt(evidence.count, 0);
     for (size_t i = 0; i < evidence.count; i++)
         cr_assert_null(strstr(evidence.items[i].what, "other"));
     tsr_evidence_free(&evidence);
