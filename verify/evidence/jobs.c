@@ -39,6 +39,23 @@ bool tsr_is_selected(const tsr_kernel_options *options, const char *name)
     return selected;
 }
 
+const char *tsr_without_kernels(const tsr_weight *w)
+{
+    switch (w->coding) {
+    case TSR_CODED_E2M1:
+        return w->global_scale != NULL ? "it is NVFP4, for which there are no kernels here"
+                                       : "it is MXFP4, for which there are no kernels here";
+    case TSR_CODED_AWQ:
+        return "its codes are in AWQ's order, for which there are no kernels here";
+    case TSR_CODED_GPTQ:
+        return "its codes are in GPTQ's order, for which there are no kernels here";
+    default:
+        return w->kind != NULL && w->kind->family == TSR_FAMILY_MX && w->coding == TSR_CODED_E4M3
+                   ? "it is MXFP8, for which there are no kernels here"
+                   : NULL;
+    }
+}
+
 tsr_status tsr_find_subjects(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices,
                              size_t *n, tsr_evidence *evidence, tsr_err *err)
 {

@@ -55,6 +55,9 @@ typedef struct tsr_subjects {
     const char *kind; /* "tensor of int8 with a scale a row": for the message that there is none */
 } tsr_subjects;
 
+/* Why no kernel that is checked here takes a weight of this kind; NULL: some check has kernels for it. */
+const char *tsr_without_kernels(const tsr_weight *weight);
+
 /* (*indices)[0 .. *n) are the weights of options->side that are asked for and fit, as indices; from malloc, also on
  * failure. Those that do not fit are listed in `evidence` as skipped, with the reason. TSR_E_UNSUPPORTED: none fits. */
 tsr_status tsr_find_subjects(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices,

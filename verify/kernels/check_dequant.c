@@ -68,7 +68,7 @@ static void list_formats(check *c)
 static const char *unfit_because(const tsr_weight *w)
 {
     if (w->coding != TSR_CODED_INT8 && w->coding != TSR_CODED_PACKED)
-        return "";
+        return tsr_without_kernels(w) != NULL ? tsr_without_kernels(w) : "";
     return w->rows > 0 && w->cols > 0 && w->matrices == 1 ? NULL : "it is no matrix";
 }
 

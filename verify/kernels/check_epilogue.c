@@ -38,6 +38,8 @@ static const char *unfit_because(const tsr_weight *w)
 {
     if (w->coding == TSR_PLAIN)
         return "";
+    if (tsr_without_kernels(w) != NULL)
+        return tsr_without_kernels(w);
     if (w->coding != TSR_CODED_INT8)
         return "not int8 of W8A8";
     if (w->zero_point != NULL)

@@ -38,6 +38,8 @@ static const char *unfit_because(const tsr_weight *w)
 {
     if (w->coding == TSR_PLAIN)
         return "";
+    if (tsr_without_kernels(w) != NULL)
+        return tsr_without_kernels(w);
     if (w->coding != TSR_CODED_E4M3)
         return "not e4m3";
     if (w->coarse)

@@ -123,15 +123,33 @@ static void on_problem(void *data, const tsr_tensor *tensor, tsr_status status, 
 
 static tsr_kind kind_of(const tsr_weight *w)
 {
-    if (w->coding == TSR_CODED_PACKED)
+    switch (w->coding) {
+    case TSR_CODED_PACKED:
         return w->bits == 4 ? TSR_KIND_PACKED_INT4 : TSR_KIND_PACKED_INT8;
-    return w->coding == TSR_CODED_INT8 ? TSR_KIND_INT8 : TSR_KIND_E4M3;
+    case TSR_CODED_INT8:
+        return TSR_KIND_INT8;
+    case TSR_CODED_E2M1:
+        return w->global_scale != NULL ? TSR_KIND_NVFP4 : TSR_KIND_MXFP4;
+    case TSR_CODED_AWQ:
+        return TSR_KIND_AWQ;
+    case TSR_CODED_GPTQ:
+        return TSR_KIND_GPTQ;
+    default:
+        return w->kind != NULL && w->kind->family == TSR_FAMILY_MX ? TSR_KIND_MXFP8 : TSR_KIND_E4M3;
+    }
 }
 
 const char *tsr_kind_name(tsr_kind kind)
 {
-    static const char *const kNames[TSR_KIND_COUNT] = {"e4m3", "int8", "packed int8", "packed int4"};
+    static const char *const kNames[TSR_KIND_COUNT] = {"e4m3",  "int8",  "packed int8", "packed int4", "MXFP4",
+                                                       "NVFP4", "MXFP8", "AWQ",         "GPTQ"};
     return kNames[kind];
+}
+
+/* The largest value of a code, whatever its scale and zero point. */
+static double largest_code(const tsr_weight *w)
+{
+    return w->coding == TSR_CODED_E4M3 ? 448 : w->coding == TSR_CODED_E2M1 ? 6 : (double)(1u << (w->bits - 1));
 }
 
 static void count_weights(tsr_contents *s)
@@ -235,12 +253,15 @@ static void take_chunk(scale_reader *r, const tsr_weight *w, uint64_t at, size_t
     extremes *const e = &r->extremes[w - r->survey->weights.items];
     tsr_scale_stats *const s = &r->survey->scale_stats;
     const uint64_t rows = tsr_ceil_div(w->rows, w->block_rows), cols = tsr_ceil_div(w->cols, w->block_cols);
+    const bool by_group =
+        w->coding == TSR_CODED_AWQ || w->coding == TSR_CODED_GPTQ; /* a row of scales for each group */
+    const uint64_t width = by_group ? w->grid_rows : w->grid_cols, height = by_group ? w->grid_cols : w->grid_rows;
     for (size_t i = 0; i < n; i++) {
-        const uint64_t row = (at + i) / w->grid_cols % w->grid_rows, col = (at + i) % w->grid_cols;
-        if (row >= rows || col >= cols)
+        const uint64_t row = (at + i) / width % height, col = (at + i) % width;
+        if ((by_group ? col : row) >= rows || (by_group ? row : col) >= cols)
             continue;
         widen_extremes(e, r->values[i], at + i);
-        if (take(r, r->values[i]) || !*even)
+        if (take(r, r->values[i]) || !*even || w->coding != TSR_CODED_E4M3)
             continue;
         *even = false;
         if (s->n_odd++ == 0) {
@@ -251,15 +272,34 @@ static void take_chunk(scale_reader *r, const tsr_weight *w, uint64_t at, size_t
     }
 }
 
+/* What values [at, at + n) of a weight's scale are with the global one of their matrix. */
+static tsr_status apply_global(scale_reader *r, const tsr_weight *w, uint64_t at, size_t n, tsr_err *err)
+{
+    const uint64_t in_matrix = w->grid_rows * w->grid_cols, globals = tsr_tensor_elements(w->global_scale);
+    uint64_t loaded = UINT64_MAX;
+    float global = 1;
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t matrix = globals > 1 ? (at + i) / in_matrix : 0;
+        if (matrix != loaded)
+            TSR_TRY(tsr_checkpoint_read(r->c, w->global_scale, matrix * sizeof global, &global, sizeof global, err));
+        loaded = matrix;
+        const float scale = (float)r->values[i];
+        r->values[i] = (double)(w->global_divides ? scale / global : scale * global);
+    }
+    return TSR_OK;
+}
+
 static tsr_status read_scales(scale_reader *r, const tsr_weight *w, tsr_err *err)
 {
-    const size_t width = tsr_dtype_bytes((tsr_dtype)w->scale->dtype);
+    const size_t width = tsr_dtype_bytes((tsr_dtype)w->scale_dtype);
     const uint64_t count = tsr_tensor_elements(w->scale);
     bool even = true;
     for (uint64_t at = 0; at < count; at += CHUNK) {
         const size_t n = (size_t)tsr_min_u64(CHUNK, count - at);
         TSR_TRY(tsr_checkpoint_read(r->c, w->scale, at * width, r->bytes, n * width, err));
-        tsr_decode(w->scale->dtype, r->bytes, n, r->values);
+        tsr_decode(w->scale_dtype, r->bytes, n, r->values);
+        if (w->global_scale != NULL)
+            TSR_TRY(apply_global(r, w, at, n, err));
         take_chunk(r, w, at, n, &even);
     }
     return TSR_OK;
@@ -309,22 +349,22 @@ static void judge_outliers(scale_reader *r)
     for (size_t i = 0; usual > 0 && i < s->weights.count; i++) {
         const tsr_weight *const w = &s->weights.items[i];
         const extremes *const e = &r->extremes[i];
-        const double largest_code = w->scale == NULL              ? 0
-                                    : w->coding == TSR_CODED_E4M3 ? 448
-                                                                  : (double)(1u << (w->bits - 1));
-        if (w->scale == NULL || e->high * largest_code < 1 || e->high < kOutlier * usual)
+        if (w->scale == NULL || e->high * largest_code(w) < 1 || e->high < kOutlier * usual)
             continue;
         const double inverse = 1 / e->high / usual;
         const bool inverted = e->low > kOutlier * usual && inverse > 1 / kInverseFits && inverse < kInverseFits;
         snprintf(detail, sizeof detail,
                  "value %llu is %.6g, %.3g times the median of all scales: it stands for weights of up to %.3g%s",
-                 U64(e->high_at), e->high, e->high / usual, e->high * largest_code,
+                 U64(e->high_at), e->high, e->high / usual, e->high * largest_code(w),
                  inverted ? "; 1/scale would fit, for every value of this tensor" : "");
         note(s, inverted, w->scale, "scale outliers", detail,
              inverted ? "1/scale is stored where the scale belongs: make the checkpoint again"
                       : "look at the weight: tessera inspect CHECKPOINT:TENSOR, and diff with the original");
     }
-    const double all = usual * (s->coded[TSR_KIND_E4M3] > 0 ? 448 : s->coded[TSR_KIND_PACKED_INT4] > 0 ? 8 : 128);
+    double most = 0;
+    for (size_t i = 0; i < s->weights.count; i++)
+        most = s->weights.items[i].scale == NULL ? most : fmax(most, largest_code(&s->weights.items[i]));
+    const double all = usual * most;
     if (all <= kLargestWeight)
         return;
     snprintf(detail, sizeof detail,

@@ -14,7 +14,8 @@ typedef struct tsr_tally {
     uint64_t tensors, elements, bytes;
 } tsr_tally;
 
-/* Scales are counted over the blocks that their weights have; the surplus of a padded grid is left out. */
+/* Scales are counted over the blocks that their weights have; the surplus of a padded grid is left out. Those of NVFP4
+ * count with their global scale, as what values are multiplied by. */
 typedef struct tsr_scale_stats {
     uint64_t count;
     uint64_t zero, negative, nonfinite;
@@ -37,10 +38,15 @@ typedef enum tsr_kind {
     TSR_KIND_INT8,
     TSR_KIND_PACKED_INT8,
     TSR_KIND_PACKED_INT4,
+    TSR_KIND_MXFP4,
+    TSR_KIND_NVFP4,
+    TSR_KIND_MXFP8,
+    TSR_KIND_AWQ,
+    TSR_KIND_GPTQ,
     TSR_KIND_COUNT
 } tsr_kind;
 
-/* "e4m3", "int8", "packed int8", "packed int4". Static storage. */
+/* "e4m3", "int8", "packed int8", "packed int4", "MXFP4", "NVFP4", "MXFP8", "AWQ", "GPTQ". Static storage. */
 const char *tsr_kind_name(tsr_kind kind);
 
 typedef struct tsr_contents {
