@@ -79,10 +79,8 @@ static const float kLayoutDivisors[] = {127, 127.5f, 128, 7, 7.5f, 8};
 static tsr_status plan_bf16(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err)
 {
     static const tsr_dtype kDtypes[] = {TSR_BF16, TSR_F16, TSR_F32};
-    uint32_t rows, cols;
-    TSR_TRY(tsr_parse_block("--source-block", a->source_block, &rows, &cols, err));
-    const tsr_cast_options options = {
-        .dtype = kDtypes[a->dtype], .block_rows = rows, .block_cols = cols, .max_shard_bytes = run->max_shard_bytes};
+    tsr_cast_options options = {.dtype = kDtypes[a->dtype], .max_shard_bytes = run->max_shard_bytes};
+    TSR_TRY(tsr_parse_block("--source-block", a->source_block, &options.block, err));
     return tsr_cast_plan(plan, in->sources, &options, err);
 }
 
@@ -93,11 +91,8 @@ static tsr_status plan_fp8_block(const tsr_plan_run *run, const arguments *a, co
                                       .dialect = a->dialect,
                                       .search = a->scales == 1,
                                       .max_shard_bytes = run->max_shard_bytes};
-    uint32_t rows, cols;
-    TSR_TRY(tsr_parse_block("--source-block", a->source_block, &rows, &cols, err));
-    TSR_TRY(tsr_parse_block("--block", a->block, &options.block_rows, &options.block_cols, err));
-    options.source_block_rows = rows;
-    options.source_block_cols = cols;
+    TSR_TRY(tsr_parse_block("--source-block", a->source_block, &options.source_block, err));
+    TSR_TRY(tsr_parse_block("--block", a->block, &options.block, err));
     return tsr_requantize_plan(plan, in->sources, in->n, &options, err);
 }
 

@@ -306,8 +306,8 @@ static tsr_status inspect(const arguments *a, bool *short_of, tsr_err *err)
     tsr_checkpoint *checkpoint = NULL;
     tsr_contents survey;
     const char *tensor;
-    uint32_t rows, cols;
-    TSR_TRY(tsr_parse_block("--source-block", a->source_block, &rows, &cols, err));
+    tsr_block block;
+    TSR_TRY(tsr_parse_block("--source-block", a->source_block, &block, err));
     char *const path = strdup(a->path);
     if (path == NULL)
         return tsr_out_of_memory(err, NULL);
@@ -318,7 +318,7 @@ static tsr_status inspect(const arguments *a, bool *short_of, tsr_err *err)
         status = tsr_fail(err, TSR_E_USAGE, "--can-load asks about a checkpoint, not about one tensor");
     if (status == TSR_OK)
         status = tsr_checkpoint_open(&checkpoint, path, a->ignore.items, a->ignore.count, err);
-    if (status == TSR_OK && (status = tsr_contents_find(&survey, checkpoint, rows, cols, err)) == TSR_OK) {
+    if (status == TSR_OK && (status = tsr_contents_find(&survey, checkpoint, block.rows, block.cols, err)) == TSR_OK) {
         status = tensor == NULL ? inspect_checkpoint(a, checkpoint, &survey, short_of, err)
                                 : inspect_tensor(a, checkpoint, &survey, tensor, err);
         if (status == TSR_OK && tensor == NULL)

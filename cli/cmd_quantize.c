@@ -196,7 +196,11 @@ static tsr_status block_options(const tsr_plan_run *run, const arguments *a, tsr
         .policy = policy_of(a),
         .max_shard_bytes = run->max_shard_bytes,
     };
-    return tsr_parse_block("--block", a->block, &options->block.block_rows, &options->block.block_cols, err);
+    tsr_block block;
+    TSR_TRY(tsr_parse_block("--block", a->block, &block, err));
+    options->block.block_rows = (uint32_t)block.rows;
+    options->block.block_cols = (uint32_t)block.cols;
+    return TSR_OK;
 }
 
 static tsr_status mx_options(const tsr_plan_run *run, const arguments *a, tsr_mx_options *options, tsr_err *err)

@@ -34,17 +34,16 @@ void tsr_compare_job_options(tsr_compare_job *job, tsr_option *options)
 
 tsr_status tsr_compare_job_run(tsr_compare_job *job, tsr_err *err)
 {
-    uint32_t rows = 0, cols = 0;
+    tsr_block block;
     if (job->threads == 0)
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
-    if (job->block != NULL)
-        TSR_TRY(tsr_parse_block("--source-block", job->block, &rows, &cols, err));
+    TSR_TRY(tsr_parse_block("--source-block", job->block, &block, err));
     tsr_side side[2];
     for (size_t i = 0; i < 2; i++) {
         TSR_TRY(tsr_checkpoint_open(&job->checkpoint[i], job->path[i], NULL, 0, err));
         tsr_status status = tsr_weights_pair(&job->weights[i], job->checkpoint[i], 0, 0, err);
-        if (status == TSR_E_USAGE && rows > 0) /* no block size is stated: here it is */
-            status = tsr_weights_pair(&job->weights[i], job->checkpoint[i], rows, cols, err);
+        if (status == TSR_E_USAGE && block.rows > 0) /* no block size is stated: here it is */
+            status = tsr_weights_pair(&job->weights[i], job->checkpoint[i], block.rows, block.cols, err);
         if (status != TSR_OK)
             return status;
         side[i] = (tsr_side){job->checkpoint[i], &job->weights[i]};

@@ -251,17 +251,16 @@ void tsr_options_help(const char *text, const tsr_option *options)
     }
 }
 
-tsr_status tsr_parse_block(const char *name, const char *text, uint32_t *rows, uint32_t *cols, tsr_err *err)
+tsr_status tsr_parse_block(const char *name, const char *text, tsr_block *block, tsr_err *err)
 {
     unsigned r, c;
     char rest;
-    *rows = *cols = 0;
+    *block = (tsr_block){0, 0};
     if (text == NULL)
         return TSR_OK;
     if (sscanf(text, "%ux%u%c", &r, &c, &rest) != 2 || r == 0 || c == 0 || r > 4096 || c > 4096)
         return tsr_fail(err, TSR_E_USAGE, "%s: '%s' is not ROWSxCOLUMNS, each from 1 to 4096", name, text);
-    *rows = r;
-    *cols = c;
+    *block = (tsr_block){r, c};
     return TSR_OK;
 }
 

@@ -2,6 +2,7 @@
 #ifndef TSR_CLI_OPTIONS_H
 #define TSR_CLI_OPTIONS_H
 
+#include "common/block.h"
 #include "common/status.h"
 
 #include <stdbool.h>
@@ -52,8 +53,7 @@ void tsr_options_help(const char *text, const tsr_option *options);
 const char *tsr_did_you_mean(const char *word, const char *words, char text[80]);
 
 /* "128x128", the value of the option `name`; NULL gives 0x0. */
-tsr_status tsr_parse_block(const char *name, const char *text, uint32_t *rows, uint32_t *cols,
-                           tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_parse_block(const char *name, const char *text, tsr_block *block, tsr_err *err) TSR_WARN_UNUSED;
 
 /* A finite number, the value of the option `name`; NULL leaves *value as it is. */
 tsr_status tsr_parse_number(const char *name, const char *text, double *value, tsr_err *err) TSR_WARN_UNUSED;

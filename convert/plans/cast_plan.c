@@ -202,11 +202,11 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
 {
     plan->command = tsr_arena_printf(
         &plan->arena, "convert --to bf16 --dtype %s --block %llux%llu --max-shard-size %llu", tsr_dtype_name(o->dtype),
-        (unsigned long long)o->block_rows, (unsigned long long)o->block_cols, (unsigned long long)o->max_shard_bytes);
-    if (o->block_rows != 0) /* who compares has to be told as well */
+        U64(o->block.rows), U64(o->block.cols), (unsigned long long)o->max_shard_bytes);
+    if (o->block.rows != 0) /* who compares has to be told as well */
         plan->next = tsr_arena_printf(&plan->arena, "tessera verify DST --against SRC --source-block %llux%llu",
-                                      (unsigned long long)o->block_rows, (unsigned long long)o->block_cols);
-    if (plan->command == NULL || (o->block_rows != 0 && plan->next == NULL))
+                                      U64(o->block.rows), U64(o->block.cols));
+    if (plan->command == NULL || (o->block.rows != 0 && plan->next == NULL))
         return tsr_out_of_memory(err, "while planning");
     if (weights->n_scaled == 0)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no tensor is codes: there is nothing to dequantize",
@@ -224,7 +224,7 @@ tsr_status tsr_cast_plan(tsr_plan *plan, const tsr_checkpoint *const *source, co
 {
     tsr_weights weights;
     *plan = tsr_plan_begin(source, 1);
-    TSR_TRY(tsr_weights_pair(&weights, *source, options->block_rows, options->block_cols, err));
+    TSR_TRY(tsr_weights_pair(&weights, *source, options->block.rows, options->block.cols, err));
     tsr_status status = tsr_weights_refuse_parts(&weights, *source, "dequantizing", err);
     if (status == TSR_OK)
         status = make_plan(plan, &weights, options, err);

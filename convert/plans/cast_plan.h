@@ -3,12 +3,13 @@
 #ifndef TSR_CONVERT_PLANS_CAST_PLAN_H
 #define TSR_CONVERT_PLANS_CAST_PLAN_H
 
+#include "common/block.h"
 #include "convert/engine/plan.h"
 #include "formats/model/weights.h"
 
 typedef struct tsr_cast_options {
     tsr_dtype dtype; /* BF16, F16 or F32: of weights that were codes; all other tensors stay as they are */
-    uint64_t block_rows, block_cols; /* 0: as config.json states */
+    tsr_block block; /* as config.json states, where it is 0 x 0 */
     uint64_t max_shard_bytes;
 } tsr_cast_options;
 

@@ -37,7 +37,8 @@ static void member(tsr_text *t, const char *key, const char *value)
 /* Which elements share a scale: `strategy`, and its sizes, where it has some. */
 typedef struct sharing {
     const char *strategy;
-    uint64_t group, block_rows, block_cols;
+    uint64_t group;
+    tsr_block block;
 } sharing;
 
 static void write_args(tsr_text *t, const char *type, uint32_t bits, bool symmetric, sharing s, bool dynamic)
@@ -53,11 +54,11 @@ static void write_args(tsr_text *t, const char *type, uint32_t bits, bool symmet
         tsr_json_key(t, "group_size");
         tsr_json_u64(t, s.group);
     }
-    if (s.block_rows != 0) {
+    if (s.block.rows != 0) {
         tsr_json_key(t, "block_structure");
         tsr_json_begin_array(t, true);
-        tsr_json_u64(t, s.block_rows);
-        tsr_json_u64(t, s.block_cols);
+        tsr_json_u64(t, s.block.rows);
+        tsr_json_u64(t, s.block.cols);
         tsr_json_end_array(t);
     }
     tsr_json_key(t, "dynamic");
@@ -67,15 +68,15 @@ static void write_args(tsr_text *t, const char *type, uint32_t bits, bool symmet
 
 static sharing of_weights(const tsr_ct_config *c)
 {
-    if (c->block_rows != 0)
-        return (sharing){.strategy = "block", .block_rows = c->block_rows, .block_cols = c->block_cols};
+    if (c->block.rows != 0)
+        return (sharing){.strategy = "block", .block = c->block};
     return (sharing){.strategy = c->group == 0 ? "channel" : "group", .group = c->group};
 }
 
 static sharing of_inputs(const tsr_ct_config *c)
 {
-    if (c->block_rows != 0)
-        return (sharing){.strategy = "group", .group = c->block_cols};
+    if (c->block.rows != 0)
+        return (sharing){.strategy = "group", .group = c->block.cols};
     return (sharing){.strategy = c->inputs == TSR_CT_INPUTS_TOKEN ? "token" : "tensor"};
 }
 

@@ -2,21 +2,22 @@
 #ifndef TSR_CONVERT_PLANS_CT_CONFIG_H
 #define TSR_CONVERT_PLANS_CT_CONFIG_H
 
+#include "common/block.h"
 #include "common/text.h"
 #include "formats/checkpoint/safetensors.h"
 
 typedef enum tsr_ct_inputs {
     TSR_CT_INPUTS_PLAIN,  /* in floating point: weight-only */
-    TSR_CT_INPUTS_TOKEN,  /* one scale a token, found at run time; with blocks one a token and block_cols channels */
+    TSR_CT_INPUTS_TOKEN,  /* one scale a token, found at run time; with blocks one a token and block.cols channels */
     TSR_CT_INPUTS_TENSOR, /* one scale a tensor, stored */
 } tsr_ct_inputs;
 
 typedef struct tsr_ct_config {
-    const char *format;              /* "int-quantized", "pack-quantized", "float-quantized" */
-    const char *type;                /* "int" or "float": of weights and inputs */
-    uint32_t bits;                   /* of weights; inputs have 8 */
-    uint64_t group;                  /* columns that share a scale; 0: all of a row */
-    uint64_t block_rows, block_cols; /* 0: no blocks */
+    const char *format; /* "int-quantized", "pack-quantized", "float-quantized" */
+    const char *type;   /* "int" or "float": of weights and inputs */
+    uint32_t bits;      /* of weights; inputs have 8 */
+    uint64_t group;     /* columns that share a scale; 0: all of a row */
+    tsr_block block;    /* 0 x 0: no blocks */
     bool asymmetric;
     tsr_ct_inputs inputs;
     bool asymmetric_inputs;

@@ -47,8 +47,7 @@ static void compressed_tensors_config(tsr_text *t, const description *c)
     const tsr_ct_config config = {.format = "float-quantized",
                                   .type = "float",
                                   .bits = 8,
-                                  .block_rows = c->block->block_rows,
-                                  .block_cols = c->block->block_cols,
+                                  .block = {c->block->block_rows, c->block->block_cols},
                                   .inputs = TSR_CT_INPUTS_TOKEN};
     tsr_ct_config_write(t, &config, c->unquantized, c->n_unquantized);
 }

@@ -19,8 +19,8 @@ static tsr_status choose_target(target *to, const tsr_plan *plan, const tsr_weig
 {
     const bool ue8m0 = o->scale_fmt < 0 ? weights->ue8m0 : o->scale_fmt == TSR_SCALE_UE8M0;
     *to = (target){
-        .block = {.block_rows = o->block_rows != 0 ? o->block_rows : (uint32_t)weights->block_rows,
-                  .block_cols = o->block_cols != 0 ? o->block_cols : (uint32_t)weights->block_cols,
+        .block = {.block_rows = (uint32_t)(o->block.rows != 0 ? o->block.rows : weights->block_rows),
+                  .block_cols = (uint32_t)(o->block.cols != 0 ? o->block.cols : weights->block_cols),
                   .scale_fmt = ue8m0 ? TSR_SCALE_UE8M0 : TSR_SCALE_F32,
                   .search = o->search},
         .dialect = o->dialect < 0 ? weights->dialect : (tsr_dialect)o->dialect,
@@ -123,15 +123,14 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
         &plan->arena,
         "convert --to fp8-block --block %ux%u --source-block %llux%llu --scale-fmt %s --scales %s --dialect %s "
         "--max-shard-size %llu%s",
-        to.block.block_rows, to.block.block_cols, (unsigned long long)o->source_block_rows,
-        (unsigned long long)o->source_block_cols, to.block.scale_fmt == TSR_SCALE_UE8M0 ? "ue8m0" : "f32",
-        to.block.search ? "mse" : "amax", to.dialect == TSR_DIALECT_DEEPSEEK ? "deepseek" : "compressed-tensors",
-        (unsigned long long)o->max_shard_bytes, plan->n_sources > 1 ? " --against" : "");
-    if (o->source_block_rows != 0) /* who compares has to be told as well */
-        plan->next =
-            tsr_arena_printf(&plan->arena, "tessera verify DST --against SRC --source-block %llux%llu",
-                             (unsigned long long)o->source_block_rows, (unsigned long long)o->source_block_cols);
-    if (plan->command == NULL || (o->source_block_rows != 0 && plan->next == NULL))
+        to.block.block_rows, to.block.block_cols, U64(o->source_block.rows), U64(o->source_block.cols),
+        to.block.scale_fmt == TSR_SCALE_UE8M0 ? "ue8m0" : "f32", to.block.search ? "mse" : "amax",
+        to.dialect == TSR_DIALECT_DEEPSEEK ? "deepseek" : "compressed-tensors", (unsigned long long)o->max_shard_bytes,
+        plan->n_sources > 1 ? " --against" : "");
+    if (o->source_block.rows != 0) /* who compares has to be told as well */
+        plan->next = tsr_arena_printf(&plan->arena, "tessera verify DST --against SRC --source-block %llux%llu",
+                                      U64(o->source_block.rows), U64(o->source_block.cols));
+    if (plan->command == NULL || (o->source_block.rows != 0 && plan->next == NULL))
         return tsr_out_of_memory(err, "while planning");
     TSR_TRY(plan_tensors(plan, weights, &to, err));
     TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
@@ -146,7 +145,7 @@ tsr_status tsr_requantize_plan(tsr_plan *plan, const tsr_checkpoint *const *sour
 {
     tsr_weights weights;
     *plan = tsr_plan_begin(sources, n_sources);
-    TSR_TRY(tsr_weights_pair_fp8(&weights, *sources, options->source_block_rows, options->source_block_cols,
+    TSR_TRY(tsr_weights_pair_fp8(&weights, *sources, options->source_block.rows, options->source_block.cols,
                                  "requantizing to FP8", err));
     const tsr_status status = make_plan(plan, &weights, options, err);
     tsr_weights_free(&weights);

@@ -2,15 +2,16 @@
 #ifndef TSR_CONVERT_PLANS_REQUANTIZE_PLAN_H
 #define TSR_CONVERT_PLANS_REQUANTIZE_PLAN_H
 
+#include "common/block.h"
 #include "convert/engine/plan.h"
 #include "formats/model/weights.h"
 #include "quantize/fp8_block.h"
 
 typedef struct tsr_requantize_options {
-    uint64_t source_block_rows, source_block_cols; /* 0: as config.json states */
-    uint32_t block_rows, block_cols;               /* 0: as the source's */
-    int scale_fmt;                                 /* a tsr_scale_fmt; -1: as the source's */
-    int dialect;                                   /* a tsr_dialect; -1: the source's */
+    tsr_block source_block; /* 0 x 0: as config.json states */
+    tsr_block block;        /* 0 x 0: as the source's */
+    int scale_fmt;          /* a tsr_scale_fmt; -1: as the source's */
+    int dialect;            /* a tsr_dialect; -1: the source's */
     bool search;
     uint64_t max_shard_bytes;
 } tsr_requantize_options;

@@ -209,11 +209,11 @@ Test(options, the_nearest_word)
 Test(options, blocks)
 {
     static const char *const kWrong[] = {"128", "128x", "x128", "0x128", "128x0", "4097x1", "128x128x1", "a", ""};
-    uint32_t r = 9, c = 9;
-    cr_expect(tsr_parse_block("--block", "64x4096", &r, &c, &err) == TSR_OK && r == 64 && c == 4096);
-    cr_expect(tsr_parse_block("--block", NULL, &r, &c, &err) == TSR_OK && r == 0 && c == 0);
+    tsr_block b = {9, 9};
+    cr_expect(tsr_parse_block("--block", "64x4096", &b, &err) == TSR_OK && b.rows == 64 && b.cols == 4096);
+    cr_expect(tsr_parse_block("--block", NULL, &b, &err) == TSR_OK && b.rows == 0 && b.cols == 0);
     for (size_t i = 0; i < sizeof kWrong / sizeof *kWrong; i++) {
-        cr_expect_eq(tsr_parse_block("--block", kWrong[i], &r, &c, &err), TSR_E_USAGE, "'%s'", kWrong[i]);
+        cr_expect_eq(tsr_parse_block("--block", kWrong[i], &b, &err), TSR_E_USAGE, "'%s'", kWrong[i]);
         cr_expect_not_null(strstr(err.msg, "--block"), "%s", err.msg);
         cr_expect_not_null(strstr(err.msg, "ROWSxCOLUMNS, each from 1 to 4096"), "%s", err.msg);
     }
