@@ -71,8 +71,8 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
 
 typedef struct choice {
     const tsr_tensor **tensors;
-    uint8_t *taken; /* by which schemes the policy would quantize each */
-    size_t n, all;  /* `all` could have been chosen */
+    uint8_t *taken; /* bits: by which kinds of scheme the policy would quantize each */
+    size_t n, all;  /* chosen, and how many there were to choose from */
 } choice;
 
 typedef struct ranked {
@@ -196,7 +196,7 @@ static uint64_t source_bytes(const choice *c)
     return bytes;
 }
 
-/* What the tensors would take in BF16, whatever they are in. */
+/* Bytes that the tensors would take in BF16, whatever their dtype is. */
 static double bf16_bytes(const choice *c)
 {
     double bytes = 0;
@@ -220,7 +220,7 @@ static void print_row(const char *name, const total *t, const choice *c)
     tsr_print("\n");
 }
 
-/* What the table speaks for: of all schemes, of those that run activations in 8 bits, of those of 4 bits. */
+/* What the table suggests: the best of all schemes, of those with activations in 8 bits, and of those of 4 bits. */
 typedef struct suggestion {
     const char *key, *text;
     unsigned kinds; /* bits of tsr_scheme_kind */
@@ -232,8 +232,8 @@ static const suggestion kSuggestions[] = {
     {"w4a16", "the highest of 4 bits", 1u << TSR_W4A16},
 };
 
-/* Of schemes that take as many of the tensors as any of their kinds does the one of the highest SQNR; TSR_SCHEMES: they
- * take none. */
+/* Among the schemes of these kinds that take the most tensors, the one with the highest SQNR; TSR_SCHEMES: none takes
+ * any. */
 static tsr_scheme best_of(const choice *c, const tsr_scheme_cost *costs, unsigned kinds, double *sqnr)
 {
     tsr_scheme best = TSR_SCHEMES;

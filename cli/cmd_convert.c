@@ -32,7 +32,7 @@ typedef struct arguments {
     const char *producer;
     uint64_t group_size;
     tsr_list include, exclude;
-    const char *quantizing; /* the first option given that only quantizing has use for */
+    const char *quantizing; /* the first given option that only quantizing uses */
 } arguments;
 
 /* What is open while a conversion runs. */
@@ -196,7 +196,7 @@ static tsr_status plan_trtllm(const tsr_plan_run *run, const arguments *a, const
 
 #define QUANTIZING "--bits --group-size --divisor --rounding --scale-dtype --scales --include --exclude"
 
-/* In the order of --to's words. `options` are those that mean something here, apart from the shared ones. */
+/* In the order of the words of --to. `options` are the options that a target takes besides the shared ones. */
 static const struct target {
     const char *name, *options;
     tsr_status (*plan)(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err);
@@ -214,7 +214,7 @@ static const struct target {
 
 /* ---- options ---- */
 
-/* Whether the option means something to some targets only. */
+/* Whether only some targets take this option. */
 static bool is_of_targets(const char *option)
 {
     for (size_t i = 0; i < sizeof kTargets / sizeof *kTargets; i++) {
@@ -313,7 +313,7 @@ static tsr_status open_input(const tsr_plan_run *run, const char *path, inputs *
     return TSR_OK;
 }
 
-/* SRC/rank-0, SRC/rank-1, ..., as many as there are. */
+/* Opens SRC/rank-0, SRC/rank-1, ..., as many as there are. */
 static tsr_status open_ranks(const tsr_plan_run *run, inputs *in, tsr_err *err)
 {
     for (size_t k = 0; k < MAX_INPUTS; k++) {
@@ -326,7 +326,7 @@ static tsr_status open_ranks(const tsr_plan_run *run, inputs *in, tsr_err *err)
     return TSR_OK;
 }
 
-/* SRC/model0-mpN.safetensors, ..., of whatever N. */
+/* Opens SRC/model0-mpN.safetensors and the other ranks, for whatever N there is. */
 static tsr_status open_rank_files(const tsr_plan_run *run, inputs *in, tsr_err *err)
 {
     unsigned ranks = 0;

@@ -1,4 +1,4 @@
-/* tessera diff: its options, and what it tells people. */
+/* tessera diff: its options, and its text output. */
 #include "cli/commands.h"
 #include "cli/compare_sides.h"
 #include "cli/output.h"
@@ -19,7 +19,7 @@ static const char *const kMetricNames[] = {"relative", "max-abs", "calc-diff", "
 
 typedef struct limit {
     int metric;
-    const char *text; /* as given; NULL: any difference is one too many */
+    const char *text; /* as given; NULL: no difference is tolerated */
     double value;
 } limit;
 
@@ -105,7 +105,7 @@ static int worst_first(const void *a, const void *b)
     return x->pair < y->pair ? -1 : x->pair > y->pair;
 }
 
-/* Those that differ, worst first. NULL when memory is exhausted. */
+/* The pairs that differ, worst first. NULL when memory is exhausted. */
 static ranked *rank(const limit *l, const tsr_comparison *c, size_t *n)
 {
     ranked *const list = malloc((c->count + 1) * sizeof *list);
@@ -135,8 +135,8 @@ static const char *coding_text(const tsr_weight *w, char text[64])
     return text;
 }
 
-/* What errors of coded values come to: e4m3 costs 0.0265 whatever the weights (docs/diff.md), integers what their
- * groups' largest values make it; there only the codes tell. */
+/* Explains the error of a coded tensor. Block FP8 costs 0.0265 whatever the weights (docs/diff.md). The error of
+ * integers depends on the largest value of each group, so only their codes can be judged. */
 static const char *diagnose_codes(const tsr_pair *p, char text[160])
 {
     const tsr_metrics *const m = &p->metrics;
@@ -156,7 +156,7 @@ static const char *diagnose_codes(const tsr_pair *p, char text[160])
     return text;
 }
 
-/* What such a difference usually is. */
+/* What usually causes such a difference. */
 static const char *diagnose(const tsr_pair *p, char text[160])
 {
     const tsr_metrics *const m = &p->metrics;

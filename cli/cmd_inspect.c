@@ -112,7 +112,7 @@ static tsr_status parse_sizes(const char *text, tsr_load_table *table, tsr_err *
     }
 }
 
-/* What the default policy would quantize, where nothing is quantized yet; else NULL in *planned. */
+/* Decides what the default policy would quantize if nothing is quantized yet; otherwise *planned is NULL. */
 static tsr_status plan(const tsr_checkpoint *c, const tsr_contents *s, bool **planned, tsr_err *err)
 {
     *planned = NULL;
@@ -136,7 +136,7 @@ static tsr_status plan(const tsr_checkpoint *c, const tsr_contents *s, bool **pl
     return status;
 }
 
-/* Nobody reads weights whose scales are unknown or no numbers. */
+/* Whether scales are missing or are not numbers, so that no loader can read the weights. */
 static bool is_unsound(const tsr_contents *s)
 {
     if (s->issues.omitted > 0)
@@ -183,7 +183,7 @@ static bool speaks(const arguments *a)
 
 /* ---- doing ---- */
 
-/* The loaders' rules are about whole checkpoints under Hugging Face's names. */
+/* Refuses --can-load for anything but a whole checkpoint with Hugging Face's names, which the rules are made for. */
 static tsr_status check_judgeable(const tsr_checkpoint *c, const tsr_contents *s, tsr_err *err)
 {
     const tsr_manifest *const m = &s->manifest;
@@ -249,7 +249,7 @@ static tsr_status inspect_checkpoint(const arguments *a, const tsr_checkpoint *c
     return status;
 }
 
-/* What Tessera does not interpret is told of, and bad input. */
+/* A checkpoint with tensors that Tessera does not interpret is described, and is bad input all the same. */
 static tsr_status refuse_unread(const tsr_checkpoint *c, const tsr_contents *s, tsr_err *err)
 {
     for (size_t i = 0; s->unread.tensors > 0 && i < s->issues.count; i++) {
@@ -285,7 +285,7 @@ static tsr_status inspect_tensor(const arguments *a, const tsr_checkpoint *c, co
     return status;
 }
 
-/* "DIR:TENSOR" in two, at the last colon in front of which something exists; *tensor is NULL for a path alone. */
+/* Splits "DIR:TENSOR" at the last colon whose left side exists as a path; *tensor is NULL for a path alone. */
 static void split(char *path, const char **tensor)
 {
     *tensor = NULL;

@@ -56,7 +56,7 @@ static const char kHelp[] =
     "  tessera quantize --list-families                                           which tensors, of which models\n\n"
     "Options:\n";
 
-/* In the order of --scheme's words, with the options that mean something only to some of them. */
+/* In the order of the words of --scheme, with the options that not all schemes take. */
 static const struct scheme_options {
     const char *name, *options;
 } kSchemes[] = {
@@ -73,7 +73,7 @@ static const struct scheme_options {
     [INT4_WEIGHT_ONLY] = {"int4-weight-only", "--scale-dtype --rounding --divisor --group-size --zero-points"},
 };
 
-/* Whether the option means something to some schemes only. */
+/* Whether only some schemes take this option. */
 static bool is_of_schemes(const char *option)
 {
     for (size_t i = 0; i < sizeof kSchemes / sizeof *kSchemes; i++) {

@@ -1,4 +1,4 @@
-/* tessera verify: its options, and how findings are told to people and to CI. */
+/* tessera verify: its options, and its findings as text, JSON and JUnit XML. */
 #include "cli/commands.h"
 #include "cli/compare_sides.h"
 #include "cli/junit.h"
@@ -255,7 +255,7 @@ static tsr_status verify(tsr_compare_job *job, const arguments *a, tsr_findings 
     return write_files(job, a, f, err);
 }
 
-/* A first word that is no checkpoint, but close to a check, is that check misspelled. */
+/* A first word that is not a checkpoint but close to the name of a check is taken for that check, misspelled. */
 static tsr_status check_word(const char *word, tsr_err *err)
 {
     char meant[80];

@@ -90,7 +90,8 @@ static tsr_status parse_layers(const char *text, tsr_forward_request *r, tsr_err
                                 : tsr_fail(err, TSR_E_USAGE, "--layers: takes A..B, or one number, not '%s'", text);
 }
 
-/* Which checkpoint is which. Two in a row would pass just as well the wrong way round, so that is no way to say it. */
+/* Decides which checkpoint is which. Two paths in a row are refused, since the check would also pass with the two
+ * swapped. */
 static tsr_status take_sides(arguments *a, const char *const named[2], tsr_err *err)
 {
     if (named[0] == NULL)
@@ -155,7 +156,7 @@ static void print_fault(const tsr_judgement *j)
     tsr_print("%s: %s, largest error at %s\n", j->what, j->fault, j->worst_at);
 }
 
-/* A layer a line; layers fail by what they add alone. */
+/* Prints one line a layer. A layer fails only because of the error that it adds by itself. */
 static void print_layers(const tsr_evidence *e)
 {
     tsr_print("%-22s  %-33s  %s\n", "", "stream of hidden states", "layer alone, on the source's input");

@@ -1,6 +1,5 @@
-/* tessera verify gemm, epilogue, dequant and mla: kernels on the checkpoint's own tensors; options, and how evidence is
- * told to people and to CI.
- */
+/* tessera verify gemm, epilogue, dequant and mla, which run kernels on the checkpoint's own tensors: their options, and
+ * their evidence as text, JSON and JUnit XML. */
 #include "cli/commands.h"
 #include "cli/evidence_text.h"
 #include "cli/options.h"
@@ -18,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The other checks have no experts' sets, and scales of activations by token or by tensor. */
+/* The other checks take no sets of experts, and have their own scales of activations. */
 #define GEMM_ONLY "--scaling --experts"
 
 enum { ALL_OUTS = (1 << TSR_N_OUTS) - 1, MAX_TOKENS = 1 << 20 };
@@ -255,7 +254,7 @@ static void print_phases(const tsr_evidence *e)
     tsr_print("\n");
 }
 
-/* Which tensors, how many of them, and where the seconds went. */
+/* Prints which tensors were checked, how many of them, and where the seconds went. */
 static void print_work(const arguments *a, const session *s)
 {
     const tsr_evidence *const e = &s->evidence;
@@ -344,7 +343,7 @@ static tsr_status write_files(const arguments *a, const session *s, tsr_err *err
 
 /* ---- running ---- */
 
-/* Beside a directory, where it has one. */
+/* Opens tessera-azp.safetensors of a directory that has one. */
 static tsr_status open_azp(arguments *a, session *s, tsr_err *err)
 {
     char path[4096];

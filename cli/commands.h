@@ -1,4 +1,4 @@
-/* The subcommands: each takes the words behind its name and returns an exit code. */
+/* The subcommands: each takes the arguments that follow its name, and returns an exit code. */
 #ifndef TSR_CLI_COMMANDS_H
 #define TSR_CLI_COMMANDS_H
 
@@ -11,7 +11,7 @@ int tsr_cmd_convert(int argc, char **argv);
 int tsr_cmd_verify(int argc, char **argv);
 int tsr_cmd_inspect(int argc, char **argv);
 
-/* Whether a word behind `verify` is "gemm" or another check of kernels; that check, with the word as argv[0]. */
+/* Whether the word after `verify` is "gemm" or another check of kernels; and that check, with the word as argv[0]. */
 bool tsr_is_kernel_check(const char *word);
 int tsr_cmd_verify_kernels(int argc, char **argv);
 int tsr_cmd_verify_forward(int argc, char **argv);

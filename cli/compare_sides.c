@@ -1,4 +1,4 @@
-/* Two checkpoints opened and compared, and what was found put into JSON. */
+/* Opens and compares two checkpoints, and writes the result as JSON. */
 #include "cli/compare_sides.h"
 
 #include "cli/places.h"
@@ -42,7 +42,7 @@ tsr_status tsr_compare_job_run(tsr_compare_job *job, tsr_err *err)
     for (size_t i = 0; i < 2; i++) {
         TSR_TRY(tsr_checkpoint_open(&job->checkpoint[i], job->path[i], NULL, 0, err));
         tsr_status status = tsr_weights_pair(&job->weights[i], job->checkpoint[i], 0, 0, err);
-        if (status == TSR_E_USAGE && block.rows > 0) /* no block size is stated: here it is */
+        if (status == TSR_E_USAGE && block.rows > 0) /* config.json states no block size: --source-block does */
             status = tsr_weights_pair(&job->weights[i], job->checkpoint[i], block.rows, block.cols, err);
         if (status != TSR_OK)
             return status;

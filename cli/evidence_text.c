@@ -1,4 +1,4 @@
-/* Figures in their units; every member that a judgement does not have is left out, or null. */
+/* Prints figures with their units. A figure that a judgement does not have is left out, or null in JSON. */
 #include "cli/evidence_text.h"
 
 #include "cli/junit.h"

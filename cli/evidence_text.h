@@ -1,4 +1,4 @@
-/* How evidence (verify/evidence/evidence.h) is told: a line for people, members of JSON, JUnit XML. */
+/* Output of evidence (verify/evidence/evidence.h): a line of text, members of JSON, JUnit XML. */
 #ifndef TSR_CLI_EVIDENCE_TEXT_H
 #define TSR_CLI_EVIDENCE_TEXT_H
 
@@ -15,11 +15,11 @@ void tsr_evidence_json(tsr_text *t, const tsr_evidence *evidence);
 /* One judgement to stdout, and its fault on a line of its own. */
 void tsr_judgement_print(const tsr_judgement *judgement);
 
-/* One line for the `n` judgements of one tensor or set, which all have the same subject: what quantization costs at
- * worst, how near kernels come to their bounds; below it those that are beyond their limits. */
+/* Prints one line for the `n` judgements of one tensor or set: the worst quantization error, and how near kernels come
+ * to their bounds. Below it stand the judgements that are beyond their limits. */
 void tsr_subject_print(const tsr_judgement *judgements, size_t n);
 
-/* What was skipped and how many judgements are beyond their limits, to stdout. */
+/* Prints to stdout what was skipped, and how many judgements are beyond their limits. */
 void tsr_evidence_print_end(const tsr_evidence *evidence);
 
 /* Writes the finished `json` to `json_path` ("-": stdout) and evidence to `junit_path`, each where it is not NULL.

@@ -1,4 +1,4 @@
-/* What `tessera inspect --json` says: docs/inspect.md names the keys. */
+/* The output of `tessera inspect --json`; docs/inspect.md describes the keys. */
 #include "cli/inspect_print.h"
 #include "formats/json/json_write.h"
 

@@ -1,4 +1,4 @@
-/* How the issues of `tessera inspect` look: for people, and as JSON. */
+/* The output of `tessera inspect`: text and JSON. */
 #ifndef TSR_CLI_INSPECT_PRINT_H
 #define TSR_CLI_INSPECT_PRINT_H
 

@@ -1,4 +1,4 @@
-/* What `tessera inspect` prints for people. */
+/* The text output of `tessera inspect`. */
 #include "cli/inspect_print.h"
 #include "cli/output.h"
 #include "cli/terminal.h"
@@ -128,7 +128,7 @@ static void print_quantization(const tsr_contents *s)
         print_scales(s);
 }
 
-/* Where the rows of a head's keys and values end among blocks of `block` rows. */
+/* Prints whether the rows of each head's keys and values are whole blocks of `block` rows. */
 static void print_heads(const tsr_model *m, uint64_t block)
 {
     const uint64_t rows = m->nope + m->v_head_dim;
@@ -195,13 +195,13 @@ static bool same_rule(const tsr_issue *a, const tsr_issue *b)
     return strcmp(a->rule, b->rule) == 0 && same_text(a->tensor, b->tensor);
 }
 
-/* The same rule broken at another TP size, */
+/* Whether b is the same issue as a at another TP size. */
 static bool other_size(const tsr_issue *a, const tsr_issue *b)
 {
     return a->loader == b->loader && a->tp != b->tp && same_rule(a, b);
 }
 
-/* or the same words about another loader: told once. */
+/* Whether b says the same as a about another loader. Such issues are printed once. */
 static bool other_loader(const tsr_issue *a, const tsr_issue *b)
 {
     return a->loader != b->loader && same_rule(a, b) && same_text(a->detail, b->detail);
@@ -268,7 +268,7 @@ void tsr_print_loaders(const tsr_load_table *table, const char *subject)
 
 static const char kRamp[] = " .:-=+*#%@";
 
-/* The character of |x|: ten steps of a factor of 2 down from the largest, then blank. */
+/* The character that stands for |x| on the map: ten steps, each half of the one before, then a blank. */
 static char shade(double x, double amax)
 {
     if (!(x > 0))

@@ -1,4 +1,4 @@
-/* Text in XML. */
+/* Escapes text for XML. */
 #include "cli/junit.h"
 
 #include <string.h>

@@ -81,7 +81,7 @@ int main(int argc, char **argv)
     tsr_set_float_mode();
     if (!tsr_output_begin())
         return EXIT_IO;
-    /* Every shard of a checkpoint stays open while a job runs. */
+    /* Every shard of a checkpoint stays open while a job runs, so as many files may be open as the system allows. */
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;

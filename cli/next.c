@@ -1,4 +1,4 @@
-/* The words, and how a shell quotes paths. */
+/* Composes the command, and quotes paths for a shell. */
 #include "cli/next.h"
 
 #include "cli/output.h"
@@ -7,11 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* As a shell takes it for one word. */
+/* Prints a path so that a shell takes it for one word. */
 static void print_path(const char *path)
 {
     static const char kPlain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@%";
-    if (path[0] == '-') /* no option */
+    if (path[0] == '-') /* or it would be taken for an option */
         tsr_print("./");
     if (path[0] != '\0' && path[strspn(path, kPlain)] == '\0') {
         tsr_print("%s", path);
@@ -37,11 +37,11 @@ static bool has_config(const tsr_plan *plan)
     return false;
 }
 
-/* A command that can be run as it is printed. A file without a configuration can only be named by itself. */
+/* A single file without a configuration can only be named as a file, not as a directory. */
 void tsr_print_next(const char *src_path, const char *dst_path, bool partial, const tsr_plan *plan)
 {
     const bool bare = plan->sources[0]->config == NULL && !has_config(plan);
-    /* What was left out of SRC is not there to be compared with. */
+    /* After a run that left files of SRC out, the rest cannot be compared with all of SRC. */
     const char *p = plan->next != NULL ? plan->next
                     : partial          ? "tessera inspect DST"
                                        : "tessera verify DST --against SRC";

@@ -1,4 +1,4 @@
-/* What to do with the result of a run: the last line of its summary. */
+/* The last line of a run's summary: the command to run next. */
 #ifndef TSR_CLI_NEXT_H
 #define TSR_CLI_NEXT_H
 
@@ -6,8 +6,9 @@
 
 #include <stdbool.h>
 
-/* Prints "next: COMMAND", the plan's own or verify DST --against SRC, that a shell runs as it is printed; or, of a
- * single file without a configuration, what has to be written first. `partial`: files of SRC were left out. */
+/* Prints "next: COMMAND", with the plan's own command or verify DST --against SRC, in a form that a shell runs as it is
+ * printed. For a single file without a configuration it says what has to be written first. `partial`: files of SRC were
+ * left out. */
 void tsr_print_next(const char *src, const char *dst, bool partial, const tsr_plan *plan);
 
 #endif

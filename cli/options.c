@@ -65,7 +65,7 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* How many characters are to be changed, put in, left out or swapped with their neighbour to make `b` of `a`. */
+/* How many characters have to be changed, inserted, removed or swapped with their neighbour to turn `a` into `b`. */
 static size_t distance(const char *a, size_t n, const char *b, size_t m)
 {
     size_t d[MAX_WORD + 1][MAX_WORD + 1];
@@ -92,7 +92,7 @@ const char *tsr_did_you_mean(const char *word, const char *words, char text[80])
     for (const char *p = words; n <= MAX_WORD; p++) {
         const char *const end = strchrnul(p, '|');
         const size_t m = (size_t)(end - p), far = m <= MAX_WORD ? distance(word, n, p, m) : best;
-        /* Nothing of a word in common is no likeness, however short it is. */
+        /* Words that have no character in common are not alike, however short they are. */
         if (far < best && far < n) {
             best = far;
             snprintf(text, 80, " (did you mean '%.*s'?)", (int)m, p);
@@ -126,7 +126,7 @@ static tsr_status refuse(const tsr_option *o, const char *text, tsr_err *err)
                     o->kind == TSR_OPT_COUNT ? "a number" : "a size such as 512MiB or 5GB");
 }
 
-/* Journal and configurations hold options a line each. */
+/* The journal and configurations hold options line by line, so that control characters would break them. */
 static bool is_printable(const char *text)
 {
     for (; *text != '\0'; text++) {
@@ -192,7 +192,7 @@ void tsr_options_append(tsr_option *options, const tsr_option *more)
     while (more++->name != NULL);
 }
 
-/* An option, at argv[*i]; *i moves on to its value where that stands apart. */
+/* Parses the option at argv[*i]; *i moves on to its value if that is a word of its own. */
 static tsr_status take_option(const tsr_option *options, int argc, char **argv, int *i, uint64_t *given, tsr_err *err)
 {
     const char *const word = argv[*i], *const equals = strchr(word, '=');

@@ -27,14 +27,14 @@ typedef struct tsr_option {
     const char *name; /* "--scale-fmt" or "-o" */
     tsr_option_kind kind;
     void *value;          /* of the kind's type; holds the default */
-    const char *argument; /* how the help calls it: "GLOB"; for choices the words, "f32|ue8m0" */
+    const char *argument; /* what the help calls the value: "GLOB"; for choices their words, "f32|ue8m0" */
     const char *help;
 } tsr_option;
 
-/* A table ends in an entry without a name; this many entries it has at most, that one included. */
+/* A table ends in an entry without a name, and has at most this many entries, that one included. */
 enum { TSR_MAX_OPTIONS = 64 };
 
-/* Puts the entries of `more` behind those of `options`, which has room for TSR_MAX_OPTIONS. */
+/* Appends the entries of `more` to `options`, which has room for TSR_MAX_OPTIONS. */
 void tsr_options_append(tsr_option *options, const tsr_option *more);
 
 /* Parses argv[0..argc) (without program and command). Words without a dash go to positional[0..*n_positional), at most

@@ -1,4 +1,4 @@
-/* Formats one conversion at a time, so that strings can be looked at on the way. */
+/* Formats one conversion of printf at a time, so that every string can be made visible on the way. */
 #include "cli/output.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@ static int lost; /* errno of the first write to stdout that failed */
 
 bool tsr_output_begin(void)
 {
-    /* Each is opened the other way round, so that using it fails as it does when it is closed. */
+    /* Each descriptor is opened for the wrong direction, so that using it fails as it would when it is closed. */
     static const int kFlags[] = {O_WRONLY, O_RDONLY, O_WRONLY};
     for (int fd = 0; fd <= STDERR_FILENO; fd++) {
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", kFlags[fd]) != fd)

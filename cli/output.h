@@ -1,4 +1,4 @@
-/* The only way to stdout and stderr: what names from files say cannot steer a terminal, and no lost write goes unseen.
+/* The only way to stdout and stderr: no name from a file can control the terminal, and no lost write goes unnoticed.
  *
  * Names of tensors and files, and strings of configurations, may hold anything: terminal escapes, newlines that forge a
  * line, bytes that are no UTF-8. Every %s that is printed here is made visible first (tsr_text_visible).
@@ -29,14 +29,14 @@ void tsr_print_word(tsr_colour colour, const char *word, int width);
 /* Text of our own to stdout as it stands: help, and JSON that is complete. */
 void tsr_print_raw(const char *text, size_t size);
 
-/* "tessera: ..." to stderr, and of a usage error where to read more; nothing for TSR_OK. The exit code:
- * docs/exit-codes.md. `fine` is whether what was checked passed. */
+/* Prints "tessera: ..." to stderr and, for a usage error, where to read more; nothing for TSR_OK. Returns the exit code
+ * (docs/exit-codes.md). `fine` says whether what was checked passed. */
 int tsr_end(const char *command, tsr_status status, bool fine, const tsr_err *err);
 
-/* Flushes stdout and tells of what was lost: the exit code of a command that ended with `code`. Call last in main. */
+/* Flushes stdout and reports lost output. Returns the exit code for a command that ended with `code`. Call it last. */
 int tsr_output_end(int code);
 
-/* Whether the terminal behind descriptor `fd` is one, and takes colour. */
+/* Whether descriptor `fd` is a terminal that takes colour. */
 bool tsr_takes_colour(int fd);
 
 /* Exit code of a status: docs/exit-codes.md. */

@@ -1,4 +1,4 @@
-/* Inodes of all that is read, and outputs held to them. */
+/* Collects the inodes of everything that is read, and compares outputs with them. */
 #include "cli/places.h"
 
 #include "cli/output.h"
@@ -20,7 +20,7 @@ enum { MAX_DEPTH = 64, LOOKED_AT = 512 };
 typedef struct identity {
     dev_t dev;
     ino_t ino;
-    const char *source; /* as the user called it */
+    const char *source; /* the path as the user gave it */
 } identity;
 
 typedef struct set {
@@ -72,7 +72,7 @@ static tsr_status add(set *s, const struct stat *st, const char *source, tsr_err
 
 /* ---- going through folders ---- */
 
-/* Calls `visit` for every entry of a folder; what cannot be listed is passed over: whoever opens it will say so. */
+/* Calls `visit` for every entry of a folder. A folder that cannot be listed is passed over; opening it will fail later. */
 static tsr_status each_entry(const char *folder,
                              tsr_status (*visit)(const char *path, int depth, void *data, tsr_err *err), int depth,
                              void *data, tsr_err *err)
@@ -96,7 +96,7 @@ static tsr_status each_entry(const char *folder,
     return status;
 }
 
-/* Adds the folder of `path` and all that it lies in. */
+/* Adds the folder of `path`, and all folders above it. */
 static tsr_status add_above(set *above, const char *path, const char *source, tsr_err *err)
 {
     char real[PATH_MAX];
@@ -132,7 +132,7 @@ static tsr_status gather(const char *path, int depth, void *data, tsr_err *err)
         return TSR_OK;
     if (!S_ISDIR(st.st_mode))
         TSR_TRY(add(&g->to->files, &st, g->source, err));
-    /* A hub's cache has its bytes beside the folders that link to them. */
+    /* In a hub's cache the files lie beside the folders that link to them. */
     if (S_ISREG(st.st_mode) && S_ISLNK(link.st_mode) && depth > 0 && realpath(path, real) != NULL &&
         strcmp(basename(dirname(real)), "blobs") == 0 && stat(real, &st) == 0 && find(&g->to->folders, &st) == NULL)
         return add(&g->to->folders, &st, g->source, err);
@@ -144,8 +144,8 @@ static tsr_status gather(const char *path, int depth, void *data, tsr_err *err)
 
 /* ---- the output directory ---- */
 
-/* The deepest folder on the way to `path` that exists, and how many names are to be made below it. ".." takes back a
- * name that is to be made, as mkdir will see it. */
+/* Finds the deepest existing folder on the way to `path`, and how many folders have to be made below it. ".." undoes a
+ * folder that has to be made, as it does for mkdir. */
 static tsr_status resolve(const char *path, char existing[PATH_MAX], size_t *missing, tsr_err *err)
 {
     struct stat st;
@@ -184,7 +184,7 @@ static tsr_status refuse_nested(const char *output, const char *source, const ch
                     source);
 }
 
-/* What a folder of outputs may not hold: a way into a source. */
+/* Fails for an entry of an output folder that leads into a source. */
 static tsr_status check_held(const char *path, int depth, void *data, tsr_err *err)
 {
     const sources *const s = data;
@@ -197,7 +197,7 @@ static tsr_status check_held(const char *path, int depth, void *data, tsr_err *e
     return S_ISDIR(link.st_mode) ? each_entry(path, check_held, depth + 1, data, err) : TSR_OK;
 }
 
-/* Whether a folder that exists, or one that it lies in, belongs to a source. */
+/* Fails if an existing folder, or one above it, belongs to a source. */
 static tsr_status check_outside(const sources *s, const char *output, const char *folder, tsr_err *err)
 {
     char inside[PATH_MAX + 2];
@@ -254,7 +254,7 @@ static bool is_weights_name(const char *path)
     return false;
 }
 
-/* A report is text: a file with a NUL near its beginning never was one. */
+/* Whether a file has a NUL near its beginning: then it is not text, and so not an earlier report. */
 static bool is_binary(const char *path)
 {
     char bytes[LOOKED_AT];
@@ -303,7 +303,7 @@ static tsr_status check_report(const sources *s, const char *option, const char 
     TSR_TRY(check_outside(s, path, folder, err));
     if (dst == NULL)
         return TSR_OK;
-    /* A report in the output would be taken for part of the model. */
+    /* A report inside the output directory would be taken for a part of the model. */
     TSR_TRY(resolve(dst, made, &missing, err));
     if (missing > 0 || stat(made, &st) != 0)
         return TSR_OK;
@@ -377,7 +377,7 @@ bool tsr_is_stdout(const char *path)
     return path != NULL && (strcmp(path, "-") == 0 || is_descriptor(path, STDOUT_FILENO));
 }
 
-/* Into what is there already, and no file: a device, a pipe that somebody reads. */
+/* Writes into something that exists and is not a file: a device, or a pipe that another process reads. */
 static tsr_status write_through(const char *path, const tsr_text *text, tsr_err *err)
 {
     const bool told = is_descriptor(path, STDERR_FILENO);

@@ -13,7 +13,7 @@
 enum { TSR_MAX_SOURCES = 6 };
 
 typedef struct tsr_places {
-    const char *sources[TSR_MAX_SOURCES]; /* checkpoints, files; NULL: none. One that does not exist is nobody's harm */
+    const char *sources[TSR_MAX_SOURCES]; /* checkpoints, files; NULL: none. They need not exist */
     const char *dst;                      /* the output directory, made or not; NULL: none */
     const char *json, *junit;             /* as given; NULL: none */
 } tsr_places;

@@ -1,4 +1,4 @@
-/* The loaders' rules asked about an output, and their answers in commands. */
+/* Judges an output by the loaders' rules, and turns the verdicts into commands. */
 #include "cli/serving.h"
 
 #include "cli/output.h"
@@ -9,12 +9,12 @@
 static const unsigned kSizes[] = {1, 2, 4, 8};
 enum { SIZES = sizeof kSizes / sizeof *kSizes };
 
-/* DeepSeek's own code and others read a layout of their own, for which there is a conversion. %s is the path, quoted
- * where a shell would take it apart. */
+/* The loaders for which a command is printed. DeepSeek's own code is not among them: it reads files of its own, which a
+ * conversion makes. %s is the path, quoted for a shell where needed. */
 static const struct {
     tsr_loader loader;
     const char *command;
-    bool by_tp, told; /* told: also when it does not take the output */
+    bool by_tp, told; /* told: printed even if the loader does not take the output */
 } kCommands[] = {
     {TSR_LOADER_VLLM, "vllm serve %s", true, true},
     {TSR_LOADER_SGLANG, "python -m sglang.launch_server --model-path %s", true, true},

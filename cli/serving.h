@@ -1,4 +1,4 @@
-/* Who can serve what was written: a command for each loader that takes it, or the reason why it does not. */
+/* Who can serve an output: for each loader a command, or the reason why it does not take the output. */
 #ifndef TSR_CLI_SERVING_H
 #define TSR_CLI_SERVING_H
 
@@ -11,7 +11,7 @@ typedef struct tsr_serving {
     struct {
         const char *loader;   /* "vllm"; static */
         const char *command;  /* in the arena; NULL: it does not take the checkpoint */
-        const char *reason;   /* in the arena; then why not, and what would help */
+        const char *reason;   /* in the arena; without a command: why not, and what would help */
         unsigned tp[4], n_tp; /* tensor-parallel sizes, of 1, 2, 4 and 8, at which it does */
     } items[TSR_SERVING_MAX];
     size_t count;

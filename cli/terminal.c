@@ -41,14 +41,15 @@ static void time_text(double seconds, char text[32])
         snprintf(text, 32, "%lum%02lus", s / 60, s % 60);
 }
 
-/* How many characters fit before a line wraps, and scrolls with every update. */
+/* How many characters fit on a line. A longer line would wrap, and scroll with every update. */
 static size_t room(void)
 {
     struct winsize size;
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 79;
 }
 
-/* The fullest of the lines that fits; all of them say the same, the first most. The last is cut where it must be. */
+/* Shows the first of the lines that fits. All say the same, the first one in the most words; the last is cut if even it
+ * does not fit. */
 static void show(tsr_terminal *t, char lines[][192], size_t n)
 {
     size_t i = 0;

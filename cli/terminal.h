@@ -8,13 +8,13 @@ typedef struct tsr_terminal {
     bool quiet, tty;
     double last_seconds; /* when the last plain line was printed */
     const char *last_phase;
-    const char *verb; /* what the engine's "converting" is here */
+    const char *verb; /* the word to show for the engine's "converting" */
     bool line_open;
 } tsr_terminal;
 
 tsr_terminal tsr_terminal_open(bool quiet);
 
-/* What a job is run with that shows its progress on `terminal` and stops at Ctrl-C. */
+/* Run options for a job that shows its progress on `terminal` and stops at Ctrl-C. */
 tsr_run_options tsr_terminal_run_options(tsr_terminal *terminal, uint64_t threads, uint64_t memory);
 
 /* A tsr_run_options.progress callback; `terminal` is a tsr_terminal. */

@@ -23,7 +23,7 @@ class Model:
                    query: random_weight((heads * (nope + rope), q_rank or hidden), 2),
                    "o_proj.weight": random_weight((hidden, heads * v), 3)}
         tensors = {"model.embed_tokens.weight": np.ones((8, 8), BF16)}
-        self.value = {}  # what a reader gets, in double
+        self.value = {}  # the values that a consumer gets, in double
         for name, w in weights.items():
             if fp8:
                 codes, scales = fp8_oracle.quantize(w.astype(BF16))

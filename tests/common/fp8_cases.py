@@ -22,7 +22,7 @@ def ties(rng, shape, dtype):
 
 
 def corner_cases(dtype):
-    """Named matrices, each of which is a whole class of weights that has to come out right."""
+    """Named matrices, each of which stands for a class of weights."""
     rng = np.random.default_rng(7)
     low, high = (2.0**-17, 2.0**13) if dtype is np.float16 else (2.0**-130, 2.0**124)
 

@@ -49,33 +49,33 @@ def argument_parser(description):
 
 
 def _limit(cpu):
-    """What a child does before it becomes the tool: after so many seconds of CPU, SIGXCPU ends it."""
+    """A function that a child calls before it becomes the tool: after `cpu` seconds of CPU time, SIGXCPU ends it."""
     return cpu and (lambda: resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1)))
 
 
 def run(tool, args, timeout=600, cpu=None):
-    """Runs the tool to its end: (exit code, stdout, stderr). A signal is a negative code. A limit that a test holds the tool
-    to is one of CPU; timeout only ends what hangs, on however busy a machine."""
+    """Runs the tool to its end: (exit code, stdout, stderr). A signal is a negative code. Tests that limit the tool's time
+    limit its CPU time by `cpu`; `timeout` only ends a run that hangs, and is long enough for a busy machine."""
     done = subprocess.run([tool, *map(str, args)], capture_output=True, timeout=timeout, preexec_fn=_limit(cpu))
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
 
 def run_shimmed(tool, args, shim, timeout=600, cpu=None, **settings):
-    """The same with tests/crash/shim.c preloaded, which SHIM_* say what to do: run_shimmed(..., TRACE=path)."""
+    """The same with tests/crash/shim.c preloaded and its SHIM_* variables set: run_shimmed(..., TRACE=path)."""
     environment = dict(os.environ, LD_PRELOAD=str(shim), **{f"SHIM_{name}": str(value) for name, value in settings.items()})
     done = subprocess.run([tool, *map(str, args)], capture_output=True, timeout=timeout, env=environment, preexec_fn=_limit(cpu))
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
 
 def stop(process):
-    """Stops a process where it is. Returns whether it was still running, and now is not."""
+    """Kills a process. Returns whether it was still running and was ended by this."""
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
     return process.poll() is None
 
 
 def figures(told):
-    """What a command told as JSON, without what no two runs share."""
+    """The JSON that a command printed, without the members that differ from run to run."""
     if isinstance(told, dict):
         return {key: figures(value) for key, value in told.items() if "second" not in key}
     return [figures(value) for value in told] if isinstance(told, list) else told
@@ -105,13 +105,13 @@ def make_checkpoint(maker, kind, directory, **options):
 
 
 def shim_path(options):
-    """The shared object of tests/crash/shim.c: where it was said to be, or where the build puts it."""
+    """The shared object of tests/crash/shim.c: the path of --shim, or where the build puts it."""
     return options.shim or os.path.join(os.path.dirname(os.path.abspath(options.make)), "..", "crash", "shim.so")
 
 
 @contextlib.contextmanager
 def temporary_directory(parent=None):
-    """A fresh directory that is gone afterwards, whatever happened."""
+    """A fresh directory, which is removed afterwards whatever happened."""
     path = tempfile.mkdtemp(prefix="tessera-test.", dir=parent)
     try:
         yield path

@@ -10,7 +10,7 @@ SCHEMES = [("int8-weight-only", 8, 0, False), ("int8-weight-only", 8, 32, False)
 
 
 def adj(weight):
-    """Where the sums of its rows of codes are: no name that a reader of every *.safetensors could take for a weight."""
+    """The name of a weight's row sums of codes, which no loader that reads every *.safetensors takes for a weight."""
     return weight.removesuffix("weight") + "azp_adj"
 
 
@@ -49,6 +49,6 @@ def quantized(w, bits, group=0, asymmetric=False, divisor=None, rounding=np.rint
 
 
 def packed(codes, bits):
-    """Along the row, the first code in the lowest bits."""
+    """Packs codes along the row into words, the first code in the lowest bits."""
     fields = (codes.astype(np.int64) + 2 ** (bits - 1)).reshape(codes.shape[0], -1, 32 // bits)
     return (fields << (bits * np.arange(32 // bits))).sum(axis=2).astype(np.uint32).view(np.int32)

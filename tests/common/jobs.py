@@ -12,10 +12,10 @@ LOSSY, EXACT = Codes(), Codes(diff=0)
 APART = Codes(diff=3, verify=3)  # SRC or DST is no checkpoint: they say what makes one of it
 RANKS = Codes(3, 3, 3)           # inspect, too, wants one rank
 
-# `made` turns a generated BF16 checkpoint into what the job reads: a command, several, or None; SRC stands for the source, DST for the
-# destination. The weights are spread over several shards where the target has such a thing. `unfit`: kinds of checkpoint
-# that the target rightly refuses, or that take it minutes: a file for each of 50,000 weights is 50,000 syncs.
-# `kind` and `codes` are for who reads the output (tests/interop/test_pairs.py).
+# `made` turns a generated BF16 checkpoint into the job's source: a command, several, or None; SRC stands for the source, DST for
+# the destination. The weights are spread over several shards where the target writes shards. `unfit`: kinds of checkpoint
+# that the target rightly refuses, or for which it takes minutes (50,000 weights with a file each are 50,000 syncs).
+# `kind` and `codes` are for the test that reads the output (tests/interop/test_pairs.py).
 Job = collections.namedtuple("Job", "name made command unfit kind codes", defaults=[(), "llama", LOSSY])
 
 FP8 = "quantize SRC -o DST --max-shard-size 16MB --quiet"
@@ -61,7 +61,7 @@ JOBS = [
     Job("quantize an archive", PACKED, "quantize SRC -o DST --max-shard-size 16MB"),
 ]
 
-# Further schemes and targets. Their files are made as those above are, so that crash tests learn nothing from them.
+# Further schemes and targets. Their files are written in the same ways as those above, so the crash tests leave them out.
 MLA = "convert SRC -o DST --to mla-absorbed --consumer "
 QUANTIZED = {
     "int8-weight-only": "quantize SRC -o DST --scheme int8-weight-only",
@@ -118,7 +118,7 @@ def words(command, source, destination):
 
 
 def make_source(tool, maker, job, kind, directory, **options):
-    """Generates a checkpoint of this kind and makes of it what the job reads. Returns its directory."""
+    """Generates a checkpoint of this kind and turns it into the job's source. Returns its directory."""
     source = harness.make_checkpoint(maker, kind, str(directory), **options)
     steps = () if job.made is None else (job.made,) if isinstance(job.made, str) else job.made
     for number, command in enumerate(steps):

@@ -33,7 +33,7 @@ class Model:
         return self.config["quantization_config"]
 
     def plain(self, module, shape, dtype="BF16"):
-        """A module that is not quantized; takes the place of one that is."""
+        """Adds a module that is not quantized, in place of a quantized one of the same name."""
         self.tensors.pop(f"{module}.weight_scale_inv", None)
         self.tensors[f"{module}.weight"] = (dtype, shape, bytes(int(np.prod(shape)) * WIDTHS[dtype]))
 

@@ -56,7 +56,7 @@ class Model:
         return (self.nope + self.rope) ** -0.5 * ((0.1 * math.log(40) + 1) ** 2 if self.yarn else 1)
 
     def stages(self, fault=None, hidden=None):
-        """{name: float64}; `fault` is made in the one stage that it is about, and all others follow from it."""
+        """{name: float64}. A `fault` is made in the stage that it belongs to, and later stages are computed from the result."""
         w = {n.removeprefix(PREFIX).removesuffix(".weight"): t.astype(np.float64) for n, t in self.tensors.items()}
         def norm(x, gain):
             return x if fault == "norm" else x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * gain

@@ -1,4 +1,4 @@
-"""What config.json and quantization_report.json of a block-FP8 output must say, counted again."""
+"""Checks config.json and quantization_report.json of a block-FP8 output, with every figure computed a second time."""
 
 import json
 import math

@@ -36,11 +36,11 @@ COMMANDS = [
     ("verify", "verify FP8 --against SRC", False),
     ("verify forward", "verify forward W4 --against SRC", False),
 ]
-SECONDS = 60  # of CPU: what never ends, mostly runs in a circle
+SECONDS = 60  # of CPU: a run that never ends mostly loops
 
 
 def exit_of(tool, args, **shim):
-    """(exit code, stdout, stderr); the code is a word when it never came."""
+    """(exit code, stdout, stderr); the code is a word when the tool did not end by itself."""
     try:
         return harness.run_shimmed(tool, args, shim.pop("shim"), cpu=SECONDS, **shim)
     except subprocess.TimeoutExpired:
@@ -60,7 +60,7 @@ class Sweep:
         self.shim = harness.shim_path(options)
 
     def fresh(self, words):
-        """Puts what the command writes to back to where it begins."""
+        """Restores the state before the command: no output, or the half output that it completes."""
         shutil.rmtree(self.work / "out", ignore_errors=True)
         shutil.rmtree(self.work / "half", ignore_errors=True)
         if "HALF" in words:

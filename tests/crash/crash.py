@@ -37,7 +37,7 @@ def run_and_kill(tool, args, delay):
 
 
 def stage(directory, reference):
-    """How far a killed run came, in words."""
+    """Describes how far a killed run came."""
     if not os.path.isdir(directory):
         return "before the directory"
     if os.path.exists(os.path.join(directory, "config.json")):
@@ -48,7 +48,7 @@ def stage(directory, reference):
 
 
 def looks_finished(directory, reference):
-    """What a killed run left under a final name though it is not final, in words; or None."""
+    """Describes a file under a final name that a killed run left although it is not final; or None."""
     whole = os.path.exists(os.path.join(directory, "config.json"))
     for name in sorted(os.listdir(reference)):
         path = os.path.join(directory, name)

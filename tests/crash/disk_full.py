@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A full disk stops a conversion with exit code 4 and the missing amount; once space is there, the rerun completes.
 
-The output lies on a small tmpfs, so the test needs the right to mount; without it, it says so and passes over.
+The output lies on a small tmpfs, so the test needs the right to mount; without that right it is skipped and says so.
 """
 
 import os
@@ -19,7 +19,7 @@ import jobs
 
 MIB = 1 << 20
 EXIT_IO = 4
-# What the sentence does not count: journal, report, and the last page of each file.
+# What the tool's message does not count: journal, report, and the last page of each file.
 UNCOUNTED = MIB // 2
 
 
@@ -55,7 +55,7 @@ def may_mount(work):
 
 
 def check_refusal(checks, name, code, stderr, target):
-    """The missing bytes that the sentence names, or 0."""
+    """The number of missing bytes in the tool's message, or 0."""
     checks.check(f"{name}: exit code", code == EXIT_IO, f"{code} instead of {EXIT_IO}: {stderr.strip()}")
     amount = re.search(r"(\d+) (more )?bytes", stderr)
     checks.check(f"{name}: the sentence names the missing bytes", amount and int(amount[1]) > 0, stderr.strip())
@@ -71,7 +71,7 @@ def check_rerun(checks, name, tool, args, reference, target):
 
 
 def too_small_from_the_start(checks, tool, job, source, reference, work):
-    """The plan knows before the first byte; and what it says is missing is enough."""
+    """The plan refuses before the first byte; and with as many more bytes as it says are missing, the run completes."""
     name = f"{job.name}: too small from the start"
     size = 16 * MIB
     with SmallDisk(os.path.join(work, "small"), size) as disk:
@@ -101,14 +101,14 @@ def stopped_midway(disk, tool, args, reference, target):
 
 
 def filled_by_others(checks, tool, job, source, reference, work):
-    """The space was there when the job began, and went while it ran."""
+    """The space sufficed when the job began, and was taken by others while it ran."""
     name = f"{job.name}: filled by others midway"
     with SmallDisk(os.path.join(work, "shared"), 160 * MIB) as disk:
         target = os.path.join(disk.path, "out")
         ballast = os.path.join(disk.path, "ballast")
         args = jobs.words(job.command, source, target) + ["--quiet"]
         process = stopped_midway(disk, tool, args, reference, target)
-        # Unbuffered: a buffer would try its last bytes again when it is closed.
+        # Unbuffered, because a buffer would try to write its last bytes again when it is closed.
         with open(ballast, "wb", buffering=0) as file:
             try:
                 while True:

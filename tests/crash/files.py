@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Sources that change under the tool, journals that lie, shared and foreign files, and a system that refuses.
+"""Sources that change during a run, wrong journals, shared and foreign files, and system calls that fail.
 
-Most checks let one call of the system fail or something happen at one moment, by shim.c. After each refusal the output
-must have no config.json, and what is not Tessera's must be as it was.
+In most checks shim.c makes one system call fail, or makes something happen at one moment. After each refusal the output
+must have no config.json, and files that are not Tessera's must be unchanged.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ class Place:
             self.checks.check(f"{name}: no config.json", not (self.out / "config.json").exists())
 
     def completes(self, name, *extra, source=None, repaired=False, **shim):
-        """The same command does, and gives what a fresh directory gets; but for a journal that tells of repairs."""
+        """The same command completes, and gives the tree of a fresh run, except for a journal that records repairs."""
         code, _, stderr = self.run(*extra, source=source, **shim)
         if not self.checks.check(f"{name}: completes", code == 0, f"exit {code}: {stderr.strip()}"):
             return

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A floating-point mode that others have set, flushing subnormals and rounding up, changes no byte and no figure."""
+"""A floating-point mode set by others (subnormals flushed, rounding up) changes no byte and no figure of the output."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def add_subnormals(directory):
                 data = bytearray(data)
                 for i, at in enumerate(range(0, len(data), 6)):
                     data[at:at + 2] = tiny[i % len(tiny)]
-                # And whole blocks: their scales are tiny, too.
+                # Whole blocks as well, so that their scales are tiny, too.
                 columns = shape[1] * 2
                 for row in range(min(128, shape[0])):
                     for column in range(0, min(256, columns), 2):

@@ -70,7 +70,7 @@ def plan(checks, options, tensors):
 
 def check_dry_run(checks, options):
     few, many = PLANNED
-    # The smaller one is short: the least of three is what it costs.
+    # The smaller run is short, so its cost is the least of three measurements.
     least = min(plan(checks, options, few) for _ in range(3))
     most = plan(checks, options, many)
     growth = most / least / (many / few)

@@ -24,7 +24,7 @@ COMMANDS = [
 
 
 class Disk:
-    """What of the run's work would be there after a power cut."""
+    """A disk that keeps only what was synced: what would be left of the run's work after a power cut."""
 
     def __init__(self, target):
         self.target = target
@@ -141,7 +141,7 @@ def check_command(checks, options, source, work, name, command):
         checks.check(f"{name}: each record of the journal is synced",
                      sum(call == ["fdatasync", f"{target}/.tessera/journal"] for call in calls)
                      == sum(call == ["write", f"{target}/.tessera/journal"] for call in calls) > 0)
-    if name != "deepseek-mp":  # which has none
+    if name != "deepseek-mp":  # its output has no config.json
         checks.check(f"{name}: config.json is last", disk.committed[-1].endswith("/config.json"), disk.committed[-1])
     after = disk.committed[len(disk.committed) - sum(path.endswith("/config.json") for path in disk.committed):]
     checks.check(f"{name}: every config.json is among the last",
@@ -163,7 +163,7 @@ def check_command(checks, options, source, work, name, command):
 
 
 def check_changes(checks, options, args, target, trace, name):
-    """A run over an output that looks like a model: first of all it must cease to."""
+    """A run over an output that looks like a model: it must remove every config.json before anything else."""
     configs = {path for path in every_file(target) if path.endswith("/config.json")}
     calls = record(checks, options, name, args, trace)
     if calls is None:

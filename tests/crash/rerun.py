@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What the same command, or almost the same, does to an output that is there already.
+"""What the same command, or almost the same, does to an output that exists already.
 
 Each row of ROWS starts from a finished conversion, changes something in the source, the output or the options, and runs
-again: the tool carries on and makes the very tree that it should have been (but for a journal that may tell of the
-repair), or refuses and touches nothing. Then what needs a running process: ^C, and two processes with one destination.
+again: the tool carries on and completes exactly the tree of an undisturbed run (except for a journal that may record the
+repair), or refuses and touches nothing. Then come the cases with a running process: ^C, and two with one destination.
 """
 
 import os
@@ -50,7 +50,7 @@ def leave(name):
 
 
 def edit_source(name):
-    """The same size, another byte."""
+    """Changes one byte of a file and keeps its size."""
     return lambda source, target: flip(source / name, -4)
 
 

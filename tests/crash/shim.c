@@ -1,17 +1,17 @@
 /* Preloaded into the tool: lets chosen system calls and allocations fail, and writes down what is done to files.
  *
- * - SHIM_ALLOC=N: the N-th allocation since main began fails; N+: and all after it. What libraries do before main, the
- * CUDA runtime with its kernels among them, is not the tool's.
- * - SHIM_STOP=1: there it stops, for a debugger to look at.
- * - SHIM_COUNT=FILE: FILE says how many there were, when the process ends by itself.
+ * - SHIM_ALLOC=N: the N-th allocation since main began fails; N+: so do all after it. Allocations before main are made
+ *   by libraries (the CUDA runtime registers its kernels there) and do not count.
+ * - SHIM_STOP=1: the process stops at the failing allocation, for a debugger.
+ * - SHIM_COUNT=FILE: when the process ends by itself, it writes the number of allocations to FILE.
  * - SHIM_TRACE=FILE: a line for each call that changes files or makes changes durable: NAME<TAB>PATH[<TAB>PATH].
- * - SHIM_ERROR=CALL:ERRNO[:TEXT]: CALL (flock, pwrite, open, openw to write, access, fsync, stat) fails so on paths
- * that hold TEXT; of pwrite with errno 0: it writes nothing.
+ * - SHIM_ERROR=CALL:ERRNO[:TEXT]: CALL (flock, pwrite, open, openw to write, access, fsync, stat) fails with ERRNO on
+ *   paths that contain TEXT; pwrite with errno 0 writes nothing.
  * - SHIM_RUN=CALL:N: before the N-th CALL (fsync, pread), the shell command in SHIM_COMMAND is run.
  * - SHIM_MXCSR=HEX: the floating-point mode that every thread begins with. */
-/* Both names of a call are to be caught: neither may be made the other. */
+/* The shim replaces open and open64 (and their like) separately, so no macro may turn one into the other, */
 #undef _FILE_OFFSET_BITS
-/* Nor made an inline function, as by the compilers of Ubuntu. */
+/* and none may be an inline function, as with the default options of Ubuntu's compilers. */
 #undef _FORTIFY_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
