@@ -289,28 +289,19 @@ static void print_table(const arguments *a, const choice *c, const tsr_scheme_co
 
 static void write_bytes(tsr_text *t, tsr_scheme scheme, uint64_t bytes)
 {
-    tsr_json_key(t, "scheme");
-    tsr_json_string(t, tsr_scheme_name(scheme));
-    tsr_json_key(t, "bytes");
-    tsr_json_u64(t, bytes);
+    tsr_json_member_string(t, "scheme", tsr_scheme_name(scheme));
+    tsr_json_member_u64(t, "bytes", bytes);
 }
 
 static void write_errors(tsr_text *t, const tsr_quant_stats *stats, double worst_block)
 {
-    tsr_json_key(t, "worst_block_error");
-    tsr_json_number(t, worst_block);
-    tsr_json_key(t, "sqnr_db");
-    tsr_json_number(t, tsr_quant_stats_sqnr(stats));
-    tsr_json_key(t, "relative_error");
-    tsr_json_number(t, tsr_quant_stats_relative_error(stats));
-    tsr_json_key(t, "max_abs_error");
-    tsr_json_number(t, stats->max_error);
-    tsr_json_key(t, "cosine");
-    tsr_json_number(t, tsr_quant_stats_cosine(stats));
-    tsr_json_key(t, "saturated");
-    tsr_json_u64(t, stats->saturated);
-    tsr_json_key(t, "flushed");
-    tsr_json_u64(t, stats->flushed);
+    tsr_json_member_number(t, "worst_block_error", worst_block);
+    tsr_json_member_number(t, "sqnr_db", tsr_quant_stats_sqnr(stats));
+    tsr_json_member_number(t, "relative_error", tsr_quant_stats_relative_error(stats));
+    tsr_json_member_number(t, "max_abs_error", stats->max_error);
+    tsr_json_member_number(t, "cosine", tsr_quant_stats_cosine(stats));
+    tsr_json_member_u64(t, "saturated", stats->saturated);
+    tsr_json_member_u64(t, "flushed", stats->flushed);
 }
 
 static void write_totals(tsr_text *t, const choice *c, const tsr_scheme_cost *costs)
@@ -321,14 +312,11 @@ static void write_totals(tsr_text *t, const choice *c, const tsr_scheme_cost *co
         const total all = sum_up(costs, c->n, s);
         tsr_json_begin_object(t, true);
         write_bytes(t, s, all.bytes);
-        tsr_json_key(t, "ratio_to_bf16");
-        tsr_json_number(t, (double)all.bytes / bf16_bytes(c));
+        tsr_json_member_number(t, "ratio_to_bf16", (double)all.bytes / bf16_bytes(c));
         if (all.skipped < c->n)
             write_errors(t, &all.stats, all.worst_block);
-        tsr_json_key(t, "options");
-        tsr_json_string(t, tsr_scheme_options(s));
-        tsr_json_key(t, "not_taken");
-        tsr_json_u64(t, all.skipped);
+        tsr_json_member_string(t, "options", tsr_scheme_options(s));
+        tsr_json_member_u64(t, "not_taken", all.skipped);
         tsr_json_key(t, "worst");
         tsr_json_begin_array(t, true);
         for (size_t i = 0; i < all.n_worst; i++)
@@ -361,10 +349,8 @@ static void write_tensors(tsr_text *t, const choice *c, const tsr_scheme_cost *c
     tsr_json_begin_array(t, false);
     for (size_t i = 0; i < c->n; i++) {
         tsr_json_begin_object(t, false);
-        tsr_json_key(t, "name");
-        tsr_json_string(t, c->tensors[i]->name);
-        tsr_json_key(t, "bytes");
-        tsr_json_u64(t, c->tensors[i]->bytes);
+        tsr_json_member_string(t, "name", c->tensors[i]->name);
+        tsr_json_member_u64(t, "bytes", c->tensors[i]->bytes);
         tsr_json_key(t, "schemes");
         tsr_json_begin_array(t, false);
         for (tsr_scheme s = 0; s < TSR_SCHEMES; s++) {
@@ -394,12 +380,10 @@ static tsr_status write_json(const arguments *a, const choice *c, const tsr_sche
     tsr_text t = {0};
     tsr_json_begin_object(&t, false);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        tsr_json_key(&t, texts[i][0]);
-        tsr_json_string(&t, texts[i][1]);
+        tsr_json_member_string(&t, texts[i][0], texts[i][1]);
     }
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        tsr_json_key(&t, numbers[i].key);
-        tsr_json_u64(&t, numbers[i].value);
+        tsr_json_member_u64(&t, numbers[i].key, numbers[i].value);
     }
     write_totals(&t, c, costs);
     write_suggestions(&t, c, costs);

@@ -276,19 +276,16 @@ static void write_result(tsr_text *t, const tsr_compare_job *job, const limit *l
                                     {"b", job->path[1]},
                                     {"metric", kMetricNames[l->metric]}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        tsr_json_key(t, texts[i][0]);
-        tsr_json_string(t, texts[i][1]);
+        tsr_json_member_string(t, texts[i][0], texts[i][1]);
     }
     tsr_json_key(t, "tolerance");
     if (l->text == NULL)
         tsr_json_null(t);
     else
         tsr_json_number(t, l->value);
-    tsr_json_key(t, "beyond");
-    tsr_json_u64(t, beyond);
+    tsr_json_member_u64(t, "beyond", beyond);
     for (size_t i = 0; i <= TSR_PAIR_EXTRA; i++) {
-        tsr_json_key(t, tsr_pair_state_name((tsr_pair_state)i));
-        tsr_json_u64(t, counts[i]);
+        tsr_json_member_u64(t, tsr_pair_state_name((tsr_pair_state)i), counts[i]);
     }
     tsr_json_key(t, "whole");
     tsr_json_begin_object(t, true);
@@ -299,8 +296,7 @@ static void write_result(tsr_text *t, const tsr_compare_job *job, const limit *l
     for (size_t i = 0; i < c->count; i++) {
         tsr_json_begin_object(t, c->pairs[i].state != TSR_PAIR_DIFFERS);
         tsr_pair_json(t, &c->pairs[i]);
-        tsr_json_key(t, "beyond");
-        tsr_json_bool(t, is_beyond(l, &c->pairs[i]));
+        tsr_json_member_bool(t, "beyond", is_beyond(l, &c->pairs[i]));
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);

@@ -1,6 +1,5 @@
 /* tessera inspect: its options, and what it looks at. */
 #include "cli/commands.h"
-#include "cli/evidence_text.h"
 #include "cli/inspect_print.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -165,8 +164,8 @@ static bool all_ok(const tsr_load_table *table)
 static void begin_json(tsr_text *t, const char *schema)
 {
     tsr_json_begin_object(t, false);
-    tsr_text_member(t, "schema", schema);
-    tsr_text_member(t, "version", TSR_VERSION);
+    tsr_json_member_string(t, "schema", schema);
+    tsr_json_member_string(t, "version", TSR_VERSION);
 }
 
 static tsr_status write_json(const arguments *a, tsr_text *t, tsr_err *err)

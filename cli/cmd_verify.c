@@ -150,16 +150,13 @@ static void write_json(tsr_text *t, const tsr_compare_job *job, const arguments 
                   {"max_misrounded", (double)a->limits.max_misrounded}};
     tsr_json_begin_object(t, false);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        tsr_json_key(t, texts[i][0]);
-        tsr_json_string(t, texts[i][1]);
+        tsr_json_member_string(t, texts[i][0], texts[i][1]);
     }
-    tsr_json_key(t, "passed");
-    tsr_json_bool(t, f->count == 0);
+    tsr_json_member_bool(t, "passed", f->count == 0);
     tsr_json_key(t, "limits");
     tsr_json_begin_object(t, true);
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
-        tsr_json_key(t, limits[i].key);
-        tsr_json_number(t, limits[i].value);
+        tsr_json_member_number(t, limits[i].key, limits[i].value);
     }
     tsr_json_end_object(t);
     tsr_json_key(t, "whole");
@@ -169,8 +166,7 @@ static void write_json(tsr_text *t, const tsr_compare_job *job, const arguments 
     tsr_json_key(t, "judged");
     tsr_json_begin_object(t, true);
     for (tsr_check check = TSR_CHECK_NAMES; check < TSR_N_CHECKS; check++) {
-        tsr_json_key(t, tsr_check_name(check));
-        tsr_json_u64(t, f->judged[check]);
+        tsr_json_member_u64(t, tsr_check_name(check), f->judged[check]);
     }
     tsr_json_end_object(t);
     tsr_json_key(t, "findings");
@@ -180,8 +176,7 @@ static void write_json(tsr_text *t, const tsr_compare_job *job, const arguments 
             {"check", tsr_check_name(f->items[i].check)}, {"where", f->items[i].where}, {"what", f->items[i].text}};
         tsr_json_begin_object(t, true);
         for (size_t k = 0; k < 3; k++) {
-            tsr_json_key(t, members[k][0]);
-            tsr_json_string(t, members[k][1]);
+            tsr_json_member_string(t, members[k][0], members[k][1]);
         }
         tsr_json_end_object(t);
     }

@@ -206,14 +206,13 @@ static void print_result(const arguments *a, const session *s)
 static void write_json(tsr_text *t, const arguments *a, const tsr_forward_request *r, const session *s)
 {
     tsr_json_begin_object(t, false);
-    tsr_text_member(t, "schema", "tessera-verify-forward/1");
-    tsr_text_member(t, "version", TSR_VERSION);
-    tsr_text_member(t, "source", a->sides[0]);
-    tsr_text_member(t, "checkpoint", a->sides[1]);
-    tsr_text_member(t, "reference", a->reference);
-    tsr_text_member(t, "tokens", r->tokens);
-    tsr_json_key(t, "seed");
-    tsr_json_u64(t, a->seed);
+    tsr_json_member_string(t, "schema", "tessera-verify-forward/1");
+    tsr_json_member_string(t, "version", TSR_VERSION);
+    tsr_json_member_string(t, "source", a->sides[0]);
+    tsr_json_member_string(t, "checkpoint", a->sides[1]);
+    tsr_json_member_string(t, "reference", a->reference);
+    tsr_json_member_string(t, "tokens", r->tokens);
+    tsr_json_member_u64(t, "seed", a->seed);
     tsr_json_key(t, "layers");
     tsr_json_begin_array(t, true);
     tsr_json_u64(t, r->first);
@@ -222,13 +221,12 @@ static void write_json(tsr_text *t, const arguments *a, const tsr_forward_reques
     else
         tsr_json_u64(t, r->last);
     tsr_json_end_array(t);
-    tsr_json_key(t, "passed");
-    tsr_json_bool(t, s->evidence.failed == 0);
+    tsr_json_member_bool(t, "passed", s->evidence.failed == 0);
     tsr_json_key(t, "limits");
     tsr_json_begin_object(t, true);
-    tsr_number_member(t, "min_sqnr_db", r->limits.min_sqnr);
-    tsr_number_member(t, "max_kl_nats", r->limits.max_kl);
-    tsr_number_member(t, "min_top1", r->limits.min_top1);
+    tsr_json_member_number(t, "min_sqnr_db", r->limits.min_sqnr);
+    tsr_json_member_number(t, "max_kl_nats", r->limits.max_kl);
+    tsr_json_member_number(t, "min_top1", r->limits.min_top1);
     tsr_json_end_object(t);
     tsr_evidence_json(t, &s->evidence);
     tsr_json_end_object(t);

@@ -108,16 +108,12 @@ static void range_json(tsr_text *t, const char *key, uint64_t first, uint64_t co
 static void tile_json(tsr_text *t, const tsr_tile_metrics *tile)
 {
     tsr_json_begin_object(t, true);
-    tsr_json_key(t, "matrix");
-    tsr_json_u64(t, tile->matrix);
+    tsr_json_member_u64(t, "matrix", tile->matrix);
     range_json(t, "rows", tile->row, tile->rows);
     range_json(t, "columns", tile->col, tile->cols);
-    tsr_json_key(t, "differ");
-    tsr_json_u64(t, tile->differ);
-    tsr_json_key(t, "relative_error");
-    tsr_json_number(t, tile->relative);
-    tsr_json_key(t, "max_abs_error");
-    tsr_json_number(t, tile->max_abs);
+    tsr_json_member_u64(t, "differ", tile->differ);
+    tsr_json_member_number(t, "relative_error", tile->relative);
+    tsr_json_member_number(t, "max_abs_error", tile->max_abs);
     tsr_json_end_object(t);
 }
 
@@ -128,8 +124,7 @@ static void side_json(tsr_text *t, const char *key, const tsr_weight *w)
     char shape[192];
     tsr_json_key(t, key);
     tsr_json_begin_object(t, true);
-    tsr_json_key(t, "dtype");
-    tsr_json_string(t, tsr_dtype_name((tsr_dtype)w->data->dtype));
+    tsr_json_member_string(t, "dtype", tsr_dtype_name((tsr_dtype)w->data->dtype));
     tsr_json_key(t, "shape");
     tsr_shape_text(w->data, shape, sizeof shape);
     tsr_json_raw(t, shape, strlen(shape));
@@ -147,10 +142,8 @@ static void place_json(tsr_text *t, const char *key, const tsr_pair *pair, uint6
 void tsr_pair_json(tsr_text *t, const tsr_pair *pair)
 {
     const tsr_metrics *const m = &pair->metrics;
-    tsr_json_key(t, "name");
-    tsr_json_string(t, tsr_pair_name(pair));
-    tsr_json_key(t, "state");
-    tsr_json_string(t, tsr_pair_state_name(pair->state));
+    tsr_json_member_string(t, "name", tsr_pair_name(pair));
+    tsr_json_member_string(t, "state", tsr_pair_state_name(pair->state));
     side_json(t, "a", pair->a);
     side_json(t, "b", pair->b);
     if (pair->state != TSR_PAIR_DIFFERS)

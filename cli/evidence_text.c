@@ -10,52 +10,36 @@
 #include <stdio.h>
 #include <string.h>
 
-void tsr_text_member(tsr_text *t, const char *key, const char *value)
-{
-    tsr_json_key(t, key);
-    if (value == NULL)
-        tsr_json_null(t);
-    else
-        tsr_json_string(t, value);
-}
-
-void tsr_number_member(tsr_text *t, const char *key, double value)
-{
-    tsr_json_key(t, key);
-    tsr_json_number(t, value);
-}
-
 static void judgement_json(tsr_text *t, const tsr_judgement *j)
 {
     tsr_json_begin_object(t, true);
-    tsr_text_member(t, "subject", j->subject);
-    tsr_text_member(t, "kind", tsr_error_kind_name(j->kind));
-    tsr_text_member(t, "what", j->what);
-    tsr_json_key(t, "passed");
-    tsr_json_bool(t, j->fault == NULL);
-    tsr_text_member(t, "fault", j->fault);
+    tsr_json_member_string(t, "subject", j->subject);
+    tsr_json_member_string(t, "kind", tsr_error_kind_name(j->kind));
+    tsr_json_member_string(t, "what", j->what);
+    tsr_json_member_bool(t, "passed", j->fault == NULL);
+    tsr_json_member_string(t, "fault", j->fault);
     tsr_metrics_json(t, &j->metrics);
-    tsr_text_member(t, "max_abs_error_at", j->worst_at);
-    tsr_number_member(t, "of_bound", j->of_bound >= 0 ? j->of_bound : NAN);
-    tsr_number_member(t, "of_expected_rms", j->of_expected >= 0 ? j->of_expected : NAN);
+    tsr_json_member_string(t, "max_abs_error_at", j->worst_at);
+    tsr_json_member_number(t, "of_bound", j->of_bound >= 0 ? j->of_bound : NAN);
+    tsr_json_member_number(t, "of_expected_rms", j->of_expected >= 0 ? j->of_expected : NAN);
     if (j->seconds > 0)
-        tsr_number_member(t, "kernel_seconds", j->seconds);
+        tsr_json_member_number(t, "kernel_seconds", j->seconds);
     if (j->choices > 0)
-        tsr_number_member(t, "agreement", (double)j->agreed / (double)j->choices);
+        tsr_json_member_number(t, "agreement", (double)j->agreed / (double)j->choices);
     if (j->kl.known) {
-        tsr_number_member(t, "kl_mean_nats", j->kl.mean);
-        tsr_number_member(t, "kl_max_nats", j->kl.max);
+        tsr_json_member_number(t, "kl_mean_nats", j->kl.mean);
+        tsr_json_member_number(t, "kl_max_nats", j->kl.max);
     }
     tsr_json_end_object(t);
 }
 
 void tsr_evidence_json(tsr_text *t, const tsr_evidence *e)
 {
-    tsr_number_member(t, "seconds", e->seconds);
+    tsr_json_member_number(t, "seconds", e->seconds);
     tsr_json_key(t, "phase_seconds");
     tsr_json_begin_object(t, true);
     for (tsr_phase phase = 0; phase < TSR_N_PHASES; phase++)
-        tsr_number_member(t, tsr_phase_name(phase), e->phases[phase]);
+        tsr_json_member_number(t, tsr_phase_name(phase), e->phases[phase]);
     tsr_json_end_object(t);
     tsr_json_key(t, "judgements");
     tsr_json_begin_array(t, false);
@@ -66,8 +50,8 @@ void tsr_evidence_json(tsr_text *t, const tsr_evidence *e)
     tsr_json_begin_array(t, false);
     for (size_t i = 0; i < e->n_skipped; i++) {
         tsr_json_begin_object(t, true);
-        tsr_text_member(t, "subject", e->skipped[i].subject);
-        tsr_text_member(t, "why", e->skipped[i].why);
+        tsr_json_member_string(t, "subject", e->skipped[i].subject);
+        tsr_json_member_string(t, "why", e->skipped[i].why);
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);

@@ -5,10 +5,6 @@
 #include "common/text.h"
 #include "verify/evidence/evidence.h"
 
-/* Members of the JSON object that is open; NULL, and numbers that are not finite, become null. */
-void tsr_text_member(tsr_text *t, const char *key, const char *value);
-void tsr_number_member(tsr_text *t, const char *key, double value);
-
 /* Members: seconds, phase_seconds, judgements, skipped. */
 void tsr_evidence_json(tsr_text *t, const tsr_evidence *evidence);
 

@@ -1,7 +1,6 @@
 /* Families that share their tables are listed together. */
 #include "cli/families.h"
 
-#include "cli/evidence_text.h"
 #include "cli/output.h"
 #include "cli/places.h"
 #include "formats/json/json_write.h"
@@ -75,9 +74,9 @@ static void json_rules(tsr_text *t, const char *key, tsr_rules rules)
     tsr_json_begin_array(t, false);
     for (size_t i = 0; i < rules.count; i++) {
         tsr_json_begin_object(t, true);
-        tsr_text_member(t, "pattern", rules.items[i].pattern);
-        tsr_text_member(t, "treatment", treatment_of(&rules.items[i]));
-        tsr_text_member(t, "reason", rules.items[i].reason);
+        tsr_json_member_string(t, "pattern", rules.items[i].pattern);
+        tsr_json_member_string(t, "treatment", treatment_of(&rules.items[i]));
+        tsr_json_member_string(t, "reason", rules.items[i].reason);
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
@@ -86,14 +85,14 @@ static void json_rules(tsr_text *t, const char *key, tsr_rules rules)
 static void json_tables(tsr_text *t, const tsr_policy_family *all, size_t count)
 {
     tsr_json_begin_object(t, false);
-    tsr_text_member(t, "schema", "tessera-families/1");
-    tsr_text_member(t, "version", TSR_VERSION);
+    tsr_json_member_string(t, "schema", "tessera-families/1");
+    tsr_json_member_string(t, "version", TSR_VERSION);
     json_rules(t, "every_model", tsr_rules_of_all());
     tsr_json_key(t, "families");
     tsr_json_begin_array(t, false);
     for (size_t i = 0; i < count; i++) {
         tsr_json_begin_object(t, false);
-        tsr_text_member(t, "model_type", all[i].model_type);
+        tsr_json_member_string(t, "model_type", all[i].model_type);
         json_rules(t, "rules", all[i].rules);
         json_rules(t, "rules_in_4_bits", all[i].four_bits);
         tsr_json_end_object(t);

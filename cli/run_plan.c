@@ -1,7 +1,6 @@
 /* Printing plans, running jobs, telling results. */
 #include "cli/run_plan.h"
 
-#include "cli/evidence_text.h"
 #include "cli/next.h"
 #include "cli/output.h"
 #include "cli/places.h"
@@ -250,15 +249,13 @@ static void json_counts(tsr_text *t, const tsr_plan_run *run, const tsr_plan *pl
         {"memory", tsr_plan_memory(plan, (unsigned)run->threads)},
     };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        tsr_json_key(t, counts[i].key);
-        tsr_json_u64(t, counts[i].value);
+        tsr_json_member_u64(t, counts[i].key, counts[i].value);
     }
     const tally actions = count_actions(plan);
     tsr_json_key(t, "actions");
     tsr_json_begin_object(t, true);
     for (size_t i = 0; i < actions.n; i++) {
-        tsr_json_key(t, actions.action[i]);
-        tsr_json_u64(t, actions.count[i]);
+        tsr_json_member_u64(t, actions.action[i], actions.count[i]);
     }
     tsr_json_end_object(t);
 }
@@ -273,8 +270,7 @@ static void json_policy(tsr_text *t, const tsr_plan *plan)
         tsr_json_null(t);
     else
         tsr_json_string(t, plan->model_type);
-    tsr_json_key(t, "rules");
-    tsr_json_string(t, plan->general_rules ? "general" : "table");
+    tsr_json_member_string(t, "rules", plan->general_rules ? "general" : "table");
     tsr_json_key(t, "warnings");
     tsr_json_begin_array(t, false);
     for (size_t i = 0; i < plan->n_warnings; i++)
@@ -288,12 +284,9 @@ static void json_plan(tsr_text *t, const tsr_plan *plan)
     tsr_json_begin_array(t, false);
     for (size_t i = 0; i < plan->n_notes; i++) {
         tsr_json_begin_object(t, true);
-        tsr_json_key(t, "name");
-        tsr_json_string(t, plan->notes[i].source->name);
-        tsr_json_key(t, "action");
-        tsr_json_string(t, plan->notes[i].action);
-        tsr_json_key(t, "reason");
-        tsr_json_string(t, plan->notes[i].reason);
+        tsr_json_member_string(t, "name", plan->notes[i].source->name);
+        tsr_json_member_string(t, "action", plan->notes[i].action);
+        tsr_json_member_string(t, "reason", plan->notes[i].reason);
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
@@ -305,25 +298,20 @@ static void json_result(tsr_text *t, const tsr_plan_run *run, const tsr_plan *pl
     size_t low, unused;
     const tsr_quant_stats whole = add_all(run, plan, result->rows, TSR_STATS_SOURCE, &low);
     const tsr_quant_stats against = add_all(run, plan, result->rows, TSR_STATS_ORIGINAL, &unused);
-    tsr_json_key(t, "seconds");
-    tsr_json_number(t, result->seconds);
-    tsr_json_key(t, "threads");
-    tsr_json_u64(t, result->threads);
-    tsr_json_key(t, "files_resumed");
-    tsr_json_u64(t, result->files_resumed);
+    tsr_json_member_number(t, "seconds", result->seconds);
+    tsr_json_member_u64(t, "threads", result->threads);
+    tsr_json_member_u64(t, "files_resumed", result->files_resumed);
     if (whole.elements > 0) {
         if (isfinite(run->low_sqnr)) {
-            tsr_json_key(t, "sqnr_limit_db");
-            tsr_json_number(t, run->low_sqnr);
-            tsr_json_key(t, "tensors_below_limit");
-            tsr_json_u64(t, low);
+            tsr_json_member_number(t, "sqnr_limit_db", run->low_sqnr);
+            tsr_json_member_u64(t, "tensors_below_limit", low);
         }
         tsr_quant_stats_json(t, &whole);
     }
     if (serving->count > 0)
         tsr_serving_json(t, serving);
     if (plan->made.readers != NULL)
-        tsr_text_member(t, "readers", plan->made.readers);
+        tsr_json_member_string(t, "readers", plan->made.readers);
     if (against.elements > 0) {
         tsr_json_key(t, "against");
         tsr_json_begin_object(t, false);
@@ -342,8 +330,8 @@ static tsr_status write_json(const tsr_plan_run *run, const tsr_plan *plan, cons
     char schema[40];
     snprintf(schema, sizeof schema, "tessera-%s/1", run->command);
     tsr_json_begin_object(&t, false);
-    tsr_text_member(&t, "schema", schema);
-    tsr_text_member(&t, "version", TSR_VERSION);
+    tsr_json_member_string(&t, "schema", schema);
+    tsr_json_member_string(&t, "version", TSR_VERSION);
     json_counts(&t, run, plan);
     json_policy(&t, plan);
     if (result == NULL)

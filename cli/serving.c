@@ -140,10 +140,10 @@ void tsr_serving_json(tsr_text *t, const tsr_serving *serving)
     tsr_json_begin_array(t, false);
     for (size_t i = 0; i < serving->count; i++) {
         tsr_json_begin_object(t, true);
-        tsr_json_key(t, "loader");
-        tsr_json_string(t, serving->items[i].loader);
-        tsr_json_key(t, serving->items[i].command == NULL ? "reason" : "command");
-        tsr_json_string(t, serving->items[i].command == NULL ? serving->items[i].reason : serving->items[i].command);
+        tsr_json_member_string(t, "loader", serving->items[i].loader);
+        tsr_json_member_string(t, serving->items[i].command == NULL ? "reason" : "command",
+                               serving->items[i].command == NULL ? serving->items[i].reason
+                                                                 : serving->items[i].command);
         if (serving->items[i].n_tp > 0) {
             tsr_json_key(t, "tp");
             tsr_json_begin_array(t, true);

@@ -100,11 +100,9 @@ void tsr_quant_stats_json(tsr_text *t, const tsr_quant_stats *s)
         {"scale_max", s->scale_max},
     };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        tsr_json_key(t, counts[i].key);
-        tsr_json_u64(t, counts[i].value);
+        tsr_json_member_u64(t, counts[i].key, counts[i].value);
     }
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        tsr_json_key(t, numbers[i].key);
-        tsr_json_number(t, numbers[i].value);
+        tsr_json_member_number(t, numbers[i].key, numbers[i].value);
     }
 }

@@ -26,14 +26,12 @@ static void write_index(tsr_text *t, const tsr_plan *plan, tsr_tensor *const *al
     tsr_json_begin_object(t, false);
     tsr_json_key(t, "metadata");
     tsr_json_begin_object(t, false);
-    tsr_json_key(t, "total_size");
-    tsr_json_u64(t, total);
+    tsr_json_member_u64(t, "total_size", total);
     tsr_json_end_object(t);
     tsr_json_key(t, "weight_map");
     tsr_json_begin_object(t, false);
     for (size_t i = 0; i < n; i++) {
-        tsr_json_key(t, all[i]->name);
-        tsr_json_string(t, plan->files[all[i]->file].name + folder_size);
+        tsr_json_member_string(t, all[i]->name, plan->files[all[i]->file].name + folder_size);
     }
     tsr_json_end_object(t);
     tsr_json_end_object(t);

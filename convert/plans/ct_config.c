@@ -25,15 +25,6 @@ void tsr_json_modules(tsr_text *out, const tsr_tensor **tensors, size_t n)
     tsr_json_end_array(out);
 }
 
-static void member(tsr_text *t, const char *key, const char *value)
-{
-    tsr_json_key(t, key);
-    if (value == NULL)
-        tsr_json_null(t);
-    else
-        tsr_json_string(t, value);
-}
-
 /* Which elements share a scale: `strategy`, and its sizes, where it has some. */
 typedef struct sharing {
     const char *strategy;
@@ -44,15 +35,12 @@ typedef struct sharing {
 static void write_args(tsr_text *t, const char *type, uint32_t bits, bool symmetric, sharing s, bool dynamic)
 {
     tsr_json_begin_object(t, false);
-    tsr_json_key(t, "num_bits");
-    tsr_json_u64(t, bits);
-    member(t, "type", type);
-    tsr_json_key(t, "symmetric");
-    tsr_json_bool(t, symmetric);
-    member(t, "strategy", s.strategy);
+    tsr_json_member_u64(t, "num_bits", bits);
+    tsr_json_member_string(t, "type", type);
+    tsr_json_member_bool(t, "symmetric", symmetric);
+    tsr_json_member_string(t, "strategy", s.strategy);
     if (s.group != 0) {
-        tsr_json_key(t, "group_size");
-        tsr_json_u64(t, s.group);
+        tsr_json_member_u64(t, "group_size", s.group);
     }
     if (s.block.rows != 0) {
         tsr_json_key(t, "block_structure");
@@ -61,8 +49,7 @@ static void write_args(tsr_text *t, const char *type, uint32_t bits, bool symmet
         tsr_json_u64(t, s.block.cols);
         tsr_json_end_array(t);
     }
-    tsr_json_key(t, "dynamic");
-    tsr_json_bool(t, dynamic);
+    tsr_json_member_bool(t, "dynamic", dynamic);
     tsr_json_end_object(t);
 }
 
@@ -83,9 +70,9 @@ static sharing of_inputs(const tsr_ct_config *c)
 void tsr_ct_config_write(tsr_text *t, const tsr_ct_config *c, const tsr_tensor **unquantized, size_t n)
 {
     tsr_json_begin_object(t, false);
-    member(t, "quant_method", "compressed-tensors");
-    member(t, "format", c->format);
-    member(t, "quantization_status", "compressed");
+    tsr_json_member_string(t, "quant_method", "compressed-tensors");
+    tsr_json_member_string(t, "format", c->format);
+    tsr_json_member_string(t, "quantization_status", "compressed");
     tsr_json_key(t, "config_groups");
     tsr_json_begin_object(t, false);
     tsr_json_key(t, "group_0");
@@ -101,11 +88,11 @@ void tsr_ct_config_write(tsr_text *t, const tsr_ct_config *c, const tsr_tensor *
         tsr_json_null(t);
     else
         write_args(t, c->type, 8, !c->asymmetric_inputs, of_inputs(c), c->inputs == TSR_CT_INPUTS_TOKEN);
-    member(t, "output_activations", NULL);
+    tsr_json_member_string(t, "output_activations", NULL);
     tsr_json_end_object(t);
     tsr_json_end_object(t);
     tsr_json_key(t, "ignore");
     tsr_json_modules(t, unquantized, n);
-    member(t, "kv_cache_scheme", NULL);
+    tsr_json_member_string(t, "kv_cache_scheme", NULL);
     tsr_json_end_object(t);
 }

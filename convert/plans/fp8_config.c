@@ -11,12 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void member_string(tsr_text *t, const char *key, const char *value)
-{
-    tsr_json_key(t, key);
-    tsr_json_string(t, value);
-}
-
 typedef struct description {
     const tsr_fp8_block *block;
     tsr_dialect dialect;
@@ -27,16 +21,16 @@ typedef struct description {
 static void deepseek_config(tsr_text *t, const description *c)
 {
     tsr_json_begin_object(t, false);
-    member_string(t, "quant_method", "fp8");
-    member_string(t, "fmt", "e4m3");
-    member_string(t, "activation_scheme", "dynamic");
+    tsr_json_member_string(t, "quant_method", "fp8");
+    tsr_json_member_string(t, "fmt", "e4m3");
+    tsr_json_member_string(t, "activation_scheme", "dynamic");
     tsr_json_key(t, "weight_block_size");
     tsr_json_begin_array(t, true);
     tsr_json_u64(t, c->block->block_rows);
     tsr_json_u64(t, c->block->block_cols);
     tsr_json_end_array(t);
     if (c->block->scale_fmt == TSR_SCALE_UE8M0)
-        member_string(t, "scale_fmt", "ue8m0");
+        tsr_json_member_string(t, "scale_fmt", "ue8m0");
     tsr_json_key(t, "modules_to_not_convert");
     tsr_json_modules(t, c->unquantized, c->n_unquantized);
     tsr_json_end_object(t);

@@ -116,37 +116,22 @@ static tsr_status note(const laying *l, const tsr_weight *w, const char *action,
 
 /* ---- the manifest ---- */
 
-static void string(tsr_text *t, const char *key, const char *value)
-{
-    tsr_json_key(t, key);
-    if (value == NULL)
-        tsr_json_null(t);
-    else
-        tsr_json_string(t, value);
-}
-
-static void number(tsr_text *t, const char *key, uint64_t value)
-{
-    tsr_json_key(t, key);
-    tsr_json_u64(t, value);
-}
-
 static void list_parts(laying *l, const tsr_layout *layout, const char *file, const char *tensor, const char *scale)
 {
     uint64_t first = 0;
     for (size_t i = 0; i < layout->n_parts; i++) {
         const tsr_tensor *const part = layout->parts[i].values;
         tsr_json_begin_object(&l->entries, true);
-        string(&l->entries, "name", part->name);
-        string(&l->entries, "file", file);
+        tsr_json_member_string(&l->entries, "name", part->name);
+        tsr_json_member_string(&l->entries, "file", file);
         if (tensor != NULL) {
-            string(&l->entries, "tensor", tensor);
-            string(&l->entries, "scale", scale);
+            tsr_json_member_string(&l->entries, "tensor", tensor);
+            tsr_json_member_string(&l->entries, "scale", scale);
         }
-        number(&l->entries, "k", layout->k);
-        number(&l->entries, "n", layout->n);
-        number(&l->entries, "first", first);
-        number(&l->entries, "columns", part->shape[0]);
+        tsr_json_member_u64(&l->entries, "k", layout->k);
+        tsr_json_member_u64(&l->entries, "n", layout->n);
+        tsr_json_member_u64(&l->entries, "first", first);
+        tsr_json_member_u64(&l->entries, "columns", part->shape[0]);
         tsr_json_end_object(&l->entries);
         first += part->shape[0];
     }
@@ -155,10 +140,10 @@ static void list_parts(laying *l, const tsr_layout *layout, const char *file, co
 static void list_renamed(laying *l, const tsr_tensor *t, const char *tensor, uint64_t first)
 {
     tsr_json_begin_object(&l->renamed, true);
-    string(&l->renamed, "name", t->name);
-    string(&l->renamed, "tensor", tensor);
-    number(&l->renamed, "first", first);
-    number(&l->renamed, "bytes", t->bytes);
+    tsr_json_member_string(&l->renamed, "name", t->name);
+    tsr_json_member_string(&l->renamed, "tensor", tensor);
+    tsr_json_member_u64(&l->renamed, "first", first);
+    tsr_json_member_u64(&l->renamed, "bytes", t->bytes);
     tsr_json_key(&l->renamed, "shape");
     tsr_json_begin_array(&l->renamed, true);
     for (unsigned i = 0; i < t->rank; i++)
@@ -172,20 +157,20 @@ static tsr_status plan_manifest(laying *l)
     const tsr_layout_options *const o = l->options;
     tsr_text t = {0};
     tsr_json_begin_object(&t, false);
-    string(&t, "schema", "tessera-layout/1");
-    string(&t, "target", o->kind == TSR_LAYOUT_TRTLLM ? "trtllm" : "fastertransformer");
-    string(&t, "producer", tsr_ft_producer_name(o->producer));
-    number(&t, "arch", (uint64_t)o->arch);
-    string(&t, "layout", tsr_ft_layout_name(l->format.layout));
-    number(&t, "bits", l->scheme.bits);
-    number(&t, "group_size", l->scheme.group);
+    tsr_json_member_string(&t, "schema", "tessera-layout/1");
+    tsr_json_member_string(&t, "target", o->kind == TSR_LAYOUT_TRTLLM ? "trtllm" : "fastertransformer");
+    tsr_json_member_string(&t, "producer", tsr_ft_producer_name(o->producer));
+    tsr_json_member_u64(&t, "arch", (uint64_t)o->arch);
+    tsr_json_member_string(&t, "layout", tsr_ft_layout_name(l->format.layout));
+    tsr_json_member_u64(&t, "bits", l->scheme.bits);
+    tsr_json_member_u64(&t, "group_size", l->scheme.group);
     tsr_json_key(&t, "divisor");
     if (l->from_packed)
         tsr_json_null(&t);
     else
         tsr_json_number(&t, (double)l->scheme.divisor);
-    string(&t, "rounding", l->from_packed ? NULL : l->scheme.away ? "away" : "even");
-    string(&t, "scale_dtype", tsr_dtype_name(l->scale_dtype));
+    tsr_json_member_string(&t, "rounding", l->from_packed ? NULL : l->scheme.away ? "away" : "even");
+    tsr_json_member_string(&t, "scale_dtype", tsr_dtype_name(l->scale_dtype));
     tsr_json_end_array(&l->entries);
     tsr_json_end_array(&l->renamed);
     tsr_status status = tsr_text_status(&l->entries, l->err);

@@ -194,13 +194,10 @@ static void describe(tsr_text *t, const absorbing *a)
     } words[] = {{"consumer", a->consumer->word}, {"weights", kForms[a->options->form]}};
     tsr_json_begin_object(t, false);
     for (size_t i = 0; i < sizeof words / sizeof *words && !a->options->fold; i++) {
-        tsr_json_key(t, words[i].key);
-        tsr_json_string(t, words[i].value);
+        tsr_json_member_string(t, words[i].key, words[i].value);
     }
-    tsr_json_key(t, "folded");
-    tsr_json_bool(t, a->options->fold);
-    tsr_json_key(t, "kv_b_proj_dropped");
-    tsr_json_bool(t, a->options->drop_kv_b);
+    tsr_json_member_bool(t, "folded", a->options->fold);
+    tsr_json_member_bool(t, "kv_b_proj_dropped", a->options->drop_kv_b);
     tsr_json_end_object(t);
 }
 

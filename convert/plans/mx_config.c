@@ -18,18 +18,6 @@ static void text(tsr_text *t, const char *key, const char *value)
         tsr_json_string(t, value);
 }
 
-static void number(tsr_text *t, const char *key, uint64_t value)
-{
-    tsr_json_key(t, key);
-    tsr_json_u64(t, value);
-}
-
-static void boolean(tsr_text *t, const char *key, bool value)
-{
-    tsr_json_key(t, key);
-    tsr_json_bool(t, value);
-}
-
 static void empty_object(tsr_text *t, const char *key)
 {
     tsr_json_key(t, key);
@@ -62,16 +50,16 @@ typedef enum dynamic { STORED, DYNAMIC, LOCAL } dynamic;
 static void arguments(tsr_text *t, const tsr_mx_config *c, dynamic when)
 {
     tsr_json_begin_object(t, false);
-    number(t, "num_bits", c->bits);
+    tsr_json_member_u64(t, "num_bits", c->bits);
     text(t, "type", "float");
-    boolean(t, "symmetric", true);
-    number(t, "group_size", c->group);
+    tsr_json_member_bool(t, "symmetric", true);
+    tsr_json_member_u64(t, "group_size", c->group);
     text(t, "strategy", c->global ? "tensor_group" : "group");
     text(t, "block_structure", NULL);
     if (when == LOCAL)
         text(t, "dynamic", "local");
     else
-        boolean(t, "dynamic", when == DYNAMIC);
+        tsr_json_member_bool(t, "dynamic", when == DYNAMIC);
     text(t, "actorder", NULL);
     text(t, "scale_dtype", c->global ? "torch.float8_e4m3fn" : "torch.uint8");
     text(t, "zp_dtype", NULL);
@@ -125,10 +113,10 @@ static void modelopt_arguments(tsr_text *t, const char *key, const tsr_mx_config
 {
     tsr_json_key(t, key);
     tsr_json_begin_object(t, true);
-    boolean(t, "dynamic", false);
-    number(t, "num_bits", c->bits);
+    tsr_json_member_bool(t, "dynamic", false);
+    tsr_json_member_u64(t, "num_bits", c->bits);
     text(t, "type", "float");
-    number(t, "group_size", c->group);
+    tsr_json_member_u64(t, "group_size", c->group);
     tsr_json_end_object(t);
 }
 
@@ -158,7 +146,7 @@ void tsr_mx_config_write_modelopt_file(tsr_text *t, const tsr_mx_config *c)
     tsr_json_begin_object(t, false);
     text(t, "quant_algo", c->name);
     text(t, "kv_cache_quant_algo", NULL);
-    number(t, "group_size", c->group);
+    tsr_json_member_u64(t, "group_size", c->group);
     modules(t, "exclude_modules", c);
     tsr_json_end_object(t);
     tsr_json_end_object(t);

@@ -5,12 +5,6 @@
 
 #include <string.h>
 
-static void member_string(tsr_text *t, const char *key, const char *value)
-{
-    tsr_json_key(t, key);
-    tsr_json_string(t, value);
-}
-
 /* The index of the flat index `at` of a tensor. */
 static void place(tsr_text *t, const char *key, const tsr_tensor *x, uint64_t at)
 {
@@ -34,8 +28,8 @@ static void tensor_row(tsr_text *t, const tsr_plan *plan, const tsr_step *step, 
 {
     const tsr_tensor *const x = reported(step);
     tsr_json_begin_object(t, true);
-    member_string(t, "name", x->name);
-    member_string(t, "file", plan->files[step->file].name);
+    tsr_json_member_string(t, "name", x->name);
+    tsr_json_member_string(t, "file", plan->files[step->file].name);
     tsr_json_key(t, "shape");
     tsr_json_begin_array(t, true);
     for (unsigned i = 0; i < x->rank; i++)
@@ -81,7 +75,7 @@ static double bits_per_weight(const tsr_plan *plan, uint64_t elements)
 static void member_known(tsr_text *t, const char *key, const char *value)
 {
     if (value != NULL)
-        member_string(t, key, value);
+        tsr_json_member_string(t, key, value);
 }
 
 static bool is_kept(const tsr_plan_note *n)
@@ -105,8 +99,8 @@ static void write_kept(tsr_text *t, const tsr_plan *plan)
         if (!is_kept(&plan->notes[i]))
             continue;
         tsr_json_begin_object(t, true);
-        member_string(t, "name", plan->notes[i].source->name);
-        member_string(t, "reason", plan->notes[i].reason);
+        tsr_json_member_string(t, "name", plan->notes[i].source->name);
+        tsr_json_member_string(t, "reason", plan->notes[i].reason);
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
@@ -153,9 +147,9 @@ void tsr_quantize_report(const tsr_plan *plan, const tsr_quant_stats *rows, tsr_
 {
     tsr_quant_stats whole;
     tsr_json_begin_object(t, false);
-    member_string(t, "schema", "tessera-quantization-report/1");
-    member_string(t, "version", TSR_VERSION);
-    member_string(t, "command", plan->command);
+    tsr_json_member_string(t, "schema", "tessera-quantization-report/1");
+    tsr_json_member_string(t, "version", TSR_VERSION);
+    tsr_json_member_string(t, "command", plan->command);
     member_known(t, "scheme", plan->made.scheme);
     member_known(t, "dialect", plan->made.dialect);
     member_known(t, "scale_rule", plan->made.rule);
@@ -163,12 +157,9 @@ void tsr_quantize_report(const tsr_plan *plan, const tsr_quant_stats *rows, tsr_
     const uint64_t n = tensor_rows(t, "tensors", plan, rows, TSR_STATS_SOURCE, &whole);
     tsr_json_key(t, "whole");
     tsr_json_begin_object(t, false);
-    tsr_json_key(t, "tensors_quantized");
-    tsr_json_u64(t, n);
-    tsr_json_key(t, "tensors_kept");
-    tsr_json_u64(t, count_kept(plan));
-    tsr_json_key(t, "bits_per_weight");
-    tsr_json_number(t, bits_per_weight(plan, whole.elements));
+    tsr_json_member_u64(t, "tensors_quantized", n);
+    tsr_json_member_u64(t, "tensors_kept", count_kept(plan));
+    tsr_json_member_number(t, "bits_per_weight", bits_per_weight(plan, whole.elements));
     tsr_quant_stats_json(t, &whole);
     tsr_json_end_object(t);
     write_worst(t, "lowest_sqnr", plan, rows, TSR_WORST_SQNR);

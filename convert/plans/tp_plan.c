@@ -105,10 +105,8 @@ static tsr_status write_restoration(tsr_text *t, const cutting *c, tsr_err *err)
         if (status != TSR_OK)
             break;
         tsr_json_begin_object(t, true);
-        tsr_json_key(t, "name");
-        tsr_json_string(t, s->files[i].name);
-        tsr_json_key(t, "bytes");
-        tsr_json_u64(t, s->files[i].size);
+        tsr_json_member_string(t, "name", s->files[i].name);
+        tsr_json_member_u64(t, "bytes", s->files[i].size);
         tsr_json_key(t, "header");
         tsr_json_string(t, text + 8); /* NUL-terminated by the arena's zeros */
         tsr_json_end_object(t);
@@ -117,10 +115,8 @@ static tsr_status write_restoration(tsr_text *t, const cutting *c, tsr_err *err)
     tsr_json_end_array(t);
     if (status == TSR_OK && s->index_path != NULL) {
         status = tsr_checkpoint_index(s, &scratch, &text, &size, err);
-        tsr_json_key(t, "index_name");
-        tsr_json_string(t, strrchr(s->index_path, '/') + 1);
-        tsr_json_key(t, "index");
-        tsr_json_string(t, status == TSR_OK ? text : "");
+        tsr_json_member_string(t, "index_name", strrchr(s->index_path, '/') + 1);
+        tsr_json_member_string(t, "index", status == TSR_OK ? text : "");
     }
     tsr_arena_free(&scratch);
     tsr_json_key(t, "cuts");
@@ -140,12 +136,9 @@ static tsr_status plan_manifest(tsr_plan *plan, const cutting *c, const char *fo
 {
     tsr_text t = {0};
     tsr_json_begin_object(&t, false);
-    tsr_json_key(&t, "schema");
-    tsr_json_string(&t, "tessera-tp/1");
-    tsr_json_key(&t, "rank");
-    tsr_json_u64(&t, rank);
-    tsr_json_key(&t, "ranks");
-    tsr_json_u64(&t, c->options->ranks);
+    tsr_json_member_string(&t, "schema", "tessera-tp/1");
+    tsr_json_member_u64(&t, "rank", rank);
+    tsr_json_member_u64(&t, "ranks", c->options->ranks);
     const tsr_status status = rank == 0 ? write_restoration(&t, c, err) : TSR_OK;
     tsr_json_end_object(&t);
     tsr_text_append(&t, "\n", 1);

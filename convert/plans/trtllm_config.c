@@ -95,24 +95,6 @@ static const struct key {
     {"norm_epsilon", "rms_norm_eps", "1e-06"},
 };
 
-static void string(tsr_text *t, const char *key, const char *value)
-{
-    tsr_json_key(t, key);
-    tsr_json_string(t, value);
-}
-
-static void number(tsr_text *t, const char *key, uint64_t value)
-{
-    tsr_json_key(t, key);
-    tsr_json_u64(t, value);
-}
-
-static void boolean(tsr_text *t, const char *key, bool value)
-{
-    tsr_json_key(t, key);
-    tsr_json_bool(t, value);
-}
-
 /* Newer sources say in rope_parameters what rope_theta and rope_scaling were. */
 static void write_rotary(tsr_text *t, const tsr_checkpoint *c)
 {
@@ -134,13 +116,13 @@ static void write_quantization(tsr_text *t, const tsr_trtllm_quantization *q)
 {
     tsr_json_key(t, "quantization");
     tsr_json_begin_object(t, false);
-    string(t, "quant_algo", q->algorithm);
+    tsr_json_member_string(t, "quant_algo", q->algorithm);
     tsr_json_key(t, "kv_cache_quant_algo");
     tsr_json_null(t);
     if (q->group != 0) {
-        number(t, "group_size", q->group);
-        boolean(t, "has_zero_point", true);
-        boolean(t, "pre_quant_scale", false);
+        tsr_json_member_u64(t, "group_size", q->group);
+        tsr_json_member_bool(t, "has_zero_point", true);
+        tsr_json_member_bool(t, "pre_quant_scale", false);
     }
     tsr_json_key(t, "exclude_modules");
     tsr_json_begin_array(t, true);
@@ -171,8 +153,8 @@ tsr_status tsr_trtllm_config(tsr_text *t, const tsr_checkpoint *source, const ch
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": no architectures: TensorRT-LLM asks for one",
                         source->path);
     }
-    string(t, "dtype", dtype == TSR_F16 ? "float16" : "bfloat16");
-    string(t, "logits_dtype", "float32");
+    tsr_json_member_string(t, "dtype", dtype == TSR_F16 ? "float16" : "bfloat16");
+    tsr_json_member_string(t, "logits_dtype", "float32");
     for (size_t i = 0; i < sizeof kKeys / sizeof *kKeys; i++) {
         const struct key *const k = &kKeys[i];
         const bool found = tsr_config_find(source, k->hf, &value);
@@ -184,18 +166,21 @@ tsr_status tsr_trtllm_config(tsr_text *t, const tsr_checkpoint *source, const ch
     }
     write_rotary(t, source);
     /* Without these Llama's reader passes over biases, and Qwen's asks for some. */
-    boolean(t, "attn_bias", tsr_checkpoint_find(source, "model.layers.0.self_attn.q_proj.bias") != NULL);
-    boolean(t, "mlp_bias", tsr_checkpoint_find(source, "model.layers.0.mlp.gate_proj.bias") != NULL);
-    number(t, "num_key_value_heads", model.kv_heads != 0 ? model.kv_heads : model.heads);
-    number(t, "head_size", model.head_dim != 0 ? model.head_dim : model.heads == 0 ? 0 : model.hidden / model.heads);
-    string(t, "position_embedding_type", "rope_gpt_neox");
+    tsr_json_member_bool(t, "attn_bias", tsr_checkpoint_find(source, "model.layers.0.self_attn.q_proj.bias") != NULL);
+    tsr_json_member_bool(t, "mlp_bias", tsr_checkpoint_find(source, "model.layers.0.mlp.gate_proj.bias") != NULL);
+    tsr_json_member_u64(t, "num_key_value_heads", model.kv_heads != 0 ? model.kv_heads : model.heads);
+    tsr_json_member_u64(t, "head_size",
+                        model.head_dim != 0 ? model.head_dim
+                        : model.heads == 0  ? 0
+                                            : model.hidden / model.heads);
+    tsr_json_member_string(t, "position_embedding_type", "rope_gpt_neox");
     if (family != NULL && family->qwen_type != NULL)
-        string(t, "qwen_type", family->qwen_type);
+        tsr_json_member_string(t, "qwen_type", family->qwen_type);
     tsr_json_key(t, "mapping");
     tsr_json_begin_object(t, true);
-    number(t, "world_size", 1);
-    number(t, "tp_size", 1);
-    number(t, "pp_size", 1);
+    tsr_json_member_u64(t, "world_size", 1);
+    tsr_json_member_u64(t, "tp_size", 1);
+    tsr_json_member_u64(t, "pp_size", 1);
     tsr_json_end_object(t);
     write_quantization(t, quantization);
     tsr_json_end_object(t);

@@ -138,3 +138,30 @@ void tsr_json_raw(tsr_text *text, const char *json, size_t size)
     separate(text);
     tsr_text_append(text, json, size);
 }
+
+void tsr_json_member_string(tsr_text *text, const char *key, const char *value)
+{
+    tsr_json_key(text, key);
+    if (value == NULL)
+        tsr_json_null(text);
+    else
+        tsr_json_string(text, value);
+}
+
+void tsr_json_member_u64(tsr_text *text, const char *key, uint64_t value)
+{
+    tsr_json_key(text, key);
+    tsr_json_u64(text, value);
+}
+
+void tsr_json_member_bool(tsr_text *text, const char *key, bool value)
+{
+    tsr_json_key(text, key);
+    tsr_json_bool(text, value);
+}
+
+void tsr_json_member_number(tsr_text *text, const char *key, double value)
+{
+    tsr_json_key(text, key);
+    tsr_json_number(text, value);
+}

@@ -29,6 +29,11 @@ void tsr_json_bool(tsr_text *text, bool value);
 void tsr_json_null(tsr_text *text);
 /* The shortest of %.6g, %.9g and %.17g that reads back as the same number; null when not finite. */
 void tsr_json_number(tsr_text *text, double value);
+/* A key with its value; the string NULL becomes null. */
+void tsr_json_member_string(tsr_text *text, const char *key, const char *value);
+void tsr_json_member_u64(tsr_text *text, const char *key, uint64_t value);
+void tsr_json_member_bool(tsr_text *text, const char *key, bool value);
+void tsr_json_member_number(tsr_text *text, const char *key, double value);
 /* Appends a quoted, escaped string without a comma or indentation, for text that is composed by hand. */
 void tsr_json_quoted(tsr_text *text, const char *value);
 /* Text that is JSON already. */

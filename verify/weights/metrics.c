@@ -225,11 +225,9 @@ void tsr_metrics_json(tsr_text *text, const tsr_metrics *m)
                    {"calc_diff", tsr_metrics_calc_diff(m)},
                    {"max_abs_error", m->max_abs}};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        tsr_json_key(text, counts[i].key);
-        tsr_json_u64(text, counts[i].value);
+        tsr_json_member_u64(text, counts[i].key, counts[i].value);
     }
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        tsr_json_key(text, numbers[i].key);
-        tsr_json_number(text, numbers[i].value);
+        tsr_json_member_number(text, numbers[i].key, numbers[i].value);
     }
 }
