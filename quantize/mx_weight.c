@@ -301,8 +301,7 @@ static void choose_scales(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k,
                           uint64_t groups, const room *r, uint8_t *scales)
 {
     if (scheme->scale == TSR_MX_E8M0) {
-        k->scale_e8m0(r->amax, groups, limit_of(scheme), emax_of(scheme), scales);
-        tsr_mx_scale_values(TSR_MX_E8M0, 0, scales, groups, r->t);
+        k->scale_e8m0(r->amax, groups, limit_of(scheme), emax_of(scheme), scales, r->t);
         return;
     }
     const tsr_nvfp4_recipe recipe = {.global = rows->global,

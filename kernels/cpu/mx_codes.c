@@ -10,11 +10,12 @@ enum { LANES = 32, MXFP8_GROUP = 32 };
 
 /* ---- scales ---- */
 
-void tsr_scale_e8m0_ref(const uint32_t *amax, size_t n, uint32_t limit, int emax, uint8_t *scales)
+void tsr_scale_e8m0_ref(const uint32_t *amax, size_t n, uint32_t limit, int emax, uint8_t *scales, float *t)
 {
     for (size_t i = 0; i < n; i++) {
         const int exponent = (int)(amax[i] >> 23) + ((amax[i] & 0x7FFFFF) > limit) - emax;
-        scales[i] = (uint8_t)(amax[i] == 0 || exponent < 0 ? 0 : exponent > 254 ? 254 : exponent);
+        scales[i] = (uint8_t)(exponent < 0 ? 0 : exponent);
+        t[i] = tsr_f32_from_e8m0(scales[i]);
     }
 }
 

@@ -13,10 +13,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The scale of a group, as an E8M0 byte, from its amax (finite, as FP32 bits): the exponent of amax, plus one where
- * its mantissa field is above `limit`, less `emax`, which is the exponent of the largest element; within 0 ... 254.
- * Subnormal numbers count as if they had the exponent of FP32's smallest. */
-typedef void tsr_scale_e8m0_fn(const uint32_t *amax, size_t n, uint32_t limit, int emax, uint8_t *scales);
+/* The scale of each of n groups, as an E8M0 byte, from its amax (finite, as FP32 bits): the exponent field of amax, plus
+ * one where its mantissa field is above `limit`, less `emax` (2 or 8), the exponent of the largest element; 0 where
+ * that is negative. t[i] = 2^(scales[i] - 127). */
+typedef void tsr_scale_e8m0_fn(const uint32_t *amax, size_t n, uint32_t limit, int emax, uint8_t *scales, float *t);
 
 /* How a group of NVFP4 gets its scale from its amax and the tensor's global one. */
 typedef struct tsr_nvfp4_recipe {
@@ -35,7 +35,7 @@ typedef void tsr_scale_nvfp4_fn(const uint32_t *amax, size_t n, const tsr_nvfp4_
 /* How a quotient becomes an E2M1 code. */
 typedef enum tsr_e2m1_rounding {
     TSR_E2M1_EVEN,      /* to nearest, ties to even; a zero has code 0, a negative number that rounds to 0 has code 8 */
-    TSR_E2M1_EVEN_BF16, /* the same, after the quotient was rounded to BF16, whose smallest numbers are larger */
+    TSR_E2M1_EVEN_BF16, /* the same for t that are powers of two, where the quotient is BF16: it is 0 sooner */
     TSR_E2M1_DOWN,      /* to nearest, ties toward zero; a zero of either sign has code 8 (ModelOpt's MXFP4) */
 } tsr_e2m1_rounding;
 

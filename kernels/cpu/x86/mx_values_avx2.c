@@ -1,0 +1,142 @@
+/* Values of the microscaling formats with AVX2, by the tables that mx_values_avx512.c explains; here a table of words is
+ * two of bytes. */
+#include "kernels/cpu/variants.h"
+
+#include <immintrin.h>
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+enum { TOGETHER = 8 }; /* groups whose roundings are made at once */
+
+/* The rounded BF16, in the upper half of each lane. */
+ALWAYS_INLINE __m256i to_bf16(__m256 x)
+{
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    return _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd);
+}
+
+/* Of 8 groups: bf16(t) in the lower and bf16(1.5 t) in the upper half of a lane; and bf16(t) in both. */
+typedef struct roundings {
+    _Alignas(32) uint32_t mixed[TOGETHER], same[TOGETHER];
+} roundings;
+
+/* Returns which groups are left to the definition. */
+ALWAYS_INLINE unsigned round_all(const float *t_of, roundings *r)
+{
+    const __m256 t = _mm256_loadu_ps(t_of);
+    const __m256i upper = _mm256_set1_epi32((int)0xFFFF0000u);
+    const __m256i whole = to_bf16(t), half_more = to_bf16(_mm256_mul_ps(t, _mm256_set1_ps(1.5f)));
+    const __m256i low = _mm256_srli_epi32(whole, 16);
+    _mm256_store_si256((__m256i *)r->mixed, _mm256_or_si256(_mm256_and_si256(half_more, upper), low));
+    _mm256_store_si256((__m256i *)r->same, _mm256_or_si256(_mm256_and_si256(whole, upper), low));
+    const __m256 usual = _mm256_and_ps(_mm256_cmp_ps(t, _mm256_set1_ps(0x1p-124f), _CMP_GE_OQ),
+                                       _mm256_cmp_ps(t, _mm256_set1_ps(0x1p123f), _CMP_LE_OQ));
+    return 0xFFu & ~(unsigned)_mm256_movemask_ps(usual);
+}
+
+/* The low and high bytes of 16 codes' values: of group `a` in the lower half, of `b` in the upper one. */
+typedef struct byte_tables {
+    __m256i low, high;
+} byte_tables;
+
+ALWAYS_INLINE byte_tables tables_of(const roundings *r, size_t a, size_t b)
+{
+    /*                                                          0  0.5   1  1.5  2    3    4    6  */
+    const __m256i exponent = _mm256_broadcastsi128_si256(_mm_setr_epi16(0, -128, 0, 0, 128, 128, 256, 256));
+    const __m256i not_zero = _mm256_broadcastsi128_si256(_mm_setr_epi16(0, -1, -1, -1, -1, -1, -1, -1));
+    const __m256i evens =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14));
+    const __m256i odds =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(1, 3, 5, 7, 9, 11, 13, 15, 1, 3, 5, 7, 9, 11, 13, 15));
+    const __m256i sign = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, INT8_MIN, INT8_MIN, INT8_MIN,
+                                                                   INT8_MIN, INT8_MIN, INT8_MIN, INT8_MIN, INT8_MIN));
+    __m256i mixed = _mm256_set1_epi32((int)r->mixed[a]), same = _mm256_set1_epi32((int)r->same[a]);
+    if (a != b) {
+        mixed = _mm256_blend_epi32(mixed, _mm256_set1_epi32((int)r->mixed[b]), 0xF0);
+        same = _mm256_blend_epi32(same, _mm256_set1_epi32((int)r->same[b]), 0xF0);
+    }
+    const __m256i mantissas = _mm256_blend_epi32(mixed, same, 0x11);
+    const __m256i words = _mm256_and_si256(_mm256_add_epi16(mantissas, exponent), not_zero);
+    return (byte_tables){_mm256_shuffle_epi8(words, evens), _mm256_or_si256(_mm256_shuffle_epi8(words, odds), sign)};
+}
+
+/* 32 values of 16 bytes. */
+ALWAYS_INLINE void look_up(const uint8_t *packed, byte_tables t, uint16_t *y)
+{
+    const __m128i bytes = _mm_loadu_si128((const __m128i *)packed), fifteen = _mm_set1_epi8(15);
+    const __m128i even = _mm_and_si128(bytes, fifteen), odd = _mm_and_si128(_mm_srli_epi16(bytes, 4), fifteen);
+    const __m256i codes = _mm256_set_m128i(_mm_unpackhi_epi8(even, odd), _mm_unpacklo_epi8(even, odd));
+    const __m256i low = _mm256_shuffle_epi8(t.low, codes), high = _mm256_shuffle_epi8(t.high, codes);
+    const __m256i first = _mm256_unpacklo_epi8(low, high), second = _mm256_unpackhi_epi8(low, high);
+    _mm256_storeu_si256((__m256i *)y, _mm256_permute2x128_si256(first, second, 0x20));
+    _mm256_storeu_si256((__m256i *)(y + 16), _mm256_permute2x128_si256(first, second, 0x31));
+}
+
+ALWAYS_INLINE void decode_e2m1(const uint8_t *packed, size_t n, size_t group, const float *t, uint16_t *y)
+{
+    const size_t whole = n - n % (TOGETHER * group);
+    for (size_t at = 0; at < whole; at += TOGETHER * group, t += TOGETHER) {
+        roundings r;
+        unsigned left = round_all(t, &r);
+        for (size_t i = at, g = 0; i < at + TOGETHER * group; i += 32, g += 32 / group)
+            look_up(packed + i / 2, tables_of(&r, g, group == 32 ? g : g + 1), y + i);
+        for (; left != 0; left &= left - 1) {
+            const size_t g = (size_t)__builtin_ctz(left), from = at + g * group;
+            tsr_decode_e2m1_bf16_ref(packed + from / 2, group, group, t + g, y + from);
+        }
+    }
+    tsr_decode_e2m1_bf16_ref(packed + whole / 2, n - whole, group, t, y + whole);
+}
+
+void tsr_decode_e2m1_bf16_avx2(const uint8_t *packed, size_t n, size_t group, const float *t, uint16_t *y)
+{
+    if (group == 32)
+        decode_e2m1(packed, n, 32, t, y);
+    else if (group == 16)
+        decode_e2m1(packed, n, 16, t, y);
+    else
+        tsr_decode_e2m1_bf16_ref(packed, n, group, t, y);
+}
+
+/* ---- MXFP8 ---- */
+
+/* BF16 of 16 codes, without their scale; subnormals are 0 ... 7 times 2^-9. */
+ALWAYS_INLINE __m256i unscaled(__m256i magnitude)
+{
+    const __m256i table =
+        _mm256_broadcastsi128_si256(_mm_setr_epi16(0, 0x3B00, 0x3B80, 0x3BC0, 0x3C00, 0x3C20, 0x3C40, 0x3C60));
+    const __m256i moved = _mm256_add_epi16(_mm256_slli_epi16(magnitude, 4), _mm256_set1_epi16(120 << 7));
+    const __m256i both = _mm256_or_si256(magnitude, _mm256_slli_epi16(magnitude, 8));
+    const __m256i place = _mm256_add_epi16(_mm256_add_epi16(both, both), _mm256_set1_epi16(0x0100));
+    const __m256i tiny = _mm256_cmpgt_epi16(_mm256_set1_epi16(8), magnitude);
+    return _mm256_blendv_epi8(moved, _mm256_shuffle_epi8(table, place), tiny);
+}
+
+ALWAYS_INLINE void decode16(__m256i code, __m256i exponent, uint16_t *y)
+{
+    const __m256i magnitude = _mm256_and_si256(code, _mm256_set1_epi16(0x7F));
+    const __m256i zero = _mm256_cmpeq_epi16(magnitude, _mm256_setzero_si256());
+    const __m256i scaled = _mm256_andnot_si256(zero, _mm256_add_epi16(unscaled(magnitude), exponent));
+    const __m256i sign = _mm256_and_si256(_mm256_slli_epi16(code, 8), _mm256_set1_epi16(INT16_MIN));
+    _mm256_storeu_si256((__m256i *)y, _mm256_or_si256(scaled, sign));
+}
+
+bool tsr_decode_mxfp8_bf16_avx2(const uint8_t *codes, size_t n, const uint8_t *scales, uint16_t *y)
+{
+    const __m256i magnitudes = _mm256_set1_epi8(0x7F);
+    bool nan = false;
+    for (size_t i = 0; i < n; i += 32) {
+        const uint8_t scale = scales[i / 32];
+        const __m256i code = _mm256_loadu_si256((const __m256i *)(codes + i));
+        const __m256i nans = _mm256_cmpeq_epi8(_mm256_and_si256(code, magnitudes), magnitudes);
+        if (__builtin_expect(!_mm256_testz_si256(nans, nans) || scale < 10 || scale > 246, 0)) {
+            nan |= tsr_decode_mxfp8_bf16_ref(codes + i, 32, scales + i / 32, y + i);
+            continue;
+        }
+        const __m256i exponent = _mm256_set1_epi16((short)((scale - 127) << 7));
+        decode16(_mm256_cvtepu8_epi16(_mm256_castsi256_si128(code)), exponent, y + i);
+        decode16(_mm256_cvtepu8_epi16(_mm256_extracti128_si256(code, 1)), exponent, y + i + 16);
+    }
+    return nan;
+}
