@@ -3,7 +3,8 @@
 
 Its models of the configuration accept config.json, its list of ignored modules covers what is not quantized, and its
 decompressor gives, of every weight, the value that the numbers mean: of integers, and of e4m3 with a scale a row, what
-tessera convert --to bf16 gives. Its packing of the same codes and zero points gives the same words. Needs torch,
+tessera convert --to bf16 gives; of NVFP4, MXFP4 and MXFP8, what the definition gives. Its compressor makes of the source and
+our scales our codes. Its packing of the same codes and zero points gives the same words. Needs torch,
 transformers and compressed-tensors.
 """
 
@@ -46,6 +47,11 @@ BY_ROW = [
     ("int4, groups of 64, zero points", INT4 + " 64 --zero-points", "bf16"),
     ("int4, rows, zero points", INT4 + " 0 --zero-points", "bf16"),
 ]
+
+# NVFP4, MXFP4 and MXFP8.
+BY_GROUP = [f"quantize SRC -o DST --scheme {scheme}" for scheme in (
+    "nvfp4-weight-only", "nvfp4 --activations RANGES", "mxfp4", "mxfp4-weight-only --scales mse", "mxfp8",
+    "mxfp8-weight-only --mx-scale ceil")]
 
 
 def load(directory):
@@ -123,6 +129,50 @@ def check_by_row(checks, name, directory, values):
             check_packing(checks, f"{name}: {module}", parts, scheme.weights)
 
 
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def meant(parts):
+    """value(code) * scale in FP32, rounded to BF16 once."""
+    scale, packed = parts["weight_scale"], parts.get("weight_packed")
+    unit = scale.float() if scale.dtype != torch.uint8 else torch.ldexp(torch.ones(scale.shape), scale.int() - 127)
+    if "weight_global_scale" in parts:
+        unit = unit / parts["weight_global_scale"]
+    if packed is None:
+        values = parts["weight"].float()
+    else:
+        values = E2M1[torch.stack([packed & 15, packed >> 4], -1).flatten(-2).long()]
+    return (values * unit.repeat_interleave(values.shape[1] // unit.shape[1], 1)).bfloat16()
+
+
+def check_by_group(checks, name, directory, source):
+    config = json.loads((pathlib.Path(directory) / "config.json").read_text())["quantization_config"]
+    beside = ("sparsity_config", "transform_config", "version")  # which its reader of checkpoints takes off before
+    model = QuantizationConfig.model_validate({key: value for key, value in config.items() if key not in beside})
+    scheme = QuantizationScheme.model_validate(config["config_groups"]["group_0"])
+    compressor = BaseCompressor.get_value_from_registry(model.format)
+    tensors, plain = load(directory), load(source)
+    modules = sorted(key.removesuffix(".weight_scale") for key in tensors if key.endswith(".weight_scale"))
+    checks.check(f"{name}: something is quantized", modules)
+    checks.check(f"{name}: nothing quantized is ignored", not set(modules) & set(model.ignore))
+    for module in modules:
+        parts = {key.removeprefix(module + "."): value for key, value in tensors.items() if key.startswith(module + ".")}
+        got = compressor.decompress(dict(parts), scheme)
+        checks.check(f"{name}: {module}", torch.equal(got["weight"].bfloat16(), meant(parts)))
+        again = {"weight": plain[module + ".weight"], "weight_scale": got["weight_scale"]}
+        if "weight_global_scale" in parts:
+            again["weight_global_scale"] = parts["weight_global_scale"]
+        made, codes = compressor.compress(again, scheme), "weight_packed" if "weight_packed" in parts else "weight"
+        checks.check(f"{name}: {module}: codes", torch.equal(made[codes].view(torch.uint8), parts[codes].view(torch.uint8)))
+        checks.check(f"{name}: {module}: scales", torch.equal(made["weight_scale"].view(torch.uint8),
+                                                              parts["weight_scale"].view(torch.uint8)))
+
+
+def write_ranges(path, source):
+    modules = (name.removesuffix(".weight") for name, t in load(source).items() if t.dim() == 2)
+    pathlib.Path(path).write_text(json.dumps({module: {"min": -3, "max": 4.5} for module in modules}))
+
+
 def run(checks, options, name, command, places):
     args = [places.get(word, word) for word in command.split()]
     code, _, err = harness.run(options.tessera, [*args, "--quiet"])
@@ -146,6 +196,15 @@ def main():
             run(checks, options, name, command, places)
             run(checks, options, name, f"convert DST -o VALUES --to bf16 --dtype {dtype}", places)
             check_by_row(checks, name, places["DST"], places["VALUES"])
+    for command in BY_GROUP:
+        with harness.temporary_directory(options.directory) as work:
+            places = {part: os.path.join(work, part.lower()) for part in ("SRC", "DST", "RANGES")}
+            places["RANGES"] += ".json"
+            harness.make_checkpoint(options.make, "llama", places["SRC"])
+            write_ranges(places["RANGES"], places["SRC"])
+            name = command.partition("--scheme ")[2]
+            run(checks, options, name, command, places)
+            check_by_group(checks, name, places["DST"], places["SRC"])
     checks.finish()
 
 
