@@ -27,7 +27,7 @@ static const char kHelp[] =
     "tessera diff A B [options]\n\n"
     "Compares two checkpoints tensor by tensor by the values that a reader gets: BF16, F16, F32 or FP8 with its "
     "scales,\n"
-    "however those are spelled. A is the reference. Tells which tensors differ, by how much, and in which blocks.\n"
+    "whatever those are called. A is the reference. Shows which tensors differ, by how much, and in which blocks.\n"
     "Exit code 0: nothing differs beyond the tolerance; 1: something does, or a tensor is missing, extra or "
     "misshaped.\n\n"
     "Examples:\n"
@@ -43,7 +43,7 @@ static tsr_status parse(int argc, char **argv, tsr_compare_job *job, limit *l, t
         {"--metric", TSR_OPT_CHOICE, &l->metric, kMetrics,
          "orders the tensors, and is what --tolerance bounds (relative)"},
         {"--tolerance", TSR_OPT_TEXT, &l->text, "X",
-         "largest that is fine; with sqnr the smallest, in dB (none: every value is the same)"},
+         "largest that passes; with sqnr the smallest, in dB (none: every value must be the same)"},
     };
     size_t n;
     tsr_compare_job_options(job, options);

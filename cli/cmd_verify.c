@@ -22,12 +22,13 @@ typedef struct arguments {
 
 static const char kHelp[] =
     "tessera verify DST --against SRC [options]\n\n"
-    "Holds a checkpoint to the one that it was made from: every tensor there, under its name, in its shape; scales in\n"
-    "range; no NaN; errors no larger than the format's; config.json in order. Names the fault where its traces allow:\n"
+    "Compares a checkpoint with the one that it was made from. Every tensor must be there, with its shape; scales in\n"
+    "range; no NaN; errors no larger than the format's; config.json in order. Names the fault where it leaves a "
+    "trace:\n"
     "a transposed or shifted scale grid, 1/scale, swapped tensors, a stale shard, single flipped bits.\n"
     "Exit code 0: all checks pass; 1: one does not.\n"
     "Kernels on a checkpoint's own tensors: tessera verify gemm|epilogue|dequant|mla DST. The same tokens "
-    "through\ntwo models: tessera verify forward DST --against SRC. --help of each tells more.\n\n"
+    "through\ntwo models: tessera verify forward DST --against SRC. Each has a --help of its own.\n\n"
     "Examples:\n"
     "  tessera verify DeepSeek-V3-FP8 --against DeepSeek-V3-BF16\n"
     "  tessera verify out --against model --junit result.xml --json result.json     for CI\n"

@@ -36,10 +36,11 @@ static const char kHelp[] =
     "tessera verify forward DST --against SRC [options]\n"
     "tessera verify forward MODEL --reference FILE\n\n"
     "Runs tokens through both checkpoints in double precision (embedding, attention, router, experts, norms, head), a\n"
-    "layer at a time, and tells how the error grows: of the stream of hidden states behind each layer, of each layer "
-    "alone\n"
-    "on the source's input, of the experts chosen; at the end KL divergence of the logits and how often the likeliest\n"
-    "token is the same. With --reference the hidden states and logits of another implementation are held to MODEL.\n"
+    "layer at a time, and shows how the error grows: in the hidden states after each layer, in each layer alone on "
+    "the\n"
+    "source's input, and in the choice of experts; at the end the KL divergence of the logits, and how often the\n"
+    "likeliest token is the same. With --reference, the hidden states and logits of another implementation are\n"
+    "compared with those of MODEL.\n"
     "Families: llama, mistral, qwen2, qwen3, qwen3_moe, deepseek_v2, deepseek_v3, kimi_k2.\n"
     "Exit code 0: all within the limits; 1: not; 3: a family, tensor or file that does not fit.\n\n"
     "Examples:\n"
@@ -54,9 +55,10 @@ static void list_options(arguments *a, tsr_option *options)
         {"--against", TSR_OPT_TEXT, &a->sides[0], "SRC", "what DST was made from"},
         {"--layers", TSR_OPT_TEXT, &a->layers, "A..B", "only these, straight from the embedding (all)"},
         {"--tokens", TSR_OPT_TEXT, &a->tokens, "FILE|random", "token ids as text, a line a sequence (random)"},
-        {"--batch", TSR_OPT_COUNT, &a->sequences, "B", "sequences: so many drawn (1), or the first of the file (all)"},
+        {"--batch", TSR_OPT_COUNT, &a->sequences, "B",
+         "number of sequences: drawn (1), or the first of the file (all)"},
         {"--count", TSR_OPT_COUNT, &a->length, "N", "tokens of a sequence, at most (64)"},
-        {"--seed", TSR_OPT_COUNT, &a->seed, "S", "of drawn tokens (0)"},
+        {"--seed", TSR_OPT_COUNT, &a->seed, "S", "seed of drawn tokens (0)"},
         {"--reference", TSR_OPT_TEXT, &a->reference, "FILE",
          "safetensors of an implementation: input_ids, hidden_states.N, logits"},
         {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB", "smallest SQNR of what a layer alone adds (10)"},

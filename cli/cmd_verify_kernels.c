@@ -45,10 +45,10 @@ typedef struct session {
 
 static const char kGemmHelp[] =
     "tessera verify gemm DST [--against SRC] [options]\n\n"
-    "Multiplies block-FP8 weights of a checkpoint with activations, as serving does it, and holds every kernel to the\n"
-    "product in double precision over the very same operands (kernel error); apart from that, tells what quantization\n"
-    "costs: with --against SRC of weights and activations, else of activations alone. Experts are also multiplied as\n"
-    "sets, in the contiguous and the masked layout.\n"
+    "Multiplies block-FP8 weights of a checkpoint with activations, as serving does, and compares every kernel with\n"
+    "the product in double precision over the same operands (kernel error). Separately it shows what quantization\n"
+    "costs: with --against SRC for weights and activations, otherwise for activations alone. Experts are also\n"
+    "multiplied as sets, in the contiguous and the masked layout.\n"
     "Exit code 0: all within the limits; 1: not; 3: nothing to check, or activations that do not fit; 5: no device.\n\n"
     "Examples:\n"
     "  tessera verify gemm DeepSeek-V3-FP8 --tensors '*.layers.3.*'\n"
@@ -60,11 +60,11 @@ static const char kEpilogueHelp[] =
     "tessera verify epilogue DST [--against SRC] [options]\n\n"
     "Multiplies int8 weights (W8A8) of a checkpoint with activations, with vLLM's four epilogues: scaled, scaled + "
     "bias,\n"
-    "zero points (azp) per tensor and per token; scales per tensor, and per token or channel; azp_adj as it lies "
-    "beside\n"
-    "the checkpoint (tessera-azp.safetensors), which is itself held to the codes. Static input scales of the\n"
-    "checkpoint are used where it has them, with azp_with_adj beside it: drawn activations are stretched to what\n"
-    "they reach, those of --activations held to it. Kernel error and quantization error apart, as in verify gemm.\n"
+    "zero points (azp) per tensor and per token; scales per tensor, and per token or channel. azp_adj is read from\n"
+    "tessera-azp.safetensors beside the checkpoint, and checked against the codes. Static input scales are used where\n"
+    "the checkpoint has them, with azp_with_adj from that file: drawn activations are stretched to the range of these\n"
+    "scales, and those of --activations must suit them. Kernel error and quantization error are kept apart, as in\n"
+    "verify gemm.\n"
     "Exit code 0: all within the limits; 1: not; 3: nothing to check, or activations that do not fit; 5: no device.\n\n"
     "Examples:\n"
     "  tessera verify epilogue Llama-3.1-8B-W8A8 --against Llama-3.1-8B\n"
@@ -78,9 +78,10 @@ static const char kDequantHelp[] =
     "that takes their shape, and converts them as their kernels do: every code at its address, every value the one "
     "that\n"
     "plain conversion gives, bit for bit. Then multiplies them with up to 16 tokens (W8A16, W4A16; per channel,\n"
-    "groups, zero points), and tells apart what quantization costs (with --against SRC of every code, too) and what\n"
-    "the kernel costs, as in verify gemm. (To hold a directory that was laid out to its source, take it back with\n"
-    "tessera convert --from, and compare with tessera verify DST --against SRC.)\n"
+    "groups, zero points), and shows separately what quantization costs (with --against SRC also of every code) and\n"
+    "what the kernel costs, as in verify gemm. (To compare a directory of laid-out weights with its source, convert "
+    "it\n"
+    "back with tessera convert --from, then run tessera verify DST --against SRC.)\n"
     "Exit code 0: every bit is right, all within the limits; 1: not; 3: nothing to check; 5: no device.\n\n"
     "Examples:\n"
     "  tessera verify dequant Llama-3.1-8B-W4A16 --against Llama-3.1-8B\n"
@@ -90,10 +91,12 @@ static const char kDequantHelp[] =
 static const char kMlaHelp[] =
     "tessera verify mla DST --layer L [--against SRC] [options]\n\n"
     "Runs the latent attention of a DeepSeek layer from the checkpoint's own weights (BF16, block FP8, or split by\n"
-    "convert --to mla-absorbed), with a paged latent cache, and tells apart what quantization costs (stage by stage,\n"
-    "with --against SRC), what absorption costs, and what each kernel costs, on the CPU and on a GPU. With --tp N\n"
-    "heads are cut over N ranks: each has a GPU where there are as many, and NCCL (libnccl.so.2), else they take\n"
-    "turns. With --stages FILE the stages of another implementation are held to the checkpoint instead, and the\n"
+    "convert --to mla-absorbed), with a paged latent cache. It shows separately what quantization costs (stage by\n"
+    "stage, with --against SRC), what absorption costs, and what each kernel costs, on the CPU and on a GPU. With\n"
+    "--tp N heads are cut over N ranks; each rank has a GPU where there are N, and NCCL (libnccl.so.2), otherwise "
+    "they\n"
+    "take turns. With --stages FILE another implementation's stages are compared with the checkpoint's instead, and "
+    "the\n"
     "first wrong one is named.\n"
     "Exit code 0: all within the limits; 1: not; 3: the layer lacks tensors, or something does not fit; 5: no "
     "device.\n\n"
@@ -134,8 +137,8 @@ static void list_options(arguments *a, tsr_option *options)
     const tsr_option all[] = {
         {"--against", TSR_OPT_TEXT, &a->against, "SRC", "what DST was made from"},
         {"--tensors", TSR_OPT_LIST, &a->tensors, "GLOB", "only tensors with these names; may be repeated"},
-        {"--sample", TSR_OPT_COUNT, &a->options.sample, "N", "of them so many, chosen by the seed (all)"},
-        {"--seed", TSR_OPT_COUNT, &a->options.seed, "S", "of every choice and of drawn activations (0)"},
+        {"--sample", TSR_OPT_COUNT, &a->options.sample, "N", "only N of these tensors, chosen by the seed (all)"},
+        {"--seed", TSR_OPT_COUNT, &a->options.seed, "S", "seed of every choice and of drawn activations (0)"},
         {"--activations", TSR_OPT_TEXT, &a->activations, "FILE", "safetensors with inputs of layers, by name (drawn)"},
         {"--tokens", TSR_OPT_COUNT, &a->options.tokens, "M", "rows of activations (64)"},
         {"--columns", TSR_OPT_COUNT, &a->options.columns, "N",
@@ -146,9 +149,9 @@ static void list_options(arguments *a, tsr_option *options)
         {"--out", TSR_OPT_CHOICE, &a->out, "bf16|f16|f32|all", "result types (all)"},
         {"--device", TSR_OPT_CHOICE, &a->device, "auto|cpu|cuda", "where kernels run (auto: a GPU if there is one)"},
         {"--max-kernel-error", TSR_OPT_TEXT, &a->max_kernel_error, "X",
-         "largest error of a kernel, over what its accumulation can do at most (1)"},
+         "largest error of a kernel, over the most that its accumulation can cause (1)"},
         {"--max-kernel-rms", TSR_OPT_TEXT, &a->max_kernel_rms, "X",
-         "RMS error of a kernel, over what is to be expected of its accumulation (2)"},
+         "RMS error of a kernel, over the expected RMS of its accumulation (2)"},
         {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB",
          "smallest SQNR that quantization leaves (gemm: 27, of activations alone 30; else by rounding)"},
         {"--threads", TSR_OPT_COUNT, &a->threads, "N", "workers (all CPUs); the result does not depend on it"},
@@ -171,10 +174,10 @@ static void list_mla_options(arguments *a, tsr_option *options)
         {"--batch", TSR_OPT_COUNT, &r->batch, "B", "sequences of ragged lengths; the second is empty (4)"},
         {"--context", TSR_OPT_COUNT, &r->context, "S", "tokens of the longest, new ones included (128)"},
         {"--new-tokens", TSR_OPT_COUNT, &r->new_tokens, "T", "queries a sequence: 1 decodes, S is prefill (1)"},
-        {"--tp", TSR_OPT_COUNT, &r->ranks, "N", "heads cut over so many ranks, the latent replicated (1)"},
+        {"--tp", TSR_OPT_COUNT, &r->ranks, "N", "ranks over which heads are cut, with the latent on each (1)"},
         {"--fp8-cache", TSR_OPT_FLAG, &r->fp8_cache, NULL, "the FP8 latent cache, too"},
         {"--stages", TSR_OPT_TEXT, &a->stages, "FILE", "safetensors: hidden_states and stages of an implementation"},
-        {"--seed", TSR_OPT_COUNT, &a->options.seed, "S", "of lengths and hidden states (0)"},
+        {"--seed", TSR_OPT_COUNT, &a->options.seed, "S", "seed of lengths and hidden states (0)"},
         {"--device", TSR_OPT_CHOICE, &a->device, "auto|cpu|cuda", "where kernels run (auto: a GPU if there is one)"},
         {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB", "smallest SQNR that quantization leaves a stage (20)"},
         {"--threads", TSR_OPT_COUNT, &a->threads, "N", "workers (all CPUs); the result does not depend on it"},
