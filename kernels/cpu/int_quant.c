@@ -2,6 +2,7 @@
 #define TSR_INT(name) tsr_##name##_ref
 #include "common/float_bits.h"
 #include "kernels/cpu/int_quant_body.h"
+#include "kernels/cpu/tree_sum.h"
 
 enum { CHUNK = 4096 };
 
@@ -43,24 +44,12 @@ static inline void one(float x, size_t i, const tsr_int_code *code, float boost,
     l->saturated[lane] += (t > code->high + 0.5f) | (t < code->low - 0.5f);
 }
 
-static double tree_sum(const float x[LANES])
-{
-    double sums[LANES / 2];
-    for (unsigned l = 0; l < LANES / 2; l++)
-        sums[l] = (double)x[l] + (double)x[l + LANES / 2];
-    for (unsigned width = LANES / 4; width > 0; width /= 2) {
-        for (unsigned l = 0; l < width; l++)
-            sums[l] += sums[l + width];
-    }
-    return sums[0];
-}
-
 /* Adds one block's lanes; it begins at element `first`. */
 static void add_lanes(const lanes *l, size_t first, tsr_int_error *error)
 {
-    error->sum_q2 += tree_sum(l->q2);
-    error->sum_e2 += tree_sum(l->e2);
-    error->sum_qv += tree_sum(l->qv);
+    error->sum_q2 += tsr_tree_sum(l->q2);
+    error->sum_e2 += tsr_tree_sum(l->e2);
+    error->sum_qv += tsr_tree_sum(l->qv);
     for (unsigned lane = 0; lane < LANES; lane++) {
         error->nonzero += l->nonzero[lane];
         error->flushed += l->flushed[lane];

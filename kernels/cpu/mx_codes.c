@@ -2,6 +2,7 @@
 #include "kernels/cpu/mx_codes.h"
 
 #include "common/float_bits.h"
+#include "kernels/cpu/tree_sum.h"
 #include "kernels/cpu/variants.h"
 
 #include <math.h>
@@ -92,18 +93,6 @@ typedef struct lanes {
     float q2[LANES], e2[LANES], qv[LANES];
 } lanes;
 
-static double tree_sum(const float x[LANES])
-{
-    double sums[LANES / 2];
-    for (unsigned l = 0; l < LANES / 2; l++)
-        sums[l] = (double)x[l] + (double)x[l + LANES / 2];
-    for (unsigned width = LANES / 4; width > 0; width /= 2) {
-        for (unsigned l = 0; l < width; l++)
-            sums[l] += sums[l + width];
-    }
-    return sums[0];
-}
-
 static void add_error(float x, size_t i, float boost, float inverse, const uint8_t *packed, lanes *l,
                       tsr_int_error *error)
 {
@@ -122,9 +111,9 @@ static void add_error(float x, size_t i, float boost, float inverse, const uint8
 
 static void finish_error(const lanes *l, tsr_int_error *error)
 {
-    error->sum_q2 = tree_sum(l->q2);
-    error->sum_e2 = tree_sum(l->e2);
-    error->sum_qv = tree_sum(l->qv);
+    error->sum_q2 = tsr_tree_sum(l->q2);
+    error->sum_e2 = tsr_tree_sum(l->e2);
+    error->sum_qv = tsr_tree_sum(l->qv);
 }
 
 void tsr_error_e2m1_bf16_ref(const uint16_t *x, size_t n, float t, const uint8_t *packed, tsr_int_error *error)

@@ -1,5 +1,6 @@
 /* Static inputs of joined layers against what vLLM makes of them when it loads, for random ranges. */
 #include "quantize/int_input.h"
+#include "tests/unit/random_bits.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -7,14 +8,9 @@
 
 enum { TRIALS = 20000 };
 
-static uint64_t random_state = 0x9E3779B97F4A7C15u;
-
 static double uniform(void)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (double)(random_state >> 11) * 0x1p-53;
+    return (double)(random_bits() >> 11) * 0x1p-53;
 }
 
 /* A range about zero, of any size. */

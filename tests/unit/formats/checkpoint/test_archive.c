@@ -1,6 +1,7 @@
 /* Byte planes against their definition; archives read back, and refused when any byte of them is not what it was. */
 #include "formats/checkpoint/archive.h"
 #include "formats/checkpoint/byte_planes.h"
+#include "tests/unit/random_bits.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -11,16 +12,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-static uint64_t random_state = 0xD1B54A32D192ED03u;
-
-static uint64_t random_bits(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state * 0x2545F4914F6CDD1Du;
-}
 
 Test(planes, split_is_its_definition_and_join_its_inverse)
 {

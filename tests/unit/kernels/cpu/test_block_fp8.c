@@ -2,29 +2,13 @@
 #include "common/float_bits.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/variants.h"
+#include "tests/unit/random_bits.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint64_t random_state = 0x9E3779B97F4A7C15u;
-
-static uint64_t random_bits(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state * 0x2545F4914F6CDD1Du;
-}
-
-static float as_float(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 static bool finite_bf16(uint16_t x)
 {
@@ -51,7 +35,7 @@ static float random_scale(void)
     if (r % 4 == 1)
         return ldexpf(1.0f, (int)(r / 4 % 250) - 125);
     const uint32_t bits = (uint32_t)(r >> 32) % 0x7F800000u;
-    return as_float(bits == 0 ? 1 : bits);
+    return tsr_f32_from_bits(bits == 0 ? 1 : bits);
 }
 
 Test(e4m3, decodes_every_code_from_first_principles)
@@ -85,7 +69,7 @@ static uint8_t nearest_code(float x)
 Test(e4m3, encodes_to_the_nearest_even_value)
 {
     for (uint32_t i = 0; i < 0x10000; i++) {
-        const float x = as_float(i << 16);
+        const float x = tsr_f32_from_bits(i << 16);
         if (!isnan(x))
             cr_assert_eq(tsr_e4m3_from_f32(x), nearest_code(x), "%a", (double)x);
     }
@@ -135,7 +119,7 @@ Test(kernels, encode_ordinary_blocks_alike)
             const uint16_t magnitude = x[i] & 0x7FFF;
             amax = magnitude > amax ? magnitude : amax;
         }
-        const float scale = as_float((uint32_t)amax << 16) / 448.0f;
+        const float scale = tsr_f32_from_bits((uint32_t)amax << 16) / 448.0f;
         tsr_encode_e4m3_bf16_ref(x, 128, 128, 128, 128, &scale, expected, 128);
         for (int m = 1; m < MASKS; m++) {
             k[m].encode_e4m3_bf16(x, 128, 128, 128, 128, &scale, got, 128);
@@ -279,14 +263,14 @@ Test(kernels, measure_what_double_measures)
     }
     uint32_t amax;
     k.amax_bf16(x, 128, 128, 128, 128, &amax);
-    const float scale = as_float(amax) / 448.0f;
+    const float scale = tsr_f32_from_bits(amax) / 448.0f;
     k.encode_e4m3_bf16(x, 128, 128, 128, 128, &scale, codes, 128);
     tsr_block_error error;
     k.error_e4m3_bf16(x, 128, 128, 128, codes, 128, scale, &error);
     double q2 = 0, e2 = 0, qv = 0, largest = 0;
     uint32_t nonzero = 0;
     for (int i = 0; i < 128 * 128; i++) {
-        const double q = (double)as_float((uint32_t)x[i] << 16) / (double)scale;
+        const double q = (double)tsr_f32_from_bits((uint32_t)x[i] << 16) / (double)scale;
         const double v = (double)tsr_e4m3_to_f32(codes[i]);
         q2 += q * q;
         e2 += (q - v) * (q - v);

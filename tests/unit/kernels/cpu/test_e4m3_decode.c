@@ -2,29 +2,13 @@
 #include "common/float_bits.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/variants.h"
+#include "tests/unit/random_bits.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint64_t random_state = 0xD1B54A32D192ED03u;
-
-static uint64_t random_bits(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state * 0x2545F4914F6CDD1Du;
-}
-
-static float as_float(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 /* Any finite scale that is not negative, corners drawn often. */
 static float random_scale(void)
@@ -36,7 +20,7 @@ static float random_scale(void)
         return kCorners[r / 4 % (sizeof kCorners / sizeof *kCorners)];
     if (r % 4 == 1)
         return ldexpf(1.0f, (int)(r / 4 % 250) - 125);
-    return as_float((uint32_t)(r >> 32) % 0x7F800000u);
+    return tsr_f32_from_bits((uint32_t)(r >> 32) % 0x7F800000u);
 }
 
 /* x rounded to the nearest multiple of 2^(exponent - bits + 1), ties to even: a format with `bits` significant bits,
@@ -53,7 +37,7 @@ static double rounded(double x, int bits, int lowest)
 
 static double bf16_value(uint16_t y)
 {
-    return (double)as_float((uint32_t)y << 16);
+    return (double)tsr_f32_from_bits((uint32_t)y << 16);
 }
 
 static double f16_value(uint16_t y)

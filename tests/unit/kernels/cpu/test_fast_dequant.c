@@ -4,20 +4,16 @@
 #include "kernels/cpu/fast_dequant.h"
 #include "kernels/cpu/interleave.h"
 #include "kernels/cpu/variants.h"
+#include "tests/unit/random_bits.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t random_state = 0x2545F4914F6CDD1Du;
-
 static uint32_t random_word(void)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (uint32_t)(random_state >> 16);
+    return (uint32_t)(random_bits() >> 16);
 }
 
 /* The bits of a small integer, which both formats hold exactly. */

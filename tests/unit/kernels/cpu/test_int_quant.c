@@ -1,6 +1,7 @@
 /* Int codes: the reference against arithmetic in double, every variant against the reference. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/variants.h"
+#include "tests/unit/random_bits.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -8,16 +9,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-static uint64_t random_state = 0xA0761D6478BD642Fu;
-
-static uint64_t random_bits(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state * 0x2545F4914F6CDD1Du;
-}
 
 /* Values around multiples of half the scale, so that ties and near ties are common. */
 static float random_value(float scale)

@@ -3,20 +3,11 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/variants.h"
 #include "tests/unit/ft_formats.h"
+#include "tests/unit/random_bits.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint64_t random_state = 0x9E3779B97F4A7C15u;
-
-static uint64_t random_bits(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state * 0x2545F4914F6CDD1Du;
-}
 
 static const unsigned kMasks[] = {0, TSR_CPU_AVX2, TSR_CPU_AVX2 | TSR_CPU_AVX512, TSR_CPU_ALL};
 enum { MASKS = sizeof kMasks / sizeof *kMasks };

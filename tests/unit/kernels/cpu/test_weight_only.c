@@ -4,6 +4,7 @@
 #include "kernels/cpu/quantize_tokens.h"
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/weight_only_gemm.h"
+#include "tests/unit/random_bits.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -11,15 +12,10 @@
 
 enum { M = 3, N = 64, K = 256, LDD = N + 5 };
 
-static uint64_t random_state = 0x9E3779B97F4A7C15u;
-
 /* Evenly spread in [-1, 1). */
 static double draw(void)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (double)(random_state >> 11) * 0x1p-52 - 1;
+    return (double)(random_bits() >> 11) * 0x1p-52 - 1;
 }
 
 /* To 8 significant bits (BF16) or 11 (F16), ties to even; nothing here is subnormal or too large. */

@@ -1,0 +1,17 @@
+/* Random numbers for unit tests: the same ones in every run. */
+#ifndef TESTS_UNIT_RANDOM_BITS_H
+#define TESTS_UNIT_RANDOM_BITS_H
+
+#include <stdint.h>
+
+/* xorshift64* */
+static inline uint64_t random_bits(void)
+{
+    static uint64_t state = 0x9E3779B97F4A7C15u;
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state * 0x2545F4914F6CDD1Du;
+}
+
+#endif
