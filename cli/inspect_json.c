@@ -100,6 +100,30 @@ static void scale_stats(tsr_text *t, const tsr_scale_stats *k)
     tsr_json_end_object(t);
 }
 
+static void kinds(tsr_text *t, const tsr_contents *s)
+{
+    tsr_json_key(t, "kinds");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < s->n_kinds; i++) {
+        const tsr_kind_tally *const k = &s->kinds[i];
+        tsr_json_begin_object(t, true);
+        string(t, "kind", k->kind->name);
+        u64(t, "bits", k->bits);
+        tsr_json_key(t, "block");
+        tsr_json_begin_array(t, true);
+        tsr_json_u64(t, k->block_rows);
+        tsr_json_u64(t, k->block_cols);
+        tsr_json_end_array(t);
+        boolean(t, "global_scale", k->kind->global != NULL);
+        u64(t, "weights", k->weights);
+        u64(t, "values", k->values);
+        u64(t, "bytes", k->bytes);
+        number(t, "bits_a_value", k->values == 0 ? 0 : 8 * (double)k->bytes / (double)k->values);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
 static void quantization(tsr_text *t, const tsr_contents *s)
 {
     const tsr_weights *const w = &s->weights;
@@ -116,6 +140,7 @@ static void quantization(tsr_text *t, const tsr_contents *s)
     for (tsr_kind kind = 0; kind < TSR_KIND_COUNT; kind++)
         u64(t, tsr_kind_name(kind), s->coded[kind]);
     tsr_json_end_object(t);
+    kinds(t, s);
     u64(t, "code_bytes", s->code_bytes);
     u64(t, "weight_bytes", s->weight_bytes);
     tallies(t, "scales", s->scales);
@@ -328,6 +353,7 @@ void tsr_json_histogram(tsr_text *t, const tsr_checkpoint *c, const tsr_weight *
         place(t, c, w->scale);
         tsr_json_end_object(t);
     }
+    string(t, "kind", w->kind == NULL ? NULL : w->kind->name);
     if (w->values != w->data) {
         tsr_json_key(t, "stands_for");
         tsr_json_string(t, w->values->name);

@@ -95,6 +95,29 @@ static void print_scales(const tsr_contents *s)
               U64(k->negative), U64(k->nonfinite));
 }
 
+/* "MXFP4 of compressed-tensors (mxfp4-ct): 4 bits, a scale for 32 columns" */
+static void print_coding(const tsr_weight_kind *kind, unsigned bits, uint64_t block_rows, uint64_t block_cols)
+{
+    tsr_print("%s (%s): %u bits, ", kind->title, kind->name, bits);
+    if (block_rows == 0)
+        tsr_print("a scale a row or a matrix");
+    else if (block_rows == 1)
+        tsr_print("a scale for %llu columns", U64(block_cols));
+    else
+        tsr_print("a scale for %llux%llu", U64(block_rows), U64(block_cols));
+    if (kind->global != NULL)
+        tsr_print(" and a global one that %s", kind->global_divides ? "divides" : "multiplies");
+}
+
+static void print_kind(const tsr_kind_tally *k)
+{
+    tsr_print("  %llu weights are ", U64(k->weights));
+    print_coding(k->kind, k->bits, k->block_rows, k->block_cols);
+    if (k->values > 0)
+        tsr_print("; %.3g bits a value with all that belongs to them", 8 * (double)k->bytes / (double)k->values);
+    tsr_print("\n");
+}
+
 static void print_quantization(const tsr_contents *s)
 {
     const tsr_weights *const w = &s->weights;
@@ -119,10 +142,8 @@ static void print_quantization(const tsr_contents *s)
     if (w->block_rows != 0)
         tsr_print(", blocks of %llux%llu", U64(w->block_rows), U64(w->block_cols));
     tsr_print("%s\n", w->ue8m0 ? ", scale_fmt ue8m0" : "");
-    for (tsr_kind kind = 0; kind < TSR_KIND_COUNT; kind++) {
-        if (s->coded[kind] > 0)
-            tsr_print("  %llu weights are %s codes with a scale\n", U64(s->coded[kind]), tsr_kind_name(kind));
-    }
+    for (size_t i = 0; i < s->n_kinds; i++)
+        print_kind(&s->kinds[i]);
     tsr_print("  codes are %.1f %% of the weights' bytes\n", 100 * share(s->code_bytes, s->weight_bytes));
     if (w->n_scaled > 0)
         print_scales(s);
@@ -360,9 +381,17 @@ void tsr_print_histogram(const tsr_checkpoint *c, const tsr_weight *w, const tsr
     if (w->zero_point != NULL)
         tsr_print("  zero points %s %s %s\n", w->zero_point->name, tsr_dtype_name((tsr_dtype)w->zero_point->dtype),
                   tsr_shape_text(w->zero_point, shape, sizeof shape));
-    if (w->coding == TSR_CODED_PACKED)
-        tsr_print("  stands for %s %s, int%u\n", w->values->name, tsr_shape_text(w->values, shape, sizeof shape),
-                  w->bits);
+    if (w->global_scale != NULL)
+        tsr_print("  global scale %s %s %s\n", w->global_scale->name, tsr_dtype_name((tsr_dtype)w->global_scale->dtype),
+                  tsr_shape_text(w->global_scale, shape, sizeof shape));
+    if (w->reordered)
+        tsr_print("  columns have their groups by %s\n", w->group_index->name);
+    if (w->scale != NULL) {
+        tsr_print("  ");
+        print_coding(w->kind, w->bits, w->coarse ? 0 : w->block_rows, w->block_cols);
+        tsr_print("\n  stands for %s %s%s\n", w->values->name, tsr_shape_text(w->values, shape, sizeof shape),
+                  w->transposed ? ", the transpose of the codes" : "");
+    }
     tsr_print("  first:");
     for (unsigned i = 0; i < h->n_first; i++)
         tsr_print(" %.6g", h->first[i]);

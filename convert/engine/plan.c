@@ -297,12 +297,20 @@ tsr_status tsr_plan_pack(tsr_plan *plan, const char *folder, uint64_t max_bytes,
     return TSR_OK;
 }
 
-tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *glob, const char *except, tsr_err *err)
+static bool is_listed(const char *name, const char *const *list)
+{
+    while (list != NULL && *list != NULL && strcmp(name, *list) != 0)
+        list++;
+    return list != NULL && *list != NULL;
+}
+
+tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *glob, const char *const *except,
+                               tsr_err *err)
 {
     const tsr_checkpoint *const source = plan->sources[0];
     for (size_t i = 0; i < source->n_side_files; i++) {
         const tsr_tensor side = tsr_checkpoint_side_file(source, i);
-        if (!tsr_glob_match(glob, side.name) || (except != NULL && strcmp(side.name, except) == 0))
+        if (!tsr_glob_match(glob, side.name) || is_listed(side.name, except))
             continue;
         const tsr_tensor *const in = tsr_plan_tensor(plan, &side);
         const char *const name = tsr_arena_printf(&plan->arena, "%s%s", folder, side.name);

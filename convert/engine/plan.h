@@ -216,9 +216,9 @@ tsr_status tsr_plan_raw_file(tsr_plan *plan, const char *name, bool appended, ts
  * tsr_plan_file. `folder` is "" or ends in a slash, here and below. */
 tsr_status tsr_plan_pack(tsr_plan *plan, const char *folder, uint64_t max_bytes, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Adds a raw copy of every side file of the first source whose name matches `glob`, but for the one named `except` (may
- * be NULL). */
-tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *glob, const char *except,
+/* Adds a raw copy of every side file of the first source whose name matches `glob`, but for those named in `except` (may
+ * be NULL; its last item is). */
+tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *glob, const char *const *except,
                                tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds FOLDER/model.safetensors.index.json of the safetensors files that the folder has so far, when there are more

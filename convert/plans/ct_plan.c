@@ -224,7 +224,7 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_ct_options *o, tsr_decisio
     TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
     TSR_TRY(tsr_plan_index(plan, "", o->form == TSR_CT_W8A8, err));
     TSR_TRY(plan_azp(plan, o, decisions, err));
-    TSR_TRY(tsr_plan_side_files(plan, "", "*", TSR_AZP_NAME, err));
+    TSR_TRY(tsr_plan_side_files(plan, "", "*", (const char *const[]){TSR_AZP_NAME, NULL}, err));
     TSR_TRY(plan_config(plan, o, decisions, err));
     return tsr_plan_finish(plan, err);
 }

@@ -156,7 +156,7 @@ static tsr_status plan_ranks(tsr_plan *plan, const mapping *m, const fate *fates
             return tsr_out_of_memory(err, "while planning");
         TSR_TRY(tsr_plan_file(plan, name, err));
     }
-    TSR_TRY(tsr_plan_side_files(plan, "", "*token*", TSR_DEEPSEEK_MANIFEST, err));
+    TSR_TRY(tsr_plan_side_files(plan, "", "*token*", (const char *const[]){TSR_DEEPSEEK_MANIFEST, NULL}, err));
     return plan_manifest(plan, m, err);
 }
 

@@ -66,11 +66,10 @@ static tsr_status edit_object(tsr_text *out, tsr_json_text config, const char *p
     return tsr_text_status(out, err);
 }
 
-/* Wherever config.json states a quantization; at the top, where it states none. */
-static tsr_status edit_all(tsr_text *out, const tsr_checkpoint *c, const char *value, tsr_err *err)
+/* Replaces or removes the values at all of these paths, one after the other. */
+static tsr_status edit_all(tsr_text *out, const tsr_checkpoint *c, const char *const *paths, size_t n,
+                           const char *value, tsr_err *err)
 {
-    const char *paths[TSR_QUANTIZATION_PATHS] = {"quantization_config"};
-    const size_t found = tsr_quantization_paths(c, paths), n = found == 0 ? 1 : found;
     tsr_text before = {0}, after = {0};
     tsr_json_text config = {.data = c->config, .size = c->config_size};
     tsr_status status = TSR_OK;
@@ -82,7 +81,7 @@ static tsr_status edit_all(tsr_text *out, const tsr_checkpoint *c, const char *v
         config = (tsr_json_text){.data = before.data, .size = before.size};
     }
     if (status == TSR_OK) {
-        tsr_text_append(out, before.data, before.size);
+        tsr_text_append(out, config.data, config.size);
         status = tsr_text_status(out, err);
     }
     tsr_text_free(&before);
@@ -90,9 +89,12 @@ static tsr_status edit_all(tsr_text *out, const tsr_checkpoint *c, const char *v
     return status;
 }
 
+/* Wherever config.json states a quantization; at the top, where it states none. */
 tsr_status tsr_quantization_set(tsr_text *out, const tsr_checkpoint *checkpoint, const char *value, tsr_err *err)
 {
-    return edit_all(out, checkpoint, value, err);
+    const char *paths[TSR_QUANTIZATION_PATHS] = {"quantization_config"};
+    const size_t found = tsr_quantization_paths(checkpoint, paths);
+    return edit_all(out, checkpoint, paths, found == 0 ? 1 : found, value, err);
 }
 
 /* `list` (a JSON array, or empty text) with the tensors' modules at its end. */
@@ -177,5 +179,14 @@ tsr_status tsr_plan_fp8_config(tsr_plan *plan, const tsr_fp8_block *block, tsr_d
 
 tsr_status tsr_fp8_config_remove(tsr_text *out, const tsr_checkpoint *checkpoint, tsr_err *err)
 {
-    return edit_all(out, checkpoint, NULL, err);
+    static const char *const kExperts[] = {"expert_dtype", "text_config.expert_dtype"};
+    enum { EXPERTS = sizeof kExperts / sizeof *kExperts };
+    const char *paths[TSR_QUANTIZATION_PATHS + EXPERTS];
+    size_t n = tsr_quantization_paths(checkpoint, paths);
+    tsr_json_text value;
+    for (size_t i = 0; i < EXPERTS; i++) {
+        if (tsr_config_find(checkpoint, kExperts[i], &value))
+            paths[n++] = kExperts[i];
+    }
+    return edit_all(out, checkpoint, paths, n, NULL, err);
 }

@@ -55,7 +55,7 @@ static tsr_status take_packed(laying *l)
             return tsr_fail(l->err, TSR_E_UNSUPPORTED,
                             "%s: '%s' is %s; layouts are made from packed integers (tessera quantize --scheme "
                             "int8-weight-only or int4-weight-only) or from floating point",
-                            path_of(l, w->data), name, w->coding == TSR_CODED_E4M3 ? "FP8" : "int8 for W8A8");
+                            path_of(l, w->data), name, w->coding == TSR_CODED_INT8 ? "int8 for W8A8" : w->kind->title);
         if (w->zero_point != NULL)
             return tsr_fail(l->err, TSR_E_UNSUPPORTED,
                             "%s: '%s' has zero points; these layouts have none: quantize symmetrically",
@@ -65,11 +65,11 @@ static tsr_status take_packed(laying *l)
             first = w;
             l->scheme.bits = w->bits;
             l->scheme.group = group;
-            l->scale_dtype = (tsr_dtype)w->scale->dtype;
-        } else if (w->bits != l->scheme.bits || group != l->scheme.group || w->scale->dtype != l->scale_dtype) {
+            l->scale_dtype = (tsr_dtype)w->scale_dtype;
+        } else if (w->bits != l->scheme.bits || group != l->scheme.group || w->scale_dtype != l->scale_dtype) {
             return tsr_fail(l->err, TSR_E_UNSUPPORTED,
                             "%s: '%s' is int%u in groups of %llu with %s scales, '%s' is not: one layout, one kind",
-                            path_of(l, w->data), name, w->bits, U64(group), tsr_dtype_name((tsr_dtype)w->scale->dtype),
+                            path_of(l, w->data), name, w->bits, U64(group), tsr_dtype_name((tsr_dtype)w->scale_dtype),
                             first->data->name);
         }
     }
@@ -225,7 +225,7 @@ static tsr_status plan_fastertransformer(laying *l)
             note(l, w, "copy", l->from_packed ? tsr_plain_reason(w) : l->decisions[w->data - c->tensors.items].reason));
     }
     TSR_TRY(tsr_plan_pack(l->plan, "", l->options->max_shard_bytes, l->err));
-    TSR_TRY(tsr_plan_side_files(l->plan, "", "*", TSR_LAYOUT_NAME, l->err));
+    TSR_TRY(tsr_plan_side_files(l->plan, "", "*", (const char *const[]){TSR_LAYOUT_NAME, NULL}, l->err));
     TSR_TRY(tsr_plan_index(l->plan, "", false, l->err));
     TSR_TRY(plan_manifest(l));
     if (c->config == NULL)
@@ -368,7 +368,7 @@ static tsr_status plan_trtllm(laying *l)
         TSR_TRY(plan_renamed(l, &l->weights.items[i]));
     TSR_TRY(plan_head(l));
     TSR_TRY(tsr_plan_file(l->plan, kRank0, l->err));
-    TSR_TRY(tsr_plan_side_files(l->plan, "", "*", TSR_LAYOUT_NAME, l->err));
+    TSR_TRY(tsr_plan_side_files(l->plan, "", "*", (const char *const[]){TSR_LAYOUT_NAME, NULL}, l->err));
     TSR_TRY(plan_manifest(l));
     const tsr_trtllm_quantization quantization = {
         .algorithm = l->scheme.group != 0  ? "W4A16_GPTQ"

@@ -348,7 +348,7 @@ static tsr_status make_plan(const planning *p)
     TSR_TRY(plan_tensors(p));
     TSR_TRY(tsr_plan_warn_of_share(p->plan, p->err));
     TSR_TRY(tsr_plan_pack(p->plan, "", p->o->max_shard_bytes, p->err));
-    TSR_TRY(tsr_plan_side_files(p->plan, "", "*", MODELOPT_FILE, p->err));
+    TSR_TRY(tsr_plan_side_files(p->plan, "", "*", (const char *const[]){MODELOPT_FILE, NULL}, p->err));
     TSR_TRY(tsr_plan_index(p->plan, "", false, p->err));
     TSR_TRY(plan_config(p));
     return tsr_plan_finish(p->plan, p->err);

@@ -190,7 +190,7 @@ tsr_status tsr_tp_plan(tsr_plan *plan, const tsr_checkpoint *const *source, cons
     if (c.source->config == NULL)
         return tsr_fail(err, TSR_E_USAGE, "%s: cutting needs a directory with its " TSR_CONFIG_NAME, c.source->path);
     TSR_TRY(tsr_weights_pair(&c.weights, *source, 0, 0, err));
-    tsr_status status = tsr_weights_refuse_integers(&c.weights, *source, "cutting", err);
+    tsr_status status = tsr_weights_refuse_kinds(&c.weights, *source, TSR_FAMILY_FP8, "cutting", err);
     if (status == TSR_OK)
         status = plan_ranks(plan, &c, err);
     tsr_weights_free(&c.weights);
@@ -407,7 +407,7 @@ static tsr_status plan_whole(tsr_plan *plan, joining *j, tsr_err *err)
     TSR_TRY(check_ranks(j, err));
     TSR_TRY(read_cuts(j, err));
     TSR_TRY(plan_shards(plan, j, err));
-    TSR_TRY(tsr_plan_side_files(plan, "", "*", MANIFEST, err));
+    TSR_TRY(tsr_plan_side_files(plan, "", "*", (const char *const[]){MANIFEST, NULL}, err));
     const char *const index = tsr_json_find_string(j->manifest, j->size, "index", &plan->arena);
     const char *const index_name = tsr_json_find_string(j->manifest, j->size, "index_name", &plan->arena);
     if (index != NULL && (index_name == NULL || !tsr_is_index_name(index_name)))

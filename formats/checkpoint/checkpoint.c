@@ -376,6 +376,32 @@ tsr_tensor tsr_checkpoint_side_file(const tsr_checkpoint *c, size_t i)
     };
 }
 
+tsr_status tsr_checkpoint_side_text(const tsr_checkpoint *c, const char *name, tsr_arena *arena, const char **text,
+                                    size_t *size, tsr_err *err)
+{
+    *text = NULL;
+    for (size_t i = 0; i < c->n_side_files; i++) {
+        const tsr_tensor file = tsr_checkpoint_side_file(c, i);
+        if (strcmp(file.name, name) != 0)
+            continue;
+        const char *const path = c->files[file.file].path;
+        if (file.bytes > kMaxConfigBytes)
+            return tsr_fail(err, TSR_E_FORMAT, "%s: %llu bytes are too many for a configuration", path,
+                            (unsigned long long)file.bytes);
+        char *const data = tsr_arena_alloc(arena, file.bytes + 1);
+        if (data == NULL)
+            return tsr_out_of_memory(err, "for a configuration");
+        TSR_TRY(tsr_checkpoint_read(c, &file, 0, data, file.bytes, err));
+        *text = data;
+        *size = file.bytes;
+        tsr_json_index checked = {0};
+        TSR_TRY(tsr_json_index_read(&checked, path, data, file.bytes, err));
+        tsr_json_index_free(&checked);
+        return TSR_OK;
+    }
+    return TSR_OK;
+}
+
 size_t tsr_checkpoint_memory(const tsr_checkpoint *c)
 {
     size_t bytes = c->arena.bytes + tsr_json_index_memory(&c->config_index) +

@@ -20,8 +20,10 @@
 #define TSR_INDEX_NAME  "model.safetensors.index.json"
 #define TSR_CONFIG_NAME "config.json"
 /* The folder of an output in which Tessera keeps its journal and temporary files; never copied from a source. */
-#define TSR_STATE_DIR   ".tessera"
-#define TSR_REPORT_NAME "quantization_report.json"
+#define TSR_STATE_DIR ".tessera"
+/* Where ModelOpt states a quantization, instead of config.json or beside it. */
+#define TSR_HF_QUANT_CONFIG_NAME "hf_quant_config.json"
+#define TSR_REPORT_NAME          "quantization_report.json"
 /* The file that describes preprocessed blobs. A directory that has it may have no safetensors at all. */
 #define TSR_LAYOUT_NAME "tessera-layout.json"
 
@@ -98,6 +100,10 @@ tsr_status tsr_checkpoint_header(const tsr_checkpoint *checkpoint, size_t file, 
 
 /* A side file as one U8 tensor of its size, so that it can be read and copied like one. `i` < n_side_files. */
 tsr_tensor tsr_checkpoint_side_file(const tsr_checkpoint *checkpoint, size_t i);
+
+/* The text of the side file `name`, a JSON object, read anew into `arena`; NULL when there is none. */
+tsr_status tsr_checkpoint_side_text(const tsr_checkpoint *checkpoint, const char *name, tsr_arena *arena,
+                                    const char **text, size_t *size, tsr_err *err) TSR_WARN_UNUSED;
 
 /* The most bytes of memory that names, tables and unpacked frames of archives will take. */
 size_t tsr_checkpoint_memory(const tsr_checkpoint *checkpoint);

@@ -139,14 +139,37 @@ static void ask_rule(tsr_load_query *q, const load_rule *which)
         which->ask(q);
 }
 
+/* Whether the rules know every kind of weight that is there. Of others nobody is said to load them: an issue names the
+ * first weight of each. */
+static bool ask_kinds(const tsr_load_query *q)
+{
+    const tsr_weights *const w = q->s->weights;
+    const tsr_weight_kind *told[TSR_FAMILY_GPTQ + 1] = {NULL};
+    bool all = true;
+    for (size_t i = 0; i < w->count; i++) {
+        const tsr_weight_kind *const kind = w->items[i].kind;
+        if (kind == NULL || kind->family == TSR_FAMILY_FP8 || kind->family == TSR_FAMILY_INTEGERS)
+            continue;
+        if (told[kind->family] != kind)
+            tsr_query_note(q, true, w->items[i].values->name, "kind",
+                           "tessera convert --to bf16 makes a checkpoint that can be judged",
+                           "is %s: Tessera reads it, and has no rules for who loads it", kind->title);
+        told[kind->family] = kind;
+        all = false;
+    }
+    return all;
+}
+
 static void ask(tsr_load_query *q, tsr_load_table *table, size_t row)
 {
     q->tp = 0;
-    for (size_t i = 0; i < COUNT(kRules); i++)
+    const bool known = ask_kinds(q);
+    for (size_t i = 0; known && i < COUNT(kRules); i++)
         ask_rule(q, &kRules[i]);
     for (size_t k = 0; k < table->n_tp; k++) {
         q->tp = table->tp[k];
-        ask_rule(q, &kShapes);
+        if (known)
+            ask_rule(q, &kShapes);
         table->ok[row][k] = !q->s->unsound && q->issues->omitted == 0;
         for (size_t i = 0; i < q->issues->count; i++) {
             const tsr_issue *const f = &q->issues->items[i];

@@ -22,9 +22,6 @@ typedef enum tsr_coding {
     TSR_UNREAD,       /* only of tsr_weights_survey: what Tessera does not interpret. Nobody may take it for values */
 } tsr_coding;
 
-/* What a tensor's codes are by its name, its dtype and its scale's name; TSR_PLAIN: none that Tessera reads. */
-tsr_coding tsr_coding_of(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor);
-
 /* The tensor called the first `length` characters of `name`, and `suffix`; NULL when there is none. */
 const tsr_tensor *tsr_find_sibling(const tsr_checkpoint *checkpoint, const char *name, size_t length,
                                    const char *suffix);

@@ -3,7 +3,7 @@
 
 #include "common/checked.h"
 #include "common/glob.h"
-#include "formats/model/coding.h"
+#include "formats/model/kinds.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -29,75 +29,37 @@ typedef struct member {
 typedef struct format {
     const char *name;
     member codes, scale;
-    unsigned columns; /* of the codes as they are stored that share a scale; 0: any number */
     const char *others[MAX_OTHERS];
 } format;
 
-static const char kAwqOrGptq[] = "AWQ or GPTQ";
-
-#define E8M0 (BIT(TSR_F8_E8M0) | BIT(TSR_U8))
-
 /* The first that fits. */
 static const format kFormats[] = {
-    {"MXFP4, as DeepSeek-V4 has it (two e2m1 codes a byte, a power of two for 32 of them)",
-     {".weight", BIT(TSR_I8) | BIT(TSR_U8) | BIT(TSR_F4)},
-     {".scale", E8M0},
-     16,
+    {"NVFP4_AWQ or NVFP4_SVD of ModelOpt, whose pre_quant_scale is not folded into the weights",
+     {".weight", BIT(TSR_I8) | BIT(TSR_U8) | BIT(TSR_F4) | BIT(TSR_F8_E4M3)},
+     {".pre_quant_scale", kAny},
      {0}},
-    {"NVFP4 of compressed-tensors",
-     {".weight_packed", BIT(TSR_U8) | BIT(TSR_F4)},
-     {".weight_scale", BIT(TSR_F8_E4M3)},
-     8,
-     {".weight_global_scale", ".input_global_scale"}},
-    {"MXFP4 of compressed-tensors", {".weight_packed", BIT(TSR_U8) | BIT(TSR_F4)}, {".weight_scale", E8M0}, 16, {0}},
-    {"NVFP4 of ModelOpt",
-     {".weight", BIT(TSR_I8) | BIT(TSR_U8) | BIT(TSR_F4)},
-     {".weight_scale", BIT(TSR_F8_E4M3)},
-     8,
-     {".weight_scale_2", ".input_scale"}},
-    {"MXFP4 of ModelOpt or Quark",
-     {".weight", BIT(TSR_I8) | BIT(TSR_U8) | BIT(TSR_F4)},
-     {".weight_scale", E8M0},
-     16,
-     {0}},
-    {"MXFP4 of gpt-oss", {"_blocks", BIT(TSR_U8)}, {"_scales", E8M0}, 0, {0}},
-    {"MXFP8 (e4m3 with a power of two for 32 columns)",
-     {".weight", BIT(TSR_F8_E4M3)},
-     {".weight_scale", BIT(TSR_U8)},
-     32,
-     {0}},
-    {"MXFP8 (e4m3 with a power of two for 32 columns)",
-     {".weight", BIT(TSR_F8_E4M3)},
-     {".weight_scale_inv", BIT(TSR_U8)},
-     32,
-     {0}},
-    {"GPTQ", {".qweight", BIT(TSR_I32)}, {".g_idx", kInts}, 0, {".qzeros", ".scales"}},
-    {kAwqOrGptq, {".qweight", BIT(TSR_I32)}, {".scales", kFloats}, 0, {".qzeros"}},
-    {"MLX's quantization by groups", {".weight", BIT(TSR_U32)}, {".scales", kAny}, 0, {".biases"}},
+    {"MLX's quantization by groups", {".weight", BIT(TSR_U32)}, {".scales", kAny}, {".biases"}},
     {"bitsandbytes' NF4 or FP4",
      {".weight", BIT(TSR_U8)},
      {".weight.quant_map", kAny},
-     0,
      {".weight.absmax", ".weight.nested_absmax", ".weight.nested_quant_map", ".weight.quant_state.bitsandbytes__nf4",
       ".weight.quant_state.bitsandbytes__fp4"}},
-    {"bitsandbytes' LLM.int8", {".weight", BIT(TSR_I8)}, {".SCB", kAny}, 0, {".weight_format"}},
-    {"HQQ", {".W_q", kInts}, {".scale", kAny}, 0, {".zero", ".meta"}},
-    {"AQLM", {".codes", kInts}, {".codebooks", kAny}, 0, {".scales"}},
+    {"bitsandbytes' LLM.int8", {".weight", BIT(TSR_I8)}, {".SCB", kAny}, {".weight_format"}},
+    {"HQQ", {".W_q", kInts}, {".scale", kAny}, {".zero", ".meta"}},
+    {"AQLM", {".codes", kInts}, {".codebooks", kAny}, {".scales"}},
     {"ExLlamaV2",
      {".q_weight", BIT(TSR_I32)},
      {".q_scale", kAny},
-     0,
      {".q_scale_max", ".q_groups", ".q_invperm", ".q_perm"}},
-    {"ExLlamaV3", {".trellis", kInts}, {".suh", kAny}, 0, {".svh", ".mcg", ".mul1"}},
-    {"QuIP#", {".Qidxs", kInts}, {".SU", kAny}, 0, {".SV", ".Wscale", ".codebook_id"}},
-    {"torchao's integers", {"_weight_qdata", kInts}, {"_weight_scale", kAny}, 0, {"_weight_zero_point"}},
-    {"Quanto", {".weight._data", kAny}, {".weight._scale", kAny}, 0, {".input_scale", ".output_scale"}},
+    {"ExLlamaV3", {".trellis", kInts}, {".suh", kAny}, {".svh", ".mcg", ".mul1"}},
+    {"QuIP#", {".Qidxs", kInts}, {".SU", kAny}, {".SV", ".Wscale", ".codebook_id"}},
+    {"torchao's integers", {"_weight_qdata", kInts}, {"_weight_scale", kAny}, {"_weight_zero_point"}},
+    {"Quanto", {".weight._data", kAny}, {".weight._scale", kAny}, {".input_scale", ".output_scale"}},
     {"an interleaved layout of TensorRT-LLM",
      {".weight", BIT(TSR_I8) | BIT(TSR_F16) | BIT(TSR_F32) | BIT(TSR_U8)},
      {".weights_scaling_factor", kFloats},
-     0,
      {".zero", ".prequant_scaling_factor", ".alpha"}},
-    {"an interleaved layout of TensorRT-LLM", {".weight", kBytes}, {".per_channel_scale", kFloats}, 0, {0}},
+    {"an interleaved layout of TensorRT-LLM", {".weight", kBytes}, {".per_channel_scale", kFloats}, {0}},
 };
 
 /* The length of X when the name is X and the suffix; 0 when it is not. */
@@ -121,14 +83,6 @@ static const tsr_tensor *find(const tsr_checkpoint *c, const tsr_tensor *t, size
     return found != NULL && (m->dtypes & BIT(found->dtype)) != 0 ? found : NULL;
 }
 
-/* AWQ packs along the outputs, GPTQ along the inputs; scales are [groups, outputs] in both. */
-static const char *name_qweight(const tsr_tensor *codes, const tsr_tensor *scales)
-{
-    if (codes->rank != 2 || scales->rank != 2 || codes->shape[1] == 0)
-        return kAwqOrGptq;
-    return codes->shape[1] == scales->shape[1] ? "GPTQ" : scales->shape[1] % codes->shape[1] == 0 ? "AWQ" : kAwqOrGptq;
-}
-
 static size_t base_in(const format *f, const char *name)
 {
     size_t base = base_of(name, f->codes.suffix);
@@ -139,26 +93,14 @@ static size_t base_in(const format *f, const char *name)
     return base;
 }
 
-/* F4 counts its elements, where U8 and I8 have two in one. */
-static bool fits(const format *f, const tsr_tensor *codes, const tsr_tensor *scale)
-{
-    if (f->columns == 0)
-        return true;
-    if (codes->rank == 0 || scale->rank == 0)
-        return false;
-    const uint64_t columns = codes->shape[codes->rank - 1] / (codes->dtype == TSR_F4 ? 2 : 1);
-    return tsr_ceil_div(columns, f->columns) == scale->shape[scale->rank - 1];
-}
-
 const char *tsr_foreign_format(const tsr_checkpoint *c, const tsr_tensor *t)
 {
     for (size_t i = 0; i < sizeof kFormats / sizeof *kFormats; i++) {
         const format *const f = &kFormats[i];
         const size_t base = base_in(f, t->name);
         const tsr_tensor *const codes = base == 0 ? NULL : find(c, t, base, &f->codes);
-        const tsr_tensor *const scale = codes == NULL ? NULL : find(c, t, base, &f->scale);
-        if (scale != NULL && fits(f, codes, scale))
-            return f->name == kAwqOrGptq ? name_qweight(codes, scale) : f->name;
+        if (codes != NULL && find(c, t, base, &f->scale) != NULL)
+            return f->name;
     }
     return NULL;
 }
@@ -191,10 +133,22 @@ static const struct {
     {"*tekken_model", "a tokenizer's file"},
 };
 
+/* Attention's own: of keys and values in the cache, of queries and probabilities. They scale no weight, whatever this
+ * checkpoint's weights are, and go with the model. */
+static bool is_cache_scale(const char *name)
+{
+    static const char *const kSuffixes[] = {".k_scale", ".v_scale", ".q_scale", ".prob_scale", ".kv_scale"};
+    for (size_t i = 0; i < sizeof kSuffixes / sizeof *kSuffixes; i++) {
+        if (base_of(name, kSuffixes[i]) != 0)
+            return true;
+    }
+    return false;
+}
+
 const char *tsr_plain_rule(const tsr_tensor *t)
 {
     if ((kFloats & BIT(t->dtype)) != 0)
-        return "floating point";
+        return is_cache_scale(t->name) ? "a scale of the KV cache or of attention" : "floating point";
     switch (t->dtype) {
     case TSR_C64:
         return "complex numbers";
@@ -286,8 +240,7 @@ static tsr_status check_orphan(const tsr_checkpoint *c, const tsr_tensor *t, tsr
             return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' does not go with its weight '%s' (%s)", c->files[t->file].path,
                             t->name, weight->name, tsr_dtype_name((tsr_dtype)weight->dtype));
         if (weight == NULL || !tsr_dtype_is_weight_float((tsr_dtype)weight->dtype))
-            return tsr_fail(err, TSR_E_UNSUPPORTED,
-                            "%s: '%s' is %s with a scale: Tessera reads e4m3, I8, and I32 words of int4 or int8",
+            return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: '%s' is %s with a scale: Tessera reads no such pair",
                             c->files[t->file].path, weight == NULL ? packed->name : weight->name,
                             tsr_dtype_name((tsr_dtype)(weight == NULL ? packed : weight)->dtype));
         return tsr_fail(err, TSR_E_FORMAT,

@@ -87,9 +87,22 @@ static tsr_status check_zero_points(const tsr_pairing *p, const tsr_weight *x)
                     U64(x->grid_cols));
 }
 
+/* The first stated coding that fits; where none is, one scale a row or a matrix. */
+static const tsr_stated_coding *find_coding(const tsr_pairing *p, const tsr_weight *x)
+{
+    static const tsr_stated_coding kUnstated[] = {{.integer = true, .bits = 4}, {.integer = true, .bits = 8}};
+    const tsr_stated_coding *const known = p->holds ? p->stated : kUnstated;
+    const size_t n = p->holds ? p->n_stated : sizeof kUnstated / sizeof *kUnstated;
+    for (size_t i = 0; i < n; i++) {
+        if (known[i].integer && (known[i].bits == 4 || known[i].bits == 8) &&
+            is_coded(x, known[i].bits, known[i].block_cols))
+            return &known[i];
+    }
+    return NULL;
+}
+
 tsr_status tsr_check_integers(const tsr_pairing *p, tsr_weight *x)
 {
-    static const tsr_integer_coding kUnstated[] = {{4, 0}, {8, 0}};
     const tsr_tensor *const t = x->data, *const s = x->scale;
     const tsr_tensor *const order =
         tsr_find_sibling(p->c, x->values->name, tsr_module_length(x->values->name), ".weight_g_idx");
@@ -98,33 +111,23 @@ tsr_status tsr_check_integers(const tsr_pairing *p, tsr_weight *x)
         return tsr_fail(p->err, TSR_E_UNSUPPORTED,
                         "%s: '%s': Tessera does not read weights in the order of activations",
                         tsr_pairing_path(p, order), order->name);
-    TSR_TRY(tsr_check_scale_dtype(p, s));
-    if (s->dtype == TSR_F8_E8M0)
-        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
-                        "%s: '%s' is %s scaled by '%s' in F8_E8M0: not integers, but MXFP4 or another coding that "
-                        "Tessera does not read",
-                        tsr_pairing_path(p, t), t->name, tsr_dtype_name((tsr_dtype)t->dtype), s->name);
     if (x->coding == TSR_CODED_PACKED)
         TSR_TRY(unpacked(p, x));
-    const tsr_integer_coding *const known = p->n_stated > 0 ? p->stated : kUnstated;
-    const size_t n = p->n_stated > 0 ? p->n_stated : sizeof kUnstated / sizeof *kUnstated;
-    size_t i = 0;
-    while (i < n && ((known[i].bits != 4 && known[i].bits != 8) || !is_coded(x, known[i].bits, known[i].group)))
-        i++;
-    if (i == n)
+    const tsr_stated_coding *const coding = find_coding(p, x);
+    if (coding == NULL)
         return tsr_fail(p->err, TSR_E_FORMAT,
                         "%s: '%s' %s scaled by '%s' %s is none of the integer codings that config.json states "
                         "(num_bits 4 or 8, a scale a tensor, a channel, or a group of group_size)",
                         tsr_pairing_path(p, t), t->name, tsr_shape_text(t, shape, sizeof shape), s->name,
                         tsr_shape_text(s, grid, sizeof grid));
-    x->bits = (uint8_t)known[i].bits;
+    x->bits = (uint8_t)coding->bits;
     x->matrices = 1;
     x->rows = t->shape[0];
     x->cols = x->values->shape[1];
-    x->coarse = known[i].group == 0;
+    x->coarse = coding->block_cols == 0;
     x->grid_rows = x->coarse ? tsr_tensor_elements(s) : x->rows;
-    x->grid_cols = x->coarse ? 1 : x->cols / known[i].group;
+    x->grid_cols = x->coarse ? 1 : x->cols / coding->block_cols;
     x->block_rows = x->grid_rows == x->rows ? 1 : x->rows;
-    x->block_cols = x->coarse ? x->cols : known[i].group;
+    x->block_cols = x->coarse ? x->cols : coding->block_cols;
     return check_zero_points(p, x);
 }

@@ -204,3 +204,48 @@ bool tsr_kind_has(const tsr_weight_kind *kind, const tsr_tensor *codes, const ts
     }
     return false;
 }
+
+/* ---- what a tensor is ---- */
+
+/* Whether a scale that codes of this kind have is there. */
+static bool has_scale(const tsr_checkpoint *c, const tsr_tensor *t, const tsr_weight_kind *kind, const char *values)
+{
+    for (size_t i = 0; i < TSR_KIND_SCALES && kind->scales[i] != NULL; i++) {
+        const tsr_tensor *const scale = tsr_kind_find(c, values, kind->scales[i]);
+        if (scale != NULL && tsr_kind_has(kind, t, scale))
+            return true;
+    }
+    return false;
+}
+
+/* NVFP4's scales are e4m3 themselves. */
+static bool is_scale(const tsr_checkpoint *c, const tsr_tensor *t)
+{
+    char values[1200];
+    for (const tsr_weight_kind *k = tsr_weight_kinds; k->name != NULL; k++) {
+        if ((k->scale_dtypes & TSR_DTYPE_BIT(t->dtype)) == 0 || !tsr_ends_with(t->name, k->scales[0]))
+            continue;
+        snprintf(values, sizeof values, "%.*s", (int)(strlen(t->name) - strlen(k->scales[0])), t->name);
+        const tsr_tensor *const codes = tsr_kind_find(c, values, k->codes);
+        if (codes != NULL && tsr_kind_has(k, codes, t))
+            return true;
+    }
+    return false;
+}
+
+tsr_coding tsr_coding_of(const tsr_checkpoint *c, const tsr_tensor *t)
+{
+    char values[1200];
+    if (t->dtype == TSR_F8_E4M3 && is_scale(c, t))
+        return TSR_PLAIN;
+    for (const tsr_weight_kind *k = tsr_weight_kinds; k->name != NULL; k++) {
+        if ((k->code_dtypes & TSR_DTYPE_BIT(t->dtype)) == 0 || !tsr_kind_values_name(k, t->name, values, sizeof values))
+            continue;
+        /* These are codes whatever stands beside them; of bytes and words, the scale has to say so. */
+        const bool alone = k->coding == TSR_CODED_E4M3 || k->coding == TSR_CODED_PACKED;
+        const bool linear = k->coding != TSR_CODED_INT8 || (t->rank == 2 && tsr_ends_with(t->name, ".weight"));
+        if (alone || (linear && has_scale(c, t, k, values)))
+            return (tsr_coding)k->coding;
+    }
+    return TSR_PLAIN;
+}

@@ -61,4 +61,7 @@ const tsr_tensor *tsr_kind_find(const tsr_checkpoint *checkpoint, const char *va
 /* Whether the dtypes and the names of the codes and their scale are this kind's. */
 bool tsr_kind_has(const tsr_weight_kind *kind, const tsr_tensor *codes, const tsr_tensor *scale);
 
+/* What a tensor's codes are by its name, its dtype and its scale's name; TSR_PLAIN: none that Tessera reads. */
+tsr_coding tsr_coding_of(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor);
+
 #endif

@@ -1,4 +1,5 @@
-/* What the files that pair weights with their scales share: weights.c, quantization_config.c, integer_weights.c. */
+/* What the files that pair weights with their scales share: weights.c in front of companions.c, which finds the tensors;
+ * grids.c, integer_weights.c and gptq_weights.c, which hold their shapes; and quantization_config.c. */
 #ifndef TSR_FORMATS_MODEL_PAIRING_H
 #define TSR_FORMATS_MODEL_PAIRING_H
 
@@ -9,12 +10,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How integers are coded, as one of compressed-tensors' groups states it. */
-typedef struct tsr_integer_coding {
-    uint64_t bits, group; /* group: columns to a scale; 0: one scale a row, or one for the whole matrix */
-} tsr_integer_coding;
+/* One coding of weights that config.json states. */
+typedef struct tsr_stated_coding {
+    bool integer; /* or floating point: e4m3, e2m1 */
+    uint64_t bits;
+    uint64_t block_rows,
+        block_cols; /* to a scale; 1 x N: groups; 0 x 0: one scale a row, or one for the whole matrix */
+} tsr_stated_coding;
 
-enum { TSR_MAX_INTEGERS = 8 };
+enum { TSR_MAX_STATED = 16 };
+
+/* How GPTQ's zero points are stored. The tensors do not tell. */
+typedef enum tsr_zeros { TSR_ZEROS_UNSTATED, TSR_ZEROS_LESS_ONE, TSR_ZEROS_AS_THEY_ARE } tsr_zeros;
 
 /* A pairing under way. */
 typedef struct tsr_pairing {
@@ -22,8 +29,11 @@ typedef struct tsr_pairing {
     const tsr_checkpoint *c;
     bool *claimed; /* [tensors]: belongs to a weight, as its scale, zero point, shape or as the scale of its input */
     bool *unread;  /* [tensors]: in a format that Tessera does not read */
-    tsr_integer_coding stated[TSR_MAX_INTEGERS];
+    tsr_stated_coding stated[TSR_MAX_STATED];
     size_t n_stated;
+    bool holds;           /* weights must be in one of these codings, for config.json says so */
+    unsigned expert_bits; /* 4 or 8, as expert_dtype says of routed experts; 0: it does not */
+    tsr_zeros zeros;
     tsr_weights_problem_fn *problem; /* NULL: the first problem ends the pairing */
     void *data;
     tsr_err *err;
@@ -32,14 +42,31 @@ typedef struct tsr_pairing {
 /* The file in which a tensor stands. */
 const char *tsr_pairing_path(const tsr_pairing *p, const tsr_tensor *t);
 
-/* Reads what config.json states into the weights, and codings of integers into `stated`. TSR_E_UNSUPPORTED: a
+/* Reads what config.json states into the weights, and codings into `stated`. TSR_E_UNSUPPORTED: a
  * quant_method that Tessera does not read; TSR_E_FORMAT: a block size that is none. */
 tsr_status tsr_read_quantization(tsr_pairing *p) TSR_WARN_UNUSED;
 
-/* TSR_E_UNSUPPORTED when a scale has a dtype that Tessera does not read. */
-tsr_status tsr_check_scale_dtype(const tsr_pairing *p, const tsr_tensor *scale) TSR_WARN_UNUSED;
+/* Blocks of e4m3 are of this size, and of no other, whatever config.json says. */
+void tsr_state_block(tsr_pairing *p, uint64_t block_rows, uint64_t block_cols);
 
-/* Holds integers to a stated coding, and fills in the weight's sizes. Its scale has been found. */
+/* The tensor is part of a weight, and no weight itself. */
+void tsr_pairing_claim(const tsr_pairing *p, const tsr_tensor *t);
+
+/* Gives a weight of codes the name of its values, its kind by names and dtypes, and all tensors that stand with it.
+ * TSR_E_FORMAT: there is no scale, or more than one. */
+tsr_status tsr_find_companions(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
+
+/* Each holds the shapes of one coding's tensors to the table of kinds and to what is stated, and fills in the weight's
+ * sizes and, where several kinds have the same tensors, its kind. */
+tsr_status tsr_check_e2m1(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
+tsr_status tsr_check_e4m3(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
 tsr_status tsr_check_integers(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
+tsr_status tsr_check_gptq(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
+
+/* TSR_E_FORMAT when config.json states codings, and the weight is in none of them. */
+tsr_status tsr_check_stated(const tsr_pairing *p, const tsr_weight *x) TSR_WARN_UNUSED;
+
+/* That refusal. */
+tsr_status tsr_refuse_unstated(const tsr_pairing *p, const tsr_weight *x) TSR_WARN_UNUSED;
 
 #endif

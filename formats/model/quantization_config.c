@@ -1,4 +1,4 @@
-/* What config.json states of a checkpoint's quantization. */
+/* What config.json states of a checkpoint's quantization, and ModelOpt's hf_quant_config.json beside it. */
 #include "common/checked.h"
 #include "formats/checkpoint/config.h"
 #include "formats/model/pairing.h"
@@ -25,6 +25,28 @@ const char *tsr_quantization_path(const tsr_checkpoint *c)
     const char *paths[TSR_QUANTIZATION_PATHS];
     return tsr_quantization_paths(c, paths) == 0 ? NULL : paths[0];
 }
+
+/* ---- values ---- */
+
+static bool find(tsr_json_text object, const char *path, tsr_json_text *value)
+{
+    return tsr_json_find(object.data, object.size, path, value) && !tsr_json_is(*value, "null");
+}
+
+static bool is(tsr_json_text object, const char *path, const char *literal)
+{
+    tsr_json_text value;
+    return find(object, path, &value) && tsr_json_is(value, literal);
+}
+
+static uint64_t find_u64(tsr_json_text object, const char *path, uint64_t otherwise)
+{
+    uint64_t x;
+    return tsr_json_find_u64(object.data, object.size, path, &x) ? x : otherwise;
+}
+
+/* The value of a member, in pieces; "" where there is none. For messages. */
+#define TEXT(value) (int)tsr_min_u64((value).size, 64), (value).data
 
 /* [128, 128], or "128x128" as old compressed-tensors wrote it. Both sizes stay as they are when it is neither. */
 static bool read_block(tsr_json_text value, uint64_t *rows, uint64_t *cols)
@@ -56,62 +78,334 @@ static bool read_block(tsr_json_text value, uint64_t *rows, uint64_t *cols)
     return true;
 }
 
-static uint64_t find_u64(const tsr_checkpoint *c, tsr_json_text object, const char *path, uint64_t otherwise)
+/* ---- codings ---- */
+
+static const tsr_stated_coding kMxfp4 = {.bits = 4, .block_rows = 1, .block_cols = 32},
+                               kNvfp4 = {.bits = 4, .block_rows = 1, .block_cols = 16},
+                               kMxfp8 = {.bits = 8, .block_rows = 1, .block_cols = 32}, kFp8 = {.bits = 8},
+                               kFp8Block = {.bits = 8, .block_rows = 128, .block_cols = 128};
+
+static void state(tsr_pairing *p, tsr_stated_coding coding)
 {
-    tsr_json_text value;
-    uint64_t x;
-    return tsr_config_find_in(c, object, path, &value) && tsr_json_u64_of(value, &x) ? x : otherwise;
+    for (size_t i = 0; i < p->n_stated; i++) {
+        const tsr_stated_coding *const s = &p->stated[i];
+        if (s->integer == coding.integer && s->bits == coding.bits && s->block_rows == coding.block_rows &&
+            s->block_cols == coding.block_cols)
+            return;
+    }
+    if (p->n_stated < TSR_MAX_STATED)
+        p->stated[p->n_stated++] = coding;
 }
 
-/* compressed-tensors' groups: the first block size, and every coding of integers. */
-static void read_groups(tsr_pairing *p, tsr_json_text groups)
+/* `group` columns to a scale, or none: -1, null or absent. */
+static void state_groups(tsr_pairing *p, bool integer, uint64_t bits, uint64_t group)
 {
-    tsr_json_reader r = tsr_json_open("", groups.data, groups.size);
-    tsr_json_text name, group, value;
+    state(p, (tsr_stated_coding){.integer = integer, .bits = bits, .block_rows = group > 0, .block_cols = group});
+}
+
+/* One group of compressed-tensors or ModelOpt: what it says of weights. */
+static void read_group(tsr_pairing *p, tsr_json_text group)
+{
+    tsr_json_text value;
+    const bool integer = is(group, "weights.type", "\"int\"");
+    const uint64_t bits = find_u64(group, "weights.num_bits", 8);
+    tsr_stated_coding block = {.bits = bits};
+    if (!find(group, "weights", &value))
+        return;
+    if (!integer && find(group, "weights.block_structure", &value) &&
+        read_block(value, &block.block_rows, &block.block_cols))
+        state(p, block);
+    else
+        state_groups(p, integer, bits, find_u64(group, "weights.group_size", 0));
+}
+
+typedef void each_fn(tsr_pairing *p, tsr_json_text value);
+
+/* The values of an object's members. */
+static void for_each(tsr_pairing *p, tsr_json_text object, each_fn *fn)
+{
+    tsr_json_reader r = tsr_json_open("", object.data, object.size);
+    tsr_json_text name, value;
     bool more;
     if (tsr_json_enter_object(&r, NULL) != TSR_OK)
         return;
-    while (tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
-           tsr_json_skip(&r, &group, NULL) == TSR_OK) {
-        if (p->w->block_rows == 0 && tsr_config_find_in(p->c, group, "weights.block_structure", &value))
-            (void)read_block(value, &p->w->block_rows, &p->w->block_cols);
-        if (p->n_stated < TSR_MAX_INTEGERS && tsr_config_find_in(p->c, group, "weights.type", &value) &&
-            tsr_json_is(value, "\"int\""))
-            p->stated[p->n_stated++] = (tsr_integer_coding){find_u64(p->c, group, "weights.num_bits", 8),
-                                                            find_u64(p->c, group, "weights.group_size", 0)};
+    while (tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more && tsr_json_skip(&r, &value, NULL) == TSR_OK)
+        fn(p, value);
+}
+
+/* ---- what each quant_method states; `q` is its object ---- */
+
+static tsr_status read_compressed_tensors(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    tsr_json_text value;
+    p->w->dialect = TSR_DIALECT_COMPRESSED_TENSORS;
+    if (find(q, "transform_config.config_groups", &value) && !tsr_json_is(value, "{}"))
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                        "%s.transform_config: weights are rotated and their layers' inputs have to be, which Tessera "
+                        "does not carry out",
+                        where);
+    if (find(q, "config_groups", &value))
+        for_each(p, value, read_group);
+    return TSR_OK;
+}
+
+/* DeepSeek, from V3 to V4.1: experts may be MXFP4, n-gram tables MXFP8. */
+static tsr_status read_fp8(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    (void)where;
+    if (p->n_stated == 0)
+        state(p, kFp8);
+    state(p, kMxfp4);
+    if (p->w->ue8m0)
+        state(p, kMxfp8);
+    if (is(q, "moe_quant_algo", "\"NVFP4\""))
+        state(p, kNvfp4);
+    return TSR_OK;
+}
+
+static tsr_status read_mxfp8(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    (void)q, (void)where;
+    state(p, kMxfp8);
+    return TSR_OK;
+}
+
+static tsr_status read_mxfp4(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    (void)q, (void)where;
+    state(p, kMxfp4);
+    return TSR_OK;
+}
+
+static void read_quark_weight(tsr_pairing *p, tsr_json_text config)
+{
+    if (is(config, "weight.dtype", "\"fp4\""))
+        state_groups(p, false, 4, find_u64(config, "weight.group_size", 32));
+    if (is(config, "weight.dtype", "\"fp8_e4m3\""))
+        state_groups(p, false, 8, find_u64(config, "weight.group_size", 0));
+}
+
+static tsr_status read_quark(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    tsr_json_text value;
+    (void)where;
+    if (find(q, "global_quant_config", &value))
+        read_quark_weight(p, value);
+    if (find(q, "layer_quant_config", &value))
+        for_each(p, value, read_quark_weight);
+    return TSR_OK;
+}
+
+/* AWQ and GPTQ: one coding for all, and in GPTQModel's "dynamic" other ones for some modules. */
+static void read_bits(tsr_pairing *p, tsr_json_text q)
+{
+    state_groups(p, true, find_u64(q, "bits", 4), find_u64(q, "group_size", 0));
+}
+
+static tsr_status read_awq(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    tsr_json_text value;
+    if (find_u64(q, "bits", 4) != 4)
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.bits: Tessera reads AWQ of 4 bits", where);
+    if (find(q, "version", &value) && !tsr_json_is(value, "\"gemm\"") && !tsr_json_is(value, "\"GEMM\""))
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.version is %.*s: Tessera reads the layout of AWQ's \"gemm\"",
+                        where, TEXT(value));
+    read_bits(p, q);
+    return TSR_OK;
+}
+
+static tsr_status read_gptq(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    tsr_json_text value;
+    const uint64_t bits = find_u64(q, "bits", 4);
+    if (bits != 4 && bits != 8)
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.bits is %llu: Tessera reads GPTQ of 4 and of 8 bits", where,
+                        U64(bits));
+    p->zeros = TSR_ZEROS_LESS_ONE;
+    if (is(q, "checkpoint_format", "\"gptq_v2\""))
+        p->zeros = TSR_ZEROS_AS_THEY_ARE;
+    else if (find(q, "checkpoint_format", &value) && !tsr_json_is(value, "\"gptq\""))
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                        "%s.checkpoint_format is %.*s: Tessera reads \"gptq\" and \"gptq_v2\"", where, TEXT(value));
+    read_bits(p, q);
+    if (find(q, "dynamic", &value))
+        for_each(p, value, read_bits);
+    return TSR_OK;
+}
+
+/* ---- ModelOpt ---- */
+
+static const struct {
+    const char *name;
+    const tsr_stated_coding *coding; /* NULL: each layer has its own */
+} kAlgorithms[] = {
+    {"\"NVFP4\"", &kNvfp4},
+    {"\"W4A16_NVFP4\"", &kNvfp4},
+    {"\"MXFP4\"", &kMxfp4},
+    {"\"W4A16_MXFP4\"", &kMxfp4},
+    {"\"W4A8_MXFP4_FP8\"", &kMxfp4},
+    {"\"MXFP8\"", &kMxfp8},
+    {"\"FP8\"", &kFp8},
+    {"\"FP8_PER_CHANNEL_PER_TOKEN\"", &kFp8},
+    {"\"FP8_PB_WO\"", &kFp8Block},
+    {"\"FP8_BLOCK_SCALES\"", &kFp8Block},
+    {"\"MIXED_PRECISION\"", NULL},
+};
+
+/* Takes an algorithm's coding; false when it is none that Tessera reads. */
+static bool take_algorithm(tsr_pairing *p, tsr_json_text name)
+{
+    for (size_t i = 0; i < sizeof kAlgorithms / sizeof *kAlgorithms; i++) {
+        if (!tsr_json_is(name, kAlgorithms[i].name))
+            continue;
+        if (kAlgorithms[i].coding != NULL)
+            state(p, *kAlgorithms[i].coding);
+        return true;
+    }
+    return false;
+}
+
+/* A layer of MIXED_PRECISION. One in an algorithm that Tessera does not read has tensors that it does not read. */
+static void read_layer(tsr_pairing *p, tsr_json_text layer)
+{
+    tsr_json_text name;
+    if (find(layer, "quant_algo", &name))
+        (void)take_algorithm(p, name);
+}
+
+static tsr_status read_algorithm(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    tsr_json_text value;
+    if (find(q, "quant_algo", &value) && !take_algorithm(p, value))
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.quant_algo %.*s is none that Tessera reads", where, TEXT(value));
+    if (find(q, "quantized_layers", &value))
+        for_each(p, value, read_layer);
+    return TSR_OK;
+}
+
+static tsr_status read_modelopt(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    tsr_json_text value;
+    TSR_TRY(read_algorithm(p, q, where));
+    if (p->n_stated == 0 && find(q, "config_groups", &value))
+        for_each(p, value, read_group);
+    return TSR_OK;
+}
+
+/* hf_quant_config.json: instead of config.json's object, or beside it and then the same. */
+static tsr_status read_side_file(tsr_pairing *p, tsr_json_text q)
+{
+    static const char kPath[] = "quantization.quant_algo";
+    const tsr_checkpoint *const c = p->c;
+    const char *text = NULL;
+    size_t size = 0;
+    tsr_json_text there, here;
+    TSR_TRY(tsr_checkpoint_side_text(c, TSR_HF_QUANT_CONFIG_NAME, &p->w->arena, &text, &size, p->err));
+    if (text == NULL || !tsr_json_find(text, size, kPath, &there) || tsr_json_is(there, "null"))
+        return TSR_OK;
+    if (q.size > 0 && find(q, "quant_algo", &here) &&
+        (here.size != there.size || memcmp(here.data, there.data, here.size) != 0))
+        return tsr_fail(p->err, TSR_E_FORMAT,
+                        "%s: " TSR_CONFIG_NAME " says quant_algo %.*s, " TSR_HF_QUANT_CONFIG_NAME
+                        " says %.*s: which one holds?",
+                        c->path, TEXT(here), TEXT(there));
+    if (q.size > 0 && strcasecmp(p->w->method, "modelopt") != 0)
+        return TSR_OK;
+    if (p->w->method == NULL)
+        p->w->method = "modelopt";
+    (void)tsr_json_find(text, size, "quantization", &there);
+    return read_algorithm(p, there, TSR_HF_QUANT_CONFIG_NAME ": quantization");
+}
+
+/* ---- all of it ---- */
+
+static const struct {
+    const char *name;
+    tsr_status (*read)(tsr_pairing *p, tsr_json_text q, const char *where);
+} kMethods[] = {
+    {"fp8", read_fp8},     {"compressed-tensors", read_compressed_tensors},
+    {"mxfp8", read_mxfp8}, {"modelopt", read_modelopt},
+    {"mxfp4", read_mxfp4}, {"quark", read_quark},
+    {"awq", read_awq},     {"gptq", read_gptq},
+};
+
+/* "fp4" or "fp8": at the top in DeepSeek-V4, in the quantization's object in V4.1. */
+static tsr_status read_expert_dtype(tsr_pairing *p, tsr_json_text q)
+{
+    tsr_json_text value;
+    if (!find(q, "expert_dtype", &value) &&
+        (!tsr_config_find_model(p->c, "expert_dtype", &value) || tsr_json_is(value, "null")))
+        return TSR_OK;
+    p->expert_bits = tsr_json_is(value, "\"fp4\"") ? 4 : tsr_json_is(value, "\"fp8\"") ? 8 : 0;
+    if (p->expert_bits == 0)
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                        "%s/" TSR_CONFIG_NAME ": expert_dtype %.*s is none that Tessera reads", p->c->path,
+                        TEXT(value));
+    return TSR_OK;
+}
+
+static tsr_status read_method(tsr_pairing *p, tsr_json_text q, const char *path)
+{
+    tsr_weights *const w = p->w;
+    tsr_json_text value;
+    uint64_t rows, cols;
+    w->method = tsr_json_find_string(q.data, q.size, "quant_method", &w->arena);
+    size_t i = 0, n = sizeof kMethods / sizeof *kMethods;
+    while (w->method != NULL && i < n && strcasecmp(w->method, kMethods[i].name) != 0)
+        i++;
+    if (w->method == NULL || i == n)
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                        "%s/" TSR_CONFIG_NAME ": %s.quant_method '%s' is none that Tessera reads", p->c->path, path,
+                        w->method == NULL ? "" : w->method);
+    const char *const format = tsr_json_find_string(q.data, q.size, "scale_fmt", &w->arena);
+    w->ue8m0 = format != NULL && strcmp(format, "ue8m0") == 0;
+    if (find(q, "weight_block_size", &value) && kMethods[i].read != read_compressed_tensors) {
+        if (!read_block(value, &rows, &cols))
+            return tsr_fail(p->err, TSR_E_FORMAT,
+                            "%s/" TSR_CONFIG_NAME ": %s.weight_block_size is not two positive integers", p->c->path,
+                            path);
+        state(p, (tsr_stated_coding){.bits = 8, .block_rows = rows, .block_cols = cols});
+    }
+    char where[256];
+    snprintf(where, sizeof where, "%.160s/" TSR_CONFIG_NAME ": %s", p->c->path, path);
+    TSR_TRY(read_expert_dtype(p, q));
+    return kMethods[i].read(p, q, where);
+}
+
+/* The first block size that is stated is the one that loaders and reports speak of. */
+static void take_block(tsr_pairing *p)
+{
+    for (size_t i = p->n_stated; i-- > 0;) {
+        const tsr_stated_coding *const s = &p->stated[i];
+        if (s->integer || s->bits != 8 || s->block_rows == 0 || (s->block_rows == 1 && s->block_cols == 32))
+            continue;
+        p->w->block_rows = s->block_rows;
+        p->w->block_cols = s->block_cols;
     }
 }
 
 tsr_status tsr_read_quantization(tsr_pairing *p)
 {
-    tsr_weights *const w = p->w;
-    const tsr_checkpoint *const c = p->c;
-    tsr_err *const err = p->err;
-    static const char *const kKnown[] = {"fp8", "compressed-tensors", "modelopt", "mxfp8"};
-    const char *const path = tsr_quantization_path(c);
-    tsr_json_text q, value;
-    if (path == NULL || !tsr_config_find(c, path, &q))
-        return TSR_OK;
-    w->method = tsr_config_find_in(c, q, "quant_method", &value) ? tsr_json_string_of(value, &w->arena) : NULL;
-    bool known = false;
-    for (size_t i = 0; w->method != NULL && i < sizeof kKnown / sizeof *kKnown; i++)
-        known = known || strcmp(w->method, kKnown[i]) == 0;
-    known = known || (w->method != NULL && strcasecmp(w->method, "fp8") == 0); /* which some loaders take for it */
-    if (!known)
-        return tsr_fail(err, TSR_E_UNSUPPORTED,
-                        "%s/" TSR_CONFIG_NAME ": %s.quant_method '%s' is none that Tessera reads", c->path, path,
-                        w->method == NULL ? "" : w->method);
-    if (strcmp(w->method, "compressed-tensors") == 0) {
-        w->dialect = TSR_DIALECT_COMPRESSED_TENSORS;
-        if (tsr_config_find_in(c, q, "config_groups", &value))
-            read_groups(p, value);
-    } else if (tsr_config_find_in(c, q, "weight_block_size", &value) && !tsr_json_is(value, "null") &&
-               !read_block(value, &w->block_rows, &w->block_cols)) {
-        return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": %s.weight_block_size is not two positive integers",
-                        c->path, path);
-    }
-    const char *const format =
-        tsr_config_find_in(c, q, "scale_fmt", &value) ? tsr_json_string_of(value, &w->arena) : NULL;
-    w->ue8m0 = format != NULL && strcmp(format, "ue8m0") == 0;
+    const char *const path = tsr_quantization_path(p->c);
+    tsr_json_text q = {0};
+    if (path != NULL && tsr_config_find(p->c, path, &q))
+        TSR_TRY(read_method(p, q, path));
+    TSR_TRY(read_side_file(p, q));
+    take_block(p);
+    p->holds = p->n_stated > 0;
     return TSR_OK;
+}
+
+void tsr_state_block(tsr_pairing *p, uint64_t block_rows, uint64_t block_cols)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < p->n_stated; i++) {
+        const tsr_stated_coding *const s = &p->stated[i];
+        if (s->integer || s->bits != 8 || (s->block_rows == 1 && s->block_cols == 32))
+            p->stated[kept++] = *s;
+    }
+    p->n_stated = kept;
+    state(p, (tsr_stated_coding){.bits = 8, .block_rows = block_rows, .block_cols = block_cols});
+    p->w->block_rows = block_rows;
+    p->w->block_cols = block_cols;
 }

@@ -13,9 +13,6 @@
 
 static const char kWeight[] = ".weight";
 
-/* Grids are padded for tensor parallelism, to a multiple of at most this many blocks. */
-enum { GRID_PADDING = 8 };
-
 size_t tsr_module_length(const char *name)
 {
     return strlen(name) - (tsr_ends_with(name, kWeight) ? sizeof kWeight - 1 : 0);
@@ -42,206 +39,45 @@ static size_t index_of(const tsr_pairing *p, const tsr_tensor *t)
     return (size_t)(t - p->c->tensors.items);
 }
 
-static tsr_status find_scale(const tsr_pairing *p, tsr_weight *x)
-{
-    static const struct {
-        const char *suffix;
-        bool of_module; /* behind the name without ".weight" */
-    } kSpellings[] = {
-        {"_scale_inv", false}, {"_scales_inv", false}, {"_scale", false}, {".scale", true}, {".scale_weight", true}};
-    const char *const name = x->values->name;
-    const size_t module = tsr_module_length(name);
-    for (size_t i = 0; i < sizeof kSpellings / sizeof *kSpellings; i++) {
-        if (kSpellings[i].of_module && name[module] == '\0')
-            continue;
-        const tsr_tensor *const t =
-            tsr_find_sibling(p->c, name, kSpellings[i].of_module ? module : strlen(name), kSpellings[i].suffix);
-        if (t == NULL)
-            continue;
-        if (x->scale != NULL)
-            return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' has two scales, '%s' and '%s': which one holds?",
-                            tsr_pairing_path(p, x->data), name, x->scale->name, t->name);
-        x->scale = t;
-    }
-    if (x->scale == NULL)
-        return tsr_fail(p->err, TSR_E_FORMAT,
-                        "%s: '%s' is %s without a scale (looked for '%s_scale_inv' and its other spellings in all "
-                        "%zu files): its values cannot be known",
-                        tsr_pairing_path(p, x->data), x->data->name, tsr_dtype_name((tsr_dtype)x->data->dtype), name,
-                        p->c->n_files);
-    x->input_scale = tsr_find_sibling(p->c, name, module, ".input_scale");
-    if (x->input_scale == NULL)
-        x->input_scale = tsr_find_sibling(p->c, name, module, ".activation_scale");
-    if (x->coding != TSR_CODED_E4M3) {
-        x->input_zero_point = tsr_find_sibling(p->c, name, module, ".input_zero_point");
-        x->zero_point = tsr_find_sibling(p->c, name, module, ".weight_zero_point");
-    }
-    if (x->coding == TSR_CODED_PACKED)
-        x->shape = tsr_find_sibling(p->c, name, module, ".weight_shape");
-    const tsr_tensor *companions[TSR_MAX_COMPANIONS];
-    const size_t n = tsr_weight_companions(x, companions);
-    for (size_t i = 0; i < n; i++)
-        p->claimed[index_of(p, companions[i])] = true;
-    return TSR_OK;
-}
-
-static void claim(const tsr_pairing *p, const tsr_tensor *t)
+void tsr_pairing_claim(const tsr_pairing *p, const tsr_tensor *t)
 {
     p->claimed[index_of(p, t)] = true;
 }
 
-/* The scale of a part of an absorbed kv_b_proj: its own, or one for both parts. */
-static tsr_status find_part_scale(const tsr_pairing *p, tsr_weight *x)
+/* A global scale stands for the whole tensor, or one for each matrix. */
+static tsr_status check_global(const tsr_pairing *p, const tsr_weight *x)
 {
-    const char *const names[] = {x->part->scale, x->part->one_scale};
-    const tsr_tensor *found[2] = {NULL, NULL};
-    for (size_t i = 0; i < 2 && names[i] != NULL; i++) {
-        char text[1200];
-        if (tsr_absorbed_sibling(x->data->name, x->part->name, names[i], text, sizeof text))
-            found[i] = tsr_checkpoint_find(p->c, text);
-    }
-    if (found[0] != NULL && found[1] != NULL)
-        return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' has two scales, '%s' and '%s': which one holds?",
-                        tsr_pairing_path(p, x->data), x->data->name, found[0]->name, found[1]->name);
-    x->scale = found[0] != NULL ? found[0] : found[1];
-    x->one_scale = found[0] == NULL;
-    if (x->scale == NULL)
-        return tsr_fail(p->err, TSR_E_FORMAT,
-                        "%s: '%s', a part of an absorbed kv_b_proj, is F8_E4M3 without a scale (looked for '%s' and "
-                        "'%s' beside it): its values cannot be known",
-                        tsr_pairing_path(p, x->data), x->data->name, names[0] == NULL ? "-" : names[0],
-                        names[1] == NULL ? "-" : names[1]);
-    claim(p, x->scale);
-    return TSR_OK;
-}
-
-static bool fits(uint64_t stored, uint64_t needed)
-{
-    return stored >= needed && stored <= tsr_round_up(needed, GRID_PADDING);
-}
-
-/* One scale a matrix or one a row, where no block size is stated. */
-static bool take_coarse(tsr_weight *x)
-{
-    const tsr_tensor *const s = x->scale;
-    const uint64_t n = tsr_tensor_elements(s);
-    const bool column = s->rank == 0 || s->shape[s->rank - 1] == 1 || s->rank < x->data->rank;
-    if (!column || (n != x->matrices && n != x->matrices * x->rows))
-        return false;
-    x->coarse = true;
-    x->block_rows = n == x->matrices ? x->rows : 1;
-    x->block_cols = x->cols;
-    x->grid_rows = n / x->matrices;
-    x->grid_cols = 1;
-    return true;
-}
-
-tsr_status tsr_check_scale_dtype(const tsr_pairing *p, const tsr_tensor *s)
-{
-    if (s->dtype != TSR_F32 && s->dtype != TSR_BF16 && s->dtype != TSR_F16 && s->dtype != TSR_F8_E8M0)
-        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: '%s' is %s; scales are F32, BF16, F16 or F8_E8M0",
-                        tsr_pairing_path(p, s), s->name, tsr_dtype_name(s->dtype));
-    return TSR_OK;
-}
-
-/* One scale for both parts, one a head, or a grid for each head in the order of its part. */
-static bool take_coarse_part(tsr_weight *x)
-{
-    const uint64_t n = tsr_tensor_elements(x->scale);
-    if (x->one_scale ? n != 1 : x->scale->rank != 1 || n != x->matrices)
-        return false;
-    x->coarse = true;
-    x->block_rows = x->rows;
-    x->block_cols = x->cols;
-    x->grid_rows = x->grid_cols = 1;
-    return true;
-}
-
-static tsr_status check_grid(const tsr_pairing *p, tsr_weight *x)
-{
-    const tsr_tensor *const t = x->data, *const s = x->scale;
-    char shape[192], grid[192];
-    tsr_shape_text(t, shape, sizeof shape);
-    tsr_shape_text(s, grid, sizeof grid);
-    TSR_TRY(tsr_check_scale_dtype(p, s));
-    if (t->rank != 2 && t->rank != 3)
-        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: '%s' is F8_E4M3 %s: neither a matrix nor a stack of them",
-                        tsr_pairing_path(p, t), t->name, shape);
-    x->matrices = t->rank == 3 ? t->shape[0] : 1;
-    x->rows = t->shape[t->rank - 2];
-    x->cols = t->shape[t->rank - 1];
-    if (x->part != NULL && take_coarse_part(x))
+    const tsr_tensor *const g = x->global_scale;
+    const uint64_t n = g == NULL ? 1 : tsr_tensor_elements(g);
+    char shape[192];
+    if (n == 1 || n == x->matrices)
         return TSR_OK;
-    if (p->w->block_rows == 0) {
-        if (take_coarse(x))
-            return TSR_OK;
-        return tsr_fail(p->err, TSR_E_USAGE,
-                        "%s: '%s' %s is scaled by '%s' %s, and no block size is stated (quantization_config."
-                        "weight_block_size): --source-block 128x128 states it",
-                        tsr_pairing_path(p, t), t->name, shape, s->name, grid);
-    }
-    x->block_rows = p->w->block_rows;
-    x->block_cols = p->w->block_cols;
-    if (x->part != NULL && x->part->latent_first) { /* its grid is transposed with it */
-        x->block_rows = p->w->block_cols;
-        x->block_cols = p->w->block_rows;
-    }
-    const uint64_t rows = tsr_ceil_div(x->rows, x->block_rows), cols = tsr_ceil_div(x->cols, x->block_cols);
-    if (s->rank != t->rank || (t->rank == 3 && s->shape[0] != t->shape[0]) || !fits(s->shape[s->rank - 2], rows) ||
-        !fits(s->shape[s->rank - 1], cols))
-        return tsr_fail(
-            p->err, TSR_E_FORMAT,
-            "%s: '%s' is %s; blocks of %llux%llu of '%s' %s need a grid of %llu x %llu: the scale belongs to "
-            "another weight or another block size",
-            tsr_pairing_path(p, s), s->name, grid, U64(x->block_rows), U64(x->block_cols), t->name, shape, U64(rows),
-            U64(cols));
-    x->grid_rows = s->shape[s->rank - 2];
-    x->grid_cols = s->shape[s->rank - 1];
-    return TSR_OK;
-}
-
-/* ---- all of them ---- */
-
-/* Packed codes of X.weight are called X.weight_packed. */
-static tsr_status name_values(const tsr_pairing *p, tsr_weight *x)
-{
-    x->values = x->data;
-    if (x->coding != TSR_CODED_PACKED)
-        return TSR_OK;
-    tsr_tensor *const values = tsr_arena_alloc(&p->w->arena, sizeof *values);
-    const char *const name = tsr_arena_dup(&p->w->arena, x->data->name, strlen(x->data->name) - strlen("_packed"));
-    if (values == NULL || name == NULL)
-        return tsr_out_of_memory(p->err, "while pairing");
-    *values = *x->data;
-    values->name = name;
-    x->values = values;
-    if (tsr_checkpoint_find(p->c, name) != NULL)
-        return tsr_fail(p->err, TSR_E_FORMAT, "%s: there are '%s' and '%s': which one holds?",
-                        tsr_pairing_path(p, x->data), name, x->data->name);
-    return TSR_OK;
-}
-
-/* The row of the table for what has been paired. */
-static const tsr_weight_kind *kind_of(const tsr_weight *x)
-{
-    const tsr_grid grid = !x->coarse ? TSR_GRID_BLOCKS : x->block_rows == 1 ? TSR_GRID_ROWS : TSR_GRID_WHOLE;
-    const tsr_weight_kind *kind = tsr_weight_kinds;
-    while (kind->name != NULL && (kind->coding != x->coding || kind->family == TSR_FAMILY_MX ||
-                                  (kind->family == TSR_FAMILY_FP8 && kind->grid != grid)))
-        kind++;
-    return kind;
+    return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' is %s; '%s' needs one value, or one for each of its %llu matrices",
+                    tsr_pairing_path(p, g), g->name, tsr_shape_text(g, shape, sizeof shape), x->data->name,
+                    U64(x->matrices));
 }
 
 static tsr_status pair_codes(const tsr_pairing *p, tsr_weight *x)
 {
-    x->bits = 8;
     x->part = x->coding == TSR_CODED_E4M3 ? tsr_absorbed_find(x->data->name) : NULL;
-    TSR_TRY(name_values(p, x));
-    TSR_TRY(x->part == NULL ? find_scale(p, x) : find_part_scale(p, x));
-    TSR_TRY(x->coding == TSR_CODED_E4M3 ? check_grid(p, x) : tsr_check_integers(p, x));
-    x->scale_dtype = x->scale->dtype;
-    x->kind = kind_of(x);
-    return TSR_OK;
+    TSR_TRY(tsr_find_companions(p, x));
+    switch ((tsr_coding)x->coding) {
+    case TSR_CODED_E2M1:
+        TSR_TRY(tsr_check_e2m1(p, x));
+        break;
+    case TSR_CODED_AWQ:
+    case TSR_CODED_GPTQ:
+        TSR_TRY(tsr_check_gptq(p, x));
+        break;
+    case TSR_CODED_INT8:
+    case TSR_CODED_PACKED:
+        TSR_TRY(tsr_check_integers(p, x));
+        break;
+    default:
+        TSR_TRY(tsr_check_e4m3(p, x));
+    }
+    TSR_TRY(check_global(p, x));
+    return tsr_check_stated(p, x);
 }
 
 /* Every weight of codes with its scale, in the order of the checkpoint, into the first places. */
@@ -337,16 +173,23 @@ tsr_status tsr_weights_refuse_parts(const tsr_weights *weights, const tsr_checkp
     return TSR_OK;
 }
 
-tsr_status tsr_weights_refuse_integers(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *doing,
-                                       tsr_err *err)
+tsr_status tsr_weights_refuse_kinds(const tsr_weights *weights, const tsr_checkpoint *checkpoint, unsigned families,
+                                    const char *doing, tsr_err *err)
 {
     for (size_t i = 0; i < weights->count; i++) {
         const tsr_weight *const w = &weights->items[i];
-        if (w->coding == TSR_CODED_INT8 || w->coding == TSR_CODED_PACKED)
+        if (w->scale == NULL || (w->kind->family & families) != 0)
+            continue;
+        const char *const file = checkpoint->files[w->data->file].path;
+        if (w->kind->family == TSR_FAMILY_INTEGERS)
             return tsr_fail(err, TSR_E_UNSUPPORTED,
                             "%s: '%s' is int%u: %s comes before quantizing to integers; take the original, or tessera "
                             "convert --to bf16",
-                            checkpoint->files[w->data->file].path, w->data->name, w->bits, doing);
+                            file, w->data->name, w->bits, doing);
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s: '%s' is %s: %s is not there for this kind; tessera convert --to bf16 makes a checkpoint "
+                        "that every command takes",
+                        file, w->data->name, w->kind->title, doing);
     }
     return TSR_OK;
 }
@@ -355,7 +198,7 @@ tsr_status tsr_weights_pair_fp8(tsr_weights *weights, const tsr_checkpoint *chec
                                 uint64_t block_cols, const char *doing, tsr_err *err)
 {
     TSR_TRY(tsr_weights_pair(weights, checkpoint, block_rows, block_cols, err));
-    tsr_status status = tsr_weights_refuse_integers(weights, checkpoint, doing, err);
+    tsr_status status = tsr_weights_refuse_kinds(weights, checkpoint, TSR_FAMILY_FP8, doing, err);
     if (status == TSR_OK)
         status = tsr_weights_refuse_parts(weights, checkpoint, doing, err);
     if (status != TSR_OK)
@@ -378,10 +221,8 @@ tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkp
         status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", checkpoint->path);
     if (status == TSR_OK)
         status = judge(&p, NULL, tsr_read_quantization(&p));
-    if (status == TSR_OK && block_rows != 0) {
-        weights->block_rows = block_rows;
-        weights->block_cols = block_cols;
-    }
+    if (status == TSR_OK && block_rows != 0)
+        tsr_state_block(&p, block_rows, block_cols);
     if (status == TSR_OK)
         status = pair_all(&p);
     free(p.claimed);
@@ -417,15 +258,15 @@ size_t tsr_weight_companions(const tsr_weight *w, const tsr_tensor *companions[T
 
 const char *tsr_plain_reason(const tsr_weight *w)
 {
-    return tsr_dtype_is_weight_float((tsr_dtype)w->data->dtype) ? "not quantized" : w->rule;
+    const bool weight = tsr_dtype_is_weight_float((tsr_dtype)w->data->dtype);
+    return weight && (w->rule == NULL || strcmp(w->rule, "floating point") == 0) ? "not quantized" : w->rule;
 }
 
 const tsr_weight *tsr_weights_find(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *name)
 {
     const tsr_tensor *t = tsr_checkpoint_find(checkpoint, name);
-    char packed[1200];
-    if (t == NULL && (size_t)snprintf(packed, sizeof packed, "%s_packed", name) < sizeof packed)
-        t = tsr_checkpoint_find(checkpoint, packed);
+    for (const tsr_weight_kind *k = tsr_weight_kinds; t == NULL && k->name != NULL; k++)
+        t = tsr_kind_find(checkpoint, name, k->codes);
     size_t low = 0, high = weights->count;
     while (t != NULL && low < high) { /* items stand in the order of their tensors' addresses */
         const size_t middle = low + (high - low) / 2;

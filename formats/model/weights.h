@@ -89,14 +89,14 @@ typedef struct tsr_weights {
 tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
                             uint64_t block_cols, tsr_err *err) TSR_WARN_UNUSED;
 
-/* TSR_E_UNSUPPORTED when there are integers, or FP8 parts of an absorbed kv_b_proj: for what cannot do its work on
- * them. `doing` names that work, as in "cutting". */
-tsr_status tsr_weights_refuse_integers(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *doing,
-                                       tsr_err *err) TSR_WARN_UNUSED;
+/* For what cannot do its work on every kind of codes: TSR_E_UNSUPPORTED, naming the first weight of another family than
+ * these (a set of tsr_family), or an FP8 part of an absorbed kv_b_proj. `doing` names that work, as in "cutting". */
+tsr_status tsr_weights_refuse_kinds(const tsr_weights *weights, const tsr_checkpoint *checkpoint, unsigned families,
+                                    const char *doing, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_weights_refuse_parts(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *doing,
                                     tsr_err *err) TSR_WARN_UNUSED;
 
-/* tsr_weights_pair, then both of these refusals. */
+/* tsr_weights_pair, then both of these refusals: of FP8 only, in blocks, a channel or a tensor. */
 tsr_status tsr_weights_pair_fp8(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
                                 uint64_t block_cols, const char *doing, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -152,6 +152,35 @@ static double largest_code(const tsr_weight *w)
     return w->coding == TSR_CODED_E4M3 ? 448 : w->coding == TSR_CODED_E2M1 ? 6 : (double)(1u << (w->bits - 1));
 }
 
+/* The tally of weights of this kind, a new one for the first of them. */
+static tsr_kind_tally *tally_of(tsr_contents *s, const tsr_weight *w)
+{
+    for (size_t i = 0; i < s->n_kinds; i++) {
+        if (s->kinds[i].kind == w->kind && s->kinds[i].bits == w->bits)
+            return &s->kinds[i];
+    }
+    tsr_kind_tally *const k = &s->kinds[s->n_kinds]; /* 14 rows of the table, and bits of 4 or 8 in two of them */
+    s->n_kinds += s->n_kinds + 1 < TSR_MAX_KIND_TALLIES;
+    *k = (tsr_kind_tally){.kind = w->kind, .bits = w->bits};
+    if (!w->coarse) {
+        k->block_rows = w->block_rows;
+        k->block_cols = w->block_cols;
+    }
+    return k;
+}
+
+static void count_kind(tsr_contents *s, const tsr_weight *w)
+{
+    tsr_kind_tally *const k = tally_of(s, w);
+    const tsr_tensor *companions[TSR_MAX_COMPANIONS];
+    const size_t n = tsr_weight_companions(w, companions);
+    k->weights++;
+    k->values += tsr_tensor_elements(w->values);
+    k->bytes += w->data->bytes;
+    for (size_t i = 0; i < n; i++)
+        k->bytes += companions[i]->bytes;
+}
+
 static void count_weights(tsr_contents *s)
 {
     for (size_t i = 0; i < s->weights.count; i++) {
@@ -172,6 +201,7 @@ static void count_weights(tsr_contents *s)
         part->quantized += n;
         s->code_bytes += t->bytes;
         s->coded[kind_of(w)]++;
+        count_kind(s, w);
         if (!w->one_scale || !w->part->values) /* else the keys' part has counted it */
             add(&s->scales[w->scale->dtype], w->scale);
     }

@@ -46,6 +46,17 @@ typedef enum tsr_kind {
     TSR_KIND_COUNT
 } tsr_kind;
 
+/* The weights of one row of the table of kinds, with codes of so many bits. */
+typedef struct tsr_kind_tally {
+    const tsr_weight_kind *kind;
+    unsigned bits;
+    uint64_t weights, values;
+    uint64_t bytes;                  /* of the codes and all that stands with them */
+    uint64_t block_rows, block_cols; /* of the first of them; 0 x 0: a scale a row or a matrix */
+} tsr_kind_tally;
+
+enum { TSR_MAX_KIND_TALLIES = 32 };
+
 /* "e4m3", "int8", "packed int8", "packed int4", "MXFP4", "NVFP4", "MXFP8", "AWQ", "GPTQ". Static storage. */
 const char *tsr_kind_name(tsr_kind kind);
 
@@ -54,16 +65,18 @@ typedef struct tsr_contents {
     tsr_manifest manifest; /* what Tessera says of a rank, or of weights in a kernel's layout */
     tsr_weights weights;   /* those that could be paired */
     tsr_tally whole, by_dtype[TSR_DTYPE_COUNT];
-    uint64_t file_bytes;                       /* of all safetensors files, headers included */
-    bool has_metadata;                         /* the index has the key "metadata" */
-    bool has_total;                            /* with a total_size */
-    uint64_t total_size;                       /* as the index states it; right when it equals whole.bytes */
-    uint64_t files_without_format;             /* whose __metadata__ does not say which framework wrote them */
-    tsr_part_tally parts[TSR_PART_COUNT], mtp; /* MTP layers are in `mtp` only; scales are no parameters */
-    tsr_tally unread;                          /* what Tessera does not interpret, in none of the parts */
-    uint64_t weight_bytes, code_bytes;         /* all parameters; those that are codes */
-    uint64_t coded[TSR_KIND_COUNT];            /* weights that are codes, by kind */
-    tsr_tally scales[TSR_DTYPE_COUNT];         /* scale tensors by dtype */
+    uint64_t file_bytes;                        /* of all safetensors files, headers included */
+    bool has_metadata;                          /* the index has the key "metadata" */
+    bool has_total;                             /* with a total_size */
+    uint64_t total_size;                        /* as the index states it; right when it equals whole.bytes */
+    uint64_t files_without_format;              /* whose __metadata__ does not say which framework wrote them */
+    tsr_part_tally parts[TSR_PART_COUNT], mtp;  /* MTP layers are in `mtp` only; scales are no parameters */
+    tsr_tally unread;                           /* what Tessera does not interpret, in none of the parts */
+    uint64_t weight_bytes, code_bytes;          /* all parameters; those that are codes */
+    uint64_t coded[TSR_KIND_COUNT];             /* weights that are codes, by kind */
+    tsr_kind_tally kinds[TSR_MAX_KIND_TALLIES]; /* in the order in which they appear */
+    size_t n_kinds;
+    tsr_tally scales[TSR_DTYPE_COUNT]; /* scale tensors by dtype */
     tsr_scale_stats scale_stats;
     tsr_issues issues;
     tsr_arena arena;

@@ -1,0 +1,181 @@
+/* Finding the tensors that stand with codes: by names and dtypes alone, as the table of kinds has them. */
+#include "common/text.h"
+#include "formats/model/absorbed.h"
+#include "formats/model/pairing.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_NAME = 1200 };
+
+/* ---- the scale, and with it the kind ---- */
+
+static tsr_status refuse_second_scale(const tsr_pairing *p, const tsr_weight *x, const char *name,
+                                      const tsr_tensor *second)
+{
+    return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s' has two scales, '%s' and '%s': which one holds?",
+                    tsr_pairing_path(p, x->data), name, x->scale->name, second->name);
+}
+
+/* The scale that codes of this kind have, in any of its spellings. */
+static tsr_status look_for_scale(const tsr_pairing *p, tsr_weight *x, const tsr_weight_kind *kind, const char *name)
+{
+    for (size_t i = 0; i < TSR_KIND_SCALES && kind->scales[i] != NULL; i++) {
+        const tsr_tensor *const t = tsr_kind_find(p->c, name, kind->scales[i]);
+        if (t == NULL || t == x->scale)
+            continue;
+        if (x->scale != NULL)
+            return refuse_second_scale(p, x, name, t);
+        x->scale = t;
+    }
+    return TSR_OK;
+}
+
+static tsr_status refuse_without_scale(const tsr_pairing *p, const tsr_weight *x, const char *name)
+{
+    const char *const dtype = tsr_dtype_name((tsr_dtype)x->data->dtype);
+    if (x->scale == NULL)
+        return tsr_fail(p->err, TSR_E_FORMAT,
+                        "%s: '%s' is %s without a scale (looked for '%s_scale_inv' and its other spellings in all "
+                        "%zu files): its values cannot be known",
+                        tsr_pairing_path(p, x->data), x->data->name, dtype, name, p->c->n_files);
+    return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: '%s' is %s, and its scale '%s' %s: Tessera reads no such pair",
+                    tsr_pairing_path(p, x->data), x->data->name, dtype, x->scale->name,
+                    tsr_dtype_name((tsr_dtype)x->scale->dtype));
+}
+
+/* The first kind whose codes and scale these are. Rows with the same tensors are told apart by their shapes later. */
+static tsr_status find_kind(const tsr_pairing *p, tsr_weight *x, char name[MAX_NAME])
+{
+    char values[MAX_NAME];
+    name[0] = '\0';
+    for (const tsr_weight_kind *k = tsr_weight_kinds; k->name != NULL; k++) {
+        if ((k->code_dtypes & TSR_DTYPE_BIT(x->data->dtype)) == 0 ||
+            !tsr_kind_values_name(k, x->data->name, values, sizeof values))
+            continue;
+        TSR_TRY(look_for_scale(p, x, k, values));
+        if (x->kind == NULL && (name[0] == '\0' || x->scale != NULL))
+            snprintf(name, MAX_NAME, "%s", values);
+        if (x->kind == NULL && x->scale != NULL && tsr_kind_has(k, x->data, x->scale))
+            x->kind = k;
+    }
+    return x->kind == NULL ? refuse_without_scale(p, x, name) : TSR_OK;
+}
+
+/* The scale of a part of an absorbed kv_b_proj: its own, or one for both parts. */
+static tsr_status find_part_scale(const tsr_pairing *p, tsr_weight *x)
+{
+    const char *const names[] = {x->part->scale, x->part->one_scale};
+    const tsr_tensor *found[2] = {NULL, NULL};
+    for (size_t i = 0; i < 2 && names[i] != NULL; i++) {
+        char text[MAX_NAME];
+        if (tsr_absorbed_sibling(x->data->name, x->part->name, names[i], text, sizeof text))
+            found[i] = tsr_checkpoint_find(p->c, text);
+    }
+    x->scale = found[0] != NULL ? found[0] : found[1];
+    x->one_scale = found[0] == NULL;
+    if (found[0] != NULL && found[1] != NULL)
+        return refuse_second_scale(p, x, x->data->name, found[1]);
+    if (x->scale == NULL)
+        return tsr_fail(p->err, TSR_E_FORMAT,
+                        "%s: '%s', a part of an absorbed kv_b_proj, is F8_E4M3 without a scale (looked for '%s' and "
+                        "'%s' beside it): its values cannot be known",
+                        tsr_pairing_path(p, x->data), x->data->name, names[0] == NULL ? "-" : names[0],
+                        names[1] == NULL ? "-" : names[1]);
+    for (const tsr_weight_kind *k = tsr_weight_kinds; k->name != NULL && x->kind == NULL; k++) {
+        if (k->family == TSR_FAMILY_FP8 && (k->scale_dtypes & TSR_DTYPE_BIT(x->scale->dtype)) != 0)
+            x->kind = k;
+    }
+    return x->kind == NULL ? refuse_without_scale(p, x, x->data->name) : TSR_OK;
+}
+
+/* ---- the others ---- */
+
+/* Codes of X.weight may be called otherwise. Both beside one another are one too many. */
+static tsr_status name_values(const tsr_pairing *p, tsr_weight *x, const char *name)
+{
+    x->values = x->data;
+    if (x->kind->codes[0] == '\0')
+        return TSR_OK;
+    tsr_tensor *const values = tsr_arena_alloc(&p->w->arena, sizeof *values);
+    if (values == NULL)
+        return tsr_out_of_memory(p->err, "while pairing");
+    *values = *x->data;
+    values->name = tsr_arena_dup(&p->w->arena, name, strlen(name));
+    if (values->name == NULL)
+        return tsr_out_of_memory(p->err, "while pairing");
+    x->values = values;
+    if (tsr_checkpoint_find(p->c, name) != NULL)
+        return tsr_fail(p->err, TSR_E_FORMAT, "%s: there are '%s' and '%s': which one holds?",
+                        tsr_pairing_path(p, x->data), name, x->data->name);
+    return TSR_OK;
+}
+
+static tsr_status find_global(const tsr_pairing *p, tsr_weight *x)
+{
+    if (x->kind->global == NULL)
+        return TSR_OK;
+    x->global_scale = tsr_kind_find(p->c, x->values->name, x->kind->global);
+    x->global_divides = x->kind->global_divides;
+    if (x->global_scale == NULL)
+        return tsr_fail(p->err, TSR_E_FORMAT,
+                        "%s: '%s' is %s without a global scale, '%s%s': its values cannot be known",
+                        tsr_pairing_path(p, x->data), x->data->name, x->kind->title, x->values->name, x->kind->global);
+    if (x->global_scale->dtype == TSR_F32)
+        return TSR_OK;
+    return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: '%s' is %s; global scales are F32",
+                    tsr_pairing_path(p, x->global_scale), x->global_scale->name,
+                    tsr_dtype_name((tsr_dtype)x->global_scale->dtype));
+}
+
+/* What belongs to the layer's input means nothing without the codes. */
+static void find_inputs(const tsr_pairing *p, tsr_weight *x)
+{
+    static const char *const kScales[] = {".input_scale", ".activation_scale", ".input_global_scale"};
+    const char *const name = x->values->name;
+    for (size_t i = 0; i < sizeof kScales / sizeof *kScales && x->input_scale == NULL; i++)
+        x->input_scale = tsr_kind_find(p->c, name, kScales[i]);
+    if (x->kind->family == TSR_FAMILY_INTEGERS)
+        x->input_zero_point = tsr_kind_find(p->c, name, ".input_zero_point");
+}
+
+static void find_others(const tsr_pairing *p, tsr_weight *x)
+{
+    const char *const name = x->values->name;
+    switch ((tsr_family)x->kind->family) {
+    case TSR_FAMILY_INTEGERS:
+        x->zero_point = tsr_kind_find(p->c, name, "_zero_point");
+        if (x->coding == TSR_CODED_PACKED)
+            x->shape = tsr_kind_find(p->c, name, "_shape");
+        break;
+    case TSR_FAMILY_GPTQ:
+        x->zero_point = tsr_kind_find(p->c, name, ".qzeros");
+        x->group_index = tsr_kind_find(p->c, name, ".g_idx");
+        break;
+    case TSR_FAMILY_FP8:
+    case TSR_FAMILY_MX:
+        break;
+    }
+}
+
+tsr_status tsr_find_companions(const tsr_pairing *p, tsr_weight *x)
+{
+    char name[MAX_NAME];
+    if (x->part != NULL) {
+        x->values = x->data;
+        TSR_TRY(find_part_scale(p, x));
+    } else {
+        TSR_TRY(find_kind(p, x, name));
+        TSR_TRY(name_values(p, x, name));
+        TSR_TRY(find_global(p, x));
+        find_inputs(p, x);
+        find_others(p, x);
+    }
+    x->bits = x->kind->bits;
+    x->scale_dtype = x->scale->dtype == TSR_U8 ? TSR_F8_E8M0 : x->scale->dtype;
+    const tsr_tensor *companions[TSR_MAX_COMPANIONS];
+    const size_t n = tsr_weight_companions(x, companions);
+    for (size_t i = 0; i < n; i++)
+        tsr_pairing_claim(p, companions[i]);
+    return TSR_OK;
+}

@@ -1,0 +1,195 @@
+"""MXFP4, NVFP4, MXFP8, block FP8 with powers of two, AWQ and GPTQ, made in NumPy: the tensors of a module as its producer stores
+them, the values that they stand for, and what config.json says of them."""
+
+import collections
+
+import ml_dtypes
+import numpy as np
+
+BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)  # nibble k of a word is column 8j + this[k]
+
+# `tensors`: {name: (dtype, shape, bytes)}; `values`: FP32, under `name`, in the shape that loaders of plain weights know.
+Module = collections.namedtuple("Module", "name tensors values config")
+
+
+def entry(dtype, array):
+    return dtype, list(array.shape), np.ascontiguousarray(array).tobytes()
+
+
+def numbers(seed):
+    return np.random.default_rng(seed)
+
+
+def powers(bytes_):
+    """E8M0: 2^(byte - 127), 0 a subnormal of FP32."""
+    return np.ldexp(np.float32(1), bytes_.astype(np.int32) - 127).astype(np.float32)
+
+
+def spread(scales, group):
+    return np.repeat(scales, group, axis=-1)
+
+
+def pack_nibbles(codes):
+    """The even column in the low nibble."""
+    return (codes[..., 0::2] | codes[..., 1::2] << 4).astype(np.uint8)
+
+
+def group(bits, size, scale_dtype=None, kind="float", strategy="group"):
+    weights = {"num_bits": bits, "type": kind, "strategy": strategy, "group_size": size, "symmetric": True, "dynamic": False}
+    return {"targets": ["Linear"], "weights": {**weights, "scale_dtype": scale_dtype}, "input_activations": None}
+
+
+def compressed(form, *groups):
+    return {"quant_method": "compressed-tensors", "format": form, "quantization_status": "compressed", "ignore": ["lm_head"],
+            "config_groups": {f"group_{i}": g for i, g in enumerate(groups)}}
+
+
+V4 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "scale_fmt": "ue8m0", "weight_block_size": [128, 128]}
+MODELOPT = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"],
+            "config_groups": {"group_0": group(4, 16)}}
+QUARK = {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4", "group_size": 32, "scale_format": "e8m0"}}}
+GPT_OSS = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": False}
+
+
+# ---- groups of a row ----
+
+
+def mxfp4(x, rows=24, cols=96, seed=1, names=(".weight_packed", ".weight_scale"), dtypes=("U8", "U8"), config=None, low=0, high=250):
+    rng = numbers(seed)
+    codes = rng.integers(0, 16, (rows, cols), np.uint8)
+    scales = rng.integers(low, high, (rows, cols // 32), np.uint8)
+    scales[0, 0], scales[-1, -1] = 0, 252  # the smallest; and the largest with which no value is infinite
+    data = entry("F4", codes)[0:2] + (pack_nibbles(codes).tobytes(),) if dtypes[0] == "F4" else entry(dtypes[0], pack_nibbles(codes))
+    return Module(x + ".weight", {x + names[0]: data, x + names[1]: entry(dtypes[1], scales)},
+                  E2M1[codes] * spread(powers(scales), 32), config)
+
+
+def mxfp4_gptoss(y, experts=2, rows=64, cols=96, seed=2):
+    """Values are [experts, in, out]."""
+    rng = numbers(seed)
+    codes = rng.integers(0, 16, (experts, rows, cols), np.uint8)
+    scales = rng.integers(100, 140, (experts, rows, cols // 32), np.uint8)
+    values = E2M1[codes] * spread(powers(scales), 32)
+    blocks = pack_nibbles(codes).reshape(experts, rows, cols // 32, 16)
+    return Module(y, {y + "_blocks": entry("U8", blocks), y + "_scales": entry("U8", scales)}, values.swapaxes(1, 2), GPT_OSS)
+
+
+def nvfp4(x, dialect, rows=24, cols=96, seed=3, dtype="U8", scale_of=np.float32(0.0021), experts=None, inputs=True):
+    """A stack where `experts` is given; there with one global an expert."""
+    rng = numbers(seed)
+    lead = () if experts is None else (experts,)
+    codes = rng.integers(0, 16, (*lead, rows, cols), np.uint8)
+    scales = rng.integers(0, 0x7F, (*lead, rows, cols // 16), np.uint8)
+    s = scales.view(E4M3).astype(np.float32)
+    factor = np.float32(scale_of) * np.arange(1, 1 + (experts or 1), dtype=np.float32)
+    wide = factor.reshape(-1, 1, 1) if experts else factor[0]
+    data = entry("F4", codes)[0:2] + (pack_nibbles(codes).tobytes(),) if dtype == "F4" else entry(dtype, pack_nibbles(codes))
+    if dialect == "ct":
+        divisor = (np.float32(1) / factor).astype(np.float32)
+        wide = divisor.reshape(-1, 1, 1) if experts else divisor[0]
+        t = s / wide
+        tensors = {x + ".weight_packed": data, x + ".weight_global_scale": entry("F32", divisor)}
+        tensors |= {x + ".input_global_scale": entry("F32", np.float32([7]))} if inputs else {}
+        config = compressed("nvfp4-pack-quantized", group(4, 16, "torch.float8_e4m3fn", strategy="tensor_group"))
+    else:
+        t = s * wide
+        tensors = {x + ".weight": data, x + ".weight_scale_2": entry("F32", factor if experts else factor.reshape(()))}
+        tensors |= {x + ".input_scale": entry("F32", np.float32(7).reshape(()))} if inputs else {}
+        config = MODELOPT
+    tensors[x + ".weight_scale"] = entry("F8_E4M3", scales)
+    return Module(x + ".weight", tensors, (E2M1[codes] * spread(t.astype(np.float32), 16)).astype(np.float32), config)
+
+
+def e4m3_codes(rng, shape):
+    codes = rng.integers(0, 256, shape).astype(np.uint8)
+    codes[codes & 0x7F == 0x7F] = 0x31  # no NaN
+    return codes
+
+
+def mxfp8(x, rows=24, cols=96, seed=4, suffix=".weight_scale", dtype="U8", config=None):
+    rng = numbers(seed)
+    codes, scales = e4m3_codes(rng, (rows, cols)), rng.integers(0, 245, (rows, cols // 32), np.uint8)
+    config = config or compressed("mxfp8-quantized", group(8, 32, "torch.uint8"))
+    return Module(x + ".weight", {x + ".weight": entry("F8_E4M3", codes), x + suffix: entry(dtype, scales)},
+                  codes.view(E4M3).astype(np.float32) * spread(powers(scales), 32), config)
+
+
+# ---- blocks ----
+
+
+def fp8_block(x, rows=200, cols=300, block=(128, 128), seed=5, suffix=".scale", dtype="F8_E8M0", spread_out=False, config=None):
+    """Ragged at both edges. `spread_out`: ModelOpt's [rows, 1, cols, 1]."""
+    rng = numbers(seed)
+    codes = e4m3_codes(rng, (rows, cols))
+    grid = -(-rows // block[0]), -(-cols // block[1])
+    if dtype in ("F8_E8M0", "U8"):
+        stored = rng.integers(110, 140, grid, np.uint8)
+        scales = powers(stored)
+    else:
+        stored = scales = rng.uniform(1e-4, 1e-2, grid).astype(np.float32)
+    full = np.repeat(np.repeat(scales, block[0], 0), block[1], 1)[:rows, :cols]
+    if spread_out:
+        stored = stored.reshape(grid[0], 1, grid[1], 1)
+    config = config or {**V4, "weight_block_size": list(block)}
+    return Module(x + ".weight", {x + ".weight": entry("F8_E4M3", codes), x + suffix: entry(dtype, stored)},
+                  codes.view(E4M3).astype(np.float32) * full, config)
+
+
+# ---- integers ----
+
+
+def int_packed(x, rows=20, cols=96, size=32, seed=6, shape_dtype=np.int32, scale_dtype="BF16"):
+    rng = numbers(seed)
+    codes = rng.integers(-8, 8, (rows, cols))
+    scales = rng.uniform(1e-3, 1e-1, (rows, cols // size)).astype(BF16)
+    words = ((codes + 8).astype(np.uint32).reshape(rows, -1, 8) << (4 * np.arange(8, dtype=np.uint32))).sum(2, dtype=np.uint32)
+    names = {np.int8: "I8", np.uint8: "U8", np.int16: "I16", np.int32: "I32", np.int64: "I64"}
+    tensors = {x + ".weight_packed": entry("I32", words), x + ".weight_scale": entry(scale_dtype, scales),
+               x + ".weight_shape": entry(names[shape_dtype], np.array([rows, cols], shape_dtype))}
+    return Module(x + ".weight", tensors, codes.astype(np.float32) * spread(scales.astype(np.float32), size),
+                  compressed("pack-quantized", group(4, size, kind="int")))
+
+
+def awq(x, rows=72, cols=160, size=32, seed=7, config=None):
+    """The last group may be short."""
+    rng = numbers(seed)
+    groups = -(-cols // size)
+    q, z = rng.integers(0, 16, (cols, rows)), rng.integers(0, 16, (groups, rows))
+    scales = rng.uniform(1e-3, 1e-1, (groups, rows)).astype(np.float16)
+
+    def words(codes):
+        fields = codes.astype(np.uint32).reshape(codes.shape[0], -1, 8)[:, :, AWQ_COLUMNS]
+        return (fields << (4 * np.arange(8, dtype=np.uint32))).sum(2, dtype=np.uint32)
+
+    of = np.arange(cols) // size
+    values = ((q - z[of]).astype(np.float32) * scales[of].astype(np.float32)).T
+    return Module(x + ".weight", {x + ".qweight": entry("I32", words(q)), x + ".qzeros": entry("I32", words(z)),
+                                  x + ".scales": entry("F16", scales)}, values, config or {**AWQ, "group_size": size})
+
+
+def gptq(x, rows=72, cols=160, size=32, bits=4, seed=8, version=1, order=False, index=True):
+    """`order`: act-order, every input in any group. Zero points from 1 on, in the first version up to 2^bits."""
+    rng = numbers(seed)
+    groups, per_word = -(-cols // size), 32 // bits
+    q, z = rng.integers(0, 2**bits, (cols, rows)), rng.integers(1, 2**bits, (groups, rows))
+    if version == 1:
+        z[0, :3] = 2**bits
+    scales = rng.uniform(1e-3, 1e-1, (groups, rows)).astype(np.float16)
+    of = rng.permutation(np.arange(cols) // size) if order else np.arange(cols) // size
+
+    def words(codes):  # along the first dimension, filled up with zeros
+        codes = np.pad(codes, ((0, -codes.shape[0] % per_word), (0, 0))).astype(np.uint32)
+        fields = codes.reshape(-1, per_word, codes.shape[1]) << (bits * np.arange(per_word, dtype=np.uint32))[:, None]
+        return fields.sum(1, dtype=np.uint32)
+
+    values = ((q - z[of]).astype(np.float32) * scales[of].astype(np.float32)).T
+    tensors = {x + ".qweight": entry("I32", words(q)), x + ".qzeros": entry("I32", words((z - (version == 1)).T).T),
+               x + ".scales": entry("F16", scales)}
+    if index:
+        tensors[x + ".g_idx"] = entry("I32", of.astype(np.int32))
+    config = {**GPTQ, "bits": bits, "group_size": size, "desc_act": order}
+    return Module(x + ".weight", tensors, values, config if version == 1 else {**config, "checkpoint_format": "gptq_v2"})
