@@ -109,6 +109,23 @@ def missing_tools(checks, place, work):
     checks.check("everything there, whatever its package", code == 0 and out == "here\n", f"{code}: {out}{err}")
 
 
+def missing_criterion(checks, work):
+    """A build without Criterion: setting it up says so, and the unit suite is an error, not a skip or a success."""
+    found, build = work / "pkgconfig", work / "without-criterion"
+    found.mkdir()
+    for library in ("libxxhash", "libzstd"):
+        code, folder, _ = run(["pkg-config", "--variable=pcfiledir", library], work)
+        if not checks.check(f"{library} is described to pkg-config", code == 0):
+            return
+        shutil.copy(pathlib.Path(folder.strip()) / f"{library}.pc", found)
+    env = {"PKG_CONFIG_LIBDIR": str(found), "PKG_CONFIG_PATH": ""}
+    code, out, err = run(["meson", "setup", build, ROOT, "-Dauto_features=disabled"], work, **env)
+    checks.check("without Criterion: a warning", code == 0 and "WARNING: Criterion was not found (libcriterion-dev)" in out,
+                 f"{code}: {out[-500:]}{err}")
+    code, out, err = run(["meson", "test", "-C", build, "--no-rebuild", "--suite", "unit"], work)
+    checks.check("without Criterion: the unit suite fails", code != 0 and "install libcriterion-dev" in out, f"{code}: {out}{err}")
+
+
 def style(checks, place):
     """The check of the style is never vacuous: without git it judges every source, and a misformatted one fails."""
     script = 'eval "$(sed -n "/^sources()/,/^}/p; /^style()/,/^}/p" tests/suite.sh)"; style --dry-run -Werror'
@@ -167,6 +184,7 @@ def main():
         words(checks)
         relative_names(checks, options, work)
         suite(checks, work)
+        missing_criterion(checks, work)
         place = copy(work)
         missing_tools(checks, place, work)
         style(checks, place)
