@@ -116,6 +116,20 @@ def load_table(inspect, model, tmp_path, tp="1", loaders="all"):
     return got
 
 
+def hold_to_rule(make, act, tp, loaders, rule, words, inspect, tmp_path):
+    """The model that make() gives, once act(model) has changed it, is refused under `rule` by these loaders and no other, with
+    all the words; and each finding names the version that it was checked against."""
+    m = make()
+    if act:
+        act(m)
+    got = load_table(inspect, m, tmp_path, str(tp))
+    mine = [f for f in got["load_findings"] if f["rule"] == rule and f["severity"] == "error" and
+            all(word in f"{f['tensor']} {f['detail']}" for word in words)]
+    assert {f["loader"] for f in mine} == loaders, got["load_findings"]
+    assert all(f["checked"] for f in got["load_findings"]) and all(got["checked"].values())
+    assert not any(ok for loader in loaders for ok in got["can_load"][loader].values())
+
+
 def edit(path, value):
     """Sets quantization_config's member at a dotted path; None takes it out."""
 

@@ -4,7 +4,7 @@ the tensor and the numbers; and what else inspect finds in a checkpoint."""
 from checkpoints import KINDS
 import harness
 from loader_models import (
-    ENGINES, HF, Model, O, UP, as_compressed, both, compressed, deepseek, edit, in_full, llama, load_table,
+    ENGINES, HF, Model, O, UP, as_compressed, both, compressed, deepseek, edit, hold_to_rule, in_full, llama, load_table,
     unquantize,
 )
 import numpy as np
@@ -153,15 +153,7 @@ RULES = {
 
 @pytest.mark.parametrize("make, act, tp, loaders, rule, words", RULES.values(), ids=RULES)
 def test_rules(make, act, tp, loaders, rule, words, inspect, tmp_path):
-    m = make()
-    if act:
-        act(m)
-    got = load_table(inspect, m, tmp_path, str(tp))
-    mine = [f for f in got["load_findings"] if f["rule"] == rule and f["severity"] == "error" and
-            all(word in f"{f['tensor']} {f['detail']}" for word in words)]
-    assert {f["loader"] for f in mine} == loaders, got["load_findings"]
-    assert all(f["checked"] for f in got["load_findings"]) and all(got["checked"].values())
-    assert not any(ok for loader in loaders for ok in got["can_load"][loader].values())
+    hold_to_rule(make, act, tp, loaders, rule, words, inspect, tmp_path)
 
 
 LISTS = {

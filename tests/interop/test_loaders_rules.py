@@ -3,7 +3,7 @@ it: what those loaders take must pass, and what they refuse or get wrong must no
 
 import json
 
-from loader_models import HF, UP, as_compressed, both, deepseek, edit, in_full, llama, load_table, unquantize
+from loader_models import HF, UP, as_compressed, both, deepseek, edit, hold_to_rule, in_full, llama, load_table, unquantize
 import numpy as np
 import pytest
 
@@ -208,15 +208,7 @@ NO = {
 
 @pytest.mark.parametrize("make, act, tp, loaders, rule, words", NO.values(), ids=NO)
 def test_no(make, act, tp, loaders, rule, words, inspect, tmp_path):
-    m = make()
-    if act:
-        act(m)
-    got = load_table(inspect, m, tmp_path, str(tp))
-    mine = [f for f in got["load_findings"] if f["rule"] == rule and f["severity"] == "error" and
-            all(word in f"{f['tensor']} {f['detail']}" for word in words)]
-    assert {f["loader"] for f in mine} == loaders, json.dumps(got["load_findings"], indent=1)
-    assert not any(ok for loader in loaders for ok in got["can_load"][loader].values())
-    assert all(f["checked"] for f in got["load_findings"])
+    hold_to_rule(make, act, tp, loaders, rule, words, inspect, tmp_path)
 
 
 # name -> model, what is done to it, TP, loaders that must say yes: they really load these
