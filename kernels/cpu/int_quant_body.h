@@ -60,7 +60,7 @@ void TSR_INT(widen_bf16)(const uint16_t *x, size_t n, float *out)
         out[i] = tsr_f32_from_bf16(x[i]);
 }
 
-#ifndef TSR_FINDS_RANGES /* the including file has its own */
+#ifndef TSR_FINDS_AMAX /* the including file has its own */
 void TSR_INT(amax_groups_bf16)(const uint16_t *x, size_t cols, size_t group, uint32_t *amax)
 {
     for (size_t first = 0; first < cols; first += group) {
@@ -73,7 +73,9 @@ void TSR_INT(amax_groups_bf16)(const uint16_t *x, size_t cols, size_t group, uin
         *amax++ = (uint32_t)largest << 16;
     }
 }
+#endif
 
+#ifndef TSR_FINDS_RANGES /* the same */
 /* Among bit patterns, the largest as signed integers is the largest positive number, and the largest as unsigned ones
  * is the most negative number. */
 void TSR_INT(range_groups_bf16)(const uint16_t *x, size_t cols, size_t group, float *low, float *high)

@@ -1,5 +1,5 @@
-/* bench_kernels: block FP8 of a BF16 matrix, and back, int8 and int4, by one thread, beside memcpy of the same number
- * of bytes.
+/* bench_kernels [TEXT]: block FP8 of a BF16 matrix, and back, int8 and int4, MXFP4, MXFP8 and NVFP4, by one thread,
+ * beside memcpy of the same number of bytes; with TEXT only the work whose name contains it.
  *
  * A weight costs 3 bytes: 2 read and 1 written, or the other way round; memcpy moves as many with 1.5 read and 1.5
  * written. Quantizing and its memcpy write into a buffer that no cache holds; decoding and its memcpy into the buffer
@@ -55,8 +55,9 @@ static void fill(uint16_t *x)
 typedef struct buffers {
     uint16_t *bf16;
     uint8_t *codes;
-    float *scales;  /* [ROWS / BLOCK][BLOCKS] */
-    uint16_t *unit; /* [BLOCK][COLS] */
+    float *scales;      /* [ROWS / BLOCK][BLOCKS] */
+    uint16_t *unit;     /* [BLOCK][COLS] */
+    uint8_t *mx_scales; /* [ROWS][COLS / 16] */
     uint8_t *copy;
 } buffers;
 
@@ -189,6 +190,88 @@ static void int4_and_measure(const tsr_cpu_kernels *k, const buffers *b)
     integers(k, b, 128, true, false, true);
 }
 
+/* ---- MXFP4, MXFP8, NVFP4: as quantize/mx_weight.c and mx_decode.c have it, row by row ---- */
+
+typedef struct mx_row {
+    uint32_t amax[COLS / 16];
+    float t[COLS / 16];
+} mx_row;
+
+static void encode_e2m1(const tsr_cpu_kernels *k, const buffers *b, size_t group, bool error)
+{
+    static mx_row m;
+    static const tsr_nvfp4_recipe kRecipe = {.global = 12800, .bf16_quotient = true};
+    const size_t n = COLS / group;
+    for (size_t r = 0; r < ROWS; r++) {
+        const uint16_t *const x = b->bf16 + r * COLS;
+        uint8_t *const codes = b->codes + r * (COLS / 2), *const scales = b->mx_scales + r * n;
+        k->amax_groups_bf16(x, COLS, group, m.amax);
+        if (group == 16)
+            k->scale_nvfp4(m.amax, n, &kRecipe, scales, m.t);
+        else
+            k->scale_e8m0(m.amax, n, 0x5FFFFF, 2, scales, m.t);
+        k->encode_e2m1_bf16(x, COLS, group, m.t, group == 16 ? TSR_E2M1_EVEN : TSR_E2M1_EVEN_BF16, codes);
+        for (size_t i = 0; error && i < n; i++) {
+            tsr_int_error e;
+            k->error_e2m1_bf16(x + i * group, group, m.t[i], codes + i * group / 2, &e);
+            sink += e.sum_e2;
+        }
+    }
+}
+
+static void mxfp4(const tsr_cpu_kernels *k, const buffers *b)
+{
+    encode_e2m1(k, b, 32, false);
+}
+
+static void mxfp4_and_measure(const tsr_cpu_kernels *k, const buffers *b)
+{
+    encode_e2m1(k, b, 32, true);
+}
+
+static void nvfp4(const tsr_cpu_kernels *k, const buffers *b)
+{
+    encode_e2m1(k, b, 16, false);
+}
+
+static void mxfp8(const tsr_cpu_kernels *k, const buffers *b)
+{
+    static mx_row m;
+    for (size_t r = 0; r < ROWS; r++) {
+        const uint16_t *const x = b->bf16 + r * COLS;
+        uint8_t *const scales = b->mx_scales + r * (COLS / 32);
+        k->amax_groups_bf16(x, COLS, 32, m.amax);
+        k->scale_e8m0(m.amax, COLS / 32, 0x5FFFFF, 8, scales, m.t);
+        k->encode_mxfp8_bf16(x, COLS, scales, b->codes + r * COLS);
+    }
+}
+
+static void decode_e2m1(const tsr_cpu_kernels *k, const buffers *b, size_t group)
+{
+    static mx_row m;
+    for (size_t i = 0; i < COLS / group; i++)
+        m.t[i] = ldexpf(1 + (float)(group == 16 ? i % 8 : 0) / 8, -(int)(i % 7) - 5);
+    for (size_t r = 0; r < ROWS; r++)
+        k->decode_e2m1_bf16(b->codes + r * (COLS / 2), COLS, group, m.t, b->unit + r % BLOCK * COLS);
+}
+
+static void mxfp4_decode(const tsr_cpu_kernels *k, const buffers *b)
+{
+    decode_e2m1(k, b, 32);
+}
+
+static void nvfp4_decode(const tsr_cpu_kernels *k, const buffers *b)
+{
+    decode_e2m1(k, b, 16);
+}
+
+static void mxfp8_decode(const tsr_cpu_kernels *k, const buffers *b)
+{
+    for (size_t r = 0; r < ROWS; r++)
+        sink +=
+            k->decode_mxfp8_bf16(b->codes + r * COLS, COLS, b->mx_scales + r * (COLS / 32), b->unit + r % BLOCK * COLS);
+}
+
 /* 1.5 bytes a weight, to a place of its own for each, */
 static void copy_all(const buffers *b)
 {
@@ -201,7 +284,14 @@ static void copy_packed(const buffers *b)
     memcpy(b->copy, b->bf16, MOVED / 12 * 5);
 }
 
-/* and 1.5 to the buffer of one unit. */
+/* 1.25 and 1.5 to the buffer of one unit. */
+static void copy_packed_units(const buffers *b)
+{
+    const size_t unit = (size_t)BLOCK * COLS * 5 / 4;
+    for (size_t at = 0; at + unit <= MOVED / 12 * 5; at += unit)
+        memcpy(b->unit, (const char *)b->bf16 + at, unit);
+}
+
 static void copy_units(const buffers *b)
 {
     const size_t unit = (size_t)BLOCK * COLS * 3 / 2;
@@ -209,7 +299,7 @@ static void copy_units(const buffers *b)
         memcpy(b->unit, (const char *)b->bf16 + at, unit);
 }
 
-/* Each moves 3 bytes a weight, int4 2.5. The floor is a ratio to memcpy, with the widest instruction set; 0: none. */
+/* Each moves 3 bytes a weight, 4 bits 2.5. The floor is a ratio to memcpy, with the widest instruction set; 0: none. */
 static const struct work {
     const char *name;
     void (*run)(const tsr_cpu_kernels *k, const buffers *b);
@@ -227,6 +317,13 @@ static const struct work {
     {"int4 groups of 32", int4_32, copy_packed, 0.4, 2.5 / 3},
     {"int4 128, zero points", int4_zeros, copy_packed, 0.5, 2.5 / 3},
     {"int4 128 + error", int4_and_measure, copy_packed, 0, 2.5 / 3},
+    {"MXFP4", mxfp4, copy_packed, 0.5, 2.5 / 3},
+    {"MXFP4 + error", mxfp4_and_measure, copy_packed, 0, 2.5 / 3},
+    {"NVFP4", nvfp4, copy_packed, 0.5, 2.5 / 3},
+    {"MXFP8", mxfp8, copy_all, 0.5, 1},
+    {"MXFP4 to BF16", mxfp4_decode, copy_packed_units, 0.8, 2.5 / 3},
+    {"NVFP4 to BF16", nvfp4_decode, copy_packed_units, 0.8, 2.5 / 3},
+    {"MXFP8 to BF16", mxfp8_decode, copy_units, 0.8, 1},
 };
 
 /* The ratio to memcpy. */
@@ -251,7 +348,7 @@ static double measure(const struct work *work, unsigned set, const buffers *b)
     return speed / peer;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const size_t weights = (size_t)ROWS * COLS;
     const buffers b = {
@@ -260,18 +357,23 @@ int main(void)
         .scales = calloc(ROWS / BLOCK * BLOCKS, sizeof(float)),
         .unit = aligned_alloc(4096, (size_t)BLOCK * COLS * sizeof(uint16_t)),
         .copy = aligned_alloc(4096, MOVED / 2),
+        .mx_scales = aligned_alloc(4096, weights / 16),
     };
-    if (b.bf16 == NULL || b.codes == NULL || b.scales == NULL || b.unit == NULL || b.copy == NULL)
+    if (b.bf16 == NULL || b.codes == NULL || b.scales == NULL || b.unit == NULL || b.copy == NULL ||
+        b.mx_scales == NULL)
         return 4;
     fill(b.bf16);
     memset(b.codes, 1, weights);
     memset(b.copy, 1, MOVED / 2);
+    memset(b.mx_scales, 120, weights / 16);
     static const unsigned kSets[] = {0, TSR_CPU_AVX2, TSR_CPU_AVX2 | TSR_CPU_AVX512, TSR_CPU_ALL};
     const unsigned have = tsr_cpu_flags();
     int status = 0;
     printf("%-12s %-22s %10s %12s %10s\n", "set", "work", "GB/s", "memcpy GB/s", "ratio");
     for (size_t w = 0; w < sizeof kWorks / sizeof *kWorks; w++) {
         double ratio = 0;
+        if (argc > 1 && strstr(kWorks[w].name, argv[1]) == NULL)
+            continue;
         for (size_t s = 0; s < sizeof kSets / sizeof *kSets; s++) {
             if ((kSets[s] & have) == kSets[s])
                 ratio = measure(&kWorks[w], kSets[s], &b);
@@ -287,5 +389,6 @@ int main(void)
     free(b.scales);
     free(b.unit);
     free(b.copy);
+    free(b.mx_scales);
     return sink < 0 ? 2 : status;
 }

@@ -4,6 +4,7 @@
  * The next row is prefetched while a row is worked on: a quarter of it while ranges are found, which takes about a
  * quarter of the time, and the rest while codes are made. */
 #define TSR_INT(name)    tsr_##name##_avx512
+#define TSR_FINDS_AMAX   1
 #define TSR_FINDS_RANGES 1
 #include "kernels/cpu/int_quant_body.h"
 
@@ -102,9 +103,38 @@ static inline __attribute__((always_inline)) void find_all(const uint16_t *x, si
     }
 }
 
+/* 16 groups of 16: two of them in a register, then four, one in each quarter. */
+static inline __m512i largest_of_sixteens(const uint16_t *x)
+{
+    const __m512i magnitude = _mm512_set1_epi16(INT16_MAX);
+    __m512i four[4];
+    for (int i = 0; i < 4; i++)
+        four[i] = larger_of_quarters(_mm512_and_si512(_mm512_loadu_si512(x + 64 * i), magnitude),
+                                     _mm512_and_si512(_mm512_loadu_si512(x + 64 * i + 32), magnitude));
+    const __m512i all = larger_of_lanes(larger_of_lanes(four[0], four[1]), larger_of_lanes(four[2], four[3]));
+    const __m512i both = _mm512_max_epu16(all, _mm512_slli_epi32(all, 16));
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return _mm512_permutexvar_epi32(order, _mm512_and_si512(both, _mm512_set1_epi32((int)0xFFFF0000u)));
+}
+
+static void amax_of_sixteens(const uint16_t *x, size_t cols, uint32_t *amax)
+{
+    enum { STEP = 16 * TOGETHER };
+    size_t i = 0;
+    for (; i + STEP <= cols; i += STEP) {
+        for (size_t line = 0; line < STEP / 4; line += 32)
+            _mm_prefetch(x + cols + i / 4 + line, _MM_HINT_T0);
+        _mm512_storeu_si512(amax + i / 16, largest_of_sixteens(x + i));
+    }
+    find_all(x + i, cols - i, 16, false, NULL, amax + i / 16);
+}
+
 void tsr_amax_groups_bf16_avx512(const uint16_t *x, size_t cols, size_t group, uint32_t *amax)
 {
-    find_all(x, cols, group, false, NULL, amax);
+    if (group == 16)
+        amax_of_sixteens(x, cols, amax);
+    else
+        find_all(x, cols, group, false, NULL, amax);
 }
 
 void tsr_range_groups_bf16_avx512(const uint16_t *x, size_t cols, size_t group, float *low, float *high)

@@ -139,6 +139,24 @@ ALWAYS_INLINE __m512i codes32(__m512i x, const bounds *b, size_t g, bool two, bo
     return _mm512_mask_add_epi16(code, minus, code, _mm512_set1_epi16(8));
 }
 
+/* The same where t is a power of two: the ties lie at the same mantissas in every group, so that a table serves all. `base`
+ * is the bits of t / 4; v counts from there. Every 32 steps, and one further, a code may begin; ties to even are the
+ * last of the 32 before, where the digit above is odd. */
+ALWAYS_INLINE __m512i codes32_by_table(__m512i x, uint32_t base, bool down)
+{
+    const __m512i one = _mm512_set1_epi16(1), u = _mm512_and_si512(x, _mm512_set1_epi16(0x7FFF));
+    const __m512i v = _mm512_min_epu16(_mm512_subs_epu16(u, _mm512_set1_epi32((int)base)), _mm512_set1_epi16(900));
+    const __m512i up = _mm512_add_epi16(v, _mm512_set1_epi16(31));
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi16(v, 6), one);
+    const __m512i place = _mm512_srli_epi16(down ? up : _mm512_add_epi16(up, odd), 5);
+    const __m512i table = _mm512_set_epi16(7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 2, 1,
+                                           1, 1, 1, 1, 1, 0);
+    const __m512i code = _mm512_permutexvar_epi16(place, table);
+    const __mmask32 minus = down ? _mm512_cmpge_epu16_mask(_mm512_sub_epi16(x, one), _mm512_set1_epi16(0x7FFF))
+                                 : _mm512_cmpgt_epu16_mask(x, _mm512_set1_epi16(INT16_MIN));
+    return _mm512_mask_add_epi16(code, minus, code, _mm512_set1_epi16(8));
+}
+
 /* 128 codes, a word each in four registers, to nibbles. */
 ALWAYS_INLINE __m512i pack128(__m512i a, __m512i b, __m512i c, __m512i d)
 {
@@ -171,14 +189,42 @@ ALWAYS_INLINE void encode_groups(const uint16_t *x, size_t n, const bounds *b, b
     }
 }
 
+/* STEP values, four groups of 32, that begin at group g. */
+ALWAYS_INLINE void encode_by_table(const uint16_t *x, const uint32_t *base, bool down, uint8_t *packed)
+{
+    const __m512i codes = pack128(codes32_by_table(_mm512_loadu_si512(x), base[0], down),
+                                  codes32_by_table(_mm512_loadu_si512(x + 32), base[1], down),
+                                  codes32_by_table(_mm512_loadu_si512(x + 64), base[2], down),
+                                  codes32_by_table(_mm512_loadu_si512(x + 96), base[3], down));
+    _mm512_storeu_si512(packed, codes);
+}
+
+/* 16 groups of 32, whose t are usual powers of two. False: they are not, and nothing was done. */
+ALWAYS_INLINE bool encode_powers(const uint16_t *x, const float *t_of, bool down, uint8_t *packed)
+{
+    _Alignas(64) uint32_t base[TOGETHER];
+    const __m512i t = _mm512_loadu_si512(t_of);
+    const __m512i low = _mm512_set1_epi32(27 << 23), high = _mm512_set1_epi32(127 << 23);
+    if (_mm512_test_epi32_mask(t, _mm512_set1_epi32(0x7FFFFF)) != 0 || _mm512_cmplt_epi32_mask(t, low) != 0 ||
+        _mm512_cmpgt_epi32_mask(t, high) != 0)
+        return false;
+    const __m512i quarter = _mm512_srli_epi32(_mm512_sub_epi32(t, _mm512_set1_epi32(2 << 23)), 16);
+    _mm512_store_si512(base, _mm512_or_si512(quarter, _mm512_slli_epi32(quarter, 16)));
+    for (size_t g = 0; g < TOGETHER; g += 4)
+        encode_by_table(x + 32 * g, base + g, down, packed + 16 * g);
+    return true;
+}
+
 ALWAYS_INLINE void encode_e2m1(const uint16_t *x, size_t n, size_t group, const float *t, bool two, bool down,
                                tsr_e2m1_rounding rounding, uint8_t *packed)
 {
     for (size_t at = 0; at < n; at += TOGETHER * group, t += TOGETHER) {
         const size_t here = n - at < TOGETHER * group ? n - at : TOGETHER * group;
         bounds b;
+        prefetch_read((const char *)(x + n + at), here * sizeof *x); /* the next row is assumed to follow */
+        if (!two && here == TOGETHER * group && encode_powers(x + at, t, down, packed + at / 2))
+            continue;
         unsigned left = make_bounds(t, here / group, down, &b);
-        prefetch_read((const char *)(x + at + here), here * sizeof *x);
         encode_groups(x + at, here, &b, two, down, packed + at / 2);
         for (; left != 0; left &= left - 1) {
             const size_t g = (size_t)__builtin_ctz(left), from = at + g * group;
