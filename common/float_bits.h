@@ -128,7 +128,7 @@ static inline uint8_t tsr_e2m1_from_f32(float x)
 }
 
 /* The low 4 bits of `code` count. */
-static inline float tsr_e2m1_to_f32(uint8_t code)
+static inline float tsr_e2m1_to_f32(unsigned code)
 {
     const uint32_t sign = (uint32_t)(code & 8) << 28, magnitude = code & 7;
     /* In FP32's position the code reads 2^126 too small, and 0.5 is its subnormal. */

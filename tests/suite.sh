@@ -87,9 +87,14 @@ strict_build() {
     [ ! -f "$folder/build.ninja" ] || grep -q -- '-Werror ' "$folder/build.ninja" || meson configure "$folder" -Dwerror=true
     build "$@" -Dwerror=true
 }
-clang_build() { CC="$(! have ccache || echo ccache) $(find_clang)" strict_build build-clang --; }
+# The kernels of a GPU are nvcc's to compile, and once is enough: in the build that is judged. Without their runtime a program
+# also starts in a third of the time, which the thousands of runs under sanitizers feel.
+clang_build() { CC="$(! have ccache || echo ccache) $(find_clang)" strict_build build-clang -- -Dauto_features=disabled; }
 # Little optimization and no positions of variables: that is half the time of the compiler, and costs the runs little.
-sanitized_build() { strict_build "$1" "${@:3}" -- "-Db_sanitize=$2" -Db_lundef=false -Doptimization=1 -Dc_args=-fno-var-tracking; }
+sanitized_build() {
+    strict_build "$1" "${@:3}" -- "-Db_sanitize=$2" -Db_lundef=false -Doptimization=1 -Dc_args=-fno-var-tracking \
+        -Dauto_features=disabled
+}
 build_gcc() { strict_build build --; }
 build_asan() { sanitized_build build-asan address,undefined; }
 build_tsan() { sanitized_build build-tsan thread cli/tessera; }
@@ -185,6 +190,16 @@ collect() {
     add "clang-format" style --dry-run -Werror
 }
 
+# The tests write a hundred gigabytes and more, and keep none of them: in memory where there is room for the largest of them, whose
+# source and results are ten gigabytes, else where temporary files go. TMPDIR says it otherwise.
+choose_place() {
+    local needed=$((12 << 20)) # KiB
+    [ -z "${TMPDIR:-}" ] && [ -w /dev/shm ] || return 0
+    [ "$(df -k --output=avail /dev/shm | tail -1)" -ge "$needed" ] || return 0
+    [ "$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)" -ge "$needed" ] || return 0
+    export TMPDIR=/dev/shm
+}
+
 # selected NAME WORDS...: whether the name contains one of the words; no word selects all
 selected() {
     local name=${1,,} word
@@ -214,6 +229,7 @@ run_tests() {
         exit 2
     fi
     need_for test
+    choose_place
     need_scratch
     venv || { echo "dev: without their Python environment (tests/interop/requirements.txt) the tests cannot run" >&2; exit 1; }
     # What is undefined stops a run, and with no exit code of the tool's own.
