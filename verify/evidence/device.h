@@ -102,7 +102,7 @@ typedef tsr_status tsr_device_spread_fn(const tsr_device_mla *kernel, size_t ran
                                         tsr_err *err);
 struct tsr_device_mla {
     const char *name;
-    bool tensor_core; /* held to the bound of kernels/cuda/mla_decode.h; else to that of kernels/cpu/mla_attention.h */
+    bool tensor_core; /* has the bound of kernels/cuda/mla_decode.h; else that of kernels/cpu/mla_attention.h */
     bool to_bf16;     /* rounds its result to BF16 */
     bool widens;      /* makes BF16 of an FP8 cache on the way in; the values stay, since scales are powers of two */
     tsr_device_mla_fn *run; /* TSR_E_UNSUPPORTED: it does not take this shape */
@@ -119,7 +119,7 @@ typedef tsr_status tsr_device_prefill_fn(const tsr_device_prefill *kernel, const
                                          double *seconds, tsr_err *err);
 struct tsr_device_prefill {
     const char *name;
-    bool tensor_core;           /* held to the bound of kernels/cuda/mla_prefill.h */
+    bool tensor_core;           /* has the bound of kernels/cuda/mla_prefill.h */
     tsr_device_prefill_fn *run; /* TSR_E_UNSUPPORTED: it does not take this shape */
     tsr_device *device;
     uintptr_t variant;
