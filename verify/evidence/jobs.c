@@ -75,9 +75,13 @@ tsr_status tsr_find_subjects(const tsr_kernel_options *options, const tsr_subjec
         else if (*why != '\0')
             TSR_TRY(tsr_evidence_skip(evidence, name, why, err));
     }
+    if (*n == 0 && evidence->n_skipped > 0)
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no %s that could be checked; skipped %s: %s",
+                        options->side.checkpoint->path, subjects->kind, evidence->skipped[0].subject,
+                        evidence->skipped[0].why);
     if (*n == 0)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no %s %s", options->side.checkpoint->path, subjects->kind,
-                        evidence->n_skipped > 0 ? "that could be checked" : "there, or none by that name");
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no %s there, or none by that name", options->side.checkpoint->path,
+                        subjects->kind);
     return TSR_OK;
 }
 

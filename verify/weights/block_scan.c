@@ -8,7 +8,7 @@
 
 /* A factor found by least squares is uncertain by about 0.0265 / sqrt(16384), and biased by up to a per cent where
  * values were rounded twice. */
-static const double kSameScale = 0.02, kSameScale4 = 0.2; /* of as few as 16 coarse values */
+static const double kSameScale = 0.02, kSameScaleOfFew = 0.2; /* of as few as 16 coarse values */
 /* Codes that belong to the values reach 0.9996; e4m3 with a bad scale that clips or flushes much, still more than this.
  */
 static const double kRelated = 0.9;
@@ -16,7 +16,8 @@ static const double kRelated = 0.9;
 enum {
     CHUNK = 1024,
     BAND_CELLS = 1 << 18, /* values of the blocks that are read at a time */
-    EXCUSED = 50,         /* of so many small blocks of coarse codes one may contradict the name of a fault */
+    FEW = 64,             /* values of a block, so few that its factor is a rough one */
+    EXCUSED = 50,         /* of so many such blocks one may contradict the name of a fault */
 };
 
 typedef struct block {
@@ -257,12 +258,15 @@ static bool all_transposed(const grid *g)
     return g->kept_rows == g->rows && is_excused(g, misses, seen);
 }
 
+/* Along a row, a shift says nothing of what comes in at its end; a grid of one column is one row. */
 static bool all_shifted(const grid *g, int64_t by)
 {
-    const int64_t count = (int64_t)count_kept(g);
+    const int64_t count = (int64_t)count_kept(g), row = (int64_t)g->cols;
     uint64_t seen = 0, misses = 0;
     for (int64_t i = 0; i < count; i++) {
         if (i + by < 0 || i + by >= count || g->blocks[i].right == 0)
+            continue;
+        if (by * by < row * row && (i + by) / row != i / row)
             continue;
         seen++;
         misses += !is_same(g, g->blocks[i + by].stored, g->blocks[i].right);
@@ -373,12 +377,12 @@ tsr_status tsr_scan_blocks(const tsr_view *x, const tsr_view *y, bool powers, ts
         scan->fault = TSR_NOT_SCANNED;
         return TSR_OK;
     }
-    const bool coarse_codes = y->weight.bits == 4;
+    const bool rough = y->weight.bits == 4 || y->block_rows * y->block_cols <= FEW;
     scanning k = {.x = x, .y = y, .powers = powers, .scan = scan};
     k.grid = (grid){.rows = tsr_ceil_div(y->rows, y->block_rows),
                     .cols = tsr_ceil_div(y->cols, y->block_cols),
-                    .same = coarse_codes ? kSameScale4 : kSameScale,
-                    .excused = coarse_codes ? EXCUSED : 0};
+                    .same = rough ? kSameScaleOfFew : kSameScale,
+                    .excused = rough ? EXCUSED : 0};
     k.grid.kept_rows = tsr_min_u64(k.grid.rows, tsr_max_u64(TSR_SCAN_KEPT / tsr_max_u64(k.grid.cols, 1), 1));
     k.grid.blocks = calloc(count_kept(&k.grid) + 1, sizeof *k.grid.blocks);
     if (k.grid.blocks == NULL)

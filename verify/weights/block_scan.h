@@ -27,7 +27,8 @@ enum {
 
 typedef struct tsr_block_scan {
     tsr_scale_fault fault;
-    uint64_t blocks, wrong; /* wrong: scales off by more than 2 % (of 4-bit codes 20 %), or zero points */
+    uint64_t blocks,
+        wrong; /* wrong: scales off by more than 2 % (of 4-bit codes and small groups 20 %), or zero points */
     tsr_piece first_wrong;
     double factor;             /* stored / right of the first wrong one; of zero points, stored - right */
     uint64_t improvable;       /* blocks, worse than usual even if codes are the nearest, whose squared error amax / 448

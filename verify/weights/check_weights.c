@@ -195,6 +195,21 @@ static tsr_status check_keys(const tsr_weights_checking *k, const tsr_checkpoint
     }
 }
 
+/* How the loaders of a quant_method call the scales of e4m3; NULL: Tessera does not know them. */
+static const char *scale_suffix(const char *method)
+{
+    static const char *const kSuffixes[][2] = {{"fp8", "_scale_inv"},
+                                               {"mxfp8", "_scale_inv"},
+                                               {"compressed-tensors", "_scale"},
+                                               {"modelopt", "_scale"},
+                                               {"quark", "_scale"}};
+    for (size_t i = 0; i < sizeof kSuffixes / sizeof *kSuffixes; i++) {
+        if (strcmp(method, kSuffixes[i][0]) == 0)
+            return kSuffixes[i][1];
+    }
+    return NULL;
+}
+
 /* quant_method against the names of the scales: what it says is where a loader looks for them. */
 static tsr_status check_quantization(const tsr_weights_checking *k)
 {
@@ -208,10 +223,10 @@ static tsr_status check_quantization(const tsr_weights_checking *k)
         return tsr_add_finding(k, TSR_CHECK_CONFIG, "quantization_config",
                                "absent, though %zu tensors are codes: loaders take them for values",
                                w->n_scaled - parts);
-    const char *const suffix = w->dialect == TSR_DIALECT_COMPRESSED_TENSORS ? "_scale" : "_scale_inv";
-    for (size_t i = 0; i < w->count; i++) {
+    const char *const suffix = scale_suffix(w->method);
+    for (size_t i = 0; suffix != NULL && i < w->count; i++) {
         const tsr_weight *const x = &w->items[i];
-        const bool blocks = x->scale != NULL && x->part == NULL && x->block_cols < x->cols;
+        const bool blocks = x->coding == TSR_CODED_E4M3 && x->part == NULL && x->block_cols < x->cols;
         if (blocks && (tsr_ends_with(x->scale->name, "_scale") || tsr_ends_with(x->scale->name, "_scale_inv")) &&
             !tsr_ends_with(x->scale->name, suffix))
             return tsr_add_finding(k, TSR_CHECK_CONFIG, "quantization_config.quant_method",

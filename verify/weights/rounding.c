@@ -41,15 +41,20 @@ FOR_EVERY_ISA(find_misrounded,
               (const double *x, const double *y, size_t n, double inverse, const float_steps *steps, int64_t *found),
               (x, y, n, inverse, steps, found))
 
+/* An integer that is neither the nearest nor one that clips. */
+static ALWAYS_INLINE int is_misrounded(double x, double y, double lowest, double highest, double inverse)
+{
+    const int beyond = fabs(x - y) * inverse > 0.5 + fabs(x) * inverse * 0x1p-9;
+    const int clipped = ((y == lowest) & (x < y)) | ((y == highest) & (x > y));
+    return beyond & !clipped;
+}
+
 static ALWAYS_INLINE void find_misrounded_integers(const double *x, const double *y, size_t n, double lowest,
                                                    double highest, double inverse, int64_t *found)
 {
     int64_t far = 0;
-    for (size_t i = 0; i < n; i++) {
-        const int beyond = fabs(x[i] - y[i]) * inverse > 0.5 + fabs(x[i]) * inverse * 0x1p-9;
-        const int clipped = ((y[i] == lowest) & (x[i] < y[i])) | ((y[i] == highest) & (x[i] > y[i]));
-        far += beyond & !clipped;
-    }
+    for (size_t i = 0; i < n; i++)
+        far += is_misrounded(x[i], y[i], lowest, highest, inverse);
     *found += far;
 }
 
@@ -57,6 +62,28 @@ FOR_EVERY_ISA(find_misrounded_integers,
               (const double *x, const double *y, size_t n, double lowest, double highest, double inverse,
                int64_t *found),
               (x, y, n, lowest, highest, inverse, found))
+
+static ALWAYS_INLINE void find_misrounded_each(const double *x, const double *y, size_t n, const double *lowest,
+                                               const double *highest, const double *scale, int64_t *found)
+{
+    int64_t far = 0;
+    for (size_t i = 0; i < n; i++)
+        far += is_misrounded(x[i], y[i], lowest[i], highest[i], 1 / scale[i]);
+    *found += far;
+}
+
+FOR_EVERY_ISA(find_misrounded_each,
+              (const double *x, const double *y, size_t n, const double *lowest, const double *highest,
+               const double *scale, int64_t *found),
+              (x, y, n, lowest, highest, scale, found))
+
+uint64_t tsr_count_misrounded_each(const double *scale, const double *lowest, const double *highest, const double *x,
+                                   const double *y, size_t n)
+{
+    int64_t found = 0;
+    find_misrounded_each_best(x, y, n, lowest, highest, scale, &found);
+    return (uint64_t)found;
+}
 
 uint64_t tsr_count_misrounded(const tsr_rounding *rounding, const double *x, const double *y, size_t n)
 {

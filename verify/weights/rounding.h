@@ -18,6 +18,10 @@ typedef struct tsr_rounding {
  * of e4m3's, a 64th of e2m1's, and 2^-9 of an integer's quotient, for tools that divide in BF16. */
 uint64_t tsr_count_misrounded(const tsr_rounding *rounding, const double *x, const double *y, size_t n);
 
+/* The same of integers each of which has a grid of its own: scale[i], positive and finite, lowest[i] and highest[i]. */
+uint64_t tsr_count_misrounded_each(const double *scale, const double *lowest, const double *highest, const double *x,
+                                   const double *y, size_t n);
+
 /* The sum of (x - nearest value)^2 over x[0], x[stride], ...: n of them. Of floats only. */
 double tsr_rounding_error2(const tsr_rounding *rounding, const double *x, size_t n, size_t stride);
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORD_BITS = 32 };
+enum { WORD_BITS = 32, CHUNK = 256 };
 
 tsr_weight tsr_plain_weight(const tsr_tensor *tensor)
 {
@@ -198,6 +198,11 @@ tsr_status tsr_weight_reader_load(tsr_weight_reader *r, const tsr_view *view, co
 
 /* ---- values ---- */
 
+static bool is_reordered(const tsr_weight_reader *r)
+{
+    return r->view->weight.reordered && r->view->misreading != TSR_GROUPS_IN_ORDER;
+}
+
 /* Part of a row that shares one scale: elements [at, at + n), counted from where the reading began. */
 typedef struct scale_run {
     size_t at, n;
@@ -214,10 +219,9 @@ static bool next_run(const tsr_weight_reader *r, uint64_t row, uint64_t col, siz
     const uint64_t line = ((r->piece.row + row) / v->block_rows - r->first_row) * r->scale_cols;
     uint64_t index = block - r->first_col;
     run->n = (size_t)tsr_min_u64((block + 1) * v->block_cols - at, n - run->at);
-    if (v->weight.reordered && v->misreading != TSR_GROUPS_IN_ORDER) {
+    if (is_reordered(r)) {
         index = r->groups[here];
-        for (run->n = 1; run->at + run->n < n && r->groups[here + run->n] == index;)
-            run->n++;
+        run->n = 1;
     }
     run->scale = r->scales[line + index];
     run->zero_point = r->zero_points[line + index];
@@ -237,6 +241,28 @@ static uint64_t row_bytes(const tsr_weight_reader *r)
     return stored_of(r->view, &r->piece).span.bytes;
 }
 
+/* Scales and zero points of a row, of which each column has its own. */
+typedef struct own_scales {
+    const double *scales, *zero_points; /* by group */
+    const uint32_t *groups;             /* by column */
+    double middle;
+} own_scales;
+
+static own_scales own_scales_of(const tsr_weight_reader *r, uint64_t row, uint64_t col)
+{
+    const uint64_t line = ((r->piece.row + row) / r->view->block_rows - r->first_row) * r->scale_cols;
+    return (own_scales){r->scales + line, r->zero_points + line, r->groups + col,
+                        (double)(1u << (r->view->weight.bits - 1))};
+}
+
+static void decode_reordered(const tsr_weight_reader *r, uint64_t row, uint64_t col, size_t n, double *out)
+{
+    const own_scales own = own_scales_of(r, row, col);
+    const unsigned char *const codes = r->codes + row * r->piece.cols + col;
+    for (size_t i = 0; i < n; i++)
+        out[i] = (codes[i] - (own.middle + own.zero_points[own.groups[i]])) * own.scales[own.groups[i]];
+}
+
 /* Codes that have a byte each, unsigned where they are integers. */
 static void decode_unpacked(const tsr_weight *w, const unsigned char *codes, const scale_run *run, double *out)
 {
@@ -252,6 +278,10 @@ void tsr_weight_reader_row(const tsr_weight_reader *r, uint64_t row, uint64_t co
     const tsr_weight *const w = &v->weight;
     if (v->derived != NULL) {
         memcpy(out, r->derived + row * r->piece.cols + col, n * sizeof *out);
+        return;
+    }
+    if (is_reordered(r)) {
+        decode_reordered(r, row, col, n, out);
         return;
     }
     if (tsr_view_lies_across(v)) {
@@ -294,19 +324,46 @@ static tsr_rounding rounding_of(const tsr_weight *w, const scale_run *run)
                           .highest = (top - 1 - run->zero_point) * run->scale};
 }
 
+/* Up to CHUNK columns, each under the scale of its own group; scales that are no positive numbers count nothing. */
+static uint64_t misrounded_reordered(const tsr_weight_reader *r, uint64_t row, uint64_t col, size_t n, const double *x,
+                                     const double *y)
+{
+    const own_scales own = own_scales_of(r, row, col);
+    double scale[CHUNK], lowest[CHUNK], highest[CHUNK];
+    for (size_t i = 0; i < n; i++) {
+        const double s = own.scales[own.groups[i]], zero = own.zero_points[own.groups[i]];
+        const bool fine = s > 0 && !isinf(s);
+        scale[i] = fine ? s : INFINITY;
+        lowest[i] = fine ? (-own.middle - zero) * s : y[i];
+        highest[i] = fine ? (own.middle - 1 - zero) * s : y[i];
+    }
+    return tsr_count_misrounded_each(scale, lowest, highest, x, y, n);
+}
+
+/* Codes [at, at + n) of a row, which is as far as they are judged at a time. */
+static uint64_t misrounded_run(const tsr_weight_reader *r, uint64_t row, uint64_t col, const scale_run *run, size_t at,
+                               size_t n, const double *x, const double *y)
+{
+    if (is_reordered(r))
+        return misrounded_reordered(r, row, col + at, n, x + at, y + at);
+    if (!(run->scale > 0) || isinf(run->scale))
+        return 0;
+    const tsr_rounding rounding = rounding_of(&r->view->weight, run);
+    return tsr_count_misrounded(&rounding, x + at, y + at, n);
+}
+
 uint64_t tsr_weight_reader_misrounded(const tsr_weight_reader *r, uint64_t row, uint64_t col, size_t n, const double *x,
                                       const double *y, size_t *first)
 {
     uint64_t found = 0;
     for (scale_run run = {0}; next_run(r, row, col, n, &run);) {
         const uint64_t before = found;
-        if (!(run.scale > 0) || isinf(run.scale))
-            continue;
-        const tsr_rounding rounding = rounding_of(&r->view->weight, &run);
-        found += tsr_count_misrounded(&rounding, x + run.at, y + run.at, run.n);
+        if (is_reordered(r))
+            run.n = (size_t)tsr_min_u64(CHUNK, n - run.at);
+        found += misrounded_run(r, row, col, &run, run.at, run.n, x, y);
         for (size_t i = run.at; before == 0 && found > 0; i++) {
             *first = i;
-            if (tsr_count_misrounded(&rounding, x + i, y + i, 1) > 0)
+            if (misrounded_run(r, row, col, &run, i, 1, x, y) > 0)
                 break;
         }
     }

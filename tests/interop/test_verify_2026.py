@@ -1,0 +1,498 @@
+"""verify and diff over MXFP4, NVFP4, MXFP8, AWQ and GPTQ: what is sound passes, by whichever rule it was made; values are
+those of the packages that made the vectors; and each mistake that is known to happen is made on purpose and has to be found,
+with the tensor, the place and figures."""
+
+import json
+from pathlib import Path
+
+from checkpoints import BF16, E4M3, E8M0, make, random_weight
+import harness
+import mx_oracle as mx
+import numpy as np
+import pytest
+import stored_2026 as stored
+
+VECTORS = Path(__file__).parent.parent / "golden" / "vectors-4bit"
+CASES = {case["name"]: case["kind"] for case in json.loads((VECTORS / "manifest.json").read_text())["cases"]
+         if case["op"] == "decode"}
+MODULE = "model.layers.0.mlp.down_proj"
+WEIGHT = MODULE + ".weight"
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, "desc_act": True, "checkpoint_format": "gptq"}
+
+
+def checkpoint(path, tensors, quantization=None):
+    return make(path, {"model.safetensors": tensors}, quantization=quantization, model_type="llama")
+
+
+def run_verify(tessera, dst, src, *options):
+    """(exit code, {check: {where: what}}, {tensor: figures})"""
+    code, out, err = harness.run(tessera, ["verify", dst, "--against", src, "--json", "-", *options])
+    assert code in (0, 1), err
+    result, found = json.loads(out), {}
+    for f in result["findings"]:
+        found.setdefault(f["check"], {})[f["where"]] = f["what"]
+    assert (code == 0) == (not found)
+    return code, found, {t["name"]: t for t in result["tensors"]}
+
+
+@pytest.fixture
+def expect(tessera, tmp_path):
+    """expect(tensors of DST, of SRC, config, check, where, *words): the fault is found there, with these words."""
+    def run(dst, src, config, check, where, *words, options=()):
+        code, found, figures = run_verify(tessera, checkpoint(tmp_path / "dst", dst, config),
+                                          checkpoint(tmp_path / "src", src), *options)
+        assert code == 1 and where in found.get(check, {}), found
+        assert all(word in found[check][where] for word in words), found[check][where]
+        return found, figures
+    return run
+
+
+# ---- values, as the packages have them ----
+
+
+def block_size(name):
+    return 32 if "v41" in name else 128
+
+
+def config_of(name):
+    kind = CASES.get(name, "int4-ct")
+    if kind == "int4-ct":
+        return {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": {
+            "targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "strategy": "group", "dynamic": False,
+                                               "group_size": 64 if "asym" in name else 32, "symmetric": "asym" not in name}}}}
+    if kind in ("fp8-block", "mxfp4-v4"):
+        return {"quant_method": "fp8", "weight_block_size": [block_size(name)] * 2, "scale_fmt": "ue8m0"}
+    return {"awq": AWQ, "gptq": GPTQ, "mxfp4-gptoss": {"quant_method": "mxfp4"}}.get(kind)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_are_those_of_the_packages(name, tessera, tmp_path):
+    """The oracle's values are the exact ones, element by element; and these, rounded to BF16, what the package made."""
+    given = stored.read_any(VECTORS / f"{name}.in.safetensors")
+    (key, made), = stored.read_any(VECTORS / f"{name}.out.safetensors").items()
+    exact = stored.values(CASES[name], given)
+    assert np.array_equal(stored.in_bf16(exact).astype(np.float32), made.astype(np.float32), equal_nan=True)
+    coded = checkpoint(tmp_path / "coded", given, config_of(name))
+    options = ["--source-block", f"{block_size(name)}x{block_size(name)}"] if CASES[name] == "fp8-block" else []
+    for path, values, tolerance in (("exact", exact, None), ("made", made, 2.0**-9)):
+        plain = checkpoint(tmp_path / path, {key: np.ascontiguousarray(values)})
+        limit = [] if tolerance is None else ["--tolerance", tolerance]
+        code, out, err = harness.run(tessera, ["diff", plain, coded, "--json", "-", *options, *limit])
+        assert code == 0, out + err
+        tensor, = json.loads(out)["tensors"]
+        assert tensor["state"] == "equal" or (path == "made" and CASES[name].startswith(("nvfp4", "int4", "awq", "gptq")))
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n.startswith(("mxfp4", "nvfp4", "awq", "gptq"))])
+def test_one_other_nibble_is_seen(name, tessera, tmp_path):
+    """In every tensor of codes, wherever it is: diff tells that one value differs, and where."""
+    given = stored.read_any(VECTORS / f"{name}.in.safetensors")
+    exact = np.ascontiguousarray(stored.values(CASES[name], given))
+    (key, _), = stored.read_any(VECTORS / f"{name}.out.safetensors").items()
+    codes, = (n for n in given if n.endswith(("_packed", ".qweight", "_blocks")) or (n == key and given[n].dtype != E4M3))
+    other = dict(given, **{codes: given[codes].copy()})
+    raw = other[codes].view(np.uint8).reshape(-1)
+    raw[len(raw) // 3] ^= 0x20
+    where = np.argwhere(stored.values(CASES[name], other) != exact)
+    assert len(where) == 1
+    code, out, err = harness.run(tessera, ["diff", checkpoint(tmp_path / "a", {key: exact}),
+                                           checkpoint(tmp_path / "b", other, config_of(name)), "--json", "-"])
+    tensor, = json.loads(out)["tensors"]
+    assert code == 1 and tensor["differ"] == 1 and tensor["max_abs_error_at"] == where[0].tolist(), out + err
+
+
+# ---- what is sound ----
+
+
+def ranges(weights, path):
+    path.write_text(json.dumps({module: {"min": -1.5, "max": 2.25} for module in weights}))
+    return path
+
+
+@pytest.mark.parametrize("options", [(), ("--scales", "mse")], ids=str)
+@pytest.mark.parametrize("scheme, dialect", mx.PAIRS)
+def test_what_quantize_writes_passes(scheme, dialect, options, tessera, quantize, tmp_path):
+    """Of weights with every edge: groups of zeros, of subnormals, ties, and amax beside each threshold."""
+    src, weights = mx.model(tmp_path / "src")
+    if scheme == "nvfp4":
+        options = (*options, "--activations", ranges(weights, tmp_path / "ranges.json"))
+    dst = quantize(src, "--scheme", scheme, "--dialect", dialect, *options)
+    code, found, figures = run_verify(tessera, dst, src)
+    assert (code, found) == (0, {})
+    rows = [t for t in figures.values() if t["state"] == "differs"]
+    assert len(rows) == len(weights) and all(t["misrounded"] == t["misscaled"] == 0 for t in rows)
+
+
+@pytest.mark.parametrize("rule", mx.RULES)
+@pytest.mark.parametrize("elements", [4, 8])
+def test_every_rule_passes(elements, rule, tessera, tmp_path):
+    """Made by the oracle of the tests, not by quantize."""
+    w = mx.awkward((64, 256), 3, BF16)
+    codes, scale = mx.mx(w, elements, rule)
+    tensors = {(WEIGHT + "_packed" if elements == 4 else WEIGHT): codes, WEIGHT + "_scale": scale}
+    code, found, _ = run_verify(tessera, checkpoint(tmp_path / "dst", tensors, mx_config(elements)),
+                                checkpoint(tmp_path / "src", {WEIGHT: w}))
+    assert (code, found) == (0, {})
+
+
+def mx_config(elements):
+    return {"quant_method": "compressed-tensors", "format": f"mxfp{elements}-{'pack-quantized' if elements == 4 else 'quantized'}",
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": {
+                "num_bits": elements, "type": "float", "strategy": "group", "group_size": 32, "symmetric": True,
+                "dynamic": False, "scale_dtype": "torch.uint8"}}}}
+
+
+NVFP4 = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "config_groups": {"group_0": {
+    "targets": ["Linear"], "weights": {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16,
+                                       "symmetric": True, "dynamic": False, "scale_dtype": "torch.float8_e4m3fn"}}}}
+
+
+def test_outliers_are_no_fault(tessera, tmp_path):
+    """Groups whose values are all 5 steps: every error is as large as it can be, and there is no better code or scale."""
+    w = np.full((64, 256), 5 * 2.0**-9).astype(BF16)
+    codes, scale = mx.mx(w, 4, "even")
+    dst = checkpoint(tmp_path / "dst", {WEIGHT + "_packed": codes, WEIGHT + "_scale": scale}, mx_config(4))
+    src = checkpoint(tmp_path / "src", {WEIGHT: w})
+    code, found, figures = run_verify(tessera, dst, src)
+    assert (code, found) == (0, {}) and figures[WEIGHT]["sqnr_db"] < 14
+    assert run_verify(tessera, dst, src, "--min-sqnr", "14")[0] == 1  # what is asked for is held to
+
+
+# ---- planted faults ----
+
+
+class Coded:
+    """A weight of one kind: what it was made from, and what is stored."""
+
+    def __init__(self, kind, shape=(256, 512)):
+        rng = np.random.default_rng(11)
+        self.kind, self.module = kind, MODULE
+        rows = np.exp2(rng.uniform(-2, 2, (shape[0], 1)))
+        groups = np.repeat(np.exp2(rng.uniform(-2, 2, (shape[0], shape[1] // 16))), 16, axis=1)
+        self.w = (random_weight(shape, 12) * rows * groups).astype(BF16)
+        self.tensors, self.config = getattr(self, "make_" + kind)(rng)
+
+    def make_mxfp4(self, rng):
+        codes, scale = mx.mx(self.w, 4, "even")
+        return {WEIGHT + "_packed": codes, WEIGHT + "_scale": scale}, mx_config(4)
+
+    def make_mxfp8(self, rng):
+        codes, scale = mx.mx(self.w, 8, "even")
+        return {WEIGHT: codes, WEIGHT + "_scale": scale}, mx_config(8)
+
+    def make_nvfp4(self, rng):
+        made = mx.expected({MODULE: self.w}, "nvfp4-weight-only", "compressed-tensors")
+        return made, NVFP4
+
+    def integers(self, group, order):
+        """Codes, zeros and scales [out, groups], of columns whose groups are `order`."""
+        x, count = self.w.astype(np.float64), self.w.shape[1] // group
+        low, high = (np.stack([f(x[:, order == g], 1) for g in range(count)], 1) for f in (lambda a, n: np.minimum(a.min(n), 0),
+                                                                                           lambda a, n: np.maximum(a.max(n), 0)))
+        scales = ((high - low) / 15).astype(np.float16)
+        zeros = np.clip(np.rint(-low / scales), 1, 15)
+        s, z = scales.astype(np.float64)[:, order], zeros[:, order]
+        return np.clip(np.rint(x / s + z), 0, 15).astype(np.uint8), zeros.astype(np.uint8), scales
+
+    def make_awq(self, rng):
+        parts = self.integers(32, np.arange(self.w.shape[1]) // 32)
+        self.parts = parts
+        return {MODULE + s: np.ascontiguousarray(t) for s, t in stored.awq(*parts).items()}, AWQ
+
+    def make_gptq(self, rng):
+        order = rng.permutation(self.w.shape[1]) // 32
+        self.parts = (*self.integers(32, order), order)
+        return {MODULE + s: np.ascontiguousarray(t) for s, t in stored.gptq(*self.parts).items()}, GPTQ
+
+    def change(self, suffix):
+        """The tensor of this suffix, to be written to."""
+        name, = (n for n in self.tensors if n in (WEIGHT + suffix, MODULE + suffix))
+        self.tensors[name] = self.tensors[name].copy()
+        return self.tensors[name]
+
+    def args(self):
+        return self.tensors, {WEIGHT: self.w}, self.config
+
+
+KINDS = ("mxfp4", "mxfp8", "nvfp4", "awq", "gptq")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sound(kind, tessera, tmp_path):
+    c = Coded(kind)
+    code, found, figures = run_verify(tessera, checkpoint(tmp_path / "dst", c.tensors, c.config),
+                                      checkpoint(tmp_path / "src", {WEIGHT: c.w}))
+    assert (code, found) == (0, {}) and figures[WEIGHT]["misrounded"] == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("up", [True, False], ids=["larger", "smaller"])
+def test_one_wrong_scale(kind, up, expect):
+    """The next larger or smaller one of its dtype that a group can have: half or twice, or an eighth more or less."""
+    c = Coded(kind)
+    scale = c.change((".scales" if kind in ("awq", "gptq") else "_scale"))
+    at = (3, 70) if kind in ("awq", "gptq") else (70, 3)
+    raw = scale.view(np.uint16 if kind in ("awq", "gptq") else np.uint8)
+    raw[at] += (1 if up else -1) * (64 if kind in ("awq", "gptq") else 1)
+    found, figures = expect(*c.args(), "values", WEIGHT, "codes are not the nearest", "70, ")
+    assert figures[WEIGHT]["misrounded"] > 0
+
+
+@pytest.mark.parametrize("kind, by", [("mxfp4", 2), ("mxfp4", -3), ("nvfp4", 2), ("nvfp4", -3), ("mxfp8", -3),
+                                      ("mxfp8", 14)])  # what e4m3 does not mind is no fault: 2^12 leaves 3 bits
+def test_one_scale_that_its_codes_were_made_with(kind, by, expect):
+    """No code is misrounded then; it is the scale that no rule gives, and that costs more than the rule's."""
+    c = Coded(kind)
+    elements = 8 if kind == "mxfp8" else 4
+    scale = c.change("_scale").view(np.uint8)
+    group = 16 if kind == "nvfp4" else 32
+    x = c.w[70, 3 * group:4 * group].astype(np.float32)
+    scale[70, 3] += by * (8 if kind == "nvfp4" else 1)
+    unit = mx.power(scale[70, 3]) if kind != "nvfp4" else np.float32(scale.view(E4M3)[70, 3]) / c.tensors[WEIGHT + "_global_scale"][0]
+    if elements == 8:
+        c.change(".weight")[70, 96:128] = np.clip(x / unit, -448, 448).astype(E4M3)
+    else:
+        codes = mx.packed(mx.e2m1((x / unit)[None], x[None]))[0]
+        c.change("_packed")[70, 3 * group // 2:4 * group // 2] = codes
+    found, figures = expect(*c.args(), "blocks", WEIGHT, "1 of ", f"[70, {3 * group}]", "squared error")
+    assert set(found) == {"blocks"} and figures[WEIGHT]["misscaled"] == 1 and figures[WEIGHT]["misrounded"] == 0
+
+
+@pytest.mark.parametrize("kind", ["mxfp4", "nvfp4"])
+def test_nibbles_swapped(kind, expect):
+    c = Coded(kind)
+    packed = c.change("_packed")
+    packed[:] = packed >> 4 | packed << 4
+    expect(*c.args(), "values", WEIGHT, "the odd column of each pair is in the low four bits")
+
+
+@pytest.mark.parametrize("kind", ["mxfp4", "nvfp4"])
+def test_two_nibbles_swapped(kind, expect):
+    c = Coded(kind)
+    packed = c.change("_packed")
+    at = tuple(np.argwhere((packed & 15 == 4) & (packed >> 4 == 0xF))[0])  # 2 and -6
+    packed[at] = packed[at] >> 4 | packed[at] << 4
+    expect(*c.args(), "values", WEIGHT, "2 of 131072 codes are not the nearest", f"[{at[0]}, {2 * at[1]}]")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("by", [1, -1])
+def test_groups_shifted_by_one(kind, by, expect):
+    c = Coded(kind)
+    suffix = ".scales" if kind in ("awq", "gptq") else "_scale"
+    scale = c.change(suffix)
+    scale[:] = np.roll(scale.view(np.uint8 if scale.itemsize == 1 else np.uint16), by, 0 if suffix == ".scales" else 1).view(scale.dtype)
+    words = ("off by one block",) if kind in ("mxfp4", "nvfp4", "mxfp8") else ("codes are not the nearest",)
+    expect(*c.args(), "values", WEIGHT, *words)
+
+
+@pytest.mark.parametrize("wrong, words", [
+    (lambda g: 1 / g, "the global scale is inverted"),
+    (lambda g: g * np.float32(1.5), "by one factor, as a wrong global scale makes it"),
+])
+def test_global_scale(wrong, words, expect):
+    c = Coded("nvfp4")
+    total = c.change("_global_scale")
+    total[:] = wrong(total)
+    expect(*c.args(), "values", WEIGHT, words)
+
+
+@pytest.mark.parametrize("value, what", [(0, "zero"), (-3, "negative"), (np.nan, "NaN"), (np.inf, "infinite")])
+def test_global_scale_out_of_range(value, what, expect):
+    c = Coded("nvfp4")
+    c.change("_global_scale")[:] = value
+    expect(*c.args(), "scales", WEIGHT + "_global_scale", what)
+
+
+def test_global_scales_that_differ_over_a_joined_layer(expect):
+    """Each by itself is sound; loaders take one of them for both."""
+    rng = np.random.default_rng(4)
+    modules = [f"model.layers.0.self_attn.{m}" for m in ("q_proj", "k_proj", "v_proj")]
+    weights = {m: (rng.standard_normal((64, 128)) * 2.0**i).astype(BF16) for i, m in enumerate(modules)}
+    tensors = {}
+    for module, w in weights.items():
+        tensors.update(mx.expected({module: w}, "nvfp4-weight-only", "compressed-tensors"))
+    found, _ = expect(tensors, {m + ".weight": w for m, w in weights.items()}, NVFP4, "scales",
+                      modules[1] + ".weight_global_scale", "which loaders join with it", modules[0])
+    assert set(found) == {"scales"} and set(found["scales"]) == {m + ".weight_global_scale" for m in modules[1:]}
+
+
+@pytest.mark.parametrize("kind, byte, what", [("mxfp4", 255, "NaN"), ("mxfp8", 255, "NaN"), ("mxfp4", 0, "subnormal"),
+                                              ("nvfp4", 0x7F, "NaN"), ("nvfp4", 0x80 | 0x38, "negative"), ("nvfp4", 0, "zero")])
+def test_scales_out_of_range(kind, byte, what, expect):
+    c = Coded(kind)
+    c.change("_scale").view(np.uint8)[9, 2] = byte
+    expect(*c.args(), "scales", WEIGHT + "_scale", "1 of ", "block [9, 2]", what)
+
+
+def test_a_group_of_zeros_may_have_any_scale(tessera, tmp_path):
+    for kind, byte in (("mxfp4", 0), ("mxfp4", 127), ("nvfp4", 0), ("nvfp4", 0x38)):
+        c = Coded(kind)
+        c.w = c.w.copy()
+        c.w[9, :32] = 0
+        c.change("_packed")[9, :16] = 0
+        c.change("_scale").view(np.uint8)[9, :1 if kind == "mxfp4" else 2] = byte
+        code, found, _ = run_verify(tessera, checkpoint(tmp_path / f"dst-{kind}-{byte}", c.tensors, c.config),
+                                    checkpoint(tmp_path / f"src-{kind}-{byte}", {WEIGHT: c.w}))
+        assert (code, found) == (0, {}), (kind, byte)
+
+
+@pytest.mark.parametrize("kind", ["awq", "gptq"])
+@pytest.mark.parametrize("by", [1, -1])
+def test_one_wrong_zero_point(kind, by, expect):
+    c = Coded(kind)
+    codes, zeros, *rest = c.parts
+    zeros = zeros.copy()
+    zeros[70, 3] += by
+    pack = stored.awq if kind == "awq" else stored.gptq
+    c.tensors = {MODULE + s: np.ascontiguousarray(t) for s, t in pack(codes, zeros, *rest).items()}
+    words = ("1 of 4096 zero points do not", "[70, 96]", f"{by:+d}") if kind == "awq" else ("codes are not the nearest", "[70, ")
+    expect(*c.args(), "values", WEIGHT, *words)
+
+
+@pytest.mark.parametrize("config, words", [("gptq_v2", "zero points are one too low"), ("gptq", "zero points are one too high")])
+def test_zero_points_of_the_other_version(config, words, expect):
+    c = Coded("gptq")
+    less = 1 if config == "gptq_v2" else 0
+    c.tensors = {MODULE + s: np.ascontiguousarray(t) for s, t in stored.gptq(*c.parts, stored_less=less).items()}
+    c.config = dict(GPTQ, checkpoint_format=config)
+    expect(*c.args(), "values", WEIGHT, words)
+
+
+@pytest.mark.parametrize("zeros_too", [True, False])
+def test_awq_in_plain_order(zeros_too, expect):
+    c = Coded("awq")
+    codes, zeros, scales = c.parts
+    plain = stored.awq(codes, zeros, scales, order=lambda x: x)
+    c.tensors[MODULE + ".qweight"] = np.ascontiguousarray(plain[".qweight"])
+    if zeros_too:
+        c.tensors[MODULE + ".qzeros"] = np.ascontiguousarray(plain[".qzeros"])
+    expect(*c.args(), "values", WEIGHT, "codes and zero points are in plain order" if zeros_too else "codes are in plain order")
+
+
+def test_g_idx_ignored_by_the_writer(expect):
+    """Codes made with groups in the order of columns, under a g_idx that says otherwise."""
+    c = Coded("gptq")
+    parts = c.integers(32, np.arange(c.w.shape[1]) // 32)
+    c.tensors = {MODULE + s: np.ascontiguousarray(t) for s, t in stored.gptq(*parts, c.parts[3]).items()}
+    expect(*c.args(), "values", WEIGHT, "not in that of g_idx")
+
+
+def test_g_idx_lost(expect):
+    """Codes made in the order of activations, and a g_idx that forgot it."""
+    c = Coded("gptq")
+    c.tensors[MODULE + ".g_idx"] = (np.arange(c.w.shape[1]) // 32).astype(np.int32)
+    expect(*c.args(), "values", WEIGHT, "codes are not the nearest")
+
+
+# ---- gpt-oss: values are the transpose of what is stored ----
+
+BLOCKS = "model.layers.0.mlp.experts.gate_up_proj"
+
+
+def gpt_oss():
+    rng = np.random.default_rng(5)
+    w = (rng.standard_normal((3, 160, 192)) * np.exp2(rng.uniform(-3, 3, (3, 5, 192))).repeat(32, 1)).astype(BF16)
+    codes, scales = zip(*(mx.mx(np.ascontiguousarray(expert.T), 4, "even") for expert in w))
+    return w, {BLOCKS + "_blocks": np.stack(codes).reshape(3, 192, 5, 16), BLOCKS + "_scales": np.stack(scales)}
+
+
+def test_gpt_oss(tessera, tmp_path, expect):
+    w, tensors = gpt_oss()
+    config = {"quant_method": "mxfp4"}
+    code, found, figures = run_verify(tessera, checkpoint(tmp_path / "sound", tensors, config), checkpoint(tmp_path / "w", {BLOCKS: w}))
+    assert (code, found) == (0, {}) and figures[BLOCKS]["misscaled"] == 0
+    blocks, scales = (tensors[BLOCKS + s].copy() for s in ("_blocks", "_scales"))
+    # Expert 2, output 37, inputs 64 to 95: codes and scale of one rule less, and codes that are the nearest under it.
+    x = w[2, 64:96, 37].astype(np.float32)
+    scales[2, 37, 2] += 2
+    blocks[2, 37, 2] = mx.packed(mx.e2m1((x / mx.power(scales[2, 37, 2]))[None], x[None]))[0]
+    found, _ = expect({BLOCKS + "_blocks": blocks, BLOCKS + "_scales": scales}, {BLOCKS: w}, config, "blocks", BLOCKS,
+                      "1 of 2880 groups", "[64, 37] of matrix 2")
+    assert set(found) == {"blocks"}
+
+
+@pytest.mark.parametrize("spoil, words", [
+    (lambda b, s: (b >> 4 | b << 4, s), "the odd column of each pair"),
+    (lambda b, s: (b, np.roll(s, 1, 2)), "codes are not the nearest"),
+    (lambda b, s: (b, np.where(np.arange(b.shape[1])[:, None] == 37, s + 1, s).astype(np.uint8)), "37]"),
+])
+def test_gpt_oss_spoiled(spoil, words, expect):
+    w, tensors = gpt_oss()
+    blocks, scales = spoil(*(tensors[BLOCKS + s] for s in ("_blocks", "_scales")))
+    expect({BLOCKS + "_blocks": blocks, BLOCKS + "_scales": scales}, {BLOCKS: w}, {"quant_method": "mxfp4"}, "values", BLOCKS, words)
+
+
+# ---- the checks of kernels, and the forward pass ----
+
+
+def coded_llama(tessera, maker, quantize, tmp_path, kind):
+    """(source, the same with every linear layer as codes, and that in F32)."""
+    src = Path(harness.make_checkpoint(maker, "llama", tmp_path / "llama"))
+    source = {n: t for path in src.glob("*.safetensors") for n, t in stored.read_any(path).items()}
+    config = json.loads((src / "config.json").read_text())
+    coded, plain = {}, {}
+    for name, w in source.items():
+        if "_proj" not in name:
+            coded[name] = plain[name] = w
+            continue
+        module = name.removesuffix(".weight")
+        c = Coded.__new__(Coded)
+        c.w, c.kind = w, kind
+        if kind in ("awq", "gptq"):
+            order = np.arange(w.shape[1]) // 32
+            order = order if kind == "awq" else np.random.default_rng(len(name)).permutation(order)
+            parts = c.integers(32, order)
+            tensors = {module + s: np.ascontiguousarray(t)
+                       for s, t in (stored.awq(*parts) if kind == "awq" else stored.gptq(*parts, order)).items()}
+        else:
+            scheme = {"nvfp4": "nvfp4-weight-only", "mxfp4": "mxfp4-weight-only", "mxfp8": "mxfp8-weight-only"}[kind]
+            tensors = mx.expected({module: w}, scheme, "compressed-tensors")
+        coded |= tensors
+        plain[name] = stored.values({"nvfp4": "nvfp4-ct", "mxfp4": "mxfp4-ct"}.get(kind, kind), tensors).astype(np.float32)
+    quantization = {"nvfp4": NVFP4, "mxfp4": mx_config(4), "mxfp8": mx_config(8), "awq": AWQ, "gptq": GPTQ}[kind]
+    config.pop("quantization_config", None)
+    return src, *(make(tmp_path / n, {"model.safetensors": {k: np.ascontiguousarray(v) for k, v in t.items()}}, quantization=q, **config)
+                  for n, t, q in (("coded", coded, quantization), ("plain", plain, None)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_forward(kind, tessera, maker, quantize, tmp_path):
+    """A model of codes does what the same values in F32 do; and against its source it loses what the kind costs."""
+    src, coded, plain = coded_llama(tessera, maker, quantize, tmp_path, kind)
+
+    def forward(dst, against):
+        code, out, err = harness.run(tessera, ["verify", "forward", dst, "--against", against, "--count", "8", "--json", "-"])
+        assert code == 0, out + err
+        return json.loads(out)
+
+    same, cost = forward(coded, plain), forward(coded, src)
+    layers = [j for j in same["judgements"] if j["sqnr_db"] is not None]
+    assert all(j["sqnr_db"] > 120 for j in layers)
+    lost = [j["sqnr_db"] for j in cost["judgements"] if j["sqnr_db"] is not None]
+    assert lost and all(8 < x < (40 if kind == "mxfp8" else 30) for x in lost), lost
+
+
+@pytest.mark.parametrize("kind, title", [("nvfp4", "NVFP4"), ("mxfp4", "MXFP4"), ("mxfp8", "MXFP8"), ("awq", "AWQ's order"),
+                                         ("gptq", "GPTQ's order")])
+@pytest.mark.parametrize("check", ["gemm", "epilogue", "dequant"])
+def test_checks_of_kernels_name_what_they_have_none_for(check, kind, title, tessera, tmp_path):
+    c = Coded(kind, (128, 256))
+    alone = checkpoint(tmp_path / "alone", c.tensors, c.config)
+    code, out, err = harness.run(tessera, ["verify", check, alone, "--device", "cpu"])
+    assert code == 3 and "could be checked; skipped " + WEIGHT in err and title in err and "no kernels" in err, out + err
+
+
+def test_a_mixed_checkpoint_is_checked_where_there_are_kernels(verify, tmp_path):
+    """int4 beside NVFP4, as compressed-tensors' mixed-precision has it."""
+    c, rng = Coded("nvfp4", (128, 256)), np.random.default_rng(9)
+    other = "model.layers.0.mlp.up_proj.weight"
+    c.tensors |= {other + "_packed": stored.words(rng.integers(0, 16, (64, 256)).astype(np.uint8)),
+                  other + "_scale": np.full((64, 8), 2.0**-6, BF16), other + "_shape": np.array([64, 256])}
+    config = {"quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": {
+        "group_0": dict(NVFP4["config_groups"]["group_0"], targets=["re:.*down_proj"], format="nvfp4-pack-quantized"),
+        "group_1": dict(config_of("int4_g32")["config_groups"]["group_0"], targets=["re:.*up_proj"], format="pack-quantized")}}
+    code, result = verify("dequant", checkpoint(tmp_path / "mixed", c.tensors, config))
+    assert code == 0 and {j["subject"] for j in result["judgements"]} == {other}
+    assert [(s["subject"], "NVFP4" in s["why"]) for s in result["skipped"]] == [(WEIGHT, True)]
