@@ -4,33 +4,6 @@
 
 #include <stdio.h>
 
-static void u64(tsr_text *t, const char *key, uint64_t value)
-{
-    tsr_json_key(t, key);
-    tsr_json_u64(t, value);
-}
-
-static void number(tsr_text *t, const char *key, double value)
-{
-    tsr_json_key(t, key);
-    tsr_json_number(t, value);
-}
-
-static void boolean(tsr_text *t, const char *key, bool value)
-{
-    tsr_json_key(t, key);
-    tsr_json_bool(t, value);
-}
-
-static void string(tsr_text *t, const char *key, const char *value)
-{
-    tsr_json_key(t, key);
-    if (value == NULL)
-        tsr_json_null(t);
-    else
-        tsr_json_string(t, value);
-}
-
 static void object(tsr_text *t, const char *key, bool flat)
 {
     tsr_json_key(t, key);
@@ -46,9 +19,9 @@ static void tallies(tsr_text *t, const char *key, const tsr_tally *by_dtype)
         if (by_dtype[i].tensors == 0)
             continue;
         object(t, tsr_dtype_name((tsr_dtype)i), true);
-        u64(t, "tensors", by_dtype[i].tensors);
-        u64(t, "elements", by_dtype[i].elements);
-        u64(t, "bytes", by_dtype[i].bytes);
+        tsr_json_member_u64(t, "tensors", by_dtype[i].tensors);
+        tsr_json_member_u64(t, "elements", by_dtype[i].elements);
+        tsr_json_member_u64(t, "bytes", by_dtype[i].bytes);
         tsr_json_end_object(t);
     }
     tsr_json_end_object(t);
@@ -59,10 +32,10 @@ static void part(tsr_text *t, const char *name, const tsr_part_tally *p)
     if (p->tensors == 0)
         return;
     object(t, name, true);
-    u64(t, "tensors", p->tensors);
-    u64(t, "parameters", p->parameters);
-    u64(t, "bytes", p->bytes);
-    u64(t, "quantized", p->quantized);
+    tsr_json_member_u64(t, "tensors", p->tensors);
+    tsr_json_member_u64(t, "parameters", p->parameters);
+    tsr_json_member_u64(t, "bytes", p->bytes);
+    tsr_json_member_u64(t, "quantized", p->quantized);
     tsr_json_end_object(t);
 }
 
@@ -74,29 +47,29 @@ static void index_facts(tsr_text *t, const tsr_checkpoint *c, const tsr_contents
         return;
     }
     tsr_json_begin_object(t, true);
-    string(t, "path", c->index_path);
-    boolean(t, "metadata", s->has_metadata);
+    tsr_json_member_string(t, "path", c->index_path);
+    tsr_json_member_bool(t, "metadata", s->has_metadata);
     tsr_json_key(t, "total_size");
     if (s->has_total)
         tsr_json_u64(t, s->total_size);
     else
         tsr_json_null(t);
-    boolean(t, "total_size_right", s->has_total && s->total_size == s->whole.bytes);
+    tsr_json_member_bool(t, "total_size_right", s->has_total && s->total_size == s->whole.bytes);
     tsr_json_end_object(t);
 }
 
 static void scale_stats(tsr_text *t, const tsr_scale_stats *k)
 {
     object(t, "scale_stats", false);
-    u64(t, "count", k->count);
-    number(t, "min", k->min);
-    number(t, "median", k->median);
-    number(t, "max", k->max);
-    u64(t, "zero", k->zero);
-    u64(t, "subnormal", k->subnormal);
-    u64(t, "negative", k->negative);
-    u64(t, "nonfinite", k->nonfinite);
-    u64(t, "powers_of_two", k->powers_of_two);
+    tsr_json_member_u64(t, "count", k->count);
+    tsr_json_member_number(t, "min", k->min);
+    tsr_json_member_number(t, "median", k->median);
+    tsr_json_member_number(t, "max", k->max);
+    tsr_json_member_u64(t, "zero", k->zero);
+    tsr_json_member_u64(t, "subnormal", k->subnormal);
+    tsr_json_member_u64(t, "negative", k->negative);
+    tsr_json_member_u64(t, "nonfinite", k->nonfinite);
+    tsr_json_member_u64(t, "powers_of_two", k->powers_of_two);
     tsr_json_end_object(t);
 }
 
@@ -107,18 +80,18 @@ static void kinds(tsr_text *t, const tsr_contents *s)
     for (size_t i = 0; i < s->n_kinds; i++) {
         const tsr_kind_tally *const k = &s->kinds[i];
         tsr_json_begin_object(t, true);
-        string(t, "kind", k->kind->name);
-        u64(t, "bits", k->bits);
+        tsr_json_member_string(t, "kind", k->kind->name);
+        tsr_json_member_u64(t, "bits", k->bits);
         tsr_json_key(t, "block");
         tsr_json_begin_array(t, true);
         tsr_json_u64(t, k->block_rows);
         tsr_json_u64(t, k->block_cols);
         tsr_json_end_array(t);
-        boolean(t, "global_scale", k->kind->global != NULL);
-        u64(t, "weights", k->weights);
-        u64(t, "values", k->values);
-        u64(t, "bytes", k->bytes);
-        number(t, "bits_a_value", k->values == 0 ? 0 : 8 * (double)k->bytes / (double)k->values);
+        tsr_json_member_bool(t, "global_scale", k->kind->global != NULL);
+        tsr_json_member_u64(t, "weights", k->weights);
+        tsr_json_member_u64(t, "values", k->values);
+        tsr_json_member_u64(t, "bytes", k->bytes);
+        tsr_json_member_number(t, "bits_a_value", k->values == 0 ? 0 : 8 * (double)k->bytes / (double)k->values);
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
@@ -128,21 +101,21 @@ static void quantization(tsr_text *t, const tsr_contents *s)
 {
     const tsr_weights *const w = &s->weights;
     object(t, "quantization", false);
-    string(t, "method", w->method);
+    tsr_json_member_string(t, "method", w->method);
     tsr_json_key(t, "block");
     tsr_json_begin_array(t, true);
     tsr_json_u64(t, w->block_rows);
     tsr_json_u64(t, w->block_cols);
     tsr_json_end_array(t);
-    string(t, "scale_fmt", w->ue8m0 ? "ue8m0" : NULL);
-    u64(t, "weights", w->n_scaled);
+    tsr_json_member_string(t, "scale_fmt", w->ue8m0 ? "ue8m0" : NULL);
+    tsr_json_member_u64(t, "weights", w->n_scaled);
     object(t, "codes", true);
     for (tsr_kind kind = 0; kind < TSR_KIND_COUNT; kind++)
-        u64(t, tsr_kind_name(kind), s->coded[kind]);
+        tsr_json_member_u64(t, tsr_kind_name(kind), s->coded[kind]);
     tsr_json_end_object(t);
     kinds(t, s);
-    u64(t, "code_bytes", s->code_bytes);
-    u64(t, "weight_bytes", s->weight_bytes);
+    tsr_json_member_u64(t, "code_bytes", s->code_bytes);
+    tsr_json_member_u64(t, "weight_bytes", s->weight_bytes);
     tallies(t, "scales", s->scales);
     scale_stats(t, &s->scale_stats);
     tsr_json_end_object(t);
@@ -154,24 +127,24 @@ static void attention(tsr_text *t, const tsr_contents *s)
     const uint64_t block = s->weights.block_rows == 0 ? 128 : s->weights.block_rows;
     const bool mla = m->kv_lora_rank > 0;
     object(t, "attention", false);
-    u64(t, "layers", m->layers);
-    u64(t, "heads", m->heads);
-    u64(t, "kv_heads", m->kv_heads);
-    u64(t, "head_dim", tsr_model_head_dim(m));
+    tsr_json_member_u64(t, "layers", m->layers);
+    tsr_json_member_u64(t, "heads", m->heads);
+    tsr_json_member_u64(t, "kv_heads", m->kv_heads);
+    tsr_json_member_u64(t, "head_dim", tsr_model_head_dim(m));
     if (mla) {
-        u64(t, "nope", m->nope);
-        u64(t, "rope", m->rope);
-        u64(t, "v_head_dim", m->v_head_dim);
-        u64(t, "kv_lora_rank", m->kv_lora_rank);
-        u64(t, "q_lora_rank", m->q_lora_rank);
-        number(t, "scale_rows_a_head", (double)(m->nope + m->v_head_dim) / (double)block);
-        boolean(t, "blocks_on_head_boundaries", m->nope % block == 0 && m->v_head_dim % block == 0);
+        tsr_json_member_u64(t, "nope", m->nope);
+        tsr_json_member_u64(t, "rope", m->rope);
+        tsr_json_member_u64(t, "v_head_dim", m->v_head_dim);
+        tsr_json_member_u64(t, "kv_lora_rank", m->kv_lora_rank);
+        tsr_json_member_u64(t, "q_lora_rank", m->q_lora_rank);
+        tsr_json_member_number(t, "scale_rows_a_head", (double)(m->nope + m->v_head_dim) / (double)block);
+        tsr_json_member_bool(t, "blocks_on_head_boundaries", m->nope % block == 0 && m->v_head_dim % block == 0);
     }
     object(t, "kv_values_a_layer", true);
-    u64(t, "mha", tsr_model_kv_values(m, m->heads));
-    u64(t, mla ? "gqa8" : "gqa", tsr_model_kv_values(m, mla ? 8 : m->kv_heads));
+    tsr_json_member_u64(t, "mha", tsr_model_kv_values(m, m->heads));
+    tsr_json_member_u64(t, mla ? "gqa8" : "gqa", tsr_model_kv_values(m, mla ? 8 : m->kv_heads));
     if (mla)
-        u64(t, "mla", tsr_model_latent_values(m));
+        tsr_json_member_u64(t, "mla", tsr_model_latent_values(m));
     tsr_json_end_object(t);
     tsr_json_end_object(t);
 }
@@ -179,36 +152,36 @@ static void attention(tsr_text *t, const tsr_contents *s)
 static void manifest(tsr_text *t, const tsr_manifest *m)
 {
     if (m->ranks == 0) {
-        string(t, "rank", NULL);
+        tsr_json_member_string(t, "rank", NULL);
     } else {
         object(t, "rank", true);
-        u64(t, "rank", m->rank);
-        u64(t, "ranks", m->ranks);
+        tsr_json_member_u64(t, "rank", m->rank);
+        tsr_json_member_u64(t, "ranks", m->ranks);
         tsr_json_end_object(t);
     }
     if (m->target == NULL) {
-        string(t, "layout", NULL);
+        tsr_json_member_string(t, "layout", NULL);
         return;
     }
     object(t, "layout", true);
-    string(t, "target", m->target);
-    string(t, "producer", m->producer);
-    string(t, "scale_dtype", m->scale_dtype);
-    u64(t, "arch", m->arch);
-    u64(t, "bits", m->bits);
-    u64(t, "group_size", m->group);
-    u64(t, "weights", m->weights);
+    tsr_json_member_string(t, "target", m->target);
+    tsr_json_member_string(t, "producer", m->producer);
+    tsr_json_member_string(t, "scale_dtype", m->scale_dtype);
+    tsr_json_member_u64(t, "arch", m->arch);
+    tsr_json_member_u64(t, "bits", m->bits);
+    tsr_json_member_u64(t, "group_size", m->group);
+    tsr_json_member_u64(t, "weights", m->weights);
     tsr_json_end_object(t);
 }
 
 void tsr_json_contents(tsr_text *t, const tsr_checkpoint *c, const tsr_contents *s)
 {
-    string(t, "path", c->path);
-    u64(t, "files", c->n_files);
-    u64(t, "file_bytes", s->file_bytes);
-    u64(t, "files_without_format", s->files_without_format);
-    u64(t, "tensors", s->whole.tensors);
-    u64(t, "tensor_bytes", s->whole.bytes);
+    tsr_json_member_string(t, "path", c->path);
+    tsr_json_member_u64(t, "files", c->n_files);
+    tsr_json_member_u64(t, "file_bytes", s->file_bytes);
+    tsr_json_member_u64(t, "files_without_format", s->files_without_format);
+    tsr_json_member_u64(t, "tensors", s->whole.tensors);
+    tsr_json_member_u64(t, "tensor_bytes", s->whole.bytes);
     index_facts(t, c, s);
     tallies(t, "dtypes", s->by_dtype);
     object(t, "parts", false);
@@ -217,8 +190,8 @@ void tsr_json_contents(tsr_text *t, const tsr_checkpoint *c, const tsr_contents 
     part(t, "MTP", &s->mtp);
     tsr_json_end_object(t);
     object(t, "unread", true);
-    u64(t, "tensors", s->unread.tensors);
-    u64(t, "bytes", s->unread.bytes);
+    tsr_json_member_u64(t, "tensors", s->unread.tensors);
+    tsr_json_member_u64(t, "bytes", s->unread.bytes);
     tsr_json_end_object(t);
     manifest(t, &s->manifest);
     quantization(t, s);
@@ -235,19 +208,19 @@ void tsr_json_issues(tsr_text *t, const char *key, const tsr_issues *issues)
     for (size_t i = 0; i < issues->count; i++) {
         const tsr_issue *const f = &issues->items[i];
         tsr_json_begin_object(t, false);
-        string(t, "severity", f->fatal ? "error" : "warning");
-        string(t, "loader", f->loader);
-        string(t, "checked", f->checked);
+        tsr_json_member_string(t, "severity", f->fatal ? "error" : "warning");
+        tsr_json_member_string(t, "loader", f->loader);
+        tsr_json_member_string(t, "checked", f->checked);
         tsr_json_key(t, "tp");
         if (f->tp == 0)
             tsr_json_null(t);
         else
             tsr_json_u64(t, f->tp);
-        string(t, "tensor", f->tensor);
-        u64(t, "more", f->more);
-        string(t, "rule", f->rule);
-        string(t, "detail", f->detail);
-        string(t, "advice", f->advice);
+        tsr_json_member_string(t, "tensor", f->tensor);
+        tsr_json_member_u64(t, "more", f->more);
+        tsr_json_member_string(t, "rule", f->rule);
+        tsr_json_member_string(t, "detail", f->detail);
+        tsr_json_member_string(t, "advice", f->advice);
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
@@ -257,7 +230,7 @@ void tsr_json_loaders(tsr_text *t, const tsr_load_table *table)
 {
     object(t, "checked", false);
     for (size_t i = 0; i < table->n_loaders; i++)
-        string(t, tsr_loader_name(table->loaders[i]), tsr_loader_checked(table->loaders[i]));
+        tsr_json_member_string(t, tsr_loader_name(table->loaders[i]), tsr_loader_checked(table->loaders[i]));
     tsr_json_end_object(t);
     object(t, "can_load", false);
     for (size_t i = 0; i < table->n_loaders; i++) {
@@ -265,7 +238,7 @@ void tsr_json_loaders(tsr_text *t, const tsr_load_table *table)
         for (size_t k = 0; k < table->n_tp; k++) {
             char tp[16];
             snprintf(tp, sizeof tp, "%u", table->tp[k]);
-            boolean(t, tp, table->ok[i][k]);
+            tsr_json_member_bool(t, tp, table->ok[i][k]);
         }
         tsr_json_end_object(t);
     }
@@ -276,16 +249,16 @@ void tsr_json_loaders(tsr_text *t, const tsr_load_table *table)
 
 static void place(tsr_text *t, const tsr_checkpoint *c, const tsr_tensor *tensor)
 {
-    string(t, "name", tensor->name);
-    string(t, "dtype", tsr_dtype_name((tsr_dtype)tensor->dtype));
+    tsr_json_member_string(t, "name", tensor->name);
+    tsr_json_member_string(t, "dtype", tsr_dtype_name((tsr_dtype)tensor->dtype));
     tsr_json_key(t, "shape");
     tsr_json_begin_array(t, true);
     for (unsigned i = 0; i < tensor->rank; i++)
         tsr_json_u64(t, tensor->shape[i]);
     tsr_json_end_array(t);
-    string(t, "file", c->files[tensor->file].name);
-    u64(t, "offset", tensor->offset);
-    u64(t, "bytes", tensor->bytes);
+    tsr_json_member_string(t, "file", c->files[tensor->file].name);
+    tsr_json_member_u64(t, "offset", tensor->offset);
+    tsr_json_member_u64(t, "bytes", tensor->bytes);
 }
 
 static void value_facts(tsr_text *t, const tsr_histogram *h)
@@ -295,16 +268,16 @@ static void value_facts(tsr_text *t, const tsr_histogram *h)
     for (unsigned i = 0; i < h->n_first; i++)
         tsr_json_number(t, h->first[i]);
     tsr_json_end_array(t);
-    number(t, "min", h->min);
-    number(t, "max", h->max);
-    number(t, "mean", h->mean);
-    number(t, "rms", h->rms);
-    u64(t, "elements", h->elements);
-    u64(t, "zeros", h->zeros);
-    u64(t, "negative", h->negative);
-    u64(t, "subnormal", h->subnormal);
-    u64(t, "nan", h->nan);
-    u64(t, "inf", h->inf);
+    tsr_json_member_number(t, "min", h->min);
+    tsr_json_member_number(t, "max", h->max);
+    tsr_json_member_number(t, "mean", h->mean);
+    tsr_json_member_number(t, "rms", h->rms);
+    tsr_json_member_u64(t, "elements", h->elements);
+    tsr_json_member_u64(t, "zeros", h->zeros);
+    tsr_json_member_u64(t, "negative", h->negative);
+    tsr_json_member_u64(t, "subnormal", h->subnormal);
+    tsr_json_member_u64(t, "nan", h->nan);
+    tsr_json_member_u64(t, "inf", h->inf);
 }
 
 static void binades(tsr_text *t, const tsr_histogram *h)
@@ -315,9 +288,9 @@ static void binades(tsr_text *t, const tsr_histogram *h)
         if (h->binades[0][i] + h->binades[1][i] == 0)
             continue;
         tsr_json_begin_object(t, true);
-        number(t, "exponent", i - 1023);
-        u64(t, "negative", h->binades[1][i]);
-        u64(t, "positive", h->binades[0][i]);
+        tsr_json_member_number(t, "exponent", i - 1023);
+        tsr_json_member_u64(t, "negative", h->binades[1][i]);
+        tsr_json_member_u64(t, "positive", h->binades[0][i]);
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
@@ -326,10 +299,10 @@ static void binades(tsr_text *t, const tsr_histogram *h)
 static void map(tsr_text *t, const tsr_histogram *h)
 {
     object(t, "block_amax", false);
-    u64(t, "block_rows", h->block_rows);
-    u64(t, "block_cols", h->block_cols);
-    u64(t, "blocks_down", h->blocks_down);
-    u64(t, "blocks_wide", h->blocks_wide);
+    tsr_json_member_u64(t, "block_rows", h->block_rows);
+    tsr_json_member_u64(t, "block_cols", h->block_cols);
+    tsr_json_member_u64(t, "blocks_down", h->blocks_down);
+    tsr_json_member_u64(t, "blocks_wide", h->blocks_wide);
     tsr_json_key(t, "cells");
     tsr_json_begin_array(t, false);
     for (unsigned r = 0; r < h->map_rows; r++) {
@@ -353,11 +326,10 @@ void tsr_json_histogram(tsr_text *t, const tsr_checkpoint *c, const tsr_weight *
         place(t, c, w->scale);
         tsr_json_end_object(t);
     }
-    string(t, "kind", w->kind == NULL ? NULL : w->kind->name);
+    tsr_json_member_string(t, "kind", w->kind == NULL ? NULL : w->kind->name);
     if (w->values != w->data) {
-        tsr_json_key(t, "stands_for");
-        tsr_json_string(t, w->values->name);
-        u64(t, "bits", w->bits);
+        tsr_json_member_string(t, "stands_for", w->values->name);
+        tsr_json_member_u64(t, "bits", w->bits);
     }
     value_facts(t, h);
     binades(t, h);
