@@ -61,16 +61,18 @@ static const struct scheme_options {
     const char *name, *options;
 } kSchemes[] = {
     [FP8_BLOCK] = {"fp8-block", "--block --scale-fmt --dialect"},
-    [FP8_CHANNEL] = {"fp8-channel", "--scale-dtype"},
-    [INT8_CHANNEL] = {"int8-channel", "--scale-dtype --rounding --divisor --activations --activation-zero-points"},
+    [FP8_CHANNEL] = {"fp8-channel", "--dialect --scale-dtype"},
+    [INT8_CHANNEL] = {"int8-channel",
+                      "--dialect --scale-dtype --rounding --divisor --activations --activation-zero-points"},
+    [INT8_WEIGHT_ONLY] = {"int8-weight-only", "--dialect --scale-dtype --rounding --divisor --group-size"},
+    [INT4_WEIGHT_ONLY] = {"int4-weight-only",
+                          "--dialect --scale-dtype --rounding --divisor --group-size --zero-points"},
     [MX + TSR_MX_NVFP4] = {"nvfp4", "--dialect --activations"},
     [MX + TSR_MX_NVFP4_WEIGHT_ONLY] = {"nvfp4-weight-only", "--dialect"},
     [MX + TSR_MX_MXFP4] = {"mxfp4", "--dialect --mx-scale"},
     [MX + TSR_MX_MXFP4_WEIGHT_ONLY] = {"mxfp4-weight-only", "--dialect --mx-scale"},
     [MX + TSR_MX_MXFP8] = {"mxfp8", "--dialect --mx-scale"},
     [MX + TSR_MX_MXFP8_WEIGHT_ONLY] = {"mxfp8-weight-only", "--dialect --mx-scale"},
-    [INT8_WEIGHT_ONLY] = {"int8-weight-only", "--scale-dtype --rounding --divisor --group-size"},
-    [INT4_WEIGHT_ONLY] = {"int4-weight-only", "--scale-dtype --rounding --divisor --group-size --zero-points"},
 };
 
 /* Whether only some schemes take this option. */
@@ -101,7 +103,7 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
         {"--scale-fmt", TSR_OPT_CHOICE, &a->scale_fmt, "f32|ue8m0",
          "fp8-block: scales as they come, or rounded up to powers of two (f32)"},
         {"--dialect", TSR_OPT_CHOICE, &a->dialect, "deepseek|compressed-tensors|modelopt",
-         "names of the scales and form of the configuration (fp8-block: deepseek; nvfp4, mxfp: compressed-tensors)"},
+         "names of the scales and form of the configuration (fp8-block: deepseek; others: compressed-tensors)"},
         {"--mx-scale", TSR_OPT_CHOICE, &a->mx_scale, "floor|even|rceil|ceil",
          "mxfp: the power of two for a group, from its largest value (what the dialect's own tools use: "
          "compressed-tensors even, others rceil)"},
@@ -154,6 +156,10 @@ static tsr_status int_options(const tsr_plan_run *run, const arguments *a, tsr_c
 {
     static const tsr_dtype kDtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
     const bool weight_only = a->scheme >= INT8_WEIGHT_ONLY, int4 = a->scheme == INT4_WEIGHT_ONLY;
+    if (a->dialect >= 0 && a->dialect != TSR_MX_DIALECT_COMPRESSED_TENSORS)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--dialect %s: no loader reads %s in it; what is read: --dialect compressed-tensors",
+                        tsr_mx_dialect_name((tsr_mx_dialect)a->dialect), kSchemes[a->scheme].name);
     const float divisor = a->divisor < 0 ? (int4 ? 7.5f : 127.5f) : kDivisors[a->divisor];
     if ((divisor < 64) != int4)
         return tsr_fail(err, TSR_E_USAGE, "--divisor %g is not for %s", (double)divisor, kSchemes[a->scheme].name);

@@ -212,7 +212,8 @@ def test_dialects_that_nobody_reads(scheme, dialect, tessera, tmp_path):
     (("--scheme", "nvfp4-weight-only", "--mx-scale", "even"), "--mx-scale means nothing with --scheme nvfp4-weight-only"),
     (("--scheme", "mxfp4", "--group-size", "32"), "--group-size means nothing"),
     (("--scheme", "mxfp4", "--mx-scale", "round"), "floor|even|rceil|ceil"),
-    (("--scheme", "int8-channel", "--dialect", "modelopt"), "--dialect means nothing"),
+    (("--scheme", "int4-weight-only", "--dialect", "modelopt"), "no loader reads int4-weight-only in it"),
+    (("--scheme", "int8-channel", "--dialect", "deepseek"), "what is read: --dialect compressed-tensors"),
     (("--dialect", "modelopt"), "not for fp8-block"),
 ])
 def test_usage(options, words, tessera, tmp_path):
