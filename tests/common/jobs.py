@@ -10,7 +10,6 @@ import harness
 Codes = collections.namedtuple("Codes", "inspect diff verify", defaults=[0, 1, 0])
 LOSSY, EXACT = Codes(), Codes(diff=0)
 APART = Codes(diff=3, verify=3)  # SRC or DST is no checkpoint: they say what makes one of it
-UNREAD = None                    # no reader knows the format yet
 RANKS = Codes(3, 3, 3)           # inspect, too, wants one rank
 
 # `made` turns a generated BF16 checkpoint into the job's source: a command, several, or None; SRC stands for the source, DST for
@@ -37,12 +36,9 @@ JOBS = [
     Job("quantize int8-channel", None, "quantize SRC -o DST --scheme int8-channel --max-shard-size 16MB"),
     Job("quantize int4", None, "quantize SRC -o DST --scheme int4-weight-only --zero-points --max-shard-size 16MB"),
     # Some experts have values at the end of BF16's range, which only the rule that clips leaves in it.
-    Job("quantize nvfp4", None, "quantize SRC -o DST --scheme nvfp4-weight-only --dialect modelopt --max-shard-size 16MB",
-        codes=UNREAD),
-    Job("quantize mxfp4", None, "quantize SRC -o DST --scheme mxfp4 --mx-scale floor --max-shard-size 16MB",
-        codes=UNREAD),
-    Job("quantize mxfp8", None, "quantize SRC -o DST --scheme mxfp8 --dialect deepseek --mx-scale floor --max-shard-size 16MB",
-        codes=UNREAD),
+    Job("quantize nvfp4", None, "quantize SRC -o DST --scheme nvfp4-weight-only --dialect modelopt --max-shard-size 16MB"),
+    Job("quantize mxfp4", None, "quantize SRC -o DST --scheme mxfp4 --mx-scale floor --max-shard-size 16MB"),
+    Job("quantize mxfp8", None, "quantize SRC -o DST --scheme mxfp8 --dialect deepseek --mx-scale floor --max-shard-size 16MB"),
     Job("convert bf16", FP8, "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
     Job("convert bf16 from int4", INT4, "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
     Job("convert fp8-block ue8m0", FP8, "convert SRC -o DST --to fp8-block --scale-fmt ue8m0 --max-shard-size 16MB"),
@@ -78,12 +74,18 @@ QUANTIZED = {
     "int4, scales of least error": "quantize SRC -o DST --scheme int4-weight-only --scales mse",
     "int8-channel, activation zero points": "quantize SRC -o DST --scheme int8-channel --activation-zero-points",
     "fp8-block, compressed-tensors": "quantize SRC -o DST --dialect compressed-tensors",
+    "nvfp4-weight-only": "quantize SRC -o DST --scheme nvfp4-weight-only",
+    "nvfp4, scales of least error": "quantize SRC -o DST --scheme nvfp4-weight-only --dialect modelopt --scales mse",
+    "mxfp4-weight-only": "quantize SRC -o DST --scheme mxfp4-weight-only --mx-scale rceil",
+    "mxfp8": "quantize SRC -o DST --scheme mxfp8",
+    "mxfp8, modelopt": "quantize SRC -o DST --scheme mxfp8 --dialect modelopt",
     "codes a channel": "quantize SRC -o DST --scheme fp8-channel --scales mse",
 }
 MORE = [
     *(Job(f"quantize {name}", None, command) for name, command in QUANTIZED.items()),
-    *(Job(f"convert bf16 from {name}", command + " --quiet", "convert SRC -o DST --to bf16")
-      for name, command in QUANTIZED.items()),
+    # A code of a few bits times a power of two is a BF16 number.
+    *(Job(f"convert bf16 from {name}", command + " --quiet", "convert SRC -o DST --to bf16",
+          codes=EXACT if name.startswith("mxfp") else LOSSY) for name, command in QUANTIZED.items()),
     *(Job(f"archive of {name}", command + " --quiet", "convert SRC -o DST --to archive", codes=EXACT)
       for name, command in QUANTIZED.items()),
     Job("archive of absorbed", MLA + "sglang --weights fp8-head --quiet", "convert SRC -o DST --to archive --shuffle", (),

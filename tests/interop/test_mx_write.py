@@ -122,6 +122,20 @@ def test_least_squared_error(scheme, dialect, made, tmp_path):
         assert sum(error["mse"].values()) < sum(error["amax"].values())
 
 
+@pytest.mark.parametrize("scheme, dialect", mx.PAIRS)
+def test_read_back(scheme, dialect, made, convert, tessera, tmp_path):
+    """Every reader of ours takes it for what it is: the values of the definition, in BF16."""
+    src, weights = mx.model(tmp_path / "src")
+    dst = made(src, weights, scheme, dialect)
+    values, coded = load(convert(dst, "--to", "bf16")), load(dst)
+    for module in weights:
+        wanted = mx.decoded(coded, module, scheme, dialect).astype(np.float32).astype(BF16)
+        assert np.array_equal(values[f"{module}.weight"].astype(np.float32), wanted.astype(np.float32)), module
+    for command, exit_code in ((["inspect", dst], 0), (["diff", src, dst], 1), (["verify", dst, "--against", src], 0)):
+        code, out, err = harness.run(tessera, command)
+        assert code == exit_code, out + err
+
+
 # ---- configuration ----
 
 def ct_arguments(scheme, inputs=False):
