@@ -5,6 +5,7 @@ import os
 import shutil
 
 import harness
+import remade
 
 # What inspect, `diff SRC DST` and `verify DST --against SRC` say of the output, as exit codes.
 Codes = collections.namedtuple("Codes", "inspect diff verify", defaults=[0, 1, 0])
@@ -12,8 +13,8 @@ LOSSY, EXACT = Codes(), Codes(diff=0)
 APART = Codes(diff=3, verify=3)  # SRC or DST is no checkpoint: they say what makes one of it
 RANKS = Codes(3, 3, 3)           # inspect, too, wants one rank
 
-# `made` turns a generated BF16 checkpoint into the job's source: a command, several, or None; SRC stands for the source, DST for
-# the destination. The weights are spread over several shards where the target writes shards. `unfit`: kinds of checkpoint
+# `made` turns a generated BF16 checkpoint into the job's source: a command, several, a kind of remade.KINDS, or None; SRC
+# stands for the source, DST for the destination. The weights are spread over several shards where the target writes shards. `unfit`: kinds of checkpoint
 # that the target rightly refuses, or for which it takes minutes (50,000 weights with a file each are 50,000 syncs).
 # `kind` and `codes` are for the test that reads the output (tests/interop/test_pairs.py).
 Job = collections.namedtuple("Job", "name made command unfit kind codes", defaults=[(), "llama", LOSSY])
@@ -40,6 +41,13 @@ JOBS = [
     Job("quantize mxfp4", None, "quantize SRC -o DST --scheme mxfp4 --mx-scale floor --max-shard-size 16MB"),
     Job("quantize mxfp8", None, "quantize SRC -o DST --scheme mxfp8 --dialect deepseek --mx-scale floor --max-shard-size 16MB"),
     Job("convert bf16", FP8, "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
+    Job("convert bf16 from nvfp4", "quantize SRC -o DST --scheme nvfp4-weight-only --max-shard-size 16MB --quiet",
+        "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
+    Job("convert bf16 from mxfp8", "quantize SRC -o DST --scheme mxfp8 --mx-scale floor --max-shard-size 16MB --quiet",
+        "convert SRC -o DST --to bf16 --max-shard-size 16MB", codes=EXACT),
+    *(Job(f"convert bf16 from {kind}", kind, "convert SRC -o DST --to bf16 --max-shard-size 16MB", ("many", "giant"),
+          codes=EXACT if kind == "gpt-oss" else LOSSY)
+      for kind in remade.KINDS),
     Job("convert bf16 from int4", INT4, "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
     Job("convert fp8-block ue8m0", FP8, "convert SRC -o DST --to fp8-block --scale-fmt ue8m0 --max-shard-size 16MB"),
     Job("convert fp8-block dialect", FP8, "convert SRC -o DST --to fp8-block --dialect compressed-tensors", codes=EXACT),
@@ -133,6 +141,11 @@ def make_source(tool, maker, job, kind, directory, **options):
     steps = () if job.made is None else (job.made,) if isinstance(job.made, str) else job.made
     for number, command in enumerate(steps):
         made = f"{directory}-made" + (f"{number}" if number else "")
+        if command in remade.KINDS:
+            remade.remake(command, source, made)
+            shutil.rmtree(source)
+            source = made
+            continue
         code, _, stderr = harness.run(tool, words(command, source, made))
         if code != 0:
             raise RuntimeError(f"{command}: exit {code}: {stderr}")

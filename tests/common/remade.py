@@ -1,0 +1,80 @@
+"""Checkpoints whose linear weights are codes that Tessera reads and does not write: made up, of the right names, dtypes and shapes.
+
+Without NumPy, for the suites that run where there is none; tests/common/formats_2026.py knows what codes are worth."""
+
+import array
+import json
+import os
+import random
+import shutil
+
+import harness
+
+GROUP = 32
+SCALES = bytes(100 + i % 40 for i in range(256))  # E8M0 bytes of weights' usual sizes, by any byte
+
+
+def integers(values):
+    return array.array("i", values).tobytes()
+
+
+def halves(rng, count):
+    """Positive F16 between 2^-8 and 2^-6."""
+    return array.array("H", (rng.randrange(0x1C00, 0x2400) for _ in range(count))).tobytes()
+
+
+def awq(x, rows, cols, rng):
+    groups = cols // GROUP
+    return {x + ".qweight": ("I32", [cols, rows // 8], rng.randbytes(cols * rows // 2)),
+            x + ".qzeros": ("I32", [groups, rows // 8], rng.randbytes(groups * rows // 2)),
+            x + ".scales": ("F16", [groups, rows], halves(rng, groups * rows))}
+
+
+def gptq(x, rows, cols, rng):
+    """In act-order."""
+    groups = cols // GROUP
+    order = [c // GROUP for c in range(cols)]
+    rng.shuffle(order)
+    return {x + ".qweight": ("I32", [cols // 8, rows], rng.randbytes(cols * rows // 2)),
+            x + ".qzeros": ("I32", [groups, rows // 8], rng.randbytes(groups * rows // 2)),
+            x + ".scales": ("F16", [groups, rows], halves(rng, groups * rows)), x + ".g_idx": ("I32", [cols], integers(order))}
+
+
+def gptoss(x, rows, cols, rng):
+    """A stack of one matrix."""
+    groups = cols // GROUP
+    return {x + "_blocks": ("U8", [1, rows, groups, GROUP // 2], rng.randbytes(rows * cols // 2)),
+            x + "_scales": ("U8", [1, rows, groups], rng.randbytes(rows * groups).translate(SCALES))}
+
+
+# name: (tensors of a module, quantization_config)
+KINDS = {
+    "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"}),
+    "gptq": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": True, "sym": False}),
+    "gpt-oss": (gptoss, {"quant_method": "mxfp4"}),
+}
+
+
+def remake(kind, source, made):
+    """Copies the checkpoint `source` to `made`, with each of its projections replaced by codes of this kind."""
+    make, config = KINDS[kind]
+    places = {}
+    shutil.copytree(source, made)
+    for file in sorted(name for name in os.listdir(made) if name.endswith(".safetensors")):
+        metadata, tensors = harness.read_safetensors(os.path.join(made, file))
+        entries = {}
+        for name, (dtype, shape, data) in tensors.items():
+            if len(shape) == 2 and name.endswith("_proj.weight") and shape[0] % GROUP == shape[1] % GROUP == 0:
+                entries |= make(name.removesuffix(".weight"), *shape, random.Random(name))
+            else:
+                entries[name] = dtype, shape, data
+        harness.write_safetensors(os.path.join(made, file), entries, metadata)
+        places |= dict.fromkeys(entries, file)
+    index, path = os.path.join(made, "model.safetensors.index.json"), os.path.join(made, "config.json")
+    if os.path.exists(index):
+        with open(index, "w") as file:
+            json.dump({"metadata": {}, "weight_map": places}, file)
+    with open(path) as file:
+        text = json.load(file)
+    with open(path, "w") as file:
+        json.dump({**text, "quantization_config": config}, file)
