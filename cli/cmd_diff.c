@@ -25,9 +25,10 @@ typedef struct limit {
 
 static const char kHelp[] =
     "tessera diff A B [options]\n\n"
-    "Compares two checkpoints tensor by tensor by the values that a reader gets: BF16, F16, F32 or FP8 with its "
-    "scales,\n"
-    "whatever those are called. A is the reference. Shows which tensors differ, by how much, and in which blocks.\n"
+    "Compares two checkpoints tensor by tensor by the values that a reader gets: floats, or codes of any kind "
+    "with their\n"
+    "scales, whatever those are called. A is the reference. Shows which tensors differ, by how much, and in which "
+    "blocks.\n"
     "Exit code 0: nothing differs beyond the tolerance; 1: something does, or a tensor is missing, extra or "
     "misshaped.\n\n"
     "Examples:\n"
@@ -126,9 +127,13 @@ static ranked *rank(const limit *l, const tsr_comparison *c, size_t *n)
 /* How it is coded, for people: "int4 in groups of 128". */
 static const char *coding_text(const tsr_weight *w, char text[64])
 {
+    if (w->kind != NULL && w->kind->family == TSR_FAMILY_MX)
+        return w->kind->title;
     if (w->coding == TSR_CODED_E4M3)
         return w->coarse ? "e4m3" : "block FP8";
-    if (w->block_cols < w->cols)
+    if (w->kind != NULL && w->kind->family == TSR_FAMILY_GPTQ)
+        snprintf(text, 64, "%s's int%u in groups of %llu", w->kind->title, w->bits, U64(w->block_cols));
+    else if (w->block_cols < w->cols)
         snprintf(text, 64, "int%u in groups of %llu", w->bits, U64(w->block_cols));
     else
         snprintf(text, 64, "int%u with a scale a %s", w->bits, w->block_rows < w->rows ? "row" : "tensor");
@@ -148,6 +153,9 @@ static const char *diagnose_codes(const tsr_pair *p, char text[160])
         snprintf(text, 160, relative > 0.01 ? "what %s costs" : "rounding", how);
     else if (p->b->scale == NULL)
         snprintf(text, 160, "more or less what %s costs: give the original first to have its codes judged", how);
+    else if (m->misscaled > 0)
+        snprintf(text, 160, "%llu groups of %s would be better off with the scale that a rule gives them",
+                 U64(m->misscaled), how);
     else if (m->misrounded == 0)
         snprintf(text, 160, "what %s costs under these scales: every code is the nearest", how);
     else

@@ -386,6 +386,18 @@ def test_g_idx_lost(expect):
     expect(*c.args(), "values", WEIGHT, "codes are not the nearest")
 
 
+@pytest.mark.parametrize("kind, words", [("mxfp4", "what MXFP4 of compressed-tensors costs"), ("mxfp8", "what MXFP8 costs"),
+                                         ("nvfp4", "what NVFP4 of compressed-tensors costs"),
+                                         ("awq", "what AWQ's int4 in groups of 32 costs"),
+                                         ("gptq", "what GPTQ's int4 in groups of 32 costs")])
+def test_diff_says_what_it_is(kind, words, tessera, tmp_path):
+    c = Coded(kind)
+    paths = checkpoint(tmp_path / "src", {WEIGHT: c.w}), checkpoint(tmp_path / "dst", c.tensors, c.config)
+    code, out, err = harness.run(tessera, ["diff", *paths])
+    assert code == 1 and words in out, out + err
+    assert harness.run(tessera, ["diff", *paths, "--metric", "sqnr", "--tolerance", "14"])[0] == 0
+
+
 # ---- gpt-oss: values are the transpose of what is stored ----
 
 BLOCKS = "model.layers.0.mlp.experts.gate_up_proj"
