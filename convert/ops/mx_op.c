@@ -43,10 +43,13 @@ static uint64_t mx_scratch(const tsr_step *step)
     return tsr_mx_scratch(&params_of(step)->scheme, step->in[0]->shape[1]);
 }
 
-/* The global scale of the layer; 1 where the format has none. */
+/* The global scale of all that loaders run as one layer: it is rounded as the first of them asks for, should their dtypes
+ * differ. 1 where the format has none. */
 static float global_of(const tsr_step *step, float amax)
 {
-    return step->amax == NULL ? 1 : tsr_nvfp4_global(&params_of(step)->scheme, (tsr_dtype)step->in[0]->dtype, &amax, 1);
+    if (step->amax == NULL)
+        return 1;
+    return tsr_nvfp4_global(&params_of(step)->scheme, (tsr_dtype)step->amax->of[0]->dtype, &amax, 1);
 }
 
 static tsr_status mx_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,

@@ -186,7 +186,7 @@ static tsr_status find_input(const planning *p, const tsr_tensor *t, float *inpu
                             p->o->calibration->path, known->module, kTargets[p->o->target].name);
         amax = fmaxf(amax, fmaxf(-known->least, known->largest));
     }
-    *input = tsr_nvfp4_global(&p->scheme, (tsr_dtype)t->dtype, &amax, 1);
+    *input = tsr_nvfp4_global(&p->scheme, (tsr_dtype)members[0]->dtype, &amax, 1);
     return TSR_OK;
 }
 

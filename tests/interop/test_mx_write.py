@@ -77,6 +77,17 @@ def test_experts_share_a_global_scale(scheme, dialect, made, tmp_path):
     assert values[0] == values[1] and values[3] == values[4] and len(set(values)) == 4
 
 
+def test_members_of_different_dtypes(made, tmp_path):
+    """One global scale all the same."""
+    gate, up = "model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj"
+    weights = {gate: random_weight((32, 64), 4).astype(BF16), up: random_weight((32, 64), 5)}
+    src = save(tmp_path / "src", {f"{module}.weight": w for module, w in weights.items()})
+    for scheme, dialect in mx.PAIRS[:2]:
+        out = load(made(src, weights, scheme, dialect))
+        for ending in mx.names(scheme, dialect)[2:]:
+            assert out[gate + ending].tobytes() == out[up + ending].tobytes(), ending
+
+
 def test_units_and_threads(made, tmp_path):
     """Tensors of several units, rows longer than a unit, and any number of threads: the same bytes."""
     wide, tall = "model.layers.0.mlp.up_proj", "model.layers.0.mlp.gate_proj"
