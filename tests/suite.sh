@@ -177,7 +177,9 @@ collect() {
     add "a floating-point mode that others set" python3 tests/crash/float_mode.py "${tool[@]}"
     suite=golden
     add "golden vectors" "$built/tests/golden/check_golden" tests/golden/vectors
+    add "golden vectors of small groups" "$built/tests/golden/check_golden" tests/golden/vectors-4bit
     add "golden vectors (ASan, UBSan)" build-asan/tests/golden/check_golden tests/golden/vectors
+    add "golden vectors of small groups (ASan, UBSan)" build-asan/tests/golden/check_golden tests/golden/vectors-4bit
     add "golden vectors: what is wrong is refused" tests/golden/refusals.sh "$sanitized/tests/golden/check_golden"
     add "aarch64: the same bytes" tests/front_door/aarch64.sh "$built"
     suite=front_door

@@ -1,5 +1,6 @@
 /* Block FP8, and integers in the packings of compressed-tensors, AWQ and GPTQ, to BF16. */
 #include "common/checked.h"
+#include "quantize/awq_gptq_decode.h"
 #include "quantize/fp8_decode.h"
 #include "quantize/int_decode.h"
 #include "tests/golden/format_cases.h"
@@ -94,6 +95,50 @@ static tsr_status decode_packed(const tsr_cpu_kernels *k, const tensor_set *in, 
     return tsr_int_decode(k, &span, TSR_BF16, w->bytes, scratch, err);
 }
 
+/* AWQ, and GPTQ's first format, whose zero points are stored less one. */
+static tsr_status decode_by_inputs(const tsr_cpu_kernels *k, bool awq, const tensor_set *in, tensor_set *out,
+                                   tsr_err *err)
+{
+    const set_tensor *codes, *zeros, *scales;
+    set_tensor *w;
+    TSR_TRY(find_tensor(in, ".qweight", TSR_I32, &codes, err));
+    TSR_TRY(find_tensor(in, ".qzeros", TSR_I32, &zeros, err));
+    TSR_TRY(find_tensor(in, ".scales", TSR_F16, &scales, err));
+    const uint64_t rows = scales->t.shape[1], cols = codes->t.shape[0] * (awq ? 1 : 8), groups = scales->t.shape[0];
+    const size_t length = strlen(codes->t.name) - strlen(".qweight");
+    TSR_TRY(add_tensor(out, codes->t.name, length, ".weight", TSR_BF16, 2, (const uint64_t[]){rows, cols}, &w, err));
+    tsr_weight weight = {.data = &codes->t,
+                         .values = &w->t,
+                         .scale = &scales->t,
+                         .scale_dtype = scales->t.dtype,
+                         .zero_point = &zeros->t,
+                         .coding = awq ? TSR_CODED_AWQ : TSR_CODED_GPTQ,
+                         .bits = 4,
+                         .zeros_less_one = !awq,
+                         .matrices = 1,
+                         .rows = rows,
+                         .cols = cols,
+                         .block_rows = 1,
+                         .block_cols = cols / groups,
+                         .grid_rows = rows,
+                         .grid_cols = groups};
+    tsr_gptq_span span = {.weight = &weight,
+                          .rows = rows,
+                          .codes = codes->bytes,
+                          .scales = scales->bytes,
+                          .zero_points = zeros->bytes};
+    if (!awq) {
+        const set_tensor *order;
+        TSR_TRY(find_tensor(in, ".g_idx", TSR_I32, &order, err));
+        weight.group_index = &order->t;
+        weight.reordered = true;
+        span.group_index = order->bytes;
+    }
+    void *scratch;
+    TSR_TRY(get_scratch(out, tsr_gptq_decode_scratch(&weight), &scratch, err));
+    return tsr_gptq_decode(k, &span, TSR_BF16, w->bytes, scratch, err);
+}
+
 tsr_status decode_other(const tsr_cpu_kernels *k, const char *kind, const tensor_set *in, const tensor_set *expected,
                         tensor_set *out, tsr_err *err)
 {
@@ -102,5 +147,7 @@ tsr_status decode_other(const tsr_cpu_kernels *k, const char *kind, const tensor
         return decode_fp8(k, in, out, err);
     if (strcmp(kind, "int4-ct") == 0)
         return decode_packed(k, in, out, err);
+    if (strcmp(kind, "awq") == 0 || strcmp(kind, "gptq") == 0)
+        return decode_by_inputs(k, strcmp(kind, "awq") == 0, in, out, err);
     return tsr_fail(err, TSR_E_UNSUPPORTED, "kind '%s' is not known", kind);
 }

@@ -2,17 +2,18 @@
 # check_golden CHECKER: it must fail where it should. Each case breaks one thing of a copy of the vectors.
 set -euo pipefail
 checker=$(realpath "$1")
-cd "$(dirname "${BASH_SOURCE[0]}")/vectors"
+cd "$(dirname "${BASH_SOURCE[0]}")"
+folder=vectors
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 wrong=0
 
-# refuses CODE TEXT COMMAND...: COMMAND breaks the copy in the current folder; the checker then exits with CODE, says TEXT
+# refuses CODE TEXT COMMAND...: COMMAND breaks the copy of $folder in the current one; the checker then exits with CODE, says TEXT
 refuses() {
     local code=$1 text=$2 got=0
     shift 2
     rm -rf "$scratch/copy"
-    cp -r . "$scratch/copy"
+    cp -r "$folder" "$scratch/copy"
     (cd "$scratch/copy" && chmod u+w ./* && "$@")
     "$checker" "$scratch/copy" >"$scratch/log" 2>&1 || got=$?
     if [ "$got" != "$code" ] || ! grep -qF -- "$text" "$scratch/log"; then
@@ -40,4 +41,21 @@ refuses 2 'manifest.json' truncate -s 2000 manifest.json
 refuses 2 'lists no vector' bash -c 'echo "{\"format\": 1, \"cases\": []}" >manifest.json'
 refuses 2 'lists no vector' bash -c 'echo "{\"format\": 1}" >manifest.json'
 refuses 2 '"format" is not 1' sed -i 's/"format": 1/"format": 2/' manifest.json
+
+# Tensors in the formats of checkpoints; the last byte of a file is a tensor's.
+folder=vectors-4bit
+flip_last() { printf '\xA5' | dd of="$1" bs=1 seek=$(($(stat -c %s "$1") - 1)) conv=notrunc status=none; }
+refuses 0 '0 failed' true
+refuses 1 "FAILED  mxfp4_ct_encode_64x128: scalar: 'model.layers.0.mlp.down_proj.weight_packed': element 4095 is" \
+    flip_last mxfp4_ct_encode_64x128.in.safetensors
+refuses 1 "weight_scale': element 255 is 0x76, expected 0xA5" flip_last mxfp4_ct_encode_64x128.out.safetensors
+refuses 1 'FAILED  table_e8m0: scalar: ' flip_last table_e8m0.out.safetensors
+refuses 1 'FAILED  nvfp4_modelopt_to_ct_64x128: scalar: ' flip_last nvfp4_modelopt_to_ct_64x128.out.safetensors
+refuses 1 'mxfp4_v4_to_fp8_256x256: scalar: it has to be refused, and was made' \
+    sed -i 's/"op": "convert"/"refused": true, "op": "convert"/' manifest.json
+refuses 1 'refuse_mxfp4_v4_to_fp8: the input: ' rm refuse_mxfp4_v4_to_fp8.in.safetensors
+refuses 1 'refuse_mxfp4_v4_to_fp8: what is expected: ' sed -i 's/"refused": true/"refused": false/' manifest.json
+refuses 1 'gptq_decode_g32_64x96: what is expected: ' truncate -s 1000 gptq_decode_g32_64x96.out.safetensors
+refuses 1 "kind 'mxfp6' is not known" sed -i 's/"kind": "mxfp4-ct"/"kind": "mxfp6"/' manifest.json
+refuses 1 "is U8 [64, 64], expected U8 [13, 32]" sed -i 's/mxfp4_ct_encode_64x128.out/mxfp4_ct_encode_edges_13x64.out/' manifest.json
 exit $wrong

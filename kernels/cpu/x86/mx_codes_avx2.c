@@ -84,17 +84,24 @@ typedef struct bounds {
     _Alignas(32) uint32_t quarter[TOGETHER], three_quarters[TOGETHER], low[TOGETHER], high[TOGETHER];
 } bounds;
 
+/* The rounded quotient, from the reciprocal of t by one correction (as in int_quant_avx512.c). */
+ALWAYS_INLINE __m256 quotient(__m256 x, __m256 t, __m256 inverse)
+{
+    const __m256 product = _mm256_mul_ps(x, inverse), rest = _mm256_fnmadd_ps(product, t, x);
+    return _mm256_fmadd_ps(rest, inverse, product);
+}
+
 /* The least BF16 whose quotient reaches c, or is above it if `beyond`; its bits less `less`, twice in a lane. */
-ALWAYS_INLINE void bound_of(__m256 t, float c, bool beyond, int less, uint32_t *out)
+ALWAYS_INLINE void bound_of(__m256 t, __m256 inverse, float c, bool beyond, int less, uint32_t *out)
 {
     const __m256 tie = _mm256_set1_ps(c);
     const __m256i below =
         _mm256_and_si256(_mm256_castps_si256(_mm256_mul_ps(t, tie)), _mm256_set1_epi32((int)0xFFFF0000u));
     const __m256i next = _mm256_add_epi32(below, _mm256_set1_epi32(1 << 16));
-    const __m256 q = _mm256_div_ps(_mm256_castsi256_ps(below), t);
+    const __m256 q = quotient(_mm256_castsi256_ps(below), t, inverse);
     __m256i found = _mm256_sub_epi32(_mm256_srli_epi32(below, 16), _mm256_set1_epi32(less));
     if (beyond) {
-        const __m256 q_next = _mm256_div_ps(_mm256_castsi256_ps(next), t);
+        const __m256 q_next = quotient(_mm256_castsi256_ps(next), t, inverse);
         found = _mm256_sub_epi32(found, _mm256_castps_si256(_mm256_cmp_ps(q, tie, _CMP_LE_OQ)));
         found = _mm256_sub_epi32(found, _mm256_castps_si256(_mm256_cmp_ps(q_next, tie, _CMP_LE_OQ)));
     } else {
@@ -106,11 +113,11 @@ ALWAYS_INLINE void bound_of(__m256 t, float c, bool beyond, int less, uint32_t *
 /* Makes the bounds of 8 groups. Returns which of them are left to the definition. */
 ALWAYS_INLINE unsigned make_bounds(const float *t_of, bool down, bounds *b)
 {
-    const __m256 t = _mm256_loadu_ps(t_of);
-    bound_of(t, 0.25f, true, 1, b->quarter);
-    bound_of(t, 0.75f, down, 1, b->three_quarters);
-    bound_of(t, 1.25f, true, 128, b->low);
-    bound_of(t, 1.75f, down, 128, b->high);
+    const __m256 t = _mm256_loadu_ps(t_of), inverse = _mm256_div_ps(_mm256_set1_ps(1), t);
+    bound_of(t, inverse, 0.25f, true, 1, b->quarter);
+    bound_of(t, inverse, 0.75f, down, 1, b->three_quarters);
+    bound_of(t, inverse, 1.25f, true, 128, b->low);
+    bound_of(t, inverse, 1.75f, down, 128, b->high);
     const __m256 usual = _mm256_and_ps(_mm256_cmp_ps(t, _mm256_set1_ps(0x1p-100f), _CMP_GE_OQ),
                                        _mm256_cmp_ps(t, _mm256_set1_ps(1), _CMP_LE_OQ));
     return 0xFFu & ~(unsigned)_mm256_movemask_ps(usual);

@@ -309,6 +309,13 @@ Test(mx_codes, mxfp8_with_mixed_scales_and_tails)
 
 /* ---- the error ---- */
 
+static bool same_error(const tsr_int_error *a, const tsr_int_error *b)
+{
+    return a->sum_q2 == b->sum_q2 && a->sum_e2 == b->sum_e2 && a->sum_qv == b->sum_qv && a->max_e == b->max_e &&
+           a->max_at == b->max_at && a->nonzero == b->nonzero && a->flushed == b->flushed &&
+           a->saturated == b->saturated;
+}
+
 Test(mx_codes, errors_are_those_of_double)
 {
     for (int trial = 0; trial < 500; trial++) {
@@ -326,7 +333,7 @@ Test(mx_codes, errors_are_those_of_double)
         tsr_encode_e2m1_bf16_ref(x, n, n, &t, TSR_E2M1_EVEN, packed);
         tsr_error_e2m1_bf16_ref(x, n, t, packed, &e);
         tsr_error_e2m1_f32_ref(wide, n, t, packed, &same);
-        cr_assert_eq(memcmp(&e, &same, sizeof e), 0);
+        cr_assert(same_error(&e, &same));
         unsigned nonzero = 0, flushed = 0, saturated = 0;
         for (size_t i = 0; i < n; i++) {
             const double q = (double)wide[i] / (double)t, v = (double)tsr_e2m1_to_f32(packed[i / 2] >> i % 2 * 4);
@@ -345,5 +352,39 @@ Test(mx_codes, errors_are_those_of_double)
         cr_assert_eq(e.nonzero, nonzero);
         cr_assert_eq(e.flushed, flushed);
         cr_assert(e.saturated >= saturated && e.saturated <= saturated + 1);
+    }
+}
+
+Test(mx_codes, every_form_measures_alike)
+{
+    tsr_cpu_kernels k;
+    for (int s = 0; s < SETS && take_set(s, &k); s++) {
+        for (int trial = 0; trial < 20000; trial++) {
+            const size_t n = (size_t[]){16, 32, 8, 64}[trial % 4];
+            const float t = trial % 5 == 0
+                                ? tsr_f32_from_bits((uint32_t)(random_bits() % 0x7F000000u) + 1)
+                                : ldexpf(1 + (float)(random_bits() % 1024) / 1024, (int)(random_bits() % 90) - 60);
+            uint16_t x[64];
+            float wide[64];
+            uint8_t packed[32];
+            tsr_int_error want, got;
+            for (size_t i = 0; i < n; i++) {
+                const float q = (float)(random_bits() % (trial % 7 == 0 ? 4 : 65536)) / (trial % 7 == 0 ? 1 : 4096) - 8;
+                const float value = t * (trial % 3 == 0 ? rintf(q) : q);
+                x[i] = trial % 11 == 0 || !isfinite(value) ? (uint16_t)(i << 15) : tsr_bf16_from_f32(value);
+                x[i] = (x[i] & 0x7F80) == 0x7F80 ? 0 : x[i];
+                wide[i] = tsr_f32_from_bf16(x[i]);
+                packed[i / 2] = (uint8_t)random_bits();
+            }
+            if (trial % 2 == 0)
+                tsr_encode_e2m1_bf16_ref(x, n, n, &t, TSR_E2M1_EVEN, packed);
+            tsr_error_e2m1_bf16_ref(x, n, t, packed, &want);
+            k.error_e2m1_bf16(x, n, t, packed, &got);
+            cr_assert(same_error(&got, &want), "set %d n %zu t %a: %a %a %a %a %zu, not %a %a %a %a %zu", s, n, t,
+                      got.sum_q2, got.sum_e2, got.sum_qv, got.max_e, got.max_at, want.sum_q2, want.sum_e2, want.sum_qv,
+                      want.max_e, want.max_at);
+            k.error_e2m1_f32(wide, n, t, packed, &got);
+            cr_assert(same_error(&got, &want));
+        }
     }
 }
