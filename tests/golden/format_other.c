@@ -122,11 +122,8 @@ static tsr_status decode_by_inputs(const tsr_cpu_kernels *k, bool awq, const ten
                          .block_cols = cols / groups,
                          .grid_rows = rows,
                          .grid_cols = groups};
-    tsr_gptq_span span = {.weight = &weight,
-                          .rows = rows,
-                          .codes = codes->bytes,
-                          .scales = scales->bytes,
-                          .zero_points = zeros->bytes};
+    tsr_gptq_span span = {
+        .weight = &weight, .rows = rows, .codes = codes->bytes, .scales = scales->bytes, .zero_points = zeros->bytes};
     if (!awq) {
         const set_tensor *order;
         TSR_TRY(find_tensor(in, ".g_idx", TSR_I32, &order, err));
