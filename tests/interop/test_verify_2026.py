@@ -5,7 +5,8 @@ with the tensor, the place and figures."""
 import json
 from pathlib import Path
 
-from checkpoints import BF16, E4M3, E8M0, make, random_weight
+from checkpoints import BF16, E4M3
+from coded_weights import AWQ, Coded, checkpoint, GPTQ, int4_config, KINDS, MODULE, mx_config, NVFP4, WEIGHT
 import harness
 import mx_oracle as mx
 import numpy as np
@@ -15,14 +16,6 @@ import stored_2026 as stored
 VECTORS = Path(__file__).parent.parent / "golden" / "vectors-4bit"
 CASES = {case["name"]: case["kind"] for case in json.loads((VECTORS / "manifest.json").read_text())["cases"]
          if case["op"] == "decode"}
-MODULE = "model.layers.0.mlp.down_proj"
-WEIGHT = MODULE + ".weight"
-AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
-GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, "desc_act": True, "checkpoint_format": "gptq"}
-
-
-def checkpoint(path, tensors, quantization=None):
-    return make(path, {"model.safetensors": tensors}, quantization=quantization, model_type="llama")
 
 
 def run_verify(tessera, dst, src, *options):
@@ -56,11 +49,9 @@ def block_size(name):
 
 
 def config_of(name):
-    kind = CASES.get(name, "int4-ct")
+    kind = CASES[name]
     if kind == "int4-ct":
-        return {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": {
-            "targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "strategy": "group", "dynamic": False,
-                                               "group_size": 64 if "asym" in name else 32, "symmetric": "asym" not in name}}}}
+        return int4_config(64 if "asym" in name else 32, "asym" not in name)
     if kind in ("fp8-block", "mxfp4-v4"):
         return {"quant_method": "fp8", "weight_block_size": [block_size(name)] * 2, "scale_fmt": "ue8m0"}
     return {"awq": AWQ, "gptq": GPTQ, "mxfp4-gptoss": {"quant_method": "mxfp4"}}.get(kind)
@@ -136,18 +127,6 @@ def test_every_rule_passes(elements, rule, tessera, tmp_path):
     assert (code, found) == (0, {})
 
 
-def mx_config(elements):
-    return {"quant_method": "compressed-tensors", "format": f"mxfp{elements}-{'pack-quantized' if elements == 4 else 'quantized'}",
-            "config_groups": {"group_0": {"targets": ["Linear"], "weights": {
-                "num_bits": elements, "type": "float", "strategy": "group", "group_size": 32, "symmetric": True,
-                "dynamic": False, "scale_dtype": "torch.uint8"}}}}
-
-
-NVFP4 = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "config_groups": {"group_0": {
-    "targets": ["Linear"], "weights": {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16,
-                                       "symmetric": True, "dynamic": False, "scale_dtype": "torch.float8_e4m3fn"}}}}
-
-
 def test_outliers_are_no_fault(tessera, tmp_path):
     """Groups whose values are all 5 steps: every error is as large as it can be, and there is no better code or scale."""
     w = np.full((64, 256), 5 * 2.0**-9).astype(BF16)
@@ -160,62 +139,6 @@ def test_outliers_are_no_fault(tessera, tmp_path):
 
 
 # ---- planted faults ----
-
-
-class Coded:
-    """A weight of one kind: what it was made from, and what is stored."""
-
-    def __init__(self, kind, shape=(256, 512)):
-        rng = np.random.default_rng(11)
-        self.kind, self.module = kind, MODULE
-        rows = np.exp2(rng.uniform(-2, 2, (shape[0], 1)))
-        groups = np.repeat(np.exp2(rng.uniform(-2, 2, (shape[0], shape[1] // 16))), 16, axis=1)
-        self.w = (random_weight(shape, 12) * rows * groups).astype(BF16)
-        self.tensors, self.config = getattr(self, "make_" + kind)(rng)
-
-    def make_mxfp4(self, rng):
-        codes, scale = mx.mx(self.w, 4, "even")
-        return {WEIGHT + "_packed": codes, WEIGHT + "_scale": scale}, mx_config(4)
-
-    def make_mxfp8(self, rng):
-        codes, scale = mx.mx(self.w, 8, "even")
-        return {WEIGHT: codes, WEIGHT + "_scale": scale}, mx_config(8)
-
-    def make_nvfp4(self, rng):
-        made = mx.expected({MODULE: self.w}, "nvfp4-weight-only", "compressed-tensors")
-        return made, NVFP4
-
-    def integers(self, group, order):
-        """Codes, zeros and scales [out, groups], of columns whose groups are `order`."""
-        x, count = self.w.astype(np.float64), self.w.shape[1] // group
-        low, high = (np.stack([f(x[:, order == g], 1) for g in range(count)], 1) for f in (lambda a, n: np.minimum(a.min(n), 0),
-                                                                                           lambda a, n: np.maximum(a.max(n), 0)))
-        scales = ((high - low) / 15).astype(np.float16)
-        zeros = np.clip(np.rint(-low / scales), 1, 15)
-        s, z = scales.astype(np.float64)[:, order], zeros[:, order]
-        return np.clip(np.rint(x / s + z), 0, 15).astype(np.uint8), zeros.astype(np.uint8), scales
-
-    def make_awq(self, rng):
-        parts = self.integers(32, np.arange(self.w.shape[1]) // 32)
-        self.parts = parts
-        return {MODULE + s: np.ascontiguousarray(t) for s, t in stored.awq(*parts).items()}, AWQ
-
-    def make_gptq(self, rng):
-        order = rng.permutation(self.w.shape[1]) // 32
-        self.parts = (*self.integers(32, order), order)
-        return {MODULE + s: np.ascontiguousarray(t) for s, t in stored.gptq(*self.parts).items()}, GPTQ
-
-    def change(self, suffix):
-        """The tensor of this suffix, to be written to."""
-        name, = (n for n in self.tensors if n in (WEIGHT + suffix, MODULE + suffix))
-        self.tensors[name] = self.tensors[name].copy()
-        return self.tensors[name]
-
-    def args(self):
-        return self.tensors, {WEIGHT: self.w}, self.config
-
-
-KINDS = ("mxfp4", "mxfp8", "nvfp4", "awq", "gptq")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -434,77 +357,3 @@ def test_gpt_oss_spoiled(spoil, words, expect):
     w, tensors = gpt_oss()
     blocks, scales = spoil(*(tensors[BLOCKS + s] for s in ("_blocks", "_scales")))
     expect({BLOCKS + "_blocks": blocks, BLOCKS + "_scales": scales}, {BLOCKS: w}, {"quant_method": "mxfp4"}, "values", BLOCKS, words)
-
-
-# ---- the checks of kernels, and the forward pass ----
-
-
-def coded_llama(tessera, maker, quantize, tmp_path, kind):
-    """(source, the same with every linear layer as codes, and that in F32)."""
-    src = Path(harness.make_checkpoint(maker, "llama", tmp_path / "llama"))
-    source = {n: t for path in src.glob("*.safetensors") for n, t in stored.read_any(path).items()}
-    config = json.loads((src / "config.json").read_text())
-    coded, plain = {}, {}
-    for name, w in source.items():
-        if "_proj" not in name:
-            coded[name] = plain[name] = w
-            continue
-        module = name.removesuffix(".weight")
-        c = Coded.__new__(Coded)
-        c.w, c.kind = w, kind
-        if kind in ("awq", "gptq"):
-            order = np.arange(w.shape[1]) // 32
-            order = order if kind == "awq" else np.random.default_rng(len(name)).permutation(order)
-            parts = c.integers(32, order)
-            tensors = {module + s: np.ascontiguousarray(t)
-                       for s, t in (stored.awq(*parts) if kind == "awq" else stored.gptq(*parts, order)).items()}
-        else:
-            scheme = {"nvfp4": "nvfp4-weight-only", "mxfp4": "mxfp4-weight-only", "mxfp8": "mxfp8-weight-only"}[kind]
-            tensors = mx.expected({module: w}, scheme, "compressed-tensors")
-        coded |= tensors
-        plain[name] = stored.values({"nvfp4": "nvfp4-ct", "mxfp4": "mxfp4-ct"}.get(kind, kind), tensors).astype(np.float32)
-    quantization = {"nvfp4": NVFP4, "mxfp4": mx_config(4), "mxfp8": mx_config(8), "awq": AWQ, "gptq": GPTQ}[kind]
-    config.pop("quantization_config", None)
-    return src, *(make(tmp_path / n, {"model.safetensors": {k: np.ascontiguousarray(v) for k, v in t.items()}}, quantization=q, **config)
-                  for n, t, q in (("coded", coded, quantization), ("plain", plain, None)))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_forward(kind, tessera, maker, quantize, tmp_path):
-    """A model of codes does what the same values in F32 do; and against its source it loses what the kind costs."""
-    src, coded, plain = coded_llama(tessera, maker, quantize, tmp_path, kind)
-
-    def forward(dst, against):
-        code, out, err = harness.run(tessera, ["verify", "forward", dst, "--against", against, "--count", "8", "--json", "-"])
-        assert code == 0, out + err
-        return json.loads(out)
-
-    same, cost = forward(coded, plain), forward(coded, src)
-    layers = [j for j in same["judgements"] if j["sqnr_db"] is not None]
-    assert all(j["sqnr_db"] > 120 for j in layers)
-    lost = [j["sqnr_db"] for j in cost["judgements"] if j["sqnr_db"] is not None]
-    assert lost and all(8 < x < (40 if kind == "mxfp8" else 30) for x in lost), lost
-
-
-@pytest.mark.parametrize("kind, title", [("nvfp4", "NVFP4"), ("mxfp4", "MXFP4"), ("mxfp8", "MXFP8"), ("awq", "AWQ's order"),
-                                         ("gptq", "GPTQ's order")])
-@pytest.mark.parametrize("check", ["gemm", "epilogue", "dequant"])
-def test_checks_of_kernels_name_what_they_have_none_for(check, kind, title, tessera, tmp_path):
-    c = Coded(kind, (128, 256))
-    alone = checkpoint(tmp_path / "alone", c.tensors, c.config)
-    code, out, err = harness.run(tessera, ["verify", check, alone, "--device", "cpu"])
-    assert code == 3 and "could be checked; skipped " + WEIGHT in err and title in err and "no kernels" in err, out + err
-
-
-def test_a_mixed_checkpoint_is_checked_where_there_are_kernels(verify, tmp_path):
-    """int4 beside NVFP4, as compressed-tensors' mixed-precision has it."""
-    c, rng = Coded("nvfp4", (128, 256)), np.random.default_rng(9)
-    other = "model.layers.0.mlp.up_proj.weight"
-    c.tensors |= {other + "_packed": stored.words(rng.integers(0, 16, (64, 256)).astype(np.uint8)),
-                  other + "_scale": np.full((64, 8), 2.0**-6, BF16), other + "_shape": np.array([64, 256])}
-    config = {"quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": {
-        "group_0": dict(NVFP4["config_groups"]["group_0"], targets=["re:.*down_proj"], format="nvfp4-pack-quantized"),
-        "group_1": dict(config_of("int4_g32")["config_groups"]["group_0"], targets=["re:.*up_proj"], format="pack-quantized")}}
-    code, result = verify("dequant", checkpoint(tmp_path / "mixed", c.tensors, config))
-    assert code == 0 and {j["subject"] for j in result["judgements"]} == {other}
-    assert [(s["subject"], "NVFP4" in s["why"]) for s in result["skipped"]] == [(WEIGHT, True)]

@@ -1,0 +1,89 @@
+"""One weight in each of the kinds of 2026, with what it was made from: to be spoiled, or to be put into a model."""
+
+from checkpoints import BF16, make, random_weight
+import mx_oracle as mx
+import numpy as np
+import stored_2026 as stored
+
+MODULE = "model.layers.0.mlp.down_proj"
+WEIGHT = MODULE + ".weight"
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, "desc_act": True, "checkpoint_format": "gptq"}
+
+
+def checkpoint(path, tensors, quantization=None):
+    return make(path, {"model.safetensors": tensors}, quantization=quantization, model_type="llama")
+
+
+def mx_config(elements):
+    return {"quant_method": "compressed-tensors", "format": f"mxfp{elements}-{'pack-quantized' if elements == 4 else 'quantized'}",
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": {
+                "num_bits": elements, "type": "float", "strategy": "group", "group_size": 32, "symmetric": True,
+                "dynamic": False, "scale_dtype": "torch.uint8"}}}}
+
+
+NVFP4 = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "config_groups": {"group_0": {
+    "targets": ["Linear"], "weights": {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16,
+                                       "symmetric": True, "dynamic": False, "scale_dtype": "torch.float8_e4m3fn"}}}}
+
+
+def int4_config(group=32, symmetric=True):
+    return {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": {
+        "targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "strategy": "group", "dynamic": False,
+                                           "group_size": group, "symmetric": symmetric}}}}
+
+
+class Coded:
+    """A weight of one kind: what it was made from, and what is stored."""
+
+    def __init__(self, kind, shape=(256, 512)):
+        rng = np.random.default_rng(11)
+        self.kind, self.module = kind, MODULE
+        rows = np.exp2(rng.uniform(-2, 2, (shape[0], 1)))
+        groups = np.repeat(np.exp2(rng.uniform(-2, 2, (shape[0], shape[1] // 16))), 16, axis=1)
+        self.w = (random_weight(shape, 12) * rows * groups).astype(BF16)
+        self.tensors, self.config = getattr(self, "make_" + kind)(rng)
+
+    def make_mxfp4(self, rng):
+        codes, scale = mx.mx(self.w, 4, "even")
+        return {WEIGHT + "_packed": codes, WEIGHT + "_scale": scale}, mx_config(4)
+
+    def make_mxfp8(self, rng):
+        codes, scale = mx.mx(self.w, 8, "even")
+        return {WEIGHT: codes, WEIGHT + "_scale": scale}, mx_config(8)
+
+    def make_nvfp4(self, rng):
+        made = mx.expected({MODULE: self.w}, "nvfp4-weight-only", "compressed-tensors")
+        return made, NVFP4
+
+    def integers(self, group, order):
+        """Codes, zeros and scales [out, groups], of columns whose groups are `order`."""
+        x, count = self.w.astype(np.float64), self.w.shape[1] // group
+        low, high = (np.stack([f(x[:, order == g], 1) for g in range(count)], 1) for f in (lambda a, n: np.minimum(a.min(n), 0),
+                                                                                           lambda a, n: np.maximum(a.max(n), 0)))
+        scales = ((high - low) / 15).astype(np.float16)
+        zeros = np.clip(np.rint(-low / scales), 1, 15)
+        s, z = scales.astype(np.float64)[:, order], zeros[:, order]
+        return np.clip(np.rint(x / s + z), 0, 15).astype(np.uint8), zeros.astype(np.uint8), scales
+
+    def make_awq(self, rng):
+        parts = self.integers(32, np.arange(self.w.shape[1]) // 32)
+        self.parts = parts
+        return {MODULE + s: np.ascontiguousarray(t) for s, t in stored.awq(*parts).items()}, AWQ
+
+    def make_gptq(self, rng):
+        order = rng.permutation(self.w.shape[1]) // 32
+        self.parts = (*self.integers(32, order), order)
+        return {MODULE + s: np.ascontiguousarray(t) for s, t in stored.gptq(*self.parts).items()}, GPTQ
+
+    def change(self, suffix):
+        """The tensor of this suffix, to be written to."""
+        name, = (n for n in self.tensors if n in (WEIGHT + suffix, MODULE + suffix))
+        self.tensors[name] = self.tensors[name].copy()
+        return self.tensors[name]
+
+    def args(self):
+        return self.tensors, {WEIGHT: self.w}, self.config
+
+
+KINDS = ("mxfp4", "mxfp8", "nvfp4", "awq", "gptq")
