@@ -41,9 +41,9 @@ JOBS = [
     Job("quantize mxfp4", None, "quantize SRC -o DST --scheme mxfp4 --mx-scale floor --max-shard-size 16MB"),
     Job("quantize mxfp8", None, "quantize SRC -o DST --scheme mxfp8 --dialect deepseek --mx-scale floor --max-shard-size 16MB"),
     Job("convert bf16", FP8, "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
-    Job("convert bf16 from nvfp4", "quantize SRC -o DST --scheme nvfp4-weight-only --dialect modelopt --max-shard-size 16MB --quiet",
+    Job("convert bf16 from nvfp4, ModelOpt", "quantize SRC -o DST --scheme nvfp4-weight-only --dialect modelopt --max-shard-size 16MB --quiet",
         "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
-    Job("convert bf16 from mxfp8", "quantize SRC -o DST --scheme mxfp8 --mx-scale floor --max-shard-size 16MB --quiet",
+    Job("convert bf16 from mxfp8, floor", "quantize SRC -o DST --scheme mxfp8 --mx-scale floor --max-shard-size 16MB --quiet",
         "convert SRC -o DST --to bf16 --max-shard-size 16MB", codes=EXACT),
     *(Job(f"convert bf16 from {kind}", kind, "convert SRC -o DST --to bf16 --max-shard-size 16MB", ("many", "giant"),
           codes=EXACT if kind == "gpt-oss" else LOSSY)
