@@ -39,7 +39,7 @@ JOBS = [
     # Some experts have values at the end of BF16's range, which only the rule that clips leaves in it.
     Job("quantize nvfp4", None, "quantize SRC -o DST --scheme nvfp4-weight-only --dialect modelopt --max-shard-size 16MB"),
     Job("quantize mxfp4", None, "quantize SRC -o DST --scheme mxfp4 --mx-scale floor --max-shard-size 16MB"),
-    Job("quantize mxfp8", None, "quantize SRC -o DST --scheme mxfp8 --dialect deepseek --mx-scale floor --max-shard-size 16MB"),
+    Job("quantize mxfp8, DeepSeek", None, "quantize SRC -o DST --scheme mxfp8 --dialect deepseek --mx-scale floor --max-shard-size 16MB"),
     Job("convert bf16", FP8, "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
     Job("convert bf16 from nvfp4, ModelOpt", "quantize SRC -o DST --scheme nvfp4-weight-only --dialect modelopt --max-shard-size 16MB --quiet",
         "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
