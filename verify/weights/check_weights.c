@@ -128,8 +128,9 @@ static tsr_status check_shapes(const tsr_weights_checking *k)
 /* What conversions may change. */
 static bool is_about_storage(tsr_json_text key)
 {
-    static const char *const kKeys[] = {"quantization_config",      "compression_config",   "torch_dtype", "dtype",
-                                        "num_nextn_predict_layers", "transformers_version", "tessera_mla"};
+    static const char *const kKeys[] = {
+        "quantization_config",      "compression_config",   "torch_dtype", "dtype",
+        "num_nextn_predict_layers", "transformers_version", "tessera_mla", "expert_dtype"};
     for (size_t i = 0; i < sizeof kKeys / sizeof *kKeys; i++) {
         if (tsr_json_is(key, kKeys[i]))
             return true;
@@ -167,31 +168,48 @@ static bool is_same_json(tsr_json_text a, tsr_json_text b)
     }
 }
 
-/* Keys of `from` that `to` lacks or, when `values` is set, has with another value. */
-static tsr_status check_keys(const tsr_weights_checking *k, const tsr_checkpoint *from, const tsr_checkpoint *to,
-                             bool values, const char *absent)
+/* One configuration against another: the keys of an object of one of them that the other lacks or, when `values` is set, has
+ * with another value. Keys of the model inside a multimodal one count like those of the model. */
+typedef struct key_check {
+    const tsr_weights_checking *k;
+    const tsr_checkpoint *to;
+    bool values;
+    const char *absent;
+} key_check;
+
+static tsr_status check_keys(const key_check *check, tsr_json_text object, const char *prefix);
+
+static tsr_status check_member(const key_check *check, tsr_json_text key, tsr_json_text value, const char *prefix)
 {
-    tsr_json_reader r = tsr_json_open(TSR_CONFIG_NAME, from->config, from->config_size);
-    tsr_json_text key, value, other;
+    const tsr_weights_checking *const k = check->k;
+    tsr_json_text other;
+    const char *const name = tsr_arena_printf(&k->out->arena, "%s%.*s", prefix, (int)key.size, key.data);
+    if (name == NULL)
+        return tsr_out_of_memory(k->err, NULL);
+    if (!tsr_config_find(check->to, name, &other))
+        return tsr_add_finding(k, TSR_CHECK_CONFIG, name, "%s", check->absent);
+    if (strcmp(name, "text_config") == 0 && value.data[0] == '{' && other.data[0] == '{')
+        return check_keys(check, value, "text_config.");
+    if (check->values && !is_same_json(value, other))
+        return tsr_add_finding(k, TSR_CHECK_CONFIG, name, "%.*s, but %.*s in the source",
+                               (int)tsr_min_u64(other.size, 100), other.data, (int)tsr_min_u64(value.size, 100),
+                               value.data);
+    return TSR_OK;
+}
+
+static tsr_status check_keys(const key_check *check, tsr_json_text object, const char *prefix)
+{
+    tsr_json_reader r = tsr_json_open(TSR_CONFIG_NAME, object.data, object.size);
+    tsr_json_text key, value;
     bool more;
-    TSR_TRY(tsr_json_enter_object(&r, k->err));
+    TSR_TRY(tsr_json_enter_object(&r, check->k->err));
     for (;;) {
-        const char *name;
-        TSR_TRY(tsr_json_next_member(&r, &key, &more, k->err));
+        TSR_TRY(tsr_json_next_member(&r, &key, &more, check->k->err));
         if (!more)
             return TSR_OK;
-        TSR_TRY(tsr_json_skip(&r, &value, k->err));
-        if (is_about_storage(key) || key.escaped || memchr(key.data, '.', key.size) != NULL)
-            continue;
-        name = tsr_arena_dup(&k->out->arena, key.data, key.size);
-        if (name == NULL)
-            return tsr_out_of_memory(k->err, NULL);
-        if (!tsr_config_find(to, name, &other))
-            TSR_TRY(tsr_add_finding(k, TSR_CHECK_CONFIG, name, "%s", absent));
-        else if (values && !is_same_json(value, other))
-            TSR_TRY(tsr_add_finding(k, TSR_CHECK_CONFIG, name, "%.*s, but %.*s in the source",
-                                    (int)tsr_min_u64(other.size, 100), other.data, (int)tsr_min_u64(value.size, 100),
-                                    value.data));
+        TSR_TRY(tsr_json_skip(&r, &value, check->k->err));
+        if (!is_about_storage(key) && !key.escaped && memchr(key.data, '.', key.size) == NULL)
+            TSR_TRY(check_member(check, key, value, prefix));
     }
 }
 
@@ -241,8 +259,10 @@ static tsr_status check_config(const tsr_weights_checking *k)
     const tsr_checkpoint *const s = k->src->checkpoint, *const d = k->dst->checkpoint;
     if (s->config != NULL && d->config != NULL) {
         k->out->judged[TSR_CHECK_CONFIG]++;
-        TSR_TRY(check_keys(k, s, d, true, "missing: the source has it"));
-        TSR_TRY(check_keys(k, d, s, false, "the source has no such key"));
+        const key_check lost = {k, d, true, "missing: the source has it"};
+        const key_check added = {k, s, false, "the source has no such key"};
+        TSR_TRY(check_keys(&lost, (tsr_json_text){.data = s->config, .size = s->config_size}, ""));
+        TSR_TRY(check_keys(&added, (tsr_json_text){.data = d->config, .size = d->config_size}, ""));
     }
     return check_quantization(k);
 }

@@ -102,8 +102,12 @@ static bool in_powers(const tsr_weights_checking *k, const tsr_weight *w)
     return k->dst->weights->ue8m0 || w->scale_dtype == TSR_F8_E8M0;
 }
 
-/* Weights may be below the limit because their groups hold outliers, and are right all the same. Of groups whose scales
- * keep a rule, two checks have shown it: no code but the nearest, and no scale that costs more than the rule's. */
+/* Half a step of e4m3 is at most 2^-4 of a value: 20 lg 16, in whole dB. */
+static const double kWorstOfE4m3 = 24;
+
+/* Weights may be below the limit and right all the same: because their groups hold outliers; or, in e4m3, because the source
+ * was in four bits itself, so that its few mantissas may all lie far from codes. Of groups whose scales keep a rule, two
+ * checks have shown it: no code but the nearest, and no scale that costs more than the rule's. */
 static tsr_status forgive_outliers(const tsr_weights_checking *k, const tsr_pair *p, missed *m)
 {
     tsr_view x, y;
@@ -113,8 +117,12 @@ static tsr_status forgive_outliers(const tsr_weights_checking *k, const tsr_pair
         m->block = m->block && k->limits->max_block_error < tsr_weight_limits_defaults().max_block_error;
         return TSR_OK;
     }
-    if (!m->sqnr || has_ruled_groups(p->b) || is_float_of_8_bits(p->b) || !(k->limits->max_int_cost > 0))
+    if (!m->sqnr || has_ruled_groups(p->b) || !(k->limits->max_int_cost > 0))
         return TSR_OK;
+    if (is_float_of_8_bits(p->b)) {
+        m->sqnr = p->metrics.misrounded > 0 || !(tsr_metrics_sqnr(&p->metrics) >= kWorstOfE4m3);
+        return TSR_OK;
+    }
     TSR_TRY(tsr_pair_view(&x, k->src, p, 0, k->err));
     TSR_TRY(tsr_pair_view(&y, k->dst, p, 1, k->err));
     TSR_TRY(tsr_scan_blocks(&x, &y, in_powers(k, p->b), &scan, k->err));
