@@ -132,11 +132,11 @@ static const char *coding_text(const tsr_weight *w, char text[64])
     if (w->coding == TSR_CODED_E4M3)
         return w->coarse ? "e4m3" : "block FP8";
     if (w->kind != NULL && w->kind->family == TSR_FAMILY_GPTQ)
-        snprintf(text, 64, "%s's int%u in groups of %llu", w->kind->title, w->bits, U64(w->block_cols));
-    else if (w->block_cols < w->cols)
-        snprintf(text, 64, "int%u in groups of %llu", w->bits, U64(w->block_cols));
+        snprintf(text, 64, "%s's int%u in groups of %llu", w->kind->title, w->bits, U64(w->block.cols));
+    else if (w->block.cols < w->cols)
+        snprintf(text, 64, "int%u in groups of %llu", w->bits, U64(w->block.cols));
     else
-        snprintf(text, 64, "int%u with a scale a %s", w->bits, w->block_rows < w->rows ? "row" : "tensor");
+        snprintf(text, 64, "int%u with a scale a %s", w->bits, w->block.rows < w->rows ? "row" : "tensor");
     return text;
 }
 

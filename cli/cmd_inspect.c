@@ -318,7 +318,7 @@ static tsr_status inspect(const arguments *a, bool *short_of, tsr_err *err)
         status = tsr_fail(err, TSR_E_USAGE, "--can-load asks about a checkpoint, not about one tensor");
     if (status == TSR_OK)
         status = tsr_checkpoint_open(&checkpoint, path, a->ignore.items, a->ignore.count, err);
-    if (status == TSR_OK && (status = tsr_contents_find(&survey, checkpoint, block.rows, block.cols, err)) == TSR_OK) {
+    if (status == TSR_OK && (status = tsr_contents_find(&survey, checkpoint, block, err)) == TSR_OK) {
         status = tensor == NULL ? inspect_checkpoint(a, checkpoint, &survey, short_of, err)
                                 : inspect_tensor(a, checkpoint, &survey, tensor, err);
         if (status == TSR_OK && tensor == NULL)

@@ -241,7 +241,8 @@ static tsr_status verify(const arguments *a, session *s, tsr_forward_request *r,
 {
     for (size_t i = 0; i < 2 && a->sides[i] != NULL; i++) {
         TSR_TRY(tsr_checkpoint_open(&s->checkpoints[i], a->sides[i], NULL, 0, err));
-        TSR_TRY(tsr_weights_survey(&s->weights[i], s->checkpoints[i], 0, 0, tsr_weights_pass_over, NULL, err));
+        TSR_TRY(
+            tsr_weights_survey(&s->weights[i], s->checkpoints[i], (tsr_block){0, 0}, tsr_weights_pass_over, NULL, err));
         s->sides[i] = (tsr_side){s->checkpoints[i], &s->weights[i]};
     }
     if (a->reference != NULL)

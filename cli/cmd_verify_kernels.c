@@ -357,8 +357,8 @@ static tsr_status open_azp(arguments *a, session *s, tsr_err *err)
 
 static tsr_status pair_weights(const arguments *a, tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_err *err)
 {
-    return is_mla(a) ? tsr_weights_survey(weights, checkpoint, 0, 0, tsr_weights_pass_over, NULL, err)
-                     : tsr_weights_pair(weights, checkpoint, 0, 0, err);
+    return is_mla(a) ? tsr_weights_survey(weights, checkpoint, (tsr_block){0, 0}, tsr_weights_pass_over, NULL, err)
+                     : tsr_weights_pair(weights, checkpoint, (tsr_block){0, 0}, err);
 }
 
 static tsr_status open_all(arguments *a, session *s, tsr_err *err)

@@ -41,9 +41,9 @@ tsr_status tsr_compare_job_run(tsr_compare_job *job, tsr_err *err)
     tsr_side side[2];
     for (size_t i = 0; i < 2; i++) {
         TSR_TRY(tsr_checkpoint_open(&job->checkpoint[i], job->path[i], NULL, 0, err));
-        tsr_status status = tsr_weights_pair(&job->weights[i], job->checkpoint[i], 0, 0, err);
+        tsr_status status = tsr_weights_pair(&job->weights[i], job->checkpoint[i], (tsr_block){0, 0}, err);
         if (status == TSR_E_USAGE && block.rows > 0) /* config.json states no block size: --source-block does */
-            status = tsr_weights_pair(&job->weights[i], job->checkpoint[i], block.rows, block.cols, err);
+            status = tsr_weights_pair(&job->weights[i], job->checkpoint[i], block, err);
         if (status != TSR_OK)
             return status;
         side[i] = (tsr_side){job->checkpoint[i], &job->weights[i]};

@@ -84,8 +84,8 @@ static void kinds(tsr_text *t, const tsr_contents *s)
         tsr_json_member_u64(t, "bits", k->bits);
         tsr_json_key(t, "block");
         tsr_json_begin_array(t, true);
-        tsr_json_u64(t, k->block_rows);
-        tsr_json_u64(t, k->block_cols);
+        tsr_json_u64(t, k->block.rows);
+        tsr_json_u64(t, k->block.cols);
         tsr_json_end_array(t);
         tsr_json_member_bool(t, "global_scale", k->kind->global != NULL);
         tsr_json_member_u64(t, "weights", k->weights);
@@ -104,8 +104,8 @@ static void quantization(tsr_text *t, const tsr_contents *s)
     tsr_json_member_string(t, "method", w->method);
     tsr_json_key(t, "block");
     tsr_json_begin_array(t, true);
-    tsr_json_u64(t, w->block_rows);
-    tsr_json_u64(t, w->block_cols);
+    tsr_json_u64(t, w->block.rows);
+    tsr_json_u64(t, w->block.cols);
     tsr_json_end_array(t);
     tsr_json_member_string(t, "scale_fmt", w->ue8m0 ? "ue8m0" : NULL);
     tsr_json_member_u64(t, "weights", w->n_scaled);
@@ -124,7 +124,7 @@ static void quantization(tsr_text *t, const tsr_contents *s)
 static void attention(tsr_text *t, const tsr_contents *s)
 {
     const tsr_model *const m = &s->model;
-    const uint64_t block = s->weights.block_rows == 0 ? 128 : s->weights.block_rows;
+    const uint64_t block = s->weights.block.rows == 0 ? 128 : s->weights.block.rows;
     const bool mla = m->kv_lora_rank > 0;
     object(t, "attention", false);
     tsr_json_member_u64(t, "layers", m->layers);
@@ -299,8 +299,8 @@ static void binades(tsr_text *t, const tsr_histogram *h)
 static void map(tsr_text *t, const tsr_histogram *h)
 {
     object(t, "block_amax", false);
-    tsr_json_member_u64(t, "block_rows", h->block_rows);
-    tsr_json_member_u64(t, "block_cols", h->block_cols);
+    tsr_json_member_u64(t, "block_rows", h->block.rows);
+    tsr_json_member_u64(t, "block_cols", h->block.cols);
     tsr_json_member_u64(t, "blocks_down", h->blocks_down);
     tsr_json_member_u64(t, "blocks_wide", h->blocks_wide);
     tsr_json_key(t, "cells");

@@ -96,15 +96,15 @@ static void print_scales(const tsr_contents *s)
 }
 
 /* "MXFP4 of compressed-tensors (mxfp4-ct): 4 bits, a scale for 32 columns" */
-static void print_coding(const tsr_weight_kind *kind, unsigned bits, uint64_t block_rows, uint64_t block_cols)
+static void print_coding(const tsr_weight_kind *kind, unsigned bits, tsr_block block)
 {
     tsr_print("%s (%s): %u bits, ", kind->title, kind->name, bits);
-    if (block_rows == 0)
+    if (block.rows == 0)
         tsr_print("a scale a row or a matrix");
-    else if (block_rows == 1)
-        tsr_print("a scale for %llu columns", U64(block_cols));
+    else if (block.rows == 1)
+        tsr_print("a scale for %llu columns", U64(block.cols));
     else
-        tsr_print("a scale for %llux%llu", U64(block_rows), U64(block_cols));
+        tsr_print("a scale for %llux%llu", U64(block.rows), U64(block.cols));
     if (kind->global != NULL)
         tsr_print(" and a global one that %s", kind->global_divides ? "divides" : "multiplies");
 }
@@ -112,7 +112,7 @@ static void print_coding(const tsr_weight_kind *kind, unsigned bits, uint64_t bl
 static void print_kind(const tsr_kind_tally *k)
 {
     tsr_print("  %llu weights are ", U64(k->weights));
-    print_coding(k->kind, k->bits, k->block_rows, k->block_cols);
+    print_coding(k->kind, k->bits, k->block);
     if (k->values > 0)
         tsr_print("; %.3g bits a value with all that belongs to them", 8 * (double)k->bytes / (double)k->values);
     tsr_print("\n");
@@ -139,8 +139,8 @@ static void print_quantization(const tsr_contents *s)
         return;
     }
     tsr_print("%s", w->method == NULL ? "config.json names no quant_method" : w->method);
-    if (w->block_rows != 0)
-        tsr_print(", blocks of %llux%llu", U64(w->block_rows), U64(w->block_cols));
+    if (w->block.rows != 0)
+        tsr_print(", blocks of %llux%llu", U64(w->block.rows), U64(w->block.cols));
     tsr_print("%s\n", w->ue8m0 ? ", scale_fmt ue8m0" : "");
     for (size_t i = 0; i < s->n_kinds; i++)
         print_kind(&s->kinds[i]);
@@ -174,7 +174,7 @@ static void print_cache_row(const char *name, uint64_t values, uint64_t layers, 
 static void print_attention(const tsr_contents *s)
 {
     const tsr_model *const m = &s->model;
-    const uint64_t block = s->weights.block_rows == 0 ? 128 : s->weights.block_rows;
+    const uint64_t block = s->weights.block.rows == 0 ? 128 : s->weights.block.rows;
     if (m->heads == 0 || m->layers == 0 || tsr_model_head_dim(m) == 0)
         return;
     if (m->kv_lora_rank == 0) {
@@ -308,8 +308,8 @@ static void bar(uint64_t n, uint64_t most, int width)
 
 static void print_map(const tsr_histogram *h)
 {
-    tsr_print("\nlargest |x| of %llux%llu blocks (%llu down, %llu wide, in %u x %u cells):\n", U64(h->block_rows),
-              U64(h->block_cols), U64(h->blocks_down), U64(h->blocks_wide), h->map_rows, h->map_cols);
+    tsr_print("\nlargest |x| of %llux%llu blocks (%llu down, %llu wide, in %u x %u cells):\n", U64(h->block.rows),
+              U64(h->block.cols), U64(h->blocks_down), U64(h->blocks_wide), h->map_rows, h->map_cols);
     for (unsigned r = 0; r < h->map_rows; r++) {
         tsr_print("  |");
         for (unsigned c = 0; c < h->map_cols; c++)
@@ -388,7 +388,7 @@ void tsr_print_histogram(const tsr_checkpoint *c, const tsr_weight *w, const tsr
         tsr_print("  columns have their groups by %s\n", w->group_index->name);
     if (w->scale != NULL) {
         tsr_print("  ");
-        print_coding(w->kind, w->bits, w->coarse ? 0 : w->block_rows, w->block_cols);
+        print_coding(w->kind, w->bits, w->coarse ? (tsr_block){0, w->block.cols} : w->block);
         tsr_print("\n  stands for %s %s%s\n", w->values->name, tsr_shape_text(w->values, shape, sizeof shape),
                   w->transposed ? ", the transpose of the codes" : "");
     }

@@ -107,7 +107,7 @@ tsr_status tsr_serving_find(tsr_serving *serving, const char *path, tsr_err *err
     tsr_weights weights;
     *serving = (tsr_serving){.count = 0};
     TSR_TRY(tsr_checkpoint_open(&c, path, NULL, 0, err));
-    tsr_status status = tsr_weights_survey(&weights, c, 0, 0, tsr_weights_pass_over, NULL, err);
+    tsr_status status = tsr_weights_survey(&weights, c, (tsr_block){0, 0}, tsr_weights_pass_over, NULL, err);
     if (status == TSR_OK) {
         status = answer(serving, path, c, &weights, err);
         tsr_weights_free(&weights);

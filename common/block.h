@@ -1,12 +1,27 @@
-/* The elements of a matrix that share a scale. */
+/* The elements of a matrix that share a scale.
+ *
+ * The kernels of kernels/cpu take `block_cols` alone, since what they are given is one row of blocks, and tsr_fp8_block
+ * keeps two 32-bit numbers beside its scale format, since nothing ever hands them on as a pair. */
 #ifndef TSR_COMMON_BLOCK_H
 #define TSR_COMMON_BLOCK_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* 0 x 0 where none is stated. */
 typedef struct tsr_block {
     uint64_t rows, cols;
 } tsr_block;
+
+static inline bool tsr_block_equal(tsr_block a, tsr_block b)
+{
+    return a.rows == b.rows && a.cols == b.cols;
+}
+
+/* The block of the transpose. */
+static inline tsr_block tsr_block_turned(tsr_block b)
+{
+    return (tsr_block){.rows = b.cols, .cols = b.rows};
+}
 
 #endif

@@ -80,7 +80,7 @@ static tsr_status take_groups(const tsr_cpu_kernels *k, const tsr_gptq_span *spa
 static uint64_t group_of(const tsr_gptq_span *span, uint64_t col)
 {
     if (span->group_index == NULL)
-        return col / span->weight->block_cols;
+        return col / span->weight->block.cols;
     return span->weight->group_index->dtype == TSR_I64 ? ((const uint64_t *)span->group_index)[col]
                                                        : ((const uint32_t *)span->group_index)[col];
 }

@@ -28,14 +28,14 @@ void tsr_widen_to_f32(const tsr_cpu_kernels *kernels, tsr_dtype dtype, const voi
 
 void tsr_fp8_rect_grid(const tsr_fp8_rect *rect, uint64_t *first, uint64_t *rows)
 {
-    const uint64_t height = rect->weight->block_rows;
+    const uint64_t height = rect->weight->block.rows;
     *first = rect->row / height;
     *rows = tsr_ceil_div(rect->row + rect->rows, height) - *first;
 }
 
 size_t tsr_fp8_decode_scratch(const tsr_weight *weight)
 {
-    return tsr_ceil_div(weight->cols, weight->block_cols) * sizeof(float);
+    return tsr_ceil_div(weight->cols, weight->block.cols) * sizeof(float);
 }
 
 tsr_status tsr_check_scales(const tsr_weight *w, uint64_t matrix, uint64_t row, uint64_t col, const float *scales,
@@ -60,7 +60,7 @@ static tsr_status take_scales(const tsr_cpu_kernels *kernels, const tsr_fp8_rect
                               uint64_t first, uint64_t n, float *out, tsr_err *err)
 {
     const tsr_weight *const w = rect->weight;
-    const uint64_t above = grid_row - rect->row / w->block_rows;
+    const uint64_t above = grid_row - rect->row / w->block.rows;
     tsr_widen_to_f32(kernels, (tsr_dtype)w->scale_dtype,
                      (const char *)rect->scales +
                          (above * w->grid_cols + first) * tsr_dtype_bytes((tsr_dtype)w->scale_dtype),
@@ -139,20 +139,20 @@ tsr_status tsr_fp8_decode(const tsr_cpu_kernels *kernels, const tsr_fp8_rect *re
 {
     const tsr_weight *const w = rect->weight;
     const size_t width = tsr_dtype_bytes(dtype);
-    const uint64_t first = rect->col / w->block_cols;
-    const uint64_t n = rect->cols == 0 ? 0 : (rect->col + rect->cols - 1) / w->block_cols - first + 1;
+    const uint64_t first = rect->col / w->block.cols;
+    const uint64_t n = rect->cols == 0 ? 0 : (rect->col + rect->cols - 1) / w->block.cols - first + 1;
     /* A rectangle that begins inside a block has a short first block, which goes to the kernel by itself. */
     const uint64_t head =
-        rect->col % w->block_cols == 0 ? 0 : tsr_min_u64(rect->cols, w->block_cols - rect->col % w->block_cols);
+        rect->col % w->block.cols == 0 ? 0 : tsr_min_u64(rect->cols, w->block.cols - rect->col % w->block.cols);
     float *const scales = scratch;
     for (uint64_t row = 0; row < rect->rows;) {
-        const uint64_t grid_row = (rect->row + row) / w->block_rows;
-        const uint64_t rows = tsr_min_u64(rect->rows - row, (grid_row + 1) * w->block_rows - rect->row - row);
+        const uint64_t grid_row = (rect->row + row) / w->block.rows;
+        const uint64_t rows = tsr_min_u64(rect->rows - row, (grid_row + 1) * w->block.rows - rect->row - row);
         const uint8_t *const codes = rect->codes + row * rect->ld_codes;
         char *const to = (char *)out + row * ld * width;
         TSR_TRY(take_scales(kernels, rect, grid_row, first, n, scales, err));
         bool nan = head > 0 && decode_band(kernels, dtype, codes, rows, head, rect->ld_codes, head, scales, to, ld);
-        nan |= decode_band(kernels, dtype, codes + head, rows, rect->cols - head, rect->ld_codes, w->block_cols,
+        nan |= decode_band(kernels, dtype, codes + head, rows, rect->cols - head, rect->ld_codes, w->block.cols,
                            scales + (head > 0), to + head * width, ld);
         if (nan)
             return report_nan(rect, row, rows, err);

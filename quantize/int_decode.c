@@ -87,7 +87,7 @@ static tsr_status check_range(const tsr_int_span *span, uint64_t row, const room
     const tsr_weight *const w = span->weight;
     const float largest = dtype == TSR_F16 ? 65504 : dtype == TSR_BF16 ? 0x1.FEp127f : 0x1.FFFFFEp127f;
     for (uint64_t g = 0; g < w->grid_cols; g++) {
-        const uint64_t first = g * w->block_cols, end = tsr_min_u64(first + w->block_cols, w->cols);
+        const uint64_t first = g * w->block.cols, end = tsr_min_u64(first + w->block.cols, w->cols);
         if (r->scales[g] <= largest / 256)
             continue;
         for (uint64_t c = first; c < end; c++) {
@@ -105,7 +105,7 @@ static tsr_status check_range(const tsr_int_span *span, uint64_t row, const room
 static void decode_row(const tsr_cpu_kernels *k, const tsr_weight *w, const room *r, tsr_dtype dtype, char *out)
 {
     for (uint64_t g = 0; g < w->grid_cols; g++) {
-        const uint64_t first = g * w->block_cols, n = tsr_min_u64(w->block_cols, w->cols - first);
+        const uint64_t first = g * w->block.cols, n = tsr_min_u64(w->block.cols, w->cols - first);
         if (dtype == TSR_BF16) {
             k->decode_int_bf16(r->codes + first, n, r->zero_points[g], r->scales[g], (uint16_t *)out + first);
             continue;

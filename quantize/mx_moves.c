@@ -224,12 +224,12 @@ static bool power_of(const tsr_fp8_grid *grid, uint64_t at, uint8_t *byte, float
 
 tsr_status tsr_fp8_to_mxfp8(const tsr_fp8_grid *grid, uint64_t row, uint64_t rows, uint8_t *scales, tsr_err *err)
 {
-    if (grid->cols % 32 != 0 || (grid->block_cols < grid->cols && grid->block_cols % 32 != 0))
+    if (grid->cols % 32 != 0 || (grid->block.cols < grid->cols && grid->block.cols % 32 != 0))
         return tsr_fail(err, TSR_E_SHAPE, "'%s': %llu columns in blocks of %llu do not make groups of 32",
-                        grid->scales_of->name, U64(grid->cols), U64(grid->block_cols));
+                        grid->scales_of->name, U64(grid->cols), U64(grid->block.cols));
     for (uint64_t r = row; r < row + rows; r++) {
         for (uint64_t g = 0; g < grid->cols / 32; g++) {
-            const uint64_t i = r / grid->block_rows, j = g * 32 / grid->block_cols;
+            const uint64_t i = r / grid->block.rows, j = g * 32 / grid->block.cols;
             float scale;
             if (!power_of(grid, i * grid->grid_cols + j, scales++, &scale))
                 return tsr_fail(err, TSR_E_VALUE,

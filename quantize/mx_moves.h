@@ -5,6 +5,7 @@
 #ifndef TSR_QUANTIZE_MX_MOVES_H
 #define TSR_QUANTIZE_MX_MOVES_H
 
+#include "common/block.h"
 #include "common/status.h"
 #include "formats/checkpoint/safetensors.h"
 
@@ -51,12 +52,14 @@ tsr_status tsr_mxfp4_to_nvfp4(const tsr_mxfp4_rows *rows, const tsr_mxfp4_range 
                               tsr_err *err) TSR_WARN_UNUSED;
 
 /* Rows [row, row + rows) of block FP8 to MXFP8: the E8M0 scales [rows, cols / 32] of codes that stay as they are, from
- * the whole grid of the weight's scales, [ceil(R / block_rows), grid_cols]. TSR_E_VALUE: a scale is no power of two in
- * 2^-127 ... 2^127. TSR_E_SHAPE: cols, or block_cols where a row has several blocks, is no multiple of 32. */
+ * the whole grid of the weight's scales, [ceil(R / block.rows), grid_cols]. TSR_E_VALUE: a scale is no power of two in
+ * 2^-127 ... 2^127. TSR_E_SHAPE: cols, or block.cols where a row has several blocks, is no multiple of 32. */
 typedef struct tsr_fp8_grid {
     const tsr_tensor *scales_of; /* for messages; its dtype is F8_E8M0, F32 or BF16 */
     const void *scales;
-    uint64_t grid_cols, block_rows, block_cols, cols;
+    uint64_t grid_cols;
+    tsr_block block;
+    uint64_t cols;
 } tsr_fp8_grid;
 
 tsr_status tsr_fp8_to_mxfp8(const tsr_fp8_grid *grid, uint64_t row, uint64_t rows, uint8_t *scales,

@@ -83,7 +83,7 @@ static tsr_mx_span span_of(const tsr_weight *w, const band *b, const tsr_unit *u
                         .row = b->matrix * w->rows + b->row,
                         .rows = b->rows,
                         .cols = w->cols,
-                        .group = w->block_cols,
+                        .group = w->block.cols,
                         .element = w->coding == TSR_CODED_E2M1 ? TSR_MX_E2M1 : TSR_MX_E4M3,
                         .scale = w->scale_dtype == TSR_F8_E8M0 ? TSR_MX_E8M0
                                  : w->global_divides           ? TSR_MX_E4M3_DIVIDED

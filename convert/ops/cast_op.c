@@ -16,7 +16,7 @@ static uint64_t rows_per_unit(const tsr_step *step)
     const uint64_t row_bytes = tsr_max_u64(1, w->cols * tsr_dtype_bytes(step->out[0]->dtype));
     const uint64_t fit = tsr_max_u64(1, TSR_UNIT_BYTES / row_bytes);
     /* Whole blocks where they fit, so that few scales are read twice. */
-    return fit < w->block_rows ? fit : tsr_min_u64(fit - fit % w->block_rows, tsr_max_u64(1, w->rows));
+    return fit < w->block.rows ? fit : tsr_min_u64(fit - fit % w->block.rows, tsr_max_u64(1, w->rows));
 }
 
 static tsr_fp8_rect rect_of(const tsr_step *step, uint64_t unit)

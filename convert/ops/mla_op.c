@@ -41,8 +41,8 @@ static tsr_status place_scales(const tsr_mla_params *p, const tsr_cpu_kernels *k
                                float *held, float *scratch, tsr_err *err)
 {
     const tsr_weight *const w = &p->kv_b;
-    const uint64_t cols = tsr_ceil_div(w->cols, w->block_cols), rows = tsr_mla_rows(p, p->values) / w->block_rows;
-    const uint64_t first = tsr_mla_first_row(p, head, p->values) / w->block_rows;
+    const uint64_t cols = tsr_ceil_div(w->cols, w->block.cols), rows = tsr_mla_rows(p, p->values) / w->block.rows;
+    const uint64_t first = tsr_mla_first_row(p, head, p->values) / w->block.rows;
     const size_t width = tsr_dtype_bytes((tsr_dtype)w->scale_dtype);
     for (uint64_t r = 0; r < rows; r++) {
         tsr_widen_to_f32(k, (tsr_dtype)w->scale_dtype, (const char *)scales + (first + r) * w->grid_cols * width, cols,
@@ -207,8 +207,8 @@ static tsr_tensor *scale_tensor(tsr_plan *plan, const tsr_mla_params *p, const t
 {
     if (p->form == TSR_MLA_HEAD)
         return tsr_plan_new_tensor(plan, part->scale, TSR_F32, 1, (const uint64_t[]){p->mla.heads, 0, 0});
-    const uint64_t rows = (part->values ? p->mla.v : p->mla.nope) / p->kv_b.block_rows;
-    const uint64_t cols = tsr_ceil_div(p->mla.rank, p->kv_b.block_cols);
+    const uint64_t rows = (part->values ? p->mla.v : p->mla.nope) / p->kv_b.block.rows;
+    const uint64_t cols = tsr_ceil_div(p->mla.rank, p->kv_b.block.cols);
     return tsr_plan_new_tensor(
         plan, part->scale, TSR_F32, 3,
         (const uint64_t[]){p->mla.heads, part->transposed ? cols : rows, part->transposed ? rows : cols});

@@ -18,7 +18,8 @@ typedef struct params {
 /* A weight is one matrix, or a stack of them (experts), each with its own grid of blocks. A unit is part of one row of
  * blocks: all its columns, or as many whole blocks as fit TSR_UNIT_BYTES. */
 typedef struct geometry {
-    uint64_t matrices, rows, cols, block_rows, block_cols;
+    uint64_t matrices, rows, cols;
+    tsr_block block;
     uint64_t bands;          /* rows of blocks of one matrix */
     uint64_t pieces;         /* units of one row of blocks */
     uint64_t piece_cols;     /* columns of a unit, but for the last */
@@ -33,15 +34,14 @@ static geometry geometry_of(const tsr_step *step)
         .matrices = t->rank == 3 ? t->shape[0] : 1,
         .rows = t->shape[t->rank - 2],
         .cols = t->shape[t->rank - 1],
-        .block_rows = p->scheme.block_rows,
-        .block_cols = p->scheme.block_cols,
+        .block = {p->scheme.block_rows, p->scheme.block_cols},
     };
-    g.bands = tsr_ceil_div(g.rows, g.block_rows);
-    g.scales_per_row = tsr_ceil_div(g.cols, g.block_cols);
+    g.bands = tsr_ceil_div(g.rows, g.block.rows);
+    g.scales_per_row = tsr_ceil_div(g.cols, g.block.cols);
     const uint64_t element_bytes = tsr_dtype_bytes(p->weight.scale == NULL ? t->dtype : TSR_F32);
-    const uint64_t fit = tsr_max_u64(1, TSR_UNIT_BYTES / (g.block_rows * g.block_cols * element_bytes));
+    const uint64_t fit = tsr_max_u64(1, TSR_UNIT_BYTES / (g.block.rows * g.block.cols * element_bytes));
     g.pieces = tsr_ceil_div(g.scales_per_row, fit);
-    g.piece_cols = tsr_ceil_div(g.scales_per_row, g.pieces) * g.block_cols;
+    g.piece_cols = tsr_ceil_div(g.scales_per_row, g.pieces) * g.block.cols;
     g.pieces = tsr_ceil_div(g.cols, g.piece_cols);
     return g;
 }
@@ -56,9 +56,9 @@ static place place_of(const geometry *g, uint64_t unit)
     place p = {.matrix = unit / (g->bands * g->pieces),
                .band = unit / g->pieces % g->bands,
                .col = unit % g->pieces * g->piece_cols};
-    p.rows = tsr_min_u64(g->block_rows, g->rows - p.band * g->block_rows);
+    p.rows = tsr_min_u64(g->block.rows, g->rows - p.band * g->block.rows);
     p.cols = tsr_min_u64(g->piece_cols, g->cols - p.col);
-    p.first = (p.matrix * g->rows + p.band * g->block_rows) * g->cols + p.col;
+    p.first = (p.matrix * g->rows + p.band * g->block.rows) * g->cols + p.col;
     return p;
 }
 
@@ -73,7 +73,7 @@ static tsr_fp8_rect rect_of(const params *p, const geometry *g, const place *at)
 {
     return (tsr_fp8_rect){.weight = &p->weight,
                           .matrix = at->matrix,
-                          .row = at->band * g->block_rows,
+                          .row = at->band * g->block.rows,
                           .col = at->col,
                           .rows = at->rows,
                           .cols = at->cols,
@@ -113,7 +113,7 @@ static scratch scratch_of(const tsr_step *step)
 {
     const params *const p = step->params;
     const geometry g = geometry_of(step);
-    const uint64_t elements_of_unit = tsr_min_u64(g.block_rows, g.rows) * tsr_min_u64(g.piece_cols, g.cols);
+    const uint64_t elements_of_unit = tsr_min_u64(g.block.rows, g.rows) * tsr_min_u64(g.piece_cols, g.cols);
     const bool scaled = p->weight.scale != NULL, measures = step->n_out == 0;
     return (scratch){
         .decoded = scaled ? tsr_round_up(elements_of_unit * sizeof(float), 64) : 0,
@@ -155,8 +155,8 @@ static tsr_status quantize_run(const tsr_step *step, uint64_t unit, const tsr_un
         band.scales = (float *)(memory + s.decoded + s.decoding + s.quantizing + s.codes);
         tsr_widen_to_f32(kernels, (tsr_dtype)p->weight.scale_dtype,
                          (const char *)u->in_data[1] +
-                             at.col / g.block_cols * tsr_dtype_bytes((tsr_dtype)p->weight.scale_dtype),
-                         tsr_ceil_div(at.cols, g.block_cols), band.scales);
+                             at.col / g.block.cols * tsr_dtype_bytes((tsr_dtype)p->weight.scale_dtype),
+                         tsr_ceil_div(at.cols, g.block.cols), band.scales);
         return tsr_fp8_block_measure(&p->scheme, kernels, &band, stats, err);
     }
     if (p->weight.scale != NULL) {
@@ -177,7 +177,7 @@ static tsr_status quantize_run(const tsr_step *step, uint64_t unit, const tsr_un
         return tsr_fp8_block_measure(&p->scheme, kernels, &band, stats, err);
     }
     band.codes = u->out_data[0];
-    band.scales = (float *)u->out_data[1] + (at.matrix * g.bands + at.band) * g.scales_per_row + at.col / g.block_cols;
+    band.scales = (float *)u->out_data[1] + (at.matrix * g.bands + at.band) * g.scales_per_row + at.col / g.block.cols;
     return tsr_fp8_block_quantize(&p->scheme, kernels, &band, stats, err);
 }
 
@@ -253,8 +253,8 @@ tsr_status tsr_plan_quantize(tsr_plan *plan, const tsr_weight *weight, const tsr
 tsr_status tsr_plan_measure(tsr_plan *plan, const tsr_weight *weight, const tsr_fp8_block *scheme,
                             const tsr_tensor *original, tsr_err *err)
 {
-    const tsr_fp8_block as_it_is = {.block_rows = (uint32_t)weight->block_rows,
-                                    .block_cols = (uint32_t)weight->block_cols};
+    const tsr_fp8_block as_it_is = {.block_rows = (uint32_t)weight->block.rows,
+                                    .block_cols = (uint32_t)weight->block.cols};
     const tsr_tensor *const in[] = {weight->data, weight->scale, original};
     params *const p = copy_params(plan, weight, scheme == NULL ? &as_it_is : scheme);
     if (p == NULL)

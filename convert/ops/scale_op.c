@@ -39,7 +39,7 @@ static tsr_status scales_run(const tsr_step *step, uint64_t unit, const tsr_unit
 {
     (void)stats;
     const tsr_weight *const w = step->params;
-    const uint64_t cols = tsr_ceil_div(w->cols, w->block_cols), rows = tsr_ceil_div(w->rows, w->block_rows);
+    const uint64_t cols = tsr_ceil_div(w->cols, w->block.cols), rows = tsr_ceil_div(w->rows, w->block.rows);
     const size_t width = tsr_dtype_bytes((tsr_dtype)w->scale_dtype);
     for (uint64_t r = 0; r < rows; r++) {
         float *const to = (float *)u->out_data[0] + r * cols;
@@ -62,8 +62,8 @@ tsr_status tsr_plan_scales(tsr_plan *plan, const tsr_weight *weight, const char 
     *copy = *weight;
     out->name = name;
     out->dtype = TSR_F32;
-    out->shape[out->rank - 2] = tsr_ceil_div(weight->rows, weight->block_rows);
-    out->shape[out->rank - 1] = tsr_ceil_div(weight->cols, weight->block_cols);
+    out->shape[out->rank - 2] = tsr_ceil_div(weight->rows, weight->block.rows);
+    out->shape[out->rank - 1] = tsr_ceil_div(weight->cols, weight->block.cols);
     out->bytes = tsr_tensor_elements(out) * sizeof(float);
     const tsr_step step = {.op = &kScalesOp, .params = copy, .in = &weight->scale, .n_in = 1, .out = {out}, .n_out = 1};
     return tsr_plan_step(plan, &step, err);

@@ -85,7 +85,7 @@ tsr_status tsr_cast_plan(tsr_plan *plan, const tsr_checkpoint *const *source, co
 {
     tsr_weights weights;
     *plan = tsr_plan_begin(source, 1);
-    TSR_TRY(tsr_weights_pair(&weights, *source, options->block.rows, options->block.cols, err));
+    TSR_TRY(tsr_weights_pair(&weights, *source, options->block, err));
     tsr_status status = tsr_weights_refuse_parts(&weights, *source, "dequantizing", err);
     if (status == TSR_OK)
         status = make_plan(plan, &weights, options, err);

@@ -38,7 +38,7 @@ static tsr_status find_key(const mapping *m, const tsr_tensor *t, bool mtp, tsr_
 /* model.py has one size of blocks, and asks nobody. */
 static tsr_status check_blocks(const mapping *m, const tsr_weight *w, tsr_err *err)
 {
-    if (w->scale == NULL || (!w->coarse && w->block_rows == 128 && w->block_cols == 128))
+    if (w->scale == NULL || (!w->coarse && w->block.rows == 128 && w->block.cols == 128))
         return TSR_OK;
     return tsr_fail(err, TSR_E_UNSUPPORTED,
                     "%s: '%s': DeepSeek's inference code reads FP8 in blocks of 128x128 only; 'tessera convert --to "
@@ -190,7 +190,7 @@ tsr_status tsr_deepseek_mp_plan(tsr_plan *plan, const tsr_checkpoint *const *sou
     *plan = tsr_plan_begin(source, 1);
     if (options->ranks == 0 || options->ranks > TSR_MAX_RANKS)
         return tsr_fail(err, TSR_E_USAGE, "--mp: a number of ranks from 1 to %d", TSR_MAX_RANKS);
-    TSR_TRY(tsr_weights_pair_fp8(&m.weights, *source, 0, 0, "renaming for DeepSeek's code", err));
+    TSR_TRY(tsr_weights_pair_fp8(&m.weights, *source, (tsr_block){0, 0}, "renaming for DeepSeek's code", err));
     const tsr_status status = make_plan(plan, &m, err);
     tsr_weights_free(&m.weights);
     if (status != TSR_OK)

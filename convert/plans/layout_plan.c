@@ -60,7 +60,7 @@ static tsr_status take_packed(laying *l)
             return tsr_fail(l->err, TSR_E_UNSUPPORTED,
                             "%s: '%s' has zero points; these layouts have none: quantize symmetrically",
                             path_of(l, w->data), name);
-        const uint64_t group = w->coarse ? 0 : w->block_cols;
+        const uint64_t group = w->coarse ? 0 : w->block.cols;
         if (first == NULL) {
             first = w;
             l->scheme.bits = w->bits;
@@ -442,7 +442,7 @@ tsr_status tsr_layout_plan(tsr_plan *plan, const tsr_checkpoint *const *source, 
                 .scale_dtype = options->scale_dtype,
                 .err = err};
     *plan = tsr_plan_begin(source, 1);
-    TSR_TRY(tsr_weights_pair(&l.weights, *source, 0, 0, err));
+    TSR_TRY(tsr_weights_pair(&l.weights, *source, (tsr_block){0, 0}, err));
     l.decisions = calloc((*source)->tensors.count + 1, sizeof *l.decisions);
     l.unquantized = calloc(l.weights.count + 2, sizeof *l.unquantized);
     const tsr_status status =

@@ -59,7 +59,7 @@ static tsr_status check_keep(const absorbing *a, const tsr_weight *w, tsr_err *e
     if (w->scale == NULL)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: '%s' is not FP8: there are no codes to keep (--weights bf16)",
                         path, t->name);
-    if (w->coarse || (a->mla.nope % w->block_rows == 0 && a->mla.v % w->block_rows == 0))
+    if (w->coarse || (a->mla.nope % w->block.rows == 0 && a->mla.v % w->block.rows == 0))
         return w->coarse
                    ? tsr_fail(err, TSR_E_UNSUPPORTED,
                               "%s: '%s' has no blocks; --weights fp8-tensor or fp8-head requantizes it", path, t->name)
@@ -68,8 +68,8 @@ static tsr_status check_keep(const absorbing *a, const tsr_weight *w, tsr_err *e
         err, TSR_E_SHAPE,
         "%s: '%s': a head has %llu + %llu = %llu rows, which are %g + %g = %g rows of scales of %llu: no block "
         "scale can be cut there; --weights bf16 dequantizes, fp8-head and fp8-tensor requantize",
-        path, t->name, U64(a->mla.nope), U64(a->mla.v), U64(rows), (double)a->mla.nope / (double)w->block_rows,
-        (double)a->mla.v / (double)w->block_rows, (double)rows / (double)w->block_rows, U64(w->block_rows));
+        path, t->name, U64(a->mla.nope), U64(a->mla.v), U64(rows), (double)a->mla.nope / (double)w->block.rows,
+        (double)a->mla.v / (double)w->block.rows, (double)rows / (double)w->block.rows, U64(w->block.rows));
 }
 
 /* "model.layers.0.self_attn." of a kv_b_proj, and the name of its neighbour. */
@@ -280,7 +280,7 @@ tsr_status tsr_mla_plan(tsr_plan *plan, const tsr_checkpoint *const *source, con
 {
     absorbing a = {.source = *source, .options = options, .consumer = consumer_of(options)};
     *plan = tsr_plan_begin(source, 1);
-    TSR_TRY(tsr_weights_pair_fp8(&a.weights, *source, 0, 0, "splitting kv_b_proj", err));
+    TSR_TRY(tsr_weights_pair_fp8(&a.weights, *source, (tsr_block){0, 0}, "splitting kv_b_proj", err));
     const tsr_status status = make_plan(plan, &a, err);
     tsr_weights_free(&a.weights);
     if (status != TSR_OK)

@@ -38,9 +38,9 @@ tsr_status tsr_quantize_check_source(const tsr_checkpoint *c, tsr_err *err)
     static const char kAdvice[] =
         "already quantized; start from the BF16 original, or make it one: tessera convert SRC -o DST --to bf16";
     tsr_weights weights;
-    tsr_status status = tsr_weights_pair(&weights, c, 0, 0, err);
+    tsr_status status = tsr_weights_pair(&weights, c, (tsr_block){0, 0}, err);
     if (status == TSR_E_USAGE) /* no block size is stated, of what is quantized already */
-        status = tsr_weights_pair(&weights, c, 128, 128, err);
+        status = tsr_weights_pair(&weights, c, (tsr_block){128, 128}, err);
     if (status != TSR_OK && status != TSR_E_NOMEM && tsr_quantization_path(c) != NULL)
         return tsr_prepend(err, status, "already quantized (%s)", tsr_quantization_path(c));
     if (status != TSR_OK && status != TSR_E_NOMEM && has_fp8(c))

@@ -19,8 +19,8 @@ static tsr_status choose_target(target *to, const tsr_plan *plan, const tsr_weig
 {
     const bool ue8m0 = o->scale_fmt < 0 ? weights->ue8m0 : o->scale_fmt == TSR_SCALE_UE8M0;
     *to = (target){
-        .block = {.block_rows = (uint32_t)(o->block.rows != 0 ? o->block.rows : weights->block_rows),
-                  .block_cols = (uint32_t)(o->block.cols != 0 ? o->block.cols : weights->block_cols),
+        .block = {.block_rows = (uint32_t)(o->block.rows != 0 ? o->block.rows : weights->block.rows),
+                  .block_cols = (uint32_t)(o->block.cols != 0 ? o->block.cols : weights->block.cols),
                   .scale_fmt = ue8m0 ? TSR_SCALE_UE8M0 : TSR_SCALE_F32,
                   .search = o->search},
         .dialect = o->dialect < 0 ? weights->dialect : (tsr_dialect)o->dialect,
@@ -39,7 +39,7 @@ static tsr_status choose_target(target *to, const tsr_plan *plan, const tsr_weig
 /* Why the weight must be made anew; NULL when its codes stay. */
 static const char *reason_to_requantize(const tsr_weights *weights, const tsr_weight *w, const target *to)
 {
-    if (w->block_rows != to->block.block_rows || w->block_cols != to->block.block_cols)
+    if (w->block.rows != to->block.block_rows || w->block.cols != to->block.block_cols)
         return "other blocks";
     if (to->block.scale_fmt == TSR_SCALE_UE8M0 && !weights->ue8m0 && w->scale_dtype != TSR_F8_E8M0)
         return "scales become powers of two";
@@ -145,8 +145,7 @@ tsr_status tsr_requantize_plan(tsr_plan *plan, const tsr_checkpoint *const *sour
 {
     tsr_weights weights;
     *plan = tsr_plan_begin(sources, n_sources);
-    TSR_TRY(tsr_weights_pair_fp8(&weights, *sources, options->source_block.rows, options->source_block.cols,
-                                 "requantizing to FP8", err));
+    TSR_TRY(tsr_weights_pair_fp8(&weights, *sources, options->source_block, "requantizing to FP8", err));
     const tsr_status status = make_plan(plan, &weights, options, err);
     tsr_weights_free(&weights);
     if (status != TSR_OK)

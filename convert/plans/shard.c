@@ -61,7 +61,7 @@ tsr_status tsr_shard_weight(const tsr_checkpoint *c, const tsr_weight *w, tsr_tp
     shard->data_dim = dim;
     shard->data_rows = columns ? matrices * t->shape[t->rank - 2] : matrices * halves;
     if (w->scale != NULL) {
-        const uint64_t block = columns ? w->block_cols : w->block_rows, size = columns ? w->cols : w->rows;
+        const uint64_t block = columns ? w->block.cols : w->block.rows, size = columns ? w->cols : w->rows;
         const uint64_t grid = columns ? w->grid_cols : w->grid_rows;
         if (!w->coarse || block < size) { /* else one scale is for all of the dimension: every rank needs it */
             d.block = block;

@@ -189,7 +189,7 @@ tsr_status tsr_tp_plan(tsr_plan *plan, const tsr_checkpoint *const *source, cons
         return tsr_fail(err, TSR_E_USAGE, "--tp: a number of ranks from 1 to %d", TSR_MAX_RANKS);
     if (c.source->config == NULL)
         return tsr_fail(err, TSR_E_USAGE, "%s: cutting needs a directory with its " TSR_CONFIG_NAME, c.source->path);
-    TSR_TRY(tsr_weights_pair(&c.weights, *source, 0, 0, err));
+    TSR_TRY(tsr_weights_pair(&c.weights, *source, (tsr_block){0, 0}, err));
     tsr_status status = tsr_weights_refuse_kinds(&c.weights, *source, TSR_FAMILY_FP8, "cutting", err);
     if (status == TSR_OK)
         status = plan_ranks(plan, &c, err);

@@ -150,7 +150,7 @@ static bool is_expert(const tsr_linear *l)
 
 static bool is_block_expert(const tsr_linear *l)
 {
-    return is_expert(l) && l->coding == TSR_CODED_E4M3 && l->block_rows != 0;
+    return is_expert(l) && l->coding == TSR_CODED_E4M3 && l->block.rows != 0;
 }
 
 static bool is_int8_expert(const tsr_linear *l)
@@ -240,11 +240,11 @@ static void check_linear_attention(const tsr_load_query *q)
         const tsr_linear *const l = &q->linears->items[i];
         char word[64];
         snprintf(word, sizeof word, " %.60s ", l->leaf);
-        if (l->quantized && l->block_rows != 0 && strstr(kSmall, word) != NULL && q->who->fuses &&
-            l->rows / 2 % l->block_rows != 0)
+        if (l->quantized && l->block.rows != 0 && strstr(kSmall, word) != NULL && q->who->fuses &&
+            l->rows / 2 % l->block.rows != 0)
             tsr_query_note(q, true, l->tensor->name, "blocks", "keep it in BF16: tessera quantize does",
                            "%llu rows hold two parts of %llu, which end inside a block of %llu", U64(l->rows),
-                           U64(l->rows / 2), U64(l->block_rows));
+                           U64(l->rows / 2), U64(l->block.rows));
     }
 }
 

@@ -148,10 +148,10 @@ static void check_int8(const tsr_load_query *q, const tsr_linear *l)
     if (l->zero_points)
         tsr_query_note(q, true, l->tensor->name, "zero points", "quantize symmetrically, or weight-only",
                        "it is int8 with zero points; int8 GEMMs take symmetric weights");
-    if (l->block_rows != 0)
+    if (l->block.rows != 0)
         tsr_query_note(q, true, l->tensor->name, "groups", "tessera quantize --scheme int8-weight-only packs groups",
                        "it is int8 in groups of %llu; int8 GEMMs take one scale a channel or a tensor",
-                       U64(l->block_cols));
+                       U64(l->block.cols));
 }
 
 static void check_compressed_tensors_config(const tsr_load_query *q)
@@ -190,7 +190,7 @@ void tsr_rule_config(const tsr_load_query *q)
 static void check_padding(const tsr_load_query *q, const tsr_linear *l)
 {
     const tsr_tensor *const s = l->scale;
-    if (l->coding != TSR_CODED_E4M3 || l->block_rows == 0 || s->rank < 2 || q->loader == TSR_LOADER_DEEPSEEK ||
+    if (l->coding != TSR_CODED_E4M3 || l->block.rows == 0 || s->rank < 2 || q->loader == TSR_LOADER_DEEPSEEK ||
         (s->shape[s->rank - 2] == l->grid_rows && s->shape[s->rank - 1] == l->grid_cols))
         return;
     tsr_query_note(q, true, s->name, "padded scales", "tessera convert --to fp8-block writes grids without padding",
@@ -224,7 +224,7 @@ void tsr_rule_scales(const tsr_load_query *q)
             continue;
         check_int8(q, l);
         check_padding(q, l);
-        const char *const suffix = ct || l->block_rows == 0 ? "_scale" : "_scale_inv";
+        const char *const suffix = ct || l->block.rows == 0 ? "_scale" : "_scale_inv";
         const size_t n = strlen(l->tensor->name);
         if (strncmp(l->scale->name, l->tensor->name, n) != 0 || strcmp(l->scale->name + n, suffix) != 0)
             tsr_query_note(q, true, l->scale->name, "scale name",
@@ -233,11 +233,11 @@ void tsr_rule_scales(const tsr_load_query *q)
         if (l->scale->dtype == TSR_F8_E8M0 && !q->who->any_e8m0 && !(q->who->stated_e8m0 && q->s->weights->ue8m0))
             tsr_query_note(q, true, l->scale->name, "scale dtype", "store the scales as F32 powers of two",
                            "the scale is F8_E8M0; it reads F32");
-        if (l->block_rows != 0 && !tsr_linear_is_integers(l) && (l->block_rows != 128 || l->block_cols != 128) &&
+        if (l->block.rows != 0 && !tsr_linear_is_integers(l) && (l->block.rows != 128 || l->block.cols != 128) &&
             q->loader == TSR_LOADER_DEEPSEEK)
             tsr_query_note(q, true, l->tensor->name, "block size", "tessera convert --to fp8-block --block 128x128",
-                           "blocks are %llux%llu; its kernels have 128x128 built in", U64(l->block_rows),
-                           U64(l->block_cols));
+                           "blocks are %llux%llu; its kernels have 128x128 built in", U64(l->block.rows),
+                           U64(l->block.cols));
     }
     if (q->s->weights->ue8m0 && q->s->odd_scale != NULL && q->who->trusts_ue8m0)
         tsr_query_note(

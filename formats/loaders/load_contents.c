@@ -161,12 +161,12 @@ void tsr_rule_presence(const tsr_load_query *q)
  * the block. A single scale is always right. For compressed-tensors it pads instead. */
 static void check_ragged(const tsr_load_query *q, const tsr_linear *l)
 {
-    if (l->block_rows == 0 || tsr_linear_is_integers(l) || tsr_query_compressed_tensors(q))
+    if (l->block.rows == 0 || tsr_linear_is_integers(l) || tsr_query_compressed_tensors(q))
         return;
     const struct {
         uint64_t size, block, grid;
         const char *what;
-    } kSides[] = {{l->rows, l->block_rows, l->grid_rows, "rows"}, {l->cols, l->block_cols, l->grid_cols, "columns"}};
+    } kSides[] = {{l->rows, l->block.rows, l->grid_rows, "rows"}, {l->cols, l->block.cols, l->grid_cols, "columns"}};
     for (size_t i = 0; i < COUNT(kSides); i++) {
         const uint64_t size = kSides[i].size, block = kSides[i].block, grid = kSides[i].grid;
         if (size % block == 0 || grid == 1)
@@ -199,14 +199,14 @@ void tsr_rule_head_scales(const tsr_load_query *q)
     const tsr_model *const m = q->s->model;
     for (size_t i = 0; q->loader == TSR_LOADER_TRTLLM && i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
-        if (strcmp(l->leaf, "kv_b_proj") != 0 || l->block_rows == 0 ||
-            (m->nope % l->block_rows == 0 && m->v_head_dim % l->block_rows == 0))
+        if (strcmp(l->leaf, "kv_b_proj") != 0 || l->block.rows == 0 ||
+            (m->nope % l->block.rows == 0 && m->v_head_dim % l->block.rows == 0))
             continue;
         tsr_query_note(
             q, true, l->tensor->name, "head boundaries", "keep it in BF16: tessera quantize --exclude '*.kv_b_proj.*'",
             "a head has %llu + %llu = %llu rows: %llu / %llu = %g scale rows, which cannot be dealt out to heads",
             U64(m->nope), U64(m->v_head_dim), U64(m->nope + m->v_head_dim), U64(m->nope + m->v_head_dim),
-            U64(l->block_rows), (double)(m->nope + m->v_head_dim) / (double)l->block_rows);
+            U64(l->block.rows), (double)(m->nope + m->v_head_dim) / (double)l->block.rows);
     }
 }
 

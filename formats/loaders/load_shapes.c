@@ -15,10 +15,10 @@ typedef struct extent {
 static extent extent_of(const tsr_linear *l)
 {
     if (l->cut->how == TSR_TP_COLUMNS)
-        return (extent){l->cols, l->block_cols, l->grid_cols, "columns"};
+        return (extent){l->cols, l->block.cols, l->grid_cols, "columns"};
     if (l->cut->how == TSR_TP_GATE_UP)
-        return (extent){l->rows / 2, l->block_rows, l->grid_rows / 2, "rows of gate, and of up"};
-    return (extent){l->rows, l->block_rows, l->grid_rows, "rows"};
+        return (extent){l->rows / 2, l->block.rows, l->grid_rows / 2, "rows of gate, and of up"};
+    return (extent){l->rows, l->block.rows, l->grid_rows, "rows"};
 }
 
 /* vLLM, quant_method fp8: where a rank's share of an expert ends inside a block, vLLM divides the blocks into smaller
@@ -27,11 +27,11 @@ static bool is_refined(const tsr_load_query *q, const tsr_linear *l, uint64_t sh
 {
     enum { SMALLEST = 32 };
     if (q->loader != TSR_LOADER_VLLM || tsr_query_compressed_tensors(q) || l->part != TSR_PART_ROUTED_EXPERTS ||
-        l->coding == TSR_CODED_INT8 || l->coding == TSR_CODED_PACKED || extent_of(l).size % l->block_rows != 0)
+        l->coding == TSR_CODED_INT8 || l->coding == TSR_CODED_PACKED || extent_of(l).size % l->block.rows != 0)
         return false;
     const uint64_t other = l->cut->how == TSR_TP_COLUMNS ? l->rows : l->cols;
-    uint64_t step = l->block_rows;
-    while (step >= SMALLEST && (share % step != 0 || other % step != 0 || l->block_cols % step != 0))
+    uint64_t step = l->block.rows;
+    while (step >= SMALLEST && (share % step != 0 || other % step != 0 || l->block.cols % step != 0))
         step /= 2;
     return step >= SMALLEST;
 }
@@ -43,7 +43,7 @@ static bool cut_fits(const tsr_load_query *q, const tsr_linear *l, uint64_t rank
     const extent e = extent_of(l);
     if (ranks == 0 || e.size % ranks != 0)
         return false;
-    if (l->block_rows == 0)
+    if (l->block.rows == 0)
         return true;
     const bool whole = e.size / ranks % e.block == 0 || is_refined(q, l, e.size / ranks);
     if (q->loader == TSR_LOADER_DEEPSEEK)
@@ -68,10 +68,10 @@ static bool stored_qkv_fits(const tsr_load_query *q, const tsr_linear *l, unsign
     if (m->heads == 0 || l->rows != queries + 2 * keys || m->heads % tp != 0 ||
         (m->kv_heads % tp != 0 && tp % m->kv_heads != 0))
         return false;
-    if (l->block_rows == 0)
+    if (l->block.rows == 0)
         return true;
     const uint64_t share = m->kv_heads % tp == 0 ? keys / tp : m->head_dim;
-    return queries / tp % l->block_rows == 0 && share % l->block_rows == 0;
+    return queries / tp % l->block.rows == 0 && share % l->block.rows == 0;
 }
 
 /* Whether `l` is a projection of linear attention and config.json says how wide keys and values are. */
@@ -90,11 +90,11 @@ static bool linear_attention_fits(const tsr_load_query *q, const tsr_linear *l, 
     const tsr_model *const m = q->s->model;
     if (m->linear_heads % tp != 0 || m->linear_values % tp != 0)
         return false;
-    if (l->block_rows == 0 || (tp == 1 && l->fused == NULL))
+    if (l->block.rows == 0 || (tp == 1 && l->fused == NULL))
         return true;
     if (strcmp(l->leaf, "out_proj") == 0)
-        return m->linear_values / tp % l->block_cols == 0;
-    return m->linear_values / tp % l->block_rows == 0 && m->linear_keys / tp % l->block_rows == 0;
+        return m->linear_values / tp % l->block.cols == 0;
+    return m->linear_values / tp % l->block.rows == 0 && m->linear_keys / tp % l->block.rows == 0;
 }
 
 static bool is_last_member(const tsr_linear *l)
@@ -149,14 +149,14 @@ static void check_cut(const tsr_load_query *q, const tsr_linear *l)
             "keys of %llu and values of %llu rows in %llu heads: the share of %u ranks ends inside a head, or "
             "inside a block of %llu",
             U64(q->s->model->linear_keys), U64(q->s->model->linear_values), U64(q->s->model->linear_heads), q->tp,
-            U64(l->block_rows));
+            U64(l->block.rows));
     else if (is_stored_qkv(l))
         tsr_query_note(
             q, true, l->tensor->name, "blocks", advice,
             "%llu rows hold %llu heads of queries, and twice %llu of keys and values, of %llu rows: the share "
             "of %u ranks ends inside a block of %llu",
             U64(l->rows), U64(q->s->model->heads), U64(q->s->model->kv_heads), U64(q->s->model->head_dim), q->tp,
-            U64(l->block_rows));
+            U64(l->block.rows));
     else if (e.size % ranks != 0)
         tsr_query_note(q, true, l->tensor->name, "division", advice, "%llu %s cannot be divided by %llu", U64(e.size),
                        e.what, U64(ranks));

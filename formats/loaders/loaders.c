@@ -182,7 +182,7 @@ static void ask(tsr_load_query *q, tsr_load_table *table, size_t row)
 static bool any_block(const tsr_linears *linears)
 {
     for (size_t i = 0; i < linears->count; i++) {
-        if (linears->items[i].block_rows != 0 && !tsr_linear_is_integers(&linears->items[i]))
+        if (linears->items[i].block.rows != 0 && !tsr_linear_is_integers(&linears->items[i]))
             return true;
     }
     return false;

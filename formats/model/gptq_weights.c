@@ -68,23 +68,23 @@ static tsr_status take_shape(const tsr_pairing *p, tsr_weight *x)
 static bool take_groups(const tsr_pairing *p, tsr_weight *x)
 {
     const uint64_t groups = x->scale->shape[0];
-    x->block_rows = 1;
-    x->block_cols = groups == 0 ? 0 : tsr_ceil_div(x->cols, groups);
+    x->block.rows = 1;
+    x->block.cols = groups == 0 ? 0 : tsr_ceil_div(x->cols, groups);
     for (size_t i = 0; i < p->n_stated; i++) {
         const tsr_stated_coding *const s = &p->stated[i];
-        const uint64_t group = s->block_cols == 0 ? x->cols : s->block_cols;
+        const uint64_t group = s->block.cols == 0 ? x->cols : s->block.cols;
         if (s->integer && s->bits == x->bits && tsr_ceil_div(x->cols, tsr_max_u64(1, group)) == groups) {
-            x->block_cols = tsr_min_u64(group, x->cols);
+            x->block.cols = tsr_min_u64(group, x->cols);
             break;
         }
     }
     x->coarse = groups == 1;
     x->grid_rows = x->rows;
     x->grid_cols = groups;
-    return x->block_cols > 0 && tsr_ceil_div(x->cols, x->block_cols) == groups;
+    return x->block.cols > 0 && tsr_ceil_div(x->cols, x->block.cols) == groups;
 }
 
-/* Reads g_idx: every group must be there, and whether it says anything but c / block_cols is noted. */
+/* Reads g_idx: every group must be there, and whether it says anything but c / block.cols is noted. */
 static tsr_status read_order(const tsr_pairing *p, tsr_weight *x)
 {
     enum { CHUNK = 1024 };
@@ -106,7 +106,7 @@ static tsr_status read_order(const tsr_pairing *p, tsr_weight *x)
                 return tsr_fail(p->err, TSR_E_VALUE, "%s: '%s' puts input %llu into group %lld of %llu",
                                 tsr_pairing_path(p, g), g->name, U64(at + i),
                                 width == 4 ? (long long)(int32_t)group : (long long)group, U64(x->grid_cols));
-            x->reordered = x->reordered || group != (at + i) / x->block_cols;
+            x->reordered = x->reordered || group != (at + i) / x->block.cols;
         }
     }
     return TSR_OK;

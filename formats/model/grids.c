@@ -24,8 +24,7 @@ static bool fits_groups(tsr_weight *x, uint64_t group)
     if (x->cols % group != 0 || s->rank != t->rank || (t->rank == 3 && s->shape[0] != t->shape[0]) ||
         s->shape[s->rank - 2] != x->rows || s->shape[s->rank - 1] != x->cols / group)
         return false;
-    x->block_rows = 1;
-    x->block_cols = group;
+    x->block = (tsr_block){1, group};
     x->grid_rows = x->rows;
     x->grid_cols = x->cols / group;
     return true;
@@ -108,15 +107,14 @@ static bool take_grid(const tsr_weight *x, uint64_t *rows, uint64_t *cols)
     return true;
 }
 
-static bool fits_blocks(tsr_weight *x, uint64_t block_rows, uint64_t block_cols)
+static bool fits_blocks(tsr_weight *x, tsr_block block)
 {
     uint64_t rows, cols;
-    if (block_rows == 0 || !take_grid(x, &rows, &cols))
+    if (block.rows == 0 || !take_grid(x, &rows, &cols))
         return false;
-    if (!fits(x, rows, tsr_ceil_div(x->rows, block_rows)) || !fits(x, cols, tsr_ceil_div(x->cols, block_cols)))
+    if (!fits(x, rows, tsr_ceil_div(x->rows, block.rows)) || !fits(x, cols, tsr_ceil_div(x->cols, block.cols)))
         return false;
-    x->block_rows = block_rows;
-    x->block_cols = block_cols;
+    x->block = block;
     x->grid_rows = rows;
     x->grid_cols = cols;
     return true;
@@ -130,8 +128,7 @@ static bool fits_coarse(tsr_weight *x, uint64_t scales)
     if (!column || tsr_tensor_elements(s) != x->matrices * scales)
         return false;
     x->coarse = true;
-    x->block_rows = scales == 1 ? x->rows : 1;
-    x->block_cols = x->cols;
+    x->block = (tsr_block){scales == 1 ? x->rows : 1, x->cols};
     x->grid_rows = scales;
     x->grid_cols = 1;
     return true;
@@ -144,8 +141,7 @@ static bool fits_part(tsr_weight *x)
     if (x->one_scale ? n != 1 : x->scale->rank != 1 || n != x->matrices)
         return false;
     x->coarse = true;
-    x->block_rows = x->rows;
-    x->block_cols = x->cols;
+    x->block = (tsr_block){x->rows, x->cols};
     x->grid_rows = x->grid_cols = 1;
     return true;
 }
@@ -161,14 +157,14 @@ static bool fits_kind(const tsr_pairing *p, tsr_weight *x, const tsr_weight_kind
         for (size_t i = 0; i < p->n_stated; i++) {
             const tsr_stated_coding *const s = &p->stated[i];
             if (!s->integer && s->bits == 8 && (x->scale->dtype != TSR_U8 || p->w->ue8m0) &&
-                fits_blocks(x, turned ? s->block_cols : s->block_rows, turned ? s->block_rows : s->block_cols))
+                fits_blocks(x, turned ? tsr_block_turned(s->block) : s->block))
                 return true;
         }
         return false;
     case TSR_GRID_ROWS:
-        return p->w->block_rows == 0 && fits_coarse(x, x->rows);
+        return p->w->block.rows == 0 && fits_coarse(x, x->rows);
     case TSR_GRID_WHOLE:
-        return (x->part != NULL && fits_part(x)) || (p->w->block_rows == 0 && fits_coarse(x, 1));
+        return (x->part != NULL && fits_part(x)) || (p->w->block.rows == 0 && fits_coarse(x, 1));
     }
     return false;
 }
@@ -185,8 +181,7 @@ static tsr_status refuse_grid(const tsr_pairing *p, const tsr_weight *x)
 {
     const tsr_tensor *const t = x->data, *const s = x->scale;
     const bool turned = x->part != NULL && x->part->latent_first;
-    const uint64_t block_rows = turned ? p->w->block_cols : p->w->block_rows,
-                   block_cols = turned ? p->w->block_rows : p->w->block_cols;
+    const tsr_block block = turned ? tsr_block_turned(p->w->block) : p->w->block;
     char shape[192], grid[192];
     tsr_shape_text(t, shape, sizeof shape);
     tsr_shape_text(s, grid, sizeof grid);
@@ -198,7 +193,7 @@ static tsr_status refuse_grid(const tsr_pairing *p, const tsr_weight *x)
             tsr_pairing_path(p, s), s->name, grid, t->name, shape);
     if (p->holds && !states_fp8(p))
         return tsr_refuse_unstated(p, x);
-    if (block_rows == 0)
+    if (block.rows == 0)
         return tsr_fail(p->err, TSR_E_USAGE,
                         "%s: '%s' %s is scaled by '%s' %s, and no block size is stated (quantization_config."
                         "weight_block_size): --source-block 128x128 states it",
@@ -206,8 +201,8 @@ static tsr_status refuse_grid(const tsr_pairing *p, const tsr_weight *x)
     return tsr_fail(p->err, TSR_E_FORMAT,
                     "%s: '%s' is %s; blocks of %llux%llu of '%s' %s need a grid of %llu x %llu: the scale belongs to "
                     "another weight or another block size",
-                    tsr_pairing_path(p, s), s->name, grid, U64(block_rows), U64(block_cols), t->name, shape,
-                    U64(tsr_ceil_div(x->rows, block_rows)), U64(tsr_ceil_div(x->cols, block_cols)));
+                    tsr_pairing_path(p, s), s->name, grid, U64(block.rows), U64(block.cols), t->name, shape,
+                    U64(tsr_ceil_div(x->rows, block.rows)), U64(tsr_ceil_div(x->cols, block.cols)));
 }
 
 tsr_status tsr_check_e4m3(const tsr_pairing *p, tsr_weight *x)

@@ -95,7 +95,7 @@ static const tsr_stated_coding *find_coding(const tsr_pairing *p, const tsr_weig
     const size_t n = p->holds ? p->n_stated : sizeof kUnstated / sizeof *kUnstated;
     for (size_t i = 0; i < n; i++) {
         if (known[i].integer && (known[i].bits == 4 || known[i].bits == 8) &&
-            is_coded(x, known[i].bits, known[i].block_cols))
+            is_coded(x, known[i].bits, known[i].block.cols))
             return &known[i];
     }
     return NULL;
@@ -124,10 +124,10 @@ tsr_status tsr_check_integers(const tsr_pairing *p, tsr_weight *x)
     x->matrices = 1;
     x->rows = t->shape[0];
     x->cols = x->values->shape[1];
-    x->coarse = coding->block_cols == 0;
+    x->coarse = coding->block.cols == 0;
     x->grid_rows = x->coarse ? tsr_tensor_elements(s) : x->rows;
-    x->grid_cols = x->coarse ? 1 : x->cols / coding->block_cols;
-    x->block_rows = x->grid_rows == x->rows ? 1 : x->rows;
-    x->block_cols = x->coarse ? x->cols : coding->block_cols;
+    x->grid_cols = x->coarse ? 1 : x->cols / coding->block.cols;
+    x->block.rows = x->grid_rows == x->rows ? 1 : x->rows;
+    x->block.cols = x->coarse ? x->cols : coding->block.cols;
     return check_zero_points(p, x);
 }

@@ -48,14 +48,13 @@ static tsr_status describe(tsr_linears *all, tsr_linear *l, const tsr_weight *w,
     l->cols = t->shape[t->rank - 1];
     l->quantized = w->scale != NULL || planned;
     if (w->scale != NULL && (w->coding == TSR_CODED_E4M3 ? blocks : !w->coarse)) {
-        l->block_rows = w->block_rows;
-        l->block_cols = w->block_cols;
+        l->block = w->block;
     } else if (planned) {
-        l->block_rows = l->block_cols = PLANNED_BLOCK;
+        l->block = (tsr_block){PLANNED_BLOCK, PLANNED_BLOCK};
     }
-    if (l->block_rows != 0) {
-        l->grid_rows = tsr_ceil_div(l->rows, l->block_rows);
-        l->grid_cols = tsr_ceil_div(l->cols, l->block_cols);
+    if (l->block.rows != 0) {
+        l->grid_rows = tsr_ceil_div(l->rows, l->block.rows);
+        l->grid_cols = tsr_ceil_div(l->cols, l->block.cols);
     }
     return TSR_OK;
 }
@@ -102,7 +101,7 @@ tsr_status tsr_linears_collect(tsr_linears *linears, const tsr_checkpoint *check
         tsr_linear *const l = &linears->items[linears->count++];
         *l = (tsr_linear){.part = part, .mtp = mtp};
         at[tensor] = (uint32_t)linears->count;
-        status = describe(linears, l, w, weights->block_rows != 0, planned != NULL && planned[tensor], err);
+        status = describe(linears, l, w, weights->block.rows != 0, planned != NULL && planned[tensor], err);
     }
     for (size_t i = 0; status == TSR_OK && i < linears->count; i++)
         join(linears, checkpoint, weights, at, &linears->items[i]);

@@ -3,6 +3,7 @@
 #ifndef TSR_FORMATS_MODEL_LINEARS_H
 #define TSR_FORMATS_MODEL_LINEARS_H
 
+#include "common/block.h"
 #include "formats/model/fused.h"
 #include "formats/model/model.h"
 #include "formats/model/tensor_parallel.h"
@@ -19,7 +20,7 @@ typedef struct tsr_linear {
     bool zero_points;
     const tsr_tp_rule *cut; /* how ranks divide it */
     uint64_t matrices, rows, cols;
-    uint64_t block_rows, block_cols; /* 0 when not quantized, or not in blocks */
+    tsr_block block; /* 0 x 0 when not quantized, or not in blocks */
     uint64_t grid_rows, grid_cols;
     const tsr_fused *fused;                              /* NULL: runs alone */
     const struct tsr_linear *members[TSR_FUSED_MEMBERS]; /* those that are there, in order; itself among them */

@@ -3,6 +3,7 @@
 #ifndef TSR_FORMATS_MODEL_PAIRING_H
 #define TSR_FORMATS_MODEL_PAIRING_H
 
+#include "common/block.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/model/weights.h"
 
@@ -14,8 +15,7 @@
 typedef struct tsr_stated_coding {
     bool integer; /* or floating point: e4m3, e2m1 */
     uint64_t bits;
-    uint64_t block_rows,
-        block_cols; /* to a scale; 1 x N: groups; 0 x 0: one scale a row, or one for the whole matrix */
+    tsr_block block; /* to a scale; 1 x N: groups; 0 x 0: one scale a row, or one for the whole matrix */
 } tsr_stated_coding;
 
 enum { TSR_MAX_STATED = 16 };
@@ -47,7 +47,7 @@ const char *tsr_pairing_path(const tsr_pairing *p, const tsr_tensor *t);
 tsr_status tsr_read_quantization(tsr_pairing *p) TSR_WARN_UNUSED;
 
 /* Blocks of e4m3 are of this size, and of no other, whatever config.json says. */
-void tsr_state_block(tsr_pairing *p, uint64_t block_rows, uint64_t block_cols);
+void tsr_state_block(tsr_pairing *p, tsr_block block);
 
 /* The tensor is part of a weight, and no weight itself. */
 void tsr_pairing_claim(const tsr_pairing *p, const tsr_tensor *t);

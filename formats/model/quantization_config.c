@@ -49,7 +49,7 @@ static uint64_t find_u64(tsr_json_text object, const char *path, uint64_t otherw
 #define TEXT(value) (int)tsr_min_u64((value).size, 64), (value).data
 
 /* [128, 128], or "128x128" as old compressed-tensors wrote it. Both sizes stay as they are when it is neither. */
-static bool read_block(tsr_json_text value, uint64_t *rows, uint64_t *cols)
+static bool read_block(tsr_json_text value, tsr_block *block)
 {
     tsr_json_reader r = tsr_json_open("", value.data, value.size);
     uint64_t sizes[2] = {0, 0};
@@ -73,24 +73,21 @@ static bool read_block(tsr_json_text value, uint64_t *rows, uint64_t *cols)
     }
     if (sizes[0] == 0 || sizes[1] == 0)
         return false;
-    *rows = sizes[0];
-    *cols = sizes[1];
+    *block = (tsr_block){sizes[0], sizes[1]};
     return true;
 }
 
 /* ---- codings ---- */
 
-static const tsr_stated_coding kMxfp4 = {.bits = 4, .block_rows = 1, .block_cols = 32},
-                               kNvfp4 = {.bits = 4, .block_rows = 1, .block_cols = 16},
-                               kMxfp8 = {.bits = 8, .block_rows = 1, .block_cols = 32}, kFp8 = {.bits = 8},
-                               kFp8Block = {.bits = 8, .block_rows = 128, .block_cols = 128};
+static const tsr_stated_coding kMxfp4 = {.bits = 4, .block = {1, 32}}, kNvfp4 = {.bits = 4, .block = {1, 16}},
+                               kMxfp8 = {.bits = 8, .block = {1, 32}}, kFp8 = {.bits = 8},
+                               kFp8Block = {.bits = 8, .block = {128, 128}};
 
 static void state(tsr_pairing *p, tsr_stated_coding coding)
 {
     for (size_t i = 0; i < p->n_stated; i++) {
         const tsr_stated_coding *const s = &p->stated[i];
-        if (s->integer == coding.integer && s->bits == coding.bits && s->block_rows == coding.block_rows &&
-            s->block_cols == coding.block_cols)
+        if (s->integer == coding.integer && s->bits == coding.bits && tsr_block_equal(s->block, coding.block))
             return;
     }
     if (p->n_stated < TSR_MAX_STATED)
@@ -100,7 +97,7 @@ static void state(tsr_pairing *p, tsr_stated_coding coding)
 /* `group` columns to a scale, or none: -1, null or absent. */
 static void state_groups(tsr_pairing *p, bool integer, uint64_t bits, uint64_t group)
 {
-    state(p, (tsr_stated_coding){.integer = integer, .bits = bits, .block_rows = group > 0, .block_cols = group});
+    state(p, (tsr_stated_coding){.integer = integer, .bits = bits, .block = {group > 0, group}});
 }
 
 /* One group of compressed-tensors or ModelOpt: what it says of weights. */
@@ -109,12 +106,11 @@ static void read_group(tsr_pairing *p, tsr_json_text group)
     tsr_json_text value;
     const bool integer = is(group, "weights.type", "\"int\"");
     const uint64_t bits = find_u64(group, "weights.num_bits", 8);
-    tsr_stated_coding block = {.bits = bits};
+    tsr_stated_coding blocks = {.bits = bits};
     if (!find(group, "weights", &value))
         return;
-    if (!integer && find(group, "weights.block_structure", &value) &&
-        read_block(value, &block.block_rows, &block.block_cols))
-        state(p, block);
+    if (!integer && find(group, "weights.block_structure", &value) && read_block(value, &blocks.block))
+        state(p, blocks);
     else
         state_groups(p, integer, bits, find_u64(group, "weights.group_size", 0));
 }
@@ -348,7 +344,7 @@ static tsr_status read_method(tsr_pairing *p, tsr_json_text q, const char *path)
 {
     tsr_weights *const w = p->w;
     tsr_json_text value;
-    uint64_t rows, cols;
+    tsr_block block;
     w->method = tsr_json_find_string(q.data, q.size, "quant_method", &w->arena);
     size_t i = 0, n = sizeof kMethods / sizeof *kMethods;
     while (w->method != NULL && i < n && strcasecmp(w->method, kMethods[i].name) != 0)
@@ -360,11 +356,11 @@ static tsr_status read_method(tsr_pairing *p, tsr_json_text q, const char *path)
     const char *const format = tsr_json_find_string(q.data, q.size, "scale_fmt", &w->arena);
     w->ue8m0 = format != NULL && strcmp(format, "ue8m0") == 0;
     if (find(q, "weight_block_size", &value) && kMethods[i].read != read_compressed_tensors) {
-        if (!read_block(value, &rows, &cols))
+        if (!read_block(value, &block))
             return tsr_fail(p->err, TSR_E_FORMAT,
                             "%s/" TSR_CONFIG_NAME ": %s.weight_block_size is not two positive integers", p->c->path,
                             path);
-        state(p, (tsr_stated_coding){.bits = 8, .block_rows = rows, .block_cols = cols});
+        state(p, (tsr_stated_coding){.bits = 8, .block = block});
     }
     char where[256];
     snprintf(where, sizeof where, "%.160s/" TSR_CONFIG_NAME ": %s", p->c->path, path);
@@ -377,10 +373,9 @@ static void take_block(tsr_pairing *p)
 {
     for (size_t i = p->n_stated; i-- > 0;) {
         const tsr_stated_coding *const s = &p->stated[i];
-        if (s->integer || s->bits != 8 || s->block_rows == 0 || (s->block_rows == 1 && s->block_cols == 32))
+        if (s->integer || s->bits != 8 || s->block.rows == 0 || tsr_block_equal(s->block, kMxfp8.block))
             continue;
-        p->w->block_rows = s->block_rows;
-        p->w->block_cols = s->block_cols;
+        p->w->block = s->block;
     }
 }
 
@@ -396,16 +391,15 @@ tsr_status tsr_read_quantization(tsr_pairing *p)
     return TSR_OK;
 }
 
-void tsr_state_block(tsr_pairing *p, uint64_t block_rows, uint64_t block_cols)
+void tsr_state_block(tsr_pairing *p, tsr_block block)
 {
     size_t kept = 0;
     for (size_t i = 0; i < p->n_stated; i++) {
         const tsr_stated_coding *const s = &p->stated[i];
-        if (s->integer || s->bits != 8 || (s->block_rows == 1 && s->block_cols == 32))
+        if (s->integer || s->bits != 8 || tsr_block_equal(s->block, kMxfp8.block))
             p->stated[kept++] = *s;
     }
     p->n_stated = kept;
-    state(p, (tsr_stated_coding){.bits = 8, .block_rows = block_rows, .block_cols = block_cols});
-    p->w->block_rows = block_rows;
-    p->w->block_cols = block_cols;
+    state(p, (tsr_stated_coding){.bits = 8, .block = block});
+    p->w->block = block;
 }

@@ -14,8 +14,8 @@ static bool is_in(const tsr_weight *x, const tsr_stated_coding *s)
     if (s->integer != is_integer(x) || s->bits != x->bits)
         return false;
     if (x->coarse)
-        return s->block_rows == 0 || s->block_cols >= x->cols;
-    return s->block_rows == x->block_rows && s->block_cols == x->block_cols;
+        return s->block.rows == 0 || s->block.cols >= x->cols;
+    return tsr_block_equal(s->block, x->block);
 }
 
 /* "float 4 bits, 1x32; int 8 bits" */
@@ -27,9 +27,9 @@ static void list_stated(const tsr_pairing *p, char *text, size_t size)
         const tsr_stated_coding *const s = &p->stated[i];
         at += (size_t)snprintf(text + at, size - at, "%s%s of %llu bits", i == 0 ? "" : "; ",
                                s->integer ? "integers" : "floating point", U64(s->bits));
-        if (s->block_rows != 0 && at < size)
-            at += (size_t)snprintf(text + at, size - at, ", a scale for %llux%llu", U64(s->block_rows),
-                                   U64(s->block_cols));
+        if (s->block.rows != 0 && at < size)
+            at += (size_t)snprintf(text + at, size - at, ", a scale for %llux%llu", U64(s->block.rows),
+                                   U64(s->block.cols));
     }
 }
 
@@ -49,9 +49,9 @@ tsr_status tsr_refuse_unstated(const tsr_pairing *p, const tsr_weight *x)
 {
     char stated[512], sizes[96] = "";
     list_stated(p, stated, sizeof stated);
-    if (x->block_rows != 0)
-        snprintf(sizes, sizeof sizes, " (%u bits, a scale for %llux%llu)", x->bits, U64(x->block_rows),
-                 U64(x->block_cols));
+    if (x->block.rows != 0)
+        snprintf(sizes, sizeof sizes, " (%u bits, a scale for %llux%llu)", x->bits, U64(x->block.rows),
+                 U64(x->block.cols));
     return tsr_fail(p->err, TSR_E_FORMAT,
                     "%s: '%s' is %s%s, but the configuration (quant_method '%s') states %s: one of them is of another "
                     "checkpoint",

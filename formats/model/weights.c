@@ -146,8 +146,7 @@ static tsr_status pair_all(tsr_pairing *p)
     return judge(p, NULL, status);
 }
 
-tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
-                            uint64_t block_cols, tsr_err *err)
+tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_block block, tsr_err *err)
 {
     const char *const target = tsr_layout_target(checkpoint);
     *weights = (tsr_weights){0};
@@ -156,7 +155,7 @@ tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoi
                         "%s: its weights lie in the layout of a kernel, as " TSR_LAYOUT_NAME " says: 'tessera convert "
                         "%s -o DST --from %s' makes a checkpoint of them again, which every command reads",
                         checkpoint->path, checkpoint->path, target);
-    return tsr_weights_survey(weights, checkpoint, block_rows, block_cols, NULL, NULL, err);
+    return tsr_weights_survey(weights, checkpoint, block, NULL, NULL, err);
 }
 
 tsr_status tsr_weights_refuse_parts(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *doing,
@@ -194,10 +193,10 @@ tsr_status tsr_weights_refuse_kinds(const tsr_weights *weights, const tsr_checkp
     return TSR_OK;
 }
 
-tsr_status tsr_weights_pair_fp8(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
-                                uint64_t block_cols, const char *doing, tsr_err *err)
+tsr_status tsr_weights_pair_fp8(tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_block block,
+                                const char *doing, tsr_err *err)
 {
-    TSR_TRY(tsr_weights_pair(weights, checkpoint, block_rows, block_cols, err));
+    TSR_TRY(tsr_weights_pair(weights, checkpoint, block, err));
     tsr_status status = tsr_weights_refuse_kinds(weights, checkpoint, TSR_FAMILY_FP8, doing, err);
     if (status == TSR_OK)
         status = tsr_weights_refuse_parts(weights, checkpoint, doing, err);
@@ -206,8 +205,8 @@ tsr_status tsr_weights_pair_fp8(tsr_weights *weights, const tsr_checkpoint *chec
     return status;
 }
 
-tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
-                              uint64_t block_cols, tsr_weights_problem_fn *problem, void *data, tsr_err *err)
+tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_block block,
+                              tsr_weights_problem_fn *problem, void *data, tsr_err *err)
 {
     *weights = (tsr_weights){0};
     tsr_err message = {{0}};
@@ -221,8 +220,8 @@ tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkp
         status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", checkpoint->path);
     if (status == TSR_OK)
         status = judge(&p, NULL, tsr_read_quantization(&p));
-    if (status == TSR_OK && block_rows != 0)
-        tsr_state_block(&p, block_rows, block_cols);
+    if (status == TSR_OK && block.rows != 0)
+        tsr_state_block(&p, block);
     if (status == TSR_OK)
         status = pair_all(&p);
     free(p.claimed);

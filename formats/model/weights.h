@@ -20,6 +20,7 @@
 #define TSR_FORMATS_MODEL_WEIGHTS_H
 
 #include "common/arena.h"
+#include "common/block.h"
 #include "common/status.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/model/coding.h"
@@ -32,7 +33,7 @@
 /* A tensor with its meaning: a plain one, or codes with their scales.
  * Rows are a layer's outputs and columns its inputs, whichever way they are stored; element [m, r, c] of codes is
  *     (value(code) - zero_point) * scale * global_scale
- * with the scale and the zero point of [m, r / block_rows, c / block_cols]. All products are taken in FP32, scale and
+ * with the scale and the zero point of [m, r / block.rows, c / block.cols]. All products are taken in FP32, scale and
  * global first. */
 typedef struct tsr_weight {
     const tsr_tensor *data;   /* what is stored */
@@ -47,11 +48,11 @@ typedef struct tsr_weight {
     bool global_divides; /* scale / global_scale (compressed-tensors), not scale * global_scale (ModelOpt) */
     bool zeros_less_one; /* stored zero points are one too low (GPTQ's first format): 15 stands for 16 */
     bool transposed;     /* values is [M, C, R] where the codes are [M, R, C] (gpt-oss) */
-    bool reordered;      /* group_index is not c / block_cols: it says which scale and zero point a column has */
-    uint64_t matrices, rows, cols;   /* M (1 for a matrix), R, C; 0 when plain */
-    uint64_t block_rows, block_cols; /* rows x 1 block for one scale a row, R x C for one a matrix */
-    bool coarse;                     /* one scale a row or a matrix: no blocks that a cut could split */
-    /* Of the scales, at least ceil(R / block_rows), ...: as they are stored, but that AWQ's and GPTQ's are stored as the
+    bool reordered;      /* group_index is not c / block.cols: it says which scale and zero point a column has */
+    uint64_t matrices, rows, cols; /* M (1 for a matrix), R, C; 0 when plain */
+    tsr_block block;               /* rows x 1 block for one scale a row, R x C for one a matrix */
+    bool coarse;                   /* one scale a row or a matrix: no blocks that a cut could split */
+    /* Of the scales, at least ceil(R / block.rows), ...: as they are stored, but that AWQ's and GPTQ's are stored as the
      * transpose, [grid_cols, grid_rows]. */
     uint64_t grid_rows, grid_cols;
     const struct tsr_absorbed_part
@@ -75,19 +76,19 @@ typedef struct tsr_weights {
     size_t n_unread;    /* of them are TSR_UNREAD */
     const char *method; /* quant_method as config.json has it; NULL when it has none */
     tsr_dialect dialect;
-    uint64_t block_rows, block_cols; /* as stated; 0 when no block size is */
-    bool ue8m0;                      /* config.json says that scales are powers of two */
+    tsr_block block; /* as stated; 0 x 0 when no block size is */
+    bool ue8m0;      /* config.json says that scales are powers of two */
     tsr_arena arena;
 } tsr_weights;
 
 /* Pairs. A tensor that is neither codes nor plain data by a rule of formats/model/foreign.h is refused, and named with
- * the format that it seems to be in. `block_rows` and `block_cols` overrule config.json when they are not 0; the size
- * of blocks is never guessed from shapes. A grid may be larger than its weight needs, up to the next multiple of 8
- * blocks (padded for tensor parallelism): the surplus is not looked at. TSR_E_FORMAT: a weight without scale or with
- * two, a scale without weight, a grid that does not fit. TSR_E_UNSUPPORTED: a quantization that Tessera does not read.
- * TSR_E_USAGE: a block size is needed. */
-tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
-                            uint64_t block_cols, tsr_err *err) TSR_WARN_UNUSED;
+ * the format that it seems to be in. `block` overrules config.json when it is not 0 x 0; the size of blocks is
+ * never guessed from shapes. A grid may be larger than its weight needs, up to the next multiple of 8 blocks (padded for
+ * tensor parallelism): the surplus is not looked at. TSR_E_FORMAT: a weight without scale or with two, a scale without
+ * weight, a grid that does not fit. TSR_E_UNSUPPORTED: a quantization that Tessera does not read. TSR_E_USAGE: a block
+ * size is needed. */
+tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_block block,
+                            tsr_err *err) TSR_WARN_UNUSED;
 
 /* For what cannot do its work on every kind of codes: TSR_E_UNSUPPORTED, naming the first weight of another family than
  * these (a set of tsr_family), or an FP8 part of an absorbed kv_b_proj. `doing` names that work, as in "cutting". */
@@ -97,8 +98,8 @@ tsr_status tsr_weights_refuse_parts(const tsr_weights *weights, const tsr_checkp
                                     tsr_err *err) TSR_WARN_UNUSED;
 
 /* tsr_weights_pair, then both of these refusals: of FP8 only, in blocks, a channel or a tensor. */
-tsr_status tsr_weights_pair_fp8(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
-                                uint64_t block_cols, const char *doing, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_weights_pair_fp8(tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_block block,
+                                const char *doing, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Called for each thing that tsr_weights_pair would refuse, with the status that it would return. `tensor` is NULL where
  * config.json is at fault. `message` is valid during the call only. */
@@ -107,9 +108,8 @@ typedef void tsr_weights_problem_fn(void *data, const tsr_tensor *tensor, tsr_st
 /* As tsr_weights_pair, but for looking at checkpoints that may be unsound: it reports to `problem` what
  * tsr_weights_pair would refuse, and pairs the other tensors. The tensor in question becomes TSR_UNREAD where Tessera
  * cannot interpret it; otherwise it counts as plain, and its scale is not shown. */
-tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkpoint, uint64_t block_rows,
-                              uint64_t block_cols, tsr_weights_problem_fn *problem, void *data,
-                              tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_block block,
+                              tsr_weights_problem_fn *problem, void *data, tsr_err *err) TSR_WARN_UNUSED;
 
 /* A problem callback that ignores everything. */
 void tsr_weights_pass_over(void *data, const tsr_tensor *tensor, tsr_status status, const char *message);

@@ -89,7 +89,7 @@ static tsr_status fp8_to_mxfp8(const tsr_cpu_kernels *k, const tensor_set *in, t
     TSR_TRY(find_tensor(in, ".scale", TSR_F8_E8M0, &scales, err));
     const uint64_t rows = codes->t.shape[0], cols = codes->t.shape[1];
     const uint64_t block = cols / scales->t.shape[1] >= 128 ? 128 : 32;
-    const tsr_fp8_grid grid = {&scales->t, scales->bytes, scales->t.shape[1], block, block, cols};
+    const tsr_fp8_grid grid = {&scales->t, scales->bytes, scales->t.shape[1], {block, block}, cols};
     const size_t length = strlen(codes->t.name) - strlen(".weight");
     TSR_TRY(copy_tensor(out, codes, length, ".weight", TSR_F8_E4M3, err));
     TSR_TRY(add_tensor(out, codes->t.name, length, ".weight_scale", TSR_U8, 2, (const uint64_t[]){rows, cols / 32},

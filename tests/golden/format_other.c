@@ -41,8 +41,8 @@ static tsr_status decode_fp8(const tsr_cpu_kernels *k, const tensor_set *in, ten
                                .matrices = 1,
                                .rows = codes->t.shape[0],
                                .cols = codes->t.shape[1],
-                               .block_rows = block,
-                               .block_cols = block,
+                               .block.rows = block,
+                               .block.cols = block,
                                .grid_rows = scales->t.shape[0],
                                .grid_cols = scales->t.shape[1]};
     const tsr_fp8_rect rect = {.weight = &weight,
@@ -81,8 +81,8 @@ static tsr_status decode_packed(const tsr_cpu_kernels *k, const tensor_set *in, 
                                .matrices = 1,
                                .rows = stated[0],
                                .cols = stated[1],
-                               .block_rows = 1,
-                               .block_cols = stated[1] / scales->t.shape[1],
+                               .block.rows = 1,
+                               .block.cols = stated[1] / scales->t.shape[1],
                                .grid_rows = stated[0],
                                .grid_cols = scales->t.shape[1]};
     const tsr_int_span span = {.weight = &weight,
@@ -118,8 +118,8 @@ static tsr_status decode_by_inputs(const tsr_cpu_kernels *k, bool awq, const ten
                          .matrices = 1,
                          .rows = rows,
                          .cols = cols,
-                         .block_rows = 1,
-                         .block_cols = cols / groups,
+                         .block.rows = 1,
+                         .block.cols = cols / groups,
                          .grid_rows = rows,
                          .grid_cols = groups};
     tsr_gptq_span span = {

@@ -44,7 +44,7 @@ static const char *unfit_because(const tsr_weight *w)
         return "not int8 of W8A8";
     if (w->zero_point != NULL)
         return "its weights have zero points, which no epilogue takes";
-    if (w->block_cols < w->cols || w->matrices != 1)
+    if (w->block.cols < w->cols || w->matrices != 1)
         return "it has more than one scale a row";
     if (w->cols > MAX_K)
         return "its rows are so long that int32 may overflow";

@@ -44,7 +44,7 @@ static const char *unfit_because(const tsr_weight *w)
         return "not e4m3";
     if (w->coarse)
         return "its scales are not of blocks";
-    if (w->block_cols % TSR_GEMM_TILE != 0)
+    if (w->block.cols % TSR_GEMM_TILE != 0)
         return "its blocks are not whole tiles of 128 columns";
     return w->rows == 0 || w->cols == 0 ? "it is empty" : NULL;
 }

@@ -213,7 +213,7 @@ static tsr_status do_band(tsr_epilogue_operands *o, size_t band, tsr_weight_read
     memcpy(o->w + at * o->k, readers[0].bytes, rows * o->k);
     for (size_t j = 0; j < rows; j++)
         o->scale_w[at + j] =
-            (float)readers[0].scales[((row + j) / w->block_rows - readers[0].first_row) * readers[0].scale_cols];
+            (float)readers[0].scales[((row + j) / w->block.rows - readers[0].first_row) * readers[0].scale_cols];
     if (options->against != NULL) {
         const tsr_weight *original;
         from = &readers[1];

@@ -16,8 +16,8 @@ enum { JUDGED_ROWS = 64 /* tokens that are judged; kernels get all tokens */ };
 bool tsr_gemm_alike(const tsr_gemm_entry *a, const tsr_gemm_entry *b)
 {
     const tsr_weight *const x = a->weight, *const y = b->weight;
-    return strcmp(a->key, b->key) == 0 && x->rows == y->rows && x->cols == y->cols && x->block_rows == y->block_rows &&
-           x->block_cols == y->block_cols;
+    return strcmp(a->key, b->key) == 0 && x->rows == y->rows && x->cols == y->cols &&
+           tsr_block_equal(x->block, y->block);
 }
 
 static void *take(tsr_gemm_operands *o, size_t n, size_t size)
@@ -105,9 +105,9 @@ tsr_status tsr_gemm_operands_shape(tsr_gemm_operands *o, size_t job, tsr_err *er
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", o->name);
     route(o, seed);
     choose_rows(o, seed);
-    o->columns = tsr_choose_columns(options, w->rows, w->block_rows, seed);
-    o->block_n = (size_t)w->block_rows;
-    o->block_k = (size_t)w->block_cols;
+    o->columns = tsr_choose_columns(options, w->rows, w->block.rows, seed);
+    o->block_n = (size_t)w->block.rows;
+    o->block_k = (size_t)w->block.cols;
     o->n = (size_t)tsr_columns_count(&o->columns);
     o->k = (size_t)w->cols;
     o->padded = tsr_padded(o->k);

@@ -46,7 +46,7 @@ typedef struct product {
 static const char *unfit_because(const product *p)
 {
     const tsr_kernel_options *const options = p->w->options;
-    if (p->w->k % p->w->weight->block_cols != 0 && p->group != 0)
+    if (p->w->k % p->w->weight->block.cols != 0 && p->group != 0)
         return "weight-only products: its groups do not divide its rows";
     if (options->activations != NULL && tsr_activations_find(options->activations, p->name) == NULL)
         return "weight-only products: the file of activations has none for it";
@@ -100,7 +100,7 @@ static void keep_scales(product *p, const tsr_weight_reader *r, size_t at, size_
     const tsr_weight *const w = p->w->weight;
     for (size_t g = 0; g < p->groups; g++) {
         for (size_t j = 0; j < rows; j++) {
-            const size_t from = (size_t)((r->piece.row + j) / w->block_rows - r->first_row) * r->scale_cols + g;
+            const size_t from = (size_t)((r->piece.row + j) / w->block.rows - r->first_row) * r->scale_cols + g;
             p->scales[g * p->w->n + at + j] = r->scales[from];
             p->zero_points[g * p->w->n + at + j] = r->zero_points[from];
         }
@@ -478,7 +478,7 @@ tsr_status tsr_judge_weight_only(const tsr_weight_only *w, tsr_evidence *evidenc
         .evidence = evidence,
         .name = w->weight->values->name,
         .m = (size_t)tsr_min_u64(w->options->tokens, TSR_WEIGHT_ONLY_TOKENS),
-        .group = w->weight->block_cols < w->weight->cols ? (size_t)w->weight->block_cols : 0,
+        .group = w->weight->block.cols < w->weight->cols ? (size_t)w->weight->block.cols : 0,
         .padded = tsr_padded(w->k),
     };
     p.groups = p.group == 0 ? 1 : w->k / p.group;

@@ -325,7 +325,7 @@ static void count(scanning *k, const block *b, const tsr_piece *piece)
 /* Every block of a band: as many rows and columns of blocks as are read at a time. */
 static tsr_status scan_band(scanning *k, const tsr_piece *band, tsr_err *err)
 {
-    const uint64_t rows = k->y->block_rows, cols = k->y->block_cols;
+    const uint64_t rows = k->y->block.rows, cols = k->y->block.cols;
     TSR_TRY(tsr_weight_reader_load(&k->readers[0], k->x, band, err));
     TSR_TRY(tsr_weight_reader_load(&k->readers[1], k->y, band, err));
     for (uint64_t row = 0; row < band->rows; row += rows) {
@@ -350,14 +350,14 @@ static tsr_status scan_band(scanning *k, const tsr_piece *band, tsr_err *err)
 static tsr_status scan_matrix(scanning *k, uint64_t matrix, tsr_err *err)
 {
     const tsr_view *const y = k->y;
-    const uint64_t area = y->block_rows * y->block_cols,
+    const uint64_t area = y->block.rows * y->block.cols,
                    wide = tsr_min_u64(tsr_max_u64(BAND_CELLS / area, 1), k->grid.cols),
                    high = tsr_min_u64(tsr_max_u64(BAND_CELLS / area / wide, 1), k->grid.rows);
     const uint64_t before = k->scales_wrong;
-    for (uint64_t row = 0; row < y->rows; row += high * y->block_rows) {
-        for (uint64_t col = 0; col < y->cols; col += wide * y->block_cols) {
-            const tsr_piece band = {matrix, row, col, tsr_min_u64(high * y->block_rows, y->rows - row),
-                                    tsr_min_u64(wide * y->block_cols, y->cols - col)};
+    for (uint64_t row = 0; row < y->rows; row += high * y->block.rows) {
+        for (uint64_t col = 0; col < y->cols; col += wide * y->block.cols) {
+            const tsr_piece band = {matrix, row, col, tsr_min_u64(high * y->block.rows, y->rows - row),
+                                    tsr_min_u64(wide * y->block.cols, y->cols - col)};
             TSR_TRY(scan_band(k, &band, err));
         }
     }
@@ -370,17 +370,17 @@ static tsr_status scan_matrix(scanning *k, uint64_t matrix, tsr_err *err)
 
 tsr_status tsr_scan_blocks(const tsr_view *x, const tsr_view *y, bool powers, tsr_block_scan *scan, tsr_err *err)
 {
-    const tsr_piece whole = {.rows = tsr_min_u64(y->block_rows, y->rows), .cols = tsr_min_u64(y->block_cols, y->cols)};
+    const tsr_piece whole = {.rows = tsr_min_u64(y->block.rows, y->rows), .cols = tsr_min_u64(y->block.cols, y->cols)};
     *scan = (tsr_block_scan){0};
     if (y->weight.reordered || tsr_weight_reader_memory(x, &whole) > TSR_SCAN_BYTES ||
         tsr_weight_reader_memory(y, &whole) > TSR_SCAN_BYTES) {
         scan->fault = TSR_NOT_SCANNED;
         return TSR_OK;
     }
-    const bool rough = y->weight.bits == 4 || y->block_rows * y->block_cols <= FEW;
+    const bool rough = y->weight.bits == 4 || y->block.rows * y->block.cols <= FEW;
     scanning k = {.x = x, .y = y, .powers = powers, .scan = scan};
-    k.grid = (grid){.rows = tsr_ceil_div(y->rows, y->block_rows),
-                    .cols = tsr_ceil_div(y->cols, y->block_cols),
+    k.grid = (grid){.rows = tsr_ceil_div(y->rows, y->block.rows),
+                    .cols = tsr_ceil_div(y->cols, y->block.cols),
                     .same = rough ? kSameScaleOfFew : kSameScale,
                     .excused = rough ? EXCUSED : 0};
     k.grid.kept_rows = tsr_min_u64(k.grid.rows, tsr_max_u64(TSR_SCAN_KEPT / tsr_max_u64(k.grid.cols, 1), 1));

@@ -244,7 +244,7 @@ static tsr_status check_quantization(const tsr_weights_checking *k)
     const char *const suffix = scale_suffix(w->method);
     for (size_t i = 0; suffix != NULL && i < w->count; i++) {
         const tsr_weight *const x = &w->items[i];
-        const bool blocks = x->coding == TSR_CODED_E4M3 && x->part == NULL && x->block_cols < x->cols;
+        const bool blocks = x->coding == TSR_CODED_E4M3 && x->part == NULL && x->block.cols < x->cols;
         if (blocks && (tsr_ends_with(x->scale->name, "_scale") || tsr_ends_with(x->scale->name, "_scale_inv")) &&
             !tsr_ends_with(x->scale->name, suffix))
             return tsr_add_finding(k, TSR_CHECK_CONFIG, "quantization_config.quant_method",

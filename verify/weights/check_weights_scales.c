@@ -71,12 +71,12 @@ static tsr_status is_fine_there(const tsr_weights_checking *k, const tsr_pair *p
                                 uint64_t col, double scale, bool *fine)
 {
     const tsr_weight *const w = p->b;
-    tsr_piece block = {.matrix = matrix, .row = row * w->block_rows, .col = col * w->block_cols};
+    tsr_piece block = {.matrix = matrix, .row = row * w->block.rows, .col = col * w->block.cols};
     *fine = false;
     if (w->reordered || scale < 0 || scale >= smallest_scale(w) || (scale == 0 && w->scale_dtype != TSR_F8_E4M3))
         return TSR_OK;
-    block.rows = tsr_min_u64(w->block_rows, w->rows - block.row);
-    block.cols = tsr_min_u64(w->block_cols, w->cols - block.col);
+    block.rows = tsr_min_u64(w->block.rows, w->rows - block.row);
+    block.cols = tsr_min_u64(w->block.cols, w->cols - block.col);
     if (w->transposed)
         block = (tsr_piece){matrix, block.col, block.row, block.cols, block.rows};
     return is_source_within(k, p, &block, scale == 0 ? 0 : 448 * (double)FLT_MIN, fine);
@@ -108,7 +108,7 @@ static tsr_status check_scales_of(const tsr_weights_checking *k, const tsr_pair 
     tsr_tensor tensor = *w->scale;
     tensor.dtype = w->scale_dtype;
     const tsr_weight plain = tsr_plain_weight(&tensor);
-    const uint64_t down = tsr_ceil_div(w->rows, w->block_rows), across = tsr_ceil_div(w->cols, w->block_cols),
+    const uint64_t down = tsr_ceil_div(w->rows, w->block.rows), across = tsr_ceil_div(w->cols, w->block.cols),
                    rows = is_by_group(w) ? across : down, cols = is_by_group(w) ? down : across;
     scale_count count = {0};
     tsr_weight_reader r = {0};

@@ -42,7 +42,7 @@ static double worst_block(const tsr_metrics *m)
  */
 static bool tiles_are_blocks(const tsr_weight *w)
 {
-    return w->coding == TSR_CODED_E4M3 && TSR_TILE % w->block_rows == 0 && TSR_TILE % w->block_cols == 0;
+    return w->coding == TSR_CODED_E4M3 && TSR_TILE % w->block.rows == 0 && TSR_TILE % w->block.cols == 0;
 }
 
 /* NVFP4, MXFP4 and MXFP8: a scale for a few values of a row, by a known rule. */
@@ -352,8 +352,8 @@ static tsr_status find_misscaled(const tsr_weights_checking *k, const tsr_pair *
     const tsr_view *const v = &views[1];
     const uint64_t at = p->metrics.misscaled_at;
     *place = (tsr_piece){.matrix = at / v->cols / v->rows, .row = at / v->cols % v->rows, .col = at % v->cols};
-    place->rows = tsr_min_u64(v->block_rows, v->rows - place->row);
-    place->cols = tsr_min_u64(v->block_cols, v->cols - place->col);
+    place->rows = tsr_min_u64(v->block.rows, v->rows - place->row);
+    place->cols = tsr_min_u64(v->block.cols, v->cols - place->col);
     for (unsigned i = 0; i < 2 && status == TSR_OK; i++)
         status = tsr_weight_reader_load(&readers[i], &views[i], place, k->err);
     if (status == TSR_OK) {
@@ -378,7 +378,7 @@ static tsr_status check_groups_of(const tsr_weights_checking *k, const tsr_pair 
     tsr_piece place;
     tsr_group_verdict v;
     double stored;
-    const uint64_t groups = p->metrics.elements / (p->b->block_rows * p->b->block_cols);
+    const uint64_t groups = p->metrics.elements / (p->b->block.rows * p->b->block.cols);
     TSR_TRY(find_misscaled(k, p, &place, &stored, &v));
     return tsr_add_finding(
         k, TSR_CHECK_BLOCKS, tsr_pair_name(p),

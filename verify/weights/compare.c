@@ -225,7 +225,7 @@ static void compare_chunk(worker *w, const flight *f, const tsr_piece *chunk, bo
     const size_t n = (size_t)chunk->cols, n_tiles = (size_t)tsr_ceil_div(n, TSR_TILE);
     const uint64_t col = chunk->col - piece->col;
     tsr_group_rule rule;
-    const bool ruled = !same && tsr_weight_reader_rule(&w->reader[1], &rule), down = f->view[1].block_rows > 1;
+    const bool ruled = !same && tsr_weight_reader_rule(&w->reader[1], &rule), down = f->view[1].block.rows > 1;
     for (size_t t = 0; t < n_tiles; t++) {
         const tsr_tile_metrics place = {
             .matrix = chunk->matrix,

@@ -20,7 +20,7 @@ static void check_group(const tsr_weight_reader *r, const tsr_group_rule *rule, 
 void tsr_check_groups_along(const tsr_weight_reader *r, const tsr_piece *chunk, uint64_t row, const double *x,
                             const double *y, const tsr_group_rule *rule, tsr_metrics *m)
 {
-    const uint64_t width = r->view->block_cols;
+    const uint64_t width = r->view->block.cols;
     for (uint64_t col = 0; col < chunk->cols; col += width) {
         tsr_group group = {.x = x + col, .y = y + col, .n = (size_t)tsr_min_u64(width, chunk->cols - col), .stride = 1};
         check_group(r, rule, &group, chunk->matrix, chunk->row + row, chunk->col + col, m);
@@ -32,7 +32,7 @@ static void check_strip(const tsr_weight_reader readers[2], const tsr_piece *chu
                         const tsr_group_rule *rule, tsr_group_values *values, tsr_metrics *m)
 {
     const tsr_weight_reader *const r = &readers[1];
-    const size_t rows = (size_t)tsr_min_u64(r->view->block_rows, chunk->rows - row),
+    const size_t rows = (size_t)tsr_min_u64(r->view->block.rows, chunk->rows - row),
                  cols = (size_t)tsr_min_u64(TSR_TILE, chunk->cols - col);
     const uint64_t at_row = chunk->row + row, at_col = chunk->col + col;
     for (size_t i = 0; i < rows; i++) {
@@ -49,7 +49,7 @@ static void check_strip(const tsr_weight_reader readers[2], const tsr_piece *chu
 void tsr_check_groups_down(const tsr_weight_reader readers[2], const tsr_piece *chunk, const tsr_group_rule *rule,
                            tsr_group_values *values, tsr_metrics *m)
 {
-    for (uint64_t row = 0; row < chunk->rows; row += readers[1].view->block_rows) {
+    for (uint64_t row = 0; row < chunk->rows; row += readers[1].view->block.rows) {
         for (uint64_t col = 0; col < chunk->cols; col += TSR_TILE)
             check_strip(readers, chunk, row, col, rule, values, m);
     }

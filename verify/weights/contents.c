@@ -162,10 +162,8 @@ static tsr_kind_tally *tally_of(tsr_contents *s, const tsr_weight *w)
     tsr_kind_tally *const k = &s->kinds[s->n_kinds]; /* 14 rows of the table, and bits of 4 or 8 in two of them */
     s->n_kinds += s->n_kinds + 1 < TSR_MAX_KIND_TALLIES;
     *k = (tsr_kind_tally){.kind = w->kind, .bits = w->bits};
-    if (!w->coarse) {
-        k->block_rows = w->block_rows;
-        k->block_cols = w->block_cols;
-    }
+    if (!w->coarse)
+        k->block = w->block;
     return k;
 }
 
@@ -282,7 +280,7 @@ static void take_chunk(scale_reader *r, const tsr_weight *w, uint64_t at, size_t
 {
     extremes *const e = &r->extremes[w - r->survey->weights.items];
     tsr_scale_stats *const s = &r->survey->scale_stats;
-    const uint64_t rows = tsr_ceil_div(w->rows, w->block_rows), cols = tsr_ceil_div(w->cols, w->block_cols);
+    const uint64_t rows = tsr_ceil_div(w->rows, w->block.rows), cols = tsr_ceil_div(w->cols, w->block.cols);
     const bool by_group =
         w->coding == TSR_CODED_AWQ || w->coding == TSR_CODED_GPTQ; /* a row of scales for each group */
     const uint64_t width = by_group ? w->grid_rows : w->grid_cols, height = by_group ? w->grid_cols : w->grid_rows;
@@ -433,8 +431,7 @@ static tsr_status survey_scales(tsr_contents *s, const tsr_checkpoint *c, tsr_er
 
 /* ---- all of it ---- */
 
-tsr_status tsr_contents_find(tsr_contents *survey, const tsr_checkpoint *checkpoint, uint64_t block_rows,
-                             uint64_t block_cols, tsr_err *err)
+tsr_status tsr_contents_find(tsr_contents *survey, const tsr_checkpoint *checkpoint, tsr_block block, tsr_err *err)
 {
     *survey = (tsr_contents){.model = tsr_model_read(checkpoint)};
     for (size_t i = 0; i < checkpoint->tensors.count; i++) {
@@ -449,7 +446,7 @@ tsr_status tsr_contents_find(tsr_contents *survey, const tsr_checkpoint *checkpo
         status = read_index(survey, checkpoint, err);
     listener l = {survey, tsr_layout_target(checkpoint), false};
     if (status == TSR_OK)
-        status = tsr_weights_survey(&survey->weights, checkpoint, block_rows, block_cols, on_problem, &l, err);
+        status = tsr_weights_survey(&survey->weights, checkpoint, block, on_problem, &l, err);
     if (status == TSR_OK) {
         count_weights(survey);
         check_stacks(survey);

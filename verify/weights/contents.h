@@ -5,6 +5,7 @@
 #ifndef TSR_VERIFY_WEIGHTS_CONTENTS_H
 #define TSR_VERIFY_WEIGHTS_CONTENTS_H
 
+#include "common/block.h"
 #include "formats/checkpoint/manifest.h"
 #include "formats/loaders/issues.h"
 #include "formats/model/model.h"
@@ -51,8 +52,8 @@ typedef struct tsr_kind_tally {
     const tsr_weight_kind *kind;
     unsigned bits;
     uint64_t weights, values;
-    uint64_t bytes;                  /* of the codes and all that stands with them */
-    uint64_t block_rows, block_cols; /* of the first of them; 0 x 0: a scale a row or a matrix */
+    uint64_t bytes;  /* of the codes and all that stands with them */
+    tsr_block block; /* of the first of them; 0 x 0: a scale a row or a matrix */
 } tsr_kind_tally;
 
 enum { TSR_MAX_KIND_TALLIES = 32 };
@@ -82,10 +83,10 @@ typedef struct tsr_contents {
     tsr_arena arena;
 } tsr_contents;
 
-/* Surveys. The checkpoint is borrowed and must outlive the survey. `block_rows` and `block_cols` overrule config.json
- * when not 0. Errors are those of reading, and of memory. */
-tsr_status tsr_contents_find(tsr_contents *survey, const tsr_checkpoint *checkpoint, uint64_t block_rows,
-                             uint64_t block_cols, tsr_err *err) TSR_WARN_UNUSED;
+/* Surveys. The checkpoint is borrowed and must outlive the survey. `block` overrules config.json when it is not
+ * 0 x 0. Errors are those of reading, and of memory. */
+tsr_status tsr_contents_find(tsr_contents *survey, const tsr_checkpoint *checkpoint, tsr_block block,
+                             tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_contents_free(tsr_contents *survey);
 

@@ -60,8 +60,8 @@ static void map_row(tsr_histogram *h, const double *x, size_t n, uint64_t block_
 {
     double *const cells = h->map + block_row * h->map_rows / h->blocks_down * h->map_cols;
     for (size_t i = 0; i < n;) {
-        const uint64_t block = (col + i) / h->block_cols;
-        const size_t end = (size_t)tsr_min_u64((block + 1) * h->block_cols - col, n);
+        const uint64_t block = (col + i) / h->block.cols;
+        const size_t end = (size_t)tsr_min_u64((block + 1) * h->block.cols - col, n);
         double *const cell = &cells[block * h->map_cols / h->blocks_wide];
         for (; i < end; i++) {
             const double a = fabs(x[i]);
@@ -76,7 +76,7 @@ static void take_piece(tsr_histogram *h, const tsr_weight_reader *r, double *row
     const tsr_view *const v = r->view;
     const tsr_piece *const p = &r->piece;
     const bool codes = v->weight.data->dtype == TSR_F8_E4M3;
-    const uint64_t blocks = tsr_ceil_div(v->rows, h->block_rows);
+    const uint64_t blocks = tsr_ceil_div(v->rows, h->block.rows);
     const double floor = magnitude_floor((tsr_dtype)v->weight.data->dtype);
     sums sum = {0};
     for (uint64_t i = 0; codes && i < p->rows * p->cols; i++)
@@ -84,7 +84,7 @@ static void take_piece(tsr_histogram *h, const tsr_weight_reader *r, double *row
     for (uint64_t i = 0; i < p->rows; i++) {
         tsr_weight_reader_row(r, i, 0, p->cols, row);
         take_row(h, row, p->cols, floor, &sum);
-        map_row(h, row, p->cols, p->matrix * blocks + (p->row + i) / h->block_rows, p->col);
+        map_row(h, row, p->cols, p->matrix * blocks + (p->row + i) / h->block.rows, p->col);
         for (uint64_t k = 0; k < p->cols && h->n_first < TSR_FIRST_VALUES; k++)
             h->first[h->n_first++] = row[k];
     }
@@ -140,15 +140,14 @@ tsr_status tsr_histogram_run(tsr_histogram *h, const tsr_checkpoint *checkpoint,
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: '%s' is %s, which Tessera does not read",
                         checkpoint->files[t->file].path, t->name, tsr_dtype_name((tsr_dtype)t->dtype));
     TSR_TRY(tsr_view_init(&v, checkpoint, weight, err));
-    const bool blocks = weight->scale != NULL && weight->block_rows > 1 && weight->block_cols < v.cols;
+    const bool blocks = weight->scale != NULL && weight->block.rows > 1 && weight->block.cols < v.cols;
     memset(h, 0, sizeof *h);
     h->elements = tsr_tensor_elements(t);
     h->min = INFINITY;
     h->max = -INFINITY;
-    h->block_rows = blocks ? weight->block_rows : DEFAULT_BLOCK;
-    h->block_cols = blocks ? weight->block_cols : DEFAULT_BLOCK;
-    h->blocks_down = v.matrices * tsr_ceil_div(v.rows, h->block_rows);
-    h->blocks_wide = tsr_ceil_div(v.cols, h->block_cols);
+    h->block = blocks ? weight->block : (tsr_block){DEFAULT_BLOCK, DEFAULT_BLOCK};
+    h->blocks_down = v.matrices * tsr_ceil_div(v.rows, h->block.rows);
+    h->blocks_wide = tsr_ceil_div(v.cols, h->block.cols);
     h->map_rows = (unsigned)tsr_min_u64(h->blocks_down, TSR_MAP_ROWS);
     h->map_cols = (unsigned)tsr_min_u64(h->blocks_wide, TSR_MAP_COLS);
     if (h->elements > 0)

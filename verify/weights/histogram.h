@@ -5,6 +5,7 @@
 #ifndef TSR_VERIFY_WEIGHTS_HISTOGRAM_H
 #define TSR_VERIFY_WEIGHTS_HISTOGRAM_H
 
+#include "common/block.h"
 #include "formats/model/weights.h"
 
 enum {
@@ -26,7 +27,7 @@ typedef struct tsr_histogram {
     uint64_t codes[256];              /* F8_E4M3 only */
     /* The largest |x| of each block, blocks taken together where there are more than cells. A stack is one tall matrix.
      * Row-major, map_rows x map_cols. NaN and Inf are left out. */
-    uint64_t block_rows, block_cols;   /* 128 x 128 where the tensor has no blocks of its own */
+    tsr_block block;                   /* 128 x 128 where the tensor has no blocks of its own */
     uint64_t blocks_down, blocks_wide; /* how many blocks there are */
     unsigned map_rows, map_cols;
     double map[TSR_MAP_ROWS * TSR_MAP_COLS];

@@ -52,8 +52,8 @@ static void add_block(const tsr_weight_reader *a, const tsr_weight_reader *b, co
 static likeness compare(const tsr_weight_reader *a, const tsr_weight_reader *b)
 {
     const tsr_view *const v = b->view;
-    const uint64_t rows = v->weight.scale == NULL ? TSR_TILE : tsr_min_u64(v->block_rows, TSR_TILE);
-    const uint64_t cols = v->weight.scale == NULL ? TSR_TILE : tsr_min_u64(v->block_cols, TSR_TILE);
+    const uint64_t rows = v->weight.scale == NULL ? TSR_TILE : tsr_min_u64(v->block.rows, TSR_TILE);
+    const uint64_t cols = v->weight.scale == NULL ? TSR_TILE : tsr_min_u64(v->block.cols, TSR_TILE);
     double sums[3] = {0};
     tsr_piece block;
     for (block.row = 0; block.row < b->piece.rows; block.row += rows) {

@@ -29,18 +29,18 @@ static void find_window(tsr_weight_reader *r)
 {
     const tsr_view *const v = r->view;
     const tsr_piece *const p = &r->piece;
-    r->first_row = p->row / v->block_rows;
-    r->first_col = is_reordered(v) ? 0 : p->col / v->block_cols;
-    r->scale_rows = (p->row + p->rows - 1) / v->block_rows - r->first_row + 1;
-    r->scale_cols = is_reordered(v) ? grid_cols(v) : (p->col + p->cols - 1) / v->block_cols - r->first_col + 1;
+    r->first_row = p->row / v->block.rows;
+    r->first_col = is_reordered(v) ? 0 : p->col / v->block.cols;
+    r->scale_rows = (p->row + p->rows - 1) / v->block.rows - r->first_row + 1;
+    r->scale_cols = is_reordered(v) ? grid_cols(v) : (p->col + p->cols - 1) / v->block.cols - r->first_col + 1;
 }
 
 uint64_t tsr_reader_scales_memory(const tsr_view *v, const tsr_piece *piece)
 {
     if (v->weight.scale == NULL)
         return 0;
-    const uint64_t down = piece->rows / v->block_rows + 2; /* wherever the piece stands */
-    const uint64_t across = v->weight.reordered ? grid_cols(v) : piece->cols / v->block_cols + 2;
+    const uint64_t down = piece->rows / v->block.rows + 2; /* wherever the piece stands */
+    const uint64_t across = v->weight.reordered ? grid_cols(v) : piece->cols / v->block.cols + 2;
     const uint64_t groups = v->weight.reordered ? piece->cols * (sizeof(uint32_t) + 2 * sizeof(double)) : 0;
     return down * across * (2 * sizeof(double) + 2 * sizeof(uint64_t)) + groups;
 }

@@ -33,8 +33,7 @@ tsr_status tsr_view_init(tsr_view *view, const tsr_checkpoint *checkpoint, const
         view->rows = t->shape[t->rank - 2];
     for (unsigned i = 0; i + 2 < t->rank; i++)
         view->matrices *= t->shape[i];
-    view->block_rows = weight->transposed ? weight->block_cols : weight->block_rows;
-    view->block_cols = weight->transposed ? weight->block_rows : weight->block_cols;
+    view->block = weight->transposed ? tsr_block_turned(weight->block) : weight->block;
     return TSR_OK;
 }
 
@@ -215,10 +214,10 @@ static bool next_run(const tsr_weight_reader *r, uint64_t row, uint64_t col, siz
     run->at += run->n;
     if (run->at >= n)
         return false;
-    const uint64_t here = col + run->at, at = r->piece.col + here, block = at / v->block_cols;
-    const uint64_t line = ((r->piece.row + row) / v->block_rows - r->first_row) * r->scale_cols;
+    const uint64_t here = col + run->at, at = r->piece.col + here, block = at / v->block.cols;
+    const uint64_t line = ((r->piece.row + row) / v->block.rows - r->first_row) * r->scale_cols;
     uint64_t index = block - r->first_col;
-    run->n = (size_t)tsr_min_u64((block + 1) * v->block_cols - at, n - run->at);
+    run->n = (size_t)tsr_min_u64((block + 1) * v->block.cols - at, n - run->at);
     if (is_reordered(r)) {
         index = r->groups[here];
         run->n = 1;
@@ -250,7 +249,7 @@ typedef struct own_scales {
 
 static own_scales own_scales_of(const tsr_weight_reader *r, uint64_t row, uint64_t col)
 {
-    const uint64_t line = ((r->piece.row + row) / r->view->block_rows - r->first_row) * r->scale_cols;
+    const uint64_t line = ((r->piece.row + row) / r->view->block.rows - r->first_row) * r->scale_cols;
     return (own_scales){r->scales + line, r->zero_points + line, r->groups + col,
                         (double)(1u << (r->view->weight.bits - 1))};
 }
@@ -375,7 +374,7 @@ bool tsr_weight_reader_rule(const tsr_weight_reader *r, tsr_group_rule *rule)
     enum { MX_GROUP = 32 };
     const tsr_weight *const w = &r->view->weight;
     const bool powers = w->scale_dtype == TSR_F8_E8M0;
-    if (r->view->derived != NULL || w->scale == NULL || w->block_rows != 1 || w->block_cols > MX_GROUP)
+    if (r->view->derived != NULL || w->scale == NULL || w->block.rows != 1 || w->block.cols > MX_GROUP)
         return false;
     if (w->coding != TSR_CODED_E2M1 && (w->coding != TSR_CODED_E4M3 || !powers))
         return false;
@@ -390,7 +389,7 @@ static bool same_scales(const tsr_weight_reader *a, const tsr_weight_reader *b)
     if (x->weight.scale == NULL || y->weight.scale == NULL)
         return x->weight.scale == y->weight.scale;
     const size_t bytes = a->scale_rows * a->scale_cols * sizeof *a->scales;
-    return x->block_rows == y->block_rows && x->block_cols == y->block_cols && a->scale_cols == b->scale_cols &&
+    return x->block.rows == y->block.rows && x->block.cols == y->block.cols && a->scale_cols == b->scale_cols &&
            x->weight.reordered == y->weight.reordered && memcmp(a->scales, b->scales, bytes) == 0 &&
            memcmp(a->zero_points, b->zero_points, bytes) == 0 &&
            (!x->weight.reordered || memcmp(a->groups, b->groups, a->piece.cols * sizeof *a->groups) == 0);

@@ -11,6 +11,7 @@
 #ifndef TSR_VERIFY_WEIGHTS_WEIGHT_READER_H
 #define TSR_VERIFY_WEIGHTS_WEIGHT_READER_H
 
+#include "common/block.h"
 #include "formats/model/weights.h"
 #include "verify/weights/decode.h"
 #include "verify/weights/group_scale.h"
@@ -39,7 +40,7 @@ typedef struct tsr_view {
     const tsr_checkpoint *checkpoint;
     tsr_weight weight; /* .scale NULL: plain */
     uint64_t matrices, rows, cols;
-    uint64_t block_rows, block_cols; /* of values that share a scale */
+    tsr_block block; /* of values that share a scale */
     tsr_misreading misreading;
     const struct tsr_derived *derived; /* NULL: the values are stored */
 } tsr_view;

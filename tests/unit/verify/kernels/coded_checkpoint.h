@@ -34,7 +34,7 @@ static FILE *open_file(const char *name, const char *text)
 static void open_checkpoint(void)
 {
     cr_assert_eq(tsr_checkpoint_open(&checkpoint, folder, NULL, 0, &err), TSR_OK, "%s", err.msg);
-    cr_assert_eq(tsr_weights_pair(&weights, checkpoint, 0, 0, &err), TSR_OK, "%s", err.msg);
+    cr_assert_eq(tsr_weights_pair(&weights, checkpoint, (tsr_block){0, 0}, &err), TSR_OK, "%s", err.msg);
 }
 
 static void write_tensor(FILE *file, uint64_t seed, size_t codes, size_t scales)

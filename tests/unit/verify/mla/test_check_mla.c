@@ -70,7 +70,7 @@ static void open_layer(void)
     }
     fclose(file);
     cr_assert_eq(tsr_checkpoint_open(&checkpoint, folder, NULL, 0, &err), TSR_OK, "%s", err.msg);
-    cr_assert_eq(tsr_weights_pair(&weights, checkpoint, 0, 0, &err), TSR_OK, "%s", err.msg);
+    cr_assert_eq(tsr_weights_pair(&weights, checkpoint, (tsr_block){0, 0}, &err), TSR_OK, "%s", err.msg);
     cr_assert_eq(tsr_device_open(&device, TSR_DEVICE_CPU, NULL, &err), TSR_OK, "%s", err.msg);
 }
 

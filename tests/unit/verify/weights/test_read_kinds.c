@@ -77,8 +77,8 @@ static void describe(fixture *f, uint64_t matrices, bool transposed)
                              .matrices = matrices,
                              .rows = ROWS,
                              .cols = COLS,
-                             .block_rows = 1,
-                             .block_cols = GROUP,
+                             .block.rows = 1,
+                             .block.cols = GROUP,
                              .grid_rows = ROWS,
                              .grid_cols = GROUPS,
                              .transposed = transposed};

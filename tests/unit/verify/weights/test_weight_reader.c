@@ -106,8 +106,8 @@ Test(reader, tells_which_codes_are_the_nearest)
     const double scale = 0x1.8p-5;
     const tsr_tensor data = {.dtype = TSR_F8_E4M3}, none = {.dtype = TSR_F32};
     const tsr_view view = {.weight = {.data = &data, .scale = &none, .coding = TSR_CODED_E4M3, .bits = 8},
-                           .block_rows = 1,
-                           .block_cols = 2};
+                           .block.rows = 1,
+                           .block.cols = 2};
     double scales[] = {scale}, zero_points[] = {0};
     const tsr_weight_reader reader = {
         .view = &view, .piece = {.rows = 1, .cols = 2}, .scales = scales, .zero_points = zero_points, .scale_cols = 1};
@@ -155,8 +155,8 @@ static void expect_pieces(tsr_dtype scale_dtype, const void *scales, const doubl
                                .matrices = MATRICES,
                                .rows = ROWS,
                                .cols = COLS,
-                               .block_rows = BLOCK_ROWS,
-                               .block_cols = BLOCK_COLS,
+                               .block.rows = BLOCK_ROWS,
+                               .block.cols = BLOCK_COLS,
                                .grid_rows = GRID_ROWS,
                                .grid_cols = GRID_COLS};
     tsr_view view;
