@@ -287,6 +287,28 @@ Test(journal, records_that_do_not_fit_the_plan_are_not_believed)
     cr_expect(journal.finished[0]);
 }
 
+/* The plan forgets its last file but still holds what the record would need: nothing but the index speaks against it. */
+Test(journal, a_record_beyond_the_last_file_is_refused_by_its_index)
+{
+    char head[256], record[2 * sizeof(tsr_quant_stats) + 32];
+    write_journal();
+    snprintf(head, sizeof head, "tessera 2 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
+    cr_assert_eq(plan.files[FILES - 1].n_steps, 1);
+    const size_t size = (size_t)sprintf(record, "file %d 0 ", FILES - 1);
+    memset(record + size, '0', 2 * sizeof(tsr_quant_stats));
+    record[size + 2 * sizeof(tsr_quant_stats)] = '\0';
+    forge((const char *[]){head, record}, 2);
+    open_journal();
+    cr_expect(journal.finished[FILES - 1], "the record is sound");
+    tsr_journal_close(&journal);
+    forge((const char *[]){head, record}, 2);
+    plan.n_files = FILES - 1;
+    open_journal();
+    cr_expect_eq(journal_size(), strlen(head) + 18, "the record went");
+    tsr_journal_close(&journal);
+    plan.n_files = FILES;
+}
+
 Test(journal, another_version_is_refused)
 {
     char head[256];
