@@ -73,7 +73,7 @@ Test(mx_moves, scales_that_are_no_powers_of_two_are_refused)
     static const float kScales[] = {1, 0x1p-127f, 0x1p127f, 1.5f, 0, -1, INFINITY, NAN, 0x1p-128f};
     for (unsigned i = 0; i < 9; i++) {
         const tsr_tensor t = {.name = "s", .dtype = TSR_F32};
-        const tsr_fp8_grid grid = {&t, &kScales[i], 1, 128, 128, 64};
+        const tsr_fp8_grid grid = {&t, &kScales[i], 1, {128, 128}, 64};
         uint8_t scales[2];
         tsr_err err;
         const tsr_status status = tsr_fp8_to_mxfp8(&grid, 3, 1, scales, &err);
