@@ -103,34 +103,20 @@ static bool wanted(const arguments *a, const char *name)
     return a->tensors.count == 0;
 }
 
-/* Decides as quantize does for each form; by_form[i] says which of them take tensor i. */
-static tsr_status decide(const tsr_checkpoint *c, tsr_decision *decisions, uint8_t *by_form, tsr_arena *arena,
-                         tsr_err *err)
+static tsr_status decide(const tsr_checkpoint *c, uint8_t *by_form, tsr_arena *arena, tsr_err *err)
 {
-    static const struct {
-        tsr_policy_options policy;
-        uint8_t taken;
-    } kForms[] = {{{.block_rows = 128}, TSR_TAKEN_IN_BLOCKS},
-                  {{.block_rows = 1}, TSR_TAKEN_IN_FP8_ROWS},
-                  {{.block_rows = 1, .not_fp8 = true}, TSR_TAKEN_AS_INT8},
-                  {{.block_rows = 1, .not_fp8 = true, .four_bits = true}, TSR_TAKEN_AS_INT4}};
     const char *const type = tsr_policy_model_type(c, arena);
     if (!tsr_policy_knows(type))
         tsr_tell("tessera: unknown model_type '%s': general rules; check with tessera quantize --dry-run\n",
                  type == NULL ? "" : type);
-    for (size_t f = 0; f < sizeof kForms / sizeof *kForms; f++) {
-        TSR_TRY(tsr_policy_decide(c, type, &kForms[f].policy, arena, decisions, err));
-        for (size_t i = 0; i < c->tensors.count; i++)
-            by_form[i] |= decisions[i].treatment == TSR_QUANTIZE ? kForms[f].taken : 0;
-    }
-    return TSR_OK;
+    return tsr_schemes_decide(c, type, by_form, arena, err);
 }
 
-static tsr_status choose(const arguments *a, const tsr_checkpoint *c, ranked *candidates, tsr_decision *decisions,
-                         uint8_t *by_form, tsr_arena *arena, choice *to, tsr_err *err)
+static tsr_status choose(const arguments *a, const tsr_checkpoint *c, ranked *candidates, uint8_t *by_form,
+                         tsr_arena *arena, choice *to, tsr_err *err)
 {
     TSR_TRY(tsr_quantize_check_source(c, err));
-    TSR_TRY(decide(c, decisions, by_form, arena, err));
+    TSR_TRY(decide(c, by_form, arena, err));
     for (size_t i = 0; i < c->tensors.count; i++) {
         const tsr_tensor *const t = &c->tensors.items[i];
         if (by_form[i] != 0 && tsr_tensor_elements(t) > 0 && wanted(a, t->name))
@@ -424,18 +410,15 @@ static tsr_status run(const arguments *a, tsr_err *err)
     choice chosen = {.tensors = calloc(n, sizeof *chosen.tensors), .taken = calloc(n, 1)};
     uint8_t *const by_form = calloc(n, 1);
     ranked *const candidates = calloc(n, sizeof *candidates);
-    tsr_decision *const decisions = calloc(n, sizeof *decisions);
     tsr_scheme_cost *costs = NULL;
-    tsr_status status =
-        chosen.tensors == NULL || chosen.taken == NULL || by_form == NULL || candidates == NULL || decisions == NULL
-            ? tsr_out_of_memory(err, NULL)
-            : choose(a, c, candidates, decisions, by_form, &arena, &chosen, err);
+    tsr_status status = chosen.tensors == NULL || chosen.taken == NULL || by_form == NULL || candidates == NULL
+                            ? tsr_out_of_memory(err, NULL)
+                            : choose(a, c, candidates, by_form, &arena, &chosen, err);
     if (status == TSR_OK && (costs = calloc(chosen.n * TSR_SCHEMES, sizeof *costs)) == NULL)
         status = tsr_out_of_memory(err, NULL);
     if (status == TSR_OK)
         status = compare(a, c, &chosen, costs, err);
     free(costs);
-    free(decisions);
     free(candidates);
     free(chosen.tensors);
     free(chosen.taken);

@@ -186,21 +186,29 @@ static tsr_status decide_set(const joining *j, const expert *set, size_t n)
     return TSR_OK;
 }
 
-static tsr_status decide_experts(const joining *j)
+/* All matrices of experts, set by set. */
+static tsr_status find_experts(const tsr_checkpoint *c, expert **experts, size_t *n, tsr_err *err)
 {
-    const tsr_tensors *const all = &j->c->tensors;
-    expert *const experts = calloc(all->count + 1, sizeof *experts);
-    size_t n = 0;
-    if (experts == NULL)
-        return tsr_out_of_memory(j->err, NULL);
-    for (size_t i = 0; i < all->count; i++) {
-        const tsr_tensor *const t = &all->items[i];
+    *n = 0;
+    *experts = calloc(c->tensors.count + 1, sizeof **experts);
+    if (*experts == NULL)
+        return tsr_out_of_memory(err, NULL);
+    for (size_t i = 0; i < c->tensors.count; i++) {
+        const tsr_tensor *const t = &c->tensors.items[i];
         const size_t length = set_of_experts(t->name);
         if (length > 0 && t->rank >= 2 && tsr_dtype_is_weight_float((tsr_dtype)t->dtype) &&
             tsr_rule_for_all(t->name) == NULL)
-            experts[n++] = (expert){t, length};
+            (*experts)[(*n)++] = (expert){t, length};
     }
-    qsort(experts, n, sizeof *experts, by_set);
+    qsort(*experts, *n, sizeof **experts, by_set);
+    return TSR_OK;
+}
+
+static tsr_status decide_experts(const joining *j)
+{
+    expert *experts;
+    size_t n;
+    TSR_TRY(find_experts(j->c, &experts, &n, j->err));
     tsr_status status = TSR_OK;
     for (size_t first = 0, end; status == TSR_OK && first < n; first = end) {
         for (end = first + 1; end < n && compare_sets(&experts[first], &experts[end]) == 0;)
@@ -209,6 +217,42 @@ static tsr_status decide_experts(const joining *j)
     }
     free(experts);
     return status;
+}
+
+/* ---- who is decided with whom ---- */
+
+static uint32_t root_of(uint32_t *first, uint32_t i)
+{
+    while (first[i] != i)
+        i = first[i] = first[first[i]];
+    return i;
+}
+
+static void unite(uint32_t *first, uint32_t a, uint32_t b)
+{
+    a = root_of(first, a);
+    b = root_of(first, b);
+    first[a < b ? b : a] = a < b ? a : b;
+}
+
+tsr_status tsr_policy_together(const tsr_checkpoint *c, uint32_t *first, tsr_err *err)
+{
+    const tsr_tensor *const items = c->tensors.items, *members[TSR_FUSED_MEMBERS];
+    expert *experts;
+    size_t n;
+    TSR_TRY(find_experts(c, &experts, &n, err));
+    for (uint32_t i = 0; i < c->tensors.count; i++)
+        first[i] = i;
+    for (uint32_t i = 0; i < c->tensors.count; i++)
+        unite(first, i, (uint32_t)((tsr_fused_members(c, &items[i], members), members[0]) - items));
+    for (size_t i = 1; i < n; i++) {
+        if (compare_sets(&experts[i - 1], &experts[i]) == 0)
+            unite(first, (uint32_t)(experts[i - 1].tensor - items), (uint32_t)(experts[i].tensor - items));
+    }
+    for (uint32_t i = 0; i < c->tensors.count; i++)
+        first[i] = root_of(first, i);
+    free(experts);
+    return TSR_OK;
 }
 
 /* ---- all of it ---- */

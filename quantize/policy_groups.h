@@ -10,6 +10,10 @@
 tsr_status tsr_policy_join(const tsr_checkpoint *checkpoint, const tsr_policy_options *options, tsr_arena *arena,
                            tsr_decision *decisions, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Who is decided with whom: first[i] is the index of the first of the tensors that loaders run as one layer with tensor
+ * i, or of the experts that they run by one scheme; i itself for one that stands alone. The caller's array. */
+tsr_status tsr_policy_together(const tsr_checkpoint *checkpoint, uint32_t *first, tsr_err *err) TSR_WARN_UNUSED;
+
 /* The first of the globs that matches the name, or NULL. */
 const char *tsr_policy_matching(const char *const *globs, size_t n, const char *name);
 

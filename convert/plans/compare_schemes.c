@@ -6,6 +6,8 @@
 #include "common/threads.h"
 #include "convert/plans/ct_plan.h"
 #include "quantize/fp8_block.h"
+#include "quantize/mx_weight.h"
+#include "quantize/policy.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -14,13 +16,14 @@
 
 enum { STRIP_ROWS = 128 };
 
-enum { BLOCKS = -1 };
+enum { BLOCKS = -1, GROUPS = -2 };
 
 static const struct scheme {
     const char *name, *options;
-    int form;            /* a tsr_ct_form, or BLOCKS */
+    int form;            /* a tsr_ct_form, BLOCKS, or GROUPS */
     tsr_fp8_block fp8;   /* block_cols 0: a row */
     tsr_int_scheme ints; /* TSR_CT_W8A8, TSR_CT_PACKED */
+    tsr_mx_kind mx;      /* GROUPS */
 } kSchemes[TSR_SCHEMES] = {
     [TSR_SCHEME_FP8_BLOCK] = {"fp8-block", "--scheme fp8-block", BLOCKS, .fp8 = {.block_rows = 128, .block_cols = 128}},
     [TSR_SCHEME_FP8_BLOCK_UE8M0] = {"fp8-block, ue8m0", "--scheme fp8-block --scale-fmt ue8m0", BLOCKS,
@@ -45,6 +48,9 @@ static const struct scheme {
          .ints = {.bits = 4, .group = 128, .asymmetric = true, .scale_dtype = TSR_BF16}},
     [TSR_SCHEME_INT4_CHANNEL] = {"int4-channel", "--scheme int4-weight-only --group-size 0", TSR_CT_PACKED,
                                  .ints = {.bits = 4, .divisor = 7.5f, .scale_dtype = TSR_BF16}},
+    [TSR_SCHEME_NVFP4] = {"nvfp4-weight-only", "--scheme nvfp4-weight-only", GROUPS, .mx = TSR_NVFP4},
+    [TSR_SCHEME_MXFP4] = {"mxfp4-weight-only", "--scheme mxfp4-weight-only", GROUPS, .mx = TSR_MXFP4},
+    [TSR_SCHEME_MXFP8] = {"mxfp8", "--scheme mxfp8", GROUPS, .mx = TSR_MXFP8},
 };
 
 const char *tsr_scheme_name(tsr_scheme scheme)
@@ -60,6 +66,8 @@ const char *tsr_scheme_options(tsr_scheme scheme)
 tsr_scheme_kind tsr_scheme_kind_of(tsr_scheme scheme)
 {
     const struct scheme *const s = &kSchemes[scheme];
+    if (s->form == GROUPS)
+        return s->mx == TSR_MXFP8 ? TSR_W8A8 : TSR_W4A16;
     return s->form != TSR_CT_PACKED ? TSR_W8A8 : s->ints.bits == 8 ? TSR_W8A16 : TSR_W4A16;
 }
 
@@ -79,18 +87,69 @@ static bool is_fp8(const struct scheme *s)
     return s->form == BLOCKS || s->form == TSR_CT_FP8;
 }
 
-static bool takes(const struct scheme *s, const tsr_checkpoint *c, const tsr_tensor *t, unsigned taken)
+static tsr_mx_scheme groups_of(const struct scheme *s)
 {
-    const unsigned mine = s->form == BLOCKS       ? TSR_TAKEN_IN_BLOCKS
-                          : s->form == TSR_CT_FP8 ? TSR_TAKEN_IN_FP8_ROWS
-                          : s->ints.bits == 4     ? TSR_TAKEN_AS_INT4
-                                                  : TSR_TAKEN_AS_INT8;
-    return (taken & mine) != 0 && (s->form == BLOCKS || tsr_ct_takes(c, t, (tsr_ct_form)s->form, &s->ints));
+    return tsr_mx_scheme_of(s->mx, TSR_MX_COMPRESSED_TENSORS);
+}
+
+unsigned tsr_scheme_taken_bit(tsr_scheme scheme)
+{
+    static const unsigned kGroups[] = {
+        [TSR_MXFP4] = TSR_TAKEN_AS_MXFP4, [TSR_MXFP8] = TSR_TAKEN_AS_MXFP8, [TSR_NVFP4] = TSR_TAKEN_AS_NVFP4};
+    const struct scheme *const s = &kSchemes[scheme];
+    return s->form == GROUPS       ? kGroups[s->mx]
+           : s->form == BLOCKS     ? TSR_TAKEN_IN_BLOCKS
+           : s->form == TSR_CT_FP8 ? TSR_TAKEN_IN_FP8_ROWS
+           : s->ints.bits == 4     ? TSR_TAKEN_AS_INT4
+                                   : TSR_TAKEN_AS_INT8;
+}
+
+static bool takes(tsr_scheme scheme, const tsr_checkpoint *c, const tsr_tensor *t, const tsr_compare_schemes_options *o,
+                  unsigned taken)
+{
+    const struct scheme *const s = &kSchemes[scheme];
+    if ((o->schemes != 0 && (o->schemes >> scheme & 1) == 0) || (taken & tsr_scheme_taken_bit(scheme)) == 0)
+        return false;
+    if (s->form == GROUPS) /* any matrix, as e4m3 by row, of whole groups */
+        return tsr_ct_takes(c, t, TSR_CT_FP8, &s->ints) && t->shape[1] % groups_of(s).group == 0;
+    return s->form == BLOCKS || tsr_ct_takes(c, t, (tsr_ct_form)s->form, &s->ints);
+}
+
+tsr_status tsr_schemes_decide(const tsr_checkpoint *c, const char *model_type, uint8_t *taken, tsr_arena *arena,
+                              tsr_err *err)
+{
+    static const struct {
+        tsr_policy_options policy;
+        uint8_t taken;
+    } kForms[] = {
+        {{.block_rows = 128}, TSR_TAKEN_IN_BLOCKS},
+        {{.block_rows = 1}, TSR_TAKEN_IN_FP8_ROWS},
+        {{.block_rows = 1, .not_fp8 = true}, TSR_TAKEN_AS_INT8},
+        {{.block_rows = 1, .not_fp8 = true, .four_bits = true}, TSR_TAKEN_AS_INT4},
+        {{.block_rows = 1, .group = 16, .not_fp8 = true, .four_bits = true}, TSR_TAKEN_AS_NVFP4},
+        {{.block_rows = 1, .group = 32, .not_fp8 = true, .four_bits = true}, TSR_TAKEN_AS_MXFP4},
+        {{.block_rows = 1, .group = 32}, TSR_TAKEN_AS_MXFP8},
+    };
+    tsr_decision *const decisions = calloc(c->tensors.count + 1, sizeof *decisions);
+    tsr_status status = decisions == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
+    memset(taken, 0, c->tensors.count);
+    for (size_t f = 0; f < sizeof kForms / sizeof *kForms && status == TSR_OK; f++) {
+        status = tsr_policy_decide(c, model_type, &kForms[f].policy, arena, decisions, err);
+        for (size_t i = 0; i < c->tensors.count; i++)
+            taken[i] |= decisions[i].treatment == TSR_QUANTIZE ? kForms[f].taken : 0;
+    }
+    free(decisions);
+    return status;
 }
 
 static uint64_t bytes_of(const struct scheme *s, const matrix *m)
 {
     const uint64_t n = m->rows * m->cols;
+    if (s->form == GROUPS) {
+        const tsr_mx_scheme mx = groups_of(s);
+        return m->matrices * (m->rows * (tsr_mx_code_bytes(mx.element, m->cols) + m->cols / mx.group) +
+                              (mx.scale == TSR_MX_E8M0 ? 0 : sizeof(float)));
+    }
     if (is_fp8(s)) {
         const uint64_t width = s->fp8.block_cols == 0 ? m->cols : s->fp8.block_cols;
         return m->matrices *
@@ -126,8 +185,10 @@ static uint64_t scratch_of(const tsr_tensor *t, const matrix *m)
     for (tsr_scheme i = 0; i < TSR_SCHEMES; i++) {
         tsr_fp8_block fp8 = kSchemes[i].fp8;
         fp8.block_cols = fp8.block_cols == 0 ? (uint32_t)m->cols : fp8.block_cols;
-        most = tsr_max_u64(most, is_fp8(&kSchemes[i]) ? tsr_fp8_block_scratch(&fp8, (tsr_dtype)t->dtype)
-                                                      : tsr_int_scratch(&kSchemes[i].ints, m->cols));
+        const tsr_mx_scheme mx = groups_of(&kSchemes[i]);
+        most = tsr_max_u64(most, kSchemes[i].form == GROUPS ? tsr_mx_scratch(&mx, m->cols)
+                                 : is_fp8(&kSchemes[i])     ? tsr_fp8_block_scratch(&fp8, (tsr_dtype)t->dtype)
+                                                            : tsr_int_scratch(&kSchemes[i].ints, m->cols));
     }
     return most;
 }
@@ -168,9 +229,33 @@ static tsr_status quantize_blocks(const struct scheme *s, const tsr_cpu_kernels 
     return TSR_OK;
 }
 
+/* *refused: the weights are numbers, but readers would find infinity in a code. */
+static tsr_status quantize_groups(const struct scheme *s, const tsr_cpu_kernels *k, const worker *w,
+                                  const tsr_tensor *t, const strip *at, tsr_quant_stats *stats, bool *refused,
+                                  tsr_err *err)
+{
+    const tsr_mx_scheme scheme = groups_of(s);
+    tsr_mx_rows rows = {.tensor = t,
+                        .row = at->matrix * matrix_of(t).rows + at->row,
+                        .rows = at->rows,
+                        .x = w->x,
+                        .global = 1,
+                        .codes = (uint8_t *)w->codes,
+                        .scales = (uint8_t *)w->scales,
+                        .scratch = w->scratch};
+    float amax = 0;
+    TSR_TRY(tsr_mx_amax(k, &rows, &amax, err));
+    if (scheme.scale != TSR_MX_E8M0)
+        rows.global = tsr_nvfp4_global(&scheme, (tsr_dtype)t->dtype, &amax, 1);
+    const tsr_status status = tsr_mx_quantize(&scheme, k, &rows, stats, err);
+    *refused = status == TSR_E_VALUE;
+    return *refused ? TSR_OK : status;
+}
+
+/* Sets the bits of *refused for schemes that cannot hold the weights. */
 static tsr_status quantize_strip(const tsr_cpu_kernels *k, const worker *w, const tsr_tensor *t, const strip *at,
                                  const tsr_scheme_cost costs[TSR_SCHEMES], tsr_quant_stats stats[TSR_SCHEMES],
-                                 tsr_err *err)
+                                 unsigned *refused, tsr_err *err)
 {
     const tsr_int_rows rows = {.tensor = t,
                                .row = at->row,
@@ -184,8 +269,11 @@ static tsr_status quantize_strip(const tsr_cpu_kernels *k, const worker *w, cons
         stats[i] = (tsr_quant_stats){0};
         if (!costs[i].taken)
             continue;
-        TSR_TRY(is_fp8(&kSchemes[i]) ? quantize_blocks(&kSchemes[i], k, w, t, at, &stats[i], err)
-                                     : tsr_int_quantize(&kSchemes[i].ints, k, &rows, &stats[i], err));
+        bool cannot = false;
+        TSR_TRY(kSchemes[i].form == GROUPS ? quantize_groups(&kSchemes[i], k, w, t, at, &stats[i], &cannot, err)
+                : is_fp8(&kSchemes[i])     ? quantize_blocks(&kSchemes[i], k, w, t, at, &stats[i], err)
+                                           : tsr_int_quantize(&kSchemes[i].ints, k, &rows, &stats[i], err));
+        *refused |= (unsigned)cannot << i;
     }
     return TSR_OK;
 }
@@ -196,6 +284,7 @@ static tsr_status quantize_strip(const tsr_cpu_kernels *k, const worker *w, cons
 typedef struct flight {
     uint64_t strips, left;
     tsr_quant_stats *sums; /* [strips][TSR_SCHEMES] */
+    unsigned refused;      /* bits of the schemes that cannot hold it */
 } flight;
 
 typedef struct run {
@@ -263,6 +352,10 @@ static void finish(run *r, size_t tensor)
         for (tsr_scheme i = 0; i < TSR_SCHEMES; i++)
             tsr_quant_stats_add(&r->costs[tensor * TSR_SCHEMES + i].stats, &f->sums[s * TSR_SCHEMES + i]);
     }
+    for (tsr_scheme i = 0; i < TSR_SCHEMES; i++) {
+        if ((f->refused >> i & 1) != 0)
+            r->costs[tensor * TSR_SCHEMES + i] = (tsr_scheme_cost){.bytes = r->tensors[tensor]->bytes};
+    }
     free(f->sums);
     f->sums = NULL;
 }
@@ -273,9 +366,11 @@ static tsr_status do_strip(run *r, const worker *w, const strip *at, uint64_t in
     const matrix m = matrix_of(t);
     const uint64_t row_bytes = m.cols * tsr_dtype_bytes((tsr_dtype)t->dtype);
     TSR_TRY(tsr_checkpoint_read(r->c, t, (at->matrix * m.rows + at->row) * row_bytes, w->x, at->rows * row_bytes, err));
+    unsigned refused = 0;
     TSR_TRY(quantize_strip(&r->kernels, w, t, at, &r->costs[at->tensor * TSR_SCHEMES],
-                           r->flights[at->tensor].sums + index * TSR_SCHEMES, err));
+                           r->flights[at->tensor].sums + index * TSR_SCHEMES, &refused, err));
     pthread_mutex_lock(&r->lock);
+    r->flights[at->tensor].refused |= refused;
     r->progress.bytes_done += at->rows * row_bytes;
     if (--r->flights[at->tensor].left == 0)
         finish(r, at->tensor);
@@ -345,7 +440,7 @@ tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tenso
         r.progress.bytes_total += tensors[i]->bytes;
         for (tsr_scheme s = 0; s < TSR_SCHEMES; s++) {
             const bool taken =
-                takes(&kSchemes[s], checkpoint, tensors[i], options->taken == NULL ? ~0u : options->taken[i]);
+                takes(s, checkpoint, tensors[i], options, options->taken == NULL ? ~0u : options->taken[i]);
             costs[i * TSR_SCHEMES + s] =
                 (tsr_scheme_cost){.taken = taken, .bytes = taken ? bytes_of(&kSchemes[s], &m) : tensors[i]->bytes};
         }

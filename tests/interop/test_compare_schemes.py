@@ -7,6 +7,7 @@ from checkpoints import BF16, make, random_weight
 import fp8_oracle
 import harness
 from int_oracle import DOWN, NORM, UP, quantized
+import mx_oracle
 import numpy as np
 import pytest
 import safetensors
@@ -14,7 +15,9 @@ import safetensors
 GATE, TAILS = "model.layers.0.mlp.gate_proj.weight", "model.layers.1.mlp.gate_proj.weight"
 EXPERTS = "model.layers.0.mlp.experts.down_proj"
 BY_ROWS = {"fp8-channel", "int8-channel", "int8-weight-only", "int8, groups of 128", "int4, groups of 32", "int4, groups of 64",
-           "int4, groups of 128", "int4, groups of 128, zero points", "int4-channel"}
+           "int4, groups of 128", "int4, groups of 128, zero points", "int4-channel", "nvfp4-weight-only", "mxfp4-weight-only",
+           "mxfp8"}
+STRIP = 128  # rows that share NVFP4's global scale while they are measured
 
 
 @pytest.fixture
@@ -39,6 +42,10 @@ def values(w, scheme):
     if scheme == "fp8-channel":
         codes, scales = fp8_oracle.quantize_rows(w)
         return codes.astype(np.float64) * scales
+    if scheme.startswith(("nvfp4", "mxfp")):
+        strips = [w[i:i + STRIP] for i in range(0, len(w), STRIP)]
+        made = [mx_oracle.expected({"x": strip}, scheme, "compressed-tensors") for strip in strips]
+        return np.concatenate([mx_oracle.decoded(m, "x", scheme, "compressed-tensors") for m in made])
     bits = 4 if "int4" in scheme else 8
     group = int(scheme.split("groups of ")[1].split(",")[0]) if "groups" in scheme else 0
     codes, scale, zero = quantized(w, bits, group, "zero points" in scheme, dtype=np.float32 if scheme == "int8-channel" else BF16)
@@ -52,7 +59,7 @@ def test_every_cell(tmp_path, tessera, source):
     assert [s["scheme"] for s in got["schemes"]] == [
         "fp8-block", "fp8-block, ue8m0", "fp8-block, mse", "fp8-channel", "int8-channel", "int8-weight-only",
         "int8, groups of 128", "int4, groups of 32", "int4, groups of 64", "int4, groups of 128",
-        "int4, groups of 128, zero points", "int4-channel"]
+        "int4, groups of 128, zero points", "int4-channel", "nvfp4-weight-only", "mxfp4-weight-only", "mxfp8"]
     sums = {}
     for row in got["tensors"]:
         x = tensors[row["name"]].astype(np.float64)
@@ -135,8 +142,8 @@ def test_what_is_suggested_is_the_best_of_the_table(tmp_path, tessera, source):
     """By the measured SQNR, with its figure; outliers turn the ranking of 8 bits around."""
     got, out = compare(tessera, source[0], tmp_path / "c.json", "--tensors", UP)
     sqnr = {s["scheme"]: s["sqnr_db"] for s in got["schemes"]}
-    w8a8 = {name: db for name, db in sqnr.items() if name.startswith(("fp8", "int8-channel"))}
-    w4 = {name: db for name, db in sqnr.items() if "int4" in name}
+    w8a8 = {name: db for name, db in sqnr.items() if name.startswith(("fp8", "mxfp8", "int8-channel"))}
+    w4 = {name: db for name, db in sqnr.items() if "int4" in name or "fp4" in name}
     best = {"any": max(sqnr, key=sqnr.get), "w8a8": max(w8a8, key=w8a8.get), "w4a16": max(w4, key=w4.get)}
     assert got["suggested"] == best and best["any"] == "int8, groups of 128"
     options = {s["scheme"]: s["options"] for s in got["schemes"]}
@@ -148,7 +155,7 @@ def test_what_is_suggested_is_the_best_of_the_table(tmp_path, tessera, source):
     for w in tails.values():
         w[:, 0] = 30
     src = make(tmp_path / "tails", {"model.safetensors": tails}, quantization=None)
-    assert compare(tessera, src, tmp_path / "t.json")[0]["suggested"]["any"].startswith("fp8-block")
+    assert compare(tessera, src, tmp_path / "t.json")[0]["suggested"]["any"] == "mxfp8"
 
 
 def test_experts_that_blocks_do_not_fit(tmp_path, tessera):
@@ -177,3 +184,13 @@ def test_refusals(tmp_path, tessera, source, quantize):
     bad = make(tmp_path / "bad", {"model.safetensors": {UP: w}}, quantization=None)
     code, _, err = harness.run(tessera, ["compare-schemes", bad])
     assert code == 3 and "Inf at [2, 17]" in err, err
+
+
+def test_what_readers_would_find_infinite_is_not_taken(tmp_path, tessera):
+    """The even rule rounds values at the end of BF16's range up, beyond it: other schemes take the tensor."""
+    w = random_weight((64, 64), 1).astype(BF16)
+    w[3, 5] = np.float32(3.38e38)
+    src = make(tmp_path / "src", {"model.safetensors": {UP: w}}, quantization=None)
+    got, _ = compare(tessera, src, tmp_path / "c.json")
+    left = {s["scheme"]: s["not_taken"] for s in got["schemes"]}
+    assert left["mxfp4-weight-only"] == left["mxfp8"] == 1 and left["fp8-block"] == left["int8-channel"] == 0
