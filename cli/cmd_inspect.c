@@ -221,6 +221,8 @@ static tsr_status inspect_checkpoint(const arguments *a, const tsr_checkpoint *c
                                           .model = &s->model,
                                           .planned = planned,
                                           .odd_scale = s->scale_stats.odd,
+                                          .zero_exponent = s->scale_stats.zero_exponent,
+                                          .zero_exponent_at = s->scale_stats.zero_exponent_at,
                                           .index_metadata = s->has_metadata,
                                           .unsound = is_unsound(s)};
         status = tsr_loaders_check(&table, &subject, &issues, err);

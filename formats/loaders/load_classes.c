@@ -42,7 +42,8 @@ static const tsr_linear **sorted(const tsr_load_query *q, size_t *count)
 
 static bool is_alike(const tsr_linear *a, const tsr_linear *b)
 {
-    return a->quantized == b->quantized && a->coding == b->coding && a->zero_points == b->zero_points;
+    return a->quantized == b->quantized && a->coding == b->coding && a->zero_points == b->zero_points &&
+           (a->scale == NULL || b->scale == NULL || a->weight->kind == b->weight->kind);
 }
 
 /* Engines run the experts of a layer as one layer, so all must be stored in one form. (vLLM stops at a mixture; SGLang
@@ -98,6 +99,9 @@ static bool is_stack(const tsr_linear *l)
     return l->matrices > 1 && l->part == TSR_PART_ROUTED_EXPERTS;
 }
 
+/* Families of which vLLM's own loader takes FP8 experts in one tensor, with scales in one. */
+static const char kVllmStacks[] = " llama4 llama4_text qwen3_5_moe qwen3_5_moe_text ";
+
 static void check_stacks(const tsr_load_query *q)
 {
     for (size_t i = 0; i < q->linears->count; i++) {
@@ -107,12 +111,18 @@ static void check_stacks(const tsr_load_query *q)
         if (!is_stack(l))
             tsr_query_note(q, true, l->tensor->name, "convolution", "keep it in BF16: tessera quantize does",
                            "it has three dimensions and is no set of experts; no loader reads codes of it");
+        else if (l->scale != NULL && l->weight->transposed)
+            continue; /* gpt-oss, which is stacked wherever it is read */
+        else if (!tsr_linear_is_fp8(l))
+            tsr_query_note(q, true, l->tensor->name, "stacked experts", "keep one tensor an expert on disk",
+                           "it is %s of experts stacked %llu deep; only gpt-oss's layout is read in one tensor",
+                           l->weight->kind->title, U64(l->matrices));
         else if (q->loader == TSR_LOADER_TRANSFORMERS && tsr_query_family(q, " gpt_oss llama4 llama4_text "))
             tsr_query_note(q, true, l->tensor->name, "stacked experts", "keep them in BF16: tessera quantize does",
                            "this model's experts are [experts, in, out]: the loader takes scales the wrong way round, "
                            "or makes the experts anew, and says nothing");
         else if (q->loader != TSR_LOADER_TRANSFORMERS &&
-                 !(q->loader == TSR_LOADER_VLLM && tsr_query_family(q, " llama4 llama4_text ")))
+                 !(q->loader == TSR_LOADER_VLLM && tsr_query_family(q, kVllmStacks)))
             tsr_query_note(q, true, l->tensor->name, "stacked experts", "keep one tensor an expert on disk",
                            "it reads experts one by one, not stacked %llu deep", U64(l->matrices));
     }
@@ -150,7 +160,7 @@ static bool is_expert(const tsr_linear *l)
 
 static bool is_block_expert(const tsr_linear *l)
 {
-    return is_expert(l) && l->coding == TSR_CODED_E4M3 && l->block.rows != 0;
+    return is_expert(l) && tsr_linear_is_fp8(l) && l->block.rows != 0;
 }
 
 static bool is_int8_expert(const tsr_linear *l)
@@ -177,7 +187,8 @@ static void check_sglang(const tsr_load_query *q)
     const tsr_linear *l = find_quantized(q, is_any);
     if (l != NULL && !ct && q->block && tsr_query_family(q, kRenamed))
         tsr_query_note(q, true, l->tensor->name, "scale name",
-                       "tessera quantize --dialect compressed-tensors, or convert --to fp8-block with it",
+                       "`tessera quantize --dialect compressed-tensors`, or `tessera convert --to fp8-block --dialect "
+                       "compressed-tensors`",
                        "the class of '%.40s' renames weight_scale_inv to weight_scale, and loads no scale at all",
                        q->family);
     l = ct ? find_quantized(q, is_int8_expert) : NULL;
@@ -191,7 +202,7 @@ static void check_sglang(const tsr_load_query *q)
     l = ct && q->s->model->q_lora_rank > 0 ? find_quantized(q, is_packed_latent) : NULL;
     if (l != NULL)
         tsr_query_note(q, true, l->tensor->name, "weight_shape",
-                       "keep q_a_proj and kv_a_proj_with_mqa in BF16: tessera quantize --exclude",
+                       "`tessera quantize --exclude GLOB` keeps q_a_proj and kv_a_proj_with_mqa in BF16",
                        "it is packed: the loader joins q_a_proj and kv_a_proj_with_mqa, and stops at weight_shape");
 }
 
@@ -215,7 +226,8 @@ static void check_transformers(const tsr_load_query *q)
 static void check_router(const tsr_load_query *q)
 {
     const tsr_weights *const all = q->s->weights;
-    if (q->config.data == NULL || all->n_scaled == 0 || !tsr_query_family(q, " qwen3_moe lfm2_moe "))
+    if (q->config.data == NULL || all->n_scaled == 0 || !tsr_query_family(q, " qwen3_moe lfm2_moe ") ||
+        (!tsr_query_compressed_tensors(q) && !tsr_query_fp8(q)))
         return;
     for (size_t i = 0; i < all->count; i++) {
         const tsr_tensor *const t = all->items[i].values;
@@ -240,7 +252,7 @@ static void check_linear_attention(const tsr_load_query *q)
         const tsr_linear *const l = &q->linears->items[i];
         char word[64];
         snprintf(word, sizeof word, " %.60s ", l->leaf);
-        if (l->quantized && l->block.rows != 0 && strstr(kSmall, word) != NULL && q->who->fuses &&
+        if (tsr_linear_is_fp8(l) && l->block.rows != 0 && strstr(kSmall, word) != NULL && q->who->fuses &&
             l->rows / 2 % l->block.rows != 0)
             tsr_query_note(q, true, l->tensor->name, "blocks", "keep it in BF16: tessera quantize does",
                            "%llu rows hold two parts of %llu, which end inside a block of %llu", U64(l->rows),

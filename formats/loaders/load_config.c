@@ -12,7 +12,6 @@
 static void check_method(const tsr_load_query *q)
 {
     const tsr_weights *const w = q->s->weights;
-    static const char kAdvice[] = "tessera convert --to fp8-block --dialect writes the other form without requantizing";
     if (q->s->planned != NULL || q->loader == TSR_LOADER_DEEPSEEK)
         return;
     if (w->n_scaled > 0 && q->config.data == NULL)
@@ -30,8 +29,9 @@ static void check_method(const tsr_load_query *q)
     if (w->method == NULL)
         tsr_query_note(q, true, NULL, "configuration", "add \"quant_method\": \"fp8\"",
                        "quantization_config has no quant_method");
-    else if (!tsr_query_fp8(q) && !(strcmp(w->method, "compressed-tensors") == 0 && q->who->compressed_tensors))
-        tsr_query_note(q, true, NULL, "configuration", kAdvice, "it does not read quant_method '%s'", w->method);
+    else if (tsr_query_method(q, "fp8") && !tsr_query_fp8(q))
+        tsr_query_note(q, true, NULL, "configuration", "write \"fp8\" in small letters",
+                       "it does not read quant_method '%s'", w->method);
 }
 
 static bool find(const tsr_load_query *q, const char *key, tsr_json_text *value)
@@ -60,7 +60,7 @@ static void check_keys(const tsr_load_query *q, tsr_json_text object, const char
     tsr_json_reader r = tsr_json_open("", object.data, object.size);
     tsr_json_text key;
     bool more;
-    if (tsr_json_enter_object(&r, NULL) != TSR_OK)
+    if (q->loader == TSR_LOADER_TRTLLM || tsr_json_enter_object(&r, NULL) != TSR_OK)
         return;
     while (tsr_json_next_member(&r, &key, &more, NULL) == TSR_OK && more && tsr_json_skip(&r, NULL, NULL) == TSR_OK) {
         char word[64];
@@ -91,6 +91,12 @@ static void check_symmetry(const tsr_load_query *q, tsr_json_text weights)
                        odd->zero_points ? "" : "no");
 }
 
+static bool states_block(const tsr_load_query *q, tsr_json_text weights)
+{
+    tsr_json_text value;
+    return tsr_config_find_in(q->s->checkpoint, weights, "strategy", &value) && tsr_json_is(value, "\"block\"");
+}
+
 static void check_group(const tsr_load_query *q, tsr_json_text group)
 {
     static const char kScheme[] = " targets weights input_activations output_activations format ";
@@ -104,18 +110,25 @@ static void check_group(const tsr_load_query *q, tsr_json_text group)
     }
     check_keys(q, value, "weights", kArguments);
     check_symmetry(q, value);
-    if (q->block &&
-        (!tsr_config_find_in(q->s->checkpoint, value, "strategy", &value) || !tsr_json_is(value, "\"block\"")))
+    /* Of several groups, those that speak of blocks; what the others say of theirs is no matter of blocks. */
+    const bool block = q->block && (q->n_targets == 1 || states_block(q, value));
+    if (block && (!tsr_config_find_in(q->s->checkpoint, value, "strategy", &value) || !tsr_json_is(value, "\"block\"")))
         tsr_query_note(q, true, NULL, "configuration", "set strategy to \"block\"",
                        "config_groups: the strategy is not \"block\"");
     const bool inputs =
         tsr_config_find_in(q->s->checkpoint, group, "input_activations", &value) && value.data[0] == '{';
     if (inputs)
         check_keys(q, value, "input_activations", kArguments);
-    if (q->block &&
+    if (block &&
         (!inputs || !tsr_config_find_in(q->s->checkpoint, value, "dynamic", &value) || !tsr_json_is(value, "true")))
         tsr_query_note(q, true, NULL, "configuration", "input_activations of strategy group, group_size 128, dynamic",
                        "config_groups: blocks need dynamic input_activations");
+}
+
+/* What small groups ask of "format": load_small_groups.c. */
+static bool has_old_format(const tsr_linear *l)
+{
+    return tsr_linear_is_fp8(l) || tsr_linear_is_integers(l);
 }
 
 /* "format" says how the weights are stored; with mixed-precision, each group says it for itself. */
@@ -130,7 +143,8 @@ static void check_format(const tsr_load_query *q)
         return;
     for (size_t i = 0; i < q->linears->count; i++) {
         const tsr_coding coding = q->linears->items[i].coding;
-        if (coding == TSR_PLAIN || (stated && tsr_json_is(value, kFormats[coding])) ||
+        if (coding == TSR_PLAIN || !has_old_format(&q->linears->items[i]) ||
+            (stated && tsr_json_is(value, kFormats[coding])) ||
             (stated && coding != TSR_CODED_PACKED && tsr_json_is(value, "\"naive-quantized\"")))
             continue;
         tsr_query_note(q, true, q->linears->items[i].tensor->name, "configuration",
@@ -149,7 +163,8 @@ static void check_int8(const tsr_load_query *q, const tsr_linear *l)
         tsr_query_note(q, true, l->tensor->name, "zero points", "quantize symmetrically, or weight-only",
                        "it is int8 with zero points; int8 GEMMs take symmetric weights");
     if (l->block.rows != 0)
-        tsr_query_note(q, true, l->tensor->name, "groups", "tessera quantize --scheme int8-weight-only packs groups",
+        tsr_query_note(q, true, l->tensor->name, "groups",
+                       "`tessera quantize --scheme int8-weight-only --group-size 128` packs groups",
                        "it is int8 in groups of %llu; int8 GEMMs take one scale a channel or a tensor",
                        U64(l->block.cols));
 }
@@ -190,10 +205,10 @@ void tsr_rule_config(const tsr_load_query *q)
 static void check_padding(const tsr_load_query *q, const tsr_linear *l)
 {
     const tsr_tensor *const s = l->scale;
-    if (l->coding != TSR_CODED_E4M3 || l->block.rows == 0 || s->rank < 2 || q->loader == TSR_LOADER_DEEPSEEK ||
+    if (!tsr_linear_is_fp8(l) || l->block.rows == 0 || s->rank != 2 || q->loader == TSR_LOADER_DEEPSEEK ||
         (s->shape[s->rank - 2] == l->grid_rows && s->shape[s->rank - 1] == l->grid_cols))
         return;
-    tsr_query_note(q, true, s->name, "padded scales", "tessera convert --to fp8-block writes grids without padding",
+    tsr_query_note(q, true, s->name, "padded scales", "`tessera convert --to fp8-block` writes grids without padding",
                    "it is [%llu, %llu], and the weight has %llu x %llu blocks: the loader wants no more",
                    U64(s->shape[s->rank - 2]), U64(s->shape[s->rank - 1]), U64(l->grid_rows), U64(l->grid_cols));
 }
@@ -208,15 +223,34 @@ static void check_input_scales(const tsr_load_query *q)
     for (size_t i = 0; i < q->s->weights->count; i++) {
         const tsr_weight *const w = &q->s->weights->items[i];
         if (w->input_scale != NULL)
-            tsr_query_note(q, true, w->input_scale->name, "input scale", "tessera convert --to fp8-block leaves it out",
+            tsr_query_note(q, true, w->input_scale->name, "input scale",
+                           "`tessera convert --to fp8-block` leaves it out",
                            "activation_scheme is \"dynamic\", and there is a static scale of inputs");
     }
+}
+
+/* The name under which the loader looks for the scale of X.weight. Where kinds have one name only, pairing has asked. */
+static void check_scale_name(const tsr_load_query *q, const tsr_linear *l)
+{
+    const bool native = tsr_query_native(q), mxfp8 = tsr_query_method(q, "mxfp8");
+    const bool ct = (tsr_query_compressed_tensors(q) && q->who->compressed_tensors) || tsr_query_method(q, "modelopt");
+    const char *const suffix = native                     ? ".scale"
+                               : mxfp8                    ? "_scale_inv"
+                               : ct || l->block.rows == 0 ? "_scale"
+                                                          : "_scale_inv";
+    const int n = (int)(native ? tsr_module_length(l->tensor->name) : strlen(l->tensor->name));
+    const bool one_name = !tsr_linear_is_fp8(l) && !tsr_linear_is_integers(l) && l->coding != TSR_CODED_E4M3;
+    if (one_name ||
+        (strncmp(l->scale->name, l->tensor->name, (size_t)n) == 0 && strcmp(l->scale->name + n, suffix) == 0))
+        return;
+    tsr_query_note(q, true, l->scale->name, "scale name",
+                   native ? NULL : "`tessera convert --to fp8-block --dialect NAME` renames without requantizing",
+                   "it looks for '%.*s%s'; a scale of another name is not loaded", n, l->tensor->name, suffix);
 }
 
 /* The names and dtypes of scales. */
 void tsr_rule_scales(const tsr_load_query *q)
 {
-    const bool ct = tsr_query_compressed_tensors(q) && q->who->compressed_tensors;
     check_input_scales(q);
     for (size_t i = 0; i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
@@ -224,25 +258,21 @@ void tsr_rule_scales(const tsr_load_query *q)
             continue;
         check_int8(q, l);
         check_padding(q, l);
-        const char *const suffix = ct || l->block.rows == 0 ? "_scale" : "_scale_inv";
-        const size_t n = strlen(l->tensor->name);
-        if (strncmp(l->scale->name, l->tensor->name, n) != 0 || strcmp(l->scale->name + n, suffix) != 0)
-            tsr_query_note(q, true, l->scale->name, "scale name",
-                           "tessera convert --to fp8-block --dialect renames without requantizing",
-                           "it looks for '%s%s'; a scale of another name is not loaded", l->tensor->name, suffix);
-        if (l->scale->dtype == TSR_F8_E8M0 && !q->who->any_e8m0 && !(q->who->stated_e8m0 && q->s->weights->ue8m0))
+        check_scale_name(q, l);
+        if (tsr_linear_is_fp8(l) && l->scale->dtype == TSR_F8_E8M0 && !q->who->any_e8m0 &&
+            !(q->who->stated_e8m0 && q->s->weights->ue8m0))
             tsr_query_note(q, true, l->scale->name, "scale dtype", "store the scales as F32 powers of two",
                            "the scale is F8_E8M0; it reads F32");
-        if (l->block.rows != 0 && !tsr_linear_is_integers(l) && (l->block.rows != 128 || l->block.cols != 128) &&
+        if (l->block.rows != 0 && tsr_linear_is_fp8(l) && (l->block.rows != 128 || l->block.cols != 128) &&
             q->loader == TSR_LOADER_DEEPSEEK)
-            tsr_query_note(q, true, l->tensor->name, "block size", "tessera convert --to fp8-block --block 128x128",
+            tsr_query_note(q, true, l->tensor->name, "block size", "`tessera convert --to fp8-block --block 128x128`",
                            "blocks are %llux%llu; its kernels have 128x128 built in", U64(l->block.rows),
                            U64(l->block.cols));
     }
     if (q->s->weights->ue8m0 && q->s->odd_scale != NULL && q->who->trusts_ue8m0)
         tsr_query_note(
             q, true, q->s->odd_scale->name, "scale_fmt",
-            "drop scale_fmt, or tessera convert --to fp8-block --scale-fmt ue8m0",
+            "drop scale_fmt, or `tessera convert --to fp8-block --scale-fmt ue8m0`",
             "config.json says scale_fmt ue8m0, and its scales are no powers of two: refused, cut to their exponent, or "
             "trapped on Blackwell");
     if (q->s->weights->ue8m0 && q->loader == TSR_LOADER_TRANSFORMERS && q->s->odd_scale == NULL)

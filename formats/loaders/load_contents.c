@@ -161,7 +161,7 @@ void tsr_rule_presence(const tsr_load_query *q)
  * the block. A single scale is always right. For compressed-tensors it pads instead. */
 static void check_ragged(const tsr_load_query *q, const tsr_linear *l)
 {
-    if (l->block.rows == 0 || tsr_linear_is_integers(l) || tsr_query_compressed_tensors(q))
+    if (l->block.rows == 0 || !tsr_linear_is_fp8(l) || tsr_query_compressed_tensors(q))
         return;
     const struct {
         uint64_t size, block, grid;
@@ -171,12 +171,13 @@ static void check_ragged(const tsr_load_query *q, const tsr_linear *l)
         const uint64_t size = kSides[i].size, block = kSides[i].block, grid = kSides[i].grid;
         if (size % block == 0 || grid == 1)
             continue;
-        tsr_query_note(
-            q, true, l->tensor->name, "ragged blocks", "keep it in BF16 for this loader: tessera quantize --exclude",
-            "%llu / %llu = %g scale %s: where the GPU has no FP8, the loader takes %llu / %llu = %g for the "
-            "block, and %s",
-            U64(size), U64(block), (double)size / (double)block, kSides[i].what, U64(size), U64(grid),
-            (double)size / (double)grid, size % grid == 0 ? "is wrong in silence" : "refuses what is no whole number");
+        tsr_query_note(q, true, l->tensor->name, "ragged blocks",
+                       "`tessera quantize --exclude GLOB` keeps it in BF16 for this loader",
+                       "%llu / %llu = %g scale %s: where the GPU has no FP8, the loader takes %llu / %llu = %g for the "
+                       "block, and %s",
+                       U64(size), U64(block), (double)size / (double)block, kSides[i].what, U64(size), U64(grid),
+                       (double)size / (double)grid,
+                       size % grid == 0 ? "is wrong in silence" : "refuses what is no whole number");
     }
 }
 
@@ -199,11 +200,12 @@ void tsr_rule_head_scales(const tsr_load_query *q)
     const tsr_model *const m = q->s->model;
     for (size_t i = 0; q->loader == TSR_LOADER_TRTLLM && i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
-        if (strcmp(l->leaf, "kv_b_proj") != 0 || l->block.rows == 0 ||
+        if (strcmp(l->leaf, "kv_b_proj") != 0 || l->block.rows == 0 || !tsr_linear_is_fp8(l) ||
             (m->nope % l->block.rows == 0 && m->v_head_dim % l->block.rows == 0))
             continue;
         tsr_query_note(
-            q, true, l->tensor->name, "head boundaries", "keep it in BF16: tessera quantize --exclude '*.kv_b_proj.*'",
+            q, true, l->tensor->name, "head boundaries",
+            "`tessera quantize --exclude '*.kv_b_proj.*'` keeps it in BF16",
             "a head has %llu + %llu = %llu rows: %llu / %llu = %g scale rows, which cannot be dealt out to heads",
             U64(m->nope), U64(m->v_head_dim), U64(m->nope + m->v_head_dim), U64(m->nope + m->v_head_dim),
             U64(l->block.rows), (double)(m->nope + m->v_head_dim) / (double)l->block.rows);
@@ -249,12 +251,13 @@ static void check_deepseek_names(const tsr_load_query *q)
                            last == NULL ? 0 : (int)(last - from), last == NULL ? "" : from);
     }
     if (n_lost > 0)
-        tsr_query_note(q, true, lost, "MTP", "tessera convert --to deepseek-mp drops by number",
+        tsr_query_note(q, true, lost, "MTP", "`tessera convert --to deepseek-mp --mp N` drops by number",
                        "convert.py drops every name with 'model.layers.61' in it: here %zu tensors of the main model",
                        n_lost);
     if (n_left > 0)
         tsr_query_note(
-            q, true, left, "MTP", "tessera convert --to deepseek-mp drops it by the layer number in config.json",
+            q, true, left, "MTP",
+            "`tessera convert --to deepseek-mp --mp N` drops it by the layer number in config.json",
             "it and %zu others belong to the MTP layer, %llu; convert.py drops layer 61 only, and its loader is strict",
             n_left - 1, U64(m->layers));
 }
@@ -290,15 +293,8 @@ void tsr_rule_deepseek(const tsr_load_query *q)
     const tsr_linear *fp8 = NULL;
     check_deepseek_names(q);
     check_deepseek_bias(q);
-    for (size_t i = 0; i < q->linears->count; i++) {
-        if (tsr_linear_is_integers(&q->linears->items[i])) {
-            tsr_query_note(q, true, q->linears->items[i].tensor->name, "integers", "tessera convert --to bf16",
-                           "it is integers; its model reads FP8 and BF16");
-            return;
-        }
-    }
     for (size_t i = 0; i < q->linears->count && fp8 == NULL; i++)
-        fp8 = q->linears->items[i].quantized ? &q->linears->items[i] : NULL;
+        fp8 = tsr_linear_is_fp8(&q->linears->items[i]) ? &q->linears->items[i] : NULL;
     for (size_t i = 0; fp8 != NULL && i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
         if (strcmp(l->leaf, "weights_proj") == 0) /* V3.2's indexer keeps this one in BF16 */

@@ -183,6 +183,12 @@ static void check_fused(const tsr_load_query *q, const tsr_linear *l)
         return;
     for (size_t i = 0; i < l->n_members; i++)
         quantized += l->members[i]->quantized;
+    for (size_t i = 1; quantized == l->n_members && l->scale != NULL && i < l->n_members; i++) {
+        if (l->members[i]->scale != NULL && l->members[i]->weight->kind != l->weight->kind)
+            tsr_query_note(q, true, l->members[i]->module, "fused group", "give all members one kind",
+                           "it is %s and '%s' is %s; the loader runs them as one layer, %s",
+                           l->members[i]->weight->kind->title, l->module, l->weight->kind->title, l->fused->name);
+    }
     if (quantized != 0 && quantized != l->n_members)
         tsr_query_note(q, true, l->module, "fused group", "quantize all members or none, as tessera quantize does",
                        "%zu of the %zu members of %s are quantized; it runs them as one layer", quantized, l->n_members,
@@ -215,7 +221,9 @@ static void check_entries(const tsr_load_query *q)
 
 void tsr_rule_lists(const tsr_load_query *q)
 {
-    const bool known = q->who->compressed_tensors || !tsr_query_compressed_tensors(q);
+    /* Other methods find out by the tensors, or have rules of their own (load_modelopt.c); so has DeepSeek-V4's code. */
+    const bool known =
+        tsr_query_compressed_tensors(q) || (tsr_query_fp8(q) && !tsr_query_native(q)) || tsr_query_method(q, "mxfp8");
     const bool ask = known && q->who->lists && q->config.data != NULL && q->s->weights->n_scaled > 0;
     if (ask && q->ignored->odd != NULL)
         tsr_query_note(q, true, NULL, "ignore list", "name modules, each as a text", "%s: %s", q->ignored->key,

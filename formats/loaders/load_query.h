@@ -23,6 +23,14 @@ typedef struct tsr_consumer {
     tsr_matching matching;   /* how entries of that list match */
 } tsr_consumer;
 
+/* Two members of a fused layer, or of an expert, whose global scales differ, or whose inputs' scales do. */
+typedef struct tsr_unequal {
+    const tsr_linear *member, *first;
+    const char *tensor; /* of the member: the scale itself */
+    float value, other; /* of the member, and of the first */
+    bool input;
+} tsr_unequal;
+
 enum { TSR_LOAD_GROUPS = 16 }; /* groups of one configuration that are read; further ones are not */
 
 typedef struct tsr_load_query {
@@ -33,6 +41,10 @@ typedef struct tsr_load_query {
     const char *checked;  /* the version that the rule at hand was checked against */
     const char *family;   /* model_type, of the text model in a multimodal one; "" if absent */
     tsr_json_text config; /* the quantization's object; .data NULL: none */
+    tsr_json_text side;   /* that of ModelOpt's hf_quant_config.json; .data NULL: none. Where config.json has none,
+                             `config` is this one */
+    const tsr_unequal *unequal;
+    size_t n_unequal;
     const tsr_ignore_list *ignored;
     const tsr_ignore_list *targets; /* compressed-tensors: the targets of each group */
     size_t n_targets;
@@ -51,6 +63,12 @@ bool tsr_query_reads(const tsr_load_query *q, const tsr_linear *linear);
 /* Whether the checkpoint says quant_method compressed-tensors. */
 bool tsr_query_compressed_tensors(const tsr_load_query *q);
 
+/* Whether the checkpoint says this quant_method, in whatever case. */
+bool tsr_query_method(const tsr_load_query *q, const char *method);
+
+/* Whether its tensors have DeepSeek-V4's own names, by model_type: X.weight with X.scale. */
+bool tsr_query_native(const tsr_load_query *q);
+
 /* Whether the checkpoint says quant_method fp8, in upper or lower case as this loader accepts it. */
 bool tsr_query_fp8(const tsr_load_query *q);
 
@@ -64,6 +82,22 @@ void tsr_rule_dtypes(const tsr_load_query *q);
 
 /* load_lists.c: */
 void tsr_rule_lists(const tsr_load_query *q);
+
+/* load_kinds.c, who reads which kind at all: */
+void tsr_rule_kinds(const tsr_load_query *q);
+
+/* load_small_groups.c, of NVFP4, MXFP4, MXFP8, AWQ and GPTQ: */
+void tsr_rule_small_groups(const tsr_load_query *q);
+
+/* load_native.c, of DeepSeek-V4 and V4.1: */
+void tsr_rule_native(const tsr_load_query *q);
+
+/* load_modelopt.c: */
+void tsr_rule_modelopt(const tsr_load_query *q);
+
+/* load_globals.c. The first reads what the second is about, once for all loaders: */
+tsr_status tsr_globals_compare(tsr_load_query *q, tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
+void tsr_rule_globals(const tsr_load_query *q);
 
 /* load_classes.c, what single model classes do: */
 void tsr_rule_experts(const tsr_load_query *q);

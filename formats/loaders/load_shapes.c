@@ -27,7 +27,7 @@ static bool is_refined(const tsr_load_query *q, const tsr_linear *l, uint64_t sh
 {
     enum { SMALLEST = 32 };
     if (q->loader != TSR_LOADER_VLLM || tsr_query_compressed_tensors(q) || l->part != TSR_PART_ROUTED_EXPERTS ||
-        l->coding == TSR_CODED_INT8 || l->coding == TSR_CODED_PACKED || extent_of(l).size % l->block.rows != 0)
+        !tsr_linear_is_fp8(l) || extent_of(l).size % l->block.rows != 0)
         return false;
     const uint64_t other = l->cut->how == TSR_TP_COLUMNS ? l->rows : l->cols;
     uint64_t step = l->block.rows;
@@ -36,12 +36,46 @@ static bool is_refined(const tsr_load_query *q, const tsr_linear *l, uint64_t sh
     return step >= SMALLEST;
 }
 
+/* How many rows, or columns, of the divided dimension share a word, which no rank can have in part: AWQ packs eight rows
+ * of codes and of zero points, GPTQ columns of codes and rows of zero points, compressed-tensors rows of zero points. */
+static uint64_t in_a_word(const tsr_linear *l)
+{
+    const bool columns = l->cut->how == TSR_TP_COLUMNS;
+    if (l->scale == NULL || l->weight->bits == 0)
+        return 1;
+    const uint64_t codes = 32 / l->weight->bits;
+    switch (l->coding) {
+    case TSR_CODED_AWQ:
+        return columns ? 1 : codes;
+    case TSR_CODED_GPTQ:
+        return codes;
+    case TSR_CODED_PACKED:
+        return columns || l->zero_points ? codes : 1;
+    default:
+        return 1;
+    }
+}
+
+static bool fits_words(const tsr_linear *l, uint64_t ranks, bool last)
+{
+    const extent e = extent_of(l);
+    const bool cut = ranks > 1 || (l->fused != NULL && !last);
+    return !cut || e.size % ranks != 0 || e.size / ranks % in_a_word(l) == 0;
+}
+
+/* gpt-oss's experts are dealt out in blocks, the last ranks getting fewer, and padded. (gpt_oss.py of vLLM, of SGLang) */
+static bool is_dealt_out(const tsr_load_query *q, const tsr_linear *l)
+{
+    return l->scale != NULL && l->weight->transposed &&
+           (q->loader == TSR_LOADER_VLLM || q->loader == TSR_LOADER_SGLANG);
+}
+
 /* Whether each of `ranks` gets whole blocks. Members of a fused layer must end on a block boundary even at TP 1, except
  * the last. */
 static bool cut_fits(const tsr_load_query *q, const tsr_linear *l, uint64_t ranks, bool last)
 {
     const extent e = extent_of(l);
-    if (ranks == 0 || e.size % ranks != 0)
+    if (ranks == 0 || e.size % ranks != 0 || !fits_words(l, ranks, last))
         return false;
     if (l->block.rows == 0)
         return true;
@@ -106,6 +140,8 @@ static bool fits(const tsr_load_query *q, const tsr_linear *l, unsigned tp)
 {
     if (q->loader == TSR_LOADER_DEEPSEEK && l->part == TSR_PART_ROUTED_EXPERTS)
         return q->s->model->experts % tp == 0; /* each rank gets whole experts */
+    if (is_dealt_out(q, l))
+        return true;
     if (is_stored_qkv(l))
         return stored_qkv_fits(q, l, tp);
     if (is_linear_attention(q, l))
@@ -123,7 +159,7 @@ static const char *what_works(const tsr_load_query *q, const tsr_linear *l, char
             n += (size_t)snprintf(text + n, 160 - n, "%s%u", n == 0 ? "TP " : ", ", tp);
     }
     snprintf(text + n, 160 - n, "%s",
-             n == 0 ? "no TP takes it in blocks: keep it in BF16 (tessera quantize --exclude)" : " would do");
+             n == 0 ? "no TP takes it so: `tessera quantize --exclude GLOB` keeps it in BF16" : " would do");
     return text;
 }
 
@@ -160,6 +196,10 @@ static void check_cut(const tsr_load_query *q, const tsr_linear *l)
     else if (e.size % ranks != 0)
         tsr_query_note(q, true, l->tensor->name, "division", advice, "%llu %s cannot be divided by %llu", U64(e.size),
                        e.what, U64(ranks));
+    else if (!fits_words(l, ranks, is_last_member(l)))
+        tsr_query_note(q, true, l->tensor->name, "words", advice,
+                       "%llu %s / %llu ranks = %llu, and %llu of them share a word: a rank's share ends inside one",
+                       U64(e.size), e.what, U64(ranks), U64(e.size / ranks), U64(in_a_word(l)));
     else
         tsr_query_note(q, true, l->tensor->name, "blocks", advice,
                        "%llu %s / %llu ranks = %llu%s%s, which is %g blocks of %llu", U64(e.size), e.what, U64(ranks),

@@ -18,7 +18,12 @@
 #define SGLANG       "SGLang 0.5.23, load_weights run on the CPU"
 #define TRANSFORMERS "transformers 5.17.0, from_pretrained run on the CPU"
 #define DEEPSEEK     "DeepSeek-V3 9b4e978, convert.py run, model.py read"
-#define TRTLLM       "TensorRT-LLM's modeling_deepseekv3.py of 2025, read"
+#define TRTLLM       "TensorRT-LLM 21156a7, quant_config_utils.py read; modeling_deepseekv3.py of 2025"
+
+/* Of rules about kinds that the harness has not loaded yet. */
+#define VLLM_READ         "vLLM 0.33.0, source read"
+#define SGLANG_READ       "SGLang 0.5.23, source read"
+#define TRANSFORMERS_READ "transformers 5.23.0, source read"
 
 static const tsr_consumer kConsumers[TSR_LOADER_COUNT] = {
     [TSR_LOADER_VLLM] = {.name = "vllm",
@@ -52,6 +57,7 @@ static const tsr_consumer kConsumers[TSR_LOADER_COUNT] = {
     [TSR_LOADER_DEEPSEEK] = {.name = "deepseek", .checked = DEEPSEEK},
     [TSR_LOADER_TRTLLM] = {.name = "trtllm",
                            .checked = TRTLLM,
+                           .compressed_tensors = true,
                            .lists = true,
                            .fuses = true,
                            .trusts_ue8m0 = true,
@@ -67,6 +73,11 @@ typedef struct load_rule {
 } load_rule;
 
 static const load_rule kRules[] = {
+    {tsr_rule_kinds, {VLLM_READ, SGLANG_READ, TRANSFORMERS_READ, DEEPSEEK, TRTLLM}},
+    {tsr_rule_small_groups, {VLLM_READ, SGLANG_READ, TRANSFORMERS_READ, NULL, TRTLLM}},
+    {tsr_rule_native, {VLLM_READ, SGLANG_READ, TRANSFORMERS_READ, NULL, NULL}},
+    {tsr_rule_modelopt, {VLLM_READ, SGLANG_READ, NULL, NULL, TRTLLM}},
+    {tsr_rule_globals, {VLLM_READ, SGLANG_READ, NULL, NULL, TRTLLM}},
     {tsr_rule_config, {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
     {tsr_rule_scales, {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
     {tsr_rule_dtypes, {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
@@ -119,6 +130,16 @@ bool tsr_query_compressed_tensors(const tsr_load_query *q)
     return q->s->weights->method != NULL && strcmp(q->s->weights->method, "compressed-tensors") == 0;
 }
 
+bool tsr_query_method(const tsr_load_query *q, const char *method)
+{
+    return q->s->weights->method != NULL && strcasecmp(q->s->weights->method, method) == 0;
+}
+
+bool tsr_query_native(const tsr_load_query *q)
+{
+    return tsr_query_family(q, " deepseek_v4 deepseek_v41 ");
+}
+
 bool tsr_query_fp8(const tsr_load_query *q)
 {
     const char *const method = q->s->weights->method;
@@ -139,37 +160,14 @@ static void ask_rule(tsr_load_query *q, const load_rule *which)
         which->ask(q);
 }
 
-/* Whether the rules know every kind of weight that is there. Of others nobody is said to load them: an issue names the
- * first weight of each. */
-static bool ask_kinds(const tsr_load_query *q)
-{
-    const tsr_weights *const w = q->s->weights;
-    const tsr_weight_kind *told[TSR_FAMILY_GPTQ + 1] = {NULL};
-    bool all = true;
-    for (size_t i = 0; i < w->count; i++) {
-        const tsr_weight_kind *const kind = w->items[i].kind;
-        if (kind == NULL || kind->family == TSR_FAMILY_FP8 || kind->family == TSR_FAMILY_INTEGERS)
-            continue;
-        if (told[kind->family] != kind)
-            tsr_query_note(q, true, w->items[i].values->name, "kind",
-                           "tessera convert --to bf16 makes a checkpoint that can be judged",
-                           "is %s: Tessera reads it, and has no rules for who loads it", kind->title);
-        told[kind->family] = kind;
-        all = false;
-    }
-    return all;
-}
-
 static void ask(tsr_load_query *q, tsr_load_table *table, size_t row)
 {
     q->tp = 0;
-    const bool known = ask_kinds(q);
-    for (size_t i = 0; known && i < COUNT(kRules); i++)
+    for (size_t i = 0; i < COUNT(kRules); i++)
         ask_rule(q, &kRules[i]);
     for (size_t k = 0; k < table->n_tp; k++) {
         q->tp = table->tp[k];
-        if (known)
-            ask_rule(q, &kShapes);
+        ask_rule(q, &kShapes);
         table->ok[row][k] = !q->s->unsound && q->issues->omitted == 0;
         for (size_t i = 0; i < q->issues->count; i++) {
             const tsr_issue *const f = &q->issues->items[i];
@@ -182,20 +180,19 @@ static void ask(tsr_load_query *q, tsr_load_table *table, size_t row)
 static bool any_block(const tsr_linears *linears)
 {
     for (size_t i = 0; i < linears->count; i++) {
-        if (linears->items[i].block.rows != 0 && !tsr_linear_is_integers(&linears->items[i]))
+        if (linears->items[i].block.rows != 0 && tsr_linear_is_fp8(&linears->items[i]))
             return true;
     }
     return false;
 }
 
 /* The first list in `object` that stands under one of the n keys. False when memory is exhausted. */
-static bool read_first(tsr_ignore_list *list, const tsr_load_query *q, tsr_json_text object, const char *const *keys,
-                       size_t n)
+static bool read_first(tsr_ignore_list *list, tsr_json_text object, const char *const *keys, size_t n)
 {
     *list = (tsr_ignore_list){0};
     for (size_t i = 0; i < n; i++) {
         tsr_json_text array;
-        if (tsr_config_find_in(q->s->checkpoint, object, keys[i], &array) && array.data[0] == '[')
+        if (tsr_json_find(object.data, object.size, keys[i], &array) && array.data[0] == '[')
             return tsr_ignore_list_read(list, keys[i], array);
     }
     return true;
@@ -204,17 +201,19 @@ static bool read_first(tsr_ignore_list *list, const tsr_load_query *q, tsr_json_
 /* Reads the ignore list under the key where this loader looks for it. False when memory is exhausted. */
 static bool read_list(tsr_ignore_list *list, const tsr_load_query *q)
 {
-    static const char *const kIgnore[] = {"ignore"};
+    static const char *const kIgnore[] = {"ignore"}, *const kModelopt[] = {"ignore", "exclude_modules"};
     if (q->config.data == NULL || !q->who->lists)
         return true;
     if (tsr_query_compressed_tensors(q))
-        return read_first(list, q, q->config, kIgnore, 1);
-    if (!read_first(list, q, q->config, q->who->keys, 2))
+        return read_first(list, q->config, kIgnore, 1);
+    if (tsr_query_method(q, "modelopt"))
+        return read_first(list, q->config, kModelopt, 2);
+    if (!read_first(list, q->config, q->who->keys, 2))
         return false;
     if (list->count > 0 || list->odd != NULL || !q->who->skips_empty)
         return true;
     tsr_ignore_list_free(list);
-    return read_first(list, q, q->config, q->who->keys + 1, 1);
+    return read_first(list, q->config, q->who->keys + 1, 1);
 }
 
 /* Reads the targets of each group of compressed-tensors' configuration. False when memory is exhausted. */
@@ -231,7 +230,7 @@ static bool read_targets(tsr_ignore_list *targets, size_t limit, tsr_load_query 
         return true;
     while (q->n_targets < limit && tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
            tsr_json_skip(&r, &group, NULL) == TSR_OK) {
-        if (!read_first(&targets[q->n_targets++], q, group, kTargets, 1))
+        if (!read_first(&targets[q->n_targets++], group, kTargets, 1))
             return false;
     }
     return true;
@@ -243,6 +242,19 @@ static const char *family_of(const tsr_checkpoint *c, tsr_arena *arena)
     if (type == NULL)
         type = tsr_config_find_string(c, "model_type", arena);
     return type == NULL ? "" : type;
+}
+
+/* Finds the object of ModelOpt's side file. Where config.json states nothing, loaders read that. */
+static tsr_status read_side(tsr_load_query *q, tsr_arena *arena, tsr_err *err)
+{
+    const char *text = NULL;
+    size_t size = 0;
+    TSR_TRY(tsr_checkpoint_side_text(q->s->checkpoint, TSR_HF_QUANT_CONFIG_NAME, arena, &text, &size, err));
+    if (text != NULL && !tsr_json_find(text, size, "quantization", &q->side))
+        q->side = (tsr_json_text){0};
+    if (q->config.data == NULL)
+        q->config = q->side;
+    return TSR_OK;
 }
 
 tsr_status tsr_loaders_check(tsr_load_table *table, const tsr_load_subject *subject, tsr_issues *issues, tsr_err *err)
@@ -257,7 +269,10 @@ tsr_status tsr_loaders_check(tsr_load_table *table, const tsr_load_subject *subj
     q.family = family_of(c, &linears.arena);
     if (path != NULL && !tsr_config_find(c, path, &q.config))
         q.config = (tsr_json_text){0};
-    bool enough = read_targets(targets, TSR_LOAD_GROUPS, &q);
+    tsr_status status = read_side(&q, &linears.arena, err);
+    if (status == TSR_OK)
+        status = tsr_globals_compare(&q, &linears.arena, err);
+    bool enough = status == TSR_OK && read_targets(targets, TSR_LOAD_GROUPS, &q);
     for (size_t i = 0; enough && i < table->n_loaders; i++) {
         q.loader = table->loaders[i];
         q.who = &kConsumers[q.loader];
@@ -269,6 +284,7 @@ tsr_status tsr_loaders_check(tsr_load_table *table, const tsr_load_subject *subj
     for (size_t i = 0; i < q.n_targets; i++)
         tsr_ignore_list_free(&targets[i]);
     tsr_linears_free(&linears);
+    TSR_TRY(status);
     if (!enough || issues->failed)
         return tsr_out_of_memory(err, "for what loaders ask");
     return TSR_OK;

@@ -1,11 +1,11 @@
 /* Who can load a checkpoint, and at which tensor-parallel (TP) sizes: what is known about five loaders, as tables and
  * checks on headers and config.json.
  *
- * vllm           vLLM: quant_method fp8 (weight_scale_inv) and compressed-tensors (weight_scale)
+ * vllm           vLLM: formats/loaders/load_kinds.c has the kinds of weights that each reads, by quant_method
  * sglang         SGLang: the same
  * transformers   Hugging Face transformers on one device or with layers spread over several: shapes do not depend on TP
  * deepseek       DeepSeek-V3's inference code, after its own convert.py; TP is its --model-parallel
- * trtllm         TensorRT-LLM's PyTorch backend: quant_method fp8 */
+ * trtllm         TensorRT-LLM's PyTorch backend */
 #ifndef TSR_FORMATS_LOADERS_LOADERS_H
 #define TSR_FORMATS_LOADERS_LOADERS_H
 
@@ -33,8 +33,11 @@ typedef struct tsr_load_subject {
      * right lists and configuration). NULL: judge the checkpoint as it is. */
     const bool *planned;
     const tsr_tensor *odd_scale; /* a scale with a value that is not a power of two; NULL: none */
-    bool index_metadata;         /* the index has the key "metadata" */
-    bool unsound;                /* weights and scales do not pair, or scales are NaN: nobody can read it */
+    /* A scale of which one value is the byte 0 of E8M0, over codes that are not all zero, and which; NULL: none */
+    const tsr_tensor *zero_exponent;
+    uint64_t zero_exponent_at;
+    bool index_metadata; /* the index has the key "metadata" */
+    bool unsound;        /* weights and scales do not pair, or scales are NaN: nobody can read it */
 } tsr_load_subject;
 
 typedef struct tsr_load_table {

@@ -2,6 +2,7 @@
 #include "formats/model/linears.h"
 
 #include "common/checked.h"
+#include "common/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,9 @@ static bool is_linear(const tsr_weight *w, tsr_part part, bool mtp)
 {
     const tsr_tensor *const t = w->values;
     const bool matrix = t->rank == 2 || t->rank == 3;
-    if (!matrix || (w->scale == NULL && !tsr_dtype_is_weight_float((tsr_dtype)t->dtype)))
+    /* gpt-oss has the biases of all experts in one matrix. */
+    if (!matrix || tsr_ends_with(t->name, "_bias") ||
+        (w->scale == NULL && !tsr_dtype_is_weight_float((tsr_dtype)t->dtype)))
         return false;
     switch (part) {
     case TSR_PART_ATTENTION:
@@ -35,6 +38,7 @@ static tsr_status describe(tsr_linears *all, tsr_linear *l, const tsr_weight *w,
     const tsr_tensor *const t = w->values;
     l->tensor = t;
     l->scale = w->scale;
+    l->weight = w;
     l->coding = w->scale == NULL ? TSR_PLAIN : (tsr_coding)w->coding;
     l->zero_points = w->zero_point != NULL;
     l->module = tsr_arena_dup(&all->arena, t->name, tsr_module_length(t->name));
@@ -44,10 +48,10 @@ static tsr_status describe(tsr_linears *all, tsr_linear *l, const tsr_weight *w,
     l->leaf = dot == NULL ? l->module : dot + 1;
     l->cut = tsr_tp_find_rule(t->name);
     l->matrices = t->rank == 3 ? t->shape[0] : 1;
-    l->rows = t->shape[t->rank - 2];
-    l->cols = t->shape[t->rank - 1];
+    l->rows = w->transposed ? w->rows : t->shape[t->rank - 2];
+    l->cols = w->transposed ? w->cols : t->shape[t->rank - 1];
     l->quantized = w->scale != NULL || planned;
-    if (w->scale != NULL && (w->coding == TSR_CODED_E4M3 ? blocks : !w->coarse)) {
+    if (w->scale != NULL && (tsr_linear_is_fp8(l) ? blocks : !w->coarse)) {
         l->block = w->block;
     } else if (planned) {
         l->block = (tsr_block){PLANNED_BLOCK, PLANNED_BLOCK};
@@ -114,6 +118,11 @@ tsr_status tsr_linears_collect(tsr_linears *linears, const tsr_checkpoint *check
 bool tsr_linear_is_integers(const tsr_linear *l)
 {
     return l->coding == TSR_CODED_INT8 || l->coding == TSR_CODED_PACKED;
+}
+
+bool tsr_linear_is_fp8(const tsr_linear *l)
+{
+    return l->quantized && (l->scale == NULL || l->weight->kind->family == TSR_FAMILY_FP8);
 }
 
 void tsr_linears_free(tsr_linears *linears)

@@ -12,6 +12,7 @@
 typedef struct tsr_linear {
     const tsr_tensor *tensor; /* with the name and shape of the values */
     const tsr_tensor *scale;  /* NULL: not quantized, or about to be */
+    const tsr_weight *weight; /* what is stored for it */
     const char *module;       /* the tensor's name without ".weight" */
     const char *leaf;         /* its last component, in `module` */
     tsr_part part;
@@ -40,6 +41,9 @@ tsr_status tsr_linears_collect(tsr_linears *linears, const tsr_checkpoint *check
                                const tsr_model *model, const bool *planned, tsr_err *err) TSR_WARN_UNUSED;
 
 bool tsr_linear_is_integers(const tsr_linear *linear);
+
+/* Whether it is, or will be, e4m3 with floating-point scales in blocks, a row or a matrix. */
+bool tsr_linear_is_fp8(const tsr_linear *linear);
 
 void tsr_linears_free(tsr_linears *linears);
 

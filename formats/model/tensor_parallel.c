@@ -28,6 +28,13 @@ static const tsr_tp_rule kRules[] = {
     {"*.kv_b_proj.*", TSR_TP_ROWS, TSR_TP_HEADS},
     {"*.o_proj.weight", TSR_TP_COLUMNS, TSR_TP_HEADS},
     {"*.o_proj.bias", TSR_TP_REPLICATE, TSR_TP_FEATURES},
+    /* DeepSeek-V4, as its convert.py cuts it. */
+    {"*.attn.wq_a.*", TSR_TP_REPLICATE, TSR_TP_FEATURES},
+    {"*.attn.wkv.*", TSR_TP_REPLICATE, TSR_TP_FEATURES},
+    {"*.attn.compressor.*", TSR_TP_REPLICATE, TSR_TP_FEATURES},
+    {"*.attn.wq_b.*", TSR_TP_ROWS, TSR_TP_HEADS},
+    {"*.attn.wo_a.*", TSR_TP_ROWS, TSR_TP_HEADS},
+    {"*.attn.wo_b.weight", TSR_TP_COLUMNS, TSR_TP_HEADS},
     /* Feed-forward: dense, shared and routed experts. */
     {"*.experts.gate_up_proj", TSR_TP_GATE_UP, TSR_TP_FEATURES},
     {"*.experts.down_proj", TSR_TP_COLUMNS, TSR_TP_FEATURES},

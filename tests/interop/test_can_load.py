@@ -64,19 +64,18 @@ RULES = {
                        ["weight_scale_inv"]),
     "DeepSeek's own scale name": (llama, lambda m: m.rename(".weight_scale_inv", ".scale"), 1, HF | {"deepseek"},
                                   "scale name", ["weight_scale_inv"]),
-    "compressed-tensors": (llama, as_compressed(), 1, {"trtllm"}, "configuration", ["compressed-tensors"]),
-    "compressed-tensors with _inv": (llama, compressed, 1, {"vllm", "sglang", "transformers"}, "scale name",
+    "compressed-tensors with _inv": (llama, compressed, 1, HF, "scale name",
                                      ["weight_scale'"]),
     "compressed-tensors, a new key": (
         llama, as_compressed(edit("config_groups.group_0.weights.zp_kind", 1)), 1, HF - {"trtllm"}, "configuration",
         ["zp_kind"]),
     "compressed-tensors, static inputs": (
-        llama, as_compressed(edit("config_groups.group_0.input_activations.dynamic", False)), 1, HF - {"trtllm"},
+        llama, as_compressed(edit("config_groups.group_0.input_activations.dynamic", False)), 1, HF,
         "configuration", ["dynamic"]),
     "compressed-tensors, no block strategy": (
-        llama, as_compressed(edit("config_groups.group_0.weights.strategy", "channel")), 1, HF - {"trtllm"},
+        llama, as_compressed(edit("config_groups.group_0.weights.strategy", "channel")), 1, HF,
         "configuration", ["block"]),
-    "compressed-tensors, packed format": (llama, as_compressed(edit("format", "pack-quantized")), 1, HF - {"trtllm"},
+    "compressed-tensors, packed format": (llama, as_compressed(edit("format", "pack-quantized")), 1, HF,
                                           "configuration", ["float-quantized"]),
     "no activation_scheme": (llama, edit("activation_scheme", None), 1, HF, "configuration", ["activation_scheme"]),
     "static activations": (llama, edit("activation_scheme", "static"), 1, HF, "configuration", ["static"]),
@@ -94,16 +93,16 @@ RULES = {
     "regular expression that misses": (
         llama, both(as_compressed(edit("ignore", ["lm_head", "re:.*o_proj_x$"])),
                     lambda m: (m.drop("o_proj.weight_scale"), m.plain(O, (256, 256)),
-                               m.plain(O.replace(".0.", ".1."), (256, 256)))), 1, HF - {"trtllm"}, "ignore list",
+                               m.plain(O.replace(".0.", ".1."), (256, 256)))), 1, HF, "ignore list",
         ["o_proj"]),
     "an expression beyond what is known": (
-        llama, as_compressed(edit("ignore", ["lm_head", r"re:^(?!.*mlp)"])), 1, HF - {"trtllm"}, "ignore list",
+        llama, as_compressed(edit("ignore", ["lm_head", r"re:^(?!.*mlp)"])), 1, HF, "ignore list",
         ["(?!.*mlp)", "cannot tell", "a kind of group", "character 2"]),
     "a long expression": (
-        llama, as_compressed(edit("ignore", ["re:" + "x" * 1014 + r"\w", f"re:.*{O.split('.')[-1]}$"])), 1, HF - {"trtllm"},
+        llama, as_compressed(edit("ignore", ["re:" + "x" * 1014 + r"\w", f"re:.*{O.split('.')[-1]}$"])), 1, HF,
         "ignore list", ["o_proj", "is quantized"]),
     "repeats of repeats": (
-        llama, as_compressed(edit("ignore", ["lm_head", "re:" + "(" * 6 + "a" + "{200})" * 6])), 1, HF - {"trtllm"},
+        llama, as_compressed(edit("ignore", ["lm_head", "re:" + "(" * 6 + "a" + "{200})" * 6])), 1, HF,
         "ignore list", ["cannot tell", "too large"]),
     "an entry that is no name": (llama, edit("modules_to_not_convert", ["lm_head", 7]), 1, HF, "ignore list",
                                  ["entry 2 is no text"]),
@@ -161,10 +160,10 @@ LISTS = {
     "by the end": (None, ["self_attn.o_proj"], {"sglang", "transformers"}),
     "by a pattern": (None, ["*o_proj"], {"trtllm"}),
     "under vLLM's key": ("ignored_layers", in_full("o_proj"), HF),
-    "by an expression": ("ignore", ["re:.*self_attn.o_proj$"], HF - {"trtllm"}),
-    "by a Python expression": ("ignore", [r"re:model\.layers\.\d+\.(?:self_attn|mlp)\.o_.*?"], HF - {"trtllm"}),
+    "by an expression": ("ignore", ["re:.*self_attn.o_proj$"], HF),
+    "by a Python expression": ("ignore", [r"re:model\.layers\.\d+\.(?:self_attn|mlp)\.o_.*?"], HF),
     "by an expression that starts later": ("ignore", ["re:self_attn.o_proj"], set()),
-    "compressed-tensors, in full": ("ignore", in_full("o_proj"), HF - {"trtllm"}),
+    "compressed-tensors, in full": ("ignore", in_full("o_proj"), HF),
 }
 
 

@@ -193,7 +193,7 @@ NO = {
                   {"vllm", "sglang"}, "ignore list", ["o_proj", "does not list it"]),
     "the first key is empty": (llama, both(unquantize("o_proj", listed=in_full("o_proj")), listed(key="ignored_layers")), 1,
                                {"sglang"}, "ignore list", ["o_proj"]),
-    "targets that miss": (llama, as_compressed(by_name("re:.*mlp.*")), 1, {"vllm", "sglang", "transformers"}, "targets",
+    "targets that miss": (llama, as_compressed(by_name("re:.*mlp.*")), 1, HF, "targets",
                           ["self_attn.q_proj", "taken for plain"]),
     "no group for Linear": (llama, as_compressed(by_name("re:.*_proj$")), 1, {"sglang"}, "targets", ["size of blocks"]),
     "neither ignored nor a target": (
@@ -201,7 +201,7 @@ NO = {
                     lambda m: (m.drop("o_proj.weight_scale"), plain("o_proj")(m))), 1, {"sglang"}, "targets", ["o_proj"]),
     "padded scales": (llama, padded, 1, HF, "padded scales", ["[8, 2]", "4 x 2"]),
     "static scale of inputs": (llama, input_scale, 1, {"vllm"}, "input scale", ["up_proj.input_scale"]),
-    "asymmetric in name only": (moe, experts("int8", symmetric=False), 1, {"vllm", "sglang", "transformers"}, "zero points",
+    "asymmetric in name only": (moe, experts("int8", symmetric=False), 1, HF, "zero points",
                                 ["symmetric false", "no zero points"]),
 }
 
@@ -242,7 +242,7 @@ YES = {
     "vLLM's last member": (llama, wide_keys, 1, {"vllm"}),
     "fewer rows than a block": (lambda: llama(intermediate=16), None, 1, {"transformers"}),
     "llama4's experts": (llama, both(stacked, family("llama4")), 1, {"vllm"}),
-    "Llama, compressed-tensors": (llama, both(as_compressed(), family("llama")), 1, {"vllm", "sglang", "transformers"}),
+    "Llama, compressed-tensors": (llama, both(as_compressed(), family("llama")), 1, HF),
     "router listed": (moe, both(router, family("qwen3_moe"), listed("model.layers.0.mlp.gate", "model.layers.1.mlp.gate")),
                       1, {"vllm", "sglang", "transformers"}),
     "a router of another family": (moe, both(router, family("mixtral")), 1, {"vllm"}),

@@ -7,6 +7,7 @@
 #include "formats/model/absorbed.h"
 #include "formats/model/foreign.h"
 #include "verify/weights/weight_reader.h"
+#include "verify/weights/zero_exponent.h"
 
 #include <float.h>
 #include <math.h>
@@ -319,12 +320,16 @@ static tsr_status apply_global(scale_reader *r, const tsr_weight *w, uint64_t at
 
 static tsr_status read_scales(scale_reader *r, const tsr_weight *w, tsr_err *err)
 {
+    tsr_scale_stats *const stats = &r->survey->scale_stats;
     const size_t width = tsr_dtype_bytes((tsr_dtype)w->scale_dtype);
     const uint64_t count = tsr_tensor_elements(w->scale);
     bool even = true;
     for (uint64_t at = 0; at < count; at += CHUNK) {
         const size_t n = (size_t)tsr_min_u64(CHUNK, count - at);
         TSR_TRY(tsr_checkpoint_read(r->c, w->scale, at * width, r->bytes, n * width, err));
+        if (stats->zero_exponent == NULL)
+            TSR_TRY(
+                tsr_zero_exponent_find(r->c, w, r->bytes, at, n, &stats->zero_exponent_at, &stats->zero_exponent, err));
         tsr_decode(w->scale_dtype, r->bytes, n, r->values);
         if (w->global_scale != NULL)
             TSR_TRY(apply_global(r, w, at, n, err));
@@ -361,7 +366,7 @@ static void judge_scales(tsr_contents *s)
                  "first is %.9g, value %llu of this one",
                  U64(k->count - k->powers_of_two), U64(k->count), U64(k->n_odd), k->odd_value, U64(k->odd_at));
         note(s, true, k->odd, "scale_fmt", detail,
-             "drop scale_fmt from config.json, or requantize: tessera convert --to fp8-block --scale-fmt ue8m0");
+             "drop scale_fmt from config.json, or requantize: `tessera convert --to fp8-block --scale-fmt ue8m0`");
     }
 }
 

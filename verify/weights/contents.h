@@ -27,6 +27,10 @@ typedef struct tsr_scale_stats {
     uint64_t odd_at;         /* which of its values */
     double odd_value;        /* */
     uint64_t n_odd;          /* such tensors */
+    /* The first E8M0 scale of a small group with a byte of 0, 2^-127, over codes that are not all zero, and which of its
+     * values; NULL: none */
+    const tsr_tensor *zero_exponent;
+    uint64_t zero_exponent_at;
 } tsr_scale_stats;
 
 typedef struct tsr_part_tally {

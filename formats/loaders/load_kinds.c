@@ -1,0 +1,224 @@
+/* Who reads which kind of weights under which quant_method: one table. What it says of a pair holds before any other rule
+ * is asked. Sources: the quantization folders of vLLM, SGLang and transformers, and TensorRT-LLM's
+ * quant_config_utils.py, in the versions that loaders.c names. */
+#include "formats/loaders/load_query.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#define COUNT(table) (sizeof(table) / sizeof *(table))
+
+/* What a loader that does not read a pair says of it, and what would help. `why` NULL: it reads the pair. */
+typedef struct answer {
+    const char *why, *advice;
+} answer;
+
+typedef struct reading {
+    const char *kinds, *method;                                 /* words of tsr_weight_kind.name between spaces */
+    bool (*when)(const tsr_load_query *q, const tsr_weight *w); /* NULL: always */
+    answer of[TSR_LOADER_COUNT];
+} reading;
+
+/* ---- conditions ---- */
+
+static bool is_native(const tsr_load_query *q, const tsr_weight *w)
+{
+    (void)w;
+    return tsr_query_native(q);
+}
+
+static bool is_table(const tsr_load_query *q, const tsr_weight *w)
+{
+    return tsr_query_native(q) && strstr(w->values->name, ".engram.") != NULL;
+}
+
+static bool is_gpt_oss(const tsr_load_query *q, const tsr_weight *w)
+{
+    (void)w;
+    return tsr_query_family(q, " gpt_oss ");
+}
+
+static bool is_expert(const tsr_load_query *q, const tsr_weight *w)
+{
+    (void)q;
+    return tsr_part_of(w->values->name) == TSR_PART_ROUTED_EXPERTS;
+}
+
+static bool is_weight_only(const tsr_load_query *q, const tsr_weight *w)
+{
+    (void)q;
+    return w->input_scale == NULL;
+}
+
+static bool is_wide(const tsr_load_query *q, const tsr_weight *w)
+{
+    (void)q;
+    return w->bits != 4;
+}
+
+static bool is_mixed(const tsr_load_query *q, const tsr_weight *w)
+{
+    tsr_json_text value;
+    (void)w;
+    return tsr_json_find(q->config.data, q->config.size, "quant_algo", &value) &&
+           tsr_json_is(value, "\"MIXED_PRECISION\"");
+}
+
+static bool is_moe_nvfp4(const tsr_load_query *q, const tsr_weight *w)
+{
+    tsr_json_text value;
+    return is_expert(q, w) && tsr_json_find(q->config.data, q->config.size, "moe_quant_algo", &value) &&
+           tsr_json_is(value, "\"NVFP4\"");
+}
+
+/* ---- the table; the first row that fits a weight holds ---- */
+
+#define YES        \
+    {              \
+        NULL, NULL \
+    }
+#define NO(why, help) \
+    {                 \
+        why, help     \
+    }
+
+#define AGAIN(options) "`tessera convert --to bf16`, and of that `tessera quantize" options "`, makes what it reads"
+
+#define TO_BF16           "`tessera convert --to bf16` makes plain weights"
+#define TO_FP8            AGAIN("")
+#define TO_INT4           AGAIN(" --scheme int4-weight-only --group-size 32")
+#define TO_CT_MXFP4       AGAIN(" --scheme mxfp4-weight-only")
+#define TO_NVFP4          AGAIN(" --scheme nvfp4-weight-only")
+#define TO_NVFP4_MODELOPT AGAIN(" --scheme nvfp4-weight-only --dialect modelopt")
+#define TO_MXFP8          AGAIN(" --scheme mxfp8")
+#define TO_MXFP8_METHOD   AGAIN(" --scheme mxfp8 --dialect deepseek")
+#define TO_MXFP8_MODELOPT AGAIN(" --scheme mxfp8 --dialect modelopt")
+
+#define V3 NO("DeepSeek-V3's own code reads FP8 in blocks and BF16", TO_FP8)
+#define V4_CODE                                                                                               \
+    NO("these rules are of DeepSeek-V3's code; what the release's own inference code reads they do not know", \
+       "ask its own inference/convert.py")
+#define NOT_KNOWN(to) NO("nobody has seen this loader read it, and its source has not been read for it", to)
+
+#define FP8 " fp8-block fp8-channel fp8-tensor "
+
+/* In the order of tsr_loader: vllm, sglang, transformers, deepseek, trtllm. */
+static const reading kReadings[] = {
+    /* DeepSeek-V4 and V4.1, and what is made of them */
+    {" mxfp8 ", "fp8", is_table, {YES, NOT_KNOWN(TO_BF16), NOT_KNOWN(TO_BF16), V4_CODE, NOT_KNOWN(TO_BF16)}},
+    {FP8, "fp8", is_native, {YES, YES, YES, V4_CODE, NOT_KNOWN(TO_BF16)}},
+    {" mxfp4-v4 ", "fp8", is_native, {YES, YES, YES, V4_CODE, NOT_KNOWN(TO_BF16)}},
+    {" mxfp4-v4 ",
+     "fp8",
+     NULL,
+     {NO("MXFP4 under quant_method fp8 is read in the classes of deepseek_v4 and deepseek_v41 only", TO_CT_MXFP4),
+      NO("MXFP4 under quant_method fp8 is read in the classes of deepseek_v4 and deepseek_v41 only", TO_CT_MXFP4),
+      NO("MXFP4 under quant_method fp8 is read in the classes of deepseek_v4 and deepseek_v41 only", TO_CT_MXFP4), V3,
+      NOT_KNOWN(TO_NVFP4_MODELOPT)}},
+    {" nvfp4-modelopt ",
+     "fp8",
+     is_moe_nvfp4,
+     {YES, YES, NO("it has no reader of NVFP4 in ModelOpt's dialect", TO_NVFP4), V4_CODE,
+      NOT_KNOWN(TO_NVFP4_MODELOPT)}},
+    /* block FP8, FP8 a row, FP8 a tensor: the other rules know these */
+    {FP8, "fp8", NULL, {YES, YES, YES, YES, YES}},
+    {" fp8-tensor ",
+     "compressed-tensors",
+     NULL,
+     {YES, YES, YES, YES, NO("of compressed-tensors' FP8 it reads a scale a row, and blocks of 128x128", TO_FP8)}},
+    {FP8, "compressed-tensors", NULL, {YES, YES, YES, YES, YES}},
+    {" fp8-tensor ", "modelopt", NULL, {YES, YES, NO("it has no reader of ModelOpt's dialect", TO_FP8), V3, YES}},
+    {FP8,
+     "modelopt",
+     NULL,
+     {YES, NO("of ModelOpt's FP8 it reads one scale a tensor", TO_FP8),
+      NO("it has no reader of ModelOpt's dialect", TO_FP8), V3, YES}},
+    /* integers */
+    {" int4-ct int8-ct ",
+     "compressed-tensors",
+     NULL,
+     {YES, YES, YES, V3, NO("it refuses the integers of compressed-tensors", TO_NVFP4_MODELOPT)}},
+    {" awq ",
+     "awq",
+     is_wide,
+     {NO("it reads AWQ of 4 bits", TO_INT4), NOT_KNOWN(TO_INT4), NOT_KNOWN(TO_INT4), V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
+    {" awq ", "awq", NULL, {YES, YES, YES, V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
+    {" gptq ", "gptq", NULL, {YES, YES, YES, V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
+    /* MXFP4 */
+    {" mxfp4-ct ", "compressed-tensors", is_expert, {YES, YES, YES, V3, YES}},
+    {" mxfp4-ct ",
+     "compressed-tensors",
+     NULL,
+     {YES, NO("of compressed-tensors' MXFP4 it runs routed experts; it has no such linear layer", TO_NVFP4), YES, V3,
+      NO("it is known to run compressed-tensors' MXFP4 in routed experts only", TO_NVFP4_MODELOPT)}},
+    {" mxfp4-gptoss ", "mxfp4", is_gpt_oss, {YES, YES, YES, V3, YES}},
+    {" mxfp4-gptoss ",
+     "mxfp4",
+     NULL,
+     {NO("with a model_type other than gpt_oss it takes all experts for MXFP4 and every linear layer for BF16, "
+         "whatever "
+         "the list says",
+         TO_BF16),
+      NO("it reads this layout with model_type gpt_oss", TO_BF16),
+      NO("it reads this layout with model_type gpt_oss", TO_BF16), V3,
+      NO("it reads this layout with model_type gpt_oss", TO_BF16)}},
+    {" mxfp4-modelopt ", "quark", NULL, {YES, YES, NOT_KNOWN(TO_CT_MXFP4), V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
+    {" mxfp4-modelopt ",
+     "modelopt",
+     NULL,
+     {NO("its reader of ModelOpt's dialect has no MXFP4", TO_CT_MXFP4),
+      NO("its reader of ModelOpt's dialect has no MXFP4", TO_CT_MXFP4),
+      NO("it has no reader of ModelOpt's dialect", TO_CT_MXFP4), V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
+    /* NVFP4 */
+    {" nvfp4-ct ",
+     "compressed-tensors",
+     is_weight_only,
+     {YES, YES, YES, V3,
+      NO("it reads compressed-tensors' NVFP4 with input_activations only, and these weights have none",
+         TO_NVFP4_MODELOPT)}},
+    {" nvfp4-ct ", "compressed-tensors", NULL, {YES, YES, YES, V3, YES}},
+    {" nvfp4-modelopt ", "modelopt", NULL, {YES, YES, NO("it has no reader of ModelOpt's dialect", TO_NVFP4), V3, YES}},
+    /* MXFP8 */
+    {" mxfp8 ",
+     "compressed-tensors",
+     NULL,
+     {YES, NO("it has no reader of compressed-tensors' MXFP8", TO_MXFP8_METHOD), YES, V3,
+      NO("its reader of compressed-tensors has no MXFP8", TO_MXFP8_MODELOPT)}},
+    {" mxfp8 ", "modelopt", is_mixed, {YES, YES, NO("it has no reader of ModelOpt's dialect", TO_MXFP8), V3, YES}},
+    {" mxfp8 ",
+     "modelopt",
+     NULL,
+     {YES, NO("of ModelOpt's MXFP8 it reads layers of MIXED_PRECISION only", TO_MXFP8_METHOD),
+      NO("it has no reader of ModelOpt's dialect", TO_MXFP8), V3, YES}},
+    {" mxfp8 ", "mxfp8", NULL, {YES, YES, YES, V3, NO("it has no reader of quant_method mxfp8", TO_MXFP8_MODELOPT)}},
+};
+
+static const reading *find_reading(const tsr_load_query *q, const tsr_weight *w)
+{
+    char word[64];
+    snprintf(word, sizeof word, " %.60s ", w->kind->name);
+    for (size_t i = 0; i < COUNT(kReadings); i++) {
+        const reading *const r = &kReadings[i];
+        if (strstr(r->kinds, word) != NULL && strcasecmp(r->method, q->s->weights->method) == 0 &&
+            (r->when == NULL || r->when(q, w)))
+            return r;
+    }
+    return NULL;
+}
+
+void tsr_rule_kinds(const tsr_load_query *q)
+{
+    static const answer kNobody = {"no loader is known to read this kind under this quant_method", TO_BF16};
+    const tsr_weights *const all = q->s->weights;
+    for (size_t i = 0; all->method != NULL && i < all->count; i++) {
+        const tsr_weight *const w = &all->items[i];
+        if (w->kind == NULL || w->scale == NULL)
+            continue;
+        const reading *const r = find_reading(q, w);
+        const answer *const a = r == NULL ? &kNobody : &r->of[q->loader];
+        if (a->why != NULL)
+            tsr_query_note(q, true, w->values->name, "kind", a->advice, "it is %s under quant_method '%.40s': %s",
+                           w->kind->title, all->method, a->why);
+    }
+}

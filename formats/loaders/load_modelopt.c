@@ -1,0 +1,256 @@
+/* ModelOpt's dialect: the keys that its readers want, the two files in which they stand, and the list of excluded modules,
+ * which every loader reads in its own way. (modelopt.py of vLLM, modelopt_quant.py of SGLang.) */
+#include "formats/loaders/load_query.h"
+
+#include "formats/checkpoint/config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_NAME = 1200 };
+
+#define COUNT(table) (sizeof(table) / sizeof *(table))
+
+static bool find(tsr_json_text object, const char *path, tsr_json_text *value)
+{
+    return object.data != NULL && tsr_json_find(object.data, object.size, path, value);
+}
+
+static bool is_nvfp4(const tsr_load_query *q)
+{
+    tsr_json_text value;
+    return find(q->config, "quant_algo", &value) &&
+           (tsr_json_is(value, "\"NVFP4\"") || tsr_json_is(value, "\"W4A16_NVFP4\""));
+}
+
+/* ---- Python's fnmatch ---- */
+
+/* Whether the set behind '[' at `set` has the character; *end is behind its ']'. False with *end NULL: it is no set. */
+static bool in_set(const char *set, char c, const char **end)
+{
+    const bool negated = *set == '!';
+    const char *p = set + negated;
+    bool found = false;
+    do {
+        if (*p == '\0') {
+            *end = NULL;
+            return false;
+        }
+        const bool range = p[1] == '-' && p[2] != ']' && p[2] != '\0';
+        found = found || (range ? c >= p[0] && c <= p[2] : c == p[0]);
+        p += range ? 3 : 1;
+    } while (*p != ']');
+    *end = p + 1;
+    return found != negated;
+}
+
+/* Whether one character fits what stands at *p, which is no star; *p goes behind it. */
+static bool fits_one(const char **p, char c)
+{
+    const char *end;
+    if (**p == '[') {
+        const bool in = in_set(*p + 1, c, &end);
+        if (end != NULL) {
+            *p = end;
+            return in;
+        }
+    }
+    const bool same = **p == '?' || **p == c;
+    (*p)++;
+    return same;
+}
+
+/* '*', '?' and sets; only the last star is ever taken back, so the work is at most the product of both lengths. */
+static bool fits_pattern(const char *p, const char *name)
+{
+    const char *star = NULL, *from = NULL;
+    while (*name != '\0') {
+        if (*p == '*') {
+            star = ++p;
+            from = name;
+            continue;
+        }
+        if (*p != '\0' && fits_one(&p, *name)) {
+            name++;
+            continue;
+        }
+        if (star == NULL)
+            return false;
+        p = star;
+        name = ++from;
+    }
+    while (*p == '*')
+        p++;
+    return *p == '\0';
+}
+
+/* ---- the list ---- */
+
+/* The name under which engines build a layer: that of the fused layer, of all experts, or its own. */
+static void built_name(const tsr_linear *l, char name[MAX_NAME])
+{
+    static const char kExperts[] = ".experts.";
+    const char *const at = l->part == TSR_PART_ROUTED_EXPERTS ? strstr(l->module, kExperts) : NULL;
+    if (at != NULL)
+        snprintf(name, MAX_NAME, "%.*s", (int)(at - l->module) + (int)sizeof kExperts - 2, l->module);
+    else if (l->fused != NULL)
+        snprintf(name, MAX_NAME, "%.*s%s", (int)(l->leaf - l->module), l->module, l->fused->name);
+    else
+        snprintf(name, MAX_NAME, "%s", l->module);
+}
+
+static const char *all_members(const tsr_load_query *q, const tsr_linear *l)
+{
+    const char *entry = NULL;
+    for (size_t i = 0; i < l->n_members; i++) {
+        entry = tsr_ignore_list_find(q->ignored, TSR_MATCH_EXACT, l->members[i]->module);
+        if (entry == NULL)
+            return NULL;
+    }
+    return entry;
+}
+
+/* The entry because of which the loader builds this layer as a plain one; *part: it is a part of the name only. */
+static const char *find_entry(const tsr_load_query *q, const tsr_linear *l, const char *built, bool *part)
+{
+    const bool vllm = q->loader == TSR_LOADER_VLLM;
+    *part = false;
+    for (size_t i = 0; i < q->ignored->count; i++) {
+        const char *const entry = q->ignored->entries[i];
+        if (strcmp(entry, built) == 0 || fits_pattern(entry, built) || (!vllm && fits_pattern(entry, l->module)))
+            return entry;
+    }
+    const char *const members = l->fused != NULL ? all_members(q, l) : NULL;
+    if (members != NULL || !vllm)
+        return members;
+    for (size_t i = 0; i < q->ignored->count; i++) {
+        const char *const entry = q->ignored->entries[i];
+        *part = true;
+        if (strstr(built, entry) != NULL || (l->part == TSR_PART_ROUTED_EXPERTS && strstr(entry, built) != NULL))
+            return entry;
+    }
+    return NULL;
+}
+
+static void check_excluded(const tsr_load_query *q, const tsr_linear *l, bool stated)
+{
+    char built[MAX_NAME];
+    bool part;
+    built_name(l, built);
+    const char *const entry = find_entry(q, l, built, &part);
+    const char *const key = q->ignored->key == NULL ? "no list" : q->ignored->key;
+    if (l->quantized && entry != NULL && part)
+        tsr_query_note(q, true, l->module, "ignore list",
+                       "write whole names that are no part of others, or a set around the last letter (mlp.gat[e])",
+                       "it is quantized, and '%s' in %s hits '%s' by mistake: this loader also takes an entry that is "
+                       "a part of a name, and would take it for plain",
+                       entry, key, built);
+    else if (l->quantized && entry != NULL)
+        tsr_query_note(q, true, l->module, "ignore list", "take the entry out, or name modules in full",
+                       "it is quantized, and '%s' in %s makes this loader take '%s' for plain", entry, key, built);
+    if (!l->quantized && entry == NULL && stated)
+        tsr_query_note(q, true, l->module, "ignore list", "list it under ignore and exclude_modules",
+                       "it is %s, and config.json (%s) does not exclude '%s': it would be loaded as codes without a "
+                       "scale",
+                       tsr_dtype_name((tsr_dtype)l->tensor->dtype), key, built);
+}
+
+/* ---- keys ---- */
+
+/* What readers of NVFP4 want to see in the file that they read. */
+static void check_keys(const tsr_load_query *q)
+{
+    static const struct {
+        const char *key;
+        tsr_loader loader;
+    } kWanted[] = {{"group_size", TSR_LOADER_VLLM},
+                   {"kv_cache_quant_algo", TSR_LOADER_VLLM},
+                   {"exclude_modules", TSR_LOADER_VLLM},
+                   {"group_size", TSR_LOADER_SGLANG},
+                   {"exclude_modules", TSR_LOADER_SGLANG}};
+    tsr_json_text value;
+    for (size_t i = 0; is_nvfp4(q) && q->config.data == q->side.data && i < COUNT(kWanted); i++) {
+        if (kWanted[i].loader == q->loader && !find(q->side, kWanted[i].key, &value))
+            tsr_query_note(q, true, NULL, "configuration", "add the key; null and [] will do",
+                           "hf_quant_config.json has no key '%s' in quantization, which this loader wants for NVFP4",
+                           kWanted[i].key);
+    }
+    if (is_nvfp4(q) && q->config.data != q->side.data && q->loader == TSR_LOADER_SGLANG &&
+        !find(q->config, "ignore", &value) && !find(q->config, "exclude_modules", &value))
+        tsr_query_note(q, true, NULL, "configuration", "add \"ignore\": []",
+                       "quantization_config has no key 'ignore', which this loader wants for NVFP4");
+}
+
+/* SGLang takes one group size from all groups. */
+static void check_group_sizes(const tsr_load_query *q)
+{
+    tsr_json_text groups, group, name, size, first = {0};
+    bool more;
+    if (q->loader != TSR_LOADER_SGLANG || !find(q->config, "config_groups", &groups))
+        return;
+    tsr_json_reader r = tsr_json_open("", groups.data, groups.size);
+    if (tsr_json_enter_object(&r, NULL) != TSR_OK)
+        return;
+    while (tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
+           tsr_json_skip(&r, &group, NULL) == TSR_OK) {
+        if (!find(group, "weights.group_size", &size) || tsr_json_is(size, "null"))
+            continue;
+        if (first.data != NULL && (first.size != size.size || memcmp(first.data, size.data, size.size) != 0))
+            tsr_query_note(q, true, NULL, "groups", "use one group_size for all groups for this loader",
+                           "config_groups has group_size %.*s and %.*s: this loader takes one for all", (int)first.size,
+                           first.data, (int)size.size, size.data);
+        first = first.data == NULL ? size : first;
+    }
+}
+
+/* ---- two files ---- */
+
+/* The first entry of `list` that `other` has not, or NULL. */
+static const char *first_missing(const tsr_ignore_list *list, const tsr_ignore_list *other)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        size_t k = 0;
+        while (k < other->count && strcmp(list->entries[i], other->entries[k]) != 0)
+            k++;
+        if (k == other->count)
+            return list->entries[i];
+    }
+    return NULL;
+}
+
+/* Some loaders read one file and some the other, so both must exclude the same modules. */
+static void check_agreement(const tsr_load_query *q)
+{
+    tsr_ignore_list other = {0};
+    tsr_json_text array;
+    if (q->side.data == NULL || q->config.data == q->side.data || !find(q->side, "exclude_modules", &array) ||
+        array.data[0] != '[')
+        return;
+    if (!tsr_ignore_list_read(&other, "exclude_modules", array)) {
+        q->issues->failed = true;
+        return;
+    }
+    const char *const here = first_missing(q->ignored, &other), *const there = first_missing(&other, q->ignored);
+    if (here != NULL || there != NULL)
+        tsr_query_note(q, true, NULL, "two configurations", "write the same list into both files",
+                       "'%s' stands in %s of %s only: some loaders read the one file, and some the other",
+                       here != NULL ? here : there, here != NULL ? q->ignored->key : "exclude_modules",
+                       here != NULL ? "config.json" : "hf_quant_config.json");
+    tsr_ignore_list_free(&other);
+}
+
+void tsr_rule_modelopt(const tsr_load_query *q)
+{
+    tsr_json_text value;
+    if (!tsr_query_method(q, "modelopt"))
+        return;
+    check_keys(q);
+    check_group_sizes(q);
+    check_agreement(q);
+    /* In MIXED_PRECISION quantized_layers says which layers are quantized. */
+    const bool stated = find(q->config, "quant_algo", &value) && !tsr_json_is(value, "\"MIXED_PRECISION\"");
+    for (size_t i = 0; i < q->linears->count; i++) {
+        if (tsr_query_reads(q, &q->linears->items[i]))
+            check_excluded(q, &q->linears->items[i], stated);
+    }
+}

@@ -1,0 +1,221 @@
+/* What loaders ask of NVFP4, MXFP4, MXFP8, AWQ and GPTQ beyond reading the kind at all: arguments of compressed-tensors,
+ * options of GPTQ, dtypes and bytes of scales. Read in compressed_tensors.py and its schemes, gptq_utils.py and
+ * deepseek_v2.py of vLLM, in the same folders of SGLang, and in TensorRT-LLM's quant_config_utils.py. */
+#include "formats/loaders/load_query.h"
+
+#include "common/text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define COUNT(table) (sizeof(table) / sizeof *(table))
+
+static bool find(tsr_json_text object, const char *path, tsr_json_text *value)
+{
+    return tsr_json_find(object.data, object.size, path, value) && !tsr_json_is(*value, "null");
+}
+
+static bool is(tsr_json_text object, const char *path, const char *literal)
+{
+    tsr_json_text value;
+    return find(object, path, &value) && tsr_json_is(value, literal);
+}
+
+/* The first quantized layer whose kind's name begins like this, or NULL. */
+static const tsr_linear *first_of(const tsr_load_query *q, const char *kind)
+{
+    for (size_t i = 0; i < q->linears->count; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        if (l->scale != NULL && tsr_query_reads(q, l) && strncmp(l->weight->kind->name, kind, strlen(kind)) == 0)
+            return l;
+    }
+    return NULL;
+}
+
+/* ---- compressed-tensors ---- */
+
+/* The arguments by which readers know a kind: they look at these, and not at the format. */
+static const struct arguments {
+    const char *kind, *bits, *group, *strategy, *scale_dtype; /* scale_dtype NULL: nobody asks */
+} kArguments[] = {{"nvfp4-ct", "4", "16", "\"tensor_group\"", NULL},
+                  {"mxfp4-ct", "4", "32", "\"group\"", NULL},
+                  {"mxfp8", "8", "32", "\"group\"", "\"torch.uint8\""}};
+
+static void check_arguments(const tsr_load_query *q, tsr_json_text group, const struct arguments *a)
+{
+    const tsr_linear *const l = first_of(q, a->kind);
+    if (l == NULL || !is(group, "weights.num_bits", a->bits) || !is(group, "weights.group_size", a->group) ||
+        !is(group, "weights.type", "\"float\""))
+        return;
+    if (!is(group, "weights.strategy", a->strategy))
+        tsr_query_note(
+            q, true, l->tensor->name, "arguments", "set the strategy that its writer sets",
+            "it is %s, and the strategy of its group in config_groups is not %s: the loader does not know it "
+            "for that",
+            l->weight->kind->title, a->strategy);
+    if (a->scale_dtype != NULL && !is(group, "weights.scale_dtype", a->scale_dtype))
+        tsr_query_note(
+            q, true, l->tensor->name, "arguments", "add \"scale_dtype\": \"torch.uint8\" to weights",
+            "it is %s, and its group in config_groups has no scale_dtype %s, by which alone the loader tells "
+            "it from FP8 in groups",
+            l->weight->kind->title, a->scale_dtype);
+}
+
+/* vLLM takes its 4-bit weights in the order of activations ("group", "dynamic") from GPTQ only. */
+static void check_order(const tsr_load_query *q, tsr_json_text group)
+{
+    if (q->loader == TSR_LOADER_VLLM &&
+        (is(group, "weights.actorder", "\"group\"") || is(group, "weights.actorder", "\"dynamic\"")))
+        tsr_query_note(q, true, NULL, "act-order", "make it with actorder \"static\", or without",
+                       "config_groups: weights has an actorder by groups, which this loader refuses");
+}
+
+/* TensorRT-LLM sorts the targets of several groups and takes the first that fits; the name of a class is none. */
+static void check_targets(const tsr_load_query *q)
+{
+    for (size_t i = 0; q->loader == TSR_LOADER_TRTLLM && q->n_targets > 1 && i < q->n_targets; i++) {
+        for (size_t k = 0; k < q->targets[i].count; k++) {
+            const char *const target = q->targets[i].entries[k];
+            if (strncmp(target, "re:", 3) != 0 && strchr(target, '.') == NULL)
+                tsr_query_note(q, true, NULL, "targets", "write expressions that fit modules, as \"re:.*mlp.*\"",
+                               "'%.200s' is a target of one of %zu groups: with several groups this loader wants names "
+                               "of modules, not of classes",
+                               target, q->n_targets);
+        }
+    }
+}
+
+/* "format" says for transformers how to unpack; for SGLang any with mxfp4 in it makes all experts MXFP4. */
+static void check_format(const tsr_load_query *q)
+{
+    static const struct {
+        const char *kind, *format;
+    } kFormats[] = {{"nvfp4-ct", "\"nvfp4-pack-quantized\""},
+                    {"mxfp4-ct", "\"mxfp4-pack-quantized\""},
+                    {"mxfp8", "\"mxfp8-quantized\""}};
+    tsr_json_text value;
+    const bool stated = find(q->config, "format", &value);
+    if (stated && tsr_json_is(value, "\"mixed-precision\""))
+        return;
+    for (size_t i = 0; q->loader == TSR_LOADER_TRANSFORMERS && i < COUNT(kFormats); i++) {
+        const tsr_linear *const l = first_of(q, kFormats[i].kind);
+        if (l != NULL && !(stated && tsr_json_is(value, kFormats[i].format)))
+            tsr_query_note(q, true, l->tensor->name, "configuration", "set the format that the weights have",
+                           "it is %s, and quantization_config.format is not %s, by which the loader chooses how to "
+                           "unpack it",
+                           l->weight->kind->title, kFormats[i].format);
+    }
+}
+
+static void check_experts_format(const tsr_load_query *q)
+{
+    const bool mxfp4 = memmem(q->config.data, q->config.size, "\"mxfp4-", 7) != NULL;
+    for (size_t i = 0; q->loader == TSR_LOADER_SGLANG && mxfp4 && i < q->linears->count; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        if (l->part == TSR_PART_ROUTED_EXPERTS && l->scale != NULL && strcmp(l->weight->kind->name, "mxfp4-ct") != 0)
+            tsr_query_note(
+                q, true, l->tensor->name, "configuration", "use one kind for all experts, and MXFP4 for them only",
+                "it is %s, and a format in config.json is MXFP4: this loader then takes all experts for that",
+                l->weight->kind->title);
+    }
+}
+
+static void check_compressed_tensors(const tsr_load_query *q)
+{
+    tsr_json_text groups, group, name;
+    bool more;
+    check_targets(q);
+    check_format(q);
+    check_experts_format(q);
+    if (!find(q->config, "config_groups", &groups))
+        return;
+    tsr_json_reader r = tsr_json_open("", groups.data, groups.size);
+    if (tsr_json_enter_object(&r, NULL) != TSR_OK)
+        return;
+    while (tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
+           tsr_json_skip(&r, &group, NULL) == TSR_OK) {
+        check_order(q, group);
+        for (size_t i = 0; i < COUNT(kArguments); i++)
+            check_arguments(q, group, &kArguments[i]);
+    }
+}
+
+/* ---- GPTQ ---- */
+
+#define TO_INT4                                                                                                        \
+    "`tessera convert --to bf16`, and of that `tessera quantize --scheme int4-weight-only --zero-points`, makes what " \
+    "it "                                                                                                              \
+    "reads"
+
+static void check_gptq(const tsr_load_query *q)
+{
+    const tsr_linear *const l = first_of(q, "gptq");
+    tsr_json_text value;
+    if (l == NULL || !tsr_query_method(q, "gptq"))
+        return;
+    const bool whole = is(q->config, "group_size", "-1");
+    if (q->loader == TSR_LOADER_VLLM && !is(q->config, "sym", "true"))
+        tsr_query_note(q, true, l->tensor->name, "zero points", TO_INT4,
+                       "config.json does not say sym true: of GPTQ this loader reads symmetric weights only");
+    if (q->loader == TSR_LOADER_VLLM && is(q->config, "desc_act", "true") && !whole)
+        tsr_query_note(q, true, l->tensor->name, "act-order", TO_INT4,
+                       "config.json says desc_act with groups: the loader refuses weights in the order of activations");
+    if (q->loader != TSR_LOADER_VLLM && is(q->config, "checkpoint_format", "\"gptq_v2\""))
+        tsr_query_note(q, true, l->tensor->name, "zero points", TO_INT4,
+                       "checkpoint_format is gptq_v2, whose zero points are stored as they are: a reader of the first "
+                       "format adds 1, and it is not known that this loader does not");
+    if (!find(q->config, "bits", &value) || !find(q->config, "group_size", &value))
+        tsr_query_note(q, true, NULL, "configuration", "add bits and group_size",
+                       "quantization_config lacks bits or group_size, which every reader of GPTQ wants");
+}
+
+/* ---- scales ---- */
+
+/* Parameters for these scales are U8 in vLLM and SGLang, but for gpt-oss and DeepSeek-V4: what is copied into them is
+ * cast, so that 2^-7 becomes 0 and not 120. */
+static void check_dtypes(const tsr_load_query *q)
+{
+    for (size_t i = 0; i < q->linears->count; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        if (l->scale == NULL || !tsr_query_reads(q, l) || l->scale->dtype != TSR_F8_E8M0 ||
+            l->weight->kind->family != TSR_FAMILY_MX || tsr_query_native(q) || tsr_query_method(q, "mxfp4"))
+            continue;
+        tsr_query_note(q, true, l->scale->name, "scale dtype",
+                       "store the same bytes as U8, as tessera quantize does for this kind",
+                       "it is F8_E8M0; the loader keeps these scales in U8, and copying would cast 2^-7 to 0");
+    }
+}
+
+/* A byte of 0 is 2^-127. Readers that shift it into an FP32 exponent get 0. */
+static void check_zero_exponent(const tsr_load_query *q)
+{
+    if (q->loader == TSR_LOADER_SGLANG && q->s->zero_exponent != NULL)
+        tsr_query_note(q, false, q->s->zero_exponent->name, "scale values",
+                       "`tessera convert --to bf16` has these values",
+                       "value %llu is the byte 0, which is 2^-127, over codes that are not all zero: this loader "
+                       "shifts the byte into an exponent, and reads 0",
+                       U64(q->s->zero_exponent_at));
+}
+
+/* vLLM joins wk with weights_proj in BF16, and dequantizes FP8 for that; of 4 bits there is no reader. */
+static void check_indexer(const tsr_load_query *q)
+{
+    for (size_t i = 0; q->who->fuses && i < q->linears->count; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        if (l->scale != NULL && l->weight->bits == 4 && tsr_query_reads(q, l) &&
+            tsr_ends_with(l->module, ".indexer.wk"))
+            tsr_query_note(q, true, l->tensor->name, "indexer", "keep it in BF16: tessera quantize does",
+                           "it has 4 bits; the loader joins it with weights_proj, and reads BF16 and FP8 of it");
+    }
+}
+
+void tsr_rule_small_groups(const tsr_load_query *q)
+{
+    if (tsr_query_compressed_tensors(q) && q->config.data != NULL)
+        check_compressed_tensors(q);
+    if (q->config.data != NULL)
+        check_gptq(q);
+    check_dtypes(q);
+    check_zero_exponent(q);
+    check_indexer(q);
+}

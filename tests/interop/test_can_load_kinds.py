@@ -1,0 +1,399 @@
+"""`tessera inspect --can-load` of MXFP4, NVFP4, MXFP8, int4, AWQ and GPTQ: who reads which kind in which dialect, and every rule
+of theirs broken once."""
+
+import json
+import pathlib
+import re
+import shlex
+
+import harness
+from loader_kinds import KINDS, deepseek_v4, gpt_oss, int4_zeros, mxfp4_ct, number, nvfp4_ct, powers, raw, remade
+from loader_models import both, edit, hold_to_rule, load_table
+import numpy as np
+import pytest
+
+ALL = {"vllm", "sglang", "transformers", "trtllm"}
+ENGINES = ALL - {"transformers"}
+UP, GATE, DOWN = (f"model.layers.0.mlp.{leaf}_proj" for leaf in ("up", "gate", "down"))
+E0 = "model.layers.0.mlp.experts.0"
+
+# ---- who reads what ----
+
+READS = {
+    "MXFP4 experts, compressed-tensors": (lambda: remade("mxfp4-ct", experts=2), ALL),
+    "MXFP4 linears, compressed-tensors": (lambda: remade("mxfp4-ct"), {"vllm", "transformers"}),
+    "MXFP4 of Quark": (lambda: remade("mxfp4-quark"), {"vllm", "sglang"}),
+    "MXFP4 of ModelOpt": (lambda: remade("mxfp4-modelopt"), set()),
+    "gpt-oss": (gpt_oss, ALL),
+    "gpt-oss's layout, another family": (lambda: gpt_oss("qwen3_moe"), set()),
+    "DeepSeek-V4": (deepseek_v4, ALL - {"trtllm"}),
+    "DeepSeek-V4's layout, another family": (lambda: deepseek_v4(family="qwen3_moe"), set()),
+    "DeepSeek-V4, FP8 experts, F32 scales": (lambda: deepseek_v4("fp8", "F32"), ALL - {"trtllm"}),
+    "DeepSeek-V4.1": (lambda: v41(), ALL - {"trtllm"}),
+    "NVFP4, compressed-tensors": (lambda: remade("nvfp4-ct"), ALL),
+    "NVFP4A16, compressed-tensors": (lambda: remade("nvfp4a16-ct"), ALL - {"trtllm"}),
+    "NVFP4 experts, compressed-tensors": (lambda: remade("nvfp4-ct", experts=2), ALL),
+    "NVFP4 of ModelOpt": (lambda: remade("nvfp4-modelopt"), ENGINES),
+    "W4A16_NVFP4 of ModelOpt": (lambda: remade("w4a16-nvfp4-modelopt"), ENGINES),
+    "MXFP8, compressed-tensors": (lambda: remade("mxfp8-ct"), {"vllm", "transformers"}),
+    "MXFP8 of ModelOpt": (lambda: remade("mxfp8-modelopt"), {"vllm", "trtllm"}),
+    "MXFP8 of ModelOpt, mixed": (lambda: changed(remade("mxfp8-modelopt"), edit("quant_algo", "MIXED_PRECISION"), edit(
+        "quantized_layers", {UP: {"quant_algo": "MXFP8"}})), ENGINES),
+    "quant_method mxfp8": (lambda: remade("mxfp8-method"), ALL - {"trtllm"}),
+    "FP8 in blocks of ModelOpt": (lambda: remade("fp8-block-modelopt"), {"vllm", "trtllm"}),
+    "int4, compressed-tensors": (lambda: remade("int4-ct"), ALL - {"trtllm"}),
+    "int4 with zero points": (lambda: remade("int4-ct-zeros"), ALL - {"trtllm"}),
+    "AWQ": (lambda: remade("awq"), ALL - {"trtllm"}),
+    "GPTQ": (lambda: remade("gptq"), ALL - {"trtllm"}),
+}
+
+
+def changed(m, *acts):
+    both(*acts)(m)
+    return m
+
+
+def v41(inside=True):
+    m = deepseek_v4(family="deepseek_v41", block=32)
+    if inside:
+        m.quantization["expert_dtype"] = "fp4"
+    return m
+
+
+@pytest.mark.parametrize("make, loaders", READS.values(), ids=READS)
+def test_who_reads_it(make, loaders, inspect, tmp_path):
+    got = load_table(inspect, make(), tmp_path)
+    assert {name for name, row in got["can_load"].items() if row["1"]} == loaders, json.dumps(got["load_findings"], indent=1)
+    refused = {f["loader"] for f in got["load_findings"] if f["rule"] == "kind"}
+    assert refused == (ALL | {"deepseek"}) - loaders
+    for f in got["load_findings"]:
+        assert f["rule"] != "kind" or (f["tensor"] and f["advice"] and "quant_method '" in f["detail"]), f
+
+
+# ---- every rule, broken once ----
+
+
+def put(name, entry):
+    def act(m):
+        assert name in m.tensors, name
+        m.tensors[name] = entry
+
+    return act
+
+
+def drop_key(key):
+    def act(m):
+        del m.config[key]
+
+    return act
+
+
+def mixed(*targets):
+    """Two groups of NVFP4, as their targets say."""
+
+    def act(m):
+        group = m.quantization["config_groups"]["group_0"]
+        m.quantization["format"] = "mixed-precision"
+        m.quantization["config_groups"] = {
+            f"group_{i}": {**group, "format": "nvfp4-pack-quantized", "targets": list(t)} for i, t in enumerate(targets)}
+
+    return act
+
+
+def many_layers(m):
+    """Layer 6 is plain, and layer 60 is not; all others are away."""
+    m.tensors = {name.replace("layers.0.", "layers.6.").replace("layers.1.", "layers.60."): t for name, t in m.tensors.items()}
+    for name in [name for name in m.tensors if "layers.6." in name and name.endswith(".weight_scale_2")]:
+        module = name.removesuffix(".weight_scale_2")
+        o, i = m.tensors[f"{module}.weight"][1]
+        m.tensors = {n: t for n, t in m.tensors.items() if not n.startswith(module + ".")}
+        m.plain(module, (o, 2 * i))
+    del m.config["num_hidden_layers"]
+    m.quantization["ignore"] = ["lm_head", "model.layers.6"]
+
+
+def renamed_kind(m, module, make):
+    """One module in another kind."""
+    o, i = m.tensors[f"{module}.weight_packed"][1]
+    m.tensors = {n: t for n, t in m.tensors.items() if not n.startswith(module + ".")}
+    m.tensors |= make(module, o, 2 * i)
+
+
+def stacked(kind):
+    def act(m):
+        for layer in range(2):
+            y = f"model.layers.{layer}.mlp.experts.down_proj"
+            if kind == "nvfp4":
+                m.tensors |= {f"{y}_packed": raw("U8", 2, 256, 128), f"{y}_scale": raw("F8_E4M3", 2, 256, 16, fill=0x38),
+                              f"{y}_global_scale": ("F32", [2], np.float32([1, 1]).tobytes())}
+            else:
+                m.tensors |= {f"{y}_packed": raw("U8", 2, 256, 128), f"{y}_scale": powers(2, 256, 8)}
+
+    return act
+
+
+def with_indexer(m):
+    m.tensors |= nvfp4_ct("model.layers.0.self_attn.indexer.wk", 128, 256)
+
+
+# name -> model, what is done to it, TP, loaders that say no for this rule (and no others do), rule, words of the finding
+RULES = {
+    # DeepSeek-V4
+    "F8_E8M0 scales of FP8 experts": (lambda: deepseek_v4("fp8", "F8_E8M0"), None, 1, {"vllm"}, "scale dtype",
+                                      ["experts.0.w1.scale", "120 for 2^-7", "reads F32"]),
+    "expert_dtype absent, FP4": (deepseek_v4, drop_key("expert_dtype"), 1, {"transformers"}, "expert_dtype",
+                                 ["experts.0.w1.weight", "FP4", "takes experts for FP8"]),
+    "expert_dtype absent, FP8": (lambda: deepseek_v4("fp8", "F32"), drop_key("expert_dtype"), 1, {"vllm"}, "expert_dtype",
+                                 ["FP8", "takes experts for FP4"]),
+    "V4.1's expert_dtype at the top only": (lambda: v41(False), None, 1, {"transformers"}, "expert_dtype",
+                                            ["inside quantization_config"]),
+    "V4's expert_dtype inside only": (
+        lambda: deepseek_v4("fp8", "F32"), both(drop_key("expert_dtype"), edit("expert_dtype", "fp8")), 1, {"vllm"},
+        "expert_dtype", ["at the top of config.json"]),
+    # ModelOpt's lists and files
+    "layers.6 hits layers.60": (lambda: remade("nvfp4-modelopt"), many_layers, 1, {"vllm"}, "ignore list",
+                                ["'model.layers.6'", "layers.60.", "by mistake"]),
+    "mlp.gate hits gate_up_proj": (lambda: remade("nvfp4-modelopt"), edit("ignore", ["lm_head", "mlp.gate"]), 1, {"vllm"},
+                                   "ignore list", ["'mlp.gate'", "gate_up_proj", "by mistake"]),
+    "an excluded module that is quantized": (lambda: remade("nvfp4-modelopt"), edit("ignore", ["lm_head", "*.mlp.down_proj"]),
+                                             1, ENGINES, "ignore list", ["down_proj", "is quantized"]),
+    "a plain module that is not excluded": (lambda: remade("nvfp4-modelopt", experts=2), edit("ignore", ["lm_head"]), 1,
+                                            ENGINES, "ignore list", ["self_attn", "does not exclude"]),
+    "two files that disagree": (lambda: remade("nvfp4-modelopt"), None, 1, ENGINES, "two configurations", ["'other'"]),
+    "no group_size in the side file": (lambda: remade("nvfp4-modelopt"), None, 1, {"vllm", "sglang"}, "configuration",
+                                       ["hf_quant_config.json", "'group_size'"]),
+    "no kv_cache_quant_algo": (lambda: remade("nvfp4-modelopt"), None, 1, {"vllm"}, "configuration",
+                               ["hf_quant_config.json", "'kv_cache_quant_algo'"]),
+    "no exclude_modules": (lambda: remade("nvfp4-modelopt"), None, 1, {"vllm", "sglang"}, "configuration",
+                           ["hf_quant_config.json", "'exclude_modules'"]),
+    "no ignore for SGLang": (lambda: remade("nvfp4-modelopt"), edit("ignore", None), 1, {"sglang"}, "configuration",
+                             ["'ignore'"]),
+    "two group sizes": (lambda: remade("nvfp4-modelopt"), edit("config_groups.group_1", {
+        "targets": ["Linear"], "weights": {"num_bits": 4, "type": "float", "group_size": 32}}), 1, {"sglang"}, "groups",
+        ["group_size 16 and 32"]),
+    # global scales
+    "globals of q, k and v": (lambda: remade("nvfp4a16-ct"), put("model.layers.0.self_attn.k_proj.weight_global_scale",
+                              number(256, 1)), 1, {"vllm", "sglang"} | {"trtllm"}, "global scales",
+                              ["k_proj.weight_global_scale", "256", "512", "q_proj", "qkv_proj"]),
+    "globals of gate and up": (lambda: remade("nvfp4-modelopt"), put(f"{UP}.weight_scale_2", number(1 / 256)), 1, ENGINES,
+                               "global scales", ["up_proj.weight_scale_2", "gate_up_proj"]),
+    "globals of an expert": (lambda: remade("nvfp4-ct", experts=2), put(f"{E0}.up_proj.weight_global_scale", number(256, 1)),
+                             1, ENGINES, "global scales", ["experts.0.up_proj", "512"]),
+    "scales of inputs": (lambda: remade("nvfp4-modelopt"), put(f"{UP}.input_scale", number(1 / 32)), 1, {"trtllm"},
+                         "global scales", ["up_proj.input_scale", "asserts"]),
+    # compressed-tensors
+    "an unknown key": (lambda: remade("nvfp4-ct"), edit("config_groups.group_0.weights.four_over_six", True), 1,
+                       ALL - {"trtllm"}, "configuration", ["four_over_six", "forbids"]),
+    "MXFP8 without scale_dtype": (lambda: remade("mxfp8-ct"), edit("config_groups.group_0.weights.scale_dtype", None), 1, ALL,
+                                  "arguments", ["MXFP8", "torch.uint8"]),
+    "NVFP4 of strategy group": (lambda: remade("nvfp4-ct"), edit("config_groups.group_0.weights.strategy", "group"), 1, ALL,
+                                "arguments", ["NVFP4", "tensor_group"]),
+    "a format of another kind": (lambda: remade("nvfp4-ct"), edit("format", "float-quantized"), 1, {"transformers"},
+                                 "configuration", ["nvfp4-pack-quantized"]),
+    "MXFP4 in a format, other experts": (
+        lambda: remade("nvfp4-ct", experts=2), both(edit("format", "mixed-precision"), edit(
+            "config_groups.group_0.format", "mxfp4-pack-quantized")), 1, {"sglang"}, "configuration",
+        ["experts.0.", "takes all experts"]),
+    "classes as targets": (lambda: remade("nvfp4-ct"), mixed(["Linear"], ["re:.*mlp.*"]), 1, {"trtllm"}, "targets",
+                           ["'Linear'", "2 groups"]),
+    "an expression that starts later": (lambda: remade("nvfp4-ct"), edit("config_groups.group_0.targets", ["re:mlp"]), 1, ALL,
+                                        "targets", ["taken for plain"]),
+    "act-order of compressed-tensors": (lambda: remade("int4-ct"), edit("config_groups.group_0.weights.actorder", "group"), 1,
+                                        {"vllm"}, "act-order", ["actorder"]),
+    "E8M0 in F8_E8M0": (lambda: remade("mxfp8-ct"), put(f"{UP}.weight_scale", powers(512, 8, dtype="F8_E8M0")), 1, ALL,
+                        "scale dtype", ["up_proj.weight_scale", "U8"]),
+    "members of two kinds": (lambda: remade("nvfp4a16-ct"), both(
+        lambda m: renamed_kind(m, UP, mxfp4_ct), edit("config_groups.group_1", {
+            "targets": ["Linear"], "weights": {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32,
+                                               "scale_dtype": "torch.uint8", "symmetric": True, "dynamic": False}})),
+        1, ENGINES, "fused group", ["up_proj", "MXFP4", "gate_proj", "NVFP4"]),
+    # GPTQ
+    "asymmetric GPTQ": (lambda: remade("gptq"), edit("sym", False), 1, {"vllm"}, "zero points", ["sym", "symmetric"]),
+    "act-order of GPTQ": (lambda: remade("gptq"), edit("desc_act", True), 1, {"vllm"}, "act-order", ["desc_act"]),
+    "GPTQ v2": (lambda: remade("gptq"), edit("checkpoint_format", "gptq_v2"), 1, {"sglang", "transformers", "trtllm"},
+                "zero points", ["gptq_v2", "adds 1"]),
+    # experts and layers
+    "stacked NVFP4 experts": (lambda: remade("nvfp4a16-ct"), stacked("nvfp4"), 1, ALL | {"deepseek"}, "stacked experts",
+                              ["down_proj", "2 deep"]),
+    "stacked MXFP4 experts": (lambda: remade("mxfp4-ct"), stacked("mxfp4"), 1, ALL | {"deepseek"}, "stacked experts",
+                              ["2 deep", "gpt-oss"]),
+    "indexer.wk in 4 bits": (lambda: remade("nvfp4a16-ct"), with_indexer, 1, ENGINES, "indexer", ["indexer.wk", "4 bits"]),
+    # tensor parallelism
+    "groups of 32 cut": (lambda: remade("mxfp4-ct", intermediate=320), None, 4, ENGINES | {"deepseek"}, "blocks",
+                         ["down_proj", "320 columns / 4 ranks = 80", "2.5 blocks of 32"]),
+    "groups of 16 cut": (lambda: remade("nvfp4-ct", intermediate=320), None, 8, ENGINES | {"deepseek"}, "blocks",
+                         ["down_proj", "320 columns / 8 ranks = 40", "2.5 blocks of 16"]),
+    "zero points cut": (lambda: remade("int4-ct-zeros", intermediate=352), None, 11 * 8, ENGINES | {"deepseek"}, "words",
+                        ["up_proj", "352 rows / 88 ranks = 4", "8 of them share a word"]),
+    "words of AWQ cut": (lambda: remade("awq", intermediate=544), None, 17 * 8, ENGINES | {"deepseek"}, "words",
+                         ["up_proj", "544 rows / 136 ranks = 4"]),
+    "words of GPTQ cut": (lambda: remade("gptq", intermediate=544), None, 17 * 8, ENGINES | {"deepseek"}, "words",
+                          ["up_proj", "544 rows / 136 ranks = 4"]),
+    "blocks of 32x32 cut": (lambda: deepseek_v4("fp8", "F32", "deepseek_v41", block=32, rows=320),
+                            edit("expert_dtype", "fp8"), 4, ENGINES, "blocks",
+                            ["experts.0.w1", "320 rows / 4 ranks = 80", "2.5 blocks of 32"]),
+}
+
+
+def side_file(path, **without):
+    """ModelOpt's other file; a key that is None is left out."""
+    keys = {"quant_algo": "NVFP4", "kv_cache_quant_algo": None, "group_size": 16, "exclude_modules": ["lm_head"], **without}
+    (path / "hf_quant_config.json").write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": {
+        key: value for key, value in keys.items() if value != "away"}}))
+
+
+SIDE_FILES = {"two files that disagree": ({"exclude_modules": ["lm_head", "other"]}, True),
+              "no group_size in the side file": ({"group_size": "away"}, False),
+              "no kv_cache_quant_algo": ({"kv_cache_quant_algo": "away"}, False),
+              "no exclude_modules": ({"exclude_modules": "away"}, False)}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules(name, inspect, tmp_path, monkeypatch):
+    make, act, tp, loaders, rule, words = RULES[name]
+    if name in SIDE_FILES:
+        keys, both_files = SIDE_FILES[name]
+        m = make()
+        write = m.write
+
+        def with_side_file(path):
+            write(path)
+            side_file(path, **keys)
+            return path
+
+        if not both_files:
+            del m.config["quantization_config"]
+        monkeypatch.setattr(m, "write", with_side_file)
+        make = lambda: m
+    hold_to_rule(make, act, tp, loaders, rule, words, inspect, tmp_path)
+
+
+# name -> model, what is done to it, TP, loaders that must say yes
+YES = {
+    "a pattern that is no part of a name": (lambda: remade("nvfp4-modelopt"), edit("ignore", ["lm_head", "*.mlp.gat[e]"]), 1,
+                                            ENGINES),
+    "an excluded fused layer, by its members": (lambda: remade("nvfp4-modelopt", experts=2), None, 1, ENGINES),
+    "ModelOpt's side file alone": (lambda: remade("nvfp4-modelopt"), drop_key("quantization_config"), 1, ENGINES),
+    "both files, equal": (lambda: remade("nvfp4-modelopt"), None, 1, ENGINES),
+    "scales of inputs that differ": (lambda: remade("nvfp4-modelopt"), put(f"{UP}.input_scale", number(1 / 32)), 1,
+                                     {"vllm", "sglang"}),
+    "globals of gate and down": (lambda: remade("nvfp4-modelopt"), put(f"{DOWN}.weight_scale_2", number(1 / 256)), 1, ENGINES),
+    "globals that differ, in transformers": (lambda: remade("nvfp4a16-ct"), put(f"{UP}.weight_global_scale", number(256, 1)),
+                                             1, {"transformers"}),
+    "mixed precision by expressions": (lambda: remade("nvfp4-ct"), mixed(["re:.*mlp.*"], ["re:.*self_attn.*"]), 1, ALL),
+    "act-order in one group": (lambda: remade("gptq"), lambda m: (edit("desc_act", True)(m), one_group(m)), 1, {"vllm"}),
+    "GPTQ v2, symmetric": (lambda: remade("gptq"), edit("checkpoint_format", "gptq_v2"), 1, {"vllm"}),
+    "gpt-oss's experts at a size that cuts blocks": (gpt_oss, lambda m: m.config.update(
+        num_attention_heads=16, num_key_value_heads=16, head_dim=16), 16, {"vllm", "sglang"}),
+    "groups that end with ranks": (lambda: remade("mxfp4-ct", intermediate=320), None, 2, {"vllm"}),
+    "zero points that end with ranks": (lambda: remade("int4-ct-zeros", intermediate=256), None, 2, {"vllm", "sglang"}),
+    "DeepSeek-V4 on two ranks": (deepseek_v4, None, 2, {"vllm", "sglang"}),
+    "FP8 experts in SGLang, whatever the scales": (lambda: deepseek_v4("fp8", "F8_E8M0"), None, 1, {"sglang"}),
+    "stacked FP8 experts of Qwen3.5": (lambda: fp8_stack("qwen3_5_moe"), None, 1, {"vllm"}),
+}
+
+
+def one_group(m):
+    """One scale a row."""
+    edit("group_size", -1)(m)
+    for name in [n for n in m.tensors if n.endswith((".scales", ".qzeros", ".g_idx"))]:
+        dtype, shape, data = m.tensors[name]
+        m.tensors[name] = (dtype, shape, bytes(len(data))) if name.endswith("g_idx") else raw(dtype, 1, shape[1], fill=0x33)
+
+
+def fp8_stack(family):
+    m = remade("fp8-block-modelopt")
+    m.config["model_type"] = family
+    for layer in range(2):
+        y = f"model.layers.{layer}.mlp.experts"
+        for leaf, o, i in (("gate_up_proj", 512, 256), ("down_proj", 256, 256)):
+            m.tensors |= {f"{y}.{leaf}": raw("F8_E4M3", 2, o, i, fill=0x38),
+                          f"{y}.{leaf}_scale": raw("F32", 2, o // 128, i // 128)}
+    return m
+
+
+@pytest.mark.parametrize("name", YES)
+def test_yes(name, inspect, tmp_path):
+    make, act, tp, loaders = YES[name]
+    m = make()
+    if act:
+        act(m)
+    path = m.write(tmp_path / "m")
+    if "file" in name:
+        side_file(path)
+    code, got = inspect(path, "--can-load", ",".join(sorted(loaders)), "--tp", str(tp))
+    assert code == 0 and all(ok for row in got["can_load"].values() for ok in row.values()), json.dumps(
+        got["load_findings"], indent=1)
+
+
+def test_byte_0_of_e8m0(inspect, tmp_path):
+    """A warning for SGLang, which shifts it to 0, where the codes are not all zero; every writer stores it over zeros."""
+    for fill, warned in ((0x33, True), (0x80, False)):
+        m = remade("mxfp4-ct", experts=2)
+        name = f"{E0}.up_proj.weight_packed"
+        dtype, shape, data = m.tensors[name]
+        m.tensors[name] = (dtype, shape, data[:48] + bytes([fill]) * 16 + data[64:])  # -0.0 is a zero, 0x80 a pair of them
+        if not warned:
+            m.tensors[name] = (dtype, shape, data[:48] + b"\x08\x80" * 8 + data[64:])
+        scale = f"{E0}.up_proj.weight_scale"
+        dtype, shape, data = m.tensors[scale]
+        m.tensors[scale] = (dtype, shape, data[:3] + b"\0" + data[4:])
+        code, got = inspect(m.write(tmp_path / f"m{fill}"), "--can-load", "sglang,vllm", "--tp", "1")
+        mine = [f for f in got["load_findings"] if f["rule"] == "scale values"]
+        assert code == 0 and [f["loader"] for f in mine] == ["sglang"] * warned, got["load_findings"]
+        assert all(f["severity"] == "warning" and f["tensor"] == scale and "value 3 " in f["detail"] for f in mine)
+
+
+def test_byte_255_of_e8m0(inspect, tmp_path):
+    m = remade("mxfp4-ct", experts=2)
+    scale = f"{E0}.up_proj.weight_scale"
+    dtype, shape, data = m.tensors[scale]
+    m.tensors[scale] = (dtype, shape, data[:3] + b"\xff" + data[4:])
+    code, got = inspect(m.write(tmp_path / "m"), "--can-load", "all", "--tp", "1")
+    assert code == 1 and any("1 NaN or Inf" in f["detail"] for f in got["findings"]), got["findings"]
+    assert not any(row["1"] for row in got["can_load"].values())
+
+
+def test_expert_dtype_absent_is_said_to_all(inspect, tmp_path):
+    """Whoever guesses right says that others do not."""
+    m = deepseek_v4()
+    drop_key("expert_dtype")(m)
+    got = load_table(inspect, m, tmp_path, loaders="vllm,sglang,transformers")
+    mine = {f["loader"]: f["severity"] for f in got["load_findings"] if f["rule"] == "expert_dtype"}
+    assert mine == {"vllm": "warning", "transformers": "error"}
+
+
+# ---- what is advised ----
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SOURCES = [*sorted((ROOT / "formats" / "loaders").glob("*.c")), ROOT / "verify" / "weights" / "contents.c"]
+STANDS_FOR = {"GLOB": "*.o_proj.*", "NAME": "compressed-tensors", "N": "1"}
+
+
+def advised():
+    """Every command that a rule's advice names, in backquotes."""
+    text = "".join(path.read_text() for path in SOURCES)
+    text = re.sub(r'"[\s\\]*\n\s*"', "", text)  # a text that goes on in the next line
+    again = re.search(r'#define AGAIN\(options\) "(.*)" options "(.*)"\n', text).groups()
+    text = re.sub(r'AGAIN\("(.*?)"\)', lambda m: again[0] + m[1] + again[1], text)
+    return sorted(set(re.findall(r"`(tessera [^`]*)`", text)) - {"tessera quantize\" options \""})
+
+
+def test_advised_commands_exist(tessera, quantize, checkpoint, tmp_path):
+    """Each is taken with its options and values: by a plan for what it would work on."""
+    bf16, commands = checkpoint("llama"), advised()
+    assert {"tessera convert --to bf16", "tessera quantize --scheme nvfp4-weight-only --dialect modelopt"} < set(commands)
+    assert len(commands) > 15, commands
+    sources = {"quantize": bf16, "convert": quantize(bf16), "deepseek-mp": quantize(checkpoint("deepseek-v3"))}
+    for command in commands:
+        _, verb, *options = [STANDS_FOR.get(word, word) for word in shlex.split(command)]
+        src = sources["deepseek-mp" if "deepseek-mp" in options else verb]
+        code, out, err = harness.run(tessera, [verb, src, "-o", tmp_path / "dst", *options, "--dry-run"])
+        assert code == 0, f"{command}: exit {code}\n{out}{err}"
+
+
+def test_all_commands_stand_in_backquotes():
+    """So that the test above misses none."""
+    for path in SOURCES:
+        for line in path.read_text().splitlines():
+            assert not re.search(r"(?<!`)tessera [a-z-]+ -", line) or "'tessera convert --from'" in line, f"{path}: {line}"
