@@ -17,9 +17,9 @@ enum { MAX_TOKENS = 1 << 20 };
 
 typedef struct arguments {
     const char *sides[2]; /* SRC and DST; of --reference only the first */
-    const char *layers, *tokens, *reference, *min_sqnr, *max_kl, *min_top1, *json, *junit;
-    uint64_t sequences, length, seed, threads;
-    bool quiet, help;
+    const char *layers, *tokens, *reference, *min_sqnr, *max_kl, *min_top1;
+    uint64_t sequences, length, seed;
+    tsr_check_options last;
     tsr_forward_limits limits;
 } arguments;
 
@@ -66,14 +66,10 @@ static void list_options(arguments *a, tsr_option *options)
         {"--min-top1", TSR_OPT_TEXT, &a->min_top1, "X",
          "smallest share of positions with the same likeliest token "
          "(none)"},
-        {"--threads", TSR_OPT_COUNT, &a->threads, "N", "workers (all CPUs); the result does not depend on it"},
-        {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result as JSON ('-': stdout)"},
-        {"--junit", TSR_OPT_TEXT, &a->junit, "FILE", "the result as JUnit XML"},
-        {"--quiet", TSR_OPT_FLAG, &a->quiet, NULL, "no text: only the exit code"},
-        {"--help", TSR_OPT_FLAG, &a->help, NULL, "this text"},
         {0},
     };
     memcpy(options, all, sizeof all);
+    tsr_options_append_check(options, &a->last);
 }
 
 static tsr_status parse_layers(const char *text, tsr_forward_request *r, tsr_err *err)
@@ -116,18 +112,18 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_forward_request
     size_t n;
     list_options(a, options);
     TSR_TRY(tsr_options_parse(options, argc, argv, named, 2, &n, NULL, err));
-    if (a->help) {
+    if (a->last.help) {
         tsr_options_help(kHelp, options);
         return TSR_OK;
     }
     TSR_TRY(take_sides(a, named, err));
     if (a->reference != NULL && a->tokens != NULL)
         return tsr_fail(err, TSR_E_USAGE, "--tokens: --reference has its own");
-    if (a->threads == 0 || a->length == 0 || a->sequences > MAX_TOKENS || a->length > MAX_TOKENS)
-        return tsr_fail(err, TSR_E_USAGE, "%s: from 1 to %d", a->threads == 0 ? "--threads" : "--count (and --batch)",
-                        MAX_TOKENS);
+    if (a->last.threads == 0 || a->length == 0 || a->sequences > MAX_TOKENS || a->length > MAX_TOKENS)
+        return tsr_fail(err, TSR_E_USAGE, "%s: from 1 to %d",
+                        a->last.threads == 0 ? "--threads" : "--count (and --batch)", MAX_TOKENS);
     const tsr_places places = {
-        .sources = {a->sides[0], a->sides[1], a->reference, a->tokens}, .json = a->json, .junit = a->junit};
+        .sources = {a->sides[0], a->sides[1], a->reference, a->tokens}, .json = a->last.json, .junit = a->last.junit};
     TSR_TRY(tsr_places_check(&places, err));
     TSR_TRY(parse_layers(a->layers, r, err));
     TSR_TRY(tsr_parse_number("--min-sqnr", a->min_sqnr, &r->limits.min_sqnr, err));
@@ -137,7 +133,7 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_forward_request
     r->sequences = a->sequences > 0 ? a->sequences : r->tokens == NULL ? 1 : MAX_TOKENS;
     r->length = a->length;
     r->seed = a->seed;
-    a->threads = a->threads > UINT16_MAX ? UINT16_MAX : a->threads;
+    a->last.threads = a->last.threads > UINT16_MAX ? UINT16_MAX : a->last.threads;
     return TSR_OK;
 }
 
@@ -250,26 +246,26 @@ static tsr_status verify(const arguments *a, session *s, tsr_forward_request *r,
     r->source = &s->sides[0];
     r->model = a->sides[1] == NULL ? NULL : &s->sides[1];
     r->reference = s->reference;
-    s->terminal = tsr_terminal_open(a->quiet);
-    r->run = tsr_terminal_run_options(&s->terminal, a->threads, 0);
+    s->terminal = tsr_terminal_open(a->last.quiet);
+    r->run = tsr_terminal_run_options(&s->terminal, a->last.threads, 0);
     const tsr_status status = tsr_check_forward(r, &s->evidence, err);
     tsr_terminal_close(&s->terminal);
     TSR_TRY(status);
-    if (!a->quiet && !tsr_is_stdout(a->json))
+    if (!a->last.quiet && !tsr_is_stdout(a->last.json))
         print_result(a, s);
     tsr_text json = {0};
     write_json(&json, a, r, s);
-    return tsr_evidence_write(&s->evidence, "forward", &json, a->json, a->junit, err);
+    return tsr_evidence_write(&s->evidence, "forward", &json, a->last.json, a->last.junit, err);
 }
 
 int tsr_cmd_verify_forward(int argc, char **argv)
 {
-    arguments a = {.length = 64, .threads = tsr_cpu_count()};
+    arguments a = {.length = 64, .last.threads = tsr_cpu_count()};
     tsr_forward_request r = {.last = SIZE_MAX, .limits = tsr_forward_limits_defaults()};
     session s = {0};
     tsr_err err = {{0}};
     tsr_status status = parse(argc - 1, argv + 1, &a, &r, &err);
-    if (status == TSR_OK && !a.help)
+    if (status == TSR_OK && !a.last.help)
         status = verify(&a, &s, &r, &err);
     const bool fine = s.evidence.failed == 0;
     tsr_evidence_free(&s.evidence);

@@ -24,12 +24,12 @@ enum { ALL_OUTS = (1 << TSR_N_OUTS) - 1, MAX_TOKENS = 1 << 20 };
 
 typedef struct arguments {
     const struct kernel_check *check;
-    const char *dst, *against, *activations, *stages, *json, *junit;
+    const char *dst, *against, *activations, *stages;
     const char *max_kernel_error, *max_kernel_rms, *min_sqnr;
     tsr_list tensors;
-    uint64_t threads;
     int device, out, scaling;
-    bool details, quiet, help;
+    bool details;
+    tsr_check_options last;
     tsr_kernel_options options;
 } arguments;
 
@@ -154,15 +154,11 @@ static void list_options(arguments *a, tsr_option *options)
          "RMS error of a kernel, over the expected RMS of its accumulation (2)"},
         {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB",
          "smallest SQNR that quantization leaves (gemm: 27, of activations alone 30; else by rounding)"},
-        {"--threads", TSR_OPT_COUNT, &a->threads, "N", "workers (all CPUs); the result does not depend on it"},
-        {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result as JSON ('-': stdout)"},
-        {"--junit", TSR_OPT_TEXT, &a->junit, "FILE", "the result as JUnit XML"},
         {"--details", TSR_OPT_FLAG, &a->details, NULL, "a line for every judgement, not for every tensor"},
-        {"--quiet", TSR_OPT_FLAG, &a->quiet, NULL, "no text: only the exit code"},
-        {"--help", TSR_OPT_FLAG, &a->help, NULL, "this text"},
         {0},
     };
     memcpy(options, all, sizeof all);
+    tsr_options_append_check(options, &a->last);
 }
 
 static void list_mla_options(arguments *a, tsr_option *options)
@@ -180,14 +176,10 @@ static void list_mla_options(arguments *a, tsr_option *options)
         {"--seed", TSR_OPT_COUNT, &a->options.seed, "S", "seed of lengths and hidden states (0)"},
         {"--device", TSR_OPT_CHOICE, &a->device, "auto|cpu|cuda", "where kernels run (auto: a GPU if there is one)"},
         {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB", "smallest SQNR that quantization leaves a stage (20)"},
-        {"--threads", TSR_OPT_COUNT, &a->threads, "N", "workers (all CPUs); the result does not depend on it"},
-        {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result as JSON ('-': stdout)"},
-        {"--junit", TSR_OPT_TEXT, &a->junit, "FILE", "the result as JUnit XML"},
-        {"--quiet", TSR_OPT_FLAG, &a->quiet, NULL, "no text: only the exit code"},
-        {"--help", TSR_OPT_FLAG, &a->help, NULL, "this text"},
         {0},
     };
     memcpy(options, all, sizeof all);
+    tsr_options_append_check(options, &a->last);
 }
 
 bool tsr_is_kernel_check(const char *word)
@@ -198,7 +190,7 @@ bool tsr_is_kernel_check(const char *word)
 static arguments defaults(const char *check)
 {
     return (arguments){.check = find_check(check),
-                       .threads = tsr_cpu_count(),
+                       .last.threads = tsr_cpu_count(),
                        .out = TSR_N_OUTS,
                        .options = {.tokens = 64,
                                    .columns = 256,
@@ -216,7 +208,7 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
     uint64_t given;
     (is_mla(a) ? list_mla_options : list_options)(a, options);
     TSR_TRY(tsr_options_parse(options, argc, argv, &a->dst, 1, &n, &given, err));
-    if (a->help) {
+    if (a->last.help) {
         tsr_options_help(a->check->help, options);
         return TSR_OK;
     }
@@ -226,8 +218,8 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
     }
     if (a->dst == NULL)
         return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera verify %s DST", a->check->name);
-    if (a->threads == 0 || a->options.experts == 0)
-        return tsr_fail(err, TSR_E_USAGE, "%s: at least 1", a->threads == 0 ? "--threads" : "--experts");
+    if (a->last.threads == 0 || a->options.experts == 0)
+        return tsr_fail(err, TSR_E_USAGE, "%s: at least 1", a->last.threads == 0 ? "--threads" : "--experts");
     if (a->options.tokens == 0 || a->options.tokens > MAX_TOKENS)
         return tsr_fail(err, TSR_E_USAGE, "--tokens: from 1 to %d", MAX_TOKENS);
     const tsr_mla_request *const r = &a->options.mla;
@@ -236,7 +228,7 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "--batch, --context: from 1 to %d; --new-tokens: from 1 to --context",
                         MAX_TOKENS);
     const tsr_places places = {
-        .sources = {a->dst, a->against, a->activations, a->stages}, .json = a->json, .junit = a->junit};
+        .sources = {a->dst, a->against, a->activations, a->stages}, .json = a->last.json, .junit = a->last.junit};
     TSR_TRY(tsr_places_check(&places, err));
     TSR_TRY(tsr_parse_number("--max-kernel-error", a->max_kernel_error, &limits->max_kernel_error, err));
     TSR_TRY(tsr_parse_number("--max-kernel-rms", a->max_kernel_rms, &limits->max_kernel_rms, err));
@@ -244,7 +236,7 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
     a->options.globs = a->tensors.items;
     a->options.n_globs = a->tensors.count;
     a->options.group_rows = kGroups[a->scaling];
-    a->options.run.threads = a->threads > UINT16_MAX ? UINT16_MAX : a->threads;
+    a->options.run.threads = a->last.threads > UINT16_MAX ? UINT16_MAX : a->last.threads;
     return TSR_OK;
 }
 
@@ -338,7 +330,7 @@ static tsr_status write_files(const arguments *a, const session *s, tsr_err *err
 {
     tsr_text json = {0};
     write_json(&json, a, s);
-    return tsr_evidence_write(&s->evidence, a->check->name, &json, a->json, a->junit, err);
+    return tsr_evidence_write(&s->evidence, a->check->name, &json, a->last.json, a->last.junit, err);
 }
 
 /* ---- running ---- */
@@ -390,7 +382,7 @@ static tsr_status verify(arguments *a, session *s, tsr_err *err)
 {
     TSR_TRY(open_all(a, s, err));
     TSR_TRY(a->check->run(&a->options, a->out == TSR_N_OUTS ? ALL_OUTS : 1u << a->out, &s->evidence, err));
-    if (!a->quiet && !tsr_is_stdout(a->json))
+    if (!a->last.quiet && !tsr_is_stdout(a->last.json))
         print_result(a, s);
     return write_files(a, s, err);
 }
@@ -414,7 +406,7 @@ int tsr_cmd_verify_kernels(int argc, char **argv)
     session s = {0};
     tsr_err err = {{0}};
     tsr_status status = parse(argc - 1, argv + 1, &a, &err);
-    if (status == TSR_OK && !a.help)
+    if (status == TSR_OK && !a.last.help)
         status = verify(&a, &s, &err);
     const bool fine = s.evidence.failed == 0;
     close_all(&s);

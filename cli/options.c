@@ -192,6 +192,19 @@ void tsr_options_append(tsr_option *options, const tsr_option *more)
     while (more++->name != NULL);
 }
 
+void tsr_options_append_check(tsr_option *options, tsr_check_options *check)
+{
+    const tsr_option last[] = {
+        {"--threads", TSR_OPT_COUNT, &check->threads, "N", "workers (all CPUs); the result does not depend on it"},
+        {"--json", TSR_OPT_TEXT, &check->json, "FILE", "the result as JSON ('-': stdout)"},
+        {"--junit", TSR_OPT_TEXT, &check->junit, "FILE", "the result as JUnit XML"},
+        {"--quiet", TSR_OPT_FLAG, &check->quiet, NULL, "no text: only the exit code"},
+        {"--help", TSR_OPT_FLAG, &check->help, NULL, "this text"},
+        {0},
+    };
+    tsr_options_append(options, last);
+}
+
 /* Parses the option at argv[*i]; *i moves on to its value if that is a word of its own. */
 static tsr_status take_option(const tsr_option *options, int argc, char **argv, int *i, uint64_t *given, tsr_err *err)
 {

@@ -37,6 +37,15 @@ enum { TSR_MAX_OPTIONS = 64 };
 /* Appends the entries of `more` to `options`, which has room for TSR_MAX_OPTIONS. */
 void tsr_options_append(tsr_option *options, const tsr_option *more);
 
+/* The options that `verify` ends in whenever it runs something. */
+typedef struct tsr_check_options {
+    uint64_t threads;
+    const char *json, *junit;
+    bool quiet, help;
+} tsr_check_options;
+
+void tsr_options_append_check(tsr_option *options, tsr_check_options *check);
+
 /* Parses argv[0..argc) (without program and command). Words without a dash go to positional[0..*n_positional), at most
  * max_positional. *given (may be NULL): bit i says that options[i] was there. "-h" is "--help". TSR_E_USAGE names the
  * option, what it takes, and what may have been meant; values with control characters are refused, since they end up

@@ -81,6 +81,14 @@ double tsr_seconds_since(const struct timespec *began)
     return (double)(now.tv_sec - began->tv_sec) + 1e-9 * (double)(now.tv_nsec - began->tv_nsec);
 }
 
+void tsr_tell_progress(const tsr_run_options *options, const tsr_progress *progress, const struct timespec *began)
+{
+    tsr_progress p = *progress;
+    p.seconds = tsr_seconds_since(began);
+    if (options->progress != NULL)
+        options->progress(&p, options->progress_data);
+}
+
 double tsr_now(void)
 {
     struct timespec t;

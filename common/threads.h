@@ -36,6 +36,9 @@ unsigned tsr_cpu_count(void);
 /* Whether the caller wants the job to stop. `cancel` may be NULL. */
 bool tsr_is_cancelled(const atomic_bool *cancel);
 
+/* Tells the caller, if it wants to know, how far a job that began at `began` has come. */
+void tsr_tell_progress(const tsr_run_options *options, const tsr_progress *progress, const struct timespec *began);
+
 /* How many workers may run: the number that is wanted, at most TSR_MAX_THREADS, and no more than the memory holds when
  * the job takes `fixed` bytes and each worker `each`. TSR_E_NOMEM: not one fits; the message says what it takes. */
 tsr_status tsr_choose_threads(const tsr_run_options *options, uint64_t fixed, uint64_t each, unsigned *threads,

@@ -157,31 +157,6 @@ static tsr_status report_not_finite(const tsr_int_rows *rows, uint64_t row, uint
                     U64(t->offset + at * tsr_dtype_bytes((tsr_dtype)t->dtype)));
 }
 
-static void add_stats(tsr_quant_stats *stats, const tsr_int_error *e, const tsr_int_code *code, float amax, uint64_t n,
-                      uint64_t first)
-{
-    const double s = (double)code->scale, s2 = s * s;
-    const tsr_quant_stats cost = {
-        .elements = n,
-        .nonzero = e->nonzero,
-        .saturated = e->saturated,
-        .flushed = e->flushed,
-        .blocks = 1,
-        .zero_blocks = amax == 0,
-        .worst_at = first,
-        .worst_mse = e->sum_e2 * s2 / (double)n,
-        .sum_rms = sqrt(e->sum_q2 * s2 / (double)n),
-        .sum_x2 = e->sum_q2 * s2,
-        .sum_d2 = e->sum_e2 * s2,
-        .sum_xy = e->sum_qv * s2,
-        .sum_y2 = (2 * e->sum_qv - e->sum_q2 + e->sum_e2) * s2, /* y = x - d */
-        .amax = (double)amax,
-        .max_error = (double)e->max_e * s,
-        .max_error_at = first + e->max_at,
-    };
-    tsr_quant_stats_add(stats, &cost);
-}
-
 /* amax of all groups and, where that is finite, the range, min <= 0 <= max; symmetric: -amax and amax. */
 static void find_ranges(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, source x, uint64_t cols, uint64_t width,
                         const room *r)
@@ -265,7 +240,7 @@ tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels 
                 continue;
             tsr_int_error error;
             measure(kernels, part_of(x, col), n, &code, codes + col, &error);
-            add_stats(stats, &error, &code, amax, n, (rows->row + row) * cols + col);
+            tsr_quant_stats_add_group(stats, &error, code.scale, amax, n, (rows->row + row) * cols + col);
         }
     }
     return TSR_OK;

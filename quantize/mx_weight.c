@@ -330,31 +330,6 @@ static tsr_status refuse_overflow(const tsr_mx_scheme *scheme, const tsr_mx_rows
     return TSR_OK;
 }
 
-static void add_stats(tsr_quant_stats *stats, const tsr_int_error *e, float t, uint32_t amax, uint64_t n,
-                      uint64_t first)
-{
-    const double s = (double)t, s2 = s * s;
-    const tsr_quant_stats cost = {
-        .elements = n,
-        .nonzero = e->nonzero,
-        .saturated = e->saturated,
-        .flushed = e->flushed,
-        .blocks = 1,
-        .zero_blocks = amax == 0,
-        .worst_at = first,
-        .worst_mse = e->sum_e2 * s2 / (double)n,
-        .sum_rms = sqrt(e->sum_q2 * s2 / (double)n),
-        .sum_x2 = e->sum_q2 * s2,
-        .sum_d2 = e->sum_e2 * s2,
-        .sum_xy = e->sum_qv * s2,
-        .sum_y2 = (2 * e->sum_qv - e->sum_q2 + e->sum_e2) * s2, /* y = x - d */
-        .amax = (double)tsr_f32_from_bits(amax),
-        .max_error = (double)e->max_e * s,
-        .max_error_at = first + e->max_at,
-    };
-    tsr_quant_stats_add(stats, &cost);
-}
-
 static tsr_status quantize_row(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, const tsr_mx_rows *rows,
                                uint64_t row, const room *r, tsr_quant_stats *stats, tsr_err *err)
 {
@@ -378,8 +353,8 @@ static tsr_status quantize_row(const tsr_mx_scheme *scheme, const tsr_cpu_kernel
         if (stats == NULL)
             continue;
         const tsr_int_error error = measure(scheme, k, part, r->t[g], group_codes);
-        add_stats(stats, &error, r->t[g] == 0 ? 0x1p-149f : r->t[g], r->amax[g], scheme->group,
-                  (rows->row + row) * cols + g * scheme->group);
+        tsr_quant_stats_add_group(stats, &error, r->t[g] == 0 ? 0x1p-149f : r->t[g], tsr_f32_from_bits(r->amax[g]),
+                                  scheme->group, (rows->row + row) * cols + g * scheme->group);
     }
     return TSR_OK;
 }

@@ -30,6 +30,31 @@ void tsr_quant_stats_add(tsr_quant_stats *total, const tsr_quant_stats *more)
     total->amax = fmax(total->amax, more->amax);
 }
 
+void tsr_quant_stats_add_group(tsr_quant_stats *total, const tsr_int_error *error, float scale, float amax, uint64_t n,
+                               uint64_t first)
+{
+    const double s = (double)scale, s2 = s * s;
+    const tsr_quant_stats cost = {
+        .elements = n,
+        .nonzero = error->nonzero,
+        .saturated = error->saturated,
+        .flushed = error->flushed,
+        .blocks = 1,
+        .zero_blocks = amax == 0,
+        .worst_at = first,
+        .worst_mse = error->sum_e2 * s2 / (double)n,
+        .sum_rms = sqrt(error->sum_q2 * s2 / (double)n),
+        .sum_x2 = error->sum_q2 * s2,
+        .sum_d2 = error->sum_e2 * s2,
+        .sum_xy = error->sum_qv * s2,
+        .sum_y2 = (2 * error->sum_qv - error->sum_q2 + error->sum_e2) * s2, /* y = x - d */
+        .amax = (double)amax,
+        .max_error = (double)error->max_e * s,
+        .max_error_at = first + error->max_at,
+    };
+    tsr_quant_stats_add(total, &cost);
+}
+
 static int by_value(const void *a, const void *b)
 {
     const float x = *(const float *)a, y = *(const float *)b;

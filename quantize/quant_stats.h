@@ -3,6 +3,7 @@
 #define TSR_QUANTIZE_QUANT_STATS_H
 
 #include "common/text.h"
+#include "kernels/cpu/int_quant.h"
 
 #include <stdint.h>
 
@@ -33,6 +34,11 @@ typedef struct tsr_quant_stats {
 /* Adds `more` to `total`, whose elements come before those of `more` in the tensor or checkpoint. Medians of scales
  * do not add up and are left alone. */
 void tsr_quant_stats_add(tsr_quant_stats *total, const tsr_quant_stats *more);
+
+/* Adds one group of n elements that share `scale`, of which the first is `first`: its amax, and its errors in units of
+ * the scale. */
+void tsr_quant_stats_add_group(tsr_quant_stats *total, const tsr_int_error *error, float scale, float amax, uint64_t n,
+                               uint64_t first);
 
 /* Fills scale_min, scale_median and scale_max from the `n` scales of a tensor, which are sorted in place. Zero blocks
  * have a scale of exactly 1; as many scales of 1 are left out as the statistics count zero blocks. */

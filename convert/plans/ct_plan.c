@@ -209,8 +209,9 @@ static tsr_status spell_command(tsr_plan *plan, const tsr_ct_options *o, tsr_err
     return tsr_plan_take_command(plan, &t, err);
 }
 
-static tsr_status make_plan(tsr_plan *plan, const tsr_ct_options *o, tsr_decision *decisions, tsr_err *err)
+static tsr_status make_plan(tsr_plan *plan, const void *options, tsr_decision *decisions, tsr_err *err)
 {
+    const tsr_ct_options *const o = options;
     const tsr_checkpoint *const c = plan->sources[0];
     tsr_policy_options policy = o->policy;
     policy.block_rows = 1;
@@ -231,13 +232,5 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_ct_options *o, tsr_decisio
 
 tsr_status tsr_ct_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_ct_options *options, tsr_err *err)
 {
-    *plan = tsr_plan_begin(source, 1);
-    plan->report = tsr_quantize_report;
-    tsr_decision *const decisions = calloc((*source)->tensors.count + 1, sizeof *decisions);
-    const tsr_status status =
-        decisions == NULL ? tsr_out_of_memory(err, "while planning") : make_plan(plan, options, decisions, err);
-    free(decisions);
-    if (status != TSR_OK)
-        tsr_plan_free(plan);
-    return status;
+    return tsr_plan_by_policy(plan, source, make_plan, options, err);
 }

@@ -2,8 +2,10 @@
 #include "convert/plans/policy_plan.h"
 
 #include "common/glob.h"
+#include "convert/plans/quantize_report.h"
 #include "quantize/policy_rules.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const char kExclude[] = "--exclude";
@@ -81,6 +83,20 @@ static share share_of(const tsr_plan *plan)
         }
     }
     return s;
+}
+
+tsr_status tsr_plan_by_policy(tsr_plan *plan, const tsr_checkpoint *const *source, tsr_plan_maker *make,
+                              const void *options, tsr_err *err)
+{
+    *plan = tsr_plan_begin(source, 1);
+    plan->report = tsr_quantize_report;
+    tsr_decision *const decisions = calloc((*source)->tensors.count + 1, sizeof *decisions);
+    const tsr_status status =
+        decisions == NULL ? tsr_out_of_memory(err, "while planning") : make(plan, options, decisions, err);
+    free(decisions);
+    if (status != TSR_OK)
+        tsr_plan_free(plan);
+    return status;
 }
 
 tsr_status tsr_plan_warn_of_share(tsr_plan *plan, tsr_err *err)

@@ -13,6 +13,13 @@ void tsr_spell_policy(tsr_text *command, const tsr_policy_options *options);
 tsr_status tsr_plan_decide(tsr_plan *plan, const tsr_policy_options *options, tsr_decision *decisions,
                            tsr_err *err) TSR_WARN_UNUSED;
 
+/* The rest of a plan once it has begun, with room for a decision for each tensor. */
+typedef tsr_status tsr_plan_maker(tsr_plan *plan, const void *options, tsr_decision *decisions, tsr_err *err);
+
+/* A plan of one source that the policy decides, from its beginning to its end. On failure *plan is empty. */
+tsr_status tsr_plan_by_policy(tsr_plan *plan, const tsr_checkpoint *const *source, tsr_plan_maker *make,
+                              const void *options, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Once every tensor has its note: warns where most of the weights that could be quantized stay as they are. */
 tsr_status tsr_plan_warn_of_share(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
 

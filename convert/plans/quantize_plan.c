@@ -98,8 +98,9 @@ static tsr_status spell_command(tsr_plan *plan, const tsr_quantize_options *o, t
     return tsr_plan_take_command(plan, &t, err);
 }
 
-static tsr_status make_plan(tsr_plan *plan, const tsr_quantize_options *o, tsr_decision *decisions, tsr_err *err)
+static tsr_status make_plan(tsr_plan *plan, const void *options, tsr_decision *decisions, tsr_err *err)
 {
+    const tsr_quantize_options *const o = options;
     tsr_policy_options policy = o->policy;
     policy.block_rows = o->block.block_rows;
     TSR_TRY(tsr_quantize_check_source(plan->sources[0], err));
@@ -118,13 +119,5 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_quantize_options *o, tsr_d
 tsr_status tsr_quantize_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_quantize_options *options,
                              tsr_err *err)
 {
-    *plan = tsr_plan_begin(source, 1);
-    plan->report = tsr_quantize_report;
-    tsr_decision *const decisions = calloc((*source)->tensors.count + 1, sizeof *decisions);
-    const tsr_status status =
-        decisions == NULL ? tsr_out_of_memory(err, "while planning") : make_plan(plan, options, decisions, err);
-    free(decisions);
-    if (status != TSR_OK)
-        tsr_plan_free(plan);
-    return status;
+    return tsr_plan_by_policy(plan, source, make_plan, options, err);
 }

@@ -180,32 +180,36 @@ __device__ __forceinline__ uint4 transpose_quad(uint32_t v0, uint32_t v1, uint32
 
 /* ---- launchers --------------------------------------------------------------------------------------------------- */
 
-/* What a launcher knows of its arguments, for `settle`. */
+/* What a launcher says of its problem. */
 struct request {
     const char *what;      /* "MLA decoding" */
     const char *fast_asks; /* the shapes that the fast kernel needs, for the error */
-    bool empty, fast_fits;
-    float scale;
-    const void *workspace;
+    bool empty;
 };
 
-/* Checks what all attention kernels need of their arguments. *kind is the kernel that the caller chose; for an empty
- * problem it becomes TSR_MLA_AUTO. */
-static inline tsr_status settle(const request &r, const tsr_cuda_device &device, tsr_mla_kind *kind, tsr_err *err)
+/* Chooses the kernel for arguments whose shape has been checked, and checks what all attention kernels need of them.
+ * *device becomes the current device and *kind the kernel that `prefer` names; for an empty problem *kind becomes
+ * TSR_MLA_AUTO, and no device is looked for. */
+template <typename Args>
+static tsr_status choose(const request &r, const Args *args,
+                         bool (*fast_fits)(const Args *args, const tsr_cuda_device *device),
+                         tsr_mla_kind (*prefer)(const Args *args, const tsr_cuda_device *device),
+                         tsr_cuda_device *device, tsr_mla_kind *kind, tsr_err *err)
 {
-    if (!(r.scale > 0.0f) || isinf(r.scale)) {
-        return tsr_fail(err, TSR_E_SHAPE, "%s: the scale %g is not positive and finite", r.what, (double)r.scale);
+    *kind = TSR_MLA_AUTO;
+    if (!r.empty) {
+        TSR_TRY(tsr_cuda_current_device(device, err));
+        *kind = prefer(args, device);
     }
-    if (r.empty) {
-        *kind = TSR_MLA_AUTO;
-        return TSR_OK;
+    if (!(args->scale > 0.0f) || isinf(args->scale)) {
+        return tsr_fail(err, TSR_E_SHAPE, "%s: the scale %g is not positive and finite", r.what, (double)args->scale);
     }
-    if (*kind == TSR_MLA_FAST && !r.fast_fits) {
+    if (*kind == TSR_MLA_FAST && !fast_fits(args, device)) {
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "%s: the fast kernel needs sm_90, %s and 16-byte alignment; the device is %s, sm_%d", r.what,
-                        r.fast_asks, device.name, device.arch);
+                        r.fast_asks, device->name, device->arch);
     }
-    if (*kind == TSR_MLA_FAST && !host::aligned(r.workspace, 256)) {
+    if (*kind == TSR_MLA_FAST && !host::aligned(args->workspace, 256)) {
         return tsr_fail(err, TSR_E_SHAPE, "%s: the workspace is not 256-byte aligned", r.what);
     }
     return TSR_OK;

@@ -103,23 +103,13 @@ tsr_status check(const tsr_mla_prefill *args, tsr_err *err)
     return TSR_OK;
 }
 
-/* Checks the arguments. For an empty problem *kind becomes TSR_MLA_AUTO, and no device is looked for. */
+/* Checks the arguments, and chooses the kernel. */
 tsr_status choose(const tsr_mla_prefill *args, tsr_cuda_device *device, tsr_mla_kind *kind, tsr_err *err)
 {
     TSR_TRY(check(args, err));
-    request r = {kWhat,
-                 "128 + 64 and 128 columns, a token",
-                 args->batch == 0 || args->heads == 0 || args->tokens_q == 0,
-                 false,
-                 args->scale,
-                 args->workspace};
-    *kind = TSR_MLA_AUTO;
-    if (!r.empty) {
-        TSR_TRY(tsr_cuda_current_device(device, err));
-        r.fast_fits = fast_fits(args, device);
-        *kind = tsr_cuda_mla_prefill_choose(args, device);
-    }
-    return settle(r, *device, kind, err);
+    const request r = {kWhat, "128 + 64 and 128 columns, a token",
+                       args->batch == 0 || args->heads == 0 || args->tokens_q == 0};
+    return attention::choose(r, args, fast_fits, tsr_cuda_mla_prefill_choose, device, kind, err);
 }
 
 /* Encodes boxes of `box_rows` rows and 64 columns of one head of `base` [rows][heads][columns]. */

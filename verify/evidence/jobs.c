@@ -139,6 +139,20 @@ tsr_status tsr_run_jobs(const tsr_kernel_options *options, size_t n, tsr_job_fn 
     return status;
 }
 
+tsr_status tsr_run_check(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices,
+                         tsr_job_fn *job, void *context, tsr_evidence *evidence, tsr_err *err)
+{
+    size_t n = 0;
+    tsr_status status = tsr_find_jobs(options, subjects, indices, &n, evidence, err);
+    if (status == TSR_OK)
+        status = tsr_run_jobs(options, n, job, context, evidence, err);
+    if (status == TSR_OK)
+        status = tsr_evidence_require(evidence, true, options->side.checkpoint->path, err);
+    free(*indices);
+    *indices = NULL;
+    return status;
+}
+
 tsr_status tsr_load_piece(tsr_weight_reader *reader, const tsr_side *side, const tsr_weight *weight,
                           const tsr_piece *piece, tsr_view *view, tsr_evidence *evidence, tsr_err *err)
 {

@@ -78,6 +78,11 @@ typedef tsr_status tsr_job_fn(void *context, size_t at, tsr_evidence *evidence, 
 tsr_status tsr_run_jobs(const tsr_kernel_options *options, size_t n, tsr_job_fn *job, void *context,
                         tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
 
+/* A whole check with a job for each of its tensors: tsr_find_jobs, which leaves the tensors in *indices while the jobs
+ * run, tsr_run_jobs, and the demand that something was judged (tsr_evidence_require). */
+tsr_status tsr_run_check(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices,
+                         tsr_job_fn *job, void *context, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Loads a piece of a weight, and notes seconds and bytes; `view` has to live as long as the reader is used. */
 tsr_status tsr_load_piece(tsr_weight_reader *reader, const tsr_side *side, const tsr_weight *weight,
                           const tsr_piece *piece, tsr_view *view, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;

@@ -16,8 +16,7 @@ enum { ROWS = 128 /* read at a time */ };
 typedef struct check {
     const tsr_kernel_options *options;
     unsigned outs;
-    size_t *jobs; /* indices of weights */
-    size_t n_jobs;
+    size_t *jobs;                             /* indices of weights */
     tsr_ft_format formats[2][TSR_FT_LAYOUTS]; /* for int8 and for int4; those that some consumer reads */
     size_t n_formats[2];
 } check;
@@ -250,11 +249,5 @@ tsr_status tsr_check_dequant(const tsr_kernel_options *options, unsigned outs, t
     if ((outs & (1u << TSR_OUT_BF16 | 1u << TSR_OUT_F16)) == 0)
         return tsr_fail(err, TSR_E_USAGE, "--out f32: codes are converted to BF16 and F16");
     list_formats(&c);
-    tsr_status status = tsr_find_jobs(options, &kSubjects, &c.jobs, &c.n_jobs, evidence, err);
-    if (status == TSR_OK)
-        status = tsr_run_jobs(options, c.n_jobs, do_job, &c, evidence, err);
-    if (status == TSR_OK)
-        status = tsr_evidence_require(evidence, true, options->side.checkpoint->path, err);
-    free(c.jobs);
-    return status;
+    return tsr_run_check(options, &kSubjects, &c.jobs, do_job, &c, evidence, err);
 }

@@ -249,11 +249,5 @@ tsr_status tsr_check_epilogue(const tsr_kernel_options *options, unsigned outs, 
     static const tsr_subjects kSubjects = {
         .unfit = unfit_because, .need_inputs = true, .kind = "tensor of int8 with a scale a row"};
     tsr_epilogue_check c = {.options = options, .outs = outs};
-    tsr_status status = tsr_find_jobs(options, &kSubjects, &c.jobs, &c.n_jobs, evidence, err);
-    if (status == TSR_OK)
-        status = tsr_run_jobs(options, c.n_jobs, do_job, &c, evidence, err);
-    if (status == TSR_OK)
-        status = tsr_evidence_require(evidence, true, options->side.checkpoint->path, err);
-    free(c.jobs);
-    return status;
+    return tsr_run_check(options, &kSubjects, &c.jobs, do_job, &c, evidence, err);
 }

@@ -9,7 +9,6 @@ typedef struct tsr_epilogue_check {
     const tsr_kernel_options *options;
     unsigned outs;
     size_t *jobs; /* indices of weights */
-    size_t n_jobs;
 } tsr_epilogue_check;
 
 /* Activations, quantized as one kind of epilogue takes them. */

@@ -413,11 +413,9 @@ static void tell_progress(void *context)
 {
     run *const r = context;
     pthread_mutex_lock(&r->lock);
-    tsr_progress p = r->progress;
+    const tsr_progress now = r->progress;
     pthread_mutex_unlock(&r->lock);
-    p.seconds = tsr_seconds_since(&r->began);
-    if (r->options->run.progress != NULL)
-        r->options->run.progress(&p, r->options->run.progress_data);
+    tsr_tell_progress(&r->options->run, &now, &r->began);
 }
 
 tsr_status tsr_compare(const tsr_side *a, const tsr_side *b, const tsr_compare_options *options,

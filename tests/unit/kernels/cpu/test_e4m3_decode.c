@@ -2,6 +2,7 @@
 #include "common/float_bits.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/variants.h"
+#include "tests/unit/kernels/cpu/rounded.h"
 #include "tests/unit/random_bits.h"
 
 #include <criterion/criterion.h>
@@ -21,18 +22,6 @@ static float random_scale(void)
     if (r % 4 == 1)
         return ldexpf(1.0f, (int)(r / 4 % 250) - 125);
     return tsr_f32_from_bits((uint32_t)(r >> 32) % 0x7F800000u);
-}
-
-/* x rounded to the nearest multiple of 2^(exponent - bits + 1), ties to even: a format with `bits` significant bits,
- * normal from 2^lowest on. */
-static double rounded(double x, int bits, int lowest)
-{
-    if (x == 0 || isinf(x))
-        return x;
-    int exponent;
-    frexp(x, &exponent);
-    const int step = (exponent - 1 > lowest ? exponent - 1 : lowest) - bits + 1;
-    return ldexp(nearbyint(ldexp(x, -step)), step);
 }
 
 static double bf16_value(uint16_t y)

@@ -1,34 +1,15 @@
 /* Codes and scales of the microscaling formats: tables and definitions against formulas in double, every form against
  * the definition on the whole domain of BF16. */
 #include "common/float_bits.h"
-#include "kernels/cpu/cpu.h"
-#include "kernels/cpu/variants.h"
+#include "tests/unit/kernels/cpu/instruction_sets.h"
+#include "tests/unit/random_bits.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-enum { WHOLE = 65536, SETS = 3 };
-
-static const unsigned kSets[SETS] = {TSR_CPU_AVX2, TSR_CPU_AVX2 | TSR_CPU_AVX512, TSR_CPU_ALL};
-
-static uint64_t random_state = 0x853C49E6748FEA9Bu;
-
-static uint64_t random_bits(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state * 0x2545F4914F6CDD1Du;
-}
-
-/* The set's kernels; false if this machine has not got it. */
-static bool take_set(int s, tsr_cpu_kernels *k)
-{
-    tsr_cpu_kernels_init(k, kSets[s] & tsr_cpu_flags());
-    return (kSets[s] & tsr_cpu_flags()) == kSets[s];
-}
+enum { WHOLE = 65536 };
 
 /* All finite numbers of BF16; the places of NaN and Inf hold zeros. */
 static void every_value(uint16_t x[WHOLE])

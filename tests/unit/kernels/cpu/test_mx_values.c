@@ -1,43 +1,13 @@
 /* Values of the microscaling formats: the definition against a product in double, every form against the definition. */
 #include "common/float_bits.h"
-#include "kernels/cpu/cpu.h"
-#include "kernels/cpu/variants.h"
+#include "tests/unit/kernels/cpu/instruction_sets.h"
+#include "tests/unit/kernels/cpu/rounded.h"
+#include "tests/unit/random_bits.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-
-enum { SETS = 3 };
-
-static const unsigned kSets[SETS] = {TSR_CPU_AVX2, TSR_CPU_AVX2 | TSR_CPU_AVX512, TSR_CPU_ALL};
-
-static uint64_t random_state = 0x9E3779B97F4A7C15u;
-
-static uint64_t random_bits(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state * 0x2545F4914F6CDD1Du;
-}
-
-static bool take_set(int s, tsr_cpu_kernels *k)
-{
-    tsr_cpu_kernels_init(k, kSets[s] & tsr_cpu_flags());
-    return (kSets[s] & tsr_cpu_flags()) == kSets[s];
-}
-
-/* x to a format with `bits` significant bits, normal from 2^lowest on: the nearest, ties to even. */
-static double rounded(double x, int bits, int lowest)
-{
-    if (x == 0 || isinf(x))
-        return x;
-    int exponent;
-    frexp(x, &exponent);
-    const int step = (exponent - 1 > lowest ? exponent - 1 : lowest) - bits + 1;
-    return ldexp(nearbyint(ldexp(x, -step)), step);
-}
 
 /* The FP32 product, then BF16, by double, where no infinity comes of it. */
 static double by_double(double v, float t)
