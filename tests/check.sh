@@ -38,7 +38,7 @@ for i in "${!names[@]}"; do
         missing=$(lacking "${commands_of[i]}")
         [ -z "$missing" ] || { echo "skipped: $3, for want of $missing"; exit 77; }
         need_scratch
-        export ASAN_OPTIONS=detect_leaks=1:exitcode=99 UBSAN_OPTIONS=halt_on_error=1:exitcode=99:print_stacktrace=1
+        set_sanitizers
         code=0
         (eval "${commands_of[i]}") </dev/null || code=$?
         exit "$code"
