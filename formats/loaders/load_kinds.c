@@ -51,25 +51,15 @@ static bool is_weight_only(const tsr_load_query *q, const tsr_weight *w)
     return w->input_scale == NULL;
 }
 
-static bool is_wide(const tsr_load_query *q, const tsr_weight *w)
-{
-    (void)q;
-    return w->bits != 4;
-}
-
 static bool is_mixed(const tsr_load_query *q, const tsr_weight *w)
 {
-    tsr_json_text value;
     (void)w;
-    return tsr_json_find(q->config.data, q->config.size, "quant_algo", &value) &&
-           tsr_json_is(value, "\"MIXED_PRECISION\"");
+    return q->mixed;
 }
 
 static bool is_moe_nvfp4(const tsr_load_query *q, const tsr_weight *w)
 {
-    tsr_json_text value;
-    return is_expert(q, w) && tsr_json_find(q->config.data, q->config.size, "moe_quant_algo", &value) &&
-           tsr_json_is(value, "\"NVFP4\"");
+    return q->nvfp4_experts && is_expert(q, w);
 }
 
 /* ---- the table; the first row that fits a weight holds ---- */
@@ -139,10 +129,6 @@ static const reading kReadings[] = {
      "compressed-tensors",
      NULL,
      {YES, YES, YES, V3, NO("it refuses the integers of compressed-tensors", TO_NVFP4_MODELOPT)}},
-    {" awq ",
-     "awq",
-     is_wide,
-     {NO("it reads AWQ of 4 bits", TO_INT4), NOT_KNOWN(TO_INT4), NOT_KNOWN(TO_INT4), V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
     {" awq ", "awq", NULL, {YES, YES, YES, V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
     {" gptq ", "gptq", NULL, {YES, YES, YES, V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
     /* MXFP4 */

@@ -157,7 +157,8 @@ static void check_listed(const tsr_load_query *q, const tsr_linear *l)
     if (l->quantized && entry == NULL && !target)
         tsr_query_note(q, true, l->module, "targets", "let a group's targets be [\"Linear\"]",
                        "it is quantized, and no group of config_groups names it: it would be taken for plain");
-    if (!l->quantized && entry == NULL && !target && q->loader == TSR_LOADER_SGLANG)
+    const bool strict = q->loader == TSR_LOADER_SGLANG || (q->loader == TSR_LOADER_TRTLLM && q->n_targets > 1);
+    if (!l->quantized && entry == NULL && !target && strict)
         tsr_query_note(q, true, l->module, "targets", "list it under ignore",
                        "it is %s, and neither ignore nor a group's targets name it: this loader refuses that",
                        tsr_dtype_name((tsr_dtype)l->tensor->dtype));

@@ -5,6 +5,7 @@
 #include "formats/checkpoint/config.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_NAME = 1200 };
@@ -205,17 +206,34 @@ static void check_group_sizes(const tsr_load_query *q)
 
 /* ---- two files ---- */
 
-/* The first entry of `list` that `other` has not, or NULL. */
-static const char *first_missing(const tsr_ignore_list *list, const tsr_ignore_list *other)
+static int by_text(const void *a, const void *b)
 {
-    for (size_t i = 0; i < list->count; i++) {
-        size_t k = 0;
-        while (k < other->count && strcmp(list->entries[i], other->entries[k]) != 0)
-            k++;
-        if (k == other->count)
-            return list->entries[i];
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The entries in order, or NULL when memory is exhausted; `issues` is then marked as failed. */
+static const char **sorted(const tsr_load_query *q, const tsr_ignore_list *list)
+{
+    const char **const all = malloc((list->count + 1) * sizeof *all);
+    q->issues->failed = q->issues->failed || all == NULL;
+    for (size_t i = 0; all != NULL && i < list->count; i++)
+        all[i] = list->entries[i];
+    if (all != NULL)
+        qsort(all, list->count, sizeof *all, by_text);
+    return all;
+}
+
+/* The first entry of `list` that `other` has not, or NULL. */
+static const char *first_missing(const tsr_load_query *q, const tsr_ignore_list *list, const tsr_ignore_list *other)
+{
+    const char **const all = sorted(q, other);
+    const char *missing = NULL;
+    for (size_t i = 0; all != NULL && missing == NULL && i < list->count; i++) {
+        if (bsearch(&list->entries[i], all, other->count, sizeof *all, by_text) == NULL)
+            missing = list->entries[i];
     }
-    return NULL;
+    free(all);
+    return missing;
 }
 
 /* Some loaders read one file and some the other, so both must exclude the same modules. */
@@ -230,7 +248,7 @@ static void check_agreement(const tsr_load_query *q)
         q->issues->failed = true;
         return;
     }
-    const char *const here = first_missing(q->ignored, &other), *const there = first_missing(&other, q->ignored);
+    const char *const here = first_missing(q, q->ignored, &other), *const there = first_missing(q, &other, q->ignored);
     if (here != NULL || there != NULL)
         tsr_query_note(q, true, NULL, "two configurations", "write the same list into both files",
                        "'%s' stands in %s of %s only: some loaders read the one file, and some the other",
@@ -248,7 +266,7 @@ void tsr_rule_modelopt(const tsr_load_query *q)
     check_group_sizes(q);
     check_agreement(q);
     /* In MIXED_PRECISION quantized_layers says which layers are quantized. */
-    const bool stated = find(q->config, "quant_algo", &value) && !tsr_json_is(value, "\"MIXED_PRECISION\"");
+    const bool stated = find(q->config, "quant_algo", &value) && !q->mixed;
     for (size_t i = 0; i < q->linears->count; i++) {
         if (tsr_query_reads(q, &q->linears->items[i]))
             check_excluded(q, &q->linears->items[i], stated);

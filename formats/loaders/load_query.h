@@ -38,15 +38,17 @@ typedef struct tsr_load_query {
     const tsr_linears *linears;
     const tsr_consumer *who;
     tsr_loader loader;
-    const char *checked;  /* the version that the rule at hand was checked against */
-    const char *family;   /* model_type, of the text model in a multimodal one; "" if absent */
-    tsr_json_text config; /* the quantization's object; .data NULL: none */
-    tsr_json_text side;   /* that of ModelOpt's hf_quant_config.json; .data NULL: none. Where config.json has none,
+    const char *checked;       /* the version that the rule at hand was checked against */
+    const char *family;        /* model_type, of the text model in a multimodal one; "" if absent */
+    tsr_json_text config;      /* the quantization's object; .data NULL: none */
+    tsr_json_text side;        /* that of ModelOpt's hf_quant_config.json; .data NULL: none. Where config.json has none,
                              `config` is this one */
+    bool mixed, nvfp4_experts; /* quant_algo MIXED_PRECISION; moe_quant_algo NVFP4 */
     const tsr_unequal *unequal;
     size_t n_unequal;
     const tsr_ignore_list *ignored;
     const tsr_ignore_list *targets; /* compressed-tensors: the targets of each group */
+    const tsr_json_text *groups;    /* and its object */
     size_t n_targets;
     bool block; /* weights are e4m3 in blocks, or will be */
     tsr_issues *issues;
@@ -88,6 +90,9 @@ void tsr_rule_kinds(const tsr_load_query *q);
 
 /* load_small_groups.c, of NVFP4, MXFP4, MXFP8, AWQ and GPTQ: */
 void tsr_rule_small_groups(const tsr_load_query *q);
+
+/* load_targets.c, of compressed-tensors' config_groups: */
+void tsr_rule_targets(const tsr_load_query *q);
 
 /* load_native.c, of DeepSeek-V4 and V4.1: */
 void tsr_rule_native(const tsr_load_query *q);

@@ -70,21 +70,6 @@ static void check_order(const tsr_load_query *q, tsr_json_text group)
                        "config_groups: weights has an actorder by groups, which this loader refuses");
 }
 
-/* TensorRT-LLM sorts the targets of several groups and takes the first that fits; the name of a class is none. */
-static void check_targets(const tsr_load_query *q)
-{
-    for (size_t i = 0; q->loader == TSR_LOADER_TRTLLM && q->n_targets > 1 && i < q->n_targets; i++) {
-        for (size_t k = 0; k < q->targets[i].count; k++) {
-            const char *const target = q->targets[i].entries[k];
-            if (strncmp(target, "re:", 3) != 0 && strchr(target, '.') == NULL)
-                tsr_query_note(q, true, NULL, "targets", "write expressions that fit modules, as \"re:.*mlp.*\"",
-                               "'%.200s' is a target of one of %zu groups: with several groups this loader wants names "
-                               "of modules, not of classes",
-                               target, q->n_targets);
-        }
-    }
-}
-
 /* "format" says for transformers how to unpack; for SGLang any with mxfp4 in it makes all experts MXFP4. */
 static void check_format(const tsr_load_query *q)
 {
@@ -124,7 +109,6 @@ static void check_compressed_tensors(const tsr_load_query *q)
 {
     tsr_json_text groups, group, name;
     bool more;
-    check_targets(q);
     check_format(q);
     check_experts_format(q);
     if (!find(q->config, "config_groups", &groups))

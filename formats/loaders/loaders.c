@@ -75,6 +75,7 @@ typedef struct load_rule {
 static const load_rule kRules[] = {
     {tsr_rule_kinds, {VLLM_READ, SGLANG_READ, TRANSFORMERS_READ, DEEPSEEK, TRTLLM}},
     {tsr_rule_small_groups, {VLLM_READ, SGLANG_READ, TRANSFORMERS_READ, NULL, TRTLLM}},
+    {tsr_rule_targets, {VLLM_READ, NULL, NULL, NULL, TRTLLM}},
     {tsr_rule_native, {VLLM_READ, SGLANG_READ, TRANSFORMERS_READ, NULL, NULL}},
     {tsr_rule_modelopt, {VLLM_READ, SGLANG_READ, NULL, NULL, TRTLLM}},
     {tsr_rule_globals, {VLLM_READ, SGLANG_READ, NULL, NULL, TRTLLM}},
@@ -217,7 +218,7 @@ static bool read_list(tsr_ignore_list *list, const tsr_load_query *q)
 }
 
 /* Reads the targets of each group of compressed-tensors' configuration. False when memory is exhausted. */
-static bool read_targets(tsr_ignore_list *targets, size_t limit, tsr_load_query *q)
+static bool read_targets(tsr_ignore_list *targets, tsr_json_text *found, size_t limit, tsr_load_query *q)
 {
     static const char *const kTargets[] = {"targets"};
     tsr_json_text groups, group, name;
@@ -230,6 +231,7 @@ static bool read_targets(tsr_ignore_list *targets, size_t limit, tsr_load_query 
         return true;
     while (q->n_targets < limit && tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
            tsr_json_skip(&r, &group, NULL) == TSR_OK) {
+        found[q->n_targets] = group;
         if (!read_first(&targets[q->n_targets++], group, kTargets, 1))
             return false;
     }
@@ -244,6 +246,13 @@ static const char *family_of(const tsr_checkpoint *c, tsr_arena *arena)
     return type == NULL ? "" : type;
 }
 
+static bool states(const tsr_load_query *q, const char *key, const char *literal)
+{
+    tsr_json_text value;
+    return q->config.data != NULL && tsr_json_find(q->config.data, q->config.size, key, &value) &&
+           tsr_json_is(value, literal);
+}
+
 /* Finds the object of ModelOpt's side file. Where config.json states nothing, loaders read that. */
 static tsr_status read_side(tsr_load_query *q, tsr_arena *arena, tsr_err *err)
 {
@@ -254,6 +263,8 @@ static tsr_status read_side(tsr_load_query *q, tsr_arena *arena, tsr_err *err)
         q->side = (tsr_json_text){0};
     if (q->config.data == NULL)
         q->config = q->side;
+    q->mixed = states(q, "quant_algo", "\"MIXED_PRECISION\"");
+    q->nvfp4_experts = states(q, "moe_quant_algo", "\"NVFP4\"");
     return TSR_OK;
 }
 
@@ -262,8 +273,10 @@ tsr_status tsr_loaders_check(tsr_load_table *table, const tsr_load_subject *subj
     const tsr_checkpoint *const c = subject->checkpoint;
     const char *const path = tsr_quantization_path(c);
     tsr_ignore_list ignored = {0}, targets[TSR_LOAD_GROUPS] = {{0}};
+    tsr_json_text found[TSR_LOAD_GROUPS];
     tsr_linears linears;
-    tsr_load_query q = {.s = subject, .linears = &linears, .ignored = &ignored, .targets = targets, .issues = issues};
+    tsr_load_query q = {
+        .s = subject, .linears = &linears, .ignored = &ignored, .targets = targets, .groups = found, .issues = issues};
     TSR_TRY(tsr_linears_collect(&linears, c, subject->weights, subject->model, subject->planned, err));
     q.block = any_block(&linears);
     q.family = family_of(c, &linears.arena);
@@ -272,7 +285,7 @@ tsr_status tsr_loaders_check(tsr_load_table *table, const tsr_load_subject *subj
     tsr_status status = read_side(&q, &linears.arena, err);
     if (status == TSR_OK)
         status = tsr_globals_compare(&q, &linears.arena, err);
-    bool enough = status == TSR_OK && read_targets(targets, TSR_LOAD_GROUPS, &q);
+    bool enough = status == TSR_OK && read_targets(targets, found, TSR_LOAD_GROUPS, &q);
     for (size_t i = 0; enough && i < table->n_loaders; i++) {
         q.loader = table->loaders[i];
         q.who = &kConsumers[q.loader];

@@ -136,6 +136,28 @@ def with_indexer(m):
     m.tensors |= nvfp4_ct("model.layers.0.self_attn.indexer.wk", 128, 256)
 
 
+def fp8_beside_nvfp4(fours, eights, eights_first=False):
+    """NVFP4 in the feed-forward layers and FP8 a row in attention: two groups with these targets, in this order."""
+    m = remade("nvfp4-ct")
+    for name in [n for n in m.tensors if "self_attn" in n and n.endswith("_packed")]:
+        renamed_kind(m, name.removesuffix(".weight_packed"), lambda x, o, i: {
+            f"{x}.weight": raw("F8_E4M3", o, i, fill=0x38), f"{x}.weight_scale": raw("BF16", o, 1, fill=0x3c)})
+    four = {**m.quantization["config_groups"]["group_0"], "format": "nvfp4-pack-quantized", "targets": [fours]}
+    eight = {"targets": [eights], "format": "float-quantized", "weights": {
+        "num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False}, "input_activations": {
+        "num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True}}
+    m.quantization["format"] = "mixed-precision"
+    m.quantization["config_groups"] = dict(zip(("group_0", "group_1"), (eight, four) if eights_first else (four, eight)))
+    return m
+
+
+def plain_output(m):
+    """o_proj plain, and in no list."""
+    for name in [n for n in m.tensors if n.endswith("o_proj.weight")]:
+        del m.tensors[f"{name}_scale"]
+        m.plain(name.removesuffix(".weight"), (256, 256))
+
+
 # name -> model, what is done to it, TP, loaders that say no for this rule (and no others do), rule, words of the finding
 RULES = {
     # DeepSeek-V4
@@ -196,6 +218,12 @@ RULES = {
         ["experts.0.", "takes all experts"]),
     "classes as targets": (lambda: remade("nvfp4-ct"), mixed(["Linear"], ["re:.*mlp.*"]), 1, {"trtllm"}, "targets",
                            ["'Linear'", "2 groups"]),
+    "the order of targets": (lambda: fp8_beside_nvfp4("re:.*proj", "re:.*self_attn.*"), None, 1, {"vllm", "trtllm"},
+                             "targets", ["self_attn.", "FP8 with a scale a channel", "'re:.*proj'", "says otherwise"]),
+    "the order of TensorRT-LLM": (lambda: fp8_beside_nvfp4("re:.*proj", "re:.*self_attn.*", True), None, 1, {"trtllm"},
+                                  "targets", ["'re:.*proj'"]),
+    "a plain layer that no target fits": (lambda: changed(fp8_beside_nvfp4("re:.*mlp.*", "re:.*[qkv]_proj"), plain_output), None,
+                                          1, {"sglang", "trtllm"}, "targets", ["o_proj", "neither ignore"]),
     "an expression that starts later": (lambda: remade("nvfp4-ct"), edit("config_groups.group_0.targets", ["re:mlp"]), 1, ALL,
                                         "targets", ["taken for plain"]),
     "act-order of compressed-tensors": (lambda: remade("int4-ct"), edit("config_groups.group_0.weights.actorder", "group"), 1,
@@ -281,6 +309,7 @@ YES = {
     "globals that differ, in transformers": (lambda: remade("nvfp4a16-ct"), put(f"{UP}.weight_global_scale", number(256, 1)),
                                              1, {"transformers"}),
     "mixed precision by expressions": (lambda: remade("nvfp4-ct"), mixed(["re:.*mlp.*"], ["re:.*self_attn.*"]), 1, ALL),
+    "FP8 beside NVFP4": (lambda: fp8_beside_nvfp4("re:.*mlp.*", "re:.*self_attn.*"), None, 1, ALL),
     "act-order in one group": (lambda: remade("gptq"), lambda m: (edit("desc_act", True)(m), one_group(m)), 1, {"vllm"}),
     "GPTQ v2, symmetric": (lambda: remade("gptq"), edit("checkpoint_format", "gptq_v2"), 1, {"vllm"}),
     "gpt-oss's experts at a size that cuts blocks": (gpt_oss, lambda m: m.config.update(

@@ -1,0 +1,108 @@
+/* Which group of compressed-tensors' configuration a loader takes for a layer, where targets of several groups fit: the first
+ * in its own order. (vLLM's find_matched_target, which tries names before classes; TensorRT-LLM's quant_config_utils.py,
+ * which sorts.) */
+#include "formats/loaders/load_query.h"
+
+#include <string.h>
+
+enum { NO_GROUP = TSR_LOAD_GROUPS };
+
+static bool is_expression(const char *target)
+{
+    return strncmp(target, "re:", 3) == 0;
+}
+
+static bool is_class(const char *target)
+{
+    return !is_expression(target) && strchr(target, '.') == NULL;
+}
+
+/* TensorRT-LLM's order: whole names before expressions, then by text. */
+static bool stands_before(const char *a, const char *b)
+{
+    return is_expression(a) != is_expression(b) ? !is_expression(a) : strcmp(a, b) < 0;
+}
+
+static size_t first_of_vllm(const tsr_load_query *q, const tsr_linear *l, const char **target)
+{
+    for (size_t i = 0; i < q->n_targets; i++) {
+        *target = tsr_ignore_list_find(&q->targets[i], TSR_MATCH_REGEX, l->module);
+        if (*target != NULL)
+            return i;
+    }
+    for (size_t i = 0; i < q->n_targets; i++) {
+        *target = tsr_ignore_list_find(&q->targets[i], TSR_MATCH_EXACT, "Linear");
+        if (*target != NULL)
+            return i;
+    }
+    return NO_GROUP;
+}
+
+/* The first by text may stand in any group, so all targets are asked. */
+static size_t first_of_trtllm(const tsr_load_query *q, const tsr_linear *l, const char **target)
+{
+    size_t group = NO_GROUP;
+    *target = NULL;
+    for (size_t i = 0; i < q->n_targets; i++) {
+        for (size_t k = 0; k < q->targets[i].count; k++) {
+            const tsr_ignore_list one = {
+                .entries = &q->targets[i].entries[k], .count = 1, .patterns = &q->targets[i].patterns[k]};
+            const char *const entry = tsr_ignore_list_find(&one, TSR_MATCH_REGEX, l->module);
+            if (entry == NULL || (*target != NULL && !stands_before(entry, *target)))
+                continue;
+            *target = entry;
+            group = i;
+        }
+    }
+    return group;
+}
+
+/* Whether what a group says of weights is what is stored: bits, and columns to a scale. */
+static bool fits_group(tsr_json_text group, const tsr_linear *l)
+{
+    uint64_t bits = 8, columns = 0;
+    (void)tsr_json_find_u64(group.data, group.size, "weights.num_bits", &bits);
+    if (!tsr_json_find_u64(group.data, group.size, "weights.group_size", &columns))
+        columns = 0;
+    const uint64_t stored = l->block.rows == 1 ? l->block.cols : 0;
+    return bits == l->weight->bits && columns == stored;
+}
+
+static void check_group(const tsr_load_query *q, const tsr_linear *l)
+{
+    const char *target;
+    const size_t group = q->loader == TSR_LOADER_VLLM ? first_of_vllm(q, l, &target) : first_of_trtllm(q, l, &target);
+    if (group != NO_GROUP && !fits_group(q->groups[group], l))
+        tsr_query_note(
+            q, true, l->tensor->name, "targets", "write targets of which one fits each module",
+            "it is %s, and the first target that fits it in this loader's order, '%.200s', belongs to a group "
+            "of config_groups that says otherwise",
+            l->weight->kind->title, target);
+}
+
+/* With several groups the name of a class is no target for TensorRT-LLM. */
+static void check_classes(const tsr_load_query *q)
+{
+    for (size_t i = 0; i < q->n_targets; i++) {
+        for (size_t k = 0; k < q->targets[i].count; k++) {
+            if (is_class(q->targets[i].entries[k]))
+                tsr_query_note(q, true, NULL, "targets", "write expressions that fit modules, as \"re:.*mlp.*\"",
+                               "'%.200s' is a target of one of %zu groups: with several groups this loader wants names "
+                               "of modules, not of classes",
+                               q->targets[i].entries[k], q->n_targets);
+        }
+    }
+}
+
+void tsr_rule_targets(const tsr_load_query *q)
+{
+    if (!tsr_query_compressed_tensors(q) || q->n_targets < 2)
+        return;
+    if (q->loader == TSR_LOADER_TRTLLM)
+        check_classes(q);
+    for (size_t i = 0; i < q->linears->count; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        if (l->scale != NULL && tsr_query_reads(q, l))
+            check_group(q, l);
+    }
+}
