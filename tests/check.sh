@@ -23,6 +23,7 @@ lacking() {
     case $1 in
     *.venv/bin/python*) [ -x .venv/bin/python ] || echo "the Python environment .venv, which './dev test' makes" ;;
     style\ *) [ -x .venv/bin/clang-format ] || echo "the Python environment .venv, which './dev test' makes" ;;
+    other_packages*) [ -f .venv-packages/stamp ] || echo "the Python environment .venv-packages, which './dev test' makes" ;;
     fuzz\ *) has_fuzzer || echo "clang with libFuzzer (clang, $(clang_runtime))" ;;
     valgrind*) have valgrind || echo "valgrind" ;;
     esac

@@ -149,6 +149,9 @@ black_box() {
     done
 }
 
+# Made where there is none; in a fresh clone that takes longer than the tests.
+other_packages() { tests/packages/run.sh "$built/cli/tessera" "$built/tests/make/make_checkpoint"; }
+
 # The longest first, so that nothing long is left alone at the end.
 collect() {
     local tool=(--tessera "$built/cli/tessera" --make "$built/tests/make/make_checkpoint")
@@ -160,6 +163,8 @@ collect() {
     add "unit (ASan, UBSan)" unit_tests build-asan
     suite=crash
     add "disk full" python3 tests/crash/disk_full.py "${tool[@]}"
+    suite=interop
+    add "compressed-tensors, ModelOpt, transformers themselves" other_packages
     black_box "$here/build-asan" "ASan, UBSan"
     black_box "$built" gcc
     suite=fuzz

@@ -1,0 +1,127 @@
+"""nvidia-modelopt reads what tessera writes in its dialect, and computes the values that tessera says; what it makes itself of
+the same weights is the same bytes; tessera reads what it makes."""
+
+import json
+
+import mx_oracle as mx
+import pytest
+import safetensors.torch
+import torch
+from checkpoints import shards
+from modelopt.torch.quantization.qtensor import MXFP4QTensor, MXFP8QTensor, NVFP4QTensor
+from models import differing, load, same_bits, same_values
+
+import harness
+
+RANGE = (-3, 4.5)
+
+
+@pytest.fixture
+def written(quantize, tmp_path):
+    """written(scheme) -> (directory, {module: BF16 weight}, source)."""
+    def run(scheme):
+        src, arrays = mx.model(tmp_path / "src")
+        options = []
+        if scheme == "nvfp4":
+            ranges = tmp_path / "ranges.json"
+            ranges.write_text(json.dumps({module: dict(zip(("min", "max"), RANGE)) for module in arrays}))
+            options = ["--activations", ranges]
+        plain = load(src)
+        return (quantize(src, "--scheme", scheme, "--dialect", "modelopt", *options),
+                {module: plain[module + ".weight"] for module in arrays}, src)
+    return run
+
+
+def made(weights, module, scheme):
+    """{suffix: tensor} as ModelOpt exports this weight."""
+    weight = weights[module].clone()
+    if scheme == "mxfp8":
+        quantized, scale = MXFP8QTensor.quantize(weight)
+        return {"weight": quantized._quantized_data, "weight_scale": scale}
+    # What is fused has the scale of the largest, as its preprocess_linear_fusion makes it.
+    total = max(NVFP4QTensor.get_weights_scaling_factor_2(weights[member]) for member in mx.joined(module, weights))
+    quantized, scale, total = NVFP4QTensor.quantize(weight, 16, weights_scaling_factor_2=total)
+    out = {"weight": quantized._quantized_data, "weight_scale": scale, "weight_scale_2": total}
+    if scheme == "nvfp4":
+        out["input_scale"] = torch.tensor(max(map(abs, RANGE))) / 2688
+    return out
+
+
+def dequantized(parts, shape):
+    """The values that ModelOpt computes, in BF16."""
+    if parts["weight"].dtype == torch.float8_e4m3fn:
+        return MXFP8QTensor(shape, torch.bfloat16, parts["weight"]).dequantize(scale=parts["weight_scale"])
+    return NVFP4QTensor(shape, torch.bfloat16, parts["weight"]).dequantize(
+        torch.bfloat16, scale=parts["weight_scale"], double_scale=parts["weight_scale_2"], block_sizes={-1: 16})
+
+
+def parts_of(tensors, module):
+    return {name.removeprefix(module + "."): tensor for name, tensor in tensors.items() if name.startswith(module + ".")}
+
+
+SCHEMES = ["nvfp4", "nvfp4-weight-only", "mxfp8"]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_bytes(scheme, written):
+    """Each tensor of each weight."""
+    dst, weights, _ = written(scheme)
+    ours = load(dst)
+    for module in weights:
+        theirs, got = made(weights, module, scheme), parts_of(ours, module)
+        assert set(theirs) == set(got)
+        for suffix, tensor in theirs.items():
+            assert same_bits(tensor, got[suffix]), (module, suffix, differing(tensor, got[suffix]))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_values(scheme, written, convert):
+    """ModelOpt reads code 8, which is -0, as 0."""
+    dst, weights, _ = written(scheme)
+    ours, values = load(dst), load(convert(dst, "--to", "bf16"))
+    for module, weight in weights.items():
+        got = dequantized(parts_of(ours, module), weight.shape)
+        assert same_values(got, values[module + ".weight"]), (module, differing(got, values[module + ".weight"]))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_reading(scheme, written, convert, tessera, tmp_path):
+    """A checkpoint with tensors that ModelOpt made, and the configuration that our tests hold to be its."""
+    dst, weights, src = written(scheme)
+    theirs = {f"{module}.{suffix}": tensor.contiguous() for module in weights
+              for suffix, tensor in made(weights, module, scheme).items()}
+    path, = (path for path in shards(dst) if not path.name.startswith("tessera-"))
+    kept = {name: tensor for name, tensor in load(dst).items() if name.rpartition(".")[0] not in weights}
+    place = tmp_path / "modelopt"
+    place.mkdir()
+    safetensors.torch.save_file({**theirs, **kept}, place / "model.safetensors", {"format": "pt"})
+    for name in ("config.json", "hf_quant_config.json"):
+        (place / name).write_bytes((dst / name).read_bytes())
+    values = load(convert(place, "--to", "bf16"))
+    for module, weight in weights.items():
+        got = dequantized(parts_of(theirs, module), weight.shape)
+        assert same_values(got, values[module + ".weight"]), (module, differing(got, values[module + ".weight"]))
+    for command in (["inspect", place], ["verify", place, "--against", src]):
+        code, out, err = harness.run(tessera, command)
+        assert code == 0, out + err
+
+
+def test_reading_mxfp4(convert, tmp_path):
+    """Its MXFP4, whose ties go toward zero and whose zeros have code 8, as Quark stores it."""
+    src, arrays = mx.model(tmp_path / "src")
+    plain = load(src)
+    tensors, wanted = {}, {}
+    for module in arrays:
+        weight = plain[module + ".weight"]
+        quantized, scale = MXFP4QTensor.quantize(weight.clone(), 32)
+        tensors[module + ".weight"] = quantized._quantized_data.contiguous()
+        tensors[module + ".weight_scale"] = scale.reshape(weight.shape[0], -1).contiguous()
+        wanted[module + ".weight"] = quantized.dequantize(torch.bfloat16, scale=scale, block_sizes={-1: 32})
+    place = tmp_path / "mxfp4"
+    place.mkdir()
+    safetensors.torch.save_file(tensors, place / "model.safetensors", {"format": "pt"})
+    quark = {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4", "group_size": 32, "scale_format": "e8m0"}}}
+    (place / "config.json").write_text(json.dumps({"model_type": "llama", "quantization_config": quark}))
+    values = load(convert(place, "--to", "bf16"))
+    for name, value in wanted.items():
+        assert same_values(value, values[name]), (name, differing(value, values[name]))
