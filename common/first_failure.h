@@ -6,8 +6,8 @@
 
 #include <pthread.h>
 
-/* `{0}` says that nothing has failed. Guarded by a lock of its owner's, who mostly asks for the status with other things
- * that the lock guards. */
+/* `{0}` says that nothing has failed. A lock of the owner's guards it, since the owner mostly looks at the status together
+ * with other things under that lock. */
 typedef struct tsr_first_failure {
     tsr_status status;
     tsr_err err;

@@ -1,5 +1,5 @@
-/* Decoding AWQ and GPTQ: a unit is some outputs with all their inputs. They are stored by inputs, so that what a unit
- * reads are pieces of every row. */
+/* Decoding AWQ and GPTQ: a unit is some outputs with all their inputs. These formats store a row for each input, so that a
+ * unit reads a piece of every row. */
 #include "common/checked.h"
 #include "convert/ops/cast_op.h"
 #include "convert/ops/rows.h"

@@ -1,4 +1,4 @@
-/* Looking into the index, and reading what is found. */
+/* Looks values up in the index, and reads what is found there. */
 #include "formats/checkpoint/config.h"
 
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* 24 bytes, as a hostile document has a member for every five of its own. */
+/* Only 24 bytes, because a hostile document can have a member for every five bytes of text. */
 typedef struct tsr_json_entry {
     uint32_t key, key_size, value, value_size; /* places in the text */
     uint32_t parent;                           /* the entry of the object that the member stands in */

@@ -1,4 +1,4 @@
-/* Where the members of a document stand: found in one pass, asked for as often as anybody likes.
+/* Where the members of a document stand: found in one pass, then looked up any number of times.
  *
  * All members of the document and of the objects in it have an entry; what stands in arrays has none. A path costs a
  * look into a hash table for each of its keys, however large the document is. */
@@ -31,7 +31,7 @@ tsr_status tsr_json_index_read(tsr_json_index *index, const char *name, const ch
 /* As tsr_json_find, in the whole document. */
 bool tsr_json_index_find(const tsr_json_index *index, const char *path, tsr_json_text *value);
 
-/* As tsr_json_find, in an object that was found in it. */
+/* As tsr_json_find, in an object that was found in the document. */
 bool tsr_json_index_find_in(const tsr_json_index *index, tsr_json_text object, const char *path, tsr_json_text *value);
 
 /* Bytes that it holds. */

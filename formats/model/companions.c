@@ -91,7 +91,7 @@ static tsr_status find_part_scale(const tsr_pairing *p, tsr_weight *x)
 
 /* ---- the others ---- */
 
-/* Codes of X.weight may be called otherwise. Both beside one another are one too many. */
+/* Codes of X.weight may have another name. Tensors under both names are refused: one of them is too many. */
 static tsr_status name_values(const tsr_pairing *p, tsr_weight *x, const char *name)
 {
     x->values = x->data;

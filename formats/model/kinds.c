@@ -170,7 +170,7 @@ const tsr_weight_kind tsr_weight_kinds[] = {
 
 static const char kWeight[] = ".weight";
 
-/* The length of the module's name in that of its values. */
+/* The length of the module's name, with which the name of its values begins. */
 static size_t module_length(const char *values)
 {
     return strlen(values) - (tsr_ends_with(values, kWeight) ? sizeof kWeight - 1 : 0);

@@ -46,7 +46,7 @@ struct tsr_device_gemm {
     bool rounds_last; /* its BF16 and F16 results are its F32 result, rounded: one run is enough */
     bool row_by_row;  /* it computes each row by itself, and slowly: rows that are not judged are left out */
     tsr_device *device;
-    uintptr_t variant; /* the table's own */
+    uintptr_t variant; /* which of the device's kernels `run` calls */
 };
 
 /* An int8 product with its epilogue; d as floats that `out` can hold. */
@@ -137,7 +137,7 @@ struct tsr_device {
     tsr_device_mla mlas[TSR_DEVICE_KERNELS];
     tsr_device_prefill prefills[TSR_DEVICE_KERNELS];
     size_t n_gemms, n_epilogues, n_dequants, n_weight_onlys, n_mlas, n_prefills;
-    void *state; /* the table's own */
+    void *state; /* of the CUDA device, from its opening to `close`; NULL on the CPU */
     void (*close)(tsr_device *device);
 };
 

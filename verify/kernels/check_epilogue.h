@@ -1,10 +1,11 @@
 /* Does an int8 W8A8 product of the checkpoint's own weights come out as it must, with each of vLLM's four epilogues?
  *
- * Scaled, scaled + bias, azp per tensor (azp_with_adj) and azp per token (azp_adj), scales of activations per tensor or
- * token, of weights per tensor or channel. azp_adj is the one that lies beside the checkpoint, and is itself held to
- * the codes. Where the checkpoint states input_scale (and input_zero_point), the epilogues per tensor take these, and
- * the azp_with_adj that lies beside it, which is held to zero point times azp_adj; drawn activations are then stretched
- * to what the scale reaches, and given ones are held to it. All others are quantized as they come. */
+ * The four are: scaled, scaled with a bias, with a zero point for the tensor of activations (azp_with_adj), and with one
+ * for each token (azp_adj). Activations have a scale for the tensor or for each token, weights one for the tensor or for
+ * each channel. azp_adj is read from the file beside the checkpoint, and is itself checked against the codes. Where the
+ * checkpoint states input_scale (and input_zero_point), the epilogues per tensor use these and the azp_with_adj of that
+ * file, which must be the zero point times azp_adj. Drawn activations are then stretched to the range of the scale, and
+ * given ones must lie within it. Without a stated scale, activations are quantized by their own range. */
 #ifndef TSR_VERIFY_KERNELS_CHECK_EPILOGUE_H
 #define TSR_VERIFY_KERNELS_CHECK_EPILOGUE_H
 

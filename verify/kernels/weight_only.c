@@ -122,8 +122,8 @@ static void expect_rounding(product *p, size_t at, size_t rows)
     }
 }
 
-/* Adds one run of channels, x the originals and y what the codes stand for, both [rows][padded], to a judgement of
- * codes. */
+/* Adds one run of channels to a judgement of codes: x holds the originals and y the values of the codes, both
+ * [rows][padded]. */
 static void judge_codes(const product *p, const tsr_weight_reader *reader, size_t at, size_t rows, const double *x,
                         const double *y, tsr_judgement *j)
 {
@@ -147,7 +147,8 @@ static void judge_codes(const product *p, const tsr_weight_reader *reader, size_
     }
 }
 
-/* One run of channels: scales, originals, their product. `values`: room for the originals and for the codes' values. */
+/* Prepares one run of channels: its scales, its originals and their product. `values` has room for the originals and for
+ * the values of the codes. */
 static tsr_status do_band(product *p, size_t band, tsr_weight_reader readers[2], double *values, tsr_judgement *codes,
                           tsr_err *err)
 {
@@ -316,7 +317,7 @@ static tsr_status judge_quantization(const product *p, tsr_out out, tsr_err *err
     return tsr_evidence_add(p->evidence, &j, err);
 }
 
-/* kernels/cuda/weight_only_gemm.h derives the bound; in the mean every step loses what is left of the sum by then. */
+/* kernels/cuda/weight_only_gemm.h derives the bound. For the expected RMS, each step rounds the sum as it stands by then. */
 static void judge_element(const product *p, const tsr_device_weight_only *kernel, tsr_out out, const exact *e, double y,
                           tsr_kernel_tally *t)
 {

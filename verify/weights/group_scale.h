@@ -8,8 +8,8 @@
  *   E4M3 times a global scale: the nearest e4m3 to amax / 6 over the global scale, where BF16 may have rounded on the
  *   way, within 2^-9 .. 448; 0.125 where that would be 0 (compressed-tensors).
  *
- * Another scale is the result of a search or a fault. A search finds what is no worse than what it started from: it has
- * to leave the group no larger a squared error than a scale by amax would, but for a hundredth. */
+ * Any other scale is the result of a search, or a fault. A search ends no worse than it began: the squared error of its
+ * group may be at most a hundredth larger than under the scale that follows from amax. */
 #ifndef TSR_VERIFY_WEIGHTS_GROUP_SCALE_H
 #define TSR_VERIFY_WEIGHTS_GROUP_SCALE_H
 

@@ -5,7 +5,7 @@
 #include "verify/weights/unpack.h"
 #include "verify/weights/weight_reader.h"
 
-/* How codes and zero points are packed, of a view that lies across. */
+/* How the codes and zero points of a view that lies across are packed. */
 tsr_order tsr_view_code_order(const tsr_view *view);
 tsr_order tsr_view_zero_order(const tsr_view *view);
 
