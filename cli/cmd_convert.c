@@ -1,9 +1,12 @@
 /* tessera convert: its targets and their options. */
 #include "cli/commands.h"
+#include "cli/convert_inputs.h"
 #include "cli/output.h"
 #include "cli/places.h"
 #include "cli/run_plan.h"
+#include "cli/schemes.h"
 #include "common/file.h"
+#include "convert/plans/any_plan.h"
 #include "convert/plans/archive_plan.h"
 #include "convert/plans/cast_plan.h"
 #include "convert/plans/deepseek_mp_plan.h"
@@ -12,12 +15,10 @@
 #include "convert/plans/requantize_plan.h"
 #include "convert/plans/tp_plan.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { MAX_INPUTS = 256, FROM_DEEPSEEK_MP = 2, MAX_CONFIG_BYTES = 16 << 20 };
+enum { FROM_DEEPSEEK_MP = 2, MAX_CONFIG_BYTES = 16 << 20 };
 
 typedef struct arguments {
     int to;
@@ -30,17 +31,13 @@ typedef struct arguments {
     bool shuffle;
     int from, arch, bits, away, scale_dtype, divisor; /* divisor: -1: as the target has it */
     const char *producer;
-    uint64_t group_size;
+    uint64_t group_size; /* UINT64_MAX: as the target has it */
+    const char *activations;
+    int mx_scale, experts; /* mx_scale -1: as the dialect has it */
+    bool lossy, zero_points;
     tsr_list include, exclude;
     const char *quantizing; /* the first given option that only quantizing uses */
 } arguments;
-
-/* What is open while a conversion runs. */
-typedef struct inputs {
-    tsr_checkpoint *checkpoints[MAX_INPUTS];
-    const tsr_checkpoint *sources[MAX_INPUTS]; /* the same */
-    size_t n;
-} inputs;
 
 static const char kHelp[] =
     "tessera convert SRC -o DST --to TARGET [options]\n\n"
@@ -54,6 +51,10 @@ static const char kHelp[] =
     "  tp          a directory for each tensor-parallel rank, cut as loaders cut (--tp); --merge joins them again\n"
     "  deepseek-mp what DeepSeek's own inference code reads (--mp, --keep-mtp); --from takes it back\n"
     "  mla-absorbed  kv_b_proj split per head, as an engine holds it (--consumer, --weights, --fold, --drop-kv-b)\n"
+    "  nvfp4, nvfp4-weight-only, mxfp4, mxfp8, fp8-channel, int4-weight-only, ...  any codes to those of a scheme of\n"
+    "              quantize, without BF16 on disk: moved where that loses nothing, else decoded in memory and made\n"
+    "              anew; what was not quantized stays (--dialect, --scales, --mx-scale, --lossy, --experts, "
+    "--exclude)\n"
     "  archive     each shard to NAME.safetensors.zst, which Tessera reads as it is and 'zstd -d' restores (--level);\n"
     "              smaller with --shuffle, but then only the next target restores it\n"
     "  safetensors archives back to the very files they were made from\n"
@@ -67,6 +68,9 @@ static const char kHelp[] =
     "  tessera convert DeepSeek-V3 -o DeepSeek-V3-UE8M0 --to fp8-block --scale-fmt ue8m0 --against DeepSeek-V3-BF16\n"
     "  tessera convert Qwen3-FP8 -o Qwen3-CT --to fp8-block --dialect compressed-tensors    renames, nothing is "
     "lost\n"
+    "  tessera convert DeepSeek-V4 -o DeepSeek-V4-FP8 --to fp8-block      MXFP4 experts as e4m3, for Hopper, bit for "
+    "bit\n"
+    "  tessera convert Kimi-K3 -o Kimi-K3-NVFP4 --to nvfp4-weight-only --dialect modelopt\n"
     "  tessera convert Llama-W4A16 -o blobs --to fastertransformer --arch sm80\n"
     "  tessera convert Llama-BF16 -o engine-in --to trtllm --arch sm90 --bits 8\n"
     "  tessera convert blobs -o Llama-W4A16-again --from fastertransformer\n\n"
@@ -76,7 +80,8 @@ static const char kHelp[] =
 
 static const float kLayoutDivisors[] = {127, 127.5f, 128, 7, 7.5f, 8};
 
-static tsr_status plan_bf16(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err)
+static tsr_status plan_bf16(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_plan *plan,
+                            tsr_err *err)
 {
     static const tsr_dtype kDtypes[] = {TSR_BF16, TSR_F16, TSR_F32};
     tsr_cast_options options = {.dtype = kDtypes[a->dtype], .max_shard_bytes = run->max_shard_bytes};
@@ -84,19 +89,74 @@ static tsr_status plan_bf16(const tsr_plan_run *run, const arguments *a, const i
     return tsr_cast_plan(plan, in->sources, &options, err);
 }
 
-static tsr_status plan_fp8_block(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan,
+/* Any codes to those of a scheme. */
+static tsr_status plan_scheme(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_scheme scheme,
+                              tsr_plan *plan, tsr_err *err)
+{
+    tsr_scheme_arguments of = tsr_scheme_defaults();
+    of.scheme = (int)scheme;
+    of.dialect = a->dialect;
+    of.scales = a->scales;
+    of.mx_scale = a->mx_scale;
+    of.group_size = a->group_size;
+    of.zero_points = a->zero_points;
+    of.activations = a->activations;
+    of.block = a->block == NULL ? of.block : a->block;
+    of.scale_fmt = a->scale_fmt < 0 ? 0 : a->scale_fmt;
+    TSR_TRY(tsr_scheme_read(run, &of, true, &in->scheme, err));
+    tsr_any_options options = {
+        .blocks = scheme == TSR_FP8_BLOCK ? &in->scheme.blocks : NULL,
+        .rows = scheme > TSR_FP8_BLOCK && scheme < TSR_MX_SCHEMES ? &in->scheme.rows : NULL,
+        .groups = scheme >= TSR_MX_SCHEMES ? &in->scheme.groups : NULL,
+        .exclude = a->exclude.items,
+        .n_exclude = a->exclude.count,
+        .lossy = a->lossy,
+        .stack = a->experts == 1,
+        .anew = a->scales == 1,
+    };
+    TSR_TRY(tsr_parse_block("--source-block", a->source_block, &options.source_block, err));
+    return tsr_any_plan(plan, &in->view, in->sources[0], &options, err);
+}
+
+static tsr_status plan_named_scheme(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_plan *plan,
+                                    tsr_err *err);
+
+/* Whether all its codes are FP8, for which requantizing has options of its own. */
+static tsr_status is_fp8_only(const arguments *a, const tsr_convert_inputs *in, bool *only, tsr_err *err)
+{
+    tsr_block block;
+    tsr_weights weights;
+    TSR_TRY(tsr_parse_block("--source-block", a->source_block, &block, err));
+    TSR_TRY(tsr_weights_pair(&weights, in->sources[0], block, err));
+    *only = true;
+    for (size_t i = 0; i < weights.count; i++)
+        *only = *only && (weights.items[i].kind == NULL || weights.items[i].kind->family == TSR_FAMILY_FP8);
+    tsr_weights_free(&weights);
+    return TSR_OK;
+}
+
+static tsr_status plan_fp8_block(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_plan *plan,
                                  tsr_err *err)
 {
     tsr_requantize_options options = {.scale_fmt = a->scale_fmt,
                                       .dialect = a->dialect,
                                       .search = a->scales == 1,
                                       .max_shard_bytes = run->max_shard_bytes};
+    bool fp8;
+    if (a->dialect == TSR_MX_DIALECT_MODELOPT)
+        return tsr_fail(err, TSR_E_USAGE, "--dialect modelopt is not for fp8-block: deepseek or compressed-tensors");
+    TSR_TRY(is_fp8_only(a, in, &fp8, err));
+    if (!fp8 && in->n > 1)
+        return tsr_fail(err, TSR_E_USAGE, "--against is for sources whose codes are FP8 only");
+    if (!fp8)
+        return plan_scheme(run, a, in, TSR_FP8_BLOCK, plan, err);
     TSR_TRY(tsr_parse_block("--source-block", a->source_block, &options.source_block, err));
     TSR_TRY(tsr_parse_block("--block", a->block, &options.block, err));
     return tsr_requantize_plan(plan, in->sources, in->n, &options, err);
 }
 
-static tsr_status plan_tp(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err)
+static tsr_status plan_tp(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_plan *plan,
+                          tsr_err *err)
 {
     if (a->tp == 0)
         return tsr_fail(err, TSR_E_USAGE, "over how many ranks? --tp N");
@@ -105,7 +165,7 @@ static tsr_status plan_tp(const tsr_plan_run *run, const arguments *a, const inp
     return tsr_tp_plan(plan, in->sources, &options, err);
 }
 
-static tsr_status plan_deepseek_mp(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan,
+static tsr_status plan_deepseek_mp(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_plan *plan,
                                    tsr_err *err)
 {
     (void)run;
@@ -116,7 +176,8 @@ static tsr_status plan_deepseek_mp(const tsr_plan_run *run, const arguments *a, 
     return tsr_deepseek_mp_plan(plan, in->sources, &options, err);
 }
 
-static tsr_status plan_mla(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err)
+static tsr_status plan_mla(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_plan *plan,
+                           tsr_err *err)
 {
     if (a->consumer < 0)
         return tsr_fail(err, TSR_E_USAGE, "for whom? --consumer sglang|vllm|trtllm|llamacpp");
@@ -128,7 +189,7 @@ static tsr_status plan_mla(const tsr_plan_run *run, const arguments *a, const in
     return tsr_mla_plan(plan, in->sources, &options, err);
 }
 
-static tsr_status plan_archive(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan,
+static tsr_status plan_archive(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_plan *plan,
                                tsr_err *err)
 {
     (void)run;
@@ -138,14 +199,14 @@ static tsr_status plan_archive(const tsr_plan_run *run, const arguments *a, cons
     return tsr_archive_plan(plan, in->sources, &options, err);
 }
 
-static tsr_status plan_safetensors(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan,
+static tsr_status plan_safetensors(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_plan *plan,
                                    tsr_err *err)
 {
     (void)run, (void)a;
     return tsr_unarchive_plan(plan, in->sources, err);
 }
 
-static tsr_status plan_layout(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_layout_kind kind,
+static tsr_status plan_layout(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_layout_kind kind,
                               tsr_plan *plan, tsr_err *err)
 {
     static const int kArchs[] = {70, 75, 80, 86, 89, 90};
@@ -156,14 +217,16 @@ static tsr_status plan_layout(const tsr_plan_run *run, const arguments *a, const
         return tsr_fail(err, TSR_E_USAGE, "for which architecture? --arch sm70|sm75|sm80|sm86|sm89|sm90");
     if ((divisor < 64) != int4)
         return tsr_fail(err, TSR_E_USAGE, "--divisor %g is not for int%d", (double)divisor, int4 ? 4 : 8);
-    if (a->group_size != 0 && a->group_size != 32 && a->group_size != 64 && a->group_size != 128)
+    if (a->group_size != UINT64_MAX && a->group_size != 0 && a->group_size != 32 && a->group_size != 64 &&
+        a->group_size != 128)
         return tsr_fail(err, TSR_E_USAGE, "--group-size: 0, 32, 64 or 128: what kernels take");
+    const uint64_t group = a->group_size == UINT64_MAX ? 0 : a->group_size;
     tsr_layout_options options = {
         .kind = kind,
         .producer = kind == TSR_LAYOUT_TRTLLM ? TSR_FT_TRTLLM_MAIN : TSR_FT_FASTERTRANSFORMER,
         .arch = kArchs[a->arch],
         .scheme = {.bits = int4 ? 4 : 8,
-                   .group = a->group_size,
+                   .group = group,
                    .divisor = divisor,
                    .away = a->away == 0,
                    .zero_scale = true,
@@ -182,27 +245,30 @@ static tsr_status plan_layout(const tsr_plan_run *run, const arguments *a, const
     return tsr_layout_plan(plan, in->sources, &options, err);
 }
 
-static tsr_status plan_fastertransformer(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan,
-                                         tsr_err *err)
+static tsr_status plan_fastertransformer(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in,
+                                         tsr_plan *plan, tsr_err *err)
 {
     return plan_layout(run, a, in, TSR_LAYOUT_FASTERTRANSFORMER, plan, err);
 }
 
-static tsr_status plan_trtllm(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan,
+static tsr_status plan_trtllm(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_plan *plan,
                               tsr_err *err)
 {
     return plan_layout(run, a, in, TSR_LAYOUT_TRTLLM, plan, err);
 }
 
+#define ANY        "--lossy --experts --exclude"
+#define SCHEME     "--source-block --scales --dialect " ANY
 #define QUANTIZING "--bits --group-size --divisor --rounding --scale-dtype --scales --include --exclude"
 
 /* In the order of the words of --to. `options` are the options that a target takes besides the shared ones. */
 static const struct target {
     const char *name, *options;
-    tsr_status (*plan)(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan, tsr_err *err);
+    tsr_status (*plan)(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_plan *plan,
+                       tsr_err *err);
 } kTargets[] = {
     {"bf16", "--dtype --source-block", plan_bf16},
-    {"fp8-block", "--block --source-block --scale-fmt --scales --dialect --against", plan_fp8_block},
+    {"fp8-block", "--block --source-block --scale-fmt --scales --dialect --against " ANY, plan_fp8_block},
     {"tp", "--tp", plan_tp},
     {"deepseek-mp", "--mp --keep-mtp", plan_deepseek_mp},
     {"mla-absorbed", "--consumer --weights --fold --drop-kv-b", plan_mla},
@@ -210,7 +276,23 @@ static const struct target {
     {"safetensors", "", plan_safetensors},
     {"fastertransformer", "--arch --producer " QUANTIZING, plan_fastertransformer},
     {"trtllm", "--arch --producer " QUANTIZING, plan_trtllm},
+    {"fp8-channel", SCHEME, plan_named_scheme},
+    {"int8-channel", SCHEME, plan_named_scheme},
+    {"int8-weight-only", SCHEME " --group-size", plan_named_scheme},
+    {"int4-weight-only", SCHEME " --group-size --zero-points", plan_named_scheme},
+    {"nvfp4", SCHEME " --activations", plan_named_scheme},
+    {"nvfp4-weight-only", SCHEME, plan_named_scheme},
+    {"mxfp4", SCHEME " --mx-scale", plan_named_scheme},
+    {"mxfp4-weight-only", SCHEME " --mx-scale", plan_named_scheme},
+    {"mxfp8", SCHEME " --mx-scale", plan_named_scheme},
+    {"mxfp8-weight-only", SCHEME " --mx-scale", plan_named_scheme},
 };
+
+static tsr_status plan_named_scheme(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_plan *plan,
+                                    tsr_err *err)
+{
+    return plan_scheme(run, a, in, tsr_scheme_find(kTargets[a->to].name), plan, err);
+}
 
 /* ---- options ---- */
 
@@ -224,12 +306,35 @@ static bool is_of_targets(const char *option)
     return false;
 }
 
+/* Whether the target takes what was given. */
+static tsr_status check_given(const tsr_option *options, uint64_t given, arguments *a, tsr_err *err)
+{
+    if (a->merge + (a->to >= 0) + (a->from >= 0) > 1)
+        return tsr_fail(err, TSR_E_USAGE, "--merge and --from stand instead of --to");
+    if (a->to < 0 && !a->merge && a->from < 0)
+        return tsr_fail(err, TSR_E_USAGE, "convert to what? --to %s", options[1].argument);
+    for (size_t i = 0; options[i].name != NULL; i++) {
+        if ((given >> i & 1) != 0 && is_of_targets(options[i].name) &&
+            (a->to < 0 || !tsr_is_listed(kTargets[a->to].options, options[i].name)))
+            return tsr_fail(err, TSR_E_USAGE, "%s means nothing with %s%s", options[i].name,
+                            a->merge       ? "--merge"
+                            : a->from >= 0 ? "--from"
+                                           : "--to ",
+                            a->to < 0 ? "" : kTargets[a->to].name);
+        if ((given >> i & 1) != 0 && a->quantizing == NULL && tsr_is_listed(QUANTIZING, options[i].name))
+            a->quantizing = options[i].name;
+    }
+    return TSR_OK;
+}
+
 static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, tsr_err *err)
 {
     tsr_option options[TSR_MAX_OPTIONS] = {
         {"-o", TSR_OPT_TEXT, &run->dst, "DST", "the output directory; made if need be"},
         {"--to", TSR_OPT_CHOICE, &a->to,
-         "bf16|fp8-block|tp|deepseek-mp|mla-absorbed|archive|safetensors|fastertransformer|trtllm",
+         "bf16|fp8-block|tp|deepseek-mp|mla-absorbed|archive|safetensors|fastertransformer|trtllm|fp8-channel|"
+         "int8-channel|int8-weight-only|int4-weight-only|nvfp4|nvfp4-weight-only|mxfp4|mxfp4-weight-only|mxfp8|"
+         "mxfp8-weight-only",
          "the target: see above"},
         {"--merge", TSR_OPT_FLAG, &a->merge, NULL,
          "instead of --to: join SRC/rank-0, rank-1, ... as --to tp left them"},
@@ -244,8 +349,16 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
         {"--scale-fmt", TSR_OPT_CHOICE, &a->scale_fmt, "f32|ue8m0",
          "scales as they come, or rounded up to powers of two (as in SRC)"},
         {"--scales", TSR_OPT_CHOICE, &a->scales, "amax|mse", "amax/448, or the scale of least squared error (amax)"},
-        {"--dialect", TSR_OPT_CHOICE, &a->dialect, "deepseek|compressed-tensors",
-         "names of the scales and form of the configuration (as in SRC)"},
+        {"--dialect", TSR_OPT_CHOICE, &a->dialect, "deepseek|compressed-tensors|modelopt",
+         "names of the scales and form of the configuration (fp8-block: as in SRC; others: compressed-tensors)"},
+        {"--lossy", TSR_OPT_FLAG, &a->lossy, NULL,
+         "schemes: round what has no code where codes are moved, and report it, instead of refusing it"},
+        {"--experts", TSR_OPT_CHOICE, &a->experts, "split|stack",
+         "schemes: stacks of experts as a tensor for each expert and projection, or as they are (split)"},
+        {"--mx-scale", TSR_OPT_CHOICE, &a->mx_scale, "floor|even|rceil|ceil",
+         "mxfp, made anew: the power of two for a group (compressed-tensors even, others rceil)"},
+        {"--zero-points", TSR_OPT_FLAG, &a->zero_points, NULL, "int4-weight-only, made anew: asymmetric weights"},
+        {"--activations", TSR_OPT_TEXT, &a->activations, "FILE", "nvfp4: ranges of the layers' inputs"},
         {"--against", TSR_OPT_TEXT, &a->against, "ORIGINAL",
          "the unquantized checkpoint: the report compares with it as well"},
         {"--tp", TSR_OPT_COUNT, &a->tp, "N", "tensor-parallel ranks (tp)"},
@@ -264,7 +377,8 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
         {"--producer", TSR_OPT_TEXT, &a->producer, "NAME",
          "ft, trtllm-0.5 to trtllm-0.10, trtllm-main, trtllm-py: layouts of one architecture differ by version"},
         {"--bits", TSR_OPT_CHOICE, &a->bits, "8|4", "quantizing: of a weight (8)"},
-        {"--group-size", TSR_OPT_COUNT, &a->group_size, "N", "quantizing: input features that share a scale (0: all)"},
+        {"--group-size", TSR_OPT_COUNT, &a->group_size, "N",
+         "quantizing: input features that share a scale (0: all; int4-weight-only: 128)"},
         {"--divisor", TSR_OPT_CHOICE, &a->divisor, "127|127.5|128|7|7.5|8",
          "quantizing: scales are amax over this (128, 8: as these readers' own quantizers have it)"},
         {"--rounding", TSR_OPT_CHOICE, &a->away, "away|even", "quantizing: where ties go (away)"},
@@ -281,83 +395,19 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
         tsr_options_help(kHelp, options);
         return TSR_OK;
     }
-    if (a->merge + (a->to >= 0) + (a->from >= 0) > 1)
-        return tsr_fail(err, TSR_E_USAGE, "--merge and --from stand instead of --to");
-    if (a->to < 0 && !a->merge && a->from < 0)
-        return tsr_fail(err, TSR_E_USAGE, "convert to what? --to %s", options[1].argument);
-    for (size_t i = 0; options[i].name != NULL; i++) {
-        if ((given >> i & 1) != 0 && is_of_targets(options[i].name) &&
-            (a->to < 0 || !tsr_is_listed(kTargets[a->to].options, options[i].name)))
-            return tsr_fail(err, TSR_E_USAGE, "%s means nothing with %s%s", options[i].name,
-                            a->merge       ? "--merge"
-                            : a->from >= 0 ? "--from"
-                                           : "--to ",
-                            a->to < 0 ? "" : kTargets[a->to].name);
-        if ((given >> i & 1) != 0 && a->quantizing == NULL && tsr_is_listed(QUANTIZING, options[i].name))
-            a->quantizing = options[i].name;
-    }
+    TSR_TRY(check_given(options, given, a, err));
     if (a->config != NULL && a->from != FROM_DEEPSEEK_MP)
         return tsr_fail(err, TSR_E_USAGE, "--config means nothing without --from deepseek-mp");
     TSR_TRY(tsr_plan_run_check(run, err));
-    const tsr_places places = {.sources = {run->src, a->against, a->config}, .dst = run->dst, .json = run->json};
+    const tsr_places places = {
+        .sources = {run->src, a->against, a->config, a->activations}, .dst = run->dst, .json = run->json};
     return tsr_places_check(&places, err);
 }
 
 /* ---- doing ---- */
 
-static tsr_status open_input(const tsr_plan_run *run, const char *path, inputs *in, tsr_err *err)
-{
-    TSR_TRY(tsr_checkpoint_open(&in->checkpoints[in->n], path, run->ignore.items, run->ignore.count, err));
-    in->sources[in->n] = in->checkpoints[in->n];
-    in->n++;
-    return TSR_OK;
-}
-
-/* Opens SRC/rank-0, SRC/rank-1, ..., as many as there are. */
-static tsr_status open_ranks(const tsr_plan_run *run, inputs *in, tsr_err *err)
-{
-    for (size_t k = 0; k < MAX_INPUTS; k++) {
-        char path[PATH_MAX];
-        snprintf(path, sizeof path, "%s/rank-%zu", run->src, k);
-        if (access(path, F_OK) != 0 && k > 0)
-            return TSR_OK;
-        TSR_TRY(open_input(run, path, in, err));
-    }
-    return TSR_OK;
-}
-
-/* Opens SRC/model0-mpN.safetensors and the other ranks, for whatever N there is. */
-static tsr_status open_rank_files(const tsr_plan_run *run, inputs *in, tsr_err *err)
-{
-    unsigned ranks = 0;
-    char path[2 * PATH_MAX], name[64];
-    for (unsigned n = 1; n <= MAX_INPUTS; n++) {
-        snprintf(name, sizeof name, TSR_RANK_FILE, 0u, n);
-        snprintf(path, sizeof path, "%s/%s", run->src, name);
-        if (access(path, F_OK) != 0)
-            continue;
-        if (ranks != 0)
-            return tsr_fail(err, TSR_E_FORMAT, "%s: there are ranks of %u and of %u: which hold?", run->src, ranks, n);
-        ranks = n;
-    }
-    if (ranks == 0)
-        return tsr_fail(err, TSR_E_FORMAT,
-                        "%s: no model0-mpN.safetensors, as --to deepseek-mp or convert.py leave them", run->src);
-    for (unsigned k = 0; k < ranks; k++) {
-        snprintf(name, sizeof name, TSR_RANK_FILE, k, ranks);
-        snprintf(path, sizeof path, "%s/%s", run->src, name);
-        if (access(path, F_OK) != 0)
-            return tsr_fail_errno(err, "%s", path);
-        TSR_TRY(tsr_checkpoint_open_shard(&in->checkpoints[in->n], run->src, name, run->ignore.items, run->ignore.count,
-                                          err));
-        in->sources[in->n] = in->checkpoints[in->n];
-        in->n++;
-    }
-    return TSR_OK;
-}
-
-static tsr_status plan_from_deepseek_mp(const tsr_plan_run *run, const arguments *a, const inputs *in, tsr_plan *plan,
-                                        tsr_err *err)
+static tsr_status plan_from_deepseek_mp(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in,
+                                        tsr_plan *plan, tsr_err *err)
 {
     tsr_arena text = {0};
     const char *config = NULL;
@@ -370,19 +420,19 @@ static tsr_status plan_from_deepseek_mp(const tsr_plan_run *run, const arguments
     return status;
 }
 
-static tsr_status open_inputs(const tsr_plan_run *run, const arguments *a, inputs *in, tsr_err *err)
+static tsr_status open_inputs(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_err *err)
 {
     if (a->from == FROM_DEEPSEEK_MP)
-        return open_rank_files(run, in, err);
+        return tsr_open_rank_files(run, in, err);
     if (a->merge)
-        return open_ranks(run, in, err);
-    TSR_TRY(open_input(run, run->src, in, err));
-    return a->against == NULL ? TSR_OK : open_input(run, a->against, in, err);
+        return tsr_open_ranks(run, in, err);
+    TSR_TRY(tsr_open_source(run, run->src, in, err));
+    return a->against == NULL ? TSR_OK : tsr_open_source(run, a->against, in, err);
 }
 
 static tsr_status convert(const tsr_plan_run *run, const arguments *a, tsr_err *err)
 {
-    inputs in = {.n = 0};
+    tsr_convert_inputs in = {.n = 0};
     tsr_plan plan = {0};
     tsr_status status = open_inputs(run, a, &in, err);
     if (status == TSR_OK && a->merge)
@@ -396,16 +446,23 @@ static tsr_status convert(const tsr_plan_run *run, const arguments *a, tsr_err *
     if (status == TSR_OK)
         status = tsr_run_plan(run, &plan, err);
     tsr_plan_free(&plan);
-    for (size_t i = 0; i < in.n; i++)
-        tsr_checkpoint_close(in.checkpoints[i]);
+    tsr_close_inputs(&in);
     return status;
 }
 
 int tsr_cmd_convert(int argc, char **argv)
 {
     tsr_plan_run run = tsr_plan_run_defaults("convert");
-    arguments a = {
-        .to = -1, .scale_fmt = -1, .dialect = -1, .consumer = -1, .level = 3, .from = -1, .arch = -1, .divisor = -1};
+    arguments a = {.to = -1,
+                   .scale_fmt = -1,
+                   .dialect = -1,
+                   .consumer = -1,
+                   .level = 3,
+                   .from = -1,
+                   .arch = -1,
+                   .divisor = -1,
+                   .group_size = UINT64_MAX,
+                   .mx_scale = -1};
     tsr_err err = {{0}};
     tsr_status status = parse(argc, argv, &run, &a, &err);
     if (a.to >= 0 && kTargets[a.to].plan == plan_archive)

@@ -87,8 +87,9 @@ static bool move_group(const uint8_t *from, const uint8_t codes[16], unsigned mi
     return (used & missing) == 0;
 }
 
-/* Makes the tile's codes with the scale 2^(scale - 127). False, with the place, if a product has no code. */
-static bool move_tile(const tile *t, int scale, uint8_t *codes, uint64_t *row, uint64_t *group)
+/* Makes the tile's codes with the scale 2^(scale - 127). False, with the place, if a product has no code and the nearest
+ * will not do. */
+static bool move_tile(const tile *t, int scale, bool lossy, uint8_t *codes, uint64_t *row, uint64_t *group)
 {
     int shift = INT32_MIN;
     uint8_t table[16];
@@ -99,7 +100,8 @@ static bool move_tile(const tile *t, int scale, uint8_t *codes, uint64_t *row, u
             if (wanted != shift)
                 missing = products(shift = wanted, table);
             if (!move_group(codes_at(t->rows, *row, *group), table, missing,
-                            codes + *row * t->rows->cols + *group * TSR_MXFP4_GROUP))
+                            codes + *row * t->rows->cols + *group * TSR_MXFP4_GROUP) &&
+                !lossy)
                 return false;
         }
     }
@@ -116,8 +118,13 @@ static tsr_status move_or_refuse(const tile *t, uint8_t *codes, uint8_t *scale, 
     const int tries[2] = {with_zeros, without};
     for (unsigned i = 0; i < 2; i++) {
         *scale = (uint8_t)tries[i];
-        if (tries[i] >= 0 && move_tile(t, tries[i], codes, &row, &group))
+        if (tries[i] >= 0 && move_tile(t, tries[i], false, codes, &row, &group))
             return TSR_OK;
+    }
+    if (t->rows->lossy) {
+        *scale = (uint8_t)(without < 0 ? 0 : without);
+        (void)move_tile(t, *scale, true, codes, &row, &group);
+        return TSR_OK;
     }
     const uint64_t col = t->first * TSR_MXFP4_GROUP;
     if (without < 0)
@@ -181,16 +188,39 @@ tsr_status tsr_mxfp4_to_nvfp4(const tsr_mxfp4_rows *rows, const tsr_mxfp4_range 
             if (scale == NAN_SCALE)
                 return refuse_nan_scale(rows, row, g, err);
             const bool zeros = is_zero_group(codes_at(rows, row, g));
-            if (!zeros && (!range->any || exponent > TOP || exponent < TOP - BINADES))
-                return tsr_fail(err, TSR_E_VALUE,
-                                "'%s': the scale of row %llu, columns %llu and on, is 2^%d, outside of the %d binades "
-                                "below 2^%d",
-                                rows->tensor->name, U64(rows->row + row), U64(g * TSR_MXFP4_GROUP), scale - 127,
-                                BINADES, range->largest - 127);
-            scales[0] = scales[1] = zeros ? 0x01 : tsr_e4m3_from_f32(ldexpf(1, exponent));
+            const bool outside = !zeros && (!range->any || exponent > TOP || exponent < TOP - BINADES);
+            if (outside && !rows->lossy)
+                return tsr_fail(
+                    err, TSR_E_VALUE,
+                    "'%s': the scale of row %llu, columns %llu and on, is 2^%d, %d binades below the largest "
+                    "beside the same global scale, 2^%d: NVFP4 holds %d, so that this is not lossless",
+                    rows->tensor->name, U64(rows->row + row), U64(g * TSR_MXFP4_GROUP), scale - 127,
+                    range->largest - scale, range->largest - 127, BINADES);
+            scales[0] = scales[1] = zeros || outside ? 0x01 : tsr_e4m3_from_f32(ldexpf(1, exponent));
         }
     }
     return TSR_OK;
+}
+
+bool tsr_mxfp4_shrink(const tsr_mxfp4_rows *rows, const tsr_mxfp4_range *range, uint8_t *codes)
+{
+    const uint64_t groups = rows->cols / TSR_MXFP4_GROUP;
+    bool any = false;
+    for (uint64_t row = 0; row < rows->rows; row++) {
+        for (uint64_t g = 0; g < groups; g++) {
+            const int below = TOP - BINADES - (scale_at(rows, row, g) - range->largest + TOP);
+            uint8_t *const to = codes + row * (rows->cols / 2) + g * GROUP_BYTES;
+            if (below <= 0 || is_zero_group(to))
+                continue;
+            any = true;
+            for (unsigned i = 0; i < GROUP_BYTES; i++) {
+                const unsigned even = tsr_e2m1_from_f32(ldexpf(tsr_e2m1_to_f32(to[i] & 15), -below));
+                const unsigned odd = tsr_e2m1_from_f32(ldexpf(tsr_e2m1_to_f32(to[i] >> 4), -below));
+                to[i] = (uint8_t)(even | odd << 4);
+            }
+        }
+    }
+    return any;
 }
 
 tsr_status tsr_nvfp4_other_global(const tsr_tensor *tensor, float global, float *other, bool *exact, tsr_err *err)

@@ -21,6 +21,7 @@ typedef struct tsr_mxfp4_rows {
     uint64_t row, rows, cols; /* row is for messages only; cols is a multiple of 32 */
     const uint8_t *codes;     /* [rows, cols / 2], the even column in the low nibble */
     const uint8_t *scales;    /* [rows, cols / 32], E8M0 */
+    bool lossy;               /* what the target has no code for is rounded to the nearest, where else it is refused */
 } tsr_mxfp4_rows;
 
 /* One band of tiles, [rows, block] each (at the right edge less), to e4m3 [rows, cols] and one E8M0 byte a tile:
@@ -47,9 +48,14 @@ tsr_status tsr_mxfp4_global(const tsr_tensor *tensor, const tsr_mxfp4_range *ran
                             tsr_err *err) TSR_WARN_UNUSED;
 
 /* The e4m3 scales of groups of 16, [rows, cols / 16], beside that factor; the codes stay as they are. The rows belong to
- * the range. A group of zeros gets 2^-9. TSR_E_VALUE: a group is outside of the range's window. */
+ * the range. A group of zeros gets 2^-9. TSR_E_VALUE: a group is outside of the range's window; if the rows are lossy it
+ * gets 2^-9, and its codes are to be made anew by tsr_mxfp4_shrink. */
 tsr_status tsr_mxfp4_to_nvfp4(const tsr_mxfp4_rows *rows, const tsr_mxfp4_range *range, uint8_t *scales,
                               tsr_err *err) TSR_WARN_UNUSED;
+
+/* Makes anew, in `codes` (a copy of rows->codes), the codes of all groups below the range's window: the nearest that the
+ * scale 2^-9 has. Returns whether there was such a group. */
+bool tsr_mxfp4_shrink(const tsr_mxfp4_rows *rows, const tsr_mxfp4_range *range, uint8_t *codes);
 
 /* Rows [row, row + rows) of block FP8 to MXFP8: the E8M0 scales [rows, cols / 32] of codes that stay as they are, from
  * the whole grid of the weight's scales, [ceil(R / block.rows), grid_cols]. TSR_E_VALUE: a scale is no power of two in

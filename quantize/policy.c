@@ -108,8 +108,29 @@ static tsr_decision decide_by_tables(const deciding *d, const tsr_tensor *t, con
     return against != NULL ? (tsr_decision){TSR_KEEP, against} : (tsr_decision){rule->treatment, rule->reason};
 }
 
+/* What the source has decided before. */
+static tsr_decision decide_as_source(const deciding *d, const tsr_tensor *t)
+{
+    const char *const glob = tsr_policy_matching(d->o->exclude, d->o->n_exclude, t->name);
+    const tsr_rule *const for_all = tsr_rule_for_all(t->name);
+    const uint64_t cols = t->rank == 0 ? 0 : t->shape[t->rank - 1];
+    if (t->source != TSR_SOURCE_DECODED || t->rank < 2 || t->bytes == 0)
+        return (tsr_decision){for_all == NULL || for_all->treatment == TSR_QUANTIZE ? TSR_KEEP : for_all->treatment,
+                              "not quantized in the source"};
+    if (glob != NULL)
+        return (tsr_decision){TSR_KEEP, tsr_arena_printf(d->arena, "--exclude '%s'", glob)};
+    if (d->o->not_fp8 && tsr_glob_match("*.indexer.wk.weight", t->name))
+        return (tsr_decision){TSR_KEEP, "indexer: loaders read it in BF16 or FP8 only"};
+    if (d->o->group > 1 && cols % d->o->group != 0)
+        return (tsr_decision){TSR_KEEP, tsr_arena_printf(d->arena, "its %llu columns are not whole groups of %u",
+                                                         U64(cols), d->o->group)};
+    return (tsr_decision){TSR_QUANTIZE, "quantized in the source"};
+}
+
 static tsr_decision decide_alone(const deciding *d, const tsr_tensor *t)
 {
+    if (d->o->as_source)
+        return decide_as_source(d, t);
     const char *const obstacle = not_a_matrix(d, t);
     const char *glob = tsr_policy_matching(d->o->exclude, d->o->n_exclude, t->name);
     if (glob != NULL)

@@ -32,7 +32,9 @@ typedef struct tsr_policy_options {
     uint32_t block_rows; /* members of a fused layer must end on a multiple of it, except the last */
     uint32_t group;      /* a row must be whole groups of so many columns; 0: any row will do */
     bool not_fp8;        /* codes are int8, int4 or FP4, which no loader reads for some layers */
-    bool four_bits;      /* the families' tables for 4 bits count, where they differ from those for 8 */
+    /* Weights of codes in the source (TSR_SOURCE_DECODED) become codes again, all others stay: no table counts. */
+    bool as_source;
+    bool four_bits; /* the families' tables for 4 bits count, where they differ from those for 8 */
 } tsr_policy_options;
 
 /* Decides for every tensor of the checkpoint: decisions[i] belongs to checkpoint->tensors.items[i] (caller's array).

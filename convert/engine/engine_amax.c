@@ -17,34 +17,66 @@ bool tsr_run_take_amax(tsr_run *r, size_t *index, uint64_t *unit)
     return false;
 }
 
+/* Of what a unit reads, the tensor that window i is of. */
+static const tsr_tensor *input_of(const tsr_amax_rows *at, uint32_t i)
+{
+    return at->decoded == NULL ? at->tensor : at->decoded->in[i];
+}
+
 /* Asks for the input of the unit that some worker will take when this one is done. */
 static void prefetch(const tsr_run *r, const tsr_amax *amax, uint64_t unit)
 {
     if (unit >= tsr_amax_units(amax))
         return;
     const tsr_amax_rows at = tsr_amax_unit(amax, unit);
-    tsr_checkpoint_prefetch(r->plan->sources[at.tensor->source], at.tensor, at.window.offset, at.window.row_bytes);
+    for (uint32_t i = 0; i < at.n_in; i++) {
+        const tsr_tensor *const t = input_of(&at, i);
+        const tsr_window *const w = &at.in[i];
+        if (w->rows > 0)
+            tsr_checkpoint_prefetch(r->plan->sources[t->source], t, w->offset, (w->rows - 1) * w->pitch + w->row_bytes);
+    }
+}
+
+/* Reads what the unit needs to data[], and returns the memory behind it. */
+static tsr_status read_inputs(const tsr_run *r, const tsr_amax_rows *at, char **memory, void **data, tsr_err *err)
+{
+    for (uint32_t i = 0; i < at->n_in; i++) {
+        data[i] = *memory;
+        *memory += tsr_round_up(tsr_window_bytes(&at->in[i]), 64);
+        if (at->in[i].rows > 0)
+            TSR_TRY(tsr_run_read_window(r, input_of(at, i), &at->in[i], data[i], err));
+    }
+    return TSR_OK;
+}
+
+static tsr_status find_amax(const tsr_run *r, const tsr_amax_rows *at, char *memory, void *const *data, float *amax,
+                            tsr_err *err)
+{
+    tsr_mx_rows rows = {.tensor = at->tensor, .row = at->row, .rows = at->rows, .x = data[0], .scratch = memory};
+    const float *values = NULL;
+    if (at->decoded != NULL) {
+        TSR_TRY(at->decoded->decode(at->decoded, at->row, at->rows, data, memory, &r->kernels, &values, err));
+        rows.x = values;
+        rows.scratch = memory + tsr_round_up(at->decoded->memory(at->decoded, at->rows), 64);
+    }
+    return tsr_mx_amax(&r->kernels, &rows, amax, err);
 }
 
 tsr_status tsr_run_do_amax(tsr_run *r, size_t index, uint64_t unit, char *memory, tsr_err *err)
 {
     const tsr_amax_rows at = tsr_amax_unit(r->plan->amaxes[index], unit);
-    const tsr_tensor *const t = at.tensor;
-    const tsr_mx_rows rows = {.tensor = t,
-                              .row = at.row,
-                              .rows = at.rows,
-                              .x = memory,
-                              .scratch = memory + tsr_round_up(at.window.row_bytes, 64)};
+    const tsr_tensor *const t = input_of(&at, 0);
+    void *data[TSR_DECODED_INPUTS];
     float amax = 0;
     prefetch(r, r->plan->amaxes[index], unit + r->workers);
-    TSR_TRY(tsr_run_read_window(r, t, &at.window, memory, err));
-    const tsr_status status = tsr_mx_amax(&r->kernels, &rows, &amax, err);
+    TSR_TRY(read_inputs(r, &at, &memory, data, err));
+    const tsr_status status = find_amax(r, &at, memory, data, &amax, err);
     if (status != TSR_OK)
         return tsr_prepend(err, status, "%s", r->plan->sources[t->source]->files[t->file].path);
     pthread_mutex_lock(&r->lock);
     tsr_amax_state *const s = &r->amaxes[index];
     s->amax = amax > s->amax ? amax : s->amax;
-    r->bytes_read += at.window.row_bytes;
+    r->bytes_read += tsr_amax_rows_bytes(&at);
     if (--s->left == 0)
         pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);

@@ -29,6 +29,21 @@ typedef struct tsr_window {
     uint64_t offset, rows, row_bytes, pitch;
 } tsr_window;
 
+enum { TSR_DECODED_INPUTS = 5 };
+
+/* Rows of a matrix that no file holds (TSR_SOURCE_DECODED): how they are decoded to FP32 from tensors that files do
+ * hold. `rows` may begin and end anywhere in the matrix. */
+typedef struct tsr_decoded {
+    const tsr_tensor *in[TSR_DECODED_INPUTS];
+    uint32_t n_in;
+    const void *params; /* the decoder's own; lives as long as the plan */
+    void (*windows)(const struct tsr_decoded *d, uint64_t row, uint64_t rows, tsr_window in[TSR_DECODED_INPUTS]);
+    uint64_t (*memory)(const struct tsr_decoded *d, uint64_t rows); /* bytes: the values, and scratch */
+    /* *x is in `memory`: [rows, cols]. Thread-safe. */
+    tsr_status (*decode)(const struct tsr_decoded *d, uint64_t row, uint64_t rows, void *const *in, void *memory,
+                         const tsr_cpu_kernels *kernels, const float **x, tsr_err *err);
+} tsr_decoded;
+
 /* The largest |x| over whole source tensors, where a step needs it before its first unit: the scale of a tensor, or of
  * several that loaders run as one, follows from it. The engine finds it in a pass of its own, in pieces of
  * TSR_UNIT_BYTES, just ahead of the first step that asks for it. So these tensors are read twice; a resumed run finds it
@@ -36,13 +51,17 @@ typedef struct tsr_window {
 typedef struct tsr_amax {
     const tsr_tensor *const *of; /* n of them: matrices of BF16, F16 or F32 */
     uint32_t n, index;           /* in plan->amaxes */
+    /* NULL, or n of them: how each is decoded, where it is TSR_SOURCE_DECODED and F32. */
+    const tsr_decoded *const *decoded;
 } tsr_amax;
 
 /* A unit of this pass: some whole rows of one of the tensors. */
 typedef struct tsr_amax_rows {
     const tsr_tensor *tensor;
+    const tsr_decoded *decoded; /* NULL: the tensor is read as it is */
     uint64_t row, rows;
-    tsr_window window;
+    uint32_t n_in; /* windows: one of the tensor, or those of decoded->in */
+    tsr_window in[TSR_DECODED_INPUTS];
 } tsr_amax_rows;
 
 struct tsr_step;
@@ -186,6 +205,13 @@ tsr_status tsr_plan_step(tsr_plan *plan, const tsr_step *step, tsr_err *err) TSR
  * NULL when memory is exhausted. */
 const tsr_amax *tsr_plan_amax(tsr_plan *plan, const tsr_tensor *const *tensors, size_t n);
 
+/* Puts instead[i] in the place of plan->amaxes[i], in all steps too; where instead[i].n is 0, nothing. (Their arrays are
+ * borrowed.) */
+tsr_status tsr_plan_replace_amaxes(tsr_plan *plan, const tsr_amax *instead, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Puts what the members of step->amax are decoded from behind the step's own inputs. */
+tsr_status tsr_plan_add_amax_inputs(tsr_plan *plan, tsr_step *step, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Copies one tensor, or a side file. */
 extern const tsr_op tsr_copy_op;
 
@@ -253,10 +279,12 @@ uint64_t tsr_step_input(const tsr_step *step);
 /* The most memory that one unit of the step needs: inputs, outputs that are not held, scratch. */
 uint64_t tsr_step_unit_bytes(const tsr_step *step);
 
-/* The units of an amax: how many, one of them, what all of them read, and the most memory that one needs. */
+/* The units of an amax: how many, one of them, what all of them read, what one reads, and the most memory that one
+ * needs. */
 uint64_t tsr_amax_units(const tsr_amax *amax);
 tsr_amax_rows tsr_amax_unit(const tsr_amax *amax, uint64_t unit);
 uint64_t tsr_amax_bytes(const tsr_amax *amax);
+uint64_t tsr_amax_rows_bytes(const tsr_amax_rows *rows);
 uint64_t tsr_amax_unit_bytes(const tsr_amax *amax);
 
 /* The most memory that one unit of any step, or of an amax, needs. */

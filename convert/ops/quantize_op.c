@@ -6,6 +6,8 @@
 #include "common/checked.h"
 #include "quantize/fp8_decode.h"
 
+#include <string.h>
+
 typedef struct params {
     tsr_fp8_block scheme;
     tsr_weight weight;
@@ -39,7 +41,9 @@ static geometry geometry_of(const tsr_step *step)
     g.bands = tsr_ceil_div(g.rows, g.block.rows);
     g.scales_per_row = tsr_ceil_div(g.cols, g.block.cols);
     const uint64_t element_bytes = tsr_dtype_bytes(p->weight.scale == NULL ? t->dtype : TSR_F32);
-    const uint64_t fit = tsr_max_u64(1, TSR_UNIT_BYTES / (g.block.rows * g.block.cols * element_bytes));
+    const uint64_t fits = TSR_UNIT_BYTES / (g.block.rows * g.block.cols * element_bytes);
+    /* What is decoded on the way comes in whole rows. */
+    const uint64_t fit = t->source == TSR_SOURCE_DECODED ? g.scales_per_row : tsr_max_u64(1, fits);
     g.pieces = tsr_ceil_div(g.scales_per_row, fit);
     g.piece_cols = tsr_ceil_div(g.scales_per_row, g.pieces) * g.block.cols;
     g.pieces = tsr_ceil_div(g.cols, g.piece_cols);
@@ -211,7 +215,11 @@ static const tsr_op kMeasureOp = {
 
 const char *tsr_fp8_scale_name(tsr_plan *plan, const char *weight, tsr_dialect dialect)
 {
-    return tsr_arena_printf(&plan->arena, "%s%s", weight, dialect == TSR_DIALECT_DEEPSEEK ? "_scale_inv" : "_scale");
+    static const char *const kEndings[] = {[TSR_DIALECT_DEEPSEEK] = "_scale_inv",
+                                           [TSR_DIALECT_COMPRESSED_TENSORS] = "_scale",
+                                           [TSR_DIALECT_DEEPSEEK_V4] = ".scale"};
+    const size_t length = dialect == TSR_DIALECT_DEEPSEEK_V4 ? tsr_module_length(weight) : strlen(weight);
+    return tsr_arena_printf(&plan->arena, "%.*s%s", (int)length, weight, kEndings[dialect]);
 }
 
 static params *copy_params(tsr_plan *plan, const tsr_weight *weight, const tsr_fp8_block *scheme)

@@ -5,9 +5,11 @@
 #include "common/checked.h"
 #include "convert/engine/plan.h"
 
-/* Rows of [R, C] that fill a unit, a multiple of `step`, but no more than there are. */
+/* Rows of [R, C] that fill a unit, a multiple of `step`, but no more than there are. What is decoded on the way is cut at
+ * multiples of 64 as well, where no decoder has to begin in the middle of a tile. */
 static inline uint64_t tsr_unit_rows(const tsr_tensor *t, uint64_t step)
 {
+    step = t->source == TSR_SOURCE_DECODED ? tsr_round_up(step, 64) : step;
     const uint64_t row_bytes = t->shape[1] * tsr_dtype_bytes((tsr_dtype)t->dtype);
     const uint64_t fit = TSR_UNIT_BYTES / tsr_max_u64(1, row_bytes) / step * step;
     return tsr_min_u64(tsr_max_u64(step, fit), tsr_max_u64(1, t->shape[0]));

@@ -148,7 +148,7 @@ tsr_status tsr_quantization_keep(tsr_text *out, const tsr_checkpoint *checkpoint
 static tsr_status write_config(tsr_text *out, const tsr_checkpoint *checkpoint, const description *d, tsr_err *err)
 {
     tsr_text value = {0};
-    (d->dialect == TSR_DIALECT_DEEPSEEK ? deepseek_config : compressed_tensors_config)(&value, d);
+    (d->dialect == TSR_DIALECT_COMPRESSED_TENSORS ? compressed_tensors_config : deepseek_config)(&value, d);
     tsr_status status = tsr_text_status(&value, err);
     if (status == TSR_OK)
         status = tsr_quantization_set(out, checkpoint, value.data, err);

@@ -47,6 +47,8 @@ tsr_status tsr_plan_decide(tsr_plan *plan, const tsr_policy_options *options, ts
     plan->model_type = tsr_policy_model_type(c, &plan->arena);
     plan->general_rules = !tsr_policy_knows(plan->model_type);
     TSR_TRY(tsr_policy_decide(c, plan->model_type, options, &plan->arena, decisions, err));
+    if (options->as_source)
+        return warn_of_globs(plan, kExclude, options->exclude, options->n_exclude, decisions, err);
     if (plan->general_rules && plan->model_type != NULL)
         TSR_TRY(
             tsr_plan_warn(plan, err, "unknown model_type '%s': general rules; check with --dry-run", plan->model_type));

@@ -92,7 +92,9 @@ static tsr_status spell_command(tsr_plan *plan, const tsr_quantize_options *o, t
                     "--max-shard-size %llu",
                     o->block.block_rows, o->block.block_cols, o->block.scale_fmt == TSR_SCALE_UE8M0 ? "ue8m0" : "f32",
                     o->block.search ? "mse" : "amax",
-                    o->dialect == TSR_DIALECT_DEEPSEEK ? "deepseek" : "compressed-tensors",
+                    o->dialect == TSR_DIALECT_COMPRESSED_TENSORS ? "compressed-tensors"
+                    : o->dialect == TSR_DIALECT_DEEPSEEK_V4      ? "deepseek-v4"
+                                                                 : "deepseek",
                     (unsigned long long)o->max_shard_bytes);
     tsr_spell_policy(&t, &o->policy);
     return tsr_plan_take_command(plan, &t, err);

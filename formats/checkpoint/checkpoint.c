@@ -306,6 +306,49 @@ tsr_status tsr_checkpoint_open_shard(tsr_checkpoint **checkpoint, const char *di
     return open_any(checkpoint, dir, ignore, n_ignore, shard, err);
 }
 
+static bool is_named(const char *name, const char *const *names)
+{
+    while (*names != NULL && strcmp(*names, name) != 0)
+        names++;
+    return *names != NULL;
+}
+
+tsr_status tsr_checkpoint_see(tsr_checkpoint *view, const tsr_checkpoint *of, tsr_tensors *tensors, const char *config,
+                              size_t config_size, const char *const *without, tsr_err *err)
+{
+    *view = *of;
+    view->tensors = *tensors;
+    *tensors = (tsr_tensors){0};
+    view->config = config;
+    view->config_size = config_size;
+    view->config_index = (tsr_json_index){0};
+    view->by_name = NULL;
+    view->arena = (tsr_arena){0};
+    view->files = calloc(of->n_files + of->n_side_files + 1, sizeof *view->files);
+    view->n_side_files = 0;
+    tsr_status status = view->files == NULL ? tsr_out_of_memory(err, of->path) : TSR_OK;
+    for (size_t i = 0; status == TSR_OK && i < of->n_files + of->n_side_files; i++) {
+        if (i < of->n_files || !is_named(of->files[i].name, without))
+            view->files[i < of->n_files ? i : of->n_files + view->n_side_files++] = of->files[i];
+    }
+    if (status == TSR_OK)
+        status = index_names(view, err);
+    if (status == TSR_OK && config != NULL)
+        status = tsr_json_index_read(&view->config_index, TSR_CONFIG_NAME, config, config_size, err);
+    if (status != TSR_OK)
+        tsr_checkpoint_unsee(view);
+    return status;
+}
+
+void tsr_checkpoint_unsee(tsr_checkpoint *view)
+{
+    tsr_json_index_free(&view->config_index);
+    free(view->by_name);
+    free(view->files);
+    tsr_tensors_free(&view->tensors);
+    *view = (tsr_checkpoint){0};
+}
+
 void tsr_checkpoint_close(tsr_checkpoint *c)
 {
     if (c == NULL)

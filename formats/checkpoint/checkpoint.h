@@ -73,6 +73,15 @@ tsr_status tsr_checkpoint_open_shard(tsr_checkpoint **checkpoint, const char *di
  * file holds. */
 tsr_status tsr_check_shard_index(tsr_checkpoint *checkpoint, const char *name, tsr_err *err) TSR_WARN_UNUSED;
 
+/* The same files, seen as holding other tensors, under another configuration: for plans that read weights decoded on the
+ * way. Takes tensors->items over; `config` (NULL: none) and `of` are borrowed. Of the side files, those named in `without`
+ * (its last item is NULL) are not seen. On failure there is nothing to free. */
+tsr_status tsr_checkpoint_see(tsr_checkpoint *view, const tsr_checkpoint *of, tsr_tensors *tensors, const char *config,
+                              size_t config_size, const char *const *without, tsr_err *err) TSR_WARN_UNUSED;
+
+/* What tsr_checkpoint_see made; a zeroed one is fine. */
+void tsr_checkpoint_unsee(tsr_checkpoint *view);
+
 /* NULL is fine. */
 void tsr_checkpoint_close(tsr_checkpoint *checkpoint);
 

@@ -18,6 +18,9 @@ enum { TSR_MAX_RANK = 8 };
 
 #define TSR_MAX_HEADER_BYTES 100000000u /* the cap of the format's own reader */
 
+/* The .source of a tensor that no file holds, but that is made of others on the way: its .offset is the maker's own. */
+#define TSR_SOURCE_DECODED UINT16_MAX
+
 /* The place and meaning of one tensor's bytes. Names are borrowed from the owner's arena. */
 typedef struct tsr_tensor {
     const char *name;

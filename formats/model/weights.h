@@ -67,6 +67,7 @@ typedef struct tsr_weight {
 typedef enum tsr_dialect {
     TSR_DIALECT_DEEPSEEK,           /* weight_scale_inv; quant_method fp8: vLLM, SGLang, transformers, DeepSeek */
     TSR_DIALECT_COMPRESSED_TENSORS, /* weight_scale; quant_method compressed-tensors */
+    TSR_DIALECT_DEEPSEEK_V4,        /* as the first, but the scale of X.weight is X.scale: DeepSeek-V4's own names */
 } tsr_dialect;
 
 typedef struct tsr_weights {

@@ -24,6 +24,7 @@ FP8 = "quantize SRC -o DST --max-shard-size 16MB --quiet"
 INT4 = ("quantize SRC -o DST --scheme int4-weight-only --zero-points --exclude *.mlp.experts.1.gate_proj.weight "
         "--max-shard-size 16MB --quiet")
 INT8 = "quantize SRC -o DST --scheme int8-weight-only --max-shard-size 16MB --quiet"
+MXFP4 = "quantize SRC -o DST --scheme mxfp4 --mx-scale floor --max-shard-size 16MB --quiet"
 BLOBS = "convert SRC -o DST --to fastertransformer --arch sm80 --max-shard-size 16MB --quiet"
 TP_OF_ABSORBED = ("convert SRC -o DST --to mla-absorbed --consumer sglang --weights fp8-tensor --drop-kv-b --quiet",
                   "convert SRC -o DST --to tp --tp 2 --quiet")
@@ -51,6 +52,16 @@ JOBS = [
     Job("convert bf16 from int4", INT4, "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
     Job("convert fp8-block ue8m0", FP8, "convert SRC -o DST --to fp8-block --scale-fmt ue8m0 --max-shard-size 16MB"),
     Job("convert fp8-block dialect", FP8, "convert SRC -o DST --to fp8-block --dialect compressed-tensors", codes=EXACT),
+    Job("convert mxfp8 from fp8-block", "quantize SRC -o DST --max-shard-size 16MB --scale-fmt ue8m0 --quiet",
+        "convert SRC -o DST --to mxfp8 --max-shard-size 16MB", codes=EXACT),
+    Job("convert fp8-block from mxfp4", MXFP4, "convert SRC -o DST --to fp8-block --lossy --max-shard-size 16MB",
+        codes=EXACT),
+    Job("convert nvfp4 from mxfp4", MXFP4, "convert SRC -o DST --to nvfp4-weight-only --lossy --max-shard-size 16MB",
+        codes=EXACT),
+    Job("convert nvfp4 from fp8-block", FP8, "convert SRC -o DST --to nvfp4-weight-only --dialect modelopt "
+        "--max-shard-size 16MB"),
+    Job("convert int4 from gptq", "gptq", "convert SRC -o DST --to int4-weight-only --group-size 32 --zero-points "
+        "--max-shard-size 16MB", ("many", "giant")),
     Job("convert deepseek-mp", FP8, "convert SRC -o DST --to deepseek-mp --mp 2", ("many",), "deepseek-v3-small", RANKS),
     Job("convert tp", FP8, "convert SRC -o DST --to tp --tp 2 --max-shard-size 8MB", ("many",), "deepseek-v3-small",
         RANKS),
@@ -101,6 +112,10 @@ MORE = [
     Job("archive of folded", MLA + "vllm --fold --quiet", "convert SRC -o DST --to archive", (), "deepseek-v3", EXACT),
     Job("quantize stacked experts", None, "quantize SRC -o DST", (), "fused-experts"),
     Job("quantize qwen3-moe", None, "quantize SRC -o DST", (), "qwen3-moe"),
+    *(Job(f"convert {target} from nvfp4", "quantize SRC -o DST --scheme nvfp4-weight-only --quiet",
+          f"convert SRC -o DST --to {target}") for target in ("fp8-block", "fp8-channel", "int8-channel", "mxfp8", "mxfp4 --mx-scale floor")),
+    Job("convert nvfp4 dialect", "quantize SRC -o DST --scheme nvfp4-weight-only --quiet",
+        "convert SRC -o DST --to nvfp4-weight-only --dialect modelopt"),
     Job("convert f16", FP8, "convert SRC -o DST --to bf16 --dtype f16"),
     Job("convert f32", FP8, "convert SRC -o DST --to bf16 --dtype f32"),
     Job("convert fp8-block, other blocks", FP8, "convert SRC -o DST --to fp8-block --block 64x64"),

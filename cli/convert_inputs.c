@@ -1,0 +1,63 @@
+/* Opening what is converted. */
+#include "cli/convert_inputs.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <unistd.h>
+
+tsr_status tsr_open_source(const tsr_plan_run *run, const char *path, tsr_convert_inputs *in, tsr_err *err)
+{
+    TSR_TRY(tsr_checkpoint_open(&in->checkpoints[in->n], path, run->ignore.items, run->ignore.count, err));
+    in->sources[in->n] = in->checkpoints[in->n];
+    in->n++;
+    return TSR_OK;
+}
+
+tsr_status tsr_open_ranks(const tsr_plan_run *run, tsr_convert_inputs *in, tsr_err *err)
+{
+    for (size_t k = 0; k < TSR_MAX_CONVERTED; k++) {
+        char path[PATH_MAX];
+        snprintf(path, sizeof path, "%s/rank-%zu", run->src, k);
+        if (access(path, F_OK) != 0 && k > 0)
+            return TSR_OK;
+        TSR_TRY(tsr_open_source(run, path, in, err));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_open_rank_files(const tsr_plan_run *run, tsr_convert_inputs *in, tsr_err *err)
+{
+    unsigned ranks = 0;
+    char path[2 * PATH_MAX], name[64];
+    for (unsigned n = 1; n <= TSR_MAX_CONVERTED; n++) {
+        snprintf(name, sizeof name, TSR_RANK_FILE, 0u, n);
+        snprintf(path, sizeof path, "%s/%s", run->src, name);
+        if (access(path, F_OK) != 0)
+            continue;
+        if (ranks != 0)
+            return tsr_fail(err, TSR_E_FORMAT, "%s: there are ranks of %u and of %u: which hold?", run->src, ranks, n);
+        ranks = n;
+    }
+    if (ranks == 0)
+        return tsr_fail(err, TSR_E_FORMAT,
+                        "%s: no model0-mpN.safetensors, as --to deepseek-mp or convert.py leave them", run->src);
+    for (unsigned k = 0; k < ranks; k++) {
+        snprintf(name, sizeof name, TSR_RANK_FILE, k, ranks);
+        snprintf(path, sizeof path, "%s/%s", run->src, name);
+        if (access(path, F_OK) != 0)
+            return tsr_fail_errno(err, "%s", path);
+        TSR_TRY(tsr_checkpoint_open_shard(&in->checkpoints[in->n], run->src, name, run->ignore.items, run->ignore.count,
+                                          err));
+        in->sources[in->n] = in->checkpoints[in->n];
+        in->n++;
+    }
+    return TSR_OK;
+}
+
+void tsr_close_inputs(tsr_convert_inputs *in)
+{
+    tsr_any_free(&in->view);
+    tsr_scheme_free(&in->scheme);
+    for (size_t i = 0; i < in->n; i++)
+        tsr_checkpoint_close(in->checkpoints[i]);
+}

@@ -1,0 +1,32 @@
+/* What `tessera convert` reads: one checkpoint, one beside it to compare with, or the ranks of a model. */
+#ifndef TSR_CLI_CONVERT_INPUTS_H
+#define TSR_CLI_CONVERT_INPUTS_H
+
+#include "cli/run_plan.h"
+#include "cli/schemes.h"
+#include "convert/plans/any_view.h"
+
+enum { TSR_MAX_CONVERTED = 256 };
+
+/* What is open while a conversion runs. */
+typedef struct tsr_convert_inputs {
+    tsr_checkpoint *checkpoints[TSR_MAX_CONVERTED];
+    const tsr_checkpoint *sources[TSR_MAX_CONVERTED]; /* the same */
+    size_t n;
+    tsr_any_view view;         /* of a scheme's target */
+    tsr_scheme_options scheme; /* likewise */
+} tsr_convert_inputs;
+
+tsr_status tsr_open_source(const tsr_plan_run *run, const char *path, tsr_convert_inputs *in,
+                           tsr_err *err) TSR_WARN_UNUSED;
+
+/* Opens SRC/rank-0, SRC/rank-1, ..., as many as there are. */
+tsr_status tsr_open_ranks(const tsr_plan_run *run, tsr_convert_inputs *in, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Opens SRC/model0-mpN.safetensors and the other ranks, for whatever N there is. */
+tsr_status tsr_open_rank_files(const tsr_plan_run *run, tsr_convert_inputs *in, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Closes all of them. */
+void tsr_close_inputs(tsr_convert_inputs *in);
+
+#endif

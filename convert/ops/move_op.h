@@ -1,0 +1,44 @@
+/* Steps that move codes from one coding to another, and make none anew: readers of both find the same values.
+ *
+ *   MXFP4       -> MXFP4, NVFP4, block FP8
+ *   NVFP4       -> NVFP4 (the global scale's reciprocal where one dialect divides and the other multiplies)
+ *   MXFP8       -> MXFP8
+ *   block FP8   -> block FP8 of the same blocks; with scales that are powers of two -> MXFP8
+ *
+ * Where a value has no code in the target, a step stops, with the place and the binades that stand in the way; or, if it
+ * may lose something, it rounds to the nearest and counts what that cost. */
+#ifndef TSR_CONVERT_OPS_MOVE_OP_H
+#define TSR_CONVERT_OPS_MOVE_OP_H
+
+#include "common/block.h"
+#include "convert/engine/plan.h"
+#include "convert/ops/decode_rows.h"
+
+typedef enum tsr_move_to {
+    TSR_MOVE_NOWHERE, /* a coding that nothing moves to */
+    TSR_MOVE_MXFP4,
+    TSR_MOVE_NVFP4,
+    TSR_MOVE_MXFP8,
+    TSR_MOVE_FP8_BLOCK,
+} tsr_move_to;
+
+typedef struct tsr_move {
+    tsr_move_to to;
+    tsr_block block;     /* of TSR_MOVE_FP8_BLOCK */
+    bool powers;         /* what becomes block FP8 must have scales that are powers of two */
+    bool global_divides; /* of TSR_MOVE_NVFP4 */
+    bool lossy;
+} tsr_move;
+
+/* Why the codes of this weight can stay, for the plan's notes: "the same codes, ...". NULL: they cannot. `ue8m0`:
+ * config.json says that FP32 scales are powers of two. */
+const char *tsr_move_reason(const tsr_weight *weight, const tsr_move *move, bool ue8m0);
+
+/* Whether such a move needs the largest scale of all that share a global one (tsr_decode_powers), as step->amax. */
+bool tsr_move_needs_largest(const tsr_weight *weight, const tsr_move *move);
+
+/* Makes *step, which quantizes the view's rows to the target, move their codes. Its outputs stay. */
+tsr_status tsr_step_move(tsr_plan *plan, tsr_step *step, const tsr_row_view *view, const tsr_move *move,
+                         tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

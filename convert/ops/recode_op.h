@@ -1,0 +1,19 @@
+/* Turns the steps of a plan that reads weights decoded on the way (TSR_SOURCE_DECODED) into steps that decode them. */
+#ifndef TSR_CONVERT_OPS_RECODE_OP_H
+#define TSR_CONVERT_OPS_RECODE_OP_H
+
+#include "convert/engine/plan.h"
+
+/* Makes *step, whose first input is a matrix of FP32 that no file holds and is read in whole rows, read what `decoded`
+ * needs and decode it ahead of its operation. Its other inputs are dropped. */
+tsr_status tsr_step_decode(tsr_plan *plan, tsr_step *step, const tsr_decoded *decoded, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Makes *step, which copies such a matrix to an output of BF16, decode and round it. */
+tsr_status tsr_step_keep(tsr_plan *plan, tsr_step *step, const tsr_decoded *decoded, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Makes *step, which copies a vector that no file holds, take its elements out of `from`: first, first + stride, and so
+ * on. */
+tsr_status tsr_step_pick(tsr_plan *plan, tsr_step *step, const tsr_tensor *from, uint64_t first, uint64_t stride,
+                         tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

@@ -1,0 +1,333 @@
+/* From the steps of a scheme to steps that move codes, or decode and make them anew. */
+#include "convert/plans/any_plan.h"
+
+#include "convert/ops/move_op.h"
+#include "convert/ops/recode_op.h"
+#include "formats/json/json_edit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct planning {
+    tsr_plan *plan;
+    tsr_any_view *view;
+    const tsr_any_options *o;
+    tsr_move move;
+    bool native; /* DeepSeek-V4's names */
+    bool *moved; /* [parts]: whether their codes are moved */
+    tsr_err *err;
+} planning;
+
+/* ---- the scheme ---- */
+
+static tsr_move move_of(const tsr_any_options *o)
+{
+    static const tsr_move_to kTo[TSR_MX_TARGETS] = {
+        [TSR_MX_NVFP4] = TSR_MOVE_NVFP4, [TSR_MX_NVFP4_WEIGHT_ONLY] = TSR_MOVE_NVFP4,
+        [TSR_MX_MXFP4] = TSR_MOVE_MXFP4, [TSR_MX_MXFP4_WEIGHT_ONLY] = TSR_MOVE_MXFP4,
+        [TSR_MX_MXFP8] = TSR_MOVE_MXFP8, [TSR_MX_MXFP8_WEIGHT_ONLY] = TSR_MOVE_MXFP8,
+    };
+    tsr_move m = {.lossy = o->lossy};
+    if (o->groups != NULL) {
+        m.to = kTo[o->groups->target];
+        m.global_divides = o->groups->dialect == TSR_MX_DIALECT_COMPRESSED_TENSORS;
+    } else if (o->blocks != NULL) {
+        m.to = TSR_MOVE_FP8_BLOCK;
+        m.block = (tsr_block){o->blocks->block.block_rows, o->blocks->block.block_cols};
+        m.powers = o->blocks->block.scale_fmt == TSR_SCALE_UE8M0;
+    }
+    return m;
+}
+
+static tsr_policy_options policy_of(const tsr_any_options *o)
+{
+    return (tsr_policy_options){.exclude = o->exclude, .n_exclude = o->n_exclude, .as_source = true};
+}
+
+static tsr_status plan_scheme(const planning *p)
+{
+    const tsr_any_options *const o = p->o;
+    if (o->groups != NULL) {
+        tsr_mx_options groups = *o->groups;
+        groups.policy = policy_of(o);
+        return tsr_mx_plan(p->plan, p->view->sources, &groups, p->err);
+    }
+    if (o->rows != NULL) {
+        tsr_ct_options rows = *o->rows;
+        rows.policy = policy_of(o);
+        return tsr_ct_plan(p->plan, p->view->sources, &rows, p->err);
+    }
+    tsr_quantize_options blocks = *o->blocks;
+    blocks.policy = policy_of(o);
+    if (p->native)
+        blocks.dialect = TSR_DIALECT_DEEPSEEK_V4;
+    return tsr_quantize_plan(p->plan, p->view->sources, &blocks, p->err);
+}
+
+/* What the scheme leaves alone is written in BF16, so that the plan is made once more. */
+static tsr_status plan_and_keep(const planning *p)
+{
+    bool any = false;
+    TSR_TRY(plan_scheme(p));
+    for (size_t i = 0; i < p->plan->n_steps; i++) {
+        const tsr_step *const step = &p->plan->steps[i];
+        const tsr_any_part *const part = tsr_any_part_of(p->view, step->in[0]);
+        if (part == NULL || part->view.weight == NULL || step->op != &tsr_copy_op)
+            continue;
+        if (step->in[0]->rank == 3)
+            return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                            "'%s' is a stack of experts, for which the format has no place: --experts split",
+                            step->in[0]->name);
+        tsr_any_keep(p->view, step->in[0]);
+        any = true;
+    }
+    if (!any)
+        return TSR_OK;
+    tsr_plan_free(p->plan);
+    return plan_scheme(p);
+}
+
+/* ---- what is moved ---- */
+
+/* A block of the source must not begin in the middle of the part. */
+static const char *reason_to_move(const planning *p, const tsr_any_part *part)
+{
+    const tsr_weight *const w = part->view.weight;
+    const bool whole = w->kind->family != TSR_FAMILY_FP8 || part->view.first % w->rows % w->block.rows == 0;
+    return p->o->anew || !whole ? NULL : tsr_move_reason(w, &p->move, p->view->weights.ue8m0);
+}
+
+/* Of weights that share a global scale all are moved, or none is. */
+static bool all_move(const planning *p, const tsr_amax *a, bool *largest)
+{
+    bool all = true;
+    *largest = true;
+    for (uint32_t i = 0; i < a->n; i++) {
+        const tsr_any_part *const part = tsr_any_part_of(p->view, a->of[i]);
+        all = all && reason_to_move(p, part) != NULL;
+        *largest = *largest && tsr_move_needs_largest(part->view.weight, &p->move);
+    }
+    for (uint32_t i = 0; i < a->n && all; i++) {
+        const tsr_any_part *const part = tsr_any_part_of(p->view, a->of[i]);
+        all = tsr_move_needs_largest(part->view.weight, &p->move) == *largest;
+    }
+    return all;
+}
+
+static tsr_status decode_amax(const planning *p, const tsr_amax *a, bool powers, tsr_amax *instead)
+{
+    tsr_arena *const arena = &p->plan->arena;
+    const tsr_decoded **const decoded = tsr_arena_alloc(arena, (a->n + 1) * sizeof *decoded);
+    const tsr_tensor **const of = tsr_arena_alloc(arena, (a->n + 1) * sizeof *of);
+    if (decoded == NULL || of == NULL)
+        return tsr_out_of_memory(p->err, "while planning");
+    for (uint32_t i = 0; i < a->n; i++) {
+        const tsr_row_view *const view = &tsr_any_part_of(p->view, a->of[i])->view;
+        const uint64_t grid[] = {view->rows, view->weight->grid_cols};
+        of[i] = powers ? tsr_plan_new_tensor(p->plan, view->weight->scale->name, TSR_F32, 2, grid) : a->of[i];
+        decoded[i] = powers ? tsr_decode_powers(p->plan, view) : tsr_decode_rows(p->plan, view);
+        if (of[i] == NULL || decoded[i] == NULL)
+            return tsr_out_of_memory(p->err, "while planning");
+    }
+    *instead = (tsr_amax){.of = of, .n = a->n, .decoded = decoded};
+    return TSR_OK;
+}
+
+static tsr_status decide_amaxes(const planning *p)
+{
+    tsr_amax *const instead = calloc(p->plan->n_amaxes + 1, sizeof *instead);
+    tsr_status status = instead == NULL ? tsr_out_of_memory(p->err, "while planning") : TSR_OK;
+    for (size_t i = 0; status == TSR_OK && i < p->plan->n_amaxes; i++) {
+        const tsr_amax *const a = p->plan->amaxes[i];
+        bool largest;
+        const bool moved = all_move(p, a, &largest);
+        for (uint32_t k = 0; k < a->n; k++)
+            p->moved[a->of[k]->offset] = moved;
+        if (!moved || largest)
+            status = decode_amax(p, a, moved, &instead[i]);
+    }
+    if (status == TSR_OK)
+        status = tsr_plan_replace_amaxes(p->plan, instead, p->err);
+    free(instead);
+    return status;
+}
+
+/* ---- steps ---- */
+
+static tsr_status refuse_nothing(const planning *p)
+{
+    size_t i = 0;
+    while (i + 1 < p->plan->n_notes && tsr_any_part_of(p->view, p->plan->notes[i].source) == NULL)
+        i++;
+    return tsr_fail(p->err, TSR_E_NOTHING, "%s: no weight can be converted, nothing was written; '%s' is kept: %s",
+                    p->view->source->path, p->plan->notes[i].source->name, p->plan->notes[i].reason);
+}
+
+static tsr_status give_source(const planning *p, tsr_step *step, const tsr_any_part *part)
+{
+    if (part->view.weight == NULL)
+        return tsr_step_pick(p->plan, step, part->plain, part->view.first, part->view.step, p->err);
+    if (p->moved[step->in[0]->offset] && step->op != &tsr_copy_op)
+        return tsr_step_move(p->plan, step, &part->view, &p->move, p->err);
+    const tsr_decoded *const decoded = tsr_decode_rows(p->plan, &part->view);
+    if (decoded == NULL)
+        return tsr_out_of_memory(p->err, "while planning");
+    return step->op == &tsr_copy_op ? tsr_step_keep(p->plan, step, decoded, p->err)
+                                    : tsr_step_decode(p->plan, step, decoded, p->err);
+}
+
+static tsr_status give_sources(const planning *p)
+{
+    bool reported = false, any = false;
+    for (size_t i = 0; i < p->view->n_parts; i++)
+        p->moved[i] = p->view->parts[i].view.weight != NULL && reason_to_move(p, &p->view->parts[i]) != NULL;
+    for (size_t i = 0; i < p->plan->n_steps; i++) {
+        tsr_step *const step = &p->plan->steps[i];
+        if (step->n_in > 1)
+            step->n_in = 1; /* the others are members of the same layer, for the amax */
+    }
+    TSR_TRY(decide_amaxes(p));
+    for (size_t i = 0; i < p->plan->n_steps; i++) {
+        tsr_step *const step = &p->plan->steps[i];
+        const tsr_any_part *const part = tsr_any_part_of(p->view, step->in[0]);
+        any = any || (part != NULL && step->op != &tsr_copy_op);
+        if (part != NULL)
+            TSR_TRY(give_source(p, step, part));
+        if (step->amax != NULL)
+            TSR_TRY(tsr_plan_add_amax_inputs(p->plan, step, p->err));
+        reported = reported || step->op->stats_of != TSR_STATS_NONE;
+    }
+    if (!reported)
+        p->plan->report = NULL;
+    return any ? TSR_OK : refuse_nothing(p);
+}
+
+/* ---- notes ---- */
+
+static tsr_status note_weight(const planning *p, const tsr_plan_note *n, const tsr_any_part *part)
+{
+    const tsr_weight *const w = part->view.weight;
+    const tsr_tensor *companions[TSR_MAX_COMPANIONS];
+    const size_t count = tsr_weight_companions(w, companions);
+    const bool becomes = strcmp(n->action, "quantize") == 0, moved = becomes && p->moved[n->source->offset];
+    const char *const reason = moved
+                                   ? reason_to_move(p, part)
+                                   : tsr_arena_printf(&p->plan->arena, "%s%s%s", w->kind->title,
+                                                      becomes ? "" : " to BF16: ", becomes ? " made anew" : n->reason);
+    if (reason == NULL)
+        return tsr_out_of_memory(p->err, "while planning");
+    TSR_TRY(tsr_plan_add_note(p->plan, w->data,
+                              moved     ? "move"
+                              : becomes ? "requantize"
+                                        : "dequantize",
+                              reason, p->err));
+    for (size_t i = 0; i < count; i++)
+        TSR_TRY(tsr_plan_add_note(p->plan, companions[i], "consume", "stands with a weight that is converted", p->err));
+    return TSR_OK;
+}
+
+/* One note for each tensor of the source, where the scheme's plan has one for each of the view. */
+static tsr_status rewrite_notes(const planning *p)
+{
+    const size_t n = p->plan->n_notes;
+    tsr_plan_note *const notes = p->plan->notes;
+    const tsr_any_part *last = NULL;
+    tsr_status status = TSR_OK;
+    p->plan->notes = NULL;
+    p->plan->n_notes = p->plan->notes_capacity = 0;
+    for (size_t i = 0; i < n && status == TSR_OK; i++) {
+        const tsr_any_part *const part = tsr_any_part_of(p->view, notes[i].source);
+        const bool again =
+            part != NULL && last != NULL && part->view.weight == last->view.weight && part->plain == last->plain;
+        if (part == NULL)
+            status = tsr_plan_add_note(p->plan, notes[i].source, notes[i].action, notes[i].reason, p->err);
+        else if (!again && part->view.weight == NULL)
+            status = tsr_plan_add_note(p->plan, part->plain, "split", "the bias of a stack of experts", p->err);
+        else if (!again)
+            status = note_weight(p, &notes[i], part);
+        last = part == NULL ? last : part;
+    }
+    free(notes);
+    return status;
+}
+
+/* ---- configuration ---- */
+
+/* DeepSeek-V4's experts are FP8 then, which loaders do not guess. */
+static tsr_status state_expert_dtype(const planning *p)
+{
+    for (size_t i = 0; i < p->plan->n_texts; i++) {
+        tsr_plan_text *const t = &p->plan->texts[i];
+        if (strcmp(t->name, TSR_CONFIG_NAME) != 0)
+            continue;
+        tsr_text edited = {0};
+        TSR_TRY(tsr_json_edit_set(&edited, t->data, t->size, "expert_dtype", "\"fp8\"", p->err));
+        const char *const data = tsr_arena_dup(&p->plan->arena, edited.data, edited.size);
+        t->size = edited.size;
+        tsr_text_free(&edited);
+        if (data == NULL)
+            return tsr_out_of_memory(p->err, "while planning");
+        t->data = data;
+    }
+    return TSR_OK;
+}
+
+/* Whether the source has DeepSeek-V4's names: a weight of "X.weight" and "X.scale". */
+static bool has_native_names(const tsr_weights *weights)
+{
+    for (size_t i = 0; i < weights->count; i++) {
+        if (weights->items[i].kind != NULL && strcmp(weights->items[i].kind->name, "mxfp4-v4") == 0)
+            return true;
+    }
+    return false;
+}
+
+/* ---- the plan ---- */
+
+static tsr_status spell_command(const planning *p)
+{
+    static const char kQuantize[] = "quantize --scheme ";
+    const char *const rest = p->plan->command + (sizeof kQuantize - 1);
+    p->plan->command = tsr_arena_printf(&p->plan->arena, "convert --to %s --source-block %llux%llu%s --experts %s",
+                                        rest, U64(p->o->source_block.rows), U64(p->o->source_block.cols),
+                                        p->o->lossy ? " --lossy" : "", p->o->stack ? "stack" : "split");
+    if (!p->o->stack && p->view->has_stacks) /* whose tensors have other names in the source */
+        p->plan->next = "tessera inspect DST --can-load all";
+    else if (p->o->source_block.rows != 0) /* who compares has to be told as well */
+        p->plan->next = tsr_arena_printf(&p->plan->arena, "tessera verify DST --against SRC --source-block %llux%llu",
+                                         U64(p->o->source_block.rows), U64(p->o->source_block.cols));
+    return p->plan->command == NULL ? tsr_out_of_memory(p->err, "while planning") : TSR_OK;
+}
+
+static tsr_status make_plan(planning *p)
+{
+    p->move = move_of(p->o);
+    p->native =
+        has_native_names(&p->view->weights) && p->o->blocks != NULL && p->o->blocks->dialect == TSR_DIALECT_DEEPSEEK;
+    p->moved = calloc(p->view->n_parts + 1, sizeof *p->moved);
+    if (p->moved == NULL)
+        return tsr_out_of_memory(p->err, "while planning");
+    TSR_TRY(plan_and_keep(p));
+    TSR_TRY(give_sources(p));
+    TSR_TRY(rewrite_notes(p));
+    if (p->native)
+        TSR_TRY(state_expert_dtype(p));
+    TSR_TRY(spell_command(p));
+    p->plan->by_policy = false;
+    return tsr_plan_finish(p->plan, p->err);
+}
+
+tsr_status tsr_any_plan(tsr_plan *plan, tsr_any_view *view, const tsr_checkpoint *source,
+                        const tsr_any_options *options, tsr_err *err)
+{
+    planning p = {.plan = plan, .view = view, .o = options, .err = err};
+    *plan = (tsr_plan){0};
+    TSR_TRY(tsr_any_see(view, source, &options->source_block, !options->stack, err));
+    const tsr_status status = make_plan(&p);
+    free(p.moved);
+    if (status != TSR_OK) {
+        tsr_plan_free(plan);
+        tsr_any_free(view);
+    }
+    return status;
+}

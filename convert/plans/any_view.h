@@ -1,0 +1,44 @@
+/* A checkpoint of codes, seen as its values: what plans that quantize read, when what they read is quantized already.
+ *
+ * Each weight of codes is one matrix of FP32 there, under the name of its values, that no file holds
+ * (TSR_SOURCE_DECODED); a stack of experts may be seen as a matrix for each expert and projection. */
+#ifndef TSR_CONVERT_PLANS_ANY_VIEW_H
+#define TSR_CONVERT_PLANS_ANY_VIEW_H
+
+#include "common/block.h"
+#include "convert/ops/decode_rows.h"
+#include "formats/model/weights.h"
+
+/* What a tensor of the view is made of; its .offset is the place in tsr_any_view.parts. */
+typedef struct tsr_any_part {
+    tsr_row_view view;       /* .weight is NULL: elements [first, first + rows * step) of `plain` */
+    const tsr_tensor *plain; /* of the source, of one row an expert: the bias of a stack */
+} tsr_any_part;
+
+typedef struct tsr_any_view {
+    const tsr_checkpoint *source;
+    const tsr_checkpoint *sources[1]; /* the view, as plans take it */
+    tsr_checkpoint seen;
+    tsr_weights weights; /* of the source */
+    tsr_any_part *parts;
+    size_t n_parts, parts_capacity;
+    bool has_stacks; /* some were taken apart */
+    tsr_text config;
+    tsr_arena arena;
+} tsr_any_view;
+
+/* Pairs the source and makes the view, which outlives all plans for it. TSR_E_UNSUPPORTED: there are no codes; a stack
+ * is to be split whose experts lie the other way round. On failure there is nothing to free. */
+tsr_status tsr_any_see(tsr_any_view *view, const tsr_checkpoint *source, const tsr_block *block, bool split,
+                       tsr_err *err) TSR_WARN_UNUSED;
+
+/* What a tensor of the view is made of; NULL: it is the source's own. */
+const tsr_any_part *tsr_any_part_of(const tsr_any_view *view, const tsr_tensor *tensor);
+
+/* Makes a weight of the view BF16, as it is to be written where it does not become codes. */
+void tsr_any_keep(tsr_any_view *view, const tsr_tensor *tensor);
+
+/* A zeroed one is fine. */
+void tsr_any_free(tsr_any_view *view);
+
+#endif
