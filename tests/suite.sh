@@ -169,6 +169,7 @@ collect() {
     black_box "$built" gcc
     suite=fuzz
     add "fuzz: headers and configurations" fuzz fuzz_headers
+    add "fuzz: codes and their scales" fuzz fuzz_pairing
     add "fuzz: archives" fuzz fuzz_archive
     suite=unit
     add "unit" unit_tests build

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import sys
 
 import harness
 
@@ -19,8 +20,10 @@ def integers(values):
 
 
 def halves(rng, count):
-    """Positive F16 between 2^-8 and 2^-6."""
-    return array.array("H", (rng.randrange(0x1C00, 0x2400) for _ in range(count))).tobytes()
+    """Positive F16 between 2^-8 and 2^-6: their high bytes are 0x1C to 0x23."""
+    data = bytearray(rng.randbytes(2 * count))
+    data[1::2] = data[1::2].translate(bytes(0x1C + i % 8 for i in range(256)))
+    return bytes(data)
 
 
 def awq(x, rows, cols, rng):
@@ -78,3 +81,7 @@ def remake(kind, source, made):
         text = json.load(file)
     with open(path, "w") as file:
         json.dump({**text, "quantization_config": config}, file)
+
+
+if __name__ == "__main__":
+    remake(*sys.argv[1:])

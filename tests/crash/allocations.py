@@ -16,12 +16,17 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
 import harness
+import remade
 
-# name, command, whether it writes DST. FP8, W4, PACKED, RANKS and BLOBS are made of SRC; HALF is an FP8 output of which one shard is gone.
+# name, command, whether it writes DST. FP8, W4, NV, GPTQ, PACKED, RANKS and BLOBS are made of SRC; HALF is an FP8 output of which
+# one shard is gone.
 COMMANDS = [
     ("quantize", "quantize SRC -o DST --max-shard-size 1MB", True),
     ("quantize, repair", "quantize SRC -o HALF --max-shard-size 1MB", True),
     ("quantize int4", "quantize SRC -o DST --scheme int4-weight-only --zero-points", True),
+    ("quantize nvfp4", "quantize SRC -o DST --scheme nvfp4-weight-only --dialect modelopt", True),
+    ("convert bf16 from nvfp4", "convert NV -o DST --to bf16", True),
+    ("convert bf16 from gptq", "convert GPTQ -o DST --to bf16", True),
     ("convert bf16", "convert FP8 -o DST --to bf16", True),
     ("convert tp", "convert SRC -o DST --to tp --tp 2", True),
     ("convert archive", "convert SRC -o DST --to archive", True),
@@ -30,6 +35,8 @@ COMMANDS = [
     ("compare-schemes", "compare-schemes SRC", False),
     ("inspect", "inspect FP8 --can-load all --tp 1,2", False),
     ("inspect int4", "inspect W4", False),
+    ("inspect nvfp4", "inspect NV --can-load all --tp 1,2", False),
+    ("verify nvfp4", "verify NV --against SRC", False),
     ("convert from fastertransformer", "convert BLOBS -o DST --from fastertransformer", True),
     ("convert merge", "convert RANKS -o DST --merge", True),
     ("diff", "diff SRC FP8", False),
@@ -129,14 +136,17 @@ def main():
     options = parser.parse_args()
     checks = harness.Checks()
     with harness.temporary_directory(options.directory) as work:
-        places = {word: pathlib.Path(work, word.lower()) for word in ("SRC", "FP8", "W4", "PACKED", "BLOBS", "RANKS", "HALF")}
+        places = {word: pathlib.Path(work, word.lower()) for word in ("SRC", "FP8", "W4", "NV", "GPTQ", "PACKED", "BLOBS", "RANKS",
+                                                                         "HALF")}
         places["DST"] = pathlib.Path(work, "out")
         harness.make_checkpoint(options.make, "deepseek-v3", places["SRC"], scale="tiny")
-        for word, extra in (("FP8", ["--max-shard-size", "1MB"]), ("W4", ["--scheme", "int4-weight-only"])):
+        for word, extra in (("FP8", ["--max-shard-size", "1MB"]), ("W4", ["--scheme", "int4-weight-only"]),
+                            ("NV", ["--scheme", "nvfp4-weight-only", "--dialect", "modelopt"])):
             harness.run(options.tessera, ["quantize", places["SRC"], "-o", places[word], *extra])
         for word, made, extra in (("PACKED", "SRC", ["--to", "archive"]), ("RANKS", "SRC", ["--to", "tp", "--tp", "2"]),
                                   ("BLOBS", "W4", ["--to", "fastertransformer", "--arch", "sm80"])):
             harness.run(options.tessera, ["convert", places[made], "-o", places[word], *extra])
+        remade.remake("gptq", places["SRC"], places["GPTQ"])
         sweep = Sweep(checks, options, work, places)
         for name, command, writes in COMMANDS:
             if options.only is None or name.startswith(options.only):

@@ -96,16 +96,17 @@ def disturb(checks, options, job, threads, source, reference, moments, duration,
 
 
 def main():
-    parser = harness.argument_parser(__doc__.splitlines()[0])
+    parser = jobs.choice(harness.argument_parser(__doc__.splitlines()[0]))
     parser.add_argument("--kills", type=int, default=100, help="in all (100)")
     parser.add_argument("--seed", type=int, default=1, help="of the moments (1)")
     options = parser.parse_args()
     rng = random.Random(options.seed)
-    moments = math.ceil(options.kills / (len(jobs.JOBS) * len(THREADS)))
+    chosen = jobs.chosen(options)
+    moments = math.ceil(options.kills / (len(chosen) * len(THREADS)))
     checks = harness.Checks()
     stages = collections.Counter()
     with harness.temporary_directory(options.directory) as work:
-        for number, job in enumerate(jobs.JOBS):
+        for number, job in enumerate(chosen):
             source = jobs.make_source(options.tessera, options.make, job, "deepseek-v3",
                                       os.path.join(work, f"source{number}"))
             first = None

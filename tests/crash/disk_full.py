@@ -123,13 +123,13 @@ def filled_by_others(checks, tool, job, source, reference, work):
 
 
 def main():
-    options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
+    options = jobs.choice(harness.argument_parser(__doc__.splitlines()[0])).parse_args()
     checks = harness.Checks()
     with harness.temporary_directory(options.directory) as work:
         if not may_mount(work):
             print("skipped: mounting a tmpfs is not permitted here")
             sys.exit(77)
-        for number, job in enumerate(jobs.JOBS):
+        for number, job in enumerate(jobs.chosen(options)):
             place = os.path.join(work, str(number))
             os.mkdir(place)
             source = jobs.make_source(options.tessera, options.make, job, "deepseek-v3", os.path.join(place, "source"))
