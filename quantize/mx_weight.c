@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_GROUP = 32 };
-
 /* ---- schemes ---- */
 
 tsr_mx_scheme tsr_mx_scheme_of(tsr_mx_kind kind, tsr_mx_producer producer)
@@ -96,35 +94,45 @@ float tsr_nvfp4_global(const tsr_mx_scheme *scheme, tsr_dtype source, const floa
 
 /* ---- rows ---- */
 
-/* Scratch for quantizing a row: the row in FP32, unless it is BF16; of each group amax as FP32 bits, and t. */
+/* Scratch for quantizing a row: the row in FP32, unless it is BF16; of each group amax as FP32 bits, t, and what its codes
+ * cost. For a search also the least squared error of each group, the scale that has it, and a trial's t, scales
+ * and codes. */
 typedef struct room {
-    float *f32, *t;
+    double *best;
+    float *f32, *t, *q2, *e2, *qv, *trial_t;
     uint32_t *amax;
+    uint8_t *found, *trial_scales, *trial_codes;
 } room;
 
 static room divide(const tsr_mx_scheme *scheme, uint64_t cols, void *scratch)
 {
-    room r = {.f32 = scratch};
+    const uint64_t groups = cols / scheme->group;
+    room r = {.best = scratch};
+    r.f32 = (float *)(r.best + groups);
     r.t = r.f32 + cols;
-    r.amax = (uint32_t *)(r.t + cols / scheme->group);
+    r.q2 = r.t + groups;
+    r.e2 = r.q2 + groups;
+    r.qv = r.e2 + groups;
+    r.trial_t = r.qv + groups;
+    r.amax = (uint32_t *)(r.trial_t + groups);
+    r.found = (uint8_t *)(r.amax + groups);
+    r.trial_scales = r.found + groups;
+    r.trial_codes = r.trial_scales + groups;
     return r;
 }
 
 size_t tsr_mx_scratch(const tsr_mx_scheme *scheme, uint64_t cols)
 {
-    return (cols + 2 * (cols / scheme->group)) * sizeof(float);
+    const uint64_t groups = cols / scheme->group;
+    return groups * (sizeof(double) + 6 * sizeof(float) + 2) + cols * sizeof(float) +
+           tsr_mx_code_bytes(scheme->element, cols);
 }
 
-/* A row of the source, or a part of it: BF16 as it is, other dtypes in FP32. */
+/* A row of the source: BF16 as it is, other dtypes in FP32. */
 typedef struct source {
     const uint16_t *bf16;
     const float *f32;
 } source;
-
-static source part_of(source x, uint64_t col)
-{
-    return (source){x.bf16 == NULL ? NULL : x.bf16 + col, x.f32 == NULL ? NULL : x.f32 + col};
-}
 
 static float element(source x, uint64_t i)
 {
@@ -225,33 +233,20 @@ static void encode(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, source
     }
 }
 
-/* What the codes of one group cost, in units of t. */
-static tsr_int_error measure(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, source x, float t,
-                             const uint8_t *codes)
+/* What the codes of n columns cost, group by group in units of t. */
+static tsr_mx_error measure(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, source x, uint64_t n, const float *t,
+                            const uint8_t *codes, const room *r)
 {
-    const float unit = t == 0 ? 0x1p-149f : t; /* all codes stand for 0 then */
-    const size_t n = scheme->group;
-    tsr_int_error error = {0};
-    if (scheme->element == TSR_MX_E2M1) {
-        if (x.bf16 != NULL)
-            k->error_e2m1_bf16(x.bf16, n, unit, codes, &error);
-        else
-            k->error_e2m1_f32(x.f32, n, unit, codes, &error);
-        return error;
-    }
-    tsr_block_error e;
-    if (x.bf16 != NULL)
-        k->error_e4m3_bf16(x.bf16, 1, n, n, codes, n, unit, &e);
+    tsr_mx_error error = {.q2 = r->q2, .e2 = r->e2, .qv = r->qv};
+    if (scheme->element == TSR_MX_E2M1 && x.bf16 != NULL)
+        k->error_e2m1_bf16(x.bf16, n, scheme->group, t, codes, &error);
+    else if (scheme->element == TSR_MX_E2M1)
+        k->error_e2m1_f32(x.f32, n, scheme->group, t, codes, &error);
+    else if (x.bf16 != NULL)
+        k->error_mxfp8_bf16(x.bf16, n, t, codes, &error);
     else
-        k->error_e4m3_f32(x.f32, 1, n, n, codes, n, unit, &e);
-    return (tsr_int_error){.sum_q2 = e.sum_q2,
-                           .sum_e2 = e.sum_e2,
-                           .sum_qv = e.sum_qv,
-                           .max_e = e.max_e,
-                           .max_at = e.max_col,
-                           .nonzero = e.nonzero,
-                           .flushed = e.flushed,
-                           .saturated = e.saturated};
+        k->error_mxfp8_f32(x.f32, n, t, codes, &error);
+    return error;
 }
 
 /* ---- the search ---- */
@@ -267,32 +262,56 @@ static bool may_overflow(const tsr_mx_scheme *scheme, float t)
     return !(tsr_mx_largest(scheme->element) * t < 0x1.FFp127f);
 }
 
-/* Tries the scales near that of one group, and keeps the best one and its codes. E8M0: one binade up and two down;
- * E4M3: from half an octave below to the next above, since 4 may serve as the largest element in place of 6. */
-static void search(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, source x, float global, tsr_dtype dtype,
-                   uint8_t *scale, float *t, uint8_t *codes)
+/* What the codes of a group cost in squares of the weights' unit. */
+static double loss_of(const room *r, uint64_t g, float t)
 {
+    return (double)r->e2[g] * (double)TSR_MX_UNIT(t) * (double)TSR_MX_UNIT(t);
+}
+
+/* Chooses the scale that is tried for each group, `step` bytes from the first one; that again where nothing is to try. */
+static void choose_trials(const tsr_mx_scheme *scheme, float global, const uint8_t *first, uint64_t groups, int step,
+                          const room *r)
+{
+    for (uint64_t g = 0; g < groups; g++)
+        r->trial_scales[g] = (uint8_t)(is_candidate(scheme, first[g] + step) ? first[g] + step : first[g]);
+    tsr_mx_scale_values(scheme->scale, global, r->trial_scales, groups, r->trial_t);
+    for (uint64_t g = 0; g < groups; g++) {
+        const float t = r->trial_t[g];
+        if (r->amax[g] != 0 && r->t[g] != 0 && t != 0 && !may_overflow(scheme, t))
+            continue;
+        r->trial_scales[g] = first[g];
+        r->trial_t[g] = r->t[g];
+    }
+}
+
+/* Tries the scales near those of all groups of a row, and keeps the best ones and their codes. E8M0: one binade up and two
+ * down; E4M3: from half an octave below to the next above, since 4 may serve as the largest element in place of 6. */
+static void search(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, const tsr_mx_rows *rows, source x,
+                   const room *r, uint8_t *scales, uint8_t *codes)
+{
+    const double kGain = 0.999; /* beyond the rounding of the measure */
     const int below = scheme->scale == TSR_MX_E8M0 ? 2 : 4, above = scheme->scale == TSR_MX_E8M0 ? 1 : 5;
-    const int first = *scale;
-    double best = measure(scheme, k, x, *t, codes).sum_e2 * (double)*t * (double)*t;
-    for (int at = first - below; at <= first + above; at++) {
-        uint8_t trial[MAX_GROUP];
-        const uint8_t byte = (uint8_t)at;
-        float unit;
-        if (at == first || !is_candidate(scheme, at))
-            continue;
-        tsr_mx_scale_values(scheme->scale, global, &byte, 1, &unit);
-        if (unit == 0 || may_overflow(scheme, unit))
-            continue;
-        encode(scheme, k, x, scheme->group, &unit, &byte, dtype, trial);
-        const double loss = measure(scheme, k, x, unit, trial).sum_e2 * (double)unit * (double)unit;
-        if (loss < best * 0.999) { /* a gain above the rounding of the measure */
-            best = loss;
-            *scale = byte;
-            *t = unit;
-            memcpy(codes, trial, tsr_mx_code_bytes(scheme->element, scheme->group));
+    const uint64_t cols = cols_of(rows), groups = cols / scheme->group;
+    const tsr_dtype dtype = (tsr_dtype)rows->tensor->dtype;
+    measure(scheme, k, x, cols, r->t, codes, r);
+    for (uint64_t g = 0; g < groups; g++)
+        r->best[g] = loss_of(r, g, r->t[g]);
+    memcpy(r->found, scales, groups);
+    for (int step = -below; step <= above; step++) {
+        choose_trials(scheme, rows->global, scales, groups, step, r);
+        encode(scheme, k, x, cols, r->trial_t, r->trial_scales, dtype, r->trial_codes);
+        measure(scheme, k, x, cols, r->trial_t, r->trial_codes, r);
+        for (uint64_t g = 0; g < groups; g++) {
+            const double loss = loss_of(r, g, r->trial_t[g]);
+            if (r->trial_scales[g] == scales[g] || !(loss < r->best[g] * kGain))
+                continue;
+            r->best[g] = loss;
+            r->found[g] = r->trial_scales[g];
         }
     }
+    memcpy(scales, r->found, groups);
+    tsr_mx_scale_values(scheme->scale, rows->global, scales, groups, r->t);
+    encode(scheme, k, x, cols, r->t, scales, dtype, codes);
 }
 
 /* ---- quantizing ---- */
@@ -310,13 +329,17 @@ static void choose_scales(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k,
     k->scale_nvfp4(r->amax, groups, &recipe, scales, r->t);
 }
 
+static float value_of(const tsr_mx_scheme *scheme, const uint8_t *codes, uint64_t i)
+{
+    return scheme->element == TSR_MX_E4M3 ? tsr_e4m3_to_f32(codes[i]) : tsr_e2m1_to_f32(codes[i / 2] >> i % 2 * 4);
+}
+
 /* A weight near the end of FP32's range may round to a code that a reader takes for infinity. */
 static tsr_status refuse_overflow(const tsr_mx_scheme *scheme, const tsr_mx_rows *rows, uint64_t row, uint64_t g,
                                   float t, const uint8_t *codes, tsr_err *err)
 {
     for (uint64_t i = 0; i < scheme->group; i++) {
-        const float v =
-            scheme->element == TSR_MX_E4M3 ? tsr_e4m3_to_f32(codes[i]) : tsr_e2m1_to_f32(codes[i / 2] >> i % 2 * 4);
+        const float v = value_of(scheme, codes, i);
         char place[96];
         if (fabsf(v * t) < 0x1.FFp127f)
             continue;
@@ -330,31 +353,90 @@ static tsr_status refuse_overflow(const tsr_mx_scheme *scheme, const tsr_mx_rows
     return TSR_OK;
 }
 
+/* How many elements of a group were moved by clamping, which the largest of them tells in most cases. */
+static uint64_t count_saturated(const tsr_mx_scheme *scheme, source x, uint64_t g, float t, uint32_t amax)
+{
+    const float beyond = (scheme->element == TSR_MX_E4M3 ? 464 : 7) * TSR_MX_UNIT(t);
+    uint64_t found = 0;
+    if (!(tsr_f32_from_bits(amax) > beyond))
+        return 0;
+    for (uint64_t i = g * scheme->group; i < (g + 1) * scheme->group; i++)
+        found += fabsf(element(x, i)) > beyond;
+    return found;
+}
+
+/* The first column of a row whose error is the largest, as the kernels compute it. Most groups cannot hold it. */
+static uint64_t find_largest(const tsr_mx_scheme *scheme, source x, const uint8_t *codes, uint64_t groups,
+                             const room *r, float largest)
+{
+    const double least = (double)largest * (double)largest * 0.999, underflow = 0x1p-100;
+    for (uint64_t g = 0; g < groups; g++) {
+        const float unit = TSR_MX_UNIT(r->t[g]), boost = TSR_MX_BOOST(unit), inverse = 1 / (unit * boost);
+        if (loss_of(r, g, unit) < least && (double)r->e2[g] > underflow)
+            continue;
+        for (uint64_t i = g * scheme->group; i < (g + 1) * scheme->group; i++) {
+            if (fabsf(element(x, i) * boost * inverse - value_of(scheme, codes, i)) * unit == largest)
+                return i;
+        }
+    }
+    return 0;
+}
+
+/* Adds what a row's codes cost; `first` is the flat index of its first element. */
+static void add_stats(const tsr_mx_scheme *scheme, source x, const uint8_t *codes, uint64_t groups, const room *r,
+                      const tsr_mx_error *error, uint64_t first, tsr_quant_stats *stats)
+{
+    const double each = 1 / (double)scheme->group;
+    tsr_quant_stats cost = {.elements = groups * scheme->group,
+                            .nonzero = error->nonzero,
+                            .flushed = error->flushed,
+                            .blocks = groups,
+                            .max_error = (double)error->largest};
+    uint32_t amax = 0;
+    uint64_t worst = 0;
+    for (uint64_t g = 0; g < groups; g++) {
+        const double s = (double)TSR_MX_UNIT(r->t[g]), s2 = s * s, x2 = (double)r->q2[g] * s2;
+        const double d2 = (double)r->e2[g] * s2;
+        cost.sum_x2 += x2;
+        cost.sum_d2 += d2;
+        cost.sum_xy += (double)r->qv[g] * s2;
+        cost.sum_rms += sqrt(x2 * each);
+        cost.zero_blocks += r->amax[g] == 0;
+        cost.saturated += count_saturated(scheme, x, g, r->t[g], r->amax[g]);
+        worst = d2 > cost.worst_mse ? g : worst;
+        cost.worst_mse = d2 > cost.worst_mse ? d2 : cost.worst_mse;
+        amax = r->amax[g] > amax ? r->amax[g] : amax;
+    }
+    cost.sum_y2 = 2 * cost.sum_xy - cost.sum_x2 + cost.sum_d2; /* y = x - d */
+    cost.worst_mse *= each;
+    cost.worst_at = first + worst * scheme->group;
+    cost.amax = (double)tsr_f32_from_bits(amax);
+    if (cost.max_error > stats->max_error)
+        cost.max_error_at = first + find_largest(scheme, x, codes, groups, r, error->largest);
+    tsr_quant_stats_add(stats, &cost);
+}
+
 static tsr_status quantize_row(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, const tsr_mx_rows *rows,
                                uint64_t row, const room *r, tsr_quant_stats *stats, tsr_err *err)
 {
     const uint64_t cols = cols_of(rows), groups = cols / scheme->group;
     const uint64_t group_bytes = tsr_mx_code_bytes(scheme->element, scheme->group);
-    const tsr_dtype dtype = (tsr_dtype)rows->tensor->dtype;
     uint8_t *const codes = rows->codes + row * groups * group_bytes, *const scales = rows->scales + row * groups;
     const source x = take_row(k, rows, row, r->f32);
     TSR_TRY(find_amax(k, rows, row, x, scheme->group, r->amax, err));
     choose_scales(scheme, k, rows, groups, r, scales);
-    encode(scheme, k, x, cols, r->t, scales, dtype, codes);
+    encode(scheme, k, x, cols, r->t, scales, (tsr_dtype)rows->tensor->dtype, codes);
+    if (scheme->search)
+        search(scheme, k, rows, x, r, scales, codes);
     for (uint64_t g = 0; g < groups; g++) {
-        const source part = part_of(x, g * scheme->group);
-        uint8_t *const group_codes = codes + g * group_bytes;
-        if (scheme->search && r->amax[g] != 0 && r->t[g] != 0)
-            search(scheme, k, part, rows->global, dtype, &scales[g], &r->t[g], group_codes);
         if (may_overflow(scheme, r->t[g]))
-            TSR_TRY(refuse_overflow(scheme, rows, row, g, r->t[g], group_codes, err));
+            TSR_TRY(refuse_overflow(scheme, rows, row, g, r->t[g], codes + g * group_bytes, err));
         if (rows->scale_values != NULL)
             rows->scale_values[row * groups + g] = r->amax[g] == 0 ? 1 : r->t[g];
-        if (stats == NULL)
-            continue;
-        const tsr_int_error error = measure(scheme, k, part, r->t[g], group_codes);
-        tsr_quant_stats_add_group(stats, &error, r->t[g] == 0 ? 0x1p-149f : r->t[g], tsr_f32_from_bits(r->amax[g]),
-                                  scheme->group, (rows->row + row) * cols + g * scheme->group);
+    }
+    if (stats != NULL) {
+        const tsr_mx_error error = measure(scheme, k, x, cols, r->t, codes, r);
+        add_stats(scheme, x, codes, groups, r, &error, (rows->row + row) * cols, stats);
     }
     return TSR_OK;
 }

@@ -15,6 +15,7 @@
 #include "kernels/cpu/interleave.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/mx_codes.h"
+#include "kernels/cpu/mx_error.h"
 #include "kernels/cpu/mx_values.h"
 
 /* Sets of features. A set is present only if the CPU has all of it and the OS saves its registers. */

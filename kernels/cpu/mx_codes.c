@@ -2,12 +2,11 @@
 #include "kernels/cpu/mx_codes.h"
 
 #include "common/float_bits.h"
-#include "kernels/cpu/tree_sum.h"
 #include "kernels/cpu/variants.h"
 
 #include <math.h>
 
-enum { LANES = 32, MXFP8_GROUP = 32 };
+enum { MXFP8_GROUP = 32 };
 
 /* ---- scales ---- */
 
@@ -85,53 +84,4 @@ void tsr_encode_mxfp8_bf16_ref(const uint16_t *x, size_t n, const uint8_t *scale
 {
     for (size_t i = 0; i < n; i++)
         codes[i] = tsr_e4m3_from_f32(tsr_f32_from_bf16(x[i]) / tsr_f32_from_e8m0(scales[i / MXFP8_GROUP]));
-}
-
-/* ---- the error ---- */
-
-typedef struct lanes {
-    float q2[LANES], e2[LANES], qv[LANES];
-} lanes;
-
-static void add_error(float x, size_t i, float boost, float inverse, const uint8_t *packed, lanes *l,
-                      tsr_int_error *error)
-{
-    const float q = x * boost * inverse, v = tsr_e2m1_to_f32(packed[i / 2] >> i % 2 * 4), e = q - v;
-    l->q2[i % LANES] += q * q;
-    l->e2[i % LANES] += e * e;
-    l->qv[i % LANES] += q * v;
-    if (fabsf(e) > error->max_e) {
-        error->max_e = fabsf(e);
-        error->max_at = i;
-    }
-    error->nonzero += x != 0;
-    error->flushed += x != 0 && v == 0;
-    error->saturated += fabsf(q) > 7.0f;
-}
-
-static void finish_error(const lanes *l, tsr_int_error *error)
-{
-    error->sum_q2 = tsr_tree_sum(l->q2);
-    error->sum_e2 = tsr_tree_sum(l->e2);
-    error->sum_qv = tsr_tree_sum(l->qv);
-}
-
-void tsr_error_e2m1_bf16_ref(const uint16_t *x, size_t n, float t, const uint8_t *packed, tsr_int_error *error)
-{
-    const float boost = TSR_INT_BOOST(t), inverse = 1 / (t * boost);
-    lanes l = {0};
-    *error = (tsr_int_error){0};
-    for (size_t i = 0; i < n; i++)
-        add_error(tsr_f32_from_bf16(x[i]), i, boost, inverse, packed, &l, error);
-    finish_error(&l, error);
-}
-
-void tsr_error_e2m1_f32_ref(const float *x, size_t n, float t, const uint8_t *packed, tsr_int_error *error)
-{
-    const float boost = TSR_INT_BOOST(t), inverse = 1 / (t * boost);
-    lanes l = {0};
-    *error = (tsr_int_error){0};
-    for (size_t i = 0; i < n; i++)
-        add_error(x[i], i, boost, inverse, packed, &l, error);
-    finish_error(&l, error);
 }

@@ -7,8 +7,6 @@
 #ifndef TSR_KERNELS_CPU_MX_CODES_H
 #define TSR_KERNELS_CPU_MX_CODES_H
 
-#include "kernels/cpu/int_quant.h"
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -49,10 +47,5 @@ typedef void tsr_encode_e2m1_f32_fn(const float *x, size_t n, size_t group, cons
 /* code = e4m3(clamp(x / 2^(scales[i] - 127), +-448)) in groups of 32; -0 gives 0x80. x is finite, no scale is 255. (An
  * FP32 source goes to encode_e4m3_f32.) */
 typedef void tsr_encode_mxfp8_bf16_fn(const uint16_t *x, size_t n, const uint8_t *scales, uint8_t *codes);
-
-/* What the E2M1 codes of n elements that share the scale t > 0 cost, n at most 64. As tsr_int_error, with 32 lanes, v
- * the code's value and the largest code at 6: beyond 7 a quotient is saturated. */
-typedef void tsr_error_e2m1_bf16_fn(const uint16_t *x, size_t n, float t, const uint8_t *packed, tsr_int_error *error);
-typedef void tsr_error_e2m1_f32_fn(const float *x, size_t n, float t, const uint8_t *packed, tsr_int_error *error);
 
 #endif

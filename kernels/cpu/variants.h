@@ -12,6 +12,7 @@
 #include "kernels/cpu/interleave.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/mx_codes.h"
+#include "kernels/cpu/mx_error.h"
 #include "kernels/cpu/mx_values.h"
 
 #define TSR_OP(op, type)               type tsr_##op##_ref;

@@ -194,14 +194,20 @@ static void int4_and_measure(const tsr_cpu_kernels *k, const buffers *b)
 
 typedef struct mx_row {
     uint32_t amax[COLS / 16];
-    float t[COLS / 16];
+    float t[COLS / 16], q2[COLS / 16], e2[COLS / 16], qv[COLS / 16];
 } mx_row;
+
+static tsr_mx_error sums_in(mx_row *m)
+{
+    return (tsr_mx_error){.q2 = m->q2, .e2 = m->e2, .qv = m->qv};
+}
 
 static void encode_e2m1(const tsr_cpu_kernels *k, const buffers *b, size_t group, bool error)
 {
     static mx_row m;
     static const tsr_nvfp4_recipe kRecipe = {.global = 12800, .bf16_quotient = true};
     const size_t n = COLS / group;
+    tsr_mx_error e = sums_in(&m);
     for (size_t r = 0; r < ROWS; r++) {
         const uint16_t *const x = b->bf16 + r * COLS;
         uint8_t *const codes = b->codes + r * (COLS / 2), *const scales = b->mx_scales + r * n;
@@ -211,11 +217,9 @@ static void encode_e2m1(const tsr_cpu_kernels *k, const buffers *b, size_t group
         else
             k->scale_e8m0(m.amax, n, 0x5FFFFF, 2, scales, m.t);
         k->encode_e2m1_bf16(x, COLS, group, m.t, group == 16 ? TSR_E2M1_EVEN : TSR_E2M1_EVEN_BF16, codes);
-        for (size_t i = 0; error && i < n; i++) {
-            tsr_int_error e;
-            k->error_e2m1_bf16(x + i * group, group, m.t[i], codes + i * group / 2, &e);
-            sink += e.sum_e2;
-        }
+        if (error)
+            k->error_e2m1_bf16(x, COLS, group, m.t, codes, &e);
+        sink += (double)m.e2[0];
     }
 }
 
@@ -234,16 +238,35 @@ static void nvfp4(const tsr_cpu_kernels *k, const buffers *b)
     encode_e2m1(k, b, 16, false);
 }
 
-static void mxfp8(const tsr_cpu_kernels *k, const buffers *b)
+static void nvfp4_and_measure(const tsr_cpu_kernels *k, const buffers *b)
+{
+    encode_e2m1(k, b, 16, true);
+}
+
+static void encode_mxfp8(const tsr_cpu_kernels *k, const buffers *b, bool error)
 {
     static mx_row m;
+    tsr_mx_error e = sums_in(&m);
     for (size_t r = 0; r < ROWS; r++) {
         const uint16_t *const x = b->bf16 + r * COLS;
         uint8_t *const scales = b->mx_scales + r * (COLS / 32);
         k->amax_groups_bf16(x, COLS, 32, m.amax);
         k->scale_e8m0(m.amax, COLS / 32, 0x5FFFFF, 8, scales, m.t);
         k->encode_mxfp8_bf16(x, COLS, scales, b->codes + r * COLS);
+        if (error)
+            k->error_mxfp8_bf16(x, COLS, m.t, b->codes + r * COLS, &e);
+        sink += (double)m.e2[0];
     }
+}
+
+static void mxfp8(const tsr_cpu_kernels *k, const buffers *b)
+{
+    encode_mxfp8(k, b, false);
+}
+
+static void mxfp8_and_measure(const tsr_cpu_kernels *k, const buffers *b)
+{
+    encode_mxfp8(k, b, true);
 }
 
 static void decode_e2m1(const tsr_cpu_kernels *k, const buffers *b, size_t group)
@@ -318,9 +341,11 @@ static const struct work {
     {"int4 128, zero points", int4_zeros, copy_packed, 0.5, 2.5 / 3},
     {"int4 128 + error", int4_and_measure, copy_packed, 0, 2.5 / 3},
     {"MXFP4", mxfp4, copy_packed, 0.5, 2.5 / 3},
-    {"MXFP4 + error", mxfp4_and_measure, copy_packed, 0, 2.5 / 3},
+    {"MXFP4 + error", mxfp4_and_measure, copy_packed, 0.3, 2.5 / 3},
     {"NVFP4", nvfp4, copy_packed, 0.5, 2.5 / 3},
+    {"NVFP4 + error", nvfp4_and_measure, copy_packed, 0.3, 2.5 / 3},
     {"MXFP8", mxfp8, copy_all, 0.5, 1},
+    {"MXFP8 + error", mxfp8_and_measure, copy_all, 0.3, 1},
     {"MXFP4 to BF16", mxfp4_decode, copy_packed_units, 0.8, 2.5 / 3},
     {"NVFP4 to BF16", nvfp4_decode, copy_packed_units, 0.8, 2.5 / 3},
     {"MXFP8 to BF16", mxfp8_decode, copy_units, 0.8, 1},

@@ -1,120 +1,267 @@
-/* What E2M1 codes cost, with AVX2: 16 or 32 elements of a group at once. The sums are the definition's: FP32 products,
- * added in FP64 as a tree. */
+/* What microscaled codes cost, with AVX2: 8 groups at a time, as mx_error_avx512.c explains. */
 #include "kernels/cpu/variants.h"
 
 #include <immintrin.h>
+#include <stdbool.h>
 #include <string.h>
 
-enum { PARTS = 4, WIDTH = 8 };
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* 8 lanes. */
-typedef struct part {
-    __m256 x, q, v, e;
-} part;
+enum { TOGETHER = 8, MOST = TOGETHER * 32 };
 
-static inline part part_of(__m256 x, const uint8_t *packed, __m256 boost, __m256 inverse)
+/* ---- 16 columns ---- */
+
+typedef struct columns {
+    __m256 even, odd;
+} columns;
+
+/* Where x and the codes are, and of what kind. */
+typedef struct row {
+    const void *x;
+    const uint8_t *codes;
+    bool bf16, e4m3;
+} row;
+
+ALWAYS_INLINE columns load(const row *r, size_t i)
+{
+    if (r->bf16) {
+        const __m256i x = _mm256_loadu_si256((const __m256i *)((const uint16_t *)r->x + i));
+        return (columns){_mm256_castsi256_ps(_mm256_slli_epi32(x, 16)),
+                         _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32((int)0xFFFF0000u)))};
+    }
+    const __m256 a = _mm256_loadu_ps((const float *)r->x + i), b = _mm256_loadu_ps((const float *)r->x + i + 8);
+    const __m256d evens = _mm256_castps_pd(_mm256_shuffle_ps(a, b, _MM_SHUFFLE(2, 0, 2, 0)));
+    const __m256d odds = _mm256_castps_pd(_mm256_shuffle_ps(a, b, _MM_SHUFFLE(3, 1, 3, 1)));
+    return (columns){_mm256_castpd_ps(_mm256_permute4x64_pd(evens, _MM_SHUFFLE(3, 1, 2, 0))),
+                     _mm256_castpd_ps(_mm256_permute4x64_pd(odds, _MM_SHUFFLE(3, 1, 2, 0)))};
+}
+
+/* Of 8 E4M3 codes in the upper byte of each lane; the lower bytes hold anything. */
+ALWAYS_INLINE __m256 e4m3_values(__m256i codes)
+{
+    const __m256i moved = _mm256_and_si256(_mm256_srai_epi32(codes, 4), _mm256_set1_epi32((int)0x87F00000u));
+    return _mm256_mul_ps(_mm256_castsi256_ps(moved), _mm256_set1_ps(0x1p120f));
+}
+
+/* Of 8 E2M1 codes in the lowest bits of each lane; `signs` has them in the highest. */
+ALWAYS_INLINE __m256 e2m1_values(__m256i codes, __m256i signs)
 {
     const __m256 magnitudes = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
-    uint32_t four;
-    memcpy(&four, packed, sizeof four);
-    const __m256i byte = _mm256_cvtepu8_epi64(_mm_cvtsi32_si128((int)four));
-    const __m256i codes = _mm256_or_si256(byte, _mm256_slli_epi64(byte, 28)); /* low 4 bits of each lane */
-    const __m256i sign = _mm256_and_si256(_mm256_slli_epi32(codes, 28), _mm256_set1_epi32(INT32_MIN));
-    const __m256 v = _mm256_or_ps(_mm256_permutevar8x32_ps(magnitudes, codes), _mm256_castsi256_ps(sign));
-    const __m256 q = _mm256_mul_ps(_mm256_mul_ps(x, boost), inverse);
-    return (part){x, q, v, _mm256_sub_ps(q, v)};
+    const __m256i sign = _mm256_and_si256(signs, _mm256_set1_epi32(INT32_MIN));
+    return _mm256_or_ps(_mm256_permutevar8x32_ps(magnitudes, codes), _mm256_castsi256_ps(sign));
 }
 
-static inline __m256d low_half(__m256 x)
+ALWAYS_INLINE columns values(const row *r, size_t i)
 {
-    return _mm256_cvtps_pd(_mm256_castps256_ps128(x));
+    if (r->e4m3) {
+        const __m256i codes = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(r->codes + i)));
+        return (columns){e4m3_values(_mm256_slli_epi32(codes, 24)), e4m3_values(_mm256_slli_epi32(codes, 16))};
+    }
+    const __m256i codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(r->codes + i / 2)));
+    return (columns){e2m1_values(codes, _mm256_slli_epi32(codes, 28)),
+                     e2m1_values(_mm256_srli_epi32(codes, 4), _mm256_slli_epi32(codes, 24))};
 }
 
-static inline __m256d high_half(__m256 x)
+/* ---- 8 groups ---- */
+
+typedef struct units {
+    float unit[TOGETHER], inverse[TOGETHER], boost[TOGETHER];
+} units;
+
+/* Returns whether any k is not 1. */
+static inline bool make_units(const float *t_of, units *u)
 {
-    return _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
+    const __m256 one = _mm256_set1_ps(1), t = _mm256_loadu_ps(t_of);
+    const __m256 zero = _mm256_cmp_ps(t, _mm256_setzero_ps(), _CMP_EQ_OQ);
+    const __m256 unit = _mm256_blendv_ps(t, _mm256_set1_ps(0x1p-149f), zero);
+    const __m256 tiny = _mm256_cmp_ps(unit, _mm256_set1_ps(0x1p-100f), _CMP_LT_OQ);
+    const __m256 boost = _mm256_blendv_ps(one, _mm256_set1_ps(0x1p64f), tiny);
+    _mm256_storeu_ps(u->unit, unit);
+    _mm256_storeu_ps(u->boost, boost);
+    _mm256_storeu_ps(u->inverse, _mm256_div_ps(one, _mm256_mul_ps(unit, boost)));
+    return _mm256_movemask_ps(tiny) != 0;
 }
 
-/* Lanes l and l + 16, then l and l + 8, ... l + 1. */
-static inline double tree_sum(const __m256 x[PARTS])
+typedef struct products {
+    __m256 q2, e2, qv;
+} products;
+
+ALWAYS_INLINE __m256 product(columns a, columns b)
 {
-    const __m256d low =
-        _mm256_add_pd(_mm256_add_pd(low_half(x[0]), low_half(x[2])), _mm256_add_pd(low_half(x[1]), low_half(x[3])));
-    const __m256d high =
-        _mm256_add_pd(_mm256_add_pd(high_half(x[0]), high_half(x[2])), _mm256_add_pd(high_half(x[1]), high_half(x[3])));
-    const __m256d four = _mm256_add_pd(low, high);
-    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
-    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+    return _mm256_fmadd_ps(a.odd, b.odd, _mm256_mul_ps(a.even, b.even));
 }
 
-static inline __m256 magnitude(__m256 x)
+ALWAYS_INLINE products compare(const row *r, size_t i, const units *u, int g, bool boosted, __m256 *largest)
 {
-    return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
+    const __m256 inverse = _mm256_broadcast_ss(&u->inverse[g]), sign = _mm256_set1_ps(-0.0f);
+    const columns v = values(r, i);
+    columns q = load(r, i);
+    if (boosted) {
+        const __m256 boost = _mm256_broadcast_ss(&u->boost[g]);
+        q = (columns){_mm256_mul_ps(q.even, boost), _mm256_mul_ps(q.odd, boost)};
+    }
+    q = (columns){_mm256_mul_ps(q.even, inverse), _mm256_mul_ps(q.odd, inverse)};
+    const columns e = {_mm256_sub_ps(q.even, v.even), _mm256_sub_ps(q.odd, v.odd)};
+    const __m256 larger = _mm256_max_ps(_mm256_andnot_ps(sign, e.even), _mm256_andnot_ps(sign, e.odd));
+    *largest = _mm256_max_ps(*largest, _mm256_mul_ps(larger, _mm256_broadcast_ss(&u->unit[g])));
+    return (products){product(q, q), product(e, e), product(q, v)};
 }
 
-static inline float largest_of(__m256 x)
+ALWAYS_INLINE __m256 add_pairs(__m256 a, __m256 b)
+{
+    return _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+}
+
+ALWAYS_INLINE __m256 add_quads(__m256 a, __m256 b)
+{
+    const __m256d first = _mm256_castps_pd(a), second = _mm256_castps_pd(b);
+    return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(first, second)),
+                         _mm256_castpd_ps(_mm256_unpackhi_pd(first, second)));
+}
+
+ALWAYS_INLINE __m256 sums_of(const __m256 p[TOGETHER])
+{
+    const __m256 a = add_quads(add_pairs(p[0], p[1]), add_pairs(p[2], p[3]));
+    const __m256 b = add_quads(add_pairs(p[4], p[5]), add_pairs(p[6], p[7]));
+    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
+
+typedef struct group_sums {
+    float q2[TOGETHER], e2[TOGETHER], qv[TOGETHER];
+} group_sums;
+
+ALWAYS_INLINE void measure8(const row *r, size_t at, size_t group, const units *u, bool boosted, __m256 *largest,
+                            group_sums *sums)
+{
+    __m256 q2[TOGETHER], e2[TOGETHER], qv[TOGETHER];
+    for (int g = 0; g < TOGETHER; g++, at += group) {
+        const products a = compare(r, at, u, g, boosted, largest);
+        q2[g] = a.q2;
+        e2[g] = a.e2;
+        qv[g] = a.qv;
+        if (group == 16)
+            continue;
+        const products b = compare(r, at + 16, u, g, boosted, largest);
+        q2[g] = _mm256_add_ps(q2[g], b.q2);
+        e2[g] = _mm256_add_ps(e2[g], b.e2);
+        qv[g] = _mm256_add_ps(qv[g], b.qv);
+    }
+    _mm256_storeu_ps(sums->q2, sums_of(q2));
+    _mm256_storeu_ps(sums->e2, sums_of(e2));
+    _mm256_storeu_ps(sums->qv, sums_of(qv));
+}
+
+/* ---- rows ---- */
+
+/* How many codes stand for something else than zero. */
+static uint64_t count_codes(const uint8_t *codes, size_t bytes, bool e4m3)
+{
+    const uint8_t low = e4m3 ? 0x7F : 0x07, high = e4m3 ? 0 : 0x70;
+    const __m256i lows = _mm256_set1_epi8((char)low), highs = _mm256_set1_epi8((char)high);
+    const __m256i zero = _mm256_setzero_si256();
+    uint64_t zeros = 0;
+    size_t i = 0;
+    for (; i + 32 <= bytes; i += 32) {
+        const __m256i some = _mm256_loadu_si256((const __m256i *)(codes + i));
+        const __m256i no_low = _mm256_cmpeq_epi8(_mm256_and_si256(some, lows), zero);
+        const __m256i no_high = _mm256_cmpeq_epi8(_mm256_and_si256(some, highs), zero);
+        zeros += (uint64_t)__builtin_popcount((unsigned)_mm256_movemask_epi8(no_low)) +
+                 (uint64_t)__builtin_popcount((unsigned)_mm256_movemask_epi8(no_high));
+    }
+    uint64_t found = 2 * i - zeros;
+    for (; i < bytes; i++)
+        found += ((codes[i] & low) != 0) + ((codes[i] & high) != 0);
+    return found;
+}
+
+/* How many elements, which are whole groups, are not zero. */
+ALWAYS_INLINE uint64_t count_elements(const row *r, size_t n)
+{
+    const __m256i zero = _mm256_setzero_si256();
+    uint64_t zero_bytes = 0;
+    for (size_t i = 0; i < n; i += r->bf16 ? 16 : 8) {
+        const char *const at = (const char *)r->x + i * (r->bf16 ? sizeof(uint16_t) : sizeof(float));
+        const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)at);
+        const __m256i none = r->bf16 ? _mm256_cmpeq_epi16(_mm256_add_epi16(x, x), zero)
+                                     : _mm256_cmpeq_epi32(_mm256_add_epi32(x, x), zero);
+        zero_bytes += (uint64_t)__builtin_popcount((unsigned)_mm256_movemask_epi8(none));
+    }
+    return n - zero_bytes / (r->bf16 ? sizeof(uint16_t) : sizeof(float));
+}
+
+ALWAYS_INLINE void measure_groups(const row *r, size_t at, size_t group, const float *t, __m256 *largest,
+                                  group_sums *sums)
+{
+    units u;
+    if (make_units(t, &u))
+        measure8(r, at, group, &u, true, largest, sums);
+    else
+        measure8(r, at, group, &u, false, largest, sums);
+}
+
+static inline void store(const group_sums *sums, size_t g, size_t n, tsr_mx_error *error)
+{
+    memcpy(error->q2 + g, sums->q2, n * sizeof(float));
+    memcpy(error->e2 + g, sums->e2, n * sizeof(float));
+    memcpy(error->qv + g, sums->qv, n * sizeof(float));
+}
+
+static float largest_of(__m256 x)
 {
     const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 
-static inline void sum_up(const part p[PARTS], tsr_int_error *error)
+ALWAYS_INLINE void measure(row r, size_t n, size_t group, const float *t, tsr_mx_error *error)
 {
-    const __m256 zero = _mm256_setzero_ps(), limit = _mm256_set1_ps(7);
-    __m256 q2[PARTS], e2[PARTS], qv[PARTS], largest = zero;
-    uint32_t nonzero = 0, zeros = 0, beyond = 0, at = 0;
-    for (unsigned i = 0; i < PARTS; i++) {
-        q2[i] = _mm256_mul_ps(p[i].q, p[i].q);
-        e2[i] = _mm256_mul_ps(p[i].e, p[i].e);
-        qv[i] = _mm256_mul_ps(p[i].q, p[i].v);
-        largest = _mm256_max_ps(largest, magnitude(p[i].e));
-        nonzero |= (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(p[i].x, zero, _CMP_NEQ_UQ)) << WIDTH * i;
-        zeros |= (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(p[i].v, zero, _CMP_EQ_OQ)) << WIDTH * i;
-        beyond |= (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(magnitude(p[i].q), limit, _CMP_GT_OQ)) << WIDTH * i;
+    const size_t groups = n / group, whole = groups - groups % TOGETHER;
+    __m256 largest = _mm256_setzero_ps();
+    group_sums sums;
+    for (size_t g = 0; g < whole; g += TOGETHER) {
+        measure_groups(&r, g * group, group, t + g, &largest, &sums);
+        store(&sums, g, TOGETHER, error);
     }
-    const float most = largest_of(largest);
-    for (unsigned i = 0; i < PARTS; i++) {
-        const __m256 here = _mm256_cmp_ps(magnitude(p[i].e), _mm256_set1_ps(most), _CMP_EQ_OQ);
-        at |= (uint32_t)_mm256_movemask_ps(here) << WIDTH * i;
+    if (whole < groups) { /* the last ones, and zeros behind them */
+        const size_t at = whole * group, left = n - at, width = r.bf16 ? sizeof(uint16_t) : sizeof(float);
+        float x[MOST] = {0}, t_of[TOGETHER];
+        uint8_t codes[MOST] = {0};
+        memcpy(x, (const char *)r.x + at * width, left * width);
+        memcpy(codes, r.codes + (r.e4m3 ? at : at / 2), r.e4m3 ? left : left / 2);
+        for (size_t g = 0; g < TOGETHER; g++)
+            t_of[g] = whole + g < groups ? t[whole + g] : 1;
+        measure_groups(&(row){x, codes, r.bf16, r.e4m3}, 0, group, t_of, &largest, &sums);
+        store(&sums, whole, groups - whole, error);
     }
-    *error = (tsr_int_error){
-        .sum_q2 = tree_sum(q2),
-        .sum_e2 = tree_sum(e2),
-        .sum_qv = tree_sum(qv),
-        .max_e = most,
-        .max_at = (size_t)__builtin_ctz(at),
-        .nonzero = (uint64_t)__builtin_popcount(nonzero),
-        .flushed = (uint64_t)__builtin_popcount(nonzero & zeros),
-        .saturated = (uint64_t)__builtin_popcount(beyond),
-    };
+    error->largest = largest_of(largest);
+    error->nonzero = count_elements(&r, n);
+    error->flushed = error->nonzero - count_codes(r.codes, r.e4m3 ? n : n / 2, r.e4m3);
 }
 
-static inline __m256 load_bf16(const uint16_t *x)
+void tsr_error_e2m1_bf16_avx2(const uint16_t *x, size_t n, size_t group, const float *t, const uint8_t *packed,
+                              tsr_mx_error *error)
 {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)x)), 16));
+    if (group == 16)
+        measure((row){x, packed, true, false}, n, 16, t, error);
+    else
+        measure((row){x, packed, true, false}, n, 32, t, error);
 }
 
-static inline __m256 load_f32(const float *x)
+void tsr_error_e2m1_f32_avx2(const float *x, size_t n, size_t group, const float *t, const uint8_t *packed,
+                             tsr_mx_error *error)
 {
-    return _mm256_loadu_ps(x);
+    if (group == 16)
+        measure((row){x, packed, false, false}, n, 16, t, error);
+    else
+        measure((row){x, packed, false, false}, n, 32, t, error);
 }
 
-/* A group of 16 is one of 32 whose second half is zeros. */
-#define ERROR(name, type)                                                                                            \
-    void tsr_error_e2m1_##name##_avx2(const type *x, size_t n, float t, const uint8_t *packed, tsr_int_error *error) \
-    {                                                                                                                \
-        if (n != 16 && n != 32) {                                                                                    \
-            tsr_error_e2m1_##name##_ref(x, n, t, packed, error);                                                     \
-            return;                                                                                                  \
-        }                                                                                                            \
-        const float k = TSR_INT_BOOST(t);                                                                            \
-        const __m256 boost = _mm256_set1_ps(k), inverse = _mm256_set1_ps(1 / (t * k));                               \
-        part p[PARTS] = {0};                                                                                         \
-        for (size_t i = 0; i < n / WIDTH; i++)                                                                       \
-            p[i] = part_of(load_##name(x + WIDTH * i), packed + WIDTH / 2 * i, boost, inverse);                      \
-        sum_up(p, error);                                                                                            \
-    }
+void tsr_error_mxfp8_bf16_avx2(const uint16_t *x, size_t n, const float *t, const uint8_t *codes, tsr_mx_error *error)
+{
+    measure((row){x, codes, true, true}, n, 32, t, error);
+}
 
-ERROR(bf16, uint16_t)
-ERROR(f32, float)
+void tsr_error_mxfp8_f32_avx2(const float *x, size_t n, const float *t, const uint8_t *codes, tsr_mx_error *error)
+{
+    measure((row){x, codes, false, true}, n, 32, t, error);
+}

@@ -1,98 +1,247 @@
-/* What E2M1 codes cost, with AVX-512: 16 or 32 elements of a group at once. The sums are the definition's: FP32 products,
- * added in FP64 as a tree. */
+/* What microscaled codes cost, with AVX-512: 16 groups at a time. Even and odd columns go into registers of their own, as
+ * the halves of a dword of BF16 and the nibbles of a byte lie, and the sums of all groups come out of one transposition. */
 #include "kernels/cpu/variants.h"
 
 #include <immintrin.h>
+#include <stdbool.h>
+#include <string.h>
 
-/* 16 lanes. */
-typedef struct part {
-    __m512 x, q, v, e;
-} part;
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-static inline part part_of(__m512 x, const uint8_t *packed, __m512 boost, __m512 inverse)
+enum { TOGETHER = 16, ACROSS = TOGETHER / 2, MOST = TOGETHER * 32 };
+
+/* ---- 32 columns ---- */
+
+typedef struct columns {
+    __m512 even, odd;
+} columns;
+
+/* Where x and the codes are, and of what kind. */
+typedef struct row {
+    const void *x;
+    const uint8_t *codes;
+    bool bf16, e4m3;
+} row;
+
+ALWAYS_INLINE columns load(const row *r, size_t i)
 {
-    const __m512 values = _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
-    const __m512i byte = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)packed));
-    const __m512i codes = _mm512_or_si512(byte, _mm512_slli_epi64(byte, 28)); /* low 4 bits of each lane */
-    const __m512 q = _mm512_mul_ps(_mm512_mul_ps(x, boost), inverse), v = _mm512_permutexvar_ps(codes, values);
-    return (part){x, q, v, _mm512_sub_ps(q, v)};
-}
-
-static inline __m512d low_half(__m512 x)
-{
-    return _mm512_cvtps_pd(_mm512_castps512_ps256(x));
-}
-
-static inline __m512d high_half(__m512 x)
-{
-    return _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1));
-}
-
-/* Lanes l and l + 16, then l and l + 8, ... l + 1. */
-static inline double tree_sum(__m512 first, __m512 second)
-{
-    const __m512d eight = _mm512_add_pd(_mm512_add_pd(low_half(first), low_half(second)),
-                                        _mm512_add_pd(high_half(first), high_half(second)));
-    const __m256d four = _mm256_add_pd(_mm512_castpd512_pd256(eight), _mm512_extractf64x4_pd(eight, 1));
-    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
-    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
-}
-
-static inline uint32_t both(__mmask16 first, __mmask16 second)
-{
-    return (uint32_t)second << 16 | first;
-}
-
-/* `second` is of zeros with codes of zero where the group has 16 elements. */
-static inline void sum_up(const part *a, const part *b, tsr_int_error *error)
-{
-    const __m512 zero = _mm512_setzero_ps(), limit = _mm512_set1_ps(7);
-    const __m512 size_a = _mm512_abs_ps(a->e), size_b = _mm512_abs_ps(b->e);
-    const __m512 largest = _mm512_set1_ps(_mm512_reduce_max_ps(_mm512_max_ps(size_a, size_b)));
-    const uint32_t nonzero =
-        both(_mm512_cmp_ps_mask(a->x, zero, _CMP_NEQ_UQ), _mm512_cmp_ps_mask(b->x, zero, _CMP_NEQ_UQ));
-    const uint32_t zeros = both(_mm512_cmp_ps_mask(a->v, zero, _CMP_EQ_OQ), _mm512_cmp_ps_mask(b->v, zero, _CMP_EQ_OQ));
-    const uint32_t beyond = both(_mm512_cmp_ps_mask(_mm512_abs_ps(a->q), limit, _CMP_GT_OQ),
-                                 _mm512_cmp_ps_mask(_mm512_abs_ps(b->q), limit, _CMP_GT_OQ));
-    const uint32_t at =
-        both(_mm512_cmp_ps_mask(size_a, largest, _CMP_EQ_OQ), _mm512_cmp_ps_mask(size_b, largest, _CMP_EQ_OQ));
-    *error = (tsr_int_error){
-        .sum_q2 = tree_sum(_mm512_mul_ps(a->q, a->q), _mm512_mul_ps(b->q, b->q)),
-        .sum_e2 = tree_sum(_mm512_mul_ps(a->e, a->e), _mm512_mul_ps(b->e, b->e)),
-        .sum_qv = tree_sum(_mm512_mul_ps(a->q, a->v), _mm512_mul_ps(b->q, b->v)),
-        .max_e = _mm512_cvtss_f32(largest),
-        .max_at = (size_t)__builtin_ctz(at),
-        .nonzero = (uint64_t)__builtin_popcount(nonzero),
-        .flushed = (uint64_t)__builtin_popcount(nonzero & zeros),
-        .saturated = (uint64_t)__builtin_popcount(beyond),
-    };
-}
-
-static inline __m512 load_bf16(const uint16_t *x)
-{
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)x)), 16));
-}
-
-static inline __m512 load_f32(const float *x)
-{
-    return _mm512_loadu_ps(x);
-}
-
-#define ERROR(name, type)                                                                                              \
-    void tsr_error_e2m1_##name##_avx512(const type *x, size_t n, float t, const uint8_t *packed, tsr_int_error *error) \
-    {                                                                                                                  \
-        if (n != 16 && n != 32) {                                                                                      \
-            tsr_error_e2m1_##name##_ref(x, n, t, packed, error);                                                       \
-            return;                                                                                                    \
-        }                                                                                                              \
-        const float k = TSR_INT_BOOST(t);                                                                              \
-        const __m512 boost = _mm512_set1_ps(k), inverse = _mm512_set1_ps(1 / (t * k));                                 \
-        const part a = part_of(load_##name(x), packed, boost, inverse);                                                \
-        const __m512 none = _mm512_setzero_ps();                                                                       \
-        const part b =                                                                                                 \
-            n == 32 ? part_of(load_##name(x + 16), packed + 8, boost, inverse) : (part){none, none, none, none};       \
-        sum_up(&a, &b, error);                                                                                         \
+    if (r->bf16) {
+        const __m512i x = _mm512_loadu_si512((const uint16_t *)r->x + i);
+        return (columns){_mm512_castsi512_ps(_mm512_slli_epi32(x, 16)),
+                         _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32((int)0xFFFF0000u)))};
     }
+    const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odds = _mm512_or_si512(evens, _mm512_set1_epi32(1));
+    const __m512 a = _mm512_loadu_ps((const float *)r->x + i), b = _mm512_loadu_ps((const float *)r->x + i + 16);
+    return (columns){_mm512_permutex2var_ps(a, evens, b), _mm512_permutex2var_ps(a, odds, b)};
+}
 
-ERROR(bf16, uint16_t)
-ERROR(f32, float)
+/* Of 16 E4M3 codes in the upper byte of each lane; the lower bytes hold anything. */
+ALWAYS_INLINE __m512 e4m3_values(__m512i codes)
+{
+    const __m512i moved = _mm512_and_si512(_mm512_srai_epi32(codes, 4), _mm512_set1_epi32((int)0x87F00000u));
+    return _mm512_mul_ps(_mm512_castsi512_ps(moved), _mm512_set1_ps(0x1p120f));
+}
+
+ALWAYS_INLINE columns values(const row *r, size_t i)
+{
+    if (r->e4m3) {
+        const __m512i codes = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(r->codes + i)));
+        return (columns){e4m3_values(_mm512_slli_epi32(codes, 24)), e4m3_values(_mm512_slli_epi32(codes, 16))};
+    }
+    const __m512 table = _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
+    const __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(r->codes + i / 2)));
+    return (columns){_mm512_permutexvar_ps(codes, table), _mm512_permutexvar_ps(_mm512_srli_epi32(codes, 4), table)};
+}
+
+/* ---- 16 groups ---- */
+
+/* A lane for each of 16 groups. */
+typedef struct units {
+    __m512 unit, inverse, boost;
+} units;
+
+static inline units units_of(const float *t_of)
+{
+    const __m512 one = _mm512_set1_ps(1), t = _mm512_loadu_ps(t_of);
+    const __mmask16 zero = _mm512_cmp_ps_mask(t, _mm512_setzero_ps(), _CMP_EQ_OQ);
+    const __m512 unit = _mm512_mask_mov_ps(t, zero, _mm512_set1_ps(0x1p-149f));
+    const __mmask16 tiny = _mm512_cmp_ps_mask(unit, _mm512_set1_ps(0x1p-100f), _CMP_LT_OQ);
+    const __m512 boost = _mm512_mask_mov_ps(one, tiny, _mm512_set1_ps(0x1p64f));
+    return (units){unit, _mm512_div_ps(one, _mm512_mul_ps(unit, boost)), boost};
+}
+
+typedef struct products {
+    __m512 q2, e2, qv;
+} products;
+
+ALWAYS_INLINE __m512 product(columns a, columns b)
+{
+    return _mm512_fmadd_ps(a.odd, b.odd, _mm512_mul_ps(a.even, b.even));
+}
+
+ALWAYS_INLINE products compare(const row *r, size_t i, const units *u, __m512i lanes, bool boosted, __m512 *largest)
+{
+    const __m512 inverse = _mm512_permutexvar_ps(lanes, u->inverse);
+    const columns v = values(r, i);
+    columns q = load(r, i);
+    if (boosted) {
+        const __m512 boost = _mm512_permutexvar_ps(lanes, u->boost);
+        q = (columns){_mm512_mul_ps(q.even, boost), _mm512_mul_ps(q.odd, boost)};
+    }
+    q = (columns){_mm512_mul_ps(q.even, inverse), _mm512_mul_ps(q.odd, inverse)};
+    const columns e = {_mm512_sub_ps(q.even, v.even), _mm512_sub_ps(q.odd, v.odd)};
+    const __m512 larger = _mm512_range_ps(e.even, e.odd, 0xB); /* of magnitude */
+    *largest = _mm512_max_ps(*largest, _mm512_mul_ps(larger, _mm512_permutexvar_ps(lanes, u->unit)));
+    return (products){product(q, q), product(e, e), product(q, v)};
+}
+
+/* The lanes of a and b, which hold 16 numbers of a group each, 8 and 8. */
+ALWAYS_INLINE __m512 halved(__m512 a, __m512 b)
+{
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(1, 0, 1, 0)),
+                         _mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(3, 2, 3, 2)));
+}
+
+ALWAYS_INLINE __m512 add_pairs(__m512 a, __m512 b)
+{
+    return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+}
+
+ALWAYS_INLINE __m512 add_quads(__m512 a, __m512 b)
+{
+    const __m512d first = _mm512_castps_pd(a), second = _mm512_castps_pd(b);
+    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(first, second)),
+                         _mm512_castpd_ps(_mm512_unpackhi_pd(first, second)));
+}
+
+/* The sums of 16 groups, two in each register. */
+ALWAYS_INLINE __m512 sums_of(const __m512 p[ACROSS])
+{
+    const __m512 a = add_quads(add_pairs(p[0], p[1]), add_pairs(p[2], p[3]));
+    const __m512 b = add_quads(add_pairs(p[4], p[5]), add_pairs(p[6], p[7]));
+    const __m512 mixed = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(2, 0, 2, 0)),
+                                       _mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(3, 1, 3, 1)));
+    const __m512i order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+    return _mm512_permutexvar_ps(order, mixed);
+}
+
+typedef struct group_sums {
+    __m512 q2, e2, qv;
+} group_sums;
+
+ALWAYS_INLINE group_sums measure16(const row *r, size_t at, size_t group, const units *u, bool boosted, __m512 *largest)
+{
+    __m512 q2[ACROSS], e2[ACROSS], qv[ACROSS];
+    for (int i = 0; i < ACROSS; i++, at += 2 * group) {
+        const __m512i lane = _mm512_set1_epi32(2 * i), next = _mm512_set1_epi32(2 * i + 1);
+        if (group == 16) {
+            const __m512i both = _mm512_mask_mov_epi32(lane, 0xFF00, next);
+            const products p = compare(r, at, u, both, boosted, largest);
+            q2[i] = p.q2;
+            e2[i] = p.e2;
+            qv[i] = p.qv;
+            continue;
+        }
+        const products a = compare(r, at, u, lane, boosted, largest);
+        const products b = compare(r, at + 32, u, next, boosted, largest);
+        q2[i] = halved(a.q2, b.q2);
+        e2[i] = halved(a.e2, b.e2);
+        qv[i] = halved(a.qv, b.qv);
+    }
+    return (group_sums){sums_of(q2), sums_of(e2), sums_of(qv)};
+}
+
+/* ---- rows ---- */
+
+/* How many codes stand for something else than zero. */
+static uint64_t count_codes(const uint8_t *codes, size_t bytes, bool e4m3)
+{
+    const __m512i low = _mm512_set1_epi8(e4m3 ? 0x7F : 0x07), high = _mm512_set1_epi8(e4m3 ? 0 : 0x70);
+    uint64_t found = 0;
+    for (size_t i = 0; i < bytes; i += 64) {
+        const __mmask64 live = bytes - i >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << (bytes - i)) - 1;
+        const __m512i some = _mm512_maskz_loadu_epi8(live, codes + i);
+        found += (uint64_t)__builtin_popcountll(_mm512_test_epi8_mask(some, low)) +
+                 (uint64_t)__builtin_popcountll(_mm512_test_epi8_mask(some, high));
+    }
+    return found;
+}
+
+/* How many elements, which are whole groups, are not zero. */
+ALWAYS_INLINE uint64_t count_elements(const row *r, size_t n)
+{
+    uint64_t found = 0;
+    for (size_t i = 0; i < n; i += 16) {
+        if (r->bf16) {
+            const __m256i x = _mm256_loadu_si256((const __m256i *)((const uint16_t *)r->x + i));
+            found += (uint64_t)__builtin_popcount(_mm256_test_epi16_mask(x, _mm256_set1_epi16(INT16_MAX)));
+        } else {
+            const __m512i x = _mm512_loadu_si512((const float *)r->x + i);
+            found += (uint64_t)__builtin_popcount(_mm512_test_epi32_mask(x, _mm512_set1_epi32(INT32_MAX)));
+        }
+    }
+    return found;
+}
+
+ALWAYS_INLINE void measure_groups(const row *r, size_t at, size_t group, const float *t, size_t g, __mmask16 live,
+                                  __m512 *largest, tsr_mx_error *error)
+{
+    const units u = units_of(t);
+    const bool boosted = _mm512_cmp_ps_mask(u.boost, _mm512_set1_ps(1), _CMP_NEQ_OQ) != 0;
+    const group_sums s =
+        boosted ? measure16(r, at, group, &u, true, largest) : measure16(r, at, group, &u, false, largest);
+    _mm512_mask_storeu_ps(error->q2 + g, live, s.q2);
+    _mm512_mask_storeu_ps(error->e2 + g, live, s.e2);
+    _mm512_mask_storeu_ps(error->qv + g, live, s.qv);
+}
+
+ALWAYS_INLINE void measure(row r, size_t n, size_t group, const float *t, tsr_mx_error *error)
+{
+    const size_t groups = n / group, whole = groups - groups % TOGETHER, code_bytes = r.e4m3 ? n : n / 2;
+    __m512 largest = _mm512_setzero_ps();
+    error->nonzero = count_elements(&r, n);
+    for (size_t g = 0; g < whole; g += TOGETHER)
+        measure_groups(&r, g * group, group, t + g, g, 0xFFFF, &largest, error);
+    if (whole < groups) { /* the last ones, and zeros behind them */
+        const size_t at = whole * group, left = n - at, width = r.bf16 ? sizeof(uint16_t) : sizeof(float);
+        float x[MOST] = {0}, t_of[TOGETHER];
+        uint8_t codes[MOST] = {0};
+        memcpy(x, (const char *)r.x + at * width, left * width);
+        memcpy(codes, r.codes + (r.e4m3 ? at : at / 2), r.e4m3 ? left : left / 2);
+        for (size_t g = 0; g < TOGETHER; g++)
+            t_of[g] = whole + g < groups ? t[whole + g] : 1;
+        const row last = {x, codes, r.bf16, r.e4m3};
+        measure_groups(&last, 0, group, t_of, whole, (__mmask16)((1u << (groups - whole)) - 1), &largest, error);
+    }
+    error->largest = _mm512_reduce_max_ps(largest);
+    error->flushed = error->nonzero - count_codes(r.codes, code_bytes, r.e4m3);
+}
+
+void tsr_error_e2m1_bf16_avx512(const uint16_t *x, size_t n, size_t group, const float *t, const uint8_t *packed,
+                                tsr_mx_error *error)
+{
+    if (group == 16)
+        measure((row){x, packed, true, false}, n, 16, t, error);
+    else
+        measure((row){x, packed, true, false}, n, 32, t, error);
+}
+
+void tsr_error_e2m1_f32_avx512(const float *x, size_t n, size_t group, const float *t, const uint8_t *packed,
+                               tsr_mx_error *error)
+{
+    if (group == 16)
+        measure((row){x, packed, false, false}, n, 16, t, error);
+    else
+        measure((row){x, packed, false, false}, n, 32, t, error);
+}
+
+void tsr_error_mxfp8_bf16_avx512(const uint16_t *x, size_t n, const float *t, const uint8_t *codes, tsr_mx_error *error)
+{
+    measure((row){x, codes, true, true}, n, 32, t, error);
+}
+
+void tsr_error_mxfp8_f32_avx512(const float *x, size_t n, const float *t, const uint8_t *codes, tsr_mx_error *error)
+{
+    measure((row){x, codes, false, true}, n, 32, t, error);
+}

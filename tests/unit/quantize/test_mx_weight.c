@@ -41,7 +41,7 @@ static tsr_status quantize(const tsr_mx_scheme *scheme, const uint16_t *x, made 
 {
     const tsr_cpu_kernels k = kernels();
     const tsr_tensor t = bf16_row();
-    char scratch[SCRATCH];
+    _Alignas(double) char scratch[SCRATCH];
     float amax = 0;
     tsr_mx_rows rows = {
         .tensor = &t, .rows = 1, .x = x, .codes = out->codes, .scales = out->scales, .scratch = scratch};

@@ -1,0 +1,35 @@
+/* What the codes of a row in MXFP4, MXFP8 or NVFP4 cost, group by group, on the CPU. mx_codes.h says how codes lie. The
+ * functions allocate nothing, cannot fail and are thread-safe; every form gives the same bits. */
+#ifndef TSR_KERNELS_CPU_MX_ERROR_H
+#define TSR_KERNELS_CPU_MX_ERROR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* In units of a group's t, in FP32: v is the code's value, q = (x * k) * (1 / (u * k)), e = q - v. Here u is t, or 2^-149
+ * where t is 0, and k is 2^64 if u < 2^-100, else 1. q is within an ulp of the quotient, and exact for powers of two.
+ *
+ * Each sum of a group runs over pairs, p[l] = fma(b, b', a * a') for the columns 2 l and 2 l + 1. In groups of 32 p[l + 8]
+ * is added to p[l]; then, for the 8 that are left, ((p0 + p2) + (p1 + p3)) + ((p4 + p6) + (p5 + p7)). */
+typedef struct tsr_mx_error {
+    float *q2, *e2, *qv; /* of each group the sums of q * q, e * e and q * v; room of the caller's */
+    float largest;       /* the largest |e| * u of all */
+    uint64_t nonzero;    /* how many x != 0 */
+    uint64_t flushed;    /* how many x != 0 have a code of +-0 */
+} tsr_mx_error;
+
+/* x is finite; n is whole groups of 16 or 32 (E4M3: 32); t is finite and not negative. A zero has a code of +-0. */
+typedef void tsr_error_e2m1_bf16_fn(const uint16_t *x, size_t n, size_t group, const float *t, const uint8_t *packed,
+                                    tsr_mx_error *error);
+typedef void tsr_error_e2m1_f32_fn(const float *x, size_t n, size_t group, const float *t, const uint8_t *packed,
+                                   tsr_mx_error *error);
+typedef void tsr_error_mxfp8_bf16_fn(const uint16_t *x, size_t n, const float *t, const uint8_t *codes,
+                                     tsr_mx_error *error);
+typedef void tsr_error_mxfp8_f32_fn(const float *x, size_t n, const float *t, const uint8_t *codes,
+                                    tsr_mx_error *error);
+
+/* The u and the k above. */
+#define TSR_MX_UNIT(t)  ((t) == 0 ? 0x1p-149f : (t))
+#define TSR_MX_BOOST(u) ((u) < 0x1p-100f ? 0x1p64f : 1.0f)
+
+#endif
