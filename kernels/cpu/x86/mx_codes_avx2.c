@@ -194,6 +194,61 @@ void tsr_encode_e2m1_bf16_avx2(const uint16_t *x, size_t n, size_t group, const 
         tsr_encode_e2m1_bf16_ref(x, n, group, t, rounding, packed);
 }
 
+/* ---- E2M1 of FP32: quotients and comparisons ---- */
+
+ALWAYS_INLINE __m256i count_above(__m256i code, __m256 size, float tie, bool beyond)
+{
+    const __m256 bound = _mm256_set1_ps(tie);
+    const __m256 more = beyond ? _mm256_cmp_ps(size, bound, _CMP_GT_OQ) : _mm256_cmp_ps(size, bound, _CMP_GE_OQ);
+    return _mm256_sub_epi32(code, _mm256_castps_si256(more));
+}
+
+/* 4 bytes of 8 quotients. */
+ALWAYS_INLINE uint32_t bytes_of(__m256 q, bool down)
+{
+    const __m256 size = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), q), zero = _mm256_setzero_ps();
+    __m256i code = count_above(_mm256_setzero_si256(), size, 0.25f, true);
+    code = count_above(code, size, 0.75f, down);
+    code = count_above(code, size, 1.25f, true);
+    code = count_above(code, size, 1.75f, down);
+    code = count_above(code, size, 2.5f, true);
+    code = count_above(code, size, 3.5f, down);
+    code = count_above(code, size, 5, true);
+    const __m256 minus = down ? _mm256_cmp_ps(q, zero, _CMP_LE_OQ) : _mm256_cmp_ps(q, zero, _CMP_LT_OQ);
+    code = _mm256_or_si256(code, _mm256_and_si256(_mm256_castps_si256(minus), _mm256_set1_epi32(8)));
+    const __m256i pairs = _mm256_or_si256(code, _mm256_srli_epi64(code, 28)); /* a byte in each 64 bits */
+    const __m256i dense = _mm256_shuffle_epi8(pairs, _mm256_set1_epi16(0x0800));
+    return ((uint32_t)_mm256_extract_epi16(dense, 0) & 0xFFFF) | (uint32_t)_mm256_extract_epi16(dense, 8) << 16;
+}
+
+ALWAYS_INLINE void encode_f32(const float *x, size_t n, size_t group, const float *t, tsr_e2m1_rounding rounding,
+                              uint8_t *packed)
+{
+    for (size_t at = 0; at < n; at += group, t++) {
+        const __m256 scale = _mm256_set1_ps(*t);
+        const __m256 unusable = _mm256_cmp_ps(scale, _mm256_setzero_ps(), _CMP_EQ_OQ); /* the quotients count as 0 */
+        for (size_t i = at; i < at + group; i += 8) {
+            const __m256 exact = _mm256_andnot_ps(unusable, _mm256_div_ps(_mm256_loadu_ps(x + i), scale));
+            const __m256 q = rounding == TSR_E2M1_EVEN_BF16 ? to_bf16(exact) : exact;
+            const uint32_t bytes = bytes_of(q, rounding == TSR_E2M1_DOWN);
+            __builtin_memcpy(packed + i / 2, &bytes, sizeof bytes);
+        }
+    }
+}
+
+void tsr_encode_e2m1_f32_avx2(const float *x, size_t n, size_t group, const float *t, tsr_e2m1_rounding rounding,
+                              uint8_t *packed)
+{
+    if (group % 8 != 0)
+        tsr_encode_e2m1_f32_ref(x, n, group, t, rounding, packed);
+    else if (rounding == TSR_E2M1_DOWN)
+        encode_f32(x, n, group, t, TSR_E2M1_DOWN, packed);
+    else if (rounding == TSR_E2M1_EVEN)
+        encode_f32(x, n, group, t, TSR_E2M1_EVEN, packed);
+    else
+        encode_f32(x, n, group, t, TSR_E2M1_EVEN_BF16, packed);
+}
+
 /* ---- MXFP8 ---- */
 
 /* 16 numbers above 2^(scale - 127 - 7), whose bits `base` holds, to codes of 8 and more. */

@@ -249,6 +249,59 @@ void tsr_encode_e2m1_bf16_avx512(const uint16_t *x, size_t n, size_t group, cons
         tsr_encode_e2m1_bf16_ref(x, n, group, t, rounding, packed);
 }
 
+/* ---- E2M1 of FP32: quotients and comparisons ---- */
+
+ALWAYS_INLINE __m512i count_above(__m512i code, __m512 size, float tie, bool beyond)
+{
+    const __m512 bound = _mm512_set1_ps(tie);
+    const __mmask16 more =
+        beyond ? _mm512_cmp_ps_mask(size, bound, _CMP_GT_OQ) : _mm512_cmp_ps_mask(size, bound, _CMP_GE_OQ);
+    return _mm512_mask_add_epi32(code, more, code, _mm512_set1_epi32(1));
+}
+
+/* 8 bytes of 16 quotients. */
+ALWAYS_INLINE __m128i bytes_of(__m512 q, bool down)
+{
+    const __m512 size = _mm512_abs_ps(q), zero = _mm512_setzero_ps();
+    __m512i code = count_above(_mm512_setzero_si512(), size, 0.25f, true);
+    code = count_above(code, size, 0.75f, down);
+    code = count_above(code, size, 1.25f, true);
+    code = count_above(code, size, 1.75f, down);
+    code = count_above(code, size, 2.5f, true);
+    code = count_above(code, size, 3.5f, down);
+    code = count_above(code, size, 5, true);
+    const __mmask16 minus = down ? _mm512_cmp_ps_mask(q, zero, _CMP_LE_OQ) : _mm512_cmp_ps_mask(q, zero, _CMP_LT_OQ);
+    code = _mm512_mask_add_epi32(code, minus, code, _mm512_set1_epi32(8));
+    return _mm512_cvtepi64_epi8(_mm512_or_si512(code, _mm512_srli_epi64(code, 28)));
+}
+
+ALWAYS_INLINE void encode_f32(const float *x, size_t n, size_t group, const float *t, tsr_e2m1_rounding rounding,
+                              uint8_t *packed)
+{
+    for (size_t at = 0; at < n; at += group, t++) {
+        const __m512 scale = _mm512_set1_ps(*t);
+        const __mmask16 usable = *t == 0 ? 0 : 0xFFFF; /* or the quotients count as 0 */
+        for (size_t i = at; i < at + group; i += 16) {
+            const __m512 exact = _mm512_maskz_div_ps(usable, _mm512_loadu_ps(x + i), scale);
+            const __m512 q = rounding == TSR_E2M1_EVEN_BF16 ? to_bf16(exact) : exact;
+            _mm_storel_epi64((__m128i *)(packed + i / 2), bytes_of(q, rounding == TSR_E2M1_DOWN));
+        }
+    }
+}
+
+void tsr_encode_e2m1_f32_avx512(const float *x, size_t n, size_t group, const float *t, tsr_e2m1_rounding rounding,
+                                uint8_t *packed)
+{
+    if (group % 16 != 0)
+        tsr_encode_e2m1_f32_ref(x, n, group, t, rounding, packed);
+    else if (rounding == TSR_E2M1_DOWN)
+        encode_f32(x, n, group, t, TSR_E2M1_DOWN, packed);
+    else if (rounding == TSR_E2M1_EVEN)
+        encode_f32(x, n, group, t, TSR_E2M1_EVEN, packed);
+    else
+        encode_f32(x, n, group, t, TSR_E2M1_EVEN_BF16, packed);
+}
+
 /* ---- MXFP8 ---- */
 
 /* Numbers whose code is 8 and more: their bits, less those of 2^(scale - 127 - 7), lose four digits. */

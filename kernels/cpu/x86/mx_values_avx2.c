@@ -99,6 +99,28 @@ void tsr_decode_e2m1_bf16_avx2(const uint8_t *packed, size_t n, size_t group, co
         tsr_decode_e2m1_bf16_ref(packed, n, group, t, y);
 }
 
+/* FP32: the 8 products of a group are a table; the sign is that of the code. */
+void tsr_decode_e2m1_f32_avx2(const uint8_t *packed, size_t n, size_t group, const float *t, float *y)
+{
+    const __m256 magnitudes = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
+    if (group % 8 != 0) {
+        tsr_decode_e2m1_f32_ref(packed, n, group, t, y);
+        return;
+    }
+    for (size_t at = 0; at < n; at += group, t++) {
+        const __m256 table = _mm256_mul_ps(magnitudes, _mm256_set1_ps(*t));
+        for (size_t i = at; i < at + group; i += 8) {
+            int four;
+            __builtin_memcpy(&four, packed + i / 2, sizeof four);
+            const __m256i byte = _mm256_cvtepu8_epi64(_mm_cvtsi32_si128(four));
+            const __m256i codes = _mm256_or_si256(byte, _mm256_slli_epi64(byte, 28)); /* low 4 bits of each lane */
+            const __m256i sign = _mm256_and_si256(_mm256_slli_epi32(codes, 28), _mm256_set1_epi32(INT32_MIN));
+            const __m256 size = _mm256_permutevar8x32_ps(table, codes);
+            _mm256_storeu_ps(y + i, _mm256_or_ps(size, _mm256_castsi256_ps(sign)));
+        }
+    }
+}
+
 /* ---- MXFP8 ---- */
 
 /* BF16 of 16 codes, without their scale; subnormals are 0 ... 7 times 2^-9. */

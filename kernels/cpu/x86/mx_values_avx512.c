@@ -108,6 +108,24 @@ void tsr_decode_e2m1_bf16_avx512(const uint8_t *packed, size_t n, size_t group, 
         tsr_decode_e2m1_bf16_ref(packed, n, group, t, y);
 }
 
+/* FP32: the 16 products of a group are a table. */
+void tsr_decode_e2m1_f32_avx512(const uint8_t *packed, size_t n, size_t group, const float *t, float *y)
+{
+    const __m512 values = _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
+    if (group % 16 != 0) {
+        tsr_decode_e2m1_f32_ref(packed, n, group, t, y);
+        return;
+    }
+    for (size_t at = 0; at < n; at += group, t++) {
+        const __m512 table = _mm512_mul_ps(values, _mm512_set1_ps(*t));
+        for (size_t i = at; i < at + group; i += 16) {
+            const __m512i byte = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)(packed + i / 2)));
+            const __m512i codes = _mm512_or_si512(byte, _mm512_slli_epi64(byte, 28)); /* low 4 bits of each lane */
+            _mm512_storeu_ps(y + i, _mm512_permutexvar_ps(codes, table));
+        }
+    }
+}
+
 /* ---- MXFP8 ---- */
 
 /* BF16 of the subnormals, 0 ... 7 times 2^-9. */

@@ -177,6 +177,20 @@ static void compare_e2m1(const tsr_cpu_kernels *k, const uint16_t *x, size_t n, 
     }
 }
 
+static void compare_e2m1_f32(const tsr_cpu_kernels *k, const float *x, size_t n, size_t group, const float *t)
+{
+    static uint8_t want[WHOLE / 2], got[WHOLE / 2 + 1];
+    for (int rounding = TSR_E2M1_EVEN; rounding <= TSR_E2M1_DOWN; rounding++) {
+        tsr_encode_e2m1_f32_ref(x, n, group, t, (tsr_e2m1_rounding)rounding, want);
+        got[n / 2] = 0xA5;
+        k->encode_e2m1_f32(x, n, group, t, (tsr_e2m1_rounding)rounding, got);
+        cr_assert_eq(got[n / 2], 0xA5);
+        for (size_t i = 0; i < n / 2; i++)
+            cr_assert_eq(got[i], want[i], "FP32, rounding %d, group %zu: %a %a / %a: %02x, not %02x", rounding, group,
+                         (double)x[2 * i], (double)x[2 * i + 1], (double)t[2 * i / group], got[i], want[i]);
+    }
+}
+
 Test(mx_codes, whole_domain_of_bf16_with_every_power_of_two)
 {
     static uint16_t x[WHOLE];
@@ -205,7 +219,7 @@ Test(mx_codes, quotients_next_to_ties)
 {
     enum { N = 512 };
     uint16_t x[N];
-    float t[N / 2];
+    float t[N / 2], wide[N];
     tsr_cpu_kernels k;
     for (int s = 0; s < SETS && take_set(s, &k); s++) {
         for (int trial = 0; trial < 6000; trial++) {
@@ -217,6 +231,9 @@ Test(mx_codes, quotients_next_to_ties)
             for (unsigned i = 0; i < N / 2; i++)
                 t[i] = divisor;
             compare_e2m1(&k, x, N, group, t, "near a tie");
+            for (unsigned i = 0; i < N; i++)
+                wide[i] = tsr_f32_from_bf16(x[i]);
+            compare_e2m1_f32(&k, wide, N, group, t);
         }
     }
 }
@@ -225,7 +242,7 @@ Test(mx_codes, groups_tails_and_unusual_scales)
 {
     static const float kOdd[] = {0, 0x1p-149f, 0x1p-127f, 0x1p-101f, 0x1p-100f, 1, 0x1.000002p0f, 0x1p100f, 0x1.8p127f};
     static uint16_t x[4096];
-    static float t[2048];
+    static float t[2048], wide[4096];
     tsr_cpu_kernels k;
     for (int s = 0; s < SETS && take_set(s, &k); s++) {
         for (int trial = 0; trial < 2000; trial++) {
@@ -241,6 +258,12 @@ Test(mx_codes, groups_tails_and_unusual_scales)
                     x[i] = (uint16_t)(around | (random_bits() & 0x8000));
             }
             compare_e2m1(&k, x, n, group, t, "random");
+            for (size_t i = 0; i < n; i++) { /* those of BF16, and their neighbours in FP32 */
+                wide[i] = tsr_f32_from_bf16(x[i]);
+                if (random_bits() % 2 == 0 && wide[i] != 0)
+                    wide[i] = tsr_f32_from_bits(tsr_f32_bits(wide[i]) + (uint32_t)(random_bits() % 3) - 1);
+            }
+            compare_e2m1_f32(&k, wide, n, group, t);
         }
     }
 }

@@ -56,7 +56,7 @@ Test(mx_values, every_form_decodes_e2m1_alike)
     enum { MOST = 4096 };
     static uint8_t packed[MOST / 2];
     static uint16_t want[MOST], got[MOST + 1];
-    static float t[MOST / 2];
+    static float t[MOST / 2], wanted[MOST], wide[MOST + 1];
     tsr_cpu_kernels k;
     for (int s = 0; s < SETS && take_set(s, &k); s++) {
         for (int trial = 0; trial < 6000; trial++) {
@@ -74,6 +74,13 @@ Test(mx_values, every_form_decodes_e2m1_alike)
                 cr_assert_eq(got[i], want[i], "set %d group %zu: code %x times %a is %04x, not %04x", s, group,
                              packed[i / 2] >> i % 2 * 4 & 15, (double)t[i / group], got[i], want[i]);
             cr_assert_eq(got[n], 0xA5A5);
+            wide[n] = 1.25f;
+            tsr_decode_e2m1_f32_ref(packed, n, group, t, wanted);
+            k.decode_e2m1_f32(packed, n, group, t, wide);
+            for (size_t i = 0; i < n; i++)
+                cr_assert_eq(tsr_f32_bits(wide[i]), tsr_f32_bits(wanted[i]), "set %d group %zu: code %x times %a", s,
+                             group, packed[i / 2] >> i % 2 * 4 & 15, (double)t[i / group]);
+            cr_assert_eq(wide[n], 1.25f);
         }
     }
 }
