@@ -103,7 +103,7 @@ static tsr_status plan_scheme(const tsr_plan_run *run, const arguments *a, tsr_c
     of.activations = a->activations;
     of.block = a->block == NULL ? of.block : a->block;
     of.scale_fmt = a->scale_fmt < 0 ? 0 : a->scale_fmt;
-    TSR_TRY(tsr_scheme_read(run, &of, true, &in->scheme, err));
+    TSR_TRY(tsr_scheme_read(run, &of, false, &in->scheme, err));
     tsr_any_options options = {
         .blocks = scheme == TSR_FP8_BLOCK ? &in->scheme.blocks : NULL,
         .rows = scheme > TSR_FP8_BLOCK && scheme < TSR_MX_SCHEMES ? &in->scheme.rows : NULL,

@@ -73,6 +73,12 @@ static tsr_fp8_rect rect_of(const params *p, const band *b)
                           .ld_codes = p->weight.cols};
 }
 
+/* Whether the scale of the layer's input is NVFP4's global one, as the weight's. */
+static bool has_input(const tsr_weight *w)
+{
+    return w->global_scale != NULL && w->input_scale != NULL;
+}
+
 static void move_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
 {
     const params *const p = params_of(step);
@@ -82,7 +88,7 @@ static void move_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
     u->in[1] = is_fp8(&p->weight) ? tsr_scale_window(&rect) : tsr_view_window(&p->view, p->weight.scale, b.row, b.rows);
     if (p->weight.global_scale != NULL)
         u->in[2] = tsr_view_global_window(&p->view, b.row);
-    if (step->n_in > 3 && unit == 0)
+    if (step->n_out > 3 && has_input(&p->weight) && unit == 0)
         u->in[3] = tsr_run_window(0, sizeof(float));
     const uint64_t row_bytes = step->out[0]->bytes / p->view.rows;
     u->out[0] = tsr_run_window(b.row * row_bytes, b.rows * row_bytes);
@@ -152,6 +158,16 @@ static tsr_status take_global(const params *p, const tsr_tensor *t, const void *
     return TSR_OK;
 }
 
+/* The source's own, where it has one. */
+static tsr_status take_input(const tsr_step *step, const params *p, const tsr_unit *u, tsr_err *err)
+{
+    if (step->n_out > 3 && step->n_in > 3 && has_input(&p->weight))
+        return take_global(p, p->weight.input_scale, u->in_data[3], u->out_data[3], err);
+    if (step->n_out > 3)
+        memcpy(u->out_data[3], &p->move.input, sizeof p->move.input);
+    return TSR_OK;
+}
+
 static tsr_status same_nvfp4(const tsr_step *step, const band *b, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                              tsr_quant_stats *stats, tsr_err *err)
 {
@@ -160,7 +176,7 @@ static tsr_status same_nvfp4(const tsr_step *step, const band *b, const tsr_unit
     if (b->row != 0)
         return TSR_OK;
     TSR_TRY(take_global(p, p->weight.global_scale, u->in_data[2], u->out_data[2], err));
-    return step->n_out > 3 ? take_global(p, p->weight.input_scale, u->in_data[3], u->out_data[3], err) : TSR_OK;
+    return take_input(step, p, u, err);
 }
 
 static tsr_mxfp4_rows mxfp4_of(const params *p, const band *b, const tsr_unit *u)
@@ -290,6 +306,7 @@ static tsr_status mxfp4_to_nvfp4(const tsr_step *step, const band *b, const tsr_
     if (b->row == 0) {
         const float stored = p->move.global_divides ? 1 / global : global;
         memcpy(u->out_data[2], &stored, sizeof stored);
+        TSR_TRY(take_input(step, p, u, err));
     }
     if (!p->move.lossy)
         return TSR_OK;
@@ -435,7 +452,7 @@ tsr_status tsr_step_move(tsr_plan *plan, tsr_step *step, const tsr_row_view *vie
     in[3] = w->input_scale;
     step->reported = step->in[0];
     step->in = in;
-    step->n_in = w->global_scale == NULL ? 2 : step->n_out > 3 ? 4 : 3;
+    step->n_in = w->global_scale == NULL ? 2 : step->n_out > 3 && has_input(w) ? 4 : 3;
     step->params = p;
     step->op = is_mxfp4(w) && move->lossy && move->to != TSR_MOVE_MXFP4 ? &kMoveOrRoundOp : &kMoveOp;
     return TSR_OK;

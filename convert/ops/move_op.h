@@ -27,6 +27,8 @@ typedef struct tsr_move {
     tsr_block block;     /* of TSR_MOVE_FP8_BLOCK */
     bool powers;         /* what becomes block FP8 must have scales that are powers of two */
     bool global_divides; /* of TSR_MOVE_NVFP4 */
+    float
+        input; /* of TSR_MOVE_NVFP4: the global scale of the layer's input, where the step has one and the source none */
     bool lossy;
 } tsr_move;
 

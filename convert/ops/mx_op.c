@@ -173,3 +173,8 @@ tsr_status tsr_plan_mx(tsr_plan *plan, const tsr_tensor *weight, const tsr_mx_sc
     }
     return tsr_plan_step(plan, &step, err);
 }
+
+float tsr_mx_step_input(const tsr_step *step)
+{
+    return params_of(step)->input;
+}

@@ -2,6 +2,7 @@
 #include "convert/plans/any_plan.h"
 
 #include "convert/ops/move_op.h"
+#include "convert/ops/mx_op.h"
 #include "convert/ops/recode_op.h"
 #include "formats/json/json_edit.h"
 
@@ -167,8 +168,20 @@ static tsr_status give_source(const planning *p, tsr_step *step, const tsr_any_p
 {
     if (part->view.weight == NULL)
         return tsr_step_pick(p->plan, step, part->plain, part->view.first, part->view.step, p->err);
-    if (p->moved[step->in[0]->offset] && step->op != &tsr_copy_op)
-        return tsr_step_move(p->plan, step, &part->view, &p->move, p->err);
+    const bool moved = p->moved[step->in[0]->offset] && step->op != &tsr_copy_op;
+    tsr_move move = p->move;
+    if (move.to == TSR_MOVE_NVFP4 && step->n_out > 3) {
+        const tsr_weight *const w = part->view.weight;
+        move.input = tsr_mx_step_input(step);
+        if (move.input < 0 && !(moved && w->global_scale != NULL && w->input_scale != NULL))
+            return tsr_fail(
+                p->err, TSR_E_USAGE,
+                "'%s' has no scale of its layer's input that could stay: --activations FILE gives the ranges "
+                "(tools/capture_activations.py makes one); --to nvfp4-weight-only does without",
+                w->data->name);
+    }
+    if (moved)
+        return tsr_step_move(p->plan, step, &part->view, &move, p->err);
     const tsr_decoded *const decoded = tsr_decode_rows(p->plan, &part->view);
     if (decoded == NULL)
         return tsr_out_of_memory(p->err, "while planning");

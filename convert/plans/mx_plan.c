@@ -170,8 +170,11 @@ static tsr_status find_input(const planning *p, const tsr_tensor *t, float *inpu
     const tsr_tensor *members[TSR_FUSED_MEMBERS];
     float amax = 0;
     *input = 0;
-    if (p->o->calibration == NULL)
+    if (p->o->calibration == NULL) {
+        /* Of codes that are moved, the source has it (convert/plans/any_plan.h). */
+        *input = t->source == TSR_SOURCE_DECODED && tsr_mx_needs_ranges(p->o->target) ? -1 : 0;
         return TSR_OK;
+    }
     const size_t n = members_of(p, t, members);
     for (size_t i = 0; i < n; i++) {
         const tsr_calibrated *const known = tsr_calibration_find(p->o->calibration, members[i]->name);

@@ -136,6 +136,28 @@ def test_nvfp4_in_the_other_dialect(tmp_path, convert, dialect, scale_of):
         assert (stored.values("nvfp4-" + ("modelopt" if dialect == "ct" else "ct"), got) == m.values).all()
 
 
+@pytest.mark.parametrize("dialect", ["ct", "modelopt"])
+def test_the_scale_of_the_input_goes_along(tmp_path, convert, refuse, dialect):
+    m = f.nvfp4(X, dialect)
+    other = "modelopt" if dialect == "ct" else "compressed-tensors"
+    got = module(convert(write(tmp_path / "src", m), "--to", "nvfp4", "--dialect", other), X)
+    scale = got[X + (".input_scale" if dialect == "ct" else ".input_global_scale")]
+    assert scale.tobytes() == (np.float32(1) / np.float32(7)).tobytes()
+    for bare, words in ((f.nvfp4(X, dialect, inputs=False), "--activations"), (drawn(X, **SPELLINGS["ct"]), "--activations")):
+        refuse(write(tmp_path / f"bare{len(bare.tensors)}", bare), 2, X, words, options=("--to", "nvfp4"))
+
+
+def test_the_scale_of_the_input_is_measured(tmp_path, convert):
+    """MXFP4 has none: it comes of the ranges, as quantize makes it."""
+    ranges = tmp_path / "ranges.json"
+    ranges.write_text(json.dumps({X: {"min": -3.0, "max": 5.0}}))
+    m = drawn(X, **SPELLINGS["ct"])
+    dst = convert(write(tmp_path / "src", m), "--to", "nvfp4", "--dialect", "modelopt", "--activations", ranges)
+    got = module(dst, X)
+    assert got[X + ".input_scale"] == np.float32(5) / np.float32(2688)
+    assert (stored.values("nvfp4-modelopt", got) == m.values).all()
+
+
 def test_the_same_blocks_keep_their_codes(tmp_path, convert):
     """Of DeepSeek-V4 what is FP8 already: the codes stay, and scales of a byte become FP32."""
     experts, attention = drawn(), f.fp8_block("layers.0.attn.wq_a")
