@@ -13,8 +13,20 @@ typedef struct float_steps {
     int smallest_exponent, mantissa;
 } float_steps;
 
-static const float_steps kE4m3 = {0x1p-4 * 1.04, 0x1p-10 * 1.04, 448, -6, 3};
+/* A quotient in BF16 is off by up to 2^-8 of the start of its binade. */
+static const float_steps kE4m3 = {0x1p-4 * (1 + 0x1p-4), 0x1p-10 * (1 + 0x1p-4), 448, -6, 3};
 static const float_steps kE2m1 = {0x1p-2 * (1 + 0x1p-6), 0x1p-2 * (1 + 0x1p-6), 6, 0, 1};
+
+/* Half a step of BF16 at q: a share of its binade's start, which is the exponent alone. */
+static ALWAYS_INLINE double bf16_half_step(double q)
+{
+    uint64_t bits;
+    double binade;
+    memcpy(&bits, &q, sizeof bits);
+    bits &= 0x7FF0000000000000u;
+    memcpy(&binade, &bits, sizeof binade);
+    return binade * 0x1p-8;
+}
 
 /* A plain loop over counts, which compilers turn into vectors by themselves. */
 static ALWAYS_INLINE void find_misrounded(const double *x, const double *y, size_t n, double inverse,
@@ -41,10 +53,13 @@ FOR_EVERY_ISA(find_misrounded,
               (const double *x, const double *y, size_t n, double inverse, const float_steps *steps, int64_t *found),
               (x, y, n, inverse, steps, found))
 
-/* An integer that is neither the nearest nor one that clips. */
+/* An integer that is neither the nearest nor one that clips. Tools that compute in BF16 round the quotient and, where there is
+ * a zero point, the sum of both. Zero points of outermost values L and H: those of codes -n and n - 1 have L + H = -scale. */
 static ALWAYS_INLINE int is_misrounded(double x, double y, double lowest, double highest, double inverse)
 {
-    const int beyond = fabs(x - y) * inverse > 0.5 + fabs(x) * inverse * 0x1p-9;
+    const double q = x * inverse, zero = -((lowest + highest) * inverse + 1) / 2;
+    const double allowed = bf16_half_step(q) + (fabs(zero) > 0.75 ? bf16_half_step(q + zero) : 0);
+    const int beyond = fabs(x - y) * inverse > 0.5 + allowed;
     const int clipped = ((y == lowest) & (x < y)) | ((y == highest) & (x > y));
     return beyond & !clipped;
 }

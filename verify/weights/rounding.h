@@ -14,8 +14,9 @@ typedef struct tsr_rounding {
 } tsr_rounding;
 
 /* Of y[0 .. n), which are values of codes, how many are not what rounding x gives: |x - y| is more than half a step
- * at x, and not because x is beyond the outermost value. Ties may go to either side. Allowed beyond half a step are 4 %
- * of e4m3's, a 64th of e2m1's, and 2^-9 of an integer's quotient, for tools that divide in BF16. */
+ * at x, and not because x is beyond the outermost value. Ties may go to either side. Allowed beyond half a step is what
+ * tools add that divide in BF16, half a step of BF16: at most a 16th of e4m3's half step and a 64th of e2m1's; of integers, at
+ * the quotient and, where there is a zero point, at their sum. */
 uint64_t tsr_count_misrounded(const tsr_rounding *rounding, const double *x, const double *y, size_t n);
 
 /* The same of integers each of which has a grid of its own: scale[i], positive and finite, lowest[i] and highest[i]. */

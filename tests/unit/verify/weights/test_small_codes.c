@@ -186,6 +186,46 @@ Test(rounding, tells_which_e2m1_codes_are_the_nearest)
     cr_expect_eq(tsr_count_misrounded(&rounding, x + 2, y + 2, 3), 2, "a code far from it, and one for a zero");
 }
 
+/* Rounded as PyTorch rounds a quotient or a sum of BF16: by way of FP32. */
+static double in_bf16(double value)
+{
+    const float narrow = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &narrow, sizeof bits);
+    bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u;
+    float rounded;
+    memcpy(&rounded, &bits, sizeof rounded);
+    return rounded;
+}
+
+/* compressed-tensors divides in the dtype of the weights, and adds the zero point in it. */
+Test(rounding, takes_what_tools_make_that_compute_in_bf16)
+{
+    uint64_t otherwise = 0;
+    for (unsigned i = 0; i < 128 * 127; i++) {
+        const double scale = in_bf16((1 + i % 127 / 128.0) * 0x1p-7), x = in_bf16((i / 127.0 - 64) * 2 * scale),
+                     q = in_bf16(x / scale);
+        for (int zero = -128; zero <= 127; zero += 32) {
+            const double sum = zero == 0 ? q : in_bf16(q + zero);
+            const double code = fmin(fmax(nearbyint(sum), -128), 127) - zero, y = code * scale,
+                         off = (code + (x < y ? 5 : -5)) * scale;
+            const tsr_rounding rounding = {.kind = TSR_CODES_INTEGERS,
+                                           .scale = scale,
+                                           .lowest = (-128 - zero) * scale,
+                                           .highest = (127 - zero) * scale};
+            otherwise += zero == 0 && fabs(code - x / scale) > 0.5 + fabs(x / scale) * 0x1p-9;
+            cr_assert_eq(tsr_count_misrounded(&rounding, &x, &y, 1), 0, "zero point %d: %g / %g", zero, x, scale);
+            cr_assert_eq(tsr_count_misrounded(&rounding, &x, &off, 1), 1, "zero point %d: %g / %g", zero, x, scale);
+        }
+        const tsr_rounding rounding = {.kind = TSR_CODES_E4M3, .scale = scale};
+        const double y = copysign(tsr_nearest_e4m3(fabs(q)) * scale, x), off = y * 1.25;
+        cr_assert_eq(tsr_count_misrounded(&rounding, &x, &y, 1), 0, "%g / %g", x, scale);
+        cr_assert(x == 0 || tsr_count_misrounded(&rounding, &x, &off, 1) == 1, "%g / %g", x, scale);
+    }
+    cr_assert_gt(otherwise, 100, "%llu codes that are not the nearest to the quotient itself",
+                 (unsigned long long)otherwise);
+}
+
 Test(rounding, errors_are_those_of_the_nearest_codes)
 {
     for (double q = 0; q < 9; q += 0.03125) {
