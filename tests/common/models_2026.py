@@ -124,11 +124,12 @@ class Release:
 
 def v4_layer(m, x, linear, experts, hashed, ratio, v41=False):
     """One layer under the prefix `x`. `ratio`: of the compressor; the indexer stands where it is 4."""
-    for name, rows, cols in (("wq_a", 160, HIDDEN), ("wq_b", 512, 160), ("wkv", 128, HIDDEN), ("wo_a", 128, 128),
+    latent = m.config.get("text_config", m.config)["q_lora_rank"]
+    for name, rows, cols in (("wq_a", latent, HIDDEN), ("wq_b", 512, latent), ("wkv", 128, HIDDEN), ("wo_a", 128, 128),
                              ("wo_b", HIDDEN, 128)):
         linear(f"{x}attn.{name}", rows, cols)
     m.norms(f"{x}attn_norm.weight", f"{x}ffn_norm.weight")
-    m.norms(f"{x}attn.q_norm.weight", size=160)
+    m.norms(f"{x}attn.q_norm.weight", size=latent)
     m.norms(f"{x}attn.kv_norm.weight", size=128)
     m.plain(f"{x}attn.attn_sink", 4, dtype=F32)
     if ratio:
@@ -139,7 +140,7 @@ def v4_layer(m, x, linear, experts, hashed, ratio, v41=False):
         if not v41:
             m.plain(f"{x}attn.compressor.ape", ratio, wide, dtype=F32)
     if ratio == 4:
-        linear(f"{x}attn.indexer.wq_b", 128, 160)
+        linear(f"{x}attn.indexer.wq_b", 128, latent)
         m.plain(f"{x}attn.indexer.weights_proj.weight", 4, HIDDEN)
         if v41:
             m.plain(f"{x}attn.indexer.wk.weight", 32, HIDDEN)
@@ -183,7 +184,7 @@ def v4_stage(m, x, linear, experts, v41=False):
     v4_layer(m, x, linear, experts, False, 0, v41)
 
 
-V4_TEXT = {"hidden_size": HIDDEN, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 128, "q_lora_rank": 160,
+V4_TEXT = {"hidden_size": HIDDEN, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 128, "q_lora_rank": 128,
            "moe_intermediate_size": 128, "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2,
            "vocab_size": VOCABULARY, "tie_word_embeddings": False}
 V4_QUANTIZATION = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "scale_fmt": "ue8m0"}
@@ -201,7 +202,7 @@ def deepseek_v4():
 
 
 def deepseek_v41():
-    text = {"model_type": "deepseek_v41_text", **V4_TEXT, "num_hidden_layers": 2, "num_nextn_predict_layers": 3}
+    text = {"model_type": "deepseek_v41_text", **V4_TEXT, "q_lora_rank": 160, "num_hidden_layers": 2, "num_nextn_predict_layers": 3}
     m = Release({"model_type": "deepseek_v41", "architectures": ["DeepseekV41ForConditionalGeneration"], "text_config": text,
                  "vision_config": {"hidden_size": 64}, "quantization_config": {
                      **V4_QUANTIZATION, "weight_block_size": [32, 32], "expert_dtype": "fp4"}})
@@ -441,8 +442,8 @@ def llama_nvfp4():
     producer = {"name": "modelopt", "version": "0.47.0"}
     m = llama(Release.nvfp4_modelopt, {
         "config_groups": {"group_0": {"weights": inputs, "input_activations": inputs, "targets": ["Linear"]}},
-        "ignore": ["lm_head"], "quant_algo": "NVFP4", "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"}, "producer": producer,
-        "quant_method": "modelopt"})
+        "ignore": ["lm_head"], "quant_algo": "NVFP4", "producer": producer,
+        "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"}, "quant_method": "modelopt"})
     for layer in range(2):
         for name in "kv":
             m.table(f"model.layers.{layer}.self_attn.{name}_proj.{name}_scale", np.array(0.0625, F32))

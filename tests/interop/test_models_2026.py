@@ -12,26 +12,29 @@ import pytest
 import stored_2026 as stored
 
 # Exit codes of a step, of `diff SRC DST` and of `verify DST --against SRC`.
-EXACT, LOSSY = (0, 0, 0), (0, 1, 0)
-KEPT = (1, None, None)  # its policy keeps every weight in this scheme: nothing to quantize, and nothing is written
+EXACT, LOSSY, APART = (0, 0, 0), (0, 1, 0), (0, 1, 1)
+KEPT = NONE = (1, None, None)  # its policy, or its shape, keeps every weight from this scheme: nothing is written
 
-# Who loads the release at a tensor parallelism of 1, and who does not; who is in neither list is not known to.
-Row = collections.namedtuple("Row", "loads refuses bf16 fp8 nvfp4")
+# Who loads the release at a tensor parallelism of 1, and who does not; who is in neither list is not known to. Then the steps:
+# to BF16; from there by quantize; from the release itself by convert.
+Row = collections.namedtuple("Row", "loads refuses bf16 fp8 nvfp4 direct_fp8 direct_nvfp4")
 HF = "vllm sglang transformers"
 TABLE = {
-    #                              loads                refuses             --to bf16  fp8-block  nvfp4
-    # Of wq_a's 160 rows in blocks of 128 transformers takes 80 for the block; the release has 1024.
-    "DeepSeek-V4-Flash":       Row("vllm sglang deepseek", "trtllm transformers", EXACT, KEPT,     KEPT),
-    "DeepSeek-V4.1-Flash":     Row("vllm deepseek",     "trtllm",              EXACT,  KEPT,      KEPT),
-    "Kimi-K2.6":               Row(HF,                  "trtllm deepseek",     LOSSY,  LOSSY,     LOSSY),
-    "Kimi-K3":                 Row(HF,                  "deepseek",            EXACT,  LOSSY,     LOSSY),
-    "gpt-oss":                 Row(HF + " trtllm",      "deepseek",            EXACT,  KEPT,      KEPT),
-    "Qwen3.6-MoE-FP8":         Row(HF + " trtllm",      "deepseek",            LOSSY,  LOSSY,     LOSSY),
-    "Llama-NVFP4 (ModelOpt)":  Row("vllm sglang trtllm", "deepseek",           LOSSY,  LOSSY,     LOSSY),
-    "Llama-AWQ":               Row("vllm",              "deepseek",            LOSSY,  LOSSY,     LOSSY),
-    "Llama-GPTQ, act-order":   Row("sglang",            "vllm deepseek",       LOSSY,  LOSSY,     LOSSY),
+    #                           loads                 refuses            --to bf16 quantize: fp8  nvfp4  convert: fp8  nvfp4
+    "DeepSeek-V4-Flash":      Row(HF,                   "trtllm deepseek",  EXACT, KEPT,  KEPT,  EXACT, LOSSY),
+    # vLLM has a reader of its own for this one, too, n-gram tables and all; no rule knows it yet.
+    "DeepSeek-V4.1-Flash":    Row("",                   "trtllm deepseek",  EXACT, KEPT,  KEPT,  LOSSY, LOSSY),
+    "Kimi-K2.6":              Row(HF,                   "trtllm deepseek",  LOSSY, LOSSY, LOSSY, LOSSY, LOSSY),
+    "Kimi-K3":                Row(HF,                   "deepseek",         EXACT, LOSSY, LOSSY, EXACT, EXACT),
+    # Its experts end inside a block of 128, as in the release. In NVFP4 each has tensors of its own, and diff and verify find no
+    # stacks to compare.
+    "gpt-oss":                Row(HF + " trtllm",       "deepseek",         EXACT, KEPT,  KEPT,  NONE,  APART),
+    "Qwen3.6-MoE-FP8":        Row(HF + " trtllm",       "deepseek",         LOSSY, LOSSY, LOSSY, EXACT, LOSSY),
+    "Llama-NVFP4 (ModelOpt)": Row("vllm sglang trtllm", "deepseek",         LOSSY, LOSSY, LOSSY, LOSSY, LOSSY),
+    "Llama-AWQ":              Row("vllm",               "deepseek",         LOSSY, LOSSY, LOSSY, LOSSY, LOSSY),
+    "Llama-GPTQ, act-order":  Row("sglang",             "vllm deepseek",    LOSSY, LOSSY, LOSSY, LOSSY, LOSSY),
 }
-STEPS = {"fp8": ("quantize", "--scheme", "fp8-block"), "nvfp4": ("quantize", "--scheme", "nvfp4-weight-only")}
+SCHEMES = {"fp8": "fp8-block", "nvfp4": "nvfp4-weight-only"}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +57,7 @@ def step(tessera, command, src, dst, codes):
     code, out, err = harness.run(tessera, [command[0], src, "-o", dst, *command[1:], "--quiet"])
     assert code == run, f"{command}: exit {code}\n{out}{err}"
     if code:
-        assert "nothing to quantize" in err and not dst.exists(), err
+        assert "nothing was written" in err and not dst.exists(), err
         return
     for name, words, expected in (("diff", ("diff", src, dst), diff), ("verify", ("verify", dst, "--against", src), verify)):
         code, out, err = harness.run(tessera, words)
@@ -67,19 +70,15 @@ def test_the_table_is_of_all_releases():
 
 @pytest.mark.parametrize("name", TABLE)
 def test_who_loads_it(tessera, inspect, release, name):
-    """Of kinds for which there are no rules, nobody is said to load them."""
     model, src = release(name)
     code, out, err = harness.run(tessera, ["inspect", src])
     assert code == 0 and err == "", out + err
     code, got = inspect(src, "--can-load", "all", "--tp", "1")
     ok = {loader: row["1"] for loader, row in got["can_load"].items()}
     assert code == int(not all(ok.values()))
-    without_rules = {f["loader"] for f in got["load_findings"] if f["rule"] == "kind"}
-    assert not any(ok[loader] for loader in without_rules)
-    for loader in ok.keys() - without_rules:
-        expected = loader in TABLE[name].loads.split()
-        if expected or loader in TABLE[name].refuses.split():
-            assert ok[loader] == expected, [f for f in got["load_findings"] if f["loader"] == loader]
+    expected = dict.fromkeys(TABLE[name].loads.split(), True) | dict.fromkeys(TABLE[name].refuses.split(), False)
+    for loader, loads in expected.items():
+        assert ok[loader] == loads, [f for f in got["load_findings"] if f["loader"] == loader]
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -87,8 +86,16 @@ def test_steps(tessera, release, tmp_path, name):
     model, src = release(name)
     bf16 = tmp_path / "bf16"
     step(tessera, ("convert", "--to", "bf16"), src, bf16, TABLE[name].bf16)
-    for scheme, command in STEPS.items():
-        step(tessera, command, bf16, tmp_path / scheme, getattr(TABLE[name], scheme))
+    for column, scheme in SCHEMES.items():
+        step(tessera, ("quantize", "--scheme", scheme), bf16, tmp_path / column, getattr(TABLE[name], column))
+
+
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("column", SCHEMES)
+def test_direct_conversions(tessera, release, tmp_path, name, column):
+    """Without BF16 on disk: exact wherever codes can be moved."""
+    model, src = release(name)
+    step(tessera, ("convert", "--to", SCHEMES[column]), src, tmp_path / "dst", getattr(TABLE[name], "direct_" + column))
 
 
 def without_quantization(config):
