@@ -4,6 +4,7 @@
 #include "common/text.h"
 #include "convert/plans/fp8_config.h"
 #include "formats/model/model.h"
+#include "quantize/policy.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -95,6 +96,16 @@ static const char *name_of(const seeing *s, const char *stacked, uint64_t expert
 /* Quantization goes along the inputs, and rows are outputs; some families store a stack the other way round. */
 static tsr_status check_turn(const seeing *s, const tsr_weight *w, const stack *k)
 {
+    static const char *const kTurned[] = {"llama4", "qwen3_vl_moe"}; /* [in, out], where shapes may not tell */
+    const char *const type = tsr_policy_model_type(s->v->source, &s->v->arena);
+    for (size_t i = 0; type != NULL && !w->transposed && i < sizeof kTurned / sizeof *kTurned; i++) {
+        if (strncmp(type, kTurned[i], strlen(kTurned[i])) == 0)
+            return tsr_fail(
+                s->err, TSR_E_UNSUPPORTED,
+                "%s: '%s' is a stack of a model_type (%s) that stores its experts [in, out]: it is not split; "
+                "'tessera convert --to bf16' takes it as it is",
+                s->v->source->files[w->data->file].path, w->data->name, type);
+    }
     const bool takes = k->projections[1] != NULL;
     const uint64_t hidden = s->model.hidden, found = takes ? w->cols : w->rows;
     if (hidden == 0 || found == hidden)

@@ -279,6 +279,15 @@ def test_a_stack_of_nvfp4(tmp_path, tessera, convert, target):
             assert np.linalg.norm(got - want) < 0.05 * np.linalg.norm(want)
 
 
+@pytest.mark.parametrize("change, word", [({"model_type": "llama4"}, "llama4"), ({"hidden_size": 256}, "hidden_size (256)"),
+                                          ({"model_type": "x", "text_config": {"model_type": "qwen3_vl_moe_text"}}, "[in, out]")])
+def test_a_stack_the_other_way_round(tmp_path, refuse, change, word):
+    src = write(tmp_path / "src", f.nvfp4(Y, "modelopt", rows=256, cols=128, experts=3, inputs=False))
+    config = json.loads((src / "config.json").read_text())
+    (src / "config.json").write_text(json.dumps({**config, **change}))
+    refuse(src, 3, Y, word, options=("--to", "mxfp8"))
+
+
 # ---- made anew ----
 
 SOURCES = {
