@@ -5,10 +5,12 @@
 #include "cli/places.h"
 #include "cli/run_plan.h"
 #include "cli/schemes.h"
+#include "convert/plans/rules_plan.h"
 
 /* What the command line says. */
 typedef struct arguments {
     tsr_scheme_arguments of;
+    const char *rules; /* instead of a scheme; NULL: none */
     bool list_families;
 } arguments;
 
@@ -36,6 +38,7 @@ static const char kHelp[] =
     "  tessera quantize model -o out --scheme nvfp4 --activations ranges.json --dialect modelopt     for TensorRT-LLM\n"
     "  tessera quantize model -o out --scheme mxfp4-weight-only --scales mse      experts for every engine\n"
     "  tessera quantize model -o out --scheme mxfp8 --dialect deepseek            quant_method mxfp8, for SGLang\n"
+    "  tessera quantize model -o out --rules rules.json                           several schemes: docs/plan-schemes.md\n"
     "  tessera quantize --list-families                                           which tensors, of which models\n\n"
     "Options:\n";
 
@@ -72,6 +75,9 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
          "fp8-block|fp8-channel|int8-channel|int8-weight-only|int4-weight-only|nvfp4|nvfp4-weight-only|mxfp4|"
          "mxfp4-weight-only|mxfp8|mxfp8-weight-only",
          "what to quantize to (fp8-block)"},
+        {"--rules", TSR_OPT_TEXT, &a->rules, "FILE",
+         "several schemes, in compressed-tensors' dialect: which weights get which; tessera plan-schemes writes such "
+         "a file, or you do"},
         {"--scales", TSR_OPT_CHOICE, &a->of.scales, "amax|mse",
          "from the largest value, or the scale of least squared error: slower, never worse (amax)"},
         {"--include", TSR_OPT_LIST, &a->of.include, "GLOB", "quantize these tensors too; may be repeated"},
@@ -109,7 +115,12 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
         return TSR_OK;
     }
     for (size_t i = 0; options[i].name != NULL; i++) {
-        if ((given >> i & 1) != 0 && is_of_schemes(options[i].name) &&
+        if ((given >> i & 1) == 0)
+            continue;
+        if (a->rules != NULL && !tsr_is_listed("--activations", options[i].name) &&
+            (is_of_schemes(options[i].name) || tsr_is_listed("--scheme --include --exclude", options[i].name)))
+            return tsr_fail(err, TSR_E_USAGE, "%s means nothing with --rules: the file says it", options[i].name);
+        if (a->rules == NULL && is_of_schemes(options[i].name) &&
             !tsr_is_listed(kOptions[a->of.scheme], options[i].name))
             return tsr_fail(err, TSR_E_USAGE, "%s means nothing with --scheme %s", options[i].name,
                             tsr_scheme_word((tsr_scheme)a->of.scheme));
@@ -117,7 +128,7 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
     if (a->list_families)
         return TSR_OK;
     TSR_TRY(tsr_plan_run_check(run, err));
-    const tsr_places places = {.sources = {run->src, a->of.activations}, .dst = run->dst, .json = run->json};
+    const tsr_places places = {.sources = {run->src, a->of.activations, a->rules}, .dst = run->dst, .json = run->json};
     return tsr_places_check(&places, err);
 }
 
@@ -139,6 +150,33 @@ static tsr_status quantize(const tsr_plan_run *run, const arguments *a, tsr_err 
     return status;
 }
 
+static tsr_status quantize_by_rules(const tsr_plan_run *run, const arguments *a, tsr_err *err)
+{
+    tsr_checkpoint *opened = NULL;
+    tsr_plan plan = {0};
+    tsr_rules rules;
+    tsr_calibration calibration = {0};
+    const bool calibrated = a->of.activations != NULL;
+    TSR_TRY(tsr_rules_read(&rules, a->rules, err));
+    const tsr_rules_options o = {.rules = &rules,
+                                 .search = a->of.scales == 1,
+                                 .calibration = calibrated ? &calibration : NULL,
+                                 .max_shard_bytes = run->max_shard_bytes};
+    tsr_status status = calibrated ? tsr_calibration_read(&calibration, a->of.activations, err) : TSR_OK;
+    if (status == TSR_OK)
+        status = tsr_checkpoint_open(&opened, run->src, run->ignore.items, run->ignore.count, err);
+    const tsr_checkpoint *const source = opened;
+    if (status == TSR_OK)
+        status = tsr_rules_plan(&plan, &source, &o, err);
+    if (status == TSR_OK)
+        status = tsr_run_plan(run, &plan, err);
+    tsr_plan_free(&plan);
+    tsr_calibration_free(&calibration);
+    tsr_rules_free(&rules);
+    tsr_checkpoint_close(opened);
+    return status;
+}
+
 int tsr_cmd_quantize(int argc, char **argv)
 {
     tsr_plan_run run = tsr_plan_run_defaults("quantize");
@@ -146,8 +184,10 @@ int tsr_cmd_quantize(int argc, char **argv)
     tsr_err err = {{0}};
     tsr_status status = parse(argc, argv, &run, &a, &err);
     run.verb = "quantizing";
-    run.low_sqnr = tsr_scheme_low_sqnr((tsr_scheme)a.of.scheme);
+    run.low_sqnr = tsr_scheme_low_sqnr(a.rules != NULL ? TSR_INT4_WEIGHT_ONLY : (tsr_scheme)a.of.scheme);
     if (status == TSR_OK && !run.help)
-        status = a.list_families ? tsr_list_families(run.json, &err) : quantize(&run, &a, &err);
+        status = a.list_families   ? tsr_list_families(run.json, &err)
+                 : a.rules != NULL ? quantize_by_rules(&run, &a, &err)
+                                   : quantize(&run, &a, &err);
     return tsr_end("quantize", status, true, &err);
 }

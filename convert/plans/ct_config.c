@@ -67,19 +67,16 @@ static sharing of_inputs(const tsr_ct_config *c)
     return (sharing){.strategy = c->inputs == TSR_CT_INPUTS_TOKEN ? "token" : "tensor"};
 }
 
-void tsr_ct_config_write(tsr_text *t, const tsr_ct_config *c, const tsr_tensor **unquantized, size_t n)
+/* `format` is a key of groups in configurations of several groups only: older readers forbid it. */
+static void write_group(tsr_text *t, const tsr_ct_config *c, const char *format, const char *const *targets, size_t n)
 {
     tsr_json_begin_object(t, false);
-    tsr_json_member_string(t, "quant_method", "compressed-tensors");
-    tsr_json_member_string(t, "format", c->format);
-    tsr_json_member_string(t, "quantization_status", "compressed");
-    tsr_json_key(t, "config_groups");
-    tsr_json_begin_object(t, false);
-    tsr_json_key(t, "group_0");
-    tsr_json_begin_object(t, false);
+    if (format != NULL)
+        tsr_json_member_string(t, "format", format);
     tsr_json_key(t, "targets");
-    tsr_json_begin_array(t, true);
-    tsr_json_string(t, "Linear");
+    tsr_json_begin_array(t, n <= 1);
+    for (size_t i = 0; i < n; i++)
+        tsr_json_string(t, targets[i]);
     tsr_json_end_array(t);
     tsr_json_key(t, "weights");
     write_args(t, c->type, c->bits, !c->asymmetric, of_weights(c), false);
@@ -90,6 +87,23 @@ void tsr_ct_config_write(tsr_text *t, const tsr_ct_config *c, const tsr_tensor *
         write_args(t, c->type, 8, !c->asymmetric_inputs, of_inputs(c), c->inputs == TSR_CT_INPUTS_TOKEN);
     tsr_json_member_string(t, "output_activations", NULL);
     tsr_json_end_object(t);
+}
+
+void tsr_ct_config_write_group(tsr_text *t, const tsr_ct_config *c, const char *const *targets, size_t n)
+{
+    write_group(t, c, c->format, targets, n);
+}
+
+void tsr_ct_config_write(tsr_text *t, const tsr_ct_config *c, const tsr_tensor **unquantized, size_t n)
+{
+    tsr_json_begin_object(t, false);
+    tsr_json_member_string(t, "quant_method", "compressed-tensors");
+    tsr_json_member_string(t, "format", c->format);
+    tsr_json_member_string(t, "quantization_status", "compressed");
+    tsr_json_key(t, "config_groups");
+    tsr_json_begin_object(t, false);
+    tsr_json_key(t, "group_0");
+    write_group(t, c, NULL, (const char *const[]){"Linear"}, 1);
     tsr_json_end_object(t);
     tsr_json_key(t, "ignore");
     tsr_json_modules(t, unquantized, n);

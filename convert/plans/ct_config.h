@@ -28,6 +28,9 @@ typedef struct tsr_ct_config {
  * (quant_args.py). */
 void tsr_ct_config_write(tsr_text *out, const tsr_ct_config *config, const tsr_tensor **unquantized, size_t n);
 
+/* Appends one group of a configuration that has several, with its format, for these targets. */
+void tsr_ct_config_write_group(tsr_text *out, const tsr_ct_config *config, const char *const *targets, size_t n);
+
 /* The list of modules that stay unquantized, as a JSON array: sorted (in place), without ".weight". */
 void tsr_json_modules(tsr_text *out, const tsr_tensor **tensors, size_t n);
 

@@ -34,12 +34,18 @@ static void modules(tsr_text *t, const char *key, const tsr_mx_config *c)
     tsr_json_end_array(t);
 }
 
-static void linear_targets(tsr_text *t)
+static void targets(tsr_text *t, const char *const *names, size_t n)
 {
     tsr_json_key(t, "targets");
-    tsr_json_begin_array(t, true);
-    tsr_json_string(t, "Linear");
+    tsr_json_begin_array(t, n <= 1);
+    for (size_t i = 0; i < n; i++)
+        tsr_json_string(t, names[i]);
     tsr_json_end_array(t);
+}
+
+static void linear_targets(tsr_text *t)
+{
+    targets(t, (const char *const[]){"Linear"}, 1);
 }
 
 /* ---- compressed-tensors ---- */
@@ -68,17 +74,11 @@ static void arguments(tsr_text *t, const tsr_mx_config *c, dynamic when)
     tsr_json_end_object(t);
 }
 
-static void compressed_tensors(tsr_text *t, const tsr_mx_config *c)
+void tsr_mx_config_write_group(tsr_text *t, const tsr_mx_config *c, const char *const *names, size_t n)
 {
-    text(t, "quant_method", "compressed-tensors");
-    text(t, "format", c->name);
-    text(t, "quantization_status", "compressed");
-    tsr_json_key(t, "config_groups");
-    tsr_json_begin_object(t, false);
-    tsr_json_key(t, "group_0");
     tsr_json_begin_object(t, false);
     text(t, "format", c->name);
-    linear_targets(t);
+    targets(t, names, n);
     tsr_json_key(t, "weights");
     arguments(t, c, STORED);
     tsr_json_key(t, "input_activations");
@@ -88,6 +88,17 @@ static void compressed_tensors(tsr_text *t, const tsr_mx_config *c)
         tsr_json_null(t);
     text(t, "output_activations", NULL);
     tsr_json_end_object(t);
+}
+
+static void compressed_tensors(tsr_text *t, const tsr_mx_config *c)
+{
+    text(t, "quant_method", "compressed-tensors");
+    text(t, "format", c->name);
+    text(t, "quantization_status", "compressed");
+    tsr_json_key(t, "config_groups");
+    tsr_json_begin_object(t, false);
+    tsr_json_key(t, "group_0");
+    tsr_mx_config_write_group(t, c, (const char *const[]){"Linear"}, 1);
     tsr_json_end_object(t);
     modules(t, "ignore", c);
     text(t, "global_compression_ratio", NULL);

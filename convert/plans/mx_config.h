@@ -25,6 +25,9 @@ typedef struct tsr_mx_config {
     size_t n_unquantized;
 } tsr_mx_config;
 
+/* Appends one group of compressed-tensors' configuration, for these targets. */
+void tsr_mx_config_write_group(tsr_text *out, const tsr_mx_config *config, const char *const *targets, size_t n);
+
 /* Appends the object. */
 void tsr_mx_config_write(tsr_text *out, tsr_mx_dialect dialect, const tsr_mx_config *config);
 

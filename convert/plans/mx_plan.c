@@ -1,15 +1,14 @@
 /* Which weights become codes, what scales they share, and the configuration that says so. */
 #include "convert/plans/mx_plan.h"
 
-#include "convert/ops/mx_op.h"
 #include "convert/plans/fp8_config.h"
+#include "convert/plans/mx_layers.h"
 #include "convert/plans/policy_plan.h"
 #include "convert/plans/quantize_plan.h"
 #include "convert/plans/quantize_report.h"
 #include "formats/model/fused.h"
 #include "formats/model/weights.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,6 +113,21 @@ tsr_status tsr_mx_check_dialect(tsr_mx_target target, tsr_mx_dialect dialect, ts
     return status;
 }
 
+tsr_mx_description tsr_mx_describe(tsr_mx_target target, tsr_mx_dialect dialect)
+{
+    const struct target *const t = &kTargets[target];
+    const tsr_mx_scheme scheme = tsr_mx_scheme_of(t->kind, kDialects[dialect].producer);
+    return (tsr_mx_description){
+        .scheme = scheme,
+        .names = t->bits == 8 ? &kDialects[dialect].bytes : &kDialects[dialect].packed,
+        .config = {.name = kPairs[target][dialect].name,
+                   .bits = t->bits,
+                   .group = scheme.group,
+                   .global = scheme.scale != TSR_MX_E8M0,
+                   .inputs = t->inputs},
+    };
+}
+
 /* ---- what is planned ---- */
 
 typedef struct planning {
@@ -123,7 +137,7 @@ typedef struct planning {
     tsr_mx_scheme scheme;
     const tsr_mx_names *names;
     tsr_decision *decisions; /* [tensors] */
-    const tsr_amax **amaxes; /* [tensors]: those that have been announced */
+    tsr_mx_layers layers;
     tsr_err *err;
 } planning;
 
@@ -138,68 +152,10 @@ static bool becomes_codes(const planning *p, const tsr_tensor *t)
            t->name[tsr_module_length(t->name)] != '\0';
 }
 
-/* The tensors that loaders run as one layer, this one among them. */
-static size_t members_of(const planning *p, const tsr_tensor *t, const tsr_tensor *members[TSR_FUSED_MEMBERS])
-{
-    const size_t all = tsr_fused_members(p->c, t, members);
-    size_t n = 0;
-    for (size_t i = 0; i < all; i++) {
-        if (becomes_codes(p, members[i]))
-            members[n++] = members[i];
-    }
-    return n;
-}
-
-/* One amax for all members of a fused layer. */
-static tsr_status find_amax(const planning *p, const tsr_tensor *t, const tsr_amax **amax)
-{
-    const tsr_tensor *members[TSR_FUSED_MEMBERS];
-    *amax = p->amaxes[t - p->c->tensors.items];
-    if (*amax != NULL || p->scheme.scale == TSR_MX_E8M0)
-        return TSR_OK;
-    const size_t n = members_of(p, t, members);
-    *amax = tsr_plan_amax(p->plan, members, n);
-    for (size_t i = 0; i < n && *amax != NULL; i++)
-        p->amaxes[members[i] - p->c->tensors.items] = *amax;
-    return *amax == NULL ? tsr_out_of_memory(p->err, "while planning") : TSR_OK;
-}
-
-/* The global scale of a layer's input, from the largest value that was seen in front of any of its members. */
-static tsr_status find_input(const planning *p, const tsr_tensor *t, float *input)
-{
-    const tsr_tensor *members[TSR_FUSED_MEMBERS];
-    float amax = 0;
-    *input = 0;
-    if (p->o->calibration == NULL) {
-        /* Of codes that are moved, the source has it (convert/plans/any_plan.h). */
-        *input = t->source == TSR_SOURCE_DECODED && tsr_mx_needs_ranges(p->o->target) ? -1 : 0;
-        return TSR_OK;
-    }
-    const size_t n = members_of(p, t, members);
-    for (size_t i = 0; i < n; i++) {
-        const tsr_calibrated *const known = tsr_calibration_find(p->o->calibration, members[i]->name);
-        if (known == NULL)
-            return tsr_fail(p->err, TSR_E_MISMATCH,
-                            "%s: nothing about '%s', which is quantized: calibrate it, or --exclude '%s'",
-                            p->o->calibration->path, members[i]->name, members[i]->name);
-        if (known->scaled)
-            return tsr_fail(p->err, TSR_E_MISMATCH,
-                            "%s: '%s' has an int8 input_scale; %s needs the range itself: input_min and input_max "
-                            "(JSON: min and max)",
-                            p->o->calibration->path, known->module, kTargets[p->o->target].name);
-        amax = fmaxf(amax, fmaxf(-known->least, known->largest));
-    }
-    *input = tsr_nvfp4_global(&p->scheme, (tsr_dtype)members[0]->dtype, &amax, 1);
-    return TSR_OK;
-}
-
 static tsr_status plan_weight(const planning *p, const tsr_tensor *t)
 {
-    const tsr_amax *amax;
-    float input;
-    TSR_TRY(find_amax(p, t, &amax));
-    TSR_TRY(find_input(p, t, &input));
-    return tsr_plan_mx(p->plan, t, &p->scheme, p->names, amax, input, p->err);
+    const tsr_mx_step step = {kTargets[p->o->target].name, &p->scheme, p->names, tsr_mx_needs_ranges(p->o->target)};
+    return tsr_mx_layers_plan(&p->layers, t, &step, p->err);
 }
 
 static tsr_status plan_tensors(const planning *p)
@@ -284,16 +240,9 @@ static tsr_status list_unquantized(const planning *p, const char **list, size_t 
 
 static tsr_status write_configs(const planning *p, const char *const *unquantized, size_t n)
 {
-    const struct target *const target = &kTargets[p->o->target];
-    const tsr_mx_config config = {
-        .name = kPairs[p->o->target][p->o->dialect].name,
-        .bits = target->bits,
-        .group = p->scheme.group,
-        .global = p->scheme.scale != TSR_MX_E8M0,
-        .inputs = target->inputs,
-        .unquantized = unquantized,
-        .n_unquantized = n,
-    };
+    tsr_mx_config config = tsr_mx_describe(p->o->target, p->o->dialect).config;
+    config.unquantized = unquantized;
+    config.n_unquantized = n;
     tsr_text value = {0}, file = {0}, whole = {0};
     if (p->o->dialect == TSR_MX_DIALECT_MODELOPT) {
         tsr_mx_config_write_modelopt_file(&file, &config);
@@ -339,7 +288,7 @@ static tsr_status spell_command(const planning *p)
     return tsr_plan_take_command(p->plan, &t, p->err);
 }
 
-static tsr_status make_plan(const planning *p)
+static tsr_status make_plan(planning *p)
 {
     tsr_policy_options policy = p->o->policy;
     policy.block_rows = 1;
@@ -348,6 +297,8 @@ static tsr_status make_plan(const planning *p)
     TSR_TRY(tsr_quantize_check_source(p->c, p->err));
     TSR_TRY(spell_command(p));
     TSR_TRY(tsr_plan_decide(p->plan, &policy, p->decisions, p->err));
+    for (size_t i = 0; i < p->c->tensors.count; i++)
+        p->layers.coded[i] = becomes_codes(p, &p->c->tensors.items[i]);
     TSR_TRY(plan_tensors(p));
     TSR_TRY(tsr_plan_warn_of_share(p->plan, p->err));
     TSR_TRY(tsr_plan_pack(p->plan, "", p->o->max_shard_bytes, p->err));
@@ -360,15 +311,16 @@ static tsr_status make_plan(const planning *p)
 tsr_status tsr_mx_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_mx_options *options, tsr_err *err)
 {
     const struct dialect *const dialect = &kDialects[options->dialect];
+    const tsr_mx_description described = tsr_mx_describe(options->target, options->dialect);
     const size_t count = (*source)->tensors.count + 1;
     planning p = {
         .plan = plan,
         .c = *source,
         .o = options,
-        .scheme = tsr_mx_scheme_of(kTargets[options->target].kind, dialect->producer),
-        .names = kTargets[options->target].bits == 8 ? &dialect->bytes : &dialect->packed,
+        .scheme = described.scheme,
+        .names = described.names,
         .decisions = calloc(count, sizeof *p.decisions),
-        .amaxes = calloc(count, sizeof *p.amaxes),
+        .layers = {.plan = plan, .calibration = options->calibration},
         .err = err,
     };
     p.scheme.search = options->search;
@@ -380,10 +332,10 @@ tsr_status tsr_mx_plan(tsr_plan *plan, const tsr_checkpoint *const *source, cons
                                  .dialect = dialect->name,
                                  .rule = p.scheme.scale == TSR_MX_E8M0 ? tsr_mx_rule_name(p.scheme.rule) : NULL,
                                  .readers = kPairs[options->target][options->dialect].readers};
-    const tsr_status status =
-        p.decisions == NULL || p.amaxes == NULL ? tsr_out_of_memory(err, "while planning") : make_plan(&p);
+    const bool enough = p.decisions != NULL && tsr_mx_layers_make(&p.layers, (*source)->tensors.count);
+    const tsr_status status = enough ? make_plan(&p) : tsr_out_of_memory(err, "while planning");
     free(p.decisions);
-    free(p.amaxes);
+    tsr_mx_layers_free(&p.layers);
     if (status != TSR_OK)
         tsr_plan_free(plan);
     return status;

@@ -6,6 +6,7 @@
 #define TSR_CONVERT_PLANS_MX_PLAN_H
 
 #include "convert/engine/plan.h"
+#include "convert/ops/mx_op.h"
 #include "convert/plans/mx_config.h"
 #include "formats/model/calibration.h"
 #include "quantize/mx_weight.h"
@@ -33,6 +34,16 @@ typedef struct tsr_mx_options {
 
 /* Whether the target's activations need ranges that were measured. */
 bool tsr_mx_needs_ranges(tsr_mx_target target);
+
+/* What a target is in a dialect: its arithmetic as the dialect's producer has it, the names of its tensors, and its
+ * configuration, but for the list of what is unquantized. */
+typedef struct tsr_mx_description {
+    tsr_mx_scheme scheme;
+    const tsr_mx_names *names;
+    tsr_mx_config config;
+} tsr_mx_description;
+
+tsr_mx_description tsr_mx_describe(tsr_mx_target target, tsr_mx_dialect dialect);
 
 /* TSR_E_USAGE for a target in a dialect that no loader reads, with those that are read, and by whom. */
 tsr_status tsr_mx_check_dialect(tsr_mx_target target, tsr_mx_dialect dialect, tsr_err *err) TSR_WARN_UNUSED;

@@ -1,0 +1,201 @@
+/* Targets of groups, and what each group says. */
+#include "convert/plans/mix_config.h"
+
+#include "convert/plans/ct_config.h"
+#include "convert/plans/fp8_config.h"
+#include "convert/plans/mx_plan.h"
+#include "formats/json/json_write.h"
+#include "formats/model/weights.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define VERSION "0.19.0"
+
+static const tsr_ct_config kBlocks = {.format = "float-quantized",
+                                      .type = "float",
+                                      .bits = 8,
+                                      .block = {128, 128},
+                                      .inputs = TSR_CT_INPUTS_TOKEN},
+                           kChannels = {.format = "float-quantized",
+                                        .type = "float",
+                                        .bits = 8,
+                                        .inputs = TSR_CT_INPUTS_TOKEN},
+                           kInt8 = {.format = "pack-quantized", .type = "int", .bits = 8},
+                           kInt4 = {.format = "pack-quantized", .type = "int", .bits = 4, .group = 128};
+
+/* NULL: it is one of small groups. */
+static const tsr_ct_config *const kGroups[TSR_MIXES] = {[TSR_MIX_FP8_BLOCK] = &kBlocks,
+                                                        [TSR_MIX_FP8_CHANNEL] = &kChannels,
+                                                        [TSR_MIX_INT8_WEIGHT_ONLY] = &kInt8,
+                                                        [TSR_MIX_INT4_WEIGHT_ONLY] = &kInt4};
+
+static tsr_mx_config small_groups(tsr_mix mix)
+{
+    return tsr_mx_describe((tsr_mx_target)(mix - TSR_MIX_NVFP4), TSR_MX_DIALECT_COMPRESSED_TENSORS).config;
+}
+
+static const char *format_of(tsr_mix mix)
+{
+    return kGroups[mix] != NULL ? kGroups[mix]->format : small_groups(mix).name;
+}
+
+/* ---- targets ---- */
+
+/* Where the number of an expert stands in a module's name, and its length; NULL: it is no numbered expert. */
+static const char *expert_number(const char *module, size_t size, size_t *digits)
+{
+    static const char kExperts[] = ".experts.";
+    const char *const at = strstr(module, kExperts), *const number = at == NULL ? NULL : at + sizeof kExperts - 1;
+    if (number == NULL || number >= module + size)
+        return NULL;
+    *digits = strspn(number, "0123456789");
+    return *digits == 0 || number + *digits >= module + size ? NULL : number;
+}
+
+/* Appends text as an expression that fits it alone. */
+static void quote(tsr_text *t, const char *text, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        tsr_text_printf(t, "%s%c", strchr(".^$*+?{}[]\\|()", text[i]) != NULL ? "\\" : "", text[i]);
+}
+
+/* The module's own name, or the expression for it and the like of all experts of its layer. */
+static const char *target_of(tsr_plan *plan, const tsr_tensor *tensor)
+{
+    const size_t size = tsr_module_length(tensor->name);
+    size_t digits;
+    const char *const number = expert_number(tensor->name, size, &digits);
+    if (number == NULL)
+        return tsr_arena_dup(&plan->arena, tensor->name, size);
+    tsr_text t = {0};
+    tsr_text_append(&t, "re:", 3);
+    quote(&t, tensor->name, (size_t)(number - tensor->name));
+    tsr_text_append(&t, "\\d+", 3);
+    quote(&t, number + digits, size - (size_t)(number + digits - tensor->name));
+    tsr_text_append(&t, "$", 1);
+    const char *const target = t.failed ? NULL : tsr_arena_dup(&plan->arena, t.data, t.size);
+    tsr_text_free(&t);
+    return target;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Sorted, each once. False when memory is exhausted. */
+static bool find_targets(tsr_plan *plan, const uint8_t *mixes, tsr_mix mix, const char **targets, size_t *n)
+{
+    const tsr_tensors *const all = &plan->sources[0]->tensors;
+    size_t found = 0;
+    for (size_t i = 0; i < all->count; i++) {
+        if (mixes[i] == mix && (targets[found++] = target_of(plan, &all->items[i])) == NULL)
+            return false;
+    }
+    if (found > 0)
+        qsort(targets, found, sizeof *targets, by_text);
+    *n = 0;
+    for (size_t i = 0; i < found; i++) {
+        if (*n == 0 || strcmp(targets[i], targets[*n - 1]) != 0)
+            targets[(*n)++] = targets[i];
+    }
+    return true;
+}
+
+/* ---- the object ---- */
+
+static bool write_groups(tsr_text *t, tsr_plan *plan, const uint8_t *mixes, const char **targets)
+{
+    unsigned number = 0;
+    tsr_json_key(t, "config_groups");
+    tsr_json_begin_object(t, false);
+    for (tsr_mix mix = TSR_MIX_KEEP + 1; mix < TSR_MIXES; mix++) {
+        char name[32];
+        size_t n;
+        if (!find_targets(plan, mixes, mix, targets, &n))
+            return false;
+        if (n == 0)
+            continue;
+        snprintf(name, sizeof name, "group_%u", number++);
+        tsr_json_key(t, name);
+        if (kGroups[mix] != NULL) {
+            tsr_ct_config_write_group(t, kGroups[mix], targets, n);
+        } else {
+            const tsr_mx_config config = small_groups(mix);
+            tsr_mx_config_write_group(t, &config, targets, n);
+        }
+    }
+    tsr_json_end_object(t);
+    return true;
+}
+
+/* The one format of all groups, or the word for several. */
+static const char *format_of_all(const uint8_t *mixes, size_t n)
+{
+    const char *format = NULL;
+    for (size_t i = 0; i < n; i++) {
+        if (mixes[i] == TSR_MIX_KEEP)
+            continue;
+        const char *const own = format_of((tsr_mix)mixes[i]);
+        if (format != NULL && strcmp(format, own) != 0)
+            return "mixed-precision";
+        format = own;
+    }
+    return format;
+}
+
+static void empty_object(tsr_text *t, const char *key)
+{
+    tsr_json_key(t, key);
+    tsr_json_begin_object(t, true);
+    tsr_json_end_object(t);
+}
+
+static bool write_config(tsr_text *t, tsr_plan *plan, const uint8_t *mixes, const tsr_decision *decisions,
+                         const char **targets, const tsr_tensor **unquantized)
+{
+    const tsr_tensors *const all = &plan->sources[0]->tensors;
+    size_t n = 0;
+    for (size_t i = 0; i < all->count; i++) {
+        if (all->items[i].rank >= 2 && tsr_dtype_is_weight_float((tsr_dtype)all->items[i].dtype) &&
+            mixes[i] == TSR_MIX_KEEP && decisions[i].treatment != TSR_KEEP_EMBEDDING)
+            unquantized[n++] = &all->items[i];
+    }
+    tsr_json_begin_object(t, false);
+    tsr_json_member_string(t, "quant_method", "compressed-tensors");
+    tsr_json_member_string(t, "format", format_of_all(mixes, all->count));
+    tsr_json_member_string(t, "quantization_status", "compressed");
+    if (!write_groups(t, plan, mixes, targets))
+        return false;
+    tsr_json_key(t, "ignore");
+    tsr_json_modules(t, unquantized, n);
+    tsr_json_member_string(t, "global_compression_ratio", NULL);
+    tsr_json_member_string(t, "kv_cache_scheme", NULL);
+    empty_object(t, "sparsity_config");
+    empty_object(t, "transform_config");
+    tsr_json_member_string(t, "version", VERSION);
+    tsr_json_end_object(t);
+    return true;
+}
+
+tsr_status tsr_plan_mix_config(tsr_plan *plan, const uint8_t *mixes, const tsr_decision *decisions, tsr_err *err)
+{
+    const tsr_checkpoint *const c = plan->sources[0];
+    if (c->config == NULL)
+        return TSR_OK;
+    const char **const targets = calloc(c->tensors.count + 1, sizeof *targets);
+    const tsr_tensor **const unquantized = calloc(c->tensors.count + 1, sizeof *unquantized);
+    tsr_text value = {0}, config = {0};
+    const bool written =
+        targets != NULL && unquantized != NULL && write_config(&value, plan, mixes, decisions, targets, unquantized);
+    tsr_status status = written ? tsr_text_status(&value, err) : tsr_out_of_memory(err, "while planning");
+    if (status == TSR_OK)
+        status = tsr_quantization_set(&config, c, value.data, err);
+    status = tsr_plan_take_text(plan, "", TSR_CONFIG_NAME, &config, status, err);
+    tsr_text_free(&value);
+    free(unquantized);
+    free(targets);
+    return status;
+}

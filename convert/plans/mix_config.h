@@ -1,0 +1,15 @@
+/* The quantization_config of a checkpoint in several schemes: "mixed-precision", with a group for each of them. */
+#ifndef TSR_CONVERT_PLANS_MIX_CONFIG_H
+#define TSR_CONVERT_PLANS_MIX_CONFIG_H
+
+#include "convert/engine/plan.h"
+#include "convert/plans/rules.h"
+#include "quantize/policy.h"
+
+/* Adds config.json of the plan's source with the configuration of mixes[i] (tsr_mix) for its i-th tensor. Targets are
+ * modules' full names; of the experts of a layer, which have one scheme, an expression from "re:" to "$" that fits the
+ * numbers of the experts and nothing else. */
+tsr_status tsr_plan_mix_config(tsr_plan *plan, const uint8_t *mixes, const tsr_decision *decisions,
+                               tsr_err *err) TSR_WARN_UNUSED;
+
+#endif

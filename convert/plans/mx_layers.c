@@ -1,0 +1,97 @@
+/* Members of a fused layer, and the scales that they share. */
+#include "convert/plans/mx_layers.h"
+
+#include "formats/model/fused.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+bool tsr_mx_layers_make(tsr_mx_layers *layers, size_t tensors)
+{
+    layers->coded = calloc(tensors + 1, sizeof *layers->coded);
+    layers->amaxes = calloc(tensors + 1, sizeof *layers->amaxes);
+    return layers->coded != NULL && layers->amaxes != NULL;
+}
+
+void tsr_mx_layers_free(tsr_mx_layers *layers)
+{
+    free(layers->coded);
+    free(layers->amaxes);
+}
+
+static const tsr_checkpoint *source_of(const tsr_mx_layers *l)
+{
+    return l->plan->sources[0];
+}
+
+static size_t index_of(const tsr_mx_layers *l, const tsr_tensor *t)
+{
+    return (size_t)(t - source_of(l)->tensors.items);
+}
+
+/* The tensors that loaders run as one layer, this one among them. */
+static size_t members_of(const tsr_mx_layers *l, const tsr_tensor *t, const tsr_tensor *members[TSR_FUSED_MEMBERS])
+{
+    const size_t all = tsr_fused_members(source_of(l), t, members);
+    size_t n = 0;
+    for (size_t i = 0; i < all; i++) {
+        if (l->coded[index_of(l, members[i])])
+            members[n++] = members[i];
+    }
+    return n;
+}
+
+/* One amax for all members of a fused layer. */
+static tsr_status find_amax(const tsr_mx_layers *l, const tsr_tensor *t, const tsr_mx_step *step, const tsr_amax **amax,
+                            tsr_err *err)
+{
+    const tsr_tensor *members[TSR_FUSED_MEMBERS];
+    *amax = l->amaxes[index_of(l, t)];
+    if (*amax != NULL || step->scheme->scale == TSR_MX_E8M0)
+        return TSR_OK;
+    const size_t n = members_of(l, t, members);
+    *amax = tsr_plan_amax(l->plan, members, n);
+    for (size_t i = 0; i < n && *amax != NULL; i++)
+        l->amaxes[index_of(l, members[i])] = *amax;
+    return *amax == NULL ? tsr_out_of_memory(err, "while planning") : TSR_OK;
+}
+
+/* The global scale of a layer's input, from the largest value that was seen in front of any of its members. */
+static tsr_status find_input(const tsr_mx_layers *l, const tsr_tensor *t, const tsr_mx_step *step, float *input,
+                             tsr_err *err)
+{
+    const tsr_tensor *members[TSR_FUSED_MEMBERS];
+    float amax = 0;
+    *input = 0;
+    if (l->calibration == NULL) {
+        /* Of codes that are moved, the source has it (convert/plans/any_plan.h). */
+        *input = t->source == TSR_SOURCE_DECODED && step->inputs ? -1 : 0;
+        return TSR_OK;
+    }
+    const size_t n = members_of(l, t, members);
+    for (size_t i = 0; i < n; i++) {
+        const tsr_calibrated *const known = tsr_calibration_find(l->calibration, members[i]->name);
+        if (known == NULL)
+            return tsr_fail(err, TSR_E_MISMATCH,
+                            "%s: nothing about '%s', which is quantized: calibrate it, or --exclude '%s'",
+                            l->calibration->path, members[i]->name, members[i]->name);
+        if (known->scaled)
+            return tsr_fail(err, TSR_E_MISMATCH,
+                            "%s: '%s' has an int8 input_scale; %s needs the range itself: input_min and input_max "
+                            "(JSON: min and max)",
+                            l->calibration->path, known->module, step->name);
+        amax = fmaxf(amax, fmaxf(-known->least, known->largest));
+    }
+    *input = tsr_nvfp4_global(step->scheme, (tsr_dtype)members[0]->dtype, &amax, 1);
+    return TSR_OK;
+}
+
+tsr_status tsr_mx_layers_plan(const tsr_mx_layers *layers, const tsr_tensor *weight, const tsr_mx_step *step,
+                              tsr_err *err)
+{
+    const tsr_amax *amax;
+    float input;
+    TSR_TRY(find_amax(layers, weight, step, &amax, err));
+    TSR_TRY(find_input(layers, weight, step, &input, err));
+    return tsr_plan_mx(layers->plan, weight, step->scheme, step->names, amax, input, err);
+}

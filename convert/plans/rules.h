@@ -1,0 +1,76 @@
+/* Rules files: which weights get which scheme, and weights of modules (sensitivities), both as JSON that is meant to be
+ * written by hand. docs/plan-schemes.md shows them.
+ *
+ * A pattern is a module's name ("model.layers.0.mlp.up_proj"), a tensor's, or a glob over either. The first that fits
+ * wins. */
+#ifndef TSR_CONVERT_PLANS_RULES_H
+#define TSR_CONVERT_PLANS_RULES_H
+
+#include "common/arena.h"
+#include "convert/plans/compare_schemes.h"
+
+/* The schemes of which a checkpoint can hold several, in compressed-tensors' dialect. */
+typedef enum tsr_mix {
+    TSR_MIX_KEEP,
+    TSR_MIX_NVFP4,
+    TSR_MIX_NVFP4_WEIGHT_ONLY,
+    TSR_MIX_MXFP4,
+    TSR_MIX_MXFP4_WEIGHT_ONLY,
+    TSR_MIX_MXFP8,
+    TSR_MIX_MXFP8_WEIGHT_ONLY,
+    TSR_MIX_FP8_BLOCK,
+    TSR_MIX_FP8_CHANNEL,
+    TSR_MIX_INT8_WEIGHT_ONLY,
+    TSR_MIX_INT4_WEIGHT_ONLY,
+    TSR_MIXES,
+} tsr_mix;
+
+/* The word for it: that of `quantize --scheme`, or "keep". */
+const char *tsr_mix_name(tsr_mix mix);
+
+/* "keep" is also called bf16. TSR_E_USAGE: no scheme has this name, or it cannot be mixed, and why. */
+tsr_status tsr_mix_parse(const char *word, tsr_mix *mix, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The row of compare-schemes with the same codes (not for TSR_MIX_KEEP), and the bytes of what a checkpoint has beside
+ * what is counted there: weight_shape, input_global_scale. */
+tsr_scheme tsr_mix_measured(tsr_mix mix);
+uint64_t tsr_mix_more_bytes(tsr_mix mix);
+
+/* Whether a plan can make codes of this weight by the scheme, given that the policy would: not of stacked experts, nor
+ * where groups do not divide a row. */
+bool tsr_mix_takes(tsr_mix mix, const tsr_checkpoint *source, const tsr_tensor *t);
+
+typedef struct tsr_rules_item {
+    const char *pattern;
+    tsr_mix scheme;
+    double weight; /* of a sensitivity */
+} tsr_rules_item;
+
+typedef struct tsr_rules {
+    const char *path;
+    tsr_rules_item *items;
+    size_t count, capacity;
+    uint64_t hash; /* of the patterns and what they say */
+    tsr_arena arena;
+} tsr_rules;
+
+/* {"schema": "tessera-rules/1", "dialect": "compressed-tensors", "rules": [{"match": "GLOB", "scheme": "mxfp8"}, ...]};
+ * `match` may be a list of patterns; `schema` and `dialect` may be left out, and so may a "note" of a rule and of the
+ * file. TSR_E_FORMAT, TSR_E_UNSUPPORTED: a scheme or dialect that cannot be mixed. On failure *rules is empty. */
+tsr_status tsr_rules_read(tsr_rules *rules, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+
+/* {"GLOB": 4, "other": 0.5}: positive finite numbers, in order. */
+tsr_status tsr_sensitivity_read(tsr_rules *rules, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+
+void tsr_rules_free(tsr_rules *rules);
+
+/* The first item that fits the tensor, or NULL. */
+const tsr_rules_item *tsr_rules_find(const tsr_rules *rules, const char *tensor);
+
+/* Whether an item's pattern is one name. */
+bool tsr_rules_is_name(const tsr_rules_item *item);
+
+/* Whether an item fits the tensor. */
+bool tsr_rules_fits(const tsr_rules_item *item, const char *tensor);
+
+#endif

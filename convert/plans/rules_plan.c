@@ -1,0 +1,267 @@
+/* Schemes for weights, checks of what loaders run together, steps, and a configuration with a group for each scheme. */
+#include "convert/plans/rules_plan.h"
+
+#include "convert/ops/fp8_channel_op.h"
+#include "convert/ops/int_op.h"
+#include "convert/ops/quantize_op.h"
+#include "convert/plans/mix_config.h"
+#include "convert/plans/mx_layers.h"
+#include "convert/plans/mx_plan.h"
+#include "convert/plans/policy_plan.h"
+#include "convert/plans/quantize_plan.h"
+#include "convert/plans/quantize_report.h"
+#include "quantize/policy_groups.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* How each scheme is carried out. */
+static tsr_mx_target target_of(tsr_mix mix)
+{
+    return (tsr_mx_target)(mix - TSR_MIX_NVFP4); /* both list them in the same order */
+}
+
+static bool in_small_groups(tsr_mix mix)
+{
+    return mix >= TSR_MIX_NVFP4 && mix <= TSR_MIX_MXFP8_WEIGHT_ONLY;
+}
+
+static tsr_policy_options policy_of(tsr_mix mix)
+{
+    const bool fp4 = mix >= TSR_MIX_NVFP4 && mix <= TSR_MIX_MXFP4_WEIGHT_ONLY;
+    const bool ints = mix == TSR_MIX_INT8_WEIGHT_ONLY || mix == TSR_MIX_INT4_WEIGHT_ONLY;
+    tsr_policy_options p = {.block_rows = mix == TSR_MIX_FP8_BLOCK ? 128 : 1,
+                            .not_fp8 = fp4 || ints,
+                            .four_bits = fp4 || mix == TSR_MIX_INT4_WEIGHT_ONLY};
+    if (in_small_groups(mix))
+        p.group = tsr_mx_describe(target_of(mix), TSR_MX_DIALECT_COMPRESSED_TENSORS).scheme.group;
+    return p;
+}
+
+typedef struct planning {
+    tsr_plan *plan;
+    const tsr_checkpoint *c;
+    const tsr_rules_options *o;
+    uint8_t *mixes;          /* [tensors]: tsr_mix */
+    tsr_decision *decisions; /* [tensors]: the result, with its reason */
+    tsr_decision *by_scheme; /* [tensors]: the policy's for one scheme */
+    uint32_t *first;         /* [tensors]: tsr_policy_together */
+    const tsr_rules_item **items;
+    tsr_mx_layers layers;
+    tsr_err *err;
+} planning;
+
+/* ---- which scheme ---- */
+
+static tsr_status find_items(const planning *p, bool used[TSR_MIXES])
+{
+    for (size_t i = 0; i < p->c->tensors.count; i++) {
+        p->items[i] = tsr_rules_find(p->o->rules, p->c->tensors.items[i].name);
+        p->decisions[i] = (tsr_decision){TSR_KEEP, "no rule fits it"};
+        if (p->items[i] == NULL)
+            continue;
+        used[p->items[i]->scheme] = true;
+        p->decisions[i].reason =
+            tsr_arena_printf(&p->plan->arena, "rule '%s': %s", p->items[i]->pattern, tsr_mix_name(p->items[i]->scheme));
+        if (p->decisions[i].reason == NULL)
+            return tsr_out_of_memory(p->err, "while planning");
+    }
+    return TSR_OK;
+}
+
+/* Looks at the rules themselves: each should fit something. */
+static tsr_status check_items(const planning *p)
+{
+    const tsr_rules *const rules = p->o->rules;
+    for (size_t k = 0; k < rules->count; k++) {
+        size_t i = 0;
+        while (i < p->c->tensors.count && !tsr_rules_fits(&rules->items[k], p->c->tensors.items[i].name))
+            i++;
+        if (i < p->c->tensors.count)
+            continue;
+        if (tsr_rules_is_name(&rules->items[k]))
+            return tsr_fail(p->err, TSR_E_MISMATCH, "%s: %s has no '%s'", rules->path, p->c->path,
+                            rules->items[k].pattern);
+        TSR_TRY(tsr_plan_warn(p->plan, p->err, "%s: '%s' fits no tensor", rules->path, rules->items[k].pattern));
+    }
+    return TSR_OK;
+}
+
+/* Gives the scheme to those weights whose rules ask for it, as far as the policy and their shapes allow. */
+static tsr_status decide_scheme(const planning *p, tsr_mix mix)
+{
+    for (size_t i = 0; i < p->c->tensors.count; i++) {
+        const tsr_tensor *const t = &p->c->tensors.items[i];
+        if (p->items[i] == NULL || p->items[i]->scheme != mix)
+            continue;
+        const bool allowed = p->by_scheme[i].treatment == TSR_QUANTIZE;
+        if (allowed && tsr_mix_takes(mix, p->c, t)) {
+            p->mixes[i] = (uint8_t)mix;
+            p->decisions[i].treatment = TSR_QUANTIZE;
+            continue;
+        }
+        const char *const why = !allowed       ? p->by_scheme[i].reason
+                                : t->rank == 3 ? "a stack of experts: the format has no place for it"
+                                               : "its columns are not whole groups or words";
+        if (tsr_rules_is_name(p->items[i]) && t->rank >= 2)
+            return tsr_fail(p->err, TSR_E_MISMATCH, "%s: '%s' cannot become %s: %s", p->o->rules->path, t->name,
+                            tsr_mix_name(mix), why);
+        p->decisions[i] = (tsr_decision){allowed ? TSR_KEEP : p->by_scheme[i].treatment, why};
+    }
+    return TSR_OK;
+}
+
+/* An embedding is no linear layer whichever rule keeps it: the configuration does not list it. */
+static void note_embeddings(const planning *p)
+{
+    for (size_t i = 0; i < p->c->tensors.count; i++) {
+        if (p->decisions[i].treatment == TSR_KEEP && tsr_policy_is_embedding(p->c->tensors.items[i].name))
+            p->decisions[i].treatment = TSR_KEEP_EMBEDDING;
+    }
+}
+
+/* What loaders run as one layer, or by one scheme, has one. */
+static tsr_status check_together(const planning *p)
+{
+    TSR_TRY(tsr_policy_together(p->c, p->first, p->err));
+    for (size_t i = 0; i < p->c->tensors.count; i++) {
+        const size_t k = p->first[i];
+        const char *const path = p->o->rules->path;
+        if (p->mixes[i] != p->mixes[k])
+            return tsr_fail(p->err, TSR_E_MISMATCH,
+                            "%s: loaders run '%s' and '%s' as one layer, or as experts of one scheme: the first would "
+                            "be %s (%s), the second %s (%s)",
+                            path, p->c->tensors.items[k].name, p->c->tensors.items[i].name,
+                            tsr_mix_name((tsr_mix)p->mixes[k]), p->decisions[k].reason,
+                            tsr_mix_name((tsr_mix)p->mixes[i]), p->decisions[i].reason);
+    }
+    return TSR_OK;
+}
+
+static tsr_status decide(const planning *p)
+{
+    bool used[TSR_MIXES] = {false};
+    TSR_TRY(find_items(p, used));
+    TSR_TRY(check_items(p));
+    if (used[TSR_MIX_NVFP4] && p->o->calibration == NULL)
+        return tsr_fail(p->err, TSR_E_MISMATCH,
+                        "%s: nvfp4 quantizes activations, too, and needs their ranges: --activations FILE "
+                        "(tools/capture_activations.py makes one); nvfp4-weight-only does without",
+                        p->o->rules->path);
+    const tsr_policy_options general = policy_of(TSR_MIX_FP8_CHANNEL);
+    TSR_TRY(tsr_plan_decide(p->plan, &general, p->by_scheme, p->err));
+    for (tsr_mix mix = TSR_MIX_KEEP + 1; mix < TSR_MIXES; mix++) {
+        if (!used[mix])
+            continue;
+        const tsr_policy_options policy = policy_of(mix);
+        TSR_TRY(tsr_policy_decide(p->c, p->plan->model_type, &policy, &p->plan->arena, p->by_scheme, p->err));
+        TSR_TRY(decide_scheme(p, mix));
+    }
+    note_embeddings(p);
+    return check_together(p);
+}
+
+/* ---- steps ---- */
+
+static tsr_status plan_small_groups(const planning *p, const tsr_tensor *t, tsr_mix mix)
+{
+    tsr_mx_layers layers = p->layers;
+    tsr_mx_description d = tsr_mx_describe(target_of(mix), TSR_MX_DIALECT_COMPRESSED_TENSORS);
+    d.scheme.search = p->o->search;
+    layers.calibration = mix == TSR_MIX_NVFP4 ? p->o->calibration : NULL;
+    return tsr_mx_layers_plan(&layers, t, &(tsr_mx_step){tsr_mix_name(mix), &d.scheme, d.names, false}, p->err);
+}
+
+static tsr_status plan_weight(const planning *p, const tsr_tensor *t, tsr_mix mix)
+{
+    const bool search = p->o->search;
+    const tsr_fp8_block blocks = {.block_rows = 128, .block_cols = 128, .search = search};
+    const bool int4 = mix == TSR_MIX_INT4_WEIGHT_ONLY;
+    const tsr_int_scheme ints = {.bits = int4 ? 4 : 8,
+                                 .group = int4 ? 128 : 0,
+                                 .divisor = int4 ? 7.5f : 127.5f,
+                                 .scale_dtype = TSR_BF16,
+                                 .search = search};
+    switch (mix) {
+    case TSR_MIX_FP8_BLOCK:
+        return tsr_plan_quantize(p->plan, &(tsr_weight){.data = t}, &blocks, TSR_DIALECT_COMPRESSED_TENSORS, p->err);
+    case TSR_MIX_FP8_CHANNEL:
+        return tsr_plan_fp8_channel(p->plan, t, TSR_SCALE_F32, search, p->err);
+    case TSR_MIX_INT8_WEIGHT_ONLY:
+    case TSR_MIX_INT4_WEIGHT_ONLY:
+        return tsr_plan_packed(p->plan, t, &ints, p->err);
+    default:
+        return plan_small_groups(p, t, mix);
+    }
+}
+
+static tsr_status plan_tensors(const planning *p)
+{
+    for (size_t i = 0; i < p->c->tensors.count; i++)
+        p->layers.coded[i] = p->mixes[i] != TSR_MIX_KEEP;
+    for (size_t i = 0; i < p->c->tensors.count; i++) {
+        const tsr_tensor *const t = &p->c->tensors.items[i];
+        const bool codes = p->mixes[i] != TSR_MIX_KEEP;
+        TSR_TRY(codes ? plan_weight(p, t, (tsr_mix)p->mixes[i]) : tsr_plan_copy(p->plan, t, t->name, p->err));
+        TSR_TRY(tsr_plan_add_note(p->plan, t, codes ? "quantize" : "copy", p->decisions[i].reason, p->err));
+    }
+    return TSR_OK;
+}
+
+/* ---- the plan ---- */
+
+static tsr_status spell_command(const planning *p)
+{
+    tsr_text t = {0};
+    tsr_text_printf(&t, "quantize --rules %016llx --scales %s --max-shard-size %llu", U64(p->o->rules->hash),
+                    p->o->search ? "mse" : "amax", U64(p->o->max_shard_bytes));
+    if (p->o->calibration != NULL)
+        tsr_text_printf(&t, " --activations %016llx", U64(p->o->calibration->hash));
+    return tsr_plan_take_command(p->plan, &t, p->err);
+}
+
+static tsr_status make_plan(const planning *p)
+{
+    TSR_TRY(tsr_quantize_check_source(p->c, p->err));
+    TSR_TRY(spell_command(p));
+    TSR_TRY(decide(p));
+    TSR_TRY(plan_tensors(p));
+    TSR_TRY(tsr_plan_pack(p->plan, "", p->o->max_shard_bytes, p->err));
+    TSR_TRY(tsr_plan_side_files(p->plan, "", "*", (const char *const[]){TSR_HF_QUANT_CONFIG_NAME, NULL}, p->err));
+    TSR_TRY(tsr_plan_index(p->plan, "", false, p->err));
+    TSR_TRY(tsr_plan_mix_config(p->plan, p->mixes, p->decisions, p->err));
+    return tsr_plan_finish(p->plan, p->err);
+}
+
+tsr_status tsr_rules_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_rules_options *options,
+                          tsr_err *err)
+{
+    const size_t count = (*source)->tensors.count + 1;
+    planning p = {
+        .plan = plan,
+        .c = *source,
+        .o = options,
+        .mixes = calloc(count, sizeof *p.mixes),
+        .decisions = calloc(count, sizeof *p.decisions),
+        .by_scheme = calloc(count, sizeof *p.by_scheme),
+        .first = calloc(count, sizeof *p.first),
+        .items = calloc(count, sizeof *p.items),
+        .layers = {.plan = plan},
+        .err = err,
+    };
+    *plan = tsr_plan_begin(source, 1);
+    plan->report = tsr_quantize_report;
+    plan->made = (tsr_plan_made){.scheme = "mixed", .dialect = "compressed-tensors"};
+    const bool enough = p.mixes != NULL && p.decisions != NULL && p.by_scheme != NULL && p.first != NULL &&
+                        p.items != NULL && tsr_mx_layers_make(&p.layers, count);
+    const tsr_status status = enough ? make_plan(&p) : tsr_out_of_memory(err, "while planning");
+    free(p.mixes);
+    free(p.decisions);
+    free(p.by_scheme);
+    free(p.first);
+    free(p.items);
+    tsr_mx_layers_free(&p.layers);
+    if (status != TSR_OK)
+        tsr_plan_free(plan);
+    return status;
+}
