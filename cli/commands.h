@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 int tsr_cmd_compare_schemes(int argc, char **argv);
+int tsr_cmd_plan_schemes(int argc, char **argv);
 int tsr_cmd_diff(int argc, char **argv);
 int tsr_cmd_quantize(int argc, char **argv);
 int tsr_cmd_convert(int argc, char **argv);

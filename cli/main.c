@@ -18,6 +18,7 @@ static const struct {
     {"quantize", "a BF16 checkpoint to block FP8, int8 or int4", tsr_cmd_quantize},
     {"convert", "dtypes, names, shards and layouts of a checkpoint", tsr_cmd_convert},
     {"compare-schemes", "what each scheme would cost a model, in one table", tsr_cmd_compare_schemes},
+    {"plan-schemes", "the scheme for each weight that a budget of bytes allows", tsr_cmd_plan_schemes},
     {"diff", "two checkpoints, tensor by tensor, by value", tsr_cmd_diff},
     {"verify", "a checkpoint against the one that it was made from; kernels and whole passes on it", tsr_cmd_verify},
     {"inspect", "what is in a checkpoint or tensor, and who can load it", tsr_cmd_inspect},
