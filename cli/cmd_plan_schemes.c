@@ -1,5 +1,6 @@
 /* tessera plan-schemes: its options, the table of what bits buy, the rules file, and data to plot. */
 #include "cli/commands.h"
+#include "cli/next.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/places.h"
@@ -165,6 +166,15 @@ static void print_row(const planned *p, const tsr_choice *c, const char *what)
               tsr_bytes_text((double)c->bytes, bytes), c->error, what);
 }
 
+static void print_next(const arguments *a)
+{
+    tsr_print("next: tessera quantize ");
+    tsr_print_path(a->src);
+    tsr_print(" -o DST --rules ");
+    tsr_print_path(a->rules);
+    tsr_print("%s\n", a->wanted[TSR_MIX_NVFP4] ? " --activations FILE" : "");
+}
+
 static tsr_status print_table(const planned *p, tsr_err *err)
 {
     char bytes[32], text[300], share[256];
@@ -192,9 +202,8 @@ static tsr_status print_table(const planned *p, tsr_err *err)
         tsr_print("no choice of %llu bytes has a smaller error\n", U64(p->budget));
     if (p->a->rules == NULL)
         tsr_print("-o FILE writes it as rules for tessera quantize --rules\n");
-    else if (!tsr_is_stdout(p->a->rules))
-        tsr_print("next: tessera quantize %s -o DST --rules %s%s\n", p->a->src, p->a->rules,
-                  p->a->wanted[TSR_MIX_NVFP4] ? " --activations FILE" : "");
+    else
+        print_next(p->a);
     return TSR_OK;
 }
 

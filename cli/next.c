@@ -7,8 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Prints a path so that a shell takes it for one word. */
-static void print_path(const char *path)
+void tsr_print_path(const char *path)
 {
     static const char kPlain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@%";
     if (path[0] == '-') /* or it would be taken for an option */
@@ -61,7 +60,7 @@ void tsr_print_next(const char *src_path, const char *dst_path, bool partial, co
         char word[2 * PATH_MAX];
         snprintf(word, sizeof word, "%s%.*s%s%s", src ? src_path : dst_path, (int)(n - 3), p + 3,
                  bare && dst ? "/" : "", bare && dst ? plan->files[0].name : "");
-        print_path(word);
+        tsr_print_path(word);
         p += n;
     }
     tsr_print("\n");

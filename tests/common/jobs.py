@@ -16,7 +16,7 @@ APART = Codes(diff=3, verify=3)  # SRC or DST is no checkpoint: they say what ma
 RANKS = Codes(3, 3, 3)           # inspect, too, wants one rank
 
 # `made` turns a generated BF16 checkpoint into the job's source: a command, several, a kind of remade.KINDS, or None; SRC
-# stands for the source, DST for the destination. The weights are spread over several shards where the target writes shards. `unfit`: kinds of checkpoint
+# stands for the source, DST for the destination, RULES for a rules file. The weights are spread over several shards where the target writes shards. `unfit`: kinds of checkpoint
 # that the target rightly refuses, or for which it takes minutes (50,000 weights with a file each are 50,000 syncs), or that
 # would go through the very steps of another job once more (MXFP8 is written as MXFP4 is, and cast as NVFP4 is).
 # `kind` and `codes` are for the test that reads the output (tests/interop/test_pairs.py).
@@ -45,6 +45,7 @@ JOBS = [
     Job("quantize mxfp4", None, "quantize SRC -o DST --scheme mxfp4 --mx-scale floor --max-shard-size 16MB"),
     Job("quantize mxfp8, DeepSeek", None, "quantize SRC -o DST --scheme mxfp8 --dialect deepseek --mx-scale floor --max-shard-size 16MB",
         ("many", "giant")),
+    Job("quantize mixed", None, "quantize SRC -o DST --rules RULES --max-shard-size 16MB", ("many", "giant")),
     Job("convert bf16", FP8, "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
     Job("convert bf16 from nvfp4, ModelOpt", "quantize SRC -o DST --scheme nvfp4-weight-only --dialect modelopt --max-shard-size 16MB --quiet",
         "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
@@ -164,7 +165,7 @@ def chosen(options):
 
 def words(command, source, destination):
     """The command as arguments of the tool."""
-    places = {"SRC": str(source), "DST": str(destination)}
+    places = {"SRC": str(source), "DST": str(destination), "RULES": os.path.join(os.path.dirname(__file__), "mixed_rules.json")}
     return [places.get(word, word) for word in command.split()]
 
 
