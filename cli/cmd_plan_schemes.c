@@ -59,8 +59,9 @@ static tsr_status parse_schemes(arguments *a, tsr_err *err)
         a->wanted[mix] = true;
         at += size;
         if (*at == '\0')
-            return TSR_OK;
+            break;
     }
+    return tsr_mix_check(a->wanted, err) == TSR_OK ? TSR_OK : tsr_prepend(err, TSR_E_USAGE, "--schemes");
 }
 
 static tsr_status check(arguments *a, tsr_err *err)

@@ -20,40 +20,26 @@ static const tsr_int_scheme kInt8 = {.bits = 8}, kInt4 = {.bits = 4, .group = 12
 
 static const struct mix {
     const char *name;
-    tsr_scheme measured;
-    uint64_t more;
     tsr_ct_form form; /* what is asked of shapes */
     const tsr_int_scheme *ints;
     uint32_t group; /* columns of which a row must be a multiple */
 } kMixes[TSR_MIXES] = {
-    [TSR_MIX_KEEP] = {"keep", TSR_SCHEMES, 0, TSR_CT_FP8, &kInt8, 1},
-    [TSR_MIX_NVFP4] = {"nvfp4", TSR_SCHEME_NVFP4, sizeof(float), TSR_CT_FP8, &kInt8, 16},
-    [TSR_MIX_NVFP4_WEIGHT_ONLY] = {"nvfp4-weight-only", TSR_SCHEME_NVFP4, 0, TSR_CT_FP8, &kInt8, 16},
-    [TSR_MIX_MXFP4] = {"mxfp4", TSR_SCHEME_MXFP4, 0, TSR_CT_FP8, &kInt8, 32},
-    [TSR_MIX_MXFP4_WEIGHT_ONLY] = {"mxfp4-weight-only", TSR_SCHEME_MXFP4, 0, TSR_CT_FP8, &kInt8, 32},
-    [TSR_MIX_MXFP8] = {"mxfp8", TSR_SCHEME_MXFP8, 0, TSR_CT_FP8, &kInt8, 32},
-    [TSR_MIX_MXFP8_WEIGHT_ONLY] = {"mxfp8-weight-only", TSR_SCHEME_MXFP8, 0, TSR_CT_FP8, &kInt8, 32},
-    [TSR_MIX_FP8_BLOCK] = {"fp8-block", TSR_SCHEME_FP8_BLOCK, 0, TSR_CT_FP8, &kInt8, 1},
-    [TSR_MIX_FP8_CHANNEL] = {"fp8-channel", TSR_SCHEME_FP8_CHANNEL, 0, TSR_CT_FP8, &kInt8, 1},
-    [TSR_MIX_INT8_WEIGHT_ONLY] = {"int8-weight-only", TSR_SCHEME_INT8_WEIGHT_ONLY, 2 * sizeof(int64_t), TSR_CT_PACKED,
-                                  &kInt8, 1},
-    [TSR_MIX_INT4_WEIGHT_ONLY] = {"int4-weight-only", TSR_SCHEME_INT4_GROUP_128, 2 * sizeof(int64_t), TSR_CT_PACKED,
-                                  &kInt4, 1},
+    [TSR_MIX_KEEP] = {"keep", TSR_CT_FP8, &kInt8, 1},
+    [TSR_MIX_NVFP4] = {"nvfp4", TSR_CT_FP8, &kInt8, 16},
+    [TSR_MIX_NVFP4_WEIGHT_ONLY] = {"nvfp4-weight-only", TSR_CT_FP8, &kInt8, 16},
+    [TSR_MIX_MXFP4] = {"mxfp4", TSR_CT_FP8, &kInt8, 32},
+    [TSR_MIX_MXFP4_WEIGHT_ONLY] = {"mxfp4-weight-only", TSR_CT_FP8, &kInt8, 32},
+    [TSR_MIX_MXFP8] = {"mxfp8", TSR_CT_FP8, &kInt8, 32},
+    [TSR_MIX_MXFP8_WEIGHT_ONLY] = {"mxfp8-weight-only", TSR_CT_FP8, &kInt8, 32},
+    [TSR_MIX_FP8_BLOCK] = {"fp8-block", TSR_CT_FP8, &kInt8, 1},
+    [TSR_MIX_FP8_CHANNEL] = {"fp8-channel", TSR_CT_FP8, &kInt8, 1},
+    [TSR_MIX_INT8_WEIGHT_ONLY] = {"int8-weight-only", TSR_CT_PACKED, &kInt8, 1},
+    [TSR_MIX_INT4_WEIGHT_ONLY] = {"int4-weight-only", TSR_CT_PACKED, &kInt4, 1},
 };
 
 const char *tsr_mix_name(tsr_mix mix)
 {
     return kMixes[mix].name;
-}
-
-tsr_scheme tsr_mix_measured(tsr_mix mix)
-{
-    return kMixes[mix].measured;
-}
-
-uint64_t tsr_mix_more_bytes(tsr_mix mix)
-{
-    return kMixes[mix].more;
 }
 
 bool tsr_mix_takes(tsr_mix mix, const tsr_checkpoint *source, const tsr_tensor *t)
@@ -77,6 +63,15 @@ tsr_status tsr_mix_parse(const char *word, tsr_mix *mix, tsr_err *err)
                         "int8-channel cannot be mixed with others: the sums of its rows stand in a file of their own, "
                         "which is of models that are int8 throughout; int8-weight-only can");
     return tsr_fail(err, TSR_E_USAGE, "no scheme '%s' to mix with others: there are %s", word, names);
+}
+
+tsr_status tsr_mix_check(const bool used[TSR_MIXES], tsr_err *err)
+{
+    if (used[TSR_MIX_FP8_BLOCK] && used[TSR_MIX_FP8_CHANNEL])
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "fp8-block and fp8-channel cannot be mixed: their tensors have the same names and dtypes, and "
+                        "readers that know one size of blocks would take it for both");
+    return TSR_OK;
 }
 
 /* ---- matching ---- */

@@ -7,7 +7,11 @@
 #define TSR_CONVERT_PLANS_RULES_H
 
 #include "common/arena.h"
-#include "convert/plans/compare_schemes.h"
+#include "formats/checkpoint/checkpoint.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 /* The schemes of which a checkpoint can hold several, in compressed-tensors' dialect. */
 typedef enum tsr_mix {
@@ -31,10 +35,8 @@ const char *tsr_mix_name(tsr_mix mix);
 /* "keep" is also called bf16. TSR_E_USAGE: no scheme has this name, or it cannot be mixed, and why. */
 tsr_status tsr_mix_parse(const char *word, tsr_mix *mix, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The row of compare-schemes with the same codes (not for TSR_MIX_KEEP), and the bytes of what a checkpoint has beside
- * what is counted there: weight_shape, input_global_scale. */
-tsr_scheme tsr_mix_measured(tsr_mix mix);
-uint64_t tsr_mix_more_bytes(tsr_mix mix);
+/* TSR_E_UNSUPPORTED: two of these schemes cannot stand in one checkpoint, and why. */
+tsr_status tsr_mix_check(const bool used[TSR_MIXES], tsr_err *err) TSR_WARN_UNUSED;
 
 /* Whether a plan can make codes of this weight by the scheme, given that the policy would: not of stacked experts, nor
  * where groups do not divide a row. */

@@ -143,6 +143,9 @@ static tsr_status decide(const planning *p)
     bool used[TSR_MIXES] = {false};
     TSR_TRY(find_items(p, used));
     TSR_TRY(check_items(p));
+    const tsr_status mixed = tsr_mix_check(used, p->err);
+    if (mixed != TSR_OK)
+        return tsr_prepend(p->err, mixed, "%s", p->o->rules->path);
     if (used[TSR_MIX_NVFP4] && p->o->calibration == NULL)
         return tsr_fail(p->err, TSR_E_MISMATCH,
                         "%s: nvfp4 quantizes activations, too, and needs their ranges: --activations FILE "

@@ -8,6 +8,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The row of compare-schemes with the same codes, and the bytes of what a checkpoint has beside what is counted there. */
+static const struct {
+    tsr_scheme scheme;
+    uint64_t more; /* input_global_scale, weight_shape */
+} kMeasured[TSR_MIXES] = {
+    [TSR_MIX_KEEP] = {TSR_SCHEMES, 0},
+    [TSR_MIX_NVFP4] = {TSR_SCHEME_NVFP4, sizeof(float)},
+    [TSR_MIX_NVFP4_WEIGHT_ONLY] = {TSR_SCHEME_NVFP4, 0},
+    [TSR_MIX_MXFP4] = {TSR_SCHEME_MXFP4, 0},
+    [TSR_MIX_MXFP4_WEIGHT_ONLY] = {TSR_SCHEME_MXFP4, 0},
+    [TSR_MIX_MXFP8] = {TSR_SCHEME_MXFP8, 0},
+    [TSR_MIX_MXFP8_WEIGHT_ONLY] = {TSR_SCHEME_MXFP8, 0},
+    [TSR_MIX_FP8_BLOCK] = {TSR_SCHEME_FP8_BLOCK, 0},
+    [TSR_MIX_FP8_CHANNEL] = {TSR_SCHEME_FP8_CHANNEL, 0},
+    [TSR_MIX_INT8_WEIGHT_ONLY] = {TSR_SCHEME_INT8_WEIGHT_ONLY, 2 * sizeof(int64_t)},
+    [TSR_MIX_INT4_WEIGHT_ONLY] = {TSR_SCHEME_INT4_GROUP_128, 2 * sizeof(int64_t)},
+};
+
 typedef struct making {
     tsr_scheme_plan *plan;
     const tsr_checkpoint *c;
@@ -26,7 +44,7 @@ typedef struct making {
 static bool may_take(const making *m, tsr_mix mix, size_t tensor)
 {
     return mix != TSR_MIX_KEEP && m->o->schemes[mix] &&
-           (m->taken[tensor] & tsr_scheme_taken_bit(tsr_mix_measured(mix))) != 0 &&
+           (m->taken[tensor] & tsr_scheme_taken_bit(kMeasured[mix].scheme)) != 0 &&
            tsr_mix_takes(mix, m->c, &m->c->tensors.items[tensor]);
 }
 
@@ -117,9 +135,9 @@ static void cost_group(const making *m, tsr_scheme_group *g)
         tsr_choice_option o = {0, 0};
         bool all = m->o->schemes[mix];
         for (size_t i = 0; i < g->n && all; i++) {
-            const tsr_scheme_cost *const c = &m->costs[(at + i) * TSR_SCHEMES + tsr_mix_measured(mix)];
+            const tsr_scheme_cost *const c = &m->costs[(at + i) * TSR_SCHEMES + kMeasured[mix].scheme];
             all = c->taken && tsr_mix_takes(mix, m->c, g->tensors[i]);
-            o.bytes += c->bytes + tsr_mix_more_bytes(mix);
+            o.bytes += c->bytes + kMeasured[mix].more;
             o.error += c->stats.sum_x2 > 0 ? weight_of(m, g->tensors[i]) * c->stats.sum_d2 / c->stats.sum_x2 : 0;
         }
         if (all)
@@ -133,7 +151,7 @@ static tsr_status measure(making *m)
 {
     tsr_compare_schemes_options options = {.run = m->o->run, .taken = m->measured_taken, .cpu_flags = m->o->cpu_flags};
     for (tsr_mix mix = TSR_MIX_KEEP + 1; mix < TSR_MIXES; mix++)
-        options.schemes |= m->o->schemes[mix] ? 1u << tsr_mix_measured(mix) : 0;
+        options.schemes |= m->o->schemes[mix] ? 1u << kMeasured[mix].scheme : 0;
     m->costs = calloc(m->plan->n_tensors * TSR_SCHEMES, sizeof *m->costs);
     if (m->costs == NULL)
         return tsr_out_of_memory(m->err, "for the costs of schemes");

@@ -6,6 +6,7 @@
 #ifndef TSR_CONVERT_PLANS_SCHEME_PLAN_H
 #define TSR_CONVERT_PLANS_SCHEME_PLAN_H
 
+#include "convert/plans/compare_schemes.h"
 #include "convert/plans/rules.h"
 #include "convert/plans/scheme_choice.h"
 

@@ -62,6 +62,7 @@ ROWS = [
     ("plan-schemes SRC --bits 5 --schemes mxfp8,", ["--schemes"]),
     ("plan-schemes SRC --bits 5 --schemes bf16,keep", ["--schemes", "twice"]),
     ("plan-schemes SRC --bits 5 --schemes int8-channel,bf16", ["int8-channel", "cannot be mixed"]),
+    ("plan-schemes SRC --bits 5 --schemes fp8-block,fp8-channel", ["fp8-channel", "cannot be mixed"]),
     ("plan-schemes SRC --bits 5 -o SRC/rules.json", ["SRC"]),
     ("plan-schemes SRC --bits 5 -o - --json -", ["two reports"]),
     ("diff SRC", ["which two"]),

@@ -63,6 +63,8 @@ def check_pipes(checks, tool, work):
             checks.check(f"{command[0]}, {name} is a pipe", code == (0 if name == "tokenizer.json" else 3), f"{code}: {stderr}")
         harness.run("rm", ["-rf", os.path.join(work, "never"), odd])
     for command in (["inspect", fifo], ["quantize", fifo, "-o", "never"], ["compare-schemes", fifo], ["diff", fifo, source],
+                    ["plan-schemes", fifo, "--bits", "8"], ["plan-schemes", source, "--bits", "8", "--sensitivity", fifo],
+                    ["quantize", source, "-o", "never", "--rules", fifo],
                     ["quantize", source, "-o", "never", "--scheme", "int8-channel", "--activations", fifo],
                     ["convert", source, "-o", "never", "--to", "fp8-block", "--against", fifo],
                     ["verify", source, "--against", fifo], ["verify", "forward", source, "--reference", fifo],

@@ -53,6 +53,8 @@ ROWS = [
     ("inspect SRC/model.safetensors --json SRC/model.safetensors", "model.safetensors"),
     ("inspect SRC:lm_head.weight --json SRC/result.json", "SRC"),
     ("compare-schemes SRC --json SRC/result.json", "SRC"),
+    ("plan-schemes SRC --bits 8 -o SRC/rules.json", "SRC"),
+    ("plan-schemes SRC --bits 8 --plot SRC/plot.csv", "SRC"),
     ("diff SRC FP8 --json FP8/result.json", "FP8"),
     ("diff SRC FP8 --json SRC/result.json", "SRC"),
     ("verify FP8 --against SRC --json SRC/result.json", "SRC"),

@@ -33,6 +33,7 @@ COMMANDS = [
     ("convert safetensors", "convert PACKED -o DST --to safetensors", True),
     ("convert fastertransformer", "convert W4 -o DST --to fastertransformer --arch sm80", True),
     ("compare-schemes", "compare-schemes SRC", False),
+    ("plan-schemes", "plan-schemes SRC --bits 8 --json -", False),
     ("inspect", "inspect FP8 --can-load all --tp 1,2", False),
     ("inspect int4", "inspect W4", False),
     ("inspect nvfp4", "inspect NV --can-load all --tp 1,2", False),

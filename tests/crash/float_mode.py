@@ -28,6 +28,7 @@ TELLING = [
     ["verify", "FP8", "--against", "SRC"],
     ["verify", "forward", "FP8", "--against", "SRC"],
     ["compare-schemes", "SRC"],
+    ["plan-schemes", "SRC", "--bits", "8"],
 ]
 
 

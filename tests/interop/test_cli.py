@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import harness
 import pytest
 
-COMMANDS = ["quantize", "convert", "compare-schemes", "diff", "verify", "inspect"]
+COMMANDS = ["quantize", "convert", "compare-schemes", "plan-schemes", "diff", "verify", "inspect"]
 CHECKS = ["gemm", "epilogue", "dequant", "mla", "forward"]
 
 
@@ -67,6 +67,7 @@ def test_every_json_names_its_schema_and_version(run, checkpoint, quantize, tmp_
         "quantize": ["quantize", src, "-o", tmp_path / "a"], "convert": ["convert", dst, "-o", tmp_path / "b", "--to", "bf16"],
         "inspect": ["inspect", dst], "inspect-tensor": ["inspect", f"{dst}:lm_head.weight"], "diff": ["diff", src, dst],
         "verify": ["verify", dst, "--against", src], "compare-schemes": ["compare-schemes", src, "--sample", "1"],
+        "plan-schemes": ["plan-schemes", src, "--bits", "8"],
         "verify-kernels": ["verify", "gemm", dst, "--device", "cpu", "--sample", "1"],
         "verify-forward": ["verify", "forward", dst, "--against", src, "--count", "4"],
     }

@@ -75,6 +75,7 @@ COMMANDS = {
     "quantize int4": "quantize SRC -o DST --scheme int4-weight-only",
     "quantize --dry-run": "quantize SRC -o DST --dry-run",
     "compare-schemes": "compare-schemes SRC --quiet",
+    "plan-schemes": "plan-schemes SRC --bits 8 --quiet",
     "bf16": "convert SRC -o DST --to bf16",
     "fp8-block": "convert SRC -o DST --to fp8-block --block 64x64",
     "tp": "convert SRC -o DST --to tp --tp 2",
@@ -234,7 +235,7 @@ def test_blobs_name_the_way_back(tmp_path, tessera, checkpoint, target):
     code, _, err = harness.run(tessera, ["convert", src, "-o", blobs, "--to", target, "--arch", "sm80", "--quiet"])
     assert code == 0, err
     for command in ("verify SRC --against PLAIN", "verify PLAIN --against SRC", "diff PLAIN SRC", "quantize SRC -o DST",
-                    "convert SRC -o DST --to bf16", "convert SRC -o DST --to tp --tp 2", "compare-schemes SRC",
+                    "convert SRC -o DST --to bf16", "convert SRC -o DST --to tp --tp 2", "compare-schemes SRC", "plan-schemes SRC --bits 8",
                     "verify gemm SRC --device cpu"):
         code, out, err = run(tessera, command, tmp_path, blobs, src)
         assert code == 3 and f"--from {target}" in err and "missing" not in out, f"{command}: exit {code}\n{out}{err}"

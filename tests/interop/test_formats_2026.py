@@ -331,6 +331,7 @@ UNABLE = {
     "fastertransformer": "convert SRC -o DST --to fastertransformer --arch sm80",
     "trtllm": "convert SRC -o DST --to trtllm --arch sm80",
     "compare-schemes": "compare-schemes SRC --quiet",
+    "plan-schemes": "plan-schemes SRC --bits 8 --quiet",
 }
 
 
