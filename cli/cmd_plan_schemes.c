@@ -345,7 +345,9 @@ static tsr_status measure(const arguments *a, const tsr_checkpoint *c, const tsr
                                        .sensitivity = sensitivity,
                                        .cpu_flags = tsr_cpu_flags() & (unsigned)a->cpumask};
     memcpy(options.schemes, a->wanted, sizeof options.schemes);
-    const tsr_status status = tsr_scheme_plan_make(plan, c, type, &options, err);
+    tsr_status status = tsr_arena_status(&arena, TSR_OK, err); /* or `type` may be missing for want of memory */
+    if (status == TSR_OK)
+        status = tsr_scheme_plan_make(plan, c, type, &options, err);
     tsr_terminal_close(&terminal);
     tsr_arena_free(&arena);
     return status;
