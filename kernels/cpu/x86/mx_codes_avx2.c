@@ -274,7 +274,7 @@ void tsr_encode_mxfp8_bf16_avx2(const uint16_t *x, size_t n, const uint8_t *scal
     for (size_t i = 0; i < n; i += 32, scales++) {
         const __m256i a = _mm256_loadu_si256((const __m256i *)(x + i));
         const __m256i b = _mm256_loadu_si256((const __m256i *)(x + i + 16));
-        const __m256i base = _mm256_set1_epi16((short)((*scales - 7) << 7));
+        const __m256i base = _mm256_set1_epi16((short)((*scales - 7) * 128));
         const __m256i others = _mm256_subs_epu16(_mm256_max_epu16(above(a, base), above(b, base)), extent);
         _mm_prefetch((const char *)(x + n + i), _MM_HINT_T0); /* the next row is assumed to follow */
         if (__builtin_expect(!_mm256_testz_si256(others, others) || *scales < 8 || *scales > 240, 0)) {

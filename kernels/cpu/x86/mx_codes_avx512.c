@@ -325,7 +325,7 @@ ALWAYS_INLINE __m512i above(__m512i x, __m512i base)
 /* The bits of 2^(scale - 127 - 7). */
 ALWAYS_INLINE __m512i base_of(uint8_t scale)
 {
-    return _mm512_set1_epi16((short)((scale - 7) << 7));
+    return _mm512_set1_epi16((short)((scale - 7) * 128));
 }
 
 /* Whether normal numbers with this scale have normal codes. */

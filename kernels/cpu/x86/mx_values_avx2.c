@@ -156,7 +156,7 @@ bool tsr_decode_mxfp8_bf16_avx2(const uint8_t *codes, size_t n, const uint8_t *s
             nan |= tsr_decode_mxfp8_bf16_ref(codes + i, 32, scales + i / 32, y + i);
             continue;
         }
-        const __m256i exponent = _mm256_set1_epi16((short)((scale - 127) << 7));
+        const __m256i exponent = _mm256_set1_epi16((short)((scale - 127) * 128));
         decode16(_mm256_cvtepu8_epi16(_mm256_castsi256_si128(code)), exponent, y + i);
         decode16(_mm256_cvtepu8_epi16(_mm256_extracti128_si256(code, 1)), exponent, y + i + 16);
     }

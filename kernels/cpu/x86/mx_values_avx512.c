@@ -151,7 +151,7 @@ bool tsr_decode_mxfp8_bf16_avx512(const uint8_t *codes, size_t n, const uint8_t 
         const __m512i value =
             _mm512_mask_permutexvar_epi16(moved, _mm512_cmplt_epu16_mask(magnitude, eight), magnitude, table);
         const __m512i scaled = _mm512_maskz_add_epi16(_mm512_test_epi16_mask(magnitude, magnitude), value,
-                                                      _mm512_set1_epi16((short)((scale - 127) << 7)));
+                                                      _mm512_set1_epi16((short)((scale - 127) * 128)));
         /* scaled | (code << 8 & 0x8000) */
         _mm512_storeu_si512(
             y + i, _mm512_ternarylogic_epi32(scaled, _mm512_slli_epi16(code, 8), _mm512_set1_epi16(INT16_MIN), 0xF8));

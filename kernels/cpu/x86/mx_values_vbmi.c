@@ -32,7 +32,7 @@ static inline int is_usual(uint8_t scale)
 static inline __m512i scaled(__m512i value, uint8_t scale)
 {
     const __mmask32 not_zero = _mm512_test_epi16_mask(value, _mm512_set1_epi16(INT16_MAX));
-    return _mm512_mask_add_epi16(value, not_zero, value, _mm512_set1_epi16((short)((scale - 127) << 7)));
+    return _mm512_mask_add_epi16(value, not_zero, value, _mm512_set1_epi16((short)((scale - 127) * 128)));
 }
 
 bool tsr_decode_mxfp8_bf16_vbmi(const uint8_t *codes, size_t n, const uint8_t *scales, uint16_t *y)
