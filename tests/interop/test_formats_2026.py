@@ -324,7 +324,6 @@ def test_config_that_says_otherwise_is_refused(tmp_path, tessera, refuse, name):
 
 UNABLE = {
     "quantize": "quantize SRC -o DST",
-    "fp8-block": "convert SRC -o DST --to fp8-block",
     "tp": "convert SRC -o DST --to tp --tp 2",
     "deepseek-mp": "convert SRC -o DST --to deepseek-mp --mp 1",
     "mla-absorbed": "convert SRC -o DST --to mla-absorbed --consumer sglang",

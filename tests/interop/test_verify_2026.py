@@ -157,7 +157,7 @@ def test_one_wrong_scale(kind, up, expect):
     scale = c.change((".scales" if kind in ("awq", "gptq") else "_scale"))
     at = (3, 70) if kind in ("awq", "gptq") else (70, 3)
     raw = scale.view(np.uint16 if kind in ("awq", "gptq") else np.uint8)
-    raw[at] += (1 if up else -1) * (64 if kind in ("awq", "gptq") else 1)
+    raw[at] = int(raw[at]) + (1 if up else -1) * (64 if kind in ("awq", "gptq") else 1)
     found, figures = expect(*c.args(), "values", WEIGHT, "codes are not the nearest", "70, ")
     assert figures[WEIGHT]["misrounded"] > 0
 
@@ -171,7 +171,7 @@ def test_one_scale_that_its_codes_were_made_with(kind, by, expect):
     scale = c.change("_scale").view(np.uint8)
     group = 16 if kind == "nvfp4" else 32
     x = c.w[70, 3 * group:4 * group].astype(np.float32)
-    scale[70, 3] += by * (8 if kind == "nvfp4" else 1)
+    scale[70, 3] = int(scale[70, 3]) + by * (8 if kind == "nvfp4" else 1)
     unit = mx.power(scale[70, 3]) if kind != "nvfp4" else np.float32(scale.view(E4M3)[70, 3]) / c.tensors[WEIGHT + "_global_scale"][0]
     if elements == 8:
         c.change(".weight")[70, 96:128] = np.clip(x / unit, -448, 448).astype(E4M3)
@@ -267,7 +267,7 @@ def test_one_wrong_zero_point(kind, by, expect):
     c = Coded(kind)
     codes, zeros, *rest = c.parts
     zeros = zeros.copy()
-    zeros[70, 3] += by
+    zeros[70, 3] = int(zeros[70, 3]) + by
     pack = stored.awq if kind == "awq" else stored.gptq
     c.tensors = {MODULE + s: np.ascontiguousarray(t) for s, t in pack(codes, zeros, *rest).items()}
     words = ("1 of 4096 zero points do not", "[70, 96]", f"{by:+d}") if kind == "awq" else ("codes are not the nearest", "[70, ")

@@ -19,8 +19,7 @@ const char *tsr_misreading_text(tsr_misreading misreading)
         [TSR_ZEROS_HIGHER] = "zero points are one too low",
         [TSR_ZEROS_LOWER] = "zero points are one too high",
         [TSR_GLOBAL_INVERTED] =
-            "the global scale is inverted: stored as a factor where a divisor belongs, or the other "
-            "way round",
+            "the global scale is inverted: stored as a factor where a divisor belongs, or as a divisor for a factor",
     };
     return kTexts[misreading];
 }

@@ -75,14 +75,14 @@ static tsr_status load_stored(tsr_weight_reader *r, tsr_err *err)
         const uint64_t first = (matrix * grid_rows(v) + r->first_row) * grid_cols(v) + r->first_col;
         TSR_TRY(tsr_read_runs(v, w->scale, first * width, r->scale_rows, r->scale_cols * width, grid_cols(v) * width,
                               r->raw_scales, err));
-        tsr_decode(dtype, r->raw_scales, n, r->scales);
+        tsr_decode((unsigned char)dtype, r->raw_scales, n, r->scales);
         return TSR_OK;
     }
     const uint64_t first = (matrix * grid_cols(v) + r->first_col) * grid_rows(v) + r->first_row;
     TSR_TRY(tsr_read_runs(v, w->scale, first * width, r->scale_cols, r->scale_rows * width, grid_rows(v) * width,
                           r->raw_scales, err));
     double *const stored = r->zero_points; /* which are read after this */
-    tsr_decode(dtype, r->raw_scales, n, stored);
+    tsr_decode((unsigned char)dtype, r->raw_scales, n, stored);
     for (uint64_t i = 0; i < r->scale_rows; i++) {
         for (uint64_t k = 0; k < r->scale_cols; k++)
             r->scales[i * r->scale_cols + k] = stored[k * r->scale_rows + i];
