@@ -110,10 +110,10 @@ static void check_weight(const tsr_weight *w)
         abort();
     if (w->scale == NULL || w->coding == TSR_UNREAD)
         return;
-    if (w->block_rows == 0 || w->block_cols == 0 || w->values == NULL)
+    if (w->block.rows == 0 || w->block.cols == 0 || w->values == NULL)
         abort();
-    const uint64_t rows = (w->rows + w->block_rows - 1) / w->block_rows,
-                   cols = (w->cols + w->block_cols - 1) / w->block_cols;
+    const uint64_t rows = (w->rows + w->block.rows - 1) / w->block.rows,
+                   cols = (w->cols + w->block.cols - 1) / w->block.cols;
     if (w->part == NULL && (w->grid_rows < rows || (!w->reordered && w->grid_cols < cols)))
         abort();
     uint64_t scales = 1;
@@ -140,8 +140,9 @@ static void pair(const tsr_checkpoint *c)
 {
     tsr_weights paired = {0}, surveyed = {0};
     size_t problems = 0;
-    const tsr_status strict = tsr_weights_pair(&paired, c, 0, 0, NULL);
-    if (tsr_weights_survey(&surveyed, c, 0, 0, count_problem, &problems, NULL) == TSR_OK) {
+    const tsr_block unstated = {0};
+    const tsr_status strict = tsr_weights_pair(&paired, c, unstated, NULL);
+    if (tsr_weights_survey(&surveyed, c, unstated, count_problem, &problems, NULL) == TSR_OK) {
         if ((strict == TSR_OK) != (problems == 0))
             abort(); /* one of the two saw a fault that the other did not */
         for (size_t i = 0; i < surveyed.count; i++)
