@@ -102,4 +102,11 @@ const char *tsr_json_find_string(const char *text, size_t size, const char *path
 /* The non-negative integer at a path. */
 bool tsr_json_find_u64(const char *text, size_t size, const char *path, uint64_t *value);
 
+/* The value at a path of an object, which may be absent itself (.data NULL). False also for null, which in configurations
+ * says the same as no value. */
+bool tsr_json_get(tsr_json_text object, const char *path, tsr_json_text *value);
+
+/* Whether the value at a path of an object is this one, as tsr_json_is compares them. */
+bool tsr_json_says(tsr_json_text object, const char *path, const char *literal);
+
 #endif

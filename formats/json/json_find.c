@@ -54,3 +54,14 @@ bool tsr_json_find_u64(const char *text, size_t size, const char *path, uint64_t
     tsr_json_text span;
     return tsr_json_find(text, size, path, &span) && tsr_json_u64_of(span, value);
 }
+
+bool tsr_json_get(tsr_json_text object, const char *path, tsr_json_text *value)
+{
+    return object.data != NULL && tsr_json_find(object.data, object.size, path, value) && !tsr_json_is(*value, "null");
+}
+
+bool tsr_json_says(tsr_json_text object, const char *path, const char *literal)
+{
+    tsr_json_text value;
+    return tsr_json_get(object, path, &value) && tsr_json_is(value, literal);
+}

@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define COUNT(table) (sizeof(table) / sizeof *(table))
-
 static void check_method(const tsr_load_query *q)
 {
     const tsr_weights *const w = q->s->weights;

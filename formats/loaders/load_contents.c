@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COUNT(table) (sizeof(table) / sizeof *(table))
-
 /* ---- which tensors must be present ---- */
 
 static bool find(const tsr_load_query *q, const char *weight)

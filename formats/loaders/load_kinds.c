@@ -7,8 +7,6 @@
 #include <string.h>
 #include <strings.h>
 
-#define COUNT(table) (sizeof(table) / sizeof *(table))
-
 /* What a loader that does not read a pair says of it, and what would help. `why` NULL: it reads the pair. */
 typedef struct answer {
     const char *why, *advice;

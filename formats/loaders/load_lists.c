@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define COUNT(table) (sizeof(table) / sizeof *(table))
-
 enum { MAX_NAME = 1200 };
 
 /* ---- the names that a loader looks up in the list ---- */

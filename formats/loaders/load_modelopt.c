@@ -10,8 +10,7 @@
 
 enum { MAX_NAME = 1200 };
 
-#define COUNT(table) (sizeof(table) / sizeof *(table))
-
+/* Also null: these readers ask whether a key is there at all. */
 static bool find(tsr_json_text object, const char *path, tsr_json_text *value)
 {
     return object.data != NULL && tsr_json_find(object.data, object.size, path, value);
@@ -19,9 +18,8 @@ static bool find(tsr_json_text object, const char *path, tsr_json_text *value)
 
 static bool is_nvfp4(const tsr_load_query *q)
 {
-    tsr_json_text value;
-    return find(q->config, "quant_algo", &value) &&
-           (tsr_json_is(value, "\"NVFP4\"") || tsr_json_is(value, "\"W4A16_NVFP4\""));
+    return tsr_json_says(q->config, "quant_algo", "\"NVFP4\"") ||
+           tsr_json_says(q->config, "quant_algo", "\"W4A16_NVFP4\"");
 }
 
 /* ---- Python's fnmatch ---- */
@@ -194,7 +192,7 @@ static void check_group_sizes(const tsr_load_query *q)
         return;
     while (tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
            tsr_json_skip(&r, &group, NULL) == TSR_OK) {
-        if (!find(group, "weights.group_size", &size) || tsr_json_is(size, "null"))
+        if (!tsr_json_get(group, "weights.group_size", &size))
             continue;
         if (first.data != NULL && (first.size != size.size || memcmp(first.data, size.data, size.size) != 0))
             tsr_query_note(q, true, NULL, "groups", "use one group_size for all groups for this loader",

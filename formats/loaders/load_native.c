@@ -37,18 +37,13 @@ static const tsr_linear *first_expert(const tsr_load_query *q)
     return NULL;
 }
 
-static bool stands(tsr_json_text object, const char *key, tsr_json_text *value)
-{
-    return object.data != NULL && tsr_json_find(object.data, object.size, key, value) && !tsr_json_is(*value, "null");
-}
-
 static void check_expert_dtype(const tsr_load_query *q, const tsr_linear *expert)
 {
     const habit h = habit_of(q);
     const unsigned bits = expert->weight->bits;
     tsr_json_text value;
     const bool top = tsr_config_find_model(q->s->checkpoint, "expert_dtype", &value) && !tsr_json_is(value, "null");
-    const bool inside = stands(q->config, "expert_dtype", &value);
+    const bool inside = tsr_json_get(q->config, "expert_dtype", &value);
     if (h.otherwise == 0 || expert->weight->global_scale != NULL || (top && h.top) || (inside && h.inside))
         return;
     const char *const where = h.top && h.inside ? AT_THE_TOP " or " INSIDE : h.top ? AT_THE_TOP : INSIDE;

@@ -7,6 +7,8 @@
 #include "formats/model/ignore_list.h"
 #include "formats/model/linears.h"
 
+#define COUNT(table) (sizeof(table) / sizeof *(table))
+
 /* The properties of a loader that the rules ask for. */
 typedef struct tsr_consumer {
     const char *name;

@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define COUNT(table) (sizeof(table) / sizeof *(table))
-
 /* The dimension of a weight that is divided among ranks. */
 typedef struct extent {
     uint64_t size, block, grid; /* of one half, where gate and up are stacked */

@@ -8,19 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define COUNT(table) (sizeof(table) / sizeof *(table))
-
-static bool find(tsr_json_text object, const char *path, tsr_json_text *value)
-{
-    return tsr_json_find(object.data, object.size, path, value) && !tsr_json_is(*value, "null");
-}
-
-static bool is(tsr_json_text object, const char *path, const char *literal)
-{
-    tsr_json_text value;
-    return find(object, path, &value) && tsr_json_is(value, literal);
-}
-
 /* The first quantized layer whose kind's name begins like this, or NULL. */
 static const tsr_linear *first_of(const tsr_load_query *q, const char *kind)
 {
@@ -44,16 +31,16 @@ static const struct arguments {
 static void check_arguments(const tsr_load_query *q, tsr_json_text group, const struct arguments *a)
 {
     const tsr_linear *const l = first_of(q, a->kind);
-    if (l == NULL || !is(group, "weights.num_bits", a->bits) || !is(group, "weights.group_size", a->group) ||
-        !is(group, "weights.type", "\"float\""))
+    if (l == NULL || !tsr_json_says(group, "weights.num_bits", a->bits) ||
+        !tsr_json_says(group, "weights.group_size", a->group) || !tsr_json_says(group, "weights.type", "\"float\""))
         return;
-    if (!is(group, "weights.strategy", a->strategy))
+    if (!tsr_json_says(group, "weights.strategy", a->strategy))
         tsr_query_note(
             q, true, l->tensor->name, "arguments", "set the strategy that its writer sets",
             "it is %s, and the strategy of its group in config_groups is not %s: the loader does not know it "
             "for that",
             l->weight->kind->title, a->strategy);
-    if (a->scale_dtype != NULL && !is(group, "weights.scale_dtype", a->scale_dtype))
+    if (a->scale_dtype != NULL && !tsr_json_says(group, "weights.scale_dtype", a->scale_dtype))
         tsr_query_note(
             q, true, l->tensor->name, "arguments", "add \"scale_dtype\": \"torch.uint8\" to weights",
             "it is %s, and its group in config_groups has no scale_dtype %s, by which alone the loader tells "
@@ -64,8 +51,8 @@ static void check_arguments(const tsr_load_query *q, tsr_json_text group, const 
 /* vLLM takes its 4-bit weights in the order of activations ("group", "dynamic") from GPTQ only. */
 static void check_order(const tsr_load_query *q, tsr_json_text group)
 {
-    if (q->loader == TSR_LOADER_VLLM &&
-        (is(group, "weights.actorder", "\"group\"") || is(group, "weights.actorder", "\"dynamic\"")))
+    if (q->loader == TSR_LOADER_VLLM && (tsr_json_says(group, "weights.actorder", "\"group\"") ||
+                                         tsr_json_says(group, "weights.actorder", "\"dynamic\"")))
         tsr_query_note(q, true, NULL, "act-order", "make it with actorder \"static\", or without",
                        "config_groups: weights has an actorder by groups, which this loader refuses");
 }
@@ -79,7 +66,7 @@ static void check_format(const tsr_load_query *q)
                     {"mxfp4-ct", "\"mxfp4-pack-quantized\""},
                     {"mxfp8", "\"mxfp8-quantized\""}};
     tsr_json_text value;
-    const bool stated = find(q->config, "format", &value);
+    const bool stated = tsr_json_get(q->config, "format", &value);
     if (stated && tsr_json_is(value, "\"mixed-precision\""))
         return;
     for (size_t i = 0; q->loader == TSR_LOADER_TRANSFORMERS && i < COUNT(kFormats); i++) {
@@ -111,7 +98,7 @@ static void check_compressed_tensors(const tsr_load_query *q)
     bool more;
     check_format(q);
     check_experts_format(q);
-    if (!find(q->config, "config_groups", &groups))
+    if (!tsr_json_get(q->config, "config_groups", &groups))
         return;
     tsr_json_reader r = tsr_json_open("", groups.data, groups.size);
     if (tsr_json_enter_object(&r, NULL) != TSR_OK)
@@ -137,18 +124,18 @@ static void check_gptq(const tsr_load_query *q)
     tsr_json_text value;
     if (l == NULL || !tsr_query_method(q, "gptq"))
         return;
-    const bool whole = is(q->config, "group_size", "-1");
-    if (q->loader == TSR_LOADER_VLLM && !is(q->config, "sym", "true"))
+    const bool whole = tsr_json_says(q->config, "group_size", "-1");
+    if (q->loader == TSR_LOADER_VLLM && !tsr_json_says(q->config, "sym", "true"))
         tsr_query_note(q, true, l->tensor->name, "zero points", TO_INT4,
                        "config.json does not say sym true: of GPTQ this loader reads symmetric weights only");
-    if (q->loader == TSR_LOADER_VLLM && is(q->config, "desc_act", "true") && !whole)
+    if (q->loader == TSR_LOADER_VLLM && tsr_json_says(q->config, "desc_act", "true") && !whole)
         tsr_query_note(q, true, l->tensor->name, "act-order", TO_INT4,
                        "config.json says desc_act with groups: the loader refuses weights in the order of activations");
-    if (q->loader != TSR_LOADER_VLLM && is(q->config, "checkpoint_format", "\"gptq_v2\""))
+    if (q->loader != TSR_LOADER_VLLM && tsr_json_says(q->config, "checkpoint_format", "\"gptq_v2\""))
         tsr_query_note(q, true, l->tensor->name, "zero points", TO_INT4,
                        "checkpoint_format is gptq_v2, whose zero points are stored as they are: a reader of the first "
                        "format adds 1, and it is not known that this loader does not");
-    if (!find(q->config, "bits", &value) || !find(q->config, "group_size", &value))
+    if (!tsr_json_get(q->config, "bits", &value) || !tsr_json_get(q->config, "group_size", &value))
         tsr_query_note(q, true, NULL, "configuration", "add bits and group_size",
                        "quantization_config lacks bits or group_size, which every reader of GPTQ wants");
 }

@@ -12,8 +12,6 @@
 #include <string.h>
 #include <strings.h>
 
-#define COUNT(table) (sizeof(table) / sizeof *(table))
-
 #define VLLM         "vLLM 0.33.0, load_weights run on the CPU"
 #define SGLANG       "SGLang 0.5.23, load_weights run on the CPU"
 #define TRANSFORMERS "transformers 5.17.0, from_pretrained run on the CPU"

@@ -28,17 +28,6 @@ const char *tsr_quantization_path(const tsr_checkpoint *c)
 
 /* ---- values ---- */
 
-static bool find(tsr_json_text object, const char *path, tsr_json_text *value)
-{
-    return tsr_json_find(object.data, object.size, path, value) && !tsr_json_is(*value, "null");
-}
-
-static bool is(tsr_json_text object, const char *path, const char *literal)
-{
-    tsr_json_text value;
-    return find(object, path, &value) && tsr_json_is(value, literal);
-}
-
 static uint64_t find_u64(tsr_json_text object, const char *path, uint64_t otherwise)
 {
     uint64_t x;
@@ -104,12 +93,12 @@ static void state_groups(tsr_pairing *p, bool integer, uint64_t bits, uint64_t g
 static void read_group(tsr_pairing *p, tsr_json_text group)
 {
     tsr_json_text value;
-    const bool integer = is(group, "weights.type", "\"int\"");
+    const bool integer = tsr_json_says(group, "weights.type", "\"int\"");
     const uint64_t bits = find_u64(group, "weights.num_bits", 8);
     tsr_stated_coding blocks = {.bits = bits};
-    if (!find(group, "weights", &value))
+    if (!tsr_json_get(group, "weights", &value))
         return;
-    if (!integer && find(group, "weights.block_structure", &value) && read_block(value, &blocks.block))
+    if (!integer && tsr_json_get(group, "weights.block_structure", &value) && read_block(value, &blocks.block))
         state(p, blocks);
     else
         state_groups(p, integer, bits, find_u64(group, "weights.group_size", 0));
@@ -135,12 +124,12 @@ static tsr_status read_compressed_tensors(tsr_pairing *p, tsr_json_text q, const
 {
     tsr_json_text value;
     p->w->dialect = TSR_DIALECT_COMPRESSED_TENSORS;
-    if (find(q, "transform_config.config_groups", &value) && !tsr_json_is(value, "{}"))
+    if (tsr_json_get(q, "transform_config.config_groups", &value) && !tsr_json_is(value, "{}"))
         return tsr_fail(p->err, TSR_E_UNSUPPORTED,
                         "%s.transform_config: weights are rotated and their layers' inputs have to be, which Tessera "
                         "does not carry out",
                         where);
-    if (find(q, "config_groups", &value))
+    if (tsr_json_get(q, "config_groups", &value))
         for_each(p, value, read_group);
     return TSR_OK;
 }
@@ -154,7 +143,7 @@ static tsr_status read_fp8(tsr_pairing *p, tsr_json_text q, const char *where)
     state(p, kMxfp4);
     if (p->w->ue8m0)
         state(p, kMxfp8);
-    if (is(q, "moe_quant_algo", "\"NVFP4\""))
+    if (tsr_json_says(q, "moe_quant_algo", "\"NVFP4\""))
         state(p, kNvfp4);
     return TSR_OK;
 }
@@ -175,9 +164,9 @@ static tsr_status read_mxfp4(tsr_pairing *p, tsr_json_text q, const char *where)
 
 static void read_quark_weight(tsr_pairing *p, tsr_json_text config)
 {
-    if (is(config, "weight.dtype", "\"fp4\""))
+    if (tsr_json_says(config, "weight.dtype", "\"fp4\""))
         state_groups(p, false, 4, find_u64(config, "weight.group_size", 32));
-    if (is(config, "weight.dtype", "\"fp8_e4m3\""))
+    if (tsr_json_says(config, "weight.dtype", "\"fp8_e4m3\""))
         state_groups(p, false, 8, find_u64(config, "weight.group_size", 0));
 }
 
@@ -185,9 +174,9 @@ static tsr_status read_quark(tsr_pairing *p, tsr_json_text q, const char *where)
 {
     tsr_json_text value;
     (void)where;
-    if (find(q, "global_quant_config", &value))
+    if (tsr_json_get(q, "global_quant_config", &value))
         read_quark_weight(p, value);
-    if (find(q, "layer_quant_config", &value))
+    if (tsr_json_get(q, "layer_quant_config", &value))
         for_each(p, value, read_quark_weight);
     return TSR_OK;
 }
@@ -203,7 +192,7 @@ static tsr_status read_awq(tsr_pairing *p, tsr_json_text q, const char *where)
     tsr_json_text value;
     if (find_u64(q, "bits", 4) != 4)
         return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.bits: Tessera reads AWQ of 4 bits", where);
-    if (find(q, "version", &value) && !tsr_json_is(value, "\"gemm\"") && !tsr_json_is(value, "\"GEMM\""))
+    if (tsr_json_get(q, "version", &value) && !tsr_json_is(value, "\"gemm\"") && !tsr_json_is(value, "\"GEMM\""))
         return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.version is %.*s: Tessera reads the layout of AWQ's \"gemm\"",
                         where, TEXT(value));
     read_bits(p, q);
@@ -218,13 +207,13 @@ static tsr_status read_gptq(tsr_pairing *p, tsr_json_text q, const char *where)
         return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.bits is %llu: Tessera reads GPTQ of 4 and of 8 bits", where,
                         U64(bits));
     p->zeros = TSR_ZEROS_LESS_ONE;
-    if (is(q, "checkpoint_format", "\"gptq_v2\""))
+    if (tsr_json_says(q, "checkpoint_format", "\"gptq_v2\""))
         p->zeros = TSR_ZEROS_AS_THEY_ARE;
-    else if (find(q, "checkpoint_format", &value) && !tsr_json_is(value, "\"gptq\""))
+    else if (tsr_json_get(q, "checkpoint_format", &value) && !tsr_json_is(value, "\"gptq\""))
         return tsr_fail(p->err, TSR_E_UNSUPPORTED,
                         "%s.checkpoint_format is %.*s: Tessera reads \"gptq\" and \"gptq_v2\"", where, TEXT(value));
     read_bits(p, q);
-    if (find(q, "dynamic", &value))
+    if (tsr_json_get(q, "dynamic", &value))
         for_each(p, value, read_bits);
     return TSR_OK;
 }
@@ -265,16 +254,16 @@ static bool take_algorithm(tsr_pairing *p, tsr_json_text name)
 static void read_layer(tsr_pairing *p, tsr_json_text layer)
 {
     tsr_json_text name;
-    if (find(layer, "quant_algo", &name))
+    if (tsr_json_get(layer, "quant_algo", &name))
         (void)take_algorithm(p, name);
 }
 
 static tsr_status read_algorithm(tsr_pairing *p, tsr_json_text q, const char *where)
 {
     tsr_json_text value;
-    if (find(q, "quant_algo", &value) && !take_algorithm(p, value))
+    if (tsr_json_get(q, "quant_algo", &value) && !take_algorithm(p, value))
         return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.quant_algo %.*s is none that Tessera reads", where, TEXT(value));
-    if (find(q, "quantized_layers", &value))
+    if (tsr_json_get(q, "quantized_layers", &value))
         for_each(p, value, read_layer);
     return TSR_OK;
 }
@@ -283,7 +272,7 @@ static tsr_status read_modelopt(tsr_pairing *p, tsr_json_text q, const char *whe
 {
     tsr_json_text value;
     TSR_TRY(read_algorithm(p, q, where));
-    if (p->n_stated == 0 && find(q, "config_groups", &value))
+    if (p->n_stated == 0 && tsr_json_get(q, "config_groups", &value))
         for_each(p, value, read_group);
     return TSR_OK;
 }
@@ -299,7 +288,7 @@ static tsr_status read_side_file(tsr_pairing *p, tsr_json_text q)
     TSR_TRY(tsr_checkpoint_side_text(c, TSR_HF_QUANT_CONFIG_NAME, &p->w->arena, &text, &size, p->err));
     if (text == NULL || !tsr_json_find(text, size, kPath, &there) || tsr_json_is(there, "null"))
         return TSR_OK;
-    if (q.size > 0 && find(q, "quant_algo", &here) &&
+    if (q.size > 0 && tsr_json_get(q, "quant_algo", &here) &&
         (here.size != there.size || memcmp(here.data, there.data, here.size) != 0))
         return tsr_fail(p->err, TSR_E_FORMAT,
                         "%s: " TSR_CONFIG_NAME " says quant_algo %.*s, " TSR_HF_QUANT_CONFIG_NAME
@@ -329,7 +318,7 @@ static const struct {
 static tsr_status read_expert_dtype(tsr_pairing *p, tsr_json_text q)
 {
     tsr_json_text value;
-    if (!find(q, "expert_dtype", &value) &&
+    if (!tsr_json_get(q, "expert_dtype", &value) &&
         (!tsr_config_find_model(p->c, "expert_dtype", &value) || tsr_json_is(value, "null")))
         return TSR_OK;
     p->expert_bits = tsr_json_is(value, "\"fp4\"") ? 4 : tsr_json_is(value, "\"fp8\"") ? 8 : 0;
@@ -355,7 +344,7 @@ static tsr_status read_method(tsr_pairing *p, tsr_json_text q, const char *path)
                         w->method == NULL ? "" : w->method);
     const char *const format = tsr_json_find_string(q.data, q.size, "scale_fmt", &w->arena);
     w->ue8m0 = format != NULL && strcmp(format, "ue8m0") == 0;
-    if (find(q, "weight_block_size", &value) && kMethods[i].read != read_compressed_tensors) {
+    if (tsr_json_get(q, "weight_block_size", &value) && kMethods[i].read != read_compressed_tensors) {
         if (!read_block(value, &block))
             return tsr_fail(p->err, TSR_E_FORMAT,
                             "%s/" TSR_CONFIG_NAME ": %s.weight_block_size is not two positive integers", p->c->path,

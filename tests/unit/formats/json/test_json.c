@@ -83,3 +83,17 @@ Test(json, finds_by_path)
     cr_expect_null(tsr_json_find_string(kText, n, "t", &arena));
     tsr_arena_free(&arena);
 }
+
+Test(json, takes_null_and_no_object_for_no_value)
+{
+    static const char kText[] = "{\"a\": null, \"b\": {\"c\": \"x\"}}";
+    const tsr_json_text object = {.data = kText, .size = sizeof kText - 1}, none = {0};
+    tsr_json_text value;
+    cr_expect(tsr_json_get(object, "b.c", &value) && tsr_json_is(value, "\"x\""));
+    cr_expect(!tsr_json_get(object, "a", &value));
+    cr_expect(!tsr_json_get(none, "a", &value));
+    cr_expect(tsr_json_says(object, "b.c", "\"x\""));
+    cr_expect(!tsr_json_says(object, "b.c", "\"y\""));
+    cr_expect(!tsr_json_says(object, "a", "null"));
+    cr_expect(!tsr_json_says(none, "b.c", "\"x\""));
+}
