@@ -17,15 +17,21 @@ typedef struct float_steps {
 static const float_steps kE4m3 = {0x1p-4 * (1 + 0x1p-4), 0x1p-10 * (1 + 0x1p-4), 448, -6, 3};
 static const float_steps kE2m1 = {0x1p-2 * (1 + 0x1p-6), 0x1p-2 * (1 + 0x1p-6), 6, 0, 1};
 
-/* Half a step of BF16 at q: a share of its binade's start, which is the exponent alone. */
-static ALWAYS_INLINE double bf16_half_step(double q)
+/* The start of |q|'s binade, which is the exponent alone. */
+static ALWAYS_INLINE double binade_of(double q)
 {
     uint64_t bits;
     double binade;
     memcpy(&bits, &q, sizeof bits);
     bits &= 0x7FF0000000000000u;
     memcpy(&binade, &bits, sizeof binade);
-    return binade * 0x1p-8;
+    return binade;
+}
+
+/* Half a step of BF16 at q. */
+static ALWAYS_INLINE double bf16_half_step(double q)
+{
+    return binade_of(q) * 0x1p-8;
 }
 
 /* A plain loop over counts, which compilers turn into vectors by themselves. */
@@ -36,12 +42,7 @@ static ALWAYS_INLINE void find_misrounded(const double *x, const double *y, size
     int64_t far = 0;
     for (size_t i = 0; i < n; i++) {
         const double d = fabs(x[i] - y[i]) * inverse, q = fabs(x[i]) * inverse, code = fabs(y[i]) * inverse;
-        uint64_t bits;
-        double binade;
-        /* The exponent alone is the binade's start. */
-        memcpy(&bits, &q, sizeof bits);
-        bits &= 0x7FF0000000000000u;
-        memcpy(&binade, &bits, sizeof binade);
+        const double binade = binade_of(q);
         /* The start of x's binade is a code itself: nothing below it is nearer. */
         const int beyond = (d > binade * share) | (code < binade * 0.99);
         far += beyond & (d > smallest) & !((q > largest) & (code > largest * 0.99));
