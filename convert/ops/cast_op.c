@@ -1,166 +1,150 @@
-/* Decoding FP8 and integers, in units of whole rows. */
+/* Decoding: a unit is some whole rows of one matrix. gpt-oss' are turned on the way: its loaders know the values as
+ * [in, out] where the codes are [out, in]. */
 #include "convert/ops/cast_op.h"
 
 #include "common/checked.h"
+#include "convert/ops/row_decoder.h"
 #include "convert/ops/rows.h"
-#include "convert/ops/scale_op.h"
-#include "quantize/int_decode.h"
 
 #include <string.h>
 
-/* ---- the operation on e4m3: a unit is some rows of one matrix ---- */
+/* Rows that are turned at a time: a tile of them stays in a processor's cache. */
+enum { TILE = 32 };
 
-static uint64_t rows_per_unit(const tsr_step *step)
+typedef struct params {
+    tsr_weight weight;
+    tsr_row_view view; /* all of it */
+    const tsr_row_decoder *decoder;
+    tsr_dtype dtype;
+    uint64_t row_bytes; /* of values */
+} params;
+
+static const params *params_of(const tsr_step *step)
 {
-    const tsr_weight *const w = step->params;
-    const uint64_t row_bytes = tsr_max_u64(1, w->cols * tsr_dtype_bytes(step->out[0]->dtype));
-    const uint64_t fit = tsr_max_u64(1, TSR_UNIT_BYTES / row_bytes);
-    /* Whole blocks where they fit, so that few scales are read twice. */
-    return fit < w->block.rows ? fit : tsr_min_u64(fit - fit % w->block.rows, tsr_max_u64(1, w->rows));
+    return step->params;
 }
 
-static tsr_fp8_rect rect_of(const tsr_step *step, uint64_t unit)
+/* Whole blocks and tiles where they fit, so that few scales are read twice. */
+static uint64_t unit_rows(const params *p)
 {
-    const tsr_weight *const w = step->params;
-    const uint64_t rows = rows_per_unit(step), units = tsr_ceil_div(w->rows, rows);
-    const uint64_t row = unit % units * rows;
-    return (tsr_fp8_rect){.weight = w,
-                          .matrix = unit / units,
-                          .row = row,
-                          .rows = tsr_min_u64(rows, w->rows - row),
-                          .cols = w->cols,
-                          .ld_codes = w->cols};
+    const bool fp8 = p->weight.kind->family == TSR_FAMILY_FP8;
+    const uint64_t least = tsr_max_u64(p->decoder->begin, p->weight.transposed ? TILE : 1);
+    const uint64_t whole = tsr_max_u64(least, fp8 ? p->weight.block.rows : TILE);
+    const uint64_t fit = tsr_max_u64(least, TSR_UNIT_BYTES / tsr_max_u64(1, p->row_bytes));
+    const uint64_t step = fit < whole ? least : whole;
+    return tsr_min_u64(fit / step * step, tsr_max_u64(1, p->weight.rows));
+}
+
+/* The rows of a unit, counted over all matrices. */
+typedef struct band {
+    uint64_t row, rows;
+} band;
+
+static band band_of(const params *p, uint64_t unit)
+{
+    const uint64_t rows = unit_rows(p), units = tsr_ceil_div(p->weight.rows, rows), row = unit % units * rows;
+    return (band){.row = unit / units * p->weight.rows + row, .rows = tsr_min_u64(rows, p->weight.rows - row)};
 }
 
 static uint64_t cast_units(const tsr_step *step)
 {
-    const tsr_weight *const w = step->params;
-    return step->out[0]->bytes == 0 ? 0 : w->matrices * tsr_ceil_div(w->rows, rows_per_unit(step));
+    const params *const p = params_of(step);
+    return step->out[0]->bytes == 0 ? 0 : p->weight.matrices * tsr_ceil_div(p->weight.rows, unit_rows(p));
 }
 
 static void cast_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
 {
-    const tsr_weight *const w = step->params;
-    const tsr_fp8_rect rect = rect_of(step, unit);
-    const uint64_t first = (rect.matrix * w->rows + rect.row) * w->cols, n = rect.rows * w->cols;
-    const uint64_t bytes = tsr_dtype_bytes(step->out[0]->dtype);
-    u->in[0] = (tsr_window){.offset = first, .rows = 1, .row_bytes = n, .pitch = n};
-    u->in[1] = tsr_scale_window(&rect);
-    u->out[0] = (tsr_window){.offset = first * bytes, .rows = 1, .row_bytes = n * bytes, .pitch = n * bytes};
+    const params *const p = params_of(step);
+    const tsr_weight *const w = &p->weight;
+    const band b = band_of(p, unit);
+    const uint64_t value = tsr_dtype_bytes(p->dtype), matrix = b.row / w->rows;
+    p->decoder->windows(&p->view, b.row, b.rows, u->in);
+    u->out[0] = w->transposed ? (tsr_window){.offset = (matrix * w->cols * w->rows + b.row % w->rows) * value,
+                                             .rows = w->cols,
+                                             .row_bytes = b.rows * value,
+                                             .pitch = w->rows * value}
+                              : tsr_run_window(b.row * p->row_bytes, b.rows * p->row_bytes);
+}
+
+static uint64_t decoding(const params *p)
+{
+    return tsr_round_up(p->decoder->scratch(&p->weight), 64);
 }
 
 static uint64_t cast_scratch(const tsr_step *step)
 {
-    return tsr_fp8_decode_scratch(step->params);
+    const params *const p = params_of(step);
+    return decoding(p) + (p->weight.transposed ? TILE * p->row_bytes : 0);
+}
+
+/* rows x cols values of 2 or 4 bytes to the columns of `out`, whose rows are `ld` values apart. */
+static void turn(const void *x, uint64_t rows, uint64_t cols, size_t value, void *out, uint64_t ld)
+{
+    for (uint64_t c = 0; value == 2 && c < cols; c++) {
+        for (uint64_t r = 0; r < rows; r++)
+            ((uint16_t *)out)[c * ld + r] = ((const uint16_t *)x)[r * cols + c];
+    }
+    for (uint64_t c = 0; value == 4 && c < cols; c++) {
+        for (uint64_t r = 0; r < rows; r++)
+            ((uint32_t *)out)[c * ld + r] = ((const uint32_t *)x)[r * cols + c];
+    }
+}
+
+/* Tile by tile, of codes and scales that are spread evenly over the rows. */
+static tsr_status decode_turned(const params *p, const band *b, const tsr_unit *u, const tsr_cpu_kernels *kernels,
+                                tsr_err *err)
+{
+    const size_t value = tsr_dtype_bytes(p->dtype);
+    void *const tile = (char *)u->scratch + decoding(p);
+    for (uint64_t row = 0; row < b->rows; row += TILE) {
+        void *in[TSR_DECODED_INPUTS];
+        memcpy(in, u->in_data, sizeof in);
+        for (unsigned i = 0; i < 2; i++)
+            in[i] = (char *)in[i] + tsr_window_bytes(&u->in[i]) / b->rows * row;
+        const tsr_coded_rows rows = {
+            .view = &p->view, .row = b->row + row, .rows = tsr_min_u64(TILE, b->rows - row), .in = in};
+        TSR_TRY(p->decoder->decode(&rows, kernels, p->dtype, tile, u->scratch, err));
+        turn(tile, rows.rows, p->weight.cols, value, (char *)u->out_data[0] + row * value, b->rows);
+    }
+    return TSR_OK;
 }
 
 static tsr_status cast_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                            tsr_quant_stats *stats, tsr_err *err)
 {
     (void)stats;
-    tsr_fp8_rect rect = rect_of(step, unit);
-    rect.codes = u->in_data[0];
-    rect.scales = u->in_data[1];
-    return tsr_fp8_decode(kernels, &rect, step->out[0]->dtype, u->out_data[0], rect.cols, u->scratch, err);
+    const params *const p = params_of(step);
+    const band b = band_of(p, unit);
+    const tsr_coded_rows rows = {.view = &p->view, .row = b.row, .rows = b.rows, .in = u->in_data};
+    return p->weight.transposed ? decode_turned(p, &b, u, kernels, err)
+                                : p->decoder->decode(&rows, kernels, p->dtype, u->out_data[0], u->scratch, err);
 }
 
-const tsr_op tsr_cast_fp8_op = {
+static const tsr_op kCastOp = {
     .name = "dequantize", .units = cast_units, .windows = cast_windows, .scratch_bytes = cast_scratch, .run = cast_run};
-
-/* ---- the operation on integers: a unit is some whole rows ---- */
-
-/* Multiples of 8 rows, of which no two units share a word of packed zero points. */
-static uint64_t int_rows(const tsr_step *step)
-{
-    return tsr_unit_rows(step->out[0], 8);
-}
-
-static uint64_t int_units(const tsr_step *step)
-{
-    const tsr_weight *const w = step->params;
-    return step->out[0]->bytes == 0 ? 0 : tsr_ceil_div(w->rows, int_rows(step));
-}
-
-static void int_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
-{
-    const tsr_weight *const w = step->params;
-    const uint64_t row = unit * int_rows(step), rows = tsr_min_u64(int_rows(step), w->rows - row);
-    const bool by_row = w->grid_rows == w->rows;
-    u->in[0] = tsr_rows_window(w->data, row, rows);
-    u->out[0] = tsr_rows_window(step->out[0], row, rows);
-    u->in[1] = by_row ? tsr_rows_window(w->scale, row, rows) : tsr_whole_window(w->scale);
-    if (w->zero_point == NULL)
-        return;
-    const uint64_t per_word = w->coding == TSR_CODED_PACKED ? 32u / w->bits : 1;
-    u->in[2] = by_row ? tsr_rows_window(w->zero_point, row / per_word, tsr_ceil_div(rows, per_word))
-                      : tsr_whole_window(w->zero_point);
-}
-
-static uint64_t int_scratch(const tsr_step *step)
-{
-    return tsr_int_decode_scratch(step->params);
-}
-
-static tsr_status int_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
-                          tsr_quant_stats *stats, tsr_err *err)
-{
-    (void)stats;
-    const tsr_weight *const w = step->params;
-    const uint64_t row = unit * int_rows(step);
-    const tsr_int_span span = {.weight = w,
-                               .row = row,
-                               .rows = tsr_min_u64(int_rows(step), w->rows - row),
-                               .codes = u->in_data[0],
-                               .scales = u->in_data[1],
-                               .zero_points = w->zero_point == NULL ? NULL : u->in_data[2]};
-    return tsr_int_decode(kernels, &span, step->out[0]->dtype, u->out_data[0], u->scratch, err);
-}
-
-const tsr_op tsr_cast_integers_op = {.name = "dequantize integers",
-                                     .units = int_units,
-                                     .windows = int_windows,
-                                     .scratch_bytes = int_scratch,
-                                     .run = int_run};
 
 /* ---- the step ---- */
 
-static const tsr_op *op_of(const tsr_weight *w)
-{
-    switch ((tsr_family)w->kind->family) {
-    case TSR_FAMILY_FP8:
-        return &tsr_cast_fp8_op;
-    case TSR_FAMILY_INTEGERS:
-        return &tsr_cast_integers_op;
-    case TSR_FAMILY_MX:
-        return &tsr_cast_mx_op;
-    case TSR_FAMILY_GPTQ:
-        break;
-    }
-    return &tsr_cast_gptq_op;
-}
-
 tsr_status tsr_plan_cast(tsr_plan *plan, const tsr_weight *weight, tsr_dtype dtype, tsr_err *err)
 {
-    tsr_weight *const params = tsr_arena_alloc(&plan->arena, sizeof *params);
+    params *const p = tsr_arena_alloc(&plan->arena, sizeof *p);
     tsr_tensor *const out = tsr_plan_tensor(plan, weight->values);
-    if (params == NULL || out == NULL)
+    if (p == NULL || out == NULL)
         return tsr_out_of_memory(err, "while planning");
-    *params = *weight;
     out->name = tsr_arena_dup(&plan->arena, out->name, strlen(out->name));
     if (out->name == NULL)
         return tsr_out_of_memory(err, "while planning");
-    params->values = out; /* the weights are gone when the plan is carried out */
     out->dtype = (uint8_t)dtype;
     if (!tsr_mul_u64(tsr_tensor_elements(out), tsr_dtype_bytes(dtype), &out->bytes))
         return tsr_fail(err, TSR_E_SHAPE, "'%s' is too large to be %s", out->name, tsr_dtype_name(dtype));
-    const tsr_tensor *in[4] = {weight->data, weight->scale};
-    const tsr_tensor *const others[] = {weight->zero_point, weight->global_scale,
-                                        weight->reordered ? weight->group_index : NULL};
-    uint32_t n = 2;
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        if (others[i] != NULL)
-            in[n++] = others[i];
-    }
-    const tsr_step step = {.op = op_of(weight), .params = params, .in = in, .n_in = n, .out = {out}, .n_out = 1};
+    *p = (params){.weight = *weight,
+                  .decoder = tsr_row_decoder_of(weight),
+                  .dtype = dtype,
+                  .row_bytes = weight->cols * tsr_dtype_bytes(dtype)};
+    p->weight.values = out; /* the weights are gone when the plan is carried out */
+    p->view = tsr_view_whole(&p->weight);
+    const tsr_tensor *in[TSR_DECODED_INPUTS];
+    const uint32_t n = tsr_row_decoder_inputs(weight, in);
+    const tsr_step step = {.op = &kCastOp, .params = p, .in = in, .n_in = n, .out = {out}, .n_out = 1};
     return tsr_plan_step(plan, &step, err);
 }

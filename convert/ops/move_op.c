@@ -2,8 +2,8 @@
 #include "convert/ops/move_op.h"
 
 #include "common/float_bits.h"
+#include "convert/ops/row_decoder.h"
 #include "convert/ops/rows.h"
-#include "convert/ops/scale_op.h"
 #include "quantize/fp8_block.h"
 #include "quantize/mx_decode.h"
 #include "quantize/mx_moves.h"
@@ -62,17 +62,6 @@ static bool is_fp8(const tsr_weight *w)
     return w->kind->family == TSR_FAMILY_FP8;
 }
 
-static tsr_fp8_rect rect_of(const params *p, const band *b)
-{
-    const uint64_t at = p->view.first + b->row, matrix = at / p->weight.rows;
-    return (tsr_fp8_rect){.weight = &p->weight,
-                          .matrix = matrix,
-                          .row = at - matrix * p->weight.rows,
-                          .rows = b->rows,
-                          .cols = p->weight.cols,
-                          .ld_codes = p->weight.cols};
-}
-
 /* Whether the scale of the layer's input is NVFP4's global one, as the weight's. */
 static bool has_input(const tsr_weight *w)
 {
@@ -83,11 +72,7 @@ static void move_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
 {
     const params *const p = params_of(step);
     const band b = band_of(p, unit);
-    const tsr_fp8_rect rect = rect_of(p, &b);
-    u->in[0] = tsr_view_window(&p->view, p->weight.data, b.row, b.rows);
-    u->in[1] = is_fp8(&p->weight) ? tsr_scale_window(&rect) : tsr_view_window(&p->view, p->weight.scale, b.row, b.rows);
-    if (p->weight.global_scale != NULL)
-        u->in[2] = tsr_view_global_window(&p->view, b.row);
+    tsr_row_decoder_of(&p->weight)->windows(&p->view, b.row, b.rows, u->in);
     if (step->n_out > 3 && has_input(&p->weight) && unit == 0)
         u->in[3] = tsr_run_window(0, sizeof(float));
     const uint64_t row_bytes = step->out[0]->bytes / p->view.rows;
@@ -194,17 +179,9 @@ static tsr_mxfp4_rows mxfp4_of(const params *p, const band *b, const tsr_unit *u
 static tsr_status decode(const params *p, const band *b, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                          tsr_err *err)
 {
-    const tsr_mx_span span = {.codes_of = p->weight.data,
-                              .scales_of = p->weight.scale,
-                              .row = p->view.first + b->row * p->view.step,
-                              .rows = b->rows,
-                              .cols = p->weight.cols,
-                              .group = p->weight.block.cols,
-                              .element = TSR_MX_E2M1,
-                              .scale = TSR_MX_E8M0,
-                              .codes = u->in_data[0],
-                              .scales = u->in_data[1]};
-    return tsr_mx_decode(kernels, &span, TSR_F32, u->scratch, (float *)u->scratch + b->rows * p->weight.cols, err);
+    const tsr_coded_rows rows = {.view = &p->view, .row = b->row, .rows = b->rows, .in = u->in_data};
+    float *const x = u->scratch;
+    return tsr_row_decoder_of(&p->weight)->decode(&rows, kernels, TSR_F32, x, x + b->rows * p->weight.cols, err);
 }
 
 static tsr_status mxfp4_to_fp8(const tsr_step *step, const band *b, const tsr_unit *u, const tsr_cpu_kernels *kernels,
@@ -320,7 +297,7 @@ static tsr_status fp8_to_mxfp8(const tsr_step *step, const band *b, const tsr_un
 {
     (void)kernels, (void)stats;
     const params *const p = params_of(step);
-    const tsr_fp8_rect rect = rect_of(p, b);
+    const tsr_fp8_rect rect = tsr_view_rect(&p->view, b->row, b->rows);
     const tsr_fp8_grid grid = {.scales_of = &p->scales_of,
                                .scales = u->in_data[1],
                                .grid_cols = p->weight.grid_cols,
@@ -337,7 +314,7 @@ static tsr_status same_fp8(const tsr_step *step, const band *b, const tsr_unit *
     (void)stats;
     const params *const p = params_of(step);
     const tsr_weight *const w = &p->weight;
-    const tsr_fp8_rect rect = rect_of(p, b);
+    const tsr_fp8_rect rect = tsr_view_rect(&p->view, b->row, b->rows);
     const uint64_t cols = tsr_ceil_div(w->cols, w->block.cols), bands = tsr_ceil_div(p->matrix_rows, w->block.rows);
     const uint64_t at = b->row / p->matrix_rows * bands + b->row % p->matrix_rows / w->block.rows;
     float *const scales = (float *)u->out_data[1] + at * cols;

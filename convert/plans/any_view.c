@@ -55,7 +55,7 @@ static tsr_status add_made(seeing *s, const tsr_any_part *part, const char *name
 
 static tsr_status add_whole(seeing *s, const tsr_weight *w)
 {
-    const tsr_any_part part = {.view = {.weight = w, .step = 1, .rows = w->matrices * w->rows}};
+    const tsr_any_part part = {.view = tsr_view_whole(w)};
     const uint64_t stack[] = {w->matrices, w->rows, w->cols};
     const bool stacked = w->values->rank == 3;
     return add_made(s, &part, w->values->name, TSR_F32, stacked ? 3 : 2, stacked ? stack : stack + 1);
