@@ -416,6 +416,13 @@ static void add_stats(const tsr_mx_scheme *scheme, source x, const uint8_t *code
     tsr_quant_stats_add(stats, &cost);
 }
 
+static void measure_row(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, source x, uint64_t cols,
+                        const uint8_t *codes, const room *r, uint64_t first, tsr_quant_stats *stats)
+{
+    const tsr_mx_error error = measure(scheme, k, x, cols, r->t, codes, r);
+    add_stats(scheme, x, codes, cols / scheme->group, r, &error, first, stats);
+}
+
 static tsr_status quantize_row(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, const tsr_mx_rows *rows,
                                uint64_t row, const room *r, tsr_quant_stats *stats, tsr_err *err)
 {
@@ -434,10 +441,8 @@ static tsr_status quantize_row(const tsr_mx_scheme *scheme, const tsr_cpu_kernel
         if (rows->scale_values != NULL)
             rows->scale_values[row * groups + g] = r->amax[g] == 0 ? 1 : r->t[g];
     }
-    if (stats != NULL) {
-        const tsr_mx_error error = measure(scheme, k, x, cols, r->t, codes, r);
-        add_stats(scheme, x, codes, groups, r, &error, (rows->row + row) * cols, stats);
-    }
+    if (stats != NULL)
+        measure_row(scheme, k, x, cols, codes, r, (rows->row + row) * cols, stats);
     return TSR_OK;
 }
 
@@ -451,5 +456,20 @@ tsr_status tsr_mx_quantize(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k
     const room r = divide(scheme, cols, rows->scratch);
     for (uint64_t row = 0; row < rows->rows; row++)
         TSR_TRY(quantize_row(scheme, kernels, rows, row, &r, stats, err));
+    return TSR_OK;
+}
+
+tsr_status tsr_mx_measure(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_mx_rows *rows,
+                          tsr_quant_stats *stats, tsr_err *err)
+{
+    const uint64_t cols = cols_of(rows), groups = cols / scheme->group;
+    const room r = divide(scheme, cols, rows->scratch);
+    for (uint64_t row = 0; row < rows->rows; row++) {
+        const source x = take_row(kernels, rows, row, r.f32);
+        const uint8_t *const codes = rows->codes + row * tsr_mx_code_bytes(scheme->element, cols);
+        TSR_TRY(find_amax(kernels, rows, row, x, scheme->group, r.amax, err));
+        tsr_mx_scale_values(scheme->scale, rows->global, rows->scales + row * groups, groups, r.t);
+        measure_row(scheme, kernels, x, cols, codes, &r, (rows->row + row) * cols, stats);
+    }
     return TSR_OK;
 }

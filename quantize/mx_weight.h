@@ -83,4 +83,9 @@ tsr_status tsr_mx_amax(const tsr_cpu_kernels *kernels, const tsr_mx_rows *rows, 
 tsr_status tsr_mx_quantize(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_mx_rows *rows,
                            tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
 
+/* For codes and scales that were made elsewhere: adds to *stats what they cost against the rows' x. Otherwise as
+ * tsr_mx_quantize. */
+tsr_status tsr_mx_measure(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_mx_rows *rows,
+                          tsr_quant_stats *stats, tsr_err *err) TSR_WARN_UNUSED;
+
 #endif

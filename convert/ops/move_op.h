@@ -27,8 +27,7 @@ typedef struct tsr_move {
     tsr_block block;     /* of TSR_MOVE_FP8_BLOCK */
     bool powers;         /* what becomes block FP8 must have scales that are powers of two */
     bool global_divides; /* of TSR_MOVE_NVFP4 */
-    float
-        input; /* of TSR_MOVE_NVFP4: the global scale of the layer's input, where the step has one and the source none */
+    float input; /* of TSR_MOVE_NVFP4: of the layer's input, where the step has such a scale and the source none */
     bool lossy;
 } tsr_move;
 
@@ -39,8 +38,9 @@ const char *tsr_move_reason(const tsr_weight *weight, const tsr_move *move, bool
 /* Whether such a move needs the largest scale of all that share a global one (tsr_decode_powers), as step->amax. */
 bool tsr_move_needs_largest(const tsr_weight *weight, const tsr_move *move);
 
-/* Makes *step, which quantizes the view's rows to the target, move their codes. Its outputs stay. */
-tsr_status tsr_step_move(tsr_plan *plan, tsr_step *step, const tsr_row_view *view, const tsr_move *move,
+/* Makes *step, which quantizes the view's rows to the target, move their codes: there is a reason why it can. Its outputs
+ * stay. */
+tsr_status tsr_step_move(tsr_plan *plan, tsr_step *step, const tsr_row_view *view, const tsr_move *move, bool ue8m0,
                          tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

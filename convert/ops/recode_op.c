@@ -102,7 +102,7 @@ static tsr_status recode_finish(const tsr_step *step, void *const *held, tsr_qua
     return params_of(step)->inner.op->finish(&params_of(step)->inner, held, stats, err);
 }
 
-static tsr_status wrap(tsr_plan *plan, tsr_step *step, const tsr_decoded *decoded, tsr_err *err)
+tsr_status tsr_step_decode(tsr_plan *plan, tsr_step *step, const tsr_decoded *decoded, tsr_err *err)
 {
     params *const p = tsr_arena_alloc(&plan->arena, sizeof *p);
     tsr_op *const op = tsr_arena_alloc(&plan->arena, sizeof *op);
@@ -125,11 +125,6 @@ static tsr_status wrap(tsr_plan *plan, tsr_step *step, const tsr_decoded *decode
     step->n_in = decoded->n_in;
     step->reported = p->inner.in[0];
     return TSR_OK;
-}
-
-tsr_status tsr_step_decode(tsr_plan *plan, tsr_step *step, const tsr_decoded *decoded, tsr_err *err)
-{
-    return wrap(plan, step, decoded, err);
 }
 
 /* ---- rounding to BF16 ---- */
@@ -187,7 +182,7 @@ tsr_status tsr_step_keep(tsr_plan *plan, tsr_step *step, const tsr_decoded *deco
     step->op = &kKeepOp;
     step->in = in;
     step->n_in = 1;
-    return wrap(plan, step, decoded, err);
+    return tsr_step_decode(plan, step, decoded, err);
 }
 
 /* ---- taking elements ---- */

@@ -181,7 +181,7 @@ static tsr_status give_source(const planning *p, tsr_step *step, const tsr_any_p
                 w->data->name);
     }
     if (moved)
-        return tsr_step_move(p->plan, step, &part->view, &move, p->err);
+        return tsr_step_move(p->plan, step, &part->view, &move, p->view->weights.ue8m0, p->err);
     const tsr_decoded *const decoded = tsr_decode_rows(p->plan, &part->view);
     if (decoded == NULL)
         return tsr_out_of_memory(p->err, "while planning");

@@ -1,0 +1,45 @@
+/* The relations by which codes are moved, a function each, and what they are given of a unit. */
+#ifndef TSR_CONVERT_OPS_MOVE_OP_RELATIONS_H
+#define TSR_CONVERT_OPS_MOVE_OP_RELATIONS_H
+
+#include "convert/ops/move_op.h"
+#include "convert/ops/row_decoder.h"
+
+struct tsr_moving;
+
+/* Moves the codes of one unit. Thread-safe. */
+typedef tsr_status tsr_relation(const struct tsr_moving *m, tsr_err *err);
+
+/* The parameters of a step. */
+typedef struct tsr_move_params {
+    tsr_weight weight;
+    tsr_row_view view;
+    tsr_move move;
+    tsr_relation *relation;
+    const tsr_row_decoder *decoder;
+    const tsr_tensor *made; /* the step's input by its name and shape, which no file holds: for reports */
+    uint64_t matrix_rows;   /* of a matrix of the view */
+} tsr_move_params;
+
+/* One unit, rows [row, row + rows) of the view: codes to its window of the first output, all else to outputs that are
+ * held as a whole. */
+typedef struct tsr_moving {
+    const tsr_move_params *p;
+    const tsr_step *step;
+    const tsr_unit *u;
+    uint64_t row, rows;
+    const tsr_cpu_kernels *kernels;
+    tsr_quant_stats *stats;
+} tsr_moving;
+
+/* MXFP4, MXFP8, NVFP4 and block FP8. */
+tsr_relation tsr_move_mxfp4, tsr_move_mxfp8, tsr_move_nvfp4, tsr_move_fp8, tsr_move_mxfp4_to_fp8,
+    tsr_move_mxfp4_to_nvfp4, tsr_move_fp8_to_mxfp8;
+
+/* Whether the scale of the layer's input is NVFP4's global one, as the weight's. */
+static inline bool tsr_move_has_input(const tsr_weight *w)
+{
+    return w->global_scale != NULL && w->input_scale != NULL;
+}
+
+#endif
