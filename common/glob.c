@@ -2,6 +2,13 @@
 #include "common/glob.h"
 
 #include <stddef.h>
+#include <string.h>
+
+/* Where what follows a star can begin in the text: its first character says so, if it is none that fits any. NULL: nowhere. */
+static const char *next_start(const char *pattern, const char *text)
+{
+    return *pattern == '*' || *pattern == '?' ? text : strchr(text, *pattern);
+}
 
 bool tsr_glob_match(const char *pattern, const char *text)
 {
@@ -10,15 +17,21 @@ bool tsr_glob_match(const char *pattern, const char *text)
         if (*pattern == '*') {
             star = ++pattern;
             resume = text;
+            if (*star == '\0')
+                return true;
         } else if (*pattern == '?' || *pattern == *text) {
             pattern++;
             text++;
+            continue;
         } else if (star != NULL) {
             pattern = star;
-            text = ++resume;
+            resume++;
         } else {
             return false;
         }
+        text = resume = next_start(star, resume);
+        if (text == NULL)
+            return false;
     }
     while (*pattern == '*')
         pattern++;

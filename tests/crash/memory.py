@@ -17,7 +17,7 @@ MEMORY_MIB = 256
 SLACK_MIB = 64  # program, libraries, stacks, and the kernel's rounding
 GIANT, REMADE_GIANT = "3G", "600M"  # of a tensor; the latter where Python makes the source, in its own memory
 # The CPU's time, which other work on the machine does not lengthen much: each tensor costs the same, however many there are.
-# What one costs is bounded generously: 200,000 took 1.0 s when this was written.
+# What one costs is bounded generously: 200,000 take between one and three seconds on the machines where this has run.
 PLANNED = (25000, 200000)
 GROWTH = 2.5
 CPU_SECONDS = 10
