@@ -9,10 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Files that say how weights are quantized: ModelOpt's, AutoGPTQ's, AutoAWQ's, and Tessera's own of activations. */
-static const char *const kQuantized[] = {TSR_AZP_NAME, TSR_HF_QUANT_CONFIG_NAME, "quantize_config.json",
-                                         "quant_config.json", NULL};
-
 typedef struct seeing {
     tsr_any_view *v;
     tsr_tensors tensors;
@@ -202,7 +198,8 @@ static tsr_status see(seeing *s)
         TSR_TRY(add_weight(s, &v->weights.items[i]));
     if (v->source->config != NULL)
         TSR_TRY(tsr_fp8_config_remove(&v->config, v->source, s->err));
-    return tsr_checkpoint_see(&v->seen, v->source, &s->tensors, v->config.data, v->config.size, kQuantized, s->err);
+    return tsr_checkpoint_see(&v->seen, v->source, &s->tensors, v->config.data, v->config.size, tsr_quantization_files,
+                              s->err);
 }
 
 tsr_status tsr_any_see(tsr_any_view *view, const tsr_checkpoint *source, const tsr_block *block, bool split,

@@ -55,10 +55,6 @@ static tsr_status plan_config(tsr_plan *plan, tsr_dtype dtype, tsr_err *err)
     return tsr_plan_take_text(plan, "", TSR_CONFIG_NAME, &config, status, err);
 }
 
-/* Files that say how weights are quantized: ModelOpt's, AutoGPTQ's, AutoAWQ's, and Tessera's own of activations. */
-static const char *const kQuantized[] = {TSR_AZP_NAME, TSR_HF_QUANT_CONFIG_NAME, "quantize_config.json",
-                                         "quant_config.json", NULL};
-
 static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const tsr_cast_options *o, tsr_err *err)
 {
     plan->command = tsr_arena_printf(
@@ -74,7 +70,7 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
                         plan->sources[0]->path);
     TSR_TRY(plan_tensors(plan, weights, o, err));
     TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
-    TSR_TRY(tsr_plan_side_files(plan, "", "*", kQuantized, err));
+    TSR_TRY(tsr_plan_side_files(plan, "", "*", tsr_quantization_files, err));
     TSR_TRY(tsr_plan_index(plan, "", false, err));
     TSR_TRY(plan_config(plan, o->dtype, err));
     return tsr_plan_finish(plan, err);

@@ -26,6 +26,10 @@ tsr_status tsr_quantization_set(tsr_text *out, const tsr_checkpoint *checkpoint,
 tsr_status tsr_quantization_keep(tsr_text *out, const tsr_checkpoint *checkpoint, const tsr_tensor **tensors, size_t n,
                                  tsr_err *err) TSR_WARN_UNUSED;
 
+/* Files beside config.json that say how weights are quantized, up to NULL: ModelOpt's, AutoGPTQ's, AutoAWQ's, and Tessera's
+ * own of activations. What decodes the weights leaves them out. */
+extern const char *const tsr_quantization_files[];
+
 /* Appends the checkpoint's config.json without its quantization. */
 tsr_status tsr_fp8_config_remove(tsr_text *out, const tsr_checkpoint *checkpoint, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -43,17 +43,6 @@ static const char *format_of(tsr_mix mix)
 
 /* ---- targets ---- */
 
-/* Where the number of an expert stands in a module's name, and its length; NULL: it is no numbered expert. */
-static const char *expert_number(const char *module, size_t size, size_t *digits)
-{
-    static const char kExperts[] = ".experts.";
-    const char *const at = strstr(module, kExperts), *const number = at == NULL ? NULL : at + sizeof kExperts - 1;
-    if (number == NULL || number >= module + size)
-        return NULL;
-    *digits = strspn(number, "0123456789");
-    return *digits == 0 || number + *digits >= module + size ? NULL : number;
-}
-
 /* Appends text as an expression that fits it alone. */
 static void quote(tsr_text *t, const char *text, size_t size)
 {
@@ -66,14 +55,14 @@ static const char *target_of(tsr_plan *plan, const tsr_tensor *tensor)
 {
     const size_t size = tsr_module_length(tensor->name);
     size_t digits;
-    const char *const number = expert_number(tensor->name, size, &digits);
-    if (number == NULL)
+    const size_t number = tsr_experts_length(tensor->name, &digits), rest = number + digits;
+    if (digits == 0 || rest >= size)
         return tsr_arena_dup(&plan->arena, tensor->name, size);
     tsr_text t = {0};
     tsr_text_append(&t, "re:", 3);
-    quote(&t, tensor->name, (size_t)(number - tensor->name));
+    quote(&t, tensor->name, number);
     tsr_text_append(&t, "\\d+", 3);
-    quote(&t, number + digits, size - (size_t)(number + digits - tensor->name));
+    quote(&t, tensor->name + rest, size - rest);
     tsr_text_append(&t, "$", 1);
     const char *const target = t.failed ? NULL : tsr_arena_dup(&plan->arena, t.data, t.size);
     tsr_text_free(&t);

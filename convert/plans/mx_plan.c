@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MODELOPT_FILE "hf_quant_config.json"
-
 /* ---- targets and dialects ---- */
 
 static const struct target {
@@ -184,10 +182,10 @@ static int by_text(const void *a, const void *b)
  * it is joined into. Of the experts of a layer the first stands for all. */
 static void add_names(tsr_text *names, const tsr_tensor *t)
 {
-    static const char kExperts[] = ".experts.";
     const int length = (int)tsr_module_length(t->name);
-    const char *const expert = strstr(t->name, kExperts);
-    if (expert != NULL && strchr("123456789", expert[sizeof kExperts - 1]) != NULL)
+    size_t digits;
+    const size_t number = tsr_experts_length(t->name, &digits);
+    if (digits > 0 && t->name[number] != '0')
         return;
     tsr_text_printf(names, "%.*s\n", length, t->name);
     char module[1024];
@@ -247,7 +245,7 @@ static tsr_status write_configs(const planning *p, const char *const *unquantize
     if (p->o->dialect == TSR_MX_DIALECT_MODELOPT) {
         tsr_mx_config_write_modelopt_file(&file, &config);
         const tsr_status status = tsr_text_status(&file, p->err);
-        TSR_TRY(tsr_plan_take_text(p->plan, "", MODELOPT_FILE, &file, status, p->err));
+        TSR_TRY(tsr_plan_take_text(p->plan, "", TSR_HF_QUANT_CONFIG_NAME, &file, status, p->err));
     }
     tsr_mx_config_write(&value, p->o->dialect, &config);
     tsr_status status = tsr_text_status(&value, p->err);
@@ -302,7 +300,7 @@ static tsr_status make_plan(planning *p)
     TSR_TRY(plan_tensors(p));
     TSR_TRY(tsr_plan_warn_of_share(p->plan, p->err));
     TSR_TRY(tsr_plan_pack(p->plan, "", p->o->max_shard_bytes, p->err));
-    TSR_TRY(tsr_plan_side_files(p->plan, "", "*", (const char *const[]){MODELOPT_FILE, NULL}, p->err));
+    TSR_TRY(tsr_plan_side_files(p->plan, "", "*", (const char *const[]){TSR_HF_QUANT_CONFIG_NAME, NULL}, p->err));
     TSR_TRY(tsr_plan_index(p->plan, "", false, p->err));
     TSR_TRY(plan_config(p));
     return tsr_plan_finish(p->plan, p->err);

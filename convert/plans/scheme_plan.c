@@ -257,10 +257,9 @@ uint64_t tsr_scheme_plan_bytes(const tsr_scheme_plan *plan, double bits)
 /* "….experts.*" for a numbered expert, whose length is that of the name up to the number; else 0. */
 static size_t set_length(const char *name)
 {
-    static const char kExperts[] = ".experts.";
-    const char *const at = strstr(name, kExperts);
-    const char *const number = at == NULL ? NULL : at + sizeof kExperts - 1;
-    return number != NULL && strchr("0123456789", *number) != NULL && *number != '\0' ? (size_t)(number - name) : 0;
+    size_t digits;
+    const size_t number = tsr_experts_length(name, &digits);
+    return digits > 0 ? number : 0;
 }
 
 static void write_matches(const tsr_scheme_group *g, tsr_text *t)

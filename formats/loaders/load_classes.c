@@ -11,14 +11,6 @@
 
 /* ---- experts ---- */
 
-/* The length of "model.layers.3.mlp.experts." in a routed expert's name; 0 in others. */
-static size_t experts_stem(const tsr_linear *l)
-{
-    static const char kExperts[] = ".experts.";
-    const char *const at = l->part == TSR_PART_ROUTED_EXPERTS ? strstr(l->module, kExperts) : NULL;
-    return at == NULL ? 0 : (size_t)(at - l->module) + sizeof kExperts - 1;
-}
-
 static int by_module(const void *a, const void *b)
 {
     return strcmp((*(const tsr_linear *const *)a)->module, (*(const tsr_linear *const *)b)->module);
@@ -78,7 +70,7 @@ static void check_groups(const tsr_load_query *q)
     for (size_t i = 0; all != NULL && i < count; i++) {
         const tsr_linear *const l = all[i];
         const bool shared = l->part == TSR_PART_SHARED_EXPERTS && strstr(l->module, "shared_experts.") != NULL;
-        const size_t own = shared ? (size_t)(l->leaf - l->module) : experts_stem(l);
+        const size_t own = shared ? (size_t)(l->leaf - l->module) : tsr_query_experts_length(l);
         if (own == 0)
             continue;
         if (first == NULL || own != stem || strncmp(first->module, l->module, stem) != 0) {

@@ -67,16 +67,15 @@ static void check_companions(const tsr_load_query *q)
 
 static void check_experts(const tsr_load_query *q)
 {
-    static const char kExperts[] = ".experts.0.";
     for (size_t i = 0; q->s->model->experts > 0 && i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
-        const char *const at = strstr(l->module, kExperts);
-        if (at == NULL)
+        size_t digits;
+        const size_t number = tsr_experts_length(l->module, &digits);
+        if (digits != 1 || strncmp(l->module + number, "0.", 2) != 0)
             continue;
         char name[1200];
         for (uint64_t e = 1; e < q->s->model->experts; e++) {
-            snprintf(name, sizeof name, "%.*s.experts.%llu.%s.weight", (int)(at - l->module), l->module, U64(e),
-                     at + sizeof kExperts - 1);
+            snprintf(name, sizeof name, "%.*s%llu.%s.weight", (int)number, l->module, U64(e), l->module + number + 2);
             if (find(q, name))
                 continue;
             tsr_query_note(q, true, l->module, "missing", "fetch what is missing",

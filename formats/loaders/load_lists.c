@@ -14,11 +14,9 @@ enum { MAX_NAME = 1200 };
  * compressed-tensors (`first`), the first expert's module with the leaf of `l`. False: `l` is not a routed expert. */
 static bool expert_name(const tsr_linear *l, bool first, char name[MAX_NAME])
 {
-    static const char kExperts[] = ".experts.";
-    const char *const at = l->part == TSR_PART_ROUTED_EXPERTS ? strstr(l->module, kExperts) : NULL;
-    if (at == NULL)
+    const int stem = (int)tsr_query_experts_length(l) - 1;
+    if (stem < 0)
         return false;
-    const int stem = (int)(at - l->module) + (int)sizeof kExperts - 2;
     if (first && l->matrices == 1)
         snprintf(name, MAX_NAME, "%.*s.0.%s", stem, l->module, l->leaf);
     else

@@ -88,10 +88,9 @@ static bool fits_pattern(const char *p, const char *name)
 /* The name under which engines build a layer: that of the fused layer, of all experts, or its own. */
 static void built_name(const tsr_linear *l, char name[MAX_NAME])
 {
-    static const char kExperts[] = ".experts.";
-    const char *const at = l->part == TSR_PART_ROUTED_EXPERTS ? strstr(l->module, kExperts) : NULL;
-    if (at != NULL)
-        snprintf(name, MAX_NAME, "%.*s", (int)(at - l->module) + (int)sizeof kExperts - 2, l->module);
+    const size_t experts = tsr_query_experts_length(l);
+    if (experts > 0)
+        snprintf(name, MAX_NAME, "%.*s", (int)experts - 1, l->module);
     else if (l->fused != NULL)
         snprintf(name, MAX_NAME, "%.*s%s", (int)(l->leaf - l->module), l->module, l->fused->name);
     else

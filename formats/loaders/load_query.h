@@ -64,6 +64,9 @@ void tsr_query_note(const tsr_load_query *q, bool fatal, const char *tensor, con
 /* Whether the loader reads this layer. Only engines that decode with MTP read the layers of MTP. */
 bool tsr_query_reads(const tsr_load_query *q, const tsr_linear *linear);
 
+/* The length of "model.layers.3.mlp.experts." in a routed expert's module; 0 in others. */
+size_t tsr_query_experts_length(const tsr_linear *linear);
+
 /* Whether the checkpoint says quant_method compressed-tensors. */
 bool tsr_query_compressed_tensors(const tsr_load_query *q);
 

@@ -119,6 +119,12 @@ void tsr_query_note(const tsr_load_query *q, bool fatal, const char *tensor, con
     tsr_issues_add(q->issues, &issue);
 }
 
+size_t tsr_query_experts_length(const tsr_linear *l)
+{
+    size_t digits;
+    return l->part == TSR_PART_ROUTED_EXPERTS ? tsr_experts_length(l->module, &digits) : 0;
+}
+
 bool tsr_query_reads(const tsr_load_query *q, const tsr_linear *l)
 {
     return !l->mtp || (q->loader != TSR_LOADER_TRANSFORMERS && q->loader != TSR_LOADER_DEEPSEEK);

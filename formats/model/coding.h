@@ -22,6 +22,15 @@ typedef enum tsr_coding {
     TSR_UNREAD,       /* only of tsr_weights_survey: what Tessera does not interpret. Nobody may take it for values */
 } tsr_coding;
 
+/* ---- tensors by their names ---- */
+
+/* "model.layers.0.mlp.down_proj.weight" without ".weight"; other names as they are. Returns the length. */
+size_t tsr_module_length(const char *name);
+
+/* The length of "model.layers.3.mlp.experts." in the name of an expert, or of a stack of them; 0 in others. *digits is the
+ * length of the expert's number, which stands behind it; 0: there is none. */
+size_t tsr_experts_length(const char *name, size_t *digits);
+
 /* The tensor called the first `length` characters of `name`, and `suffix`; NULL when there is none. */
 const tsr_tensor *tsr_find_sibling(const tsr_checkpoint *checkpoint, const char *name, size_t length,
                                    const char *suffix);

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define BIT(dtype) (UINT32_C(1) << (dtype))
+#define BIT TSR_DTYPE_BIT
 
 enum { MAX_OTHERS = 6 };
 

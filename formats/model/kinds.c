@@ -168,26 +168,18 @@ const tsr_weight_kind tsr_weight_kinds[] = {
     {0},
 };
 
-static const char kWeight[] = ".weight";
-
-/* The length of the module's name, with which the name of its values begins. */
-static size_t module_length(const char *values)
-{
-    return strlen(values) - (tsr_ends_with(values, kWeight) ? sizeof kWeight - 1 : 0);
-}
-
 bool tsr_kind_values_name(const tsr_weight_kind *kind, const char *codes, char *text, size_t size)
 {
     const size_t ending = strlen(kind->codes);
     if (ending > 0 && !tsr_ends_with(codes, kind->codes))
         return false;
     const int length = (int)(strlen(codes) - ending);
-    return (size_t)snprintf(text, size, "%.*s%s", length, codes, kind->codes[0] == '.' ? kWeight : "") < size;
+    return (size_t)snprintf(text, size, "%.*s%s", length, codes, kind->codes[0] == '.' ? ".weight" : "") < size;
 }
 
 const tsr_tensor *tsr_kind_find(const tsr_checkpoint *c, const char *values, const char *suffix)
 {
-    const size_t module = module_length(values);
+    const size_t module = tsr_module_length(values);
     if (suffix[0] != '.')
         return tsr_find_sibling(c, values, strlen(values), suffix);
     return values[module] == '\0' ? NULL : tsr_find_sibling(c, values, module, suffix);

@@ -11,13 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char kWeight[] = ".weight";
-
-size_t tsr_module_length(const char *name)
-{
-    return strlen(name) - (tsr_ends_with(name, kWeight) ? sizeof kWeight - 1 : 0);
-}
-
 /* ---- pairing ---- */
 
 /* Passes a problem on to whoever asked to hear of them all. */

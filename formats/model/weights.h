@@ -137,7 +137,4 @@ const char *tsr_quantization_path(const tsr_checkpoint *checkpoint);
 enum { TSR_QUANTIZATION_PATHS = 3 };
 size_t tsr_quantization_paths(const tsr_checkpoint *checkpoint, const char *paths[TSR_QUANTIZATION_PATHS]);
 
-/* "model.layers.0.mlp.down_proj.weight" without ".weight"; other names as they are. Returns the length. */
-size_t tsr_module_length(const char *name);
-
 #endif

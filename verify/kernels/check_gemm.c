@@ -24,14 +24,11 @@ static int by_key(const void *x, const void *y)
 /* "model.layers.3.mlp.experts.17.up_proj.weight" -> "model.layers.3.mlp.experts.*.up_proj.weight". */
 static const char *key_of(tsr_arena *arena, const char *name)
 {
-    const char *const experts = strstr(name, ".experts.");
-    if (experts == NULL)
+    size_t digits;
+    const size_t number = tsr_experts_length(name, &digits);
+    if (digits == 0 || name[number + digits] != '.')
         return name;
-    const char *const number = experts + strlen(".experts.");
-    const size_t digits = strspn(number, "0123456789");
-    if (digits == 0 || number[digits] != '.')
-        return name;
-    return tsr_arena_printf(arena, "%.*s*%s", (int)(number - name), name, number + digits);
+    return tsr_arena_printf(arena, "%.*s*%s", (int)number, name, name + number + digits);
 }
 
 static const char *unfit_because(const tsr_weight *w)
