@@ -63,6 +63,11 @@ tsr_status tsr_text_status(const tsr_text *text, tsr_err *err)
     return text->failed ? tsr_out_of_memory(err, "while composing a text file") : TSR_OK;
 }
 
+int tsr_by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
 bool tsr_ends_with(const char *text, const char *suffix)
 {
     const size_t n = strlen(text), m = strlen(suffix);

@@ -40,6 +40,9 @@ bool tsr_is_hidden(uint32_t code);
 /* Whether `text` ends with `suffix` and is longer than it. */
 bool tsr_ends_with(const char *text, const char *suffix);
 
+/* The order of two strings by their bytes, for qsort and bsearch over an array of them. */
+int tsr_by_text(const void *a, const void *b);
+
 /* TSR_E_NOMEM if any append failed. */
 tsr_status tsr_text_status(const tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
 

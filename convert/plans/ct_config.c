@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The release whose form the tail has. */
+#define VERSION "0.19.0"
+
 static int by_name(const void *a, const void *b)
 {
     return strcmp((*(const tsr_tensor *const *)a)->name, (*(const tsr_tensor *const *)b)->name);
@@ -73,11 +76,7 @@ static void write_group(tsr_text *t, const tsr_ct_config *c, const char *format,
     tsr_json_begin_object(t, false);
     if (format != NULL)
         tsr_json_member_string(t, "format", format);
-    tsr_json_key(t, "targets");
-    tsr_json_begin_array(t, n <= 1);
-    for (size_t i = 0; i < n; i++)
-        tsr_json_string(t, targets[i]);
-    tsr_json_end_array(t);
+    tsr_json_member_strings(t, "targets", targets, n);
     tsr_json_key(t, "weights");
     write_args(t, c->type, c->bits, !c->asymmetric, of_weights(c), false);
     tsr_json_key(t, "input_activations");
@@ -94,12 +93,26 @@ void tsr_ct_config_write_group(tsr_text *t, const tsr_ct_config *c, const char *
     write_group(t, c, c->format, targets, n);
 }
 
+void tsr_ct_config_head(tsr_text *t, const char *format)
+{
+    tsr_json_member_string(t, "quant_method", "compressed-tensors");
+    tsr_json_member_string(t, "format", format);
+    tsr_json_member_string(t, "quantization_status", "compressed");
+}
+
+void tsr_ct_config_tail(tsr_text *t)
+{
+    tsr_json_member_string(t, "global_compression_ratio", NULL);
+    tsr_json_member_string(t, "kv_cache_scheme", NULL);
+    tsr_json_member_empty(t, "sparsity_config");
+    tsr_json_member_empty(t, "transform_config");
+    tsr_json_member_string(t, "version", VERSION);
+}
+
 void tsr_ct_config_write(tsr_text *t, const tsr_ct_config *c, const tsr_tensor **unquantized, size_t n)
 {
     tsr_json_begin_object(t, false);
-    tsr_json_member_string(t, "quant_method", "compressed-tensors");
-    tsr_json_member_string(t, "format", c->format);
-    tsr_json_member_string(t, "quantization_status", "compressed");
+    tsr_ct_config_head(t, c->format);
     tsr_json_key(t, "config_groups");
     tsr_json_begin_object(t, false);
     tsr_json_key(t, "group_0");

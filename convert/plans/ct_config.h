@@ -31,6 +31,10 @@ void tsr_ct_config_write(tsr_text *out, const tsr_ct_config *config, const tsr_t
 /* Appends one group of a configuration that has several, with its format, for these targets. */
 void tsr_ct_config_write_group(tsr_text *out, const tsr_ct_config *config, const char *const *targets, size_t n);
 
+/* Appends the members of a configuration before config_groups, and those behind `ignore` as today's writer has them. */
+void tsr_ct_config_head(tsr_text *out, const char *format);
+void tsr_ct_config_tail(tsr_text *out);
+
 /* The list of modules that stay unquantized, as a JSON array: sorted (in place), without ".weight". */
 void tsr_json_modules(tsr_text *out, const tsr_tensor **tensors, size_t n);
 

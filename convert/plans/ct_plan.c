@@ -147,6 +147,18 @@ static tsr_status plan_azp(tsr_plan *plan, const tsr_ct_options *o, const tsr_de
 
 /* ---- configuration ---- */
 
+typedef struct deciding {
+    const tsr_checkpoint *c;
+    const tsr_decision *decisions;
+} deciding;
+
+static const tsr_tensor *kept(const void *context, size_t i)
+{
+    const deciding *const d = context;
+    const tsr_tensor *const t = &d->c->tensors.items[i];
+    return becomes_codes(t, &d->decisions[i]) || d->decisions[i].treatment == TSR_KEEP_EMBEDDING ? NULL : t;
+}
+
 static tsr_status plan_config(tsr_plan *plan, const tsr_ct_options *o, const tsr_decision *decisions, tsr_err *err)
 {
     const tsr_checkpoint *const c = plan->sources[0];
@@ -155,14 +167,8 @@ static tsr_status plan_config(tsr_plan *plan, const tsr_ct_options *o, const tsr
     const tsr_tensor **const unquantized = calloc(c->tensors.count + 1, sizeof *unquantized);
     if (unquantized == NULL)
         return tsr_out_of_memory(err, "while planning");
-    size_t n = 0;
-    for (size_t i = 0; i < c->tensors.count; i++) {
-        const tsr_tensor *const t = &c->tensors.items[i];
-        if (t->rank >= 2 && tsr_dtype_is_weight_float((tsr_dtype)t->dtype) && !becomes_codes(t, &decisions[i]) &&
-            decisions[i].treatment != TSR_KEEP_EMBEDDING)
-            unquantized[n++] = t;
-    }
-    tsr_text value = {0}, config = {0};
+    const size_t n = tsr_list_unquantized(kept, &(deciding){c, decisions}, c->tensors.count, unquantized);
+    tsr_text value = {0};
     static const char *const kForms[] = {
         [TSR_CT_W8A8] = "int-quantized", [TSR_CT_PACKED] = "pack-quantized", [TSR_CT_FP8] = "float-quantized"};
     const tsr_ct_config form = {
@@ -177,11 +183,7 @@ static tsr_status plan_config(tsr_plan *plan, const tsr_ct_options *o, const tsr
         .asymmetric_inputs = o->asymmetric_activations,
     };
     tsr_ct_config_write(&value, &form, unquantized, n);
-    tsr_status status = tsr_text_status(&value, err);
-    if (status == TSR_OK)
-        status = tsr_quantization_set(&config, c, value.data, err);
-    status = tsr_plan_take_text(plan, "", TSR_CONFIG_NAME, &config, status, err);
-    tsr_text_free(&value);
+    const tsr_status status = tsr_plan_take_quantization(plan, &value, err);
     free(unquantized);
     return status;
 }

@@ -13,7 +13,6 @@
 
 typedef struct description {
     const tsr_fp8_block *block;
-    tsr_dialect dialect;
     const tsr_tensor **unquantized;
     size_t n_unquantized;
 } description;
@@ -144,35 +143,39 @@ tsr_status tsr_quantization_keep(tsr_text *out, const tsr_checkpoint *checkpoint
     return status;
 }
 
-/* config.json with this quantization_config. */
-static tsr_status write_config(tsr_text *out, const tsr_checkpoint *checkpoint, const description *d, tsr_err *err)
+size_t tsr_list_unquantized(tsr_kept_fn *kept, const void *context, size_t n, const tsr_tensor **list)
 {
-    tsr_text value = {0};
-    (d->dialect == TSR_DIALECT_COMPRESSED_TENSORS ? compressed_tensors_config : deepseek_config)(&value, d);
-    tsr_status status = tsr_text_status(&value, err);
+    size_t found = 0;
+    for (size_t i = 0; i < n; i++) {
+        const tsr_tensor *const t = kept(context, i);
+        if (t != NULL && t->rank >= 2 && tsr_dtype_is_weight_float((tsr_dtype)t->dtype))
+            list[found++] = t;
+    }
+    return found;
+}
+
+tsr_status tsr_plan_take_quantization(tsr_plan *plan, tsr_text *value, tsr_err *err)
+{
+    tsr_text config = {0};
+    tsr_status status = tsr_text_status(value, err);
     if (status == TSR_OK)
-        status = tsr_quantization_set(out, checkpoint, value.data, err);
-    tsr_text_free(&value);
-    return status;
+        status = tsr_quantization_set(&config, plan->sources[0], value->data, err);
+    tsr_text_free(value);
+    return tsr_plan_take_text(plan, "", TSR_CONFIG_NAME, &config, status, err);
 }
 
 tsr_status tsr_plan_fp8_config(tsr_plan *plan, const tsr_fp8_block *block, tsr_dialect dialect, tsr_kept_fn *kept,
                                const void *context, size_t n, tsr_err *err)
 {
-    const tsr_checkpoint *const c = plan->sources[0];
-    if (c->config == NULL)
+    if (plan->sources[0]->config == NULL)
         return TSR_OK;
-    description d = {.block = block, .dialect = dialect, .unquantized = calloc(n + 1, sizeof *d.unquantized)};
+    description d = {.block = block, .unquantized = calloc(n + 1, sizeof *d.unquantized)};
     if (d.unquantized == NULL)
         return tsr_out_of_memory(err, "while planning");
-    for (size_t i = 0; i < n; i++) {
-        const tsr_tensor *const t = kept(context, i);
-        if (t != NULL && t->rank >= 2 && tsr_dtype_is_weight_float(t->dtype))
-            d.unquantized[d.n_unquantized++] = t;
-    }
-    tsr_text text = {0};
-    tsr_status status = write_config(&text, c, &d, err);
-    status = tsr_plan_take_text(plan, "", TSR_CONFIG_NAME, &text, status, err);
+    d.n_unquantized = tsr_list_unquantized(kept, context, n, d.unquantized);
+    tsr_text value = {0};
+    (dialect == TSR_DIALECT_COMPRESSED_TENSORS ? compressed_tensors_config : deepseek_config)(&value, &d);
+    const tsr_status status = tsr_plan_take_quantization(plan, &value, err);
     free(d.unquantized);
     return status;
 }

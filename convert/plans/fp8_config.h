@@ -8,8 +8,16 @@
 #include "formats/model/weights.h"
 #include "quantize/fp8_block.h"
 
-/* The i-th tensor of a plan, if it is one that stays as it is; else NULL. */
+/* The i-th tensor of a plan, if it is one that stays as it is, and no embedding; else NULL. */
 typedef const tsr_tensor *tsr_kept_fn(const void *context, size_t i);
+
+/* Of the n tensors that kept(context, i) names, those that a loader would take for linear layers: a configuration lists
+ * them as unquantized. `list` has room for n; returns how many it has. */
+size_t tsr_list_unquantized(tsr_kept_fn *kept, const void *context, size_t n, const tsr_tensor **list);
+
+/* Adds to the plan the config.json of its source with `value` (JSON, which is freed) as its quantization_config, in place
+ * of one that it has. */
+tsr_status tsr_plan_take_quantization(tsr_plan *plan, tsr_text *value, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds to the plan the config.json of its source, where there is one, with the quantization_config of these blocks in
  * place of one that it has. Of the n tensors that kept(context, i) names, in sorted order, those that a loader would

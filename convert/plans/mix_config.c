@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VERSION "0.19.0"
-
 static const tsr_ct_config kBlocks = {.format = "float-quantized",
                                       .type = "float",
                                       .bits = 8,
@@ -69,11 +67,6 @@ static const char *target_of(tsr_plan *plan, const tsr_tensor *tensor)
     return target;
 }
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Sorted, each once. False when memory is exhausted. */
 static bool find_targets(tsr_plan *plan, const uint8_t *mixes, tsr_mix mix, const char **targets, size_t *n)
 {
@@ -84,7 +77,7 @@ static bool find_targets(tsr_plan *plan, const uint8_t *mixes, tsr_mix mix, cons
             return false;
     }
     if (found > 0)
-        qsort(targets, found, sizeof *targets, by_text);
+        qsort(targets, found, sizeof *targets, tsr_by_text);
     *n = 0;
     for (size_t i = 0; i < found; i++) {
         if (*n == 0 || strcmp(targets[i], targets[*n - 1]) != 0)
@@ -135,36 +128,33 @@ static const char *format_of_all(const uint8_t *mixes, size_t n)
     return format;
 }
 
-static void empty_object(tsr_text *t, const char *key)
+/* What stays as it is. */
+typedef struct deciding {
+    const tsr_checkpoint *c;
+    const uint8_t *mixes;
+    const tsr_decision *decisions;
+} deciding;
+
+static const tsr_tensor *kept(const void *context, size_t i)
 {
-    tsr_json_key(t, key);
-    tsr_json_begin_object(t, true);
-    tsr_json_end_object(t);
+    const deciding *const d = context;
+    const bool stays = d->mixes[i] == TSR_MIX_KEEP && d->decisions[i].treatment != TSR_KEEP_EMBEDDING;
+    return stays ? &d->c->tensors.items[i] : NULL;
 }
 
 static bool write_config(tsr_text *t, tsr_plan *plan, const uint8_t *mixes, const tsr_decision *decisions,
                          const char **targets, const tsr_tensor **unquantized)
 {
     const tsr_tensors *const all = &plan->sources[0]->tensors;
-    size_t n = 0;
-    for (size_t i = 0; i < all->count; i++) {
-        if (all->items[i].rank >= 2 && tsr_dtype_is_weight_float((tsr_dtype)all->items[i].dtype) &&
-            mixes[i] == TSR_MIX_KEEP && decisions[i].treatment != TSR_KEEP_EMBEDDING)
-            unquantized[n++] = &all->items[i];
-    }
+    const deciding d = {plan->sources[0], mixes, decisions};
+    const size_t n = tsr_list_unquantized(kept, &d, all->count, unquantized);
     tsr_json_begin_object(t, false);
-    tsr_json_member_string(t, "quant_method", "compressed-tensors");
-    tsr_json_member_string(t, "format", format_of_all(mixes, all->count));
-    tsr_json_member_string(t, "quantization_status", "compressed");
+    tsr_ct_config_head(t, format_of_all(mixes, all->count));
     if (!write_groups(t, plan, mixes, targets))
         return false;
     tsr_json_key(t, "ignore");
     tsr_json_modules(t, unquantized, n);
-    tsr_json_member_string(t, "global_compression_ratio", NULL);
-    tsr_json_member_string(t, "kv_cache_scheme", NULL);
-    empty_object(t, "sparsity_config");
-    empty_object(t, "transform_config");
-    tsr_json_member_string(t, "version", VERSION);
+    tsr_ct_config_tail(t);
     tsr_json_end_object(t);
     return true;
 }
@@ -176,13 +166,11 @@ tsr_status tsr_plan_mix_config(tsr_plan *plan, const uint8_t *mixes, const tsr_d
         return TSR_OK;
     const char **const targets = calloc(c->tensors.count + 1, sizeof *targets);
     const tsr_tensor **const unquantized = calloc(c->tensors.count + 1, sizeof *unquantized);
-    tsr_text value = {0}, config = {0};
+    tsr_text value = {0};
     const bool written =
         targets != NULL && unquantized != NULL && write_config(&value, plan, mixes, decisions, targets, unquantized);
-    tsr_status status = written ? tsr_text_status(&value, err) : tsr_out_of_memory(err, "while planning");
-    if (status == TSR_OK)
-        status = tsr_quantization_set(&config, c, value.data, err);
-    status = tsr_plan_take_text(plan, "", TSR_CONFIG_NAME, &config, status, err);
+    const tsr_status status =
+        written ? tsr_plan_take_quantization(plan, &value, err) : tsr_out_of_memory(err, "while planning");
     tsr_text_free(&value);
     free(unquantized);
     free(targets);

@@ -173,11 +173,6 @@ static tsr_status plan_tensors(const planning *p)
 
 /* ---- what stays unquantized ---- */
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Appends the names under which loaders may ask for a quantized module, a line each: its own, and that of the layer that
  * it is joined into. Of the experts of a layer the first stands for all. */
 static void add_names(tsr_text *names, const tsr_tensor *t)
@@ -207,7 +202,15 @@ static const char *entry_of(const planning *p, const char *module, const tsr_tex
     return tsr_arena_printf(&p->plan->arena, "%.*s[%c]", (int)length - 1, module, module[length - 1]);
 }
 
-static tsr_status list_unquantized(const planning *p, const char **list, size_t *n)
+static const tsr_tensor *kept(const void *context, size_t i)
+{
+    const planning *const p = context;
+    const tsr_tensor *const t = &p->c->tensors.items[i];
+    return becomes_codes(p, t) || p->decisions[i].treatment == TSR_KEEP_EMBEDDING ? NULL : t;
+}
+
+/* Fills `list` with the entries for n tensors, sorted. */
+static tsr_status list_entries(const planning *p, const tsr_tensor *const *tensors, size_t n, const char **list)
 {
     tsr_text quantized = {0};
     const bool parts = p->o->dialect == TSR_MX_DIALECT_MODELOPT;
@@ -216,21 +219,16 @@ static tsr_status list_unquantized(const planning *p, const char **list, size_t 
             add_names(&quantized, &p->c->tensors.items[i]);
     }
     tsr_status status = tsr_text_status(&quantized, p->err);
-    for (size_t i = 0; i < p->c->tensors.count && status == TSR_OK; i++) {
-        const tsr_tensor *const t = &p->c->tensors.items[i];
-        if (t->rank < 2 || !tsr_dtype_is_weight_float((tsr_dtype)t->dtype) || becomes_codes(p, t) ||
-            p->decisions[i].treatment == TSR_KEEP_EMBEDDING)
-            continue;
-        const char *const module = tsr_arena_printf(&p->plan->arena, "%.*s", (int)tsr_module_length(t->name), t->name);
-        const char *const entry = module == NULL ? NULL : entry_of(p, module, &quantized);
-        if (entry == NULL)
+    for (size_t i = 0; i < n && status == TSR_OK; i++) {
+        const char *const name = tensors[i]->name;
+        const char *const module = tsr_arena_dup(&p->plan->arena, name, tsr_module_length(name));
+        list[i] = module == NULL ? NULL : entry_of(p, module, &quantized);
+        if (list[i] == NULL)
             status = tsr_out_of_memory(p->err, "while planning");
-        else
-            list[(*n)++] = entry;
     }
     tsr_text_free(&quantized);
-    if (*n > 0)
-        qsort(list, *n, sizeof *list, by_text);
+    if (n > 0 && status == TSR_OK)
+        qsort(list, n, sizeof *list, tsr_by_text);
     return status;
 }
 
@@ -241,31 +239,29 @@ static tsr_status write_configs(const planning *p, const char *const *unquantize
     tsr_mx_config config = tsr_mx_describe(p->o->target, p->o->dialect).config;
     config.unquantized = unquantized;
     config.n_unquantized = n;
-    tsr_text value = {0}, file = {0}, whole = {0};
+    tsr_text value = {0}, file = {0};
     if (p->o->dialect == TSR_MX_DIALECT_MODELOPT) {
         tsr_mx_config_write_modelopt_file(&file, &config);
-        const tsr_status status = tsr_text_status(&file, p->err);
-        TSR_TRY(tsr_plan_take_text(p->plan, "", TSR_HF_QUANT_CONFIG_NAME, &file, status, p->err));
+        TSR_TRY(tsr_plan_take_text(p->plan, "", TSR_HF_QUANT_CONFIG_NAME, &file, TSR_OK, p->err));
     }
     tsr_mx_config_write(&value, p->o->dialect, &config);
-    tsr_status status = tsr_text_status(&value, p->err);
-    if (status == TSR_OK)
-        status = tsr_quantization_set(&whole, p->c, value.data, p->err);
-    tsr_text_free(&value);
-    return tsr_plan_take_text(p->plan, "", TSR_CONFIG_NAME, &whole, status, p->err);
+    return tsr_plan_take_quantization(p->plan, &value, p->err);
 }
 
 static tsr_status plan_config(const planning *p)
 {
     if (p->c->config == NULL)
         return TSR_OK;
-    size_t n = 0;
-    const char **const unquantized = calloc(p->c->tensors.count + 1, sizeof *unquantized);
-    if (unquantized == NULL)
-        return tsr_out_of_memory(p->err, "while planning");
-    tsr_status status = list_unquantized(p, unquantized, &n);
+    const size_t count = p->c->tensors.count;
+    const tsr_tensor **const unquantized = calloc(count + 1, sizeof *unquantized);
+    const char **const entries = calloc(count + 1, sizeof *entries);
+    tsr_status status = unquantized == NULL || entries == NULL ? tsr_out_of_memory(p->err, "while planning") : TSR_OK;
+    const size_t n = status == TSR_OK ? tsr_list_unquantized(kept, p, count, unquantized) : 0;
     if (status == TSR_OK)
-        status = write_configs(p, unquantized, n);
+        status = list_entries(p, unquantized, n, entries);
+    if (status == TSR_OK)
+        status = write_configs(p, entries, n);
+    free(entries);
     free(unquantized);
     return status;
 }

@@ -158,16 +158,11 @@ static tsr_status list_files(tsr_listing *l, const char *root, const char *sub, 
     return status;
 }
 
-static int by_string(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 tsr_status tsr_listing_read(tsr_listing *l, const char *root, tsr_err *err)
 {
     TSR_TRY(list_files(l, root, "", NULL, err));
     if (l->count > 0)
-        qsort(l->names, l->count, sizeof *l->names, by_string);
+        qsort(l->names, l->count, sizeof *l->names, tsr_by_text);
     return TSR_OK;
 }
 

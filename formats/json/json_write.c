@@ -165,3 +165,19 @@ void tsr_json_member_number(tsr_text *text, const char *key, double value)
     tsr_json_key(text, key);
     tsr_json_number(text, value);
 }
+
+void tsr_json_member_strings(tsr_text *text, const char *key, const char *const *values, size_t n)
+{
+    tsr_json_key(text, key);
+    tsr_json_begin_array(text, n <= 1);
+    for (size_t i = 0; i < n; i++)
+        tsr_json_string(text, values[i]);
+    tsr_json_end_array(text);
+}
+
+void tsr_json_member_empty(tsr_text *text, const char *key)
+{
+    tsr_json_key(text, key);
+    tsr_json_begin_object(text, true);
+    tsr_json_end_object(text);
+}

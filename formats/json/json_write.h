@@ -34,6 +34,9 @@ void tsr_json_member_string(tsr_text *text, const char *key, const char *value);
 void tsr_json_member_u64(tsr_text *text, const char *key, uint64_t value);
 void tsr_json_member_bool(tsr_text *text, const char *key, bool value);
 void tsr_json_member_number(tsr_text *text, const char *key, double value);
+/* A key with an array of strings, a line each where there are several; and one with {}. */
+void tsr_json_member_strings(tsr_text *text, const char *key, const char *const *values, size_t n);
+void tsr_json_member_empty(tsr_text *text, const char *key);
 /* Appends a quoted, escaped string without a comma or indentation, for text that is composed by hand. */
 void tsr_json_quoted(tsr_text *text, const char *value);
 /* Text that is JSON already. */

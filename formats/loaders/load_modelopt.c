@@ -203,11 +203,6 @@ static void check_group_sizes(const tsr_load_query *q)
 
 /* ---- two files ---- */
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* The entries in order, or NULL when memory is exhausted; `issues` is then marked as failed. */
 static const char **sorted(const tsr_load_query *q, const tsr_ignore_list *list)
 {
@@ -216,7 +211,7 @@ static const char **sorted(const tsr_load_query *q, const tsr_ignore_list *list)
     for (size_t i = 0; all != NULL && i < list->count; i++)
         all[i] = list->entries[i];
     if (all != NULL)
-        qsort(all, list->count, sizeof *all, by_text);
+        qsort(all, list->count, sizeof *all, tsr_by_text);
     return all;
 }
 
@@ -226,7 +221,7 @@ static const char *first_missing(const tsr_load_query *q, const tsr_ignore_list 
     const char **const all = sorted(q, other);
     const char *missing = NULL;
     for (size_t i = 0; all != NULL && missing == NULL && i < list->count; i++) {
-        if (bsearch(&list->entries[i], all, other->count, sizeof *all, by_text) == NULL)
+        if (bsearch(&list->entries[i], all, other->count, sizeof *all, tsr_by_text) == NULL)
             missing = list->entries[i];
     }
     free(all);

@@ -23,3 +23,17 @@ Test(json_write, writes_what_reads_back)
                              "  \"n\": 18446744073709551615\n}");
     tsr_text_free(&t);
 }
+
+Test(json_write, writes_members)
+{
+    tsr_text t = {0};
+    tsr_json_begin_object(&t, false);
+    tsr_json_member_strings(&t, "one", (const char *const[]){"a"}, 1);
+    tsr_json_member_strings(&t, "two", (const char *const[]){"a", "b"}, 2);
+    tsr_json_member_empty(&t, "none");
+    tsr_json_member_string(&t, "null", NULL);
+    tsr_json_end_object(&t);
+    cr_expect_str_eq(t.data, "{\n  \"one\": [\"a\"],\n  \"two\": [\n    \"a\",\n    \"b\"\n  ],\n  \"none\": {},\n"
+                             "  \"null\": null\n}");
+    tsr_text_free(&t);
+}
