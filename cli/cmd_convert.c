@@ -33,7 +33,7 @@ typedef struct arguments {
     const char *producer;
     uint64_t group_size; /* UINT64_MAX: as the target has it */
     const char *activations;
-    int mx_scale, experts; /* mx_scale -1: as the dialect has it */
+    int mx_scale, experts; /* -1: as the dialect has it; split, where a stack is codes */
     bool lossy, zero_points;
     tsr_list include, exclude;
     const char *quantizing; /* the first given option that only quantizing uses */
@@ -111,7 +111,9 @@ static tsr_status plan_scheme(const tsr_plan_run *run, const arguments *a, tsr_c
         .exclude = a->exclude.items,
         .n_exclude = a->exclude.count,
         .lossy = a->lossy,
-        .stack = a->experts == 1,
+        .split = a->experts < 0    ? TSR_SPLIT_CODES
+                 : a->experts == 0 ? TSR_SPLIT_ALL
+                                   : TSR_SPLIT_NONE,
         .anew = a->scales == 1,
     };
     TSR_TRY(tsr_parse_block("--source-block", a->source_block, &options.source_block, err));
@@ -354,7 +356,8 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
         {"--lossy", TSR_OPT_FLAG, &a->lossy, NULL,
          "schemes: round what has no code where codes are moved, and report it, instead of refusing it"},
         {"--experts", TSR_OPT_CHOICE, &a->experts, "split|stack",
-         "schemes: stacks of experts as a tensor for each expert and projection, or as they are (split)"},
+         "schemes: stacks of experts as a tensor for each expert and projection, or as they are (what is codes: "
+         "split)"},
         {"--mx-scale", TSR_OPT_CHOICE, &a->mx_scale, "floor|even|rceil|ceil",
          "mxfp, made anew: the power of two for a group (compressed-tensors even, others rceil)"},
         {"--zero-points", TSR_OPT_FLAG, &a->zero_points, NULL, "int4-weight-only, made anew: asymmetric weights"},
@@ -462,7 +465,8 @@ int tsr_cmd_convert(int argc, char **argv)
                    .arch = -1,
                    .divisor = -1,
                    .group_size = UINT64_MAX,
-                   .mx_scale = -1};
+                   .mx_scale = -1,
+                   .experts = -1};
     tsr_err err = {{0}};
     tsr_status status = parse(argc, argv, &run, &a, &err);
     if (a.to >= 0 && kTargets[a.to].plan == plan_archive)

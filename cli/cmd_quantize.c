@@ -6,11 +6,13 @@
 #include "cli/run_plan.h"
 #include "cli/schemes.h"
 #include "convert/plans/rules_plan.h"
+#include "convert/plans/split_plan.h"
 
 /* What the command line says. */
 typedef struct arguments {
     tsr_scheme_arguments of;
     const char *rules; /* instead of a scheme; NULL: none */
+    int experts;       /* -1: as needed */
     bool list_families;
 } arguments;
 
@@ -83,6 +85,9 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
          "from the largest value, or the scale of least squared error: slower, never worse (amax)"},
         {"--include", TSR_OPT_LIST, &a->of.include, "GLOB", "quantize these tensors too; may be repeated"},
         {"--exclude", TSR_OPT_LIST, &a->of.exclude, "GLOB", "keep these tensors as they are; may be repeated"},
+        {"--experts", TSR_OPT_CHOICE, &a->experts, "split|stack",
+         "stacks of experts as a tensor for each expert and projection, or as they are (split, where the scheme or its "
+         "loaders have no place for a stack; with --rules stack)"},
         {"--block", TSR_OPT_TEXT, &a->of.block, "RxC", "fp8-block: rows and columns of a block (128x128)"},
         {"--scale-fmt", TSR_OPT_CHOICE, &a->of.scale_fmt, "f32|ue8m0",
          "fp8-block: scales as they come, or rounded up to powers of two (f32)"},
@@ -133,28 +138,51 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
     return tsr_places_check(&places, err);
 }
 
-static tsr_status quantize(const tsr_plan_run *run, const arguments *a, tsr_err *err)
+/* What a plan is made with, for tsr_split_plan. */
+typedef struct making {
+    const arguments *a;
+    const tsr_scheme_options *scheme;
+    const tsr_rules_options *rules;
+} making;
+
+static tsr_status make_scheme(tsr_plan *plan, const tsr_checkpoint *const *source, const void *options, tsr_err *err)
+{
+    const making *const m = options;
+    return m->rules != NULL ? tsr_rules_plan(plan, source, m->rules, err)
+                            : tsr_scheme_plan(plan, source, &m->a->of, m->scheme, err);
+}
+
+/* Opens the source, plans and runs. */
+static tsr_status run_scheme(const tsr_plan_run *run, const making *m, tsr_experts experts, tsr_err *err)
 {
     tsr_checkpoint *opened = NULL;
     tsr_plan plan = {0};
-    tsr_scheme_options o;
-    TSR_TRY(tsr_scheme_read(run, &a->of, true, &o, err));
+    tsr_any_view view = {0};
+    const bool keeps_stacks = m->rules == NULL && m->a->of.scheme == TSR_FP8_BLOCK;
     tsr_status status = tsr_checkpoint_open(&opened, run->src, run->ignore.items, run->ignore.count, err);
     const tsr_checkpoint *const source = opened;
     if (status == TSR_OK)
-        status = tsr_scheme_plan(&plan, &source, &a->of, &o, err);
+        status = tsr_split_plan(&plan, &view, &source, experts, keeps_stacks, make_scheme, m, err);
     if (status == TSR_OK)
         status = tsr_run_plan(run, &plan, err);
     tsr_plan_free(&plan);
-    tsr_scheme_free(&o);
+    tsr_any_free(&view);
     tsr_checkpoint_close(opened);
+    return status;
+}
+
+static tsr_status quantize(const tsr_plan_run *run, const arguments *a, tsr_err *err)
+{
+    static const tsr_experts kExperts[] = {TSR_EXPERTS_AS_NEEDED, TSR_EXPERTS_SPLIT, TSR_EXPERTS_STACK};
+    tsr_scheme_options o;
+    TSR_TRY(tsr_scheme_read(run, &a->of, true, &o, err));
+    const tsr_status status = run_scheme(run, &(making){.a = a, .scheme = &o}, kExperts[a->experts + 1], err);
+    tsr_scheme_free(&o);
     return status;
 }
 
 static tsr_status quantize_by_rules(const tsr_plan_run *run, const arguments *a, tsr_err *err)
 {
-    tsr_checkpoint *opened = NULL;
-    tsr_plan plan = {0};
     tsr_rules rules;
     tsr_calibration calibration = {0};
     const bool calibrated = a->of.activations != NULL;
@@ -165,23 +193,17 @@ static tsr_status quantize_by_rules(const tsr_plan_run *run, const arguments *a,
                                  .max_shard_bytes = run->max_shard_bytes};
     tsr_status status = calibrated ? tsr_calibration_read(&calibration, a->of.activations, err) : TSR_OK;
     if (status == TSR_OK)
-        status = tsr_checkpoint_open(&opened, run->src, run->ignore.items, run->ignore.count, err);
-    const tsr_checkpoint *const source = opened;
-    if (status == TSR_OK)
-        status = tsr_rules_plan(&plan, &source, &o, err);
-    if (status == TSR_OK)
-        status = tsr_run_plan(run, &plan, err);
-    tsr_plan_free(&plan);
+        status = run_scheme(run, &(making){.a = a, .rules = &o},
+                            a->experts == 0 ? TSR_EXPERTS_SPLIT : TSR_EXPERTS_STACK, err);
     tsr_calibration_free(&calibration);
     tsr_rules_free(&rules);
-    tsr_checkpoint_close(opened);
     return status;
 }
 
 int tsr_cmd_quantize(int argc, char **argv)
 {
     tsr_plan_run run = tsr_plan_run_defaults("quantize");
-    arguments a = {.of = tsr_scheme_defaults()};
+    arguments a = {.of = tsr_scheme_defaults(), .experts = -1};
     tsr_err err = {{0}};
     tsr_status status = parse(argc, argv, &run, &a, &err);
     run.verb = "quantizing";

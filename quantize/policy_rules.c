@@ -87,6 +87,14 @@ static const tsr_rule kMixtral[] = {
     {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
 };
 
+/* Its experts are stacked as input_linear and output_linear. */
+static const tsr_rule kGraniteMoe[] = {
+    {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.block_sparse_moe.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
+    {"*.block_sparse_moe.*put_linear.weight", TSR_KEEP,
+     "a stack of experts: no format has a place for it (--experts split)", true},
+};
+
 /* Kimi Delta Attention: releases in few bits have the routed experts quantized and nothing else. */
 static const tsr_rule kKimiLinear[] = {
     {"*.block_sparse_moe.experts.*.w?.weight", TSR_QUANTIZE, "expert", false},
@@ -95,24 +103,24 @@ static const tsr_rule kKimiLinear[] = {
     {"*_proj.weight", TSR_KEEP, "releases of this family keep it (--include overrides)", false},
 };
 
+#define IN_OUT "experts stored [experts, in, out]: loaders would take the scales the wrong way round (--experts split)"
+
 static const tsr_rule kQwen3VlMoe[] = {
-    {"*.mlp.experts.*_proj", TSR_KEEP,
-     "experts stored [experts, in, out]: loaders would take the scales the wrong way round", true},
+    {"*.mlp.experts.*_proj", TSR_KEEP, IN_OUT, true},
     {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
     {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
 };
 
 static const tsr_rule kLlama4[] = {
-    {"*.feed_forward.experts.*_proj", TSR_KEEP,
-     "experts stored [experts, in, out]: loaders would take the scales the wrong way round", true},
+    {"*.feed_forward.experts.*_proj", TSR_KEEP, IN_OUT, true},
     {"*.feed_forward.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
     {"*.feed_forward.*", TSR_KEEP, "little beside the experts (--include overrides)", false},
     {"*.self_attn.*", TSR_KEEP, "attention: releases of this family keep it (--include overrides)", false},
 };
 
 static const tsr_rule kGptOss[] = {
-    {"*.mlp.experts.*_proj", TSR_KEEP,
-     "experts stored [experts, in, out], gate and up interleaved: loaders read codes of them as MXFP4 only", true},
+    {"*.mlp.experts.*_proj", TSR_KEEP, IN_OUT, true},
+    {"*.mlp.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
     {"*.self_attn.*", TSR_KEEP, "attention: releases of this family keep it (--include overrides)", false},
 };
 
@@ -246,6 +254,8 @@ static const tsr_policy_family kFamilies[] = {
     {"ernie4_5", RULES(kGqa)},
     {"ernie4_5_moe", RULES(kGqa)},
     {"granite", RULES(kGqa)},
+    {"granitemoe", RULES(kGraniteMoe)},
+    {"granitemoeshared", RULES(kGraniteMoe)},
     {"olmo2", RULES(kGqa)},
     {"olmo3", RULES(kGqa)},
     {"olmoe", RULES(kGqa)},

@@ -53,7 +53,7 @@ static tsr_status find_amax(const tsr_run *r, const tsr_amax_rows *at, char *mem
                             tsr_err *err)
 {
     tsr_mx_rows rows = {.tensor = at->tensor, .row = at->row, .rows = at->rows, .x = data[0], .scratch = memory};
-    const float *values = NULL;
+    const void *values = NULL;
     if (at->decoded != NULL) {
         TSR_TRY(at->decoded->decode(at->decoded, at->row, at->rows, data, memory, &r->kernels, &values, err));
         rows.x = values;

@@ -31,17 +31,17 @@ typedef struct tsr_window {
 
 enum { TSR_DECODED_INPUTS = 5 };
 
-/* Rows of a matrix that no file holds (TSR_SOURCE_DECODED): how they are decoded to FP32 from tensors that files do
- * hold. `rows` may begin and end anywhere in the matrix. */
+/* Rows of a matrix that no file holds: how they are decoded to FP32 (TSR_SOURCE_DECODED) or taken as they are
+ * (TSR_SOURCE_GATHERED) from tensors that files do hold. `rows` may begin and end anywhere in the matrix. */
 typedef struct tsr_decoded {
     const tsr_tensor *in[TSR_DECODED_INPUTS];
     uint32_t n_in;
     const void *params; /* the decoder's own; lives as long as the plan */
     void (*windows)(const struct tsr_decoded *d, uint64_t row, uint64_t rows, tsr_window in[TSR_DECODED_INPUTS]);
     uint64_t (*memory)(const struct tsr_decoded *d, uint64_t rows); /* bytes: the values, and scratch */
-    /* *x is in `memory`: [rows, cols]. Thread-safe. */
+    /* *x is in `memory` or in in[]: [rows, cols], of the matrix's dtype. Thread-safe. */
     tsr_status (*decode)(const struct tsr_decoded *d, uint64_t row, uint64_t rows, void *const *in, void *memory,
-                         const tsr_cpu_kernels *kernels, const float **x, tsr_err *err);
+                         const tsr_cpu_kernels *kernels, const void **x, tsr_err *err);
 } tsr_decoded;
 
 /* The largest |x| over whole source tensors, where a step needs it before its first unit: the scale of a tensor, or of
@@ -51,7 +51,7 @@ typedef struct tsr_decoded {
 typedef struct tsr_amax {
     const tsr_tensor *const *of; /* n of them: matrices of BF16, F16 or F32 */
     uint32_t n, index;           /* in plan->amaxes */
-    /* NULL, or n of them: how each is decoded, where it is TSR_SOURCE_DECODED and F32. */
+    /* NULL, or n of them: how each is decoded, where no file holds it. */
     const tsr_decoded *const *decoded;
 } tsr_amax;
 

@@ -44,7 +44,7 @@ static uint64_t rows_memory(const tsr_decoded *d, uint64_t rows)
 }
 
 static tsr_status rows_decode(const tsr_decoded *d, uint64_t row, uint64_t rows, void *const *in, void *memory,
-                              const tsr_cpu_kernels *kernels, const float **x, tsr_err *err)
+                              const tsr_cpu_kernels *kernels, const void **x, tsr_err *err)
 {
     const params *const p = params_of(d);
     void *const scratch = (char *)memory + values_bytes(p, rows);
@@ -66,7 +66,7 @@ static uint64_t powers_memory(const tsr_decoded *d, uint64_t rows)
 }
 
 static tsr_status powers_decode(const tsr_decoded *d, uint64_t row, uint64_t rows, void *const *in, void *memory,
-                                const tsr_cpu_kernels *kernels, const float **x, tsr_err *err)
+                                const tsr_cpu_kernels *kernels, const void **x, tsr_err *err)
 {
     (void)row, (void)err;
     tsr_widen_to_f32(kernels, TSR_F8_E8M0, in[0], rows * params_of(d)->weight.grid_cols, memory);

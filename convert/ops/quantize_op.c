@@ -42,8 +42,8 @@ static geometry geometry_of(const tsr_step *step)
     g.scales_per_row = tsr_ceil_div(g.cols, g.block.cols);
     const uint64_t element_bytes = tsr_dtype_bytes(p->weight.scale == NULL ? t->dtype : TSR_F32);
     const uint64_t fits = TSR_UNIT_BYTES / (g.block.rows * g.block.cols * element_bytes);
-    /* What is decoded on the way comes in whole rows. */
-    const uint64_t fit = t->source == TSR_SOURCE_DECODED ? g.scales_per_row : tsr_max_u64(1, fits);
+    /* What is made on the way comes in whole rows. */
+    const uint64_t fit = tsr_tensor_is_made(t) ? g.scales_per_row : tsr_max_u64(1, fits);
     g.pieces = tsr_ceil_div(g.scales_per_row, fit);
     g.piece_cols = tsr_ceil_div(g.scales_per_row, g.pieces) * g.block.cols;
     g.pieces = tsr_ceil_div(g.cols, g.piece_cols);

@@ -80,7 +80,7 @@ static tsr_status recode_run(const tsr_step *step, uint64_t unit, const tsr_unit
 {
     const params *const p = params_of(step);
     tsr_unit inner = tsr_step_unit(&p->inner, unit);
-    const float *x;
+    const void *x;
     uint64_t row, rows;
     rows_of(&p->inner, &inner, &row, &rows);
     TSR_TRY(p->decoded->decode(p->decoded, row, rows, u->in_data, u->scratch, kernels, &x, err));
@@ -127,12 +127,12 @@ tsr_status tsr_step_decode(tsr_plan *plan, tsr_step *step, const tsr_decoded *de
     return TSR_OK;
 }
 
-/* ---- rounding to BF16 ---- */
+/* ---- writing rows, rounded to BF16 or as they are ---- */
 
 static uint64_t keep_rows(const tsr_step *step)
 {
-    const tsr_tensor *const t = step->out[0];
-    const uint64_t row_bytes = t->shape[t->rank - 1] * sizeof(float);
+    const tsr_tensor *const t = step->in[0];
+    const uint64_t row_bytes = t->shape[t->rank - 1] * tsr_dtype_bytes((tsr_dtype)t->dtype);
     return tsr_max_u64(1, TSR_UNIT_BYTES / row_bytes);
 }
 
@@ -146,13 +146,18 @@ static uint64_t keep_units(const tsr_step *step)
     return tsr_ceil_div(all_rows(step->out[0]), keep_rows(step));
 }
 
+static tsr_window rows_window(const tsr_tensor *t, uint64_t row, uint64_t rows)
+{
+    const uint64_t bytes = t->shape[t->rank - 1] * tsr_dtype_bytes((tsr_dtype)t->dtype);
+    return tsr_run_window(row * bytes, rows * bytes);
+}
+
 static void keep_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
 {
-    const tsr_tensor *const t = step->out[0];
-    const uint64_t cols = t->shape[t->rank - 1], row = unit * keep_rows(step);
-    const uint64_t rows = tsr_min_u64(keep_rows(step), all_rows(t) - row);
-    u->in[0] = tsr_run_window(row * cols * sizeof(float), rows * cols * sizeof(float));
-    u->out[0] = tsr_run_window(row * cols * sizeof(uint16_t), rows * cols * sizeof(uint16_t));
+    const uint64_t row = unit * keep_rows(step);
+    const uint64_t rows = tsr_min_u64(keep_rows(step), all_rows(step->out[0]) - row);
+    u->in[0] = rows_window(step->in[0], row, rows);
+    u->out[0] = rows_window(step->out[0], row, rows);
 }
 
 static tsr_status keep_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
@@ -171,18 +176,40 @@ static tsr_status keep_run(const tsr_step *step, uint64_t unit, const tsr_unit *
 
 static const tsr_op kKeepOp = {.name = "to bf16", .units = keep_units, .windows = keep_windows, .run = keep_run};
 
-tsr_status tsr_step_keep(tsr_plan *plan, tsr_step *step, const tsr_decoded *decoded, tsr_err *err)
+static tsr_status take_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
+                           tsr_quant_stats *stats, tsr_err *err)
 {
-    tsr_tensor *const values = tsr_plan_tensor(plan, step->in[0]); /* as they come: FP32 */
+    (void)step, (void)unit, (void)kernels, (void)stats, (void)err;
+    memcpy(u->out_data[0], u->in_data[0], u->out[0].row_bytes);
+    return TSR_OK;
+}
+
+static const tsr_op kTakeOp = {.name = "take", .units = keep_units, .windows = keep_windows, .run = take_run};
+
+/* The step writes what comes as `dtype`. */
+static tsr_status write_rows(tsr_plan *plan, tsr_step *step, const tsr_op *op, tsr_dtype dtype,
+                             const tsr_decoded *decoded, tsr_err *err)
+{
+    tsr_tensor *const values = tsr_plan_tensor(plan, step->in[0]);
     const tsr_tensor **const in = tsr_arena_alloc(&plan->arena, sizeof *in);
     if (values == NULL || in == NULL)
         return tsr_out_of_memory(err, "while planning");
-    values->dtype = TSR_F32;
+    values->dtype = (uint8_t)dtype;
     in[0] = values;
-    step->op = &kKeepOp;
+    step->op = op;
     step->in = in;
     step->n_in = 1;
     return tsr_step_decode(plan, step, decoded, err);
+}
+
+tsr_status tsr_step_keep(tsr_plan *plan, tsr_step *step, const tsr_decoded *decoded, tsr_err *err)
+{
+    return write_rows(plan, step, &kKeepOp, TSR_F32, decoded, err);
+}
+
+tsr_status tsr_step_take(tsr_plan *plan, tsr_step *step, const tsr_decoded *decoded, tsr_err *err)
+{
+    return write_rows(plan, step, &kTakeOp, (tsr_dtype)step->in[0]->dtype, decoded, err);
 }
 
 /* ---- taking elements ---- */

@@ -1,15 +1,19 @@
-/* Turns the steps of a plan that reads weights decoded on the way (TSR_SOURCE_DECODED) into steps that decode them. */
+/* Turns the steps of a plan that reads matrices which no file holds (tsr_tensor_is_made) into steps that make them on the
+ * way. */
 #ifndef TSR_CONVERT_OPS_RECODE_OP_H
 #define TSR_CONVERT_OPS_RECODE_OP_H
 
 #include "convert/engine/plan.h"
 
-/* Makes *step, whose first input is a matrix of FP32 that no file holds and is read in whole rows, read what `decoded`
- * needs and decode it ahead of its operation. Its other inputs are dropped. */
+/* Makes *step, whose first input is a matrix that no file holds and is read in whole rows, read what `decoded` needs and
+ * decode it ahead of its operation. Its other inputs are dropped. */
 tsr_status tsr_step_decode(tsr_plan *plan, tsr_step *step, const tsr_decoded *decoded, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Makes *step, which copies such a matrix to an output of BF16, decode and round it. */
 tsr_status tsr_step_keep(tsr_plan *plan, tsr_step *step, const tsr_decoded *decoded, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Makes *step, which copies such a matrix to an output of the same dtype, take its rows as they are. */
+tsr_status tsr_step_take(tsr_plan *plan, tsr_step *step, const tsr_decoded *decoded, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Makes *step, which copies a vector that no file holds, take its elements out of `from`: first, first + stride, and so
  * on. */

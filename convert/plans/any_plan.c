@@ -4,6 +4,7 @@
 #include "convert/ops/move_op.h"
 #include "convert/ops/mx_op.h"
 #include "convert/ops/recode_op.h"
+#include "convert/plans/split_plan.h"
 #include "formats/json/json_edit.h"
 
 #include <stdlib.h>
@@ -167,7 +168,7 @@ static tsr_status refuse_nothing(const planning *p)
 static tsr_status give_source(const planning *p, tsr_step *step, const tsr_any_part *part)
 {
     if (part->view.weight == NULL)
-        return tsr_step_pick(p->plan, step, part->plain, part->view.first, part->view.step, p->err);
+        return tsr_split_give(p->plan, step, part, p->err);
     const bool moved = p->moved[step->in[0]->offset] && step->op != &tsr_copy_op;
     tsr_move move = p->move;
     if (move.to == TSR_MOVE_NVFP4 && step->n_out > 3) {
@@ -250,12 +251,13 @@ static tsr_status rewrite_notes(const planning *p)
     p->plan->n_notes = p->plan->notes_capacity = 0;
     for (size_t i = 0; i < n && status == TSR_OK; i++) {
         const tsr_any_part *const part = tsr_any_part_of(p->view, notes[i].source);
-        const bool again =
-            part != NULL && last != NULL && part->view.weight == last->view.weight && part->plain == last->plain;
+        const bool again = part != NULL && last != NULL && tsr_split_source(part) == tsr_split_source(last);
         if (part == NULL)
             status = tsr_plan_add_note(p->plan, notes[i].source, notes[i].action, notes[i].reason, p->err);
         else if (!again && part->view.weight == NULL)
-            status = tsr_plan_add_note(p->plan, part->plain, "split", "the bias of a stack of experts", p->err);
+            status =
+                tsr_plan_add_note(p->plan, part->gather.from, "split",
+                                  part->gather.cols == 0 ? "the bias of a stack of experts" : notes[i].reason, p->err);
         else if (!again)
             status = note_weight(p, &notes[i], part);
         last = part == NULL ? last : part;
@@ -300,11 +302,13 @@ static bool has_native_names(const tsr_weights *weights)
 static tsr_status spell_command(const planning *p)
 {
     static const char kQuantize[] = "quantize --scheme ";
+    static const char *const kWords[] = {
+        [TSR_SPLIT_NONE] = "stack", [TSR_SPLIT_CODES] = "split", [TSR_SPLIT_ALL] = "split all"};
     const char *const rest = p->plan->command + (sizeof kQuantize - 1);
     p->plan->command = tsr_arena_printf(&p->plan->arena, "convert --to %s --source-block %llux%llu%s --experts %s",
                                         rest, U64(p->o->source_block.rows), U64(p->o->source_block.cols),
-                                        p->o->lossy ? " --lossy" : "", p->o->stack ? "stack" : "split");
-    if (!p->o->stack && p->view->has_stacks) /* whose tensors have other names in the source */
+                                        p->o->lossy ? " --lossy" : "", kWords[p->o->split]);
+    if (p->view->has_stacks) /* whose tensors have other names in the source */
         p->plan->next = "tessera inspect DST --can-load all";
     else if (p->o->source_block.rows != 0) /* who compares has to be told as well */
         p->plan->next = tsr_arena_printf(&p->plan->arena, "tessera verify DST --against SRC --source-block %llux%llu",
@@ -335,7 +339,7 @@ tsr_status tsr_any_plan(tsr_plan *plan, tsr_any_view *view, const tsr_checkpoint
 {
     planning p = {.plan = plan, .view = view, .o = options, .err = err};
     *plan = (tsr_plan){0};
-    TSR_TRY(tsr_any_see(view, source, &options->source_block, !options->stack, err));
+    TSR_TRY(tsr_any_see(view, source, &options->source_block, options->split, err));
     const tsr_status status = make_plan(&p);
     free(p.moved);
     if (status != TSR_OK) {

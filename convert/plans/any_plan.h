@@ -22,7 +22,7 @@ typedef struct tsr_any_options {
     size_t n_exclude;
     tsr_block source_block; /* 0 x 0: as config.json states */
     bool lossy;             /* what has no code where codes are moved is rounded, and counted */
-    bool stack;             /* stacks of experts stay stacks */
+    tsr_split split;        /* of stacks of experts: none, codes or all */
     bool anew;              /* all codes are made anew */
 } tsr_any_options;
 

@@ -3,17 +3,24 @@
 
 #include "common/text.h"
 #include "convert/plans/fp8_config.h"
+#include "formats/model/expert_stacks.h"
 #include "formats/model/model.h"
 #include "quantize/policy.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+static const char *const kNone[] = {NULL};
 
 typedef struct seeing {
     tsr_any_view *v;
     tsr_tensors tensors;
     tsr_model model;
-    bool split, interleaved;
+    tsr_stack_layout layout; /* of plain stacks */
+    bool known;              /* the model_type is one that the policy's tables have */
+    tsr_split split;
+    bool interleaved; /* stacks of codes have gate and up in turns */
     tsr_err *err;
 } seeing;
 
@@ -38,9 +45,13 @@ static tsr_status add_part(const seeing *s, const tsr_any_part *part, uint64_t *
 static tsr_status add_made(seeing *s, const tsr_any_part *part, const char *name, tsr_dtype dtype, unsigned rank,
                            const uint64_t *shape)
 {
-    const tsr_tensor *const from = part->view.weight == NULL ? part->plain : part->view.weight->data;
-    tsr_tensor t = {
-        .name = name, .rank = (uint8_t)rank, .dtype = (uint8_t)dtype, .file = from->file, .source = TSR_SOURCE_DECODED};
+    const bool codes = part->view.weight != NULL;
+    const tsr_tensor *const from = codes ? part->view.weight->data : part->gather.from;
+    tsr_tensor t = {.name = name,
+                    .rank = (uint8_t)rank,
+                    .dtype = (uint8_t)dtype,
+                    .file = from->file,
+                    .source = codes ? TSR_SOURCE_DECODED : TSR_SOURCE_GATHERED};
     if (name == NULL)
         return tsr_out_of_memory(s->err, "while planning");
     memcpy(t.shape, shape, rank * sizeof *shape);
@@ -51,7 +62,7 @@ static tsr_status add_made(seeing *s, const tsr_any_part *part, const char *name
 
 static tsr_status add_whole(seeing *s, const tsr_weight *w)
 {
-    const tsr_any_part part = {.view = tsr_view_whole(w)};
+    const tsr_any_part part = {.view = {.weight = w, .step = 1, .rows = w->matrices * w->rows}};
     const uint64_t stack[] = {w->matrices, w->rows, w->cols};
     const bool stacked = w->values->rank == 3;
     return add_made(s, &part, w->values->name, TSR_F32, stacked ? 3 : 2, stacked ? stack : stack + 1);
@@ -59,171 +70,249 @@ static tsr_status add_whole(seeing *s, const tsr_weight *w)
 
 /* ---- stacks of experts ---- */
 
-static const char kExperts[] = ".experts.";
-
-/* Which projections a stack's rows are, and what a name has in its place: "gate_up_proj" of both, "down_proj". */
-typedef struct stack {
-    const char *leaf; /* in the name */
-    const char *projections[2];
-} stack;
-
-static const stack kStacks[] = {{"gate_up_proj", {"gate_proj", "up_proj"}}, {"down_proj", {"down_proj", NULL}}};
-
-static const stack *stack_of(const char *name)
+static const char *path_of(const seeing *s, const tsr_tensor *t)
 {
-    const char *const experts = strstr(name, kExperts);
-    const char *const leaf = experts == NULL ? NULL : experts + sizeof kExperts - 1;
-    for (size_t i = 0; leaf != NULL && i < sizeof kStacks / sizeof *kStacks; i++) {
-        const size_t length = strlen(kStacks[i].leaf);
-        if (strncmp(leaf, kStacks[i].leaf, length) == 0 &&
-            (leaf[length] == '\0' || strcmp(leaf + length, ".weight") == 0 || strcmp(leaf + length, "_bias") == 0))
-            return &kStacks[i];
-    }
-    return NULL;
+    return s->v->source->files[t->file].path;
 }
 
-static const char *name_of(const seeing *s, const char *stacked, uint64_t expert, const char *projection,
-                           const char *ending)
+/* Where the rows of projection `i` begin in a matrix of `rows` of each, and how far apart they are. */
+static uint64_t first_of(bool interleaved, unsigned i, uint64_t rows)
 {
-    const int before = (int)(strstr(stacked, kExperts) - stacked + (ptrdiff_t)sizeof kExperts - 1);
-    return tsr_arena_printf(&s->v->arena, "%.*s%llu.%s%s", before, stacked, U64(expert), projection, ending);
+    return i * (interleaved ? 1 : rows);
+}
+
+static uint64_t step_of(bool interleaved)
+{
+    return interleaved ? 2 : 1;
+}
+
+static tsr_status check_halves(const seeing *s, const char *name, uint64_t rows, const tsr_stack *k)
+{
+    if (rows % tsr_stack_projections(k) == 0)
+        return TSR_OK;
+    return tsr_fail(s->err, TSR_E_SHAPE, "'%s' has %llu rows, which are not gate and up alike", name, U64(rows));
 }
 
 /* Quantization goes along the inputs, and rows are outputs; some families store a stack the other way round. */
-static tsr_status check_turn(const seeing *s, const tsr_weight *w, const stack *k)
+static tsr_status check_turn(const seeing *s, const tsr_weight *w, const tsr_stack *k)
 {
-    static const char *const kTurned[] = {"llama4", "qwen3_vl_moe"}; /* [in, out], where shapes may not tell */
-    const char *const type = tsr_policy_model_type(s->v->source, &s->v->arena);
-    for (size_t i = 0; type != NULL && !w->transposed && i < sizeof kTurned / sizeof *kTurned; i++) {
-        if (strncmp(type, kTurned[i], strlen(kTurned[i])) == 0)
-            return tsr_fail(
-                s->err, TSR_E_UNSUPPORTED,
-                "%s: '%s' is a stack of a model_type (%s) that stores its experts [in, out]: it is not split; "
-                "'tessera convert --to bf16' takes it as it is",
-                s->v->source->files[w->data->file].path, w->data->name, type);
-    }
-    const bool takes = k->projections[1] != NULL;
-    const uint64_t hidden = s->model.hidden, found = takes ? w->cols : w->rows;
+    if (s->layout.turned && !w->transposed)
+        return tsr_fail(s->err, TSR_E_UNSUPPORTED,
+                        "%s: '%s' is a stack of a model_type (%s) that stores its experts [in, out]: its codes are not "
+                        "split; 'tessera convert --to bf16' takes it as it is, and of that 'tessera quantize --experts "
+                        "split'",
+                        path_of(s, w->data), w->data->name, s->layout.model_type);
+    const uint64_t hidden = s->model.hidden, found = tsr_stack_takes_hidden(k) ? w->cols : w->rows;
     if (hidden == 0 || found == hidden)
         return TSR_OK;
     return tsr_fail(s->err, TSR_E_UNSUPPORTED,
                     "%s: '%s' is a stack of [%llu, %llu], which by hidden_size (%llu) is not [out, in]: it is not "
                     "split; 'tessera convert --to bf16' takes it as it is",
-                    s->v->source->files[w->data->file].path, w->data->name, U64(w->rows), U64(w->cols), U64(hidden));
+                    path_of(s, w->data), w->data->name, U64(w->rows), U64(w->cols), U64(hidden));
 }
 
-static tsr_status add_experts(seeing *s, const tsr_weight *w, const stack *k)
+static tsr_status add_experts(seeing *s, const tsr_weight *w, const tsr_stack *k)
 {
-    const uint64_t n = k->projections[1] == NULL ? 1 : 2, rows = w->rows / n;
+    const unsigned n = tsr_stack_projections(k);
+    const uint64_t rows = w->rows / n;
+    const bool interleaved = s->interleaved && n == 2;
     s->v->has_stacks = true;
     TSR_TRY(check_turn(s, w, k));
-    if (w->rows % n != 0)
-        return tsr_fail(s->err, TSR_E_SHAPE, "'%s' has %llu rows, which are not gate and up alike", w->data->name,
-                        U64(w->rows));
+    TSR_TRY(check_halves(s, w->data->name, w->rows, k));
     for (uint64_t expert = 0; expert < w->matrices; expert++) {
-        for (uint64_t i = 0; i < n; i++) {
-            const bool interleaved = s->interleaved && n == 2;
+        for (unsigned i = 0; i < n; i++) {
             const tsr_any_part part = {.view = {.weight = w,
-                                                .first = expert * w->rows + i * (interleaved ? 1 : rows),
-                                                .step = interleaved ? 2 : 1,
+                                                .first = expert * w->rows + first_of(interleaved, i, rows),
+                                                .step = step_of(interleaved),
                                                 .rows = rows}};
-            TSR_TRY(add_made(s, &part, name_of(s, w->values->name, expert, k->projections[i], ".weight"), TSR_F32, 2,
-                             (const uint64_t[]){rows, w->cols}));
+            TSR_TRY(add_made(s, &part, tsr_stack_expert_name(&s->v->arena, k, w->values->name, expert, i, ".weight"),
+                             TSR_F32, 2, (const uint64_t[]){rows, w->cols}));
         }
     }
     return TSR_OK;
 }
 
-static tsr_status add_biases(seeing *s, const tsr_tensor *t, const stack *k)
+static tsr_status add_biases(seeing *s, const tsr_tensor *t, const tsr_stack *k, bool interleaved)
 {
-    const uint64_t n = k->projections[1] == NULL ? 1 : 2, rows = t->shape[1] / n;
+    const unsigned n = tsr_stack_projections(k);
+    const uint64_t rows = t->shape[1] / n;
+    const bool turns = interleaved && n == 2;
+    TSR_TRY(check_halves(s, t->name, t->shape[1], k));
     for (uint64_t expert = 0; expert < t->shape[0]; expert++) {
-        for (uint64_t i = 0; i < n; i++) {
-            const bool interleaved = s->interleaved && n == 2;
-            const tsr_any_part part = {.plain = t,
-                                       .view = {.first = expert * t->shape[1] + i * (interleaved ? 1 : rows),
-                                                .step = interleaved ? 2 : 1,
-                                                .rows = rows}};
-            TSR_TRY(add_made(s, &part, name_of(s, t->name, expert, k->projections[i], ".bias"), (tsr_dtype)t->dtype, 1,
-                             &rows));
+        for (unsigned i = 0; i < n; i++) {
+            const tsr_any_part part = {.gather = {.from = t,
+                                                  .first = expert * t->shape[1] + first_of(turns, i, rows),
+                                                  .step = step_of(turns),
+                                                  .rows = rows}};
+            TSR_TRY(add_made(s, &part, tsr_stack_expert_name(&s->v->arena, k, t->name, expert, i, ".bias"),
+                             (tsr_dtype)t->dtype, 1, &rows));
         }
     }
     return TSR_OK;
 }
 
-/* Whether the stack that this bias belongs to is one of codes. */
-static bool is_bias_of_codes(const seeing *s, const tsr_tensor *t)
+/* ---- stacks of plain weights ---- */
+
+/* Whether the stack is to be taken apart; refuses it where it has to be and nobody knows how. */
+static tsr_status decide_plain(const seeing *s, const tsr_tensor *t, const tsr_stack *k, bool *split)
 {
-    static const char kBias[] = "_bias";
-    char name[1200];
-    const size_t length = strlen(t->name);
-    if (!tsr_ends_with(t->name, kBias) || t->rank != 2 || length >= sizeof name)
-        return false;
-    memcpy(name, t->name, length + 1);
-    name[length - (sizeof kBias - 1)] = '\0';
-    for (size_t i = 0; i < s->v->weights.count; i++) {
-        const tsr_weight *const w = &s->v->weights.items[i];
-        if (w->scale != NULL && strcmp(w->values->name, name) == 0)
-            return true;
+    const bool stays = !s->layout.turned && strcmp(k->set, k->experts) == 0; /* some format has a place for it */
+    *split = s->split == TSR_SPLIT_ALL ||
+             (s->known && (s->split == TSR_SPLIT_KNOWN || (s->split == TSR_SPLIT_TURNED && !stays)));
+    if (!*split)
+        return TSR_OK;
+    if (!s->known)
+        return tsr_fail(s->err, TSR_E_UNSUPPORTED,
+                        "%s: '%s' is a stack of experts of an unknown model_type: nobody knows whether it is [out, in] "
+                        "or [in, out], and where gate and up lie; --experts stack leaves it together",
+                        path_of(s, t), t->name);
+    if (tsr_stack_contradicts(k, &s->layout, t->shape[1], t->shape[2], s->model.hidden))
+        return tsr_fail(
+            s->err, TSR_E_UNSUPPORTED,
+            "%s: '%s' is a stack of [%llu, %llu], and model_type %s stores its experts [%s], of which one is "
+            "hidden_size (%llu): it is not split; --experts stack leaves it together",
+            path_of(s, t), t->name, U64(t->shape[1]), U64(t->shape[2]), s->layout.model_type,
+            s->layout.turned ? "in, out" : "out, in", U64(s->model.hidden));
+    return TSR_OK;
+}
+
+static tsr_status add_plain(seeing *s, const tsr_tensor *t, const tsr_stack *k)
+{
+    const unsigned n = tsr_stack_projections(k);
+    const bool turned = s->layout.turned, interleaved = s->layout.interleaved && n == 2;
+    const uint64_t all = t->shape[turned ? 2 : 1], cols = t->shape[turned ? 1 : 2], rows = all / n;
+    s->v->has_stacks = true;
+    TSR_TRY(check_halves(s, t->name, all, k));
+    for (uint64_t expert = 0; expert < t->shape[0]; expert++) {
+        for (unsigned i = 0; i < n; i++) {
+            const tsr_any_part part = {.gather = {.from = t,
+                                                  .matrix = expert,
+                                                  .first = first_of(interleaved, i, rows),
+                                                  .step = step_of(interleaved),
+                                                  .rows = rows,
+                                                  .cols = cols,
+                                                  .turned = turned}};
+            TSR_TRY(add_made(s, &part, tsr_stack_expert_name(&s->v->arena, k, t->name, expert, i, ".weight"),
+                             (tsr_dtype)t->dtype, 2, (const uint64_t[]){rows, cols}));
+        }
     }
-    return false;
+    return TSR_OK;
+}
+
+/* The stack that this bias belongs to, of codes or plain; NULL: it is no such bias. */
+static const tsr_weight *stack_of_bias(const seeing *s, const tsr_tensor *t)
+{
+    static const char *const kEndings[] = {"_bias", ".bias"};
+    char name[1200];
+    for (size_t e = 0; e < 2; e++) {
+        const size_t length = strlen(t->name);
+        if (!tsr_ends_with(t->name, kEndings[e]) || t->rank != 2 || length >= sizeof name)
+            continue;
+        const size_t stem = length - strlen(kEndings[e]);
+        snprintf(name, sizeof name, "%.*s", (int)stem, t->name);
+        for (size_t i = 0; i < s->v->weights.count; i++) {
+            const tsr_weight *const w = &s->v->weights.items[i];
+            if (w->values->rank == 3 && strncmp(w->values->name, name, stem) == 0 &&
+                (w->values->name[stem] == '\0' || strcmp(w->values->name + stem, ".weight") == 0))
+                return w;
+        }
+    }
+    return NULL;
 }
 
 /* ---- the view ---- */
 
+static bool splits_codes(const seeing *s)
+{
+    return s->split == TSR_SPLIT_CODES || s->split == TSR_SPLIT_ALL;
+}
+
+/* Plain data: a stack, the bias of a stack, or neither. */
+static tsr_status add_data(seeing *s, const tsr_tensor *t)
+{
+    const tsr_stack *const k = tsr_stack_find(t->name);
+    const tsr_weight *const owner = k == NULL ? NULL : stack_of_bias(s, t);
+    bool split = false;
+    if (owner != NULL && owner->scale != NULL)
+        split = splits_codes(s);
+    else if (owner != NULL)
+        TSR_TRY(decide_plain(s, owner->data, k, &split));
+    else if (k != NULL && t->rank == 3 && tsr_dtype_is_weight_float((tsr_dtype)t->dtype))
+        TSR_TRY(decide_plain(s, t, k, &split));
+    if (!split)
+        return tsr_tensors_add(&s->tensors, t, s->err);
+    return owner == NULL ? add_plain(s, t, k)
+                         : add_biases(s, t, k, owner->scale != NULL ? s->interleaved : s->layout.interleaved);
+}
+
 static tsr_status add_weight(seeing *s, const tsr_weight *w)
 {
-    if (w->scale == NULL) {
-        const stack *const k = s->split ? stack_of(w->data->name) : NULL;
-        return k != NULL && is_bias_of_codes(s, w->data) ? add_biases(s, w->data, k)
-                                                         : tsr_tensors_add(&s->tensors, w->data, s->err);
-    }
-    const stack *const k = w->values->rank == 3 ? stack_of(w->values->name) : NULL;
-    if (k != NULL && s->split)
+    if (w->scale == NULL)
+        return add_data(s, w->data);
+    const tsr_stack *const k = w->values->rank == 3 ? tsr_stack_find(w->values->name) : NULL;
+    if (k != NULL && splits_codes(s))
         return add_experts(s, w, k);
     if (w->transposed)
         return tsr_fail(s->err, TSR_E_UNSUPPORTED,
                         "%s: '%s' is a stack of codes whose values are [in, out]: only --experts split takes it",
-                        s->v->source->files[w->data->file].path, w->data->name);
+                        path_of(s, w->data), w->data->name);
     return add_whole(s, w);
 }
 
-static tsr_status see(seeing *s)
+static tsr_status see(seeing *s, bool codes)
 {
     tsr_any_view *const v = s->v;
-    if (v->weights.n_scaled == 0)
+    TSR_TRY(tsr_weights_refuse_parts(&v->weights, v->source, "converting", s->err));
+    if (codes && v->weights.n_scaled == 0)
         return tsr_fail(s->err, TSR_E_UNSUPPORTED, "%s: no tensor is codes; 'tessera quantize' makes them of BF16",
                         v->source->path);
     for (size_t i = 0; i < v->weights.count; i++)
         TSR_TRY(add_weight(s, &v->weights.items[i]));
-    if (v->source->config != NULL)
+    if (codes && v->source->config != NULL)
         TSR_TRY(tsr_fp8_config_remove(&v->config, v->source, s->err));
-    return tsr_checkpoint_see(&v->seen, v->source, &s->tensors, v->config.data, v->config.size, tsr_quantization_files,
+    return tsr_checkpoint_see(&v->seen, v->source, &s->tensors, codes ? v->config.data : v->source->config,
+                              codes ? v->config.size : v->source->config_size, codes ? tsr_quantization_files : kNone,
                               s->err);
 }
 
-tsr_status tsr_any_see(tsr_any_view *view, const tsr_checkpoint *source, const tsr_block *block, bool split,
-                       tsr_err *err)
+static tsr_status see_as(tsr_any_view *view, const tsr_checkpoint *source, tsr_block block, tsr_split split, bool codes,
+                         tsr_err *err)
 {
     *view = (tsr_any_view){.source = source};
     view->sources[0] = &view->seen;
-    TSR_TRY(tsr_weights_pair(&view->weights, source, *block, err));
+    TSR_TRY(tsr_weights_pair(&view->weights, source, block, err));
     bool gpt_oss = false; /* its codes alone tell: no other kind is the transpose of its values */
     for (size_t i = 0; i < view->weights.count; i++)
         gpt_oss = gpt_oss || view->weights.items[i].transposed;
-    seeing s = {.v = view, .model = tsr_model_read(source), .split = split, .interleaved = gpt_oss, .err = err};
-    tsr_status status = tsr_weights_refuse_parts(&view->weights, source, "converting", err);
-    if (status == TSR_OK)
-        status = see(&s);
+    const char *const type = tsr_policy_model_type(source, &view->arena);
+    seeing s = {.v = view,
+                .model = tsr_model_read(source),
+                .layout = tsr_stack_layout_of(type),
+                .known = tsr_policy_knows(type),
+                .split = split,
+                .interleaved = gpt_oss,
+                .err = err};
+    const tsr_status status = see(&s, codes);
     tsr_tensors_free(&s.tensors);
     if (status != TSR_OK)
         tsr_any_free(view);
     return status;
 }
 
+tsr_status tsr_any_see(tsr_any_view *view, const tsr_checkpoint *source, const tsr_block *block, tsr_split split,
+                       tsr_err *err)
+{
+    return see_as(view, source, *block, split, true, err);
+}
+
+tsr_status tsr_any_see_plain(tsr_any_view *view, const tsr_checkpoint *source, tsr_split split, tsr_err *err)
+{
+    return see_as(view, source, (tsr_block){0, 0}, split, false, err);
+}
+
 const tsr_any_part *tsr_any_part_of(const tsr_any_view *view, const tsr_tensor *tensor)
 {
-    return tensor->source == TSR_SOURCE_DECODED ? &view->parts[tensor->offset] : NULL;
+    return tsr_tensor_is_made(tensor) ? &view->parts[tensor->offset] : NULL;
 }
 
 void tsr_any_keep(tsr_any_view *view, const tsr_tensor *tensor)

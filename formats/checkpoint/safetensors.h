@@ -18,8 +18,10 @@ enum { TSR_MAX_RANK = 8 };
 
 #define TSR_MAX_HEADER_BYTES 100000000u /* the cap of the format's own reader */
 
-/* The .source of a tensor that no file holds, but that is made of others on the way: its .offset is the maker's own. */
-#define TSR_SOURCE_DECODED UINT16_MAX
+/* The .source of a tensor that no file holds, but that is made of others on the way, decoded or taken out of them as it is:
+ * its .offset is the maker's own. */
+#define TSR_SOURCE_DECODED  UINT16_MAX
+#define TSR_SOURCE_GATHERED (UINT16_MAX - 1)
 
 /* The place and meaning of one tensor's bytes. Names are borrowed from the owner's arena. */
 typedef struct tsr_tensor {
@@ -32,6 +34,11 @@ typedef struct tsr_tensor {
     uint8_t rank;
     uint8_t dtype; /* a tsr_dtype */
 } tsr_tensor;
+
+static inline bool tsr_tensor_is_made(const tsr_tensor *t)
+{
+    return t->source >= TSR_SOURCE_GATHERED;
+}
 
 /* A growing table of tensors. Zero-initialised is empty; `items` is freed by tsr_tensors_free. */
 typedef struct tsr_tensors {

@@ -15,7 +15,7 @@ LOSSY, EXACT = Codes(), Codes(diff=0)
 APART = Codes(diff=3, verify=3)  # SRC or DST is no checkpoint: they say what makes one of it
 RANKS = Codes(3, 3, 3)           # inspect, too, wants one rank
 
-# `made` turns a generated BF16 checkpoint into the job's source: a command, several, a kind of remade.KINDS, or None; SRC
+# `made` turns a generated BF16 checkpoint into the job's source: a command, several, a kind of remade.KINDS, remade.STACKS, or None; SRC
 # stands for the source, DST for the destination, RULES for a rules file. The weights are spread over several shards where the target writes shards. `unfit`: kinds of checkpoint
 # that the target rightly refuses, or for which it takes minutes (50,000 weights with a file each are 50,000 syncs), or that
 # would go through the very steps of another job once more (MXFP8 is written as MXFP4 is, and cast as NVFP4 is).
@@ -175,7 +175,7 @@ def make_source(tool, maker, job, kind, directory, **options):
     steps = () if job.made is None else (job.made,) if isinstance(job.made, str) else job.made
     for number, command in enumerate(steps):
         made = f"{directory}-made" + (f"{number}" if number else "")
-        if command in remade.KINDS:
+        if command in remade.KINDS or command == remade.STACKS:
             # In a process of its own: what it takes would count as the memory of the programs that this one starts.
             subprocess.run([sys.executable, remade.__file__, command, source, made], check=True)
             shutil.rmtree(source)

@@ -50,24 +50,34 @@ def gptoss(x, rows, cols, rng):
             x + "_scales": ("U8", [1, rows, groups], rng.randbytes(rows * groups).translate(SCALES))}
 
 
+def stacked(x, rows, cols, data):
+    """The feed-forward layers as stacks of one expert, [experts, in, out]: the same numbers in another order."""
+    name = {"up_proj": "experts.gate_up_proj", "down_proj": "experts.down_proj"}.get(x.rpartition(".")[2])
+    return {} if name is None else {f"{x.rpartition('.')[0]}.{name}": ("BF16", [1, cols, rows], data)}
+
+
 # name: (tensors of a module, quantization_config)
 KINDS = {
     "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"}),
     "gptq": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": True, "sym": False}),
     "gpt-oss": (gptoss, {"quant_method": "mxfp4"}),
 }
+STACKS = "stacks"  # of plain weights
 
 
 def remake(kind, source, made):
-    """Copies the checkpoint `source` to `made`, with each of its projections replaced by codes of this kind."""
-    make, config = KINDS[kind]
+    """Copies the checkpoint `source` to `made`, with each of its projections replaced by codes of this kind, or those of its
+    feed-forward layers by stacks of experts."""
+    make, config = (None, None) if kind == STACKS else KINDS[kind]
     places = {}
     shutil.copytree(source, made)
     for file in sorted(name for name in os.listdir(made) if name.endswith(".safetensors")):
         metadata, tensors = harness.read_safetensors(os.path.join(made, file))
         entries = {}
         for name, (dtype, shape, data) in tensors.items():
-            if len(shape) == 2 and name.endswith("_proj.weight") and shape[0] % GROUP == shape[1] % GROUP == 0:
+            if kind == STACKS and ".mlp." in name and len(shape) == 2:
+                entries |= stacked(name.removesuffix(".weight"), *shape, data)
+            elif kind != STACKS and len(shape) == 2 and name.endswith("_proj.weight") and shape[0] % GROUP == shape[1] % GROUP == 0:
                 entries |= make(name.removesuffix(".weight"), *shape, random.Random(name))
             else:
                 entries[name] = dtype, shape, data
@@ -80,7 +90,7 @@ def remake(kind, source, made):
     with open(path) as file:
         text = json.load(file)
     with open(path, "w") as file:
-        json.dump({**text, "quantization_config": config}, file)
+        json.dump({**text, **({"model_type": "qwen3_vl_moe_text"} if config is None else {"quantization_config": config})}, file)
 
 
 if __name__ == "__main__":

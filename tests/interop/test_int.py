@@ -120,7 +120,7 @@ def test_threads_and_instruction_sets_agree(tmp_path, quantize, scheme):
 def test_stacked_experts_stay(tmp_path, quantize):
     experts = "model.layers.0.mlp.experts.down_proj"
     src, source = model(tmp_path / "src", **{experts: random_weight((2, 8, 16)).astype(BF16)})
-    dst = quantize(src, "--scheme", "int8-channel")
+    dst = quantize(src, "--scheme", "int8-channel", "--experts", "stack")
     assert same_bits(read(dst / "model.safetensors")[experts], source[experts])
     assert experts in json.loads((dst / "config.json").read_text())["quantization_config"]["ignore"]
 

@@ -92,9 +92,10 @@ def test_nothing_to_quantize(scheme, tessera, tmp_path):
     dst, command = tmp_path / "dst", ("quantize", "--scheme", scheme)
     gpt_oss = write_holes(tmp_path / "a", {"model_type": "gpt_oss", "hidden_size": 256}, GPT_OSS)
     llama = write_holes(tmp_path / "b", {"model_type": "llama"}, {"model.layers.0.mlp.up_proj.weight": (256, 256)})
-    assert_refused(tessera, gpt_oss, dst, command, "gate_up_proj", "[experts, in, out]")
-    assert_refused(tessera, gpt_oss, dst, (*command, "--include", "*.experts.*"), "none of which can be quantized")
-    assert_refused(tessera, gpt_oss, dst, (*command, "--dry-run"))
+    stacked = (*command, "--experts", "stack")
+    assert_refused(tessera, gpt_oss, dst, stacked, "gate_up_proj", "[experts, in, out]", "--experts split")
+    assert_refused(tessera, gpt_oss, dst, (*stacked, "--include", "*.experts.*"), "none of which can be quantized")
+    assert_refused(tessera, gpt_oss, dst, (*stacked, "--dry-run"))
     assert_refused(tessera, llama, dst, (*command, "--exclude", "*"))
     assert_refused(tessera, llama, dst, (*command, "--exclude", "*", "--dry-run", "--json", "-"))
 

@@ -1,0 +1,20 @@
+/* Rows of plain weights taken out of a larger tensor, as they are: one expert's projection out of a stack. */
+#ifndef TSR_CONVERT_OPS_GATHER_ROWS_H
+#define TSR_CONVERT_OPS_GATHER_ROWS_H
+
+#include "convert/engine/plan.h"
+
+/* A matrix [rows, cols] of layer outputs by inputs. */
+typedef struct tsr_gather {
+    const tsr_tensor
+        *from;       /* [matrices, r, c], or [matrices, c, r] where it is turned; or a matrix, or vectors [n, r] */
+    uint64_t matrix; /* which of them */
+    uint64_t first, step, rows; /* row i is row first + i * step of its r */
+    uint64_t cols;              /* c */
+    bool turned;
+} tsr_gather;
+
+/* How its rows are read, in the dtype of `from`. In the plan's arena; *gather is copied. NULL when memory is exhausted. */
+const tsr_decoded *tsr_gather_rows(tsr_plan *plan, const tsr_gather *gather);
+
+#endif
