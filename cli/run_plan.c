@@ -116,7 +116,7 @@ static void print_sums(const tsr_plan *plan)
               is_bounded(plan) ? "at most " : "", tsr_bytes_text((double)plan->bytes_out, written));
 }
 
-/* Who loads a format that names its readers. */
+/* Who loads a format that names its readers, before there is an output that the loaders' rules could judge. */
 static void print_readers(const tsr_plan *plan)
 {
     if (plan->made.readers != NULL && plan->sources[0]->config != NULL)
@@ -226,7 +226,6 @@ static void print_summary(const tsr_plan_run *run, const tsr_plan *plan, const t
     else if (result->files_resumed > 0)
         tsr_print("resumed: %llu finished files verified and kept\n", U64(result->files_resumed));
     tsr_serving_print(serving);
-    print_readers(plan);
     if (plan->advice != NULL)
         tsr_print("%s\n", plan->advice);
     if (plan->report != NULL)
@@ -347,11 +346,10 @@ static tsr_status write_json(const tsr_plan_run *run, const tsr_plan *plan, cons
 
 /* ---- doing ---- */
 
-/* Whether the output is a quantized checkpoint as engines load it, and of a format that the loaders' rules know. */
+/* Whether the output is a quantized checkpoint as engines load it. */
 static bool is_served(const tsr_plan *plan)
 {
-    return plan->report != NULL && plan->advice == NULL && plan->made.readers == NULL &&
-           plan->sources[0]->config != NULL;
+    return plan->report != NULL && plan->advice == NULL && plan->sources[0]->config != NULL;
 }
 
 static tsr_status execute(const tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)

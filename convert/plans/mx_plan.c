@@ -47,7 +47,7 @@ static const struct pair {
                                                                          "and TensorRT-LLM"}},
     [TSR_MX_MXFP8] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] = {"mxfp8-quantized", "vLLM, transformers"},
                       [TSR_MX_DIALECT_MODELOPT] = {"MXFP8", "vLLM, TensorRT-LLM"},
-                      [TSR_MX_DIALECT_DEEPSEEK] = {"mxfp8", "vLLM, SGLang, transformers"}},
+                      [TSR_MX_DIALECT_DEEPSEEK] = {"mxfp8", "SGLang, transformers; of MiniMax-M3 also vLLM"}},
     [TSR_MX_MXFP8_WEIGHT_ONLY] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] = {"mxfp8-quantized", "vLLM, transformers"}},
 };
 

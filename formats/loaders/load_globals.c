@@ -59,14 +59,13 @@ void tsr_rule_globals(const tsr_load_query *q)
         const tsr_unequal *const u = &q->unequal[i];
         if (!tsr_query_reads(q, u->member) || (u->input && q->loader != TSR_LOADER_TRTLLM))
             continue;
-        tsr_query_note(
-            q, true, u->tensor, "global scales",
-            "`tessera convert --to bf16`, and of that `tessera quantize --scheme nvfp4-weight-only`, gives them one",
-            "it is %.9g, and that of '%s', with which it is run as %s, %.9g: %s", (double)u->value, u->first->module,
-            u->member->fused->name, (double)u->other,
-            q->loader == TSR_LOADER_TRTLLM ? "the loader asserts that they are equal"
-            : u->member->part == TSR_PART_ROUTED_EXPERTS
-                ? "the loader takes the first member's for both, and scales the other wrong"
-                : "the loader takes the larger for all, and scales the others wrong");
+        tsr_query_note(q, true, u->tensor, "global scales",
+                       "`tessera convert --to nvfp4-weight-only --scales mse` gives them one",
+                       "it is %.9g, and that of '%s', with which it is run as %s, %.9g: %s", (double)u->value,
+                       u->first->module, u->member->fused->name, (double)u->other,
+                       q->loader == TSR_LOADER_TRTLLM ? "the loader asserts that they are equal"
+                       : u->member->part == TSR_PART_ROUTED_EXPERTS
+                           ? "the loader takes the first member's for both, and scales the other wrong"
+                           : "the loader takes the larger for all, and scales the others wrong");
     }
 }

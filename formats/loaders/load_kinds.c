@@ -55,6 +55,13 @@ static bool is_mixed(const tsr_load_query *q, const tsr_weight *w)
     return q->mixed;
 }
 
+/* vLLM keeps these scales as weight_scale, as ModelOpt names them. This class alone renames the ones on disk. */
+static bool is_minimax(const tsr_load_query *q, const tsr_weight *w)
+{
+    (void)w;
+    return tsr_query_family(q, " minimax_m3 minimax_m3_text minimax_m3_vl ");
+}
+
 static bool is_moe_nvfp4(const tsr_load_query *q, const tsr_weight *w)
 {
     return q->nvfp4_experts && is_expert(q, w);
@@ -71,17 +78,16 @@ static bool is_moe_nvfp4(const tsr_load_query *q, const tsr_weight *w)
         why, help     \
     }
 
-#define AGAIN(options) "`tessera convert --to bf16`, and of that `tessera quantize" options "`, makes what it reads"
+#define MAKES(target) "`tessera convert --to " target "` makes what it reads"
 
 #define TO_BF16           "`tessera convert --to bf16` makes plain weights"
-#define TO_FP8            AGAIN("")
-#define TO_INT4           AGAIN(" --scheme int4-weight-only --group-size 32")
-#define TO_CT_MXFP4       AGAIN(" --scheme mxfp4-weight-only")
-#define TO_NVFP4          AGAIN(" --scheme nvfp4-weight-only")
-#define TO_NVFP4_MODELOPT AGAIN(" --scheme nvfp4-weight-only --dialect modelopt")
-#define TO_MXFP8          AGAIN(" --scheme mxfp8")
-#define TO_MXFP8_METHOD   AGAIN(" --scheme mxfp8 --dialect deepseek")
-#define TO_MXFP8_MODELOPT AGAIN(" --scheme mxfp8 --dialect modelopt")
+#define TO_FP8            MAKES("fp8-block")
+#define TO_CT_MXFP4       MAKES("mxfp4-weight-only")
+#define TO_NVFP4          MAKES("nvfp4-weight-only")
+#define TO_NVFP4_MODELOPT MAKES("nvfp4-weight-only --dialect modelopt")
+#define TO_MXFP8          MAKES("mxfp8")
+#define TO_MXFP8_METHOD   MAKES("mxfp8 --dialect deepseek")
+#define TO_MXFP8_MODELOPT MAKES("mxfp8 --dialect modelopt")
 
 #define V3 NO("DeepSeek-V3's own code reads FP8 in blocks and BF16", TO_FP8)
 #define V4_CODE                                                                                               \
@@ -101,7 +107,7 @@ static const reading kReadings[] = {
      "fp8",
      NULL,
      {NO("MXFP4 under quant_method fp8 is read in the classes of deepseek_v4 and deepseek_v41 only", TO_CT_MXFP4),
-      NO("MXFP4 under quant_method fp8 is read in the classes of deepseek_v4 and deepseek_v41 only", TO_CT_MXFP4),
+      NO("MXFP4 under quant_method fp8 is read in the classes of deepseek_v4 and deepseek_v41 only", TO_NVFP4),
       NO("MXFP4 under quant_method fp8 is read in the classes of deepseek_v4 and deepseek_v41 only", TO_CT_MXFP4), V3,
       NOT_KNOWN(TO_NVFP4_MODELOPT)}},
     {" nvfp4-modelopt ",
@@ -152,7 +158,7 @@ static const reading kReadings[] = {
      "modelopt",
      NULL,
      {NO("its reader of ModelOpt's dialect has no MXFP4", TO_CT_MXFP4),
-      NO("its reader of ModelOpt's dialect has no MXFP4", TO_CT_MXFP4),
+      NO("its reader of ModelOpt's dialect has no MXFP4", TO_NVFP4),
       NO("it has no reader of ModelOpt's dialect", TO_CT_MXFP4), V3, NOT_KNOWN(TO_NVFP4_MODELOPT)}},
     /* NVFP4 */
     {" nvfp4-ct ",
@@ -175,7 +181,15 @@ static const reading kReadings[] = {
      NULL,
      {YES, NO("of ModelOpt's MXFP8 it reads layers of MIXED_PRECISION only", TO_MXFP8_METHOD),
       NO("it has no reader of ModelOpt's dialect", TO_MXFP8), V3, YES}},
-    {" mxfp8 ", "mxfp8", NULL, {YES, YES, YES, V3, NO("it has no reader of quant_method mxfp8", TO_MXFP8_MODELOPT)}},
+    {" mxfp8 ",
+     "mxfp8",
+     is_minimax,
+     {YES, YES, YES, V3, NO("it has no reader of quant_method mxfp8", TO_MXFP8_MODELOPT)}},
+    {" mxfp8 ",
+     "mxfp8",
+     NULL,
+     {NO("only its class of MiniMax-M3 takes scales of the name weight_scale_inv for this method", TO_MXFP8), YES, YES,
+      V3, NO("it has no reader of quant_method mxfp8", TO_MXFP8_MODELOPT)}},
 };
 
 static const reading *find_reading(const tsr_load_query *q, const tsr_weight *w)

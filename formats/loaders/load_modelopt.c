@@ -249,6 +249,77 @@ static void check_agreement(const tsr_load_query *q)
     tsr_ignore_list_free(&other);
 }
 
+static bool is_stated(tsr_json_text object, const char *path, tsr_json_text *value)
+{
+    return find(object, path, value) && !tsr_json_is(*value, "null");
+}
+
+static bool is_same(tsr_json_text a, tsr_json_text b)
+{
+    return a.size == b.size && memcmp(a.data, b.data, a.size) == 0;
+}
+
+static void note_two(const tsr_load_query *q, const char *what, tsr_json_text here, tsr_json_text there)
+{
+    tsr_query_note(
+        q, true, NULL, "two configurations", "write the same into both files",
+        "%s is %.*s in config.json and %.*s in hf_quant_config.json: some loaders read the one file, and some "
+        "the other",
+        what, (int)here.size, here.data, (int)there.size, there.data);
+}
+
+/* config.json has a group size for each group of layers. (In MIXED_PRECISION each layer has its own.) */
+static void check_two_sizes(const tsr_load_query *q)
+{
+    tsr_json_text there, here, groups, group, name;
+    bool more;
+    if (q->mixed || !is_stated(q->side, "group_size", &there))
+        return;
+    if (is_stated(q->config, "group_size", &here) && !is_same(here, there))
+        note_two(q, "group_size", here, there);
+    if (!find(q->config, "config_groups", &groups))
+        return;
+    tsr_json_reader r = tsr_json_open("", groups.data, groups.size);
+    if (tsr_json_enter_object(&r, NULL) != TSR_OK)
+        return;
+    while (tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
+           tsr_json_skip(&r, &group, NULL) == TSR_OK) {
+        if (is_stated(group, "weights.group_size", &here) && !is_same(here, there))
+            note_two(q, "group_size", here, there);
+    }
+}
+
+static const tsr_json_text kNothing = {.data = "null", .size = 4};
+
+/* The algorithm of the KV cache, which config.json may spell out: 8 bits are FP8, 4 NVFP4. */
+static tsr_json_text cache_here(const tsr_load_query *q)
+{
+    static const tsr_json_text kFp8 = {.data = "\"FP8\"", .size = 5}, kNvfp4 = {.data = "\"NVFP4\"", .size = 7};
+    tsr_json_text value, bits;
+    if (is_stated(q->config, "kv_cache_quant_algo", &value))
+        return value;
+    if (!is_stated(q->config, "kv_cache_scheme", &value))
+        return kNothing;
+    if (!is_stated(value, "num_bits", &bits))
+        return value;
+    return tsr_json_is(bits, "8") ? kFp8 : tsr_json_is(bits, "4") ? kNvfp4 : value;
+}
+
+/* What both files state must be the same. */
+static void check_two(const tsr_load_query *q)
+{
+    tsr_json_text here, there;
+    if (q->side.data == NULL || q->config.data == q->side.data)
+        return;
+    check_two_sizes(q);
+    if (is_stated(q->config, "quant_algo", &here) && is_stated(q->side, "quant_algo", &there) && !is_same(here, there))
+        note_two(q, "quant_algo", here, there);
+    here = cache_here(q);
+    there = is_stated(q->side, "kv_cache_quant_algo", &there) ? there : kNothing;
+    if (!is_same(here, there))
+        note_two(q, "the algorithm of the KV cache", here, there);
+}
+
 void tsr_rule_modelopt(const tsr_load_query *q)
 {
     tsr_json_text value;
@@ -257,6 +328,7 @@ void tsr_rule_modelopt(const tsr_load_query *q)
     check_keys(q);
     check_group_sizes(q);
     check_agreement(q);
+    check_two(q);
     /* In MIXED_PRECISION quantized_layers says which layers are quantized. */
     const bool stated = find(q->config, "quant_algo", &value) && !q->mixed;
     for (size_t i = 0; i < q->linears->count; i++) {

@@ -229,12 +229,29 @@ static void check_heads(const tsr_load_query *q)
     }
 }
 
+/* Classes that stop where there are more ranks than experts, though each rank holds a part of every expert. */
+static void check_experts(const tsr_load_query *q)
+{
+    static const char *const kStop[TSR_LOADER_COUNT] = {
+        [TSR_LOADER_VLLM] = " qwen2_moe qwen3_moe qwen3_vl_moe_text qwen3_next qwen3_5_moe qwen3_5_moe_text minimax_m2 "
+                            "minimax_m3 minimax_m3_text ernie4_5_moe hy_v3 lfm2_moe exaone_moe mimo_v2 ",
+        [TSR_LOADER_SGLANG] = " qwen2_moe qwen3_moe qwen3_next qwen3_5_moe qwen3_5_moe_text glm4_moe glm_moe_dsa "
+                              "deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 minimax_m2 minimax_m3 minimax_m3_text "
+                              "ernie4_5_moe lfm2_moe exaone_moe mimo_v2 "};
+    const uint64_t experts = q->s->model->experts;
+    if (experts != 0 && q->tp > experts && kStop[q->loader] != NULL && tsr_query_family(q, kStop[q->loader]))
+        tsr_query_note(q, true, NULL, "experts", "no more ranks than experts",
+                       "%llu experts and %u ranks: the loader's class of this model stops at more ranks than experts",
+                       U64(experts), q->tp);
+}
+
 void tsr_rule_shapes(const tsr_load_query *q)
 {
     if (q->loader == TSR_LOADER_TRANSFORMERS)
         return;
     check_vocabulary(q);
     check_heads(q);
+    check_experts(q);
     for (size_t i = 0; i < q->linears->count; i++)
         check_cut(q, &q->linears->items[i]);
 }

@@ -113,10 +113,7 @@ static void check_compressed_tensors(const tsr_load_query *q)
 
 /* ---- GPTQ ---- */
 
-#define TO_INT4                                                                                                        \
-    "`tessera convert --to bf16`, and of that `tessera quantize --scheme int4-weight-only --zero-points`, makes what " \
-    "it "                                                                                                              \
-    "reads"
+#define TO_INT4 "`tessera convert --to int4-weight-only` makes what it reads"
 
 static void check_gptq(const tsr_load_query *q)
 {

@@ -57,6 +57,11 @@ def stack(m):
             m.tensors[f"model.layers.{layer}.mlp.experts.{leaf}"] = ("BF16", shape, bytes(2 * 4 * 256 * 256))
 
 
+def of_family(m, family):
+    m.config["model_type"] = family
+    return m
+
+
 # name -> model, what is broken, TP, loaders that say no for this rule (and no others do), rule, words of the finding
 RULES = {
     # names, dialects and configuration (a checkpoint that loads nowhere without editing JSON)
@@ -118,7 +123,9 @@ RULES = {
     "576 rows": (lambda: deepseek(latent=512), None, 1, {"transformers"}, "ragged blocks", ["576 / 128 = 4.5"]),
     "3.5 scale rows a head": (lambda: deepseek(192, 256), None, 1, {"trtllm"}, "head boundaries",
                               ["192 + 256 = 448", "448 / 128 = 3.5"]),
-    "experts over ranks": (deepseek, None, 8, {"deepseek"}, "experts", ["4 experts", "8 ranks"]),
+    "experts over ranks": (deepseek, None, 8, {"deepseek", "sglang"}, "experts", ["4 experts", "8 ranks"]),
+    "more ranks than experts": (lambda: of_family(llama(experts=2, quantized=False), "qwen3_moe"), None, 4, {"vllm", "sglang"},
+                                "experts", ["2 experts and 4 ranks"]),
     "blocks of 64": (deepseek, lambda m: (edit("weight_block_size", [64, 64])(m), all_scales(
         lambda m, name: m.scale(name, np.ones([-(-n // 64) for n in m.tensors[name.removesuffix("_scale_inv")][1]])))(m)),
                      1, {"deepseek"}, "block size", ["64x64"]),

@@ -39,7 +39,8 @@ READS = {
     "MXFP8 of ModelOpt": (lambda: remade("mxfp8-modelopt"), {"vllm", "trtllm"}),
     "MXFP8 of ModelOpt, mixed": (lambda: changed(remade("mxfp8-modelopt"), edit("quant_algo", "MIXED_PRECISION"), edit(
         "quantized_layers", {UP: {"quant_algo": "MXFP8"}})), ENGINES),
-    "quant_method mxfp8": (lambda: remade("mxfp8-method"), ALL - {"trtllm"}),
+    "quant_method mxfp8": (lambda: remade("mxfp8-method"), {"sglang", "transformers"}),
+    "quant_method mxfp8, MiniMax-M3": (lambda: of_family(remade("mxfp8-method"), "minimax_m3"), ALL - {"trtllm"}),
     "FP8 in blocks of ModelOpt": (lambda: remade("fp8-block-modelopt"), {"vllm", "trtllm"}),
     "int4, compressed-tensors": (lambda: remade("int4-ct"), ALL - {"trtllm"}),
     "int4 with zero points": (lambda: remade("int4-ct-zeros"), ALL - {"trtllm"}),
@@ -50,6 +51,11 @@ READS = {
 
 def changed(m, *acts):
     both(*acts)(m)
+    return m
+
+
+def of_family(m, family):
+    m.config["model_type"] = family
     return m
 
 
@@ -158,6 +164,8 @@ def plain_output(m):
         m.plain(name.removesuffix(".weight"), (256, 256))
 
 
+KV_FP8 = {"dynamic": False, "num_bits": 8, "type": "float"}
+
 # name -> model, what is done to it, TP, loaders that say no for this rule (and no others do), rule, words of the finding
 RULES = {
     # DeepSeek-V4
@@ -182,6 +190,16 @@ RULES = {
     "a plain module that is not excluded": (lambda: remade("nvfp4-modelopt", experts=2), edit("ignore", ["lm_head"]), 1,
                                             ENGINES, "ignore list", ["self_attn", "does not exclude"]),
     "two files that disagree": (lambda: remade("nvfp4-modelopt"), None, 1, ENGINES, "two configurations", ["'other'"]),
+    "two files with two group sizes": (lambda: remade("nvfp4-modelopt"), None, 1, ENGINES, "two configurations",
+                                       ["group_size is 16 in config.json and 32"]),
+    "two files, one with a scheme for the KV cache": (
+        lambda: remade("nvfp4-modelopt"), edit("kv_cache_scheme", KV_FP8), 1, ENGINES, "two configurations",
+        ["KV cache", '"FP8" in config.json and null']),
+    "two files with two schemes for the KV cache": (
+        lambda: remade("nvfp4-modelopt"), edit("kv_cache_scheme", KV_FP8), 1, ENGINES, "two configurations",
+        ["KV cache", '"FP8" in config.json and "NVFP4"']),
+    "two files with two algorithms": (lambda: remade("nvfp4-modelopt"), None, 1, ENGINES, "two configurations",
+                                      ['quant_algo is "NVFP4" in config.json and "W4A16_NVFP4"']),
     "no group_size in the side file": (lambda: remade("nvfp4-modelopt"), None, 1, {"vllm", "sglang"}, "configuration",
                                        ["hf_quant_config.json", "'group_size'"]),
     "no kv_cache_quant_algo": (lambda: remade("nvfp4-modelopt"), None, 1, {"vllm"}, "configuration",
@@ -271,6 +289,10 @@ def side_file(path, **without):
 
 
 SIDE_FILES = {"two files that disagree": ({"exclude_modules": ["lm_head", "other"]}, True),
+              "two files with two group sizes": ({"group_size": 32}, True),
+              "two files, one with a scheme for the KV cache": ({}, True),
+              "two files with two schemes for the KV cache": ({"kv_cache_quant_algo": "NVFP4"}, True),
+              "two files with two algorithms": ({"quant_algo": "W4A16_NVFP4"}, True),
               "no group_size in the side file": ({"group_size": "away"}, False),
               "no kv_cache_quant_algo": ({"kv_cache_quant_algo": "away"}, False),
               "no exclude_modules": ({"exclude_modules": "away"}, False)}
@@ -303,6 +325,7 @@ YES = {
     "an excluded fused layer, by its members": (lambda: remade("nvfp4-modelopt", experts=2), None, 1, ENGINES),
     "ModelOpt's side file alone": (lambda: remade("nvfp4-modelopt"), drop_key("quantization_config"), 1, ENGINES),
     "both files, equal": (lambda: remade("nvfp4-modelopt"), None, 1, ENGINES),
+    "both files, equal in the KV cache": (lambda: remade("nvfp4-modelopt"), edit("kv_cache_scheme", KV_FP8), 1, ENGINES),
     "scales of inputs that differ": (lambda: remade("nvfp4-modelopt"), put(f"{UP}.input_scale", number(1 / 32)), 1,
                                      {"vllm", "sglang"}),
     "globals of gate and down": (lambda: remade("nvfp4-modelopt"), put(f"{DOWN}.weight_scale_2", number(1 / 256)), 1, ENGINES),
@@ -349,7 +372,7 @@ def test_yes(name, inspect, tmp_path):
         act(m)
     path = m.write(tmp_path / "m")
     if "file" in name:
-        side_file(path)
+        side_file(path, **({"kv_cache_quant_algo": "FP8"} if "KV" in name else {}))
     code, got = inspect(path, "--can-load", ",".join(sorted(loaders)), "--tp", str(tp))
     assert code == 0 and all(ok for row in got["can_load"].values() for ok in row.values()), json.dumps(
         got["load_findings"], indent=1)
@@ -403,15 +426,15 @@ def advised():
     """Every command that a rule's advice names, in backquotes."""
     text = "".join(path.read_text() for path in SOURCES)
     text = re.sub(r'"[\s\\]*\n\s*"', "", text)  # a text that goes on in the next line
-    again = re.search(r'#define AGAIN\(options\) "(.*)" options "(.*)"\n', text).groups()
-    text = re.sub(r'AGAIN\("(.*?)"\)', lambda m: again[0] + m[1] + again[1], text)
-    return sorted(set(re.findall(r"`(tessera [^`]*)`", text)) - {"tessera quantize\" options \""})
+    makes = re.search(r'#define MAKES\(target\) "(.*)" target "(.*)"\n', text).groups()
+    text = re.sub(r'MAKES\("(.*?)"\)', lambda m: makes[0] + m[1] + makes[1], text)
+    return sorted(set(re.findall(r"`(tessera [^`]*)`", text)) - {'tessera convert --to " target "'})
 
 
 def test_advised_commands_exist(tessera, quantize, checkpoint, tmp_path):
     """Each is taken with its options and values: by a plan for what it would work on."""
     bf16, commands = checkpoint("llama"), advised()
-    assert {"tessera convert --to bf16", "tessera quantize --scheme nvfp4-weight-only --dialect modelopt"} < set(commands)
+    assert {"tessera convert --to bf16", "tessera convert --to nvfp4-weight-only --dialect modelopt"} < set(commands)
     assert len(commands) > 15, commands
     sources = {"quantize": bf16, "convert": quantize(bf16), "deepseek-mp": quantize(checkpoint("deepseek-v3"))}
     for command in commands:
@@ -419,6 +442,43 @@ def test_advised_commands_exist(tessera, quantize, checkpoint, tmp_path):
         src = sources["deepseek-mp" if "deepseek-mp" in options else verb]
         code, out, err = harness.run(tessera, [verb, src, "-o", tmp_path / "dst", *options, "--dry-run"])
         assert code == 0, f"{command}: exit {code}\n{out}{err}"
+
+
+def refused_with_advice(got, rules):
+    """{(loader, command)} of the refusals under these rules whose advice is one conversion."""
+    found = set()
+    for f in got["load_findings"]:
+        command = re.fullmatch(r"`tessera (convert [^`]*)` (makes what it reads|gives them one)", f["advice"] or "")
+        if f["severity"] == "error" and f["rule"] in rules and command:
+            found.add((f["loader"], command[1]))
+    return found
+
+
+def hold_advice(got, rules, tessera, inspect, tmp_path):
+    """What the advice makes, the loader reads: one command, on the refused checkpoint itself."""
+    advice = sorted(refused_with_advice(got, rules))
+    for n, (loader, command) in enumerate(advice):
+        verb, *options = shlex.split(command)
+        done, out, err = harness.run(tessera, [verb, tmp_path / "m", "-o", tmp_path / f"dst-{n}", *options, "--quiet"])
+        assert done == 0, f"{command}: exit {done}\n{out}{err}"
+        code, again = inspect(tmp_path / f"dst-{n}", "--can-load", loader, "--tp", "1")
+        assert code == 0, f"{loader}, {command}: {json.dumps(again['load_findings'], indent=1)}"
+    return advice
+
+
+@pytest.mark.parametrize("make", [make for make, _ in READS.values()], ids=READS)
+def test_advice_makes_what_is_read(make, tessera, inspect, tmp_path):
+    got = load_table(inspect, make(), tmp_path, loaders="vllm,sglang,transformers,trtllm")
+    refused = {f["loader"] for f in got["load_findings"] if f["rule"] == "kind" and "convert --to bf16" not in f["advice"]}
+    assert {loader for loader, _ in hold_advice(got, {"kind"}, tessera, inspect, tmp_path)} == refused
+
+
+@pytest.mark.parametrize("name", ["globals of q, k and v", "globals of gate and up", "globals of an expert", "asymmetric GPTQ",
+                                  "act-order of GPTQ", "GPTQ v2"])
+def test_advice_mends_a_broken_rule(name, tessera, inspect, tmp_path):
+    make, act, tp, loaders, rule, _ = RULES[name]
+    got = load_table(inspect, changed(make(), act), tmp_path, str(tp), ",".join(sorted(loaders - {"trtllm"})))
+    assert {loader for loader, _ in hold_advice(got, {rule}, tessera, inspect, tmp_path)} == loaders - {"trtllm"}
 
 
 def test_all_commands_stand_in_backquotes():

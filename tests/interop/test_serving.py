@@ -8,6 +8,7 @@ import pytest
 
 SCHEMES = ("fp8-block", "fp8-block --dialect compressed-tensors", "fp8-channel", "int8-channel", "int8-weight-only",
            "int4-weight-only --group-size 32")
+SMALL_GROUPS = ("mxfp4", "nvfp4-weight-only", "nvfp4-weight-only --dialect modelopt", "mxfp8", "mxfp8 --dialect deepseek")
 TOLD = ("vllm", "sglang", "transformers", "trtllm")
 
 
@@ -18,15 +19,12 @@ def serve(tessera, src, dst, *options):
         return {row["loader"]: row for row in json.load(file)["serve"]}, out
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("kind", ["llama", "qwen3-moe", "deepseek-v3"])
-def test_the_lines_are_what_inspect_says(kind, scheme, checkpoint, tessera, tmp_path):
-    got, out = serve(tessera, checkpoint(kind), tmp_path / "dst", "--scheme", *scheme.split())
+def hold_to_inspect(got, out, tessera, tmp_path, but=()):
     harness.run(tessera, ["inspect", tmp_path / "dst", "--can-load", "all", "--tp", "1,2,4,8", "--json", tmp_path / "i"])
     can_load = json.loads((tmp_path / "i").read_text())["can_load"]
     assert set(can_load) == {"vllm", "sglang", "transformers", "deepseek", "trtllm"}
     for loader, at in can_load.items():
-        if loader not in TOLD or (kind, scheme, loader) == ("llama", "fp8-block", "sglang"):
+        if loader not in TOLD or loader in but:
             continue
         sizes = [size for size in (1, 2, 4, 8) if at[str(size)]]
         if not sizes:
@@ -36,6 +34,23 @@ def test_the_lines_are_what_inspect_says(kind, scheme, checkpoint, tessera, tmp_
         else:
             assert got[loader]["tp"] == sizes
             assert f"  {got[loader]['command']}    # tensor-parallel {', '.join(map(str, sizes))}\n" in out
+
+
+@pytest.mark.parametrize("kind, scheme", [
+    *((kind, scheme) for kind in ("llama", "qwen3-moe", "deepseek-v3") for scheme in SCHEMES),
+    *((kind, scheme) for kind in ("llama", "qwen3-moe") for scheme in SMALL_GROUPS)])
+def test_the_lines_are_what_inspect_says(kind, scheme, checkpoint, tessera, tmp_path):
+    got, out = serve(tessera, checkpoint(kind), tmp_path / "dst", "--scheme", *scheme.split())
+    hold_to_inspect(got, out, tessera, tmp_path, but=["sglang"] if (kind, scheme) == ("llama", "fp8-block") else [])
+
+
+def test_the_lines_of_a_mixed_job(checkpoint, tessera, tmp_path):
+    rules = tmp_path / "rules.json"
+    rules.write_text(json.dumps({"schema": "tessera-rules/1", "rules": [
+        {"match": "*.self_attn.*", "scheme": "mxfp8"}, {"match": "*", "scheme": "nvfp4-weight-only"}]}))
+    got, out = serve(tessera, checkpoint("qwen3-moe"), tmp_path / "dst", "--rules", rules)
+    hold_to_inspect(got, out, tessera, tmp_path)
+    assert "command" in got["vllm"] and "MXFP8" in got["sglang"]["reason"]
 
 
 def test_the_commands(checkpoint, tessera, tmp_path):
