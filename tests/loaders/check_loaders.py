@@ -13,10 +13,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 HERE = Path(__file__).parent
 LOADERS = ("transformers", "vllm", "sglang")
+RANGES, RULES = "RANGES", "RULES "  # stand for a file that is made
+# name -> options of quantize; of sources that are codes, of convert
 SCHEMES = {
     "fp8-block": [],
     "ue8m0": ["--scale-fmt", "ue8m0"],
@@ -25,10 +28,36 @@ SCHEMES = {
     "int8-channel": ["--scheme", "int8-channel"],
     "int8-weight-only": ["--scheme", "int8-weight-only"],
     "int4-weight-only": ["--scheme", "int4-weight-only"],
+    "int4-32": ["--scheme", "int4-weight-only", "--group-size", "32"],
     "int4-zero-points": ["--scheme", "int4-weight-only", "--zero-points"],
+    "mxfp4": ["--scheme", "mxfp4"],
+    "mxfp4-weight-only": ["--scheme", "mxfp4-weight-only"],
+    "nvfp4": ["--scheme", "nvfp4", "--activations", RANGES],
+    "nvfp4-modelopt": ["--scheme", "nvfp4", "--activations", RANGES, "--dialect", "modelopt"],
+    "nvfp4-weight-only": ["--scheme", "nvfp4-weight-only"],
+    "nvfp4-weight-only-modelopt": ["--scheme", "nvfp4-weight-only", "--dialect", "modelopt"],
+    "mxfp8": ["--scheme", "mxfp8"],
+    "mxfp8-modelopt": ["--scheme", "mxfp8", "--dialect", "modelopt"],
+    "mxfp8-method": ["--scheme", "mxfp8", "--dialect", "deepseek"],
+    "mxfp8-weight-only": ["--scheme", "mxfp8-weight-only"],
+    "mix-fp8-nvfp4": ["--rules", RULES + "fp8-channel nvfp4-weight-only"],
+    "mix-block-mxfp4": ["--rules", RULES + "fp8-block mxfp4-weight-only"],
+    "mix-mxfp8-int4": ["--rules", RULES + "mxfp8 int4-weight-only"],
+    "mix-nvfp4-int8": ["--rules", RULES + "nvfp4-weight-only int8-weight-only"],
 }
-NAMES = ("llama mistral phi3 qwen2 qwen3 mixtral qwen2_moe qwen3_moe qwen3_moe_192 qwen3_moe_384 deepseek_v2 deepseek_v3 qwen3_next gpt_oss "
-         "llama4 gemma3 olmo2 glm4_moe").split()
+CONVERSIONS = {
+    "as-it-is": None,
+    "to-fp8-block": ["--to", "fp8-block"],
+    "to-mxfp4-weight-only": ["--to", "mxfp4-weight-only"],
+    "to-nvfp4-weight-only": ["--to", "nvfp4-weight-only"],
+    "to-nvfp4-weight-only-modelopt": ["--to", "nvfp4-weight-only", "--dialect", "modelopt"],
+    "to-mxfp8": ["--to", "mxfp8"],
+    "to-int4-weight-only": ["--to", "int4-weight-only"],
+    "to-fp8-channel": ["--to", "fp8-channel"],
+}
+NAMES = ("llama mistral phi3 qwen2 qwen3 mixtral qwen2_moe qwen3_moe qwen3_moe_1024 qwen3_moe_192 qwen3_moe_384 deepseek_v2 deepseek_v3 qwen3_next gpt_oss "
+         "llama4 gemma3 olmo2 glm4_moe gpt_oss_mxfp4 deepseek_v4").split()
+CODED = ("gpt_oss_mxfp4", "deepseek_v4")  # codes already: they are converted, not quantized
 
 # Verdicts that are stricter than the loader, on purpose: loader, pattern of the case -> why.
 LISTS = "where it dequantizes, as here, it goes by the scales that are there; with FP8 on a GPU it goes by the list"
@@ -64,6 +93,47 @@ def edits():
     return edits.EDITS
 
 
+def ranges_of(source):
+    """A range for the input of each matrix, no two the same."""
+    from safetensors import safe_open
+
+    path, names = source / "ranges.json", []
+    for shard in sorted(source.glob("*.safetensors")):
+        with safe_open(shard, "pt") as file:
+            names += [name.removesuffix(".weight") for name in file.keys() if name.endswith(".weight")]
+    path.write_text(json.dumps({name: {"min": -4 - n / 64, "max": 4 + n / 64} for n, name in enumerate(names)}))
+    return path
+
+
+def rules_of(source, attention, rest):
+    path = source / f"rules-{attention}-{rest}.json"
+    path.write_text(json.dumps({"schema": "tessera-rules/1", "rules": [
+        {"match": ["*.self_attn.*", "*.linear_attn.*"], "scheme": attention}, {"match": "*", "scheme": rest}]}))
+    return path
+
+
+def option(text, source):
+    if text == RANGES:
+        return ranges_of(source)
+    return rules_of(source, *text.removeprefix(RULES).split()) if text.startswith(RULES) else text
+
+
+def make(tessera, source, made, plain, options, coded):
+    """What Tessera says where it refuses; else None."""
+    for folder in (made, plain):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+    if options is None:
+        shutil.copytree(source, made)
+        done = run(tessera, "convert", made, "-o", plain, "--to", "bf16", "--quiet")
+    else:
+        done = run(tessera, "convert" if coded else "quantize", source, "-o", made, "--quiet",
+                   *[option(text, source) for text in options])
+        if done.returncode == 0:
+            done = run(tessera, "convert", made, "-o", plain, "--to", "bf16", "--quiet")
+    return None if done.returncode == 0 else (done.stderr or done.stdout).strip().splitlines()[-1:]
+
+
 def prepare(tessera, work, only):
     """[(case, quantized, plain, bits)]; what Tessera refuses is told and left out."""
     sources, changes = work / "sources", edits()
@@ -72,7 +142,7 @@ def prepare(tessera, work, only):
         run(sys.executable, HERE / "families.py", sources, *missing)
     cases = []
     for name in NAMES:
-        for scheme, options in SCHEMES.items():
+        for scheme, options in (CONVERSIONS if name in CODED else SCHEMES).items():
             case = f"{name}/{scheme}"
             if not wanted(case, only) and not any(wanted(f"{case}+{edit}", only) for edit in changes):
                 continue
@@ -81,17 +151,11 @@ def prepare(tessera, work, only):
                 continue
             made, plain = work / "made" / name / scheme, work / "plain" / name / scheme
             if not (plain / "config.json").exists():
-                made.parent.mkdir(parents=True, exist_ok=True)
-                plain.parent.mkdir(parents=True, exist_ok=True)
-                shutil.rmtree(made, ignore_errors=True)
-                shutil.rmtree(plain, ignore_errors=True)
-                done = run(tessera, "quantize", sources / name, "-o", made, "--quiet", *options)
-                if done.returncode == 0:
-                    done = run(tessera, "convert", made, "-o", plain, "--to", "bf16", "--quiet")
-                if done.returncode != 0:
-                    print(f"{case:38} not made: {(done.stderr or done.stdout).strip().splitlines()[-1:]}")
+                refused = make(tessera, sources / name, made, plain, options, name in CODED)
+                if refused is not None:
+                    print(f"{case:38} not made: {refused}")
                     continue
-            bits = 4 if scheme.startswith("int4") else 8
+            bits = 4 if "int4" in scheme else 8
             if wanted(case, only):
                 cases.append((case, made, plain, bits))
             for edit, (pattern, act) in changes.items():
@@ -150,7 +214,7 @@ def main():
         print(f"== {loader} {have[loader]}", flush=True)
         jobs = [{"quantized": str(made), "plain": str(plain), "tp": tp, "bits": bits}
                 for _, made, plain, bits in cases for tp in sizes]
-        answers = ask(loader, jobs, work)
+        answers, counts = ask(loader, jobs, work), Counter()
         for case, made, _, _ in cases:
             said, findings = foretold(args.tessera, made, loader, sizes)
             for tp in sizes:
@@ -166,6 +230,7 @@ def main():
                     kind = "FALSE OK"
                 else:
                     kind = "explained" if excuse else "FALSE NO"
+                counts[kind.strip() + (" (ok)" if kind == "agree   " and verdict else "")] += 1
                 wrong += kind.startswith("FALSE")
                 ran += answer["ok"] is not None
                 mine = [f["detail"] for f in findings if f["severity"] == "error" and f["tp"] in (None, tp)]
@@ -173,6 +238,7 @@ def main():
                       f"{'; ' + answer['why'] if answer.get('why') else ''}"
                       f"{'; inspect: ' + mine[0] if mine and kind == 'FALSE NO' else ''}"
                       f"{'; ' + excuse if kind == 'explained' else ''}", flush=True)
+        print(f"-- {loader} {have[loader]}: " + ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())), flush=True)
     if not args.work:
         shutil.rmtree(work)
     print(f"{ran} were run; {wrong} verdicts of inspect are wrong")

@@ -1,23 +1,27 @@
 """Small random models of real families, written by transformers' own classes: python families.py FOLDER [NAME...]"""
 
+import json
 import os
 import sys
+from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
-BASE = dict(hidden_size=512, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+# 8 heads and 1024 columns: whole blocks of 128 for each of 8 ranks. Experts of 256 have those for 2, and groups of 32 for 8.
+BASE = dict(hidden_size=256, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=2,
             head_dim=128, vocab_size=512, max_position_embeddings=512, tie_word_embeddings=False, pad_token_id=0,
             bos_token_id=1, eos_token_id=2)
-MOE = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=256)
-MLA = dict(q_lora_rank=128, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, n_routed_experts=4,
+MOE = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=256)
+MLA = dict(q_lora_rank=128, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, n_routed_experts=8,
            num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=256, first_k_dense_replace=1, n_group=1,
-           topk_group=1, num_key_value_heads=4, moe_layer_freq=1, scoring_func="softmax",
+           topk_group=1, num_key_value_heads=8, moe_layer_freq=1, scoring_func="softmax",
            rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
                             "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 256})
-LINEAR = dict(linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=128, linear_value_head_dim=128,
+LINEAR = dict(linear_num_value_heads=8, linear_num_key_heads=8, linear_key_head_dim=128, linear_value_head_dim=128,
               layer_types=["linear_attention", "full_attention"], full_attention_interval=2)
 
 FAMILIES = {
@@ -26,20 +30,21 @@ FAMILIES = {
     "phi3": ("Phi3Config", {}),
     "qwen2": ("Qwen2Config", {}),
     "qwen3": ("Qwen3Config", {}),
-    "mixtral": ("MixtralConfig", dict(num_local_experts=4, num_experts_per_tok=2)),
+    "mixtral": ("MixtralConfig", dict(num_local_experts=8, num_experts_per_tok=2)),
     "qwen2_moe": ("Qwen2MoeConfig", dict(MOE, shared_expert_intermediate_size=256)),
     "qwen3_moe": ("Qwen3MoeConfig", MOE),
+    "qwen3_moe_1024": ("Qwen3MoeConfig", dict(MOE, moe_intermediate_size=1024)),
     "qwen3_moe_192": ("Qwen3MoeConfig", dict(MOE, moe_intermediate_size=192)),
     "qwen3_moe_384": ("Qwen3MoeConfig", dict(MOE, moe_intermediate_size=384)),
     "deepseek_v2": ("DeepseekV2Config", MLA),
     "deepseek_v3": ("DeepseekV3Config", dict(MLA, topk_method="noaux_tc", scoring_func="sigmoid")),
     "qwen3_next": ("Qwen3NextConfig", dict(MOE, **LINEAR, shared_expert_intermediate_size=256)),
-    "gpt_oss": ("GptOssConfig", dict(num_local_experts=4, num_experts_per_tok=2, intermediate_size=256)),
-    "llama4": ("Llama4TextConfig", dict(num_local_experts=4, intermediate_size=256, intermediate_size_mlp=512,
+    "gpt_oss": ("GptOssConfig", dict(num_local_experts=8, num_experts_per_tok=2, intermediate_size=256)),
+    "llama4": ("Llama4TextConfig", dict(num_local_experts=8, intermediate_size=256, intermediate_size_mlp=512,
                                         interleave_moe_layer_step=1)),
     "gemma3": ("Gemma3TextConfig", {}),
     "olmo2": ("Olmo2Config", {}),
-    "glm4_moe": ("Glm4MoeConfig", dict(moe_intermediate_size=256, n_routed_experts=4, num_experts_per_tok=2,
+    "glm4_moe": ("Glm4MoeConfig", dict(moe_intermediate_size=256, n_routed_experts=8, num_experts_per_tok=2,
                                        first_k_dense_replace=1)),
 }
 
@@ -56,9 +61,26 @@ def make(name, folder):
     model.save_pretrained(folder)
 
 
+def make_gpt_oss(folder):
+    """gpt-oss as it is released: experts in MXFP4."""
+    make("gpt_oss", folder)
+    path, config = Path(folder) / "model.safetensors", Path(folder) / "config.json"
+    tensors = load_file(path)
+    for name in [name for name in tensors if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        experts, cols, rows = tensors.pop(name).shape
+        tensors[name + "_blocks"] = torch.randint(0, 256, (experts, rows, cols // 32, 16), dtype=torch.uint8)
+        tensors[name + "_scales"] = torch.randint(119, 124, (experts, rows, cols // 32), dtype=torch.uint8)
+    save_file(tensors, path, {"format": "pt"})
+    config.write_text(json.dumps({**json.loads(config.read_text()), "quantization_config": {
+        "quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
+                                                            "model.embed_tokens", "lm_head"]}}))
+
+
+CODED = {"gpt_oss_mxfp4": make_gpt_oss}
+
 if __name__ == "__main__":
-    for name in sys.argv[2:] or FAMILIES:
+    for name in sys.argv[2:] or (*FAMILIES, *CODED):
         try:
-            make(name, f"{sys.argv[1]}/{name}")
+            CODED.get(name, lambda folder: make(name, folder))(f"{sys.argv[1]}/{name}")
         except Exception as e:  # a family that this version lacks
             print(f"{name}: {type(e).__name__}: {e}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """The same for SGLang (see load_vllm.py): its real model classes and their load_weights, for each rank, on the CPU."""
 
 import contextlib
+import functools
 import gc
 import os
 
@@ -70,8 +71,7 @@ def load(path, tp, rank):
         quantization = loader._get_quantization_config(config, how)
         with loader.set_default_torch_dtype(config.dtype), torch.device("cpu"):
             model = loader._initialize_model(config, how, quantization)
-            for p in model.parameters():  # what is not loaded must not look right
-                p.data.reshape(-1).view(torch.uint8).fill_(0x7b)
+            values.fill(model)
             model.load_weights(loader.DefaultModelLoader(how)._get_all_weights(config, model))
         return {name: p.data for name, p in model.named_parameters()}, model
 
@@ -85,12 +85,19 @@ def block_of(model):
     return find
 
 
+@functools.lru_cache(16)
+def reference(path, tp, rank):
+    return values.dequantize(load(path, tp, rank)[0], None)
+
+
 def plain(job, rank):
-    return values.dequantize(load(job["plain"], job["tp"], rank)[0], None)
+    return reference(job["plain"], job["tp"], rank)
 
 
 def quantized(job, rank):
     params, model = load(job["quantized"], job["tp"], rank)
+    if values.has_inputs(job["quantized"]):
+        values.check_inputs(params)
     return values.dequantize(params, block_of(model), job.get("bits", 8))
 
 

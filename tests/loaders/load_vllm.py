@@ -4,6 +4,7 @@ one line {"ok": ..., "rank": ..., "why": ...}. Ranks are simulated one after the
 
 import contextlib
 import ctypes
+import functools
 import gc
 import os
 import subprocess
@@ -123,8 +124,7 @@ def load(path, tp, rank, dtype):
                 model = initialize_model(config)
             finally:
                 torch.set_default_dtype(before)
-            for p in model.parameters():  # what is not loaded must not look right
-                p.data.reshape(-1).view(torch.uint8).fill_(0x7b)
+            values.fill(model)
             DefaultModelLoader(config.load_config).load_weights(model, config.model_config)
         return {name: p.data for name, p in model.named_parameters()}, model
 
@@ -141,12 +141,19 @@ def block_of(model):
     return find
 
 
+@functools.lru_cache(16)
+def reference(path, tp, rank):
+    return values.dequantize(load(path, tp, rank, "bfloat16")[0], None)
+
+
 def plain(job, rank):
-    return values.dequantize(load(job["plain"], job["tp"], rank, "bfloat16")[0], None)
+    return reference(job["plain"], job["tp"], rank)
 
 
 def quantized(job, rank):
     params, model = load(job["quantized"], job["tp"], rank, "bfloat16")
+    if values.has_inputs(job["quantized"]):
+        values.check_inputs(params)
     return values.dequantize(params, block_of(model), job.get("bits", 8))
 
 

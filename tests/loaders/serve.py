@@ -1,15 +1,17 @@
 """Answers jobs, one JSON object a line on stdin, with one line each: {"ok": true, false, or null where not even the plain
 model loads, "rank": where, "why": one line}. `why` begins with SILENT where a loader said nothing and its values are wrong."""
 
+import gc
 import json
 import os
 import signal
 import sys
 import traceback
 
+import torch
 import values
 
-LIMIT_S = 240  # of one job's processor time: a loader that waits for other ranks is stopped, too
+LIMIT_S = 900  # of one job: a loader that waits for other ranks is stopped, too
 
 
 def judge(job, plain, quantized, ranks):
@@ -40,6 +42,8 @@ def main(plain, quantized, ranks):
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     signal.signal(signal.SIGALRM, stop)
+    torch.set_num_threads(1)  # small tensors, and other jobs beside this one
+    gc.freeze()  # what the packages made is not looked through again after each load
     for line in sys.stdin:
         signal.alarm(LIMIT_S)
         answer = judge(json.loads(line), plain, quantized, ranks)

@@ -1,10 +1,17 @@
 """What a loaded model holds, in numbers: codes times scales, from the parameters as a loader's `load_weights` left them.
 The reference is the same class, at the same rank, that has loaded the dequantized checkpoint."""
 
+from pathlib import Path
+
 import torch
+from safetensors import safe_open
 
 SCALES = ("_scale_inv", "_scale")
+GLOBALS = ("_global_scale", "_scale_2")  # the first divides, the second multiplies
+NO_WEIGHT = (*SCALES, *GLOBALS, "_shape", "_zero_point", "g_idx")
 PACKED = "_packed"
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.float64)
+NOT_LOADED = 0x7b  # what every byte of a parameter is before it is loaded: it must not look right
 
 
 def nibbles(packed, count, offset):
@@ -42,15 +49,77 @@ def unpack(codes, scale, zero, bits, transposed):
     return whole.double() * scale.double().repeat_interleave(group, -1)
 
 
+def fill(model):
+    for p in model.parameters():
+        p.data.reshape(-1).view(torch.uint8).fill_(NOT_LOADED)
+
+
+def powers(scale):
+    """E8M0, whatever dtype it is kept in, and scales of other dtypes as they are."""
+    if scale.dtype != torch.uint8:
+        return scale.double()
+    return torch.exp2(scale.double() - 127)
+
+
+def global_factor(params, base, matrices):
+    """NVFP4's scale of whole tensors. Of members that are one layer engines take the largest, of an expert the first's."""
+    end = next((end for end in GLOBALS if base + end in params), None)
+    if end is None:
+        return 1
+    scale = params[base + end].double()
+    scale = scale.max() if matrices is None else scale.reshape(matrices, -1)[:, 0].reshape(-1, 1, 1)
+    return 1 / scale if end == "_global_scale" else scale
+
+
+def small_groups(params, base, codes, scale):
+    """Values of MXFP4, NVFP4 and MXFP8: a scale for 16 or 32 columns of a row."""
+    if codes.dtype != torch.float8_e4m3fn:
+        packed = codes.view(torch.uint8)
+        whole = E2M1[torch.stack((packed & 15, packed >> 4), -1).flatten(-2).long()]
+    else:
+        whole = codes.double()
+    group = whole.shape[-1] // scale.shape[-1]
+    factor = powers(scale).repeat_interleave(group, -1) * global_factor(
+        params, base, whole.shape[0] if whole.dim() == 3 else None)
+    return whole * factor
+
+
+def is_small_groups(codes, scale):
+    return codes.dtype == torch.uint8 or (scale.dtype in (torch.uint8, torch.float8_e8m0fnu) and
+                                          scale.shape[-2] == codes.shape[-2] and codes.shape[-1] <= 32 * scale.shape[-1])
+
+
+INPUTS = ("input_scale", "input_global_scale")
+
+
+def has_inputs(path):
+    """Whether a checkpoint has scales of layers' inputs."""
+    for shard in Path(path).glob("*.safetensors"):
+        with safe_open(shard, "pt") as file:
+            if any(name.endswith(INPUTS) for name in file.keys()):
+                return True
+    return False
+
+
+def check_inputs(params):
+    """They have no weight to be compared with: they must have been loaded, and be numbers above 0."""
+    for name, scale in params.items():
+        if name.endswith(INPUTS) and not (
+                (scale.view(torch.uint8) != NOT_LOADED).any() and scale.isfinite().all() and (scale > 0).all()):
+            raise ValueError(f"{name} was not loaded")
+
+
 def dequantize(params, block, bits=8):
     """{name: values in F64} of {name: parameter}; scales are gone. `block(name)`: the block of a weight's scales."""
     values = {}
     for name, codes in params.items():
         base = name.removesuffix(PACKED)
-        if any(name.endswith(end) for end in (*SCALES, "_shape", "_zero_point", "input_scale", "g_idx")):
+        if name.endswith(NO_WEIGHT) or name.endswith("input_scale"):
             continue
         scale = next((params[base + end] for end in SCALES if base + end in params), None)
-        if name.endswith(PACKED):
+        if scale is not None and is_small_groups(codes, scale):
+            values[base] = small_groups(params, base, codes, scale)
+        elif name.endswith(PACKED):
             across = codes.dim() == 3 and codes.shape[-1] == scale.shape[-1]  # which way experts lie is the loader's choice
             values[base] = unpack(codes, scale, params.get(base + "_zero_point"), bits, across)
         elif scale is None or codes.dtype not in (torch.float8_e4m3fn, torch.int8):
