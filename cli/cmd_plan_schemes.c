@@ -384,10 +384,7 @@ static tsr_status run(const arguments *a, bool *fits, tsr_err *err)
     if (status == TSR_OK)
         status = tsr_quantize_check_source(c, err);
     for (size_t i = 0; i < sensitivity.count && status == TSR_OK; i++) {
-        size_t k = 0;
-        while (k < c->tensors.count && !tsr_rules_fits(&sensitivity.items[i], c->tensors.items[k].name))
-            k++;
-        if (k == c->tensors.count)
+        if (!tsr_rules_fits_any(&sensitivity.items[i], c))
             tsr_tell("tessera: warning: %s: '%s' fits no tensor\n", a->sensitivity, sensitivity.items[i].pattern);
     }
     if (status == TSR_OK)

@@ -3,7 +3,6 @@
 
 #include "convert/plans/ct_config.h"
 #include "convert/plans/fp8_config.h"
-#include "convert/plans/mx_plan.h"
 #include "formats/json/json_write.h"
 #include "formats/model/weights.h"
 
@@ -11,32 +10,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const tsr_ct_config kBlocks = {.format = "float-quantized",
-                                      .type = "float",
-                                      .bits = 8,
-                                      .block = {128, 128},
-                                      .inputs = TSR_CT_INPUTS_TOKEN},
-                           kChannels = {.format = "float-quantized",
-                                        .type = "float",
-                                        .bits = 8,
-                                        .inputs = TSR_CT_INPUTS_TOKEN},
-                           kInt8 = {.format = "pack-quantized", .type = "int", .bits = 8},
-                           kInt4 = {.format = "pack-quantized", .type = "int", .bits = 4, .group = 128};
-
-/* NULL: it is one of small groups. */
-static const tsr_ct_config *const kGroups[TSR_MIXES] = {[TSR_MIX_FP8_BLOCK] = &kBlocks,
-                                                        [TSR_MIX_FP8_CHANNEL] = &kChannels,
-                                                        [TSR_MIX_INT8_WEIGHT_ONLY] = &kInt8,
-                                                        [TSR_MIX_INT4_WEIGHT_ONLY] = &kInt4};
-
-static tsr_mx_config small_groups(tsr_mix mix)
+/* The arguments of what is not in small groups. */
+static tsr_ct_config config_of(const tsr_mix_codes *codes)
 {
-    return tsr_mx_describe((tsr_mx_target)(mix - TSR_MIX_NVFP4), TSR_MX_DIALECT_COMPRESSED_TENSORS).config;
+    const tsr_int_scheme *const integers = &codes->integers;
+    return codes->form == TSR_MIX_PACKED ? (tsr_ct_config){.format = "pack-quantized",
+                                                           .type = "int",
+                                                           .bits = integers->bits,
+                                                           .group = integers->group}
+                                         : (tsr_ct_config){.format = "float-quantized",
+                                                           .type = "float",
+                                                           .bits = 8,
+                                                           .block = codes->block,
+                                                           .inputs = TSR_CT_INPUTS_TOKEN};
 }
 
 static const char *format_of(tsr_mix mix)
 {
-    return kGroups[mix] != NULL ? kGroups[mix]->format : small_groups(mix).name;
+    const tsr_mix_codes *const codes = tsr_mix_codes_of(mix);
+    return codes->form == TSR_MIX_GROUPS ? tsr_mix_describe(mix).config.name : config_of(codes).format;
+}
+
+static void write_group(tsr_text *t, tsr_mix mix, const char *const *targets, size_t n)
+{
+    const tsr_mix_codes *const codes = tsr_mix_codes_of(mix);
+    if (codes->form == TSR_MIX_GROUPS) {
+        const tsr_mx_config config = tsr_mix_describe(mix).config;
+        tsr_mx_config_write_group(t, &config, targets, n);
+    } else {
+        const tsr_ct_config config = config_of(codes);
+        tsr_ct_config_write_group(t, &config, targets, n);
+    }
 }
 
 /* ---- targets ---- */
@@ -102,12 +106,7 @@ static bool write_groups(tsr_text *t, tsr_plan *plan, const uint8_t *mixes, cons
             continue;
         snprintf(name, sizeof name, "group_%u", number++);
         tsr_json_key(t, name);
-        if (kGroups[mix] != NULL) {
-            tsr_ct_config_write_group(t, kGroups[mix], targets, n);
-        } else {
-            const tsr_mx_config config = small_groups(mix);
-            tsr_mx_config_write_group(t, &config, targets, n);
-        }
+        write_group(t, mix, targets, n);
     }
     tsr_json_end_object(t);
     return true;

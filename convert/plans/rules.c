@@ -16,25 +16,25 @@
 
 enum { MAX_BYTES = 256 << 20 };
 
-static const tsr_int_scheme kInt8 = {.bits = 8}, kInt4 = {.bits = 4, .group = 128};
-
 static const struct mix {
     const char *name;
-    tsr_ct_form form; /* what is asked of shapes */
-    const tsr_int_scheme *ints;
-    uint32_t group; /* columns of which a row must be a multiple */
+    tsr_mix_codes codes;
 } kMixes[TSR_MIXES] = {
-    [TSR_MIX_KEEP] = {"keep", TSR_CT_FP8, &kInt8, 1},
-    [TSR_MIX_NVFP4] = {"nvfp4", TSR_CT_FP8, &kInt8, 16},
-    [TSR_MIX_NVFP4_WEIGHT_ONLY] = {"nvfp4-weight-only", TSR_CT_FP8, &kInt8, 16},
-    [TSR_MIX_MXFP4] = {"mxfp4", TSR_CT_FP8, &kInt8, 32},
-    [TSR_MIX_MXFP4_WEIGHT_ONLY] = {"mxfp4-weight-only", TSR_CT_FP8, &kInt8, 32},
-    [TSR_MIX_MXFP8] = {"mxfp8", TSR_CT_FP8, &kInt8, 32},
-    [TSR_MIX_MXFP8_WEIGHT_ONLY] = {"mxfp8-weight-only", TSR_CT_FP8, &kInt8, 32},
-    [TSR_MIX_FP8_BLOCK] = {"fp8-block", TSR_CT_FP8, &kInt8, 1},
-    [TSR_MIX_FP8_CHANNEL] = {"fp8-channel", TSR_CT_FP8, &kInt8, 1},
-    [TSR_MIX_INT8_WEIGHT_ONLY] = {"int8-weight-only", TSR_CT_PACKED, &kInt8, 1},
-    [TSR_MIX_INT4_WEIGHT_ONLY] = {"int4-weight-only", TSR_CT_PACKED, &kInt4, 1},
+    [TSR_MIX_KEEP] = {"keep", {.form = TSR_MIX_PLAIN}},
+    [TSR_MIX_NVFP4] = {"nvfp4", {.form = TSR_MIX_GROUPS, .target = TSR_MX_NVFP4}},
+    [TSR_MIX_NVFP4_WEIGHT_ONLY] = {"nvfp4-weight-only", {.form = TSR_MIX_GROUPS, .target = TSR_MX_NVFP4_WEIGHT_ONLY}},
+    [TSR_MIX_MXFP4] = {"mxfp4", {.form = TSR_MIX_GROUPS, .target = TSR_MX_MXFP4}},
+    [TSR_MIX_MXFP4_WEIGHT_ONLY] = {"mxfp4-weight-only", {.form = TSR_MIX_GROUPS, .target = TSR_MX_MXFP4_WEIGHT_ONLY}},
+    [TSR_MIX_MXFP8] = {"mxfp8", {.form = TSR_MIX_GROUPS, .target = TSR_MX_MXFP8}},
+    [TSR_MIX_MXFP8_WEIGHT_ONLY] = {"mxfp8-weight-only", {.form = TSR_MIX_GROUPS, .target = TSR_MX_MXFP8_WEIGHT_ONLY}},
+    [TSR_MIX_FP8_BLOCK] = {"fp8-block", {.form = TSR_MIX_E4M3, .block = {128, 128}}},
+    [TSR_MIX_FP8_CHANNEL] = {"fp8-channel", {.form = TSR_MIX_E4M3}},
+    [TSR_MIX_INT8_WEIGHT_ONLY] = {"int8-weight-only",
+                                  {.form = TSR_MIX_PACKED,
+                                   .integers = {.bits = 8, .divisor = 127.5f, .scale_dtype = TSR_BF16}}},
+    [TSR_MIX_INT4_WEIGHT_ONLY] = {"int4-weight-only",
+                                  {.form = TSR_MIX_PACKED,
+                                   .integers = {.bits = 4, .group = 128, .divisor = 7.5f, .scale_dtype = TSR_BF16}}},
 };
 
 const char *tsr_mix_name(tsr_mix mix)
@@ -42,10 +42,24 @@ const char *tsr_mix_name(tsr_mix mix)
     return kMixes[mix].name;
 }
 
+const tsr_mix_codes *tsr_mix_codes_of(tsr_mix mix)
+{
+    return &kMixes[mix].codes;
+}
+
+tsr_mx_description tsr_mix_describe(tsr_mix mix)
+{
+    return tsr_mx_describe(kMixes[mix].codes.target, TSR_MX_DIALECT_COMPRESSED_TENSORS);
+}
+
 bool tsr_mix_takes(tsr_mix mix, const tsr_checkpoint *source, const tsr_tensor *t)
 {
-    const struct mix *const m = &kMixes[mix];
-    return tsr_ct_takes(source, t, m->form, m->ints) && t->shape[1] % m->group == 0;
+    static const tsr_int_scheme kBytes = {.bits = 8};
+    const tsr_mix_codes *const codes = tsr_mix_codes_of(mix);
+    if (codes->form == TSR_MIX_PACKED)
+        return tsr_ct_takes(source, t, TSR_CT_PACKED, &codes->integers);
+    return tsr_ct_takes(source, t, TSR_CT_FP8, &kBytes) &&
+           (codes->form != TSR_MIX_GROUPS || t->shape[1] % tsr_mix_describe(mix).scheme.group == 0);
 }
 
 tsr_status tsr_mix_parse(const char *word, tsr_mix *mix, tsr_err *err)
@@ -92,6 +106,14 @@ bool tsr_rules_fits(const tsr_rules_item *item, const char *tensor)
     memcpy(module, tensor, length);
     module[length] = '\0';
     return tsr_glob_match(item->pattern, module);
+}
+
+bool tsr_rules_fits_any(const tsr_rules_item *item, const tsr_checkpoint *c)
+{
+    size_t i = 0;
+    while (i < c->tensors.count && !tsr_rules_fits(item, c->tensors.items[i].name))
+        i++;
+    return i < c->tensors.count;
 }
 
 const tsr_rules_item *tsr_rules_find(const tsr_rules *rules, const char *tensor)

@@ -7,7 +7,10 @@
 #define TSR_CONVERT_PLANS_RULES_H
 
 #include "common/arena.h"
+#include "common/block.h"
+#include "convert/plans/mx_plan.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "quantize/int_weight.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,6 +34,26 @@ typedef enum tsr_mix {
 
 /* The word for it: that of `quantize --scheme`, or "keep". */
 const char *tsr_mix_name(tsr_mix mix);
+
+typedef enum tsr_mix_form {
+    TSR_MIX_PLAIN,  /* keep: none */
+    TSR_MIX_GROUPS, /* `target`, in small groups */
+    TSR_MIX_E4M3,   /* e4m3, a scale for each `block`, or for each row where that is 0 x 0 */
+    TSR_MIX_PACKED, /* `integers`, packed */
+} tsr_mix_form;
+
+/* What codes a scheme makes. */
+typedef struct tsr_mix_codes {
+    tsr_mix_form form;
+    tsr_mx_target target;
+    tsr_block block;
+    tsr_int_scheme integers;
+} tsr_mix_codes;
+
+const tsr_mix_codes *tsr_mix_codes_of(tsr_mix mix);
+
+/* The same for those of TSR_MIX_GROUPS. */
+tsr_mx_description tsr_mix_describe(tsr_mix mix);
 
 /* "keep" is also called bf16. TSR_E_USAGE: no scheme has this name, or it cannot be mixed, and why. */
 tsr_status tsr_mix_parse(const char *word, tsr_mix *mix, tsr_err *err) TSR_WARN_UNUSED;
@@ -74,5 +97,8 @@ bool tsr_rules_is_name(const tsr_rules_item *item);
 
 /* Whether an item fits the tensor. */
 bool tsr_rules_fits(const tsr_rules_item *item, const char *tensor);
+
+/* Whether an item fits any tensor at all. */
+bool tsr_rules_fits_any(const tsr_rules_item *item, const tsr_checkpoint *checkpoint);
 
 #endif

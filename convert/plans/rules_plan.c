@@ -6,7 +6,6 @@
 #include "convert/ops/quantize_op.h"
 #include "convert/plans/mix_config.h"
 #include "convert/plans/mx_layers.h"
-#include "convert/plans/mx_plan.h"
 #include "convert/plans/policy_plan.h"
 #include "convert/plans/quantize_plan.h"
 #include "convert/plans/quantize_report.h"
@@ -15,26 +14,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How each scheme is carried out. */
-static tsr_mx_target target_of(tsr_mix mix)
-{
-    return (tsr_mx_target)(mix - TSR_MIX_NVFP4); /* both list them in the same order */
-}
-
-static bool in_small_groups(tsr_mix mix)
-{
-    return mix >= TSR_MIX_NVFP4 && mix <= TSR_MIX_MXFP8_WEIGHT_ONLY;
-}
-
+/* What the policy has to know of each scheme. */
 static tsr_policy_options policy_of(tsr_mix mix)
 {
-    const bool fp4 = mix >= TSR_MIX_NVFP4 && mix <= TSR_MIX_MXFP4_WEIGHT_ONLY;
-    const bool ints = mix == TSR_MIX_INT8_WEIGHT_ONLY || mix == TSR_MIX_INT4_WEIGHT_ONLY;
-    tsr_policy_options p = {.block_rows = mix == TSR_MIX_FP8_BLOCK ? 128 : 1,
-                            .not_fp8 = fp4 || ints,
-                            .four_bits = fp4 || mix == TSR_MIX_INT4_WEIGHT_ONLY};
-    if (in_small_groups(mix))
-        p.group = tsr_mx_describe(target_of(mix), TSR_MX_DIALECT_COMPRESSED_TENSORS).scheme.group;
+    const tsr_mix_codes *const codes = tsr_mix_codes_of(mix);
+    const bool packed = codes->form == TSR_MIX_PACKED;
+    tsr_policy_options p = {.block_rows = codes->block.rows != 0 ? (uint32_t)codes->block.rows : 1,
+                            .not_fp8 = packed,
+                            .four_bits = packed && codes->integers.bits == 4};
+    if (codes->form == TSR_MIX_GROUPS) {
+        const tsr_mx_scheme scheme = tsr_mix_describe(mix).scheme;
+        p.group = scheme.group;
+        p.not_fp8 = p.four_bits = scheme.element == TSR_MX_E2M1;
+    }
     return p;
 }
 
@@ -74,10 +66,7 @@ static tsr_status check_items(const planning *p)
 {
     const tsr_rules *const rules = p->o->rules;
     for (size_t k = 0; k < rules->count; k++) {
-        size_t i = 0;
-        while (i < p->c->tensors.count && !tsr_rules_fits(&rules->items[k], p->c->tensors.items[i].name))
-            i++;
-        if (i < p->c->tensors.count)
+        if (tsr_rules_fits_any(&rules->items[k], p->c))
             continue;
         if (tsr_rules_is_name(&rules->items[k]))
             return tsr_fail(p->err, TSR_E_MISMATCH, "%s: %s has no '%s'", rules->path, p->c->path,
@@ -169,33 +158,29 @@ static tsr_status decide(const planning *p)
 static tsr_status plan_small_groups(const planning *p, const tsr_tensor *t, tsr_mix mix)
 {
     tsr_mx_layers layers = p->layers;
-    tsr_mx_description d = tsr_mx_describe(target_of(mix), TSR_MX_DIALECT_COMPRESSED_TENSORS);
+    tsr_mx_description d = tsr_mix_describe(mix);
     d.scheme.search = p->o->search;
     layers.calibration = mix == TSR_MIX_NVFP4 ? p->o->calibration : NULL;
     return tsr_mx_layers_plan(&layers, t, &(tsr_mx_step){tsr_mix_name(mix), &d.scheme, d.names, false}, p->err);
 }
 
+static tsr_status plan_e4m3(const planning *p, const tsr_tensor *t, tsr_block block)
+{
+    const tsr_fp8_block blocks = {
+        .block_rows = (uint32_t)block.rows, .block_cols = (uint32_t)block.cols, .search = p->o->search};
+    if (block.rows == 0)
+        return tsr_plan_fp8_channel(p->plan, t, TSR_SCALE_F32, p->o->search, p->err);
+    return tsr_plan_quantize(p->plan, &(tsr_weight){.data = t}, &blocks, TSR_DIALECT_COMPRESSED_TENSORS, p->err);
+}
+
 static tsr_status plan_weight(const planning *p, const tsr_tensor *t, tsr_mix mix)
 {
-    const bool search = p->o->search;
-    const tsr_fp8_block blocks = {.block_rows = 128, .block_cols = 128, .search = search};
-    const bool int4 = mix == TSR_MIX_INT4_WEIGHT_ONLY;
-    const tsr_int_scheme ints = {.bits = int4 ? 4 : 8,
-                                 .group = int4 ? 128 : 0,
-                                 .divisor = int4 ? 7.5f : 127.5f,
-                                 .scale_dtype = TSR_BF16,
-                                 .search = search};
-    switch (mix) {
-    case TSR_MIX_FP8_BLOCK:
-        return tsr_plan_quantize(p->plan, &(tsr_weight){.data = t}, &blocks, TSR_DIALECT_COMPRESSED_TENSORS, p->err);
-    case TSR_MIX_FP8_CHANNEL:
-        return tsr_plan_fp8_channel(p->plan, t, TSR_SCALE_F32, search, p->err);
-    case TSR_MIX_INT8_WEIGHT_ONLY:
-    case TSR_MIX_INT4_WEIGHT_ONLY:
-        return tsr_plan_packed(p->plan, t, &ints, p->err);
-    default:
-        return plan_small_groups(p, t, mix);
-    }
+    const tsr_mix_codes *const codes = tsr_mix_codes_of(mix);
+    tsr_int_scheme integers = codes->integers;
+    integers.search = p->o->search;
+    return codes->form == TSR_MIX_GROUPS ? plan_small_groups(p, t, mix)
+           : codes->form == TSR_MIX_E4M3 ? plan_e4m3(p, t, codes->block)
+                                         : tsr_plan_packed(p->plan, t, &integers, p->err);
 }
 
 static tsr_status plan_tensors(const planning *p)
