@@ -81,25 +81,48 @@ static tsr_status take_scales(const tsr_cpu_kernels *k, const tsr_int_span *span
     return TSR_OK;
 }
 
+static uint64_t group_of(const tsr_int_span *span, uint64_t col)
+{
+    if (span->group_index == NULL)
+        return col / span->weight->block.cols;
+    return span->weight->group_index->dtype == TSR_I64 ? ((const uint64_t *)span->group_index)[col]
+                                                       : ((const uint32_t *)span->group_index)[col];
+}
+
+static float value_of(const tsr_int_span *span, const room *r, uint64_t col)
+{
+    const uint64_t g = group_of(span, col);
+    return ((float)r->codes[col] - r->zero_points[g]) * r->scales[g];
+}
+
 /* Checks that no value can be beyond the target's range: codes are at most 255 away from their zero point. */
 static tsr_status check_range(const tsr_int_span *span, uint64_t row, const room *r, tsr_dtype dtype, tsr_err *err)
 {
     const tsr_weight *const w = span->weight;
-    const float largest = dtype == TSR_F16 ? 65504 : dtype == TSR_BF16 ? 0x1.FEp127f : 0x1.FFFFFEp127f;
-    for (uint64_t g = 0; g < w->grid_cols; g++) {
-        const uint64_t first = g * w->block.cols, end = tsr_min_u64(first + w->block.cols, w->cols);
-        if (r->scales[g] <= largest / 256)
-            continue;
-        for (uint64_t c = first; c < end; c++) {
-            if (fabsf(((float)r->codes[c] - r->zero_points[g]) * r->scales[g]) <= largest)
-                continue;
+    const float most = dtype == TSR_F16 ? 65504 : dtype == TSR_BF16 ? 0x1.FEp127f : 0x1.FFFFFEp127f;
+    float largest = 0;
+    for (uint64_t g = 0; g < w->grid_cols; g++)
+        largest = fmaxf(largest, r->scales[g]);
+    for (uint64_t c = 0; largest > most / 256 && c < w->cols; c++) {
+        if (!(fabsf(value_of(span, r, c)) <= most))
             return tsr_fail(err, TSR_E_VALUE,
                             "'%s': the value at [%llu, %llu] is beyond the range of %s: choose another --dtype, or "
                             "look at its scale",
                             w->data->name, U64(span->row + row), U64(c), tsr_dtype_name(dtype));
-        }
     }
     return TSR_OK;
+}
+
+/* Columns in any order of groups, one by one. */
+static void decode_reordered(const tsr_int_span *span, const room *r, tsr_dtype dtype, char *out)
+{
+    for (uint64_t c = 0; c < span->weight->cols; c++) {
+        const float x = value_of(span, r, c);
+        if (dtype == TSR_F32)
+            ((float *)out)[c] = x;
+        else
+            ((uint16_t *)out)[c] = dtype == TSR_BF16 ? tsr_bf16_from_f32(x) : tsr_f16_from_f32(x);
+    }
 }
 
 static void decode_row(const tsr_cpu_kernels *k, const tsr_weight *w, const room *r, tsr_dtype dtype, char *out)
@@ -126,7 +149,11 @@ tsr_status tsr_int_decode(const tsr_cpu_kernels *kernels, const tsr_int_span *sp
         unpack_row(kernels, span, row, r.codes);
         TSR_TRY(take_scales(kernels, span, row, &r, err));
         TSR_TRY(check_range(span, row, &r, dtype, err));
-        decode_row(kernels, w, &r, dtype, (char *)out + row * w->cols * tsr_dtype_bytes(dtype));
+        char *const to = (char *)out + row * w->cols * tsr_dtype_bytes(dtype);
+        if (span->group_index != NULL)
+            decode_reordered(span, &r, dtype, to);
+        else
+            decode_row(kernels, w, &r, dtype, to);
     }
     return TSR_OK;
 }

@@ -19,6 +19,7 @@ typedef struct tsr_int_span {
     const void *codes;       /* these rows of weight->data */
     const void *scales;      /* these rows of weight->scale, or all of it if it has only one */
     const void *zero_points; /* likewise; if packed, the words from that of `row` on; NULL if there are none */
+    const void *group_index; /* [C]; NULL unless weight->reordered */
 } tsr_int_span;
 
 /* Bytes of scratch that decoding needs. */

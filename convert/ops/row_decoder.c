@@ -96,6 +96,8 @@ static void int_windows(const tsr_row_view *view, uint64_t row, uint64_t rows, t
     const bool by_row = w->grid_rows == w->rows;
     in[0] = tsr_rows_window(w->data, row, rows);
     in[1] = by_row ? tsr_rows_window(w->scale, row, rows) : tsr_whole_window(w->scale);
+    if (w->reordered)
+        in[w->zero_point == NULL ? 2 : 3] = tsr_whole_window(w->group_index);
     if (w->zero_point == NULL)
         return;
     const uint64_t per_word = w->coding == TSR_CODED_PACKED ? 32u / w->bits : 1;
@@ -112,7 +114,8 @@ static tsr_status int_decode(const tsr_coded_rows *rows, const tsr_cpu_kernels *
                                .rows = rows->rows,
                                .codes = rows->in[0],
                                .scales = rows->in[1],
-                               .zero_points = w->zero_point == NULL ? NULL : rows->in[2]};
+                               .zero_points = w->zero_point == NULL ? NULL : rows->in[2],
+                               .group_index = w->reordered ? rows->in[w->zero_point == NULL ? 2 : 3] : NULL};
     return tsr_int_decode(kernels, &span, dtype, out, scratch, err);
 }
 

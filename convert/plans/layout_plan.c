@@ -60,6 +60,11 @@ static tsr_status take_packed(laying *l)
             return tsr_fail(l->err, TSR_E_UNSUPPORTED,
                             "%s: '%s' has zero points; these layouts have none: quantize symmetrically",
                             path_of(l, w->data), name);
+        if (w->reordered)
+            return tsr_fail(l->err, TSR_E_UNSUPPORTED,
+                            "%s: the columns of '%s' have their groups in the order of activations; these layouts have "
+                            "no place for it: take the original, or tessera convert --to bf16",
+                            path_of(l, w->group_index), name);
         const uint64_t group = w->coarse ? 0 : w->block.cols;
         if (first == NULL) {
             first = w;

@@ -145,6 +145,7 @@ static void find_others(const tsr_pairing *p, tsr_weight *x)
     switch ((tsr_family)x->kind->family) {
     case TSR_FAMILY_INTEGERS:
         x->zero_point = tsr_kind_find(p->c, name, "_zero_point");
+        x->group_index = tsr_kind_find(p->c, name, "_g_idx");
         if (x->coding == TSR_CODED_PACKED)
             x->shape = tsr_kind_find(p->c, name, "_shape");
         break;

@@ -84,8 +84,7 @@ static bool take_groups(const tsr_pairing *p, tsr_weight *x)
     return x->block.cols > 0 && tsr_ceil_div(x->cols, x->block.cols) == groups;
 }
 
-/* Reads g_idx: every group must be there, and whether it says anything but c / block.cols is noted. */
-static tsr_status read_order(const tsr_pairing *p, tsr_weight *x)
+tsr_status tsr_read_order(const tsr_pairing *p, tsr_weight *x)
 {
     enum { CHUNK = 1024 };
     const tsr_tensor *const g = x->group_index;
@@ -144,6 +143,6 @@ tsr_status tsr_check_gptq(const tsr_pairing *p, tsr_weight *x)
     TSR_TRY(take_shape(p, x));
     if (!take_groups(p, x))
         return refuse(p, x, "so many groups do not divide the inputs");
-    TSR_TRY(read_order(p, x));
+    TSR_TRY(tsr_read_order(p, x));
     return x->coding == TSR_CODED_GPTQ ? check_gptq_zeros(p, x) : TSR_OK;
 }

@@ -104,13 +104,7 @@ static const tsr_stated_coding *find_coding(const tsr_pairing *p, const tsr_weig
 tsr_status tsr_check_integers(const tsr_pairing *p, tsr_weight *x)
 {
     const tsr_tensor *const t = x->data, *const s = x->scale;
-    const tsr_tensor *const order =
-        tsr_find_sibling(p->c, x->values->name, tsr_module_length(x->values->name), ".weight_g_idx");
     char shape[192], grid[192];
-    if (order != NULL)
-        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
-                        "%s: '%s': Tessera does not read weights in the order of activations",
-                        tsr_pairing_path(p, order), order->name);
     if (x->coding == TSR_CODED_PACKED)
         TSR_TRY(unpacked(p, x));
     const tsr_stated_coding *const coding = find_coding(p, x);
@@ -129,5 +123,6 @@ tsr_status tsr_check_integers(const tsr_pairing *p, tsr_weight *x)
     x->grid_cols = x->coarse ? 1 : x->cols / coding->block.cols;
     x->block.rows = x->grid_rows == x->rows ? 1 : x->rows;
     x->block.cols = x->coarse ? x->cols : coding->block.cols;
+    TSR_TRY(tsr_read_order(p, x));
     return check_zero_points(p, x);
 }

@@ -63,6 +63,10 @@ tsr_status tsr_check_e4m3(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
 tsr_status tsr_check_integers(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
 tsr_status tsr_check_gptq(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
 
+/* Reads the weight's group_index, if it has one: every group must be there, and whether it says anything but c / block.cols
+ * is noted. */
+tsr_status tsr_read_order(const tsr_pairing *p, tsr_weight *x) TSR_WARN_UNUSED;
+
 /* TSR_E_FORMAT when config.json states codings, and the weight is in none of them. */
 tsr_status tsr_check_stated(const tsr_pairing *p, const tsr_weight *x) TSR_WARN_UNUSED;
 

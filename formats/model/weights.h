@@ -13,7 +13,8 @@
  *
  * Integers are compressed-tensors': X.weight I8 with X.weight_scale (int-quantized), or X.weight_packed, words of I32
  * with X.weight_scale and X.weight_shape (pack-quantized); both may have X.weight_zero_point, in the same form as the
- * codes: y = (code - zero_point) * scale. (compressors/pack_quantized/helpers.py)
+ * codes: y = (code - zero_point) * scale, and X.weight_g_idx, the group of each column, where that is not in order
+ * (actorder). (compressors/pack_quantized/helpers.py)
  *
  * MXFP4, NVFP4, MXFP8, AWQ and GPTQ: formats/model/kinds.h has the tensors of each. */
 #ifndef TSR_FORMATS_MODEL_WEIGHTS_H
@@ -41,7 +42,7 @@ typedef struct tsr_weight {
     const tsr_tensor *scale;  /* NULL: plain */
     const tsr_tensor *zero_point;   /* NULL: 0. As the codes: I8, of the scale's shape, or I32, packed along R */
     const tsr_tensor *global_scale; /* NULL: 1. F32: one value, or one for each matrix */
-    const tsr_tensor *group_index;  /* g_idx of GPTQ, I32 or I64 [C]: the group of each column. NULL: in order */
+    const tsr_tensor *group_index;  /* g_idx, I32 or I64 [C]: the group of each column. NULL: in order */
     const tsr_weight_kind *kind;    /* NULL: plain */
     uint8_t coding, bits;           /* tsr_coding; of a code, 8 or 4 */
     uint8_t scale_dtype; /* how the scale's bytes read: F32, F16, BF16, F8_E4M3, or F8_E8M0, also where they are U8 */

@@ -142,16 +142,27 @@ def fp8_block(x, rows=200, cols=300, block=(128, 128), seed=5, suffix=".scale", 
 # ---- integers ----
 
 
-def int_packed(x, rows=20, cols=96, size=32, seed=6, shape_dtype=np.int32, scale_dtype="BF16"):
+def int_packed(x, rows=20, cols=96, size=32, seed=6, shape_dtype=np.int32, zeros=False, order=False):
+    """`zeros`: zero points, 8 where there are none. `order`: weight_g_idx, every input in any group."""
     rng = numbers(seed)
-    codes = rng.integers(-8, 8, (rows, cols))
-    scales = rng.uniform(1e-3, 1e-1, (rows, cols // size)).astype(BF16)
-    words = ((codes + 8).astype(np.uint32).reshape(rows, -1, 8) << (4 * np.arange(8, dtype=np.uint32))).sum(2, dtype=np.uint32)
+    groups, places = cols // size, 4 * np.arange(8, dtype=np.uint32)
+    q = rng.integers(0, 16, (rows, cols))
+    z = rng.integers(0, 16, (rows, groups)) if zeros else np.full((rows, groups), 8)
+    scales = rng.uniform(1e-3, 1e-1, (rows, groups)).astype(BF16)
+    of = rng.permutation(np.arange(cols) // size) if order else np.arange(cols) // size
+    words = (q.astype(np.uint32).reshape(rows, -1, 8) << places).sum(2, dtype=np.uint32)
     names = {np.int8: "I8", np.uint8: "U8", np.int16: "I16", np.int32: "I32", np.int64: "I64"}
-    tensors = {x + ".weight_packed": entry("I32", words), x + ".weight_scale": entry(scale_dtype, scales),
+    tensors = {x + ".weight_packed": entry("I32", words), x + ".weight_scale": entry("BF16", scales),
                x + ".weight_shape": entry(names[shape_dtype], np.array([rows, cols], shape_dtype))}
-    return Module(x + ".weight", tensors, codes.astype(np.float32) * spread(scales.astype(np.float32), size),
-                  compressed("pack-quantized", group(4, size, kind="int")))
+    if zeros:
+        padded = np.pad(z, ((0, -rows % 8), (0, 0))).astype(np.uint32).reshape(-1, 8, groups)
+        tensors[x + ".weight_zero_point"] = entry("I32", (padded << places[:, None]).sum(1, dtype=np.uint32))
+    if order:
+        tensors[x + ".weight_g_idx"] = entry("I32", of.astype(np.int32))
+    stated = group(4, size, kind="int")
+    stated["weights"] |= {"symmetric": not zeros, **({"actorder": "group"} if order else {})}
+    return Module(x + ".weight", tensors, (q - z[:, of]).astype(np.float32) * scales.astype(np.float32)[:, of],
+                  compressed("pack-quantized", stated))
 
 
 def awq(x, rows=72, cols=160, size=32, seed=7, config=None):

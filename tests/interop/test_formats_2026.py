@@ -47,6 +47,9 @@ KINDS = {
     "fp8-block of ModelOpt": ("fp8-block", f.fp8_block(X, suffix=".weight_scale", dtype="F32", spread_out=True, config=PB_WO)),
     **{f"int4, weight_shape of {t.__name__}": ("int4-ct", f.int_packed(X, shape_dtype=t))
        for t in (np.uint8, np.int16, np.int32, np.int64)},
+    "int4, zero points": ("int4-ct", f.int_packed(X, zeros=True)),
+    "int4, act-order": ("int4-ct", f.int_packed(X, order=True)),
+    "int4, act-order, zero points, several units": ("int4-ct", f.int_packed(X, rows=1051, cols=2976, zeros=True, order=True)),
     "awq": ("awq", f.awq(X)),
     "awq, a short last group": ("awq", f.awq(X, cols=152)),
     "awq, one group": ("awq", f.awq(X, size=160, config={**f.AWQ, "group_size": -1})),

@@ -136,7 +136,9 @@ REFUSED = [
     (replace(UP + "_shape", np.array([39, 256])), [UP + "_shape", "number of rows"]),
     (replace(UP + "_scale", np.ones((40, 3), BF16)), ["integer codings", "[40, 3]"]),
     (replace(UP + "_zero_point", np.zeros((40, 8), np.int32)), [UP + "_zero_point", "[5, 8]"]),
-    (replace(UP + "_g_idx", np.zeros(256, np.int32)), ["order of activations"]),
+    (replace(UP + "_g_idx", np.full(256, 9, np.int32)), [UP + "_g_idx", "input 0", "group 9 of"]),
+    (replace(UP + "_g_idx", np.full(256, -1, np.int32)), [UP + "_g_idx", "group -1 of"]),
+    (replace(UP + "_g_idx", np.zeros(255, np.int32)), [UP + "_g_idx", "256 inputs"]),
     (replace(UP, np.zeros((40, 256), BF16)), [UP + "_packed", "which one holds"]),
 ]
 

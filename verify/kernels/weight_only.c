@@ -46,6 +46,8 @@ typedef struct product {
 static const char *unfit_because(const product *p)
 {
     const tsr_kernel_options *const options = p->w->options;
+    if (p->w->weight->reordered)
+        return "weight-only products: its columns have their groups in the order of activations";
     if (p->w->k % p->w->weight->block.cols != 0 && p->group != 0)
         return "weight-only products: its groups do not divide its rows";
     if (options->activations != NULL && tsr_activations_find(options->activations, p->name) == NULL)

@@ -279,7 +279,7 @@ void tsr_weight_reader_row(const tsr_weight_reader *r, uint64_t row, uint64_t co
         memcpy(out, r->derived + row * r->piece.cols + col, n * sizeof *out);
         return;
     }
-    if (is_reordered(r)) {
+    if (is_reordered(r) && tsr_view_lies_across(v)) {
         decode_reordered(r, row, col, n, out);
         return;
     }
