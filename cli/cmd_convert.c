@@ -115,6 +115,7 @@ static tsr_status plan_scheme(const tsr_plan_run *run, const arguments *a, tsr_c
                  : a->experts == 0 ? TSR_SPLIT_ALL
                                    : TSR_SPLIT_NONE,
         .anew = a->scales == 1,
+        .group_as_source = a->group_size == UINT64_MAX,
     };
     TSR_TRY(tsr_parse_block("--source-block", a->source_block, &options.source_block, err));
     return tsr_any_plan(plan, &in->view, in->sources[0], &options, err);
@@ -360,7 +361,7 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
          "split)"},
         {"--mx-scale", TSR_OPT_CHOICE, &a->mx_scale, "floor|even|rceil|ceil",
          "mxfp, made anew: the power of two for a group (compressed-tensors even, others rceil)"},
-        {"--zero-points", TSR_OPT_FLAG, &a->zero_points, NULL, "int4-weight-only, made anew: asymmetric weights"},
+        {"--zero-points", TSR_OPT_FLAG, &a->zero_points, NULL, "int4-weight-only: asymmetric weights"},
         {"--activations", TSR_OPT_TEXT, &a->activations, "FILE", "nvfp4: ranges of the layers' inputs"},
         {"--against", TSR_OPT_TEXT, &a->against, "ORIGINAL",
          "the unquantized checkpoint: the report compares with it as well"},

@@ -70,8 +70,8 @@ void tsr_awq_zero_points(const tsr_int4_shape *shape, const uint32_t *qzeros, ui
     *symmetric = all_in_the_middle(words, groups * per_row);
 }
 
-tsr_status tsr_gptq_zero_points(const tsr_int4_shape *shape, const tsr_tensor *tensor, const uint32_t *qzeros,
-                                unsigned less, uint32_t *words, bool *symmetric, tsr_err *err)
+tsr_status tsr_gptq_zero_points(const tsr_int4_shape *shape, const tsr_tensor *tensor, uint64_t first,
+                                const uint32_t *qzeros, unsigned less, uint32_t *words, bool *symmetric, tsr_err *err)
 {
     const uint64_t groups = shape->inputs / shape->group, per_row = shape->outputs / PER_WORD;
     for (uint64_t g = 0; g < groups; g++) {
@@ -82,8 +82,8 @@ tsr_status tsr_gptq_zero_points(const tsr_int4_shape *shape, const tsr_tensor *t
                 if (zero > 15)
                     return tsr_fail(err, TSR_E_VALUE,
                                     "'%s': the zero point of group %llu, output %llu is 16, which has no code of 4 "
-                                    "bits",
-                                    tensor->name, U64(g), U64(PER_WORD * j + k));
+                                    "bits (--scales mse makes all codes anew)",
+                                    tensor->name, U64(g), U64(first + PER_WORD * j + k));
                 word |= zero << 4 * k;
             }
             words[j * groups + g] = word;

@@ -31,10 +31,12 @@ void tsr_awq_codes(const tsr_int4_shape *shape, const uint32_t *qweight, uint32_
 void tsr_gptq_codes(const tsr_int4_shape *shape, const uint32_t *qweight, uint32_t *words);
 
 /* Zero points. `words` is [R / 8, C / group]; *symmetric says whether all are 8, so that they can be left out. GPTQ adds
- * `less` (1 in v1, 0 in v2) to what is stored. TSR_E_VALUE, naming `tensor`: 15 + 1, which has no code of 4 bits. */
+ * `less` (1 in v1, 0 in v2) to what is stored. TSR_E_VALUE, naming `tensor`, of which these are outputs from `first` on:
+ * 15 + 1, which has no code of 4 bits. */
 void tsr_awq_zero_points(const tsr_int4_shape *shape, const uint32_t *qzeros, uint32_t *words, bool *symmetric);
-tsr_status tsr_gptq_zero_points(const tsr_int4_shape *shape, const tsr_tensor *tensor, const uint32_t *qzeros,
-                                unsigned less, uint32_t *words, bool *symmetric, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_gptq_zero_points(const tsr_int4_shape *shape, const tsr_tensor *tensor, uint64_t first,
+                                const uint32_t *qzeros, unsigned less, uint32_t *words, bool *symmetric,
+                                tsr_err *err) TSR_WARN_UNUSED;
 
 /* Scales of 16 bits, [C / group, R] to [R, C / group]. */
 void tsr_int4_scales(const tsr_int4_shape *shape, const uint16_t *scales, uint16_t *out);

@@ -33,12 +33,63 @@ static bool same_blocks(const tsr_weight *w, const tsr_move *m)
     return w->block.rows == m->block.rows && w->block.cols == m->block.cols;
 }
 
+/* ---- integers ---- */
+
+/* Whether they are of the target's kind: codes of as many bits. */
+static bool is_packed(const tsr_weight *w, const tsr_move *m)
+{
+    const bool four = w->kind->family == TSR_FAMILY_GPTQ && w->bits == 4;
+    return m->to == TSR_MOVE_PACKED && w->bits == m->bits && (four || w->coding == TSR_CODED_PACKED);
+}
+
+/* All zero points are 0, for a reader of codes in two's complement. */
+static bool is_symmetric(const tsr_weight *w, const tsr_move *m)
+{
+    return w->coding == TSR_CODED_PACKED ? w->zero_point == NULL : m->middle;
+}
+
+static uint64_t group_of(const tsr_weight *w)
+{
+    return w->block.cols == w->cols ? 0 : w->block.cols;
+}
+
+/* How they are stored, where that has no place in the target; NULL: it has. */
+static const char *odd_storage(const tsr_weight *w)
+{
+    if (w->grid_rows != w->rows)
+        return "it has one scale for all rows";
+    if (w->cols % w->block.cols != 0 || w->cols % (32u / w->bits) != 0)
+        return "its last group or its last word is not full";
+    if (w->kind->family == TSR_FAMILY_GPTQ && (w->rows % 8 != 0 || tsr_dtype_bytes((tsr_dtype)w->scale_dtype) != 2))
+        return "its rows are no multiple of 8, or its scales are no 16 bits";
+    if (w->reordered && w->group_index->dtype != TSR_I32)
+        return "its g_idx is not I32";
+    return NULL;
+}
+
+const char *tsr_move_obstacle(const tsr_weight *w, const tsr_move *m)
+{
+    if (!is_packed(w, m) || odd_storage(w) != NULL)
+        return is_packed(w, m) ? odd_storage(w) : NULL;
+    if (group_of(w) != (m->group == w->cols ? 0 : m->group))
+        return "its codes are in groups of another size than --group-size";
+    return is_symmetric(w, m) || m->zero_points ? NULL : "it has zero points, which --zero-points keeps";
+}
+
+uint64_t tsr_move_group(const tsr_weight *w, const tsr_move *m)
+{
+    return is_packed(w, m) ? group_of(w) : UINT64_MAX;
+}
+
+/* ---- the table ---- */
+
 /* NULL: none holds. */
 static tsr_relation *relation_of(const tsr_weight *w, const tsr_move *m, bool ue8m0, const char **reason)
 {
     const bool powers = w->scale_dtype == TSR_F8_E8M0 || ue8m0;
     const bool tiles = m->block.rows % 32 == 0 && m->block.cols % 32 == 0;
     const bool fp8 = is_fp8(w) && !w->coarse && w->part == NULL;
+    const bool packed = is_packed(w, m) && tsr_move_obstacle(w, m) == NULL;
     const bool groups = fp8 && w->cols % 32 == 0 && w->block.cols % 32 == 0;
     const struct {
         bool holds;
@@ -54,6 +105,10 @@ static tsr_relation *relation_of(const tsr_weight *w, const tsr_move *m, bool ue
          "the same codes; a block's scale for its groups"},
         {fp8 && m->to == TSR_MOVE_FP8_BLOCK && same_blocks(w, m) && (powers || !m->powers), tsr_move_fp8,
          "the same codes, scales as FP32"},
+        {packed && w->coding == TSR_CODED_PACKED, tsr_move_packed, "the same codes and scales"},
+        {packed && w->coding == TSR_CODED_AWQ, tsr_move_awq,
+         "the same codes, scales and zero points, along the inputs"},
+        {packed && w->coding == TSR_CODED_GPTQ, tsr_move_gptq, "the same codes, scales and zero points, turned"},
     };
     for (size_t i = 0; i < sizeof relations / sizeof *relations; i++) {
         if (!relations[i].holds)
@@ -135,11 +190,14 @@ static tsr_status move_run(const tsr_step *step, uint64_t unit, const tsr_unit *
     return m.p->relation(&m, err);
 }
 
-/* Of FP8: a byte for each tile's scale; where rounding is measured, what decoding a unit and measuring a row takes. */
+/* Of FP8: a byte for each tile's scale; of integers: zero points that are only looked at; where rounding is measured,
+ * what decoding a unit and measuring a row takes. */
 static uint64_t move_scratch(const tsr_step *step)
 {
     const tsr_move_params *const p = params_of(step);
     const uint64_t rows = rows_per_unit(p), cols = p->weight.cols;
+    if (p->move.to == TSR_MOVE_PACKED)
+        return tsr_ceil_div(rows, 8) * p->weight.grid_cols * sizeof(uint32_t);
     const tsr_mx_scheme nvfp4 = tsr_mx_scheme_of(TSR_NVFP4, TSR_MX_MODELOPT);
     const uint64_t rest = tsr_max_u64(p->decoder->scratch(&p->weight), tsr_mx_scratch(&nvfp4, cols));
     return p->move.lossy ? tsr_round_up(rows * cols * sizeof(float), 64) + rest : cols;

@@ -4,6 +4,7 @@
  *   NVFP4       -> NVFP4 (the global scale's reciprocal where one dialect divides and the other multiplies)
  *   MXFP8       -> MXFP8
  *   block FP8   -> block FP8 of the same blocks; with scales that are powers of two -> MXFP8
+ *   AWQ, GPTQ, packed integers of compressed-tensors -> the last of these, in the same groups; scales keep their dtype
  *
  * Where a value has no code in the target, a step stops, with the place and the binades that stand in the way; or, if it
  * may lose something, it rounds to the nearest and counts what that cost. */
@@ -20,6 +21,7 @@ typedef enum tsr_move_to {
     TSR_MOVE_NVFP4,
     TSR_MOVE_MXFP8,
     TSR_MOVE_FP8_BLOCK,
+    TSR_MOVE_PACKED,
 } tsr_move_to;
 
 typedef struct tsr_move {
@@ -28,12 +30,24 @@ typedef struct tsr_move {
     bool powers;         /* what becomes block FP8 must have scales that are powers of two */
     bool global_divides; /* of TSR_MOVE_NVFP4 */
     float input; /* of TSR_MOVE_NVFP4: of the layer's input, where the step has such a scale and the source none */
+    /* Of TSR_MOVE_PACKED: */
+    unsigned bits;
+    uint64_t group;   /* columns that share a scale; 0: all of a row */
+    bool zero_points; /* are written */
+    bool middle;      /* config.json says that AWQ's or GPTQ's zero points all are in the middle: symmetric */
     bool lossy;
 } tsr_move;
 
 /* Why the codes of this weight can stay, for the plan's notes: "the same codes, ...". NULL: they cannot. `ue8m0`:
  * config.json says that FP32 scales are powers of two. */
 const char *tsr_move_reason(const tsr_weight *weight, const tsr_move *move, bool ue8m0);
+
+/* Why the codes of this weight cannot stay although they are integers of the target's kind; NULL: they can, or are of
+ * another kind. */
+const char *tsr_move_obstacle(const tsr_weight *weight, const tsr_move *move);
+
+/* The group, as tsr_move has it, of integers of the target's kind; UINT64_MAX: they are of another. */
+uint64_t tsr_move_group(const tsr_weight *weight, const tsr_move *move);
 
 /* Whether such a move needs the largest scale of all that share a global one (tsr_decode_powers), as step->amax. */
 bool tsr_move_needs_largest(const tsr_weight *weight, const tsr_move *move);

@@ -36,6 +36,9 @@ typedef struct tsr_moving {
 tsr_relation tsr_move_mxfp4, tsr_move_mxfp8, tsr_move_nvfp4, tsr_move_fp8, tsr_move_mxfp4_to_fp8,
     tsr_move_mxfp4_to_nvfp4, tsr_move_fp8_to_mxfp8;
 
+/* Integers, packed. */
+tsr_relation tsr_move_packed, tsr_move_awq, tsr_move_gptq;
+
 /* Whether the scale of the layer's input is NVFP4's global one, as the weight's. */
 static inline bool tsr_move_has_input(const tsr_weight *w)
 {

@@ -15,12 +15,21 @@ typedef struct planning {
     tsr_any_view *view;
     const tsr_any_options *o;
     tsr_move move;
-    bool native; /* DeepSeek-V4's names */
-    bool *moved; /* [parts]: whether their codes are moved */
+    bool native;  /* DeepSeek-V4's names */
+    bool ordered; /* some weights that are moved have an order of their own */
+    bool *moved;  /* [parts]: whether their codes are moved */
     tsr_err *err;
 } planning;
 
 /* ---- the scheme ---- */
+
+/* A block of the source must not begin in the middle of the part. */
+static const char *reason_to_move(const planning *p, const tsr_any_part *part)
+{
+    const tsr_weight *const w = part->view.weight;
+    const bool whole = w->kind->family != TSR_FAMILY_FP8 || part->view.first % w->rows % w->block.rows == 0;
+    return p->o->anew || !whole ? NULL : tsr_move_reason(w, &p->move, p->view->weights.ue8m0);
+}
 
 static tsr_move move_of(const tsr_any_options *o)
 {
@@ -37,8 +46,39 @@ static tsr_move move_of(const tsr_any_options *o)
         m.to = TSR_MOVE_FP8_BLOCK;
         m.block = (tsr_block){o->blocks->block.block_rows, o->blocks->block.block_cols};
         m.powers = o->blocks->block.scale_fmt == TSR_SCALE_UE8M0;
+    } else if (o->rows->form == TSR_CT_PACKED) {
+        m.to = TSR_MOVE_PACKED;
+        m.bits = o->rows->scheme.bits;
+        m.group = o->rows->scheme.group;
+        m.zero_points = o->rows->scheme.asymmetric;
     }
     return m;
+}
+
+/* The groups of the source's integers, the first that are smaller than a row; without any, as the scheme has them. */
+static void take_group(planning *p)
+{
+    bool found = false;
+    for (size_t i = 0; i < p->view->n_parts; i++) {
+        const tsr_weight *const w = p->view->parts[i].view.weight;
+        const uint64_t group = w == NULL ? UINT64_MAX : tsr_move_group(w, &p->move);
+        if (group == UINT64_MAX || (found && p->move.group != 0))
+            continue;
+        p->move.group = group;
+        found = true;
+    }
+}
+
+/* What a weight brings along that is moved to packed integers. */
+static bool keep_packed(const void *context, const tsr_tensor *weight, tsr_ct_kept *kept)
+{
+    const planning *const p = context;
+    const tsr_any_part *const part = tsr_any_part_of(p->view, weight);
+    if (part == NULL || part->view.weight == NULL || reason_to_move(p, part) == NULL)
+        return false;
+    const tsr_weight *const w = part->view.weight;
+    *kept = (tsr_ct_kept){.scale_dtype = (tsr_dtype)w->scale_dtype, .order = p->ordered ? w->group_index : NULL};
+    return true;
 }
 
 static tsr_policy_options policy_of(const tsr_any_options *o)
@@ -57,6 +97,10 @@ static tsr_status plan_scheme(const planning *p)
     if (o->rows != NULL) {
         tsr_ct_options rows = *o->rows;
         rows.policy = policy_of(o);
+        rows.scheme.group = p->move.to == TSR_MOVE_PACKED ? p->move.group : rows.scheme.group;
+        rows.kept = keep_packed;
+        rows.context = p;
+        rows.ordered = p->ordered;
         return tsr_ct_plan(p->plan, p->view->sources, &rows, p->err);
     }
     tsr_quantize_options blocks = *o->blocks;
@@ -90,14 +134,6 @@ static tsr_status plan_and_keep(const planning *p)
 }
 
 /* ---- what is moved ---- */
-
-/* A block of the source must not begin in the middle of the part. */
-static const char *reason_to_move(const planning *p, const tsr_any_part *part)
-{
-    const tsr_weight *const w = part->view.weight;
-    const bool whole = w->kind->family != TSR_FAMILY_FP8 || part->view.first % w->rows % w->block.rows == 0;
-    return p->o->anew || !whole ? NULL : tsr_move_reason(w, &p->move, p->view->weights.ue8m0);
-}
 
 /* Of weights that share a global scale all are moved, or none is. */
 static bool all_move(const planning *p, const tsr_amax *a, bool *largest)
@@ -165,6 +201,19 @@ static tsr_status refuse_nothing(const planning *p)
                     p->view->source->path, p->plan->notes[i].source->name, p->plan->notes[i].reason);
 }
 
+/* Integers become other integers only where that is asked for. */
+static tsr_status refuse_loss(const planning *p, const tsr_weight *w)
+{
+    const char *const obstacle = p->o->lossy || p->o->anew ? NULL : tsr_move_obstacle(w, &p->move);
+    if (obstacle == NULL)
+        return TSR_OK;
+    return tsr_fail(
+        p->err, TSR_E_USAGE,
+        "%s: '%s' is %s in groups of %llu, and its codes cannot stay: %s. --lossy makes them anew, with what "
+        "that costs in the report",
+        p->view->source->files[w->data->file].path, w->data->name, w->kind->title, U64(w->block.cols), obstacle);
+}
+
 static tsr_status give_source(const planning *p, tsr_step *step, const tsr_any_part *part)
 {
     if (part->view.weight == NULL)
@@ -181,6 +230,8 @@ static tsr_status give_source(const planning *p, tsr_step *step, const tsr_any_p
                 "(tools/capture_activations.py makes one); --to nvfp4-weight-only does without",
                 w->data->name);
     }
+    if (!moved && step->op != &tsr_copy_op)
+        TSR_TRY(refuse_loss(p, part->view.weight));
     if (moved)
         return tsr_step_move(p->plan, step, &part->view, &move, p->view->weights.ue8m0, p->err);
     const tsr_decoded *const decoded = tsr_decode_rows(p->plan, &part->view);
@@ -319,6 +370,14 @@ static tsr_status spell_command(const planning *p)
 static tsr_status make_plan(planning *p)
 {
     p->move = move_of(p->o);
+    p->move.middle = p->view->weights.symmetric;
+    if (p->o->group_as_source)
+        take_group(p);
+    for (size_t i = 0; i < p->view->n_parts; i++) {
+        const tsr_any_part *const part = &p->view->parts[i];
+        p->ordered = p->ordered || (p->move.to == TSR_MOVE_PACKED && part->view.weight != NULL &&
+                                    part->view.weight->reordered && reason_to_move(p, part) != NULL);
+    }
     p->native =
         has_native_names(&p->view->weights) && p->o->blocks != NULL && p->o->blocks->dialect == TSR_DIALECT_DEEPSEEK;
     p->moved = calloc(p->view->n_parts + 1, sizeof *p->moved);
@@ -330,6 +389,11 @@ static tsr_status make_plan(planning *p)
     if (p->native)
         TSR_TRY(state_expert_dtype(p));
     TSR_TRY(spell_command(p));
+    if (p->ordered)
+        TSR_TRY(tsr_plan_warn(p->plan, p->err,
+                              "some weights have their groups in the order of activations (weight_g_idx, actorder "
+                              "\"group\"), which vLLM and compressed-tensors 0.19 refuse; --scales mse makes "
+                              "codes anew, in the order of columns"));
     p->plan->by_policy = false;
     return tsr_plan_finish(p->plan, p->err);
 }

@@ -33,6 +33,7 @@ typedef struct sharing {
     const char *strategy;
     uint64_t group;
     tsr_block block;
+    bool ordered;
 } sharing;
 
 static void write_args(tsr_text *t, const char *type, uint32_t bits, bool symmetric, sharing s, bool dynamic)
@@ -53,6 +54,8 @@ static void write_args(tsr_text *t, const char *type, uint32_t bits, bool symmet
         tsr_json_end_array(t);
     }
     tsr_json_member_bool(t, "dynamic", dynamic);
+    if (s.ordered)
+        tsr_json_member_string(t, "actorder", "group");
     tsr_json_end_object(t);
 }
 
@@ -60,7 +63,7 @@ static sharing of_weights(const tsr_ct_config *c)
 {
     if (c->block.rows != 0)
         return (sharing){.strategy = "block", .block = c->block};
-    return (sharing){.strategy = c->group == 0 ? "channel" : "group", .group = c->group};
+    return (sharing){.strategy = c->group == 0 ? "channel" : "group", .group = c->group, .ordered = c->ordered};
 }
 
 static sharing of_inputs(const tsr_ct_config *c)

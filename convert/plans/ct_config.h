@@ -19,6 +19,7 @@ typedef struct tsr_ct_config {
     uint64_t group;     /* columns that share a scale; 0: all of a row */
     tsr_block block;    /* 0 x 0: no blocks */
     bool asymmetric;
+    bool ordered; /* columns have their groups by weight_g_idx: actorder */
     tsr_ct_inputs inputs;
     bool asymmetric_inputs;
 } tsr_ct_config;

@@ -109,6 +109,21 @@ static tsr_status plan_fp8(tsr_plan *plan, const tsr_tensor *t, const tsr_int_sc
     return tsr_plan_fp8_channel(plan, t, fmt, s->search, err);
 }
 
+static tsr_status plan_packed(tsr_plan *plan, const tsr_tensor *t, const tsr_ct_options *o, tsr_err *err)
+{
+    tsr_int_scheme scheme = o->scheme;
+    tsr_ct_kept kept;
+    if (o->kept == NULL || !o->kept(o->context, t, &kept))
+        return tsr_plan_packed(plan, t, &scheme, err);
+    scheme.scale_dtype = kept.scale_dtype;
+    TSR_TRY(tsr_plan_packed(plan, t, &scheme, err));
+    if (kept.order == NULL)
+        return TSR_OK;
+    const char *const name =
+        tsr_arena_printf(&plan->arena, "%.*s.weight_g_idx", (int)tsr_module_length(t->name), t->name);
+    return name == NULL ? tsr_out_of_memory(err, "while planning") : tsr_plan_copy(plan, kept.order, name, err);
+}
+
 static tsr_status plan_tensors(tsr_plan *plan, const tsr_ct_options *o, const tsr_decision *decisions, tsr_err *err)
 {
     const tsr_checkpoint *const c = plan->sources[0];
@@ -118,7 +133,7 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_ct_options *o, const ts
         if (becomes_codes(t, d)) {
             TSR_TRY(check_shape(c, t, o, err));
             TSR_TRY(o->form == TSR_CT_FP8      ? plan_fp8(plan, t, &o->scheme, err)
-                    : o->form == TSR_CT_PACKED ? tsr_plan_packed(plan, t, &o->scheme, err)
+                    : o->form == TSR_CT_PACKED ? plan_packed(plan, t, o, err)
                                                : plan_int8(plan, t, o, decisions, false, err));
             TSR_TRY(tsr_plan_add_note(plan, t, "quantize", d->reason, err));
         } else {
@@ -177,6 +192,7 @@ static tsr_status plan_config(tsr_plan *plan, const tsr_ct_options *o, const tsr
         .bits = o->scheme.bits,
         .group = o->scheme.group,
         .asymmetric = o->scheme.asymmetric,
+        .ordered = o->ordered,
         .inputs = o->form == TSR_CT_PACKED ? TSR_CT_INPUTS_PLAIN
                   : o->calibration == NULL ? TSR_CT_INPUTS_TOKEN
                                            : TSR_CT_INPUTS_TENSOR,

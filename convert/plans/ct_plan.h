@@ -14,12 +14,22 @@ typedef enum tsr_ct_form {
     TSR_CT_FP8,    /* e4m3 by row, e4m3 activations with a scale a token */
 } tsr_ct_form;
 
+/* What a packed weight brings along, where its codes are not made but moved. */
+typedef struct tsr_ct_kept {
+    tsr_dtype scale_dtype;
+    const tsr_tensor *order; /* weight_g_idx to be; NULL: its groups are in the order of its columns */
+} tsr_ct_kept;
+
 typedef struct tsr_ct_options {
     tsr_ct_form form;
     tsr_int_scheme scheme;              /* TSR_CT_FP8: only .search and .scale_dtype, F32 or BF16, mean something */
     bool asymmetric_activations;        /* W8A8: the activations have zero points */
     const tsr_calibration *calibration; /* W8A8: static activations, one scale a tensor; NULL: dynamic, one a token */
-    tsr_policy_options policy;          /* block_rows is ignored: a row never shares a scale */
+    /* PACKED: fills in what the weight brings along; false: nothing. NULL: no weight does. */
+    bool (*kept)(const void *context, const tsr_tensor *weight, tsr_ct_kept *kept);
+    const void *context;
+    bool ordered;              /* PACKED: some bring an order */
+    tsr_policy_options policy; /* block_rows is ignored: a row never shares a scale */
     uint64_t max_shard_bytes;
 } tsr_ct_options;
 

@@ -48,11 +48,13 @@ static void check_arguments(const tsr_load_query *q, tsr_json_text group, const 
             l->weight->kind->title, a->scale_dtype);
 }
 
-/* vLLM takes its 4-bit weights in the order of activations ("group", "dynamic") from GPTQ only. */
+/* vLLM takes 4-bit weights in the order of activations ("group", "dynamic") from GPTQ only; compressed-tensors, which
+ * transformers asks, knows that order no more. */
 static void check_order(const tsr_load_query *q, tsr_json_text group)
 {
-    if (q->loader == TSR_LOADER_VLLM && (tsr_json_says(group, "weights.actorder", "\"group\"") ||
-                                         tsr_json_says(group, "weights.actorder", "\"dynamic\"")))
+    if ((q->loader == TSR_LOADER_VLLM || q->loader == TSR_LOADER_TRANSFORMERS) &&
+        (tsr_json_says(group, "weights.actorder", "\"group\"") ||
+         tsr_json_says(group, "weights.actorder", "\"dynamic\"")))
         tsr_query_note(q, true, NULL, "act-order", "make it with actorder \"static\", or without",
                        "config_groups: weights has an actorder by groups, which this loader refuses");
 }

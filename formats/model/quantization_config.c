@@ -195,6 +195,7 @@ static tsr_status read_awq(tsr_pairing *p, tsr_json_text q, const char *where)
     if (tsr_json_get(q, "version", &value) && !tsr_json_is(value, "\"gemm\"") && !tsr_json_is(value, "\"GEMM\""))
         return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.version is %.*s: Tessera reads the layout of AWQ's \"gemm\"",
                         where, TEXT(value));
+    p->w->symmetric = tsr_json_says(q, "zero_point", "false");
     read_bits(p, q);
     return TSR_OK;
 }
@@ -207,6 +208,7 @@ static tsr_status read_gptq(tsr_pairing *p, tsr_json_text q, const char *where)
         return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.bits is %llu: Tessera reads GPTQ of 4 and of 8 bits", where,
                         U64(bits));
     p->zeros = TSR_ZEROS_LESS_ONE;
+    p->w->symmetric = tsr_json_says(q, "sym", "true");
     if (tsr_json_says(q, "checkpoint_format", "\"gptq_v2\""))
         p->zeros = TSR_ZEROS_AS_THEY_ARE;
     else if (tsr_json_get(q, "checkpoint_format", &value) && !tsr_json_is(value, "\"gptq\""))

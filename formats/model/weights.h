@@ -80,6 +80,7 @@ typedef struct tsr_weights {
     tsr_dialect dialect;
     tsr_block block; /* as stated; 0 x 0 when no block size is */
     bool ue8m0;      /* config.json says that scales are powers of two */
+    bool symmetric;  /* config.json says that AWQ's or GPTQ's zero points are all in the middle */
     tsr_arena arena;
 } tsr_weights;
 

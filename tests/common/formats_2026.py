@@ -182,13 +182,16 @@ def awq(x, rows=72, cols=160, size=32, seed=7, config=None):
                                   x + ".scales": entry("F16", scales)}, values, config or {**AWQ, "group_size": size})
 
 
-def gptq(x, rows=72, cols=160, size=32, bits=4, seed=8, version=1, order=False, index=True):
-    """`order`: act-order, every input in any group. Zero points from 1 on, in the first version up to 2^bits."""
+def gptq(x, rows=72, cols=160, size=32, bits=4, seed=8, version=1, order=False, index=True, zeros="any"):
+    """`order`: act-order, every input in any group. Zero points from 1 on: in the first version up to 2^bits, unless they are
+    to fit a code of so many bits; or all in the middle."""
     rng = numbers(seed)
     groups, per_word = -(-cols // size), 32 // bits
     q, z = rng.integers(0, 2**bits, (cols, rows)), rng.integers(1, 2**bits, (groups, rows))
-    if version == 1:
+    if version == 1 and zeros == "any":
         z[0, :3] = 2**bits
+    if zeros == "middle":
+        z[:] = 2 ** (bits - 1)
     scales = rng.uniform(1e-3, 1e-1, (groups, rows)).astype(np.float16)
     of = rng.permutation(np.arange(cols) // size) if order else np.arange(cols) // size
 
@@ -202,5 +205,5 @@ def gptq(x, rows=72, cols=160, size=32, bits=4, seed=8, version=1, order=False, 
                x + ".scales": entry("F16", scales)}
     if index:
         tensors[x + ".g_idx"] = entry("I32", of.astype(np.int32))
-    config = {**GPTQ, "bits": bits, "group_size": size, "desc_act": order}
+    config = {**GPTQ, "bits": bits, "group_size": size, "desc_act": order, "sym": zeros == "middle"}
     return Module(x + ".weight", tensors, values, config if version == 1 else {**config, "checkpoint_format": "gptq_v2"})

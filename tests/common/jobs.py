@@ -66,7 +66,7 @@ JOBS = [
     Job("convert nvfp4 from fp8-block", FP8, "convert SRC -o DST --to nvfp4-weight-only --dialect modelopt "
         "--max-shard-size 16MB"),
     Job("convert int4 from gptq", "gptq", "convert SRC -o DST --to int4-weight-only --group-size 32 --zero-points "
-        "--max-shard-size 16MB", ("many", "giant")),
+        "--max-shard-size 16MB", ("many", "giant"), codes=EXACT),
     Job("convert deepseek-mp", FP8, "convert SRC -o DST --to deepseek-mp --mp 2", ("many",), "deepseek-v3-small", RANKS),
     Job("convert tp", FP8, "convert SRC -o DST --to tp --tp 2 --max-shard-size 8MB", ("many",), "deepseek-v3-small",
         RANKS),
@@ -121,6 +121,9 @@ MORE = [
           f"convert SRC -o DST --to {target}") for target in ("fp8-block", "fp8-channel", "int8-channel", "mxfp8", "mxfp4 --mx-scale floor")),
     Job("convert nvfp4 dialect", "quantize SRC -o DST --scheme nvfp4-weight-only --quiet",
         "convert SRC -o DST --to nvfp4-weight-only --dialect modelopt"),
+    Job("convert int4 from awq", "awq", "convert SRC -o DST --to int4-weight-only --zero-points", codes=EXACT),
+    Job("convert int4 from awq, made anew", "awq", "convert SRC -o DST --to int4-weight-only --lossy"),
+    Job("convert int4 from int4", INT4, "convert SRC -o DST --to int4-weight-only --zero-points", codes=EXACT),
     Job("convert f16", FP8, "convert SRC -o DST --to bf16 --dtype f16"),
     Job("convert f32", FP8, "convert SRC -o DST --to bf16 --dtype f32"),
     Job("convert fp8-block, other blocks", FP8, "convert SRC -o DST --to fp8-block --block 64x64"),

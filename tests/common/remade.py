@@ -34,12 +34,13 @@ def awq(x, rows, cols, rng):
 
 
 def gptq(x, rows, cols, rng):
-    """In act-order."""
+    """In act-order. Stored zero points are one less: 15 would be 16, which only GPTQ has."""
+    fitting = bytes(b - (b % 16 == 15) - 16 * (b // 16 == 15) for b in range(256))
     groups = cols // GROUP
     order = [c // GROUP for c in range(cols)]
     rng.shuffle(order)
     return {x + ".qweight": ("I32", [cols // 8, rows], rng.randbytes(cols * rows // 2)),
-            x + ".qzeros": ("I32", [groups, rows // 8], rng.randbytes(groups * rows // 2)),
+            x + ".qzeros": ("I32", [groups, rows // 8], rng.randbytes(groups * rows // 2).translate(fitting)),
             x + ".scales": ("F16", [groups, rows], halves(rng, groups * rows)), x + ".g_idx": ("I32", [cols], integers(order))}
 
 

@@ -214,7 +214,7 @@ static tsr_status gptq_to_ct(const tsr_cpu_kernels *k, const tensor_set *in, ten
     TSR_TRY(tsr_gptq_check_order(&p.shape, &g_idx->t, g_idx->bytes, err));
     TSR_TRY(add_packed(&p, out, &words, &zeros, err));
     tsr_gptq_codes(&p.shape, p.codes->bytes, words);
-    return tsr_gptq_zero_points(&p.shape, &p.zeros->t, p.zeros->bytes, 1, zeros, &symmetric, err);
+    return tsr_gptq_zero_points(&p.shape, &p.zeros->t, 0, p.zeros->bytes, 1, zeros, &symmetric, err);
 }
 
 tsr_status convert_kind(const tsr_cpu_kernels *k, const char *kind, const tensor_set *in, const tensor_set *expected,

@@ -245,7 +245,7 @@ RULES = {
     "an expression that starts later": (lambda: remade("nvfp4-ct"), edit("config_groups.group_0.targets", ["re:mlp"]), 1, ALL,
                                         "targets", ["taken for plain"]),
     "act-order of compressed-tensors": (lambda: remade("int4-ct"), edit("config_groups.group_0.weights.actorder", "group"), 1,
-                                        {"vllm"}, "act-order", ["actorder"]),
+                                        {"vllm", "transformers"}, "act-order", ["actorder"]),
     "E8M0 in F8_E8M0": (lambda: remade("mxfp8-ct"), put(f"{UP}.weight_scale", powers(512, 8, dtype="F8_E8M0")), 1, ALL,
                         "scale dtype", ["up_proj.weight_scale", "U8"]),
     "members of two kinds": (lambda: remade("nvfp4a16-ct"), both(

@@ -3,6 +3,7 @@ dtypes, and every value. What it writes itself of the same weights is the same b
 
 import json
 
+import formats_2026 as f
 import mx_oracle as mx
 import pytest
 import safetensors.torch
@@ -10,7 +11,7 @@ import torch
 from compressed_tensors.compressors import ModelCompressor
 from compressed_tensors.quantization import QuantizationConfig, apply_quantization_config, preset_name_to_scheme
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
-from models import config_of, differing, load, of_linear_layers, same_bits
+from models import config_of, differing, load, of_linear_layers, same_bits, same_values
 from transformers.utils.quantization_config import CompressedTensorsConfig
 
 import harness
@@ -81,6 +82,46 @@ def test_values(job, written, convert):
     ours = load(convert(dst, "--to", "bf16"))
     for module, weight in loaded(dst, weights).items():
         assert same_bits(weight.bfloat16(), ours[module + ".weight"]), (module, differing(weight, ours[module + ".weight"]))
+
+
+# ---- codes that were moved ----
+
+X = "model.layers.0.mlp.down_proj"
+MOVED = {
+    "awq": (f.awq(X), ["--zero-points"]),
+    "awq, one group": (f.awq(X, size=160, config={**f.AWQ, "group_size": -1}), ["--zero-points"]),
+    "gptq": (f.gptq(X, zeros="fitting"), ["--zero-points"]),
+    "gptq-v2": (f.gptq(X, version=2), ["--zero-points"]),
+    "gptq, symmetric": (f.gptq(X, zeros="middle"), []),
+    "packed": (f.int_packed(X), []),
+    "packed, zero points": (f.int_packed(X, zeros=True), ["--zero-points"]),
+}
+
+
+def moved(m, src, convert, options):
+    """The directory of what a module becomes, beside a head that is not quantized."""
+    src.mkdir()
+    head = ("BF16", list(mx.KEPT["lm_head"]), bytes(2 * mx.KEPT["lm_head"][0] * mx.KEPT["lm_head"][1]))
+    harness.write_safetensors(src / "model.safetensors", {**m.tensors, "lm_head.weight": head}, {"format": "pt"})
+    (src / "config.json").write_text(json.dumps({"model_type": "llama", "quantization_config": m.config}))
+    return convert(src, "--to", "int4-weight-only", *options)
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_moved_integers(name, tmp_path, convert):
+    """The values of the source, in the dtype of its scales: the package multiplies in it."""
+    m, options = MOVED[name]
+    dst = moved(m, tmp_path / "src", convert, options)
+    values = torch.from_numpy(m.values.copy()).to(torch.bfloat16 if name.startswith("packed") else torch.float16)
+    got = loaded(dst, {X: values})[X]
+    assert same_values(got.to(values.dtype), values), differing(got, values)
+
+
+def test_the_order_of_activations_is_refused(tmp_path, convert):
+    """What the warning says: this release has no place for it any more."""
+    dst = moved(f.gptq(X, order=True, zeros="middle"), tmp_path / "src", convert, [])
+    with pytest.raises(ValueError, match="actorder='group' has been removed"):
+        loaded(dst, {X: torch.zeros(72, 160)})
 
 
 # ---- what it makes itself ----

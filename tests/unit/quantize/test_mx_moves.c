@@ -91,9 +91,9 @@ Test(mx_moves, what_pack_quantized_cannot_hold_is_refused)
     uint32_t words[2];
     bool symmetric;
     tsr_err err;
-    cr_assert_eq(tsr_gptq_zero_points(&shape, &kTensor, zeros, 1, words, &symmetric, &err), TSR_E_VALUE);
-    cr_assert_not_null(strstr(err.msg, "group 1, output 3 is 16"), "%s", err.msg);
-    cr_assert_eq(tsr_gptq_zero_points(&shape, &kTensor, zeros, 0, words, &symmetric, &err), TSR_OK);
+    cr_assert_eq(tsr_gptq_zero_points(&shape, &kTensor, 64, zeros, 1, words, &symmetric, &err), TSR_E_VALUE);
+    cr_assert_not_null(strstr(err.msg, "group 1, output 67 is 16"), "%s", err.msg);
+    cr_assert_eq(tsr_gptq_zero_points(&shape, &kTensor, 64, zeros, 0, words, &symmetric, &err), TSR_OK);
     cr_assert_not(symmetric);
     cr_assert_eq(tsr_gptq_check_order(&shape, &kTensor, order, &err), TSR_E_UNSUPPORTED);
     cr_assert_not_null(strstr(err.msg, "input 3 is of group 1 and not 0"), "%s", err.msg);
