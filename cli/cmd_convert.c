@@ -78,8 +78,6 @@ static const char kHelp[] =
 
 /* ---- targets ---- */
 
-static const float kLayoutDivisors[] = {127, 127.5f, 128, 7, 7.5f, 8};
-
 static tsr_status plan_bf16(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_plan *plan,
                             tsr_err *err)
 {
@@ -146,8 +144,7 @@ static tsr_status plan_fp8_block(const tsr_plan_run *run, const arguments *a, ts
                                       .search = a->scales == 1,
                                       .max_shard_bytes = run->max_shard_bytes};
     bool fp8;
-    if (a->dialect == TSR_MX_DIALECT_MODELOPT)
-        return tsr_fail(err, TSR_E_USAGE, "--dialect modelopt is not for fp8-block: deepseek or compressed-tensors");
+    TSR_TRY(tsr_check_block_dialect(a->dialect, err));
     TSR_TRY(is_fp8_only(a, in, &fp8, err));
     if (!fp8 && in->n > 1)
         return tsr_fail(err, TSR_E_USAGE, "--against is for sources whose codes are FP8 only");
@@ -215,15 +212,12 @@ static tsr_status plan_layout(const tsr_plan_run *run, const arguments *a, tsr_c
     static const int kArchs[] = {70, 75, 80, 86, 89, 90};
     static const tsr_dtype kDtypes[] = {TSR_BF16, TSR_F16};
     const bool int4 = a->bits == 1;
-    const float divisor = a->divisor < 0 ? (int4 ? 8 : 128) : kLayoutDivisors[a->divisor];
+    float divisor = int4 ? 8 : 128;
+    uint64_t group = 0;
     if (a->arch < 0)
         return tsr_fail(err, TSR_E_USAGE, "for which architecture? --arch sm70|sm75|sm80|sm86|sm89|sm90");
-    if ((divisor < 64) != int4)
-        return tsr_fail(err, TSR_E_USAGE, "--divisor %g is not for int%d", (double)divisor, int4 ? 4 : 8);
-    if (a->group_size != UINT64_MAX && a->group_size != 0 && a->group_size != 32 && a->group_size != 64 &&
-        a->group_size != 128)
-        return tsr_fail(err, TSR_E_USAGE, "--group-size: 0, 32, 64 or 128: what kernels take");
-    const uint64_t group = a->group_size == UINT64_MAX ? 0 : a->group_size;
+    TSR_TRY(tsr_read_divisor(a->divisor, int4, int4 ? "int4" : "int8", &divisor, err));
+    TSR_TRY(tsr_read_group_size(a->group_size, &group, err));
     tsr_layout_options options = {
         .kind = kind,
         .producer = kind == TSR_LAYOUT_TRTLLM ? TSR_FT_TRTLLM_MAIN : TSR_FT_FASTERTRANSFORMER,

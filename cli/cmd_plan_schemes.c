@@ -123,6 +123,12 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
 
 /* ---- what is told ---- */
 
+/* What one budget buys. */
+typedef struct row {
+    tsr_choice choice;
+    char shares[256];
+} row;
+
 typedef struct planned {
     const arguments *a;
     const tsr_scheme_plan *plan;
@@ -130,6 +136,7 @@ typedef struct planned {
     tsr_choice chosen;
     uint64_t budget;
     size_t *scratch; /* picked, for other budgets */
+    row rows[ROWS];  /* of the table and of the JSON alike, from the least budget on */
 } planned;
 
 static double gap_of(const tsr_choice *c)
@@ -160,6 +167,15 @@ static const char *shares(const tsr_scheme_plan *plan, const size_t *picked, cha
     return text;
 }
 
+static tsr_status find_rows(planned *p, tsr_err *err)
+{
+    for (unsigned i = 0; i < ROWS; i++) {
+        TSR_TRY(choose_at(p, i, ROWS, &p->rows[i].choice, err));
+        shares(p->plan, p->scratch, p->rows[i].shares);
+    }
+    return TSR_OK;
+}
+
 static void print_row(const planned *p, const tsr_choice *c, const char *what)
 {
     char bytes[32];
@@ -176,17 +192,14 @@ static void print_next(const arguments *a)
     tsr_print("%s\n", a->wanted[TSR_MIX_NVFP4] ? " --activations FILE" : "");
 }
 
-static tsr_status print_table(const planned *p, tsr_err *err)
+static void print_table(const planned *p)
 {
     char bytes[32], text[300], share[256];
     tsr_print("%zu groups of %zu weights to choose for; %s of other tensors stay as they are\n\n", p->plan->n,
               p->plan->n_tensors, tsr_bytes_text((double)p->plan->fixed, bytes));
     tsr_print("  %8s %10s %12s\n", "bits", "bytes", "error");
-    for (unsigned i = 0; i < ROWS; i++) {
-        tsr_choice c;
-        TSR_TRY(choose_at(p, i, ROWS, &c, err));
-        print_row(p, &c, shares(p->plan, p->scratch, share));
-    }
+    for (unsigned i = 0; i < ROWS; i++)
+        print_row(p, &p->rows[i].choice, p->rows[i].shares);
     tsr_print("\none scheme for all, where it is taken:\n");
     for (tsr_mix mix = 0; mix < TSR_MIXES; mix++) {
         const tsr_choice c = tsr_scheme_plan_alone(p->plan, mix);
@@ -205,7 +218,6 @@ static tsr_status print_table(const planned *p, tsr_err *err)
         tsr_print("-o FILE writes it as rules for tessera quantize --rules\n");
     else
         print_next(p->a);
-    return TSR_OK;
 }
 
 static tsr_status write_plot(const planned *p, tsr_err *err)
@@ -262,19 +274,16 @@ static void write_group(tsr_text *t, const tsr_scheme_group *g, size_t picked)
     tsr_json_end_object(t);
 }
 
-static tsr_status write_curve(const planned *p, tsr_text *t, tsr_err *err)
+static void write_curve(const planned *p, tsr_text *t)
 {
     tsr_json_key(t, "curve");
     tsr_json_begin_array(t, false);
     for (unsigned i = 0; i < ROWS; i++) {
-        tsr_choice c;
-        TSR_TRY(choose_at(p, i, ROWS, &c, err));
         tsr_json_begin_object(t, true);
-        write_choice(t, p->plan, &c);
+        write_choice(t, p->plan, &p->rows[i].choice);
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
-    return TSR_OK;
 }
 
 static tsr_status write_json(const planned *p, tsr_err *err)
@@ -291,7 +300,7 @@ static tsr_status write_json(const planned *p, tsr_err *err)
     write_choice(&t, p->plan, &p->chosen);
     tsr_json_member_number(&t, "bound", p->chosen.bound);
     tsr_json_member_number(&t, "gap", gap_of(&p->chosen));
-    tsr_status status = write_curve(p, &t, err);
+    write_curve(p, &t);
     tsr_json_key(&t, "groups");
     tsr_json_begin_array(&t, false);
     for (size_t i = 0; i < p->plan->n; i++)
@@ -299,8 +308,7 @@ static tsr_status write_json(const planned *p, tsr_err *err)
     tsr_json_end_array(&t);
     tsr_json_end_object(&t);
     tsr_text_append(&t, "\n", 1);
-    if (status == TSR_OK)
-        status = tsr_write_report(p->a->json, &t, err);
+    const tsr_status status = tsr_write_report(p->a->json, &t, err);
     tsr_text_free(&t);
     return status;
 }
@@ -317,17 +325,21 @@ static tsr_status write_rules(const planned *p, tsr_err *err)
     return status;
 }
 
-static tsr_status tell(const planned *p, tsr_err *err)
+static tsr_status tell(planned *p, tsr_err *err)
 {
     const arguments *const a = p->a;
-    const bool taken = tsr_is_stdout(a->rules) || tsr_is_stdout(a->json) || tsr_is_stdout(a->plot);
+    const bool table = !a->quiet && !tsr_is_stdout(a->rules) && !tsr_is_stdout(a->json) && !tsr_is_stdout(a->plot);
+    if (table || a->json != NULL)
+        TSR_TRY(find_rows(p, err));
     if (a->rules != NULL)
         TSR_TRY(write_rules(p, err));
     if (a->json != NULL)
         TSR_TRY(write_json(p, err));
     if (a->plot != NULL)
         TSR_TRY(write_plot(p, err));
-    return a->quiet || taken ? TSR_OK : print_table(p, err);
+    if (table)
+        print_table(p);
+    return TSR_OK;
 }
 
 /* ---- doing ---- */

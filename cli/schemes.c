@@ -36,7 +36,33 @@ tsr_scheme_arguments tsr_scheme_defaults(void)
         .block = "128x128", .dialect = -1, .mx_scale = -1, .scale_dtype = -1, .divisor = -1, .group_size = UINT64_MAX};
 }
 
-static const float kDivisors[] = {127, 127.5f, 128, 7, 7.5f, 8};
+tsr_status tsr_read_divisor(int choice, bool int4, const char *what, float *divisor, tsr_err *err)
+{
+    /* In the order of --divisor's words. */
+    static const float kDivisors[] = {127, 127.5f, 128, 7, 7.5f, 8};
+    if (choice >= 0)
+        *divisor = kDivisors[choice];
+    if ((*divisor < 64) != int4)
+        return tsr_fail(err, TSR_E_USAGE, "--divisor %g is not for %s", (double)*divisor, what);
+    return TSR_OK;
+}
+
+tsr_status tsr_read_group_size(uint64_t given, uint64_t *group, tsr_err *err)
+{
+    if (given == UINT64_MAX)
+        return TSR_OK;
+    if (given != 0 && given != 32 && given != 64 && given != 128)
+        return tsr_fail(err, TSR_E_USAGE, "--group-size: 0, 32, 64 or 128: what kernels take");
+    *group = given;
+    return TSR_OK;
+}
+
+tsr_status tsr_check_block_dialect(int dialect, tsr_err *err)
+{
+    if (dialect == TSR_MX_DIALECT_MODELOPT)
+        return tsr_fail(err, TSR_E_USAGE, "--dialect modelopt is not for fp8-block: deepseek or compressed-tensors");
+    return TSR_OK;
+}
 
 static tsr_policy_options policy_of(const tsr_scheme_arguments *a)
 {
@@ -55,19 +81,15 @@ static tsr_status int_options(const tsr_plan_run *run, const tsr_scheme_argument
         return tsr_fail(err, TSR_E_USAGE,
                         "--dialect %s: no loader reads %s in it; what is read: --dialect compressed-tensors",
                         tsr_mx_dialect_name((tsr_mx_dialect)a->dialect), kNames[a->scheme]);
-    const float divisor = a->divisor < 0 ? (int4 ? 7.5f : 127.5f) : kDivisors[a->divisor];
-    if ((divisor < 64) != int4)
-        return tsr_fail(err, TSR_E_USAGE, "--divisor %g is not for %s", (double)divisor, kNames[a->scheme]);
-    if (a->group_size != UINT64_MAX && a->group_size != 0 && a->group_size != 32 && a->group_size != 64 &&
-        a->group_size != 128)
-        return tsr_fail(err, TSR_E_USAGE, "--group-size: 0, 32, 64 or 128: what kernels take");
+    float divisor = int4 ? 7.5f : 127.5f;
+    uint64_t group = int4 ? 128 : 0;
+    TSR_TRY(tsr_read_divisor(a->divisor, int4, kNames[a->scheme], &divisor, err));
+    TSR_TRY(tsr_read_group_size(a->group_size, &group, err));
     if (a->scheme == TSR_FP8_CHANNEL && a->scale_dtype >= 0 && kDtypes[a->scale_dtype] == TSR_F16)
         return tsr_fail(err, TSR_E_USAGE, "--scale-dtype f16 is not for fp8-channel: f32 or bf16");
     *options = (tsr_ct_options){
         .scheme = {.bits = int4 ? 4 : 8,
-                   .group = a->group_size != UINT64_MAX ? a->group_size
-                            : int4                      ? 128
-                                                        : 0,
+                   .group = group,
                    .asymmetric = a->zero_points,
                    .divisor = divisor,
                    .away = a->away == 1,
@@ -88,8 +110,7 @@ static tsr_status int_options(const tsr_plan_run *run, const tsr_scheme_argument
 static tsr_status block_options(const tsr_plan_run *run, const tsr_scheme_arguments *a, tsr_quantize_options *options,
                                 tsr_err *err)
 {
-    if (a->dialect == TSR_MX_DIALECT_MODELOPT)
-        return tsr_fail(err, TSR_E_USAGE, "--dialect modelopt is not for fp8-block: deepseek or compressed-tensors");
+    TSR_TRY(tsr_check_block_dialect(a->dialect, err));
     *options = (tsr_quantize_options){
         .block = {.scale_fmt = (tsr_scale_fmt)a->scale_fmt, .search = a->scales == 1},
         .dialect =

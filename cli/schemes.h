@@ -37,6 +37,16 @@ typedef struct tsr_scheme_arguments {
 
 tsr_scheme_arguments tsr_scheme_defaults(void);
 
+/* The number that a choice of --divisor names, where one was made (not -1). TSR_E_USAGE: the divisor, whoever chose it, is
+ * not for codes of 4 bits (`int4`) or of 8; `what` are the codes. */
+tsr_status tsr_read_divisor(int choice, bool int4, const char *what, float *divisor, tsr_err *err) TSR_WARN_UNUSED;
+
+/* --group-size, where it is given (not UINT64_MAX). TSR_E_USAGE: no kernel takes it. */
+tsr_status tsr_read_group_size(uint64_t given, uint64_t *group, tsr_err *err) TSR_WARN_UNUSED;
+
+/* TSR_E_USAGE for a --dialect that has no blocks of FP8. */
+tsr_status tsr_check_block_dialect(int dialect, tsr_err *err) TSR_WARN_UNUSED;
+
 /* The same for plans. Only that of the scheme's family is filled; a zeroed one may be freed. */
 typedef struct tsr_scheme_options {
     tsr_quantize_options blocks;
