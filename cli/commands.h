@@ -11,6 +11,7 @@ int tsr_cmd_quantize(int argc, char **argv);
 int tsr_cmd_convert(int argc, char **argv);
 int tsr_cmd_verify(int argc, char **argv);
 int tsr_cmd_inspect(int argc, char **argv);
+int tsr_cmd_report(int argc, char **argv);
 
 /* Whether the word after `verify` is "gemm" or another check of kernels; and that check, with the word as argv[0]. */
 bool tsr_is_kernel_check(const char *word);

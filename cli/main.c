@@ -22,6 +22,7 @@ static const struct {
     {"diff", "two checkpoints, tensor by tensor, by value", tsr_cmd_diff},
     {"verify", "a checkpoint against the one that it was made from; kernels and whole passes on it", tsr_cmd_verify},
     {"inspect", "what is in a checkpoint or tensor, and who can load it", tsr_cmd_inspect},
+    {"report", "results of these commands for people and for CI: a summary, tables, charts", tsr_cmd_report},
 };
 
 enum { N_COMMANDS = sizeof kCommands / sizeof *kCommands };

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_DEPTH = 64, LOOKED_AT = 512 };
+enum { MAX_DEPTH = 64, LOOKED_AT = 512, MAX_REPORTS = 8 };
 
 typedef struct identity {
     dev_t dev;
@@ -337,7 +337,14 @@ tsr_status tsr_places_check(const tsr_places *p, tsr_err *err)
 {
     sources s = {0};
     tsr_status status = TSR_OK;
-    if (p->dst == NULL && p->json == NULL && p->junit == NULL)
+    tsr_output reports[MAX_REPORTS] = {{"--json", p->json}, {"--junit", p->junit}};
+    size_t n = 2;
+    for (const tsr_output *more = p->more; more != NULL && more->option != NULL && n < MAX_REPORTS; more++)
+        reports[n++] = *more;
+    bool any = p->dst != NULL;
+    for (size_t i = 0; i < n; i++)
+        any = any || reports[i].path != NULL;
+    if (!any)
         return TSR_OK;
     for (size_t i = 0; status == TSR_OK && i < TSR_MAX_SOURCES; i++) {
         gathering g = {.to = &s, .source = p->sources[i]};
@@ -351,12 +358,15 @@ tsr_status tsr_places_check(const tsr_places *p, tsr_err *err)
         qsort(s.files.items, s.files.count, sizeof *s.files.items, by_inode);
     if (status == TSR_OK && p->dst != NULL)
         status = check_directory(&s, p->dst, err);
-    if (status == TSR_OK)
-        status = check_report(&s, "--json", p->json, p->dst, err);
-    if (status == TSR_OK)
-        status = check_report(&s, "--junit", p->junit, p->dst, err);
-    if (status == TSR_OK && ((tsr_is_stdout(p->json) && tsr_is_stdout(p->junit)) || is_same_report(p->json, p->junit)))
-        status = tsr_fail(err, TSR_E_USAGE, "--json and --junit: both to %s", p->json);
+    for (size_t i = 0; status == TSR_OK && i < n; i++)
+        status = check_report(&s, reports[i].option, reports[i].path, p->dst, err);
+    for (size_t i = 0; status == TSR_OK && i < n; i++) {
+        for (size_t k = 0; status == TSR_OK && k < i; k++) {
+            const char *const a = reports[k].path, *const b = reports[i].path;
+            if ((tsr_is_stdout(a) && tsr_is_stdout(b)) || is_same_report(a, b))
+                status = tsr_fail(err, TSR_E_USAGE, "%s and %s: both to %s", reports[k].option, reports[i].option, a);
+        }
+    }
     free(s.files.items);
     free(s.folders.items);
     free(s.above.items);

@@ -10,12 +10,18 @@
 
 #include <stdbool.h>
 
-enum { TSR_MAX_SOURCES = 6 };
+enum { TSR_MAX_SOURCES = 72 };
+
+/* An output file: the option that names it, and its path; NULL: none. */
+typedef struct tsr_output {
+    const char *option, *path;
+} tsr_output;
 
 typedef struct tsr_places {
     const char *sources[TSR_MAX_SOURCES]; /* checkpoints, files; NULL: none. They need not exist */
     const char *dst;                      /* the output directory, made or not; NULL: none */
     const char *json, *junit;             /* as given; NULL: none */
+    const tsr_output *more;               /* further reports, which an entry without an option ends; NULL: none */
 } tsr_places;
 
 /* Refuses outputs that would touch a source, before anything is read or made. TSR_E_USAGE says which two. */

@@ -33,7 +33,9 @@ MAY_INCLUDE = {
     "verify/kernels": EVIDENCE,
     "verify/mla": EVIDENCE,
     "verify/forward": EVIDENCE + ["verify/mla"],
-    "cli": FORMATS + ["kernels*", "quantize", "convert*", "verify*"],
+    # A result is read as a stranger's: report/ knows the files that commands write, and nothing of how they came to be.
+    "report": ["common", "formats/json"],
+    "cli": FORMATS + ["kernels*", "quantize", "convert*", "verify*", "report"],
 }
 CODE = {".c", ".h", ".cu", ".cuh", ".inc"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.M)

@@ -69,7 +69,7 @@ run_all() {
 
 # Every source, with git or without it.
 sources() {
-    find common formats kernels quantize convert verify cli tests -type f \( -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) |
+    find common formats kernels quantize convert verify report cli tests -type f \( -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) |
         sort
 }
 

@@ -78,6 +78,8 @@ ROWS = [
     ("verify forward SRC SRC", ["verify forward DST --against SRC"]),
     ("verify forward SRC", ["held to what?"]),
     ("verify forward SRC --against SRC --reference SRC", ["not both"]),
+    ("report", ["which results"]),
+    ("report SRC/config.json --junk", ["--junk"]),
     ("inspect", ["PATH"]),
     ("inspect SRC OTHER", ["OTHER"]),
     ("inspect SRC --tp 2", ["--tp", "--can-load"]),

@@ -1,0 +1,22 @@
+/* Where in a model a tensor stands, by its name alone: stack of layers, layer, kind of module, expert.
+ *
+ * "model.layers.3.mlp.experts.17.down_proj.weight" is layer 3 of "model.layers", expert 17, and an "experts.down_proj". */
+#ifndef TSR_REPORT_PLACE_H
+#define TSR_REPORT_PLACE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { TSR_NO_NUMBER = UINT32_MAX, TSR_MAX_MODULE = 96 };
+
+typedef struct tsr_place {
+    uint32_t stack_size;    /* of the name's beginning that names the stack: "model.layers"; 0: in no layer */
+    uint32_t layer, expert; /* TSR_NO_NUMBER: none */
+} tsr_place;
+
+tsr_place tsr_place_of(const char *name);
+
+/* "experts.down_proj", "shared_experts.down_proj", "q_proj", "lm_head": into `module`, cut at its size. Returns it. */
+const char *tsr_module_of(const char *name, char module[TSR_MAX_MODULE]);
+
+#endif

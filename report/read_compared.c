@@ -1,0 +1,266 @@
+/* What verify and diff found between two checkpoints: pairs of tensors, and findings. */
+#include "report/kinds.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One pair: a row, and what is needed on the way to it. */
+typedef struct pair {
+    tsr_row row; /* first: its fields are filled in place */
+    const char *state;
+    struct {
+        const char *dtype, *shape;
+    } a, b;
+    bool beyond, has_block;
+} pair;
+
+static tsr_status read_side(tsr_reading *r, void *to, tsr_err *err)
+{
+    static const tsr_field kFields[] = {
+        {"dtype", tsr_value_text, 0, true},
+        {"shape", tsr_value_place, sizeof(const char *), true},
+        {0},
+    };
+    return tsr_read_object(r, "a side", kFields, to, NULL, err);
+}
+
+/* [first, end): the rows or columns of a block. */
+typedef struct range {
+    uint64_t at[2];
+    unsigned n;
+} range;
+
+static tsr_status read_bound(tsr_reading *r, void *to, tsr_err *err)
+{
+    range *const x = to;
+    if (x->n == 2)
+        return tsr_refuse_value(r, err, "a range of more than two numbers");
+    return tsr_value_count(r, &x->at[x->n++], err);
+}
+
+static tsr_status read_range(tsr_reading *r, void *to, tsr_err *err)
+{
+    range *const x = to;
+    TSR_TRY(tsr_read_array(r, read_bound, x, err));
+    return x->n == 2 && x->at[0] < x->at[1] ? TSR_OK : tsr_refuse_value(r, err, "a range that holds nothing");
+}
+
+/* Blocks are listed with the worst first, which is the one that counts. */
+static tsr_status read_block(tsr_reading *r, void *to, tsr_err *err)
+{
+    typedef struct block {
+        range rows, columns;
+        double relative;
+        uint64_t matrix;
+    } block;
+    static const tsr_field kFields[] = {
+        {"rows", read_range, offsetof(block, rows), true},
+        {"columns", read_range, offsetof(block, columns), true},
+        {"relative_error", tsr_value_number, offsetof(block, relative), true},
+        {"matrix", tsr_value_count, offsetof(block, matrix), false},
+        {0},
+    };
+    pair *const p = to;
+    block b = {.matrix = 0};
+    char matrix[40] = "";
+    TSR_TRY(tsr_read_object(r, "a block", kFields, &b, NULL, err));
+    if (p->has_block)
+        return TSR_OK;
+    if (b.matrix > 0)
+        snprintf(matrix, sizeof matrix, " of matrix %llu", U64(b.matrix));
+    p->has_block = true;
+    p->row.figures[TSR_FIGURE_WORST_BLOCK] = b.relative;
+    p->row.block_at = tsr_arena_printf(&r->result->arena, "rows %llu..%llu, columns %llu..%llu%s", U64(b.rows.at[0]),
+                                       U64(b.rows.at[1] - 1), U64(b.columns.at[0]), U64(b.columns.at[1] - 1), matrix);
+    return p->row.block_at == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
+}
+
+static tsr_status read_blocks(tsr_reading *r, void *to, tsr_err *err)
+{
+    return tsr_read_array(r, read_block, to, err);
+}
+
+static const char *dtypes_of(tsr_arena *arena, const pair *p)
+{
+    const char *const a = p->a.dtype, *const b = p->b.dtype;
+    if (a == NULL || b == NULL || strcmp(a, b) == 0)
+        return a == NULL ? b : a;
+    return tsr_arena_printf(arena, "%s to %s", a, b);
+}
+
+static tsr_status read_pair(tsr_reading *r, pair *p, tsr_err *err)
+{
+    static const tsr_field kFields[] = {
+        {"name", tsr_value_text, offsetof(pair, row.name), true},
+        {"state", tsr_value_text, offsetof(pair, state), true},
+        {"a", read_side, offsetof(pair, a), false},
+        {"b", read_side, offsetof(pair, b), false},
+        {"max_abs_error_at", tsr_value_place, offsetof(pair, row.error_at), false},
+        {"worst_blocks", read_blocks, 0, false},
+        {"beyond", tsr_value_flag, offsetof(pair, beyond), false},
+        {0},
+    };
+    uint32_t series;
+    *p = (pair){.state = NULL};
+    tsr_row_clear(&p->row);
+    const tsr_rest rest = {.figures = p->row.figures};
+    TSR_TRY(tsr_result_series(r->result, "", &series, err));
+    TSR_TRY(tsr_read_object(r, "a tensor", kFields, p, &rest, err));
+    if (p->row.name == NULL || p->state == NULL)
+        return tsr_refuse_value(r, err, "a name of null");
+    tsr_row *const row = tsr_result_add_row(r->result, series, err);
+    if (row == NULL)
+        return tsr_out_of_memory(err, NULL);
+    tsr_finish_figures(p->row.figures);
+    p->row.series = series;
+    p->row.note = p->state;
+    p->row.dtype = dtypes_of(&r->result->arena, p);
+    p->row.shape = p->a.shape != NULL ? p->a.shape : p->b.shape;
+    p->row.place = tsr_place_of(p->row.name);
+    *row = p->row;
+    return TSR_OK;
+}
+
+static tsr_status read_whole(tsr_reading *r, void *to, tsr_err *err)
+{
+    (void)to;
+    return tsr_read_whole(r, "", NULL, err);
+}
+
+/* ---- verify ---- */
+
+static tsr_status read_verified(tsr_reading *r, void *to, tsr_err *err)
+{
+    pair p;
+    (void)to;
+    TSR_TRY(read_pair(r, &p, err));
+    r->result->rows[r->result->n_rows - 1].outcome = TSR_OUTCOME_PASSED; /* until a finding names it */
+    return TSR_OK;
+}
+
+static tsr_status read_verified_all(tsr_reading *r, void *to, tsr_err *err)
+{
+    return tsr_read_array(r, read_verified, to, err);
+}
+
+static tsr_status read_finding(tsr_reading *r, void *to, tsr_err *err)
+{
+    typedef struct finding {
+        const char *check, *where, *what;
+    } finding;
+    static const tsr_field kFields[] = {
+        {"check", tsr_value_text, offsetof(finding, check), true},
+        {"where", tsr_value_text, offsetof(finding, where), true},
+        {"what", tsr_value_text, offsetof(finding, what), true},
+        {0},
+    };
+    finding f = {0};
+    (void)to;
+    TSR_TRY(tsr_read_object(r, "a finding", kFields, &f, NULL, err));
+    if (f.check == NULL || f.where == NULL || f.what == NULL)
+        return tsr_refuse_value(r, err, "a finding without words");
+    return tsr_result_add_finding(r->result, f.check, f.where, f.what, err) == NULL ? tsr_out_of_memory(err, NULL)
+                                                                                    : TSR_OK;
+}
+
+static tsr_status read_findings(tsr_reading *r, void *to, tsr_err *err)
+{
+    return tsr_read_array(r, read_finding, to, err);
+}
+
+/* {"names": 34, ...}: how many tensors each check looked at. */
+static tsr_status read_judged(tsr_reading *r, void *to, tsr_err *err)
+{
+    bool more;
+    (void)to;
+    TSR_TRY(tsr_json_enter_object(&r->json, err));
+    for (;;) {
+        tsr_json_text key;
+        const char *name;
+        uint64_t judged;
+        TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
+        if (!more)
+            return TSR_OK;
+        TSR_TRY(tsr_json_decode(&r->json, key, &r->result->arena, &name, err));
+        TSR_TRY(tsr_json_read_u64(&r->json, &judged, err));
+        tsr_check_facts *const check = tsr_result_add_check(r->result, name, err);
+        if (check == NULL)
+            return tsr_refuse_value(r, err, "more checks than Tessera has");
+        check->judged = judged;
+    }
+}
+
+/* Findings stand in front of the tensors that they are about. */
+static tsr_status link_findings(tsr_result *result, tsr_err *err)
+{
+    if (result->n_findings == 0)
+        return TSR_OK;
+    uint32_t *const order = tsr_rows_by_name(result);
+    if (order == NULL)
+        return tsr_out_of_memory(err, NULL);
+    for (size_t i = 0; i < result->n_findings; i++) {
+        const tsr_row *const row = tsr_find_row(result, order, result->findings[i].where);
+        if (row == NULL)
+            continue;
+        result->findings[i].row = (uint32_t)(row - result->rows);
+        result->rows[row - result->rows].outcome = TSR_OUTCOME_FAILED;
+    }
+    free(order);
+    return TSR_OK;
+}
+
+tsr_status tsr_read_verify(tsr_reading *r, void *to, tsr_err *err)
+{
+    static const tsr_field kFields[] = {
+        TSR_HEAD_FIELDS,
+        {"whole", read_whole, 0, true},
+        {"judged", read_judged, 0, true},
+        {"findings", read_findings, 0, true},
+        {"tensors", read_verified_all, 0, true},
+        {0},
+    };
+    const tsr_rest rest = {.facts = &r->result->facts};
+    TSR_TRY(tsr_read_object(r, "the result", kFields, to, &rest, err));
+    return link_findings(to, err);
+}
+
+/* ---- diff ---- */
+
+static tsr_status read_different(tsr_reading *r, void *to, tsr_err *err)
+{
+    pair p;
+    tsr_result *const result = to;
+    TSR_TRY(read_pair(r, &p, err));
+    const uint32_t row = (uint32_t)(result->n_rows - 1);
+    result->rows[row].outcome = p.beyond ? TSR_OUTCOME_FAILED : TSR_OUTCOME_PASSED;
+    if (!p.beyond)
+        return TSR_OK;
+    result->outcome = TSR_OUTCOME_FAILED;
+    return tsr_find_fault(r, "tolerance", row, err);
+}
+
+static tsr_status read_differences(tsr_reading *r, void *to, tsr_err *err)
+{
+    return tsr_read_array(r, read_different, to, err);
+}
+
+tsr_status tsr_read_diff(tsr_reading *r, void *to, tsr_err *err)
+{
+    static const tsr_field kFields[] = {
+        TSR_HEAD_FIELDS,
+        {"whole", read_whole, 0, true},
+        {"tensors", read_differences, 0, true},
+        {0},
+    };
+    tsr_result *const result = to;
+    const tsr_rest rest = {.facts = &result->facts};
+    result->outcome = TSR_OUTCOME_PASSED;
+    TSR_TRY(tsr_read_object(r, "the result", kFields, to, &rest, err));
+    tsr_check_facts *const check = tsr_result_add_check(result, "tolerance", err);
+    if (check == NULL)
+        return tsr_out_of_memory(err, NULL);
+    check->judged = result->n_rows;
+    return TSR_OK;
+}

@@ -1,0 +1,85 @@
+/* Puts results together. */
+#include "report/report.h"
+
+#include "report/read.h"
+
+#include <stdlib.h>
+
+static void judge(tsr_report *report)
+{
+    for (size_t i = 0; i < report->count; i++) {
+        report->judged += report->results[i].outcome != TSR_OUTCOME_NONE;
+        report->failed += report->results[i].outcome == TSR_OUTCOME_FAILED;
+    }
+    report->outcome = report->failed > 0   ? TSR_OUTCOME_FAILED
+                      : report->judged > 0 ? TSR_OUTCOME_PASSED
+                                           : TSR_OUTCOME_NONE;
+}
+
+tsr_status tsr_report_make(tsr_report *report, const char *const *paths, size_t n, tsr_err *err)
+{
+    *report =
+        (tsr_report){.results = calloc(n, sizeof *report->results), .overviews = calloc(n, sizeof *report->overviews)};
+    tsr_status status = report->results == NULL || report->overviews == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
+    for (size_t i = 0; i < n && status == TSR_OK; i++) {
+        status = tsr_result_read(&report->results[i], paths[i], err);
+        if (status != TSR_OK)
+            break;
+        report->count++;
+        status = tsr_overview_make(&report->overviews[i], &report->results[i], err);
+    }
+    if (status == TSR_OK)
+        judge(report);
+    else
+        tsr_report_free(report);
+    return status;
+}
+
+void tsr_report_free(tsr_report *report)
+{
+    for (size_t i = 0; i < report->count; i++) {
+        tsr_overview_free(&report->overviews[i]);
+        tsr_result_free(&report->results[i]);
+    }
+    free(report->results);
+    free(report->overviews);
+    *report = (tsr_report){.results = NULL};
+}
+
+static size_t fatal_findings(const tsr_result *result)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < result->n_findings; i++)
+        n += result->findings[i].fatal;
+    return n;
+}
+
+void tsr_result_reason(tsr_text *text, const tsr_overview *overview)
+{
+    const tsr_result *const result = overview->result;
+    const size_t findings = fatal_findings(result), judged = overview->passed + overview->failed;
+    if (result->outcome == TSR_OUTCOME_NONE)
+        tsr_text_printf(text, "figures without limits: nothing was judged");
+    else if (findings > 0)
+        tsr_text_printf(text, "%zu finding%s", findings, findings == 1 ? "" : "s");
+    else if (result->outcome == TSR_OUTCOME_FAILED)
+        tsr_text_printf(text, "%zu of %zu judgements fell short", overview->failed, judged);
+    else if (result->n_checks > 0)
+        tsr_text_printf(text, "%zu check%s passed", result->n_checks, result->n_checks == 1 ? "" : "s");
+    else if (judged > 0)
+        tsr_text_printf(text, "all %zu judgements passed", judged);
+    else
+        tsr_text_printf(text, "no error was found");
+}
+
+void tsr_report_reason(tsr_text *text, const tsr_report *report)
+{
+    if (report->count == 1)
+        tsr_result_reason(text, &report->overviews[0]);
+    else if (report->failed > 0)
+        tsr_text_printf(text, "%zu of %zu results fell short", report->failed, report->count);
+    else if (report->judged > 0)
+        tsr_text_printf(text, "%zu of %zu results have a verdict, and passed", report->judged, report->count);
+    else
+        tsr_text_printf(text, "%zu results with figures, and without limits: nothing was judged", report->count);
+}

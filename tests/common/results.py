@@ -1,0 +1,79 @@
+"""A result of every command that writes one, made from small checkpoints; and large reports, made up."""
+
+import json
+import random
+
+import harness
+
+# name of the result -> command; SRC is a checkpoint in BF16, FP8 what quantize makes of it, OUT a fresh folder, JSON the result.
+# What a command says of a sound checkpoint is no fault: diff without a tolerance, and loaders that do not take it, end in 1.
+COMMANDS = {
+    "quantize": "quantize SRC -o OUT --json JSON",
+    "quantize-plan": "quantize SRC -o OUT --dry-run --json JSON",
+    "quantize-mxfp8": "quantize SRC -o OUT --scheme mxfp8 --exclude *experts* --json JSON",
+    "convert": "convert FP8 -o OUT --to bf16 --json JSON",
+    "verify": "verify FP8 --against SRC --json JSON",
+    "gemm": "verify gemm FP8 --against SRC --device cpu --sample 3 --json JSON",
+    "mla": "verify mla FP8 --layer 0 --against SRC --device cpu --json JSON",
+    "forward": "verify forward FP8 --against SRC --count 4 --json JSON",
+    "epilogue": "verify epilogue INT8 --against SRC --device cpu --sample 2 --json JSON",
+    "dequant": "verify dequant INT4 --against SRC --device cpu --sample 2 --json JSON",
+    "diff": "diff SRC FP8 --json JSON",
+    "diff-tolerance": "diff SRC FP8 --tolerance 0.1 --json JSON",
+    "compare-schemes": "compare-schemes SRC --sample 4 --json JSON",
+    "plan-schemes": "plan-schemes SRC --bits 9 --json JSON",
+    "inspect": "inspect FP8 --json JSON",
+    "inspect-loaders": "inspect FP8 --can-load all --json JSON",
+    "inspect-tensor": "inspect FP8:lm_head.weight --json JSON",
+}
+
+
+def make(tessera, source, folder):
+    """{name: (path of the JSON, exit code of the command)} for all COMMANDS, and "report": the quantization_report.json."""
+    folder.mkdir(exist_ok=True)
+    made = {"FP8": folder / "fp8", "INT8": folder / "int8", "INT4": folder / "int4"}
+    for name, options in (("FP8", []), ("INT8", ["--scheme", "int8-channel"]), ("INT4", ["--scheme", "int4-weight-only"])):
+        code, _, err = harness.run(tessera, ["quantize", source, "-o", made[name], "--quiet", *options])
+        assert code == 0, err
+    results = {"report": (made["FP8"] / "quantization_report.json", 0)}
+    for name, command in COMMANDS.items():
+        path = folder / f"{name}.json"
+        words = {"SRC": source, "JSON": path, "OUT": folder / f"{name}.out", **made}
+        args = [words.get(w, w.replace("FP8:", f"{made['FP8']}:")) for w in command.split()]
+        code, _, err = harness.run(tessera, args)
+        assert code in (0, 1) and path.exists(), f"{command}: exit {code}: {err}"
+        results[name] = path, code
+    return results
+
+
+def row(name, sqnr, block=0.027, **more):
+    """A tensor of quantization_report.json."""
+    relative = 10 ** (-sqnr / 20)
+    return {"name": name, "file": "model-00001-of-00163.safetensors", "shape": [7168, 2048], "elements": 14680064,
+            "nonzero": 14680000, "saturated": 0, "flushed": 12, "blocks": 896, "zero_blocks": 0, "relative_error": relative,
+            "sqnr_db": sqnr, "cosine": 1 - relative * relative / 2, "max_abs_error": 0.0023018959909677505,
+            "worst_block_error": block, "amax": 0.06494140625, "scale_min": 0.00014386858674697578,
+            "scale_median": 0.00014386858674697578, "scale_max": 0.00014495849609375, "max_abs_error_at": [9, 91],
+            "worst_block_at": [0, 128], **more}
+
+
+def quantization_report(rows, **more):
+    """A whole quantization_report.json of these tensors."""
+    whole = {key: value for key, value in row("", 31.5).items() if key not in ("name", "file", "shape") and "_at" not in key}
+    return {"schema": "tessera-quantization-report/1", "version": "0.1.0", "command": "quantize --scheme fp8-block", "tensors": rows,
+            "whole": {"tensors_quantized": len(rows), "tensors_kept": 0, "bits_per_weight": 8.002, **whole},
+            "lowest_sqnr": [], "worst_blocks": [], "kept": [], **more}
+
+
+def deepseek(layers, experts, seed=0):
+    """Tensors as DeepSeek-V3 has them, all of them sound: 31.5 dB."""
+    chance = random.Random(seed)
+    modules = [f"self_attn.{m}" for m in ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj")]
+    modules += [f"mlp.experts.{e}.{m}" for e in range(experts) for m in ("gate_proj", "up_proj", "down_proj")]
+    return [row(f"model.layers.{layer}.{module}.weight", chance.gauss(31.5, 0.05)) for layer in range(layers) for module in modules]
+
+
+def write(path, document):
+    """Writes a document with a line for each tensor, as Tessera does; returns the path."""
+    path.write_text(json.dumps(document).replace('}, {"name"', '},\n    {"name"'))
+    return path

@@ -1,0 +1,174 @@
+"""`tessera report`: results of every command are read and summed up; faults are named, and outliers seen, in every form."""
+
+import json
+import os
+import pty
+import re
+import resource
+import subprocess
+
+import harness
+import pytest
+import results
+
+BAD = "model.layers.37.mlp.experts.100.down_proj.weight"
+BLOCKS = re.compile("[▁▂▃▄▅▆▇█▏▎▍▌▋▊▉│└─…]")
+
+
+@pytest.fixture(scope="session")
+def made(tessera, checkpoint, tmp_path_factory):
+    """The results of all commands."""
+    return results.make(tessera, checkpoint("deepseek-v3"), tmp_path_factory.mktemp("results") / "made")
+
+
+@pytest.fixture
+def report(tessera):
+    """report(*words, **environment) -> (exit code, stdout, stderr), in an ASCII locale unless the environment says otherwise."""
+
+    def run(*words, **environment):
+        variables = {**{k: v for k, v in os.environ.items() if not k.startswith("LC_")}, "LANG": "C", **environment}
+        done = subprocess.run([tessera, "report", *map(str, words)], capture_output=True, timeout=600, env=variables)
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["report", *results.COMMANDS])
+def test_every_result_is_read(name, made, report):
+    path, code = made[name]
+    got, out, err = report(path)
+    # diff without a tolerance and inspect --can-load have a verdict, and so has their report; plans and figures have none.
+    assert (got, err) == (code, ""), out
+    result = json.loads(path.read_text())
+    assert out.startswith({0: "PASS", 1: "FAIL"}[code] if code == 1 or "passed" in result else out[:4])
+    assert result["version"] in out and str(path) in out.replace("\n      ", "")
+    for line in out.splitlines():
+        assert line == line.rstrip() and len(line) <= 80 or len(line.split()) <= 2, line
+        assert line.isascii()
+    assert report("--quiet", path) == (code, "", "")
+
+
+def test_several_have_one_verdict(made, report):
+    code, out, _ = report(made["report"][0], made["verify"][0])
+    assert code == 0 and out.startswith("PASS  1 of 2 results have a verdict, and passed")
+    code, out, _ = report(made["report"][0], made["verify"][0], made["diff"][0])
+    assert code == 1 and out.startswith("FAIL  1 of 3 results fell short")
+    for name in ("report", "verify", "diff"):
+        assert str(made[name][0]) in out.replace("\n      ", "")
+
+
+def test_figures_are_the_results(made, report):
+    result = json.loads(made["report"][0].read_text())
+    out = report(made["report"][0])[1]
+    sqnr = sorted(t["sqnr_db"] for t in result["tensors"])
+    line = next(line for line in out.splitlines() if line.startswith("  tensors  "))
+    count, least, *_, most = line.split()[1:]
+    assert (int(count), float(least), float(most)) == (len(sqnr), pytest.approx(sqnr[0], abs=0.006), pytest.approx(sqnr[-1], abs=0.006))
+    lowest = out[out.index("lowest SQNR"):].splitlines()[1:6]
+    assert [line.split()[-1] for line in lowest] == result["lowest_sqnr"][:5]
+
+
+# ---- looking at it ----
+
+
+def with_bad(rows, name=BAD):
+    """The same tensors, one of which lost far more."""
+    return [results.row(row["name"], 24.1, 0.4) if row["name"] == name else row for row in rows]
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory):
+    """61 layers with 256 experts, one of which lost far more."""
+    return results.write(tmp_path_factory.mktemp("large") / "large.json", results.quantization_report(with_bad(results.deepseek(61, 256))))
+
+
+def test_an_outlier_jumps_out(large, report):
+    ascii_text, drawn = report(large)[1], report(large, LANG="C.UTF-8")[1]
+    assert ascii_text.isascii() and not BLOCKS.search(ascii_text) and BLOCKS.search(drawn)
+    for out, bar, tall in ((ascii_text, "|", "#"), (drawn, "│", "█")):
+        assert "! layer 37 is far below the others: 24.10 dB" in out and "! expert 100 is far below the others" in out and BAD in out
+        charts = [line.split(bar)[1] for line in out.splitlines() if bar in line]
+        assert len(charts) == 4 * 5  # layers and experts, errors and worst blocks
+        assert charts[0].rstrip() == " " * 37 + tall  # only that layer reaches the top
+        assert all(len(line) <= 80 for line in out.splitlines())
+    caret = next(line for line in ascii_text.splitlines() if line.strip() == "^")
+    assert caret.index("^") == 11 + 37
+
+
+@pytest.mark.parametrize("layers", [3, 61])
+def test_sound_layers_do_not(layers, tmp_path, report):
+    out = report(results.write(tmp_path / "sound.json", results.quantization_report(results.deepseek(layers, 2))))[1]
+    assert "!" not in out and "^" not in out
+    assert ("largest relative error by layer" in out) == (layers == 61)
+
+
+def test_a_layer_whose_blocks_are_drowned_is_seen_though_sqnr_is_high(tmp_path, report):
+    rows = results.deepseek(30, 0)
+    rows[50] = results.row(rows[50]["name"], 31.9, 0.5)
+    out = report(results.write(tmp_path / "r.json", results.quantization_report(rows)))[1]
+    assert "! layer 10 has a block far worse than the others: 0.5" in out and "far below" not in out
+
+
+def on_terminal(tessera, words, columns, **environment):
+    """What a terminal of so many columns shows, with its escapes."""
+    import fcntl
+    import struct
+    import termios
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    variables = {**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", **environment}
+    process = subprocess.Popen([tessera, "report", *map(str, words)], stdout=slave, stdin=slave, stderr=slave, env=variables)
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            data = os.read(master, 65536)
+        except OSError:
+            break
+        if not data:
+            break
+        shown += data
+    os.close(master)
+    process.wait()
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_colour_only_on_a_terminal_and_never_alone(large, tessera, report):
+    shown = on_terminal(tessera, [large], 80)
+    assert "\x1b[31m" in shown and "\x1b[" not in report(large, LANG="C.UTF-8")[1]
+    plain = on_terminal(tessera, [large], 80, NO_COLOR="1")
+    assert "\x1b[" not in plain
+    assert re.sub(r" +\n", "\n", re.sub("\x1b\\[[0-9]*m", "", shown)) == plain
+    assert plain == report(large, LC_ALL="C.UTF-8")[1]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 300])
+def test_lines_fit_the_terminal(columns, large, tessera):
+    plain = on_terminal(tessera, [large], columns, NO_COLOR="1")
+    widest = max(map(len, plain.splitlines()))
+    assert widest <= columns and (columns == 60 or widest > 60)
+
+
+# ---- faults ----
+
+
+def test_names_from_files_are_made_visible(tmp_path, report):
+    evil = "x\nPASS  names\x1b[2J\u202e<b>"
+    rows = [results.row(evil, 20.0), results.row("model.layers.0.q.weight", 31)]
+    code, out, err = report(results.write(tmp_path / "r.json", results.quantization_report(rows)), LANG="C.UTF-8")
+    assert code == 0 and err == "" and "\x1b" not in out and "\u202e" not in out and "\\n" in out
+
+
+def test_ninety_thousand_tensors(tmp_path, tessera):
+    path = results.write(tmp_path / "r.json", results.quantization_report(results.deepseek(117, 256)))
+    limited = not any(kind in tessera for kind in ("-asan", "-tsan"))
+    size = path.stat().st_size
+
+    def limit():
+        if limited:  # under a second alone; the machine may be busy
+            resource.setrlimit(resource.RLIMIT_CPU, (2, 3))
+            resource.setrlimit(resource.RLIMIT_AS, (3 * size, 3 * size))
+
+    done = subprocess.run([tessera, "report", path], capture_output=True, preexec_fn=limit)
+    assert done.returncode == 0, done.stderr
+    assert b" 90441 " in done.stdout
