@@ -206,12 +206,15 @@ static void draw_outliers(tsr_text *text, const tsr_style *style, const tsr_over
         listed++;
         const uint32_t row = g->outlier ? groups->order[g->first] : g->block_row;
         tsr_draw(text, style, TSR_INK_BAD, "! ");
-        tsr_text_printf(text, "%s ", tsr_grouping_name(grouping));
-        tsr_draw(text, style, TSR_INK_BOLD, g->label);
+        tsr_text line = {0};
+        tsr_text_printf(&line, "%s %s ", tsr_grouping_name(grouping), g->label);
         if (g->outlier)
-            tsr_text_printf(text, " is far below the others: %.2f dB in\n", g->lowest);
+            tsr_text_printf(&line, "is far below the others: %.2f dB in", g->lowest);
         else
-            tsr_text_printf(text, " has a block far worse than the others: %.3g in\n", g->worst_block);
+            tsr_text_printf(&line, "has a block far worse than the others: %.3g in", g->worst_block);
+        tsr_draw_wrapped(text, style, 2, 4, line.data == NULL ? "" : line.data);
+        text->failed = text->failed || line.failed;
+        tsr_text_free(&line);
         tsr_text_printf(text, "    ");
         tsr_draw(text, style, TSR_INK_NONE, o->result->rows[row].name);
         tsr_text_append(text, "\n", 1);

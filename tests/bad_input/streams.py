@@ -42,7 +42,7 @@ EVIL = "x\nPASS  names\x1b[2J\x1b]0;title\x07\r\u202e\u009b31m\u2028\x7f<b>&\"'"
 def words_of(work, command, number):
     target = os.path.join(work, f"DST{number}")
     names = {name: os.path.join(work, name) for name in ("SRC", "FP8", "STDOUT")} | {"DST": target}
-    return [names.get(w, w.replace("SRC:", names["SRC"] + ":")) for w in command.split()]
+    return [names.get(w, w.replace("SRC:", names["SRC"] + ":").replace("FP8/", names["FP8"] + "/")) for w in command.split()]
 
 
 def run_to(stdout, tool, words, **options):
