@@ -65,7 +65,7 @@ typedef struct tsr_check_facts {
     uint64_t judged; /* 0: there was nothing to judge */
 } tsr_check_facts;
 
-enum { TSR_NO_ROW = UINT32_MAX };
+#define TSR_NO_ROW UINT32_MAX
 
 typedef struct tsr_result_finding {
     const char *check, *where, *text;

@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { TSR_NO_NUMBER = UINT32_MAX, TSR_MAX_MODULE = 96 };
+#define TSR_NO_NUMBER UINT32_MAX
+enum { TSR_MAX_MODULE = 96 };
 
 typedef struct tsr_place {
     uint32_t stack_size;    /* of the name's beginning that names the stack: "model.layers"; 0: in no layer */
