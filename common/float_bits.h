@@ -113,8 +113,10 @@ static inline float tsr_e4m3_to_f32(uint8_t code)
     const uint32_t sign = (uint32_t)(code & 0x80) << 24, magnitude = code & 0x7F;
     if (magnitude == 0x7F)
         return tsr_f32_from_bits(sign | TSR_FP32_NAN_BITS);
-    /* The bits of the code, read as FP32, give the value times 2^-120, subnormals too. */
-    return tsr_f32_from_bits(sign | magnitude << 20) * 0x1p120f;
+    /* Subnormals are counted; the bits of the others, read as FP32, are the value times 2^-120. Multiplying would do for both,
+     * but takes a hundred cycles where a factor is subnormal in FP32. */
+    const float size = magnitude < 8 ? (float)magnitude * 0x1p-9f : tsr_f32_from_bits((magnitude << 20) + (120u << 23));
+    return tsr_f32_from_bits(sign | tsr_f32_bits(size));
 }
 
 /* Clamps to +-6. The sign is kept where x is zero or rounds to it: code 8 is -0. x is not NaN. */

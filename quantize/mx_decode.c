@@ -70,7 +70,7 @@ static tsr_status check_range(const tsr_mx_span *span, uint64_t row, const float
     /* Half way from the largest number to the next power of two, and that is infinity already. */
     const float limit = dtype == TSR_F16 ? 65520 : dtype == TSR_BF16 ? 0x1.FFp127f : INFINITY;
     for (uint64_t g = 0; g < span->cols / span->group; g++) {
-        if (tsr_mx_largest(span->element) * t[g] < limit)
+        if (t[g] < 1 || tsr_mx_largest(span->element) * t[g] < limit) /* products of a subnormal t are slow */
             continue;
         for (uint64_t col = g * span->group; col < (g + 1) * span->group; col++) {
             const float v = value_of(span, row, col);

@@ -259,7 +259,8 @@ static bool is_candidate(const tsr_mx_scheme *scheme, int scale)
 /* Whether a reader's value of some code of the group could be infinite in BF16. */
 static bool may_overflow(const tsr_mx_scheme *scheme, float t)
 {
-    return !(tsr_mx_largest(scheme->element) * t < 0x1.FFp127f);
+    /* Products of the subnormal t that zeros have are slow, and no code is beyond 2^9. */
+    return t >= 0x1p100f && !(tsr_mx_largest(scheme->element) * t < 0x1.FFp127f);
 }
 
 /* What the codes of a group cost in squares of the weights' unit. */
@@ -356,6 +357,8 @@ static tsr_status refuse_overflow(const tsr_mx_scheme *scheme, const tsr_mx_rows
 /* How many elements of a group were moved by clamping, which the largest of them tells in most cases. */
 static uint64_t count_saturated(const tsr_mx_scheme *scheme, source x, uint64_t g, float t, uint32_t amax)
 {
+    if (amax == 0)
+        return 0;
     const float beyond = (scheme->element == TSR_MX_E4M3 ? 464 : 7) * TSR_MX_UNIT(t);
     uint64_t found = 0;
     if (!(tsr_f32_from_bits(amax) > beyond))

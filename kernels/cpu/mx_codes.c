@@ -5,6 +5,7 @@
 #include "kernels/cpu/variants.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { MXFP8_GROUP = 32 };
 
@@ -69,6 +70,17 @@ void tsr_encode_e2m1_bf16_ref(const uint16_t *x, size_t n, size_t group, const f
         const uint8_t odd = code_of(tsr_f32_from_bf16(x[i + 1]), t[i / group], rounding);
         packed[i / 2] = (uint8_t)(even | odd << 4);
     }
+}
+
+void tsr_encode_e2m1_bf16_rare(const uint16_t *x, size_t group, float t, tsr_e2m1_rounding rounding, uint8_t *packed)
+{
+    unsigned any = 0;
+    for (size_t i = 0; i < group; i++)
+        any |= x[i];
+    if ((any & 0x7FFF) != 0)
+        tsr_encode_e2m1_bf16_ref(x, group, group, &t, rounding, packed);
+    else
+        memset(packed, rounding == TSR_E2M1_DOWN ? 0x88 : 0, group / 2);
 }
 
 void tsr_encode_e2m1_f32_ref(const float *x, size_t n, size_t group, const float *t, tsr_e2m1_rounding rounding,

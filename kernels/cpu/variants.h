@@ -21,4 +21,7 @@
 #undef TSR_OP
 #undef TSR_KERNEL
 
+/* A group of which the faster forms leave t to the definition: mostly one of zeros, whose quotients need not be computed. */
+void tsr_encode_e2m1_bf16_rare(const uint16_t *x, size_t group, float t, tsr_e2m1_rounding rounding, uint8_t *packed);
+
 #endif

@@ -172,7 +172,7 @@ ALWAYS_INLINE void encode_e2m1(const uint16_t *x, size_t n, size_t group, const 
         }
         for (; left != 0; left &= left - 1) {
             const size_t g = (size_t)__builtin_ctz(left), from = at + g * group;
-            tsr_encode_e2m1_bf16_ref(x + from, group, group, t + g, rounding, packed + from / 2);
+            tsr_encode_e2m1_bf16_rare(x + from, group, t[g], rounding, packed + from / 2);
         }
     }
     tsr_encode_e2m1_bf16_ref(x + whole, n - whole, group, t, rounding, packed + whole / 2);
