@@ -48,23 +48,32 @@ def argument_parser(description):
     return parser
 
 
-def _limit(cpu):
-    """A function that a child calls before it becomes the tool: after `cpu` seconds of CPU time, SIGXCPU ends it."""
-    return cpu and (lambda: resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1)))
+def _run(command, timeout, cpu, **how):
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how) as process:
+        if cpu:  # from here, not in the child: a child with something to do first is a copy of this process, which takes long
+            try:
+                resource.prlimit(process.pid, resource.RLIMIT_CPU, (cpu, cpu + 1))
+            except ProcessLookupError:  # it has ended
+                pass
+        try:
+            stdout, stderr = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return process.returncode, stdout.decode(errors="replace"), stderr.decode(errors="replace")
 
 
 def run(tool, args, timeout=600, cpu=None):
     """Runs the tool to its end: (exit code, stdout, stderr). A signal is a negative code. Tests that limit the tool's time
-    limit its CPU time by `cpu`; `timeout` only ends a run that hangs, and is long enough for a busy machine."""
-    done = subprocess.run([tool, *map(str, args)], capture_output=True, timeout=timeout, preexec_fn=_limit(cpu))
-    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+    limit its CPU time by `cpu`, after which SIGXCPU ends it; `timeout` only ends a run that hangs, and is long enough for a
+    busy machine."""
+    return _run([tool, *map(str, args)], timeout, cpu)
 
 
 def run_shimmed(tool, args, shim, timeout=600, cpu=None, **settings):
     """The same with tests/crash/shim.c preloaded and its SHIM_* variables set: run_shimmed(..., TRACE=path)."""
     environment = dict(os.environ, LD_PRELOAD=str(shim), **{f"SHIM_{name}": str(value) for name, value in settings.items()})
-    done = subprocess.run([tool, *map(str, args)], capture_output=True, timeout=timeout, env=environment, preexec_fn=_limit(cpu))
-    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+    return _run([tool, *map(str, args)], timeout, cpu, env=environment)
 
 
 def stop(process):
