@@ -1,6 +1,7 @@
 # shellcheck shell=bash disable=SC2154
 # Sourced by ./dev: everything that CI runs. Checks are collected first, then run side by side, as many as there are CPUs; each
-# says at once how it ended, and a failed one how to run it again. A check that exits with 77 was skipped, and says why.
+# says at once how it ended and what it took of the CPUs' time, which other work on the machine does not lengthen much; a failed
+# one says how to run it again. A check that exits with 77 was skipped, and says why.
 
 # The build that is judged, and the one with sanitizers; tests/check.sh names others.
 built=${built:-$here/build} sanitized=${sanitized:-$here/build-asan}
@@ -8,22 +9,35 @@ built=${built:-$here/build} sanitized=${sanitized:-$here/build-asan}
 passed=0 failed=0 skipped=0
 failures=()
 
-# report NAME CODE SECONDS LOG
+# cpu_of TIMES: seconds of CPU, whole ones, in what `times` printed: of a shell and of all that it waited for
+cpu_of() { awk '{ for (i = 1; i <= 2; i++) { split($i, part, /[ms]/); sum += 60 * part[1] + part[2] } } END { printf "%.0f", sum }' "$1"; }
+
+# report NAME CODE SECONDS LOG TIMES
 report() {
-    local name=$1 code=$2 seconds=$3 log=$4
+    local name=$1 code=$2 seconds=$3 log=$4 cpu=0
+    [ ! -f "$5" ] || cpu=$(cpu_of "$5")
     if [ "$code" = 0 ]; then
         passed=$((passed + 1))
-        printf 'ok      %-50s %4d s   %s\n' "$name" "$seconds" \
+        printf 'ok      %-50s %4d s, %4d of CPU   %s\n' "$name" "$seconds" "$cpu" \
             "$(grep -E '^[0-9]+ passed|Synthesis' "$log" | tail -1 | tr -d '=[]' || true)"
     elif [ "$code" = 77 ]; then
         skipped=$((skipped + 1))
-        printf 'skipped %-50s          %s\n' "$name" "$(grep -i skipped "$log" | tail -1)"
+        printf 'skipped %-50s                       %s\n' "$name" "$(grep -i skipped "$log" | tail -1)"
     else
         failed=$((failed + 1))
         failures+=("$name")
-        printf 'FAILED  %-50s %4d s   exit %s; again: ./dev %s %q\n' "$name" "$seconds" "$code" "$command" "$name"
+        printf 'FAILED  %-50s %4d s, %4d of CPU   exit %s; again: ./dev %s %q\n' "$name" "$seconds" "$cpu" "$code" "$command" "$name"
         tail -60 "$log" | sed 's/^/    | /'
     fi
+}
+
+# timed FILE COMMAND...: in a shell of its own, whose `times` it leaves in FILE
+timed() {
+    local file=$1 code=0
+    shift
+    "$@" || code=$?
+    times >"$file"
+    return "$code"
 }
 
 # check NAME COMMAND...: one that the others wait for
@@ -31,8 +45,8 @@ check() {
     local name=$1 started=$SECONDS code=0
     shift
     need_scratch
-    "$@" >"$scratch/log" 2>&1 || code=$?
-    report "$name" "$code" $((SECONDS - started)) "$scratch/log"
+    (timed "$scratch/times" "$@") >"$scratch/log" 2>&1 || code=$?
+    report "$name" "$code" $((SECONDS - started)) "$scratch/log" "$scratch/times"
 }
 
 names=() commands_of=() suites=() waiting=()
@@ -54,15 +68,15 @@ run_all() {
         while [ ${#waiting[@]} -gt 0 ] && [ ${#index_of[@]} -lt "$slots" ]; do
             i=${waiting[0]}
             waiting=("${waiting[@]:1}")
-            (eval "${commands_of[i]}") >"$scratch/log.$i" 2>&1 </dev/null &
+            (timed "$scratch/times.$i" eval "${commands_of[i]}") >"$scratch/log.$i" 2>&1 </dev/null &
             index_of[$!]=$i
             started[$!]=$SECONDS
         done
         code=0
         wait -n -p pid "${!index_of[@]}" || code=$?
         i=${index_of[$pid]}
-        report "${names[i]}" "$code" $((SECONDS - started[$pid])) "$scratch/log.$i"
-        rm -f "$scratch/log.$i"
+        report "${names[i]}" "$code" $((SECONDS - started[$pid])) "$scratch/log.$i" "$scratch/times.$i"
+        rm -f "$scratch/log.$i" "$scratch/times.$i"
         unset "index_of[$pid]"
     done
 }
@@ -90,26 +104,51 @@ strict_build() {
 # The kernels of a GPU are nvcc's to compile, and once is enough: in the build that is judged. Without their runtime a program
 # also starts in a third of the time, which the thousands of runs under sanitizers feel.
 clang_build() { CC="$(! have ccache || echo ccache) $(find_clang)" strict_build build-clang -- -Dauto_features=disabled; }
+# sanitized_build FOLDER SANITIZERS COMPILER'S LINKER'S TARGETS...
 # Little optimization and no positions of variables: that is half the time of the compiler, and costs the runs little. A program
-# at a fixed address need not relocate the megabytes that UBSan notes about the source: that is a third of a short run.
+# at a fixed address need not be relocated.
 sanitized_build() {
-    strict_build "$1" "${@:3}" -- "-Db_sanitize=$2" -Db_lundef=false -Doptimization=1 -Dauto_features=disabled \
-        -Db_pie=false -Db_staticpic=false "-Dc_args=-fno-var-tracking -fno-pie" -Dc_link_args=-no-pie
+    strict_build "$1" "${@:5}" -- "-Db_sanitize=$2" -Db_lundef=false -Doptimization=1 -Dauto_features=disabled \
+        -Db_pie=false -Db_staticpic=false "-Dc_args=-fno-var-tracking -fno-pie $3" "-Dc_link_args=-no-pie $4"
 }
 build_gcc() { strict_build build --; }
-build_asan() { sanitized_build build-asan address,undefined; }
-build_tsan() { sanitized_build build-tsan thread cli/tessera; }
+# A run is mostly start and search for leaks, so a small program is a quick one. What is undefined traps: that spares it the 7 MB
+# that UBSan would note about the source, among which leaks are searched. AddressSanitizer tells file and line of the trap
+# (set_sanitizers); what was undefined there, a build without the trap says in words. Its library is in the program.
+build_asan() {
+    sanitized_build build-asan address,undefined -fsanitize-undefined-trap-on-error "-static-libasan -static-libubsan"
+}
+build_tsan() { sanitized_build build-tsan thread "" "" cli/tessera; }
 
 unit_tests() {
     meson test -C "$1" --suite unit --no-rebuild --print-errorlogs --timeout-multiplier 20 --num-processes $((($(nproc) + 1) / 2))
 }
 
+fuzz_clang() {
+    "$(find_clang)" -std=gnu11 -g -O1 -I. -D_GNU_SOURCE -DTSR_VERSION='"fuzz"' -ffp-contract=off \
+        -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all "$@"
+}
+
+# What all targets are linked with, compiled by the first that asks: fuzzed.a
+fuzzed_sources() {
+    (
+        flock 9
+        [ ! -f "$scratch/fuzzed.a" ] || exit 0
+        mkdir -p "$scratch/fuzzed"
+        export scratch
+        export -f have find_clang fuzz_clang
+        # shellcheck disable=SC2016
+        printf '%s\n' common/*.c formats/*/*.c | xargs -P "$(nproc)" -I{} bash -c 'fuzz_clang -c -o "$scratch/fuzzed/${1//\//-}.o" "$1"' - {} ||
+            exit 1
+        ar rc "$scratch/fuzzed.a.new" "$scratch"/fuzzed/*.o && mv "$scratch/fuzzed.a.new" "$scratch/fuzzed.a"
+    ) 9>"$scratch/fuzzed.lock"
+}
+
 fuzz() {
     local target=$1
     mkdir -p "$scratch/$target.corpus"
-    "$(find_clang)" -std=gnu11 -g -O1 -I. -D_GNU_SOURCE -DTSR_VERSION='"fuzz"' -ffp-contract=off \
-        -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -o "$scratch/$target" \
-        "tests/fuzz/$target.c" common/*.c formats/*/*.c -lzstd -lpthread || return 1
+    fuzzed_sources || return 1
+    fuzz_clang -o "$scratch/$target" "tests/fuzz/$target.c" "$scratch/fuzzed.a" -lzstd -lpthread || return 1
     "$scratch/$target" -max_total_time="${FUZZ_SECONDS:-20}" -max_len=4096 -dict=tests/fuzz/safetensors.dict \
         "$scratch/$target.corpus" tests/fuzz/corpus
 }
@@ -201,7 +240,7 @@ collect() {
 
 # What is undefined stops a run, and with no exit code of the tool's own.
 set_sanitizers() {
-    export ASAN_OPTIONS=detect_leaks=1:exitcode=99 UBSAN_OPTIONS=halt_on_error=1:exitcode=99:print_stacktrace=1
+    export ASAN_OPTIONS=detect_leaks=1:exitcode=99:handle_sigill=1 UBSAN_OPTIONS=halt_on_error=1:exitcode=99:print_stacktrace=1
     # GCC before 13.3 puts arrays of 64-byte vectors at any address in the frames by which it would find this (its PR 110027).
     [[ $(gcc -dumpfullversion 2>/dev/null) != 13.[0-2]* ]] || ASAN_OPTIONS+=:detect_stack_use_after_return=0
 }
@@ -260,6 +299,7 @@ run_tests() {
         printf '\nfailed; to run one again:\n'
         printf '    ./dev test %q\n' "${failures[@]}"
     }
-    printf '\n%d passed, %d failed\n' "$passed" "$failed"
+    times >"$scratch/times"
+    printf '\n%d passed, %d failed; %d s of CPU in all\n' "$passed" "$failed" "$(cpu_of "$scratch/times")"
     [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
 }
