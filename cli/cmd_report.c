@@ -14,6 +14,7 @@ enum { NARROWEST = 60, WIDEST = 120, USUAL = 80 };
 
 typedef struct arguments {
     const char *results[TSR_MAX_RESULTS];
+    const char *markdown, *csv, *junit, *json;
     size_t n;
     bool quiet, help;
 } arguments;
@@ -27,12 +28,20 @@ static const char kHelp[] =
     "Exit code 0: no result fell short; 1: one did; 3: a file is no result.\n\n"
     "Examples:\n"
     "  tessera report DeepSeek-V3-FP8/quantization_report.json\n"
-    "  tessera report weights.json gemm.json forward.json\n\n"
+    "  tessera report weights.json gemm.json forward.json --junit report.xml --markdown comment.md        for CI\n"
+    "  tessera report result.json --csv tensors.csv --quiet\n"
+    "  tessera report result.json --json -\n\n"
     "Options:\n";
 
 static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
 {
     const tsr_option options[] = {
+        {"--markdown", TSR_OPT_TEXT, &a->markdown, "FILE",
+         "for a comment on a pull request: the verdict first, details folded"},
+        {"--csv", TSR_OPT_TEXT, &a->csv, "FILE", "all tensors and judgements, a row each"},
+        {"--junit", TSR_OPT_TEXT, &a->junit, "FILE",
+         "JUnit XML: a case for each check of a layer, and for each judgement"},
+        {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the report itself as JSON ('-': stdout)"},
         {"--quiet", TSR_OPT_FLAG, &a->quiet, NULL, "no summary: only files and the exit code"},
         {"--help", TSR_OPT_FLAG, &a->help, NULL, "this text"},
         {0},
@@ -44,7 +53,10 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
     }
     if (a->n == 0)
         return tsr_fail(err, TSR_E_USAGE, "which results? tessera report RESULT.json...");
-    return TSR_OK;
+    const tsr_output more[] = {{"--markdown", a->markdown}, {"--csv", a->csv}, {0}};
+    tsr_places places = {.json = a->json, .junit = a->junit, .more = more};
+    memcpy(places.sources, a->results, a->n * sizeof *a->results);
+    return tsr_places_check(&places, err);
 }
 
 /* ---- telling ---- */
@@ -85,6 +97,54 @@ static tsr_status print_summary(const tsr_report *report, tsr_err *err)
     return status;
 }
 
+/* ---- files ---- */
+
+static tsr_status make_markdown(tsr_text *text, const tsr_report *report, tsr_err *err)
+{
+    (void)err;
+    tsr_write_markdown(text, report);
+    return TSR_OK;
+}
+
+static tsr_status make_csv(tsr_text *text, const tsr_report *report, tsr_err *err)
+{
+    (void)err;
+    tsr_write_csv(text, report);
+    return TSR_OK;
+}
+
+static tsr_status make_json(tsr_text *text, const tsr_report *report, tsr_err *err)
+{
+    (void)err;
+    tsr_write_json(text, report);
+    return TSR_OK;
+}
+
+static tsr_status write_files(const arguments *a, const tsr_report *report, tsr_err *err)
+{
+    const struct {
+        const char *path;
+        tsr_status (*make)(tsr_text *text, const tsr_report *report, tsr_err *err);
+    } files[] = {{a->markdown, make_markdown}, {a->csv, make_csv}, {a->junit, tsr_write_junit}, {a->json, make_json}};
+    tsr_status status = TSR_OK;
+    for (size_t i = 0; i < sizeof files / sizeof *files && status == TSR_OK; i++) {
+        tsr_text text = {0};
+        if (files[i].path != NULL)
+            status = files[i].make(&text, report, err);
+        if (status == TSR_OK && files[i].path != NULL)
+            status = tsr_write_report(files[i].path, &text, err);
+        tsr_text_free(&text);
+    }
+    return status;
+}
+
+/* A summary would stand in the middle of a report that goes to stdout. */
+static bool talks(const arguments *a)
+{
+    return !a->quiet && !tsr_is_stdout(a->markdown) && !tsr_is_stdout(a->csv) && !tsr_is_stdout(a->junit) &&
+           !tsr_is_stdout(a->json);
+}
+
 int tsr_cmd_report(int argc, char **argv)
 {
     arguments a = {.n = 0};
@@ -93,7 +153,9 @@ int tsr_cmd_report(int argc, char **argv)
     tsr_status status = parse(argc, argv, &a, &err);
     if (status == TSR_OK && !a.help)
         status = tsr_report_make(&report, a.results, a.n, &err);
-    if (status == TSR_OK && !a.help && !a.quiet)
+    if (status == TSR_OK && !a.help)
+        status = write_files(&a, &report, &err);
+    if (status == TSR_OK && !a.help && talks(&a))
         status = print_summary(&report, &err);
     const bool fine = report.outcome != TSR_OUTCOME_FAILED;
     tsr_report_free(&report);

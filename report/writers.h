@@ -7,6 +7,18 @@
 
 void tsr_write_terminal(tsr_text *text, const tsr_report *report, const tsr_style *style);
 
+/* Markdown for a comment on a pull request. */
+void tsr_write_markdown(tsr_text *text, const tsr_report *report);
+
+/* CSV by RFC 4180: a row for each tensor or judgement, and for each finding that is about none. */
+void tsr_write_csv(tsr_text *text, const tsr_report *report);
+
+/* JUnit XML: a suite for each result. */
+tsr_status tsr_write_junit(tsr_text *text, const tsr_report *report, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The report itself as JSON, tessera-report/1. */
+void tsr_write_json(tsr_text *text, const tsr_report *report);
+
 /* "PASS", "FAIL"; "INFO" where there is no verdict: in every form of a report. Static storage. */
 const char *tsr_verdict_word(tsr_outcome outcome);
 

@@ -81,6 +81,7 @@ missing_for() {
     has_fuzzer || clang_runtime
     valgrind -q true >/dev/null 2>&1 || echo valgrind libc6-dbg
     have zstd || echo zstd
+    have xmllint || echo libxml2-utils
 }
 
 # need_for build|test: installs what is missing, or says what to install and leaves

@@ -30,7 +30,8 @@ PRINTING = [
     "diff SRC SRC", "diff SRC SRC --json -", "verify FP8 --against SRC", "verify FP8 --against SRC --json -",
     "verify FP8 --against SRC --junit STDOUT --quiet",
     "verify gemm FP8 --device cpu --sample 1", "verify gemm FP8 --device cpu --sample 1 --json -",
-    "report FP8/quantization_report.json", "report --help",
+    "report FP8/quantization_report.json", "report FP8/quantization_report.json --csv -", "report --help",
+    "report FP8/quantization_report.json --junit -", "report FP8/quantization_report.json --markdown -",
     "verify forward FP8 --against SRC --count 4", "verify forward FP8 --against SRC --count 4 --json -",
 ]
 

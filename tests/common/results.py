@@ -1,9 +1,14 @@
 """A result of every command that writes one, made from small checkpoints; and large reports, made up."""
 
+import copy
 import json
 import random
 
+import checkpoints
+from checkpoints import BF16, FP8_CONFIG
+import fp8_oracle
 import harness
+import numpy as np
 
 # name of the result -> command; SRC is a checkpoint in BF16, FP8 what quantize makes of it, OUT a fresh folder, JSON the result.
 # What a command says of a sound checkpoint is no fault: diff without a tolerance, and loaders that do not take it, end in 1.
@@ -77,3 +82,28 @@ def write(path, document):
     """Writes a document with a line for each tensor, as Tessera does; returns the path."""
     path.write_text(json.dumps(document).replace('}, {"name"', '},\n    {"name"'))
     return path
+
+
+def write_faulty(folder):
+    """A source, and an output of it for each fault: {"source", "transposed", "code", "missing": directory}; and {fault: tensor}."""
+    rng = np.random.default_rng(8)
+    names = [f"model.layers.{i}.mlp.experts.1.down_proj.weight" for i in range(4)]
+    source = {name: rng.standard_normal((384, 640)).astype(BF16) for name in names}
+    for w in source.values():
+        w[:] = w * np.repeat(np.exp2(rng.uniform(-3, 3, 5)), 128)
+    config = dict(copy.deepcopy(FP8_CONFIG), hidden_size=640)
+    made = {"source": checkpoints.write(folder / "source", source, {"hidden_size": 640})}
+    where = {}
+    for fault, name in zip(("transposed", "code", "missing"), names):
+        output = {}
+        for each in names:
+            output[each], output[each + "_scale_inv"] = map(np.array, fp8_oracle.quantize(source[each]))
+        scale = output[name + "_scale_inv"]
+        if fault == "transposed":
+            scale[:] = scale.T.copy().reshape(scale.shape)
+        elif fault == "code":
+            output[name].view(np.uint8)[5, 7] ^= 0x10
+        else:
+            del output[name + "_scale_inv"]
+        made[fault], where[fault] = checkpoints.write(folder / fault, output, config), name
+    return made, where

@@ -1,0 +1,256 @@
+/* From findings and judgements to cases. */
+#include "report/cases.h"
+
+#include "report/kinds.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+tsr_status tsr_cases_add(tsr_cases *cases, const tsr_case *more, tsr_err *err)
+{
+    if (cases->count == cases->capacity) {
+        const size_t capacity = cases->capacity == 0 ? 64 : 2 * cases->capacity;
+        tsr_case *const items = realloc(cases->items, capacity * sizeof *items);
+        if (items == NULL)
+            return tsr_out_of_memory(err, "for cases");
+        cases->items = items;
+        cases->capacity = capacity;
+    }
+    cases->items[cases->count++] = *more;
+    cases->failed += more->outcome == TSR_OUTCOME_FAILED;
+    cases->skipped += more->outcome == TSR_OUTCOME_SKIPPED;
+    return TSR_OK;
+}
+
+const char *tsr_limits_text(const tsr_result *result, tsr_arena *arena)
+{
+    const char *text = "";
+    char number[32];
+    for (size_t i = 0; i < result->limits.count && text != NULL; i++)
+        text = tsr_arena_printf(arena, "%s%s%s %s", text, i == 0 ? "limits: " : ", ", result->limits.items[i].name,
+                                tsr_fact_shown(&result->limits.items[i], number));
+    return text;
+}
+
+/* ---- findings ---- */
+
+/* A finding as a line: where, what, and the figures of the row where they are not said already. */
+static void finding_line(tsr_text *text, const tsr_result *result, const tsr_result_finding *f)
+{
+    tsr_text_printf(text, "%s: %s", f->where, f->text);
+    if (f->row != TSR_NO_ROW && strstr(f->text, tsr_figure_of(TSR_FIGURE_WORST_BLOCK)->title) == NULL) {
+        tsr_text figures = {0};
+        tsr_row_text(&figures, &result->rows[f->row]);
+        if (figures.size > 0)
+            tsr_text_printf(text, " (%s)", figures.data);
+        text->failed = text->failed || figures.failed;
+        tsr_text_free(&figures);
+    }
+    tsr_text_append(text, "\n", 1);
+}
+
+/* A finding with the group that it belongs to, for sorting. */
+typedef struct placed {
+    const tsr_result_finding *finding;
+    const char *group;
+} placed;
+
+static int by_check_and_group(const void *a, const void *b)
+{
+    const placed *const x = a, *const y = b;
+    int order = strcmp(x->finding->check, y->finding->check);
+    if (order == 0)
+        order = strcmp(x->group, y->group);
+    return order != 0 ? order : (x->finding > y->finding) - (x->finding < y->finding);
+}
+
+/* One failed case for n findings of one check and group. */
+static tsr_status add_failed(tsr_cases *cases, const tsr_result *result, const placed *p, size_t n, tsr_err *err)
+{
+    tsr_text text = {0};
+    for (size_t i = 0; i < n; i++)
+        finding_line(&text, result, p[i].finding);
+    const char *const limits = tsr_limits_text(result, &cases->arena);
+    if (limits != NULL && *limits != '\0')
+        tsr_text_printf(&text, "%s\n", limits);
+    const tsr_case made = {
+        .class_name = tsr_arena_printf(&cases->arena, "%s.%s", result->title, p->finding->check),
+        .name = p->group,
+        .outcome = TSR_OUTCOME_FAILED,
+        .message = tsr_arena_printf(&cases->arena, "%zu finding%s; the first: %s: %s", n, n == 1 ? "" : "s",
+                                    p->finding->where, p->finding->text),
+        .text = text.failed ? NULL : tsr_arena_dup(&cases->arena, text.data, text.size),
+    };
+    tsr_text_free(&text);
+    TSR_TRY(tsr_arena_status(&cases->arena, TSR_OK, err));
+    return made.text == NULL ? tsr_out_of_memory(err, NULL) : tsr_cases_add(cases, &made, err);
+}
+
+/* The findings that are errors, sorted by check and group. From malloc. */
+static placed *sort_findings(tsr_cases *cases, const tsr_result *result, size_t *n)
+{
+    placed *const list = malloc((result->n_findings + 1) * sizeof *list);
+    *n = 0;
+    for (size_t i = 0; list != NULL && i < result->n_findings; i++) {
+        const tsr_result_finding *const f = &result->findings[i];
+        const char *const group = tsr_layer_label(f->where, &cases->arena);
+        if (f->fatal && group != NULL)
+            list[(*n)++] = (placed){f, group};
+    }
+    if (list != NULL && *n > 0)
+        qsort(list, *n, sizeof *list, by_check_and_group);
+    return list;
+}
+
+/* ---- a check of a group ---- */
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The labels of all layers that rows stand in, each once, in the arena's memory but for the list, which is from malloc. */
+static const char **layer_labels(tsr_cases *cases, const tsr_overview *o, size_t *n)
+{
+    const tsr_groups *const groups = &o->groups[TSR_BY_LAYER];
+    const char **const labels = malloc((groups->count + 1) * sizeof *labels);
+    *n = 0;
+    for (size_t i = 0; labels != NULL && i < groups->count; i++) {
+        const char *const label =
+            tsr_layer_label(o->result->rows[groups->order[groups->items[i].first]].name, &cases->arena);
+        if (label != NULL)
+            labels[(*n)++] = label;
+    }
+    return labels;
+}
+
+/* Cases that passed, or had nothing to judge: every group of a check that no finding is about. */
+static tsr_status add_others(tsr_cases *cases, const tsr_result *result, const tsr_check_facts *check,
+                             const char *const *labels, size_t n_labels, const char *const *failed, size_t n_failed,
+                             tsr_err *err)
+{
+    tsr_case made = {.class_name = tsr_arena_printf(&cases->arena, "%s.%s", result->title, check->name),
+                     .outcome = check->judged > 0 ? TSR_OUTCOME_PASSED : TSR_OUTCOME_SKIPPED,
+                     .message = check->judged > 0 ? NULL : "there was nothing to judge"};
+    if (made.class_name == NULL)
+        return tsr_out_of_memory(err, NULL);
+    /* A check of the configuration, or one without anything to judge, is one case. */
+    const bool one = check->judged <= 1 || n_labels == 0;
+    if (one && n_failed == 0) {
+        made.name = "the model";
+        return tsr_cases_add(cases, &made, err);
+    }
+    for (size_t i = 0; i < n_labels && !one; i++) {
+        made.name = labels[i];
+        if (bsearch(&labels[i], failed, n_failed, sizeof *failed, by_text) == NULL)
+            TSR_TRY(tsr_cases_add(cases, &made, err));
+    }
+    return TSR_OK;
+}
+
+/* The end of the findings that are of the same check and group as the first. */
+static size_t end_of_run(const placed *found, size_t first, size_t n)
+{
+    size_t end = first + 1;
+    while (end < n && strcmp(found[end].finding->check, found[first].finding->check) == 0 &&
+           strcmp(found[end].group, found[first].group) == 0)
+        end++;
+    return end;
+}
+
+/* All cases of a result with checks, and of findings that belong to none, such as loaders' rules. */
+static tsr_status add_checks(tsr_cases *cases, const tsr_overview *o, tsr_err *err)
+{
+    const tsr_result *const result = o->result;
+    size_t n, n_labels;
+    placed *const found = sort_findings(cases, result, &n);
+    const char **const labels = layer_labels(cases, o, &n_labels);
+    const char **const failed = malloc((n + 1) * sizeof *failed);
+    tsr_status status = found == NULL || labels == NULL || failed == NULL
+                            ? tsr_out_of_memory(err, NULL)
+                            : tsr_arena_status(&cases->arena, TSR_OK, err);
+    for (size_t i = 0, end; i < n && status == TSR_OK; i = end) {
+        end = end_of_run(found, i, n);
+        status = add_failed(cases, result, &found[i], end - i, err);
+    }
+    for (size_t c = 0; c < result->n_checks && status == TSR_OK; c++) {
+        size_t n_failed = 0;
+        for (size_t i = 0; i < n; i++) {
+            if (strcmp(found[i].finding->check, result->checks[c].name) == 0)
+                failed[n_failed++] = found[i].group; /* in order, as bsearch needs them */
+        }
+        status = add_others(cases, result, &result->checks[c], labels, n_labels, failed, n_failed, err);
+    }
+    free(found);
+    free(labels);
+    free(failed);
+    return status;
+}
+
+/* ---- judgements ---- */
+
+static tsr_status add_row(tsr_cases *cases, const tsr_result *result, const tsr_row *row, tsr_err *err)
+{
+    const double seconds = row->figures[TSR_FIGURE_SECONDS];
+    tsr_case made = {
+        .class_name = tsr_arena_printf(&cases->arena, "%s.%s", result->title, result->series[row->series].name),
+        .name = row->what == NULL ? row->name : tsr_arena_printf(&cases->arena, "%s: %s", row->name, row->what),
+        .outcome = row->outcome,
+        .message = row->outcome == TSR_OUTCOME_PASSED ? NULL
+                   : row->note == NULL                ? "it fell short"
+                                                      : row->note,
+        .seconds = isnan(seconds) ? 0 : seconds};
+    if (row->outcome == TSR_OUTCOME_FAILED) {
+        tsr_text text = {0};
+        const char *const limits = tsr_limits_text(result, &cases->arena);
+        tsr_text_printf(&text, "%s: ", row->name);
+        tsr_row_text(&text, row);
+        tsr_text_printf(&text, "\n%s", limits == NULL ? "" : limits);
+        made.text = text.failed ? NULL : tsr_arena_dup(&cases->arena, text.data, text.size);
+        tsr_text_free(&text);
+        if (made.text == NULL)
+            return tsr_out_of_memory(err, NULL);
+    }
+    TSR_TRY(tsr_arena_status(&cases->arena, TSR_OK, err));
+    return tsr_cases_add(cases, &made, err);
+}
+
+static tsr_status fill(tsr_cases *cases, const tsr_overview *o, tsr_err *err)
+{
+    const tsr_result *const result = o->result;
+    if (result->kind->case_a_row) {
+        for (size_t i = 0; i < result->n_rows; i++) {
+            if (result->rows[i].outcome != TSR_OUTCOME_NONE)
+                TSR_TRY(add_row(cases, result, &result->rows[i], err));
+        }
+    }
+    /* Of judgements the rows are the cases, and their findings say the same again; of inspect they are its own. */
+    if (!result->kind->case_a_row || result->kind->charted == NULL)
+        TSR_TRY(add_checks(cases, o, err));
+    if (cases->count > 0)
+        return TSR_OK;
+    const bool judged = result->outcome != TSR_OUTCOME_NONE;
+    const tsr_case none = {.class_name = result->title,
+                           .name = "the model",
+                           .outcome = judged ? result->outcome : TSR_OUTCOME_SKIPPED,
+                           .message = judged ? result->outcome == TSR_OUTCOME_FAILED ? "it fell short" : NULL
+                                             : "figures without limits: nothing was judged"};
+    return tsr_cases_add(cases, &none, err);
+}
+
+tsr_status tsr_cases_make(tsr_cases *cases, const tsr_overview *overview, tsr_err *err)
+{
+    *cases = (tsr_cases){.items = NULL};
+    const tsr_status status = fill(cases, overview, err);
+    if (status != TSR_OK)
+        tsr_cases_free(cases);
+    return status;
+}
+
+void tsr_cases_free(tsr_cases *cases)
+{
+    free(cases->items);
+    tsr_arena_free(&cases->arena);
+    *cases = (tsr_cases){.items = NULL};
+}

@@ -1,0 +1,189 @@
+"""`tessera report --markdown, --csv, --junit, --json`: the same findings in every form, and each form by its own rules."""
+
+import csv
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree
+
+import harness
+import pytest
+import results
+
+SCHEMA = pathlib.Path(__file__).parent.parent / "common/junit.xsd"
+FORMS = ("markdown", "csv", "junit", "json")
+
+
+@pytest.fixture(scope="session")
+def made(tessera, checkpoint, tmp_path_factory):
+    """The results of all commands."""
+    return results.make(tessera, checkpoint("deepseek-v3"), tmp_path_factory.mktemp("results") / "made")
+
+
+@pytest.fixture
+def report(tessera, tmp_path):
+    """report(*results) -> (exit code, {form: text}, the terminal's text)."""
+
+    def run(*paths, options=()):
+        files = {form: tmp_path / f"out.{form}" for form in FORMS}
+        args = [word for form in FORMS for word in (f"--{form}", files[form])]
+        code, out, err = harness.run(tessera, ["report", *paths, *args, *options])
+        assert code in (0, 1) and err == "", err
+        return code, {form: path.read_bytes().decode() for form, path in files.items()}, out
+
+    return run
+
+
+def table(text):
+    """The rows of a CSV, by name of the column; every row has all columns, and lines end as RFC 4180 says."""
+    assert text.endswith("\r\n") and "\n" not in text.replace("\r\n", "")
+    rows = list(csv.reader(text.splitlines(keepends=True), strict=True))
+    assert len({len(row) for row in rows}) == 1
+    return [dict(zip(rows[0], row)) for row in rows[1:]]
+
+
+def suites(text):
+    """The suites of a JUnit file, whose sums are right and which the schema takes."""
+    root = xml.etree.ElementTree.fromstring(text.encode())
+    if shutil.which("xmllint"):
+        done = subprocess.run(["xmllint", "--noout", "--nonet", "--schema", SCHEMA, "-"], input=text.encode(), capture_output=True)
+        assert done.returncode == 0, done.stderr.decode()
+    assert root.tag == "testsuites" and {child.tag for child in root} == {"testsuite"}
+    for suite in root:
+        cases = suite.findall("testcase")
+        assert int(suite.get("tests")) == len(cases) > 0
+        for key, tag in (("failures", "failure"), ("skipped", "skipped"), ("errors", "error")):
+            assert int(suite.get(key)) == len([c for c in cases if c.find(tag) is not None])
+        assert len({(c.get("classname"), c.get("name")) for c in cases}) == len(cases)
+    assert int(root.get("tests")) == sum(int(s.get("tests")) for s in root)
+    assert int(root.get("failures")) == sum(int(s.get("failures")) for s in root)
+    return list(root)
+
+
+def test_the_schema_refuses_what_is_none(made, report):
+    if not shutil.which("xmllint"):
+        pytest.skip("no xmllint (libxml2-utils)")
+    text = report(made["verify"][0])[1]["junit"]
+    for old, new in (('tests="', 'test="'), ("<testcase ", "<case "), (' time="0', ' time="-1'), ("</testsuite>", "<x/></testsuite>")):
+        assert old in text
+        done = subprocess.run(["xmllint", "--noout", "--schema", SCHEMA, "-"], input=text.replace(old, new).encode(), capture_output=True)
+        assert done.returncode != 0, new
+
+
+@pytest.mark.parametrize("name", ["report", *results.COMMANDS])
+def test_every_result_in_every_form(name, made, report):
+    path, code = made[name]
+    result = json.loads(path.read_text())
+    got, files, _ = report(path)
+    assert got == code
+    verdict = json.loads(files["json"])["verdict"]
+    assert verdict == ("failed" if code else "passed" if "passed" in result or name.startswith(("inspect", "diff")) and
+                       name != "inspect-tensor" else None)
+    assert files["markdown"].splitlines()[0].startswith({"failed": "### ❌ FAIL", "passed": "### ✅ PASS", None: "### ℹ️ INFO"}[verdict])
+    assert len(files["markdown"]) < 65536 and files["markdown"].count("<details>") == files["markdown"].count("</details>") == 1
+    (suite,) = suites(files["junit"])
+    assert (int(suite.get("failures")) > 0) == (code == 1)
+    if verdict is None:  # nothing was judged: not a case that passed
+        assert suite.get("skipped") == suite.get("tests")
+    rows = table(files["csv"])
+    named = {t["name"] for t in result.get("tensors", []) if isinstance(t, dict)} if isinstance(result.get("tensors"), list) else set()
+    assert named <= {row["name"] for row in rows}
+
+
+def test_figures_of_csv_are_the_results(made, report):
+    result = json.loads(made["report"][0].read_text())
+    rows = {row["name"]: row for row in table(report(made["report"][0])[1]["csv"]) if row["series"] == ""}
+    assert rows.keys() == {t["name"] for t in result["tensors"]}
+    for t in result["tensors"]:
+        row = rows[t["name"]]
+        for key in ("sqnr_db", "relative_error", "worst_block_error", "amax", "saturated", "elements", "scale_median"):
+            assert float(row[key] or "nan") == pytest.approx(t[key], rel=1e-8), key
+        assert json.loads(row["worst_block_at"]) == t["worst_block_at"] and json.loads(row["shape"]) == t["shape"]
+    row = rows["model.layers.1.mlp.experts.3.down_proj.weight"]
+    assert (row["layer"], row["module"], row["expert"]) == ("1", "experts.down_proj", "3")
+
+
+def test_judgements_are_cases(made, report):
+    result = json.loads(made["gemm"][0].read_text())
+    (suite,) = suites(report(made["gemm"][0])[1]["junit"])
+    assert {c.get("name") for c in suite.iter("testcase")} == {f"{j['subject']}: {j['what']}" for j in result["judgements"]}
+    timed = [float(c.get("time")) for c in suite.iter("testcase")]
+    assert sum(timed) == pytest.approx(sum(j.get("kernel_seconds", 0) for j in result["judgements"]), abs=1e-4)
+    assert float(suite.get("time")) == pytest.approx(result["seconds"], abs=1e-5)
+
+
+# ---- faults ----
+
+
+@pytest.fixture(scope="session")
+def faulty(tessera, tmp_path_factory):
+    """{fault: (path of the result that tells it, the tensor, words)}: a transposed grid, one wrong code, a missing scale."""
+    folder = tmp_path_factory.mktemp("faulty")
+    made, where = results.write_faulty(folder)
+    told = {}
+    for fault, words in (("transposed", "grid is stored transposed"), ("code", "not the nearest"), ("missing", "without a scale")):
+        path = folder / f"{fault}.json"
+        # verify refuses a weight without its scale, because nobody can know its values; inspect describes it.
+        args = ["inspect", made[fault]] if fault == "missing" else ["verify", made[fault], "--against", made["source"]]
+        code, _, err = harness.run(tessera, [*args, "--json", path])
+        assert code == 1, err
+        told[fault] = path, where[fault], words
+    return told
+
+
+@pytest.mark.parametrize("fault", ["transposed", "code", "missing"])
+def test_a_planted_fault_is_named_in_every_form(fault, faulty, made, report):
+    path, tensor, words = faulty[fault]
+    code, files, out = report(made["verify"][0], path)
+    assert code == 1
+    flat = " ".join(out.split())
+    assert out.startswith("FAIL  1 of 2 results fell short") and tensor in flat and words in flat
+    first, _, details = files["markdown"].partition("<details>")
+    assert "FAIL" in first.splitlines()[0] and f"`{tensor}`" in first and words in first
+    failed = [row for row in table(files["csv"]) if row["outcome"] == "failed"]
+    assert {row["name"] for row in failed} == {tensor} and all(words in " ".join(r["findings"] for r in failed) for _ in failed)
+    sound, broken = suites(files["junit"])
+    assert sound.get("failures") == "0" and int(broken.get("failures")) > 0
+    texts = [case.find("failure").text for case in broken.iter("testcase") if case.find("failure") is not None]
+    assert all(tensor in text for text in texts) and any(words in text for text in texts)
+    findings = json.loads(files["json"])["results"][1]["findings"]
+    assert any(f["where"] == tensor and words in f["what"] for f in findings)
+    if fault != "missing":  # tensor, block, figure and limit
+        values = next(t for t in texts if "SQNR" in t)
+        assert re.search(r"SQNR [0-9.]+ dB", values) and "worst block" in values and "limits: min_sqnr_db 30" in values
+        layer = tensor.split(".mlp")[0]
+        failing = {c.get("name") for c in broken.iter("testcase") if c.find("failure") is not None}
+        passing = {c.get("name") for c in broken.iter("testcase") if c.get("classname").endswith(".values")} - failing
+        assert failing == {layer} and len(passing) == 3
+
+
+EVIL = "x\nPASS\x1b[2J\u202e<b>&\"'|`@team #1 [a](b)\r,;"
+
+
+def test_names_of_strangers(report, tmp_path):
+    rows = [results.row(name, 20 + i) for i, name in enumerate([EVIL, "=1+1", "+a", "-b", "@c", "model.layers.0.q.weight"])]
+    code, files, out = report(results.write(tmp_path / "r.json", results.quantization_report(rows)))
+    assert code == 0
+    for text in (*files.values(), out):
+        assert not re.search("[\x00-\x09\x0b\x0c\x0e-\x1f\u202e]", text)
+    names = [row["name"] for row in table(files["csv"])]
+    assert names[1:5] == ["'=1+1", "'+a", "'-b", "'@c"] and "\\n" in names[0]
+    suites(files["junit"])
+    lines = [line for line in files["markdown"].splitlines() if "PASS\\x1b" in line]
+    assert lines
+    for line in lines:  # in a code span with a longer fence, in one line, and no cell more
+        assert "`` x\\nPASS" in line and len(re.findall(r"(?<!\\)\|", line)) in (4, 7), line
+
+
+def test_stdout_takes_one_report_and_no_summary(made, tessera):
+    path = made["verify"][0]
+    for form in FORMS:
+        code, out, err = harness.run(tessera, ["report", path, f"--{form}", "-"])
+        assert code == 0 and err == "" and out and "limits: " not in out.splitlines()[0]
+        assert out.startswith({"markdown": "###", "csv": "result,", "junit": "<?xml", "json": "{"}[form])
+    code, _, err = harness.run(tessera, ["report", path, "--csv", "-", "--json", "-"])
+    assert code == 2 and "--csv" in err and "--json" in err
+    code, _, err = harness.run(tessera, ["report", path, "--csv", path])
+    assert code == 2 and str(path) in err
