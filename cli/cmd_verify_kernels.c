@@ -45,14 +45,17 @@ typedef struct session {
 
 static const char kGemmHelp[] =
     "tessera verify gemm DST [--against SRC] [options]\n\n"
-    "Multiplies block-FP8 weights of a checkpoint with activations, as serving does, and compares every kernel with\n"
-    "the product in double precision over the same operands (kernel error). Separately it shows what quantization\n"
-    "costs: with --against SRC for weights and activations, otherwise for activations alone. Experts are also\n"
-    "multiplied as sets, in the contiguous and the masked layout.\n"
+    "Multiplies weights of a checkpoint (block FP8, MXFP4, NVFP4, MXFP8) with activations, as serving does, and\n"
+    "compares every kernel with the product in double precision over the same operands (kernel error). Separately it\n"
+    "shows what quantization costs: with --against SRC for weights and activations, otherwise for activations alone.\n"
+    "Experts in block FP8 are also multiplied as sets, in the contiguous and the masked layout. With MXFP4, NVFP4 and\n"
+    "MXFP8 activations are BF16, and in the weight's own format as well (NVFP4: by the scale of the layer's input, if\n"
+    "the checkpoint states one); --scaling is of block FP8.\n"
     "Exit code 0: all within the limits; 1: not; 3: nothing to check, or activations that do not fit; 5: no device.\n\n"
     "Examples:\n"
     "  tessera verify gemm DeepSeek-V3-FP8 --tensors '*.layers.3.*'\n"
     "  tessera verify gemm out --against model --sample 16 --device cpu --junit result.xml       for CI\n"
+    "  tessera verify gemm Llama-NVFP4 --against Llama --tensors '*.layers.0.*' --device cuda\n"
     "  tessera verify gemm out --activations captured.safetensors --out bf16\n\n"
     "Options:\n";
 
@@ -82,6 +85,7 @@ static const char kDequantHelp[] =
     "what the kernel costs, as in verify gemm. (To compare a directory of laid-out weights with its source, convert "
     "it\n"
     "back with tessera convert --from, then run tessera verify DST --against SRC.)\n"
+    "Codes of MXFP4, NVFP4 and MXFP8 become BF16 by every decoder, and each value has to be the format's own.\n"
     "Exit code 0: every bit is right, all within the limits; 1: not; 3: nothing to check; 5: no device.\n\n"
     "Examples:\n"
     "  tessera verify dequant Llama-3.1-8B-W4A16 --against Llama-3.1-8B\n"
@@ -153,7 +157,9 @@ static void list_options(arguments *a, tsr_option *options)
         {"--max-kernel-rms", TSR_OPT_TEXT, &a->max_kernel_rms, "X",
          "RMS error of a kernel, over the expected RMS of its accumulation (2)"},
         {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB",
-         "smallest SQNR that quantization leaves (gemm: 27, of activations alone 30; else by rounding)"},
+         "smallest SQNR that quantization leaves (gemm: 27, of activations alone 30; of MXFP8 26 and 29, of 4 bits 9; "
+         "else "
+         "by rounding)"},
         {"--details", TSR_OPT_FLAG, &a->details, NULL, "a line for every judgement, not for every tensor"},
         {0},
     };

@@ -59,9 +59,9 @@ def test_forward(kind, tessera, maker, quantize, tmp_path):
     assert lost and all(8 < x < (40 if kind == "mxfp8" else 30) for x in lost), lost
 
 
-@pytest.mark.parametrize("kind, title", [("nvfp4", "NVFP4"), ("mxfp4", "MXFP4"), ("mxfp8", "MXFP8"), ("awq", "AWQ's order"),
-                                         ("gptq", "GPTQ's order")])
-@pytest.mark.parametrize("check", ["gemm", "epilogue", "dequant"])
+@pytest.mark.parametrize("check, kind, title", [(check, *kind) for check in ("gemm", "epilogue", "dequant") for kind in (
+    ("nvfp4", "NVFP4"), ("mxfp4", "MXFP4"), ("mxfp8", "MXFP8"), ("awq", "AWQ's order"), ("gptq", "GPTQ's order"))
+    if check == "epilogue" or "order" in kind[1]])  # the others are in test_verify_mx.py
 def test_checks_of_kernels_name_what_they_have_none_for(check, kind, title, tessera, tmp_path):
     c = Coded(kind, (128, 256))
     alone = checkpoint(tmp_path / "alone", c.tensors, c.config)
@@ -69,8 +69,8 @@ def test_checks_of_kernels_name_what_they_have_none_for(check, kind, title, tess
     assert code == 3 and "could be checked; skipped " + WEIGHT in err and title in err and "no kernels" in err, out + err
 
 
-def test_a_mixed_checkpoint_is_checked_where_there_are_kernels(verify, tmp_path):
-    """int4 beside NVFP4, as compressed-tensors' mixed-precision has it."""
+def test_a_mixed_checkpoint_is_checked_by_kind(verify, tmp_path):
+    """int4 beside NVFP4, as compressed-tensors' mixed-precision has it: each by its own kernels."""
     c, rng = Coded("nvfp4", (128, 256)), np.random.default_rng(9)
     other = "model.layers.0.mlp.up_proj.weight"
     c.tensors |= {other + "_packed": stored.words(rng.integers(0, 16, (64, 256)).astype(np.uint8)),
@@ -79,5 +79,5 @@ def test_a_mixed_checkpoint_is_checked_where_there_are_kernels(verify, tmp_path)
         "group_0": dict(NVFP4["config_groups"]["group_0"], targets=["re:.*down_proj"], format="nvfp4-pack-quantized"),
         "group_1": dict(int4_config()["config_groups"]["group_0"], targets=["re:.*up_proj"], format="pack-quantized")}}
     code, result = verify("dequant", checkpoint(tmp_path / "mixed", c.tensors, config))
-    assert code == 0 and {j["subject"] for j in result["judgements"]} == {other}
-    assert [(s["subject"], "NVFP4" in s["why"]) for s in result["skipped"]] == [(WEIGHT, True)]
+    assert code == 0 and {j["subject"] for j in result["judgements"]} == {other, WEIGHT} and not result["skipped"]
+    assert {j["what"] for j in result["judgements"] if j["subject"] == WEIGHT} == {"CPU's decoder, NVFP4, bf16"}

@@ -75,6 +75,24 @@ tsr_status tsr_device_add_weight_only(tsr_device *device, const tsr_device_weigh
     return TSR_OK;
 }
 
+tsr_status tsr_device_add_mx_dequant(tsr_device *device, const tsr_device_mx_dequant *mx_dequant, tsr_err *err)
+{
+    TSR_TRY(check_room(device, device->n_mx_dequants, mx_dequant->name, err));
+    tsr_device_mx_dequant *const to = &device->mx_dequants[device->n_mx_dequants++];
+    *to = *mx_dequant;
+    to->device = device;
+    return TSR_OK;
+}
+
+tsr_status tsr_device_add_mx_gemm(tsr_device *device, const tsr_device_mx_gemm *mx_gemm, tsr_err *err)
+{
+    TSR_TRY(check_room(device, device->n_mx_gemms, mx_gemm->name, err));
+    tsr_device_mx_gemm *const to = &device->mx_gemms[device->n_mx_gemms++];
+    *to = *mx_gemm;
+    to->device = device;
+    return TSR_OK;
+}
+
 tsr_status tsr_device_add_prefill(tsr_device *device, const tsr_device_prefill *prefill, tsr_err *err)
 {
     TSR_TRY(check_room(device, device->n_prefills, prefill->name, err));
@@ -175,6 +193,37 @@ static tsr_status run_cpu_weight_only(const tsr_device_weight_only *kernel, cons
     return TSR_OK;
 }
 
+static tsr_status run_cpu_mx_dequant(const tsr_device_mx_dequant *kernel, const tsr_mx_matrix *x, size_t rows, size_t k,
+                                     uint16_t *values, tsr_err *err)
+{
+    enum { GROUPS = 256 };
+    const tsr_cpu_kernels *const cpu = &kernel->device->cpu;
+    const size_t group = tsr_mx_form_group(x->form), groups = rows * k / group;
+    const uint8_t *const codes = x->codes;
+    float t[GROUPS];
+    (void)err;
+    for (size_t g = 0; g < groups; g += GROUPS) {
+        const size_t n = tsr_min_u64(GROUPS, groups - g), at = g * group;
+        if (x->form == TSR_MX_FORM_MXFP8) {
+            (void)cpu->decode_mxfp8_bf16(codes + at, n * group, x->scales + g, values + at);
+            continue;
+        }
+        tsr_mx_scales(x, g, n, t);
+        cpu->decode_e2m1_bf16(codes + at / 2, n * group, group, t, values + at);
+    }
+    return TSR_OK;
+}
+
+static tsr_status run_cpu_mx_gemm(const tsr_device_mx_gemm *kernel, const tsr_mx_gemm_args *args, tsr_out out,
+                                  tsr_err *err)
+{
+    (void)kernel, (void)err;
+    tsr_mx_gemm_reference(args);
+    for (size_t i = 0; i < args->m; i++)
+        tsr_out_round(out, args->d + i * args->ldd, args->n);
+    return TSR_OK;
+}
+
 static tsr_status run_cpu_mla(const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *args, double *seconds,
                               tsr_err *err)
 {
@@ -253,6 +302,10 @@ static tsr_status add_cpu(tsr_device *device, tsr_err *err)
         device,
         &(tsr_device_weight_only){.name = "reference", .run = run_cpu_weight_only, .one_by_one = true, .general = true},
         err));
+    TSR_TRY(tsr_device_add_mx_dequant(
+        device, &(tsr_device_mx_dequant){.name = "CPU's decoder", .run = run_cpu_mx_dequant}, err));
+    TSR_TRY(tsr_device_add_mx_gemm(
+        device, &(tsr_device_mx_gemm){.name = "reference", .run = run_cpu_mx_gemm, .rounds_last = true}, err));
     TSR_TRY(tsr_device_add_mla(
         device,
         &(tsr_device_mla){

@@ -10,6 +10,7 @@
 #include "kernels/cpu/causal_attention.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/mla_attention.h"
+#include "kernels/cpu/mx_gemm.h"
 #include "kernels/cpu/project.h"
 #include "kernels/cpu/weight_only_gemm.h"
 
@@ -86,6 +87,29 @@ struct tsr_device_weight_only {
     uintptr_t variant;
 };
 
+/* Values of codes in small groups: values[rows][k] of BF16, bit by bit those of kernels/cpu/mx_values.h. */
+typedef struct tsr_device_mx_dequant tsr_device_mx_dequant;
+typedef tsr_status tsr_device_mx_dequant_fn(const tsr_device_mx_dequant *kernel, const tsr_mx_matrix *matrix,
+                                            size_t rows, size_t k, uint16_t *values, tsr_err *err);
+struct tsr_device_mx_dequant {
+    const char *name;
+    tsr_device_mx_dequant_fn *run;
+    tsr_device *device;
+    uintptr_t variant;
+};
+
+/* A product of operands in small groups, as kernels/cpu/mx_gemm.h adds it up; d as floats that `out` can hold. */
+typedef struct tsr_device_mx_gemm tsr_device_mx_gemm;
+typedef tsr_status tsr_device_mx_gemm_fn(const tsr_device_mx_gemm *kernel, const tsr_mx_gemm_args *args, tsr_out out,
+                                         tsr_err *err);
+struct tsr_device_mx_gemm {
+    const char *name;
+    tsr_device_mx_gemm_fn *run;
+    bool rounds_last; /* its BF16 and F16 results are its F32 result, rounded: one run is enough */
+    tsr_device *device;
+    uintptr_t variant;
+};
+
 /* Decoding attention over a latent cache, and what follows it where heads are cut over ranks. `rank` says on whose GPU:
  * each has its own once they are spread, before that all are on one. *seconds is a run's, not counting copies. */
 typedef struct tsr_device_mla tsr_device_mla;
@@ -134,9 +158,11 @@ struct tsr_device {
     tsr_device_epilogue epilogues[TSR_DEVICE_KERNELS];
     tsr_device_dequant dequants[TSR_DEVICE_KERNELS];
     tsr_device_weight_only weight_onlys[TSR_DEVICE_KERNELS];
+    tsr_device_mx_dequant mx_dequants[TSR_DEVICE_KERNELS];
+    tsr_device_mx_gemm mx_gemms[TSR_DEVICE_KERNELS];
     tsr_device_mla mlas[TSR_DEVICE_KERNELS];
     tsr_device_prefill prefills[TSR_DEVICE_KERNELS];
-    size_t n_gemms, n_epilogues, n_dequants, n_weight_onlys, n_mlas, n_prefills;
+    size_t n_gemms, n_epilogues, n_dequants, n_weight_onlys, n_mx_dequants, n_mx_gemms, n_mlas, n_prefills;
     void *state; /* of the CUDA device, from its opening to `close`; NULL on the CPU */
     void (*close)(tsr_device *device);
 };
@@ -158,6 +184,9 @@ tsr_status tsr_device_add_epilogue(tsr_device *device, const tsr_device_epilogue
 tsr_status tsr_device_add_dequant(tsr_device *device, const tsr_device_dequant *dequant, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_device_add_weight_only(tsr_device *device, const tsr_device_weight_only *weight_only,
                                       tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_device_add_mx_dequant(tsr_device *device, const tsr_device_mx_dequant *mx_dequant,
+                                     tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_device_add_mx_gemm(tsr_device *device, const tsr_device_mx_gemm *mx_gemm, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_device_add_mla(tsr_device *device, const tsr_device_mla *mla, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_device_add_prefill(tsr_device *device, const tsr_device_prefill *prefill, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -260,6 +260,7 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
     }
     device->weight_onlys[device->n_weight_onlys - 1].lifts = properties.arch == 90;
     TSR_TRY(tsr_device_add_cuda_mla(device, err));
+    TSR_TRY(tsr_device_add_cuda_mx(device, err));
     if (properties.arch == 90) {
         TSR_TRY(tsr_device_add_gemm(device, &kFast, err));
         if (tsr_cublas_lt_open(&g->peer, NULL) == TSR_OK)

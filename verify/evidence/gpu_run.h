@@ -74,4 +74,7 @@ tsr_status tsr_gpu_time(const tsr_gpu_run *run, tsr_status (*launch)(const void 
 /* The kernels of attention and of heads cut over ranks, into the table. */
 tsr_status tsr_device_add_cuda_mla(tsr_device *device, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Those of small groups. */
+tsr_status tsr_device_add_cuda_mx(tsr_device *device, tsr_err *err) TSR_WARN_UNUSED;
+
 #endif

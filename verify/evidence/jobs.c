@@ -39,6 +39,11 @@ bool tsr_is_selected(const tsr_kernel_options *options, const char *name)
     return selected;
 }
 
+bool tsr_has_small_groups(const tsr_weight *w)
+{
+    return w->kind != NULL && w->kind->family == TSR_FAMILY_MX;
+}
+
 const char *tsr_without_kernels(const tsr_weight *w)
 {
     switch (w->coding) {
@@ -50,9 +55,7 @@ const char *tsr_without_kernels(const tsr_weight *w)
     case TSR_CODED_GPTQ:
         return "its codes are in GPTQ's order, for which there are no kernels here";
     default:
-        return w->kind != NULL && w->kind->family == TSR_FAMILY_MX && w->coding == TSR_CODED_E4M3
-                   ? "it is MXFP8, for which there are no kernels here"
-                   : NULL;
+        return tsr_has_small_groups(w) ? "it is MXFP8, for which there are no kernels here" : NULL;
     }
 }
 

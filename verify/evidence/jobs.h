@@ -55,7 +55,10 @@ typedef struct tsr_subjects {
     const char *kind; /* "tensor of int8 with a scale a row": for the message that there is none */
 } tsr_subjects;
 
-/* Why no kernel that is checked here takes a weight of this kind; NULL: some check has kernels for it. */
+/* Whether its kind has a scale for each 16 or 32 columns: MXFP4, NVFP4, MXFP8. */
+bool tsr_has_small_groups(const tsr_weight *weight);
+
+/* Why no kernel of integers or of FP8 in blocks that is checked here takes a weight of this kind; NULL: some check has kernels for it. */
 const char *tsr_without_kernels(const tsr_weight *weight);
 
 /* (*indices)[0 .. *n) are the weights of options->side that are asked for and fit, as indices; from malloc, also on

@@ -1,10 +1,11 @@
-/* Takes the codes of one weight through all layouts and converters. */
+/* Takes the codes of one weight through all layouts and converters; those of small groups to mx_dequant.c. */
 #include "verify/kernels/check_dequant.h"
 
 #include "common/checked.h"
 #include "common/threads.h"
 #include "formats/model/ft_layout.h"
 #include "verify/evidence/activations.h"
+#include "verify/kernels/mx_dequant.h"
 #include "verify/kernels/weight_only.h"
 
 #include <stdio.h>
@@ -66,6 +67,8 @@ static void list_formats(check *c)
 
 static const char *unfit_because(const tsr_weight *w)
 {
+    if (tsr_has_small_groups(w))
+        return tsr_mx_unfit(w);
     if (w->coding != TSR_CODED_INT8 && w->coding != TSR_CODED_PACKED)
         return tsr_without_kernels(w) != NULL ? tsr_without_kernels(w) : "";
     return w->rows > 0 && w->cols > 0 && w->matrices == 1 ? NULL : "it is no matrix";
@@ -227,10 +230,29 @@ static tsr_status check_format(operands *o, const tsr_ft_format *format, tsr_err
     return tsr_judge_weight_only(&product, o->evidence, err);
 }
 
+/* Of a stack, one matrix that the seed chooses. */
+static tsr_status do_small_groups(const check *c, const tsr_weight *w, tsr_evidence *evidence, tsr_err *err)
+{
+    const uint64_t matrix = tsr_seed_of(c->options->seed, w->values->name) % w->matrices;
+    const tsr_mx_subject subject = {
+        .options = c->options,
+        .weight = w,
+        .matrix = matrix,
+        .name = tsr_mx_subject_name(&evidence->arena, w, matrix),
+    };
+    if (subject.name == NULL)
+        return tsr_out_of_memory(err, "for the name of a matrix");
+    if ((c->outs & 1u << TSR_OUT_BF16) == 0)
+        return tsr_evidence_skip(evidence, subject.name, "values of small groups are made in BF16 only", err);
+    return tsr_judge_mx_dequant(&subject, evidence, err);
+}
+
 static tsr_status do_job(void *context, size_t at, tsr_evidence *evidence, tsr_err *err)
 {
     const check *const c = context;
     const tsr_weight *const w = &c->options->side.weights->items[c->jobs[at]];
+    if (tsr_has_small_groups(w))
+        return do_small_groups(c, w, evidence, err);
     const size_t width = w->bits == 4;
     operands o = {.c = c, .evidence = evidence, .weight = w, .name = w->values->name};
     tsr_status status = shape_operands(&o, err);
@@ -244,7 +266,8 @@ static tsr_status do_job(void *context, size_t at, tsr_evidence *evidence, tsr_e
 
 tsr_status tsr_check_dequant(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence, tsr_err *err)
 {
-    static const tsr_subjects kSubjects = {.unfit = unfit_because, .kind = "int8 or int4 weight"};
+    static const tsr_subjects kSubjects = {.unfit = unfit_because,
+                                           .kind = "int8 or int4 weight, MXFP4, NVFP4 or MXFP8"};
     check c = {.options = options, .outs = outs};
     if ((outs & (1u << TSR_OUT_BF16 | 1u << TSR_OUT_F16)) == 0)
         return tsr_fail(err, TSR_E_USAGE, "--out f32: codes are converted to BF16 and F16");

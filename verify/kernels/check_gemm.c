@@ -4,6 +4,7 @@
 #include "common/threads.h"
 #include "verify/evidence/activations.h"
 #include "verify/kernels/gemm_layouts.h"
+#include "verify/kernels/mx_product.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -35,6 +36,8 @@ static const char *unfit_because(const tsr_weight *w)
 {
     if (w->coding == TSR_PLAIN)
         return "";
+    if (tsr_has_small_groups(w))
+        return tsr_mx_unfit(w);
     if (tsr_without_kernels(w) != NULL)
         return tsr_without_kernels(w);
     if (w->coding != TSR_CODED_E4M3)
@@ -60,7 +63,7 @@ static tsr_status add_entries(tsr_gemm_check *c, const tsr_weight *w, const char
 static tsr_status find_entries(tsr_gemm_check *c, tsr_evidence *evidence, tsr_err *err)
 {
     static const tsr_subjects kSubjects = {
-        .unfit = unfit_because, .need_inputs = true, .kind = "tensor of e4m3 with block scales"};
+        .unfit = unfit_because, .need_inputs = true, .kind = "tensor of e4m3 with block scales, MXFP4, NVFP4 or MXFP8"};
     const tsr_weights *const weights = c->options->side.weights;
     size_t *fit = NULL, n = 0;
     tsr_status status = tsr_find_subjects(c->options, &kSubjects, &fit, &n, evidence, err);
@@ -130,11 +133,31 @@ static tsr_status fill_and_judge(tsr_gemm_operands *o, size_t job, tsr_err *err)
     return tsr_gemm_run_layout(o, TSR_GEMM_MASKED, err);
 }
 
+/* Each of the experts that the seed chooses by itself: there is no grouped kernel for small groups. */
+static tsr_status judge_small_groups(tsr_gemm_operands *o, size_t job, tsr_err *err)
+{
+    TSR_TRY(tsr_gemm_choose_experts(o, job, err));
+    for (size_t e = 0; e < o->n_experts; e++) {
+        const tsr_mx_subject subject = {
+            .options = o->c->options,
+            .weight = o->experts[e].weight,
+            .matrix = o->experts[e].matrix,
+            .name = tsr_mx_subject_name(&o->arena, o->experts[e].weight, o->experts[e].matrix),
+        };
+        if (subject.name == NULL)
+            return tsr_out_of_memory(err, "for the name of an expert");
+        TSR_TRY(tsr_judge_mx_product(&subject, o->c->outs, o->evidence, err));
+    }
+    return TSR_OK;
+}
+
 static tsr_status do_job(void *context, size_t at, tsr_evidence *evidence, tsr_err *err)
 {
     const tsr_gemm_check *const c = context;
-    tsr_gemm_operands o = {.c = c, .evidence = evidence, .name = c->entries[c->jobs[at]].key};
-    const tsr_status status = fill_and_judge(&o, at, err);
+    const tsr_gemm_entry *const first = &c->entries[c->jobs[at]];
+    tsr_gemm_operands o = {.c = c, .evidence = evidence, .name = first->key};
+    const tsr_status status =
+        tsr_has_small_groups(first->weight) ? judge_small_groups(&o, at, err) : fill_and_judge(&o, at, err);
     tsr_gemm_operands_free(&o);
     return status;
 }

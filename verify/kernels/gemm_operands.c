@@ -16,7 +16,7 @@ enum { JUDGED_ROWS = 64 /* tokens that are judged; kernels get all tokens */ };
 bool tsr_gemm_alike(const tsr_gemm_entry *a, const tsr_gemm_entry *b)
 {
     const tsr_weight *const x = a->weight, *const y = b->weight;
-    return strcmp(a->key, b->key) == 0 && x->rows == y->rows && x->cols == y->cols &&
+    return strcmp(a->key, b->key) == 0 && x->coding == y->coding && x->rows == y->rows && x->cols == y->cols &&
            tsr_block_equal(x->block, y->block);
 }
 
@@ -25,8 +25,7 @@ static void *take(tsr_gemm_operands *o, size_t n, size_t size)
     return tsr_arena_alloc(&o->arena, n * size + 64);
 }
 
-/* Chooses the experts of a job: all, or some by the seed. */
-static tsr_status choose_experts(tsr_gemm_operands *o, size_t job, tsr_err *err)
+tsr_status tsr_gemm_choose_experts(tsr_gemm_operands *o, size_t job, tsr_err *err)
 {
     const tsr_gemm_check *const c = o->c;
     size_t end = c->jobs[job] + 1, n = 0;
@@ -96,7 +95,7 @@ static tsr_status get_activations(tsr_gemm_operands *o, uint64_t seed, tsr_err *
 tsr_status tsr_gemm_operands_shape(tsr_gemm_operands *o, size_t job, tsr_err *err)
 {
     const tsr_kernel_options *const options = o->c->options;
-    TSR_TRY(choose_experts(o, job, err));
+    TSR_TRY(tsr_gemm_choose_experts(o, job, err));
     const tsr_weight *const w = o->experts[0].weight;
     const uint64_t seed = tsr_seed_of(options->seed, o->name);
     o->first = take(o, o->n_experts + 1, sizeof *o->first);

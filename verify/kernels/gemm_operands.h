@@ -46,6 +46,9 @@ typedef struct tsr_gemm_operands {
 /* Whether two matrices are experts of one set. */
 bool tsr_gemm_alike(const tsr_gemm_entry *a, const tsr_gemm_entry *b);
 
+/* Chooses the experts of a job: all, or some by the seed. */
+tsr_status tsr_gemm_choose_experts(tsr_gemm_operands *operands, size_t job, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Chooses experts, tokens, and which rows and columns are judged; reads or draws the activations, and allocates the
  * rest. `job` is an index of c->jobs. What it allocates is freed by tsr_gemm_operands_free, also on failure. */
 tsr_status tsr_gemm_operands_shape(tsr_gemm_operands *operands, size_t job, tsr_err *err) TSR_WARN_UNUSED;

@@ -37,6 +37,17 @@ tsr_status tsr_view_init(tsr_view *view, const tsr_checkpoint *checkpoint, const
     return TSR_OK;
 }
 
+tsr_status tsr_view_of_codes(tsr_view *view, const tsr_checkpoint *checkpoint, const tsr_weight *weight, tsr_err *err)
+{
+    TSR_TRY(tsr_view_init(view, checkpoint, weight, err));
+    view->weight.transposed = false;
+    view->matrices = weight->matrices;
+    view->rows = weight->rows;
+    view->cols = weight->cols;
+    view->block = weight->block;
+    return TSR_OK;
+}
+
 /* ---- where elements lie ---- */
 
 bool tsr_view_lies_across(const tsr_view *v)

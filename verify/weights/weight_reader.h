@@ -62,14 +62,14 @@ typedef struct tsr_derived {
 typedef struct tsr_weight_reader {
     const tsr_view *view;
     tsr_piece piece;
-    unsigned char *bytes; /* of the piece, gapless; of packed codes the bytes or words that they lie in */
-    unsigned char *codes; /* of codes that lie across the rows: [rows, cols], one a byte */
-    double *derived;      /* of a view with `derived`: the piece's values, instead of all that follows */
-    double *scales;       /* of the piece: [scale_rows, scale_cols], from block (first_row, first_col) on */
-    double *zero_points;  /* likewise, less the middle of unsigned codes; of codes without zero points all 0 */
-    uint32_t *groups;     /* [cols]: of a reordered weight, the column of `scales` that each column has */
-    double global;        /* what scales of this matrix have been multiplied by; 0: nothing */
-    unsigned char *raw_scales;
+    unsigned char *bytes;      /* of the piece, gapless; of packed codes the bytes or words that they lie in */
+    unsigned char *codes;      /* of codes that lie across the rows: [rows, cols], one a byte */
+    double *derived;           /* of a view with `derived`: the piece's values, instead of all that follows */
+    double *scales;            /* of the piece: [scale_rows, scale_cols], from block (first_row, first_col) on */
+    double *zero_points;       /* likewise, less the middle of unsigned codes; of codes without zero points all 0 */
+    uint32_t *groups;          /* [cols]: of a reordered weight, the column of `scales` that each column has */
+    double global;             /* what scales of this matrix have been multiplied by; 0: nothing */
+    unsigned char *raw_scales; /* as stored, while there are neither zero points nor groups to be read after them */
     size_t bytes_capacity, codes_capacity, scales_capacity, groups_capacity, derived_capacity;
     uint64_t first_row, first_col, scale_rows, scale_cols;
 } tsr_weight_reader;
@@ -77,6 +77,11 @@ typedef struct tsr_weight_reader {
 /* Describes `weight` of `checkpoint`; both are borrowed. TSR_E_UNSUPPORTED: complex numbers. */
 tsr_status tsr_view_init(tsr_view *view, const tsr_checkpoint *checkpoint, const tsr_weight *weight,
                          tsr_err *err) TSR_WARN_UNUSED;
+
+/* The same of the matrix of codes as kernels take it: outputs down and inputs across, also where the values that loaders of
+ * plain weights know are its transpose (gpt-oss). */
+tsr_status tsr_view_of_codes(tsr_view *view, const tsr_checkpoint *checkpoint, const tsr_weight *weight,
+                             tsr_err *err) TSR_WARN_UNUSED;
 
 /* Whether the file has the matrix of values column by column. */
 bool tsr_view_lies_across(const tsr_view *view);

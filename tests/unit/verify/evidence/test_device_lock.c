@@ -4,6 +4,8 @@
 #include "kernels/cuda/fast_dequant.h"
 #include "kernels/cuda/int8_gemm.h"
 #include "kernels/cuda/mla_prefill.h"
+#include "kernels/cuda/mx_dequant.h"
+#include "kernels/cuda/mx_gemm.h"
 #include "kernels/cuda/nccl.h"
 #include "kernels/cuda/project.h"
 #include "kernels/cuda/weight_only_gemm.h"
@@ -131,6 +133,8 @@ const char *cudaGetErrorString(cudaError_t code)
 KERNEL(tsr_cuda_block_fp8_gemm, const tsr_block_fp8_gemm *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
 KERNEL(tsr_cuda_int8_gemm, const tsr_int8_gemm *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
 KERNEL(tsr_cuda_fast_dequant, const tsr_fast_dequant *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
+KERNEL(tsr_cuda_mx_dequant, const tsr_mx_dequant *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
+KERNEL(tsr_cuda_mx_gemm, const tsr_mx_gemm *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
 KERNEL(tsr_cuda_weight_only_gemm, const tsr_weight_only_gemm *a __attribute__((unused)), tsr_stream stream,
        tsr_err *err)
 KERNEL(tsr_cuda_mla_plan, const tsr_mla_decode *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
@@ -279,6 +283,26 @@ Test(lock, products)
     for (size_t i = 1; i < device.n_weight_onlys; i++) {
         cr_assert_eq(device.weight_onlys[i].run(&device.weight_onlys[i], &weight_only, &err), TSR_OK, "%s", err.msg);
         expect_locked(device.weight_onlys[i].name, "weight-only");
+    }
+}
+
+Test(lock, small_groups)
+{
+    static uint8_t codes[64], scales[4];
+    static uint16_t values[64];
+    static float d[1];
+    const tsr_mx_matrix matrix = {.form = TSR_MX_FORM_MXFP8, .codes = codes, .scales = scales};
+    const tsr_mx_gemm_args gemm = {.a = matrix, .w = matrix, .d = d, .m = 1, .n = 1, .k = 32, .ldd = 1};
+    cr_assert_geq(device.n_mx_dequants, 3);
+    for (size_t i = 1; i < device.n_mx_dequants; i++) {
+        const tsr_device_mx_dequant *const kernel = &device.mx_dequants[i];
+        cr_assert_eq(kernel->run(kernel, &matrix, 1, 64, values, &err), TSR_OK, "%s", err.msg);
+        expect_locked(kernel->name, "values of small groups");
+    }
+    cr_assert_geq(device.n_mx_gemms, 2);
+    for (size_t i = 1; i < device.n_mx_gemms; i++) {
+        cr_assert_eq(device.mx_gemms[i].run(&device.mx_gemms[i], &gemm, TSR_OUT_F32, &err), TSR_OK, "%s", err.msg);
+        expect_locked(device.mx_gemms[i].name, "product of small groups");
     }
 }
 

@@ -140,6 +140,8 @@ Test(kernels, a_full_table_takes_no_more)
         cr_assert_eq(tsr_device_add_epilogue(&full, &(tsr_device_epilogue){.name = "e"}, &err), TSR_OK);
         cr_assert_eq(tsr_device_add_dequant(&full, &(tsr_device_dequant){.name = "d"}, &err), TSR_OK);
         cr_assert_eq(tsr_device_add_weight_only(&full, &(tsr_device_weight_only){.name = "w"}, &err), TSR_OK);
+        cr_assert_eq(tsr_device_add_mx_dequant(&full, &(tsr_device_mx_dequant){.name = "v"}, &err), TSR_OK);
+        cr_assert_eq(tsr_device_add_mx_gemm(&full, &(tsr_device_mx_gemm){.name = "x"}, &err), TSR_OK);
         cr_assert_eq(tsr_device_add_mla(&full, &(tsr_device_mla){.name = "m"}, &err), TSR_OK);
         cr_assert_eq(tsr_device_add_prefill(&full, &(tsr_device_prefill){.name = "p"}, &err), TSR_OK);
     }
@@ -149,6 +151,8 @@ Test(kernels, a_full_table_takes_no_more)
     cr_assert_eq(tsr_device_add_epilogue(&full, &(tsr_device_epilogue){.name = "e"}, NULL), TSR_E_UNSUPPORTED);
     cr_assert_eq(tsr_device_add_dequant(&full, &(tsr_device_dequant){.name = "d"}, NULL), TSR_E_UNSUPPORTED);
     cr_assert_eq(tsr_device_add_weight_only(&full, &(tsr_device_weight_only){.name = "w"}, NULL), TSR_E_UNSUPPORTED);
+    cr_assert_eq(tsr_device_add_mx_dequant(&full, &(tsr_device_mx_dequant){.name = "v"}, NULL), TSR_E_UNSUPPORTED);
+    cr_assert_eq(tsr_device_add_mx_gemm(&full, &(tsr_device_mx_gemm){.name = "x"}, NULL), TSR_E_UNSUPPORTED);
     cr_assert_eq(tsr_device_add_mla(&full, &(tsr_device_mla){.name = "m"}, NULL), TSR_E_UNSUPPORTED);
     cr_assert_eq(tsr_device_add_prefill(&full, &(tsr_device_prefill){.name = "p"}, NULL), TSR_E_UNSUPPORTED);
     cr_assert_eq(memcmp(&before, &full, sizeof full), 0);

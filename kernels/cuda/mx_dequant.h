@@ -1,0 +1,31 @@
+/* Codes in small groups to BF16, as they lie: MXFP4, MXFP8 and NVFP4 of both dialects.
+ *
+ * The same bits as kernels/cpu/mx_values.h: the FP32 product of code and scale, rounded once more. A NaN code of e4m3 gives
+ * 0x7FC0 with its sign; scales must not be NaN or negative. */
+#ifndef TSR_KERNELS_CUDA_MX_DEQUANT_H
+#define TSR_KERNELS_CUDA_MX_DEQUANT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/cpu/mx_gemm.h"
+#include "kernels/cuda/cuda_launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tsr_mx_dequant {
+    tsr_mx_matrix matrix; /* in device memory, codes on 16 bytes; not BF16 */
+    uint16_t *out;        /* [rows][k], on 16 bytes */
+    int64_t rows, k;      /* k is a multiple of the group */
+    bool plain;           /* a thread for each value; else 16 bytes of results at a time */
+} tsr_mx_dequant;
+
+/* TSR_E_SHAPE: form, sizes or alignment as above do not hold. */
+tsr_status tsr_cuda_mx_dequant(const tsr_mx_dequant *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,28 @@
+/* The product of operands in small groups on a GPU: kernels/cpu/mx_gemm.h, whose definition, bound and bits it has. A plain
+ * kernel, a warp for each element; GPUs before sm_100 have no tensor cores for these formats. */
+#ifndef TSR_KERNELS_CUDA_MX_GEMM_H
+#define TSR_KERNELS_CUDA_MX_GEMM_H
+
+#include <stdint.h>
+
+#include "kernels/cpu/mx_gemm.h"
+#include "kernels/cuda/block_fp8_gemm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tsr_mx_gemm {
+    tsr_mx_matrix a, w; /* in device memory; a is BF16 or has the group of w; w is not BF16 */
+    void *d;            /* [m][ldd], the FP32 sum rounded once to `out` */
+    int64_t m, n, k, ldd;
+    tsr_gemm_out out;
+} tsr_mx_gemm;
+
+/* TSR_E_SHAPE: forms or sizes as above do not hold. */
+tsr_status tsr_cuda_mx_gemm(const tsr_mx_gemm *args, tsr_stream stream, tsr_err *err) TSR_WARN_UNUSED;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""MXFP4, NVFP4 and MXFP8 under `tessera verify gemm` and `verify dequant`, with a GPU and without: sound checkpoints pass
+on both, whatever the CPU judged is judged the same beside a GPU, and the GPU's plain product has the errors of the CPU's
+reference to the last digit, since it has its bits. Stdlib only.
+
+    python3 tests/gpu/verify_mx.py --tessera build/cli/tessera --make build/tests/make/make_checkpoint
+"""
+
+import os
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+import harness
+from verify_int import by_place, verify, write_ranges
+
+RANGES = ["--activations", "RANGES"]
+# quantize's options, and the products that there are of its output
+FORMS = [
+    (["mxfp4"], ["BF16 x MXFP4", "MXFP4 x MXFP4"]),
+    (["mxfp8"], ["BF16 x MXFP8", "MXFP8 x MXFP8"]),
+    (["nvfp4", "--dialect", "modelopt", *RANGES], ["BF16 x NVFP4", "NVFP4 x NVFP4"]),
+    (["nvfp4", *RANGES], ["BF16 x NVFP4", "NVFP4 x NVFP4"]),
+    (["nvfp4-weight-only"], ["BF16 x NVFP4"]),
+]
+
+
+def check_check(checks, tessera, name, check, directory):
+    """The judgements of one check by place, of both devices, after what both have in common was looked at."""
+    results = {device: verify(tessera, check, device, directory) for device in ("cpu", "cuda")}
+    for device, (code, result) in results.items():
+        wrong = [f"{j['what']}: {j['fault']}" for j in result["judgements"] if not j["passed"]]
+        checks.check(f"{name}: {check} is sound on {device}", code == 0, wrong[:4])
+    on_cpu, on_gpu = (by_place(results[device][1]) for device in ("cpu", "cuda"))
+    checks.check(f"{name}: {check}: the CPU's judgements are the same beside a GPU",
+                 on_cpu and all(on_gpu.get(place) == j for place, j in on_cpu.items()))
+    print(f"{name:28} {check:8} {len(on_cpu):5} judgements on the CPU, {len(on_gpu):5} with a GPU", flush=True)
+    return on_cpu, on_gpu
+
+
+def check_products(checks, tessera, name, forms, directory):
+    on_cpu, on_gpu = check_check(checks, tessera, name, "gemm", directory)
+    for form in forms:
+        for out in ("f32", "f16", "bf16"):
+            twins = [(j, on_cpu[subject, f"reference, {form}, {out}"]) for (subject, what), j in on_gpu.items()
+                     if what == f"CUDA plain, {form}, {out}"]
+            checks.check(f"{name}: {form}, {out}: as the reference",
+                         len(twins) == 3 and all({**a, "what": ""} == {**b, "what": ""} for a, b in twins), len(twins))
+
+
+def check_values(checks, tessera, name, directory):
+    _, on_gpu = check_check(checks, tessera, name, "dequant", directory)
+    for kernel in ("CUDA plain", "CUDA fast"):
+        found = [j for (_, what), j in on_gpu.items() if what.startswith(kernel + ", ")]
+        checks.check(f"{name}: values by {kernel}", len(found) == 3 and all(j["differ"] == 0 for j in found), len(found))
+
+
+def main():
+    options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
+    checks = harness.Checks()
+    with harness.temporary_directory(options.directory) as work:
+        source, ranges = os.path.join(work, "src"), pathlib.Path(work, "ranges.json")
+        harness.make_checkpoint(options.make, "llama", source)
+        write_ranges(source, ranges)
+        for number, (scheme, forms) in enumerate(FORMS):
+            name, directory = " ".join(scheme[:3]), os.path.join(work, str(number))
+            scheme = [str(ranges) if word == "RANGES" else word for word in scheme]
+            code, _, err = harness.run(options.tessera, ["quantize", source, "-o", directory, "--quiet", "--scheme", *scheme])
+            if checks.check(f"{name}: quantize", code == 0, err):
+                check_products(checks, options.tessera, name, forms, directory)
+                check_values(checks, options.tessera, name, directory)
+    checks.finish()
+
+
+if __name__ == "__main__":
+    main()

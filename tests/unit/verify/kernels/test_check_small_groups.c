@@ -1,0 +1,258 @@
+/* The checks of MXFP4, MXFP8 and NVFP4: sound kernels pass, every fault that is planted in one is found, and so are scales
+ * of a checkpoint of which no value comes. */
+#include "tests/unit/verify/kernels/coded_checkpoint.h"
+
+#include "verify/kernels/check_dequant.h"
+#include "verify/kernels/check_gemm.h"
+
+enum { ROWS = 160, COLUMNS = 512 };
+
+static uint8_t damage; /* written over the first scale of NVFP4 */
+
+static const struct kind {
+    const char *module, *codes, *code_dtype, *scales, *scale_dtype;
+    size_t group, per_byte;
+} kKinds[] = {
+    {"m.four", "weight_packed", "U8", "weight_scale", "U8", 32, 2},
+    {"m.eight", "weight", "F8_E4M3", "weight_scale", "U8", 32, 1},
+    {"m.nv", "weight_packed", "U8", "weight_scale", "F8_E4M3", 16, 2},
+};
+
+static void write_header(FILE *file)
+{
+    char header[2048] = "{";
+    size_t at = 0;
+    for (size_t i = 0; i < 3; i++) {
+        const struct kind *const k = &kKinds[i];
+        const size_t codes = ROWS * COLUMNS / k->per_byte, scales = ROWS * COLUMNS / k->group;
+        sprintf(header + strlen(header),
+                "\"%s.%s\": {\"dtype\": \"%s\", \"shape\": [%d, %zu], \"data_offsets\": [%zu, %zu]}, "
+                "\"%s.%s\": {\"dtype\": \"%s\", \"shape\": [%d, %zu], \"data_offsets\": [%zu, %zu]}, ",
+                k->module, k->codes, k->code_dtype, ROWS, COLUMNS / k->per_byte, at, at + codes, k->module, k->scales,
+                k->scale_dtype, ROWS, COLUMNS / k->group, at + codes, at + codes + scales);
+        at += codes + scales;
+    }
+    sprintf(header + strlen(header),
+            "\"m.nv.weight_global_scale\": {\"dtype\": \"F32\", \"shape\": [1], \"data_offsets\": [%zu, %zu]}, "
+            "\"m.nv.input_global_scale\": {\"dtype\": \"F32\", \"shape\": [1], \"data_offsets\": [%zu, %zu]}}",
+            at, at + 4, at + 4, at + 8);
+    const uint64_t length = strlen(header);
+    fwrite(&length, sizeof length, 1, file);
+    fputs(header, file);
+}
+
+static void make_small_checkpoint(void)
+{
+    static const float kGlobals[] = {173.5f, 21.25f};
+    cr_assert_not_null(mkdtemp(folder));
+    open_file("config.json", "{}");
+    FILE *const file = open_file("model.safetensors", NULL);
+    write_header(file);
+    for (size_t i = 0; i < 3; i++) {
+        const struct kind *const k = &kKinds[i];
+        write_tensor(file, (uint64_t)i << 40, ROWS * COLUMNS / k->per_byte, 0);
+        for (size_t s = 0; s < ROWS * COLUMNS / k->group; s++) {
+            const uint64_t r = tsr_mix(~(uint64_t)s * (i + 1));
+            fputc(i == 2 && s == 0 && damage != 0 ? damage : (int)(i == 2 ? 0x20 + r % 0x50 : 118 + r % 8), file);
+        }
+    }
+    fwrite(kGlobals, sizeof kGlobals, 1, file);
+    fclose(file);
+    open_checkpoint();
+}
+
+typedef tsr_status check_fn(const tsr_kernel_options *, unsigned, tsr_evidence *, tsr_err *);
+
+/* Runs the check; *all is how many judgements of kernels there are. Returns how many fail. */
+static size_t failures(check_fn *check, tsr_device *device, const char *glob, unsigned outs, size_t *all)
+{
+    const tsr_kernel_options options = options_for(device, &glob);
+    tsr_evidence evidence = {0};
+    cr_assert_eq(check(&options, outs, &evidence, &err), TSR_OK, "%s", err.msg);
+    *all = 0;
+    for (size_t i = 0; i < evidence.count; i++)
+        *all += evidence.items[i].kind == TSR_ERROR_KERNEL;
+    const size_t failed = evidence.failed;
+    tsr_evidence_free(&evidence);
+    return failed;
+}
+
+static void open_cpu(tsr_device *device)
+{
+    cr_assert_eq(tsr_device_open(device, TSR_DEVICE_CPU, NULL, &err), TSR_OK);
+}
+
+TestSuite(small_groups, .init = make_small_checkpoint, .fini = remove_checkpoint);
+
+Test(small_groups, sound_kernels_pass)
+{
+    tsr_device device;
+    size_t all;
+    open_cpu(&device);
+    for (size_t i = 0; i < 3; i++) {
+        char glob[32];
+        snprintf(glob, sizeof glob, "%s.*", kKinds[i].module);
+        cr_assert_eq(failures(tsr_check_gemm, &device, glob, 7, &all), 0, "%s", glob);
+        cr_assert_eq(all, 6, "%s: %zu", glob, all); /* two forms of activations, three types */
+        cr_assert_eq(failures(tsr_check_dequant, &device, glob, 7, &all), 0, "%s", glob);
+        cr_assert_eq(all, 1);
+    }
+    tsr_device_close(&device);
+}
+
+/* ---- faults: each runs the reference on something slightly else ---- */
+
+typedef enum fault {
+    SOUND,
+    SWAPPED_NIBBLES,
+    NEXT_SCALES,      /* of every group the next one's */
+    SCALES_DOWN_ROWS, /* every row has the first one's */
+    LOST_GROUP,
+    INVERTED_GLOBAL,
+    SWAPPED_COLUMNS,
+    LAST_ROW_UNWRITTEN,
+    OFF_BY_A_MILLIONTH,
+    N_FAULTS,
+} fault;
+
+static uint8_t other_codes[ROWS * COLUMNS], other_scales[ROWS * COLUMNS / 16];
+
+/* Spoils a copy of W as the fault has it. */
+static void spoil(fault planted, tsr_mx_matrix *w, size_t n, size_t k)
+{
+    const size_t bytes = tsr_mx_form_bytes(w->form, n * k), group = tsr_mx_form_group(w->form), scales = n * k / group;
+    memcpy(other_codes, w->codes, bytes);
+    memcpy(other_scales, w->scales, scales);
+    for (size_t i = 0; planted == SWAPPED_NIBBLES && i < bytes; i++)
+        other_codes[i] = (uint8_t)(other_codes[i] << 4 | other_codes[i] >> 4);
+    for (size_t i = 0; planted == NEXT_SCALES && i < scales; i++)
+        other_scales[i] = w->scales[(i + 1) % scales];
+    for (size_t i = 0; planted == SCALES_DOWN_ROWS && i < scales; i++)
+        other_scales[i] = w->scales[i % (k / group)];
+    if (planted == LOST_GROUP)
+        memset(other_codes + tsr_mx_form_bytes(w->form, k), 0, tsr_mx_form_bytes(w->form, group));
+    if (planted == INVERTED_GLOBAL)
+        w->form = w->form == TSR_MX_FORM_NVFP4_DIVIDED ? TSR_MX_FORM_NVFP4_TIMES : TSR_MX_FORM_NVFP4_DIVIDED;
+    w->codes = other_codes;
+    w->scales = other_scales;
+}
+
+static tsr_status run_faulty(const tsr_device_mx_gemm *kernel, const tsr_mx_gemm_args *args, tsr_out out, tsr_err *e)
+{
+    tsr_mx_gemm_args g = *args;
+    (void)e;
+    spoil((fault)kernel->variant, &g.w, g.n, g.k);
+    g.m -= kernel->variant == LAST_ROW_UNWRITTEN;
+    tsr_mx_gemm_reference(&g);
+    if (kernel->variant == SWAPPED_COLUMNS) {
+        const float first = g.d[3];
+        g.d[3] = g.d[4];
+        g.d[4] = first;
+    }
+    for (size_t i = 0; kernel->variant == OFF_BY_A_MILLIONTH && i < g.m * g.n; i++)
+        g.d[i] *= 1 + 1e-6f;
+    for (size_t i = 0; i < g.m; i++)
+        tsr_out_round(out, g.d + i * g.ldd, g.n);
+    return TSR_OK;
+}
+
+Test(small_groups, planted_faults_of_products_are_found)
+{
+    for (fault planted = SOUND; planted < N_FAULTS; planted++) {
+        for (size_t i = 0; i < 3; i++) {
+            tsr_device device;
+            char glob[32];
+            size_t all;
+            if ((planted == SWAPPED_NIBBLES && kKinds[i].per_byte == 1) || (planted == INVERTED_GLOBAL && i != 2))
+                continue;
+            open_cpu(&device);
+            device.n_mx_gemms = 0;
+            const tsr_device_mx_gemm gemm = {.name = "planted", .run = run_faulty, .variant = planted};
+            cr_assert_eq(tsr_device_add_mx_gemm(&device, &gemm, &err), TSR_OK);
+            snprintf(glob, sizeof glob, "%s.*", kKinds[i].module);
+            const size_t failed = failures(tsr_check_gemm, &device, glob, 1u << TSR_OUT_F32, &all);
+            cr_assert_eq(failed > 0, planted != SOUND, "fault %d of %s: %zu of %zu fail", (int)planted, glob, failed,
+                         all);
+            tsr_device_close(&device);
+        }
+    }
+}
+
+/* The sound decoder, and a bit of one value flipped: the sign of a zero counts, too. */
+static tsr_status flip_a_sign(const tsr_device_mx_dequant *kernel, const tsr_mx_matrix *matrix, size_t rows, size_t k,
+                              uint16_t *values, tsr_err *e)
+{
+    const tsr_device_mx_dequant *const sound = (const tsr_device_mx_dequant *)kernel->variant;
+    const tsr_status status = sound->run(sound, matrix, rows, k, values, e);
+    size_t i = 0;
+    while (i + 1 < rows * k && (values[i] & 0x7FFF) != 0)
+        i++;
+    values[i] ^= 0x8000;
+    return status;
+}
+
+Test(small_groups, one_wrong_value_is_found)
+{
+    for (size_t i = 0; i < 3; i++) {
+        tsr_device device;
+        char glob[32];
+        size_t all;
+        open_cpu(&device);
+        const tsr_device_mx_dequant sound = device.mx_dequants[0];
+        device.n_mx_dequants = 0;
+        const tsr_device_mx_dequant planted = {"planted", flip_a_sign, NULL, (uintptr_t)&sound};
+        cr_assert_eq(tsr_device_add_mx_dequant(&device, &planted, &err), TSR_OK);
+        snprintf(glob, sizeof glob, "%s.*", kKinds[i].module);
+        cr_assert_eq(failures(tsr_check_dequant, &device, glob, 1u << TSR_OUT_BF16, &all), 1, "%s", glob);
+        tsr_device_close(&device);
+    }
+}
+
+Test(small_groups, results_do_not_depend_on_threads)
+{
+    tsr_device device;
+    const char *const glob = "*";
+    tsr_evidence evidence[2] = {{0}};
+    open_cpu(&device);
+    for (unsigned i = 0; i < 2; i++) {
+        tsr_kernel_options options = options_for(&device, &glob);
+        options.run.threads = 1 + 3 * i;
+        cr_assert_eq(tsr_check_gemm(&options, 7, &evidence[i], &err), TSR_OK);
+    }
+    cr_assert_eq(evidence[0].count, evidence[1].count);
+    cr_assert_gt(evidence[0].count, 18);
+    for (size_t i = 0; i < evidence[0].count; i++) {
+        cr_assert_str_eq(evidence[0].items[i].what, evidence[1].items[i].what);
+        cr_assert_eq(evidence[0].items[i].metrics.sum_d2, evidence[1].items[i].metrics.sum_d2);
+    }
+    tsr_evidence_free(&evidence[0]);
+    tsr_evidence_free(&evidence[1]);
+    tsr_device_close(&device);
+}
+
+/* ---- faults of the checkpoint ---- */
+
+static void make_damaged_checkpoint(void)
+{
+    damage = 0x83; /* a negative scale */
+    make_small_checkpoint();
+}
+
+Test(small_groups_damaged, a_negative_scale_is_named, .init = make_damaged_checkpoint, .fini = remove_checkpoint)
+{
+    static check_fn *const kCheckFns[] = {tsr_check_gemm, tsr_check_dequant};
+    const char *const glob = "m.nv.*";
+    tsr_device device;
+    open_cpu(&device);
+    for (size_t i = 0; i < 2; i++) {
+        tsr_evidence evidence = {0};
+        tsr_kernel_options options = options_for(&device, &glob);
+        options.columns = 0;
+        cr_assert_eq(kCheckFns[i](&options, 7, &evidence, &err), TSR_OK, "%s", err.msg);
+        cr_assert_eq(evidence.count, 1);
+        cr_assert_eq(evidence.items[0].kind, TSR_ERROR_CHECKPOINT);
+        cr_assert_not_null(strstr(evidence.items[0].fault, "row 0, group 0"), "%s", evidence.items[0].fault);
+        tsr_evidence_free(&evidence);
+    }
+    tsr_device_close(&device);
+}
