@@ -232,12 +232,24 @@ static bool has_values(const tsr_comparison *c)
     return false;
 }
 
+/* A rank's folder is no whole checkpoint: whoever compares one should know which it is. */
+static void print_ranks(const tsr_compare_job *job)
+{
+    for (size_t i = 0; i < 2; i++) {
+        const tsr_manifest *const m = &job->manifest[i];
+        if (m->ranks > 0)
+            tsr_print("%c is rank %llu of %llu of a tensor-parallel cut\n", i == 0 ? 'A' : 'B', U64(m->rank),
+                      U64(m->ranks));
+    }
+}
+
 static void print_result(const tsr_compare_job *job, const limit *l, const ranked *worst, size_t n, size_t beyond)
 {
     const tsr_comparison *const c = &job->comparison;
     size_t counts[TSR_PAIR_EXTRA + 1];
     char read[32], rate[32];
     tsr_count_states(c, counts);
+    print_ranks(job);
     if (n > 0)
         tsr_print("relative  SQNR dB   calc_diff max error  tensor\n");
     for (size_t i = 0; i < n && i < WORST; i++)
@@ -286,6 +298,8 @@ static void write_result(tsr_text *t, const tsr_compare_job *job, const limit *l
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         tsr_json_member_string(t, texts[i][0], texts[i][1]);
     }
+    tsr_manifest_write_rank(t, "rank_a", &job->manifest[0]);
+    tsr_manifest_write_rank(t, "rank_b", &job->manifest[1]);
     tsr_json_key(t, "tolerance");
     if (l->text == NULL)
         tsr_json_null(t);

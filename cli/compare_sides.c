@@ -41,6 +41,7 @@ tsr_status tsr_compare_job_run(tsr_compare_job *job, tsr_err *err)
     tsr_side side[2];
     for (size_t i = 0; i < 2; i++) {
         TSR_TRY(tsr_checkpoint_open(&job->checkpoint[i], job->path[i], NULL, 0, err));
+        TSR_TRY(tsr_manifest_read(&job->manifest[i], job->checkpoint[i], &job->arena, err));
         tsr_status status = tsr_weights_pair(&job->weights[i], job->checkpoint[i], (tsr_block){0, 0}, err);
         if (status == TSR_E_USAGE && block.rows > 0) /* config.json states no block size: --source-block does */
             status = tsr_weights_pair(&job->weights[i], job->checkpoint[i], block, err);
@@ -72,6 +73,7 @@ tsr_status tsr_compare_job_write(const tsr_compare_job *job, const tsr_text *tex
 void tsr_compare_job_close(tsr_compare_job *job)
 {
     tsr_comparison_free(&job->comparison);
+    tsr_arena_free(&job->arena);
     for (size_t i = 0; i < 2; i++) {
         tsr_weights_free(&job->weights[i]);
         tsr_checkpoint_close(job->checkpoint[i]);

@@ -5,6 +5,7 @@
 
 #include "cli/options.h"
 #include "common/text.h"
+#include "formats/checkpoint/manifest.h"
 #include "verify/weights/compare.h"
 
 typedef struct tsr_compare_job {
@@ -19,6 +20,8 @@ typedef struct tsr_compare_job {
     tsr_checkpoint *checkpoint[2];
     tsr_weights weights[2];
     tsr_comparison comparison;
+    tsr_manifest manifest[2];
+    tsr_arena arena; /* of the manifests */
 } tsr_compare_job;
 
 /* With the defaults of this machine. */

@@ -151,14 +151,7 @@ static void attention(tsr_text *t, const tsr_contents *s)
 
 static void manifest(tsr_text *t, const tsr_manifest *m)
 {
-    if (m->ranks == 0) {
-        tsr_json_member_string(t, "rank", NULL);
-    } else {
-        object(t, "rank", true);
-        tsr_json_member_u64(t, "rank", m->rank);
-        tsr_json_member_u64(t, "ranks", m->ranks);
-        tsr_json_end_object(t);
-    }
+    tsr_manifest_write_rank(t, "rank", m);
     if (m->target == NULL) {
         tsr_json_member_string(t, "layout", NULL);
         return;

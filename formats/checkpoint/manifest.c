@@ -2,6 +2,7 @@
 #include "formats/checkpoint/manifest.h"
 
 #include "formats/json/json.h"
+#include "formats/json/json_write.h"
 
 #include <string.h>
 
@@ -67,4 +68,17 @@ tsr_status tsr_manifest_read(tsr_manifest *m, const tsr_checkpoint *c, tsr_arena
                         f.path);
     m->weights = count(weights);
     return TSR_OK;
+}
+
+void tsr_manifest_write_rank(tsr_text *t, const char *key, const tsr_manifest *m)
+{
+    tsr_json_key(t, key);
+    if (m->ranks == 0) {
+        tsr_json_null(t);
+        return;
+    }
+    tsr_json_begin_object(t, true);
+    tsr_json_member_u64(t, "rank", m->rank);
+    tsr_json_member_u64(t, "ranks", m->ranks);
+    tsr_json_end_object(t);
 }

@@ -4,6 +4,7 @@
 #ifndef TSR_FORMATS_CHECKPOINT_MANIFEST_H
 #define TSR_FORMATS_CHECKPOINT_MANIFEST_H
 
+#include "common/text.h"
 #include "formats/checkpoint/checkpoint.h"
 
 #include <stdint.h>
@@ -22,5 +23,8 @@ typedef struct tsr_manifest {
  * lacks a member. */
 tsr_status tsr_manifest_read(tsr_manifest *manifest, const tsr_checkpoint *checkpoint, tsr_arena *arena,
                              tsr_err *err) TSR_WARN_UNUSED;
+
+/* Appends a member of JSON: {"rank": 0, "ranks": 2}, or null where it is the rank of no cut. */
+void tsr_manifest_write_rank(tsr_text *out, const char *key, const tsr_manifest *manifest);
 
 #endif

@@ -264,6 +264,20 @@ def test_a_rank_is_not_judged_as_if_it_were_to_be_cut_again(tessera, sources, co
     assert code == 3 and "rank 1 of 2" in err and "--merge" in err, err
 
 
+def test_diff_names_the_ranks_that_it_compares(tessera, sources, convert):
+    src = sources("qwen3-moe", False)
+    ranks = convert(src, "--to", "tp", "--tp", "2")
+    for a, b, said in ((ranks / "rank-0", ranks / "rank-1", (0, 1)), (src, ranks / "rank-1", (None, 1)),
+                       (src, src, (None, None))):
+        _, out, _ = harness.run(tessera, ["diff", a, b, "--json", "-"])
+        _, text, _ = harness.run(tessera, ["diff", a, b])
+        result = json.loads(out)
+        for side, rank in zip("ab", said):
+            assert result[f"rank_{side}"] == (None if rank is None else {"rank": rank, "ranks": 2})
+            assert (f"{side.upper()} is rank" in text) == (rank is not None)
+            assert rank is None or f"{side.upper()} is rank {rank} of 2 of a tensor-parallel cut" in text
+
+
 def joined(parts):
     """Parts of a tensor, along whichever dimension they were cut; None when all are the same."""
     return [np.concatenate(parts, axis) for axis in range(parts[0].ndim)]
