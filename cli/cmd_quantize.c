@@ -5,14 +5,16 @@
 #include "cli/places.h"
 #include "cli/run_plan.h"
 #include "cli/schemes.h"
+#include "convert/plans/again_plan.h"
 #include "convert/plans/rules_plan.h"
 #include "convert/plans/split_plan.h"
 
 /* What the command line says. */
 typedef struct arguments {
     tsr_scheme_arguments of;
-    const char *rules; /* instead of a scheme; NULL: none */
-    int experts;       /* -1: as needed */
+    const char *rules;       /* instead of a scheme; NULL: none */
+    const char *scales_from; /* the original; NULL: scales are made */
+    int experts;             /* -1: as needed */
     bool list_families;
 } arguments;
 
@@ -36,6 +38,7 @@ static const char kHelp[] =
     "  tessera quantize model -o out --scheme int8-channel                        W8A8, with azp_adj beside it\n"
     "  tessera quantize model -o out --scheme int8-channel --activations calibrated.json   static activations\n"
     "  tessera quantize model -o out --scheme int4-weight-only --zero-points      W4A16 in groups of 128\n"
+    "  tessera quantize K2-BF16 -o out --scheme int4-weight-only --scales-from K2      the codes that K2 has\n"
     "  tessera quantize model -o out --scheme nvfp4-weight-only                   NVFP4A16, for vLLM, SGLang\n"
     "  tessera quantize model -o out --scheme nvfp4 --activations ranges.json --dialect modelopt     for TensorRT-LLM\n"
     "  tessera quantize model -o out --scheme mxfp4-weight-only --scales mse      experts for every engine\n"
@@ -51,7 +54,7 @@ static const char *const kOptions[] = {
     [TSR_FP8_CHANNEL] = "--dialect --scale-dtype",
     [TSR_INT8_CHANNEL] = "--dialect --scale-dtype --rounding --divisor --activations --activation-zero-points",
     [TSR_INT8_WEIGHT_ONLY] = "--dialect --scale-dtype --rounding --divisor --group-size",
-    [TSR_INT4_WEIGHT_ONLY] = "--dialect --scale-dtype --rounding --divisor --group-size --zero-points",
+    [TSR_INT4_WEIGHT_ONLY] = "--scale-dtype --rounding --divisor --group-size --zero-points --dialect --scales-from",
     [TSR_MX_SCHEMES + TSR_MX_NVFP4] = "--dialect --activations",
     [TSR_MX_SCHEMES + TSR_MX_NVFP4_WEIGHT_ONLY] = "--dialect",
     [TSR_MX_SCHEMES + TSR_MX_MXFP4] = "--dialect --mx-scale",
@@ -99,6 +102,8 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
         {"--group-size", TSR_OPT_COUNT, &a->of.group_size, "N",
          "weight-only: columns that share a scale; 0 is a whole row (0; int4: 128)"},
         {"--zero-points", TSR_OPT_FLAG, &a->of.zero_points, NULL, "int4: asymmetric weights"},
+        {"--scales-from", TSR_OPT_TEXT, &a->scales_from, "ORIGINAL",
+         "int4: SRC is what ORIGINAL, of int4, was in BF16; its scales give its very codes again, or the job stops"},
         {"--activation-zero-points", TSR_OPT_FLAG, &a->of.activation_zero_points, NULL,
          "int8-channel: activations with zero points, dynamic ones or --activations"},
         {"--activations", TSR_OPT_TEXT, &a->of.activations, "FILE",
@@ -126,6 +131,12 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
         if (a->rules != NULL && !tsr_is_listed("--activations", options[i].name) &&
             (is_of_schemes(options[i].name) || tsr_is_listed("--scheme --include --exclude", options[i].name)))
             return tsr_fail(err, TSR_E_USAGE, "%s means nothing with --rules: the file says it", options[i].name);
+        if (a->scales_from != NULL &&
+            tsr_is_listed("--dialect --scales --scale-dtype --rounding --divisor --group-size --zero-points --include "
+                          "--exclude --experts",
+                          options[i].name))
+            return tsr_fail(err, TSR_E_USAGE, "%s means nothing with --scales-from: the original says it",
+                            options[i].name);
         if (a->rules == NULL && is_of_schemes(options[i].name) &&
             !tsr_is_listed(kOptions[a->of.scheme], options[i].name))
             return tsr_fail(err, TSR_E_USAGE, "%s means nothing with --scheme %s", options[i].name,
@@ -134,7 +145,8 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
     if (a->list_families)
         return TSR_OK;
     TSR_TRY(tsr_plan_run_check(run, err));
-    const tsr_places places = {.sources = {run->src, a->of.activations, a->rules}, .dst = run->dst, .json = run->json};
+    const tsr_places places = {
+        .sources = {run->src, a->of.activations, a->rules, a->scales_from}, .dst = run->dst, .json = run->json};
     return tsr_places_check(&places, err);
 }
 
@@ -168,6 +180,25 @@ static tsr_status run_scheme(const tsr_plan_run *run, const making *m, tsr_exper
     tsr_plan_free(&plan);
     tsr_any_free(&view);
     tsr_checkpoint_close(opened);
+    return status;
+}
+
+/* Codes again, with the scales that they had. */
+static tsr_status quantize_again(const tsr_plan_run *run, const arguments *a, tsr_err *err)
+{
+    tsr_checkpoint *opened[2] = {NULL, NULL};
+    tsr_plan plan = {0};
+    tsr_status status = tsr_checkpoint_open(&opened[0], run->src, run->ignore.items, run->ignore.count, err);
+    if (status == TSR_OK)
+        status = tsr_checkpoint_open(&opened[1], a->scales_from, run->ignore.items, run->ignore.count, err);
+    const tsr_checkpoint *const sources[] = {opened[0], opened[1]};
+    if (status == TSR_OK)
+        status = tsr_again_plan(&plan, sources, run->max_shard_bytes, err);
+    if (status == TSR_OK)
+        status = tsr_run_plan(run, &plan, err);
+    tsr_plan_free(&plan);
+    tsr_checkpoint_close(opened[0]);
+    tsr_checkpoint_close(opened[1]);
     return status;
 }
 
@@ -209,8 +240,9 @@ int tsr_cmd_quantize(int argc, char **argv)
     run.verb = "quantizing";
     run.low_sqnr = tsr_scheme_low_sqnr(a.rules != NULL ? TSR_INT4_WEIGHT_ONLY : (tsr_scheme)a.of.scheme);
     if (status == TSR_OK && !run.help)
-        status = a.list_families   ? tsr_list_families(run.json, &err)
-                 : a.rules != NULL ? quantize_by_rules(&run, &a, &err)
-                                   : quantize(&run, &a, &err);
+        status = a.list_families         ? tsr_list_families(run.json, &err)
+                 : a.rules != NULL       ? quantize_by_rules(&run, &a, &err)
+                 : a.scales_from != NULL ? quantize_again(&run, &a, &err)
+                                         : quantize(&run, &a, &err);
     return tsr_end("quantize", status, true, &err);
 }

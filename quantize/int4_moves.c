@@ -115,14 +115,14 @@ tsr_status tsr_gptq_check_order(const tsr_int4_shape *shape, const tsr_tensor *t
     return TSR_OK;
 }
 
-/* The code of one value, with 8 added; 16 if no code gives it. */
-static uint32_t code_of(uint16_t value, float scale)
+/* The code of one value, as it is stored; 16 if no code gives it. */
+static uint32_t code_of(uint16_t value, float scale, int zero_point)
 {
     const float x = tsr_f32_from_bf16(value), q = rintf(x / scale);
-    if (!(q >= -MIDDLE && q < MIDDLE))
+    if (!(q >= (float)-zero_point && q <= (float)(15 - zero_point)))
         return 16;
     const uint16_t again = tsr_bf16_from_f32(q * scale);
-    return again == value || ((again | value) & 0x7FFF) == 0 ? (uint32_t)((int)q + MIDDLE) : 16;
+    return again == value || ((again | value) & 0x7FFF) == 0 ? (uint32_t)((int)q + zero_point) : 16;
 }
 
 tsr_status tsr_int4_encode_again(const tsr_int4_again *rows, tsr_err *err)
@@ -133,8 +133,10 @@ tsr_status tsr_int4_encode_again(const tsr_int4_again *rows, tsr_err *err)
         for (uint64_t i = 0; i < pitch; i++)
             rows->words[row * pitch + i] = 0;
         for (uint64_t col = 0; col < rows->cols; col++) {
-            const float scale = rows->scales[row * groups + col / rows->group];
-            const uint32_t code = code_of(values[col], scale);
+            const uint64_t group = rows->order == NULL ? col / rows->group : rows->order[col];
+            const float scale = rows->scales[row * groups + group];
+            const int zero_point = rows->zero_points == NULL ? MIDDLE : rows->zero_points[row * groups + group];
+            const uint32_t code = code_of(values[col], scale, zero_point);
             if (code > 15)
                 return tsr_fail(err, TSR_E_VALUE,
                                 "'%s': the value at [%llu, %llu], %g, is no code times its scale %g: it did not come "

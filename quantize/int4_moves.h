@@ -46,14 +46,16 @@ void tsr_int4_scales(const tsr_int4_shape *shape, const uint16_t *scales, uint16
 tsr_status tsr_gptq_check_order(const tsr_int4_shape *shape, const tsr_tensor *tensor, const int32_t *g_idx,
                                 tsr_err *err) TSR_WARN_UNUSED;
 
-/* Rows of BF16 values that were (code - 8) * scale, rounded to BF16, to those very codes, with the scales kept. */
+/* Rows of BF16 values that were (code - zero point) * scale, rounded to BF16, to those very codes, with the scales kept. */
 typedef struct tsr_int4_again {
-    const tsr_tensor *tensor; /* the values' tensor, for messages */
-    uint64_t row, rows, cols; /* row is for messages only */
-    uint64_t group;           /* columns that share a scale */
-    const uint16_t *values;   /* [rows, cols] BF16 */
-    const float *scales;      /* [rows, cols / group] */
-    uint32_t *words;          /* [rows, ceil(cols / 8)], out */
+    const tsr_tensor *tensor;   /* the values' tensor, for messages */
+    uint64_t row, rows, cols;   /* row is for messages only */
+    uint64_t group;             /* columns that share a scale */
+    const uint16_t *values;     /* [rows, cols] BF16 */
+    const float *scales;        /* [rows, ceil(cols / group)] */
+    const uint8_t *zero_points; /* of the same shape, as they are stored: 0 to 15; NULL: 8 */
+    const uint32_t *order;      /* [cols]: the group of each; NULL: col / group */
+    uint32_t *words;            /* [rows, ceil(cols / 8)], out */
 } tsr_int4_again;
 
 /* TSR_E_VALUE, with the place: a value is not what any code gives with its scale. */
