@@ -5,6 +5,7 @@
 #include "cli/places.h"
 #include "report/writers.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -14,7 +15,8 @@ enum { NARROWEST = 60, WIDEST = 120, USUAL = 80 };
 
 typedef struct arguments {
     const char *results[TSR_MAX_RESULTS];
-    const char *markdown, *csv, *junit, *json;
+    const char *markdown, *csv, *junit, *json, *baseline, *max_regression;
+    double limit; /* dB */
     size_t n;
     bool quiet, help;
 } arguments;
@@ -25,17 +27,36 @@ static const char kHelp[] =
     "inspect (--json FILE), and the quantization_report.json beside quantized weights. A verdict first, then what is "
     "wrong,\n"
     "quantiles of SQNR, errors by layer, kind of module and expert, and the worst tensors.\n"
-    "Exit code 0: no result fell short; 1: one did; 3: a file is no result.\n\n"
+    "Exit code 0: no result fell short; 1: one did, or got worse than its baseline; 3: a file is no result.\n\n"
     "Examples:\n"
     "  tessera report DeepSeek-V3-FP8/quantization_report.json\n"
     "  tessera report weights.json gemm.json forward.json --junit report.xml --markdown comment.md        for CI\n"
+    "  tessera report tonight.json --baseline lastnight.json --max-regression 0.05dB\n"
     "  tessera report result.json --csv tensors.csv --quiet\n"
     "  tessera report result.json --json -\n\n"
     "Options:\n";
 
+/* "0.1dB", "0.1 dB" or "0.1". */
+static tsr_status parse_decibels(const char *text, double *value, tsr_err *err)
+{
+    char *end;
+    if (text == NULL)
+        return TSR_OK;
+    *value = strtod(text, &end);
+    const bool number = end != text;
+    end += strspn(end, " ");
+    if (!number || !isfinite(*value) || *value < 0 || (*end != '\0' && strcasecmp(end, "dB") != 0))
+        return tsr_fail(err, TSR_E_USAGE, "--max-regression: '%s' is not a number of dB, such as 0.1dB", text);
+    return TSR_OK;
+}
+
 static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
 {
     const tsr_option options[] = {
+        {"--baseline", TSR_OPT_TEXT, &a->baseline, "OLD.json",
+         "an earlier result of the same command: what got worse comes first"},
+        {"--max-regression", TSR_OPT_TEXT, &a->max_regression, "DB",
+         "what a tensor may lose against it, such as 0.1dB (0.1)"},
         {"--markdown", TSR_OPT_TEXT, &a->markdown, "FILE",
          "for a comment on a pull request: the verdict first, details folded"},
         {"--csv", TSR_OPT_TEXT, &a->csv, "FILE", "all tensors and judgements, a row each"},
@@ -53,9 +74,16 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
     }
     if (a->n == 0)
         return tsr_fail(err, TSR_E_USAGE, "which results? tessera report RESULT.json...");
+    if (a->baseline != NULL && a->n > 1)
+        return tsr_fail(err, TSR_E_USAGE, "--baseline: '%s': one result is compared with it, not several",
+                        a->results[1]);
+    if (a->max_regression != NULL && a->baseline == NULL)
+        return tsr_fail(err, TSR_E_USAGE, "--max-regression: against what? --baseline OLD.json");
+    TSR_TRY(parse_decibels(a->max_regression, &a->limit, err));
     const tsr_output more[] = {{"--markdown", a->markdown}, {"--csv", a->csv}, {0}};
     tsr_places places = {.json = a->json, .junit = a->junit, .more = more};
     memcpy(places.sources, a->results, a->n * sizeof *a->results);
+    places.sources[a->n] = a->baseline;
     return tsr_places_check(&places, err);
 }
 
@@ -147,12 +175,14 @@ static bool talks(const arguments *a)
 
 int tsr_cmd_report(int argc, char **argv)
 {
-    arguments a = {.n = 0};
+    arguments a = {.limit = 0.1};
     tsr_report report = {.results = NULL};
     tsr_err err = {{0}};
     tsr_status status = parse(argc, argv, &a, &err);
     if (status == TSR_OK && !a.help)
         status = tsr_report_make(&report, a.results, a.n, &err);
+    if (status == TSR_OK && a.baseline != NULL && !a.help)
+        status = tsr_report_compare(&report, a.baseline, a.limit, &err);
     if (status == TSR_OK && !a.help)
         status = write_files(&a, &report, &err);
     if (status == TSR_OK && !a.help && talks(&a))

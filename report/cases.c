@@ -248,6 +248,86 @@ tsr_status tsr_cases_make(tsr_cases *cases, const tsr_overview *overview, tsr_er
     return status;
 }
 
+/* ---- a comparison ---- */
+
+/* A regression with the layer that it belongs to, for sorting. */
+typedef struct worse {
+    const char *label;
+    const tsr_regression *regression;
+} worse;
+
+static int by_label(const void *a, const void *b)
+{
+    const worse *const x = a, *const y = b;
+    const int order = strcmp(x->label, y->label);
+    return order != 0 ? order : (x->regression > y->regression) - (x->regression < y->regression);
+}
+
+static const char kWhole[] = "the whole";
+
+static worse *sort_regressions(tsr_cases *cases, const tsr_baseline *b)
+{
+    worse *const list = malloc((b->count + 1) * sizeof *list);
+    for (size_t i = 0; list != NULL && i < b->count; i++) {
+        const tsr_row *const now = b->items[i].now;
+        const bool whole = now < b->now->rows || now >= b->now->rows + b->now->n_rows;
+        const char *const label = whole ? kWhole : tsr_layer_label(now->name, &cases->arena);
+        list[i] = (worse){label == NULL ? "" : label, &b->items[i]};
+    }
+    if (list != NULL && b->count > 0)
+        qsort(list, b->count, sizeof *list, by_label);
+    return list;
+}
+
+/* The case of a layer: those of the sorted regressions that bear its label. */
+static tsr_status add_compared(tsr_cases *cases, const tsr_baseline *b, const worse *list, const char *label,
+                               tsr_err *err)
+{
+    tsr_text text = {0};
+    size_t low = 0, high = b->count, n = 0;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (strcmp(list[middle].label, label) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (; low < b->count && strcmp(list[low].label, label) == 0; low++, n++) {
+        const tsr_row *const now = list[low].regression->now;
+        tsr_text_printf(&text, "%s%s%s: ", now->name, now->what == NULL ? "" : ": ",
+                        now->what == NULL ? "" : now->what);
+        tsr_regression_text(&text, list[low].regression);
+        tsr_text_append(&text, "\n", 1);
+    }
+    tsr_text_printf(&text, "limit: %g dB, against %s\n", b->limit, b->old.path);
+    const tsr_case made = {
+        .class_name = "baseline",
+        .name = label,
+        .outcome = n > 0 ? TSR_OUTCOME_FAILED : TSR_OUTCOME_PASSED,
+        .message = n == 0 ? NULL : tsr_arena_printf(&cases->arena, "%zu got worse by more than %g dB", n, b->limit),
+        .text = n == 0 || text.failed ? NULL : tsr_arena_dup(&cases->arena, text.data, text.size)};
+    tsr_text_free(&text);
+    TSR_TRY(tsr_arena_status(&cases->arena, TSR_OK, err));
+    return tsr_cases_add(cases, &made, err);
+}
+
+tsr_status tsr_cases_of_baseline(tsr_cases *cases, const tsr_baseline *b, const tsr_overview *o, tsr_err *err)
+{
+    size_t n;
+    *cases = (tsr_cases){.items = NULL};
+    const char **const labels = layer_labels(cases, o, &n);
+    worse *const list = sort_regressions(cases, b);
+    tsr_status status =
+        labels == NULL || list == NULL ? tsr_out_of_memory(err, NULL) : add_compared(cases, b, list, kWhole, err);
+    for (size_t i = 0; i < n && status == TSR_OK; i++)
+        status = add_compared(cases, b, list, labels[i], err);
+    free(labels);
+    free(list);
+    if (status != TSR_OK)
+        tsr_cases_free(cases);
+    return status;
+}
+
 void tsr_cases_free(tsr_cases *cases)
 {
     free(cases->items);

@@ -5,7 +5,7 @@
 #ifndef TSR_REPORT_CASES_H
 #define TSR_REPORT_CASES_H
 
-#include "report/overview.h"
+#include "report/baseline.h"
 
 typedef struct tsr_case {
     const char *class_name; /* "verify weights.values" */
@@ -25,6 +25,10 @@ typedef struct tsr_cases {
 
 /* The cases of one result, which is never without any. After a failure there is nothing to free. */
 tsr_status tsr_cases_make(tsr_cases *cases, const tsr_overview *overview, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The cases of a comparison with an earlier result: one for each layer, and one for the whole. */
+tsr_status tsr_cases_of_baseline(tsr_cases *cases, const tsr_baseline *baseline, const tsr_overview *overview,
+                                 tsr_err *err) TSR_WARN_UNUSED;
 
 /* Appends one; what it points to has to live as long. */
 tsr_status tsr_cases_add(tsr_cases *cases, const tsr_case *more, tsr_err *err) TSR_WARN_UNUSED;

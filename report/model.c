@@ -104,6 +104,7 @@ tsr_status tsr_result_series(tsr_result *result, const char *name, uint32_t *at,
         return copy != NULL && result->n_series == TSR_MAX_SERIES ? TSR_E_UNSUPPORTED : tsr_out_of_memory(err, NULL);
     series->name = copy;
     tsr_row_clear(&series->whole);
+    series->whole.name = "the whole";
     return TSR_OK;
 }
 

@@ -57,6 +57,7 @@ typedef struct tsr_row {
 typedef struct tsr_series {
     const char *name; /* "" where there is only one */
     bool has_whole;
+    bool bounded;  /* errors of it have bounds of their own, and are not compared with those of another run */
     tsr_row whole; /* figures of all rows together, as the result states them */
 } tsr_series;
 

@@ -2,6 +2,7 @@
 #include "report/kinds.h"
 
 #include <stddef.h>
+#include <string.h>
 
 typedef struct judgement {
     tsr_row row; /* first: its fields are filled in place */
@@ -42,7 +43,10 @@ static tsr_status read_judgement(tsr_reading *r, bool by_kind, tsr_err *err)
     tsr_row_clear(&j.row);
     const tsr_rest rest = {.figures = j.row.figures};
     TSR_TRY(tsr_read_object(r, "a judgement", kFields, &j, &rest, err));
-    return add_judgement(r, &j, by_kind ? j.kind : j.row.what, err);
+    TSR_TRY(add_judgement(r, &j, by_kind ? j.kind : j.row.what, err));
+    r->result->series[r->result->rows[r->result->n_rows - 1].series].bounded =
+        by_kind && strcmp(j.kind, "quantization") != 0;
+    return TSR_OK;
 }
 
 static tsr_status read_of_kernel(tsr_reading *r, void *to, tsr_err *err)

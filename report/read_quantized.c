@@ -146,6 +146,7 @@ tsr_status tsr_read_run(tsr_reading *r, void *to, tsr_err *err)
     TSR_TRY(tsr_result_series(r->result, "", &at, err));
     TSR_TRY(tsr_read_object(r, "the result", kFields, to, &rest, err));
     tsr_finish_figures(whole.figures);
+    whole.name = r->result->series[at].whole.name;
     r->result->series[at].whole = whole;
     r->result->series[at].has_whole = true;
     return TSR_OK;

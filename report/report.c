@@ -35,8 +35,20 @@ tsr_status tsr_report_make(tsr_report *report, const char *const *paths, size_t 
     return status;
 }
 
+tsr_status tsr_report_compare(tsr_report *report, const char *path, double limit, tsr_err *err)
+{
+    TSR_TRY(tsr_baseline_make(&report->baseline, &report->results[0], path, limit, err));
+    report->judged = 1;
+    if (report->baseline.count > 0)
+        report->failed = 1;
+    report->outcome = report->failed > 0 ? TSR_OUTCOME_FAILED : TSR_OUTCOME_PASSED;
+    return TSR_OK;
+}
+
 void tsr_report_free(tsr_report *report)
 {
+    if (report->baseline.now != NULL)
+        tsr_baseline_free(&report->baseline);
     for (size_t i = 0; i < report->count; i++) {
         tsr_overview_free(&report->overviews[i]);
         tsr_result_free(&report->results[i]);
@@ -74,7 +86,13 @@ void tsr_result_reason(tsr_text *text, const tsr_overview *overview)
 
 void tsr_report_reason(tsr_text *text, const tsr_report *report)
 {
-    if (report->count == 1)
+    if (report->baseline.now != NULL && report->results[0].outcome == TSR_OUTCOME_FAILED) {
+        tsr_result_reason(text, &report->overviews[0]);
+        tsr_text_printf(text, "; ");
+    }
+    if (report->baseline.now != NULL)
+        tsr_baseline_reason(text, &report->baseline);
+    else if (report->count == 1)
         tsr_result_reason(text, &report->overviews[0]);
     else if (report->failed > 0)
         tsr_text_printf(text, "%zu of %zu results fell short", report->failed, report->count);

@@ -2,7 +2,7 @@
 #ifndef TSR_REPORT_REPORT_H
 #define TSR_REPORT_REPORT_H
 
-#include "report/overview.h"
+#include "report/baseline.h"
 
 enum { TSR_MAX_RESULTS = 64 };
 
@@ -12,10 +12,14 @@ typedef struct tsr_report {
     size_t count;
     size_t failed, judged; /* results that fell short; results that have a verdict */
     tsr_outcome outcome;   /* NONE: no result has a verdict */
+    tsr_baseline baseline; /* of the first result; baseline.now NULL: none */
 } tsr_report;
 
 /* Reads and sums up the results. After a failure there is nothing to free. */
 tsr_status tsr_report_make(tsr_report *report, const char *const *paths, size_t n, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Compares the only result with an earlier one; what got worse by more than `limit` dB makes the verdict a failure. */
+tsr_status tsr_report_compare(tsr_report *report, const char *path, double limit, tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_report_free(tsr_report *report);
 

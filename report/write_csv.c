@@ -91,8 +91,10 @@ static void write_first(tsr_text *text, const tsr_result *result, const tsr_row 
     next_field(text, row->file);
 }
 
-static void write_figures(tsr_text *text, const tsr_row *row, const bool *used)
+static void write_figures(tsr_text *text, const tsr_row *row, const bool *used, const double *loss)
 {
+    if (loss != NULL)
+        number(text, *loss);
     for (tsr_figure f = 0; f < TSR_N_FIGURES; f++) {
         if (used[f])
             number(text, row->figures[f]);
@@ -111,8 +113,10 @@ static int by_row(const void *a, const void *b, void *data)
     return (x > y) - (x < y);
 }
 
-static void write_result(tsr_text *text, const tsr_result *result, const bool *used)
+/* `losses`: of each row against the baseline; NULL: there is none. */
+static void write_result(tsr_text *text, const tsr_result *result, const bool *used, const double *losses)
 {
+    static const double kUnknown = NAN;
     uint32_t *const order = malloc((result->n_findings + 1) * sizeof *order);
     size_t at = 0;
     if (order == NULL) {
@@ -126,7 +130,7 @@ static void write_result(tsr_text *text, const tsr_result *result, const bool *u
     for (uint32_t i = 0; i < result->n_rows; i++) {
         const tsr_row *const row = &result->rows[i];
         write_first(text, result, row, result->series[row->series].name, tsr_outcome_name(row->outcome));
-        write_figures(text, row, used);
+        write_figures(text, row, used, losses == NULL ? NULL : &losses[i]);
         findings_of(text, result, order, &at, i);
         tsr_text_append(text, "\r\n", 2);
     }
@@ -137,7 +141,7 @@ static void write_result(tsr_text *text, const tsr_result *result, const bool *u
         row.name = f->where;
         row.place = tsr_place_of(f->where);
         write_first(text, result, &row, "findings", f->fatal ? "failed" : "warning");
-        write_figures(text, &row, used);
+        write_figures(text, &row, used, losses == NULL ? NULL : &kUnknown);
         tsr_text line = {0};
         tsr_text_printf(&line, "%s: %s", f->check, f->text);
         next_field(text, line.data);
@@ -145,6 +149,19 @@ static void write_result(tsr_text *text, const tsr_result *result, const bool *u
         tsr_text_append(text, "\r\n", 2);
     }
     free(order);
+}
+
+/* Rows that only the earlier result has. */
+static void write_gone(tsr_text *text, const tsr_baseline *b, const bool *used)
+{
+    static const double kUnknown = NAN;
+    for (size_t i = 0; i < b->n_disappeared; i++) {
+        const tsr_row *const row = b->disappeared[i];
+        write_first(text, &b->old, row, b->old.series[row->series].name, "disappeared");
+        write_figures(text, row, used, &kUnknown);
+        next_field(text, NULL);
+        tsr_text_append(text, "\r\n", 2);
+    }
 }
 
 void tsr_write_csv(tsr_text *text, const tsr_report *report)
@@ -156,12 +173,15 @@ void tsr_write_csv(tsr_text *text, const tsr_report *report)
                 used[f] = used[f] || !isnan(report->results[i].rows[k].figures[f]);
         }
     }
-    tsr_text_printf(text, "%s", kFirst);
+    const bool compared = report->baseline.now != NULL;
+    tsr_text_printf(text, compared ? "%s,loss_db" : "%s", kFirst);
     for (tsr_figure f = 0; f < TSR_N_FIGURES; f++) {
         if (used[f])
             tsr_text_printf(text, ",%s", tsr_figure_of(f)->key);
     }
     tsr_text_printf(text, ",%s\r\n", kLast);
     for (size_t i = 0; i < report->count; i++)
-        write_result(text, &report->results[i], used);
+        write_result(text, &report->results[i], used, compared ? report->baseline.losses : NULL);
+    if (compared)
+        write_gone(text, &report->baseline, used);
 }

@@ -164,6 +164,63 @@ static void write_result(tsr_text *t, const tsr_overview *o)
     tsr_json_end_object(t);
 }
 
+static void write_rows(tsr_text *t, const char *key, const tsr_result *result, const tsr_row *const *rows, size_t n)
+{
+    tsr_json_key(t, key);
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < n; i++) {
+        tsr_json_begin_object(t, true);
+        tsr_json_member_string(t, "name", rows[i]->name);
+        tsr_json_member_string(t, "what", rows[i]->what);
+        tsr_json_member_string(t, "series", result->series[rows[i]->series].name);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
+static void write_regression(tsr_text *t, const tsr_result *now, const tsr_regression *r)
+{
+    tsr_json_begin_object(t, true);
+    tsr_json_member_string(t, "name", r->now->name);
+    tsr_json_member_string(t, "what", r->now->what);
+    tsr_json_member_string(t, "series", now->series[r->now->series].name);
+    tsr_json_member_bool(t, "fails_now", r->failed);
+    tsr_json_member_string(t, "figure", isnan(r->loss) ? NULL : tsr_figure_of(r->figure)->key);
+    tsr_json_member_number(t, "before", r->before->figures[r->figure]);
+    tsr_json_member_number(t, "now", r->now->figures[r->figure]);
+    tsr_json_member_number(t, "loss_db", r->loss);
+    tsr_json_end_object(t);
+}
+
+static void write_baseline(tsr_text *t, const tsr_baseline *b)
+{
+    tsr_json_key(t, "baseline");
+    tsr_json_begin_object(t, false);
+    tsr_json_member_string(t, "path", b->old.path);
+    tsr_json_member_number(t, "max_regression_db", b->limit);
+    tsr_json_member_u64(t, "compared", b->compared);
+    tsr_json_member_u64(t, "worse", b->count);
+    tsr_json_member_u64(t, "better", b->better);
+    tsr_json_key(t, "regressions");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < b->count; i++)
+        write_regression(t, b->now, &b->items[i]);
+    tsr_json_end_array(t);
+    write_rows(t, "appeared", b->now, b->appeared, b->n_appeared);
+    write_rows(t, "disappeared", &b->old, b->disappeared, b->n_disappeared);
+    tsr_json_key(t, "differences");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < b->n_differences; i++) {
+        tsr_json_begin_object(t, true);
+        tsr_json_member_string(t, "name", b->differences[i].name);
+        tsr_json_member_string(t, "before", b->differences[i].before);
+        tsr_json_member_string(t, "now", b->differences[i].now);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+    tsr_json_end_object(t);
+}
+
 void tsr_write_json(tsr_text *t, const tsr_report *report)
 {
     tsr_text reason = {0};
@@ -173,6 +230,8 @@ void tsr_write_json(tsr_text *t, const tsr_report *report)
     tsr_json_member_string(t, "version", TSR_VERSION);
     tsr_json_member_string(t, "verdict", verdict_of(report->outcome));
     tsr_json_member_string(t, "reason", reason.data);
+    if (report->baseline.now != NULL)
+        write_baseline(t, &report->baseline);
     tsr_json_key(t, "results");
     tsr_json_begin_array(t, false);
     for (size_t i = 0; i < report->count; i++)

@@ -97,10 +97,10 @@ static double seconds_of(const tsr_result *result)
     return said == NULL ? 0 : strtod(said, NULL);
 }
 
-static void write_suite(tsr_text *text, const tsr_result *result, const tsr_cases *cases)
+static void write_suite(tsr_text *text, const char *name, const tsr_result *result, const tsr_cases *cases)
 {
     tsr_text_printf(text, "  <testsuite");
-    attribute(text, "name", result->title);
+    attribute(text, "name", name);
     tsr_text_printf(text, " tests=\"%zu\" failures=\"%zu\" errors=\"0\" skipped=\"%zu\" time=\"%.6f\">\n", cases->count,
                     cases->failed, cases->skipped, seconds_of(result));
     write_facts(text, result);
@@ -109,13 +109,17 @@ static void write_suite(tsr_text *text, const tsr_result *result, const tsr_case
     tsr_text_printf(text, "  </testsuite>\n");
 }
 
+/* The suite of the comparison comes first, as regressions do everywhere. */
 tsr_status tsr_write_junit(tsr_text *text, const tsr_report *report, tsr_err *err)
 {
-    tsr_cases *const cases = calloc(report->count + 1, sizeof *cases);
+    const bool compared = report->baseline.now != NULL;
+    const size_t n = report->count + compared;
+    tsr_cases *const cases = calloc(n + 1, sizeof *cases);
     tsr_status status = cases == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
     size_t tests = 0, failed = 0;
-    for (size_t i = 0; i < report->count && status == TSR_OK; i++) {
-        status = tsr_cases_make(&cases[i], &report->overviews[i], err);
+    for (size_t i = 0; i < n && status == TSR_OK; i++) {
+        status = i < compared ? tsr_cases_of_baseline(&cases[i], &report->baseline, &report->overviews[0], err)
+                              : tsr_cases_make(&cases[i], &report->overviews[i - compared], err);
         tests += cases[i].count;
         failed += cases[i].failed;
     }
@@ -123,10 +127,12 @@ tsr_status tsr_write_junit(tsr_text *text, const tsr_report *report, tsr_err *er
                     "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
                     "<testsuites name=\"tessera\" tests=\"%zu\" failures=\"%zu\" errors=\"0\">\n",
                     tests, failed);
-    for (size_t i = 0; i < report->count && status == TSR_OK; i++)
-        write_suite(text, &report->results[i], &cases[i]);
+    for (size_t i = 0; i < n && status == TSR_OK; i++) {
+        const tsr_result *const result = &report->results[i < compared ? 0 : i - compared];
+        write_suite(text, i < compared ? "baseline" : result->title, result, &cases[i]);
+    }
     tsr_text_printf(text, "</testsuites>\n");
-    for (size_t i = 0; i < report->count && cases != NULL; i++)
+    for (size_t i = 0; i < n && cases != NULL; i++)
         tsr_cases_free(&cases[i]);
     free(cases);
     return status;

@@ -112,6 +112,72 @@ static void write_results(tsr_text *text, const tsr_report *report)
     tsr_text_append(text, "\n", 1);
 }
 
+static void write_row_name(tsr_text *text, const tsr_result *result, const tsr_row *row)
+{
+    const char *const series = result->series[row->series].name;
+    code(text, row->name);
+    if (row->what != NULL || series[0] != '\0') {
+        tsr_text_printf(text, " (");
+        plain(text, row->what != NULL ? row->what : series);
+        tsr_text_append(text, ")", 1);
+    }
+}
+
+static void write_regressions(tsr_text *text, const tsr_baseline *b)
+{
+    if (b->count > 0)
+        tsr_text_printf(text, "**What got worse**\n\n");
+    for (size_t i = 0; i < b->count && i < FINDINGS; i++) {
+        tsr_text line = {0};
+        tsr_text_printf(text, "- ");
+        write_row_name(text, b->now, b->items[i].now);
+        tsr_text_printf(text, ": ");
+        tsr_regression_text(&line, &b->items[i]);
+        plain(text, line.data == NULL ? "" : line.data);
+        tsr_text_append(text, "\n", 1);
+        text->failed = text->failed || line.failed;
+        tsr_text_free(&line);
+    }
+    if (b->count > FINDINGS)
+        tsr_text_printf(text, "- and %zu more\n", b->count - FINDINGS);
+    tsr_text_append(text, "\n", b->count > 0);
+}
+
+static void write_moved(tsr_text *text, const tsr_result *result, const tsr_row *const *rows, size_t n,
+                        const char *what)
+{
+    if (n == 0)
+        return;
+    tsr_text_printf(text, "%zu %s ", n, what);
+    for (size_t i = 0; i < n && i < WORST; i++) {
+        tsr_text_printf(text, i == 0 ? "" : ", ");
+        write_row_name(text, result, rows[i]);
+    }
+    tsr_text_printf(text, n > WORST ? ", ...\n\n" : "\n\n");
+}
+
+/* What got worse stands in front of all else. */
+static void write_baseline(tsr_text *text, const tsr_baseline *b)
+{
+    write_regressions(text, b);
+    write_moved(text, &b->old, b->disappeared, b->n_disappeared, "gone:");
+    write_moved(text, b->now, b->appeared, b->n_appeared, "new:");
+    if (b->n_differences > 0)
+        tsr_text_printf(text, "| differs | now | before |\n|---|---|---|\n");
+    for (size_t i = 0; i < b->n_differences; i++) {
+        const tsr_difference *const d = &b->differences[i];
+        tsr_text_printf(text, "| ");
+        plain(text, d->name);
+        tsr_text_printf(text, " | ");
+        code(text, d->now == NULL ? "-" : d->now);
+        tsr_text_printf(text, " | ");
+        code(text, d->before == NULL ? "-" : d->before);
+        tsr_text_printf(text, " |\n");
+    }
+    tsr_text_printf(text, "%s%zu compared: %zu worse, %zu better by more than %g dB.\n\n",
+                    b->n_differences > 0 ? "\n" : "", b->compared, b->count, b->better, b->limit);
+}
+
 static void write_findings(tsr_text *text, const tsr_report *report)
 {
     size_t listed = 0, all = 0;
@@ -289,6 +355,8 @@ void tsr_write_markdown(tsr_text *text, const tsr_report *report)
     tsr_text_printf(text, "### %s %s: ", sign_of(report->outcome), tsr_verdict_word(report->outcome));
     tsr_report_reason(text, report);
     tsr_text_printf(text, "\n\n");
+    if (report->baseline.now != NULL)
+        write_baseline(text, &report->baseline);
     write_results(text, report);
     write_findings(text, report);
     size_t listed = 0;

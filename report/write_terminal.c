@@ -1,4 +1,5 @@
 /* The summary on a terminal: the verdict first, then what is wrong, then figures. */
+#include "report/terminal_baseline.h"
 #include "report/terminal_groups.h"
 #include "report/writers.h"
 
@@ -230,12 +231,15 @@ static void draw_result(tsr_text *text, const tsr_style *style, const tsr_overvi
 
 void tsr_write_terminal(tsr_text *text, const tsr_report *report, const tsr_style *style)
 {
-    if (report->count > 1) {
+    const bool compared = report->baseline.now != NULL;
+    if (report->count > 1 || compared) {
         tsr_text reason = {0};
         tsr_report_reason(&reason, report);
         draw_verdict(text, style, report->outcome, reason.data == NULL ? "" : reason.data);
         tsr_text_free(&reason);
     }
+    if (compared)
+        tsr_draw_baseline(text, style, &report->baseline);
     for (size_t i = 0; i < report->count; i++) {
         if (report->count > 1)
             tsr_text_append(text, "\n", 1);
