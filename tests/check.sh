@@ -39,7 +39,7 @@ for i in "${!names[@]}"; do
         missing=$(lacking "${commands_of[i]}")
         [ -z "$missing" ] || { echo "skipped: $3, for want of $missing"; exit 77; }
         need_scratch
-        set_sanitizers
+        set_environment
         code=0
         (eval "${commands_of[i]}") </dev/null || code=$?
         exit "$code"

@@ -103,7 +103,7 @@ strict_build() {
 }
 # The kernels of a GPU are nvcc's to compile, and once is enough: in the build that is judged. Without their runtime a program
 # also starts in a third of the time, which the thousands of runs under sanitizers feel.
-clang_build() { CC="$(! have ccache || echo ccache) $(find_clang)" strict_build build-clang -- -Dauto_features=disabled; }
+clang_build() { CC="$(! have ccache || echo ccache) $(find_clang)" strict_build build-clang -- -Dauto_features=disabled -Ddebug=false; }
 # sanitized_build FOLDER SANITIZERS COMPILER'S LINKER'S TARGETS...
 # Little optimization and no positions of variables: that is half the time of the compiler, and costs the runs little. A program
 # at a fixed address need not be relocated.
@@ -114,7 +114,7 @@ sanitized_build() {
 build_gcc() { strict_build build --; }
 # A run is mostly start and search for leaks, so a small program is a quick one. What is undefined traps: that spares it the 7 MB
 # that UBSan would note about the source, among which leaks are searched. AddressSanitizer tells file and line of the trap
-# (set_sanitizers); what was undefined there, a build without the trap says in words. Its library is in the program.
+# (set_environment); what was undefined there, a build without the trap says in words. Its library is in the program.
 build_asan() {
     sanitized_build build-asan address,undefined -fsanitize-undefined-trap-on-error "-static-libasan -static-libubsan"
 }
@@ -238,8 +238,10 @@ collect() {
     add "clang-format" style --dry-run -Werror
 }
 
-# What is undefined stops a run, and with no exit code of the tool's own.
-set_sanitizers() {
+# What is undefined stops a run, and with no exit code of the tool's own. Checks run side by side, so NumPy and PyTorch have one
+# thread each: theirs wait for one another by spinning.
+set_environment() {
+    export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
     export ASAN_OPTIONS=detect_leaks=1:exitcode=99:handle_sigill=1 UBSAN_OPTIONS=halt_on_error=1:exitcode=99:print_stacktrace=1
     # GCC before 13.3 puts arrays of 64-byte vectors at any address in the frames by which it would find this (its PR 110027).
     [[ $(gcc -dumpfullversion 2>/dev/null) != 13.[0-2]* ]] || ASAN_OPTIONS+=:detect_stack_use_after_return=0
@@ -287,7 +289,7 @@ run_tests() {
     choose_place
     need_scratch
     venv || { echo "dev: without their Python environment (tests/interop/requirements.txt) the tests cannot run" >&2; exit 1; }
-    set_sanitizers
+    set_environment
     for build in "build: gcc, no warning" "build: clang, no warning" "build: gcc, ASan and UBSan" "build: gcc, TSan"; do
         if [ $# = 0 ] || selected "$build" "$@" || { [ -n "$all" ] && [[ $all == *"${where[$build]:-}"* ]]; }; then
             check "$build" "${builds[$build]}"

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import filecmp
 import json
 import os
 import resource
@@ -129,8 +128,16 @@ def temporary_directory(parent=None):
 
 
 def same_file(a, b):
-    """Whether two files hold the same bytes."""
-    return filecmp.cmp(a, b, shallow=False)
+    """Whether two files hold the same bytes. (filecmp goes by 8 KiB, which takes half as long again.)"""
+    if os.path.getsize(a) != os.path.getsize(b):
+        return False
+    with open(a, "rb", buffering=0) as left, open(b, "rb", buffering=0) as right:
+        while True:
+            ours, theirs = left.read(1 << 18), right.read(1 << 18)
+            if ours != theirs:
+                return False
+            if not ours:
+                return True
 
 
 def _entries(root):

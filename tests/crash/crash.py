@@ -95,6 +95,21 @@ def disturb(checks, options, job, threads, source, reference, moments, duration,
                 checks.check(f"{what}: same tree", difference is None, difference)
 
 
+def check_job(checks, options, job, source, work, moments, rng, stages):
+    first = None
+    for threads in THREADS:
+        reference = os.path.join(work, f"reference.{threads}")
+        duration = undisturbed(checks, options, job, threads, source, reference)
+        if duration is None:
+            continue
+        first = first or reference
+        difference = harness.tree_difference(first, reference) if first != reference else None
+        checks.check(f"{job.name}: {threads} threads and one give the same", difference is None, difference)
+        disturb(checks, options, job, threads, source, reference, moments, duration, rng, stages)
+    for threads in THREADS:
+        shutil.rmtree(os.path.join(work, f"reference.{threads}"), ignore_errors=True)
+
+
 def main():
     parser = jobs.choice(harness.argument_parser(__doc__.splitlines()[0]))
     parser.add_argument("--kills", type=int, default=100, help="in all (100)")
@@ -106,19 +121,11 @@ def main():
     checks = harness.Checks()
     stages = collections.Counter()
     with harness.temporary_directory(options.directory) as work:
-        for number, job in enumerate(chosen):
-            source = jobs.make_source(options.tessera, options.make, job, "deepseek-v3",
-                                      os.path.join(work, f"source{number}"))
-            first = None
-            for threads in THREADS:
-                reference = os.path.join(work, f"reference{number}.{threads}")
-                duration = undisturbed(checks, options, job, threads, source, reference)
-                if duration is None:
-                    continue
-                first = first or reference
-                difference = harness.tree_difference(first, reference)
-                checks.check(f"{job.name}: {threads} threads and one give the same", difference is None, difference)
-                disturb(checks, options, job, threads, source, reference, moments, duration, rng, stages)
+        for made in dict.fromkeys(job.made for job in chosen):
+            alike = [job for job in chosen if job.made == made]
+            source = jobs.make_source(options.tessera, options.make, alike[0], "deepseek-v3", os.path.join(work, "source"))
+            for job in alike:
+                check_job(checks, options, job, source, work, moments, rng, stages)
             shutil.rmtree(source)
     print("killed " + ", ".join(f"{stage}: {count}" for stage, count in sorted(stages.items())))
     landed = sum(stages.values()) - stages["ended before it"]
