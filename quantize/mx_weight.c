@@ -32,17 +32,6 @@ const char *tsr_mx_rule_name(tsr_mx_rule rule)
     return kRules[rule];
 }
 
-bool tsr_mx_rule_parse(const char *name, tsr_mx_rule *rule)
-{
-    for (unsigned i = 0; i < sizeof kRules / sizeof *kRules; i++) {
-        if (strcmp(name, kRules[i]) == 0) {
-            *rule = (tsr_mx_rule)i;
-            return true;
-        }
-    }
-    return false;
-}
-
 /* The mantissa field of amax above which the exponent is one more. */
 static uint32_t limit_of(const tsr_mx_scheme *scheme)
 {

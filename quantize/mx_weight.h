@@ -45,8 +45,7 @@ typedef struct tsr_mx_scheme {
 /* What the producer's own tools make by default. */
 tsr_mx_scheme tsr_mx_scheme_of(tsr_mx_kind kind, tsr_mx_producer producer);
 
-/* "floor", "even", "rceil", "ceil". False: there is no such rule. */
-bool tsr_mx_rule_parse(const char *name, tsr_mx_rule *rule);
+/* "floor", "even", "rceil", "ceil". */
 const char *tsr_mx_rule_name(tsr_mx_rule rule);
 
 /* NVFP4's global scale for a tensor, or for several that loaders join (q, k, v; gate, up; all of one expert set, if

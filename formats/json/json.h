@@ -106,6 +106,13 @@ bool tsr_json_find_u64(const char *text, size_t size, const char *path, uint64_t
  * says the same as no value. */
 bool tsr_json_get(tsr_json_text object, const char *path, tsr_json_text *value);
 
+/* The members of an object in a valid document, one after the other; of anything else, none.
+ *
+ *     tsr_json_reader r = tsr_json_members(object);
+ *     while (tsr_json_member(&r, &key, &value)) ... */
+tsr_json_reader tsr_json_members(tsr_json_text object);
+bool tsr_json_member(tsr_json_reader *r, tsr_json_text *key, tsr_json_text *value);
+
 /* Whether the value at a path of an object is this one, as tsr_json_is compares them. */
 bool tsr_json_says(tsr_json_text object, const char *path, const char *literal);
 

@@ -65,3 +65,18 @@ bool tsr_json_says(tsr_json_text object, const char *path, const char *literal)
     tsr_json_text value;
     return tsr_json_get(object, path, &value) && tsr_json_is(value, literal);
 }
+
+tsr_json_reader tsr_json_members(tsr_json_text object)
+{
+    tsr_json_reader r = tsr_json_open("", object.data, object.size);
+    if (tsr_json_enter_object(&r, NULL) != TSR_OK)
+        r.depth = 0;
+    return r;
+}
+
+bool tsr_json_member(tsr_json_reader *r, tsr_json_text *key, tsr_json_text *value)
+{
+    bool more;
+    return r->depth > 0 && tsr_json_next_member(r, key, &more, NULL) == TSR_OK && more &&
+           tsr_json_skip(r, value, NULL) == TSR_OK;
+}

@@ -55,12 +55,9 @@ static void check_fp8_config(const tsr_load_query *q)
  * that is not. */
 static void check_keys(const tsr_load_query *q, tsr_json_text object, const char *where, const char *known)
 {
-    tsr_json_reader r = tsr_json_open("", object.data, object.size);
-    tsr_json_text key;
-    bool more;
-    if (q->loader == TSR_LOADER_TRTLLM || tsr_json_enter_object(&r, NULL) != TSR_OK)
-        return;
-    while (tsr_json_next_member(&r, &key, &more, NULL) == TSR_OK && more && tsr_json_skip(&r, NULL, NULL) == TSR_OK) {
+    tsr_json_reader r = tsr_json_members(object);
+    tsr_json_text key, value;
+    while (q->loader != TSR_LOADER_TRTLLM && tsr_json_member(&r, &key, &value)) {
         char word[64];
         snprintf(word, sizeof word, " %.*s ", (int)(key.size > 60 ? 60 : key.size), key.data);
         if (strstr(known, word) != NULL)
@@ -170,18 +167,13 @@ static void check_int8(const tsr_load_query *q, const tsr_linear *l)
 static void check_compressed_tensors_config(const tsr_load_query *q)
 {
     tsr_json_text value, group, name;
-    bool more;
     check_format(q);
     if (!find(q, "config_groups", &value)) {
         tsr_query_note(q, true, NULL, "configuration", NULL, "quantization_config has no config_groups");
         return;
     }
-    tsr_json_reader r = tsr_json_open("", value.data, value.size);
-    if (tsr_json_enter_object(&r, NULL) != TSR_OK)
-        return;
-    for (size_t n = 0; n < TSR_LOAD_GROUPS && tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
-                       tsr_json_skip(&r, &group, NULL) == TSR_OK;
-         n++)
+    tsr_json_reader r = tsr_json_members(value);
+    for (size_t n = 0; n < TSR_LOAD_GROUPS && tsr_json_member(&r, &name, &group); n++)
         check_group(q, group);
 }
 

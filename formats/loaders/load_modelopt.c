@@ -183,14 +183,10 @@ static void check_keys(const tsr_load_query *q)
 static void check_group_sizes(const tsr_load_query *q)
 {
     tsr_json_text groups, group, name, size, first = {0};
-    bool more;
     if (q->loader != TSR_LOADER_SGLANG || !find(q->config, "config_groups", &groups))
         return;
-    tsr_json_reader r = tsr_json_open("", groups.data, groups.size);
-    if (tsr_json_enter_object(&r, NULL) != TSR_OK)
-        return;
-    while (tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
-           tsr_json_skip(&r, &group, NULL) == TSR_OK) {
+    tsr_json_reader r = tsr_json_members(groups);
+    while (tsr_json_member(&r, &name, &group)) {
         if (!tsr_json_get(group, "weights.group_size", &size))
             continue;
         if (first.data != NULL && (first.size != size.size || memcmp(first.data, size.data, size.size) != 0))
@@ -249,11 +245,6 @@ static void check_agreement(const tsr_load_query *q)
     tsr_ignore_list_free(&other);
 }
 
-static bool is_stated(tsr_json_text object, const char *path, tsr_json_text *value)
-{
-    return find(object, path, value) && !tsr_json_is(*value, "null");
-}
-
 static bool is_same(tsr_json_text a, tsr_json_text b)
 {
     return a.size == b.size && memcmp(a.data, b.data, a.size) == 0;
@@ -272,19 +263,15 @@ static void note_two(const tsr_load_query *q, const char *what, tsr_json_text he
 static void check_two_sizes(const tsr_load_query *q)
 {
     tsr_json_text there, here, groups, group, name;
-    bool more;
-    if (q->mixed || !is_stated(q->side, "group_size", &there))
+    if (q->mixed || !tsr_json_get(q->side, "group_size", &there))
         return;
-    if (is_stated(q->config, "group_size", &here) && !is_same(here, there))
+    if (tsr_json_get(q->config, "group_size", &here) && !is_same(here, there))
         note_two(q, "group_size", here, there);
     if (!find(q->config, "config_groups", &groups))
         return;
-    tsr_json_reader r = tsr_json_open("", groups.data, groups.size);
-    if (tsr_json_enter_object(&r, NULL) != TSR_OK)
-        return;
-    while (tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
-           tsr_json_skip(&r, &group, NULL) == TSR_OK) {
-        if (is_stated(group, "weights.group_size", &here) && !is_same(here, there))
+    tsr_json_reader r = tsr_json_members(groups);
+    while (tsr_json_member(&r, &name, &group)) {
+        if (tsr_json_get(group, "weights.group_size", &here) && !is_same(here, there))
             note_two(q, "group_size", here, there);
     }
 }
@@ -296,11 +283,11 @@ static tsr_json_text cache_here(const tsr_load_query *q)
 {
     static const tsr_json_text kFp8 = {.data = "\"FP8\"", .size = 5}, kNvfp4 = {.data = "\"NVFP4\"", .size = 7};
     tsr_json_text value, bits;
-    if (is_stated(q->config, "kv_cache_quant_algo", &value))
+    if (tsr_json_get(q->config, "kv_cache_quant_algo", &value))
         return value;
-    if (!is_stated(q->config, "kv_cache_scheme", &value))
+    if (!tsr_json_get(q->config, "kv_cache_scheme", &value))
         return kNothing;
-    if (!is_stated(value, "num_bits", &bits))
+    if (!tsr_json_get(value, "num_bits", &bits))
         return value;
     return tsr_json_is(bits, "8") ? kFp8 : tsr_json_is(bits, "4") ? kNvfp4 : value;
 }
@@ -312,10 +299,11 @@ static void check_two(const tsr_load_query *q)
     if (q->side.data == NULL || q->config.data == q->side.data)
         return;
     check_two_sizes(q);
-    if (is_stated(q->config, "quant_algo", &here) && is_stated(q->side, "quant_algo", &there) && !is_same(here, there))
+    if (tsr_json_get(q->config, "quant_algo", &here) && tsr_json_get(q->side, "quant_algo", &there) &&
+        !is_same(here, there))
         note_two(q, "quant_algo", here, there);
     here = cache_here(q);
-    there = is_stated(q->side, "kv_cache_quant_algo", &there) ? there : kNothing;
+    there = tsr_json_get(q->side, "kv_cache_quant_algo", &there) ? there : kNothing;
     if (!is_same(here, there))
         note_two(q, "the algorithm of the KV cache", here, there);
 }

@@ -97,16 +97,12 @@ static void check_experts_format(const tsr_load_query *q)
 static void check_compressed_tensors(const tsr_load_query *q)
 {
     tsr_json_text groups, group, name;
-    bool more;
     check_format(q);
     check_experts_format(q);
     if (!tsr_json_get(q->config, "config_groups", &groups))
         return;
-    tsr_json_reader r = tsr_json_open("", groups.data, groups.size);
-    if (tsr_json_enter_object(&r, NULL) != TSR_OK)
-        return;
-    while (tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
-           tsr_json_skip(&r, &group, NULL) == TSR_OK) {
+    tsr_json_reader r = tsr_json_members(groups);
+    while (tsr_json_member(&r, &name, &group)) {
         check_order(q, group);
         for (size_t i = 0; i < COUNT(kArguments); i++)
             check_arguments(q, group, &kArguments[i]);

@@ -226,15 +226,11 @@ static bool read_targets(tsr_ignore_list *targets, tsr_json_text *found, size_t 
 {
     static const char *const kTargets[] = {"targets"};
     tsr_json_text groups, group, name;
-    bool more;
     if (q->config.data == NULL || !tsr_query_compressed_tensors(q) ||
         !tsr_config_find_in(q->s->checkpoint, q->config, "config_groups", &groups))
         return true;
-    tsr_json_reader r = tsr_json_open("", groups.data, groups.size);
-    if (tsr_json_enter_object(&r, NULL) != TSR_OK)
-        return true;
-    while (q->n_targets < limit && tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more &&
-           tsr_json_skip(&r, &group, NULL) == TSR_OK) {
+    tsr_json_reader r = tsr_json_members(groups);
+    while (q->n_targets < limit && tsr_json_member(&r, &name, &group)) {
         found[q->n_targets] = group;
         if (!read_first(&targets[q->n_targets++], group, kTargets, 1))
             return false;

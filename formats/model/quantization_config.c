@@ -109,12 +109,9 @@ typedef void each_fn(tsr_pairing *p, tsr_json_text value);
 /* The values of an object's members. */
 static void for_each(tsr_pairing *p, tsr_json_text object, each_fn *fn)
 {
-    tsr_json_reader r = tsr_json_open("", object.data, object.size);
+    tsr_json_reader r = tsr_json_members(object);
     tsr_json_text name, value;
-    bool more;
-    if (tsr_json_enter_object(&r, NULL) != TSR_OK)
-        return;
-    while (tsr_json_next_member(&r, &name, &more, NULL) == TSR_OK && more && tsr_json_skip(&r, &value, NULL) == TSR_OK)
+    while (tsr_json_member(&r, &name, &value))
         fn(p, value);
 }
 

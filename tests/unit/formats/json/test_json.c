@@ -97,3 +97,18 @@ Test(json, takes_null_and_no_object_for_no_value)
     cr_expect(!tsr_json_says(object, "a", "null"));
     cr_expect(!tsr_json_says(none, "b.c", "\"x\""));
 }
+
+Test(json, goes_through_members)
+{
+    static const char kText[] = "{\"a\": [1], \"b\": {}}";
+    tsr_json_text key, value;
+    tsr_json_reader r = tsr_json_members((tsr_json_text){.data = kText, .size = sizeof kText - 1});
+    cr_assert(tsr_json_member(&r, &key, &value) && tsr_json_is(key, "a") && tsr_json_is(value, "[1]"));
+    cr_assert(tsr_json_member(&r, &key, &value) && tsr_json_is(key, "b") && tsr_json_is(value, "{}"));
+    cr_expect(!tsr_json_member(&r, &key, &value));
+    cr_expect(!tsr_json_member(&r, &key, &value));
+    r = tsr_json_members((tsr_json_text){.data = kText + 6, .size = 3});
+    cr_expect(!tsr_json_member(&r, &key, &value));
+    r = tsr_json_members((tsr_json_text){0});
+    cr_expect(!tsr_json_member(&r, &key, &value));
+}
