@@ -2,11 +2,10 @@
 #include "kernels/cpu/block_fp8.h"
 
 #include "kernels/cpu/variants.h"
+#include "kernels/cpu/x86/always_inline.h"
 
 #include <immintrin.h>
 #include <string.h>
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* 8 columns from x; beyond n they read as zeros and x is not touched. */
 typedef __m256 load8_fn(const void *x, size_t n);

@@ -5,11 +5,11 @@
 #ifndef TSR_KERNELS_CPU_X86_E4M3_AVX512_H
 #define TSR_KERNELS_CPU_X86_E4M3_AVX512_H
 
+#include "kernels/cpu/x86/always_inline.h"
+
 #include <immintrin.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 typedef struct f32x32 {
     __m512 lo, hi;

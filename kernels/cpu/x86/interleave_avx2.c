@@ -1,8 +1,8 @@
 /* Owns the interleaving in AVX2: the vocabulary of interleave_simd.h at 32 bytes. */
+#include "kernels/cpu/x86/always_inline.h"
+
 #include <immintrin.h>
 #include <stdint.h>
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 typedef __m256i vec;
 typedef __m128i half;

@@ -1,8 +1,8 @@
 /* Owns the interleaving in AVX-512: the vocabulary of interleave_simd.h at 64 bytes. */
+#include "kernels/cpu/x86/always_inline.h"
+
 #include <immintrin.h>
 #include <stdint.h>
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 typedef __m512i vec;
 typedef __m256i half;

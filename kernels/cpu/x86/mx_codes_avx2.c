@@ -1,10 +1,9 @@
 /* Codes of the microscaling formats with AVX2, by the bounds that mx_codes_avx512.c explains. */
 #include "kernels/cpu/variants.h"
+#include "kernels/cpu/x86/always_inline.h"
 
 #include <immintrin.h>
 #include <stdbool.h>
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 enum { TOGETHER = 8, STEP = 64 }; /* groups whose bounds are made at once; values that are packed at once */
 

@@ -1,26 +1,17 @@
 /* What microscaled codes cost, with AVX2: 8 groups at a time, as mx_error_avx512.c explains. */
-#include "kernels/cpu/variants.h"
-
 #include <immintrin.h>
-#include <stdbool.h>
-#include <string.h>
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
+enum { TOGETHER = 8 };
+typedef __m256 lanes;
 
-enum { TOGETHER = 8, MOST = TOGETHER * 32 };
+#define TSR_MX_ERROR(name) tsr_##name##_avx2
+#include "kernels/cpu/x86/mx_error_body.h"
 
 /* ---- 16 columns ---- */
 
 typedef struct columns {
     __m256 even, odd;
 } columns;
-
-/* Where x and the codes are, and of what kind. */
-typedef struct row {
-    const void *x;
-    const uint8_t *codes;
-    bool bf16, e4m3;
-} row;
 
 ALWAYS_INLINE columns load(const row *r, size_t i)
 {
@@ -126,12 +117,8 @@ ALWAYS_INLINE __m256 sums_of(const __m256 p[TOGETHER])
     return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
 }
 
-typedef struct group_sums {
-    float q2[TOGETHER], e2[TOGETHER], qv[TOGETHER];
-} group_sums;
-
-ALWAYS_INLINE void measure8(const row *r, size_t at, size_t group, const units *u, bool boosted, __m256 *largest,
-                            group_sums *sums)
+ALWAYS_INLINE void measure8(const row *r, size_t at, size_t group, const units *u, bool boosted, lanes *largest,
+                            lanes sums[3])
 {
     __m256 q2[TOGETHER], e2[TOGETHER], qv[TOGETHER];
     for (int g = 0; g < TOGETHER; g++, at += group) {
@@ -146,15 +133,49 @@ ALWAYS_INLINE void measure8(const row *r, size_t at, size_t group, const units *
         e2[g] = _mm256_add_ps(e2[g], b.e2);
         qv[g] = _mm256_add_ps(qv[g], b.qv);
     }
-    _mm256_storeu_ps(sums->q2, sums_of(q2));
-    _mm256_storeu_ps(sums->e2, sums_of(e2));
-    _mm256_storeu_ps(sums->qv, sums_of(qv));
+    sums[0] = sums_of(q2);
+    sums[1] = sums_of(e2);
+    sums[2] = sums_of(qv);
 }
 
-/* ---- rows ---- */
+/* The first n lanes to `out`. */
+ALWAYS_INLINE void store(lanes x, float *out, size_t n)
+{
+    float all[TOGETHER];
+    _mm256_storeu_ps(n == TOGETHER ? out : all, x);
+    if (n < TOGETHER)
+        memcpy(out, all, n * sizeof *out);
+}
 
-/* How many codes stand for something else than zero. */
-static uint64_t count_codes(const uint8_t *codes, size_t bytes, bool e4m3)
+void measure_groups(const row *r, size_t at, size_t group, const float *t, size_t g, size_t n, lanes *largest,
+                    tsr_mx_error *error)
+{
+    units u;
+    lanes sums[3];
+    if (make_units(t, &u))
+        measure8(r, at, group, &u, true, largest, sums);
+    else
+        measure8(r, at, group, &u, false, largest, sums);
+    store(sums[0], error->q2 + g, n);
+    store(sums[1], error->e2 + g, n);
+    store(sums[2], error->qv + g, n);
+}
+
+lanes no_error(void)
+{
+    return _mm256_setzero_ps();
+}
+
+float largest_of(lanes x)
+{
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+
+/* ---- counts ---- */
+
+uint64_t count_codes(const uint8_t *codes, size_t bytes, bool e4m3)
 {
     const uint8_t low = e4m3 ? 0x7F : 0x07, high = e4m3 ? 0 : 0x70;
     const __m256i lows = _mm256_set1_epi8((char)low), highs = _mm256_set1_epi8((char)high);
@@ -174,8 +195,7 @@ static uint64_t count_codes(const uint8_t *codes, size_t bytes, bool e4m3)
     return found;
 }
 
-/* How many elements, which are whole groups, are not zero. */
-ALWAYS_INLINE uint64_t count_elements(const row *r, size_t n)
+uint64_t count_elements(const row *r, size_t n)
 {
     const __m256i zero = _mm256_setzero_si256();
     uint64_t zero_bytes = 0;
@@ -187,81 +207,4 @@ ALWAYS_INLINE uint64_t count_elements(const row *r, size_t n)
         zero_bytes += (uint64_t)__builtin_popcount((unsigned)_mm256_movemask_epi8(none));
     }
     return n - zero_bytes / (r->bf16 ? sizeof(uint16_t) : sizeof(float));
-}
-
-ALWAYS_INLINE void measure_groups(const row *r, size_t at, size_t group, const float *t, __m256 *largest,
-                                  group_sums *sums)
-{
-    units u;
-    if (make_units(t, &u))
-        measure8(r, at, group, &u, true, largest, sums);
-    else
-        measure8(r, at, group, &u, false, largest, sums);
-}
-
-static inline void store(const group_sums *sums, size_t g, size_t n, tsr_mx_error *error)
-{
-    memcpy(error->q2 + g, sums->q2, n * sizeof(float));
-    memcpy(error->e2 + g, sums->e2, n * sizeof(float));
-    memcpy(error->qv + g, sums->qv, n * sizeof(float));
-}
-
-static float largest_of(__m256 x)
-{
-    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
-}
-
-ALWAYS_INLINE void measure(row r, size_t n, size_t group, const float *t, tsr_mx_error *error)
-{
-    const size_t groups = n / group, whole = groups - groups % TOGETHER;
-    __m256 largest = _mm256_setzero_ps();
-    group_sums sums;
-    for (size_t g = 0; g < whole; g += TOGETHER) {
-        measure_groups(&r, g * group, group, t + g, &largest, &sums);
-        store(&sums, g, TOGETHER, error);
-    }
-    if (whole < groups) { /* the last ones, and zeros behind them */
-        const size_t at = whole * group, left = n - at, width = r.bf16 ? sizeof(uint16_t) : sizeof(float);
-        float x[MOST] = {0}, t_of[TOGETHER];
-        uint8_t codes[MOST] = {0};
-        memcpy(x, (const char *)r.x + at * width, left * width);
-        memcpy(codes, r.codes + (r.e4m3 ? at : at / 2), r.e4m3 ? left : left / 2);
-        for (size_t g = 0; g < TOGETHER; g++)
-            t_of[g] = whole + g < groups ? t[whole + g] : 1;
-        measure_groups(&(row){x, codes, r.bf16, r.e4m3}, 0, group, t_of, &largest, &sums);
-        store(&sums, whole, groups - whole, error);
-    }
-    error->largest = largest_of(largest);
-    error->nonzero = count_elements(&r, n);
-    error->flushed = error->nonzero - count_codes(r.codes, r.e4m3 ? n : n / 2, r.e4m3);
-}
-
-void tsr_error_e2m1_bf16_avx2(const uint16_t *x, size_t n, size_t group, const float *t, const uint8_t *packed,
-                              tsr_mx_error *error)
-{
-    if (group == 16)
-        measure((row){x, packed, true, false}, n, 16, t, error);
-    else
-        measure((row){x, packed, true, false}, n, 32, t, error);
-}
-
-void tsr_error_e2m1_f32_avx2(const float *x, size_t n, size_t group, const float *t, const uint8_t *packed,
-                             tsr_mx_error *error)
-{
-    if (group == 16)
-        measure((row){x, packed, false, false}, n, 16, t, error);
-    else
-        measure((row){x, packed, false, false}, n, 32, t, error);
-}
-
-void tsr_error_mxfp8_bf16_avx2(const uint16_t *x, size_t n, const float *t, const uint8_t *codes, tsr_mx_error *error)
-{
-    measure((row){x, codes, true, true}, n, 32, t, error);
-}
-
-void tsr_error_mxfp8_f32_avx2(const float *x, size_t n, const float *t, const uint8_t *codes, tsr_mx_error *error)
-{
-    measure((row){x, codes, false, true}, n, 32, t, error);
 }

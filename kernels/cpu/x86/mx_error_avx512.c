@@ -1,27 +1,18 @@
 /* What microscaled codes cost, with AVX-512: 16 groups at a time. Even and odd columns go into registers of their own, as
  * the halves of a dword of BF16 and the nibbles of a byte lie, and the sums of all groups come out of one transposition. */
-#include "kernels/cpu/variants.h"
-
 #include <immintrin.h>
-#include <stdbool.h>
-#include <string.h>
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
+enum { TOGETHER = 16, ACROSS = TOGETHER / 2 };
+typedef __m512 lanes;
 
-enum { TOGETHER = 16, ACROSS = TOGETHER / 2, MOST = TOGETHER * 32 };
+#define TSR_MX_ERROR(name) tsr_##name##_avx512
+#include "kernels/cpu/x86/mx_error_body.h"
 
 /* ---- 32 columns ---- */
 
 typedef struct columns {
     __m512 even, odd;
 } columns;
-
-/* Where x and the codes are, and of what kind. */
-typedef struct row {
-    const void *x;
-    const uint8_t *codes;
-    bool bf16, e4m3;
-} row;
 
 ALWAYS_INLINE columns load(const row *r, size_t i)
 {
@@ -80,19 +71,20 @@ ALWAYS_INLINE __m512 product(columns a, columns b)
     return _mm512_fmadd_ps(a.odd, b.odd, _mm512_mul_ps(a.even, b.even));
 }
 
-ALWAYS_INLINE products compare(const row *r, size_t i, const units *u, __m512i lanes, bool boosted, __m512 *largest)
+/* 32 columns from i on; lane `of` of the units is theirs. */
+ALWAYS_INLINE products compare(const row *r, size_t i, const units *u, __m512i of, bool boosted, lanes *largest)
 {
-    const __m512 inverse = _mm512_permutexvar_ps(lanes, u->inverse);
+    const __m512 inverse = _mm512_permutexvar_ps(of, u->inverse);
     const columns v = values(r, i);
     columns q = load(r, i);
     if (boosted) {
-        const __m512 boost = _mm512_permutexvar_ps(lanes, u->boost);
+        const __m512 boost = _mm512_permutexvar_ps(of, u->boost);
         q = (columns){_mm512_mul_ps(q.even, boost), _mm512_mul_ps(q.odd, boost)};
     }
     q = (columns){_mm512_mul_ps(q.even, inverse), _mm512_mul_ps(q.odd, inverse)};
     const columns e = {_mm512_sub_ps(q.even, v.even), _mm512_sub_ps(q.odd, v.odd)};
     const __m512 larger = _mm512_range_ps(e.even, e.odd, 0xB); /* of magnitude */
-    *largest = _mm512_max_ps(*largest, _mm512_mul_ps(larger, _mm512_permutexvar_ps(lanes, u->unit)));
+    *largest = _mm512_max_ps(*largest, _mm512_mul_ps(larger, _mm512_permutexvar_ps(of, u->unit)));
     return (products){product(q, q), product(e, e), product(q, v)};
 }
 
@@ -152,10 +144,32 @@ ALWAYS_INLINE group_sums measure16(const row *r, size_t at, size_t group, const 
     return (group_sums){sums_of(q2), sums_of(e2), sums_of(qv)};
 }
 
-/* ---- rows ---- */
+void measure_groups(const row *r, size_t at, size_t group, const float *t, size_t g, size_t n, lanes *largest,
+                    tsr_mx_error *error)
+{
+    const units u = units_of(t);
+    const __mmask16 live = (__mmask16)((1u << n) - 1);
+    const bool boosted = _mm512_cmp_ps_mask(u.boost, _mm512_set1_ps(1), _CMP_NEQ_OQ) != 0;
+    const group_sums s =
+        boosted ? measure16(r, at, group, &u, true, largest) : measure16(r, at, group, &u, false, largest);
+    _mm512_mask_storeu_ps(error->q2 + g, live, s.q2);
+    _mm512_mask_storeu_ps(error->e2 + g, live, s.e2);
+    _mm512_mask_storeu_ps(error->qv + g, live, s.qv);
+}
 
-/* How many codes stand for something else than zero. */
-static uint64_t count_codes(const uint8_t *codes, size_t bytes, bool e4m3)
+lanes no_error(void)
+{
+    return _mm512_setzero_ps();
+}
+
+float largest_of(lanes x)
+{
+    return _mm512_reduce_max_ps(x);
+}
+
+/* ---- counts ---- */
+
+uint64_t count_codes(const uint8_t *codes, size_t bytes, bool e4m3)
 {
     const __m512i low = _mm512_set1_epi8(e4m3 ? 0x7F : 0x07), high = _mm512_set1_epi8(e4m3 ? 0 : 0x70);
     uint64_t found = 0;
@@ -168,8 +182,7 @@ static uint64_t count_codes(const uint8_t *codes, size_t bytes, bool e4m3)
     return found;
 }
 
-/* How many elements, which are whole groups, are not zero. */
-ALWAYS_INLINE uint64_t count_elements(const row *r, size_t n)
+uint64_t count_elements(const row *r, size_t n)
 {
     uint64_t found = 0;
     for (size_t i = 0; i < n; i += 16) {
@@ -182,66 +195,4 @@ ALWAYS_INLINE uint64_t count_elements(const row *r, size_t n)
         }
     }
     return found;
-}
-
-ALWAYS_INLINE void measure_groups(const row *r, size_t at, size_t group, const float *t, size_t g, __mmask16 live,
-                                  __m512 *largest, tsr_mx_error *error)
-{
-    const units u = units_of(t);
-    const bool boosted = _mm512_cmp_ps_mask(u.boost, _mm512_set1_ps(1), _CMP_NEQ_OQ) != 0;
-    const group_sums s =
-        boosted ? measure16(r, at, group, &u, true, largest) : measure16(r, at, group, &u, false, largest);
-    _mm512_mask_storeu_ps(error->q2 + g, live, s.q2);
-    _mm512_mask_storeu_ps(error->e2 + g, live, s.e2);
-    _mm512_mask_storeu_ps(error->qv + g, live, s.qv);
-}
-
-ALWAYS_INLINE void measure(row r, size_t n, size_t group, const float *t, tsr_mx_error *error)
-{
-    const size_t groups = n / group, whole = groups - groups % TOGETHER, code_bytes = r.e4m3 ? n : n / 2;
-    __m512 largest = _mm512_setzero_ps();
-    error->nonzero = count_elements(&r, n);
-    for (size_t g = 0; g < whole; g += TOGETHER)
-        measure_groups(&r, g * group, group, t + g, g, 0xFFFF, &largest, error);
-    if (whole < groups) { /* the last ones, and zeros behind them */
-        const size_t at = whole * group, left = n - at, width = r.bf16 ? sizeof(uint16_t) : sizeof(float);
-        float x[MOST] = {0}, t_of[TOGETHER];
-        uint8_t codes[MOST] = {0};
-        memcpy(x, (const char *)r.x + at * width, left * width);
-        memcpy(codes, r.codes + (r.e4m3 ? at : at / 2), r.e4m3 ? left : left / 2);
-        for (size_t g = 0; g < TOGETHER; g++)
-            t_of[g] = whole + g < groups ? t[whole + g] : 1;
-        const row last = {x, codes, r.bf16, r.e4m3};
-        measure_groups(&last, 0, group, t_of, whole, (__mmask16)((1u << (groups - whole)) - 1), &largest, error);
-    }
-    error->largest = _mm512_reduce_max_ps(largest);
-    error->flushed = error->nonzero - count_codes(r.codes, code_bytes, r.e4m3);
-}
-
-void tsr_error_e2m1_bf16_avx512(const uint16_t *x, size_t n, size_t group, const float *t, const uint8_t *packed,
-                                tsr_mx_error *error)
-{
-    if (group == 16)
-        measure((row){x, packed, true, false}, n, 16, t, error);
-    else
-        measure((row){x, packed, true, false}, n, 32, t, error);
-}
-
-void tsr_error_e2m1_f32_avx512(const float *x, size_t n, size_t group, const float *t, const uint8_t *packed,
-                               tsr_mx_error *error)
-{
-    if (group == 16)
-        measure((row){x, packed, false, false}, n, 16, t, error);
-    else
-        measure((row){x, packed, false, false}, n, 32, t, error);
-}
-
-void tsr_error_mxfp8_bf16_avx512(const uint16_t *x, size_t n, const float *t, const uint8_t *codes, tsr_mx_error *error)
-{
-    measure((row){x, codes, true, true}, n, 32, t, error);
-}
-
-void tsr_error_mxfp8_f32_avx512(const float *x, size_t n, const float *t, const uint8_t *codes, tsr_mx_error *error)
-{
-    measure((row){x, codes, false, true}, n, 32, t, error);
 }

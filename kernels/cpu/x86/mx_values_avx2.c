@@ -1,10 +1,9 @@
 /* Values of the microscaling formats with AVX2, by the tables that mx_values_avx512.c explains; here a table of words is
  * two of bytes. */
 #include "kernels/cpu/variants.h"
+#include "kernels/cpu/x86/always_inline.h"
 
 #include <immintrin.h>
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 enum { TOGETHER = 8 }; /* groups whose roundings are made at once */
 

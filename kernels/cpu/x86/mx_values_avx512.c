@@ -4,12 +4,11 @@
  * looked up with the nibbles. E4M3 with a power of two is its bits moved, and an addition to the exponent. Groups whose
  * results may be subnormal or infinite are left to the definition. */
 #include "kernels/cpu/variants.h"
+#include "kernels/cpu/x86/always_inline.h"
 
 #include <immintrin.h>
 
 enum { TOGETHER = 16 }; /* groups whose roundings are made at once */
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 static inline __mmask16 live_of(size_t n)
 {
