@@ -1,13 +1,20 @@
 /* Codes of the microscaling formats with AVX2, by the bounds that mx_codes_avx512.c explains. */
-#include "kernels/cpu/variants.h"
-#include "kernels/cpu/x86/always_inline.h"
-
 #include <immintrin.h>
-#include <stdbool.h>
 
 enum { TOGETHER = 8, STEP = 64 }; /* groups whose bounds are made at once; values that are packed at once */
 
+enum { AT_A_TIME = 8 };
+#define TSR_MX_CODES(name) tsr_##name##_avx2
+#include "kernels/cpu/x86/mx_codes_body.h"
+
 /* ---- scales ---- */
+
+/* The lowest byte of each lane; the others are 0. */
+ALWAYS_INLINE void store_bytes(__m256i lanes, uint8_t *out)
+{
+    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
+    _mm_storel_epi64((__m128i *)out, _mm_packus_epi16(words, words));
+}
 
 void tsr_scale_e8m0_avx2(const uint32_t *amax, size_t n, uint32_t limit, int emax, uint8_t *scales, float *t)
 {
@@ -20,10 +27,7 @@ void tsr_scale_e8m0_avx2(const uint32_t *amax, size_t n, uint32_t limit, int ema
         const __m256i scale = _mm256_max_epi32(_mm256_sub_epi32(base, above), zero);
         const __m256i tiny = _mm256_and_si256(_mm256_cmpeq_epi32(scale, zero), _mm256_set1_epi32(1 << 22));
         _mm256_storeu_si256((__m256i *)(t + i), _mm256_or_si256(_mm256_slli_epi32(scale, 23), tiny));
-        const __m256i words = _mm256_packus_epi32(scale, scale), bytes = _mm256_packus_epi16(words, words);
-        const uint32_t low = (uint32_t)_mm256_extract_epi32(bytes, 0), high = (uint32_t)_mm256_extract_epi32(bytes, 4);
-        __builtin_memcpy(scales + i, &low, 4);
-        __builtin_memcpy(scales + i + 4, &high, 4);
+        store_bytes(scale, scales + i);
     }
     tsr_scale_e8m0_ref(amax + i, n - i, limit, emax, scales + i, t + i);
 }
@@ -67,10 +71,7 @@ void tsr_scale_nvfp4_avx2(const uint32_t *amax, size_t n, const tsr_nvfp4_recipe
                                                 _mm256_cmpeq_epi32(none, _mm256_setzero_si256()));
         const __m256 value = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(code, 20)), _mm256_set1_ps(0x1p120f));
         _mm256_storeu_ps(t + i, recipe->multiplies ? _mm256_mul_ps(value, global) : _mm256_div_ps(value, global));
-        int lanes[8];
-        _mm256_storeu_si256((__m256i *)lanes, code);
-        for (unsigned l = 0; l < 8; l++)
-            scales[i + l] = (uint8_t)lanes[l];
+        store_bytes(code, scales + i);
     }
     tsr_scale_nvfp4_ref(amax + i, n - i, recipe, scales + i, t + i);
 }
@@ -154,8 +155,8 @@ ALWAYS_INLINE __m256i pack64(__m256i a, __m256i b, __m256i c, __m256i d)
     return _mm256_permutevar8x32_epi32(_mm256_packus_epi16(first, second), order);
 }
 
-ALWAYS_INLINE void encode_e2m1(const uint16_t *x, size_t n, size_t group, const float *t, bool down,
-                               tsr_e2m1_rounding rounding, uint8_t *packed)
+void encode_bf16(const uint16_t *x, size_t n, size_t group, const float *t, bool down, tsr_e2m1_rounding rounding,
+                 uint8_t *packed)
 {
     const size_t whole = n - n % (TOGETHER * group);
     for (size_t at = 0; at < whole; at += TOGETHER * group, t += TOGETHER) {
@@ -175,22 +176,6 @@ ALWAYS_INLINE void encode_e2m1(const uint16_t *x, size_t n, size_t group, const 
         }
     }
     tsr_encode_e2m1_bf16_ref(x + whole, n - whole, group, t, rounding, packed + whole / 2);
-}
-
-void tsr_encode_e2m1_bf16_avx2(const uint16_t *x, size_t n, size_t group, const float *t, tsr_e2m1_rounding rounding,
-                               uint8_t *packed)
-{
-    const bool down = rounding == TSR_E2M1_DOWN;
-    if (group == 32 && down)
-        encode_e2m1(x, n, 32, t, true, rounding, packed);
-    else if (group == 32)
-        encode_e2m1(x, n, 32, t, false, rounding, packed);
-    else if (group == 16 && down)
-        encode_e2m1(x, n, 16, t, true, rounding, packed);
-    else if (group == 16)
-        encode_e2m1(x, n, 16, t, false, rounding, packed);
-    else
-        tsr_encode_e2m1_bf16_ref(x, n, group, t, rounding, packed);
 }
 
 /* ---- E2M1 of FP32: quotients and comparisons ---- */
@@ -220,8 +205,7 @@ ALWAYS_INLINE uint32_t bytes_of(__m256 q, bool down)
     return ((uint32_t)_mm256_extract_epi16(dense, 0) & 0xFFFF) | (uint32_t)_mm256_extract_epi16(dense, 8) << 16;
 }
 
-ALWAYS_INLINE void encode_f32(const float *x, size_t n, size_t group, const float *t, tsr_e2m1_rounding rounding,
-                              uint8_t *packed)
+void encode_f32(const float *x, size_t n, size_t group, const float *t, tsr_e2m1_rounding rounding, uint8_t *packed)
 {
     for (size_t at = 0; at < n; at += group, t++) {
         const __m256 scale = _mm256_set1_ps(*t);
@@ -233,19 +217,6 @@ ALWAYS_INLINE void encode_f32(const float *x, size_t n, size_t group, const floa
             __builtin_memcpy(packed + i / 2, &bytes, sizeof bytes);
         }
     }
-}
-
-void tsr_encode_e2m1_f32_avx2(const float *x, size_t n, size_t group, const float *t, tsr_e2m1_rounding rounding,
-                              uint8_t *packed)
-{
-    if (group % 8 != 0)
-        tsr_encode_e2m1_f32_ref(x, n, group, t, rounding, packed);
-    else if (rounding == TSR_E2M1_DOWN)
-        encode_f32(x, n, group, t, TSR_E2M1_DOWN, packed);
-    else if (rounding == TSR_E2M1_EVEN)
-        encode_f32(x, n, group, t, TSR_E2M1_EVEN, packed);
-    else
-        encode_f32(x, n, group, t, TSR_E2M1_EVEN_BF16, packed);
 }
 
 /* ---- MXFP8 ---- */

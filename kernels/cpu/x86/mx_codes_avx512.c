@@ -6,12 +6,13 @@
  * because doubling x doubles the quotient. The four are made for 16 groups at a time, with the exact quotients of the
  * numbers next to each tie, so that the codes are those of the IEEE quotient. That holds while bounds are normal
  * numbers and no quotient is subnormal; other groups are left to the definition. */
-#include "kernels/cpu/variants.h"
 #include "kernels/cpu/x86/e4m3_avx512.h"
 
-#include <stdbool.h>
-
 enum { TOGETHER = 16, STEP = 128 }; /* groups whose bounds are made at once; values that are packed at once */
+
+enum { AT_A_TIME = 16 };
+#define TSR_MX_CODES(name) tsr_##name##_avx512
+#include "kernels/cpu/x86/mx_codes_body.h"
 
 static inline __mmask16 live_of(size_t n)
 {
@@ -215,9 +216,10 @@ ALWAYS_INLINE bool encode_powers(const uint16_t *x, const float *t_of, bool down
     return true;
 }
 
-ALWAYS_INLINE void encode_e2m1(const uint16_t *x, size_t n, size_t group, const float *t, bool two, bool down,
-                               tsr_e2m1_rounding rounding, uint8_t *packed)
+void encode_bf16(const uint16_t *x, size_t n, size_t group, const float *t, bool down, tsr_e2m1_rounding rounding,
+                 uint8_t *packed)
 {
+    const bool two = group == 16; /* groups in a register */
     for (size_t at = 0; at < n; at += TOGETHER * group, t += TOGETHER) {
         const size_t here = n - at < TOGETHER * group ? n - at : TOGETHER * group;
         bounds b;
@@ -231,22 +233,6 @@ ALWAYS_INLINE void encode_e2m1(const uint16_t *x, size_t n, size_t group, const 
             tsr_encode_e2m1_bf16_rare(x + from, group, t[g], rounding, packed + from / 2);
         }
     }
-}
-
-void tsr_encode_e2m1_bf16_avx512(const uint16_t *x, size_t n, size_t group, const float *t, tsr_e2m1_rounding rounding,
-                                 uint8_t *packed)
-{
-    const bool down = rounding == TSR_E2M1_DOWN;
-    if (group == 32 && down)
-        encode_e2m1(x, n, 32, t, false, true, rounding, packed);
-    else if (group == 32)
-        encode_e2m1(x, n, 32, t, false, false, rounding, packed);
-    else if (group == 16 && down)
-        encode_e2m1(x, n, 16, t, true, true, rounding, packed);
-    else if (group == 16)
-        encode_e2m1(x, n, 16, t, true, false, rounding, packed);
-    else
-        tsr_encode_e2m1_bf16_ref(x, n, group, t, rounding, packed);
 }
 
 /* ---- E2M1 of FP32: quotients and comparisons ---- */
@@ -275,8 +261,7 @@ ALWAYS_INLINE __m128i bytes_of(__m512 q, bool down)
     return _mm512_cvtepi64_epi8(_mm512_or_si512(code, _mm512_srli_epi64(code, 28)));
 }
 
-ALWAYS_INLINE void encode_f32(const float *x, size_t n, size_t group, const float *t, tsr_e2m1_rounding rounding,
-                              uint8_t *packed)
+void encode_f32(const float *x, size_t n, size_t group, const float *t, tsr_e2m1_rounding rounding, uint8_t *packed)
 {
     for (size_t at = 0; at < n; at += group, t++) {
         const __m512 scale = _mm512_set1_ps(*t);
@@ -287,19 +272,6 @@ ALWAYS_INLINE void encode_f32(const float *x, size_t n, size_t group, const floa
             _mm_storel_epi64((__m128i *)(packed + i / 2), bytes_of(q, rounding == TSR_E2M1_DOWN));
         }
     }
-}
-
-void tsr_encode_e2m1_f32_avx512(const float *x, size_t n, size_t group, const float *t, tsr_e2m1_rounding rounding,
-                                uint8_t *packed)
-{
-    if (group % 16 != 0)
-        tsr_encode_e2m1_f32_ref(x, n, group, t, rounding, packed);
-    else if (rounding == TSR_E2M1_DOWN)
-        encode_f32(x, n, group, t, TSR_E2M1_DOWN, packed);
-    else if (rounding == TSR_E2M1_EVEN)
-        encode_f32(x, n, group, t, TSR_E2M1_EVEN, packed);
-    else
-        encode_f32(x, n, group, t, TSR_E2M1_EVEN_BF16, packed);
 }
 
 /* ---- MXFP8 ---- */
