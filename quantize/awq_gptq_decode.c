@@ -1,32 +1,60 @@
-/* Decodes tiles of 64 outputs by 64 inputs: read along the outputs, as they are stored, and written along the inputs. */
+/* Decodes TILE outputs at a time. Int4 in order is turned while it is packed, and then decoded like rows of any packed
+ * int4. Where the columns are of groups in no order, and where codes have 8 bits, the values are turned. */
 #include "quantize/awq_gptq_decode.h"
 
 #include "common/checked.h"
 #include "common/float_bits.h"
 #include "quantize/fp8_decode.h"
+#include "quantize/int_decode.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
-enum { TILE = TSR_GPTQ_TILE };
+/* Outputs of a tile, so that a cache line of AWQ's codes is used whole; inputs of a tile, of values and, about, of int4 in
+ * order. */
+enum { TILE = 128, CHUNK = 128, PACKED_CHUNK = 8192, PER_WORD = 8, PADDING = 16 };
 
-/* Scratch: scales and zero points of a tile's outputs, [groups, TILE] each, and the tile. */
+/* Scratch: scales and zero points of a tile's outputs, [groups, TILE] each, and again [TILE, groups]; values of CHUNK inputs,
+ * [CHUNK, TILE], and the same narrowed to 16 bits; words of AWQ's codes of CHUNK inputs, halfway turned; words of packed
+ * rows. */
 typedef struct room {
-    float *scales, *zero_points, *tile;
+    float *scales, *zero_points, *row_scales, *row_zeros, *columns;
+    uint16_t *narrowed;
+    uint32_t *words, *turned;
 } room;
+
+/* Inputs of a tile of int4 in order: whole groups, and whole words. */
+static uint64_t packed_chunk(const tsr_weight *w)
+{
+    const uint64_t group = w->block.cols;
+    return group >= w->cols || group % PER_WORD != 0 ? w->cols : group * tsr_max_u64(1, PACKED_CHUNK / group);
+}
+
+/* Words of such a tile's codes, rows with PADDING: at a pitch of a power of two they would drive each other out of a cache. */
+static uint64_t words_of(const tsr_weight *w)
+{
+    return (tsr_ceil_div(packed_chunk(w), PER_WORD) + PADDING) * TILE;
+}
 
 static room divide(const tsr_weight *w, void *scratch)
 {
-    room r = {.tile = scratch};
-    r.scales = r.tile + TILE * TILE;
-    r.zero_points = r.scales + w->grid_cols * TILE;
+    const uint64_t grid = w->grid_cols * TILE;
+    room r = {.scales = scratch};
+    r.zero_points = r.scales + grid;
+    r.row_scales = r.zero_points + grid;
+    r.row_zeros = r.row_scales + grid;
+    r.columns = r.row_zeros + grid;
+    r.narrowed = (uint16_t *)(r.columns + CHUNK * TILE);
+    r.turned = (uint32_t *)(r.narrowed + CHUNK * TILE);
+    r.words = r.turned + CHUNK * TILE / PER_WORD;
     return r;
 }
 
 size_t tsr_gptq_decode_scratch(const tsr_weight *w)
 {
-    return (TILE * TILE + 2 * w->grid_cols * TILE) * sizeof(float);
+    return (CHUNK * TILE + 4 * w->grid_cols * TILE) * sizeof(float) + CHUNK * TILE * sizeof(uint16_t) +
+           (CHUNK * TILE / PER_WORD + words_of(w)) * sizeof(uint32_t);
 }
 
 uint64_t tsr_gptq_zero_words(const tsr_weight *w, uint64_t rows)
@@ -52,30 +80,85 @@ static tsr_status report_scale(const tsr_weight *w, uint64_t group, uint64_t row
                     w->scale->name, U64(group), U64(row), (double)scale, U64(w->scale->offset + at));
 }
 
-static tsr_status take_groups(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint64_t first, uint64_t n,
+/* `more` is added to the stored zero points; `largest`: the largest magnitude among the scales. */
+static tsr_status take_groups(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint64_t first, uint64_t n, int more,
                               const room *r, float *largest, tsr_err *err)
 {
     const tsr_weight *const w = span->weight;
     const uint64_t words = tsr_gptq_zero_words(w, span->rows);
-    const unsigned per_word = 32u / w->bits, mask = (1u << w->bits) - 1, more = w->zeros_less_one;
-    *largest = 0;
+    const size_t width = tsr_dtype_bytes((tsr_dtype)w->scale_dtype);
+    const unsigned per_word = 32u / w->bits, mask = (1u << w->bits) - 1;
+    unsigned shifts[8];
+    uint32_t most = 0;
+    for (unsigned p = 0; p < per_word; p++)
+        shifts[p] = shift_of(w, p);
     for (uint64_t g = 0; g < w->grid_cols; g++) {
-        const char *const from =
-            (const char *)span->scales + (g * span->rows + first) * tsr_dtype_bytes((tsr_dtype)w->scale_dtype);
+        const char *const from = (const char *)span->scales + (g * span->rows + first) * width;
         const uint32_t *const zeros = (const uint32_t *)span->zero_points + g * words + first / per_word;
         float *const s = r->scales + g * TILE, *const z = r->zero_points + g * TILE;
         tsr_widen_to_f32(k, (tsr_dtype)w->scale_dtype, from, n, s);
-        for (uint64_t i = 0; i < n; i++) {
+        uint32_t amax;
+        k->amax_f32(s, 1, n, n, n, &amax);
+        for (uint64_t i = 0; amax >= TSR_FP32_INF_BITS; i++) {
             if (!(fabsf(s[i]) <= FLT_MAX))
                 return report_scale(w, g, span->row + first + i, s[i], err);
-            *largest = fmaxf(*largest, fabsf(s[i]));
-            z[i] = (float)((zeros[i / per_word] >> shift_of(w, (unsigned)(i % per_word)) & mask) + more);
+        }
+        most = amax > most ? amax : most;
+        for (uint64_t i = 0; i < n; i += per_word) {
+            const uint32_t word = zeros[i / per_word];
+            for (unsigned p = 0; p < per_word && i + p < n; p++)
+                z[i + p] = (float)((int)(word >> shifts[p] & mask) + more);
         }
     }
+    memcpy(largest, &most, sizeof *largest);
     return TSR_OK;
 }
 
-/* ---- codes ---- */
+/* ---- int4 in order ---- */
+
+/* `cols` inputs from `col` on of rows [first, first + rows) as packed rows of int4, in r->words, [rows, cols / 8], padded. */
+static void take_rows(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint64_t first, uint64_t rows, uint64_t col,
+                      uint64_t cols, const room *r)
+{
+    const tsr_weight *const w = span->weight;
+    const uint32_t *const codes = span->codes;
+    const uint64_t words = cols / PER_WORD, pitch = words + PADDING;
+    if (w->coding == TSR_CODED_GPTQ) {
+        k->turn32(codes + col / PER_WORD * span->rows + first, words, rows, span->rows, r->words, pitch);
+        return;
+    }
+    /* Nibble q of 8 inputs becomes a word of one output; the words of the outputs p of all eights lie together then. */
+    const uint64_t eights = rows / PER_WORD, ld = span->rows / PER_WORD;
+    for (uint64_t c = 0; c < cols; c += CHUNK) {
+        const uint64_t some = tsr_min_u64(CHUNK, cols - c);
+        k->turn_nibbles(codes + (col + c) * ld + first / PER_WORD, some, eights, ld, r->turned);
+        for (unsigned p = 0; p < PER_WORD; p++)
+            k->turn32(r->turned + shift_of(w, p) / 4 * eights, some / PER_WORD, eights, PER_WORD * eights,
+                      r->words + p * pitch + c / PER_WORD, PER_WORD * pitch);
+    }
+}
+
+/* The zero points were taken with 8 less: packed rows have 8 added to their codes. */
+static void decode_rows(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint64_t first, uint64_t rows,
+                        tsr_dtype dtype, const room *r, char *out)
+{
+    const tsr_weight *const w = span->weight;
+    const uint64_t groups = w->grid_cols, group = w->block.cols, chunk = packed_chunk(w);
+    k->turn32((const uint32_t *)r->scales, groups, rows, TILE, (uint32_t *)r->row_scales, groups);
+    k->turn32((const uint32_t *)r->zero_points, groups, rows, TILE, (uint32_t *)r->row_zeros, groups);
+    for (uint64_t col = 0; col < w->cols; col += chunk) {
+        const uint64_t cols = tsr_min_u64(chunk, w->cols - col);
+        take_rows(k, span, first, rows, col, cols, r);
+        for (uint64_t i = 0; i < rows; i++) {
+            const uint64_t grid = i * groups + col / group;
+            tsr_int4_values(k, (const uint8_t *)(r->words + i * (cols / PER_WORD + PADDING)), cols, group,
+                            r->row_scales + grid, r->row_zeros + grid, dtype,
+                            out + (i * w->cols + col) * tsr_dtype_bytes(dtype));
+        }
+    }
+}
+
+/* ---- any codes, in any order ---- */
 
 static uint64_t group_of(const tsr_gptq_span *span, uint64_t col)
 {
@@ -85,61 +168,58 @@ static uint64_t group_of(const tsr_gptq_span *span, uint64_t col)
                                                        : ((const uint32_t *)span->group_index)[col];
 }
 
-/* The codes of outputs [first, first + n) at one input. */
-static void take_codes(const tsr_gptq_span *span, uint64_t first, uint64_t n, uint64_t col, uint32_t *codes)
+/* Values of one input for `rows` outputs from `first` on. */
+static void decode_column(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint64_t first, uint64_t rows,
+                          uint64_t col, const room *r, float *y)
 {
     const tsr_weight *const w = span->weight;
-    const uint32_t *const words = span->codes;
+    const uint64_t g = group_of(span, col);
+    const float *const s = r->scales + g * TILE, *const z = r->zero_points + g * TILE;
     const unsigned per_word = 32u / w->bits, mask = (1u << w->bits) - 1;
     if (w->coding == TSR_CODED_GPTQ) {
-        const uint32_t *const from = words + col / per_word * span->rows + first;
-        const unsigned shift = (unsigned)(col % per_word) * w->bits;
-        for (uint64_t i = 0; i < n; i++)
-            codes[i] = from[i] >> shift & mask;
+        k->decode_column_f32((const uint32_t *)span->codes + col / per_word * span->rows + first, rows,
+                             (unsigned)(col % per_word) * w->bits, mask, s, z, y);
         return;
     }
-    const uint32_t *const from = words + col * (span->rows / 8) + first / 8;
-    for (uint64_t j = 0; j < n / 8; j++) {
-        for (unsigned p = 0; p < 8; p++)
-            codes[8 * j + p] = from[j] >> shift_of(w, p) & mask;
+    const uint32_t *const words = (const uint32_t *)span->codes + col * (span->rows / PER_WORD) + first / PER_WORD;
+    for (uint64_t i = 0; i < rows; i++)
+        y[i] = ((float)(words[i / PER_WORD] >> shift_of(w, (unsigned)(i % PER_WORD)) & mask) - z[i]) * s[i];
+}
+
+/* Names the first of some values that is beyond the target's range; rows and columns count from [row, col]. */
+static tsr_status check_range(const tsr_gptq_span *span, uint64_t row, uint64_t rows, uint64_t col, uint64_t cols,
+                              const float *columns, tsr_dtype dtype, float limit, tsr_err *err)
+{
+    for (uint64_t r = 0; r < rows; r++) {
+        for (uint64_t c = 0; c < cols; c++) {
+            if (fabsf(columns[c * TILE + r]) > limit)
+                return tsr_fail(err, TSR_E_VALUE,
+                                "'%s': the value at [%llu, %llu] is beyond the range of %s: choose another --dtype, or "
+                                "look at its scale",
+                                span->weight->data->name, U64(span->row + row + r), U64(col + c),
+                                tsr_dtype_name(dtype));
+        }
     }
+    return TSR_OK;
 }
 
-/* Values of `rows` outputs and `cols` inputs, [rows, TILE]. */
-static void decode_tile(const tsr_gptq_span *span, uint64_t first, uint64_t rows, uint64_t col, uint64_t cols,
-                        const room *r)
+/* `limit`: no value may be larger. */
+static tsr_status decode_columns(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint64_t first, uint64_t rows,
+                                 tsr_dtype dtype, float limit, const room *r, void *out, tsr_err *err)
 {
-    for (uint64_t c = 0; c < cols; c++) {
-        const uint64_t g = group_of(span, col + c);
-        const float *const s = r->scales + g * TILE, *const z = r->zero_points + g * TILE;
-        uint32_t codes[TILE];
-        take_codes(span, first, rows, col + c, codes);
-        for (uint64_t i = 0; i < rows; i++)
-            r->tile[i * TILE + c] = ((float)codes[i] - z[i]) * s[i];
-    }
-}
-
-/* ---- values ---- */
-
-static void narrow(tsr_dtype dtype, const float *x, uint64_t n, void *out)
-{
-    if (dtype == TSR_F32)
-        memcpy(out, x, n * sizeof *x);
-    for (uint64_t i = 0; dtype == TSR_BF16 && i < n; i++)
-        ((uint16_t *)out)[i] = tsr_bf16_from_f32(x[i]);
-    for (uint64_t i = 0; dtype == TSR_F16 && i < n; i++)
-        ((uint16_t *)out)[i] = tsr_f16_from_f32(x[i]);
-}
-
-static tsr_status check_range(const tsr_gptq_span *span, uint64_t row, uint64_t col, uint64_t n, const float *x,
-                              tsr_dtype dtype, float limit, tsr_err *err)
-{
-    for (uint64_t i = 0; i < n; i++) {
-        if (fabsf(x[i]) > limit)
-            return tsr_fail(err, TSR_E_VALUE,
-                            "'%s': the value at [%llu, %llu] is beyond the range of %s: choose another --dtype, or "
-                            "look at its scale",
-                            span->weight->data->name, U64(span->row + row), U64(col + i), tsr_dtype_name(dtype));
+    const tsr_weight *const w = span->weight;
+    for (uint64_t col = 0; col < w->cols; col += CHUNK) {
+        const uint64_t cols = tsr_min_u64(CHUNK, w->cols - col);
+        for (uint64_t c = 0; c < cols; c++)
+            decode_column(k, span, first, rows, col + c, r, r->columns + c * TILE);
+        if (limit < INFINITY)
+            TSR_TRY(check_range(span, first, rows, col, cols, r->columns, dtype, limit, err));
+        if (dtype == TSR_F32) {
+            k->turn32((const uint32_t *)r->columns, cols, rows, TILE, (uint32_t *)out + col, w->cols);
+            continue;
+        }
+        (dtype == TSR_BF16 ? k->narrow_bf16 : k->narrow_f16)(r->columns, cols * TILE, r->narrowed);
+        k->turn16(r->narrowed, cols, rows, TILE, (uint16_t *)out + col, w->cols);
     }
     return TSR_OK;
 }
@@ -149,21 +229,21 @@ tsr_status tsr_gptq_decode(const tsr_cpu_kernels *kernels, const tsr_gptq_span *
 {
     const tsr_weight *const w = span->weight;
     const room r = divide(w, scratch);
-    const size_t width = tsr_dtype_bytes(dtype);
     const float limit = dtype == TSR_F16 ? 65504 : dtype == TSR_BF16 ? 0x1.FEp127f : FLT_MAX;
+    const bool in_order = w->bits == 4 && span->group_index == NULL && w->cols % PER_WORD == 0 &&
+                          (w->block.cols % 2 == 0 || w->grid_cols == 1);
     for (uint64_t row = 0; row < span->rows; row += TILE) {
         const uint64_t rows = tsr_min_u64(TILE, span->rows - row);
+        char *const y = (char *)out + row * w->cols * tsr_dtype_bytes(dtype);
         float largest;
-        TSR_TRY(take_groups(kernels, span, row, rows, &r, &largest, err));
-        for (uint64_t col = 0; col < w->cols; col += TILE) {
-            const uint64_t cols = tsr_min_u64(TILE, w->cols - col);
-            decode_tile(span, row, rows, col, cols, &r);
-            for (uint64_t i = 0; i < rows; i++) {
-                if (largest > limit / 256) /* codes are at most 256 away from their zero point */
-                    TSR_TRY(check_range(span, row + i, col, cols, r.tile + i * TILE, dtype, limit, err));
-                narrow(dtype, r.tile + i * TILE, cols, (char *)out + ((row + i) * w->cols + col) * width);
-            }
+        TSR_TRY(take_groups(kernels, span, row, rows, w->zeros_less_one - (in_order ? 8 : 0), &r, &largest, err));
+        const bool safe = largest <= limit / 256; /* codes are at most 256 away from their zero point */
+        if (in_order && safe) {
+            decode_rows(kernels, span, row, rows, dtype, &r, y);
+            continue;
         }
+        TSR_TRY(take_groups(kernels, span, row, rows, w->zeros_less_one, &r, &largest, err));
+        TSR_TRY(decode_columns(kernels, span, row, rows, dtype, safe ? INFINITY : limit, &r, y, err));
     }
     return TSR_OK;
 }

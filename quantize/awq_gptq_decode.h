@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Rows are decoded in tiles of so many; a span begins at a multiple of it. */
+/* A span begins at a multiple of so many rows. */
 enum { TSR_GPTQ_TILE = 64 };
 
 /* Rows [row, row + rows) of a weight, all columns. What is read is cut to these rows and has no gaps. */

@@ -33,7 +33,12 @@ tsr_status tsr_int_decode(const tsr_cpu_kernels *kernels, const tsr_int_span *sp
 /* Unpacks the same rows to two's complement codes, a byte each: [rows, cols]. Cannot fail. */
 void tsr_int_unpack(const tsr_cpu_kernels *kernels, const tsr_int_span *span, int8_t *codes);
 
-/* The inverse: packs n codes of `bits` bits (8 or 4; n * bits is whole bytes), with 2^(bits-1) added, the first in the
+/* A row of packed int4, (code - zero) * scale by groups, the last of which may have fewer columns than `group`, an even
+ * number; `zeros` are NULL where all are 0. No value is beyond the range of `dtype`. */
+void tsr_int4_values(const tsr_cpu_kernels *kernels, const uint8_t *packed, uint64_t cols, uint64_t group,
+                     const float *scales, const float *zeros, tsr_dtype dtype, void *out);
+
+/* Of tsr_int_unpack the inverse: packs n codes of `bits` bits (8 or 4; n * bits is whole bytes), with 2^(bits-1) added, the first in the
  * lowest bits. */
 void tsr_int_pack(const tsr_cpu_kernels *kernels, unsigned bits, const int8_t *codes, uint64_t n, uint8_t *words);
 

@@ -35,16 +35,17 @@ static tsr_status report_scale(const tsr_mx_span *span, uint64_t row, uint64_t g
                     nan ? "NaN" : "negative", byte);
 }
 
-static tsr_status check_scales(const tsr_mx_span *span, uint64_t row, tsr_err *err)
+/* `largest`: of the row's scales, as bytes, which order like what they stand for. */
+static tsr_status check_scales(const tsr_mx_span *span, uint64_t row, uint8_t largest, tsr_err *err)
 {
-    const uint64_t groups = span->cols / span->group;
-    const uint8_t *const scales = span->scales + row * groups;
-    const uint8_t largest = span->scale == TSR_MX_E8M0 ? 254 : 0x7E;
-    for (uint64_t g = 0; g < groups; g++) {
-        if (scales[g] > largest)
-            return report_scale(span, row, g, err);
-    }
-    return TSR_OK;
+    const uint8_t limit = span->scale == TSR_MX_E8M0 ? 254 : 0x7E;
+    const uint8_t *const scales = span->scales + row * (span->cols / span->group);
+    uint64_t g = 0;
+    if (largest <= limit)
+        return TSR_OK;
+    while (scales[g] <= limit)
+        g++;
+    return report_scale(span, row, g, err);
 }
 
 static tsr_status report_code(const tsr_mx_span *span, uint64_t row, tsr_err *err)
@@ -64,24 +65,33 @@ static float value_of(const tsr_mx_span *span, uint64_t row, uint64_t col)
     return span->element == TSR_MX_E4M3 ? tsr_e4m3_to_f32(codes[col]) : tsr_e2m1_to_f32(codes[col / 2] >> col % 2 * 4);
 }
 
-/* Names the first value of a row that rounds to infinity in `dtype`. */
-static tsr_status check_range(const tsr_mx_span *span, uint64_t row, const float *t, tsr_dtype dtype, tsr_err *err)
+static void take_scales(const tsr_cpu_kernels *k, const tsr_mx_span *span, const uint8_t *scales, size_t n, float *t)
 {
-    /* Half way from the largest number to the next power of two, and that is infinity already. */
-    const float limit = dtype == TSR_F16 ? 65520 : dtype == TSR_BF16 ? 0x1.FFp127f : INFINITY;
-    for (uint64_t g = 0; g < span->cols / span->group; g++) {
-        if (t[g] < 1 || tsr_mx_largest(span->element) * t[g] < limit) /* products of a subnormal t are slow */
+    if (span->scale == TSR_MX_E8M0)
+        k->values_e8m0(scales, n, t);
+    else
+        k->values_e4m3(scales, n, span->global, span->scale == TSR_MX_E4M3_DIVIDED, t);
+}
+
+/* From which magnitude on a value is beyond the range: half way from the largest number to the next power of two, and that
+ * is infinity already. */
+static float limit_of(tsr_dtype dtype)
+{
+    return dtype == TSR_F16 ? 65520 : dtype == TSR_BF16 ? 0x1.FFp127f : INFINITY;
+}
+
+/* Names the first value of a row that rounds to infinity in `dtype`. */
+static tsr_status check_values(const tsr_mx_span *span, uint64_t row, const float *t, tsr_dtype dtype, tsr_err *err)
+{
+    for (uint64_t col = 0; col < span->cols; col++) {
+        const float v = value_of(span, row, col);
+        if (isnan(v) || fabsf(v * t[col / span->group]) < limit_of(dtype))
             continue;
-        for (uint64_t col = g * span->group; col < (g + 1) * span->group; col++) {
-            const float v = value_of(span, row, col);
-            if (isnan(v) || fabsf(v * t[g]) < limit)
-                continue;
-            return tsr_fail(err, TSR_E_VALUE,
-                            "'%s': the value at [%llu, %llu] is beyond the range of %s: choose another --dtype, or "
-                            "look at its scale in '%s'",
-                            span->codes_of->name, U64(span->row + row), U64(col), tsr_dtype_name(dtype),
-                            span->scales_of->name);
-        }
+        return tsr_fail(err, TSR_E_VALUE,
+                        "'%s': the value at [%llu, %llu] is beyond the range of %s: choose another --dtype, or "
+                        "look at its scale in '%s'",
+                        span->codes_of->name, U64(span->row + row), U64(col), tsr_dtype_name(dtype),
+                        span->scales_of->name);
     }
     return TSR_OK;
 }
@@ -108,8 +118,8 @@ static void decode_e2m1(const tsr_cpu_kernels *k, const tsr_mx_span *span, const
         return;
     }
     k->decode_e2m1_f32(codes, span->cols, span->group, r->t, dtype == TSR_F32 ? out : r->values);
-    for (uint64_t c = 0; dtype == TSR_F16 && c < span->cols; c++)
-        ((uint16_t *)out)[c] = tsr_f16_from_f32(r->values[c]);
+    if (dtype == TSR_F16)
+        k->narrow_f16(r->values, span->cols, out);
 }
 
 tsr_status tsr_mx_decode(const tsr_cpu_kernels *kernels, const tsr_mx_span *span, tsr_dtype dtype, void *out,
@@ -126,9 +136,13 @@ tsr_status tsr_mx_decode(const tsr_cpu_kernels *kernels, const tsr_mx_span *span
     for (uint64_t row = 0; row < span->rows; row++) {
         const uint8_t *const codes = span->codes + row * code_bytes, *const scales = span->scales + row * groups;
         char *const y = (char *)out + row * span->cols * tsr_dtype_bytes(dtype);
-        TSR_TRY(check_scales(span, row, err));
-        tsr_mx_scale_values(span->scale, span->global, scales, groups, r.t);
-        TSR_TRY(check_range(span, row, r.t, dtype, err));
+        const uint8_t largest = kernels->largest_byte(scales, groups);
+        float most;
+        TSR_TRY(check_scales(span, row, largest, err));
+        take_scales(kernels, span, scales, groups, r.t);
+        take_scales(kernels, span, &largest, 1, &most);
+        if (!(tsr_mx_largest(span->element) * most < limit_of(dtype)))
+            TSR_TRY(check_values(span, row, r.t, dtype, err));
         if (span->element == TSR_MX_E2M1)
             decode_e2m1(kernels, span, codes, &r, dtype, y);
         else if (decode_e4m3(kernels, span, codes, scales, r.t, dtype, y))

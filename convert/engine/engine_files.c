@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { WORTH_WRITING_BACK = 1 << 16 }; /* bytes of a run */
+
 static tsr_status transfer(tsr_run *r, size_t file, void *data, size_t size, uint64_t offset, uint64_t *digest,
                            tsr_err *err)
 {
@@ -19,8 +21,10 @@ static tsr_status transfer(tsr_run *r, size_t file, void *data, size_t size, uin
     if (r->verifying)
         return TSR_OK;
     TSR_TRY(tsr_write_at(fd, name, data, size, offset, err));
-    /* Writing back begins now, so that the fsync at the end has little left to wait for. */
-    (void)sync_file_range(fd, (off_t)offset, (off_t)size, SYNC_FILE_RANGE_WRITE);
+    /* Writing back begins now, so that the fsync at the end has little left to wait for. Not so after a small run: its
+     * pages are about to get their other runs, and would be written once for each. */
+    if (size >= WORTH_WRITING_BACK)
+        (void)sync_file_range(fd, (off_t)offset, (off_t)size, SYNC_FILE_RANGE_WRITE);
     return TSR_OK;
 }
 

@@ -78,19 +78,15 @@ static uint64_t cast_scratch(const tsr_step *step)
 }
 
 /* rows x cols values of 2 or 4 bytes to the columns of `out`, whose rows are `ld` values apart. */
-static void turn(const void *x, uint64_t rows, uint64_t cols, size_t value, void *out, uint64_t ld)
+static void turn(const tsr_cpu_kernels *k, const void *x, uint64_t rows, uint64_t cols, size_t value, void *out,
+                 uint64_t ld)
 {
-    for (uint64_t c = 0; value == 2 && c < cols; c++) {
-        for (uint64_t r = 0; r < rows; r++)
-            ((uint16_t *)out)[c * ld + r] = ((const uint16_t *)x)[r * cols + c];
-    }
-    for (uint64_t c = 0; value == 4 && c < cols; c++) {
-        for (uint64_t r = 0; r < rows; r++)
-            ((uint32_t *)out)[c * ld + r] = ((const uint32_t *)x)[r * cols + c];
-    }
+    if (value == 2)
+        k->turn16(x, rows, cols, cols, out, ld);
+    else
+        k->turn32(x, rows, cols, cols, out, ld);
 }
 
-/* Tile by tile, of codes and scales that are spread evenly over the rows. */
 static tsr_status decode_turned(const params *p, const band *b, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                                 tsr_err *err)
 {
@@ -104,7 +100,7 @@ static tsr_status decode_turned(const params *p, const band *b, const tsr_unit *
         const tsr_coded_rows rows = {
             .view = &p->view, .row = b->row + row, .rows = tsr_min_u64(TILE, b->rows - row), .in = in};
         TSR_TRY(p->decoder->decode(&rows, kernels, p->dtype, tile, u->scratch, err));
-        turn(tile, rows.rows, p->weight.cols, value, (char *)u->out_data[0] + row * value, b->rows);
+        turn(kernels, tile, rows.rows, p->weight.cols, value, (char *)u->out_data[0] + row * value, b->rows);
     }
     return TSR_OK;
 }

@@ -9,6 +9,7 @@
 #include "kernels/cpu/block_fp8.h"
 #include "kernels/cpu/e4m3_decode.h"
 #include "kernels/cpu/fp8_gemm.h"
+#include "kernels/cpu/int4_values.h"
 #include "kernels/cpu/int8_gemm.h"
 #include "kernels/cpu/int_decode.h"
 #include "kernels/cpu/int_quant.h"
@@ -16,7 +17,9 @@
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/mx_codes.h"
 #include "kernels/cpu/mx_error.h"
+#include "kernels/cpu/mx_scales.h"
 #include "kernels/cpu/mx_values.h"
+#include "kernels/cpu/turn.h"
 
 /* Sets of features. A set is present only if the CPU has all of it and the OS saves its registers. */
 enum {

@@ -6,6 +6,7 @@
 #include "kernels/cpu/block_fp8.h"
 #include "kernels/cpu/e4m3_decode.h"
 #include "kernels/cpu/fp8_gemm.h"
+#include "kernels/cpu/int4_values.h"
 #include "kernels/cpu/int8_gemm.h"
 #include "kernels/cpu/int_decode.h"
 #include "kernels/cpu/int_quant.h"
@@ -13,7 +14,9 @@
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/mx_codes.h"
 #include "kernels/cpu/mx_error.h"
+#include "kernels/cpu/mx_scales.h"
 #include "kernels/cpu/mx_values.h"
+#include "kernels/cpu/turn.h"
 
 #define TSR_OP(op, type)               type tsr_##op##_ref;
 #define TSR_KERNEL(op, flags, variant) tsr_##op##_fn tsr_##op##_##variant;

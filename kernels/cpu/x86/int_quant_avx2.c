@@ -1,9 +1,13 @@
-/* The int kernels, compiled for avx2; amax of whole registers by hand. */
+/* The integer kernels with AVX2: amax and codes of BF16 by hand, the codes as int_quant_avx512.c makes and explains them;
+ * the others are compiled. */
 #define TSR_INT(name)  tsr_##name##_avx2
 #define TSR_FINDS_AMAX 1
 #include "kernels/cpu/int_quant_body.h"
+#include "kernels/cpu/x86/always_inline.h"
 
 #include <immintrin.h>
+
+/* ---- ranges ---- */
 
 /* The largest of 16 words: the least of their complements, which there is an instruction for. */
 static inline uint32_t largest_word(__m256i x)
@@ -13,7 +17,7 @@ static inline uint32_t largest_word(__m256i x)
     return ~(uint32_t)_mm_cvtsi128_si32(least) & 0xFFFF;
 }
 
-static inline __attribute__((always_inline)) uint32_t amax_of(const uint16_t *x, size_t n)
+ALWAYS_INLINE uint32_t amax_of(const uint16_t *x, size_t n)
 {
     const __m256i magnitude = _mm256_set1_epi16(INT16_MAX);
     __m256i largest = _mm256_setzero_si256();
@@ -41,7 +45,7 @@ static inline __m256i larger_of_lanes(__m256i a, __m256i b)
 }
 
 /* The words of a group of 16 or 32, without their signs. */
-static inline __attribute__((always_inline)) __m256i magnitudes_of(const uint16_t *x, size_t group)
+ALWAYS_INLINE __m256i magnitudes_of(const uint16_t *x, size_t group)
 {
     const __m256i magnitude = _mm256_set1_epi16(INT16_MAX);
     const __m256i first = _mm256_and_si256(_mm256_loadu_si256((const __m256i *)x), magnitude);
@@ -52,7 +56,7 @@ static inline __attribute__((always_inline)) __m256i magnitudes_of(const uint16_
 
 /* 8 groups in one transposition: a word for each half of a group and for each of its two columns in a lane, and then the
  * larger ones. */
-static inline __attribute__((always_inline)) void amax_of_eight(const uint16_t *x, size_t group, uint32_t *amax)
+ALWAYS_INLINE void amax_of_eight(const uint16_t *x, size_t group, uint32_t *amax)
 {
     __m256i four[2];
     for (size_t i = 0; i < 2; i++, x += 4 * group)
@@ -66,8 +70,7 @@ static inline __attribute__((always_inline)) void amax_of_eight(const uint16_t *
 }
 
 /* As many groups as there are eights of; returns their columns. */
-static inline __attribute__((always_inline)) size_t amax_of_eights(const uint16_t *x, size_t cols, size_t group,
-                                                                   uint32_t *amax)
+ALWAYS_INLINE size_t amax_of_eights(const uint16_t *x, size_t cols, size_t group, uint32_t *amax)
 {
     size_t first = 0;
     for (; first + 8 * group <= cols; first += 8 * group) {
@@ -87,4 +90,105 @@ void tsr_amax_groups_bf16_avx2(const uint16_t *x, size_t cols, size_t group, uin
         first = amax_of_eights(x, cols, 32, amax);
     for (; first < cols; first += group)
         amax[first / group] = amax_of(x + first, cols - first < group ? cols - first : group);
+}
+
+/* ---- codes ---- */
+
+/* How a quotient is rounded, with a constant in each caller. */
+typedef enum how { TO_EVEN, AWAY, TO_EVEN_OF_BF16 } how;
+
+typedef struct code_lanes {
+    __m256 scale, inverse, zero;
+} code_lanes;
+
+/* Rounds to nearest, ties to even or away from zero. */
+ALWAYS_INLINE __m256i integers_of(__m256 t, bool away)
+{
+    if (!away)
+        return _mm256_cvtps_epi32(t);
+    const __m256 below_half = _mm256_or_ps(_mm256_and_ps(t, _mm256_set1_ps(-0.0f)), _mm256_set1_ps(0x1.FFFFFEp-2f));
+    return _mm256_cvttps_epi32(_mm256_add_ps(t, below_half));
+}
+
+/* The nearest BF16, ties to even, of what is no NaN. */
+ALWAYS_INLINE __m256 rounded_to_bf16(__m256 q)
+{
+    const __m256i bits = _mm256_castps_si256(q);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd);
+    return _mm256_castsi256_ps(_mm256_and_si256(sum, _mm256_set1_epi32((int)0xFFFF0000u)));
+}
+
+/* 8 values of BF16, in the upper halves of lanes, to the integers nearest to quotient + zero point. */
+ALWAYS_INLINE __m256i nearest(__m256i bits, const code_lanes *c, bool zeros, how rounding)
+{
+    const __m256 x = _mm256_castsi256_ps(bits);
+    const __m256 product = _mm256_mul_ps(x, c->inverse), rest = _mm256_fnmadd_ps(product, c->scale, x);
+    const __m256 exact = _mm256_fmadd_ps(rest, c->inverse, product);
+    const __m256 q = rounding == TO_EVEN_OF_BF16 ? rounded_to_bf16(exact) : exact;
+    return integers_of(zeros ? _mm256_add_ps(q, c->zero) : q, rounding == AWAY);
+}
+
+/* 16 values to words, in order: packing undoes the order that unpacking makes. */
+ALWAYS_INLINE __m256i nearest16(const uint16_t *values, const code_lanes *c, bool zeros, how rounding)
+{
+    const __m256i x = _mm256_loadu_si256((const __m256i *)values), none = _mm256_setzero_si256();
+    return _mm256_packs_epi32(nearest(_mm256_unpacklo_epi16(none, x), c, zeros, rounding),
+                              nearest(_mm256_unpackhi_epi16(none, x), c, zeros, rounding));
+}
+
+/* Whether no reciprocal or remainder can be subnormal, and no quotient beyond 2^30. */
+ALWAYS_INLINE bool is_usual(float scale, uint32_t amax)
+{
+    return scale >= 0x1p-100f && scale <= 0x1p100f && tsr_f32_from_bits(amax) <= scale * 0x1p30f;
+}
+
+/* Encodes group g, n columns. What is left over of 32 columns, and unusual groups, are left to the definition. */
+ALWAYS_INLINE void encode_group(const uint16_t *x, size_t n, const tsr_int_row *row, size_t g, bool zeros, how rounding,
+                                int8_t *codes)
+{
+    const __m256i low = _mm256_set1_epi8((int8_t)row->low), high = _mm256_set1_epi8((int8_t)row->high);
+    const code_lanes c = {_mm256_set1_ps(row->scale[g]), _mm256_set1_ps(1 / row->scale[g]),
+                          zeros ? _mm256_set1_ps(row->zero[g]) : _mm256_setzero_ps()};
+    const size_t whole = is_usual(row->scale[g], row->amax[g]) ? n - n % 32 : 0;
+    for (size_t i = 0; i < whole; i += 32) {
+        const __m256i mixed =
+            _mm256_packs_epi16(nearest16(x + i, &c, zeros, rounding), nearest16(x + i + 16, &c, zeros, rounding));
+        const __m256i all = _mm256_permute4x64_epi64(mixed, _MM_SHUFFLE(3, 1, 2, 0));
+        _mm256_storeu_si256((__m256i *)(codes + i), _mm256_min_epi8(_mm256_max_epi8(all, low), high));
+    }
+    if (whole == n)
+        return;
+    tsr_int_row rest = *row;
+    rest.scale += g;
+    rest.zero = zeros ? row->zero + g : NULL;
+    tsr_encode_int_bf16_ref(x + whole, n - whole, n - whole, &rest, codes + whole);
+}
+
+ALWAYS_INLINE void encode_groups(const uint16_t *x, size_t cols, size_t group, const tsr_int_row *row, bool zeros,
+                                 how rounding, int8_t *codes)
+{
+    for (size_t first = 0, g = 0; first < cols; first += group, g++) {
+        const size_t n = cols - first < group ? cols - first : group;
+        if (group == 32 && n == 32)
+            encode_group(x + first, 32, row, g, zeros, rounding, codes + first);
+        else
+            encode_group(x + first, n, row, g, zeros, rounding, codes + first);
+    }
+}
+
+void tsr_encode_int_bf16_avx2(const uint16_t *x, size_t cols, size_t group, const tsr_int_row *row, int8_t *codes)
+{
+    if (row->bf16 && (row->zero != NULL || row->away))
+        tsr_encode_int_bf16_ref(x, cols, group, row, codes);
+    else if (row->zero != NULL && row->away)
+        encode_groups(x, cols, group, row, true, AWAY, codes);
+    else if (row->zero != NULL)
+        encode_groups(x, cols, group, row, true, TO_EVEN, codes);
+    else if (row->away)
+        encode_groups(x, cols, group, row, false, AWAY, codes);
+    else if (row->bf16)
+        encode_groups(x, cols, group, row, false, TO_EVEN_OF_BF16, codes);
+    else
+        encode_groups(x, cols, group, row, false, TO_EVEN, codes);
 }

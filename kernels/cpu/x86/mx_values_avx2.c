@@ -4,8 +4,10 @@
 #include "kernels/cpu/x86/always_inline.h"
 
 #include <immintrin.h>
+#include <stdbool.h>
 
 enum { TOGETHER = 8 }; /* groups whose roundings are made at once */
+enum { AHEAD = 2048 }; /* bytes of codes that are prefetched; the next row is assumed to follow */
 
 /* The rounded BF16, in the upper half of each lane. */
 ALWAYS_INLINE __m256i to_bf16(__m256 x)
@@ -122,42 +124,41 @@ void tsr_decode_e2m1_f32_avx2(const uint8_t *packed, size_t n, size_t group, con
 
 /* ---- MXFP8 ---- */
 
-/* BF16 of 16 codes, without their scale; subnormals are 0 ... 7 times 2^-9. */
-ALWAYS_INLINE __m256i unscaled(__m256i magnitude)
+/* 32 codes, not NaN, with a usual scale: the bytes of BF16, as mx_values_avx512.c explains. */
+ALWAYS_INLINE void decode32(__m256i code, uint8_t scale, uint16_t *y)
 {
-    const __m256i table =
-        _mm256_broadcastsi128_si256(_mm_setr_epi16(0, 0x3B00, 0x3B80, 0x3BC0, 0x3C00, 0x3C20, 0x3C40, 0x3C60));
-    const __m256i moved = _mm256_add_epi16(_mm256_slli_epi16(magnitude, 4), _mm256_set1_epi16(120 << 7));
-    const __m256i both = _mm256_or_si256(magnitude, _mm256_slli_epi16(magnitude, 8));
-    const __m256i place = _mm256_add_epi16(_mm256_add_epi16(both, both), _mm256_set1_epi16(0x0100));
-    const __m256i tiny = _mm256_cmpgt_epi16(_mm256_set1_epi16(8), magnitude);
-    return _mm256_blendv_epi8(moved, _mm256_shuffle_epi8(table, place), tiny);
-}
-
-ALWAYS_INLINE void decode16(__m256i code, __m256i exponent, uint16_t *y)
-{
-    const __m256i magnitude = _mm256_and_si256(code, _mm256_set1_epi16(0x7F));
-    const __m256i zero = _mm256_cmpeq_epi16(magnitude, _mm256_setzero_si256());
-    const __m256i scaled = _mm256_andnot_si256(zero, _mm256_add_epi16(unscaled(magnitude), exponent));
-    const __m256i sign = _mm256_and_si256(_mm256_slli_epi16(code, 8), _mm256_set1_epi16(INT16_MIN));
-    _mm256_storeu_si256((__m256i *)y, _mm256_or_si256(scaled, sign));
+    const __m256i sign = _mm256_set1_epi8(INT8_MIN), zero = _mm256_setzero_si256();
+    const __m256i raise =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 23, 30, 33, 36, 37, 38, 39, 40, 40, 40, 40, 40, 40, 40, 40));
+    const __m256i s = _mm256_set1_epi8((char)scale), odd = _mm256_and_si256(s, _mm256_set1_epi8(1));
+    const __m256i even_part = _mm256_sub_epi8(_mm256_avg_epu8(s, zero), _mm256_set1_epi8(6));
+    /* Interleaving works within 16-byte lanes: quarters are dealt so that the results come out in order. */
+    const __m256i dealt = _mm256_permute4x64_epi64(code, _MM_SHUFFLE(3, 1, 2, 0));
+    const __m256i size = _mm256_andnot_si256(sign, dealt);
+    const __m256i raised =
+        _mm256_add_epi8(size, _mm256_shuffle_epi8(raise, _mm256_min_epu8(size, _mm256_set1_epi8(15))));
+    const __m256i digits = _mm256_subs_epu8(raised, _mm256_slli_epi16(odd, 3));
+    const __m256i low = _mm256_and_si256(_mm256_slli_epi16(digits, 4), _mm256_set1_epi8((char)0xF0));
+    const __m256i upper = _mm256_and_si256(_mm256_srli_epi16(digits, 4), _mm256_set1_epi8(15));
+    const __m256i magnitude = _mm256_andnot_si256(_mm256_cmpeq_epi8(digits, zero), _mm256_add_epi8(upper, even_part));
+    const __m256i high = _mm256_or_si256(magnitude, _mm256_and_si256(dealt, sign));
+    _mm256_storeu_si256((__m256i *)y, _mm256_unpacklo_epi8(low, high));
+    _mm256_storeu_si256((__m256i *)(y + 16), _mm256_unpackhi_epi8(low, high));
 }
 
 bool tsr_decode_mxfp8_bf16_avx2(const uint8_t *codes, size_t n, const uint8_t *scales, uint16_t *y)
 {
-    const __m256i magnitudes = _mm256_set1_epi8(0x7F);
+    const __m256i sign = _mm256_set1_epi8(INT8_MIN), ones = _mm256_set1_epi8(-1);
     bool nan = false;
     for (size_t i = 0; i < n; i += 32) {
         const uint8_t scale = scales[i / 32];
+        _mm_prefetch((const char *)(codes + i + AHEAD), _MM_HINT_T0);
         const __m256i code = _mm256_loadu_si256((const __m256i *)(codes + i));
-        const __m256i nans = _mm256_cmpeq_epi8(_mm256_and_si256(code, magnitudes), magnitudes);
-        if (__builtin_expect(!_mm256_testz_si256(nans, nans) || scale < 10 || scale > 246, 0)) {
+        const __m256i nans = _mm256_cmpeq_epi8(_mm256_or_si256(code, sign), ones);
+        if (__builtin_expect(!_mm256_testz_si256(nans, nans) || scale < 10 || scale > 246, 0))
             nan |= tsr_decode_mxfp8_bf16_ref(codes + i, 32, scales + i / 32, y + i);
-            continue;
-        }
-        const __m256i exponent = _mm256_set1_epi16((short)((scale - 127) * 128));
-        decode16(_mm256_cvtepu8_epi16(_mm256_castsi256_si128(code)), exponent, y + i);
-        decode16(_mm256_cvtepu8_epi16(_mm256_extracti128_si256(code, 1)), exponent, y + i + 16);
+        else
+            decode32(code, scale, y + i);
     }
     return nan;
 }

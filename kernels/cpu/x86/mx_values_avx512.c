@@ -1,14 +1,16 @@
 /* Values of the microscaling formats with AVX-512.
  *
  * The 8 magnitudes of E2M1 times t are two roundings, of t and 1.5 t, and exponents: a table of 16 words for each group,
- * looked up with the nibbles. E4M3 with a power of two is its bits moved, and an addition to the exponent. Groups whose
- * results may be subnormal or infinite are left to the definition. */
+ * looked up with the nibbles. E4M3 with a power of two is its bits moved, and an addition to the exponent, all in bytes.
+ * Groups whose results may be subnormal or infinite are left to the definition. */
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/x86/always_inline.h"
 
 #include <immintrin.h>
+#include <stdbool.h>
 
 enum { TOGETHER = 16 }; /* groups whose roundings are made at once */
+enum { AHEAD = 2048 };  /* bytes of codes that are prefetched; the next row is assumed to follow */
 
 static inline __mmask16 live_of(size_t n)
 {
@@ -125,35 +127,57 @@ void tsr_decode_e2m1_f32_avx512(const uint8_t *packed, size_t n, size_t group, c
     }
 }
 
-/* ---- MXFP8 ---- */
+/* ---- MXFP8 ----
+ *
+ * Without its sign, a normal code is an exponent e of 4 bits and a mantissa of 3. BF16 has the same mantissa with four zeros
+ * behind it, and the exponent e + scale - 7. A subnormal code j is a normal number as well, with an e down to -2: the one
+ * whose 7 bits, read as an integer, would be j - 17, -10, -7, -4, -3, -2, -1 for j from 1 to 7. `raise` adds that to subnormal
+ * codes and 40 to all, so that none is negative; 0 alone stays 0.
+ *
+ * The raised bits, shifted left by 4, have an exponent of e + 5, and scale - 12 is missing. Its upper bits are added to the
+ * upper byte. The lowest bit is that of the scale; an odd scale takes 8 from the raised bits, which is one in the exponent,
+ * and the upper byte gets one more. (0 less 8 saturates at 0, and nothing is added to the upper byte of 0.) */
 
-/* BF16 of the subnormals, 0 ... 7 times 2^-9. */
-ALWAYS_INLINE __m512i subnormals(void)
+/* 64 codes, not NaN, of two groups with usual scales. */
+ALWAYS_INLINE void decode64(__m512i code, const uint8_t scales[2], uint16_t *y)
 {
-    return _mm512_broadcast_i32x4(_mm_setr_epi16(0, 0x3B00, 0x3B80, 0x3BC0, 0x3C00, 0x3C20, 0x3C40, 0x3C60));
+    const __m512i sign = _mm512_set1_epi8(INT8_MIN), fifteen = _mm512_set1_epi8(15);
+    const __m512i raise =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 23, 30, 33, 36, 37, 38, 39, 40, 40, 40, 40, 40, 40, 40, 40));
+    const __m512i s = _mm512_mask_set1_epi8(_mm512_set1_epi8((char)scales[0]), 0xFF00FF00FF00FF00u, (char)scales[1]);
+    const __m512i odd = _mm512_and_si512(s, _mm512_set1_epi8(1));
+    const __m512i even_part = _mm512_sub_epi8(_mm512_avg_epu8(s, _mm512_setzero_si512()), _mm512_set1_epi8(6));
+    /* Interleaving works within 16-byte lanes: eighths are dealt so that the results come out in order. */
+    const __m512i dealt = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), code);
+    const __m512i size = _mm512_andnot_si512(sign, dealt);
+    const __m512i raised = _mm512_add_epi8(size, _mm512_shuffle_epi8(raise, _mm512_min_epu8(size, fifteen)));
+    const __m512i digits = _mm512_subs_epu8(raised, _mm512_slli_epi16(odd, 3));
+    const __m512i low = _mm512_andnot_si512(fifteen, _mm512_slli_epi16(digits, 4));
+    const __m512i upper = _mm512_and_si512(fifteen, _mm512_srli_epi16(digits, 4));
+    const __m512i magnitude = _mm512_maskz_add_epi8(_mm512_test_epi8_mask(digits, digits), upper, even_part);
+    const __m512i high = _mm512_ternarylogic_epi64(magnitude, dealt, sign, 0xF8); /* magnitude | (dealt & sign) */
+    _mm512_storeu_si512(y, _mm512_unpacklo_epi8(low, high));
+    _mm512_storeu_si512(y + 32, _mm512_unpackhi_epi8(low, high));
+}
+
+ALWAYS_INLINE bool is_usual(uint8_t scale)
+{
+    return scale >= 10 && scale <= 246;
 }
 
 bool tsr_decode_mxfp8_bf16_avx512(const uint8_t *codes, size_t n, const uint8_t *scales, uint16_t *y)
 {
-    const __m512i magnitudes = _mm512_set1_epi16(0x7F), eight = _mm512_set1_epi16(8), table = subnormals();
+    const __m512i sign = _mm512_set1_epi8(INT8_MIN), ones = _mm512_set1_epi8(-1);
     bool nan = false;
-    for (size_t i = 0; i < n; i += 32) {
-        const uint8_t scale = scales[i / 32];
-        const __m512i code = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(codes + i)));
-        const __m512i magnitude = _mm512_and_si512(code, magnitudes);
-        const __mmask32 nans = _mm512_cmpeq_epi16_mask(magnitude, magnitudes);
-        if (__builtin_expect(nans != 0 || scale < 10 || scale > 246, 0)) {
-            nan |= tsr_decode_mxfp8_bf16_ref(codes + i, 32, scales + i / 32, y + i);
-            continue;
-        }
-        const __m512i moved = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16(120 << 7));
-        const __m512i value =
-            _mm512_mask_permutexvar_epi16(moved, _mm512_cmplt_epu16_mask(magnitude, eight), magnitude, table);
-        const __m512i scaled = _mm512_maskz_add_epi16(_mm512_test_epi16_mask(magnitude, magnitude), value,
-                                                      _mm512_set1_epi16((short)((scale - 127) * 128)));
-        /* scaled | (code << 8 & 0x8000) */
-        _mm512_storeu_si512(
-            y + i, _mm512_ternarylogic_epi32(scaled, _mm512_slli_epi16(code, 8), _mm512_set1_epi16(INT16_MIN), 0xF8));
+    size_t i = 0;
+    for (; i + 64 <= n; i += 64, scales += 2) {
+        _mm_prefetch((const char *)(codes + i + AHEAD), _MM_HINT_T0);
+        const __m512i code = _mm512_loadu_si512(codes + i);
+        const __mmask64 nans = _mm512_cmpeq_epi8_mask(_mm512_or_si512(code, sign), ones);
+        if (__builtin_expect(nans != 0 || !is_usual(scales[0]) || !is_usual(scales[1]), 0))
+            nan |= tsr_decode_mxfp8_bf16_ref(codes + i, 64, scales, y + i);
+        else
+            decode64(code, scales, y + i);
     }
-    return nan;
+    return tsr_decode_mxfp8_bf16_ref(codes + i, n - i, scales, y + i) || nan;
 }

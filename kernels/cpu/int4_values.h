@@ -1,0 +1,32 @@
+/* Values of rows of int4 codes in groups, and of columns of codes, on the CPU. The functions allocate nothing, cannot fail
+ * and are thread-safe; every form gives the same bits. */
+#ifndef TSR_KERNELS_CPU_INT4_VALUES_H
+#define TSR_KERNELS_CPU_INT4_VALUES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* y = (nibble - 8 - zero[i]) * scale[i] for the n columns of a row in groups of `group`, of which the last may have fewer:
+ * the difference is exact, then comes the IEEE FP32 product, then for 16 bits one rounding to nearest even. Two nibbles to
+ * a byte, the even column in the lower one; `group` is even, or n is not larger. Zeros are integers between -8 and 8,
+ * all of them 0 where `zero` is NULL; scales are finite. */
+typedef void tsr_decode_int4_bf16_fn(const uint8_t *packed, size_t n, size_t group, const float *scale,
+                                     const float *zero, uint16_t *y);
+typedef void tsr_decode_int4_f16_fn(const uint8_t *packed, size_t n, size_t group, const float *scale,
+                                    const float *zero, uint16_t *y);
+typedef void tsr_decode_int4_f32_fn(const uint8_t *packed, size_t n, size_t group, const float *scale,
+                                    const float *zero, float *y);
+
+/* y[i] = ((words[i] >> shift & mask) - zero[i]) * scale[i], in the same arithmetic; mask is 15 or 255. */
+typedef void tsr_decode_column_f32_fn(const uint32_t *words, size_t n, unsigned shift, uint32_t mask,
+                                      const float *scale, const float *zero, float *y);
+
+/* Numbers, not NaN, to BF16 or F16, to nearest even. */
+typedef void tsr_narrow_bf16_fn(const float *x, size_t n, uint16_t *y);
+typedef void tsr_narrow_f16_fn(const float *x, size_t n, uint16_t *y);
+
+/* The largest of the numbers' bits, 0 of none: that of the largest number, or what is above Inf if there is a NaN or a
+ * number with a sign, -0 among them. */
+typedef uint32_t tsr_largest_bits_fn(const float *x, size_t n);
+
+#endif

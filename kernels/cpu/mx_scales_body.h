@@ -1,0 +1,38 @@
+/* The bodies of mx_scales, which each form includes, and which compilers vectorize by themselves: TSR_MX_SCALES(name) is
+ * the function to define. */
+#include "common/float_bits.h"
+#include "kernels/cpu/variants.h"
+
+void TSR_MX_SCALES(values_e8m0)(const uint8_t *scales, size_t n, float *t)
+{
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t byte = scales[i], usual = byte == 0 ? 1u << 22 : byte << 23;
+        t[i] = tsr_f32_from_bits(byte == 255 ? 0x7FC00000 : usual);
+    }
+}
+
+/* Moved to where FP32 has them, the digits of e4m3 are those of a number 2^120 times too small; NaN has none like it. */
+static inline float value_of(uint32_t byte)
+{
+    const float moved = tsr_f32_from_bits((byte & 0x80) << 24 | (byte & 0x7F) << 20);
+    return (byte & 0x7F) == 0x7F ? tsr_f32_from_bits((byte & 0x80) << 24 | 0x7FC00000) : moved * 0x1p120f;
+}
+
+void TSR_MX_SCALES(values_e4m3)(const uint8_t *scales, size_t n, float global, bool divides, float *t)
+{
+    if (divides) {
+        for (size_t i = 0; i < n; i++)
+            t[i] = value_of(scales[i]) / global;
+    } else {
+        for (size_t i = 0; i < n; i++)
+            t[i] = value_of(scales[i]) * global;
+    }
+}
+
+uint8_t TSR_MX_SCALES(largest_byte)(const uint8_t *bytes, size_t n)
+{
+    uint8_t largest = 0;
+    for (size_t i = 0; i < n; i++)
+        largest = bytes[i] > largest ? bytes[i] : largest;
+    return largest;
+}

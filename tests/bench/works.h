@@ -1,0 +1,42 @@
+/* What bench_kernels measures: encoding and decoding one matrix by one thread. */
+#ifndef TSR_TESTS_BENCH_WORKS_H
+#define TSR_TESTS_BENCH_WORKS_H
+
+#include "kernels/cpu/cpu.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { ROWS = 8192, COLS = 7168, BLOCK = 128, BLOCKS = COLS / BLOCK };
+
+typedef struct buffers {
+    size_t rows;    /* of the matrix, whole blocks: ROWS, or fewer for scalar code, which takes its time */
+    uint16_t *bf16; /* [rows][COLS] */
+    uint8_t *codes;
+    float *scales;      /* [ROWS / BLOCK][BLOCKS] */
+    uint16_t *unit;     /* [BLOCK][COLS] */
+    uint8_t *mx_scales; /* [ROWS][COLS / 16] */
+    uint8_t *copy;      /* as large as what memcpy copies */
+} buffers;
+
+/* Of the bytes that work reads and writes, memcpy moves as many: half of them read, half written. */
+enum { PER_WEIGHT_8 = 12, PER_WEIGHT_4 = 10 }; /* quarters of a byte: BF16 and a code of 8 or of 4 bits */
+
+/* What memcpy's speed the work has to reach, with AVX2, with AVX-512 and with VBMI besides; 0: none is demanded. */
+typedef struct floors {
+    double avx2, avx512, vbmi;
+} floors;
+
+typedef struct work {
+    const char *name;
+    void (*run)(const tsr_cpu_kernels *k, const buffers *b);
+    unsigned quarters; /* PER_WEIGHT_ */
+    floors floors;
+} work;
+
+extern const work kEncodes[], kDecodes[];
+extern const size_t kEncodeCount, kDecodeCount;
+
+extern double sink; /* keeps sums alive that nothing else looks at */
+
+#endif
