@@ -195,7 +195,7 @@ static tsr_status read_rest(tsr_reading *r, tsr_json_text key, const tsr_rest *r
     if (tsr_fact_of(rest->facts, name) != NULL)
         return tsr_refuse_value(r, err,
                                 "a member stands twice in one object, and readers do not agree on which counts");
-    return tsr_facts_add(rest->facts, arena, name, value, err);
+    return tsr_result_add_fact(r->result, rest->facts, name, value, err);
 }
 
 tsr_status tsr_read_object(tsr_reading *r, const char *what, const tsr_field *fields, void *to, const tsr_rest *rest,

@@ -34,10 +34,7 @@ tsr_status tsr_read_row(tsr_reading *r, const char *what, const tsr_field *field
         return tsr_refuse_value(r, err, "a name of null");
     tsr_finish_figures(mine.figures);
     mine.place = tsr_place_of(mine.name);
-    tsr_err limit;
-    *row = tsr_result_add_row(r->result, series, &limit);
-    if (*row == NULL)
-        return tsr_refuse_value(r, err, limit.msg);
+    TSR_TRY(tsr_result_add_row(r->result, series, row, err));
     **row = mine;
     return TSR_OK;
 }
@@ -91,9 +88,6 @@ tsr_status tsr_find_fault(tsr_reading *r, const char *check, uint32_t row, tsr_e
     const char *const said =
         text.failed ? NULL : tsr_arena_dup(&result->arena, text.data == NULL ? "" : text.data, text.size);
     tsr_text_free(&text);
-    tsr_result_finding *const finding = said == NULL ? NULL : tsr_result_add_finding(result, check, x->name, said, err);
-    if (finding == NULL)
-        return tsr_out_of_memory(err, NULL);
-    finding->row = row;
-    return TSR_OK;
+    const tsr_result_finding finding = {.check = check, .where = x->name, .text = said, .row = row, .fatal = true};
+    return said == NULL ? tsr_out_of_memory(err, NULL) : tsr_result_add_finding(result, &finding, err);
 }

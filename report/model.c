@@ -15,28 +15,22 @@ const char *tsr_outcome_name(tsr_outcome outcome)
     return kNames[outcome];
 }
 
-/* Room for one more item of `size` bytes, at most `most` of them; NULL with *err set. The new item is zeroed. */
-static void *append(void *items, size_t *count, size_t *capacity, size_t size, size_t most, const char *what,
-                    tsr_err *err)
+/* Makes room for one more item of `size` bytes behind `count` of them in *items, of which there may be `most`. */
+static tsr_status make_room(const tsr_result *result, void **items, size_t count, size_t *capacity, size_t size,
+                            size_t most, const char *what, tsr_err *err)
 {
-    void **const list = items;
-    if (*count == most) {
-        (void)tsr_fail(err, TSR_E_UNSUPPORTED, "more than %zu %s: no result of Tessera has as many", most, what);
-        return NULL;
-    }
-    if (*count == *capacity) {
-        const size_t more = *capacity == 0 ? 16 : 2 * *capacity;
-        void *const grown = realloc(*list, more * size);
-        if (grown == NULL) {
-            (void)tsr_out_of_memory(err, "for the rows of a result");
-            return NULL;
-        }
-        *list = grown;
-        *capacity = more;
-    }
-    void *const item = (char *)*list + (*count)++ * size;
-    memset(item, 0, size);
-    return item;
+    if (count == most)
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: more than %zu %s: no result of Tessera has as many", result->path,
+                        most, what);
+    if (count < *capacity)
+        return TSR_OK;
+    const size_t more = *capacity == 0 ? 16 : 2 * *capacity;
+    void *const grown = realloc(*items, more * size);
+    if (grown == NULL)
+        return tsr_out_of_memory(err, "for the rows of a result");
+    *items = grown;
+    *capacity = more;
+    return TSR_OK;
 }
 
 void tsr_row_clear(tsr_row *row)
@@ -46,47 +40,50 @@ void tsr_row_clear(tsr_row *row)
         row->figures[f] = NAN;
 }
 
-tsr_row *tsr_result_add_row(tsr_result *result, uint32_t series, tsr_err *err)
+tsr_status tsr_result_add_row(tsr_result *result, uint32_t series, tsr_row **row, tsr_err *err)
 {
-    tsr_row *const row = append(&result->rows, &result->n_rows, &result->rows_capacity, sizeof *row, TSR_MAX_ROWS,
-                                "tensors and judgements", err);
-    if (row != NULL) {
-        tsr_row_clear(row);
-        row->series = series;
-    }
-    return row;
+    void *items = result->rows;
+    TSR_TRY(make_room(result, &items, result->n_rows, &result->rows_capacity, sizeof **row, TSR_MAX_ROWS,
+                      "tensors and judgements", err));
+    result->rows = items;
+    *row = &result->rows[result->n_rows++];
+    tsr_row_clear(*row);
+    (*row)->series = series;
+    return TSR_OK;
 }
 
-tsr_result_finding *tsr_result_add_finding(tsr_result *result, const char *check, const char *where, const char *text,
-                                           tsr_err *err)
+tsr_status tsr_result_add_finding(tsr_result *result, const tsr_result_finding *finding, tsr_err *err)
 {
-    tsr_result_finding *const finding = append(&result->findings, &result->n_findings, &result->findings_capacity,
-                                               sizeof *finding, TSR_MAX_ROWS, "findings", err);
-    if (finding != NULL)
-        *finding = (tsr_result_finding){check, where, text, TSR_NO_ROW, true};
-    return finding;
+    void *items = result->findings;
+    TSR_TRY(make_room(result, &items, result->n_findings, &result->findings_capacity, sizeof *finding, TSR_MAX_ROWS,
+                      "findings", err));
+    result->findings = items;
+    result->findings[result->n_findings++] = *finding;
+    return TSR_OK;
 }
 
-tsr_check_facts *tsr_result_add_check(tsr_result *result, const char *name, tsr_err *err)
+tsr_status tsr_result_add_check(tsr_result *result, const char *name, uint64_t judged, tsr_err *err)
 {
-    tsr_check_facts *const check = append(&result->checks, &result->n_checks, &result->checks_capacity, sizeof *check,
-                                          TSR_MAX_CHECKS, "checks", err);
-    if (check != NULL)
-        check->name = name;
-    return check;
+    void *items = result->checks;
+    TSR_TRY(make_room(result, &items, result->n_checks, &result->checks_capacity, sizeof *result->checks,
+                      TSR_MAX_CHECKS, "checks", err));
+    result->checks = items;
+    result->checks[result->n_checks++] = (tsr_check_facts){name, judged};
+    return TSR_OK;
 }
 
-tsr_status tsr_facts_add(tsr_facts *facts, tsr_arena *arena, const char *name, const char *value, tsr_err *err)
+tsr_status tsr_result_add_fact(tsr_result *result, tsr_facts *facts, const char *name, const char *value, tsr_err *err)
 {
+    tsr_arena *const arena = &result->arena;
     const char *const n = tsr_arena_dup(arena, name, strlen(name)), *const v =
                                                                         tsr_arena_dup(arena, value, strlen(value));
+    void *items = facts->items;
     if (n == NULL || v == NULL)
         return tsr_out_of_memory(err, NULL);
-    tsr_fact *const fact =
-        append(&facts->items, &facts->count, &facts->capacity, sizeof *fact, TSR_MAX_FACTS, "members", err);
-    if (fact == NULL)
-        return facts->count == TSR_MAX_FACTS ? TSR_E_UNSUPPORTED : TSR_E_NOMEM;
-    *fact = (tsr_fact){n, v};
+    TSR_TRY(
+        make_room(result, &items, facts->count, &facts->capacity, sizeof *facts->items, TSR_MAX_FACTS, "members", err));
+    facts->items = items;
+    facts->items[facts->count++] = (tsr_fact){n, v};
     return TSR_OK;
 }
 
@@ -97,12 +94,14 @@ tsr_status tsr_result_series(tsr_result *result, const char *name, uint32_t *at,
             return TSR_OK;
     }
     const char *const copy = tsr_arena_dup(&result->arena, name, strlen(name));
-    tsr_series *const series = copy == NULL ? NULL
-                                            : append(&result->series, &result->n_series, &result->series_capacity,
-                                                     sizeof *series, TSR_MAX_SERIES, "kinds of rows", err);
-    if (series == NULL)
-        return copy != NULL && result->n_series == TSR_MAX_SERIES ? TSR_E_UNSUPPORTED : tsr_out_of_memory(err, NULL);
-    series->name = copy;
+    void *items = result->series;
+    if (copy == NULL)
+        return tsr_out_of_memory(err, NULL);
+    TSR_TRY(make_room(result, &items, result->n_series, &result->series_capacity, sizeof *result->series,
+                      TSR_MAX_SERIES, "kinds of rows", err));
+    result->series = items;
+    tsr_series *const series = &result->series[result->n_series++];
+    *series = (tsr_series){.name = copy};
     tsr_row_clear(&series->whole);
     series->whole.name = "the whole";
     return TSR_OK;

@@ -99,13 +99,15 @@ typedef struct tsr_result {
     tsr_arena arena;
 } tsr_result;
 
-/* What readers append. Each returns the new item, zeroed but for what its type says, or NULL with *err set. */
-tsr_row *tsr_result_add_row(tsr_result *result, uint32_t series, tsr_err *err);
-tsr_result_finding *tsr_result_add_finding(tsr_result *result, const char *check, const char *where, const char *text,
-                                           tsr_err *err);
-tsr_check_facts *tsr_result_add_check(tsr_result *result, const char *name, tsr_err *err);
-tsr_status tsr_facts_add(tsr_facts *facts, tsr_arena *arena, const char *name, const char *value,
-                         tsr_err *err) TSR_WARN_UNUSED;
+/* What readers append: the new item, zeroed but for what its type says, in *row. TSR_E_UNSUPPORTED: there are
+ * more than any result has. */
+tsr_status tsr_result_add_row(tsr_result *result, uint32_t series, tsr_row **row, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_result_add_finding(tsr_result *result, const tsr_result_finding *finding, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_result_add_check(tsr_result *result, const char *name, uint64_t judged, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds a fact to those or the limits of the result; both texts are copied. */
+tsr_status tsr_result_add_fact(tsr_result *result, tsr_facts *facts, const char *name, const char *value,
+                               tsr_err *err) TSR_WARN_UNUSED;
 
 /* The series of that name, made if it is new; its number in *at. The name is copied. */
 tsr_status tsr_result_series(tsr_result *result, const char *name, uint32_t *at, tsr_err *err) TSR_WARN_UNUSED;

@@ -110,9 +110,8 @@ static tsr_status read_pair(tsr_reading *r, pair *p, tsr_err *err)
     TSR_TRY(tsr_read_object(r, "a tensor", kFields, p, &rest, err));
     if (p->row.name == NULL || p->state == NULL)
         return tsr_refuse_value(r, err, "a name of null");
-    tsr_row *const row = tsr_result_add_row(r->result, series, err);
-    if (row == NULL)
-        return tsr_out_of_memory(err, NULL);
+    tsr_row *row;
+    TSR_TRY(tsr_result_add_row(r->result, series, &row, err));
     tsr_finish_figures(p->row.figures);
     p->row.series = series;
     p->row.note = p->state;
@@ -161,8 +160,9 @@ static tsr_status read_finding(tsr_reading *r, void *to, tsr_err *err)
     TSR_TRY(tsr_read_object(r, "a finding", kFields, &f, NULL, err));
     if (f.check == NULL || f.where == NULL || f.what == NULL)
         return tsr_refuse_value(r, err, "a finding without words");
-    return tsr_result_add_finding(r->result, f.check, f.where, f.what, err) == NULL ? tsr_out_of_memory(err, NULL)
-                                                                                    : TSR_OK;
+    const tsr_result_finding made = {
+        .check = f.check, .where = f.where, .text = f.what, .row = TSR_NO_ROW, .fatal = true};
+    return tsr_result_add_finding(r->result, &made, err);
 }
 
 static tsr_status read_findings(tsr_reading *r, void *to, tsr_err *err)
@@ -185,10 +185,7 @@ static tsr_status read_judged(tsr_reading *r, void *to, tsr_err *err)
             return TSR_OK;
         TSR_TRY(tsr_json_decode(&r->json, key, &r->result->arena, &name, err));
         TSR_TRY(tsr_json_read_u64(&r->json, &judged, err));
-        tsr_check_facts *const check = tsr_result_add_check(r->result, name, err);
-        if (check == NULL)
-            return tsr_refuse_value(r, err, "more checks than Tessera has");
-        check->judged = judged;
+        TSR_TRY(tsr_result_add_check(r->result, name, judged, err));
     }
 }
 
@@ -258,9 +255,5 @@ tsr_status tsr_read_diff(tsr_reading *r, void *to, tsr_err *err)
     const tsr_rest rest = {.facts = &result->facts};
     result->outcome = TSR_OUTCOME_PASSED;
     TSR_TRY(tsr_read_object(r, "the result", kFields, to, &rest, err));
-    tsr_check_facts *const check = tsr_result_add_check(result, "tolerance", err);
-    if (check == NULL)
-        return tsr_out_of_memory(err, NULL);
-    check->judged = result->n_rows;
-    return TSR_OK;
+    return tsr_result_add_check(result, "tolerance", result->n_rows, err);
 }

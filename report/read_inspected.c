@@ -28,9 +28,7 @@ static tsr_status add_row(tsr_reading *r, const char *series, const char *name, 
 {
     uint32_t at;
     TSR_TRY(tsr_result_series(r->result, series, &at, err));
-    *row = tsr_result_add_row(r->result, at, err);
-    if (*row == NULL)
-        return tsr_out_of_memory(err, NULL);
+    TSR_TRY(tsr_result_add_row(r->result, at, row, err));
     (*row)->name = name;
     return TSR_OK;
 }
@@ -129,13 +127,14 @@ static tsr_status read_issue(tsr_reading *r, void *to, tsr_err *err)
     const char *const text =
         tsr_arena_printf(&result->arena, "%s%s%s%s", f.detail, more, f.advice == NULL || *f.advice == '\0' ? "" : "; ",
                          f.advice == NULL ? "" : f.advice);
-    tsr_result_finding *const finding =
-        check == NULL || text == NULL
-            ? NULL
-            : tsr_result_add_finding(result, check, f.tensor == NULL ? "the checkpoint" : f.tensor, text, err);
-    if (finding == NULL)
+    if (check == NULL || text == NULL)
         return tsr_out_of_memory(err, NULL);
-    finding->fatal = fatal;
+    const tsr_result_finding finding = {.check = check,
+                                        .where = f.tensor == NULL ? "the checkpoint" : f.tensor,
+                                        .text = text,
+                                        .row = TSR_NO_ROW,
+                                        .fatal = fatal};
+    TSR_TRY(tsr_result_add_finding(result, &finding, err));
     if (fatal)
         result->outcome = TSR_OUTCOME_FAILED;
     return TSR_OK;
@@ -220,9 +219,10 @@ tsr_status tsr_read_inspect_tensor(tsr_reading *r, void *to, tsr_err *err)
     const tsr_rest rest = {.figures = t.row.figures, .facts = &result->facts};
     TSR_TRY(tsr_read_object(r, "the result", kFields, &t, &rest, err));
     TSR_TRY(tsr_result_series(result, "", &at, err));
-    tsr_row *const row = tsr_result_add_row(result, at, err);
-    if (row == NULL || t.row.name == NULL)
-        return row == NULL ? tsr_out_of_memory(err, NULL) : tsr_refuse_value(r, err, "a name of null");
+    if (t.row.name == NULL)
+        return tsr_refuse_value(r, err, "a name of null");
+    tsr_row *row;
+    TSR_TRY(tsr_result_add_row(result, at, &row, err));
     *row = t.row;
     row->place = tsr_place_of(row->name);
     result->schema = t.schema;

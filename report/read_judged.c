@@ -15,9 +15,8 @@ static tsr_status add_judgement(tsr_reading *r, judgement *j, const char *series
     if (series == NULL || j->row.name == NULL)
         return tsr_refuse_value(r, err, "a judgement without words");
     TSR_TRY(tsr_result_series(r->result, series, &at, err));
-    tsr_row *const row = tsr_result_add_row(r->result, at, err);
-    if (row == NULL)
-        return tsr_out_of_memory(err, NULL);
+    tsr_row *row;
+    TSR_TRY(tsr_result_add_row(r->result, at, &row, err));
     tsr_finish_figures(j->row.figures);
     j->row.series = at;
     j->row.place = tsr_place_of(j->row.name);

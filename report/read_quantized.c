@@ -109,9 +109,8 @@ static tsr_status read_action(tsr_reading *r, void *to, tsr_err *err)
     if (p.name == NULL || p.action == NULL)
         return tsr_refuse_value(r, err, "a name of null");
     TSR_TRY(tsr_result_series(r->result, p.action, &at, err));
-    tsr_row *const row = tsr_result_add_row(r->result, at, err);
-    if (row == NULL)
-        return tsr_out_of_memory(err, NULL);
+    tsr_row *row;
+    TSR_TRY(tsr_result_add_row(r->result, at, &row, err));
     row->name = p.name;
     row->note = p.reason;
     row->place = tsr_place_of(p.name);

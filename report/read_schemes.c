@@ -51,9 +51,8 @@ static tsr_status add_tensor(tsr_reading *r, const char *name, const cost *c, ts
 {
     uint32_t at;
     TSR_TRY(tsr_result_series(r->result, c->scheme, &at, err));
-    tsr_row *const row = tsr_result_add_row(r->result, at, err);
-    if (row == NULL)
-        return tsr_out_of_memory(err, NULL);
+    tsr_row *row;
+    TSR_TRY(tsr_result_add_row(r->result, at, &row, err));
     row->name = name;
     row->place = tsr_place_of(name);
     memcpy(row->figures, c->figures, sizeof row->figures);

@@ -138,7 +138,7 @@ fuzzed_sources() {
         export scratch
         export -f have find_clang fuzz_clang
         # shellcheck disable=SC2016
-        printf '%s\n' common/*.c formats/*/*.c | xargs -P "$(nproc)" -I{} bash -c 'fuzz_clang -c -o "$scratch/fuzzed/${1//\//-}.o" "$1"' - {} ||
+        printf '%s\n' common/*.c formats/*/*.c report/*.c | xargs -P "$(nproc)" -I{} bash -c 'fuzz_clang -c -o "$scratch/fuzzed/${1//\//-}.o" "$1"' - {} ||
             exit 1
         ar rc "$scratch/fuzzed.a.new" "$scratch"/fuzzed/*.o && mv "$scratch/fuzzed.a.new" "$scratch/fuzzed.a"
     ) 9>"$scratch/fuzzed.lock"
@@ -148,7 +148,7 @@ fuzz() {
     local target=$1
     mkdir -p "$scratch/$target.corpus"
     fuzzed_sources || return 1
-    fuzz_clang -o "$scratch/$target" "tests/fuzz/$target.c" "$scratch/fuzzed.a" -lzstd -lpthread || return 1
+    fuzz_clang -o "$scratch/$target" "tests/fuzz/$target.c" "$scratch/fuzzed.a" -lzstd -lpthread -lm || return 1
     "$scratch/$target" -max_total_time="${FUZZ_SECONDS:-20}" -max_len=4096 -dict=tests/fuzz/safetensors.dict \
         "$scratch/$target.corpus" tests/fuzz/corpus
 }
@@ -177,6 +177,7 @@ black_box() {
     local tool=$1/cli/tessera make=$built/tests/make/make_checkpoint module
     suite=bad_input
     add "bad input ($2)" python3 tests/bad_input/bad_input.py --tessera "$tool"
+    add "bad results ($2)" python3 tests/bad_input/bad_results.py --tessera "$tool" --make "$make"
     add "bad usage ($2)" python3 tests/bad_input/bad_usage.py --tessera "$tool" --make "$make"
     add "outputs apart from sources ($2)" python3 tests/bad_input/places.py --tessera "$tool" --make "$make"
     add "streams and hostile names ($2)" python3 tests/bad_input/streams.py --tessera "$tool" --make "$make"
@@ -210,6 +211,7 @@ collect() {
     add "fuzz: headers and configurations" fuzz fuzz_headers
     add "fuzz: codes and their scales" fuzz fuzz_pairing
     add "fuzz: archives" fuzz fuzz_archive
+    add "fuzz: results" fuzz fuzz_result
     suite=unit
     add "unit" unit_tests build
     add "unit (clang)" unit_tests build-clang

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes the seeds of fuzz_pairing into tests/fuzz/corpus/pairing: for each kind of codes a config.json on one line, and the
-header of a checkpoint of one tiny weight on the next; of packed integers also the first data, which say their shape."""
+header of a checkpoint of one tiny weight on the next; of packed integers also the first data, which say their shape. And those
+of fuzz_result into tests/fuzz/corpus/result: a small result of each kind."""
 
 import json
 import pathlib
@@ -30,6 +31,35 @@ SEEDS = {
 }
 
 
+STATS = {"elements": 4, "saturated": 0, "relative_error": 0.03, "sqnr_db": 31.5, "worst_block_error": 0.03}
+METRICS = {"elements": 4, "differ": 3, "misrounded": 1, "relative_error": 0.9, "sqnr_db": None, "max_abs_error": 0.5}
+NAME = "model.layers.1.mlp.experts.2.up_proj.weight"
+PAIR = {"name": NAME, "state": "differs", "a": {"dtype": "BF16", "shape": [2, 2]}, "b": {"dtype": "F8_E4M3", "shape": [2, 2]}, **METRICS,
+        "max_abs_error_at": [1, 0], "worst_blocks": [{"matrix": 1, "rows": [0, 2], "columns": [0, 2], "relative_error": 0.9}]}
+JUDGED = {"subject": NAME, "kind": "kernel", "what": "reference", "passed": False, "fault": "too far", **METRICS, "kernel_seconds": 1e-3,
+          "of_bound": 2, "kl_mean_nats": 0.1}
+ISSUE = {"severity": "error", "loader": "vllm", "tp": 2, "tensor": NAME, "more": 2, "rule": "blocks", "detail": "cut", "advice": "TP 1"}
+RESULTS = {
+    "quantization-report": {"command": "quantize", "tensors": [{"name": NAME, "shape": [2, 2], **STATS, "worst_block_at": [0, 0]}],
+                            "whole": {"tensors_kept": 1, **STATS}, "kept": [{"name": "n", "reason": "norm"}],
+                            "against": [{"name": NAME, **STATS}], "whole_against": STATS},
+    "quantize": {"tensors": 3, "actions": {"copy": 1}, "plan": [{"name": NAME, "action": "copy", "reason": "norm"}], **STATS},
+    "verify": {"checkpoint": "b", "passed": False, "limits": {"min_sqnr_db": 30}, "whole": METRICS, "judged": {"values": 1, "config": 0},
+               "findings": [{"check": "values", "where": NAME, "what": "transposed"}], "tensors": [PAIR, {"name": "n", "state": "missing"}]},
+    "verify-kernels": {"check": "gemm", "passed": False, "limits": {"max_kernel_error": 1}, "judgements": [JUDGED],
+                       "skipped": [{"subject": "s", "why": "no kernel"}]},
+    "verify-forward": {"passed": True, "judgements": [{**JUDGED, "what": "layer alone", "kind": "quantization", "passed": True, "fault": None}]},
+    "diff": {"a": "a", "b": "b", "tolerance": 0.1, "whole": METRICS, "tensors": [{**PAIR, "beyond": True}]},
+    "compare-schemes": {"schemes": [{"scheme": "mxfp8", "bytes": 9, **STATS, "options": "--scheme mxfp8"}], "suggested": {"any": "mxfp8"},
+                        "tensors": [{"name": NAME, "bytes": 8, "schemes": [{"scheme": "mxfp8", "bytes": 9, **STATS}]}]},
+    "plan-schemes": {"bytes": 9, "groups": [{"scheme": "mxfp8", "options": [{"scheme": "mxfp8", "bytes": 9, "error": 0.1}], "tensors": [NAME]}]},
+    "inspect": {"path": "m", "dtypes": {"BF16": {"tensors": 1, "bytes": 8}}, "parts": {"norms": {"tensors": 1}}, "index": None,
+                "unread": {"tensors": 0}, "quantization": {"method": "fp8", "scale_stats": {"zero": 1}}, "findings": [ISSUE],
+                "can_load": {"vllm": {"1": True, "2": False}}, "load_findings": [ISSUE]},
+    "inspect-tensor": {"name": NAME, "dtype": "BF16", "shape": [2, 2], "elements": 4, "min": -1},
+}
+
+
 def seed(module):
     """The lines as bytes, weight_shape first: what pairing reads of the data."""
     header, offset = {}, 0
@@ -48,6 +78,11 @@ def main():
     folder.mkdir(exist_ok=True)
     for name, module in SEEDS.items():
         (folder / name).write_bytes(seed(module))
+    results = HERE / "corpus" / "result"
+    results.mkdir(exist_ok=True)
+    for name, members in RESULTS.items():
+        document = {"schema": f"tessera-{name}/1", "version": "1", **members}
+        (results / name).write_text(json.dumps(document, separators=(",", ":")))
     config, header = seed(SEEDS["mxfp4-ct"]).split(b"\n")
     nested = json.loads(config)
     nested["text_config"] = {"quantization_config": nested.pop("quantization_config")}

@@ -1,0 +1,45 @@
+/* libFuzzer target: whatever the bytes, a result is read or refused; what was read is summed up and written in every form, of
+ * which the JSON is JSON. */
+#include "report/writers.h"
+
+#include "formats/json/json.h"
+#include "report/read.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Every form of a report about one result. */
+static void write_all(const tsr_report *report)
+{
+    static const tsr_style kStyles[] = {{80, true, true}, {60, false, false}};
+    tsr_text text = {0};
+    for (size_t i = 0; i < sizeof kStyles / sizeof *kStyles; i++)
+        tsr_write_terminal(&text, report, &kStyles[i]);
+    tsr_write_markdown(&text, report);
+    tsr_write_csv(&text, report);
+    if (tsr_write_junit(&text, report, NULL) != TSR_OK)
+        abort();
+    tsr_text_free(&text);
+    tsr_write_json(&text, report);
+    tsr_json_reader r = tsr_json_open("report", text.data, text.size);
+    if (tsr_json_skip(&r, NULL, NULL) != TSR_OK || tsr_json_finish(&r, NULL) != TSR_OK)
+        abort();
+    tsr_text_free(&text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    tsr_result result;
+    tsr_overview overview;
+    if (tsr_result_read_text(&result, "fuzz", (const char *)data, size, NULL) != TSR_OK)
+        return 0;
+    if (tsr_overview_make(&overview, &result, NULL) != TSR_OK)
+        abort();
+    const tsr_report report = {.results = &result, .overviews = &overview, .count = 1, .outcome = result.outcome};
+    write_all(&report);
+    tsr_overview_free(&overview);
+    tsr_result_free(&result);
+    return 0;
+}
