@@ -1,6 +1,8 @@
 /* The keys, in the order that readers' own writer has them. */
 #include "convert/plans/ct_config.h"
 #include "formats/json/json_write.h"
+#include "formats/model/fused.h"
+#include "formats/model/model.h"
 #include "formats/model/weights.h"
 
 #include <stdio.h>
@@ -15,17 +17,55 @@ static int by_name(const void *a, const void *b)
     return strcmp((*(const tsr_tensor *const *)a)->name, (*(const tsr_tensor *const *)b)->name);
 }
 
-void tsr_json_modules(tsr_text *out, const tsr_tensor **tensors, size_t n)
+void tsr_sort_by_name(const tsr_tensor **tensors, size_t n)
 {
     if (n > 0)
         qsort(tensors, n, sizeof *tensors, by_name);
+}
+
+bool tsr_joined_module(const tsr_tensor *const *tensors, size_t n, size_t i, char name[TSR_MODULE_NAME])
+{
+    const char *const whole = tensors[i]->name;
+    const int size = (int)tsr_module_length(whole);
+    if (snprintf(name, TSR_MODULE_NAME - 64, "%.*s", size, whole) != size || size >= TSR_MODULE_NAME - 64)
+        return false;
+    char *const dot = strrchr(name, '.'), *const leaf = dot == NULL ? name : dot + 1;
+    const size_t room = (size_t)(name + TSR_MODULE_NAME - leaf);
+    const tsr_fused *const fused = tsr_fused_find(leaf);
+    if (fused == NULL || strcmp(leaf, fused->members[0]) != 0 || tsr_part_of(whole) == TSR_PART_ROUTED_EXPERTS)
+        return false;
+    for (size_t k = 1; k < TSR_FUSED_MEMBERS && fused->members[k] != NULL; k++) {
+        const tsr_tensor member = {.name = name}, *const key = &member;
+        snprintf(leaf, room, "%s%s", fused->members[k], whole + size);
+        if (bsearch(&key, tensors, n, sizeof *tensors, by_name) == NULL)
+            return false;
+    }
+    snprintf(leaf, room, "%s", fused->name);
+    return true;
+}
+
+static void write_modules(tsr_text *out, const tsr_tensor **tensors, size_t n, bool joined)
+{
+    char module[TSR_MODULE_NAME];
+    tsr_sort_by_name(tensors, n);
     tsr_json_begin_array(out, false);
     for (size_t i = 0; i < n; i++) {
-        char module[1024];
         snprintf(module, sizeof module, "%.*s", (int)tsr_module_length(tensors[i]->name), tensors[i]->name);
         tsr_json_string(out, module);
+        if (joined && tsr_joined_module(tensors, n, i, module))
+            tsr_json_string(out, module);
     }
     tsr_json_end_array(out);
+}
+
+void tsr_json_modules(tsr_text *out, const tsr_tensor **tensors, size_t n)
+{
+    write_modules(out, tensors, n, false);
+}
+
+void tsr_ct_ignore(tsr_text *out, const tsr_tensor **tensors, size_t n)
+{
+    write_modules(out, tensors, n, true);
 }
 
 /* Which elements share a scale: `strategy`, and its sizes, where it has some. */
@@ -122,7 +162,7 @@ void tsr_ct_config_write(tsr_text *t, const tsr_ct_config *c, const tsr_tensor *
     write_group(t, c, NULL, (const char *const[]){"Linear"}, 1);
     tsr_json_end_object(t);
     tsr_json_key(t, "ignore");
-    tsr_json_modules(t, unquantized, n);
+    tsr_ct_ignore(t, unquantized, n);
     tsr_json_member_string(t, "kv_cache_scheme", NULL);
     tsr_json_end_object(t);
 }

@@ -39,4 +39,16 @@ void tsr_ct_config_tail(tsr_text *out);
 /* The list of modules that stay unquantized, as a JSON array: sorted (in place), without ".weight". */
 void tsr_json_modules(tsr_text *out, const tsr_tensor **tensors, size_t n);
 
+/* The array of `ignore`: the same, and the names of the fused layers that they make, under which SGLang's classes ask. */
+void tsr_ct_ignore(tsr_text *out, const tsr_tensor **tensors, size_t n);
+
+enum { TSR_MODULE_NAME = 1024 };
+
+/* Sorts tensors by name, so that tsr_joined_module finds them. */
+void tsr_sort_by_name(const tsr_tensor **tensors, size_t n);
+
+/* Whether tensors[i] is the first member of a layer that loaders join, all of whose members are among the n sorted
+ * tensors: `name` is then the joined layer's. Experts are joined under a name of their own. */
+bool tsr_joined_module(const tsr_tensor *const *tensors, size_t n, size_t i, char name[TSR_MODULE_NAME]);
+
 #endif

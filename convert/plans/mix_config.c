@@ -71,13 +71,24 @@ static const char *target_of(tsr_plan *plan, const tsr_tensor *tensor)
     return target;
 }
 
-/* Sorted, each once. False when memory is exhausted. */
-static bool find_targets(tsr_plan *plan, const uint8_t *mixes, tsr_mix mix, const char **targets, size_t *n)
+/* Sorted, each once; and the names of the fused layers that they make, which SGLang's classes ask for. `tensors` and
+ * `targets` have room for all. False when memory is exhausted. */
+static bool find_targets(tsr_plan *plan, const uint8_t *mixes, tsr_mix mix, const tsr_tensor **tensors,
+                         const char **targets, size_t *n)
 {
     const tsr_tensors *const all = &plan->sources[0]->tensors;
-    size_t found = 0;
+    size_t found = 0, mine = 0;
+    char name[TSR_MODULE_NAME];
     for (size_t i = 0; i < all->count; i++) {
-        if (mixes[i] == mix && (targets[found++] = target_of(plan, &all->items[i])) == NULL)
+        if (mixes[i] == mix)
+            tensors[mine++] = &all->items[i];
+    }
+    tsr_sort_by_name(tensors, mine);
+    for (size_t i = 0; i < mine; i++) {
+        if ((targets[found++] = target_of(plan, tensors[i])) == NULL)
+            return false;
+        if (tsr_joined_module(tensors, mine, i, name) &&
+            (targets[found++] = tsr_arena_dup(&plan->arena, name, strlen(name))) == NULL)
             return false;
     }
     if (found > 0)
@@ -92,7 +103,8 @@ static bool find_targets(tsr_plan *plan, const uint8_t *mixes, tsr_mix mix, cons
 
 /* ---- the object ---- */
 
-static bool write_groups(tsr_text *t, tsr_plan *plan, const uint8_t *mixes, const char **targets)
+static bool write_groups(tsr_text *t, tsr_plan *plan, const uint8_t *mixes, const tsr_tensor **tensors,
+                         const char **targets)
 {
     unsigned number = 0;
     tsr_json_key(t, "config_groups");
@@ -100,7 +112,7 @@ static bool write_groups(tsr_text *t, tsr_plan *plan, const uint8_t *mixes, cons
     for (tsr_mix mix = TSR_MIX_KEEP + 1; mix < TSR_MIXES; mix++) {
         char name[32];
         size_t n;
-        if (!find_targets(plan, mixes, mix, targets, &n))
+        if (!find_targets(plan, mixes, mix, tensors, targets, &n))
             return false;
         if (n == 0)
             continue;
@@ -142,17 +154,16 @@ static const tsr_tensor *kept(const void *context, size_t i)
 }
 
 static bool write_config(tsr_text *t, tsr_plan *plan, const uint8_t *mixes, const tsr_decision *decisions,
-                         const char **targets, const tsr_tensor **unquantized)
+                         const char **targets, const tsr_tensor **tensors)
 {
     const tsr_tensors *const all = &plan->sources[0]->tensors;
     const deciding d = {plan->sources[0], mixes, decisions};
-    const size_t n = tsr_list_unquantized(kept, &d, all->count, unquantized);
     tsr_json_begin_object(t, false);
     tsr_ct_config_head(t, format_of_all(mixes, all->count));
-    if (!write_groups(t, plan, mixes, targets))
+    if (!write_groups(t, plan, mixes, tensors, targets))
         return false;
     tsr_json_key(t, "ignore");
-    tsr_json_modules(t, unquantized, n);
+    tsr_ct_ignore(t, tensors, tsr_list_unquantized(kept, &d, all->count, tensors));
     tsr_ct_config_tail(t);
     tsr_json_end_object(t);
     return true;
@@ -163,15 +174,15 @@ tsr_status tsr_plan_mix_config(tsr_plan *plan, const uint8_t *mixes, const tsr_d
     const tsr_checkpoint *const c = plan->sources[0];
     if (c->config == NULL)
         return TSR_OK;
-    const char **const targets = calloc(c->tensors.count + 1, sizeof *targets);
-    const tsr_tensor **const unquantized = calloc(c->tensors.count + 1, sizeof *unquantized);
+    const char **const targets = calloc(2 * c->tensors.count + 1, sizeof *targets);
+    const tsr_tensor **const tensors = calloc(c->tensors.count + 1, sizeof *tensors);
     tsr_text value = {0};
     const bool written =
-        targets != NULL && unquantized != NULL && write_config(&value, plan, mixes, decisions, targets, unquantized);
+        targets != NULL && tensors != NULL && write_config(&value, plan, mixes, decisions, targets, tensors);
     const tsr_status status =
         written ? tsr_plan_take_quantization(plan, &value, err) : tsr_out_of_memory(err, "while planning");
     tsr_text_free(&value);
-    free(unquantized);
+    free(tensors);
     free(targets);
     return status;
 }

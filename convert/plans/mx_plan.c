@@ -1,6 +1,7 @@
 /* Which weights become codes, what scales they share, and the configuration that says so. */
 #include "convert/plans/mx_plan.h"
 
+#include "convert/plans/ct_config.h"
 #include "convert/plans/fp8_config.h"
 #include "convert/plans/mx_layers.h"
 #include "convert/plans/policy_plan.h"
@@ -33,11 +34,11 @@ static const struct target {
 static const struct pair {
     const char *name, *readers;
 } kPairs[TSR_MX_TARGETS][TSR_MX_DIALECTS] = {
-    [TSR_MX_NVFP4] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] = {"nvfp4-pack-quantized",
-                                                             "vLLM, SGLang, TensorRT-LLM, transformers"},
+    [TSR_MX_NVFP4] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] =
+                          {"nvfp4-pack-quantized", "vLLM, SGLang, TensorRT-LLM; transformers but for experts"},
                       [TSR_MX_DIALECT_MODELOPT] = {"NVFP4", "vLLM, SGLang, TensorRT-LLM"}},
     [TSR_MX_NVFP4_WEIGHT_ONLY] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] = {"nvfp4-pack-quantized",
-                                                                         "vLLM, SGLang, transformers"},
+                                                                         "vLLM, SGLang; transformers but for experts"},
                                   [TSR_MX_DIALECT_MODELOPT] = {"W4A16_NVFP4", "vLLM, SGLang, TensorRT-LLM"}},
     [TSR_MX_MXFP4] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] = {"mxfp4-pack-quantized",
                                                              "vLLM, transformers; of experts also SGLang and "
@@ -45,10 +46,11 @@ static const struct pair {
     [TSR_MX_MXFP4_WEIGHT_ONLY] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] = {"mxfp4-pack-quantized",
                                                                          "vLLM, transformers; of experts also SGLang "
                                                                          "and TensorRT-LLM"}},
-    [TSR_MX_MXFP8] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] = {"mxfp8-quantized", "vLLM, transformers"},
+    [TSR_MX_MXFP8] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] = {"mxfp8-quantized", "vLLM; transformers but for experts"},
                       [TSR_MX_DIALECT_MODELOPT] = {"MXFP8", "vLLM, TensorRT-LLM"},
                       [TSR_MX_DIALECT_DEEPSEEK] = {"mxfp8", "SGLang, transformers; of MiniMax-M3 also vLLM"}},
-    [TSR_MX_MXFP8_WEIGHT_ONLY] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] = {"mxfp8-quantized", "vLLM, transformers"}},
+    [TSR_MX_MXFP8_WEIGHT_ONLY] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] = {"mxfp8-quantized",
+                                                                         "vLLM; transformers but for experts"}},
 };
 
 static const struct dialect {
@@ -209,26 +211,34 @@ static const tsr_tensor *kept(const void *context, size_t i)
     return becomes_codes(p, t) || p->decisions[i].treatment == TSR_KEEP_EMBEDDING ? NULL : t;
 }
 
-/* Fills `list` with the entries for n tensors, sorted. */
-static tsr_status list_entries(const planning *p, const tsr_tensor *const *tensors, size_t n, const char **list)
+/* Fills `list` with the entries for the *n tensors, sorted; *n becomes how many they are: compressed-tensors' list has
+ * the names of fused layers, too. */
+static tsr_status list_entries(const planning *p, const tsr_tensor **tensors, size_t *count, const char **list)
 {
     tsr_text quantized = {0};
+    size_t found = 0;
+    const size_t n = *count;
+    char joined[TSR_MODULE_NAME];
     const bool parts = p->o->dialect == TSR_MX_DIALECT_MODELOPT;
     for (size_t i = 0; i < p->c->tensors.count && parts; i++) {
         if (becomes_codes(p, &p->c->tensors.items[i]))
             add_names(&quantized, &p->c->tensors.items[i]);
     }
     tsr_status status = tsr_text_status(&quantized, p->err);
+    tsr_sort_by_name(tensors, n);
     for (size_t i = 0; i < n && status == TSR_OK; i++) {
         const char *const name = tensors[i]->name;
         const char *const module = tsr_arena_dup(&p->plan->arena, name, tsr_module_length(name));
-        list[i] = module == NULL ? NULL : entry_of(p, module, &quantized);
-        if (list[i] == NULL)
+        bool enough = (list[found++] = module == NULL ? NULL : entry_of(p, module, &quantized)) != NULL;
+        if (p->o->dialect == TSR_MX_DIALECT_COMPRESSED_TENSORS && tsr_joined_module(tensors, n, i, joined))
+            enough = (list[found++] = tsr_arena_dup(&p->plan->arena, joined, strlen(joined))) != NULL && enough;
+        if (!enough)
             status = tsr_out_of_memory(p->err, "while planning");
     }
     tsr_text_free(&quantized);
-    if (n > 0 && status == TSR_OK)
-        qsort(list, n, sizeof *list, tsr_by_text);
+    *count = found;
+    if (found > 0 && status == TSR_OK)
+        qsort(list, found, sizeof *list, tsr_by_text);
     return status;
 }
 
@@ -254,11 +264,11 @@ static tsr_status plan_config(const planning *p)
         return TSR_OK;
     const size_t count = p->c->tensors.count;
     const tsr_tensor **const unquantized = calloc(count + 1, sizeof *unquantized);
-    const char **const entries = calloc(count + 1, sizeof *entries);
+    const char **const entries = calloc(2 * count + 1, sizeof *entries);
     tsr_status status = unquantized == NULL || entries == NULL ? tsr_out_of_memory(p->err, "while planning") : TSR_OK;
-    const size_t n = status == TSR_OK ? tsr_list_unquantized(kept, p, count, unquantized) : 0;
+    size_t n = status == TSR_OK ? tsr_list_unquantized(kept, p, count, unquantized) : 0;
     if (status == TSR_OK)
-        status = list_entries(p, unquantized, n, entries);
+        status = list_entries(p, unquantized, &n, entries);
     if (status == TSR_OK)
         status = write_configs(p, entries, n);
     free(entries);

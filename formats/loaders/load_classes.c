@@ -3,6 +3,7 @@
 #include "formats/loaders/load_query.h"
 
 #include "common/glob.h"
+#include "common/text.h"
 #include "formats/json/json.h"
 
 #include <stdio.h>
@@ -171,18 +172,53 @@ static bool is_packed_latent(const tsr_linear *l)
            (strcmp(l->leaf, "q_a_proj") == 0 || strcmp(l->leaf, "kv_a_proj_with_mqa") == 0);
 }
 
+static bool is_packed_expert(const tsr_linear *l)
+{
+    return is_expert(l) && l->coding == TSR_CODED_PACKED;
+}
+
+/* A shared expert whose codes do not stand in a parameter of the name "weight". */
+static bool is_packed_shared(const tsr_linear *l)
+{
+    return l->part == TSR_PART_SHARED_EXPERTS && !tsr_ends_with(l->weight->data->name, ".weight");
+}
+
+/* Forms of experts that the loader's own methods have no place for. */
+static void check_sglang_experts(const tsr_load_query *q)
+{
+    static const char kGlm[] = " glm4_moe glm4_moe_lite ";
+    const tsr_linear *l = find_quantized(q, is_packed_expert);
+    tsr_json_text format;
+    if (l != NULL && tsr_query_compressed_tensors(q) && q->config.data != NULL &&
+        tsr_json_find(q->config.data, q->config.size, "format", &format) && !tsr_json_is(format, "\"pack-quantized\""))
+        tsr_query_note(q, true, l->tensor->name, "experts",
+                       "`tessera quantize --scheme int4-weight-only`, or a rule with another scheme for experts",
+                       "it is packed, and the format of the whole is %.*s: of experts the loader takes packed integers "
+                       "only where that is pack-quantized",
+                       (int)format.size, format.data);
+    l = find_quantized(q, is_packed_shared);
+    if (l != NULL && tsr_query_family(q, kGlm) && !tsr_query_method(q, "awq"))
+        tsr_query_note(
+            q, true, l->tensor->name, "experts",
+            "`tessera quantize --exclude GLOB` keeps shared experts in BF16, or another scheme for them",
+            "it is %s: the class of '%.40s' asks a shared expert for a parameter 'weight', which packed codes "
+            "do not have",
+            l->weight->kind->title, q->family);
+}
+
 static void check_sglang(const tsr_load_query *q)
 {
     /* models/llama.py, and the classes that inherit its load_weights */
     static const char kRenamed[] = " llama mistral mistral3 phi3 internlm3 iquestcoder ministral3 teleflm ";
     const bool ct = tsr_query_compressed_tensors(q);
     const tsr_linear *l = find_quantized(q, is_any);
-    if (l != NULL && !ct && q->block && tsr_query_family(q, kRenamed))
+    if (l != NULL && !ct && (q->block || tsr_query_method(q, "mxfp8")) && tsr_query_family(q, kRenamed))
         tsr_query_note(q, true, l->tensor->name, "scale name",
                        "`tessera quantize --dialect compressed-tensors`, or `tessera convert --to fp8-block --dialect "
                        "compressed-tensors`",
                        "the class of '%.40s' renames weight_scale_inv to weight_scale, and loads no scale at all",
                        q->family);
+    check_sglang_experts(q);
     l = ct ? find_quantized(q, is_int8_expert) : NULL;
     if (l != NULL)
         tsr_query_note(q, true, l->tensor->name, "experts", "another scheme for this loader",
@@ -198,20 +234,59 @@ static void check_sglang(const tsr_load_query *q)
                        "it is packed: the loader joins q_a_proj and kv_a_proj_with_mqa, and stops at weight_shape");
 }
 
+static bool is_nvfp4_expert(const tsr_linear *l)
+{
+    return is_expert(l) && l->scale != NULL && strcmp(l->weight->kind->name, "nvfp4-ct") == 0;
+}
+
+static bool is_mxfp8_expert(const tsr_linear *l)
+{
+    return is_expert(l) && l->scale != NULL && strcmp(l->weight->kind->name, "mxfp8") == 0;
+}
+
+/* One column of blocks: compressed-tensors' own code then infers a scale a row. */
+static bool is_column_of_blocks(const tsr_linear *l)
+{
+    return tsr_linear_is_fp8(l) && l->block.rows != 0 && l->grid_cols == 1 && l->grid_rows > 1;
+}
+
+/* Stacks that stay in BF16, in a checkpoint of which other layers are quantized. */
+static const tsr_linear *find_plain_stack(const tsr_load_query *q)
+{
+    for (size_t i = 0; i < q->linears->count; i++) {
+        if (!q->linears->items[i].quantized && q->linears->items[i].matrices > 1 &&
+            q->linears->items[i].part == TSR_PART_ROUTED_EXPERTS)
+            return &q->linears->items[i];
+    }
+    return NULL;
+}
+
 static void check_transformers(const tsr_load_query *q)
 {
+    static const char kJoin[] = "the loader cannot join such experts";
     static const struct {
         bool (*is)(const tsr_linear *);
-        const char *what;
-    } kForms[] = {{is_block_expert, "e4m3 in blocks"},
-                  {is_int8_expert, "int8 with a scale a row"},
-                  {is_shifted_expert, "packed with zero points"}};
+        const char *what, *why;
+    } kForms[] = {
+        {is_block_expert, "e4m3 in blocks", kJoin},
+        {is_int8_expert, "int8 with a scale a row", kJoin},
+        {is_shifted_expert, "packed with zero points", kJoin},
+        {is_mxfp8_expert, "MXFP8", kJoin},
+        {is_nvfp4_expert, "NVFP4", "the loader joins such experts without their global scales, and says nothing"},
+        {is_column_of_blocks, "one column of blocks", "the loader takes their scales for scales of rows"}};
     for (size_t i = 0; tsr_query_compressed_tensors(q) && i < sizeof kForms / sizeof *kForms; i++) {
         const tsr_linear *const l = find_quantized(q, kForms[i].is);
         if (l != NULL)
             tsr_query_note(q, true, l->tensor->name, "experts", "--dialect deepseek, or another scheme for this loader",
-                           "it is %s, of compressed-tensors: the loader cannot join such experts", kForms[i].what);
+                           "it is %s, of compressed-tensors: %s", kForms[i].what, kForms[i].why);
     }
+    const tsr_linear *const stack = find_plain_stack(q);
+    if (stack != NULL && q->config.data != NULL && tsr_query_family(q, " gpt_oss llama4 llama4_text "))
+        tsr_query_note(
+            q, true, stack->tensor->name, "stacked experts",
+            "quantize with another loader in mind, or keep the whole in BF16",
+            "it is plain in a quantized checkpoint: the loader makes this model's experts anew then, and says "
+            "nothing");
 }
 
 /* For these families vLLM builds the router as a quantized layer like any other, unless the ignore list names it. */

@@ -2,6 +2,7 @@
 #include "formats/loaders/load_query.h"
 
 #include "common/glob.h"
+#include "common/text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -24,10 +25,18 @@ static bool expert_name(const tsr_linear *l, bool first, char name[MAX_NAME])
     return true;
 }
 
-/* The name of the fused layer that `l` becomes a part of. */
-static void joined_name(const tsr_linear *l, char name[MAX_NAME])
+void tsr_query_joined_name(const tsr_linear *l, char *name, size_t size)
 {
-    snprintf(name, MAX_NAME, "%.*s%s", (int)(l->leaf - l->module), l->module, l->fused->name);
+    snprintf(name, size, "%.*s%s", (int)(l->leaf - l->module), l->module, l->fused->name);
+}
+
+/* The classes with packed_modules_mapping; that of DeepSeek has it for q_a and kv_a only. */
+bool tsr_query_sglang_maps(const tsr_load_query *q, const tsr_linear *l)
+{
+    return strcmp(l->fused->name, "fused_qkv_a_proj") == 0 ||
+           tsr_query_family(q, " qwen3_moe qwen3_next qwen3_5 qwen3_5_text qwen3_5_moe qwen3_5_moe_text minimax_m2 "
+                               "minimax_m3 minimax_m3_text gemma gemma2 gemma3 gemma3_text llama4 llama4_text ernie4_5 "
+                               "exaone4 ");
 }
 
 static const char *find(const tsr_load_query *q, tsr_matching matching, const char *name)
@@ -51,7 +60,7 @@ static const char *find_vllm(const tsr_load_query *q, const tsr_linear *l)
     if (expert_name(l, ct, name))
         return find(q, ct ? matching : TSR_MATCH_WITHIN, name);
     if (l->fused != NULL) {
-        joined_name(l, name);
+        tsr_query_joined_name(l, name, sizeof name);
         entry = find(q, matching, name);
     } else if (!ct && strstr(l->module, "experts") != NULL) {
         return find(q, TSR_MATCH_WITHIN, l->module);
@@ -68,7 +77,9 @@ static const char *find_sglang(const tsr_load_query *q, const tsr_linear *l)
     if (expert_name(l, ct, name))
         return first_of(find(q, matching, name), ct ? NULL : find(q, TSR_MATCH_WITHIN, name));
     if (ct && l->fused != NULL) {
-        joined_name(l, name);
+        tsr_query_joined_name(l, name, sizeof name);
+        if (!tsr_query_sglang_maps(q, l))
+            return find(q, matching, name);
         if (find(q, TSR_MATCH_EXACT, name) != NULL)
             return find(q, TSR_MATCH_EXACT, name);
     }
@@ -192,6 +203,21 @@ static void check_fused(const tsr_load_query *q, const tsr_linear *l)
                        l->fused->name);
 }
 
+/* Whether compressed-tensors' list has the name of a fused layer, all of whose members are here. */
+static bool is_joined(const tsr_load_query *q, const char *entry)
+{
+    char name[MAX_NAME];
+    for (size_t i = 0; tsr_query_compressed_tensors(q) && i < q->linears->count; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        if (l->fused == NULL || l->members[0] != l || !tsr_ends_with(entry, l->fused->name))
+            continue;
+        tsr_query_joined_name(l, name, sizeof name);
+        if (strcmp(name, entry) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* Notes an entry that matches no tensor. Often it is the name of a fused layer, which exists in the loader only. */
 static void check_entries(const tsr_load_query *q)
 {
@@ -206,7 +232,7 @@ static void check_entries(const tsr_load_query *q)
             strncmp(entry, "re:", 3) == 0 || (fits && tsr_weights_find(q->s->weights, q->s->checkpoint, name) != NULL);
         for (size_t k = 0; !found && k < all->count; k++)
             found = strstr(all->items[k].name, entry) != NULL || tsr_glob_match(entry, all->items[k].name);
-        if (!found && n++ == 0)
+        if (!found && !is_joined(q, entry) && n++ == 0)
             first = entry;
     }
     if (n > 0)

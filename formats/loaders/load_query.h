@@ -82,6 +82,13 @@ bool tsr_query_fp8(const tsr_load_query *q);
 /* Whether the model_type is one of `families`, words between spaces. */
 bool tsr_query_family(const tsr_load_query *q, const char *families);
 
+/* The name under which engines build the fused layer that l is a member of; `size` bytes at `name`. (load_lists.c) */
+void tsr_query_joined_name(const tsr_linear *l, char *name, size_t size);
+
+/* SGLang with compressed-tensors: whether its class of this model says which members the fused layer of l has. Where it
+ * does not, targets and ignore are asked for the fused layer's own name only. (load_lists.c) */
+bool tsr_query_sglang_maps(const tsr_load_query *q, const tsr_linear *l);
+
 /* The rules. load_config.c: */
 void tsr_rule_config(const tsr_load_query *q);
 void tsr_rule_scales(const tsr_load_query *q);

@@ -1,8 +1,9 @@
 /* Which group of compressed-tensors' configuration a loader takes for a layer, where targets of several groups fit: the first
- * in its own order. (vLLM's find_matched_target, which tries names before classes; TensorRT-LLM's quant_config_utils.py,
- * which sorts.) */
+ * in its own order. (vLLM's and SGLang's find_matched_target, which try names before classes; TensorRT-LLM's
+ * quant_config_utils.py, which sorts.) */
 #include "formats/loaders/load_query.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { NO_GROUP = TSR_LOAD_GROUPS };
@@ -23,19 +24,35 @@ static bool stands_before(const char *a, const char *b)
     return is_expression(a) != is_expression(b) ? !is_expression(a) : strcmp(a, b) < 0;
 }
 
-static size_t first_of_vllm(const tsr_load_query *q, const tsr_linear *l, const char **target)
+static size_t first_that(const tsr_load_query *q, tsr_matching matching, const char *name, const char **target)
 {
     for (size_t i = 0; i < q->n_targets; i++) {
-        *target = tsr_ignore_list_find(&q->targets[i], TSR_MATCH_REGEX, l->module);
-        if (*target != NULL)
-            return i;
-    }
-    for (size_t i = 0; i < q->n_targets; i++) {
-        *target = tsr_ignore_list_find(&q->targets[i], TSR_MATCH_EXACT, "Linear");
+        *target = tsr_ignore_list_find(&q->targets[i], matching, name);
         if (*target != NULL)
             return i;
     }
     return NO_GROUP;
+}
+
+static size_t first_of_vllm(const tsr_load_query *q, const tsr_linear *l, const char **target)
+{
+    const size_t group = first_that(q, TSR_MATCH_REGEX, l->module, target);
+    return group != NO_GROUP ? group : first_that(q, TSR_MATCH_EXACT, "Linear", target);
+}
+
+/* By the name of the fused layer, then by class; by the members only where the model's class says which they are. */
+static size_t first_of_sglang(const tsr_load_query *q, const tsr_linear *l, const char **target)
+{
+    char name[1200];
+    if (l->fused == NULL || l->part == TSR_PART_ROUTED_EXPERTS)
+        return first_of_vllm(q, l, target);
+    tsr_query_joined_name(l, name, sizeof name);
+    size_t group = first_that(q, TSR_MATCH_REGEX, name, target);
+    if (group == NO_GROUP)
+        group = first_that(q, TSR_MATCH_EXACT, "Linear", target);
+    if (group == NO_GROUP && tsr_query_sglang_maps(q, l))
+        group = first_that(q, TSR_MATCH_REGEX, l->members[0]->module, target);
+    return group;
 }
 
 /* The first by text may stand in any group, so all targets are asked. */
@@ -71,7 +88,14 @@ static bool fits_group(tsr_json_text group, const tsr_linear *l)
 static void check_group(const tsr_load_query *q, const tsr_linear *l)
 {
     const char *target;
-    const size_t group = q->loader == TSR_LOADER_VLLM ? first_of_vllm(q, l, &target) : first_of_trtllm(q, l, &target);
+    const size_t group = q->loader == TSR_LOADER_VLLM     ? first_of_vllm(q, l, &target)
+                         : q->loader == TSR_LOADER_SGLANG ? first_of_sglang(q, l, &target)
+                                                          : first_of_trtllm(q, l, &target);
+    if (group == NO_GROUP && q->loader == TSR_LOADER_SGLANG && l->fused != NULL)
+        tsr_query_note(q, true, l->tensor->name, "targets",
+                       "add the fused layer's own name to the targets, as tessera quantize does",
+                       "no target fits %s, under which the loader's class of '%.40s' asks for it", l->fused->name,
+                       q->family);
     if (group != NO_GROUP && !fits_group(q->groups[group], l))
         tsr_query_note(
             q, true, l->tensor->name, "targets", "write targets of which one fits each module",
@@ -96,7 +120,7 @@ static void check_classes(const tsr_load_query *q)
 
 void tsr_rule_targets(const tsr_load_query *q)
 {
-    if (!tsr_query_compressed_tensors(q) || q->n_targets < 2)
+    if (!tsr_query_compressed_tensors(q) || (q->n_targets < 2 && q->loader != TSR_LOADER_SGLANG))
         return;
     if (q->loader == TSR_LOADER_TRTLLM)
         check_classes(q);

@@ -147,9 +147,10 @@ def remade(kind, experts=0, **options):
         else:
             m.tensors |= make(module, o, i)
     m.config["quantization_config"] = config = copied(config)
+    joined = [name.replace("q_proj", "qkv_proj") for name in plain if name.endswith("q_proj")]
     for key in ("ignore", "ignored_layers", "modules_to_not_convert"):
         if key in config:
-            config[key] = ["lm_head", *plain]
+            config[key] = ["lm_head", *plain, *(joined if config["quant_method"] == "compressed-tensors" else [])]
     return m
 
 

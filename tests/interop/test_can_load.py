@@ -149,6 +149,10 @@ RULES = {
     "partly quantized for DeepSeek": (deepseek, unquantize("o_proj", listed=in_full("o_proj")), 1, {"deepseek"},
                                       "partly quantized", ["o_proj"]),
     "MTP layer that is not 61": (lambda: deepseek(mtp=True), None, 1, {"deepseek"}, "MTP", ["layer 61"]),
+    "one column of blocks": (lambda: llama(intermediate=128), as_compressed(), 1, {"transformers"}, "experts",
+                             ["down_proj", "one column of blocks"]),
+    "plain stacks beside FP8": (lambda: of_family(llama(), "llama4_text"), stack, 1, {"transformers"}, "stacked experts",
+                                ["experts.", "makes this model's experts anew"]),
     "experts stacked": (llama, lambda m: [m.tensors.update({
         f"{p}experts.down_proj": ("F8_E4M3", (2, 256, 256), bytes(2 * 65536)),
         f"{p}experts.down_proj_scale_inv": ("F32", (2, 2, 2), b"\0\0\x80\x3f" * 8)})

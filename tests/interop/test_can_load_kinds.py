@@ -32,7 +32,6 @@ READS = {
     "DeepSeek-V4.1": (lambda: v41(), ALL - {"trtllm"}),
     "NVFP4, compressed-tensors": (lambda: remade("nvfp4-ct"), ALL),
     "NVFP4A16, compressed-tensors": (lambda: remade("nvfp4a16-ct"), ALL - {"trtllm"}),
-    "NVFP4 experts, compressed-tensors": (lambda: remade("nvfp4-ct", experts=2), ALL),
     "NVFP4 of ModelOpt": (lambda: remade("nvfp4-modelopt"), ENGINES),
     "W4A16_NVFP4 of ModelOpt": (lambda: remade("w4a16-nvfp4-modelopt"), ENGINES),
     "MXFP8, compressed-tensors": (lambda: remade("mxfp8-ct"), {"vllm", "transformers"}),
@@ -157,6 +156,19 @@ def fp8_beside_nvfp4(fours, eights, eights_first=False):
     return m
 
 
+def targets_of_members(m):
+    """Each layer by its own name, and no fused one."""
+    m.quantization["config_groups"]["group_0"]["targets"] = [
+        name.removesuffix(".weight_packed") for name in m.tensors if name.endswith("_packed")]
+
+
+def with_shared(m):
+    for layer in range(2):
+        for leaf, o, i in (("gate_proj", 256, 256), ("up_proj", 256, 256), ("down_proj", 256, 256)):
+            m.tensors |= nvfp4_ct(f"model.layers.{layer}.mlp.shared_experts.{leaf}", o, i)
+    return m
+
+
 def plain_output(m):
     """o_proj plain, and in no list."""
     for name in [n for n in m.tensors if n.endswith("o_proj.weight")]:
@@ -236,12 +248,28 @@ RULES = {
         ["experts.0.", "takes all experts"]),
     "classes as targets": (lambda: remade("nvfp4-ct"), mixed(["Linear"], ["re:.*mlp.*"]), 1, {"trtllm"}, "targets",
                            ["'Linear'", "2 groups"]),
-    "the order of targets": (lambda: fp8_beside_nvfp4("re:.*proj", "re:.*self_attn.*"), None, 1, {"vllm", "trtllm"},
+    "the order of targets": (lambda: fp8_beside_nvfp4("re:.*proj", "re:.*self_attn.*"), None, 1, ENGINES,
                              "targets", ["self_attn.", "FP8 with a scale a channel", "'re:.*proj'", "says otherwise"]),
     "the order of TensorRT-LLM": (lambda: fp8_beside_nvfp4("re:.*proj", "re:.*self_attn.*", True), None, 1, {"trtllm"},
                                   "targets", ["'re:.*proj'"]),
     "a plain layer that no target fits": (lambda: changed(fp8_beside_nvfp4("re:.*mlp.*", "re:.*[qkv]_proj"), plain_output), None,
                                           1, {"sglang", "trtllm"}, "targets", ["o_proj", "neither ignore"]),
+    "targets that name members only": (lambda: changed(remade("nvfp4a16-ct"), targets_of_members), None, 1, {"sglang"}, "targets",
+                                       ["q_proj", "qkv_proj", "'qwen3'"]),
+    "a list that names members only": (
+        lambda: changed(remade("nvfp4a16-ct", experts=2), lambda m: m.quantization["ignore"].remove(
+            "model.layers.0.self_attn.qkv_proj")), None, 1, {"sglang"}, "ignore list", ["layers.0.self_attn.q_proj"]),
+    "packed experts in a mixed format": (lambda: remade("int4-ct", experts=2), both(
+        edit("format", "mixed-precision"), edit("config_groups.group_0.format", "pack-quantized")), 1, {"sglang"}, "experts",
+        ["experts.0.", "mixed-precision"]),
+    "packed shared experts of GLM-4": (lambda: of_family(with_shared(remade("nvfp4a16-ct", experts=2)), "glm4_moe"), None, 1,
+                                       {"sglang"}, "experts", ["shared_experts.", "'weight'"]),
+    "quant_method mxfp8 of Llama": (lambda: of_family(remade("mxfp8-method"), "llama"), None, 1, {"sglang"}, "scale name",
+                                    ["renames weight_scale_inv"]),
+    "NVFP4 experts in transformers": (lambda: remade("nvfp4-ct", experts=2), None, 1, {"transformers"}, "experts",
+                                      ["experts.0.", "without their global scales"]),
+    "MXFP8 experts in transformers": (lambda: remade("mxfp8-ct", experts=2), None, 1, {"transformers"}, "experts",
+                                      ["experts.0.", "MXFP8", "cannot join"]),
     "an expression that starts later": (lambda: remade("nvfp4-ct"), edit("config_groups.group_0.targets", ["re:mlp"]), 1, ALL,
                                         "targets", ["taken for plain"]),
     "act-order of compressed-tensors": (lambda: remade("int4-ct"), edit("config_groups.group_0.weights.actorder", "group"), 1,
@@ -341,6 +369,16 @@ YES = {
     "zero points that end with ranks": (lambda: remade("int4-ct-zeros", intermediate=256), None, 2, {"vllm", "sglang"}),
     "DeepSeek-V4 on two ranks": (deepseek_v4, None, 2, {"vllm", "sglang"}),
     "FP8 experts in SGLang, whatever the scales": (lambda: deepseek_v4("fp8", "F8_E8M0"), None, 1, {"sglang"}),
+    "targets that name members, where the class knows them": (
+        lambda: of_family(remade("nvfp4a16-ct"), "qwen3_next"), targets_of_members, 1, {"vllm", "sglang"}),
+    "a list that names members, where the class knows them": (
+        lambda: of_family(remade("nvfp4a16-ct", experts=2), "qwen3_next"),
+        lambda m: m.quantization["ignore"].remove("model.layers.0.self_attn.qkv_proj"), 1, {"vllm", "sglang"}),
+    "targets that name members and the fused layers": (
+        lambda: remade("nvfp4a16-ct"), both(targets_of_members, lambda m: m.quantization["config_groups"]["group_0"][
+            "targets"].extend(f"model.layers.{n}.{leaf}" for n in range(2) for leaf in ("self_attn.qkv_proj", "mlp.gate_up_proj"))),
+        1, {"vllm", "sglang"}),
+    "NVFP4 experts, compressed-tensors": (lambda: remade("nvfp4-ct", experts=2), None, 1, ENGINES),
     "stacked FP8 experts of Qwen3.5": (lambda: fp8_stack("qwen3_5_moe"), None, 1, {"vllm"}),
 }
 

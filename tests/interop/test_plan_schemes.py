@@ -14,7 +14,7 @@ import pytest
 LAYERS = 3
 ATTENTION = {"q_proj": (256, 256), "k_proj": (128, 256), "v_proj": (128, 256), "o_proj": (256, 256)}
 MLP = {"gate_proj": (384, 256), "up_proj": (384, 256), "down_proj": (256, 384)}
-FUSED = [("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")]
+FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 # What codes and scales are called, and of which dtypes they are.
 STORED = {
     "nvfp4-weight-only": {"weight_packed": "U8", "weight_scale": "F8_E4M3", "weight_global_scale": "F32"},
@@ -81,10 +81,27 @@ def is_targeted(target, module):
     return re.match(target[3:], module) is not None if target.startswith("re:") else target == module
 
 
+def fused_layers(schemes):
+    """The layers that loaders join, which SGLang's classes ask for by their own names: their members' scheme."""
+    found = {}
+    for module, scheme in schemes.items():
+        outer, _, leaf = module.rpartition(".")
+        for name, members in FUSED.items():
+            if leaf == members[0] and ".experts." not in module:
+                assert {schemes[f"{outer}.{member}"] for member in members} == {scheme}, module
+                found[f"{outer}.{name}"] = scheme
+    return found
+
+
 def check_schemes(src, dst, schemes):
     """Each module is stored in its scheme, and exactly the groups of config.json say so."""
     stored = headers(dst)
     config = json.loads((dst / "config.json").read_text())["quantization_config"]
+    fused = fused_layers(schemes)
+    for module, scheme in fused.items():
+        groups = [g for g in config["config_groups"].values() if module in g["targets"]]
+        assert [g["format"] for g in groups] == ([] if scheme == "keep" else [FORMATS[scheme]]), module
+        assert (module in config["ignore"]) == (scheme == "keep"), module
     for module, scheme in schemes.items():
         mine = {n.removeprefix(module + "."): dtype for n, (dtype, _, _) in stored.items() if n.startswith(module + ".")}
         assert mine == STORED[scheme], (module, scheme)
@@ -93,7 +110,7 @@ def check_schemes(src, dst, schemes):
         assert (module in config["ignore"]) == (scheme == "keep"), module
     for group in config["config_groups"].values():
         for target in group["targets"]:
-            assert any(is_targeted(target, module) for module in schemes), target
+            assert target in fused or any(is_targeted(target, module) for module in schemes), target
             assert not any(is_targeted(target, module + more) for module in schemes for more in ("x", ".x", "0"))
     formats = {FORMATS[s] for s in schemes.values() if s != "keep"}
     assert config["format"] == (formats.pop() if len(formats) == 1 else "mixed-precision")
@@ -135,7 +152,7 @@ def test_a_plan_is_the_best_and_is_carried_out(tmp_path, tessera, quantize, llam
     best = best_error(got["groups"], got["budget_bytes"] - kept)
     assert got["error"] == pytest.approx(best, rel=1e-6) and got["bound"] == pytest.approx(best, rel=1e-6)
     schemes = schemes_of(got)
-    for layer, members in itertools.product(range(LAYERS), FUSED):
+    for layer, members in itertools.product(range(LAYERS), FUSED.values()):
         assert len({s for m, s in schemes.items() if f"layers.{layer}." in m and m.endswith(members)}) == 1
     dst = quantize(llama, "--rules", rules)
     assert check_schemes(llama, dst, schemes) == got["bytes"]

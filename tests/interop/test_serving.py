@@ -53,6 +53,17 @@ def test_the_lines_of_a_mixed_job(checkpoint, tessera, tmp_path):
     assert "command" in got["vllm"] and "MXFP8" in got["sglang"]["reason"]
 
 
+@pytest.mark.parametrize("scheme", ["fp8-block --dialect compressed-tensors", "fp8-channel", "int4-weight-only",
+                                    "nvfp4-weight-only"])
+def test_plain_layers_are_listed_as_joined(scheme, checkpoint, tessera, tmp_path):
+    """SGLang's class of Llama asks compressed-tensors' list for qkv_proj, and would load memory of no meaning."""
+    got, _ = serve(tessera, checkpoint("llama"), tmp_path / "dst", "--exclude", "*self_attn*", "--scheme", *scheme.split())
+    ignored = json.loads((tmp_path / "dst" / "config.json").read_text())["quantization_config"]["ignore"]
+    assert {f"model.layers.0.self_attn.{leaf}_proj" for leaf in ("q", "k", "v", "o", "qkv")} < set(ignored)
+    assert not any("gate_up_proj" in entry for entry in ignored)
+    assert "command" in got["sglang"] and "command" in got["vllm"]
+
+
 def test_the_commands(checkpoint, tessera, tmp_path):
     dst = tmp_path / "a b'c"
     got, _ = serve(tessera, checkpoint("qwen3-moe"), dst)

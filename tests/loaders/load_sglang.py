@@ -4,6 +4,7 @@ import contextlib
 import functools
 import gc
 import os
+from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE="1", SGLANG_DISABLE_TELEMETRY="1")
 
@@ -22,6 +23,7 @@ from sglang.srt.arg_groups import mamba_hook
 from sglang.srt.configs.load_config import LoadConfig
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.distributed import parallel_state
+from sglang.srt.layers.moe import initialize_moe_config
 from sglang.srt.model_loader import loader
 from sglang.srt.server_args import ServerArgs
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -62,10 +64,16 @@ def group(args, tp, rank):
         gc.collect()
 
 
+def backend(path):
+    """ModelOpt's NVFP4 experts want a Blackwell, or to be told of Marlin's kernels; the file is read alike."""
+    return "marlin" if '"modelopt"' in Path(path, "config.json").read_text() else "auto"
+
+
 def load(path, tp, rank):
     args = ServerArgs(model_path=path, tp_size=tp, device="cpu", dtype="bfloat16", skip_tokenizer_init=True,
-                      attention_backend="torch_native", disable_cuda_graph=True)
+                      attention_backend="torch_native", disable_cuda_graph=True, moe_runner_backend=backend(path))
     with group(args, tp, rank):
+        initialize_moe_config()
         config = ModelConfig.from_server_args(args)
         how = LoadConfig(load_format="safetensors")
         quantization = loader._get_quantization_config(config, how)
