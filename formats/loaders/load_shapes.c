@@ -219,6 +219,12 @@ static void check_vocabulary(const tsr_load_query *q)
 static void check_heads(const tsr_load_query *q)
 {
     const tsr_model *const m = q->s->model;
+    if (q->loader == TSR_LOADER_VLLM && m->kv_heads != 0 && q->tp > m->kv_heads && tsr_query_family(q, " gpt_oss ")) {
+        tsr_query_note(q, true, NULL, "heads", "no more ranks than heads of keys and values",
+                       "%llu heads of keys and values and %u ranks: the class of this model gives no rank a copy",
+                       U64(m->kv_heads), q->tp);
+        return;
+    }
     for (size_t i = 0; i < q->linears->count; i++) {
         if (tsr_linear_ranks(&q->linears->items[i], m, q->tp) != 0)
             continue;

@@ -111,7 +111,8 @@ static void check_compressed_tensors(const tsr_load_query *q)
 
 /* ---- GPTQ ---- */
 
-#define TO_INT4 "`tessera convert --to int4-weight-only` makes what it reads"
+#define TO_INT4       "`tessera convert --to int4-weight-only` makes what it reads"
+#define TO_INT4_ZEROS "`tessera convert --to int4-weight-only --zero-points` makes what it reads"
 
 static void check_gptq(const tsr_load_query *q)
 {
@@ -121,13 +122,13 @@ static void check_gptq(const tsr_load_query *q)
         return;
     const bool whole = tsr_json_says(q->config, "group_size", "-1");
     if (q->loader == TSR_LOADER_VLLM && !tsr_json_says(q->config, "sym", "true"))
-        tsr_query_note(q, true, l->tensor->name, "zero points", TO_INT4,
+        tsr_query_note(q, true, l->tensor->name, "zero points", TO_INT4_ZEROS,
                        "config.json does not say sym true: of GPTQ this loader reads symmetric weights only");
     if (q->loader == TSR_LOADER_VLLM && tsr_json_says(q->config, "desc_act", "true") && !whole)
         tsr_query_note(q, true, l->tensor->name, "act-order", TO_INT4,
                        "config.json says desc_act with groups: the loader refuses weights in the order of activations");
     if (q->loader != TSR_LOADER_VLLM && tsr_json_says(q->config, "checkpoint_format", "\"gptq_v2\""))
-        tsr_query_note(q, true, l->tensor->name, "zero points", TO_INT4,
+        tsr_query_note(q, true, l->tensor->name, "zero points", TO_INT4_ZEROS,
                        "checkpoint_format is gptq_v2, whose zero points are stored as they are: a reader of the first "
                        "format adds 1, and it is not known that this loader does not");
     if (!tsr_json_get(q->config, "bits", &value) || !tsr_json_get(q->config, "group_size", &value))

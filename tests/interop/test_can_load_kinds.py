@@ -291,6 +291,10 @@ RULES = {
                               ["down_proj", "2 deep"]),
     "stacked MXFP4 experts": (lambda: remade("mxfp4-ct"), stacked("mxfp4"), 1, ALL | {"deepseek"}, "stacked experts",
                               ["2 deep", "gpt-oss"]),
+    "gpt-oss's experts one by one": (lambda: of_family(remade("nvfp4a16-ct", experts=2), "gpt_oss"), None, 1, ALL | {"deepseek"},
+                                     "stacked experts", ["experts.0.", "gpt-oss", "one tensor a layer"]),
+    "gpt-oss on more ranks than heads": (gpt_oss, lambda m: m.config.update(num_attention_heads=4, head_dim=64), 4, {"vllm"},
+                                         "heads", ["2 heads of keys and values and 4 ranks"]),
     "indexer.wk in 4 bits": (lambda: remade("nvfp4a16-ct"), with_indexer, 1, ENGINES, "indexer", ["indexer.wk", "4 bits"]),
     # tensor parallelism
     "groups of 32 cut": (lambda: remade("mxfp4-ct", intermediate=320), None, 4, ENGINES | {"deepseek"}, "blocks",
