@@ -42,6 +42,9 @@ FAMILIES = {
     "gpt_oss": ("GptOssConfig", dict(num_local_experts=8, num_experts_per_tok=2, intermediate_size=256)),
     "llama4": ("Llama4TextConfig", dict(num_local_experts=8, intermediate_size=256, intermediate_size_mlp=512,
                                         interleave_moe_layer_step=1)),
+    "deepseek_v4": ("DeepseekV4Config", dict(
+        num_key_value_heads=1, q_lora_rank=128, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=256, o_groups=8,
+        o_lora_rank=64, index_n_heads=8, index_head_dim=128, num_nextn_predict_layers=0)),
     "gemma3": ("Gemma3TextConfig", {}),
     "olmo2": ("Olmo2Config", {}),
     "glm4_moe": ("Glm4MoeConfig", dict(moe_intermediate_size=256, n_routed_experts=8, num_experts_per_tok=2,
@@ -76,7 +79,30 @@ def make_gpt_oss(folder):
                                                             "model.embed_tokens", "lm_head"]}}))
 
 
-CODED = {"gpt_oss_mxfp4": make_gpt_oss}
+def make_deepseek_v4(folder):
+    """DeepSeek-V4 under the names of its release: experts in MXFP4, all other matrices but routers and compressors in FP8."""
+    make("deepseek_v4", folder)
+    path, config = Path(folder) / "model.safetensors", Path(folder) / "config.json"
+    tensors = {name.removeprefix("model.").replace("embed_tokens", "embed").replace("hc_head.hc_", "hc_head_"): t
+               for name, t in load_file(path).items()}
+    for name in [name for name in tensors if name.endswith(".weight")]:
+        module, (rows, cols) = name.removesuffix(".weight"), (*tensors[name].shape, 1)[:2]
+        if ".experts." in name:
+            tensors[name] = torch.randint(-128, 128, (rows, cols // 2), dtype=torch.int8)
+            scale = torch.randint(119, 124, (rows, cols // 32), dtype=torch.uint8)
+        elif module.rpartition(".")[2] in ("wq_a", "wq_b", "wo_a", "wo_b", "w1", "w2", "w3") or module.endswith("attn.wkv"):
+            tensors[name] = (tensors[name].float() * 512).to(torch.float8_e4m3fn)
+            scale = torch.randint(116, 120, (-(-rows // 128), -(-cols // 128)), dtype=torch.uint8)
+        else:
+            continue
+        tensors[f"{module}.scale"] = scale.view(torch.float8_e8m0fnu)
+    save_file(tensors, path, {"format": "pt"})
+    config.write_text(json.dumps({**json.loads(config.read_text()), "expert_dtype": "fp4", "quantization_config": {
+        "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "scale_fmt": "ue8m0",
+        "weight_block_size": [128, 128]}}))
+
+
+CODED = {"gpt_oss_mxfp4": make_gpt_oss, "deepseek_v4": make_deepseek_v4}
 
 if __name__ == "__main__":
     for name in sys.argv[2:] or (*FAMILIES, *CODED):
