@@ -95,16 +95,19 @@ static bool is_stack(const tsr_linear *l)
 /* Families of which vLLM's own loader takes FP8 experts in one tensor, with scales in one. */
 static const char kVllmStacks[] = " llama4 llama4_text qwen3_5_moe qwen3_5_moe_text ";
 
-/* gpt-oss's classes read its experts in one tensor a layer only: MXFP4 as it is released, or BF16. */
+/* gpt-oss's classes read its experts in one tensor a layer only: MXFP4 as it is released, or BF16. Those of Llama 4 are
+ * read one by one by vLLM. */
 static void check_apart(const tsr_load_query *q)
 {
-    for (size_t i = 0; tsr_query_family(q, " gpt_oss ") && i < q->linears->count; i++) {
+    const bool stacked =
+        tsr_query_family(q, q->loader == TSR_LOADER_TRANSFORMERS ? " gpt_oss llama4 llama4_text " : " gpt_oss ");
+    for (size_t i = 0; stacked && i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
         if (l->part != TSR_PART_ROUTED_EXPERTS || l->matrices != 1 || strstr(l->module, ".experts.") == NULL)
             continue;
-        tsr_query_note(q, true, l->tensor->name, "stacked experts",
-                       "keep the release's MXFP4, or `tessera convert --to bf16`",
-                       "it is one expert of gpt-oss: the loader reads the experts of this model in one tensor a layer");
+        tsr_query_note(
+            q, true, l->tensor->name, "stacked experts", "keep the release's MXFP4, or `tessera convert --to bf16`",
+            "it is one expert of '%.40s': the loader reads the experts of this model in one tensor a layer", q->family);
         return;
     }
 }

@@ -225,6 +225,15 @@ static void check_heads(const tsr_load_query *q)
                        U64(m->kv_heads), q->tp);
         return;
     }
+    if (q->loader == TSR_LOADER_VLLM && tsr_query_family(q, " qwen2 qwen2_moe ") && m->head_dim != 0 && m->heads != 0 &&
+        m->head_dim * m->heads != m->hidden) {
+        tsr_query_note(
+            q, true, NULL, "heads", "another loader: a head of this class has hidden_size / heads values",
+            "head_dim is %llu, and hidden_size %llu / %llu heads is another: the class of this model goes by "
+            "the quotient",
+            U64(m->head_dim), U64(m->hidden), U64(m->heads));
+        return;
+    }
     for (size_t i = 0; i < q->linears->count; i++) {
         if (tsr_linear_ranks(&q->linears->items[i], m, q->tp) != 0)
             continue;

@@ -64,6 +64,11 @@ def group(args, tp, rank):
         gc.collect()
 
 
+def attention(path):
+    """gpt-oss refuses all but a few."""
+    return "triton" if '"gpt_oss"' in Path(path, "config.json").read_text() else "torch_native"
+
+
 def backend(path):
     """ModelOpt's NVFP4 experts want a Blackwell, or to be told of Marlin's kernels; the file is read alike."""
     return "marlin" if '"modelopt"' in Path(path, "config.json").read_text() else "auto"
@@ -71,7 +76,7 @@ def backend(path):
 
 def load(path, tp, rank):
     args = ServerArgs(model_path=path, tp_size=tp, device="cpu", dtype="bfloat16", skip_tokenizer_init=True,
-                      attention_backend="torch_native", disable_cuda_graph=True, moe_runner_backend=backend(path))
+                      attention_backend=attention(path), disable_cuda_graph=True, moe_runner_backend=backend(path))
     with group(args, tp, rank):
         initialize_moe_config()
         config = ModelConfig.from_server_args(args)
