@@ -7,8 +7,8 @@ import shlex
 
 import harness
 from loader_models import load_table
+from loader_rules import READS, RULES, changed
 import pytest
-from test_can_load_kinds import READS, RULES, changed
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCES = [*sorted((ROOT / "formats" / "loaders").glob("*.c")), ROOT / "verify" / "weights" / "contents.c"]

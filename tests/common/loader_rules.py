@@ -1,0 +1,300 @@
+"""Who reads which kind of weights, and every rule of kinds broken once: what tests of can-load and of its advice go through."""
+
+from loader_kinds import deepseek_v4, gpt_oss, mxfp4_ct, number, nvfp4_ct, powers, raw, remade
+from loader_models import both, edit
+import numpy as np
+
+ALL = {"vllm", "sglang", "transformers", "trtllm"}
+ENGINES = ALL - {"transformers"}
+UP, GATE, DOWN = (f"model.layers.0.mlp.{leaf}_proj" for leaf in ("up", "gate", "down"))
+E0 = "model.layers.0.mlp.experts.0"
+
+# ---- who reads what: a model, and the loaders that read it ----
+
+READS = {
+    "MXFP4 experts, compressed-tensors": (lambda: remade("mxfp4-ct", experts=2), ALL),
+    "MXFP4 linears, compressed-tensors": (lambda: remade("mxfp4-ct"), {"vllm", "transformers"}),
+    "MXFP4 of Quark": (lambda: remade("mxfp4-quark"), {"vllm", "sglang"}),
+    "MXFP4 of ModelOpt": (lambda: remade("mxfp4-modelopt"), set()),
+    "gpt-oss": (gpt_oss, ALL),
+    "gpt-oss's layout, another family": (lambda: gpt_oss("qwen3_moe"), set()),
+    "DeepSeek-V4": (deepseek_v4, ALL - {"trtllm"}),
+    "DeepSeek-V4's layout, another family": (lambda: deepseek_v4(family="qwen3_moe"), set()),
+    "DeepSeek-V4, FP8 experts, F32 scales": (lambda: deepseek_v4("fp8", "F32"), ALL - {"trtllm"}),
+    "DeepSeek-V4.1": (lambda: v41(), ALL - {"trtllm"}),
+    "NVFP4, compressed-tensors": (lambda: remade("nvfp4-ct"), ALL),
+    "NVFP4A16, compressed-tensors": (lambda: remade("nvfp4a16-ct"), ALL - {"trtllm"}),
+    "NVFP4 of ModelOpt": (lambda: remade("nvfp4-modelopt"), ENGINES),
+    "W4A16_NVFP4 of ModelOpt": (lambda: remade("w4a16-nvfp4-modelopt"), ENGINES),
+    "MXFP8, compressed-tensors": (lambda: remade("mxfp8-ct"), {"vllm", "transformers"}),
+    "MXFP8 of ModelOpt": (lambda: remade("mxfp8-modelopt"), {"vllm", "trtllm"}),
+    "MXFP8 of ModelOpt, mixed": (lambda: changed(remade("mxfp8-modelopt"), edit("quant_algo", "MIXED_PRECISION"), edit(
+        "quantized_layers", {UP: {"quant_algo": "MXFP8"}})), ENGINES),
+    "quant_method mxfp8": (lambda: remade("mxfp8-method"), {"sglang", "transformers"}),
+    "quant_method mxfp8, MiniMax-M3": (lambda: of_family(remade("mxfp8-method"), "minimax_m3"), ALL - {"trtllm"}),
+    "FP8 in blocks of ModelOpt": (lambda: remade("fp8-block-modelopt"), {"vllm", "trtllm"}),
+    "int4, compressed-tensors": (lambda: remade("int4-ct"), ALL - {"trtllm"}),
+    "int4 with zero points": (lambda: remade("int4-ct-zeros"), ALL - {"trtllm"}),
+    "AWQ": (lambda: remade("awq"), ALL - {"trtllm"}),
+    "GPTQ": (lambda: remade("gptq"), ALL - {"trtllm"}),
+}
+
+
+def changed(m, *acts):
+    both(*acts)(m)
+    return m
+
+
+def of_family(m, family):
+    m.config["model_type"] = family
+    return m
+
+
+def v41(inside=True):
+    m = deepseek_v4(family="deepseek_v41", block=32)
+    if inside:
+        m.quantization["expert_dtype"] = "fp4"
+    return m
+
+
+
+# ---- every rule, broken once ----
+
+
+def put(name, entry):
+    def act(m):
+        assert name in m.tensors, name
+        m.tensors[name] = entry
+
+    return act
+
+
+def drop_key(key):
+    def act(m):
+        del m.config[key]
+
+    return act
+
+
+def mixed(*targets):
+    """Two groups of NVFP4, as their targets say."""
+
+    def act(m):
+        group = m.quantization["config_groups"]["group_0"]
+        m.quantization["format"] = "mixed-precision"
+        m.quantization["config_groups"] = {
+            f"group_{i}": {**group, "format": "nvfp4-pack-quantized", "targets": list(t)} for i, t in enumerate(targets)}
+
+    return act
+
+
+def many_layers(m):
+    """Layer 6 is plain, and layer 60 is not; all others are away."""
+    m.tensors = {name.replace("layers.0.", "layers.6.").replace("layers.1.", "layers.60."): t for name, t in m.tensors.items()}
+    for name in [name for name in m.tensors if "layers.6." in name and name.endswith(".weight_scale_2")]:
+        module = name.removesuffix(".weight_scale_2")
+        o, i = m.tensors[f"{module}.weight"][1]
+        m.tensors = {n: t for n, t in m.tensors.items() if not n.startswith(module + ".")}
+        m.plain(module, (o, 2 * i))
+    del m.config["num_hidden_layers"]
+    m.quantization["ignore"] = ["lm_head", "model.layers.6"]
+
+
+def renamed_kind(m, module, make):
+    """One module in another kind."""
+    o, i = m.tensors[f"{module}.weight_packed"][1]
+    m.tensors = {n: t for n, t in m.tensors.items() if not n.startswith(module + ".")}
+    m.tensors |= make(module, o, 2 * i)
+
+
+def stacked(kind):
+    def act(m):
+        for layer in range(2):
+            y = f"model.layers.{layer}.mlp.experts.down_proj"
+            if kind == "nvfp4":
+                m.tensors |= {f"{y}_packed": raw("U8", 2, 256, 128), f"{y}_scale": raw("F8_E4M3", 2, 256, 16, fill=0x38),
+                              f"{y}_global_scale": ("F32", [2], np.float32([1, 1]).tobytes())}
+            else:
+                m.tensors |= {f"{y}_packed": raw("U8", 2, 256, 128), f"{y}_scale": powers(2, 256, 8)}
+
+    return act
+
+
+def with_indexer(m):
+    m.tensors |= nvfp4_ct("model.layers.0.self_attn.indexer.wk", 128, 256)
+
+
+def fp8_beside_nvfp4(fours, eights, eights_first=False):
+    """NVFP4 in the feed-forward layers and FP8 a row in attention: two groups with these targets, in this order."""
+    m = remade("nvfp4-ct")
+    for name in [n for n in m.tensors if "self_attn" in n and n.endswith("_packed")]:
+        renamed_kind(m, name.removesuffix(".weight_packed"), lambda x, o, i: {
+            f"{x}.weight": raw("F8_E4M3", o, i, fill=0x38), f"{x}.weight_scale": raw("BF16", o, 1, fill=0x3c)})
+    four = {**m.quantization["config_groups"]["group_0"], "format": "nvfp4-pack-quantized", "targets": [fours]}
+    eight = {"targets": [eights], "format": "float-quantized", "weights": {
+        "num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False}, "input_activations": {
+        "num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True}}
+    m.quantization["format"] = "mixed-precision"
+    m.quantization["config_groups"] = dict(zip(("group_0", "group_1"), (eight, four) if eights_first else (four, eight)))
+    return m
+
+
+def targets_of_members(m):
+    """Each layer by its own name, and no fused one."""
+    m.quantization["config_groups"]["group_0"]["targets"] = [
+        name.removesuffix(".weight_packed") for name in m.tensors if name.endswith("_packed")]
+
+
+def with_shared(m):
+    for layer in range(2):
+        for leaf, o, i in (("gate_proj", 256, 256), ("up_proj", 256, 256), ("down_proj", 256, 256)):
+            m.tensors |= nvfp4_ct(f"model.layers.{layer}.mlp.shared_experts.{leaf}", o, i)
+    return m
+
+
+def plain_output(m):
+    """o_proj plain, and in no list."""
+    for name in [n for n in m.tensors if n.endswith("o_proj.weight")]:
+        del m.tensors[f"{name}_scale"]
+        m.plain(name.removesuffix(".weight"), (256, 256))
+
+
+KV_FP8 = {"dynamic": False, "num_bits": 8, "type": "float"}
+
+# name -> model, what is done to it, TP, loaders that say no for this rule (and no others do), rule, words of the finding
+RULES = {
+    # DeepSeek-V4
+    "F8_E8M0 scales of FP8 experts": (lambda: deepseek_v4("fp8", "F8_E8M0"), None, 1, {"vllm"}, "scale dtype",
+                                      ["experts.0.w1.scale", "120 for 2^-7", "reads F32"]),
+    "expert_dtype absent, FP4": (deepseek_v4, drop_key("expert_dtype"), 1, {"transformers"}, "expert_dtype",
+                                 ["experts.0.w1.weight", "FP4", "takes experts for FP8"]),
+    "expert_dtype absent, FP8": (lambda: deepseek_v4("fp8", "F32"), drop_key("expert_dtype"), 1, {"vllm"}, "expert_dtype",
+                                 ["FP8", "takes experts for FP4"]),
+    "V4.1's expert_dtype at the top only": (lambda: v41(False), None, 1, {"transformers"}, "expert_dtype",
+                                            ["inside quantization_config"]),
+    "V4's expert_dtype inside only": (
+        lambda: deepseek_v4("fp8", "F32"), both(drop_key("expert_dtype"), edit("expert_dtype", "fp8")), 1, {"vllm"},
+        "expert_dtype", ["at the top of config.json"]),
+    # ModelOpt's lists and files
+    "layers.6 hits layers.60": (lambda: remade("nvfp4-modelopt"), many_layers, 1, {"vllm"}, "ignore list",
+                                ["'model.layers.6'", "layers.60.", "by mistake"]),
+    "mlp.gate hits gate_up_proj": (lambda: remade("nvfp4-modelopt"), edit("ignore", ["lm_head", "mlp.gate"]), 1, {"vllm"},
+                                   "ignore list", ["'mlp.gate'", "gate_up_proj", "by mistake"]),
+    "an excluded module that is quantized": (lambda: remade("nvfp4-modelopt"), edit("ignore", ["lm_head", "*.mlp.down_proj"]),
+                                             1, ENGINES, "ignore list", ["down_proj", "is quantized"]),
+    "a plain module that is not excluded": (lambda: remade("nvfp4-modelopt", experts=2), edit("ignore", ["lm_head"]), 1,
+                                            ENGINES, "ignore list", ["self_attn", "does not exclude"]),
+    "two files that disagree": (lambda: remade("nvfp4-modelopt"), None, 1, ENGINES, "two configurations", ["'other'"]),
+    "two files with two group sizes": (lambda: remade("nvfp4-modelopt"), None, 1, ENGINES, "two configurations",
+                                       ["group_size is 16 in config.json and 32"]),
+    "two files, one with a scheme for the KV cache": (
+        lambda: remade("nvfp4-modelopt"), edit("kv_cache_scheme", KV_FP8), 1, ENGINES, "two configurations",
+        ["KV cache", '"FP8" in config.json and null']),
+    "two files with two schemes for the KV cache": (
+        lambda: remade("nvfp4-modelopt"), edit("kv_cache_scheme", KV_FP8), 1, ENGINES, "two configurations",
+        ["KV cache", '"FP8" in config.json and "NVFP4"']),
+    "two files with two algorithms": (lambda: remade("nvfp4-modelopt"), None, 1, ENGINES, "two configurations",
+                                      ['quant_algo is "NVFP4" in config.json and "W4A16_NVFP4"']),
+    "no group_size in the side file": (lambda: remade("nvfp4-modelopt"), None, 1, {"vllm", "sglang"}, "configuration",
+                                       ["hf_quant_config.json", "'group_size'"]),
+    "no kv_cache_quant_algo": (lambda: remade("nvfp4-modelopt"), None, 1, {"vllm"}, "configuration",
+                               ["hf_quant_config.json", "'kv_cache_quant_algo'"]),
+    "no exclude_modules": (lambda: remade("nvfp4-modelopt"), None, 1, {"vllm", "sglang"}, "configuration",
+                           ["hf_quant_config.json", "'exclude_modules'"]),
+    "no ignore for SGLang": (lambda: remade("nvfp4-modelopt"), edit("ignore", None), 1, {"sglang"}, "configuration",
+                             ["'ignore'"]),
+    "two group sizes": (lambda: remade("nvfp4-modelopt"), edit("config_groups.group_1", {
+        "targets": ["Linear"], "weights": {"num_bits": 4, "type": "float", "group_size": 32}}), 1, {"sglang"}, "groups",
+        ["group_size 16 and 32"]),
+    # global scales
+    "globals of q, k and v": (lambda: remade("nvfp4a16-ct"), put("model.layers.0.self_attn.k_proj.weight_global_scale",
+                              number(256, 1)), 1, {"vllm", "sglang"} | {"trtllm"}, "global scales",
+                              ["k_proj.weight_global_scale", "256", "512", "q_proj", "qkv_proj"]),
+    "globals of gate and up": (lambda: remade("nvfp4-modelopt"), put(f"{UP}.weight_scale_2", number(1 / 256)), 1, ENGINES,
+                               "global scales", ["up_proj.weight_scale_2", "gate_up_proj"]),
+    "globals of an expert": (lambda: remade("nvfp4-ct", experts=2), put(f"{E0}.up_proj.weight_global_scale", number(256, 1)),
+                             1, ENGINES, "global scales", ["experts.0.up_proj", "512"]),
+    "scales of inputs": (lambda: remade("nvfp4-modelopt"), put(f"{UP}.input_scale", number(1 / 32)), 1, {"trtllm"},
+                         "global scales", ["up_proj.input_scale", "asserts"]),
+    # compressed-tensors
+    "an unknown key": (lambda: remade("nvfp4-ct"), edit("config_groups.group_0.weights.four_over_six", True), 1,
+                       ALL - {"trtllm"}, "configuration", ["four_over_six", "forbids"]),
+    "MXFP8 without scale_dtype": (lambda: remade("mxfp8-ct"), edit("config_groups.group_0.weights.scale_dtype", None), 1, ALL,
+                                  "arguments", ["MXFP8", "torch.uint8"]),
+    "NVFP4 of strategy group": (lambda: remade("nvfp4-ct"), edit("config_groups.group_0.weights.strategy", "group"), 1, ALL,
+                                "arguments", ["NVFP4", "tensor_group"]),
+    "a format of another kind": (lambda: remade("nvfp4-ct"), edit("format", "float-quantized"), 1, {"transformers"},
+                                 "configuration", ["nvfp4-pack-quantized"]),
+    "MXFP4 in a format, other experts": (
+        lambda: remade("nvfp4-ct", experts=2), both(edit("format", "mixed-precision"), edit(
+            "config_groups.group_0.format", "mxfp4-pack-quantized")), 1, {"sglang"}, "configuration",
+        ["experts.0.", "takes all experts"]),
+    "classes as targets": (lambda: remade("nvfp4-ct"), mixed(["Linear"], ["re:.*mlp.*"]), 1, {"trtllm"}, "targets",
+                           ["'Linear'", "2 groups"]),
+    "the order of targets": (lambda: fp8_beside_nvfp4("re:.*proj", "re:.*self_attn.*"), None, 1, ENGINES,
+                             "targets", ["self_attn.", "FP8 with a scale a channel", "'re:.*proj'", "says otherwise"]),
+    "the order of TensorRT-LLM": (lambda: fp8_beside_nvfp4("re:.*proj", "re:.*self_attn.*", True), None, 1, {"trtllm"},
+                                  "targets", ["'re:.*proj'"]),
+    "a plain layer that no target fits": (lambda: changed(fp8_beside_nvfp4("re:.*mlp.*", "re:.*[qkv]_proj"), plain_output), None,
+                                          1, {"sglang", "trtllm"}, "targets", ["o_proj", "neither ignore"]),
+    "targets that name members only": (lambda: changed(remade("nvfp4a16-ct"), targets_of_members), None, 1, {"sglang"}, "targets",
+                                       ["q_proj", "qkv_proj", "'qwen3'"]),
+    "a list that names members only": (
+        lambda: changed(remade("nvfp4a16-ct", experts=2), lambda m: m.quantization["ignore"].remove(
+            "model.layers.0.self_attn.qkv_proj")), None, 1, {"sglang"}, "ignore list", ["layers.0.self_attn.q_proj"]),
+    "packed experts in a mixed format": (lambda: remade("int4-ct", experts=2), both(
+        edit("format", "mixed-precision"), edit("config_groups.group_0.format", "pack-quantized")), 1, {"sglang"}, "experts",
+        ["experts.0.", "mixed-precision"]),
+    "packed shared experts of GLM-4": (lambda: of_family(with_shared(remade("nvfp4a16-ct", experts=2)), "glm4_moe"), None, 1,
+                                       {"sglang"}, "experts", ["shared_experts.", "'weight'"]),
+    "quant_method mxfp8 of Llama": (lambda: of_family(remade("mxfp8-method"), "llama"), None, 1, {"sglang"}, "scale name",
+                                    ["renames weight_scale_inv"]),
+    "NVFP4 experts in transformers": (lambda: remade("nvfp4-ct", experts=2), None, 1, {"transformers"}, "experts",
+                                      ["experts.0.", "without their global scales"]),
+    "MXFP8 experts in transformers": (lambda: remade("mxfp8-ct", experts=2), None, 1, {"transformers"}, "experts",
+                                      ["experts.0.", "MXFP8", "cannot join"]),
+    "an expression that starts later": (lambda: remade("nvfp4-ct"), edit("config_groups.group_0.targets", ["re:mlp"]), 1, ALL,
+                                        "targets", ["taken for plain"]),
+    "act-order of compressed-tensors": (lambda: remade("int4-ct"), edit("config_groups.group_0.weights.actorder", "group"), 1,
+                                        {"vllm", "transformers"}, "act-order", ["actorder"]),
+    "E8M0 in F8_E8M0": (lambda: remade("mxfp8-ct"), put(f"{UP}.weight_scale", powers(512, 8, dtype="F8_E8M0")), 1, ALL,
+                        "scale dtype", ["up_proj.weight_scale", "U8"]),
+    "members of two kinds": (lambda: remade("nvfp4a16-ct"), both(
+        lambda m: renamed_kind(m, UP, mxfp4_ct), edit("config_groups.group_1", {
+            "targets": ["Linear"], "weights": {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32,
+                                               "scale_dtype": "torch.uint8", "symmetric": True, "dynamic": False}})),
+        1, ENGINES, "fused group", ["up_proj", "MXFP4", "gate_proj", "NVFP4"]),
+    # GPTQ
+    "asymmetric GPTQ": (lambda: remade("gptq"), edit("sym", False), 1, {"vllm"}, "zero points", ["sym", "symmetric"]),
+    "act-order of GPTQ": (lambda: remade("gptq"), edit("desc_act", True), 1, {"vllm"}, "act-order", ["desc_act"]),
+    "GPTQ v2": (lambda: remade("gptq"), edit("checkpoint_format", "gptq_v2"), 1, {"sglang", "transformers", "trtllm"},
+                "zero points", ["gptq_v2", "adds 1"]),
+    # experts and layers
+    "stacked NVFP4 experts": (lambda: remade("nvfp4a16-ct"), stacked("nvfp4"), 1, ALL | {"deepseek"}, "stacked experts",
+                              ["down_proj", "2 deep"]),
+    "stacked MXFP4 experts": (lambda: remade("mxfp4-ct"), stacked("mxfp4"), 1, ALL | {"deepseek"}, "stacked experts",
+                              ["2 deep", "gpt-oss"]),
+    "gpt-oss's experts one by one": (lambda: of_family(remade("nvfp4a16-ct", experts=2), "gpt_oss"), None, 1, ALL | {"deepseek"},
+                                     "stacked experts", ["experts.0.", "'gpt_oss'", "one tensor a layer"]),
+    "Llama 4's experts one by one": (lambda: of_family(remade("mxfp4-ct", experts=2), "llama4_text"), None, 1, {"transformers"},
+                                     "stacked experts", ["experts.0.", "llama4_text", "one tensor a layer"]),
+    "Qwen2 with heads of another size": (lambda: of_family(remade("nvfp4-ct"), "qwen2"), lambda m: m.config.update(head_dim=64), 1,
+                                         {"vllm"}, "heads", ["head_dim is 64", "hidden_size 256 / 2 heads"]),
+    "gpt-oss on more ranks than heads": (gpt_oss, lambda m: m.config.update(num_attention_heads=4, head_dim=64), 4, {"vllm"},
+                                         "heads", ["2 heads of keys and values and 4 ranks"]),
+    "indexer.wk in 4 bits": (lambda: remade("nvfp4a16-ct"), with_indexer, 1, ENGINES, "indexer", ["indexer.wk", "4 bits"]),
+    # tensor parallelism
+    "groups of 32 cut": (lambda: remade("mxfp4-ct", intermediate=320), None, 4, ENGINES | {"deepseek"}, "blocks",
+                         ["down_proj", "320 columns / 4 ranks = 80", "2.5 blocks of 32"]),
+    "groups of 16 cut": (lambda: remade("nvfp4-ct", intermediate=320), None, 8, ENGINES | {"deepseek"}, "blocks",
+                         ["down_proj", "320 columns / 8 ranks = 40", "2.5 blocks of 16"]),
+    "zero points cut": (lambda: remade("int4-ct-zeros", intermediate=352), None, 11 * 8, ENGINES | {"deepseek"}, "words",
+                        ["up_proj", "352 rows / 88 ranks = 4", "8 of them share a word"]),
+    "words of AWQ cut": (lambda: remade("awq", intermediate=544), None, 17 * 8, ENGINES | {"deepseek"}, "words",
+                         ["up_proj", "544 rows / 136 ranks = 4"]),
+    "words of GPTQ cut": (lambda: remade("gptq", intermediate=544), None, 17 * 8, ENGINES | {"deepseek"}, "words",
+                          ["up_proj", "544 rows / 136 ranks = 4"]),
+    "blocks of 32x32 cut": (lambda: deepseek_v4("fp8", "F32", "deepseek_v41", block=32, rows=320),
+                            edit("expert_dtype", "fp8"), 4, ENGINES, "blocks",
+                            ["experts.0.w1", "320 rows / 4 ranks = 80", "2.5 blocks of 32"]),
+}
