@@ -5,7 +5,6 @@
 #include "convert/ops/mx_op.h"
 #include "convert/ops/recode_op.h"
 #include "convert/plans/split_plan.h"
-#include "formats/json/json_edit.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -305,6 +304,8 @@ static tsr_status rewrite_notes(const planning *p)
         const bool again = part != NULL && last != NULL && tsr_split_source(part) == tsr_split_source(last);
         if (part == NULL)
             status = tsr_plan_add_note(p->plan, notes[i].source, notes[i].action, notes[i].reason, p->err);
+        else if (!again && part->cache)
+            status = tsr_plan_add_note(p->plan, part->gather.from, "rename", "a scale of the KV cache", p->err);
         else if (!again && part->view.weight == NULL)
             status =
                 tsr_plan_add_note(p->plan, part->gather.from, "split",
@@ -322,20 +323,19 @@ static tsr_status rewrite_notes(const planning *p)
 /* DeepSeek-V4's experts are FP8 then, which loaders do not guess. */
 static tsr_status state_expert_dtype(const planning *p)
 {
-    for (size_t i = 0; i < p->plan->n_texts; i++) {
-        tsr_plan_text *const t = &p->plan->texts[i];
-        if (strcmp(t->name, TSR_CONFIG_NAME) != 0)
-            continue;
-        tsr_text edited = {0};
-        TSR_TRY(tsr_json_edit_set(&edited, t->data, t->size, "expert_dtype", "\"fp8\"", p->err));
-        const char *const data = tsr_arena_dup(&p->plan->arena, edited.data, edited.size);
-        t->size = edited.size;
-        tsr_text_free(&edited);
-        if (data == NULL)
-            return tsr_out_of_memory(p->err, "while planning");
-        t->data = data;
-    }
-    return TSR_OK;
+    static const char *const kKey[] = {"expert_dtype"};
+    return tsr_plan_edit_text(p->plan, TSR_CONFIG_NAME, kKey, 1, "\"fp8\"", p->err);
+}
+
+/* Whose names and configuration of a KV cache the scheme's dialect has. */
+static tsr_kv_dialect cache_of(const tsr_any_options *o)
+{
+    static const tsr_kv_dialect kOf[TSR_MX_DIALECTS] = {
+        [TSR_MX_DIALECT_COMPRESSED_TENSORS] = TSR_KV_COMPRESSED_TENSORS, [TSR_MX_DIALECT_MODELOPT] = TSR_KV_MODELOPT};
+    if (o->groups != NULL)
+        return kOf[o->groups->dialect];
+    return o->rows != NULL || o->blocks->dialect == TSR_DIALECT_COMPRESSED_TENSORS ? TSR_KV_COMPRESSED_TENSORS
+                                                                                   : TSR_KV_AS_IT_IS;
 }
 
 /* Whether the source has DeepSeek-V4's names: a weight of "X.weight" and "X.scale". */
@@ -388,6 +388,7 @@ static tsr_status make_plan(planning *p)
     TSR_TRY(rewrite_notes(p));
     if (p->native)
         TSR_TRY(state_expert_dtype(p));
+    TSR_TRY(tsr_plan_kv_cache(p->plan, &p->view->weights, cache_of(p->o), p->err));
     TSR_TRY(spell_command(p));
     if (p->ordered)
         TSR_TRY(tsr_plan_warn(p->plan, p->err,
@@ -403,7 +404,7 @@ tsr_status tsr_any_plan(tsr_plan *plan, tsr_any_view *view, const tsr_checkpoint
 {
     planning p = {.plan = plan, .view = view, .o = options, .err = err};
     *plan = (tsr_plan){0};
-    TSR_TRY(tsr_any_see(view, source, &options->source_block, options->split, err));
+    TSR_TRY(tsr_any_see(view, source, &options->source_block, options->split, cache_of(options), err));
     const tsr_status status = make_plan(&p);
     free(p.moved);
     if (status != TSR_OK) {

@@ -21,6 +21,7 @@ typedef struct seeing {
     bool known;              /* the model_type is one that the policy's tables have */
     tsr_split split;
     bool interleaved; /* stacks of codes have gate and up in turns */
+    tsr_kv_dialect cache;
     tsr_err *err;
 } seeing;
 
@@ -62,7 +63,7 @@ static tsr_status add_made(seeing *s, const tsr_any_part *part, const char *name
 
 static tsr_status add_whole(seeing *s, const tsr_weight *w)
 {
-    const tsr_any_part part = {.view = {.weight = w, .step = 1, .rows = w->matrices * w->rows}};
+    const tsr_any_part part = {.view = tsr_view_whole(w)};
     const uint64_t stack[] = {w->matrices, w->rows, w->cols};
     const bool stacked = w->values->rank == 3;
     return add_made(s, &part, w->values->name, TSR_F32, stacked ? 3 : 2, stacked ? stack : stack + 1);
@@ -227,9 +228,24 @@ static bool splits_codes(const seeing *s)
     return s->split == TSR_SPLIT_CODES || s->split == TSR_SPLIT_ALL;
 }
 
-/* Plain data: a stack, the bias of a stack, or neither. */
+/* A scale of the KV cache under its names in the target's dialect. */
+static tsr_status add_cache_scale(seeing *s, const tsr_tensor *t, size_t *n)
+{
+    const tsr_any_part part = {.gather = {.from = t, .step = 1, .rows = 1}, .cache = true};
+    const char *names[2];
+    TSR_TRY(tsr_kv_names(&s->v->weights, s->v->source, t, s->cache, &s->v->arena, names, n, s->err));
+    for (size_t i = 0; i < *n; i++)
+        TSR_TRY(add_made(s, &part, names[i], (tsr_dtype)t->dtype, t->rank, t->shape));
+    return TSR_OK;
+}
+
+/* Plain data: a scale of the KV cache, a stack, the bias of a stack, or neither. */
 static tsr_status add_data(seeing *s, const tsr_tensor *t)
 {
+    size_t n;
+    TSR_TRY(add_cache_scale(s, t, &n));
+    if (n > 0)
+        return TSR_OK;
     const tsr_stack *const k = tsr_stack_find(t->name);
     const tsr_weight *const owner = k == NULL ? NULL : stack_of_bias(s, t);
     bool split = false;
@@ -276,7 +292,7 @@ static tsr_status see(seeing *s, bool codes)
 }
 
 static tsr_status see_as(tsr_any_view *view, const tsr_checkpoint *source, tsr_block block, tsr_split split, bool codes,
-                         tsr_err *err)
+                         tsr_kv_dialect cache, tsr_err *err)
 {
     *view = (tsr_any_view){.source = source};
     view->sources[0] = &view->seen;
@@ -291,6 +307,7 @@ static tsr_status see_as(tsr_any_view *view, const tsr_checkpoint *source, tsr_b
                 .known = tsr_policy_knows(type),
                 .split = split,
                 .interleaved = gpt_oss,
+                .cache = cache,
                 .err = err};
     const tsr_status status = see(&s, codes);
     tsr_tensors_free(&s.tensors);
@@ -300,14 +317,14 @@ static tsr_status see_as(tsr_any_view *view, const tsr_checkpoint *source, tsr_b
 }
 
 tsr_status tsr_any_see(tsr_any_view *view, const tsr_checkpoint *source, const tsr_block *block, tsr_split split,
-                       tsr_err *err)
+                       tsr_kv_dialect cache, tsr_err *err)
 {
-    return see_as(view, source, *block, split, true, err);
+    return see_as(view, source, *block, split, true, cache, err);
 }
 
 tsr_status tsr_any_see_plain(tsr_any_view *view, const tsr_checkpoint *source, tsr_split split, tsr_err *err)
 {
-    return see_as(view, source, (tsr_block){0, 0}, split, false, err);
+    return see_as(view, source, (tsr_block){0, 0}, split, false, TSR_KV_AS_IT_IS, err);
 }
 
 const tsr_any_part *tsr_any_part_of(const tsr_any_view *view, const tsr_tensor *tensor)

@@ -9,12 +9,14 @@
 #include "common/block.h"
 #include "convert/ops/decode_rows.h"
 #include "convert/ops/gather_rows.h"
+#include "convert/plans/kv_scales.h"
 #include "formats/model/weights.h"
 
 /* What a tensor of the view is made of; its .offset is the place in tsr_any_view.parts. */
 typedef struct tsr_any_part {
     tsr_row_view view; /* of codes; .weight is NULL: of plain data */
     tsr_gather gather; /* of plain data; .cols is 0: elements first, first + step, ... of all, the bias of an expert */
+    bool cache;        /* it is a scale of the KV cache, under its name in the target's dialect */
 } tsr_any_part;
 
 /* Which stacks of experts are seen one by one. */
@@ -38,10 +40,11 @@ typedef struct tsr_any_view {
     tsr_arena arena;
 } tsr_any_view;
 
-/* Pairs the source and makes the view, which outlives all plans for it. TSR_E_UNSUPPORTED: there are no codes; a stack
+/* Pairs the source and makes the view, which outlives all plans for it; scales of the KV cache are called there as `cache`
+ * has them. TSR_E_UNSUPPORTED: there are no codes; a stack
  * is to be split whose experts lie the other way round. On failure there is nothing to free. */
 tsr_status tsr_any_see(tsr_any_view *view, const tsr_checkpoint *source, const tsr_block *block, tsr_split split,
-                       tsr_err *err) TSR_WARN_UNUSED;
+                       tsr_kv_dialect cache, tsr_err *err) TSR_WARN_UNUSED;
 
 /* The same for a source without codes, whose configuration stays. view->has_stacks says whether anything is seen
  * otherwise than it is stored. */

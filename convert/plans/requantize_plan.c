@@ -4,6 +4,7 @@
 #include "convert/ops/quantize_op.h"
 #include "convert/ops/scale_op.h"
 #include "convert/plans/fp8_config.h"
+#include "convert/plans/kv_scales.h"
 #include "convert/plans/quantize_report.h"
 #include "quantize/policy.h"
 
@@ -95,6 +96,25 @@ static tsr_status plan_weight(tsr_plan *plan, const tsr_weights *weights, const 
     return tsr_plan_measure(plan, w, reason == NULL ? NULL : &to->block, original, err);
 }
 
+static tsr_kv_dialect cache_of(const target *to)
+{
+    return to->dialect == TSR_DIALECT_COMPRESSED_TENSORS ? TSR_KV_COMPRESSED_TENSORS : TSR_KV_AS_IT_IS;
+}
+
+static tsr_status plan_plain(tsr_plan *plan, const tsr_weights *weights, const tsr_weight *w, const target *to,
+                             tsr_err *err)
+{
+    const char *names[2];
+    size_t n;
+    TSR_TRY(tsr_kv_names(weights, plan->sources[0], w->data, cache_of(to), &plan->arena, names, &n, err));
+    for (size_t i = 0; i < n; i++)
+        TSR_TRY(tsr_plan_copy(plan, w->data, names[i], err));
+    if (n > 0)
+        return tsr_plan_add_note(plan, w->data, "rename", "a scale of the KV cache", err);
+    TSR_TRY(tsr_plan_copy(plan, w->data, w->data->name, err));
+    return tsr_plan_add_note(plan, w->data, "copy", tsr_plain_reason(w), err);
+}
+
 static tsr_status plan_tensors(tsr_plan *plan, const tsr_weights *weights, const target *to, tsr_err *err)
 {
     for (size_t i = 0; i < weights->count; i++) {
@@ -103,8 +123,7 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_weights *weights, const
             TSR_TRY(plan_weight(plan, weights, w, to, err));
             continue;
         }
-        TSR_TRY(tsr_plan_copy(plan, w->data, w->data->name, err));
-        TSR_TRY(tsr_plan_add_note(plan, w->data, "copy", tsr_plain_reason(w), err));
+        TSR_TRY(plan_plain(plan, weights, w, to, err));
     }
     return TSR_OK;
 }
@@ -137,6 +156,7 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
     TSR_TRY(tsr_plan_side_files(plan, "", "*", NULL, err));
     TSR_TRY(tsr_plan_index(plan, "", false, err));
     TSR_TRY(tsr_plan_fp8_config(plan, &to.block, to.dialect, kept, weights, weights->count, err));
+    TSR_TRY(tsr_plan_kv_cache(plan, weights, cache_of(&to), err));
     return tsr_plan_finish(plan, err);
 }
 

@@ -276,6 +276,18 @@ static tsr_status read_modelopt(tsr_pairing *p, tsr_json_text q, const char *whe
     return TSR_OK;
 }
 
+/* compressed-tensors' kv_cache_scheme, which ModelOpt writes, too, and its own kv_cache_quant_algo. */
+static void read_kv_cache(tsr_pairing *p, tsr_json_text q)
+{
+    tsr_json_text value;
+    if (tsr_json_get(q, "kv_cache_scheme", &value) && !tsr_json_is(value, "null")) {
+        const bool fp8 = find_u64(value, "num_bits", 0) == 8 && tsr_json_says(value, "type", "\"float\"");
+        p->w->kv_cache = fp8 ? TSR_KV_FP8 : TSR_KV_OTHER;
+    }
+    if (tsr_json_get(q, "kv_cache_quant_algo", &value) && !tsr_json_is(value, "null"))
+        p->w->kv_cache = tsr_json_is(value, "\"FP8\"") ? TSR_KV_FP8 : TSR_KV_OTHER;
+}
+
 /* hf_quant_config.json: instead of config.json's object, or beside it and then the same. */
 static tsr_status read_side_file(tsr_pairing *p, tsr_json_text q)
 {
@@ -298,6 +310,7 @@ static tsr_status read_side_file(tsr_pairing *p, tsr_json_text q)
     if (p->w->method == NULL)
         p->w->method = "modelopt";
     (void)tsr_json_find(text, size, "quantization", &there);
+    read_kv_cache(p, there);
     return read_algorithm(p, there, TSR_HF_QUANT_CONFIG_NAME ": quantization");
 }
 
@@ -371,8 +384,10 @@ tsr_status tsr_read_quantization(tsr_pairing *p)
 {
     const char *const path = tsr_quantization_path(p->c);
     tsr_json_text q = {0};
-    if (path != NULL && tsr_config_find(p->c, path, &q))
+    if (path != NULL && tsr_config_find(p->c, path, &q)) {
         TSR_TRY(read_method(p, q, path));
+        read_kv_cache(p, q);
+    }
     TSR_TRY(read_side_file(p, q));
     take_block(p);
     p->holds = p->n_stated > 0;

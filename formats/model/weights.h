@@ -71,6 +71,9 @@ typedef enum tsr_dialect {
     TSR_DIALECT_DEEPSEEK_V4,        /* as the first, but the scale of X.weight is X.scale: DeepSeek-V4's own names */
 } tsr_dialect;
 
+/* In what the KV cache is kept, as the configuration states it. */
+typedef enum tsr_kv_cache { TSR_KV_UNSTATED, TSR_KV_FP8, TSR_KV_OTHER } tsr_kv_cache;
+
 typedef struct tsr_weights {
     tsr_weight *items; /* in the order of the checkpoint; scales appear with their weights only. In its arena */
     size_t count;
@@ -80,7 +83,8 @@ typedef struct tsr_weights {
     tsr_dialect dialect;
     tsr_block block; /* as stated; 0 x 0 when no block size is */
     bool ue8m0;      /* config.json says that scales are powers of two */
-    bool symmetric;  /* config.json says that AWQ's or GPTQ's zero points are all in the middle */
+    tsr_kv_cache kv_cache;
+    bool symmetric; /* config.json says that AWQ's or GPTQ's zero points are all in the middle */
     tsr_arena arena;
 } tsr_weights;
 

@@ -124,6 +124,20 @@ def test_the_order_of_activations_is_refused(tmp_path, convert):
         loaded(dst, {X: torch.zeros(72, 160)})
 
 
+def test_the_scheme_of_a_cache(tmp_path, convert):
+    """What ModelOpt stated of the KV cache is what the package takes for a static FP8 cache, a scale a tensor."""
+    a = "model.layers.0.self_attn."
+    m = f.nvfp4(a + "k_proj", "modelopt", inputs=False)
+    src = tmp_path / "src"
+    src.mkdir()
+    harness.write_safetensors(src / "model.safetensors", {**m.tensors, a + "k_proj.k_scale": ("F32", [], bytes(4))}, {"format": "pt"})
+    stated = {**m.config, "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"}}
+    (src / "config.json").write_text(json.dumps({"model_type": "llama", "quantization_config": stated}))
+    config = config_of(convert(src, "--to", "nvfp4-weight-only"))["quantization_config"]
+    scheme = ModelCompressor.from_compression_config(CompressedTensorsConfig.from_dict(config)).quantization_config.kv_cache_scheme
+    assert (scheme.num_bits, scheme.type, scheme.strategy, scheme.dynamic, scheme.symmetric) == (8, "float", "tensor", False, True)
+
+
 # ---- what it makes itself ----
 
 def observe(weight, args, amax):

@@ -5,6 +5,7 @@
 #include "common/first_failure.h"
 #include "common/glob.h"
 #include "common/threads.h"
+#include "formats/model/kv_names.h"
 #include "verify/weights/compare_groups.h"
 
 #include <pthread.h>
@@ -136,12 +137,14 @@ static tsr_status pair_by_name(run *r, tsr_err *err)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu tensors", a->count + b->count);
     for (size_t i = 0; i < a->count; i++) {
         const tsr_weight *const x = &a->items[i];
-        TSR_TRY(add_pair(r, x, tsr_weights_find(b, r->side[1]->checkpoint, x->values->name), err));
+        TSR_TRY(add_pair(r, x, tsr_weights_find_same(b, r->side[1]->checkpoint, x->values->name), err));
     }
     for (size_t i = 0; i < b->count; i++) {
         const tsr_weight *const y = &b->items[i];
-        if (tsr_weights_find(a, r->side[0]->checkpoint, y->values->name) == NULL)
-            TSR_TRY(add_pair(r, NULL, y, err));
+        const tsr_weight *const x = tsr_weights_find_same(a, r->side[0]->checkpoint, y->values->name);
+        /* One scale of older tools stands for two. */
+        if (x == NULL || tsr_weights_find_same(b, r->side[1]->checkpoint, x->values->name) != y)
+            TSR_TRY(add_pair(r, x, y, err));
     }
     if (out->count > 0)
         return TSR_OK;
