@@ -87,9 +87,9 @@ static tsr_status plan_bf16(const tsr_plan_run *run, const arguments *a, tsr_con
     return tsr_cast_plan(plan, in->sources, &options, err);
 }
 
-/* Any codes to those of a scheme. */
+/* Any codes to those of a scheme. `paired`: the source's weights, which are taken over; NULL: they are not known yet. */
 static tsr_status plan_scheme(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_scheme scheme,
-                              tsr_plan *plan, tsr_err *err)
+                              tsr_weights *paired, tsr_plan *plan, tsr_err *err)
 {
     tsr_scheme_arguments of = tsr_scheme_defaults();
     of.scheme = (int)scheme;
@@ -114,6 +114,7 @@ static tsr_status plan_scheme(const tsr_plan_run *run, const arguments *a, tsr_c
                                    : TSR_SPLIT_NONE,
         .anew = a->scales == 1,
         .group_as_source = a->group_size == UINT64_MAX,
+        .paired = paired,
     };
     TSR_TRY(tsr_parse_block("--source-block", a->source_block, &options.source_block, err));
     return tsr_any_plan(plan, &in->view, in->sources[0], &options, err);
@@ -122,18 +123,13 @@ static tsr_status plan_scheme(const tsr_plan_run *run, const arguments *a, tsr_c
 static tsr_status plan_named_scheme(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_plan *plan,
                                     tsr_err *err);
 
-/* Whether all its codes are FP8, for which requantizing has options of its own. */
-static tsr_status is_fp8_only(const arguments *a, const tsr_convert_inputs *in, bool *only, tsr_err *err)
+/* Whether all codes are FP8, for which requantizing has options of its own. */
+static bool is_fp8_only(const tsr_weights *weights)
 {
-    tsr_block block;
-    tsr_weights weights;
-    TSR_TRY(tsr_parse_block("--source-block", a->source_block, &block, err));
-    TSR_TRY(tsr_weights_pair(&weights, in->sources[0], block, err));
-    *only = true;
-    for (size_t i = 0; i < weights.count; i++)
-        *only = *only && (weights.items[i].kind == NULL || weights.items[i].kind->family == TSR_FAMILY_FP8);
-    tsr_weights_free(&weights);
-    return TSR_OK;
+    bool only = true;
+    for (size_t i = 0; i < weights->count; i++)
+        only = only && (weights->items[i].kind == NULL || weights->items[i].kind->family == TSR_FAMILY_FP8);
+    return only;
 }
 
 static tsr_status plan_fp8_block(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_plan *plan,
@@ -143,16 +139,20 @@ static tsr_status plan_fp8_block(const tsr_plan_run *run, const arguments *a, ts
                                       .dialect = a->dialect,
                                       .search = a->scales == 1,
                                       .max_shard_bytes = run->max_shard_bytes};
-    bool fp8;
+    tsr_weights weights;
+    tsr_status status;
     TSR_TRY(tsr_check_block_dialect(a->dialect, err));
-    TSR_TRY(is_fp8_only(a, in, &fp8, err));
-    if (!fp8 && in->n > 1)
-        return tsr_fail(err, TSR_E_USAGE, "--against is for sources whose codes are FP8 only");
-    if (!fp8)
-        return plan_scheme(run, a, in, TSR_FP8_BLOCK, plan, err);
     TSR_TRY(tsr_parse_block("--source-block", a->source_block, &options.source_block, err));
     TSR_TRY(tsr_parse_block("--block", a->block, &options.block, err));
-    return tsr_requantize_plan(plan, in->sources, in->n, &options, err);
+    TSR_TRY(tsr_weights_pair(&weights, in->sources[0], options.source_block, err));
+    if (is_fp8_only(&weights))
+        status = tsr_requantize_plan(plan, in->sources, in->n, &weights, &options, err);
+    else if (in->n > 1)
+        status = tsr_fail(err, TSR_E_USAGE, "--against is for sources whose codes are FP8 only");
+    else
+        status = plan_scheme(run, a, in, TSR_FP8_BLOCK, &weights, plan, err);
+    tsr_weights_free(&weights);
+    return status;
 }
 
 static tsr_status plan_tp(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_plan *plan,
@@ -288,7 +288,7 @@ static const struct target {
 static tsr_status plan_named_scheme(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_plan *plan,
                                     tsr_err *err)
 {
-    return plan_scheme(run, a, in, tsr_scheme_find(kTargets[a->to].name), plan, err);
+    return plan_scheme(run, a, in, tsr_scheme_find(kTargets[a->to].name), NULL, plan, err);
 }
 
 /* ---- options ---- */

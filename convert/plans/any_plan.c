@@ -404,7 +404,7 @@ tsr_status tsr_any_plan(tsr_plan *plan, tsr_any_view *view, const tsr_checkpoint
 {
     planning p = {.plan = plan, .view = view, .o = options, .err = err};
     *plan = (tsr_plan){0};
-    TSR_TRY(tsr_any_see(view, source, &options->source_block, options->split, cache_of(options), err));
+    TSR_TRY(tsr_any_see(view, source, options->paired, &options->source_block, options->split, cache_of(options), err));
     const tsr_status status = make_plan(&p);
     free(p.moved);
     if (status != TSR_OK) {

@@ -24,8 +24,8 @@ typedef struct tsr_any_options {
     bool lossy;             /* what has no code where codes are moved is rounded, and counted */
     tsr_split split;        /* of stacks of experts: none, codes or all */
     bool anew;              /* all codes are made anew */
-    bool
-        group_as_source; /* packed integers: in the groups that integers of the source have, instead of rows->scheme's */
+    bool group_as_source;   /* packed integers: in the groups that those of the source have, not rows->scheme's */
+    tsr_weights *paired;    /* the source's, which are taken over; NULL: they are paired here */
 } tsr_any_options;
 
 /* Makes the plan for *source. *view, which it makes, and *source and *options outlive it. On failure *plan is empty, and

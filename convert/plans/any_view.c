@@ -291,12 +291,11 @@ static tsr_status see(seeing *s, bool codes)
                               s->err);
 }
 
-static tsr_status see_as(tsr_any_view *view, const tsr_checkpoint *source, tsr_block block, tsr_split split, bool codes,
+static tsr_status see_as(tsr_any_view *view, const tsr_checkpoint *source, tsr_split split, bool codes,
                          tsr_kv_dialect cache, tsr_err *err)
 {
-    *view = (tsr_any_view){.source = source};
+    view->source = source;
     view->sources[0] = &view->seen;
-    TSR_TRY(tsr_weights_pair(&view->weights, source, block, err));
     bool gpt_oss = false; /* its codes alone tell: no other kind is the transpose of its values */
     for (size_t i = 0; i < view->weights.count; i++)
         gpt_oss = gpt_oss || view->weights.items[i].transposed;
@@ -316,15 +315,24 @@ static tsr_status see_as(tsr_any_view *view, const tsr_checkpoint *source, tsr_b
     return status;
 }
 
-tsr_status tsr_any_see(tsr_any_view *view, const tsr_checkpoint *source, const tsr_block *block, tsr_split split,
-                       tsr_kv_dialect cache, tsr_err *err)
+tsr_status tsr_any_see(tsr_any_view *view, const tsr_checkpoint *source, tsr_weights *paired, const tsr_block *block,
+                       tsr_split split, tsr_kv_dialect cache, tsr_err *err)
 {
-    return see_as(view, source, *block, split, true, cache, err);
+    *view = (tsr_any_view){.source = NULL};
+    if (paired == NULL) {
+        TSR_TRY(tsr_weights_pair(&view->weights, source, *block, err));
+    } else {
+        view->weights = *paired;
+        *paired = (tsr_weights){.items = NULL};
+    }
+    return see_as(view, source, split, true, cache, err);
 }
 
 tsr_status tsr_any_see_plain(tsr_any_view *view, const tsr_checkpoint *source, tsr_split split, tsr_err *err)
 {
-    return see_as(view, source, (tsr_block){0, 0}, split, false, TSR_KV_AS_IT_IS, err);
+    *view = (tsr_any_view){.source = NULL};
+    TSR_TRY(tsr_weights_pair(&view->weights, source, (tsr_block){0, 0}, err));
+    return see_as(view, source, split, false, TSR_KV_AS_IT_IS, err);
 }
 
 const tsr_any_part *tsr_any_part_of(const tsr_any_view *view, const tsr_tensor *tensor)

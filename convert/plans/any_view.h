@@ -40,11 +40,11 @@ typedef struct tsr_any_view {
     tsr_arena arena;
 } tsr_any_view;
 
-/* Pairs the source and makes the view, which outlives all plans for it; scales of the KV cache are called there as `cache`
+/* Pairs the source, unless it takes over `paired` (may be NULL), and makes the view, which outlives all plans for it; scales of the KV cache are called there as `cache`
  * has them. TSR_E_UNSUPPORTED: there are no codes; a stack
  * is to be split whose experts lie the other way round. On failure there is nothing to free. */
-tsr_status tsr_any_see(tsr_any_view *view, const tsr_checkpoint *source, const tsr_block *block, tsr_split split,
-                       tsr_kv_dialect cache, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_any_see(tsr_any_view *view, const tsr_checkpoint *source, tsr_weights *paired, const tsr_block *block,
+                       tsr_split split, tsr_kv_dialect cache, tsr_err *err) TSR_WARN_UNUSED;
 
 /* The same for a source without codes, whose configuration stays. view->has_stacks says whether anything is seen
  * otherwise than it is stored. */

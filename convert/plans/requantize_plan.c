@@ -161,13 +161,12 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
 }
 
 tsr_status tsr_requantize_plan(tsr_plan *plan, const tsr_checkpoint *const *sources, size_t n_sources,
-                               const tsr_requantize_options *options, tsr_err *err)
+                               const tsr_weights *weights, const tsr_requantize_options *options, tsr_err *err)
 {
-    tsr_weights weights;
     *plan = tsr_plan_begin(sources, n_sources);
-    TSR_TRY(tsr_weights_pair_fp8(&weights, *sources, options->source_block, "requantizing to FP8", err));
-    const tsr_status status = make_plan(plan, &weights, options, err);
-    tsr_weights_free(&weights);
+    tsr_status status = tsr_weights_refuse_parts(weights, *sources, "requantizing to FP8", err);
+    if (status == TSR_OK)
+        status = make_plan(plan, weights, options, err);
     if (status != TSR_OK)
         tsr_plan_free(plan);
     return status;

@@ -16,10 +16,11 @@ typedef struct tsr_requantize_options {
     uint64_t max_shard_bytes;
 } tsr_requantize_options;
 
-/* Makes the plan for sources[0]; sources[1], when n_sources is 2, is the unquantized original that the report compares
+/* Makes the plan for sources[0], whose weights these are, FP8 and plain ones; sources[1], when n_sources is 2, is the unquantized original that the report compares
  * with as well. A weight is requantized only when its scales cannot stay: the blocks differ, or the new scales must be
  * powers of two and the old ones are not. Scales that stay are written as FP32, exactly. On failure *plan is empty. */
 tsr_status tsr_requantize_plan(tsr_plan *plan, const tsr_checkpoint *const *sources, size_t n_sources,
-                               const tsr_requantize_options *options, tsr_err *err) TSR_WARN_UNUSED;
+                               const tsr_weights *weights, const tsr_requantize_options *options,
+                               tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

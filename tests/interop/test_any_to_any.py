@@ -543,6 +543,33 @@ def test_excluded_becomes_bf16(tmp_path, convert):
     assert quantization(dst)["ignore"] == [other]
 
 
+# ---- against the checkpoint that the codes came from ----
+
+MADE = ["fp8-block --scale-fmt ue8m0", "nvfp4-weight-only", "mxfp8", "int8-weight-only", "int4-weight-only --group-size 32"]
+TARGETS = ["fp8-block", "fp8-channel", "int8-channel", "int8-weight-only", "int4-weight-only", "nvfp4-weight-only",
+           "nvfp4-weight-only --dialect modelopt", "mxfp4", "mxfp8", "mxfp8 --dialect deepseek"]
+SAME = {("fp8-block", "fp8-block"), ("fp8-block", "mxfp8"), ("nvfp4-weight-only", "nvfp4-weight-only"), ("mxfp8", "mxfp8"),
+        ("int8-weight-only", "int8-weight-only"), ("int4-weight-only", "int4-weight-only")}
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_verify_against_the_original(made, tmp_path, tessera, maker, quantize, convert):
+    """Of every target: fine against the source; against the BF16 that the source was made of, where codes were moved. Codes that
+    were made twice are not the nearest, nor always their scales, and that alone is found."""
+    original = harness.make_checkpoint(maker, "llama", str(tmp_path / "original"))
+    src = quantize(original, "--scheme", *made.split())
+    for target in TARGETS:
+        dst = convert(src, "--to", *target.split())
+        code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
+        assert code == 0, f"{target}: {out}{err}"
+        code, out, err = harness.run(tessera, ["verify", dst, "--against", original])
+        same = (made.split()[0], target.split()[0]) in SAME
+        assert code == (0 if same else 1), f"{target}: {out}{err}"
+        failed = [line.split()[1] for line in out.splitlines() if line.startswith("FAIL")]
+        assert failed in ([[]] if same else [["values"], ["values", "blocks"]]), f"{target}: {out}"
+        assert same or "are not the nearest" in out, f"{target}: {out}"
+
+
 def test_nothing_that_fits(tmp_path, refuse):
     src = write(tmp_path / "src", f.fp8_block(X))
     refuse(src, 1, X, "300 columns", "groups of 32", options=("--to", "mxfp8"))
