@@ -8,6 +8,7 @@ import harness
 import numpy as np
 import pytest
 import stored_2026 as stored
+from coded_files import module, quantization, tensors, write
 
 X, Y = "model.layers.0.mlp.down_proj", "model.layers.0.mlp.experts.gate_up_proj"
 V4 = {"names": (".weight", ".scale"), "dtypes": ("I8", "F8_E8M0"), "config": f.V4}
@@ -20,18 +21,6 @@ SPELLINGS = {
     "v4, F4": {**V4, "dtypes": ("F4", "F8_E8M0")},
     "modelopt": {"names": (".weight", ".weight_scale"), "dtypes": ("U8", "U8"), "config": f.QUARK},
 }
-
-
-def write(directory, *modules, plain=()):
-    """These modules and plain tensors, under the configuration of the first."""
-    directory.mkdir()
-    entries = dict(plain)
-    for m in modules:
-        entries |= m.tensors
-    harness.write_safetensors(directory / "model.safetensors", entries, {"format": "pt"})
-    config = {"model_type": "llama", "hidden_size": 0, "quantization_config": modules[0].config}
-    (directory / "config.json").write_text(json.dumps(config))
-    return directory
 
 
 def mxfp4(x, codes, scales, names, dtypes, config):
@@ -49,15 +38,6 @@ def drawn(x=W1, rows=300, cols=352, low=110, high=122, seed=1, **spelling):
     return mxfp4(x, rng.integers(0, 16, (rows, cols), np.uint8), scales, **(spelling or V4))
 
 
-def tensors(dst):
-    return stored.read_any(dst / "model.safetensors")
-
-
-def module(dst, x):
-    got = tensors(dst)
-    return {name: array for name, array in got.items() if name.startswith(x + ".")}
-
-
 def blocks(codes, scales, block=128):
     full = np.repeat(np.repeat(scales.astype(np.float64), block, 0), block, 1)[:codes.shape[0], :codes.shape[1]]
     return codes.astype(np.float64) * full
@@ -66,10 +46,6 @@ def blocks(codes, scales, block=128):
 def fp8_values(dst, x, scale=".weight_scale_inv"):
     got = tensors(dst)
     return blocks(got[x + ".weight"], got[x + scale])
-
-
-def quantization(dst):
-    return json.loads((dst / "config.json").read_text())["quantization_config"]
 
 
 # ---- relations without loss ----
@@ -286,202 +262,6 @@ def test_a_stack_the_other_way_round(tmp_path, refuse, change, word):
     config = json.loads((src / "config.json").read_text())
     (src / "config.json").write_text(json.dumps({**config, **change}))
     refuse(src, 3, Y, word, options=("--to", "mxfp8"))
-
-
-# ---- scales of the KV cache ----
-
-A = "model.layers.0.self_attn."
-NAMES = {"ct": (A + "k_scale", A + "v_scale"), "modelopt": (A + "k_proj.k_scale", A + "v_proj.v_scale")}
-SCHEME = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
-STATED = {"ct": {"kv_cache_scheme": SCHEME}, "modelopt": {"kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"}}}
-
-
-def cached(directory, dialect, scales, states=None, joined=False):
-    """NVFP4 in this dialect, with these scales and with what config.json states of the cache."""
-    modules = [f.nvfp4(A + p, dialect, inputs=False, rows=64, cols=64) for p in (["qkv_proj"] if joined else ["k_proj", "v_proj"])]
-    modules[0] = modules[0]._replace(config={**modules[0].config, **(STATED[dialect] if states is None else states)})
-    return write(directory, *modules, plain=scales)
-
-
-def two(names, dtype="F32", shape=(), values=(0.5, 0.25)):
-    return {n: f.entry(dtype, np.full(shape, v, {"F32": np.float32, "BF16": f.BF16}[dtype])) for n, v in zip(names, values)}
-
-
-def raw_of(dst, *names):
-    got = harness.read_safetensors(dst / "model.safetensors")[1]
-    return [(dtype, list(shape), bytes(data)) for dtype, shape, data in (got[n] for n in names)]
-
-
-@pytest.mark.parametrize("source", NAMES)
-@pytest.mark.parametrize("target", NAMES)
-@pytest.mark.parametrize("scheme", ["nvfp4-weight-only", "mxfp8"])
-def test_cache_scales_have_the_names_of_the_dialect(source, target, scheme, tmp_path, convert):
-    scales = two(NAMES[source], *(("BF16", (1,)) if source == "ct" else ()))
-    dst = convert(cached(tmp_path / "src", source, scales), "--to", scheme, "--dialect",
-                  "compressed-tensors" if target == "ct" else "modelopt")
-    assert raw_of(dst, *NAMES[target]) == list(scales.values())
-    assert sum(name.endswith(("k_scale", "v_scale")) for name in tensors(dst)) == 2
-    assert quantization(dst)["kv_cache_scheme"] == STATED[target]["kv_cache_scheme"]
-    if target == "modelopt":
-        assert json.loads((dst / "hf_quant_config.json").read_text())["quantization"]["kv_cache_quant_algo"] == "FP8"
-
-
-@pytest.mark.parametrize("target", NAMES)
-def test_one_old_scale_becomes_two(target, tmp_path, tessera, convert):
-    scale = two([A + "kv_scale"])
-    dst = convert(cached(tmp_path / "src", "ct", scale), "--to", "nvfp4-weight-only", "--dialect",
-                  "compressed-tensors" if target == "ct" else "modelopt")
-    assert raw_of(dst, *NAMES[target]) == 2 * list(scale.values()) and A + "kv_scale" not in tensors(dst)
-    code, out, err = harness.run(tessera, ["verify", dst, "--against", tmp_path / "src"])
-    assert code == 0, out + err
-    metadata, got = harness.read_safetensors(dst / "model.safetensors")
-    got[NAMES[target][1]] = f.entry("F32", np.float32(0.75))
-    harness.write_safetensors(dst / "model.safetensors", got, metadata)
-    code, out, err = harness.run(tessera, ["diff", tmp_path / "src", dst])
-    assert code == 1 and "kv_scale" in out, out + err
-
-
-@pytest.mark.parametrize("source, target", [("ct", "modelopt"), ("modelopt", "ct"), ("modelopt", "modelopt")])
-def test_cache_scales_of_a_joined_projection(source, target, tmp_path, convert):
-    names = {"ct": NAMES["ct"], "modelopt": (A + "qkv_proj.k_scale", A + "qkv_proj.v_scale")}
-    scales = two(names[source])
-    dst = convert(cached(tmp_path / "src", source, scales, joined=True), "--to", "nvfp4-weight-only", "--dialect",
-                  "compressed-tensors" if target == "ct" else "modelopt")
-    assert raw_of(dst, *names[target]) == list(scales.values())
-
-
-def test_a_cache_that_nobody_states(tmp_path, convert):
-    """Names change, and nothing is claimed."""
-    dst = convert(cached(tmp_path / "src", "modelopt", two(NAMES["modelopt"]), states={}), "--to", "mxfp8")
-    assert set(NAMES["ct"]) <= set(tensors(dst)) and quantization(dst)["kv_cache_scheme"] is None
-
-
-def test_hf_quant_config_states_the_cache(tmp_path, convert):
-    src = cached(tmp_path / "src", "modelopt", two(NAMES["modelopt"]), states={})
-    (src / "hf_quant_config.json").write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": {
-        "quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16, "exclude_modules": []}}))
-    assert quantization(convert(src, "--to", "mxfp8"))["kv_cache_scheme"] == SCHEME
-
-
-@pytest.mark.parametrize("states, scales, words", [
-    ({"kv_cache_quant_algo": "NVFP4"}, NAMES["modelopt"], "is not FP8"),
-    ({"kv_cache_quant_algo": "FP8"}, (), "has no scales")])
-def test_a_cache_that_is_not_carried_over_is_told(states, scales, words, tmp_path, tessera):
-    src, dst = cached(tmp_path / "src", "modelopt", two(scales), states=states), tmp_path / "dst"
-    code, out, err = harness.run(tessera, ["convert", src, "-o", dst, "--to", "mxfp8"])
-    assert code == 0 and words in err, out + err
-    assert quantization(dst)["kv_cache_scheme"] is None
-
-
-def test_a_cache_scale_for_each_head_is_refused(tmp_path, refuse):
-    src = cached(tmp_path / "src", "modelopt", two(NAMES["modelopt"], shape=(4,)))
-    refuse(src, 3, "k_proj.k_scale", "4 values", options=("--to", "mxfp8"))
-
-
-def test_fp8_in_another_dialect_takes_its_cache_along(tmp_path, convert):
-    """Also where the codes stay as they are; and in DeepSeek's own dialect nothing is renamed."""
-    m = f.fp8_block(A + "k_proj", suffix=".weight_scale_inv", dtype="F32", config={**f.V4, "scale_fmt": None, "kv_cache_quant_algo": "FP8"})
-    scales = two(NAMES["modelopt"])
-    src = write(tmp_path / "src", m, plain={**scales, **{A + "v_proj" + n[len(m.name) - 7:]: t for n, t in m.tensors.items()}})
-    dst = convert(src, "--to", "fp8-block", "--dialect", "compressed-tensors")
-    assert raw_of(dst, *NAMES["ct"]) == list(scales.values()) and quantization(dst)["kv_cache_scheme"] == SCHEME
-    assert raw_of(convert(src, "--to", "fp8-block"), *NAMES["modelopt"]) == list(scales.values())
-
-
-# ---- integers ----
-
-CODED = [".weight_packed", ".weight_scale", ".weight_shape"]
-# Where the codes come from, the options that keep them, and what stands with them afterwards.
-KEPT = {
-    "awq": (f.awq(X), ["--zero-points"], [".weight_zero_point"]),
-    "awq, several units": (f.awq(X, rows=1048, cols=2976), ["--zero-points", "--group-size", "32"], [".weight_zero_point"]),
-    "awq, one group": (f.awq(X, size=160, config={**f.AWQ, "group_size": -1}), ["--zero-points"], [".weight_zero_point"]),
-    "gptq": (f.gptq(X, zeros="fitting"), ["--zero-points"], [".weight_zero_point"]),
-    "gptq-v2": (f.gptq(X, version=2), ["--zero-points"], [".weight_zero_point"]),
-    "gptq, symmetric": (f.gptq(X, zeros="middle"), [], []),
-    "gptq, symmetric, several units": (f.gptq(X, rows=1064, cols=2976, zeros="middle"), [], []),
-    "gptq, symmetric, with zero points": (f.gptq(X, zeros="middle"), ["--zero-points"], [".weight_zero_point"]),
-    "gptq, act-order": (f.gptq(X, order=True, zeros="middle"), [], [".weight_g_idx"]),
-    "gptq, act-order, several units": (f.gptq(X, rows=1064, cols=2976, order=True, version=2), ["--zero-points"],
-                                       [".weight_g_idx", ".weight_zero_point"]),
-    "packed": (f.int_packed(X), [], []),
-    "packed, group 128": (f.int_packed(X, cols=512, size=128), ["--group-size", "128"], []),
-    "packed, zero points": (f.int_packed(X, rows=1051, cols=2976, zeros=True), ["--zero-points"], [".weight_zero_point"]),
-    "packed, to zero points": (f.int_packed(X), ["--zero-points"], [".weight_zero_point"]),
-    "packed, act-order": (f.int_packed(X, order=True, zeros=True), ["--zero-points"], [".weight_g_idx", ".weight_zero_point"]),
-}
-
-
-def packed_values(got, x, size):
-    """What a reader of compressed-tensors makes of a module: (code - zero point) * scale, in FP32."""
-    places = 4 * np.arange(8, dtype=np.uint32)
-    rows, cols = got[x + ".weight_shape"]
-    q = (got[x + ".weight_packed"].view(np.uint32)[:, :, None] >> places & 15).reshape(rows, -1)[:, :cols].astype(np.int32)
-    z = np.full((rows, cols // size), 8)
-    if x + ".weight_zero_point" in got:
-        words = got[x + ".weight_zero_point"].view(np.uint32)
-        z = (words[:, None, :] >> places[:, None] & 15).reshape(-1, words.shape[1])[:rows].astype(np.int32)
-    of = got.get(x + ".weight_g_idx", np.arange(cols) // size)
-    return (q - z[:, of]).astype(np.float32) * got[x + ".weight_scale"].astype(np.float32)[:, of]
-
-
-@pytest.mark.parametrize("name", KEPT)
-def test_integers_keep_their_codes(name, tmp_path, tessera, convert):
-    """Values, the dtype of scales, the configuration, and what diff and verify say."""
-    m, options, more = KEPT[name]
-    src = write(tmp_path / "src", m)
-    dst = convert(src, "--to", "int4-weight-only", *options)
-    got, size = tensors(dst), max(32, m.values.shape[1] // tensors(dst)[X + ".weight_scale"].shape[1])
-    assert sorted(module(dst, X)) == sorted(X + s for s in CODED + more)
-    assert (packed_values(got, X, size) == m.values).all()
-    stored_scales = next(t[0] for n, t in m.tensors.items() if n.endswith((".scales", ".weight_scale")))
-    header = harness.read_safetensors(dst / "model.safetensors")[1]
-    assert header[X + ".weight_scale"][0] == stored_scales and header[X + ".weight_shape"][0] == "I64"
-    weights = quantization(dst)["config_groups"]["group_0"]["weights"]
-    group = {"strategy": "channel"} if name.endswith("one group") else {"strategy": "group", "group_size": size}
-    order = {"actorder": "group"} if ".weight_g_idx" in more else {}
-    assert weights == {"num_bits": 4, "type": "int", "symmetric": "--zero-points" not in options, "dynamic": False, **group, **order}
-    assert not (dst / "quantization_report.json").exists()
-    code, out, err = harness.run(tessera, ["diff", src, dst, "--json", tmp_path / "diff.json"])
-    states = {t["state"] for t in json.loads((tmp_path / "diff.json").read_text())["tensors"]}
-    assert code == 0 and states <= {"equal", "identical"}, (states, out + err)
-    code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
-    assert code == 0, out + err
-
-
-def test_integers_with_weights_that_stay(tmp_path, convert):
-    """Modules with an order and without one in one configuration, and one that is left out."""
-    a, b, c = (f"model.layers.{i}.mlp.down_proj" for i in range(3))
-    modules = [f.gptq(a, order=True, zeros="middle"), f.gptq(b, zeros="middle"), f.gptq(c, zeros="middle")]
-    dst = convert(write(tmp_path / "src", *modules), "--to", "int4-weight-only", "--exclude", c + ".*")
-    got = tensors(dst)
-    assert (packed_values(got, a, 32) == modules[0].values).all() and (packed_values(got, b, 32) == modules[1].values).all()
-    assert a + ".weight_g_idx" in got and b + ".weight_g_idx" in got
-    assert got[c + ".weight"].tobytes() == modules[2].values.astype(f.BF16).tobytes() and quantization(dst)["ignore"] == [c]
-
-
-NOT_KEPT = {
-    "zero points": (f.awq(X), [], 2, ["AWQ in groups of 32", "zero points", "--zero-points", "--lossy"]),
-    "other groups": (f.awq(X, cols=256), ["--group-size", "128", "--zero-points"], 2, ["groups of 32", "--group-size", "--lossy"]),
-    "other groups, packed": (f.int_packed(X, cols=256), ["--group-size", "64"], 2, [".weight_packed", "--group-size", "--lossy"]),
-    "a short last group": (f.awq(X, cols=152), ["--zero-points"], 3, ["groups of 32 do not divide"]),
-    "a zero point of 16": (f.gptq(X), ["--zero-points"], 3, [".qzeros", "group 0, output 0 is 16", "--scales mse"]),
-    "no symmetry": (f.gptq(X, zeros="fitting")._replace(config={**f.gptq(X).config, "sym": True}), [], 3,
-                    [".qzeros", "a zero point is not 8", "--zero-points"]),
-}
-
-
-@pytest.mark.parametrize("name", NOT_KEPT)
-def test_integers_that_cannot_stay(name, tmp_path, refuse):
-    m, options, code, words = NOT_KEPT[name]
-    refuse(write(tmp_path / "src", m), code, X, *words, options=("--to", "int4-weight-only", *options))
-
-
-def test_integers_with_a_scale_below_zero(tmp_path, refuse):
-    m = f.awq(X)
-    dtype, shape, data = m.tensors[X + ".scales"]
-    m.tensors[X + ".scales"] = (dtype, shape, data[:1] + bytes([data[1] | 0x80]) + data[2:])
-    refuse(write(tmp_path / "src", m), 3, X, "scale", options=("--to", "int4-weight-only", "--zero-points"))
 
 
 # ---- made anew ----

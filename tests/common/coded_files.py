@@ -1,0 +1,31 @@
+"""Checkpoints of a few modules of codes (formats_2026), written and read back."""
+
+import json
+
+import harness
+import stored_2026 as stored
+
+
+def write(directory, *modules, plain=()):
+    """These modules and plain tensors, under the configuration of the first."""
+    directory.mkdir()
+    entries = dict(plain)
+    for m in modules:
+        entries |= m.tensors
+    harness.write_safetensors(directory / "model.safetensors", entries, {"format": "pt"})
+    config = {"model_type": "llama", "hidden_size": 0, "quantization_config": modules[0].config}
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
+def tensors(dst):
+    return stored.read_any(dst / "model.safetensors")
+
+
+def module(dst, x):
+    got = tensors(dst)
+    return {name: array for name, array in got.items() if name.startswith(x + ".")}
+
+
+def quantization(dst):
+    return json.loads((dst / "config.json").read_text())["quantization_config"]
