@@ -5,6 +5,7 @@
 #include "common/first_failure.h"
 #include "common/threads.h"
 #include "convert/plans/ct_plan.h"
+#include "formats/model/expert_stacks.h"
 #include "quantize/fp8_block.h"
 #include "quantize/mx_weight.h"
 #include "quantize/policy.h"
@@ -87,6 +88,25 @@ static bool is_fp8(const struct scheme *s)
     return s->form == BLOCKS || s->form == TSR_CT_FP8;
 }
 
+/* How many tensors quantize makes of each matrix: only block FP8 keeps a stack of experts, the others take gate and up
+ * of each expert apart (convert/plans/split_plan.h). */
+static unsigned parts_of(const struct scheme *s, const tsr_tensor *t)
+{
+    const tsr_stack *const stack = s->form == BLOCKS || t->rank != 3 ? NULL : tsr_stack_find(t->name);
+    return stack == NULL || t->shape[1] % tsr_stack_projections(stack) != 0 ? 1 : tsr_stack_projections(stack);
+}
+
+/* All matrices of a tensor one below the other. */
+static tsr_tensor flat(const tsr_tensor *t)
+{
+    const matrix m = matrix_of(t);
+    tsr_tensor rows = *t;
+    rows.rank = 2;
+    rows.shape[0] = m.matrices * m.rows;
+    rows.shape[1] = m.cols;
+    return rows;
+}
+
 static tsr_mx_scheme groups_of(const struct scheme *s)
 {
     return tsr_mx_scheme_of(s->mx, TSR_MX_COMPRESSED_TENSORS);
@@ -110,9 +130,16 @@ static bool takes(tsr_scheme scheme, const tsr_checkpoint *c, const tsr_tensor *
     const struct scheme *const s = &kSchemes[scheme];
     if ((o->schemes != 0 && (o->schemes >> scheme & 1) == 0) || (taken & tsr_scheme_taken_bit(scheme)) == 0)
         return false;
-    if (s->form == GROUPS) /* any matrix, as e4m3 by row, of whole groups */
-        return tsr_ct_takes(c, t, TSR_CT_FP8, &s->ints) && t->shape[1] % groups_of(s).group == 0;
-    return s->form == BLOCKS || tsr_ct_takes(c, t, (tsr_ct_form)s->form, &s->ints);
+    if (s->form == BLOCKS)
+        return true;
+    if (t->rank == 3 && tsr_stack_find(t->name) == NULL)
+        return false;
+    tsr_tensor rows = flat(t);
+    if (t->rank == 3)
+        rows.name = "experts.0.weight"; /* as each expert's own tensors end, whatever the stack is called */
+    if (s->form == GROUPS)              /* any matrix, as e4m3 by row, of whole groups */
+        return tsr_ct_takes(c, &rows, TSR_CT_FP8, &s->ints) && rows.shape[1] % groups_of(s).group == 0;
+    return tsr_ct_takes(c, &rows, (tsr_ct_form)s->form, &s->ints);
 }
 
 tsr_status tsr_schemes_decide(const tsr_checkpoint *c, const char *model_type, uint8_t *taken, tsr_arena *arena,
@@ -142,8 +169,10 @@ tsr_status tsr_schemes_decide(const tsr_checkpoint *c, const char *model_type, u
     return status;
 }
 
-static uint64_t bytes_of(const struct scheme *s, const matrix *m)
+static uint64_t bytes_of(const struct scheme *s, const tsr_tensor *t)
 {
+    const unsigned parts = parts_of(s, t);
+    const matrix whole = matrix_of(t), one = {whole.matrices * parts, whole.rows / parts, whole.cols}, *const m = &one;
     const uint64_t n = m->rows * m->cols;
     if (s->form == GROUPS) {
         const tsr_mx_scheme mx = groups_of(s);
@@ -257,8 +286,9 @@ static tsr_status quantize_strip(const tsr_cpu_kernels *k, const worker *w, cons
                                  const tsr_scheme_cost costs[TSR_SCHEMES], tsr_quant_stats stats[TSR_SCHEMES],
                                  unsigned *refused, tsr_err *err)
 {
-    const tsr_int_rows rows = {.tensor = t,
-                               .row = at->row,
+    const tsr_tensor one_below_the_other = flat(t);
+    const tsr_int_rows rows = {.tensor = &one_below_the_other,
+                               .row = at->matrix * matrix_of(t).rows + at->row,
                                .rows = at->rows,
                                .x = w->x,
                                .codes = w->codes,
@@ -434,13 +464,12 @@ tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tenso
     if (r.flights == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu tensors", n);
     for (size_t i = 0; i < n; i++) {
-        const matrix m = matrix_of(tensors[i]);
         r.progress.bytes_total += tensors[i]->bytes;
         for (tsr_scheme s = 0; s < TSR_SCHEMES; s++) {
             const bool taken =
                 takes(s, checkpoint, tensors[i], options, options->taken == NULL ? ~0u : options->taken[i]);
-            costs[i * TSR_SCHEMES + s] =
-                (tsr_scheme_cost){.taken = taken, .bytes = taken ? bytes_of(&kSchemes[s], &m) : tensors[i]->bytes};
+            costs[i * TSR_SCHEMES + s] = (tsr_scheme_cost){
+                .taken = taken, .bytes = taken ? bytes_of(&kSchemes[s], tensors[i]) : tensors[i]->bytes};
         }
     }
     if (tsr_run_threads(threads, work, tell_progress, &r) == 0)
