@@ -9,9 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { NARROWEST = 60, WIDEST = 120, USUAL = 80 };
+
+/* What `quantize` leaves in the folder of a checkpoint. */
+#define REPORT_NAME "quantization_report.json"
 
 typedef struct arguments {
     const char *results[TSR_MAX_RESULTS];
@@ -19,6 +23,7 @@ typedef struct arguments {
     double limit; /* dB */
     size_t n;
     bool quiet, help;
+    tsr_arena arena; /* of paths */
 } arguments;
 
 static const char kHelp[] =
@@ -29,12 +34,27 @@ static const char kHelp[] =
     "quantiles of SQNR, errors by layer, kind of module and expert, and the worst tensors.\n"
     "Exit code 0: no result fell short; 1: one did, or got worse than its baseline; 3: a file is no result.\n\n"
     "Examples:\n"
-    "  tessera report DeepSeek-V3-FP8/quantization_report.json\n"
+    "  tessera report DeepSeek-V3-FP8                     its quantization_report.json\n"
     "  tessera report weights.json gemm.json forward.json --junit report.xml --markdown comment.md        for CI\n"
     "  tessera report tonight.json --baseline lastnight.json --max-regression 0.05dB\n"
     "  tessera report result.json --csv tensors.csv --quiet\n"
     "  tessera report result.json --json -\n\n"
     "Options:\n";
+
+/* The folder of a checkpoint stands for the report in it. */
+static tsr_status find_report(const char **path, tsr_arena *arena, tsr_err *err)
+{
+    struct stat st;
+    if (*path == NULL || stat(*path, &st) != 0 || !S_ISDIR(st.st_mode))
+        return TSR_OK;
+    const char *const inside = tsr_arena_printf(arena, "%s/" REPORT_NAME, *path);
+    if (inside == NULL)
+        return tsr_out_of_memory(err, NULL);
+    if (access(inside, F_OK) != 0)
+        return tsr_fail(err, TSR_E_USAGE, "%s: a folder without a " REPORT_NAME ": name a result", *path);
+    *path = inside;
+    return TSR_OK;
+}
 
 /* "0.1dB", "0.1 dB" or "0.1". */
 static tsr_status parse_decibels(const char *text, double *value, tsr_err *err)
@@ -80,6 +100,9 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
     if (a->max_regression != NULL && a->baseline == NULL)
         return tsr_fail(err, TSR_E_USAGE, "--max-regression: against what? --baseline OLD.json");
     TSR_TRY(parse_decibels(a->max_regression, &a->limit, err));
+    for (size_t i = 0; i < a->n; i++)
+        TSR_TRY(find_report(&a->results[i], &a->arena, err));
+    TSR_TRY(find_report(&a->baseline, &a->arena, err));
     const tsr_output more[] = {{"--markdown", a->markdown}, {"--csv", a->csv}, {0}};
     tsr_places places = {.json = a->json, .junit = a->junit, .more = more};
     memcpy(places.sources, a->results, a->n * sizeof *a->results);
@@ -189,5 +212,6 @@ int tsr_cmd_report(int argc, char **argv)
         status = print_summary(&report, &err);
     const bool fine = report.outcome != TSR_OUTCOME_FAILED;
     tsr_report_free(&report);
+    tsr_arena_free(&a.arena);
     return tsr_end("report", status, fine, &err);
 }

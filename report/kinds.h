@@ -30,7 +30,7 @@ tsr_value_fn tsr_read_inspect_tensor;
 /* The limits of a result, all of which are numbers. `to`: tsr_result. */
 tsr_value_fn tsr_read_limits;
 
-/* A row, by a table of what else than figures is in it; figures and place are finished. NULL with *err set: refused. */
+/* A row, by a table of what else than figures is in it; its figures and place are finished. */
 tsr_status tsr_read_row(tsr_reading *r, const char *what, const tsr_field *fields, uint32_t series, tsr_row **row,
                         tsr_err *err) TSR_WARN_UNUSED;
 

@@ -61,7 +61,6 @@ static tsr_status find_kind(tsr_result *result, const char *text, size_t size, s
     return refuse_schema(result->path, schema, err);
 }
 
-/* The series that is charted: of a forward pass the one whose name begins so. */
 static tsr_status read_whole(tsr_result *result, const char *text, size_t size, tsr_err *err)
 {
     tsr_reading r = {.json = tsr_json_open(result->path, text, size), .result = result};

@@ -67,7 +67,7 @@ static void draw_number(tsr_text *text, const char *format, double value, int ro
     if (isnan(value))
         tsr_text_printf(text, "%*s", room, "-");
     else if (isinf(value))
-        tsr_text_printf(text, "%*s", room, value > 0 ? "all" : "none");
+        tsr_text_printf(text, "%*s", room, value > 0 ? "exact" : "lost");
     else
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FINDINGS = 10, GROUPS = 12, WORST = 5, MOST_TEXT = 400 };
+enum { FINDINGS = 10, GROUPS = 12, WORST = 5, MOST_TEXT = 400, MOST_BYTES = 60000 };
 
 /* ---- texts of strangers ---- */
 
@@ -15,7 +15,8 @@ static void code(tsr_text *text, const char *what)
 {
     tsr_text shown = {0};
     size_t run = 0, longest = 0;
-    tsr_text_visible(&shown, what, strlen(what));
+    tsr_text_visible(&shown, what, strnlen(what, MOST_TEXT));
+    tsr_text_append(&shown, "...", strlen(what) > MOST_TEXT ? 3 : 0);
     for (size_t i = 0; i < shown.size; i++) {
         run = shown.data[i] == '`' ? run + 1 : 0;
         longest = run > longest ? run : longest;
@@ -363,6 +364,18 @@ void tsr_write_markdown(tsr_text *text, const tsr_report *report)
     for (size_t i = 0; i < report->count; i++)
         write_outliers(text, &report->overviews[i], &listed);
     tsr_text_append(text, "\n", listed > 0);
-    for (size_t i = 0; i < report->count; i++)
-        write_details(text, &report->overviews[i]);
+    for (size_t i = 0; i < report->count; i++) {
+        tsr_text details = {0};
+        write_details(&details, &report->overviews[i]);
+        text->failed = text->failed || details.failed;
+        const bool fits = text->size + details.size < MOST_BYTES;
+        if (fits)
+            tsr_text_append(text, details.data, details.size);
+        tsr_text_free(&details);
+        if (!fits) {
+            tsr_text_printf(text, "The details of %zu results are left out: a comment has no room for them.\n",
+                            report->count - i);
+            break;
+        }
+    }
 }

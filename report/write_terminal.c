@@ -118,7 +118,7 @@ static void draw_db(tsr_text *text, double value)
     if (isfinite(value))
         tsr_text_printf(text, "%8.2f", value);
     else
-        tsr_text_printf(text, "%8s", isnan(value) ? "-" : "none");
+        tsr_text_printf(text, "%8s", isnan(value) ? "-" : value > 0 ? "exact" : "lost");
 }
 
 /* A narrow terminal does without 1 % and 90 %. */

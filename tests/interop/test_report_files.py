@@ -177,6 +177,26 @@ def test_names_of_strangers(report, tmp_path):
         assert "`` x\\nPASS" in line and len(re.findall(r"(?<!\\)\|", line)) in (4, 7), line
 
 
+def test_a_comment_has_room_for_it(made, tessera, tmp_path):
+    """However many results and however long their names are."""
+    long = results.write(tmp_path / "long.json", results.quantization_report([results.row(f"{i}." + "x" * 20000, 30) for i in range(40)]))
+    for paths in ([long], [path for path, _ in made.values()] * 3, [long] * 64):
+        code, out, err = harness.run(tessera, ["report", *paths, "--markdown", "-"])
+        assert code in (0, 1) and err == "" and len(out) < 65536
+        assert out.count("<details>") == out.count("</details>") > 0
+        assert ("are left out" in out) == (out.count("<details>") < len(paths))
+
+
+def test_the_folder_of_a_checkpoint_stands_for_its_report(made, tessera, tmp_path):
+    path = made["report"][0]
+    one, other = (harness.run(tessera, ["report", p, "--csv", "-"]) for p in (path, path.parent))
+    assert one == other and one[0] == 0
+    code, _, err = harness.run(tessera, ["report", path, "--baseline", path.parent, "--quiet"])
+    assert (code, err) == (0, "")
+    code, _, err = harness.run(tessera, ["report", tmp_path])
+    assert code == 2 and "quantization_report.json" in err
+
+
 def test_stdout_takes_one_report_and_no_summary(made, tessera):
     path = made["verify"][0]
     for form in FORMS:
