@@ -43,6 +43,7 @@ static const char kHelp[] =
     "  tessera quantize model -o out --scheme nvfp4 --activations ranges.json --dialect modelopt     for TensorRT-LLM\n"
     "  tessera quantize model -o out --scheme mxfp4-weight-only --scales mse      experts for every engine\n"
     "  tessera quantize model -o out --scheme mxfp8 --dialect deepseek            quant_method mxfp8, for SGLang\n"
+    "  tessera quantize DeepSeek-V4-BF16 -o out --scheme mxfp4 --dialect deepseek   as its releases are\n"
     "  tessera quantize model -o out --rules rules.json                           several schemes: "
     "docs/plan-schemes.md\n"
     "  tessera quantize --list-families                                           which tensors, of which models\n\n"

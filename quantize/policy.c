@@ -116,7 +116,7 @@ static tsr_decision decide_as_source(const deciding *d, const tsr_tensor *t)
     const uint64_t cols = t->rank == 0 ? 0 : t->shape[t->rank - 1];
     if (t->source != TSR_SOURCE_DECODED || t->rank < 2 || t->bytes == 0)
         return (tsr_decision){for_all == NULL || for_all->treatment == TSR_QUANTIZE ? TSR_KEEP : for_all->treatment,
-                              "not quantized in the source"};
+                              t->dtype < TSR_F8_E5M2 || t->rank < 2 ? "not quantized in the source" : "stays as it is"};
     if (glob != NULL)
         return (tsr_decision){TSR_KEEP, tsr_arena_printf(d->arena, "--exclude '%s'", glob)};
     if (d->o->not_fp8 && tsr_glob_match("*.indexer.wk.weight", t->name))

@@ -124,9 +124,25 @@ static const tsr_rule kGptOss[] = {
     {"*.self_attn.*", TSR_KEEP, "attention: releases of this family keep it (--include overrides)", false},
 };
 
+/* DeepSeek-V4 and V4.1, under their own names. Releases have the experts in FP4, and all that stands here in FP8. */
+#define V4_KEEPS                                                                                               \
+    {"embed.weight", TSR_KEEP_EMBEDDING, "embedding", false}, {"head.weight", TSR_KEEP, "output head", false}, \
+        {"*.engram.embed.weight", TSR_KEEP_EMBEDDING, "n-gram table", false},                                  \
+        {"*.compressor.*", TSR_KEEP, "compressor: loaders read it in BF16", false},                            \
+        {"*.indexer.wk.weight", TSR_KEEP, "indexer: loaders read it in BF16", false},                          \
+    {                                                                                                          \
+        "aligner.*", TSR_KEEP, "vision tower: engines run it unquantized", false                               \
+    }
+
 static const tsr_rule kDeepseekV4[] = {
-    {"*", TSR_KEEP, "DeepSeek-V4's loaders read '.scale' of F8_E8M0 and packed FP4, which quantize does not make",
-     true},
+    V4_KEEPS,
+    {"*.attn.w?_?.weight", TSR_QUANTIZE, "attention", false},
+    {"*.attn.wkv.weight", TSR_QUANTIZE, "attention", false},
+    {"*.attn.indexer.wq_b.weight", TSR_QUANTIZE, "sparse attention indexer", false},
+    {"*.ffn.experts.*.w?.weight", TSR_QUANTIZE, "expert", false},
+    {"*.ffn.shared_experts.w?.weight", TSR_QUANTIZE, "shared expert", false},
+    {"*.engram.wkv.weight", TSR_QUANTIZE, "n-gram memory", false},
+    {"mtp.*.?_proj.weight", TSR_QUANTIZE, "projection of an MTP stage", false},
 };
 
 static const tsr_rule kConv1d[] = {
@@ -197,6 +213,14 @@ static const tsr_rule kQwen35FourBits[] = {
     {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
 };
 
+static const tsr_rule kDeepseekV4FourBits[] = {
+    V4_KEEPS,
+    {"*.ffn.experts.*.w?.weight", TSR_QUANTIZE, "expert", false},
+    {"*.attn.*", TSR_KEEP, "attention: " KEPT_IN_4_BITS, false},
+    {"*.ffn.shared_experts.*", TSR_KEEP, "shared expert: " KEPT_IN_4_BITS, false},
+    {"mtp.*", TSR_KEEP, "MTP stage: " KEPT_IN_4_BITS, false},
+};
+
 #define TABLE(table)                        \
     {                                       \
         table, sizeof table / sizeof *table \
@@ -209,8 +233,10 @@ static const tsr_policy_family kFamilies[] = {
     {"deepseek_v2", RULES_8_4(kMla, kMlaFourBits)},
     {"deepseek_v3", RULES_8_4(kMla, kMlaFourBits)},
     {"deepseek_v32", RULES_8_4(kMla, kMlaFourBits)},
-    {"deepseek_v4", RULES(kDeepseekV4)},
-    {"deepseek_v41", RULES(kDeepseekV4)},
+    {"deepseek_v4", RULES_8_4(kDeepseekV4, kDeepseekV4FourBits)},
+    {"deepseek_v4_text", RULES_8_4(kDeepseekV4, kDeepseekV4FourBits)},
+    {"deepseek_v41", RULES_8_4(kDeepseekV4, kDeepseekV4FourBits)},
+    {"deepseek_v41_text", RULES_8_4(kDeepseekV4, kDeepseekV4FourBits)},
     {"kimi_k2", RULES_8_4(kMla, kKimiK2FourBits)},
     {"kimi_k25", RULES_8_4(kMla, kKimiK2FourBits)},
     {"kimi_k3", RULES(kKimiLinear)},

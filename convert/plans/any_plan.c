@@ -4,7 +4,9 @@
 #include "convert/ops/move_op.h"
 #include "convert/ops/mx_op.h"
 #include "convert/ops/recode_op.h"
+#include "convert/plans/native_config.h"
 #include "convert/plans/split_plan.h"
+#include "formats/model/model.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,11 +16,45 @@ typedef struct planning {
     tsr_any_view *view;
     const tsr_any_options *o;
     tsr_move move;
-    bool native;  /* DeepSeek-V4's names */
     bool ordered; /* some weights that are moved have an order of their own */
     bool *moved;  /* [parts]: whether their codes are moved */
     tsr_err *err;
 } planning;
+
+/* ---- DeepSeek-V4's own names ---- */
+
+/* Its n-gram tables, e4m3 with a scale for 32 columns, which its loaders read in no other form. */
+static bool is_table(const tsr_weight *w)
+{
+    return strstr(w->data->name, ".engram.embed.") != NULL;
+}
+
+/* Beside experts in FP4 all other codes are FP8, as they come. */
+static bool is_no_expert(const tsr_weight *w)
+{
+    return is_table(w) || (w->kind->family == TSR_FAMILY_FP8 && tsr_part_of(w->data->name) != TSR_PART_ROUTED_EXPERTS);
+}
+
+/* Whether the source has these names, whatever its model_type: a weight of "X.weight" and "X.scale". */
+static bool has_names(const tsr_weights *weights)
+{
+    for (size_t i = 0; i < weights->count; i++) {
+        if (weights->items[i].kind != NULL && strcmp(weights->items[i].kind->name, "mxfp4-v4") == 0)
+            return true;
+    }
+    return false;
+}
+
+static tsr_stays *what_stays(const tsr_any_options *o, const tsr_checkpoint *source)
+{
+    if (!tsr_has_native_names(source))
+        return NULL;
+    if (o->blocks != NULL && o->blocks->dialect == TSR_DIALECT_DEEPSEEK)
+        return is_table;
+    return o->groups != NULL && o->groups->target == TSR_MX_MXFP4 && o->groups->dialect == TSR_MX_DIALECT_DEEPSEEK
+               ? is_no_expert
+               : NULL;
+}
 
 /* ---- the scheme ---- */
 
@@ -91,6 +127,7 @@ static tsr_status plan_scheme(const planning *p)
     if (o->groups != NULL) {
         tsr_mx_options groups = *o->groups;
         groups.policy = policy_of(o);
+        groups.native_block = p->view->weights.block;
         return tsr_mx_plan(p->plan, p->view->sources, &groups, p->err);
     }
     if (o->rows != NULL) {
@@ -104,7 +141,7 @@ static tsr_status plan_scheme(const planning *p)
     }
     tsr_quantize_options blocks = *o->blocks;
     blocks.policy = policy_of(o);
-    if (p->native)
+    if (blocks.dialect == TSR_DIALECT_DEEPSEEK && has_names(&p->view->weights))
         blocks.dialect = TSR_DIALECT_DEEPSEEK_V4;
     return tsr_quantize_plan(p->plan, p->view->sources, &blocks, p->err);
 }
@@ -320,13 +357,6 @@ static tsr_status rewrite_notes(const planning *p)
 
 /* ---- configuration ---- */
 
-/* DeepSeek-V4's experts are FP8 then, which loaders do not guess. */
-static tsr_status state_expert_dtype(const planning *p)
-{
-    static const char *const kKey[] = {"expert_dtype"};
-    return tsr_plan_edit_text(p->plan, TSR_CONFIG_NAME, kKey, 1, "\"fp8\"", p->err);
-}
-
 /* Whose names and configuration of a KV cache the scheme's dialect has. */
 static tsr_kv_dialect cache_of(const tsr_any_options *o)
 {
@@ -336,16 +366,6 @@ static tsr_kv_dialect cache_of(const tsr_any_options *o)
         return kOf[o->groups->dialect];
     return o->rows != NULL || o->blocks->dialect == TSR_DIALECT_COMPRESSED_TENSORS ? TSR_KV_COMPRESSED_TENSORS
                                                                                    : TSR_KV_AS_IT_IS;
-}
-
-/* Whether the source has DeepSeek-V4's names: a weight of "X.weight" and "X.scale". */
-static bool has_native_names(const tsr_weights *weights)
-{
-    for (size_t i = 0; i < weights->count; i++) {
-        if (weights->items[i].kind != NULL && strcmp(weights->items[i].kind->name, "mxfp4-v4") == 0)
-            return true;
-    }
-    return false;
 }
 
 /* ---- the plan ---- */
@@ -378,16 +398,12 @@ static tsr_status make_plan(planning *p)
         p->ordered = p->ordered || (p->move.to == TSR_MOVE_PACKED && part->view.weight != NULL &&
                                     part->view.weight->reordered && reason_to_move(p, part) != NULL);
     }
-    p->native =
-        has_native_names(&p->view->weights) && p->o->blocks != NULL && p->o->blocks->dialect == TSR_DIALECT_DEEPSEEK;
     p->moved = calloc(p->view->n_parts + 1, sizeof *p->moved);
     if (p->moved == NULL)
         return tsr_out_of_memory(p->err, "while planning");
     TSR_TRY(plan_and_keep(p));
     TSR_TRY(give_sources(p));
     TSR_TRY(rewrite_notes(p));
-    if (p->native)
-        TSR_TRY(state_expert_dtype(p));
     TSR_TRY(tsr_plan_kv_cache(p->plan, &p->view->weights, cache_of(p->o), p->err));
     TSR_TRY(spell_command(p));
     if (p->ordered)
@@ -404,7 +420,11 @@ tsr_status tsr_any_plan(tsr_plan *plan, tsr_any_view *view, const tsr_checkpoint
 {
     planning p = {.plan = plan, .view = view, .o = options, .err = err};
     *plan = (tsr_plan){0};
-    TSR_TRY(tsr_any_see(view, source, options->paired, &options->source_block, options->split, cache_of(options), err));
+    const tsr_any_seeing how = {.block = options->source_block,
+                                .split = options->split,
+                                .stays = what_stays(options, source),
+                                .cache = cache_of(options)};
+    TSR_TRY(tsr_any_see(view, source, options->paired, &how, err));
     const tsr_status status = make_plan(&p);
     free(p.moved);
     if (status != TSR_OK) {

@@ -20,6 +20,7 @@ typedef struct seeing {
     tsr_stack_layout layout; /* of plain stacks */
     bool known;              /* the model_type is one that the policy's tables have */
     tsr_split split;
+    tsr_stays *stays;
     bool interleaved; /* stacks of codes have gate and up in turns */
     tsr_kv_dialect cache;
     tsr_err *err;
@@ -261,10 +262,22 @@ static tsr_status add_data(seeing *s, const tsr_tensor *t)
                          : add_biases(s, t, k, owner->scale != NULL ? s->interleaved : s->layout.interleaved);
 }
 
+static tsr_status add_as_stored(seeing *s, const tsr_weight *w)
+{
+    const tsr_tensor *companions[TSR_MAX_COMPANIONS];
+    const size_t n = tsr_weight_companions(w, companions);
+    TSR_TRY(tsr_tensors_add(&s->tensors, w->data, s->err));
+    for (size_t i = 0; i < n; i++)
+        TSR_TRY(tsr_tensors_add(&s->tensors, companions[i], s->err));
+    return TSR_OK;
+}
+
 static tsr_status add_weight(seeing *s, const tsr_weight *w)
 {
     if (w->scale == NULL)
         return add_data(s, w->data);
+    if (s->stays != NULL && s->stays(w))
+        return add_as_stored(s, w);
     const tsr_stack *const k = w->values->rank == 3 ? tsr_stack_find(w->values->name) : NULL;
     if (k != NULL && splits_codes(s))
         return add_experts(s, w, k);
@@ -291,8 +304,8 @@ static tsr_status see(seeing *s, bool codes)
                               s->err);
 }
 
-static tsr_status see_as(tsr_any_view *view, const tsr_checkpoint *source, tsr_split split, bool codes,
-                         tsr_kv_dialect cache, tsr_err *err)
+static tsr_status see_as(tsr_any_view *view, const tsr_checkpoint *source, const tsr_any_seeing *how, bool codes,
+                         tsr_err *err)
 {
     view->source = source;
     view->sources[0] = &view->seen;
@@ -304,9 +317,10 @@ static tsr_status see_as(tsr_any_view *view, const tsr_checkpoint *source, tsr_s
                 .model = tsr_model_read(source),
                 .layout = tsr_stack_layout_of(type),
                 .known = tsr_policy_knows(type),
-                .split = split,
+                .split = how->split,
+                .stays = how->stays,
                 .interleaved = gpt_oss,
-                .cache = cache,
+                .cache = how->cache,
                 .err = err};
     const tsr_status status = see(&s, codes);
     tsr_tensors_free(&s.tensors);
@@ -315,24 +329,24 @@ static tsr_status see_as(tsr_any_view *view, const tsr_checkpoint *source, tsr_s
     return status;
 }
 
-tsr_status tsr_any_see(tsr_any_view *view, const tsr_checkpoint *source, tsr_weights *paired, const tsr_block *block,
-                       tsr_split split, tsr_kv_dialect cache, tsr_err *err)
+tsr_status tsr_any_see(tsr_any_view *view, const tsr_checkpoint *source, tsr_weights *paired, const tsr_any_seeing *how,
+                       tsr_err *err)
 {
     *view = (tsr_any_view){.source = NULL};
     if (paired == NULL) {
-        TSR_TRY(tsr_weights_pair(&view->weights, source, *block, err));
+        TSR_TRY(tsr_weights_pair(&view->weights, source, how->block, err));
     } else {
         view->weights = *paired;
         *paired = (tsr_weights){.items = NULL};
     }
-    return see_as(view, source, split, true, cache, err);
+    return see_as(view, source, how, true, err);
 }
 
 tsr_status tsr_any_see_plain(tsr_any_view *view, const tsr_checkpoint *source, tsr_split split, tsr_err *err)
 {
     *view = (tsr_any_view){.source = NULL};
     TSR_TRY(tsr_weights_pair(&view->weights, source, (tsr_block){0, 0}, err));
-    return see_as(view, source, split, false, TSR_KV_AS_IT_IS, err);
+    return see_as(view, source, &(tsr_any_seeing){.split = split, .cache = TSR_KV_AS_IT_IS}, false, err);
 }
 
 const tsr_any_part *tsr_any_part_of(const tsr_any_view *view, const tsr_tensor *tensor)

@@ -40,11 +40,21 @@ typedef struct tsr_any_view {
     tsr_arena arena;
 } tsr_any_view;
 
-/* Pairs the source, unless it takes over `paired` (may be NULL), and makes the view, which outlives all plans for it; scales of the KV cache are called there as `cache`
- * has them. TSR_E_UNSUPPORTED: there are no codes; a stack
- * is to be split whose experts lie the other way round. On failure there is nothing to free. */
-tsr_status tsr_any_see(tsr_any_view *view, const tsr_checkpoint *source, tsr_weights *paired, const tsr_block *block,
-                       tsr_split split, tsr_kv_dialect cache, tsr_err *err) TSR_WARN_UNUSED;
+/* Whether a weight of codes is seen as it is stored. */
+typedef bool tsr_stays(const tsr_weight *weight);
+
+typedef struct tsr_any_seeing {
+    tsr_block block; /* of the source; 0 x 0: as config.json states */
+    tsr_split split;
+    tsr_stays *stays;     /* NULL: nothing does */
+    tsr_kv_dialect cache; /* how scales of the KV cache are called */
+} tsr_any_seeing;
+
+/* Pairs the source, unless it takes over `paired` (may be NULL), and makes the view, which outlives all plans for it.
+ * TSR_E_UNSUPPORTED: there are no codes; a stack is to be split whose experts lie the other way round. On failure there is
+ * nothing to free. */
+tsr_status tsr_any_see(tsr_any_view *view, const tsr_checkpoint *source, tsr_weights *paired, const tsr_any_seeing *how,
+                       tsr_err *err) TSR_WARN_UNUSED;
 
 /* The same for a source without codes, whose configuration stays. view->has_stacks says whether anything is seen
  * otherwise than it is stored. */

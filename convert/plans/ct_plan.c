@@ -235,7 +235,8 @@ static tsr_status make_plan(tsr_plan *plan, const void *options, tsr_decision *d
     policy.block_rows = 1;
     policy.not_fp8 = o->form != TSR_CT_FP8;
     policy.four_bits = o->form == TSR_CT_PACKED && o->scheme.bits == 4;
-    TSR_TRY(tsr_quantize_check_source(c, err));
+    if (!o->policy.as_source)
+        TSR_TRY(tsr_quantize_check_source(c, err));
     TSR_TRY(spell_command(plan, o, err));
     TSR_TRY(tsr_plan_decide(plan, &policy, decisions, err));
     TSR_TRY(plan_tensors(plan, o, decisions, err));

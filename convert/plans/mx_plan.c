@@ -1,13 +1,16 @@
 /* Which weights become codes, what scales they share, and the configuration that says so. */
 #include "convert/plans/mx_plan.h"
 
+#include "convert/ops/quantize_op.h"
 #include "convert/plans/ct_config.h"
 #include "convert/plans/fp8_config.h"
 #include "convert/plans/mx_layers.h"
+#include "convert/plans/native_config.h"
 #include "convert/plans/policy_plan.h"
 #include "convert/plans/quantize_plan.h"
 #include "convert/plans/quantize_report.h"
 #include "formats/model/fused.h"
+#include "formats/model/model.h"
 #include "formats/model/weights.h"
 
 #include <stdio.h>
@@ -42,7 +45,8 @@ static const struct pair {
                                   [TSR_MX_DIALECT_MODELOPT] = {"W4A16_NVFP4", "vLLM, SGLang, TensorRT-LLM"}},
     [TSR_MX_MXFP4] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] = {"mxfp4-pack-quantized",
                                                              "vLLM, transformers; of experts also SGLang and "
-                                                             "TensorRT-LLM"}},
+                                                             "TensorRT-LLM"},
+                      [TSR_MX_DIALECT_DEEPSEEK] = {"fp8", "vLLM, SGLang, transformers, of DeepSeek-V4 only"}},
     [TSR_MX_MXFP4_WEIGHT_ONLY] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] = {"mxfp4-pack-quantized",
                                                                          "vLLM, transformers; of experts also SGLang "
                                                                          "and TensorRT-LLM"}},
@@ -61,6 +65,12 @@ static const struct dialect {
     [TSR_MX_DIALECT_DEEPSEEK] =
         {.name = "deepseek",
          .producer = TSR_MX_MODELOPT, /* scales rounded up to powers of two: rceil */
+         .packed = {.codes = ".weight",
+                    .scales = ".scale",
+                    .global = "",
+                    .input = "",
+                    .packed = TSR_I8,
+                    .power = TSR_F8_E8M0},
          .bytes = {.codes = ".weight", .scales = ".weight_scale_inv", .global = "", .input = "", .power = TSR_U8}},
     [TSR_MX_DIALECT_COMPRESSED_TENSORS] =
         {.name = "compressed-tensors",
@@ -113,10 +123,18 @@ tsr_status tsr_mx_check_dialect(tsr_mx_target target, tsr_mx_dialect dialect, ts
     return status;
 }
 
+/* DeepSeek-V4's own layout: the experts in FP4, and FP8 beside them. */
+static bool is_native(tsr_mx_target target, tsr_mx_dialect dialect)
+{
+    return target == TSR_MX_MXFP4 && dialect == TSR_MX_DIALECT_DEEPSEEK;
+}
+
 tsr_mx_description tsr_mx_describe(tsr_mx_target target, tsr_mx_dialect dialect)
 {
     const struct target *const t = &kTargets[target];
-    const tsr_mx_scheme scheme = tsr_mx_scheme_of(t->kind, kDialects[dialect].producer);
+    tsr_mx_scheme scheme = tsr_mx_scheme_of(t->kind, kDialects[dialect].producer);
+    if (is_native(target, dialect)) /* ModelOpt's ties go toward zero, which is its own habit */
+        scheme.producer = TSR_MX_COMPRESSED_TENSORS;
     return (tsr_mx_description){
         .scheme = scheme,
         .names = t->bits == 8 ? &kDialects[dialect].bytes : &kDialects[dialect].packed,
@@ -137,6 +155,7 @@ typedef struct planning {
     tsr_mx_scheme scheme;
     const tsr_mx_names *names;
     tsr_decision *decisions; /* [tensors] */
+    tsr_decision *beside;    /* [tensors]: what becomes FP8 in DeepSeek-V4's layout; NULL in others */
     tsr_mx_layers layers;
     tsr_err *err;
 } planning;
@@ -158,12 +177,44 @@ static tsr_status plan_weight(const planning *p, const tsr_tensor *t)
     return tsr_mx_layers_plan(&p->layers, t, &step, p->err);
 }
 
+static tsr_fp8_block native_block(const planning *p)
+{
+    const tsr_block b = p->o->native_block;
+    return (tsr_fp8_block){.block_rows = b.rows == 0 ? 128 : (uint32_t)b.rows,
+                           .block_cols = b.cols == 0 ? 128 : (uint32_t)b.cols,
+                           .scale_fmt = TSR_SCALE_UE8M0};
+}
+
+/* Whether the tensor is no expert and becomes FP8 in blocks. */
+static bool becomes_fp8(const planning *p, const tsr_tensor *t)
+{
+    return p->beside != NULL && tsr_part_of(t->name) != TSR_PART_ROUTED_EXPERTS &&
+           p->beside[t - p->c->tensors.items].treatment == TSR_QUANTIZE;
+}
+
+static tsr_status plan_fp8(const planning *p, const tsr_tensor *t)
+{
+    const tsr_fp8_block block = native_block(p);
+    TSR_TRY(tsr_plan_quantize(p->plan, &(tsr_weight){.data = t}, &block, TSR_DIALECT_DEEPSEEK_V4, p->err));
+    return tsr_plan_add_note(
+        p->plan, t, "quantize",
+        tsr_arena_printf(&p->plan->arena, "%s: FP8 in blocks", p->beside[t - p->c->tensors.items].reason), p->err);
+}
+
 static tsr_status plan_tensors(const planning *p)
 {
     for (size_t i = 0; i < p->c->tensors.count; i++) {
         const tsr_tensor *const t = &p->c->tensors.items[i];
         const tsr_decision *const d = &p->decisions[i];
         const bool codes = becomes_codes(p, t);
+        if (p->beside != NULL && tsr_is_plain_table(t)) {
+            TSR_TRY(tsr_plan_native_table(p->plan, t, p->err));
+            continue;
+        }
+        if (!codes && becomes_fp8(p, t)) {
+            TSR_TRY(plan_fp8(p, t));
+            continue;
+        }
         TSR_TRY(codes ? plan_weight(p, t) : tsr_plan_copy(p->plan, t, t->name, p->err));
         TSR_TRY(tsr_plan_add_note(
             p->plan, t, codes ? "quantize" : "copy",
@@ -208,7 +259,7 @@ static const tsr_tensor *kept(const void *context, size_t i)
 {
     const planning *const p = context;
     const tsr_tensor *const t = &p->c->tensors.items[i];
-    return becomes_codes(p, t) || p->decisions[i].treatment == TSR_KEEP_EMBEDDING ? NULL : t;
+    return becomes_codes(p, t) || becomes_fp8(p, t) || p->decisions[i].treatment == TSR_KEEP_EMBEDDING ? NULL : t;
 }
 
 /* Fills `list` with the entries for the *n tensors, sorted; *n becomes how many they are: compressed-tensors' list has
@@ -262,6 +313,11 @@ static tsr_status plan_config(const planning *p)
 {
     if (p->c->config == NULL)
         return TSR_OK;
+    if (is_native(p->o->target, p->o->dialect)) {
+        const tsr_fp8_block block = native_block(p);
+        TSR_TRY(tsr_plan_fp8_config(p->plan, &block, TSR_DIALECT_DEEPSEEK_V4, kept, p, p->c->tensors.count, p->err));
+        return tsr_plan_expert_dtype(p->plan, "fp4", p->err);
+    }
     const size_t count = p->c->tensors.count;
     const tsr_tensor **const unquantized = calloc(count + 1, sizeof *unquantized);
     const char **const entries = calloc(2 * count + 1, sizeof *entries);
@@ -292,15 +348,37 @@ static tsr_status spell_command(const planning *p)
     return tsr_plan_take_command(p->plan, &t, p->err);
 }
 
+/* The weights beside the experts, by the table for 8 bits. */
+static tsr_status decide_beside(planning *p)
+{
+    tsr_policy_options policy = p->o->policy;
+    policy.block_rows = native_block(p).block_rows;
+    if (!is_native(p->o->target, p->o->dialect))
+        return TSR_OK;
+    if (!tsr_has_native_names(p->c))
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                        "%s: --dialect deepseek: MXFP4 in it is read of model_type deepseek_v4 and deepseek_v41 only; "
+                        "--dialect compressed-tensors is for others",
+                        p->c->path);
+    if (policy.as_source)
+        return TSR_OK;
+    p->beside = calloc(p->c->tensors.count + 1, sizeof *p->beside);
+    return p->beside == NULL
+               ? tsr_out_of_memory(p->err, "while planning")
+               : tsr_policy_decide(p->c, p->plan->model_type, &policy, &p->plan->arena, p->beside, p->err);
+}
+
 static tsr_status make_plan(planning *p)
 {
     tsr_policy_options policy = p->o->policy;
     policy.block_rows = 1;
     policy.group = p->scheme.group;
     policy.not_fp8 = policy.four_bits = p->scheme.element == TSR_MX_E2M1;
-    TSR_TRY(tsr_quantize_check_source(p->c, p->err));
+    if (!policy.as_source)
+        TSR_TRY(tsr_quantize_check_source(p->c, p->err));
     TSR_TRY(spell_command(p));
     TSR_TRY(tsr_plan_decide(p->plan, &policy, p->decisions, p->err));
+    TSR_TRY(decide_beside(p));
     for (size_t i = 0; i < p->c->tensors.count; i++)
         p->layers.coded[i] = becomes_codes(p, &p->c->tensors.items[i]);
     TSR_TRY(plan_tensors(p));
@@ -339,6 +417,7 @@ tsr_status tsr_mx_plan(tsr_plan *plan, const tsr_checkpoint *const *source, cons
     const bool enough = p.decisions != NULL && tsr_mx_layers_make(&p.layers, (*source)->tensors.count);
     const tsr_status status = enough ? make_plan(&p) : tsr_out_of_memory(err, "while planning");
     free(p.decisions);
+    free(p.beside);
     tsr_mx_layers_free(&p.layers);
     if (status != TSR_OK)
         tsr_plan_free(plan);

@@ -5,6 +5,7 @@
 #ifndef TSR_CONVERT_PLANS_MX_PLAN_H
 #define TSR_CONVERT_PLANS_MX_PLAN_H
 
+#include "common/block.h"
 #include "convert/engine/plan.h"
 #include "convert/ops/mx_op.h"
 #include "convert/plans/mx_config.h"
@@ -29,6 +30,7 @@ typedef struct tsr_mx_options {
     bool search;                        /* scales of least squared error */
     const tsr_calibration *calibration; /* ranges of the layers' inputs: what TSR_MX_NVFP4 needs; else NULL */
     tsr_policy_options policy;          /* only its globs count */
+    tsr_block native_block;             /* DeepSeek-V4's dialect: of the FP8 beside the experts; 0 x 0: 128 x 128 */
     uint64_t max_shard_bytes;
 } tsr_mx_options;
 

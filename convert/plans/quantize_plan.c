@@ -3,6 +3,7 @@
 
 #include "convert/ops/quantize_op.h"
 #include "convert/plans/fp8_config.h"
+#include "convert/plans/native_config.h"
 #include "convert/plans/policy_plan.h"
 #include "convert/plans/quantize_report.h"
 
@@ -77,6 +78,10 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_quantize_options *o, co
     for (size_t i = 0; i < all->count; i++) {
         const tsr_tensor *const t = &all->items[i];
         const bool quantize = decisions[i].treatment == TSR_QUANTIZE;
+        if (o->dialect == TSR_DIALECT_DEEPSEEK_V4 && tsr_is_plain_table(t)) {
+            TSR_TRY(tsr_plan_native_table(plan, t, err));
+            continue;
+        }
         TSR_TRY(quantize ? plan_quantize(plan, t, o, err) : tsr_plan_copy(plan, t, t->name, err));
         TSR_TRY(tsr_plan_add_note(plan, t, quantize ? "quantize" : "copy", decisions[i].reason, err));
     }
@@ -102,10 +107,14 @@ static tsr_status spell_command(tsr_plan *plan, const tsr_quantize_options *o, t
 
 static tsr_status make_plan(tsr_plan *plan, const void *options, tsr_decision *decisions, tsr_err *err)
 {
-    const tsr_quantize_options *const o = options;
+    tsr_quantize_options own = *(const tsr_quantize_options *)options;
+    const tsr_quantize_options *const o = &own;
     tsr_policy_options policy = o->policy;
+    if (own.dialect == TSR_DIALECT_DEEPSEEK && tsr_has_native_names(plan->sources[0]))
+        own.dialect = TSR_DIALECT_DEEPSEEK_V4;
     policy.block_rows = o->block.block_rows;
-    TSR_TRY(tsr_quantize_check_source(plan->sources[0], err));
+    if (!policy.as_source) /* then the source has been looked at, and may have codes that stay */
+        TSR_TRY(tsr_quantize_check_source(plan->sources[0], err));
     TSR_TRY(spell_command(plan, o, err));
     TSR_TRY(tsr_plan_decide(plan, &policy, decisions, err));
     TSR_TRY(plan_tensors(plan, o, decisions, err));
@@ -115,6 +124,8 @@ static tsr_status make_plan(tsr_plan *plan, const void *options, tsr_decision *d
     TSR_TRY(tsr_plan_index(plan, "", false, err));
     const tsr_checkpoint *const c = plan->sources[0];
     TSR_TRY(tsr_plan_fp8_config(plan, &o->block, o->dialect, kept, &(deciding){c, decisions}, c->tensors.count, err));
+    if (o->dialect == TSR_DIALECT_DEEPSEEK_V4)
+        TSR_TRY(tsr_plan_expert_dtype(plan, "fp8", err));
     return tsr_plan_finish(plan, err);
 }
 

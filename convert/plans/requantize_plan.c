@@ -5,6 +5,7 @@
 #include "convert/ops/scale_op.h"
 #include "convert/plans/fp8_config.h"
 #include "convert/plans/kv_scales.h"
+#include "convert/plans/native_config.h"
 #include "convert/plans/quantize_report.h"
 #include "quantize/policy.h"
 
@@ -26,6 +27,8 @@ static tsr_status choose_target(target *to, const tsr_plan *plan, const tsr_weig
                   .search = o->search},
         .dialect = o->dialect < 0 ? weights->dialect : (tsr_dialect)o->dialect,
     };
+    if (to->dialect == TSR_DIALECT_DEEPSEEK && tsr_has_native_names(plan->sources[0]))
+        to->dialect = TSR_DIALECT_DEEPSEEK_V4;
     if (weights->n_scaled == 0)
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "%s: no tensor is F8_E4M3; 'tessera quantize' makes FP8 from BF16, F16 or F32",
@@ -144,8 +147,8 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
         "--max-shard-size %llu%s",
         to.block.block_rows, to.block.block_cols, U64(o->source_block.rows), U64(o->source_block.cols),
         to.block.scale_fmt == TSR_SCALE_UE8M0 ? "ue8m0" : "f32", to.block.search ? "mse" : "amax",
-        to.dialect == TSR_DIALECT_DEEPSEEK ? "deepseek" : "compressed-tensors", (unsigned long long)o->max_shard_bytes,
-        plan->n_sources > 1 ? " --against" : "");
+        to.dialect == TSR_DIALECT_COMPRESSED_TENSORS ? "compressed-tensors" : "deepseek",
+        (unsigned long long)o->max_shard_bytes, plan->n_sources > 1 ? " --against" : "");
     if (o->source_block.rows != 0) /* who compares has to be told as well */
         plan->next = tsr_arena_printf(&plan->arena, "tessera verify DST --against SRC --source-block %llux%llu",
                                       U64(o->source_block.rows), U64(o->source_block.cols));
@@ -157,6 +160,8 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
     TSR_TRY(tsr_plan_index(plan, "", false, err));
     TSR_TRY(tsr_plan_fp8_config(plan, &to.block, to.dialect, kept, weights, weights->count, err));
     TSR_TRY(tsr_plan_kv_cache(plan, weights, cache_of(&to), err));
+    if (to.dialect == TSR_DIALECT_DEEPSEEK_V4)
+        TSR_TRY(tsr_plan_expert_dtype(plan, "fp8", err));
     return tsr_plan_finish(plan, err);
 }
 

@@ -1,6 +1,8 @@
 /* Rules about which tensors must be present, and rules of single loaders. */
 #include "formats/loaders/load_query.h"
 
+#include "formats/checkpoint/config.h"
+
 #include "common/glob.h"
 
 #include <stdio.h>
@@ -65,21 +67,32 @@ static void check_companions(const tsr_load_query *q)
     }
 }
 
+/* How many experts config.json says a layer has. DeepSeek-V4.1's stages of MTP have fewer than its layers. (vLLM's dspark.py
+ * and SGLang's deepseek_v4_dspark.py) */
+static uint64_t experts_of(const tsr_load_query *q, const tsr_linear *l)
+{
+    uint64_t stages;
+    return l->mtp && tsr_config_find_u64(q->s->checkpoint, "dspark_n_routed_experts", &stages) && stages > 0
+               ? stages
+               : q->s->model->experts;
+}
+
 static void check_experts(const tsr_load_query *q)
 {
     for (size_t i = 0; q->s->model->experts > 0 && i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
+        const uint64_t experts = experts_of(q, l);
         size_t digits;
         const size_t number = tsr_experts_length(l->module, &digits);
         if (digits != 1 || strncmp(l->module + number, "0.", 2) != 0)
             continue;
         char name[1200];
-        for (uint64_t e = 1; e < q->s->model->experts; e++) {
+        for (uint64_t e = 1; e < experts; e++) {
             snprintf(name, sizeof name, "%.*s%llu.%s.weight", (int)number, l->module, U64(e), l->module + number + 2);
             if (find(q, name))
                 continue;
             tsr_query_note(q, true, l->module, "missing", "fetch what is missing",
-                           "config.json says %llu experts, and there is no '%s'", U64(q->s->model->experts), name);
+                           "config.json says %llu experts, and there is no '%s'", U64(experts), name);
             break;
         }
     }

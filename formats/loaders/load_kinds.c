@@ -62,6 +62,12 @@ static bool is_minimax(const tsr_load_query *q, const tsr_weight *w)
     return tsr_query_family(q, " minimax_m3 minimax_m3_text minimax_m3_vl ");
 }
 
+static bool is_v41(const tsr_load_query *q, const tsr_weight *w)
+{
+    (void)w;
+    return tsr_query_family(q, " deepseek_v41 deepseek_v41_text ");
+}
+
 static bool is_moe_nvfp4(const tsr_load_query *q, const tsr_weight *w)
 {
     return q->nvfp4_experts && is_expert(q, w);
@@ -93,6 +99,7 @@ static bool is_moe_nvfp4(const tsr_load_query *q, const tsr_weight *w)
 #define V4_CODE                                                                                               \
     NO("these rules are of DeepSeek-V3's code; what the release's own inference code reads they do not know", \
        "ask its own inference/convert.py")
+#define NO_V41        NO("it has no class of deepseek_v41", "another loader; its 5.23.0 knows deepseek_v4 only")
 #define NOT_KNOWN(to) NO("nobody has seen this loader read it, and its source has not been read for it", to)
 
 #define FP8 " fp8-block fp8-channel fp8-tensor "
@@ -100,7 +107,8 @@ static bool is_moe_nvfp4(const tsr_load_query *q, const tsr_weight *w)
 /* In the order of tsr_loader: vllm, sglang, transformers, deepseek, trtllm. */
 static const reading kReadings[] = {
     /* DeepSeek-V4 and V4.1, and what is made of them */
-    {" mxfp8 ", "fp8", is_table, {YES, NOT_KNOWN(TO_BF16), NOT_KNOWN(TO_BF16), V4_CODE, NOT_KNOWN(TO_BF16)}},
+    {" mxfp8 ", "fp8", is_table, {YES, YES, NO_V41, V4_CODE, NOT_KNOWN(TO_BF16)}},
+    {FP8 " mxfp4-v4 ", "fp8", is_v41, {YES, YES, NO_V41, V4_CODE, NOT_KNOWN(TO_BF16)}},
     {FP8, "fp8", is_native, {YES, YES, YES, V4_CODE, NOT_KNOWN(TO_BF16)}},
     {" mxfp4-v4 ", "fp8", is_native, {YES, YES, YES, V4_CODE, NOT_KNOWN(TO_BF16)}},
     {" mxfp4-v4 ",

@@ -19,7 +19,7 @@ typedef struct habit {
 
 static habit habit_of(const tsr_load_query *q)
 {
-    const bool v41 = tsr_query_family(q, " deepseek_v41 ");
+    const bool v41 = tsr_query_family(q, " deepseek_v41 deepseek_v41_text ");
     if (q->loader == TSR_LOADER_VLLM)
         return (habit){true, v41, 4};
     if (q->loader == TSR_LOADER_TRANSFORMERS)
@@ -85,11 +85,26 @@ static void check_scale_dtypes(const tsr_load_query *q, const tsr_linear *expert
     }
 }
 
+/* V4.1's n-gram tables, which are looked up and then multiplied. (vLLM's common/engram.py, SGLang's layers/engram.py) */
+static void check_tables(const tsr_load_query *q)
+{
+    const tsr_weights *const all = q->s->weights;
+    for (size_t i = 0; i < all->count; i++) {
+        const tsr_tensor *const t = all->items[i].data;
+        if (all->items[i].scale == NULL && strstr(t->name, ".engram.embed.weight") != NULL)
+            tsr_query_note(q, true, t->name, "kind", "`tessera quantize` of the unquantized model makes it so",
+                           "it is %s: the loader reads this table as e4m3 with a scale for 32 columns",
+                           tsr_dtype_name((tsr_dtype)t->dtype));
+    }
+}
+
 void tsr_rule_native(const tsr_load_query *q)
 {
     const tsr_linear *const expert = tsr_query_native(q) && tsr_query_method(q, "fp8") ? first_expert(q) : NULL;
     if (expert == NULL)
         return;
+    if (q->loader == TSR_LOADER_VLLM || q->loader == TSR_LOADER_SGLANG)
+        check_tables(q);
     check_expert_dtype(q, expert);
     if (q->loader == TSR_LOADER_VLLM)
         check_scale_dtypes(q, expert);

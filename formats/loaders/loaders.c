@@ -142,7 +142,7 @@ bool tsr_query_method(const tsr_load_query *q, const char *method)
 
 bool tsr_query_native(const tsr_load_query *q)
 {
-    return tsr_query_family(q, " deepseek_v4 deepseek_v41 ");
+    return tsr_query_family(q, " deepseek_v4 deepseek_v4_text deepseek_v41 deepseek_v41_text ");
 }
 
 bool tsr_query_fp8(const tsr_load_query *q)

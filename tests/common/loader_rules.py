@@ -21,7 +21,7 @@ READS = {
     "DeepSeek-V4": (deepseek_v4, ALL - {"trtllm"}),
     "DeepSeek-V4's layout, another family": (lambda: deepseek_v4(family="qwen3_moe"), set()),
     "DeepSeek-V4, FP8 experts, F32 scales": (lambda: deepseek_v4("fp8", "F32"), ALL - {"trtllm"}),
-    "DeepSeek-V4.1": (lambda: v41(), ALL - {"trtllm"}),
+    "DeepSeek-V4.1": (lambda: v41(), ALL - {"trtllm", "transformers"}),
     "NVFP4, compressed-tensors": (lambda: remade("nvfp4-ct"), ALL),
     "NVFP4A16, compressed-tensors": (lambda: remade("nvfp4a16-ct"), ALL - {"trtllm"}),
     "NVFP4 of ModelOpt": (lambda: remade("nvfp4-modelopt"), ENGINES),

@@ -21,9 +21,8 @@ Row = collections.namedtuple("Row", "loads refuses bf16 fp8 nvfp4 direct_fp8 dir
 HF = "vllm sglang transformers"
 TABLE = {
     #                           loads                 refuses            --to bf16 quantize: fp8  nvfp4  convert: fp8  nvfp4
-    "DeepSeek-V4-Flash":      Row(HF,                   "trtllm deepseek",  EXACT, KEPT,  KEPT,  EXACT, LOSSY),
-    # vLLM has a reader of its own for this one, too, n-gram tables and all; no rule knows it yet.
-    "DeepSeek-V4.1-Flash":    Row("",                   "trtllm deepseek",  EXACT, KEPT,  KEPT,  LOSSY, LOSSY),
+    "DeepSeek-V4-Flash":      Row(HF,                   "trtllm deepseek",  EXACT, LOSSY, LOSSY, EXACT, LOSSY),
+    "DeepSeek-V4.1-Flash":    Row("vllm sglang", "transformers trtllm deepseek", EXACT, LOSSY, LOSSY, LOSSY, LOSSY),
     "Kimi-K2.6":              Row(HF,                   "trtllm deepseek",  LOSSY, LOSSY, LOSSY, LOSSY, LOSSY),
     "Kimi-K3":                Row(HF,                   "deepseek",         EXACT, LOSSY, LOSSY, EXACT, EXACT),
     # Its experts end inside a block of 128, as in the release. In NVFP4 each has tensors of its own, and diff and verify find no

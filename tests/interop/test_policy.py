@@ -73,6 +73,21 @@ def test_the_table(title, plan):
     assert code == (0 if any(action == "quantize" for action, *_ in rows) else 1)
 
 
+# Families of which there are official releases in few bits.
+RELEASED = """gpt_oss deepseek_v3 deepseek_v32 deepseek_v4 deepseek_v41 kimi_k2 kimi_k25 kimi_k3 kimi_linear qwen3_next qwen3_5 qwen3_5_moe
+    minimax_m2 glm4_moe glm_moe_dsa hunyuan_v1_moe llama4 gemma3n""".split()
+
+
+def test_every_family_of_releases_has_its_rows(tessera):
+    """In the tool's tables, as it prints them, and in the table of this test, with a weight that is quantized."""
+    code, out, _ = harness.run(tessera, ["quantize", "--list-families", "--json", "-"])
+    listed = {family["model_type"] for family in json.loads(out)["families"]}
+    assert code == 0 and listed >= set(RELEASED)
+    for family in RELEASED:
+        rows = FAMILIES[family][2]
+        assert {"quantize", "copy"} <= {action for action, *_ in rows}, family
+
+
 # ---- nothing to quantize ----
 
 SCHEMES = ("fp8-block", "fp8-channel", "int8-channel", "int8-weight-only", "int4-weight-only")
