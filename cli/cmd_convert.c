@@ -82,7 +82,12 @@ static tsr_status plan_bf16(const tsr_plan_run *run, const arguments *a, tsr_con
                             tsr_err *err)
 {
     static const tsr_dtype kDtypes[] = {TSR_BF16, TSR_F16, TSR_F32};
-    tsr_cast_options options = {.dtype = kDtypes[a->dtype], .max_shard_bytes = run->max_shard_bytes};
+    tsr_cast_options options = {
+        .dtype = kDtypes[a->dtype], .stack = a->experts == 1, .max_shard_bytes = run->max_shard_bytes};
+    if (a->experts == 0)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--experts split is for schemes; --to bf16 leaves stacks as they are, or with "
+                        "--experts stack makes some");
     TSR_TRY(tsr_parse_block("--source-block", a->source_block, &options.block, err));
     return tsr_cast_plan(plan, in->sources, &options, err);
 }
@@ -145,10 +150,10 @@ static tsr_status plan_fp8_block(const tsr_plan_run *run, const arguments *a, ts
     TSR_TRY(tsr_parse_block("--source-block", a->source_block, &options.source_block, err));
     TSR_TRY(tsr_parse_block("--block", a->block, &options.block, err));
     TSR_TRY(tsr_weights_pair(&weights, in->sources[0], options.source_block, err));
-    if (is_fp8_only(&weights))
+    if (is_fp8_only(&weights) && a->experts != 0)
         status = tsr_requantize_plan(plan, in->sources, in->n, &weights, &options, err);
     else if (in->n > 1)
-        status = tsr_fail(err, TSR_E_USAGE, "--against is for sources whose codes are FP8 only");
+        status = tsr_fail(err, TSR_E_USAGE, "--against is for sources whose codes are FP8 only, and stay stacked");
     else
         status = plan_scheme(run, a, in, TSR_FP8_BLOCK, &weights, plan, err);
     tsr_weights_free(&weights);
@@ -264,7 +269,7 @@ static const struct target {
     tsr_status (*plan)(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_plan *plan,
                        tsr_err *err);
 } kTargets[] = {
-    {"bf16", "--dtype --source-block", plan_bf16},
+    {"bf16", "--dtype --source-block --experts", plan_bf16},
     {"fp8-block", "--block --source-block --scale-fmt --scales --dialect --against " ANY, plan_fp8_block},
     {"tp", "--tp", plan_tp},
     {"deepseek-mp", "--mp --keep-mtp", plan_deepseek_mp},
@@ -352,7 +357,7 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
          "schemes: round what has no code where codes are moved, and report it, instead of refusing it"},
         {"--experts", TSR_OPT_CHOICE, &a->experts, "split|stack",
          "schemes: stacks of experts as a tensor for each expert and projection, or as they are (what is codes: "
-         "split)"},
+         "split); bf16: stack puts experts together as their family does"},
         {"--mx-scale", TSR_OPT_CHOICE, &a->mx_scale, "floor|even|rceil|ceil",
          "mxfp, made anew: the power of two for a group (compressed-tensors even, others rceil)"},
         {"--zero-points", TSR_OPT_FLAG, &a->zero_points, NULL, "int4-weight-only: asymmetric weights"},

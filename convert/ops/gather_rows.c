@@ -18,7 +18,7 @@ static uint64_t element_bytes(const tsr_gather *g)
 
 static uint64_t all_rows(const tsr_gather *g)
 {
-    return g->from->shape[g->from->rank - (g->turned ? 1 : 2)];
+    return g->from->rank < 2 ? g->rows : g->from->shape[g->from->rank - (g->turned ? 1 : 2)];
 }
 
 static void gather_windows(const tsr_decoded *d, uint64_t row, uint64_t rows, tsr_window *in)

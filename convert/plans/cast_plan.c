@@ -3,6 +3,7 @@
 
 #include "convert/ops/cast_op.h"
 #include "convert/plans/fp8_config.h"
+#include "convert/plans/stack_experts.h"
 #include "formats/json/json.h"
 #include "formats/json/json_edit.h"
 
@@ -14,6 +15,11 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_weights *weights, const
 {
     for (size_t i = 0; i < weights->count; i++) {
         const tsr_weight *const w = &weights->items[i];
+        bool stacked = false;
+        if (o->stack)
+            TSR_TRY(tsr_stack_experts(plan, weights, w, o->dtype, &stacked, err));
+        if (stacked)
+            continue;
         if (w->scale == NULL) {
             TSR_TRY(tsr_plan_copy(plan, w->data, w->data->name, err));
             TSR_TRY(tsr_plan_add_note(plan, w->data, "copy", tsr_plain_reason(w), err));
@@ -55,24 +61,32 @@ static tsr_status plan_config(tsr_plan *plan, tsr_dtype dtype, tsr_err *err)
     return tsr_plan_take_text(plan, "", TSR_CONFIG_NAME, &config, status, err);
 }
 
+/* The same model, of which nothing was codes. */
+static tsr_status copy_config(tsr_plan *plan, tsr_err *err)
+{
+    const tsr_checkpoint *const c = plan->sources[0];
+    return c->config == NULL ? TSR_OK : tsr_plan_text_file(plan, "", TSR_CONFIG_NAME, c->config, c->config_size, err);
+}
+
 static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const tsr_cast_options *o, tsr_err *err)
 {
-    plan->command = tsr_arena_printf(
-        &plan->arena, "convert --to bf16 --dtype %s --block %llux%llu --max-shard-size %llu", tsr_dtype_name(o->dtype),
-        U64(o->block.rows), U64(o->block.cols), (unsigned long long)o->max_shard_bytes);
+    plan->command =
+        tsr_arena_printf(&plan->arena, "convert --to bf16 --dtype %s --block %llux%llu --max-shard-size %llu%s",
+                         tsr_dtype_name(o->dtype), U64(o->block.rows), U64(o->block.cols),
+                         (unsigned long long)o->max_shard_bytes, o->stack ? " --experts stack" : "");
     if (o->block.rows != 0) /* who compares has to be told as well */
         plan->next = tsr_arena_printf(&plan->arena, "tessera verify DST --against SRC --source-block %llux%llu",
                                       U64(o->block.rows), U64(o->block.cols));
     if (plan->command == NULL || (o->block.rows != 0 && plan->next == NULL))
         return tsr_out_of_memory(err, "while planning");
-    if (weights->n_scaled == 0)
+    if (weights->n_scaled == 0 && !o->stack)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no tensor is codes: there is nothing to dequantize",
                         plan->sources[0]->path);
     TSR_TRY(plan_tensors(plan, weights, o, err));
     TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
     TSR_TRY(tsr_plan_side_files(plan, "", "*", tsr_quantization_files, err));
     TSR_TRY(tsr_plan_index(plan, "", false, err));
-    TSR_TRY(plan_config(plan, o->dtype, err));
+    TSR_TRY(weights->n_scaled == 0 ? copy_config(plan, err) : plan_config(plan, o->dtype, err));
     return tsr_plan_finish(plan, err);
 }
 

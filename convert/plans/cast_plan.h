@@ -10,6 +10,7 @@
 typedef struct tsr_cast_options {
     tsr_dtype dtype; /* BF16, F16 or F32: of weights that were codes; all other tensors stay as they are */
     tsr_block block; /* as config.json states, where it is 0 x 0 */
+    bool stack;      /* experts that are stored one by one become their family's stacks */
     uint64_t max_shard_bytes;
 } tsr_cast_options;
 

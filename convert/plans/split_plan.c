@@ -117,7 +117,6 @@ static tsr_status finish(tsr_plan *plan, const tsr_any_view *view, bool *any, ts
     TSR_TRY(give_sources(plan, view, err));
     TSR_TRY(rewrite_notes(plan, view, any, err));
     plan->command = tsr_arena_printf(&plan->arena, "%s --experts split", plan->command);
-    plan->next = "tessera inspect DST"; /* the tensors have other names in the source */
     return plan->command == NULL ? tsr_out_of_memory(err, "while planning") : tsr_plan_finish(plan, err);
 }
 

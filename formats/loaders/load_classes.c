@@ -95,26 +95,58 @@ static bool is_stack(const tsr_linear *l)
 /* Families of which vLLM's own loader takes FP8 experts in one tensor, with scales in one. */
 static const char kVllmStacks[] = " llama4 llama4_text qwen3_5_moe qwen3_5_moe_text ";
 
-/* gpt-oss's classes read its experts in one tensor a layer only: MXFP4 as it is released, or BF16. Those of Llama 4 are
- * read one by one by vLLM. */
-static void check_apart(const tsr_load_query *q)
+/* Families whose classes hold stacks and know no experts by themselves: in transformers, by conversion_mapping.py, and of
+ * gpt-oss everywhere (vLLM's and SGLang's gpt_oss.py). */
+static const char kStacksOnly[] =
+    " gpt_oss llama4 llama4_text qwen3_vl_moe qwen3_vl_moe_text granitemoe granitemoeshared ";
+static const char kGptOss[] = " gpt_oss ";
+
+#define TOGETHER "`tessera convert --to bf16 --experts stack` puts them together"
+#define APART    "`tessera convert --to fp8-block --experts split` takes them apart"
+#define SPLIT    "`tessera quantize --experts split` takes them apart"
+#define AS_STACK "`tessera convert --to bf16` makes plain stacks of them"
+#define TURNED   "`tessera convert --to bf16`, and of that `tessera quantize --experts split`, takes them apart"
+
+/* Plain experts one by one are read by whoever reads codes of them so. */
+static void check_single(const tsr_load_query *q)
 {
-    const bool stacked =
-        tsr_query_family(q, q->loader == TSR_LOADER_TRANSFORMERS ? " gpt_oss llama4 llama4_text " : " gpt_oss ");
-    for (size_t i = 0; stacked && i < q->linears->count; i++) {
+    const bool stacks = tsr_query_family(q, q->loader == TSR_LOADER_TRANSFORMERS ? kStacksOnly : kGptOss);
+    for (size_t i = 0; stacks && i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
-        if (l->part != TSR_PART_ROUTED_EXPERTS || l->matrices != 1 || strstr(l->module, ".experts.") == NULL)
-            continue;
-        tsr_query_note(
-            q, true, l->tensor->name, "stacked experts", "keep the release's MXFP4, or `tessera convert --to bf16`",
-            "it is one expert of '%.40s': the loader reads the experts of this model in one tensor a layer", q->family);
-        return;
+        if (l->part == TSR_PART_ROUTED_EXPERTS && l->tensor->rank == 2 && tsr_query_reads(q, l)) {
+            tsr_query_note(
+                q, true, l->tensor->name, "stacked experts", TOGETHER,
+                "it is one expert of '%.40s': the loader reads the experts of this model in one tensor a layer",
+                q->family);
+            return;
+        }
     }
+}
+
+/* FP8 in a stack that the loader reads in no form, or the wrong way round. */
+static void check_fp8_stack(const tsr_load_query *q, const tsr_linear *l)
+{
+    const bool turned = tsr_query_family(q, " llama4 llama4_text qwen3_vl_moe qwen3_vl_moe_text ");
+    if (tsr_query_family(q, kGptOss))
+        tsr_query_note(
+            q, true, l->tensor->name, "stacked experts", AS_STACK,
+            "this model's experts are [experts, in, out], and the loader reads plain stacks of them, or MXFP4 "
+            "in its own layout: it takes scales of others the wrong way round, or passes over them");
+    else if (q->loader == TSR_LOADER_TRANSFORMERS && turned)
+        tsr_query_note(q, true, l->tensor->name, "stacked experts", AS_STACK,
+                       "this model's experts are [experts, in, out]: the loader takes scales the wrong way round, "
+                       "or makes the experts anew, and says nothing");
+    else if (q->loader != TSR_LOADER_TRANSFORMERS &&
+             !(q->loader == TSR_LOADER_VLLM && tsr_query_family(q, kVllmStacks)))
+        tsr_query_note(q, true, l->tensor->name, "stacked experts",
+                       l->scale == NULL ? SPLIT
+                       : turned         ? TURNED
+                                        : APART,
+                       "it reads experts one by one, not stacked %llu deep", U64(l->matrices));
 }
 
 static void check_stacks(const tsr_load_query *q)
 {
-    check_apart(q);
     for (size_t i = 0; i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
         if (!l->quantized || l->tensor->rank != 3 || !tsr_query_reads(q, l))
@@ -125,17 +157,11 @@ static void check_stacks(const tsr_load_query *q)
         else if (l->scale != NULL && l->weight->transposed)
             continue; /* gpt-oss, which is stacked wherever it is read */
         else if (!tsr_linear_is_fp8(l))
-            tsr_query_note(q, true, l->tensor->name, "stacked experts", "keep one tensor an expert on disk",
+            tsr_query_note(q, true, l->tensor->name, "stacked experts", APART,
                            "it is %s of experts stacked %llu deep; only gpt-oss's layout is read in one tensor",
                            l->weight->kind->title, U64(l->matrices));
-        else if (q->loader == TSR_LOADER_TRANSFORMERS && tsr_query_family(q, " gpt_oss llama4 llama4_text "))
-            tsr_query_note(q, true, l->tensor->name, "stacked experts", "keep them in BF16: tessera quantize does",
-                           "this model's experts are [experts, in, out]: the loader takes scales the wrong way round, "
-                           "or makes the experts anew, and says nothing");
-        else if (q->loader != TSR_LOADER_TRANSFORMERS &&
-                 !(q->loader == TSR_LOADER_VLLM && tsr_query_family(q, kVllmStacks)))
-            tsr_query_note(q, true, l->tensor->name, "stacked experts", "keep one tensor an expert on disk",
-                           "it reads experts one by one, not stacked %llu deep", U64(l->matrices));
+        else
+            check_fp8_stack(q, l);
     }
 }
 
@@ -143,6 +169,7 @@ void tsr_rule_experts(const tsr_load_query *q)
 {
     if (q->who->fuses || q->loader == TSR_LOADER_TRANSFORMERS)
         check_groups(q);
+    check_single(q);
     check_stacks(q);
 }
 

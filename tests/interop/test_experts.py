@@ -2,6 +2,8 @@
 stored so: the same bytes have to come out."""
 
 import json
+import re
+import shlex
 
 import formats_2026 as f
 import harness
@@ -154,3 +156,140 @@ def test_plain_stacks_beside_codes(tmp_path, convert):
         assert {name for name in got if "layers.1" not in name} == want.keys()
         for name, (_, shape, data) in want.items():
             assert got[name].tobytes() == data and list(got[name].shape) == shape
+
+
+# ---- put together ----
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_experts_become_the_family_s_stacks(tmp_path, convert, family):
+    """Plain ones bit for bit, in a dtype of their own; and the way back."""
+    stacks, single = pair(tmp_path, family)
+    got, want = stored.read_any(convert(single, "--to", "bf16", "--experts", "stack") / "model.safetensors"), made(family)[0]
+    assert got.keys() == want.keys()
+    for name, (_, shape, data) in want.items():
+        assert got[name].tobytes() == data and list(got[name].shape) == shape, name
+
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+@pytest.mark.parametrize("family", ["gpt_oss", "qwen3_vl_moe_text", "qwen3_5_moe_text"])
+def test_codes_become_stacks(tmp_path, quantize, convert, family, threads):
+    """As decoded one by one, and then put together in NumPy."""
+    stacks, single = pair(tmp_path, family)
+    codes = quantize(single, "--scheme", "nvfp4-weight-only")
+    plain = stored.read_any(convert(codes, "--to", "bf16") / "model.safetensors")
+    got = stored.read_any(convert(codes, "--to", "bf16", "--experts", "stack", "--threads", threads) / "model.safetensors")
+    x = "model.layers.0.mlp.experts."
+    turned, interleaved = FAMILIES[family][3:5]
+    for e in range(EXPERTS):
+        gate, up, down = (plain[f"{x}{e}.{part}.weight"] for part in OWN[1])
+        both = np.stack([gate, up], 1).reshape(2 * INNER, HIDDEN) if interleaved else np.concatenate([gate, up])
+        for name, one in (("gate_up_proj", both), ("down_proj", down)):
+            assert (got[x + name][e] == (one.T if turned else one)).all()
+    assert "quantization_config" not in json.loads((convert(codes, "--to", "bf16", "--experts", "stack") / "config.json").read_text())
+
+
+@pytest.mark.parametrize("drop, words", [("experts.1.up_proj", ["no '", "experts.1.up_proj.weight"]),
+                                         ("experts.1.gate_proj", ["experts.2.", "no 'model.layers.0.feed_forward.experts.1.gate_proj"]),
+                                         ("experts.0.gate_proj", ["no 'model.layers.0.feed_forward.experts.0.gate_proj"])])
+def test_a_member_that_is_missing(tmp_path, refuse, drop, words):
+    single = {name: t for name, t in made("llama4_text")[1].items() if drop not in name}
+    refuse(write(tmp_path / "src", single, "llama4_text"), 3, *words, options=("--to", "bf16", "--experts", "stack"))
+
+
+def test_an_unknown_family_is_not_put_together(tmp_path, refuse):
+    src = write(tmp_path / "src", made("qwen3_5_moe_text")[1], "stacked_moe")
+    refuse(src, 3, "unknown model_type", options=("--to", "bf16", "--experts", "stack"))
+
+
+# ---- seen by diff and verify ----
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_diff_and_verify_see_through_it(tessera, tmp_path, quantize, family):
+    """Stacks against experts one by one, in both directions; a single changed weight is found."""
+    stacks, single = pair(tmp_path, family)
+    for a, b in ((stacks, single), (single, stacks)):
+        code, out, err = harness.run(tessera, ["diff", a, b, "--json", "-"])
+        assert code == 0, out + err
+        assert {row["state"] for row in json.loads(out)["tensors"]} <= {"identical", "equal"}, out
+    dst = quantize(stacks, "--experts", "split", "--scheme", "nvfp4-weight-only")
+    code, out, err = harness.run(tessera, ["verify", dst, "--against", stacks])
+    assert code == 0, out + err
+    # the oracle is not fooled: gate and up of one expert exchanged
+    swapped = dict(made(family)[1])
+    gate, up = sorted(n for n in swapped if ".1.gate_proj.weight" in n or ".1.up_proj.weight" in n)
+    swapped[gate], swapped[up] = swapped[up], swapped[gate]
+    code, out, err = harness.run(tessera, ["diff", stacks, write(tmp_path / "swapped", swapped, family)])
+    assert code == 1 and ".experts.1.gate_proj" in out, out + err
+    if any(n.endswith(".bias") for n in swapped):
+        biases = dict(made(family)[1])
+        name = next(n for n in biases if ".2.down_proj.bias" in n)
+        kind, shape, data = biases[name]
+        biases[name] = kind, shape, data[:-2] + b"\x80\x40"
+        code, out, _ = harness.run(tessera, ["diff", stacks, write(tmp_path / "biases", biases, family)])
+        assert code == 1 and ".experts.2.down_proj.bias" in out
+
+
+def test_an_expert_too_few_is_missing(tessera, tmp_path):
+    stacks, _ = pair(tmp_path, "llama4_text")
+    fewer = {name: t for name, t in made("llama4_text")[1].items() if ".experts.2." not in name}
+    code, out, _ = harness.run(tessera, ["diff", stacks, write(tmp_path / "fewer", fewer, "llama4_text")])
+    assert code == 1 and "gate_up_proj" in out
+
+
+# ---- what inspect recommends ----
+
+
+def fp8_stack(directory, family):
+    """What FP8 stacks of such a family look like: codes of the very shape, and scales of blocks."""
+    stacks, _ = made(family)
+    tensors = {}
+    for name, (kind, shape, data) in stacks.items():
+        if len(shape) == 3:
+            grid = [shape[0], -(-shape[1] // 128), -(-shape[2] // 128)]
+            tensors[name] = ("F8_E4M3", shape, b"\x38" * int(np.prod(shape)))
+            tensors[name + "_scale_inv"] = f.entry("F32", np.ones(grid, np.float32))
+        elif name.endswith("_proj.weight"):
+            tensors[name] = ("F8_E4M3", shape, b"\x38" * int(np.prod(shape)))
+            tensors[name.replace(".weight", ".weight_scale_inv")] = f.entry("F32", np.ones([-(-n // 128) for n in shape], np.float32))
+        else:
+            tensors[name] = kind, shape, data
+    return write(directory, tensors, family, num_attention_heads=2, num_key_value_heads=2, head_dim=128,
+                 quantization_config={"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]})
+
+
+@pytest.mark.parametrize("family, loaders", [
+    ("gpt_oss", ["vllm", "sglang", "transformers"]), ("llama4_text", ["sglang", "transformers"]),
+    ("qwen3_vl_moe_text", ["vllm", "sglang", "transformers"]), ("qwen3_5_moe_text", ["sglang"])])
+def test_the_recommended_command_makes_it_loadable(tessera, tmp_path, inspect, family, loaders):
+    """Runs exactly what stands in backquotes, one after the other, and asks again."""
+    src = fp8_stack(tmp_path / "src", family)
+    for loader in loaders:
+        _, got = inspect(src, "--can-load", loader, "--tp", "1")
+        advice = {f["advice"] for f in got["load_findings"] if f["rule"] == "stacked experts" and f["severity"] == "error"}
+        assert len(advice) == 1, (loader, got["load_findings"])
+        path = src
+        for step, command in enumerate(re.findall("`tessera ([^`]*)`", advice.pop())):
+            verb, *options = shlex.split(command)
+            dst = tmp_path / f"{loader}-{step}"
+            code, _, err = harness.run(tessera, [verb, path, "-o", dst, *options, "--quiet"])
+            assert code == 0, err
+            path = dst
+        assert path != src
+        _, got = inspect(path, "--can-load", loader, "--tp", "1")
+        assert not [f for f in got["load_findings"] if f["rule"] in ("stacked experts", "kind", "scale name", "pairing")
+                    and f["severity"] == "error"], (loader, got["load_findings"])
+
+
+@pytest.mark.parametrize("family, refusing", [("gpt_oss", {"vllm", "sglang", "transformers"}), ("llama4_text", {"transformers"}),
+                                              ("qwen3_5_moe_text", set())])  # SGLang would ask for them one by one again
+def test_who_reads_experts_one_by_one(tmp_path, inspect, convert, quantize, family, refusing):
+    """And the command that is recommended where one does not."""
+    _, single = pair(tmp_path, family)
+    fp8 = quantize(single)
+    together = convert(fp8, "--to", "bf16", "--experts", "stack")
+    for path, expected in ((fp8, refusing), (together, set() if refusing else {"sglang"})):
+        _, got = inspect(path, "--can-load", "vllm,sglang,transformers", "--tp", "1")
+        found = {f["loader"] for f in got["load_findings"] if f["rule"] == "stacked experts" and f["severity"] == "error"}
+        assert found == expected, got["load_findings"]

@@ -158,7 +158,7 @@ NO = {
     "SGLang's Mistral": (llama, family("mistral"), 1, {"sglang"}, "scale name", ["'mistral'"]),
     "SGLang's Phi3, before quantizing": (lambda: llama(False), family("phi3"), 1, {"sglang"}, "scale name", ["'phi3'"]),
     "llama4's experts": (llama, both(stacked, family("llama4")), 1, {"transformers"}, "stacked experts", ["in, out"]),
-    "gpt-oss's experts": (llama, both(stacked, family("gpt_oss")), 1, {"transformers"}, "stacked experts", ["in, out"]),
+    "gpt-oss's experts": (llama, both(stacked, family("gpt_oss")), 1, HF | {"deepseek"}, "stacked experts", ["in, out"]),
     "experts in blocks": (moe, as_compressed(), 1, {"transformers"}, "experts", ["e4m3 in blocks"]),
     "experts of int8": (moe, experts("int8"), 1, {"transformers", "sglang"}, "experts", ["int8 with a scale a row"]),
     "experts with zero points": (moe, experts("int4", symmetric=False, **INT4), 1, {"sglang"}, "zero points",

@@ -76,7 +76,8 @@ static bool is_cast_wrong(const tsr_weights_checking *k, const tsr_pair *p)
  * which no one scale can help. */
 static bool is_requantized_part(const tsr_pair *p)
 {
-    return p->made[0] != NULL && p->made[0]->kv_b->scale != NULL && p->b->scale != NULL;
+    return p->made[0] != NULL && p->made[0]->kind == TSR_MADE_PART && p->made[0]->kv_b->scale != NULL &&
+           p->b->scale != NULL;
 }
 
 /* What a pair misses; all false: nothing. */

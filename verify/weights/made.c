@@ -4,6 +4,7 @@
 #include "common/checked.h"
 #include "formats/model/absorbed.h"
 #include "formats/model/model.h"
+#include "verify/weights/made_expert.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -97,7 +98,8 @@ tsr_status tsr_made_find(const tsr_side *from, const tsr_side *with, const tsr_w
     tsr_made found = {.folded = NULL};
     *made = NULL;
     *weight = NULL;
-    if (!is_part(from, wanted, &found) && !is_folded(from, with, wanted, &found))
+    if (!is_part(from, wanted, &found) && !is_folded(from, with, wanted, &found) &&
+        !tsr_made_expert_find(from, wanted, &found))
         return TSR_OK;
     tsr_made *const kept = tsr_arena_alloc(arena, sizeof *kept);
     tsr_tensor *const tensor = tsr_arena_alloc(arena, sizeof *tensor);
@@ -107,9 +109,18 @@ tsr_status tsr_made_find(const tsr_side *from, const tsr_side *with, const tsr_w
     found.derived = (tsr_derived){made_values, made_memory};
     *kept = found;
     *tensor = *wanted->values;
-    /* A part has its source's values, whatever holds them; a folded weight has sums that no stored dtype holds. */
-    tensor->dtype = found.kind == TSR_MADE_PART ? found.kv_b->data->dtype : TSR_F64;
-    tensor->bytes = found.kind == TSR_MADE_PART ? found.kv_b->data->bytes / 2 : found.folded->data->bytes;
+    /* A part and an expert have their source's values, whatever holds them; a folded weight has sums that no stored dtype
+     * holds. */
+    const tsr_weight *const whole = found.kind == TSR_MADE_PART     ? found.kv_b
+                                    : found.kind == TSR_MADE_EXPERT ? found.stack
+                                                                    : found.folded;
+    const uint64_t parts =
+        found.kind == TSR_MADE_PART ? 2
+        : found.kind == TSR_MADE_EXPERT
+            ? tsr_max_u64(1, tsr_tensor_elements(whole->values) / tsr_max_u64(1, tsr_tensor_elements(tensor)))
+            : 1;
+    tensor->dtype = found.kind == TSR_MADE_PART || found.kind == TSR_MADE_EXPERT ? whole->data->dtype : TSR_F64;
+    tensor->bytes = whole->data->bytes / parts;
     *stand_in = tsr_plain_weight(tensor);
     *made = kept;
     *weight = stand_in;
@@ -121,7 +132,7 @@ bool tsr_made_replaces(const tsr_side *from, const tsr_side *with, const tsr_wei
     const char *const name = kv_b->values->name;
     tsr_made made = {.folded = NULL};
     if (!ends_with(name, kKvB))
-        return false;
+        return tsr_made_expert_replaces(from, with, kv_b);
     for (size_t i = 0; i < TSR_ABSORBED_CONSUMERS; i++) {
         const tsr_absorbed_consumer *const c = &tsr_absorbed_consumers[i];
         const tsr_weight *const keys = find_sibling(with, name, kKvB, c->keys.name), *const values =
@@ -150,15 +161,7 @@ static const tsr_made *made_of(const tsr_view *view)
 static tsr_status read_rect(const tsr_view *view, const tsr_weight *w, const tsr_piece *piece, double *out,
                             tsr_err *err)
 {
-    tsr_weight_reader reader = {0};
-    tsr_view source;
-    tsr_status status = tsr_view_init(&source, view->checkpoint, w, err);
-    if (status == TSR_OK)
-        status = tsr_weight_reader_load(&reader, &source, piece, err);
-    for (uint64_t row = 0; status == TSR_OK && row < piece->rows; row++)
-        tsr_weight_reader_row(&reader, row, 0, (size_t)piece->cols, out + row * piece->cols);
-    tsr_weight_reader_free(&reader);
-    return status;
+    return tsr_read_values(view->checkpoint, w, piece, out, err);
 }
 
 static tsr_status make_part(const tsr_view *view, const tsr_piece *piece, double *out, double *scratch, tsr_err *err)
@@ -239,6 +242,8 @@ static uint64_t scratch_values(const tsr_made *m, const tsr_piece *piece)
     switch (m->kind) {
     case TSR_MADE_PART:
         return piece->rows * piece->cols;
+    case TSR_MADE_EXPERT:
+        return tsr_made_expert_scratch(m, piece);
     case TSR_MADE_QUERY:
         return m->nope * m->rank + (m->nope + m->rope) * piece->cols;
     default:
@@ -251,7 +256,9 @@ static tsr_status made_values(const tsr_view *view, const tsr_piece *piece, doub
     double *const scratch = malloc((scratch_values(made_of(view), piece) + 1) * sizeof *scratch);
     if (scratch == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", view->weight.values->name);
-    const tsr_status status = made_of(view)->kind == TSR_MADE_PART    ? make_part(view, piece, out, scratch, err)
+    const tsr_status status = made_of(view)->kind == TSR_MADE_PART ? make_part(view, piece, out, scratch, err)
+                              : made_of(view)->kind == TSR_MADE_EXPERT
+                                  ? tsr_made_expert_values(view, made_of(view), piece, out, scratch, err)
                               : made_of(view)->kind == TSR_MADE_QUERY ? make_query(view, piece, out, scratch, err)
                                                                       : make_output(view, piece, out, scratch, err);
     free(scratch);

@@ -321,6 +321,20 @@ void tsr_weight_reader_row(const tsr_weight_reader *r, uint64_t row, uint64_t co
     }
 }
 
+tsr_status tsr_read_values(const tsr_checkpoint *checkpoint, const tsr_weight *weight, const tsr_piece *piece,
+                           double *out, tsr_err *err)
+{
+    tsr_weight_reader reader = {0};
+    tsr_view view;
+    tsr_status status = tsr_view_init(&view, checkpoint, weight, err);
+    if (status == TSR_OK)
+        status = tsr_weight_reader_load(&reader, &view, piece, err);
+    for (uint64_t row = 0; status == TSR_OK && row < piece->rows; row++)
+        tsr_weight_reader_row(&reader, row, 0, (size_t)piece->cols, out + row * piece->cols);
+    tsr_weight_reader_free(&reader);
+    return status;
+}
+
 /* ---- judging ---- */
 
 static tsr_rounding rounding_of(const tsr_weight *w, const scale_run *run)

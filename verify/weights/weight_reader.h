@@ -96,6 +96,10 @@ tsr_weight tsr_plain_weight(const tsr_tensor *tensor);
 tsr_status tsr_weight_reader_load(tsr_weight_reader *reader, const tsr_view *view, const tsr_piece *piece,
                                   tsr_err *err) TSR_WARN_UNUSED;
 
+/* out[piece->rows * piece->cols] = a piece of a tensor's values, dense. */
+tsr_status tsr_read_values(const tsr_checkpoint *checkpoint, const tsr_weight *weight, const tsr_piece *piece,
+                           double *out, tsr_err *err) TSR_WARN_UNUSED;
+
 /* out[0 .. n) = elements [row, col .. col + n) of the loaded piece, counted from its corner. */
 void tsr_weight_reader_row(const tsr_weight_reader *reader, uint64_t row, uint64_t col, size_t n, double *out);
 
