@@ -61,7 +61,9 @@ static tsr_status parse_schemes(arguments *a, tsr_err *err)
         if (*at == '\0')
             break;
     }
-    return tsr_mix_check(a->wanted, err) == TSR_OK ? TSR_OK : tsr_prepend(err, TSR_E_USAGE, "--schemes");
+    return tsr_mix_check(a->wanted, TSR_MX_DIALECT_COMPRESSED_TENSORS, err) == TSR_OK
+               ? TSR_OK
+               : tsr_prepend(err, TSR_E_USAGE, "--schemes");
 }
 
 static tsr_status check(arguments *a, tsr_err *err)

@@ -83,7 +83,8 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
          "mxfp4-weight-only|mxfp8|mxfp8-weight-only",
          "what to quantize to (fp8-block)"},
         {"--rules", TSR_OPT_TEXT, &a->rules, "FILE",
-         "several schemes, in compressed-tensors' dialect: which weights get which; tessera plan-schemes writes such "
+         "several schemes, in compressed-tensors' dialect or ModelOpt's: which weights get which; tessera plan-schemes "
+         "writes such "
          "a file, or you do"},
         {"--scales", TSR_OPT_CHOICE, &a->of.scales, "amax|mse",
          "from the largest value, or the scale of least squared error: slower, never worse (amax)"},
@@ -129,7 +130,7 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
     for (size_t i = 0; options[i].name != NULL; i++) {
         if ((given >> i & 1) == 0)
             continue;
-        if (a->rules != NULL && !tsr_is_listed("--activations", options[i].name) &&
+        if (a->rules != NULL && !tsr_is_listed("--activations --dialect", options[i].name) &&
             (is_of_schemes(options[i].name) || tsr_is_listed("--scheme --include --exclude", options[i].name)))
             return tsr_fail(err, TSR_E_USAGE, "%s means nothing with --rules: the file says it", options[i].name);
         if (a->scales_from != NULL &&
@@ -218,7 +219,13 @@ static tsr_status quantize_by_rules(const tsr_plan_run *run, const arguments *a,
     tsr_rules rules;
     tsr_calibration calibration = {0};
     const bool calibrated = a->of.activations != NULL;
+    if (a->of.dialect == TSR_MX_DIALECT_DEEPSEEK)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--dialect deepseek holds one scheme for all layers; compressed-tensors and "
+                        "modelopt hold a mixture");
     TSR_TRY(tsr_rules_read(&rules, a->rules, err));
+    if (a->of.dialect >= 0)
+        rules.dialect = (tsr_mx_dialect)a->of.dialect;
     const tsr_rules_options o = {.rules = &rules,
                                  .search = a->of.scales == 1,
                                  .calibration = calibrated ? &calibration : NULL,

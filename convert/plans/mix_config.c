@@ -28,14 +28,15 @@ static tsr_ct_config config_of(const tsr_mix_codes *codes)
 static const char *format_of(tsr_mix mix)
 {
     const tsr_mix_codes *const codes = tsr_mix_codes_of(mix);
-    return codes->form == TSR_MIX_GROUPS ? tsr_mix_describe(mix).config.name : config_of(codes).format;
+    return codes->form == TSR_MIX_GROUPS ? tsr_mix_describe(mix, TSR_MX_DIALECT_COMPRESSED_TENSORS).config.name
+                                         : config_of(codes).format;
 }
 
 static void write_group(tsr_text *t, tsr_mix mix, const char *const *targets, size_t n)
 {
     const tsr_mix_codes *const codes = tsr_mix_codes_of(mix);
     if (codes->form == TSR_MIX_GROUPS) {
-        const tsr_mx_config config = tsr_mix_describe(mix).config;
+        const tsr_mx_config config = tsr_mix_describe(mix, TSR_MX_DIALECT_COMPRESSED_TENSORS).config;
         tsr_mx_config_write_group(t, &config, targets, n);
     } else {
         const tsr_ct_config config = config_of(codes);
@@ -169,11 +170,61 @@ static bool write_config(tsr_text *t, tsr_plan *plan, const uint8_t *mixes, cons
     return true;
 }
 
-tsr_status tsr_plan_mix_config(tsr_plan *plan, const uint8_t *mixes, const tsr_decision *decisions, tsr_err *err)
+/* ---- ModelOpt ---- */
+
+/* The modules of each scheme, in one array, group behind group. False when memory is exhausted. */
+static bool find_modules(tsr_plan *plan, const uint8_t *mixes, const char **modules, tsr_modelopt_group *groups,
+                         size_t *n)
+{
+    const tsr_tensors *const all = &plan->sources[0]->tensors;
+    size_t at = 0;
+    *n = 0;
+    for (tsr_mix mix = TSR_MIX_KEEP + 1; mix < TSR_MIXES; mix++) {
+        const size_t first = at;
+        for (size_t i = 0; i < all->count; i++) {
+            const char *const name = all->items[i].name;
+            if (mixes[i] == mix && (modules[at++] = tsr_arena_dup(&plan->arena, name, tsr_module_length(name))) == NULL)
+                return false;
+        }
+        if (at == first)
+            continue;
+        qsort(modules + first, at - first, sizeof *modules, tsr_by_text);
+        groups[(*n)++] = (tsr_modelopt_group){.config = tsr_mix_describe(mix, TSR_MX_DIALECT_MODELOPT).config,
+                                              .modules = modules + first,
+                                              .n = at - first};
+    }
+    return true;
+}
+
+static tsr_status plan_mixed_precision(tsr_plan *plan, const uint8_t *mixes, tsr_err *err)
+{
+    tsr_modelopt_group groups[TSR_MIXES];
+    const char **const modules = calloc(plan->sources[0]->tensors.count + 1, sizeof *modules);
+    tsr_text value = {0}, file = {0};
+    size_t n = 0;
+    tsr_status status = modules == NULL || !find_modules(plan, mixes, modules, groups, &n)
+                            ? tsr_out_of_memory(err, "while planning")
+                            : TSR_OK;
+    if (status == TSR_OK) {
+        tsr_mx_config_write_mixed_file(&file, groups, n);
+        status = tsr_plan_take_text(plan, "", TSR_HF_QUANT_CONFIG_NAME, &file, tsr_text_status(&file, err), err);
+    }
+    if (status == TSR_OK) {
+        tsr_mx_config_write_mixed(&value, groups, n);
+        status = tsr_plan_take_quantization(plan, &value, err);
+    }
+    free(modules);
+    return status;
+}
+
+tsr_status tsr_plan_mix_config(tsr_plan *plan, const uint8_t *mixes, const tsr_decision *decisions,
+                               tsr_mx_dialect dialect, tsr_err *err)
 {
     const tsr_checkpoint *const c = plan->sources[0];
     if (c->config == NULL)
         return TSR_OK;
+    if (dialect == TSR_MX_DIALECT_MODELOPT)
+        return plan_mixed_precision(plan, mixes, err);
     const char **const targets = calloc(2 * c->tensors.count + 1, sizeof *targets);
     const tsr_tensor **const tensors = calloc(c->tensors.count + 1, sizeof *tensors);
     tsr_text value = {0};

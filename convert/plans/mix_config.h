@@ -8,8 +8,9 @@
 
 /* Adds config.json of the plan's source with the configuration of mixes[i] (tsr_mix) for its i-th tensor. Targets are
  * modules' full names; of the experts of a layer, which have one scheme, an expression from "re:" to "$" that fits the
- * numbers of the experts and nothing else. */
+ * numbers of the experts and nothing else. In ModelOpt's dialect MIXED_PRECISION, with hf_quant_config.json: each module
+ * by its full name, and nothing of what stays. */
 tsr_status tsr_plan_mix_config(tsr_plan *plan, const uint8_t *mixes, const tsr_decision *decisions,
-                               tsr_err *err) TSR_WARN_UNUSED;
+                               tsr_mx_dialect dialect, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -4,6 +4,8 @@
 #include "convert/plans/ct_config.h"
 #include "formats/json/json_write.h"
 
+#include <stdio.h>
+
 /* The release whose form this is. */
 #define MODELOPT_VERSION "0.47.0"
 
@@ -93,17 +95,22 @@ static void modelopt_arguments(tsr_text *t, const char *key, const tsr_mx_config
     tsr_json_end_object(t);
 }
 
+static void modelopt_group(tsr_text *t, const tsr_mx_config *c, const char *const *targets, size_t n)
+{
+    tsr_json_begin_object(t, false);
+    if (c->inputs)
+        modelopt_arguments(t, "input_activations", c);
+    modelopt_arguments(t, "weights", c);
+    tsr_json_member_strings(t, "targets", targets, n);
+    tsr_json_end_object(t);
+}
+
 static void modelopt(tsr_text *t, const tsr_mx_config *c)
 {
     tsr_json_key(t, "config_groups");
     tsr_json_begin_object(t, false);
     tsr_json_key(t, "group_0");
-    tsr_json_begin_object(t, false);
-    if (c->inputs)
-        modelopt_arguments(t, "input_activations", c);
-    modelopt_arguments(t, "weights", c);
-    tsr_json_member_strings(t, "targets", (const char *const[]){"Linear"}, 1);
-    tsr_json_end_object(t);
+    modelopt_group(t, c, (const char *const[]){"Linear"}, 1);
     tsr_json_end_object(t);
     modules(t, "ignore", c);
     tsr_json_member_string(t, "quant_algo", c->name);
@@ -121,6 +128,61 @@ void tsr_mx_config_write_modelopt_file(tsr_text *t, const tsr_mx_config *c)
     tsr_json_member_string(t, "kv_cache_quant_algo", NULL);
     tsr_json_member_u64(t, "group_size", c->group);
     modules(t, "exclude_modules", c);
+    tsr_json_end_object(t);
+    tsr_json_end_object(t);
+    tsr_text_append(t, "\n", 1);
+}
+
+/* ---- MIXED_PRECISION ---- */
+
+static const char kMixed[] = "MIXED_PRECISION";
+
+static void quantized_layers(tsr_text *t, const tsr_modelopt_group *groups, size_t n)
+{
+    tsr_json_key(t, "quantized_layers");
+    tsr_json_begin_object(t, false);
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = 0; k < groups[i].n; k++) {
+            tsr_json_key(t, groups[i].modules[k]);
+            tsr_json_begin_object(t, true);
+            tsr_json_member_string(t, "quant_algo", groups[i].config.name);
+            tsr_json_member_u64(t, "group_size", groups[i].config.group);
+            tsr_json_end_object(t);
+        }
+    }
+    tsr_json_end_object(t);
+}
+
+void tsr_mx_config_write_mixed(tsr_text *t, const tsr_modelopt_group *groups, size_t n)
+{
+    tsr_json_begin_object(t, false);
+    tsr_json_key(t, "config_groups");
+    tsr_json_begin_object(t, false);
+    for (size_t i = 0; i < n; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "group_%zu", i);
+        tsr_json_key(t, name);
+        modelopt_group(t, &groups[i].config, groups[i].modules, groups[i].n);
+    }
+    tsr_json_end_object(t);
+    quantized_layers(t, groups, n);
+    tsr_json_member_strings(t, "ignore", NULL, 0);
+    tsr_json_member_string(t, "quant_algo", kMixed);
+    producer(t);
+    tsr_json_member_string(t, "quant_method", "modelopt");
+    tsr_json_end_object(t);
+}
+
+void tsr_mx_config_write_mixed_file(tsr_text *t, const tsr_modelopt_group *groups, size_t n)
+{
+    tsr_json_begin_object(t, false);
+    producer(t);
+    tsr_json_key(t, "quantization");
+    tsr_json_begin_object(t, false);
+    tsr_json_member_string(t, "quant_algo", kMixed);
+    tsr_json_member_string(t, "kv_cache_quant_algo", NULL);
+    quantized_layers(t, groups, n);
+    tsr_json_member_strings(t, "exclude_modules", NULL, 0);
     tsr_json_end_object(t);
     tsr_json_end_object(t);
     tsr_text_append(t, "\n", 1);

@@ -34,4 +34,18 @@ void tsr_mx_config_write(tsr_text *out, tsr_mx_dialect dialect, const tsr_mx_con
 /* Appends the text of hf_quant_config.json. */
 void tsr_mx_config_write_modelopt_file(tsr_text *out, const tsr_mx_config *config);
 
+/* ---- ModelOpt's MIXED_PRECISION ---- */
+
+/* The modules of one scheme, by their full names; sorted. */
+typedef struct tsr_modelopt_group {
+    tsr_mx_config config;
+    const char *const *modules;
+    size_t n;
+} tsr_modelopt_group;
+
+/* Appends config.json's object, and hf_quant_config.json, which say of each module what it is. What neither names is
+ * unquantized. */
+void tsr_mx_config_write_mixed(tsr_text *t, const tsr_modelopt_group *groups, size_t n);
+void tsr_mx_config_write_mixed_file(tsr_text *t, const tsr_modelopt_group *groups, size_t n);
+
 #endif

@@ -47,9 +47,9 @@ const tsr_mix_codes *tsr_mix_codes_of(tsr_mix mix)
     return &kMixes[mix].codes;
 }
 
-tsr_mx_description tsr_mix_describe(tsr_mix mix)
+tsr_mx_description tsr_mix_describe(tsr_mix mix, tsr_mx_dialect dialect)
 {
-    return tsr_mx_describe(kMixes[mix].codes.target, TSR_MX_DIALECT_COMPRESSED_TENSORS);
+    return tsr_mx_describe(kMixes[mix].codes.target, dialect);
 }
 
 bool tsr_mix_takes(tsr_mix mix, const tsr_checkpoint *source, const tsr_tensor *t)
@@ -59,7 +59,8 @@ bool tsr_mix_takes(tsr_mix mix, const tsr_checkpoint *source, const tsr_tensor *
     if (codes->form == TSR_MIX_PACKED)
         return tsr_ct_takes(source, t, TSR_CT_PACKED, &codes->integers);
     return tsr_ct_takes(source, t, TSR_CT_FP8, &kBytes) &&
-           (codes->form != TSR_MIX_GROUPS || t->shape[1] % tsr_mix_describe(mix).scheme.group == 0);
+           (codes->form != TSR_MIX_GROUPS ||
+            t->shape[1] % tsr_mix_describe(mix, TSR_MX_DIALECT_COMPRESSED_TENSORS).scheme.group == 0);
 }
 
 tsr_status tsr_mix_parse(const char *word, tsr_mix *mix, tsr_err *err)
@@ -79,8 +80,17 @@ tsr_status tsr_mix_parse(const char *word, tsr_mix *mix, tsr_err *err)
     return tsr_fail(err, TSR_E_USAGE, "no scheme '%s' to mix with others: there are %s", word, names);
 }
 
-tsr_status tsr_mix_check(const bool used[TSR_MIXES], tsr_err *err)
+tsr_status tsr_mix_check(const bool used[TSR_MIXES], tsr_mx_dialect dialect, tsr_err *err)
 {
+    for (tsr_mix mix = TSR_MIX_KEEP + 1; mix < TSR_MIXES && dialect == TSR_MX_DIALECT_MODELOPT; mix++) {
+        const tsr_mix_codes *const codes = tsr_mix_codes_of(mix);
+        if (used[mix] && (codes->form != TSR_MIX_GROUPS ||
+                          tsr_mx_check_dialect(codes->target, TSR_MX_DIALECT_MODELOPT, NULL) != TSR_OK))
+            return tsr_fail(err, TSR_E_UNSUPPORTED,
+                            "dialect modelopt: of %s there is none; a mixture in it is of nvfp4, nvfp4-weight-only and "
+                            "mxfp8, and compressed-tensors holds others",
+                            tsr_mix_name(mix));
+    }
     if (used[TSR_MIX_FP8_BLOCK] && used[TSR_MIX_FP8_CHANNEL])
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "fp8-block and fp8-channel cannot be mixed: their tensors have the same names and dtypes, and "
@@ -222,21 +232,22 @@ static tsr_status read_rule(reading *r)
     return TSR_OK;
 }
 
-/* Who else could hold several schemes. */
-static tsr_status check_dialect(const reading *r, const char *dialect)
+/* Whose configuration can hold several schemes. */
+static tsr_status read_dialect(const reading *r, const char *dialect)
 {
-    static const char *const kOthers[][2] = {
-        {"deepseek", "quant_method fp8 and mxfp8 have one scheme for all layers"},
-        {"modelopt", "Tessera writes MIXED_PRECISION in compressed-tensors' form only"}};
-    if (strcmp(dialect, "compressed-tensors") == 0)
-        return TSR_OK;
-    for (size_t i = 0; i < sizeof kOthers / sizeof *kOthers; i++) {
-        if (strcmp(dialect, kOthers[i][0]) == 0)
-            return tsr_fail(r->err, TSR_E_UNSUPPORTED, "%s: dialect %s: %s; compressed-tensors holds a mixture",
-                            r->rules->path, dialect, kOthers[i][1]);
+    static const tsr_mx_dialect kMixed[] = {TSR_MX_DIALECT_COMPRESSED_TENSORS, TSR_MX_DIALECT_MODELOPT};
+    for (size_t i = 0; i < sizeof kMixed / sizeof *kMixed; i++) {
+        r->rules->dialect = kMixed[i];
+        if (strcmp(dialect, tsr_mx_dialect_name(kMixed[i])) == 0)
+            return TSR_OK;
     }
-    return tsr_fail(r->err, TSR_E_FORMAT, "%s: no dialect '%s'; compressed-tensors holds a mixture", r->rules->path,
-                    dialect);
+    if (strcmp(dialect, "deepseek") == 0)
+        return tsr_fail(r->err, TSR_E_UNSUPPORTED,
+                        "%s: dialect deepseek: quant_method fp8 and mxfp8 have one scheme for all layers; "
+                        "compressed-tensors and modelopt hold a mixture",
+                        r->rules->path);
+    return tsr_fail(r->err, TSR_E_FORMAT, "%s: no dialect '%s'; compressed-tensors and modelopt hold a mixture",
+                    r->rules->path, dialect);
 }
 
 static tsr_status read_list(reading *r)
@@ -272,7 +283,7 @@ static tsr_status read_rules(reading *r)
         if (tsr_json_is(key, "schema") && strcmp(text, "tessera-rules/1") != 0)
             return tsr_fail(r->err, TSR_E_FORMAT, "%s: schema is '%s', not tessera-rules/1", r->rules->path, text);
         if (tsr_json_is(key, "dialect"))
-            TSR_TRY(check_dialect(r, text));
+            TSR_TRY(read_dialect(r, text));
     }
     if (!listed)
         return tsr_fail(r->err, TSR_E_FORMAT,
@@ -311,7 +322,7 @@ static tsr_status read_file(tsr_rules *rules, const char *path, tsr_status (*rea
 {
     const char *text;
     size_t size;
-    *rules = (tsr_rules){.path = path};
+    *rules = (tsr_rules){.dialect = TSR_MX_DIALECT_COMPRESSED_TENSORS, .path = path};
     tsr_status status = tsr_read_file(path, MAX_BYTES, &rules->arena, &text, &size, err);
     if (status == TSR_OK) {
         reading r = {rules, tsr_json_open(path, text, size), err};

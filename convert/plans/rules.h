@@ -16,7 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The schemes of which a checkpoint can hold several, in compressed-tensors' dialect. */
+/* The schemes of which a checkpoint can hold several in compressed-tensors' dialect; in ModelOpt's nvfp4,
+ * nvfp4-weight-only and mxfp8. */
 typedef enum tsr_mix {
     TSR_MIX_KEEP,
     TSR_MIX_NVFP4,
@@ -53,13 +54,13 @@ typedef struct tsr_mix_codes {
 const tsr_mix_codes *tsr_mix_codes_of(tsr_mix mix);
 
 /* The same for those of TSR_MIX_GROUPS. */
-tsr_mx_description tsr_mix_describe(tsr_mix mix);
+tsr_mx_description tsr_mix_describe(tsr_mix mix, tsr_mx_dialect dialect);
 
 /* "keep" is also called bf16. TSR_E_USAGE: no scheme has this name, or it cannot be mixed, and why. */
 tsr_status tsr_mix_parse(const char *word, tsr_mix *mix, tsr_err *err) TSR_WARN_UNUSED;
 
-/* TSR_E_UNSUPPORTED: two of these schemes cannot stand in one checkpoint, and why. */
-tsr_status tsr_mix_check(const bool used[TSR_MIXES], tsr_err *err) TSR_WARN_UNUSED;
+/* TSR_E_UNSUPPORTED: two of these schemes cannot stand in one checkpoint, or one of them not in this dialect, and why. */
+tsr_status tsr_mix_check(const bool used[TSR_MIXES], tsr_mx_dialect dialect, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Whether a plan can make codes of this weight by the scheme, given that the policy would: not of stacked experts, nor
  * where groups do not divide a row. */
@@ -73,6 +74,7 @@ typedef struct tsr_rules_item {
 
 typedef struct tsr_rules {
     const char *path;
+    tsr_mx_dialect dialect; /* compressed-tensors, or ModelOpt's MIXED_PRECISION */
     tsr_rules_item *items;
     size_t count, capacity;
     uint64_t hash; /* of the patterns and what they say */

@@ -23,7 +23,7 @@ static tsr_policy_options policy_of(tsr_mix mix)
                             .not_fp8 = packed,
                             .four_bits = packed && codes->integers.bits == 4};
     if (codes->form == TSR_MIX_GROUPS) {
-        const tsr_mx_scheme scheme = tsr_mix_describe(mix).scheme;
+        const tsr_mx_scheme scheme = tsr_mix_describe(mix, TSR_MX_DIALECT_COMPRESSED_TENSORS).scheme;
         p.group = scheme.group;
         p.not_fp8 = p.four_bits = scheme.element == TSR_MX_E2M1;
     }
@@ -132,7 +132,7 @@ static tsr_status decide(const planning *p)
     bool used[TSR_MIXES] = {false};
     TSR_TRY(find_items(p, used));
     TSR_TRY(check_items(p));
-    const tsr_status mixed = tsr_mix_check(used, p->err);
+    const tsr_status mixed = tsr_mix_check(used, p->o->rules->dialect, p->err);
     if (mixed != TSR_OK)
         return tsr_prepend(p->err, mixed, "%s", p->o->rules->path);
     if (used[TSR_MIX_NVFP4] && p->o->calibration == NULL)
@@ -158,7 +158,7 @@ static tsr_status decide(const planning *p)
 static tsr_status plan_small_groups(const planning *p, const tsr_tensor *t, tsr_mix mix)
 {
     tsr_mx_layers layers = p->layers;
-    tsr_mx_description d = tsr_mix_describe(mix);
+    tsr_mx_description d = tsr_mix_describe(mix, p->o->rules->dialect);
     d.scheme.search = p->o->search;
     layers.calibration = mix == TSR_MIX_NVFP4 ? p->o->calibration : NULL;
     return tsr_mx_layers_plan(&layers, t, &(tsr_mx_step){tsr_mix_name(mix), &d.scheme, d.names, false}, p->err);
@@ -203,6 +203,8 @@ static tsr_status spell_command(const planning *p)
     tsr_text t = {0};
     tsr_text_printf(&t, "quantize --rules %016llx --scales %s --max-shard-size %llu", U64(p->o->rules->hash),
                     p->o->search ? "mse" : "amax", U64(p->o->max_shard_bytes));
+    if (p->o->rules->dialect != TSR_MX_DIALECT_COMPRESSED_TENSORS)
+        tsr_text_printf(&t, " --dialect %s", p->plan->made.dialect);
     if (p->o->calibration != NULL)
         tsr_text_printf(&t, " --activations %016llx", U64(p->o->calibration->hash));
     return tsr_plan_take_command(p->plan, &t, p->err);
@@ -217,7 +219,7 @@ static tsr_status make_plan(const planning *p)
     TSR_TRY(tsr_plan_pack(p->plan, "", p->o->max_shard_bytes, p->err));
     TSR_TRY(tsr_plan_side_files(p->plan, "", "*", (const char *const[]){TSR_HF_QUANT_CONFIG_NAME, NULL}, p->err));
     TSR_TRY(tsr_plan_index(p->plan, "", false, p->err));
-    TSR_TRY(tsr_plan_mix_config(p->plan, p->mixes, p->decisions, p->err));
+    TSR_TRY(tsr_plan_mix_config(p->plan, p->mixes, p->decisions, p->o->rules->dialect, p->err));
     return tsr_plan_finish(p->plan, p->err);
 }
 
@@ -239,7 +241,7 @@ tsr_status tsr_rules_plan(tsr_plan *plan, const tsr_checkpoint *const *source, c
     };
     *plan = tsr_plan_begin(source, 1);
     plan->report = tsr_quantize_report;
-    plan->made = (tsr_plan_made){.scheme = "mixed", .dialect = "compressed-tensors"};
+    plan->made = (tsr_plan_made){.scheme = "mixed", .dialect = tsr_mx_dialect_name(options->rules->dialect)};
     const bool enough = p.mixes != NULL && p.decisions != NULL && p.by_scheme != NULL && p.first != NULL &&
                         p.items != NULL && tsr_mx_layers_make(&p.layers, count);
     const tsr_status status = enough ? make_plan(&p) : tsr_out_of_memory(err, "while planning");

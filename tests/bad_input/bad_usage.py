@@ -44,7 +44,7 @@ ROWS = [
     ("convert SRC -o DST --to bf16 --merge", ["--merge"]),
     ("convert SRC -o DST --to bf16 --lossy", ["--lossy", "--to bf16"]),
     ("convert SRC -o DST --to nvfp4-weight-onyl", ["did you mean 'nvfp4-weight-only'?"]),
-    ("convert SRC -o DST --to mxfp4 --dialect deepseek", ["--dialect deepseek", "mxfp4", "compressed-tensors"]),
+    ("convert SRC -o DST --to mxfp4-weight-only --dialect deepseek", ["--dialect deepseek", "mxfp4", "compressed-tensors"]),
     ("convert SRC -o DST --to fp8-block --dialect modelopt", ["--dialect modelopt", "fp8-block"]),
     ("convert SRC -o DST --to mxfp8 --group-size 32", ["--group-size", "--to mxfp8"]),
     ("convert SRC -o SRC --to bf16 --force", ["SRC"]),

@@ -296,7 +296,8 @@ REFUSED = {
     "cannot stand in one checkpoint": (
         {"rules": [{"match": "*.mlp.*", "scheme": "fp8-channel"}, {"match": "*", "scheme": "fp8-block"}]}, ["cannot be mixed"]),
     "dialect deepseek": ({"dialect": "deepseek", "rules": []}, ["deepseek", "one scheme", "compressed-tensors"]),
-    "dialect modelopt": ({"dialect": "modelopt", "rules": []}, ["modelopt", "compressed-tensors"]),
+    "dialect modelopt": ({"dialect": "modelopt", "rules": [{"match": "*", "scheme": "fp8-block"}]},
+                         ["modelopt", "fp8-block", "compressed-tensors"]),
     "another schema": ({"schema": "tessera-rules/2", "rules": []}, ["tessera-rules/2"]),
     "unknown key": ({"rules": [{"match": "*", "scheme": "mxfp8", "group": 4}]}, ["'group'"]),
     "unknown key at the top": ({"rulez": []}, ["'rulez'"]),

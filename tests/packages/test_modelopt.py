@@ -125,3 +125,19 @@ def test_reading_mxfp4(convert, tmp_path):
     values = load(convert(place, "--to", "bf16"))
     for name, value in wanted.items():
         assert same_values(value, values[name]), (name, differing(value, values[name]))
+
+
+def test_mixed_precision_config(quantize, tmp_path):
+    """What ModelOpt makes of the hf_quant_config.json of a mixture is the configuration beside it, group for group."""
+    from modelopt.torch.export.convert_hf_config import convert_hf_quant_config_format
+
+    src, _ = mx.model(tmp_path / "src")
+    rules = tmp_path / "rules.json"
+    rules.write_text(json.dumps({"dialect": "modelopt", "rules": [{"match": "*.self_attn.*", "scheme": "mxfp8"},
+                                                                  {"match": "*", "scheme": "nvfp4-weight-only"}]}))
+    dst = quantize(src, "--rules", rules)
+    theirs = convert_hf_quant_config_format(json.loads((dst / "hf_quant_config.json").read_text()))
+    ours = json.loads((dst / "config.json").read_text())["quantization_config"]
+    groups = [sorted(c.pop("config_groups").values(), key=str) for c in (theirs, ours)]
+    assert groups[0] == groups[1] and len(groups[0]) == 2
+    assert theirs == ours
