@@ -48,6 +48,8 @@ JOBS = [
     Job("quantize mixed", None, "quantize SRC -o DST --rules RULES --max-shard-size 16MB", ("many", "giant")),
     Job("quantize experts one by one", remade.STACKS, "quantize SRC -o DST --scheme nvfp4-weight-only --max-shard-size 16MB",
         ("many", "giant")),
+    Job("convert bf16, experts put together", (remade.STACKS, "quantize SRC -o DST --scheme mxfp8 --mx-scale floor --max-shard-size 16MB --quiet"),
+        "convert SRC -o DST --to bf16 --experts stack --max-shard-size 16MB", ("many", "giant"), codes=EXACT),
     Job("convert bf16", FP8, "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
     Job("convert bf16 from nvfp4, ModelOpt", "quantize SRC -o DST --scheme nvfp4-weight-only --dialect modelopt --max-shard-size 16MB --quiet",
         "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
