@@ -56,12 +56,12 @@ static const char *const kOptions[] = {
     [TSR_INT8_CHANNEL] = "--dialect --scale-dtype --rounding --divisor --activations --activation-zero-points",
     [TSR_INT8_WEIGHT_ONLY] = "--dialect --scale-dtype --rounding --divisor --group-size",
     [TSR_INT4_WEIGHT_ONLY] = "--scale-dtype --rounding --divisor --group-size --zero-points --dialect --scales-from",
-    [TSR_MX_SCHEMES + TSR_MX_NVFP4] = "--dialect --activations",
-    [TSR_MX_SCHEMES + TSR_MX_NVFP4_WEIGHT_ONLY] = "--dialect",
-    [TSR_MX_SCHEMES + TSR_MX_MXFP4] = "--dialect --mx-scale",
-    [TSR_MX_SCHEMES + TSR_MX_MXFP4_WEIGHT_ONLY] = "--dialect --mx-scale",
-    [TSR_MX_SCHEMES + TSR_MX_MXFP8] = "--dialect --mx-scale",
-    [TSR_MX_SCHEMES + TSR_MX_MXFP8_WEIGHT_ONLY] = "--dialect --mx-scale",
+    [TSR_MX_SCHEME(TSR_MX_NVFP4)] = "--dialect --activations",
+    [TSR_MX_SCHEME(TSR_MX_NVFP4_WEIGHT_ONLY)] = "--dialect",
+    [TSR_MX_SCHEME(TSR_MX_MXFP4)] = "--dialect --mx-scale",
+    [TSR_MX_SCHEME(TSR_MX_MXFP4_WEIGHT_ONLY)] = "--dialect --mx-scale",
+    [TSR_MX_SCHEME(TSR_MX_MXFP8)] = "--dialect --mx-scale",
+    [TSR_MX_SCHEME(TSR_MX_MXFP8_WEIGHT_ONLY)] = "--dialect --mx-scale",
 };
 
 /* Whether only some schemes take this option. */

@@ -9,12 +9,12 @@ static const char *const kNames[] = {
     [TSR_INT8_CHANNEL] = "int8-channel",
     [TSR_INT8_WEIGHT_ONLY] = "int8-weight-only",
     [TSR_INT4_WEIGHT_ONLY] = "int4-weight-only",
-    [TSR_MX_SCHEMES + TSR_MX_NVFP4] = "nvfp4",
-    [TSR_MX_SCHEMES + TSR_MX_NVFP4_WEIGHT_ONLY] = "nvfp4-weight-only",
-    [TSR_MX_SCHEMES + TSR_MX_MXFP4] = "mxfp4",
-    [TSR_MX_SCHEMES + TSR_MX_MXFP4_WEIGHT_ONLY] = "mxfp4-weight-only",
-    [TSR_MX_SCHEMES + TSR_MX_MXFP8] = "mxfp8",
-    [TSR_MX_SCHEMES + TSR_MX_MXFP8_WEIGHT_ONLY] = "mxfp8-weight-only",
+    [TSR_MX_SCHEME(TSR_MX_NVFP4)] = "nvfp4",
+    [TSR_MX_SCHEME(TSR_MX_NVFP4_WEIGHT_ONLY)] = "nvfp4-weight-only",
+    [TSR_MX_SCHEME(TSR_MX_MXFP4)] = "mxfp4",
+    [TSR_MX_SCHEME(TSR_MX_MXFP4_WEIGHT_ONLY)] = "mxfp4-weight-only",
+    [TSR_MX_SCHEME(TSR_MX_MXFP8)] = "mxfp8",
+    [TSR_MX_SCHEME(TSR_MX_MXFP8_WEIGHT_ONLY)] = "mxfp8-weight-only",
 };
 
 const char *tsr_scheme_word(tsr_scheme scheme)
@@ -182,12 +182,12 @@ double tsr_scheme_low_sqnr(tsr_scheme scheme)
         [TSR_INT8_CHANNEL] = 30,
         [TSR_INT8_WEIGHT_ONLY] = 30,
         [TSR_INT4_WEIGHT_ONLY] = 12,
-        [TSR_MX_SCHEMES + TSR_MX_NVFP4] = 17,
-        [TSR_MX_SCHEMES + TSR_MX_NVFP4_WEIGHT_ONLY] = 17,
-        [TSR_MX_SCHEMES + TSR_MX_MXFP4] = 15,
-        [TSR_MX_SCHEMES + TSR_MX_MXFP4_WEIGHT_ONLY] = 15,
-        [TSR_MX_SCHEMES + TSR_MX_MXFP8] = 28,
-        [TSR_MX_SCHEMES + TSR_MX_MXFP8_WEIGHT_ONLY] = 28,
+        [TSR_MX_SCHEME(TSR_MX_NVFP4)] = 17,
+        [TSR_MX_SCHEME(TSR_MX_NVFP4_WEIGHT_ONLY)] = 17,
+        [TSR_MX_SCHEME(TSR_MX_MXFP4)] = 15,
+        [TSR_MX_SCHEME(TSR_MX_MXFP4_WEIGHT_ONLY)] = 15,
+        [TSR_MX_SCHEME(TSR_MX_MXFP8)] = 28,
+        [TSR_MX_SCHEME(TSR_MX_MXFP8_WEIGHT_ONLY)] = 28,
     };
     return kLowSqnr[scheme];
 }

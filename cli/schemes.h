@@ -16,8 +16,11 @@ typedef enum tsr_scheme {
     TSR_INT8_WEIGHT_ONLY,
     TSR_INT4_WEIGHT_ONLY,
     TSR_MX_SCHEMES, /* the first tsr_mx_target */
-    TSR_ALL_SCHEMES = TSR_MX_SCHEMES + TSR_MX_TARGETS,
+    TSR_ALL_SCHEMES = (int)TSR_MX_SCHEMES + (int)TSR_MX_TARGETS,
 } tsr_scheme;
+
+/* The tsr_scheme of a tsr_mx_target: a sum of two enumerations is a warning of newer compilers. */
+#define TSR_MX_SCHEME(target) ((int)TSR_MX_SCHEMES + (int)(target))
 
 /* As --scheme has it. */
 const char *tsr_scheme_word(tsr_scheme scheme);

@@ -58,7 +58,7 @@ typedef struct seconds {
 static void take_turns(const work *w, const tsr_cpu_kernels *k, const buffers *b, bool decodes, int turns,
                        seconds *best)
 {
-    const double weights = (double)b->rows * COLS;
+    const double weights = (double)(b->rows * COLS);
     for (int turn = 0; turn < turns; turn++) {
         double began = now();
         copy(b, b->rows * COLS * w->quarters / 8, decodes);
