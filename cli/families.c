@@ -43,7 +43,7 @@ static void print_family(const tsr_policy_family *all, size_t count, size_t firs
         if (same_tables(&all[first], &all[i]))
             tsr_print(", %s", all[i].model_type);
     }
-    tsr_print("\n");
+    tsr_print("%s\n", all[first].unseen ? "  (no official release in few bits has been seen: as its parent)" : "");
     print_rules(all[first].rules);
     if (all[first].four_bits.items == all[first].rules.items)
         return;
@@ -93,6 +93,7 @@ static void json_tables(tsr_text *t, const tsr_policy_family *all, size_t count)
     for (size_t i = 0; i < count; i++) {
         tsr_json_begin_object(t, false);
         tsr_json_member_string(t, "model_type", all[i].model_type);
+        tsr_json_member_bool(t, "release_seen", !all[i].unseen);
         json_rules(t, "rules", all[i].rules);
         json_rules(t, "rules_in_4_bits", all[i].four_bits);
         tsr_json_end_object(t);

@@ -26,6 +26,12 @@ bool tsr_policy_knows(const char *model_type)
     return tsr_family_find(model_type) != NULL;
 }
 
+bool tsr_policy_is_unseen(const char *model_type)
+{
+    const tsr_policy_family *const family = tsr_family_find(model_type);
+    return family != NULL && family->unseen;
+}
+
 const char *tsr_policy_model_type(const tsr_checkpoint *c, tsr_arena *arena)
 {
     const char *const type = tsr_config_find_string(c, "model_type", arena);

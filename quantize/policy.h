@@ -56,6 +56,9 @@ const char *tsr_policy_model_type(const tsr_checkpoint *checkpoint, tsr_arena *a
 /* Whether the tables know this model_type; an unknown one falls back to the general rules. */
 bool tsr_policy_knows(const char *model_type);
 
+/* Whether the tables know this model_type by its parent only: no official release in few bits has been seen. */
+bool tsr_policy_is_unseen(const char *model_type);
+
 /* Whether a tensor of this name is a look-up table, which no loader takes for a linear layer. */
 bool tsr_policy_is_embedding(const char *name);
 

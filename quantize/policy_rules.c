@@ -145,6 +145,68 @@ static const tsr_rule kDeepseekV4[] = {
     {"mtp.*.?_proj.weight", TSR_QUANTIZE, "projection of an MTP stage", false},
 };
 
+/* Families that loaders know and of which no official release in few bits has been seen: as their parents, and with what
+ * vLLM's classes run unquantized. */
+#define HYPER_CONNECTION "hyper-connection"
+#define ENGINES_BF16     "engines run it in BF16 (--include overrides)"
+
+static const tsr_rule kHyV4[] = {
+    {"*.hc_*", TSR_KEEP, HYPER_CONNECTION, false},
+    {"*.self_attn.linear_gate.*", TSR_KEEP, "gate of the attention's output", false},
+    {"*.self_attn.q_proj.weight", TSR_QUANTIZE, "MLA query projection", false},
+    {"*.self_attn.q_a_proj.weight", TSR_QUANTIZE, "MLA query projection, down", false},
+    {"*.self_attn.q_b_proj.weight", TSR_QUANTIZE, "MLA query projection, up", false},
+    {"*.self_attn.kv_a_proj_with_mqa.weight", TSR_QUANTIZE, "MLA latent projection", false},
+    {"*.self_attn.kv_b_proj.weight", TSR_QUANTIZE, "MLA key/value projection, up", false},
+    {"*.self_attn.o_proj.weight", TSR_QUANTIZE, "attention output", false},
+    {"*.self_attn.indexer.wq_b.weight", TSR_QUANTIZE, "sparse attention indexer", false},
+    {"*.self_attn.indexer.wk.weight", TSR_KEEP, "indexer: loaders read it in BF16", false},
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+};
+
+#define QWEN4_KEEPS                                                                                           \
+    {"*.ple.*", TSR_KEEP, "n-gram memory", false}, {"*hyper_connection*", TSR_KEEP, HYPER_CONNECTION, false}, \
+    {                                                                                                         \
+        "*.self_attn.indexer*", TSR_KEEP, "sparse attention indexer: " ENGINES_BF16, false                    \
+    }
+
+static const tsr_rule kQwen4[] = {
+    QWEN4_KEEPS,
+    {"*.linear_attn.in_proj_qkv.weight", TSR_QUANTIZE, "linear attention", false},
+    {"*.linear_attn.in_proj_z.weight", TSR_QUANTIZE, "linear attention", false},
+    {"*.linear_attn.out_proj.weight", TSR_QUANTIZE, "linear attention", false},
+    {"*.self_attn.?_proj.weight", TSR_QUANTIZE, "attention", false},
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+};
+
+/* Attention of either kind, latent or linear, is in BF16 in vLLM's class whatever config.json says. */
+static const tsr_rule kGlm5Next[] = {
+    {"*.self_attn.*", TSR_KEEP, "attention: " ENGINES_BF16, false},
+    {"*.hc_*", TSR_KEEP, HYPER_CONNECTION, false},
+    {"*.mhc*", TSR_KEEP, HYPER_CONNECTION, false},
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+};
+
+static const tsr_rule kStep5[] = {
+    {"*.self_attn.*", TSR_KEEP, "attention: " ENGINES_BF16, false},
+    {"*.share_expert.*", TSR_KEEP, "shared expert: " ENGINES_BF16, false},
+    {"*.moe.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
+    {"*.moe.*_proj.weight", TSR_KEEP, "a stack of experts: no format has a place for it", true},
+    {"*.mlp.*_proj.weight", TSR_KEEP, "dense layer: " ENGINES_BF16, false},
+};
+
+/* Its class joins q, k and v with the indexer's index_q_proj and index_k_proj: they would all have to be alike. */
+static const tsr_rule kMinimaxM3[] = {
+    {"*.self_attn.*", TSR_KEEP, "attention: joined with the indexer's projections (--include overrides)", false},
+    {"*.block_sparse_moe.experts.*.w?.weight", TSR_QUANTIZE, "expert", false},
+    {"*.block_sparse_moe.shared_experts.*_proj.weight", TSR_QUANTIZE, "shared expert", false},
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+};
+
 static const tsr_rule kConv1d[] = {
     {"*", TSR_KEEP,
      "its linear layers are stored [in, out] (Conv1D): loaders would take the scales the wrong way round", true},
@@ -213,6 +275,24 @@ static const tsr_rule kQwen35FourBits[] = {
     {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
 };
 
+static const tsr_rule kQwen4FourBits[] = {
+    QWEN4_KEEPS,
+    {"mtp.*", TSR_KEEP, "MTP layer: as Qwen3.5's releases in 4 bits (--include overrides)", false},
+    {"*.mtp.*", TSR_KEEP, "MTP layer: as Qwen3.5's releases in 4 bits (--include overrides)", false},
+    {"*.mlp.experts.*.*_proj.weight", TSR_QUANTIZE, "expert", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+    {"*.linear_attn.*", TSR_KEEP, "linear attention: as Qwen3.5's releases in 4 bits (--include overrides)", false},
+    {"*.self_attn.*", TSR_KEEP, "attention: as Qwen3.5's releases in 4 bits (--include overrides)", false},
+    {"*.shared_expert.*", TSR_KEEP, "shared expert: as Qwen3.5's releases in 4 bits (--include overrides)", false},
+};
+
+static const tsr_rule kHyV4FourBits[] = {
+    {"*.hc_*", TSR_KEEP, HYPER_CONNECTION, false},
+    {"*.self_attn.*", TSR_KEEP, "attention: as DeepSeek's releases in 4 bits (--include overrides)", false},
+    {"*.mlp.*_proj.weight", TSR_QUANTIZE, "feed-forward", false},
+    {"*.mlp.experts.*_proj", TSR_QUANTIZE, "fused experts", false},
+};
+
 static const tsr_rule kDeepseekV4FourBits[] = {
     V4_KEEPS,
     {"*.ffn.experts.*.w?.weight", TSR_QUANTIZE, "expert", false},
@@ -225,8 +305,10 @@ static const tsr_rule kDeepseekV4FourBits[] = {
     {                                       \
         table, sizeof table / sizeof *table \
     }
-#define RULES(table)           TABLE(table), TABLE(table)
-#define RULES_8_4(eight, four) TABLE(eight), TABLE(four)
+#define RULES(table)            TABLE(table), TABLE(table), false
+#define RULES_8_4(eight, four)  TABLE(eight), TABLE(four), false
+#define UNSEEN(table)           TABLE(table), TABLE(table), true
+#define UNSEEN_8_4(eight, four) TABLE(eight), TABLE(four), true
 
 /* A multimodal wrapper stands here under its own name where that is the one that config.json gives. */
 static const tsr_policy_family kFamilies[] = {
@@ -295,6 +377,16 @@ static const tsr_policy_family kFamilies[] = {
     {"hunyuan_v1_moe", RULES(kGqa)},
     {"mixtral", RULES(kMixtral)},
     {"minimax_m2", RULES(kMixtral)},
+    {"minimax_m3", UNSEEN(kMinimaxM3)},
+    {"minimax_m3_text", UNSEEN(kMinimaxM3)},
+    {"minimax_m3_vl", UNSEEN(kMinimaxM3)},
+    {"hy_v4", UNSEEN_8_4(kHyV4, kHyV4FourBits)},
+    {"qwen4_exp", UNSEEN_8_4(kQwen4, kQwen4FourBits)},
+    {"qwen4_exp_text", UNSEEN_8_4(kQwen4, kQwen4FourBits)},
+    {"glm5_next", UNSEEN(kGlm5Next)},
+    {"glm5_next_text", UNSEEN(kGlm5Next)},
+    {"step5", UNSEEN(kStep5)},
+    {"step5_text", UNSEEN(kStep5)},
     {"bert", RULES(kBert)},
     {"xlm-roberta", RULES(kBert)},
 };

@@ -25,6 +25,7 @@ typedef struct tsr_rules {
 typedef struct tsr_policy_family {
     const char *model_type;
     tsr_rules rules, four_bits;
+    bool unseen; /* no official release in few bits has been seen: the rules are those of its parent */
 } tsr_policy_family;
 
 /* NULL: no table has this model_type, and the general rules apply. */

@@ -54,6 +54,12 @@ tsr_status tsr_plan_decide(tsr_plan *plan, const tsr_policy_options *options, ts
             tsr_plan_warn(plan, err, "unknown model_type '%s': general rules; check with --dry-run", plan->model_type));
     else if (plan->general_rules)
         TSR_TRY(tsr_plan_warn(plan, err, "no model_type (config.json): general rules; check with --dry-run"));
+    if (tsr_policy_is_unseen(plan->model_type))
+        TSR_TRY(tsr_plan_warn(
+            plan, err,
+            "no official release of model_type '%s' in few bits has been seen: the rules are those of its "
+            "parent; check with --dry-run",
+            plan->model_type));
     TSR_TRY(warn_of_globs(plan, "--include", options->include, options->n_include, decisions, err));
     return warn_of_globs(plan, kExclude, options->exclude, options->n_exclude, decisions, err);
 }

@@ -78,14 +78,32 @@ RELEASED = """gpt_oss deepseek_v3 deepseek_v32 deepseek_v4 deepseek_v41 kimi_k2 
     minimax_m2 glm4_moe glm_moe_dsa hunyuan_v1_moe llama4 gemma3n""".split()
 
 
+# Families that loaders know, and of which none has been seen.
+UNSEEN = """minimax_m3 minimax_m3_text minimax_m3_vl hy_v4 qwen4_exp qwen4_exp_text glm5_next glm5_next_text step5
+    step5_text""".split()
+
+
 def test_every_family_of_releases_has_its_rows(tessera):
     """In the tool's tables, as it prints them, and in the table of this test, with a weight that is quantized."""
     code, out, _ = harness.run(tessera, ["quantize", "--list-families", "--json", "-"])
-    listed = {family["model_type"] for family in json.loads(out)["families"]}
-    assert code == 0 and listed >= set(RELEASED)
-    for family in RELEASED:
+    listed = {family["model_type"]: family["release_seen"] for family in json.loads(out)["families"]}
+    assert code == 0 and set(listed) >= set(RELEASED)
+    assert {family for family, seen in listed.items() if not seen} == set(UNSEEN)
+    for family in RELEASED + UNSEEN:
         rows = FAMILIES[family][2]
         assert {"quantize", "copy"} <= {action for action, *_ in rows}, family
+
+
+@pytest.mark.parametrize("family", ["llama", *UNSEEN])
+def test_a_family_of_which_no_release_has_been_seen_is_announced(family, plan, tessera):
+    """Where its rules are listed, and with every plan that follows them."""
+    rows = FAMILIES[family][2] if family in UNSEEN else [("quantize", (256, 256), "model.layers.0.mlp.up_proj.weight", "")]
+    _, _, got, err = plan({"model_type": family}, {name: shape for _, shape, name, _ in rows})
+    said = f"no official release of model_type '{family}' in few bits has been seen: the rules are those of its parent"
+    assert (said in err) == (said in "".join(got["warnings"])) == (family in UNSEEN)
+    _, out, _ = harness.run(tessera, ["quantize", "--list-families"])
+    (line,) = (line for line in out.splitlines() if family in line.partition("  ")[0].split(", "))
+    assert ("no official release" in line) == (family in UNSEEN)
 
 
 # ---- nothing to quantize ----
