@@ -3,6 +3,7 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/places.h"
+#include "cli/results.h"
 #include "cli/terminal.h"
 #include "common/glob.h"
 #include "convert/plans/compare_schemes.h"

@@ -3,6 +3,7 @@
 #include "cli/compare_sides.h"
 #include "cli/output.h"
 #include "cli/places.h"
+#include "cli/results.h"
 #include "cli/terminal.h"
 #include "formats/json/json_write.h"
 

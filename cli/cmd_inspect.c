@@ -4,6 +4,7 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/places.h"
+#include "cli/results.h"
 #include "cli/terminal.h"
 #include "formats/json/json_write.h"
 #include "quantize/policy.h"

@@ -4,6 +4,7 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/places.h"
+#include "cli/results.h"
 #include "cli/terminal.h"
 #include "convert/plans/quantize_plan.h"
 #include "convert/plans/scheme_plan.h"
@@ -79,16 +80,9 @@ static tsr_status check(arguments *a, tsr_err *err)
     if (a->threads == 0)
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
     TSR_TRY(parse_schemes(a, err));
-    const char *const reports[] = {a->rules, a->json, a->plot};
-    for (size_t i = 0; i < sizeof reports / sizeof *reports; i++) {
-        const tsr_places places = {.sources = {a->src, a->sensitivity}, .json = reports[i]};
-        TSR_TRY(tsr_places_check(&places, err));
-        for (size_t k = 0; k < i; k++) {
-            if (reports[i] != NULL && reports[k] != NULL && strcmp(reports[i], reports[k]) == 0)
-                return tsr_fail(err, TSR_E_USAGE, "'%s' cannot be two reports at once", reports[i]);
-        }
-    }
-    return TSR_OK;
+    const tsr_output more[] = {{"-o", a->rules}, {"--plot", a->plot}, {0}};
+    const tsr_places places = {.sources = {a->src, a->sensitivity}, .json = a->json, .more = more};
+    return tsr_places_check(&places, err);
 }
 
 static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)

@@ -3,6 +3,7 @@
 #include "cli/families.h"
 #include "cli/output.h"
 #include "cli/places.h"
+#include "cli/results.h"
 #include "cli/run_plan.h"
 #include "cli/schemes.h"
 #include "convert/plans/again_plan.h"

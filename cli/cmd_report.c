@@ -3,6 +3,7 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/places.h"
+#include "cli/results.h"
 #include "report/writers.h"
 
 #include <math.h>

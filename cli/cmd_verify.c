@@ -1,9 +1,9 @@
-/* tessera verify: its options, and its findings as text, JSON and JUnit XML. */
+/* tessera verify: its options, and its findings as text and JSON. */
 #include "cli/commands.h"
 #include "cli/compare_sides.h"
-#include "cli/junit.h"
 #include "cli/output.h"
 #include "cli/places.h"
+#include "cli/results.h"
 #include "cli/terminal.h"
 #include "formats/json/json_write.h"
 #include "verify/weights/check_weights.h"
@@ -154,6 +154,7 @@ static void write_json(tsr_text *t, const tsr_compare_job *job, const arguments 
         tsr_json_member_string(t, texts[i][0], texts[i][1]);
     }
     tsr_json_member_bool(t, "passed", f->count == 0);
+    tsr_json_member_number(t, "seconds", job->comparison.seconds);
     tsr_json_key(t, "limits");
     tsr_json_begin_object(t, true);
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
@@ -195,49 +196,14 @@ static void write_json(tsr_text *t, const tsr_compare_job *job, const arguments 
     tsr_text_append(t, "\n", 1);
 }
 
-static void write_junit(tsr_text *t, const tsr_findings *f)
-{
-    size_t failed = 0;
-    for (tsr_check check = TSR_CHECK_NAMES; check < TSR_N_CHECKS; check++)
-        failed += count_of(f, check) > 0;
-    tsr_text_printf(t,
-                    "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
-                    "<testsuite name=\"tessera verify\" tests=\"%d\" failures=\"%zu\">\n",
-                    (int)TSR_N_CHECKS, failed);
-    for (tsr_check check = TSR_CHECK_NAMES; check < TSR_N_CHECKS; check++) {
-        const size_t n = count_of(f, check);
-        tsr_text_printf(t, "  <testcase classname=\"weights\" name=\"%s: %s\"", tsr_check_name(check),
-                        tsr_check_title(check));
-        if (n == 0) {
-            tsr_text_printf(t, f->judged[check] > 0 ? "/>\n" : "><skipped message=\"nothing to judge\"/></testcase>\n");
-            continue;
-        }
-        tsr_text_printf(t, ">\n    <failure message=\"%s: %zu\">\n", tsr_check_failure(check), n);
-        for (size_t i = 0; i < f->count; i++) {
-            if (f->items[i].check != check)
-                continue;
-            tsr_junit_text(t, f->items[i].where);
-            tsr_text_printf(t, ": ");
-            tsr_junit_text(t, f->items[i].text);
-            tsr_text_append(t, "\n", 1);
-        }
-        tsr_text_printf(t, "    </failure>\n  </testcase>\n");
-    }
-    tsr_text_printf(t, "</testsuite>\n");
-}
-
 static tsr_status write_files(const tsr_compare_job *job, const arguments *a, const tsr_findings *f, tsr_err *err)
 {
-    tsr_text json = {0}, junit = {0};
-    tsr_status status;
-    if (job->json != NULL)
-        write_json(&json, job, a, f);
-    write_junit(&junit, f);
-    status = tsr_compare_job_write(job, &json, err);
-    if (status == TSR_OK && a->junit != NULL)
-        status = tsr_write_report(a->junit, &junit, err);
+    tsr_text json = {0};
+    if (job->json == NULL && a->junit == NULL)
+        return TSR_OK;
+    write_json(&json, job, a, f);
+    const tsr_status status = tsr_results_write(job->json, a->junit, &json, err);
     tsr_text_free(&json);
-    tsr_text_free(&junit);
     return status;
 }
 
@@ -246,7 +212,7 @@ static tsr_status verify(tsr_compare_job *job, const arguments *a, tsr_findings 
     TSR_TRY(tsr_compare_job_run(job, err));
     const tsr_side src = {job->checkpoint[0], &job->weights[0]}, dst = {job->checkpoint[1], &job->weights[1]};
     TSR_TRY(tsr_check_weights(&src, &dst, &job->comparison, &a->limits, f, err));
-    if (tsr_compare_job_talks(job))
+    if (tsr_compare_job_talks(job) && !tsr_is_stdout(a->junit))
         print_result(job, f);
     return write_files(job, a, f, err);
 }

@@ -4,6 +4,7 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/places.h"
+#include "cli/results.h"
 #include "cli/terminal.h"
 #include "formats/json/json_write.h"
 #include "verify/forward/check_forward.h"
@@ -251,11 +252,13 @@ static tsr_status verify(const arguments *a, session *s, tsr_forward_request *r,
     const tsr_status status = tsr_check_forward(r, &s->evidence, err);
     tsr_terminal_close(&s->terminal);
     TSR_TRY(status);
-    if (!a->last.quiet && !tsr_is_stdout(a->last.json))
+    if (!a->last.quiet && !tsr_is_stdout(a->last.json) && !tsr_is_stdout(a->last.junit))
         print_result(a, s);
     tsr_text json = {0};
     write_json(&json, a, r, s);
-    return tsr_evidence_write(&s->evidence, "forward", &json, a->last.json, a->last.junit, err);
+    const tsr_status written = tsr_results_write(a->last.json, a->last.junit, &json, err);
+    tsr_text_free(&json);
+    return written;
 }
 
 int tsr_cmd_verify_forward(int argc, char **argv)

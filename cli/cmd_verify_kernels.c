@@ -1,10 +1,11 @@
 /* tessera verify gemm, epilogue, dequant and mla, which run kernels on the checkpoint's own tensors: their options, and
- * their evidence as text, JSON and JUnit XML. */
+ * their evidence as text and JSON. */
 #include "cli/commands.h"
 #include "cli/evidence_text.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/places.h"
+#include "cli/results.h"
 #include "cli/terminal.h"
 #include "formats/json/json_write.h"
 #include "verify/kernels/check_dequant.h"
@@ -336,7 +337,9 @@ static tsr_status write_files(const arguments *a, const session *s, tsr_err *err
 {
     tsr_text json = {0};
     write_json(&json, a, s);
-    return tsr_evidence_write(&s->evidence, a->check->name, &json, a->last.json, a->last.junit, err);
+    const tsr_status status = tsr_results_write(a->last.json, a->last.junit, &json, err);
+    tsr_text_free(&json);
+    return status;
 }
 
 /* ---- running ---- */
@@ -388,7 +391,7 @@ static tsr_status verify(arguments *a, session *s, tsr_err *err)
 {
     TSR_TRY(open_all(a, s, err));
     TSR_TRY(a->check->run(&a->options, a->out == TSR_N_OUTS ? ALL_OUTS : 1u << a->out, &s->evidence, err));
-    if (!a->last.quiet && !tsr_is_stdout(a->last.json))
+    if (!a->last.quiet && !tsr_is_stdout(a->last.json) && !tsr_is_stdout(a->last.junit))
         print_result(a, s);
     return write_files(a, s, err);
 }

@@ -1,9 +1,7 @@
 /* Prints figures with their units. A figure that a judgement does not have is left out, or null in JSON. */
 #include "cli/evidence_text.h"
 
-#include "cli/junit.h"
 #include "cli/output.h"
-#include "cli/places.h"
 #include "formats/json/json_write.h"
 
 #include <math.h>
@@ -123,44 +121,4 @@ void tsr_evidence_print_end(const tsr_evidence *e)
         tsr_print("%zu of %zu judgements are beyond their limits\n", e->failed, e->count);
     else
         tsr_print("all %zu judgements are within their limits\n", e->count);
-}
-
-static void write_junit(tsr_text *t, const tsr_evidence *e, const char *check)
-{
-    tsr_text_printf(t,
-                    "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
-                    "<testsuite name=\"tessera verify %s\" tests=\"%zu\" failures=\"%zu\">\n",
-                    check, e->count, e->failed);
-    for (size_t i = 0; i < e->count; i++) {
-        const tsr_judgement *const j = &e->items[i];
-        tsr_text_printf(t, "  <testcase classname=\"%s error\" name=\"", tsr_error_kind_name(j->kind));
-        tsr_junit_text(t, j->subject);
-        tsr_text_printf(t, ": ");
-        tsr_junit_text(t, j->what);
-        if (j->fault == NULL) {
-            tsr_text_printf(t, "\"/>\n");
-            continue;
-        }
-        tsr_text_printf(t, "\">\n    <failure message=\"");
-        tsr_junit_text(t, j->fault);
-        tsr_text_printf(t, "\">");
-        tsr_junit_text(t, j->worst_at);
-        tsr_text_printf(t, "</failure>\n  </testcase>\n");
-    }
-    tsr_text_printf(t, "</testsuite>\n");
-}
-
-tsr_status tsr_evidence_write(const tsr_evidence *e, const char *check, tsr_text *json, const char *json_path,
-                              const char *junit_path, tsr_err *err)
-{
-    tsr_text junit = {0};
-    tsr_status status = TSR_OK;
-    write_junit(&junit, e, check);
-    if (json_path != NULL)
-        status = tsr_write_report(json_path, json, err);
-    if (status == TSR_OK && junit_path != NULL)
-        status = tsr_write_report(junit_path, &junit, err);
-    tsr_text_free(json);
-    tsr_text_free(&junit);
-    return status;
 }

@@ -182,19 +182,6 @@ void tsr_print_word(tsr_colour colour, const char *word, int width)
     tsr_print("%*s", width > (int)strlen(word) ? width - (int)strlen(word) : 0, "");
 }
 
-int tsr_end(const char *command, tsr_status status, bool fine, const tsr_err *err)
-{
-    if (status == TSR_OK)
-        return fine ? 0 : EXIT_SHORT;
-    const bool coloured = tsr_takes_colour(STDERR_FILENO);
-    (void)!fputs(coloured ? "\033[31mtessera:\033[0m " : "tessera: ", stderr);
-    tsr_tell("%s", err->msg);
-    if (status == TSR_E_USAGE)
-        tsr_tell(" ('tessera %s --help')", command);
-    tsr_tell("\n");
-    return tsr_exit_code(status);
-}
-
 int tsr_output_end(int code)
 {
     errno = 0;

@@ -29,10 +29,6 @@ void tsr_print_word(tsr_colour colour, const char *word, int width);
 /* Text of our own to stdout as it stands: help, and JSON that is complete. */
 void tsr_print_raw(const char *text, size_t size);
 
-/* Prints "tessera: ..." to stderr and, for a usage error, where to read more; nothing for TSR_OK. Returns the exit code
- * (docs/exit-codes.md). `fine` says whether what was checked passed. */
-int tsr_end(const char *command, tsr_status status, bool fine, const tsr_err *err);
-
 /* Flushes stdout and reports lost output. Returns the exit code for a command that ended with `code`. Call it last. */
 int tsr_output_end(int code);
 

@@ -33,6 +33,8 @@ typedef struct sources {
     set above;          /* the folders that the sources lie in */
 } sources;
 
+static tsr_owed owed;
+
 static int by_inode(const void *a, const void *b)
 {
     const identity *const x = a, *const y = b;
@@ -304,8 +306,7 @@ static tsr_status check_report(const sources *s, const char *option, const char 
     if (dst == NULL)
         return TSR_OK;
     /* A report inside the output directory would be taken for a part of the model. */
-    TSR_TRY(resolve(dst, made, &missing, err));
-    if (missing > 0 || stat(made, &st) != 0)
+    if (resolve(dst, made, &missing, NULL) != TSR_OK || missing > 0 || stat(made, &st) != 0)
         return TSR_OK;
     sources output = {0};
     tsr_status status = add(&output.folders, &st, dst, err);
@@ -354,12 +355,19 @@ tsr_status tsr_places_check(const tsr_places *p, tsr_err *err)
         if (status == TSR_OK)
             status = add_above(&s.above, p->sources[i], p->sources[i], err);
     }
+    const bool known = status == TSR_OK;
     if (s.files.count > 0)
         qsort(s.files.items, s.files.count, sizeof *s.files.items, by_inode);
-    if (status == TSR_OK && p->dst != NULL)
+    if (known && p->dst != NULL)
         status = check_directory(&s, p->dst, err);
-    for (size_t i = 0; status == TSR_OK && i < n; i++)
-        status = check_report(&s, reports[i].option, reports[i].path, p->dst, err);
+    bool usage = status == TSR_E_USAGE;
+    for (size_t i = 0; known && i < n; i++) {
+        const tsr_status one =
+            check_report(&s, reports[i].option, reports[i].path, p->dst, status == TSR_OK ? err : NULL);
+        reports[i].path = one == TSR_OK ? reports[i].path : NULL;
+        status = status == TSR_OK ? one : status;
+        usage = usage || one == TSR_E_USAGE;
+    }
     for (size_t i = 0; status == TSR_OK && i < n; i++) {
         for (size_t k = 0; status == TSR_OK && k < i; k++) {
             const char *const a = reports[k].path, *const b = reports[i].path;
@@ -370,10 +378,27 @@ tsr_status tsr_places_check(const tsr_places *p, tsr_err *err)
     free(s.files.items);
     free(s.folders.items);
     free(s.above.items);
+    /* Where the one cannot be written, the other tells why. */
+    if (known && !usage && status != TSR_E_USAGE)
+        owed = (tsr_owed){reports[0].path, reports[1].path};
     return status;
 }
 
 /* ---- writing ---- */
+
+tsr_owed tsr_reports_owed(void)
+{
+    return owed;
+}
+
+/* Whoever writes to a path, writes there once: it is owed no more, even if writing fails. */
+static void pay(const char *path)
+{
+    if (owed.json != NULL && strcmp(owed.json, path) == 0)
+        owed.json = NULL;
+    if (owed.junit != NULL && strcmp(owed.junit, path) == 0)
+        owed.junit = NULL;
+}
 
 static bool is_descriptor(const char *path, int fd)
 {
@@ -414,6 +439,7 @@ tsr_status tsr_write_report(const char *path, const tsr_text *text, tsr_err *err
     char real[PATH_MAX];
     struct stat st;
     TSR_TRY(tsr_text_status(text, err));
+    pay(path);
     if (tsr_is_stdout(path)) {
         tsr_print_raw(text->data, text->size);
         return TSR_OK;

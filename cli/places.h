@@ -24,11 +24,20 @@ typedef struct tsr_places {
     const tsr_output *more;               /* further reports, which an entry without an option ends; NULL: none */
 } tsr_places;
 
-/* Refuses outputs that would touch a source, before anything is read or made. TSR_E_USAGE says which two. */
+/* Refuses outputs that would touch a source, before anything is read or made. TSR_E_USAGE says which two. From then on
+ * `json` and `junit` are owed: their texts have to live until the command ends. */
 tsr_status tsr_places_check(const tsr_places *places, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Whether `path` (may be NULL) is stdout: "-", or the very file that stdout is (/dev/stdout). */
 bool tsr_is_stdout(const char *path);
+
+/* What --json and --junit have not been given yet; NULL: nothing is owed. */
+typedef struct tsr_owed {
+    const char *json, *junit;
+} tsr_owed;
+
+/* The reports that tsr_places_check has allowed, and that nobody has begun to write. */
+tsr_owed tsr_reports_owed(void);
 
 /* Writes a report: to stdout; into a device or pipe; or as a file that appears whole, in place of the one that a
  * symlink names. */

@@ -18,7 +18,8 @@ tsr_status tsr_cases_add(tsr_cases *cases, const tsr_case *more, tsr_err *err)
         cases->capacity = capacity;
     }
     cases->items[cases->count++] = *more;
-    cases->failed += more->outcome == TSR_OUTCOME_FAILED;
+    cases->failed += more->outcome == TSR_OUTCOME_FAILED && !more->error;
+    cases->errors += more->error;
     cases->skipped += more->outcome == TSR_OUTCOME_SKIPPED;
     return TSR_OK;
 }
@@ -219,6 +220,17 @@ static tsr_status add_row(tsr_cases *cases, const tsr_result *result, const tsr_
 static tsr_status fill(tsr_cases *cases, const tsr_overview *o, tsr_err *err)
 {
     const tsr_result *const result = o->result;
+    if (result->error != NULL) {
+        const tsr_case ended = {
+            .class_name = result->title,
+            .name = "the run",
+            .outcome = TSR_OUTCOME_FAILED,
+            .message = result->error,
+            .text = tsr_arena_printf(&cases->arena, "exit code %llu: %s", U64(result->error_code), result->error),
+            .error = true};
+        TSR_TRY(tsr_arena_status(&cases->arena, TSR_OK, err));
+        return tsr_cases_add(cases, &ended, err);
+    }
     if (result->kind->case_a_row) {
         for (size_t i = 0; i < result->n_rows; i++) {
             if (result->rows[i].outcome != TSR_OUTCOME_NONE)

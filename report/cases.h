@@ -14,12 +14,13 @@ typedef struct tsr_case {
     const char *message;    /* of what failed or was skipped, one line; NULL: passed */
     const char *text;       /* of what failed: tensor, block, figures and limits, a line for each finding; NULL: none */
     double seconds;         /* 0: not known */
+    bool error;             /* failed because the command ended before it could judge */
 } tsr_case;
 
 typedef struct tsr_cases {
     tsr_case *items;
     size_t count, capacity;
-    size_t failed, skipped;
+    size_t failed, skipped, errors; /* errors are not among what failed */
     tsr_arena arena;
 } tsr_cases;
 

@@ -2,6 +2,7 @@
 #include "report/kinds.h"
 
 #include <math.h>
+#include <stddef.h>
 
 void tsr_finish_figures(double figures[TSR_N_FIGURES])
 {
@@ -90,4 +91,29 @@ tsr_status tsr_find_fault(tsr_reading *r, const char *check, uint32_t row, tsr_e
     tsr_text_free(&text);
     const tsr_result_finding finding = {.check = check, .where = x->name, .text = said, .row = row, .fatal = true};
     return said == NULL ? tsr_out_of_memory(err, NULL) : tsr_result_add_finding(result, &finding, err);
+}
+
+static tsr_status read_error(tsr_reading *r, void *to, tsr_err *err)
+{
+    static const tsr_field kFields[] = {
+        {"code", tsr_value_count, offsetof(tsr_result, error_code), true},
+        {"message", tsr_value_text, offsetof(tsr_result, error), true},
+        {0},
+    };
+    const tsr_result *const result = to;
+    TSR_TRY(tsr_read_object(r, "an error", kFields, to, NULL, err));
+    return result->error == NULL || result->error_code == 0 ? tsr_refuse_value(r, err, "an error without words or code")
+                                                            : TSR_OK;
+}
+
+tsr_status tsr_read_failed(tsr_reading *r, void *to, tsr_err *err)
+{
+    static const tsr_field kFields[] = {TSR_HEAD_FIELDS, {"error", read_error, 0, true}, {0}};
+    tsr_result *const result = to;
+    const tsr_rest rest = {.facts = &result->facts};
+    TSR_TRY(tsr_read_object(r, "the result", kFields, to, &rest, err));
+    result->outcome = TSR_OUTCOME_FAILED;
+    const tsr_result_finding finding = {
+        .check = "error", .where = "the run", .text = result->error, .row = TSR_NO_ROW, .fatal = true};
+    return tsr_result_add_finding(result, &finding, err);
 }

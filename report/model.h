@@ -87,6 +87,8 @@ typedef struct tsr_result {
     char title[64];                         /* "verify weights" */
     const tsr_result_kind *kind;
     tsr_outcome outcome; /* NONE: the result has no verdict */
+    const char *error;   /* the command ended with it, and found nothing out: why; NULL: it did not */
+    uint64_t error_code; /* the exit code then */
     tsr_facts facts, limits;
     tsr_series *series;
     size_t n_series, series_capacity;

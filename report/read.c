@@ -22,6 +22,7 @@ static const struct {
     {{"tessera-plan-schemes/1", "plan-schemes", NULL, false}, tsr_read_plan_schemes},
     {{"tessera-inspect/1", "inspect", NULL, true}, tsr_read_inspect},
     {{"tessera-inspect-tensor/1", "inspect, one tensor", NULL, false}, tsr_read_inspect_tensor},
+    {{"tessera-report/1", "report", NULL, false}, NULL}, /* only one that an error ended */
 };
 
 enum { N_KINDS = sizeof kKinds / sizeof *kKinds };
@@ -32,7 +33,7 @@ static tsr_status refuse_schema(const char *path, const char *schema, tsr_err *e
     const size_t n = strcspn(schema, "/");
     for (size_t i = 0; i < N_KINDS; i++) {
         const char *const known = kKinds[i].kind.schema;
-        if (strncmp(known, schema, n) == 0 && known[n] == '/')
+        if (kKinds[i].read != NULL && strncmp(known, schema, n) == 0 && known[n] == '/')
             return tsr_fail(err, TSR_E_UNSUPPORTED,
                             "%s: it is %.80s, and this is Tessera %s, which reads %s: take the version that made it",
                             path, schema, TSR_VERSION, known);
@@ -61,6 +62,24 @@ static tsr_status find_kind(tsr_result *result, const char *text, size_t size, s
     return refuse_schema(result->path, schema, err);
 }
 
+/* Whether a command left this instead of a result: plan-schemes has a number of that name. The error stands before all lists and objects, so that whole results,
+ * which may be large, are not looked through for it. */
+static bool has_error(const tsr_reading *r)
+{
+    tsr_json_reader json = r->json;
+    tsr_json_kind kind = TSR_JSON_NULL;
+    tsr_json_text key;
+    bool more = tsr_json_enter_object(&json, NULL) == TSR_OK;
+    /* What is no JSON, the reader of the kind refuses. */
+    while (more && tsr_json_next_member(&json, &key, &more, NULL) == TSR_OK && more &&
+           tsr_json_peek(&json, &kind, NULL) == TSR_OK && kind != TSR_JSON_ARRAY) {
+        if (kind == TSR_JSON_OBJECT)
+            return tsr_json_is(key, "error");
+        more = tsr_json_skip(&json, NULL, NULL) == TSR_OK;
+    }
+    return false;
+}
+
 static tsr_status read_whole(tsr_result *result, const char *text, size_t size, tsr_err *err)
 {
     tsr_reading r = {.json = tsr_json_open(result->path, text, size), .result = result};
@@ -68,7 +87,10 @@ static tsr_status read_whole(tsr_result *result, const char *text, size_t size, 
     TSR_TRY(find_kind(result, text, size, &at, err));
     result->kind = &kKinds[at].kind;
     result->version = result->command = "";
-    TSR_TRY(kKinds[at].read(&r, result, err));
+    const bool failed = has_error(&r);
+    if (!failed && kKinds[at].read == NULL)
+        return refuse_schema(result->path, kKinds[at].kind.schema, err);
+    TSR_TRY((failed ? tsr_read_failed : kKinds[at].read)(&r, result, err));
     TSR_TRY(tsr_json_finish(&r.json, err));
     const char *const check = tsr_fact_of(&result->facts, "check");
     snprintf(result->title, sizeof result->title, "%s%s%.32s", result->kind->title, check == NULL ? "" : " ",

@@ -16,23 +16,49 @@ static void judge(tsr_report *report)
                                            : TSR_OUTCOME_NONE;
 }
 
-tsr_status tsr_report_make(tsr_report *report, const char *const *paths, size_t n, tsr_err *err)
+/* A report with room for n results. */
+static tsr_status begin(tsr_report *report, size_t n, tsr_err *err)
 {
     *report =
         (tsr_report){.results = calloc(n, sizeof *report->results), .overviews = calloc(n, sizeof *report->overviews)};
-    tsr_status status = report->results == NULL || report->overviews == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
-    for (size_t i = 0; i < n && status == TSR_OK; i++) {
-        status = tsr_result_read(&report->results[i], paths[i], err);
-        if (status != TSR_OK)
-            break;
-        report->count++;
-        status = tsr_overview_make(&report->overviews[i], &report->results[i], err);
-    }
+    return report->results == NULL || report->overviews == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
+}
+
+/* Takes in the result that has been read behind the others. */
+static tsr_status sum_up(tsr_report *report, tsr_err *err)
+{
+    report->count++;
+    return tsr_overview_make(&report->overviews[report->count - 1], &report->results[report->count - 1], err);
+}
+
+static tsr_status finish(tsr_report *report, tsr_status status)
+{
     if (status == TSR_OK)
         judge(report);
     else
         tsr_report_free(report);
     return status;
+}
+
+tsr_status tsr_report_make(tsr_report *report, const char *const *paths, size_t n, tsr_err *err)
+{
+    tsr_status status = begin(report, n, err);
+    for (size_t i = 0; i < n && status == TSR_OK; i++) {
+        status = tsr_result_read(&report->results[i], paths[i], err);
+        if (status == TSR_OK)
+            status = sum_up(report, err);
+    }
+    return finish(report, status);
+}
+
+tsr_status tsr_report_of_text(tsr_report *report, const char *path, const char *text, size_t size, tsr_err *err)
+{
+    tsr_status status = begin(report, 1, err);
+    if (status == TSR_OK)
+        status = tsr_result_read_text(&report->results[0], path, text, size, err);
+    if (status == TSR_OK)
+        status = sum_up(report, err);
+    return finish(report, status);
 }
 
 tsr_status tsr_report_compare(tsr_report *report, const char *path, double limit, tsr_err *err)
@@ -70,7 +96,9 @@ void tsr_result_reason(tsr_text *text, const tsr_overview *overview)
 {
     const tsr_result *const result = overview->result;
     const size_t findings = fatal_findings(result), judged = overview->passed + overview->failed;
-    if (result->outcome == TSR_OUTCOME_NONE)
+    if (result->error != NULL)
+        tsr_text_printf(text, "an error ended it, with exit code %llu", U64(result->error_code));
+    else if (result->outcome == TSR_OUTCOME_NONE)
         tsr_text_printf(text, "figures without limits: nothing was judged");
     else if (findings > 0)
         tsr_text_printf(text, "%zu finding%s", findings, findings == 1 ? "" : "s");

@@ -18,6 +18,10 @@ typedef struct tsr_report {
 /* Reads and sums up the results. After a failure there is nothing to free. */
 tsr_status tsr_report_make(tsr_report *report, const char *const *paths, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 
+/* The same of one result that is in memory already, which `path` names in what is written. */
+tsr_status tsr_report_of_text(tsr_report *report, const char *path, const char *text, size_t size,
+                              tsr_err *err) TSR_WARN_UNUSED;
+
 /* Compares the only result with an earlier one; what got worse by more than `limit` dB makes the verdict a failure. */
 tsr_status tsr_report_compare(tsr_report *report, const char *path, double limit, tsr_err *err) TSR_WARN_UNUSED;
 

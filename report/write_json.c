@@ -153,6 +153,13 @@ static void write_result(tsr_text *t, const tsr_overview *o)
     tsr_json_member_string(t, "made_by", result->version);
     tsr_json_member_string(t, "command", result->command);
     tsr_json_member_string(t, "verdict", verdict_of(result->outcome));
+    if (result->error != NULL) {
+        tsr_json_key(t, "error");
+        tsr_json_begin_object(t, true);
+        tsr_json_member_u64(t, "code", result->error_code);
+        tsr_json_member_string(t, "message", result->error);
+        tsr_json_end_object(t);
+    }
     write_facts(t, "facts", &result->facts);
     write_facts(t, "limits", &result->limits);
     write_checks(t, result);

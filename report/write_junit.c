@@ -54,13 +54,14 @@ static void write_case(tsr_text *text, const tsr_case *c)
         return;
     }
     const bool failed = c->outcome == TSR_OUTCOME_FAILED;
-    tsr_text_printf(text, ">\n      <%s", failed ? "failure" : "skipped");
+    const char *const element = c->error ? "error" : failed ? "failure" : "skipped";
+    tsr_text_printf(text, ">\n      <%s", element);
     attribute(text, "message", c->message == NULL ? "" : c->message);
     if (failed) {
         attribute(text, "type", c->class_name);
         tsr_text_append(text, ">", 1);
         escape(text, c->text == NULL ? "" : c->text, true);
-        tsr_text_printf(text, "</failure>\n");
+        tsr_text_printf(text, "</%s>\n", element);
     } else {
         tsr_text_printf(text, "/>\n");
     }
@@ -101,8 +102,8 @@ static void write_suite(tsr_text *text, const char *name, const tsr_result *resu
 {
     tsr_text_printf(text, "  <testsuite");
     attribute(text, "name", name);
-    tsr_text_printf(text, " tests=\"%zu\" failures=\"%zu\" errors=\"0\" skipped=\"%zu\" time=\"%.6f\">\n", cases->count,
-                    cases->failed, cases->skipped, seconds_of(result));
+    tsr_text_printf(text, " tests=\"%zu\" failures=\"%zu\" errors=\"%zu\" skipped=\"%zu\" time=\"%.6f\">\n",
+                    cases->count, cases->failed, cases->errors, cases->skipped, seconds_of(result));
     write_facts(text, result);
     for (size_t i = 0; i < cases->count; i++)
         write_case(text, &cases->items[i]);
@@ -116,17 +117,18 @@ tsr_status tsr_write_junit(tsr_text *text, const tsr_report *report, tsr_err *er
     const size_t n = report->count + compared;
     tsr_cases *const cases = calloc(n + 1, sizeof *cases);
     tsr_status status = cases == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
-    size_t tests = 0, failed = 0;
+    size_t tests = 0, failed = 0, errors = 0;
     for (size_t i = 0; i < n && status == TSR_OK; i++) {
         status = i < compared ? tsr_cases_of_baseline(&cases[i], &report->baseline, &report->overviews[0], err)
                               : tsr_cases_make(&cases[i], &report->overviews[i - compared], err);
         tests += cases[i].count;
         failed += cases[i].failed;
+        errors += cases[i].errors;
     }
     tsr_text_printf(text,
                     "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
-                    "<testsuites name=\"tessera\" tests=\"%zu\" failures=\"%zu\" errors=\"0\">\n",
-                    tests, failed);
+                    "<testsuites name=\"tessera\" tests=\"%zu\" failures=\"%zu\" errors=\"%zu\">\n",
+                    tests, failed, errors);
     for (size_t i = 0; i < n && status == TSR_OK; i++) {
         const tsr_result *const result = &report->results[i < compared ? 0 : i - compared];
         write_suite(text, i < compared ? "baseline" : result->title, result, &cases[i]);

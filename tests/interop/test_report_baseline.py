@@ -134,7 +134,8 @@ def test_kernels_pass_and_fail(compare):
 def test_what_cannot_be_compared(compare, old, tessera, tmp_path):
     other = {"schema": "tessera-quantize/1", "version": "1", "actions": {}}
     code, files, out, err = compare(other, old)
-    assert (code, out, files) == (3, "", {}) and "only results of one command" in err
+    assert (code, out) == (3, "") and "only results of one command" in err
+    assert json.loads(files["json"])["error"]["code"] == 3 and 'errors="1"' in files["junit"] and files.keys() == {"json", "junit"}
     code, files, out, err = compare(results.quantization_report([results.row("x", 30)], whole={}), old)
     assert code == 3 and "not one figure of both" in err
     new = results.write(tmp_path / "new.json", old)

@@ -91,6 +91,23 @@ Test(read, findings_of_verify_and_the_rows_they_are_about)
     tsr_result_free(&r);
 }
 
+Test(read, an_error_stands_for_a_result_of_every_kind)
+{
+    static const char *const kOf[] = {"verify", "plan-schemes", "quantize", "inspect", "report"};
+    for (size_t i = 0; i < sizeof kOf / sizeof *kOf; i++) {
+        tsr_result r;
+        tsr_err err;
+        char text[256];
+        snprintf(text, sizeof text,
+                 "{\"schema\": \"tessera-%s/1\", \"version\": \"9\", \"error\": {\"code\": 4, \"message\": \"full\"}}",
+                 kOf[i]);
+        cr_assert_eq(read_text(&r, text, &err), TSR_OK, "%s", err.msg);
+        cr_expect_str_eq(r.error, "full");
+        cr_expect(r.error_code == 4 && r.outcome == TSR_OUTCOME_FAILED && r.n_findings == 1);
+        tsr_result_free(&r);
+    }
+}
+
 static const struct {
     const char *text, *words;
     tsr_status status;
@@ -102,6 +119,9 @@ static const struct {
     {"{\"schema\": \"tessera-verify/2\"}", "reads tessera-verify/1", TSR_E_UNSUPPORTED},
     {"{\"schema\": \"tessera-rules/1\"}", "no result of a command", TSR_E_UNSUPPORTED},
     {"{\"schema\": \"tessera-verify/1\"", "byte", TSR_E_FORMAT},
+    {"{\"schema\": \"tessera-report/1\", \"version\": \"1\"}", "no result of a command", TSR_E_UNSUPPORTED},
+    {"{\"schema\": \"tessera-diff/1\", \"version\": \"1\", \"error\": {\"code\": 3}}", "ends without 'message'",
+     TSR_E_FORMAT},
     {"{\"schema\": \"tessera-diff/1\", \"version\": \"1\"}", "ends without 'whole'", TSR_E_FORMAT},
     {HEAD "\"tensors\": [" TAIL " x", "text after the end", TSR_E_FORMAT},
     {HEAD "\"tensors\": [{\"shape\": [1]}" TAIL, "a tensor ends without 'name'", TSR_E_FORMAT},

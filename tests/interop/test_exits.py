@@ -1,0 +1,165 @@
+"""--json and --junit on every exit: a command that ends before it has a result leaves one that says why, valid by its schema, and
+`tessera report` reads it. Only a command line that is not understood writes nothing."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import xml.etree.ElementTree
+
+import harness
+import jsonschema
+import pytest
+import referencing
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+SCHEMAS = {path.name: json.loads(path.read_text()) for path in (ROOT / "docs/schemas").glob("*.schema.json")}
+REGISTRY = referencing.Registry().with_resources((name, referencing.Resource.from_contents(schema)) for name, schema in SCHEMAS.items())
+FORMAT, IO, DEVICE = 3, 4, 5
+# What ends in which exit code, and what the message has to name. BROKEN is a checkpoint whose file is cut; --junit where there is one.
+CASES = [
+    ("verify BROKEN --against SRC", FORMAT, "model.safetensors"),
+    ("verify SRC --against BROKEN", FORMAT, "model.safetensors"),
+    ("verify gemm BROKEN --device cpu", FORMAT, "model.safetensors"),
+    ("verify epilogue BROKEN --device cpu", FORMAT, "model.safetensors"),
+    ("verify dequant BROKEN --device cpu", FORMAT, "model.safetensors"),
+    ("verify mla BROKEN --device cpu", FORMAT, "model.safetensors"),
+    ("verify gemm SRC --device cpu", FORMAT, ""),  # BF16: there is nothing that it could check
+    ("verify forward BROKEN --against SRC", FORMAT, "model.safetensors"),
+    ("verify gemm SRC --device cuda", DEVICE, "GPU"),
+    ("verify epilogue SRC --device cuda", DEVICE, "GPU"),
+    ("verify dequant SRC --device cuda", DEVICE, "GPU"),
+    ("verify mla SRC --device cuda", DEVICE, "GPU"),
+    ("report BROKEN/config.json", FORMAT, "config.json"),
+]
+ONLY_JSON = [
+    ("quantize BROKEN -o OUT", FORMAT, "model.safetensors"),
+    ("quantize SRC -o FILE/below", IO, "plain"),
+    ("convert BROKEN -o OUT --to bf16", FORMAT, "model.safetensors"),
+    ("compare-schemes BROKEN", FORMAT, "model.safetensors"),
+    ("plan-schemes BROKEN --bits 8", FORMAT, "model.safetensors"),
+    ("plan-schemes BROKEN --bits 8 -o RULES", FORMAT, "model.safetensors"),
+    ("diff SRC BROKEN", FORMAT, "model.safetensors"),
+    ("inspect BROKEN", FORMAT, "model.safetensors"),
+    ("inspect BROKEN:some.tensor", FORMAT, "model.safetensors"),
+    ("inspect SRC:no.such.tensor", FORMAT, "no.such.tensor"),
+]
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.fixture
+def places(checkpoint, tmp_path):
+    """What the words in capitals mean."""
+    source, broken = checkpoint("llama"), tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text((source / "config.json").read_text())
+    (broken / "model.safetensors").write_bytes(next(source.glob("*.safetensors")).read_bytes()[:1000])
+    (tmp_path / "plain").write_text("a file, no folder\n")
+    return {"SRC": source, "BROKEN": broken, "OUT": tmp_path / "out", "FILE": tmp_path / "plain", "RULES": tmp_path / "rules.json"}
+
+
+def spell(places, command):
+    """The words of a command line, with its paths."""
+    words = []
+    for word in command.split():
+        for name, path in places.items():
+            if word == name or word.startswith((name + ":", name + "/")):
+                word = str(path) + word[len(name):]
+        words.append(word)
+    return words
+
+
+def check_json(text, code, message):
+    """Holds an error to the schema that it names."""
+    document = json.loads(text)
+    schema = SCHEMAS[document["schema"].removeprefix("tessera-").removesuffix("/1") + ".schema.json"]
+    jsonschema.Draft202012Validator(schema, registry=REGISTRY).validate(document)
+    assert document["error"] == {"code": code, "message": message}
+    return document
+
+
+def check_junit(text, message):
+    """Holds a file with one error to the schema of JUnit."""
+    if shutil.which("xmllint"):
+        done = subprocess.run(["xmllint", "--noout", "--nonet", "--schema", ROOT / "tests/common/junit.xsd", "-"], input=text.encode(),
+                              capture_output=True)
+        assert done.returncode == 0, done.stderr.decode()
+    root = xml.etree.ElementTree.fromstring(text.encode())
+    (suite,) = root
+    (case,) = suite.iter("testcase")
+    assert root.get("errors") == suite.get("errors") == "1" and root.get("failures") == suite.get("failures") == "0"
+    assert case.find("error").get("message") == message and message in case.find("error").text
+
+
+def said(err):
+    """The message of the last line on stderr."""
+    line = err.splitlines()[-1]
+    assert line.startswith("tessera: ")
+    return line.removeprefix("tessera: ")
+
+
+@pytest.mark.parametrize("command, code, names", CASES + ONLY_JSON)
+def test_an_error_is_a_result(command, code, names, places, tessera, tmp_path, monkeypatch):
+    files = {"--json": tmp_path / "result.json"}
+    if (command, code, names) in CASES:
+        files["--junit"] = tmp_path / "result.xml"
+    for path in files.values():  # of an earlier run, which passed
+        path.write_text("passed\n")
+    for name, value in NO_GPU.items():
+        monkeypatch.setenv(name, value)
+    got, out, err = harness.run(tessera, spell(places, command) + [word for pair in files.items() for word in pair])
+    assert (got, out) == (code, "") and names in err, err
+    document = check_json(files["--json"].read_text(), code, said(err))
+    if "--junit" in files:
+        check_junit(files["--junit"].read_text(), said(err))
+    got, out, err = harness.run(tessera, ["report", files["--json"], "--json", tmp_path / "report.json", "--junit", tmp_path / "report.xml"])
+    assert got == 1 and err == "" and f"an error ended it, with exit code {code}" in " ".join(out.split())
+    (result,) = json.loads((tmp_path / "report.json").read_text())["results"]
+    assert result["error"] == document["error"] and result["verdict"] == "failed"
+    check_junit((tmp_path / "report.xml").read_text(), document["error"]["message"])
+
+
+def test_errors_on_stdout(places, tessera):
+    code, out, err = harness.run(tessera, spell(places, "verify BROKEN --against SRC --json -"))
+    check_json(out, code, said(err))
+    code, out, err = harness.run(tessera, spell(places, "verify BROKEN --against SRC --junit -"))
+    assert code == FORMAT
+    check_junit(out, said(err))
+
+
+@pytest.mark.parametrize("command", ["verify SRC --against BROKEN --min-sqnr many", "verify BROKEN", "quantize BROKEN -o OUT --block 3",
+                                     "diff BROKEN", "verify gemm BROKEN --tokens 0", "report"])
+def test_a_wrong_command_line_writes_nothing(command, places, tessera, tmp_path):
+    path = tmp_path / "result.json"
+    path.write_text("as it was\n")
+    code, _, err = harness.run(tessera, spell(places, command) + ["--json", path])
+    assert code == 2 and path.read_text() == "as it was\n", err
+
+
+def test_an_error_never_lands_in_a_source(places, tessera):
+    """Also not when it is not the command line that is wrong first."""
+    path = places["BROKEN"] / "config.json"
+    before = path.read_bytes()
+    code, _, _ = harness.run(tessera, spell(places, "quantize BROKEN -o FILE/below --json BROKEN/config.json"))
+    assert code in (2, IO) and path.read_bytes() == before
+
+
+def test_one_file_tells_that_the_other_cannot_be_written(places, tessera, tmp_path):
+    """A folder that is not there, and a device that is full: a result is written once, and stays whole."""
+    junit = tmp_path / "result.xml"
+    code, _, err = harness.run(tessera, spell(places, "verify SRC --against SRC") + ["--json", tmp_path / "no/result.json", "--junit", junit])
+    assert code == IO
+    check_junit(junit.read_text(), said(err))
+    code, _, err = harness.run(tessera, spell(places, "verify SRC --against SRC --json /dev/full") + ["--junit", junit])
+    assert code == IO
+    check_junit(junit.read_text(), said(err))
+    code, _, err = harness.run(tessera, spell(places, "verify SRC --against SRC --junit /dev/full") + ["--json", tmp_path / "result.json"])
+    assert code == IO and json.loads((tmp_path / "result.json").read_text())["passed"]
+
+
+@pytest.mark.parametrize("broken", ['{"code": 3}', '{"message": "x"}', '{"code": 0, "message": "x"}', '{"code": 3, "message": null}', "3", "[]"])
+def test_an_error_that_is_none_is_refused(broken, tessera, tmp_path):
+    path = tmp_path / "result.json"
+    path.write_text('{"schema": "tessera-verify/1", "version": "0.1.0", "error": %s}' % broken)
+    code, _, err = harness.run(tessera, ["report", path])
+    assert code == FORMAT and str(path) in err
