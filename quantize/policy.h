@@ -39,7 +39,7 @@ typedef struct tsr_policy_options {
 
 /* Decides for every tensor of the checkpoint: decisions[i] belongs to checkpoint->tensors.items[i] (caller's array).
  *
- * Members that loaders fuse (q/k/v, gate/up, q_a/kv_a, in_proj_qkv/in_proj_z) are decided together. They are all kept
+ * Members that loaders fuse (q/k/v, gate/up, q_a/kv_a, ...: formats/model/fused.c) are decided together. They are all kept
  * if --exclude names one of them, or if a member other than the last ends inside a block, because the fused grid of
  * scales would be wrong (block FP8 in vLLM and SGLang); --include overrides the latter. All experts of a layer are
  * decided together, too, and so are the three matrices of a shared expert: loaders run a layer's experts by one

@@ -31,7 +31,7 @@ bool tsr_joined_module(const tsr_tensor *const *tensors, size_t n, size_t i, cha
         return false;
     char *const dot = strrchr(name, '.'), *const leaf = dot == NULL ? name : dot + 1;
     const size_t room = (size_t)(name + TSR_MODULE_NAME - leaf);
-    const tsr_fused *const fused = tsr_fused_find(leaf);
+    const tsr_fused *const fused = tsr_fused_find(name);
     if (fused == NULL || strcmp(leaf, fused->members[0]) != 0 || tsr_part_of(whole) == TSR_PART_ROUTED_EXPERTS)
         return false;
     for (size_t k = 1; k < TSR_FUSED_MEMBERS && fused->members[k] != NULL; k++) {

@@ -239,7 +239,7 @@ static void add_names(tsr_text *names, const tsr_tensor *t)
     char module[1024];
     snprintf(module, sizeof module, "%.*s", length, t->name);
     char *const dot = strrchr(module, '.');
-    const tsr_fused *const fused = tsr_fused_find(dot == NULL ? module : dot + 1);
+    const tsr_fused *const fused = tsr_fused_find(module);
     if (fused != NULL)
         tsr_text_printf(names, "%.*s%s\n", dot == NULL ? 0 : (int)(dot + 1 - module), module, fused->name);
 }

@@ -10,10 +10,11 @@ enum { TSR_FUSED_MEMBERS = 3 };
 typedef struct tsr_fused {
     const char *name;                       /* what loaders call the fused layer */
     const char *members[TSR_FUSED_MEMBERS]; /* last components of the modules, in the order of joining; NULL: no more */
+    const char *parent;                     /* the component before them; NULL: any */
 } tsr_fused;
 
-/* The group in which a module of this last component ("q_proj") is a member, or NULL. */
-const tsr_fused *tsr_fused_find(const char *leaf);
+/* The group in which a module ("model.layers.0.self_attn.q_proj") is a member, by its last two components, or NULL. */
+const tsr_fused *tsr_fused_find(const char *module);
 
 /* The members of the fused layer that `weight` ("….q_proj.weight") belongs to, as far as the checkpoint has them, in
  * the order of joining, `weight` among them. Returns how many; 1 for a weight that is in no fused layer. */

@@ -77,7 +77,7 @@ static const tsr_linear *sibling(const tsr_linears *all, const tsr_checkpoint *c
 static void join(const tsr_linears *all, const tsr_checkpoint *c, const tsr_weights *weights, const uint32_t *at,
                  tsr_linear *l)
 {
-    const tsr_fused *const fused = tsr_fused_find(l->leaf);
+    const tsr_fused *const fused = tsr_fused_find(l->module);
     for (size_t k = 0; fused != NULL && k < TSR_FUSED_MEMBERS && fused->members[k] != NULL; k++) {
         const tsr_linear *const member = sibling(all, c, weights, at, l, fused->members[k]);
         if (member != NULL)

@@ -202,7 +202,7 @@ def deepseek_v4():
 
 
 def deepseek_v41():
-    text = {"model_type": "deepseek_v41_text", **V4_TEXT, "q_lora_rank": 160, "num_hidden_layers": 2, "num_nextn_predict_layers": 3,
+    text = {"model_type": "deepseek_v41_text", **V4_TEXT, "q_lora_rank": 256, "num_hidden_layers": 2, "num_nextn_predict_layers": 3,
             "dspark_n_routed_experts": 2}
     m = Release({"model_type": "deepseek_v41", "architectures": ["DeepseekV41ForConditionalGeneration"], "text_config": text,
                  "vision_config": {"hidden_size": 64}, "quantization_config": {

@@ -16,7 +16,7 @@ PAIRS = [("nvfp4", "compressed-tensors"), ("nvfp4", "modelopt"), ("nvfp4-weight-
          ("mxfp8-weight-only", "compressed-tensors")]
 # Modules that loaders run as one.
 FUSED = [("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("w1", "w3"), ("q_a_proj", "kv_a_proj_with_mqa"),
-         ("in_proj_qkv", "in_proj_z")]
+         ("in_proj_qkv", "in_proj_z"), ("attn.wq_a", "attn.wkv"), ("compressor.wkv", "compressor.wgate")]
 
 
 def f32(x):
@@ -108,10 +108,11 @@ def names(scheme, dialect):
 
 def joined(module, modules):
     """The modules that loaders run as one with this one."""
-    stem, _, leaf = module.rpartition(".")
     for members in FUSED:
-        if leaf in members:
-            return [f"{stem}.{member}" for member in members if f"{stem}.{member}" in modules]
+        for member in members:
+            if module.endswith(f".{member}"):
+                stem = module.removesuffix(member)
+                return [stem + other for other in members if stem + other in modules]
     return [module]
 
 

@@ -2,12 +2,16 @@
 
 import json
 
+from checkpoints import load, make
 import harness
+import ml_dtypes
 from models_2026 import RELEASES
+import mx_oracle as mx
 import numpy as np
 import pytest
 import stored_2026 as stored
 
+BF16 = ml_dtypes.bfloat16
 V4, V41 = "DeepSeek-V4-Flash", "DeepSeek-V4.1-Flash"
 NAMES = pytest.mark.parametrize("name", [V4, V41])
 
@@ -136,3 +140,49 @@ def test_the_native_dialect_is_of_this_family(tmp_path, tessera, checkpoint):
     src = checkpoint("qwen3-moe")
     code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "dst", "--scheme", "mxfp4", "--dialect", "deepseek"])
     assert code == 3 and "deepseek_v4" in err and "--dialect compressed-tensors" in err
+
+
+# ---- what loaders join: wq_a with wkv in attention, wkv with wgate in a compressor; the n-gram memory's wkv stands alone ----
+
+JOINED = {"layers.0.attn.wq_a": (64, 128), "layers.0.attn.wkv": (32, 128), "layers.0.attn.compressor.wgate": (32, 128),
+          "layers.0.attn.compressor.wkv": (32, 128), "layers.0.engram.wkv": (32, 128), "layers.0.attn.wq_b": (64, 128)}
+
+
+@pytest.mark.parametrize("dialect", ["compressed-tensors", "modelopt"])
+def test_joined_layers_have_one_global_scale(tmp_path, quantize, dialect):
+    """Every byte as the oracle has it, whose members differ in amax."""
+    src, weights = mx.model(tmp_path / "src", modules=JOINED, kind="deepseek_v4", files=2)
+    every = [word for module in JOINED for word in ("--include", f"{module}.weight")]
+    got = load(quantize(src, "--scheme", "nvfp4-weight-only", "--dialect", dialect, *every))
+    for name, array in mx.expected(weights, "nvfp4-weight-only", dialect).items():
+        assert got[name].tobytes() == array.tobytes(), name
+    total = mx.names("nvfp4-weight-only", dialect)[2]
+    value = {module: float(got[module + total].reshape(())) for module in JOINED}
+    a, b, c, d, alone, other = value.values()
+    assert a == b and c == d and len({a, c, alone, other}) == 4
+
+
+def test_joined_layers_are_decided_together(tmp_path, tessera):
+    """One that is kept keeps the other; a member whose rows end inside a block keeps both, and the n-gram memory is its own."""
+    def plan(shapes, *options):
+        src = make(tmp_path / f"src{len(list(tmp_path.iterdir()))}",
+                   {"model.safetensors": {f"{name}.weight": np.zeros(shape, BF16) for name, shape in shapes.items()}},
+                   quantization=None, model_type="deepseek_v4")
+        code, out, _ = harness.run(tessera, ["quantize", src, "--dry-run", "--json", "-", *options])
+        return {row["name"].removesuffix(".weight"): (row["action"], row["reason"]) for row in json.loads(out)["plan"]}
+
+    wide = {module: (256, 256) for module in JOINED}
+    attn, engram = ("layers.0.attn.wq_a", "layers.0.attn.wkv"), "layers.0.engram.wkv"
+    assert {plan(wide)[n][0] for n in (*attn, engram)} == {"quantize"}
+    got = plan(wide, "--exclude", "*.attn.wkv.*")
+    assert [got[n][0] for n in (*attn, engram)] == ["copy", "copy", "quantize"] and "fused with" in got[attn[0]][1]
+    got = plan({**wide, attn[0]: (160, 256)})
+    assert [got[n][0] for n in (*attn, engram)] == ["copy", "copy", "quantize"] and "inside a block of 128" in got[attn[0]][1]
+
+
+def test_names_of_joined_layers_that_stay(tmp_path, quantize):
+    """compressed-tensors' list has them too, each in its own parent, and no joined name for what stands alone."""
+    src, _ = mx.model(tmp_path / "src", modules={**JOINED, "layers.0.ffn.experts.0.w2": (128, 64)}, kind="deepseek_v4")
+    ignored = config(quantize(src, "--scheme", "nvfp4-weight-only"))["quantization_config"]["ignore"]
+    assert {"layers.0.attn.fused_wqa_wkv", "layers.0.attn.compressor.fused_wkv_wgate"} <= set(ignored)
+    assert not any("fused" in name and "engram" in name for name in ignored) and "layers.0.engram.wkv" in ignored

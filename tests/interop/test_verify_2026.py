@@ -228,10 +228,12 @@ def test_global_scale_out_of_range(value, what, expect):
     expect(*c.args(), "scales", WEIGHT + "_global_scale", what)
 
 
-def test_global_scales_that_differ_over_a_joined_layer(expect):
+@pytest.mark.parametrize("parent, members", [("model.layers.0.self_attn", ("q_proj", "k_proj", "v_proj")),
+                                             ("layers.0.attn", ("wq_a", "wkv")), ("layers.0.attn.compressor", ("wkv", "wgate"))])
+def test_global_scales_that_differ_over_a_joined_layer(parent, members, expect):
     """Each by itself is sound; loaders take one of them for both."""
     rng = np.random.default_rng(4)
-    modules = [f"model.layers.0.self_attn.{m}" for m in ("q_proj", "k_proj", "v_proj")]
+    modules = [f"{parent}.{m}" for m in members]
     weights = {m: (rng.standard_normal((64, 128)) * 2.0**i).astype(BF16) for i, m in enumerate(modules)}
     tensors = {}
     for module, w in weights.items():

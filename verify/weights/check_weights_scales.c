@@ -151,7 +151,7 @@ static size_t find_joined(const tsr_side *side, const tsr_weight *w, const tsr_w
         return 0;
     snprintf(name, sizeof name, "%.*s", (int)module, w->values->name);
     char *const dot = strrchr(name, '.'), *const leaf = dot == NULL ? name : dot + 1;
-    const tsr_fused *const fused = tsr_fused_find(leaf);
+    const tsr_fused *const fused = tsr_fused_find(name);
     size_t n = 0;
     for (size_t i = 0; fused != NULL && i < TSR_FUSED_MEMBERS && fused->members[i] != NULL; i++) {
         snprintf(leaf, (size_t)(name + sizeof name - leaf), "%s%s", fused->members[i], kWeight);
