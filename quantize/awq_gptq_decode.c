@@ -13,7 +13,7 @@
 
 /* Outputs of a tile, so that a cache line of AWQ's codes is used whole; inputs of a tile, of values and, about, of int4 in
  * order. */
-enum { TILE = 128, CHUNK = 128, PACKED_CHUNK = 8192, PER_WORD = 8, PADDING = 16 };
+enum { TILE = 128, CHUNK = 128, PACKED_CHUNK = 1024, PER_WORD = 8, LINE = 16 };
 
 /* Scratch: scales and zero points of a tile's outputs, [groups, TILE] each, and again [TILE, groups]; values of CHUNK inputs,
  * [CHUNK, TILE], and the same narrowed to 16 bits; words of AWQ's codes of CHUNK inputs, halfway turned; words of packed
@@ -31,10 +31,10 @@ static uint64_t packed_chunk(const tsr_weight *w)
     return group >= w->cols || group % PER_WORD != 0 ? w->cols : group * tsr_max_u64(1, PACKED_CHUNK / group);
 }
 
-/* Words of such a tile's codes, rows with PADDING: at a pitch of a power of two they would drive each other out of a cache. */
-static uint64_t words_of(const tsr_weight *w)
+/* Words from one row of such a tile's codes to the next: lines in an odd number, or else rows drive each other out of a cache. */
+static uint64_t words_apart(const tsr_weight *w)
 {
-    return (tsr_ceil_div(packed_chunk(w), PER_WORD) + PADDING) * TILE;
+    return (tsr_ceil_div(packed_chunk(w), PER_WORD * LINE) | 1) * LINE;
 }
 
 static room divide(const tsr_weight *w, void *scratch)
@@ -54,7 +54,7 @@ static room divide(const tsr_weight *w, void *scratch)
 size_t tsr_gptq_decode_scratch(const tsr_weight *w)
 {
     return (CHUNK * TILE + 4 * w->grid_cols * TILE) * sizeof(float) + CHUNK * TILE * sizeof(uint16_t) +
-           (CHUNK * TILE / PER_WORD + words_of(w)) * sizeof(uint32_t);
+           (CHUNK * TILE / PER_WORD + words_apart(w) * TILE) * sizeof(uint32_t);
 }
 
 uint64_t tsr_gptq_zero_words(const tsr_weight *w, uint64_t rows)
@@ -122,7 +122,7 @@ static void take_rows(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint6
 {
     const tsr_weight *const w = span->weight;
     const uint32_t *const codes = span->codes;
-    const uint64_t words = cols / PER_WORD, pitch = words + PADDING;
+    const uint64_t words = cols / PER_WORD, pitch = words_apart(w);
     if (w->coding == TSR_CODED_GPTQ) {
         k->turn32(codes + col / PER_WORD * span->rows + first, words, rows, span->rows, r->words, pitch);
         return;
@@ -138,22 +138,58 @@ static void take_rows(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint6
     }
 }
 
+/* Codes that are read next, in rows of `cols` words, and how many of those rows to ask for at a time. */
+typedef struct wanted {
+    const uint32_t *at;
+    uint64_t rows, cols, ld, each;
+} wanted;
+
+/* What take_rows reads for the same inputs and outputs, in `times` parts. */
+static wanted want_rows(const tsr_gptq_span *span, uint64_t first, uint64_t rows, uint64_t col, uint64_t cols,
+                        uint64_t times)
+{
+    const uint32_t *const codes = span->codes;
+    wanted w;
+    if (span->weight->coding == TSR_CODED_AWQ) {
+        const uint64_t ld = span->rows / PER_WORD;
+        w = (wanted){codes + col * ld + first / PER_WORD, cols, rows / PER_WORD, ld, 0};
+    } else {
+        w = (wanted){codes + col / PER_WORD * span->rows + first, cols / PER_WORD, rows, span->rows, 0};
+    }
+    w.each = tsr_ceil_div(w.rows, times);
+    return w;
+}
+
+/* Asks for a part: the rows lie too far apart for the hardware to expect them, and come while values are written. */
+static void ask_for_some(wanted *w)
+{
+    const uint64_t n = tsr_min_u64(w->each, w->rows);
+    for (uint64_t r = 0; r < n; r++, w->at += w->ld) {
+        for (uint64_t c = 0; c < w->cols; c += LINE)
+            __builtin_prefetch(w->at + c, 0, 2);
+    }
+    w->rows -= n;
+}
+
 /* The zero points were taken with 8 less: packed rows have 8 added to their codes. */
 static void decode_rows(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint64_t first, uint64_t rows,
                         tsr_dtype dtype, const room *r, char *out)
 {
     const tsr_weight *const w = span->weight;
     const uint64_t groups = w->grid_cols, group = w->block.cols, chunk = packed_chunk(w);
+    const uint64_t pitch = words_apart(w);
     k->turn32((const uint32_t *)r->scales, groups, rows, TILE, (uint32_t *)r->row_scales, groups);
     k->turn32((const uint32_t *)r->zero_points, groups, rows, TILE, (uint32_t *)r->row_zeros, groups);
     for (uint64_t col = 0; col < w->cols; col += chunk) {
         const uint64_t cols = tsr_min_u64(chunk, w->cols - col);
+        const uint64_t next = col + cols, first_group = col / group;
+        wanted soon = want_rows(span, first, rows, next, tsr_min_u64(chunk, w->cols - next), rows);
         take_rows(k, span, first, rows, col, cols, r);
         for (uint64_t i = 0; i < rows; i++) {
-            const uint64_t grid = i * groups + col / group;
-            tsr_int4_values(k, (const uint8_t *)(r->words + i * (cols / PER_WORD + PADDING)), cols, group,
-                            r->row_scales + grid, r->row_zeros + grid, dtype,
-                            out + (i * w->cols + col) * tsr_dtype_bytes(dtype));
+            const uint64_t grid = i * groups + first_group;
+            ask_for_some(&soon);
+            tsr_int4_values(k, (const uint8_t *)(r->words + i * pitch), cols, group, r->row_scales + grid,
+                            r->row_zeros + grid, dtype, out + (i * w->cols + col) * tsr_dtype_bytes(dtype));
         }
     }
 }

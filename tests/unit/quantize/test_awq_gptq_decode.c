@@ -1,0 +1,102 @@
+/* AWQ and GPTQ in order, larger than what is decoded at a time, against one value at a time. */
+#include "quantize/awq_gptq_decode.h"
+
+#include "common/float_bits.h"
+#include "kernels/cpu/variants.h"
+#include "tests/unit/kernels/cpu/instruction_sets.h"
+#include "tests/unit/random_bits.h"
+
+#include <criterion/criterion.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+enum { MOST_ROWS = 264, MOST_COLS = 2432, MOST_GROUPS = MOST_COLS / 32 };
+
+typedef struct matrix {
+    uint32_t codes[MOST_ROWS * MOST_COLS / 8], zeros[MOST_GROUPS * MOST_ROWS / 8];
+    float scales[MOST_GROUPS * MOST_ROWS];
+} matrix;
+
+static void fill(matrix *m)
+{
+    for (size_t i = 0; i < sizeof m->codes / sizeof *m->codes; i++)
+        m->codes[i] = (uint32_t)random_bits();
+    for (size_t i = 0; i < sizeof m->zeros / sizeof *m->zeros; i++)
+        m->zeros[i] = (uint32_t)random_bits();
+    for (size_t i = 0; i < sizeof m->scales / sizeof *m->scales; i++)
+        m->scales[i] = (float)(random_bits() % 65536 + 1) * 0x1p-20f;
+}
+
+static tsr_weight weight_of(bool awq, uint64_t rows, uint64_t cols, uint64_t group, const tsr_tensor *data)
+{
+    return (tsr_weight){.data = data,
+                        .values = data,
+                        .scale = data,
+                        .scale_dtype = TSR_F32,
+                        .coding = awq ? TSR_CODED_AWQ : TSR_CODED_GPTQ,
+                        .bits = 4,
+                        .zeros_less_one = !awq,
+                        .matrices = 1,
+                        .rows = rows,
+                        .cols = cols,
+                        .block = {1, (uint32_t)group},
+                        .grid_rows = rows,
+                        .grid_cols = cols / group};
+}
+
+/* As the formats' packages say it: AutoAWQ's order of nibbles, and GPTQ's, whose zero points are stored less one. */
+static uint16_t value_at(const matrix *m, const tsr_weight *w, uint64_t row, uint64_t col)
+{
+    static const unsigned kOrder[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+    const uint64_t g = col / w->block.cols;
+    const bool awq = w->coding == TSR_CODED_AWQ;
+    const unsigned of_row = 4 * (awq ? kOrder[row % 8] : (unsigned)(row % 8));
+    const uint32_t word = awq ? m->codes[col * (w->rows / 8) + row / 8] : m->codes[col / 8 * w->rows + row];
+    const int code = (int)(word >> (awq ? of_row : 4 * (unsigned)(col % 8)) & 15);
+    const int zero = (int)(m->zeros[g * (w->rows / 8) + row / 8] >> of_row & 15) + (awq ? 0 : 1);
+    return tsr_bf16_from_f32((float)(code - zero) * m->scales[g * w->rows + row]);
+}
+
+static void compare(const tsr_cpu_kernels *k, int set, const matrix *m, const tsr_weight *w)
+{
+    const tsr_gptq_span span = {
+        .weight = w, .rows = w->rows, .codes = m->codes, .scales = m->scales, .zero_points = m->zeros};
+    uint16_t *const got = malloc(w->rows * w->cols * sizeof *got);
+    void *const scratch = malloc(tsr_gptq_decode_scratch(w));
+    tsr_err err;
+    cr_assert_eq(tsr_gptq_decode(k, &span, TSR_BF16, got, scratch, &err), TSR_OK, "%s", err.msg);
+    for (uint64_t row = 0; row < w->rows; row++) {
+        for (uint64_t col = 0; col < w->cols; col++) {
+            cr_assert_eq(got[row * w->cols + col], value_at(m, w, row, col),
+                         "set %d, coding %d, %d x %d of %d, [%d, %d]", set, w->coding, (int)w->rows, (int)w->cols,
+                         (int)w->block.cols, (int)row, (int)col);
+        }
+    }
+    free(scratch);
+    free(got);
+}
+
+Test(awq_gptq_decode, every_set_decodes_large_matrices_as_the_formats_say)
+{
+    static const struct {
+        uint64_t rows, cols, group;
+    } sizes[] = {{8, 32, 32},      {136, 1024, 128},  {264, 2432, 128}, {128, 2432, 32},
+                 {72, 1920, 1920}, {128, 2304, 1152}, {192, 1040, 1040}};
+    static const tsr_tensor kTensor = {.name = "weight", .rank = 2};
+    static matrix m;
+    fill(&m);
+    for (int s = -1; s < SETS; s++) {
+        tsr_cpu_kernels k;
+        if (s < 0)
+            tsr_cpu_kernels_init(&k, 0);
+        else if (!take_set(s, &k))
+            break;
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            for (int awq = 0; awq < 2; awq++) {
+                const tsr_weight w = weight_of(awq, sizes[i].rows, sizes[i].cols, sizes[i].group, &kTensor);
+                compare(&k, s, &m, &w);
+            }
+        }
+    }
+}
