@@ -403,8 +403,10 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
     if (a->config != NULL && a->from != FROM_DEEPSEEK_MP)
         return tsr_fail(err, TSR_E_USAGE, "--config means nothing without --from deepseek-mp");
     TSR_TRY(tsr_plan_run_check(run, err));
-    const tsr_places places = {
-        .sources = {run->src, a->against, a->config, a->activations}, .dst = run->dst, .json = run->json};
+    const tsr_places places = {.sources = {run->src, a->against, a->config, a->activations},
+                               .dst = run->dst,
+                               .json = run->json,
+                               .junit = run->junit};
     return tsr_places_check(&places, err);
 }
 
@@ -434,7 +436,7 @@ static tsr_status open_inputs(const tsr_plan_run *run, const arguments *a, tsr_c
     return a->against == NULL ? TSR_OK : tsr_open_source(run, a->against, in, err);
 }
 
-static tsr_status convert(const tsr_plan_run *run, const arguments *a, tsr_err *err)
+static tsr_status convert(tsr_plan_run *run, const arguments *a, tsr_err *err)
 {
     tsr_convert_inputs in = {.n = 0};
     tsr_plan plan = {0};
@@ -476,5 +478,5 @@ int tsr_cmd_convert(int argc, char **argv)
         run.verb = "restoring";
     if (status == TSR_OK && !run.help)
         status = convert(&run, &a, &err);
-    return tsr_end("convert", status, true, &err);
+    return tsr_end("convert", status, run.beyond == 0, &err);
 }

@@ -148,8 +148,10 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
     if (a->list_families)
         return TSR_OK;
     TSR_TRY(tsr_plan_run_check(run, err));
-    const tsr_places places = {
-        .sources = {run->src, a->of.activations, a->rules, a->scales_from}, .dst = run->dst, .json = run->json};
+    const tsr_places places = {.sources = {run->src, a->of.activations, a->rules, a->scales_from},
+                               .dst = run->dst,
+                               .json = run->json,
+                               .junit = run->junit};
     return tsr_places_check(&places, err);
 }
 
@@ -168,7 +170,7 @@ static tsr_status make_scheme(tsr_plan *plan, const tsr_checkpoint *const *sourc
 }
 
 /* Opens the source, plans and runs. */
-static tsr_status run_scheme(const tsr_plan_run *run, const making *m, tsr_experts experts, tsr_err *err)
+static tsr_status run_scheme(tsr_plan_run *run, const making *m, tsr_experts experts, tsr_err *err)
 {
     tsr_checkpoint *opened = NULL;
     tsr_plan plan = {0};
@@ -187,7 +189,7 @@ static tsr_status run_scheme(const tsr_plan_run *run, const making *m, tsr_exper
 }
 
 /* Codes again, with the scales that they had. */
-static tsr_status quantize_again(const tsr_plan_run *run, const arguments *a, tsr_err *err)
+static tsr_status quantize_again(tsr_plan_run *run, const arguments *a, tsr_err *err)
 {
     tsr_checkpoint *opened[2] = {NULL, NULL};
     tsr_plan plan = {0};
@@ -205,7 +207,7 @@ static tsr_status quantize_again(const tsr_plan_run *run, const arguments *a, ts
     return status;
 }
 
-static tsr_status quantize(const tsr_plan_run *run, const arguments *a, tsr_err *err)
+static tsr_status quantize(tsr_plan_run *run, const arguments *a, tsr_err *err)
 {
     static const tsr_experts kExperts[] = {TSR_EXPERTS_AS_NEEDED, TSR_EXPERTS_SPLIT, TSR_EXPERTS_STACK};
     tsr_scheme_options o;
@@ -215,7 +217,7 @@ static tsr_status quantize(const tsr_plan_run *run, const arguments *a, tsr_err 
     return status;
 }
 
-static tsr_status quantize_by_rules(const tsr_plan_run *run, const arguments *a, tsr_err *err)
+static tsr_status quantize_by_rules(tsr_plan_run *run, const arguments *a, tsr_err *err)
 {
     tsr_rules rules;
     tsr_calibration calibration = {0};
@@ -253,5 +255,5 @@ int tsr_cmd_quantize(int argc, char **argv)
                  : a.rules != NULL       ? quantize_by_rules(&run, &a, &err)
                  : a.scales_from != NULL ? quantize_again(&run, &a, &err)
                                          : quantize(&run, &a, &err);
-    return tsr_end("quantize", status, true, &err);
+    return tsr_end("quantize", status, run.beyond == 0, &err);
 }

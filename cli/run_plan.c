@@ -4,6 +4,7 @@
 #include "cli/next.h"
 #include "cli/output.h"
 #include "cli/places.h"
+#include "cli/results.h"
 #include "cli/serving.h"
 #include "cli/terminal.h"
 #include "common/file.h"
@@ -32,6 +33,7 @@ tsr_plan_run tsr_plan_run_defaults(const char *command)
         .cpumask = TSR_CPU_ALL,
         .memory = (uint64_t)2 << 30,
         .low_sqnr = -INFINITY,
+        .limits = tsr_quant_limits_defaults(),
     };
 }
 
@@ -47,14 +49,16 @@ void tsr_plan_run_options(tsr_plan_run *run, tsr_option *options)
         {"--dry-run", TSR_OPT_FLAG, &run->dry_run, NULL, "print the plan: every tensor with its reason, and the sums"},
         {"--force", TSR_OPT_FLAG, &run->force, NULL, "start over, and write into DST whatever it holds"},
         {"--json", TSR_OPT_TEXT, &run->json, "FILE", "the result as JSON ('-': stdout)"},
+        {"--junit", TSR_OPT_TEXT, &run->junit, "FILE", "the result as JUnit XML"},
         {"--quiet", TSR_OPT_FLAG, &run->quiet, NULL, "no progress, no summary"},
         {"--help", TSR_OPT_FLAG, &run->help, NULL, "this text"},
         {0},
     };
+    tsr_quant_limits_options(&run->limits, options);
     tsr_options_append(options, shared);
 }
 
-tsr_status tsr_plan_run_check(const tsr_plan_run *run, tsr_err *err)
+tsr_status tsr_plan_run_check(tsr_plan_run *run, tsr_err *err)
 {
     if (run->src == NULL)
         return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera %s SRC -o DST", run->command);
@@ -64,7 +68,7 @@ tsr_status tsr_plan_run_check(const tsr_plan_run *run, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
     if (run->max_shard_bytes == 0)
         return tsr_fail(err, TSR_E_USAGE, "--max-shard-size: at least 1 byte");
-    return TSR_OK;
+    return tsr_quant_limits_parse(&run->limits, err);
 }
 
 /* ---- telling ---- */
@@ -215,6 +219,7 @@ static void print_summary(const tsr_plan_run *run, const tsr_plan *plan, const t
     print_sums(plan);
     print_errors(run, plan, result->rows, TSR_STATS_SOURCE, "whole");
     print_errors(run, plan, result->rows, TSR_STATS_ORIGINAL, "against the original");
+    tsr_quant_limits_print(&run->limits, plan, result->rows);
     char read[32], written[32], rate[32];
     tsr_print("%s read, %s written in %.1f s (%s/s), %u threads\n", tsr_bytes_text((double)result->bytes_read, read),
               tsr_bytes_text((double)result->bytes_written, written), result->seconds,
@@ -297,6 +302,7 @@ static void json_result(tsr_text *t, const tsr_plan_run *run, const tsr_plan *pl
     size_t low, unused;
     const tsr_quant_stats whole = add_all(run, plan, result->rows, TSR_STATS_SOURCE, &low);
     const tsr_quant_stats against = add_all(run, plan, result->rows, TSR_STATS_ORIGINAL, &unused);
+    tsr_quant_limits_json(t, &run->limits, plan, result->rows);
     tsr_json_member_number(t, "seconds", result->seconds);
     tsr_json_member_u64(t, "threads", result->threads);
     tsr_json_member_u64(t, "files_resumed", result->files_resumed);
@@ -323,7 +329,7 @@ static void json_result(tsr_text *t, const tsr_plan_run *run, const tsr_plan *pl
 static tsr_status write_json(const tsr_plan_run *run, const tsr_plan *plan, const tsr_engine_result *result,
                              const tsr_serving *serving, tsr_err *err)
 {
-    if (run->json == NULL)
+    if (run->json == NULL && run->junit == NULL)
         return TSR_OK;
     tsr_text t = {0};
     char schema[40];
@@ -339,7 +345,7 @@ static tsr_status write_json(const tsr_plan_run *run, const tsr_plan *plan, cons
         json_result(&t, run, plan, result, serving);
     tsr_json_end_object(&t);
     tsr_text_append(&t, "\n", 1);
-    const tsr_status status = tsr_write_report(run->json, &t, err);
+    const tsr_status status = tsr_results_write(run->json, run->junit, &t, err);
     tsr_text_free(&t);
     return status;
 }
@@ -352,7 +358,7 @@ static bool is_served(const tsr_plan *plan)
     return plan->report != NULL && plan->advice == NULL && plan->sources[0]->config != NULL;
 }
 
-static tsr_status execute(const tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
+static tsr_status execute(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
 {
     tsr_terminal terminal = tsr_terminal_open(run->quiet);
     terminal.verb = run->verb;
@@ -365,9 +371,11 @@ static tsr_status execute(const tsr_plan_run *run, const tsr_plan *plan, tsr_err
     tsr_status status = tsr_engine_run(plan, run->dst, &options, &result, err);
     tsr_terminal_close(&terminal);
     tsr_serving serving = {.count = 0};
+    if (status == TSR_OK)
+        run->beyond = tsr_quant_limits_count(&run->limits, plan, result.rows);
     if (status == TSR_OK && is_served(plan))
         status = tsr_serving_find(&serving, run->dst, err);
-    if (status == TSR_OK && !run->quiet && !tsr_is_stdout(run->json))
+    if (status == TSR_OK && !run->quiet && !tsr_is_stdout(run->json) && !tsr_is_stdout(run->junit))
         print_summary(run, plan, &result, &serving);
     if (status == TSR_OK)
         status = write_json(run, plan, &result, &serving, err);
@@ -378,12 +386,15 @@ static tsr_status execute(const tsr_plan_run *run, const tsr_plan *plan, tsr_err
     return status;
 }
 
-tsr_status tsr_run_plan(const tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
+tsr_status tsr_run_plan(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
 {
+    const char *const limit = tsr_quant_limits_given(&run->limits);
+    if (limit != NULL && plan->report == NULL)
+        return tsr_fail(err, TSR_E_USAGE, "%s means nothing here: no weight is quantized", limit);
     for (size_t i = 0; i < plan->n_warnings; i++)
         tsr_tell("tessera: %s\n", plan->warnings[i]);
     if (run->dry_run) {
-        if (!tsr_is_stdout(run->json))
+        if (!tsr_is_stdout(run->json) && !tsr_is_stdout(run->junit))
             print_plan(run, plan);
         TSR_TRY(write_json(run, plan, NULL, NULL, err));
     }

@@ -3,7 +3,7 @@
 #ifndef TSR_CLI_RUN_PLAN_H
 #define TSR_CLI_RUN_PLAN_H
 
-#include "cli/options.h"
+#include "cli/quant_limits.h"
 #include "convert/engine/plan.h"
 
 #include <stdbool.h>
@@ -13,11 +13,13 @@
 typedef struct tsr_plan_run {
     const char *command; /* "quantize": for messages */
     const char *verb;    /* "quantizing": of progress */
-    const char *src, *dst, *json;
+    const char *src, *dst, *json, *junit;
     tsr_list ignore;
     uint64_t max_shard_bytes, threads, cpumask, memory;
     bool dry_run, force, quiet, help;
     double low_sqnr; /* dB: tensors below it are pointed out */
+    tsr_quant_limits limits;
+    size_t beyond; /* after tsr_run_plan: how many times a tensor is beyond the limits */
 } tsr_plan_run;
 
 /* With the defaults of this machine. */
@@ -27,9 +29,9 @@ tsr_plan_run tsr_plan_run_defaults(const char *command);
 void tsr_plan_run_options(tsr_plan_run *run, tsr_option *options);
 
 /* After parsing: SRC and DST are given, and the numbers make sense. */
-tsr_status tsr_plan_run_check(const tsr_plan_run *run, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_plan_run_check(tsr_plan_run *run, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Carries out the plan (or prints it: --dry-run), and tells the result as asked. */
-tsr_status tsr_run_plan(const tsr_plan_run *run, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_run_plan(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -22,6 +22,50 @@ tsr_status tsr_read_limits(tsr_reading *r, void *to, tsr_err *err)
     return tsr_read_object(r, "the limits", NULL, NULL, &rest, err);
 }
 
+static tsr_status read_finding(tsr_reading *r, void *to, tsr_err *err)
+{
+    typedef struct finding {
+        const char *check, *where, *what;
+    } finding;
+    static const tsr_field kFields[] = {
+        {"check", tsr_value_text, offsetof(finding, check), true},
+        {"where", tsr_value_text, offsetof(finding, where), true},
+        {"what", tsr_value_text, offsetof(finding, what), true},
+        {0},
+    };
+    finding f = {0};
+    (void)to;
+    TSR_TRY(tsr_read_object(r, "a finding", kFields, &f, NULL, err));
+    if (f.check == NULL || f.where == NULL || f.what == NULL)
+        return tsr_refuse_value(r, err, "a finding without words");
+    const tsr_result_finding made = {
+        .check = f.check, .where = f.where, .text = f.what, .row = TSR_NO_ROW, .fatal = true};
+    return tsr_result_add_finding(r->result, &made, err);
+}
+
+tsr_status tsr_read_findings(tsr_reading *r, void *to, tsr_err *err)
+{
+    return tsr_read_array(r, read_finding, to, err);
+}
+
+tsr_status tsr_read_judged(tsr_reading *r, void *to, tsr_err *err)
+{
+    bool more;
+    (void)to;
+    TSR_TRY(tsr_json_enter_object(&r->json, err));
+    for (;;) {
+        tsr_json_text key;
+        const char *name;
+        uint64_t judged;
+        TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
+        if (!more)
+            return TSR_OK;
+        TSR_TRY(tsr_json_decode(&r->json, key, &r->result->arena, &name, err));
+        TSR_TRY(tsr_json_read_u64(&r->json, &judged, err));
+        TSR_TRY(tsr_result_add_check(r->result, name, judged, err));
+    }
+}
+
 tsr_status tsr_read_row(tsr_reading *r, const char *what, const tsr_field *fields, uint32_t series, tsr_row **row,
                         tsr_err *err)
 {

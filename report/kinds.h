@@ -31,6 +31,11 @@ tsr_value_fn tsr_read_failed; /* of any command that an error ended: {"error": {
 /* The limits of a result, all of which are numbers. `to`: tsr_result. */
 tsr_value_fn tsr_read_limits;
 
+/* {"names": 34, ...}, how many tensors each check looked at; and a list of findings with check, where and what. `to`:
+ * anything. */
+tsr_value_fn tsr_read_judged;
+tsr_value_fn tsr_read_findings;
+
 /* A row, by a table of what else than figures is in it; its figures and place are finished. */
 tsr_status tsr_read_row(tsr_reading *r, const char *what, const tsr_field *fields, uint32_t series, tsr_row **row,
                         tsr_err *err) TSR_WARN_UNUSED;

@@ -144,51 +144,6 @@ static tsr_status read_verified_all(tsr_reading *r, void *to, tsr_err *err)
     return tsr_read_array(r, read_verified, to, err);
 }
 
-static tsr_status read_finding(tsr_reading *r, void *to, tsr_err *err)
-{
-    typedef struct finding {
-        const char *check, *where, *what;
-    } finding;
-    static const tsr_field kFields[] = {
-        {"check", tsr_value_text, offsetof(finding, check), true},
-        {"where", tsr_value_text, offsetof(finding, where), true},
-        {"what", tsr_value_text, offsetof(finding, what), true},
-        {0},
-    };
-    finding f = {0};
-    (void)to;
-    TSR_TRY(tsr_read_object(r, "a finding", kFields, &f, NULL, err));
-    if (f.check == NULL || f.where == NULL || f.what == NULL)
-        return tsr_refuse_value(r, err, "a finding without words");
-    const tsr_result_finding made = {
-        .check = f.check, .where = f.where, .text = f.what, .row = TSR_NO_ROW, .fatal = true};
-    return tsr_result_add_finding(r->result, &made, err);
-}
-
-static tsr_status read_findings(tsr_reading *r, void *to, tsr_err *err)
-{
-    return tsr_read_array(r, read_finding, to, err);
-}
-
-/* {"names": 34, ...}: how many tensors each check looked at. */
-static tsr_status read_judged(tsr_reading *r, void *to, tsr_err *err)
-{
-    bool more;
-    (void)to;
-    TSR_TRY(tsr_json_enter_object(&r->json, err));
-    for (;;) {
-        tsr_json_text key;
-        const char *name;
-        uint64_t judged;
-        TSR_TRY(tsr_json_next_member(&r->json, &key, &more, err));
-        if (!more)
-            return TSR_OK;
-        TSR_TRY(tsr_json_decode(&r->json, key, &r->result->arena, &name, err));
-        TSR_TRY(tsr_json_read_u64(&r->json, &judged, err));
-        TSR_TRY(tsr_result_add_check(r->result, name, judged, err));
-    }
-}
-
 /* Findings stand in front of the tensors that they are about. */
 static tsr_status link_findings(tsr_result *result, tsr_err *err)
 {
@@ -213,8 +168,8 @@ tsr_status tsr_read_verify(tsr_reading *r, void *to, tsr_err *err)
     static const tsr_field kFields[] = {
         TSR_HEAD_FIELDS,
         {"whole", read_whole, 0, true},
-        {"judged", read_judged, 0, true},
-        {"findings", read_findings, 0, true},
+        {"judged", tsr_read_judged, 0, true},
+        {"findings", tsr_read_findings, 0, true},
         {"tensors", read_verified_all, 0, true},
         {0},
     };

@@ -134,6 +134,8 @@ tsr_status tsr_read_run(tsr_reading *r, void *to, tsr_err *err)
     static const tsr_field kFields[] = {
         TSR_HEAD_FIELDS,
         {"actions", read_actions, 0, true},
+        {"judged", tsr_read_judged, 0, false},
+        {"findings", tsr_read_findings, 0, false},
         {"plan", read_plan, 0, false},
         {"against", read_whole_against, 0, false},
         {0},

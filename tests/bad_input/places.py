@@ -55,6 +55,7 @@ ROWS = [
     ("compare-schemes SRC --json SRC/result.json", "SRC"),
     ("plan-schemes SRC --bits 8 -o SRC/rules.json", "SRC"),
     ("plan-schemes SRC --bits 8 --plot SRC/plot.csv", "SRC"),
+    ("quantize SRC -o DST --junit SRC/result.xml", "SRC"),
     ("diff SRC FP8 --json FP8/result.json", "FP8"),
     ("diff SRC FP8 --json SRC/result.json", "SRC"),
     ("verify FP8 --against SRC --json SRC/result.json", "SRC"),

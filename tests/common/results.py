@@ -16,6 +16,7 @@ COMMANDS = {
     "quantize": "quantize SRC -o OUT --json JSON",
     "quantize-plan": "quantize SRC -o OUT --dry-run --json JSON",
     "quantize-mxfp8": "quantize SRC -o OUT --scheme mxfp8 --exclude *experts* --json JSON",
+    "quantize-limits": "quantize SRC -o OUT --min-sqnr 31.45 --max-worst-block 0.5 --json JSON",
     "convert": "convert FP8 -o OUT --to bf16 --json JSON",
     "verify": "verify FP8 --against SRC --json JSON",
     "gemm": "verify gemm FP8 --against SRC --device cpu --sample 3 --json JSON",
