@@ -45,6 +45,7 @@ static const char kHelp[] =
     "  tessera quantize model -o out --scheme mxfp4-weight-only --scales mse      experts for every engine\n"
     "  tessera quantize model -o out --scheme mxfp8 --dialect deepseek            quant_method mxfp8, for SGLang\n"
     "  tessera quantize DeepSeek-V4-BF16 -o out --scheme mxfp4 --dialect deepseek   as its releases are\n"
+    "  tessera quantize gpt-oss-BF16 -o out --scheme mxfp4-weight-only            as its releases are\n"
     "  tessera quantize model -o out --rules rules.json                           several schemes: "
     "docs/plan-schemes.md\n"
     "  tessera quantize --list-families                                           which tensors, of which models\n\n"
@@ -97,8 +98,9 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
         {"--block", TSR_OPT_TEXT, &a->of.block, "RxC", "fp8-block: rows and columns of a block (128x128)"},
         {"--scale-fmt", TSR_OPT_CHOICE, &a->of.scale_fmt, "f32|ue8m0",
          "fp8-block: scales as they come, or rounded up to powers of two (f32)"},
-        {"--dialect", TSR_OPT_CHOICE, &a->of.dialect, "deepseek|compressed-tensors|modelopt",
-         "names of the scales and form of the configuration (fp8-block: deepseek; others: compressed-tensors)"},
+        {"--dialect", TSR_OPT_CHOICE, &a->of.dialect, "deepseek|compressed-tensors|modelopt|gpt-oss",
+         "names of the scales and form of the configuration (fp8-block: deepseek; mxfp4 of gpt-oss: gpt-oss; others: "
+         "compressed-tensors)"},
         {"--mx-scale", TSR_OPT_CHOICE, &a->of.mx_scale, "floor|even|rceil|ceil",
          "mxfp: the power of two for a group, from its largest value (what the dialect's own tools use: "
          "compressed-tensors even, others rceil)"},
@@ -158,7 +160,7 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
 /* What a plan is made with, for tsr_split_plan. */
 typedef struct making {
     const arguments *a;
-    const tsr_scheme_options *scheme;
+    tsr_scheme_options *scheme; /* its dialect is settled once the source is known */
     const tsr_rules_options *rules;
 } making;
 
@@ -167,6 +169,18 @@ static tsr_status make_scheme(tsr_plan *plan, const tsr_checkpoint *const *sourc
     const making *const m = options;
     return m->rules != NULL ? tsr_rules_plan(plan, source, m->rules, err)
                             : tsr_scheme_plan(plan, source, &m->a->of, m->scheme, err);
+}
+
+/* What the model decides where the command line does not. */
+static tsr_status settle(const making *m, const tsr_checkpoint *source, tsr_experts *experts, tsr_err *err)
+{
+    tsr_scheme_settle(&m->a->of, source, *experts == TSR_EXPERTS_SPLIT, m->scheme);
+    if (!tsr_scheme_stacks(&m->a->of, m->scheme))
+        return TSR_OK;
+    if (*experts == TSR_EXPERTS_SPLIT)
+        return tsr_fail(err, TSR_E_USAGE, "--experts split: --dialect gpt-oss holds stacks of experts");
+    *experts = TSR_EXPERTS_TURN;
+    return TSR_OK;
 }
 
 /* Opens the source, plans and runs. */
@@ -178,6 +192,8 @@ static tsr_status run_scheme(tsr_plan_run *run, const making *m, tsr_experts exp
     const bool keeps_stacks = m->rules == NULL && m->a->of.scheme == TSR_FP8_BLOCK;
     tsr_status status = tsr_checkpoint_open(&opened, run->src, run->ignore.items, run->ignore.count, err);
     const tsr_checkpoint *const source = opened;
+    if (status == TSR_OK && m->scheme != NULL)
+        status = settle(m, source, &experts, err);
     if (status == TSR_OK)
         status = tsr_split_plan(&plan, &view, &source, experts, keeps_stacks, make_scheme, m, err);
     if (status == TSR_OK)
@@ -222,10 +238,11 @@ static tsr_status quantize_by_rules(tsr_plan_run *run, const arguments *a, tsr_e
     tsr_rules rules;
     tsr_calibration calibration = {0};
     const bool calibrated = a->of.activations != NULL;
-    if (a->of.dialect == TSR_MX_DIALECT_DEEPSEEK)
+    if (a->of.dialect == TSR_MX_DIALECT_DEEPSEEK || a->of.dialect == TSR_MX_DIALECT_GPT_OSS)
         return tsr_fail(err, TSR_E_USAGE,
-                        "--dialect deepseek holds one scheme for all layers; compressed-tensors and "
-                        "modelopt hold a mixture");
+                        "--dialect %s holds one scheme for all layers; compressed-tensors and "
+                        "modelopt hold a mixture",
+                        tsr_mx_dialect_name((tsr_mx_dialect)a->of.dialect));
     TSR_TRY(tsr_rules_read(&rules, a->rules, err));
     if (a->of.dialect >= 0)
         rules.dialect = (tsr_mx_dialect)a->of.dialect;

@@ -59,8 +59,9 @@ tsr_status tsr_read_group_size(uint64_t given, uint64_t *group, tsr_err *err)
 
 tsr_status tsr_check_block_dialect(int dialect, tsr_err *err)
 {
-    if (dialect == TSR_MX_DIALECT_MODELOPT)
-        return tsr_fail(err, TSR_E_USAGE, "--dialect modelopt is not for fp8-block: deepseek or compressed-tensors");
+    if (dialect == TSR_MX_DIALECT_MODELOPT || dialect == TSR_MX_DIALECT_GPT_OSS)
+        return tsr_fail(err, TSR_E_USAGE, "--dialect %s is not for fp8-block: deepseek or compressed-tensors",
+                        tsr_mx_dialect_name((tsr_mx_dialect)dialect));
     return TSR_OK;
 }
 
@@ -157,6 +158,17 @@ tsr_status tsr_scheme_read(const tsr_plan_run *run, const tsr_scheme_arguments *
     TSR_TRY(tsr_calibration_read(&o->calibration, a->activations, err));
     o->rows.calibration = o->groups.calibration = &o->calibration;
     return TSR_OK;
+}
+
+void tsr_scheme_settle(const tsr_scheme_arguments *a, const tsr_checkpoint *source, bool split, tsr_scheme_options *o)
+{
+    if (a->dialect < 0 && a->scheme >= TSR_MX_SCHEMES && !split)
+        o->groups.dialect = tsr_mx_default_dialect(o->groups.target, source);
+}
+
+bool tsr_scheme_stacks(const tsr_scheme_arguments *a, const tsr_scheme_options *o)
+{
+    return a->scheme >= TSR_MX_SCHEMES && o->groups.dialect == TSR_MX_DIALECT_GPT_OSS;
 }
 
 tsr_status tsr_scheme_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_scheme_arguments *a,

@@ -63,6 +63,14 @@ typedef struct tsr_scheme_options {
 tsr_status tsr_scheme_read(const tsr_plan_run *run, const tsr_scheme_arguments *arguments, bool ranges,
                            tsr_scheme_options *options, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Sets what the command line leaves to the model: the dialect that its loaders read. `split`: experts are to be one by
+ * one, which no layout of stacks can hold. */
+void tsr_scheme_settle(const tsr_scheme_arguments *arguments, const tsr_checkpoint *source, bool split,
+                       tsr_scheme_options *options);
+
+/* Whether the output holds stacks of experts as codes, [experts, out, in]. */
+bool tsr_scheme_stacks(const tsr_scheme_arguments *arguments, const tsr_scheme_options *options);
+
 tsr_status tsr_scheme_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_scheme_arguments *arguments,
                            const tsr_scheme_options *options, tsr_err *err) TSR_WARN_UNUSED;
 

@@ -142,7 +142,9 @@ static tsr_decision decide_alone(const deciding *d, const tsr_tensor *t)
     if (glob != NULL)
         return (tsr_decision){TSR_KEEP, tsr_arena_printf(d->arena, "--exclude '%s'", glob)};
     const tsr_rule *const for_all = tsr_rule_for_all(t->name);
-    const tsr_rule *const own = tsr_family_rule(d->family, d->o->four_bits, t->name);
+    static const tsr_rule kTurned = {"", TSR_QUANTIZE, "experts, turned", false};
+    const bool turned = t->source == TSR_SOURCE_GATHERED && t->rank == 3; /* however the stack is stored */
+    const tsr_rule *const own = turned ? &kTurned : tsr_family_rule(d->family, d->o->four_bits, t->name);
     if (own != NULL && own->always && for_all == NULL && t->rank >= 2)
         return (tsr_decision){own->treatment, own->reason};
     if (obstacle != NULL)

@@ -21,11 +21,12 @@ static uint64_t all_rows(const tsr_gather *g)
     return g->from->rank < 2 ? g->rows : g->from->shape[g->from->rank - (g->turned ? 1 : 2)];
 }
 
+/* The rows are of one matrix. */
 static void gather_windows(const tsr_decoded *d, uint64_t row, uint64_t rows, tsr_window *in)
 {
     const tsr_gather *const g = gather_of(d);
-    const uint64_t bytes = element_bytes(g), r = all_rows(g), first = g->first + row * g->step;
-    const uint64_t matrix = g->matrix * r * g->cols * bytes;
+    const uint64_t bytes = element_bytes(g), r = all_rows(g), at = g->first + row * g->step;
+    const uint64_t matrix = (g->matrix + at / r) * r * g->cols * bytes, first = at % r;
     const uint64_t span = (rows - 1) * g->step + 1;
     if (g->turned)
         in[0] = (tsr_window){

@@ -8,7 +8,7 @@
 typedef struct tsr_gather {
     const tsr_tensor *from; /* [matrices, r, c], or [matrices, c, r] where it is turned; or a matrix, or a vector [r] */
     uint64_t matrix;        /* which of them */
-    uint64_t first, step, rows; /* row i is row first + i * step of its r */
+    uint64_t first, step, rows; /* row i is row first + i * step of its r, or of the next matrix's where they end */
     uint64_t cols;              /* c */
     bool turned;
 } tsr_gather;

@@ -16,31 +16,67 @@ static const params *params_of(const tsr_step *step)
     return step->params;
 }
 
+static uint64_t cols_of(const tsr_step *step)
+{
+    return step->in[0]->shape[step->in[0]->rank - 1];
+}
+
+static uint64_t rows_per_matrix(const tsr_step *step)
+{
+    return step->in[0]->shape[step->in[0]->rank - 2];
+}
+
+static uint64_t matrices(const tsr_step *step)
+{
+    return step->in[0]->rank == 3 ? step->in[0]->shape[0] : 1;
+}
+
+/* A unit is rows of one matrix. */
 static uint64_t unit_rows(const tsr_step *step)
 {
-    return tsr_unit_rows(step->in[0], 1);
+    tsr_tensor matrix = *step->in[0];
+    matrix.shape[0] = rows_per_matrix(step);
+    matrix.shape[1] = cols_of(step);
+    return tsr_unit_rows(&matrix, 1);
+}
+
+static uint64_t units_per_matrix(const tsr_step *step)
+{
+    return tsr_ceil_div(rows_per_matrix(step), unit_rows(step));
 }
 
 static uint64_t mx_units(const tsr_step *step)
 {
-    return tsr_ceil_div(step->in[0]->shape[0], unit_rows(step));
+    return matrices(step) * units_per_matrix(step);
+}
+
+/* Its first row, counted over all matrices. */
+static uint64_t row_of(const tsr_step *step, uint64_t unit)
+{
+    const uint64_t units = units_per_matrix(step);
+    return unit / units * rows_per_matrix(step) + unit % units * unit_rows(step);
 }
 
 static uint64_t rows_in(const tsr_step *step, uint64_t unit)
 {
-    return tsr_min_u64(unit_rows(step), step->in[0]->shape[0] - unit * unit_rows(step));
+    return tsr_min_u64(unit_rows(step), rows_per_matrix(step) - unit % units_per_matrix(step) * unit_rows(step));
+}
+
+static tsr_window window_of(const tsr_step *step, const tsr_tensor *t, uint64_t unit)
+{
+    const uint64_t row_bytes = t->bytes / (matrices(step) * rows_per_matrix(step));
+    return tsr_run_window(row_of(step, unit) * row_bytes, rows_in(step, unit) * row_bytes);
 }
 
 static void mx_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
 {
-    const uint64_t row = unit * unit_rows(step), rows = rows_in(step, unit);
-    u->in[0] = tsr_rows_window(step->in[0], row, rows);
-    u->out[0] = tsr_rows_window(step->out[0], row, rows);
+    u->in[0] = window_of(step, step->in[0], unit);
+    u->out[0] = window_of(step, step->out[0], unit);
 }
 
 static uint64_t mx_scratch(const tsr_step *step)
 {
-    return tsr_mx_scratch(&params_of(step)->scheme, step->in[0]->shape[1]);
+    return tsr_mx_scratch(&params_of(step)->scheme, cols_of(step));
 }
 
 /* The global scale of all that loaders run as one layer: it is rounded as the first of them asks for, should their dtypes
@@ -55,7 +91,7 @@ static float global_of(const tsr_step *step, float amax)
 static tsr_status mx_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                          tsr_quant_stats *stats, tsr_err *err)
 {
-    const uint64_t row = unit * unit_rows(step);
+    const uint64_t row = row_of(step, unit);
     const tsr_mx_rows rows = {
         .tensor = step->in[0],
         .row = row,
@@ -63,7 +99,7 @@ static tsr_status mx_run(const tsr_step *step, uint64_t unit, const tsr_unit *u,
         .x = u->in_data[0],
         .global = global_of(step, u->amax),
         .codes = u->out_data[0],
-        .scales = (uint8_t *)u->out_data[1] + row * step->out[1]->shape[1],
+        .scales = (uint8_t *)u->out_data[1] + row * (cols_of(step) / params_of(step)->scheme.group),
         .scratch = u->scratch,
     };
     if (unit == 0 && step->n_out > 2)
@@ -126,18 +162,42 @@ static const tsr_op kMxOp = {.name = "quantize in groups of columns",
 
 /* ---- steps ---- */
 
-static tsr_tensor *member(tsr_plan *plan, const tsr_tensor *weight, const char *ending, tsr_dtype dtype, unsigned rank,
-                          uint64_t a, uint64_t b)
+static const char *name_of(tsr_plan *plan, const tsr_tensor *weight, const char *ending)
 {
-    const char *const name =
-        tsr_arena_printf(&plan->arena, "%.*s%s", (int)tsr_module_length(weight->name), weight->name, ending);
-    return tsr_plan_new_tensor(plan, name, dtype, rank, (const uint64_t[]){a, b});
+    return tsr_arena_printf(&plan->arena, "%.*s%s", (int)tsr_module_length(weight->name), weight->name, ending);
+}
+
+/* [.., R, a], or [.., R, a, b] where b is not 0, of a weight [.., R, C]. */
+static tsr_tensor *rows_member(tsr_plan *plan, const tsr_tensor *weight, const char *ending, tsr_dtype dtype,
+                               uint64_t a, uint64_t b)
+{
+    uint64_t shape[4];
+    unsigned rank = weight->rank - 1u;
+    memcpy(shape, weight->shape, rank * sizeof *shape);
+    shape[rank++] = a;
+    if (b != 0)
+        shape[rank++] = b;
+    return tsr_plan_new_tensor(plan, name_of(plan, weight, ending), dtype, rank, shape);
+}
+
+static tsr_tensor *codes_member(tsr_plan *plan, const tsr_tensor *weight, const tsr_mx_scheme *scheme,
+                                const tsr_mx_names *names)
+{
+    const uint64_t cols = weight->shape[weight->rank - 1], bytes = tsr_mx_code_bytes(scheme->element, cols);
+    const uint64_t groups = cols / scheme->group;
+    return rows_member(plan, weight, names->codes, scheme->element == TSR_MX_E2M1 ? names->packed : TSR_F8_E4M3,
+                       names->blocks ? groups : bytes, names->blocks ? bytes / groups : 0);
+}
+
+static tsr_tensor *global_member(tsr_plan *plan, const tsr_tensor *weight, const char *ending, unsigned rank)
+{
+    return tsr_plan_new_tensor(plan, name_of(plan, weight, ending), TSR_F32, rank, (const uint64_t[]){1});
 }
 
 tsr_status tsr_plan_mx(tsr_plan *plan, const tsr_tensor *weight, const tsr_mx_scheme *scheme, const tsr_mx_names *names,
                        const tsr_amax *amax, float input, tsr_err *err)
 {
-    const uint64_t rows = weight->shape[0], cols = weight->shape[1];
+    const uint64_t cols = weight->shape[weight->rank - 1];
     const tsr_tensor *in[TSR_MAX_INPUTS] = {weight};
     uint32_t n_in = 1;
     for (uint32_t i = 0; amax != NULL && i < amax->n; i++) {
@@ -155,12 +215,11 @@ tsr_status tsr_plan_mx(tsr_plan *plan, const tsr_tensor *weight, const tsr_mx_sc
                  : input == 0 ? 3
                               : 4,
         .held = 0xE,
-        .out = {member(plan, weight, names->codes, scheme->element == TSR_MX_E2M1 ? names->packed : TSR_F8_E4M3, 2,
-                       rows, tsr_mx_code_bytes(scheme->element, cols)),
-                member(plan, weight, names->scales, scheme->scale == TSR_MX_E8M0 ? names->power : TSR_F8_E4M3, 2, rows,
-                       cols / scheme->group),
-                member(plan, weight, names->global, TSR_F32, names->global_rank, 1, 0),
-                member(plan, weight, names->input, TSR_F32, names->global_rank, 1, 0)},
+        .out = {codes_member(plan, weight, scheme, names),
+                rows_member(plan, weight, names->scales, scheme->scale == TSR_MX_E8M0 ? names->power : TSR_F8_E4M3,
+                            cols / scheme->group, 0),
+                global_member(plan, weight, names->global, names->global_rank),
+                global_member(plan, weight, names->input, names->global_rank)},
     };
     if (p == NULL)
         return tsr_out_of_memory(err, "while planning");

@@ -160,7 +160,8 @@ static tsr_status decide_plain(const seeing *s, const tsr_tensor *t, const tsr_s
 {
     const bool stays = !s->layout.turned && strcmp(k->set, k->experts) == 0; /* some format has a place for it */
     *split = s->split == TSR_SPLIT_ALL ||
-             (s->known && (s->split == TSR_SPLIT_KNOWN || (s->split == TSR_SPLIT_TURNED && !stays)));
+             (s->known && (s->split == TSR_SPLIT_KNOWN || (s->split == TSR_SPLIT_TURNED && !stays) ||
+                           (s->split == TSR_SPLIT_TURN && s->layout.turned)));
     if (!*split)
         return TSR_OK;
     if (!s->known)
@@ -176,6 +177,16 @@ static tsr_status decide_plain(const seeing *s, const tsr_tensor *t, const tsr_s
             path_of(s, t), t->name, U64(t->shape[1]), U64(t->shape[2]), s->layout.model_type,
             s->layout.turned ? "in, out" : "out, in", U64(s->model.hidden));
     return TSR_OK;
+}
+
+/* The whole stack, [experts, out, in], its rows in the order in which they are stored. */
+static tsr_status add_turned(seeing *s, const tsr_tensor *t)
+{
+    const uint64_t shape[] = {t->shape[0], t->shape[2], t->shape[1]};
+    const tsr_any_part part = {
+        .gather = {.from = t, .step = 1, .rows = shape[0] * shape[1], .cols = shape[2], .turned = true}};
+    s->v->has_stacks = true;
+    return add_made(s, &part, t->name, (tsr_dtype)t->dtype, 3, shape);
 }
 
 static tsr_status add_plain(seeing *s, const tsr_tensor *t, const tsr_stack *k)
@@ -252,12 +263,14 @@ static tsr_status add_data(seeing *s, const tsr_tensor *t)
     bool split = false;
     if (owner != NULL && owner->scale != NULL)
         split = splits_codes(s);
-    else if (owner != NULL)
+    else if (owner != NULL && s->split != TSR_SPLIT_TURN)
         TSR_TRY(decide_plain(s, owner->data, k, &split));
-    else if (k != NULL && t->rank == 3 && tsr_dtype_is_weight_float((tsr_dtype)t->dtype))
+    else if (k != NULL && owner == NULL && t->rank == 3 && tsr_dtype_is_weight_float((tsr_dtype)t->dtype))
         TSR_TRY(decide_plain(s, t, k, &split));
     if (!split)
         return tsr_tensors_add(&s->tensors, t, s->err);
+    if (s->split == TSR_SPLIT_TURN)
+        return add_turned(s, t);
     return owner == NULL ? add_plain(s, t, k)
                          : add_biases(s, t, k, owner->scale != NULL ? s->interleaved : s->layout.interleaved);
 }

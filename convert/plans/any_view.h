@@ -22,6 +22,7 @@ typedef struct tsr_any_part {
 /* Which stacks of experts are seen one by one. */
 typedef enum tsr_split {
     TSR_SPLIT_NONE,
+    TSR_SPLIT_TURN,   /* none, but a family's [experts, in, out] of plain weights is seen [experts, out, in] */
     TSR_SPLIT_CODES,  /* of codes */
     TSR_SPLIT_TURNED, /* of plain weights that no format has a place for: a family's [experts, in, out], or Granite's */
     TSR_SPLIT_KNOWN,  /* of plain weights of any known family */

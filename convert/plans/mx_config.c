@@ -204,12 +204,21 @@ static void deepseek(tsr_text *t, const tsr_mx_config *c)
     modules(t, "ignored_layers", c);
 }
 
+/* ---- quant_method mxfp4 ---- */
+
+static void gpt_oss(tsr_text *t, const tsr_mx_config *c)
+{
+    tsr_json_member_string(t, "quant_method", c->name);
+    modules(t, "modules_to_not_convert", c);
+}
+
 void tsr_mx_config_write(tsr_text *t, tsr_mx_dialect dialect, const tsr_mx_config *c)
 {
     static void (*const kWriters[])(tsr_text *, const tsr_mx_config *) = {
         [TSR_MX_DIALECT_DEEPSEEK] = deepseek,
         [TSR_MX_DIALECT_COMPRESSED_TENSORS] = compressed_tensors,
         [TSR_MX_DIALECT_MODELOPT] = modelopt,
+        [TSR_MX_DIALECT_GPT_OSS] = gpt_oss,
     };
     tsr_json_begin_object(t, false);
     kWriters[dialect](t, c);

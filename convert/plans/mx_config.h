@@ -13,6 +13,7 @@ typedef enum tsr_mx_dialect {
     TSR_MX_DIALECT_DEEPSEEK,           /* quant_method mxfp8, weight_scale_inv */
     TSR_MX_DIALECT_COMPRESSED_TENSORS, /* as llm-compressor writes it */
     TSR_MX_DIALECT_MODELOPT,           /* with a hf_quant_config.json that says the same */
+    TSR_MX_DIALECT_GPT_OSS,            /* quant_method mxfp4: stacks of experts as blocks and scales */
     TSR_MX_DIALECTS,
 } tsr_mx_dialect;
 

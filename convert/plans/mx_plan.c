@@ -4,6 +4,7 @@
 #include "convert/ops/quantize_op.h"
 #include "convert/plans/ct_config.h"
 #include "convert/plans/fp8_config.h"
+#include "convert/plans/gpt_oss_layout.h"
 #include "convert/plans/mx_layers.h"
 #include "convert/plans/native_config.h"
 #include "convert/plans/policy_plan.h"
@@ -33,6 +34,8 @@ static const struct target {
     [TSR_MX_MXFP8_WEIGHT_ONLY] = {"mxfp8-weight-only", TSR_MXFP8, 8, false},
 };
 
+static const char kGptOssReaders[] = "vLLM, SGLang, transformers, TensorRT-LLM, of gpt-oss only";
+
 /* How each target is called in each dialect, and who loads it; no name: nobody. */
 static const struct pair {
     const char *name, *readers;
@@ -46,10 +49,12 @@ static const struct pair {
     [TSR_MX_MXFP4] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] = {"mxfp4-pack-quantized",
                                                              "vLLM, transformers; of experts also SGLang and "
                                                              "TensorRT-LLM"},
-                      [TSR_MX_DIALECT_DEEPSEEK] = {"fp8", "vLLM, SGLang, transformers, of DeepSeek-V4 only"}},
+                      [TSR_MX_DIALECT_DEEPSEEK] = {"fp8", "vLLM, SGLang, transformers, of DeepSeek-V4 only"},
+                      [TSR_MX_DIALECT_GPT_OSS] = {"mxfp4", kGptOssReaders}},
     [TSR_MX_MXFP4_WEIGHT_ONLY] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] = {"mxfp4-pack-quantized",
                                                                          "vLLM, transformers; of experts also SGLang "
-                                                                         "and TensorRT-LLM"}},
+                                                                         "and TensorRT-LLM"},
+                                  [TSR_MX_DIALECT_GPT_OSS] = {"mxfp4", kGptOssReaders}},
     [TSR_MX_MXFP8] = {[TSR_MX_DIALECT_COMPRESSED_TENSORS] = {"mxfp8-quantized", "vLLM; transformers but for experts"},
                       [TSR_MX_DIALECT_MODELOPT] = {"MXFP8", "vLLM, TensorRT-LLM"},
                       [TSR_MX_DIALECT_DEEPSEEK] = {"mxfp8", "SGLang, transformers; of MiniMax-M3 also vLLM"}},
@@ -93,11 +98,27 @@ static const struct dialect {
                     .packed = TSR_U8,
                     .power = TSR_U8},
          .bytes = {.codes = ".weight", .scales = ".weight_scale", .global = "", .input = "", .power = TSR_U8}},
+    [TSR_MX_DIALECT_GPT_OSS] = {.name = "gpt-oss",
+                                .producer = TSR_MX_MODELOPT, /* rceil, as OpenAI's triton_kernels rounds */
+                                .packed = {.codes = "_blocks",
+                                           .scales = "_scales",
+                                           .global = "",
+                                           .input = "",
+                                           .packed = TSR_U8,
+                                           .power = TSR_U8,
+                                           .blocks = true}},
 };
 
 bool tsr_mx_needs_ranges(tsr_mx_target target)
 {
     return kTargets[target].kind == TSR_NVFP4 && kTargets[target].inputs;
+}
+
+tsr_mx_dialect tsr_mx_default_dialect(tsr_mx_target target, const tsr_checkpoint *source)
+{
+    return kPairs[target][TSR_MX_DIALECT_GPT_OSS].name != NULL && tsr_is_gpt_oss(source)
+               ? TSR_MX_DIALECT_GPT_OSS
+               : TSR_MX_DIALECT_COMPRESSED_TENSORS;
 }
 
 const char *tsr_mx_dialect_name(tsr_mx_dialect dialect)
@@ -133,7 +154,8 @@ tsr_mx_description tsr_mx_describe(tsr_mx_target target, tsr_mx_dialect dialect)
 {
     const struct target *const t = &kTargets[target];
     tsr_mx_scheme scheme = tsr_mx_scheme_of(t->kind, kDialects[dialect].producer);
-    if (is_native(target, dialect)) /* ModelOpt's ties go toward zero, which is its own habit */
+    if (is_native(target, dialect) ||
+        dialect == TSR_MX_DIALECT_GPT_OSS) /* ModelOpt's ties go toward zero, which is its own habit */
         scheme.producer = TSR_MX_COMPRESSED_TENSORS;
     return (tsr_mx_description){
         .scheme = scheme,
@@ -167,8 +189,10 @@ static const tsr_decision *decision_of(const planning *p, const tsr_tensor *t)
 
 static bool becomes_codes(const planning *p, const tsr_tensor *t)
 {
-    return decision_of(p, t)->treatment == TSR_QUANTIZE && t->rank == 2 && t->shape[0] > 0 &&
-           t->name[tsr_module_length(t->name)] != '\0';
+    if (decision_of(p, t)->treatment != TSR_QUANTIZE || t->shape[0] == 0)
+        return false;
+    return p->o->dialect == TSR_MX_DIALECT_GPT_OSS ? t->rank == 3
+                                                   : t->rank == 2 && t->name[tsr_module_length(t->name)] != '\0';
 }
 
 static tsr_status plan_weight(const planning *p, const tsr_tensor *t)
@@ -318,6 +342,8 @@ static tsr_status plan_config(const planning *p)
         TSR_TRY(tsr_plan_fp8_config(p->plan, &block, TSR_DIALECT_DEEPSEEK_V4, kept, p, p->c->tensors.count, p->err));
         return tsr_plan_expert_dtype(p->plan, "fp4", p->err);
     }
+    if (p->o->dialect == TSR_MX_DIALECT_GPT_OSS)
+        return write_configs(p, tsr_gpt_oss_kept, tsr_gpt_oss_n_kept);
     const size_t count = p->c->tensors.count;
     const tsr_tensor **const unquantized = calloc(count + 1, sizeof *unquantized);
     const char **const entries = calloc(2 * count + 1, sizeof *entries);
@@ -379,6 +405,8 @@ static tsr_status make_plan(planning *p)
     TSR_TRY(spell_command(p));
     TSR_TRY(tsr_plan_decide(p->plan, &policy, p->decisions, p->err));
     TSR_TRY(decide_beside(p));
+    if (p->o->dialect == TSR_MX_DIALECT_GPT_OSS)
+        TSR_TRY(tsr_gpt_oss_check(p->c, p->decisions, p->err));
     for (size_t i = 0; i < p->c->tensors.count; i++)
         p->layers.coded[i] = becomes_codes(p, &p->c->tensors.items[i]);
     TSR_TRY(plan_tensors(p));

@@ -50,6 +50,10 @@ tsr_mx_description tsr_mx_describe(tsr_mx_target target, tsr_mx_dialect dialect)
 /* TSR_E_USAGE for a target in a dialect that no loader reads, with those that are read, and by whom. */
 tsr_status tsr_mx_check_dialect(tsr_mx_target target, tsr_mx_dialect dialect, tsr_err *err) TSR_WARN_UNUSED;
 
+/* The dialect in which the loaders of this model read the target: gpt-oss' own for MXFP4 of gpt-oss, else
+ * compressed-tensors. */
+tsr_mx_dialect tsr_mx_default_dialect(tsr_mx_target target, const tsr_checkpoint *source);
+
 /* "compressed-tensors" and so on. Static storage. */
 const char *tsr_mx_dialect_name(tsr_mx_dialect dialect);
 

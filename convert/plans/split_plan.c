@@ -76,16 +76,18 @@ static tsr_status give_sources(tsr_plan *plan, const tsr_any_view *view, tsr_err
     return TSR_OK;
 }
 
-static tsr_status note_stack(tsr_plan *plan, const tsr_tensor *stack, const char *action, const char *reason,
-                             tsr_err *err)
+static tsr_status note_stack(tsr_plan *plan, const tsr_tensor *stack, bool together, const char *action,
+                             const char *reason, tsr_err *err)
 {
+    if (together)
+        return tsr_plan_add_note(plan, stack, action, reason, err);
     const char *const whole = tsr_arena_printf(&plan->arena, "%s; one tensor an expert", reason);
     return whole == NULL ? tsr_out_of_memory(err, "while planning")
                          : tsr_plan_add_note(plan, stack, action, whole, err);
 }
 
 /* One note for each tensor of the source, where the scheme's plan has one for each of the view. */
-static tsr_status rewrite_notes(tsr_plan *plan, const tsr_any_view *view, bool *any, tsr_err *err)
+static tsr_status rewrite_notes(tsr_plan *plan, const tsr_any_view *view, bool together, bool *any, tsr_err *err)
 {
     const size_t n = plan->n_notes;
     tsr_plan_note *const notes = plan->notes;
@@ -103,7 +105,7 @@ static tsr_status rewrite_notes(tsr_plan *plan, const tsr_any_view *view, bool *
         if (part == NULL)
             status = tsr_plan_add_note(plan, from, notes[i].action, notes[i].reason, err);
         else if (!again)
-            status = note_stack(plan, from, copied ? "split" : notes[i].action, notes[i].reason, err);
+            status = note_stack(plan, from, together, copied ? "split" : notes[i].action, notes[i].reason, err);
         last = from;
     }
     free(notes);
@@ -112,11 +114,15 @@ static tsr_status rewrite_notes(tsr_plan *plan, const tsr_any_view *view, bool *
 
 /* ---- the plan ---- */
 
-static tsr_status finish(tsr_plan *plan, const tsr_any_view *view, bool *any, tsr_err *err)
+static tsr_status finish(tsr_plan *plan, const tsr_any_view *view, bool together, bool *any, tsr_err *err)
 {
     TSR_TRY(give_sources(plan, view, err));
-    TSR_TRY(rewrite_notes(plan, view, any, err));
-    plan->command = tsr_arena_printf(&plan->arena, "%s --experts split", plan->command);
+    TSR_TRY(rewrite_notes(plan, view, together, any, err));
+    if (!together && *any && plan->model_type != NULL && strcmp(plan->model_type, "gpt_oss") == 0)
+        TSR_TRY(tsr_plan_warn(plan, err,
+                              "no loader that is known reads gpt_oss with its experts one by one; they read plain "
+                              "stacks, and codes as --scheme mxfp4-weight-only --dialect gpt-oss writes them"));
+    plan->command = tsr_arena_printf(&plan->arena, "%s --experts %s", plan->command, together ? "stack" : "split");
     return plan->command == NULL ? tsr_out_of_memory(err, "while planning") : tsr_plan_finish(plan, err);
 }
 
@@ -124,20 +130,22 @@ tsr_status tsr_split_plan(tsr_plan *plan, tsr_any_view *view, const tsr_checkpoi
                           bool keeps_stacks, tsr_scheme_maker *make, const void *options, tsr_err *err)
 {
     bool any = false;
+    const bool together = experts == TSR_EXPERTS_TURN;
     *plan = (tsr_plan){0};
     if (experts == TSR_EXPERTS_STACK)
         return make(plan, source, options, err);
     TSR_TRY(tsr_quantize_check_source(*source, err));
     TSR_TRY(tsr_any_see_plain(view, *source,
-                              experts == TSR_EXPERTS_SPLIT ? TSR_SPLIT_ALL
-                              : keeps_stacks               ? TSR_SPLIT_TURNED
-                                                           : TSR_SPLIT_KNOWN,
+                              together                       ? TSR_SPLIT_TURN
+                              : experts == TSR_EXPERTS_SPLIT ? TSR_SPLIT_ALL
+                              : keeps_stacks                 ? TSR_SPLIT_TURNED
+                                                             : TSR_SPLIT_KNOWN,
                               err));
     tsr_status status = TSR_OK;
     if (view->has_stacks) {
         status = make(plan, view->sources, options, err);
         if (status == TSR_OK)
-            status = finish(plan, view, &any, err);
+            status = finish(plan, view, together, &any, err);
     }
     /* What is kept keeps its name and its form, unless it was asked for. */
     if (status == TSR_OK && !(any || (experts == TSR_EXPERTS_SPLIT && view->has_stacks))) {

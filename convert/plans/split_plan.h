@@ -1,4 +1,5 @@
-/* Plans that quantize plain weights, over a source whose stacks of experts are taken apart on the way.
+/* Plans that quantize plain weights, over a source whose stacks of experts are taken apart, or turned, on the
+ * way.
  *
  * The plan of the scheme is made for a view in which every expert's projection is a matrix of its own
  * (convert/plans/any_view.h); then each of its steps is given what takes that matrix out of the stack. */
@@ -12,6 +13,7 @@ typedef enum tsr_experts {
     TSR_EXPERTS_AS_NEEDED, /* split where the scheme or its loaders have no place for the stack, and it is quantized */
     TSR_EXPERTS_SPLIT,
     TSR_EXPERTS_STACK,
+    TSR_EXPERTS_TURN, /* together, in a scheme for [experts, out, in], whichever way round they are stored */
 } tsr_experts;
 
 /* Makes a plan of a scheme for *source. */

@@ -15,8 +15,8 @@ LOSSY, EXACT = Codes(), Codes(diff=0)
 APART = Codes(diff=3, verify=3)  # SRC or DST is no checkpoint: they say what makes one of it
 RANKS = Codes(3, 3, 3)           # inspect, too, wants one rank
 
-# `made` turns a generated BF16 checkpoint into the job's source: a command, several, a kind of remade.KINDS, remade.STACKS, or None; SRC
-# stands for the source, DST for the destination, RULES for a rules file. The weights are spread over several shards where the target writes shards. `unfit`: kinds of checkpoint
+# `made` turns a generated BF16 checkpoint into the job's source: a command, several, a kind of remade.KINDS or remade.PLAIN, or None; SRC
+# stands for the source, DST for the destination, RULES and MODELOPT_RULES for rules files. The weights are spread over several shards where the target writes shards. `unfit`: kinds of checkpoint
 # that the target rightly refuses, or for which it takes minutes (50,000 weights with a file each are 50,000 syncs), or that
 # would go through the very steps of another job once more (MXFP8 is written as MXFP4 is, and cast as NVFP4 is).
 # `kind` and `codes` are for the test that reads the output (tests/interop/test_pairs.py).
@@ -46,6 +46,11 @@ JOBS = [
     Job("quantize mxfp8, DeepSeek", None, "quantize SRC -o DST --scheme mxfp8 --dialect deepseek --mx-scale floor --max-shard-size 16MB",
         ("many", "giant")),
     Job("quantize mixed", None, "quantize SRC -o DST --rules RULES --max-shard-size 16MB", ("many", "giant")),
+    Job("quantize mixed, ModelOpt", None, "quantize SRC -o DST --rules MODELOPT_RULES --max-shard-size 16MB", ("many", "giant")),
+    Job("quantize mxfp4, DeepSeek-V4", remade.V4, "quantize SRC -o DST --scheme mxfp4 --dialect deepseek --mx-scale floor --max-shard-size 16MB",
+        ("many", "giant")),
+    Job("quantize mxfp4, gpt-oss", remade.GPT_OSS, "quantize SRC -o DST --scheme mxfp4-weight-only --dialect gpt-oss --mx-scale floor "
+        "--max-shard-size 16MB", ("many",)),
     Job("quantize experts one by one", remade.STACKS, "quantize SRC -o DST --scheme nvfp4-weight-only --max-shard-size 16MB",
         ("many", "giant")),
     Job("convert bf16, experts put together", (remade.STACKS, "quantize SRC -o DST --scheme mxfp8 --mx-scale floor --max-shard-size 16MB --quiet"),
@@ -172,7 +177,9 @@ def chosen(options):
 
 def words(command, source, destination):
     """The command as arguments of the tool."""
-    places = {"SRC": str(source), "DST": str(destination), "RULES": os.path.join(os.path.dirname(__file__), "mixed_rules.json")}
+    here = os.path.dirname(__file__)
+    places = {"SRC": str(source), "DST": str(destination), "RULES": os.path.join(here, "mixed_rules.json"),
+              "MODELOPT_RULES": os.path.join(here, "mixed_rules_modelopt.json")}
     return [places.get(word, word) for word in command.split()]
 
 
@@ -182,7 +189,7 @@ def make_source(tool, maker, job, kind, directory, **options):
     steps = () if job.made is None else (job.made,) if isinstance(job.made, str) else job.made
     for number, command in enumerate(steps):
         made = f"{directory}-made" + (f"{number}" if number else "")
-        if command in remade.KINDS or command == remade.STACKS:
+        if command in remade.KINDS or command in remade.PLAIN:
             # In a process of its own: what it takes would count as the memory of the programs that this one starts.
             subprocess.run([sys.executable, remade.__file__, command, source, made], check=True)
             shutil.rmtree(source)

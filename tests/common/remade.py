@@ -51,10 +51,28 @@ def gptoss(x, rows, cols, rng):
             x + "_scales": ("U8", [1, rows, groups], rng.randbytes(rows * groups).translate(SCALES))}
 
 
-def stacked(x, rows, cols, data):
-    """The feed-forward layers as stacks of one expert, [experts, in, out]: the same numbers in another order."""
-    name = {"up_proj": "experts.gate_up_proj", "down_proj": "experts.down_proj"}.get(x.rpartition(".")[2])
-    return {} if name is None else {f"{x.rpartition('.')[0]}.{name}": ("BF16", [1, cols, rows], data)}
+def stacked(name, shape, data):
+    """The feed-forward layers as stacks of experts, [experts, in, out]: the same numbers in another order. A long row becomes that
+    of several experts."""
+    if ".mlp." not in name or len(shape) != 2:
+        return {name: ("BF16", shape, data)}
+    rows, cols = shape
+    experts = cols // 2048 if cols % 2048 == 0 else 1
+    layer, _, leaf = name.removesuffix(".weight").rpartition(".")
+    stack = {"up_proj": "experts.gate_up_proj", "down_proj": "experts.down_proj"}.get(leaf)
+    return {} if stack is None else {f"{layer}.{stack}": ("BF16", [experts, cols // experts, rows], data)}
+
+
+V4_NAMES = {"model.": "", ".mlp.experts.": ".ffn.experts.", ".mlp.shared_experts.": ".ffn.shared_experts.", ".mlp.gate.": ".ffn.gate.",
+            ".mlp.": ".ffn.experts.0.", ".gate_proj.": ".w1.", ".up_proj.": ".w3.", ".down_proj.": ".w2.", ".self_attn.": ".attn.",
+            ".q_a_proj.": ".wq_a.", ".q_b_proj.": ".wq_b.", ".kv_a_proj_with_mqa.": ".wkv.", ".o_proj.": ".wo_b."}
+
+
+def under_v4_names(name, shape, data):
+    """As DeepSeek-V4 calls them; a dense layer is an expert."""
+    for old, new in V4_NAMES.items():
+        name = name.replace(old, new)
+    return {name: ("BF16", shape, data)}
 
 
 # name: (tensors of a module, quantization_config)
@@ -63,22 +81,29 @@ KINDS = {
     "gptq": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": True, "sym": False}),
     "gpt-oss": (gptoss, {"quant_method": "mxfp4"}),
 }
-STACKS = "stacks"  # of plain weights
+
+# Plain weights: (what becomes of a tensor, what config.json says; None: a key is left out).
+STACKS, GPT_OSS, V4 = "stacks", "stacks of gpt-oss", "names of DeepSeek-V4"
+PLAIN = {
+    STACKS: (stacked, {"model_type": "qwen3_vl_moe_text"}),
+    GPT_OSS: (stacked, {"model_type": "gpt_oss", "hidden_size": None}),  # which is not that of the giant's rows
+    V4: (under_v4_names, {"model_type": "deepseek_v4"}),
+}
 
 
 def remake(kind, source, made):
-    """Copies the checkpoint `source` to `made`, with each of its projections replaced by codes of this kind, or those of its
-    feed-forward layers by stacks of experts."""
-    make, config = (None, None) if kind == STACKS else KINDS[kind]
+    """Copies the checkpoint `source` to `made`, with each of its projections replaced by codes of this kind, or with its plain weights
+    in another form."""
+    make, config = PLAIN[kind] if kind in PLAIN else KINDS[kind]
     places = {}
     shutil.copytree(source, made)
     for file in sorted(name for name in os.listdir(made) if name.endswith(".safetensors")):
         metadata, tensors = harness.read_safetensors(os.path.join(made, file))
         entries = {}
         for name, (dtype, shape, data) in tensors.items():
-            if kind == STACKS and ".mlp." in name and len(shape) == 2:
-                entries |= stacked(name.removesuffix(".weight"), *shape, data)
-            elif kind != STACKS and len(shape) == 2 and name.endswith("_proj.weight") and shape[0] % GROUP == shape[1] % GROUP == 0:
+            if kind in PLAIN and dtype == "BF16":
+                entries |= make(name, shape, data)
+            elif kind in KINDS and len(shape) == 2 and name.endswith("_proj.weight") and shape[0] % GROUP == shape[1] % GROUP == 0:
                 entries |= make(name.removesuffix(".weight"), *shape, random.Random(name))
             else:
                 entries[name] = dtype, shape, data
@@ -91,7 +116,8 @@ def remake(kind, source, made):
     with open(path) as file:
         text = json.load(file)
     with open(path, "w") as file:
-        json.dump({**text, **({"model_type": "qwen3_vl_moe_text"} if config is None else {"quantization_config": config})}, file)
+        changed = text | (config if kind in PLAIN else {"quantization_config": config})
+        json.dump({key: value for key, value in changed.items() if value is not None}, file)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def check_jobs(checks, options, kind, size, fitting):
     for made in dict.fromkeys(job.made for job in fitting):
         with harness.temporary_directory(options.directory) as work:
             alike = [job for job in fitting if job.made == made]
-            giant = {"bytes": size.remade if made in remade.KINDS else size.giant}
+            giant = {"bytes": size.remade if made in remade.KINDS or made in remade.PLAIN else size.giant}
             source = jobs.make_source(options.tessera, options.make, alike[0], kind, os.path.join(work, "source"),
                                       **({"tensors": size.many} if kind == "many" else giant))
             for job in alike:

@@ -76,7 +76,10 @@ def same_model(a, b):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_same_as_one_by_one(tmp_path, quantize, family, scheme):
     stacks, single = pair(tmp_path, family)
-    same_model(quantize(stacks, "--experts", "split", "--scheme", *scheme.split()), quantize(single, "--scheme", *scheme.split()))
+    words = ["--scheme", *scheme.split()]
+    if (family, scheme) == ("gpt_oss", "mxfp4"):
+        words += ["--dialect", "compressed-tensors"]  # this family's own holds stacks
+    same_model(quantize(stacks, "--experts", "split", *words), quantize(single, *words))
 
 
 @pytest.mark.parametrize("dtype", ["F16", "F32"])

@@ -96,6 +96,19 @@ def test_direct_conversions(tessera, release, tmp_path, name, column):
     step(tessera, ("convert", "--to", SCHEMES[column]), src, tmp_path / "dst", getattr(TABLE[name], "direct_" + column))
 
 
+def test_gpt_oss_again(tessera, convert, inspect, release, tmp_path):
+    """From BF16 to the layout of the release: its tensors, its configuration, its values, its loaders."""
+    model, src = release("gpt-oss")
+    bf16, dst = convert(src, "--to", "bf16"), tmp_path / "dst"
+    step(tessera, ("quantize", "--scheme", "mxfp4-weight-only"), bf16, dst, EXACT)
+    got = stored.read_any(dst / "model.safetensors")
+    assert {n: (t.dtype, t.shape) for n, t in got.items()} == {n: (t.dtype, t.shape) for n, t in model.tensors.items()}
+    assert json.loads((dst / "config.json").read_text())["quantization_config"] == model.config["quantization_config"]
+    assert harness.run(tessera, ["diff", src, dst])[0] == 0
+    code, told = inspect(dst, "--can-load", TABLE["gpt-oss"].loads.replace(" ", ","), "--tp", "1")
+    assert code == 0, told["load_findings"]
+
+
 def without_quantization(config):
     """What is left of it when no weight is quantized."""
     kept = {key: value for key, value in config.items() if key not in ("quantization_config", "expert_dtype", "torch_dtype")}

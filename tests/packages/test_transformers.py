@@ -1,15 +1,19 @@
 """transformers' own dequantization of MXFP4 and of FP8 with scales of blocks, over checkpoints of gpt-oss and DeepSeek-V4 and
 over what tessera writes: the values that tessera convert --to bf16 gives."""
 
+import json
+
 import formats_2026 as f
 import harness
 import mx_oracle as mx
+import numpy as np
 import pytest
 import torch
-from checkpoints import make
+from checkpoints import BF16, make, random_weight
 from models import differing, load, same_bits, same_values
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+from transformers.utils.quantization_config import Mxfp4Config
 
 W1, WQ_A, TABLE = "layers.0.ffn.experts.0.w1", "layers.0.attn.wq_a", "model.layers.0.mlp.experts."
 V4_EXPERTS = {"names": (".weight", ".scale"), "dtypes": ("I8", "F8_E8M0"), "config": f.V4, "low": 110, "high": 140}
@@ -33,6 +37,23 @@ def test_gpt_oss(stack, convert, tmp_path):
     got, tensors = load(convert(src, "--to", "bf16"))[module.name], load(src)
     wanted = convert_moe_packed_tensors(tensors[module.name + "_blocks"], tensors[module.name + "_scales"]).contiguous()
     assert same_bits(wanted, got), differing(wanted, got)
+
+
+@pytest.mark.parametrize("dtype", [BF16, np.float32], ids=["BF16", "F32"])
+def test_gpt_oss_written(dtype, quantize, convert, tmp_path):
+    """From plain stacks: transformers takes our blocks for what tessera does, and for weights close to what they were."""
+    shapes = {"gate_up_proj": (3, 160, 256), "down_proj": (3, 128, 160)}  # [experts, in, out]
+    stacks = {TABLE + name: random_weight(shape, i).astype(dtype) for i, (name, shape) in enumerate(shapes.items())}
+    src = make(tmp_path / "src", {"model.safetensors": stacks}, None, model_type="gpt_oss", hidden_size=160)
+    dst = quantize(src, "--scheme", "mxfp4-weight-only")
+    tensors, values = load(dst), load(convert(dst, "--to", "bf16"))
+    for name, w in stacks.items():
+        wanted = convert_moe_packed_tensors(tensors[name + "_blocks"], tensors[name + "_scales"]).contiguous()
+        assert same_bits(wanted, values[name]), differing(wanted, values[name])
+        off = wanted.float().numpy() - w.astype(np.float32)
+        assert np.linalg.norm(off) < 0.15 * np.linalg.norm(w.astype(np.float32))
+    config = Mxfp4Config.from_dict(json.loads((dst / "config.json").read_text())["quantization_config"])
+    assert config.modules_to_not_convert == ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
 
 
 @pytest.mark.parametrize("module", [

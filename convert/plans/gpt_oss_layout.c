@@ -1,0 +1,56 @@
+/* One look at each tensor that could be a layer. */
+#include "convert/plans/gpt_oss_layout.h"
+
+#include "formats/model/expert_stacks.h"
+
+#include <string.h>
+
+const char *const tsr_gpt_oss_kept[] = {"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
+                                        "lm_head"};
+const size_t tsr_gpt_oss_n_kept = sizeof tsr_gpt_oss_kept / sizeof *tsr_gpt_oss_kept;
+
+bool tsr_is_gpt_oss(const tsr_checkpoint *checkpoint)
+{
+    tsr_arena arena = {0};
+    const char *const type = tsr_policy_model_type(checkpoint, &arena);
+    const bool same = type != NULL && strcmp(type, "gpt_oss") == 0;
+    tsr_arena_free(&arena);
+    return same;
+}
+
+static bool is_stack(const tsr_tensor *t)
+{
+    return t->rank == 3 && tsr_stack_find(t->name) != NULL && tsr_dtype_is_weight_float((tsr_dtype)t->dtype);
+}
+
+static tsr_status check_tensor(const tsr_checkpoint *c, const tsr_tensor *t, const tsr_decision *d, tsr_err *err)
+{
+    const char *const path = c->files[t->file].path;
+    tsr_stacked_expert place;
+    if (t->rank == 2 && tsr_stack_place(t->name, &place))
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s: '%s' is one expert, and --dialect gpt-oss holds stacks of them: 'tessera convert --to "
+                        "bf16 --experts stack' puts them together first",
+                        path, t->name);
+    if (is_stack(t) && d->treatment != TSR_QUANTIZE)
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s: '%s' would be kept (%s), and loaders of --dialect gpt-oss take all experts for codes",
+                        path, t->name, d->reason);
+    if (!is_stack(t) && d->treatment == TSR_QUANTIZE)
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s: '%s' would be quantized (%s), and --dialect gpt-oss holds codes of experts only", path,
+                        t->name, d->reason);
+    return TSR_OK;
+}
+
+tsr_status tsr_gpt_oss_check(const tsr_checkpoint *c, const tsr_decision *decisions, tsr_err *err)
+{
+    if (!tsr_is_gpt_oss(c))
+        return tsr_fail(err, TSR_E_UNSUPPORTED,
+                        "%s: --dialect gpt-oss is read of model_type gpt_oss only; --dialect compressed-tensors is for "
+                        "others",
+                        c->path);
+    for (size_t i = 0; i < c->tensors.count; i++)
+        TSR_TRY(check_tensor(c, &c->tensors.items[i], &decisions[i], err));
+    return TSR_OK;
+}
