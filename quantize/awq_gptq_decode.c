@@ -69,6 +69,41 @@ static unsigned shift_of(const tsr_weight *w, unsigned p)
     return w->coding == TSR_CODED_AWQ ? kAwq[p] : p * w->bits;
 }
 
+/* ---- codes that are soon read ---- */
+
+/* Codes that are read next, in rows of `cols` words, and how many of those rows to ask for at a time. */
+typedef struct wanted {
+    const uint32_t *at;
+    uint64_t rows, cols, ld, each;
+} wanted;
+
+/* What take_rows reads for the same inputs and outputs, in `times` parts. */
+static wanted want_rows(const tsr_gptq_span *span, uint64_t first, uint64_t rows, uint64_t col, uint64_t cols,
+                        uint64_t times)
+{
+    const uint32_t *const codes = span->codes;
+    wanted w;
+    if (span->weight->coding == TSR_CODED_AWQ) {
+        const uint64_t ld = span->rows / PER_WORD;
+        w = (wanted){codes + col * ld + first / PER_WORD, cols, rows / PER_WORD, ld, 0};
+    } else {
+        w = (wanted){codes + col / PER_WORD * span->rows + first, cols / PER_WORD, rows, span->rows, 0};
+    }
+    w.each = tsr_ceil_div(w.rows, times);
+    return w;
+}
+
+/* Asks for a part: the rows lie too far apart for the hardware to expect them, and come while values are written. */
+static void ask_for_some(wanted *w)
+{
+    const uint64_t n = tsr_min_u64(w->each, w->rows);
+    for (uint64_t r = 0; r < n; r++, w->at += w->ld) {
+        for (uint64_t c = 0; c < w->cols; c += LINE)
+            __builtin_prefetch(w->at + c, 0, 2);
+    }
+    w->rows -= n;
+}
+
 /* ---- scales and zero points of outputs [first, first + n) of the span ---- */
 
 static tsr_status report_scale(const tsr_weight *w, uint64_t group, uint64_t row, float scale, tsr_err *err)
@@ -80,11 +115,13 @@ static tsr_status report_scale(const tsr_weight *w, uint64_t group, uint64_t row
                     w->scale->name, U64(group), U64(row), (double)scale, U64(w->scale->offset + at));
 }
 
-/* `more` is added to the stored zero points; `largest`: the largest magnitude among the scales. */
+/* `more` is added to the stored zero points; `largest`: the largest magnitude among the scales. The codes of the first inputs
+ * are asked for meanwhile. */
 static tsr_status take_groups(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint64_t first, uint64_t n, int more,
                               const room *r, float *largest, tsr_err *err)
 {
     const tsr_weight *const w = span->weight;
+    wanted soon = want_rows(span, first, n, 0, tsr_min_u64(packed_chunk(w), w->cols), w->grid_cols);
     const uint64_t words = tsr_gptq_zero_words(w, span->rows);
     const size_t width = tsr_dtype_bytes((tsr_dtype)w->scale_dtype);
     const unsigned per_word = 32u / w->bits, mask = (1u << w->bits) - 1;
@@ -94,6 +131,7 @@ static tsr_status take_groups(const tsr_cpu_kernels *k, const tsr_gptq_span *spa
         shifts[p] = shift_of(w, p);
     for (uint64_t g = 0; g < w->grid_cols; g++) {
         const char *const from = (const char *)span->scales + (g * span->rows + first) * width;
+        ask_for_some(&soon);
         const uint32_t *const zeros = (const uint32_t *)span->zero_points + g * words + first / per_word;
         float *const s = r->scales + g * TILE, *const z = r->zero_points + g * TILE;
         tsr_widen_to_f32(k, (tsr_dtype)w->scale_dtype, from, n, s);
@@ -136,39 +174,6 @@ static void take_rows(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint6
             k->turn32(r->turned + shift_of(w, p) / 4 * eights, some / PER_WORD, eights, PER_WORD * eights,
                       r->words + p * pitch + c / PER_WORD, PER_WORD * pitch);
     }
-}
-
-/* Codes that are read next, in rows of `cols` words, and how many of those rows to ask for at a time. */
-typedef struct wanted {
-    const uint32_t *at;
-    uint64_t rows, cols, ld, each;
-} wanted;
-
-/* What take_rows reads for the same inputs and outputs, in `times` parts. */
-static wanted want_rows(const tsr_gptq_span *span, uint64_t first, uint64_t rows, uint64_t col, uint64_t cols,
-                        uint64_t times)
-{
-    const uint32_t *const codes = span->codes;
-    wanted w;
-    if (span->weight->coding == TSR_CODED_AWQ) {
-        const uint64_t ld = span->rows / PER_WORD;
-        w = (wanted){codes + col * ld + first / PER_WORD, cols, rows / PER_WORD, ld, 0};
-    } else {
-        w = (wanted){codes + col / PER_WORD * span->rows + first, cols / PER_WORD, rows, span->rows, 0};
-    }
-    w.each = tsr_ceil_div(w.rows, times);
-    return w;
-}
-
-/* Asks for a part: the rows lie too far apart for the hardware to expect them, and come while values are written. */
-static void ask_for_some(wanted *w)
-{
-    const uint64_t n = tsr_min_u64(w->each, w->rows);
-    for (uint64_t r = 0; r < n; r++, w->at += w->ld) {
-        for (uint64_t c = 0; c < w->cols; c += LINE)
-            __builtin_prefetch(w->at + c, 0, 2);
-    }
-    w->rows -= n;
 }
 
 /* The zero points were taken with 8 less: packed rows have 8 added to their codes. */
