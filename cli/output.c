@@ -139,17 +139,38 @@ void tsr_print(const char *fmt, ...)
     tsr_text_free(&t);
 }
 
+/* What there is no memory to make visible: a line as long as fits here, with nothing in it but plain characters. */
+static void tell_plainly(const char *fmt, va_list args)
+{
+    char line[2048];
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    const int length = vsnprintf(line, sizeof line - 1, fmt, args);
+#pragma GCC diagnostic pop
+    if (length < 0)
+        return;
+    for (char *c = line; *c != '\0'; c++) {
+        if ((*c < ' ' || *c > '~') && !(*c == '\n' && c[1] == '\0'))
+            *c = '?';
+    }
+    if ((size_t)length >= sizeof line - 1)
+        strcat(line, "\n");
+    (void)!fputs(line, stderr);
+}
+
 void tsr_tell(const char *fmt, ...)
 {
     tsr_text t = {0};
-    va_list args;
+    va_list args, again;
     va_start(args, fmt);
+    va_copy(again, args);
     format(&t, fmt, &args);
-    va_end(args);
-    if (t.size > 0)
-        (void)!fwrite(t.data, 1, t.size, stderr);
     if (t.failed)
-        (void)!fputs("out of memory for what was to be said here\n", stderr);
+        tell_plainly(fmt, again);
+    else if (t.size > 0)
+        (void)!fwrite(t.data, 1, t.size, stderr);
+    va_end(again);
+    va_end(args);
     tsr_text_free(&t);
 }
 
