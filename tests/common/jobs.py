@@ -51,10 +51,9 @@ JOBS = [
         ("many", "giant")),
     Job("quantize mxfp4, gpt-oss", remade.GPT_OSS, "quantize SRC -o DST --scheme mxfp4-weight-only --dialect gpt-oss --mx-scale floor "
         "--max-shard-size 16MB", ("many",)),
-    Job("quantize experts one by one", remade.STACKS, "quantize SRC -o DST --scheme nvfp4-weight-only --max-shard-size 16MB",
-        ("many", "giant")),
+    Job("quantize experts one by one", remade.STACKS, "quantize SRC -o DST --scheme nvfp4-weight-only --max-shard-size 16MB"),
     Job("convert bf16, experts put together", (remade.STACKS, "quantize SRC -o DST --scheme mxfp8 --mx-scale floor --max-shard-size 16MB --quiet"),
-        "convert SRC -o DST --to bf16 --experts stack --max-shard-size 16MB", ("many", "giant"), codes=EXACT),
+        "convert SRC -o DST --to bf16 --experts stack --max-shard-size 16MB", codes=EXACT),
     Job("convert bf16", FP8, "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
     Job("convert bf16 from nvfp4, ModelOpt", "quantize SRC -o DST --scheme nvfp4-weight-only --dialect modelopt --max-shard-size 16MB --quiet",
         "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
@@ -75,7 +74,7 @@ JOBS = [
     Job("convert nvfp4 from fp8-block", FP8, "convert SRC -o DST --to nvfp4-weight-only --dialect modelopt "
         "--max-shard-size 16MB"),
     Job("convert int4 from gptq", "gptq", "convert SRC -o DST --to int4-weight-only --group-size 32 --zero-points "
-        "--max-shard-size 16MB", ("many", "giant"), codes=EXACT),
+        "--max-shard-size 16MB", codes=EXACT),
     Job("convert deepseek-mp", FP8, "convert SRC -o DST --to deepseek-mp --mp 2", ("many",), "deepseek-v3-small", RANKS),
     Job("convert tp", FP8, "convert SRC -o DST --to tp --tp 2 --max-shard-size 8MB", ("many",), "deepseek-v3-small",
         RANKS),
@@ -183,11 +182,20 @@ def words(command, source, destination):
     return [places.get(word, word) for word in command.split()]
 
 
+def steps_of(job):
+    """What makes its source, one after the other."""
+    return () if job.made is None else (job.made,) if isinstance(job.made, str) else job.made
+
+
+def is_remade(job):
+    """Whether its source goes through Python's memory."""
+    return any(step in (*remade.KINDS, *remade.PLAIN) for step in steps_of(job))
+
+
 def make_source(tool, maker, job, kind, directory, **options):
     """Generates a checkpoint of this kind and turns it into the job's source. Returns its directory."""
     source = harness.make_checkpoint(maker, kind, str(directory), **options)
-    steps = () if job.made is None else (job.made,) if isinstance(job.made, str) else job.made
-    for number, command in enumerate(steps):
+    for number, command in enumerate(steps_of(job)):
         made = f"{directory}-made" + (f"{number}" if number else "")
         if command in remade.KINDS or command in remade.PLAIN:
             # In a process of its own: what it takes would count as the memory of the programs that this one starts.

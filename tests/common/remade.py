@@ -6,6 +6,7 @@ import array
 import json
 import os
 import random
+import re
 import shutil
 import sys
 
@@ -59,6 +60,8 @@ def stacked(name, shape, data):
     rows, cols = shape
     experts = cols // 2048 if cols % 2048 == 0 else 1
     layer, _, leaf = name.removesuffix(".weight").rpartition(".")
+    one = re.fullmatch(r"model\.layers\.(\d+)\.mlp\.experts\.(\d+)", layer)  # which gets a layer of its own
+    layer = layer if one is None else f"model.layers.{256 * int(one[1]) + int(one[2])}.mlp"
     stack = {"up_proj": "experts.gate_up_proj", "down_proj": "experts.down_proj"}.get(leaf)
     return {} if stack is None else {f"{layer}.{stack}": ("BF16", [experts, cols // experts, rows], data)}
 
@@ -85,8 +88,9 @@ KINDS = {
 # Plain weights: (what becomes of a tensor, what config.json says; None: a key is left out).
 STACKS, GPT_OSS, V4 = "stacks", "stacks of gpt-oss", "names of DeepSeek-V4"
 PLAIN = {
-    STACKS: (stacked, {"model_type": "qwen3_vl_moe_text"}),
-    GPT_OSS: (stacked, {"model_type": "gpt_oss", "hidden_size": None}),  # which is not that of the giant's rows
+    # hidden_size is not that of the giant's rows.
+    STACKS: (stacked, {"model_type": "qwen3_vl_moe_text", "hidden_size": None}),
+    GPT_OSS: (stacked, {"model_type": "gpt_oss", "hidden_size": None}),
     V4: (under_v4_names, {"model_type": "deepseek_v4"}),
 }
 
@@ -115,6 +119,8 @@ def remake(kind, source, made):
             json.dump({"metadata": {}, "weight_map": places}, file)
     with open(path) as file:
         text = json.load(file)
+    if kind == STACKS:
+        text["num_hidden_layers"] = 1 + max(int(name.split(".")[2]) for name in places if name.startswith("model.layers."))
     with open(path, "w") as file:
         changed = text | (config if kind in PLAIN else {"quantization_config": config})
         json.dump({key: value for key, value in changed.items() if value is not None}, file)

@@ -18,8 +18,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"
 import harness
 import remade
 
-# name, command, whether it writes DST. FP8, W4, NV, GPTQ, PACKED, RANKS and BLOBS are made of SRC; HALF is an FP8 output of which
-# one shard is gone.
+# name, command, whether it writes DST. FP8, W4, NV, GPTQ, AWQ, STACKS, EXPERTS, PACKED, RANKS and BLOBS are made of SRC; HALF is
+# an FP8 output of which one shard is gone.
 COMMANDS = [
     ("quantize", "quantize SRC -o DST --max-shard-size 1MB", True),
     ("quantize, repair", "quantize SRC -o HALF --max-shard-size 1MB", True),
@@ -27,6 +27,10 @@ COMMANDS = [
     ("quantize nvfp4", "quantize SRC -o DST --scheme nvfp4-weight-only --dialect modelopt", True),
     ("convert bf16 from nvfp4", "convert NV -o DST --to bf16", True),
     ("convert bf16 from gptq", "convert GPTQ -o DST --to bf16", True),
+    ("convert bf16 from awq", "convert AWQ -o DST --to bf16", True),
+    ("convert int4 from gptq", "convert GPTQ -o DST --to int4-weight-only --group-size 32 --zero-points", True),
+    ("quantize experts one by one", "quantize STACKS -o DST --scheme nvfp4-weight-only", True),
+    ("convert bf16, experts put together", "convert EXPERTS -o DST --to bf16 --experts stack", True),
     ("convert bf16", "convert FP8 -o DST --to bf16", True),
     ("convert tp", "convert SRC -o DST --to tp --tp 2", True),
     ("convert archive", "convert SRC -o DST --to archive", True),
@@ -137,8 +141,8 @@ def main():
     options = parser.parse_args()
     checks = harness.Checks()
     with harness.temporary_directory(options.directory) as work:
-        places = {word: pathlib.Path(work, word.lower()) for word in ("SRC", "FP8", "W4", "NV", "GPTQ", "PACKED", "BLOBS", "RANKS",
-                                                                         "HALF")}
+        places = {word: pathlib.Path(work, word.lower()) for word in ("SRC", "FP8", "W4", "NV", "GPTQ", "AWQ", "STACKS", "EXPERTS",
+                                                                         "PACKED", "BLOBS", "RANKS", "HALF")}
         places["DST"] = pathlib.Path(work, "out")
         harness.make_checkpoint(options.make, "deepseek-v3", places["SRC"], scale="tiny")
         for word, extra in (("FP8", ["--max-shard-size", "1MB"]), ("W4", ["--scheme", "int4-weight-only"]),
@@ -147,7 +151,11 @@ def main():
         for word, made, extra in (("PACKED", "SRC", ["--to", "archive"]), ("RANKS", "SRC", ["--to", "tp", "--tp", "2"]),
                                   ("BLOBS", "W4", ["--to", "fastertransformer", "--arch", "sm80"])):
             harness.run(options.tessera, ["convert", places[made], "-o", places[word], *extra])
-        remade.remake("gptq", places["SRC"], places["GPTQ"])
+        for kind in "gptq", "awq":
+            remade.remake(kind, places["SRC"], places[kind.upper()])
+        llama = harness.make_checkpoint(options.make, "llama", pathlib.Path(work, "llama"))
+        remade.remake(remade.STACKS, llama, places["STACKS"])
+        harness.run(options.tessera, ["quantize", places["STACKS"], "-o", places["EXPERTS"], "--scheme", "mxfp8", "--mx-scale", "floor"])
         sweep = Sweep(checks, options, work, places)
         for name, command, writes in COMMANDS:
             if options.only is None or name.startswith(options.only):

@@ -59,9 +59,10 @@ def check_jobs(checks, options, kind, size, fitting):
     for made in dict.fromkeys(job.made for job in fitting):
         with harness.temporary_directory(options.directory) as work:
             alike = [job for job in fitting if job.made == made]
-            giant = {"bytes": size.remade if made in remade.KINDS or made in remade.PLAIN else size.giant}
+            many = size.many // 2 if remade.STACKS in jobs.steps_of(alike[0]) else size.many  # a stack is gate and up
+            giant = {"bytes": size.remade if jobs.is_remade(alike[0]) else size.giant}
             source = jobs.make_source(options.tessera, options.make, alike[0], kind, os.path.join(work, "source"),
-                                      **({"tensors": size.many} if kind == "many" else giant))
+                                      **({"tensors": many} if kind == "many" else giant))
             for job in alike:
                 check_memory(checks, options, job, kind, size, source, work)
 
