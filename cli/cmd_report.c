@@ -20,7 +20,7 @@ enum { NARROWEST = 60, WIDEST = 120, USUAL = 80 };
 
 typedef struct arguments {
     const char *results[TSR_MAX_RESULTS];
-    const char *markdown, *csv, *junit, *json, *baseline, *max_regression;
+    const char *markdown, *html, *csv, *junit, *json, *baseline, *max_regression;
     double limit; /* dB */
     size_t n;
     bool quiet, help;
@@ -38,6 +38,7 @@ static const char kHelp[] =
     "  tessera report DeepSeek-V3-FP8                     its quantization_report.json\n"
     "  tessera report weights.json gemm.json forward.json --junit report.xml --markdown comment.md        for CI\n"
     "  tessera report tonight.json --baseline lastnight.json --max-regression 0.05dB\n"
+    "  tessera report weights.json gemm.json mla.json forward.json --html report.html                 for people\n"
     "  tessera report result.json --csv tensors.csv --quiet\n"
     "  tessera report result.json --json -\n\n"
     "Options:\n";
@@ -78,6 +79,8 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
          "an earlier result of the same command: what got worse comes first"},
         {"--max-regression", TSR_OPT_TEXT, &a->max_regression, "DB",
          "what a tensor may lose against it, such as 0.1dB (0.1)"},
+        {"--html", TSR_OPT_TEXT, &a->html, "FILE",
+         "a page with charts and a table of all tensors, in one file for any browser"},
         {"--markdown", TSR_OPT_TEXT, &a->markdown, "FILE",
          "for a comment on a pull request: the verdict first, details folded"},
         {"--csv", TSR_OPT_TEXT, &a->csv, "FILE", "all tensors and judgements, a row each"},
@@ -100,11 +103,15 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
                         a->results[1]);
     if (a->max_regression != NULL && a->baseline == NULL)
         return tsr_fail(err, TSR_E_USAGE, "--max-regression: against what? --baseline OLD.json");
+    if (a->html != NULL && tsr_page_parts() == NULL)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--html: this tessera was built without its page; install libjs-chart.js, and build it again "
+                        "with -Dhtml=enabled");
     TSR_TRY(parse_decibels(a->max_regression, &a->limit, err));
     for (size_t i = 0; i < a->n; i++)
         TSR_TRY(find_report(&a->results[i], &a->arena, err));
     TSR_TRY(find_report(&a->baseline, &a->arena, err));
-    const tsr_output more[] = {{"--markdown", a->markdown}, {"--csv", a->csv}, {0}};
+    const tsr_output more[] = {{"--html", a->html}, {"--markdown", a->markdown}, {"--csv", a->csv}, {0}};
     tsr_places places = {.json = a->json, .junit = a->junit, .more = more};
     memcpy(places.sources, a->results, a->n * sizeof *a->results);
     places.sources[a->n] = a->baseline;
@@ -151,6 +158,13 @@ static tsr_status print_summary(const tsr_report *report, tsr_err *err)
 
 /* ---- files ---- */
 
+static tsr_status make_html(tsr_text *text, const tsr_report *report, tsr_err *err)
+{
+    (void)err;
+    tsr_write_html(text, report, tsr_page_parts());
+    return TSR_OK;
+}
+
 static tsr_status make_markdown(tsr_text *text, const tsr_report *report, tsr_err *err)
 {
     (void)err;
@@ -177,7 +191,11 @@ static tsr_status write_files(const arguments *a, const tsr_report *report, tsr_
     const struct {
         const char *path;
         tsr_status (*make)(tsr_text *text, const tsr_report *report, tsr_err *err);
-    } files[] = {{a->markdown, make_markdown}, {a->csv, make_csv}, {a->junit, tsr_write_junit}, {a->json, make_json}};
+    } files[] = {{a->html, make_html},
+                 {a->markdown, make_markdown},
+                 {a->csv, make_csv},
+                 {a->junit, tsr_write_junit},
+                 {a->json, make_json}};
     tsr_status status = TSR_OK;
     for (size_t i = 0; i < sizeof files / sizeof *files && status == TSR_OK; i++) {
         tsr_text text = {0};
@@ -193,8 +211,8 @@ static tsr_status write_files(const arguments *a, const tsr_report *report, tsr_
 /* A summary would stand in the middle of a report that goes to stdout. */
 static bool talks(const arguments *a)
 {
-    return !a->quiet && !tsr_is_stdout(a->markdown) && !tsr_is_stdout(a->csv) && !tsr_is_stdout(a->junit) &&
-           !tsr_is_stdout(a->json);
+    return !a->quiet && !tsr_is_stdout(a->html) && !tsr_is_stdout(a->markdown) && !tsr_is_stdout(a->csv) &&
+           !tsr_is_stdout(a->junit) && !tsr_is_stdout(a->json);
 }
 
 int tsr_cmd_report(int argc, char **argv)

@@ -3,6 +3,7 @@
 #define TSR_REPORT_WRITERS_H
 
 #include "report/canvas.h"
+#include "report/page.h"
 #include "report/report.h"
 
 void tsr_write_terminal(tsr_text *text, const tsr_report *report, const tsr_style *style);
@@ -18,6 +19,9 @@ tsr_status tsr_write_junit(tsr_text *text, const tsr_report *report, tsr_err *er
 
 /* The report itself as JSON, tessera-report/1. */
 void tsr_write_json(tsr_text *text, const tsr_report *report);
+
+/* A page for people, in the parts that tsr_page_parts gives. */
+void tsr_write_html(tsr_text *text, const tsr_report *report, const tsr_page_part *page);
 
 /* "PASS", "FAIL"; "INFO" where there is no verdict: in every form of a report. Static storage. */
 const char *tsr_verdict_word(tsr_outcome outcome);

@@ -33,6 +33,9 @@ has_library() {
     fi
 }
 
+# What the page of `report --html` draws its charts with; report/meson.build looks for the same file.
+has_chart_js() { [ -f /usr/share/javascript/chart.js/chart.min.js ]; }
+
 has_venv() { [ -x .venv/bin/python ] || python3 -c 'import venv, ensurepip' 2>/dev/null; }
 
 # The newest clang, under its plain name or with a number.
@@ -72,6 +75,7 @@ missing_for() {
     have pkg-config || echo pkgconf
     has_library libxxhash xxhash.h || echo libxxhash-dev
     has_library libzstd zstd.h || echo libzstd-dev
+    has_chart_js || echo libjs-chart.js
     has_venv || echo python3-venv
     [ "$1" = test ] || return 0
     have gcc || echo gcc
@@ -94,8 +98,8 @@ need_for() {
         have sudo && { sudo -n true 2>/dev/null || [ -t 0 ]; } || root=(none)
     fi
     if [ "${root[0]:-}" = none ] || ! have apt-get; then
-        # Nothing is built with it; the demo then leaves its last check out.
-        [ "$missing" != "python3-venv " ] || [ "$task" != build ] || return 0
+        # It is built without them all the same; the demo then leaves its last check out, and `report` its page.
+        [ "$task" != build ] || [ -n "$(missing_for build | grep -vxE 'python3-venv|libjs-chart.js')" ] || return 0
         {
             echo "dev: what is needed is not all here, and it takes root and apt-get to install it. The packages of Debian and Ubuntu:"
             echo "    apt-get update && ${install[*]} ${missing% }"

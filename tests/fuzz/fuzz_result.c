@@ -1,5 +1,5 @@
 /* libFuzzer target: whatever the bytes, a result is read or refused; what was read is summed up and written in every form, of
- * which the JSON is JSON. */
+ * which the JSON is JSON, and so are the data of the page. */
 #include "report/writers.h"
 
 #include "formats/json/json.h"
@@ -9,6 +9,16 @@
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* What stands in a page is JSON that nothing can end but itself. */
+static void check_page(const tsr_text *data)
+{
+    tsr_json_reader r = tsr_json_open("page", data->data, data->size);
+    if (tsr_json_skip(&r, NULL, NULL) != TSR_OK || tsr_json_finish(&r, NULL) != TSR_OK)
+        abort();
+    if (memchr(data->data, '<', data->size) != NULL)
+        abort();
+}
 
 /* Every form of a report about one result. */
 static void write_all(const tsr_report *report)
@@ -21,6 +31,10 @@ static void write_all(const tsr_report *report)
     tsr_write_csv(&text, report);
     if (tsr_write_junit(&text, report, NULL) != TSR_OK)
         abort();
+    tsr_text_free(&text);
+    static const tsr_page_part kPage[] = {{(const unsigned char *)"", 0, "data"}, {(const unsigned char *)"", 0, NULL}};
+    tsr_write_html(&text, report, kPage);
+    check_page(&text);
     tsr_text_free(&text);
     tsr_write_json(&text, report);
     tsr_json_reader r = tsr_json_open("report", text.data, text.size);

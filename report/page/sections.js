@@ -1,0 +1,277 @@
+/* The parts of the page that tell what was found, from the verdict down to the worst tensors. Each takes what it shows, and says
+ * nothing where there is nothing. `open(result, row)` shows one row by itself. */
+
+const LISTED = 10, MORE = 1000;
+
+const rowButton = (result, row, open) => el("button", { class: "link", type: "button", click: () => open(result, row) }, ends(textOf(result, "name", row)),
+    textOf(result, "what", row) ? el("span", { class: "quiet" }, textOf(result, "what", row)) : null);
+const named = (result, row) => textOf(result, "name", row) + (textOf(result, "what", row) ? ` (${textOf(result, "what", row)})` : "");
+const numberOrNot = (value) => (value === null ? NaN : toNumber(value));
+
+/* ---- the first screen ---- */
+
+/* Facts for the first screen, each with where it is found; the first result that says it counts. */
+const TILES = [
+    ["Scheme", (r) => factOf(r, "scheme") || ((r.command || "").match(/--(?:scheme|to) (\S+)/) || [])[1], (r) => factOf(r, "dialect")],
+    ["Size", sizeOf, (r) => (factOf(r, "bits_per_weight") ? `${short(Number(factOf(r, "bits_per_weight")))} bits a weight` : null)],
+    ["Whole model, SQNR", (r) => wholeOf(r, "sqnr_db"), (r) => {
+        const error = wholeOf(r, "relative_error");
+        return error ? `relative error ${error}` : null;
+    }],
+    ["Lowest tensor", (r) => (r.charted === null || r.lowest.length === 0 ? null : shown("sqnr_db", figureOf(r, "sqnr_db", r.lowest[0]))),
+        (r) => textOf(r, "name", r.lowest[0])],
+    ["Worst block", (r) => (r.charted === null || r.blocks.length === 0 ? null : shown("worst_block_error", figureOf(r, "worst_block_error", r.blocks[0]))),
+        (r) => textOf(r, "name", r.blocks[0])],
+    ["Kernel error, of its bound", (r) => largest(r, "of_bound"), (r) => r.title],
+    ["KL divergence, mean", (r) => largest(r, "kl_mean_nats", " nats"), () => null],
+    ["Tensors quantized", (r) => (factOf(r, "tensors_quantized") ? whole.format(Number(factOf(r, "tensors_quantized"))) : null), (r) => (factOf(r, "tensors_kept") ? `${factOf(r, "tensors_kept")} kept` : null)],
+    ["Took", (r) => (factOf(r, "seconds") ? `${short(Number(factOf(r, "seconds")))} s` : null), (r) => r.title],
+];
+
+function sizeOf(result) {
+    const [before, after] = ["bytes_in", "bytes_out"].map((name) => Number(factOf(result, name)));
+    if (before > 0 && after > 0) return `${bytes(before)} \u2192 ${bytes(after)}`;
+    const held = Number(factOf(result, "tensor_bytes"));
+    return held > 0 ? bytes(held) : null;
+}
+
+function wholeOf(result, key) {
+    const found = result.series.find((one) => one.whole[key] !== undefined);
+    return found && result.series.length <= 2 ? shown(key, toNumber(found.whole[key])) : null;
+}
+
+function largest(result, key, unit = "") {
+    const values = (result.rows.figures.get(key) || []).filter((value) => !Number.isNaN(value));
+    return values.length ? shown(key, values.reduce((a, b) => Math.max(a, b))) + unit : null;
+}
+
+function tiles() {
+    const made = TILES.map(([title, value, note]) => {
+        const result = page.results.find((one) => value(one));
+        if (!result) return null;
+        const more = note(result);
+        return el("div", { class: "tile" }, el("dt", {}, title), el("dd", {}, value(result), more ? el("span", { class: "quiet" }, breakable(more)) : null));
+    }).filter(Boolean);
+    return made.length ? el("dl", { class: "tiles" }, made) : null;
+}
+
+/* What was judged, by which limits: a line for each check of each result. */
+function judged(result, at) {
+    const limits = result.limits.map((limit) => `${limit[0]} ${limit[2]}`).join(", ");
+    const checks = result.checks.map((check) => {
+        const findings = result.findings.filter((finding) => finding.fatal && finding.check === check.name).length;
+        const verdict = findings > 0 ? "FAIL" : check.judged > 0 ? "PASS" : "SKIP";
+        return el("span", { class: "check", style: "white-space:nowrap;margin-right:0.9rem" }, badge(verdict), ` ${check.name} `,
+            el("span", { class: "quiet" }, findings > 0 ? plural(findings, "finding") : check.judged > 0 ? whole.format(check.judged) : "nothing to judge"));
+    });
+    return [badge(result.verdict), el("div", {}, el("a", { href: `#result-${at}` }, result.title), el("div", { class: "quiet name" }, breakable(result.path))),
+        el("div", {}, el("div", {}, result.reason), checks.length ? el("div", { style: "margin-top:0.35rem;line-height:2" }, checks) : null,
+            limits ? el("div", { class: "quiet" }, `Limits: ${limits}`) : null)];
+}
+
+function verdicts() {
+    return el("section", { class: "card stack", "aria-labelledby": "judged-title" }, el("h2", { id: "judged-title" }, "What was judged"),
+        plainTable([["verdict", false], ["result", false], ["why", false]], page.results.map(judged), "What was judged"));
+}
+
+/* ---- what got worse, what is wrong ---- */
+
+function lossText(regression) {
+    const parts = [];
+    if (regression.failed) parts.push("passed before, fails now");
+    if (regression.figure !== null) {
+        const loss = numberOrNot(regression.loss);
+        parts.push(`${FIGURES.get(regression.figure).title} ${shown(regression.figure, numberOrNot(regression.now))}, before ${shown(regression.figure, numberOrNot(regression.before))}`,
+            Number.isFinite(loss) ? `${loss.toFixed(2)} dB lost` : "nothing was lost before");
+    }
+    return parts.join("; ");
+}
+
+/* The first items of a list, and the others when they are asked for. */
+function longList(items, line) {
+    const list = el("ul", { class: "plain" }, items.slice(0, LISTED).map(line));
+    if (items.length <= LISTED) return [list];
+    const more = el("button", { class: "link", type: "button", click: () => {
+        list.append(...items.slice(LISTED, MORE).map(line));
+        more.replaceWith(items.length > MORE ? el("p", { class: "quiet" }, `The first ${whole.format(MORE)}; all are in the table.`) : "");
+    } }, `and ${whole.format(items.length - LISTED)} more`);
+    return [list, more];
+}
+
+function regressions(open) {
+    const baseline = page.baseline;
+    if (!baseline) return null;
+    const now = page.results[0];
+    const moved = (which, words) => which.count === 0 ? null : el("details", {}, el("summary", {}, `${plural(which.count, "row")} ${words}`),
+        el("p", { class: "name" }, which.first.map(([name, what]) => name + (what ? ` (${what})` : "")).join(", ") + (which.count > which.first.length ? ", ..." : "")));
+    return el("section", { class: baseline.regressions.length ? "card wrong" : "card", id: "regressions", "aria-labelledby": "regressions-title" },
+        el("h2", { id: "regressions-title" }, baseline.regressions.length ? "What got worse" : "Nothing got worse"),
+        el("p", { class: "quiet", style: "margin-bottom:1rem" }, `${whole.format(baseline.compared)} compared with `, el("code", {}, baseline.path),
+            `: ${whole.format(baseline.regressions.length)} worse, ${whole.format(baseline.better)} better by more than ${baseline.limit} dB.`),
+        longList(baseline.regressions, (one) => el("li", {}, badge("FAIL", true, one.failed ? "FAILS NOW" : "WORSE"),
+            one.row === undefined ? el("span", { class: "name" }, one.name || "the whole model") : rowButton(now, one.row, open),
+            el("span", { class: "quiet" }, lossText(one)))),
+        moved(baseline.disappeared, "gone"), moved(baseline.appeared, "new"),
+        baseline.differences.length ? el("div", { style: "margin-top:1.2rem" }, el("h3", {}, "What else differs"),
+            plainTable([["", false], ["before", false], ["now", false]], baseline.differences.map(([name, before, after]) => [name, before || "\u2013", after || "\u2013"]), "What else differs")) : null);
+}
+
+function findings(open) {
+    const all = page.results.flatMap((result) => result.findings.map((finding) => ({ result, ...finding })));
+    if (all.length === 0) return null;
+    all.sort((a, b) => b.fatal - a.fatal);
+    const wrong = all.filter((finding) => finding.fatal).length;
+    return el("section", { class: wrong ? "card wrong" : "card", id: "findings", "aria-labelledby": "findings-title" },
+        el("h2", { id: "findings-title" }, wrong ? "What is wrong" : "What is worth a look"),
+        longList(all, (finding) => el("li", {}, badge(finding.fatal ? "FAIL" : "NOTE"),
+            finding.row === null ? el("span", { class: "name" }, finding.where) : rowButton(finding.result, finding.row, open),
+            el("span", {}, el("strong", {}, finding.check), `: ${finding.text}`))));
+}
+
+/* ---- one result ---- */
+
+const GROUPINGS = [["layer", "layer", true], ["module", "kind of module", false], ["expert", "expert, over all layers", true]];
+const MEASURES = [
+    { key: "relative_error", of: "relative", mark: "outlier", row: "row", title: "Largest relative error" },
+    { key: "worst_block_error", of: "block", mark: "block_outlier", row: "block_row", title: "Error of the worst block" },
+];
+
+/* What stands out, in words. */
+function outliers(result, groups, measure, grouping) {
+    const marked = groups.filter((group) => group[measure.mark] && group[measure.row] !== null);
+    const texts = marked.slice(0, 3).map((group) => `! ${grouping} ${group.label} is far ${measure.of === "relative" ? "below the others: " + shown("sqnr_db", numberOrNot(group.lowest)) :
+        "above the others: " + shown(measure.key, numberOrNot(group.block))} in ${textOf(result, "name", group[measure.row])}.`);
+    if (marked.length > 3) texts.push(`And ${marked.length - 3} more.`);
+    return texts.length ? texts : [groups.length >= 4 ? `No ${grouping} stands out.` : ""].filter(Boolean);
+}
+
+function groupCharts(result, open) {
+    const grid = el("div", { class: "grid" });
+    for (const [key, title, numbered] of GROUPINGS) {
+        for (const measure of MEASURES) {
+            const groups = result.groups[key].filter((group) => group[measure.of] !== null);
+            if (groups.length < 2) continue;
+            const flat = numbered && groups.length > 12;
+            const inLayer = (group) => (key === "layer" && flat && group.number === null ? "\u2013" : group.label);
+            barChart(grid, { title: `${measure.title} by ${title}`, group: key, measure: FIGURES.get(measure.key).title, key: measure.key, flat, wide: flat && groups.length > 80,
+                says: outliers(result, groups, measure, key),
+                bars: groups.map((group) => ({ label: inLayer(group), value: numberOrNot(group[measure.of]), marked: group[measure.mark], row: group[measure.row],
+                    tip: `${plural(group.count, "tensor")}; lowest SQNR ${shown("sqnr_db", numberOrNot(group.lowest))}` })),
+                open: (bar) => bar.row !== null && open(result, bar.row) });
+        }
+    }
+    return grid;
+}
+
+function spread(result, grid) {
+    const series = result.series[result.charted];
+    const values = rowsOf(result).filter((row) => numberOf(result, "series", row) === result.charted).map((row) => figureOf(result, "sqnr_db", row)).filter(Number.isFinite);
+    const names = ["lowest", "1 %", "10 %", "median", "90 %", "highest"];
+    const says = [series.quantiles.map((value, at) => `${names[at]} ${shown("sqnr_db", numberOrNot(value), false)}`).join(", ") + " dB."];
+    if (series.lossless > 0) says.push(`${plural(series.lossless, "tensor")} lost nothing, and ${series.lossless === 1 ? "is" : "are"} not among them.`);
+    if (values.length < 8) return; /* the worst are listed, and no shape is to be seen */
+    histogram(grid, { title: "Distribution of SQNR", says, values });
+}
+
+/* The largest value of a figure for each key that `keyOf` gives, over the rows of one series. */
+function largestBy(result, figureKey, keyOf, series) {
+    const found = new Map();
+    for (const row of rowsOf(result)) {
+        const key = keyOf(row), value = figureOf(result, figureKey, row);
+        if (key === null || Number.isNaN(value) || (series !== undefined && numberOf(result, "series", row) !== series)) continue;
+        if (!found.has(key) || found.get(key) < value) found.set(key, value);
+    }
+    return found;
+}
+
+function twoErrors(result, grid) {
+    const [quantization, kernel] = ["quantization", "kernel"].map((name) => result.series.findIndex((series) => series.name === name));
+    if (quantization < 0 || kernel < 0) return;
+    const name = (row) => textOf(result, "name", row);
+    const [a, b] = [quantization, kernel].map((series) => largestBy(result, "relative_error", name, series));
+    const labels = [...b.keys()].filter((label) => a.has(label)).sort((x, y) => b.get(y) - b.get(x)).slice(0, 16);
+    if (labels.length === 0) return;
+    comparedChart(grid, { type: "points", title: "Quantization error against kernel error", group: "subject", measure: "largest relative error", key: "relative_error", log: true, labels, wide: labels.length > 6,
+        says: ["What the format costs, and what the implementation costs over the very same operands; by powers of ten."],
+        series: [{ name: "quantization", values: labels.map((label) => a.get(label)) }, { name: "kernel", values: labels.map((label) => b.get(label)) }] });
+}
+
+function stages(result, grid, open) {
+    const what = (row) => textOf(result, "what", row);
+    const bars = (figureKey, series) => [...largestBy(result, figureKey, what, series)].map(([label, value]) => ({ label: label.replace(/^stage /, ""), value,
+        row: rowsOf(result).find((row) => what(row) === label && figureOf(result, figureKey, row) === value) }));
+    const show = (title, figureKey, list, says) => list.length > 1 && list.length <= 40 && barChart(grid, { title, group: "stage", measure: FIGURES.get(figureKey).title, key: figureKey, bars: list, says,
+        open: (bar) => open(result, bar.row) });
+    if (result.charted !== null && result.series[result.charted].name === "quantization")
+        show("Quantization error by stage", "relative_error", bars("relative_error", result.charted), ["The largest over all subjects."]);
+    show("Kernel error, of its bound", "of_bound", bars("of_bound"), ["1 is the bound; what is above it is wrong."]);
+}
+
+/* Lines over the layers of a forward pass. */
+function byLayer(result, grid) {
+    for (const [figureKey, title, log, says] of [["sqnr_db", "SQNR by layer", false, "How errors grow on their way through the model; more is better."],
+        ["kl_mean_nats", "KL divergence by layer", true, "By powers of ten; less is better."]]) {
+        const lines = result.series.map((one, at) => ({ name: one.name, found: largestBy(result, figureKey, (row) => {
+            const layer = numberOf(result, "layer", row);
+            return Number.isNaN(layer) ? null : layer;
+        }, at) })).filter((line) => line.found.size > 1);
+        const labels = [...new Set(lines.flatMap((line) => [...line.found.keys()]))].sort((a, b) => a - b);
+        if (lines.length === 0 || !result.title.includes("forward")) continue;
+        comparedChart(grid, { type: "line", title, group: "layer", measure: FIGURES.get(figureKey).title, key: figureKey, log, says: [says], labels: labels.map(String), wide: labels.length > 60,
+            series: lines.map((line) => ({ name: line.name, values: labels.map((label) => line.found.get(label)) })) });
+    }
+}
+
+/* Time and bytes: of rows, where they are few, and of schemes. */
+function costs(result, grid, open) {
+    const rowBars = (figureKey, rows) => rows.map((row) => ({ label: named(result, row), value: figureOf(result, figureKey, row), row })).filter((bar) => bar.value > 0).sort((a, b) => b.value - a.value);
+    const show = (title, figureKey, bars, group) => bars.length > 1 && barChart(grid, { title, group, measure: FIGURES.get(figureKey).title, key: figureKey, bars: bars.slice(0, 16),
+        says: bars.length > 16 ? [`The 16 that take most, of ${whole.format(bars.length)}.`] : [], open: (bar) => bar.row !== undefined && open(result, bar.row) });
+    show("Time of kernels, seconds", "kernel_seconds", rowBars("kernel_seconds", rowsOf(result)), "judgement");
+    const compared = result.series.filter((one) => one.whole.bytes !== undefined).length > 1;
+    for (const [at, series] of result.series.entries()) {
+        const rows = rowsOf(result).filter((row) => numberOf(result, "series", row) === at);
+        if (!compared && series.name) show(`Bytes by ${series.name}`, "bytes", rowBars("bytes", rows), series.name);
+    }
+    const schemes = (figureKey) => result.series.filter((one) => toNumber(one.whole[figureKey]) > 0).map((one) => ({ label: one.name, value: toNumber(one.whole[figureKey]) }));
+    if (!compared) return;
+    show("Bytes by scheme", "bytes", schemes("bytes"), "scheme");
+    show("Relative error by scheme", "relative_error", schemes("relative_error"), "scheme");
+}
+
+function facts(result) {
+    const all = [["version", result.version, result.version], ...(result.command ? [["command", result.command, result.command]] : []), ...result.facts];
+    return el("details", {}, el("summary", {}, "What the result says of itself"),
+        el("dl", { class: "facts" }, all.map(([name, , text]) => el("div", {}, el("dt", {}, name), el("dd", {}, text)))));
+}
+
+function resultSection(result, at, open) {
+    const grid = groupCharts(result, open);
+    const section = el("section", { class: "card", id: `result-${at}`, "aria-labelledby": `result-${at}-title` },
+        el("div", { class: "head" }, badge(result.verdict), el("h2", { id: `result-${at}-title` }, result.title), el("span", { class: "quiet name" }, breakable(result.path))),
+        facts(result));
+    byLayer(result, grid);
+    if (result.charted !== null) spread(result, grid);
+    twoErrors(result, grid);
+    stages(result, grid, open);
+    costs(result, grid, open);
+    if (grid.children.length > 0) section.append(grid);
+    return section;
+}
+
+/* ---- the worst ---- */
+
+function worst(open) {
+    const charted = page.results.filter((result) => result.charted !== null && (result.lowest.length > 0 || result.blocks.length > 0));
+    const list = (result, title, rows, all) => {
+        const keys = all.filter((key) => rows.some((row) => !Number.isNaN(figureOf(result, key, row))));
+        return rows.length === 0 ? null : el("div", {}, el("h3", {}, title), plainTable([["tensor", false], ...keys.map((key) => [FIGURES.get(key).title, true])],
+            rows.map((row) => [rowButton(result, row, open), ...keys.map((key) => shown(key, figureOf(result, key, row)))]), title));
+    };
+    return el("section", { class: "card", id: "worst", "aria-labelledby": "worst-title" }, el("h2", { id: "worst-title" }, "The worst tensors"),
+        charted.length === 0 ? el("p", { class: "quiet" }, "No result here measures tensors against one another.") :
+            el("p", { class: "quiet" }, "A name opens all that is known of the tensor."),
+        charted.map((result) => el("div", {}, charted.length > 1 ? el("p", { class: "head", style: "margin-top:1.4rem" }, el("strong", {}, result.title), el("span", { class: "quiet name" }, breakable(result.path))) : null,
+            el("div", { class: "grid names", style: "margin-top:0.8rem" }, list(result, "Lowest SQNR", result.lowest, ["sqnr_db", "worst_block_error"]),
+                list(result, "Worst blocks", result.blocks, ["worst_block_error", "sqnr_db"])))));
+}

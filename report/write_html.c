@@ -1,0 +1,337 @@
+/* The page for people: one file, which asks nothing of any network. Its parts are report/page/; this writes what belongs to one
+ * report, the verdict as HTML and all else as JSON, which report/page/page.js shows. */
+#include "report/writers.h"
+
+#include "formats/json/json_write.h"
+#include "report/page_rows.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { LISTED = 200 /* rows that came or went, by name */ };
+
+/* Text in HTML, between tags. */
+static void html(tsr_text *text, const char *what)
+{
+    tsr_text shown = {0};
+    tsr_text_visible(&shown, what, strlen(what));
+    for (size_t i = 0; i < shown.size; i++) {
+        if (strchr("<>&\"'", shown.data[i]) != NULL)
+            tsr_text_printf(text, "&#%d;", shown.data[i]);
+        else
+            tsr_text_append(text, shown.data + i, 1);
+    }
+    text->failed = text->failed || shown.failed;
+    tsr_text_free(&shown);
+}
+
+/* ---- one result ---- */
+
+static void write_facts(tsr_text *t, const char *key, const tsr_facts *facts)
+{
+    char number[32];
+    tsr_json_key(t, key);
+    tsr_json_begin_array(t, true);
+    for (size_t i = 0; i < facts->count; i++) {
+        tsr_json_begin_array(t, true);
+        tsr_page_string(t, facts->items[i].name);
+        tsr_page_string(t, facts->items[i].value);
+        tsr_page_string(t, tsr_fact_shown(&facts->items[i], number));
+        tsr_json_end_array(t);
+    }
+    tsr_json_end_array(t);
+}
+
+static void write_checks(tsr_text *t, const tsr_result *result)
+{
+    tsr_json_key(t, "checks");
+    tsr_json_begin_array(t, true);
+    for (size_t i = 0; i < result->n_checks; i++) {
+        tsr_json_begin_object(t, true);
+        tsr_page_member(t, "name", result->checks[i].name);
+        tsr_json_member_u64(t, "judged", result->checks[i].judged);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
+static void member_row(tsr_text *t, const char *key, uint32_t row)
+{
+    tsr_page_member_number(t, key, row == TSR_NO_ROW ? NAN : (double)row);
+}
+
+static void write_findings(tsr_text *t, const tsr_result *result)
+{
+    tsr_json_key(t, "findings");
+    tsr_json_begin_array(t, true);
+    for (size_t i = 0; i < result->n_findings; i++) {
+        const tsr_result_finding *const f = &result->findings[i];
+        tsr_json_begin_object(t, true);
+        tsr_json_member_bool(t, "fatal", f->fatal);
+        tsr_page_member(t, "check", f->check);
+        tsr_page_member(t, "where", f->where);
+        tsr_page_member(t, "text", f->text);
+        member_row(t, "row", f->row);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
+static void write_series(tsr_text *t, const tsr_overview *o)
+{
+    const tsr_result *const result = o->result;
+    tsr_json_key(t, "series");
+    tsr_json_begin_array(t, true);
+    for (size_t i = 0; i < result->n_series; i++) {
+        const tsr_series *const s = &result->series[i];
+        tsr_json_begin_object(t, true);
+        tsr_page_member(t, "name", s->name);
+        tsr_json_member_bool(t, "bounded", s->bounded);
+        tsr_json_member_u64(t, "rows", o->spreads[i].rows);
+        tsr_json_member_u64(t, "measured", o->spreads[i].measured);
+        tsr_json_member_u64(t, "lossless", o->spreads[i].lossless);
+        tsr_json_key(t, "quantiles");
+        tsr_json_begin_array(t, true);
+        for (size_t q = 0; q < TSR_N_QUANTILES; q++)
+            tsr_page_number(t, o->spreads[i].quantiles[q]);
+        tsr_json_end_array(t);
+        tsr_json_key(t, "whole");
+        tsr_json_begin_object(t, true);
+        for (tsr_figure f = 0; f < TSR_N_FIGURES && s->has_whole; f++) {
+            if (!isnan(s->whole.figures[f]))
+                tsr_page_member_number(t, tsr_figure_of(f)->key, s->whole.figures[f]);
+        }
+        tsr_json_end_object(t);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
+static void write_groups(tsr_text *t, const tsr_overview *o)
+{
+    tsr_json_key(t, "groups");
+    tsr_json_begin_object(t, true);
+    for (tsr_grouping grouping = 0; grouping < TSR_N_GROUPINGS; grouping++) {
+        const tsr_groups *const groups = &o->groups[grouping];
+        tsr_json_key(t, tsr_grouping_name(grouping));
+        tsr_json_begin_array(t, true);
+        for (size_t i = 0; i < groups->count; i++) {
+            const tsr_group *const g = &groups->items[i];
+            tsr_json_begin_object(t, true);
+            tsr_page_member(t, "label", g->label);
+            tsr_page_member_number(t, "number", g->number == TSR_NO_NUMBER ? NAN : (double)g->number);
+            tsr_json_member_u64(t, "count", g->count);
+            tsr_json_member_u64(t, "failed", g->failed);
+            tsr_page_member_number(t, "lowest", g->lowest);
+            tsr_page_member_number(t, "median", g->median);
+            tsr_page_member_number(t, "relative", g->relative);
+            tsr_page_member_number(t, "block", g->worst_block);
+            member_row(t, "row", g->count > 0 ? groups->order[g->first] : TSR_NO_ROW);
+            member_row(t, "block_row", g->block_row);
+            tsr_json_member_bool(t, "outlier", g->outlier);
+            tsr_json_member_bool(t, "block_outlier", g->block_outlier);
+            tsr_json_end_object(t);
+        }
+        tsr_json_end_array(t);
+    }
+    tsr_json_end_object(t);
+}
+
+static void write_worst(tsr_text *t, const char *key, const uint32_t *rows, size_t n)
+{
+    tsr_json_key(t, key);
+    tsr_json_begin_array(t, true);
+    for (size_t i = 0; i < n; i++)
+        tsr_json_u64(t, rows[i]);
+    tsr_json_end_array(t);
+}
+
+static void write_result(tsr_text *t, const tsr_overview *o, const double *losses)
+{
+    const tsr_result *const result = o->result;
+    tsr_text reason = {0};
+    tsr_result_reason(&reason, o);
+    tsr_json_begin_object(t, true);
+    tsr_page_member(t, "path", result->path);
+    tsr_page_member(t, "title", result->title);
+    tsr_page_member(t, "version", result->version);
+    tsr_page_member(t, "command", result->command);
+    tsr_page_member(t, "verdict", tsr_verdict_word(result->outcome));
+    tsr_page_member(t, "reason", reason.data);
+    tsr_json_key(t, "charted");
+    if (o->charted)
+        tsr_json_u64(t, o->series);
+    else
+        tsr_json_null(t);
+    write_facts(t, "facts", &result->facts);
+    write_facts(t, "limits", &result->limits);
+    write_checks(t, result);
+    write_findings(t, result);
+    write_series(t, o);
+    write_groups(t, o);
+    write_worst(t, "lowest", o->lowest, o->n_lowest);
+    write_worst(t, "blocks", o->blocks, o->n_blocks);
+    tsr_json_key(t, "rows");
+    tsr_page_rows(t, o, losses);
+    tsr_json_end_object(t);
+    t->failed = t->failed || reason.failed;
+    tsr_text_free(&reason);
+}
+
+/* ---- the comparison ---- */
+
+static void write_regressions(tsr_text *t, const tsr_baseline *b)
+{
+    tsr_json_key(t, "regressions");
+    tsr_json_begin_array(t, true);
+    for (size_t i = 0; i < b->count; i++) {
+        const tsr_regression *const r = &b->items[i];
+        const bool is_row = r->now >= b->now->rows && r->now < b->now->rows + b->now->n_rows;
+        tsr_json_begin_object(t, true);
+        if (is_row) {
+            tsr_json_member_u64(t, "row", (uint64_t)(r->now - b->now->rows));
+        } else { /* the whole of a series */
+            tsr_page_member(t, "name", r->now->name);
+            tsr_page_member(t, "what", r->now->what);
+        }
+        tsr_page_member(t, "figure", isnan(r->loss) ? NULL : tsr_figure_of(r->figure)->key);
+        tsr_page_member_number(t, "before", r->before->figures[r->figure]);
+        tsr_page_member_number(t, "now", r->now->figures[r->figure]);
+        tsr_page_member_number(t, "loss", r->loss);
+        tsr_json_member_bool(t, "failed", r->failed);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
+static void write_moved(tsr_text *t, const char *key, const tsr_row *const *rows, size_t n)
+{
+    tsr_json_key(t, key);
+    tsr_json_begin_object(t, true);
+    tsr_json_member_u64(t, "count", n);
+    tsr_json_key(t, "first");
+    tsr_json_begin_array(t, true);
+    for (size_t i = 0; i < n && i < LISTED; i++) {
+        tsr_json_begin_array(t, true);
+        tsr_page_string(t, rows[i]->name);
+        tsr_page_string(t, rows[i]->what);
+        tsr_json_end_array(t);
+    }
+    tsr_json_end_array(t);
+    tsr_json_end_object(t);
+}
+
+static void write_baseline(tsr_text *t, const tsr_baseline *b)
+{
+    tsr_json_key(t, "baseline");
+    if (b->now == NULL) {
+        tsr_json_null(t);
+        return;
+    }
+    tsr_json_begin_object(t, true);
+    tsr_page_member(t, "path", b->old.path);
+    tsr_page_member_number(t, "limit", b->limit);
+    tsr_json_member_u64(t, "compared", b->compared);
+    tsr_json_member_u64(t, "better", b->better);
+    write_regressions(t, b);
+    write_moved(t, "appeared", b->appeared, b->n_appeared);
+    write_moved(t, "disappeared", b->disappeared, b->n_disappeared);
+    tsr_json_key(t, "differences");
+    tsr_json_begin_array(t, true);
+    for (size_t i = 0; i < b->n_differences; i++) {
+        tsr_json_begin_array(t, true);
+        tsr_page_string(t, b->differences[i].name);
+        tsr_page_string(t, b->differences[i].before);
+        tsr_page_string(t, b->differences[i].now);
+        tsr_json_end_array(t);
+    }
+    tsr_json_end_array(t);
+    tsr_json_end_object(t);
+}
+
+/* ---- the page ---- */
+
+static void write_figures(tsr_text *t)
+{
+    tsr_json_key(t, "figures");
+    tsr_json_begin_array(t, true);
+    for (tsr_figure f = 0; f < TSR_N_FIGURES; f++) {
+        tsr_json_begin_object(t, true);
+        tsr_page_member(t, "key", tsr_figure_of(f)->key);
+        tsr_page_member(t, "title", tsr_figure_of(f)->title);
+        tsr_json_member_bool(t, "count", tsr_figure_of(f)->count);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
+static void write_data(tsr_text *text, const tsr_report *report)
+{
+    tsr_text data = {0}; /* by itself: nesting and commas are the text's */
+    tsr_text reason = {0};
+    tsr_report_reason(&reason, report);
+    tsr_json_begin_object(&data, true);
+    tsr_page_member(&data, "version", TSR_VERSION);
+    tsr_page_member(&data, "verdict", tsr_verdict_word(report->outcome));
+    tsr_page_member(&data, "reason", reason.data);
+    write_figures(&data);
+    write_baseline(&data, &report->baseline);
+    tsr_json_key(&data, "results");
+    tsr_json_begin_array(&data, true);
+    for (size_t i = 0; i < report->count; i++)
+        write_result(&data, &report->overviews[i], report->baseline.now == NULL ? NULL : report->baseline.losses);
+    tsr_json_end_array(&data);
+    tsr_json_end_object(&data);
+    tsr_text_append(text, data.data, data.size);
+    text->failed = text->failed || data.failed || reason.failed;
+    tsr_text_free(&reason);
+    tsr_text_free(&data);
+}
+
+static void write_title(tsr_text *text, const tsr_report *report)
+{
+    html(text, tsr_verdict_word(report->outcome));
+    html(text, ": ");
+    html(text, report->count == 1 ? report->results[0].path : "results of Tessera");
+}
+
+static void write_verdict(tsr_text *text, const tsr_report *report)
+{
+    html(text, tsr_verdict_word(report->outcome));
+}
+
+static void write_reason(tsr_text *text, const tsr_report *report)
+{
+    tsr_text reason = {0};
+    tsr_report_reason(&reason, report);
+    html(text, reason.data == NULL ? "" : reason.data);
+    text->failed = text->failed || reason.failed;
+    tsr_text_free(&reason);
+}
+
+static void write_version(tsr_text *text, const tsr_report *report)
+{
+    (void)report;
+    html(text, TSR_VERSION);
+}
+
+void tsr_write_html(tsr_text *text, const tsr_report *report, const tsr_page_part *page)
+{
+    static const struct {
+        const char *name;
+        void (*write)(tsr_text *text, const tsr_report *report);
+    } kPlaces[] = {{"title", write_title},
+                   {"verdict", write_verdict},
+                   {"reason", write_reason},
+                   {"version", write_version},
+                   {"data", write_data}};
+    for (;; page++) {
+        tsr_text_append(text, page->html, page->size);
+        if (page->then == NULL)
+            return;
+        for (size_t i = 0; i < sizeof kPlaces / sizeof *kPlaces; i++) {
+            if (strcmp(kPlaces[i].name, page->then) == 0)
+                kPlaces[i].write(text, report);
+        }
+    }
+}

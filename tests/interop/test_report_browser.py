@@ -1,0 +1,237 @@
+"""The page of `tessera report --html` in headless Chromium: it opens without a complaint and without asking for anything, sorts,
+filters, tells all of a tensor, obeys the keyboard, and prints; with 90,000 tensors it opens in under 3 seconds."""
+
+import re
+import time
+
+import browser
+import harness
+import pytest
+import results
+
+OUTLIER = "model.layers.37.mlp.experts.100.down_proj.weight"
+pytestmark = pytest.mark.skipif(browser.find() is None, reason="no Chromium here (Debian's package: chromium)")
+
+
+@pytest.fixture(scope="session")
+def make(tessera, tmp_path_factory):
+    """make(name, *arguments of report) -> the page, made once."""
+    folder = tmp_path_factory.mktemp("pages")
+    assert folder.exists()
+
+    def run(name, *arguments):
+        path = folder / f"{name}.html"
+        if not path.exists():
+            code, _, err = harness.run(tessera, ["report", *arguments, "--html", path, "--quiet"])
+            if code == 2 and "libjs-chart.js" in err:
+                pytest.skip("this tessera was built without libjs-chart.js")
+            assert code in (0, 1), err
+        return path
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    opened = browser.Browser(browser.find())
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(autouse=True)
+def no_complaints(chromium):
+    """After each test: no error on the console, and nothing was asked for but the file itself."""
+    yield
+    assert chromium.errors == []
+    assert len(set(chromium.requests)) == 1 and chromium.requests[0].startswith("file:///"), chromium.requests
+
+
+@pytest.fixture(scope="session")
+def large(make, tmp_path_factory):
+    """90,000 tensors, one of them an outlier."""
+    rows = results.deepseek(61, 490)
+    at = next(i for i, row in enumerate(rows) if row["name"] == OUTLIER)
+    rows[at] = results.row(OUTLIER, 24.1, 0.4, worst_block_at=[128, 640], max_abs_error_at=[130, 641], saturated=7)
+    path = results.write(tmp_path_factory.mktemp("large") / "large.json", results.quantization_report(rows))
+    return make("large", path), len(rows)
+
+
+@pytest.fixture(scope="session")
+def all_of_them(make, tessera, checkpoint, tmp_path_factory):
+    made = results.make(tessera, checkpoint("deepseek-v3"), tmp_path_factory.mktemp("results") / "made")
+    return make("all", *[made[name][0] for name in ("report", *results.COMMANDS)])
+
+
+# What a reader sees of the table, from the top.
+SHOWN = "[...document.querySelectorAll('tr.row')].map((row) => [...row.children].map((cell) => cell.innerText.replace(/\\s+/g, ' ').trim()))"
+NAMES = "[...document.querySelectorAll('tr.row .ends')].map((name) => name.title)"
+DETAILS = "document.getElementById('details')"
+
+
+def titles(chromium):
+    return chromium.js("[...document.querySelectorAll('.viewport th')].map((cell) => cell.innerText.trim())")
+
+
+def column(chromium, title):
+    at = titles(chromium).index(title)
+    return [float(row[at].replace(",", "")) for row in chromium.js(SHOWN)]
+
+
+def press(chromium, title):
+    chromium.js(f"[...document.querySelectorAll('.viewport th button')].find((b) => b.innerText.trim() === {title!r}).click()")
+
+
+def type_words(chromium, words):
+    chromium.js(f"(() => {{ const box = document.querySelector('input[type=search]'); box.value = {words!r}; box.dispatchEvent(new Event('input')); }})()")
+    time.sleep(0.3)
+    chromium.settle()
+
+
+def test_ninety_thousand_tensors_open_in_under_three_seconds(large, chromium):
+    path, count = large
+    assert count > 89000 and path.stat().st_size < 30e6
+    seconds = min(chromium.open(path) for _ in range(3))
+    assert seconds < 3
+    assert f"{count:,} rows" in chromium.js("document.querySelector('.count').innerText")
+    assert chromium.js("document.querySelectorAll('tr.row').length") < 100  # only those in sight
+
+
+def test_scrolling_reaches_every_row(large, chromium):
+    path, count = large
+    chromium.open(path)
+    for share in (0.5, 1, 0):
+        took = chromium.js(f"""new Promise((done) => {{ const view = document.querySelector('.viewport'), start = performance.now();
+            view.scrollTop = {share} * view.scrollHeight; requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - start))); }})""")
+        assert took < 500
+        seen = [int(at) for at in chromium.js("[...document.querySelectorAll('tr.row')].map((row) => row.dataset.at)")]
+        assert seen == list(range(seen[0], seen[-1] + 1)) and abs(seen[len(seen) // 2] - share * count) < 60, share
+    assert chromium.js(f"document.querySelector('.viewport').getAttribute('aria-rowcount')") == str(count + 1)
+
+
+def test_it_begins_with_the_lowest_and_sorts_both_ways(large, chromium):
+    chromium.open(large[0])
+    assert chromium.js(NAMES)[0] == OUTLIER and column(chromium, "SQNR, dB")[0] == 24.1
+    press(chromium, "SQNR, dB")
+    values = column(chromium, "SQNR, dB")
+    assert values == sorted(values, reverse=True) and len(values) > 5 and values[0] > 31.6
+    press(chromium, "worst block")  # errors begin with the largest
+    assert chromium.js(NAMES)[0] == OUTLIER and column(chromium, "worst block")[:2] == [0.4, 0.027]
+    press(chromium, "worst block")
+    assert chromium.js(NAMES)[0] != OUTLIER
+    press(chromium, "SQNR, dB")
+    assert chromium.js(NAMES)[0] == OUTLIER
+    assert chromium.js("[...document.querySelectorAll('th[aria-sort=ascending]')].map((cell) => cell.innerText.trim())") == ["SQNR, dB"]
+    press(chromium, "Tensor")
+    names = chromium.js(NAMES)
+    assert names == sorted(names)
+
+
+def test_it_filters_by_words_and_by_kind(large, chromium):
+    chromium.open(large[0])
+    type_words(chromium, "layers.3. DOWN_proj")
+    assert chromium.js("document.querySelector('.count').innerText").startswith("490 of ")
+    assert all("layers.3." in name and "down_proj" in name for name in chromium.js(NAMES))
+    type_words(chromium, "no such tensor")
+    assert chromium.js(NAMES) == [] and "Nothing fits" in chromium.js("document.getElementById('table').innerText")
+    type_words(chromium, "")
+    chromium.js("""(() => { const kind = document.querySelector('.controls select');
+        kind.value = [...kind.options].find((option) => option.innerText === 'o_proj').value; kind.dispatchEvent(new Event('change')); })()""")
+    assert chromium.js("document.querySelector('.count').innerText").startswith("61 of ")
+    assert all("o_proj" in name for name in chromium.js(NAMES))
+
+
+def test_a_tensor_is_told_by_itself(large, chromium):
+    chromium.open(large[0])
+    chromium.js("document.querySelector('tr.row').click()")
+    assert chromium.js(f"{DETAILS}.open")
+    text = " ".join(chromium.js(f"{DETAILS}.innerText").split())
+    for words in (OUTLIER, "24.10 dB", "worst block at [128, 640]", "largest error at [130, 641]", "saturated 7", "median scale 0.000144", "layer 37",
+                  "expert 100", "median 31.50 dB"):
+        assert words in text, words
+    chromium.key("Escape")
+    assert not chromium.js(f"{DETAILS}.open")
+    chromium.js("document.querySelector('#worst button').click()")  # the list of the worst leads there, too
+    assert OUTLIER in chromium.js(f"{DETAILS}.innerText")
+
+
+def test_the_outlier_is_told_in_words(large, chromium):
+    chromium.open(large[0])
+    text = chromium.js("document.getElementById('main').innerText")
+    assert "! layer 37 is far below the others: 24.10 dB in " + OUTLIER in text and "! module experts.down_proj" in text
+    assert chromium.js("charts.length") >= 6
+    assert chromium.js("charts.every(({ canvas }) => canvas.getAttribute('aria-label').length > 20 && canvas.width > 100)")
+    labels = chromium.js("charts[0].chart.data.datasets[0].data")
+    assert labels.index(max(labels)) == 37 and max(labels) > 2 * sorted(labels)[30]
+
+
+def test_the_keyboard_is_enough(large, chromium):
+    chromium.open(large[0])
+    chromium.key("Tab")
+    assert chromium.js("document.activeElement.innerText") == "To the worst tensors"
+    chromium.js("document.querySelector('.viewport').focus()")
+    active = "document.querySelector('.viewport').getAttribute('aria-activedescendant')"
+    for key, expected in (("ArrowDown", "row-1"), ("ArrowDown", "row-2"), ("ArrowUp", "row-1"), ("End", f"row-{large[1] - 1}"), ("Home", "row-0")):
+        chromium.key(key)
+        chromium.settle()
+        assert chromium.js(active) == expected, key
+        box = chromium.js(f"(() => {{ const row = document.getElementById({expected!r}).getBoundingClientRect(), view = document.querySelector('.viewport')"
+                          ".getBoundingClientRect(); return row.top >= view.top - 1 && row.bottom <= view.bottom + 1; })()")
+        assert box, key
+    chromium.key("Enter")
+    assert chromium.js(f"{DETAILS}.open") and OUTLIER in chromium.js(f"{DETAILS}.innerText")
+    chromium.key("Escape")
+    assert chromium.js("document.activeElement.className") == "viewport"  # focus comes back
+
+
+def test_all_commands_in_one_page(all_of_them, chromium):
+    """Every chart that a kind of result has; it fits a phone, and is as readable in the dark."""
+    chromium.open(all_of_them)
+    text = chromium.js("document.body.innerText")
+    for words in ("Quantization error against kernel error", "Quantization error by stage", "Kernel error, of its bound", "SQNR by layer", "Distribution of SQNR",
+                  "Time of kernels", "Bytes by scheme", "Bytes by dtype", "What is wrong", "What was judged", "KL divergence, mean"):
+        assert words in text, words
+    chromium.open(all_of_them, width=390, height=844, touch=True)
+    assert chromium.js("document.documentElement.scrollWidth") <= 390
+    contrast = """(() => { const light = (c) => { const [r, g, b] = c.match(/[0-9.]+/g).map(Number).map((v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+        const ratio = (a, b) => { const [x, y] = [light(a), light(b)].sort((p, q) => q - p); return (x + 0.05) / (y + 0.05); };
+        const card = getComputedStyle(document.querySelector('.card')).backgroundColor;
+        return ['h2', '.quiet', 'a[href^="#result"]', 'td'].map((what) => ratio(getComputedStyle(document.querySelector('.card ' + what)).color, card)); })()"""
+    for dark in (False, True):
+        chromium.open(all_of_them, dark=dark)
+        ratios = chromium.js(contrast)
+        assert min(ratios) >= 4.5, (dark, ratios)
+
+
+def test_it_prints(all_of_them, large, chromium):
+    for path in (all_of_them, large[0]):
+        chromium.open(path, dark=True)
+        pdf = chromium.pdf()
+        assert pdf.startswith(b"%PDF-") and 2 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) < 40
+    # On paper a chart has the colours of paper, and a screen its own again.
+    ink = "charts[0].chart.options.scales.x.title.color"
+    chromium.js("dispatchEvent(new Event('beforeprint'))")
+    assert chromium.js(ink) == "#444" and "The first 60 of" in chromium.js("document.getElementById('table').innerText")
+    chromium.js("dispatchEvent(new Event('afterprint'))")
+    assert chromium.js(ink) != "#444" and chromium.js("document.querySelectorAll('tr.row').length") < 60
+
+
+def test_regressions_come_first(make, chromium, tmp_path):
+    old = results.deepseek(4, 3)
+    new = [dict(row) for row in old]
+    new[9] = results.row(new[9]["name"], 29)
+    paths = [results.write(tmp_path / f"{name}.json", results.quantization_report(rows)) for name, rows in (("new", new), ("old", old))]
+    chromium.open(make("regressions", paths[0], "--baseline", paths[1]))
+    assert chromium.js("document.getElementById('main').firstElementChild.id") == "regressions"
+    assert new[9]["name"] in chromium.js("document.getElementById('regressions').querySelector('.ends').title")
+    assert chromium.js(NAMES)[0] == new[9]["name"]  # the table begins with what lost most
+
+
+def test_hostile_names_are_shown_as_text(make, chromium, tmp_path):
+    names = ["</script><script>document.title='taken'</script>", "<img src=x onerror=\"document.title='taken'\">", "a\u2028b", "\u202eevil", "__proto__"]
+    rows = [results.row(name, 31 + at) for at, name in enumerate(names)]
+    path = results.write(tmp_path / "hostile.json", results.quantization_report(rows, command=names[0], scheme=names[1]))
+    chromium.open(make("hostile", path))
+    chromium.js("open(page.results[0], 0)")
+    assert "taken" not in chromium.js("document.title") and chromium.js("document.images.length") == 0
+    assert chromium.js(NAMES)[:2] == names[:2] and "\\u202eevil" in chromium.js(NAMES)
