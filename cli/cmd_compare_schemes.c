@@ -23,6 +23,7 @@ typedef struct arguments {
     const char *src, *json;
     tsr_list tensors, ignore;
     uint64_t sample, seed, threads, cpumask, memory;
+    tsr_progress_options progress;
     bool quiet, help;
 } arguments;
 
@@ -50,6 +51,7 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
          "instruction sets allowed: 1 AVX2, 2 AVX-512, 4 VBMI; 0 is scalar (all); same result with any"},
         {"--memory", TSR_OPT_SIZE, &a->memory, "SIZE", "what the job may use at most (2GiB)"},
         {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result, tensor by tensor, as JSON ('-': stdout)"},
+        TSR_PROGRESS_OPTIONS(&a->progress),
         {"--quiet", TSR_OPT_FLAG, &a->quiet, NULL, "no progress and no table"},
         {"--help", TSR_OPT_FLAG, &a->help, NULL, "this text"},
         {0},
@@ -64,7 +66,7 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera compare-schemes SRC");
     if (a->threads == 0)
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
-    const tsr_places places = {.sources = {a->src}, .json = a->json};
+    const tsr_places places = {.sources = {a->src}, .json = a->json, .progress = a->progress.file};
     return tsr_places_check(&places, err);
 }
 
@@ -387,7 +389,8 @@ static tsr_status write_json(const arguments *a, const choice *c, const tsr_sche
 static tsr_status compare(const arguments *a, const tsr_checkpoint *c, const choice *chosen, tsr_scheme_cost *costs,
                           tsr_err *err)
 {
-    tsr_terminal terminal = tsr_terminal_open(a->quiet);
+    tsr_terminal terminal;
+    TSR_TRY(tsr_terminal_open(&terminal, a->quiet, &a->progress, err));
     const tsr_compare_schemes_options options = {
         .run = tsr_terminal_run_options(&terminal, a->threads, a->memory),
         .taken = chosen->taken,

@@ -2,7 +2,6 @@
 #include "cli/commands.h"
 #include "cli/convert_inputs.h"
 #include "cli/output.h"
-#include "cli/places.h"
 #include "cli/results.h"
 #include "cli/run_plan.h"
 #include "cli/schemes.h"
@@ -403,11 +402,8 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
     if (a->config != NULL && a->from != FROM_DEEPSEEK_MP)
         return tsr_fail(err, TSR_E_USAGE, "--config means nothing without --from deepseek-mp");
     TSR_TRY(tsr_plan_run_check(run, err));
-    const tsr_places places = {.sources = {run->src, a->against, a->config, a->activations},
-                               .dst = run->dst,
-                               .json = run->json,
-                               .junit = run->junit};
-    return tsr_places_check(&places, err);
+    const char *const sources[] = {run->src, a->against, a->config, a->activations};
+    return tsr_plan_run_places(run, sources, sizeof sources / sizeof *sources, err);
 }
 
 /* ---- doing ---- */

@@ -56,7 +56,8 @@ static tsr_status parse(int argc, char **argv, tsr_compare_job *job, limit *l, t
     }
     if (n < 2)
         return tsr_fail(err, TSR_E_USAGE, "which two checkpoints? tessera diff A B");
-    const tsr_places places = {.sources = {job->path[0], job->path[1]}, .json = job->json};
+    const tsr_places places = {
+        .sources = {job->path[0], job->path[1]}, .json = job->json, .progress = job->progress.file};
     TSR_TRY(tsr_places_check(&places, err));
     if (l->text == NULL)
         return TSR_OK;

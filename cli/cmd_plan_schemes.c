@@ -23,6 +23,7 @@ typedef struct arguments {
     bool wanted[TSR_MIXES];
     uint64_t max_bytes, threads, cpumask, memory; /* max_bytes 0: not given */
     tsr_list ignore;
+    tsr_progress_options progress;
     bool quiet, help;
 } arguments;
 
@@ -81,7 +82,8 @@ static tsr_status check(arguments *a, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
     TSR_TRY(parse_schemes(a, err));
     const tsr_output more[] = {{"-o", a->rules}, {"--plot", a->plot}, {0}};
-    const tsr_places places = {.sources = {a->src, a->sensitivity}, .json = a->json, .more = more};
+    const tsr_places places = {
+        .sources = {a->src, a->sensitivity}, .json = a->json, .progress = a->progress.file, .more = more};
     return tsr_places_check(&places, err);
 }
 
@@ -106,6 +108,7 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
         {"--cpumask", TSR_OPT_COUNT, &a->cpumask, "MASK",
          "instruction sets allowed: 1 AVX2, 2 AVX-512, 4 VBMI; 0 is scalar (all); same result with any"},
         {"--memory", TSR_OPT_SIZE, &a->memory, "SIZE", "what the job may use at most (2GiB)"},
+        TSR_PROGRESS_OPTIONS(&a->progress),
         {"--quiet", TSR_OPT_FLAG, &a->quiet, NULL, "no progress and no table"},
         {"--help", TSR_OPT_FLAG, &a->help, NULL, "this text"},
         {0},
@@ -343,12 +346,13 @@ static tsr_status tell(planned *p, tsr_err *err)
 static tsr_status measure(const arguments *a, const tsr_checkpoint *c, const tsr_rules *sensitivity,
                           tsr_scheme_plan *plan, tsr_err *err)
 {
+    tsr_terminal terminal;
+    TSR_TRY(tsr_terminal_open(&terminal, a->quiet, &a->progress, err));
     tsr_arena arena = {0};
     const char *const type = tsr_policy_model_type(c, &arena);
     if (!tsr_policy_knows(type))
         tsr_tell("tessera: unknown model_type '%s': general rules; check with tessera quantize --dry-run\n",
                  type == NULL ? "" : type);
-    tsr_terminal terminal = tsr_terminal_open(a->quiet);
     tsr_scheme_plan_options options = {.run = tsr_terminal_run_options(&terminal, a->threads, a->memory),
                                        .sensitivity = sensitivity,
                                        .cpu_flags = tsr_cpu_flags() & (unsigned)a->cpumask};

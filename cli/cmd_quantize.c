@@ -2,7 +2,6 @@
 #include "cli/commands.h"
 #include "cli/families.h"
 #include "cli/output.h"
-#include "cli/places.h"
 #include "cli/results.h"
 #include "cli/run_plan.h"
 #include "cli/schemes.h"
@@ -150,11 +149,8 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
     if (a->list_families)
         return TSR_OK;
     TSR_TRY(tsr_plan_run_check(run, err));
-    const tsr_places places = {.sources = {run->src, a->of.activations, a->rules, a->scales_from},
-                               .dst = run->dst,
-                               .json = run->json,
-                               .junit = run->junit};
-    return tsr_places_check(&places, err);
+    const char *const sources[] = {run->src, a->of.activations, a->rules, a->scales_from};
+    return tsr_plan_run_places(run, sources, sizeof sources / sizeof *sources, err);
 }
 
 /* What a plan is made with, for tsr_split_plan. */

@@ -60,7 +60,8 @@ static tsr_status parse(int argc, char **argv, tsr_compare_job *job, arguments *
         return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera verify DST --against SRC");
     if (job->path[0] == NULL)
         return tsr_fail(err, TSR_E_USAGE, "held to what? --against SRC");
-    const tsr_places places = {.sources = {job->path[0], job->path[1]}, .json = job->json, .junit = a->junit};
+    const tsr_places places = {
+        .sources = {job->path[0], job->path[1]}, .json = job->json, .junit = a->junit, .progress = job->progress.file};
     TSR_TRY(tsr_places_check(&places, err));
     TSR_TRY(tsr_parse_number("--min-sqnr", a->min_sqnr, &a->limits.min_sqnr, err));
     if (a->min_sqnr != NULL) {

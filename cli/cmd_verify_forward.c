@@ -123,8 +123,10 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_forward_request
     if (a->last.threads == 0 || a->length == 0 || a->sequences > MAX_TOKENS || a->length > MAX_TOKENS)
         return tsr_fail(err, TSR_E_USAGE, "%s: from 1 to %d",
                         a->last.threads == 0 ? "--threads" : "--count (and --batch)", MAX_TOKENS);
-    const tsr_places places = {
-        .sources = {a->sides[0], a->sides[1], a->reference, a->tokens}, .json = a->last.json, .junit = a->last.junit};
+    const tsr_places places = {.sources = {a->sides[0], a->sides[1], a->reference, a->tokens},
+                               .json = a->last.json,
+                               .junit = a->last.junit,
+                               .progress = a->last.progress.file};
     TSR_TRY(tsr_places_check(&places, err));
     TSR_TRY(parse_layers(a->layers, r, err));
     TSR_TRY(tsr_parse_number("--min-sqnr", a->min_sqnr, &r->limits.min_sqnr, err));
@@ -247,7 +249,7 @@ static tsr_status verify(const arguments *a, session *s, tsr_forward_request *r,
     r->source = &s->sides[0];
     r->model = a->sides[1] == NULL ? NULL : &s->sides[1];
     r->reference = s->reference;
-    s->terminal = tsr_terminal_open(a->last.quiet);
+    TSR_TRY(tsr_terminal_open(&s->terminal, a->last.quiet, &a->last.progress, err));
     r->run = tsr_terminal_run_options(&s->terminal, a->last.threads, 0);
     const tsr_status status = tsr_check_forward(r, &s->evidence, err);
     tsr_terminal_close(&s->terminal);

@@ -234,8 +234,10 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
         r->new_tokens > r->context)
         return tsr_fail(err, TSR_E_USAGE, "--batch, --context: from 1 to %d; --new-tokens: from 1 to --context",
                         MAX_TOKENS);
-    const tsr_places places = {
-        .sources = {a->dst, a->against, a->activations, a->stages}, .json = a->last.json, .junit = a->last.junit};
+    const tsr_places places = {.sources = {a->dst, a->against, a->activations, a->stages},
+                               .json = a->last.json,
+                               .junit = a->last.junit,
+                               .progress = a->last.progress.file};
     TSR_TRY(tsr_places_check(&places, err));
     TSR_TRY(tsr_parse_number("--max-kernel-error", a->max_kernel_error, &limits->max_kernel_error, err));
     TSR_TRY(tsr_parse_number("--max-kernel-rms", a->max_kernel_rms, &limits->max_kernel_rms, err));
@@ -369,7 +371,6 @@ static tsr_status open_all(arguments *a, session *s, tsr_err *err)
     TSR_TRY(pair_weights(a, &s->weights[0], s->dst, err));
     a->options.side = (tsr_side){s->dst, &s->weights[0]};
     a->options.device = &s->device;
-    a->options.run.cancel = tsr_terminal_catch_interrupt();
     if (a->against != NULL) {
         TSR_TRY(tsr_checkpoint_open(&s->against, a->against, NULL, 0, err));
         TSR_TRY(pair_weights(a, &s->weights[1], s->against, err));
@@ -390,7 +391,13 @@ static tsr_status open_all(arguments *a, session *s, tsr_err *err)
 static tsr_status verify(arguments *a, session *s, tsr_err *err)
 {
     TSR_TRY(open_all(a, s, err));
-    TSR_TRY(a->check->run(&a->options, a->out == TSR_N_OUTS ? ALL_OUTS : 1u << a->out, &s->evidence, err));
+    tsr_terminal terminal;
+    TSR_TRY(tsr_terminal_open(&terminal, a->last.quiet, &a->last.progress, err));
+    a->options.run = tsr_terminal_run_options(&terminal, a->options.run.threads, 0);
+    const tsr_status status =
+        a->check->run(&a->options, a->out == TSR_N_OUTS ? ALL_OUTS : 1u << a->out, &s->evidence, err);
+    tsr_terminal_close(&terminal);
+    TSR_TRY(status);
     if (!a->last.quiet && !tsr_is_stdout(a->last.json) && !tsr_is_stdout(a->last.junit))
         print_result(a, s);
     return write_files(a, s, err);

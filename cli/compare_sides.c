@@ -25,6 +25,7 @@ void tsr_compare_job_options(tsr_compare_job *job, tsr_option *options)
         {"--threads", TSR_OPT_COUNT, &job->threads, "N", "workers (all CPUs); the result does not depend on it"},
         {"--memory", TSR_OPT_SIZE, &job->memory, "SIZE", "what the job may use at most (2GiB)"},
         {"--json", TSR_OPT_TEXT, &job->json, "FILE", "the result as JSON ('-': stdout)"},
+        TSR_PROGRESS_OPTIONS(&job->progress),
         {"--quiet", TSR_OPT_FLAG, &job->quiet, NULL, "no progress and no text: only the exit code"},
         {"--help", TSR_OPT_FLAG, &job->help, NULL, "this text"},
         {0},
@@ -49,7 +50,8 @@ tsr_status tsr_compare_job_run(tsr_compare_job *job, tsr_err *err)
             return status;
         side[i] = (tsr_side){job->checkpoint[i], &job->weights[i]};
     }
-    tsr_terminal terminal = tsr_terminal_open(job->quiet);
+    tsr_terminal terminal;
+    TSR_TRY(tsr_terminal_open(&terminal, job->quiet, &job->progress, err));
     const tsr_compare_options options = {
         .globs = job->tensors.items,
         .n_globs = job->tensors.count,

@@ -13,6 +13,7 @@ typedef struct tsr_compare_job {
     const char *path[2]; /* a, b */
     const char *block, *json;
     tsr_list tensors;
+    tsr_progress_options progress;
     uint64_t threads, memory;
     bool quiet, help;
 

@@ -198,6 +198,7 @@ void tsr_options_append_check(tsr_option *options, tsr_check_options *check)
         {"--threads", TSR_OPT_COUNT, &check->threads, "N", "workers (all CPUs); the result does not depend on it"},
         {"--json", TSR_OPT_TEXT, &check->json, "FILE", "the result as JSON ('-': stdout)"},
         {"--junit", TSR_OPT_TEXT, &check->junit, "FILE", "the result as JUnit XML"},
+        TSR_PROGRESS_OPTIONS(&check->progress),
         {"--quiet", TSR_OPT_FLAG, &check->quiet, NULL, "no text: only the exit code"},
         {"--help", TSR_OPT_FLAG, &check->help, NULL, "this text"},
         {0},

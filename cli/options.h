@@ -37,10 +37,25 @@ enum { TSR_MAX_OPTIONS = 64 };
 /* Appends the entries of `more` to `options`, which has room for TSR_MAX_OPTIONS. */
 void tsr_options_append(tsr_option *options, const tsr_option *more);
 
+/* How programs are told how far a job is: see cli/terminal.h. */
+typedef struct tsr_progress_options {
+    int jsonl;        /* 1: lines of JSON on stderr instead of text */
+    const char *file; /* NULL: none */
+} tsr_progress_options;
+
+/* The entries of a table that fill it. */
+#define TSR_PROGRESS_OPTIONS(to)                                                                                \
+    {"--progress", TSR_OPT_CHOICE, &(to)->jsonl, "text|jsonl",                                                  \
+     "on stderr: for people, or a JSON object a line (text)"},                                                  \
+    {                                                                                                           \
+        "--progress-file", TSR_OPT_TEXT, &(to)->file, "FILE", "the same objects into a file, pipe or /dev/fd/N" \
+    }
+
 /* The options that `verify` ends in whenever it runs something. */
 typedef struct tsr_check_options {
     uint64_t threads;
     const char *json, *junit;
+    tsr_progress_options progress;
     bool quiet, help;
 } tsr_check_options;
 

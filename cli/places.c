@@ -338,8 +338,8 @@ tsr_status tsr_places_check(const tsr_places *p, tsr_err *err)
 {
     sources s = {0};
     tsr_status status = TSR_OK;
-    tsr_output reports[MAX_REPORTS] = {{"--json", p->json}, {"--junit", p->junit}};
-    size_t n = 2;
+    tsr_output reports[MAX_REPORTS] = {{"--json", p->json}, {"--junit", p->junit}, {"--progress-file", p->progress}};
+    size_t n = 3;
     for (const tsr_output *more = p->more; more != NULL && more->option != NULL && n < MAX_REPORTS; more++)
         reports[n++] = *more;
     bool any = p->dst != NULL;
@@ -347,6 +347,8 @@ tsr_status tsr_places_check(const tsr_places *p, tsr_err *err)
         any = any || reports[i].path != NULL;
     if (!any)
         return TSR_OK;
+    if (tsr_is_stdout(p->progress))
+        return tsr_fail(err, TSR_E_USAGE, "--progress-file %s: stdout is for results; name another", p->progress);
     for (size_t i = 0; status == TSR_OK && i < TSR_MAX_SOURCES; i++) {
         gathering g = {.to = &s, .source = p->sources[i]};
         if (p->sources[i] == NULL)

@@ -21,6 +21,7 @@ typedef struct tsr_places {
     const char *sources[TSR_MAX_SOURCES]; /* checkpoints, files; NULL: none. They need not exist */
     const char *dst;                      /* the output directory, made or not; NULL: none */
     const char *json, *junit;             /* as given; NULL: none */
+    const char *progress;                 /* --progress-file; NULL: none */
     const tsr_output *more;               /* further reports, which an entry without an option ends; NULL: none */
 } tsr_places;
 

@@ -50,6 +50,7 @@ void tsr_plan_run_options(tsr_plan_run *run, tsr_option *options)
         {"--force", TSR_OPT_FLAG, &run->force, NULL, "start over, and write into DST whatever it holds"},
         {"--json", TSR_OPT_TEXT, &run->json, "FILE", "the result as JSON ('-': stdout)"},
         {"--junit", TSR_OPT_TEXT, &run->junit, "FILE", "the result as JUnit XML"},
+        TSR_PROGRESS_OPTIONS(&run->progress),
         {"--quiet", TSR_OPT_FLAG, &run->quiet, NULL, "no progress, no summary"},
         {"--help", TSR_OPT_FLAG, &run->help, NULL, "this text"},
         {0},
@@ -69,6 +70,13 @@ tsr_status tsr_plan_run_check(tsr_plan_run *run, tsr_err *err)
     if (run->max_shard_bytes == 0)
         return tsr_fail(err, TSR_E_USAGE, "--max-shard-size: at least 1 byte");
     return tsr_quant_limits_parse(&run->limits, err);
+}
+
+tsr_status tsr_plan_run_places(const tsr_plan_run *run, const char *const *sources, size_t n, tsr_err *err)
+{
+    tsr_places places = {.dst = run->dst, .json = run->json, .junit = run->junit, .progress = run->progress.file};
+    memcpy(places.sources, sources, n * sizeof *sources);
+    return tsr_places_check(&places, err);
 }
 
 /* ---- telling ---- */
@@ -360,7 +368,8 @@ static bool is_served(const tsr_plan *plan)
 
 static tsr_status execute(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
 {
-    tsr_terminal terminal = tsr_terminal_open(run->quiet);
+    tsr_terminal terminal;
+    TSR_TRY(tsr_terminal_open(&terminal, run->quiet, &run->progress, err));
     terminal.verb = run->verb;
     const tsr_engine_options options = {
         .run = tsr_terminal_run_options(&terminal, run->threads, run->memory),

@@ -15,6 +15,7 @@ typedef struct tsr_plan_run {
     const char *verb;    /* "quantizing": of progress */
     const char *src, *dst, *json, *junit;
     tsr_list ignore;
+    tsr_progress_options progress;
     uint64_t max_shard_bytes, threads, cpumask, memory;
     bool dry_run, force, quiet, help;
     double low_sqnr; /* dB: tensors below it are pointed out */
@@ -30,6 +31,10 @@ void tsr_plan_run_options(tsr_plan_run *run, tsr_option *options);
 
 /* After parsing: SRC and DST are given, and the numbers make sense. */
 tsr_status tsr_plan_run_check(tsr_plan_run *run, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Refuses outputs that would touch one of the `n` sources (NULL: none): tsr_places_check. */
+tsr_status tsr_plan_run_places(const tsr_plan_run *run, const char *const *sources, size_t n,
+                               tsr_err *err) TSR_WARN_UNUSED;
 
 /* Carries out the plan (or prints it: --dry-run), and tells the result as asked. */
 tsr_status tsr_run_plan(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;

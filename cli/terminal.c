@@ -2,18 +2,35 @@
 #include "cli/terminal.h"
 
 #include "cli/output.h"
+#include "formats/json/json_write.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-static const double kPlainLineSeconds = 10;
+static const double kPlainLineSeconds = 10, kLineSeconds = 1;
 
-tsr_terminal tsr_terminal_open(bool quiet)
+tsr_status tsr_terminal_open(tsr_terminal *t, bool quiet, const tsr_progress_options *progress, tsr_err *err)
 {
-    return (tsr_terminal){.quiet = quiet, .tty = isatty(STDERR_FILENO) != 0, .verb = "converting"};
+    *t = (tsr_terminal){.quiet = quiet || progress->jsonl != 0,
+                        .tty = isatty(STDERR_FILENO) != 0,
+                        .verb = "converting",
+                        .jsonl = progress->jsonl != 0,
+                        .path = progress->file,
+                        .fd = -1,
+                        .began = tsr_now()};
+    if (t->path == NULL)
+        return TSR_OK;
+    t->fd = open(t->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
+    if (t->fd >= 0)
+        return TSR_OK;
+    return errno == ENXIO ? tsr_fail(err, TSR_E_IO, "--progress-file %s: a pipe that nobody reads", t->path)
+                          : tsr_fail_errno(err, "--progress-file %s: cannot open", t->path);
 }
 
 const char *tsr_bytes_text(double bytes, char *text)
@@ -75,9 +92,71 @@ static void show_count(tsr_terminal *t, const tsr_progress *p)
     show(t, lines, 2);
 }
 
+/* ---- for programs ---- */
+
+static void put_line(tsr_terminal *t, const tsr_text *line)
+{
+    if (t->jsonl)
+        tsr_tell("%s\n", line->data);
+    if (t->fd < 0)
+        return;
+    tsr_text ended = {0};
+    tsr_text_printf(&ended, "%s\n", line->data);
+    /* In one piece: a pipe takes a line of this size whole, or has no room for it. */
+    const ssize_t n = ended.failed ? 0 : write(t->fd, ended.data, ended.size);
+    if (n != (ssize_t)ended.size && !(n < 0 && (errno == EAGAIN || errno == EINTR))) {
+        tsr_tell("tessera: %s: cannot write; progress is not told there any more\n", t->path);
+        close(t->fd);
+        t->fd = -1;
+    }
+    tsr_text_free(&ended);
+}
+
+/* What is not counted is left out, and what is not known yet is null. */
+static void write_line(tsr_terminal *t, const char *phase, const tsr_progress *p)
+{
+    tsr_text line = {0};
+    tsr_json_begin_object(&line, true);
+    tsr_json_member_string(&line, "schema", "tessera-progress/1");
+    tsr_json_member_string(&line, "phase", phase);
+    tsr_json_member_number(&line, "seconds", p->seconds);
+    const bool bytes = p->bytes_total > 0;
+    const double done = (double)(bytes ? p->bytes_done : p->items_done),
+                 left = (double)(bytes ? p->bytes_total - p->bytes_done : p->items_total - p->items_done);
+    if (bytes) {
+        tsr_json_member_u64(&line, "bytes_done", p->bytes_done);
+        tsr_json_member_u64(&line, "bytes_total", p->bytes_total);
+        tsr_json_member_number(&line, "bytes_per_second", p->seconds > 0 ? done / p->seconds : NAN);
+    }
+    if (p->items_total > 0) {
+        tsr_json_member_string(&line, "items", p->items);
+        tsr_json_member_u64(&line, "items_done", p->items_done);
+        tsr_json_member_u64(&line, "items_total", p->items_total);
+    }
+    if (bytes || p->items_total > 0)
+        tsr_json_member_number(&line, "seconds_left", done > 0 ? p->seconds * left / done : NAN);
+    tsr_json_end_object(&line);
+    if (!line.failed)
+        put_line(t, &line);
+    tsr_text_free(&line);
+}
+
+static void tell_programs(tsr_terminal *t, const tsr_progress *p)
+{
+    const char *const phase = p->phase == NULL ? "verifying" : strcmp(p->phase, "converting") == 0 ? t->verb : p->phase;
+    const bool other = t->line_phase != phase,
+               whole = p->bytes_total > 0 ? p->bytes_done == p->bytes_total : p->items_done == p->items_total;
+    if ((!t->jsonl && t->fd < 0) || (!other && !whole && tsr_now() - t->last_line < kLineSeconds))
+        return;
+    t->line_phase = phase;
+    t->last_line = tsr_now();
+    write_line(t, phase, p);
+}
+
 void tsr_terminal_progress(const tsr_progress *p, void *terminal)
 {
     tsr_terminal *const t = terminal;
+    tell_programs(t, p);
     if (t->quiet)
         return;
     if (t->last_phase != p->phase) {
@@ -124,6 +203,11 @@ void tsr_terminal_close(tsr_terminal *t)
     if (t->line_open)
         tsr_tell("\r\033[K");
     t->line_open = false;
+    if (t->jsonl || t->fd >= 0)
+        write_line(t, "ended", &(tsr_progress){.seconds = tsr_now() - t->began});
+    if (t->fd >= 0)
+        close(t->fd);
+    t->fd = -1;
 }
 
 static atomic_bool interrupted;

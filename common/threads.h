@@ -26,7 +26,7 @@ typedef struct tsr_run_options {
     uint64_t threads;          /* workers wanted; fewer run when `memory` is too small for them */
     uint64_t memory;           /* bytes */
     const atomic_bool *cancel; /* set by the caller to stop after what is in flight; may be NULL */
-    void (*progress)(const tsr_progress *progress, void *data); /* from the calling thread; may be NULL */
+    void (*progress)(const tsr_progress *progress, void *data); /* one call at a time; may be NULL */
     void *progress_data;
 } tsr_run_options;
 

@@ -477,5 +477,7 @@ tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tenso
     for (size_t i = 0; i < n; i++)
         free(r.flights[i].sums);
     free(r.flights);
-    return tsr_return_failure(&r.failure, err);
+    TSR_TRY(tsr_return_failure(&r.failure, err));
+    tell_progress(&r); /* that all is done, even if it was done before anybody was told */
+    return TSR_OK;
 }

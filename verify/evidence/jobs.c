@@ -8,6 +8,7 @@
 #include "verify/evidence/activations.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,10 @@ typedef struct jobs {
     tsr_job_fn *job;
     void *context;
     tsr_evidence *results; /* [n] */
+    const tsr_run_options *run;
+    size_t n, done;
+    double began;
+    pthread_mutex_t lock; /* of `done`, and of telling it */
 } jobs;
 
 tsr_kernel_limits tsr_kernel_limits_defaults(void)
@@ -115,19 +120,34 @@ size_t tsr_sample(const tsr_kernel_options *options, size_t *items, size_t n)
 
 static tsr_status run_job(void *context, size_t at, size_t worker, tsr_err *err)
 {
-    const jobs *const j = context;
+    jobs *const j = context;
     (void)worker;
-    return j->job(j->context, at, &j->results[at], err);
+    TSR_TRY(j->job(j->context, at, &j->results[at], err));
+    if (j->run->progress == NULL)
+        return TSR_OK;
+    pthread_mutex_lock(&j->lock);
+    j->done++;
+    const tsr_progress progress = {
+        .items_done = j->done, .items_total = j->n, .items = "tensors", .seconds = tsr_now() - j->began};
+    j->run->progress(&progress, j->run->progress_data);
+    pthread_mutex_unlock(&j->lock);
+    return TSR_OK;
 }
 
 tsr_status tsr_run_jobs(const tsr_kernel_options *options, size_t n, tsr_job_fn *job, void *context,
                         tsr_evidence *evidence, tsr_err *err)
 {
     const double began = tsr_now();
-    const jobs all = {job, context, calloc(n + 1, sizeof *all.results)};
+    jobs all = {.job = job,
+                .context = context,
+                .results = calloc(n + 1, sizeof *all.results),
+                .run = &options->run,
+                .n = n,
+                .began = began,
+                .lock = PTHREAD_MUTEX_INITIALIZER};
     if (all.results == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu results", n);
-    tsr_status status = tsr_parallel_for(n, options->run.threads, options->run.cancel, run_job, (void *)&all, err);
+    tsr_status status = tsr_parallel_for(n, options->run.threads, options->run.cancel, run_job, &all, err);
     for (size_t i = 0; i < n; i++) {
         tsr_err join_err = {{0}};
         const tsr_status joined = tsr_evidence_join(evidence, &all.results[i], &join_err);

@@ -444,6 +444,8 @@ tsr_status tsr_compare(const tsr_side *a, const tsr_side *b, const tsr_compare_o
     if (tsr_run_threads(comparison->threads, work, tell_progress, &r) == 0)
         tsr_note_failure(&r.failure, TSR_E_NOMEM, &(tsr_err){"cannot start a thread"});
     status = tsr_return_failure(&r.failure, err);
+    if (status == TSR_OK)
+        tell_progress(&r); /* that all is done, even if it was done before anybody was told */
     comparison->bytes_read = r.progress.bytes_done;
     comparison->seconds = tsr_seconds_since(&r.began);
 out:
