@@ -45,14 +45,15 @@ static void transpose(const uint32_t *from, uint64_t rows, uint64_t cols, uint32
 
 void tsr_gptq_codes(const tsr_int4_shape *shape, const uint32_t *qweight, uint32_t *words)
 {
-    transpose(qweight, shape->inputs / PER_WORD, shape->outputs, words);
+    transpose(qweight, shape->inputs * shape->bits / 32, shape->outputs, words);
 }
 
-static bool all_in_the_middle(const uint32_t *words, uint64_t n)
+static bool all_in_the_middle(const uint32_t *words, uint64_t n, unsigned bits)
 {
+    const uint32_t middle = bits == 4 ? 0x88888888u : 0x80808080u;
     bool all = true;
     for (uint64_t i = 0; i < n; i++)
-        all = all && words[i] == 0x88888888u;
+        all = all && words[i] == middle;
     return all;
 }
 
@@ -67,29 +68,30 @@ void tsr_awq_zero_points(const tsr_int4_shape *shape, const uint32_t *qzeros, ui
             words[j * groups + g] = word;
         }
     }
-    *symmetric = all_in_the_middle(words, groups * per_row);
+    *symmetric = all_in_the_middle(words, groups * per_row, 4);
 }
 
 tsr_status tsr_gptq_zero_points(const tsr_int4_shape *shape, const tsr_tensor *tensor, uint64_t first,
                                 const uint32_t *qzeros, unsigned less, uint32_t *words, bool *symmetric, tsr_err *err)
 {
-    const uint64_t groups = shape->inputs / shape->group, per_row = shape->outputs / PER_WORD;
+    const unsigned bits = shape->bits, per_word = 32 / bits, most = (1u << bits) - 1;
+    const uint64_t groups = shape->inputs / shape->group, per_row = shape->outputs / per_word;
     for (uint64_t g = 0; g < groups; g++) {
         for (uint64_t j = 0; j < per_row; j++) {
             uint32_t word = 0;
-            for (unsigned k = 0; k < PER_WORD; k++) {
-                const uint32_t zero = nibble(qzeros[g * per_row + j], k) + less;
-                if (zero > 15)
+            for (unsigned k = 0; k < per_word; k++) {
+                const uint32_t zero = (qzeros[g * per_row + j] >> bits * k & most) + less;
+                if (zero > most)
                     return tsr_fail(err, TSR_E_VALUE,
-                                    "'%s': the zero point of group %llu, output %llu is 16, which has no code of 4 "
+                                    "'%s': the zero point of group %llu, output %llu is %u, which has no code of %u "
                                     "bits (--scales mse makes all codes anew)",
-                                    tensor->name, U64(g), U64(first + PER_WORD * j + k));
-                word |= zero << 4 * k;
+                                    tensor->name, U64(g), U64(first + per_word * j + k), zero, bits);
+                word |= zero << bits * k;
             }
             words[j * groups + g] = word;
         }
     }
-    *symmetric = all_in_the_middle(words, groups * per_row);
+    *symmetric = all_in_the_middle(words, groups * per_row, bits);
     return TSR_OK;
 }
 

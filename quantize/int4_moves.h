@@ -1,5 +1,5 @@
-/* Int4 of AWQ and GPTQ to compressed-tensors' pack-quantized form, and int4 made again from its own BF16 values: codes
- * are moved, never made anew.
+/* Integers of AWQ (4 bits) and GPTQ (4 or 8) to compressed-tensors' pack-quantized form, and int4 made again from its own BF16
+ * values: codes are moved, never made anew.
  *
  * pack-quantized: words of 32 bits, the first code in the lowest bits. Codes [R, C / 8] are packed along the inputs,
  * zero points [ceil(R / 8), C / group] along the outputs; both with 8 added, so that a reader finds (code - zero_point)
@@ -21,18 +21,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A matrix of R outputs and C inputs, both multiples of 8, in groups of `group` inputs. */
+/* A matrix of R outputs and C inputs, both multiples of 8, in groups of `group` inputs, in codes of 4 or 8 bits. */
 typedef struct tsr_int4_shape {
     uint64_t outputs, inputs, group;
+    unsigned bits;
 } tsr_int4_shape;
 
-/* Codes. `words` is [R, C / 8]. */
+/* Codes. `words` is [R, C / 8], of 8 bits [R, C / 4]. */
 void tsr_awq_codes(const tsr_int4_shape *shape, const uint32_t *qweight, uint32_t *words);
 void tsr_gptq_codes(const tsr_int4_shape *shape, const uint32_t *qweight, uint32_t *words);
 
-/* Zero points. `words` is [R / 8, C / group]; *symmetric says whether all are 8, so that they can be left out. GPTQ adds
- * `less` (1 in v1, 0 in v2) to what is stored. TSR_E_VALUE, naming `tensor`, of which these are outputs from `first` on:
- * 15 + 1, which has no code of 4 bits. */
+/* Zero points. `words` is [R / 8, C / group], of 8 bits [R / 4, C / group]; *symmetric says whether all are 8 (128), so
+ * that they can be left out. GPTQ adds `less` (1 in v1, 0 in v2) to what is stored. TSR_E_VALUE, naming `tensor`, of which
+ * these are outputs from `first` on: 15 + 1 (255 + 1), which has no code. */
 void tsr_awq_zero_points(const tsr_int4_shape *shape, const uint32_t *qzeros, uint32_t *words, bool *symmetric);
 tsr_status tsr_gptq_zero_points(const tsr_int4_shape *shape, const tsr_tensor *tensor, uint64_t first,
                                 const uint32_t *qzeros, unsigned less, uint32_t *words, bool *symmetric,

@@ -38,8 +38,8 @@ static bool same_blocks(const tsr_weight *w, const tsr_move *m)
 /* Whether they are of the target's kind: codes of as many bits. */
 static bool is_packed(const tsr_weight *w, const tsr_move *m)
 {
-    const bool four = w->kind->family == TSR_FAMILY_GPTQ && w->bits == 4;
-    return m->to == TSR_MOVE_PACKED && w->bits == m->bits && (four || w->coding == TSR_CODED_PACKED);
+    return m->to == TSR_MOVE_PACKED && w->bits == m->bits &&
+           (w->kind->family == TSR_FAMILY_GPTQ || w->coding == TSR_CODED_PACKED);
 }
 
 /* All zero points are 0, for a reader of codes in two's complement. */
@@ -73,7 +73,10 @@ const char *tsr_move_obstacle(const tsr_weight *w, const tsr_move *m)
         return is_packed(w, m) ? odd_storage(w) : NULL;
     if (group_of(w) != (m->group == w->cols ? 0 : m->group))
         return "its codes are in groups of another size than --group-size";
-    return is_symmetric(w, m) || m->zero_points ? NULL : "it has zero points, which --zero-points keeps";
+    if (is_symmetric(w, m) || m->zero_points)
+        return NULL;
+    return w->bits == 4 ? "it has zero points, which --zero-points keeps"
+                        : "it has zero points, for which int8-weight-only has no place";
 }
 
 uint64_t tsr_move_group(const tsr_weight *w, const tsr_move *m)
@@ -197,7 +200,7 @@ static uint64_t move_scratch(const tsr_step *step)
     const tsr_move_params *const p = params_of(step);
     const uint64_t rows = rows_per_unit(p), cols = p->weight.cols;
     if (p->move.to == TSR_MOVE_PACKED)
-        return tsr_ceil_div(rows, 8) * p->weight.grid_cols * sizeof(uint32_t);
+        return tsr_ceil_div(rows, 32 / p->weight.bits) * p->weight.grid_cols * sizeof(uint32_t);
     const tsr_mx_scheme nvfp4 = tsr_mx_scheme_of(TSR_NVFP4, TSR_MX_MODELOPT);
     const uint64_t rest = tsr_max_u64(p->decoder->scratch(&p->weight), tsr_mx_scratch(&nvfp4, cols));
     return p->move.lossy ? tsr_round_up(rows * cols * sizeof(float), 64) + rest : cols;

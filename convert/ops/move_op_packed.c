@@ -8,11 +8,10 @@
 
 #include <string.h>
 
-enum { PER_WORD = 8 }; /* codes of 4 bits */
-
 static tsr_int4_shape shape_of(const tsr_moving *m)
 {
-    return (tsr_int4_shape){.outputs = m->rows, .inputs = m->p->weight.cols, .group = m->p->weight.block.cols};
+    return (tsr_int4_shape){
+        .outputs = m->rows, .inputs = m->p->weight.cols, .group = m->p->weight.block.cols, .bits = m->p->weight.bits};
 }
 
 /* A reader of packed integers refuses what is negative, infinite or NaN. */
@@ -73,15 +72,18 @@ static tsr_status check_middle(const tsr_moving *m, bool symmetric, tsr_err *err
     if (symmetric || m->step->n_out > 3)
         return TSR_OK;
     return tsr_fail(err, TSR_E_VALUE,
-                    "'%s': of rows %llu to %llu a zero point is not 8, although config.json says that they are "
-                    "symmetric: --zero-points keeps them",
-                    m->p->weight.zero_point->name, U64(m->row), U64(m->row + m->rows - 1));
+                    "'%s': of rows %llu to %llu a zero point is not %u, although config.json says that they are "
+                    "symmetric: %s",
+                    m->p->weight.zero_point->name, U64(m->row), U64(m->row + m->rows - 1),
+                    1u << (m->p->weight.bits - 1),
+                    m->p->weight.bits == 4 ? "--zero-points keeps them" : "--scales mse makes codes anew");
 }
 
 /* Where the unit's zero points go: to their output, or, only to be looked at, to the scratch. */
 static uint32_t *zeros_of(const tsr_moving *m)
 {
-    return m->step->n_out > 3 ? (uint32_t *)m->u->out_data[3] + m->row / PER_WORD * m->p->weight.grid_cols
+    const tsr_weight *const w = &m->p->weight;
+    return m->step->n_out > 3 ? (uint32_t *)m->u->out_data[3] + m->row / (32 / w->bits) * w->grid_cols
                               : (uint32_t *)m->u->scratch;
 }
 

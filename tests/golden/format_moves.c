@@ -165,6 +165,7 @@ static tsr_status find_packing(const tensor_set *in, uint64_t per_word, packing 
     p->shape.inputs = p->codes->t.shape[0] * per_word;
     p->shape.outputs = p->scales->t.shape[1];
     p->shape.group = p->shape.inputs / p->scales->t.shape[0];
+    p->shape.bits = 4;
     p->length = strlen(p->codes->t.name) - strlen(".qweight");
     return TSR_OK;
 }

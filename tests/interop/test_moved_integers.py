@@ -23,6 +23,10 @@ KEPT = {
     "gptq, act-order": (f.gptq(X, order=True, zeros="middle"), [], [".weight_g_idx"]),
     "gptq, act-order, several units": (f.gptq(X, rows=1064, cols=2976, order=True, version=2), ["--zero-points"],
                                        [".weight_g_idx", ".weight_zero_point"]),
+    "gptq, 8 bits": (f.gptq(X, bits=8, zeros="middle"), [], []),
+    "gptq, 8 bits, several units": (f.gptq(X, bits=8, rows=1064, cols=2976, zeros="middle"), [], []),
+    "gptq-v2, 8 bits": (f.gptq(X, bits=8, version=2, zeros="middle"), [], []),
+    "gptq, 8 bits, act-order": (f.gptq(X, bits=8, order=True, zeros="middle"), [], [".weight_g_idx"]),
     "packed": (f.int_packed(X), [], []),
     "packed, group 128": (f.int_packed(X, cols=512, size=128), ["--group-size", "128"], []),
     "packed, zero points": (f.int_packed(X, rows=1051, cols=2976, zeros=True), ["--zero-points"], [".weight_zero_point"]),
@@ -31,12 +35,12 @@ KEPT = {
 }
 
 
-def packed_values(got, x, size):
+def packed_values(got, x, size, bits=4):
     """What a reader of compressed-tensors makes of a module: (code - zero point) * scale, in FP32."""
-    places = 4 * np.arange(8, dtype=np.uint32)
+    places = bits * np.arange(32 // bits, dtype=np.uint32)
     rows, cols = got[x + ".weight_shape"]
-    q = (got[x + ".weight_packed"].view(np.uint32)[:, :, None] >> places & 15).reshape(rows, -1)[:, :cols].astype(np.int32)
-    z = np.full((rows, cols // size), 8)
+    q = (got[x + ".weight_packed"].view(np.uint32)[:, :, None] >> places & 2**bits - 1).reshape(rows, -1)[:, :cols].astype(np.int32)
+    z = np.full((rows, cols // size), 2 ** (bits - 1))
     if x + ".weight_zero_point" in got:
         words = got[x + ".weight_zero_point"].view(np.uint32)
         z = (words[:, None, :] >> places[:, None] & 15).reshape(-1, words.shape[1])[:rows].astype(np.int32)
@@ -48,18 +52,19 @@ def packed_values(got, x, size):
 def test_integers_keep_their_codes(name, tmp_path, tessera, convert):
     """Values, the dtype of scales, the configuration, and what diff and verify say."""
     m, options, more = KEPT[name]
+    bits = 8 if "8 bits" in name else 4
     src = write(tmp_path / "src", m)
-    dst = convert(src, "--to", "int4-weight-only", *options)
+    dst = convert(src, "--to", f"int{bits}-weight-only", *options)
     got, size = tensors(dst), max(32, m.values.shape[1] // tensors(dst)[X + ".weight_scale"].shape[1])
     assert sorted(module(dst, X)) == sorted(X + s for s in CODED + more)
-    assert (packed_values(got, X, size) == m.values).all()
+    assert (packed_values(got, X, size, bits) == m.values).all()
     stored_scales = next(t[0] for n, t in m.tensors.items() if n.endswith((".scales", ".weight_scale")))
     header = harness.read_safetensors(dst / "model.safetensors")[1]
     assert header[X + ".weight_scale"][0] == stored_scales and header[X + ".weight_shape"][0] == "I64"
     weights = quantization(dst)["config_groups"]["group_0"]["weights"]
     group = {"strategy": "channel"} if name.endswith("one group") else {"strategy": "group", "group_size": size}
     order = {"actorder": "group"} if ".weight_g_idx" in more else {}
-    assert weights == {"num_bits": 4, "type": "int", "symmetric": "--zero-points" not in options, "dynamic": False, **group, **order}
+    assert weights == {"num_bits": bits, "type": "int", "symmetric": "--zero-points" not in options, "dynamic": False, **group, **order}
     assert not (dst / "quantization_report.json").exists()
     code, out, err = harness.run(tessera, ["diff", src, dst, "--json", tmp_path / "diff.json"])
     states = {t["state"] for t in json.loads((tmp_path / "diff.json").read_text())["tensors"]}
@@ -101,3 +106,16 @@ def test_integers_with_a_scale_below_zero(tmp_path, refuse):
     dtype, shape, data = m.tensors[X + ".scales"]
     m.tensors[X + ".scales"] = (dtype, shape, data[:1] + bytes([data[1] | 0x80]) + data[2:])
     refuse(write(tmp_path / "src", m), 3, X, "scale", options=("--to", "int4-weight-only", "--zero-points"))
+
+
+def test_zero_points_of_8_bits_have_no_place(tmp_path, tessera):
+    """Nor do those that config.json denies; made anew, they are gone."""
+    m = f.gptq(X, bits=8, zeros="fitting")
+    for number, (module_, code, words) in enumerate([
+            (m, 2, ["zero points", "int8-weight-only", "--lossy"]),
+            (m._replace(config={**m.config, "sym": True}), 3, [".qzeros", "not 128", "--scales mse"])]):
+        src = write(tmp_path / f"src{number}", module_)
+        got, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "int8-weight-only"])
+        assert got == code and all(word in err for word in words), err
+    code, _, err = harness.run(tessera, ["convert", tmp_path / "src0", "-o", tmp_path / "anew", "--to", "int8-weight-only", "--lossy"])
+    assert code == 0, err

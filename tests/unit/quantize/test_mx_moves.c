@@ -85,7 +85,7 @@ Test(mx_moves, scales_that_are_no_powers_of_two_are_refused)
 
 Test(mx_moves, what_pack_quantized_cannot_hold_is_refused)
 {
-    const tsr_int4_shape shape = {.outputs = 8, .inputs = 8, .group = 4};
+    const tsr_int4_shape shape = {.outputs = 8, .inputs = 8, .group = 4, .bits = 4};
     const uint32_t zeros[2] = {0x77777777, 0x7777F777};
     const int32_t order[8] = {0, 0, 0, 1, 0, 1, 1, 1};
     uint32_t words[2];
