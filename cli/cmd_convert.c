@@ -10,6 +10,7 @@
 #include "convert/plans/archive_plan.h"
 #include "convert/plans/cast_plan.h"
 #include "convert/plans/deepseek_mp_plan.h"
+#include "convert/plans/gpt_oss_plan.h"
 #include "convert/plans/layout_plan.h"
 #include "convert/plans/mla_plan.h"
 #include "convert/plans/requantize_plan.h"
@@ -92,6 +93,19 @@ static tsr_status plan_bf16(const tsr_plan_run *run, const arguments *a, tsr_con
     return tsr_cast_plan(plan, in->sources, &options, err);
 }
 
+/* MXFP4 of gpt-oss' experts to its own layout. */
+static tsr_status plan_gpt_oss(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_plan *plan,
+                               tsr_err *err)
+{
+    tsr_gpt_oss_options options = {.max_shard_bytes = run->max_shard_bytes};
+    if (a->lossy || a->scales == 1 || a->mx_scale >= 0 || a->experts == 0 || a->exclude.count > 0)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--dialect gpt-oss takes the codes of all experts as they are, in stacks: --lossy, --scales, "
+                        "--mx-scale, --exclude and --experts split mean nothing with it");
+    TSR_TRY(tsr_parse_block("--source-block", a->source_block, &options.source_block, err));
+    return tsr_gpt_oss_plan(plan, in->sources, &options, err);
+}
+
 /* Any codes to those of a scheme. `paired`: the source's weights, which are taken over; NULL: they are not known yet. */
 static tsr_status plan_scheme(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_scheme scheme,
                               tsr_weights *paired, tsr_plan *plan, tsr_err *err)
@@ -107,6 +121,9 @@ static tsr_status plan_scheme(const tsr_plan_run *run, const arguments *a, tsr_c
     of.block = a->block == NULL ? of.block : a->block;
     of.scale_fmt = a->scale_fmt < 0 ? 0 : a->scale_fmt;
     TSR_TRY(tsr_scheme_read(run, &of, false, &in->scheme, err));
+    tsr_scheme_settle(&of, in->sources[0], a->experts == 0, &in->scheme);
+    if (tsr_scheme_stacks(&of, &in->scheme))
+        return plan_gpt_oss(run, a, in, plan, err);
     tsr_any_options options = {
         .blocks = scheme == TSR_FP8_BLOCK ? &in->scheme.blocks : NULL,
         .rows = scheme > TSR_FP8_BLOCK && scheme < TSR_MX_SCHEMES ? &in->scheme.rows : NULL,

@@ -68,7 +68,7 @@ static tsr_window out_window(const params *p, const band *b, uint64_t bytes)
     const tsr_stack_shape *const s = &p->shape;
     const uint64_t all = s->projections * s->rows, first = b->projection * s->rows + b->row * b->count;
     if (!s->turned)
-        return tsr_run_window((b->expert * all + first) * s->cols * bytes, b->rows * s->cols * bytes);
+        return tsr_run_window((b->expert * all + first) * s->cols * bytes, b->rows * b->count * s->cols * bytes);
     return (tsr_window){.offset = (b->expert * s->cols * all + first) * bytes,
                         .rows = s->cols,
                         .row_bytes = b->rows * b->count * bytes,
@@ -128,7 +128,8 @@ static bool place_codes(const params *p, const band *b, uint64_t i, const float 
     bool fits = true;
     for (uint64_t r = 0; r < b->rows; r++) {
         for (uint64_t c = 0; c < cols; c++)
-            fits = store(x[r * cols + c], dtype, out, p->shape.turned ? c * width + r * b->count + i : r * cols + c) &&
+            fits = store(x[r * cols + c], dtype, out,
+                         p->shape.turned ? c * width + r * b->count + i : (r * b->count + i) * cols + c) &&
                    fits;
     }
     return fits;
@@ -137,14 +138,23 @@ static bool place_codes(const params *p, const band *b, uint64_t i, const float 
 static void place_plain(const params *p, const band *b, uint64_t i, const char *x, uint64_t bytes, char *out)
 {
     const uint64_t cols = p->shape.cols, width = b->rows * b->count;
-    if (!p->shape.turned) {
-        memcpy(out, x, b->rows * cols * bytes);
-        return;
-    }
-    for (uint64_t r = 0; r < b->rows; r++) {
+    for (uint64_t r = 0; r < b->rows && !p->shape.turned; r++)
+        memcpy(out + (r * b->count + i) * cols * bytes, x + r * cols * bytes, cols * bytes);
+    for (uint64_t r = 0; r < b->rows && p->shape.turned; r++) {
         for (uint64_t c = 0; c < cols; c++)
             memcpy(out + (c * width + r * b->count + i) * bytes, x + (r * cols + c) * bytes, bytes);
     }
+}
+
+/* Scales that all are numbers. */
+static tsr_status check_powers(const params *p, const tsr_decoded *part, const band *b, const uint8_t *x, tsr_err *err)
+{
+    const uint64_t n = b->rows * p->shape.cols;
+    const uint8_t *const nan = p->shape.powers ? memchr(x, 255, n) : NULL;
+    const uint64_t at = nan == NULL ? 0 : (uint64_t)(nan - x);
+    return nan == NULL ? TSR_OK
+                       : tsr_fail(err, TSR_E_VALUE, "'%s': the scale at [%llu, %llu] is 255, which is NaN",
+                                  part->in[0]->name, U64(b->row + at / p->shape.cols), U64(at % p->shape.cols));
 }
 
 static tsr_status stack_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
@@ -160,6 +170,7 @@ static tsr_status stack_run(const tsr_step *step, uint64_t unit, const tsr_unit 
         const uint64_t part = part_of(p, &b, i);
         const void *x;
         TSR_TRY(p->parts[part]->decode(p->parts[part], b.row, b.rows, u->in_data + n, memory, kernels, &x, err));
+        TSR_TRY(check_powers(p, p->parts[part], &b, x, err));
         if (!p->codes)
             place_plain(p, &b, i, x, tsr_dtype_bytes(dtype), u->out_data[0]);
         else if (!place_codes(p, &b, i, x, dtype, u->out_data[0]))

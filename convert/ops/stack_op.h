@@ -10,7 +10,8 @@ typedef struct tsr_stack_shape {
     uint64_t experts, projections; /* of each expert */
     uint64_t rows, cols;           /* of each projection; a bias has one column */
     bool turned;                   /* the stack is [experts, cols, projections * rows] */
-    bool interleaved;              /* and its projections take turns, column by column */
+    bool interleaved;              /* its projections take turns, output by output */
+    bool powers;                   /* what is stacked are E8M0 scales: 255, which is no number, is refused */
 } tsr_stack_shape;
 
 /* Adds a step that fills *out, BF16, F16 or F32: of values in FP32 (`codes`), or of values in its own dtype. parts[expert *

@@ -4,6 +4,7 @@
 #include "convert/ops/move_op.h"
 #include "convert/ops/mx_op.h"
 #include "convert/ops/recode_op.h"
+#include "convert/plans/gpt_oss_layout.h"
 #include "convert/plans/native_config.h"
 #include "convert/plans/split_plan.h"
 #include "formats/model/model.h"
@@ -406,6 +407,8 @@ static tsr_status make_plan(planning *p)
     TSR_TRY(rewrite_notes(p));
     TSR_TRY(tsr_plan_kv_cache(p->plan, &p->view->weights, cache_of(p->o), p->err));
     TSR_TRY(spell_command(p));
+    if (p->view->has_stacks)
+        TSR_TRY(tsr_gpt_oss_warn(p->plan, p->err));
     if (p->ordered)
         TSR_TRY(tsr_plan_warn(p->plan, p->err,
                               "some weights have their groups in the order of activations (weight_g_idx, actorder "

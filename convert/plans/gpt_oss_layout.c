@@ -54,3 +54,13 @@ tsr_status tsr_gpt_oss_check(const tsr_checkpoint *c, const tsr_decision *decisi
         TSR_TRY(check_tensor(c, &c->tensors.items[i], &decisions[i], err));
     return TSR_OK;
 }
+
+tsr_status tsr_gpt_oss_warn(tsr_plan *plan, tsr_err *err)
+{
+    if (!tsr_is_gpt_oss(plan->sources[0]))
+        return TSR_OK;
+    return tsr_plan_warn(
+        plan, err,
+        "no loader that is known reads gpt_oss with its experts one by one; they read plain stacks, and "
+        "codes as --scheme mxfp4-weight-only --dialect gpt-oss writes them");
+}

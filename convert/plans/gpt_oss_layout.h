@@ -3,7 +3,7 @@
 #ifndef TSR_CONVERT_PLANS_GPT_OSS_LAYOUT_H
 #define TSR_CONVERT_PLANS_GPT_OSS_LAYOUT_H
 
-#include "formats/checkpoint/checkpoint.h"
+#include "convert/engine/plan.h"
 #include "quantize/policy.h"
 
 /* Whether the model_type is the one whose loaders read the layout. */
@@ -17,5 +17,8 @@ extern const size_t tsr_gpt_oss_n_kept;
  * layers that are quantized. The checkpoint is a view in which plain stacks are [experts, out, in]. */
 tsr_status tsr_gpt_oss_check(const tsr_checkpoint *checkpoint, const tsr_decision *decisions,
                              tsr_err *err) TSR_WARN_UNUSED;
+
+/* Warns, where the plan's source is such a model: its experts are written one by one, which no loader reads. */
+tsr_status tsr_gpt_oss_warn(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

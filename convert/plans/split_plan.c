@@ -2,6 +2,7 @@
 #include "convert/plans/split_plan.h"
 
 #include "convert/ops/recode_op.h"
+#include "convert/plans/gpt_oss_layout.h"
 #include "convert/plans/quantize_plan.h"
 
 #include <stdlib.h>
@@ -118,10 +119,8 @@ static tsr_status finish(tsr_plan *plan, const tsr_any_view *view, bool together
 {
     TSR_TRY(give_sources(plan, view, err));
     TSR_TRY(rewrite_notes(plan, view, together, any, err));
-    if (!together && *any && plan->model_type != NULL && strcmp(plan->model_type, "gpt_oss") == 0)
-        TSR_TRY(tsr_plan_warn(plan, err,
-                              "no loader that is known reads gpt_oss with its experts one by one; they read plain "
-                              "stacks, and codes as --scheme mxfp4-weight-only --dialect gpt-oss writes them"));
+    if (!together && *any)
+        TSR_TRY(tsr_gpt_oss_warn(plan, err));
     plan->command = tsr_arena_printf(&plan->arena, "%s --experts %s", plan->command, together ? "stack" : "split");
     return plan->command == NULL ? tsr_out_of_memory(err, "while planning") : tsr_plan_finish(plan, err);
 }

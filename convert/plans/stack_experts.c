@@ -17,6 +17,7 @@ typedef struct stacking {
     tsr_stacked_expert at;   /* of it */
     tsr_stack_layout layout;
     tsr_dtype dtype;
+    enum what { VALUES, CODES, SCALES } what; /* that is stacked */
     bool bias;
     tsr_err *err;
 } stacking;
@@ -33,25 +34,48 @@ static const tsr_weight *member(const stacking *s, uint64_t expert, unsigned pro
     return *name == NULL ? NULL : tsr_weights_find(s->weights, source_of(s), *name);
 }
 
-/* Experts 0, 1, ... that have a first projection. */
+/* Whether the layer has anything of this expert: what the stack lacks of one that is there is missed (collect). */
+static bool is_there(const stacking *s, uint64_t expert)
+{
+    static const char *const kMembers[] = {"gate_proj.weight", "up_proj.weight", "down_proj.weight",
+                                           "gate_proj.bias",   "up_proj.bias",   "down_proj.bias"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof kMembers / sizeof *kMembers && !found; i++) {
+        const char *const name =
+            tsr_arena_printf(&s->plan->arena, "%.*s%s%llu.%s", (int)s->at.before, s->first->values->name,
+                             s->at.stack->experts, U64(expert), kMembers[i]);
+        found = name != NULL && tsr_weights_find(s->weights, source_of(s), name) != NULL;
+    }
+    return found;
+}
+
 static uint64_t count_experts(const stacking *s)
 {
-    const char *name;
     uint64_t n = 1;
-    while (member(s, n, 0, &name) != NULL)
+    while (is_there(s, n))
         n++;
     return n;
 }
 
-static bool is_alike(const tsr_weight *a, const tsr_weight *b)
+static bool is_alike(const tsr_weight *a, const tsr_weight *b, enum what what)
 {
-    return a->values->rank == b->values->rank && (a->scale == NULL) == (b->scale == NULL) &&
+    return (what == VALUES || (a->kind == b->kind && a->data->dtype == b->data->dtype)) &&
+           a->values->rank == b->values->rank && (a->scale == NULL) == (b->scale == NULL) &&
            (a->scale != NULL || a->data->dtype == b->data->dtype) &&
            memcmp(a->values->shape, b->values->shape, a->values->rank * sizeof *a->values->shape) == 0;
 }
 
+/* Codes, two to a byte, or scales, as they are. */
+static const tsr_tensor *stored(const stacking *s, const tsr_weight *w)
+{
+    return s->what == CODES ? w->data : w->scale;
+}
+
 static const tsr_decoded *decode(const stacking *s, const tsr_weight *w)
 {
+    if (s->what != VALUES)
+        return tsr_gather_rows(
+            s->plan, &(tsr_gather){.from = stored(s, w), .step = 1, .rows = w->rows, .cols = stored(s, w)->shape[1]});
     if (w->scale != NULL) {
         const tsr_row_view view = tsr_view_whole(w);
         return tsr_decode_rows(s->plan, &view);
@@ -72,7 +96,7 @@ static tsr_status collect(const stacking *s, const tsr_decoded **parts, uint64_t
         if (w == NULL)
             return tsr_fail(s->err, TSR_E_UNSUPPORTED, "%s: there is no '%s', which the stack of '%s' would hold",
                             source_of(s)->path, name, s->first->values->name);
-        if (!is_alike(s->first, w))
+        if (!is_alike(s->first, w, s->what))
             return tsr_fail(s->err, TSR_E_UNSUPPORTED,
                             "'%s' has another shape or form than '%s': they cannot be one stack", name,
                             s->first->values->name);
@@ -85,13 +109,18 @@ static tsr_status collect(const stacking *s, const tsr_decoded **parts, uint64_t
 
 static tsr_tensor *stack_tensor(const stacking *s, const tsr_stack_shape *shape)
 {
+    static const char *const kEndings[] = {[CODES] = "_blocks", [SCALES] = "_scales"};
     const bool own = strcmp(s->at.stack->set, s->at.stack->experts) != 0; /* Granite's are modules */
     const char *const name = tsr_arena_printf(&s->plan->arena, "%.*s%s%s%s", (int)s->at.before, s->first->values->name,
                                               s->at.stack->set, s->at.stack->leaf,
-                                              s->bias ? "_bias"
-                                              : own   ? ".weight"
-                                                      : "");
+                                              s->what != VALUES ? kEndings[s->what]
+                                              : s->bias         ? "_bias"
+                                              : own             ? ".weight"
+                                                                : "");
     const uint64_t all = shape->projections * shape->rows;
+    if (s->what != VALUES) /* blocks of 16 bytes with 32 codes */
+        return tsr_plan_new_tensor(s->plan, name, TSR_U8, s->what == CODES ? 4 : 3,
+                                   (const uint64_t[]){shape->experts, all, s->first->grid_cols, 16});
     const tsr_dtype dtype = s->first->scale != NULL ? s->dtype : (tsr_dtype)s->first->data->dtype;
     return s->bias ? tsr_plan_new_tensor(s->plan, name, dtype, 2, (const uint64_t[]){shape->experts, all})
                    : tsr_plan_new_tensor(s->plan, name, dtype, 3,
@@ -105,8 +134,11 @@ static tsr_status add_stack(const stacking *s)
     const tsr_stack_shape shape = {.experts = count_experts(s),
                                    .projections = tsr_stack_projections(s->at.stack),
                                    .rows = t->shape[0],
-                                   .cols = s->bias ? 1 : t->shape[1],
-                                   .turned = s->layout.turned,
+                                   .cols = s->what != VALUES ? stored(s, s->first)->shape[1]
+                                           : s->bias         ? 1
+                                                             : t->shape[1],
+                                   .turned = s->layout.turned && s->what == VALUES,
+                                   .powers = s->what == SCALES,
                                    .interleaved = s->layout.interleaved && tsr_stack_projections(s->at.stack) == 2};
     const tsr_decoded **const parts = calloc(shape.experts * shape.projections + 1, sizeof *parts);
     tsr_tensor *const out = stack_tensor(s, &shape);
@@ -114,7 +146,7 @@ static tsr_status add_stack(const stacking *s)
     if (status == TSR_OK)
         status = collect(s, parts, shape.experts);
     if (status == TSR_OK)
-        status = tsr_plan_stack(s->plan, parts, s->first->scale != NULL, &shape, out, s->err);
+        status = tsr_plan_stack(s->plan, parts, s->first->scale != NULL && s->what == VALUES, &shape, out, s->err);
     free(parts);
     return status;
 }
@@ -125,13 +157,36 @@ static tsr_status add_notes(const stacking *s, const tsr_weight *w)
     const size_t n = tsr_weight_companions(w, companions);
     TSR_TRY(tsr_plan_add_note(s->plan, w->data, "stack", "an expert, put with the others of its layer", s->err));
     for (size_t i = 0; i < n; i++)
-        TSR_TRY(
-            tsr_plan_add_note(s->plan, companions[i], "consume", "stands with a weight that is dequantized", s->err));
+        TSR_TRY(tsr_plan_add_note(s->plan, companions[i], s->what == VALUES ? "consume" : "stack",
+                                  s->what == VALUES ? "stands with a weight that is dequantized" : "stands with codes",
+                                  s->err));
     return TSR_OK;
 }
 
-tsr_status tsr_stack_experts(tsr_plan *plan, const tsr_weights *weights, const tsr_weight *weight, tsr_dtype dtype,
-                             bool *handled, tsr_err *err)
+/* gpt-oss' layout holds MXFP4 of experts. */
+static tsr_status check_codes(const stacking *s, const tsr_weight *w)
+{
+    const bool mxfp4 = w->scale != NULL && w->coding == TSR_CODED_E2M1 && w->scale_dtype == TSR_F8_E8M0 &&
+                       w->block.cols == 32 && w->cols % 32 == 0 && tsr_dtype_bytes((tsr_dtype)w->data->dtype) == 1 &&
+                       w->data->bytes == w->rows * w->cols / 2 && w->scale->bytes == w->rows * w->cols / 32;
+    if (mxfp4)
+        return TSR_OK;
+    return tsr_fail(
+        s->err, TSR_E_UNSUPPORTED,
+        "%s: '%s' is %s, and --dialect gpt-oss takes codes of MXFP4 as they are: 'tessera convert --to bf16 "
+        "--experts stack', and of that 'tessera quantize --scheme mxfp4-weight-only', makes them anew",
+        source_of(s)->path, w->values->name, w->kind == NULL ? "no codes" : w->kind->title);
+}
+
+static tsr_status add_codes(stacking *s)
+{
+    TSR_TRY(add_stack(s));
+    s->what = SCALES;
+    return add_stack(s);
+}
+
+static tsr_status stack(tsr_plan *plan, const tsr_weights *weights, const tsr_weight *weight, tsr_dtype dtype,
+                        bool codes, bool *handled, tsr_err *err)
 {
     const tsr_tensor *const t = weight->values;
     stacking s = {.plan = plan, .weights = weights, .first = weight, .dtype = dtype, .err = err};
@@ -147,11 +202,26 @@ tsr_status tsr_stack_experts(tsr_plan *plan, const tsr_weights *weights, const t
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "%s: '%s' is an expert of an unknown model_type: nobody knows how its stacks are stored",
                         source_of(&s)->path, t->name);
+    s.what = codes && !s.bias ? CODES : VALUES;
+    if (s.what == CODES)
+        TSR_TRY(check_codes(&s, weight));
     TSR_TRY(add_notes(&s, weight));
     if (s.at.expert == 0 && s.at.projection == 0)
-        return add_stack(&s);
+        return s.what == CODES ? add_codes(&s) : add_stack(&s);
     const bool begun = member(&s, s.at.expert == 0 ? 0 : s.at.expert - 1, 0, &name) != NULL; /* back to 0, one by one */
     return begun ? TSR_OK
                  : tsr_fail(err, TSR_E_UNSUPPORTED, "%s: there is '%s', and no '%s' before it", source_of(&s)->path,
                             t->name, name == NULL ? "" : name);
+}
+
+tsr_status tsr_stack_experts(tsr_plan *plan, const tsr_weights *weights, const tsr_weight *weight, tsr_dtype dtype,
+                             bool *handled, tsr_err *err)
+{
+    return stack(plan, weights, weight, dtype, false, handled, err);
+}
+
+tsr_status tsr_stack_codes(tsr_plan *plan, const tsr_weights *weights, const tsr_weight *weight, bool *handled,
+                           tsr_err *err)
+{
+    return stack(plan, weights, weight, TSR_U8, true, handled, err);
 }

@@ -11,4 +11,9 @@
 tsr_status tsr_stack_experts(tsr_plan *plan, const tsr_weights *weights, const tsr_weight *weight, tsr_dtype dtype,
                              bool *handled, tsr_err *err) TSR_WARN_UNUSED;
 
+/* The same in gpt-oss' layout: the codes and scales of its experts as they are, a step each. TSR_E_UNSUPPORTED too: an
+ * expert whose weight is not MXFP4. */
+tsr_status tsr_stack_codes(tsr_plan *plan, const tsr_weights *weights, const tsr_weight *weight, bool *handled,
+                           tsr_err *err) TSR_WARN_UNUSED;
+
 #endif

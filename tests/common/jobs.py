@@ -51,6 +51,9 @@ JOBS = [
         ("many", "giant")),
     Job("quantize mxfp4, gpt-oss", remade.GPT_OSS, "quantize SRC -o DST --scheme mxfp4-weight-only --dialect gpt-oss --mx-scale floor "
         "--max-shard-size 16MB", ("many",)),
+    Job("convert mxfp4, gpt-oss put together", (remade.GPT_OSS, "quantize SRC -o DST --scheme mxfp4 --dialect compressed-tensors "
+        "--mx-scale floor --max-shard-size 16MB --quiet"), "convert SRC -o DST --to mxfp4-weight-only --max-shard-size 16MB",
+        ("many", "giant"), codes=EXACT),
     Job("quantize experts one by one", remade.STACKS, "quantize SRC -o DST --scheme nvfp4-weight-only --max-shard-size 16MB"),
     Job("convert bf16, experts put together", (remade.STACKS, "quantize SRC -o DST --scheme mxfp8 --mx-scale floor --max-shard-size 16MB --quiet"),
         "convert SRC -o DST --to bf16 --experts stack --max-shard-size 16MB", codes=EXACT),

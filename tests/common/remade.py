@@ -59,7 +59,7 @@ def stacked(name, shape, data):
         return {name: ("BF16", shape, data)}
     rows, cols = shape
     experts = cols // 2048 if cols % 2048 == 0 else 1
-    layer, _, leaf = name.removesuffix(".weight").rpartition(".")
+    layer, _, leaf = name.removesuffix(".weight").replace(".shared_experts.", ".").rpartition(".")
     one = re.fullmatch(r"model\.layers\.(\d+)\.mlp\.experts\.(\d+)", layer)  # which gets a layer of its own
     layer = layer if one is None else f"model.layers.{256 * int(one[1]) + int(one[2])}.mlp"
     stack = {"up_proj": "experts.gate_up_proj", "down_proj": "experts.down_proj"}.get(leaf)

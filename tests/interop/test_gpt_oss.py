@@ -163,6 +163,62 @@ def test_experts_that_were_taken_apart(tmp_path, tessera, quantize, convert):
     assert load(quantize(together, *NATIVE)).keys() == expected(stacks, tensors).keys()
 
 
+@pytest.mark.parametrize("shape", [{}, {"hidden": 2048, "inner": 1056, "experts": 2, "files": 2}], ids=["small", "of several units"])
+def test_codes_put_together(tmp_path, tessera, quantize, convert, inspect, shape):
+    """What was taken apart has every byte of what the scheme writes at once, whatever spelling it had in between."""
+    src, stacks, _ = model(tmp_path / "src", **shape)
+    wanted = load(quantize(src, *NATIVE, "--mx-scale", "even"))
+    apart = quantize(src, *NATIVE, "--dialect", "compressed-tensors")
+    for options in (("--to", "mxfp4-weight-only"), ("--to", "mxfp4", "--threads", "1"),
+                    ("--to", "mxfp4", "--dialect", "gpt-oss", "--experts", "stack", "--max-shard-size", "1MB")):
+        dst = convert(apart, *options)
+        assert_same(load(dst), wanted)
+    assert json.loads((dst / "config.json").read_text())["quantization_config"] == {"quant_method": "mxfp4", "modules_to_not_convert": KEPT}
+    assert inspect(dst, "--can-load", ",".join(LOADERS), "--tp", "1")[0] == 0
+    for words in (("diff", apart, dst), ("verify", dst, "--against", apart), ("verify", dst, "--against", src)):
+        code, out, err = harness.run(tessera, words)
+        assert code == 0, out + err
+
+
+def change(apart, path, name, edit):
+    """A copy of the experts one by one with one tensor changed; None takes it out."""
+    tensors = {n: np.array(a) for n, a in load(apart).items()}
+    tensors[name] = edit(tensors[name])
+    config = json.loads((apart / "config.json").read_text())
+    return make(path, {"model.safetensors": {n: a for n, a in tensors.items() if a is not None}}, **(
+        {"quantization": config.pop("quantization_config")} | config))
+
+
+def nan_scale(scales):
+    scales[5, 1] = 255
+    return scales
+
+
+def test_codes_that_do_not_fit(tmp_path, tessera, quantize, convert):
+    src, _, _ = model(tmp_path / "src")
+    native, apart = quantize(src, *NATIVE), quantize(src, *NATIVE, "--dialect", "compressed-tensors")
+    expert = EXPERTS + "1.up_proj."
+    cases = [
+        (native, (), 3, ["in this layout already", "--dialect compressed-tensors"]),
+        (quantize(src, "--scheme", "nvfp4-weight-only"), (), 3, ["NVFP4", "--to bf16 --experts stack"]),
+        (apart, ("--exclude", "*down*"), 2, ["--exclude"]), (apart, ("--lossy",), 2, ["--lossy"]),
+        (change(apart, tmp_path / "nan", expert + "weight_scale", nan_scale), (), 3, [expert, "[5, 1]", "255"]),
+        (change(apart, tmp_path / "short", EXPERTS + "2.gate_proj.bias", lambda x: None), (), 3, ["2.gate_proj.bias"]),
+        (change(apart, tmp_path / "last", EXPERTS + "2.down_proj.bias", lambda x: None), (), 3, ["2.down_proj.bias"]),
+    ]
+    for number, (what, options, wanted, words) in enumerate(cases):
+        dst = tmp_path / f"refused-{number}"
+        code, _, err = harness.run(tessera, ["convert", what, "-o", dst, "--to", "mxfp4-weight-only", *options, "--quiet"])
+        assert code == wanted and all(word in err for word in words), (number, err)
+        assert not (dst / "config.json").exists()
+
+
+def test_codes_taken_apart_are_warned_of(tmp_path, tessera, quantize):
+    native = quantize(model(tmp_path / "src")[0], *NATIVE)
+    code, _, err = harness.run(tessera, ["convert", native, "-o", tmp_path / "dst", "--to", "mxfp4", "--dialect", "compressed-tensors"])
+    assert code == 0 and "no loader" in err, err
+
+
 @pytest.mark.parametrize("options", [("--scheme", "fp8-block"), ("--scheme", "int8-channel"), ("--scheme", "nvfp4-weight-only"),
                                      ("--scheme", "mxfp8"), ("--rules", "rules.json")], ids=" ".join)
 def test_the_dialect_is_for_mxfp4(tmp_path, tessera, options):
