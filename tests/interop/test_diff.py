@@ -380,3 +380,16 @@ def test_each_scheme_is_judged_by_its_own_figures(scheme, words, diff, quantize,
     harness.write_safetensors(dst / "model.safetensors", tensors)
     _, _, text = diff(src, dst)
     assert "codes are not the nearest under their scales" in text and "every code" not in text
+
+
+@pytest.mark.parametrize("name, said", [("tessera-tp.json", "which rank of how many"), ("tessera-layout.json", "is missing")])
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"tp": "x", "weights": 3}'])
+def test_a_description_that_is_malformed_is_refused(name, said, text, tmp_path, tessera):
+    """On either side, by diff and by verify; without the file the sides are equal."""
+    a, b = (write(tmp_path / side, {W: np.ones((128, 128), BF16)}) for side in "ab")
+    commands = ["diff", a, b], ["diff", b, a], ["verify", b, "--against", a]
+    assert [harness.run(tessera, command)[0] for command in commands] == [0, 0, 0]
+    (b / name).write_text(text)
+    for command in commands:
+        code, out, err = harness.run(tessera, command)
+        assert code == 3 and f"b/{name}: " in err and ("not valid JSON" if text == "{" else said) in err, out + err
