@@ -152,6 +152,15 @@ def test_a_planted_fault_is_named(fault, report, tessera, tmp_path):
     assert any(f["fatal"] and words[fault] in f["text"] for f in named), result["findings"]
 
 
+def test_an_error_is_told(report, tessera, tmp_path):
+    path = tmp_path / "failed.json"
+    assert harness.run(tessera, ["verify", tmp_path / "nothing", "--against", tmp_path / "original", "--json", path])[0] == 3
+    code, page = report(path)
+    assert code == 1 and page.verdict == "FAIL" and "exit code 3" in page.heading
+    (finding,) = page.data["results"][0]["findings"]
+    assert finding["fatal"] and str(tmp_path / "nothing") in finding["text"]
+
+
 def test_regressions(report, tmp_path):
     old = results.deepseek(6, 3)
     new = [dict(row) for row in old[:-1]]
