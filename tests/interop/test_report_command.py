@@ -145,7 +145,7 @@ def test_colour_only_on_a_terminal_and_never_alone(large, tessera, report):
 @pytest.mark.parametrize("columns", [60, 80, 100, 300])
 def test_lines_fit_the_terminal(columns, large, tessera):
     plain = on_terminal(tessera, [large], columns, NO_COLOR="1")
-    widest = max(map(len, plain.splitlines()))
+    widest = max(len(line) for line in plain.splitlines() if str(large) not in line)  # a path is not broken
     assert widest <= columns and (columns == 60 or widest > 60)
 
 
