@@ -5,6 +5,7 @@ N failed'."""
 
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -21,10 +22,10 @@ KERNELS = ("kernels/",)
 
 
 def sources():
-    """Tracked and untracked code, and whatever else is named in DATA; without git, what is there."""
-    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True,
-                            text=True)
-    names = listed.stdout.splitlines() if listed.returncode == 0 else [
+    """Tracked and untracked code, and whatever else is named in DATA; without git, or outside of a repository, what is there."""
+    listed = shutil.which("git") and subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
+                                                    capture_output=True, text=True)
+    names = listed.stdout.splitlines() if listed and listed.returncode == 0 else [
         str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if not path.relative_to(ROOT).parts[0].startswith((".", "build"))]
     return sorted(path for path in map(pathlib.Path, names)
                   if (ROOT / path).is_file() and (path.suffix in CODE or path.name == "dev") and str(path) not in DATA)

@@ -158,7 +158,7 @@ def suite(checks, work):
         . tests/suite.sh
         fails() { echo detail 17; return 3; }
         skips() { echo 'skipped: no device'; return 77; }
-        add 'a slow one' sh -c 'sleep 0.2; echo 5 passed, 0 failed'
+        add 'a slow one' sh -c 'sleep 2; echo 5 passed, 0 failed'
         add 'a bad one' fails
         add 'an absent one' skips
         waiting=(0 1 2)
