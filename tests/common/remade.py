@@ -54,7 +54,7 @@ def gptoss(x, rows, cols, rng):
 
 def stacked(name, shape, data):
     """The feed-forward layers as stacks of experts, [experts, in, out]: the same numbers in another order. A long row becomes that
-    of several experts."""
+    of several experts, in a layer of its own: the other layers have one."""
     if ".mlp." not in name or len(shape) != 2:
         return {name: ("BF16", shape, data)}
     rows, cols = shape
@@ -62,6 +62,8 @@ def stacked(name, shape, data):
     layer, _, leaf = name.removesuffix(".weight").replace(".shared_experts.", ".").rpartition(".")
     one = re.fullmatch(r"model\.layers\.(\d+)\.mlp\.experts\.(\d+)", layer)  # which gets a layer of its own
     layer = layer if one is None else f"model.layers.{256 * int(one[1]) + int(one[2])}.mlp"
+    if experts > 1:
+        layer = re.sub(r"\d+", lambda number: str(int(number[0]) + 1000), layer, count=1)
     stack = {"up_proj": "experts.gate_up_proj", "down_proj": "experts.down_proj"}.get(leaf)
     return {} if stack is None else {f"{layer}.{stack}": ("BF16", [experts, cols // experts, rows], data)}
 
