@@ -20,7 +20,7 @@ def tell(tessera):
 
     def call(*words):
         code, out, err = harness.run(tessera, [*words, "--quiet", "--json", "-"])
-        return code, json.loads(out) if out.startswith("{") else err
+        return code, json.loads(out)
 
     return call
 
@@ -101,8 +101,8 @@ def test_a_part_without_its_scale_is_refused(tmp_path, convert, tell):
     metadata, tensors = harness.read_safetensors(dst / "model.safetensors")
     del tensors[PREFIX + "W_UV_scale"]
     harness.write_safetensors(dst / "model.safetensors", tensors, metadata)
-    code, err = tell("diff", m.path, dst)
-    assert code == 3 and "W_UV" in err and "W_UV_scale" in err
+    code, result = tell("diff", m.path, dst)
+    assert code == 3 and "'W_UV_scale'" in result["error"]["message"]
     code, result = tell("inspect", dst)
     assert code == 1 and any(f["rule"] == "pairing" and f["tensor"] == PREFIX + "W_UV" for f in result["findings"])
 
