@@ -156,7 +156,7 @@ def suite(checks, work):
         have() { command -v "$1" >/dev/null 2>&1; }
         need_scratch() { :; }
         . tests/suite.sh
-        fails() { echo detail 17; return 3; }
+        fails() { sleep 0.5; echo detail 17; return 3; }  # a shell may only tell of what ends while it waits
         skips() { echo 'skipped: no device'; return 77; }
         add 'a slow one' sh -c 'sleep 2; echo 5 passed, 0 failed'
         add 'a bad one' fails
