@@ -54,27 +54,7 @@ ALWAYS_INLINE void decode(const uint8_t *packed, size_t n, size_t group, const f
     }
 }
 
-/* Groups of 32, as many releases have them: without a loop inside. */
-ALWAYS_INLINE void decode_any(const uint8_t *packed, size_t n, size_t group, const float *scale, const float *zero,
-                              bool f16, uint16_t *y)
-{
-    if (group == 32 && n % 32 == 0 && zero == NULL)
-        decode(packed, n, 32, scale, NULL, f16, y);
-    else
-        decode(packed, n, group, scale, zero, f16, y);
-}
-
-void tsr_decode_int4_bf16_avx512(const uint8_t *packed, size_t n, size_t group, const float *scale, const float *zero,
-                                 uint16_t *y)
-{
-    decode_any(packed, n, group, scale, zero, false, y);
-}
-
-void tsr_decode_int4_f16_avx512(const uint8_t *packed, size_t n, size_t group, const float *scale, const float *zero,
-                                uint16_t *y)
-{
-    decode_any(packed, n, group, scale, zero, true, y);
-}
+#include "kernels/cpu/x86/int4_groups_body.h"
 
 /* ---- 32 bits ---- */
 
