@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <vector>
 
 #include "kernels/cuda/cuda_launch.h"
 
@@ -49,6 +50,20 @@ template <typename T> static T *device_array(size_t count)
     CHECK(cudaMalloc(&p, count * sizeof(T)));
     CHECK(cudaMemset(p, 0xFF, count * sizeof(T)));
     return static_cast<T *>(p);
+}
+
+template <typename T> static T *upload(const std::vector<T> &x)
+{
+    T *const p = device_array<T>(x.size() + 16);
+    CHECK(cudaMemcpy(p, x.data(), x.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return p;
+}
+
+template <typename T> static std::vector<T> download(const T *p, size_t n)
+{
+    std::vector<T> x(n);
+    CHECK(cudaMemcpy(x.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost));
+    return x;
 }
 
 /* splitmix64: the same numbers for the same seed and place. */

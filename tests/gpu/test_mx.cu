@@ -14,35 +14,12 @@ extern "C" {
 #include "kernels/cuda/mx_dequant.h"
 #include "kernels/cuda/mx_gemm.h"
 #include "tests/gpu/gpu_common.cuh"
+#include "tests/gpu/verdicts.cuh"
 
-static int checks, failures;
 static uint64_t seed = 20261122;
 
 static const tsr_mx_form kForms[] = {TSR_MX_FORM_MXFP4, TSR_MX_FORM_MXFP8, TSR_MX_FORM_NVFP4_TIMES,
                                      TSR_MX_FORM_NVFP4_DIVIDED};
-
-static void verdict(bool fine, const char *what, const char *detail)
-{
-    checks += 1;
-    failures += !fine;
-    if (!fine) {
-        printf("FAILED %s %s\n", what, detail);
-    }
-}
-
-template <typename T> static T *upload(const std::vector<T> &x)
-{
-    T *const p = device_array<T>(x.size() + 16);
-    CHECK(cudaMemcpy(p, x.data(), x.size() * sizeof(T), cudaMemcpyHostToDevice));
-    return p;
-}
-
-template <typename T> static std::vector<T> download(const T *p, size_t n)
-{
-    std::vector<T> x(n);
-    CHECK(cudaMemcpy(x.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost));
-    return x;
-}
 
 static bool is_nvfp4(tsr_mx_form form)
 {

@@ -54,14 +54,20 @@ def by_place(result):
     return {(j["subject"], j["what"]): j for j in result["judgements"]}
 
 
-def check_form(checks, tessera, name, check, directory):
+def check_both(checks, tessera, name, check, directory):
+    """The judgements of both devices by place, and the result with the GPU, after what both have in common was looked at."""
     results = {device: verify(tessera, check, device, directory) for device in ("cpu", "cuda")}
     for device, (code, result) in results.items():
         wrong = [f"{j['what']}: {j['fault']}" for j in result["judgements"] if not j["passed"]]
-        checks.check(f"{name}: sound on {device}", code == 0, wrong[:4])
+        checks.check(f"{name}: {check} is sound on {device}", code == 0, wrong[:4])
     on_cpu, on_gpu = (by_place(results[device][1]) for device in ("cpu", "cuda"))
-    checks.check(f"{name}: the CPU's judgements are the same beside a GPU",
+    checks.check(f"{name}: {check}: the CPU's judgements are the same beside a GPU",
                  on_cpu and all(on_gpu.get(place) == j for place, j in on_cpu.items()))
+    return on_cpu, on_gpu, results["cuda"][1]
+
+
+def check_form(checks, tessera, name, check, directory):
+    on_cpu, on_gpu, result = check_both(checks, tessera, name, check, directory)
     kernels = {"CUDA plain": 0, "CUDA fast": 0}
     for (subject, what), j in on_gpu.items():
         kernel, _, rest = what.partition(": ")
@@ -75,7 +81,7 @@ def check_form(checks, tessera, name, check, directory):
     print(f"{name:28} {len(on_cpu):5} judgements on the CPU, {len(on_gpu):5} with a GPU; "
           + ", ".join(f"{count} of {kernel}" for kernel, count in kernels.items()), flush=True)
     if check == "dequant" and "zero points" in name:
-        why = [s["why"] for s in results["cuda"][1]["skipped"]]
+        why = [s["why"] for s in result["skipped"]]
         checks.check(f"{name}: why the GPU takes none", sum("takes no zero points" in w for w in why) == 6, why)
     else:
         checks.check(f"{name}: both kernels of the GPU were judged", all(kernels.values()), kernels)

@@ -12,7 +12,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
 import harness
-from verify_int import by_place, verify, write_ranges
+from verify_int import check_both, write_ranges
 
 RANGES = ["--activations", "RANGES"]
 # quantize's options, and the products that there are of its output
@@ -27,13 +27,7 @@ FORMS = [
 
 def check_check(checks, tessera, name, check, directory):
     """The judgements of one check by place, of both devices, after what both have in common was looked at."""
-    results = {device: verify(tessera, check, device, directory) for device in ("cpu", "cuda")}
-    for device, (code, result) in results.items():
-        wrong = [f"{j['what']}: {j['fault']}" for j in result["judgements"] if not j["passed"]]
-        checks.check(f"{name}: {check} is sound on {device}", code == 0, wrong[:4])
-    on_cpu, on_gpu = (by_place(results[device][1]) for device in ("cpu", "cuda"))
-    checks.check(f"{name}: {check}: the CPU's judgements are the same beside a GPU",
-                 on_cpu and all(on_gpu.get(place) == j for place, j in on_cpu.items()))
+    on_cpu, on_gpu, _ = check_both(checks, tessera, name, check, directory)
     print(f"{name:28} {check:8} {len(on_cpu):5} judgements on the CPU, {len(on_gpu):5} with a GPU", flush=True)
     return on_cpu, on_gpu
 
