@@ -113,8 +113,7 @@ Test(integers, faults_of_epilogues_are_found)
         cr_assert_eq(tsr_device_add_epilogue(
                          &device, &(tsr_device_epilogue){"planted", run_faulty_epilogue, NULL, planted}, &err),
                      TSR_OK);
-        tsr_kernel_options options = options_for(&device, &glob);
-        options.columns = N / 2; /* the faults are in each half */
+        const tsr_kernel_options options = options_for(&device, &glob);
         cr_assert_eq(tsr_check_epilogue(&options, 7, &evidence, &err), TSR_OK, "%s", err.msg);
         cr_assert_eq(evidence.failed > 0, planted != NO_FAULT, "fault %d: %zu of %zu fail", (int)planted,
                      evidence.failed, evidence.count);
@@ -146,8 +145,7 @@ Test(integers, a_flipped_bit_in_a_layout_is_found)
                              &device, &(tsr_device_dequant){"planted", flip_a_bit, NULL, (uintptr_t)&sound}, &err),
                          TSR_OK);
         }
-        tsr_kernel_options options = options_for(&device, &glob);
-        options.columns = N / 2;
+        const tsr_kernel_options options = options_for(&device, &glob);
         cr_assert_eq(tsr_check_dequant(&options, 7, &evidence, &err), TSR_OK, "%s", err.msg);
         cr_assert_eq(evidence.failed > 0, planted == 1);
         cr_assert_gt(evidence.count, 9);
