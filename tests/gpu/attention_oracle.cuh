@@ -36,20 +36,6 @@ static uint16_t narrow(double x)
     return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
-template <typename T> static T *upload(const std::vector<T> &from)
-{
-    T *const p = device_array<T>(from.size());
-    CHECK(cudaMemcpy(p, from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice));
-    return p;
-}
-
-template <typename T> static std::vector<T> download(const T *from, size_t count)
-{
-    std::vector<T> to(count);
-    CHECK(cudaMemcpy(to.data(), from, count * sizeof(T), cudaMemcpyDeviceToHost));
-    return to;
-}
-
 /* A token's key, in two pieces, and value. */
 struct token_rows {
     const uint16_t *nope, *rope, *value;
