@@ -2,7 +2,6 @@
 #include "cli/compare_sides.h"
 
 #include "cli/places.h"
-#include "cli/terminal.h"
 #include "formats/json/json_write.h"
 
 #include <stdio.h>
@@ -33,13 +32,12 @@ void tsr_compare_job_options(tsr_compare_job *job, tsr_option *options)
     tsr_options_append(options, shared);
 }
 
-tsr_status tsr_compare_job_run(tsr_compare_job *job, tsr_err *err)
+tsr_status tsr_compare_job_open(tsr_compare_job *job, tsr_err *err)
 {
     tsr_block block;
     if (job->threads == 0)
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
     TSR_TRY(tsr_parse_block("--source-block", job->block, &block, err));
-    tsr_side side[2];
     for (size_t i = 0; i < 2; i++) {
         TSR_TRY(tsr_checkpoint_open(&job->checkpoint[i], job->path[i], NULL, 0, err));
         TSR_TRY(tsr_manifest_read(&job->manifest[i], job->checkpoint[i], &job->arena, err));
@@ -48,16 +46,27 @@ tsr_status tsr_compare_job_run(tsr_compare_job *job, tsr_err *err)
             status = tsr_weights_pair(&job->weights[i], job->checkpoint[i], block, err);
         if (status != TSR_OK)
             return status;
-        side[i] = (tsr_side){job->checkpoint[i], &job->weights[i]};
     }
-    tsr_terminal terminal;
-    TSR_TRY(tsr_terminal_open(&terminal, job->quiet, &job->progress, err));
+    return TSR_OK;
+}
+
+tsr_status tsr_compare_job_compare(tsr_compare_job *job, tsr_terminal *terminal, tsr_err *err)
+{
+    const tsr_side side[] = {{job->checkpoint[0], &job->weights[0]}, {job->checkpoint[1], &job->weights[1]}};
     const tsr_compare_options options = {
         .globs = job->tensors.items,
         .n_globs = job->tensors.count,
-        .run = tsr_terminal_run_options(&terminal, job->threads, job->memory),
+        .run = tsr_terminal_run_options(terminal, job->threads, job->memory),
     };
-    const tsr_status status = tsr_compare(&side[0], &side[1], &options, &job->comparison, err);
+    return tsr_compare(&side[0], &side[1], &options, &job->comparison, err);
+}
+
+tsr_status tsr_compare_job_run(tsr_compare_job *job, tsr_err *err)
+{
+    tsr_terminal terminal;
+    TSR_TRY(tsr_compare_job_open(job, err));
+    TSR_TRY(tsr_terminal_open(&terminal, job->quiet, &job->progress, err));
+    const tsr_status status = tsr_compare_job_compare(job, &terminal, err);
     tsr_terminal_close(&terminal);
     return status;
 }

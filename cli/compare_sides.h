@@ -4,6 +4,7 @@
 #define TSR_CLI_COMPARE_SIDES_H
 
 #include "cli/options.h"
+#include "cli/terminal.h"
 #include "common/text.h"
 #include "formats/checkpoint/manifest.h"
 #include "verify/weights/compare.h"
@@ -17,7 +18,7 @@ typedef struct tsr_compare_job {
     uint64_t threads, memory;
     bool quiet, help;
 
-    /* After tsr_compare_job_run. */
+    /* After tsr_compare_job_open; the comparison after tsr_compare_job_compare. */
     tsr_checkpoint *checkpoint[2];
     tsr_weights weights[2];
     tsr_comparison comparison;
@@ -31,7 +32,13 @@ tsr_compare_job tsr_compare_job_defaults(const char *command);
 /* Puts the shared options behind the command's own. */
 void tsr_compare_job_options(tsr_compare_job *job, tsr_option *options);
 
-/* Opens both sides, pairs their scales, compares. */
+/* Opens both sides, and pairs their scales. */
+tsr_status tsr_compare_job_open(tsr_compare_job *job, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Compares them, and shows on the terminal how far it is. */
+tsr_status tsr_compare_job_compare(tsr_compare_job *job, tsr_terminal *terminal, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Both, with a terminal of its own. */
 tsr_status tsr_compare_job_run(tsr_compare_job *job, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Writes the finished text to --json's file or to stdout; nothing when it was not asked for. */

@@ -1,0 +1,227 @@
+/* A forward pass through two models: options, a table of how errors grow, and the evidence as JSON. */
+#include "cli/verify_forward.h"
+
+#include "cli/evidence_text.h"
+#include "cli/output.h"
+#include "formats/json/json_write.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_TOKENS = 1 << 20 };
+
+/* ---- options ---- */
+
+tsr_verify_forward tsr_verify_forward_defaults(void)
+{
+    return (tsr_verify_forward){.threads = tsr_cpu_count(),
+                                .request = {.last = SIZE_MAX, .limits = tsr_forward_limits_defaults()}};
+}
+
+tsr_forward_texts tsr_forward_texts_defaults(void)
+{
+    return (tsr_forward_texts){.length = 64};
+}
+
+void tsr_forward_options(tsr_option *options, tsr_forward_texts *texts)
+{
+    const tsr_option all[] = {
+        {"--layers", TSR_OPT_TEXT, &texts->layers, "A..B", "only these, straight from the embedding (all)"},
+        {"--tokens", TSR_OPT_TEXT, &texts->tokens, "FILE|random", "token ids as text, a line a sequence (random)"},
+        {"--batch", TSR_OPT_COUNT, &texts->sequences, "B",
+         "number of sequences: drawn (1), or the first of the file (all)"},
+        {"--count", TSR_OPT_COUNT, &texts->length, "N", "tokens of a sequence, at most (64)"},
+        {"--max-kl", TSR_OPT_TEXT, &texts->max_kl, "X", "largest mean KL divergence, in nats (none)"},
+        {"--min-top1", TSR_OPT_TEXT, &texts->min_top1, "X",
+         "smallest share of positions with the same likeliest token (none)"},
+        {0},
+    };
+    tsr_options_append(options, all);
+}
+
+static tsr_status parse_layers(const char *text, tsr_forward_request *r, tsr_err *err)
+{
+    char *end;
+    if (text == NULL)
+        return TSR_OK;
+    r->first = r->last = strtoull(text, &end, 10);
+    bool fine = *text >= '0' && *text <= '9';
+    if (fine && strncmp(end, "..", 2) == 0) {
+        const char *const second = end + 2;
+        r->last = strtoull(second, &end, 10);
+        fine = *second >= '0' && *second <= '9';
+    }
+    return fine && *end == '\0' ? TSR_OK
+                                : tsr_fail(err, TSR_E_USAGE, "--layers: takes A..B, or one number, not '%s'", text);
+}
+
+tsr_status tsr_forward_texts_parse(tsr_forward_request *r, const tsr_forward_texts *texts, tsr_err *err)
+{
+    if (texts->length == 0 || texts->sequences > MAX_TOKENS || texts->length > MAX_TOKENS)
+        return tsr_fail(err, TSR_E_USAGE, "--count (and --batch): from 1 to %d", MAX_TOKENS);
+    TSR_TRY(parse_layers(texts->layers, r, err));
+    TSR_TRY(tsr_parse_number("--max-kl", texts->max_kl, &r->limits.max_kl, err));
+    TSR_TRY(tsr_parse_number("--min-top1", texts->min_top1, &r->limits.min_top1, err));
+    r->tokens = texts->tokens != NULL && strcmp(texts->tokens, "random") == 0 ? NULL : texts->tokens;
+    r->sequences = texts->sequences > 0 ? texts->sequences : r->tokens == NULL ? 1 : MAX_TOKENS;
+    r->length = texts->length;
+    return TSR_OK;
+}
+
+/* ---- telling ---- */
+
+static void print_share(const tsr_judgement *j)
+{
+    if (j->choices > 0)
+        tsr_print("  %7.2f %%", 100 * (double)j->agreed / (double)j->choices);
+    else
+        tsr_print("  %9s", "");
+}
+
+static void print_fault(const tsr_judgement *j)
+{
+    tsr_print("  ");
+    tsr_print_word(TSR_BAD, "FAIL", 5);
+    tsr_print("%s: %s, largest error at %s\n", j->what, j->fault, j->worst_at);
+}
+
+/* Prints one line a layer. A layer fails only because of the error that it adds by itself. */
+static void print_layers(const tsr_evidence *e)
+{
+    tsr_print("%-22s  %-33s  %s\n", "", "stream of hidden states", "layer alone, on the source's input");
+    tsr_print("%-22s  %9s  %10s  %9s   %9s  %10s  %9s\n", "", "SQNR", "relative", "experts", "SQNR", "relative",
+              "experts");
+    for (size_t i = 0; i + 1 < e->count; i++) {
+        const tsr_judgement *const stream = &e->items[i], *const alone = stream + 1;
+        if (strcmp(stream->what, TSR_FORWARD_STREAM) != 0 || strcmp(alone->what, TSR_FORWARD_LAYER) != 0)
+            continue;
+        tsr_print("%-22s  %6.2f dB  %10.3g", stream->subject, tsr_metrics_sqnr(&stream->metrics),
+                  tsr_metrics_relative(&stream->metrics));
+        print_share(stream);
+        tsr_print("   %6.2f dB  %10.3g", tsr_metrics_sqnr(&alone->metrics), tsr_metrics_relative(&alone->metrics));
+        print_share(alone);
+        tsr_print("\n");
+        for (const tsr_judgement *j = stream; j <= alone; j++) {
+            if (j->fault != NULL)
+                print_fault(j);
+        }
+    }
+}
+
+static void print_logits(const tsr_judgement *j)
+{
+    tsr_judgement_print(j);
+    tsr_print(
+        "       KL divergence: mean %.3g nats, max %.3g; the likeliest token is the same in %llu of %llu positions\n",
+        j->kl.mean, j->kl.max, (unsigned long long)j->agreed, (unsigned long long)j->choices);
+}
+
+static void print_result(const void *verification)
+{
+    const tsr_verify_forward *const v = verification;
+    const tsr_evidence *const e = &v->evidence;
+    if (v->reference != NULL) {
+        for (size_t i = 0; i < e->count; i++) {
+            tsr_print("%s\n", e->items[i].subject);
+            tsr_judgement_print(&e->items[i]);
+        }
+    } else {
+        print_layers(e);
+        print_logits(&e->items[e->count - 1]);
+    }
+    tsr_print("CPU, double precision; seed %llu, %.2f s\n", U64(v->request.seed), e->seconds);
+    tsr_evidence_print_end(e);
+}
+
+static void write_json(tsr_text *t, const void *verification)
+{
+    const tsr_verify_forward *const v = verification;
+    const tsr_forward_request *const r = &v->request;
+    tsr_json_begin_object(t, false);
+    tsr_json_member_string(t, "schema", "tessera-verify-forward/1");
+    tsr_json_member_string(t, "version", TSR_VERSION);
+    tsr_json_member_string(t, "source", v->sides[0]);
+    tsr_json_member_string(t, "checkpoint", v->sides[1]);
+    tsr_json_member_string(t, "reference", v->reference);
+    tsr_json_member_string(t, "tokens", r->tokens);
+    tsr_json_member_u64(t, "seed", r->seed);
+    tsr_json_key(t, "layers");
+    tsr_json_begin_array(t, true);
+    tsr_json_u64(t, r->first);
+    if (r->last == SIZE_MAX)
+        tsr_json_null(t);
+    else
+        tsr_json_u64(t, r->last);
+    tsr_json_end_array(t);
+    tsr_json_member_bool(t, "passed", v->evidence.failed == 0);
+    tsr_json_key(t, "limits");
+    tsr_json_begin_object(t, true);
+    tsr_json_member_number(t, "min_sqnr_db", r->limits.min_sqnr);
+    tsr_json_member_number(t, "max_kl_nats", r->limits.max_kl);
+    tsr_json_member_number(t, "min_top1", r->limits.min_top1);
+    tsr_json_end_object(t);
+    tsr_evidence_json(t, &v->evidence);
+    tsr_json_end_object(t);
+    tsr_text_append(t, "\n", 1);
+}
+
+/* ---- running ---- */
+
+static tsr_status open_all(void *verification, tsr_err *err)
+{
+    tsr_verify_forward *const v = verification;
+    for (size_t i = 0; i < 2 && v->sides[i] != NULL; i++) {
+        TSR_TRY(tsr_checkpoint_open(&v->checkpoints[i], v->sides[i], NULL, 0, err));
+        TSR_TRY(
+            tsr_weights_survey(&v->weights[i], v->checkpoints[i], (tsr_block){0, 0}, tsr_weights_pass_over, NULL, err));
+        v->opened[i] = (tsr_side){v->checkpoints[i], &v->weights[i]};
+    }
+    if (v->reference != NULL)
+        TSR_TRY(tsr_checkpoint_open(&v->opened_reference, v->reference, NULL, 0, err));
+    v->request.source = &v->opened[0];
+    v->request.model = v->sides[1] == NULL ? NULL : &v->opened[1];
+    v->request.reference = v->opened_reference;
+    return TSR_OK;
+}
+
+static tsr_status run(void *verification, tsr_terminal *terminal, tsr_err *err)
+{
+    tsr_verify_forward *const v = verification;
+    v->request.run = tsr_terminal_run_options(terminal, v->threads, 0);
+    return tsr_check_forward(&v->request, &v->evidence, err);
+}
+
+static bool is_fine(const void *verification)
+{
+    const tsr_verify_forward *const v = verification;
+    return v->evidence.failed == 0;
+}
+
+static void tell_judged(tsr_text *text, const void *verification)
+{
+    const tsr_verify_forward *const v = verification;
+    const tsr_evidence *const e = &v->evidence;
+    tsr_text_printf(text, "%zu of %zu layers, %zu judgements", e->subjects, e->candidates, e->count);
+}
+
+static void close_all(void *verification)
+{
+    tsr_verify_forward *const v = verification;
+    tsr_evidence_free(&v->evidence);
+    for (size_t i = 0; i < 2; i++) {
+        tsr_weights_free(&v->weights[i]);
+        tsr_checkpoint_close(v->checkpoints[i]);
+    }
+    tsr_checkpoint_close(v->opened_reference);
+}
+
+const tsr_verify_kind tsr_kind_forward = {
+    .open = open_all,
+    .run = run,
+    .fine = is_fine,
+    .print = print_result,
+    .write_json = write_json,
+    .tell_judged = tell_judged,
+    .close = close_all,
+};
