@@ -15,7 +15,8 @@ enum { MAX_TOKENS = 1 << 20 };
 typedef struct arguments {
     const char *max_kernel_error, *max_kernel_rms, *min_sqnr;
     tsr_list tensors;
-    int device, out, scaling;
+    tsr_device_options device;
+    int out, scaling;
     tsr_check_options last;
 } arguments;
 
@@ -109,7 +110,7 @@ static void list_options(arguments *a, tsr_verify_kernels *v, tsr_option *option
         {"--scaling", TSR_OPT_CHOICE, &a->scaling, "1x128|64x128|128x128",
          "what shares a scale among activations: 1x128, or CUTLASS's groups and blocks"},
         {"--out", TSR_OPT_CHOICE, &a->out, "bf16|f16|f32|all", "result types (all)"},
-        {"--device", TSR_OPT_CHOICE, &a->device, "auto|cpu|cuda", "where kernels run (auto: a GPU if there is one)"},
+        TSR_DEVICE_OPTIONS(&a->device),
         {"--max-kernel-error", TSR_OPT_TEXT, &a->max_kernel_error, "X",
          "largest error of a kernel, over the most that its accumulation can cause (1)"},
         {"--max-kernel-rms", TSR_OPT_TEXT, &a->max_kernel_rms, "X",
@@ -138,7 +139,7 @@ static void list_mla_options(arguments *a, tsr_verify_kernels *v, tsr_option *op
         {"--fp8-cache", TSR_OPT_FLAG, &r->fp8_cache, NULL, "the FP8 latent cache, too"},
         {"--stages", TSR_OPT_TEXT, &v->stages, "FILE", "safetensors: hidden_states and stages of an implementation"},
         {"--seed", TSR_OPT_COUNT, &v->options.seed, "S", "seed of lengths and hidden states (0)"},
-        {"--device", TSR_OPT_CHOICE, &a->device, "auto|cpu|cuda", "where kernels run (auto: a GPU if there is one)"},
+        TSR_DEVICE_OPTIONS(&a->device),
         {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB", "smallest SQNR that quantization leaves a stage (20)"},
         {0},
     };
@@ -200,7 +201,7 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_verify_kernels 
     v->options.globs = a->tensors.items;
     v->options.n_globs = a->tensors.count;
     v->options.group_rows = kGroups[a->scaling];
-    v->kind = (tsr_device_kind)a->device;
+    TSR_TRY(tsr_device_asked(&a->device, &v->kind, err));
     if (a->out != TSR_N_OUTS)
         v->outs = 1u << a->out;
     v->options.run.threads = a->last.threads > UINT16_MAX ? UINT16_MAX : a->last.threads;

@@ -44,6 +44,15 @@ tsr_verify_kernels tsr_verify_kernels_defaults(tsr_kernel_check check)
                                             .mla = {.batch = 4, .context = 128, .new_tokens = 1, .ranks = 1}}};
 }
 
+/* A runner with a broken driver must not pass on the CPU. */
+tsr_status tsr_device_asked(const tsr_device_options *options, tsr_device_kind *kind, tsr_err *err)
+{
+    if (options->required != 0 && options->device == TSR_DEVICE_CPU)
+        return tsr_fail(err, TSR_E_USAGE, "--require-device cuda contradicts --device cpu: leave one of them out");
+    *kind = options->required != 0 ? TSR_DEVICE_CUDA : (tsr_device_kind)options->device;
+    return TSR_OK;
+}
+
 /* ---- telling ---- */
 
 static void print_phases(const tsr_evidence *e)

@@ -36,6 +36,22 @@ extern const tsr_verify_kind tsr_kind_kernels;
 /* "gemm", ... Static storage. */
 const char *tsr_kernel_check_name(tsr_kernel_check check);
 
+/* Where kernels may run: what --device and --require-device say. */
+typedef struct tsr_device_options {
+    int device, required;
+} tsr_device_options;
+
+/* The entries of a table that fill it. */
+#define TSR_DEVICE_OPTIONS(to)                                                                                       \
+    {"--device", TSR_OPT_CHOICE, &(to)->device, "auto|cpu|cuda", "where kernels run (auto: a GPU if there is one)"}, \
+    {                                                                                                                \
+        "--require-device", TSR_OPT_CHOICE, &(to)->required, "any|cuda",                                             \
+            "cuda: end in 5 where auto would take the CPU (any)"                                                     \
+    }
+
+/* What both together ask for. TSR_E_USAGE: they contradict one another. */
+tsr_status tsr_device_asked(const tsr_device_options *options, tsr_device_kind *kind, tsr_err *err) TSR_WARN_UNUSED;
+
 /* With the defaults of this machine. */
 tsr_verify_kernels tsr_verify_kernels_defaults(tsr_kernel_check check);
 

@@ -30,6 +30,10 @@ CASES = [
     ("verify epilogue SRC --device cuda", DEVICE, "GPU"),
     ("verify dequant SRC --device cuda", DEVICE, "GPU"),
     ("verify mla SRC --device cuda", DEVICE, "GPU"),
+    ("verify gemm SRC --require-device cuda", DEVICE, "GPU"),
+    ("verify epilogue SRC --require-device cuda", DEVICE, "GPU"),
+    ("verify dequant SRC --require-device cuda", DEVICE, "GPU"),
+    ("verify mla SRC --require-device cuda --device auto", DEVICE, "GPU"),
     ("report BROKEN/config.json", FORMAT, "config.json"),
 ]
 ONLY_JSON = [
@@ -128,12 +132,32 @@ def test_errors_on_stdout(places, tessera):
 
 
 @pytest.mark.parametrize("command", ["verify SRC --against BROKEN --min-sqnr many", "verify BROKEN", "quantize BROKEN -o OUT --block 3",
-                                     "diff BROKEN", "verify gemm BROKEN --tokens 0", "report"])
+                                     "diff BROKEN", "verify gemm BROKEN --tokens 0", "verify gemm BROKEN --device cpu --require-device cuda",
+                                     "verify mla BROKEN --require-device gpu", "report"])
 def test_a_wrong_command_line_writes_nothing(command, places, tessera, tmp_path):
     path = tmp_path / "result.json"
     path.write_text("as it was\n")
     code, _, err = harness.run(tessera, spell(places, command) + ["--json", path])
     assert code == 2 and path.read_text() == "as it was\n", err
+
+
+def test_a_runner_with_a_broken_driver_does_not_pass_on_the_cpu(places, quantize, tessera, tmp_path, monkeypatch):
+    """Where auto passes on the CPU, what requires a GPU ends in an error: a driver that is no library, and no device at all."""
+    output, (result, junit) = quantize(places["SRC"]), (tmp_path / "result.json", tmp_path / "result.xml")
+    (tmp_path / "driver").mkdir()
+    (tmp_path / "driver/libcuda.so.1").write_text("no library\n")
+    check = ["verify", "gemm", output, "--sample", 1, "--json", result, "--junit", junit, "--quiet"]
+    for name, value in {**NO_GPU, "LD_LIBRARY_PATH": tmp_path / "driver"}.items():
+        with monkeypatch.context() as context:
+            context.setenv(name, str(value))
+            code, _, err = harness.run(tessera, check)
+            passed = json.loads(result.read_text())
+            assert (code, passed["passed"]) == (0, True) and passed["device"].startswith("CPU") and passed["device_note"], err
+            for required in ("--device", "--require-device"):
+                code, out, err = harness.run(tessera, [*check, required, "cuda"])
+                assert (code, out) == (DEVICE, ""), err
+                check_json(result.read_text(), DEVICE, said(err))
+                check_junit(junit.read_text(), said(err))
 
 
 def test_an_error_never_lands_in_a_source(places, tessera):
