@@ -27,7 +27,8 @@ static const char kHelp[] =
     "tessera inspect PATH:TENSOR [options]\n\n"
     "Says what a checkpoint holds: files, parameters by part of the model, what is quantized and how, scales, "
     "attention\n"
-    "and its KV cache. For one tensor it shows values, codes, and a map of its blocks. PATH is a Hugging Face "
+    "and its KV cache. For one tensor it shows values, codes, and a map of its blocks; of a scale, which\n"
+    "weight it belongs to, and its grid. PATH is a Hugging Face "
     "directory\n"
     "or one .safetensors file. Of a whole checkpoint only headers, configuration and scales are read.\n\n"
     "--can-load says which loaders can load it, at which tensor-parallel sizes, and otherwise which tensor breaks "
@@ -38,6 +39,7 @@ static const char kHelp[] =
     "Examples:\n"
     "  tessera inspect DeepSeek-V3\n"
     "  tessera inspect DeepSeek-V3:model.layers.3.self_attn.kv_b_proj.weight\n"
+    "  tessera inspect DeepSeek-V3:model.layers.3.self_attn.kv_b_proj.weight_scale_inv\n"
     "  tessera inspect Qwen3-BF16 --can-load all --tp 1,2,4,8,16      before quantizing\n"
     "  tessera inspect out --can-load vllm --tp 8 --json -            in CI: exit code 1 says no\n\n"
     "Exit codes: 0 fine; 1 something is wrong with the checkpoint, or a loader that was asked for cannot load it at a\n"
@@ -263,24 +265,47 @@ static tsr_status refuse_unread(const tsr_checkpoint *c, const tsr_contents *s, 
     return TSR_OK;
 }
 
-static tsr_status inspect_tensor(const arguments *a, const tsr_checkpoint *c, const tsr_contents *s, const char *name,
-                                 tsr_err *err)
+/* Finds what a name means: a weight by its own name or that of its codes, or a tensor that stands with one. A scale is shown
+ * with the dtype that it is read as, which for U8 is not the stored one; `renamed` is storage for that. */
+static tsr_status find_tensor(const tsr_checkpoint *c, const tsr_contents *s, const char *name, tsr_tensor *renamed,
+                              tsr_inspected *x, tsr_err *err)
 {
     const tsr_tensor *const t = tsr_checkpoint_find(c, name);
     const tsr_weight *const paired = tsr_weights_find(&s->weights, c, name);
+    *x = (tsr_inspected){.stored = t, .weight = {.data = t, .values = t}};
     if (t == NULL && paired == NULL)
         return tsr_fail(err, TSR_E_FORMAT, "%s: there is no tensor '%s'", c->path, name);
-    const tsr_weight weight = paired == NULL ? (tsr_weight){.data = t, .values = t} : *paired;
-    tsr_histogram *const h = malloc(sizeof *h);
+    if (paired != NULL) {
+        x->weight = *paired;
+        x->stored = paired->data;
+        return TSR_OK;
+    }
+    x->owner = tsr_weights_owner(&s->weights, t, &x->role);
+    if (x->owner != NULL && t == x->owner->scale) {
+        *renamed = *t;
+        renamed->dtype = x->owner->scale_dtype;
+        x->weight.data = x->weight.values = renamed;
+    }
+    return TSR_OK;
+}
+
+static tsr_status inspect_tensor(const arguments *a, const tsr_checkpoint *c, const tsr_contents *s, const char *name,
+                                 tsr_err *err)
+{
+    tsr_tensor renamed;
+    tsr_inspected x;
     tsr_text text = {0};
+    TSR_TRY(find_tensor(c, s, name, &renamed, &x, err));
+    const tsr_block block = x.owner != NULL ? (tsr_block){1, 1} : (tsr_block){0, 0};
+    tsr_histogram *const h = malloc(sizeof *h);
     tsr_status status = h == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
     if (status == TSR_OK)
-        status = tsr_histogram_run(h, c, &weight, err);
+        status = tsr_histogram_run(h, c, &x.weight, block, err);
     if (status == TSR_OK && speaks(a))
-        tsr_print_histogram(c, &weight, h);
+        tsr_print_tensor(c, &x, h);
     if (status == TSR_OK && a->json != NULL) {
         begin_json(&text, "tessera-inspect-tensor/1");
-        tsr_json_histogram(&text, c, &weight, h);
+        tsr_json_tensor(&text, c, &x, h);
         status = write_json(a, &text, err);
     }
     tsr_text_free(&text);

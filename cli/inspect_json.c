@@ -142,7 +142,13 @@ static void attention(tsr_text *t, const tsr_contents *s)
     }
     object(t, "kv_values_a_layer", true);
     tsr_json_member_u64(t, "mha", tsr_model_kv_values(m, m->heads));
-    tsr_json_member_u64(t, mla ? "gqa8" : "gqa", tsr_model_kv_values(m, mla ? 8 : m->kv_heads));
+    if (!mla)
+        tsr_json_member_u64(t, "gqa", tsr_model_kv_values(m, m->kv_heads));
+    for (uint64_t groups = tsr_fewer_groups(m, m->heads); mla && groups > 0; groups = tsr_fewer_groups(m, groups)) {
+        char key[32];
+        snprintf(key, sizeof key, "gqa%llu", U64(groups));
+        tsr_json_member_u64(t, key, tsr_model_kv_values(m, groups));
+    }
     if (mla)
         tsr_json_member_u64(t, "mla", tsr_model_latent_values(m));
     tsr_json_end_object(t);
@@ -308,9 +314,26 @@ static void map(tsr_text *t, const tsr_histogram *h)
     tsr_json_end_object(t);
 }
 
-void tsr_json_histogram(tsr_text *t, const tsr_checkpoint *c, const tsr_weight *w, const tsr_histogram *h)
+static void belongs_to(tsr_text *t, const tsr_checkpoint *c, const tsr_inspected *x)
 {
-    place(t, c, w->data);
+    tsr_json_key(t, "belongs_to");
+    if (x->owner == NULL) {
+        tsr_json_null(t);
+        return;
+    }
+    tsr_json_begin_object(t, true);
+    tsr_json_member_string(t, "role", x->role);
+    tsr_json_member_string(t, "kind", x->owner->kind->name);
+    place(t, c, x->owner->data);
+    tsr_json_end_object(t);
+}
+
+void tsr_json_tensor(tsr_text *t, const tsr_checkpoint *c, const tsr_inspected *x, const tsr_histogram *h)
+{
+    const tsr_weight *const w = &x->weight;
+    place(t, c, x->stored);
+    tsr_json_member_string(t, "read_as", tsr_dtype_name((tsr_dtype)w->data->dtype));
+    belongs_to(t, c, x);
     tsr_json_key(t, "scale");
     if (w->scale == NULL) {
         tsr_json_null(t);

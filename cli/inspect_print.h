@@ -8,16 +8,26 @@
 #include "verify/weights/contents.h"
 #include "verify/weights/histogram.h"
 
-/* To stdout. */
+/* One tensor that somebody asks about: a weight, or what stands with one. */
+typedef struct tsr_inspected {
+    const tsr_tensor *stored; /* as the file has it */
+    tsr_weight weight;        /* for a scale and its like: plain, with the dtype that its bytes have */
+    const tsr_weight *owner;  /* the weight that it belongs to; NULL: it is one */
+    const char *role;         /* tsr_weights_owner */
+} tsr_inspected;
+
+/* To stdout. tsr_print_coding is a part of a line: "MXFP4 of compressed-tensors (mxfp4-ct): 4 bits, a scale for 32
+ * columns". */
 void tsr_print_contents(const tsr_checkpoint *checkpoint, const tsr_contents *survey);
-void tsr_print_histogram(const tsr_checkpoint *checkpoint, const tsr_weight *weight, const tsr_histogram *histogram);
+void tsr_print_coding(const tsr_weight_kind *kind, unsigned bits, tsr_block block);
+void tsr_print_tensor(const tsr_checkpoint *checkpoint, const tsr_inspected *tensor, const tsr_histogram *histogram);
 void tsr_print_loaders(const tsr_load_table *table, const char *subject);
 void tsr_print_issues(const tsr_issues *issues);
 
 /* Members of the object that is open in `text`. */
 void tsr_json_contents(tsr_text *text, const tsr_checkpoint *checkpoint, const tsr_contents *survey);
-void tsr_json_histogram(tsr_text *text, const tsr_checkpoint *checkpoint, const tsr_weight *weight,
-                        const tsr_histogram *histogram);
+void tsr_json_tensor(tsr_text *text, const tsr_checkpoint *checkpoint, const tsr_inspected *tensor,
+                     const tsr_histogram *histogram);
 void tsr_json_loaders(tsr_text *text, const tsr_load_table *table);
 void tsr_json_issues(tsr_text *text, const char *key, const tsr_issues *issues);
 

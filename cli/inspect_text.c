@@ -3,7 +3,6 @@
 #include "cli/output.h"
 #include "cli/terminal.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -95,8 +94,7 @@ static void print_scales(const tsr_contents *s)
               U64(k->negative), U64(k->nonfinite));
 }
 
-/* "MXFP4 of compressed-tensors (mxfp4-ct): 4 bits, a scale for 32 columns" */
-static void print_coding(const tsr_weight_kind *kind, unsigned bits, tsr_block block)
+void tsr_print_coding(const tsr_weight_kind *kind, unsigned bits, tsr_block block)
 {
     tsr_print("%s (%s): %u bits, ", kind->title, kind->name, bits);
     if (block.rows == 0)
@@ -112,7 +110,7 @@ static void print_coding(const tsr_weight_kind *kind, unsigned bits, tsr_block b
 static void print_kind(const tsr_kind_tally *k)
 {
     tsr_print("  %llu weights are ", U64(k->weights));
-    print_coding(k->kind, k->bits, k->block);
+    tsr_print_coding(k->kind, k->bits, k->block);
     if (k->values > 0)
         tsr_print("; %.3g bits a value with all that belongs to them", 8 * (double)k->bytes / (double)k->values);
     tsr_print("\n");
@@ -192,7 +190,11 @@ static void print_attention(const tsr_contents *s)
     print_heads(m, block);
     tsr_print("KV cache, %llu layers (heads of %llu):\n", U64(m->layers), U64(m->v_head_dim));
     print_cache_row("MHA", tsr_model_kv_values(m, m->heads), m->layers, tsr_model_latent_values(m));
-    print_cache_row("GQA-8", tsr_model_kv_values(m, 8), m->layers, tsr_model_latent_values(m));
+    for (uint64_t groups = tsr_fewer_groups(m, m->heads); groups > 0; groups = tsr_fewer_groups(m, groups)) {
+        char name[32];
+        snprintf(name, sizeof name, groups == 1 ? "MQA" : "GQA-%llu", U64(groups));
+        print_cache_row(name, tsr_model_kv_values(m, groups), m->layers, tsr_model_latent_values(m));
+    }
     print_cache_row("MLA", tsr_model_latent_values(m), m->layers, tsr_model_latent_values(m));
 }
 
@@ -283,124 +285,4 @@ void tsr_print_loaders(const tsr_load_table *table, const char *subject)
         }
         tsr_print("\n");
     }
-}
-
-/* ---- a tensor ---- */
-
-static const char kRamp[] = " .:-=+*#%@";
-
-/* The character that stands for |x| on the map: ten steps, each half of the one before, then a blank. */
-static char shade(double x, double amax)
-{
-    if (!(x > 0))
-        return ' ';
-    const int steps = (int)floor(log2(amax / x));
-    const int last = (int)sizeof kRamp - 2;
-    return kRamp[steps >= last ? 1 : last - steps];
-}
-
-static void bar(uint64_t n, uint64_t most, int width)
-{
-    const int length = most == 0 ? 0 : (int)ceil((double)n / (double)most * width);
-    for (int i = 0; i < length; i++)
-        tsr_print("#");
-}
-
-static void print_map(const tsr_histogram *h)
-{
-    tsr_print("\nlargest |x| of %llux%llu blocks (%llu down, %llu wide, in %u x %u cells):\n", U64(h->block.rows),
-              U64(h->block.cols), U64(h->blocks_down), U64(h->blocks_wide), h->map_rows, h->map_cols);
-    for (unsigned r = 0; r < h->map_rows; r++) {
-        tsr_print("  |");
-        for (unsigned c = 0; c < h->map_cols; c++)
-            tsr_print("%c", shade(h->map[r * h->map_cols + c], h->amax));
-        tsr_print("|\n");
-    }
-    tsr_print("  '@' more than %.3g, each character before it in \"%s\" half of that; blank: zeros only\n", h->amax / 2,
-              kRamp + 1);
-}
-
-static void print_binades(const tsr_histogram *h)
-{
-    enum { ROWS = 24, WIDTH = 40 };
-    uint64_t most = 0, rest = 0;
-    int top = TSR_BINADES - 1, low = 0, rows = 0;
-    for (int i = 0; i < TSR_BINADES; i++) {
-        const uint64_t n = h->binades[0][i] + h->binades[1][i];
-        most = n > most ? n : most;
-    }
-    while (top >= 0 && h->binades[0][top] + h->binades[1][top] == 0)
-        top--;
-    if (top < 0)
-        return;
-    while (h->binades[0][low] + h->binades[1][low] == 0)
-        low++;
-    tsr_print("\nvalues by power of two (negative, positive):\n");
-    for (int i = top; i >= low; i--) {
-        const uint64_t n = h->binades[0][i] + h->binades[1][i];
-        if (rows++ >= ROWS) {
-            rest += n;
-            continue;
-        }
-        tsr_print("  2^%-5d %12llu %12llu  ", i - 1023, U64(h->binades[1][i]), U64(h->binades[0][i]));
-        bar(n, most, WIDTH);
-        tsr_print("\n");
-    }
-    if (rest > 0)
-        tsr_print("  smaller %11s %12llu\n", "", U64(rest));
-    tsr_print("  zero    %11s %12llu\n", "", U64(h->zeros));
-}
-
-static void print_codes(const tsr_histogram *h)
-{
-    uint64_t of[16] = {0}, most = 0;
-    for (unsigned code = 0; code < 0x7F; code++)
-        of[code >> 3] += tsr_histogram_codes(h, code);
-    for (unsigned e = 0; e < 16; e++)
-        most = of[e] > most ? of[e] : most;
-    tsr_print("\ne4m3 codes by exponent (both signs):\n");
-    for (unsigned e = 16; e-- > 0;) {
-        tsr_print("  %2u  %-8s %12llu  ", e, e == 0 ? "0, sub." : "", U64(of[e]));
-        bar(of[e], most, 40);
-        tsr_print("\n");
-    }
-    tsr_print("  +-448 (largest) %llu, subnormal %llu, zero %llu, NaN %llu\n", U64(tsr_histogram_codes(h, 0x7E)),
-              U64(h->subnormal), U64(tsr_histogram_codes(h, 0)), U64(tsr_histogram_codes(h, 0x7F)));
-}
-
-void tsr_print_histogram(const tsr_checkpoint *c, const tsr_weight *w, const tsr_histogram *h)
-{
-    const tsr_tensor *const t = w->data;
-    char shape[192];
-    tsr_print("%s\n  %s %s, %llu bytes, in %s at offset %llu\n", t->name, tsr_dtype_name((tsr_dtype)t->dtype),
-              tsr_shape_text(t, shape, sizeof shape), U64(t->bytes), c->files[t->file].path, U64(t->offset));
-    if (w->scale != NULL)
-        tsr_print("  scale %s %s %s, in %s at offset %llu; values below are code * scale\n", w->scale->name,
-                  tsr_dtype_name((tsr_dtype)w->scale->dtype), tsr_shape_text(w->scale, shape, sizeof shape),
-                  c->files[w->scale->file].name, U64(w->scale->offset));
-    if (w->zero_point != NULL)
-        tsr_print("  zero points %s %s %s\n", w->zero_point->name, tsr_dtype_name((tsr_dtype)w->zero_point->dtype),
-                  tsr_shape_text(w->zero_point, shape, sizeof shape));
-    if (w->global_scale != NULL)
-        tsr_print("  global scale %s %s %s\n", w->global_scale->name, tsr_dtype_name((tsr_dtype)w->global_scale->dtype),
-                  tsr_shape_text(w->global_scale, shape, sizeof shape));
-    if (w->reordered)
-        tsr_print("  columns have their groups by %s\n", w->group_index->name);
-    if (w->scale != NULL) {
-        tsr_print("  ");
-        print_coding(w->kind, w->bits, w->coarse ? (tsr_block){0, w->block.cols} : w->block);
-        tsr_print("\n  stands for %s %s%s\n", w->values->name, tsr_shape_text(w->values, shape, sizeof shape),
-                  w->transposed ? ", the transpose of the codes" : "");
-    }
-    tsr_print("  first:");
-    for (unsigned i = 0; i < h->n_first; i++)
-        tsr_print(" %.6g", h->first[i]);
-    tsr_print("\n  min %.6g, max %.6g, mean %.6g, rms %.6g\n", h->min, h->max, h->mean, h->rms);
-    tsr_print("  of %llu: %llu zero, %llu negative, %llu subnormal, %llu NaN, %llu Inf\n", U64(h->elements),
-              U64(h->zeros), U64(h->negative), U64(h->subnormal), U64(h->nan), U64(h->inf));
-    print_binades(h);
-    if (t->dtype == TSR_F8_E4M3)
-        print_codes(h);
-    if (h->amax > 0)
-        print_map(h);
 }

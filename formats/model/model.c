@@ -59,6 +59,14 @@ uint64_t tsr_model_kv_values(const tsr_model *m, uint64_t kv_heads)
     return 2 * kv_heads * tsr_model_head_dim(m);
 }
 
+uint64_t tsr_fewer_groups(const tsr_model *m, uint64_t groups)
+{
+    do {
+        groups--;
+    } while (groups > 0 && m->heads % groups != 0);
+    return groups;
+}
+
 uint64_t tsr_model_latent_values(const tsr_model *m)
 {
     return m->kv_lora_rank + m->rope;

@@ -51,6 +51,10 @@ bool tsr_model_is_mtp(const tsr_model *model, const char *name);
  * of tsr_model_head_dim each: 2 * kv_heads * head_dim. */
 uint64_t tsr_model_kv_values(const tsr_model *model, uint64_t kv_heads);
 
+/* The next smaller number of heads of keys and values that all heads could share evenly (GQA; 1 is MQA): the largest
+ * divisor of `heads` below `groups`, which is 1 or more. 0: there is none. */
+uint64_t tsr_fewer_groups(const tsr_model *model, uint64_t groups);
+
 /* The same for MLA: the latent and the rope part of the key, kv_lora_rank + rope. */
 uint64_t tsr_model_latent_values(const tsr_model *model);
 

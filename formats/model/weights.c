@@ -248,6 +248,32 @@ size_t tsr_weight_companions(const tsr_weight *w, const tsr_tensor *companions[T
     return n;
 }
 
+const tsr_weight *tsr_weights_owner(const tsr_weights *weights, const tsr_tensor *tensor, const char **role)
+{
+    for (size_t i = 0; i < weights->count; i++) {
+        const tsr_weight *const w = &weights->items[i];
+        const struct {
+            const tsr_tensor *tensor;
+            const char *role;
+        } companions[TSR_MAX_COMPANIONS] = {
+            {w->scale, "scale"},
+            {w->zero_point, "zero_point"},
+            {w->global_scale, "global_scale"},
+            {w->group_index, "group_index"},
+            {w->shape, "weight_shape"},
+            {w->input_scale, "input_scale"},
+            {w->input_zero_point, "input_zero_point"},
+        };
+        for (size_t k = 0; k < TSR_MAX_COMPANIONS; k++) {
+            if (companions[k].tensor == tensor) {
+                *role = companions[k].role;
+                return w;
+            }
+        }
+    }
+    return NULL;
+}
+
 const char *tsr_plain_reason(const tsr_weight *w)
 {
     const bool weight = tsr_dtype_is_weight_float((tsr_dtype)w->data->dtype);

@@ -127,6 +127,11 @@ void tsr_weights_free(tsr_weights *weights);
 enum { TSR_MAX_COMPANIONS = 7 };
 size_t tsr_weight_companions(const tsr_weight *weight, const tsr_tensor *companions[TSR_MAX_COMPANIONS]);
 
+/* The quantized weight that a companion belongs to, and what it is to that weight: "scale", "zero_point", "global_scale",
+ * "group_index", "weight_shape", "input_scale" or "input_zero_point". Of a scale that several parts share, the first of
+ * them. NULL: the tensor is none. Linear in the number of weights. */
+const tsr_weight *tsr_weights_owner(const tsr_weights *weights, const tsr_tensor *tensor, const char **role);
+
 /* Why a plain tensor is copied, for the plan: "not quantized", or the rule that makes it plain data. */
 const char *tsr_plain_reason(const tsr_weight *weight);
 

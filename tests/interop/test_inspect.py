@@ -107,11 +107,21 @@ def test_kv_cache_of_deepseek_v3(text, inspect, tmp_path):
             "boundaries",
             "KV cache, 61 layers (heads of 128):",
             "  MHA        32768 values a layer     3997696 bytes a token in BF16 (131 GB for 32768 tokens)   56.9 x",
+            "  GQA-16      4096 values a layer      499712 bytes a token in BF16 (16.4 GB for 32768 tokens)    7.1 x",
             "  GQA-8       2048 values a layer      249856 bytes a token in BF16 (8.19 GB for 32768 tokens)    3.6 x",
+            "  MQA          256 values a layer       31232 bytes a token in BF16 (1.02 GB for 32768 tokens)    0.4 x",
             "  MLA          576 values a layer       70272 bytes a token in BF16 (2.30 GB for 32768 tokens)    1.0 x"):
         assert line in lines, line
     _, got = inspect(path)
-    assert got["attention"]["kv_values_a_layer"] == {"mha": 2 * 16384, "gqa8": 2048, "mla": 576}
+    assert got["attention"]["kv_values_a_layer"] == {
+        "mha": 2 * 16384, **{f"gqa{n}": 256 * n for n in (64, 32, 16, 8, 4, 2, 1)}, "mla": 576}
+
+
+@pytest.mark.parametrize("heads, groups", [(4, (2, 1)), (6, (3, 2, 1)), (1, ())])
+def test_no_row_of_the_kv_cache_costs_more_than_mha(heads, groups, inspect, tmp_path):
+    path = save(tmp_path / "m", ONE, {**DEEPSEEK_V3, "num_attention_heads": heads, "num_key_value_heads": heads})
+    assert inspect(path)[1]["attention"]["kv_values_a_layer"] == {
+        "mha": 256 * heads, **{f"gqa{n}": 256 * n for n in groups}, "mla": 576}
 
 
 def test_heads_that_end_inside_blocks(text, inspect, tmp_path):
@@ -194,11 +204,53 @@ def test_codes(kind, name, checkpoint, quantize, inspect, text):
 
 
 def test_map(text, tmp_path):
-    """Each block half of the one before it; the last of zeros."""
+    """Each block half of the one before it; the last of zeros. Nine characters from the smallest to the largest."""
     x = np.zeros((100, 128 * 10), np.float32)
     for i in range(9):
         x[50, 128 * i + 7] = (-0.5) ** i
     assert "\n  |@%#*+=-:. |\n" in text(f"{save(tmp_path / 'm', {'a.weight': x})}:a.weight")
+
+
+def test_map_of_blocks_that_hardly_differ(text, tmp_path):
+    """The map goes from the data's smallest block to its largest, so that random weights are no field of one character."""
+    x = np.random.default_rng(3).standard_normal((128 * 16, 128 * 16)).astype(np.float32)
+    shown = text(f"{save(tmp_path / 'm', {'a.weight': x})}:a.weight")
+    cells = "".join(line[3:-1] for line in shown.splitlines() if line.startswith("  |"))
+    amax = np.abs(x).reshape(16, 128, 16, 128).max((1, 3)).reshape(-1)
+    steps = np.floor(np.log2(amax / amax.min()) / np.log2(amax.max() / amax.min()) * 9).clip(0, 8).astype(int)
+    assert len(set(cells)) > 5 and cells == "".join(".:-=+*#%@"[i] for i in steps)
+
+
+def test_scale_shows_its_grid_and_its_weight(checkpoint, quantize, inspect, text):
+    path = quantize(checkpoint("deepseek-v3"))
+    name = "model.layers.0.self_attn.kv_a_proj_with_mqa.weight"
+    scale = load(path)[name + "_scale_inv"].astype(np.float64)
+    code, got = inspect(f"{path}:{name}_scale_inv")
+    assert code == 0 and got["name"] == name + "_scale_inv" and got["read_as"] == got["dtype"] == "F32"
+    assert (got["belongs_to"]["role"], got["belongs_to"]["name"], got["belongs_to"]["kind"]) == ("scale", name, "fp8-block")
+    assert got["block_amax"]["block_rows"] == got["block_amax"]["block_cols"] == 1
+    assert np.array_equal(np.array(got["block_amax"]["cells"]), scale)
+    shown = text(f"{path}:{name}_scale_inv")
+    assert f"  the scale of {name} F8_E4M3 " in shown and "a weight's value is its code times this\n" in shown
+    assert sum(line.startswith("  |") for line in shown.splitlines()) == scale.shape[0]
+    assert inspect(f"{path}:{name}")[1]["belongs_to"] is None
+
+
+@pytest.mark.parametrize("scheme, suffix, role, stored, read_as, effect", [
+    ("mxfp4", "scale", "scale", "U8", "F8_E8M0", "its code times this\n"),
+    ("nvfp4-weight-only", "scale", "scale", "F8_E4M3", "F8_E4M3", "times this, with the global scale\n"),
+    ("nvfp4-weight-only", "global_scale", "global_scale", "F32", "F32", "each scale is divided by it\n"),
+    ("int4-weight-only", "shape", "weight_shape", "I64", "I64", "rows and columns of the packed codes\n")])
+def test_what_stands_with_codes(scheme, suffix, role, stored, read_as, effect, checkpoint, quantize, inspect, text):
+    path = quantize(checkpoint("llama"), "--scheme", scheme)
+    name = "model.layers.0.self_attn.k_proj.weight"
+    _, got = inspect(f"{path}:{name}_{suffix}")
+    assert (got["dtype"], got["read_as"], got["belongs_to"]["role"]) == (stored, read_as, role)
+    assert got["belongs_to"]["name"] == name + "_packed" and effect in text(f"{path}:{name}_{suffix}")
+    values = load(path)[f"{name}_{suffix}"].astype(np.float64)
+    if read_as == "F8_E8M0":
+        values = 2.0 ** (values - 127)
+    assert (got["min"], got["max"]) == (values.min(), values.max())
 
 
 def test_place(checkpoint, inspect):

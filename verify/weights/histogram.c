@@ -131,7 +131,15 @@ static void finish(tsr_histogram *h, const sums *total)
         h->subnormal += tsr_histogram_codes(h, code);
 }
 
-tsr_status tsr_histogram_run(tsr_histogram *h, const tsr_checkpoint *checkpoint, const tsr_weight *weight, tsr_err *err)
+static tsr_block own_block(const tsr_view *v)
+{
+    const tsr_weight *const w = &v->weight;
+    const bool blocks = w->scale != NULL && w->block.rows > 1 && w->block.cols < v->cols;
+    return blocks ? w->block : (tsr_block){DEFAULT_BLOCK, DEFAULT_BLOCK};
+}
+
+tsr_status tsr_histogram_run(tsr_histogram *h, const tsr_checkpoint *checkpoint, const tsr_weight *weight,
+                             tsr_block block, tsr_err *err)
 {
     const tsr_tensor *const t = weight->values;
     tsr_view v;
@@ -140,16 +148,16 @@ tsr_status tsr_histogram_run(tsr_histogram *h, const tsr_checkpoint *checkpoint,
         return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: '%s' is %s, which Tessera does not read",
                         checkpoint->files[t->file].path, t->name, tsr_dtype_name((tsr_dtype)t->dtype));
     TSR_TRY(tsr_view_init(&v, checkpoint, weight, err));
-    const bool blocks = weight->scale != NULL && weight->block.rows > 1 && weight->block.cols < v.cols;
+    const bool single = block.rows == 1 && block.cols == 1;
     memset(h, 0, sizeof *h);
     h->elements = tsr_tensor_elements(t);
     h->min = INFINITY;
     h->max = -INFINITY;
-    h->block = blocks ? weight->block : (tsr_block){DEFAULT_BLOCK, DEFAULT_BLOCK};
+    h->block = block.rows == 0 ? own_block(&v) : block;
     h->blocks_down = v.matrices * tsr_ceil_div(v.rows, h->block.rows);
     h->blocks_wide = tsr_ceil_div(v.cols, h->block.cols);
-    h->map_rows = (unsigned)tsr_min_u64(h->blocks_down, TSR_MAP_ROWS);
-    h->map_cols = (unsigned)tsr_min_u64(h->blocks_wide, TSR_MAP_COLS);
+    h->map_rows = (unsigned)tsr_min_u64(h->blocks_down, single ? TSR_GRID_CELLS : TSR_MAP_ROWS);
+    h->map_cols = (unsigned)tsr_min_u64(h->blocks_wide, single ? TSR_GRID_CELLS : TSR_MAP_COLS);
     if (h->elements > 0)
         TSR_TRY(pass(h, &v, &total, err));
     finish(h, &total);

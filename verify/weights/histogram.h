@@ -12,7 +12,8 @@ enum {
     TSR_FIRST_VALUES = 8,
     TSR_MAP_ROWS = 32,
     TSR_MAP_COLS = 64,
-    TSR_BINADES = 2048, /* of double: bin i holds 2^(i - 1023) <= |x| < 2^(i - 1022) */
+    TSR_GRID_CELLS = 256, /* down and wide, where a block is a single element */
+    TSR_BINADES = 2048,   /* of double: bin i holds 2^(i - 1023) <= |x| < 2^(i - 1022) */
 };
 
 typedef struct tsr_histogram {
@@ -27,15 +28,17 @@ typedef struct tsr_histogram {
     uint64_t codes[256];              /* F8_E4M3 only */
     /* The largest |x| of each block, blocks taken together where there are more than cells. A stack is one tall matrix.
      * Row-major, map_rows x map_cols. NaN and Inf are left out. */
-    tsr_block block;                   /* 128 x 128 where the tensor has no blocks of its own */
+    tsr_block block;
     uint64_t blocks_down, blocks_wide; /* how many blocks there are */
     unsigned map_rows, map_cols;
-    double map[TSR_MAP_ROWS * TSR_MAP_COLS];
+    double map[TSR_GRID_CELLS * TSR_GRID_CELLS];
 } tsr_histogram;
 
-/* TSR_E_UNSUPPORTED: complex, sub-byte, and 8-bit floats other than e4m3 and e8m0. */
+/* `block` is what a cell of the map stands for; 0 x 0: the weight's own blocks, or 128 x 128 where it has none. Of blocks
+ * of 1 x 1 the map has up to TSR_GRID_CELLS down and wide, otherwise up to TSR_MAP_ROWS and TSR_MAP_COLS.
+ * TSR_E_UNSUPPORTED: complex, sub-byte, and 8-bit floats other than e4m3 and e8m0. */
 tsr_status tsr_histogram_run(tsr_histogram *histogram, const tsr_checkpoint *checkpoint, const tsr_weight *weight,
-                             tsr_err *err) TSR_WARN_UNUSED;
+                             tsr_block block, tsr_err *err) TSR_WARN_UNUSED;
 
 /* e4m3 codes of magnitude `code` (0..0x7F), both signs. */
 uint64_t tsr_histogram_codes(const tsr_histogram *histogram, unsigned code);
