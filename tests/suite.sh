@@ -231,6 +231,7 @@ collect() {
     add "aarch64: the same bytes" tests/front_door/aarch64.sh "$built"
     suite=front_door
     add "front door: ./dev itself" .venv/bin/python tests/front_door/dev.py "${tool[@]}"
+    add "front door: README's commands" python3 tests/front_door/readme.py "${tool[@]}"
     add "front door: what is installed" python3 tests/front_door/install.py "${tool[@]}"
     suite=layers
     add "layers: arrows point down" tests/check_layers.py
