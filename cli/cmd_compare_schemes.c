@@ -20,7 +20,7 @@
 enum { WORST = 3 };
 
 typedef struct arguments {
-    const char *src, *json;
+    const char *src, *json, *junit;
     tsr_list tensors, ignore;
     uint64_t sample, seed, threads, cpumask, memory;
     tsr_progress_options progress;
@@ -51,6 +51,8 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
          "instruction sets allowed: 1 AVX2, 2 AVX-512, 4 VBMI; 0 is scalar (all); same result with any"},
         {"--memory", TSR_OPT_SIZE, &a->memory, "SIZE", "what the job may use at most (2GiB)"},
         {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result, tensor by tensor, as JSON ('-': stdout)"},
+        {"--junit", TSR_OPT_TEXT, &a->junit, "FILE",
+         "as JUnit XML: whether it ended in an error; there is nothing to judge"},
         TSR_PROGRESS_OPTIONS(&a->progress),
         {"--quiet", TSR_OPT_FLAG, &a->quiet, NULL, "no progress and no table"},
         {"--help", TSR_OPT_FLAG, &a->help, NULL, "this text"},
@@ -66,7 +68,7 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera compare-schemes SRC");
     if (a->threads == 0)
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
-    const tsr_places places = {.sources = {a->src}, .json = a->json, .progress = a->progress.file};
+    const tsr_places places = {.sources = {a->src}, .json = a->json, .junit = a->junit, .progress = a->progress.file};
     return tsr_places_check(&places, err);
 }
 
@@ -379,7 +381,7 @@ static tsr_status write_json(const arguments *a, const choice *c, const tsr_sche
     write_tensors(&t, c, costs);
     tsr_json_end_object(&t);
     tsr_text_append(&t, "\n", 1);
-    const tsr_status status = tsr_write_report(a->json, &t, err);
+    const tsr_status status = tsr_results_write(a->json, a->junit, &t, err);
     tsr_text_free(&t);
     return status;
 }
@@ -398,9 +400,9 @@ static tsr_status compare(const arguments *a, const tsr_checkpoint *c, const cho
     };
     tsr_status status = tsr_compare_schemes(c, chosen->tensors, chosen->n, &options, costs, err);
     tsr_terminal_close(&terminal);
-    if (status == TSR_OK && !a->quiet && !tsr_is_stdout(a->json))
+    if (status == TSR_OK && !a->quiet && !tsr_is_stdout(a->json) && !tsr_is_stdout(a->junit))
         print_table(a, chosen, costs);
-    if (status == TSR_OK && a->json != NULL)
+    if (status == TSR_OK && (a->json != NULL || a->junit != NULL))
         status = write_json(a, chosen, costs, err);
     return status;
 }

@@ -36,7 +36,8 @@ static const char kHelp[] =
     "  tessera diff model model-copy                                        any value that differs\n"
     "  tessera diff model-bf16 model-fp8 --metric sqnr --tolerance 31       every tensor at 31 dB or better\n"
     "  tessera diff model-fp8 model-ct                                      another dialect: the same values?\n"
-    "  tessera diff a b --tensors '*.layers.3.*' --json -                   with the worst blocks, for a script\n\n"
+    "  tessera diff a b --tensors '*.layers.3.*' --json -                   with the worst blocks, for a script\n"
+    "  tessera diff a b --metric sqnr --tolerance 31 --junit diff.xml       for CI: a case for each layer\n\n"
     "Options:\n";
 
 static tsr_status parse(int argc, char **argv, tsr_compare_job *job, limit *l, tsr_err *err)
@@ -56,8 +57,10 @@ static tsr_status parse(int argc, char **argv, tsr_compare_job *job, limit *l, t
     }
     if (n < 2)
         return tsr_fail(err, TSR_E_USAGE, "which two checkpoints? tessera diff A B");
-    const tsr_places places = {
-        .sources = {job->path[0], job->path[1]}, .json = job->json, .progress = job->progress.file};
+    const tsr_places places = {.sources = {job->path[0], job->path[1]},
+                               .json = job->json,
+                               .junit = job->junit,
+                               .progress = job->progress.file};
     TSR_TRY(tsr_places_check(&places, err));
     if (l->text == NULL)
         return TSR_OK;
@@ -341,10 +344,11 @@ static tsr_status diff(tsr_compare_job *job, const limit *l, size_t *beyond, tsr
         print_result(job, l, worst, n, *beyond);
         free(worst);
     }
+    if (job->json == NULL && job->junit == NULL)
+        return TSR_OK;
     tsr_text json = {0};
-    if (job->json != NULL)
-        write_result(&json, job, l, *beyond);
-    const tsr_status status = tsr_compare_job_write(job, &json, err);
+    write_result(&json, job, l, *beyond);
+    const tsr_status status = tsr_results_write(job->json, job->junit, &json, err);
     tsr_text_free(&json);
     return status;
 }

@@ -17,7 +17,7 @@
 enum { PLANNED_BLOCK_ROWS = 128 };
 
 typedef struct arguments {
-    const char *path, *can_load, *tp, *json, *source_block;
+    const char *path, *can_load, *tp, *json, *junit, *source_block;
     tsr_list ignore;
     bool quiet, help;
 } arguments;
@@ -41,7 +41,7 @@ static const char kHelp[] =
     "  tessera inspect DeepSeek-V3:model.layers.3.self_attn.kv_b_proj.weight\n"
     "  tessera inspect DeepSeek-V3:model.layers.3.self_attn.kv_b_proj.weight_scale_inv\n"
     "  tessera inspect Qwen3-BF16 --can-load all --tp 1,2,4,8,16      before quantizing\n"
-    "  tessera inspect out --can-load vllm --tp 8 --json -            in CI: exit code 1 says no\n\n"
+    "  tessera inspect out --can-load vllm --tp 8 --junit loaders.xml  in CI: exit code 1 says no\n\n"
     "Exit codes: 0 fine; 1 something is wrong with the checkpoint, or a loader that was asked for cannot load it at a\n"
     "size that was asked for; 2 usage; 3 not a checkpoint, or tensors that Tessera does not read; 4 I/O.\n\n"
     "Options:\n";
@@ -54,6 +54,7 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
         {"--source-block", TSR_OPT_TEXT, &a->source_block, "RxC", "blocks of PATH, where its config.json states none"},
         {"--ignore-file", TSR_OPT_LIST, &a->ignore, "GLOB", "treat these files of PATH as absent; may be repeated"},
         {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result as JSON ('-': stdout)"},
+        {"--junit", TSR_OPT_TEXT, &a->junit, "FILE", "findings, and each loader at each size, as JUnit XML"},
         {"--quiet", TSR_OPT_FLAG, &a->quiet, NULL, "nothing on stdout: the exit code tells"},
         {"--help", TSR_OPT_FLAG, &a->help, NULL, "this text"},
         {0},
@@ -172,16 +173,21 @@ static void begin_json(tsr_text *t, const char *schema)
     tsr_json_member_string(t, "version", TSR_VERSION);
 }
 
-static tsr_status write_json(const arguments *a, tsr_text *t, tsr_err *err)
+static tsr_status write_results(const arguments *a, tsr_text *t, tsr_err *err)
 {
     tsr_json_end_object(t);
     tsr_text_append(t, "\n", 1);
-    return tsr_write_report(a->json, t, err);
+    return tsr_results_write(a->json, a->junit, t, err);
+}
+
+static bool has_results(const arguments *a)
+{
+    return a->json != NULL || a->junit != NULL;
 }
 
 static bool speaks(const arguments *a)
 {
-    return !a->quiet && !tsr_is_stdout(a->json);
+    return !a->quiet && !tsr_is_stdout(a->json) && !tsr_is_stdout(a->junit);
 }
 
 /* ---- doing ---- */
@@ -238,7 +244,7 @@ static tsr_status inspect_checkpoint(const arguments *a, const tsr_checkpoint *c
             tsr_print_loaders(&table, planned == NULL ? "" : " (once quantized)");
         tsr_print_issues(&issues);
     }
-    if (status == TSR_OK && a->json != NULL) {
+    if (status == TSR_OK && has_results(a)) {
         begin_json(&text, "tessera-inspect/1");
         tsr_json_contents(&text, c, s);
         tsr_json_issues(&text, "findings", &s->issues);
@@ -246,7 +252,7 @@ static tsr_status inspect_checkpoint(const arguments *a, const tsr_checkpoint *c
             tsr_json_loaders(&text, &table);
             tsr_json_issues(&text, "load_findings", &issues);
         }
-        status = write_json(a, &text, err);
+        status = write_results(a, &text, err);
     }
     tsr_text_free(&text);
     tsr_issues_free(&issues);
@@ -303,10 +309,10 @@ static tsr_status inspect_tensor(const arguments *a, const tsr_checkpoint *c, co
         status = tsr_histogram_run(h, c, &x.weight, block, err);
     if (status == TSR_OK && speaks(a))
         tsr_print_tensor(c, &x, h);
-    if (status == TSR_OK && a->json != NULL) {
+    if (status == TSR_OK && has_results(a)) {
         begin_json(&text, "tessera-inspect-tensor/1");
         tsr_json_tensor(&text, c, &x, h);
-        status = write_json(a, &text, err);
+        status = write_results(a, &text, err);
     }
     tsr_text_free(&text);
     free(h);
@@ -340,7 +346,7 @@ static tsr_status inspect(const arguments *a, bool *short_of, tsr_err *err)
     if (path == NULL)
         return tsr_out_of_memory(err, NULL);
     split(path, &tensor);
-    const tsr_places places = {.sources = {path}, .json = a->json};
+    const tsr_places places = {.sources = {path}, .json = a->json, .junit = a->junit};
     tsr_status status = tsr_places_check(&places, err);
     if (status == TSR_OK && tensor != NULL && a->can_load != NULL)
         status = tsr_fail(err, TSR_E_USAGE, "--can-load asks about a checkpoint, not about one tensor");

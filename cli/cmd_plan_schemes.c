@@ -18,7 +18,7 @@
 enum { ROWS = 9, PLOTTED = 33 };
 
 typedef struct arguments {
-    const char *src, *rules, *json, *plot, *sensitivity, *schemes, *bits_text;
+    const char *src, *rules, *json, *junit, *plot, *sensitivity, *schemes, *bits_text;
     double bits; /* 0: not given */
     bool wanted[TSR_MIXES];
     uint64_t max_bytes, threads, cpumask, memory; /* max_bytes 0: not given */
@@ -82,8 +82,11 @@ static tsr_status check(arguments *a, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
     TSR_TRY(parse_schemes(a, err));
     const tsr_output more[] = {{"-o", a->rules}, {"--plot", a->plot}, {0}};
-    const tsr_places places = {
-        .sources = {a->src, a->sensitivity}, .json = a->json, .progress = a->progress.file, .more = more};
+    const tsr_places places = {.sources = {a->src, a->sensitivity},
+                               .json = a->json,
+                               .junit = a->junit,
+                               .progress = a->progress.file,
+                               .more = more};
     return tsr_places_check(&places, err);
 }
 
@@ -102,6 +105,7 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
          "weights of errors as JSON, {\"GLOB\": 4}; the first that fits counts (1 for all)"},
         {"-o", TSR_OPT_TEXT, &a->rules, "FILE", "the rules file, for tessera quantize --rules ('-': stdout)"},
         {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the plan, group by group, as JSON ('-': stdout)"},
+        {"--junit", TSR_OPT_TEXT, &a->junit, "FILE", "as JUnit XML: whether the budget is kept"},
         {"--plot", TSR_OPT_TEXT, &a->plot, "FILE", "error over bits per weight, as CSV ('-': stdout)"},
         {"--ignore-file", TSR_OPT_LIST, &a->ignore, "GLOB", "treat these files of SRC as absent; may be repeated"},
         {"--threads", TSR_OPT_COUNT, &a->threads, "N", "workers (all CPUs); the result does not depend on it"},
@@ -292,6 +296,11 @@ static tsr_status write_json(const planned *p, tsr_err *err)
     tsr_json_member_string(&t, "schema", "tessera-plan-schemes/1");
     tsr_json_member_string(&t, "version", TSR_VERSION);
     tsr_json_member_string(&t, "checkpoint", p->a->src);
+    tsr_json_member_bool(&t, "passed", true); /* a budget that cannot be kept is an error */
+    tsr_json_key(&t, "judged");
+    tsr_json_begin_object(&t, true);
+    tsr_json_member_u64(&t, "budget", 1);
+    tsr_json_end_object(&t);
     tsr_json_member_u64(&t, "budget_bytes", p->budget);
     tsr_json_member_u64(&t, "least_bytes", p->chosen.least);
     tsr_json_member_u64(&t, "kept_bytes", p->plan->fixed);
@@ -307,7 +316,7 @@ static tsr_status write_json(const planned *p, tsr_err *err)
     tsr_json_end_array(&t);
     tsr_json_end_object(&t);
     tsr_text_append(&t, "\n", 1);
-    const tsr_status status = tsr_write_report(p->a->json, &t, err);
+    const tsr_status status = tsr_results_write(p->a->json, p->a->junit, &t, err);
     tsr_text_free(&t);
     return status;
 }
@@ -327,12 +336,14 @@ static tsr_status write_rules(const planned *p, tsr_err *err)
 static tsr_status tell(planned *p, tsr_err *err)
 {
     const arguments *const a = p->a;
-    const bool table = !a->quiet && !tsr_is_stdout(a->rules) && !tsr_is_stdout(a->json) && !tsr_is_stdout(a->plot);
-    if (table || a->json != NULL)
+    const bool results = a->json != NULL || a->junit != NULL;
+    const bool table = !a->quiet && !tsr_is_stdout(a->rules) && !tsr_is_stdout(a->json) && !tsr_is_stdout(a->junit) &&
+                       !tsr_is_stdout(a->plot);
+    if (table || results)
         TSR_TRY(find_rows(p, err));
     if (a->rules != NULL)
         TSR_TRY(write_rules(p, err));
-    if (a->json != NULL)
+    if (results)
         TSR_TRY(write_json(p, err));
     if (a->plot != NULL)
         TSR_TRY(write_plot(p, err));
@@ -365,8 +376,8 @@ static tsr_status measure(const arguments *a, const tsr_checkpoint *c, const tsr
     return status;
 }
 
-/* *fits: the budget can be kept. */
-static tsr_status choose(const arguments *a, const tsr_scheme_plan *plan, bool *fits, tsr_err *err)
+/* TSR_E_NOTHING: the budget cannot be kept, and nothing is planned. */
+static tsr_status choose(const arguments *a, const tsr_scheme_plan *plan, tsr_err *err)
 {
     size_t *const picked = calloc(2 * plan->n + 1, sizeof *picked);
     if (picked == NULL)
@@ -374,18 +385,18 @@ static tsr_status choose(const arguments *a, const tsr_scheme_plan *plan, bool *
     planned p = {.a = a, .plan = plan, .picked = picked, .scratch = picked + plan->n};
     p.budget = a->max_bytes != 0 ? a->max_bytes : tsr_scheme_plan_bytes(plan, a->bits);
     tsr_status status = tsr_scheme_plan_choose(plan, p.budget, picked, &p.chosen, err);
-    *fits = p.chosen.fits;
-    if (status == TSR_OK && !*fits)
-        tsr_tell("tessera: %s: %llu bytes cannot be kept: the least that these schemes can do is %llu bytes, %.3f bits "
-                 "a weight\n",
-                 a->src, U64(p.budget), U64(p.chosen.least), tsr_scheme_plan_bits(plan, p.chosen.least));
-    if (status == TSR_OK && *fits)
+    if (status == TSR_OK && !p.chosen.fits)
+        status = tsr_fail(err, TSR_E_NOTHING,
+                          "%s: %llu bytes cannot be kept: the least that these schemes can do is %llu bytes, %.3f bits "
+                          "a weight",
+                          a->src, U64(p.budget), U64(p.chosen.least), tsr_scheme_plan_bits(plan, p.chosen.least));
+    if (status == TSR_OK)
         status = tell(&p, err);
     free(picked);
     return status;
 }
 
-static tsr_status run(const arguments *a, bool *fits, tsr_err *err)
+static tsr_status run(const arguments *a, tsr_err *err)
 {
     tsr_checkpoint *c = NULL;
     tsr_rules sensitivity = {.path = NULL};
@@ -402,7 +413,7 @@ static tsr_status run(const arguments *a, bool *fits, tsr_err *err)
     if (status == TSR_OK)
         status = measure(a, c, &sensitivity, &plan, err);
     if (status == TSR_OK)
-        status = choose(a, &plan, fits, err);
+        status = choose(a, &plan, err);
     tsr_scheme_plan_free(&plan);
     tsr_rules_free(&sensitivity);
     tsr_checkpoint_close(c);
@@ -415,10 +426,9 @@ int tsr_cmd_plan_schemes(int argc, char **argv)
                    .threads = tsr_cpu_count(),
                    .cpumask = TSR_CPU_ALL,
                    .memory = (uint64_t)2 << 30};
-    bool fits = true;
     tsr_err err = {{0}};
     tsr_status status = parse(argc, argv, &a, &err);
     if (status == TSR_OK && !a.help)
-        status = run(&a, &fits, &err);
-    return tsr_end("plan-schemes", status, fits, &err);
+        status = run(&a, &err);
+    return tsr_end("plan-schemes", status, true, &err);
 }

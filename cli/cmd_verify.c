@@ -29,10 +29,8 @@ static tsr_status parse(int argc, char **argv, tsr_verify_weights *v, tsr_check_
     tsr_option options[TSR_MAX_OPTIONS] = {
         {"--against", TSR_OPT_TEXT, &job->path[0], "SRC", "what DST was made from"},
     };
-    const tsr_option junit[] = {{"--junit", TSR_OPT_TEXT, &last->junit, "FILE", "the result as JUnit XML"}, {0}};
     size_t n;
     tsr_weight_limit_options(options, &texts, &v->limits);
-    tsr_options_append(options, junit);
     tsr_compare_job_options(job, options);
     TSR_TRY(tsr_options_parse(options, argc, argv, &job->path[1], 1, &n, NULL, err));
     if (job->help) {
@@ -45,10 +43,11 @@ static tsr_status parse(int argc, char **argv, tsr_verify_weights *v, tsr_check_
         return tsr_fail(err, TSR_E_USAGE, "held to what? --against SRC");
     const tsr_places places = {.sources = {job->path[0], job->path[1]},
                                .json = job->json,
-                               .junit = last->junit,
+                               .junit = job->junit,
                                .progress = job->progress.file};
     TSR_TRY(tsr_places_check(&places, err));
     last->json = job->json;
+    last->junit = job->junit;
     last->progress = job->progress;
     last->quiet = job->quiet;
     return tsr_weight_limits_parse(&v->limits, &texts, err);

@@ -24,6 +24,7 @@ void tsr_compare_job_options(tsr_compare_job *job, tsr_option *options)
         {"--threads", TSR_OPT_COUNT, &job->threads, "N", "workers (all CPUs); the result does not depend on it"},
         {"--memory", TSR_OPT_SIZE, &job->memory, "SIZE", "what the job may use at most (2GiB)"},
         {"--json", TSR_OPT_TEXT, &job->json, "FILE", "the result as JSON ('-': stdout)"},
+        {"--junit", TSR_OPT_TEXT, &job->junit, "FILE", "the result as JUnit XML"},
         TSR_PROGRESS_OPTIONS(&job->progress),
         {"--quiet", TSR_OPT_FLAG, &job->quiet, NULL, "no progress and no text: only the exit code"},
         {"--help", TSR_OPT_FLAG, &job->help, NULL, "this text"},
@@ -73,12 +74,7 @@ tsr_status tsr_compare_job_run(tsr_compare_job *job, tsr_err *err)
 
 bool tsr_compare_job_talks(const tsr_compare_job *job)
 {
-    return !job->quiet && !tsr_is_stdout(job->json);
-}
-
-tsr_status tsr_compare_job_write(const tsr_compare_job *job, const tsr_text *text, tsr_err *err)
-{
-    return job->json == NULL ? TSR_OK : tsr_write_report(job->json, text, err);
+    return !job->quiet && !tsr_is_stdout(job->json) && !tsr_is_stdout(job->junit);
 }
 
 void tsr_compare_job_close(tsr_compare_job *job)

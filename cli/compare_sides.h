@@ -12,7 +12,7 @@
 typedef struct tsr_compare_job {
     const char *command; /* "diff": for messages */
     const char *path[2]; /* a, b */
-    const char *block, *json;
+    const char *block, *json, *junit;
     tsr_list tensors;
     tsr_progress_options progress;
     uint64_t threads, memory;
@@ -41,10 +41,7 @@ tsr_status tsr_compare_job_compare(tsr_compare_job *job, tsr_terminal *terminal,
 /* Both, with a terminal of its own. */
 tsr_status tsr_compare_job_run(tsr_compare_job *job, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Writes the finished text to --json's file or to stdout; nothing when it was not asked for. */
-tsr_status tsr_compare_job_write(const tsr_compare_job *job, const tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
-
-/* Whether stdout belongs to people: not to --json -, and not --quiet. */
+/* Whether stdout belongs to people: not to --json - or --junit -, and not --quiet. */
 bool tsr_compare_job_talks(const tsr_compare_job *job);
 
 void tsr_compare_job_close(tsr_compare_job *job);

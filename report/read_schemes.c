@@ -211,6 +211,7 @@ tsr_status tsr_read_plan_schemes(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
         TSR_HEAD_FIELDS,
+        {"judged", tsr_read_judged, 0, false},
         {"groups", read_groups, 0, true},
         {0},
     };

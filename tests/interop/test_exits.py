@@ -15,8 +15,8 @@ import referencing
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SCHEMAS = {path.name: json.loads(path.read_text()) for path in (ROOT / "docs/schemas").glob("*.schema.json")}
 REGISTRY = referencing.Registry().with_resources((name, referencing.Resource.from_contents(schema)) for name, schema in SCHEMAS.items())
-FORMAT, IO, DEVICE = 3, 4, 5
-# What ends in which exit code, and what the message has to name. BROKEN is a checkpoint whose file is cut; --junit where there is one.
+SHORT, FORMAT, IO, DEVICE = 1, 3, 4, 5
+# What ends in which exit code, and what the message has to name. BROKEN is a checkpoint whose file is cut.
 CASES = [
     ("verify BROKEN --against SRC", FORMAT, "model.safetensors"),
     ("verify SRC --against BROKEN", FORMAT, "model.safetensors"),
@@ -35,13 +35,12 @@ CASES = [
     ("verify dequant SRC --require-device cuda", DEVICE, "GPU"),
     ("verify mla SRC --require-device cuda --device auto", DEVICE, "GPU"),
     ("report BROKEN/config.json", FORMAT, "config.json"),
-]
-ONLY_JSON = [
     ("quantize BROKEN -o OUT", FORMAT, "model.safetensors"),
     ("quantize SRC -o FILE/below", IO, "plain"),
     ("convert BROKEN -o OUT --to bf16", FORMAT, "model.safetensors"),
     ("compare-schemes BROKEN", FORMAT, "model.safetensors"),
     ("plan-schemes BROKEN --bits 8", FORMAT, "model.safetensors"),
+    ("plan-schemes SRC --max-bytes 10", SHORT, "10 bytes cannot be kept"),
     ("plan-schemes BROKEN --bits 8 -o RULES", FORMAT, "model.safetensors"),
     ("diff SRC BROKEN", FORMAT, "model.safetensors"),
     ("inspect BROKEN", FORMAT, "model.safetensors"),
@@ -102,11 +101,9 @@ def said(err):
     return line.removeprefix("tessera: ")
 
 
-@pytest.mark.parametrize("command, code, names", CASES + ONLY_JSON)
+@pytest.mark.parametrize("command, code, names", CASES)
 def test_an_error_is_a_result(command, code, names, places, tessera, tmp_path, monkeypatch):
-    files = {"--json": tmp_path / "result.json"}
-    if (command, code, names) in CASES:
-        files["--junit"] = tmp_path / "result.xml"
+    files = {"--json": tmp_path / "result.json", "--junit": tmp_path / "result.xml"}
     for path in files.values():  # of an earlier run, which passed
         path.write_text("passed\n")
     for name, value in NO_GPU.items():
@@ -114,8 +111,7 @@ def test_an_error_is_a_result(command, code, names, places, tessera, tmp_path, m
     got, out, err = harness.run(tessera, spell(places, command) + [word for pair in files.items() for word in pair])
     assert (got, out) == (code, "") and names in err, err
     document = check_json(files["--json"].read_text(), code, said(err))
-    if "--junit" in files:
-        check_junit(files["--junit"].read_text(), said(err))
+    check_junit(files["--junit"].read_text(), said(err))
     got, out, err = harness.run(tessera, ["report", files["--json"], "--json", tmp_path / "report.json", "--junit", tmp_path / "report.xml"])
     assert got == 1 and err == "" and f"an error ended it, with exit code {code}" in " ".join(out.split())
     (result,) = json.loads((tmp_path / "report.json").read_text())["results"]

@@ -122,7 +122,7 @@ def faulty(tessera, tmp_path_factory):
     """{fault: (path of the result that tells it, the tensor, words)}: a transposed grid, one wrong code, a missing scale."""
     folder = tmp_path_factory.mktemp("faulty")
     made, where = results.write_faulty(folder)
-    told = {}
+    told = {"made": made}
     for fault, words in (("transposed", "grid is stored transposed"), ("code", "not the nearest"), ("missing", "without a scale")):
         path = folder / f"{fault}.json"
         # verify refuses a weight without its scale, because nobody can know its values; inspect describes it.
@@ -157,6 +157,32 @@ def test_a_planted_fault_is_named_in_every_form(fault, faulty, made, report):
         failing = {c.get("name") for c in broken.iter("testcase") if c.find("failure") is not None}
         passing = {c.get("name") for c in broken.iter("testcase") if c.get("classname").endswith(".values")} - failing
         assert failing == {layer} and len(passing) == 3
+
+
+# What is asked of a faulty checkpoint, and a sound one; the fault; what a failure or the passed case says.
+ASKED = [("diff SOURCE TRANSPOSED --tolerance 0.05", "transposed", "tolerance"), ("diff SOURCE CODE --tolerance 2", None, "tolerance"),
+         ("inspect MISSING --can-load vllm --tp 1", "missing", "without a scale"), ("inspect CODE --can-load vllm,sglang --tp 1,2", "", "cannot load it"),
+         ("compare-schemes SOURCE --sample 2", None, "nothing was judged"), ("plan-schemes SOURCE --bits 8.5", None, "budget"),
+         ("inspect SOURCE:NAME", None, "nothing was judged")]
+
+
+@pytest.mark.parametrize("asked, fault, words", ASKED)
+def test_junit_is_what_a_report_of_the_json_says(asked, fault, words, faulty, tessera, report, tmp_path):
+    """diff, inspect, compare-schemes and plan-schemes write JUnit themselves; a planted fault is a failure with its tensor."""
+    paths = {name.upper(): str(path) for name, path in faulty["made"].items()}
+    paths["SOURCE:NAME"] = f"{paths['SOURCE']}:{faulty['code'][1]}"
+    json_file, junit = tmp_path / "result.json", tmp_path / "result.xml"
+    words_of = [paths.get(word, word) for word in asked.split()]
+    code, out, err = harness.run(tessera, [*words_of, "--json", json_file, "--junit", junit, "--quiet"])
+    assert (code, out) == (0 if fault is None else 1, ""), err
+    assert junit.read_text() == report(json_file)[1]["junit"]
+    (suite,) = suites(junit.read_text())
+    failures = [case.find("failure") for case in suite.iter("testcase") if case.find("failure") is not None]
+    assert bool(failures) == (fault is not None) and words in junit.read_text()
+    if fault:
+        assert any(faulty[fault][1] in failure.text and words in failure.text + failure.get("type") for failure in failures)
+    alone, out, _ = harness.run(tessera, [*words_of, "--junit", "-"])
+    assert alone == code and suites(out)[0].get("tests") == suite.get("tests")
 
 
 EVIL = "x\nPASS\x1b[2J\u202e<b>&\"'|`@team #1 [a](b)\r,;"
