@@ -2,10 +2,8 @@
 #include "cli/commands.h"
 #include "cli/convert_inputs.h"
 #include "cli/output.h"
-#include "cli/results.h"
-#include "cli/run_plan.h"
+#include "cli/plan_job.h"
 #include "cli/schemes.h"
-#include "common/file.h"
 #include "convert/plans/any_plan.h"
 #include "convert/plans/archive_plan.h"
 #include "convert/plans/cast_plan.h"
@@ -17,9 +15,10 @@
 #include "convert/plans/tp_plan.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { FROM_DEEPSEEK_MP = 2, MAX_CONFIG_BYTES = 16 << 20 };
+enum { FROM_DEEPSEEK_MP = 2 };
 
 typedef struct arguments {
     int to;
@@ -425,20 +424,6 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
 
 /* ---- doing ---- */
 
-static tsr_status plan_from_deepseek_mp(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in,
-                                        tsr_plan *plan, tsr_err *err)
-{
-    tsr_arena text = {0};
-    const char *config = NULL;
-    size_t size = 0;
-    tsr_status status =
-        a->config == NULL ? TSR_OK : tsr_read_file(a->config, MAX_CONFIG_BYTES, &text, &config, &size, err);
-    if (status == TSR_OK)
-        status = tsr_from_deepseek_mp_plan(plan, in->sources, in->n, config, size, run->max_shard_bytes, err);
-    tsr_arena_free(&text);
-    return status;
-}
-
 static tsr_status open_inputs(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_err *err)
 {
     if (a->from == FROM_DEEPSEEK_MP)
@@ -449,47 +434,61 @@ static tsr_status open_inputs(const tsr_plan_run *run, const arguments *a, tsr_c
     return a->against == NULL ? TSR_OK : tsr_open_source(run, a->against, in, err);
 }
 
-static tsr_status convert(tsr_plan_run *run, const arguments *a, tsr_err *err)
+/* A job: what it was told, and what its plan borrows. */
+typedef struct converting {
+    arguments a;
+    tsr_convert_inputs in;
+} converting;
+
+static void close_job(void *own)
 {
-    tsr_convert_inputs in = {.n = 0};
-    tsr_plan plan = {0};
-    tsr_status status = open_inputs(run, a, &in, err);
-    if (status == TSR_OK && a->merge)
-        status = tsr_tp_merge_plan(&plan, in.sources, in.n, err);
-    else if (status == TSR_OK && a->from == FROM_DEEPSEEK_MP)
-        status = plan_from_deepseek_mp(run, a, &in, &plan, err);
-    else if (status == TSR_OK && a->from >= 0)
-        status = tsr_unlayout_plan(&plan, in.sources, (tsr_layout_kind)a->from, run->max_shard_bytes, err);
-    else if (status == TSR_OK)
-        status = kTargets[a->to].plan(run, a, &in, &plan, err);
-    if (status == TSR_OK)
-        status = tsr_run_plan(run, &plan, err);
-    tsr_plan_free(&plan);
-    tsr_close_inputs(&in);
-    return status;
+    converting *const c = own;
+    tsr_close_inputs(&c->in);
+    free(c);
+}
+
+static tsr_status make(tsr_plan_job *job, tsr_err *err)
+{
+    converting *const c = job->own;
+    const arguments *const a = &c->a;
+    tsr_convert_inputs *const in = &c->in;
+    TSR_TRY(open_inputs(&job->run, a, in, err));
+    if (a->merge)
+        return tsr_tp_merge_plan(&job->plan, in->sources, in->n, err);
+    if (a->from == FROM_DEEPSEEK_MP)
+        return tsr_plan_rank_files(&job->run, a->config, in, &job->plan, err);
+    if (a->from >= 0)
+        return tsr_unlayout_plan(&job->plan, in->sources, (tsr_layout_kind)a->from, job->run.max_shard_bytes, err);
+    return kTargets[a->to].plan(&job->run, a, in, &job->plan, err);
+}
+
+tsr_status tsr_convert_read(tsr_plan_job *job, int argc, char **argv, tsr_err *err)
+{
+    converting *const c = calloc(1, sizeof *c);
+    if (c == NULL)
+        return tsr_out_of_memory(err, NULL);
+    c->a = (arguments){.to = -1,
+                       .scale_fmt = -1,
+                       .dialect = -1,
+                       .consumer = -1,
+                       .level = 3,
+                       .from = -1,
+                       .arch = -1,
+                       .divisor = -1,
+                       .group_size = UINT64_MAX,
+                       .mx_scale = -1,
+                       .experts = -1};
+    *job = (tsr_plan_job){.run = tsr_plan_run_defaults("convert"), .own = c, .close = close_job, .make = make};
+    TSR_TRY(parse(argc, argv, &job->run, &c->a, err));
+    job->idle = job->run.help;
+    if (c->a.to >= 0 && kTargets[c->a.to].plan == plan_archive)
+        job->run.verb = "archiving";
+    else if (c->a.to >= 0 && kTargets[c->a.to].plan == plan_safetensors)
+        job->run.verb = "restoring";
+    return TSR_OK;
 }
 
 int tsr_cmd_convert(int argc, char **argv)
 {
-    tsr_plan_run run = tsr_plan_run_defaults("convert");
-    arguments a = {.to = -1,
-                   .scale_fmt = -1,
-                   .dialect = -1,
-                   .consumer = -1,
-                   .level = 3,
-                   .from = -1,
-                   .arch = -1,
-                   .divisor = -1,
-                   .group_size = UINT64_MAX,
-                   .mx_scale = -1,
-                   .experts = -1};
-    tsr_err err = {{0}};
-    tsr_status status = parse(argc, argv, &run, &a, &err);
-    if (a.to >= 0 && kTargets[a.to].plan == plan_archive)
-        run.verb = "archiving";
-    else if (a.to >= 0 && kTargets[a.to].plan == plan_safetensors)
-        run.verb = "restoring";
-    if (status == TSR_OK && !run.help)
-        status = convert(&run, &a, &err);
-    return tsr_end("convert", status, run.beyond == 0, &err);
+    return tsr_plan_command("convert", tsr_convert_read, argc, argv);
 }

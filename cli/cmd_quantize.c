@@ -2,12 +2,13 @@
 #include "cli/commands.h"
 #include "cli/families.h"
 #include "cli/output.h"
-#include "cli/results.h"
-#include "cli/run_plan.h"
+#include "cli/plan_job.h"
 #include "cli/schemes.h"
 #include "convert/plans/again_plan.h"
 #include "convert/plans/rules_plan.h"
 #include "convert/plans/split_plan.h"
+
+#include <stdlib.h>
 
 /* What the command line says. */
 typedef struct arguments {
@@ -153,25 +154,50 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
     return tsr_plan_run_places(run, sources, sizeof sources / sizeof *sources, err);
 }
 
-/* What a plan is made with, for tsr_split_plan. */
-typedef struct making {
-    const arguments *a;
-    tsr_scheme_options *scheme; /* its dialect is settled once the source is known */
-    const tsr_rules_options *rules;
-} making;
+/* A job: what it was told, and what its plan borrows. */
+typedef struct quantizing {
+    arguments a;
+    bool by_scheme;            /* else by rules */
+    tsr_scheme_options scheme; /* its dialect is settled once the source is known */
+    tsr_rules rules;
+    tsr_calibration calibration; /* for rules */
+    tsr_rules_options by_rules;
+    tsr_checkpoint *opened[2];
+    const tsr_checkpoint *sources[2]; /* the same */
+    tsr_any_view view;
+} quantizing;
+
+static void close_job(void *own)
+{
+    quantizing *const q = own;
+    tsr_any_free(&q->view);
+    for (size_t i = 0; i < 2; i++)
+        tsr_checkpoint_close(q->opened[i]);
+    tsr_scheme_free(&q->scheme);
+    tsr_calibration_free(&q->calibration);
+    tsr_rules_free(&q->rules);
+    free(q);
+}
+
+static tsr_status open_source(const tsr_plan_run *run, const char *path, size_t i, quantizing *q, tsr_err *err)
+{
+    TSR_TRY(tsr_checkpoint_open(&q->opened[i], path, run->ignore.items, run->ignore.count, err));
+    q->sources[i] = q->opened[i];
+    return TSR_OK;
+}
 
 static tsr_status make_scheme(tsr_plan *plan, const tsr_checkpoint *const *source, const void *options, tsr_err *err)
 {
-    const making *const m = options;
-    return m->rules != NULL ? tsr_rules_plan(plan, source, m->rules, err)
-                            : tsr_scheme_plan(plan, source, &m->a->of, m->scheme, err);
+    const quantizing *const q = options;
+    return q->by_scheme ? tsr_scheme_plan(plan, source, &q->a.of, &q->scheme, err)
+                        : tsr_rules_plan(plan, source, &q->by_rules, err);
 }
 
 /* What the model decides where the command line does not. */
-static tsr_status settle(const making *m, const tsr_checkpoint *source, tsr_experts *experts, tsr_err *err)
+static tsr_status settle(quantizing *q, tsr_experts *experts, tsr_err *err)
 {
-    tsr_scheme_settle(&m->a->of, source, *experts == TSR_EXPERTS_SPLIT, m->scheme);
-    if (!tsr_scheme_stacks(&m->a->of, m->scheme))
+    tsr_scheme_settle(&q->a.of, q->sources[0], *experts == TSR_EXPERTS_SPLIT, &q->scheme);
+    if (!tsr_scheme_stacks(&q->a.of, &q->scheme))
         return TSR_OK;
     if (*experts == TSR_EXPERTS_SPLIT)
         return tsr_fail(err, TSR_E_USAGE, "--experts split: --dialect gpt-oss holds stacks of experts");
@@ -179,94 +205,72 @@ static tsr_status settle(const making *m, const tsr_checkpoint *source, tsr_expe
     return TSR_OK;
 }
 
-/* Opens the source, plans and runs. */
-static tsr_status run_scheme(tsr_plan_run *run, const making *m, tsr_experts experts, tsr_err *err)
+/* Opens the source and plans. */
+static tsr_status plan_scheme(tsr_plan_job *job, quantizing *q, tsr_experts experts, tsr_err *err)
 {
-    tsr_checkpoint *opened = NULL;
-    tsr_plan plan = {0};
-    tsr_any_view view = {0};
-    const bool keeps_stacks = m->rules == NULL && m->a->of.scheme == TSR_FP8_BLOCK;
-    tsr_status status = tsr_checkpoint_open(&opened, run->src, run->ignore.items, run->ignore.count, err);
-    const tsr_checkpoint *const source = opened;
-    if (status == TSR_OK && m->scheme != NULL)
-        status = settle(m, source, &experts, err);
-    if (status == TSR_OK)
-        status = tsr_split_plan(&plan, &view, &source, experts, keeps_stacks, make_scheme, m, err);
-    if (status == TSR_OK)
-        status = tsr_run_plan(run, &plan, err);
-    tsr_plan_free(&plan);
-    tsr_any_free(&view);
-    tsr_checkpoint_close(opened);
-    return status;
+    const bool keeps_stacks = q->by_scheme && q->a.of.scheme == TSR_FP8_BLOCK;
+    TSR_TRY(open_source(&job->run, job->run.src, 0, q, err));
+    if (q->by_scheme)
+        TSR_TRY(settle(q, &experts, err));
+    return tsr_split_plan(&job->plan, &q->view, q->sources, experts, keeps_stacks, make_scheme, q, err);
 }
 
 /* Codes again, with the scales that they had. */
-static tsr_status quantize_again(tsr_plan_run *run, const arguments *a, tsr_err *err)
+static tsr_status plan_again(tsr_plan_job *job, tsr_err *err)
 {
-    tsr_checkpoint *opened[2] = {NULL, NULL};
-    tsr_plan plan = {0};
-    tsr_status status = tsr_checkpoint_open(&opened[0], run->src, run->ignore.items, run->ignore.count, err);
-    if (status == TSR_OK)
-        status = tsr_checkpoint_open(&opened[1], a->scales_from, run->ignore.items, run->ignore.count, err);
-    const tsr_checkpoint *const sources[] = {opened[0], opened[1]};
-    if (status == TSR_OK)
-        status = tsr_again_plan(&plan, sources, run->max_shard_bytes, err);
-    if (status == TSR_OK)
-        status = tsr_run_plan(run, &plan, err);
-    tsr_plan_free(&plan);
-    tsr_checkpoint_close(opened[0]);
-    tsr_checkpoint_close(opened[1]);
-    return status;
+    quantizing *const q = job->own;
+    TSR_TRY(open_source(&job->run, job->run.src, 0, q, err));
+    TSR_TRY(open_source(&job->run, q->a.scales_from, 1, q, err));
+    return tsr_again_plan(&job->plan, q->sources, job->run.max_shard_bytes, err);
 }
 
-static tsr_status quantize(tsr_plan_run *run, const arguments *a, tsr_err *err)
+static tsr_status plan_by_scheme(tsr_plan_job *job, tsr_err *err)
 {
     static const tsr_experts kExperts[] = {TSR_EXPERTS_AS_NEEDED, TSR_EXPERTS_SPLIT, TSR_EXPERTS_STACK};
-    tsr_scheme_options o;
-    TSR_TRY(tsr_scheme_read(run, &a->of, true, &o, err));
-    const tsr_status status = run_scheme(run, &(making){.a = a, .scheme = &o}, kExperts[a->experts + 1], err);
-    tsr_scheme_free(&o);
-    return status;
+    quantizing *const q = job->own;
+    q->by_scheme = true;
+    TSR_TRY(tsr_scheme_read(&job->run, &q->a.of, true, &q->scheme, err));
+    return plan_scheme(job, q, kExperts[q->a.experts + 1], err);
 }
 
-static tsr_status quantize_by_rules(tsr_plan_run *run, const arguments *a, tsr_err *err)
+static tsr_status plan_by_rules(tsr_plan_job *job, tsr_err *err)
 {
-    tsr_rules rules;
-    tsr_calibration calibration = {0};
+    quantizing *const q = job->own;
+    const arguments *const a = &q->a;
     const bool calibrated = a->of.activations != NULL;
     if (a->of.dialect == TSR_MX_DIALECT_DEEPSEEK || a->of.dialect == TSR_MX_DIALECT_GPT_OSS)
         return tsr_fail(err, TSR_E_USAGE,
                         "--dialect %s holds one scheme for all layers; compressed-tensors and "
                         "modelopt hold a mixture",
                         tsr_mx_dialect_name((tsr_mx_dialect)a->of.dialect));
-    TSR_TRY(tsr_rules_read(&rules, a->rules, err));
+    TSR_TRY(tsr_rules_read(&q->rules, a->rules, err));
     if (a->of.dialect >= 0)
-        rules.dialect = (tsr_mx_dialect)a->of.dialect;
-    const tsr_rules_options o = {.rules = &rules,
-                                 .search = a->of.scales == 1,
-                                 .calibration = calibrated ? &calibration : NULL,
-                                 .max_shard_bytes = run->max_shard_bytes};
-    tsr_status status = calibrated ? tsr_calibration_read(&calibration, a->of.activations, err) : TSR_OK;
-    if (status == TSR_OK)
-        status = run_scheme(run, &(making){.a = a, .rules = &o},
-                            a->experts == 0 ? TSR_EXPERTS_SPLIT : TSR_EXPERTS_STACK, err);
-    tsr_calibration_free(&calibration);
-    tsr_rules_free(&rules);
-    return status;
+        q->rules.dialect = (tsr_mx_dialect)a->of.dialect;
+    if (calibrated)
+        TSR_TRY(tsr_calibration_read(&q->calibration, a->of.activations, err));
+    q->by_rules = (tsr_rules_options){.rules = &q->rules,
+                                      .search = a->of.scales == 1,
+                                      .calibration = calibrated ? &q->calibration : NULL,
+                                      .max_shard_bytes = job->run.max_shard_bytes};
+    return plan_scheme(job, q, a->experts == 0 ? TSR_EXPERTS_SPLIT : TSR_EXPERTS_STACK, err);
+}
+
+tsr_status tsr_quantize_read(tsr_plan_job *job, int argc, char **argv, tsr_err *err)
+{
+    quantizing *const q = calloc(1, sizeof *q);
+    if (q == NULL)
+        return tsr_out_of_memory(err, NULL);
+    q->a = (arguments){.of = tsr_scheme_defaults(), .experts = -1};
+    *job = (tsr_plan_job){.run = tsr_plan_run_defaults("quantize"), .own = q, .close = close_job};
+    TSR_TRY(parse(argc, argv, &job->run, &q->a, err));
+    job->run.verb = "quantizing";
+    job->run.low_sqnr = tsr_scheme_low_sqnr(q->a.rules != NULL ? TSR_INT4_WEIGHT_ONLY : (tsr_scheme)q->a.of.scheme);
+    job->make = q->a.rules != NULL ? plan_by_rules : q->a.scales_from != NULL ? plan_again : plan_by_scheme;
+    job->idle = job->run.help || q->a.list_families;
+    return q->a.list_families && !job->run.help ? tsr_list_families(job->run.json, err) : TSR_OK;
 }
 
 int tsr_cmd_quantize(int argc, char **argv)
 {
-    tsr_plan_run run = tsr_plan_run_defaults("quantize");
-    arguments a = {.of = tsr_scheme_defaults(), .experts = -1};
-    tsr_err err = {{0}};
-    tsr_status status = parse(argc, argv, &run, &a, &err);
-    run.verb = "quantizing";
-    run.low_sqnr = tsr_scheme_low_sqnr(a.rules != NULL ? TSR_INT4_WEIGHT_ONLY : (tsr_scheme)a.of.scheme);
-    if (status == TSR_OK && !run.help)
-        status = a.list_families         ? tsr_list_families(run.json, &err)
-                 : a.rules != NULL       ? quantize_by_rules(&run, &a, &err)
-                 : a.scales_from != NULL ? quantize_again(&run, &a, &err)
-                                         : quantize(&run, &a, &err);
-    return tsr_end("quantize", status, run.beyond == 0, &err);
+    return tsr_plan_command("quantize", tsr_quantize_read, argc, argv);
 }

@@ -1,9 +1,14 @@
 /* Opening what is converted. */
 #include "cli/convert_inputs.h"
 
+#include "common/file.h"
+#include "convert/plans/deepseek_mp_plan.h"
+
 #include <limits.h>
 #include <stdio.h>
 #include <unistd.h>
+
+enum { MAX_CONFIG_BYTES = 16 << 20 };
 
 tsr_status tsr_open_source(const tsr_plan_run *run, const char *path, tsr_convert_inputs *in, tsr_err *err)
 {
@@ -52,6 +57,19 @@ tsr_status tsr_open_rank_files(const tsr_plan_run *run, tsr_convert_inputs *in, 
         in->n++;
     }
     return TSR_OK;
+}
+
+tsr_status tsr_plan_rank_files(const tsr_plan_run *run, const char *config, const tsr_convert_inputs *in,
+                               tsr_plan *plan, tsr_err *err)
+{
+    tsr_arena arena = {0};
+    const char *text = NULL;
+    size_t size = 0;
+    tsr_status status = config == NULL ? TSR_OK : tsr_read_file(config, MAX_CONFIG_BYTES, &arena, &text, &size, err);
+    if (status == TSR_OK)
+        status = tsr_from_deepseek_mp_plan(plan, in->sources, in->n, text, size, run->max_shard_bytes, err);
+    tsr_arena_free(&arena);
+    return status;
 }
 
 void tsr_close_inputs(tsr_convert_inputs *in)

@@ -26,6 +26,10 @@ tsr_status tsr_open_ranks(const tsr_plan_run *run, tsr_convert_inputs *in, tsr_e
 /* Opens SRC/model0-mpN.safetensors and the other ranks, for whatever N there is. */
 tsr_status tsr_open_rank_files(const tsr_plan_run *run, tsr_convert_inputs *in, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Plans to join such ranks. `config`: the model's own config.json; NULL: SRC's. */
+tsr_status tsr_plan_rank_files(const tsr_plan_run *run, const char *config, const tsr_convert_inputs *in,
+                               tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Closes all of them. */
 void tsr_close_inputs(tsr_convert_inputs *in);
 
