@@ -57,19 +57,18 @@ static tsr_status parse(int argc, char **argv, tsr_compare_job *job, limit *l, t
     }
     if (n < 2)
         return tsr_fail(err, TSR_E_USAGE, "which two checkpoints? tessera diff A B");
+    char *end = NULL;
+    if (l->text != NULL)
+        l->value = strtod(l->text, &end);
+    if (l->text != NULL &&
+        (end == l->text || *end != '\0' || !isfinite(l->value) || (l->value < 0 && l->metric != METRIC_SQNR)))
+        return tsr_fail(err, TSR_E_USAGE, "--tolerance: '%s' is not a number that %s can be held to", l->text,
+                        kMetricNames[l->metric]);
     const tsr_places places = {.sources = {job->path[0], job->path[1]},
                                .json = job->json,
                                .junit = job->junit,
                                .progress = job->progress.file};
-    TSR_TRY(tsr_places_check(&places, err));
-    if (l->text == NULL)
-        return TSR_OK;
-    char *end;
-    l->value = strtod(l->text, &end);
-    if (end == l->text || *end != '\0' || !isfinite(l->value) || (l->value < 0 && l->metric != METRIC_SQNR))
-        return tsr_fail(err, TSR_E_USAGE, "--tolerance: '%s' is not a number that %s can be held to", l->text,
-                        kMetricNames[l->metric]);
-    return TSR_OK;
+    return tsr_places_check(&places, err);
 }
 
 /* ---- judging ---- */

@@ -347,9 +347,11 @@ static tsr_status inspect(const arguments *a, bool *short_of, tsr_err *err)
         return tsr_out_of_memory(err, NULL);
     split(path, &tensor);
     const tsr_places places = {.sources = {path}, .json = a->json, .junit = a->junit};
-    tsr_status status = tsr_places_check(&places, err);
-    if (status == TSR_OK && tensor != NULL && a->can_load != NULL)
+    tsr_status status = TSR_OK;
+    if (tensor != NULL && a->can_load != NULL)
         status = tsr_fail(err, TSR_E_USAGE, "--can-load asks about a checkpoint, not about one tensor");
+    if (status == TSR_OK)
+        status = tsr_places_check(&places, err);
     if (status == TSR_OK)
         status = tsr_checkpoint_open(&checkpoint, path, a->ignore.items, a->ignore.count, err);
     if (status == TSR_OK && (status = tsr_contents_find(&survey, checkpoint, block, err)) == TSR_OK) {

@@ -29,8 +29,9 @@ typedef struct arguments {
 
 static const char kHelp[] =
     "tessera report RESULT.json... [options]\n\n"
-    "Shows what other commands found: the JSON of quantize, convert, verify, diff, compare-schemes, plan-schemes and\n"
-    "inspect (--json FILE), and the quantization_report.json beside quantized weights. A verdict first, then what is "
+    "Shows what other commands found: the JSON of quantize, convert, verify, diff, compare-schemes, plan-schemes,\n"
+    "inspect and batch (--json FILE), and the quantization_report.json beside quantized weights. A verdict first, then "
+    "what is "
     "wrong,\n"
     "quantiles of SQNR, errors by layer, kind of module and expert, and the worst tensors.\n"
     "Exit code 0: no result fell short; 1: one did, or got worse than its baseline; 3: a file is no result.\n\n"

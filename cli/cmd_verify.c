@@ -41,16 +41,16 @@ static tsr_status parse(int argc, char **argv, tsr_verify_weights *v, tsr_check_
         return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera verify DST --against SRC");
     if (job->path[0] == NULL)
         return tsr_fail(err, TSR_E_USAGE, "held to what? --against SRC");
-    const tsr_places places = {.sources = {job->path[0], job->path[1]},
-                               .json = job->json,
-                               .junit = job->junit,
-                               .progress = job->progress.file};
-    TSR_TRY(tsr_places_check(&places, err));
     last->json = job->json;
     last->junit = job->junit;
     last->progress = job->progress;
     last->quiet = job->quiet;
-    return tsr_weight_limits_parse(&v->limits, &texts, err);
+    TSR_TRY(tsr_weight_limits_parse(&v->limits, &texts, err));
+    const tsr_places places = {.sources = {job->path[0], job->path[1]},
+                               .json = job->json,
+                               .junit = job->junit,
+                               .progress = job->progress.file};
+    return tsr_places_check(&places, err);
 }
 
 /* A first word that is not a checkpoint but close to the name of a check is taken for that check, misspelled. */

@@ -78,15 +78,14 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_verify_forward 
         return tsr_fail(err, TSR_E_USAGE, "--tokens: --reference has its own");
     if (a->last.threads == 0)
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
+    TSR_TRY(tsr_forward_texts_parse(&v->request, &a->texts, err));
+    TSR_TRY(tsr_parse_number("--min-sqnr", a->min_sqnr, &v->request.limits.min_sqnr, err));
+    v->threads = a->last.threads > UINT16_MAX ? UINT16_MAX : a->last.threads;
     const tsr_places places = {.sources = {v->sides[0], v->sides[1], v->reference, a->texts.tokens},
                                .json = a->last.json,
                                .junit = a->last.junit,
                                .progress = a->last.progress.file};
-    TSR_TRY(tsr_places_check(&places, err));
-    TSR_TRY(tsr_forward_texts_parse(&v->request, &a->texts, err));
-    TSR_TRY(tsr_parse_number("--min-sqnr", a->min_sqnr, &v->request.limits.min_sqnr, err));
-    v->threads = a->last.threads > UINT16_MAX ? UINT16_MAX : a->last.threads;
-    return TSR_OK;
+    return tsr_places_check(&places, err);
 }
 
 int tsr_cmd_verify_forward(int argc, char **argv)

@@ -190,11 +190,6 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_verify_kernels 
         r->new_tokens > r->context)
         return tsr_fail(err, TSR_E_USAGE, "--batch, --context: from 1 to %d; --new-tokens: from 1 to --context",
                         MAX_TOKENS);
-    const tsr_places places = {.sources = {v->dst, v->against, v->activations, v->stages},
-                               .json = a->last.json,
-                               .junit = a->last.junit,
-                               .progress = a->last.progress.file};
-    TSR_TRY(tsr_places_check(&places, err));
     TSR_TRY(tsr_parse_number("--max-kernel-error", a->max_kernel_error, &limits->max_kernel_error, err));
     TSR_TRY(tsr_parse_number("--max-kernel-rms", a->max_kernel_rms, &limits->max_kernel_rms, err));
     TSR_TRY(tsr_parse_number("--min-sqnr", a->min_sqnr, &limits->min_sqnr, err));
@@ -205,7 +200,11 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_verify_kernels 
     if (a->out != TSR_N_OUTS)
         v->outs = 1u << a->out;
     v->options.run.threads = a->last.threads > UINT16_MAX ? UINT16_MAX : a->last.threads;
-    return TSR_OK;
+    const tsr_places places = {.sources = {v->dst, v->against, v->activations, v->stages},
+                               .json = a->last.json,
+                               .junit = a->last.junit,
+                               .progress = a->last.progress.file};
+    return tsr_places_check(&places, err);
 }
 
 int tsr_cmd_verify_kernels(int argc, char **argv)

@@ -12,6 +12,11 @@ int tsr_cmd_convert(int argc, char **argv);
 int tsr_cmd_verify(int argc, char **argv);
 int tsr_cmd_inspect(int argc, char **argv);
 int tsr_cmd_report(int argc, char **argv);
+int tsr_cmd_batch(int argc, char **argv);
+
+/* The command of this name; NULL: there is none. */
+typedef int tsr_command_fn(int argc, char **argv);
+tsr_command_fn *tsr_find_command(const char *name);
 
 /* Whether the word after `verify` is "gemm" or another check of kernels; and that check, with the word as argv[0]. */
 bool tsr_is_kernel_check(const char *word);

@@ -23,9 +23,19 @@ static const struct {
     {"verify", "a checkpoint against the one that it was made from; kernels and whole passes on it", tsr_cmd_verify},
     {"inspect", "what is in a checkpoint or tensor, and who can load it", tsr_cmd_inspect},
     {"report", "results of these commands for people and for CI: a summary, tables, charts", tsr_cmd_report},
+    {"batch", "many of these commands in one run, from a file", tsr_cmd_batch},
 };
 
 enum { N_COMMANDS = sizeof kCommands / sizeof *kCommands };
+
+tsr_command_fn *tsr_find_command(const char *name)
+{
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        if (strcmp(name, kCommands[i].name) == 0)
+            return kCommands[i].run;
+    }
+    return NULL;
+}
 
 static void print_help(void (*print)(const char *fmt, ...))
 {
@@ -71,11 +81,10 @@ static int run(int argc, char **argv)
     /* "help verify gemm" is "verify gemm --help". */
     const char *const name = argv[asks ? 2 : 1];
     char *words[3] = {asks && argc > 3 ? argv[3] : help, help, NULL};
-    for (size_t i = 0; i < N_COMMANDS; i++) {
-        if (strcmp(name, kCommands[i].name) == 0)
-            return asks ? kCommands[i].run(argc > 3 ? 2 : 1, words) : kCommands[i].run(argc - 2, argv + 2);
-    }
-    return unknown_command(name);
+    tsr_command_fn *const command = tsr_find_command(name);
+    if (command == NULL)
+        return unknown_command(name);
+    return asks ? command(argc > 3 ? 2 : 1, words) : command(argc - 2, argv + 2);
 }
 
 int main(int argc, char **argv)

@@ -2,6 +2,7 @@
 #include "cli/places.h"
 
 #include "cli/output.h"
+#include "cli/stage.h"
 #include "common/file.h"
 
 #include <dirent.h>
@@ -334,7 +335,7 @@ static bool is_same_report(const char *a, const char *b)
     return stat(folder, &x) == 0 && stat(other, &y) == 0 && x.st_ino == y.st_ino && x.st_dev == y.st_dev;
 }
 
-tsr_status tsr_places_check(const tsr_places *p, tsr_err *err)
+static tsr_status check_all(const tsr_places *p, tsr_err *err)
 {
     sources s = {0};
     tsr_status status = TSR_OK;
@@ -386,11 +387,49 @@ tsr_status tsr_places_check(const tsr_places *p, tsr_err *err)
     return status;
 }
 
+static tsr_status note_output(const char *option, const char *path, bool folder, tsr_err *err)
+{
+    if (path != NULL && !tsr_stage_owns(path) && tsr_is_stdout(path))
+        return tsr_fail(err, TSR_E_USAGE, "%s %s: stdout is the batch's; name a file", option, path);
+    return tsr_stage_note(&(tsr_stage_path){.option = option, .path = path, .folder = folder}, err);
+}
+
+tsr_status tsr_places_note(const tsr_places *p, tsr_err *err)
+{
+    tsr_stage *const stage = tsr_stage_now();
+    if (stage == NULL)
+        return TSR_OK;
+    stage->n_paths = 0;
+    for (size_t i = 0; i < TSR_MAX_SOURCES; i++)
+        TSR_TRY(tsr_stage_note(&(tsr_stage_path){.path = p->sources[i]}, err));
+    TSR_TRY(note_output("-o", p->dst, true, err));
+    TSR_TRY(note_output("--json", p->json, false, err));
+    TSR_TRY(note_output("--junit", p->junit, false, err));
+    for (const tsr_output *more = p->more; more != NULL && more->option != NULL; more++)
+        TSR_TRY(note_output(more->option, more->path, false, err));
+    return TSR_OK;
+}
+
+tsr_status tsr_places_check(const tsr_places *places, tsr_err *err)
+{
+    owed = (tsr_owed){0};
+    TSR_TRY(tsr_places_note(places, err));
+    TSR_TRY(check_all(places, err));
+    return tsr_stage_end_rehearsal(err);
+}
+
 /* ---- writing ---- */
 
 tsr_owed tsr_reports_owed(void)
 {
     return owed;
+}
+
+tsr_owed tsr_owe_reports(tsr_owed reports)
+{
+    const tsr_owed before = owed;
+    owed = reports;
+    return before;
 }
 
 /* Whoever writes to a path, writes there once: it is owed no more, even if writing fails. */
@@ -442,6 +481,8 @@ tsr_status tsr_write_report(const char *path, const tsr_text *text, tsr_err *err
     struct stat st;
     TSR_TRY(tsr_text_status(text, err));
     pay(path);
+    if (tsr_stage_owns(path))
+        return tsr_stage_keep(text, err);
     if (tsr_is_stdout(path)) {
         tsr_print_raw(text->data, text->size);
         return TSR_OK;

@@ -26,8 +26,13 @@ typedef struct tsr_places {
 } tsr_places;
 
 /* Refuses outputs that would touch a source, before anything is read or made. TSR_E_USAGE says which two. From then on
- * `json` and `junit` are owed: their texts have to live until the command ends. */
+ * `json` and `junit` are owed: their texts have to live until the command ends. The last of what a command checks before it
+ * begins: a rehearsed one (cli/stage.h) goes no further, with TSR_E_CANCELLED. */
 tsr_status tsr_places_check(const tsr_places *places, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Notes them for the command on stage, if one is (cli/stage.h). TSR_E_USAGE: a job of a batch has no stdout. tsr_places_check does
+ * so first. */
+tsr_status tsr_places_note(const tsr_places *places, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Whether `path` (may be NULL) is stdout: "-", or the very file that stdout is (/dev/stdout). */
 bool tsr_is_stdout(const char *path);
@@ -39,6 +44,9 @@ typedef struct tsr_owed {
 
 /* The reports that tsr_places_check has allowed, and that nobody has begun to write. */
 tsr_owed tsr_reports_owed(void);
+
+/* Replaces what is owed; returns what was. For a command that runs others, whose reports are owed in turn. */
+tsr_owed tsr_owe_reports(tsr_owed reports);
 
 /* Writes a report: to stdout; into a device or pipe; or as a file that appears whole, in place of the one that a
  * symlink names. */

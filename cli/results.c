@@ -3,6 +3,7 @@
 
 #include "cli/output.h"
 #include "cli/places.h"
+#include "cli/stage.h"
 #include "formats/json/json_write.h"
 #include "report/writers.h"
 
@@ -14,7 +15,7 @@ enum { EXIT_SHORT = 1 };
 /* Reads the result, which goes to `json`, as tessera report would, and writes what it says. */
 static tsr_status write_junit(const char *path, const char *json, const tsr_text *text, tsr_err *err)
 {
-    const char *const name = json == NULL || tsr_is_stdout(json) ? "" : json;
+    const char *const name = json == NULL || tsr_stage_owns(json) || tsr_is_stdout(json) ? "" : json;
     tsr_report report;
     tsr_text junit = {0};
     TSR_TRY(tsr_report_of_text(&report, name, text->data, text->size, err));
@@ -53,6 +54,7 @@ static const struct {
     {"verify forward", "tessera-verify-forward/1", NULL},
     {"inspect", "tessera-inspect/1", NULL},
     {"report", "tessera-report/1", NULL},
+    {"batch", "tessera-batch/1", NULL},
 };
 
 /* The error comes before all else that a result may hold: a reader knows soon what it reads. */
@@ -92,9 +94,18 @@ static void write_error(const char *command, tsr_status status, const tsr_err *w
 int tsr_end(const char *command, tsr_status status, bool fine, const tsr_err *err)
 {
     const bool usage = status == TSR_E_USAGE;
+    tsr_stage *const stage = tsr_stage_now();
+    if (stage != NULL) {
+        stage->status = status;
+        stage->err = *err;
+    }
     if (status == TSR_OK)
         return fine ? 0 : EXIT_SHORT;
+    if (stage != NULL && stage->rehearsal)
+        return tsr_exit_code(status);
     tsr_tell(tsr_takes_colour(STDERR_FILENO) ? "\033[31mtessera:\033[0m " : "tessera: ");
+    if (stage != NULL)
+        tsr_tell("%s: ", stage->job);
     tsr_tell("%s", err->msg);
     if (usage)
         tsr_tell(" ('tessera %s --help')", command);

@@ -6,6 +6,7 @@
 #include "cli/places.h"
 #include "cli/results.h"
 #include "cli/serving.h"
+#include "cli/stage.h"
 #include "cli/terminal.h"
 #include "common/file.h"
 #include "common/threads.h"
@@ -366,6 +367,24 @@ static bool is_served(const tsr_plan *plan)
     return plan->report != NULL && plan->advice == NULL && plan->sources[0]->config != NULL;
 }
 
+/* For the table of a batch. */
+static void note_measures(const tsr_plan *plan, const tsr_engine_result *result)
+{
+    tsr_stage *const stage = tsr_stage_now();
+    tsr_quant_stats whole = {0};
+    if (stage == NULL)
+        return;
+    for (size_t s = 0; s < plan->n_steps; s++) {
+        if (plan->steps[s].op->stats_of == TSR_STATS_SOURCE)
+            tsr_quant_stats_add(&whole, &result->rows[s]);
+    }
+    stage->measured = true;
+    stage->complete = result->already_complete;
+    stage->bytes_read = result->bytes_read;
+    stage->bytes_written = result->bytes_written;
+    stage->sqnr = whole.elements == 0 ? NAN : tsr_quant_stats_sqnr(&whole);
+}
+
 static tsr_status execute(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
 {
     tsr_terminal terminal;
@@ -381,6 +400,8 @@ static tsr_status execute(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
     tsr_terminal_close(&terminal);
     tsr_serving serving = {.count = 0};
     if (status == TSR_OK)
+        note_measures(plan, &result);
+    if (status == TSR_OK)
         run->beyond = tsr_quant_limits_count(&run->limits, plan, result.rows);
     if (status == TSR_OK && is_served(plan))
         status = tsr_serving_find(&serving, run->dst, err);
@@ -395,13 +416,26 @@ static tsr_status execute(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
     return status;
 }
 
-tsr_status tsr_run_plan(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
+static tsr_status check_limits(const tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
 {
     const char *const limit = tsr_quant_limits_given(&run->limits);
-    if (limit != NULL && plan->report == NULL)
-        return tsr_fail(err, TSR_E_USAGE, "%s means nothing here: no weight is quantized", limit);
+    return limit == NULL || plan->report != NULL
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_USAGE, "%s means nothing here: no weight is quantized", limit);
+}
+
+tsr_status tsr_run_plan_check(const tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
+{
+    TSR_TRY(check_limits(run, plan, err));
+    return tsr_plan_check_any(plan, err);
+}
+
+tsr_status tsr_run_plan(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
+{
+    const tsr_stage *const stage = tsr_stage_now();
+    TSR_TRY(check_limits(run, plan, err));
     for (size_t i = 0; i < plan->n_warnings; i++)
-        tsr_tell("tessera: %s\n", plan->warnings[i]);
+        tsr_tell("tessera: %s%s%s\n", stage == NULL ? "" : stage->job, stage == NULL ? "" : ": ", plan->warnings[i]);
     if (run->dry_run) {
         if (!tsr_is_stdout(run->json) && !tsr_is_stdout(run->junit))
             print_plan(run, plan);

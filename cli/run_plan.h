@@ -36,6 +36,9 @@ tsr_status tsr_plan_run_check(tsr_plan_run *run, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_plan_run_places(const tsr_plan_run *run, const char *const *sources, size_t n,
                                tsr_err *err) TSR_WARN_UNUSED;
 
+/* What speaks against carrying a plan out: limits that it has no use for, or nothing to quantize. */
+tsr_status tsr_run_plan_check(const tsr_plan_run *run, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Carries out the plan (or prints it: --dry-run), and tells the result as asked. */
 tsr_status tsr_run_plan(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
 

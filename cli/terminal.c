@@ -2,6 +2,7 @@
 #include "cli/terminal.h"
 
 #include "cli/output.h"
+#include "cli/stage.h"
 #include "formats/json/json_write.h"
 
 #include <errno.h>
@@ -24,6 +25,15 @@ tsr_status tsr_terminal_open(tsr_terminal *t, bool quiet, const tsr_progress_opt
                         .path = progress->file,
                         .fd = -1,
                         .began = tsr_now()};
+    const tsr_stage *const stage = tsr_stage_now();
+    if (stage != NULL) {
+        t->job = stage->job;
+        t->jsonl = stage->jsonl;
+        t->quiet = t->quiet || t->jsonl;
+        t->path = "the lines of progress";
+        t->fd = stage->progress_fd < 0 ? -1 : fcntl(stage->progress_fd, F_DUPFD_CLOEXEC, 0);
+        return TSR_OK;
+    }
     if (t->path == NULL)
         return TSR_OK;
     t->fd = open(t->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
@@ -118,6 +128,8 @@ static void write_line(tsr_terminal *t, const char *phase, const tsr_progress *p
     tsr_text line = {0};
     tsr_json_begin_object(&line, true);
     tsr_json_member_string(&line, "schema", "tessera-progress/1");
+    if (t->job != NULL)
+        tsr_json_member_string(&line, "job", t->job);
     tsr_json_member_string(&line, "phase", phase);
     tsr_json_member_number(&line, "seconds", p->seconds);
     const bool bytes = p->bytes_total > 0;

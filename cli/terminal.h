@@ -17,6 +17,7 @@ typedef struct tsr_terminal {
     bool jsonl;       /* lines of JSON on stderr */
     const char *path; /* --progress-file, open as `fd`; NULL: none */
     int fd;
+    const char *job;         /* of a batch; NULL: none */
     double began, last_line; /* tsr_now: when it was opened; when the last line of JSON was written */
     const char *line_phase;  /* of that line */
 } tsr_terminal;

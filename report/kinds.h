@@ -15,6 +15,7 @@ tsr_value_fn tsr_read_compare_schemes;
 tsr_value_fn tsr_read_plan_schemes;
 tsr_value_fn tsr_read_inspect;
 tsr_value_fn tsr_read_inspect_tensor;
+tsr_value_fn tsr_read_batch;
 tsr_value_fn tsr_read_failed; /* of any command that an error ended: {"error": {"code": 3, "message": "..."}} */
 
 /* ---- what they share ---- */

@@ -22,6 +22,7 @@ static const struct {
     {{"tessera-plan-schemes/1", "plan-schemes", NULL, false}, tsr_read_plan_schemes},
     {{"tessera-inspect/1", "inspect", NULL, true}, tsr_read_inspect},
     {{"tessera-inspect-tensor/1", "inspect, one tensor", NULL, false}, tsr_read_inspect_tensor},
+    {{"tessera-batch/1", "batch", "", true}, tsr_read_batch},
     {{"tessera-report/1", "report", NULL, false}, NULL}, /* only one that an error ended */
 };
 

@@ -86,6 +86,11 @@ ROWS = [
     ("report SRC/config.json --csv SRC/config.json", ["config.json", "is a file of"]),
     ("report SRC/config.json --csv - --markdown -", ["--markdown", "--csv"]),
     ("report SRC/config.json --csv OUT.safetensors", ["--csv", "weights"]),
+    ("batch", ["which jobs"]),
+    ("batch SRC/config.json --keep-goin", ["--keep-goin", "did you mean '--keep-going'?"]),
+    ("batch SRC/config.json OTHER", ["OTHER"]),
+    ("batch SRC/config.json --json SRC/config.json", ["config.json", "is a file of"]),
+    ("batch SRC/config.json --json - --junit -", ["--json", "--junit"]),
     ("inspect", ["PATH"]),
     ("inspect SRC OTHER", ["OTHER"]),
     ("inspect SRC --tp 2", ["--tp", "--can-load"]),
@@ -99,7 +104,7 @@ ROWS = [
     ("inspect SRC:lm_head.weight --can-load vllm", ["--can-load", "tensor"]),
     ("inspect SRC --source-block 128", ["--source-block", "128"]),
 ]
-HELP = ["--help", "-h", "help", "quantize --help", "inspect --help", "help quantize", "quantize -h", "convert SRC -h"]
+HELP = ["--help", "-h", "help", "quantize --help", "inspect --help", "help quantize", "batch --help", "quantize -h", "convert SRC -h"]
 
 
 def main():

@@ -31,6 +31,8 @@ COMMANDS = {
     "inspect": "inspect FP8 --json JSON",
     "inspect-loaders": "inspect FP8 --can-load all --json JSON",
     "inspect-tensor": "inspect FP8:lm_head.weight --json JSON",
+    "batch": "batch JOBS --keep-going --json JSON",
+    "batch-plan": "batch JOBS --dry-run --json JSON",
 }
 
 
@@ -41,6 +43,10 @@ def make(tessera, source, folder):
     for name, options in (("FP8", []), ("INT8", ["--scheme", "int8-channel"]), ("INT4", ["--scheme", "int4-weight-only"])):
         code, _, err = harness.run(tessera, ["quantize", source, "-o", made[name], "--quiet", *options])
         assert code == 0, err
+    made["JOBS"] = folder / "jobs.jsonl"
+    jobs = {"fp8": f"quantize {source} -o {folder / 'batch.out'}", "bf16": f"convert {folder / 'batch.out'} -o {folder / 'again.out'} --to bf16",
+            "diff": f"diff {source} {made['FP8']}", "loaders": f"inspect {made['FP8']} --json {folder / 'loaders.json'}"}
+    made["JOBS"].write_text("".join(json.dumps({"name": name, "args": job.split()}) + "\n" for name, job in jobs.items()))
     results = {"report": (made["FP8"] / "quantization_report.json", 0)}
     for name, command in COMMANDS.items():
         path = folder / f"{name}.json"

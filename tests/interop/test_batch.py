@@ -1,0 +1,263 @@
+"""tessera batch: a file of jobs is checked as a whole before the first one begins, carried out in order, and carried on."""
+
+import json
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+import xml.etree.ElementTree
+
+import harness
+import pytest
+
+SCHEMES = {"fp8": "", "nvfp4": "--scheme nvfp4-weight-only", "int8": "--scheme int8-channel", "int4": "--scheme int4-weight-only",
+           "mxfp8": "--scheme mxfp8"}
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    """jobs({name: command}) -> a file of these jobs, one on each line."""
+
+    def write(commands, name="jobs.jsonl"):
+        path = tmp_path / name
+        path.write_text("".join(json.dumps({"name": job, "args": [str(word) for word in (command if isinstance(command, list) else command.split())]}) + "\n"
+                                for job, command in commands.items()))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def batch(tessera, tmp_path):
+    """batch(file, *options) -> (exit code, its summary or None, stdout, stderr)."""
+
+    def run(path, *options):
+        summary = tmp_path / "summary.json"
+        summary.unlink(missing_ok=True)
+        code, out, err = harness.run(tessera, ["batch", path, "--json", summary, *options])
+        return code, json.loads(summary.read_text()) if summary.exists() else None, out, err
+
+    return run
+
+
+def states(summary):
+    return {job["name"]: job["state"] for job in summary["jobs"]}
+
+
+def quantize(source, target, options=""):
+    return ["quantize", source, "-o", target, *options.split(), "--max-shard-size", "1MB"]
+
+
+def test_outputs_are_those_of_the_commands(jobs, batch, checkpoint, tessera, tmp_path):
+    source = checkpoint("llama")
+    path = jobs({name: quantize(source, tmp_path / name, options) for name, options in SCHEMES.items()} |
+                {"bf16": f"convert {tmp_path / 'fp8'} -o {tmp_path / 'bf16'} --to bf16",
+                 "check": f"verify {tmp_path / 'fp8'} --against {source}"})
+    code, summary, out, err = batch(path)
+    assert code == 0 and summary["passed"] and set(states(summary).values()) == {"done"}, err
+    for name, options in SCHEMES.items():
+        alone = tmp_path / f"{name}-alone"
+        assert harness.run(tessera, [*quantize(source, alone, options), "--quiet"])[0] == 0
+        assert harness.tree_difference(alone, tmp_path / name) is None
+    told = {job["name"]: job for job in summary["jobs"]}
+    assert told["bf16"]["after"] == told["check"]["after"] == ["fp8"] and told["fp8"]["after"] == []
+    assert told["check"]["result"]["schema"] == "tessera-verify/1" and told["check"]["result"]["passed"]
+    assert told["fp8"]["sqnr_db"] > 30 and told["fp8"]["bytes_written"] > 0 and told["bf16"]["sqnr_db"] is None
+    for name in SCHEMES:
+        assert f"== {name}: quantize (" in out or name in out
+    # Again: everything is there, and is verified.
+    code, summary, out, err = batch(path)
+    assert code == 0 and "complete already" in out, err
+    assert all(job["complete_already"] for job in summary["jobs"] if job["name"] != "check")
+
+
+def test_a_failure_stops_what_has_not_begun(jobs, batch, checkpoint, tmp_path):
+    source = checkpoint("llama")
+    path = jobs({"first": quantize(source, tmp_path / "a"), "low": quantize(source, tmp_path / "b", "--scheme int4-weight-only --min-sqnr 90"),
+                 "after": quantize(source, tmp_path / "c")})
+    code, summary, _, _ = batch(path)
+    assert code == 1 and summary["code"] == 1 and not summary["passed"]
+    assert states(summary) == {"first": "done", "low": "short", "after": "not begun"} and not (tmp_path / "c").exists()
+    assert summary["jobs"][1]["result"]["passed"] is False
+    code, summary, _, _ = batch(path, "--keep-going")
+    assert code == 1 and states(summary) == {"first": "done", "low": "short", "after": "done"}
+    assert (tmp_path / "c/config.json").exists()
+
+
+def test_with_keep_going_all_goes_on_that_needs_nothing_of_what_failed(jobs, batch, checkpoint, tessera, tmp_path):
+    source, taken = checkpoint("llama"), tmp_path / "taken"
+    taken.mkdir()
+    (taken / "mine.txt").write_text("not Tessera's")
+    path = jobs({"gone": quantize(tmp_path / "nowhere", tmp_path / "a"), "needs": f"convert {tmp_path / 'a'} -o {tmp_path / 'b'} --to bf16",
+                 "taken": quantize(source, taken), "short": f"diff {source} {source} --tolerance 0",
+                 "low": quantize(source, tmp_path / "d", "--min-sqnr 90"), "fine": quantize(source, tmp_path / "c")})
+    junit = tmp_path / "jobs.xml"
+    code, summary, _, err = batch(path, "--keep-going", "--junit", junit)
+    # 3 (no checkpoint) is graver than 2 (taken) and 1 (fell short).
+    assert code == summary["code"] == 3, err
+    assert states(summary) == {"gone": "failed", "needs": "not begun", "taken": "failed", "short": "done", "low": "short", "fine": "done"}
+    told = {job["name"]: job for job in summary["jobs"]}
+    assert told["needs"]["needs"] == "gone" and told["gone"]["code"] == 3 and told["taken"]["code"] == 2
+    assert "nowhere" in told["gone"]["message"] and told["gone"]["result"]["error"]["code"] == 3
+    assert "tessera: gone: " in err and "tessera: taken: " in err
+    cases = {case.get("name"): [child.tag for child in case] for case in xml.etree.ElementTree.parse(junit).getroot().iter("testcase")}
+    assert cases == {"gone: quantize": ["failure"], "needs: convert": ["skipped"], "taken: quantize": ["failure"], "short: diff": [],
+                     "low: quantize": ["failure"], "fine: quantize": []}
+    code, out, _ = harness.run(tessera, ["report", tmp_path / "summary.json"])
+    assert code == 1 and "FAIL" in out and "nowhere" in out
+    # Without it nothing at all begins: what cannot be planned is known before.
+    code, summary, _, err = batch(jobs({"fine": quantize(source, tmp_path / "e"), "gone": quantize(tmp_path / "nowhere", tmp_path / "f")}))
+    assert code == 3 and "line 2: job 'gone'" in err and not (tmp_path / "e").exists() and summary["error"]["code"] == 3
+
+
+# what is wrong -> (exit code, words of the message). Nothing of it may begin. OUT is a fresh folder, SRC a checkpoint.
+WRONG = {
+    '{"name": "a", "args": ["quantize", "SRC", "-o", "OUT/a", "--sheme", "mxfp8"]}': (2, ["line 1: job 'a'", "--sheme", "did you mean '--scheme'?"]),
+    '{"name": "a", "args": ["quantize", "SRC", "-o", "OUT/a"]}\n{"name": "b", "args": ["verify", "OUT/a"]}': (2, ["line 2: job 'b'", "--against"]),
+    '{"name": "a", "args": ["verify", "SRC", "--against", "SRC", "--min-sqnr", "lots"]}': (2, ["job 'a'", "--min-sqnr", "lots"]),
+    '{"name": "a", "args": ["quantise", "SRC", "-o", "OUT/a"]}': (2, ["job 'a'", "quantise"]),
+    '{"name": "a", "args": ["batch", "SRC/config.json"]}': (2, ["job 'a'", "batch"]),
+    '{"name": "a", "args": ["quantize", "SRC", "-o", "OUT/a", "--dry-run"]}': (2, ["--dry-run", "whole batch"]),
+    '{"name": "a", "args": ["quantize", "SRC", "-o", "OUT/a", "--progress=jsonl"]}': (2, ["--progress", "whole batch"]),
+    '{"name": "a", "args": ["quantize", "--help"]}': (2, ["--help"]),
+    '{"name": "a", "args": ["inspect", "SRC", "--json", "-"]}': (2, ["--json", "stdout"]),
+    '{"name": "a", "args": ["quantize", "SRC", "-o", "OUT/a"]}\n\n{"name": "b", "args": ["quantize", "SRC", "-o", "OUT/x/../a"]}':
+        (2, ["line 3: job 'b'", "'a' in line 1", "each output has a place of its own"]),
+    '{"name": "a", "args": ["quantize", "SRC", "-o", "OUT/a"]}\n{"name": "b", "args": ["quantize", "SRC", "-o", "OUT/a/b"]}': (2, ["job 'b'", "lies in"]),
+    '{"name": "a", "args": ["quantize", "SRC", "-o", "OUT/a"]}\n{"name": "b", "args": ["inspect", "SRC", "--json", "OUT/a/b.json"]}': (4, ["job 'b'"]),
+    '{"name": "a", "args": ["diff", "SRC", "OUT/a"]}\n{"name": "b", "args": ["quantize", "SRC", "-o", "OUT/a"]}':
+        (2, ["job 'a'", "job 'b' in line 2 writes", "put that one first"]),
+    '{"name": "a", "args": ["inspect", "SRC"]}\n{"name": "b", "args": ["quantize", "OTHER", "-o", "SRC/out"]}': (2, ["job 'b'", "lies in", "SRC"]),
+    '{"name": "a", "args": ["inspect", "SRC"]}\n{"name": "b", "args": ["quantize", "OTHER", "-o", "LINK"]}': (2, ["job 'b'", "SRC"]),
+    '{"name": "a", "args": ["quantize", "SRC", "-o", "OUT/a", "--min-sqnr", 30]}': (3, ["line 1", "string"]),
+    '{"name": "a", "args": "quantize SRC -o OUT/a"}': (3, ["line 1", "array"]),
+    '{"name": "a", "args": []}': (3, ["line 1", "empty"]),
+    '{"name": "a", "arg": ["inspect", "SRC"]}': (3, ["line 1", "'arg'", "did you mean 'args'?"]),
+    '{"args": ["inspect", "SRC"]}': (3, ["line 1", "without 'name'"]),
+    '{"name": "a"}': (3, ["line 1", "without 'args'"]),
+    '{"name": "a", "name": "b", "args": ["inspect", "SRC"]}': (3, ["line 1", "twice"]),
+    '{"name": "a", "args": ["inspect", "SRC"]}\n{"name": "a", "args": ["inspect", "SRC"]}': (3, ["line 2", "'a' is the name of the job in line 1"]),
+    '{"name": "../a", "args": ["inspect", "SRC"]}': (3, ["line 1", "../a"]),
+    '[\n  {"name": "a", "args": ["inspect", "SRC"]},\n\n  {"name": "b", "args": ["inspect", "SRC", "--what"]}\n]': (2, ["line 4: job 'b'", "--what"]),
+    '[{"name": "a", "args": ["inspect", "SRC"]}] 7': (3, ["JSON"]),
+    '[{"name": "a", "args": ["inspect", "SRC"]}': (3, ["JSON"]),
+    '{\n"name": "a", "args": ["inspect", "SRC"]}': (3, ["line 1", "JSON"]),
+    '{"name": "a", "args": ["inspect", "SRC"]} {"name": "b", "args": ["inspect", "SRC"]}': (3, ["line 1", "JSON"]),
+    '[' * 100000: (3, ["line 1"]),
+    '{"name": "a", "args": ' + '[' * 100000: (3, ["line 1"]),
+    '"name"': (3, ["neither"]),
+    '[]': (3, ["no job"]),
+    '': (3, ["no job"]),
+    '{"name": "a", "args": ["inspect", "SRC\\u0000"]}': (3, ["line 1"]),
+    '{"name": "a", "args": ["inspect", "SRC\\u0007"]}': (2, ["control character"]),
+    '{"name": "a", "args": ["inspect", "\xff"]}': (3, ["line 1", "UTF-8"]),
+    '[' + ','.join('{"name": "a%d", "args": ["inspect", "SRC"]}' % i for i in range(1001)) + ']': (3, ["more than 1000 jobs"]),
+}
+
+
+@pytest.mark.parametrize("text, code, words", [(text, *told) for text, told in WRONG.items()], ids=range(len(WRONG)))
+def test_what_is_wrong_is_told_before_anything_begins(text, code, words, checkpoint, tessera, tmp_path):
+    source, out, path = checkpoint("llama"), tmp_path / "out", tmp_path / "jobs.json"
+    out.mkdir()
+    (tmp_path / "link").symlink_to(source)
+    for word, stands in (("SRC", source), ("OTHER", checkpoint("giant") if "OTHER" in text else ""), ("OUT", out), ("LINK", tmp_path / "link")):
+        text = text.replace(word, str(stands))
+    path.write_bytes(text.encode("latin-1"))
+    before = {entry.name for entry in source.iterdir()}
+    for more in ([], ["--keep-going"], ["--dry-run"]):
+        ended, _, err = harness.run(tessera, ["batch", path, "--quiet", *more])
+        assert ended == code and err.startswith("tessera: ") and err.count("\n") == 1, err
+        assert str(path) in err and all(word.replace("SRC", str(source)) in err for word in words), err
+    assert {entry.name for entry in source.iterdir()} == before and not list(out.iterdir())
+
+
+def test_what_the_batch_writes_is_apart_from_its_jobs(jobs, checkpoint, tessera, tmp_path):
+    source = checkpoint("llama")
+    path = jobs({"a": quantize(source, tmp_path / "a"), "b": f"inspect {source} --json {tmp_path / 'b.json'}"})
+    for option, words in ((["--json", source / "x.json"], ["job 'a'", "x.json"]), (["--junit", tmp_path / "b.json"], ["b.json"]),
+                          (["--json", path], ["jobs.jsonl"]), (["--results", tmp_path / "a"], ["job 'a'"])):
+        code, _, err = harness.run(tessera, ["batch", path, *option])
+        assert code == 2 and not (tmp_path / "a/config.json").exists(), err
+    outer = jobs({"a": quantize(source, tmp_path)})
+    code, _, err = harness.run(tessera, ["batch", outer])
+    assert code == 2 and "jobs.jsonl" in err and outer.exists(), err
+
+
+def test_results_lie_where_they_are_wanted(jobs, batch, checkpoint, tessera, tmp_path):
+    source, mine = checkpoint("llama"), tmp_path / "mine.json"
+    path = jobs({"a": quantize(source, tmp_path / "a"), "b": [*quantize(source, tmp_path / "b", "--scheme mxfp8"), "--json", mine],
+                 "c": f"inspect {tmp_path / 'a'}"})
+    code, summary, _, err = batch(path, "--results", tmp_path / "results")
+    assert code == 0, err
+    files = {job["name"]: job["result_file"] for job in summary["jobs"]}
+    assert files == {"a": f"{tmp_path}/results/a.json", "b": str(mine), "c": f"{tmp_path}/results/c.json"}
+    assert all(job["result"] is None and json.loads(pathlib.Path(job["result_file"]).read_text())["version"] for job in summary["jobs"])
+    assert harness.run(tessera, ["report", *files.values()])[0] == 0
+    # Without the option, what has no file of its own stands in the summary.
+    code, summary, _, _ = batch(path)
+    assert code == 0 and [job["result"] and job["result"]["schema"] for job in summary["jobs"]] == ["tessera-quantize/1", None, "tessera-inspect/1"]
+
+
+def test_stdout_has_the_summary_alone(jobs, checkpoint, tessera, tmp_path):
+    path = jobs({"a": quantize(checkpoint("llama"), tmp_path / "a"), "b": f"inspect {tmp_path / 'a'}"})
+    code, out, err = harness.run(tessera, ["batch", path, "--json", "-"])
+    assert code == 0 and json.loads(out)["passed"], err
+    code, out, err = harness.run(tessera, ["batch", path, "--quiet"])
+    assert code == 0 and out == err == ""
+
+
+def test_progress_names_the_job(jobs, checkpoint, tessera, tmp_path):
+    path, told = jobs({"a": quantize(checkpoint("llama"), tmp_path / "a"), "b": f"diff {tmp_path / 'a'} {tmp_path / 'a'}"}), tmp_path / "p.jsonl"
+    code, _, err = harness.run(tessera, ["batch", path, "--quiet", "--progress", "jsonl", "--progress-file", told])
+    lines = [json.loads(line) for line in told.read_text().splitlines()]
+    assert code == 0 and told.read_text() == err
+    assert {(line.get("job"), line["phase"]) for line in lines} == {("a", "quantizing"), ("a", "ended"), ("b", "comparing"), ("b", "ended"), (None, "ended")}
+    assert "job" not in lines[-1]
+
+
+def test_what_the_batch_passes_on(jobs, batch, checkpoint, tmp_path):
+    source = checkpoint("llama")
+    path = jobs({"a": quantize(source, tmp_path / "a"), "b": quantize(source, tmp_path / "b", "--threads 1"), "c": f"inspect {source}"})
+    code, summary, _, err = batch(path, "--threads", "2", "--memory", "64MiB", "--cpumask", "0")
+    assert code == 0 and [job["result"]["threads"] for job in summary["jobs"][:2]] == [2, 1], err
+    assert batch(path, "--threads", "none")[0] == 2
+
+
+def test_a_dry_run_writes_nothing(jobs, batch, checkpoint, tmp_path):
+    source = checkpoint("llama")
+    path = jobs({"a": quantize(source, tmp_path / "a"), "b": f"convert {tmp_path / 'a'} -o {tmp_path / 'b'} --to bf16"})
+    code, summary, out, err = batch(path, "--dry-run", "--results", tmp_path / "results")
+    assert code == 0 and not (tmp_path / "a").exists() and not (tmp_path / "results").exists(), err
+    first, second = summary["jobs"]
+    assert first["bytes_in"] > 0 and first["bytes_out"] > 0 and second["after"] == ["a"] and states(summary) == {"a": "planned", "b": "planned"}
+    assert "after a" in out
+
+
+def test_killed_and_carried_on(jobs, batch, checkpoint, tessera, tmp_path):
+    """kill -9 and ^C at several moments; the same command then leaves the very trees of a run that nothing disturbed."""
+    source = checkpoint("qwen3-moe")
+    commands = {name: (options, tmp_path / name) for name, options in SCHEMES.items()}
+    path = jobs({name: quantize(source, target, options) for name, (options, target) in commands.items()} |
+                {"bf16": f"convert {tmp_path / 'fp8'} -o {tmp_path / 'bf16'} --to bf16 --max-shard-size 1MB"})
+    began = time.monotonic()
+    assert batch(path)[0] == 0
+    whole = time.monotonic() - began
+    names = [*SCHEMES, "bf16"]
+    for name in names:
+        (tmp_path / name).rename(tmp_path / f"{name}-undisturbed")
+    shutil.rmtree(tmp_path / "bf16-undisturbed/.tessera")  # it names times of its source, which is made again
+    for moment, number in enumerate([signal.SIGKILL, signal.SIGINT, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL]):
+        with subprocess.Popen([tessera, "batch", path, "--quiet", "--json", tmp_path / "killed.json"], stderr=subprocess.PIPE) as process:
+            time.sleep(whole * (moment + 0.5) / 8)
+            process.send_signal(number)
+            err = process.communicate()[1].decode()
+        if number != signal.SIGKILL and process.returncode != 0:
+            assert process.returncode == 130 and "repeat the command to carry on" in err
+            summary = json.loads((tmp_path / "killed.json").read_text())
+            assert summary["code"] == 130 and not summary["passed"]
+    code, summary, _, err = batch(path)
+    assert code == 0 and set(states(summary).values()) == {"done"}, err
+    shutil.rmtree(tmp_path / "bf16/.tessera")
+    for name in names:
+        assert harness.tree_difference(tmp_path / f"{name}-undisturbed", tmp_path / name) is None
