@@ -156,18 +156,6 @@ tsr_status tsr_batch_check(tsr_batch *batch, tsr_err *err)
 
 /* ---- carrying out ---- */
 
-/* From the most grave to the least. */
-static const int kGravity[] = {130, 4, 5, 3, 2, 1, 0};
-
-static int gravest(int a, int b)
-{
-    for (size_t i = 0; i < sizeof kGravity / sizeof *kGravity; i++) {
-        if (kGravity[i] == a || kGravity[i] == b)
-            return kGravity[i];
-    }
-    return a;
-}
-
 static tsr_batch_state state_of(int code)
 {
     return code == 0 ? TSR_JOB_DONE : code == 1 ? TSR_JOB_SHORT : code == 130 ? TSR_JOB_INTERRUPTED : TSR_JOB_FAILED;
@@ -227,7 +215,7 @@ tsr_status tsr_batch_run(tsr_batch *batch, tsr_err *err)
         if (stopped || tsr_is_cancelled(cancel) || !may_begin(batch, job))
             continue;
         run_alone(batch, job);
-        batch->code = gravest(batch->code, job->code);
+        batch->code = tsr_graver_code(batch->code, job->code);
         stopped = job->state != TSR_JOB_DONE && !batch->keep_going;
     }
     batch->seconds = tsr_now() - began;

@@ -15,7 +15,9 @@ static const char kHelp[] =
     "a transposed or shifted scale grid, 1/scale, swapped tensors, a stale shard, single flipped bits.\n"
     "Exit code 0: all checks pass; 1: one does not.\n"
     "Kernels on a checkpoint's own tensors: tessera verify gemm|epilogue|dequant|mla DST. The same tokens "
-    "through\ntwo models: tessera verify forward DST --against SRC. Each has a --help of its own.\n\n"
+    "through\ntwo models: tessera verify forward DST --against SRC. All that apply, with one verdict: tessera verify "
+    "all\n"
+    "DST --against SRC. Each has a --help of its own.\n\n"
     "Examples:\n"
     "  tessera verify DeepSeek-V3-FP8 --against DeepSeek-V3-BF16\n"
     "  tessera verify out --against model --junit result.xml --json result.json     for CI\n"
@@ -57,13 +59,15 @@ static tsr_status parse(int argc, char **argv, tsr_verify_weights *v, tsr_check_
 static tsr_status check_word(const char *word, tsr_err *err)
 {
     char meant[80];
-    if (access(word, F_OK) == 0 || *tsr_did_you_mean(word, "gemm|epilogue|dequant|mla|forward", meant) == '\0')
+    if (access(word, F_OK) == 0 || *tsr_did_you_mean(word, "gemm|epilogue|dequant|mla|forward|all", meant) == '\0')
         return TSR_OK;
     return tsr_fail(err, TSR_E_USAGE, "there is no checkpoint '%s', and no check%s", word, meant);
 }
 
 int tsr_cmd_verify(int argc, char **argv)
 {
+    if (argc > 0 && strcmp(argv[0], "all") == 0)
+        return tsr_cmd_verify_all(argc, argv);
     if (argc > 0 && strcmp(argv[0], "forward") == 0)
         return tsr_cmd_verify_forward(argc, argv);
     if (argc > 0 && tsr_is_kernel_check(argv[0]))

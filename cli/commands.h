@@ -22,5 +22,6 @@ tsr_command_fn *tsr_find_command(const char *name);
 bool tsr_is_kernel_check(const char *word);
 int tsr_cmd_verify_kernels(int argc, char **argv);
 int tsr_cmd_verify_forward(int argc, char **argv);
+int tsr_cmd_verify_all(int argc, char **argv);
 
 #endif

@@ -231,6 +231,7 @@ int tsr_exit_code(tsr_status status)
     case TSR_E_FORMAT:
     case TSR_E_SHAPE:
     case TSR_E_UNSUPPORTED:
+    case TSR_E_NOT_APPLICABLE:
     case TSR_E_VALUE:
     case TSR_E_MISMATCH:
         return 3;
@@ -244,4 +245,14 @@ int tsr_exit_code(tsr_status status)
         return 130;
     }
     return 4;
+}
+
+int tsr_graver_code(int a, int b)
+{
+    static const int kGravity[] = {130, 4, 5, 3, 2, 1, 0};
+    for (size_t i = 0; i < sizeof kGravity / sizeof *kGravity; i++) {
+        if (a == kGravity[i] || b == kGravity[i])
+            return kGravity[i];
+    }
+    return a;
 }

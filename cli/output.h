@@ -38,4 +38,7 @@ bool tsr_takes_colour(int fd);
 /* Exit code of a status: docs/exit-codes.md. */
 int tsr_exit_code(tsr_status status);
 
+/* The graver of two exit codes, where one command carries out several others: 130, 4, 5, 3, 2, 1, 0 in this order. */
+int tsr_graver_code(int a, int b);
+
 #endif

@@ -7,6 +7,7 @@
 #include "formats/json/json_write.h"
 #include "report/writers.h"
 
+#include <assert.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -52,14 +53,19 @@ static const struct {
     {"verify dequant", "tessera-verify-kernels/1", "dequant"},
     {"verify mla", "tessera-verify-kernels/1", "mla"},
     {"verify forward", "tessera-verify-forward/1", NULL},
+    {"verify all", "tessera-verify-all/1", NULL},
     {"inspect", "tessera-inspect/1", NULL},
     {"report", "tessera-report/1", NULL},
     {"batch", "tessera-batch/1", NULL},
 };
 
 /* The error comes before all else that a result may hold: a reader knows soon what it reads. */
-static void error_json(tsr_text *t, size_t of, tsr_status status, const tsr_err *why)
+void tsr_error_json(tsr_text *t, const char *command, tsr_status status, const tsr_err *why)
 {
+    size_t of = 0;
+    while (of < sizeof kSchemas / sizeof *kSchemas && strcmp(kSchemas[of].command, command) != 0)
+        of++;
+    assert(of < sizeof kSchemas / sizeof *kSchemas);
     tsr_json_begin_object(t, false);
     tsr_json_member_string(t, "schema", kSchemas[of].schema);
     tsr_json_member_string(t, "version", TSR_VERSION);
@@ -78,17 +84,13 @@ static void error_json(tsr_text *t, size_t of, tsr_status status, const tsr_err 
 static void write_error(const char *command, tsr_status status, const tsr_err *why)
 {
     const tsr_owed owed = tsr_reports_owed();
-    for (size_t i = 0; i < sizeof kSchemas / sizeof *kSchemas; i++) {
-        if (strcmp(kSchemas[i].command, command) != 0)
-            continue;
-        tsr_text text = {0};
-        error_json(&text, i, status, why);
-        if (owed.json != NULL)
-            (void)!tsr_write_report(owed.json, &text, NULL);
-        if (owed.junit != NULL)
-            (void)!write_junit(owed.junit, owed.json, &text, NULL);
-        tsr_text_free(&text);
-    }
+    tsr_text text = {0};
+    tsr_error_json(&text, command, status, why);
+    if (owed.json != NULL)
+        (void)!tsr_write_report(owed.json, &text, NULL);
+    if (owed.junit != NULL)
+        (void)!write_junit(owed.junit, owed.json, &text, NULL);
+    tsr_text_free(&text);
 }
 
 int tsr_end(const char *command, tsr_status status, bool fine, const tsr_err *err)

@@ -14,6 +14,9 @@
 /* Writes a finished result to `json`, and what it says as JUnit XML to `junit`, each where it is not NULL. */
 tsr_status tsr_results_write(const char *json, const char *junit, const tsr_text *text, tsr_err *err) TSR_WARN_UNUSED;
 
+/* The result that a command ("verify gemm") leaves which an error ended before it had one. */
+void tsr_error_json(tsr_text *text, const char *command, tsr_status status, const tsr_err *why);
+
 /* How every command ends: prints "tessera: ..." to stderr and, for a usage error, where to read more; nothing for TSR_OK.
  * The error also becomes the result that `command` ("verify gemm") still owes, unless the command line itself is wrong.
  * Returns the exit code (docs/exit-codes.md). `fine` says whether what was checked passed. */

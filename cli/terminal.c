@@ -80,13 +80,15 @@ static size_t room(void)
 static void show(tsr_terminal *t, char lines[][192], size_t n)
 {
     size_t i = 0;
+    const char *const kind = t->kind == NULL ? "" : t->kind, *const colon = t->kind == NULL ? "" : ": ";
+    const size_t before = strlen(kind) + strlen(colon), wide = room() > before ? room() - before : 0;
     if (!t->tty) {
-        tsr_tell("%s\n", lines[0]);
+        tsr_tell("%s%s%s\n", kind, colon, lines[0]);
         return;
     }
-    while (i + 1 < n && strlen(lines[i]) > room())
+    while (i + 1 < n && strlen(lines[i]) > wide)
         i++;
-    tsr_tell("\r\033[K%.*s", (int)room(), lines[i]);
+    tsr_tell("\r\033[K%s%s%.*s", kind, colon, (int)wide, lines[i]);
     t->line_open = true;
     fflush(stderr);
 }
@@ -131,6 +133,8 @@ static void write_line(tsr_terminal *t, const char *phase, const tsr_progress *p
     if (t->job != NULL)
         tsr_json_member_string(&line, "job", t->job);
     tsr_json_member_string(&line, "phase", phase);
+    if (t->kind != NULL)
+        tsr_json_member_string(&line, "kind", t->kind);
     tsr_json_member_number(&line, "seconds", p->seconds);
     const bool bytes = p->bytes_total > 0;
     const double done = (double)(bytes ? p->bytes_done : p->items_done),
@@ -163,6 +167,17 @@ static void tell_programs(tsr_terminal *t, const tsr_progress *p)
     t->line_phase = phase;
     t->last_line = tsr_now();
     write_line(t, phase, p);
+}
+
+void tsr_terminal_begin_kind(tsr_terminal *t, const char *kind)
+{
+    char lines[1][192] = {"begun"};
+    t->kind = kind;
+    t->line_phase = t->last_phase = NULL;
+    t->last_seconds = 0;
+    tell_programs(t, &(tsr_progress){.phase = "opening"});
+    if (!t->quiet && t->tty)
+        show(t, lines, 1);
 }
 
 void tsr_terminal_progress(const tsr_progress *p, void *terminal)
@@ -215,6 +230,7 @@ void tsr_terminal_close(tsr_terminal *t)
     if (t->line_open)
         tsr_tell("\r\033[K");
     t->line_open = false;
+    t->kind = NULL;
     if (t->jsonl || t->fd >= 0)
         write_line(t, "ended", &(tsr_progress){.seconds = tsr_now() - t->began});
     if (t->fd >= 0)

@@ -20,11 +20,15 @@ typedef struct tsr_terminal {
     const char *job;         /* of a batch; NULL: none */
     double began, last_line; /* tsr_now: when it was opened; when the last line of JSON was written */
     const char *line_phase;  /* of that line */
+    const char *kind;        /* of the checks that are running, where a command runs several; NULL: there are none */
 } tsr_terminal;
 
 /* Opens the file for progress, if there is one. After a failure there is nothing to close. */
 tsr_status tsr_terminal_open(tsr_terminal *terminal, bool quiet, const tsr_progress_options *progress,
                              tsr_err *err) TSR_WARN_UNUSED;
+
+/* From now on progress is that of this kind of check, and it has begun: "gemm", of static storage. */
+void tsr_terminal_begin_kind(tsr_terminal *terminal, const char *kind);
 
 /* Run options for a job that shows its progress on `terminal` and stops at Ctrl-C. */
 tsr_run_options tsr_terminal_run_options(tsr_terminal *terminal, uint64_t threads, uint64_t memory);

@@ -171,6 +171,8 @@ static void write_json(tsr_text *t, const void *verification)
 static tsr_status open_all(void *verification, tsr_err *err)
 {
     tsr_verify_forward *const v = verification;
+    if (v->checkpoints[0] != NULL)
+        return TSR_OK;
     for (size_t i = 0; i < 2 && v->sides[i] != NULL; i++) {
         TSR_TRY(tsr_checkpoint_open(&v->checkpoints[i], v->sides[i], NULL, 0, err));
         TSR_TRY(
@@ -185,10 +187,17 @@ static tsr_status open_all(void *verification, tsr_err *err)
     return TSR_OK;
 }
 
+static tsr_status applies(void *verification, tsr_err *err)
+{
+    tsr_verify_forward *const v = verification;
+    TSR_TRY(open_all(v, err));
+    return tsr_forward_applies(&v->request, err);
+}
+
 static tsr_status run(void *verification, tsr_terminal *terminal, tsr_err *err)
 {
     tsr_verify_forward *const v = verification;
-    v->request.run = tsr_terminal_run_options(terminal, v->threads, 0);
+    v->request.run = tsr_terminal_run_options(terminal, v->threads, v->memory);
     return tsr_check_forward(&v->request, &v->evidence, err);
 }
 
@@ -217,6 +226,7 @@ static void close_all(void *verification)
 }
 
 const tsr_verify_kind tsr_kind_forward = {
+    .applies = applies,
     .open = open_all,
     .run = run,
     .fine = is_fine,

@@ -6,9 +6,9 @@
 #include "verify/forward/check_forward.h"
 
 typedef struct tsr_verify_forward {
-    const char *sides[2];  /* SRC and DST; with a reference only the first */
-    const char *reference; /* NULL: none */
-    uint64_t threads;
+    const char *sides[2];        /* SRC and DST; with a reference only the first */
+    const char *reference;       /* NULL: none */
+    uint64_t threads, memory;    /* memory 0: no limit */
     tsr_forward_request request; /* but for what is opened */
 
     /* After it was opened. */

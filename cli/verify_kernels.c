@@ -19,11 +19,12 @@ enum { ALL_OUTS = (1 << TSR_N_OUTS) - 1 };
 static const struct {
     const char *name;
     tsr_status (*run)(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence, tsr_err *err);
+    tsr_status (*applies)(const tsr_kernel_options *options, tsr_err *err);
 } kChecks[TSR_N_KERNEL_CHECKS] = {
-    [TSR_KERNEL_GEMM] = {"gemm", tsr_check_gemm},
-    [TSR_KERNEL_EPILOGUE] = {"epilogue", tsr_check_epilogue},
-    [TSR_KERNEL_DEQUANT] = {"dequant", tsr_check_dequant},
-    [TSR_KERNEL_MLA] = {"mla", tsr_check_mla},
+    [TSR_KERNEL_GEMM] = {"gemm", tsr_check_gemm, tsr_gemm_applies},
+    [TSR_KERNEL_EPILOGUE] = {"epilogue", tsr_check_epilogue, tsr_epilogue_applies},
+    [TSR_KERNEL_DEQUANT] = {"dequant", tsr_check_dequant, tsr_dequant_applies},
+    [TSR_KERNEL_MLA] = {"mla", tsr_check_mla, tsr_mla_applies},
 };
 
 const char *tsr_kernel_check_name(tsr_kernel_check check)
@@ -158,13 +159,15 @@ static tsr_status open_file(tsr_verify_kernels *v, size_t at, const char *path, 
 /* A checkpoint with its weights. Of those that latent attention does not read it need not know anything. */
 static tsr_status open_side(tsr_verify_kernels *v, size_t at, const char *path, tsr_side *side, tsr_err *err)
 {
-    const tsr_block block = {0, 0};
+    const tsr_block stated = {0, 0};
     tsr_weights *const weights = &v->weights[at];
     TSR_TRY(open_file(v, at, path, &side->checkpoint, err));
     side->weights = weights;
-    return v->check == TSR_KERNEL_MLA
-               ? tsr_weights_survey(weights, side->checkpoint, block, tsr_weights_pass_over, NULL, err)
-               : tsr_weights_pair(weights, side->checkpoint, block, err);
+    if (v->check == TSR_KERNEL_MLA)
+        return tsr_weights_survey(weights, side->checkpoint, stated, tsr_weights_pass_over, NULL, err);
+    const tsr_status status = tsr_weights_pair(weights, side->checkpoint, stated, err);
+    return status == TSR_E_USAGE && v->block.rows > 0 ? tsr_weights_pair(weights, side->checkpoint, v->block, err)
+                                                      : status;
 }
 
 /* Opens tessera-azp.safetensors of a directory that has one. */
@@ -178,16 +181,36 @@ static tsr_status open_azp(tsr_verify_kernels *v, tsr_err *err)
     return open_file(v, AZP, path, &v->options.azp, err);
 }
 
+static tsr_status open_sides(tsr_verify_kernels *v, tsr_err *err)
+{
+    TSR_TRY(open_side(v, DST, v->dst, &v->options.side, err));
+    if (v->against == NULL)
+        return TSR_OK;
+    v->options.against = &v->source;
+    return open_side(v, AGAINST, v->against, &v->source, err);
+}
+
+static tsr_status applies(void *verification, tsr_err *err)
+{
+    tsr_verify_kernels *const v = verification;
+    TSR_TRY(open_sides(v, err));
+    const tsr_status status = kChecks[v->check].applies(&v->options, err);
+    if (status != TSR_E_MISMATCH || err == NULL)
+        return status;
+    /* Experts one by one where the originals are stacks, say: kernels are judged without originals then. */
+    v->alone = *err;
+    v->against = NULL;
+    v->options.against = NULL;
+    return TSR_OK;
+}
+
 static tsr_status open_all(void *verification, tsr_err *err)
 {
     tsr_verify_kernels *const v = verification;
     TSR_TRY(tsr_device_open(&v->device, v->kind, &v->note, err));
     v->options.device = &v->device;
-    TSR_TRY(open_side(v, DST, v->dst, &v->options.side, err));
-    if (v->against != NULL) {
-        TSR_TRY(open_side(v, AGAINST, v->against, &v->source, err));
-        v->options.against = &v->source;
-    }
+    if (v->opened[DST] == NULL)
+        TSR_TRY(open_sides(v, err));
     TSR_TRY(open_file(v, ACTIVATIONS, v->activations, &v->options.activations, err));
     TSR_TRY(open_file(v, STAGES, v->stages, &v->options.mla.stages, err));
     return open_azp(v, err);
@@ -221,6 +244,12 @@ static void tell_judged(tsr_text *text, const void *verification)
         tsr_text_printf(text, ", %zu skipped", e->n_skipped);
 }
 
+static const char *left_out(const void *verification)
+{
+    const tsr_verify_kernels *const v = verification;
+    return v->alone.msg[0] == '\0' ? NULL : v->alone.msg;
+}
+
 static void close_all(void *verification)
 {
     tsr_verify_kernels *const v = verification;
@@ -233,11 +262,13 @@ static void close_all(void *verification)
 }
 
 const tsr_verify_kind tsr_kind_kernels = {
+    .applies = applies,
     .open = open_all,
     .run = run,
     .fine = is_fine,
     .print = print_result,
     .write_json = write_json,
     .tell_judged = tell_judged,
+    .left_out = left_out,
     .close = close_all,
 };

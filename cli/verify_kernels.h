@@ -16,6 +16,7 @@ typedef enum tsr_kernel_check {
 typedef struct tsr_verify_kernels {
     tsr_kernel_check check;
     const char *dst, *against, *activations, *stages; /* NULL but for `dst`: none */
+    tsr_block block;                                  /* of FP8, where config.json states none; 0x0: that is an error */
     tsr_device_kind kind;
     unsigned outs; /* bit 1 << tsr_out for each result type */
     bool details;
@@ -26,7 +27,8 @@ typedef struct tsr_verify_kernels {
     tsr_weights weights[2];
     tsr_side source;
     tsr_device device;
-    tsr_err note; /* why TSR_DEVICE_AUTO took the CPU */
+    tsr_err note;  /* why TSR_DEVICE_AUTO took the CPU */
+    tsr_err alone; /* after `applies`: why originals are not compared with, though `against` was given; or empty */
     tsr_evidence evidence;
 } tsr_verify_kernels;
 

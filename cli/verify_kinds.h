@@ -9,9 +9,12 @@
 #include "common/text.h"
 
 typedef struct tsr_verify_kind {
-    /* Opens what is read. TSR_E_USAGE: the options make no sense with it. */
+    /* Whether the checkpoint has anything for this kind, before `open`. TSR_E_NOT_APPLICABLE: why it has not. NULL: it
+     * always has. */
+    tsr_status (*applies)(void *job, tsr_err *err);
+    /* Opens what is read, but for what `applies` has opened. TSR_E_USAGE: the options make no sense with it. */
     tsr_status (*open)(void *job, tsr_err *err);
-    /* Judges, and shows on the terminal how far it is. */
+    /* Judges, and shows on the terminal how far it is. TSR_E_NOT_APPLICABLE: nothing could be judged, nor ever could. */
     tsr_status (*run)(void *job, tsr_terminal *terminal, tsr_err *err);
     /* Whether all was within the limits, after `run`. */
     bool (*fine)(const void *job);
@@ -21,6 +24,8 @@ typedef struct tsr_verify_kind {
     void (*write_json)(tsr_text *text, const void *job);
     /* What was judged, in a few words: "34 tensors". */
     void (*tell_judged)(tsr_text *text, const void *job);
+    /* What was left out of it, and why; NULL: nothing was. */
+    const char *(*left_out)(const void *job);
     /* Frees what a job holds, whatever has been done with it. */
     void (*close)(void *job);
 } tsr_verify_kind;

@@ -12,19 +12,20 @@ extern "C" {
 
 typedef enum tsr_status {
     TSR_OK = 0,
-    TSR_E_USAGE,       /* options that make no sense together */
-    TSR_E_FORMAT,      /* a file breaks the rules of its format */
-    TSR_E_SHAPE,       /* a shape that the target cannot take */
-    TSR_E_UNSUPPORTED, /* well formed, but not something Tessera does */
-    TSR_E_VALUE,       /* NaN or Inf where a number is needed */
-    TSR_E_MISMATCH,    /* source, options or output are not what an earlier run recorded */
-    TSR_E_EXISTS,      /* the destination is taken */
-    TSR_E_IO,          /* the system refused: permission, device error */
-    TSR_E_NOSPACE,     /* disk full */
-    TSR_E_NOMEM,       /* memory exhausted, or --memory too small */
-    TSR_E_CANCELLED,   /* the user interrupted */
-    TSR_E_DEVICE,      /* no usable GPU */
-    TSR_E_NOTHING,     /* there is nothing to do: what was asked for would change nothing */
+    TSR_E_USAGE,          /* options that make no sense together */
+    TSR_E_FORMAT,         /* a file breaks the rules of its format */
+    TSR_E_SHAPE,          /* a shape that the target cannot take */
+    TSR_E_UNSUPPORTED,    /* well formed, but not something Tessera does */
+    TSR_E_VALUE,          /* NaN or Inf where a number is needed */
+    TSR_E_MISMATCH,       /* source, options or output are not what an earlier run recorded */
+    TSR_E_EXISTS,         /* the destination is taken */
+    TSR_E_IO,             /* the system refused: permission, device error */
+    TSR_E_NOSPACE,        /* disk full */
+    TSR_E_NOMEM,          /* memory exhausted, or --memory too small */
+    TSR_E_CANCELLED,      /* the user interrupted */
+    TSR_E_DEVICE,         /* no usable GPU */
+    TSR_E_NOT_APPLICABLE, /* well formed, but nothing of what a check is for: of one that was asked for by name an error */
+    TSR_E_NOTHING,        /* there is nothing to do: what was asked for would change nothing */
 } tsr_status;
 
 typedef struct tsr_err {

@@ -23,7 +23,8 @@ static const struct {
     {{"tessera-inspect/1", "inspect", NULL, true}, tsr_read_inspect},
     {{"tessera-inspect-tensor/1", "inspect, one tensor", NULL, false}, tsr_read_inspect_tensor},
     {{"tessera-batch/1", "batch", "", true}, tsr_read_batch},
-    {{"tessera-report/1", "report", NULL, false}, NULL}, /* only one that an error ended */
+    {{"tessera-report/1", "report", NULL, false}, NULL},         /* only one that an error ended */
+    {{"tessera-verify-all/1", "verify all", NULL, false}, NULL}, /* likewise; else report/parts.h reads it */
 };
 
 enum { N_KINDS = sizeof kKinds / sizeof *kKinds };

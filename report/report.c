@@ -1,6 +1,8 @@
 /* Puts results together. */
 #include "report/report.h"
 
+#include "common/file.h"
+#include "report/parts.h"
 #include "report/read.h"
 
 #include <stdlib.h>
@@ -8,7 +10,8 @@
 static void judge(tsr_report *report)
 {
     for (size_t i = 0; i < report->count; i++) {
-        report->judged += report->results[i].outcome != TSR_OUTCOME_NONE;
+        report->judged +=
+            report->results[i].outcome == TSR_OUTCOME_PASSED || report->results[i].outcome == TSR_OUTCOME_FAILED;
         report->failed += report->results[i].outcome == TSR_OUTCOME_FAILED;
     }
     report->outcome = report->failed > 0   ? TSR_OUTCOME_FAILED
@@ -16,19 +19,40 @@ static void judge(tsr_report *report)
                                            : TSR_OUTCOME_NONE;
 }
 
-/* A report with room for n results. */
-static tsr_status begin(tsr_report *report, size_t n, tsr_err *err)
+/* A report with room for the results of n files. */
+static tsr_status begin(tsr_report *report, size_t files, tsr_err *err)
 {
+    const size_t n = files * TSR_MAX_PARTS;
     *report =
         (tsr_report){.results = calloc(n, sizeof *report->results), .overviews = calloc(n, sizeof *report->overviews)};
     return report->results == NULL || report->overviews == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
 }
 
-/* Takes in the result that has been read behind the others. */
-static tsr_status sum_up(tsr_report *report, tsr_err *err)
+/* Reads the result or results of a text behind the others, and sums them up. */
+static tsr_status add_text(tsr_report *report, const char *path, const char *text, size_t size, tsr_err *err)
 {
-    report->count++;
-    return tsr_overview_make(&report->overviews[report->count - 1], &report->results[report->count - 1], err);
+    tsr_result *const results = report->results + report->count;
+    size_t n = 1;
+    if (tsr_has_parts(text, size))
+        TSR_TRY(tsr_parts_read(results, &n, path, text, size, err));
+    else
+        TSR_TRY(tsr_result_read_text(results, path, text, size, err));
+    report->count += n; /* from here on they are freed with the report */
+    for (size_t i = 0; i < n; i++)
+        TSR_TRY(tsr_overview_make(&report->overviews[report->count - n + i], &results[i], err));
+    return TSR_OK;
+}
+
+static tsr_status add_file(tsr_report *report, const char *path, tsr_err *err)
+{
+    tsr_arena file = {0};
+    const char *text;
+    size_t size;
+    tsr_status status = tsr_read_file(path, TSR_MAX_RESULT_BYTES, &file, &text, &size, err);
+    if (status == TSR_OK)
+        status = add_text(report, path, text, size, err);
+    tsr_arena_free(&file);
+    return status;
 }
 
 static tsr_status finish(tsr_report *report, tsr_status status)
@@ -43,11 +67,8 @@ static tsr_status finish(tsr_report *report, tsr_status status)
 tsr_status tsr_report_make(tsr_report *report, const char *const *paths, size_t n, tsr_err *err)
 {
     tsr_status status = begin(report, n, err);
-    for (size_t i = 0; i < n && status == TSR_OK; i++) {
-        status = tsr_result_read(&report->results[i], paths[i], err);
-        if (status == TSR_OK)
-            status = sum_up(report, err);
-    }
+    for (size_t i = 0; i < n && status == TSR_OK; i++)
+        status = add_file(report, paths[i], err);
     return finish(report, status);
 }
 
@@ -55,14 +76,15 @@ tsr_status tsr_report_of_text(tsr_report *report, const char *path, const char *
 {
     tsr_status status = begin(report, 1, err);
     if (status == TSR_OK)
-        status = tsr_result_read_text(&report->results[0], path, text, size, err);
-    if (status == TSR_OK)
-        status = sum_up(report, err);
+        status = add_text(report, path, text, size, err);
     return finish(report, status);
 }
 
 tsr_status tsr_report_compare(tsr_report *report, const char *path, double limit, tsr_err *err)
 {
+    if (report->count != 1)
+        return tsr_fail(err, TSR_E_USAGE, "--baseline: %s holds the results of several kinds; name that of one kind",
+                        report->results[0].path);
     TSR_TRY(tsr_baseline_make(&report->baseline, &report->results[0], path, limit, err));
     report->judged = 1;
     if (report->baseline.count > 0)
@@ -96,7 +118,9 @@ void tsr_result_reason(tsr_text *text, const tsr_overview *overview)
 {
     const tsr_result *const result = overview->result;
     const size_t findings = fatal_findings(result), judged = overview->passed + overview->failed;
-    if (result->error != NULL)
+    if (result->outcome == TSR_OUTCOME_SKIPPED)
+        tsr_text_printf(text, "not applicable: %s", result->rows[0].note);
+    else if (result->error != NULL)
         tsr_text_printf(text, "an error ended it, with exit code %llu", U64(result->error_code));
     else if (result->outcome == TSR_OUTCOME_NONE)
         tsr_text_printf(text, "figures without limits: nothing was judged");

@@ -15,10 +15,10 @@ typedef struct tsr_report {
     tsr_baseline baseline; /* of the first result; baseline.now NULL: none */
 } tsr_report;
 
-/* Reads and sums up the results. After a failure there is nothing to free. */
+/* Reads and sums up the results; that of verify all counts as one for each kind. After a failure there is nothing to free. */
 tsr_status tsr_report_make(tsr_report *report, const char *const *paths, size_t n, tsr_err *err) TSR_WARN_UNUSED;
 
-/* The same of one result that is in memory already, which `path` names in what is written. */
+/* The same of what is in memory already, which `path` names in what is written. */
 tsr_status tsr_report_of_text(tsr_report *report, const char *path, const char *text, size_t size,
                               tsr_err *err) TSR_WARN_UNUSED;
 

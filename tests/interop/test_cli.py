@@ -7,7 +7,7 @@ import harness
 import pytest
 
 COMMANDS = ["quantize", "convert", "compare-schemes", "plan-schemes", "diff", "verify", "inspect"]
-CHECKS = ["gemm", "epilogue", "dequant", "mla", "forward"]
+CHECKS = ["gemm", "epilogue", "dequant", "mla", "forward", "all"]
 
 
 @pytest.fixture

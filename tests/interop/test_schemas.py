@@ -14,7 +14,7 @@ import results
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SCHEMAS = {path.name: json.loads(path.read_text()) for path in sorted((ROOT / "docs/schemas").glob("*.schema.json"))}
 # What other schemas are put together of: alone, they would refuse the members of what they are a part of.
-PARTS = {"quant_stats", "metrics", "pair", "evidence", "place", "cost"}
+PARTS = {"quant_stats", "kind", "metrics", "pair", "evidence", "place", "cost"}
 # Rules files are written by hand, too, and manifests belong to outputs: neither is a result.
 FILES = {"rules": "plan-schemes SRC --bits 9 -o JSON", "families": "quantize --list-families --json JSON"}
 MANIFESTS = {"tp": "convert SRC -o OUT --to tp --tp 2", "deepseek-mp": "convert SRC -o OUT --to deepseek-mp --mp 2",
@@ -85,6 +85,24 @@ def test_reports_of_results(name, made, validator, tessera, tmp_path):
     code, _, err = harness.run(tessera, ["report", made[name][0], "--json", out, "--quiet"])
     assert code in (0, 1), err
     assert check(validator, out)["results"][0]["of"] == json.loads(made[name][0].read_text())["schema"]
+
+
+def test_all_kinds_of_verify(made, validator, tessera, checkpoint, tmp_path):
+    """What the kinds write by themselves is in it, each held to its own schema; and its report, which says what does not apply."""
+    dst, paths = made["gemm"][0].parent / "int8", (tmp_path / "all.json", tmp_path / "report.json")
+    code, _, err = harness.run(tessera, ["verify", "all", dst, "--against", checkpoint("deepseek-v3"), "--device", "cpu", "--sample", "1",
+                                         "--count", "4", "--layer", "99", "--json", paths[0], "--quiet"])
+    assert code == 3, err
+    statuses = {part["status"] for part in check(validator, paths[0])["kinds"].values()}
+    assert statuses == {"passed", "error", "not applicable"}
+    assert harness.run(tessera, ["report", paths[0], "--json", paths[1], "--quiet"])[0] == 1
+    assert {result["verdict"] for result in check(validator, paths[1])["results"]} == {"passed", "failed", "skipped"}
+    document = json.loads(paths[0].read_text())
+    for change in (lambda d: d["kinds"]["gemm"].pop("reason"), lambda d: d["kinds"]["weights"].pop("seconds"), lambda d: d["kinds"].pop("mla"),
+                   lambda d: d["kinds"]["mla"]["result"].pop("error"), lambda d: d["kinds"]["epilogue"].update(result=d["kinds"]["weights"]["result"])):
+        broken = copy.deepcopy(document)
+        change(broken)
+        assert not validator("verify-all").is_valid(broken)
 
 
 def test_a_report_against_another(made, validator, tessera, tmp_path):

@@ -83,14 +83,30 @@ tsr_status tsr_find_subjects(const tsr_kernel_options *options, const tsr_subjec
         else if (*why != '\0')
             TSR_TRY(tsr_evidence_skip(evidence, name, why, err));
     }
+    const tsr_status none = inputs == NULL ? TSR_E_NOT_APPLICABLE : TSR_E_UNSUPPORTED;
     if (*n == 0 && evidence->n_skipped > 0)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no %s that could be checked; skipped %s: %s",
-                        options->side.checkpoint->path, subjects->kind, evidence->skipped[0].subject,
-                        evidence->skipped[0].why);
+        return tsr_fail(err, none, "%s: no %s that could be checked; skipped %s: %s", options->side.checkpoint->path,
+                        subjects->kind, evidence->skipped[0].subject, evidence->skipped[0].why);
     if (*n == 0)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: no %s there, or none by that name", options->side.checkpoint->path,
-                        subjects->kind);
+        return tsr_fail(err, none, "%s: no %s there%s", options->side.checkpoint->path, subjects->kind,
+                        options->n_globs > 0 ? ", or none by that name" : "");
     return TSR_OK;
+}
+
+tsr_status tsr_subjects_exist(const tsr_kernel_options *options, const tsr_subjects *subjects, tsr_err *err)
+{
+    tsr_kernel_options whatever_inputs = *options;
+    tsr_evidence evidence = {0};
+    size_t *indices, n;
+    whatever_inputs.activations = NULL;
+    tsr_status status = tsr_find_subjects(&whatever_inputs, subjects, &indices, &n, &evidence, err);
+    for (size_t i = 0; status == TSR_OK && options->against != NULL && i < n; i++) {
+        const tsr_weight *original;
+        status = tsr_find_original(options->against, &options->side.weights->items[indices[i]], &original, err);
+    }
+    free(indices);
+    tsr_evidence_free(&evidence);
+    return status;
 }
 
 tsr_status tsr_find_jobs(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices, size_t *n,
@@ -162,6 +178,13 @@ tsr_status tsr_run_jobs(const tsr_kernel_options *options, size_t n, tsr_job_fn 
     return status;
 }
 
+tsr_status tsr_jobs_require(const tsr_kernel_options *options, const tsr_evidence *evidence, tsr_err *err)
+{
+    const tsr_status status = tsr_evidence_require(evidence, true, options->side.checkpoint->path, err);
+    const bool only_skipped = evidence->count == 0 && evidence->n_skipped > 0 && options->activations == NULL;
+    return status == TSR_E_UNSUPPORTED && only_skipped ? TSR_E_NOT_APPLICABLE : status;
+}
+
 tsr_status tsr_run_check(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices,
                          tsr_job_fn *job, void *context, tsr_evidence *evidence, tsr_err *err)
 {
@@ -170,7 +193,7 @@ tsr_status tsr_run_check(const tsr_kernel_options *options, const tsr_subjects *
     if (status == TSR_OK)
         status = tsr_run_jobs(options, n, job, context, evidence, err);
     if (status == TSR_OK)
-        status = tsr_evidence_require(evidence, true, options->side.checkpoint->path, err);
+        status = tsr_jobs_require(options, evidence, err);
     free(*indices);
     *indices = NULL;
     return status;

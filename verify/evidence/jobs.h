@@ -62,13 +62,19 @@ bool tsr_has_small_groups(const tsr_weight *weight);
 const char *tsr_without_kernels(const tsr_weight *weight);
 
 /* (*indices)[0 .. *n) are the weights of options->side that are asked for and fit, as indices; from malloc, also on
- * failure. Those that do not fit are listed in `evidence` as skipped, with the reason. TSR_E_UNSUPPORTED: none fits. */
+ * failure. Those that do not fit are listed in `evidence` as skipped, with the reason. TSR_E_NOT_APPLICABLE: none fits;
+ * TSR_E_UNSUPPORTED: there is a file of activations, and none fits it. */
 tsr_status tsr_find_subjects(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices,
                              size_t *n, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
 
 /* The same, but only options->sample of them are kept: one for each job of the check. */
 tsr_status tsr_find_jobs(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices, size_t *n,
                          tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Whether there are any, whatever inputs are given for them. TSR_E_NOT_APPLICABLE: why there are none. TSR_E_MISMATCH: there
+ * are, but options->against lacks an original of theirs. */
+tsr_status tsr_subjects_exist(const tsr_kernel_options *options, const tsr_subjects *subjects,
+                              tsr_err *err) TSR_WARN_UNUSED;
 
 /* Keeps options->sample of the n indices in `items`, in order; returns how many are left. */
 size_t tsr_sample(const tsr_kernel_options *options, size_t *items, size_t n);
@@ -82,9 +88,14 @@ tsr_status tsr_run_jobs(const tsr_kernel_options *options, size_t n, tsr_job_fn 
                         tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
 
 /* A whole check with a job for each of its tensors: tsr_find_jobs, which leaves the tensors in *indices while the jobs
- * run, tsr_run_jobs, and the demand that something was judged (tsr_evidence_require). */
+ * run, tsr_run_jobs, and the demand that something was judged (tsr_jobs_require). */
 tsr_status tsr_run_check(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices,
                          tsr_job_fn *job, void *context, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The demand that a kernel was judged, or a fault found: a check that compared nothing must not pass. TSR_E_NOT_APPLICABLE:
+ * no kernel takes a single one of the weights; TSR_E_UNSUPPORTED: something else was in the way. */
+tsr_status tsr_jobs_require(const tsr_kernel_options *options, const tsr_evidence *evidence,
+                            tsr_err *err) TSR_WARN_UNUSED;
 
 /* Loads a piece of a weight, and notes seconds and bytes; `view` has to live as long as the reader is used. */
 tsr_status tsr_load_piece(tsr_weight_reader *reader, const tsr_side *side, const tsr_weight *weight,

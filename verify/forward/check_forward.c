@@ -332,6 +332,45 @@ static tsr_status open_side(const check *c, tsr_forward *f, const tsr_side *side
     return TSR_OK;
 }
 
+/* The last layer that is asked for. */
+static tsr_status find_last(const tsr_forward_request *r, const tsr_forward *f, size_t *last, tsr_err *err)
+{
+    *last = r->last == SIZE_MAX ? f->layers - 1 : r->last;
+    if (r->first <= *last && *last < f->layers)
+        return TSR_OK;
+    return tsr_fail(err, TSR_E_USAGE, "--layers %zu..%zu: the model has layers 0..%zu", r->first, *last, f->layers - 1);
+}
+
+tsr_status tsr_forward_applies(const tsr_forward_request *r, tsr_err *err)
+{
+    const tsr_side *const sides[] = {r->source, r->model};
+    tsr_status status = TSR_OK;
+    for (size_t i = 0; status == TSR_OK && i < 2 && sides[i] != NULL; i++) {
+        tsr_forward f;
+        size_t last;
+        status = tsr_forward_open(&f, sides[i], err);
+        if (status == TSR_E_UNSUPPORTED || sides[i]->checkpoint->config == NULL)
+            status = TSR_E_NOT_APPLICABLE;
+        else if (status == TSR_OK)
+            status = find_last(r, &f, &last, err);
+        tsr_forward_close(&f);
+    }
+    return status;
+}
+
+static tsr_status check_memory(const check *c, tsr_err *err)
+{
+    const uint64_t needed = tsr_forward_memory(&c->source, c->tokens.count, c->tokens.longest),
+                   allowed = c->request->run.memory;
+    if (allowed == 0 || needed <= allowed)
+        return TSR_OK;
+    return tsr_fail(
+        err, TSR_E_NOT_APPLICABLE,
+        "%s: %zu tokens would take %llu MB, more than --memory has; fewer of them (--count, --batch), or more "
+        "memory",
+        c->request->source->checkpoint->path, c->tokens.count, U64(needed / 1000000 + 1));
+}
+
 static tsr_status open_both(check *c, tsr_err *err)
 {
     const tsr_forward_request *const r = c->request;
@@ -342,15 +381,13 @@ static tsr_status open_both(check *c, tsr_err *err)
         a->router.chosen != b->router.chosen)
         return tsr_fail(err, TSR_E_MISMATCH, "%s and %s: other sizes of the model", r->source->checkpoint->path,
                         r->model->checkpoint->path);
-    c->last = r->last == SIZE_MAX ? a->layers - 1 : r->last;
-    if (r->first > c->last || c->last >= a->layers)
-        return tsr_fail(err, TSR_E_USAGE, "--layers %zu..%zu: the model has layers 0..%zu", r->first, c->last,
-                        a->layers - 1);
+    TSR_TRY(find_last(r, a, &c->last, err));
     TSR_TRY(read_tokens(c, err));
     if (c->tokens.longest > tsr_min_u64(a->window, b->window))
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "%s/" TSR_CONFIG_NAME ": sliding_window %zu; --count must not be larger",
                         r->source->checkpoint->path, a->window);
+    TSR_TRY(check_memory(c, err));
     TSR_TRY(repeat(&c->tokens, &c->twice, err));
     c->n = c->tokens.count;
     c->hidden = a->hidden;

@@ -34,10 +34,15 @@ typedef struct tsr_forward_request {
     size_t first, last;              /* layers (SIZE_MAX: the last); embeddings go straight to the first */
     uint64_t seed;
     tsr_forward_limits limits;
-    tsr_run_options run; /* without memory; progress is told after each layer */
+    tsr_run_options run; /* progress is told after each layer; memory 0: no limit */
 } tsr_forward_request;
 
+/* Whether both models are of a family and kind that a pass is known for. TSR_E_NOT_APPLICABLE: why not. TSR_E_USAGE: no
+ * such layers. Weights and tokens are not looked at. */
+tsr_status tsr_forward_applies(const tsr_forward_request *request, tsr_err *err) TSR_WARN_UNUSED;
+
 /* Errors: as the functions of verify/forward/forward.h and verify/forward/tokens.h; TSR_E_USAGE: no such layers.
+ * TSR_E_NOT_APPLICABLE: it would take more than run.memory.
  * TSR_E_MISMATCH: the models have other sizes. TSR_E_SHAPE: a tensor of the reference does not fit. */
 tsr_status tsr_check_forward(const tsr_forward_request *request, tsr_evidence *evidence, tsr_err *err) TSR_WARN_UNUSED;
 

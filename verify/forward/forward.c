@@ -6,6 +6,7 @@
 #include "verify/weights/weight_product.h"
 #include "verify/weights/weight_reader.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,6 +107,38 @@ tsr_status tsr_forward_open(tsr_forward *f, const tsr_side *side, tsr_err *err)
 void tsr_forward_close(tsr_forward *f)
 {
     tsr_arena_free(&f->arena);
+}
+
+/* ---- memory ---- */
+
+/* Elements of one layer's latent attention: every stage is kept, and kv_b_proj with its heads apart, and its parts. */
+static double latent_elements(const tsr_forward *f, double n, double longest)
+{
+    const double heads = (double)f->heads, nope = (double)size_of(f, "qk_nope_head_dim", 0),
+                 rope = (double)size_of(f, "qk_rope_head_dim", 0), v = (double)size_of(f, "v_head_dim", 0),
+                 rank = (double)size_of(f, "kv_lora_rank", 0), q_rank = (double)size_of(f, "q_lora_rank", 0);
+    const double query = 2 * q_rank + heads * (nope + 2 * rope + v), key = 2 * (rank + rope);
+    return n * (query + key + 2 * heads * longest + 2 * (double)f->hidden) + 5 * heads * (nope + v) * rank;
+}
+
+static double grouped_elements(const tsr_forward *f, double n, double longest)
+{
+    const double q = (double)(f->heads * f->head_dim), kv = (double)(f->kv_heads * f->head_dim);
+    return n * (2 * q + 2 * kv + (double)f->hidden) + f->threads * longest;
+}
+
+uint64_t tsr_forward_memory(const tsr_forward *f, size_t tokens, size_t longest)
+{
+    enum { AT_A_TIME = 64 /* positions whose logits are held */ };
+    const double n = 2 * (double)tokens, hidden = (double)f->hidden;
+    const double inner =
+        (double)tsr_max_u64(size_of(f, "intermediate_size", 0),
+                            size_of(f, "moe_intermediate_size", 0) * tsr_max_u64(1, size_of(f, "n_shared_experts", 1)));
+    const double attention =
+        f->latent ? latent_elements(f, n, (double)longest) : grouped_elements(f, n, (double)longest);
+    const double mlp = n * (2 * inner + 2 * hidden), logits = 2.0 * AT_A_TIME * (double)f->vocabulary;
+    const double streams = 5 * n * hidden; /* before, behind and what was added; both models'; normed */
+    return (uint64_t)(sizeof(double) * (streams + fmax(fmax(attention, mlp), logits)));
 }
 
 /* ---- weights ---- */

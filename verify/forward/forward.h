@@ -43,6 +43,10 @@ typedef struct tsr_forward {
 tsr_status tsr_forward_open(tsr_forward *forward, const tsr_side *side, tsr_err *err) TSR_WARN_UNUSED;
 void tsr_forward_close(tsr_forward *forward);
 
+/* Bytes that a pass over so many tokens takes at most, over two inputs at once as a comparison has them, by config.json;
+ * weights are read band by band, and are not among them but for kv_b_proj. */
+uint64_t tsr_forward_memory(const tsr_forward *forward, size_t tokens, size_t longest);
+
 /* x [count][hidden]. */
 tsr_status tsr_forward_embed(const tsr_forward *forward, const tsr_tokens *tokens, double *x,
                              tsr_err *err) TSR_WARN_UNUSED;

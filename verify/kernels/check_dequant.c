@@ -264,10 +264,15 @@ static tsr_status do_job(void *context, size_t at, tsr_evidence *evidence, tsr_e
     return status;
 }
 
+static const tsr_subjects kSubjects = {.unfit = unfit_because, .kind = "int8 or int4 weight, MXFP4, NVFP4 or MXFP8"};
+
+tsr_status tsr_dequant_applies(const tsr_kernel_options *options, tsr_err *err)
+{
+    return tsr_subjects_exist(options, &kSubjects, err);
+}
+
 tsr_status tsr_check_dequant(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence, tsr_err *err)
 {
-    static const tsr_subjects kSubjects = {.unfit = unfit_because,
-                                           .kind = "int8 or int4 weight, MXFP4, NVFP4 or MXFP8"};
     check c = {.options = options, .outs = outs};
     if ((outs & (1u << TSR_OUT_BF16 | 1u << TSR_OUT_F16)) == 0)
         return tsr_fail(err, TSR_E_USAGE, "--out f32: codes are converted to BF16 and F16");

@@ -12,8 +12,11 @@
 
 #include "verify/evidence/jobs.h"
 
-/* As tsr_check_gemm; of `outs` only F16 and BF16 matter. TSR_E_UNSUPPORTED: no weight of these kinds is asked for. */
+/* As tsr_check_gemm; of `outs` only F16 and BF16 matter. TSR_E_NOT_APPLICABLE: no weight of these kinds is asked for. */
 tsr_status tsr_check_dequant(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence,
                              tsr_err *err) TSR_WARN_UNUSED;
+
+/* Whether there is anything that the check takes: as tsr_subjects_exist. */
+tsr_status tsr_dequant_applies(const tsr_kernel_options *options, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

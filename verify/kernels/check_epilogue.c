@@ -244,10 +244,16 @@ static tsr_status do_job(void *context, size_t at, tsr_evidence *evidence, tsr_e
     return status;
 }
 
+static const tsr_subjects kSubjects = {
+    .unfit = unfit_because, .need_inputs = true, .kind = "tensor of int8 with a scale a row"};
+
+tsr_status tsr_epilogue_applies(const tsr_kernel_options *options, tsr_err *err)
+{
+    return tsr_subjects_exist(options, &kSubjects, err);
+}
+
 tsr_status tsr_check_epilogue(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence, tsr_err *err)
 {
-    static const tsr_subjects kSubjects = {
-        .unfit = unfit_because, .need_inputs = true, .kind = "tensor of int8 with a scale a row"};
     tsr_epilogue_check c = {.options = options, .outs = outs};
     return tsr_run_check(options, &kSubjects, &c.jobs, do_job, &c, evidence, err);
 }

@@ -11,8 +11,11 @@
 
 #include "verify/evidence/jobs.h"
 
-/* As tsr_check_gemm. TSR_E_UNSUPPORTED: no tensor of symmetric int8 with a scale a row or tensor is asked for. */
+/* As tsr_check_gemm. TSR_E_NOT_APPLICABLE: no tensor of symmetric int8 with a scale a row or tensor is asked for. */
 tsr_status tsr_check_epilogue(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence,
                               tsr_err *err) TSR_WARN_UNUSED;
+
+/* Whether there is anything that the check takes: as tsr_subjects_exist. */
+tsr_status tsr_epilogue_applies(const tsr_kernel_options *options, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -49,6 +49,9 @@ static const char *unfit_because(const tsr_weight *w)
     return w->rows == 0 || w->cols == 0 ? "it is empty" : NULL;
 }
 
+static const tsr_subjects kSubjects = {
+    .unfit = unfit_because, .need_inputs = true, .kind = "tensor of e4m3 with block scales, MXFP4, NVFP4 or MXFP8"};
+
 static tsr_status add_entries(tsr_gemm_check *c, const tsr_weight *w, const char *key, tsr_err *err)
 {
     tsr_gemm_entry *const larger = realloc(c->entries, (c->n_entries + w->matrices) * sizeof *larger);
@@ -62,8 +65,6 @@ static tsr_status add_entries(tsr_gemm_check *c, const tsr_weight *w, const char
 
 static tsr_status find_entries(tsr_gemm_check *c, tsr_evidence *evidence, tsr_err *err)
 {
-    static const tsr_subjects kSubjects = {
-        .unfit = unfit_because, .need_inputs = true, .kind = "tensor of e4m3 with block scales, MXFP4, NVFP4 or MXFP8"};
     const tsr_weights *const weights = c->options->side.weights;
     size_t *fit = NULL, n = 0;
     tsr_status status = tsr_find_subjects(c->options, &kSubjects, &fit, &n, evidence, err);
@@ -162,6 +163,11 @@ static tsr_status do_job(void *context, size_t at, tsr_evidence *evidence, tsr_e
     return status;
 }
 
+tsr_status tsr_gemm_applies(const tsr_kernel_options *options, tsr_err *err)
+{
+    return tsr_subjects_exist(options, &kSubjects, err);
+}
+
 tsr_status tsr_check_gemm(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence, tsr_err *err)
 {
     tsr_gemm_check c = {.options = options, .outs = outs};
@@ -169,7 +175,7 @@ tsr_status tsr_check_gemm(const tsr_kernel_options *options, unsigned outs, tsr_
     TSR_GOTO(find_entries(&c, evidence, err));
     TSR_GOTO(make_jobs(&c, evidence, err));
     TSR_GOTO(tsr_run_jobs(options, c.n_jobs, do_job, &c, evidence, err));
-    status = tsr_evidence_require(evidence, true, options->side.checkpoint->path, err);
+    status = tsr_jobs_require(options, evidence, err);
 out:
     free(c.entries);
     free(c.jobs);

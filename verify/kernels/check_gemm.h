@@ -10,8 +10,11 @@
 #include "verify/evidence/jobs.h"
 
 /* `outs`: bit 1 << tsr_out for each result type. Findings are in *evidence, which is empty or valid before.
- * TSR_E_UNSUPPORTED: no tensor of e4m3 in blocks, MXFP4, NVFP4 or MXFP8 is asked for. TSR_E_MISMATCH: `against` lacks a tensor. */
+ * TSR_E_NOT_APPLICABLE: no tensor of e4m3 in blocks, MXFP4, NVFP4 or MXFP8 is asked for. TSR_E_MISMATCH: `against` lacks a tensor. */
 tsr_status tsr_check_gemm(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence,
                           tsr_err *err) TSR_WARN_UNUSED;
+
+/* Whether there is anything that the check takes: as tsr_subjects_exist. */
+tsr_status tsr_gemm_applies(const tsr_kernel_options *options, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -2,6 +2,7 @@
 #include "verify/mla/check_mla.h"
 
 #include "common/threads.h"
+#include "formats/checkpoint/config.h"
 #include "kernels/cpu/mla_attention.h"
 #include "verify/evidence/activations.h"
 #include "verify/mla/mla_expanded.h"
@@ -450,6 +451,16 @@ static tsr_status open_and_check(check *c, tsr_err *err)
     TSR_TRY(read_batch(c, err));
     lap(c, TSR_PHASE_READ);
     return check_file(c, err);
+}
+
+tsr_status tsr_mla_applies(const tsr_kernel_options *options, tsr_err *err)
+{
+    const tsr_checkpoint *const c = options->side.checkpoint;
+    tsr_json_text value;
+    if (tsr_config_find_model(c, "kv_lora_rank", &value) && !tsr_json_is(value, "null"))
+        return TSR_OK;
+    return tsr_fail(err, TSR_E_NOT_APPLICABLE, "%s: no latent attention: %s", c->path,
+                    c->config == NULL ? "there is no " TSR_CONFIG_NAME : TSR_CONFIG_NAME " has no kv_lora_rank");
 }
 
 tsr_status tsr_check_mla(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence, tsr_err *err)

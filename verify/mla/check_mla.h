@@ -13,4 +13,7 @@
 tsr_status tsr_check_mla(const tsr_kernel_options *options, unsigned outs, tsr_evidence *evidence,
                          tsr_err *err) TSR_WARN_UNUSED;
 
+/* Whether config.json says that attention is latent. TSR_E_NOT_APPLICABLE: it does not. */
+tsr_status tsr_mla_applies(const tsr_kernel_options *options, tsr_err *err) TSR_WARN_UNUSED;
+
 #endif

@@ -1,0 +1,55 @@
+/* All kinds of verify that a checkpoint has anything for, one after another, with one verdict. */
+#ifndef TSR_CLI_VERIFY_ALL_H
+#define TSR_CLI_VERIFY_ALL_H
+
+#include "cli/verify_kinds.h"
+
+typedef enum tsr_kind_status {
+    TSR_KIND_PASSED,
+    TSR_KIND_FAILED,         /* something is beyond its limits */
+    TSR_KIND_ERROR,          /* it applies, and could not be carried out: nothing is known */
+    TSR_KIND_NOT_APPLICABLE, /* the checkpoint has nothing for it, or it was left out on purpose */
+} tsr_kind_status;
+
+/* A kind, and what became of it. */
+typedef struct tsr_kind_run {
+    const char *name, *command; /* "gemm", "verify gemm" */
+    const tsr_verify_kind *kind;
+    void *job;
+    bool left_out; /* by the user's wish */
+
+    tsr_kind_status status;
+    tsr_status ended;
+    tsr_err why; /* of an error, and of what does not apply */
+    double seconds;
+    tsr_text judged; /* "34 tensors" */
+    tsr_text json;   /* its own result, without a line end; empty where it does not apply */
+} tsr_kind_run;
+
+enum { TSR_MAX_KINDS = 8 };
+
+typedef struct tsr_verify_all {
+    const char *dst, *against, *device;
+    tsr_kind_run runs[TSR_MAX_KINDS];
+    size_t count;
+    double seconds;
+} tsr_verify_all;
+
+/* Carries out all runs, whatever becomes of each. TSR_E_USAGE: the options make no sense with the checkpoint. */
+tsr_status tsr_verify_all_run(tsr_verify_all *all, tsr_terminal *terminal, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The run whose end is the gravest, the first of them: as tsr_graver_code has it. */
+const tsr_kind_run *tsr_verify_all_gravest(const tsr_verify_all *all);
+
+/* The exit code of a run: 0 also where it does not apply. */
+int tsr_kind_exit_code(const tsr_kind_run *run);
+
+/* The result, with each kind's own in it. */
+void tsr_verify_all_json(tsr_text *text, const tsr_verify_all *all);
+
+/* A table of the kinds, then what is wrong, from `json`, the result. */
+tsr_status tsr_verify_all_print(const tsr_verify_all *all, const tsr_text *json, tsr_err *err) TSR_WARN_UNUSED;
+
+void tsr_verify_all_free(tsr_verify_all *all);
+
+#endif
