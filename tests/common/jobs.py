@@ -22,82 +22,82 @@ RANKS = Codes(3, 3, 3)           # inspect, too, wants one rank
 # `kind` and `codes` are for the test that reads the output (tests/interop/test_pairs.py).
 Job = collections.namedtuple("Job", "name made command unfit kind codes", defaults=[(), "llama", LOSSY])
 
-FP8 = "quantize SRC -o DST --max-shard-size 16MB --quiet"
+FP8 = "quantize SRC -o DST --max-shard-size 8MB --quiet"
 # Some experts have values at the end of BF16's range, where the outermost codes stand for values beyond it.
 INT4 = ("quantize SRC -o DST --scheme int4-weight-only --zero-points --exclude *.mlp.experts.1.gate_proj.weight "
-        "--max-shard-size 16MB --quiet")
-INT8 = "quantize SRC -o DST --scheme int8-weight-only --max-shard-size 16MB --quiet"
-MXFP4 = "quantize SRC -o DST --scheme mxfp4 --mx-scale floor --max-shard-size 16MB --quiet"
-BLOBS = "convert SRC -o DST --to fastertransformer --arch sm80 --max-shard-size 16MB --quiet"
+        "--max-shard-size 8MB --quiet")
+INT8 = "quantize SRC -o DST --scheme int8-weight-only --max-shard-size 8MB --quiet"
+MXFP4 = "quantize SRC -o DST --scheme mxfp4 --mx-scale floor --max-shard-size 8MB --quiet"
+BLOBS = "convert SRC -o DST --to fastertransformer --arch sm80 --max-shard-size 8MB --quiet"
 TP_OF_ABSORBED = ("convert SRC -o DST --to mla-absorbed --consumer sglang --weights fp8-tensor --drop-kv-b --quiet",
                   "convert SRC -o DST --to tp --tp 2 --quiet")
 FP8_MP = (FP8, "convert SRC -o DST --to deepseek-mp --mp 2 --quiet")
 PACKED = "convert SRC -o DST --to archive --shuffle --level 1 --quiet"
 
 JOBS = [
-    Job("quantize f32", None, "quantize SRC -o DST --max-shard-size 16MB"),
-    Job("quantize ue8m0", None, "quantize SRC -o DST --max-shard-size 16MB --scale-fmt ue8m0"),
-    Job("quantize fp8-channel", None, "quantize SRC -o DST --scheme fp8-channel --max-shard-size 16MB"),
-    Job("quantize int8-channel", None, "quantize SRC -o DST --scheme int8-channel --max-shard-size 16MB"),
-    Job("quantize int4", None, "quantize SRC -o DST --scheme int4-weight-only --zero-points --max-shard-size 16MB"),
+    Job("quantize f32", None, "quantize SRC -o DST --max-shard-size 8MB"),
+    Job("quantize ue8m0", None, "quantize SRC -o DST --max-shard-size 8MB --scale-fmt ue8m0"),
+    Job("quantize fp8-channel", None, "quantize SRC -o DST --scheme fp8-channel --max-shard-size 8MB"),
+    Job("quantize int8-channel", None, "quantize SRC -o DST --scheme int8-channel --max-shard-size 8MB"),
+    Job("quantize int4", None, "quantize SRC -o DST --scheme int4-weight-only --zero-points --max-shard-size 8MB"),
     # Some experts have values at the end of BF16's range, which only the rule that clips leaves in it.
-    Job("quantize nvfp4", None, "quantize SRC -o DST --scheme nvfp4-weight-only --dialect modelopt --max-shard-size 16MB"),
-    Job("quantize mxfp4", None, "quantize SRC -o DST --scheme mxfp4 --mx-scale floor --max-shard-size 16MB"),
-    Job("quantize mxfp8, DeepSeek", None, "quantize SRC -o DST --scheme mxfp8 --dialect deepseek --mx-scale floor --max-shard-size 16MB",
+    Job("quantize nvfp4", None, "quantize SRC -o DST --scheme nvfp4-weight-only --dialect modelopt --max-shard-size 8MB"),
+    Job("quantize mxfp4", None, "quantize SRC -o DST --scheme mxfp4 --mx-scale floor --max-shard-size 8MB"),
+    Job("quantize mxfp8, DeepSeek", None, "quantize SRC -o DST --scheme mxfp8 --dialect deepseek --mx-scale floor --max-shard-size 8MB",
         ("many", "giant")),
-    Job("quantize mixed", None, "quantize SRC -o DST --rules RULES --max-shard-size 16MB", ("many", "giant")),
-    Job("quantize mixed, ModelOpt", None, "quantize SRC -o DST --rules MODELOPT_RULES --max-shard-size 16MB", ("many", "giant")),
-    Job("quantize mxfp4, DeepSeek-V4", remade.V4, "quantize SRC -o DST --scheme mxfp4 --dialect deepseek --mx-scale floor --max-shard-size 16MB",
+    Job("quantize mixed", None, "quantize SRC -o DST --rules RULES --max-shard-size 8MB", ("many", "giant")),
+    Job("quantize mixed, ModelOpt", None, "quantize SRC -o DST --rules MODELOPT_RULES --max-shard-size 8MB", ("many", "giant")),
+    Job("quantize mxfp4, DeepSeek-V4", remade.V4, "quantize SRC -o DST --scheme mxfp4 --dialect deepseek --mx-scale floor --max-shard-size 8MB",
         ("many", "giant")),
     Job("quantize mxfp4, gpt-oss", remade.GPT_OSS, "quantize SRC -o DST --scheme mxfp4-weight-only --dialect gpt-oss --mx-scale floor "
-        "--max-shard-size 16MB", ("many",)),
+        "--max-shard-size 8MB", ("many",)),
     Job("convert mxfp4, gpt-oss put together", (remade.GPT_OSS, "quantize SRC -o DST --scheme mxfp4 --dialect compressed-tensors "
-        "--mx-scale floor --max-shard-size 16MB --quiet"), "convert SRC -o DST --to mxfp4-weight-only --max-shard-size 16MB",
+        "--mx-scale floor --max-shard-size 8MB --quiet"), "convert SRC -o DST --to mxfp4-weight-only --max-shard-size 8MB",
         ("many", "giant"), codes=EXACT),
-    Job("quantize experts one by one", remade.STACKS, "quantize SRC -o DST --scheme nvfp4-weight-only --max-shard-size 16MB"),
-    Job("convert bf16, experts put together", (remade.STACKS, "quantize SRC -o DST --scheme mxfp8 --mx-scale floor --max-shard-size 16MB --quiet"),
-        "convert SRC -o DST --to bf16 --experts stack --max-shard-size 16MB", codes=EXACT),
-    Job("convert bf16", FP8, "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
-    Job("convert bf16 from nvfp4, ModelOpt", "quantize SRC -o DST --scheme nvfp4-weight-only --dialect modelopt --max-shard-size 16MB --quiet",
-        "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
-    Job("convert bf16 from mxfp8, floor", "quantize SRC -o DST --scheme mxfp8 --mx-scale floor --max-shard-size 16MB --quiet",
-        "convert SRC -o DST --to bf16 --max-shard-size 16MB", ("many", "giant"), codes=EXACT),
-    *(Job(f"convert bf16 from {kind}", kind, "convert SRC -o DST --to bf16 --max-shard-size 16MB", ("many",),
+    Job("quantize experts one by one", remade.STACKS, "quantize SRC -o DST --scheme nvfp4-weight-only --max-shard-size 8MB"),
+    Job("convert bf16, experts put together", (remade.STACKS, "quantize SRC -o DST --scheme mxfp8 --mx-scale floor --max-shard-size 8MB --quiet"),
+        "convert SRC -o DST --to bf16 --experts stack --max-shard-size 8MB", codes=EXACT),
+    Job("convert bf16", FP8, "convert SRC -o DST --to bf16 --max-shard-size 8MB"),
+    Job("convert bf16 from nvfp4, ModelOpt", "quantize SRC -o DST --scheme nvfp4-weight-only --dialect modelopt --max-shard-size 8MB --quiet",
+        "convert SRC -o DST --to bf16 --max-shard-size 8MB"),
+    Job("convert bf16 from mxfp8, floor", "quantize SRC -o DST --scheme mxfp8 --mx-scale floor --max-shard-size 8MB --quiet",
+        "convert SRC -o DST --to bf16 --max-shard-size 8MB", ("many", "giant"), codes=EXACT),
+    *(Job(f"convert bf16 from {kind}", kind, "convert SRC -o DST --to bf16 --max-shard-size 8MB", ("many",),
           codes=EXACT if kind == "gpt-oss" else LOSSY)
       for kind in remade.KINDS),
-    Job("convert bf16 from int4", INT4, "convert SRC -o DST --to bf16 --max-shard-size 16MB"),
-    Job("convert fp8-block ue8m0", FP8, "convert SRC -o DST --to fp8-block --scale-fmt ue8m0 --max-shard-size 16MB"),
+    Job("convert bf16 from int4", INT4, "convert SRC -o DST --to bf16 --max-shard-size 8MB"),
+    Job("convert fp8-block ue8m0", FP8, "convert SRC -o DST --to fp8-block --scale-fmt ue8m0 --max-shard-size 8MB"),
     Job("convert fp8-block dialect", FP8, "convert SRC -o DST --to fp8-block --dialect compressed-tensors", codes=EXACT),
-    Job("convert mxfp8 from fp8-block", "quantize SRC -o DST --max-shard-size 16MB --scale-fmt ue8m0 --quiet",
-        "convert SRC -o DST --to mxfp8 --max-shard-size 16MB", codes=EXACT),
-    Job("convert fp8-block from mxfp4", MXFP4, "convert SRC -o DST --to fp8-block --lossy --max-shard-size 16MB",
+    Job("convert mxfp8 from fp8-block", "quantize SRC -o DST --max-shard-size 8MB --scale-fmt ue8m0 --quiet",
+        "convert SRC -o DST --to mxfp8 --max-shard-size 8MB", codes=EXACT),
+    Job("convert fp8-block from mxfp4", MXFP4, "convert SRC -o DST --to fp8-block --lossy --max-shard-size 8MB",
         codes=EXACT),
-    Job("convert nvfp4 from mxfp4", MXFP4, "convert SRC -o DST --to nvfp4-weight-only --lossy --max-shard-size 16MB",
+    Job("convert nvfp4 from mxfp4", MXFP4, "convert SRC -o DST --to nvfp4-weight-only --lossy --max-shard-size 8MB",
         codes=EXACT),
     Job("convert nvfp4 from fp8-block", FP8, "convert SRC -o DST --to nvfp4-weight-only --dialect modelopt "
-        "--max-shard-size 16MB"),
+        "--max-shard-size 8MB"),
     Job("convert int4 from gptq", "gptq", "convert SRC -o DST --to int4-weight-only --group-size 32 --zero-points "
-        "--max-shard-size 16MB", codes=EXACT),
+        "--max-shard-size 8MB", codes=EXACT),
     Job("convert deepseek-mp", FP8, "convert SRC -o DST --to deepseek-mp --mp 2", ("many",), "deepseek-v3-small", RANKS),
-    Job("convert tp", FP8, "convert SRC -o DST --to tp --tp 2 --max-shard-size 8MB", ("many",), "deepseek-v3-small",
+    Job("convert tp", FP8, "convert SRC -o DST --to tp --tp 2 --max-shard-size 4MB", ("many",), "deepseek-v3-small",
         RANKS),
-    Job("convert tp of BF16", None, "convert SRC -o DST --to tp --tp 2 --max-shard-size 16MB", codes=RANKS),
+    Job("convert tp of BF16", None, "convert SRC -o DST --to tp --tp 2 --max-shard-size 8MB", codes=RANKS),
     Job("convert merge", "convert SRC -o DST --to tp --tp 2 --quiet", "convert SRC -o DST --merge", codes=APART),
     Job("convert mla-absorbed", FP8, "convert SRC -o DST --to mla-absorbed --consumer sglang --weights fp8-block "
-        "--max-shard-size 16MB", ("many", "giant"), "deepseek-v3", EXACT),
+        "--max-shard-size 8MB", ("many", "giant"), "deepseek-v3", EXACT),
     Job("convert mla-absorbed, requantized", None, "convert SRC -o DST --to mla-absorbed --consumer vllm --weights "
-        "fp8-tensor --drop-kv-b --max-shard-size 16MB", ("many", "giant"), "deepseek-v3"),
+        "fp8-tensor --drop-kv-b --max-shard-size 8MB", ("many", "giant"), "deepseek-v3"),
     Job("convert mla-absorbed, folded", FP8, "convert SRC -o DST --to mla-absorbed --consumer vllm --fold "
-        "--max-shard-size 16MB", ("many", "giant"), "deepseek-v3"),
+        "--max-shard-size 8MB", ("many", "giant"), "deepseek-v3"),
     Job("convert fastertransformer", None, "convert SRC -o DST --to fastertransformer --arch sm80 --bits 4 "
-        "--max-shard-size 16MB", ("many",), codes=APART),
+        "--max-shard-size 8MB", ("many",), codes=APART),
     Job("convert fastertransformer from int8", INT8, "convert SRC -o DST --to fastertransformer --arch sm89",
         ("many",), codes=APART),
-    Job("convert from fastertransformer", BLOBS, "convert SRC -o DST --from fastertransformer --max-shard-size 16MB",
+    Job("convert from fastertransformer", BLOBS, "convert SRC -o DST --from fastertransformer --max-shard-size 8MB",
         ("many",), codes=APART),
     Job("convert archive", None, "convert SRC -o DST --to archive --shuffle", codes=EXACT),
     Job("convert safetensors", PACKED, "convert SRC -o DST --to safetensors", codes=EXACT),
-    Job("quantize an archive", PACKED, "quantize SRC -o DST --max-shard-size 16MB"),
+    Job("quantize an archive", PACKED, "quantize SRC -o DST --max-shard-size 8MB"),
 ]
 
 # Further schemes and targets. Their files are written in the same ways as those above, so the crash tests leave them out.
@@ -141,7 +141,7 @@ MORE = [
     Job("convert deepseek-mp of BF16", None, "convert SRC -o DST --to deepseek-mp --mp 2", (), "deepseek-v3", RANKS),
     Job("convert deepseek-mp, one rank", FP8, "convert SRC -o DST --to deepseek-mp --mp 1 --keep-mtp", (), "deepseek-v3",
         RANKS),
-    Job("convert from deepseek-mp", FP8_MP, "convert SRC -o DST --from deepseek-mp --max-shard-size 16MB", (),
+    Job("convert from deepseek-mp", FP8_MP, "convert SRC -o DST --from deepseek-mp --max-shard-size 8MB", (),
         "deepseek-v3-small", APART),
     *(Job(f"convert mla-absorbed {consumer} {weights} of {'FP8' if made else 'BF16'}", made,
           f"{MLA}{consumer} --weights {weights}{drop}", (), "deepseek-v3",

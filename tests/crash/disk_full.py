@@ -73,7 +73,7 @@ def check_rerun(checks, name, tool, args, reference, target):
 def too_small_from_the_start(checks, tool, job, source, reference, work):
     """The plan refuses before the first byte; and with as many more bytes as it says are missing, the run completes."""
     name = f"{job.name}: too small from the start"
-    size = 16 * MIB
+    size = 8 * MIB
     with SmallDisk(os.path.join(work, "small"), size) as disk:
         target = os.path.join(disk.path, "out")
         args = jobs.words(job.command, source, target) + ["--quiet"]
@@ -103,7 +103,7 @@ def stopped_midway(disk, tool, args, reference, target):
 def filled_by_others(checks, tool, job, source, reference, work):
     """The space sufficed when the job began, and was taken by others while it ran."""
     name = f"{job.name}: filled by others midway"
-    with SmallDisk(os.path.join(work, "shared"), 160 * MIB) as disk:
+    with SmallDisk(os.path.join(work, "shared"), 96 * MIB) as disk:
         target = os.path.join(disk.path, "out")
         ballast = os.path.join(disk.path, "ballast")
         args = jobs.words(job.command, source, target) + ["--quiet"]
@@ -132,7 +132,8 @@ def main():
         for number, job in enumerate(jobs.chosen(options)):
             place = os.path.join(work, str(number))
             os.mkdir(place)
-            source = jobs.make_source(options.tessera, options.make, job, "deepseek-v3", os.path.join(place, "source"))
+            source = jobs.make_source(options.tessera, options.make, job, "deepseek-v3", os.path.join(place, "source"),
+                                      scale="half")
             reference = os.path.join(place, "reference")
             code, _, stderr = harness.run(options.tessera, jobs.words(job.command, source, reference) + ["--quiet"])
             if checks.check(f"{job.name}: undisturbed run", code == 0, stderr.strip()):

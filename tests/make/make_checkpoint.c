@@ -1,9 +1,10 @@
 /* Owns the invented checkpoints of the tests: whole Hugging Face directories, a function of kind, size and seed alone.
  * Shares no code with Tessera, so that a misreading of the format there cannot hide here.
  *
- *     make_checkpoint KIND -o DIR [--seed S] [--scale tiny|small] [--bytes N[K|M|G]] [--tensors N]
+ *     make_checkpoint KIND -o DIR [--seed S] [--scale tiny|half|small] [--bytes N[K|M|G]] [--tensors N]
  *
- * deepseek-v3   MLA with a ragged kv_a_proj, a dense layer, MoE layers, an MTP layer, 3 shards. --scale sets the size.
+ * deepseek-v3   MLA with a ragged kv_a_proj, a dense layer, MoE layers, an MTP layer, 3 shards. --scale sets the size: 2, 75
+ *               or 150 MB.
  *               Expert 0's gate_proj has blocks of zeros, its up_proj outliers, its down_proj blocks of subnormals,
  *               and expert 1's gate_proj blocks next to the largest finite BF16.
  * llama, qwen3-moe   tiny, one file, loadable by transformers
@@ -58,6 +59,17 @@ static uint64_t parse_number(const char *text)
     return value;
 }
 
+static enum scale parse_scale(const char *text)
+{
+    static const char *const names[] = {[SCALE_SMALL] = "small", [SCALE_HALF] = "half", [SCALE_TINY] = "tiny"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(text, names[i]) == 0) {
+            return (enum scale)i;
+        }
+    }
+    die("--scale is tiny, half or small");
+}
+
 static struct options parse_options(int argc, char **argv)
 {
     static const struct option names[] = {{"seed", required_argument, NULL, 's'},
@@ -75,10 +87,7 @@ static struct options parse_options(int argc, char **argv)
             options.seed = parse_number(optarg);
             break;
         case 'c':
-            options.tiny = strcmp(optarg, "tiny") == 0;
-            if (!options.tiny && strcmp(optarg, "small") != 0) {
-                die("--scale is tiny or small");
-            }
+            options.scale = parse_scale(optarg);
             break;
         case 'b':
             options.bytes = parse_number(optarg);
@@ -91,7 +100,7 @@ static struct options parse_options(int argc, char **argv)
         }
     }
     if (!options.directory || optind + 1 != argc || options.tensors < MAX_SHARDS) {
-        die("usage: make_checkpoint KIND -o DIR [--seed S] [--scale tiny|small] [--bytes N[K|M|G]] [--tensors N]");
+        die("usage: make_checkpoint KIND -o DIR [--seed S] [--scale tiny|half|small] [--bytes N[K|M|G]] [--tensors N]");
     }
     return options;
 }

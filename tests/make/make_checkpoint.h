@@ -47,7 +47,7 @@ struct plan {
 struct options {
     const char *directory;
     uint64_t seed;
-    bool tiny;
+    enum scale { SCALE_SMALL, SCALE_HALF, SCALE_TINY } scale;
     uint64_t bytes; /* 0: the kind's default */
     uint64_t tensors;
 };

@@ -114,23 +114,33 @@ static void write_tokenizer(const char *directory)
 
 static void make_deepseek(struct plan *plan, const struct options *options)
 {
-    const struct deepseek tiny = {.hidden = 256,
-                                  .heads = 2,
-                                  .query_rank = 128,
-                                  .vocabulary = 256,
-                                  .intermediate = 256,
-                                  .expert_intermediate = 128,
-                                  .experts = 4,
-                                  .layers = 2};
-    const struct deepseek small = {.hidden = 1024,
-                                   .heads = 8,
-                                   .query_rank = 384,
-                                   .vocabulary = 2048,
-                                   .intermediate = 2048,
-                                   .expert_intermediate = 512,
-                                   .experts = 8,
-                                   .layers = 3};
-    const struct deepseek *d = options->tiny ? &tiny : &small;
+    static const struct deepseek scales[] = {
+        [SCALE_SMALL] = {.hidden = 1024,
+                         .heads = 8,
+                         .query_rank = 384,
+                         .vocabulary = 2048,
+                         .intermediate = 2048,
+                         .expert_intermediate = 512,
+                         .experts = 8,
+                         .layers = 3},
+        [SCALE_HALF] = {.hidden = 1024,
+                        .heads = 8,
+                        .query_rank = 384,
+                        .vocabulary = 1024,
+                        .intermediate = 2048,
+                        .expert_intermediate = 512,
+                        .experts = 4,
+                        .layers = 2},
+        [SCALE_TINY] = {.hidden = 256,
+                        .heads = 2,
+                        .query_rank = 128,
+                        .vocabulary = 256,
+                        .intermediate = 256,
+                        .expert_intermediate = 128,
+                        .experts = 4,
+                        .layers = 2},
+    };
+    const struct deepseek *d = &scales[options->scale];
     char prefix[64];
     for (uint64_t layer = 0; layer <= d->layers; layer++) { /* the last is the MTP layer */
         add_mla(plan, layer_prefix(prefix, layer), d);
