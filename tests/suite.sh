@@ -104,21 +104,22 @@ strict_build() {
 # The kernels of a GPU are nvcc's to compile, and once is enough: in the build that is judged. Without their runtime a program
 # also starts in a third of the time, which the thousands of runs under sanitizers feel.
 clang_build() { CC="$(! have ccache || echo ccache) $(find_clang)" strict_build build-clang -- -Dauto_features=disabled -Ddebug=false; }
-# sanitized_build FOLDER SANITIZERS COMPILER'S LINKER'S TARGETS...
+# sanitized_build FOLDER OPTIMIZATION SANITIZERS COMPILER'S LINKER'S TARGETS...
 # Little optimization and no positions of variables: that is half the time of the compiler, and costs the runs little. A program
 # at a fixed address need not be relocated.
 sanitized_build() {
-    strict_build "$1" "${@:5}" -- "-Db_sanitize=$2" -Db_lundef=false -Doptimization=1 -Dauto_features=disabled \
-        -Db_pie=false -Db_staticpic=false "-Dc_args=-fno-var-tracking -fno-pie $3" "-Dc_link_args=-no-pie $4"
+    strict_build "$1" "${@:6}" -- "-Doptimization=$2" "-Db_sanitize=$3" -Db_lundef=false -Dauto_features=disabled \
+        -Db_pie=false -Db_staticpic=false "-Dc_args=-fno-var-tracking -fno-pie $4" "-Dc_link_args=-no-pie $5"
 }
 build_gcc() { strict_build build --; }
 # A run is mostly start and search for leaks, so a small program is a quick one. What is undefined traps: that spares it the 7 MB
 # that UBSan would note about the source, among which leaks are searched. AddressSanitizer tells file and line of the trap
 # (set_environment); what was undefined there, a build without the trap says in words. Its library is in the program.
 build_asan() {
-    sanitized_build build-asan address,undefined -fsanitize-undefined-trap-on-error "-static-libasan -static-libubsan"
+    sanitized_build build-asan 1 address,undefined -fsanitize-undefined-trap-on-error "-static-libasan -static-libubsan"
 }
-build_tsan() { sanitized_build build-tsan thread "" "" cli/tessera; }
+# Its runs are few and small: they take less time than an optimizer would. Every access to memory is there to be watched.
+build_tsan() { sanitized_build build-tsan 0 thread "" "" cli/tessera; }
 
 unit_tests() {
     meson test -C "$1" --suite unit --no-rebuild --print-errorlogs --timeout-multiplier 20 --num-processes $((($(nproc) + 1) / 2))
