@@ -114,19 +114,30 @@ static tsr_decision decide_by_tables(const deciding *d, const tsr_tensor *t, con
     return against != NULL ? (tsr_decision){TSR_KEEP, against} : (tsr_decision){rule->treatment, rule->reason};
 }
 
+/* Why no loader reads codes of this scheme for a layer, or NULL. */
+static const char *not_for_this_layer(const deciding *d, const tsr_tensor *t)
+{
+    if (d->o->not_fp8 && tsr_glob_match("*.indexer.wk.weight", t->name))
+        return "indexer: loaders read it in BF16 or FP8 only";
+    if (d->o->block_rows == 1 && tsr_glob_match("*.attn.wo_a.weight", t->name))
+        return "operand of the model's own: loaders read it in BF16 or FP8 in blocks only";
+    return NULL;
+}
+
 /* What the source has decided before. */
 static tsr_decision decide_as_source(const deciding *d, const tsr_tensor *t)
 {
     const char *const glob = tsr_policy_matching(d->o->exclude, d->o->n_exclude, t->name);
     const tsr_rule *const for_all = tsr_rule_for_all(t->name);
+    const char *const unread = not_for_this_layer(d, t);
     const uint64_t cols = t->rank == 0 ? 0 : t->shape[t->rank - 1];
     if (t->source != TSR_SOURCE_DECODED || t->rank < 2 || t->bytes == 0)
         return (tsr_decision){for_all == NULL || for_all->treatment == TSR_QUANTIZE ? TSR_KEEP : for_all->treatment,
                               t->dtype < TSR_F8_E5M2 || t->rank < 2 ? "not quantized in the source" : "stays as it is"};
     if (glob != NULL)
         return (tsr_decision){TSR_KEEP, tsr_arena_printf(d->arena, "--exclude '%s'", glob)};
-    if (d->o->not_fp8 && tsr_glob_match("*.indexer.wk.weight", t->name))
-        return (tsr_decision){TSR_KEEP, "indexer: loaders read it in BF16 or FP8 only"};
+    if (unread != NULL)
+        return (tsr_decision){TSR_KEEP, unread};
     if (d->o->group > 1 && cols % d->o->group != 0)
         return (tsr_decision){TSR_KEEP, tsr_arena_printf(d->arena, "its %llu columns are not whole groups of %u",
                                                          U64(cols), d->o->group)};
@@ -142,6 +153,7 @@ static tsr_decision decide_alone(const deciding *d, const tsr_tensor *t)
     if (glob != NULL)
         return (tsr_decision){TSR_KEEP, tsr_arena_printf(d->arena, "--exclude '%s'", glob)};
     const tsr_rule *const for_all = tsr_rule_for_all(t->name);
+    const char *const unread = not_for_this_layer(d, t);
     static const tsr_rule kTurned = {"", TSR_QUANTIZE, "experts, turned", false};
     const bool turned = t->source == TSR_SOURCE_GATHERED && t->rank == 3; /* however the stack is stored */
     const tsr_rule *const own = turned ? &kTurned : tsr_family_rule(d->family, d->o->four_bits, t->name);
@@ -149,8 +161,8 @@ static tsr_decision decide_alone(const deciding *d, const tsr_tensor *t)
         return (tsr_decision){own->treatment, own->reason};
     if (obstacle != NULL)
         return (tsr_decision){TSR_KEEP, for_all != NULL ? for_all->reason : obstacle};
-    if (d->o->not_fp8 && tsr_glob_match("*.indexer.wk.weight", t->name))
-        return (tsr_decision){TSR_KEEP, "indexer: loaders read it in BF16 or FP8 only"};
+    if (unread != NULL)
+        return (tsr_decision){TSR_KEEP, unread};
     glob = tsr_policy_matching(d->o->include, d->o->n_include, t->name);
     tsr_decision decision = glob != NULL
                                 ? (tsr_decision){TSR_QUANTIZE, tsr_arena_printf(d->arena, "--include '%s'", glob)}

@@ -72,26 +72,45 @@ static const char *target_of(tsr_plan *plan, const tsr_tensor *tensor)
     return target;
 }
 
-/* Sorted, each once; and the names of the fused layers that they make, which SGLang's classes ask for. `tensors` and
- * `targets` have room for all. False when memory is exhausted. */
+/* The tensors of a scheme, sorted by name. */
+static size_t find_tensors(const tsr_plan *plan, const uint8_t *mixes, tsr_mix mix, const tsr_tensor **tensors)
+{
+    const tsr_tensors *const all = &plan->sources[0]->tensors;
+    size_t n = 0;
+    for (size_t i = 0; i < all->count; i++) {
+        if (mixes[i] == mix)
+            tensors[n++] = &all->items[i];
+    }
+    tsr_sort_by_name(tensors, n);
+    return n;
+}
+
+/* Appends the names of the fused layers that n sorted tensors make, which SGLang's classes ask for. False when memory is
+ * exhausted. */
+static bool find_joined(tsr_plan *plan, const tsr_tensor *const *tensors, size_t n, const char **names, size_t *found)
+{
+    char name[TSR_MODULE_NAME];
+    for (size_t i = 0; i < n; i++) {
+        if (tsr_joined_module(tensors, n, i, name) &&
+            (names[(*found)++] = tsr_arena_dup(&plan->arena, name, strlen(name))) == NULL)
+            return false;
+    }
+    return true;
+}
+
+/* Sorted, each once, with the names of fused layers. `tensors` and `targets` have room for all. False when memory is
+ * exhausted. */
 static bool find_targets(tsr_plan *plan, const uint8_t *mixes, tsr_mix mix, const tsr_tensor **tensors,
                          const char **targets, size_t *n)
 {
-    const tsr_tensors *const all = &plan->sources[0]->tensors;
-    size_t found = 0, mine = 0;
-    char name[TSR_MODULE_NAME];
-    for (size_t i = 0; i < all->count; i++) {
-        if (mixes[i] == mix)
-            tensors[mine++] = &all->items[i];
-    }
-    tsr_sort_by_name(tensors, mine);
+    const size_t mine = find_tensors(plan, mixes, mix, tensors);
+    size_t found = 0;
     for (size_t i = 0; i < mine; i++) {
         if ((targets[found++] = target_of(plan, tensors[i])) == NULL)
             return false;
-        if (tsr_joined_module(tensors, mine, i, name) &&
-            (targets[found++] = tsr_arena_dup(&plan->arena, name, strlen(name))) == NULL)
-            return false;
     }
+    if (!find_joined(plan, tensors, mine, targets, &found))
+        return false;
     if (found > 0)
         qsort(targets, found, sizeof *targets, tsr_by_text);
     *n = 0;
@@ -172,48 +191,79 @@ static bool write_config(tsr_text *t, tsr_plan *plan, const uint8_t *mixes, cons
 
 /* ---- ModelOpt ---- */
 
-/* The modules of each scheme, in one array, group behind group. False when memory is exhausted. */
-static bool find_modules(tsr_plan *plan, const uint8_t *mixes, const char **modules, tsr_modelopt_group *groups,
-                         size_t *n)
+/* The modules of each scheme, in one array, group behind group, each with its joined names behind it. `tensors` has room
+ * for all, `modules` for twice as many, of which *used are taken. False when memory is exhausted. */
+static bool find_modules(tsr_plan *plan, const uint8_t *mixes, const tsr_tensor **tensors, const char **modules,
+                         size_t *used, tsr_modelopt_group *groups, size_t *n)
 {
-    const tsr_tensors *const all = &plan->sources[0]->tensors;
     size_t at = 0;
     *n = 0;
     for (tsr_mix mix = TSR_MIX_KEEP + 1; mix < TSR_MIXES; mix++) {
-        const size_t first = at;
-        for (size_t i = 0; i < all->count; i++) {
-            const char *const name = all->items[i].name;
-            if (mixes[i] == mix && (modules[at++] = tsr_arena_dup(&plan->arena, name, tsr_module_length(name))) == NULL)
+        const size_t mine = find_tensors(plan, mixes, mix, tensors), first = at;
+        if (mine == 0)
+            continue;
+        for (size_t i = 0; i < mine; i++) {
+            const char *const name = tensors[i]->name;
+            if ((modules[at++] = tsr_arena_dup(&plan->arena, name, tsr_module_length(name))) == NULL)
                 return false;
         }
-        if (at == first)
-            continue;
-        qsort(modules + first, at - first, sizeof *modules, tsr_by_text);
+        qsort(modules + first, mine, sizeof *modules, tsr_by_text);
+        if (!find_joined(plan, tensors, mine, modules, &at))
+            return false;
         groups[(*n)++] = (tsr_modelopt_group){.config = tsr_mix_describe(mix, TSR_MX_DIALECT_MODELOPT).config,
                                               .modules = modules + first,
-                                              .n = at - first};
+                                              .joined = modules + first + mine,
+                                              .n = mine,
+                                              .n_joined = at - first - mine};
+    }
+    *used = at;
+    return true;
+}
+
+/* "model.layers.3.mlp.experts" of each layer whose routed experts stay as they are: vLLM takes them for what a shared expert
+ * beside them is. False when memory is exhausted. */
+static bool find_plain_experts(tsr_plan *plan, const uint8_t *mixes, const tsr_tensor **tensors, const char **names,
+                               size_t *n)
+{
+    const size_t kept = find_tensors(plan, mixes, TSR_MIX_KEEP, tensors);
+    *n = 0;
+    for (size_t i = 0; i < kept; i++) {
+        size_t digits;
+        const char *const name = tensors[i]->name;
+        const size_t size = tsr_experts_length(name, &digits);
+        if (size == 0 || (*n > 0 && strlen(names[*n - 1]) == size - 1 && memcmp(names[*n - 1], name, size - 1) == 0))
+            continue;
+        if ((names[(*n)++] = tsr_arena_dup(&plan->arena, name, size - 1)) == NULL)
+            return false;
     }
     return true;
 }
 
-static tsr_status plan_mixed_precision(tsr_plan *plan, const uint8_t *mixes, tsr_err *err)
+static tsr_status plan_mixed_precision(tsr_plan *plan, const uint8_t *mixes, const tsr_tensor **tensors,
+                                       const char **modules, tsr_err *err)
 {
     tsr_modelopt_group groups[TSR_MIXES];
-    const char **const modules = calloc(plan->sources[0]->tensors.count + 1, sizeof *modules);
     tsr_text value = {0}, file = {0};
-    size_t n = 0;
-    tsr_status status = modules == NULL || !find_modules(plan, mixes, modules, groups, &n)
-                            ? tsr_out_of_memory(err, "while planning")
-                            : TSR_OK;
-    if (status == TSR_OK) {
-        tsr_mx_config_write_mixed_file(&file, groups, n);
-        status = tsr_plan_take_text(plan, "", TSR_HF_QUANT_CONFIG_NAME, &file, tsr_text_status(&file, err), err);
-    }
-    if (status == TSR_OK) {
-        tsr_mx_config_write_mixed(&value, groups, n);
-        status = tsr_plan_take_quantization(plan, &value, err);
-    }
-    free(modules);
+    tsr_modelopt_mix mix = {.groups = groups};
+    size_t used = 0;
+    if (!find_modules(plan, mixes, tensors, modules, &used, groups, &mix.n) ||
+        !find_plain_experts(plan, mixes, tensors, modules + used, &mix.n_plain))
+        return tsr_out_of_memory(err, "while planning");
+    mix.plain = modules + used;
+    tsr_mx_config_write_mixed_file(&file, &mix);
+    TSR_TRY(tsr_plan_take_text(plan, "", TSR_HF_QUANT_CONFIG_NAME, &file, tsr_text_status(&file, err), err));
+    tsr_mx_config_write_mixed(&value, &mix);
+    return tsr_plan_take_quantization(plan, &value, err);
+}
+
+static tsr_status plan_mixed_groups(tsr_plan *plan, const uint8_t *mixes, const tsr_decision *decisions,
+                                    const tsr_tensor **tensors, const char **targets, tsr_err *err)
+{
+    tsr_text value = {0};
+    const tsr_status status = write_config(&value, plan, mixes, decisions, targets, tensors)
+                                  ? tsr_plan_take_quantization(plan, &value, err)
+                                  : tsr_out_of_memory(err, "while planning");
+    tsr_text_free(&value);
     return status;
 }
 
@@ -223,17 +273,16 @@ tsr_status tsr_plan_mix_config(tsr_plan *plan, const uint8_t *mixes, const tsr_d
     const tsr_checkpoint *const c = plan->sources[0];
     if (c->config == NULL)
         return TSR_OK;
-    if (dialect == TSR_MX_DIALECT_MODELOPT)
-        return plan_mixed_precision(plan, mixes, err);
-    const char **const targets = calloc(2 * c->tensors.count + 1, sizeof *targets);
+    const char **const names = calloc(2 * c->tensors.count + 1, sizeof *names);
     const tsr_tensor **const tensors = calloc(c->tensors.count + 1, sizeof *tensors);
-    tsr_text value = {0};
-    const bool written =
-        targets != NULL && tensors != NULL && write_config(&value, plan, mixes, decisions, targets, tensors);
-    const tsr_status status =
-        written ? tsr_plan_take_quantization(plan, &value, err) : tsr_out_of_memory(err, "while planning");
-    tsr_text_free(&value);
+    tsr_status status;
+    if (names == NULL || tensors == NULL)
+        status = tsr_out_of_memory(err, "while planning");
+    else if (dialect == TSR_MX_DIALECT_MODELOPT)
+        status = plan_mixed_precision(plan, mixes, tensors, names, err);
+    else
+        status = plan_mixed_groups(plan, mixes, decisions, tensors, names, err);
     free(tensors);
-    free(targets);
+    free(names);
     return status;
 }

@@ -137,43 +137,50 @@ void tsr_mx_config_write_modelopt_file(tsr_text *t, const tsr_mx_config *c)
 
 static const char kMixed[] = "MIXED_PRECISION";
 
-static void quantized_layers(tsr_text *t, const tsr_modelopt_group *groups, size_t n)
+static void layers(tsr_text *t, const tsr_mx_config *c, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        tsr_json_key(t, names[i]);
+        tsr_json_begin_object(t, true);
+        tsr_json_member_string(t, "quant_algo", c->name);
+        tsr_json_member_u64(t, "group_size", c->group);
+        tsr_json_end_object(t);
+    }
+}
+
+static void quantized_layers(tsr_text *t, const tsr_modelopt_mix *mix)
 {
     tsr_json_key(t, "quantized_layers");
     tsr_json_begin_object(t, false);
-    for (size_t i = 0; i < n; i++) {
-        for (size_t k = 0; k < groups[i].n; k++) {
-            tsr_json_key(t, groups[i].modules[k]);
-            tsr_json_begin_object(t, true);
-            tsr_json_member_string(t, "quant_algo", groups[i].config.name);
-            tsr_json_member_u64(t, "group_size", groups[i].config.group);
-            tsr_json_end_object(t);
-        }
+    for (size_t i = 0; i < mix->n; i++) {
+        const tsr_modelopt_group *const g = &mix->groups[i];
+        layers(t, &g->config, g->modules, g->n);
+        layers(t, &g->config, g->joined, g->n_joined);
     }
     tsr_json_end_object(t);
 }
 
-void tsr_mx_config_write_mixed(tsr_text *t, const tsr_modelopt_group *groups, size_t n)
+void tsr_mx_config_write_mixed(tsr_text *t, const tsr_modelopt_mix *mix)
 {
     tsr_json_begin_object(t, false);
     tsr_json_key(t, "config_groups");
     tsr_json_begin_object(t, false);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < mix->n; i++) {
         char name[32];
         snprintf(name, sizeof name, "group_%zu", i);
         tsr_json_key(t, name);
-        modelopt_group(t, &groups[i].config, groups[i].modules, groups[i].n);
+        modelopt_group(t, &mix->groups[i].config, mix->groups[i].modules, mix->groups[i].n);
     }
     tsr_json_end_object(t);
-    quantized_layers(t, groups, n);
-    tsr_json_member_strings(t, "ignore", NULL, 0);
+    quantized_layers(t, mix);
+    tsr_json_member_strings(t, "ignore", mix->plain, mix->n_plain);
     tsr_json_member_string(t, "quant_algo", kMixed);
     producer(t);
     tsr_json_member_string(t, "quant_method", "modelopt");
     tsr_json_end_object(t);
 }
 
-void tsr_mx_config_write_mixed_file(tsr_text *t, const tsr_modelopt_group *groups, size_t n)
+void tsr_mx_config_write_mixed_file(tsr_text *t, const tsr_modelopt_mix *mix)
 {
     tsr_json_begin_object(t, false);
     producer(t);
@@ -181,8 +188,8 @@ void tsr_mx_config_write_mixed_file(tsr_text *t, const tsr_modelopt_group *group
     tsr_json_begin_object(t, false);
     tsr_json_member_string(t, "quant_algo", kMixed);
     tsr_json_member_string(t, "kv_cache_quant_algo", NULL);
-    quantized_layers(t, groups, n);
-    tsr_json_member_strings(t, "exclude_modules", NULL, 0);
+    quantized_layers(t, mix);
+    tsr_json_member_strings(t, "exclude_modules", mix->plain, mix->n_plain);
     tsr_json_end_object(t);
     tsr_json_end_object(t);
     tsr_text_append(t, "\n", 1);

@@ -37,16 +37,23 @@ void tsr_mx_config_write_modelopt_file(tsr_text *out, const tsr_mx_config *confi
 
 /* ---- ModelOpt's MIXED_PRECISION ---- */
 
-/* The modules of one scheme, by their full names; sorted. */
+/* The modules of one scheme, by their full names; sorted. Those that loaders join have their joined name as well, by which
+ * SGLang looks for them. */
 typedef struct tsr_modelopt_group {
     tsr_mx_config config;
-    const char *const *modules;
-    size_t n;
+    const char *const *modules, *const *joined;
+    size_t n, n_joined;
 } tsr_modelopt_group;
 
-/* Appends config.json's object, and hf_quant_config.json, which say of each module what it is. What neither names is
- * unquantized. */
-void tsr_mx_config_write_mixed(tsr_text *t, const tsr_modelopt_group *groups, size_t n);
-void tsr_mx_config_write_mixed_file(tsr_text *t, const tsr_modelopt_group *groups, size_t n);
+/* A whole checkpoint: what no group names is unquantized. `plain` are names that have to be excluded all the same. */
+typedef struct tsr_modelopt_mix {
+    const tsr_modelopt_group *groups;
+    const char *const *plain;
+    size_t n, n_plain;
+} tsr_modelopt_mix;
+
+/* Appends config.json's object, and hf_quant_config.json, which say of each module what it is. */
+void tsr_mx_config_write_mixed(tsr_text *t, const tsr_modelopt_mix *mix);
+void tsr_mx_config_write_mixed_file(tsr_text *t, const tsr_modelopt_mix *mix);
 
 #endif

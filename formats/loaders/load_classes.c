@@ -4,6 +4,7 @@
 
 #include "common/glob.h"
 #include "common/text.h"
+#include "formats/checkpoint/config.h"
 #include "formats/json/json.h"
 
 #include <stdio.h>
@@ -251,6 +252,35 @@ static void check_sglang_experts(const tsr_load_query *q)
             l->weight->kind->title, q->family);
 }
 
+/* A projection into linear attention whose codes do not stand in a parameter of the name "weight". */
+static bool is_packed_linear_attention(const tsr_linear *l)
+{
+    return strstr(l->module, ".linear_attn.in_proj") != NULL && !tsr_ends_with(l->weight->data->name, ".weight");
+}
+
+static bool is_routed(const tsr_linear *l)
+{
+    return l->part == TSR_PART_ROUTED_EXPERTS;
+}
+
+/* What single classes of its own do. */
+static void check_sglang_models(const tsr_load_query *q)
+{
+    tsr_json_text text;
+    const tsr_linear *l = find_quantized(q, is_packed_linear_attention);
+    if (l != NULL && tsr_query_family(q, " qwen3_next "))
+        tsr_query_note(q, true, l->tensor->name, "weight_shape",
+                       "`tessera quantize --exclude '*.linear_attn.*'` keeps linear attention in BF16",
+                       "it is %s: the class of '%.40s' asks linear attention for a parameter 'weight', which packed "
+                       "codes do not have",
+                       l->weight->kind->title, q->family);
+    l = find_quantized(q, is_routed);
+    if (l != NULL && tsr_query_family(q, " llama4_text ") && !tsr_config_find(q->s->checkpoint, "text_config", &text))
+        tsr_query_note(q, true, l->tensor->name, "experts",
+                       "another loader, or the whole Llama 4, with its vision tower",
+                       "Llama4ForCausalLM, the class of the text model alone, loads no experts and says nothing");
+}
+
 static void check_sglang(const tsr_load_query *q)
 {
     /* models/llama.py, and the classes that inherit its load_weights */
@@ -264,6 +294,7 @@ static void check_sglang(const tsr_load_query *q)
                        "the class of '%.40s' renames weight_scale_inv to weight_scale, and loads no scale at all",
                        q->family);
     check_sglang_experts(q);
+    check_sglang_models(q);
     l = ct ? find_quantized(q, is_int8_expert) : NULL;
     if (l != NULL)
         tsr_query_note(q, true, l->tensor->name, "experts", "another scheme for this loader",

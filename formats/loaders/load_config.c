@@ -222,7 +222,7 @@ static void check_input_scales(const tsr_load_query *q)
 /* The name under which the loader looks for the scale of X.weight. Where kinds have one name only, pairing has asked. */
 static void check_scale_name(const tsr_load_query *q, const tsr_linear *l)
 {
-    const bool native = tsr_query_native(q), mxfp8 = tsr_query_method(q, "mxfp8");
+    const bool native = tsr_query_native(q) && tsr_query_method(q, "fp8"), mxfp8 = tsr_query_method(q, "mxfp8");
     const bool ct = (tsr_query_compressed_tensors(q) && q->who->compressed_tensors) || tsr_query_method(q, "modelopt");
     const char *const suffix = native                     ? ".scale"
                                : mxfp8                    ? "_scale_inv"

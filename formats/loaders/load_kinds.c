@@ -55,6 +55,14 @@ static bool is_mixed(const tsr_load_query *q, const tsr_weight *w)
     return q->mixed;
 }
 
+/* SGLang keeps these scales as weight_scale_inv. DeepSeek's loader alone renames the ones on disk, of layers that it does
+ * not join and of q_a and kv_a. */
+static bool is_mixed_deepseek(const tsr_load_query *q, const tsr_weight *w)
+{
+    return is_mixed(q, w) && tsr_part_of(w->values->name) == TSR_PART_ATTENTION &&
+           tsr_query_family(q, " deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 ");
+}
+
 /* vLLM keeps these scales as weight_scale, as ModelOpt names them. This class alone renames the ones on disk. */
 static bool is_minimax(const tsr_load_query *q, const tsr_weight *w)
 {
@@ -183,7 +191,18 @@ static const reading kReadings[] = {
      NULL,
      {YES, NO("it has no reader of compressed-tensors' MXFP8", TO_MXFP8_METHOD), YES, V3,
       NO("its reader of compressed-tensors has no MXFP8", TO_MXFP8_MODELOPT)}},
-    {" mxfp8 ", "modelopt", is_mixed, {YES, YES, NO("it has no reader of ModelOpt's dialect", TO_MXFP8), V3, YES}},
+    {" mxfp8 ",
+     "modelopt",
+     is_mixed_deepseek,
+     {YES, YES, NO("it has no reader of ModelOpt's dialect", TO_MXFP8), V3, YES}},
+    {" mxfp8 ",
+     "modelopt",
+     is_mixed,
+     {YES,
+      NO("of MIXED_PRECISION it keeps MXFP8's scales as weight_scale_inv, and only its class of DeepSeek renames those "
+         "of attention",
+         TO_MXFP8_METHOD),
+      NO("it has no reader of ModelOpt's dialect", TO_MXFP8), V3, YES}},
     {" mxfp8 ",
      "modelopt",
      NULL,

@@ -39,9 +39,16 @@ bool tsr_query_sglang_maps(const tsr_load_query *q, const tsr_linear *l)
                                "exaone4 ");
 }
 
+/* models/mixtral.py begins its layers' names with "layers" where all others begin them with "model.layers". */
+const char *tsr_query_built(const tsr_load_query *q, const char *name)
+{
+    const bool bare = q->loader == TSR_LOADER_SGLANG && tsr_query_family(q, " mixtral ");
+    return bare && strncmp(name, "model.", 6) == 0 ? name + 6 : name;
+}
+
 static const char *find(const tsr_load_query *q, tsr_matching matching, const char *name)
 {
-    return tsr_ignore_list_find(q->ignored, matching, name);
+    return tsr_ignore_list_find(q->ignored, matching, tsr_query_built(q, name));
 }
 
 static const char *first_of(const char *a, const char *b)
@@ -109,7 +116,7 @@ static bool is_target(const tsr_load_query *q, const tsr_linear *l)
         return true;
     for (size_t i = 0; i < q->n_targets; i++) {
         if (tsr_ignore_list_find(&q->targets[i], TSR_MATCH_EXACT, "Linear") != NULL ||
-            tsr_ignore_list_find(&q->targets[i], TSR_MATCH_REGEX, module) != NULL)
+            tsr_ignore_list_find(&q->targets[i], TSR_MATCH_REGEX, tsr_query_built(q, module)) != NULL)
             return true;
     }
     return false;

@@ -85,23 +85,24 @@ static bool fits_pattern(const char *p, const char *name)
 
 /* ---- the list ---- */
 
-/* The name under which engines build a layer: that of the fused layer, of all experts, or its own. */
-static void built_name(const tsr_linear *l, char name[MAX_NAME])
+void tsr_modelopt_built_name(const tsr_load_query *q, const tsr_linear *l, char *name, size_t size)
 {
     const size_t experts = tsr_query_experts_length(l);
+    char whole[MAX_NAME];
     if (experts > 0)
-        snprintf(name, MAX_NAME, "%.*s", (int)experts - 1, l->module);
+        snprintf(whole, sizeof whole, "%.*s", (int)experts - 1, l->module);
     else if (l->fused != NULL)
-        snprintf(name, MAX_NAME, "%.*s%s", (int)(l->leaf - l->module), l->module, l->fused->name);
+        tsr_query_joined_name(l, whole, sizeof whole);
     else
-        snprintf(name, MAX_NAME, "%s", l->module);
+        snprintf(whole, sizeof whole, "%s", l->module);
+    snprintf(name, size, "%s", tsr_query_built(q, whole));
 }
 
 static const char *all_members(const tsr_load_query *q, const tsr_linear *l)
 {
     const char *entry = NULL;
     for (size_t i = 0; i < l->n_members; i++) {
-        entry = tsr_ignore_list_find(q->ignored, TSR_MATCH_EXACT, l->members[i]->module);
+        entry = tsr_ignore_list_find(q->ignored, TSR_MATCH_EXACT, tsr_query_built(q, l->members[i]->module));
         if (entry == NULL)
             return NULL;
     }
@@ -115,7 +116,8 @@ static const char *find_entry(const tsr_load_query *q, const tsr_linear *l, cons
     *part = false;
     for (size_t i = 0; i < q->ignored->count; i++) {
         const char *const entry = q->ignored->entries[i];
-        if (strcmp(entry, built) == 0 || fits_pattern(entry, built) || (!vllm && fits_pattern(entry, l->module)))
+        if (strcmp(entry, built) == 0 || fits_pattern(entry, built) ||
+            (!vllm && fits_pattern(entry, tsr_query_built(q, l->module))))
             return entry;
     }
     const char *const members = l->fused != NULL ? all_members(q, l) : NULL;
@@ -130,11 +132,19 @@ static const char *find_entry(const tsr_load_query *q, const tsr_linear *l, cons
     return NULL;
 }
 
+bool tsr_modelopt_excludes(const tsr_load_query *q, const tsr_linear *l)
+{
+    char built[MAX_NAME];
+    bool part;
+    tsr_modelopt_built_name(q, l, built, sizeof built);
+    return find_entry(q, l, built, &part) != NULL;
+}
+
 static void check_excluded(const tsr_load_query *q, const tsr_linear *l, bool stated)
 {
     char built[MAX_NAME];
     bool part;
-    built_name(l, built);
+    tsr_modelopt_built_name(q, l, built, sizeof built);
     const char *const entry = find_entry(q, l, built, &part);
     const char *const key = q->ignored->key == NULL ? "no list" : q->ignored->key;
     if (l->quantized && entry != NULL && part)
@@ -179,11 +189,11 @@ static void check_keys(const tsr_load_query *q)
                        "quantization_config has no key 'ignore', which this loader wants for NVFP4");
 }
 
-/* SGLang takes one group size from all groups. */
+/* SGLang takes one group size from all groups. (In MIXED_PRECISION it goes by quantized_layers.) */
 static void check_group_sizes(const tsr_load_query *q)
 {
     tsr_json_text groups, group, name, size, first = {0};
-    if (q->loader != TSR_LOADER_SGLANG || !find(q->config, "config_groups", &groups))
+    if (q->loader != TSR_LOADER_SGLANG || q->mixed || !find(q->config, "config_groups", &groups))
         return;
     tsr_json_reader r = tsr_json_members(groups);
     while (tsr_json_member(&r, &name, &group)) {
@@ -317,7 +327,7 @@ void tsr_rule_modelopt(const tsr_load_query *q)
     check_group_sizes(q);
     check_agreement(q);
     check_two(q);
-    /* In MIXED_PRECISION quantized_layers says which layers are quantized. */
+    /* In MIXED_PRECISION quantized_layers says which layers are quantized. (load_mixed.c) */
     const bool stated = find(q->config, "quant_algo", &value) && !q->mixed;
     for (size_t i = 0; i < q->linears->count; i++) {
         if (tsr_query_reads(q, &q->linears->items[i]))

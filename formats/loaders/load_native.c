@@ -98,8 +98,26 @@ static void check_tables(const tsr_load_query *q)
     }
 }
 
+/* The first half of the output projection is no layer to these classes but an operand of theirs, plain or for DeepGEMM.
+ * (vLLM's ops/o_proj.py, SGLang's deepseek_v4.py) */
+static void check_output(const tsr_load_query *q)
+{
+    for (size_t i = 0; i < q->linears->count; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        if (l->scale != NULL && strcmp(l->leaf, "wo_a") == 0 && tsr_query_reads(q, l) &&
+            !(tsr_linear_is_fp8(l) && l->block.rows > 1))
+            tsr_query_note(q, true, l->tensor->name, "operand",
+                           "convert it anew: convert and quantize leave it in BF16",
+                           "it is %s: the class of '%.40s' multiplies by it without asking a layer, and knows BF16 and "
+                           "e4m3 in blocks",
+                           l->weight->kind->title, q->family);
+    }
+}
+
 void tsr_rule_native(const tsr_load_query *q)
 {
+    if (tsr_query_native(q) && q->loader != TSR_LOADER_TRANSFORMERS)
+        check_output(q);
     const tsr_linear *const expert = tsr_query_native(q) && tsr_query_method(q, "fp8") ? first_expert(q) : NULL;
     if (expert == NULL)
         return;

@@ -89,6 +89,15 @@ void tsr_query_joined_name(const tsr_linear *l, char *name, size_t size);
  * does not, targets and ignore are asked for the fused layer's own name only. (load_lists.c) */
 bool tsr_query_sglang_maps(const tsr_load_query *q, const tsr_linear *l);
 
+/* The name of a module as the loader's class of this model builds it, in `name`. (load_lists.c) */
+const char *tsr_query_built(const tsr_load_query *q, const char *name);
+
+/* The name under which engines build a layer: that of the fused layer, of all experts, or its own. (load_modelopt.c) */
+void tsr_modelopt_built_name(const tsr_load_query *q, const tsr_linear *l, char *name, size_t size);
+
+/* Whether ModelOpt's list makes the loader build the layer as a plain one. (load_modelopt.c) */
+bool tsr_modelopt_excludes(const tsr_load_query *q, const tsr_linear *l);
+
 /* The rules. load_config.c: */
 void tsr_rule_config(const tsr_load_query *q);
 void tsr_rule_scales(const tsr_load_query *q);
@@ -111,6 +120,9 @@ void tsr_rule_native(const tsr_load_query *q);
 
 /* load_modelopt.c: */
 void tsr_rule_modelopt(const tsr_load_query *q);
+
+/* load_mixed.c, of ModelOpt's MIXED_PRECISION: */
+void tsr_rule_mixed(const tsr_load_query *q);
 
 /* load_globals.c. The first reads what the second is about, once for all loaders: */
 tsr_status tsr_globals_compare(tsr_load_query *q, tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;

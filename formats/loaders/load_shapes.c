@@ -216,6 +216,23 @@ static void check_vocabulary(const tsr_load_query *q)
     }
 }
 
+/* Classes that take hidden_size / heads for the size of a head, whatever head_dim says, and load other rows without a
+ * word. */
+static bool check_quotient(const tsr_load_query *q)
+{
+    static const char *const kQuotient[TSR_LOADER_COUNT] = {
+        [TSR_LOADER_VLLM] = " qwen2 qwen2_moe ", [TSR_LOADER_SGLANG] = " mixtral qwen2_moe olmo2 "};
+    const tsr_model *const m = q->s->model;
+    if (kQuotient[q->loader] == NULL || !tsr_query_family(q, kQuotient[q->loader]) || m->head_dim == 0 ||
+        m->heads == 0 || m->head_dim * m->heads == m->hidden)
+        return true;
+    tsr_query_note(q, true, NULL, "heads", "another loader: a head of this class has hidden_size / heads values",
+                   "head_dim is %llu, and hidden_size %llu / %llu heads is another: the class of this model goes by "
+                   "the quotient",
+                   U64(m->head_dim), U64(m->hidden), U64(m->heads));
+    return false;
+}
+
 static void check_heads(const tsr_load_query *q)
 {
     const tsr_model *const m = q->s->model;
@@ -225,15 +242,8 @@ static void check_heads(const tsr_load_query *q)
                        U64(m->kv_heads), q->tp);
         return;
     }
-    if (q->loader == TSR_LOADER_VLLM && tsr_query_family(q, " qwen2 qwen2_moe ") && m->head_dim != 0 && m->heads != 0 &&
-        m->head_dim * m->heads != m->hidden) {
-        tsr_query_note(
-            q, true, NULL, "heads", "another loader: a head of this class has hidden_size / heads values",
-            "head_dim is %llu, and hidden_size %llu / %llu heads is another: the class of this model goes by "
-            "the quotient",
-            U64(m->head_dim), U64(m->hidden), U64(m->heads));
+    if (!check_quotient(q))
         return;
-    }
     for (size_t i = 0; i < q->linears->count; i++) {
         if (tsr_linear_ranks(&q->linears->items[i], m, q->tp) != 0)
             continue;

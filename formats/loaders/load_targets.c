@@ -27,7 +27,7 @@ static bool stands_before(const char *a, const char *b)
 static size_t first_that(const tsr_load_query *q, tsr_matching matching, const char *name, const char **target)
 {
     for (size_t i = 0; i < q->n_targets; i++) {
-        *target = tsr_ignore_list_find(&q->targets[i], matching, name);
+        *target = tsr_ignore_list_find(&q->targets[i], matching, tsr_query_built(q, name));
         if (*target != NULL)
             return i;
     }

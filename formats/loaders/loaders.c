@@ -76,6 +76,7 @@ static const load_rule kRules[] = {
     {tsr_rule_targets, {VLLM, SGLANG, NULL, NULL, TRTLLM}},
     {tsr_rule_native, {VLLM_READ, SGLANG_READ, TRANSFORMERS_READ, NULL, NULL}},
     {tsr_rule_modelopt, {VLLM_READ, SGLANG_READ, NULL, NULL, TRTLLM}},
+    {tsr_rule_mixed, {VLLM, SGLANG, NULL, NULL, NULL}},
     {tsr_rule_globals, {VLLM_READ, SGLANG_READ, NULL, NULL, TRTLLM}},
     {tsr_rule_config, {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},
     {tsr_rule_scales, {VLLM, SGLANG, TRANSFORMERS, DEEPSEEK, TRTLLM}},

@@ -29,6 +29,7 @@ static const tsr_tp_rule kRules[] = {
     {"*.o_proj.weight", TSR_TP_COLUMNS, TSR_TP_HEADS},
     {"*.o_proj.bias", TSR_TP_REPLICATE, TSR_TP_FEATURES},
     /* DeepSeek-V4, as its convert.py cuts it. */
+    {"*.hc_*", TSR_TP_REPLICATE, TSR_TP_FEATURES},
     {"*.attn.wq_a.*", TSR_TP_REPLICATE, TSR_TP_FEATURES},
     {"*.attn.wkv.*", TSR_TP_REPLICATE, TSR_TP_FEATURES},
     {"*.attn.compressor.*", TSR_TP_REPLICATE, TSR_TP_FEATURES},

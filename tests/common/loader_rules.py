@@ -1,6 +1,8 @@
 """Who reads which kind of weights, and every rule of kinds broken once: what tests of can-load and of its advice go through."""
 
-from loader_kinds import deepseek_v4, gpt_oss, mxfp4_ct, number, nvfp4_ct, powers, raw, remade
+from loader_kinds import (
+    MXFP8_CT, copied, deepseek_v4, gpt_oss, mxfp4_ct, mxfp8, number, nvfp4_ct, nvfp4_modelopt, powers, raw, remade,
+)
 from loader_models import both, edit
 import numpy as np
 
@@ -28,8 +30,8 @@ READS = {
     "W4A16_NVFP4 of ModelOpt": (lambda: remade("w4a16-nvfp4-modelopt"), ENGINES),
     "MXFP8, compressed-tensors": (lambda: remade("mxfp8-ct"), {"vllm", "transformers"}),
     "MXFP8 of ModelOpt": (lambda: remade("mxfp8-modelopt"), {"vllm", "trtllm"}),
-    "MXFP8 of ModelOpt, mixed": (lambda: changed(remade("mxfp8-modelopt"), edit("quant_algo", "MIXED_PRECISION"), edit(
-        "quantized_layers", {UP: {"quant_algo": "MXFP8"}})), ENGINES),
+    "MXFP8 of ModelOpt, mixed": (lambda: changed(remade("mxfp8-modelopt"), edit("quant_algo", "MIXED_PRECISION"),
+                                              by_layer("MXFP8")), {"vllm", "trtllm"}),
     "quant_method mxfp8": (lambda: remade("mxfp8-method"), {"sglang", "transformers"}),
     "quant_method mxfp8, MiniMax-M3": (lambda: of_family(remade("mxfp8-method"), "minimax_m3"), ALL - {"trtllm"}),
     "FP8 in blocks of ModelOpt": (lambda: remade("fp8-block-modelopt"), {"vllm", "trtllm"}),
@@ -152,6 +154,71 @@ def with_shared(m):
     return m
 
 
+def by_layer(algorithm, joined=False, **others):
+    """ModelOpt's MIXED_PRECISION, each layer by its name; `joined`: those that loaders join by that name, too. `others` are
+    algorithms of leaves; None: left out."""
+
+    def act(m):
+        modules = {name.rpartition(".")[0] for name in m.tensors if name.endswith(".weight_scale")}
+        if joined:
+            modules |= {module.replace(old, new) for module in modules for old, new in (
+                ("q_proj", "qkv_proj"), ("gate_proj", "gate_up_proj")) if ".experts." not in module and old in module}
+        algorithms = {module: others.get(module.rpartition(".")[2], algorithm) for module in modules}
+        m.quantization["quant_algo"] = "MIXED_PRECISION"
+        m.quantization["quantized_layers"] = {module: {"quant_algo": a} for module, a in algorithms.items() if a}
+
+    return act
+
+
+def in_rows_of_fp8(part):
+    """MXFP8 in place of NVFP4 in the modules whose names hold `part`."""
+
+    def act(m):
+        for name in [n for n in m.tensors if part in n and n.endswith(".weight_scale_2")]:
+            module = name.removesuffix(".weight_scale_2")
+            o, i = m.tensors[f"{module}.weight"][1]
+            m.tensors = {n: t for n, t in m.tensors.items() if not n.startswith(module + ".")}
+            m.tensors |= mxfp8(module, o, 2 * i)
+
+    return act
+
+
+def plain_experts(m):
+    """Plain routed experts beside a shared expert in NVFP4."""
+    for layer in range(2):
+        for leaf in ("gate_proj", "up_proj", "down_proj"):
+            module = f"model.layers.{layer}.mlp.experts.0.{leaf}"
+            m.tensors |= nvfp4_modelopt(module.replace("experts.0", "shared_experts"), 256, 256)
+    for name in [n for n in m.tensors if ".experts." in n and n.endswith(".weight_scale_2")]:
+        module = name.removesuffix(".weight_scale_2")
+        o, i = m.tensors[f"{module}.weight"][1]
+        m.tensors = {n: t for n, t in m.tensors.items() if not n.startswith(module + ".")}
+        m.plain(module, (o, 2 * i))
+    m.quantization["ignore"] = []
+
+
+def v4_in_mxfp8(wo_a=True):
+    """DeepSeek-V4 in MXFP8 of compressed-tensors; wo_a, too, or plain."""
+    m = deepseek_v4()
+    plain = [] if wo_a else [f"layers.{layer}.attn.wo_a" for layer in range(2)]
+    for name in [n for n in m.tensors if n.endswith(".scale")]:
+        module = name.removesuffix(".scale")
+        dtype, (o, i), _ = m.tensors[f"{module}.weight"]
+        i *= 2 if dtype == "I8" else 1
+        del m.tensors[name], m.tensors[f"{module}.weight"]
+        m.tensors |= {f"{module}.weight": raw("BF16", o, i)} if module in plain else mxfp8(module, o, i)
+    m.config["quantization_config"] = copied(MXFP8_CT)
+    del m.config["expert_dtype"]
+    m.quantization["ignore"] = ["head", *plain, *(f"layers.{layer}.{x}" for layer in range(2) for x in ("ffn.gate", "attn.compressor.wkv"))]
+    return m
+
+
+def in_linear_attention(m):
+    """Qwen3-Next's first projection, packed."""
+    m.config["model_type"] = "qwen3_next"
+    m.tensors |= nvfp4_ct("model.layers.0.linear_attn.in_proj_qkvz", 3072, 256)
+
+
 def plain_output(m):
     """o_proj plain, and in no list."""
     for name in [n for n in m.tensors if n.endswith("o_proj.weight")]:
@@ -206,6 +273,35 @@ RULES = {
     "two group sizes": (lambda: remade("nvfp4-modelopt"), edit("config_groups.group_1", {
         "targets": ["Linear"], "weights": {"num_bits": 4, "type": "float", "group_size": 32}}), 1, {"sglang"}, "groups",
         ["group_size 16 and 32"]),
+    # ModelOpt's MIXED_PRECISION
+    "layers by their members": (lambda: remade("nvfp4-modelopt"), by_layer("NVFP4"), 1, {"sglang"}, "quantized_layers",
+                                ["q_proj", "qkv_proj", "'qwen3'", "taken for plain"]),
+    "a quantized layer in no list": (lambda: remade("nvfp4-modelopt"), by_layer("NVFP4", True, down_proj=None), 1,
+                                     {"vllm", "sglang"}, "quantized_layers", ["down_proj", "taken for plain"]),
+    "a layer of another algorithm": (lambda: remade("nvfp4-modelopt"), by_layer("NVFP4", True, o_proj="MXFP8"), 1,
+                                     {"vllm", "sglang"}, "quantized_layers", ["o_proj", "NVFP4", '"MXFP8"']),
+    "no layer of NVFP4": (lambda: remade("mxfp8-modelopt"), by_layer("MXFP8", True), 1, {"sglang"}, "quantized_layers",
+                          ["W4AFP8"]),
+    "a plain layer among those that are listed": (
+        lambda: remade("nvfp4-modelopt", experts=2), both(by_layer("NVFP4"), lambda m: (
+            m.quantization["quantized_layers"].update({"model.layers.0.self_attn.o_proj": {"quant_algo": "NVFP4"}}),
+            edit("ignore", [])(m))), 1, {"vllm", "sglang"}, "quantized_layers", ["o_proj", "BF16", "for quantized"]),
+    "plain experts beside a shared one": (
+        lambda: remade("nvfp4-modelopt", experts=2), both(plain_experts, by_layer("NVFP4", True)), 1, {"vllm"},
+        "quantized_layers", ["experts.0.", "shared_experts", "for quantized"]),
+    "MXFP8 beside NVFP4": (lambda: remade("nvfp4-modelopt"), both(in_rows_of_fp8("down_proj"), by_layer(
+        "NVFP4", True, down_proj="MXFP8")), 1, {"sglang"}, "kind", ["down_proj", "weight_scale_inv"]),
+    # classes
+    "V4's own operand": (v4_in_mxfp8, None, 1, {"vllm", "sglang"}, "operand", ["attn.wo_a.weight", "MXFP8", "BF16 and e4m3 in blocks"]),
+    "packed linear attention": (lambda: changed(remade("nvfp4a16-ct"), in_linear_attention), None, 1, {"sglang"}, "weight_shape",
+                                ["in_proj_qkvz", "'weight'"]),
+    "Llama 4's text model alone": (lambda: of_family(remade("nvfp4a16-ct", experts=2), "llama4_text"), None, 1, {"sglang"},
+                                   "experts", ["experts.0.", "loads no experts"]),
+    "names of SGLang's Mixtral": (lambda: of_family(remade("nvfp4a16-ct", experts=2), "mixtral"), None, 1, {"sglang"},
+                                  "ignore list", ["self_attn.q_proj"]),
+    "Mixtral with heads of another size": (
+        lambda: of_family(remade("nvfp4-ct"), "mixtral"), lambda m: m.config.update(head_dim=64), 1, {"sglang"}, "heads",
+        ["head_dim is 64", "hidden_size 256 / 2 heads"]),
     # global scales
     "globals of q, k and v": (lambda: remade("nvfp4a16-ct"), put("model.layers.0.self_attn.k_proj.weight_global_scale",
                               number(256, 1)), 1, {"vllm", "sglang"} | {"trtllm"}, "global scales",

@@ -7,7 +7,7 @@ from loader_kinds import deepseek_v4, gpt_oss, number, raw, remade
 from loader_models import both, edit, hold_to_rule, load_table
 from loader_rules import (
     ALL, DOWN, E0, ENGINES, KV_FP8, READS, RULES, UP,
-    drop_key, fp8_beside_nvfp4, mixed, of_family, put, stacked, targets_of_members,
+    by_layer, drop_key, fp8_beside_nvfp4, mixed, of_family, plain_experts, put, stacked, targets_of_members, v4_in_mxfp8,
 )
 import pytest
 
@@ -70,6 +70,16 @@ YES = {
                                             ENGINES),
     "an excluded fused layer, by its members": (lambda: remade("nvfp4-modelopt", experts=2), None, 1, ENGINES),
     "ModelOpt's side file alone": (lambda: remade("nvfp4-modelopt"), drop_key("quantization_config"), 1, ENGINES),
+    "MIXED_PRECISION by joined names, too": (lambda: remade("nvfp4-modelopt"), by_layer("NVFP4", True), 1, ENGINES),
+    "MIXED_PRECISION by members, where the class knows them": (
+        lambda: of_family(remade("nvfp4-modelopt"), "qwen3_moe"), by_layer("NVFP4"), 1, ENGINES),
+    "plain experts that are excluded": (
+        lambda: remade("nvfp4-modelopt", experts=2), both(both(plain_experts, by_layer("NVFP4", True)), edit(
+            "ignore", [f"model.layers.{n}.mlp.experts" for n in range(2)])), 1, {"vllm", "sglang"}),
+    "DeepSeek-V4 in MXFP8 but wo_a, on two ranks": (lambda: v4_in_mxfp8(False), None, 2, {"vllm"}),
+    "ends in a list of SGLang's Mixtral": (
+        lambda: of_family(remade("nvfp4a16-ct", experts=2), "mixtral"), lambda m: m.quantization["ignore"].extend(
+            ["self_attn.qkv_proj", "self_attn.o_proj"]), 1, {"sglang"}),
     "both files, equal": (lambda: remade("nvfp4-modelopt"), None, 1, ENGINES),
     "both files, equal in the KV cache": (lambda: remade("nvfp4-modelopt"), edit("kv_cache_scheme", KV_FP8), 1, ENGINES),
     "scales of inputs that differ": (lambda: remade("nvfp4-modelopt"), put(f"{UP}.input_scale", number(1 / 32)), 1,

@@ -40,17 +40,31 @@ def test_each_layer_by_name(tmp_path, tessera, quantize, inspect, convert, how):
         mine = {n: a for n, a in got.items() if n.startswith(module + ".")}
         want = {n: a for n, a in alone[scheme_of(module)].items() if n.startswith(module + ".")}
         assert mine.keys() == want.keys() and all(mine[n].tobytes() == want[n].tobytes() for n in mine), module
-    assert config["quantized_layers"] == side["quantized_layers"] == {m: ALGORITHMS[scheme_of(m)] for m in coded}
+    joined = {m.replace(*ends) for m in coded for ends in (("q_proj", "qkv_proj"), ("gate_proj", "gate_up_proj"))
+              if m.endswith(ends[0]) and ".experts." not in m}
+    assert joined and config["quantized_layers"] == side["quantized_layers"] == {
+        m: ALGORITHMS[scheme_of(m)] for m in coded | joined}
     assert config["quant_algo"] == side["quant_algo"] == "MIXED_PRECISION" and config["quant_method"] == "modelopt"
     assert config["ignore"] == side["exclude_modules"] == [] and side["kv_cache_quant_algo"] is None
     targets = [t for g in config["config_groups"].values() for t in g["targets"]]
     assert sorted(targets) == sorted(coded)
     code, told = inspect(dst, "--can-load", "vllm,sglang,trtllm", "--tp", "1")
     assert not [f for f in told["load_findings"] if f["severity"] == "error" and f["rule"] in
-                ("kind", "configuration", "ignore list", "targets", "pairing")], told["load_findings"]
+                ("configuration", "ignore list", "targets", "pairing", "quantized_layers")], told["load_findings"]
     code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
     assert code == 0, out + err
     assert stored.read_any(convert(dst, "--to", "bf16") / "model.safetensors").keys() == stored.read_any(src / "model.safetensors").keys()
+
+
+def test_experts_that_stay_are_excluded(tmp_path, quantize):
+    """Or vLLM takes them for what a shared expert beside them is."""
+    src, _ = mx.model(tmp_path / "src", modules=mx.MIXTRAL, kind="mixtral")
+    dst = quantize(src, "--rules", rules(tmp_path, {"*.experts.*": "keep", "*": "nvfp4-weight-only"}, dialect="modelopt"))
+    config = json.loads((dst / "config.json").read_text())["quantization_config"]
+    side = json.loads((dst / "hf_quant_config.json").read_text())["quantization"]
+    assert config["ignore"] == side["exclude_modules"] == ["model.layers.0.block_sparse_moe.experts"]
+    assert "model.layers.0.self_attn.qkv_proj" in config["quantized_layers"]
+    assert not any(".experts" in module for module in config["quantized_layers"])
 
 
 @pytest.mark.parametrize("scheme", ["fp8-block", "mxfp4", "int4-weight-only", "mxfp8-weight-only"])

@@ -206,6 +206,24 @@ Test(policy, integers_are_kept_from_layers_whose_loader_reads_none)
     expect(ATTENTION "indexer.wq_b.weight", TSR_QUANTIZE, "indexer");
 }
 
+static const fixture_tensor kOutput[] = {{"layers.0.attn.wo_a.weight", {512, 256}, NULL},
+                                         {"layers.0.attn.wo_b.weight", {256, 512}, NULL}};
+
+Test(policy, the_operand_of_deepseek_v4_is_kept_from_what_is_not_in_blocks)
+{
+    const tsr_policy_options rows = {.block_rows = 1};
+    decide("{}", "deepseek_v4", &rows, kOutput, 2);
+    expect("layers.0.attn.wo_a.weight", TSR_KEEP, "BF16 or FP8 in blocks only");
+    expect("layers.0.attn.wo_b.weight", TSR_QUANTIZE, "attention");
+}
+
+Test(policy, the_operand_of_deepseek_v4_is_read_in_blocks)
+{
+    const tsr_policy_options blocks = {.block_rows = 128};
+    decide("{}", "deepseek_v4", &blocks, kOutput, 2);
+    expect("layers.0.attn.wo_a.weight", TSR_QUANTIZE, "attention");
+}
+
 static void expect_type(const char *config, const char *type)
 {
     tsr_err err = {{0}};
