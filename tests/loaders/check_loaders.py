@@ -49,6 +49,16 @@ SCHEMES = {
     "mix-block-mxfp4": ["--rules", RULES + "fp8-block mxfp4-weight-only"],
     "mix-mxfp8-int4": ["--rules", RULES + "mxfp8 int4-weight-only"],
     "mix-nvfp4-int8": ["--rules", RULES + "nvfp4-weight-only int8-weight-only"],
+    "modelopt-mix-mxfp8-nvfp4": ["--rules", RULES + "mxfp8 nvfp4", "--activations", RANGES, "--dialect", "modelopt"],
+    "modelopt-mix-mxfp8-w4a16": ["--rules", RULES + "mxfp8 nvfp4-weight-only", "--dialect", "modelopt"],
+    "modelopt-mix-w4a16-mxfp8": ["--rules", RULES + "nvfp4-weight-only mxfp8", "--dialect", "modelopt"],
+    "modelopt-mix-nvfp4-w4a16": ["--rules", RULES + "nvfp4 nvfp4-weight-only", "--activations", RANGES, "--dialect", "modelopt"],
+    "modelopt-mix-keep-nvfp4": ["--rules", RULES + "keep nvfp4", "--activations", RANGES, "--dialect", "modelopt"],
+    "modelopt-mix-keep-mxfp8": ["--rules", RULES + "keep mxfp8", "--dialect", "modelopt"],
+    "modelopt-mix-mxfp8-keep": ["--rules", RULES + "mxfp8 keep", "--dialect", "modelopt"],
+    "modelopt-mix-experts-mxfp8": ["--rules", RULES + "keep mxfp8 nvfp4-weight-only", "--dialect", "modelopt"],
+    "modelopt-mix-experts-w4a16": ["--rules", RULES + "keep nvfp4-weight-only mxfp8", "--dialect", "modelopt"],
+    "modelopt-mix-experts-keep": ["--rules", RULES + "keep keep nvfp4-weight-only", "--dialect", "modelopt"],
 }
 CONVERSIONS = {
     "as-it-is": None,
@@ -110,10 +120,12 @@ def ranges_of(source):
     return path
 
 
-def rules_of(source, attention, rest):
-    path = source / f"rules-{attention}-{rest}.json"
+def rules_of(source, *schemes):
+    """Of attention, routed experts where three are named, and the rest."""
+    matches = [["*.self_attn.*", "*.linear_attn.*"], "*.experts.*", "*"]
+    path = source / f"rules-{'-'.join(schemes)}.json"
     path.write_text(json.dumps({"schema": "tessera-rules/1", "rules": [
-        {"match": ["*.self_attn.*", "*.linear_attn.*"], "scheme": attention}, {"match": "*", "scheme": rest}]}))
+        {"match": match, "scheme": scheme} for match, scheme in zip(matches[:len(schemes) - 1] + matches[-1:], schemes)]}))
     return path
 
 
@@ -185,14 +197,15 @@ def foretold(tessera, made, loader, tps):
 
 
 def ask(loader, jobs, work):
-    """The answers one by one, as they come."""
-    lines = work / f"jobs-{loader}.jsonl"
-    lines.write_text("".join(json.dumps(j) + "\n" for j in jobs))
+    """The answers one by one, as they come. The file of jobs has no name, so that two runs may share `work`."""
     errors = None if os.environ.get("LOADERS_TRACE") else subprocess.DEVNULL
-    with lines.open() as source, subprocess.Popen([sys.executable, HERE / f"load_{loader}.py"], stdin=source,
-                                                  stdout=subprocess.PIPE, stderr=errors, text=True) as process:
-        for line in process.stdout:
-            yield json.loads(line)
+    with tempfile.TemporaryFile("w+", dir=work) as source:
+        source.writelines(json.dumps(job) + "\n" for job in jobs)
+        source.seek(0)
+        with subprocess.Popen([sys.executable, HERE / f"load_{loader}.py"], stdin=source, stdout=subprocess.PIPE, stderr=errors,
+                              text=True) as process:
+            for line in process.stdout:
+                yield json.loads(line)
     while True:
         yield {"ok": None, "why": "the loader's process ended"}
 

@@ -30,7 +30,7 @@ FAMILIES = {
     "phi3": ("Phi3Config", {}),
     "qwen2": ("Qwen2Config", dict(hidden_size=1024)),
     "qwen3": ("Qwen3Config", {}),
-    "mixtral": ("MixtralConfig", dict(num_local_experts=8, num_experts_per_tok=2)),
+    "mixtral": ("MixtralConfig", dict(hidden_size=1024, num_local_experts=8, num_experts_per_tok=2)),
     "qwen2_moe": ("Qwen2MoeConfig", dict(MOE, hidden_size=1024, shared_expert_intermediate_size=256)),
     "qwen3_moe": ("Qwen3MoeConfig", MOE),
     "qwen3_moe_1024": ("Qwen3MoeConfig", dict(MOE, moe_intermediate_size=1024)),
@@ -39,14 +39,15 @@ FAMILIES = {
     "deepseek_v2": ("DeepseekV2Config", MLA),
     "deepseek_v3": ("DeepseekV3Config", dict(MLA, topk_method="noaux_tc", scoring_func="sigmoid")),
     "qwen3_next": ("Qwen3NextConfig", dict(MOE, **LINEAR, shared_expert_intermediate_size=256)),
-    "gpt_oss": ("GptOssConfig", dict(num_local_experts=8, num_experts_per_tok=2, intermediate_size=256)),
+    "gpt_oss": ("GptOssConfig", dict(num_local_experts=8, num_experts_per_tok=2, intermediate_size=512, swiglu_limit=7.0)),
     "llama4": ("Llama4TextConfig", dict(num_local_experts=8, intermediate_size=256, intermediate_size_mlp=512,
                                         interleave_moe_layer_step=1)),
     "deepseek_v4": ("DeepseekV4Config", dict(
         num_key_value_heads=1, q_lora_rank=128, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=256, o_groups=8,
-        o_lora_rank=64, index_n_heads=8, index_head_dim=128, num_nextn_predict_layers=0)),
+        o_lora_rank=64, index_n_heads=8, index_head_dim=128, num_nextn_predict_layers=0,
+        layer_types=["compressed_sparse_attention", "heavily_compressed_attention"])),
     "gemma3": ("Gemma3TextConfig", {}),
-    "olmo2": ("Olmo2Config", {}),
+    "olmo2": ("Olmo2Config", dict(hidden_size=1024)),
     "glm4_moe": ("Glm4MoeConfig", dict(moe_intermediate_size=256, n_routed_experts=8, num_experts_per_tok=2,
                                        first_k_dense_replace=1)),
 }
@@ -83,7 +84,8 @@ def make_deepseek_v4(folder):
     """DeepSeek-V4 under the names of its release: experts in MXFP4, all other matrices but routers and compressors in FP8."""
     make("deepseek_v4", folder)
     path, config = Path(folder) / "model.safetensors", Path(folder) / "config.json"
-    tensors = {name.removeprefix("model.").replace("embed_tokens", "embed").replace("hc_head.hc_", "hc_head_"): t
+    tensors = {name.removeprefix("model.").replace("embed_tokens", "embed").replace("hc_head.hc_", "hc_head_")
+               .replace(".attn.norm.", ".attn.kv_norm."): t
                for name, t in load_file(path).items()}
     for name in [name for name in tensors if name.endswith(".weight")]:
         module, (rows, cols) = name.removesuffix(".weight"), (*tensors[name].shape, 1)[:2]
@@ -97,7 +99,7 @@ def make_deepseek_v4(folder):
             continue
         tensors[f"{module}.scale"] = scale.view(torch.float8_e8m0fnu)
     save_file(tensors, path, {"format": "pt"})
-    config.write_text(json.dumps({**json.loads(config.read_text()), "expert_dtype": "fp4", "quantization_config": {
+    config.write_text(json.dumps({**json.loads(config.read_text()), "expert_dtype": "fp4", "compress_ratios": [4, 128], "quantization_config": {
         "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "scale_fmt": "ue8m0",
         "weight_block_size": [128, 128]}}))
 

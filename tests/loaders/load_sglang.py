@@ -23,6 +23,7 @@ from sglang.srt.arg_groups import mamba_hook
 from sglang.srt.configs.load_config import LoadConfig
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.distributed import parallel_state
+from sglang.srt.layers import quantization
 from sglang.srt.layers.moe import initialize_moe_config
 from sglang.srt.model_loader import loader
 from sglang.srt.server_args import ServerArgs
@@ -41,6 +42,7 @@ torch.cuda.current_device = lambda: torch.device("cpu")
 torch.cuda.get_device_capability = lambda *_, **__: (9, 0)  # which schemes ask for
 shm_broadcast.MessageQueue.create_from_process_group = staticmethod(lambda *_, **__: None)
 parallel_state.create_global_tcp_store = lambda *_, **__: None
+quantization.BASE_QUANTIZATION_METHODS["mxfp4"] = quantization.QUANTIZATION_METHODS["mxfp4"] = quantization.Mxfp4Config  # as with CUDA
 logging.disable(logging.CRITICAL)
 new_group = dist.new_group
 torch.distributed.new_group = lambda ranks=None, *_, **__: new_group(ranks, backend="fake")
@@ -109,8 +111,7 @@ def plain(job, rank):
 
 def quantized(job, rank):
     params, model = load(job["quantized"], job["tp"], rank)
-    if values.has_inputs(job["quantized"]):
-        values.check_inputs(params)
+    values.check_inputs(params, values.inputs_of(job["quantized"]))
     return values.dequantize(params, block_of(model), job.get("bits", 8))
 
 

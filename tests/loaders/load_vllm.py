@@ -78,6 +78,7 @@ class Config:
 triton.Config = Config
 
 import torch.distributed as dist
+from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from vllm.config import set_current_vllm_config
 from vllm.distributed import parallel_state
@@ -93,6 +94,15 @@ MessageQueue.create_from_process_group = staticmethod(lambda *_, **__: None)
 new_group = dist.new_group
 torch.cuda.Stream = torch.cuda.Event = stand_ins.Anything  # of a device that is not there
 torch.distributed.new_group = lambda ranks=None, *_, **__: new_group(ranks, backend="fake")
+
+
+class OnCpu(TorchFunctionMode):
+    """Memory that a class asks of "cuda" by name is made on the CPU."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if kwargs and torch.device(kwargs.get("device") or "cpu").type == "cuda":
+            kwargs = {**kwargs, "device": "cpu"}
+        return function(*args, **(kwargs or {}))
 
 
 @contextlib.contextmanager
@@ -121,7 +131,8 @@ def load(path, tp, rank, dtype):
             before = torch.get_default_dtype()
             torch.set_default_dtype(getattr(torch, dtype))
             try:
-                model = initialize_model(config)
+                with OnCpu():
+                    model = initialize_model(config)
             finally:
                 torch.set_default_dtype(before)
             values.fill(model)
@@ -152,8 +163,7 @@ def plain(job, rank):
 
 def quantized(job, rank):
     params, model = load(job["quantized"], job["tp"], rank, "bfloat16")
-    if values.has_inputs(job["quantized"]):
-        values.check_inputs(params)
+    values.check_inputs(params, values.inputs_of(job["quantized"]))
     return values.dequantize(params, block_of(model), job.get("bits", 8))
 
 
