@@ -34,6 +34,8 @@ static void judgement_json(tsr_text *t, const tsr_judgement *j)
 void tsr_evidence_json(tsr_text *t, const tsr_evidence *e)
 {
     tsr_json_member_number(t, "seconds", e->seconds);
+    if (e->bytes_read > 0)
+        tsr_json_member_u64(t, "bytes_read", e->bytes_read);
     tsr_json_key(t, "phase_seconds");
     tsr_json_begin_object(t, true);
     for (tsr_phase phase = 0; phase < TSR_N_PHASES; phase++)

@@ -5,7 +5,7 @@
 #include "common/text.h"
 #include "verify/evidence/evidence.h"
 
-/* Members: seconds, phase_seconds, judgements, skipped. */
+/* Members: seconds, bytes_read, phase_seconds, judgements, skipped. */
 void tsr_evidence_json(tsr_text *t, const tsr_evidence *evidence);
 
 /* One judgement to stdout, and its fault on a line of its own. */

@@ -22,6 +22,13 @@ tsr_status tsr_read_limits(tsr_reading *r, void *to, tsr_err *err)
     return tsr_read_object(r, "the limits", NULL, NULL, &rest, err);
 }
 
+tsr_status tsr_read_phases(tsr_reading *r, void *to, tsr_err *err)
+{
+    tsr_result *const result = to;
+    const tsr_rest rest = {.facts = &result->phases};
+    return tsr_read_object(r, "the phases", NULL, NULL, &rest, err);
+}
+
 static tsr_status read_finding(tsr_reading *r, void *to, tsr_err *err)
 {
     typedef struct finding {

@@ -32,6 +32,9 @@ tsr_value_fn tsr_read_failed; /* of any command that an error ended: {"error": {
 /* The limits of a result, all of which are numbers. `to`: tsr_result. */
 tsr_value_fn tsr_read_limits;
 
+/* Seconds by phase. `to`: tsr_result. */
+tsr_value_fn tsr_read_phases;
+
 /* {"names": 34, ...}, how many tensors each check looked at; and a list of findings with check, where and what. `to`:
  * anything. */
 tsr_value_fn tsr_read_judged;

@@ -170,6 +170,7 @@ void tsr_result_free(tsr_result *result)
 {
     free(result->facts.items);
     free(result->limits.items);
+    free(result->phases.items);
     free(result->series);
     free(result->rows);
     free(result->checks);

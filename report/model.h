@@ -90,6 +90,7 @@ typedef struct tsr_result {
     const char *error;   /* the command ended with it, and found nothing out: why; NULL: it did not */
     uint64_t error_code; /* the exit code then */
     tsr_facts facts, limits;
+    tsr_facts phases; /* where the time went: seconds of all threads, by phase */
     tsr_series *series;
     size_t n_series, series_capacity;
     tsr_row *rows;

@@ -96,6 +96,7 @@ tsr_status tsr_read_judgements(tsr_reading *r, void *to, tsr_err *err)
         TSR_HEAD_FIELDS,
         {"judgements", read_of_kernels, 0, true},
         {"skipped", read_all_skipped, 0, false},
+        {"phase_seconds", tsr_read_phases, 0, false},
         {0},
     };
     const tsr_rest rest = {.facts = &r->result->facts};
@@ -108,6 +109,7 @@ tsr_status tsr_read_forward(tsr_reading *r, void *to, tsr_err *err)
         TSR_HEAD_FIELDS,
         {"judgements", read_of_passes, 0, true},
         {"skipped", read_all_skipped, 0, false},
+        {"phase_seconds", tsr_read_phases, 0, false},
         {0},
     };
     const tsr_rest rest = {.facts = &r->result->facts};

@@ -165,6 +165,7 @@ static void write_result(tsr_text *t, const tsr_overview *o, const double *losse
         tsr_json_null(t);
     write_facts(t, "facts", &result->facts);
     write_facts(t, "limits", &result->limits);
+    write_facts(t, "phases", &result->phases);
     write_checks(t, result);
     write_findings(t, result);
     write_series(t, o);

@@ -162,6 +162,8 @@ static void write_result(tsr_text *t, const tsr_overview *o)
     }
     write_facts(t, "facts", &result->facts);
     write_facts(t, "limits", &result->limits);
+    if (result->phases.count > 0)
+        write_facts(t, "phase_seconds", &result->phases);
     write_checks(t, result);
     write_findings(t, result);
     write_series(t, o);

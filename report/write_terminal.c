@@ -220,6 +220,7 @@ static void draw_result(tsr_text *text, const tsr_style *style, const tsr_overvi
     }
     draw_facts(text, style, "", &result->facts);
     draw_facts(text, style, "limits: ", &result->limits);
+    draw_facts(text, style, "seconds by phase, of all threads: ", &result->phases);
     draw_checks(text, style, o);
     draw_findings(text, style, result);
     draw_spreads(text, style, o);

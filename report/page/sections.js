@@ -222,11 +222,16 @@ function byLayer(result, grid) {
     }
 }
 
-/* Time and bytes: of rows, where they are few, and of schemes. */
+/* Time and bytes: of the whole, of rows, where they are few, and of schemes. */
 function costs(result, grid, open) {
     const rowBars = (figureKey, rows) => rows.map((row) => ({ label: named(result, row), value: figureOf(result, figureKey, row), row })).filter((bar) => bar.value > 0).sort((a, b) => b.value - a.value);
     const show = (title, figureKey, bars, group) => bars.length > 1 && barChart(grid, { title, group, measure: FIGURES.get(figureKey).title, key: figureKey, bars: bars.slice(0, 16),
         says: bars.length > 16 ? [`The 16 that take most, of ${whole.format(bars.length)}.`] : [], open: (bar) => bar.row !== undefined && open(result, bar.row) });
+    const phases = result.phases.map(([label, seconds, text]) => ({ label, value: Number(seconds), tip: `${text} s` })).filter((bar) => bar.value > 0).sort((a, b) => b.value - a.value);
+    const moved = [["read", "bytes_read"], ["of the source", "bytes_in"], ["of it, read twice", "bytes_in_twice"], ["of the output", "bytes_out"]]
+        .map(([label, name]) => ({ label, value: Number(factOf(result, name)) })).filter((bar) => bar.value > 0);
+    show("Time by phase, seconds of all threads", "kernel_seconds", phases, "phase");
+    show("Bytes read and written", "bytes", moved, "what");
     show("Time of kernels, seconds", "kernel_seconds", rowBars("kernel_seconds", rowsOf(result)), "judgement");
     const compared = result.series.filter((one) => one.whole.bytes !== undefined).length > 1;
     for (const [at, series] of result.series.entries()) {

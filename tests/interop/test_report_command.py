@@ -68,6 +68,18 @@ def test_figures_are_the_results(made, report):
     assert [line.split()[-1] for line in lowest] == result["lowest_sqnr"][:5]
 
 
+def test_where_the_time_went(made, report, tmp_path):
+    """Seconds by phase, and the bytes that were read, of what says them."""
+    for name in ("gemm", "mla", "forward"):
+        result = json.loads(made[name][0].read_text())
+        code, out, err = report(made[name][0], "--json", tmp_path / "report.json")
+        told = json.loads((tmp_path / "report.json").read_text())["results"][0]
+        assert {phase: float(seconds) for phase, seconds in told["phase_seconds"].items()} == result["phase_seconds"]
+        line = " ".join(out.split()).split("seconds by phase, of all threads: ")[1]
+        assert all(f"{phase} " in line for phase in result["phase_seconds"])
+        assert name != "gemm" or f"bytes_read {result['bytes_read']}" in " ".join(out.split())
+
+
 # ---- looking at it ----
 
 

@@ -115,6 +115,7 @@ def test_judgements_keep_their_kinds_of_error(made, report):
     assert [(s, r["name"], r["what"]) for s, r in zip(series, rows)] == [(j["kind"], j["subject"], j["what"]) for j in stated["judgements"]]
     assert [r["of_bound"] for r in rows] == [pytest.approx(j["of_bound"], rel=1e-6) if j["of_bound"] is not None else None for j in stated["judgements"]]
     assert [r["title"] for r in page.data["results"]] == ["verify gemm", "verify mla", "verify forward"]
+    assert {name: float(seconds) for name, seconds, _ in page.data["results"][0]["phases"]} == stated["phase_seconds"]
 
 
 def test_what_is_lost_without_end_is_told_apart(report, tmp_path):
