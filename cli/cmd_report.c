@@ -4,6 +4,7 @@
 #include "cli/output.h"
 #include "cli/places.h"
 #include "cli/results.h"
+#include "report/page_choice.h"
 #include "report/writers.h"
 
 #include <math.h>
@@ -22,6 +23,7 @@ typedef struct arguments {
     const char *results[TSR_MAX_RESULTS];
     const char *markdown, *html, *csv, *junit, *json, *baseline, *max_regression;
     double limit; /* dB */
+    uint64_t html_rows;
     size_t n;
     bool quiet, help;
     tsr_arena arena; /* of paths */
@@ -82,6 +84,8 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
          "what a tensor may lose against it, such as 0.1dB (0.1)"},
         {"--html", TSR_OPT_TEXT, &a->html, "FILE",
          "a page with charts and a table of all tensors, in one file for any browser"},
+        {"--html-rows", TSR_OPT_COUNT, &a->html_rows, "N",
+         "about how many rows its table has at most, the worst first (200000); --csv has all"},
         {"--markdown", TSR_OPT_TEXT, &a->markdown, "FILE",
          "for a comment on a pull request: the verdict first, details folded"},
         {"--csv", TSR_OPT_TEXT, &a->csv, "FILE", "all tensors and judgements, a row each"},
@@ -104,6 +108,8 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
                         a->results[1]);
     if (a->max_regression != NULL && a->baseline == NULL)
         return tsr_fail(err, TSR_E_USAGE, "--max-regression: against what? --baseline OLD.json");
+    if (a->html_rows == 0)
+        return tsr_fail(err, TSR_E_USAGE, "--html-rows: at least 1");
     if (a->html != NULL && tsr_page_parts() == NULL)
         return tsr_fail(err, TSR_E_USAGE,
                         "--html: this tessera was built without its page; install libjs-chart.js, and build it again "
@@ -159,49 +165,63 @@ static tsr_status print_summary(const tsr_report *report, tsr_err *err)
 
 /* ---- files ---- */
 
-static tsr_status make_html(tsr_text *text, const tsr_report *report, tsr_err *err)
+static tsr_status make_html(tsr_text *text, const arguments *a, const tsr_report *report, tsr_err *err)
 {
     (void)err;
-    tsr_write_html(text, report, tsr_page_parts());
+    const size_t left_out = tsr_write_html(text, report, tsr_page_parts(), a->html_rows);
+    if (left_out > 0)
+        tsr_tell(
+            "tessera: %s: the table leaves %zu rows out, which are not the worst: --csv FILE has all, and so has a "
+            "larger --html-rows\n",
+            a->html, left_out);
     return TSR_OK;
 }
 
-static tsr_status make_markdown(tsr_text *text, const tsr_report *report, tsr_err *err)
+static tsr_status make_markdown(tsr_text *text, const arguments *a, const tsr_report *report, tsr_err *err)
 {
+    (void)a;
     (void)err;
     tsr_write_markdown(text, report);
     return TSR_OK;
 }
 
-static tsr_status make_csv(tsr_text *text, const tsr_report *report, tsr_err *err)
+static tsr_status make_csv(tsr_text *text, const arguments *a, const tsr_report *report, tsr_err *err)
 {
+    (void)a;
     (void)err;
     tsr_write_csv(text, report);
     return TSR_OK;
 }
 
-static tsr_status make_json(tsr_text *text, const tsr_report *report, tsr_err *err)
+static tsr_status make_json(tsr_text *text, const arguments *a, const tsr_report *report, tsr_err *err)
 {
+    (void)a;
     (void)err;
     tsr_write_json(text, report);
     return TSR_OK;
+}
+
+static tsr_status make_junit(tsr_text *text, const arguments *a, const tsr_report *report, tsr_err *err)
+{
+    (void)a;
+    return tsr_write_junit(text, report, err);
 }
 
 static tsr_status write_files(const arguments *a, const tsr_report *report, tsr_err *err)
 {
     const struct {
         const char *path;
-        tsr_status (*make)(tsr_text *text, const tsr_report *report, tsr_err *err);
+        tsr_status (*make)(tsr_text *text, const arguments *a, const tsr_report *report, tsr_err *err);
     } files[] = {{a->html, make_html},
                  {a->markdown, make_markdown},
                  {a->csv, make_csv},
-                 {a->junit, tsr_write_junit},
+                 {a->junit, make_junit},
                  {a->json, make_json}};
     tsr_status status = TSR_OK;
     for (size_t i = 0; i < sizeof files / sizeof *files && status == TSR_OK; i++) {
         tsr_text text = {0};
         if (files[i].path != NULL)
-            status = files[i].make(&text, report, err);
+            status = files[i].make(&text, a, report, err);
         if (status == TSR_OK && files[i].path != NULL)
             status = tsr_write_report(files[i].path, &text, err);
         tsr_text_free(&text);
@@ -218,7 +238,7 @@ static bool talks(const arguments *a)
 
 int tsr_cmd_report(int argc, char **argv)
 {
-    arguments a = {.limit = 0.1};
+    arguments a = {.limit = 0.1, .html_rows = TSR_PAGE_ROWS};
     tsr_report report = {.results = NULL};
     tsr_err err = {{0}};
     tsr_status status = parse(argc, argv, &a, &err);

@@ -167,19 +167,34 @@ static tsr_status compare(tsr_baseline *b, tsr_err *err)
     return status;
 }
 
-tsr_status tsr_baseline_make(tsr_baseline *b, const tsr_result *now, const char *path, double limit, tsr_err *err)
+/* Compares with `old`, which has been read. */
+static tsr_status finish(tsr_baseline *b, tsr_err *err)
 {
-    *b = (tsr_baseline){.now = now, .limit = limit};
-    TSR_TRY(tsr_result_read(&b->old, path, err));
+    const tsr_result *const now = b->now;
     tsr_status status = TSR_OK;
     if (strcmp(b->old.title, now->title) != 0)
         status = tsr_fail(err, TSR_E_MISMATCH, "%s is of %s, and %s of %s: only results of one command can be compared",
-                          path, b->old.title, now->path, now->title);
+                          b->old.path, b->old.title, now->path, now->title);
     if (status == TSR_OK)
         status = compare(b, err);
     if (status != TSR_OK)
         tsr_baseline_free(b);
     return status;
+}
+
+tsr_status tsr_baseline_make(tsr_baseline *b, const tsr_result *now, const char *path, double limit, tsr_err *err)
+{
+    *b = (tsr_baseline){.now = now, .limit = limit};
+    TSR_TRY(tsr_result_read(&b->old, path, err));
+    return finish(b, err);
+}
+
+tsr_status tsr_baseline_of_text(tsr_baseline *b, const tsr_result *now, const char *path, const char *text, size_t size,
+                                double limit, tsr_err *err)
+{
+    *b = (tsr_baseline){.now = now, .limit = limit};
+    TSR_TRY(tsr_result_read_text(&b->old, path, text, size, err));
+    return finish(b, err);
 }
 
 void tsr_baseline_free(tsr_baseline *b)
@@ -191,6 +206,14 @@ void tsr_baseline_free(tsr_baseline *b)
     free(b->differences);
     free(b->losses);
     *b = (tsr_baseline){.now = NULL};
+}
+
+uint32_t tsr_regression_row(const tsr_baseline *b, const tsr_regression *r)
+{
+    /* As numbers: there may be no rows, and a whole lies in another array. */
+    const uintptr_t first = (uintptr_t)b->now->rows, at = (uintptr_t)r->now;
+    return at >= first && at - first < b->now->n_rows * sizeof *r->now ? (uint32_t)((at - first) / sizeof *r->now)
+                                                                       : TSR_NO_ROW;
 }
 
 void tsr_regression_text(tsr_text *text, const tsr_regression *r)

@@ -39,7 +39,14 @@ typedef struct tsr_baseline {
 tsr_status tsr_baseline_make(tsr_baseline *baseline, const tsr_result *now, const char *path, double limit,
                              tsr_err *err) TSR_WARN_UNUSED;
 
+/* The same of an earlier result that is in memory, and which `path` names. */
+tsr_status tsr_baseline_of_text(tsr_baseline *baseline, const tsr_result *now, const char *path, const char *text,
+                                size_t size, double limit, tsr_err *err) TSR_WARN_UNUSED;
+
 void tsr_baseline_free(tsr_baseline *baseline);
+
+/* Which row of `now` a regression is of; TSR_NO_ROW: of the whole of a series. */
+uint32_t tsr_regression_row(const tsr_baseline *baseline, const tsr_regression *regression);
 
 /* "SQNR 31.00 dB, 31.57 dB before: 0.57 dB lost". */
 void tsr_regression_text(tsr_text *text, const tsr_regression *regression);

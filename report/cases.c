@@ -281,9 +281,9 @@ static worse *sort_regressions(tsr_cases *cases, const tsr_baseline *b)
 {
     worse *const list = malloc((b->count + 1) * sizeof *list);
     for (size_t i = 0; list != NULL && i < b->count; i++) {
-        const tsr_row *const now = b->items[i].now;
-        const bool whole = now < b->now->rows || now >= b->now->rows + b->now->n_rows;
-        const char *const label = whole ? kWhole : tsr_layer_label(now->name, &cases->arena);
+        const char *const label = tsr_regression_row(b, &b->items[i]) == TSR_NO_ROW
+                                      ? kWhole
+                                      : tsr_layer_label(b->items[i].now->name, &cases->arena);
         list[i] = (worse){label == NULL ? "" : label, &b->items[i]};
     }
     if (list != NULL && b->count > 0)

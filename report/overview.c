@@ -316,6 +316,14 @@ tsr_status tsr_overview_make(tsr_overview *o, const tsr_result *result, tsr_err 
     return status;
 }
 
+size_t tsr_count_findings(const tsr_result *result, const char *check)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < result->n_findings; i++)
+        n += strcmp(result->findings[i].check, check) == 0;
+    return n;
+}
+
 void tsr_overview_free(tsr_overview *o)
 {
     tsr_arena_free(&o->arena);

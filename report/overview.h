@@ -63,6 +63,9 @@ typedef struct tsr_overview {
 /* After a failure there is nothing to free. `result` has to live as long. */
 tsr_status tsr_overview_make(tsr_overview *overview, const tsr_result *result, tsr_err *err) TSR_WARN_UNUSED;
 
+/* How many findings a check has. */
+size_t tsr_count_findings(const tsr_result *result, const char *check);
+
 void tsr_overview_free(tsr_overview *overview);
 
 /* The label of the layer that a name stands in, "outside of layers" when in none. In the arena; NULL: no memory. */

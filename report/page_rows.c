@@ -84,6 +84,7 @@ typedef struct cell {
 /* Where a column finds its cells. */
 typedef struct table {
     const tsr_result *result;
+    const tsr_page_choice *choice;
     const double *losses;
     const uint32_t *groups; /* of each row; NULL: none */
     tsr_figure figure;
@@ -151,10 +152,10 @@ static void write_column(tsr_text *text, const char *key, table *t, cell_of *at)
 {
     tsr_text column = {0}, above = {0};
     bool used = false, first = true;
-    for (uint32_t row = 0; row < t->result->n_rows; row++) {
-        const cell c = at(t, row);
+    for (size_t i = 0; i < t->choice->count; i++) {
+        const cell c = at(t, t->choice->rows[i]);
         char number[40];
-        tsr_text_append(&column, row == 0 ? "[" : ",", 1);
+        tsr_text_append(&column, i == 0 ? "[" : ",", 1);
         used = used || c.text != NULL || !isnan(c.number);
         if (c.text == NULL) {
             tsr_text_append(&column, number, (size_t)print_number(number, c.number));
@@ -223,11 +224,12 @@ static void write_groups(tsr_text *text, const tsr_overview *o, table *t)
     free(of);
 }
 
-void tsr_page_rows(tsr_text *text, const tsr_overview *overview, const double *losses)
+void tsr_page_rows(tsr_text *text, const tsr_overview *overview, const tsr_page_choice *choice, const double *losses)
 {
-    table t = {.result = overview->result, .losses = losses};
+    table t = {.result = overview->result, .choice = choice, .losses = losses};
     tsr_json_begin_object(text, true);
-    tsr_json_member_u64(text, "count", t.result->n_rows);
+    tsr_json_member_u64(text, "count", choice->count);
+    tsr_json_member_u64(text, "left_out", t.result->n_rows - choice->count);
     write_texts(text, &t);
     write_column(text, "module", &t, module_cell);
     write_column(text, "layer", &t, layer_cell);

@@ -3,10 +3,18 @@
 #include "report/writers.h"
 
 #include "formats/json/json_write.h"
+#include "report/page_choice.h"
 #include "report/page_rows.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* What is written: a report, and which rows of each result. */
+typedef struct page {
+    const tsr_report *report;
+    tsr_page_choice *choices;
+} page;
 
 enum { LISTED = 200 /* rows that came or went, by name */ };
 
@@ -50,28 +58,32 @@ static void write_checks(tsr_text *t, const tsr_result *result)
         tsr_json_begin_object(t, true);
         tsr_page_member(t, "name", result->checks[i].name);
         tsr_json_member_u64(t, "judged", result->checks[i].judged);
+        tsr_json_member_u64(t, "findings", tsr_count_findings(result, result->checks[i].name));
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
 }
 
-static void member_row(tsr_text *t, const char *key, uint32_t row)
+/* Where a row stands in the page; null: there is none, or it is left out. */
+static void member_row(tsr_text *t, const char *key, const tsr_page_choice *choice, uint32_t row)
 {
-    tsr_page_member_number(t, key, row == TSR_NO_ROW ? NAN : (double)row);
+    const uint32_t at = row == TSR_NO_ROW ? TSR_NO_ROW : choice->at[row];
+    tsr_page_member_number(t, key, at == TSR_NO_ROW ? NAN : (double)at);
 }
 
-static void write_findings(tsr_text *t, const tsr_result *result)
+static void write_findings(tsr_text *t, const tsr_page_choice *choice, const tsr_result *result)
 {
+    tsr_json_member_u64(t, "findings_left_out", result->n_findings - choice->n_findings);
     tsr_json_key(t, "findings");
     tsr_json_begin_array(t, true);
-    for (size_t i = 0; i < result->n_findings; i++) {
-        const tsr_result_finding *const f = &result->findings[i];
+    for (size_t i = 0; i < choice->n_findings; i++) {
+        const tsr_result_finding *const f = choice->findings[i];
         tsr_json_begin_object(t, true);
         tsr_json_member_bool(t, "fatal", f->fatal);
         tsr_page_member(t, "check", f->check);
         tsr_page_member(t, "where", f->where);
         tsr_page_member(t, "text", f->text);
-        member_row(t, "row", f->row);
+        member_row(t, "row", choice, f->row);
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
@@ -107,15 +119,21 @@ static void write_series(tsr_text *t, const tsr_overview *o)
     tsr_json_end_array(t);
 }
 
-static void write_groups(tsr_text *t, const tsr_overview *o)
+static void write_groups(tsr_text *t, const tsr_page_choice *choice, const tsr_overview *o)
 {
+    size_t left_out = 0;
+    for (tsr_grouping grouping = 0; grouping < TSR_N_GROUPINGS; grouping++) {
+        const size_t n = o->groups[grouping].count;
+        left_out += n > TSR_PAGE_GROUPS ? n - TSR_PAGE_GROUPS : 0;
+    }
+    tsr_json_member_u64(t, "groups_left_out", left_out);
     tsr_json_key(t, "groups");
     tsr_json_begin_object(t, true);
     for (tsr_grouping grouping = 0; grouping < TSR_N_GROUPINGS; grouping++) {
         const tsr_groups *const groups = &o->groups[grouping];
         tsr_json_key(t, tsr_grouping_name(grouping));
         tsr_json_begin_array(t, true);
-        for (size_t i = 0; i < groups->count; i++) {
+        for (size_t i = 0; i < groups->count && i < TSR_PAGE_GROUPS; i++) {
             const tsr_group *const g = &groups->items[i];
             tsr_json_begin_object(t, true);
             tsr_page_member(t, "label", g->label);
@@ -126,8 +144,8 @@ static void write_groups(tsr_text *t, const tsr_overview *o)
             tsr_page_member_number(t, "median", g->median);
             tsr_page_member_number(t, "relative", g->relative);
             tsr_page_member_number(t, "block", g->worst_block);
-            member_row(t, "row", g->count > 0 ? groups->order[g->first] : TSR_NO_ROW);
-            member_row(t, "block_row", g->block_row);
+            member_row(t, "row", choice, g->count > 0 ? groups->order[g->first] : TSR_NO_ROW);
+            member_row(t, "block_row", choice, g->block_row);
             tsr_json_member_bool(t, "outlier", g->outlier);
             tsr_json_member_bool(t, "block_outlier", g->block_outlier);
             tsr_json_end_object(t);
@@ -137,16 +155,16 @@ static void write_groups(tsr_text *t, const tsr_overview *o)
     tsr_json_end_object(t);
 }
 
-static void write_worst(tsr_text *t, const char *key, const uint32_t *rows, size_t n)
+static void write_worst(tsr_text *t, const char *key, const tsr_page_choice *choice, const uint32_t *rows, size_t n)
 {
     tsr_json_key(t, key);
     tsr_json_begin_array(t, true);
     for (size_t i = 0; i < n; i++)
-        tsr_json_u64(t, rows[i]);
+        tsr_json_u64(t, choice->at[rows[i]]);
     tsr_json_end_array(t);
 }
 
-static void write_result(tsr_text *t, const tsr_overview *o, const double *losses)
+static void write_result(tsr_text *t, const tsr_overview *o, const tsr_page_choice *choice, const double *losses)
 {
     const tsr_result *const result = o->result;
     tsr_text reason = {0};
@@ -167,13 +185,13 @@ static void write_result(tsr_text *t, const tsr_overview *o, const double *losse
     write_facts(t, "limits", &result->limits);
     write_facts(t, "phases", &result->phases);
     write_checks(t, result);
-    write_findings(t, result);
+    write_findings(t, choice, result);
     write_series(t, o);
-    write_groups(t, o);
-    write_worst(t, "lowest", o->lowest, o->n_lowest);
-    write_worst(t, "blocks", o->blocks, o->n_blocks);
+    write_groups(t, choice, o);
+    write_worst(t, "lowest", choice, o->lowest, o->n_lowest);
+    write_worst(t, "blocks", choice, o->blocks, o->n_blocks);
     tsr_json_key(t, "rows");
-    tsr_page_rows(t, o, losses);
+    tsr_page_rows(t, o, choice, losses);
     tsr_json_end_object(t);
     t->failed = t->failed || reason.failed;
     tsr_text_free(&reason);
@@ -181,16 +199,17 @@ static void write_result(tsr_text *t, const tsr_overview *o, const double *losse
 
 /* ---- the comparison ---- */
 
-static void write_regressions(tsr_text *t, const tsr_baseline *b)
+static void write_regressions(tsr_text *t, const tsr_baseline *b, const tsr_page_choice *choice)
 {
+    tsr_json_member_u64(t, "worse", b->count);
     tsr_json_key(t, "regressions");
     tsr_json_begin_array(t, true);
-    for (size_t i = 0; i < b->count; i++) {
+    for (size_t i = 0; i < b->count && i < TSR_PAGE_REGRESSIONS; i++) {
         const tsr_regression *const r = &b->items[i];
-        const bool is_row = r->now >= b->now->rows && r->now < b->now->rows + b->now->n_rows;
+        const uint32_t row = tsr_regression_row(b, r);
         tsr_json_begin_object(t, true);
-        if (is_row) {
-            tsr_json_member_u64(t, "row", (uint64_t)(r->now - b->now->rows));
+        if (row != TSR_NO_ROW) {
+            tsr_json_member_u64(t, "row", choice->at[row]);
         } else { /* the whole of a series */
             tsr_page_member(t, "name", r->now->name);
             tsr_page_member(t, "what", r->now->what);
@@ -222,7 +241,7 @@ static void write_moved(tsr_text *t, const char *key, const tsr_row *const *rows
     tsr_json_end_object(t);
 }
 
-static void write_baseline(tsr_text *t, const tsr_baseline *b)
+static void write_baseline(tsr_text *t, const tsr_baseline *b, const tsr_page_choice *choice)
 {
     tsr_json_key(t, "baseline");
     if (b->now == NULL) {
@@ -234,7 +253,7 @@ static void write_baseline(tsr_text *t, const tsr_baseline *b)
     tsr_page_member_number(t, "limit", b->limit);
     tsr_json_member_u64(t, "compared", b->compared);
     tsr_json_member_u64(t, "better", b->better);
-    write_regressions(t, b);
+    write_regressions(t, b, choice);
     write_moved(t, "appeared", b->appeared, b->n_appeared);
     write_moved(t, "disappeared", b->disappeared, b->n_disappeared);
     tsr_json_key(t, "differences");
@@ -266,8 +285,9 @@ static void write_figures(tsr_text *t)
     tsr_json_end_array(t);
 }
 
-static void write_data(tsr_text *text, const tsr_report *report)
+static void write_data(tsr_text *text, const page *p)
 {
+    const tsr_report *const report = p->report;
     tsr_text data = {0}; /* by itself: nesting and commas are the text's */
     tsr_text reason = {0};
     tsr_report_reason(&reason, report);
@@ -276,11 +296,12 @@ static void write_data(tsr_text *text, const tsr_report *report)
     tsr_page_member(&data, "verdict", tsr_verdict_word(report->outcome));
     tsr_page_member(&data, "reason", reason.data);
     write_figures(&data);
-    write_baseline(&data, &report->baseline);
+    write_baseline(&data, &report->baseline, p->choices);
     tsr_json_key(&data, "results");
     tsr_json_begin_array(&data, true);
     for (size_t i = 0; i < report->count; i++)
-        write_result(&data, &report->overviews[i], report->baseline.now == NULL ? NULL : report->baseline.losses);
+        write_result(&data, &report->overviews[i], &p->choices[i],
+                     report->baseline.now == NULL ? NULL : report->baseline.losses);
     tsr_json_end_array(&data);
     tsr_json_end_object(&data);
     tsr_text_append(text, data.data, data.size);
@@ -289,50 +310,70 @@ static void write_data(tsr_text *text, const tsr_report *report)
     tsr_text_free(&data);
 }
 
-static void write_title(tsr_text *text, const tsr_report *report)
+static void write_title(tsr_text *text, const page *p)
 {
+    const tsr_report *const report = p->report;
     html(text, tsr_verdict_word(report->outcome));
     html(text, ": ");
     html(text, report->count == 1 ? report->results[0].path : "results of Tessera");
 }
 
-static void write_verdict(tsr_text *text, const tsr_report *report)
+static void write_verdict(tsr_text *text, const page *p)
 {
-    html(text, tsr_verdict_word(report->outcome));
+    html(text, tsr_verdict_word(p->report->outcome));
 }
 
-static void write_reason(tsr_text *text, const tsr_report *report)
+static void write_reason(tsr_text *text, const page *p)
 {
     tsr_text reason = {0};
-    tsr_report_reason(&reason, report);
+    tsr_report_reason(&reason, p->report);
     html(text, reason.data == NULL ? "" : reason.data);
     text->failed = text->failed || reason.failed;
     tsr_text_free(&reason);
 }
 
-static void write_version(tsr_text *text, const tsr_report *report)
+static void write_version(tsr_text *text, const page *p)
 {
-    (void)report;
+    (void)p;
     html(text, TSR_VERSION);
 }
 
-void tsr_write_html(tsr_text *text, const tsr_report *report, const tsr_page_part *page)
+static void write_parts(tsr_text *text, const page *p, const tsr_page_part *part)
 {
     static const struct {
         const char *name;
-        void (*write)(tsr_text *text, const tsr_report *report);
+        void (*write)(tsr_text *text, const page *p);
     } kPlaces[] = {{"title", write_title},
                    {"verdict", write_verdict},
                    {"reason", write_reason},
                    {"version", write_version},
                    {"data", write_data}};
-    for (;; page++) {
-        tsr_text_append(text, page->html, page->size);
-        if (page->then == NULL)
+    for (;; part++) {
+        tsr_text_append(text, part->html, part->size);
+        if (part->then == NULL)
             return;
         for (size_t i = 0; i < sizeof kPlaces / sizeof *kPlaces; i++) {
-            if (strcmp(kPlaces[i].name, page->then) == 0)
-                kPlaces[i].write(text, report);
+            if (strcmp(kPlaces[i].name, part->then) == 0)
+                kPlaces[i].write(text, p);
         }
     }
+}
+
+size_t tsr_write_html(tsr_text *text, const tsr_report *report, const tsr_page_part *parts, size_t most_rows)
+{
+    const size_t share = tsr_page_share(report, most_rows);
+    const page p = {.report = report, .choices = calloc(report->count + 1, sizeof *p.choices)};
+    size_t left_out = 0;
+    bool room = p.choices != NULL;
+    for (size_t i = 0; i < report->count && room; i++) {
+        room = tsr_page_choose(&p.choices[i], &report->overviews[i], &report->baseline, share);
+        left_out += report->results[i].n_rows - p.choices[i].count;
+    }
+    if (room)
+        write_parts(text, &p, parts);
+    text->failed = text->failed || !room;
+    for (size_t i = 0; i < report->count && p.choices != NULL; i++)
+        tsr_page_choice_free(&p.choices[i]);
+    free(p.choices);
+    return left_out;
 }

@@ -34,13 +34,10 @@ static void write_checks(tsr_text *t, const tsr_result *result)
     tsr_json_key(t, "checks");
     tsr_json_begin_array(t, false);
     for (size_t i = 0; i < result->n_checks; i++) {
-        size_t findings = 0;
-        for (size_t k = 0; k < result->n_findings; k++)
-            findings += strcmp(result->findings[k].check, result->checks[i].name) == 0;
         tsr_json_begin_object(t, true);
         tsr_json_member_string(t, "check", result->checks[i].name);
         tsr_json_member_u64(t, "judged", result->checks[i].judged);
-        tsr_json_member_u64(t, "findings", findings);
+        tsr_json_member_u64(t, "findings", tsr_count_findings(result, result->checks[i].name));
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);

@@ -68,9 +68,7 @@ static void draw_checks(tsr_text *text, const tsr_style *style, const tsr_overvi
         tsr_text_append(text, "\n", 1);
     for (size_t i = 0; i < result->n_checks; i++) {
         const tsr_check_facts *const check = &result->checks[i];
-        size_t findings = 0;
-        for (size_t k = 0; k < result->n_findings; k++)
-            findings += strcmp(result->findings[k].check, check->name) == 0;
+        const size_t findings = tsr_count_findings(result, check->name);
         const tsr_outcome outcome = findings > 0        ? TSR_OUTCOME_FAILED
                                     : check->judged > 0 ? TSR_OUTCOME_PASSED
                                                         : TSR_OUTCOME_SKIPPED;

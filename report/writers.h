@@ -20,8 +20,9 @@ tsr_status tsr_write_junit(tsr_text *text, const tsr_report *report, tsr_err *er
 /* The report itself as JSON, tessera-report/1. */
 void tsr_write_json(tsr_text *text, const tsr_report *report);
 
-/* A page for people, in the parts that tsr_page_parts gives. */
-void tsr_write_html(tsr_text *text, const tsr_report *report, const tsr_page_part *page);
+/* A page for people, in the parts that tsr_page_parts gives, with about `most_rows` rows in its table. Returns how many rows it leaves
+ * out. */
+size_t tsr_write_html(tsr_text *text, const tsr_report *report, const tsr_page_part *page, size_t most_rows);
 
 /* "PASS", "FAIL"; "INFO" where there is no verdict: in every form of a report. Static storage. */
 const char *tsr_verdict_word(tsr_outcome outcome);

@@ -19,7 +19,7 @@ function toTexts(column) {
 
 /* Columns of a result, each with a value for every row; a column that no row has is missing. */
 function decode(rows) {
-    const columns = { count: rows.count, figures: new Map() };
+    const columns = { count: rows.count, left_out: rows.left_out, figures: new Map() };
     for (const key of TEXTS) if (rows[key]) columns[key] = toTexts(rows[key]);
     for (const key of NUMBERS) if (rows[key]) columns[key] = toNumbers(rows[key]);
     for (const [key, column] of Object.entries(rows.figures)) columns.figures.set(key, toNumbers(column));
@@ -36,6 +36,10 @@ const seriesOf = (result, row) => result.series[numberOf(result, "series", row)]
 const whatOf = (result, row) => textOf(result, "what", row) || seriesOf(result, row).name || textOf(result, "note", row) || "";
 const factOf = (result, name) => (result.facts.find((fact) => fact[0] === name) || [])[1];
 const rowsOf = (result) => Array.from({ length: result.rows.count }, (_, row) => row);
+
+/* A large model has more rows than a browser opens with ease: the page then has the worst of them, and says so. */
+const leftOut = page.results.reduce((sum, result) => sum + result.rows.left_out, 0);
+const WHERE_ALL = leftOut > 0 ? "tessera report --csv has all" : "all are in the table";
 
 /* ---- for people ---- */
 

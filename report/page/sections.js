@@ -59,7 +59,7 @@ function tiles() {
 function judged(result, at) {
     const limits = result.limits.map((limit) => `${limit[0]} ${limit[2]}`).join(", ");
     const checks = result.checks.map((check) => {
-        const findings = result.findings.filter((finding) => finding.fatal && finding.check === check.name).length;
+        const findings = check.findings;
         const verdict = findings > 0 ? "FAIL" : check.judged > 0 ? "PASS" : "SKIP";
         return el("span", { class: "check", style: "white-space:nowrap;margin-right:0.9rem" }, badge(verdict), ` ${check.name} `,
             el("span", { class: "quiet" }, findings > 0 ? plural(findings, "finding") : check.judged > 0 ? whole.format(check.judged) : "nothing to judge"));
@@ -93,7 +93,7 @@ function longList(items, line) {
     if (items.length <= LISTED) return [list];
     const more = el("button", { class: "link", type: "button", click: () => {
         list.append(...items.slice(LISTED, MORE).map(line));
-        more.replaceWith(items.length > MORE ? el("p", { class: "quiet" }, `The first ${whole.format(MORE)}; all are in the table.`) : "");
+        more.replaceWith(items.length > MORE ? el("p", { class: "quiet" }, `The first ${whole.format(MORE)}; ${WHERE_ALL}.`) : "");
     } }, `and ${whole.format(items.length - LISTED)} more`);
     return [list, more];
 }
@@ -105,9 +105,9 @@ function regressions(open) {
     const moved = (which, words) => which.count === 0 ? null : el("details", {}, el("summary", {}, `${plural(which.count, "row")} ${words}`),
         el("p", { class: "name" }, which.first.map(([name, what]) => name + (what ? ` (${what})` : "")).join(", ") + (which.count > which.first.length ? ", ..." : "")));
     return el("section", { class: baseline.regressions.length ? "card wrong" : "card", id: "regressions", "aria-labelledby": "regressions-title" },
-        el("h2", { id: "regressions-title" }, baseline.regressions.length ? "What got worse" : "Nothing got worse"),
+        el("h2", { id: "regressions-title" }, baseline.worse ? "What got worse" : "Nothing got worse"),
         el("p", { class: "quiet", style: "margin-bottom:1rem" }, `${whole.format(baseline.compared)} compared with `, el("code", {}, baseline.path),
-            `: ${whole.format(baseline.regressions.length)} worse, ${whole.format(baseline.better)} better by more than ${baseline.limit} dB.`),
+            `: ${whole.format(baseline.worse)} worse, ${whole.format(baseline.better)} better by more than ${baseline.limit} dB.`),
         longList(baseline.regressions, (one) => el("li", {}, badge("FAIL", true, one.failed ? "FAILS NOW" : "WORSE"),
             one.row === undefined ? el("span", { class: "name" }, one.name || "the whole model") : rowButton(now, one.row, open),
             el("span", { class: "quiet" }, lossText(one)))),
@@ -121,11 +121,13 @@ function findings(open) {
     if (all.length === 0) return null;
     all.sort((a, b) => b.fatal - a.fatal);
     const wrong = all.filter((finding) => finding.fatal).length;
+    const unlisted = page.results.reduce((sum, result) => sum + result.findings_left_out, 0);
     return el("section", { class: wrong ? "card wrong" : "card", id: "findings", "aria-labelledby": "findings-title" },
         el("h2", { id: "findings-title" }, wrong ? "What is wrong" : "What is worth a look"),
         longList(all, (finding) => el("li", {}, badge(finding.fatal ? "FAIL" : "NOTE"),
             finding.row === null ? el("span", { class: "name" }, finding.where) : rowButton(finding.result, finding.row, open),
-            el("span", {}, el("strong", {}, finding.check), `: ${finding.text}`))));
+            el("span", {}, el("strong", {}, finding.check), `: ${finding.text}`))),
+        unlisted > 0 ? el("p", { class: "quiet" }, `${plural(unlisted, "finding")} more; tessera report --csv has all.`) : null);
 }
 
 /* ---- one result ---- */
@@ -250,11 +252,18 @@ function facts(result) {
         el("dl", { class: "facts" }, all.map(([name, , text]) => el("div", {}, el("dt", {}, name), el("dd", {}, text)))));
 }
 
+/* What is summed up is of all rows; what is drawn row by row is of those that the page has. */
+function leftOutOf(result) {
+    const { count, left_out } = result.rows;
+    return el("p", { class: "quiet" }, `The page has ${whole.format(count)} of ${plural(count + left_out, "row")}: those that fell short, and those of the lowest SQNR. ` +
+        "Figures and charts of layers, kinds of module and experts are of all rows, other charts of these. tessera report --csv has all.");
+}
+
 function resultSection(result, at, open) {
     const grid = groupCharts(result, open);
     const section = el("section", { class: "card", id: `result-${at}`, "aria-labelledby": `result-${at}-title` },
         el("div", { class: "head" }, badge(result.verdict), el("h2", { id: `result-${at}-title` }, result.title), el("span", { class: "quiet name" }, breakable(result.path))),
-        facts(result));
+        facts(result), result.rows.left_out > 0 ? leftOutOf(result) : "");
     byLayer(result, grid);
     if (result.charted !== null) spread(result, grid);
     twoErrors(result, grid);

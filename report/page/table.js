@@ -43,6 +43,7 @@ class Table {
         this.view = this.rows;
         this.active = 0;
         this.sorted = { column: this.columns.find((column) => column.key === (page.baseline ? "loss_db" : "sqnr_db")) || this.columns[0], up: !page.baseline };
+        if (leftOut > 0) parent.append(el("p", { class: "quiet" }, `The worst ${plural(this.rows.length, "row")} of ${whole.format(this.rows.length + leftOut)}; tessera report --csv has all.`));
         this.build(parent);
         this.refresh();
     }

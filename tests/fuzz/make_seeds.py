@@ -58,6 +58,8 @@ RESULTS = {
                 "can_load": {"vllm": {"1": True, "2": False}}, "load_findings": [ISSUE]},
     "inspect-tensor": {"name": NAME, "dtype": "BF16", "shape": [2, 2], "elements": 4, "min": -1},
 }
+# What a comparison with an earlier result looks at.
+COMPARED = ('"passed":false', '"sqnr_db":31.5')
 
 
 def seed(module):
@@ -82,7 +84,11 @@ def main():
     results.mkdir(exist_ok=True)
     for name, members in RESULTS.items():
         document = {"schema": f"tessera-{name}/1", "version": "1", **members}
-        (results / name).write_text(json.dumps(document, separators=(",", ":")))
+        text = json.dumps(document, separators=(",", ":"))
+        (results / name).write_text(text)
+        if any(word in text for word in COMPARED):  # an earlier result behind it, which was better and had another tensor
+            old = text.replace('"passed":false', '"passed":true').replace('"sqnr_db":31.5', '"sqnr_db":33.5').replace('"n"', '"m"')
+            (results / f"{name}-compared").write_text(f"{text}\f{old}")
     config, header = seed(SEEDS["mxfp4-ct"]).split(b"\n")
     nested = json.loads(config)
     nested["text_config"] = {"quantization_config": nested.pop("quantization_config")}

@@ -96,6 +96,16 @@ def test_the_whole_is_compared(compare, old):
     assert [r["name"] for r in json.loads(files["json"])["baseline"]["regressions"]] == ["the whole"]
 
 
+def test_a_result_without_rows_is_compared_by_its_whole(compare):
+    """As that of a run is: its regression is the case of the whole."""
+    run = {"schema": "tessera-quantize/1", "version": "0.1.0", "actions": {"quantize": 3}, "seconds": 2, "relative_error": 0.03, "sqnr_db": 31.5}
+    code, files, out, _ = compare(run, {**run, "seconds": 9, "sqnr_db": 31.2})
+    assert code == 1 and out.startswith("FAIL  1 of 1 got worse by more than 0.1 dB")
+    (suite, _) = xml.etree.ElementTree.fromstring(files["junit"])
+    assert [(case.get("name"), case.find("failure") is not None) for case in suite.iter("testcase")] == [("the whole", True)]
+    assert json.loads(files["json"])["baseline"]["differences"] == []
+
+
 def test_what_came_what_went_and_what_differs_is_said(compare, old):
     new = copy.deepcopy(old)
     gone = new["tensors"].pop(4)["name"]

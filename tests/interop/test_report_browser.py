@@ -193,6 +193,15 @@ def test_the_keyboard_is_enough(large, chromium):
     assert chromium.js("document.activeElement.className") == "viewport"  # focus comes back
 
 
+def test_what_is_left_out_is_said(make, chromium, tmp_path):
+    path = results.write(tmp_path / "some.json", results.quantization_report(results.deepseek(5, 20)))
+    chromium.open(make("left-out", path, "--html-rows", 100))
+    text = chromium.js("document.body.innerText")
+    shown = chromium.js("document.querySelector('.count').innerText")
+    assert re.search(r"The page has [0-9,]+ of 325 rows", text) and re.search(r"The worst [0-9,]+ rows of 325; tessera report --csv has all", text)
+    assert 100 <= int(shown.split()[0]) < 200
+
+
 def test_all_commands_in_one_page(all_of_them, chromium):
     """Every chart that a kind of result has; it fits a phone, and is as readable in the dark."""
     chromium.open(all_of_them)
