@@ -169,6 +169,8 @@ static void write_json(tsr_text *t, const void *verification)
         const tsr_pair *const p = &job->comparison.pairs[i];
         tsr_json_begin_object(t, p->state != TSR_PAIR_DIFFERS);
         tsr_pair_json(t, p);
+        if (p->seconds > 0)
+            tsr_json_member_number(t, "seconds", round(p->seconds * 1e6) / 1e6);
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);

@@ -34,6 +34,9 @@ const char *tsr_limits_text(const tsr_result *result, tsr_arena *arena)
     return text;
 }
 
+/* The name of a case that is about no layer. */
+static const char kModel[] = "the model";
+
 /* ---- findings ---- */
 
 /* A finding as a line: where, what, and the figures of the row where they are not said already. */
@@ -139,7 +142,7 @@ static tsr_status add_others(tsr_cases *cases, const tsr_result *result, const t
     /* A check of the configuration, or one without anything to judge, is one case. */
     const bool one = check->judged <= 1 || n_labels == 0;
     if (one && n_failed == 0) {
-        made.name = "the model";
+        made.name = kModel;
         return tsr_cases_add(cases, &made, err);
     }
     for (size_t i = 0; i < n_labels && !one; i++) {
@@ -158,6 +161,28 @@ static size_t end_of_run(const placed *found, size_t first, size_t n)
            strcmp(found[end].group, found[first].group) == 0)
         end++;
     return end;
+}
+
+/* Reading and comparing serves all checks at once. What it took for the tensors of a layer is told once, by the layer's case
+ * of `values`. `labels` are those of the groups, in their order. */
+static void tell_seconds(tsr_cases *cases, const tsr_overview *o, const char *const *labels, size_t n_labels)
+{
+    const tsr_groups *const groups = &o->groups[TSR_BY_LAYER];
+    for (size_t i = 0; i < cases->count; i++) {
+        tsr_case *const c = &cases->items[i];
+        const char *const check = strrchr(c->class_name, '.');
+        if (check == NULL || strcmp(check, ".values") != 0)
+            continue;
+        for (size_t g = 0; g < n_labels; g++) {
+            if (strcmp(labels[g], c->name) != 0 && strcmp(c->name, kModel) != 0)
+                continue;
+            for (uint32_t k = 0; k < groups->items[g].count; k++) {
+                const tsr_row *const row = &o->result->rows[groups->order[groups->items[g].first + k]];
+                const double seconds = row->figures[TSR_FIGURE_SECONDS];
+                c->seconds += isnan(seconds) ? 0 : seconds;
+            }
+        }
+    }
 }
 
 /* All cases of a result with checks, and of findings that belong to none, such as loaders' rules. */
@@ -183,6 +208,8 @@ static tsr_status add_checks(tsr_cases *cases, const tsr_overview *o, tsr_err *e
         }
         status = add_others(cases, result, &result->checks[c], labels, n_labels, failed, n_failed, err);
     }
+    if (status == TSR_OK)
+        tell_seconds(cases, o, labels, n_labels);
     free(found);
     free(labels);
     free(failed);
@@ -244,7 +271,7 @@ static tsr_status fill(tsr_cases *cases, const tsr_overview *o, tsr_err *err)
         return TSR_OK;
     const bool judged = result->outcome != TSR_OUTCOME_NONE;
     const tsr_case none = {.class_name = result->title,
-                           .name = "the model",
+                           .name = kModel,
                            .outcome = judged ? result->outcome : TSR_OUTCOME_SKIPPED,
                            .message = judged ? result->outcome == TSR_OUTCOME_FAILED ? "it fell short" : NULL
                                              : "figures without limits: nothing was judged"};

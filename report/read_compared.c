@@ -97,6 +97,7 @@ static tsr_status read_pair(tsr_reading *r, pair *p, tsr_err *err)
         {"state", tsr_value_text, offsetof(pair, state), true},
         {"a", read_side, offsetof(pair, a), false},
         {"b", read_side, offsetof(pair, b), false},
+        {"seconds", tsr_value_number, offsetof(pair, row.figures) + TSR_FIGURE_SECONDS * sizeof(double), false},
         {"max_abs_error_at", tsr_value_place, offsetof(pair, row.error_at), false},
         {"worst_blocks", read_blocks, 0, false},
         {"beyond", tsr_value_flag, offsetof(pair, beyond), false},

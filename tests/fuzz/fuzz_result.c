@@ -5,7 +5,6 @@
 
 #include "formats/json/json.h"
 #include "report/page_choice.h"
-#include "report/read.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +21,7 @@ static void check_page(const tsr_text *data)
         abort();
 }
 
-/* Every form of a report about one result. */
+/* Every form of a report. */
 static void write_all(const tsr_report *report)
 {
     static const tsr_style kStyles[] = {{80, true, true}, {60, false, false}};
@@ -60,18 +59,14 @@ static void write_compared(tsr_report *report, const char *old, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    tsr_result result;
-    tsr_overview overview;
+    tsr_report report;
     const char *const text = (const char *)data, *const cut = size > 0 ? memchr(data, '\f', size) : NULL;
     const size_t n = cut == NULL ? size : (size_t)(cut - text);
-    if (tsr_result_read_text(&result, "fuzz", text, n, NULL) != TSR_OK)
+    if (tsr_report_of_text(&report, "fuzz", text, n, NULL) != TSR_OK)
         return 0;
-    if (tsr_overview_make(&overview, &result, NULL) != TSR_OK)
-        abort();
-    tsr_report report = {.results = &result, .overviews = &overview, .count = 1, .outcome = result.outcome};
     write_all(&report);
-    write_compared(&report, cut == NULL ? text : cut + 1, cut == NULL ? n : size - n - 1);
-    tsr_overview_free(&overview);
-    tsr_result_free(&result);
+    if (report.count == 1)
+        write_compared(&report, cut == NULL ? text : cut + 1, cut == NULL ? n : size - n - 1);
+    tsr_report_free(&report);
     return 0;
 }

@@ -35,7 +35,7 @@ STATS = {"elements": 4, "saturated": 0, "relative_error": 0.03, "sqnr_db": 31.5,
 METRICS = {"elements": 4, "differ": 3, "misrounded": 1, "relative_error": 0.9, "sqnr_db": None, "max_abs_error": 0.5}
 NAME = "model.layers.1.mlp.experts.2.up_proj.weight"
 PAIR = {"name": NAME, "state": "differs", "a": {"dtype": "BF16", "shape": [2, 2]}, "b": {"dtype": "F8_E4M3", "shape": [2, 2]}, **METRICS,
-        "max_abs_error_at": [1, 0], "worst_blocks": [{"matrix": 1, "rows": [0, 2], "columns": [0, 2], "relative_error": 0.9}]}
+        "max_abs_error_at": [1, 0], "seconds": 0.5, "worst_blocks": [{"matrix": 1, "rows": [0, 2], "columns": [0, 2], "relative_error": 0.9}]}
 JUDGED = {"subject": NAME, "kind": "kernel", "what": "reference", "passed": False, "fault": "too far", **METRICS, "kernel_seconds": 1e-3,
           "of_bound": 2, "kl_mean_nats": 0.1}
 ISSUE = {"severity": "error", "loader": "vllm", "tp": 2, "tensor": NAME, "more": 2, "rule": "blocks", "detail": "cut", "advice": "TP 1"}
@@ -58,6 +58,10 @@ RESULTS = {
                 "can_load": {"vllm": {"1": True, "2": False}}, "load_findings": [ISSUE]},
     "inspect-tensor": {"name": NAME, "dtype": "BF16", "shape": [2, 2], "elements": 4, "min": -1},
 }
+RESULTS["verify-all"] = {"passed": False, "kinds": {
+    "weights": {"status": "failed", "exit_code": 1, "result": {"schema": "tessera-verify/1", "version": "1", **RESULTS["verify"]}},
+    "gemm": {"status": "error", "result": {"schema": "tessera-verify-kernels/1", "version": "1", "error": {"code": 5, "message": "no GPU"}}},
+    "mla": {"status": "not applicable", "reason": "no kv_lora_rank"}}}
 # What a comparison with an earlier result looks at.
 COMPARED = ('"passed":false', '"sqnr_db":31.5')
 

@@ -114,6 +114,22 @@ def test_judgements_are_cases(made, report):
     assert float(suite.get("time")) == pytest.approx(result["seconds"], abs=1e-5)
 
 
+def test_layers_have_their_time(made, report):
+    """Reading serves all checks of a layer, and is told once."""
+    result = json.loads(made["verify"][0].read_text())
+    (suite,) = suites(report(made["verify"][0])[1]["junit"])
+    stated = {"outside of layers": 0.0}
+    for tensor in result["tensors"]:
+        layer = re.match(r"model\.layers\.\d+", tensor["name"])
+        where = layer.group() if layer else "outside of layers"
+        stated[where] = stated.get(where, 0) + tensor["seconds"]
+    told = {c.get("name"): float(c.get("time")) for c in suite.iter("testcase") if c.get("classname") == "verify weights.values"}
+    assert told == {where: pytest.approx(seconds, abs=1e-5) for where, seconds in stated.items()} and min(told.values()) > 0
+    assert all(float(c.get("time")) == 0 for c in suite.iter("testcase") if c.get("classname") != "verify weights.values")
+    # As many threads as there are took that time, in no less than the seconds of the whole.
+    assert sum(told.values()) < 64 * result["seconds"]
+
+
 # ---- faults ----
 
 

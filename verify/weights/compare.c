@@ -23,6 +23,7 @@ enum {
 
 typedef struct partial {
     tsr_metrics metrics;
+    double seconds;
     bool same;
 } partial;
 
@@ -294,6 +295,7 @@ static void end_flight(run *r, size_t index)
     for (uint64_t i = 0; i < f->pieces; i++) {
         tsr_metrics_add(&p->metrics, &f->partials[i].metrics);
         same = same && f->partials[i].same;
+        p->seconds += f->partials[i].seconds;
     }
     /* 64-bit integers may differ where doubles do not. */
     const bool wide_integers = p->a->data->dtype >= TSR_I64 && p->b->data->dtype >= TSR_I64;
@@ -359,7 +361,9 @@ static tsr_status do_piece(run *r, worker *w, size_t index, uint64_t piece, tsr_
     flight *const f = r->flights[index];
     const tsr_pair *const p = &r->out->pairs[index];
     const tsr_piece at = piece_at(f, piece);
+    const double began = tsr_now();
     TSR_TRY(compare_piece(w, f, &at, &f->partials[piece], err));
+    f->partials[piece].seconds = tsr_now() - began;
     pthread_mutex_lock(&r->lock);
     /* A piece's share of the bytes; the last one brings what rounding left. */
     const uint64_t all = stored_bytes(p->a) + stored_bytes(p->b);

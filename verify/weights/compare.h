@@ -27,6 +27,7 @@ typedef struct tsr_pair {
     const tsr_made *made[2];
     tsr_pair_state state;
     tsr_metrics metrics; /* x from a, y from b; when both are there in one shape */
+    double seconds;      /* for reading and comparing, summed over threads */
 } tsr_pair;
 
 typedef struct tsr_compare_options {
