@@ -5,6 +5,7 @@
 #include "formats/json/json_write.h"
 #include "report/page_choice.h"
 #include "report/page_rows.h"
+#include "report/shared_json.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -15,6 +16,8 @@ typedef struct page {
     const tsr_report *report;
     tsr_page_choice *choices;
 } page;
+
+static const tsr_json_style kStyle = {true, tsr_page_member, tsr_page_member_number};
 
 enum { LISTED = 200 /* rows that came or went, by name */ };
 
@@ -50,20 +53,6 @@ static void write_facts(tsr_text *t, const char *key, const tsr_facts *facts)
     tsr_json_end_array(t);
 }
 
-static void write_checks(tsr_text *t, const tsr_result *result)
-{
-    tsr_json_key(t, "checks");
-    tsr_json_begin_array(t, true);
-    for (size_t i = 0; i < result->n_checks; i++) {
-        tsr_json_begin_object(t, true);
-        tsr_page_member(t, "name", result->checks[i].name);
-        tsr_json_member_u64(t, "judged", result->checks[i].judged);
-        tsr_json_member_u64(t, "findings", tsr_count_findings(result, result->checks[i].name));
-        tsr_json_end_object(t);
-    }
-    tsr_json_end_array(t);
-}
-
 /* Where a row stands in the page; null: there is none, or it is left out. */
 static void member_row(tsr_text *t, const char *key, const tsr_page_choice *choice, uint32_t row)
 {
@@ -77,13 +66,9 @@ static void write_findings(tsr_text *t, const tsr_page_choice *choice, const tsr
     tsr_json_key(t, "findings");
     tsr_json_begin_array(t, true);
     for (size_t i = 0; i < choice->n_findings; i++) {
-        const tsr_result_finding *const f = choice->findings[i];
         tsr_json_begin_object(t, true);
-        tsr_json_member_bool(t, "fatal", f->fatal);
-        tsr_page_member(t, "check", f->check);
-        tsr_page_member(t, "where", f->where);
-        tsr_page_member(t, "text", f->text);
-        member_row(t, "row", choice, f->row);
+        tsr_share_finding(t, &kStyle, choice->findings[i]);
+        member_row(t, "row", choice, choice->findings[i]->row);
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
@@ -109,10 +94,8 @@ static void write_series(tsr_text *t, const tsr_overview *o)
         tsr_json_end_array(t);
         tsr_json_key(t, "whole");
         tsr_json_begin_object(t, true);
-        for (tsr_figure f = 0; f < TSR_N_FIGURES && s->has_whole; f++) {
-            if (!isnan(s->whole.figures[f]))
-                tsr_page_member_number(t, tsr_figure_of(f)->key, s->whole.figures[f]);
-        }
+        if (s->has_whole)
+            tsr_share_figures(t, &kStyle, s->whole.figures);
         tsr_json_end_object(t);
         tsr_json_end_object(t);
     }
@@ -184,7 +167,7 @@ static void write_result(tsr_text *t, const tsr_overview *o, const tsr_page_choi
     write_facts(t, "facts", &result->facts);
     write_facts(t, "limits", &result->limits);
     write_facts(t, "phases", &result->phases);
-    write_checks(t, result);
+    tsr_share_checks(t, &kStyle, result);
     write_findings(t, choice, result);
     write_series(t, o);
     write_groups(t, choice, o);
@@ -214,11 +197,7 @@ static void write_regressions(tsr_text *t, const tsr_baseline *b, const tsr_page
             tsr_page_member(t, "name", r->now->name);
             tsr_page_member(t, "what", r->now->what);
         }
-        tsr_page_member(t, "figure", isnan(r->loss) ? NULL : tsr_figure_of(r->figure)->key);
-        tsr_page_member_number(t, "before", r->before->figures[r->figure]);
-        tsr_page_member_number(t, "now", r->now->figures[r->figure]);
-        tsr_page_member_number(t, "loss", r->loss);
-        tsr_json_member_bool(t, "failed", r->failed);
+        tsr_share_regression(t, &kStyle, r);
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
@@ -256,16 +235,7 @@ static void write_baseline(tsr_text *t, const tsr_baseline *b, const tsr_page_ch
     write_regressions(t, b, choice);
     write_moved(t, "appeared", b->appeared, b->n_appeared);
     write_moved(t, "disappeared", b->disappeared, b->n_disappeared);
-    tsr_json_key(t, "differences");
-    tsr_json_begin_array(t, true);
-    for (size_t i = 0; i < b->n_differences; i++) {
-        tsr_json_begin_array(t, true);
-        tsr_page_string(t, b->differences[i].name);
-        tsr_page_string(t, b->differences[i].before);
-        tsr_page_string(t, b->differences[i].now);
-        tsr_json_end_array(t);
-    }
-    tsr_json_end_array(t);
+    tsr_share_differences(t, &kStyle, b);
     tsr_json_end_object(t);
 }
 

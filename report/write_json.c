@@ -2,6 +2,7 @@
 #include "report/writers.h"
 
 #include "formats/json/json_write.h"
+#include "report/shared_json.h"
 
 #include <math.h>
 #include <string.h>
@@ -11,14 +12,7 @@ static const char *verdict_of(tsr_outcome outcome)
     return outcome == TSR_OUTCOME_NONE ? NULL : tsr_outcome_name(outcome);
 }
 
-/* Infinite SQNR is null, as everywhere. */
-static void write_figures(tsr_text *t, const double figures[TSR_N_FIGURES])
-{
-    for (tsr_figure f = 0; f < TSR_N_FIGURES; f++) {
-        if (!isnan(figures[f]))
-            tsr_json_member_number(t, tsr_figure_of(f)->key, figures[f]);
-    }
-}
+static const tsr_json_style kStyle = {false, tsr_json_member_string, tsr_json_member_number};
 
 static void write_facts(tsr_text *t, const char *key, const tsr_facts *facts)
 {
@@ -29,31 +23,13 @@ static void write_facts(tsr_text *t, const char *key, const tsr_facts *facts)
     tsr_json_end_object(t);
 }
 
-static void write_checks(tsr_text *t, const tsr_result *result)
-{
-    tsr_json_key(t, "checks");
-    tsr_json_begin_array(t, false);
-    for (size_t i = 0; i < result->n_checks; i++) {
-        tsr_json_begin_object(t, true);
-        tsr_json_member_string(t, "check", result->checks[i].name);
-        tsr_json_member_u64(t, "judged", result->checks[i].judged);
-        tsr_json_member_u64(t, "findings", tsr_count_findings(result, result->checks[i].name));
-        tsr_json_end_object(t);
-    }
-    tsr_json_end_array(t);
-}
-
 static void write_findings(tsr_text *t, const tsr_result *result)
 {
     tsr_json_key(t, "findings");
     tsr_json_begin_array(t, false);
     for (size_t i = 0; i < result->n_findings; i++) {
-        const tsr_result_finding *const f = &result->findings[i];
         tsr_json_begin_object(t, true);
-        tsr_json_member_string(t, "severity", f->fatal ? "error" : "warning");
-        tsr_json_member_string(t, "check", f->check);
-        tsr_json_member_string(t, "where", f->where);
-        tsr_json_member_string(t, "what", f->text);
+        tsr_share_finding(t, &kStyle, &result->findings[i]);
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
@@ -80,7 +56,7 @@ static void write_series(tsr_text *t, const tsr_overview *o)
         if (result->series[i].has_whole) {
             tsr_json_key(t, "whole");
             tsr_json_begin_object(t, true);
-            write_figures(t, result->series[i].whole.figures);
+            tsr_share_figures(t, &kStyle, result->series[i].whole.figures);
             tsr_json_end_object(t);
         }
         tsr_json_end_object(t);
@@ -134,7 +110,7 @@ static void write_worst(tsr_text *t, const char *key, const tsr_result *result, 
         tsr_json_member_string(t, "name", row->name);
         if (row->what != NULL)
             tsr_json_member_string(t, "what", row->what);
-        write_figures(t, row->figures);
+        tsr_share_figures(t, &kStyle, row->figures);
         tsr_json_end_object(t);
     }
     tsr_json_end_array(t);
@@ -161,7 +137,7 @@ static void write_result(tsr_text *t, const tsr_overview *o)
     write_facts(t, "limits", &result->limits);
     if (result->phases.count > 0)
         write_facts(t, "phase_seconds", &result->phases);
-    write_checks(t, result);
+    tsr_share_checks(t, &kStyle, result);
     write_findings(t, result);
     write_series(t, o);
     write_groups(t, o);
@@ -190,11 +166,7 @@ static void write_regression(tsr_text *t, const tsr_result *now, const tsr_regre
     tsr_json_member_string(t, "name", r->now->name);
     tsr_json_member_string(t, "what", r->now->what);
     tsr_json_member_string(t, "series", now->series[r->now->series].name);
-    tsr_json_member_bool(t, "fails_now", r->failed);
-    tsr_json_member_string(t, "figure", isnan(r->loss) ? NULL : tsr_figure_of(r->figure)->key);
-    tsr_json_member_number(t, "before", r->before->figures[r->figure]);
-    tsr_json_member_number(t, "now", r->now->figures[r->figure]);
-    tsr_json_member_number(t, "loss_db", r->loss);
+    tsr_share_regression(t, &kStyle, r);
     tsr_json_end_object(t);
 }
 
@@ -214,16 +186,7 @@ static void write_baseline(tsr_text *t, const tsr_baseline *b)
     tsr_json_end_array(t);
     write_rows(t, "appeared", b->now, b->appeared, b->n_appeared);
     write_rows(t, "disappeared", &b->old, b->disappeared, b->n_disappeared);
-    tsr_json_key(t, "differences");
-    tsr_json_begin_array(t, false);
-    for (size_t i = 0; i < b->n_differences; i++) {
-        tsr_json_begin_object(t, true);
-        tsr_json_member_string(t, "name", b->differences[i].name);
-        tsr_json_member_string(t, "before", b->differences[i].before);
-        tsr_json_member_string(t, "now", b->differences[i].now);
-        tsr_json_end_object(t);
-    }
-    tsr_json_end_array(t);
+    tsr_share_differences(t, &kStyle, b);
     tsr_json_end_object(t);
 }
 

@@ -35,6 +35,7 @@ const seriesOf = (result, row) => result.series[numberOf(result, "series", row)]
 /* What was judged of a tensor: in words, or by the series that the row is in. */
 const whatOf = (result, row) => textOf(result, "what", row) || seriesOf(result, row).name || textOf(result, "note", row) || "";
 const factOf = (result, name) => (result.facts.find((fact) => fact[0] === name) || [])[1];
+const isError = (finding) => finding.severity === "error";
 const rowsOf = (result) => Array.from({ length: result.rows.count }, (_, row) => row);
 
 /* A large model has more rows than a browser opens with ease: the page then has the worst of them, and says so. */

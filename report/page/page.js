@@ -10,7 +10,7 @@ function verdictOf(result, row) {
     const outcome = numberOf(result, "outcome", row);
     const word = ["INFO", "PASS", "FAIL", "SKIP"][outcome];
     return [el("p", { class: "head" }, badge(word), el("span", {}, [result.title, whatOf(result, row)].filter(Boolean).join(": "))),
-        found.length ? el("ul", { class: "plain" }, found.map((finding) => el("li", {}, badge(finding.fatal ? "FAIL" : "NOTE"), el("span", {}, el("strong", {}, finding.check), `: ${finding.text}`)))) : null];
+        found.length ? el("ul", { class: "plain" }, found.map((finding) => el("li", {}, badge(isError(finding) ? "FAIL" : "NOTE"), el("span", {}, el("strong", {}, finding.check), `: ${finding.what}`)))) : null];
 }
 
 function pairs(list) {

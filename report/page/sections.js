@@ -61,7 +61,7 @@ function judged(result, at) {
     const checks = result.checks.map((check) => {
         const findings = check.findings;
         const verdict = findings > 0 ? "FAIL" : check.judged > 0 ? "PASS" : "SKIP";
-        return el("span", { class: "check", style: "white-space:nowrap;margin-right:0.9rem" }, badge(verdict), ` ${check.name} `,
+        return el("span", { class: "check", style: "white-space:nowrap;margin-right:0.9rem" }, badge(verdict), ` ${check.check} `,
             el("span", { class: "quiet" }, findings > 0 ? plural(findings, "finding") : check.judged > 0 ? whole.format(check.judged) : "nothing to judge"));
     });
     return [badge(result.verdict), el("div", {}, el("a", { href: `#result-${at}` }, result.title), el("div", { class: "quiet name" }, breakable(result.path))),
@@ -78,9 +78,9 @@ function verdicts() {
 
 function lossText(regression) {
     const parts = [];
-    if (regression.failed) parts.push("passed before, fails now");
+    if (regression.fails_now) parts.push("passed before, fails now");
     if (regression.figure !== null) {
-        const loss = numberOrNot(regression.loss);
+        const loss = numberOrNot(regression.loss_db);
         parts.push(`${FIGURES.get(regression.figure).title} ${shown(regression.figure, numberOrNot(regression.now))}, before ${shown(regression.figure, numberOrNot(regression.before))}`,
             Number.isFinite(loss) ? `${loss.toFixed(2)} dB lost` : "nothing was lost before");
     }
@@ -108,25 +108,25 @@ function regressions(open) {
         el("h2", { id: "regressions-title" }, baseline.worse ? "What got worse" : "Nothing got worse"),
         el("p", { class: "quiet", style: "margin-bottom:1rem" }, `${whole.format(baseline.compared)} compared with `, el("code", {}, baseline.path),
             `: ${whole.format(baseline.worse)} worse, ${whole.format(baseline.better)} better by more than ${baseline.limit} dB.`),
-        longList(baseline.regressions, (one) => el("li", {}, badge("FAIL", true, one.failed ? "FAILS NOW" : "WORSE"),
+        longList(baseline.regressions, (one) => el("li", {}, badge("FAIL", true, one.fails_now ? "FAILS NOW" : "WORSE"),
             one.row === undefined ? el("span", { class: "name" }, one.name || "the whole model") : rowButton(now, one.row, open),
             el("span", { class: "quiet" }, lossText(one)))),
         moved(baseline.disappeared, "gone"), moved(baseline.appeared, "new"),
         baseline.differences.length ? el("div", { style: "margin-top:1.2rem" }, el("h3", {}, "What else differs"),
-            plainTable([["", false], ["before", false], ["now", false]], baseline.differences.map(([name, before, after]) => [name, before || "\u2013", after || "\u2013"]), "What else differs")) : null);
+            plainTable([["", false], ["before", false], ["now", false]], baseline.differences.map(({ name, before, now: after }) => [name, before || "\u2013", after || "\u2013"]), "What else differs")) : null);
 }
 
 function findings(open) {
     const all = page.results.flatMap((result) => result.findings.map((finding) => ({ result, ...finding })));
     if (all.length === 0) return null;
-    all.sort((a, b) => b.fatal - a.fatal);
-    const wrong = all.filter((finding) => finding.fatal).length;
+    all.sort((a, b) => isError(b) - isError(a));
+    const wrong = all.filter(isError).length;
     const unlisted = page.results.reduce((sum, result) => sum + result.findings_left_out, 0);
     return el("section", { class: wrong ? "card wrong" : "card", id: "findings", "aria-labelledby": "findings-title" },
         el("h2", { id: "findings-title" }, wrong ? "What is wrong" : "What is worth a look"),
-        longList(all, (finding) => el("li", {}, badge(finding.fatal ? "FAIL" : "NOTE"),
+        longList(all, (finding) => el("li", {}, badge(isError(finding) ? "FAIL" : "NOTE"),
             finding.row === null ? el("span", { class: "name" }, finding.where) : rowButton(finding.result, finding.row, open),
-            el("span", {}, el("strong", {}, finding.check), `: ${finding.text}`))),
+            el("span", {}, el("strong", {}, finding.check), `: ${finding.what}`))),
         unlisted > 0 ? el("p", { class: "quiet" }, `${plural(unlisted, "finding")} more; tessera report --csv has all.`) : null);
 }
 

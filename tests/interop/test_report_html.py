@@ -150,7 +150,7 @@ def test_a_planted_fault_is_named(fault, report, tessera, tmp_path):
     (result,) = page.data["results"]
     named = [f for f in result["findings"] if where[fault] in f["where"]]
     words = {"transposed": "grid is stored transposed", "code": "not the nearest", "missing": "without a scale"}
-    assert any(f["fatal"] and words[fault] in f["text"] for f in named), result["findings"]
+    assert any(f["severity"] == "error" and words[fault] in f["what"] for f in named), result["findings"]
 
 
 def test_an_error_is_told(report, tessera, tmp_path):
@@ -159,7 +159,7 @@ def test_an_error_is_told(report, tessera, tmp_path):
     code, page = report(path)
     assert code == 1 and page.verdict == "FAIL" and "exit code 3" in page.heading
     (finding,) = page.data["results"][0]["findings"]
-    assert finding["fatal"] and finding["text"] == json.loads(path.read_text())["error"]["message"]
+    assert finding["severity"] == "error" and finding["what"] == json.loads(path.read_text())["error"]["message"]
 
 
 def test_regressions(report, tmp_path):
@@ -173,10 +173,10 @@ def test_regressions(report, tmp_path):
     assert code == 1 and page.verdict == "FAIL" and baseline["path"] == str(paths[1])
     names = page.data["results"][0]["rows"]["name"]
     (worse,) = baseline["regressions"]
-    assert names[worse["row"]] == new[5]["name"] and worse["now"] == 29 and worse["loss"] == pytest.approx(worse["before"] - 29, rel=1e-5)
+    assert names[worse["row"]] == new[5]["name"] and worse["now"] == 29 and worse["loss_db"] == pytest.approx(worse["before"] - 29, rel=1e-5)
     assert baseline["disappeared"] == {"count": 1, "first": [[gone, None]]} and baseline["appeared"]["count"] == 0
     losses = page.data["results"][0]["rows"]["loss_db"]
-    assert losses[5] == pytest.approx(worse["loss"]) and sum(abs(x) > 0.1 for x in losses) == 1
+    assert losses[5] == pytest.approx(worse["loss_db"]) and sum(abs(x) > 0.1 for x in losses) == 1
     assert report(paths[1])[1].data["baseline"] is None
 
 
