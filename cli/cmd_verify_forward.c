@@ -76,6 +76,8 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_verify_forward 
     TSR_TRY(take_sides(v, named, err));
     if (v->reference != NULL && a->texts.tokens != NULL)
         return tsr_fail(err, TSR_E_USAGE, "--tokens: --reference has its own");
+    if (v->reference != NULL && a->texts.kl_by_layer)
+        return tsr_fail(err, TSR_E_USAGE, "--kl-by-layer: it compares two models, and --reference has states of one");
     if (a->last.threads == 0)
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
     TSR_TRY(tsr_forward_texts_parse(&v->request, &a->texts, err));

@@ -32,6 +32,9 @@ void tsr_forward_options(tsr_option *options, tsr_forward_texts *texts)
         {"--batch", TSR_OPT_COUNT, &texts->sequences, "B",
          "number of sequences: drawn (1), or the first of the file (all)"},
         {"--count", TSR_OPT_COUNT, &texts->length, "N", "tokens of a sequence, at most (64)"},
+        {"--kl-by-layer", TSR_OPT_FLAG, &texts->kl_by_layer, NULL,
+         "KL divergence after every layer, by the final norm and head: as much work again as the head takes, twice a "
+         "layer"},
         {"--max-kl", TSR_OPT_TEXT, &texts->max_kl, "X", "largest mean KL divergence, in nats (none)"},
         {"--min-top1", TSR_OPT_TEXT, &texts->min_top1, "X",
          "smallest share of positions with the same likeliest token (none)"},
@@ -66,6 +69,7 @@ tsr_status tsr_forward_texts_parse(tsr_forward_request *r, const tsr_forward_tex
     r->tokens = texts->tokens != NULL && strcmp(texts->tokens, "random") == 0 ? NULL : texts->tokens;
     r->sequences = texts->sequences > 0 ? texts->sequences : r->tokens == NULL ? 1 : MAX_TOKENS;
     r->length = texts->length;
+    r->kl_by_layer = texts->kl_by_layer;
     return TSR_OK;
 }
 
@@ -90,8 +94,9 @@ static void print_fault(const tsr_judgement *j)
 static void print_layers(const tsr_evidence *e)
 {
     tsr_print("%-22s  %-33s  %s\n", "", "stream of hidden states", "layer alone, on the source's input");
-    tsr_print("%-22s  %9s  %10s  %9s   %9s  %10s  %9s\n", "", "SQNR", "relative", "experts", "SQNR", "relative",
-              "experts");
+    const bool heads = e->items[0].kl.known;
+    tsr_print("%-22s  %9s  %10s  %9s   %9s  %10s  %9s%s\n", "", "SQNR", "relative", "experts", "SQNR", "relative",
+              "experts", heads ? "   KL, nats" : "");
     for (size_t i = 0; i + 1 < e->count; i++) {
         const tsr_judgement *const stream = &e->items[i], *const alone = stream + 1;
         if (strcmp(stream->what, TSR_FORWARD_STREAM) != 0 || strcmp(alone->what, TSR_FORWARD_LAYER) != 0)
@@ -101,6 +106,8 @@ static void print_layers(const tsr_evidence *e)
         print_share(stream);
         tsr_print("   %6.2f dB  %10.3g", tsr_metrics_sqnr(&alone->metrics), tsr_metrics_relative(&alone->metrics));
         print_share(alone);
+        if (stream->kl.known)
+            tsr_print("   %8.3g", stream->kl.mean);
         tsr_print("\n");
         for (const tsr_judgement *j = stream; j <= alone; j++) {
             if (j->fault != NULL)

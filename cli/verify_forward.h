@@ -25,6 +25,7 @@ extern const tsr_verify_kind tsr_kind_forward;
 typedef struct tsr_forward_texts {
     const char *layers, *tokens, *max_kl, *min_top1;
     uint64_t sequences, length;
+    bool kl_by_layer;
 } tsr_forward_texts;
 
 /* With the defaults of this machine. */

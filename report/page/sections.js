@@ -234,7 +234,7 @@ function costs(result, grid, open) {
         .map(([label, name]) => ({ label, value: Number(factOf(result, name)) })).filter((bar) => bar.value > 0);
     show("Time by phase, seconds of all threads", "kernel_seconds", phases, "phase");
     show("Bytes read and written", "bytes", moved, "what");
-    show("Time of kernels, seconds", "kernel_seconds", rowBars("kernel_seconds", rowsOf(result)), "judgement");
+    show(result.title === "verify weights" ? "Time of reading and comparing, seconds of all threads" : "Time of kernels, seconds", "kernel_seconds", rowBars("kernel_seconds", rowsOf(result)), "judgement");
     const compared = result.series.filter((one) => one.whole.bytes !== undefined).length > 1;
     for (const [at, series] of result.series.entries()) {
         const rows = rowsOf(result).filter((row) => numberOf(result, "series", row) === at);

@@ -1,6 +1,7 @@
 """`tessera verify all`: which kinds apply to what a checkpoint holds, each kind's own result in one file, one verdict; what cannot be
 carried out hides nothing else; `tessera report` reads the file as if the kinds had been run one by one."""
 
+import csv
 import json
 import pathlib
 import signal
@@ -20,7 +21,7 @@ SCHEMAS = {path.name: json.loads(path.read_text()) for path in (ROOT / "docs/sch
 REGISTRY = referencing.Registry().with_resources((name, referencing.Resource.from_contents(schema)) for name, schema in SCHEMAS.items())
 KINDS = ["weights", "gemm", "epilogue", "dequant", "mla", "forward"]
 NOT = "not applicable"
-QUICK = ["--device", "cpu", "--sample", "2", "--count", "4"]
+QUICK = ["--device", "cpu", "--sample", "2", "--count", "4", "--kl-by-layer"]
 # A checkpoint, how it is quantized (None: it is held to itself), and the kinds that apply.
 APPLIES = {
     "block FP8": ("llama", [], "weights gemm forward"),
@@ -103,7 +104,7 @@ def test_results_and_reports_are_those_of_the_kinds_by_themselves(made, run, tes
     alone, text = [], (tmp_path / "all.json").read_text()
     for kind in kinds:
         words = [] if kind == "weights" else [kind]
-        options = {"weights": [], "gemm": ["--device", "cpu", "--sample", "2"], "mla": ["--device", "cpu"], "forward": ["--count", "4"]}[kind]
+        options = {"weights": [], "gemm": ["--device", "cpu", "--sample", "2"], "mla": ["--device", "cpu"], "forward": ["--count", "4", "--kl-by-layer"]}[kind]
         assert harness.run(tessera, ["verify", *words, dst, "--against", src, *options, "--json", tmp_path / f"{kind}.json"])[0] == 0
         assert timeless(json.loads((tmp_path / f"{kind}.json").read_text())) == timeless(said["kinds"][kind]["result"]), kind
         # What is embedded, as a file of its own: the reports of both are the same but for what does not apply.
@@ -123,6 +124,8 @@ def test_results_and_reports_are_those_of_the_kinds_by_themselves(made, run, tes
     tables = [(tmp_path / f"{name}.csv").read_text().splitlines() for name in "ab"]
     cut = [[line.split(",", 1)[1] for line in table if ",skipped," not in line or "verify epilogue" not in line and "verify dequant" not in line]
            for table in tables]
+    streams = [row for row in csv.DictReader((tmp_path / "b.csv").open(newline="")) if row["what"] == "stream of hidden states"]
+    assert len(streams) > 1 and all(float(row["kl_mean_nats"]) >= 0 for row in streams)
     assert cut[0] == cut[1] and len(tables[1]) == len(tables[0]) + 2
     assert (tmp_path / "b.junit").read_text() == (tmp_path / "all.xml").read_text()
     assert "➖ SKIP" in (tmp_path / "b.markdown").read_text() and suites["mla"].get("failures") == "0"

@@ -287,6 +287,30 @@ def test_what_two_checkpoints_make_of_the_same_tokens(tmp_path, verify, family):
     assert len(found) == 2 * LAYERS + 1
 
 
+def test_divergence_layer_by_layer(tmp_path, verify, tessera):
+    """Each model's stream through its own final norm and head, after every layer; behind the last one that is the logits'."""
+    m = Whole("qwen3_moe")
+    other = noisy(m, 0.05)
+    (tmp_path / "t.txt").write_text("\n".join(" ".join(map(str, row)) for row in m.tokens))
+    a, b = m.write(tmp_path / "a"), write(tmp_path / "b", other, m.config)
+    found = verify(a, b, "--tokens", tmp_path / "t.txt", "--kl-by-layer")
+    plain = verify(a, b, "--tokens", tmp_path / "t.txt")
+    x, y = (t["model.embed_tokens.weight"].astype(np.float64)[m.tokens] for t in (m.tensors, other))
+    for layer in range(LAYERS):
+        x, y = m.run_layer(layer, x, m.tensors)[0], m.run_layer(layer, y, other)[0]
+        log_p, log_q = (np.log(softmax(logits)) for logits in (m.logits(x, m.tensors), m.logits(y, other)))
+        kl = (np.exp(log_p) * (log_p - log_q)).sum(-1)
+        stream = found[f"model.layers.{layer}", "stream of hidden states"]
+        assert (stream["kl_mean_nats"], stream["kl_max_nats"]) == (pytest.approx(kl.mean(), rel=1e-6), pytest.approx(kl.max(), rel=1e-6))
+        assert {key: value for key, value in stream.items() if not key.startswith("kl_")} == plain[f"model.layers.{layer}", "stream of hidden states"]
+    assert stream["kl_mean_nats"] == found["model", "logits"]["kl_mean_nats"] > 0
+    _, out, _ = harness.run(tessera, ["verify", "forward", b, "--against", a, "--tokens", tmp_path / "t.txt", "--kl-by-layer"])
+    shown = [line.split()[-1] for line in out.splitlines() if line.startswith("model.layers.")]
+    assert shown == [f"{found[f'model.layers.{layer}', 'stream of hidden states']['kl_mean_nats']:.3g}" for layer in range(LAYERS)]
+    code, _, err = harness.run(tessera, ["verify", "forward", b, "--reference", a, "--kl-by-layer"])
+    assert code == 2 and "--kl-by-layer" in err
+
+
 @pytest.mark.parametrize("options", [("--max-kl", "1e-6"), ("--min-top1", "1.01")])
 def test_limits_of_logits(tmp_path, verify, options):
     m = Whole("llama")

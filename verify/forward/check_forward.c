@@ -62,81 +62,8 @@ static void tell(const check *c, size_t layer)
         r->run.progress(&progress, r->run.progress_data);
 }
 
-/* ---- layers ---- */
+/* ---- distributions of the next token ---- */
 
-static void count_alike(const check *c, tsr_judgement *j, const uint32_t *x, const uint32_t *y)
-{
-    const size_t k = c->source.router.chosen;
-    j->choices = c->n * k;
-    for (size_t i = 0; i < j->choices; i++) {
-        for (size_t at = i / k * k; at < i / k * k + k; at++)
-            j->agreed += x[i] == y[at];
-    }
-}
-
-static tsr_judgement blank(const char *subject, const char *what, tsr_error_kind kind)
-{
-    return (tsr_judgement){.subject = subject, .what = what, .kind = kind, .of_bound = -1, .of_expected = -1};
-}
-
-/* A fault when the source's own values are NaN or Inf, since nothing can be compared with them; otherwise NULL. */
-static const char *nonfinite_in(const tsr_metrics *m)
-{
-    return m->nonfinite[1] > 0 ? "NaN or Inf" : m->nonfinite[0] > 0 ? "NaN or Inf in the source" : NULL;
-}
-
-/* `routed`: the layer chooses experts in both models. */
-static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
-{
-    const size_t size = c->n * c->hidden, k = c->source.router.chosen;
-    char subject[64], fault[64];
-    snprintf(subject, sizeof subject, "model.layers.%zu", layer);
-    tsr_judgement stream = blank(subject, TSR_FORWARD_STREAM, TSR_ERROR_QUANTIZATION);
-    tsr_judgement alone = blank(subject, TSR_FORWARD_LAYER, TSR_ERROR_QUANTIZATION);
-    measure(c, &stream, c->x, c->y, c->n, c->hidden, "channel");
-    if (routed) {
-        count_alike(c, &stream, c->chosen[0], c->chosen[1]);
-        count_alike(c, &alone, c->chosen[0], c->chosen[1] + c->n * k);
-    }
-    stream.fault = nonfinite_in(&stream.metrics);
-    TSR_TRY(tsr_evidence_add(c->evidence, &stream, err));
-    /* The difference between a layer's output and its input is what the layer adds. */
-    double *const added = malloc((2 * size + 1) * sizeof *added);
-    if (added == NULL)
-        return tsr_out_of_memory(err, "for hidden states");
-    for (size_t i = 0; i < size; i++) {
-        added[i] = c->x[i] - c->before[i];
-        added[size + i] = c->y[size + i] - c->before[i];
-    }
-    measure(c, &alone, added, added + size, c->n, c->hidden, "channel");
-    free(added);
-    alone.fault = nonfinite_in(&alone.metrics);
-    if (alone.fault == NULL && !(tsr_metrics_sqnr(&alone.metrics) >= c->request->limits.min_sqnr)) {
-        snprintf(fault, sizeof fault, "SQNR below %g dB", c->request->limits.min_sqnr);
-        alone.fault = fault;
-    }
-    return tsr_evidence_add(c->evidence, &alone, err);
-}
-
-static tsr_status run_layer(check *c, size_t layer, tsr_err *err)
-{
-    const size_t size = c->n * c->hidden;
-    const double began = tsr_now();
-    bool routed[2];
-    memcpy(c->before, c->x, size * sizeof *c->x);
-    memcpy(c->y + size, c->x, size * sizeof *c->x);
-    TSR_TRY(tsr_forward_layer(&c->source, layer, &c->tokens, c->x, c->chosen[0], &routed[0], err));
-    TSR_TRY(tsr_forward_layer(&c->model, layer, &c->twice, c->y, c->chosen[1], &routed[1], err));
-    const double ran = tsr_now();
-    c->evidence->phases[TSR_PHASE_ORACLE] += ran - began;
-    const tsr_status status = judge_layer(c, layer, routed[0] && routed[1], err);
-    c->evidence->phases[TSR_PHASE_JUDGE] += tsr_now() - ran;
-    return status;
-}
-
-/* ---- logits ---- */
-
-/* log sum exp, shifted so that nothing overflows. */
 static double log_sum(const double *x, size_t n)
 {
     double most = -INFINITY, sum = 0;
@@ -183,6 +110,107 @@ static void compare_logits(const check *c, tsr_judgement *total, const double *x
     }
 }
 
+/* Puts both streams as they stand through the final norm and head of their models, and adds up how the logits differ. */
+static tsr_status compare_heads(const check *c, tsr_judgement *total, tsr_err *err)
+{
+    const size_t width = c->source.vocabulary;
+    double *const logits = malloc(2 * CHUNK * width * sizeof *logits);
+    tsr_status status = logits == NULL ? tsr_out_of_memory(err, "for logits") : TSR_OK;
+    total->kl.known = true;
+    for (size_t row = 0; status == TSR_OK && row < c->n; row += CHUNK) {
+        const size_t n = tsr_min_u64(CHUNK, c->n - row);
+        status = tsr_forward_logits(&c->source, c->x + row * c->hidden, n, logits, err);
+        if (status == TSR_OK)
+            status = tsr_forward_logits(&c->model, c->y + row * c->hidden, n, logits + CHUNK * width, err);
+        if (status == TSR_OK)
+            compare_logits(c, total, logits, logits + CHUNK * width, row, n, width);
+    }
+    free(logits);
+    return status;
+}
+
+/* ---- layers ---- */
+
+static void count_alike(const check *c, tsr_judgement *j, const uint32_t *x, const uint32_t *y)
+{
+    const size_t k = c->source.router.chosen;
+    j->choices = c->n * k;
+    for (size_t i = 0; i < j->choices; i++) {
+        for (size_t at = i / k * k; at < i / k * k + k; at++)
+            j->agreed += x[i] == y[at];
+    }
+}
+
+static tsr_judgement blank(const char *subject, const char *what, tsr_error_kind kind)
+{
+    return (tsr_judgement){.subject = subject, .what = what, .kind = kind, .of_bound = -1, .of_expected = -1};
+}
+
+/* A fault when the source's own values are NaN or Inf, since nothing can be compared with them; otherwise NULL. */
+static const char *nonfinite_in(const tsr_metrics *m)
+{
+    return m->nonfinite[1] > 0 ? "NaN or Inf" : m->nonfinite[0] > 0 ? "NaN or Inf in the source" : NULL;
+}
+
+/* `routed`: the layer chooses experts in both models. */
+static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
+{
+    const size_t size = c->n * c->hidden, k = c->source.router.chosen;
+    char subject[64], fault[64];
+    snprintf(subject, sizeof subject, "model.layers.%zu", layer);
+    tsr_judgement stream = blank(subject, TSR_FORWARD_STREAM, TSR_ERROR_QUANTIZATION);
+    tsr_judgement alone = blank(subject, TSR_FORWARD_LAYER, TSR_ERROR_QUANTIZATION);
+    measure(c, &stream, c->x, c->y, c->n, c->hidden, "channel");
+    if (routed) {
+        count_alike(c, &stream, c->chosen[0], c->chosen[1]);
+        count_alike(c, &alone, c->chosen[0], c->chosen[1] + c->n * k);
+    }
+    if (c->request->kl_by_layer) {
+        tsr_judgement heads = {0};
+        TSR_TRY(compare_heads(c, &heads, err));
+        stream.kl.known = true;
+        stream.kl.mean = heads.kl.mean;
+        stream.kl.max = heads.kl.max;
+    }
+    stream.fault = nonfinite_in(&stream.metrics);
+    TSR_TRY(tsr_evidence_add(c->evidence, &stream, err));
+    /* The difference between a layer's output and its input is what the layer adds. */
+    double *const added = malloc((2 * size + 1) * sizeof *added);
+    if (added == NULL)
+        return tsr_out_of_memory(err, "for hidden states");
+    for (size_t i = 0; i < size; i++) {
+        added[i] = c->x[i] - c->before[i];
+        added[size + i] = c->y[size + i] - c->before[i];
+    }
+    measure(c, &alone, added, added + size, c->n, c->hidden, "channel");
+    free(added);
+    alone.fault = nonfinite_in(&alone.metrics);
+    if (alone.fault == NULL && !(tsr_metrics_sqnr(&alone.metrics) >= c->request->limits.min_sqnr)) {
+        snprintf(fault, sizeof fault, "SQNR below %g dB", c->request->limits.min_sqnr);
+        alone.fault = fault;
+    }
+    return tsr_evidence_add(c->evidence, &alone, err);
+}
+
+static tsr_status run_layer(check *c, size_t layer, tsr_err *err)
+{
+    const size_t size = c->n * c->hidden;
+    const double began = tsr_now();
+    bool routed[2];
+    memcpy(c->before, c->x, size * sizeof *c->x);
+    memcpy(c->y + size, c->x, size * sizeof *c->x);
+    TSR_TRY(tsr_forward_layer(&c->source, layer, &c->tokens, c->x, c->chosen[0], &routed[0], err));
+    TSR_TRY(tsr_forward_layer(&c->model, layer, &c->twice, c->y, c->chosen[1], &routed[1], err));
+    const double ran = tsr_now();
+    c->evidence->phases[TSR_PHASE_ORACLE] += ran - began;
+    const tsr_status status = judge_layer(c, layer, routed[0] && routed[1], err);
+    c->evidence->phases[TSR_PHASE_JUDGE] += tsr_now() - ran;
+    return status;
+}
+
+/* ---- logits ---- */
+
+/* log sum exp, shifted so that nothing overflows. */
 static tsr_status limit_logits(check *c, tsr_judgement *j, tsr_err *err)
 {
     const tsr_forward_limits *const limits = &c->request->limits;
@@ -205,22 +233,10 @@ static tsr_status limit_logits(check *c, tsr_judgement *j, tsr_err *err)
 
 static tsr_status run_logits(check *c, tsr_err *err)
 {
-    const size_t width = c->source.vocabulary;
-    double *const logits = malloc(2 * CHUNK * width * sizeof *logits);
     tsr_judgement j = blank("model", TSR_FORWARD_LOGITS, TSR_ERROR_QUANTIZATION);
-    tsr_status status = logits == NULL ? tsr_out_of_memory(err, "for logits") : TSR_OK;
     j.choices = c->n;
-    j.kl.known = true;
-    for (size_t row = 0; status == TSR_OK && row < c->n; row += CHUNK) {
-        const size_t n = tsr_min_u64(CHUNK, c->n - row);
-        status = tsr_forward_logits(&c->source, c->x + row * c->hidden, n, logits, err);
-        if (status == TSR_OK)
-            status = tsr_forward_logits(&c->model, c->y + row * c->hidden, n, logits + CHUNK * width, err);
-        if (status == TSR_OK)
-            compare_logits(c, &j, logits, logits + CHUNK * width, row, n, width);
-    }
-    free(logits);
-    return status == TSR_OK ? limit_logits(c, &j, err) : status;
+    TSR_TRY(compare_heads(c, &j, err));
+    return limit_logits(c, &j, err);
 }
 
 /* ---- another implementation ---- */

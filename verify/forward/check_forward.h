@@ -33,6 +33,8 @@ typedef struct tsr_forward_request {
     size_t sequences, length;        /* of tokens: so many at most */
     size_t first, last;              /* layers (SIZE_MAX: the last); embeddings go straight to the first */
     uint64_t seed;
+    bool
+        kl_by_layer; /* with `model`: both streams after every layer go through their model's final norm and head, too */
     tsr_forward_limits limits;
     tsr_run_options run; /* progress is told after each layer; memory 0: no limit */
 } tsr_forward_request;
