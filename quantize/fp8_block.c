@@ -214,19 +214,45 @@ static void make_codes(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, co
     encode(k, group, width, scales);
 }
 
+static void note_peak(tsr_block_notes *notes, const tsr_fp8_band *band, const block *b, uint64_t first, float scale,
+                      const tsr_quant_stats *cost)
+{
+    const uint64_t columns = band->tensor->shape[band->tensor->rank - 1], at = cost->max_error_at - first;
+    const uint64_t row = at / columns, col = at % columns;
+    tsr_block_note_peak(notes, cost->max_error, cost->max_error_at, (float)element(b, row, col),
+                        tsr_e4m3_to_f32(b->codes[row * b->ld_codes + col]) * scale);
+}
+
+/* Counts the codes of a group. */
+static void count_codes(const tsr_fp8_band *band, const block *group)
+{
+    const uint64_t row = band->first / band->tensor->shape[band->tensor->rank - 1];
+    for (size_t r = 0; r < group->rows; r++)
+        tsr_block_count(band->notes, row + r, group->codes + r * group->ld_codes, group->cols, false);
+}
+
 /* Adds what the group's codes and scales cost; `first` is the flat index of its first element. */
 static tsr_status measure_group(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const tsr_fp8_band *band,
                                 const block *group, uint64_t first, const float *scales, const uint32_t *amax,
                                 tsr_quant_stats *stats, tsr_err *err)
 {
     const size_t width = scheme->block_cols;
+    const uint64_t columns = band->tensor->shape[band->tensor->rank - 1];
+    const tsr_block_line line = tsr_block_line_of(band->notes, first / columns);
     for (size_t col = 0, i = 0; col < group->cols; col += width, i++) {
         const block b = part_of(group, col, tsr_min_u64(width, group->cols - col));
         if (amax[i] >= TSR_FP32_INF_BITS)
             return report_not_finite(band, &b, first + col, err);
         const tsr_quant_stats cost = block_stats(k, band, &b, first + col, scales[i], amax[i]);
         tsr_quant_stats_add(stats, &cost);
+        if (band->notes == NULL)
+            continue;
+        tsr_block_note(band->notes, line, (first % columns + col) / width, sqrt(cost.worst_mse), scales[i], amax[i]);
+        if (tsr_block_is_peak(band->notes, cost.max_error))
+            note_peak(band->notes, band, &b, first + col, scales[i], &cost);
     }
+    if (band->notes != NULL)
+        count_codes(band, group);
     return TSR_OK;
 }
 

@@ -9,6 +9,7 @@
 #include "common/status.h"
 #include "formats/checkpoint/safetensors.h"
 #include "kernels/cpu/cpu.h"
+#include "quantize/block_cells.h"
 #include "quantize/quant_stats.h"
 
 #include <stdbool.h>
@@ -36,8 +37,9 @@ typedef struct tsr_fp8_band {
     uint64_t rows, cols, ld;
     uint8_t *codes; /* [rows, cols], out, rows `ld_codes` apart */
     uint64_t ld_codes;
-    float *scales;  /* [ceil(cols / block_cols)], out */
-    float *scratch; /* tsr_fp8_block_scratch bytes */
+    float *scales;          /* [ceil(cols / block_cols)], out */
+    float *scratch;         /* tsr_fp8_block_scratch bytes */
+    tsr_block_notes *notes; /* NULL: figures of single blocks are not wanted */
 } tsr_fp8_band;
 
 /* Bytes of scratch that a band of this dtype needs. */

@@ -19,10 +19,12 @@ uint64_t tsr_int_groups(const tsr_int_scheme *scheme, uint64_t cols)
 typedef struct room {
     float *f32, *low, *high, *scale, *zero;
     uint32_t *amax;
+    float *e2; /* mean squared errors in units of the scale */
+    tsr_block_band band;
     int8_t *trial;
 } room;
 
-enum { GROUP_ARRAYS = 5 };
+enum { GROUP_ARRAYS = 9 /* the band's three among them */ };
 
 static room divide(const tsr_int_scheme *scheme, uint64_t cols, void *scratch)
 {
@@ -33,7 +35,9 @@ static room divide(const tsr_int_scheme *scheme, uint64_t cols, void *scratch)
     r.scale = r.high + groups;
     r.zero = r.scale + groups;
     r.amax = (uint32_t *)(r.zero + groups);
-    r.trial = (int8_t *)(r.amax + groups);
+    r.e2 = (float *)(r.amax + groups);
+    r.band = tsr_block_band_of(r.e2 + groups, groups, 1);
+    r.trial = (int8_t *)(r.e2 + groups) + TSR_BLOCK_BAND_BYTES(groups);
     return r;
 }
 
@@ -213,6 +217,16 @@ static tsr_status quantize_row(const tsr_int_scheme *scheme, const tsr_cpu_kerne
     return TSR_OK;
 }
 
+/* Notes the largest error of a group: `first` is the flat index of the first of its elements x. */
+static void note_peak(tsr_block_notes *notes, source x, uint64_t first, const tsr_int_code *code, const int8_t *codes,
+                      const tsr_int_error *error)
+{
+    const double largest = (double)error->max_e * (double)code->scale;
+    if (tsr_block_is_peak(notes, largest))
+        tsr_block_note_peak(notes, largest, first + error->max_at, element(x, error->max_at),
+                            ((float)codes[error->max_at] - code->zero) * code->scale);
+}
+
 tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_int_rows *rows,
                             tsr_quant_stats *stats, tsr_err *err)
 {
@@ -220,7 +234,7 @@ tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels 
     const uint64_t cols = t->shape[1], width = scheme->group == 0 ? cols : scheme->group;
     const uint64_t groups = tsr_int_groups(scheme, cols);
     const size_t bytes = tsr_dtype_bytes((tsr_dtype)t->dtype);
-    const room r = divide(scheme, cols, rows->scratch);
+    room r = divide(scheme, cols, rows->scratch);
     for (uint64_t row = 0; row < rows->rows; row++) {
         const void *const from = (const char *)rows->x + row * cols * bytes;
         int8_t *const codes = rows->codes + row * cols;
@@ -228,6 +242,7 @@ tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels 
             tsr_widen_to_f32(kernels, (tsr_dtype)t->dtype, from, cols, r.f32);
         const source x = t->dtype == TSR_BF16 ? (source){.bf16 = from} : (source){.f32 = r.f32};
         TSR_TRY(quantize_row(scheme, kernels, rows, row, x, &r, codes, err));
+        const uint64_t noted = rows->rows_before + rows->row + row;
         for (uint64_t g = 0; g < groups; g++) {
             const uint64_t col = g * width, n = tsr_min_u64(width, cols - col);
             const tsr_int_code code = code_at(scheme, &r, g);
@@ -241,7 +256,15 @@ tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels 
             tsr_int_error error;
             measure(kernels, part_of(x, col), n, &code, codes + col, &error);
             tsr_quant_stats_add_group(stats, &error, code.scale, amax, n, (rows->row + row) * cols + col);
+            r.e2[g] = (float)(error.sum_e2 / (double)n);
+            if (rows->notes != NULL)
+                note_peak(rows->notes, part_of(x, col), noted * cols + col, &code, codes + col, &error);
+        }
+        if (stats != NULL && rows->notes != NULL) {
+            tsr_block_band_add(rows->notes, &r.band, kernels, noted, r.e2, r.scale, r.amax);
+            tsr_block_count(rows->notes, noted, codes, cols, false);
         }
     }
+    tsr_block_band_end(rows->notes, &r.band);
     return TSR_OK;
 }

@@ -12,6 +12,7 @@
 #include "common/status.h"
 #include "formats/checkpoint/safetensors.h"
 #include "kernels/cpu/cpu.h"
+#include "quantize/block_cells.h"
 #include "quantize/quant_stats.h"
 
 #include <stdbool.h>
@@ -34,11 +35,13 @@ typedef struct tsr_int_scheme {
 typedef struct tsr_int_rows {
     const tsr_tensor *tensor; /* the source, [R, C]: BF16, F16 or F32 */
     uint64_t row, rows;
-    const void *x;       /* [rows, C], dense */
-    int8_t *codes;       /* [rows, C], out: two's complement */
-    float *scales;       /* [rows, groups], out: values of scale_dtype */
-    int8_t *zero_points; /* [rows, groups], out; NULL when symmetric */
-    void *scratch;       /* tsr_int_scratch bytes */
+    const void *x;          /* [rows, C], dense */
+    int8_t *codes;          /* [rows, C], out: two's complement */
+    float *scales;          /* [rows, groups], out: values of scale_dtype */
+    int8_t *zero_points;    /* [rows, groups], out; NULL when symmetric */
+    void *scratch;          /* tsr_int_scratch bytes */
+    tsr_block_notes *notes; /* NULL: figures of single groups are not wanted */
+    uint64_t rows_before;   /* of what is noted, where the tensor is a part of it */
 } tsr_int_rows;
 
 /* Groups of a row of `cols` columns. */

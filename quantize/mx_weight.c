@@ -84,12 +84,13 @@ float tsr_nvfp4_global(const tsr_mx_scheme *scheme, tsr_dtype source, const floa
 /* ---- rows ---- */
 
 /* Scratch for quantizing a row: the row in FP32, unless it is BF16; of each group amax as FP32 bits, t, and what its codes
- * cost. For a search also the least squared error of each group, the scale that has it, and a trial's t, scales
- * and codes. */
+ * cost; of several rows the largest figures of each. For a search also the least squared error of each group, the scale
+ * that has it, and a trial's t, scales and codes. */
 typedef struct room {
     double *best;
     float *f32, *t, *q2, *e2, *qv, *trial_t;
     uint32_t *amax;
+    tsr_block_band band;
     uint8_t *found, *trial_scales, *trial_codes;
 } room;
 
@@ -104,7 +105,8 @@ static room divide(const tsr_mx_scheme *scheme, uint64_t cols, void *scratch)
     r.qv = r.e2 + groups;
     r.trial_t = r.qv + groups;
     r.amax = (uint32_t *)(r.trial_t + groups);
-    r.found = (uint8_t *)(r.amax + groups);
+    r.band = tsr_block_band_of(r.amax + groups, groups, sqrtf(1 / (float)scheme->group));
+    r.found = (uint8_t *)(r.amax + groups) + TSR_BLOCK_BAND_BYTES(groups);
     r.trial_scales = r.found + groups;
     r.trial_codes = r.trial_scales + groups;
     return r;
@@ -113,7 +115,7 @@ static room divide(const tsr_mx_scheme *scheme, uint64_t cols, void *scratch)
 size_t tsr_mx_scratch(const tsr_mx_scheme *scheme, uint64_t cols)
 {
     const uint64_t groups = cols / scheme->group;
-    return groups * (sizeof(double) + 6 * sizeof(float) + 2) + cols * sizeof(float) +
+    return groups * (sizeof(double) + 6 * sizeof(float) + TSR_BLOCK_BAND_BYTES(1) + 2) + cols * sizeof(float) +
            tsr_mx_code_bytes(scheme->element, cols);
 }
 
@@ -374,9 +376,10 @@ static uint64_t find_largest(const tsr_mx_scheme *scheme, source x, const uint8_
     return 0;
 }
 
-/* Adds what a row's codes cost; `first` is the flat index of its first element. */
-static void add_stats(const tsr_mx_scheme *scheme, source x, const uint8_t *codes, uint64_t groups, const room *r,
-                      const tsr_mx_error *error, uint64_t first, tsr_quant_stats *stats)
+/* Adds what a row's codes cost; `first` is the flat index of its first element, and `largest_at` the column of the
+ * largest error, should it be the largest so far. */
+static void add_stats(const tsr_mx_scheme *scheme, source x, uint64_t groups, const room *r, const tsr_mx_error *error,
+                      uint64_t first, uint64_t largest_at, tsr_quant_stats *stats)
 {
     const double each = 1 / (double)scheme->group;
     tsr_quant_stats cost = {.elements = groups * scheme->group,
@@ -403,20 +406,33 @@ static void add_stats(const tsr_mx_scheme *scheme, source x, const uint8_t *code
     cost.worst_mse *= each;
     cost.worst_at = first + worst * scheme->group;
     cost.amax = (double)tsr_f32_from_bits(amax);
-    if (cost.max_error > stats->max_error)
-        cost.max_error_at = first + find_largest(scheme, x, codes, groups, r, error->largest);
+    cost.max_error_at = first + largest_at;
     tsr_quant_stats_add(stats, &cost);
 }
 
-static void measure_row(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, source x, uint64_t cols,
-                        const uint8_t *codes, const room *r, uint64_t first, tsr_quant_stats *stats)
+/* Measures row `row` of all rows and matrices. */
+static void measure_row(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, const tsr_mx_rows *rows, uint64_t row,
+                        source x, const uint8_t *codes, room *r, tsr_quant_stats *stats)
 {
+    const uint64_t cols = cols_of(rows), groups = cols / scheme->group, first = row * cols;
+    tsr_block_notes *const notes = rows->notes;
     const tsr_mx_error error = measure(scheme, k, x, cols, r->t, codes, r);
-    add_stats(scheme, x, codes, cols / scheme->group, r, &error, first, stats);
+    const double largest = (double)error.largest;
+    const bool is_peak = notes != NULL && tsr_block_is_peak(notes, largest);
+    const bool wanted = is_peak || largest > stats->max_error;
+    const uint64_t at = wanted ? find_largest(scheme, x, codes, groups, r, error.largest) : 0;
+    add_stats(scheme, x, groups, r, &error, first, at, stats);
+    if (notes == NULL)
+        return;
+    tsr_block_band_add(notes, &r->band, k, row, r->e2, r->t, r->amax);
+    if (is_peak)
+        tsr_block_note_peak(notes, largest, first + at, element(x, at),
+                            value_of(scheme, codes, at) * r->t[at / scheme->group]);
+    tsr_block_count(notes, row, codes, tsr_mx_code_bytes(scheme->element, cols), scheme->element == TSR_MX_E2M1);
 }
 
 static tsr_status quantize_row(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k, const tsr_mx_rows *rows,
-                               uint64_t row, const room *r, tsr_quant_stats *stats, tsr_err *err)
+                               uint64_t row, room *r, tsr_quant_stats *stats, tsr_err *err)
 {
     const uint64_t cols = cols_of(rows), groups = cols / scheme->group;
     const uint64_t group_bytes = tsr_mx_code_bytes(scheme->element, scheme->group);
@@ -434,7 +450,7 @@ static tsr_status quantize_row(const tsr_mx_scheme *scheme, const tsr_cpu_kernel
             rows->scale_values[row * groups + g] = r->amax[g] == 0 ? 1 : r->t[g];
     }
     if (stats != NULL)
-        measure_row(scheme, k, x, cols, codes, r, (rows->row + row) * cols, stats);
+        measure_row(scheme, k, rows, rows->row + row, x, codes, r, stats);
     return TSR_OK;
 }
 
@@ -445,9 +461,10 @@ tsr_status tsr_mx_quantize(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k
     if (cols % scheme->group != 0)
         return tsr_fail(err, TSR_E_SHAPE, "'%s': %llu columns are not whole groups of %u", rows->tensor->name,
                         U64(cols), scheme->group);
-    const room r = divide(scheme, cols, rows->scratch);
+    room r = divide(scheme, cols, rows->scratch);
     for (uint64_t row = 0; row < rows->rows; row++)
         TSR_TRY(quantize_row(scheme, kernels, rows, row, &r, stats, err));
+    tsr_block_band_end(rows->notes, &r.band);
     return TSR_OK;
 }
 
@@ -455,13 +472,14 @@ tsr_status tsr_mx_measure(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *ke
                           tsr_quant_stats *stats, tsr_err *err)
 {
     const uint64_t cols = cols_of(rows), groups = cols / scheme->group;
-    const room r = divide(scheme, cols, rows->scratch);
+    room r = divide(scheme, cols, rows->scratch);
     for (uint64_t row = 0; row < rows->rows; row++) {
         const source x = take_row(kernels, rows, row, r.f32);
         const uint8_t *const codes = rows->codes + row * tsr_mx_code_bytes(scheme->element, cols);
         TSR_TRY(find_amax(kernels, rows, row, x, scheme->group, r.amax, err));
         tsr_mx_scale_values(scheme->scale, rows->global, rows->scales + row * groups, groups, r.t);
-        measure_row(scheme, kernels, x, cols, codes, &r, (rows->row + row) * cols, stats);
+        measure_row(scheme, kernels, rows, rows->row + row, x, codes, &r, stats);
     }
+    tsr_block_band_end(rows->notes, &r.band);
     return TSR_OK;
 }

@@ -10,6 +10,7 @@
 #include "common/status.h"
 #include "formats/checkpoint/safetensors.h"
 #include "kernels/cpu/cpu.h"
+#include "quantize/block_cells.h"
 #include "quantize/mx_format.h"
 #include "quantize/quant_stats.h"
 
@@ -66,6 +67,7 @@ typedef struct tsr_mx_rows {
     uint8_t *scales;          /* [rows, C / group], out */
     float *scale_values; /* [rows, C / group], out: t, but 1 for a group of zeros (tsr_quant_stats_scales); or NULL */
     void *scratch;       /* tsr_mx_scratch bytes */
+    tsr_block_notes *notes; /* NULL: figures of single groups are not wanted */
 } tsr_mx_rows;
 
 size_t tsr_mx_scratch(const tsr_mx_scheme *scheme, uint64_t cols);

@@ -13,20 +13,22 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # A room and the rooms that it may include. "*" behind a name stands for all rooms inside it. What a room may include, it
 # names: there is no inheritance to look up.
 FORMATS = ["common", "formats/json", "formats/checkpoint", "formats/model", "formats/loaders"]
+BLOCKS = ["formats/blocks"]
 EVIDENCE = FORMATS + ["kernels*", "verify/weights", "verify/evidence"]
 MAY_INCLUDE = {
     "common": [],
     "formats/json": FORMATS[:1],
+    "formats/blocks": FORMATS[:1],
     "formats/checkpoint": FORMATS[:2],
     "formats/model": FORMATS[:3],
     "formats/loaders": FORMATS[:4],
     "kernels/cpu": ["common", "formats/model"],
     "kernels/cpu/x86": ["common", "formats/model", "kernels/cpu"],
     "kernels/cuda": ["common", "formats/model", "kernels/cpu"],
-    "quantize": FORMATS + ["kernels/cpu"],
-    "convert/engine": FORMATS + ["kernels/cpu", "quantize"],
-    "convert/ops": FORMATS + ["kernels/cpu", "quantize", "convert/engine"],
-    "convert/plans": FORMATS + ["kernels/cpu", "quantize", "convert/engine", "convert/ops"],
+    "quantize": FORMATS + BLOCKS + ["kernels/cpu"],
+    "convert/engine": FORMATS + BLOCKS + ["kernels/cpu", "quantize"],
+    "convert/ops": FORMATS + BLOCKS + ["kernels/cpu", "quantize", "convert/engine"],
+    "convert/plans": FORMATS + BLOCKS + ["kernels/cpu", "quantize", "convert/engine", "convert/ops"],
     # verify/ includes nothing of quantize/ and convert/: an oracle that shares code with what it judges finds no fault in it.
     "verify/weights": FORMATS,
     "verify/evidence": EVIDENCE[:-1],
@@ -34,8 +36,8 @@ MAY_INCLUDE = {
     "verify/mla": EVIDENCE,
     "verify/forward": EVIDENCE + ["verify/mla"],
     # A result is read as a stranger's: report/ knows the files that commands write, and nothing of how they came to be.
-    "report": ["common", "formats/json"],
-    "cli": FORMATS + ["kernels*", "quantize", "convert*", "verify*", "report"],
+    "report": ["common", "formats/json"] + BLOCKS,
+    "cli": FORMATS + BLOCKS + ["kernels*", "quantize", "convert*", "verify*", "report"],
 }
 CODE = {".c", ".h", ".cu", ".cuh", ".inc"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.M)

@@ -237,7 +237,8 @@ static uint64_t missing_space(const tsr_plan *plan, const char *dst, const bool 
 {
     uint64_t need = 0, need_files = plan->n_texts + 1, have = 0, have_files = 0;
     for (size_t i = 0; i < plan->n_files; i++) {
-        need += finished[i] ? 0 : plan->files[i].bytes;
+        /* Figures of blocks are kept in two places. */
+        need += finished[i] ? 0 : plan->files[i].bytes + 2 * tsr_plan_block_bytes(plan, i);
         need_files += !finished[i];
     }
     for (size_t i = 0; i < plan->n_texts; i++)
@@ -314,11 +315,12 @@ static tsr_status write_text(const char *dst, const tsr_plan_text *text, tsr_err
     return same ? TSR_OK : tsr_replace_file(path, tsr_part_path(dst, SIZE_MAX, part), text->data, text->size, err);
 }
 
-tsr_status tsr_write_texts(const tsr_plan *plan, const char *dst, const tsr_quant_stats *rows, tsr_err *err)
+tsr_status tsr_write_texts(const tsr_plan *plan, const char *dst, const tsr_quant_stats *rows,
+                           const tsr_plan_blocks *blocks, tsr_err *err)
 {
     if (plan->report != NULL) {
         tsr_text report = {0};
-        plan->report(plan, rows, &report);
+        plan->report(plan, rows, blocks, &report);
         tsr_status status = tsr_text_status(&report, err);
         const tsr_plan_text text = {.name = TSR_REPORT_NAME, .data = report.data, .size = report.size};
         if (status == TSR_OK)

@@ -56,6 +56,6 @@ tsr_status tsr_explain_no_space(const tsr_plan *plan, const char *dst, const boo
 
 /* Writes report, index and other texts, then config.json, of all ranks. Texts that exist already are left alone. */
 tsr_status tsr_write_texts(const tsr_plan *plan, const char *dst, const tsr_quant_stats *rows,
-                           tsr_err *err) TSR_WARN_UNUSED;
+                           const tsr_plan_blocks *blocks, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "common/checked.h"
 #include "common/threads.h"
+#include "convert/engine/blocks_file.h"
 #include "convert/engine/engine_run.h"
 
 #include <fenv.h>
@@ -86,8 +87,10 @@ static uint64_t choose_files(tsr_run *r)
 /* Removes the unfinished files of a failed phase: the next run redoes whole files and has no use for them. */
 static void abandon_files(tsr_run *r)
 {
-    for (size_t s = 0; s < r->plan->n_steps; s++)
+    for (size_t s = 0; s < r->plan->n_steps; s++) {
         tsr_run_free_step(r, s);
+        tsr_text_free(&r->frames[s]);
+    }
     for (size_t i = 0; i < r->plan->n_files; i++) {
         char path[PATH_MAX];
         if (r->files[i].fd >= 0)
@@ -112,16 +115,17 @@ static tsr_status run_phase(tsr_run *r, const char *phase)
     return r->failure.status;
 }
 
-/* Marks files for redoing that the journal calls finished but that are gone or have another size. They need not be read
- * first. */
+/* Marks files for redoing that the journal calls finished but that are gone or have another size, or whose figures of
+ * blocks are. They need not be read first. */
 static void drop_missing(tsr_run *r)
 {
     for (size_t i = 0; i < r->plan->n_files; i++) {
         char path[PATH_MAX];
         struct stat st;
         const tsr_out_file *const f = &r->plan->files[i];
-        if (r->journal.finished[i] && (stat(tsr_run_path(r, i, path), &st) != 0 || !S_ISREG(st.st_mode) ||
-                                       (!f->appended && (uint64_t)st.st_size != f->bytes)))
+        if (r->journal.finished[i] &&
+            (stat(tsr_run_path(r, i, path), &st) != 0 || !S_ISREG(st.st_mode) ||
+             (!f->appended && (uint64_t)st.st_size != f->bytes) || !tsr_blocks_kept(r->plan, r->dst, i)))
             r->journal.finished[i] = false;
     }
 }
@@ -211,7 +215,9 @@ static tsr_status run_all(tsr_run *r, tsr_engine_result *result, tsr_err *err)
         TSR_TRY(convert(r, err));
     result->bytes_read += r->bytes_read;
     result->bytes_written = r->bytes_written;
-    return tsr_write_texts(r->plan, r->dst, r->rows, err);
+    tsr_plan_blocks blocks;
+    TSR_TRY(tsr_blocks_write(r->plan, r->dst, &blocks, err));
+    return tsr_write_texts(r->plan, r->dst, r->rows, &blocks, err);
 }
 
 tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engine_options *options,
@@ -225,6 +231,7 @@ tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engin
         .lock = PTHREAD_MUTEX_INITIALIZER,
         .changed = PTHREAD_COND_INITIALIZER,
         .rows = calloc(plan->n_steps, sizeof *r.rows),
+        .frames = calloc(plan->n_steps, sizeof *r.frames),
         .steps = calloc(plan->n_steps, sizeof *r.steps),
         .files = calloc(plan->n_files, sizeof *r.files),
         .amaxes = calloc(plan->n_amaxes + 1, sizeof *r.amaxes),
@@ -236,7 +243,7 @@ tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engin
     clock_gettime(CLOCK_MONOTONIC, &began);
     *result = (tsr_engine_result){0};
     tsr_cpu_kernels_init(&r.kernels, options->cpu_flags);
-    tsr_status status = r.rows == NULL || r.steps == NULL || r.files == NULL || r.amaxes == NULL
+    tsr_status status = r.rows == NULL || r.frames == NULL || r.steps == NULL || r.files == NULL || r.amaxes == NULL
                             ? tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu steps", plan->n_steps)
                             : run_all(&r, result, err);
     if (status != TSR_OK && r.failure.status == status && err != NULL)
@@ -245,6 +252,7 @@ tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engin
         status = tsr_explain_no_space(plan, dst, r.journal.finished, err);
     tsr_watch_end(&r.watch);
     tsr_journal_close(&r.journal);
+    free(r.frames);
     free(r.steps);
     free(r.files);
     free(r.amaxes);

@@ -110,6 +110,8 @@ static tsr_status commit(tsr_run *r, size_t file, tsr_err *err)
         if (status == TSR_OK)
             status = tsr_commit_file(f->fd, from, to, err);
         if (status == TSR_OK)
+            status = tsr_run_keep_blocks(r, file, err);
+        if (status == TSR_OK)
             status = tsr_journal_add(&r->journal, r->plan, file, f->digest, r->rows, err);
         if (status != TSR_OK)
             unlink(to); /* it is not in the journal, so no run would know it */

@@ -4,7 +4,8 @@
  * engine_units.c   workers, which take units in the plan's order and carry them out
  * engine_amax.c    what steps must know of whole tensors before
  * engine_files.c   bytes of output files, and the committer, which finishes files in the plan's order
- * engine_append.c  files whose size is not known before they are written */
+ * engine_append.c  files whose size is not known before they are written
+ * engine_blocks.c  figures of single blocks */
 #ifndef TSR_CONVERT_ENGINE_ENGINE_RUN_H
 #define TSR_CONVERT_ENGINE_ENGINE_RUN_H
 
@@ -28,6 +29,7 @@ typedef struct tsr_step_state {
     /* For an appended file: the unit that may write next, and the XXH3-64 of the file so far. */
     uint64_t turn;
     XXH3_state_t *stream;
+    tsr_block_cells *blocks; /* NULL: figures of single blocks are not wanted */
 } tsr_step_state;
 
 /* A file is WHOLE when all of its steps are done: the committer may then take it. */
@@ -58,6 +60,7 @@ typedef struct tsr_run {
     tsr_journal journal;
     tsr_watch watch;
     tsr_quant_stats *rows;
+    tsr_text *frames;    /* [plan->n_steps]: of figures of blocks, from the end of the step to that of its file */
     uint64_t unit_bytes; /* of the largest unit */
     bool verifying;
     const char *phase; /* for the progress callback */
@@ -126,6 +129,18 @@ tsr_status tsr_run_append(tsr_run *r, size_t index, uint64_t unit, const void *d
 /* The digest of an existing appended file, read in pieces of at most `capacity` bytes. */
 tsr_status tsr_run_digest_appended(tsr_run *r, size_t index, void *memory, size_t capacity, uint64_t *digest,
                                    tsr_err *err) TSR_WARN_UNUSED;
+
+/* ---- engine_blocks.c ---- */
+
+/* Makes room for figures of blocks, if the step has them. */
+tsr_status tsr_run_begin_blocks(tsr_run *r, size_t index, tsr_err *err) TSR_WARN_UNUSED;
+void tsr_run_free_blocks(tsr_step_state *step);
+
+/* Makes a frame of what was gathered; r->rows[index] is known. */
+tsr_status tsr_run_end_blocks(tsr_run *r, size_t index, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Writes the frames of a file's steps, before the journal says that it is finished. */
+tsr_status tsr_run_keep_blocks(tsr_run *r, size_t file, tsr_err *err) TSR_WARN_UNUSED;
 
 /* ---- engine_amax.c ---- */
 

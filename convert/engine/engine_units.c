@@ -31,7 +31,8 @@ static tsr_status begin_step(tsr_run *r, size_t index, tsr_err *err)
         if (ok)
             (void)XXH3_64bits_reset(s->stream);
     }
-    return ok ? TSR_OK : tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", step->in[0]->name);
+    return ok ? tsr_run_begin_blocks(r, index, err)
+              : tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", step->in[0]->name);
 }
 
 void tsr_run_free_step(tsr_run *r, size_t index)
@@ -42,6 +43,7 @@ void tsr_run_free_step(tsr_run *r, size_t index)
     for (unsigned i = 0; i < TSR_MAX_OUTPUTS; i++)
         free(s->held[i]);
     (void)XXH3_freeState(s->stream);
+    tsr_run_free_blocks(s);
     free(s->partials);
     free(s);
     r->steps[index] = NULL;
@@ -151,6 +153,7 @@ static tsr_status end_step(tsr_run *r, size_t index, uint64_t *digest, tsr_err *
     *row = (tsr_quant_stats){0};
     for (uint64_t u = 0; u < s->units; u++)
         tsr_quant_stats_add(row, &s->partials[u]);
+    TSR_TRY(tsr_run_end_blocks(r, index, err));
     return step->op->finish == NULL ? TSR_OK : step->op->finish(step, s->held, row, err);
 }
 
@@ -192,6 +195,10 @@ static tsr_status do_unit(tsr_run *r, size_t index, uint64_t unit, char *memory,
     const bool appended = tsr_is_appended(r, step);
     uint64_t in = 0, out = 0, digest = 0, made = 0;
     tsr_unit u = tsr_step_unit(step, unit);
+    tsr_block_notes notes;
+    u.notes = s->blocks == NULL ? NULL : &notes;
+    if (u.notes != NULL)
+        tsr_block_notes_begin(&notes, s->blocks);
     u.appended = &made;
     u.amax = step->amax == NULL ? 0 : r->amaxes[step->amax->index].amax;
     place_buffers(step, s, &u, memory);
@@ -218,6 +225,8 @@ static tsr_status do_unit(tsr_run *r, size_t index, uint64_t unit, char *memory,
             out += tsr_window_bytes(&u.out[i]);
         }
     }
+    if (u.notes != NULL)
+        tsr_block_cells_add(s->blocks, u.notes);
     pthread_mutex_lock(&r->lock);
     r->bytes_read += r->verifying ? out : in;
     r->bytes_written += r->verifying ? 0 : out;

@@ -2,6 +2,7 @@
 #include "convert/engine/journal.h"
 
 #include "common/file.h"
+#include "convert/engine/blocks_file.h"
 #include "convert/engine/destination.h"
 
 #define XXH_INLINE_ALL
@@ -342,6 +343,7 @@ static tsr_status start_over(tsr_journal *j, const tsr_plan *plan, const char *d
     TSR_TRY(tsr_withdraw(dst, planned, err));
     TSR_TRY(tsr_withdraw(dst, old, err));
     remove_outputs(old, old_parts, dst);
+    tsr_blocks_remove(dst);
     return tsr_journal_rewrite(j, plan, dst, rows, err);
 }
 

@@ -3,6 +3,7 @@
 
 #include "common/checked.h"
 #include "common/glob.h"
+#include "formats/blocks/block_file.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -311,6 +312,9 @@ tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *g
     for (size_t i = 0; i < source->n_side_files; i++) {
         const tsr_tensor side = tsr_checkpoint_side_file(source, i);
         if (!tsr_glob_match(glob, side.name) || is_listed(side.name, except))
+            continue;
+        /* It belongs to the report, which is not copied either, except by a plan that names it. */
+        if (strcmp(side.name, TSR_BLOCKS_NAME) == 0 && strcmp(glob, TSR_BLOCKS_NAME) != 0)
             continue;
         const tsr_tensor *const in = tsr_plan_tensor(plan, &side);
         const char *const name = tsr_arena_printf(&plan->arena, "%s%s", folder, side.name);

@@ -12,6 +12,7 @@
 #include "common/text.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "kernels/cpu/cpu.h"
+#include "quantize/block_cells.h"
 #include "quantize/quant_stats.h"
 
 #include <stdbool.h>
@@ -82,7 +83,8 @@ typedef struct tsr_unit {
     void *out_data[TSR_MAX_OUTPUTS]; /* held outputs: the whole tensor, shared by all units of the step */
     void *scratch;                   /* op->scratch_bytes */
     float amax;                      /* what step->amax came to; finite */
-    uint64_t *appended; /* in an appended file: to be set by run, how many bytes of out_data[0] are to be written */
+    uint64_t *appended;     /* in an appended file: to be set by run, how many bytes of out_data[0] are to be written */
+    tsr_block_notes *notes; /* where figures of single blocks are to be noted; NULL: they are not wanted */
 } tsr_unit;
 
 typedef struct tsr_op {
@@ -100,6 +102,8 @@ typedef struct tsr_op {
     /* After that, with the held outputs, which are no longer needed; NULL: nothing to do. */
     tsr_status (*finish)(const struct tsr_step *step, void *const *held, tsr_quant_stats *stats, tsr_err *err);
     tsr_stats_of stats_of; /* the step appears in the report, unless NONE */
+    /* Which blocks `run` notes, unfolded, and what its codes are; NULL: it notes none. */
+    void (*blocks)(const struct tsr_step *step, tsr_block_map *map, tsr_code_bins *bins);
 } tsr_op;
 
 typedef struct tsr_step {
@@ -145,6 +149,13 @@ typedef struct tsr_plan_text {
     size_t size;
 } tsr_plan_text;
 
+/* What became of the figures of single blocks (TSR_BLOCKS_NAME), for the report. No tensors: there is no such file. */
+typedef struct tsr_plan_blocks {
+    uint64_t tensors, folded; /* all of them, and those of which a cell stands for several blocks */
+    uint64_t cells;           /* of all tensors */
+    uint64_t bytes, digest;   /* of the file; XXH3-64 */
+} tsr_plan_blocks;
+
 /* What a quantizing job makes, for its report. NULL where there is nothing to say. */
 typedef struct tsr_plan_made {
     const char *scheme, *dialect; /* as the options call them */
@@ -181,8 +192,10 @@ typedef struct tsr_plan {
     const char *counted; /* what progress counts: "files"; NULL: "tensors" */
     size_t n_added;      /* tensors of the result that the source does not have */
     tsr_plan_made made;
+    uint64_t block_cells; /* the most that the blocks of a tensor are folded to */
     /* Writes the report about rows[n_steps]; NULL: the job has none. */
-    void (*report)(const struct tsr_plan *plan, const tsr_quant_stats *rows, tsr_text *out);
+    void (*report)(const struct tsr_plan *plan, const tsr_quant_stats *rows, const tsr_plan_blocks *blocks,
+                   tsr_text *out);
     tsr_arena arena; /* names, tensors, parameters, texts: all that the plan points to */
 } tsr_plan;
 
@@ -266,6 +279,21 @@ tsr_status tsr_plan_take_command(tsr_plan *plan, tsr_text *text, tsr_err *err) T
 /* Checks that no two outputs have one name, sums up bytes and computes the fingerprint, which covers the sources'
  * names, sizes, times and headers, the command, the layout and Tessera's version. Call last. */
 tsr_status tsr_plan_finish(tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+
+/* What the row of a step in the report is about. */
+const tsr_tensor *tsr_step_reported(const tsr_step *step);
+
+/* Whether figures of single blocks of step `index` are written; if so, its folded map and what its codes are. */
+bool tsr_plan_has_blocks(const tsr_plan *plan, size_t index, tsr_block_map *map, tsr_code_bins *bins);
+
+/* Chooses block_cells, so that all planes together stay within the bounds of formats/blocks/block_file.h. */
+void tsr_plan_fold_blocks(tsr_plan *plan);
+
+/* The most bytes that the records of a file's steps have, before they are compressed. */
+uint64_t tsr_plan_block_bytes(const tsr_plan *plan, size_t file);
+
+/* Memory that the blocks of a step take while it runs, and while its record is made. */
+uint64_t tsr_step_block_memory(const tsr_plan *plan, size_t index);
 
 /* Bytes of memory that the engine needs with `threads` workers, tables included. */
 uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads);

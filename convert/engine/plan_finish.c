@@ -68,6 +68,7 @@ tsr_status tsr_plan_finish(tsr_plan *plan, tsr_err *err)
         plan->bytes_out += plan->files[i].bytes;
     for (size_t i = 0; i < plan->n_texts; i++)
         plan->bytes_out += plan->texts[i].size;
+    tsr_plan_fold_blocks(plan);
     plan->fingerprint = fingerprint(plan);
     return plan->n_steps == 0 ? tsr_fail(err, TSR_E_FORMAT, "%s: no tensor to convert", plan->sources[0]->path)
                               : TSR_OK;

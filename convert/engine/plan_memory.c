@@ -52,12 +52,15 @@ uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads)
     uint64_t held = 0;
     for (size_t s = 0; s < plan->n_steps; s++) {
         const tsr_step *const step = &plan->steps[s];
-        uint64_t kept = step->op->units(step) * sizeof(tsr_quant_stats);
+        uint64_t kept = step->op->units(step) * sizeof(tsr_quant_stats) + tsr_step_block_memory(plan, s);
         for (unsigned i = 0; i < step->n_out; i++)
             kept += (step->held >> i & 1) != 0 ? step->out[i]->bytes : 0;
         held = tsr_max_u64(held, kept);
     }
-    uint64_t tables = plan->arena.bytes + plan->steps_capacity * sizeof *plan->steps +
+    uint64_t waiting = 0; /* records of a file's steps, until it is finished */
+    for (size_t i = 0; i < plan->n_files; i++)
+        waiting = tsr_max_u64(waiting, tsr_plan_block_bytes(plan, i));
+    uint64_t tables = plan->arena.bytes + waiting + plan->steps_capacity * sizeof *plan->steps +
                       plan->notes_capacity * sizeof *plan->notes + plan->n_steps * sizeof(tsr_quant_stats) +
                       plan->amaxes_capacity * sizeof *plan->amaxes;
     for (size_t k = 0; k < plan->n_sources; k++)

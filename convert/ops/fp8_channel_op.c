@@ -48,11 +48,19 @@ static tsr_status channel_run(const tsr_step *step, uint64_t unit, const tsr_uni
                                   .codes = (uint8_t *)u->out_data[0] + r * cols,
                                   .ld_codes = cols,
                                   .scales = &scale,
-                                  .scratch = u->scratch};
+                                  .scratch = u->scratch,
+                                  .notes = u->notes};
         TSR_TRY(tsr_fp8_block_quantize(scheme_of(step), kernels, &row, stats, err));
         tsr_held_scales_store((tsr_dtype)step->out[1]->dtype, &scale, 1, u->out_data[1], first + r);
     }
     return TSR_OK;
+}
+
+static void channel_blocks(const tsr_step *step, tsr_block_map *map, tsr_code_bins *bins)
+{
+    const uint64_t *const shape = step->in[0]->shape;
+    *map = (tsr_block_map){.shape = {1, shape[0], shape[1]}, .block = {1, 1, shape[1]}};
+    *bins = TSR_BINS_E4M3;
 }
 
 static const tsr_op kChannelOp = {.name = "quantize fp8-channel",
@@ -61,7 +69,8 @@ static const tsr_op kChannelOp = {.name = "quantize fp8-channel",
                                   .scratch_bytes = channel_scratch,
                                   .run = channel_run,
                                   .finish = tsr_held_scales_finish,
-                                  .stats_of = TSR_STATS_SOURCE};
+                                  .stats_of = TSR_STATS_SOURCE,
+                                  .blocks = channel_blocks};
 
 tsr_status tsr_plan_fp8_channel(tsr_plan *plan, const tsr_tensor *weight, tsr_scale_fmt scale_fmt, bool search,
                                 tsr_err *err)

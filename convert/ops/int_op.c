@@ -97,8 +97,17 @@ static tsr_status quantize(const tsr_step *step, uint64_t unit, const tsr_unit *
         .scales = (float *)(memory + s.quantizing + s.codes),
         .zero_points = scheme->asymmetric ? (int8_t *)memory + s.quantizing + s.codes + s.scales : NULL,
         .scratch = memory,
+        .notes = stats == NULL ? NULL : u->notes,
     };
     return tsr_int_quantize(scheme, kernels, rows, stats, err);
+}
+
+static void int_blocks(const tsr_step *step, tsr_block_map *map, tsr_code_bins *bins)
+{
+    const tsr_int_scheme *const scheme = &params_of(step)->scheme;
+    *map = (tsr_block_map){.shape = {1, rows_of(step), cols_of(step)},
+                           .block = {1, 1, scheme->group == 0 ? cols_of(step) : scheme->group}};
+    *bins = scheme->bits == 8 ? TSR_BINS_INT8 : TSR_BINS_INT4;
 }
 
 /* ---- int8, unpacked ---- */
@@ -122,7 +131,8 @@ static const tsr_op kInt8Op = {.name = "quantize int8",
                                .scratch_bytes = int_scratch,
                                .run = int8_run,
                                .finish = tsr_held_scales_finish,
-                               .stats_of = TSR_STATS_SOURCE};
+                               .stats_of = TSR_STATS_SOURCE,
+                               .blocks = int_blocks};
 
 /* ---- packed ---- */
 
@@ -163,7 +173,8 @@ static const tsr_op kPackedOp = {.name = "quantize packed integers",
                                  .scratch_bytes = int_scratch,
                                  .run = packed_run,
                                  .finish = tsr_held_scales_finish,
-                                 .stats_of = TSR_STATS_SOURCE};
+                                 .stats_of = TSR_STATS_SOURCE,
+                                 .blocks = int_blocks};
 
 /* ---- azp_adj ---- */
 

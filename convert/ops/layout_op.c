@@ -150,10 +150,13 @@ static tsr_status quantize(const tsr_layout *l, const band *b, const tsr_unit *u
                                .x = u->in_data[0],
                                .codes = codes,
                                .scales = scales,
-                               .scratch = u->scratch};
+                               .scratch = u->scratch,
+                               .notes = u->notes,
+                               .rows_before = b->first - b->row};
     tsr_quant_stats cost = {0};
     TSR_TRY(tsr_int_quantize(&l->scheme, kernels, &rows, &cost, err));
-    cost.max_error_at += (b->first - b->row) * l->k; /* rows are counted through all parts */
+    cost.max_error_at += rows.rows_before * l->k; /* rows are counted through all parts */
+    cost.worst_at += rows.rows_before * l->k;
     tsr_quant_stats_add(stats, &cost);
     return TSR_OK;
 }
@@ -216,6 +219,13 @@ static tsr_status layout_run(const tsr_step *step, uint64_t unit, const tsr_unit
     return TSR_OK;
 }
 
+static void layout_blocks(const tsr_step *step, tsr_block_map *map, tsr_code_bins *bins)
+{
+    const tsr_layout *const l = step->params;
+    *map = (tsr_block_map){.shape = {1, l->n, l->k}, .block = {1, 1, l->scheme.group == 0 ? l->k : l->scheme.group}};
+    *bins = l->scheme.bits == 8 ? TSR_BINS_INT8 : TSR_BINS_INT4;
+}
+
 /* Of what was packed already there is nothing to tell. */
 static const tsr_op kLayOp = {.name = "lay out packed integers",
                               .units = layout_units,
@@ -228,7 +238,8 @@ static const tsr_op kQuantizeOp = {.name = "quantize and lay out",
                                    .windows = layout_windows,
                                    .scratch_bytes = layout_scratch,
                                    .run = layout_run,
-                                   .stats_of = TSR_STATS_SOURCE};
+                                   .stats_of = TSR_STATS_SOURCE,
+                                   .blocks = layout_blocks};
 
 tsr_status tsr_plan_layout(tsr_plan *plan, const tsr_layout *layout, const tsr_layout_tensors *to,
                            const tsr_tensor *reported, tsr_err *err)

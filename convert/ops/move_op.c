@@ -210,7 +210,19 @@ static uint64_t move_scratch(const tsr_step *step)
     .name = "move codes", .units = move_units, .windows = move_windows, .scratch_bytes = move_scratch, .run = move_run
 
 static const tsr_op kMoveOp = {MOVE_OP};
-static const tsr_op kMoveOrRoundOp = {MOVE_OP, .stats_of = TSR_STATS_SOURCE};
+/* Codes are measured where they are block FP8 or NVFP4; elsewhere nothing is lost, and the map stays empty. */
+static void move_blocks(const tsr_step *step, tsr_block_map *map, tsr_code_bins *bins)
+{
+    const tsr_move_params *const p = params_of(step);
+    const bool fp8 = p->move.to == TSR_MOVE_FP8_BLOCK;
+    if (!fp8 && p->move.to != TSR_MOVE_NVFP4)
+        return;
+    *map = (tsr_block_map){.shape = {p->view.rows / p->matrix_rows, p->matrix_rows, p->weight.cols},
+                           .block = {1, fp8 ? p->move.block.rows : 1, fp8 ? p->move.block.cols : 16}};
+    *bins = fp8 ? TSR_BINS_E4M3 : TSR_BINS_E2M1;
+}
+
+static const tsr_op kMoveOrRoundOp = {MOVE_OP, .stats_of = TSR_STATS_SOURCE, .blocks = move_blocks};
 
 tsr_status tsr_step_move(tsr_plan *plan, tsr_step *step, const tsr_row_view *view, const tsr_move *move, bool ue8m0,
                          tsr_err *err)

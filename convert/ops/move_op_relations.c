@@ -172,7 +172,8 @@ tsr_status tsr_move_mxfp4_to_fp8(const tsr_moving *m, tsr_err *err)
                                .ld = rows.cols,
                                .codes = m->u->out_data[0],
                                .ld_codes = rows.cols,
-                               .scales = scales};
+                               .scales = scales,
+                               .notes = m->u->notes};
     return tsr_fp8_block_measure(&blocks, m->kernels, &made, m->stats, err);
 }
 
@@ -189,7 +190,8 @@ static tsr_status measure_nvfp4(const tsr_moving *m, float global, uint8_t *scal
                               .global = global,
                               .codes = m->u->out_data[0],
                               .scales = scales,
-                              .scratch = rest};
+                              .scratch = rest,
+                              .notes = m->u->notes};
     return tsr_mx_measure(&scheme, m->kernels, &made, m->stats, err);
 }
 

@@ -101,6 +101,7 @@ static tsr_status mx_run(const tsr_step *step, uint64_t unit, const tsr_unit *u,
         .codes = u->out_data[0],
         .scales = (uint8_t *)u->out_data[1] + row * (cols_of(step) / params_of(step)->scheme.group),
         .scratch = u->scratch,
+        .notes = u->notes,
     };
     if (unit == 0 && step->n_out > 2)
         memcpy(u->out_data[2], &rows.global, sizeof rows.global);
@@ -152,13 +153,22 @@ static tsr_status mx_finish(const tsr_step *step, void *const *held, tsr_quant_s
     return TSR_OK;
 }
 
+static void mx_blocks(const tsr_step *step, tsr_block_map *map, tsr_code_bins *bins)
+{
+    const tsr_mx_scheme *const scheme = &params_of(step)->scheme;
+    *map = (tsr_block_map){.shape = {matrices(step), rows_per_matrix(step), cols_of(step)},
+                           .block = {1, 1, scheme->group}};
+    *bins = scheme->element == TSR_MX_E2M1 ? TSR_BINS_E2M1 : TSR_BINS_E4M3;
+}
+
 static const tsr_op kMxOp = {.name = "quantize in groups of columns",
                              .units = mx_units,
                              .windows = mx_windows,
                              .scratch_bytes = mx_scratch,
                              .run = mx_run,
                              .finish = mx_finish,
-                             .stats_of = TSR_STATS_SOURCE};
+                             .stats_of = TSR_STATS_SOURCE,
+                             .blocks = mx_blocks};
 
 /* ---- steps ---- */
 

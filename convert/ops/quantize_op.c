@@ -151,6 +151,7 @@ static tsr_status quantize_run(const tsr_step *step, uint64_t unit, const tsr_un
         .ld = at.cols,
         .ld_codes = at.cols,
         .scratch = (float *)(memory + s.decoded + s.decoding),
+        .notes = u->notes,
     };
     if (p->codes_stay) {
         band.tensor = step->in[2];
@@ -192,6 +193,13 @@ static tsr_status quantize_finish(const tsr_step *step, void *const *held, tsr_q
     return TSR_OK;
 }
 
+static void quantize_blocks(const tsr_step *step, tsr_block_map *map, tsr_code_bins *bins)
+{
+    const geometry g = geometry_of(step);
+    *map = (tsr_block_map){.shape = {g.matrices, g.rows, g.cols}, .block = {1, g.block.rows, g.block.cols}};
+    *bins = TSR_BINS_E4M3;
+}
+
 static const tsr_op kQuantizeOp = {
     .name = "quantize fp8-block",
     .units = quantize_units,
@@ -200,6 +208,7 @@ static const tsr_op kQuantizeOp = {
     .run = quantize_run,
     .finish = quantize_finish,
     .stats_of = TSR_STATS_SOURCE,
+    .blocks = quantize_blocks,
 };
 
 static const tsr_op kMeasureOp = {

@@ -89,7 +89,13 @@ static tsr_status recode_run(const tsr_step *step, uint64_t unit, const tsr_unit
         inner.out_data[i] = u->out_data[i];
     inner.scratch = (char *)u->scratch + decoding(step, &inner);
     inner.amax = u->amax;
+    inner.notes = u->notes;
     return p->inner.op->run(&p->inner, unit, &inner, kernels, stats, err);
+}
+
+static void recode_blocks(const tsr_step *step, tsr_block_map *map, tsr_code_bins *bins)
+{
+    params_of(step)->inner.op->blocks(&params_of(step)->inner, map, bins);
 }
 
 static void recode_seal(const tsr_step *step, void *const *held)
@@ -118,7 +124,8 @@ tsr_status tsr_step_decode(tsr_plan *plan, tsr_step *step, const tsr_decoded *de
                    .run = recode_run,
                    .seal = step->op->seal == NULL ? NULL : recode_seal,
                    .finish = step->op->finish == NULL ? NULL : recode_finish,
-                   .stats_of = step->op->stats_of};
+                   .stats_of = step->op->stats_of,
+                   .blocks = step->op->blocks == NULL ? NULL : recode_blocks};
     step->op = op;
     step->params = p;
     step->in = decoded->in;

@@ -3,6 +3,7 @@
 
 #include "common/checked.h"
 #include "common/file.h"
+#include "formats/blocks/block_file.h"
 #include "formats/checkpoint/archive.h"
 
 #include <string.h>
@@ -212,6 +213,7 @@ static tsr_status plan_others(tsr_plan *plan, tsr_err *err)
         return TSR_OK;
     TSR_TRY(tsr_plan_side_files(plan, "", "*", NULL, err));
     TSR_TRY(plan_text(plan, TSR_REPORT_NAME, true, err));
+    TSR_TRY(tsr_plan_side_files(plan, "", TSR_BLOCKS_NAME, NULL, err));
     if (c->index_path != NULL)
         TSR_TRY(plan_text(plan, strrchr(c->index_path, '/') + 1, false, err));
     return tsr_plan_text_file(plan, "", TSR_CONFIG_NAME, c->config, c->config_size, err);

@@ -1,8 +1,10 @@
 /* Writing the report of a quantizing job. */
 #include "convert/plans/quantize_report.h"
 
+#include "formats/blocks/block_file.h"
 #include "formats/json/json_write.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* The index of the flat index `at` of a tensor. */
@@ -19,14 +21,9 @@ static void place(tsr_text *t, const char *key, const tsr_tensor *x, uint64_t at
     tsr_json_end_array(t);
 }
 
-static const tsr_tensor *reported(const tsr_step *step)
-{
-    return step->reported != NULL ? step->reported : step->in[0];
-}
-
 static void tensor_row(tsr_text *t, const tsr_plan *plan, const tsr_step *step, const tsr_quant_stats *row)
 {
-    const tsr_tensor *const x = reported(step);
+    const tsr_tensor *const x = tsr_step_reported(step);
     tsr_json_begin_object(t, true);
     tsr_json_member_string(t, "name", x->name);
     tsr_json_member_string(t, "file", plan->files[step->file].name);
@@ -139,11 +136,29 @@ static void write_worst(tsr_text *t, const char *key, const tsr_plan *plan, cons
     tsr_json_key(t, key);
     tsr_json_begin_array(t, false);
     for (size_t i = 0; i < n; i++)
-        tsr_json_string(t, reported(&plan->steps[worst[i]])->name);
+        tsr_json_string(t, tsr_step_reported(&plan->steps[worst[i]])->name);
     tsr_json_end_array(t);
 }
 
-void tsr_quantize_report(const tsr_plan *plan, const tsr_quant_stats *rows, tsr_text *t)
+/* Where figures of single blocks are, and that it is they that belong to this report. */
+static void write_blocks(tsr_text *t, const tsr_plan_blocks *blocks)
+{
+    char digest[17];
+    if (blocks->tensors == 0)
+        return;
+    snprintf(digest, sizeof digest, "%016llx", U64(blocks->digest));
+    tsr_json_key(t, "blocks");
+    tsr_json_begin_object(t, false);
+    tsr_json_member_string(t, "file", TSR_BLOCKS_NAME);
+    tsr_json_member_u64(t, "bytes", blocks->bytes);
+    tsr_json_member_string(t, "xxh3", digest);
+    tsr_json_member_u64(t, "tensors", blocks->tensors);
+    tsr_json_member_u64(t, "cells", blocks->cells);
+    tsr_json_member_u64(t, "tensors_folded", blocks->folded);
+    tsr_json_end_object(t);
+}
+
+void tsr_quantize_report(const tsr_plan *plan, const tsr_quant_stats *rows, const tsr_plan_blocks *blocks, tsr_text *t)
 {
     tsr_quant_stats whole;
     tsr_json_begin_object(t, false);
@@ -165,6 +180,7 @@ void tsr_quantize_report(const tsr_plan *plan, const tsr_quant_stats *rows, tsr_
     write_worst(t, "lowest_sqnr", plan, rows, TSR_WORST_SQNR);
     write_worst(t, "worst_blocks", plan, rows, TSR_WORST_BLOCK);
     write_kept(t, plan);
+    write_blocks(t, blocks);
     if (plan->n_sources > 1) {
         tensor_rows(t, "against", plan, rows, TSR_STATS_ORIGINAL, &whole);
         tsr_json_key(t, "whole_against");

@@ -5,7 +5,8 @@
 #include "convert/engine/plan.h"
 
 /* A tsr_plan.report: one row for each step whose operation has statistics. */
-void tsr_quantize_report(const tsr_plan *plan, const tsr_quant_stats *rows, tsr_text *out);
+void tsr_quantize_report(const tsr_plan *plan, const tsr_quant_stats *rows, const tsr_plan_blocks *blocks,
+                         tsr_text *out);
 
 /* What tensors are ranked by: SQNR sees what most of the energy lost; the worst block sees what an outlier did to its
  * neighbours. */

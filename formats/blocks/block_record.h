@@ -1,0 +1,65 @@
+/* What is known of the blocks of one tensor, as bytes (docs/blocks.md has them one by one). */
+#ifndef TSR_FORMATS_BLOCKS_BLOCK_RECORD_H
+#define TSR_FORMATS_BLOCKS_BLOCK_RECORD_H
+
+#include "common/status.h"
+#include "common/text.h"
+#include "formats/blocks/block_codes.h"
+#include "formats/blocks/block_map.h"
+
+/* What a cell says of its blocks, the largest of them each. */
+typedef enum tsr_block_plane {
+    TSR_BLOCK_ERROR, /* root mean square of x - y, over the mean of the root mean squares of x of all blocks but zeros */
+    TSR_BLOCK_SCALE, /* what a code is multiplied with */
+    TSR_BLOCK_AMAX,  /* |x| */
+    TSR_BLOCK_PLANES
+} tsr_block_plane;
+
+/* What codes are, and so which bins count them: those of a byte or of a nibble, as they stand in the file. */
+typedef enum tsr_code_bins {
+    TSR_BINS_E4M3 = 1,
+    TSR_BINS_E2M1,
+    TSR_BINS_INT8, /* two's complement */
+    TSR_BINS_INT4  /* two's complement, of 4 bits */
+} tsr_code_bins;
+
+/* An element with a large error: x became y. */
+typedef struct tsr_block_peak {
+    uint64_t at; /* flat index */
+    float x, y;
+} tsr_block_peak;
+
+enum {
+    TSR_BLOCK_PEAKS = 8,
+    TSR_CODE_BINS = 256,
+    TSR_BLOCK_MOST_CELLS = 1 << 18, /* of a tensor */
+    TSR_BLOCK_LONGEST_NAME = 65535,
+};
+
+typedef struct tsr_block_record {
+    const char *name; /* not NUL-terminated */
+    size_t name_size;
+    tsr_block_map map;
+    tsr_code_bins bins;
+    double mean_rms; /* what errors are relative to; 0: all blocks are zeros */
+    uint16_t base[TSR_BLOCK_PLANES];
+    const uint8_t *planes[TSR_BLOCK_PLANES]; /* cells each, by rows */
+    uint64_t counted_rows;                   /* every so many rows the codes are counted: 1: all of them */
+    uint64_t counts[TSR_CODE_BINS];
+    unsigned n_peaks; /* the largest first; each the largest of its block, or, in groups of columns, of its row */
+    tsr_block_peak peaks[TSR_BLOCK_PEAKS];
+} tsr_block_record;
+
+/* How many bins there are: 256 or 16. */
+unsigned tsr_code_bins_count(tsr_code_bins bins);
+
+/* The most bytes that a record of so many cells has. */
+uint64_t tsr_block_record_bound(size_t name_size, uint64_t cells, tsr_code_bins bins);
+
+void tsr_block_record_write(tsr_text *to, const tsr_block_record *record);
+
+/* Takes a record apart; it points into `data`. Everything is checked. TSR_E_FORMAT names the byte, from `data` on. */
+tsr_status tsr_block_record_read(const uint8_t *data, size_t size, tsr_block_record *record,
+                                 tsr_err *err) TSR_WARN_UNUSED;
+
+#endif
