@@ -59,26 +59,34 @@ add() {
     commands_of+=("$(printf '%q ' "$@")")
 }
 
-# run_all: those of `waiting` (indices), in their order
+# run_all: those of `waiting` (indices), in their order. Each says itself that it has ended: a shell forgets what ended while it
+# did not wait, and `wait -n` then knows no such job.
 run_all() {
-    local -A index_of=() started=()
-    local slots pid i code
+    local -A started=()
+    local slots running=0 ended i code
     slots=$(nproc)
-    while [ ${#waiting[@]} -gt 0 ] || [ ${#index_of[@]} -gt 0 ]; do
-        while [ ${#waiting[@]} -gt 0 ] && [ ${#index_of[@]} -lt "$slots" ]; do
+    mkfifo "$scratch/ended"
+    exec {ended}<>"$scratch/ended"
+    rm "$scratch/ended"
+    while [ ${#waiting[@]} -gt 0 ] || [ "$running" -gt 0 ]; do
+        while [ ${#waiting[@]} -gt 0 ] && [ "$running" -lt "$slots" ]; do
             i=${waiting[0]}
             waiting=("${waiting[@]:1}")
-            (timed "$scratch/times.$i" eval "${commands_of[i]}") >"$scratch/log.$i" 2>&1 </dev/null &
-            index_of[$!]=$i
-            started[$!]=$SECONDS
+            started[$i]=$SECONDS
+            running=$((running + 1))
+            (
+                code=0
+                timed "$scratch/times.$i" eval "${commands_of[i]}" >"$scratch/log.$i" 2>&1 </dev/null || code=$?
+                echo "$i $code" >&"$ended"
+            ) &
         done
-        code=0
-        wait -n -p pid "${!index_of[@]}" || code=$?
-        i=${index_of[$pid]}
-        report "${names[i]}" "$code" $((SECONDS - started[$pid])) "$scratch/log.$i" "$scratch/times.$i"
+        read -r i code <&"$ended"
+        running=$((running - 1))
+        report "${names[i]}" "$code" $((SECONDS - started[$i])) "$scratch/log.$i" "$scratch/times.$i"
         rm -f "$scratch/log.$i" "$scratch/times.$i"
-        unset "index_of[$pid]"
     done
+    exec {ended}<&-
+    wait
 }
 
 # Every source, with git or without it.
