@@ -22,7 +22,7 @@ MIB = 1 << 20
 # each size alike; what a run takes at any size weighs more in the part.
 Size = collections.namedtuple("Size", "memory slack giant remade many")  # MiB, MiB, bytes, bytes, tensors
 WHOLE = Size(256, 64, "3G", "600M", 50000)
-PART = Size(48, 16, "553M", "108M", 9000)
+PART = Size(48, 10, "553M", "108M", 9000)
 ARCHIVED = Size(80, 16, "922M", "180M", 15000)  # to unpack one takes 75 MiB, whatever is in it
 # The CPU's time, which other work on the machine does not lengthen much: each tensor costs the same, however many there are.
 # What one costs is bounded generously: 200,000 take between one and three seconds on the machines where this has run.

@@ -113,8 +113,7 @@ Test(integers, faults_of_epilogues_are_found)
         cr_assert_eq(tsr_device_add_epilogue(
                          &device, &(tsr_device_epilogue){"planted", run_faulty_epilogue, NULL, planted}, &err),
                      TSR_OK);
-        tsr_kernel_options options = options_for(&device, &glob);
-        options.tokens = 8; /* the faults are in each token */
+        const tsr_kernel_options options = options_for(&device, &glob);
         cr_assert_eq(tsr_check_epilogue(&options, 7, &evidence, &err), TSR_OK, "%s", err.msg);
         cr_assert_eq(evidence.failed > 0, planted != NO_FAULT, "fault %d: %zu of %zu fail", (int)planted,
                      evidence.failed, evidence.count);
