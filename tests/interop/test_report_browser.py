@@ -227,6 +227,7 @@ def test_divergence_is_drawn_over_the_layers(made, make, chromium, tmp_path):
     title = "KL divergence by layer"
     chromium.open(make("forward", made["forward"][0]))
     assert title not in chromium.js("document.body.innerText") and "KL divergence, mean" in chromium.js("document.getElementById('summary').innerText")
+    tile = chromium.js("document.getElementById('summary').innerText").partition("KL divergence, mean")[2].split()[:2]
     forward = json.loads(made["forward"][0].read_text())
     stream = [j for j in forward["judgements"] if j["what"] == "stream of hidden states"]
     for at, judgement in enumerate(stream):
@@ -234,8 +235,24 @@ def test_divergence_is_drawn_over_the_layers(made, make, chromium, tmp_path):
     chromium.open(make("divergence", results.write(tmp_path / "forward.json", forward)))
     drawn = chromium.js(f"charts.find(({{ canvas }}) => canvas.getAttribute('aria-label').startsWith({title!r})).chart.data")
     assert len(stream) > 1 and drawn["labels"] == [str(at) for at in range(len(stream))]
+    assert chromium.js("document.getElementById('summary').innerText").partition("KL divergence, mean")[2].split()[:2] == tile  # of the logits
     (line,) = drawn["datasets"]
     assert line["label"] == "stream of hidden states" and line["data"] == pytest.approx([10.0 ** (at - 4) for at in range(len(stream))])
+
+
+def test_verify_all_is_a_page_of_its_kinds(made, make, chromium, tessera, tmp_path, checkpoint):
+    """Each kind with its verdict and charts; one that does not apply with the reason, to which its link leads."""
+    dst, path = made["gemm"][0].parent / "fp8", tmp_path / "all.json"
+    code, _, err = harness.run(tessera, ["verify", "all", dst, "--against", checkpoint("deepseek-v3"), "--device", "cpu", "--sample", "1", "--count", "4",
+                                         "--kl-by-layer", "--json", path, "--quiet"])
+    assert code == 0, err
+    chromium.open(make("verify-all", path))
+    heads = chromium.js("[...document.querySelectorAll('section.card > .head')].map((head) => head.innerText.replace(/\\s+/g, ' '))")
+    words = {"weights": "PASS", "gemm": "PASS", "epilogue": "SKIP", "dequant": "SKIP", "mla": "PASS", "forward": "PASS"}
+    assert heads == [f"{word} verify {kind} {path}" for kind, word in words.items()]
+    text = chromium.js("document.body.innerText")
+    assert "not applicable: no int8 or int4 weight" in text and "KL divergence by layer" in text and "Time of reading and comparing" in text
+    assert chromium.js("[...document.querySelectorAll('a[href^=\"#result\"]')].every((a) => document.querySelector(a.getAttribute('href')))")
 
 
 def test_it_prints(all_of_them, large, chromium):
