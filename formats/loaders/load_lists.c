@@ -39,10 +39,12 @@ bool tsr_query_sglang_maps(const tsr_load_query *q, const tsr_linear *l)
                                "exaone4 ");
 }
 
-/* models/mixtral.py begins its layers' names with "layers" where all others begin them with "model.layers". */
+/* models/mixtral.py begins its layers' names with "layers" where all others begin them with "model.layers". (Of ModelOpt's
+ * dialect mixtral_quant.py is asked.) */
 const char *tsr_query_built(const tsr_load_query *q, const char *name)
 {
-    const bool bare = q->loader == TSR_LOADER_SGLANG && tsr_query_family(q, " mixtral ");
+    const bool bare =
+        q->loader == TSR_LOADER_SGLANG && tsr_query_compressed_tensors(q) && tsr_query_family(q, " mixtral ");
     return bare && strncmp(name, "model.", 6) == 0 ? name + 6 : name;
 }
 

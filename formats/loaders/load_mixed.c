@@ -90,7 +90,7 @@ static const layer *find_member(const tsr_load_query *q, const layers *all, cons
         (q->loader == TSR_LOADER_SGLANG && !tsr_query_sglang_maps(q, l)))
         return NULL;
     for (size_t i = 0; found == NULL && i < l->n_members; i++)
-        found = find_exactly(all, tsr_query_built(q, l->members[i]->module));
+        found = find_exactly(all, l->members[i]->module);
     return found;
 }
 
@@ -131,7 +131,7 @@ static bool is_other(const tsr_linear *l, tsr_json_text algorithm)
 static void check_layer(const tsr_load_query *q, const layers *all, const tsr_linear *l)
 {
     char built[MAX_NAME];
-    tsr_modelopt_built_name(q, l, built, sizeof built);
+    tsr_modelopt_built_name(l, built, sizeof built);
     const layer *const found = find_layer(q, all, l, built);
     const int size = found == NULL ? 0 : (int)found->name.size;
     const char *const name = found == NULL ? "" : found->name.data;

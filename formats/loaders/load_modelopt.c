@@ -85,24 +85,22 @@ static bool fits_pattern(const char *p, const char *name)
 
 /* ---- the list ---- */
 
-void tsr_modelopt_built_name(const tsr_load_query *q, const tsr_linear *l, char *name, size_t size)
+void tsr_modelopt_built_name(const tsr_linear *l, char *name, size_t size)
 {
     const size_t experts = tsr_query_experts_length(l);
-    char whole[MAX_NAME];
     if (experts > 0)
-        snprintf(whole, sizeof whole, "%.*s", (int)experts - 1, l->module);
+        snprintf(name, size, "%.*s", (int)experts - 1, l->module);
     else if (l->fused != NULL)
-        tsr_query_joined_name(l, whole, sizeof whole);
+        tsr_query_joined_name(l, name, size);
     else
-        snprintf(whole, sizeof whole, "%s", l->module);
-    snprintf(name, size, "%s", tsr_query_built(q, whole));
+        snprintf(name, size, "%s", l->module);
 }
 
 static const char *all_members(const tsr_load_query *q, const tsr_linear *l)
 {
     const char *entry = NULL;
     for (size_t i = 0; i < l->n_members; i++) {
-        entry = tsr_ignore_list_find(q->ignored, TSR_MATCH_EXACT, tsr_query_built(q, l->members[i]->module));
+        entry = tsr_ignore_list_find(q->ignored, TSR_MATCH_EXACT, l->members[i]->module);
         if (entry == NULL)
             return NULL;
     }
@@ -116,8 +114,7 @@ static const char *find_entry(const tsr_load_query *q, const tsr_linear *l, cons
     *part = false;
     for (size_t i = 0; i < q->ignored->count; i++) {
         const char *const entry = q->ignored->entries[i];
-        if (strcmp(entry, built) == 0 || fits_pattern(entry, built) ||
-            (!vllm && fits_pattern(entry, tsr_query_built(q, l->module))))
+        if (strcmp(entry, built) == 0 || fits_pattern(entry, built) || (!vllm && fits_pattern(entry, l->module)))
             return entry;
     }
     const char *const members = l->fused != NULL ? all_members(q, l) : NULL;
@@ -136,7 +133,7 @@ bool tsr_modelopt_excludes(const tsr_load_query *q, const tsr_linear *l)
 {
     char built[MAX_NAME];
     bool part;
-    tsr_modelopt_built_name(q, l, built, sizeof built);
+    tsr_modelopt_built_name(l, built, sizeof built);
     return find_entry(q, l, built, &part) != NULL;
 }
 
@@ -144,7 +141,7 @@ static void check_excluded(const tsr_load_query *q, const tsr_linear *l, bool st
 {
     char built[MAX_NAME];
     bool part;
-    tsr_modelopt_built_name(q, l, built, sizeof built);
+    tsr_modelopt_built_name(l, built, sizeof built);
     const char *const entry = find_entry(q, l, built, &part);
     const char *const key = q->ignored->key == NULL ? "no list" : q->ignored->key;
     if (l->quantized && entry != NULL && part)

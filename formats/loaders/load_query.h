@@ -93,7 +93,7 @@ bool tsr_query_sglang_maps(const tsr_load_query *q, const tsr_linear *l);
 const char *tsr_query_built(const tsr_load_query *q, const char *name);
 
 /* The name under which engines build a layer: that of the fused layer, of all experts, or its own. (load_modelopt.c) */
-void tsr_modelopt_built_name(const tsr_load_query *q, const tsr_linear *l, char *name, size_t size);
+void tsr_modelopt_built_name(const tsr_linear *l, char *name, size_t size);
 
 /* Whether ModelOpt's list makes the loader build the layer as a plain one. (load_modelopt.c) */
 bool tsr_modelopt_excludes(const tsr_load_query *q, const tsr_linear *l);

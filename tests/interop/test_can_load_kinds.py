@@ -73,6 +73,8 @@ YES = {
     "MIXED_PRECISION by joined names, too": (lambda: remade("nvfp4-modelopt"), by_layer("NVFP4", True), 1, ENGINES),
     "MIXED_PRECISION by members, where the class knows them": (
         lambda: of_family(remade("nvfp4-modelopt"), "qwen3_moe"), by_layer("NVFP4"), 1, ENGINES),
+    "MIXED_PRECISION of SGLang's Mixtral": (
+        lambda: of_family(remade("nvfp4-modelopt"), "mixtral"), by_layer("NVFP4", True), 1, ENGINES),
     "plain experts that are excluded": (
         lambda: remade("nvfp4-modelopt", experts=2), both(both(plain_experts, by_layer("NVFP4", True)), edit(
             "ignore", [f"model.layers.{n}.mlp.experts" for n in range(2)])), 1, {"vllm", "sglang"}),

@@ -99,9 +99,14 @@ def make_deepseek_v4(folder):
             continue
         tensors[f"{module}.scale"] = scale.view(torch.float8_e8m0fnu)
     save_file(tensors, path, {"format": "pt"})
-    config.write_text(json.dumps({**json.loads(config.read_text()), "expert_dtype": "fp4", "compress_ratios": [4, 128], "quantization_config": {
-        "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "scale_fmt": "ue8m0",
-        "weight_block_size": [128, 128]}}))
+    whole = json.loads(config.read_text())
+    for key in ("rope_parameters", "layer_types", "compress_rates"):  # which transformers makes of these two:
+        del whole[key]
+    config.write_text(json.dumps({
+        **whole, "expert_dtype": "fp4", "compress_ratios": [4, 128], "topk_method": "noaux_tc", "num_hash_layers": 2,
+        "rope_scaling": {"type": "yarn", "factor": 16, "original_max_position_embeddings": 256, "beta_fast": 32, "beta_slow": 1},
+        "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "scale_fmt": "ue8m0",
+                                "weight_block_size": [128, 128]}}))
 
 
 CODED = {"gpt_oss_mxfp4": make_gpt_oss, "deepseek_v4": make_deepseek_v4}
