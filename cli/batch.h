@@ -4,6 +4,7 @@
  * batch_jobs.c    reading the file of jobs
  * batch_places.c  who reads what another writes, and who may not
  * batch_run.c     checking, planning and carrying out jobs
+ * batch_together.c  those that read the same source, at one go
  * batch_tell.c    the plan, the table at the end, the summary as JSON */
 #ifndef TSR_CLI_BATCH_H
 #define TSR_CLI_BATCH_H
@@ -14,7 +15,7 @@
 #include "cli/stage.h"
 #include "cli/terminal.h"
 
-enum { TSR_MAX_JOBS = 1000, TSR_MAX_WORDS = 250 };
+enum { TSR_MAX_JOBS = 1000, TSR_MAX_WORDS = 250, TSR_MAX_TOGETHER = 16 };
 
 typedef enum tsr_batch_state {
     TSR_JOB_NOT_BEGUN,
@@ -41,6 +42,16 @@ typedef struct tsr_batch_job {
     /* Found by planning, where planned: */
     bool planned;
     uint64_t files, bytes_in, bytes_out;
+    tsr_engine_need need;
+    uint64_t memory;        /* what it may use */
+    tsr_stamp source;       /* of the first file that it reads */
+    const char *own_option; /* of the machine, which it does not share with others; NULL: none */
+    /* Jobs that are read together have the first of them as their leader. */
+    struct tsr_batch_job *leader; /* NULL: it is carried out by itself */
+    const char *alone;            /* why, where another one reads the same source; NULL: there is none */
+    uint64_t bytes_once;          /* a leader's: bytes that are read, or were, for all of them */
+    uint64_t bytes_wanted;        /* a leader's: bytes that their steps had */
+    tsr_owed owed;
     /* Of the run: */
     tsr_batch_state state;
     int code; /* exit code, once it has begun */
@@ -52,7 +63,7 @@ typedef struct tsr_batch {
     const char *path; /* the file of jobs */
     const char *results, *json, *junit, *threads, *memory, *cpumask;
     tsr_progress_options progress;
-    bool keep_going, dry_run, quiet, help;
+    bool keep_going, apart, dry_run, quiet, help;
     tsr_batch_job *jobs; /* in `arena`; behind the last one stands the batch itself, with what it reads and writes */
     size_t n_jobs;
     tsr_terminal terminal; /* the batch's own; jobs write to the same streams */
@@ -86,8 +97,26 @@ tsr_status tsr_batch_check(tsr_batch *batch, tsr_err *err) TSR_WARN_UNUSED;
 /* Carries the jobs out. TSR_E_CANCELLED: interrupted. That jobs fail is no failure of the batch: it is in their states. */
 tsr_status tsr_batch_run(tsr_batch *batch, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Puts a job on stage; and notes how it ended, which takes it off again. */
+void tsr_batch_begin_job(const tsr_batch *batch, tsr_batch_job *job);
+void tsr_batch_end_job(tsr_batch *batch, tsr_batch_job *job, int code, double seconds);
+
 /* Frees all that the batch holds. */
 void tsr_batch_free(tsr_batch *batch);
+
+/* ---- batch_together.c ---- */
+
+/* Finds the jobs that can be read together: quantize and convert with plans over one source, as many as the memory holds. */
+void tsr_batch_group(tsr_batch *batch);
+
+/* The names of such jobs. */
+const char *tsr_batch_names(tsr_batch *batch, const tsr_batch_job *leader);
+
+/* Finds how many bytes of the source they read. */
+tsr_status tsr_batch_count_once(tsr_batch *batch, tsr_batch_job *leader, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Carries them out. Their failures are in their states. */
+tsr_status tsr_batch_run_group(tsr_batch *batch, tsr_batch_job *leader, tsr_err *err) TSR_WARN_UNUSED;
 
 /* ---- batch_tell.c ---- */
 

@@ -56,11 +56,16 @@ static tsr_status complete(tsr_batch *batch, tsr_batch_job *job, tsr_err *err)
 {
     const char *const passed[][2] = {
         {"--threads", batch->threads}, {"--memory", batch->memory}, {"--cpumask", batch->cpumask}};
+    static const char *const kOwn[] = {"it has its own --threads", "it has its own --memory",
+                                       "it has its own --cpumask"};
     const char *takes = "";
     for (size_t i = 0; i < sizeof kPassed / sizeof *kPassed; i++)
         takes = strcmp(kPassed[i].command, job->words[0]) == 0 ? kPassed[i].takes : takes;
     for (size_t i = 0; i < sizeof passed / sizeof *passed; i++) {
-        if (passed[i][1] != NULL && tsr_is_listed(takes, passed[i][0]) && value_of(job, passed[i][0]) == NULL)
+        const bool own = value_of(job, passed[i][0]) != NULL;
+        if (own)
+            job->own_option = kOwn[i];
+        else if (passed[i][1] != NULL && tsr_is_listed(takes, passed[i][0]))
             add_words(job, passed[i][0], passed[i][1]);
     }
     if (!tsr_batch_talks(batch))
@@ -118,6 +123,11 @@ static tsr_status plan(tsr_batch_job *job, tsr_err *err)
     job->files = made.plan.n_files;
     job->bytes_in = made.plan.bytes_in;
     job->bytes_out = made.plan.bytes_out;
+    if (status == TSR_OK) {
+        job->need = tsr_engine_needs(&made.plan);
+        job->memory = made.run.memory;
+        job->source = made.plan.sources[0]->n_files > 0 ? made.plan.sources[0]->files[0].stamp : (tsr_stamp){0};
+    }
     tsr_plan_job_close(&made);
     return status;
 }
@@ -135,6 +145,11 @@ static tsr_status plan_all(tsr_batch *batch, tsr_err *err)
             *err = job->stage.err;
             return tsr_batch_blame(batch, job, status, err);
         }
+    }
+    tsr_batch_group(batch);
+    for (size_t i = 0; batch->dry_run && i < batch->n_jobs; i++) {
+        if (batch->jobs[i].leader == &batch->jobs[i])
+            TSR_TRY(tsr_batch_count_once(batch, &batch->jobs[i], err));
     }
     return TSR_OK;
 }
@@ -161,17 +176,6 @@ static tsr_batch_state state_of(int code)
     return code == 0 ? TSR_JOB_DONE : code == 1 ? TSR_JOB_SHORT : code == 130 ? TSR_JOB_INTERRUPTED : TSR_JOB_FAILED;
 }
 
-static void set_stage(const tsr_batch *batch, tsr_batch_job *job)
-{
-    job->stage.progress_fd = batch->terminal.fd;
-    job->stage.jsonl = batch->terminal.jsonl;
-    job->stage.status = TSR_OK;
-    job->stage.err = (tsr_err){{0}};
-    job->stage.measured = job->stage.complete = false;
-    job->stage.sqnr = NAN;
-    tsr_stage_set(&job->stage);
-}
-
 /* Whether all is well with the jobs whose outputs it reads. An output that only fell short of a limit is whole. */
 static bool may_begin(const tsr_batch *batch, tsr_batch_job *job)
 {
@@ -185,24 +189,49 @@ static bool may_begin(const tsr_batch *batch, tsr_batch_job *job)
     return true;
 }
 
-static void announce(const tsr_batch *batch, const tsr_batch_job *job)
+void tsr_batch_begin_job(const tsr_batch *batch, tsr_batch_job *job)
 {
+    tsr_stage *const s = &job->stage;
     if (tsr_batch_talks(batch))
         tsr_print("== %s: %s (%zu of %zu) ==\n", job->name, job->words[0], (size_t)(job - batch->jobs) + 1,
                   batch->n_jobs);
+    s->progress_fd = batch->terminal.fd;
+    s->jsonl = batch->terminal.jsonl;
+    s->status = TSR_OK;
+    s->err = (tsr_err){{0}};
+    s->measured = s->complete = false;
+    s->sqnr = NAN;
+    tsr_stage_set(s);
 }
 
-static void run_alone(const tsr_batch *batch, tsr_batch_job *job)
+void tsr_batch_end_job(tsr_batch *batch, tsr_batch_job *job, int code, double seconds)
 {
-    const double began = tsr_now();
-    announce(batch, job);
-    set_stage(batch, job);
-    job->code = job->run((int)job->n_words - 1, job->words + 1);
     tsr_stage_set(NULL);
-    job->seconds = tsr_now() - began;
-    job->state = state_of(job->code);
+    job->code = code;
+    job->seconds = seconds;
+    job->state = state_of(code);
+    batch->code = tsr_graver_code(batch->code, code);
     if (batch->json == NULL && batch->junit == NULL)
         tsr_text_free(&job->stage.result);
+}
+
+static void run_alone(tsr_batch *batch, tsr_batch_job *job)
+{
+    const double began = tsr_now();
+    tsr_batch_begin_job(batch, job);
+    const int code = job->run((int)job->n_words - 1, job->words + 1);
+    tsr_batch_end_job(batch, job, code, tsr_now() - began);
+}
+
+/* Whether a job, or one that is read together with it, did not end well. */
+static bool has_failed(const tsr_batch *batch, const tsr_batch_job *job)
+{
+    for (size_t i = 0; i < batch->n_jobs; i++) {
+        const tsr_batch_job *const other = &batch->jobs[i];
+        if ((other == job || (job->leader != NULL && other->leader == job->leader)) && other->state != TSR_JOB_DONE)
+            return true;
+    }
+    return false;
 }
 
 tsr_status tsr_batch_run(tsr_batch *batch, tsr_err *err)
@@ -212,11 +241,14 @@ tsr_status tsr_batch_run(tsr_batch *batch, tsr_err *err)
     bool stopped = false;
     for (size_t i = 0; i < batch->n_jobs; i++) {
         tsr_batch_job *const job = &batch->jobs[i];
-        if (stopped || tsr_is_cancelled(cancel) || !may_begin(batch, job))
+        const bool led = job->leader != NULL && job->leader != job; /* it was done with its leader */
+        if (led || stopped || tsr_is_cancelled(cancel) || !may_begin(batch, job))
             continue;
-        run_alone(batch, job);
-        batch->code = tsr_graver_code(batch->code, job->code);
-        stopped = job->state != TSR_JOB_DONE && !batch->keep_going;
+        if (job->leader == job)
+            TSR_TRY(tsr_batch_run_group(batch, job, err));
+        else
+            run_alone(batch, job);
+        stopped = !batch->keep_going && has_failed(batch, job);
     }
     batch->seconds = tsr_now() - began;
     if (!tsr_is_cancelled(cancel))

@@ -46,6 +46,31 @@ static void print_after(const tsr_batch *batch, const tsr_batch_job *job)
     }
 }
 
+/* The jobs that are read together, and what that saves. */
+static void print_together(const tsr_batch *batch)
+{
+    char once[32], wanted[32];
+    for (size_t i = 0; i < batch->n_jobs; i++) {
+        const tsr_batch_job *const leader = &batch->jobs[i];
+        uint64_t bytes = leader->bytes_wanted;
+        if (leader->leader != leader || leader->bytes_once == 0)
+            continue;
+        tsr_print("read together:");
+        for (size_t k = i; k < batch->n_jobs; k++) {
+            if (batch->jobs[k].leader != leader)
+                continue;
+            tsr_print(" %s", batch->jobs[k].name);
+            bytes += batch->dry_run ? batch->jobs[k].bytes_in : 0;
+        }
+        tsr_print("; %s of the source in place of %s\n", tsr_bytes_text((double)leader->bytes_once, once),
+                  tsr_bytes_text((double)bytes, wanted));
+    }
+    for (size_t i = 0; batch->dry_run && i < batch->n_jobs; i++) {
+        if (batch->jobs[i].alone != NULL)
+            tsr_print("by itself: %s: %s\n", batch->jobs[i].name, batch->jobs[i].alone);
+    }
+}
+
 void tsr_batch_print_plan(const tsr_batch *batch)
 {
     const int width = name_width(batch);
@@ -67,6 +92,7 @@ void tsr_batch_print_plan(const tsr_batch *batch)
         in += job->bytes_in;
         out += job->bytes_out;
     }
+    print_together(batch);
     tsr_print("%zu jobs; of those that can be planned now: %s in, %s out\n", batch->n_jobs,
               tsr_bytes_text((double)in, read), tsr_bytes_text((double)out, written));
 }
@@ -114,6 +140,7 @@ void tsr_batch_print(const tsr_batch *batch)
         print_row(&batch->jobs[i], width);
         count[batch->jobs[i].state]++;
     }
+    print_together(batch);
     tsr_print("%zu jobs", batch->n_jobs);
     for (tsr_batch_state s = TSR_JOB_DONE; s <= TSR_JOB_INTERRUPTED; s++) {
         if (count[s] > 0)
@@ -148,6 +175,10 @@ static void write_plan(tsr_text *t, const tsr_batch *batch, const tsr_batch_job 
         tsr_json_member_u64(t, "bytes_in", job->bytes_in);
         tsr_json_member_u64(t, "bytes_out", job->bytes_out);
     }
+    if (job->leader != NULL)
+        tsr_json_member_string(t, "with", job->leader->name);
+    if (job->alone != NULL)
+        tsr_json_member_string(t, "alone", job->alone);
     tsr_json_key(t, "after");
     tsr_json_begin_array(t, true);
     for (size_t i = 0; i < batch->n_jobs; i++) {
@@ -192,6 +223,33 @@ static void write_job(tsr_text *t, const tsr_batch *batch, const tsr_batch_job *
     tsr_json_end_object(t);
 }
 
+/* What was read for several jobs at once, or is to be. */
+static void write_together(tsr_text *t, const tsr_batch *batch)
+{
+    tsr_json_key(t, "together");
+    tsr_json_begin_array(t, false);
+    for (size_t i = 0; i < batch->n_jobs; i++) {
+        const tsr_batch_job *const leader = &batch->jobs[i];
+        uint64_t wanted = leader->bytes_wanted;
+        if (leader->leader != leader || (!batch->dry_run && leader->state == TSR_JOB_NOT_BEGUN))
+            continue;
+        tsr_json_begin_object(t, false);
+        tsr_json_key(t, "jobs");
+        tsr_json_begin_array(t, true);
+        for (size_t k = i; k < batch->n_jobs; k++) {
+            if (batch->jobs[k].leader != leader)
+                continue;
+            tsr_json_string(t, batch->jobs[k].name);
+            wanted += batch->dry_run ? batch->jobs[k].bytes_in : 0;
+        }
+        tsr_json_end_array(t);
+        tsr_json_member_u64(t, "bytes_wanted", wanted);
+        tsr_json_member_u64(t, "bytes_read", leader->bytes_once);
+        tsr_json_end_object(t);
+    }
+    tsr_json_end_array(t);
+}
+
 void tsr_batch_write(const tsr_batch *batch, tsr_text *t)
 {
     tsr_json_begin_object(t, false);
@@ -205,6 +263,7 @@ void tsr_batch_write(const tsr_batch *batch, tsr_text *t)
     }
     tsr_json_member_bool(t, "dry_run", batch->dry_run);
     tsr_json_member_bool(t, "keep_going", batch->keep_going);
+    write_together(t, batch);
     tsr_json_key(t, "jobs");
     tsr_json_begin_array(t, false);
     for (size_t i = 0; i < batch->n_jobs; i++)

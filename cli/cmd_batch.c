@@ -18,7 +18,9 @@ static const char kHelp[] =
     "All jobs are checked before the first begins: their options, places and plans. They are carried out in their "
     "order; a\n"
     "job may read what an earlier one writes. After a failure, or when it is interrupted or killed, the same command\n"
-    "carries on: outputs that are finished are verified and kept.\n"
+    "carries on: outputs that are finished are verified and kept. Outputs of one source are made together, and it is "
+    "read\n"
+    "once.\n"
     "Exit code: the gravest of all jobs, of 130, 4, 5, 3, 2, 1, 0.\n\n"
     "Examples:\n"
     "  tessera batch jobs.jsonl --dry-run                    the jobs, what they wait for, what they read and write\n"
@@ -32,6 +34,8 @@ static tsr_status parse(int argc, char **argv, tsr_batch *b, tsr_err *err)
     const tsr_option options[] = {
         {"--keep-going", TSR_OPT_FLAG, &b->keep_going, NULL,
          "after a failure, carry out all jobs that do not need what failed (stop)"},
+        {"--apart", TSR_OPT_FLAG, &b->apart, NULL,
+         "carry out each job by itself, also those whose source could be read once for several"},
         {"--dry-run", TSR_OPT_FLAG, &b->dry_run, NULL, "check and plan all jobs, print it, and stop"},
         {"--results", TSR_OPT_TEXT, &b->results, "DIR",
          "the JSON result of each job as DIR/NAME.json, unless it has a --json of its own (in the summary)"},

@@ -396,21 +396,28 @@ static tsr_status execute(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
         .cpu_flags = tsr_cpu_flags() & (unsigned)run->cpumask,
     };
     tsr_engine_result result;
-    tsr_status status = tsr_engine_run(plan, run->dst, &options, &result, err);
+    const tsr_status status = tsr_engine_run(plan, run->dst, &options, &result, err);
     tsr_terminal_close(&terminal);
+    const tsr_status told = tsr_run_plan_tell(run, plan, status, &result, err);
+    tsr_engine_result_free(&result);
+    return told;
+}
+
+tsr_status tsr_run_plan_tell(tsr_plan_run *run, const tsr_plan *plan, tsr_status status,
+                             const tsr_engine_result *result, tsr_err *err)
+{
     tsr_serving serving = {.count = 0};
     if (status == TSR_OK)
-        note_measures(plan, &result);
+        note_measures(plan, result);
     if (status == TSR_OK)
-        run->beyond = tsr_quant_limits_count(&run->limits, plan, result.rows);
+        run->beyond = tsr_quant_limits_count(&run->limits, plan, result->rows);
     if (status == TSR_OK && is_served(plan))
         status = tsr_serving_find(&serving, run->dst, err);
     if (status == TSR_OK && !run->quiet && !tsr_is_stdout(run->json) && !tsr_is_stdout(run->junit))
-        print_summary(run, plan, &result, &serving);
+        print_summary(run, plan, result, &serving);
     if (status == TSR_OK)
-        status = write_json(run, plan, &result, &serving, err);
+        status = write_json(run, plan, result, &serving, err);
     tsr_serving_free(&serving);
-    tsr_engine_result_free(&result);
     if (status == TSR_E_CANCELLED)
         return tsr_fail(err, status, "interrupted; finished files are kept: repeat the command to carry on");
     return status;
@@ -430,12 +437,17 @@ tsr_status tsr_run_plan_check(const tsr_plan_run *run, const tsr_plan *plan, tsr
     return tsr_plan_check_any(plan, err);
 }
 
-tsr_status tsr_run_plan(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
+void tsr_run_plan_warn(const tsr_plan *plan)
 {
     const tsr_stage *const stage = tsr_stage_now();
-    TSR_TRY(check_limits(run, plan, err));
     for (size_t i = 0; i < plan->n_warnings; i++)
         tsr_tell("tessera: %s%s%s\n", stage == NULL ? "" : stage->job, stage == NULL ? "" : ": ", plan->warnings[i]);
+}
+
+tsr_status tsr_run_plan(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
+{
+    TSR_TRY(check_limits(run, plan, err));
+    tsr_run_plan_warn(plan);
     if (run->dry_run) {
         if (!tsr_is_stdout(run->json) && !tsr_is_stdout(run->junit))
             print_plan(run, plan);

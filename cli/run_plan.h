@@ -4,7 +4,7 @@
 #define TSR_CLI_RUN_PLAN_H
 
 #include "cli/quant_limits.h"
-#include "convert/engine/plan.h"
+#include "convert/engine/engine.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,6 +38,13 @@ tsr_status tsr_plan_run_places(const tsr_plan_run *run, const char *const *sourc
 
 /* What speaks against carrying a plan out: limits that it has no use for, or nothing to quantize. */
 tsr_status tsr_run_plan_check(const tsr_plan_run *run, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Tells what the plan warns of. */
+void tsr_run_plan_warn(const tsr_plan *plan);
+
+/* Tells the result of a plan that was carried out, as asked; `status` and *err say how that ended. */
+tsr_status tsr_run_plan_tell(tsr_plan_run *run, const tsr_plan *plan, tsr_status status,
+                             const tsr_engine_result *result, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Carries out the plan (or prints it: --dry-run), and tells the result as asked. */
 tsr_status tsr_run_plan(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;

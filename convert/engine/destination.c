@@ -232,17 +232,24 @@ tsr_status tsr_check_strays(const char *dst, const tsr_names *planned, const tsr
 
 /* ---- space ---- */
 
-/* How many bytes the disk lacks for what is still to be written, and how many *files. */
-static uint64_t missing_space(const tsr_plan *plan, const char *dst, const bool *finished, uint64_t *files)
+uint64_t tsr_space_needed(const tsr_plan *plan, const bool *finished)
 {
-    uint64_t need = 0, need_files = plan->n_texts + 1, have = 0, have_files = 0;
-    for (size_t i = 0; i < plan->n_files; i++) {
-        /* Figures of blocks are kept in two places. */
+    uint64_t need = 0;
+    for (size_t i = 0; i < plan->n_files; i++) /* figures of blocks are kept in two places */
         need += finished[i] ? 0 : plan->files[i].bytes + 2 * tsr_plan_block_bytes(plan, i);
-        need_files += !finished[i];
-    }
     for (size_t i = 0; i < plan->n_texts; i++)
         need += plan->texts[i].size;
+    return need;
+}
+
+/* How many bytes the disk lacks for what is still to be written, and how many *files. */
+static uint64_t missing_space(const tsr_plan *plan, const char *dst, const bool *finished, uint64_t promised,
+                              uint64_t *files)
+{
+    uint64_t need = promised + tsr_space_needed(plan, finished), need_files = plan->n_texts + 1, have = 0,
+             have_files = 0;
+    for (size_t i = 0; i < plan->n_files; i++)
+        need_files += !finished[i];
     *files = tsr_free_files(dst, &have_files, NULL) != TSR_OK || need_files <= have_files ? 0 : need_files - have_files;
     return tsr_free_space(dst, &have, NULL) != TSR_OK || need <= have ? 0 : need - have;
 }
@@ -272,10 +279,10 @@ static bool all_finished(const tsr_plan *plan, const bool *finished)
     return true;
 }
 
-tsr_status tsr_check_space(const tsr_plan *plan, const char *dst, const bool *finished, tsr_err *err)
+tsr_status tsr_check_space(const tsr_plan *plan, const char *dst, const bool *finished, uint64_t promised, tsr_err *err)
 {
     uint64_t files;
-    const uint64_t bytes = missing_space(plan, dst, finished, &files);
+    const uint64_t bytes = missing_space(plan, dst, finished, promised, &files);
     if (all_finished(plan, finished))
         return TSR_OK;
     if (bytes > 0)
@@ -286,7 +293,7 @@ tsr_status tsr_check_space(const tsr_plan *plan, const char *dst, const bool *fi
 tsr_status tsr_explain_no_space(const tsr_plan *plan, const char *dst, const bool *finished, tsr_err *err)
 {
     uint64_t files;
-    const uint64_t bytes = missing_space(plan, dst, finished, &files);
+    const uint64_t bytes = missing_space(plan, dst, finished, 0, &files);
     if (bytes > 0)
         return lacks_bytes(dst, bytes, err);
     if (files > 0)

@@ -46,9 +46,13 @@ tsr_status tsr_withdraw(const char *dst, const tsr_names *names, tsr_err *err) T
 tsr_status tsr_check_strays(const char *dst, const tsr_names *planned, const tsr_names *old,
                             tsr_err *err) TSR_WARN_UNUSED;
 
-/* Whether the directory has room for what is not finished yet: TSR_E_NOSPACE with the bytes, or files, that it lacks.
- */
-tsr_status tsr_check_space(const tsr_plan *plan, const char *dst, const bool *finished, tsr_err *err) TSR_WARN_UNUSED;
+/* Bytes of what is not finished yet. */
+uint64_t tsr_space_needed(const tsr_plan *plan, const bool *finished);
+
+/* Whether the directory has room for what is not finished yet, and for `promised` bytes that others are about to write on the same
+ * file system: TSR_E_NOSPACE with the bytes, or files, that it lacks. */
+tsr_status tsr_check_space(const tsr_plan *plan, const char *dst, const bool *finished, uint64_t promised,
+                           tsr_err *err) TSR_WARN_UNUSED;
 
 /* Completes the system's message in `err` when the space ran out although it had sufficed at the start: how many bytes
  * or files are missing or, where none are, what to do. */

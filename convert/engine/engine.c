@@ -12,41 +12,25 @@
 #include <time.h>
 #include <unistd.h>
 
+/* What a worker may read ahead of the others that want the same bytes. */
+enum { SHARED_BY_A_WORKER = 2 * TSR_UNIT_BYTES + 2 * TSR_STRETCH_BYTES };
+
 void tsr_run_note_failure(tsr_run *r, tsr_status status, const tsr_err *err)
 {
     tsr_note_failure(&r->failure, status, err);
-    pthread_cond_broadcast(&r->changed);
+    pthread_cond_broadcast(&r->crew->changed);
 }
 
 void tsr_run_fail(tsr_run *r, tsr_status status, const tsr_err *err)
 {
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&r->crew->lock);
     tsr_run_note_failure(r, status, err);
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&r->crew->lock);
 }
 
 const char *tsr_run_path(const tsr_run *r, size_t file, char path[PATH_MAX])
 {
     return tsr_output_path(r->dst, r->plan->files[file].name, path);
-}
-
-static void report_progress(void *context)
-{
-    tsr_run *const r = context;
-    if (r->options->run.progress == NULL)
-        return;
-    pthread_mutex_lock(&r->lock);
-    const tsr_progress p = {
-        .phase = r->phase,
-        .bytes_done = r->bytes_read,
-        .bytes_total = r->bytes_total,
-        .items_done = r->steps_done,
-        .items_total = r->steps_total,
-        .items = r->plan->counted == NULL ? "tensors" : r->plan->counted,
-        .seconds = tsr_seconds_since(&r->began),
-    };
-    pthread_mutex_unlock(&r->lock);
-    r->options->run.progress(&p, r->options->run.progress_data);
 }
 
 /* Has an amax found, unless no step of this phase asks for it or another one has asked before. Returns what there is to
@@ -80,7 +64,6 @@ static uint64_t choose_files(tsr_run *r)
         for (size_t s = f->first_step; !r->verifying && s < f->first_step + f->n_steps; s++)
             r->bytes_total += tsr_step_input(&r->plan->steps[s]) + want_amax(r, r->plan->steps[s].amax);
     }
-    clock_gettime(CLOCK_MONOTONIC, &r->began);
     return chosen;
 }
 
@@ -101,18 +84,18 @@ static void abandon_files(tsr_run *r)
     }
 }
 
-static tsr_status run_phase(tsr_run *r, const char *phase)
+/* Carries out a phase of all runs that are present. */
+static void run_phase(tsr_crew *c, const char *phase)
 {
-    pthread_t committer;
-    r->phase = phase;
-    const bool committing = pthread_create(&committer, NULL, tsr_run_commit_files, r) == 0;
-    if (!committing || tsr_run_threads(r->workers, tsr_run_work, report_progress, r) == 0)
-        tsr_run_fail(r, TSR_E_NOMEM, &(tsr_err){"cannot start a thread"});
-    if (committing)
-        pthread_join(committer, NULL);
-    report_progress(r);
-    abandon_files(r);
-    return r->failure.status;
+    bool any = false;
+    for (size_t i = 0; i < c->n_runs; i++)
+        any = any || c->runs[i].present;
+    if (any)
+        tsr_crew_work(c, phase);
+    for (size_t i = 0; i < c->n_runs; i++) {
+        if (c->runs[i].present)
+            abandon_files(&c->runs[i]);
+    }
 }
 
 /* Marks files for redoing that the journal calls finished but that are gone or have another size, or whose figures of
@@ -139,14 +122,6 @@ static void remove_unknown(const tsr_run *r)
         if (!r->journal.finished[i])
             unlink(tsr_run_path(r, i, path));
     }
-}
-
-static tsr_status choose_threads(tsr_run *r, tsr_err *err)
-{
-    const uint64_t tables = tsr_plan_memory(r->plan, 0), each = tsr_plan_memory(r->plan, 1) - tables;
-    TSR_TRY(tsr_choose_threads(&r->options->run, tables, each, &r->workers, err));
-    r->unit_bytes = tsr_plan_unit_bytes(r->plan);
-    return TSR_OK;
 }
 
 /* During a repair, too, nobody may take the directory for a model before it is whole again. */
@@ -179,8 +154,46 @@ static tsr_status check_sources(tsr_run *r, tsr_status status, tsr_err *err)
     return status == TSR_OK ? tsr_fail(err, changed, "%s", why.msg) : status;
 }
 
-static tsr_status convert(tsr_run *r, tsr_err *err)
+/* ---- one run, from phase to phase ---- */
+
+/* The first phase: what is there already is verified. */
+static tsr_status begin_verifying(tsr_run *r, tsr_err *err)
 {
+    TSR_TRY(tsr_journal_open(&r->journal, r->plan, r->dst, r->force, r->rows, err));
+    for (size_t i = 0; i < r->plan->n_files; i++)
+        r->noted += r->journal.finished[i];
+    drop_missing(r);
+    r->verifying = true;
+    r->present = choose_files(r) > 0;
+    return TSR_OK;
+}
+
+/* Bytes that the runs before this one are about to write on its file system. */
+static uint64_t promised(const tsr_run *r)
+{
+    struct stat mine, other;
+    uint64_t bytes = 0;
+    if (stat(r->dst, &mine) != 0)
+        return 0;
+    for (const tsr_run *before = r->crew->runs; before < r; before++) {
+        if (before->present && !before->verifying && stat(before->dst, &other) == 0 && other.st_dev == mine.st_dev)
+            bytes += tsr_space_needed(before->plan, before->journal.finished);
+    }
+    return bytes;
+}
+
+/* The second phase: what is missing is made. */
+static tsr_status begin_converting(tsr_run *r, tsr_engine_result *result, tsr_err *err)
+{
+    for (size_t i = 0; i < r->plan->n_files; i++)
+        result->files_resumed += r->journal.finished[i];
+    result->files_redone = r->noted - result->files_resumed;
+    result->bytes_read = r->bytes_read;
+    r->verifying = false;
+    r->present = choose_files(r) > 0;
+    result->already_complete = !r->present;
+    if (!r->present)
+        return TSR_OK;
     if (r->journal.read_only)
         return tsr_fail(err, TSR_E_IO,
                         "%s: not complete, and nothing can be written there: is it mounted read-only, or another "
@@ -188,31 +201,15 @@ static tsr_status convert(tsr_run *r, tsr_err *err)
                         r->dst);
     TSR_TRY(withdraw(r, err));
     remove_unknown(r);
-    TSR_TRY(tsr_check_space(r->plan, r->dst, r->journal.finished, err));
-    TSR_TRY(tsr_watch_begin(&r->watch, r->plan, err));
-    return check_sources(r, run_phase(r, "converting"), err);
+    TSR_TRY(tsr_check_space(r->plan, r->dst, r->journal.finished, promised(r), err));
+    return tsr_watch_begin(&r->watch, r->plan, err);
 }
 
-static tsr_status run_all(tsr_run *r, tsr_engine_result *result, tsr_err *err)
+static tsr_status end_converting(tsr_run *r, tsr_engine_result *result, tsr_err *err)
 {
-    TSR_TRY(choose_threads(r, err));
-    TSR_TRY(tsr_journal_open(&r->journal, r->plan, r->dst, r->options->force, r->rows, err));
-    uint64_t noted = 0;
-    for (size_t i = 0; i < r->plan->n_files; i++)
-        noted += r->journal.finished[i];
-    drop_missing(r);
-    r->verifying = true;
-    if (choose_files(r) > 0 && run_phase(r, "verifying") != TSR_OK)
-        return r->failure.status;
-    for (size_t i = 0; i < r->plan->n_files; i++)
-        result->files_resumed += r->journal.finished[i];
-    result->files_redone = noted - result->files_resumed;
-    result->bytes_read = r->bytes_read;
-
-    r->verifying = false;
-    result->already_complete = choose_files(r) == 0;
     if (!result->already_complete)
-        TSR_TRY(convert(r, err));
+        TSR_TRY(check_sources(r, r->failure.status, err));
+    TSR_TRY(r->failure.status);
     result->bytes_read += r->bytes_read;
     result->bytes_written = r->bytes_written;
     tsr_plan_blocks blocks;
@@ -220,46 +217,233 @@ static tsr_status run_all(tsr_run *r, tsr_engine_result *result, tsr_err *err)
     return tsr_write_texts(r->plan, r->dst, r->rows, &blocks, err);
 }
 
-tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engine_options *options,
-                          tsr_engine_result *result, tsr_err *err)
+/* ---- all runs ---- */
+
+tsr_engine_need tsr_engine_needs(const tsr_plan *plan)
 {
-    tsr_run r = {
+    const uint64_t tables = tsr_plan_memory(plan, 0), unit = tsr_plan_unit_bytes(plan);
+    return (tsr_engine_need){
+        .tables = tables + tsr_shared_tables(plan), .held = tsr_plan_memory(plan, 1) - tables - unit, .unit = unit};
+}
+
+/* Bytes that runs need besides what their workers do: tables, and what is held of the step that each has begun. `each`: of a
+ * worker, which reads ahead of another that wants the same bytes. */
+static uint64_t fixed_memory(const tsr_engine_need *needs, size_t n, uint64_t *each, uint64_t *unit)
+{
+    uint64_t fixed = 0, held = 0;
+    *unit = 0;
+    for (size_t i = 0; i < n; i++) {
+        fixed += needs[i].tables + needs[i].held;
+        held = tsr_max_u64(held, needs[i].held);
+        *unit = tsr_max_u64(*unit, needs[i].unit);
+    }
+    *each = *unit + held + SHARED_BY_A_WORKER;
+    return fixed;
+}
+
+uint64_t tsr_engine_memory(const tsr_engine_need *needs, size_t n)
+{
+    uint64_t each, unit;
+    const uint64_t fixed = fixed_memory(needs, n, &each, &unit);
+    return fixed + each;
+}
+
+/* A single run, which shares with nobody. */
+static tsr_status choose_threads(tsr_crew *c, const tsr_plan *plan, tsr_err *err)
+{
+    const uint64_t tables = tsr_plan_memory(plan, 0), each = tsr_plan_memory(plan, 1) - tables;
+    TSR_TRY(tsr_choose_threads(c->options, tables, each, &c->workers, err));
+    c->unit_bytes = tsr_plan_unit_bytes(plan);
+    return TSR_OK;
+}
+
+/* Chooses how many work; what they leave of the memory keeps stretches of the source. */
+static tsr_status begin_crew(tsr_crew *c, const tsr_engine_job *jobs, uint64_t *capacity, tsr_err *err)
+{
+    if (c->n_runs == 1)
+        return choose_threads(c, jobs[0].plan, err);
+    tsr_engine_need *const needs = calloc(c->n_runs, sizeof *needs);
+    uint64_t each = 0, fixed;
+    if (needs == NULL)
+        return tsr_out_of_memory(err, "for the runs");
+    for (size_t i = 0; i < c->n_runs; i++)
+        needs[i] = tsr_engine_needs(jobs[i].plan);
+    fixed = fixed_memory(needs, c->n_runs, &each, &c->unit_bytes);
+    free(needs);
+    TSR_TRY(tsr_choose_threads(c->options, fixed, each, &c->workers, err));
+    *capacity = c->options->memory - fixed - c->workers * (each - SHARED_BY_A_WORKER);
+    return TSR_OK;
+}
+
+/* Notes how a step of one run ended; the others go on. */
+static void settle(tsr_engine_job *job, tsr_run *r, tsr_status status)
+{
+    if (job->status == TSR_OK && status != TSR_OK && r->failure.status == status)
+        job->err = r->failure.err;
+    job->status = job->status == TSR_OK ? status : job->status;
+    r->present = r->present && job->status == TSR_OK;
+}
+
+static void verify_all(tsr_crew *c, tsr_engine_job *jobs)
+{
+    for (size_t i = 0; i < c->n_runs; i++)
+        settle(&jobs[i], &c->runs[i], begin_verifying(&c->runs[i], &jobs[i].err));
+    run_phase(c, "verifying");
+    for (size_t i = 0; i < c->n_runs; i++)
+        settle(&jobs[i], &c->runs[i], c->runs[i].failure.status);
+}
+
+/* Lets the runs share what they read, if several of them read. */
+static void share(tsr_crew *c, uint64_t capacity)
+{
+    tsr_err err;
+    size_t readers = 0;
+    tsr_status status = TSR_OK;
+    for (size_t i = 0; i < c->n_runs; i++)
+        readers += c->runs[i].present;
+    if (readers < 2)
+        return;
+    c->shared = tsr_shared_begin(capacity);
+    for (size_t i = 0; c->shared != NULL && status == TSR_OK && i < c->n_runs; i++) {
+        if (c->runs[i].present)
+            status = tsr_run_announce(&c->runs[i], &err);
+    }
+    /* Without the tables each reads for itself, which is slower and as right. */
+    if (status != TSR_OK) {
+        tsr_shared_end(c->shared);
+        c->shared = NULL;
+    }
+}
+
+static void convert_all(tsr_crew *c, tsr_engine_job *jobs, uint64_t capacity, uint64_t *bytes_read)
+{
+    for (size_t i = 0; i < c->n_runs; i++) {
+        c->runs[i].present = false;
+        if (jobs[i].status == TSR_OK)
+            settle(&jobs[i], &c->runs[i], begin_converting(&c->runs[i], &jobs[i].result, &jobs[i].err));
+    }
+    share(c, capacity);
+    run_phase(c, "converting");
+    for (size_t i = 0; i < c->n_runs; i++) {
+        if (c->shared == NULL && c->runs[i].present)
+            *bytes_read += c->runs[i].bytes_read;
+        if (jobs[i].status == TSR_OK)
+            settle(&jobs[i], &c->runs[i], end_converting(&c->runs[i], &jobs[i].result, &jobs[i].err));
+    }
+    if (c->shared != NULL)
+        *bytes_read = tsr_shared_bytes(c->shared);
+    tsr_shared_end(c->shared);
+    c->shared = NULL;
+}
+
+static tsr_status begin_run(tsr_run *r, tsr_crew *c, const tsr_engine_job *job, unsigned cpu_flags, tsr_err *err)
+{
+    const tsr_plan *const plan = job->plan;
+    *r = (tsr_run){
+        .crew = c,
         .plan = plan,
-        .dst = dst,
-        .options = options,
+        .dst = job->dst,
+        .force = job->force,
         .journal = {.fd = -1},
-        .lock = PTHREAD_MUTEX_INITIALIZER,
-        .changed = PTHREAD_COND_INITIALIZER,
-        .rows = calloc(plan->n_steps, sizeof *r.rows),
-        .frames = calloc(plan->n_steps, sizeof *r.frames),
-        .steps = calloc(plan->n_steps, sizeof *r.steps),
-        .files = calloc(plan->n_files, sizeof *r.files),
-        .amaxes = calloc(plan->n_amaxes + 1, sizeof *r.amaxes),
+        .rows = calloc(plan->n_steps, sizeof *r->rows),
+        .frames = calloc(plan->n_steps, sizeof *r->frames),
+        .steps = calloc(plan->n_steps, sizeof *r->steps),
+        .files = calloc(plan->n_files, sizeof *r->files),
+        .amaxes = calloc(plan->n_amaxes + 1, sizeof *r->amaxes),
     };
+    tsr_cpu_kernels_init(&r->kernels, cpu_flags);
+    return r->rows == NULL || r->frames == NULL || r->steps == NULL || r->files == NULL || r->amaxes == NULL
+               ? tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu steps", plan->n_steps)
+               : TSR_OK;
+}
+
+static void free_run(tsr_run *r)
+{
+    free(r->frames);
+    free(r->steps);
+    free(r->files);
+    free(r->amaxes);
+}
+
+static void end_run(tsr_run *r, tsr_engine_job *job)
+{
+    if (job->status == TSR_E_NOSPACE && r->failure.status == job->status)
+        job->status = tsr_explain_no_space(r->plan, r->dst, r->journal.finished, &job->err);
+    tsr_watch_end(&r->watch);
+    tsr_journal_close(&r->journal);
+    free_run(r);
+    job->result.rows = r->rows;
+    job->result.threads = r->crew->workers;
+}
+
+tsr_status tsr_engine_run_together(tsr_engine_job *jobs, size_t n, const tsr_run_options *options, unsigned cpu_flags,
+                                   uint64_t *bytes_read, tsr_err *err)
+{
+    tsr_crew c = {.options = options,
+                  .runs = calloc(n + 1, sizeof *c.runs),
+                  .n_runs = n,
+                  .lock = PTHREAD_MUTEX_INITIALIZER,
+                  .changed = PTHREAD_COND_INITIALIZER};
     struct timespec began;
     fenv_t callers_mode;
+    uint64_t capacity = 0;
     (void)fegetenv(&callers_mode);
     tsr_set_float_mode(); /* for the report's sums; each worker sets its own */
     clock_gettime(CLOCK_MONOTONIC, &began);
-    *result = (tsr_engine_result){0};
-    tsr_cpu_kernels_init(&r.kernels, options->cpu_flags);
-    tsr_status status = r.rows == NULL || r.frames == NULL || r.steps == NULL || r.files == NULL || r.amaxes == NULL
-                            ? tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu steps", plan->n_steps)
-                            : run_all(&r, result, err);
-    if (status != TSR_OK && r.failure.status == status && err != NULL)
-        *err = r.failure.err;
-    if (status == TSR_E_NOSPACE && r.failure.status == status)
-        status = tsr_explain_no_space(plan, dst, r.journal.finished, err);
-    tsr_watch_end(&r.watch);
-    tsr_journal_close(&r.journal);
-    free(r.frames);
-    free(r.steps);
-    free(r.files);
-    free(r.amaxes);
-    result->rows = r.rows;
-    result->threads = r.workers;
-    result->seconds = tsr_seconds_since(&began);
+    *bytes_read = 0;
+    for (size_t i = 0; i < n; i++) {
+        jobs[i].status = TSR_OK;
+        jobs[i].result = (tsr_engine_result){0};
+    }
+    tsr_status status = c.runs == NULL ? tsr_out_of_memory(err, "for the runs") : begin_crew(&c, jobs, &capacity, err);
+    for (size_t i = 0; i < n && c.runs != NULL; i++)
+        settle(&jobs[i], &c.runs[i], begin_run(&c.runs[i], &c, &jobs[i], cpu_flags, &jobs[i].err));
+    for (size_t i = 0; i < n && status == TSR_OK; i++)
+        status = jobs[i].status == TSR_OK ? TSR_OK : tsr_fail(err, jobs[i].status, "%s", jobs[i].err.msg);
+    if (status == TSR_OK) {
+        verify_all(&c, jobs);
+        convert_all(&c, jobs, capacity, bytes_read);
+    }
+    for (size_t i = 0; i < n && c.runs != NULL; i++) {
+        end_run(&c.runs[i], &jobs[i]);
+        jobs[i].result.seconds = tsr_seconds_since(&began);
+    }
+    free(c.runs);
     (void)fesetenv(&callers_mode);
+    return status;
+}
+
+tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engine_options *options,
+                          tsr_engine_result *result, tsr_err *err)
+{
+    tsr_engine_job job = {.plan = plan, .dst = dst, .force = options->force};
+    uint64_t bytes_read;
+    const tsr_status status = tsr_engine_run_together(&job, 1, &options->run, options->cpu_flags, &bytes_read, err);
+    *result = job.result;
+    if (status == TSR_OK && job.status != TSR_OK && err != NULL)
+        *err = job.err;
+    return status == TSR_OK ? job.status : status;
+}
+
+tsr_status tsr_engine_bytes_once(const tsr_plan *const *plans, size_t n, uint64_t *bytes, tsr_err *err)
+{
+    tsr_crew c = {.shared = tsr_shared_begin(0)};
+    tsr_status status = c.shared == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
+    for (size_t i = 0; i < n && status == TSR_OK; i++) {
+        tsr_run r;
+        const tsr_engine_job job = {.plan = plans[i]};
+        status = begin_run(&r, &c, &job, 0, err);
+        for (size_t k = 0; status == TSR_OK && k < plans[i]->n_files; k++)
+            r.files[k].mine = true;
+        for (size_t k = 0; status == TSR_OK && k < plans[i]->n_amaxes; k++)
+            r.amaxes[k].left = 1;
+        if (status == TSR_OK)
+            status = tsr_run_announce(&r, err);
+        free_run(&r);
+        free(r.rows);
+    }
+    *bytes = status == TSR_OK ? tsr_shared_announced(c.shared) : 0;
+    tsr_shared_end(c.shared);
     return status;
 }
 

@@ -38,6 +38,39 @@ typedef struct tsr_engine_result {
 tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engine_options *options,
                           tsr_engine_result *result, tsr_err *err) TSR_WARN_UNUSED;
 
+/* One of several plans that are carried out together. */
+typedef struct tsr_engine_job {
+    const tsr_plan *plan;
+    const char *dst;
+    bool force;
+    /* How it ended: */
+    tsr_status status;
+    tsr_err err;
+    tsr_engine_result result; /* to be freed whatever the status; its bytes_read are those that its steps had */
+} tsr_engine_job;
+
+/* Carries out plans together, each in a directory of its own, within one budget of threads and memory. What several of them
+ * read of a file is read once, as long as the memory holds it: they go through their sources side by side, and *bytes_read
+ * says how many bytes of source files were read. Each output has the very bytes that tsr_engine_run would give it. One plan's failure
+ * is its own, and the others are carried on. Fails as a whole only before anything is written: TSR_E_NOMEM. */
+tsr_status tsr_engine_run_together(tsr_engine_job *jobs, size_t n, const tsr_run_options *options, unsigned cpu_flags,
+                                   uint64_t *bytes_read, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The memory that a plan takes where it is carried out with others. */
+typedef struct tsr_engine_need {
+    uint64_t tables; /* of the plan, its sources and their stretches */
+    uint64_t held;   /* of the largest step, while it runs */
+    uint64_t unit;   /* of the largest unit */
+} tsr_engine_need;
+
+tsr_engine_need tsr_engine_needs(const tsr_plan *plan);
+
+/* Bytes of memory that these plans need together, with one worker. */
+uint64_t tsr_engine_memory(const tsr_engine_need *needs, size_t n);
+
+/* How many bytes of source files these plans read together, as long as the memory holds what is shared. */
+tsr_status tsr_engine_bytes_once(const tsr_plan *const *plans, size_t n, uint64_t *bytes, tsr_err *err) TSR_WARN_UNUSED;
+
 void tsr_engine_result_free(tsr_engine_result *result);
 
 #endif

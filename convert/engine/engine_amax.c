@@ -4,21 +4,20 @@
 #include "common/checked.h"
 #include "quantize/mx_weight.h"
 
-bool tsr_run_take_amax(tsr_run *r, size_t *index, uint64_t *unit)
+bool tsr_run_next_amax(tsr_run *r, size_t *index, uint64_t *unit)
 {
     for (; r->next_amax < r->plan->n_amaxes; r->next_amax++, r->next_amax_unit = 0) {
         const uint64_t units = tsr_amax_units(r->plan->amaxes[r->next_amax]);
         if (r->amaxes[r->next_amax].left == 0 || r->next_amax_unit >= units)
             continue;
         *index = r->next_amax;
-        *unit = r->next_amax_unit++;
+        *unit = r->next_amax_unit;
         return true;
     }
     return false;
 }
 
-/* Of what a unit reads, the tensor that window i is of. */
-static const tsr_tensor *input_of(const tsr_amax_rows *at, uint32_t i)
+const tsr_tensor *tsr_amax_input(const tsr_amax_rows *at, uint32_t i)
 {
     return at->decoded == NULL ? at->tensor : at->decoded->in[i];
 }
@@ -30,10 +29,8 @@ static void prefetch(const tsr_run *r, const tsr_amax *amax, uint64_t unit)
         return;
     const tsr_amax_rows at = tsr_amax_unit(amax, unit);
     for (uint32_t i = 0; i < at.n_in; i++) {
-        const tsr_tensor *const t = input_of(&at, i);
-        const tsr_window *const w = &at.in[i];
-        if (w->rows > 0)
-            tsr_checkpoint_prefetch(r->plan->sources[t->source], t, w->offset, (w->rows - 1) * w->pitch + w->row_bytes);
+        if (at.in[i].rows > 0)
+            tsr_run_prefetch_window(r, tsr_amax_input(&at, i), &at.in[i]);
     }
 }
 
@@ -44,7 +41,7 @@ static tsr_status read_inputs(const tsr_run *r, const tsr_amax_rows *at, char **
         data[i] = *memory;
         *memory += tsr_round_up(tsr_window_bytes(&at->in[i]), 64);
         if (at->in[i].rows > 0)
-            TSR_TRY(tsr_run_read_window(r, input_of(at, i), &at->in[i], data[i], err));
+            TSR_TRY(tsr_run_read_window(r, tsr_amax_input(at, i), &at->in[i], data[i], err));
     }
     return TSR_OK;
 }
@@ -65,20 +62,20 @@ static tsr_status find_amax(const tsr_run *r, const tsr_amax_rows *at, char *mem
 tsr_status tsr_run_do_amax(tsr_run *r, size_t index, uint64_t unit, char *memory, tsr_err *err)
 {
     const tsr_amax_rows at = tsr_amax_unit(r->plan->amaxes[index], unit);
-    const tsr_tensor *const t = input_of(&at, 0);
+    const tsr_tensor *const t = tsr_amax_input(&at, 0);
     void *data[TSR_DECODED_INPUTS];
     float amax = 0;
-    prefetch(r, r->plan->amaxes[index], unit + r->workers);
+    prefetch(r, r->plan->amaxes[index], unit + r->crew->workers);
     TSR_TRY(read_inputs(r, &at, &memory, data, err));
     const tsr_status status = find_amax(r, &at, memory, data, &amax, err);
     if (status != TSR_OK)
         return tsr_prepend(err, status, "%s", r->plan->sources[t->source]->files[t->file].path);
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&r->crew->lock);
     tsr_amax_state *const s = &r->amaxes[index];
     s->amax = amax > s->amax ? amax : s->amax;
     r->bytes_read += tsr_amax_rows_bytes(&at);
     if (--s->left == 0)
-        pthread_cond_broadcast(&r->changed);
-    pthread_mutex_unlock(&r->lock);
+        pthread_cond_broadcast(&r->crew->changed);
+    pthread_mutex_unlock(&r->crew->lock);
     return TSR_OK;
 }

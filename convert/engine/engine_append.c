@@ -13,20 +13,20 @@ tsr_status tsr_run_append(tsr_run *r, size_t index, uint64_t unit, const void *d
 {
     tsr_step_state *const s = r->steps[index];
     const size_t file = r->plan->steps[index].file;
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&r->crew->lock);
     while (s->turn != unit && r->failure.status == TSR_OK)
-        pthread_cond_wait(&r->changed, &r->lock);
+        pthread_cond_wait(&r->crew->changed, &r->crew->lock);
     const tsr_status status = tsr_return_failure(&r->failure, err);
     const uint64_t offset = r->files[file].end;
     r->files[file].end += status == TSR_OK ? size : 0;
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&r->crew->lock);
     if (status != TSR_OK)
         return status;
     XXH3_64bits_update(s->stream, data, size);
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&r->crew->lock);
     s->turn++;
-    pthread_cond_broadcast(&r->changed);
-    pthread_mutex_unlock(&r->lock);
+    pthread_cond_broadcast(&r->crew->changed);
+    pthread_mutex_unlock(&r->crew->lock);
     const int fd = r->files[file].fd;
     TSR_TRY(tsr_write_at(fd, r->plan->files[file].name, data, size, offset, err));
     /* Writing back begins early, as in transfer(). Stretches may be tiny here, so it happens every TSR_UNIT_BYTES. */
@@ -51,9 +51,9 @@ tsr_status tsr_run_digest_appended(tsr_run *r, size_t index, void *memory, size_
         TSR_TRY(tsr_read_at(fd, name, memory, n, at, err));
         XXH3_64bits_update(r->steps[index]->stream, memory, n);
     }
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&r->crew->lock);
     r->bytes_read += size;
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&r->crew->lock);
     *digest = XXH3_64bits_digest(r->steps[index]->stream);
     return TSR_OK;
 }

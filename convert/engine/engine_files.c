@@ -42,12 +42,23 @@ tsr_status tsr_run_transfer_window(tsr_run *r, const tsr_tensor *t, const tsr_wi
 tsr_status tsr_run_read_window(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data, tsr_err *err)
 {
     const tsr_checkpoint *const source = r->plan->sources[t->source];
+    if (r->crew->shared != NULL)
+        return tsr_shared_read(r->crew->shared, source, t, w, data, err);
     if (w->pitch == w->row_bytes)
         return tsr_checkpoint_read(source, t, w->offset, data, tsr_window_bytes(w), err);
     char *at = data;
     for (uint64_t row = 0; row < w->rows; row++, at += w->row_bytes)
         TSR_TRY(tsr_checkpoint_read(source, t, w->offset + row * w->pitch, at, w->row_bytes, err));
     return TSR_OK;
+}
+
+void tsr_run_prefetch_window(const tsr_run *r, const tsr_tensor *t, const tsr_window *w)
+{
+    const tsr_checkpoint *const source = r->plan->sources[t->source];
+    if (r->crew->shared != NULL)
+        tsr_shared_prefetch(r->crew->shared, source, t, w);
+    else
+        tsr_checkpoint_prefetch(source, t, w->offset, (w->rows - 1) * w->pitch + w->row_bytes);
 }
 
 static tsr_status transfer_header(tsr_run *r, size_t file, uint64_t *digest, tsr_err *err)
@@ -129,15 +140,15 @@ void *tsr_run_commit_files(void *argument)
         if (!r->files[i].mine)
             continue;
         tsr_status status = TSR_OK;
-        pthread_mutex_lock(&r->lock);
+        pthread_mutex_lock(&r->crew->lock);
         if (r->plan->files[i].n_steps == 0 && r->failure.status == TSR_OK) {
             status = tsr_run_open_file(r, i, &err);
             r->files[i].phase = TSR_FILE_WHOLE;
         }
         while (r->files[i].phase != TSR_FILE_WHOLE && r->failure.status == TSR_OK)
-            pthread_cond_wait(&r->changed, &r->lock);
+            pthread_cond_wait(&r->crew->changed, &r->crew->lock);
         const bool stop = r->files[i].phase != TSR_FILE_WHOLE;
-        pthread_mutex_unlock(&r->lock);
+        pthread_mutex_unlock(&r->crew->lock);
         if (stop)
             break;
         if (status == TSR_OK)
@@ -146,11 +157,11 @@ void *tsr_run_commit_files(void *argument)
             tsr_run_fail(r, status, &err);
             break;
         }
-        pthread_mutex_lock(&r->lock);
+        pthread_mutex_lock(&r->crew->lock);
         r->files[i].phase = TSR_FILE_DONE;
         r->n_open--;
-        pthread_cond_broadcast(&r->changed);
-        pthread_mutex_unlock(&r->lock);
+        pthread_cond_broadcast(&r->crew->changed);
+        pthread_mutex_unlock(&r->crew->lock);
     }
     return NULL;
 }

@@ -1,6 +1,7 @@
 /* One run of the engine, shared by the files that it is made of:
  *
  * engine.c         the phases: verify what is there, convert what is missing, finish
+ * crew.c           several runs at a time: whose turn it is
  * engine_units.c   workers, which take units in the plan's order and carry them out
  * engine_amax.c    what steps must know of whole tensors before
  * engine_files.c   bytes of output files, and the committer, which finishes files in the plan's order
@@ -13,6 +14,7 @@
 #include "convert/engine/destination.h"
 #include "convert/engine/engine.h"
 #include "convert/engine/journal.h"
+#include "convert/engine/shared_reads.h"
 #include "convert/engine/watch.h"
 
 #include <limits.h>
@@ -52,32 +54,61 @@ typedef struct tsr_amax_state {
     float amax;
 } tsr_amax_state;
 
+/* The workers, and what the runs that they carry out at a time have in common. */
+typedef struct tsr_crew {
+    const tsr_run_options *options;
+    struct tsr_run *runs;
+    size_t n_runs;
+    unsigned workers;
+    uint64_t unit_bytes;      /* of the largest unit of all runs */
+    tsr_shared_reads *shared; /* NULL: each run reads for itself */
+    const char *phase;        /* for the progress callback */
+    struct timespec began;
+
+    pthread_mutex_t lock; /* guards what changes in the runs */
+    pthread_cond_t changed;
+} tsr_crew;
+
+/* Whether there is a unit to take. */
+typedef enum tsr_turn {
+    TSR_TURN_TAKEN,
+    TSR_TURN_WAITS, /* not before others have done theirs */
+    TSR_TURN_OVER,  /* there is none left, or the run has failed */
+} tsr_turn;
+
+/* A unit of a step, or of an amax that a step waits for. */
+typedef struct tsr_work {
+    struct tsr_run *run;
+    bool amax;
+    size_t index;
+    uint64_t unit;
+} tsr_work;
+
 typedef struct tsr_run {
+    tsr_crew *crew;
+    bool present; /* takes part in the present phase */
+    bool waiting; /* found so since something changed */
     const tsr_plan *plan;
     const char *dst;
-    const tsr_engine_options *options;
+    bool force;
     tsr_cpu_kernels kernels;
     tsr_journal journal;
     tsr_watch watch;
     tsr_quant_stats *rows;
-    tsr_text *frames;    /* [plan->n_steps]: of figures of blocks, from the end of the step to that of its file */
-    uint64_t unit_bytes; /* of the largest unit */
+    uint64_t noted;   /* files that the journal called finished */
+    tsr_text *frames; /* [plan->n_steps]: of figures of blocks, from the end of the step to that of its file */
     bool verifying;
-    const char *phase; /* for the progress callback */
 
-    pthread_mutex_t lock; /* guards all that follows */
-    pthread_cond_t changed;
+    /* What follows is guarded by the crew's lock. */
     tsr_step_state **steps; /* [plan->n_steps]; NULL when not in flight */
     tsr_file_state *files;  /* [plan->n_files] */
     tsr_amax_state *amaxes; /* [plan->n_amaxes] */
     size_t next_step, next_amax;
     uint64_t next_unit, next_amax_unit;
     size_t n_open; /* files */
-    unsigned workers;
     tsr_first_failure failure;
     uint64_t bytes_read, bytes_written, bytes_total;
     uint64_t steps_done, steps_total;
-    struct timespec began;
 } tsr_run;
 
 /* Whether output i of a step is kept in memory until the step ends. */
@@ -101,6 +132,12 @@ void tsr_run_fail(tsr_run *r, tsr_status status, const tsr_err *err);
 /* The path at which an output file stands when it is finished. Returns path. */
 const char *tsr_run_path(const tsr_run *r, size_t file, char path[PATH_MAX]);
 
+/* ---- crew.c ---- */
+
+/* Carries out the units of all runs that are present, and commits their files; returns when none is left. How each ended, its
+ * failure says. */
+void tsr_crew_work(tsr_crew *crew, const char *phase);
+
 /* ---- engine_files.c ---- */
 
 /* Opens a file, for writing or to be verified, and writes or checks its header. Called with the lock held, on the first
@@ -110,6 +147,9 @@ tsr_status tsr_run_open_file(tsr_run *r, size_t file, tsr_err *err) TSR_WARN_UNU
 /* Reads a window of a source tensor, rows without gaps, into `data`. */
 tsr_status tsr_run_read_window(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data,
                                tsr_err *err) TSR_WARN_UNUSED;
+
+/* Asks the system for a window of a source tensor. It has rows. */
+void tsr_run_prefetch_window(const tsr_run *r, const tsr_tensor *t, const tsr_window *w);
 
 /* Writes `data` as a window of an output tensor or, when verifying, reads it; adds its digest to *digest. */
 tsr_status tsr_run_transfer_window(tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data, uint64_t *digest,
@@ -146,15 +186,28 @@ tsr_status tsr_run_keep_blocks(tsr_run *r, size_t file, tsr_err *err) TSR_WARN_U
 
 /* The next unit of an amax that some step asks for, in the plan's order; false when all are taken. Called with the lock
  * held. */
-bool tsr_run_take_amax(tsr_run *r, size_t *index, uint64_t *unit);
+bool tsr_run_next_amax(tsr_run *r, size_t *index, uint64_t *unit);
+
+/* Of what a unit of an amax reads, the tensor that window i is of. */
+const tsr_tensor *tsr_amax_input(const tsr_amax_rows *at, uint32_t i);
 
 /* Reads a unit and adds what it has to the amax. TSR_E_VALUE, with its place, for NaN or Inf. */
 tsr_status tsr_run_do_amax(tsr_run *r, size_t index, uint64_t unit, char *memory, tsr_err *err) TSR_WARN_UNUSED;
 
 /* ---- engine_units.c ---- */
 
-/* A worker's thread: carries out units until there is none left or the run has failed. `argument` is the run. */
-void *tsr_run_work(void *argument);
+/* The next unit in the plan's order; while its step's amax is not known, one of the amaxes', which then run ahead. Called with
+ * the lock held. */
+tsr_turn tsr_run_take_unit(tsr_run *r, tsr_work *w);
+
+/* Carries a unit out, in a worker's memory. */
+tsr_status tsr_run_do_unit(tsr_run *r, size_t index, uint64_t unit, char *memory, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Where in the source the next unit reads: runs that read the same source take turns by it. Called with the lock held. */
+uint64_t tsr_run_place(tsr_run *r);
+
+/* Announces to crew->shared what the run will read. */
+tsr_status tsr_run_announce(const tsr_run *r, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Frees what a step holds, if it has begun. */
 void tsr_run_free_step(tsr_run *r, size_t index);

@@ -62,70 +62,155 @@ static void count_step(tsr_run *r, size_t index)
     r->steps_done += tsr_run_makes_tensor(r->plan, index);
     if (--f->steps_left == 0) {
         f->phase = TSR_FILE_WHOLE;
-        pthread_cond_broadcast(&r->changed);
+        pthread_cond_broadcast(&r->crew->changed);
     }
 }
 
-/* A unit of a step, or of an amax that a step waits for. */
-typedef struct work {
-    bool amax;
-    size_t index;
-    uint64_t unit;
-} work;
+/* Passes over the steps of files that take no part. False: none is left. */
+static bool find_step(tsr_run *r)
+{
+    while (r->next_step < r->plan->n_steps && !r->files[r->plan->steps[r->next_step].file].mine)
+        r->next_step++;
+    return r->next_step < r->plan->n_steps;
+}
 
-/* The next unit in the plan's order; while its step's amax is not known, one of the amaxes', which then run ahead. False
- * when there is none left or the run has failed. */
-static bool take_unit(tsr_run *r, work *w)
+/* Whether the next step waits for an amax. */
+static bool wants_amax(const tsr_run *r)
+{
+    const tsr_step *const step = &r->plan->steps[r->next_step];
+    return step->amax != NULL && r->amaxes[step->amax->index].left > 0;
+}
+
+static tsr_turn take_amax(tsr_run *r, tsr_work *w)
+{
+    w->amax = tsr_run_next_amax(r, &w->index, &w->unit);
+    if (!w->amax)
+        return TSR_TURN_WAITS;
+    r->next_amax_unit++;
+    return TSR_TURN_TAKEN;
+}
+
+/* Takes a unit of the next step; false: an empty tensor has none, and is done. */
+static bool take_next(tsr_run *r, tsr_work *w)
+{
+    const size_t index = r->next_step;
+    const uint64_t units = r->steps[index]->units;
+    w->amax = false;
+    w->index = index;
+    w->unit = r->next_unit++;
+    if (r->next_unit >= units) {
+        r->next_step++;
+        r->next_unit = 0;
+    }
+    if (units > 0)
+        return true;
+    tsr_run_free_step(r, index);
+    count_step(r, index);
+    return false;
+}
+
+tsr_turn tsr_run_take_unit(tsr_run *r, tsr_work *w)
 {
     tsr_err err = {{0}};
     tsr_status status = TSR_OK;
-    bool taken = false;
-    pthread_mutex_lock(&r->lock);
-    while (!taken && status == TSR_OK && r->failure.status == TSR_OK && r->next_step < r->plan->n_steps) {
-        const tsr_step *const step = &r->plan->steps[r->next_step];
-        if (!r->files[step->file].mine) {
-            r->next_step++;
-            continue;
-        }
-        if (tsr_is_cancelled(r->options->run.cancel)) {
+    w->run = r;
+    while (status == TSR_OK && r->failure.status == TSR_OK && find_step(r)) {
+        const size_t file = r->plan->steps[r->next_step].file;
+        if (tsr_is_cancelled(r->crew->options->cancel)) {
             status = tsr_fail(&err, TSR_E_CANCELLED, "interrupted");
             continue;
         }
-        if (step->amax != NULL && r->amaxes[step->amax->index].left > 0) {
-            taken = w->amax = tsr_run_take_amax(r, &w->index, &w->unit);
-            if (!taken)
-                pthread_cond_wait(&r->changed, &r->lock);
-            continue;
-        }
-        if (r->files[step->file].phase == TSR_FILE_WAITING) {
-            if (r->n_open >= MOST_OPEN_FILES) {
-                pthread_cond_wait(&r->changed, &r->lock);
-                continue;
-            }
-            status = tsr_run_open_file(r, step->file, &err);
+        if (wants_amax(r))
+            return take_amax(r, w);
+        if (r->files[file].phase == TSR_FILE_WAITING) {
+            if (r->n_open >= MOST_OPEN_FILES)
+                return TSR_TURN_WAITS;
+            status = tsr_run_open_file(r, file, &err);
         }
         if (status == TSR_OK && r->steps[r->next_step] == NULL)
             status = begin_step(r, r->next_step, &err);
-        if (status != TSR_OK)
-            continue;
-        const uint64_t units = r->steps[r->next_step]->units;
-        *w = (work){.index = r->next_step, .unit = r->next_unit++};
-        taken = units > 0;
-        if (r->next_unit >= units) {
-            r->next_step++;
-            r->next_unit = 0;
-        }
-        if (!taken) { /* an empty tensor has no units */
-            tsr_run_free_step(r, w->index);
-            count_step(r, w->index);
-        }
+        if (status == TSR_OK && take_next(r, w))
+            return TSR_TURN_TAKEN;
     }
     /* Fail before the lock is released, so that no other worker takes a unit of a step that was only half begun. */
     if (status != TSR_OK)
         tsr_run_note_failure(r, status, &err);
-    pthread_mutex_unlock(&r->lock);
-    return taken;
+    return TSR_TURN_OVER;
 }
+
+/* ---- who reads what, for runs that share their reads ---- */
+
+/* Visits each window of a unit's input that has rows. */
+typedef tsr_status visit_fn(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data, tsr_err *err);
+
+static tsr_status each_input(const tsr_run *r, const tsr_step *step, uint64_t unit, visit_fn *visit, void *data,
+                             tsr_err *err)
+{
+    const tsr_unit u = tsr_step_unit(step, unit);
+    for (unsigned i = 0; i < TSR_MAX_INPUTS; i++) {
+        if (u.in[i].rows > 0)
+            TSR_TRY(visit(r, step->in[u.from[i]], &u.in[i], data, err));
+    }
+    return TSR_OK;
+}
+
+static tsr_status each_amax_input(const tsr_run *r, const tsr_amax *amax, uint64_t unit, visit_fn *visit, void *data,
+                                  tsr_err *err)
+{
+    const tsr_amax_rows at = tsr_amax_unit(amax, unit);
+    for (uint32_t i = 0; i < at.n_in; i++) {
+        if (at.in[i].rows > 0)
+            TSR_TRY(visit(r, tsr_amax_input(&at, i), &at.in[i], data, err));
+    }
+    return TSR_OK;
+}
+
+static tsr_status announce(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data, tsr_err *err)
+{
+    (void)data;
+    return tsr_shared_announce(r->crew->shared, r->plan->sources[t->source], t, w, err);
+}
+
+tsr_status tsr_run_announce(const tsr_run *r, tsr_err *err)
+{
+    for (size_t s = 0; s < r->plan->n_steps; s++) {
+        const tsr_step *const step = &r->plan->steps[s];
+        if (!r->files[step->file].mine)
+            continue;
+        for (uint64_t unit = 0, n = step->op->units(step); unit < n; unit++)
+            TSR_TRY(each_input(r, step, unit, announce, NULL, err));
+    }
+    for (size_t i = 0; i < r->plan->n_amaxes; i++) {
+        for (uint64_t unit = 0; r->amaxes[i].left > 0 && unit < tsr_amax_units(r->plan->amaxes[i]); unit++)
+            TSR_TRY(each_amax_input(r, r->plan->amaxes[i], unit, announce, NULL, err));
+    }
+    return TSR_OK;
+}
+
+static tsr_status note_place(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data, tsr_err *err)
+{
+    uint64_t *const place = data;
+    (void)err;
+    if (*place == UINT64_MAX)
+        *place = tsr_shared_place(r->crew->shared, r->plan->sources[t->source], t, w);
+    return TSR_OK;
+}
+
+uint64_t tsr_run_place(tsr_run *r)
+{
+    uint64_t place = UINT64_MAX, unit;
+    size_t index;
+    if (!find_step(r))
+        return 0; /* it has nothing left to wait for */
+    const tsr_step *const step = &r->plan->steps[r->next_step];
+    if (!wants_amax(r) && step->op->units(step) > 0)
+        (void)!each_input(r, step, r->next_unit, note_place, &place, NULL);
+    else if (wants_amax(r) && tsr_run_next_amax(r, &index, &unit))
+        (void)!each_amax_input(r, r->plan->amaxes[index], unit, note_place, &place, NULL);
+    return place == UINT64_MAX ? 0 : place;
+}
+
+/* ---- carrying out ---- */
 
 /* All units are done: write what was held, sum up, let the operation finish. */
 static tsr_status end_step(tsr_run *r, size_t index, uint64_t *digest, tsr_err *err)
@@ -175,7 +260,7 @@ static void place_buffers(const tsr_step *step, const tsr_step_state *s, tsr_uni
 /* Asks for the input of the unit that some worker will take when this one is done. */
 static void prefetch(const tsr_run *r, const tsr_step *step, const tsr_step_state *s, uint64_t unit)
 {
-    const uint64_t ahead = unit + r->workers;
+    const uint64_t ahead = unit + r->crew->workers;
     if (r->verifying || ahead >= s->units)
         return;
     const tsr_unit u = tsr_step_unit(step, ahead);
@@ -183,12 +268,11 @@ static void prefetch(const tsr_run *r, const tsr_step *step, const tsr_step_stat
         const tsr_window *const w = &u.in[i];
         if (w->rows == 0)
             continue;
-        const tsr_tensor *const t = step->in[u.from[i]];
-        tsr_checkpoint_prefetch(r->plan->sources[t->source], t, w->offset, (w->rows - 1) * w->pitch + w->row_bytes);
+        tsr_run_prefetch_window(r, step->in[u.from[i]], w);
     }
 }
 
-static tsr_status do_unit(tsr_run *r, size_t index, uint64_t unit, char *memory, tsr_err *err)
+tsr_status tsr_run_do_unit(tsr_run *r, size_t index, uint64_t unit, char *memory, tsr_err *err)
 {
     const tsr_step *const step = &r->plan->steps[index];
     tsr_step_state *const s = r->steps[index];
@@ -215,7 +299,7 @@ static tsr_status do_unit(tsr_run *r, size_t index, uint64_t unit, char *memory,
             return tsr_prepend(err, status, "%s", r->plan->sources[t->source]->files[t->file].path);
     }
     if (appended) {
-        TSR_TRY(r->verifying ? tsr_run_digest_appended(r, index, memory, r->unit_bytes, &digest, err)
+        TSR_TRY(r->verifying ? tsr_run_digest_appended(r, index, memory, r->crew->unit_bytes, &digest, err)
                              : tsr_run_append(r, index, unit, u.out_data[0], made, err));
         out = made;
     }
@@ -227,40 +311,21 @@ static tsr_status do_unit(tsr_run *r, size_t index, uint64_t unit, char *memory,
     }
     if (u.notes != NULL)
         tsr_block_cells_add(s->blocks, u.notes);
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&r->crew->lock);
     r->bytes_read += r->verifying ? out : in;
     r->bytes_written += r->verifying ? 0 : out;
     /* Under the same lock as the count: the thread that sees the last unit done must see every digest. */
     r->files[step->file].digest += digest;
     const bool last = --s->left == 0;
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&r->crew->lock);
     if (!last)
         return TSR_OK;
     digest = 0;
     TSR_TRY(end_step(r, index, &digest, err));
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&r->crew->lock);
     r->files[step->file].digest += digest;
     tsr_run_free_step(r, index);
     count_step(r, index);
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&r->crew->lock);
     return TSR_OK;
-}
-
-void *tsr_run_work(void *argument)
-{
-    tsr_run *const r = argument;
-    char *const memory = aligned_alloc(64, tsr_round_up(r->unit_bytes + 64, 64));
-    tsr_err err = {{0}};
-    work w = {0};
-    if (memory == NULL)
-        tsr_run_fail(r, tsr_fail(&err, TSR_E_NOMEM, "out of memory for a worker's %llu bytes", U64(r->unit_bytes)),
-                     &err);
-    while (memory != NULL && take_unit(r, &w)) {
-        const tsr_status status =
-            w.amax ? tsr_run_do_amax(r, w.index, w.unit, memory, &err) : do_unit(r, w.index, w.unit, memory, &err);
-        if (status != TSR_OK)
-            tsr_run_fail(r, status, &err);
-    }
-    free(memory);
-    return NULL;
 }

@@ -5,6 +5,7 @@ times one of 25,000, in time and in memory.
 """
 
 import collections
+import json
 import os
 import pathlib
 import shutil
@@ -92,11 +93,30 @@ def check_dry_run(checks, options):
     checks.check("dry run: CPU", most < CPU_SECONDS, f"{most:.2f} s")
 
 
+def check_batch(checks, options):
+    """Outputs of one source that are made together share one budget."""
+    with harness.temporary_directory(options.directory) as work:
+        source = harness.make_checkpoint(options.make, "giant", os.path.join(work, "source"), bytes=PART.remade)
+        with open(os.path.join(work, "jobs.jsonl"), "w") as file:
+            for scheme in "fp8-block", "nvfp4-weight-only", "int8-channel", "int4-weight-only":
+                words = ["quantize", source, "-o", os.path.join(work, scheme), "--scheme", scheme]
+                print(json.dumps({"name": scheme, "args": words}), file=file)
+        told = os.path.join(work, "batch.json")
+        args = ["batch", file.name, "--memory", f"{PART.memory}MiB", "--json", told, "--quiet"]
+        code, peak, _, stderr = run_measured(options.tessera, args, os.path.join(work, "stderr"))
+        print(f"batch, {PART.memory} MiB: peak {peak / MIB:.0f} MiB")
+        checks.check("batch: exit code", code == 0, f"{code}: {stderr.strip()}")
+        checks.check("batch: peak memory", peak < (PART.memory + PART.slack) * MIB, f"{peak / MIB:.0f} MiB, --memory {PART.memory}MiB")
+        with open(told) as file:
+            checks.check("batch: read together", len(json.load(file)["together"][0]["jobs"]) == 4)
+
+
 def main():
     options = jobs.choice(harness.argument_parser(__doc__.splitlines()[0])).parse_args()
     checks = harness.Checks()
     if options.only is None:
         check_dry_run(checks, options)
+        check_batch(checks, options)
     for kind in "many", "giant":
         fitting = [job for job in jobs.chosen(options) if kind not in job.unfit]
         check_jobs(checks, options, kind, WHOLE, fitting[:1])

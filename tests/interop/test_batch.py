@@ -1,6 +1,7 @@
 """tessera batch: a file of jobs is checked as a whole before the first one begins, carried out in order, and carried on."""
 
 import json
+import os
 import pathlib
 import shutil
 import signal
@@ -65,17 +66,117 @@ def test_outputs_are_those_of_the_commands(jobs, batch, checkpoint, tessera, tmp
     assert told["check"]["result"]["schema"] == "tessera-verify/1" and told["check"]["result"]["passed"]
     assert told["fp8"]["sqnr_db"] > 30 and told["fp8"]["bytes_written"] > 0 and told["bf16"]["sqnr_db"] is None
     for name in SCHEMES:
-        assert f"== {name}: quantize (" in out or name in out
+        assert f"== {name}: quantize (" in out
     # Again: everything is there, and is verified.
     code, summary, out, err = batch(path)
     assert code == 0 and "complete already" in out, err
     assert all(job["complete_already"] for job in summary["jobs"] if job["name"] != "check")
 
 
+@pytest.fixture(scope="module")
+def large(maker, tmp_path_factory):
+    """A checkpoint whose tensors are cut into several units, and are larger than what is read at a time."""
+    return pathlib.Path(harness.make_checkpoint(maker, "bench", tmp_path_factory.mktemp("src") / "large", bytes="24M"))
+
+
+def bytes_of(source, archived=False):
+    """What a job that takes over all of a checkpoint has to read: its tensors, and files beside them that are copied; an archive has
+    the headers, too."""
+    headers = 0
+    for path in source.glob("*.safetensors"):
+        with path.open("rb") as file:
+            headers += 8 + int.from_bytes(file.read(8), "little")
+    told = [path.stat().st_size for path in source.iterdir() if path.name not in ("config.json", "model.safetensors.index.json")]
+    return sum(told) - (0 if archived else headers)
+
+
+def read_by(tessera, arguments):
+    """Runs the tool; how many bytes it read, as the system counts them."""
+    process = subprocess.Popen([tessera, *map(str, arguments)], stdout=subprocess.DEVNULL)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    counted = dict(line.split(": ") for line in pathlib.Path(f"/proc/{process.pid}/io").read_text().splitlines())
+    assert process.wait() == 0
+    return int(counted["rchar"])
+
+
+# azp_adj and the scales of whole tensors are sums over all of a tensor before its first code: alone, these jobs read it twice.
+OUTPUTS = {name: f"quantize SRC -o OUT {options}" for name, options in SCHEMES.items()} | {
+    "tp": "convert SRC -o OUT --to tp --tp 2", "archive": "convert SRC -o OUT --to archive --level 1"}
+
+
+@pytest.mark.parametrize("options", [["--threads", "1"], ["--threads", "4"], ["--threads", "3", "--memory", "64MiB"]], ids=" ".join)
+def test_outputs_of_one_source_are_made_from_one_reading(options, jobs, batch, large, tmp_path):
+    words = {name: [{"SRC": str(large), "OUT": str(tmp_path / name)}.get(word, word) for word in command.split()] for name, command in OUTPUTS.items()}
+    path = jobs(words)
+    code, planned, out, err = batch(path, *options, "--dry-run")
+    assert code == 0 and "read together: fp8 nvfp4 int8 int4 mxfp8 tp archive;" in out, err
+    code, summary, out, err = batch(path, *options)
+    assert code == 0, err
+    (together,) = summary["together"]
+    assert together["jobs"] == list(OUTPUTS) and {job.get("with") for job in summary["jobs"]} == {"fp8"}
+    assert together["bytes_wanted"] == sum(job["bytes_read"] for job in summary["jobs"]) > 7 * bytes_of(large)
+    if "--memory" not in options:
+        assert together["bytes_read"] == planned["together"][0]["bytes_read"] == bytes_of(large, archived=True)
+    else:  # what does not fit is read again
+        assert together["bytes_read"] < 0.7 * together["bytes_wanted"]
+    for name in OUTPUTS:
+        (tmp_path / name).rename(tmp_path / f"{name}-together")
+    code, summary, _, err = batch(path, *options, "--apart")
+    assert code == 0 and summary["together"] == [] and not any("with" in job for job in summary["jobs"]), err
+    for name in OUTPUTS:
+        assert harness.tree_difference(tmp_path / name, tmp_path / f"{name}-together") is None
+
+
+def test_the_system_counts_the_same_bytes(jobs, tessera, large, tmp_path):
+    path = jobs({name: quantize(large, tmp_path / name, SCHEMES[name]) for name in ("fp8", "nvfp4", "int8")})
+    # Loaders' rules are asked about the outputs, whose headers are read for it; and the program's libraries are.
+    assert read_by(tessera, ["batch", path, "--quiet"]) < 1.1 * bytes_of(large)
+    for name in ("fp8", "nvfp4", "int8"):
+        shutil.rmtree(tmp_path / name)
+    assert read_by(tessera, ["batch", path, "--quiet", "--apart"]) > 4 * bytes_of(large)
+
+
+def test_who_is_not_read_together_with_others(jobs, batch, checkpoint, large, tmp_path):
+    path = jobs({"a": quantize(large, tmp_path / "a"), "own": quantize(large, tmp_path / "own", "--threads 1"),
+                 "other": quantize(checkpoint("llama"), tmp_path / "other"), "b": quantize(large, tmp_path / "b", "--scheme mxfp8"),
+                 "again": f"convert {tmp_path / 'a'} -o {tmp_path / 'again'} --to bf16"})
+    code, summary, out, err = batch(path, "--dry-run")
+    assert code == 0 and "by itself: own: it has its own --threads" in out, err
+    told = {job["name"]: job for job in summary["jobs"]}
+    assert summary["together"][0]["jobs"] == ["a", "b"] and told["own"]["alone"] == "it has its own --threads" and "alone" not in told["other"]
+    code, summary, out, err = batch(path, "--dry-run", "--memory", "16MiB")
+    assert code == 0 and summary["together"] == [] and "by itself: b: --memory has no room for one more" in out, err
+    code, summary, out, err = batch(path, "--memory", "16MiB")
+    assert code == 0 and set(states(summary).values()) == {"done"}, err
+
+
+def test_a_failure_leaves_those_that_are_read_with_it_alone(jobs, batch, checkpoint, tessera, tmp_path):
+    source = checkpoint("deepseek-v3")  # some of its values are too large for NVFP4
+    path = jobs({"nvfp4": quantize(source, tmp_path / "nvfp4", "--scheme nvfp4-weight-only"), "fp8": quantize(source, tmp_path / "fp8"),
+                 "after": quantize(checkpoint("llama"), tmp_path / "after")})
+    code, summary, _, err = batch(path, "--quiet")
+    assert code == 3 and states(summary) == {"nvfp4": "failed", "fp8": "done", "after": "not begun"}, err
+    assert "tessera: nvfp4: " in err and "so large" in err and summary["jobs"][0]["result"]["error"]["code"] == 3
+    assert harness.run(tessera, [*quantize(source, tmp_path / "alone"), "--quiet"])[0] == 0
+    assert harness.tree_difference(tmp_path / "fp8", tmp_path / "alone") is None and not (tmp_path / "nvfp4/config.json").exists()
+    # A finished output beside it is verified; an unfinished one is read for by itself.
+    code, summary, _, _ = batch(path, "--quiet", "--keep-going")
+    assert code == 3 and states(summary) == {"nvfp4": "failed", "fp8": "done", "after": "done"} and summary["jobs"][1]["complete_already"]
+
+
+def test_outputs_that_are_taken_or_locked_fail_alone(jobs, batch, large, tmp_path):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken/mine.txt").write_text("not Tessera's")
+    path = jobs({"a": quantize(large, tmp_path / "a"), "taken": quantize(large, tmp_path / "taken"), "c": quantize(large, tmp_path / "c", "--scheme mxfp8")})
+    code, summary, _, err = batch(path, "--quiet")
+    assert code == 2 and states(summary) == {"a": "done", "taken": "failed", "c": "done"} and "mine.txt" in err
+    assert [path.name for path in (tmp_path / "taken").iterdir()] == ["mine.txt"]
+
+
 def test_a_failure_stops_what_has_not_begun(jobs, batch, checkpoint, tmp_path):
     source = checkpoint("llama")
     path = jobs({"first": quantize(source, tmp_path / "a"), "low": quantize(source, tmp_path / "b", "--scheme int4-weight-only --min-sqnr 90"),
-                 "after": quantize(source, tmp_path / "c")})
+                 "after": quantize(source, tmp_path / "c", "--threads 1")})
     code, summary, _, _ = batch(path)
     assert code == 1 and summary["code"] == 1 and not summary["passed"]
     assert states(summary) == {"first": "done", "low": "short", "after": "not begun"} and not (tmp_path / "c").exists()
@@ -214,6 +315,10 @@ def test_progress_names_the_job(jobs, checkpoint, tessera, tmp_path):
     assert code == 0 and told.read_text() == err
     assert {(line.get("job"), line["phase"]) for line in lines} == {("a", "quantizing"), ("a", "ended"), ("b", "comparing"), ("b", "ended"), (None, "ended")}
     assert "job" not in lines[-1]
+    source = checkpoint("llama")
+    path = jobs({"c": quantize(source, tmp_path / "c"), "d": f"convert {source} -o {tmp_path / 'd'} --to tp --tp 2"})
+    code, out, err = harness.run(tessera, ["batch", path, "--progress", "jsonl"])
+    assert code == 0 and {json.loads(line).get("job") for line in err.splitlines()} == {"c, d", None}
 
 
 def test_what_the_batch_passes_on(jobs, batch, checkpoint, tmp_path):
