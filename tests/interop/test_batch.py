@@ -208,6 +208,8 @@ def test_with_keep_going_all_goes_on_that_needs_nothing_of_what_failed(jobs, bat
     code, out, _ = harness.run(tessera, ["report", tmp_path / "summary.json"])
     assert code == 1 and "FAIL" in out and "nowhere" in out
     # Without it nothing at all begins: what cannot be planned is known before.
+    code_of_all, planned, out, _ = batch(path, "--keep-going", "--dry-run")
+    assert code_of_all == 3 and "cannot be planned" in out and "nowhere" in planned["jobs"][0]["message"]
     code, summary, _, err = batch(jobs({"fine": quantize(source, tmp_path / "e"), "gone": quantize(tmp_path / "nowhere", tmp_path / "f")}))
     assert code == 3 and "line 2: job 'gone'" in err and not (tmp_path / "e").exists() and summary["error"]["code"] == 3
 
