@@ -83,18 +83,6 @@ static tsr_status complete(tsr_batch *batch, tsr_batch_job *job, tsr_err *err)
     return TSR_OK;
 }
 
-/* From the most grave to the least. */
-static const int kGravity[] = {130, 4, 5, 3, 2, 1, 0};
-
-static int gravest(int a, int b)
-{
-    for (size_t i = 0; i < sizeof kGravity / sizeof *kGravity; i++) {
-        if (kGravity[i] == a || kGravity[i] == b)
-            return kGravity[i];
-    }
-    return a;
-}
-
 /* ---- checking ---- */
 
 static tsr_status rehearse(tsr_batch *batch, tsr_batch_job *job, tsr_err *err)
@@ -154,7 +142,7 @@ static tsr_status plan_all(tsr_batch *batch, tsr_err *err)
         const tsr_status status = plan(job, &job->stage.err);
         job->stage.status = status;
         if (batch->dry_run && status != TSR_OK)
-            batch->code = gravest(batch->code, tsr_exit_code(status));
+            batch->code = tsr_graver_code(batch->code, tsr_exit_code(status));
         if (status == TSR_E_NOMEM || (status != TSR_OK && !batch->keep_going)) {
             *err = job->stage.err;
             return tsr_batch_blame(batch, job, status, err);
