@@ -78,6 +78,17 @@ static void finish(const tsr_verify_all *all, tsr_kind_run *run, tsr_status ende
     run->job = NULL;
 }
 
+/* What looked at nothing must not pass. */
+static tsr_status require_judged(const tsr_verify_all *all, tsr_err *err)
+{
+    for (size_t i = 0; i < all->count; i++) {
+        if (all->runs[i].status != TSR_KIND_NOT_APPLICABLE)
+            return TSR_OK;
+    }
+    return tsr_fail(err, TSR_E_NOT_APPLICABLE, "%s: nothing was judged: all else does not apply where %s is left out",
+                    all->dst, all->runs[0].name);
+}
+
 tsr_status tsr_verify_all_run(tsr_verify_all *all, tsr_terminal *terminal, tsr_err *err)
 {
     const double began = tsr_now();
@@ -108,7 +119,7 @@ tsr_status tsr_verify_all_run(tsr_verify_all *all, tsr_terminal *terminal, tsr_e
         stopped = stopped || run->ended == TSR_E_CANCELLED;
     }
     all->seconds = tsr_now() - began;
-    return TSR_OK;
+    return require_judged(all, err);
 }
 
 int tsr_kind_exit_code(const tsr_kind_run *run)
@@ -244,8 +255,10 @@ static void print_verdict(const tsr_verify_all *all)
     tsr_print_word(failed > 0 ? TSR_BAD : TSR_GOOD, failed > 0 ? "FAIL" : "PASS", 6);
     if (failed > 0)
         tsr_print("%zu of the %zu kinds that apply to %s fell short; %.1f s\n", failed, judged, all->dst, all->seconds);
+    else if (judged == 1)
+        tsr_print("the only kind that applies to %s passed; %.1f s\n", all->dst, all->seconds);
     else
-        tsr_print("all %zu kinds that apply to %s; %.1f s\n", judged, all->dst, all->seconds);
+        tsr_print("all %zu kinds that apply to %s passed; %.1f s\n", judged, all->dst, all->seconds);
 }
 
 tsr_status tsr_verify_all_print(const tsr_verify_all *all, const tsr_text *json, tsr_err *err)

@@ -35,7 +35,8 @@ typedef struct tsr_verify_all {
     double seconds;
 } tsr_verify_all;
 
-/* Carries out all runs, whatever becomes of each. TSR_E_USAGE: the options make no sense with the checkpoint. */
+/* Carries out all runs, whatever becomes of each. TSR_E_USAGE: the options make no sense with the checkpoint.
+ * TSR_E_NOT_APPLICABLE: not a single kind was carried out. */
 tsr_status tsr_verify_all_run(tsr_verify_all *all, tsr_terminal *terminal, tsr_err *err) TSR_WARN_UNUSED;
 
 /* The run whose end is the gravest, the first of them: as tsr_graver_code has it. */

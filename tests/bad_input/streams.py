@@ -137,6 +137,7 @@ def check_hostile(checks, tool, work):
         (["diff", path("evil"), path("other")], 1),
         (["diff", path("evil"), path("short")], 1), (["verify", path("other"), "--against", path("evil")], 1),
         (["verify", path("short"), "--against", path("evil"), "--junit", path("junit.xml")], 1),
+        (["verify", "all", path("short"), "--against", path("evil"), "--device", "cpu"], 1),
         (["verify", "gemm", path("out"), "--device", "cpu"], None), (["verify", "mla", path("evil"), "--layer", "0"], None),
         (["verify", "forward", path("evil"), "--against", path("evil")], 3), ([EVIL], 2), (["inspect", EVIL], 2),
         (["quantize", path("evil"), f"--{EVIL}"], 2), (["quantize", path("evil"), "--scheme", EVIL], 2),

@@ -45,7 +45,7 @@ COMMANDS = [
     ("convert from fastertransformer", "convert BLOBS -o DST --from fastertransformer", True),
     ("convert merge", "convert RANKS -o DST --merge", True),
     ("diff", "diff SRC FP8", False),
-    ("verify", "verify FP8 --against SRC", False),
+    ("verify all", "verify all FP8 --against SRC --device cpu --sample 1 --count 2", False),
     ("verify forward", "verify forward W4 --against SRC", False),
 ]
 SECONDS = 60  # of CPU: a run that never ends mostly loops

@@ -218,6 +218,16 @@ def test_weights_that_no_kernel_takes_do_not_apply(quantize, checkpoint, run):
     assert code == 0 and "or none by that name" in said["kinds"]["gemm"]["reason"]
 
 
+def test_nothing_judged_does_not_pass(checkpoint, tessera, tmp_path):
+    src, path = checkpoint("llama"), tmp_path / "all.json"
+    code, out, err = harness.run(tessera, ["verify", "all", src, "--against", src, "--skip", "weights", "--skip", "forward", "--json", path])
+    assert code == 3 and out == "" and "nothing was judged" in err and err.count("\n") == 1
+    jsonschema.Draft202012Validator(SCHEMAS["verify-all.schema.json"], registry=REGISTRY).validate(json.loads(path.read_text()))
+    assert json.loads(path.read_text())["error"]["code"] == 3
+    code, out, _ = harness.run(tessera, ["report", path])
+    assert code == 1 and "an error ended it, with exit code 3" in " ".join(out.split())
+
+
 def test_kernels_are_judged_where_originals_lie_otherwise(tessera, maker, run, tmp_path):
     """Experts one by one, made of stacks: there is nothing to compare a product with, and the kernels are judged by themselves."""
     import jobs
