@@ -4,6 +4,7 @@
 #include "cli/output.h"
 #include "cli/places.h"
 #include "cli/results.h"
+#include "report/blocks.h"
 #include "report/page_choice.h"
 #include "report/writers.h"
 
@@ -244,6 +245,8 @@ int tsr_cmd_report(int argc, char **argv)
     tsr_status status = parse(argc, argv, &a, &err);
     if (status == TSR_OK && !a.help)
         status = tsr_report_make(&report, a.results, a.n, &err);
+    if (status == TSR_OK && !a.help && (a.html != NULL || talks(&a)))
+        status = tsr_report_read_blocks(&report, &err);
     if (status == TSR_OK && a.baseline != NULL && !a.help)
         status = tsr_report_compare(&report, a.baseline, a.limit, &err);
     if (status == TSR_OK && !a.help)

@@ -81,6 +81,12 @@ typedef struct tsr_result_kind {
     bool case_a_row;     /* each row is a case of its own; otherwise cases are a check of a layer's tensors */
 } tsr_result_kind;
 
+/* What a report says of the file of blocks beside it. */
+typedef struct tsr_said_blocks {
+    bool there;
+    const char *digest; /* XXH3-64 of its bytes, in hexadecimal digits */
+} tsr_said_blocks;
+
 typedef struct tsr_result {
     const char *path;                       /* as given */
     const char *schema, *version, *command; /* "" where the result does not say it */
@@ -99,6 +105,8 @@ typedef struct tsr_result {
     size_t n_checks, checks_capacity;
     tsr_result_finding *findings;
     size_t n_findings, findings_capacity;
+    tsr_said_blocks said_blocks;
+    struct tsr_result_blocks *blocks; /* report/blocks.h; NULL: nothing is known of single blocks */
     tsr_arena arena;
 } tsr_result;
 

@@ -73,6 +73,18 @@ static tsr_status read_whole_against(tsr_reading *r, void *to, tsr_err *err)
     return tsr_read_whole(r, "against the original", "against.", err);
 }
 
+static tsr_status read_blocks(tsr_reading *r, void *to, tsr_err *err)
+{
+    static const tsr_field kFields[] = {
+        {"xxh3", tsr_value_text, offsetof(tsr_said_blocks, digest), true},
+        {0},
+    };
+    tsr_said_blocks *const said = &r->result->said_blocks;
+    (void)to;
+    said->there = true;
+    return tsr_read_object(r, "what it says of blocks", kFields, said, NULL, err);
+}
+
 tsr_status tsr_read_quantization_report(tsr_reading *r, void *to, tsr_err *err)
 {
     static const tsr_field kFields[] = {
@@ -81,6 +93,7 @@ tsr_status tsr_read_quantization_report(tsr_reading *r, void *to, tsr_err *err)
         {"tensors", read_tensors, 0, true},
         {"whole", read_whole, 0, true},
         {"kept", read_all_kept, 0, false},
+        {"blocks", read_blocks, 0, false},
         {"against", read_originals, 0, false},
         {"whole_against", read_whole_against, 0, false},
         {0},

@@ -3,6 +3,7 @@
 #include "report/writers.h"
 
 #include "formats/json/json_write.h"
+#include "report/page_blocks.h"
 #include "report/page_choice.h"
 #include "report/page_rows.h"
 #include "report/shared_json.h"
@@ -173,6 +174,7 @@ static void write_result(tsr_text *t, const tsr_overview *o, const tsr_page_choi
     write_groups(t, choice, o);
     write_worst(t, "lowest", choice, o->lowest, o->n_lowest);
     write_worst(t, "blocks", choice, o->blocks, o->n_blocks);
+    tsr_page_blocks(t, result, choice);
     tsr_json_key(t, "rows");
     tsr_page_rows(t, o, choice, losses);
     tsr_json_end_object(t);

@@ -1,5 +1,6 @@
 /* The summary on a terminal: the verdict first, then what is wrong, then figures. */
 #include "report/terminal_baseline.h"
+#include "report/terminal_blocks.h"
 #include "report/terminal_groups.h"
 #include "report/writers.h"
 
@@ -226,6 +227,7 @@ static void draw_result(tsr_text *text, const tsr_style *style, const tsr_overvi
     tsr_draw_groups(text, style, o);
     draw_worst(text, style, o, "lowest SQNR", o->lowest, o->n_lowest);
     draw_worst(text, style, o, "worst blocks", o->blocks, o->n_blocks);
+    tsr_draw_blocks(text, style, o);
 }
 
 void tsr_write_terminal(tsr_text *text, const tsr_report *report, const tsr_style *style)

@@ -1,6 +1,8 @@
 /* Charts, all of them by Chart.js. Each has a sentence for those who do not see it, and its figures as a table. */
 
 const charts = [];
+/* What is drawn by hand on a canvas, of which it is an image: { element, draw: (paper) }. */
+const drawers = [];
 const styleOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 /* A canvas keeps its colours: on paper it needs those of a light page, whatever the screen has. */
 const PAPER = { ink: "#000", quiet: "#444", line: "#ddd", accent: "#0b6170", bar: "#8fb9bf", second: "#b98a3e", bad: "#b3261e", card: "#fff" };
@@ -44,6 +46,16 @@ function draw(entry, paper) {
 
 function redraw(paper) {
     for (const entry of charts) draw(entry, paper);
+    for (const entry of drawers) entry.draw(paper);
+}
+
+/* After elements came and went: forgets what is gone, and draws what is new. */
+function drawChanged() {
+    for (const entry of charts) if (!entry.canvas.isConnected && entry.chart) entry.chart.destroy();
+    charts.splice(0, charts.length, ...charts.filter((entry) => entry.canvas.isConnected));
+    drawers.splice(0, drawers.length, ...drawers.filter((entry) => entry.element.isConnected));
+    for (const entry of charts) if (!entry.chart) draw(entry, false);
+    for (const entry of drawers) entry.draw(false);
 }
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw(false));

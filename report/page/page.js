@@ -2,8 +2,8 @@
 
 const dialog = document.getElementById("details");
 
-/* What is shown of one row, a panel each: (result, row) -> elements. What block files say of it will be further panels. */
-const PANELS = [verdictOf, placesOf, figuresOf, neighboursOf, otherRowsOf];
+/* What is shown of one row, a panel each: (result, row) -> elements. */
+const PANELS = [verdictOf, blockPanel, placesOf, figuresOf, neighboursOf, otherRowsOf];
 
 function verdictOf(result, row) {
     const found = result.findings.filter((finding) => finding.row === row);
@@ -51,6 +51,7 @@ function open(result, row) {
     dialog.replaceChildren(el("button", { type: "button", class: "close", click: () => dialog.close() }, "Close"),
         el("h2", { id: "details-title", class: "name" }, breakable(textOf(result, "name", row))), ...PANELS.flatMap((panel) => panel(result, row)).filter(Boolean));
     if (!dialog.open) dialog.showModal();
+    drawChanged();
     dialog.scrollTop = 0;
 }
 

@@ -125,7 +125,7 @@ class Browser:
         return done["result"].get("value")
 
     def key(self, key, code=None, modifiers=0):
-        codes = {"Enter": 13, "ArrowDown": 40, "ArrowUp": 38, "PageDown": 34, "PageUp": 33, "Home": 36, "End": 35, "Tab": 9, "Escape": 27}
+        codes = {"Enter": 13, "ArrowDown": 40, "ArrowUp": 38, "ArrowLeft": 37, "ArrowRight": 39, "PageDown": 34, "PageUp": 33, "Home": 36, "End": 35, "Tab": 9, "Escape": 27}
         for kind in ("rawKeyDown", "char", "keyUp") if key == "Enter" else ("rawKeyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=code or key, windowsVirtualKeyCode=codes[key], modifiers=modifiers,
                       **({"text": "\r"} if kind == "char" else {}))

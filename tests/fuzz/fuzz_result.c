@@ -1,9 +1,12 @@
 /* libFuzzer target: whatever the bytes, a result is read or refused; what was read is summed up and written in every form, of
  * which the JSON is JSON, and so are the data of the page. Behind a form feed stands an earlier result, with which it is
- * compared; without one it is compared with itself. */
+ * compared; without one it is compared with itself. Bytes behind a vertical tab are what a file of blocks says of the
+ * only tensor of a report, and that file is read with it. */
 #include "report/writers.h"
 
+#include "formats/blocks/block_file.h"
 #include "formats/json/json.h"
+#include "report/blocks.h"
 #include "report/page_choice.h"
 
 #include <stdlib.h>
@@ -57,8 +60,32 @@ static void write_compared(tsr_report *report, const char *old, size_t size)
     tsr_baseline_free(&report->baseline);
 }
 
+/* A report whose only tensor has these blocks; and the bytes as a whole file of blocks. */
+static void read_blocks(const uint8_t *data, size_t size)
+{
+    static const char kText[] = "{\"schema\":\"tessera-quantization-report/1\",\"version\":\"0\",\"command\":\"c\","
+                                "\"tensors\":[{\"name\":\"a\",\"sqnr_db\":20,\"worst_block_error\":0.5}],\"whole\":{}}";
+    tsr_report report;
+    tsr_text file = {0};
+    if (tsr_report_of_text(&report, "fuzz", kText, sizeof kText - 1, NULL) != TSR_OK ||
+        tsr_blocks_add_header(&file, 1, NULL) != TSR_OK || tsr_blocks_add_frame(&file, data, size, NULL) != TSR_OK)
+        abort();
+    tsr_result *const result = &report.results[0];
+    if (tsr_blocks_take(result, &report.overviews[0], "whole", data, size, NULL) != TSR_OK)
+        result->blocks = NULL;
+    if (tsr_blocks_take(result, &report.overviews[0], "framed", file.data, file.size, NULL) != TSR_OK)
+        result->blocks = NULL;
+    write_all(&report);
+    tsr_text_free(&file);
+    tsr_report_free(&report);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+    if (size > 0 && data[0] == '\v') {
+        read_blocks(data + 1, size - 1);
+        return 0;
+    }
     tsr_report report;
     const char *const text = (const char *)data, *const cut = size > 0 ? memchr(data, '\f', size) : NULL;
     const size_t n = cut == NULL ? size : (size_t)(cut - text);

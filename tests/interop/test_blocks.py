@@ -219,3 +219,30 @@ def test_it_is_made_again_and_archived_and_not_copied_elsewhere(maker, quantize,
     kept.write_bytes(kept.read_bytes()[:-1])  # what the file is made from is gone: the weights are made again
     code, out, err = harness.run(tessera, ["quantize", src, "-o", dst])
     assert code == 0 and (dst / block_file.NAME).read_bytes() == whole, out + err
+
+
+def test_report_reads_it_where_it_belongs(quantize, tessera, tmp_path):
+    """A map and the largest errors on a terminal; what is missing or another's is said; what is damaged is refused with its byte."""
+    source = {name: w for name, w in weights(20000).items() if name != PLAIN}
+    src = checkpoints.make(tmp_path / "src", {"model.safetensors": source}, quantization=None)
+    dst, other = quantize(src), quantize(src, "--scale-fmt", "ue8m0")
+    run = lambda *options: harness.run(tessera, ["report", dst, *options])  # noqa: E731
+    code, out, err = run()
+    out = out.translate({0xB7: ".", 0x2588: "#"})  # where the locale is one of UTF-8
+    assert code == 0 and f"errors of the blocks of {PLANTED}" in out, out + err
+    assert "a cell is 128 x 128 elements; the worst begins at [128, 256]" in " ".join(out.split())
+    assert "\n        .....\n        ..#..\n        .....\n" in out and "largest errors: " in out
+    path = dst / block_file.NAME
+    whole = path.read_bytes()
+    path.write_bytes((other / block_file.NAME).read_bytes())
+    code, out, err = run()
+    assert code == 0 and "no maps of blocks" in out and "does not belong to this report" in " ".join(out.split()), out + err
+    path.unlink()
+    code, out, err = run()
+    assert code == 0 and "is missing" in " ".join(out.split()), out + err
+    for damaged in (whole[:-3], whole[:60], b"", whole + b"x", whole[:100] + bytes([whole[100] ^ 4]) + whole[101:], b"no zstd at all"):
+        path.write_bytes(damaged)
+        code, out, err = run()
+        assert code == 3 and f"{block_file.NAME}: damaged at byte " in err, out + err
+        code, _, err = run("--json", "-")  # what needs no maps does not read them
+        assert code == 0, err

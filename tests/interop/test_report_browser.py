@@ -6,6 +6,7 @@ import re
 import time
 
 import browser
+import checkpoints
 import harness
 import pytest
 import results
@@ -162,6 +163,61 @@ def test_a_tensor_is_told_by_itself(large, chromium):
     assert not chromium.js(f"{DETAILS}.open")
     chromium.js("document.querySelector('#worst button').click()")  # the list of the worst leads there, too
     assert OUTLIER in chromium.js(f"{DETAILS}.innerText")
+
+
+@pytest.fixture(scope="session")
+def planted(tessera, tmp_path_factory):
+    """A checkpoint in MXFP8 with an outlier at [700, 904] of the second of three tensors; folded, as it has many groups."""
+    folder = tmp_path_factory.mktemp("planted")
+    tensors = {f"model.layers.{i}.mlp.up_proj.weight": checkpoints.random_weight((1024, 2048), i) for i in range(3)}
+    tensors["model.layers.1.mlp.up_proj.weight"][700, 904] = 9000
+    src = checkpoints.make(folder / "src", {"model.safetensors": {n: w.astype(checkpoints.BF16) for n, w in tensors.items()}}, quantization=None)
+    code, _, err = harness.run(tessera, ["quantize", src, "-o", folder / "dst", "--scheme", "mxfp8"])
+    assert code == 0, err
+    return folder / "dst"
+
+
+def test_inside_a_tensor(planted, make, chromium):
+    """Maps whose worst cell is where the outlier is, which keys and words tell; codes; the largest errors with their places."""
+    name = "model.layers.1.mlp.up_proj.weight"
+    chromium.open(make("planted", planted))
+    chromium.js(f"[...document.querySelectorAll('#worst button')].find((b) => b.title === {name!r} || b.innerText.replace(/\\s/g, '').includes('layers.1.')).click()")
+    assert name in chromium.js(f"{DETAILS}.innerText")
+    maps = chromium.js("[...document.querySelectorAll('canvas.map')].map((map) => ({ ...map.dataset, width: map.width, height: map.height, label: map.getAttribute('aria-label') }))")
+    assert len(maps) == 2 and all(m["width"] == 64 and m["height"] == 64 for m in maps)  # 1,024 rows of 64 groups: 16 rows a cell
+    for m in maps:
+        assert m["worst"] == "[688, 896]" and "at [688, 896]" in m["label"]
+    row, = (row for row in json.loads((planted / "quantization_report.json").read_text())["tensors"] if row["name"] == name)
+    assert float(maps[0]["high"]) == pytest.approx(row["worst_block_error"], rel=1 / 32) and row["worst_block_at"] == [700, 896]
+    assert float(maps[1]["high"]) == pytest.approx(row["scale_max"], rel=1 / 32)
+    # No pixel is stronger than that of the worst cell.
+    pixels = chromium.js("[...document.querySelector('canvas.map').getContext('2d').getImageData(0, 0, 64, 64).data]")
+    light = [sum(pixels[at:at + 3]) for at in range(0, len(pixels), 4)]
+    assert light.index(min(light)) == 43 * 64 + 28 and sorted(light)[1] > min(light) + 100
+    told = "document.querySelector('figure.mapped output').innerText"
+    assert chromium.js(told).startswith("[688, 896]: ")
+    chromium.js("document.querySelector('canvas.map').focus()")
+    for key, place in (("ArrowRight", "[688, 928]"), ("ArrowUp", "[672, 928]"), ("ArrowLeft", "[672, 896]"), ("ArrowDown", "[688, 896]")):
+        chromium.key(key)
+        assert chromium.js(told).startswith(place + ": "), key
+    text = " ".join(chromium.js(f"{DETAILS}.innerText").split())
+    for words in ("Error of blocks", "Scale of blocks", "A cell is 16 \u00d7 32 elements, the worst of its blocks of 1 \u00d7 32", "How the 256 codes of e4m3 are used",
+                  "Counted in every 32nd row: 65,536 codes.", "Largest errors", "[700, "):
+        assert words in text, words
+    assert chromium.js("charts.filter(({ canvas }) => document.getElementById('details').contains(canvas)).every(({ chart }) => chart.width > 100)")
+    before = chromium.js("charts.length")
+    chromium.key("Escape")
+    chromium.js("document.querySelector('#worst button').click()")
+    assert chromium.js("charts.length") == before and chromium.js("drawers.length") == 2  # what was shown before is forgotten
+
+
+def test_without_maps_the_page_says_why(planted, make, chromium, tmp_path):
+    (tmp_path / "alone").mkdir()
+    alone = tmp_path / "alone/quantization_report.json"
+    alone.write_bytes((planted / alone.name).read_bytes())
+    chromium.open(make("alone", alone))
+    chromium.js("document.querySelector('#worst button').click()")
+    assert "quantization_blocks.zst is missing" in chromium.js(f"{DETAILS}.innerText") and chromium.js("drawers.length") == 0
 
 
 def test_the_outlier_is_told_in_words(large, chromium):
