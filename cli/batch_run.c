@@ -101,11 +101,13 @@ static tsr_status rehearse(tsr_batch *batch, tsr_batch_job *job, tsr_err *err)
     (void)job->run((int)job->n_words - 1, job->words + 1);
     tsr_stage_set(NULL);
     job->stage.rehearsal = false;
+    const tsr_status ended = job->stage.status;
+    job->stage.status = TSR_OK;
     if (job->stage.rehearsed)
         return TSR_OK;
-    if (job->stage.status == TSR_OK)
+    if (ended == TSR_OK)
         return tsr_fail(err, TSR_E_USAGE, "it ends without having read or written anything");
-    return tsr_fail(err, job->stage.status, "%s", job->stage.err.msg);
+    return tsr_fail(err, ended, "%s", job->stage.err.msg);
 }
 
 /* Makes the plan of a job, notes what it comes to, and lets go of it. */

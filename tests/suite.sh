@@ -171,7 +171,7 @@ valgrind_demo() {
 
 # Any data race in the engine or the comparison, and any run that the next one does not find complete.
 thread_sanitizer() {
-    local tool=$1/cli/tessera
+    local tool=$1/cli/tessera scheme
     "$built/tests/make/make_checkpoint" deepseek-v3 --scale tiny -o "$scratch/race" || return 1
     for _ in 1 2 3 4 5; do
         rm -rf "$scratch/race-out"
@@ -179,6 +179,11 @@ thread_sanitizer() {
         "$tool" quantize "$scratch/race" -o "$scratch/race-out" --threads 4 | grep 'complete already' || return 1
         "$tool" verify "$scratch/race-out" --against "$scratch/race" --threads 4 --quiet || return 1
     done
+    for scheme in fp8-block int8-channel int4-weight-only; do
+        printf '{"name": "%s", "args": ["quantize", "%s", "-o", "%s", "--scheme", "%s"]}\n' \
+            "$scheme" "$scratch/race" "$scratch/race-$scheme" "$scheme"
+    done >"$scratch/race.jsonl"
+    "$tool" batch "$scratch/race.jsonl" --threads 4 | grep '^read together: fp8-block int8-channel int4-weight-only;' || return 1
 }
 
 # Black-box tests with one binary: black_box FOLDER NAME. The modules one by one: each tells its result when it has one.

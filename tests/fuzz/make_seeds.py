@@ -56,6 +56,10 @@ RESULTS = {
     "inspect": {"path": "m", "dtypes": {"BF16": {"tensors": 1, "bytes": 8}}, "parts": {"norms": {"tensors": 1}}, "index": None,
                 "unread": {"tensors": 0}, "quantization": {"method": "fp8", "scale_stats": {"zero": 1}}, "findings": [ISSUE],
                 "can_load": {"vllm": {"1": True, "2": False}}, "load_findings": [ISSUE]},
+    "batch": {"jobs_file": "j", "passed": False, "together": [{"jobs": ["a", "b"], "bytes_wanted": 8, "bytes_read": 4}],
+              "jobs": [{"name": "a", "command": "quantize", "state": "done", "seconds": 1.5, "sqnr_db": 31.5, "result": {"x": [1]}},
+                       {"name": "b", "command": "diff", "state": "failed", "message": "no"},
+                       {"name": "c", "command": "inspect", "state": "not begun", "needs": "b"}]},
     "inspect-tensor": {"name": NAME, "dtype": "BF16", "shape": [2, 2], "elements": 4, "min": -1},
 }
 RESULTS["verify-all"] = {"passed": False, "kinds": {

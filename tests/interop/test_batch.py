@@ -11,6 +11,7 @@ import xml.etree.ElementTree
 
 import harness
 import pytest
+import results
 
 SCHEMES = {"fp8": "", "nvfp4": "--scheme nvfp4-weight-only", "int8": "--scheme int8-channel", "int4": "--scheme int4-weight-only",
            "mxfp8": "--scheme mxfp8"}
@@ -333,12 +334,27 @@ def test_what_the_batch_passes_on(jobs, batch, checkpoint, tmp_path):
 
 def test_a_dry_run_writes_nothing(jobs, batch, checkpoint, tmp_path):
     source = checkpoint("llama")
-    path = jobs({"a": quantize(source, tmp_path / "a"), "b": f"convert {tmp_path / 'a'} -o {tmp_path / 'b'} --to bf16"})
+    path = jobs({"a": quantize(source, tmp_path / "a"), "b": f"convert {tmp_path / 'a'} -o {tmp_path / 'b'} --to bf16",
+                 "c": f"inspect {source}"})
     code, summary, out, err = batch(path, "--dry-run", "--results", tmp_path / "results")
     assert code == 0 and not (tmp_path / "a").exists() and not (tmp_path / "results").exists(), err
-    first, second = summary["jobs"]
-    assert first["bytes_in"] > 0 and first["bytes_out"] > 0 and second["after"] == ["a"] and states(summary) == {"a": "planned", "b": "planned"}
-    assert "after a" in out
+    first, second, third = summary["jobs"]
+    assert first["bytes_in"] > 0 and first["bytes_out"] > 0 and second["after"] == ["a"] and set(states(summary).values()) == {"planned"}
+    assert "after a" in out and "reads only" in out and not any("message" in job for job in (first, second, third))
+
+
+def test_no_command_does_anything_when_it_is_rehearsed(jobs, batch, checkpoint, tmp_path):
+    """Commands know nothing of a rehearsal: that their places are checked last of all stops them."""
+    source, out = checkpoint("deepseek-v3"), tmp_path / "out"
+    out.mkdir()
+    words = {"SRC": source, "FP8": source, "INT8": source, "INT4": source}
+    commands = {name: [words.get(word, str(out / name) if word in ("OUT", "JSON") else word.replace("FP8:", f"{source}:"))
+                       for word in command.replace("--json JSON", f"--json {out / name}.json").split() if word != "--dry-run"]
+                for name, command in results.COMMANDS.items() if not name.startswith("batch")}
+    commands["report"] = ["report", out / "verify.json", "--json", out / "report.json", "--markdown", out / "report.md"]
+    code, summary, printed, err = batch(jobs(commands), "--dry-run", "--keep-going")
+    assert code in (0, 1, 3) and set(states(summary)) == set(commands) and err == "", err
+    assert list(out.iterdir()) == []
 
 
 def test_killed_and_carried_on(jobs, batch, checkpoint, tessera, tmp_path):
