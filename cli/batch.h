@@ -37,6 +37,7 @@ typedef struct tsr_batch_job {
     tsr_plan_reader *reader; /* of a command that makes a checkpoint; NULL: another one */
     tsr_stage stage;
     const char *json; /* where its result is written; NULL: it is kept in the stage */
+    bool in_results;  /* there because of --results */
     bool *after;      /* [n_jobs]: the jobs whose outputs it reads */
     bool dependent;   /* there are such jobs: it cannot be planned before they are done */
     /* Found by planning, where planned: */

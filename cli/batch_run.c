@@ -10,6 +10,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* A result that no file is named for is kept in memory under this path. It exists, and is nobody's. */
@@ -77,6 +78,7 @@ static tsr_status complete(tsr_batch *batch, tsr_batch_job *job, tsr_err *err)
         job->json = tsr_arena_printf(&batch->arena, "%s/%s.json", batch->results, job->name);
         if (job->json == NULL)
             return tsr_out_of_memory(err, NULL);
+        job->in_results = true;
     }
     add_words(job, "--json", job->json == NULL ? KEPT : job->json);
     job->stage.json = job->json == NULL ? KEPT : NULL;
@@ -238,11 +240,24 @@ static bool has_failed(const tsr_batch *batch, const tsr_batch_job *job)
     return false;
 }
 
+/* What a job found the last time would pass for what it finds now, should it not come to that. */
+static tsr_status remove_old_results(const tsr_batch *batch, tsr_err *err)
+{
+    for (size_t i = 0; i < batch->n_jobs; i++) {
+        const tsr_batch_job *const job = &batch->jobs[i];
+        struct stat st;
+        if (job->in_results && lstat(job->json, &st) == 0 && S_ISREG(st.st_mode) && unlink(job->json) != 0)
+            return tsr_fail_errno(err, "%s: cannot remove what the last run left", job->json);
+    }
+    return TSR_OK;
+}
+
 tsr_status tsr_batch_run(tsr_batch *batch, tsr_err *err)
 {
     const double began = tsr_now();
     const atomic_bool *const cancel = tsr_terminal_catch_interrupt();
     bool stopped = false;
+    TSR_TRY(remove_old_results(batch, err));
     for (size_t i = 0; i < batch->n_jobs; i++) {
         tsr_batch_job *const job = &batch->jobs[i];
         const bool led = job->leader != NULL && job->leader != job; /* it was done with its leader */

@@ -298,6 +298,11 @@ def test_results_lie_where_they_are_wanted(jobs, batch, checkpoint, tessera, tmp
     assert files == {"a": f"{tmp_path}/results/a.json", "b": str(mine), "c": f"{tmp_path}/results/c.json"}
     assert all(job["result"] is None and json.loads(pathlib.Path(job["result_file"]).read_text())["version"] for job in summary["jobs"])
     assert harness.run(tessera, ["report", *files.values()])[0] == 0
+    # What could not begin has no result, also where it had one the last time.
+    path = jobs({"a": quantize(source, tmp_path / "d", "--min-sqnr 90"), "c": f"inspect {tmp_path / 'a'}"}, "again.jsonl")
+    code, summary, _, err = batch(path, "--results", tmp_path / "results")
+    assert code == 1 and summary["jobs"][1]["result_file"] is None and [p.name for p in (tmp_path / "results").iterdir()] == ["a.json"], err
+    path = tmp_path / "jobs.jsonl"
     # Without the option, what has no file of its own stands in the summary.
     code, summary, _, _ = batch(path)
     assert code == 0 and [job["result"] and job["result"]["schema"] for job in summary["jobs"]] == ["tessera-quantize/1", None, "tessera-inspect/1"]
