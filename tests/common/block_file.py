@@ -4,10 +4,10 @@ import json
 import struct
 from types import SimpleNamespace
 
+from checkpoints import BLOCKS as NAME
 import numpy as np
 import zstandard
 
-NAME = "quantization_blocks.zst"
 CODES = {1: ("e4m3", 256), 2: ("e2m1", 16), 3: ("int8", 256), 4: ("int4", 16)}
 PLANES = ("error", "scale", "amax")
 

@@ -18,7 +18,7 @@ DTYPES = {**SOURCES, "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.fl
 NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 WIDTHS = {name: np.dtype(dtype).itemsize for name, dtype in DTYPES.items()}
 BF16, E4M3, E8M0 = (DTYPES[name] for name in ("BF16", "F8_E4M3", "F8_E8M0"))
-REPORT, INDEX = "quantization_report.json", "model.safetensors.index.json"
+REPORT, BLOCKS, INDEX = "quantization_report.json", "quantization_blocks.zst", "model.safetensors.index.json"
 DEEPSEEK = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]}
 FP8_CONFIG = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
 

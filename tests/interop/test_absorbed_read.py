@@ -170,7 +170,8 @@ def test_ranks_of_parts(tmp_path, convert, tessera, tell, consumer, form, fp8):
     merged = convert(ranks, "--merge")
     for tree in (whole, merged):
         shutil.rmtree(tree / ".tessera", ignore_errors=True)
-        (tree / "quantization_report.json").unlink(missing_ok=True)
+        for name in ("quantization_report.json", "quantization_blocks.zst"):
+            (tree / name).unlink(missing_ok=True)
     assert harness.tree_difference(whole, merged) is None
     code, _, err = harness.run(tessera, ["convert", whole, "-o", tmp_path / "never", "--to", "tp", "--tp", "3"])
     assert code == 3 and "3 ranks" in err, err

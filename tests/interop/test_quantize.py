@@ -5,7 +5,7 @@ import json
 import re
 from pathlib import Path
 
-from checkpoints import INDEX, KINDS, REPORT, SOURCES, WIDTHS, header, load, same_bits, save, shards, split
+from checkpoints import BLOCKS, INDEX, KINDS, REPORT, SOURCES, WIDTHS, header, load, same_bits, save, shards, split
 from fp8_cases import corner_cases
 import fp8_oracle
 import harness
@@ -148,7 +148,7 @@ def test_files(kind, options, checkpoint, quantize):
     side = {p.name for p in src.iterdir()} - {p.name for p in shards(src)} - {INDEX}
     for name in side - {"config.json"}:
         assert (dst / name).read_bytes() == (src / name).read_bytes(), name
-    made = {p.name for p in shards(dst)} | {REPORT, ".tessera"} | ({INDEX} if sharded else set())
+    made = {p.name for p in shards(dst)} | {REPORT, BLOCKS, ".tessera"} | ({INDEX} if sharded else set())
     assert {p.name for p in dst.iterdir()} == side | made
 
 
@@ -208,7 +208,7 @@ def test_single_file(quantize, tmp_path):
     dst = quantize(src / "model.safetensors")
     assert assert_codes(source, dst) == {"model.layers.0.mlp.down_proj.weight"}
     assert_layout(dst)
-    assert {p.name for p in dst.iterdir()} == {"model.safetensors", REPORT, ".tessera"}
+    assert {p.name for p in dst.iterdir()} == {"model.safetensors", REPORT, BLOCKS, ".tessera"}
 
 
 @pytest.mark.parametrize("text", [

@@ -4,7 +4,7 @@ that are hardest on each of them."""
 import json
 import shutil
 
-from checkpoints import INDEX, REPORT, SOURCES, load, save, split
+from checkpoints import BLOCKS, INDEX, REPORT, SOURCES, load, save, split
 from fp8_cases import corner_cases
 import fp8_oracle
 import harness
@@ -151,7 +151,7 @@ def test_side_files_in_folders(quantize, tmp_path):
     dst = quantize(src)
     files = {str(path.relative_to(dst)): path for path in dst.rglob("*") if path.is_file()}
     assert {name for name in files if not name.startswith(".tessera/")} == contents.keys() | {
-        "model.safetensors", "config.json", REPORT}
+        "model.safetensors", "config.json", REPORT, BLOCKS}
     assert all(files[name].read_bytes() == content for name, content in contents.items())
 
 
@@ -159,7 +159,7 @@ def test_ignored_files_are_absent(quantize, tmp_path):
     src = save(tmp_path / "src", {DOWN: np.ones((5, 5), np.float32)})
     (src / "consolidated.safetensors").write_bytes(b"another copy")
     dst = quantize(src, "--ignore-file", "consolidated*")
-    assert {path.name for path in dst.iterdir()} == {"model.safetensors", "config.json", REPORT, ".tessera"}
+    assert {path.name for path in dst.iterdir()} == {"model.safetensors", "config.json", REPORT, BLOCKS, ".tessera"}
     assert not (dst / INDEX).exists()
 
 

@@ -4,7 +4,7 @@ are written down here once more from its description."""
 import json
 import shutil
 
-from checkpoints import DEEPSEEK, DTYPES, NAMES, REPORT, load, make, random_weight, same_bits
+from checkpoints import BLOCKS, DEEPSEEK, DTYPES, NAMES, REPORT, load, make, random_weight, same_bits
 import fp8_oracle
 import harness
 import numpy as np
@@ -30,6 +30,7 @@ def sources(tessera, maker, tmp_path_factory):
                 src = place / "fp8"
                 shutil.rmtree(src / ".tessera")
                 (src / REPORT).unlink()
+                (src / BLOCKS).unlink()
             made[kind, fp8] = src
         return made[kind, fp8]
 
