@@ -133,6 +133,38 @@ class Sweep:
             self.checks.check(f"{name}: allocation {which} fails: same tree", difference is None, difference)
 
 
+BATCH = ("fp8-block", "int8-channel", "nvfp4-weight-only")
+
+
+def check_batch(checks, options, work, source):
+    """Jobs that are read together: memory that one lacks, and memory that all share."""
+    out, reference, path = work / "out", work / "reference", work / "jobs.jsonl"
+    shutil.rmtree(reference, ignore_errors=True)
+    shutil.rmtree(out, ignore_errors=True)
+    path.write_text("".join(json.dumps({"name": scheme, "args": ["quantize", str(source), "-o", str(out / scheme), "--scheme", scheme]}) + "\n"
+                            for scheme in BATCH))
+    args, count = ["batch", path, "--threads", "2", "--quiet"], work / "count"
+    code, _, stderr = harness.run_shimmed(options.tessera, args, harness.shim_path(options), COUNT=count)
+    if not checks.check("batch: runs", code == 0, f"exit {code}: {stderr}"):
+        return
+    for scheme in BATCH:
+        shutil.rmtree(out / scheme / ".tessera")  # a journal tells of repairs
+    shutil.move(out, reference)
+    total = int(count.read_text())
+    step = max(1, math.ceil(total / options.most)) if options.most else 1
+    for which in [str(n) for n in range(1, total + 1, step)] + [f"{n}+" for n in range(1, total + 1, step * 8)]:
+        shutil.rmtree(out, ignore_errors=True)
+        code, _, stderr = exit_of(options.tessera, args, shim=harness.shim_path(options), ALLOC=which)
+        checks.check(f"batch: allocation {which} fails", code == 0 or (code == 4 and stderr.startswith("tessera: ")), f"exit {code}: {stderr[-300:]}")
+        code, _, stderr = harness.run(options.tessera, args, cpu=SECONDS)
+        checks.check(f"batch: allocation {which} fails: rerun", code == 0, f"exit {code}: {stderr.strip()}")
+        for scheme in BATCH:
+            shutil.rmtree(out / scheme / ".tessera")
+        difference = harness.tree_difference(reference, out)
+        checks.check(f"batch: allocation {which} fails: same trees", difference is None, difference)
+    print(f"batch: {total} allocations", flush=True)
+
+
 def main():
     parser = harness.argument_parser(__doc__.splitlines()[0])
     parser.add_argument("--most", type=int, default=20, help="allocations of a command that fail, spread evenly (20); 0: all")
@@ -160,6 +192,8 @@ def main():
         for name, command, writes in COMMANDS:
             if options.only is None or name.startswith(options.only):
                 sweep.run(name, command, writes)
+        if options.only is None or "batch".startswith(options.only):
+            check_batch(checks, options, pathlib.Path(work), llama)
     checks.finish()
 
 
