@@ -59,12 +59,15 @@ add() {
     commands_of+=("$(printf '%q ' "$@")")
 }
 
+# nproc counts what OMP_NUM_THREADS leaves, which set_environment makes one.
+processors() { env -u OMP_NUM_THREADS nproc; }
+
 # run_all: those of `waiting` (indices), in their order. Each says itself that it has ended: a shell forgets what ended while it
 # did not wait, and `wait -n` then knows no such job.
 run_all() {
     local -A started=()
     local slots running=0 ended i code
-    slots=$(nproc)
+    slots=$(processors)
     mkfifo "$scratch/ended"
     exec {ended}<>"$scratch/ended"
     rm "$scratch/ended"
@@ -130,7 +133,7 @@ build_asan() {
 build_tsan() { sanitized_build build-tsan 0 thread "" "" cli/tessera; }
 
 unit_tests() {
-    meson test -C "$1" --suite unit --no-rebuild --print-errorlogs --timeout-multiplier 20 --num-processes $((($(nproc) + 1) / 2))
+    meson test -C "$1" --suite unit --no-rebuild --print-errorlogs --timeout-multiplier 20 --num-processes $((($(processors) + 1) / 2))
 }
 
 fuzz_clang() {
@@ -147,7 +150,7 @@ fuzzed_sources() {
         export scratch
         export -f have find_clang fuzz_clang
         # shellcheck disable=SC2016
-        printf '%s\n' common/*.c formats/*/*.c report/*.c | xargs -P "$(nproc)" -I{} bash -c 'fuzz_clang -c -o "$scratch/fuzzed/${1//\//-}.o" "$1"' - {} ||
+        printf '%s\n' common/*.c formats/*/*.c report/*.c | xargs -P "$(processors)" -I{} bash -c 'fuzz_clang -c -o "$scratch/fuzzed/${1//\//-}.o" "$1"' - {} ||
             exit 1
         ar rc "$scratch/fuzzed.a.new" "$scratch"/fuzzed/*.o && mv "$scratch/fuzzed.a.new" "$scratch/fuzzed.a"
     ) 9>"$scratch/fuzzed.lock"

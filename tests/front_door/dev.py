@@ -142,7 +142,7 @@ def style(checks, place):
         file.write("int  misformatted( void ) ;\n")
     code, out, err = run(["bash", "-c", script], place, **env)
     checks.check("style: a misformatted file fails", code != 0 and "rope.c" in err, f"{code}: {out}{err[:500]}")
-    for folder in ("verify", "kernels", "convert"):
+    for folder in ("verify", "kernels", "convert", "formats", "tests/unit"):
         shutil.rmtree(place / folder)
     code, out, err = run(["bash", "-c", script], place, **env)
     checks.check("style: nothing to judge is no success", code != 0 and "sources found" in out, f"{code}: {out}")
@@ -157,6 +157,8 @@ def suite(checks, work):
         have() { command -v "$1" >/dev/null 2>&1; }
         need_scratch() { :; }
         . tests/suite.sh
+        [ "$(processors)" = "$(OMP_NUM_THREADS=1 processors)" ] && echo all processors
+        processors() { echo 2; }  # also where there is one
         fails() { echo detail 17; return 3; }
         skips() { echo 'skipped: no device'; return 77; }
         told=$1/told
@@ -171,7 +173,7 @@ def suite(checks, work):
         """
     code, out, err = run(["bash", "-c", script, "-", work], ROOT)
     for words in ("FAILED  a bad one", "exit 3; again: ./dev test a\\ bad\\ one", "    | detail 17", "skipped an absent one", "no device",
-                  "ok      a slow one", "5 passed, 0 failed", "\n1 1 1 a bad one\n", "selects"):
+                  "ok      a slow one", "5 passed, 0 failed", "\n1 1 1 a bad one\n", "selects", "all processors"):
         checks.check(f"suite: {words.strip()}", code == 0 and words in out, f"{code}: {out}{err}")
     checks.check("suite: a failure is told before the slow ones end", out.find("FAILED") < out.find("a slow one"), out)
     code, out, err = run([ROOT / "dev", "test", "no such check"], ROOT)
