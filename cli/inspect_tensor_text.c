@@ -64,7 +64,7 @@ static char shade(const picture *p, double x)
         return ' ';
     if (p->low == p->high)
         return kRamp[SHADES - 1];
-    const int step = (int)floor(log2(x / p->low) / log2(p->high / p->low) * SHADES);
+    const int step = (int)floor(log2(x / p->low) / log2(p->high / p->low) * (double)SHADES);
     return kRamp[step < 0 ? 0 : step >= SHADES ? SHADES - 1 : step];
 }
 
@@ -96,7 +96,7 @@ static void print_map(const tsr_inspected *x, const tsr_histogram *h)
         tsr_print("  '@' %.4g; blank: zeros only\n", p.high);
     else
         tsr_print("  \"%s\" from %.4g to %.4g, each character %.3g times the one before; blank: zeros only\n", kRamp,
-                  p.low, p.high, exp2(log2(p.high / p.low) / SHADES));
+                  p.low, p.high, exp2(log2(p.high / p.low) / (double)SHADES));
 }
 
 /* ---- values ---- */

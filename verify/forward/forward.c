@@ -136,7 +136,7 @@ uint64_t tsr_forward_memory(const tsr_forward *f, size_t tokens, size_t longest)
                             size_of(f, "moe_intermediate_size", 0) * tsr_max_u64(1, size_of(f, "n_shared_experts", 1)));
     const double attention =
         f->latent ? latent_elements(f, n, (double)longest) : grouped_elements(f, n, (double)longest);
-    const double mlp = n * (2 * inner + 2 * hidden), logits = 2.0 * AT_A_TIME * (double)f->vocabulary;
+    const double mlp = n * (2 * inner + 2 * hidden), logits = 2.0 * (double)AT_A_TIME * (double)f->vocabulary;
     const double streams = 5 * n * hidden; /* before, behind and what was added; both models'; normed */
     return (uint64_t)(sizeof(double) * (streams + fmax(fmax(attention, mlp), logits)));
 }
