@@ -11,7 +11,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -142,9 +141,7 @@ static bool is_utf8_locale(void)
 /* How wide the terminal is; what is written into a file or pipe fits 80 characters. */
 static tsr_style find_style(void)
 {
-    struct winsize size;
-    const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-    const unsigned columns = known ? size.ws_col : USUAL;
+    const unsigned known = tsr_terminal_columns(STDOUT_FILENO), columns = known > 0 ? known : USUAL;
     return (tsr_style){.width = columns < NARROWEST ? NARROWEST
                                 : columns > WIDEST  ? WIDEST
                                                     : columns,

@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 /* ---- the map ---- */
@@ -25,10 +24,10 @@ typedef struct picture {
 static unsigned most_columns(void)
 {
     enum { MARGIN = 6, LEAST = 16 };
-    struct winsize size;
-    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
+    const unsigned columns = tsr_terminal_columns(STDOUT_FILENO);
+    if (columns == 0)
         return TSR_GRID_CELLS;
-    return size.ws_col < LEAST + MARGIN ? LEAST : size.ws_col - MARGIN;
+    return columns < LEAST + MARGIN ? LEAST : columns - MARGIN;
 }
 
 /* One line of the picture, from the rows of the map that it stands for. */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 enum { EXIT_SHORT = 1, EXIT_IO = 4, EXIT_READER_LEFT = 128 + SIGPIPE };
@@ -183,6 +184,12 @@ bool tsr_takes_colour(int fd)
 {
     const char *const no = getenv("NO_COLOR"), *const term = getenv("TERM");
     return isatty(fd) != 0 && (no == NULL || *no == '\0') && term != NULL && strcmp(term, "dumb") != 0;
+}
+
+unsigned tsr_terminal_columns(int fd)
+{
+    struct winsize size;
+    return ioctl(fd, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
 static const char *colour_code(tsr_colour colour)

@@ -35,6 +35,9 @@ int tsr_output_end(int code);
 /* Whether descriptor `fd` is a terminal that takes colour. */
 bool tsr_takes_colour(int fd);
 
+/* How many characters a line of the terminal behind descriptor `fd` has. 0: it is none, or does not say. */
+unsigned tsr_terminal_columns(int fd);
+
 /* Exit code of a status: docs/exit-codes.md. */
 int tsr_exit_code(tsr_status status);
 

@@ -11,7 +11,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 static const double kPlainLineSeconds = 10, kLineSeconds = 1;
@@ -71,8 +70,8 @@ static void time_text(double seconds, char text[32])
 /* How many characters fit on a line. A longer line would wrap, and scroll with every update. */
 static size_t room(void)
 {
-    struct winsize size;
-    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 79;
+    const unsigned columns = tsr_terminal_columns(STDERR_FILENO);
+    return columns > 1 ? columns - 1 : 79;
 }
 
 /* Shows the first of the lines that fits. All say the same, the first one in the most words; the last is cut if even it
