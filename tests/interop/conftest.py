@@ -131,8 +131,19 @@ def verify(tessera, tmp_path):
     return run
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session, exitstatus):
+    """Tests that were all skipped have shown nothing: 77, as every check that is skipped, and the reason last."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    stats = reporter.stats if reporter else {}
+    if exitstatus == 0 and stats.get("skipped") and not stats.get("passed"):
+        session.exitstatus = 77
+
+
 def pytest_unconfigure(config):
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter:
         counts = {kind: len(reporter.stats.get(kind, [])) for kind in ("passed", "failed", "error")}
         print(f"{counts['passed']} passed, {counts['failed'] + counts['error']} failed")
+        if not any(counts.values()) and reporter.stats.get("skipped"):
+            print("skipped:", reporter.stats["skipped"][0].longrepr[2].removeprefix("Skipped: "))
