@@ -118,7 +118,7 @@ static void print_sums(const tsr_plan *plan)
     char in[32], again[64] = "", written[32];
     const tally t = count_actions(plan);
     if (plan->bytes_again > 0)
-        snprintf(again, sizeof again, " (%s of it twice, for scales of whole tensors)",
+        snprintf(again, sizeof again, " (%s of it twice if --memory does not hold it, for scales of whole tensors)",
                  tsr_bytes_text((double)plan->bytes_again, written));
     tsr_print("%zu tensors: ", plan->n_notes);
     for (size_t i = 0; i < t.n; i++)
@@ -155,8 +155,11 @@ static void print_plan(const tsr_plan_run *run, const tsr_plan *plan)
     print_readers(plan);
     char memory[32], disk[32], space[32];
     uint64_t have;
-    tsr_print("memory: %s at most with %llu threads; disk: %s needed",
+    tsr_print("memory: %s at most with %llu threads%s; disk: %s needed",
               tsr_bytes_text((double)tsr_plan_memory(plan, (unsigned)run->threads), memory), U64(run->threads),
+              plan->bytes_wanted > plan->bytes_in
+                  ? ", and what --memory leaves, to read bytes once that are wanted again"
+                  : "",
               tsr_bytes_text((double)plan->bytes_out, disk));
     if (run->dst != NULL && tsr_free_space(access(run->dst, F_OK) == 0 ? run->dst : ".", &have, NULL) == TSR_OK)
         tsr_print(", %s free there", tsr_bytes_text((double)have, space));
@@ -314,6 +317,8 @@ static void json_result(tsr_text *t, const tsr_plan_run *run, const tsr_plan *pl
     tsr_quant_limits_json(t, &run->limits, plan, result->rows);
     tsr_json_member_number(t, "seconds", result->seconds);
     tsr_json_member_u64(t, "threads", result->threads);
+    tsr_json_member_u64(t, "bytes_read", result->bytes_read);
+    tsr_json_member_u64(t, "bytes_written", result->bytes_written);
     tsr_json_member_u64(t, "files_resumed", result->files_resumed);
     if (whole.elements > 0) {
         if (isfinite(run->low_sqnr)) {

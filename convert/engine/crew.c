@@ -1,8 +1,8 @@
-/* Several runs at a time, by the same workers.
+/* Several runs, and several lanes of a run, at a time, by the same workers.
  *
- * Each run takes its units in its plan's order. Among runs that read the same source, the one that is furthest behind in it
+ * Each lane takes its units in its plan's order. Among lanes that read the same source, the one that is furthest behind in it
  * has the next turn, so that all of them go through the source side by side, and what is read for one is there for the others.
- * A run that waits for something of its own (an amax, a file to be committed) lets others go ahead. */
+ * A lane that waits for something of its own (an amax, a file to be committed) lets others go ahead. */
 #include "convert/engine/engine_run.h"
 
 #include "common/checked.h"
@@ -10,38 +10,51 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* The run whose turn it is, of those that do not wait; NULL: none. */
-static tsr_run *furthest_behind(const tsr_crew *c)
+/* The first lane, or the one behind *lane; false: there is none. */
+static bool next_lane(const tsr_crew *c, tsr_lane **lane)
 {
-    tsr_run *found = NULL;
+    const tsr_run *r = *lane == NULL ? c->runs : (*lane)->run;
+    size_t k = *lane == NULL ? 0 : (size_t)(*lane - r->lanes) + 1;
+    for (; r < c->runs + c->n_runs; r++, k = 0) {
+        if (r->present && k < r->n_lanes) {
+            *lane = &r->lanes[k];
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The lane whose turn it is, of those that do not wait; NULL: none. */
+static tsr_lane *furthest_behind(const tsr_crew *c)
+{
+    tsr_lane *found = NULL, *lane = NULL;
     uint64_t least = UINT64_MAX;
-    for (size_t i = 0; i < c->n_runs; i++) {
-        tsr_run *const r = &c->runs[i];
-        if (!r->present || r->waiting)
+    while (next_lane(c, &lane)) {
+        if (lane->waiting)
             continue;
-        const uint64_t place = c->shared == NULL ? 0 : tsr_run_place(r);
+        const uint64_t place = c->shared == NULL ? 0 : tsr_lane_place(lane);
         if (found == NULL || place < least) {
-            found = r;
+            found = lane;
             least = place;
         }
     }
     return found;
 }
 
-/* A unit of whichever run; false when there is none left in any. */
+/* A unit of whichever lane; false when there is none left in any. */
 static bool take_work(tsr_crew *c, tsr_work *w)
 {
     bool taken = false;
     pthread_mutex_lock(&c->lock);
     for (;;) {
         bool waits = false;
-        tsr_run *r;
-        for (size_t i = 0; i < c->n_runs; i++)
-            c->runs[i].waiting = false;
-        while (!taken && (r = furthest_behind(c)) != NULL) {
-            const tsr_turn turn = tsr_run_take_unit(r, w);
+        tsr_lane *lane = NULL;
+        while (next_lane(c, &lane))
+            lane->waiting = false;
+        while (!taken && (lane = furthest_behind(c)) != NULL) {
+            const tsr_turn turn = tsr_lane_take_unit(lane, w);
             taken = turn == TSR_TURN_TAKEN;
-            r->waiting = !taken;
+            lane->waiting = !taken;
             waits = waits || turn == TSR_TURN_WAITS;
         }
         if (taken || !waits)

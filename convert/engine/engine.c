@@ -12,9 +12,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What a worker may read ahead of the others that want the same bytes. */
-enum { SHARED_BY_A_WORKER = 2 * TSR_UNIT_BYTES + 2 * TSR_STRETCH_BYTES };
-
 void tsr_run_note_failure(tsr_run *r, tsr_status status, const tsr_err *err)
 {
     tsr_note_failure(&r->failure, status, err);
@@ -47,8 +44,8 @@ static uint64_t want_amax(tsr_run *r, const tsr_amax *amax)
 static uint64_t choose_files(tsr_run *r)
 {
     uint64_t chosen = 0;
-    r->next_step = r->next_amax = 0;
-    r->next_unit = r->next_amax_unit = 0;
+    r->next_amax = 0;
+    r->next_amax_unit = 0;
     r->n_open = 0;
     r->bytes_read = r->bytes_total = r->steps_done = r->steps_total = 0;
     for (size_t i = 0; i < r->plan->n_files; i++) {
@@ -88,8 +85,10 @@ static void abandon_files(tsr_run *r)
 static void run_phase(tsr_crew *c, const char *phase)
 {
     bool any = false;
-    for (size_t i = 0; i < c->n_runs; i++)
+    for (size_t i = 0; i < c->n_runs; i++) {
         any = any || c->runs[i].present;
+        tsr_run_lay_lanes(&c->runs[i]);
+    }
     if (any)
         tsr_crew_work(c, phase);
     for (size_t i = 0; i < c->n_runs; i++) {
@@ -210,70 +209,19 @@ static tsr_status end_converting(tsr_run *r, tsr_engine_result *result, tsr_err 
     if (!result->already_complete)
         TSR_TRY(check_sources(r, r->failure.status, err));
     TSR_TRY(r->failure.status);
-    result->bytes_read += r->bytes_read;
+    result->bytes_read += r->bytes_read; /* what its steps had; of a single run, what was read for them: */
+    if (r->crew->n_runs == 1 && r->crew->shared != NULL)
+        result->bytes_read += tsr_shared_bytes(r->crew->shared) - r->bytes_read;
     result->bytes_written = r->bytes_written;
+    /* Lanes finish files in an order that is not the plan's; the journal of a whole output is the same however it came about. */
+    if (r->journal.unordered && !r->journal.read_only)
+        TSR_TRY(tsr_journal_rewrite(&r->journal, r->plan, r->dst, r->rows, err));
     tsr_plan_blocks blocks;
     TSR_TRY(tsr_blocks_write(r->plan, r->dst, &blocks, err));
     return tsr_write_texts(r->plan, r->dst, r->rows, &blocks, err);
 }
 
 /* ---- all runs ---- */
-
-tsr_engine_need tsr_engine_needs(const tsr_plan *plan)
-{
-    const uint64_t tables = tsr_plan_memory(plan, 0), unit = tsr_plan_unit_bytes(plan);
-    return (tsr_engine_need){
-        .tables = tables + tsr_shared_tables(plan), .held = tsr_plan_memory(plan, 1) - tables - unit, .unit = unit};
-}
-
-/* Bytes that runs need besides what their workers do: tables, and what is held of the step that each has begun. `each`: of a
- * worker, which reads ahead of another that wants the same bytes. */
-static uint64_t fixed_memory(const tsr_engine_need *needs, size_t n, uint64_t *each, uint64_t *unit)
-{
-    uint64_t fixed = 0, held = 0;
-    *unit = 0;
-    for (size_t i = 0; i < n; i++) {
-        fixed += needs[i].tables + needs[i].held;
-        held = tsr_max_u64(held, needs[i].held);
-        *unit = tsr_max_u64(*unit, needs[i].unit);
-    }
-    *each = *unit + held + SHARED_BY_A_WORKER;
-    return fixed;
-}
-
-uint64_t tsr_engine_memory(const tsr_engine_need *needs, size_t n)
-{
-    uint64_t each, unit;
-    const uint64_t fixed = fixed_memory(needs, n, &each, &unit);
-    return fixed + each;
-}
-
-/* A single run, which shares with nobody. */
-static tsr_status choose_threads(tsr_crew *c, const tsr_plan *plan, tsr_err *err)
-{
-    const uint64_t tables = tsr_plan_memory(plan, 0), each = tsr_plan_memory(plan, 1) - tables;
-    TSR_TRY(tsr_choose_threads(c->options, tables, each, &c->workers, err));
-    c->unit_bytes = tsr_plan_unit_bytes(plan);
-    return TSR_OK;
-}
-
-/* Chooses how many work; what they leave of the memory keeps stretches of the source. */
-static tsr_status begin_crew(tsr_crew *c, const tsr_engine_job *jobs, uint64_t *capacity, tsr_err *err)
-{
-    if (c->n_runs == 1)
-        return choose_threads(c, jobs[0].plan, err);
-    tsr_engine_need *const needs = calloc(c->n_runs, sizeof *needs);
-    uint64_t each = 0, fixed;
-    if (needs == NULL)
-        return tsr_out_of_memory(err, "for the runs");
-    for (size_t i = 0; i < c->n_runs; i++)
-        needs[i] = tsr_engine_needs(jobs[i].plan);
-    fixed = fixed_memory(needs, c->n_runs, &each, &c->unit_bytes);
-    free(needs);
-    TSR_TRY(tsr_choose_threads(c->options, fixed, each, &c->workers, err));
-    *capacity = c->options->memory - fixed - c->workers * (each - SHARED_BY_A_WORKER);
-    return TSR_OK;
-}
 
 /* Notes how a step of one run ended; the others go on. */
 static void settle(tsr_engine_job *job, tsr_run *r, tsr_status status)
@@ -293,36 +241,14 @@ static void verify_all(tsr_crew *c, tsr_engine_job *jobs)
         settle(&jobs[i], &c->runs[i], c->runs[i].failure.status);
 }
 
-/* Lets the runs share what they read, if several of them read. */
-static void share(tsr_crew *c, uint64_t capacity)
-{
-    tsr_err err;
-    size_t readers = 0;
-    tsr_status status = TSR_OK;
-    for (size_t i = 0; i < c->n_runs; i++)
-        readers += c->runs[i].present;
-    if (readers < 2)
-        return;
-    c->shared = tsr_shared_begin(capacity);
-    for (size_t i = 0; c->shared != NULL && status == TSR_OK && i < c->n_runs; i++) {
-        if (c->runs[i].present)
-            status = tsr_run_announce(&c->runs[i], &err);
-    }
-    /* Without the tables each reads for itself, which is slower and as right. */
-    if (status != TSR_OK) {
-        tsr_shared_end(c->shared);
-        c->shared = NULL;
-    }
-}
-
-static void convert_all(tsr_crew *c, tsr_engine_job *jobs, uint64_t capacity, uint64_t *bytes_read)
+static void convert_all(tsr_crew *c, tsr_engine_job *jobs, uint64_t *bytes_read)
 {
     for (size_t i = 0; i < c->n_runs; i++) {
         c->runs[i].present = false;
         if (jobs[i].status == TSR_OK)
             settle(&jobs[i], &c->runs[i], begin_converting(&c->runs[i], &jobs[i].result, &jobs[i].err));
     }
-    share(c, capacity);
+    tsr_crew_share(c);
     run_phase(c, "converting");
     for (size_t i = 0; i < c->n_runs; i++) {
         if (c->shared == NULL && c->runs[i].present)
@@ -350,9 +276,11 @@ static tsr_status begin_run(tsr_run *r, tsr_crew *c, const tsr_engine_job *job, 
         .steps = calloc(plan->n_steps, sizeof *r->steps),
         .files = calloc(plan->n_files, sizeof *r->files),
         .amaxes = calloc(plan->n_amaxes + 1, sizeof *r->amaxes),
+        .lanes = calloc(tsr_plan_lanes(plan), sizeof *r->lanes),
     };
     tsr_cpu_kernels_init(&r->kernels, cpu_flags);
-    return r->rows == NULL || r->frames == NULL || r->steps == NULL || r->files == NULL || r->amaxes == NULL
+    return r->rows == NULL || r->frames == NULL || r->steps == NULL || r->files == NULL || r->amaxes == NULL ||
+                   r->lanes == NULL
                ? tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu steps", plan->n_steps)
                : TSR_OK;
 }
@@ -363,6 +291,7 @@ static void free_run(tsr_run *r)
     free(r->steps);
     free(r->files);
     free(r->amaxes);
+    free(r->lanes);
 }
 
 static void end_run(tsr_run *r, tsr_engine_job *job)
@@ -386,7 +315,6 @@ tsr_status tsr_engine_run_together(tsr_engine_job *jobs, size_t n, const tsr_run
                   .changed = PTHREAD_COND_INITIALIZER};
     struct timespec began;
     fenv_t callers_mode;
-    uint64_t capacity = 0;
     (void)fegetenv(&callers_mode);
     tsr_set_float_mode(); /* for the report's sums; each worker sets its own */
     clock_gettime(CLOCK_MONOTONIC, &began);
@@ -395,14 +323,14 @@ tsr_status tsr_engine_run_together(tsr_engine_job *jobs, size_t n, const tsr_run
         jobs[i].status = TSR_OK;
         jobs[i].result = (tsr_engine_result){0};
     }
-    tsr_status status = c.runs == NULL ? tsr_out_of_memory(err, "for the runs") : begin_crew(&c, jobs, &capacity, err);
+    tsr_status status = c.runs == NULL ? tsr_out_of_memory(err, "for the runs") : tsr_crew_begin(&c, jobs, err);
     for (size_t i = 0; i < n && c.runs != NULL; i++)
         settle(&jobs[i], &c.runs[i], begin_run(&c.runs[i], &c, &jobs[i], cpu_flags, &jobs[i].err));
     for (size_t i = 0; i < n && status == TSR_OK; i++)
         status = jobs[i].status == TSR_OK ? TSR_OK : tsr_fail(err, jobs[i].status, "%s", jobs[i].err.msg);
     if (status == TSR_OK) {
         verify_all(&c, jobs);
-        convert_all(&c, jobs, capacity, bytes_read);
+        convert_all(&c, jobs, bytes_read);
     }
     for (size_t i = 0; i < n && c.runs != NULL; i++) {
         end_run(&c.runs[i], &jobs[i]);
@@ -423,28 +351,6 @@ tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engin
     if (status == TSR_OK && job.status != TSR_OK && err != NULL)
         *err = job.err;
     return status == TSR_OK ? job.status : status;
-}
-
-tsr_status tsr_engine_bytes_once(const tsr_plan *const *plans, size_t n, uint64_t *bytes, tsr_err *err)
-{
-    tsr_crew c = {.shared = tsr_shared_begin(0)};
-    tsr_status status = c.shared == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
-    for (size_t i = 0; i < n && status == TSR_OK; i++) {
-        tsr_run r;
-        const tsr_engine_job job = {.plan = plans[i]};
-        status = begin_run(&r, &c, &job, 0, err);
-        for (size_t k = 0; status == TSR_OK && k < plans[i]->n_files; k++)
-            r.files[k].mine = true;
-        for (size_t k = 0; status == TSR_OK && k < plans[i]->n_amaxes; k++)
-            r.amaxes[k].left = 1;
-        if (status == TSR_OK)
-            status = tsr_run_announce(&r, err);
-        free_run(&r);
-        free(r.rows);
-    }
-    *bytes = status == TSR_OK ? tsr_shared_announced(c.shared) : 0;
-    tsr_shared_end(c.shared);
-    return status;
 }
 
 void tsr_engine_result_free(tsr_engine_result *result)

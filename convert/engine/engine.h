@@ -20,10 +20,10 @@ typedef struct tsr_engine_options {
 } tsr_engine_options;
 
 typedef struct tsr_engine_result {
-    bool already_complete;  /* nothing was left to do: the output was verified */
-    uint64_t files_resumed; /* found finished, and verified */
-    uint64_t files_redone;  /* journalled as finished, but gone, or their digest differs: made again */
-    uint64_t bytes_read, bytes_written;
+    bool already_complete;              /* nothing was left to do: the output was verified */
+    uint64_t files_resumed;             /* found finished, and verified */
+    uint64_t files_redone;              /* journalled as finished, but gone, or their digest differs: made again */
+    uint64_t bytes_read, bytes_written; /* of files, what was verified included */
     double seconds;
     unsigned threads;      /* how many ran */
     tsr_quant_stats *rows; /* [plan->n_steps]; freed by tsr_engine_result_free */
@@ -61,6 +61,8 @@ typedef struct tsr_engine_need {
     uint64_t tables; /* of the plan, its sources and their stretches */
     uint64_t held;   /* of the largest step, while it runs */
     uint64_t unit;   /* of the largest unit */
+    uint64_t widest; /* see tsr_plan */
+    size_t lanes;
 } tsr_engine_need;
 
 tsr_engine_need tsr_engine_needs(const tsr_plan *plan);

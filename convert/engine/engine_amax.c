@@ -2,6 +2,7 @@
 #include "convert/engine/engine_run.h"
 
 #include "common/checked.h"
+#include "convert/engine/plan_reads.h"
 #include "quantize/mx_weight.h"
 
 bool tsr_run_next_amax(tsr_run *r, size_t *index, uint64_t *unit)
@@ -15,11 +16,6 @@ bool tsr_run_next_amax(tsr_run *r, size_t *index, uint64_t *unit)
         return true;
     }
     return false;
-}
-
-const tsr_tensor *tsr_amax_input(const tsr_amax_rows *at, uint32_t i)
-{
-    return at->decoded == NULL ? at->tensor : at->decoded->in[i];
 }
 
 /* Asks for the input of the unit that some worker will take when this one is done. */

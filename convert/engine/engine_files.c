@@ -136,32 +136,33 @@ void *tsr_run_commit_files(void *argument)
 {
     tsr_run *const r = argument;
     tsr_err err = {{0}};
-    for (size_t i = 0; i < r->plan->n_files; i++) {
-        if (!r->files[i].mine)
+    tsr_status status = TSR_OK;
+    bool over = false;
+    pthread_mutex_lock(&r->crew->lock);
+    while (status == TSR_OK && !over) {
+        tsr_lane *const lane = tsr_run_next_whole(r, &over);
+        if (lane == NULL) {
+            /* What is whole is kept even when the run has failed; the rest will not come. */
+            over = over || r->failure.status != TSR_OK;
+            if (!over)
+                pthread_cond_wait(&r->crew->changed, &r->crew->lock);
             continue;
-        tsr_status status = TSR_OK;
-        pthread_mutex_lock(&r->crew->lock);
-        if (r->plan->files[i].n_steps == 0 && r->failure.status == TSR_OK) {
-            status = tsr_run_open_file(r, i, &err);
-            r->files[i].phase = TSR_FILE_WHOLE;
         }
-        while (r->files[i].phase != TSR_FILE_WHOLE && r->failure.status == TSR_OK)
-            pthread_cond_wait(&r->crew->changed, &r->crew->lock);
-        const bool stop = r->files[i].phase != TSR_FILE_WHOLE;
+        const size_t file = lane->next_file++;
+        if (r->plan->files[file].n_steps == 0)
+            status = tsr_run_open_file(r, file, &err);
         pthread_mutex_unlock(&r->crew->lock);
-        if (stop)
-            break;
         if (status == TSR_OK)
-            status = commit(r, i, &err);
-        if (status != TSR_OK) {
-            tsr_run_fail(r, status, &err);
-            break;
-        }
+            status = commit(r, file, &err);
         pthread_mutex_lock(&r->crew->lock);
-        r->files[i].phase = TSR_FILE_DONE;
+        if (status != TSR_OK) {
+            tsr_run_note_failure(r, status, &err);
+            continue;
+        }
+        r->files[file].phase = TSR_FILE_DONE;
         r->n_open--;
         pthread_cond_broadcast(&r->crew->changed);
-        pthread_mutex_unlock(&r->crew->lock);
     }
+    pthread_mutex_unlock(&r->crew->lock);
     return NULL;
 }

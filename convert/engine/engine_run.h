@@ -1,10 +1,12 @@
 /* One run of the engine, shared by the files that it is made of:
  *
  * engine.c         the phases: verify what is there, convert what is missing, finish
- * crew.c           several runs at a time: whose turn it is
- * engine_units.c   workers, which take units in the plan's order and carry them out
+ * engine_memory.c  how the memory is divided, and whether reads are shared
+ * crew.c           several runs and lanes at a time: whose turn it is
+ * engine_lanes.c   lanes: files that are made one after another, side by side with those of other lanes
+ * engine_units.c   workers, which take units in the order of their lane and carry them out
  * engine_amax.c    what steps must know of whole tensors before
- * engine_files.c   bytes of output files, and the committer, which finishes files in the plan's order
+ * engine_files.c   bytes of output files, and the committer, which finishes files in the order of their lane
  * engine_append.c  files whose size is not known before they are written
  * engine_blocks.c  figures of single blocks */
 #ifndef TSR_CONVERT_ENGINE_ENGINE_RUN_H
@@ -54,6 +56,19 @@ typedef struct tsr_amax_state {
     float amax;
 } tsr_amax_state;
 
+/* Files of a run that follow one another in the plan and go through the source once. Units are taken, and files finished, in
+ * this order. Where reads are shared, a run has the lanes of its plan (tsr_plan_begin_lane), else one. */
+typedef struct tsr_lane {
+    struct tsr_run *run;
+    size_t end_step; /* behind the last */
+    size_t next_step;
+    uint64_t next_unit;
+    size_t next_file, end_file; /* to be committed */
+    bool waiting;               /* found so since something changed */
+    bool placed;                /* `place` is where the next unit reads */
+    uint64_t place;
+} tsr_lane;
+
 /* The workers, and what the runs that they carry out at a time have in common. */
 typedef struct tsr_crew {
     const tsr_run_options *options;
@@ -61,6 +76,8 @@ typedef struct tsr_crew {
     size_t n_runs;
     unsigned workers;
     uint64_t unit_bytes;      /* of the largest unit of all runs */
+    bool shares;              /* reads are shared, where that spares any */
+    uint64_t capacity;        /* bytes of memory for what is shared */
     tsr_shared_reads *shared; /* NULL: each run reads for itself */
     const char *phase;        /* for the progress callback */
     struct timespec began;
@@ -87,7 +104,6 @@ typedef struct tsr_work {
 typedef struct tsr_run {
     tsr_crew *crew;
     bool present; /* takes part in the present phase */
-    bool waiting; /* found so since something changed */
     const tsr_plan *plan;
     const char *dst;
     bool force;
@@ -103,8 +119,10 @@ typedef struct tsr_run {
     tsr_step_state **steps; /* [plan->n_steps]; NULL when not in flight */
     tsr_file_state *files;  /* [plan->n_files] */
     tsr_amax_state *amaxes; /* [plan->n_amaxes] */
-    size_t next_step, next_amax;
-    uint64_t next_unit, next_amax_unit;
+    tsr_lane *lanes;        /* [n_lanes], of the present phase */
+    size_t n_lanes;
+    size_t next_amax;
+    uint64_t next_amax_unit;
     size_t n_open; /* files */
     tsr_first_failure failure;
     uint64_t bytes_read, bytes_written, bytes_total;
@@ -138,6 +156,33 @@ const char *tsr_run_path(const tsr_run *r, size_t file, char path[PATH_MAX]);
  * failure says. */
 void tsr_crew_work(tsr_crew *crew, const char *phase);
 
+/* ---- engine_memory.c ---- */
+
+/* Chooses how many work; what they leave of the memory keeps what is shared. TSR_E_NOMEM: not one fits. */
+tsr_status tsr_crew_begin(tsr_crew *c, const tsr_engine_job *jobs, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Lets the runs that are present, and their lanes, share what they read, if that spares any. */
+void tsr_crew_share(tsr_crew *c);
+
+/* ---- engine_lanes.c ---- */
+
+/* Lays out the lanes of a phase. */
+void tsr_run_lay_lanes(tsr_run *r);
+
+/* Passes over the steps of files that take no part. False: none is left. */
+bool tsr_lane_find_step(tsr_lane *lane);
+
+/* Whether the lane's next step waits for an amax. */
+bool tsr_lane_wants_amax(const tsr_lane *lane);
+
+/* Where in the source the next unit reads: lanes of all runs that read the same source take turns by it. Called with the lock
+ * held. */
+uint64_t tsr_lane_place(tsr_lane *lane);
+
+/* The lane whose next file to be committed is whole, the first of them; NULL: none is. *over: none will be. Called with the
+ * lock held. */
+tsr_lane *tsr_run_next_whole(tsr_run *r, bool *over);
+
 /* ---- engine_files.c ---- */
 
 /* Opens a file, for writing or to be verified, and writes or checks its header. Called with the lock held, on the first
@@ -155,8 +200,7 @@ void tsr_run_prefetch_window(const tsr_run *r, const tsr_tensor *t, const tsr_wi
 tsr_status tsr_run_transfer_window(tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data, uint64_t *digest,
                                    tsr_err *err) TSR_WARN_UNUSED;
 
-/* The committer's thread: finishes files in the plan's order, so that the journal is the same for any number of
- * threads. `argument` is the run. */
+/* The committer's thread: finishes files in the order of their lane. `argument` is the run. */
 void *tsr_run_commit_files(void *argument);
 
 /* ---- engine_append.c ---- */
@@ -188,26 +232,17 @@ tsr_status tsr_run_keep_blocks(tsr_run *r, size_t file, tsr_err *err) TSR_WARN_U
  * held. */
 bool tsr_run_next_amax(tsr_run *r, size_t *index, uint64_t *unit);
 
-/* Of what a unit of an amax reads, the tensor that window i is of. */
-const tsr_tensor *tsr_amax_input(const tsr_amax_rows *at, uint32_t i);
-
 /* Reads a unit and adds what it has to the amax. TSR_E_VALUE, with its place, for NaN or Inf. */
 tsr_status tsr_run_do_amax(tsr_run *r, size_t index, uint64_t unit, char *memory, tsr_err *err) TSR_WARN_UNUSED;
 
 /* ---- engine_units.c ---- */
 
-/* The next unit in the plan's order; while its step's amax is not known, one of the amaxes', which then run ahead. Called with
- * the lock held. */
-tsr_turn tsr_run_take_unit(tsr_run *r, tsr_work *w);
+/* The lane's next unit; while its step's amax is not known, one of the amaxes', which then run ahead. Called with the lock
+ * held. */
+tsr_turn tsr_lane_take_unit(tsr_lane *lane, tsr_work *w);
 
 /* Carries a unit out, in a worker's memory. */
 tsr_status tsr_run_do_unit(tsr_run *r, size_t index, uint64_t unit, char *memory, tsr_err *err) TSR_WARN_UNUSED;
-
-/* Where in the source the next unit reads: runs that read the same source take turns by it. Called with the lock held. */
-uint64_t tsr_run_place(tsr_run *r);
-
-/* Announces to crew->shared what the run will read. */
-tsr_status tsr_run_announce(const tsr_run *r, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Frees what a step holds, if it has begun. */
 void tsr_run_free_step(tsr_run *r, size_t index);

@@ -5,7 +5,8 @@
 
 #include <stdlib.h>
 
-/* Files are synced one after another. This bounds how many are open and wait for it, however small they are. */
+/* Files are synced one after another. This bounds how many are open and wait for it, besides one of each lane, however small they
+ * are. */
 enum { MOST_OPEN_FILES = 64 };
 
 static tsr_status begin_step(tsr_run *r, size_t index, tsr_err *err)
@@ -66,21 +67,6 @@ static void count_step(tsr_run *r, size_t index)
     }
 }
 
-/* Passes over the steps of files that take no part. False: none is left. */
-static bool find_step(tsr_run *r)
-{
-    while (r->next_step < r->plan->n_steps && !r->files[r->plan->steps[r->next_step].file].mine)
-        r->next_step++;
-    return r->next_step < r->plan->n_steps;
-}
-
-/* Whether the next step waits for an amax. */
-static bool wants_amax(const tsr_run *r)
-{
-    const tsr_step *const step = &r->plan->steps[r->next_step];
-    return step->amax != NULL && r->amaxes[step->amax->index].left > 0;
-}
-
 static tsr_turn take_amax(tsr_run *r, tsr_work *w)
 {
     w->amax = tsr_run_next_amax(r, &w->index, &w->unit);
@@ -91,16 +77,18 @@ static tsr_turn take_amax(tsr_run *r, tsr_work *w)
 }
 
 /* Takes a unit of the next step; false: an empty tensor has none, and is done. */
-static bool take_next(tsr_run *r, tsr_work *w)
+static bool take_next(tsr_lane *lane, tsr_work *w)
 {
-    const size_t index = r->next_step;
+    tsr_run *const r = lane->run;
+    const size_t index = lane->next_step;
     const uint64_t units = r->steps[index]->units;
     w->amax = false;
     w->index = index;
-    w->unit = r->next_unit++;
-    if (r->next_unit >= units) {
-        r->next_step++;
-        r->next_unit = 0;
+    w->unit = lane->next_unit++;
+    lane->placed = false;
+    if (lane->next_unit >= units) {
+        lane->next_step++;
+        lane->next_unit = 0;
     }
     if (units > 0)
         return true;
@@ -109,105 +97,34 @@ static bool take_next(tsr_run *r, tsr_work *w)
     return false;
 }
 
-tsr_turn tsr_run_take_unit(tsr_run *r, tsr_work *w)
+tsr_turn tsr_lane_take_unit(tsr_lane *lane, tsr_work *w)
 {
+    tsr_run *const r = lane->run;
     tsr_err err = {{0}};
     tsr_status status = TSR_OK;
     w->run = r;
-    while (status == TSR_OK && r->failure.status == TSR_OK && find_step(r)) {
-        const size_t file = r->plan->steps[r->next_step].file;
+    while (status == TSR_OK && r->failure.status == TSR_OK && tsr_lane_find_step(lane)) {
+        const size_t file = r->plan->steps[lane->next_step].file;
         if (tsr_is_cancelled(r->crew->options->cancel)) {
             status = tsr_fail(&err, TSR_E_CANCELLED, "interrupted");
             continue;
         }
-        if (wants_amax(r))
+        if (tsr_lane_wants_amax(lane))
             return take_amax(r, w);
         if (r->files[file].phase == TSR_FILE_WAITING) {
-            if (r->n_open >= MOST_OPEN_FILES)
+            if (r->n_open >= MOST_OPEN_FILES + r->n_lanes)
                 return TSR_TURN_WAITS;
             status = tsr_run_open_file(r, file, &err);
         }
-        if (status == TSR_OK && r->steps[r->next_step] == NULL)
-            status = begin_step(r, r->next_step, &err);
-        if (status == TSR_OK && take_next(r, w))
+        if (status == TSR_OK && r->steps[lane->next_step] == NULL)
+            status = begin_step(r, lane->next_step, &err);
+        if (status == TSR_OK && take_next(lane, w))
             return TSR_TURN_TAKEN;
     }
     /* Fail before the lock is released, so that no other worker takes a unit of a step that was only half begun. */
     if (status != TSR_OK)
         tsr_run_note_failure(r, status, &err);
     return TSR_TURN_OVER;
-}
-
-/* ---- who reads what, for runs that share their reads ---- */
-
-/* Visits each window of a unit's input that has rows. */
-typedef tsr_status visit_fn(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data, tsr_err *err);
-
-static tsr_status each_input(const tsr_run *r, const tsr_step *step, uint64_t unit, visit_fn *visit, void *data,
-                             tsr_err *err)
-{
-    const tsr_unit u = tsr_step_unit(step, unit);
-    for (unsigned i = 0; i < TSR_MAX_INPUTS; i++) {
-        if (u.in[i].rows > 0)
-            TSR_TRY(visit(r, step->in[u.from[i]], &u.in[i], data, err));
-    }
-    return TSR_OK;
-}
-
-static tsr_status each_amax_input(const tsr_run *r, const tsr_amax *amax, uint64_t unit, visit_fn *visit, void *data,
-                                  tsr_err *err)
-{
-    const tsr_amax_rows at = tsr_amax_unit(amax, unit);
-    for (uint32_t i = 0; i < at.n_in; i++) {
-        if (at.in[i].rows > 0)
-            TSR_TRY(visit(r, tsr_amax_input(&at, i), &at.in[i], data, err));
-    }
-    return TSR_OK;
-}
-
-static tsr_status announce(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data, tsr_err *err)
-{
-    (void)data;
-    return tsr_shared_announce(r->crew->shared, r->plan->sources[t->source], t, w, err);
-}
-
-tsr_status tsr_run_announce(const tsr_run *r, tsr_err *err)
-{
-    for (size_t s = 0; s < r->plan->n_steps; s++) {
-        const tsr_step *const step = &r->plan->steps[s];
-        if (!r->files[step->file].mine)
-            continue;
-        for (uint64_t unit = 0, n = step->op->units(step); unit < n; unit++)
-            TSR_TRY(each_input(r, step, unit, announce, NULL, err));
-    }
-    for (size_t i = 0; i < r->plan->n_amaxes; i++) {
-        for (uint64_t unit = 0; r->amaxes[i].left > 0 && unit < tsr_amax_units(r->plan->amaxes[i]); unit++)
-            TSR_TRY(each_amax_input(r, r->plan->amaxes[i], unit, announce, NULL, err));
-    }
-    return TSR_OK;
-}
-
-static tsr_status note_place(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data, tsr_err *err)
-{
-    uint64_t *const place = data;
-    (void)err;
-    if (*place == UINT64_MAX)
-        *place = tsr_shared_place(r->crew->shared, r->plan->sources[t->source], t, w);
-    return TSR_OK;
-}
-
-uint64_t tsr_run_place(tsr_run *r)
-{
-    uint64_t place = UINT64_MAX, unit;
-    size_t index;
-    if (!find_step(r))
-        return 0; /* it has nothing left to wait for */
-    const tsr_step *const step = &r->plan->steps[r->next_step];
-    if (!wants_amax(r) && step->op->units(step) > 0)
-        (void)!each_input(r, step, r->next_unit, note_place, &place, NULL);
-    else if (wants_amax(r) && tsr_run_next_amax(r, &index, &unit))
-        (void)!each_amax_input(r, r->plan->amaxes[index], unit, note_place, &place, NULL);
-    return place == UINT64_MAX ? 0 : place;
 }
 
 /* ---- carrying out ---- */

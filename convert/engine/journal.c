@@ -65,6 +65,14 @@ static bool parse_hex(const char *text, void *data, size_t size)
     return true;
 }
 
+static void note_record(tsr_journal *j, size_t index, uint64_t digest)
+{
+    j->unordered = j->unordered || index < j->last;
+    j->last = index + 1;
+    j->digests[index] = digest;
+    j->finished[index] = true;
+}
+
 /* "file <index> <digest> <hex>": false when it does not fit this plan. */
 static bool take_file_record(tsr_journal *j, const tsr_plan *plan, const char *record, size_t size,
                              tsr_quant_stats *rows)
@@ -78,8 +86,7 @@ static bool take_file_record(tsr_journal *j, const tsr_plan *plan, const char *r
     const size_t bytes = f->n_steps * sizeof *rows;
     if (size - (size_t)used != 2 * bytes || !parse_hex(record + used, &rows[f->first_step], bytes))
         return false;
-    j->digests[index] = digest;
-    j->finished[index] = true;
+    note_record(j, index, digest);
     return true;
 }
 
@@ -272,6 +279,7 @@ tsr_status tsr_journal_rewrite(tsr_journal *j, const tsr_plan *plan, const char 
         close(j->fd);
         j->fd = fd;
         j->end = t.size;
+        j->unordered = false;
     } else if (fd >= 0) {
         unlink(part);
         close(fd);
@@ -296,7 +304,7 @@ tsr_status tsr_journal_add(tsr_journal *j, const tsr_plan *plan, size_t index, u
         (void)!ftruncate(j->fd,
                          (off_t)j->end); /* what is left of it would be cut off, or found wrong, by the next run */
     tsr_text_free(&t);
-    j->digests[index] = digest;
+    note_record(j, index, digest);
     j->finished[index] = status == TSR_OK;
     return status;
 }

@@ -15,6 +15,8 @@ typedef struct tsr_journal {
     int fd; /* -1: not open; locked against other processes while it is */
     char *path;
     uint64_t end;      /* where the last intact record ends */
+    size_t last;       /* the index of the last record, and one; 0: there is none */
+    bool unordered;    /* its records are not in the plan's order, or one stands twice */
     bool read_only;    /* neither journal nor directory can be written: a finished output can still be verified */
     bool shared;       /* the journal has other hard links: the output was copied by linking */
     uint64_t *digests; /* [plan->n_files]; of finished files */

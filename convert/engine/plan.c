@@ -298,6 +298,20 @@ tsr_status tsr_plan_pack(tsr_plan *plan, const char *folder, uint64_t max_bytes,
     return TSR_OK;
 }
 
+void tsr_plan_begin_lane(tsr_plan *plan, size_t first_file)
+{
+    if (first_file > 0 && first_file < plan->n_files)
+        plan->files[first_file].begins_lane = true;
+}
+
+size_t tsr_plan_lanes(const tsr_plan *plan)
+{
+    size_t n = 1;
+    for (size_t i = 1; i < plan->n_files; i++)
+        n += plan->files[i].begins_lane;
+    return n;
+}
+
 static bool is_listed(const char *name, const char *const *list)
 {
     while (list != NULL && *list != NULL && strcmp(name, *list) != 0)

@@ -131,6 +131,7 @@ typedef struct tsr_out_file {
     uint64_t bytes;        /* of the whole file; at most, when appended */
     size_t first_step;     /* its steps follow one another */
     size_t n_steps;
+    bool begins_lane;     /* see tsr_plan_begin_lane */
     tsr_tensor **tensors; /* in the order of their bytes */
     size_t n_tensors;
 } tsr_out_file;
@@ -177,9 +178,11 @@ typedef struct tsr_plan {
     size_t n_notes, notes_capacity;
     tsr_plan_text *texts;
     size_t n_texts, texts_capacity;
-    uint64_t bytes_in;    /* to be read */
-    uint64_t bytes_again; /* of them for amaxes: what is read a second time */
-    uint64_t bytes_out;   /* all files, headers included; at most, when one of them is appended */
+    uint64_t bytes_in;     /* of source files, where each stretch of them is read once */
+    uint64_t bytes_wanted; /* by all units together: what is read where nothing is shared */
+    uint64_t bytes_again;  /* of them for amaxes: what is wanted a second time */
+    uint64_t widest;       /* bytes of a source file over which a window with gaps is spread, at most */
+    uint64_t bytes_out;    /* all files, headers included; at most, when one of them is appended */
     uint64_t fingerprint;
     /* Where the policy of quantize decided: */
     bool by_policy;
@@ -254,6 +257,13 @@ tsr_status tsr_plan_raw_file(tsr_plan *plan, const char *name, bool appended, ts
  * tensor gets a file of its own), named model.safetensors or model-00001-of-0000N.safetensors. Each is laid out as by
  * tsr_plan_file. `folder` is "" or ends in a slash, here and below. */
 tsr_status tsr_plan_pack(tsr_plan *plan, const char *folder, uint64_t max_bytes, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Files from `first_file` on go through the source once more than those before it: the engine makes both side by side, so that
+ * what they read is read once. (Until the next call, or the last file: one lane.) */
+void tsr_plan_begin_lane(tsr_plan *plan, size_t first_file);
+
+/* How many lanes the plan has, one at least. */
+size_t tsr_plan_lanes(const tsr_plan *plan);
 
 /* Adds a raw copy of every side file of the first source whose name matches `glob`, but for those named in `except` (may
  * be NULL; its last item is). */

@@ -2,6 +2,7 @@
 #include "convert/engine/plan.h"
 
 #include "convert/engine/plan_names.h"
+#include "convert/engine/plan_reads.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -58,12 +59,8 @@ tsr_status tsr_plan_finish(tsr_plan *plan, tsr_err *err)
 {
     TSR_TRY(tsr_arena_status(&plan->arena, TSR_OK, err));
     TSR_TRY(tsr_plan_check_names(plan, err));
-    plan->bytes_in = plan->bytes_again = plan->bytes_out = 0;
-    for (size_t i = 0; i < plan->n_amaxes; i++)
-        plan->bytes_again += tsr_amax_bytes(plan->amaxes[i]);
-    for (size_t s = 0; s < plan->n_steps; s++)
-        plan->bytes_in += tsr_step_input(&plan->steps[s]);
-    plan->bytes_in += plan->bytes_again;
+    plan->bytes_out = 0;
+    TSR_TRY(tsr_plan_count_reads(plan, err));
     for (size_t i = 0; i < plan->n_files; i++)
         plan->bytes_out += plan->files[i].bytes;
     for (size_t i = 0; i < plan->n_texts; i++)

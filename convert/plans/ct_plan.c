@@ -157,7 +157,11 @@ static tsr_status plan_azp(tsr_plan *plan, const tsr_ct_options *o, const tsr_de
         any = true;
         TSR_TRY(plan_int8(plan, &c->tensors.items[i], o, decisions, true, err));
     }
-    return any ? tsr_plan_file(plan, TSR_AZP_NAME, err) : TSR_OK;
+    if (any)
+        TSR_TRY(tsr_plan_file(plan, TSR_AZP_NAME, err));
+    if (any)
+        tsr_plan_begin_lane(plan, plan->n_files - 1);
+    return TSR_OK;
 }
 
 /* ---- configuration ---- */

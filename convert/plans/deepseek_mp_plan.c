@@ -155,6 +155,7 @@ static tsr_status plan_ranks(tsr_plan *plan, const mapping *m, const fate *fates
         if (name == NULL)
             return tsr_out_of_memory(err, "while planning");
         TSR_TRY(tsr_plan_file(plan, name, err));
+        tsr_plan_begin_lane(plan, k);
     }
     TSR_TRY(tsr_plan_side_files(plan, "", "*token*", (const char *const[]){TSR_DEEPSEEK_MANIFEST, NULL}, err));
     return plan_manifest(plan, m, err);

@@ -158,7 +158,9 @@ static tsr_status plan_rank(tsr_plan *plan, const cutting *c, uint32_t rank, tsr
         if (w->input_scale != NULL)
             TSR_TRY(tsr_plan_copy(plan, w->input_scale, w->input_scale->name, err));
     }
+    const size_t first = plan->n_files;
     TSR_TRY(tsr_plan_pack(plan, folder, c->options->max_shard_bytes, err));
+    tsr_plan_begin_lane(plan, first);
     TSR_TRY(tsr_plan_side_files(plan, folder, "*", NULL, err));
     TSR_TRY(tsr_plan_index(plan, folder, false, err));
     TSR_TRY(plan_manifest(plan, c, folder, rank, err));

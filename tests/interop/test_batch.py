@@ -100,7 +100,6 @@ def read_by(tessera, arguments):
     return int(counted["rchar"])
 
 
-# azp_adj and the scales of whole tensors are sums over all of a tensor before its first code: alone, these jobs read it twice.
 OUTPUTS = {name: f"quantize SRC -o OUT {options}" for name, options in SCHEMES.items()} | {
     "tp": "convert SRC -o OUT --to tp --tp 2", "archive": "convert SRC -o OUT --to archive --level 1"}
 
@@ -134,7 +133,8 @@ def test_the_system_counts_the_same_bytes(jobs, tessera, large, tmp_path):
     assert read_by(tessera, ["batch", path, "--quiet"]) < 1.1 * bytes_of(large)
     for name in ("fp8", "nvfp4", "int8"):
         shutil.rmtree(tmp_path / name)
-    assert read_by(tessera, ["batch", path, "--quiet", "--apart"]) > 4 * bytes_of(large)
+    # azp_adj and the scales of whole tensors are sums over all of a tensor, which a job alone does not read again for them, either.
+    assert 3 * bytes_of(large) < read_by(tessera, ["batch", path, "--quiet", "--apart"]) < 3.3 * bytes_of(large)
 
 
 def test_who_is_not_read_together_with_others(jobs, batch, checkpoint, large, tmp_path):

@@ -1,7 +1,9 @@
 """Every output of every command, read by inspect, diff and verify: each does its work, or says what to do instead; and
 the command that a run ends with, "next: ...", is one that works as it is printed."""
 
+import json
 import os
+import pathlib
 import re
 import shlex
 import shutil
@@ -9,6 +11,7 @@ import shutil
 import harness
 import jobs
 import pytest
+import zstandard
 
 ROWS = jobs.JOBS + jobs.MORE
 # What a message has to name where a command cannot read what a row leaves, or was made from.
@@ -20,6 +23,17 @@ def kind_of(job):
     if not job.kind.startswith("deepseek-v3"):
         return job.kind, {}
     return "deepseek-v3", {"scale": "small" if job.kind.endswith("-small") else "tiny"}
+
+
+def bytes_of(source):
+    """Bytes of all files below a folder; of an archive, those that it holds."""
+    total = 0
+    for path in pathlib.Path(source).rglob("*"):
+        if path.name.endswith(".zst"):
+            total += len(zstandard.ZstdDecompressor().stream_reader(path.open("rb"), read_across_frames=True).read())
+        elif path.is_file():
+            total += path.stat().st_size
+    return total
 
 
 def run_as_printed(tessera, line, directory):
@@ -40,8 +54,12 @@ def test_rows_have_names_of_their_own():
 def test_outputs_are_read(tmp_path, tessera, maker, job):
     kind, options = kind_of(job)
     src, dst = jobs.make_source(tessera, maker, job, kind, tmp_path / "source", **options), tmp_path / "output"
-    code, out, err = harness.run(tessera, [w for w in jobs.words(job.command, src, dst) if w != "--quiet"])
+    words = [w for w in jobs.words(job.command, src, dst) if w != "--quiet"]
+    code, out, err = harness.run(tessera, [*words, "--json", tmp_path / "told.json"])
     assert code == 0, out + err
+    told = json.loads((tmp_path / "told.json").read_text())
+    # No byte of the source is read twice; those that separate what is read from what is not may be read in vain.
+    assert 0 < told["bytes_read"] <= 1.01 * bytes_of(src)
     (line,) = re.findall("^next: (.*)$", out, re.M)
     assert line.startswith("tessera ")
     code, said = run_as_printed(tessera, line, tmp_path)

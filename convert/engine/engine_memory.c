@@ -1,0 +1,132 @@
+/* How the memory is divided: tables, workers, and with what is left, stretches of the source that are wanted more than once. */
+#include "convert/engine/engine_run.h"
+
+#include "common/checked.h"
+#include "convert/engine/plan_reads.h"
+
+#include <stdlib.h>
+
+/* What a worker may read ahead of the others that want the same bytes. */
+enum { AHEAD = 2 * TSR_UNIT_BYTES + 2 * TSR_STRETCH_BYTES };
+
+tsr_engine_need tsr_engine_needs(const tsr_plan *plan)
+{
+    const uint64_t tables = tsr_plan_memory(plan, 0), unit = tsr_plan_unit_bytes(plan);
+    return (tsr_engine_need){.tables = tables + tsr_shared_tables(plan),
+                             .held = tsr_plan_memory(plan, 1) - tables - unit,
+                             .unit = unit,
+                             .lanes = tsr_plan_lanes(plan),
+                             .widest = plan->widest};
+}
+
+/* Bytes that runs need together. */
+typedef struct division {
+    uint64_t fixed;               /* tables, and what is held of the step that each lane has begun */
+    uint64_t each, unit;          /* of a worker; of it for the largest unit */
+    uint64_t shared, shared_each; /* of what is shared, and the part of a worker in it */
+} division;
+
+/* Lanes that read parts of the same rows stay together when what one of them has gone over is kept until all have had theirs,
+ * and the same for what is read ahead. */
+static division divide(const tsr_engine_need *needs, size_t n)
+{
+    division d = {.fixed = 0};
+    uint64_t held = 0, widest = 0, lanes = 0;
+    for (size_t i = 0; i < n; i++) {
+        d.fixed += needs[i].tables + needs[i].lanes * needs[i].held;
+        d.unit = tsr_max_u64(d.unit, needs[i].unit);
+        held = tsr_max_u64(held, needs[i].held);
+        widest = tsr_max_u64(widest, needs[i].widest);
+        lanes += needs[i].lanes;
+    }
+    d.each = d.unit + held;
+    d.shared = 2 * widest;
+    d.shared_each = tsr_max_u64(AHEAD, widest / tsr_max_u64(1, lanes));
+    return d;
+}
+
+uint64_t tsr_engine_memory(const tsr_engine_need *needs, size_t n)
+{
+    const division d = divide(needs, n);
+    return d.fixed + d.shared + d.each + d.shared_each;
+}
+
+static tsr_status choose_sharing(tsr_crew *c, const tsr_engine_job *jobs, tsr_err *err)
+{
+    tsr_engine_need *const needs = calloc(c->n_runs + 1, sizeof *needs);
+    if (needs == NULL)
+        return tsr_out_of_memory(err, "for the runs");
+    for (size_t i = 0; i < c->n_runs; i++)
+        needs[i] = tsr_engine_needs(jobs[i].plan);
+    const division d = divide(needs, c->n_runs);
+    free(needs);
+    TSR_TRY(tsr_choose_threads(c->options, d.fixed + d.shared, d.each + d.shared_each, &c->workers, err));
+    c->unit_bytes = d.unit;
+    c->capacity = c->options->memory - d.fixed - c->workers * d.each;
+    c->shares = true;
+    return TSR_OK;
+}
+
+/* A single run that shares nothing, among its lanes either. */
+static tsr_status choose_alone(tsr_crew *c, const tsr_plan *plan, tsr_err *err)
+{
+    const uint64_t tables = tsr_plan_memory(plan, 0), each = tsr_plan_memory(plan, 1) - tables;
+    TSR_TRY(tsr_choose_threads(c->options, tables, each, &c->workers, err));
+    c->unit_bytes = tsr_plan_unit_bytes(plan);
+    return TSR_OK;
+}
+
+tsr_status tsr_crew_begin(tsr_crew *c, const tsr_engine_job *jobs, tsr_err *err)
+{
+    const tsr_plan *const plan = jobs[0].plan;
+    if (c->n_runs > 1)
+        return choose_sharing(c, jobs, err);
+    /* Where the memory is too short for sharing, the job reads more and is as right. */
+    if (tsr_worth_sharing(plan->bytes_wanted, plan->bytes_in) && choose_sharing(c, jobs, NULL) == TSR_OK)
+        return TSR_OK;
+    return choose_alone(c, plan, err);
+}
+
+static tsr_status announce(const tsr_run *r, uint64_t *wanted, tsr_err *err)
+{
+    bool *const mine = calloc(r->plan->n_files + 1, sizeof *mine);
+    if (mine == NULL)
+        return tsr_out_of_memory(err, NULL);
+    for (size_t i = 0; i < r->plan->n_files; i++)
+        mine[i] = r->files[i].mine;
+    const tsr_status status = tsr_plan_announce(r->plan, mine, r->crew->shared, wanted, err);
+    free(mine);
+    return status;
+}
+
+void tsr_crew_share(tsr_crew *c)
+{
+    tsr_err err;
+    uint64_t wanted = 0;
+    tsr_status status = TSR_OK;
+    if (!c->shares)
+        return;
+    c->shared = tsr_shared_begin(c->capacity);
+    for (size_t i = 0; c->shared != NULL && status == TSR_OK && i < c->n_runs; i++) {
+        uint64_t more = 0;
+        if (c->runs[i].present)
+            status = announce(&c->runs[i], &more, &err);
+        wanted += more;
+    }
+    /* Without the tables each reads for itself, which is slower and as right. */
+    if (status != TSR_OK || (c->shared != NULL && !tsr_worth_sharing(wanted, tsr_shared_announced(c->shared)))) {
+        tsr_shared_end(c->shared);
+        c->shared = NULL;
+    }
+}
+
+tsr_status tsr_engine_bytes_once(const tsr_plan *const *plans, size_t n, uint64_t *bytes, tsr_err *err)
+{
+    tsr_shared_reads *const shared = tsr_shared_begin(0);
+    tsr_status status = shared == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
+    for (size_t i = 0; i < n && status == TSR_OK; i++)
+        status = tsr_plan_announce(plans[i], NULL, shared, NULL, err);
+    *bytes = status == TSR_OK ? tsr_shared_announced(shared) : 0;
+    tsr_shared_end(shared);
+    return status;
+}
