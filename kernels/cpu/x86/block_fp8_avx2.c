@@ -2,9 +2,8 @@
 #include "kernels/cpu/block_fp8.h"
 
 #include "kernels/cpu/variants.h"
-#include "kernels/cpu/x86/always_inline.h"
+#include "kernels/cpu/x86/e4m3_words_avx2.h"
 
-#include <immintrin.h>
 #include <string.h>
 
 /* 8 columns from x; beyond n they read as zeros and x is not touched. */
@@ -45,37 +44,6 @@ static uint32_t largest_of(__m256i v)
     return largest;
 }
 
-static size_t block_width(size_t cols, size_t col, size_t block_cols)
-{
-    return cols - col < block_cols ? cols - col : block_cols;
-}
-
-ALWAYS_INLINE uint32_t block_amax(const char *x, size_t rows, size_t cols, size_t ld_bytes, size_t x_bytes,
-                                  load8_fn *load)
-{
-    __m256i largest = _mm256_setzero_si256();
-    for (size_t row = 0; row < rows; row++, x += ld_bytes) {
-        for (size_t col = 0; col < cols; col += 8) {
-            largest = _mm256_max_epu32(largest, _mm256_castps_si256(magnitude(load(x + col * x_bytes, cols - col))));
-        }
-    }
-    return largest_of(largest);
-}
-
-void tsr_amax_bf16_avx2(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
-{
-    for (size_t col = 0; col < cols; col += block_cols)
-        *amax++ = block_amax((const char *)(x + col), rows, block_width(cols, col, block_cols), ld * sizeof *x,
-                             sizeof *x, load8_bf16);
-}
-
-void tsr_amax_f32_avx2(const float *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
-{
-    for (size_t col = 0; col < cols; col += block_cols)
-        *amax++ = block_amax((const char *)(x + col), rows, block_width(cols, col, block_cols), ld * sizeof *x,
-                             sizeof *x, load8_f32);
-}
-
 /* tsr_e4m3_from_f32 on 8 lanes of finite quotients or infinities, as bytes. */
 ALWAYS_INLINE uint64_t codes_of(__m256 q)
 {
@@ -95,42 +63,66 @@ ALWAYS_INLINE uint64_t codes_of(__m256 q)
     return (uint64_t)_mm_cvtsi128_si64(_mm_packus_epi16(words, words));
 }
 
-ALWAYS_INLINE void encode(const char *x, size_t rows, size_t cols, size_t ld_bytes, size_t x_bytes, load8_fn *load,
-                          float scale, uint8_t *codes, size_t ld_codes)
+/* Columns of one scale, n of them; beyond n nothing is read or written. */
+ALWAYS_INLINE void divide(const void *x, size_t x_bytes, size_t n, load8_fn *load, float scale, uint8_t *codes)
 {
     const __m256 divisor = _mm256_set1_ps(scale);
-    for (size_t row = 0; row < rows; row++, x += ld_bytes, codes += ld_codes) {
-        for (size_t col = 0; col < cols; col += 8) {
-            const size_t n = cols - col < 8 ? cols - col : 8;
-            const uint64_t eight = codes_of(_mm256_div_ps(load(x + col * x_bytes, n), divisor));
-            memcpy(codes + col, &eight, n);
+    for (size_t i = 0; i < n; i += 8) {
+        const size_t count = n - i < 8 ? n - i : 8;
+        const uint64_t eight = codes_of(_mm256_div_ps(load((const char *)x + i * x_bytes, count), divisor));
+        memcpy(codes + i, &eight, count);
+    }
+}
+
+static __attribute__((noinline)) void encode_by_division(const uint16_t *x, size_t n, float scale, uint8_t *codes)
+{
+    divide(x, sizeof *x, n, load8_bf16, scale, codes);
+}
+
+#include "kernels/cpu/x86/e4m3_look_up.h"
+/* with the words, the table and the long way */
+#include "kernels/cpu/x86/e4m3_bands.h"
+
+void tsr_amax_bf16_avx2(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
+{
+    amax_band(x, rows, cols, ld, block_cols, amax);
+}
+
+void tsr_amax_f32_avx2(const float *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
+{
+    for (size_t first = 0; first < cols; first += block_cols) {
+        const size_t width = block_width(cols, first, block_cols);
+        __m256i largest = _mm256_setzero_si256();
+        for (size_t row = 0; row < rows; row++) {
+            for (size_t col = 0; col < width; col += 8)
+                largest = _mm256_max_epu32(
+                    largest, _mm256_castps_si256(magnitude(load8_f32(x + row * ld + first + col, width - col))));
         }
+        *amax++ = largest_of(largest);
     }
 }
 
 void tsr_encode_e4m3_bf16_avx2(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
                                const float *scales, uint8_t *codes, size_t ld_codes)
 {
-    for (size_t col = 0; col < cols; col += block_cols)
-        encode((const char *)(x + col), rows, block_width(cols, col, block_cols), ld * sizeof *x, sizeof *x, load8_bf16,
-               *scales++, codes + col, ld_codes);
+    encode_band(x, rows, cols, ld, block_cols, scales, codes, ld_codes);
 }
 
 void tsr_encode_e4m3_f32_avx2(const float *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
                               const float *scales, uint8_t *codes, size_t ld_codes)
 {
-    for (size_t col = 0; col < cols; col += block_cols)
-        encode((const char *)(x + col), rows, block_width(cols, col, block_cols), ld * sizeof *x, sizeof *x, load8_f32,
-               *scales++, codes + col, ld_codes);
+    for (size_t col = 0; col < cols; col += block_cols, scales++) {
+        for (size_t row = 0; row < rows; row++)
+            divide(x + row * ld + col, sizeof *x, block_width(cols, col, block_cols), load8_f32, *scales,
+                   codes + row * ld_codes + col);
+    }
 }
 
 void tsr_quantize_e4m3_bf16_avx2(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
                                  bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes, size_t ld_codes)
 {
-    tsr_amax_bf16_avx2(x, rows, cols, ld, block_cols, amax);
-    for (size_t col = 0, i = 0; col < cols; col += block_cols, i++)
-        scales[i] = tsr_e4m3_scale(amax[i], power_of_two);
-    tsr_encode_e4m3_bf16_avx2(x, rows, cols, ld, block_cols, scales, codes, ld_codes);
+    const band b = {x, rows, cols, ld, power_of_two, codes, ld_codes};
+    quantize_band(&b, block_cols, amax, scales);
 }
 
 void tsr_widen_f16_avx2(const uint16_t *x, size_t n, float *out)

@@ -1,10 +1,32 @@
-/* Owns block FP8 in AVX-512 without byte look-ups: 32 columns at a time, the last ones under a mask. */
+/* Owns block FP8 in AVX-512: BF16 as e4m3_bands.h explains, FP32 and what that form does not serve by division, 32 columns at
+ * a time, the last ones under a mask. */
 #include "kernels/cpu/block_fp8.h"
 
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/x86/e4m3_avx512.h"
+#include "kernels/cpu/x86/e4m3_words_avx512.h"
 
-enum { GROUP = 32 }; /* blocks side by side that are searched row by row, in long runs of memory */
+ALWAYS_INLINE void encode_row_by_division(const char *x, size_t cols, size_t x_bytes, load32_fn *load, float scale,
+                                          uint8_t *codes)
+{
+    const __m512 divisor = _mm512_set1_ps(scale);
+    size_t col = 0;
+    for (; col + 32 <= cols; col += 32)
+        _mm256_storeu_si256((void *)(codes + col), encode32(load(x + col * x_bytes, ~0u), divisor));
+    if (col < cols) {
+        const __mmask32 tail = first_lanes(cols - col);
+        _mm256_mask_storeu_epi8(codes + col, tail, encode32(load(x + col * x_bytes, tail), divisor));
+    }
+}
+
+static __attribute__((noinline)) void encode_by_division(const uint16_t *x, size_t n, float scale, uint8_t *codes)
+{
+    encode_row_by_division((const char *)x, n, sizeof *x, load32_bf16, scale, codes);
+}
+
+#include "kernels/cpu/x86/e4m3_look_up.h"
+/* with the words, the table and the long way */
+#include "kernels/cpu/x86/e4m3_bands.h"
 
 ALWAYS_INLINE __m512i amax_row_f32(__m512i amax, const void *row, size_t cols)
 {
@@ -16,84 +38,43 @@ ALWAYS_INLINE __m512i amax_row_f32(__m512i amax, const void *row, size_t cols)
     return _mm512_max_epu32(amax, _mm512_and_si512(magnitude, _mm512_maskz_loadu_epi32(tail, x)));
 }
 
-ALWAYS_INLINE void amax_band(const char *x, size_t rows, size_t cols, size_t ld_bytes, size_t x_bytes,
-                             amax_row_fn *row_of, size_t block_cols, __m512i (*dwords)(__m512i), uint32_t *amax)
-{
-    for (size_t first = 0; first < cols; first += GROUP * block_cols) {
-        const size_t width = block_width(cols, first, GROUP * block_cols);
-        __m512i largest[GROUP];
-        for (size_t i = 0; i < GROUP; i++)
-            largest[i] = _mm512_setzero_si512();
-        for (size_t row = 0; row < rows; row++) {
-            const char *const at = x + row * ld_bytes + first * x_bytes;
-            prefetch_read(at + ROWS_AHEAD * ld_bytes, width * x_bytes);
-            for (size_t col = 0, i = 0; col < width; col += block_cols, i++)
-                largest[i] = row_of(largest[i], at + col * x_bytes, block_width(width, col, block_cols));
-        }
-        for (size_t col = 0, i = 0; col < width; col += block_cols, i++)
-            *amax++ = _mm512_reduce_max_epu32(dwords(largest[i]));
-    }
-}
-
-ALWAYS_INLINE __m512i as_they_are(__m512i dwords)
-{
-    return dwords;
-}
-
 void tsr_amax_bf16_avx512(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
 {
-    amax_band((const char *)x, rows, cols, ld * sizeof *x, sizeof *x, amax_row_bf16, block_cols, larger_words, amax);
+    amax_band(x, rows, cols, ld, block_cols, amax);
 }
 
 void tsr_amax_f32_avx512(const float *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
 {
-    amax_band((const char *)x, rows, cols, ld * sizeof *x, sizeof *x, amax_row_f32, block_cols, as_they_are, amax);
-}
-
-ALWAYS_INLINE void encode_row(const char *x, size_t cols, size_t x_bytes, load32_fn *load, __m512 scale, uint8_t *codes)
-{
-    size_t col = 0;
-    for (; col + 32 <= cols; col += 32) {
-        _mm256_storeu_si256((void *)(codes + col), encode32(load(x + col * x_bytes, ~0u), scale));
-    }
-    if (col < cols) {
-        const __mmask32 tail = first_lanes(cols - col);
-        _mm256_mask_storeu_epi8(codes + col, tail, encode32(load(x + col * x_bytes, tail), scale));
-    }
-}
-
-ALWAYS_INLINE void encode_band(const char *x, size_t rows, size_t cols, size_t ld_bytes, size_t x_bytes,
-                               load32_fn *load, size_t block_cols, const float *scales, uint8_t *codes, size_t ld_codes)
-{
-    for (size_t row = 0; row < rows; row++, x += ld_bytes, codes += ld_codes) {
-        prefetch_write(codes + ROWS_AHEAD * ld_codes, cols);
-        for (size_t col = 0, i = 0; col < cols; col += block_cols, i++)
-            encode_row(x + col * x_bytes, block_width(cols, col, block_cols), x_bytes, load, _mm512_set1_ps(scales[i]),
-                       codes + col);
+    for (size_t first = 0; first < cols; first += block_cols) {
+        const size_t width = block_width(cols, first, block_cols);
+        __m512i largest = _mm512_setzero_si512();
+        for (size_t row = 0; row < rows; row++)
+            largest = amax_row_f32(largest, x + row * ld + first, width);
+        *amax++ = _mm512_reduce_max_epu32(largest);
     }
 }
 
 void tsr_encode_e4m3_bf16_avx512(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
                                  const float *scales, uint8_t *codes, size_t ld_codes)
 {
-    encode_band((const char *)x, rows, cols, ld * sizeof *x, sizeof *x, load32_bf16, block_cols, scales, codes,
-                ld_codes);
+    encode_band(x, rows, cols, ld, block_cols, scales, codes, ld_codes);
 }
 
 void tsr_encode_e4m3_f32_avx512(const float *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
                                 const float *scales, uint8_t *codes, size_t ld_codes)
 {
-    encode_band((const char *)x, rows, cols, ld * sizeof *x, sizeof *x, load32_f32, block_cols, scales, codes,
-                ld_codes);
+    for (size_t row = 0; row < rows; row++, x += ld, codes += ld_codes) {
+        for (size_t col = 0, i = 0; col < cols; col += block_cols, i++)
+            encode_row_by_division((const char *)(x + col), block_width(cols, col, block_cols), sizeof *x, load32_f32,
+                                   scales[i], codes + col);
+    }
 }
 
 void tsr_quantize_e4m3_bf16_avx512(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
                                    bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes, size_t ld_codes)
 {
-    tsr_amax_bf16_avx512(x, rows, cols, ld, block_cols, amax);
-    for (size_t col = 0, i = 0; col < cols; col += block_cols, i++)
-        scales[i] = tsr_e4m3_scale(amax[i], power_of_two);
-    tsr_encode_e4m3_bf16_avx512(x, rows, cols, ld, block_cols, scales, codes, ld_codes);
+    const band b = {x, rows, cols, ld, power_of_two, codes, ld_codes};
+    quantize_band(&b, block_cols, amax, scales);
 }
 
 void tsr_widen_f16_avx512(const uint16_t *x, size_t n, float *out)

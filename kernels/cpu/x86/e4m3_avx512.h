@@ -6,6 +6,7 @@
 #define TSR_KERNELS_CPU_X86_E4M3_AVX512_H
 
 #include "kernels/cpu/x86/always_inline.h"
+#include "kernels/cpu/x86/prefetch.h"
 
 #include <immintrin.h>
 #include <stddef.h>
@@ -41,47 +42,6 @@ ALWAYS_INLINE f32x32 load32_f32(const void *x, __mmask32 lanes)
     const __m512 b = _mm512_maskz_loadu_ps((__mmask16)(lanes >> 16), (const float *)x + 16);
     return (f32x32){_mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(2, 0, 2, 0)),
                     _mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(3, 1, 3, 1))};
-}
-
-/* Rows lie too far apart for the hardware's prefetchers, so a row some rows further down is prefetched by hand. Doing
- * so past the end of the matrix is harmless. */
-enum { ROWS_AHEAD = 6 };
-
-ALWAYS_INLINE void prefetch_read(const char *at, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i += 64)
-        _mm_prefetch(at + i, _MM_HINT_T0);
-}
-
-ALWAYS_INLINE void prefetch_write(const uint8_t *at, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i += 64)
-        __builtin_prefetch(at + i, 1, 3);
-}
-
-/* The width of the block that begins at `col`. */
-ALWAYS_INLINE size_t block_width(size_t cols, size_t col, size_t block_cols)
-{
-    return cols - col < block_cols ? cols - col : block_cols;
-}
-
-/* The lane-wise maximum of a block's row, as unsigned words of bf16 or dwords of f32, without their signs. */
-typedef __m512i amax_row_fn(__m512i amax, const void *x, size_t cols);
-
-ALWAYS_INLINE __m512i amax_row_bf16(__m512i amax, const void *row, size_t cols)
-{
-    const uint16_t *x = row;
-    const __m512i magnitude = _mm512_set1_epi16(0x7FFF);
-    for (; cols >= 32; cols -= 32, x += 32)
-        amax = _mm512_max_epu16(amax, _mm512_and_si512(magnitude, _mm512_loadu_si512(x)));
-    return _mm512_max_epu16(amax, _mm512_and_si512(magnitude, _mm512_maskz_loadu_epi16(first_lanes(cols), x)));
-}
-
-/* The larger word of each dword, moved to where a bf16 sits in FP32. */
-ALWAYS_INLINE __m512i larger_words(__m512i words)
-{
-    const __m512i odd = _mm512_and_si512(words, _mm512_set1_epi32((int)0xFFFF0000));
-    return _mm512_max_epu32(odd, _mm512_slli_epi32(words, 16));
 }
 
 /* tsr_e4m3_from_f32 on 16 lanes. */

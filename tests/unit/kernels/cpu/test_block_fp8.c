@@ -103,6 +103,39 @@ Test(kernels, encode_the_whole_bf16_domain_alike)
     }
 }
 
+/* A scale between 1 and 2: any, or one whose quotients of some BF16 numbers are ties, or beside such a one. */
+static float scale_of_a_binade(int round)
+{
+    if (round % 2 == 0)
+        return tsr_f32_from_bits(0x3F800000u | (uint32_t)(random_bits() >> 41));
+    const float tie = (float)(128 + random_bits() % 128) / (float)(17 + random_bits() % 15);
+    int e;
+    const uint32_t bits = tsr_f32_bits(2 * frexpf(tie, &e));
+    return tsr_f32_from_bits(bits + (uint32_t)(round / 2 % 3) - (bits > 0x3F800000u));
+}
+
+/* The tables of the look-up forms: every mantissa in the binades that they serve and on both edges, for scales of all kinds. */
+Test(kernels, look_up_every_mantissa_alike)
+{
+    enum { SCALES = 3000, FIRST = 127 - 8, BINADES = 20, N = BINADES * 128 };
+    static uint16_t x[N];
+    static uint8_t expected[N], got[N];
+    tsr_cpu_kernels k[MASKS];
+    tables(k);
+    for (uint32_t i = 0; i < N; i++)
+        x[i] = (uint16_t)((FIRST << 7) + i) | (i % 3 == 0 ? 0x8000 : 0);
+    for (int s = 0; s < SCALES; s++) {
+        const float scale = scale_of_a_binade(s);
+        tsr_encode_e4m3_bf16_ref(x, BINADES, 128, 128, 128, &scale, expected, 128);
+        for (int m = 1; m < MASKS; m++) {
+            k[m].encode_e4m3_bf16(x, BINADES, 128, 128, 128, &scale, got, 128);
+            for (int i = 0; i < N; i++)
+                cr_assert_eq(got[i], expected[i], "mask %u scale %a x %04x: %02x, not %02x", kMasks[m], (double)scale,
+                             x[i], got[i], expected[i]);
+        }
+    }
+}
+
 /* The look-up form's fast path needs whole vectors without tiny values: values near the block's maximum. */
 Test(kernels, encode_ordinary_blocks_alike)
 {

@@ -1,0 +1,189 @@
+/* Block FP8 of BF16, written once for AVX2 and AVX-512: amax and codes of bands, all in one pass. Only their files include
+ * it, and each first defines these words (e4m3_words_avx2.h and e4m3_words_avx512.h), with registers of STEP bytes:
+ *
+ *   vec, v_load(p), v_store(p, x), v_zero()    no alignment needed
+ *   v_words(w), v_bytes(b), v_lanes(p)         one word or byte everywhere; the 16 bytes at p in every 16-byte lane
+ *   v_and, v_or, v_add8, v_sub8, v_adds8       adds8 saturates, unsigned
+ *   v_max8, v_max16, v_subs16                  unsigned; subs16 saturates at 0
+ *   v_left16(x, n), v_right16(x, n)            words shifted
+ *   v_shuffle(table, i)                        in every lane: byte i of the table
+ *   v_pack(a, b), v_pack_signed(a, b)          signed words as bytes that saturate, lane by lane: "packed order"
+ *   v_in_order(x), v_in_packed_order(x)        bytes from packed order to that of columns, and back
+ *   v_one_more_above(x, a, b)                  x + (a > b), signed bytes
+ *   v_with_signs(x, signs)                     x | (signs & 0x80)
+ *   v_some_above8(x, limit)                    whether any byte, unsigned, is above
+ *   v_largest16(x)                             the largest word
+ *
+ * and how a row is encoded:
+ *
+ *   encode_by_division(x, n, scale, codes)     the definition, for any finite x
+ *   table, make_table(scale)                   what a block is encoded with; its member `scale` is that
+ *   encode_steps(x, n, t, codes)               n columns, whole STEPs; returns whether all codes are those of normal
+ *                                              numbers, and none was clamped */
+#ifndef TSR_KERNELS_CPU_X86_E4M3_BANDS_H
+#define TSR_KERNELS_CPU_X86_E4M3_BANDS_H
+
+#include "common/float_bits.h"
+#include "kernels/cpu/block_fp8.h"
+#include "kernels/cpu/x86/always_inline.h"
+#include "kernels/cpu/x86/prefetch.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+enum {
+    SEGMENT = 128,  /* columns that are encoded, judged and measured together */
+    GROUP = 4,      /* blocks side by side; see quantize_blocks */
+    ROWS_AHEAD = 8, /* Rows lie too far apart for the hardware's prefetchers. */
+};
+
+/* The width of the block that begins at `col`. */
+ALWAYS_INLINE size_t block_width(size_t cols, size_t col, size_t block_cols)
+{
+    return cols - col < block_cols ? cols - col : block_cols;
+}
+
+/* ---- amax ---- */
+
+/* The largest magnitudes, word by word, of `largest` and a row. */
+ALWAYS_INLINE vec amax_row(vec largest, const uint16_t *x, size_t n)
+{
+    const vec magnitude = v_words(0x7FFF);
+    size_t i = 0;
+    for (; i + STEP / 2 <= n; i += STEP / 2)
+        largest = v_max16(largest, v_and(v_load(x + i), magnitude));
+    if (i < n) {
+        uint16_t rest[STEP / 2] = {0};
+        memcpy(rest, x + i, (n - i) * sizeof *x);
+        largest = v_max16(largest, v_and(v_load(rest), magnitude));
+    }
+    return largest;
+}
+
+ALWAYS_INLINE void amax_band(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
+{
+    enum { SIDE = 32 }; /* blocks side by side that are searched row by row, in long runs of memory */
+    for (size_t first = 0; first < cols; first += SIDE * block_cols) {
+        const size_t width = block_width(cols, first, SIDE * block_cols);
+        vec largest[SIDE];
+        for (size_t i = 0; i < SIDE; i++)
+            largest[i] = v_zero();
+        for (size_t row = 0; row < rows; row++) {
+            const uint16_t *const at = x + row * ld + first;
+            prefetch_read(at + ROWS_AHEAD * ld, width * sizeof *x);
+            for (size_t col = 0, i = 0; col < width; col += block_cols, i++)
+                largest[i] = amax_row(largest[i], at + col, block_width(width, col, block_cols));
+        }
+        for (size_t col = 0, i = 0; col < width; col += block_cols, i++)
+            *amax++ = v_largest16(largest[i]) << 16;
+    }
+}
+
+/* ---- codes ---- */
+
+/* Columns that are no whole STEP. */
+static __attribute__((noinline)) void encode_rest(const uint16_t *x, size_t n, float scale, uint8_t *codes)
+{
+    uint16_t padded[STEP] = {0};
+    uint8_t all[STEP];
+    memcpy(padded, x, n * sizeof *x);
+    encode_by_division(padded, STEP, scale, all);
+    memcpy(codes, all, n);
+}
+
+/* One row of one block. */
+ALWAYS_INLINE void encode_row(const uint16_t *x, size_t n, const table *t, uint8_t *codes)
+{
+    const size_t whole = n - n % STEP;
+    for (size_t i = 0; i < whole; i += SEGMENT)
+        encode_steps(x + i, whole - i < SEGMENT ? whole - i : SEGMENT, t, codes + i);
+    if (whole < n)
+        encode_rest(x + whole, n - whole, t->scale, codes + whole);
+}
+
+/* The same, for the last block of a band, where that is narrower. */
+static __attribute__((noinline)) void encode_ragged_row(const uint16_t *x, size_t n, const table *t, uint8_t *codes)
+{
+    encode_row(x, n, t, codes);
+}
+
+ALWAYS_INLINE void encode_band(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
+                               const float *scales, uint8_t *codes, size_t ld_codes)
+{
+    for (size_t col = 0; col < cols; col += block_cols) {
+        const table t = make_table(*scales++);
+        for (size_t row = 0; row < rows; row++)
+            encode_row(x + row * ld + col, block_width(cols, col, block_cols), &t, codes + row * ld_codes + col);
+    }
+}
+
+/* ---- all in one pass ----
+ *
+ * Finding amax waits for memory, and making codes waits for arithmetic. So each row of a group of blocks is encoded
+ * while the same row of the next group is searched, and one hides the other. The number of blocks and the prefetch
+ * distance were the best on two machines. */
+typedef struct band {
+    const uint16_t *x;
+    size_t rows, cols, ld;
+    bool power_of_two;
+    uint8_t *codes;
+    size_t ld_codes;
+} band;
+
+/* Raises found[i] to the magnitudes in one row of the i-th of some blocks. */
+ALWAYS_INLINE void search_row(const uint16_t *x, size_t cols, size_t block_cols, vec found[GROUP])
+{
+    for (size_t col = 0, i = 0; col < cols; col += block_cols, i++)
+        found[i] = amax_row(found[i], x + col, block_width(cols, col, block_cols));
+}
+
+/* Always inlined, so that a constant `block_cols` unrolls the rows of blocks. */
+ALWAYS_INLINE void quantize_blocks(const band *b, size_t block_cols, uint32_t *amax, float *scales)
+{
+    const size_t step = GROUP * block_cols;
+    vec found[GROUP]; /* for the next group */
+    for (size_t i = 0; i < GROUP; i++)
+        found[i] = v_zero();
+    for (size_t row = 0; row < b->rows; row++) {
+        prefetch_read(b->x + (row + 2 * ROWS_AHEAD) * b->ld, block_width(b->cols, 0, step) * sizeof *b->x);
+        search_row(b->x + row * b->ld, block_width(b->cols, 0, step), block_cols, found);
+    }
+    for (size_t first = 0; first < b->cols; first += step) {
+        const size_t width = block_width(b->cols, first, step), next = first + width;
+        const size_t next_width = block_width(b->cols, next, step);
+        table tables[GROUP];
+        for (size_t col = 0, i = 0; col < width; col += block_cols, i++) {
+            *amax = v_largest16(found[i]) << 16;
+            *scales = tsr_e4m3_scale(*amax++, b->power_of_two);
+            tables[i] = make_table(*scales++);
+            found[i] = v_zero();
+        }
+        for (size_t row = 0; row < b->rows; row++) {
+            const uint16_t *const x = b->x + row * b->ld;
+            uint8_t *const codes = b->codes + row * b->ld_codes + first;
+            prefetch_read(x + ROWS_AHEAD * b->ld + next, next_width * sizeof *x);
+            prefetch_write(codes + ROWS_AHEAD * b->ld_codes, width);
+            for (size_t col = 0, i = 0; col < width; col += block_cols, i++) {
+                if (width - col >= block_cols)
+                    encode_row(x + first + col, block_cols, &tables[i], codes + col);
+                else
+                    encode_ragged_row(x + first + col, width - col, &tables[i], codes + col);
+                if (col + block_cols <= next_width)
+                    found[i] = amax_row(found[i], x + next + col, block_cols);
+                else if (col < next_width)
+                    found[i] = amax_row(found[i], x + next + col, next_width - col);
+            }
+        }
+    }
+}
+
+ALWAYS_INLINE void quantize_band(const band *b, size_t block_cols, uint32_t *amax, float *scales)
+{
+    if (block_cols == 128)
+        quantize_blocks(b, 128, amax, scales);
+    else
+        quantize_blocks(b, block_cols, amax, scales);
+}
+
+#endif

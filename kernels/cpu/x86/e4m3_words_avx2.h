@@ -1,0 +1,65 @@
+/* The words of e4m3_bands.h in AVX2; they are explained there. */
+#ifndef TSR_KERNELS_CPU_X86_E4M3_WORDS_AVX2_H
+#define TSR_KERNELS_CPU_X86_E4M3_WORDS_AVX2_H
+
+#include "kernels/cpu/x86/always_inline.h"
+
+#include <immintrin.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef __m256i vec;
+enum { STEP = 32 };
+
+ALWAYS_INLINE vec v_load(const void *p)
+{
+    return _mm256_loadu_si256(p);
+}
+
+ALWAYS_INLINE void v_store(void *p, vec x)
+{
+    _mm256_storeu_si256(p, x);
+}
+
+ALWAYS_INLINE vec v_lanes(const uint8_t *p)
+{
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)p));
+}
+
+#define v_zero()                  _mm256_setzero_si256()
+#define v_words(w)                _mm256_set1_epi16((short)(w))
+#define v_bytes(b)                _mm256_set1_epi8((char)(b))
+#define v_and(a, b)               _mm256_and_si256(a, b)
+#define v_or(a, b)                _mm256_or_si256(a, b)
+#define v_add8(a, b)              _mm256_add_epi8(a, b)
+#define v_sub8(a, b)              _mm256_sub_epi8(a, b)
+#define v_adds8(a, b)             _mm256_adds_epu8(a, b)
+#define v_max8(a, b)              _mm256_max_epu8(a, b)
+#define v_max16(a, b)             _mm256_max_epu16(a, b)
+#define v_subs16(a, b)            _mm256_subs_epu16(a, b)
+#define v_left16(x, n)            _mm256_slli_epi16(x, n)
+#define v_right16(x, n)           _mm256_srli_epi16(x, n)
+#define v_shuffle(table, i)       _mm256_shuffle_epi8(table, i)
+#define v_pack(a, b)              _mm256_packus_epi16(a, b)
+#define v_pack_signed(a, b)       _mm256_packs_epi16(a, b)
+#define v_in_order(x)             _mm256_permute4x64_epi64(x, _MM_SHUFFLE(3, 1, 2, 0))
+#define v_in_packed_order(x)      _mm256_permute4x64_epi64(x, _MM_SHUFFLE(3, 1, 2, 0))
+#define v_one_more_above(x, a, b) _mm256_sub_epi8(x, _mm256_cmpgt_epi8(a, b))
+#define v_with_signs(x, signs)    _mm256_or_si256(x, _mm256_and_si256(signs, _mm256_set1_epi8((char)0x80)))
+
+ALWAYS_INLINE bool v_some_above8(vec x, int limit)
+{
+    const vec excess = _mm256_subs_epu8(x, v_bytes(limit));
+    return !_mm256_testz_si256(excess, excess);
+}
+
+/* The least of the complements, which there is an instruction for. */
+ALWAYS_INLINE uint32_t v_largest16(vec x)
+{
+    const __m128i half = _mm_max_epu16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    const __m128i least = _mm_minpos_epu16(_mm_xor_si128(half, _mm_set1_epi16(-1)));
+    return ~(uint32_t)_mm_cvtsi128_si32(least) & 0xFFFF;
+}
+
+#endif

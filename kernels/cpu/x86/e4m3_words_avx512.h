@@ -1,0 +1,80 @@
+/* The words of e4m3_bands.h in AVX-512; they are explained there. */
+#ifndef TSR_KERNELS_CPU_X86_E4M3_WORDS_AVX512_H
+#define TSR_KERNELS_CPU_X86_E4M3_WORDS_AVX512_H
+
+#include "kernels/cpu/x86/always_inline.h"
+
+#include <immintrin.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef __m512i vec;
+enum { STEP = 64 };
+
+ALWAYS_INLINE vec v_load(const void *p)
+{
+    return _mm512_loadu_si512(p);
+}
+
+ALWAYS_INLINE void v_store(void *p, vec x)
+{
+    _mm512_storeu_si512(p, x);
+}
+
+ALWAYS_INLINE vec v_lanes(const uint8_t *p)
+{
+    return _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)p));
+}
+
+#define v_zero()            _mm512_setzero_si512()
+#define v_words(w)          _mm512_set1_epi16((short)(w))
+#define v_bytes(b)          _mm512_set1_epi8((char)(b))
+#define v_and(a, b)         _mm512_and_si512(a, b)
+#define v_or(a, b)          _mm512_or_si512(a, b)
+#define v_add8(a, b)        _mm512_add_epi8(a, b)
+#define v_sub8(a, b)        _mm512_sub_epi8(a, b)
+#define v_adds8(a, b)       _mm512_adds_epu8(a, b)
+#define v_max8(a, b)        _mm512_max_epu8(a, b)
+#define v_max16(a, b)       _mm512_max_epu16(a, b)
+#define v_subs16(a, b)      _mm512_subs_epu16(a, b)
+#define v_left16(x, n)      _mm512_slli_epi16(x, n)
+#define v_right16(x, n)     _mm512_srli_epi16(x, n)
+#define v_shuffle(table, i) _mm512_shuffle_epi8(table, i)
+#define v_pack(a, b)        _mm512_packus_epi16(a, b)
+#define v_pack_signed(a, b) _mm512_packs_epi16(a, b)
+
+ALWAYS_INLINE vec v_in_order(vec x)
+{
+    return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), x);
+}
+
+ALWAYS_INLINE vec v_in_packed_order(vec x)
+{
+    return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), x);
+}
+
+ALWAYS_INLINE vec v_one_more_above(vec x, vec a, vec b)
+{
+    return _mm512_mask_sub_epi8(x, _mm512_cmpgt_epi8_mask(a, b), x, v_bytes(-1));
+}
+
+ALWAYS_INLINE vec v_with_signs(vec x, vec signs)
+{
+    return _mm512_ternarylogic_epi32(x, signs, v_bytes(0x80), 0xF8); /* x | (signs & 0x80) */
+}
+
+ALWAYS_INLINE bool v_some_above8(vec x, int limit)
+{
+    return _mm512_cmpgt_epu8_mask(x, v_bytes(limit)) != 0;
+}
+
+ALWAYS_INLINE uint32_t v_largest16(vec x)
+{
+    const __m256i half = _mm256_max_epu16(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
+    const __m128i quarter = _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    const __m128i least = _mm_minpos_epu16(_mm_xor_si128(quarter, _mm_set1_epi16(-1))); /* of the complements */
+    return ~(uint32_t)_mm_cvtsi128_si32(least) & 0xFFFF;
+}
+
+#endif

@@ -1,0 +1,23 @@
+/* Asking for memory ahead of its use. Doing so past the end of a matrix is harmless. */
+#ifndef TSR_KERNELS_CPU_X86_PREFETCH_H
+#define TSR_KERNELS_CPU_X86_PREFETCH_H
+
+#include "kernels/cpu/x86/always_inline.h"
+
+#include <immintrin.h>
+#include <stddef.h>
+#include <stdint.h>
+
+ALWAYS_INLINE void prefetch_read(const void *at, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 64)
+        _mm_prefetch((const char *)at + i, _MM_HINT_T0);
+}
+
+ALWAYS_INLINE void prefetch_write(const uint8_t *at, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(at + i, 1, 3);
+}
+
+#endif
