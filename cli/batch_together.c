@@ -208,7 +208,7 @@ static size_t plan_group(group *g, tsr_engine_job *jobs)
         tsr_stage_set(&m->job->stage);
         plan(m);
         if (m->status == TSR_OK) {
-            tsr_run_plan_warn(&m->made.plan);
+            tsr_run_plan_warn(&m->made.run, &m->made.plan);
             jobs[n++] = (tsr_engine_job){.plan = &m->made.plan, .dst = m->made.run.dst, .force = m->made.run.force};
         }
         tsr_stage_set(NULL);

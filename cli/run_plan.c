@@ -6,6 +6,7 @@
 #include "cli/places.h"
 #include "cli/results.h"
 #include "cli/serving.h"
+#include "cli/space.h"
 #include "cli/stage.h"
 #include "cli/terminal.h"
 #include "common/file.h"
@@ -103,18 +104,9 @@ static tally count_actions(const tsr_plan *plan)
     return t;
 }
 
-/* Whether bytes_out is a bound. */
-static bool is_bounded(const tsr_plan *plan)
-{
-    for (size_t i = 0; i < plan->n_files; i++) {
-        if (plan->files[i].appended)
-            return true;
-    }
-    return false;
-}
-
 static void print_sums(const tsr_plan *plan)
 {
+    const bool bounded = tsr_plan_bounded_bytes(plan) > 0;
     char in[32], again[64] = "", written[32];
     const tally t = count_actions(plan);
     if (plan->bytes_again > 0)
@@ -126,7 +118,7 @@ static void print_sums(const tsr_plan *plan)
     if (plan->n_added > 0)
         tsr_print("%sadded %zu", t.n == 0 ? "" : ", ", plan->n_added);
     tsr_print("; %zu files, %s in%s, %s%s out\n", plan->n_files, tsr_bytes_text((double)plan->bytes_in, in), again,
-              is_bounded(plan) ? "at most " : "", tsr_bytes_text((double)plan->bytes_out, written));
+              bounded ? "at most " : "", tsr_bytes_text((double)plan->bytes_out, written));
 }
 
 /* Who loads a format that names its readers, before there is an output that the loaders' rules could judge. */
@@ -153,17 +145,13 @@ static void print_plan(const tsr_plan_run *run, const tsr_plan *plan)
         tsr_print("note       %s\n", plan->warnings[i]);
     print_sums(plan);
     print_readers(plan);
-    char memory[32], disk[32], space[32];
-    uint64_t have;
-    tsr_print("memory: %s at most with %llu threads%s; disk: %s needed",
+    char memory[32];
+    tsr_print("memory: %s at most with %llu threads%s; ",
               tsr_bytes_text((double)tsr_plan_memory(plan, (unsigned)run->threads), memory), U64(run->threads),
               plan->bytes_wanted > plan->bytes_in
                   ? ", and what --memory leaves, to read bytes once that are wanted again"
-                  : "",
-              tsr_bytes_text((double)plan->bytes_out, disk));
-    if (run->dst != NULL && tsr_free_space(access(run->dst, F_OK) == 0 ? run->dst : ".", &have, NULL) == TSR_OK)
-        tsr_print(", %s free there", tsr_bytes_text((double)have, space));
-    tsr_print("\n");
+                  : "");
+    tsr_space_print(plan, run->dst);
 }
 
 static bool is_low(const tsr_plan_run *run, const tsr_quant_stats *row)
@@ -267,6 +255,7 @@ static void json_counts(tsr_text *t, const tsr_plan_run *run, const tsr_plan *pl
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         tsr_json_member_u64(t, counts[i].key, counts[i].value);
     }
+    tsr_space_json(t, plan, run->dry_run);
     const tally actions = count_actions(plan);
     tsr_json_key(t, "actions");
     tsr_json_begin_object(t, true);
@@ -442,17 +431,20 @@ tsr_status tsr_run_plan_check(const tsr_plan_run *run, const tsr_plan *plan, tsr
     return tsr_plan_check_any(plan, err);
 }
 
-void tsr_run_plan_warn(const tsr_plan *plan)
+void tsr_run_plan_warn(const tsr_plan_run *run, const tsr_plan *plan)
 {
     const tsr_stage *const stage = tsr_stage_now();
+    char space[PATH_MAX + 256];
     for (size_t i = 0; i < plan->n_warnings; i++)
         tsr_tell("tessera: %s%s%s\n", stage == NULL ? "" : stage->job, stage == NULL ? "" : ": ", plan->warnings[i]);
+    if (!run->dry_run && tsr_space_warning(plan, run->dst, space, sizeof space))
+        tsr_tell("tessera: %s%s%s\n", stage == NULL ? "" : stage->job, stage == NULL ? "" : ": ", space);
 }
 
 tsr_status tsr_run_plan(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
 {
     TSR_TRY(check_limits(run, plan, err));
-    tsr_run_plan_warn(plan);
+    tsr_run_plan_warn(run, plan);
     if (run->dry_run) {
         if (!tsr_is_stdout(run->json) && !tsr_is_stdout(run->junit))
             print_plan(run, plan);

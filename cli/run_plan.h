@@ -40,7 +40,7 @@ tsr_status tsr_plan_run_places(const tsr_plan_run *run, const char *const *sourc
 tsr_status tsr_run_plan_check(const tsr_plan_run *run, const tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Tells what the plan warns of. */
-void tsr_run_plan_warn(const tsr_plan *plan);
+void tsr_run_plan_warn(const tsr_plan_run *run, const tsr_plan *plan);
 
 /* Tells the result of a plan that was carried out, as asked; `status` and *err say how that ended. */
 tsr_status tsr_run_plan_tell(tsr_plan_run *run, const tsr_plan *plan, tsr_status status,

@@ -7,6 +7,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -236,22 +237,33 @@ uint64_t tsr_space_needed(const tsr_plan *plan, const bool *finished)
 {
     uint64_t need = 0;
     for (size_t i = 0; i < plan->n_files; i++) /* figures of blocks are kept in two places */
-        need += finished[i] ? 0 : plan->files[i].bytes + 2 * tsr_plan_block_bytes(plan, i);
+        need += finished[i] || plan->files[i].appended ? 0 : plan->files[i].bytes + 2 * tsr_plan_block_bytes(plan, i);
     for (size_t i = 0; i < plan->n_texts; i++)
         need += plan->texts[i].size;
     return need;
 }
 
-/* How many bytes the disk lacks for what is still to be written, and how many *files. */
-static uint64_t missing_space(const tsr_plan *plan, const char *dst, const bool *finished, uint64_t promised,
-                              uint64_t *files)
+/* The most that appended files which are not finished come to. */
+static uint64_t space_at_most(const tsr_plan *plan, const bool *finished)
 {
-    uint64_t need = promised + tsr_space_needed(plan, finished), need_files = plan->n_texts + 1, have = 0,
-             have_files = 0;
+    uint64_t most = 0;
     for (size_t i = 0; i < plan->n_files; i++)
-        need_files += !finished[i];
-    *files = tsr_free_files(dst, &have_files, NULL) != TSR_OK || need_files <= have_files ? 0 : need_files - have_files;
+        most += finished[i] || !plan->files[i].appended ? 0 : plan->files[i].bytes;
+    return most;
+}
+
+static uint64_t missing_bytes(const char *dst, uint64_t need)
+{
+    uint64_t have = 0;
     return tsr_free_space(dst, &have, NULL) != TSR_OK || need <= have ? 0 : need - have;
+}
+
+static uint64_t missing_files(const tsr_plan *plan, const char *dst, const bool *finished)
+{
+    uint64_t need = plan->n_texts + 1, have = 0;
+    for (size_t i = 0; i < plan->n_files; i++)
+        need += !finished[i];
+    return tsr_free_files(dst, &have, NULL) != TSR_OK || need <= have ? 0 : need - have;
 }
 
 static tsr_status lacks_bytes(const char *dst, uint64_t missing, tsr_err *err)
@@ -260,6 +272,15 @@ static tsr_status lacks_bytes(const char *dst, uint64_t missing, tsr_err *err)
                     "%s: disk full: %llu more bytes (%.1f MB) are needed there; free them and repeat "
                     "the command: finished files are kept",
                     dst, U64(missing), (double)missing / 1e6);
+}
+
+/* The same where no more than a bound is known of some files, and `about` how many bytes are missing. */
+static tsr_status lacks_bytes_at_most(const char *dst, uint64_t missing, double about, tsr_err *err)
+{
+    return tsr_fail(err, TSR_E_NOSPACE,
+                    "%s: disk full: about %.1f MB more are needed there, %llu bytes at most; free them and repeat the "
+                    "command: finished files are kept",
+                    dst, about / 1e6, U64(missing));
 }
 
 static tsr_status lacks_files(const char *dst, uint64_t missing, tsr_err *err)
@@ -281,8 +302,8 @@ static bool all_finished(const tsr_plan *plan, const bool *finished)
 
 tsr_status tsr_check_space(const tsr_plan *plan, const char *dst, const bool *finished, uint64_t promised, tsr_err *err)
 {
-    uint64_t files;
-    const uint64_t bytes = missing_space(plan, dst, finished, promised, &files);
+    const uint64_t bytes = missing_bytes(dst, promised + tsr_space_needed(plan, finished)),
+                   files = missing_files(plan, dst, finished);
     if (all_finished(plan, finished))
         return TSR_OK;
     if (bytes > 0)
@@ -292,8 +313,15 @@ tsr_status tsr_check_space(const tsr_plan *plan, const char *dst, const bool *fi
 
 tsr_status tsr_explain_no_space(const tsr_plan *plan, const char *dst, const bool *finished, tsr_err *err)
 {
-    uint64_t files;
-    const uint64_t bytes = missing_space(plan, dst, finished, 0, &files);
+    const uint64_t need = tsr_space_needed(plan, finished), most = space_at_most(plan, finished);
+    const uint64_t bytes = missing_bytes(dst, need), bound = missing_bytes(dst, need + most),
+                   files = missing_files(plan, dst, finished);
+    double share = 1;
+    if (most > 0 && bound > 0) {
+        if (plan->estimate == NULL || plan->estimate(plan, &share, NULL) != TSR_OK)
+            share = 1;
+        return lacks_bytes_at_most(dst, bound, fmax((double)bound - (1 - share) * (double)most, 1), err);
+    }
     if (bytes > 0)
         return lacks_bytes(dst, bytes, err);
     if (files > 0)

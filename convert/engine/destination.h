@@ -46,10 +46,10 @@ tsr_status tsr_withdraw(const char *dst, const tsr_names *names, tsr_err *err) T
 tsr_status tsr_check_strays(const char *dst, const tsr_names *planned, const tsr_names *old,
                             tsr_err *err) TSR_WARN_UNUSED;
 
-/* Bytes of what is not finished yet. */
+/* Bytes of what is not finished yet, without appended files, of which no more than a bound is known. */
 uint64_t tsr_space_needed(const tsr_plan *plan, const bool *finished);
 
-/* Whether the directory has room for what is not finished yet, and for `promised` bytes that others are about to write on the same
+/* Whether the directory has room for tsr_space_needed, and for `promised` bytes that others are about to write on the same
  * file system: TSR_E_NOSPACE with the bytes, or files, that it lacks. */
 tsr_status tsr_check_space(const tsr_plan *plan, const char *dst, const bool *finished, uint64_t promised,
                            tsr_err *err) TSR_WARN_UNUSED;

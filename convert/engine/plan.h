@@ -196,6 +196,8 @@ typedef struct tsr_plan {
     size_t n_added;      /* tensors of the result that the source does not have */
     tsr_plan_made made;
     uint64_t block_cells; /* the most that the blocks of a tensor are folded to */
+    /* How much of their upper bounds appended files will come to, about: reads some of the source. NULL where there are none. */
+    tsr_status (*estimate)(const struct tsr_plan *plan, double *share, tsr_err *err);
     /* Writes the report about rows[n_steps]; NULL: the job has none. */
     void (*report)(const struct tsr_plan *plan, const tsr_quant_stats *rows, const tsr_plan_blocks *blocks,
                    tsr_text *out);
@@ -304,6 +306,9 @@ uint64_t tsr_plan_block_bytes(const tsr_plan *plan, size_t file);
 
 /* Memory that the blocks of a step take while it runs, and while its record is made. */
 uint64_t tsr_step_block_memory(const tsr_plan *plan, size_t index);
+
+/* How many of bytes_out are no more than an upper bound: those of appended files. */
+uint64_t tsr_plan_bounded_bytes(const tsr_plan *plan);
 
 /* Bytes of memory that the engine needs with `threads` workers, tables included. */
 uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads);

@@ -46,6 +46,14 @@ uint64_t tsr_plan_unit_bytes(const tsr_plan *plan)
     return most;
 }
 
+uint64_t tsr_plan_bounded_bytes(const tsr_plan *plan)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < plan->n_files; i++)
+        bytes += plan->files[i].appended ? plan->files[i].bytes : 0;
+    return bytes;
+}
+
 uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads)
 {
     const uint64_t unit = tsr_plan_unit_bytes(plan);

@@ -6,6 +6,8 @@
 #include "formats/blocks/block_file.h"
 #include "formats/checkpoint/archive.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <zstd.h>
 
@@ -219,6 +221,59 @@ static tsr_status plan_others(tsr_plan *plan, tsr_err *err)
     return tsr_plan_text_file(plan, "", TSR_CONFIG_NAME, c->config, c->config_size, err);
 }
 
+/* ---- the estimate ---- */
+
+enum { SAMPLES = 48, SAMPLE_BYTES = 256 << 10 };
+
+/* The input in which byte `at` of all inputs of the plan's shards lies, and how far in it; NULL: behind the last. */
+static const tsr_tensor *find_byte(const tsr_plan *plan, uint64_t at, const shard **s, uint64_t *offset)
+{
+    for (size_t i = 0; i < plan->n_steps; i++) {
+        const tsr_step *const step = &plan->steps[i];
+        for (uint32_t k = 0; step->op == &kArchiveOp && k < step->n_in; k++) {
+            *s = step->params;
+            *offset = at;
+            if (at < step->in[k]->bytes)
+                return step->in[k];
+            at -= step->in[k]->bytes;
+        }
+    }
+    return NULL;
+}
+
+/* Packs a piece that begins near byte `at`, on a whole element; adds its bytes before and after. */
+static tsr_status pack_sample(const tsr_plan *plan, uint64_t at, char *memory, uint64_t sums[2], tsr_err *err)
+{
+    const shard *s;
+    uint64_t offset;
+    const tsr_tensor *const t = find_byte(plan, at, &s, &offset);
+    size_t packed = 0;
+    if (t == NULL)
+        return TSR_OK;
+    offset -= offset % 64;
+    const size_t size = (size_t)tsr_min_u64(SAMPLE_BYTES, t->bytes - offset);
+    TSR_TRY(tsr_checkpoint_read(plan->sources[0], t, offset, memory, size, err));
+    TSR_TRY(tsr_archive_pack(memory, size, planes_of(s, t), s->options.level, memory + SAMPLE_BYTES,
+                             memory + 2 * SAMPLE_BYTES, &packed, err));
+    sums[0] += size;
+    sums[1] += packed;
+    return TSR_OK;
+}
+
+static tsr_status estimate(const tsr_plan *plan, double *share, tsr_err *err)
+{
+    char *const memory = malloc(2 * SAMPLE_BYTES + tsr_archive_frame_bound(SAMPLE_BYTES));
+    uint64_t all = 0, sums[2] = {0, 0};
+    tsr_status status = memory == NULL ? tsr_out_of_memory(err, "for samples") : TSR_OK;
+    for (size_t i = 0; i < plan->n_steps; i++)
+        all += plan->steps[i].op == &kArchiveOp ? tsr_step_input(&plan->steps[i]) : 0;
+    for (uint64_t k = 0; k < SAMPLES && status == TSR_OK; k++)
+        status = pack_sample(plan, (uint64_t)((double)all * ((double)k + 0.5) / SAMPLES), memory, sums, err);
+    free(memory);
+    *share = sums[0] == 0 ? 1 : fmin(1, (double)sums[1] / (double)sums[0]);
+    return status;
+}
+
 /* ---- the plans ---- */
 
 static tsr_status plan_archive(tsr_plan *plan, const tsr_archive_options *o, tsr_err *err)
@@ -233,6 +288,7 @@ static tsr_status plan_archive(tsr_plan *plan, const tsr_archive_options *o, tsr
         tsr_arena_printf(&plan->arena, "zstd level %d%s", o->level, o->shuffle ? ", byte planes" : "");
     if (plan->command == NULL || reason == NULL)
         return tsr_out_of_memory(err, "while planning");
+    plan->estimate = estimate;
     TSR_TRY(plan_shards(plan, o, reason, err));
     TSR_TRY(plan_others(plan, err));
     return tsr_plan_finish(plan, err);

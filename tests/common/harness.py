@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import json
 import os
+import pathlib
 import resource
 import shutil
 import signal
@@ -147,6 +148,11 @@ def _entries(root):
             path = os.path.join(folder, name)
             found[os.path.relpath(path, root)] = path
     return found
+
+
+def bytes_of(directory):
+    """Bytes of all files below it."""
+    return sum(path.stat().st_size for path in pathlib.Path(directory).rglob("*") if path.is_file())
 
 
 def tree_difference(a, b):

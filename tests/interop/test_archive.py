@@ -224,6 +224,19 @@ def test_mixed_directories_are_read(checkpoint, run, tmp_path):
     assert same_trees(src, back) is None
 
 
+@pytest.mark.parametrize("options", [[], ["--shuffle"], ["--shuffle", "--level", "9"]], ids=" ".join)
+def test_a_dry_run_estimates_the_size(maker, tessera, tmp_path, options):
+    source = harness.make_checkpoint(maker, "bench", tmp_path / "source", bytes="24M")
+    words = ["convert", source, "-o", tmp_path / "out", "--to", "archive", *options, "--json", tmp_path / "told.json"]
+    assert harness.run(tessera, [*words, "--dry-run"])[0] == 0
+    plan = json.loads((tmp_path / "told.json").read_text())
+    code, out, err = harness.run(tessera, words)
+    assert code == 0, err
+    made = json.loads((tmp_path / "told.json").read_text())
+    assert plan["bytes_out_expected"] == pytest.approx(made["bytes_written"], rel=0.05)
+    assert made["bytes_written"] < 0.95 * plan["bytes_out"]
+
+
 def test_packing_an_archive_again(checkpoint, run):
     src = checkpoint("deepseek-v3")
     assert same_trees(archive(run, archive(run, src), "--shuffle"), archive(run, src, "--shuffle")) is None

@@ -27,13 +27,9 @@ def kind_of(job):
 
 def bytes_of(source):
     """Bytes of all files below a folder; of an archive, those that it holds."""
-    total = 0
-    for path in pathlib.Path(source).rglob("*"):
-        if path.name.endswith(".zst"):
-            total += len(zstandard.ZstdDecompressor().stream_reader(path.open("rb"), read_across_frames=True).read())
-        elif path.is_file():
-            total += path.stat().st_size
-    return total
+    archives = list(pathlib.Path(source).rglob("*.zst"))
+    held = [zstandard.ZstdDecompressor().stream_reader(path.open("rb"), read_across_frames=True).read() for path in archives]
+    return harness.bytes_of(source) + sum(map(len, held)) - sum(path.stat().st_size for path in archives)
 
 
 def run_as_printed(tessera, line, directory):
