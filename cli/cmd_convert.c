@@ -417,7 +417,7 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
     TSR_TRY(check_given(options, given, a, err));
     if (a->config != NULL && a->from != FROM_DEEPSEEK_MP)
         return tsr_fail(err, TSR_E_USAGE, "--config means nothing without --from deepseek-mp");
-    TSR_TRY(tsr_plan_run_check(run, err));
+    TSR_TRY(tsr_plan_run_check(run, options, given, err));
     const char *const sources[] = {run->src, a->against, a->config, a->activations};
     return tsr_plan_run_places(run, sources, sizeof sources / sizeof *sources, err);
 }

@@ -149,7 +149,7 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
     }
     if (a->list_families)
         return TSR_OK;
-    TSR_TRY(tsr_plan_run_check(run, err));
+    TSR_TRY(tsr_plan_run_check(run, options, given, err));
     const char *const sources[] = {run->src, a->of.activations, a->rules, a->scales_from};
     return tsr_plan_run_places(run, sources, sizeof sources / sizeof *sources, err);
 }

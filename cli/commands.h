@@ -9,6 +9,7 @@ int tsr_cmd_plan_schemes(int argc, char **argv);
 int tsr_cmd_diff(int argc, char **argv);
 int tsr_cmd_quantize(int argc, char **argv);
 int tsr_cmd_convert(int argc, char **argv);
+int tsr_cmd_finish(int argc, char **argv);
 int tsr_cmd_verify(int argc, char **argv);
 int tsr_cmd_inspect(int argc, char **argv);
 int tsr_cmd_report(int argc, char **argv);

@@ -17,6 +17,7 @@ static const struct {
 } kCommands[] = {
     {"quantize", "a BF16 checkpoint to block FP8, int8 or int4", tsr_cmd_quantize},
     {"convert", "dtypes, names, shards and layouts of a checkpoint", tsr_cmd_convert},
+    {"finish", "puts together what shards of quantize or convert have made", tsr_cmd_finish},
     {"compare-schemes", "what each scheme would cost a model, in one table", tsr_cmd_compare_schemes},
     {"plan-schemes", "the scheme for each weight that a budget of bytes allows", tsr_cmd_plan_schemes},
     {"diff", "two checkpoints, tensor by tensor, by value", tsr_cmd_diff},

@@ -7,11 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-void tsr_print_path(const char *path)
+void tsr_print_quoted(const char *path)
 {
     static const char kPlain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@%";
-    if (path[0] == '-') /* or it would be taken for an option */
-        tsr_print("./");
     if (path[0] != '\0' && path[strspn(path, kPlain)] == '\0') {
         tsr_print("%s", path);
         return;
@@ -24,6 +22,13 @@ void tsr_print_path(const char *path)
             tsr_print("%c", *path);
     }
     tsr_print("'");
+}
+
+void tsr_print_path(const char *path)
+{
+    if (path[0] == '-') /* or it would be taken for an option */
+        tsr_print("./");
+    tsr_print_quoted(path);
 }
 
 static bool has_config(const tsr_plan *plan)

@@ -6,6 +6,9 @@
 
 #include <stdbool.h>
 
+/* Prints a word so that a shell takes it for one. */
+void tsr_print_quoted(const char *word);
+
 /* Prints a path so that a shell takes it for one word. */
 void tsr_print_path(const char *path);
 

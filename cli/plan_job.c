@@ -11,6 +11,7 @@ tsr_status tsr_plan_job_make(tsr_plan_job *job, tsr_err *err)
 void tsr_plan_job_close(tsr_plan_job *job)
 {
     tsr_plan_free(&job->plan);
+    tsr_arena_free(&job->run.shards.arena);
     if (job->close != NULL)
         job->close(job->own);
     *job = (tsr_plan_job){.idle = true};

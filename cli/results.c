@@ -44,6 +44,7 @@ static const struct {
 } kSchemas[] = {
     {"quantize", "tessera-quantize/1", NULL},
     {"convert", "tessera-convert/1", NULL},
+    {"finish", "tessera-finish/1", NULL},
     {"compare-schemes", "tessera-compare-schemes/1", NULL},
     {"plan-schemes", "tessera-plan-schemes/1", NULL},
     {"diff", "tessera-diff/1", NULL},

@@ -48,6 +48,9 @@ void tsr_plan_run_options(tsr_plan_run *run, tsr_option *options)
         {"--cpumask", TSR_OPT_COUNT, &run->cpumask, "MASK",
          "instruction sets allowed: 1 AVX2, 2 AVX-512, 4 VBMI; 0 is scalar (all); same bits with any"},
         {"--memory", TSR_OPT_SIZE, &run->memory, "SIZE", "what the job may use at most (2GiB)"},
+        {"--shard", TSR_OPT_TEXT, &run->shards.text, "I/N",
+         "make only the I-th of N parts (from 0) of the files, for job arrays; then tessera finish DST: "
+         "docs/cluster.md"},
         {"--dry-run", TSR_OPT_FLAG, &run->dry_run, NULL, "print the plan: every tensor with its reason, and the sums"},
         {"--force", TSR_OPT_FLAG, &run->force, NULL, "start over, and write into DST whatever it holds"},
         {"--json", TSR_OPT_TEXT, &run->json, "FILE", "the result as JSON ('-': stdout)"},
@@ -61,7 +64,7 @@ void tsr_plan_run_options(tsr_plan_run *run, tsr_option *options)
     tsr_options_append(options, shared);
 }
 
-tsr_status tsr_plan_run_check(tsr_plan_run *run, tsr_err *err)
+tsr_status tsr_plan_run_check(tsr_plan_run *run, const tsr_option *options, uint64_t given, tsr_err *err)
 {
     if (run->src == NULL)
         return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera %s SRC -o DST", run->command);
@@ -71,6 +74,12 @@ tsr_status tsr_plan_run_check(tsr_plan_run *run, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
     if (run->max_shard_bytes == 0)
         return tsr_fail(err, TSR_E_USAGE, "--max-shard-size: at least 1 byte");
+    TSR_TRY(tsr_shard_parse(&run->shards, err));
+    if (run->shards.text != NULL && run->force)
+        return tsr_fail(
+            err, TSR_E_USAGE,
+            "--force with --shard: other shards may be at work there; remove the directory, or name another");
+    TSR_TRY(tsr_shard_note_command(&run->shards, run->command, run->src, options, given, err));
     return tsr_quant_limits_parse(&run->limits, err);
 }
 
@@ -128,7 +137,8 @@ static void print_readers(const tsr_plan *plan)
         tsr_print("%s in the dialect of %s: loaded by %s\n", plan->made.scheme, plan->made.dialect, plan->made.readers);
 }
 
-static void print_plan(const tsr_plan_run *run, const tsr_plan *plan)
+/* The plan of all shards: of one, there are only files. */
+static void print_steps(const tsr_plan *plan)
 {
     for (size_t i = 0; i < plan->n_notes; i++) {
         const tsr_plan_note *const n = &plan->notes[i];
@@ -143,6 +153,14 @@ static void print_plan(const tsr_plan_run *run, const tsr_plan *plan)
         tsr_print("write      %s, %zu bytes\n", plan->texts[i].name, plan->texts[i].size);
     for (size_t i = 0; i < plan->n_warnings; i++)
         tsr_print("note       %s\n", plan->warnings[i]);
+}
+
+static tsr_status print_plan(const tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
+{
+    if (tsr_is_shard(&run->shards))
+        TSR_TRY(tsr_shard_print_plan(&run->shards, plan, err));
+    else
+        print_steps(plan);
     print_sums(plan);
     print_readers(plan);
     char memory[32];
@@ -151,7 +169,11 @@ static void print_plan(const tsr_plan_run *run, const tsr_plan *plan)
               plan->bytes_wanted > plan->bytes_in
                   ? ", and what --memory leaves, to read bytes once that are wanted again"
                   : "");
-    tsr_space_print(plan, run->dst);
+    if (tsr_is_shard(&run->shards))
+        tsr_shard_print_space(&run->shards);
+    else
+        tsr_space_print(plan, run->dst);
+    return TSR_OK;
 }
 
 static bool is_low(const tsr_plan_run *run, const tsr_quant_stats *row)
@@ -216,20 +238,30 @@ static void print_errors(const tsr_plan_run *run, const tsr_plan *plan, const ts
 static void print_summary(const tsr_plan_run *run, const tsr_plan *plan, const tsr_engine_result *result,
                           const tsr_serving *serving)
 {
-    print_sums(plan);
+    const bool shard = tsr_is_shard(&run->shards);
+    if (!shard)
+        print_sums(plan);
     print_errors(run, plan, result->rows, TSR_STATS_SOURCE, "whole");
     print_errors(run, plan, result->rows, TSR_STATS_ORIGINAL, "against the original");
-    tsr_quant_limits_print(&run->limits, plan, result->rows);
+    if (!shard)
+        tsr_quant_limits_print(&run->limits, plan, result->rows);
     char read[32], written[32], rate[32];
     tsr_print("%s read, %s written in %.1f s (%s/s), %u threads\n", tsr_bytes_text((double)result->bytes_read, read),
               tsr_bytes_text((double)result->bytes_written, written), result->seconds,
               tsr_bytes_text((double)result->bytes_read / fmax(result->seconds, 1e-9), rate), result->threads);
     if (result->files_redone > 0)
         tsr_print("%llu files were not what the journal says and were made again\n", U64(result->files_redone));
-    if (result->already_complete)
+    if (run->shards.shard.finish)
+        tsr_print("%s is put together from %u shards: all %zu files verified\n", run->dst, run->shards.shard.count,
+                  plan->n_files);
+    else if (result->already_complete && !shard)
         tsr_print("%s was complete already: all %zu files verified\n", run->dst, plan->n_files);
     else if (result->files_resumed > 0)
         tsr_print("resumed: %llu finished files verified and kept\n", U64(result->files_resumed));
+    if (shard) {
+        tsr_shard_print_end(&run->shards, run->dst);
+        return;
+    }
     tsr_serving_print(serving);
     if (plan->advice != NULL)
         tsr_print("%s\n", plan->advice);
@@ -303,7 +335,8 @@ static void json_result(tsr_text *t, const tsr_plan_run *run, const tsr_plan *pl
     size_t low, unused;
     const tsr_quant_stats whole = add_all(run, plan, result->rows, TSR_STATS_SOURCE, &low);
     const tsr_quant_stats against = add_all(run, plan, result->rows, TSR_STATS_ORIGINAL, &unused);
-    tsr_quant_limits_json(t, &run->limits, plan, result->rows);
+    if (!tsr_is_shard(&run->shards))
+        tsr_quant_limits_json(t, &run->limits, plan, result->rows);
     tsr_json_member_number(t, "seconds", result->seconds);
     tsr_json_member_u64(t, "threads", result->threads);
     tsr_json_member_u64(t, "bytes_read", result->bytes_read);
@@ -341,6 +374,7 @@ static tsr_status write_json(const tsr_plan_run *run, const tsr_plan *plan, cons
     tsr_json_member_string(&t, "schema", schema);
     tsr_json_member_string(&t, "version", TSR_VERSION);
     json_counts(&t, run, plan);
+    tsr_shard_json(&t, &run->shards);
     json_policy(&t, plan);
     if (result == NULL)
         json_plan(&t, plan);
@@ -388,6 +422,7 @@ static tsr_status execute(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
         .run = tsr_terminal_run_options(&terminal, run->threads, run->memory),
         .force = run->force,
         .cpu_flags = tsr_cpu_flags() & (unsigned)run->cpumask,
+        .shard = tsr_shard_of(&run->shards),
     };
     tsr_engine_result result;
     const tsr_status status = tsr_engine_run(plan, run->dst, &options, &result, err);
@@ -403,9 +438,9 @@ tsr_status tsr_run_plan_tell(tsr_plan_run *run, const tsr_plan *plan, tsr_status
     tsr_serving serving = {.count = 0};
     if (status == TSR_OK)
         note_measures(plan, result);
-    if (status == TSR_OK)
+    if (status == TSR_OK && !tsr_is_shard(&run->shards))
         run->beyond = tsr_quant_limits_count(&run->limits, plan, result->rows);
-    if (status == TSR_OK && is_served(plan))
+    if (status == TSR_OK && is_served(plan) && !tsr_is_shard(&run->shards))
         status = tsr_serving_find(&serving, run->dst, err);
     if (status == TSR_OK && !run->quiet && !tsr_is_stdout(run->json) && !tsr_is_stdout(run->junit))
         print_summary(run, plan, result, &serving);
@@ -444,10 +479,11 @@ void tsr_run_plan_warn(const tsr_plan_run *run, const tsr_plan *plan)
 tsr_status tsr_run_plan(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
 {
     TSR_TRY(check_limits(run, plan, err));
+    TSR_TRY(tsr_shard_measure(&run->shards, plan, err));
     tsr_run_plan_warn(run, plan);
     if (run->dry_run) {
         if (!tsr_is_stdout(run->json) && !tsr_is_stdout(run->junit))
-            print_plan(run, plan);
+            TSR_TRY(print_plan(run, plan, err));
         TSR_TRY(write_json(run, plan, NULL, NULL, err));
     }
     TSR_TRY(tsr_plan_check_any(plan, err));

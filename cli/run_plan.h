@@ -4,6 +4,7 @@
 #define TSR_CLI_RUN_PLAN_H
 
 #include "cli/quant_limits.h"
+#include "cli/shards.h"
 #include "convert/engine/engine.h"
 
 #include <stdbool.h>
@@ -20,6 +21,7 @@ typedef struct tsr_plan_run {
     bool dry_run, force, quiet, help;
     double low_sqnr; /* dB: tensors below it are pointed out */
     tsr_quant_limits limits;
+    tsr_shard_run shards;
     size_t beyond; /* after tsr_run_plan: how many times a tensor is beyond the limits */
 } tsr_plan_run;
 
@@ -29,8 +31,9 @@ tsr_plan_run tsr_plan_run_defaults(const char *command);
 /* Puts the shared options behind the command's own. */
 void tsr_plan_run_options(tsr_plan_run *run, tsr_option *options);
 
-/* After parsing: SRC and DST are given, and the numbers make sense. */
-tsr_status tsr_plan_run_check(tsr_plan_run *run, tsr_err *err) TSR_WARN_UNUSED;
+/* After parsing: SRC and DST are given, and the numbers make sense. `given`: which of the options were there. */
+tsr_status tsr_plan_run_check(tsr_plan_run *run, const tsr_option *options, uint64_t given,
+                              tsr_err *err) TSR_WARN_UNUSED;
 
 /* Refuses outputs that would touch one of the `n` sources (NULL: none): tsr_places_check. */
 tsr_status tsr_plan_run_places(const tsr_plan_run *run, const char *const *sources, size_t n,

@@ -14,6 +14,7 @@ static const struct {
     {{"tessera-quantization-report/1", "quantization report", "", false}, tsr_read_quantization_report},
     {{"tessera-quantize/1", "quantize", NULL, false}, tsr_read_run},
     {{"tessera-convert/1", "convert", NULL, false}, tsr_read_run},
+    {{"tessera-finish/1", "finish", NULL, false}, tsr_read_run},
     {{"tessera-verify/1", "verify weights", "", false}, tsr_read_verify},
     {{"tessera-verify-kernels/1", "verify", "quantization", true}, tsr_read_judgements},
     {{"tessera-verify-forward/1", "verify forward", "layer alone", true}, tsr_read_forward},

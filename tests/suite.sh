@@ -236,6 +236,7 @@ collect() {
     add "valgrind" valgrind_demo
     add "TSan, and reruns find every output complete" thread_sanitizer build-tsan
     add "reruns, ^C, two at once" python3 tests/crash/rerun.py "${tool[@]}"
+    add "shards, and finish" python3 tests/crash/shards.py "${tool[@]}"
     add "order of writes and syncs" python3 tests/crash/order.py "${tool[@]}"
     add "changing sources, foreign files, failing calls" python3 tests/crash/files.py "${tool[@]}"
     add "a floating-point mode that others set" python3 tests/crash/float_mode.py "${tool[@]}"

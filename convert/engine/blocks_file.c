@@ -52,7 +52,7 @@ tsr_status tsr_blocks_keep(const tsr_plan *plan, const char *dst, size_t index, 
     tsr_status status = tsr_text_status(&all, err);
     if (status == TSR_OK)
         status =
-            tsr_replace_file(kept_path(dst, index, path), tsr_part_path(dst, SIZE_MAX, part), all.data, all.size, err);
+            tsr_replace_file(kept_path(dst, index, path), tsr_part_path(dst, index, part), all.data, all.size, err);
     tsr_text_free(&all);
     return status;
 }

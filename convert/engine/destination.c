@@ -14,9 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PART_SUFFIX ".part"
-
-/* Room for "/.tessera/", a number and PART_SUFFIX. */
+/* Room for "/.tessera/", a number and TSR_PART_SUFFIX. */
 enum { LONGEST_OWN_NAME = 48 };
 
 static const char *base_of(const char *name)
@@ -121,9 +119,9 @@ const char *tsr_output_path(const char *dst, const char *name, char path[PATH_MA
 const char *tsr_part_path(const char *dst, size_t index, char path[PATH_MAX])
 {
     if (index == SIZE_MAX)
-        snprintf(path, PATH_MAX, "%s/" TSR_STATE_DIR "/text" PART_SUFFIX, dst);
+        snprintf(path, PATH_MAX, "%s/" TSR_STATE_DIR "/text" TSR_PART_SUFFIX, dst);
     else
-        snprintf(path, PATH_MAX, "%s/" TSR_STATE_DIR "/%zu" PART_SUFFIX, dst, index);
+        snprintf(path, PATH_MAX, "%s/" TSR_STATE_DIR "/%zu" TSR_PART_SUFFIX, dst, index);
     return path;
 }
 
@@ -144,7 +142,7 @@ void tsr_remove_parts(const char *dst)
     DIR *const dir = opendir(folder);
     const struct dirent *entry;
     while (dir != NULL && (entry = readdir(dir)) != NULL) {
-        if (tsr_ends_with(entry->d_name, PART_SUFFIX))
+        if (tsr_ends_with(entry->d_name, TSR_PART_SUFFIX))
             (void)unlinkat(dirfd(dir), entry->d_name, 0);
     }
     if (dir != NULL)

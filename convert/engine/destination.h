@@ -10,6 +10,8 @@
 
 #include <limits.h>
 
+#define TSR_PART_SUFFIX ".part"
+
 /* Borrowed names, relative to the destination. */
 typedef struct tsr_names {
     const char **items;

@@ -50,7 +50,8 @@ static uint64_t choose_files(tsr_run *r)
     r->bytes_read = r->bytes_total = r->steps_done = r->steps_total = 0;
     for (size_t i = 0; i < r->plan->n_files; i++) {
         const tsr_out_file *const f = &r->plan->files[i];
-        r->files[i] = (tsr_file_state){.fd = -1, .mine = r->journal.finished[i] == r->verifying};
+        r->files[i] =
+            (tsr_file_state){.fd = -1, .mine = r->journal.finished[i] == r->verifying && !tsr_is_others(r, i)};
         if (!r->files[i].mine)
             continue;
         chosen++;
@@ -118,7 +119,7 @@ static void remove_unknown(const tsr_run *r)
 {
     for (size_t i = 0; i < r->plan->n_files; i++) {
         char path[PATH_MAX];
-        if (!r->journal.finished[i])
+        if (!r->journal.finished[i] && !tsr_is_others(r, i))
             unlink(tsr_run_path(r, i, path));
     }
 }
@@ -145,7 +146,7 @@ static tsr_status check_sources(tsr_run *r, tsr_status status, tsr_err *err)
     const tsr_status changed = tsr_watch_check_all(&r->watch, r->plan, r->journal.finished, &why);
     if (changed == TSR_OK)
         return status;
-    const tsr_status noted = tsr_journal_rewrite(&r->journal, r->plan, r->dst, r->rows, NULL);
+    const tsr_status noted = tsr_journal_rewrite(&r->journal, r->plan, r->rows, NULL);
     if (noted == TSR_OK)
         remove_unknown(r);
     if (status == TSR_OK)
@@ -158,10 +159,11 @@ static tsr_status check_sources(tsr_run *r, tsr_status status, tsr_err *err)
 /* The first phase: what is there already is verified. */
 static tsr_status begin_verifying(tsr_run *r, tsr_err *err)
 {
-    TSR_TRY(tsr_journal_open(&r->journal, r->plan, r->dst, r->force, r->rows, err));
+    TSR_TRY(tsr_run_open_journal(r, err));
     for (size_t i = 0; i < r->plan->n_files; i++)
         r->noted += r->journal.finished[i];
     drop_missing(r);
+    TSR_TRY(tsr_run_check_shards(r, err));
     r->verifying = true;
     r->present = choose_files(r) > 0;
     return TSR_OK;
@@ -188,19 +190,17 @@ static tsr_status begin_converting(tsr_run *r, tsr_engine_result *result, tsr_er
         result->files_resumed += r->journal.finished[i];
     result->files_redone = r->noted - result->files_resumed;
     result->bytes_read = r->bytes_read;
+    TSR_TRY(tsr_run_check_shards(r, err));
     r->verifying = false;
     r->present = choose_files(r) > 0;
     result->already_complete = !r->present;
     if (!r->present)
         return TSR_OK;
     if (r->journal.read_only)
-        return tsr_fail(err, TSR_E_IO,
-                        "%s: not complete, and nothing can be written there: is it mounted read-only, or another "
-                        "user's?",
-                        r->dst);
+        return tsr_run_refuse_writing(r, err);
     TSR_TRY(withdraw(r, err));
     remove_unknown(r);
-    TSR_TRY(tsr_check_space(r->plan, r->dst, r->journal.finished, promised(r), err));
+    TSR_TRY(tsr_run_check_space(r, promised(r), err));
     return tsr_watch_begin(&r->watch, r->plan, err);
 }
 
@@ -213,12 +213,7 @@ static tsr_status end_converting(tsr_run *r, tsr_engine_result *result, tsr_err 
     if (r->crew->n_runs == 1 && r->crew->shared != NULL)
         result->bytes_read += tsr_shared_bytes(r->crew->shared) - r->bytes_read;
     result->bytes_written = r->bytes_written;
-    /* Lanes finish files in an order that is not the plan's; the journal of a whole output is the same however it came about. */
-    if (r->journal.unordered && !r->journal.read_only)
-        TSR_TRY(tsr_journal_rewrite(&r->journal, r->plan, r->dst, r->rows, err));
-    tsr_plan_blocks blocks;
-    TSR_TRY(tsr_blocks_write(r->plan, r->dst, &blocks, err));
-    return tsr_write_texts(r->plan, r->dst, r->rows, &blocks, err);
+    return tsr_run_finish(r, err);
 }
 
 /* ---- all runs ---- */
@@ -270,6 +265,7 @@ static tsr_status begin_run(tsr_run *r, tsr_crew *c, const tsr_engine_job *job, 
         .plan = plan,
         .dst = job->dst,
         .force = job->force,
+        .shard = job->shard,
         .journal = {.fd = -1},
         .rows = calloc(plan->n_steps, sizeof *r->rows),
         .frames = calloc(plan->n_steps, sizeof *r->frames),
@@ -282,11 +278,12 @@ static tsr_status begin_run(tsr_run *r, tsr_crew *c, const tsr_engine_job *job, 
     return r->rows == NULL || r->frames == NULL || r->steps == NULL || r->files == NULL || r->amaxes == NULL ||
                    r->lanes == NULL
                ? tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu steps", plan->n_steps)
-               : TSR_OK;
+               : tsr_run_divide(r, err);
 }
 
 static void free_run(tsr_run *r)
 {
+    free(r->owner);
     free(r->frames);
     free(r->steps);
     free(r->files);
@@ -297,7 +294,7 @@ static void free_run(tsr_run *r)
 static void end_run(tsr_run *r, tsr_engine_job *job)
 {
     if (job->status == TSR_E_NOSPACE && r->failure.status == job->status)
-        job->status = tsr_explain_no_space(r->plan, r->dst, r->journal.finished, &job->err);
+        job->status = tsr_run_explain_no_space(r, &job->err);
     tsr_watch_end(&r->watch);
     tsr_journal_close(&r->journal);
     free_run(r);
@@ -344,7 +341,7 @@ tsr_status tsr_engine_run_together(tsr_engine_job *jobs, size_t n, const tsr_run
 tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engine_options *options,
                           tsr_engine_result *result, tsr_err *err)
 {
-    tsr_engine_job job = {.plan = plan, .dst = dst, .force = options->force};
+    tsr_engine_job job = {.plan = plan, .dst = dst, .force = options->force, .shard = options->shard};
     uint64_t bytes_read;
     const tsr_status status = tsr_engine_run_together(&job, 1, &options->run, options->cpu_flags, &bytes_read, err);
     *result = job.result;

@@ -11,12 +11,13 @@
 #define TSR_CONVERT_ENGINE_ENGINE_H
 
 #include "common/threads.h"
-#include "convert/engine/plan.h"
+#include "convert/engine/shards.h"
 
 typedef struct tsr_engine_options {
-    tsr_run_options run; /* its progress counts what steps make, without side files */
-    bool force;          /* start over, whatever the destination holds */
-    unsigned cpu_flags;  /* for tsr_cpu_kernels_init */
+    tsr_run_options run;    /* its progress counts what steps make, without side files */
+    bool force;             /* start over, whatever the destination holds */
+    unsigned cpu_flags;     /* for tsr_cpu_kernels_init */
+    const tsr_shard *shard; /* NULL: all files are made. Borrowed */
 } tsr_engine_options;
 
 typedef struct tsr_engine_result {
@@ -34,7 +35,8 @@ typedef struct tsr_engine_result {
  * from a source that has changed since.
  * TSR_E_IO: among others, a source file that changed while it was read.
  * TSR_E_NOSPACE: with the number of bytes that are missing. TSR_E_NOMEM: --memory too small, with what is needed.
- * TSR_E_CANCELLED: stopped by *run.cancel; the state can be resumed, as after any other failure. */
+ * TSR_E_CANCELLED: stopped by *run.cancel; the state can be resumed, as after any other failure.
+ * TSR_E_NOTHING: shards are to be put together, and are not all complete; nothing was written. */
 tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engine_options *options,
                           tsr_engine_result *result, tsr_err *err) TSR_WARN_UNUSED;
 
@@ -43,6 +45,7 @@ typedef struct tsr_engine_job {
     const tsr_plan *plan;
     const char *dst;
     bool force;
+    const tsr_shard *shard; /* NULL: all files */
     /* How it ended: */
     tsr_status status;
     tsr_err err;

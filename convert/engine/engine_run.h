@@ -7,6 +7,7 @@
  * engine_units.c   workers, which take units in the order of their lane and carry them out
  * engine_amax.c    what steps must know of whole tensors before
  * engine_files.c   bytes of output files, and the committer, which finishes files in the order of their lane
+ * engine_shards.c  files that other processes make
  * engine_append.c  files whose size is not known before they are written
  * engine_blocks.c  figures of single blocks */
 #ifndef TSR_CONVERT_ENGINE_ENGINE_RUN_H
@@ -107,6 +108,8 @@ typedef struct tsr_run {
     const tsr_plan *plan;
     const char *dst;
     bool force;
+    const tsr_shard *shard; /* NULL: this run makes all files */
+    uint32_t *owner;        /* [plan->n_files]: whose each file is */
     tsr_cpu_kernels kernels;
     tsr_journal journal;
     tsr_watch watch;
@@ -128,6 +131,12 @@ typedef struct tsr_run {
     uint64_t bytes_read, bytes_written, bytes_total;
     uint64_t steps_done, steps_total;
 } tsr_run;
+
+/* Whether a file is another shard's to make. */
+static inline bool tsr_is_others(const tsr_run *r, size_t file)
+{
+    return r->shard != NULL && !r->shard->finish && r->owner[file] != r->shard->index;
+}
 
 /* Whether output i of a step is kept in memory until the step ends. */
 static inline bool tsr_is_held(const tsr_step *step, unsigned i)
@@ -202,6 +211,29 @@ tsr_status tsr_run_transfer_window(tsr_run *r, const tsr_tensor *t, const tsr_wi
 
 /* The committer's thread: finishes files in the order of their lane. `argument` is the run. */
 void *tsr_run_commit_files(void *argument);
+
+/* ---- engine_shards.c ---- */
+
+/* Says whose each file is, where there are shards. */
+tsr_status tsr_run_divide(tsr_run *r, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Opens the journal of all files, of a shard's, or that in which all shards' are put together. */
+tsr_status tsr_run_open_journal(tsr_run *r, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Before shards are put together: TSR_E_NOTHING unless all files are finished. */
+tsr_status tsr_run_check_shards(tsr_run *r, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Why a run that has something to make cannot write. */
+tsr_status tsr_run_refuse_writing(const tsr_run *r, tsr_err *err);
+
+/* Whether there is room for what this run makes and, of them, for `promised` bytes of others. */
+tsr_status tsr_run_check_space(const tsr_run *r, uint64_t promised, tsr_err *err) TSR_WARN_UNUSED;
+
+/* tsr_explain_no_space for what this run makes. */
+tsr_status tsr_run_explain_no_space(const tsr_run *r, tsr_err *err);
+
+/* What follows the last file: blocks, texts; nothing of a shard. */
+tsr_status tsr_run_finish(tsr_run *r, tsr_err *err) TSR_WARN_UNUSED;
 
 /* ---- engine_append.c ---- */
 

@@ -4,9 +4,7 @@
 #include "common/file.h"
 #include "convert/engine/blocks_file.h"
 #include "convert/engine/destination.h"
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+#include "convert/engine/journal_records.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -20,178 +18,7 @@
 #include <unistd.h>
 
 static const uint64_t kMaxJournalBytes = 1u << 30;
-/* The version of the journal: of its records, of the statistics in them, and of where temporary files lie. */
-static const char kMagic[] = "tessera 2 ", kOldMagic[] = "tessera 1 ";
-
-/* Appends " <hash>\n" to the record that begins at `start`. */
-static void seal(tsr_text *t, size_t start)
-{
-    if (!t->failed)
-        tsr_text_printf(t, " %016llx\n", (unsigned long long)XXH3_64bits(t->data + start, t->size - start));
-}
-
-static void write_head(tsr_text *t, const tsr_plan *plan)
-{
-    tsr_text_printf(t, "%s%016llx %s", kMagic, (unsigned long long)plan->fingerprint, plan->command);
-    seal(t, 0);
-    for (size_t i = 0; i < plan->n_files + plan->n_texts; i++) {
-        const size_t start = t->size;
-        tsr_text_printf(t, "output %s", i < plan->n_files ? plan->files[i].name : plan->texts[i - plan->n_files].name);
-        seal(t, start);
-    }
-}
-
-/* The sound record at `line` (of `size` bytes, without newline), its hash cut off; false when it is torn. */
-static bool unseal(const char *line, size_t size, size_t *body)
-{
-    if (size < 17 || line[size - 17] != ' ')
-        return false;
-    char hash[17];
-    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)XXH3_64bits(line, size - 17));
-    *body = size - 17;
-    return memcmp(hash, line + size - 16, 16) == 0;
-}
-
-static bool parse_hex(const char *text, void *data, size_t size)
-{
-    static const char kDigits[] = "0123456789abcdef";
-    unsigned char *const to = data;
-    for (size_t i = 0; i < size; i++) {
-        const char *const high = memchr(kDigits, text[2 * i], 16), *const low = memchr(kDigits, text[2 * i + 1], 16);
-        if (high == NULL || low == NULL)
-            return false;
-        to[i] = (unsigned char)((high - kDigits) << 4 | (low - kDigits));
-    }
-    return true;
-}
-
-static void note_record(tsr_journal *j, size_t index, uint64_t digest)
-{
-    j->unordered = j->unordered || index < j->last;
-    j->last = index + 1;
-    j->digests[index] = digest;
-    j->finished[index] = true;
-}
-
-/* "file <index> <digest> <hex>": false when it does not fit this plan. */
-static bool take_file_record(tsr_journal *j, const tsr_plan *plan, const char *record, size_t size,
-                             tsr_quant_stats *rows)
-{
-    size_t index;
-    unsigned long long digest;
-    int used = 0;
-    if (sscanf(record, "file %zu %llx %n", &index, &digest, &used) != 2 || index >= plan->n_files)
-        return false;
-    const tsr_out_file *const f = &plan->files[index];
-    const size_t bytes = f->n_steps * sizeof *rows;
-    if (size - (size_t)used != 2 * bytes || !parse_hex(record + used, &rows[f->first_step], bytes))
-        return false;
-    note_record(j, index, digest);
-    return true;
-}
-
-/* The length of the option with its value at the beginning of `command`: up to the next " --". */
-static size_t option_length(const char *command, size_t size)
-{
-    const char *const next = memmem(command, size, " --", 3);
-    return next == NULL ? size : (size_t)(next - command);
-}
-
-static bool has_option(const char *command, size_t size, const char *option, size_t length)
-{
-    for (size_t at = 0, n; at < size; at += n + 1) {
-        n = option_length(command + at, size - at);
-        if (n == length && memcmp(command + at, option, n) == 0)
-            return true;
-    }
-    return false;
-}
-
-/* Appends the options of command `a` that `b` does not have. */
-static void add_difference(tsr_text *t, const char *a, size_t a_size, const char *b, size_t b_size)
-{
-    const size_t start = t->size;
-    for (size_t at = 0, n; at < a_size; at += n + 1) {
-        n = option_length(a + at, a_size - at);
-        if (!has_option(b, b_size, a + at, n))
-            tsr_text_printf(t, "%s%.*s", t->size == start ? "" : " ", (int)n, a + at);
-    }
-    if (t->size == start)
-        tsr_text_printf(t, "nothing of these");
-}
-
-/* Fails because the journal was begun by the command `then`, which is not the plan's, or from another source. */
-static tsr_status refuse_other_plan(const char *then, size_t size, const char *now, const char *dst, tsr_err *err)
-{
-    const size_t n = strlen(now);
-    tsr_text a = {0}, b = {0};
-    if (n == size && memcmp(then, now, n) == 0)
-        return tsr_fail(err, TSR_E_MISMATCH,
-                        "%s: begun from a source that has changed since (files, sizes, times or headers differ); "
-                        "--force starts over",
-                        dst);
-    add_difference(&a, then, size, now, n);
-    add_difference(&b, now, n, then, size);
-    const bool whole = !a.failed && !b.failed;
-    const tsr_status status =
-        tsr_fail(err, TSR_E_EXISTS,
-                 "%s: begun with other options: then %s, now %s; repeat them to carry on, or --force to start over",
-                 dst, whole ? a.data : "?", whole ? b.data : "?");
-    tsr_text_free(&a);
-    tsr_text_free(&b);
-    return status;
-}
-
-/* Reads the records; *good is where the last intact one ends. */
-static tsr_status read_records(tsr_journal *j, const tsr_plan *plan, const char *text, size_t size, const char *dst,
-                               tsr_quant_stats *rows, size_t *good, tsr_err *err)
-{
-    char fingerprint[17];
-    snprintf(fingerprint, sizeof fingerprint, "%016llx", (unsigned long long)plan->fingerprint);
-    *good = 0;
-    while (*good < size) {
-        const char *const line = text + *good, *const end = memchr(line, '\n', size - *good);
-        size_t body;
-        if (end == NULL || !unseal(line, (size_t)(end - line), &body))
-            break;
-        if (*good == 0) {
-            const size_t at = sizeof kMagic - 1;
-            if (body < at + 17 || memcmp(line, kMagic, at) != 0)
-                return tsr_fail(err, TSR_E_MISMATCH,
-                                "%s: the journal of another version of Tessera; --force starts over", j->path);
-            if (memcmp(line + at, fingerprint, 16) != 0) {
-                return refuse_other_plan(line + at + 17, body - at - 17, plan->command, dst, err);
-            }
-        } else if (body > 5 && memcmp(line, "file ", 5) == 0 && !take_file_record(j, plan, line, body, rows)) {
-            break;
-        }
-        *good += (size_t)(end - line) + 1;
-    }
-    return TSR_OK;
-}
-
-/* Reads the names of all outputs that the journal lists. */
-static tsr_status read_names(const char *text, size_t size, tsr_arena *arena, tsr_names *names, tsr_err *err)
-{
-    *names = (tsr_names){0};
-    size_t most = 0;
-    for (size_t i = 0; i < size; i++)
-        most += text[i] == '\n';
-    names->items = tsr_arena_alloc(arena, (most + 1) * sizeof *names->items);
-    bool ok = names->items != NULL;
-    for (size_t at = 0, body; ok && at < size;) {
-        const char *const line = text + at, *const end = memchr(line, '\n', size - at);
-        if (end == NULL || !unseal(line, (size_t)(end - line), &body))
-            break;
-        at += (size_t)(end - line) + 1;
-        if (body < 7 || memcmp(line, "output ", 7) != 0)
-            continue;
-        const char *const name = tsr_arena_dup(arena, line + 7, body - 7);
-        names->items[names->count++] = name;
-        ok = name != NULL;
-    }
-    return ok ? TSR_OK : tsr_out_of_memory(err, "for the names in a journal");
-}
+static const char kForce[] = "--force";
 
 /* Removes the outputs of an earlier run that the journal lists, finished or not. */
 static void remove_outputs(const tsr_names *names, bool old_parts, const char *dst)
@@ -227,19 +54,6 @@ static tsr_status check_empty(const char *dst, tsr_err *err)
 
 /* ---- writing ---- */
 
-static void write_file_record(tsr_text *t, const tsr_plan *plan, size_t index, uint64_t digest,
-                              const tsr_quant_stats *rows)
-{
-    const tsr_out_file *const f = &plan->files[index];
-    const unsigned char *const bytes = (const unsigned char *)&rows[f->first_step];
-    static const char kDigits[] = "0123456789abcdef";
-    const size_t start = t->size;
-    tsr_text_printf(t, "file %zu %016llx ", index, (unsigned long long)digest);
-    for (size_t i = 0; i < f->n_steps * sizeof *rows; i++)
-        tsr_text_append(t, (char[]){kDigits[bytes[i] >> 4], kDigits[bytes[i] & 15]}, 2);
-    seal(t, start);
-}
-
 static tsr_status lock(int fd, const char *path, int how, tsr_err *err)
 {
     while (flock(fd, how | LOCK_NB) != 0) {
@@ -256,16 +70,15 @@ static tsr_status lock(int fd, const char *path, int how, tsr_err *err)
 
 /* Writes a new file in place of the old one instead of changing it, since it may be a hard link that another output
  * shares. */
-tsr_status tsr_journal_rewrite(tsr_journal *j, const tsr_plan *plan, const char *dst, const tsr_quant_stats *rows,
-                               tsr_err *err)
+tsr_status tsr_journal_rewrite(tsr_journal *j, const tsr_plan *plan, const tsr_quant_stats *rows, tsr_err *err)
 {
     tsr_text t = {0};
     char part[PATH_MAX];
-    tsr_part_path(dst, SIZE_MAX, part);
-    write_head(&t, plan);
+    snprintf(part, sizeof part, "%s" TSR_PART_SUFFIX, j->path);
+    tsr_records_add_head(&t, plan, j->merges ? NULL : j->shard);
     for (size_t i = 0; i < plan->n_files; i++) {
         if (j->finished[i])
-            write_file_record(&t, plan, i, j->digests[i], rows);
+            tsr_records_add_file(&t, plan, i, j->digests[i], rows);
     }
     const int fd = open(part, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     tsr_status status = fd < 0 ? tsr_fail_errno(err, "%s: cannot create", part) : tsr_text_status(&t, err);
@@ -292,7 +105,7 @@ tsr_status tsr_journal_add(tsr_journal *j, const tsr_plan *plan, size_t index, u
                            const tsr_quant_stats *rows, tsr_err *err)
 {
     tsr_text t = {0};
-    write_file_record(&t, plan, index, digest, rows);
+    tsr_records_add_file(&t, plan, index, digest, rows);
     tsr_status status = tsr_text_status(&t, err);
     if (status == TSR_OK)
         status = tsr_write_at(j->fd, j->path, t.data, t.size, j->end, err);
@@ -304,19 +117,24 @@ tsr_status tsr_journal_add(tsr_journal *j, const tsr_plan *plan, size_t index, u
         (void)!ftruncate(j->fd,
                          (off_t)j->end); /* what is left of it would be cut off, or found wrong, by the next run */
     tsr_text_free(&t);
-    note_record(j, index, digest);
+    j->unordered = j->unordered || index < j->last;
+    j->last = index + 1;
+    j->digests[index] = digest;
     j->finished[index] = status == TSR_OK;
     return status;
 }
 
 /* ---- opening ---- */
 
-/* Opens and locks the journal, which reserves the directory for this process. A read-only directory is only read. */
-static tsr_status open_locked(tsr_journal *j, const char *dst, tsr_err *err)
+/* Opens and locks the journal, which reserves the directory for this process, or its shard. A read-only directory is only
+ * read. `read_only`: whatever the directory is. */
+static tsr_status open_locked(tsr_journal *j, const char *dst, bool read_only, tsr_err *err)
 {
     for (int tries = 0; tries < 10; tries++) {
-        j->read_only = false;
-        j->fd = open(j->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+        j->read_only = read_only;
+        errno = EACCES;
+        if (!read_only)
+            j->fd = open(j->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
         if (j->fd < 0 && (errno == EROFS || errno == EACCES || errno == EPERM)) {
             const int code = errno;
             j->read_only = true;
@@ -343,31 +161,50 @@ static tsr_status open_locked(tsr_journal *j, const char *dst, tsr_err *err)
     return tsr_fail(err, TSR_E_EXISTS, "%s: another process is writing this output", dst);
 }
 
-/* Makes the directory an empty output of this plan, whatever it holds. */
+/* Makes the directory an empty output of this plan, whatever it holds; of a shard, only begins its journal. */
 static tsr_status start_over(tsr_journal *j, const tsr_plan *plan, const char *dst, const tsr_names *planned,
                              const tsr_names *old, bool old_parts, const tsr_quant_stats *rows, tsr_err *err)
 {
     TSR_TRY(tsr_check_strays(dst, planned, old, err));
-    TSR_TRY(tsr_withdraw(dst, planned, err));
-    TSR_TRY(tsr_withdraw(dst, old, err));
-    remove_outputs(old, old_parts, dst);
-    tsr_blocks_remove(dst);
-    return tsr_journal_rewrite(j, plan, dst, rows, err);
+    if (j->shard == NULL) {
+        TSR_TRY(tsr_withdraw(dst, planned, err));
+        TSR_TRY(tsr_withdraw(dst, old, err));
+        remove_outputs(old, old_parts, dst);
+        tsr_blocks_remove(dst);
+    }
+    return tsr_journal_rewrite(j, plan, rows, err);
 }
 
 static tsr_status carry_on(tsr_journal *j, const tsr_plan *plan, const char *dst, const tsr_names *planned,
                            const char *text, size_t size, tsr_quant_stats *rows, tsr_err *err)
 {
     size_t good = 0;
-    TSR_TRY(read_records(j, plan, text, size, dst, rows, &good, err));
+    const tsr_records_of of = {.path = j->path, .dst = dst, .to_start_over = kForce};
+    tsr_finished to = {.digests = j->digests, .finished = j->finished, .rows = rows};
+    TSR_TRY(tsr_records_read(text, size, plan, &of, &to, &good, err));
     TSR_TRY(tsr_check_strays(dst, planned, NULL, err));
+    j->last = to.last;
+    j->unordered = to.unordered;
     j->end = good;
     if (j->read_only)
         return TSR_OK;
     if (j->shared)
-        return tsr_journal_rewrite(j, plan, dst, rows, err);
+        return tsr_journal_rewrite(j, plan, rows, err);
     return good == size || ftruncate(j->fd, (off_t)good) == 0 ? TSR_OK
                                                               : tsr_fail_errno(err, "%s: cannot truncate", j->path);
+}
+
+/* What is in the way of a new journal: whatever lies there or, of a shard, what its neighbours have not put there. */
+static tsr_status check_room(const tsr_journal *j, const char *dst, tsr_err *err)
+{
+    tsr_arena scratch = {0};
+    tsr_shards found = {0};
+    tsr_status status = check_empty(dst, err);
+    if (status == TSR_E_EXISTS && j->shard != NULL && tsr_shards_find(dst, &scratch, &found, NULL) == TSR_OK &&
+        found.n_present > 1)
+        status = TSR_OK;
+    tsr_arena_free(&scratch);
+    return status;
 }
 
 static tsr_status load(tsr_journal *j, const tsr_plan *plan, const char *dst, bool force, tsr_quant_stats *rows,
@@ -376,26 +213,23 @@ static tsr_status load(tsr_journal *j, const tsr_plan *plan, const char *dst, bo
     tsr_arena scratch = {0};
     tsr_names planned, old;
     const char *text;
-    size_t size, body;
+    size_t size;
     bool fresh = false, old_parts = false;
     tsr_status status;
     TSR_GOTO(tsr_plan_names(plan, &scratch, &planned, err));
     TSR_GOTO(tsr_read_file(j->path, kMaxJournalBytes, &scratch, &text, &size, err));
-    TSR_GOTO(read_names(text, size, &scratch, &old, err));
+    TSR_GOTO(tsr_records_list(text, size, TSR_OUTPUT_RECORD, &scratch, &old, err));
     TSR_GOTO(tsr_check_names(dst, &old, "the journal in " TSR_STATE_DIR ", which Tessera cannot have written,",
                              TSR_E_FORMAT, err));
-    const char *const end = memchr(text, '\n', size);
-    /* A run that was killed before its first record was whole has written nothing else. */
-    fresh = end == NULL || !unseal(text, (size_t)(end - text), &body);
-    old_parts = !fresh && strncmp(text, kOldMagic, sizeof kOldMagic - 1) == 0;
+    fresh = !tsr_records_begun(text, size, &old_parts);
     if (j->read_only && (fresh || force)) {
         status = tsr_fail(err, TSR_E_IO, "%s: cannot be written to", j->path);
         goto out;
     }
-    if (!j->read_only)
+    if (!j->read_only && j->shard == NULL)
         tsr_remove_parts(dst);
     if (fresh && !force)
-        TSR_GOTO(check_empty(dst, err));
+        TSR_GOTO(check_room(j, dst, err));
     status = fresh || force ? start_over(j, plan, dst, &planned, &old, old_parts, rows, err)
                             : carry_on(j, plan, dst, &planned, text, size, rows, err);
 out:
@@ -428,8 +262,11 @@ static tsr_status make_folders(const char *dst, bool force, tsr_err *err)
     const bool there = lstat(folder, &st) == 0;
     if (there && !S_ISDIR(st.st_mode))
         return tsr_fail(err, TSR_E_EXISTS, "%s: a link or a file, where Tessera has its folder", folder);
-    if (!there && !force)
-        TSR_TRY(check_empty(dst, err));
+    if (!there && !force) {
+        const tsr_status status = check_empty(dst, err);
+        if (status != TSR_OK && lstat(folder, &st) != 0) /* else another shard has just begun */
+            return status;
+    }
     TSR_TRY(tsr_make_dirs(folder, err));
     /* Perhaps made by a run that was killed before it could do this. */
     if (access(dst, W_OK) != 0)
@@ -438,23 +275,181 @@ static tsr_status make_folders(const char *dst, bool force, tsr_err *err)
     return tsr_sync_dir(dst, err);
 }
 
+/* Allocates what a journal named `name` of this plan needs. */
+static tsr_status prepare(tsr_journal *j, const tsr_plan *plan, const char *path, const char *dst, tsr_err *err)
+{
+    j->digests = calloc(plan->n_files + 1, sizeof *j->digests);
+    j->finished = calloc(plan->n_files + 1, sizeof *j->finished);
+    j->path = strdup(path);
+    return j->digests == NULL || j->finished == NULL || j->path == NULL
+               ? tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", dst)
+               : TSR_OK;
+}
+
+/* Shards and one process for all exclude each other. With the journal's lock held, no shard can begin. */
+static tsr_status refuse_shards(const char *dst, bool force, tsr_err *err)
+{
+    tsr_arena scratch = {0};
+    tsr_shards found;
+    tsr_status status = tsr_shards_find(dst, &scratch, &found, err);
+    if (status == TSR_OK && found.n_present > 0)
+        status = tsr_fail(err, TSR_E_EXISTS,
+                          "%s: begun as %u shards: run those that are missing with --shard, then 'tessera finish'%s",
+                          dst, found.count, force ? "; to start over, remove the directory" : "");
+    tsr_arena_free(&scratch);
+    return status;
+}
+
 tsr_status tsr_journal_open(tsr_journal *j, const tsr_plan *plan, const char *dst, bool force, tsr_quant_stats *rows,
                             tsr_err *err)
 {
+    char path[PATH_MAX];
     *j = (tsr_journal){.fd = -1};
-    tsr_status status = TSR_OK;
     TSR_TRY(check_plan(plan, dst, err));
     TSR_TRY(make_folders(dst, force, err));
-    j->digests = calloc(plan->n_files + 1, sizeof *j->digests);
-    j->finished = calloc(plan->n_files + 1, sizeof *j->finished);
-    if (asprintf(&j->path, "%s/" TSR_STATE_DIR "/journal", dst) < 0)
-        j->path = NULL;
-    if (j->digests == NULL || j->finished == NULL || j->path == NULL)
-        status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", dst);
+    tsr_status status = prepare(j, plan, tsr_output_path(dst, TSR_STATE_DIR "/journal", path), dst, err);
     if (status == TSR_OK)
-        status = open_locked(j, dst, err);
+        status = open_locked(j, dst, false, err);
+    if (status == TSR_OK)
+        status = refuse_shards(dst, force, err);
     if (status == TSR_OK)
         status = load(j, plan, dst, force, rows, err);
+    if (status != TSR_OK)
+        tsr_journal_close(j);
+    return status;
+}
+
+/* Whether the directory's own journal says anything: of one process, or of shards that have been put together. */
+static bool has_begun(const char *path)
+{
+    tsr_arena scratch = {0};
+    const char *text;
+    size_t size;
+    bool old;
+    const bool begun = access(path, F_OK) == 0 &&
+                       tsr_read_file(path, kMaxJournalBytes, &scratch, &text, &size, NULL) == TSR_OK &&
+                       tsr_records_begun(text, size, &old);
+    tsr_arena_free(&scratch);
+    return begun;
+}
+
+/* Begins or opens a shard's journal. Neighbours are looked at before anything is written and, since one of them may begin
+ * at this very moment, again when they can see this one: of two that do not fit, one gives way at least. */
+static tsr_status open_shard(tsr_journal *j, const tsr_plan *plan, const char *dst, const uint32_t *owner,
+                             const char *whole, tsr_quant_stats *rows, tsr_err *err)
+{
+    TSR_TRY(tsr_shard_admit(plan, dst, j->shard, err));
+    TSR_TRY(open_locked(j, dst, false, err));
+    const bool begun = has_begun(j->path);
+    if (!j->read_only)
+        tsr_shard_remove_parts(plan, dst, j->shard, owner);
+    tsr_status status = load(j, plan, dst, false, rows, err);
+    if (status == TSR_OK && !begun)
+        status = tsr_shard_admit(plan, dst, j->shard, err);
+    if (status == TSR_OK && !begun && has_begun(whole))
+        status = tsr_fail(err, TSR_E_EXISTS, "%s: another process is writing this output", dst);
+    if (status != TSR_OK && !begun && !j->read_only)
+        unlink(j->path);
+    return status;
+}
+
+tsr_status tsr_journal_open_shard(tsr_journal *j, const tsr_plan *plan, const char *dst, const tsr_shard *shard,
+                                  const uint32_t *owner, tsr_quant_stats *rows, tsr_err *err)
+{
+    char path[PATH_MAX], whole[PATH_MAX];
+    *j = (tsr_journal){.fd = -1, .shard = shard};
+    TSR_TRY(check_plan(plan, dst, err));
+    TSR_TRY(make_folders(dst, false, err));
+    tsr_shard_journal(dst, shard->index, shard->count, path);
+    tsr_output_path(dst, TSR_STATE_DIR "/journal", whole);
+    /* Put together already, or another process's: then there is something to verify at most. */
+    j->others = access(path, F_OK) != 0 && has_begun(whole);
+    tsr_status status = prepare(j, plan, j->others ? whole : path, dst, err);
+    if (status == TSR_OK && j->others) {
+        status = open_locked(j, dst, true, err);
+        if (status == TSR_OK)
+            status = load(j, plan, dst, false, rows, err);
+        for (size_t i = 0; status == TSR_OK && i < plan->n_files; i++)
+            j->finished[i] = j->finished[i] && owner[i] == shard->index;
+    } else if (status == TSR_OK) {
+        status = open_shard(j, plan, dst, owner, whole, rows, err);
+    }
+    if (status != TSR_OK)
+        tsr_journal_close(j);
+    return status;
+}
+
+/* Takes over what the journal of a shard says of the files that are its own; `said` has room for it. */
+static tsr_status take_shard(tsr_journal *j, const tsr_plan *plan, const char *dst, unsigned index,
+                             const uint32_t *owner, tsr_finished *said, tsr_quant_stats *rows, tsr_err *err)
+{
+    tsr_arena scratch = {0};
+    char path[PATH_MAX];
+    const char *text;
+    size_t size, good;
+    const tsr_records_of of = {
+        .path = tsr_shard_journal(dst, index, j->shard->count, path), .dst = dst, .to_start_over = "its removal"};
+    memset(said->finished, 0, plan->n_files * sizeof *said->finished);
+    tsr_status status = tsr_read_file(path, kMaxJournalBytes, &scratch, &text, &size, err);
+    if (status == TSR_OK)
+        status = tsr_records_read(text, size, plan, &of, said, &good, err);
+    for (size_t i = 0; status == TSR_OK && i < plan->n_files; i++) {
+        const tsr_out_file *const f = &plan->files[i];
+        if (owner[i] != index || !said->finished[i])
+            continue;
+        j->finished[i] = true;
+        j->digests[i] = said->digests[i];
+        memcpy(rows + f->first_step, said->rows + f->first_step, f->n_steps * sizeof *rows);
+    }
+    tsr_arena_free(&scratch);
+    return status;
+}
+
+static tsr_status take_shards(tsr_journal *j, const tsr_plan *plan, const char *dst, const uint32_t *owner,
+                              tsr_quant_stats *rows, tsr_err *err)
+{
+    tsr_finished said = {.digests = calloc(plan->n_files + 1, sizeof *said.digests),
+                         .finished = calloc(plan->n_files + 1, sizeof *said.finished),
+                         .rows = calloc(plan->n_steps + 1, sizeof *said.rows)};
+    tsr_status status = said.digests == NULL || said.finished == NULL || said.rows == NULL
+                            ? tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", dst)
+                            : TSR_OK;
+    for (size_t i = 0; status == TSR_OK && i < j->shards.n_present; i++)
+        status = take_shard(j, plan, dst, j->shards.present[i], owner, &said, rows, err);
+    free(said.digests);
+    free(said.finished);
+    free(said.rows);
+    return status;
+}
+
+static tsr_status lock_shards(tsr_journal *j, const char *dst, tsr_err *err)
+{
+    TSR_TRY(tsr_shards_find(dst, &j->arena, &j->shards, err));
+    j->locks = malloc((j->shards.n_present + 1) * sizeof *j->locks);
+    if (j->locks == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", dst);
+    for (size_t i = 0; i < j->shards.n_present; i++)
+        j->locks[i] = -1;
+    return tsr_shards_lock(dst, &j->shards, j->locks, err);
+}
+
+tsr_status tsr_journal_open_merged(tsr_journal *j, const tsr_plan *plan, const char *dst, const tsr_shard *shard,
+                                   const uint32_t *owner, tsr_quant_stats *rows, tsr_err *err)
+{
+    char path[PATH_MAX];
+    *j = (tsr_journal){.fd = -1, .shard = shard, .merges = true};
+    TSR_TRY(check_plan(plan, dst, err));
+    tsr_status status = prepare(j, plan, tsr_output_path(dst, TSR_STATE_DIR "/journal", path), dst, err);
+    if (status == TSR_OK)
+        status = open_locked(j, dst, false, err);
+    if (status == TSR_OK && j->read_only)
+        status = tsr_fail(err, TSR_E_IO, "%s: cannot be written to", j->path);
+    if (status == TSR_OK)
+        status = lock_shards(j, dst, err);
+    if (status == TSR_OK)
+        status = take_shards(j, plan, dst, owner, rows, err);
+    if (status == TSR_OK)
+        tsr_remove_parts(dst);
     if (status != TSR_OK)
         tsr_journal_close(j);
     return status;
@@ -464,6 +459,12 @@ void tsr_journal_close(tsr_journal *j)
 {
     if (j->fd >= 0)
         close(j->fd);
+    for (size_t i = 0; j->locks != NULL && i < j->shards.n_present; i++) {
+        if (j->locks[i] >= 0)
+            close(j->locks[i]);
+    }
+    free(j->locks);
+    tsr_arena_free(&j->arena);
     free(j->path);
     free(j->digests);
     free(j->finished);

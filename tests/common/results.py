@@ -17,6 +17,9 @@ COMMANDS = {
     "quantize-plan": "quantize SRC -o OUT --dry-run --json JSON",
     "quantize-mxfp8": "quantize SRC -o OUT --scheme mxfp8 --exclude *experts* --json JSON",
     "quantize-limits": "quantize SRC -o OUT --min-sqnr 31.45 --max-worst-block 0.5 --json JSON",
+    "shard": "quantize SRC -o SHARDED --shard 0/1 --json JSON",
+    "finish": "finish SHARDED --json JSON",
+    "finish-again": "finish SHARDED --json JSON",
     "convert": "convert FP8 -o OUT --to bf16 --json JSON",
     "verify": "verify FP8 --against SRC --json JSON",
     "gemm": "verify gemm FP8 --against SRC --device cpu --sample 3 --json JSON",
@@ -39,7 +42,8 @@ COMMANDS = {
 def make(tessera, source, folder):
     """{name: (path of the JSON, exit code of the command)} for all COMMANDS, and "report": the quantization_report.json."""
     folder.mkdir(exist_ok=True)
-    made = {"FP8": folder / "fp8", "INT8": folder / "int8", "INT4": folder / "int4"}
+    made = {"FP8": folder / "fp8", "INT8": folder / "int8", "INT4": folder / "int4",
+            "SHARDED": folder / "sharded"}
     for name, options in (("FP8", []), ("INT8", ["--scheme", "int8-channel"]), ("INT4", ["--scheme", "int4-weight-only"])):
         code, _, err = harness.run(tessera, ["quantize", source, "-o", made[name], "--quiet", *options])
         assert code == 0, err
