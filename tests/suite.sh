@@ -250,6 +250,7 @@ collect() {
     suite=front_door
     add "front door: ./dev itself" .venv/bin/python tests/front_door/dev.py "${tool[@]}"
     add "front door: README's commands" python3 tests/front_door/readme.py "${tool[@]}"
+    add "front door: shards on Slurm and Kubernetes" .venv/bin/python tests/front_door/cluster.py "${tool[@]}"
     add "front door: what is installed" python3 tests/front_door/install.py "${tool[@]}"
     suite=layers
     add "layers: arrows point down" tests/check_layers.py
