@@ -5,6 +5,7 @@
 #include "cli/places.h"
 #include "cli/plan_job.h"
 #include "cli/results.h"
+#include "cli/stage.h"
 #include "common/file.h"
 #include "common/threads.h"
 #include "convert/engine/destination.h"
@@ -62,6 +63,8 @@ static tsr_status parse(int argc, char **argv, finishing *f, tsr_err *err)
         tsr_options_help(kHelp, options);
         return TSR_OK;
     }
+    if (tsr_stage_now() != NULL)
+        return tsr_fail(err, TSR_E_USAGE, "finish is not for a job of a batch: no job of one makes shards");
     if (f->dst == NULL)
         return tsr_fail(err, TSR_E_USAGE, "which output? tessera finish DST");
     const tsr_places places = {.sources = {f->source},

@@ -222,6 +222,8 @@ WRONG = {
     '{"name": "a", "args": ["verify", "SRC", "--against", "SRC", "--min-sqnr", "lots"]}': (2, ["job 'a'", "--min-sqnr", "lots"]),
     '{"name": "a", "args": ["quantise", "SRC", "-o", "OUT/a"]}': (2, ["job 'a'", "quantise"]),
     '{"name": "a", "args": ["batch", "SRC/config.json"]}': (2, ["job 'a'", "batch"]),
+    '{"name": "a", "args": ["quantize", "SRC", "-o", "OUT/a", "--shard=0/2"]}': (2, ["--shard", "tessera finish"]),
+    '{"name": "a", "args": ["finish", "OUT/a"]}': (2, ["not for a job"]),
     '{"name": "a", "args": ["quantize", "SRC", "-o", "OUT/a", "--dry-run"]}': (2, ["--dry-run", "whole batch"]),
     '{"name": "a", "args": ["quantize", "SRC", "-o", "OUT/a", "--progress=jsonl"]}': (2, ["--progress", "whole batch"]),
     '{"name": "a", "args": ["quantize", "--help"]}': (2, ["--help"]),
@@ -355,7 +357,7 @@ def test_no_command_does_anything_when_it_is_rehearsed(jobs, batch, checkpoint, 
     words = {"SRC": source, "FP8": source, "INT8": source, "INT4": source}
     commands = {name: [words.get(word, str(out / name) if word in ("OUT", "JSON") else word.replace("FP8:", f"{source}:"))
                        for word in command.replace("--json JSON", f"--json {out / name}.json").split() if word != "--dry-run"]
-                for name, command in results.COMMANDS.items() if not name.startswith("batch")}
+                for name, command in results.COMMANDS.items() if not name.startswith(("batch", "shard", "finish"))}
     commands["report"] = ["report", out / "verify.json", "--json", out / "report.json", "--markdown", out / "report.md"]
     code, summary, printed, err = batch(jobs(commands), "--dry-run", "--keep-going")
     assert code in (0, 1, 3) and set(states(summary)) == set(commands) and err == "", err
