@@ -116,7 +116,7 @@ static tally count_actions(const tsr_plan *plan)
 static void print_sums(const tsr_plan *plan)
 {
     const bool bounded = tsr_plan_bounded_bytes(plan) > 0;
-    char in[32], again[64] = "", written[32];
+    char in[32], again[128] = "", written[32];
     const tally t = count_actions(plan);
     if (plan->bytes_again > 0)
         snprintf(again, sizeof again, " (%s of it twice if --memory does not hold it, for scales of whole tensors)",
