@@ -209,7 +209,10 @@ static size_t plan_group(group *g, tsr_engine_job *jobs)
         plan(m);
         if (m->status == TSR_OK) {
             tsr_run_plan_warn(&m->made.run, &m->made.plan);
-            jobs[n++] = (tsr_engine_job){.plan = &m->made.plan, .dst = m->made.run.dst, .force = m->made.run.force};
+            jobs[n++] = (tsr_engine_job){.plan = &m->made.plan,
+                                         .dst = m->made.run.dst,
+                                         .force = m->made.run.force,
+                                         .io = (tsr_io_mode)m->made.run.io};
         }
         tsr_stage_set(NULL);
     }

@@ -1,6 +1,7 @@
 /* Printing plans, running jobs, telling results. */
 #include "cli/run_plan.h"
 
+#include "cli/io_told.h"
 #include "cli/next.h"
 #include "cli/output.h"
 #include "cli/places.h"
@@ -48,6 +49,8 @@ void tsr_plan_run_options(tsr_plan_run *run, tsr_option *options)
         {"--cpumask", TSR_OPT_COUNT, &run->cpumask, "MASK",
          "instruction sets allowed: 1 AVX2, 2 AVX-512, 4 VBMI; 0 is scalar (all); same bits with any"},
         {"--memory", TSR_OPT_SIZE, &run->memory, "SIZE", "what the job may use at most (2GiB)"},
+        {"--io", TSR_OPT_CHOICE, &run->io, "auto|buffered|direct",
+         "large files past the page cache, or through it (auto: past it, unless they are there already)"},
         {"--shard", TSR_OPT_TEXT, &run->shards.text, "I/N",
          "make only the I-th of N parts (from 0) of the files, for job arrays; then tessera finish DST: "
          "docs/cluster.md"},
@@ -245,10 +248,11 @@ static void print_summary(const tsr_plan_run *run, const tsr_plan *plan, const t
     print_errors(run, plan, result->rows, TSR_STATS_ORIGINAL, "against the original");
     if (!shard)
         tsr_quant_limits_print(&run->limits, plan, result->rows);
-    char read[32], written[32], rate[32];
-    tsr_print("%s read, %s written in %.1f s (%s/s), %u threads\n", tsr_bytes_text((double)result->bytes_read, read),
-              tsr_bytes_text((double)result->bytes_written, written), result->seconds,
-              tsr_bytes_text((double)result->bytes_read / fmax(result->seconds, 1e-9), rate), result->threads);
+    char read[32], written[32], rate[32], io[256];
+    tsr_print("%s read, %s written in %.1f s (%s/s), %u threads, %s\n",
+              tsr_bytes_text((double)result->bytes_read, read), tsr_bytes_text((double)result->bytes_written, written),
+              result->seconds, tsr_bytes_text((double)result->bytes_read / fmax(result->seconds, 1e-9), rate),
+              result->threads, tsr_io_text(&result->io, io));
     if (result->files_redone > 0)
         tsr_print("%llu files were not what the journal says and were made again\n", U64(result->files_redone));
     if (run->shards.shard.finish)
@@ -341,6 +345,7 @@ static void json_result(tsr_text *t, const tsr_plan_run *run, const tsr_plan *pl
     tsr_json_member_u64(t, "threads", result->threads);
     tsr_json_member_u64(t, "bytes_read", result->bytes_read);
     tsr_json_member_u64(t, "bytes_written", result->bytes_written);
+    tsr_io_json(t, &result->io);
     tsr_json_member_u64(t, "files_resumed", result->files_resumed);
     if (whole.elements > 0) {
         if (isfinite(run->low_sqnr)) {
@@ -421,6 +426,7 @@ static tsr_status execute(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
     const tsr_engine_options options = {
         .run = tsr_terminal_run_options(&terminal, run->threads, run->memory),
         .force = run->force,
+        .io = (tsr_io_mode)run->io,
         .cpu_flags = tsr_cpu_flags() & (unsigned)run->cpumask,
         .shard = tsr_shard_of(&run->shards),
     };

@@ -18,6 +18,7 @@ typedef struct tsr_plan_run {
     tsr_list ignore;
     tsr_progress_options progress;
     uint64_t max_shard_bytes, threads, cpumask, memory;
+    int io; /* a tsr_io_mode */
     bool dry_run, force, quiet, help;
     double low_sqnr; /* dB: tensors below it are pointed out */
     tsr_quant_limits limits;

@@ -8,7 +8,10 @@
 #include "common/checked.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
+
+enum { LARGE_PAGE = 2 << 20 };
 
 /* The first lane, or the one behind *lane; false: there is none. */
 static bool next_lane(const tsr_crew *c, tsr_lane **lane)
@@ -41,8 +44,8 @@ static tsr_lane *furthest_behind(const tsr_crew *c)
     return found;
 }
 
-/* A unit of whichever lane; false when there is none left in any. */
-static bool take_work(tsr_crew *c, tsr_work *w)
+/* A unit of whichever lane; false when there is none left in any, or none to be had now and `wait` is false. */
+static bool take_work(tsr_crew *c, tsr_work *w, bool wait)
 {
     bool taken = false;
     pthread_mutex_lock(&c->lock);
@@ -57,7 +60,7 @@ static bool take_work(tsr_crew *c, tsr_work *w)
             lane->waiting = !taken;
             waits = waits || turn == TSR_TURN_WAITS;
         }
-        if (taken || !waits)
+        if (taken || !waits || !wait)
             break;
         pthread_cond_wait(&c->changed, &c->lock);
     }
@@ -75,22 +78,113 @@ static void fail_all(tsr_crew *c, const char *what, uint64_t bytes)
     }
 }
 
-/* A worker's thread: carries out units until there is none left or all runs have failed. `argument` is the crew. */
+/* A worker: its units under way, in the order in which it took them. */
+typedef struct worker {
+    tsr_crew *crew;
+    tsr_io *io;
+    char *memory;
+    tsr_task *tasks;               /* [crew->depth], used in turn */
+    unsigned first, n, n_computed; /* of those under way: the oldest is tasks[first]; those computed come first */
+} worker;
+
+static tsr_task *task_at(worker *w, unsigned i)
+{
+    return &w->tasks[(w->first + i) % w->crew->depth];
+}
+
+static uint64_t task_bytes(const tsr_crew *c)
+{
+    return tsr_round_up(c->unit_bytes + 64, tsr_io_page());
+}
+
+/* In large pages where there are some: less to look up when it is computed on and when the system reads into it. */
+static char *worker_memory(uint64_t bytes)
+{
+    const uint64_t align = bytes < LARGE_PAGE ? tsr_io_page() : LARGE_PAGE;
+    char *const memory = aligned_alloc(align, tsr_round_up(bytes, align));
+    if (memory != NULL && align == LARGE_PAGE)
+        (void)madvise(memory, bytes - bytes % LARGE_PAGE, MADV_HUGEPAGE);
+    return memory;
+}
+
+static bool begin_worker(worker *w, tsr_crew *c)
+{
+    const uint64_t bytes = c->depth * task_bytes(c);
+    *w = (worker){.crew = c, .memory = worker_memory(bytes), .tasks = calloc(c->depth, sizeof *w->tasks)};
+    w->io = w->memory == NULL ? NULL : tsr_io_begin(c->depth > 1, w->memory, bytes);
+    if (w->io != NULL && w->tasks != NULL)
+        return true;
+    fail_all(c, "out of memory for a worker's %llu bytes", bytes);
+    return false;
+}
+
+static void end_worker(worker *w)
+{
+    const bool broken = w->io != NULL && tsr_io_is_broken(w->io);
+    tsr_io_end(w->io); /* before the memory that it reads to and writes from */
+    if (broken)
+        fail_all(w->crew, "io_uring did not say what became of %llu requests (--io buffered goes without)", w->n);
+    else
+        free(w->memory);
+    free(w->tasks);
+}
+
+/* Takes a unit and has its input read; false: there is none to be had now. Only a worker that has nothing under way waits for
+ * one: others may wait for what it has. */
+static bool begin_task(worker *w)
+{
+    tsr_task *const t = task_at(w, w->n);
+    if (!take_work(w->crew, &t->work, w->n == 0))
+        return false;
+    t->io = w->io;
+    t->memory = w->memory + (uint64_t)(t - w->tasks) * task_bytes(w->crew);
+    t->status = t->work.amax ? tsr_run_begin_amax(t, &t->err) : tsr_run_begin_unit(t, &t->err);
+    tsr_io_submit(w->io);
+    w->n++;
+    return true;
+}
+
+static void compute_task(worker *w)
+{
+    tsr_task *const t = task_at(w, w->n_computed++);
+    if (t->status == TSR_OK)
+        t->status = t->work.amax ? tsr_run_compute_amax(t, &t->err) : tsr_run_compute_unit(t, &t->err);
+    tsr_io_submit(w->io);
+    if (t->status != TSR_OK)
+        tsr_run_fail(t->work.run, t->status, &t->err);
+}
+
+static void end_task(worker *w)
+{
+    tsr_task *const t = task_at(w, 0);
+    tsr_err err;
+    if (t->status == TSR_OK && !t->work.amax)
+        t->status = tsr_run_end_unit(t, &t->err);
+    else
+        (void)!tsr_io_wait(w->io, &t->batch, &err); /* its memory is used again */
+    if (t->status != TSR_OK)
+        tsr_run_fail(t->work.run, t->status, &t->err);
+    w->first = (w->first + 1) % w->crew->depth;
+    w->n--;
+    w->n_computed--;
+}
+
+/* A worker's thread: carries out units until there is none left or all runs have failed. `argument` is the crew. While one is
+ * computed, the next is read and the last written. */
 static void *work(void *argument)
 {
     tsr_crew *const c = argument;
-    char *const memory = aligned_alloc(64, tsr_round_up(c->unit_bytes + 64, 64));
-    tsr_work w = {0};
-    if (memory == NULL)
-        fail_all(c, "out of memory for a worker's %llu bytes", c->unit_bytes);
-    while (memory != NULL && take_work(c, &w)) {
-        tsr_err err = {{0}};
-        const tsr_status status = w.amax ? tsr_run_do_amax(w.run, w.index, w.unit, memory, &err)
-                                         : tsr_run_do_unit(w.run, w.index, w.unit, memory, &err);
-        if (status != TSR_OK)
-            tsr_run_fail(w.run, status, &err);
+    worker w;
+    for (bool more = begin_worker(&w, c); more;) {
+        while (w.n < c->depth && w.n - w.n_computed < 2 && begin_task(&w))
+            continue;
+        more = w.n > 0 && !tsr_io_is_broken(w.io);
+        if (more && w.n_computed < w.n)
+            compute_task(&w);
+        if (more && (w.n == c->depth || w.n_computed == w.n))
+            end_task(&w);
     }
-    free(memory);
+    end_worker(&w);
     return NULL;
 }
 

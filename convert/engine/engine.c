@@ -50,8 +50,8 @@ static uint64_t choose_files(tsr_run *r)
     r->bytes_read = r->bytes_total = r->steps_done = r->steps_total = 0;
     for (size_t i = 0; i < r->plan->n_files; i++) {
         const tsr_out_file *const f = &r->plan->files[i];
-        r->files[i] =
-            (tsr_file_state){.fd = -1, .mine = r->journal.finished[i] == r->verifying && !tsr_is_others(r, i)};
+        r->files[i] = (tsr_file_state){.io = {.fd = -1, .direct = -1},
+                                       .mine = r->journal.finished[i] == r->verifying && !tsr_is_others(r, i)};
         if (!r->files[i].mine)
             continue;
         chosen++;
@@ -74,20 +74,35 @@ static void abandon_files(tsr_run *r)
     }
     for (size_t i = 0; i < r->plan->n_files; i++) {
         char path[PATH_MAX];
-        if (r->files[i].fd >= 0)
-            close(r->files[i].fd);
+        tsr_run_close_file(&r->files[i]);
         if (!r->verifying && r->files[i].mine && r->files[i].phase != TSR_FILE_DONE &&
             r->files[i].phase != TSR_FILE_WAITING)
             unlink(tsr_part_path(r->dst, i, path));
     }
 }
 
+/* Whether a run may read or write past the page cache, so that it is worth while to have several units under way. */
+static bool is_direct(const tsr_run *r)
+{
+    const uint64_t least = r->io.mode == TSR_IO_DIRECT ? TSR_IO_LEAST : TSR_IO_WORTH;
+    if (!r->verifying)
+        return r->io.told.reads || r->io.told.writes;
+    for (size_t i = 0; i < r->plan->n_files && r->io.mode != TSR_IO_BUFFERED; i++) {
+        if (r->files[i].mine && r->plan->files[i].bytes >= least)
+            return true;
+    }
+    return false;
+}
+
 /* Carries out a phase of all runs that are present. */
 static void run_phase(tsr_crew *c, const char *phase)
 {
     bool any = false;
+    c->depth = 1;
     for (size_t i = 0; i < c->n_runs; i++) {
         any = any || c->runs[i].present;
+        if (c->runs[i].present && is_direct(&c->runs[i]))
+            c->depth = c->most_depth;
         tsr_run_lay_lanes(&c->runs[i]);
     }
     if (any)
@@ -201,7 +216,10 @@ static tsr_status begin_converting(tsr_run *r, tsr_engine_result *result, tsr_er
     TSR_TRY(withdraw(r, err));
     remove_unknown(r);
     TSR_TRY(tsr_run_check_space(r, promised(r), err));
-    return tsr_watch_begin(&r->watch, r->plan, err);
+    TSR_TRY(tsr_watch_begin(&r->watch, r->plan, err));
+    tsr_io_choose(&r->io, r->plan, r->dst);
+    r->io.told.ring = r->crew->ring && (r->io.told.reads || r->io.told.writes);
+    return TSR_OK;
 }
 
 static tsr_status end_converting(tsr_run *r, tsr_engine_result *result, tsr_err *err)
@@ -266,6 +284,7 @@ static tsr_status begin_run(tsr_run *r, tsr_crew *c, const tsr_engine_job *job, 
         .dst = job->dst,
         .force = job->force,
         .shard = job->shard,
+        .io = {.mode = job->io, .told = {.why = "nothing was left to be done"}},
         .journal = {.fd = -1},
         .rows = calloc(plan->n_steps, sizeof *r->rows),
         .frames = calloc(plan->n_steps, sizeof *r->frames),
@@ -295,11 +314,13 @@ static void end_run(tsr_run *r, tsr_engine_job *job)
 {
     if (job->status == TSR_E_NOSPACE && r->failure.status == job->status)
         job->status = tsr_run_explain_no_space(r, &job->err);
+    tsr_io_choice_end(&r->io);
     tsr_watch_end(&r->watch);
     tsr_journal_close(&r->journal);
     free_run(r);
     job->result.rows = r->rows;
     job->result.threads = r->crew->workers;
+    job->result.io = r->io.told;
 }
 
 tsr_status tsr_engine_run_together(tsr_engine_job *jobs, size_t n, const tsr_run_options *options, unsigned cpu_flags,
@@ -341,7 +362,8 @@ tsr_status tsr_engine_run_together(tsr_engine_job *jobs, size_t n, const tsr_run
 tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engine_options *options,
                           tsr_engine_result *result, tsr_err *err)
 {
-    tsr_engine_job job = {.plan = plan, .dst = dst, .force = options->force, .shard = options->shard};
+    tsr_engine_job job = {
+        .plan = plan, .dst = dst, .force = options->force, .shard = options->shard, .io = options->io};
     uint64_t bytes_read;
     const tsr_status status = tsr_engine_run_together(&job, 1, &options->run, options->cpu_flags, &bytes_read, err);
     *result = job.result;

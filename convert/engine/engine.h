@@ -11,11 +11,13 @@
 #define TSR_CONVERT_ENGINE_ENGINE_H
 
 #include "common/threads.h"
+#include "convert/engine/io_choice.h"
 #include "convert/engine/shards.h"
 
 typedef struct tsr_engine_options {
-    tsr_run_options run;    /* its progress counts what steps make, without side files */
-    bool force;             /* start over, whatever the destination holds */
+    tsr_run_options run; /* its progress counts what steps make, without side files */
+    bool force;          /* start over, whatever the destination holds */
+    tsr_io_mode io;
     unsigned cpu_flags;     /* for tsr_cpu_kernels_init */
     const tsr_shard *shard; /* NULL: all files are made. Borrowed */
 } tsr_engine_options;
@@ -26,7 +28,8 @@ typedef struct tsr_engine_result {
     uint64_t files_redone;              /* journalled as finished, but gone, or their digest differs: made again */
     uint64_t bytes_read, bytes_written; /* of files, what was verified included */
     double seconds;
-    unsigned threads;      /* how many ran */
+    unsigned threads; /* how many ran */
+    tsr_io_told io;
     tsr_quant_stats *rows; /* [plan->n_steps]; freed by tsr_engine_result_free */
 } tsr_engine_result;
 
@@ -46,6 +49,7 @@ typedef struct tsr_engine_job {
     const char *dst;
     bool force;
     const tsr_shard *shard; /* NULL: all files */
+    tsr_io_mode io;
     /* How it ended: */
     tsr_status status;
     tsr_err err;

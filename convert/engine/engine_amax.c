@@ -30,18 +30,6 @@ static void prefetch(const tsr_run *r, const tsr_amax *amax, uint64_t unit)
     }
 }
 
-/* Reads what the unit needs to data[], and returns the memory behind it. */
-static tsr_status read_inputs(const tsr_run *r, const tsr_amax_rows *at, char **memory, void **data, tsr_err *err)
-{
-    for (uint32_t i = 0; i < at->n_in; i++) {
-        data[i] = *memory;
-        *memory += tsr_round_up(tsr_window_bytes(&at->in[i]), 64);
-        if (at->in[i].rows > 0)
-            TSR_TRY(tsr_run_read_window(r, tsr_amax_input(at, i), &at->in[i], data[i], err));
-    }
-    return TSR_OK;
-}
-
 static tsr_status find_amax(const tsr_run *r, const tsr_amax_rows *at, char *memory, void *const *data, float *amax,
                             tsr_err *err)
 {
@@ -55,21 +43,36 @@ static tsr_status find_amax(const tsr_run *r, const tsr_amax_rows *at, char *mem
     return tsr_mx_amax(&r->kernels, &rows, amax, err);
 }
 
-tsr_status tsr_run_do_amax(tsr_run *r, size_t index, uint64_t unit, char *memory, tsr_err *err)
+tsr_status tsr_run_begin_amax(tsr_task *task, tsr_err *err)
 {
-    const tsr_amax_rows at = tsr_amax_unit(r->plan->amaxes[index], unit);
-    const tsr_tensor *const t = tsr_amax_input(&at, 0);
-    void *data[TSR_DECODED_INPUTS];
+    const tsr_run *const r = task->work.run;
+    const tsr_amax *const amax = r->plan->amaxes[task->work.index];
+    const tsr_amax_rows at = tsr_amax_unit(amax, task->work.unit);
+    char *memory = task->memory;
+    prefetch(r, amax, task->work.unit + r->crew->workers);
+    task->rows = at;
+    for (uint32_t i = 0; i < at.n_in; i++) {
+        task->data[i] = memory;
+        if (at.in[i].rows > 0)
+            TSR_TRY(tsr_run_read_window(task, tsr_amax_input(&at, i), &at.in[i], &memory, &task->data[i], err));
+    }
+    task->scratch = (char *)tsr_round_up((uintptr_t)memory, 64);
+    return TSR_OK;
+}
+
+tsr_status tsr_run_compute_amax(tsr_task *task, tsr_err *err)
+{
+    tsr_run *const r = task->work.run;
+    const tsr_tensor *const t = tsr_amax_input(&task->rows, 0);
     float amax = 0;
-    prefetch(r, r->plan->amaxes[index], unit + r->crew->workers);
-    TSR_TRY(read_inputs(r, &at, &memory, data, err));
-    const tsr_status status = find_amax(r, &at, memory, data, &amax, err);
+    TSR_TRY(tsr_io_wait(task->io, &task->batch, err));
+    const tsr_status status = find_amax(r, &task->rows, task->scratch, task->data, &amax, err);
     if (status != TSR_OK)
         return tsr_prepend(err, status, "%s", r->plan->sources[t->source]->files[t->file].path);
     pthread_mutex_lock(&r->crew->lock);
-    tsr_amax_state *const s = &r->amaxes[index];
+    tsr_amax_state *const s = &r->amaxes[task->work.index];
     s->amax = amax > s->amax ? amax : s->amax;
-    r->bytes_read += tsr_amax_rows_bytes(&at);
+    r->bytes_read += tsr_amax_rows_bytes(&task->rows);
     if (--s->left == 0)
         pthread_cond_broadcast(&r->crew->changed);
     pthread_mutex_unlock(&r->crew->lock);

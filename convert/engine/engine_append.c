@@ -27,7 +27,7 @@ tsr_status tsr_run_append(tsr_run *r, size_t index, uint64_t unit, const void *d
     s->turn++;
     pthread_cond_broadcast(&r->crew->changed);
     pthread_mutex_unlock(&r->crew->lock);
-    const int fd = r->files[file].fd;
+    const int fd = r->files[file].io.fd;
     TSR_TRY(tsr_write_at(fd, r->plan->files[file].name, data, size, offset, err));
     /* Writing back begins early, as in transfer(). Stretches may be tiny here, so it happens every TSR_UNIT_BYTES. */
     const uint64_t from = offset - offset % TSR_UNIT_BYTES, to = offset + size - (offset + size) % TSR_UNIT_BYTES;
@@ -40,7 +40,7 @@ tsr_status tsr_run_digest_appended(tsr_run *r, size_t index, void *memory, size_
                                    tsr_err *err)
 {
     const size_t file = r->plan->steps[index].file;
-    const int fd = r->files[file].fd;
+    const int fd = r->files[file].io.fd;
     const char *const name = r->plan->files[file].name;
     struct stat st;
     if (fstat(fd, &st) != 0)

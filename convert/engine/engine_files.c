@@ -8,38 +8,74 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { WORTH_WRITING_BACK = 1 << 16 }; /* bytes of a run */
+/* What a window has in its file: `n` stretches, one where there are no gaps. */
+typedef struct stretches {
+    uint64_t n, bytes, pitch, offset;
+} stretches;
 
-static tsr_status transfer(tsr_run *r, size_t file, void *data, size_t size, uint64_t offset, uint64_t *digest,
-                           tsr_err *err)
+static stretches stretches_of(const tsr_tensor *t, const tsr_window *w)
 {
-    const int fd = r->files[file].fd;
-    const char *const name = r->plan->files[file].name;
-    if (r->verifying)
-        TSR_TRY(tsr_read_at(fd, name, data, size, offset, err));
-    *digest += XXH3_64bits_withSeed(data, size, offset);
-    if (r->verifying)
-        return TSR_OK;
-    TSR_TRY(tsr_write_at(fd, name, data, size, offset, err));
-    /* Writing back begins now, so that the fsync at the end has little left to wait for. Not so after a small run: its
-     * pages are about to get their other runs, and would be written once for each. */
-    if (size >= WORTH_WRITING_BACK)
-        (void)sync_file_range(fd, (off_t)offset, (off_t)size, SYNC_FILE_RANGE_WRITE);
-    return TSR_OK;
+    const bool gapless = w->pitch == w->row_bytes || w->rows == 1;
+    const uint64_t bytes = gapless ? tsr_window_bytes(w) : w->row_bytes;
+    return (stretches){.n = bytes == 0 ? 0
+                            : gapless  ? 1
+                                       : w->rows,
+                       .bytes = bytes,
+                       .pitch = w->pitch,
+                       .offset = t->offset + w->offset};
 }
 
-tsr_status tsr_run_transfer_window(tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data, uint64_t *digest,
-                                   tsr_err *err)
+void tsr_run_count_window(const tsr_tensor *t, const tsr_window *w, const void *data, tsr_stretches *done)
 {
+    const stretches s = stretches_of(t, w);
+    const char *at = data;
+    for (uint64_t i = 0; i < s.n; i++, at += s.bytes)
+        done->digest += XXH3_64bits_withSeed(at, s.bytes, s.offset + i * s.pitch);
+    done->bytes += tsr_window_bytes(w);
+}
+
+void *tsr_run_place_output(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, char **memory)
+{
+    return tsr_io_place(&r->files[t->file].io, t->offset + w->offset, tsr_window_bytes(w), memory);
+}
+
+tsr_status tsr_run_write_window(tsr_run *r, tsr_task *task, const tsr_tensor *t, const tsr_window *w, void *data,
+                                tsr_err *err)
+{
+    const tsr_io_file *const f = &r->files[t->file].io;
+    const stretches s = stretches_of(t, w);
     char *at = data;
-    const bool gapless = w->pitch == w->row_bytes;
-    const uint64_t rows = gapless ? 1 : w->rows, bytes = gapless ? tsr_window_bytes(w) : w->row_bytes;
-    for (uint64_t row = 0; row < rows && bytes > 0; row++, at += bytes)
-        TSR_TRY(transfer(r, t->file, at, bytes, t->offset + w->offset + row * w->pitch, digest, err));
+    if (task != NULL && s.n == 1)
+        return tsr_io_write(task->io, &task->batch, f, data, s.bytes, s.offset, err);
+    for (uint64_t i = 0; i < s.n; i++, at += s.bytes)
+        TSR_TRY(tsr_io_write_cached(f, at, s.bytes, s.offset + i * s.pitch, err));
     return TSR_OK;
 }
 
-tsr_status tsr_run_read_window(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data, tsr_err *err)
+tsr_status tsr_run_read_back(tsr_run *r, tsr_task *task, const tsr_tensor *t, const tsr_window *w, void *data,
+                             tsr_err *err)
+{
+    const tsr_io_file *const f = &r->files[t->file].io;
+    const stretches s = stretches_of(t, w);
+    char *at = data;
+    if (task != NULL && s.n == 1) {
+        tsr_io_read(task->io, &task->batch, f, data, s.bytes, s.offset);
+        return TSR_OK;
+    }
+    for (uint64_t i = 0; i < s.n; i++, at += s.bytes)
+        TSR_TRY(tsr_read_at(f->fd, f->name, at, s.bytes, s.offset + i * s.pitch, err));
+    return TSR_OK;
+}
+
+/* Whether a window is one stretch of a file that nobody else reads. */
+static bool is_plain(const tsr_run *r, const tsr_tensor *t, const tsr_window *w)
+{
+    return (w->pitch == w->row_bytes || w->rows == 1) && r->crew->shared == NULL &&
+           r->plan->sources[t->source]->files[t->file].archive == NULL;
+}
+
+/* Reads a window of a source as the checkpoint or the stretches that several share have it, at once. */
+static tsr_status read_now(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data, tsr_err *err)
 {
     const tsr_checkpoint *const source = r->plan->sources[t->source];
     if (r->crew->shared != NULL)
@@ -52,18 +88,38 @@ tsr_status tsr_run_read_window(const tsr_run *r, const tsr_tensor *t, const tsr_
     return TSR_OK;
 }
 
+tsr_status tsr_run_read_window(tsr_task *task, const tsr_tensor *t, const tsr_window *w, char **memory, void **data,
+                               tsr_err *err)
+{
+    const tsr_run *const r = task->work.run;
+    const tsr_file *const file = &r->plan->sources[t->source]->files[t->file];
+    const uint64_t bytes = tsr_window_bytes(w), offset = t->offset + w->offset;
+    const bool plain = is_plain(r, t, w);
+    const tsr_io_file f = {.fd = file->fd, .direct = plain ? tsr_io_source(&r->io, t) : -1, .name = file->path};
+    *data = tsr_io_place(&f, offset, bytes, memory);
+    if (!plain)
+        return read_now(r, t, w, *data, err);
+    if (bytes > 0)
+        tsr_io_read(task->io, &task->batch, &f, *data, bytes, offset);
+    return TSR_OK;
+}
+
 void tsr_run_prefetch_window(const tsr_run *r, const tsr_tensor *t, const tsr_window *w)
 {
     const tsr_checkpoint *const source = r->plan->sources[t->source];
+    if (is_plain(r, t, w) && tsr_io_source(&r->io, t) >= 0)
+        return; /* it does not pass the page cache */
     if (r->crew->shared != NULL)
         tsr_shared_prefetch(r->crew->shared, source, t, w);
     else
         tsr_checkpoint_prefetch(source, t, w->offset, (w->rows - 1) * w->pitch + w->row_bytes);
 }
 
-static tsr_status transfer_header(tsr_run *r, size_t file, uint64_t *digest, tsr_err *err)
+/* Writes the header or, when verifying, reads it. */
+static tsr_status transfer_header(tsr_run *r, size_t file, tsr_err *err)
 {
     const tsr_out_file *const f = &r->plan->files[file];
+    const tsr_tensor place = {.file = (uint32_t)file};
     if (f->raw)
         return TSR_OK;
     tsr_text header = {0};
@@ -72,8 +128,12 @@ static tsr_status transfer_header(tsr_run *r, size_t file, uint64_t *digest, tsr
     else
         tsr_safetensors_write_header(&header, f->tensors, f->n_tensors);
     tsr_status status = tsr_text_status(&header, err);
+    const tsr_window all = {.rows = 1, .row_bytes = header.size, .pitch = header.size};
     if (status == TSR_OK)
-        status = transfer(r, file, header.data, header.size, 0, digest, err);
+        status = r->verifying ? tsr_run_read_back(r, NULL, &place, &all, header.data, err)
+                              : tsr_run_write_window(r, NULL, &place, &all, header.data, err);
+    if (status == TSR_OK)
+        tsr_run_count_window(&place, &all, header.data, &r->files[file].done);
     tsr_text_free(&header);
     return status;
 }
@@ -81,20 +141,34 @@ static tsr_status transfer_header(tsr_run *r, size_t file, uint64_t *digest, tsr
 tsr_status tsr_run_open_file(tsr_run *r, size_t file, tsr_err *err)
 {
     tsr_file_state *const f = &r->files[file];
-    char path[PATH_MAX];
+    char path[PATH_MAX], why[64];
     f->phase = TSR_FILE_OPEN;
-    f->digest = 0;
+    f->done = (tsr_stretches){0};
+    f->io.name = r->plan->files[file].name;
     f->steps_left = r->plan->files[file].n_steps;
     if (r->verifying) {
-        f->fd = open(tsr_run_path(r, file, path), O_RDONLY | O_CLOEXEC);
+        f->io.fd = open(tsr_run_path(r, file, path), O_RDONLY | O_CLOEXEC);
     } else {
         TSR_TRY(tsr_make_parent(tsr_run_path(r, file, path), err));
-        f->fd = open(tsr_part_path(r->dst, file, path), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        f->io.fd = open(tsr_part_path(r->dst, file, path), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     }
-    if (f->fd < 0)
+    if (f->io.fd < 0)
         return tsr_fail_errno(err, "%s: cannot %s", path, r->verifying ? "open" : "create");
     r->n_open++;
-    return transfer_header(r, file, &f->digest, err);
+    if (r->verifying)
+        f->io.direct = tsr_io_open_read(r->io.mode, path, f->io.fd, why, sizeof why);
+    else if (!r->plan->files[file].appended)
+        TSR_TRY(tsr_io_open_write(&r->io, path, f->io.fd, r->plan->files[file].bytes, &f->io.direct, err));
+    return transfer_header(r, file, err);
+}
+
+void tsr_run_close_file(tsr_file_state *f)
+{
+    if (f->io.fd >= 0)
+        close(f->io.fd);
+    if (f->io.direct >= 0)
+        close(f->io.direct);
+    f->io.fd = f->io.direct = -1;
 }
 
 /* After converting: makes the file durable under its name and records it in the journal. After verifying: compares its
@@ -104,31 +178,33 @@ static tsr_status commit(tsr_run *r, size_t file, tsr_err *err)
     tsr_file_state *const f = &r->files[file];
     tsr_status status = TSR_OK;
     if (r->verifying) {
-        r->journal.finished[file] = f->digest == r->journal.digests[file];
+        r->journal.finished[file] = f->done.digest == r->journal.digests[file];
     } else {
         char from[PATH_MAX], to[PATH_MAX];
         struct stat st;
         tsr_part_path(r->dst, file, from);
         tsr_run_path(r, file, to);
         const uint64_t bytes = r->plan->files[file].appended ? f->end : r->plan->files[file].bytes;
-        if (fstat(f->fd, &st) != 0)
+        if (fstat(f->io.fd, &st) != 0)
             status = tsr_fail_errno(err, "%s: cannot look at it", from);
         else if ((uint64_t)st.st_size != bytes)
             status = tsr_fail(err, TSR_E_IO, "%s: %llu bytes were planned, but the file has %llu", from, U64(bytes),
                               U64(st.st_size));
+        else if (f->done.bytes != bytes) /* room was made for all of them, so the size alone does not tell */
+            status = tsr_fail(err, TSR_E_IO, "%s: %llu bytes were planned, but %llu were written", from, U64(bytes),
+                              U64(f->done.bytes));
         if (status == TSR_OK)
             status = tsr_watch_check(&r->watch, r->plan, file, err);
         if (status == TSR_OK)
-            status = tsr_commit_file(f->fd, from, to, err);
+            status = tsr_commit_file(f->io.fd, from, to, err);
         if (status == TSR_OK)
             status = tsr_run_keep_blocks(r, file, err);
         if (status == TSR_OK)
-            status = tsr_journal_add(&r->journal, r->plan, file, f->digest, r->rows, err);
+            status = tsr_journal_add(&r->journal, r->plan, file, f->done.digest, r->rows, err);
         if (status != TSR_OK)
             unlink(to); /* it is not in the journal, so no run would know it */
     }
-    close(f->fd);
-    f->fd = -1;
+    tsr_run_close_file(f);
     return status;
 }
 

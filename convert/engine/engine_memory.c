@@ -51,6 +51,15 @@ uint64_t tsr_engine_memory(const tsr_engine_need *needs, size_t n)
     return d.fixed + d.shared + d.each + d.shared_each;
 }
 
+/* As many workers as are wanted and fit; then as many units under way in each. */
+static tsr_status choose_workers(tsr_crew *c, uint64_t fixed, uint64_t each, tsr_err *err)
+{
+    TSR_TRY(tsr_choose_threads(c->options, fixed, each, &c->workers, err));
+    const uint64_t depth = (c->options->memory - fixed) / tsr_max_u64(1, c->workers * each);
+    c->most_depth = c->ring ? (unsigned)tsr_min_u64(TSR_IO_BATCHES, depth) : 1;
+    return TSR_OK;
+}
+
 static tsr_status choose_sharing(tsr_crew *c, const tsr_engine_job *jobs, tsr_err *err)
 {
     tsr_engine_need *const needs = calloc(c->n_runs + 1, sizeof *needs);
@@ -60,9 +69,9 @@ static tsr_status choose_sharing(tsr_crew *c, const tsr_engine_job *jobs, tsr_er
         needs[i] = tsr_engine_needs(jobs[i].plan);
     const division d = divide(needs, c->n_runs);
     free(needs);
-    TSR_TRY(tsr_choose_threads(c->options, d.fixed + d.shared, d.each + d.shared_each, &c->workers, err));
+    TSR_TRY(choose_workers(c, d.fixed + d.shared, d.each + d.shared_each, err));
     c->unit_bytes = d.unit;
-    c->capacity = c->options->memory - d.fixed - c->workers * d.each;
+    c->capacity = c->options->memory - d.fixed - c->workers * c->most_depth * d.each;
     c->shares = true;
     return TSR_OK;
 }
@@ -71,14 +80,15 @@ static tsr_status choose_sharing(tsr_crew *c, const tsr_engine_job *jobs, tsr_er
 static tsr_status choose_alone(tsr_crew *c, const tsr_plan *plan, tsr_err *err)
 {
     const uint64_t tables = tsr_plan_memory(plan, 0), each = tsr_plan_memory(plan, 1) - tables;
-    TSR_TRY(tsr_choose_threads(c->options, tables, each, &c->workers, err));
     c->unit_bytes = tsr_plan_unit_bytes(plan);
-    return TSR_OK;
+    return choose_workers(c, tables, each, err);
 }
 
 tsr_status tsr_crew_begin(tsr_crew *c, const tsr_engine_job *jobs, tsr_err *err)
 {
     const tsr_plan *const plan = jobs[0].plan;
+    for (size_t i = 0; i < c->n_runs && !c->ring; i++)
+        c->ring = jobs[i].io != TSR_IO_BUFFERED && tsr_io_has_ring();
     if (c->n_runs > 1)
         return choose_sharing(c, jobs, err);
     /* Where the memory is too short for sharing, the job reads more and is as right. */

@@ -16,6 +16,7 @@
 #include "common/first_failure.h"
 #include "convert/engine/destination.h"
 #include "convert/engine/engine.h"
+#include "convert/engine/io_choice.h"
 #include "convert/engine/journal.h"
 #include "convert/engine/shared_reads.h"
 #include "convert/engine/watch.h"
@@ -37,16 +38,21 @@ typedef struct tsr_step_state {
     tsr_block_cells *blocks; /* NULL: figures of single blocks are not wanted */
 } tsr_step_state;
 
+/* What was written to a file or read back from it: how much, and the sum over all stretches of XXH3-64(stretch, seed = its offset),
+ * which is the same in any order. */
+typedef struct tsr_stretches {
+    uint64_t bytes, digest;
+} tsr_stretches;
+
 /* A file is WHOLE when all of its steps are done: the committer may then take it. */
 typedef enum tsr_file_phase { TSR_FILE_WAITING, TSR_FILE_OPEN, TSR_FILE_WHOLE, TSR_FILE_DONE } tsr_file_phase;
 
 typedef struct tsr_file_state {
     tsr_file_phase phase;
-    int fd;
+    tsr_io_file io;
     size_t steps_left;
-    /* The sum over all stretches written at once of XXH3-64(stretch, seed = its offset), which is the same in any
-     * order. For an appended file, whose stretches a rerun does not know, XXH3-64 of the whole. */
-    uint64_t digest;
+    tsr_stretches
+        done;     /* of an appended file, whose stretches a rerun does not know, the digest is XXH3-64 of the whole */
     uint64_t end; /* of an appended file, so far */
     bool mine;    /* takes part in the present phase */
 } tsr_file_state;
@@ -80,6 +86,9 @@ typedef struct tsr_crew {
     bool shares;              /* reads are shared, where that spares any */
     uint64_t capacity;        /* bytes of memory for what is shared */
     tsr_shared_reads *shared; /* NULL: each run reads for itself */
+    bool ring;                /* the system has io_uring, and some run may use it */
+    unsigned most_depth;      /* units that a worker may have under way at a time, as the memory allows */
+    unsigned depth;           /* in the present phase */
     const char *phase;        /* for the progress callback */
     struct timespec began;
 
@@ -102,6 +111,26 @@ typedef struct tsr_work {
     uint64_t unit;
 } tsr_work;
 
+/* A unit under way in a worker: its input is read, then it is computed, then its output is written. Several are under way at a
+ * time, so that reading and writing go on while another is computed. */
+typedef struct tsr_task {
+    tsr_work work;
+    char *memory; /* for its buffers */
+    tsr_io *io;
+    tsr_io_batch batch;
+    tsr_status status; /* how it is going: a failure is told when it is its turn */
+    tsr_err err;
+    /* Of a step: */
+    tsr_unit unit;
+    tsr_block_notes notes;
+    uint64_t in, appended;
+    tsr_stretches done;
+    /* Of an amax: */
+    tsr_amax_rows rows;
+    void *data[TSR_DECODED_INPUTS];
+    char *scratch;
+} tsr_task;
+
 typedef struct tsr_run {
     tsr_crew *crew;
     bool present; /* takes part in the present phase */
@@ -117,6 +146,7 @@ typedef struct tsr_run {
     uint64_t noted;   /* files that the journal called finished */
     tsr_text *frames; /* [plan->n_steps]: of figures of blocks, from the end of the step to that of its file */
     bool verifying;
+    tsr_io_choice io;
 
     /* What follows is guarded by the crew's lock. */
     tsr_step_state **steps; /* [plan->n_steps]; NULL when not in flight */
@@ -198,16 +228,28 @@ tsr_lane *tsr_run_next_whole(tsr_run *r, bool *over);
  * unit of the file. */
 tsr_status tsr_run_open_file(tsr_run *r, size_t file, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Reads a window of a source tensor, rows without gaps, into `data`. */
-tsr_status tsr_run_read_window(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data,
+void tsr_run_close_file(tsr_file_state *file);
+
+/* Begins to read a window of a source tensor, rows without gaps, into *memory, which moves behind it. */
+tsr_status tsr_run_read_window(tsr_task *task, const tsr_tensor *t, const tsr_window *w, char **memory, void **data,
                                tsr_err *err) TSR_WARN_UNUSED;
 
 /* Asks the system for a window of a source tensor. It has rows. */
 void tsr_run_prefetch_window(const tsr_run *r, const tsr_tensor *t, const tsr_window *w);
 
-/* Writes `data` as a window of an output tensor or, when verifying, reads it; adds its digest to *digest. */
-tsr_status tsr_run_transfer_window(tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data, uint64_t *digest,
-                                   tsr_err *err) TSR_WARN_UNUSED;
+/* The place for a window of an output tensor in *memory, which moves behind it. */
+void *tsr_run_place_output(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, char **memory);
+
+/* Begins to write `data` as a window of an output tensor. Without a task it is written when this returns. */
+tsr_status tsr_run_write_window(tsr_run *r, tsr_task *task, const tsr_tensor *t, const tsr_window *w, void *data,
+                                tsr_err *err) TSR_WARN_UNUSED;
+
+/* The same, to read back what was written. */
+tsr_status tsr_run_read_back(tsr_run *r, tsr_task *task, const tsr_tensor *t, const tsr_window *w, void *data,
+                             tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds a window of an output tensor to what was written or read back. */
+void tsr_run_count_window(const tsr_tensor *t, const tsr_window *w, const void *data, tsr_stretches *done);
 
 /* The committer's thread: finishes files in the order of their lane. `argument` is the run. */
 void *tsr_run_commit_files(void *argument);
@@ -264,8 +306,11 @@ tsr_status tsr_run_keep_blocks(tsr_run *r, size_t file, tsr_err *err) TSR_WARN_U
  * held. */
 bool tsr_run_next_amax(tsr_run *r, size_t *index, uint64_t *unit);
 
-/* Reads a unit and adds what it has to the amax. TSR_E_VALUE, with its place, for NaN or Inf. */
-tsr_status tsr_run_do_amax(tsr_run *r, size_t index, uint64_t unit, char *memory, tsr_err *err) TSR_WARN_UNUSED;
+/* Begins to read a unit. */
+tsr_status tsr_run_begin_amax(tsr_task *task, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds what it has to the amax. TSR_E_VALUE, with its place, for NaN or Inf. */
+tsr_status tsr_run_compute_amax(tsr_task *task, tsr_err *err) TSR_WARN_UNUSED;
 
 /* ---- engine_units.c ---- */
 
@@ -273,8 +318,11 @@ tsr_status tsr_run_do_amax(tsr_run *r, size_t index, uint64_t unit, char *memory
  * held. */
 tsr_turn tsr_lane_take_unit(tsr_lane *lane, tsr_work *w);
 
-/* Carries a unit out, in a worker's memory. */
-tsr_status tsr_run_do_unit(tsr_run *r, size_t index, uint64_t unit, char *memory, tsr_err *err) TSR_WARN_UNUSED;
+/* Carries a unit out, in three parts: begins to read, computes and begins to write, counts it as done. Units of one worker go
+ * through each part in the order in which they were taken. */
+tsr_status tsr_run_begin_unit(tsr_task *task, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_run_compute_unit(tsr_task *task, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_run_end_unit(tsr_task *task, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Frees what a step holds, if it has begun. */
 void tsr_run_free_step(tsr_run *r, size_t index);

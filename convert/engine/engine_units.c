@@ -130,7 +130,7 @@ tsr_turn tsr_lane_take_unit(tsr_lane *lane, tsr_work *w)
 /* ---- carrying out ---- */
 
 /* All units are done: write what was held, sum up, let the operation finish. */
-static tsr_status end_step(tsr_run *r, size_t index, uint64_t *digest, tsr_err *err)
+static tsr_status end_step(tsr_run *r, size_t index, tsr_stretches *done, tsr_err *err)
 {
     const tsr_step *const step = &r->plan->steps[index];
     tsr_step_state *const s = r->steps[index];
@@ -144,34 +144,25 @@ static tsr_status end_step(tsr_run *r, size_t index, uint64_t *digest, tsr_err *
             continue;
         const uint64_t bytes = step->out[i]->bytes;
         const tsr_window all = {.rows = 1, .row_bytes = bytes, .pitch = bytes};
-        TSR_TRY(appended ? tsr_run_append(r, index, s->turn, s->held[i], bytes, err)
-                         : tsr_run_transfer_window(r, step->out[i], &all, s->held[i], digest, err));
+        if (appended) {
+            TSR_TRY(tsr_run_append(r, index, s->turn, s->held[i], bytes, err));
+            done->bytes += bytes;
+            continue;
+        }
+        TSR_TRY(r->verifying ? tsr_run_read_back(r, NULL, step->out[i], &all, s->held[i], err)
+                             : tsr_run_write_window(r, NULL, step->out[i], &all, s->held[i], err));
+        tsr_run_count_window(step->out[i], &all, s->held[i], done);
     }
     if (r->verifying)
         return TSR_OK;
     if (appended)
-        *digest = XXH3_64bits_digest(s->stream);
+        done->digest = XXH3_64bits_digest(s->stream);
     tsr_quant_stats *const row = &r->rows[index];
     *row = (tsr_quant_stats){0};
     for (uint64_t u = 0; u < s->units; u++)
         tsr_quant_stats_add(row, &s->partials[u]);
     TSR_TRY(tsr_run_end_blocks(r, index, err));
     return step->op->finish == NULL ? TSR_OK : step->op->finish(step, s->held, row, err);
-}
-
-/* Lays the unit's buffers out in the worker's memory. */
-static void place_buffers(const tsr_step *step, const tsr_step_state *s, tsr_unit *u, char *memory)
-{
-    for (unsigned i = 0; i < TSR_MAX_INPUTS; i++) {
-        u->in_data[i] = memory;
-        memory += tsr_round_up(tsr_window_bytes(&u->in[i]), 64);
-    }
-    for (unsigned i = 0; i < step->n_out; i++) {
-        u->out_data[i] = tsr_is_held(step, i) ? s->held[i] : memory;
-        if (!tsr_is_held(step, i))
-            memory += tsr_round_up(tsr_window_bytes(&u->out[i]), 64);
-    }
-    u->scratch = memory;
 }
 
 /* Asks for the input of the unit that some worker will take when this one is done. */
@@ -189,58 +180,109 @@ static void prefetch(const tsr_run *r, const tsr_step *step, const tsr_step_stat
     }
 }
 
-tsr_status tsr_run_do_unit(tsr_run *r, size_t index, uint64_t unit, char *memory, tsr_err *err)
+/* Begins to read the unit's input or, when verifying, its output. */
+static tsr_status begin_reading(tsr_task *task, const tsr_step *step, char **memory, tsr_err *err)
 {
+    tsr_run *const r = task->work.run;
+    tsr_unit *const u = &task->unit;
+    for (unsigned i = 0; i < TSR_MAX_INPUTS && !r->verifying; i++) {
+        u->in_data[i] = *memory;
+        if (u->in[i].rows > 0)
+            TSR_TRY(tsr_run_read_window(task, step->in[u->from[i]], &u->in[i], memory, &u->in_data[i], err));
+        task->in += tsr_window_bytes(&u->in[i]);
+    }
+    for (unsigned i = 0; i < step->n_out; i++) {
+        u->out_data[i] = r->steps[task->work.index]->held[i];
+        if (!tsr_is_held(step, i))
+            u->out_data[i] = tsr_run_place_output(r, step->out[i], &u->out[i], memory);
+        if (!tsr_is_held(step, i) && r->verifying && !tsr_is_appended(r, step))
+            TSR_TRY(tsr_run_read_back(r, task, step->out[i], &u->out[i], u->out_data[i], err));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_run_begin_unit(tsr_task *task, tsr_err *err)
+{
+    const tsr_run *const r = task->work.run;
+    const tsr_step *const step = &r->plan->steps[task->work.index];
+    tsr_step_state *const s = r->steps[task->work.index];
+    tsr_unit *const u = &task->unit;
+    char *memory = task->memory;
+    *u = tsr_step_unit(step, task->work.unit);
+    u->notes = s->blocks == NULL ? NULL : &task->notes;
+    if (u->notes != NULL)
+        tsr_block_notes_begin(u->notes, s->blocks);
+    u->appended = &task->appended;
+    u->amax = step->amax == NULL ? 0 : r->amaxes[step->amax->index].amax;
+    task->in = task->appended = 0;
+    task->done = (tsr_stretches){0};
+    prefetch(r, step, s, task->work.unit);
+    TSR_TRY(begin_reading(task, step, &memory, err));
+    u->scratch = (char *)tsr_round_up((uintptr_t)memory, 64);
+    return TSR_OK;
+}
+
+tsr_status tsr_run_compute_unit(tsr_task *task, tsr_err *err)
+{
+    tsr_run *const r = task->work.run;
+    const size_t index = task->work.index;
     const tsr_step *const step = &r->plan->steps[index];
     tsr_step_state *const s = r->steps[index];
+    tsr_unit *const u = &task->unit;
     const bool appended = tsr_is_appended(r, step);
-    uint64_t in = 0, out = 0, digest = 0, made = 0;
-    tsr_unit u = tsr_step_unit(step, unit);
-    tsr_block_notes notes;
-    u.notes = s->blocks == NULL ? NULL : &notes;
-    if (u.notes != NULL)
-        tsr_block_notes_begin(&notes, s->blocks);
-    u.appended = &made;
-    u.amax = step->amax == NULL ? 0 : r->amaxes[step->amax->index].amax;
-    place_buffers(step, s, &u, memory);
-    prefetch(r, step, s, unit);
+    TSR_TRY(tsr_io_wait(task->io, &task->batch, err));
     if (!r->verifying) {
-        for (unsigned i = 0; i < TSR_MAX_INPUTS; i++) {
-            if (u.in[i].rows > 0)
-                TSR_TRY(tsr_run_read_window(r, step->in[u.from[i]], &u.in[i], u.in_data[i], err));
-            in += tsr_window_bytes(&u.in[i]);
-        }
-        const tsr_status status = step->op->run(step, unit, &u, &r->kernels, &s->partials[unit], err);
-        const tsr_tensor *const t = step->in[u.from[0]];
+        const uint64_t unit = task->work.unit;
+        const tsr_status status = step->op->run(step, unit, u, &r->kernels, &s->partials[unit], err);
+        const tsr_tensor *const t = step->in[u->from[0]];
         if (status != TSR_OK)
             return tsr_prepend(err, status, "%s", r->plan->sources[t->source]->files[t->file].path);
     }
     if (appended) {
-        TSR_TRY(r->verifying ? tsr_run_digest_appended(r, index, memory, r->crew->unit_bytes, &digest, err)
-                             : tsr_run_append(r, index, unit, u.out_data[0], made, err));
-        out = made;
+        TSR_TRY(r->verifying
+                    ? tsr_run_digest_appended(r, index, task->memory, r->crew->unit_bytes, &task->done.digest, err)
+                    : tsr_run_append(r, index, task->work.unit, u->out_data[0], task->appended, err));
+        task->done.bytes = task->appended;
     }
     for (unsigned i = 0; i < step->n_out && !appended; i++) {
-        if (!tsr_is_held(step, i)) {
-            TSR_TRY(tsr_run_transfer_window(r, step->out[i], &u.out[i], u.out_data[i], &digest, err));
-            out += tsr_window_bytes(&u.out[i]);
-        }
+        if (tsr_is_held(step, i))
+            continue;
+        tsr_run_count_window(step->out[i], &u->out[i], u->out_data[i], &task->done);
+        if (!r->verifying)
+            TSR_TRY(tsr_run_write_window(r, task, step->out[i], &u->out[i], u->out_data[i], err));
     }
-    if (u.notes != NULL)
-        tsr_block_cells_add(s->blocks, u.notes);
+    return TSR_OK;
+}
+
+/* Adds to what was written of the file of a step, or read back. Called with the lock held: the thread that sees the last unit
+ * done must see every digest. */
+static void count_stretches(tsr_run *r, size_t index, const tsr_stretches *done)
+{
+    tsr_stretches *const all = &r->files[r->plan->steps[index].file].done;
+    all->bytes += done->bytes;
+    all->digest += done->digest;
+}
+
+tsr_status tsr_run_end_unit(tsr_task *task, tsr_err *err)
+{
+    tsr_run *const r = task->work.run;
+    const size_t index = task->work.index;
+    tsr_step_state *const s = r->steps[index];
+    TSR_TRY(tsr_io_wait(task->io, &task->batch, err));
+    if (task->unit.notes != NULL)
+        tsr_block_cells_add(s->blocks, task->unit.notes);
     pthread_mutex_lock(&r->crew->lock);
-    r->bytes_read += r->verifying ? out : in;
-    r->bytes_written += r->verifying ? 0 : out;
-    /* Under the same lock as the count: the thread that sees the last unit done must see every digest. */
-    r->files[step->file].digest += digest;
+    r->bytes_read += r->verifying ? task->done.bytes : task->in;
+    r->bytes_written += r->verifying ? 0 : task->done.bytes;
+    count_stretches(r, index, &task->done);
     const bool last = --s->left == 0;
     pthread_mutex_unlock(&r->crew->lock);
     if (!last)
         return TSR_OK;
-    digest = 0;
-    TSR_TRY(end_step(r, index, &digest, err));
+    tsr_stretches held = {0};
+    TSR_TRY(end_step(r, index, &held, err));
     pthread_mutex_lock(&r->crew->lock);
-    r->files[step->file].digest += digest;
+    count_stretches(r, index, &held);
     tsr_run_free_step(r, index);
     count_step(r, index);
     pthread_mutex_unlock(&r->crew->lock);

@@ -2,6 +2,7 @@
 #include "convert/engine/plan.h"
 
 #include "common/checked.h"
+#include "convert/engine/io.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -129,7 +130,7 @@ static uint64_t memory_of_unit(const tsr_amax *amax, uint64_t unit)
     const tsr_amax_rows at = tsr_amax_unit(amax, unit);
     uint64_t bytes = at.tensor->shape[1] * sizeof(float);
     for (uint32_t i = 0; i < at.n_in; i++)
-        bytes += tsr_round_up(tsr_window_bytes(&at.in[i]), 64);
+        bytes += tsr_io_room(tsr_window_bytes(&at.in[i]));
     return bytes + (at.decoded == NULL ? 0 : tsr_round_up(at.decoded->memory(at.decoded, at.rows), 64));
 }
 

@@ -2,6 +2,7 @@
 #include "convert/engine/plan.h"
 
 #include "common/checked.h"
+#include "convert/engine/io.h"
 
 tsr_unit tsr_step_unit(const tsr_step *step, uint64_t unit)
 {
@@ -30,9 +31,9 @@ uint64_t tsr_step_unit_bytes(const tsr_step *step)
     const tsr_unit unit = tsr_step_unit(step, step->op->largest == NULL ? 0 : step->op->largest(step));
     uint64_t bytes = step->op->scratch_bytes == NULL ? 0 : step->op->scratch_bytes(step);
     for (unsigned i = 0; i < TSR_MAX_INPUTS; i++)
-        bytes += tsr_round_up(tsr_window_bytes(&unit.in[i]), 64);
+        bytes += tsr_io_room(tsr_window_bytes(&unit.in[i]));
     for (unsigned i = 0; i < step->n_out; i++)
-        bytes += (step->held >> i & 1) != 0 ? 0 : tsr_round_up(tsr_window_bytes(&unit.out[i]), 64);
+        bytes += (step->held >> i & 1) != 0 ? 0 : tsr_io_room(tsr_window_bytes(&unit.out[i]));
     return bytes;
 }
 

@@ -45,10 +45,10 @@ def run_measured(tool, args, stderr_path):
         return process.returncode, usage.ru_maxrss * 1024, seconds, stderr.read().decode(errors="replace")
 
 
-def check_memory(checks, options, job, kind, size, source, work):
-    name = f"{job.name}, {kind}, {size.memory} MiB"
+def check_memory(checks, options, job, kind, size, source, work, io):
+    name = f"{job.name}, {kind}, {size.memory} MiB, {io}"
     target = os.path.join(work, "out")
-    args = jobs.words(job.command, source, target) + ["--memory", f"{size.memory}MiB", "--quiet"]
+    args = jobs.words(job.command, source, target) + ["--memory", f"{size.memory}MiB", "--quiet", "--io", io]
     code, peak, seconds, stderr = run_measured(options.tessera, args, os.path.join(work, "stderr"))
     print(f"{name}: peak {peak / MIB:.0f} MiB, {seconds:.1f} s of CPU")
     checks.check(f"{name}: exit code", code == 0, f"{code}: {stderr.strip()}")
@@ -66,8 +66,8 @@ def check_jobs(checks, options, kind, size, fitting):
             giant = {"bytes": size.remade if jobs.is_remade(alike[0]) else size.giant}
             source = jobs.make_source(options.tessera, options.make, alike[0], kind, os.path.join(work, "source"),
                                       **({"tensors": many} if kind == "many" else giant))
-            for job in alike:
-                check_memory(checks, options, job, kind, size, source, work)
+            for number, job in enumerate(alike):
+                check_memory(checks, options, job, kind, size, source, work, ("direct", "buffered")[number % 2])
 
 
 def plan(checks, options, tensors):

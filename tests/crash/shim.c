@@ -6,7 +6,7 @@
  * - SHIM_COUNT=FILE: when the process ends by itself, it writes the number of allocations to FILE.
  * - SHIM_TRACE=FILE: a line for each call that changes files or makes changes durable: NAME<TAB>PATH[<TAB>PATH].
  * - SHIM_ERROR=CALL:ERRNO[:TEXT]: CALL (flock, pwrite, open, openw to write, access, fsync, stat) fails with ERRNO on
- *   paths that contain TEXT; pwrite with errno 0 writes nothing.
+ *   paths that contain TEXT; pwrite with errno 0 writes nothing. CALL io_uring: the kernel forbids it.
  * - SHIM_RUN=CALL:N: before the N-th CALL (fsync, pread), the shell command in SHIM_COMMAND is run.
  * - SHIM_MXCSR=HEX: the floating-point mode that every thread begins with. */
 /* The shim replaces open and open64 (and their like) separately, so no macro may turn one into the other, */
@@ -334,6 +334,13 @@ int stat(const char *path, struct stat *st)
 int stat64(const char *path, struct stat64 *st)
 {
     return has_error("stat", path) ? -1 : fstatat64(AT_FDCWD, path, st, 0);
+}
+
+/* Of liburing, which asks the kernel without the C library. */
+int io_uring_queue_init(unsigned entries, void *ring, unsigned flags);
+int io_uring_queue_init(unsigned entries, void *ring, unsigned flags)
+{
+    return has_error("io_uring", "") ? -errno : REAL(io_uring_queue_init)(entries, ring, flags);
 }
 
 /* ---- threads ---- */

@@ -1,0 +1,31 @@
+/* One sentence, and one object. */
+#include "cli/io_told.h"
+
+#include "formats/json/json_write.h"
+
+#include <stdio.h>
+
+static bool is_direct(const tsr_io_told *io)
+{
+    return io->reads || io->writes;
+}
+
+const char *tsr_io_text(const tsr_io_told *io, char text[256])
+{
+    snprintf(text, 256, "%s%s%s%s%s", is_direct(io) ? "direct I/O" : "through the page cache",
+             is_direct(io) && io->ring ? " by io_uring" : "", io->why[0] == '\0' ? "" : " (", io->why,
+             io->why[0] == '\0' ? "" : ")");
+    return text;
+}
+
+void tsr_io_json(tsr_text *t, const tsr_io_told *io)
+{
+    tsr_json_key(t, "io");
+    tsr_json_begin_object(t, true);
+    tsr_json_member_string(t, "mode", is_direct(io) ? "direct" : "buffered");
+    tsr_json_member_string(t, "reads", io->reads ? "direct" : "buffered");
+    tsr_json_member_string(t, "writes", io->writes ? "direct" : "buffered");
+    tsr_json_member_string(t, "queue", io->ring ? "io_uring" : "none");
+    tsr_json_member_string(t, "why", io->why);
+    tsr_json_end_object(t);
+}

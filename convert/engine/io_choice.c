@@ -1,0 +1,204 @@
+/* Asks each file and file system once, by trying. */
+#include "convert/engine/io_choice.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum { PROBES = 16 };
+
+static void say(char *why, size_t size, const char *text)
+{
+    snprintf(why, size, "%s", text);
+}
+
+/* ---- what the page cache has ---- */
+
+/* Whether half of a file or more is in the page cache, by a sample of single bytes that are only taken from there. */
+static bool is_cached(int fd, uint64_t bytes)
+{
+    unsigned found = 0;
+    char byte;
+    struct iovec to = {&byte, 1};
+    for (uint64_t i = 0; i < PROBES; i++)
+        found += preadv2(fd, &to, 1, (off_t)(bytes / PROBES * i + bytes / PROBES / 2), RWF_NOWAIT) == 1;
+    return 2 * found >= PROBES;
+}
+
+/* ---- what a file system takes ---- */
+
+/* Whether direct requests that are aligned to pages will do for this file, which is open with O_DIRECT. */
+static bool takes_pages(int fd, char *why, size_t size)
+{
+    struct statfs system;
+    if (fstatfs(fd, &system) == 0 && (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC)) {
+        say(why, size, "its file system is in memory");
+        return false;
+    }
+#ifdef STATX_DIOALIGN
+    struct statx st;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &st) == 0 && (st.stx_mask & STATX_DIOALIGN) != 0 &&
+        (st.stx_dio_offset_align == 0 || st.stx_dio_offset_align > tsr_io_page() ||
+         st.stx_dio_mem_align > tsr_io_page())) {
+        say(why, size, "its file system takes no direct requests of a page");
+        return false;
+    }
+#endif
+    return true;
+}
+
+/* One page is read or written, as a trial. */
+static bool try_page(int fd, bool write, char *why, size_t size)
+{
+    const uint64_t page = tsr_io_page();
+    void *const memory = aligned_alloc(page, page);
+    if (memory == NULL) {
+        say(why, size, "out of memory");
+        return false;
+    }
+    memset(memory, 0, page);
+    const bool fine = (write ? pwrite(fd, memory, page, 0) : pread(fd, memory, page, 0)) >= 0;
+    if (!fine)
+        say(why, size, strerror(errno));
+    free(memory);
+    return fine;
+}
+
+/* The same file as `fd`, and not another one that has its name by now. */
+static bool is_same(int fd, int other)
+{
+    struct stat a, b;
+    return fstat(fd, &a) == 0 && fstat(other, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+int tsr_io_open_read(tsr_io_mode mode, const char *path, int fd, char *why, size_t size)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0 || (uint64_t)st.st_size < (mode == TSR_IO_DIRECT ? TSR_IO_LEAST : TSR_IO_WORTH)) {
+        say(why, size, "its files are small");
+        return -1;
+    }
+    if (mode == TSR_IO_AUTO && is_cached(fd, (uint64_t)st.st_size)) {
+        say(why, size, "it is in the page cache");
+        return -1;
+    }
+    const int direct = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (direct < 0) {
+        say(why, size, strerror(errno));
+        return -1;
+    }
+    if (is_same(fd, direct) && takes_pages(direct, why, size) && try_page(direct, false, why, size))
+        return direct;
+    close(direct);
+    return -1;
+}
+
+/* Tries a file without a name, which leaves nothing behind. */
+static bool takes_writes(const char *dst, char *why, size_t size)
+{
+    const int fd = open(dst, O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        say(why, size, strerror(errno));
+        return false;
+    }
+    const bool takes = takes_pages(fd, why, size) && try_page(fd, true, why, size);
+    close(fd);
+    return takes;
+}
+
+/* ---- choosing ---- */
+
+/* Opens source files; returns how many of the bytes of all of them are read directly, in percent. */
+static unsigned open_sources(tsr_io_choice *c, const tsr_plan *plan, char *why, size_t size)
+{
+    uint64_t direct = 0, all = 0;
+    for (size_t k = 0; k < plan->n_sources; k++) {
+        const tsr_checkpoint *const s = plan->sources[k];
+        for (size_t i = 0; i < s->n_files; i++) {
+            const tsr_file *const f = &s->files[i];
+            int *const to = &c->sources[c->first[k] + i];
+            if (f->archive == NULL)
+                *to = tsr_io_open_read(c->mode, f->path, f->fd, why, size);
+            else
+                say(why, size, "it is compressed");
+            all += f->size;
+            direct += *to >= 0 ? f->size : 0;
+        }
+    }
+    return all == 0 ? 0 : (unsigned)(100.0 * (double)direct / (double)all);
+}
+
+static bool make_tables(tsr_io_choice *c, const tsr_plan *plan)
+{
+    c->n = 0;
+    c->first = calloc(plan->n_sources + 1, sizeof *c->first);
+    for (size_t k = 0; c->first != NULL && k < plan->n_sources; k++) {
+        c->first[k] = c->n;
+        c->n += plan->sources[k]->n_files + plan->sources[k]->n_side_files;
+    }
+    c->sources = malloc((c->n + 1) * sizeof *c->sources);
+    for (size_t i = 0; c->sources != NULL && i < c->n; i++)
+        c->sources[i] = -1;
+    return c->first != NULL && c->sources != NULL;
+}
+
+void tsr_io_choose(tsr_io_choice *c, const tsr_plan *plan, const char *dst)
+{
+    tsr_io_told *const told = &c->told;
+    char reads[64] = "", writes[64] = "its files are small";
+    uint64_t most = 0;
+    if (c->mode == TSR_IO_BUFFERED) {
+        say(told->why, sizeof told->why, "--io buffered");
+        return;
+    }
+    if (!make_tables(c, plan)) {
+        tsr_io_choice_end(c);
+        say(told->why, sizeof told->why, "out of memory for a table of files");
+        return;
+    }
+    const unsigned percent = open_sources(c, plan, reads, sizeof reads);
+    for (size_t i = 0; i < plan->n_files; i++)
+        most = !plan->files[i].appended && plan->files[i].bytes > most ? plan->files[i].bytes : most;
+    told->reads = percent >= 50;
+    told->writes =
+        most >= (c->mode == TSR_IO_DIRECT ? TSR_IO_LEAST : TSR_IO_WORTH) && takes_writes(dst, writes, sizeof writes);
+    snprintf(told->why, sizeof told->why, "%s%s%s%s%s", told->reads ? "" : "source: ", told->reads ? "" : reads,
+             told->reads || told->writes ? "" : "; ", told->writes ? "" : "output: ", told->writes ? "" : writes);
+}
+
+int tsr_io_source(const tsr_io_choice *c, const tsr_tensor *t)
+{
+    return c->sources == NULL ? -1 : c->sources[c->first[t->source] + t->file];
+}
+
+tsr_status tsr_io_open_write(const tsr_io_choice *c, const char *path, int fd, uint64_t bytes, int *direct,
+                             tsr_err *err)
+{
+    *direct = -1;
+    if (!c->told.writes || bytes < (c->mode == TSR_IO_DIRECT ? TSR_IO_LEAST : TSR_IO_WORTH))
+        return TSR_OK;
+    /* A file that has its size and its room need not be locked as a whole by each direct write. */
+    if (fallocate(fd, 0, 0, (off_t)bytes) != 0 && (errno == ENOSPC || errno == EDQUOT))
+        return tsr_fail_errno(err, "%s: cannot make room for %llu bytes", path, U64(bytes));
+    *direct = open(path, O_WRONLY | O_DIRECT | O_CLOEXEC);
+    return TSR_OK;
+}
+
+void tsr_io_choice_end(tsr_io_choice *c)
+{
+    for (size_t i = 0; c->sources != NULL && i < c->n; i++) {
+        if (c->sources[i] >= 0)
+            close(c->sources[i]);
+    }
+    free(c->first);
+    free(c->sources);
+    c->first = NULL;
+    c->sources = NULL;
+}
