@@ -54,6 +54,12 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n) { return data &&
         compiles "$clang" -fsanitize=fuzzer,address,undefined
 }
 
+# For aarch64, with a C library that whole programs can be linked with.
+has_cross_compiler() {
+    have aarch64-linux-gnu-gcc && echo '#include <stdio.h>
+int main(void) { return puts("") < 0; }' | compiles aarch64-linux-gnu-gcc -static
+}
+
 # The package of the sanitizers' libraries carries clang's version: of the clang that is here, or that apt would install.
 clang_runtime() {
     local clang version=
@@ -86,6 +92,9 @@ missing_for() {
     valgrind -q true >/dev/null 2>&1 || echo valgrind libc6-dbg
     have zstd || echo zstd
     have xmllint || echo libxml2-utils
+    [ "$(uname -m)" != aarch64 ] || return 0
+    has_cross_compiler || echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+    have qemu-aarch64 || have qemu-aarch64-static || echo qemu-user
 }
 
 # need_for build|test: installs what is missing, or says what to install and leaves

@@ -216,6 +216,8 @@ collect() {
     add "kill -9 at random moments" python3 tests/crash/crash.py "${tool[@]}"
     add "memory and planning time" python3 tests/crash/memory.py "${tool[@]}"
     add "memory that runs out" python3 tests/crash/allocations.py "${tool[@]}"
+    suite=aarch64
+    add "aarch64, emulated: tests, and the same bytes" tests/aarch64/run.sh "$built"
     suite=unit
     add "unit (ASan, UBSan)" unit_tests build-asan
     suite=crash
@@ -246,7 +248,6 @@ collect() {
     add "golden vectors (ASan, UBSan)" build-asan/tests/golden/check_golden tests/golden/vectors
     add "golden vectors of small groups (ASan, UBSan)" build-asan/tests/golden/check_golden tests/golden/vectors-4bit
     add "golden vectors: what is wrong is refused" tests/golden/refusals.sh "$sanitized/tests/golden/check_golden"
-    add "aarch64: the same bytes" tests/front_door/aarch64.sh "$built"
     suite=front_door
     add "front door: ./dev itself" .venv/bin/python tests/front_door/dev.py "${tool[@]}"
     add "front door: README's commands" python3 tests/front_door/readme.py "${tool[@]}"

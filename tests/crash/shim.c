@@ -200,7 +200,7 @@ static int open_any(const char *path, int flags, mode_t mode)
 {
     if (has_error((flags & O_ACCMODE) == O_RDONLY ? "open" : "openw", path))
         return -1;
-    const int is_new = (flags & O_CREAT) != 0 && syscall(SYS_access, path, F_OK) != 0;
+    const int is_new = (flags & O_CREAT) != 0 && syscall(SYS_faccessat, AT_FDCWD, path, F_OK) != 0;
     const int fd = (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
     if (fd >= 0 && (is_new || (flags & O_TRUNC) != 0))
         note(is_new ? "create" : "write", path, NULL);
@@ -294,7 +294,7 @@ int fdatasync(int fd)
 
 int rename(const char *from, const char *to)
 {
-    const int rc = (int)syscall(SYS_rename, from, to);
+    const int rc = (int)syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to);
     if (rc == 0)
         note("rename", from, to);
     return rc;
@@ -302,7 +302,7 @@ int rename(const char *from, const char *to)
 
 int unlink(const char *path)
 {
-    const int rc = (int)syscall(SYS_unlink, path);
+    const int rc = (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
     if (rc == 0)
         note("unlink", path, NULL);
     return rc;
@@ -310,7 +310,7 @@ int unlink(const char *path)
 
 int mkdir(const char *path, mode_t mode)
 {
-    const int rc = (int)syscall(SYS_mkdir, path, mode);
+    const int rc = (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
     if (rc == 0)
         note("mkdir", path, NULL);
     return rc;
@@ -323,7 +323,7 @@ int flock(int fd, int how)
 
 int access(const char *path, int mode)
 {
-    return has_error("access", path) ? -1 : (int)syscall(SYS_access, path, mode);
+    return has_error("access", path) ? -1 : (int)syscall(SYS_faccessat, AT_FDCWD, path, mode);
 }
 
 int stat(const char *path, struct stat *st)

@@ -1,0 +1,175 @@
+#!/usr/bin/env bash
+# run.sh FOLDER [PART...]: builds for aarch64 with Debian's cross compiler and runs it under qemu-user, beside the build for this
+# machine in FOLDER, whose files its own must equal byte for byte. Parts, all of which one run takes without a name:
+#   golden   the golden vectors
+#   unit     unit tests, of the kernels above all: every form that is chosen there against its definition
+#   bytes    codes, scales, reports and journals of quantize and convert, and what verify says, of both builds
+#   refused  bad usage, bad input and a kill at a few moments
+#   interop  some modules of tests/interop
+# Only by name, for it takes hours of CPU: `whole`, which is every unit test, every module and every file of bad input.
+# Exit code 77: skipped, for want of something that the last line names.
+set -euo pipefail
+native=$(realpath "$1")
+shift
+[ $# -gt 0 ] || set -- golden unit bytes refused interop
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+here=$PWD
+folder=build-aarch64
+
+skip() { echo "skipped: $*"; exit 77; }
+[ "$(uname -m)" != aarch64 ] || skip "this machine is an aarch64 itself: the other checks ran there"
+qemu=$(command -v qemu-aarch64 || command -v qemu-aarch64-static) || skip "no qemu-aarch64 (package qemu-user)"
+command -v aarch64-linux-gnu-gcc >/dev/null || skip "no aarch64-linux-gnu-gcc (packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross)"
+tests/aarch64/libraries.sh $folder-libraries || exit $?
+
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/tessera.XXXXXX")
+trap 'rm -rf "$scratch"' EXIT
+passed=0
+# pass WHAT COMMAND...: quiet unless it fails
+pass() {
+    local what=$1
+    shift
+    "$@" >"$scratch/log" 2>&1 || { echo "failed: $what"; tail -40 "$scratch/log"; exit 1; }
+    passed=$((passed + 1))
+    times >"$scratch/times"
+    printf '%-60s %s\n' "$what" "$(tail -1 "$scratch/times")"
+}
+
+build() {
+    [ -f $folder/build.ninja ] ||
+        meson setup --cross-file $folder-libraries/place.ini --cross-file tests/aarch64/cross.ini $folder -Dwerror=true \
+            -Dauto_features=disabled -Doptimization=1 -Ddebug=false -Dstrip=false || return 1
+    ninja -C $folder "$@"
+}
+foreign() { "$qemu" "$folder/$1" "${@:2}"; }
+# What other programs call as the tool
+tool=$scratch/tessera
+printf '#!/bin/sh\nexec %q %q "$@"\n' "$qemu" "$here/$folder/cli/tessera" >"$tool"
+chmod +x "$tool"
+make=$native/tests/make/make_checkpoint
+
+golden() {
+    pass "build: the golden vectors" build tests/golden/check_golden
+    pass "golden vectors" foreign tests/golden/check_golden tests/golden/vectors
+    pass "golden vectors of small groups" foreign tests/golden/check_golden tests/golden/vectors-4bit
+}
+
+# unit TEST...
+unit() {
+    local test
+    [ $# -gt 0 ] || set -- float_bits float_mode block_fp8 e4m3_decode fp8_gemm group_tops int4_values int_decode mx_codes \
+        mx_error mx_gemm mx_values quantize_tokens turn journal
+    pass "build: the unit tests" build "${@/#/tests/unit/test_}"
+    for test in "$@"; do
+        pass "unit $test" foreign "tests/unit/test_$test"
+    done
+}
+
+# same NAME COMMAND...: both builds run the command, whose outputs, called NAME in this folder and so in the files, are equal to the
+# last byte of the journal.
+same() {
+    local name=$1 side
+    shift
+    for side in native foreign; do
+        rm -rf "$scratch/$side/at"
+        mkdir -p "$scratch/$side/at"
+        ln -s ../.. "$scratch/$side/at/in"
+    done
+    (cd "$scratch/native/at" && "$native/cli/tessera" "$@" --quiet) || return 1
+    (cd "$scratch/foreign/at" && "$tool" "$@" --quiet) || return 1
+    rm "$scratch"/{native,foreign}/at/in
+    find "$scratch"/{native,foreign}/at -name said.json -exec sed -i 's/"seconds": *[0-9.e+-]*/"seconds": 0/g; s/"phase_seconds": *{[^}]*}/"phase_seconds": 0/g' {} +
+    diff -r "$scratch/native/at" "$scratch/foreign/at" || return 1
+    [ ! -e "$scratch/native/at/out" ] || mv "$scratch/native/at/out" "$scratch/$name"
+}
+
+bytes() {
+    local line name
+    pass "build: the tool" build cli/tessera
+    "$make" deepseek-v3 --scale tiny -o "$scratch/v3" >/dev/null
+    "$make" llama --scale tiny -o "$scratch/llama" >/dev/null
+    while read -r name line; do
+        # shellcheck disable=SC2086
+        [ -z "$name" ] || pass "same bytes: $line" same "$name" $line
+    done <<END
+fp8      quantize in/v3 -o out
+ue8m0    quantize in/v3 -o out --scale-fmt ue8m0 --scales mse
+channel  quantize in/llama -o out --scheme fp8-channel
+int8     quantize in/v3 -o out --scheme int8-channel
+w8       quantize in/v3 -o out --scheme int8-weight-only
+azp      quantize in/llama -o out --scheme int4-weight-only --zero-points
+w4       quantize in/llama -o out --scheme int4-weight-only
+nvfp4    quantize in/llama -o out --scheme nvfp4-weight-only
+mse      quantize in/llama -o out --scheme nvfp4-weight-only --scales mse
+mxfp4    quantize in/llama -o out --scheme mxfp4
+mxfp8    quantize in/llama -o out --scheme mxfp8
+bf16     convert in/fp8 -o out --to bf16
+f16      convert in/w4 -o out --to bf16 --dtype f16
+f32      convert in/mxfp8 -o out --to bf16 --dtype f32
+ints     convert in/azp -o out --to bf16
+small    convert in/nvfp4 -o out --to bf16
+blocks   convert in/fp8 -o out --to fp8-block --scale-fmt ue8m0
+moved    convert in/mxfp4 -o out --to fp8-block
+other    convert in/w4 -o out --to mxfp8
+ranks    convert in/channel -o out --to tp --tp 2
+mp       convert in/fp8 -o out --to deepseek-mp --mp 1
+mla      convert in/fp8 -o out --to mla-absorbed --consumer sglang
+blobs    convert in/w4 -o out --to fastertransformer --arch sm80
+archive  convert in/v3 -o out --to archive --shuffle
+verified verify in/fp8 --against in/v3 --json said.json
+told     verify in/channel --against in/llama --json said.json
+forward  verify forward in/channel --against in/llama --json said.json
+END
+}
+
+# killed SECONDS: a run that is killed then, and the same command again, leave what a run leaves that nobody disturbs.
+killed() {
+    local out=$scratch/killed/out code=0
+    rm -rf "$scratch/killed" && mkdir "$scratch/killed" && ln -s .. "$scratch/killed/in"
+    (cd "$scratch/killed" && exec timeout -s KILL "$1" "$tool" quantize in/v3 -o out --quiet) || code=$?
+    [ "$code" = 137 ] || [ "$code" = 0 ] || return 1
+    (cd "$scratch/killed" && "$tool" quantize in/v3 -o out --quiet) || return 1
+    diff -r "$scratch/fp8" "$out"
+}
+
+refused() {
+    local seconds
+    pass "build: the tool" build cli/tessera
+    pass "bad usage" python3 tests/bad_input/bad_usage.py --tessera "$tool" --make "$make"
+    [ -e "$scratch/v3" ] || "$make" deepseek-v3 --scale tiny -o "$scratch/v3" >/dev/null
+    [ -e "$scratch/fp8" ] || pass "same bytes, not killed" same fp8 quantize in/v3 -o out
+    for seconds in 0.05 0.1 0.15 0.2 0.3; do
+        pass "kill -9 after $seconds s, and again" killed "$seconds"
+    done
+}
+
+# interop MODULE...
+interop() {
+    local module
+    [ $# -gt 0 ] || set -- activations exits
+    [ -x .venv/bin/python ] || { echo "left out: interop, for want of the Python environment .venv, which './dev test' makes"; return; }
+    pass "build: the tool" build cli/tessera
+    for module in "$@"; do
+        pass "interop $module" env TESSERA="$tool" MAKE_CHECKPOINT="$make" \
+            .venv/bin/python -m pytest -q --tb=short -p no:cacheprovider "tests/interop/test_$module.py"
+    done
+}
+
+whole() {
+    local names
+    build tests/unit/test_float_bits >"$scratch/log" # configured: Ninja's list has the names
+    mapfile -t names < <(ninja -C $folder -t targets all | sed -n 's,^tests/unit/test_\([a-z0-9_]*\): c_LINKER.*,\1,p' | sort)
+    golden
+    unit "${names[@]}"
+    bytes
+    refused
+    pass "kill -9 at a few moments of every job" python3 tests/crash/crash.py --tessera "$tool" --make "$make" --kills 6
+    pass "bad input" python3 tests/bad_input/bad_input.py --tessera "$tool"
+    mapfile -t names < <(printf '%s\n' tests/interop/test_*.py | sed 's,.*/test_\(.*\)\.py,\1,')
+    interop "${names[@]}"
+}
+
+for part in "$@"; do
+    "$part"
+done
+echo "$passed passed, 0 failed"

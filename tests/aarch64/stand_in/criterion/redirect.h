@@ -1,0 +1,26 @@
+/* What the unit tests use of Criterion's redirection: stdout of a test goes into a file that has no name. */
+#ifndef TSR_TESTS_AARCH64_REDIRECT_H
+#define TSR_TESTS_AARCH64_REDIRECT_H
+
+#include "criterion/criterion.h"
+
+static FILE *unit_stdout;
+
+static inline void cr_redirect_stdout(void)
+{
+    unit_stdout = tmpfile();
+    cr_assert(unit_stdout != NULL && dup2(fileno(unit_stdout), STDOUT_FILENO) == STDOUT_FILENO);
+}
+
+static inline bool unit_printed(const char *wanted)
+{
+    char text[1 << 16];
+    fflush(stdout);
+    rewind(unit_stdout);
+    text[fread(text, 1, sizeof text - 1, unit_stdout)] = '\0';
+    return strcmp(text, wanted) == 0;
+}
+
+#define cr_assert_stdout_eq_str(text, ...) UNIT_ASSERT(unit_printed(text), "stdout is " #text, __VA_ARGS__)
+
+#endif
