@@ -73,7 +73,7 @@ clang_runtime() {
         bookworm) echo 14 ;; noble) echo 18 ;; *) echo 19 ;; esac)}-dev"
 }
 
-# missing_for build|test: packages for what is not there
+# missing_for build|test|bench: packages for what is not there
 missing_for() {
     has_compiler || echo gcc libc6-dev
     have meson || echo meson
@@ -83,6 +83,7 @@ missing_for() {
     has_library libzstd zstd.h || echo libzstd-dev
     has_chart_js || echo libjs-chart.js
     has_venv || echo python3-venv
+    [ "$1" != bench ] || have fio || echo fio
     [ "$1" = test ] || return 0
     have gcc || echo gcc
     have c++ || have g++ || echo g++
@@ -97,7 +98,7 @@ missing_for() {
     have qemu-aarch64 || have qemu-aarch64-static || echo qemu-user
 }
 
-# need_for build|test: installs what is missing, or says what to install and leaves
+# need_for build|test|bench: installs what is missing, or says what to install and leaves
 need_for() {
     local task=$1 missing root=() install=(apt-get install -y --no-install-recommends)
     missing=$(missing_for "$task" | tr '\n' ' ')

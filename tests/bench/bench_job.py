@@ -1,9 +1,17 @@
-"""The whole job beside cp -r: quantizing beside a copy of its input, and beside the formula in NumPy; casting FP8 to
-BF16 beside a copy of its output. One run, page cache warm for all.
+"""Whole jobs beside what the disk gives. Cold and durable on both sides: the source is dropped from the page cache before each turn,
+and a turn ends when the output is on the disk.
 
-cp and tessera take turns; every output is deleted, and the disk synced, before the next turn. Medians are compared."""
+With direct I/O a job is held against fio, which reads and writes as many bytes, at once, past the page cache; in the page cache,
+against cp and an fsync of each file (of the job's input for quantize, of its output for convert). All take turns, in an order that
+changes; medians are compared. CPU time, user and system, is told for each gigabyte of input (quantize) or output (convert). Kernels
+are measured by bench_kernels; the formula in NumPy, one core and arithmetic only, gives a scale."""
 
 import argparse
+import collections
+import ctypes
+import json
+import mmap
+import os
 import shutil
 import statistics
 import subprocess
@@ -11,22 +19,183 @@ import sys
 import time
 from pathlib import Path
 
-import ml_dtypes
-import numpy as np
+import machine
 
-TURNS = 5
-LIMIT = 1.0  # of cp's time
+TURNS = 3
+BLOCK = "4M"
+# With each way of I/O a job may take so much of its rival's time: of fio's, or of cp's with its fsync.
+LIMITS = {"direct": 1 / 0.9, "buffered": 1.0}
+
+Turn = collections.namedtuple("Turn", "wall cpu cached")  # seconds; share of the source that was in the page cache
 
 
-def timed(command):
-    subprocess.run(["sync"], check=True)
+# ---- files ----
+
+def files_below(folder):
+    return sorted(path for path in Path(folder).rglob("*") if path.is_file())
+
+
+def size_of(folder):
+    return sum(path.stat().st_size for path in files_below(folder))
+
+
+def sync_files(folder):
+    """Makes what was written durable: an fsync of each file, and of the folders."""
+    for path in [*files_below(folder), *(p for p in Path(folder).rglob("*") if p.is_dir()), Path(folder)]:
+        fd = os.open(path, os.O_RDONLY)
+        os.fsync(fd)
+        os.close(fd)
+
+
+def cached_bytes(path):
+    """How many bytes of a file the page cache holds."""
+    size, page = path.stat().st_size, mmap.PAGESIZE
+    if size == 0:
+        return 0
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    pages = (size + page - 1) // page
+    with path.open("rb") as file:
+        at = libc.mmap(None, ctypes.c_size_t(size), mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), ctypes.c_long(0))
+    held = (ctypes.c_ubyte * pages)()
+    libc.mincore(ctypes.c_void_p(at), ctypes.c_size_t(size), held)
+    libc.munmap(ctypes.c_void_p(at), ctypes.c_size_t(size))
+    return sum(byte & 1 for byte in held) * page
+
+
+def make_cold(folder):
+    """Drops a folder's files from the page cache. Returns the share that stays there."""
+    os.sync()
+    for path in files_below(folder):
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return sum(map(cached_bytes, files_below(folder))) / max(1, size_of(folder))
+
+
+# ---- one turn of each ----
+
+def run(command):
+    """(wall seconds, CPU seconds) of a command and its children."""
     began = time.perf_counter()
-    subprocess.run([str(word) for word in command], check=True)
-    return time.perf_counter() - began
+    process = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise SystemExit(f"{' '.join(map(str, command))}: exit {process.returncode}")
+    return time.perf_counter() - began, usage.ru_utime + usage.ru_stime
 
+
+class Job:
+    """tessera, with so many threads and one way of I/O."""
+
+    def __init__(self, command, source, threads, io):
+        self.command = [*command, "--threads", threads, "--io", io]
+        self.source, self.io = source, io
+        self.name = f"tessera, {threads} thread{'s' if threads > 1 else ''}, --io {io}"
+
+    def turn(self, scratch):
+        cached = make_cold(self.source)
+        wall, cpu = run([*self.command, "-o", scratch])
+        return Turn(wall, cpu, cached)
+
+
+class Copy:
+    """cp of a folder, and an fsync of each file."""
+
+    name = "cp and fsync"
+
+    def __init__(self, folder):
+        self.source = folder
+
+    def turn(self, scratch):
+        cached = make_cold(self.source)
+        began = time.perf_counter()
+        _, cpu = run(["cp", "-r", self.source, scratch])
+        sync_files(scratch)
+        return Turn(time.perf_counter() - began, cpu, cached)
+
+
+class Fio:
+    """fio, which reads the source and writes as many bytes as the job's output has, at once, past the page cache where that can be
+    done, and syncs what it wrote."""
+
+    def __init__(self, source, written):
+        self.source, self.written = source, written
+        self.engine, self.direct = "psync", 0
+        self.name = "fio"
+
+    def find_way(self, scratch):
+        """The first of these that works on this file system and kernel."""
+        for self.engine, self.direct in ("io_uring", 1), ("libaio", 1), ("psync", 1), ("psync", 0):
+            if subprocess.run(self.words(scratch, [scratch / "tried"], 1 << 22), capture_output=True).returncode == 0:
+                break
+        shutil.rmtree(scratch)
+        self.name = f"fio, {self.engine}, {'O_DIRECT' if self.direct else 'buffered'}"
+
+    def words(self, scratch, sources, written):
+        scratch.mkdir(exist_ok=True)
+        common = ["fio", "--output-format=json", f"--ioengine={self.engine}", f"--direct={self.direct}", f"--bs={BLOCK}", "--iodepth=8",
+                  "--thread"]
+        reads = ["--name=read", "--rw=read", f"--filename={':'.join(map(str, sources))}", "--file_service_type=sequential"]
+        writes = ["--name=write", "--rw=write", f"--filename={scratch / 'written'}", f"--size={written}", "--end_fsync=1"]
+        return [*common, *(reads if sources[0].exists() else []), *writes]
+
+    def turn(self, scratch):
+        cached = make_cold(self.source)
+        large = [path for path in files_below(self.source) if path.stat().st_size > 1 << 20]
+        process = subprocess.run(self.words(scratch, large, self.written), capture_output=True, text=True, check=True)
+        told = json.loads(process.stdout[process.stdout.index("{"):])
+        moved = sum(job["read"]["io_bytes"] + job["write"]["io_bytes"] for job in told["jobs"])
+        expected = sum(path.stat().st_size for path in large) + self.written
+        if abs(moved / expected - 1) > 0.01:
+            raise SystemExit(f"fio moved {moved} bytes in place of {expected}")
+        # Without fio's own start: the time of the job that took longer, its sync included.
+        wall = max(job["job_runtime"] for job in told["jobs"]) / 1000
+        cpu = sum((job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] / 1000 for job in told["jobs"])
+        return Turn(wall, cpu, cached)
+
+
+# ---- all turns ----
+
+def take_turns(racers, scratch):
+    """The turns of each; who begins changes."""
+    turns = {racer.name: [] for racer in racers}
+    for number in range(TURNS):
+        for racer in racers[number % len(racers):] + racers[:number % len(racers)]:
+            turns[racer.name].append(racer.turn(scratch))
+            shutil.rmtree(scratch)
+    return turns
+
+
+def median(turns, what):
+    return statistics.median(getattr(turn, what) for turn in turns)
+
+
+def race(jobs, rivals, gigabytes, scratch):
+    """Prints every racer and every ratio. Returns whether all limits hold."""
+    racers, good = [*jobs, *rivals.values()], True
+    turns = take_turns(racers, scratch)
+    print(f"{'':<38} {'wall':>8} {'spread':>7} {'CPU a GB':>9}  cached before")
+    for racer in racers:
+        walls = [turn.wall for turn in turns[racer.name]]
+        print(f"{racer.name:<38} {median(turns[racer.name], 'wall'):6.2f} s {max(walls) / min(walls):7.2f} "
+              f"{median(turns[racer.name], 'cpu') / gigabytes:7.2f} s  {100 * max(turn.cached for turn in turns[racer.name]):.0f} %")
+    for job in jobs:
+        rival = rivals[job.io]
+        ratio = median(turns[job.name], "wall") / median(turns[rival.name], "wall")
+        held = ratio <= LIMITS[job.io]
+        good = good and held
+        print(f"{job.name}, against {rival.name}: {ratio:.2f} of its time, {1 / ratio:.2f} of its speed (at most {LIMITS[job.io]:.2f} of its time)"
+              f"{'' if held else '  MISSED'}")
+    return good
+
+
+# ---- the jobs ----
 
 def numpy_rate():
     """Bytes of BF16 a second by the formula in NumPy, one [4096, 4096] weight."""
+    import ml_dtypes
+    import numpy as np
     rows = cols = 4096
     x = np.random.default_rng(1).standard_normal((rows, cols), dtype=np.float32).astype(ml_dtypes.bfloat16)
     began = time.perf_counter()
@@ -37,50 +206,29 @@ def numpy_rate():
     return x.nbytes / (time.perf_counter() - began)
 
 
-def size_of(directory):
-    return sum(f.stat().st_size for f in directory.rglob("*") if f.is_file())
-
-
-def warm(directory):
-    for file in directory.rglob("*"):
-        if file.is_file():
-            file.read_bytes()
-
-
-def race(copied, job, out, scratch):
-    """Medians of (cp -r of `copied`, the job, which writes `out`), in turns."""
-    seconds = {"cp": [], "job": []}
-    for _ in range(TURNS):
-        seconds["cp"].append(timed(["cp", "-r", copied, scratch]))
-        shutil.rmtree(scratch)
-        seconds["job"].append(timed(job))
-        shutil.rmtree(out)
-    return statistics.median(seconds["cp"]), statistics.median(seconds["job"])
+def bench(args, command, source, copied):
+    """Races a job whose output is like the folder `made`; `copied`: what cp copies, source or output."""
+    scratch, made = args.dir / "scratch", args.dir / "made"
+    run([*command, "-o", made])
+    written, gigabytes = size_of(made), size_of(source if copied == "source" else made) / 1e9
+    print(f"{size_of(source) / 1e9:.2f} GB read, {written / 1e9:.2f} GB written; CPU for a GB of {'input' if copied == 'source' else 'output'}")
+    fio = Fio(source, written)
+    fio.find_way(args.dir / "tried")
+    jobs = [Job(command, source, threads, io) for io in (("direct", "buffered") if fio.direct else ("buffered",)) for threads in (1, 2)]
+    return race(jobs, {"direct": fio, "buffered": Copy(source if copied == "source" else made)}, gigabytes, scratch)
 
 
 def bench_quantize(args, source):
-    out = args.dir / "out"
-    cp, ours = race(source, [args.tessera, "quantize", source, "-o", out, "--quiet"], out, args.dir / "copy")
-    size, peer = size_of(source), numpy_rate()
-    print(f"{size / 1e9:.2f} GB   cp -r {cp:.2f} s   tessera quantize {ours:.2f} s   ratio {ours / cp:.2f} (limit {LIMIT})")
-    print(f"NumPy, one core, arithmetic only: {peer / 1e9:.3f} GB/s; tessera, whole job: {size / ours / 1e9:.2f} GB/s; "
-          f"{size / ours / peer:.0f} x")
-    return ours <= LIMIT * cp
+    good = bench(args, [args.tessera, "quantize", source, "--quiet"], source, "source")
+    print(f"NumPy, one core, arithmetic only: {numpy_rate() / 1e9:.3f} GB/s")
+    return good
 
 
 def bench_convert(args, source):
-    fp8, cast, out = args.dir / "fp8", args.dir / "cast", args.dir / "out"
-    subprocess.run([args.tessera, "quantize", source, "-o", fp8, "--quiet"], check=True)
+    fp8 = args.dir / "fp8"
+    run([args.tessera, "quantize", source, "-o", fp8, "--quiet"])
     shutil.rmtree(source)
-    command = [args.tessera, "convert", fp8, "--to", "bf16", "--quiet", "-o"]
-    subprocess.run([str(word) for word in [*command, cast]], check=True)
-    warm(cast)
-    warm(fp8)
-    cp, ours = race(cast, [*command, out], out, args.dir / "copy")
-    size = size_of(cast)
-    print(f"{size / 1e9:.2f} GB out   cp -r of it {cp:.2f} s   tessera convert --to bf16 {ours:.2f} s   "
-          f"ratio {ours / cp:.2f} (limit {LIMIT})")
-    return ours <= LIMIT * cp
+    return bench(args, [args.tessera, "convert", fp8, "--to", "bf16", "--quiet"], fp8, "output")
 
 
 def main():
@@ -89,11 +237,11 @@ def main():
     parser.add_argument("--tessera", required=True)
     parser.add_argument("--make", required=True)
     parser.add_argument("--dir", required=True, type=Path)
-    parser.add_argument("--bytes", default="4G")
+    parser.add_argument("--bytes", default="2G")
     args = parser.parse_args()
+    print(machine.describe(args.dir), flush=True)
     source = args.dir / "source"
     subprocess.run([args.make, "bench", "--bytes", args.bytes, "-o", source], check=True)
-    warm(source)
     return 0 if {"quantize": bench_quantize, "convert": bench_convert}[args.job](args, source) else 1
 
 

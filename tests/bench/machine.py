@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""What a benchmark ran on: processor, instruction sets, memory, kernel, disk; and how restless the machine is, as the spread of many
+short turns of memcpy. Ratios of one run can be compared between machines; where the spread is wide, they are to be repeated."""
+
+import os
+import platform
+import sys
+import time
+
+SETS = {"avx2": "AVX2", "avx512bw": "AVX-512", "avx512vbmi": "VBMI", "gfni": "GFNI", "asimd": "NEON", "sve": "SVE"}
+TURNS, BYTES = 60, 64 << 20
+
+
+def field(path, name):
+    """The first value of `name : value` in a file of /proc; empty where there is none."""
+    with open(path) as file:
+        for line in file:
+            key, _, value = line.partition(":")
+            if key.strip() == name:
+                return value.strip()
+    return ""
+
+
+def processor():
+    flags = (field("/proc/cpuinfo", "flags") or field("/proc/cpuinfo", "Features")).split()
+    sets = [title for flag, title in SETS.items() if flag in flags]
+    name = field("/proc/cpuinfo", "model name") or platform.machine()
+    return f"{name}, {len(os.sched_getaffinity(0))} processors, {', '.join(sets) or 'no instruction set of ours'}"
+
+
+def disk(folder):
+    """Device and file system that a folder lies on."""
+    wanted, found = os.stat(folder).st_dev, ("?", "?")
+    with open("/proc/self/mounts") as file:
+        for line in file:
+            device, place, kind = line.split()[:3]
+            try:
+                if os.stat(place).st_dev == wanted:
+                    found = device, kind
+            except OSError:
+                continue
+    return f"{found[0]}, {found[1]}"
+
+
+def memcpy_turns():
+    """GB/s read and written of each turn, sorted."""
+    source, target = memoryview(bytearray(os.urandom(1 << 20) * (BYTES >> 20))), memoryview(bytearray(BYTES))
+    rates = []
+    for _ in range(TURNS):
+        began = time.perf_counter()
+        target[:] = source
+        rates.append(2e-9 * BYTES / (time.perf_counter() - began))
+    return sorted(rates)
+
+
+def describe(folder):
+    rates = memcpy_turns()
+    memory = int(field("/proc/meminfo", "MemTotal").split()[0]) / 1e6
+    return (f"machine: {processor()}\n"
+            f"         {memory:.0f} GB of memory, Linux {platform.release()}; {folder}: {disk(folder)}\n"
+            f"         load {os.getloadavg()[0]:.1f}; memcpy of {BYTES >> 20} MiB, {TURNS} turns: best {rates[-1]:.1f} GB/s, median "
+            f"{rates[TURNS // 2]:.1f}, worst {rates[0]:.1f} (spread {rates[-1] / rates[0]:.2f})")
+
+
+if __name__ == "__main__":
+    print(describe(sys.argv[1] if len(sys.argv) > 1 else "."))
