@@ -97,11 +97,10 @@ static float search_scale(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k,
 }
 
 /* The block's statistics in units of the weights; `first` is the flat index of its first element. */
-static tsr_quant_stats block_stats(const tsr_cpu_kernels *k, const tsr_fp8_band *band, const block *b, uint64_t first,
-                                   float scale, uint32_t amax_bits)
+static tsr_quant_stats block_stats(const tsr_fp8_band *band, const block *b, uint64_t first, float scale,
+                                   uint32_t amax_bits, const tsr_block_error *error)
 {
-    tsr_block_error e;
-    measure(k, b, scale, &e);
+    const tsr_block_error e = *error;
     const double s2 = (double)scale * scale;
     const uint64_t columns = band->tensor->shape[band->tensor->rank - 1];
     const uint8_t code = b->codes[e.max_row * b->ld_codes + e.max_col];
@@ -155,7 +154,11 @@ static tsr_status report_not_finite(const tsr_fp8_band *band, const block *b, ui
 
 /* Blocks are taken in groups of about 2048 columns. Such a group makes long runs of memory, and is still small enough
  * that codes are made from what finding amax has left in the cache. */
-enum { GROUP_COLS = 2048, MAX_GROUP = GROUP_COLS };
+enum {
+    GROUP_COLS = 2048,
+    MAX_GROUP = GROUP_COLS, /* blocks of a group */
+    MAX_MEASURED = 64, /* of them are measured while they are encoded; there are more only if they are very narrow */
+};
 
 static size_t group_cols(const tsr_fp8_block *scheme)
 {
@@ -197,21 +200,23 @@ static void find_amax(const tsr_cpu_kernels *k, const block *group, size_t width
         k->amax_f32(group->f32, group->rows, group->cols, group->ld, width, amax);
 }
 
-/* Makes amax, scales by the formula, and codes of a group. */
-static void make_codes(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const block *group, uint32_t *amax,
-                       float *scales)
+/* Makes amax, scales by the formula, and codes of a group. Returns whether it measured them, too. */
+static bool make_codes(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const block *group, uint32_t *amax,
+                       float *scales, tsr_block_error errors[MAX_MEASURED])
 {
     const size_t width = scheme->block_cols;
     const bool power_of_two = scheme->scale_fmt == TSR_SCALE_UE8M0;
     if (group->bf16 != NULL && scheme->scale_fmt != TSR_SCALE_BF16) {
+        const bool measures = !scheme->search && group->cols <= MAX_MEASURED * width;
         k->quantize_e4m3_bf16(group->bf16, group->rows, group->cols, group->ld, width, power_of_two, amax, scales,
-                              group->codes, group->ld_codes);
-        return;
+                              group->codes, group->ld_codes, measures ? errors : NULL);
+        return measures;
     }
     find_amax(k, group, width, amax);
     for (size_t col = 0, i = 0; col < group->cols; col += width, i++)
         scales[i] = as_stored(scheme, k, tsr_e4m3_scale(amax[i], power_of_two));
     encode(k, group, width, scales);
+    return false;
 }
 
 static void note_peak(tsr_block_notes *notes, const tsr_fp8_band *band, const block *b, uint64_t first, float scale,
@@ -231,10 +236,11 @@ static void count_codes(const tsr_fp8_band *band, const block *group)
         tsr_block_count(band->notes, row + r, group->codes + r * group->ld_codes, group->cols, false);
 }
 
-/* Adds what the group's codes and scales cost; `first` is the flat index of its first element. */
+/* Adds what the group's codes and scales cost; `first` is the flat index of its first element. Blocks that were not
+ * measured yet are so now: then `measured` is NULL. */
 static tsr_status measure_group(const tsr_fp8_block *scheme, const tsr_cpu_kernels *k, const tsr_fp8_band *band,
                                 const block *group, uint64_t first, const float *scales, const uint32_t *amax,
-                                tsr_quant_stats *stats, tsr_err *err)
+                                const tsr_block_error *measured, tsr_quant_stats *stats, tsr_err *err)
 {
     const size_t width = scheme->block_cols;
     const uint64_t columns = band->tensor->shape[band->tensor->rank - 1];
@@ -243,7 +249,11 @@ static tsr_status measure_group(const tsr_fp8_block *scheme, const tsr_cpu_kerne
         const block b = part_of(group, col, tsr_min_u64(width, group->cols - col));
         if (amax[i] >= TSR_FP32_INF_BITS)
             return report_not_finite(band, &b, first + col, err);
-        const tsr_quant_stats cost = block_stats(k, band, &b, first + col, scales[i], amax[i]);
+        tsr_block_error error;
+        if (measured == NULL)
+            measure(k, &b, scales[i], &error);
+        const tsr_quant_stats cost =
+            block_stats(band, &b, first + col, scales[i], amax[i], measured == NULL ? &error : &measured[i]);
         tsr_quant_stats_add(stats, &cost);
         if (band->notes == NULL)
             continue;
@@ -277,10 +287,12 @@ tsr_status tsr_fp8_block_quantize(const tsr_fp8_block *scheme, const tsr_cpu_ker
     for (uint64_t col = 0; col < band->cols; col += step) {
         const block group = take_columns(kernels, band, col, tsr_min_u64(step, band->cols - col));
         float *const scales = band->scales + col / scheme->block_cols;
-        make_codes(scheme, kernels, &group, amax, scales);
+        tsr_block_error errors[MAX_MEASURED];
+        const bool measured = make_codes(scheme, kernels, &group, amax, scales, errors);
         if (scheme->search)
             search_group(scheme, kernels, &group, scales, amax);
-        TSR_TRY(measure_group(scheme, kernels, band, &group, band->first + col, scales, amax, stats, err));
+        TSR_TRY(measure_group(scheme, kernels, band, &group, band->first + col, scales, amax, measured ? errors : NULL,
+                              stats, err));
     }
     return TSR_OK;
 }
@@ -294,7 +306,7 @@ tsr_status tsr_fp8_block_measure(const tsr_fp8_block *scheme, const tsr_cpu_kern
         const block group = take_columns(kernels, band, col, tsr_min_u64(step, band->cols - col));
         find_amax(kernels, &group, scheme->block_cols, amax);
         TSR_TRY(measure_group(scheme, kernels, band, &group, band->first + col, band->scales + col / scheme->block_cols,
-                              amax, stats, err));
+                              amax, NULL, stats, err));
     }
     return TSR_OK;
 }

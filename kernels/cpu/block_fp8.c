@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-enum { LANES = 32 }; /* of the error sums: column % LANES */
+enum { LANES = 16 }; /* of the error sums */
 
 void tsr_amax_bf16_ref(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
 {
@@ -62,15 +62,6 @@ float tsr_e4m3_scale(uint32_t amax_bits, bool power_of_two)
     return tsr_f32_from_bits((exponent < 1 ? 1 : exponent > 254 ? 254 : exponent) << 23);
 }
 
-void tsr_quantize_e4m3_bf16_ref(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
-                                bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes, size_t ld_codes)
-{
-    tsr_amax_bf16_ref(x, rows, cols, ld, block_cols, amax);
-    for (size_t col = 0, i = 0; col < cols; col += block_cols, i++)
-        scales[i] = tsr_e4m3_scale(amax[i], power_of_two);
-    tsr_encode_e4m3_bf16_ref(x, rows, cols, ld, block_cols, scales, codes, ld_codes);
-}
-
 void tsr_widen_f16_ref(const uint16_t *x, size_t n, float *out)
 {
     for (size_t i = 0; i < n; i++)
@@ -78,45 +69,49 @@ void tsr_widen_f16_ref(const uint16_t *x, size_t n, float *out)
 }
 
 typedef struct error_sums {
-    float k, reciprocal;
-    float q2[LANES], e2[LANES], qv[LANES];
+    float k, f;
+    float u2[LANES], e2[LANES], uv[LANES];
     tsr_block_error *error;
 } error_sums;
 
 static error_sums begin_error(float scale, tsr_block_error *error)
 {
-    const float k = scale < 0x1p-100f ? 0x1p64f : 1.0f;
+    const float k = tsr_e4m3_boost(scale);
     *error = (tsr_block_error){0};
-    return (error_sums){.k = k, .reciprocal = 1.0f / (scale * k), .error = error};
+    return (error_sums){.k = k, .f = scale * k, .error = error};
 }
 
 static void add_error(error_sums *sums, float x, uint8_t code, size_t row, size_t col)
 {
-    const float q = x * sums->k * sums->reciprocal;
-    const float v = tsr_e4m3_to_f32(code);
-    const float e = q - v;
-    const size_t lane = col % LANES;
+    const float u = x * sums->k, v = tsr_e4m3_to_f32(code), e = fmaf(-v, sums->f, u);
+    const size_t lane = col / 8 % 4 * 4 + col % 4;
     tsr_block_error *error = sums->error;
-    sums->q2[lane] += q * q;
-    sums->e2[lane] += e * e;
-    sums->qv[lane] += q * v;
+    sums->u2[lane] = fmaf(u, u, sums->u2[lane]);
+    sums->e2[lane] = fmaf(e, e, sums->e2[lane]);
+    sums->uv[lane] = fmaf(u, v, sums->uv[lane]);
     if (fabsf(e) > error->max_e) {
         error->max_e = fabsf(e);
         error->max_row = (uint32_t)row;
         error->max_col = (uint32_t)col;
     }
-    error->saturated += fabsf(q) > 464.0f;
+    error->saturated += fabsf(u) > 464.0f * sums->f;
     error->flushed += x != 0 && (code & 0x7F) == 0;
     error->nonzero += x != 0;
 }
 
 static void finish_error(const error_sums *sums)
 {
+    const double f = (double)sums->f;
+    tsr_block_error *error = sums->error;
     for (size_t lane = 0; lane < LANES; lane++) {
-        sums->error->sum_q2 += sums->q2[lane];
-        sums->error->sum_e2 += sums->e2[lane];
-        sums->error->sum_qv += sums->qv[lane];
+        error->sum_q2 += (double)sums->u2[lane];
+        error->sum_e2 += (double)sums->e2[lane];
+        error->sum_qv += (double)sums->uv[lane];
     }
+    error->sum_q2 /= f * f;
+    error->sum_e2 /= f * f;
+    error->sum_qv /= f;
+    error->max_e /= sums->f;
 }
 
 void tsr_error_e4m3_bf16_ref(const uint16_t *x, size_t rows, size_t cols, size_t ld, const uint8_t *codes,
@@ -141,4 +136,17 @@ void tsr_error_e4m3_f32_ref(const float *x, size_t rows, size_t cols, size_t ld,
         }
     }
     finish_error(&sums);
+}
+
+void tsr_quantize_e4m3_bf16_ref(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
+                                bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes, size_t ld_codes,
+                                tsr_block_error *errors)
+{
+    tsr_amax_bf16_ref(x, rows, cols, ld, block_cols, amax);
+    for (size_t col = 0, i = 0; col < cols; col += block_cols, i++)
+        scales[i] = tsr_e4m3_scale(amax[i], power_of_two);
+    tsr_encode_e4m3_bf16_ref(x, rows, cols, ld, block_cols, scales, codes, ld_codes);
+    for (size_t col = 0, i = 0; errors != NULL && col < cols; col += block_cols, i++)
+        tsr_error_e4m3_bf16_ref(x + col, rows, cols - col < block_cols ? cols - col : block_cols, ld, codes + col,
+                                ld_codes, scales[i], &errors[i]);
 }

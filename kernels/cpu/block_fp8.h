@@ -33,36 +33,45 @@ typedef void tsr_encode_e4m3_f32_fn(const float *x, size_t rows, size_t cols, si
  * 2^-126 .. 2^127. amax_bits has to be below TSR_FP32_INF_BITS, else the result means nothing. */
 float tsr_e4m3_scale(uint32_t amax_bits, bool power_of_two);
 
-/* All three in one pass over a band: amax[i] as above, scales[i] = tsr_e4m3_scale(amax[i]), and the codes. If amax[i]
- * says that block i holds Inf or NaN, its scale and codes mean nothing. */
-typedef void tsr_quantize_e4m3_bf16_fn(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
-                                       bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes,
-                                       size_t ld_codes);
-
 /* F16 to FP32, exact; NaN payloads as the hardware gives them (quieted). */
 typedef void tsr_widen_f16_fn(const uint16_t *x, size_t n, float *out);
 
-/* What quantizing one block cost, in units of its scale: q = x / scale, e = q - value(code).
+/* What quantizing one block cost.
  *
- * Sums run in FP32 over 32 lanes (lane = column % 32, rows in order, no fused multiply-add). Then the lanes are added
- * in FP64 in the order 0..31. q is computed as (x * k) * (1 / (scale * k)), where k is 2^64 if scale < 2^-100, else
- * 1, and 1 / (scale * k) is the IEEE FP32 quotient. That is a few ulp from x / scale, far below the error that is
- * measured. */
+ * In FP32: u = x * k, f = scale * k, v = value(code), e = fma(-v, f, u). k is a power of two, mostly 1
+ * (tsr_e4m3_boost). Sums of u * u, e * e and u * v run in FP32 over 16 lanes, each term added by a fused multiply-add, rows
+ * and columns in order; the lane is column / 8 % 4 * 4 + column % 4. Then the lanes are added in FP64 in the order 0..15, and
+ * divided by f * f, f * f and f, which makes them sums in units of the scale. */
 typedef struct tsr_block_error {
-    double sum_q2;    /* sum of q^2 */
-    double sum_e2;    /* sum of e^2 */
-    double sum_qv;    /* sum of q * value(code) */
-    float max_e;      /* largest |e|; 0 for an empty block */
+    double sum_q2;    /* sum of (x / scale)^2 */
+    double sum_e2;    /* sum of (x / scale - v)^2 */
+    double sum_qv;    /* sum of x / scale * v */
+    float max_e;      /* the largest |e|, over f; 0 for an empty block */
     uint32_t max_row; /* where it is: the first in row-major order */
     uint32_t max_col;
-    uint32_t saturated; /* how many |q| > 464: they would round to more than 448, so clamping moved them */
+    uint32_t saturated; /* how many |u| > 464 * f: they would round to more than 448, so clamping moved them */
     uint32_t flushed;   /* how many x != 0 have a code of +-0 */
     uint32_t nonzero;   /* how many x != 0 */
 } tsr_block_error;
+
+/* The k above: it keeps squares within FP32. */
+static inline float tsr_e4m3_boost(float scale)
+{
+    if (scale >= 0x1p-40f && scale <= 0x1p40f)
+        return 1;
+    const uint32_t exponent = tsr_f32_bits(scale) >> 23;
+    return tsr_f32_from_bits((exponent < 253 ? 254 - exponent : 1) << 23);
+}
 
 typedef void tsr_error_e4m3_bf16_fn(const uint16_t *x, size_t rows, size_t cols, size_t ld, const uint8_t *codes,
                                     size_t ld_codes, float scale, tsr_block_error *error);
 typedef void tsr_error_e4m3_f32_fn(const float *x, size_t rows, size_t cols, size_t ld, const uint8_t *codes,
                                    size_t ld_codes, float scale, tsr_block_error *error);
+
+/* All in one pass over a band: amax[i] as above, scales[i] = tsr_e4m3_scale(amax[i]), the codes and, unless `errors` is
+ * NULL, what they cost. If amax[i] says that block i holds Inf or NaN, its scale, codes and errors mean nothing. */
+typedef void tsr_quantize_e4m3_bf16_fn(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
+                                       bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes,
+                                       size_t ld_codes, tsr_block_error *errors);
 
 #endif

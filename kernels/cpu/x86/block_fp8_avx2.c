@@ -119,9 +119,10 @@ void tsr_encode_e4m3_f32_avx2(const float *x, size_t rows, size_t cols, size_t l
 }
 
 void tsr_quantize_e4m3_bf16_avx2(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
-                                 bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes, size_t ld_codes)
+                                 bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes, size_t ld_codes,
+                                 tsr_block_error *errors)
 {
-    const band b = {x, rows, cols, ld, power_of_two, codes, ld_codes};
+    const band b = {x, rows, cols, ld, power_of_two, codes, ld_codes, errors};
     quantize_band(&b, block_cols, amax, scales);
 }
 
@@ -137,109 +138,18 @@ void tsr_widen_f16_avx2(const uint16_t *x, size_t n, float *out)
     }
 }
 
-enum { PARTS = 4 }; /* of 8 lanes: the 32 lanes of the sums */
-
-typedef struct error_sums {
-    __m256 k, reciprocal;
-    __m256 q2[PARTS], e2[PARTS], qv[PARTS], largest;
-} error_sums;
-
-typedef struct errors8 {
-    __m256 x, q, v, e;
-} errors8;
-
-/* 8 codes as floats: in FP32's position they read 2^120 too small, subnormals included. */
-ALWAYS_INLINE __m256 values_of(const uint8_t *codes, size_t n)
-{
-    uint8_t eight[8] = {0};
-    memcpy(eight, codes, n < 8 ? n : 8);
-    const __m256i c = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)eight));
-    const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(c, _mm256_set1_epi32(0x80)), 24);
-    const __m256i placed = _mm256_slli_epi32(_mm256_and_si256(c, _mm256_set1_epi32(0x7F)), 20);
-    return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_or_si256(sign, placed)), _mm256_set1_ps(0x1p120f));
-}
-
-ALWAYS_INLINE errors8 errors_of(const error_sums *sums, __m256 x, __m256 v)
-{
-    const __m256 q = _mm256_mul_ps(_mm256_mul_ps(x, sums->k), sums->reciprocal);
-    return (errors8){x, q, v, _mm256_sub_ps(q, v)};
-}
-
-static double add_lanes(const __m256 *sums)
-{
-    double total = 0;
-    for (int part = 0; part < PARTS; part++) {
-        float lanes[8];
-        _mm256_storeu_ps(lanes, sums[part]);
-        for (int i = 0; i < 8; i++) {
-            total += (double)lanes[i];
-        }
-    }
-    return total;
-}
-
-ALWAYS_INLINE unsigned count(__m256 mask)
-{
-    return (unsigned)__builtin_popcount((unsigned)_mm256_movemask_ps(mask));
-}
-
-ALWAYS_INLINE void add(error_sums *sums, const errors8 *at, size_t part, tsr_block_error *error)
-{
-    const __m256 zero = _mm256_setzero_ps();
-    sums->q2[part] = _mm256_add_ps(sums->q2[part], _mm256_mul_ps(at->q, at->q));
-    sums->e2[part] = _mm256_add_ps(sums->e2[part], _mm256_mul_ps(at->e, at->e));
-    sums->qv[part] = _mm256_add_ps(sums->qv[part], _mm256_mul_ps(at->q, at->v));
-    sums->largest = _mm256_max_ps(magnitude(at->e), sums->largest);
-    const __m256 nonzero = _mm256_cmp_ps(at->x, zero, _CMP_NEQ_UQ);
-    error->nonzero += count(nonzero);
-    error->flushed += count(_mm256_and_ps(nonzero, _mm256_cmp_ps(at->v, zero, _CMP_EQ_OQ)));
-    error->saturated += count(_mm256_cmp_ps(magnitude(at->q), _mm256_set1_ps(464.0f), _CMP_GT_OQ));
-}
-
-ALWAYS_INLINE void measure(const char *x, size_t rows, size_t cols, size_t ld_bytes, size_t x_bytes, load8_fn *load,
-                           const uint8_t *codes, size_t ld_codes, float scale, tsr_block_error *error)
-{
-    const float k = scale < 0x1p-100f ? 0x1p64f : 1.0f;
-    error_sums sums = {.k = _mm256_set1_ps(k), .reciprocal = _mm256_set1_ps(1.0f / (scale * k))};
-    *error = (tsr_block_error){0};
-    for (size_t row = 0; row < rows; row++) {
-        for (size_t col = 0; col < cols; col += 8) {
-            const errors8 at = errors_of(&sums, load(x + row * ld_bytes + col * x_bytes, cols - col),
-                                         values_of(codes + row * ld_codes + col, cols - col));
-            add(&sums, &at, col / 8 % PARTS, error);
-        }
-    }
-    error->sum_q2 = add_lanes(sums.q2);
-    error->sum_e2 = add_lanes(sums.e2);
-    error->sum_qv = add_lanes(sums.qv);
-    const uint32_t bits = largest_of(_mm256_castps_si256(sums.largest));
-    memcpy(&error->max_e, &bits, sizeof bits);
-    if (bits == 0) {
-        return;
-    }
-    for (size_t row = 0; row < rows; row++) {
-        for (size_t col = 0; col < cols; col += 8) {
-            const __m256 e = errors_of(&sums, load(x + row * ld_bytes + col * x_bytes, cols - col),
-                                       values_of(codes + row * ld_codes + col, cols - col))
-                                 .e;
-            const int found = _mm256_movemask_ps(_mm256_cmp_ps(magnitude(e), _mm256_set1_ps(error->max_e), _CMP_EQ_OQ));
-            if (found != 0) {
-                error->max_row = (uint32_t)row;
-                error->max_col = (uint32_t)(col + (size_t)__builtin_ctz((unsigned)found));
-                return;
-            }
-        }
-    }
-}
-
 void tsr_error_e4m3_bf16_avx2(const uint16_t *x, size_t rows, size_t cols, size_t ld, const uint8_t *codes,
                               size_t ld_codes, float scale, tsr_block_error *error)
 {
-    measure((const char *)x, rows, cols, ld * sizeof *x, sizeof *x, load8_bf16, codes, ld_codes, scale, error);
+    const error_input in = {x, rows, cols, ld, codes, ld_codes};
+    if (!measure_block(&in, true, scale, error))
+        tsr_error_e4m3_bf16_ref(x, rows, cols, ld, codes, ld_codes, scale, error);
 }
 
 void tsr_error_e4m3_f32_avx2(const float *x, size_t rows, size_t cols, size_t ld, const uint8_t *codes, size_t ld_codes,
                              float scale, tsr_block_error *error)
 {
-    measure((const char *)x, rows, cols, ld * sizeof *x, sizeof *x, load8_f32, codes, ld_codes, scale, error);
+    const error_input in = {x, rows, cols, ld, codes, ld_codes};
+    if (!measure_block(&in, false, scale, error))
+        tsr_error_e4m3_f32_ref(x, rows, cols, ld, codes, ld_codes, scale, error);
 }

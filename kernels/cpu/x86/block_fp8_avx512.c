@@ -71,9 +71,10 @@ void tsr_encode_e4m3_f32_avx512(const float *x, size_t rows, size_t cols, size_t
 }
 
 void tsr_quantize_e4m3_bf16_avx512(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
-                                   bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes, size_t ld_codes)
+                                   bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes, size_t ld_codes,
+                                   tsr_block_error *errors)
 {
-    const band b = {x, rows, cols, ld, power_of_two, codes, ld_codes};
+    const band b = {x, rows, cols, ld, power_of_two, codes, ld_codes, errors};
     quantize_band(&b, block_cols, amax, scales);
 }
 
@@ -89,155 +90,18 @@ void tsr_widen_f16_avx512(const uint16_t *x, size_t n, float *out)
     }
 }
 
-/* 32 codes as floats. Shifted to where BF16 has its exponent, they read 2^120 too small; that holds for subnormals,
- * too. */
-ALWAYS_INLINE f32x32 values_of(__m256i codes)
-{
-    const __m512i words = _mm512_srai_epi16(_mm512_slli_epi16(_mm512_cvtepu8_epi16(codes), 8), 4);
-    const f32x32 small = unpack_bf16(_mm512_and_si512(words, _mm512_set1_epi16((short)0x87F0)));
-    const __m512 up = _mm512_set1_ps(0x1p120f);
-    return (f32x32){_mm512_mul_ps(small.lo, up), _mm512_mul_ps(small.hi, up)};
-}
-
-typedef struct error_sums {
-    __m512 k, reciprocal;
-    f32x32 q2, e2, qv;
-    uint64_t saturated, flushed, nonzero;
-} error_sums;
-
-typedef struct errors32 {
-    f32x32 x, q, v, e;
-} errors32;
-
-ALWAYS_INLINE errors32 errors_of(const error_sums *sums, f32x32 x, f32x32 v)
-{
-    const f32x32 q = {_mm512_mul_ps(_mm512_mul_ps(x.lo, sums->k), sums->reciprocal),
-                      _mm512_mul_ps(_mm512_mul_ps(x.hi, sums->k), sums->reciprocal)};
-    return (errors32){x, q, v, {_mm512_sub_ps(q.lo, v.lo), _mm512_sub_ps(q.hi, v.hi)}};
-}
-
-ALWAYS_INLINE void add_products(f32x32 *sum, f32x32 a, f32x32 b)
-{
-    sum->lo = _mm512_add_ps(sum->lo, _mm512_mul_ps(a.lo, b.lo));
-    sum->hi = _mm512_add_ps(sum->hi, _mm512_mul_ps(a.hi, b.hi));
-}
-
-ALWAYS_INLINE unsigned both(__mmask16 lo, __mmask16 hi)
-{
-    return _mm512_kunpackw(hi, lo);
-}
-
-/* The lane-wise maximum of largest and |e|. max_ps gives its second operand when one is NaN: a NaN is passed over. */
-ALWAYS_INLINE __m512 larger(__m512 largest, f32x32 e)
-{
-    return _mm512_max_ps(_mm512_abs_ps(e.hi), _mm512_max_ps(_mm512_abs_ps(e.lo), largest));
-}
-
-ALWAYS_INLINE void count(error_sums *sums, const errors32 *at)
-{
-    const __m512 zero = _mm512_setzero_ps(), limit = _mm512_set1_ps(464.0f);
-    const unsigned saturated = both(_mm512_cmp_ps_mask(_mm512_abs_ps(at->q.lo), limit, _CMP_GT_OQ),
-                                    _mm512_cmp_ps_mask(_mm512_abs_ps(at->q.hi), limit, _CMP_GT_OQ));
-    const unsigned nonzero =
-        both(_mm512_cmp_ps_mask(at->x.lo, zero, _CMP_NEQ_UQ), _mm512_cmp_ps_mask(at->x.hi, zero, _CMP_NEQ_UQ));
-    const unsigned zero_code =
-        both(_mm512_cmp_ps_mask(at->v.lo, zero, _CMP_EQ_OQ), _mm512_cmp_ps_mask(at->v.hi, zero, _CMP_EQ_OQ));
-    sums->saturated += (unsigned)_mm_popcnt_u32(saturated);
-    sums->nonzero += (unsigned)_mm_popcnt_u32(nonzero);
-    sums->flushed += (unsigned)_mm_popcnt_u32(nonzero & zero_code);
-}
-
-/* Lane sums in column order, added in FP64 as the reference does. */
-static double add_lanes(f32x32 sums)
-{
-    float lo[16], hi[16];
-    double total = 0;
-    _mm512_storeu_ps(lo, sums.lo);
-    _mm512_storeu_ps(hi, sums.hi);
-    for (int column = 0; column < 32; column++) {
-        const int lane = column / 8 * 4 + column % 4;
-        total += (double)(column % 8 < 4 ? lo : hi)[lane];
-    }
-    return total;
-}
-
-/* The columns, of 32 in their order, whose bits are set in the masks of lo and hi. */
-ALWAYS_INLINE uint32_t in_column_order(__mmask16 lo, __mmask16 hi)
-{
-    return _pdep_u32(lo, 0x0F0F0F0Fu) | _pdep_u32(hi, 0xF0F0F0F0u);
-}
-
-/* A block of elements of x_bytes, as the error functions see it. */
-typedef struct error_input {
-    const char *x;
-    const uint8_t *codes;
-    size_t rows, cols, ld_bytes, x_bytes, ld_codes;
-} error_input;
-
-ALWAYS_INLINE errors32 errors_at(const error_sums *sums, const error_input *in, load32_fn *load, size_t row, size_t col)
-{
-    const __mmask32 lanes = first_lanes(in->cols - col);
-    return errors_of(sums, load(in->x + row * in->ld_bytes + col * in->x_bytes, lanes),
-                     values_of(_mm256_maskz_loadu_epi8(lanes, in->codes + row * in->ld_codes + col)));
-}
-
-/* Finds the first |e| that equals the largest. */
-ALWAYS_INLINE void locate(const error_sums *sums, const error_input *in, load32_fn *load, tsr_block_error *error)
-{
-    const __m512 largest = _mm512_set1_ps(error->max_e);
-    for (size_t row = 0; row < in->rows; row++) {
-        for (size_t col = 0; col < in->cols; col += 32) {
-            const f32x32 e = errors_at(sums, in, load, row, col).e;
-            const uint32_t found = in_column_order(_mm512_cmp_ps_mask(_mm512_abs_ps(e.lo), largest, _CMP_EQ_OQ),
-                                                   _mm512_cmp_ps_mask(_mm512_abs_ps(e.hi), largest, _CMP_EQ_OQ));
-            if (found != 0) {
-                error->max_row = (uint32_t)row;
-                error->max_col = (uint32_t)(col + (size_t)__builtin_ctz(found));
-                return;
-            }
-        }
-    }
-}
-
-ALWAYS_INLINE void measure(const error_input *in, load32_fn *load, float scale, tsr_block_error *error)
-{
-    const float k = scale < 0x1p-100f ? 0x1p64f : 1.0f;
-    error_sums sums = {.k = _mm512_set1_ps(k), .reciprocal = _mm512_set1_ps(1.0f / (scale * k))};
-    __m512 largest = _mm512_setzero_ps();
-    for (size_t row = 0; row < in->rows; row++) {
-        for (size_t col = 0; col < in->cols; col += 32) {
-            const errors32 at = errors_at(&sums, in, load, row, col);
-            add_products(&sums.q2, at.q, at.q);
-            add_products(&sums.e2, at.e, at.e);
-            add_products(&sums.qv, at.q, at.v);
-            largest = larger(largest, at.e);
-            count(&sums, &at);
-        }
-    }
-    *error = (tsr_block_error){
-        .sum_q2 = add_lanes(sums.q2),
-        .sum_e2 = add_lanes(sums.e2),
-        .sum_qv = add_lanes(sums.qv),
-        .max_e = _mm512_reduce_max_ps(largest),
-        .saturated = (uint32_t)sums.saturated,
-        .flushed = (uint32_t)sums.flushed,
-        .nonzero = (uint32_t)sums.nonzero,
-    };
-    if (error->max_e > 0) {
-        locate(&sums, in, load, error);
-    }
-}
-
 void tsr_error_e4m3_bf16_avx512(const uint16_t *x, size_t rows, size_t cols, size_t ld, const uint8_t *codes,
                                 size_t ld_codes, float scale, tsr_block_error *error)
 {
-    const error_input in = {(const char *)x, codes, rows, cols, ld * sizeof *x, sizeof *x, ld_codes};
-    measure(&in, load32_bf16, scale, error);
+    const error_input in = {x, rows, cols, ld, codes, ld_codes};
+    if (!measure_block(&in, true, scale, error))
+        tsr_error_e4m3_bf16_ref(x, rows, cols, ld, codes, ld_codes, scale, error);
 }
 
 void tsr_error_e4m3_f32_avx512(const float *x, size_t rows, size_t cols, size_t ld, const uint8_t *codes,
                                size_t ld_codes, float scale, tsr_block_error *error)
 {
-    const error_input in = {(const char *)x, codes, rows, cols, ld * sizeof *x, sizeof *x, ld_codes};
-    measure(&in, load32_f32, scale, error);
+    const error_input in = {x, rows, cols, ld, codes, ld_codes};
+    if (!measure_block(&in, false, scale, error))
+        tsr_error_e4m3_f32_ref(x, rows, cols, ld, codes, ld_codes, scale, error);
 }

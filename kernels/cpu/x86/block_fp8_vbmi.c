@@ -113,8 +113,9 @@ void tsr_encode_e4m3_bf16_vbmi(const uint16_t *x, size_t rows, size_t cols, size
 }
 
 void tsr_quantize_e4m3_bf16_vbmi(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
-                                 bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes, size_t ld_codes)
+                                 bool power_of_two, uint32_t *amax, float *scales, uint8_t *codes, size_t ld_codes,
+                                 tsr_block_error *errors)
 {
-    const band b = {x, rows, cols, ld, power_of_two, codes, ld_codes};
+    const band b = {x, rows, cols, ld, power_of_two, codes, ld_codes, errors};
     quantize_band(&b, block_cols, amax, scales);
 }

@@ -44,6 +44,8 @@ ALWAYS_INLINE size_t block_width(size_t cols, size_t col, size_t block_cols)
     return cols - col < block_cols ? cols - col : block_cols;
 }
 
+#include "kernels/cpu/x86/e4m3_error.h" /* with SEGMENT and block_width */
+
 /* ---- amax ---- */
 
 /* The largest magnitudes, word by word, of `largest` and a row. */
@@ -92,20 +94,33 @@ static __attribute__((noinline)) void encode_rest(const uint16_t *x, size_t n, f
     memcpy(codes, all, n);
 }
 
-/* One row of one block. */
-ALWAYS_INLINE void encode_row(const uint16_t *x, size_t n, const table *t, uint8_t *codes)
+/* One row of one block, and what it costs, unless m is NULL. */
+ALWAYS_INLINE void encode_row(const uint16_t *x, size_t n, const table *t, uint8_t *codes, measured *m, size_t row)
 {
     const size_t whole = n - n % STEP;
-    for (size_t i = 0; i < whole; i += SEGMENT)
-        encode_steps(x + i, whole - i < SEGMENT ? whole - i : SEGMENT, t, codes + i);
-    if (whole < n)
-        encode_rest(x + whole, n - whole, t->scale, codes + whole);
+    for (size_t i = 0; i < whole; i += SEGMENT) {
+        const size_t width = whole - i < SEGMENT ? whole - i : SEGMENT;
+        const bool normal = encode_steps(x + i, width, t, codes + i);
+        if (m != NULL && __builtin_expect(normal, 1))
+            measure_steps(m, x + i, codes + i, width, (known){true, true, true, true}, row, i);
+        else if (m != NULL)
+            measure_any_bf16(m, x + i, codes + i, width, row, i);
+    }
+    if (whole == n)
+        return;
+    encode_rest(x + whole, n - whole, t->scale, codes + whole);
+    if (m != NULL)
+        measure_any_bf16(m, x + whole, codes + whole, n - whole, row, whole);
 }
 
 /* The same, for the last block of a band, where that is narrower. */
-static __attribute__((noinline)) void encode_ragged_row(const uint16_t *x, size_t n, const table *t, uint8_t *codes)
+static __attribute__((noinline)) void encode_ragged_row(const uint16_t *x, size_t n, const table *t, uint8_t *codes,
+                                                        measured *m, size_t row)
 {
-    encode_row(x, n, t, codes);
+    if (m != NULL)
+        encode_row(x, n, t, codes, m, row);
+    else
+        encode_row(x, n, t, codes, NULL, row);
 }
 
 ALWAYS_INLINE void encode_band(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
@@ -114,7 +129,8 @@ ALWAYS_INLINE void encode_band(const uint16_t *x, size_t rows, size_t cols, size
     for (size_t col = 0; col < cols; col += block_cols) {
         const table t = make_table(*scales++);
         for (size_t row = 0; row < rows; row++)
-            encode_row(x + row * ld + col, block_width(cols, col, block_cols), &t, codes + row * ld_codes + col);
+            encode_row(x + row * ld + col, block_width(cols, col, block_cols), &t, codes + row * ld_codes + col, NULL,
+                       row);
     }
 }
 
@@ -129,6 +145,7 @@ typedef struct band {
     bool power_of_two;
     uint8_t *codes;
     size_t ld_codes;
+    tsr_block_error *errors; /* NULL: not wanted */
 } band;
 
 /* Raises found[i] to the magnitudes in one row of the i-th of some blocks. */
@@ -138,8 +155,19 @@ ALWAYS_INLINE void search_row(const uint16_t *x, size_t cols, size_t block_cols,
         found[i] = amax_row(found[i], x + col, block_width(cols, col, block_cols));
 }
 
+/* Ends the measure of the block that begins at column `first`. */
+static __attribute__((noinline)) void finish(const band *b, size_t first, size_t cols, float scale, const measured *m,
+                                             tsr_block_error *error)
+{
+    const error_input in = {b->x + first, b->rows, cols, b->ld, b->codes + first, b->ld_codes};
+    if (m->k == 1)
+        finish_block(m, &in, true, error);
+    else if (!measure_block(&in, true, scale, error)) /* on the way only numbers of usual size are measured */
+        *error = (tsr_block_error){0};
+}
+
 /* Always inlined, so that a constant `block_cols` unrolls the rows of blocks. */
-ALWAYS_INLINE void quantize_blocks(const band *b, size_t block_cols, uint32_t *amax, float *scales)
+ALWAYS_INLINE void quantize_blocks(const band *b, size_t block_cols, bool measures, uint32_t *amax, float *scales)
 {
     const size_t step = GROUP * block_cols;
     vec found[GROUP]; /* for the next group */
@@ -149,14 +177,17 @@ ALWAYS_INLINE void quantize_blocks(const band *b, size_t block_cols, uint32_t *a
         prefetch_read(b->x + (row + 2 * ROWS_AHEAD) * b->ld, block_width(b->cols, 0, step) * sizeof *b->x);
         search_row(b->x + row * b->ld, block_width(b->cols, 0, step), block_cols, found);
     }
-    for (size_t first = 0; first < b->cols; first += step) {
+    for (size_t first = 0, at = 0; first < b->cols; first += step, at += GROUP) {
         const size_t width = block_width(b->cols, first, step), next = first + width;
         const size_t next_width = block_width(b->cols, next, step);
         table tables[GROUP];
+        measured sums[GROUP];
         for (size_t col = 0, i = 0; col < width; col += block_cols, i++) {
-            *amax = v_largest16(found[i]) << 16;
-            *scales = tsr_e4m3_scale(*amax++, b->power_of_two);
-            tables[i] = make_table(*scales++);
+            amax[at + i] = v_largest16(found[i]) << 16;
+            scales[at + i] = tsr_e4m3_scale(amax[at + i], b->power_of_two);
+            tables[i] = make_table(scales[at + i]);
+            if (measures)
+                begin_block(&sums[i], scales[at + i]);
             found[i] = v_zero();
         }
         for (size_t row = 0; row < b->rows; row++) {
@@ -165,25 +196,32 @@ ALWAYS_INLINE void quantize_blocks(const band *b, size_t block_cols, uint32_t *a
             prefetch_read(x + ROWS_AHEAD * b->ld + next, next_width * sizeof *x);
             prefetch_write(codes + ROWS_AHEAD * b->ld_codes, width);
             for (size_t col = 0, i = 0; col < width; col += block_cols, i++) {
+                measured *const m = measures ? &sums[i] : NULL;
                 if (width - col >= block_cols)
-                    encode_row(x + first + col, block_cols, &tables[i], codes + col);
+                    encode_row(x + first + col, block_cols, &tables[i], codes + col, m, row);
                 else
-                    encode_ragged_row(x + first + col, width - col, &tables[i], codes + col);
+                    encode_ragged_row(x + first + col, width - col, &tables[i], codes + col, m, row);
                 if (col + block_cols <= next_width)
                     found[i] = amax_row(found[i], x + next + col, block_cols);
                 else if (col < next_width)
                     found[i] = amax_row(found[i], x + next + col, next_width - col);
             }
         }
+        for (size_t col = 0, i = 0; measures && col < width; col += block_cols, i++)
+            finish(b, first + col, block_width(width, col, block_cols), scales[at + i], &sums[i], &b->errors[at + i]);
     }
 }
 
 ALWAYS_INLINE void quantize_band(const band *b, size_t block_cols, uint32_t *amax, float *scales)
 {
-    if (block_cols == 128)
-        quantize_blocks(b, 128, amax, scales);
+    if (block_cols == 128 && b->errors == NULL)
+        quantize_blocks(b, 128, false, amax, scales);
+    else if (block_cols == 128)
+        quantize_blocks(b, 128, true, amax, scales);
+    else if (b->errors == NULL)
+        quantize_blocks(b, block_cols, false, amax, scales);
     else
-        quantize_blocks(b, block_cols, amax, scales);
+        quantize_blocks(b, block_cols, true, amax, scales);
 }
 
 #endif

@@ -62,4 +62,38 @@ ALWAYS_INLINE uint32_t v_largest16(vec x)
     return ~(uint32_t)_mm_cvtsi128_si32(least) & 0xFFFF;
 }
 
+/* ---- for e4m3_error.h ---- */
+
+typedef __m256 vf;
+enum { PARTS = 2 };
+
+#define f_set1(x)                     _mm256_set1_ps(x)
+#define f_mul(a, b)                   _mm256_mul_ps(a, b)
+#define f_fmadd(a, b, c)              _mm256_fmadd_ps(a, b, c)
+#define f_fnmadd(a, b, c)             _mm256_fnmadd_ps(a, b, c)
+#define f_size(x)                     _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x)
+#define f_larger(x, y)                _mm256_max_ps(f_size(y), x)
+#define f_above(a, b)                 ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)))
+#define f_equals(a, b)                ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(f_size(a), b, _CMP_EQ_OQ)))
+#define f_differs(a, b)               ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_NEQ_UQ)))
+#define v_zip_lo(a, b)                _mm256_unpacklo_epi8(a, b)
+#define v_zip_hi(a, b)                _mm256_unpackhi_epi8(a, b)
+#define v_where_below(x, limit, a, b) _mm256_blendv_epi8(b, a, _mm256_cmpgt_epi8(v_bytes(limit), x))
+#define f_lo_of_words(w)              _mm256_castsi256_ps(_mm256_unpacklo_epi16(v_zero(), w))
+#define f_hi_of_words(w)              _mm256_castsi256_ps(_mm256_unpackhi_epi16(v_zero(), w))
+#define f_lo_of_floats(a, b)          _mm256_permute2f128_ps(a, b, 0x20)
+#define f_hi_of_floats(a, b)          _mm256_permute2f128_ps(a, b, 0x31)
+
+ALWAYS_INLINE vf f_load(const float *p)
+{
+    return _mm256_loadu_ps(p);
+}
+
+ALWAYS_INLINE float f_largest(vf x)
+{
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
 #endif

@@ -77,4 +77,31 @@ ALWAYS_INLINE uint32_t v_largest16(vec x)
     return ~(uint32_t)_mm_cvtsi128_si32(least) & 0xFFFF;
 }
 
+/* ---- for e4m3_error.h ---- */
+
+typedef __m512 vf;
+enum { PARTS = 1 };
+
+#define f_set1(x)                     _mm512_set1_ps(x)
+#define f_mul(a, b)                   _mm512_mul_ps(a, b)
+#define f_fmadd(a, b, c)              _mm512_fmadd_ps(a, b, c)
+#define f_fnmadd(a, b, c)             _mm512_fnmadd_ps(a, b, c)
+#define f_larger(x, y)                _mm512_max_ps(_mm512_abs_ps(y), x)
+#define f_above(a, b)                 ((unsigned)_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ))
+#define f_equals(a, b)                ((unsigned)_mm512_cmp_ps_mask(_mm512_abs_ps(a), b, _CMP_EQ_OQ))
+#define f_differs(a, b)               ((unsigned)_mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ))
+#define f_largest(x)                  _mm512_reduce_max_ps(x)
+#define v_zip_lo(a, b)                _mm512_unpacklo_epi8(a, b)
+#define v_zip_hi(a, b)                _mm512_unpackhi_epi8(a, b)
+#define v_where_below(x, limit, a, b) _mm512_mask_blend_epi8(_mm512_cmplt_epu8_mask(x, v_bytes(limit)), b, a)
+#define f_lo_of_words(w)              _mm512_castsi512_ps(_mm512_unpacklo_epi16(v_zero(), w))
+#define f_hi_of_words(w)              _mm512_castsi512_ps(_mm512_unpackhi_epi16(v_zero(), w))
+#define f_lo_of_floats(a, b)          _mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(2, 0, 2, 0))
+#define f_hi_of_floats(a, b)          _mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(3, 1, 3, 1))
+
+ALWAYS_INLINE vf f_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+
 #endif

@@ -166,6 +166,13 @@ Test(kernels, encode_ordinary_blocks_alike)
     }
 }
 
+static bool same_error(const tsr_block_error *a, const tsr_block_error *b)
+{
+    return memcmp(&a->sum_q2, &b->sum_q2, 3 * sizeof(double)) == 0 &&
+           memcmp(&a->max_e, &b->max_e, sizeof(float)) == 0 && a->max_row == b->max_row && a->max_col == b->max_col &&
+           a->saturated == b->saturated && a->flushed == b->flushed && a->nonzero == b->nonzero;
+}
+
 /* Raw random bits at every width, odd strides, unaligned; bytes around the outputs stay untouched. */
 Test(kernels, agree_on_raw_bits_at_every_width)
 {
@@ -226,12 +233,8 @@ Test(kernels, agree_on_raw_bits_at_every_width)
                 }
                 cr_assert(memcmp(codes[0], codes[1], sizeof codes[0]) == 0, "kind %d mask %u cols %zu scale %a", kind,
                           kMasks[m], cols, (double)scale);
-                cr_assert(memcmp(&error[0].sum_q2, &error[1].sum_q2, 3 * sizeof(double)) == 0 &&
-                              memcmp(&error[0].max_e, &error[1].max_e, sizeof(float)) == 0 &&
-                              error[0].max_row == error[1].max_row && error[0].max_col == error[1].max_col &&
-                              error[0].saturated == error[1].saturated && error[0].flushed == error[1].flushed &&
-                              error[0].nonzero == error[1].nonzero,
-                          "errors: kind %d mask %u cols %zu scale %a", kind, kMasks[m], cols, (double)scale);
+                cr_assert(same_error(&error[0], &error[1]), "errors: kind %d mask %u cols %zu scale %a", kind,
+                          kMasks[m], cols, (double)scale);
             }
         }
     }
@@ -246,6 +249,7 @@ Test(kernels, quantize_bands_alike)
     static uint8_t codes[2][ROWS * COLS];
     static uint32_t amax[2][COLS];
     static float scales[2][COLS];
+    static tsr_block_error errors[2][COLS];
     tsr_cpu_kernels k[MASKS];
     tables(k);
     for (int round = 0; round < 60; round++) {
@@ -259,16 +263,20 @@ Test(kernels, quantize_bands_alike)
         if (round % 7 == 0)
             x[cols - 1] = 0x7FC0;
         for (int power = 0; power < 2; power++) {
-            tsr_quantize_e4m3_bf16_ref(x, ROWS, cols, cols, block_cols, power, amax[0], scales[0], codes[0], cols);
+            tsr_quantize_e4m3_bf16_ref(x, ROWS, cols, cols, block_cols, power, amax[0], scales[0], codes[0], cols,
+                                       errors[0]);
             for (int m = 1; m < MASKS; m++) {
                 memset(codes[1], 0xA5, sizeof codes[1]);
-                k[m].quantize_e4m3_bf16(x, ROWS, cols, cols, block_cols, power, amax[1], scales[1], codes[1], cols);
+                k[m].quantize_e4m3_bf16(x, ROWS, cols, cols, block_cols, power, amax[1], scales[1], codes[1], cols,
+                                        round % 4 == 0 ? NULL : errors[1]);
                 for (size_t col = 0; col < cols; col++) {
                     const size_t b = col / block_cols;
                     cr_assert_eq(amax[0][b], amax[1][b], "mask %u, block %zu of %zu", kMasks[m], b, block_cols);
                     if (amax[0][b] >= TSR_FP32_INF_BITS)
                         continue;
                     cr_assert(memcmp(&scales[0][b], &scales[1][b], sizeof(float)) == 0);
+                    cr_assert(round % 4 == 0 || same_error(&errors[0][b], &errors[1][b]),
+                              "mask %u, errors of block %zu of %zu", kMasks[m], b, block_cols);
                     for (size_t row = 0; row < ROWS; row++)
                         cr_assert_eq(codes[0][row * cols + col], codes[1][row * cols + col],
                                      "mask %u, %zu by %zu at %zu", kMasks[m], cols, block_cols, col);
