@@ -1,5 +1,6 @@
 /* Decodes TILE outputs at a time. Int4 in order is turned while it is packed, and then decoded like rows of any packed
- * int4. Where the columns are of groups in no order, and where codes have 8 bits, the values are turned. */
+ * int4. Where the columns are of groups in no order, and where codes have 8 bits, the values are turned: BF16 of int4 in
+ * registers, anything else in memory. */
 #include "quantize/awq_gptq_decode.h"
 
 #include "common/checked.h"
@@ -15,11 +16,17 @@
  * order. */
 enum { TILE = 128, CHUNK = 128, PACKED_CHUNK = 1024, PER_WORD = 8, LINE = 16 };
 
-/* Scratch: scales and zero points of a tile's outputs, [groups, TILE] each, and again [TILE, groups]; values of CHUNK inputs,
- * [CHUNK, TILE], and the same narrowed to 16 bits; words of AWQ's codes of CHUNK inputs, halfway turned; words of packed
- * rows. */
+/* Elements from one group of a tile's scales to the next: lines in an odd number, or else groups drive each other out of a
+ * cache. */
+enum { GROUPS_APART = TILE + LINE };
+
+/* Scratch: scales and zero points of a tile's outputs, [groups, GROUPS_APART] each; the same again, [TILE, groups], or what the
+ * zero points come to in sums, [groups, GROUPS_APART]; the group of each input; values of CHUNK inputs, [CHUNK, TILE], and the same narrowed to 16 bits; words of AWQ's codes of CHUNK inputs,
+ * halfway turned; words of packed rows. */
 typedef struct room {
-    float *scales, *zero_points, *row_scales, *row_zeros, *columns;
+    float *scales, *zero_points, *row_scales, *row_zeros, *offsets, *columns;
+    uint32_t *order;
+    const uint32_t *group;
     uint16_t *narrowed;
     uint32_t *words, *turned;
 } room;
@@ -39,12 +46,14 @@ static uint64_t words_apart(const tsr_weight *w)
 
 static room divide(const tsr_weight *w, void *scratch)
 {
-    const uint64_t grid = w->grid_cols * TILE;
+    const uint64_t grid = w->grid_cols * GROUPS_APART;
     room r = {.scales = scratch};
     r.zero_points = r.scales + grid;
     r.row_scales = r.zero_points + grid;
     r.row_zeros = r.row_scales + grid;
-    r.columns = r.row_zeros + grid;
+    r.offsets = r.row_zeros;
+    r.order = (uint32_t *)(r.row_zeros + grid);
+    r.columns = (float *)(r.order + w->cols);
     r.narrowed = (uint16_t *)(r.columns + CHUNK * TILE);
     r.turned = (uint32_t *)(r.narrowed + CHUNK * TILE);
     r.words = r.turned + CHUNK * TILE / PER_WORD;
@@ -53,8 +62,8 @@ static room divide(const tsr_weight *w, void *scratch)
 
 size_t tsr_gptq_decode_scratch(const tsr_weight *w)
 {
-    return (CHUNK * TILE + 4 * w->grid_cols * TILE) * sizeof(float) + CHUNK * TILE * sizeof(uint16_t) +
-           (CHUNK * TILE / PER_WORD + words_apart(w) * TILE) * sizeof(uint32_t);
+    return (CHUNK * TILE + 4 * w->grid_cols * GROUPS_APART) * sizeof(float) + CHUNK * TILE * sizeof(uint16_t) +
+           (w->cols + CHUNK * TILE / PER_WORD + words_apart(w) * TILE) * sizeof(uint32_t);
 }
 
 uint64_t tsr_gptq_zero_words(const tsr_weight *w, uint64_t rows)
@@ -62,12 +71,8 @@ uint64_t tsr_gptq_zero_words(const tsr_weight *w, uint64_t rows)
     return tsr_ceil_div(rows * w->bits, 32);
 }
 
-/* How far to shift a word for the code of output 8j + p, and a word of GPTQ's zero points likewise. */
-static unsigned shift_of(const tsr_weight *w, unsigned p)
-{
-    static const uint8_t kAwq[8] = {0, 16, 4, 20, 8, 24, 12, 28};
-    return w->coding == TSR_CODED_AWQ ? kAwq[p] : p * w->bits;
-}
+/* How far to shift AWQ's words for the code of output 8j + p. */
+static const uint8_t kAwqShifts[PER_WORD] = {0, 16, 4, 20, 8, 24, 12, 28};
 
 /* ---- codes that are soon read ---- */
 
@@ -115,6 +120,28 @@ static tsr_status report_scale(const tsr_weight *w, uint64_t group, uint64_t row
                     w->scale->name, U64(group), U64(row), (double)scale, U64(w->scale->offset + at));
 }
 
+/* AWQ's word with its nibbles in the order of the outputs: those of the lower half between those of the upper half. */
+static uint32_t in_order_of_outputs(uint32_t word)
+{
+    const uint32_t bytes = (word ^ word >> 8) & 0x0000FF00;
+    word ^= bytes ^ bytes << 8;
+    const uint32_t nibbles = (word ^ word >> 4) & 0x00F000F0;
+    return word ^ nibbles ^ nibbles << 4;
+}
+
+/* `more` is added to what n outputs have stored. */
+static void take_zeros(const tsr_cpu_kernels *k, const tsr_weight *w, const uint32_t *words, uint64_t n, int more,
+                       float *zeros)
+{
+    int8_t codes[TILE]; /* less the middle of their range */
+    uint32_t ordered[TILE / 4];
+    const uint64_t some = tsr_gptq_zero_words(w, n);
+    for (uint64_t i = 0; i < some; i++)
+        ordered[i] = w->coding == TSR_CODED_AWQ ? in_order_of_outputs(words[i]) : words[i];
+    (w->bits == 4 ? k->unpack_int4 : k->unpack_int8)((const uint8_t *)ordered, n, codes);
+    k->decode_int_f32(codes, n, (float)(-(1 << (w->bits - 1)) - more), 1, zeros);
+}
+
 /* `more` is added to the stored zero points; `largest`: the largest magnitude among the scales. The codes of the first inputs
  * are asked for meanwhile. */
 static tsr_status take_groups(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint64_t first, uint64_t n, int more,
@@ -124,16 +151,13 @@ static tsr_status take_groups(const tsr_cpu_kernels *k, const tsr_gptq_span *spa
     wanted soon = want_rows(span, first, n, 0, tsr_min_u64(packed_chunk(w), w->cols), w->grid_cols);
     const uint64_t words = tsr_gptq_zero_words(w, span->rows);
     const size_t width = tsr_dtype_bytes((tsr_dtype)w->scale_dtype);
-    const unsigned per_word = 32u / w->bits, mask = (1u << w->bits) - 1;
-    unsigned shifts[8];
+    const unsigned per_word = 32u / w->bits;
     uint32_t most = 0;
-    for (unsigned p = 0; p < per_word; p++)
-        shifts[p] = shift_of(w, p);
     for (uint64_t g = 0; g < w->grid_cols; g++) {
         const char *const from = (const char *)span->scales + (g * span->rows + first) * width;
         ask_for_some(&soon);
         const uint32_t *const zeros = (const uint32_t *)span->zero_points + g * words + first / per_word;
-        float *const s = r->scales + g * TILE, *const z = r->zero_points + g * TILE;
+        float *const s = r->scales + g * GROUPS_APART, *const z = r->zero_points + g * GROUPS_APART;
         tsr_widen_to_f32(k, (tsr_dtype)w->scale_dtype, from, n, s);
         uint32_t amax;
         k->amax_f32(s, 1, n, n, n, &amax);
@@ -142,11 +166,7 @@ static tsr_status take_groups(const tsr_cpu_kernels *k, const tsr_gptq_span *spa
                 return report_scale(w, g, span->row + first + i, s[i], err);
         }
         most = amax > most ? amax : most;
-        for (uint64_t i = 0; i < n; i += per_word) {
-            const uint32_t word = zeros[i / per_word];
-            for (unsigned p = 0; p < per_word && i + p < n; p++)
-                z[i + p] = (float)((int)(word >> shifts[p] & mask) + more);
-        }
+        take_zeros(k, w, zeros, n, more, z);
     }
     memcpy(largest, &most, sizeof *largest);
     return TSR_OK;
@@ -171,7 +191,7 @@ static void take_rows(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint6
         const uint64_t some = tsr_min_u64(CHUNK, cols - c);
         k->turn_nibbles(codes + (col + c) * ld + first / PER_WORD, some, eights, ld, r->turned);
         for (unsigned p = 0; p < PER_WORD; p++)
-            k->turn32(r->turned + shift_of(w, p) / 4 * eights, some / PER_WORD, eights, PER_WORD * eights,
+            k->turn32(r->turned + kAwqShifts[p] / 4 * eights, some / PER_WORD, eights, PER_WORD * eights,
                       r->words + p * pitch + c / PER_WORD, PER_WORD * pitch);
     }
 }
@@ -183,8 +203,8 @@ static void decode_rows(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uin
     const tsr_weight *const w = span->weight;
     const uint64_t groups = w->grid_cols, group = w->block.cols, chunk = packed_chunk(w);
     const uint64_t pitch = words_apart(w);
-    k->turn32((const uint32_t *)r->scales, groups, rows, TILE, (uint32_t *)r->row_scales, groups);
-    k->turn32((const uint32_t *)r->zero_points, groups, rows, TILE, (uint32_t *)r->row_zeros, groups);
+    k->turn32((const uint32_t *)r->scales, groups, rows, GROUPS_APART, (uint32_t *)r->row_scales, groups);
+    k->turn32((const uint32_t *)r->zero_points, groups, rows, GROUPS_APART, (uint32_t *)r->row_zeros, groups);
     for (uint64_t col = 0; col < w->cols; col += chunk) {
         const uint64_t cols = tsr_min_u64(chunk, w->cols - col);
         const uint64_t next = col + cols, first_group = col / group;
@@ -199,23 +219,62 @@ static void decode_rows(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uin
     }
 }
 
-/* ---- any codes, in any order ---- */
+/* ---- GPTQ's int4 in any order, to BF16 ---- */
 
-static uint64_t group_of(const tsr_gptq_span *span, uint64_t col)
+/* The group of each column: as it is stored, or else in memory of the room. */
+static const uint32_t *take_order(const tsr_gptq_span *span, const room *r)
 {
-    if (span->group_index == NULL)
-        return col / span->weight->block.cols;
-    return span->weight->group_index->dtype == TSR_I64 ? ((const uint64_t *)span->group_index)[col]
-                                                       : ((const uint32_t *)span->group_index)[col];
+    const tsr_weight *const w = span->weight;
+    const uint64_t *const wide = span->group_index;
+    if (wide != NULL && w->group_index->dtype == TSR_I32)
+        return span->group_index;
+    for (uint64_t col = 0; col < w->cols; col++)
+        r->order[col] = (uint32_t)(wide == NULL ? col / w->block.cols : wide[col]);
+    return r->order;
 }
+
+/* Makes the offsets of a tile's zero points, and says whether products with its scales are then exact. */
+static bool fold_zeros(const tsr_cpu_kernels *k, const tsr_weight *w, uint64_t rows, const room *r)
+{
+    bool exact = w->scale_dtype != TSR_F32;
+    for (uint64_t at = 0; exact && at < w->grid_cols * GROUPS_APART; at += GROUPS_APART)
+        exact = k->fold_zeros(r->scales + at, r->zero_points + at, rows, r->offsets + at);
+    return exact;
+}
+
+static void decode_in_any_order(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint64_t first, uint64_t rows,
+                                const room *r, uint16_t *out)
+{
+    const tsr_weight *const w = span->weight;
+    for (uint64_t col = 0; col < w->cols; col += PACKED_CHUNK) {
+        const uint64_t cols = tsr_min_u64(PACKED_CHUNK, w->cols - col), next = col + cols;
+        const wanted soon = want_rows(span, first, rows, next, tsr_min_u64(PACKED_CHUNK, w->cols - next), 1);
+        tsr_words_ahead ahead = {.at = soon.at, .rows = soon.rows, .cols = soon.cols, .ld = soon.ld};
+        for (uint64_t row = 0; row < rows; row += LINE) { /* the scales of all groups stay in the first cache */
+            const tsr_int4_columns x = {.words =
+                                            (const uint32_t *)span->codes + col / PER_WORD * span->rows + first + row,
+                                        .rows = tsr_min_u64(LINE, rows - row),
+                                        .cols = cols,
+                                        .ld_words = span->rows,
+                                        .group = r->group + col,
+                                        .scale = r->scales + row,
+                                        .offset = r->offsets + row,
+                                        .ld_groups = GROUPS_APART,
+                                        .ahead = &ahead};
+            k->decode_int4_columns_bf16(&x, out + row * w->cols + col, w->cols);
+        }
+    }
+}
+
+/* ---- any codes, in any order ---- */
 
 /* Values of one input for `rows` outputs from `first` on. */
 static void decode_column(const tsr_cpu_kernels *k, const tsr_gptq_span *span, uint64_t first, uint64_t rows,
                           uint64_t col, const room *r, float *y)
 {
     const tsr_weight *const w = span->weight;
-    const uint64_t g = group_of(span, col);
-    const float *const s = r->scales + g * TILE, *const z = r->zero_points + g * TILE;
+    const uint64_t g = r->group[col];
+    const float *const s = r->scales + g * GROUPS_APART, *const z = r->zero_points + g * GROUPS_APART;
     const unsigned per_word = 32u / w->bits, mask = (1u << w->bits) - 1;
     if (w->coding == TSR_CODED_GPTQ) {
         k->decode_column_f32((const uint32_t *)span->codes + col / per_word * span->rows + first, rows,
@@ -224,7 +283,7 @@ static void decode_column(const tsr_cpu_kernels *k, const tsr_gptq_span *span, u
     }
     const uint32_t *const words = (const uint32_t *)span->codes + col * (span->rows / PER_WORD) + first / PER_WORD;
     for (uint64_t i = 0; i < rows; i++)
-        y[i] = ((float)(words[i / PER_WORD] >> shift_of(w, (unsigned)(i % PER_WORD)) & mask) - z[i]) * s[i];
+        y[i] = ((float)(words[i / PER_WORD] >> kAwqShifts[i % PER_WORD] & mask) - z[i]) * s[i];
 }
 
 /* Names the first of some values that is beyond the target's range; rows and columns count from [row, col]. */
@@ -269,10 +328,11 @@ tsr_status tsr_gptq_decode(const tsr_cpu_kernels *kernels, const tsr_gptq_span *
                            void *scratch, tsr_err *err)
 {
     const tsr_weight *const w = span->weight;
-    const room r = divide(w, scratch);
+    room r = divide(w, scratch);
     const float limit = dtype == TSR_F16 ? 65504 : dtype == TSR_BF16 ? 0x1.FEp127f : FLT_MAX;
     const bool in_order = w->bits == 4 && span->group_index == NULL && w->cols % PER_WORD == 0 &&
                           (w->block.cols % 2 == 0 || w->grid_cols == 1);
+    const bool by_columns = w->bits == 4 && w->coding == TSR_CODED_GPTQ && dtype == TSR_BF16;
     for (uint64_t row = 0; row < span->rows; row += TILE) {
         const uint64_t rows = tsr_min_u64(TILE, span->rows - row);
         char *const y = (char *)out + row * w->cols * tsr_dtype_bytes(dtype);
@@ -283,7 +343,14 @@ tsr_status tsr_gptq_decode(const tsr_cpu_kernels *kernels, const tsr_gptq_span *
             decode_rows(kernels, span, row, rows, dtype, &r, y);
             continue;
         }
-        TSR_TRY(take_groups(kernels, span, row, rows, w->zeros_less_one, &r, &largest, err));
+        if (r.group == NULL)
+            r.group = take_order(span, &r);
+        if (in_order)
+            TSR_TRY(take_groups(kernels, span, row, rows, w->zeros_less_one, &r, &largest, err));
+        if (by_columns && safe && fold_zeros(kernels, w, rows, &r)) {
+            decode_in_any_order(kernels, span, row, rows, &r, (uint16_t *)y);
+            continue;
+        }
         TSR_TRY(decode_columns(kernels, span, row, rows, dtype, safe ? INFINITY : limit, &r, y, err));
     }
     return TSR_OK;

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* y = (code - zero_point) * scale: the difference is exact, then comes the IEEE FP32 product, then for BF16 one
- * rounding to nearest even. `zero_point` is an integer in the code's range; `scale` is finite and not negative. */
+ * rounding to nearest even. `zero_point` is an integer of at most 16 bits; `scale` is finite and not negative. */
 typedef void tsr_decode_int_f32_fn(const int8_t *codes, size_t n, float zero_point, float scale, float *y);
 typedef void tsr_decode_int_bf16_fn(const int8_t *codes, size_t n, float zero_point, float scale, uint16_t *y);
 

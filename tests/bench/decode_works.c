@@ -165,6 +165,6 @@ const work kDecodes[] = {
     {"int4 zero points", packed_zeros, PER_WEIGHT_4, {0.5, 0.8, 0.8}},
     {"AWQ to BF16", awq, PER_WEIGHT_4, {0.5, 0.8, 0.8}},
     {"GPTQ to BF16", gptq, PER_WEIGHT_4, {0.5, 0.8, 0.8}},
-    {"GPTQ act-order", gptq_reordered, PER_WEIGHT_4, {0, 0, 0}},
+    {"GPTQ act-order", gptq_reordered, PER_WEIGHT_4, {0.5, 0.8, 0.8}},
 };
 const size_t kDecodeCount = sizeof kDecodes / sizeof *kDecodes;

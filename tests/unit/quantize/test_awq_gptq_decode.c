@@ -1,4 +1,4 @@
-/* AWQ and GPTQ in order, larger than what is decoded at a time, against one value at a time. */
+/* AWQ and GPTQ, in order and in any other, larger than what is decoded at a time, against one value at a time. */
 #include "quantize/awq_gptq_decode.h"
 
 #include "common/float_bits.h"
@@ -11,11 +11,14 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-enum { MOST_ROWS = 264, MOST_COLS = 2432, MOST_GROUPS = MOST_COLS / 32 };
+enum { MOST_ROWS = 264, MOST_COLS = 2432, MOST_GROUPS = MOST_COLS / 16 };
 
 typedef struct matrix {
     uint32_t codes[MOST_ROWS * MOST_COLS / 8], zeros[MOST_GROUPS * MOST_ROWS / 8];
     float scales[MOST_GROUPS * MOST_ROWS];
+    uint16_t narrow_scales[MOST_GROUPS * MOST_ROWS];
+    uint32_t index[MOST_COLS];
+    uint64_t wide_index[MOST_COLS];
 } matrix;
 
 static void fill(matrix *m)
@@ -46,29 +49,39 @@ static tsr_weight weight_of(bool awq, uint64_t rows, uint64_t cols, uint64_t gro
 }
 
 /* As the formats' packages say it: AutoAWQ's order of nibbles, and GPTQ's, whose zero points are stored less one. */
-static uint16_t value_at(const matrix *m, const tsr_weight *w, uint64_t row, uint64_t col)
+static float value_at(const matrix *m, const tsr_weight *w, uint64_t row, uint64_t col)
 {
     static const unsigned kOrder[8] = {0, 4, 1, 5, 2, 6, 3, 7};
-    const uint64_t g = col / w->block.cols;
+    const uint64_t g = w->reordered ? m->index[col] : col / w->block.cols;
     const bool awq = w->coding == TSR_CODED_AWQ;
     const unsigned of_row = 4 * (awq ? kOrder[row % 8] : (unsigned)(row % 8));
     const uint32_t word = awq ? m->codes[col * (w->rows / 8) + row / 8] : m->codes[col / 8 * w->rows + row];
     const int code = (int)(word >> (awq ? of_row : 4 * (unsigned)(col % 8)) & 15);
     const int zero = (int)(m->zeros[g * (w->rows / 8) + row / 8] >> of_row & 15) + (awq ? 0 : 1);
-    return tsr_bf16_from_f32((float)(code - zero) * m->scales[g * w->rows + row]);
+    const uint64_t at = g * w->rows + row;
+    return (float)(code - zero) * (w->scale_dtype == TSR_F32    ? m->scales[at]
+                                   : w->scale_dtype == TSR_BF16 ? tsr_f32_from_bf16(m->narrow_scales[at])
+                                                                : tsr_f32_from_f16(m->narrow_scales[at]));
 }
 
 static void compare(const tsr_cpu_kernels *k, int set, const matrix *m, const tsr_weight *w)
 {
-    const tsr_gptq_span span = {
-        .weight = w, .rows = w->rows, .codes = m->codes, .scales = m->scales, .zero_points = m->zeros};
+    const bool wide = w->reordered && w->group_index->dtype == TSR_I64;
+    const tsr_gptq_span span = {.weight = w,
+                                .rows = w->rows,
+                                .codes = m->codes,
+                                .scales = w->scale_dtype == TSR_F32 ? (const void *)m->scales : m->narrow_scales,
+                                .zero_points = m->zeros,
+                                .group_index = !w->reordered ? NULL
+                                               : wide        ? (const void *)m->wide_index
+                                                             : m->index};
     uint16_t *const got = malloc(w->rows * w->cols * sizeof *got);
     void *const scratch = malloc(tsr_gptq_decode_scratch(w));
     tsr_err err;
     cr_assert_eq(tsr_gptq_decode(k, &span, TSR_BF16, got, scratch, &err), TSR_OK, "%s", err.msg);
     for (uint64_t row = 0; row < w->rows; row++) {
         for (uint64_t col = 0; col < w->cols; col++) {
-            cr_assert_eq(got[row * w->cols + col], value_at(m, w, row, col),
+            cr_assert_eq(got[row * w->cols + col], tsr_bf16_from_f32(value_at(m, w, row, col)),
                          "set %d, coding %d, %d x %d of %d, [%d, %d]", set, w->coding, (int)w->rows, (int)w->cols,
                          (int)w->block.cols, (int)row, (int)col);
         }
@@ -97,6 +110,57 @@ Test(awq_gptq_decode, every_set_decodes_large_matrices_as_the_formats_say)
                 const tsr_weight w = weight_of(awq, sizes[i].rows, sizes[i].cols, sizes[i].group, &kTensor);
                 compare(&k, s, &m, &w);
             }
+        }
+    }
+}
+
+/* Groups by no rule at all, so that some have no column and others more than their size. */
+static void take_any_order(matrix *m, const tsr_weight *w)
+{
+    for (uint64_t col = 0; col < w->cols; col++) {
+        m->index[col] = (uint32_t)(random_bits() % w->grid_cols);
+        m->wide_index[col] = m->index[col];
+    }
+}
+
+/* `odd`: a scale that the fast form must leave to the definition, or 0. */
+static void fill_scales(matrix *m, tsr_dtype dtype, uint16_t odd)
+{
+    const size_t n = sizeof m->narrow_scales / sizeof *m->narrow_scales;
+    for (size_t i = 0; i < n; i++)
+        m->narrow_scales[i] = (uint16_t)((dtype == TSR_BF16 ? 0x3800 : 0x0001) + random_bits() % 0x600);
+    for (size_t i = 7; odd != 0 && i < n; i += 1009)
+        m->narrow_scales[i] = odd;
+}
+
+Test(awq_gptq_decode, every_set_decodes_groups_in_any_order)
+{
+    static const struct {
+        uint64_t rows, cols, group;
+    } sizes[] = {{8, 32, 32}, {136, 1024, 128}, {264, 2432, 128}, {128, 2432, 16}, {72, 1920, 1920}, {200, 1048, 8}};
+    static const struct {
+        tsr_dtype dtype, index;
+        uint16_t odd;
+    } kinds[] = {{TSR_F16, TSR_I32, 0},      {TSR_BF16, TSR_I64, 0},      {TSR_F32, TSR_I32, 0},
+                 {TSR_F16, TSR_I32, 0x8000}, {TSR_BF16, TSR_I32, 0xBC00}, {TSR_F16, TSR_I64, 0x7BFF}};
+    static const tsr_tensor kTensor = {.name = "weight", .rank = 2};
+    static matrix m;
+    fill(&m);
+    for (int s = -1; s < SETS; s++) {
+        tsr_cpu_kernels k;
+        if (s < 0)
+            tsr_cpu_kernels_init(&k, 0);
+        else if (!take_set(s, &k))
+            break;
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes * 6; i++) {
+            const tsr_tensor index = {.dtype = kinds[i % 6].index};
+            tsr_weight w = weight_of(false, sizes[i / 6].rows, sizes[i / 6].cols, sizes[i / 6].group, &kTensor);
+            w.scale_dtype = (uint8_t)kinds[i % 6].dtype;
+            w.reordered = true;
+            w.group_index = &index;
+            take_any_order(&m, &w);
+            fill_scales(&m, kinds[i % 6].dtype, kinds[i % 6].odd);
+            compare(&k, s, &m, &w);
         }
     }
 }

@@ -1,0 +1,41 @@
+/* Values of int4 codes that lie by columns, each column with a group of its own choice (act-order), on the CPU. The functions
+ * allocate nothing, cannot fail and are thread-safe; every form gives the same bits. */
+#ifndef TSR_KERNELS_CPU_INT4_COLUMNS_H
+#define TSR_KERNELS_CPU_INT4_COLUMNS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What is added to a code before it is multiplied: codes of 4 bits are then numbers of one exponent. */
+#define TSR_INT4_RAISE 128.0f
+
+/* Words that are read next: rows of `cols` words, as far as they have not been asked for. */
+typedef struct tsr_words_ahead {
+    const uint32_t *at;
+    size_t rows, cols, ld;
+    size_t asked; /* words of the first row */
+} tsr_words_ahead;
+
+/* The columns of some rows: word [c / 8, r] holds columns c .. c + 7 of row r, the first in its lowest bits. Column c is of
+ * group[c], and group g has the scales and offsets of its rows from g * ld_groups on. Pitches count elements. As many words as
+ * are read are asked for of those `ahead`, unless that is NULL: memory must not be waited for, nor get all the wishes at once. */
+typedef struct tsr_int4_columns {
+    const uint32_t *words;
+    size_t rows, cols, ld_words;
+    const uint32_t *group;
+    const float *scale, *offset;
+    size_t ld_groups;
+    tsr_words_ahead *ahead;
+} tsr_int4_columns;
+
+/* y[r * ld + c] = (TSR_INT4_RAISE + code) * scale + offset, rounded to FP32 once and then to BF16, both to nearest even. Scales
+ * and offsets are finite, and no result is NaN. */
+typedef void tsr_decode_int4_columns_bf16_fn(const tsr_int4_columns *x, uint16_t *y, size_t ld);
+
+/* offset[i] = -(TSR_INT4_RAISE + zero[i]) * scale[i], for zeros that are integers of at most 5 bits, and whether all scales are
+ * positive. If they are, and have at most 16 significant bits (F16 and BF16 have fewer), no product is rounded, and
+ * tsr_decode_int4_columns_bf16_fn gives the bits of (code - zero) * scale, those of its zeros too. */
+typedef bool tsr_fold_zeros_fn(const float *scale, const float *zero, size_t n, float *offset);
+
+#endif
