@@ -156,7 +156,7 @@ static void gptq_reordered(const tsr_cpu_kernels *k, const buffers *b)
 }
 
 const work kDecodes[] = {
-    {"FP8 blocks to BF16", fp8, PER_WEIGHT_8, {0, 0, 0.7}},
+    {"FP8 blocks to BF16", fp8, PER_WEIGHT_8, {0.6, 0.85, 0.85}},
     {"MXFP4 to BF16", mxfp4, PER_WEIGHT_4, {0.5, 0.8, 0.8}},
     {"NVFP4 to BF16", nvfp4, PER_WEIGHT_4, {0.5, 0.8, 0.8}},
     {"MXFP8 to BF16", mxfp8, PER_WEIGHT_8, {0.5, 0.8, 0.8}},

@@ -125,6 +125,37 @@ Test(e4m3_decode, variants_equal_the_reference)
     }
 }
 
+/* Every code, and every code that is neither subnormal nor NaN by itself, because forms take both ways; scales of every
+ * exponent, those beside which results become subnormal or infinite among them, and mantissas that make ties. */
+Test(e4m3_decode, every_code_by_scales_of_every_exponent)
+{
+    enum { CODES = 256, TRIALS = 6 };
+    static const unsigned kMasks[] = {TSR_CPU_AVX2, TSR_CPU_AVX2 | TSR_CPU_AVX512, TSR_CPU_ALL};
+    uint8_t codes[2 * CODES];
+    uint16_t want[2 * CODES], got[2 * CODES];
+    for (int i = 0; i < CODES; i++) {
+        codes[i] = (uint8_t)(i * 37);
+        codes[CODES + i] = (uint8_t)((8 + i * 37 % 119) | (i % 2 << 7));
+    }
+    for (uint32_t at = 0; at < 255 * TRIALS; at++) {
+        const uint32_t mantissa = at % TRIALS == 0   ? 0
+                                  : at % TRIALS == 1 ? 0x7FFFFF
+                                  : at % 2 == 0      ? (uint32_t)random_bits() % 256 << 15
+                                                     : (uint32_t)random_bits() & 0x7FFFFF;
+        const float scale = tsr_f32_from_bits(at / TRIALS << 23 | mantissa), scales[] = {scale, scale};
+        tsr_decode_e4m3_bf16_ref(codes, 1, 2 * CODES, 2 * CODES, CODES, scales, want, 2 * CODES);
+        for (size_t m = 0; m < sizeof kMasks / sizeof *kMasks; m++) {
+            tsr_cpu_kernels k;
+            tsr_cpu_kernels_init(&k, kMasks[m] & tsr_cpu_flags());
+            cr_assert(k.decode_e4m3_bf16(codes, 1, 2 * CODES, 2 * CODES, CODES, scales, got, 2 * CODES));
+            for (int i = 0; i < 2 * CODES; i++)
+                cr_assert_eq(got[i], want[i], "mask %u, code %x, scale %a: %x", kMasks[m], codes[i], (double)scale,
+                             got[i]);
+            cr_assert_not(k.decode_e4m3_bf16(codes + CODES, 1, CODES, CODES, CODES, scales, got, CODES));
+        }
+    }
+}
+
 Test(e4m3_decode, finds_a_single_nan_anywhere)
 {
     static uint16_t y[3 * 200];
