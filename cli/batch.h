@@ -62,7 +62,7 @@ typedef struct tsr_batch_job {
 
 typedef struct tsr_batch {
     const char *path; /* the file of jobs */
-    const char *results, *json, *junit, *threads, *memory, *cpumask;
+    const char *results, *json, *junit, *threads, *memory, *cpumask, *io;
     tsr_progress_options progress;
     bool keep_going, apart, dry_run, quiet, help;
     tsr_batch_job *jobs; /* in `arena`; behind the last one stands the batch itself, with what it reads and writes */

@@ -22,8 +22,8 @@
 static const struct {
     const char *command, *takes;
 } kPassed[] = {
-    {"quantize", "--threads --memory --cpumask"},
-    {"convert", "--threads --memory --cpumask"},
+    {"quantize", "--threads --memory --cpumask --io"},
+    {"convert", "--threads --memory --cpumask --io"},
     {"compare-schemes", "--threads --memory --cpumask"},
     {"plan-schemes", "--threads --memory --cpumask"},
     {"diff", "--threads --memory"},
@@ -56,16 +56,17 @@ static void add_words(tsr_batch_job *job, const char *option, const char *value)
 static tsr_status complete(tsr_batch *batch, tsr_batch_job *job, tsr_err *err)
 {
     const char *const passed[][2] = {
-        {"--threads", batch->threads}, {"--memory", batch->memory}, {"--cpumask", batch->cpumask}};
+        {"--threads", batch->threads}, {"--memory", batch->memory}, {"--cpumask", batch->cpumask}, {"--io", batch->io}};
+    /* Jobs that are read together share what they may use, and each has its own way to its files. */
     static const char *const kOwn[] = {"it has its own --threads", "it has its own --memory",
-                                       "it has its own --cpumask"};
+                                       "it has its own --cpumask", NULL};
     const char *takes = "";
     for (size_t i = 0; i < sizeof kPassed / sizeof *kPassed; i++)
         takes = strcmp(kPassed[i].command, job->words[0]) == 0 ? kPassed[i].takes : takes;
     for (size_t i = 0; i < sizeof passed / sizeof *passed; i++) {
         const bool own = value_of(job, passed[i][0]) != NULL;
         if (own)
-            job->own_option = kOwn[i];
+            job->own_option = kOwn[i] == NULL ? job->own_option : kOwn[i];
         else if (passed[i][1] != NULL && tsr_is_listed(takes, passed[i][0]))
             add_words(job, passed[i][0], passed[i][1]);
     }

@@ -42,6 +42,7 @@ static tsr_status parse(int argc, char **argv, tsr_batch *b, tsr_err *err)
         {"--threads", TSR_OPT_TEXT, &b->threads, "N", "for all jobs that have none of their own"},
         {"--memory", TSR_OPT_TEXT, &b->memory, "SIZE", "likewise"},
         {"--cpumask", TSR_OPT_TEXT, &b->cpumask, "MASK", "likewise"},
+        {"--io", TSR_OPT_TEXT, &b->io, "auto|buffered|direct", "likewise"},
         {"--json", TSR_OPT_TEXT, &b->json, "FILE", "the summary as JSON ('-': stdout)"},
         {"--junit", TSR_OPT_TEXT, &b->junit, "FILE", "the summary as JUnit XML: a case for each job"},
         TSR_PROGRESS_OPTIONS(&b->progress),

@@ -168,7 +168,8 @@ static tsr_status print_plan(const tsr_plan_run *run, const tsr_plan *plan, tsr_
     print_readers(plan);
     char memory[32];
     tsr_print("memory: %s at most with %llu threads%s; ",
-              tsr_bytes_text((double)tsr_plan_memory(plan, (unsigned)run->threads), memory), U64(run->threads),
+              tsr_bytes_text((double)tsr_engine_memory_at_most(plan, run->threads, run->io, run->memory), memory),
+              U64(run->threads),
               plan->bytes_wanted > plan->bytes_in
                   ? ", and what --memory leaves, to read bytes once that are wanted again"
                   : "");
@@ -286,7 +287,7 @@ static void json_counts(tsr_text *t, const tsr_plan_run *run, const tsr_plan *pl
         {"bytes_in", plan->bytes_in},
         {"bytes_in_twice", plan->bytes_again},
         {"bytes_out", plan->bytes_out},
-        {"memory", tsr_plan_memory(plan, (unsigned)run->threads)},
+        {"memory", tsr_engine_memory_at_most(plan, run->threads, run->io, run->memory)},
     };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         tsr_json_member_u64(t, counts[i].key, counts[i].value);

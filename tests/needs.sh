@@ -82,6 +82,7 @@ missing_for() {
     has_library libxxhash xxhash.h || echo libxxhash-dev
     has_library libzstd zstd.h || echo libzstd-dev
     has_chart_js || echo libjs-chart.js
+    has_library liburing liburing.h || echo liburing-dev
     has_venv || echo python3-venv
     [ "$1" != bench ] || have fio || echo fio
     [ "$1" = test ] || return 0
@@ -108,8 +109,9 @@ need_for() {
         have sudo && { sudo -n true 2>/dev/null || [ -t 0 ]; } || root=(none)
     fi
     if [ "${root[0]:-}" = none ] || ! have apt-get; then
-        # It is built without them all the same; the demo then leaves its last check out, and `report` its page.
-        [ "$task" != build ] || [ -n "$(missing_for build | grep -vxE 'python3-venv|libjs-chart.js')" ] || return 0
+        # It is built without them all the same; the demo then leaves its last check out, `report` its page, and
+        # direct requests are carried out one by one.
+        [ "$task" != build ] || [ -n "$(missing_for build | grep -vxE 'python3-venv|libjs-chart.js|liburing-dev')" ] || return 0
         {
             echo "dev: what is needed is not all here, and it takes root and apt-get to install it. The packages of Debian and Ubuntu:"
             echo "    apt-get update && ${install[*]} ${missing% }"

@@ -119,7 +119,7 @@ clang_build() { CC="$(! have ccache || echo ccache) $(find_clang)" strict_build 
 # Little optimization and no positions of variables: that is half the time of the compiler, and costs the runs little. A program
 # at a fixed address need not be relocated.
 sanitized_build() {
-    strict_build "$1" "${@:6}" -- "-Doptimization=$2" "-Db_sanitize=$3" -Db_lundef=false -Dauto_features=disabled \
+    strict_build "$1" "${@:6}" -- "-Doptimization=$2" "-Db_sanitize=$3" -Db_lundef=false -Dauto_features=disabled -During=auto \
         -Db_pie=false -Db_staticpic=false "-Dc_args=-fno-var-tracking -fno-pie $4" "-Dc_link_args=-no-pie $5"
 }
 build_gcc() { strict_build build --; }
@@ -240,6 +240,7 @@ collect() {
     add "reruns, ^C, two at once" python3 tests/crash/rerun.py "${tool[@]}"
     add "shards, and finish" python3 tests/crash/shards.py "${tool[@]}"
     add "order of writes and syncs" python3 tests/crash/order.py "${tool[@]}"
+    add "past the page cache and through it" python3 tests/crash/io_ways.py "${tool[@]}"
     add "changing sources, foreign files, failing calls" python3 tests/crash/files.py "${tool[@]}"
     add "a floating-point mode that others set" python3 tests/crash/float_mode.py "${tool[@]}"
     suite=golden

@@ -74,6 +74,9 @@ typedef struct tsr_engine_need {
 
 tsr_engine_need tsr_engine_needs(const tsr_plan *plan);
 
+/* The most bytes of memory that a plan takes by itself, with so many threads, a tsr_io_mode, and --memory. */
+uint64_t tsr_engine_memory_at_most(const tsr_plan *plan, uint64_t threads, int io, uint64_t memory);
+
 /* Bytes of memory that these plans need together, with one worker. */
 uint64_t tsr_engine_memory(const tsr_engine_need *needs, size_t n);
 

@@ -51,6 +51,13 @@ uint64_t tsr_engine_memory(const tsr_engine_need *needs, size_t n)
     return d.fixed + d.shared + d.each + d.shared_each;
 }
 
+uint64_t tsr_engine_memory_at_most(const tsr_plan *plan, uint64_t threads, int io, uint64_t memory)
+{
+    const unsigned workers = (unsigned)tsr_min_u64(threads, TSR_MAX_THREADS);
+    const uint64_t wanted = tsr_plan_memory(plan, workers * (io == TSR_IO_BUFFERED ? 1 : TSR_IO_BATCHES));
+    return tsr_min_u64(wanted, tsr_max_u64(memory, tsr_plan_memory(plan, 1)));
+}
+
 /* As many workers as are wanted and fit; then as many units under way in each. */
 static tsr_status choose_workers(tsr_crew *c, uint64_t fixed, uint64_t each, tsr_err *err)
 {
