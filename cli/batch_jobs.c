@@ -26,6 +26,7 @@ static const char *const kNotInJobs[][2] = {
     {"--list-families", "a job makes something"},
     {"--dry-run", "it is said of the whole batch: tessera batch JOBS --dry-run"},
     {"--shard", "each shard is a process of its own, and tessera finish another"},
+    {"--mpi", "mpirun starts one command"},
     {"--progress", "it is said of the whole batch: tessera batch JOBS --progress"},
     {"--progress-file", "it is said of the whole batch: tessera batch JOBS --progress-file"},
 };

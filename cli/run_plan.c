@@ -26,73 +26,6 @@
 
 enum { WORST = 10, WORST_BLOCKS = 5 };
 
-tsr_plan_run tsr_plan_run_defaults(const char *command)
-{
-    return (tsr_plan_run){
-        .command = command,
-        .verb = "converting",
-        .max_shard_bytes = 5000000000u,
-        .threads = tsr_cpu_count(),
-        .cpumask = TSR_CPU_ALL,
-        .memory = (uint64_t)2 << 30,
-        .low_sqnr = -INFINITY,
-        .limits = tsr_quant_limits_defaults(),
-    };
-}
-
-void tsr_plan_run_options(tsr_plan_run *run, tsr_option *options)
-{
-    const tsr_option shared[] = {
-        {"--ignore-file", TSR_OPT_LIST, &run->ignore, "GLOB", "treat these files of SRC as absent; may be repeated"},
-        {"--max-shard-size", TSR_OPT_SIZE, &run->max_shard_bytes, "SIZE", "of tensor data in one output file (5GB)"},
-        {"--threads", TSR_OPT_COUNT, &run->threads, "N", "workers (all CPUs); the output does not depend on it"},
-        {"--cpumask", TSR_OPT_COUNT, &run->cpumask, "MASK",
-         "instruction sets allowed: 1 AVX2, 2 AVX-512, 4 VBMI; 0 is scalar (all); same bits with any"},
-        {"--memory", TSR_OPT_SIZE, &run->memory, "SIZE", "what the job may use at most (2GiB)"},
-        {"--io", TSR_OPT_CHOICE, &run->io, "auto|buffered|direct",
-         "large files past the page cache, or through it (auto: past it, unless they are there already)"},
-        {"--shard", TSR_OPT_TEXT, &run->shards.text, "I/N",
-         "make only the I-th of N parts (from 0) of the files, for job arrays; then tessera finish DST: "
-         "docs/cluster.md"},
-        {"--dry-run", TSR_OPT_FLAG, &run->dry_run, NULL, "print the plan: every tensor with its reason, and the sums"},
-        {"--force", TSR_OPT_FLAG, &run->force, NULL, "start over, and write into DST whatever it holds"},
-        {"--json", TSR_OPT_TEXT, &run->json, "FILE", "the result as JSON ('-': stdout)"},
-        {"--junit", TSR_OPT_TEXT, &run->junit, "FILE", "the result as JUnit XML"},
-        TSR_PROGRESS_OPTIONS(&run->progress),
-        {"--quiet", TSR_OPT_FLAG, &run->quiet, NULL, "no progress, no summary"},
-        {"--help", TSR_OPT_FLAG, &run->help, NULL, "this text"},
-        {0},
-    };
-    tsr_quant_limits_options(&run->limits, options);
-    tsr_options_append(options, shared);
-}
-
-tsr_status tsr_plan_run_check(tsr_plan_run *run, const tsr_option *options, uint64_t given, tsr_err *err)
-{
-    if (run->src == NULL)
-        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera %s SRC -o DST", run->command);
-    if (run->dst == NULL && !run->dry_run)
-        return tsr_fail(err, TSR_E_USAGE, "where to? tessera %s SRC -o DST", run->command);
-    if (run->threads == 0)
-        return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
-    if (run->max_shard_bytes == 0)
-        return tsr_fail(err, TSR_E_USAGE, "--max-shard-size: at least 1 byte");
-    TSR_TRY(tsr_shard_parse(&run->shards, err));
-    if (run->shards.text != NULL && run->force)
-        return tsr_fail(
-            err, TSR_E_USAGE,
-            "--force with --shard: other shards may be at work there; remove the directory, or name another");
-    TSR_TRY(tsr_shard_note_command(&run->shards, run->command, run->src, options, given, err));
-    return tsr_quant_limits_parse(&run->limits, err);
-}
-
-tsr_status tsr_plan_run_places(const tsr_plan_run *run, const char *const *sources, size_t n, tsr_err *err)
-{
-    tsr_places places = {.dst = run->dst, .json = run->json, .junit = run->junit, .progress = run->progress.file};
-    memcpy(places.sources, sources, n * sizeof *sources);
-    return tsr_places_check(&places, err);
-}
-
 /* ---- telling ---- */
 
 /* How many tensors were treated in each way, in the order in which the ways first occur. */
@@ -347,6 +280,10 @@ static void json_result(tsr_text *t, const tsr_plan_run *run, const tsr_plan *pl
     tsr_json_member_u64(t, "bytes_read", result->bytes_read);
     tsr_json_member_u64(t, "bytes_written", result->bytes_written);
     tsr_io_json(t, &result->io);
+    if (run->ranks != NULL) {
+        tsr_json_member_u64(t, "ranks", tsr_ranks_count(run->ranks));
+        tsr_json_member_u64(t, "units_elsewhere", result->units_elsewhere);
+    }
     tsr_json_member_u64(t, "files_resumed", result->files_resumed);
     if (whole.elements > 0) {
         if (isfinite(run->low_sqnr)) {
@@ -430,6 +367,7 @@ static tsr_status execute(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)
         .io = (tsr_io_mode)run->io,
         .cpu_flags = tsr_cpu_flags() & (unsigned)run->cpumask,
         .shard = tsr_shard_of(&run->shards),
+        .ranks = run->ranks,
     };
     tsr_engine_result result;
     const tsr_status status = tsr_engine_run(plan, run->dst, &options, &result, err);

@@ -6,6 +6,7 @@
 #include "cli/quant_limits.h"
 #include "cli/shards.h"
 #include "convert/engine/engine.h"
+#include "convert/engine/ranks.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,11 +20,12 @@ typedef struct tsr_plan_run {
     tsr_progress_options progress;
     uint64_t max_shard_bytes, threads, cpumask, memory;
     int io; /* a tsr_io_mode */
-    bool dry_run, force, quiet, help;
+    bool dry_run, force, quiet, help, mpi;
     double low_sqnr; /* dB: tensors below it are pointed out */
     tsr_quant_limits limits;
     tsr_shard_run shards;
-    size_t beyond; /* after tsr_run_plan: how many times a tensor is beyond the limits */
+    tsr_ranks *ranks; /* NULL: this process is alone */
+    size_t beyond;    /* after tsr_run_plan: how many times a tensor is beyond the limits */
 } tsr_plan_run;
 
 /* With the defaults of this machine. */

@@ -61,6 +61,13 @@ void tsr_block_notes_begin(tsr_block_notes *notes, tsr_block_cells *cells);
 /* Adds a unit's counts and peaks. */
 void tsr_block_cells_add(tsr_block_cells *cells, const tsr_block_notes *notes);
 
+/* What a unit has found, as bytes for another process on a machine of the same kind: its notes, and those of the tensor's cells
+ * that are above zero, which become zero again. */
+void tsr_block_cells_pack(tsr_block_cells *cells, const tsr_block_notes *notes, tsr_text *to);
+
+/* Adds them to the same tensor's cells, as tsr_block_note and tsr_block_cells_add would have. False: they do not fit. */
+bool tsr_block_cells_take(tsr_block_cells *cells, const char *data, size_t size);
+
 /* Appends the tensor's record. `stats` are those of all of it. */
 tsr_status tsr_block_cells_write(const tsr_block_cells *cells, const char *name, const tsr_quant_stats *stats,
                                  tsr_text *to, tsr_err *err) TSR_WARN_UNUSED;

@@ -239,6 +239,7 @@ collect() {
     add "TSan, and reruns find every output complete" thread_sanitizer build-tsan
     add "reruns, ^C, two at once" python3 tests/crash/rerun.py "${tool[@]}"
     add "shards, and finish" python3 tests/crash/shards.py "${tool[@]}"
+    add "ranks that mpirun starts" python3 tests/crash/mpi.py "${tool[@]}"
     add "order of writes and syncs" python3 tests/crash/order.py "${tool[@]}"
     add "past the page cache and through it" python3 tests/crash/io_ways.py "${tool[@]}"
     add "changing sources, foreign files, failing calls" python3 tests/crash/files.py "${tool[@]}"

@@ -169,12 +169,31 @@ static void end_task(worker *w)
     w->n_computed--;
 }
 
+/* A thread that has units carried out by a thread of another rank. */
+static void work_elsewhere(tsr_crew *c, unsigned index)
+{
+    tsr_remote remote = tsr_remote_of(c, index);
+    tsr_work w = {0};
+    while (take_work(c, &w, true)) {
+        tsr_err err = {{0}};
+        const tsr_status status = tsr_remote_do(&remote, &w, &err);
+        if (status != TSR_OK)
+            tsr_run_fail(w.run, status, &err);
+    }
+    free(remote.data);
+}
+
 /* A worker's thread: carries out units until there is none left or all runs have failed. `argument` is the crew. While one is
  * computed, the next is read and the last written. */
 static void *work(void *argument)
 {
     tsr_crew *const c = argument;
+    const unsigned index = atomic_fetch_add(&c->started, 1);
     worker w;
+    if (index >= c->workers) {
+        work_elsewhere(c, index - c->workers);
+        return NULL;
+    }
     for (bool more = begin_worker(&w, c); more;) {
         while (w.n < c->depth && w.n - w.n_computed < 2 && begin_task(&w))
             continue;
@@ -217,6 +236,7 @@ void tsr_crew_work(tsr_crew *c, const char *phase)
     pthread_t *const committers = calloc(c->n_runs, sizeof *committers);
     size_t n = 0;
     c->phase = phase;
+    atomic_store(&c->started, 0);
     clock_gettime(CLOCK_MONOTONIC, &c->began);
     for (size_t i = 0; committers != NULL && i < c->n_runs; i++) {
         if (!c->runs[i].present)
@@ -228,7 +248,7 @@ void tsr_crew_work(tsr_crew *c, const char *phase)
     }
     if (committers == NULL)
         fail_all(c, "out of memory for %llu threads", c->n_runs);
-    else if (tsr_run_threads(c->workers, work, report_progress, c) == 0)
+    else if (tsr_run_threads(c->workers + tsr_crew_remote_workers(c), work, report_progress, c) == 0)
         fail_all(c, "cannot start one of %llu threads", c->workers);
     for (size_t i = 0; i < n; i++)
         pthread_join(committers[i], NULL);

@@ -319,7 +319,8 @@ static void end_run(tsr_run *r, tsr_engine_job *job)
     tsr_journal_close(&r->journal);
     free_run(r);
     job->result.rows = r->rows;
-    job->result.threads = r->crew->workers;
+    job->result.threads = r->crew->workers + tsr_crew_remote_workers(r->crew);
+    job->result.units_elsewhere = atomic_load(&r->crew->elsewhere);
     job->result.io = r->io.told;
 }
 
@@ -327,6 +328,7 @@ tsr_status tsr_engine_run_together(tsr_engine_job *jobs, size_t n, const tsr_run
                                    uint64_t *bytes_read, tsr_err *err)
 {
     tsr_crew c = {.options = options,
+                  .ranks = jobs[0].ranks,
                   .runs = calloc(n + 1, sizeof *c.runs),
                   .n_runs = n,
                   .lock = PTHREAD_MUTEX_INITIALIZER,
@@ -362,8 +364,12 @@ tsr_status tsr_engine_run_together(tsr_engine_job *jobs, size_t n, const tsr_run
 tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engine_options *options,
                           tsr_engine_result *result, tsr_err *err)
 {
-    tsr_engine_job job = {
-        .plan = plan, .dst = dst, .force = options->force, .shard = options->shard, .io = options->io};
+    tsr_engine_job job = {.plan = plan,
+                          .dst = dst,
+                          .force = options->force,
+                          .shard = options->shard,
+                          .io = options->io,
+                          .ranks = options->ranks};
     uint64_t bytes_read;
     const tsr_status status = tsr_engine_run_together(&job, 1, &options->run, options->cpu_flags, &bytes_read, err);
     *result = job.result;

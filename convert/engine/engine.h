@@ -18,8 +18,9 @@ typedef struct tsr_engine_options {
     tsr_run_options run; /* its progress counts what steps make, without side files */
     bool force;          /* start over, whatever the destination holds */
     tsr_io_mode io;
-    unsigned cpu_flags;     /* for tsr_cpu_kernels_init */
-    const tsr_shard *shard; /* NULL: all files are made. Borrowed */
+    unsigned cpu_flags;      /* for tsr_cpu_kernels_init */
+    const tsr_shard *shard;  /* NULL: all files are made. Borrowed */
+    struct tsr_ranks *ranks; /* who works with this process; NULL: nobody. Borrowed */
 } tsr_engine_options;
 
 typedef struct tsr_engine_result {
@@ -28,7 +29,8 @@ typedef struct tsr_engine_result {
     uint64_t files_redone;              /* journalled as finished, but gone, or their digest differs: made again */
     uint64_t bytes_read, bytes_written; /* of files, what was verified included */
     double seconds;
-    unsigned threads; /* how many ran */
+    uint64_t units_elsewhere; /* carried out by other ranks */
+    unsigned threads;         /* how many ran */
     tsr_io_told io;
     tsr_quant_stats *rows; /* [plan->n_steps]; freed by tsr_engine_result_free */
 } tsr_engine_result;
@@ -50,6 +52,7 @@ typedef struct tsr_engine_job {
     bool force;
     const tsr_shard *shard; /* NULL: all files */
     tsr_io_mode io;
+    struct tsr_ranks *ranks; /* NULL: nobody else; else this is the only job */
     /* How it ended: */
     tsr_status status;
     tsr_err err;

@@ -30,17 +30,17 @@ static void prefetch(const tsr_run *r, const tsr_amax *amax, uint64_t unit)
     }
 }
 
-static tsr_status find_amax(const tsr_run *r, const tsr_amax_rows *at, char *memory, void *const *data, float *amax,
-                            tsr_err *err)
+tsr_status tsr_amax_of_rows(const tsr_cpu_kernels *kernels, const tsr_amax_rows *at, char *memory, void *const *data,
+                            float *amax, tsr_err *err)
 {
     tsr_mx_rows rows = {.tensor = at->tensor, .row = at->row, .rows = at->rows, .x = data[0], .scratch = memory};
     const void *values = NULL;
     if (at->decoded != NULL) {
-        TSR_TRY(at->decoded->decode(at->decoded, at->row, at->rows, data, memory, &r->kernels, &values, err));
+        TSR_TRY(at->decoded->decode(at->decoded, at->row, at->rows, data, memory, kernels, &values, err));
         rows.x = values;
         rows.scratch = memory + tsr_round_up(at->decoded->memory(at->decoded, at->rows), 64);
     }
-    return tsr_mx_amax(&r->kernels, &rows, amax, err);
+    return tsr_mx_amax(kernels, &rows, amax, err);
 }
 
 tsr_status tsr_run_begin_amax(tsr_task *task, tsr_err *err)
@@ -66,15 +66,20 @@ tsr_status tsr_run_compute_amax(tsr_task *task, tsr_err *err)
     const tsr_tensor *const t = tsr_amax_input(&task->rows, 0);
     float amax = 0;
     TSR_TRY(tsr_io_wait(task->io, &task->batch, err));
-    const tsr_status status = find_amax(r, &task->rows, task->scratch, task->data, &amax, err);
+    const tsr_status status = tsr_amax_of_rows(&r->kernels, &task->rows, task->scratch, task->data, &amax, err);
     if (status != TSR_OK)
         return tsr_prepend(err, status, "%s", r->plan->sources[t->source]->files[t->file].path);
+    tsr_run_count_amax(r, task->work.index, amax, tsr_amax_rows_bytes(&task->rows));
+    return TSR_OK;
+}
+
+void tsr_run_count_amax(tsr_run *r, size_t index, float amax, uint64_t bytes_in)
+{
     pthread_mutex_lock(&r->crew->lock);
-    tsr_amax_state *const s = &r->amaxes[task->work.index];
+    tsr_amax_state *const s = &r->amaxes[index];
     s->amax = amax > s->amax ? amax : s->amax;
-    r->bytes_read += tsr_amax_rows_bytes(&task->rows);
+    r->bytes_read += bytes_in;
     if (--s->left == 0)
         pthread_cond_broadcast(&r->crew->changed);
     pthread_mutex_unlock(&r->crew->lock);
-    return TSR_OK;
 }

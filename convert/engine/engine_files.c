@@ -176,7 +176,7 @@ void tsr_run_close_file(tsr_file_state *f)
 static tsr_status commit(tsr_run *r, size_t file, tsr_err *err)
 {
     tsr_file_state *const f = &r->files[file];
-    tsr_status status = TSR_OK;
+    tsr_status status = tsr_run_settle_file(r, file, err);
     if (r->verifying) {
         r->journal.finished[file] = f->done.digest == r->journal.digests[file];
     } else {
@@ -185,9 +185,9 @@ static tsr_status commit(tsr_run *r, size_t file, tsr_err *err)
         tsr_part_path(r->dst, file, from);
         tsr_run_path(r, file, to);
         const uint64_t bytes = r->plan->files[file].appended ? f->end : r->plan->files[file].bytes;
-        if (fstat(f->io.fd, &st) != 0)
+        if (status == TSR_OK && fstat(f->io.fd, &st) != 0)
             status = tsr_fail_errno(err, "%s: cannot look at it", from);
-        else if ((uint64_t)st.st_size != bytes)
+        else if (status == TSR_OK && (uint64_t)st.st_size != bytes)
             status = tsr_fail(err, TSR_E_IO, "%s: %llu bytes were planned, but the file has %llu", from, U64(bytes),
                               U64(st.st_size));
         else if (f->done.bytes != bytes) /* room was made for all of them, so the size alone does not tell */

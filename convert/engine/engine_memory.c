@@ -88,7 +88,9 @@ static tsr_status choose_alone(tsr_crew *c, const tsr_plan *plan, tsr_err *err)
 {
     const uint64_t tables = tsr_plan_memory(plan, 0), each = tsr_plan_memory(plan, 1) - tables;
     c->unit_bytes = tsr_plan_unit_bytes(plan);
-    return choose_workers(c, tables, each, err);
+    /* What other ranks send is no more than a step holds and, of an appended file, a unit's output. */
+    const uint64_t sent = each - c->unit_bytes + (tsr_plan_bounded_bytes(plan) > 0 ? c->unit_bytes : 0);
+    return choose_workers(c, tables + tsr_crew_remote_workers(c) * sent, each, err);
 }
 
 tsr_status tsr_crew_begin(tsr_crew *c, const tsr_engine_job *jobs, tsr_err *err)
@@ -99,7 +101,8 @@ tsr_status tsr_crew_begin(tsr_crew *c, const tsr_engine_job *jobs, tsr_err *err)
     if (c->n_runs > 1)
         return choose_sharing(c, jobs, err);
     /* Where the memory is too short for sharing, the job reads more and is as right. */
-    if (tsr_worth_sharing(plan->bytes_wanted, plan->bytes_in) && choose_sharing(c, jobs, NULL) == TSR_OK)
+    if (c->ranks == NULL && tsr_worth_sharing(plan->bytes_wanted, plan->bytes_in) &&
+        choose_sharing(c, jobs, NULL) == TSR_OK)
         return TSR_OK;
     return choose_alone(c, plan, err);
 }

@@ -8,6 +8,7 @@
  * engine_amax.c    what steps must know of whole tensors before
  * engine_files.c   bytes of output files, and the committer, which finishes files in the order of their lane
  * engine_shards.c  files that other processes make
+ * engine_remote.c  units that other ranks carry out
  * engine_append.c  files whose size is not known before they are written
  * engine_blocks.c  figures of single blocks */
 #ifndef TSR_CONVERT_ENGINE_ENGINE_RUN_H
@@ -82,14 +83,17 @@ typedef struct tsr_crew {
     struct tsr_run *runs;
     size_t n_runs;
     unsigned workers;
-    uint64_t unit_bytes;      /* of the largest unit of all runs */
-    bool shares;              /* reads are shared, where that spares any */
-    uint64_t capacity;        /* bytes of memory for what is shared */
-    tsr_shared_reads *shared; /* NULL: each run reads for itself */
-    bool ring;                /* the system has io_uring, and some run may use it */
-    unsigned most_depth;      /* units that a worker may have under way at a time, as the memory allows */
-    unsigned depth;           /* in the present phase */
-    const char *phase;        /* for the progress callback */
+    struct tsr_ranks *ranks;    /* NULL: this process is alone */
+    _Atomic uint64_t elsewhere; /* units that other ranks have carried out */
+    atomic_uint started;        /* threads, in this phase: those behind the workers wait for other ranks */
+    uint64_t unit_bytes;        /* of the largest unit of all runs */
+    bool shares;                /* reads are shared, where that spares any */
+    uint64_t capacity;          /* bytes of memory for what is shared */
+    tsr_shared_reads *shared;   /* NULL: each run reads for itself */
+    bool ring;                  /* the system has io_uring, and some run may use it */
+    unsigned most_depth;        /* units that a worker may have under way at a time, as the memory allows */
+    unsigned depth;             /* in the present phase */
+    const char *phase;          /* for the progress callback */
     struct timespec began;
 
     pthread_mutex_t lock; /* guards what changes in the runs */
@@ -277,6 +281,26 @@ tsr_status tsr_run_explain_no_space(const tsr_run *r, tsr_err *err);
 /* What follows the last file: blocks, texts; nothing of a shard. */
 tsr_status tsr_run_finish(tsr_run *r, tsr_err *err) TSR_WARN_UNUSED;
 
+/* ---- engine_remote.c ---- */
+
+/* A thread of another rank, and room for what it sends. */
+typedef struct tsr_remote {
+    unsigned rank;
+    int channel;
+    char *data;
+    uint64_t capacity;
+} tsr_remote;
+
+/* How many threads the other ranks have together; and the one of this number. */
+unsigned tsr_crew_remote_workers(const tsr_crew *crew);
+tsr_remote tsr_remote_of(const tsr_crew *crew, unsigned index);
+
+/* Has a unit carried out there. */
+tsr_status tsr_remote_do(tsr_remote *remote, const tsr_work *work, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Has every rank that has a file open sync it, where it wrote to it, and close it: before it is committed. */
+tsr_status tsr_run_settle_file(tsr_run *r, size_t file, tsr_err *err) TSR_WARN_UNUSED;
+
 /* ---- engine_append.c ---- */
 
 /* Writes a unit's output behind that of all earlier units. The held outputs come last, as if each were one more unit.
@@ -302,6 +326,13 @@ tsr_status tsr_run_keep_blocks(tsr_run *r, size_t file, tsr_err *err) TSR_WARN_U
 
 /* ---- engine_amax.c ---- */
 
+/* The largest |x| of a unit whose input is in data[]; `memory` is for scratch. TSR_E_VALUE, with its place, for NaN or Inf. */
+tsr_status tsr_amax_of_rows(const tsr_cpu_kernels *kernels, const tsr_amax_rows *at, char *memory, void *const *data,
+                            float *amax, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Adds what a unit has to the amax. */
+void tsr_run_count_amax(tsr_run *r, size_t index, float amax, uint64_t bytes_in);
+
 /* The next unit of an amax that some step asks for, in the plan's order; false when all are taken. Called with the lock
  * held. */
 bool tsr_run_next_amax(tsr_run *r, size_t *index, uint64_t *unit);
@@ -323,6 +354,10 @@ tsr_turn tsr_lane_take_unit(tsr_lane *lane, tsr_work *w);
 tsr_status tsr_run_begin_unit(tsr_task *task, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_run_compute_unit(tsr_task *task, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_run_end_unit(tsr_task *task, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Counts a unit as done, and ends its step when it was the last. */
+tsr_status tsr_run_count_unit(tsr_run *r, size_t index, uint64_t in, const tsr_stretches *done,
+                              tsr_err *err) TSR_WARN_UNUSED;
 
 /* Frees what a step holds, if it has begun. */
 void tsr_run_free_step(tsr_run *r, size_t index);

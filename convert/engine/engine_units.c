@@ -267,14 +267,19 @@ tsr_status tsr_run_end_unit(tsr_task *task, tsr_err *err)
 {
     tsr_run *const r = task->work.run;
     const size_t index = task->work.index;
-    tsr_step_state *const s = r->steps[index];
     TSR_TRY(tsr_io_wait(task->io, &task->batch, err));
     if (task->unit.notes != NULL)
-        tsr_block_cells_add(s->blocks, task->unit.notes);
+        tsr_block_cells_add(r->steps[index]->blocks, task->unit.notes);
+    return tsr_run_count_unit(r, index, task->in, &task->done, err);
+}
+
+tsr_status tsr_run_count_unit(tsr_run *r, size_t index, uint64_t in, const tsr_stretches *done, tsr_err *err)
+{
+    tsr_step_state *const s = r->steps[index];
     pthread_mutex_lock(&r->crew->lock);
-    r->bytes_read += r->verifying ? task->done.bytes : task->in;
-    r->bytes_written += r->verifying ? 0 : task->done.bytes;
-    count_stretches(r, index, &task->done);
+    r->bytes_read += r->verifying ? done->bytes : in;
+    r->bytes_written += r->verifying ? 0 : done->bytes;
+    count_stretches(r, index, done);
     const bool last = --s->left == 0;
     pthread_mutex_unlock(&r->crew->lock);
     if (!last)

@@ -142,6 +142,24 @@ def words(source, target):
     return [places.get(word, word) for word in COMMAND]
 
 
+def check_slurm_mpi(checks, work, source, reference, tool, slurm):
+    module = os.path.join(os.path.dirname(os.path.realpath(tool)), "tessera_mpi.so")
+    kinds = subprocess.run(["srun", "--mpi=list"], env=slurm.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if not os.path.exists(module) or "pmix" not in kinds.stdout:
+        print("skipped: mpi.sbatch: this tessera was built without MPI, or this Slurm without PMIx")
+        return
+    (work / "mpi.sbatch").write_text(script("mpi.sbatch"))
+    target = work / "slurm-mpi"
+    done = subprocess.run(["sbatch", "--ntasks=3", work / "mpi.sbatch", *words(source, target)], cwd=work, env=slurm.environment,
+                          capture_output=True, text=True)
+    if not checks.check("Slurm: mpi.sbatch", done.returncode == 0, done.stderr):
+        return
+    slurm.wait(lambda: not slurm.ask("squeue", "-h").strip(), "the job does not end")
+    said = "".join(log.read_text(errors="replace") for log in work.glob("slurm-*.out"))
+    difference = harness.tree_difference(reference, target) if target.exists() else "nothing there"
+    checks.check("Slurm: three ranks make the tree of one process", difference is None, f"{difference}: {said[-1500:]}")
+
+
 def check_slurm(checks, work, source, reference, tool):
     with tempfile.TemporaryDirectory(prefix="tessera-slurm.", dir="/tmp") as folder:
         slurm = Slurm(pathlib.Path(folder))
@@ -162,6 +180,7 @@ def check_slurm(checks, work, source, reference, tool):
             difference = harness.tree_difference(reference, target) if target.exists() else "nothing there"
             checks.check("Slurm: the array, and the job that waits for it, make the tree of one process", difference is None,
                          f"{difference}: {said}")
+            check_slurm_mpi(checks, work, source, reference, tool, slurm)
         except Unable as why:
             print(f"skipped: Slurm cannot be started here: {why}")
         finally:

@@ -1,0 +1,96 @@
+/* The options of all commands that carry out a plan. */
+#include "cli/places.h"
+#include "cli/run_plan.h"
+#include "common/threads.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+tsr_plan_run tsr_plan_run_defaults(const char *command)
+{
+    return (tsr_plan_run){
+        .command = command,
+        .verb = "converting",
+        .max_shard_bytes = 5000000000u,
+        .threads = tsr_cpu_count(),
+        .cpumask = TSR_CPU_ALL,
+        .memory = (uint64_t)2 << 30,
+        .low_sqnr = -INFINITY,
+        .limits = tsr_quant_limits_defaults(),
+    };
+}
+
+void tsr_plan_run_options(tsr_plan_run *run, tsr_option *options)
+{
+    const tsr_option shared[] = {
+        {"--ignore-file", TSR_OPT_LIST, &run->ignore, "GLOB", "treat these files of SRC as absent; may be repeated"},
+        {"--max-shard-size", TSR_OPT_SIZE, &run->max_shard_bytes, "SIZE", "of tensor data in one output file (5GB)"},
+        {"--threads", TSR_OPT_COUNT, &run->threads, "N", "workers (all CPUs); the output does not depend on it"},
+        {"--cpumask", TSR_OPT_COUNT, &run->cpumask, "MASK",
+         "instruction sets allowed: 1 AVX2, 2 AVX-512, 4 VBMI; 0 is scalar (all); same bits with any"},
+        {"--memory", TSR_OPT_SIZE, &run->memory, "SIZE", "what the job may use at most (2GiB)"},
+        {"--io", TSR_OPT_CHOICE, &run->io, "auto|buffered|direct",
+         "large files past the page cache, or through it (auto: past it, unless they are there already)"},
+        {"--shard", TSR_OPT_TEXT, &run->shards.text, "I/N",
+         "make only the I-th of N parts (from 0) of the files, for job arrays; then tessera finish DST: "
+         "docs/cluster.md"},
+        {"--mpi", TSR_OPT_FLAG, &run->mpi, NULL,
+         "work together with the other processes that mpirun has started: docs/cluster.md"},
+        {"--dry-run", TSR_OPT_FLAG, &run->dry_run, NULL, "print the plan: every tensor with its reason, and the sums"},
+        {"--force", TSR_OPT_FLAG, &run->force, NULL, "start over, and write into DST whatever it holds"},
+        {"--json", TSR_OPT_TEXT, &run->json, "FILE", "the result as JSON ('-': stdout)"},
+        {"--junit", TSR_OPT_TEXT, &run->junit, "FILE", "the result as JUnit XML"},
+        TSR_PROGRESS_OPTIONS(&run->progress),
+        {"--quiet", TSR_OPT_FLAG, &run->quiet, NULL, "no progress, no summary"},
+        {"--help", TSR_OPT_FLAG, &run->help, NULL, "this text"},
+        {0},
+    };
+    tsr_quant_limits_options(&run->limits, options);
+    tsr_options_append(options, shared);
+}
+
+/* Processes that mpirun or srun has started side by side, and that do not know of it, would all want the same directory. */
+static tsr_status check_processes(const tsr_plan_run *run, tsr_err *err)
+{
+    static const char *const kCounts[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
+    if (run->mpi && run->shards.text != NULL)
+        return tsr_fail(err, TSR_E_USAGE, "--mpi with --shard: either the processes work together, or each by itself");
+    for (size_t i = 0; !run->mpi && !run->dry_run && run->shards.text == NULL && i < sizeof kCounts / sizeof *kCounts;
+         i++) {
+        const char *const count = getenv(kCounts[i]);
+        if (count != NULL && strtoul(count, NULL, 10) > 1)
+            return tsr_fail(err, TSR_E_USAGE,
+                            "%s processes of this command were started together (%s): --mpi has them "
+                            "work together, --shard I/N each by itself",
+                            count, kCounts[i]);
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_plan_run_check(tsr_plan_run *run, const tsr_option *options, uint64_t given, tsr_err *err)
+{
+    if (run->src == NULL)
+        return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera %s SRC -o DST", run->command);
+    if (run->dst == NULL && !run->dry_run)
+        return tsr_fail(err, TSR_E_USAGE, "where to? tessera %s SRC -o DST", run->command);
+    if (run->threads == 0 && !run->mpi) /* else a rank 0 that only hands out */
+        return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
+    if (run->max_shard_bytes == 0)
+        return tsr_fail(err, TSR_E_USAGE, "--max-shard-size: at least 1 byte");
+    TSR_TRY(check_processes(run, err));
+    TSR_TRY(tsr_shard_parse(&run->shards, err));
+    if (run->shards.text != NULL && run->force)
+        return tsr_fail(
+            err, TSR_E_USAGE,
+            "--force with --shard: other shards may be at work there; remove the directory, or name another");
+    TSR_TRY(tsr_shard_note_command(&run->shards, run->command, run->src, options, given, err));
+    return tsr_quant_limits_parse(&run->limits, err);
+}
+
+tsr_status tsr_plan_run_places(const tsr_plan_run *run, const char *const *sources, size_t n, tsr_err *err)
+{
+    tsr_places places = {.dst = run->dst, .json = run->json, .junit = run->junit, .progress = run->progress.file};
+    memcpy(places.sources, sources, n * sizeof *sources);
+    return tsr_places_check(&places, err);
+}

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""One output made by processes that mpirun starts: --mpi gives the very tree of one process, for any number of ranks, whichever rank
+is killed. Without mpirun, or a build with MPI, it is skipped (exit code 77)."""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+import harness
+import jobs
+
+COMMAND = "quantize SRC -o DST --max-shard-size 200kB"
+SMALL = {"8MB": "300kB", "4MB": "200kB"}
+# Of the table: each operation, and each way in which a unit's output reaches its file.
+ROWS = ("quantize int8-channel", "quantize int4", "quantize nvfp4", "quantize mixed", "quantize mxfp4, gpt-oss", "convert bf16 from gptq",
+        "convert nvfp4 from fp8-block", "convert tp of BF16", "convert mla-absorbed, requantized", "convert fastertransformer",
+        "convert archive", "convert safetensors")
+MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none"]
+ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def small(command):
+    return " ".join(SMALL.get(word, word) for word in command.split())
+
+
+class Ranks:
+    def __init__(self, tool):
+        self.tool, self.environment = tool, dict(os.environ, **ROOT)
+
+    def run_elsewhere(self, n, args):
+        """All units on other ranks: rank 0 has no worker of its own."""
+        command = [self.tool, *map(str, args), "--mpi", "--threads"]
+        line = [*MPIRUN, "-n", "1", *command, "0", ":", "-n", str(n - 1), *command, "1"]
+        done = subprocess.run(line, env=self.environment, capture_output=True, text=True, timeout=600)
+        return done.returncode, done.stdout, done.stderr
+
+    def line(self, n, args, *others):
+        line = [*MPIRUN, "-n", str(n), self.tool, *map(str, args), "--mpi", "--threads", "1"]
+        for other in others:
+            line += [":", "-n", "1", self.tool, *map(str, other), "--mpi", "--threads", "1"]
+        return line
+
+    def run(self, n, args, *others):
+        done = subprocess.run(self.line(n, args, *others), env=self.environment, capture_output=True, text=True, timeout=600)
+        return done.returncode, done.stdout, done.stderr
+
+
+def check_same(checks, what, ran, reference, target):
+    code, _, stderr = ran
+    if checks.check(f"{what}: runs", code == 0, f"exit {code}: {stderr[-600:]}"):
+        difference = harness.tree_difference(reference, target)
+        checks.check(f"{what}: the tree of one process", difference is None, difference)
+
+
+def check_numbers(checks, ranks, source, reference, work):
+    for n in 1, 2, 4, 8:
+        target, told = work / f"by-{n}", work / f"by-{n}.json"
+        args = [*jobs.words(COMMAND, source, target), "--quiet", "--json", told]
+        check_same(checks, f"{n} ranks", ranks.run(n, args), reference, target)
+        said = json.loads(told.read_text())
+        checks.check(f"{n} ranks: each has its part", said["ranks"] == n and (said["units_elsewhere"] > 0) == (n > 1), said)
+    path = next(target.glob("*.safetensors"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    code, out, stderr = ranks.run(3, jobs.words(COMMAND, source, target))
+    checks.check("a damaged file is made again", code == 0 and "made again" in out and path.read_bytes() == whole, out + stderr)
+    code, out, stderr = ranks.run(2, jobs.words(COMMAND, source, target))
+    checks.check("a finished output is verified", code == 0 and "complete already" in out, out + stderr)
+
+
+def check_table(checks, ranks, options, work):
+    rows = [job for job in jobs.JOBS if job.name in ROWS]
+    checks.check("the rows are there", len(rows) == len(ROWS), [job.name for job in rows])
+    for made in dict.fromkeys(job.made for job in rows):
+        alike = [row for row in rows if row.made == made]
+        steps = tuple(small(step) for step in jobs.steps_of(alike[0]))
+        source = jobs.make_source(options.tessera, options.make, alike[0]._replace(made=steps or None), "deepseek-v3", work / "source",
+                                  scale="tiny")
+        for row in alike:
+            code, _, stderr = harness.run(options.tessera, [*jobs.words(small(row.command), source, work / "alone"), "--quiet"])
+            checks.check(f"{row.name}: one process", code == 0, stderr)
+            ran = ranks.run_elsewhere(3, [*jobs.words(small(row.command), source, work / "three"), "--quiet"])
+            check_same(checks, row.name, ran, work / "alone", work / "three")
+            shutil.rmtree(work / "alone", ignore_errors=True)
+            shutil.rmtree(work / "three", ignore_errors=True)
+        shutil.rmtree(source)
+
+
+def children(pid):
+    found = []
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        found += [int(word) for word in task.read_text().split()]
+    return found
+
+
+def check_kills(checks, ranks, source, reference, work, kills, rng):
+    """A rank that dies ends the job; the same command carries on."""
+    args = [*jobs.words(COMMAND, source, work / "killed"), "--quiet"]
+    begin, landed = time.monotonic(), 0
+    ranks.run(3, args)
+    duration = time.monotonic() - begin
+    for number in range(kills):
+        shutil.rmtree(work / "killed", ignore_errors=True)
+        process = subprocess.Popen(ranks.line(3, args), env=ranks.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + (0.2 + 0.8 * (number + rng.random()) / kills) * duration
+        while process.poll() is None and len(children(process.pid)) < 3:
+            time.sleep(0.001)
+        time.sleep(max(0, end - time.monotonic()))
+        try:
+            os.kill(sorted(children(process.pid))[number % 3], signal.SIGKILL)
+            landed += 1
+        except (IndexError, ProcessLookupError, FileNotFoundError):  # it has ended
+            pass
+        code = process.wait(60)
+        checks.check(f"kill {number}: nothing unfinished looks finished", code == 0 or not (work / "killed/config.json").exists() or
+                     harness.tree_difference(reference, work / "killed") is None, code)
+        check_same(checks, f"kill {number} of rank {number % 3}", ranks.run(3, args), reference, work / "killed")
+    checks.check("some kills found ranks at work", 3 * landed >= kills, landed)
+
+
+def check_refusals(checks, ranks, source, work):
+    args = jobs.words(COMMAND, source, work / "refused")
+    code, _, stderr = ranks.run(2, args, [*args, "--scale-fmt", "ue8m0"])
+    checks.check("ranks with different plans", code == 3 and "another plan" in stderr and "rank 2" in stderr, f"exit {code}: {stderr}")
+    code, _, stderr = ranks.run(1, args, [word if word != str(source) else str(work / "nowhere") for word in map(str, args)])
+    checks.check("a rank without the source", code == 3 and "rank 1" in stderr and "nowhere" in stderr, f"exit {code}: {stderr}")
+    checks.check("nothing was begun", not (work / "refused").exists())
+    done = subprocess.run([*MPIRUN, "-n", "2", ranks.tool, *map(str, args)], env=ranks.environment, capture_output=True, text=True)
+    checks.check("mpirun without --mpi", done.returncode == 2 and "--mpi" in done.stderr, done.stderr)
+    checks.check("--mpi with --shard", harness.run(ranks.tool, [*args, "--mpi", "--shard", "0/2"])[0] == 2)
+    code, out, _ = ranks.run(2, [*args, "--dry-run"])
+    checks.check("a dry run says it once", code == 0 and out.count("memory: ") == 1, out)
+    metadata, tensors = harness.read_safetensors(next(source.glob("*.safetensors")))
+    name = next(name for name, (dtype, shape, _) in tensors.items() if dtype == "BF16" and "gate_proj" in name)
+    dtype, shape, data = tensors[name]
+    tensors[name] = dtype, shape, b"\xc0\x7f" * (len(data) // 2)
+    bad = work / "bad"
+    shutil.copytree(source, bad)
+    harness.write_safetensors(bad / next(source.glob("*.safetensors")).name, tensors, metadata)
+    code, _, stderr = ranks.run(3, jobs.words(COMMAND, bad, work / "refused"))
+    checks.check("NaN", code == 3 and name in stderr and "NaN" in stderr, f"exit {code}: {stderr}")
+
+
+def main():
+    parser = harness.argument_parser(__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=9, help="in all (9)")
+    options = parser.parse_args()
+    tool = os.path.abspath(options.tessera)
+    if shutil.which("mpirun") is None or not os.path.exists(os.path.join(os.path.dirname(tool), "tessera_mpi.so")):
+        print("skipped: no mpirun here, or no tessera_mpi.so beside the tool: it is built where MPI is (Debian: libopenmpi-dev, openmpi-bin)")
+        sys.exit(77)
+    checks, ranks = harness.Checks(), Ranks(tool)
+    with harness.temporary_directory(options.directory) as place:
+        work = pathlib.Path(place)
+        source = pathlib.Path(harness.make_checkpoint(options.make, "deepseek-v3", work / "tiny", scale="tiny"))
+        harness.run(tool, [*jobs.words(COMMAND, source, work / "one"), "--quiet"])
+        check_numbers(checks, ranks, source, work / "one", work)
+        check_refusals(checks, ranks, source, work)
+        check_kills(checks, ranks, source, work / "one", work, options.kills, random.Random(1))
+        check_table(checks, ranks, options, work)
+    checks.finish()
+
+
+if __name__ == "__main__":
+    main()
