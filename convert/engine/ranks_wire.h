@@ -59,7 +59,7 @@ struct tsr_ranks {
     unsigned *threads; /* [size]: how many each rank has; of rank 0 not used */
     unsigned n_workers;
     tsr_standing *standings; /* [size] */
-    uint8_t *touched; /* [n_files * size], of rank 0: which ranks have a file open */
+    uint8_t *touched;        /* [n_files * size], of rank 0: which ranks have a file open */
 };
 
 /* Channels: 0 is for what concerns a file, 1 and up belong to a thread of the rank each. */

@@ -31,7 +31,8 @@ tsr_status tsr_transport_open(const tsr_transport **transport, tsr_err *err)
     if (module == NULL) {
         const char *const said = dlerror();
         return tsr_fail(err, TSR_E_UNSUPPORTED,
-                        "--mpi: no " MODULE " beside %s/tessera that can be loaded%s%s: build it where MPI is installed "
+                        "--mpi: no " MODULE
+                        " beside %s/tessera that can be loaded%s%s: build it where MPI is installed "
                         "(Debian: libopenmpi-dev); --shard needs none",
                         program, said == NULL ? "" : ": ", said == NULL ? "" : said);
     }
@@ -40,6 +41,7 @@ tsr_status tsr_transport_open(const tsr_transport **transport, tsr_err *err)
     void *const symbol = dlsym(module, TSR_TRANSPORT_BEGIN);
     memcpy(&begin, &symbol, sizeof begin);
     *transport = begin == NULL ? NULL : begin(why, sizeof why);
-    return *transport == NULL ? tsr_fail(err, TSR_E_UNSUPPORTED, "--mpi: %s", begin == NULL ? "a module of another version" : why)
-                              : TSR_OK;
+    return *transport == NULL
+               ? tsr_fail(err, TSR_E_UNSUPPORTED, "--mpi: %s", begin == NULL ? "a module of another version" : why)
+               : TSR_OK;
 }

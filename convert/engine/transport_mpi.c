@@ -44,7 +44,8 @@ static bool receive(unsigned from, int channel, void *data, size_t size)
 
 static bool gather(const void *mine, void *all, size_t each)
 {
-    return each <= INT_MAX && MPI_Allgather(mine, (int)each, MPI_BYTE, all, (int)each, MPI_BYTE, MPI_COMM_WORLD) == MPI_SUCCESS;
+    return each <= INT_MAX &&
+           MPI_Allgather(mine, (int)each, MPI_BYTE, all, (int)each, MPI_BYTE, MPI_COMM_WORLD) == MPI_SUCCESS;
 }
 
 static void end(void)
