@@ -21,7 +21,7 @@ def headers(has_cuda):
     """Every header but those that are no interface: bodies, which a source includes once for each form that it builds, and
     what only the sources of one instruction set include, built for that set."""
     return sorted(path.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("*.h")
-                  if not path.name.endswith("_body.h") and path.parent.name != "x86"
+                  if not path.name.endswith("_body.h") and path.parent.name not in ("x86", "arm")
                   and (has_cuda or f"#include <{CUDA}>" not in path.read_text()))
 
 

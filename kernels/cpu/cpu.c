@@ -33,12 +33,6 @@ unsigned tsr_cpu_flags(void)
     }
     return flags;
 }
-#else
-unsigned tsr_cpu_flags(void)
-{
-    return 0;
-}
-#endif
 
 const char *tsr_cpu_name(unsigned flags)
 {
@@ -50,6 +44,30 @@ const char *tsr_cpu_name(unsigned flags)
     }
     return flags & TSR_CPU_AVX2 ? "avx2" : "scalar";
 }
+#elif defined __aarch64__
+#include <sys/auxv.h>
+
+unsigned tsr_cpu_flags(void)
+{
+    return getauxval(AT_HWCAP) & HWCAP_ASIMD ? TSR_CPU_NEON : 0;
+}
+
+const char *tsr_cpu_name(unsigned flags)
+{
+    return flags & TSR_CPU_NEON ? "neon" : "scalar";
+}
+#else
+unsigned tsr_cpu_flags(void)
+{
+    return 0;
+}
+
+const char *tsr_cpu_name(unsigned flags)
+{
+    (void)flags;
+    return "scalar";
+}
+#endif
 
 void tsr_cpu_kernels_init(tsr_cpu_kernels *kernels, unsigned flags)
 {

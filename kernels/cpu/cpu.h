@@ -23,18 +23,24 @@
 #include "kernels/cpu/mx_values.h"
 #include "kernels/cpu/turn.h"
 
-/* Sets of features. A set is present only if the CPU has all of it and the OS saves its registers. */
+/* Sets of features. A set is present only if the CPU has all of it and the OS saves its registers. Each architecture counts its
+ * own from the first bit, so that a mask means as much everywhere: 0 the definitions, 1 the first set. */
 enum {
     TSR_CPU_AVX2 = 1u << 0,   /* AVX2, FMA, F16C, BMI1, BMI2 */
     TSR_CPU_AVX512 = 1u << 1, /* AVX-512 F, BW, VL, DQ, CD */
     TSR_CPU_VBMI = 1u << 2,   /* TSR_CPU_AVX512 and AVX-512 VBMI: byte table look-ups */
+#ifdef __aarch64__
+    TSR_CPU_NEON = 1u << 0, /* Advanced SIMD, which every aarch64 that runs Linux has */
+    TSR_CPU_ALL = TSR_CPU_NEON,
+#else
     TSR_CPU_ALL = (1u << 3) - 1,
+#endif
 };
 
-/* What this machine has. Pure; reads CPUID and XCR0. */
+/* What this machine has. Pure; reads CPUID and XCR0, or what the kernel says of an ARM. */
 unsigned tsr_cpu_flags(void);
 
-/* "scalar", "avx2", "avx512", "avx512+vbmi": the widest set in `flags`. Static storage. */
+/* "scalar", "avx2", "avx512", "avx512+vbmi", "neon": the widest set in `flags`. Static storage. */
 const char *tsr_cpu_name(unsigned flags);
 
 typedef struct tsr_cpu_kernels {

@@ -4,14 +4,13 @@
 
 #include "kernels/cpu/x86/always_inline.h"
 
-#include <immintrin.h>
 #include <stddef.h>
 #include <stdint.h>
 
 ALWAYS_INLINE void prefetch_read(const void *at, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i += 64)
-        _mm_prefetch((const char *)at + i, _MM_HINT_T0);
+        __builtin_prefetch((const char *)at + i, 0, 3);
 }
 
 ALWAYS_INLINE void prefetch_write(const uint8_t *at, size_t bytes)

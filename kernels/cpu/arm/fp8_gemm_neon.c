@@ -1,0 +1,3 @@
+/* The block-FP8 product, compiled for NEON. */
+#define TSR_FORM(name) tsr_##name##_neon
+#include "kernels/cpu/fp8_gemm_body.h"

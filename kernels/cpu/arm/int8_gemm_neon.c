@@ -1,0 +1,3 @@
+/* The int8 product, compiled for NEON. */
+#define TSR_INT8_GEMM tsr_int8_gemm_neon
+#include "kernels/cpu/int8_gemm_body.h"
