@@ -2,6 +2,7 @@
 #include "convert/engine/shared_reads.h"
 
 #include "common/checked.h"
+#include "convert/engine/stretches.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -122,72 +123,10 @@ static shared_file *add_file(tsr_shared_reads *s, const tsr_file *f)
     return made;
 }
 
-/* ---- windows and stretches ---- */
-
-/* What a window has in one stretch: some of its rows, the first and last of which may be cut. */
-typedef struct piece {
-    size_t index;       /* of the stretch */
-    uint64_t low, high; /* of the file, from the first byte to the end of the last */
-} piece;
-
-/* Of a single row it means nothing, and may be 0. */
-static uint64_t pitch_of(const tsr_window *w)
-{
-    return w->rows == 1 ? w->row_bytes : w->pitch;
-}
-
-static uint64_t window_begin(const tsr_tensor *t, const tsr_window *w)
-{
-    return t->offset + w->offset;
-}
-
-static uint64_t window_end(const tsr_tensor *t, const tsr_window *w)
-{
-    return window_begin(t, w) + (w->rows - 1) * w->pitch + w->row_bytes;
-}
-
-/* The part of [low, high) of the file that the window needs; false: nothing. */
-static bool cut(const tsr_tensor *t, const tsr_window *w, uint64_t low, uint64_t high, piece *p)
-{
-    const uint64_t begin = window_begin(t, w);
-    low = tsr_max_u64(low, begin);
-    high = tsr_min_u64(high, window_end(t, w));
-    if (low >= high)
-        return false;
-    /* A gap between rows at either end is not needed. */
-    const uint64_t pitch = pitch_of(w), row = (low - begin) / pitch, last = (high - 1 - begin) / pitch;
-    if (low - begin - row * pitch >= w->row_bytes)
-        low = begin + (row + 1) * pitch;
-    high = tsr_min_u64(high, begin + last * pitch + w->row_bytes);
-    p->low = low;
-    p->high = high;
-    return low < high;
-}
-
-static bool is_empty(const tsr_window *w)
-{
-    return w->rows == 0 || w->row_bytes == 0;
-}
-
-/* The first piece at or behind stretch p->index; false: none is left. */
-static bool next_piece(const tsr_tensor *t, const tsr_window *w, piece *p)
-{
-    for (; p->index * TSR_STRETCH_BYTES < window_end(t, w); p->index++) {
-        if (cut(t, w, p->index * TSR_STRETCH_BYTES, (p->index + 1) * TSR_STRETCH_BYTES, p))
-            return true;
-    }
-    return false;
-}
-
-static piece first_piece(const tsr_tensor *t, const tsr_window *w)
-{
-    return (piece){.index = (size_t)(window_begin(t, w) / TSR_STRETCH_BYTES)};
-}
-
 tsr_status tsr_shared_announce(tsr_shared_reads *s, const tsr_checkpoint *source, const tsr_tensor *t,
                                const tsr_window *w, tsr_err *err)
 {
-    if (is_empty(w))
+    if (tsr_window_is_empty(w))
         return TSR_OK;
     const tsr_file *const f = &source->files[t->file];
     shared_file *file = find_file(s, f);
@@ -195,7 +134,7 @@ tsr_status tsr_shared_announce(tsr_shared_reads *s, const tsr_checkpoint *source
         file = add_file(s, f);
     if (file == NULL)
         return tsr_out_of_memory(err, "for the stretches of a source file");
-    for (piece p = first_piece(t, w); next_piece(t, w, &p); p.index++) {
+    for (tsr_piece p = tsr_piece_first(t, w); tsr_piece_next(t, w, &p); p.index++) {
         if (p.index >= file->n)
             return tsr_fail(err, TSR_E_FORMAT, "%s: '%s' lies beyond the end of the file", f->path, t->name);
         stretch *const at = &file->stretches[p.index];
@@ -211,7 +150,7 @@ uint64_t tsr_shared_place(const tsr_shared_reads *s, const tsr_checkpoint *sourc
                           const tsr_window *w)
 {
     const shared_file *const file = find_file(s, &source->files[t->file]);
-    return file == NULL ? 0 : file->first + window_begin(t, w);
+    return file == NULL ? 0 : file->first + tsr_window_begin(t, w);
 }
 
 /* ---- what is in memory ---- */
@@ -279,12 +218,12 @@ static tsr_status read_file(tsr_shared_reads *s, const reading *r, uint64_t low,
 }
 
 /* Copies a piece, row by row, out of bytes that are in memory: those of the file from `at` on. NULL: reads it from the file. */
-static tsr_status copy_piece(tsr_shared_reads *s, const reading *r, const piece *p, const char *held, uint64_t at,
+static tsr_status copy_piece(tsr_shared_reads *s, const reading *r, const tsr_piece *p, const char *held, uint64_t at,
                              tsr_err *err)
 {
     const tsr_window *const w = r->window;
-    const uint64_t begin = window_begin(r->tensor, w);
-    const bool gapless = pitch_of(w) == w->row_bytes; /* then all rows are one */
+    const uint64_t begin = tsr_window_begin(r->tensor, w);
+    const bool gapless = tsr_window_pitch(w) == w->row_bytes; /* then all rows are one */
     const uint64_t row_bytes = gapless ? tsr_window_bytes(w) : w->row_bytes, pitch = gapless ? row_bytes : w->pitch;
     for (uint64_t row = (p->low - begin) / pitch; begin + row * pitch < p->high; row++) {
         const uint64_t low = tsr_max_u64(begin + row * pitch, p->low),
@@ -331,7 +270,7 @@ static tsr_status take_stretch(tsr_shared_reads *s, const reading *r, stretch *a
     return status;
 }
 
-static tsr_status read_piece(tsr_shared_reads *s, const reading *r, stretch *at, const piece *p, tsr_err *err)
+static tsr_status read_piece(tsr_shared_reads *s, const reading *r, stretch *at, const tsr_piece *p, tsr_err *err)
 {
     const uint64_t begin = p->index * TSR_STRETCH_BYTES;
     size_t index = 0;
@@ -360,20 +299,20 @@ tsr_status tsr_shared_read(tsr_shared_reads *s, const tsr_checkpoint *source, co
                            void *data, tsr_err *err)
 {
     const reading r = {.source = source, .tensor = t, .window = w, .data = data};
-    if (is_empty(w))
+    if (tsr_window_is_empty(w))
         return TSR_OK;
     const shared_file *const file = find_file(s, &source->files[t->file]);
-    for (piece p = first_piece(t, w); next_piece(t, w, &p); p.index++)
+    for (tsr_piece p = tsr_piece_first(t, w); tsr_piece_next(t, w, &p); p.index++)
         TSR_TRY(read_piece(s, &r, &file->stretches[p.index], &p, err));
     return TSR_OK;
 }
 
 void tsr_shared_prefetch(tsr_shared_reads *s, const tsr_checkpoint *source, const tsr_tensor *t, const tsr_window *w)
 {
-    const shared_file *const file = is_empty(w) ? NULL : find_file(s, &source->files[t->file]);
+    const shared_file *const file = tsr_window_is_empty(w) ? NULL : find_file(s, &source->files[t->file]);
     if (file == NULL)
         return;
-    for (piece p = first_piece(t, w); next_piece(t, w, &p); p.index++) {
+    for (tsr_piece p = tsr_piece_first(t, w); tsr_piece_next(t, w, &p); p.index++) {
         pthread_mutex_lock(&s->lock);
         const bool here = file->stretches[p.index].kept != 0;
         pthread_mutex_unlock(&s->lock);

@@ -8,8 +8,7 @@
 #define TSR_CONVERT_ENGINE_SHARED_READS_H
 
 #include "convert/engine/plan.h"
-
-#define TSR_STRETCH_BYTES ((uint64_t)2 << 20)
+#include "convert/engine/stretches.h"
 
 typedef struct tsr_shared_reads tsr_shared_reads;
 
