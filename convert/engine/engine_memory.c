@@ -119,6 +119,20 @@ static tsr_status announce(const tsr_run *r, uint64_t *wanted, tsr_err *err)
     return status;
 }
 
+/* Source files that the runs read past the page cache are shared so, too. */
+static void read_directly(tsr_crew *c)
+{
+    for (size_t i = 0; i < c->n_runs; i++) {
+        const tsr_run *const r = &c->runs[i];
+        for (size_t k = 0; r->present && k < r->plan->n_sources; k++) {
+            const tsr_checkpoint *const source = r->plan->sources[k];
+            for (uint32_t file = 0; file < source->n_files; file++)
+                tsr_shared_read_directly(c->shared, &source->files[file],
+                                         tsr_io_source(&r->io, &(tsr_tensor){.source = (uint16_t)k, .file = file}));
+        }
+    }
+}
+
 void tsr_crew_share(tsr_crew *c)
 {
     tsr_err err;
@@ -138,6 +152,8 @@ void tsr_crew_share(tsr_crew *c)
         tsr_shared_end(c->shared);
         c->shared = NULL;
     }
+    if (c->shared != NULL)
+        read_directly(c);
 }
 
 tsr_status tsr_engine_bytes_once(const tsr_plan *const *plans, size_t n, uint64_t *bytes, tsr_err *err)

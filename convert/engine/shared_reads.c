@@ -4,9 +4,17 @@
 #include "common/checked.h"
 #include "convert/engine/stretches.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+enum {
+    READERS = 4, /* requests under way, as many as keep a fast disk busy */
+    AHEAD = 16,  /* stretches read ahead at most, and no more than an eighth of those that are kept */
+    PAGE = 4096, /* by which direct reads are aligned */
+};
 
 /* A stretch of a file. What windows need of it lies in [low, high). */
 typedef struct stretch {
@@ -18,6 +26,7 @@ typedef struct stretch {
 typedef struct shared_file {
     uint64_t device, inode;
     uint64_t first; /* of its bytes, in the order of all files */
+    int direct;     /* the file, opened with O_DIRECT; -1: it is read through the page cache */
     size_t n;
     stretch *stretches;
 } shared_file;
@@ -25,11 +34,21 @@ typedef struct shared_file {
 /* A stretch that is in memory, or is being read. */
 typedef struct kept {
     stretch *of;    /* NULL: the place is free */
-    char *data;     /* of [low, high) */
+    char *data;     /* of the whole stretch; [low, high) of it means something */
     uint64_t used;  /* when it was used last, as a count of uses */
     unsigned users; /* threads that copy from it, or read it */
     bool ready;
+    bool ahead; /* read ahead, and not used yet */
 } kept;
+
+/* Threads that read ahead, and where they are. */
+typedef struct reading_ahead {
+    pthread_t threads[READERS];
+    unsigned n_threads;
+    bool over;
+    size_t file, index; /* of the stretch that is looked at next */
+    size_t n, most;     /* stretches that are read ahead and not used yet */
+} reading_ahead;
 
 struct tsr_shared_reads {
     size_t capacity; /* stretches in memory */
@@ -42,7 +61,18 @@ struct tsr_shared_reads {
     char **spare; /* [n_spare]: memory for a stretch each, that is used again */
     size_t n_spare, n_kept;
     uint64_t bytes_read, uses;
+    reading_ahead ahead;
 };
+
+static void end_reading_ahead(tsr_shared_reads *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->ahead.over = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    for (unsigned i = 0; i < s->ahead.n_threads; i++)
+        pthread_join(s->ahead.threads[i], NULL);
+}
 
 tsr_shared_reads *tsr_shared_begin(uint64_t capacity)
 {
@@ -51,6 +81,7 @@ tsr_shared_reads *tsr_shared_begin(uint64_t capacity)
     if (s == NULL)
         return NULL;
     *s = (tsr_shared_reads){.capacity = n,
+                            .ahead.most = n / 8 < AHEAD ? n / 8 : AHEAD,
                             .lock = PTHREAD_MUTEX_INITIALIZER,
                             .changed = PTHREAD_COND_INITIALIZER,
                             .kept = calloc(n + 1, sizeof *s->kept),
@@ -65,6 +96,7 @@ void tsr_shared_end(tsr_shared_reads *s)
 {
     if (s == NULL)
         return;
+    end_reading_ahead(s);
     for (size_t i = 0; s->kept != NULL && i < s->capacity; i++)
         free(s->kept[i].data);
     for (size_t i = 0; i < s->n_spare; i++)
@@ -114,6 +146,7 @@ static shared_file *add_file(tsr_shared_reads *s, const tsr_file *f)
     const shared_file *const last = s->n_files == 0 ? NULL : made - 1;
     *made = (shared_file){.device = f->stamp.device,
                           .inode = f->stamp.inode,
+                          .direct = -1,
                           .first = last == NULL ? 0 : last->first + last->n * TSR_STRETCH_BYTES,
                           .n = stretches_of(f->size)};
     made->stretches = calloc(made->n + 1, sizeof *made->stretches);
@@ -158,6 +191,7 @@ uint64_t tsr_shared_place(const tsr_shared_reads *s, const tsr_checkpoint *sourc
 /* Lets go of a stretch. Called with the lock held; nobody uses it. */
 static void drop(tsr_shared_reads *s, kept *k)
 {
+    s->ahead.n -= k->ahead;
     s->spare[s->n_spare++] = k->data;
     k->of->kept = 0;
     *k = (kept){.of = NULL};
@@ -186,7 +220,7 @@ static kept *take_place(tsr_shared_reads *s, stretch *of)
         return NULL;
     while (s->kept[i].of != NULL)
         i++;
-    char *const data = s->n_spare > 0 ? s->spare[--s->n_spare] : malloc(TSR_STRETCH_BYTES);
+    char *const data = s->n_spare > 0 ? s->spare[--s->n_spare] : aligned_alloc(PAGE, TSR_STRETCH_BYTES);
     if (data == NULL)
         return NULL;
     s->kept[i] = (kept){.of = of, .data = data, .users = 1};
@@ -217,6 +251,22 @@ static tsr_status read_file(tsr_shared_reads *s, const reading *r, uint64_t low,
     return TSR_OK;
 }
 
+/* Reads what is needed of a stretch past the page cache, whole pages of it; false: that cannot be had. */
+static bool read_direct(const shared_file *file, const stretch *at, uint64_t begin, char *data)
+{
+    const uint64_t from = at->low / PAGE * PAGE, to = tsr_round_up(at->high, PAGE);
+    uint64_t done = from;
+    while (file->direct >= 0 && done < at->high) {
+        const ssize_t n = pread(file->direct, data + done, to - done, (off_t)(begin + done));
+        if (n <= 0 && !(n < 0 && errno == EINTR))
+            return false;
+        done += n > 0 ? (uint64_t)n : 0;
+        if (done < at->high && done % PAGE != 0)
+            return false; /* the file has ended: it has changed, which is told by who reads it in the usual way */
+    }
+    return file->direct >= 0;
+}
+
 /* Copies a piece, row by row, out of bytes that are in memory: those of the file from `at` on. NULL: reads it from the file. */
 static tsr_status copy_piece(tsr_shared_reads *s, const reading *r, const tsr_piece *p, const char *held, uint64_t at,
                              tsr_err *err)
@@ -239,21 +289,56 @@ static tsr_status copy_piece(tsr_shared_reads *s, const reading *r, const tsr_pi
     return TSR_OK;
 }
 
+/* A stretch that was read ahead has come to be used. Called with the lock held. */
+static void count_as_used(tsr_shared_reads *s, kept *k)
+{
+    if (!k->ahead)
+        return;
+    k->ahead = false;
+    s->ahead.n--;
+    pthread_cond_broadcast(&s->changed);
+}
+
+/* Somebody reads a stretch that had not been read ahead: what follows it is. Called with the lock held. */
+static void look_behind(tsr_shared_reads *s, const shared_file *file, const stretch *at)
+{
+    for (size_t i = 0; i < s->capacity; i++)
+        s->kept[i].ahead = false;
+    s->ahead.n = 0;
+    s->ahead.file = (size_t)(file - s->files);
+    s->ahead.index = (size_t)(at - file->stretches) + 1;
+    pthread_cond_broadcast(&s->changed);
+}
+
+/* Asks the system for a stretch that will be wanted soon, of a file that goes through the page cache. */
+static void ask_ahead(const reading *r, const shared_file *file, size_t number)
+{
+    const size_t soon = number + AHEAD / 2;
+    tsr_tensor place = *r->tensor;
+    place.offset = soon * TSR_STRETCH_BYTES;
+    if (file->direct < 0 && soon < file->n)
+        tsr_checkpoint_prefetch(r->source, &place, 0, TSR_STRETCH_BYTES);
+}
+
 /* Takes a stretch that is in memory, or has it read. *k is NULL where there is no room for it. Called with the lock held,
  * which is free in between. */
-static tsr_status take_stretch(tsr_shared_reads *s, const reading *r, stretch *at, uint64_t begin, size_t *index,
-                               bool *taken, tsr_err *err)
+static tsr_status take_stretch(tsr_shared_reads *s, const reading *r, const shared_file *file, size_t number,
+                               size_t *index, bool *taken, tsr_err *err)
 {
+    stretch *const at = &file->stretches[number];
+    const uint64_t begin = number * TSR_STRETCH_BYTES;
     while (at->kept != 0 && !s->kept[at->kept - 1].ready)
         pthread_cond_wait(&s->changed, &s->lock);
     *taken = true;
     if (at->kept != 0) {
         *index = at->kept - 1;
         s->kept[*index].users++;
+        count_as_used(s, &s->kept[*index]);
         return TSR_OK;
     }
+    look_behind(s, file, at);
     /* The last one who wants it reads what it needs, and nothing is kept. */
-    kept *const k = at->wanted <= 1 ? NULL : take_place(s, at);
+    kept *const k = at->wanted <= 1 && file->direct < 0 ? NULL : take_place(s, at);
     *taken = k != NULL;
     if (k == NULL)
         return TSR_OK;
@@ -261,8 +346,11 @@ static tsr_status take_stretch(tsr_shared_reads *s, const reading *r, stretch *a
     char *const data = k->data;
     const uint64_t bytes = at->high - at->low;
     pthread_mutex_unlock(&s->lock);
-    const tsr_status status = read_file(s, r, begin + at->low, bytes, data, err);
+    ask_ahead(r, file, number);
+    const bool direct = read_direct(file, at, begin, data);
+    const tsr_status status = direct ? TSR_OK : read_file(s, r, begin + at->low, bytes, data + at->low, err);
     pthread_mutex_lock(&s->lock);
+    s->bytes_read += direct ? bytes : 0;
     s->kept[*index].ready = true;
     if (status != TSR_OK)
         drop(s, &s->kept[*index]); /* those who wait for it read it themselves, and fail by themselves */
@@ -270,19 +358,22 @@ static tsr_status take_stretch(tsr_shared_reads *s, const reading *r, stretch *a
     return status;
 }
 
-static tsr_status read_piece(tsr_shared_reads *s, const reading *r, stretch *at, const tsr_piece *p, tsr_err *err)
+static tsr_status read_piece(tsr_shared_reads *s, const reading *r, const shared_file *file, const tsr_piece *p,
+                             tsr_err *err)
 {
-    const uint64_t begin = p->index * TSR_STRETCH_BYTES;
+    stretch *const at = &file->stretches[p->index];
     size_t index = 0;
     bool taken = false;
     pthread_mutex_lock(&s->lock);
-    tsr_status status = take_stretch(s, r, at, begin, &index, &taken, err);
+    tsr_status status = take_stretch(s, r, file, p->index, &index, &taken, err);
     at->wanted -= at->wanted > 0;
     const char *const data = taken && status == TSR_OK ? s->kept[index].data : NULL;
     pthread_mutex_unlock(&s->lock);
     if (status != TSR_OK)
         return status;
-    status = copy_piece(s, r, p, data, begin + at->low, err);
+    if (!taken)
+        ask_ahead(r, file, p->index);
+    status = copy_piece(s, r, p, data, p->index * TSR_STRETCH_BYTES, err);
     if (!taken)
         return status;
     pthread_mutex_lock(&s->lock);
@@ -303,14 +394,77 @@ tsr_status tsr_shared_read(tsr_shared_reads *s, const tsr_checkpoint *source, co
         return TSR_OK;
     const shared_file *const file = find_file(s, &source->files[t->file]);
     for (tsr_piece p = tsr_piece_first(t, w); tsr_piece_next(t, w, &p); p.index++)
-        TSR_TRY(read_piece(s, &r, &file->stretches[p.index], &p, err));
+        TSR_TRY(read_piece(s, &r, file, &p, err));
     return TSR_OK;
+}
+
+/* ---- ahead ---- */
+
+/* The next stretch that is wanted, of a file that is read directly, and is not in memory; NULL: there is none. Called with the
+ * lock held. */
+static stretch *next_wanted(tsr_shared_reads *s)
+{
+    reading_ahead *const a = &s->ahead;
+    for (; a->file < s->n_files; a->file++, a->index = 0) {
+        const shared_file *const f = &s->files[a->file];
+        for (; f->direct >= 0 && a->index < f->n; a->index++) {
+            if (f->stretches[a->index].wanted > 0 && f->stretches[a->index].kept == 0)
+                return &f->stretches[a->index];
+        }
+    }
+    return NULL;
+}
+
+/* Reads stretches ahead, one at a time, until the end. `argument` is a tsr_shared_reads. */
+static void *read_ahead(void *argument)
+{
+    tsr_shared_reads *const s = argument;
+    reading_ahead *const a = &s->ahead;
+    pthread_mutex_lock(&s->lock);
+    while (!a->over) {
+        stretch *const at = a->n < a->most ? next_wanted(s) : NULL;
+        kept *const k = at == NULL ? NULL : take_place(s, at);
+        if (k == NULL) {
+            pthread_cond_wait(&s->changed, &s->lock);
+            continue;
+        }
+        const shared_file *const f = &s->files[a->file];
+        const uint64_t begin = a->index++ * TSR_STRETCH_BYTES;
+        k->ahead = true;
+        k->used = ++s->uses;
+        a->n++;
+        pthread_mutex_unlock(&s->lock);
+        const bool done = read_direct(f, at, begin, k->data);
+        pthread_mutex_lock(&s->lock);
+        s->bytes_read += done ? at->high - at->low : 0;
+        k->ready = true;
+        k->users--;
+        if (!done)
+            drop(s, k); /* who wants it reads it, and tells why that fails */
+        pthread_cond_broadcast(&s->changed);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+void tsr_shared_read_directly(tsr_shared_reads *s, const tsr_file *f, int direct)
+{
+    shared_file *const file = find_file(s, f);
+    if (file == NULL || direct < 0)
+        return;
+    pthread_mutex_lock(&s->lock);
+    file->direct = file->direct < 0 ? direct : file->direct;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    while (s->ahead.n_threads < READERS &&
+           pthread_create(&s->ahead.threads[s->ahead.n_threads], NULL, read_ahead, s) == 0)
+        s->ahead.n_threads++;
 }
 
 void tsr_shared_prefetch(tsr_shared_reads *s, const tsr_checkpoint *source, const tsr_tensor *t, const tsr_window *w)
 {
     const shared_file *const file = tsr_window_is_empty(w) ? NULL : find_file(s, &source->files[t->file]);
-    if (file == NULL)
+    if (file == NULL || file->direct >= 0)
         return;
     for (tsr_piece p = tsr_piece_first(t, w); tsr_piece_next(t, w, &p); p.index++) {
         pthread_mutex_lock(&s->lock);

@@ -22,6 +22,10 @@ uint64_t tsr_shared_tables(const tsr_plan *plan);
 tsr_status tsr_shared_announce(tsr_shared_reads *shared, const tsr_checkpoint *source, const tsr_tensor *t,
                                const tsr_window *w, tsr_err *err) TSR_WARN_UNUSED;
 
+/* From now on this file, which has been announced, is read past the page cache by `direct`, a descriptor with O_DIRECT (-1: it is
+ * not), and ahead of those who want its bytes, by threads of its own. Not thread-safe. */
+void tsr_shared_read_directly(tsr_shared_reads *shared, const tsr_file *file, int direct);
+
 /* Reads an announced window, rows without gaps, into `data`. Thread-safe. */
 tsr_status tsr_shared_read(tsr_shared_reads *shared, const tsr_checkpoint *source, const tsr_tensor *t,
                            const tsr_window *w, void *data, tsr_err *err) TSR_WARN_UNUSED;

@@ -5,7 +5,9 @@
 #include "tests/unit/fixture.h"
 #include "tests/unit/random_bits.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <unistd.h>
 
 enum { ROWS = 2400, COLS = 1500, WINDOWS = 400, THREADS = 4 }; /* BF16: 7.2 MB, in four stretches */
 
@@ -140,6 +142,30 @@ Test(shared_reads, threads_wait_for_one_another)
             cr_expect_eq(tsr_shared_bytes(shared), tsr_shared_announced(shared));
         tsr_shared_end(shared);
         shared = NULL;
+    }
+}
+
+/* Where the file system has no direct reads, this is what the other tests do. */
+Test(shared_reads, what_is_read_directly_and_ahead_is_the_same)
+{
+    static const uint64_t kCapacities[] = {64 << 20, 17 * TSR_STRETCH_BYTES, 2 * TSR_STRETCH_BYTES};
+    for (size_t i = 0; i < 3; i++) {
+        pthread_t threads[THREADS];
+        unsigned wrong[THREADS] = {0};
+        const int direct = open(source->files[0].path, O_RDONLY | O_DIRECT | O_CLOEXEC);
+        announce(kCapacities[i], THREADS);
+        tsr_shared_read_directly(shared, &source->files[0], direct);
+        for (size_t k = 0; k < THREADS; k++)
+            cr_assert_eq(pthread_create(&threads[k], NULL, read_all, &wrong[k]), 0);
+        for (size_t k = 0; k < THREADS; k++) {
+            pthread_join(threads[k], NULL);
+            cr_expect_eq(wrong[k], 0);
+        }
+        if (i < 2)
+            cr_expect_eq(tsr_shared_bytes(shared), tsr_shared_announced(shared));
+        tsr_shared_end(shared);
+        shared = NULL;
+        close(direct);
     }
 }
 
