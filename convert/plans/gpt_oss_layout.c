@@ -3,6 +3,7 @@
 
 #include "formats/model/expert_stacks.h"
 
+#include <stdio.h>
 #include <string.h>
 
 const char *const tsr_gpt_oss_kept[] = {"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
@@ -23,6 +24,26 @@ static bool is_stack(const tsr_tensor *t)
     return t->rank == 3 && tsr_stack_find(t->name) != NULL && tsr_dtype_is_weight_float((tsr_dtype)t->dtype);
 }
 
+/* A layer has both stacks, or its loaders look in vain for the codes of one. */
+static tsr_status check_pair(const tsr_checkpoint *c, const tsr_tensor *stack, tsr_err *err)
+{
+    static const char *const kBoth[] = {"gate_up_proj", "down_proj"};
+    const char *const dot = strrchr(stack->name, '.');
+    const size_t before = dot == NULL ? 0 : (size_t)(dot + 1 - stack->name);
+    for (size_t i = 0; i < 2; i++) {
+        char name[1200];
+        if (snprintf(name, sizeof name, "%.*s%s", (int)before, stack->name, kBoth[i]) >= (int)sizeof name)
+            continue;
+        const tsr_tensor *const t = tsr_checkpoint_find(c, name);
+        if (t == NULL || !is_stack(t))
+            return tsr_fail(
+                err, TSR_E_FORMAT,
+                "%s: '%s' is a stack of experts, but '%s' is none beside it: the checkpoint is damaged or incomplete",
+                c->files[stack->file].path, stack->name, name);
+    }
+    return TSR_OK;
+}
+
 static tsr_status check_tensor(const tsr_checkpoint *c, const tsr_tensor *t, const tsr_decision *d, tsr_err *err)
 {
     const char *const path = c->files[t->file].path;
@@ -40,7 +61,7 @@ static tsr_status check_tensor(const tsr_checkpoint *c, const tsr_tensor *t, con
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "%s: '%s' would be quantized (%s), and --dialect gpt-oss holds codes of experts only", path,
                         t->name, d->reason);
-    return TSR_OK;
+    return is_stack(t) ? check_pair(c, t, err) : TSR_OK;
 }
 
 tsr_status tsr_gpt_oss_check(const tsr_checkpoint *c, const tsr_decision *decisions, tsr_err *err)

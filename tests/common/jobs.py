@@ -15,6 +15,8 @@ LOSSY, EXACT = Codes(), Codes(diff=0)
 APART = Codes(diff=3, verify=3)  # SRC or DST is no checkpoint: they say what makes one of it
 RANKS = Codes(3, 3, 3)           # inspect, too, wants one rank
 
+RULES, MODELOPT_RULES = (os.path.join(os.path.dirname(__file__), f"mixed_rules{end}.json") for end in ("", "_modelopt"))
+
 # `made` turns a generated BF16 checkpoint into the job's source: a command, several, a kind of remade.KINDS or remade.PLAIN, or None; SRC
 # stands for the source, DST for the destination, RULES and MODELOPT_RULES for rules files. The weights are spread over several shards where the target writes shards. `unfit`: kinds of checkpoint
 # that the target rightly refuses, or for which it takes minutes (50,000 weights with a file each are 50,000 syncs), or that
@@ -179,9 +181,7 @@ def chosen(options):
 
 def words(command, source, destination):
     """The command as arguments of the tool."""
-    here = os.path.dirname(__file__)
-    places = {"SRC": str(source), "DST": str(destination), "RULES": os.path.join(here, "mixed_rules.json"),
-              "MODELOPT_RULES": os.path.join(here, "mixed_rules_modelopt.json")}
+    places = {"SRC": str(source), "DST": str(destination), "RULES": RULES, "MODELOPT_RULES": MODELOPT_RULES}
     return [places.get(word, word) for word in command.split()]
 
 

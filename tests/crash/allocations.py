@@ -16,10 +16,11 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
 import harness
+import jobs
 import remade
 
-# name, command, whether it writes DST. FP8, W4, NV, GPTQ, AWQ, STACKS, EXPERTS, PACKED, RANKS and BLOBS are made of SRC; HALF is
-# an FP8 output of which one shard is gone.
+# name, command, whether it writes DST. FP8, W4, NV, GPTQ, AWQ, STACKS, EXPERTS, PACKED, RANKS, BLOBS, MIXTURE, OSS and OSS4
+# (gpt-oss, plain and MXFP4) and V4 (DeepSeek-V4, MXFP4) are made of SRC or of a Llama; HALF is an FP8 output of which one shard is gone.
 COMMANDS = [
     ("quantize", "quantize SRC -o DST --max-shard-size 1MB", True),
     ("quantize, repair", "quantize SRC -o HALF --max-shard-size 1MB", True),
@@ -29,6 +30,11 @@ COMMANDS = [
     ("convert bf16 from gptq", "convert GPTQ -o DST --to bf16", True),
     ("convert bf16 from awq", "convert AWQ -o DST --to bf16", True),
     ("convert int4 from gptq", "convert GPTQ -o DST --to int4-weight-only --group-size 32 --zero-points", True),
+    ("quantize mixture", "quantize SRC -o DST --rules MODELOPT_RULES", True),
+    ("convert fp8-block from mixture", "convert MIXTURE -o DST --to fp8-block --lossy", True),
+    ("quantize gpt-oss", "quantize OSS -o DST --scheme mxfp4-weight-only --dialect gpt-oss --mx-scale floor", True),
+    ("convert fp8-block from gpt-oss", "convert OSS4 -o DST --to fp8-block --lossy", True),
+    ("convert fp8-block from deepseek-v4", "convert V4 -o DST --to fp8-block --lossy", True),
     ("quantize experts one by one", "quantize STACKS -o DST --scheme nvfp4-weight-only", True),
     ("convert bf16, experts put together", "convert EXPERTS -o DST --to bf16 --experts stack", True),
     ("convert bf16", "convert FP8 -o DST --to bf16", True),
@@ -174,7 +180,9 @@ def main():
     checks = harness.Checks()
     with harness.temporary_directory(options.directory) as work:
         places = {word: pathlib.Path(work, word.lower()) for word in ("SRC", "FP8", "W4", "NV", "GPTQ", "AWQ", "STACKS", "EXPERTS",
-                                                                         "PACKED", "BLOBS", "RANKS", "HALF")}
+                                                                         "PACKED", "BLOBS", "RANKS", "HALF", "MIXTURE", "OSS", "OSS4",
+                                                                         "V4")}
+        places["MODELOPT_RULES"] = jobs.MODELOPT_RULES
         places["DST"] = pathlib.Path(work, "out")
         harness.make_checkpoint(options.make, "deepseek-v3", places["SRC"], scale="tiny")
         for word, extra in (("FP8", ["--max-shard-size", "1MB"]), ("W4", ["--scheme", "int4-weight-only"]),
@@ -188,6 +196,12 @@ def main():
         llama = harness.make_checkpoint(options.make, "llama", pathlib.Path(work, "llama"))
         remade.remake(remade.STACKS, llama, places["STACKS"])
         harness.run(options.tessera, ["quantize", places["STACKS"], "-o", places["EXPERTS"], "--scheme", "mxfp8", "--mx-scale", "floor"])
+        harness.run(options.tessera, ["quantize", places["SRC"], "-o", places["MIXTURE"], "--rules", jobs.MODELOPT_RULES])
+        remade.remake(remade.GPT_OSS, llama, places["OSS"])
+        remade.remake(remade.V4, llama, pathlib.Path(work, "v4-plain"))
+        for source, word, dialect in (places["OSS"], "OSS4", "gpt-oss"), (pathlib.Path(work, "v4-plain"), "V4", "deepseek"):
+            harness.run(options.tessera, ["quantize", source, "-o", places[word], "--mx-scale", "floor", "--dialect", dialect,
+                                          "--scheme", "mxfp4-weight-only" if word == "OSS4" else "mxfp4"])
         sweep = Sweep(checks, options, work, places)
         for name, command, writes in COMMANDS:
             if options.only is None or name.startswith(options.only):

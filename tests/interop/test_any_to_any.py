@@ -3,6 +3,7 @@ taken apart; and codes made anew as by way of floating point. The oracle is NumP
 
 import json
 
+import block_file
 import formats_2026 as f
 import harness
 import numpy as np
@@ -185,6 +186,13 @@ def test_a_group_of_zeros_has_no_window(tmp_path, convert):
     assert (stored.values("nvfp4-ct", module(convert(src, "--to", "nvfp4-weight-only"), W1)) == m.values).all()
 
 
+def rounded_blocks(dst):
+    """What quantization_blocks.zst tells of W1: its codes, the blocks with an error, its largest error, how many codes are counted."""
+    t, = block_file.read(dst).values()
+    assert t.name == W1 + ".weight"
+    return t.codes, np.argwhere(t.bytes["error"][0]).tolist(), t.peaks, sum(t.counts)
+
+
 def test_rounded_where_asked(tmp_path, convert):
     m = stepped(3, 15)  # 1.5 * 2^-9 lies half way between two codes: the even one is 2 * 2^-9
     dst = convert(write(tmp_path / "src", m), "--to", "fp8-block", "--lossy")
@@ -195,6 +203,8 @@ def test_rounded_where_asked(tmp_path, convert):
     assert row["name"] == W1 + ".weight" and row["max_abs_error"] == pytest.approx(2.0**(120 - 15 - 128))
     error = np.linalg.norm(want.astype(np.float64) - m.values) / np.linalg.norm(m.values.astype(np.float64))
     assert row["relative_error"] == pytest.approx(error, rel=1e-4)
+    before = float(m.values[129, 160])
+    assert rounded_blocks(dst) == ("e4m3", [[1, 1]], [(129 * 256 + 160, before, float(want[129, 160]))], want.size)
 
 
 def test_rounded_to_nvfp4_where_asked(tmp_path, convert):
@@ -208,6 +218,8 @@ def test_rounded_to_nvfp4_where_asked(tmp_path, convert):
     assert (stored.values("nvfp4-ct", module(dst, W1)) == want).all()
     row, = json.loads((dst / "quantization_report.json").read_text())["tensors"]
     assert row["max_abs_error"] == pytest.approx(2.0**(120 - 18 - 128))
+    before = float(m.values[129, 160])
+    assert rounded_blocks(dst) == ("e2m1", [[129, 10], [129, 11]], [(129 * 256 + 160, before, 0)], want.size)
 
 
 @pytest.mark.parametrize("target", ["fp8-block", "nvfp4-weight-only", "mxfp4", "mxfp8"])

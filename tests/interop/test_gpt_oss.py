@@ -1,6 +1,8 @@
 """gpt-oss in the layout of its releases: made of plain stacks byte for byte, read by its loaders, and refused where it cannot be."""
 
 import json
+import random
+import shutil
 
 from checkpoints import BF16, load, make, random_weight, same_bits
 import harness
@@ -122,6 +124,17 @@ def test_other_schemes_say_who_reads_them(tmp_path, tessera, options):
     assert code == 1 and "one expert of 'gpt_oss'" in out, out
 
 
+def test_a_stack_without_the_other(tmp_path, tessera):
+    """Its codes alone are no gpt-oss: loaders look in vain for those of the other."""
+    src, _, tensors = model(tmp_path / "src")
+    for number, gone in enumerate(("gate_up_proj", "down_proj")):
+        kept = {name: array for name, array in tensors.items() if name != EXPERTS + gone}
+        half = make(tmp_path / f"half-{number}", {"model.safetensors": kept}, None, **json.loads((src / "config.json").read_text()))
+        code, _, err = harness.run(tessera, ["quantize", half, "-o", tmp_path / "dst", *NATIVE])
+        assert code == 3 and EXPERTS + gone in err and "incomplete" in err, err
+        assert not (tmp_path / "dst").exists()
+
+
 REFUSED = {
     "one stack excluded": ({}, ("--exclude", "*down_proj"), 3, ["down_proj", "--exclude", "all experts"]),
     "attention included": ({}, ("--include", "*o_proj.weight"), 3, ["o_proj", "codes of experts only"]),
@@ -139,6 +152,34 @@ def test_refused(tmp_path, tessera, what):
     code, out, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "dst", *NATIVE, *options])
     assert code == wanted and all(word in err for word in words), err
     assert not (tmp_path / "dst").exists()
+
+
+def test_damaged_headers(tmp_path, tessera):
+    """Whatever a header's shapes, dtypes and names become: written as its own tensors say, or refused; never anything between."""
+    src, _, tensors = model(tmp_path / "src")
+    whole = (src / "model.safetensors").read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    stacks = [whole.index(f'"{EXPERTS}{name}":'.encode()) for name in ("gate_up_proj", "down_proj")]
+    generator, refused = random.Random(2026), 0
+    for number in range(100):
+        damaged = bytearray(whole)
+        for _ in range(1 + number % 2):
+            at = generator.choice(stacks) + generator.randrange(120) if number % 4 else generator.randrange(8, 8 + length)
+            damaged[at] = generator.choice(b"0123456789BFU[],:") if number % 3 else generator.randrange(256)
+        (src / "model.safetensors").write_bytes(damaged)
+        dst = tmp_path / f"dst-{number}"
+        code, _, err = harness.run(tessera, ["quantize", src, "-o", dst, *NATIVE, "--quiet", "--threads", "1"])
+        assert code == 0 or (code in (1, 3) and err.startswith("tessera: ")), (number, code, err)  # 1: nothing to quantize
+        refused += code != 0
+        if code != 0:
+            assert not (dst / "config.json").exists(), number
+        else:
+            read = load(src)  # by the safetensors package
+            stored = {name: array for name, array in load(dst).items() if name in read}
+            assert stored and all(same_bits(array, read[name]) for name, array in stored.items()), number
+            assert sum("_blocks" in name for name in load(dst)) == 2, number
+        shutil.rmtree(dst, ignore_errors=True)
+    assert 50 < refused < 100, refused
 
 
 @pytest.mark.parametrize("dtype", [BF16, np.float32], ids=["BF16", "F32"])
