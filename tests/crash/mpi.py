@@ -125,6 +125,25 @@ def check_kills(checks, ranks, source, reference, work, kills, rng):
     checks.check("some kills found ranks at work", 3 * landed >= kills, landed)
 
 
+def check_durable(checks, ranks, source, work, shim):
+    """Whatever a rank wrote to a file, it has synced before rank 0, which calls fsync, makes the file durable and gives it its name."""
+    trace = work / "trace"
+    command = ["env", f"LD_PRELOAD={shim}", f"SHIM_TRACE={trace}", ranks.tool, *map(str, jobs.words(COMMAND, source, work / "traced")),
+               "--quiet", "--mpi", "--threads"]
+    line = [*MPIRUN, "-n", "1", *command, "0", ":", "-n", "2", *command, "1"]
+    done = subprocess.run(line, env=ranks.environment, capture_output=True, text=True, timeout=600)
+    checks.check("traced: runs", done.returncode == 0, done.stderr)
+    calls = [line.split("\t") for line in trace.read_text().splitlines()]
+    renamed = [(at, call[1]) for at, call in enumerate(calls) if call[0] == "rename" and call[1].rsplit("/", 1)[1][:1].isdigit()
+               and call[2].endswith(".safetensors")]
+    checks.check("traced: files", len(renamed) > 5, len(renamed))
+    for end, part in renamed:
+        of_part = [call[0] for call in calls[:end] if call[1] == part]
+        wrote = max(at for at, name in enumerate(of_part) if name == "write")
+        checks.check(f"{part}: synced where it was written, then where it is committed", of_part[wrote + 1:].count("fdatasync") >= 1 and
+                     of_part[-1] == "fsync", of_part)
+
+
 def check_refusals(checks, ranks, source, work):
     args = jobs.words(COMMAND, source, work / "refused")
     code, _, stderr = ranks.run(2, args, [*args, "--scale-fmt", "ue8m0"])
@@ -163,6 +182,7 @@ def main():
         harness.run(tool, [*jobs.words(COMMAND, source, work / "one"), "--quiet"])
         check_numbers(checks, ranks, source, work / "one", work)
         check_refusals(checks, ranks, source, work)
+        check_durable(checks, ranks, source, work, os.path.abspath(harness.shim_path(options)))
         check_kills(checks, ranks, source, work / "one", work, options.kills, random.Random(1))
         check_table(checks, ranks, options, work)
     checks.finish()

@@ -48,7 +48,12 @@ def main():
         tools = [path for path in files if path.parent.name == "bin"]
         checks.check("one tool", [path.name for path in tools] == ["tessera"], tools)
         pages = {path for path in files if "doc/tessera" in str(path)}
-        checks.check("nothing but the tool and its pages", files == pages | set(tools), files - pages)
+        modules = {path for path in files if path.name == "tessera_mpi.so"}  # where it was built with MPI
+        checks.check("nothing but the tool, its module and its pages", files == pages | modules | set(tools), files - pages)
+        for module in modules:
+            source = harness.make_checkpoint(options.make, "llama", pathlib.Path(place, "source"), scale="tiny")
+            code, _, stderr = harness.run(tools[0], ["quantize", source, "--dry-run", "--mpi"])
+            checks.check("installed: the tool finds its module", code == 0 and module.parent.name == "tessera", stderr)
         wanted = {"README.md", "CHANGELOG.md"} | {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*") if path.is_file()}
         checks.check("all pages", {str(path).split("doc/tessera/")[1] for path in pages} == wanted, pages)
         found, needed = traits(tools[0])
