@@ -186,6 +186,7 @@ thread_sanitizer() {
         printf '{"name": "%s", "args": ["quantize", "%s", "-o", "%s", "--scheme", "%s"]}\n' \
             "$scheme" "$scratch/race" "$scratch/race-$scheme" "$scheme"
     done >"$scratch/race.jsonl"
+    "$tool" convert "$scratch/race" -o "$scratch/race-tp" --to tp --tp 2 --io direct --threads 4 --quiet || return 1
     "$tool" batch "$scratch/race.jsonl" --threads 4 | grep '^read together: fp8-block int8-channel int4-weight-only;' || return 1
 }
 
