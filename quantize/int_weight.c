@@ -66,13 +66,13 @@ static void encode(const tsr_cpu_kernels *k, source x, uint64_t cols, uint64_t g
         k->encode_int_f32(x.f32, cols, group, row, codes);
 }
 
-static void measure(const tsr_cpu_kernels *k, source x, uint64_t n, const tsr_int_code *code, const int8_t *codes,
-                    tsr_int_error *error)
+static void measure(const tsr_cpu_kernels *k, source x, uint64_t cols, uint64_t group, const tsr_int_row *row,
+                    const int8_t *codes, tsr_int_error *errors)
 {
     if (x.bf16 != NULL)
-        k->error_int_bf16(x.bf16, n, code, codes, error);
+        k->error_int_bf16(x.bf16, cols, group, row, codes, errors);
     else
-        k->error_int_f32(x.f32, n, code, codes, error);
+        k->error_int_f32(x.f32, cols, group, row, codes, errors);
 }
 
 /* What was chosen for group g of a row. */
@@ -124,13 +124,13 @@ static void search(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, sourc
     const tsr_int_row row = row_at(scheme, r, g);
     tsr_int_code kept = code_at(scheme, r, g);
     tsr_int_error cost;
-    measure(k, x, n, &kept, codes, &cost);
+    measure(k, x, n, n, &row, codes, &cost);
     double best = cost.sum_e2 * (double)kept.scale * (double)kept.scale;
     for (int i = 1; i <= STEPS && best > 0; i++) {
         choose_code(scheme, k, r, g, 1 - 0.04f * (float)i);
         const tsr_int_code other = code_at(scheme, r, g);
         encode(k, x, n, n, &row, r->trial);
-        measure(k, x, n, &other, r->trial, &cost);
+        measure(k, x, n, n, &row, r->trial, &cost);
         const double loss = cost.sum_e2 * (double)other.scale * (double)other.scale;
         if (loss < best * 0.999) { /* a gain above the rounding of the measure */
             best = loss;
@@ -217,21 +217,49 @@ static tsr_status quantize_row(const tsr_int_scheme *scheme, const tsr_cpu_kerne
     return TSR_OK;
 }
 
-/* Notes the largest error of a group: `first` is the flat index of the first of its elements x. */
-static void note_peak(tsr_block_notes *notes, source x, uint64_t first, const tsr_int_code *code, const int8_t *codes,
-                      const tsr_int_error *error)
+/* Adds what the codes of a group of n elements x cost, of which `first` is the flat index of the first in the tensor, and
+ * `noted` among all that is noted. */
+static void add_cost(source x, uint64_t n, const tsr_int_code *code, const int8_t *codes, float amax, uint64_t first,
+                     uint64_t noted, const tsr_int_error *error, tsr_block_notes *notes, tsr_quant_stats *stats)
 {
-    const double largest = (double)error->max_e * (double)code->scale;
-    if (tsr_block_is_peak(notes, largest))
-        tsr_block_note_peak(notes, largest, first + error->max_at, element(x, error->max_at),
-                            ((float)codes[error->max_at] - code->zero) * code->scale);
+    const double size = (double)error->max_e * (double)code->scale;
+    const bool largest = tsr_quant_stats_add_group(stats, error, code->scale, amax, n, first);
+    const bool peak = notes != NULL && tsr_block_is_peak(notes, size);
+    if (!largest && !peak)
+        return;
+    const uint64_t at = tsr_int_error_at(x.bf16, x.f32, n, code, codes, error);
+    stats->max_error_at = largest ? first + at : stats->max_error_at;
+    if (peak)
+        tsr_block_note_peak(notes, size, noted + at, element(x, at), ((float)codes[at] - code->zero) * code->scale);
+}
+
+/* Adds what a row's codes cost; `row` counts from the first of `rows`. */
+static void measure_row(const tsr_int_scheme *scheme, const tsr_cpu_kernels *k, const tsr_int_rows *rows, uint64_t row,
+                        source x, const room *r, const int8_t *codes, tsr_quant_stats *stats)
+{
+    enum { TOGETHER = 64 }; /* groups */
+    const uint64_t cols = rows->tensor->shape[1], width = scheme->group == 0 ? cols : scheme->group;
+    const uint64_t first = (rows->row + row) * cols, noted = (rows->rows_before + rows->row + row) * cols;
+    tsr_int_error errors[TOGETHER];
+    for (uint64_t col = 0, g = 0; col < cols; col += width, g++) {
+        const uint64_t n = tsr_min_u64(width, cols - col);
+        const tsr_int_row from = row_at(scheme, r, g);
+        const tsr_int_code code = code_at(scheme, r, g);
+        float amax;
+        if (g % TOGETHER == 0)
+            measure(k, part_of(x, col), tsr_min_u64(TOGETHER * width, cols - col), width, &from, codes + col, errors);
+        memcpy(&amax, &r->amax[g], sizeof amax);
+        add_cost(part_of(x, col), n, &code, codes + col, amax, first + col, noted + col, &errors[g % TOGETHER],
+                 rows->notes, stats);
+        r->e2[g] = (float)(errors[g % TOGETHER].sum_e2 / (double)n);
+    }
 }
 
 tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels *kernels, const tsr_int_rows *rows,
                             tsr_quant_stats *stats, tsr_err *err)
 {
     const tsr_tensor *const t = rows->tensor;
-    const uint64_t cols = t->shape[1], width = scheme->group == 0 ? cols : scheme->group;
+    const uint64_t cols = t->shape[1];
     const uint64_t groups = tsr_int_groups(scheme, cols);
     const size_t bytes = tsr_dtype_bytes((tsr_dtype)t->dtype);
     room r = divide(scheme, cols, rows->scratch);
@@ -244,22 +272,12 @@ tsr_status tsr_int_quantize(const tsr_int_scheme *scheme, const tsr_cpu_kernels 
         TSR_TRY(quantize_row(scheme, kernels, rows, row, x, &r, codes, err));
         const uint64_t noted = rows->rows_before + rows->row + row;
         for (uint64_t g = 0; g < groups; g++) {
-            const uint64_t col = g * width, n = tsr_min_u64(width, cols - col);
-            const tsr_int_code code = code_at(scheme, &r, g);
-            float amax;
-            memcpy(&amax, &r.amax[g], sizeof amax);
-            rows->scales[row * groups + g] = amax == 0 && scheme->zero_scale ? 0 : code.scale;
+            rows->scales[row * groups + g] = r.amax[g] == 0 && scheme->zero_scale ? 0 : r.scale[g];
             if (rows->zero_points != NULL)
-                rows->zero_points[row * groups + g] = (int8_t)code.zero;
-            if (stats == NULL)
-                continue;
-            tsr_int_error error;
-            measure(kernels, part_of(x, col), n, &code, codes + col, &error);
-            tsr_quant_stats_add_group(stats, &error, code.scale, amax, n, (rows->row + row) * cols + col);
-            r.e2[g] = (float)(error.sum_e2 / (double)n);
-            if (rows->notes != NULL)
-                note_peak(rows->notes, part_of(x, col), noted * cols + col, &code, codes + col, &error);
+                rows->zero_points[row * groups + g] = (int8_t)r.zero[g];
         }
+        if (stats != NULL)
+            measure_row(scheme, kernels, rows, row, x, &r, codes, stats);
         if (stats != NULL && rows->notes != NULL) {
             tsr_block_band_add(rows->notes, &r.band, kernels, noted, r.e2, r.scale, r.amax);
             tsr_block_count(rows->notes, noted, codes, cols, false);

@@ -30,7 +30,7 @@ void tsr_quant_stats_add(tsr_quant_stats *total, const tsr_quant_stats *more)
     total->amax = fmax(total->amax, more->amax);
 }
 
-void tsr_quant_stats_add_group(tsr_quant_stats *total, const tsr_int_error *error, float scale, float amax, uint64_t n,
+bool tsr_quant_stats_add_group(tsr_quant_stats *total, const tsr_int_error *error, float scale, float amax, uint64_t n,
                                uint64_t first)
 {
     const double s = (double)scale, s2 = s * s;
@@ -50,9 +50,10 @@ void tsr_quant_stats_add_group(tsr_quant_stats *total, const tsr_int_error *erro
         .sum_y2 = (2 * error->sum_qv - error->sum_q2 + error->sum_e2) * s2, /* y = x - d */
         .amax = (double)amax,
         .max_error = (double)error->max_e * s,
-        .max_error_at = first + error->max_at,
     };
+    const bool largest = cost.max_error > total->max_error;
     tsr_quant_stats_add(total, &cost);
+    return largest;
 }
 
 static int by_value(const void *a, const void *b)

@@ -5,6 +5,7 @@
 #include "common/text.h"
 #include "kernels/cpu/int_quant.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* x is a source element, and y = value(code) * scale is what a reader gets back. All zeros stand for an empty tensor.
@@ -36,8 +37,8 @@ typedef struct tsr_quant_stats {
 void tsr_quant_stats_add(tsr_quant_stats *total, const tsr_quant_stats *more);
 
 /* Adds one group of n elements that share `scale`, of which the first is `first`: its amax, and its errors in units of
- * the scale. */
-void tsr_quant_stats_add_group(tsr_quant_stats *total, const tsr_int_error *error, float scale, float amax, uint64_t n,
+ * the scale. Returns whether it has the largest error so far, whose place, max_error_at, the caller has to give then. */
+bool tsr_quant_stats_add_group(tsr_quant_stats *total, const tsr_int_error *error, float scale, float amax, uint64_t n,
                                uint64_t first);
 
 /* Fills scale_min, scale_median and scale_max from the `n` scales of a tensor, which are sorted in place. Zero blocks

@@ -2,6 +2,7 @@
 #include "kernels/cpu/block_fp8.h"
 
 #include "common/float_bits.h"
+#include "kernels/cpu/error_unit.h"
 #include "kernels/cpu/variants.h"
 
 #include <math.h>
@@ -76,7 +77,7 @@ typedef struct error_sums {
 
 static error_sums begin_error(float scale, tsr_block_error *error)
 {
-    const float k = tsr_e4m3_boost(scale);
+    const float k = tsr_error_boost(scale);
     *error = (tsr_block_error){0};
     return (error_sums){.k = k, .f = scale * k, .error = error};
 }

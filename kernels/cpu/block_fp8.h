@@ -39,7 +39,7 @@ typedef void tsr_widen_f16_fn(const uint16_t *x, size_t n, float *out);
 /* What quantizing one block cost.
  *
  * In FP32: u = x * k, f = scale * k, v = value(code), e = fma(-v, f, u). k is a power of two, mostly 1
- * (tsr_e4m3_boost). Sums of u * u, e * e and u * v run in FP32 over 16 lanes, each term added by a fused multiply-add, rows
+ * (error_unit.h). Sums of u * u, e * e and u * v run in FP32 over 16 lanes, each term added by a fused multiply-add, rows
  * and columns in order; the lane is column / 8 % 4 * 4 + column % 4. Then the lanes are added in FP64 in the order 0..15, and
  * divided by f * f, f * f and f, which makes them sums in units of the scale. */
 typedef struct tsr_block_error {
@@ -53,15 +53,6 @@ typedef struct tsr_block_error {
     uint32_t flushed;   /* how many x != 0 have a code of +-0 */
     uint32_t nonzero;   /* how many x != 0 */
 } tsr_block_error;
-
-/* The k above: it keeps squares within FP32. */
-static inline float tsr_e4m3_boost(float scale)
-{
-    if (scale >= 0x1p-40f && scale <= 0x1p40f)
-        return 1;
-    const uint32_t exponent = tsr_f32_bits(scale) >> 23;
-    return tsr_f32_from_bits((exponent < 253 ? 254 - exponent : 1) << 23);
-}
 
 typedef void tsr_error_e4m3_bf16_fn(const uint16_t *x, size_t rows, size_t cols, size_t ld, const uint8_t *codes,
                                     size_t ld_codes, float scale, tsr_block_error *error);

@@ -1,8 +1,8 @@
 /* The int kernels, the definition. */
 #define TSR_INT(name) tsr_##name##_ref
 #include "common/float_bits.h"
+#include "kernels/cpu/error_unit.h"
 #include "kernels/cpu/int_quant_body.h"
-#include "kernels/cpu/tree_sum.h"
 
 enum { CHUNK = 4096 };
 
@@ -25,68 +25,108 @@ void tsr_encode_int_f32_ref(const float *x, size_t cols, size_t group, const tsr
 
 /* ---- the error ---- */
 
-typedef struct lanes {
-    float q2[LANES], e2[LANES], qv[LANES], max_e[LANES];
-    uint32_t max_at[LANES], nonzero[LANES], flushed[LANES], saturated[LANES];
-} lanes;
+enum { SUM_LANES = 16 };
 
-static inline void one(float x, size_t i, const tsr_int_code *code, float boost, float inverse, int8_t r, lanes *l)
+typedef struct sums {
+    float u2[SUM_LANES], e2[SUM_LANES], uv[SUM_LANES];
+} sums;
+
+typedef struct unit {
+    float k, f, inverse;
+} unit;
+
+static unit unit_of(const tsr_int_code *code)
 {
-    const unsigned lane = i % LANES;
-    const float q = x * boost * inverse, t = q + code->zero, v = (float)r - code->zero, e = q - v, size = fabsf(e);
-    l->q2[lane] += q * q;
-    l->e2[lane] += e * e;
-    l->qv[lane] += q * v;
-    l->max_at[lane] = size > l->max_e[lane] ? (uint32_t)i : l->max_at[lane];
-    l->max_e[lane] = size > l->max_e[lane] ? size : l->max_e[lane];
-    l->nonzero[lane] += x != 0;
-    l->flushed[lane] += (x != 0) & (v == 0);
-    l->saturated[lane] += (t > code->high + 0.5f) | (t < code->low - 0.5f);
+    const float k = tsr_error_boost(code->scale), f = code->scale * k;
+    return (unit){k, f, 1 / f};
 }
 
-/* Adds one block's lanes; it begins at element `first`. */
-static void add_lanes(const lanes *l, size_t first, tsr_int_error *error)
+static float error_of(float x, int8_t r, const tsr_int_code *code, const unit *u)
 {
-    error->sum_q2 += tsr_tree_sum(l->q2);
-    error->sum_e2 += tsr_tree_sum(l->e2);
-    error->sum_qv += tsr_tree_sum(l->qv);
-    for (unsigned lane = 0; lane < LANES; lane++) {
-        error->nonzero += l->nonzero[lane];
-        error->flushed += l->flushed[lane];
-        error->saturated += l->saturated[lane];
-        const size_t at = first + l->max_at[lane];
-        if (l->max_e[lane] > error->max_e || (l->max_e[lane] == error->max_e && at < error->max_at)) {
-            error->max_e = l->max_e[lane];
-            error->max_at = at;
-        }
+    return fmaf(code->zero - (float)r, u->f, x * u->k);
+}
+
+static void one(float x, size_t i, const tsr_int_code *code, const unit *in, int8_t r, sums *s, tsr_int_error *error)
+{
+    const size_t lane = i / 8 % 4 * 4 + i % 4;
+    const float u = x * in->k, t = u * in->inverse + code->zero, v = (float)r - code->zero;
+    const float e = error_of(x, r, code, in);
+    s->u2[lane] = fmaf(u, u, s->u2[lane]);
+    s->e2[lane] = fmaf(e, e, s->e2[lane]);
+    s->uv[lane] = fmaf(u, v, s->uv[lane]);
+    error->max_e = fabsf(e) > error->max_e ? fabsf(e) : error->max_e;
+    error->nonzero += x != 0;
+    error->flushed += (x != 0) & (v == 0);
+    error->saturated += (t > code->high + 0.5f) | (t < code->low - 0.5f);
+}
+
+static double tree_sum(const float lanes[SUM_LANES])
+{
+    double total[SUM_LANES / 2];
+    for (unsigned l = 0; l < SUM_LANES / 2; l++)
+        total[l] = (double)lanes[l] + (double)lanes[l + SUM_LANES / 2];
+    for (unsigned width = SUM_LANES / 4; width > 0; width /= 2) {
+        for (unsigned l = 0; l < width; l++)
+            total[l] += total[l + width];
     }
+    return total[0];
 }
 
 /* Exactly one of bf16 and f32 is there. */
 static void measure(const uint16_t *bf16, const float *f32, size_t n, const tsr_int_code *code, const int8_t *codes,
                     tsr_int_error *error)
 {
-    const float boost = TSR_INT_BOOST(code->scale), inverse = 1 / (code->scale * boost);
+    const unit in = unit_of(code);
+    const double f = (double)in.f;
     *error = (tsr_int_error){0};
     for (size_t first = 0; first < n; first += CHUNK) {
         const size_t count = n - first < CHUNK ? n - first : CHUNK;
-        lanes l;
-        memset(&l, 0, sizeof l);
+        sums s;
+        memset(&s, 0, sizeof s);
         for (size_t i = 0; i < count; i++)
-            one(f32 != NULL ? f32[first + i] : tsr_f32_from_bf16(bf16[first + i]), i, code, boost, inverse,
-                codes[first + i], &l);
-        add_lanes(&l, first, error);
+            one(f32 != NULL ? f32[first + i] : tsr_f32_from_bf16(bf16[first + i]), i, code, &in, codes[first + i], &s,
+                error);
+        error->sum_q2 += tree_sum(s.u2);
+        error->sum_e2 += tree_sum(s.e2);
+        error->sum_qv += tree_sum(s.uv);
+    }
+    error->sum_q2 /= f * f;
+    error->sum_e2 /= f * f;
+    error->sum_qv /= f;
+    error->max_e /= in.f;
+}
+
+static tsr_int_code code_at(const tsr_int_row *row, size_t group)
+{
+    return (tsr_int_code){row->scale[group], zero_of(row, group), row->low, row->high};
+}
+
+void tsr_error_int_bf16_ref(const uint16_t *x, size_t cols, size_t group, const tsr_int_row *row, const int8_t *codes,
+                            tsr_int_error *errors)
+{
+    for (size_t first = 0; first < cols; first += group, errors++) {
+        const tsr_int_code code = code_at(row, first / group);
+        measure(x + first, NULL, cols - first < group ? cols - first : group, &code, codes + first, errors);
     }
 }
 
-void tsr_error_int_bf16_ref(const uint16_t *x, size_t n, const tsr_int_code *code, const int8_t *codes,
-                            tsr_int_error *error)
+void tsr_error_int_f32_ref(const float *x, size_t cols, size_t group, const tsr_int_row *row, const int8_t *codes,
+                           tsr_int_error *errors)
 {
-    measure(x, NULL, n, code, codes, error);
+    for (size_t first = 0; first < cols; first += group, errors++) {
+        const tsr_int_code code = code_at(row, first / group);
+        measure(NULL, x + first, cols - first < group ? cols - first : group, &code, codes + first, errors);
+    }
 }
 
-void tsr_error_int_f32_ref(const float *x, size_t n, const tsr_int_code *code, const int8_t *codes,
-                           tsr_int_error *error)
+size_t tsr_int_error_at(const uint16_t *bf16, const float *f32, size_t n, const tsr_int_code *code, const int8_t *codes,
+                        const tsr_int_error *error)
 {
-    measure(NULL, x, n, code, codes, error);
+    const unit in = unit_of(code);
+    for (size_t i = 0; i < n; i++) {
+        const float x = bf16 != NULL ? tsr_f32_from_bf16(bf16[i]) : f32[i];
+        if (fabsf(error_of(x, codes[i], code, &in)) / in.f == error->max_e)
+            return i;
+    }
+    return 0;
 }

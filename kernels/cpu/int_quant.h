@@ -46,27 +46,29 @@ typedef void tsr_encode_int_bf16_fn(const uint16_t *x, size_t cols, size_t group
                                     int8_t *codes);
 typedef void tsr_encode_int_f32_fn(const float *x, size_t cols, size_t group, const tsr_int_row *row, int8_t *codes);
 
-/* What codes cost, in units of the scale: v = code - zero, q = (x * k) * (1 / (scale * k)), e = q - v, all in FP32,
- * where k is 2^64 if scale < 2^-100, else 1. q uses a reciprocal where codes use the quotient; they differ by an ulp,
- * far below the error that is measured. Sums run in FP32 over 32 lanes (lane = index % 32) in blocks of 4096
- * elements. The lanes of a block are added in FP64 as a tree (l and l + 16, then l and l + 8, ... l + 1), and the
- * blocks in order. */
+/* What codes cost, in FP32: u = x * k, f = scale * k, v = code - zero, e = fma(-v, f, u). k is a power of two, mostly 1
+ * (error_unit.h). Sums of u * u, e * e and u * v run over 16 lanes in blocks of 4096 elements, each term added by a fused
+ * multiply-add; the lane is index / 8 % 4 * 4 + index % 4. The lanes of a block are added in FP64 as a tree (l and l + 8,
+ * then l and l + 4, ... l + 1), and the blocks in order; then they are divided by f * f, f * f and f, which makes them sums in
+ * units of the scale. */
 typedef struct tsr_int_error {
     double sum_q2, sum_e2, sum_qv;
-    float max_e;               /* the largest |e| */
-    size_t max_at;             /* its first place */
+    float max_e;               /* the largest |e|, over f */
     uint64_t nonzero, flushed; /* how many x != 0, and how many of them with v == 0 */
-    uint64_t saturated;        /* how many q + zero are more than half a step beyond low or high: clamping moved them */
+    uint64_t saturated; /* how many u * (1 / f) + zero are more than half a step beyond low or high: clamping moved
+                                * them */
 } tsr_int_error;
 
-/* What the codes of n finite elements that share a scale cost. */
-typedef void tsr_error_int_bf16_fn(const uint16_t *x, size_t n, const tsr_int_code *code, const int8_t *codes,
-                                   tsr_int_error *error);
-typedef void tsr_error_int_f32_fn(const float *x, size_t n, const tsr_int_code *code, const int8_t *codes,
-                                  tsr_int_error *error);
+/* What the codes of a row of `cols` finite elements cost, group by group, as tsr_encode_int_bf16_fn has them; of `row` only
+ * scale, zero, low and high matter. */
+typedef void tsr_error_int_bf16_fn(const uint16_t *x, size_t cols, size_t group, const tsr_int_row *row,
+                                   const int8_t *codes, tsr_int_error *errors);
+typedef void tsr_error_int_f32_fn(const float *x, size_t cols, size_t group, const tsr_int_row *row,
+                                  const int8_t *codes, tsr_int_error *errors);
 
-/* The k of tsr_int_error, which keeps the reciprocal of a tiny scale finite. */
-#define TSR_INT_BOOST(scale) ((scale) < 0x1p-100f ? 0x1p64f : 1.0f)
+/* The first place of a group of n elements with the largest |e|, which `error` has. The elements are BF16, or FP32 where bf16 is NULL. */
+size_t tsr_int_error_at(const uint16_t *bf16, const float *f32, size_t n, const tsr_int_code *code, const int8_t *codes,
+                        const tsr_int_error *error);
 
 /* BF16 to FP32, exact. */
 typedef void tsr_widen_bf16_fn(const uint16_t *x, size_t n, float *out);

@@ -55,6 +55,7 @@ static void choose_asymmetric(groups *g, size_t n, float lowest, float highest)
 static void integers(const tsr_cpu_kernels *k, const buffers *b, size_t group, bool int4, bool zeros, bool error)
 {
     static groups g;
+    static tsr_int_error errors[COLS / 32];
     static _Alignas(64) int8_t packed_later[COLS];
     const size_t n = COLS / group;
     const tsr_int_row row = {g.scale, zeros ? g.zero : NULL, g.amax, int4 ? -8 : -128, int4 ? 7 : 127, false, false};
@@ -69,11 +70,9 @@ static void integers(const tsr_cpu_kernels *k, const buffers *b, size_t group, b
             choose_symmetric(&g, n, row.high + 0.5f);
         }
         k->encode_int_bf16(x, COLS, group, &row, codes);
-        for (size_t i = 0; error && i < n; i++) {
-            const tsr_int_code code = {g.scale[i], zeros ? g.zero[i] : 0, row.low, row.high};
-            tsr_int_error e;
-            k->error_int_bf16(x + i * group, group, &code, codes + i * group, &e);
-            sink += e.sum_e2;
+        if (error) {
+            k->error_int_bf16(x, COLS, group, &row, codes, errors);
+            sink += errors[0].sum_e2;
         }
         if (int4)
             k->pack_int4(codes, COLS, b->codes + r * COLS / 2);
@@ -202,14 +201,14 @@ static void mxfp8_and_measure(const tsr_cpu_kernels *k, const buffers *b)
 const work kEncodes[] = {
     {"FP8 blocks", quantize, PER_WEIGHT_8, {0.5, 0.6, 0.7}},
     {"FP8 blocks + error", quantize_and_measure, PER_WEIGHT_8, {0.3, 0.5, 0.5}},
-    {"int8 rows", int8, PER_WEIGHT_8, {0.35, 0.6, 0.6}},
-    {"int8 rows + error", int8_and_measure, PER_WEIGHT_8, {0, 0, 0}},
-    {"int4 rows", int4_rows, PER_WEIGHT_4, {0.35, 0.6, 0.6}},
-    {"int4 groups of 128", int4_128, PER_WEIGHT_4, {0.35, 0.6, 0.6}},
-    {"int4 groups of 64", int4_64, PER_WEIGHT_4, {0.35, 0.6, 0.6}},
-    {"int4 groups of 32", int4_32, PER_WEIGHT_4, {0.35, 0.5, 0.5}},
-    {"int4 128, zero points", int4_zeros, PER_WEIGHT_4, {0.35, 0.5, 0.5}},
-    {"int4 128 + error", int4_and_measure, PER_WEIGHT_4, {0, 0, 0}},
+    {"int8 rows", int8, PER_WEIGHT_8, {0.4, 0.7, 0.7}},
+    {"int8 rows + error", int8_and_measure, PER_WEIGHT_8, {0.3, 0.5, 0.5}},
+    {"int4 rows", int4_rows, PER_WEIGHT_4, {0.4, 0.7, 0.7}},
+    {"int4 groups of 128", int4_128, PER_WEIGHT_4, {0.4, 0.7, 0.7}},
+    {"int4 groups of 64", int4_64, PER_WEIGHT_4, {0.4, 0.6, 0.6}},
+    {"int4 groups of 32", int4_32, PER_WEIGHT_4, {0.4, 0.55, 0.55}},
+    {"int4 128, zero points", int4_zeros, PER_WEIGHT_4, {0.4, 0.6, 0.6}},
+    {"int4 128 + error", int4_and_measure, PER_WEIGHT_4, {0.2, 0.3, 0.3}},
     {"MXFP4", mxfp4, PER_WEIGHT_4, {0.35, 0.5, 0.5}},
     {"MXFP4 + error", mxfp4_and_measure, PER_WEIGHT_4, {0, 0.3, 0.3}},
     {"NVFP4", nvfp4, PER_WEIGHT_4, {0.35, 0.5, 0.5}},

@@ -19,6 +19,7 @@
 
 #include "common/float_bits.h"
 #include "kernels/cpu/block_fp8.h"
+#include "kernels/cpu/error_unit.h"
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/x86/always_inline.h"
 
@@ -49,7 +50,7 @@ typedef struct measured {
 
 static void begin_block(measured *m, float scale)
 {
-    const float k = tsr_e4m3_boost(scale);
+    const float k = tsr_error_boost(scale);
     *m = (measured){.gate = f_set1(0), .k = k, .f = scale * k};
     for (int part = 0; part < PARTS; part++)
         m->u2[part] = m->e2[part] = m->uv[part] = f_set1(0);

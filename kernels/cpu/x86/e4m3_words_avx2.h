@@ -96,4 +96,35 @@ ALWAYS_INLINE float f_largest(vf x)
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
+/* ---- for int_error_body.h ---- */
+
+enum { W_BITS = 2 };
+
+#define v_add16(a, b)          _mm256_add_epi16(a, b)
+#define v_max16s(a, b)         _mm256_max_epi16(a, b)
+#define w_equal(a, b)          ((uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi16(a, b)))
+#define w_nonzero(x)           (~w_equal(_mm256_add_epi16(x, x), v_zero()))
+#define f_of_zipped_lo(lo, hi) _mm256_castsi256_ps(_mm256_unpacklo_epi16(lo, hi))
+#define f_of_zipped_hi(lo, hi) _mm256_castsi256_ps(_mm256_unpackhi_epi16(lo, hi))
+#define f_add(a, b)            _mm256_add_ps(a, b)
+#define f_sub(a, b)            _mm256_sub_ps(a, b)
+#define f_max(a, b)            _mm256_max_ps(a, b)
+#define f_min(a, b)            _mm256_min_ps(a, b)
+
+ALWAYS_INLINE vec v_load_codes(const int8_t *p)
+{
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)p));
+}
+
+ALWAYS_INLINE double f_tree(const vf sums[PARTS])
+{
+    const __m256d low = _mm256_add_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(sums[0])),
+                                      _mm256_cvtps_pd(_mm256_castps256_ps128(sums[1])));
+    const __m256d high = _mm256_add_pd(_mm256_cvtps_pd(_mm256_extractf128_ps(sums[0], 1)),
+                                       _mm256_cvtps_pd(_mm256_extractf128_ps(sums[1], 1)));
+    const __m256d four = _mm256_add_pd(low, high);
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+    return _mm_cvtsd_f64(two) + _mm_cvtsd_f64(_mm_unpackhi_pd(two, two));
+}
+
 #endif

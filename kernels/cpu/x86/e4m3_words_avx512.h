@@ -86,7 +86,7 @@ enum { PARTS = 1 };
 #define f_mul(a, b)                   _mm512_mul_ps(a, b)
 #define f_fmadd(a, b, c)              _mm512_fmadd_ps(a, b, c)
 #define f_fnmadd(a, b, c)             _mm512_fnmadd_ps(a, b, c)
-#define f_larger(x, y)                _mm512_max_ps(_mm512_abs_ps(y), x)
+#define f_larger(x, y)                _mm512_range_ps(y, x, 0x0B) /* of the sizes */
 #define f_above(a, b)                 ((unsigned)_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ))
 #define f_equals(a, b)                ((unsigned)_mm512_cmp_ps_mask(_mm512_abs_ps(a), b, _CMP_EQ_OQ))
 #define f_differs(a, b)               ((unsigned)_mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ))
@@ -102,6 +102,35 @@ enum { PARTS = 1 };
 ALWAYS_INLINE vf f_load(const float *p)
 {
     return _mm512_loadu_ps(p);
+}
+
+/* ---- for int_error_body.h ---- */
+
+enum { W_BITS = 1 };
+
+#define v_add16(a, b)          _mm512_add_epi16(a, b)
+#define v_max16s(a, b)         _mm512_max_epi16(a, b)
+#define w_equal(a, b)          _mm512_cmpeq_epi16_mask(a, b)
+#define w_nonzero(x)           _mm512_test_epi16_mask(x, v_words(0x7FFF))
+#define f_of_zipped_lo(lo, hi) _mm512_castsi512_ps(_mm512_unpacklo_epi16(lo, hi))
+#define f_of_zipped_hi(lo, hi) _mm512_castsi512_ps(_mm512_unpackhi_epi16(lo, hi))
+#define f_add(a, b)            _mm512_add_ps(a, b)
+#define f_sub(a, b)            _mm512_sub_ps(a, b)
+#define f_max(a, b)            _mm512_max_ps(a, b)
+#define f_min(a, b)            _mm512_min_ps(a, b)
+
+ALWAYS_INLINE vec v_load_codes(const int8_t *p)
+{
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)p));
+}
+
+ALWAYS_INLINE double f_tree(const vf sums[PARTS])
+{
+    const __m512d eight = _mm512_add_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(sums[0])),
+                                        _mm512_cvtps_pd(_mm512_extractf32x8_ps(sums[0], 1)));
+    const __m256d four = _mm256_add_pd(_mm512_castpd512_pd256(eight), _mm512_extractf64x4_pd(eight, 1));
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+    return _mm_cvtsd_f64(two) + _mm_cvtsd_f64(_mm_unpackhi_pd(two, two));
 }
 
 #endif

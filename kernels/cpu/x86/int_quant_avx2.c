@@ -1,11 +1,13 @@
-/* The integer kernels with AVX2: amax and codes of BF16 by hand, the codes as int_quant_avx512.c makes and explains them;
- * the others are compiled. */
+/* The integer kernels with AVX2: amax, codes of BF16 and errors by hand, the codes as int_quant_avx512.c makes and explains
+ * them; the others are compiled. */
 #define TSR_INT(name)  tsr_##name##_avx2
 #define TSR_FINDS_AMAX 1
+#include "kernels/cpu/error_unit.h"
 #include "kernels/cpu/int_quant_body.h"
-#include "kernels/cpu/x86/always_inline.h"
+#include "kernels/cpu/x86/e4m3_words_avx2.h"
 
-#include <immintrin.h>
+/* with the words */
+#include "kernels/cpu/x86/int_error_body.h"
 
 /* ---- ranges ---- */
 
@@ -17,11 +19,18 @@ static inline uint32_t largest_word(__m256i x)
     return ~(uint32_t)_mm_cvtsi128_si32(least) & 0xFFFF;
 }
 
-ALWAYS_INLINE uint32_t amax_of(const uint16_t *x, size_t n)
+/* Prefetches a quarter as many cache lines as it reads, from `next` on: as int_quant_avx512.c has it. */
+ALWAYS_INLINE uint32_t amax_of(const uint16_t *x, size_t n, const uint16_t *next)
 {
     const __m256i magnitude = _mm256_set1_epi16(INT16_MAX);
     __m256i largest = _mm256_setzero_si256();
     size_t i = 0;
+    for (; i + 64 <= n; i += 64) {
+        _mm_prefetch((const char *)(next + i / 4), _MM_HINT_T0);
+        for (size_t j = i; j < i + 64; j += 16)
+            largest =
+                _mm256_max_epu16(largest, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(x + j)), magnitude));
+    }
     for (; i + 16 <= n; i += 16)
         largest = _mm256_max_epu16(largest, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(x + i)), magnitude));
     uint32_t all = largest_word(largest);
@@ -89,7 +98,7 @@ void tsr_amax_groups_bf16_avx2(const uint16_t *x, size_t cols, size_t group, uin
     else if (group == 32)
         first = amax_of_eights(x, cols, 32, amax);
     for (; first < cols; first += group)
-        amax[first / group] = amax_of(x + first, cols - first < group ? cols - first : group);
+        amax[first / group] = amax_of(x + first, cols - first < group ? cols - first : group, x + cols + first / 4);
 }
 
 /* ---- codes ---- */
@@ -143,15 +152,16 @@ ALWAYS_INLINE bool is_usual(float scale, uint32_t amax)
     return scale >= 0x1p-100f && scale <= 0x1p100f && tsr_f32_from_bits(amax) <= scale * 0x1p30f;
 }
 
-/* Encodes group g, n columns. What is left over of 32 columns, and unusual groups, are left to the definition. */
-ALWAYS_INLINE void encode_group(const uint16_t *x, size_t n, const tsr_int_row *row, size_t g, bool zeros, how rounding,
-                                int8_t *codes)
+/* Encodes group g, n columns, and prefetches from `next` on, three lines for every four that it reads. What is left over of 32 columns, and unusual groups, are left to the definition. */
+ALWAYS_INLINE void encode_group(const uint16_t *x, size_t n, const uint16_t *next, const tsr_int_row *row, size_t g,
+                                bool zeros, how rounding, int8_t *codes)
 {
     const __m256i low = _mm256_set1_epi8((int8_t)row->low), high = _mm256_set1_epi8((int8_t)row->high);
     const code_lanes c = {_mm256_set1_ps(row->scale[g]), _mm256_set1_ps(1 / row->scale[g]),
                           zeros ? _mm256_set1_ps(row->zero[g]) : _mm256_setzero_ps()};
     const size_t whole = is_usual(row->scale[g], row->amax[g]) ? n - n % 32 : 0;
     for (size_t i = 0; i < whole; i += 32) {
+        _mm_prefetch((const char *)(next + i / 4 * 3), _MM_HINT_T0);
         const __m256i mixed =
             _mm256_packs_epi16(nearest16(x + i, &c, zeros, rounding), nearest16(x + i + 16, &c, zeros, rounding));
         const __m256i all = _mm256_permute4x64_epi64(mixed, _MM_SHUFFLE(3, 1, 2, 0));
@@ -170,10 +180,11 @@ ALWAYS_INLINE void encode_groups(const uint16_t *x, size_t cols, size_t group, c
 {
     for (size_t first = 0, g = 0; first < cols; first += group, g++) {
         const size_t n = cols - first < group ? cols - first : group;
+        const uint16_t *const next = x + cols + cols / 4 + first / 4 * 3;
         if (group == 32 && n == 32)
-            encode_group(x + first, 32, row, g, zeros, rounding, codes + first);
+            encode_group(x + first, 32, next, row, g, zeros, rounding, codes + first);
         else
-            encode_group(x + first, n, row, g, zeros, rounding, codes + first);
+            encode_group(x + first, n, next, row, g, zeros, rounding, codes + first);
     }
 }
 

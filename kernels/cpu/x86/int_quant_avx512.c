@@ -6,11 +6,14 @@
 #define TSR_INT(name)    tsr_##name##_avx512
 #define TSR_FINDS_AMAX   1
 #define TSR_FINDS_RANGES 1
+#include "kernels/cpu/error_unit.h"
 #include "kernels/cpu/int_quant_body.h"
+#include "kernels/cpu/x86/e4m3_words_avx512.h"
 
-#include <immintrin.h>
+/* with the words */
+#include "kernels/cpu/x86/int_error_body.h"
 
-enum { CHUNK = 4096, TOGETHER = 16 };
+enum { TOGETHER = 16 };
 
 /* 16 values of either dtype; those that are not live are zeros. */
 static inline __m512 load_bf16(const uint16_t *x, __mmask16 live)
@@ -119,10 +122,10 @@ static inline __m512i largest_of_sixteens(const uint16_t *x)
 
 static void amax_of_sixteens(const uint16_t *x, size_t cols, uint32_t *amax)
 {
-    enum { STEP = 16 * TOGETHER };
+    enum { SIXTEENS = 16 * TOGETHER };
     size_t i = 0;
-    for (; i + STEP <= cols; i += STEP) {
-        for (size_t line = 0; line < STEP / 4; line += 32)
+    for (; i + SIXTEENS <= cols; i += SIXTEENS) {
+        for (size_t line = 0; line < SIXTEENS / 4; line += 32)
             _mm_prefetch(x + cols + i / 4 + line, _MM_HINT_T0);
         _mm512_storeu_si512(amax + i / 16, largest_of_sixteens(x + i));
     }
@@ -303,109 +306,4 @@ void tsr_encode_int_f32_avx512(const float *x, size_t cols, size_t group, const 
 {
     size_t g = 0;
     DIVIDE(load_f32, false)
-}
-
-/* ---- the error ---- */
-
-typedef struct half {
-    __m512 q2, e2, qv, max_e;
-    __m512i max_at;
-} half;
-
-typedef struct counts {
-    uint64_t nonzero, flushed, saturated;
-} counts;
-
-typedef struct unit_lanes {
-    __m512 boost, inverse, zero, above, below;
-} unit_lanes;
-
-/* 16 elements; those that are not live are zeros that count for nothing. */
-static inline void sixteen(__m512 value, __mmask16 live, uint32_t at, const unit_lanes *c, const int8_t *codes, half *h,
-                           counts *n)
-{
-    const __m512 q = _mm512_mul_ps(_mm512_mul_ps(value, c->boost), c->inverse), t = _mm512_add_ps(q, c->zero);
-    const __m512 r = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(live, codes)));
-    const __m512 v = _mm512_sub_ps(r, c->zero), e = _mm512_sub_ps(q, v), size = _mm512_abs_ps(e);
-    h->q2 = _mm512_mask_add_ps(h->q2, live, h->q2, _mm512_mul_ps(q, q));
-    h->e2 = _mm512_mask_add_ps(h->e2, live, h->e2, _mm512_mul_ps(e, e));
-    h->qv = _mm512_mask_add_ps(h->qv, live, h->qv, _mm512_mul_ps(q, v));
-    const __mmask16 larger = _mm512_mask_cmp_ps_mask(live, size, h->max_e, _CMP_GT_OQ);
-    h->max_e = _mm512_mask_mov_ps(h->max_e, larger, size);
-    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    h->max_at = _mm512_mask_add_epi32(h->max_at, larger, lane, _mm512_set1_epi32((int)at));
-    const __mmask16 nonzero = _mm512_mask_cmp_ps_mask(live, value, _mm512_setzero_ps(), _CMP_NEQ_UQ);
-    const __mmask16 above = _mm512_mask_cmp_ps_mask(live, t, c->above, _CMP_GT_OQ);
-    const __mmask16 below = _mm512_mask_cmp_ps_mask(live, t, c->below, _CMP_LT_OQ);
-    n->nonzero += (uint64_t)__builtin_popcount(nonzero);
-    n->flushed += (uint64_t)__builtin_popcount(_mm512_mask_cmp_ps_mask(nonzero, v, _mm512_setzero_ps(), _CMP_EQ_OQ));
-    n->saturated += (uint64_t)__builtin_popcount(_kor_mask16(above, below));
-}
-
-/* Lanes 0..15 and 16..31, as a tree. */
-static inline double tree_sum(__m512 first, __m512 second)
-{
-    const __m512d low =
-        _mm512_add_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(first)), _mm512_cvtps_pd(_mm512_castps512_ps256(second)));
-    const __m512d high = _mm512_add_pd(_mm512_cvtps_pd(_mm512_extractf32x8_ps(first, 1)),
-                                       _mm512_cvtps_pd(_mm512_extractf32x8_ps(second, 1)));
-    const __m512d eight = _mm512_add_pd(low, high);
-    const __m256d four = _mm256_add_pd(_mm512_castpd512_pd256(eight), _mm512_extractf64x4_pd(eight, 1));
-    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
-    return _mm_cvtsd_f64(two) + _mm_cvtsd_f64(_mm_unpackhi_pd(two, two));
-}
-
-static inline void add_chunk(tsr_int_error *error, const half *a, const half *b, size_t first)
-{
-    error->sum_q2 += tree_sum(a->q2, b->q2);
-    error->sum_e2 += tree_sum(a->e2, b->e2);
-    error->sum_qv += tree_sum(a->qv, b->qv);
-    const float largest = _mm512_reduce_max_ps(_mm512_max_ps(a->max_e, b->max_e));
-    if (largest <= error->max_e)
-        return;
-    const __m512 top = _mm512_set1_ps(largest);
-    const uint32_t in_a = _mm512_mask_reduce_min_epu32(_mm512_cmp_ps_mask(a->max_e, top, _CMP_EQ_OQ), a->max_at);
-    const uint32_t in_b = _mm512_mask_reduce_min_epu32(_mm512_cmp_ps_mask(b->max_e, top, _CMP_EQ_OQ), b->max_at);
-    error->max_e = largest;
-    error->max_at = first + (in_a < in_b ? in_a : in_b);
-}
-
-#define MEASURE(load)                                                                                                  \
-    const float k = TSR_INT_BOOST(code->scale);                                                                        \
-    const unit_lanes c = {.boost = _mm512_set1_ps(k),                                                                  \
-                          .inverse = _mm512_set1_ps(1 / (code->scale * k)),                                            \
-                          .zero = _mm512_set1_ps(code->zero),                                                          \
-                          .above = _mm512_set1_ps(code->high + 0.5f),                                                  \
-                          .below = _mm512_set1_ps(code->low - 0.5f)};                                                  \
-    const half none = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(),             \
-                       _mm512_setzero_si512()};                                                                        \
-    counts total = {0, 0, 0};                                                                                          \
-    *error = (tsr_int_error){0};                                                                                       \
-    for (size_t first = 0; first < n; first += CHUNK) {                                                                \
-        const size_t end = n - first < CHUNK ? n : first + CHUNK;                                                      \
-        half even = none, odd = none;                                                                                  \
-        size_t i = first;                                                                                              \
-        for (; i + LANES <= end; i += LANES) {                                                                         \
-            const uint32_t at = (uint32_t)(i - first);                                                                 \
-            sixteen(load(x + i, 0xFFFF), 0xFFFF, at, &c, codes + i, &even, &total);                                    \
-            sixteen(load(x + i + 16, 0xFFFF), 0xFFFF, at + 16, &c, codes + i + 16, &odd, &total);                      \
-        }                                                                                                              \
-        for (half *h = &even; i < end; i += 16, h = &odd)                                                              \
-            sixteen(load(x + i, live_of(end - i)), live_of(end - i), (uint32_t)(i - first), &c, codes + i, h, &total); \
-        add_chunk(error, &even, &odd, first);                                                                          \
-    }                                                                                                                  \
-    error->nonzero = total.nonzero;                                                                                    \
-    error->flushed = total.flushed;                                                                                    \
-    error->saturated = total.saturated;
-
-void tsr_error_int_bf16_avx512(const uint16_t *x, size_t n, const tsr_int_code *code, const int8_t *codes,
-                               tsr_int_error *error)
-{
-    MEASURE(load_bf16)
-}
-
-void tsr_error_int_f32_avx512(const float *x, size_t n, const tsr_int_code *code, const int8_t *codes,
-                              tsr_int_error *error)
-{
-    MEASURE(load_f32)
 }

@@ -1,0 +1,17 @@
+/* The unit in which errors of codes are measured. */
+#ifndef TSR_KERNELS_CPU_ERROR_UNIT_H
+#define TSR_KERNELS_CPU_ERROR_UNIT_H
+
+#include "common/float_bits.h"
+
+/* The power of two that elements and their scale are multiplied with, which keeps squares within FP32: 1 for every usual
+ * scale. */
+static inline float tsr_error_boost(float scale)
+{
+    if (scale >= 0x1p-40f && scale <= 0x1p40f)
+        return 1;
+    const uint32_t exponent = tsr_f32_bits(scale) >> 23;
+    return tsr_f32_from_bits((exponent < 253 ? 254 - exponent : 1) << 23);
+}
+
+#endif
