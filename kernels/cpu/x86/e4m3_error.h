@@ -5,8 +5,8 @@
  *   f_set1(x), f_load(p), f_mul      f_load needs no alignment
  *   f_fmadd(a, b, c), f_fnmadd       a * b + c, c - a * b
  *   f_larger(x, y), f_largest(x)     the larger of x and |y|, x where y is NaN; the largest lane
- *   f_above(a, b), f_differs(a, b)   a bit for each lane where a > b, a != b
- *   f_equals(a, b)                   the same for |a| == b
+ *   f_some_above(a, b), f_some_equal(a, b)     whether any lane has a > b; |a| == b
+ *   f_nonzero(lo, hi)                a bit for each lane of both that is not 0
  *   f_lo_of_words(w), f_hi_of_words(w)         STEP / 2 words of BF16 as floats: the lower and upper half of each 16 bytes
  *   f_lo_of_floats(a, b), f_hi_of_floats(a, b) STEP / 2 floats, in the same two orders
  *   v_zip_lo(a, b), v_zip_hi(a, b)   bytes of a and b in turn, from the lower or upper half of each 16-byte lane
@@ -96,12 +96,18 @@ ALWAYS_INLINE void add(measured *m, vf x, vf v, size_t part, known is, vf *large
     m->e2[part] = f_fmadd(e, e, m->e2[part]);
     m->uv[part] = f_fmadd(u, v, m->uv[part]);
     *largest = f_larger(*largest, e);
+}
+
+ALWAYS_INLINE void add_pair(measured *m, pair x, pair v, size_t part, known is, vf *largest)
+{
+    add(m, x.lo, v.lo, part, is, largest);
+    add(m, x.hi, v.hi, part, is, largest);
     if (is.no_zero)
         return;
-    const unsigned nonzero = f_differs(x, f_set1(0));
-    m->nonzero += (unsigned)__builtin_popcount(nonzero);
+    const uint32_t nonzero = f_nonzero(x.lo, x.hi);
+    m->nonzero += (uint32_t)__builtin_popcount(nonzero);
     if (!is.normal)
-        m->flushed += (unsigned)__builtin_popcount(nonzero & ~f_differs(v, f_set1(0)));
+        m->flushed += (uint32_t)__builtin_popcount(nonzero & ~f_nonzero(v.lo, v.hi));
 }
 
 /* Looks at a segment that holds an |e| above the gate. */
@@ -132,12 +138,8 @@ ALWAYS_INLINE void measure_steps(measured *m, const void *x, const uint8_t *code
     for (size_t i = 0; i < n; i += STEP) {
         vec first, second;
         words_of(v_in_packed_order(v_load(codes + i)), is.normal, &first, &second);
-        const pair a = elements_at(x, i, is), va = floats_of(first);
-        add(&sums, a.lo, va.lo, 0, is, &largest);
-        add(&sums, a.hi, va.hi, 0, is, &largest);
-        const pair b = elements_at(x, i + STEP / 2, is), vb = floats_of(second);
-        add(&sums, b.lo, vb.lo, PARTS - 1, is, &largest);
-        add(&sums, b.hi, vb.hi, PARTS - 1, is, &largest);
+        add_pair(&sums, elements_at(x, i, is), floats_of(first), 0, is, &largest);
+        add_pair(&sums, elements_at(x, i + STEP / 2, is), floats_of(second), PARTS - 1, is, &largest);
     }
     for (int part = 0; part < PARTS; part++) {
         m->u2[part] = sums.u2[part];
@@ -146,7 +148,7 @@ ALWAYS_INLINE void measure_steps(measured *m, const void *x, const uint8_t *code
     }
     m->nonzero = sums.nonzero + (is.no_zero ? (uint32_t)n : 0);
     m->flushed = sums.flushed;
-    if (__builtin_expect(f_above(largest, m->gate) != 0, 0))
+    if (__builtin_expect(f_some_above(largest, m->gate), 0))
         look(m, f_largest(largest), x, n, is.bf16, row, col);
 }
 
@@ -195,22 +197,24 @@ static inline bool is_largest(const measured *m, const error_input *in, bool bf1
     return fabsf(fmaf(-v, m->f, value * m->k)) == m->largest;
 }
 
+ALWAYS_INLINE bool has_largest(const measured *m, pair x, pair v)
+{
+    const vf k = f_set1(m->k), f = f_set1(m->f), largest = f_set1(m->largest);
+    return f_some_equal(f_fnmadd(v.lo, f, f_mul(x.lo, k)), largest) ||
+           f_some_equal(f_fnmadd(v.hi, f, f_mul(x.hi, k)), largest);
+}
+
 /* The first column with the largest error: in the segment that is known to hold it. */
 ALWAYS_INLINE size_t locate(const measured *m, const error_input *in, bool bf16)
 {
-    const vf k = f_set1(m->k), f = f_set1(m->f), largest = f_set1(m->largest);
     size_t col = m->col;
     for (; col + STEP <= in->cols; col += STEP) {
         const void *const x = x_at(in, bf16, m->row, col);
         vec first, second;
         words_of(v_in_packed_order(v_load(in->codes + m->row * in->ld_codes + col)), false, &first, &second);
-        const pair a = elements_at(x, 0, (known){.bf16 = bf16}), va = floats_of(first);
-        if (f_equals(f_fnmadd(va.lo, f, f_mul(a.lo, k)), largest) |
-            f_equals(f_fnmadd(va.hi, f, f_mul(a.hi, k)), largest))
+        if (has_largest(m, elements_at(x, 0, (known){.bf16 = bf16}), floats_of(first)))
             break;
-        const pair b = elements_at(x, STEP / 2, (known){.bf16 = bf16}), vb = floats_of(second);
-        if (f_equals(f_fnmadd(vb.lo, f, f_mul(b.lo, k)), largest) |
-            f_equals(f_fnmadd(vb.hi, f, f_mul(b.hi, k)), largest)) {
+        if (has_largest(m, elements_at(x, STEP / 2, (known){.bf16 = bf16}), floats_of(second))) {
             col += STEP / 2;
             break;
         }

@@ -73,9 +73,8 @@ enum { PARTS = 2 };
 #define f_fnmadd(a, b, c)             _mm256_fnmadd_ps(a, b, c)
 #define f_size(x)                     _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x)
 #define f_larger(x, y)                _mm256_max_ps(f_size(y), x)
-#define f_above(a, b)                 ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)))
-#define f_equals(a, b)                ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(f_size(a), b, _CMP_EQ_OQ)))
-#define f_differs(a, b)               ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_NEQ_UQ)))
+#define f_some_above(a, b)            (_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0)
+#define f_some_equal(a, b)            (_mm256_movemask_ps(_mm256_cmp_ps(f_size(a), b, _CMP_EQ_OQ)) != 0)
 #define v_zip_lo(a, b)                _mm256_unpacklo_epi8(a, b)
 #define v_zip_hi(a, b)                _mm256_unpackhi_epi8(a, b)
 #define v_where_below(x, limit, a, b) _mm256_blendv_epi8(b, a, _mm256_cmpgt_epi8(v_bytes(limit), x))
@@ -87,6 +86,13 @@ enum { PARTS = 2 };
 ALWAYS_INLINE vf f_load(const float *p)
 {
     return _mm256_loadu_ps(p);
+}
+
+ALWAYS_INLINE uint32_t f_nonzero(vf lo, vf hi)
+{
+    const vf zero = _mm256_setzero_ps();
+    return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(lo, zero, _CMP_NEQ_UQ)) |
+           (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(hi, zero, _CMP_NEQ_UQ)) << 8;
 }
 
 ALWAYS_INLINE float f_largest(vf x)

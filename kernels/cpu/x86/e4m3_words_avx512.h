@@ -87,9 +87,8 @@ enum { PARTS = 1 };
 #define f_fmadd(a, b, c)              _mm512_fmadd_ps(a, b, c)
 #define f_fnmadd(a, b, c)             _mm512_fnmadd_ps(a, b, c)
 #define f_larger(x, y)                _mm512_range_ps(y, x, 0x0B) /* of the sizes */
-#define f_above(a, b)                 ((unsigned)_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ))
-#define f_equals(a, b)                ((unsigned)_mm512_cmp_ps_mask(_mm512_abs_ps(a), b, _CMP_EQ_OQ))
-#define f_differs(a, b)               ((unsigned)_mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ))
+#define f_some_above(a, b)            (_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0)
+#define f_some_equal(a, b)            (_mm512_cmp_ps_mask(_mm512_abs_ps(a), b, _CMP_EQ_OQ) != 0)
 #define f_largest(x)                  _mm512_reduce_max_ps(x)
 #define v_zip_lo(a, b)                _mm512_unpacklo_epi8(a, b)
 #define v_zip_hi(a, b)                _mm512_unpackhi_epi8(a, b)
@@ -102,6 +101,13 @@ enum { PARTS = 1 };
 ALWAYS_INLINE vf f_load(const float *p)
 {
     return _mm512_loadu_ps(p);
+}
+
+/* Joined to 32 bits while they are masks: gcc 12 counts the bits of one of 16 in a dword of which it has stored a word. */
+ALWAYS_INLINE uint32_t f_nonzero(vf lo, vf hi)
+{
+    const vf zero = _mm512_setzero_ps();
+    return _mm512_kunpackw(_mm512_cmp_ps_mask(hi, zero, _CMP_NEQ_UQ), _mm512_cmp_ps_mask(lo, zero, _CMP_NEQ_UQ));
 }
 
 /* ---- for int_error_body.h ---- */

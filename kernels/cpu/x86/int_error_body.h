@@ -61,10 +61,9 @@ ALWAYS_INLINE void add_half(int_sums *s, const int_unit *unit, const void *x, co
         const vf a = f_load(x), b = f_load((const float *)x + HALF / 2);
         lo = f_lo_of_floats(a, b);
         hi = f_hi_of_floats(a, b);
-        const unsigned in_lo = f_differs(lo, f_set1(0)), in_hi = f_differs(hi, f_set1(0));
-        s->nonzero += (uint64_t)(__builtin_popcount(in_lo) + __builtin_popcount(in_hi));
-        s->flushed += (uint64_t)(__builtin_popcount(in_lo & ~f_differs(v_lo, f_set1(0))) +
-                                 __builtin_popcount(in_hi & ~f_differs(v_hi, f_set1(0))));
+        const uint32_t nonzero = f_nonzero(lo, hi);
+        s->nonzero += (uint64_t)__builtin_popcount(nonzero);
+        s->flushed += (uint64_t)__builtin_popcount(nonzero & ~f_nonzero(v_lo, v_hi));
         s->f_most = f_max(a, f_max(b, s->f_most));
         s->f_least = f_min(a, f_min(b, s->f_least));
     }
