@@ -1,4 +1,4 @@
-/* What codes of block FP8 cost (tsr_block_error), written once for AVX2 and AVX-512, whose files include it after their
+/* What codes of block FP8 cost (tsr_block_error), written once for AVX2, AVX-512 and NEON, whose files include it after their
  * words (e4m3_bands.h) and these, of floats:
  *
  *   vf, PARTS                        a register; PARTS of them hold the 16 lanes of a sum
@@ -138,8 +138,9 @@ ALWAYS_INLINE void measure_steps(measured *m, const void *x, const uint8_t *code
     for (size_t i = 0; i < n; i += STEP) {
         vec first, second;
         words_of(v_in_packed_order(v_load(codes + i)), is.normal, &first, &second);
-        add_pair(&sums, elements_at(x, i, is), floats_of(first), 0, is, &largest);
-        add_pair(&sums, elements_at(x, i + STEP / 2, is), floats_of(second), PARTS - 1, is, &largest);
+        const size_t part = (col + i) / (STEP / 2); /* the lanes of 32 columns are those of PARTS registers */
+        add_pair(&sums, elements_at(x, i, is), floats_of(first), part % PARTS, is, &largest);
+        add_pair(&sums, elements_at(x, i + STEP / 2, is), floats_of(second), (part + 1) % PARTS, is, &largest);
     }
     for (int part = 0; part < PARTS; part++) {
         m->u2[part] = sums.u2[part];
