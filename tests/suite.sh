@@ -4,7 +4,7 @@
 # one says how to run it again. A check that exits with 77 was skipped, and says why.
 
 # The build that is judged, and the one with sanitizers; tests/check.sh names others.
-built=${built:-$here/build} sanitized=${sanitized:-$here/build-asan}
+built=${built:-$here/build} sanitized=${sanitized:-$here/build-clang-asan}
 
 passed=0 failed=0 skipped=0
 failures=()
@@ -112,32 +112,39 @@ strict_build() {
     [ ! -f "$folder/build.ninja" ] || grep -q -- '-Werror ' "$folder/build.ninja" || meson configure "$folder" -Dwerror=true
     build "$@" -Dwerror=true
 }
-# The kernels of a GPU are nvcc's to compile, and once is enough: in the build that is judged. Without their runtime a program
-# also starts in a third of the time, which the thousands of runs under sanitizers feel.
-clang_build() { CC="$(! have ccache || echo ccache) $(find_clang)" strict_build build-clang -- -Dauto_features=disabled -Ddebug=false; }
-# sanitized_build FOLDER OPTIMIZATION SANITIZERS COMPILER'S LINKER'S TARGETS...
-# Little optimization and no positions of variables: that is half the time of the compiler, and costs the runs little. A program
-# at a fixed address need not be relocated.
-sanitized_build() {
-    strict_build "$1" "${@:6}" -- "-Doptimization=$2" "-Db_sanitize=$3" -Db_lundef=false -Dauto_features=disabled -During=auto \
-        -Db_pie=false -Db_staticpic=false "-Dc_args=-fno-var-tracking -fno-pie $4" "-Dc_link_args=-no-pie $5"
-}
 build_gcc() { strict_build build --; }
-# A run is mostly start and search for leaks, so a small program is a quick one. What is undefined traps: that spares it the 7 MB
-# that UBSan would note about the source, among which leaks are searched. AddressSanitizer tells file and line of the trap
-# (set_environment); what was undefined there, a build without the trap says in words. Its library is in the program.
-build_asan() {
-    sanitized_build build-asan 1 address,undefined -fsanitize-undefined-trap-on-error "-static-libasan -static-libubsan"
+# sanitized_build FOLDER SANITIZERS COMPILER'S MESON'S... -- TARGETS...
+# The kernels of a GPU are nvcc's to compile, and once is enough: in the build that is judged. Without their runtime a program
+# also starts in a third of the time, which the thousands of runs under sanitizers feel. One at a fixed address need not be
+# relocated.
+sanitized_build() {
+    local folder=$1 sanitizers=$2 compiler=$3 options=()
+    shift 3
+    while [ "$1" != -- ]; do options+=("$1"); shift; done
+    shift
+    strict_build "$folder" "$@" -- "-Db_sanitize=$sanitizers" -Db_lundef=false -Dauto_features=disabled -During=auto \
+        -Db_pie=false -Db_staticpic=false "-Dc_args=-fno-pie $compiler" -Dc_link_args=-no-pie "${options[@]}"
 }
+# One build of clang's is all that clang is asked: its warnings, whether what its optimizer makes passes the tests, and the
+# sanitizers. Its AddressSanitizer watches what the optimizer leaves, where GCC's comes before most of it, and the tool takes half to
+# two thirds of the time so. An access to the stack that can be proven right is not watched, as is clang's default from 15 on. What
+# is undefined traps, which makes a small program and so a quick search for leaks; AddressSanitizer tells the function
+# (set_environment), and a build without -fsanitize-trap says in words, with the line, what was undefined there.
+build_clang() {
+    CC="$(! have ccache || echo ccache) $(find_clang)" sanitized_build build-clang-asan address,undefined \
+        "$watched -fsanitize-trap=undefined" --
+}
+watched="-gline-tables-only -mllvm -asan-use-stack-safety=1"
 # Its runs are few and small: they take less time than an optimizer would. Every access to memory is there to be watched.
-build_tsan() { sanitized_build build-tsan 0 thread "" "" cli/tessera; }
+build_tsan() { sanitized_build build-tsan thread -fno-var-tracking -Doptimization=0 -- cli/tessera; }
 
 unit_tests() {
     meson test -C "$1" --suite unit --no-rebuild --print-errorlogs --timeout-multiplier 20 --num-processes $((($(processors) + 1) / 2))
 }
 
 fuzz_clang() {
-    "$(find_clang)" -std=gnu11 -g -O1 -I. -D_GNU_SOURCE -DTSR_VERSION='"fuzz"' -ffp-contract=off \
+    # shellcheck disable=SC2086
+    "$(find_clang)" -std=gnu11 $watched -O1 -I. -D_GNU_SOURCE -DTSR_VERSION='"fuzz"' -ffp-contract=off \
         -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all "$@"
 }
 
@@ -147,7 +154,7 @@ fuzzed_sources() {
         flock 9
         [ ! -f "$scratch/fuzzed.a" ] || exit 0
         mkdir -p "$scratch/fuzzed"
-        export scratch
+        export scratch watched
         export -f have find_clang fuzz_clang
         # shellcheck disable=SC2016
         printf '%s\n' common/*.c formats/*/*.c report/*.c | xargs -P "$(processors)" -I{} bash -c 'fuzz_clang -c -o "$scratch/fuzzed/${1//\//-}.o" "$1"' - {} ||
@@ -220,12 +227,12 @@ collect() {
     suite=aarch64
     add "aarch64, emulated: tests, and the same bytes" tests/aarch64/run.sh "$built"
     suite=unit
-    add "unit (ASan, UBSan)" unit_tests build-asan
+    add "unit (clang, ASan, UBSan)" unit_tests build-clang-asan
     suite=crash
     add "disk full" python3 tests/crash/disk_full.py "${tool[@]}"
     suite=interop
     add "compressed-tensors, ModelOpt, transformers themselves" other_packages
-    black_box "$here/build-asan" "ASan, UBSan"
+    black_box "$here/build-clang-asan" "ASan, UBSan"
     black_box "$built" gcc
     suite=fuzz
     add "fuzz: headers and configurations" fuzz fuzz_headers
@@ -234,7 +241,6 @@ collect() {
     add "fuzz: results" fuzz fuzz_result
     suite=unit
     add "unit" unit_tests build
-    add "unit (clang)" unit_tests build-clang
     suite=crash
     add "valgrind" valgrind_demo
     add "TSan, and reruns find every output complete" thread_sanitizer build-tsan
@@ -248,8 +254,8 @@ collect() {
     suite=golden
     add "golden vectors" "$built/tests/golden/check_golden" tests/golden/vectors
     add "golden vectors of small groups" "$built/tests/golden/check_golden" tests/golden/vectors-4bit
-    add "golden vectors (ASan, UBSan)" build-asan/tests/golden/check_golden tests/golden/vectors
-    add "golden vectors of small groups (ASan, UBSan)" build-asan/tests/golden/check_golden tests/golden/vectors-4bit
+    add "golden vectors (ASan, UBSan)" build-clang-asan/tests/golden/check_golden tests/golden/vectors
+    add "golden vectors of small groups (ASan, UBSan)" build-clang-asan/tests/golden/check_golden tests/golden/vectors-4bit
     add "golden vectors: what is wrong is refused" tests/golden/refusals.sh "$sanitized/tests/golden/check_golden"
     suite=front_door
     add "front door: ./dev itself" .venv/bin/python tests/front_door/dev.py "${tool[@]}"
@@ -268,9 +274,7 @@ collect() {
 # thread each: theirs wait for one another by spinning.
 set_environment() {
     export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
-    export ASAN_OPTIONS=detect_leaks=1:exitcode=99:handle_sigill=1 UBSAN_OPTIONS=halt_on_error=1:exitcode=99:print_stacktrace=1
-    # GCC before 13.3 puts arrays of 64-byte vectors at any address in the frames by which it would find this (its PR 110027).
-    [[ $(gcc -dumpfullversion 2>/dev/null) != 13.[0-2]* ]] || ASAN_OPTIONS+=:detect_stack_use_after_return=0
+    export ASAN_OPTIONS=detect_leaks=1:exitcode=99:handle_sigill=1:allow_addr2line=1 UBSAN_OPTIONS=halt_on_error=1:exitcode=99:print_stacktrace=1
 }
 
 # The tests write a hundred gigabytes and more, and keep none of them: in memory where there is room for the largest of them, whose
@@ -296,9 +300,9 @@ selected() {
 
 run_tests() {
     local i all="" build named=()
-    local -A builds=(["build: gcc, no warning"]=build_gcc ["build: clang, no warning"]=clang_build
-                     ["build: gcc, ASan and UBSan"]=build_asan ["build: gcc, TSan"]=build_tsan)
-    local -A where=(["build: clang, no warning"]=build-clang ["build: gcc, ASan and UBSan"]=build-asan ["build: gcc, TSan"]=build-tsan)
+    local -A builds=(["build: gcc, no warning"]=build_gcc ["build: clang, no warning; ASan, UBSan"]=build_clang
+                     ["build: gcc, TSan"]=build_tsan)
+    local -A where=(["build: clang, no warning; ASan, UBSan"]=build-clang-asan ["build: gcc, TSan"]=build-tsan)
     collect
     for i in "${!names[@]}"; do
         ! selected "${names[i]}" "$@" || { waiting+=("$i"); all+=${commands_of[i]}; }
@@ -316,7 +320,7 @@ run_tests() {
     need_scratch
     venv || { echo "dev: without their Python environment (tests/interop/requirements.txt) the tests cannot run" >&2; exit 1; }
     set_environment
-    for build in "build: gcc, no warning" "build: clang, no warning" "build: gcc, ASan and UBSan" "build: gcc, TSan"; do
+    for build in "build: gcc, no warning" "build: clang, no warning; ASan, UBSan" "build: gcc, TSan"; do
         if [ $# = 0 ] || selected "$build" "$@" || { [ -n "$all" ] && [[ $all == *"${where[$build]:-}"* ]]; }; then
             check "$build" "${builds[$build]}"
         fi
