@@ -126,9 +126,9 @@ sanitized_build() {
         -Db_pie=false -Db_staticpic=false "-Dc_args=-fno-pie $compiler" -Dc_link_args=-no-pie "${options[@]}"
 }
 # One build of clang's is all that clang is asked: its warnings, whether what its optimizer makes passes the tests, and the
-# sanitizers. Its AddressSanitizer watches what the optimizer leaves, where GCC's comes before most of it, and the tool takes half to
-# two thirds of the time so. An access to the stack that can be proven right is not watched, as is clang's default from 15 on. What
-# is undefined traps, which makes a small program and so a quick search for leaks; AddressSanitizer tells the function
+# sanitizers. Its AddressSanitizer watches what the optimizer leaves, where GCC's comes before most of it, and the tool takes half
+# to two thirds of the time so. An access to the stack that can be proven right is not watched, as is clang's default from 15 on.
+# What is undefined traps, which makes a small program and so a quick search for leaks; AddressSanitizer tells the function
 # (set_environment), and a build without -fsanitize-trap says in words, with the line, what was undefined there.
 build_clang() {
     CC="$(! have ccache || echo ccache) $(find_clang)" sanitized_build build-clang-asan address,undefined \
@@ -217,7 +217,7 @@ black_box() {
 # Made where there is none; in a fresh clone that takes longer than the tests.
 other_packages() { tests/packages/run.sh "$built/cli/tessera" "$built/tests/make/make_checkpoint"; }
 
-# The longest first, so that nothing long is left alone at the end.
+# The longest first, and with them those that take a while by the clock alone, so that nothing long is left alone at the end.
 collect() {
     local tool=(--tessera "$built/cli/tessera" --make "$built/tests/make/make_checkpoint")
     suite=crash
@@ -230,17 +230,24 @@ collect() {
     add "unit (clang, ASan, UBSan)" unit_tests build-clang-asan
     suite=crash
     add "disk full" python3 tests/crash/disk_full.py "${tool[@]}"
-    suite=interop
-    add "compressed-tensors, ModelOpt, transformers themselves" other_packages
-    black_box "$here/build-clang-asan" "ASan, UBSan"
-    black_box "$built" gcc
+    suite=unit
+    add "unit" unit_tests build
     suite=fuzz
     add "fuzz: headers and configurations" fuzz fuzz_headers
     add "fuzz: codes and their scales" fuzz fuzz_pairing
     add "fuzz: archives" fuzz fuzz_archive
     add "fuzz: results" fuzz fuzz_result
-    suite=unit
-    add "unit" unit_tests build
+    suite=front_door
+    add "front door: ./dev itself" .venv/bin/python tests/front_door/dev.py "${tool[@]}"
+    add "front door: README's commands" python3 tests/front_door/readme.py "${tool[@]}"
+    add "front door: shards on Slurm and Kubernetes" .venv/bin/python tests/front_door/cluster.py "${tool[@]}"
+    add "front door: what is installed" python3 tests/front_door/install.py "${tool[@]}"
+    suite=layers
+    add "layers: every header compiles alone, in C and C++" tests/check_headers.py
+    suite=interop
+    add "compressed-tensors, ModelOpt, transformers themselves" other_packages
+    black_box "$here/build-clang-asan" "ASan, UBSan"
+    black_box "$built" gcc
     suite=crash
     add "valgrind" valgrind_demo
     add "TSan, and reruns find every output complete" thread_sanitizer build-tsan
@@ -257,15 +264,9 @@ collect() {
     add "golden vectors (ASan, UBSan)" build-clang-asan/tests/golden/check_golden tests/golden/vectors
     add "golden vectors of small groups (ASan, UBSan)" build-clang-asan/tests/golden/check_golden tests/golden/vectors-4bit
     add "golden vectors: what is wrong is refused" tests/golden/refusals.sh "$sanitized/tests/golden/check_golden"
-    suite=front_door
-    add "front door: ./dev itself" .venv/bin/python tests/front_door/dev.py "${tool[@]}"
-    add "front door: README's commands" python3 tests/front_door/readme.py "${tool[@]}"
-    add "front door: shards on Slurm and Kubernetes" .venv/bin/python tests/front_door/cluster.py "${tool[@]}"
-    add "front door: what is installed" python3 tests/front_door/install.py "${tool[@]}"
     suite=layers
     add "layers: arrows point down" tests/check_layers.py
     add "layers: files and functions are short" tests/check_sizes.py
-    add "layers: every header compiles alone, in C and C++" tests/check_headers.py
     suite=format
     add "clang-format" style --dry-run -Werror
 }
@@ -274,7 +275,8 @@ collect() {
 # thread each: theirs wait for one another by spinning.
 set_environment() {
     export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
-    export ASAN_OPTIONS=detect_leaks=1:exitcode=99:handle_sigill=1:allow_addr2line=1 UBSAN_OPTIONS=halt_on_error=1:exitcode=99:print_stacktrace=1
+    export ASAN_OPTIONS=detect_leaks=1:exitcode=99:handle_sigill=1:allow_addr2line=1
+    export UBSAN_OPTIONS=halt_on_error=1:exitcode=99:print_stacktrace=1
 }
 
 # The tests write a hundred gigabytes and more, and keep none of them: in memory where there is room for the largest of them, whose
