@@ -107,9 +107,10 @@ static char *worker_memory(uint64_t bytes)
     return memory;
 }
 
-static bool begin_worker(worker *w, tsr_crew *c)
+static bool begin_worker(worker *w, tsr_crew *c, unsigned index)
 {
     const uint64_t bytes = c->depth * task_bytes(c);
+    tsr_numa_bind(&c->numa, index, c->workers); /* before its memory is there */
     *w = (worker){.crew = c, .memory = worker_memory(bytes), .tasks = calloc(c->depth, sizeof *w->tasks)};
     w->io = w->memory == NULL ? NULL : tsr_io_begin(c->depth > 1, w->memory, bytes);
     if (w->io != NULL && w->tasks != NULL)
@@ -194,7 +195,7 @@ static void *work(void *argument)
         work_elsewhere(c, index - c->workers);
         return NULL;
     }
-    for (bool more = begin_worker(&w, c); more;) {
+    for (bool more = begin_worker(&w, c, index); more;) {
         while (w.n < c->depth && w.n - w.n_computed < 2 && begin_task(&w))
             continue;
         more = w.n > 0 && !tsr_io_is_broken(w.io);
@@ -237,6 +238,7 @@ void tsr_crew_work(tsr_crew *c, const char *phase)
     size_t n = 0;
     c->phase = phase;
     atomic_store(&c->started, 0);
+    tsr_numa_find(&c->numa);
     clock_gettime(CLOCK_MONOTONIC, &c->began);
     for (size_t i = 0; committers != NULL && i < c->n_runs; i++) {
         if (!c->runs[i].present)

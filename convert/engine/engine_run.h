@@ -15,6 +15,7 @@
 #define TSR_CONVERT_ENGINE_ENGINE_RUN_H
 
 #include "common/first_failure.h"
+#include "common/numa.h"
 #include "convert/engine/destination.h"
 #include "convert/engine/engine.h"
 #include "convert/engine/io_choice.h"
@@ -93,6 +94,7 @@ typedef struct tsr_crew {
     bool ring;                  /* the system has io_uring, and some run may use it */
     unsigned most_depth;        /* units that a worker may have under way at a time, as the memory allows */
     unsigned depth;             /* in the present phase */
+    tsr_numa numa;              /* the machine's nodes, which workers go around */
     const char *phase;          /* for the progress callback */
     struct timespec began;
 

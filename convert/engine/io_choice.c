@@ -7,12 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { PROBES = 16 };
+enum { PROBES = 16, OUTPUT_DESCRIPTORS = 256 };
 
 static void say(char *why, size_t size, const char *text)
 {
@@ -34,12 +35,30 @@ static bool is_cached(int fd, uint64_t bytes)
 
 /* ---- what a file system takes ---- */
 
-/* Whether direct requests that are aligned to pages will do for this file, which is open with O_DIRECT. */
-static bool takes_pages(int fd, char *why, size_t size)
+/* File systems of a network, or of a program (FUSE): some read ahead in the page cache alone, and are slow past it. */
+static bool is_far(uint32_t type)
 {
-    struct statfs system;
-    if (fstatfs(fd, &system) == 0 && (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC)) {
+    static const uint32_t kFar[] = {
+        NFS_SUPER_MAGIC,       SMB_SUPER_MAGIC, 0xFF534D42 /* cifs */, 0xFE534D42 /* smb2 */, 0x65735546 /* fuse */,
+        0x00C36400 /* ceph */, V9FS_MAGIC,      AFS_FS_MAGIC};
+    for (size_t i = 0; i < sizeof kFar / sizeof *kFar; i++) {
+        if (kFar[i] == type)
+            return true;
+    }
+    return false;
+}
+
+/* Whether direct requests that are aligned to pages will do for this file, which is open with O_DIRECT. */
+static bool takes_pages(tsr_io_mode mode, int fd, char *why, size_t size)
+{
+    struct statfs system = {.f_type = 0};
+    (void)!fstatfs(fd, &system);
+    if (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC) {
         say(why, size, "its file system is in memory");
+        return false;
+    }
+    if (mode == TSR_IO_AUTO && is_far((uint32_t)system.f_type)) {
+        say(why, size, "its file system is not a disk's here (--io direct tries it)");
         return false;
     }
 #ifdef STATX_DIOALIGN
@@ -94,21 +113,21 @@ int tsr_io_open_read(tsr_io_mode mode, const char *path, int fd, char *why, size
         say(why, size, strerror(errno));
         return -1;
     }
-    if (is_same(fd, direct) && takes_pages(direct, why, size) && try_page(direct, false, why, size))
+    if (is_same(fd, direct) && takes_pages(mode, direct, why, size) && try_page(direct, false, why, size))
         return direct;
     close(direct);
     return -1;
 }
 
 /* Tries a file without a name, which leaves nothing behind. */
-static bool takes_writes(const char *dst, char *why, size_t size)
+static bool takes_writes(tsr_io_mode mode, const char *dst, char *why, size_t size)
 {
     const int fd = open(dst, O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
     if (fd < 0) {
         say(why, size, strerror(errno));
         return false;
     }
-    const bool takes = takes_pages(fd, why, size) && try_page(fd, true, why, size);
+    const bool takes = takes_pages(mode, fd, why, size) && try_page(fd, true, why, size);
     close(fd);
     return takes;
 }
@@ -149,10 +168,18 @@ static bool make_tables(tsr_io_choice *c, const tsr_plan *plan)
     return c->first != NULL && c->sources != NULL;
 }
 
+/* Whether the process may have each source file open twice, and outputs besides. */
+static bool has_descriptors(const tsr_io_choice *c)
+{
+    struct rlimit files;
+    return getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY ||
+           2 * c->n + OUTPUT_DESCRIPTORS <= files.rlim_cur;
+}
+
 void tsr_io_choose(tsr_io_choice *c, const tsr_plan *plan, const char *dst)
 {
     tsr_io_told *const told = &c->told;
-    char reads[64] = "", writes[64] = "its files are small";
+    char reads[64] = "too many files to be open twice (ulimit -n)", writes[64] = "its files are small";
     uint64_t most = 0;
     if (c->mode == TSR_IO_BUFFERED) {
         say(told->why, sizeof told->why, "--io buffered");
@@ -163,12 +190,11 @@ void tsr_io_choose(tsr_io_choice *c, const tsr_plan *plan, const char *dst)
         say(told->why, sizeof told->why, "out of memory for a table of files");
         return;
     }
-    const unsigned percent = open_sources(c, plan, reads, sizeof reads);
+    told->reads = has_descriptors(c) && open_sources(c, plan, reads, sizeof reads) >= 50;
     for (size_t i = 0; i < plan->n_files; i++)
         most = !plan->files[i].appended && plan->files[i].bytes > most ? plan->files[i].bytes : most;
-    told->reads = percent >= 50;
-    told->writes =
-        most >= (c->mode == TSR_IO_DIRECT ? TSR_IO_LEAST : TSR_IO_WORTH) && takes_writes(dst, writes, sizeof writes);
+    told->writes = most >= (c->mode == TSR_IO_DIRECT ? TSR_IO_LEAST : TSR_IO_WORTH) &&
+                   takes_writes(c->mode, dst, writes, sizeof writes);
     snprintf(told->why, sizeof told->why, "%s%s%s%s%s", told->reads ? "" : "source: ", told->reads ? "" : reads,
              told->reads || told->writes ? "" : "; ", told->writes ? "" : "output: ", told->writes ? "" : writes);
 }

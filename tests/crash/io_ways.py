@@ -52,11 +52,11 @@ class Ways:
         self.source, self.reference = self.work / "source", self.work / "reference"
         self.number = 0
 
-    def run(self, name, *words, source=None, place=None, shim=None):
+    def run(self, name, *words, command=QUANTIZE, source=None, place=None, shim=None):
         """Runs the job: what the result says of its way, and the output."""
         self.number += 1
         target = (place or self.work) / f"out.{self.number}"
-        args = [{"SRC": str(source or self.source), "DST": str(target)}.get(word, word) for word in QUANTIZE]
+        args = [{"SRC": str(source or self.source), "DST": str(target)}.get(word, word) for word in command]
         args += ["--json", "-", "--quiet", *words]
         run = (lambda: harness.run(self.options.tessera, args)) if shim is None else (
             lambda: harness.run_shimmed(self.options.tessera, args, harness.shim_path(self.options), **shim))
@@ -95,6 +95,10 @@ def check_disk(ways):
     io, target = ways.run(name)
     ways.expect(name, io, reads="buffered", writes="direct", why="source: it is in the page cache")
     ways.same(name, target)
+    name = "direct, ranks that share what is read"
+    io, target = ways.run(name, "--io", "direct", command=["convert", "SRC", "-o", "DST", "--to", "tp", "--tp", "2"])
+    ways.expect(name, io, reads="direct", writes="direct", why="")
+    shutil.rmtree(target)
     check_damage(ways)
     check_odd(ways)
 
