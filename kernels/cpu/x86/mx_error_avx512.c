@@ -182,16 +182,23 @@ uint64_t count_codes(const uint8_t *codes, size_t bytes, bool e4m3)
     return found;
 }
 
+/* 32 lanes at a time: gcc 12 may store a mask of 16 bits as a word and count a dword. */
 uint64_t count_elements(const row *r, size_t n)
 {
     uint64_t found = 0;
-    for (size_t i = 0; i < n; i += 16) {
+    for (size_t i = 0; i < n; i += 32) {
+        const __mmask32 live = n - i >= 32 ? ~(__mmask32)0 : ((__mmask32)1 << (n - i)) - 1;
         if (r->bf16) {
-            const __m256i x = _mm256_loadu_si256((const __m256i *)((const uint16_t *)r->x + i));
-            found += (uint64_t)__builtin_popcount(_mm256_test_epi16_mask(x, _mm256_set1_epi16(INT16_MAX)));
+            const __m512i x = _mm512_maskz_loadu_epi16(live, (const uint16_t *)r->x + i);
+            found += (uint64_t)__builtin_popcount(_mm512_test_epi16_mask(x, _mm512_set1_epi16(INT16_MAX)));
         } else {
-            const __m512i x = _mm512_loadu_si512((const float *)r->x + i);
-            found += (uint64_t)__builtin_popcount(_mm512_test_epi32_mask(x, _mm512_set1_epi32(INT32_MAX)));
+            const __m512i some = _mm512_set1_epi32(INT32_MAX);
+            const float *const at = (const float *)r->x + i;
+            const __m512i low = _mm512_maskz_loadu_epi32((__mmask16)live, at);
+            const __m512i high = _mm512_maskz_loadu_epi32((__mmask16)(live >> 16), at + 16);
+            const __mmask32 both =
+                _mm512_kunpackw(_mm512_test_epi32_mask(high, some), _mm512_test_epi32_mask(low, some));
+            found += (uint64_t)__builtin_popcount(both);
         }
     }
     return found;
