@@ -155,19 +155,21 @@ ALWAYS_INLINE unsigned bits_of(uint32x4_t a, uint32x4_t b)
     return vaddvq_u32(vorrq_u32(vandq_u32(a, vld1q_u32(kBits)), vandq_u32(b, vld1q_u32(kBits + 4))));
 }
 
-ALWAYS_INLINE unsigned f_above(vf x, vf y)
+ALWAYS_INLINE bool f_some_above(vf x, vf y)
 {
-    return bits_of(vcgtq_f32(x.a, y.a), vcgtq_f32(x.b, y.b));
+    return vmaxvq_u32(vorrq_u32(vcgtq_f32(x.a, y.a), vcgtq_f32(x.b, y.b))) != 0;
 }
 
-ALWAYS_INLINE unsigned f_differs(vf x, vf y)
+ALWAYS_INLINE bool f_some_equal(vf x, vf y)
 {
-    return bits_of(vmvnq_u32(vceqq_f32(x.a, y.a)), vmvnq_u32(vceqq_f32(x.b, y.b)));
+    return vmaxvq_u32(vorrq_u32(vceqq_f32(vabsq_f32(x.a), y.a), vceqq_f32(vabsq_f32(x.b), y.b))) != 0;
 }
 
-ALWAYS_INLINE unsigned f_equals(vf x, vf y)
+ALWAYS_INLINE uint32_t f_nonzero(vf lo, vf hi)
 {
-    return bits_of(vceqq_f32(vabsq_f32(x.a), y.a), vceqq_f32(vabsq_f32(x.b), y.b));
+    const unsigned zeros = bits_of(vceqzq_f32(lo.a), vceqzq_f32(lo.b)) | bits_of(vceqzq_f32(hi.a), vceqzq_f32(hi.b))
+                                                                             << 8;
+    return ~zeros & 0xFFFF;
 }
 
 ALWAYS_INLINE vec v_zip_lo(vec x, vec y)
@@ -206,39 +208,6 @@ ALWAYS_INLINE vf f_lo_of_floats(vf x, vf y)
 ALWAYS_INLINE vf f_hi_of_floats(vf x, vf y)
 {
     return (vf){x.b, y.b};
-}
-
-/* ---- for e4m3_error.h ---- */
-
-typedef float32x4_t vf;
-enum { PARTS = 4 };
-
-#define f_set1(x)                   vdupq_n_f32(x)
-#define f_mul(a, b)                 vmulq_f32(a, b)
-#define f_fmadd(a, b, c)            vfmaq_f32(c, a, b)
-#define f_fnmadd(a, b, c)           vfmsq_f32(c, a, b)
-#define f_larger(x, y)              vmaxnmq_f32(x, vabsq_f32(y))
-#define f_largest(x)                vmaxvq_f32(x)
-#define f_some_above(a, b)          (vmaxvq_u32(vcgtq_f32(a, b)) != 0)
-#define f_some_equal(a, b)          (vmaxvq_u32(vceqq_f32(vabsq_f32(a), b)) != 0)
-#define f_lo_of_words(w)            vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(WORDS(w)), 16))
-#define f_hi_of_words(w)            vreinterpretq_f32_u32(vshll_high_n_u16(WORDS(w), 16))
-#define f_lo_of_floats(a, b)        ((void)(b), (a))
-#define f_hi_of_floats(a, b)        ((void)(a), (b))
-#define v_zip_lo(a, b)              vzip1q_u8(a, b)
-#define v_zip_hi(a, b)              vzip2q_u8(a, b)
-#define v_where_below(x, low, a, b) vbslq_u8(vcltq_u8(x, v_bytes(low)), a, b)
-
-ALWAYS_INLINE vf f_load(const float *p)
-{
-    return vld1q_f32(p);
-}
-
-ALWAYS_INLINE uint32_t f_nonzero(vf lo, vf hi)
-{
-    static const uint32_t kBits[8] = {1, 2, 4, 8, 16, 32, 64, 128};
-    return vaddvq_u32(vbicq_u32(vld1q_u32(kBits), vceqzq_f32(lo))) +
-           vaddvq_u32(vbicq_u32(vld1q_u32(kBits + 4), vceqzq_f32(hi)));
 }
 
 #endif
