@@ -97,6 +97,20 @@ PLAIN = {
 }
 
 
+def add_partners(made, places):
+    """A layer of gpt-oss has both stacks; where a long one got a layer of its own, a small one stands beside it."""
+    lacking = {}
+    for name, file in places.items():
+        layer, _, leaf = name.rpartition(".")
+        partner = layer + (".down_proj" if leaf == "gate_up_proj" else ".gate_up_proj")
+        if leaf in ("gate_up_proj", "down_proj") and partner not in places:
+            lacking.setdefault(file, {})[partner] = "BF16", [1, 64, 64], bytes(2 * 64 * 64)
+    for file, partners in lacking.items():
+        metadata, tensors = harness.read_safetensors(os.path.join(made, file))
+        harness.write_safetensors(os.path.join(made, file), tensors | partners, metadata)
+        places |= dict.fromkeys(partners, file)
+
+
 def remake(kind, source, made):
     """Copies the checkpoint `source` to `made`, with each of its projections replaced by codes of this kind, or with its plain weights
     in another form."""
@@ -115,6 +129,8 @@ def remake(kind, source, made):
                 entries[name] = dtype, shape, data
         harness.write_safetensors(os.path.join(made, file), entries, metadata)
         places |= dict.fromkeys(entries, file)
+    if kind == GPT_OSS:
+        add_partners(made, places)
     index, path = os.path.join(made, "model.safetensors.index.json"), os.path.join(made, "config.json")
     if os.path.exists(index):
         with open(index, "w") as file:
