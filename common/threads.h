@@ -2,7 +2,7 @@
 #ifndef TSR_COMMON_THREADS_H
 #define TSR_COMMON_THREADS_H
 
-#include "common/atomic_bool.h"
+#include "common/atomics.h"
 #include "common/status.h"
 
 #include <stdbool.h>

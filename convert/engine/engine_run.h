@@ -14,6 +14,7 @@
 #ifndef TSR_CONVERT_ENGINE_ENGINE_RUN_H
 #define TSR_CONVERT_ENGINE_ENGINE_RUN_H
 
+#include "common/atomics.h"
 #include "common/first_failure.h"
 #include "common/numa.h"
 #include "convert/engine/destination.h"
@@ -84,18 +85,18 @@ typedef struct tsr_crew {
     struct tsr_run *runs;
     size_t n_runs;
     unsigned workers;
-    struct tsr_ranks *ranks;    /* NULL: this process is alone */
-    _Atomic uint64_t elsewhere; /* units that other ranks have carried out */
-    atomic_uint started;        /* threads, in this phase: those behind the workers wait for other ranks */
-    uint64_t unit_bytes;        /* of the largest unit of all runs */
-    bool shares;                /* reads are shared, where that spares any */
-    uint64_t capacity;          /* bytes of memory for what is shared */
-    tsr_shared_reads *shared;   /* NULL: each run reads for itself */
-    bool ring;                  /* the system has io_uring, and some run may use it */
-    unsigned most_depth;        /* units that a worker may have under way at a time, as the memory allows */
-    unsigned depth;             /* in the present phase */
-    tsr_numa numa;              /* the machine's nodes, which workers go around */
-    const char *phase;          /* for the progress callback */
+    struct tsr_ranks *ranks;  /* NULL: this process is alone */
+    atomic_ullong elsewhere;  /* units that other ranks have carried out */
+    atomic_uint started;      /* threads, in this phase: those behind the workers wait for other ranks */
+    uint64_t unit_bytes;      /* of the largest unit of all runs */
+    bool shares;              /* reads are shared, where that spares any */
+    uint64_t capacity;        /* bytes of memory for what is shared */
+    tsr_shared_reads *shared; /* NULL: each run reads for itself */
+    bool ring;                /* the system has io_uring, and some run may use it */
+    unsigned most_depth;      /* units that a worker may have under way at a time, as the memory allows */
+    unsigned depth;           /* in the present phase */
+    tsr_numa numa;            /* the machine's nodes, which workers go around */
+    const char *phase;        /* for the progress callback */
     struct timespec began;
 
     pthread_mutex_t lock; /* guards what changes in the runs */

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # What the tool may ask of the machine that it runs on. No CUDA library is among it: those are looked for at run time. With
 # CUDA the tool is linked by nvcc, which adds the libraries of C++.
 NEEDED = {"libc.so.6", "libm.so.6", "libzstd.so.1", "libxxhash.so.0", "libdl.so.2", "librt.so.1", "libpthread.so.0",
-          "libstdc++.so.6", "libgcc_s.so.1"}
+          "libstdc++.so.6", "libgcc_s.so.1", "liburing.so.2"}
 LOADER = re.compile(r"ld-linux.*\.so\.\d+")
 
 
