@@ -222,7 +222,7 @@ def test_names_of_strangers(report, tmp_path):
 def test_a_comment_has_room_for_it(made, tessera, tmp_path):
     """However many results and however long their names are."""
     long = results.write(tmp_path / "long.json", results.quantization_report([results.row(f"{i}." + "x" * 20000, 30) for i in range(40)]))
-    for paths in ([long], [path for path, _ in made.values()] * 3, [long] * 64):
+    for paths in ([long], ([path for path, _ in made.values()] * 3)[:64], [long] * 64):
         code, out, err = harness.run(tessera, ["report", *paths, "--markdown", "-"])
         assert code in (0, 1) and err == "" and len(out) < 65536
         assert out.count("<details>") == out.count("</details>") > 0
