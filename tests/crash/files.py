@@ -307,7 +307,8 @@ def unreadable_index(place, options):
 
 
 def memory_reduces_threads(place, options):
-    args = ["quantize", place.source, "-o", place.out, "--json", "-"]
+    # Directly, units under way give way to threads first.
+    args = ["quantize", place.source, "-o", place.out, "--json", "-", "--io", "buffered"]
 
     def told(*extra):
         code, stdout, stderr = harness.run(options.tessera, [*args, *extra])
