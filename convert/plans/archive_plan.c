@@ -268,7 +268,7 @@ static tsr_status estimate(const tsr_plan *plan, double *share, tsr_err *err)
     for (size_t i = 0; i < plan->n_steps; i++)
         all += plan->steps[i].op == &kArchiveOp ? tsr_step_input(&plan->steps[i]) : 0;
     for (uint64_t k = 0; k < SAMPLES && status == TSR_OK; k++)
-        status = pack_sample(plan, (uint64_t)((double)all * ((double)k + 0.5) / SAMPLES), memory, sums, err);
+        status = pack_sample(plan, (uint64_t)((double)all * ((double)k + 0.5) / (double)SAMPLES), memory, sums, err);
     free(memory);
     *share = sums[0] == 0 ? 1 : fmin(1, (double)sums[1] / (double)sums[0]);
     return status;
