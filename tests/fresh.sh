@@ -52,6 +52,7 @@ inside() {
         root=$1 user=$2
         shift 2
         mount -t proc proc "$root/proc"
+        mount -t sysfs -o ro sysfs "$root/sys"
         mount --rbind /dev "$root/dev"
         cp -L /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
         chroot --userspec="$user" "$root" "$@" </dev/null' - "$root" "$user" \

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -30,6 +31,13 @@ def small(command):
     return " ".join(SMALL.get(word, word) for word in command.split())
 
 
+def starting(n, commands):
+    """The line that starts n ranks, each with its command, and those beyond with the last one. The ranks choose: the mpirun of Open
+    MPI 5.0.7 may fail on the colons that would say it."""
+    cases = "".join(f"{rank}) exec {shlex.join(command)};; " for rank, command in enumerate(commands[:-1]))
+    return [*MPIRUN, "-n", str(n), "sh", "-c", f"case $OMPI_COMM_WORLD_RANK in {cases}*) exec {shlex.join(commands[-1])};; esac"]
+
+
 class Ranks:
     def __init__(self, tool):
         self.tool, self.environment = tool, dict(os.environ, **ROOT)
@@ -37,15 +45,14 @@ class Ranks:
     def run_elsewhere(self, n, args):
         """All units on other ranks: rank 0 has no worker of its own."""
         command = [self.tool, *map(str, args), "--mpi", "--threads"]
-        line = [*MPIRUN, "-n", "1", *command, "0", ":", "-n", str(n - 1), *command, "1"]
-        done = subprocess.run(line, env=self.environment, capture_output=True, text=True, timeout=600)
+        done = subprocess.run(starting(n, [[*command, "0"], [*command, "1"]]), env=self.environment, capture_output=True, text=True,
+                              timeout=600)
         return done.returncode, done.stdout, done.stderr
 
     def line(self, n, args, *others):
-        line = [*MPIRUN, "-n", str(n), self.tool, *map(str, args), "--mpi", "--threads", "1"]
-        for other in others:
-            line += [":", "-n", "1", self.tool, *map(str, other), "--mpi", "--threads", "1"]
-        return line
+        """n ranks with these arguments, and behind them one for each of the others."""
+        commands = [[self.tool, *map(str, words), "--mpi", "--threads", "1"] for words in (*[args] * n, *others)]
+        return starting(len(commands), commands)
 
     def run(self, n, args, *others):
         done = subprocess.run(self.line(n, args, *others), env=self.environment, capture_output=True, text=True, timeout=600)
@@ -145,8 +152,7 @@ def check_durable(checks, ranks, source, work, shim):
     trace = work / "trace"
     command = ["env", f"LD_PRELOAD={shim}", f"SHIM_TRACE={trace}", ranks.tool, *map(str, jobs.words(COMMAND, source, work / "traced")),
                "--quiet", "--mpi", "--threads"]
-    line = [*MPIRUN, "-n", "1", *command, "0", ":", "-n", "2", *command, "1"]
-    done = subprocess.run(line, env=ranks.environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(starting(3, [[*command, "0"], [*command, "1"]]), env=ranks.environment, capture_output=True, text=True, timeout=600)
     checks.check("traced: runs", done.returncode == 0, done.stderr)
     calls = [line.split("\t") for line in trace.read_text().splitlines()]
     renamed = [(at, call[1]) for at, call in enumerate(calls) if call[0] == "rename" and call[1].rsplit("/", 1)[1][:1].isdigit()
