@@ -24,7 +24,7 @@ MAY_INCLUDE = {
     "formats/loaders": FORMATS[:4],
     "kernels/cpu": ["common", "formats/model"],
     "kernels/cpu/x86": ["common", "formats/model", "kernels/cpu"],
-    "kernels/cpu/arm": ["common", "formats/model", "kernels/cpu", "kernels/cpu/x86"],
+    "kernels/cpu/arm": ["common", "formats/model", "kernels/cpu"],
     "kernels/cuda": ["common", "formats/model", "kernels/cpu"],
     "quantize": FORMATS + BLOCKS + ["kernels/cpu"],
     "convert/engine": FORMATS + BLOCKS + ["kernels/cpu", "quantize"],

@@ -24,9 +24,9 @@ static __attribute__((noinline)) void encode_by_division(const uint16_t *x, size
     divide(x, sizeof *x, n, load8_bf16, scale, codes);
 }
 
-#include "kernels/cpu/x86/e4m3_look_up.h"
+#include "kernels/cpu/e4m3_look_up_body.h"
 /* with the words, the table and the long way */
-#include "kernels/cpu/x86/e4m3_bands.h"
+#include "kernels/cpu/e4m3_bands_body.h"
 
 void tsr_amax_bf16_neon(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols, uint32_t *amax)
 {

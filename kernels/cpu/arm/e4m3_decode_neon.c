@@ -2,8 +2,8 @@
  * large enough, the definition makes the 128 values once, and their low and high bytes are looked up. */
 #include "kernels/cpu/e4m3_decode.h"
 
+#include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/variants.h"
-#include "kernels/cpu/x86/always_inline.h"
 
 #include <arm_neon.h>
 #include <math.h>

@@ -1,9 +1,9 @@
-/* The words of kernels/cpu/x86/e4m3_bands.h and e4m3_error.h in NEON; they are explained there. A register is two of NEON's, which
+/* The words of kernels/cpu/e4m3_bands_body.h and e4m3_error_body.h in NEON; they are explained there. A register is two of NEON's, which
  * are its 16-byte lanes, and "packed order" is that of columns. */
 #ifndef TSR_KERNELS_CPU_ARM_E4M3_WORDS_NEON_H
 #define TSR_KERNELS_CPU_ARM_E4M3_WORDS_NEON_H
 
-#include "kernels/cpu/x86/always_inline.h"
+#include "kernels/cpu/always_inline.h"
 
 #include <arm_neon.h>
 #include <stdbool.h>
@@ -106,7 +106,7 @@ ALWAYS_INLINE uint32_t v_largest16(vec x)
     return vmaxvq_u16(vmaxq_u16(WORDS(x.a), WORDS(x.b)));
 }
 
-/* ---- for e4m3_error.h ---- */
+/* ---- for e4m3_error_body.h ---- */
 
 typedef struct vf {
     float32x4_t a, b;

@@ -2,7 +2,7 @@
 #ifndef TSR_KERNELS_CPU_ARM_FLOATS_NEON_H
 #define TSR_KERNELS_CPU_ARM_FLOATS_NEON_H
 
-#include "kernels/cpu/x86/always_inline.h"
+#include "kernels/cpu/always_inline.h"
 
 #include <arm_neon.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Owns block FP8 in AVX-512: BF16 as e4m3_bands.h explains, FP32 and what that form does not serve by division, 32 columns at
+/* Owns block FP8 in AVX-512: BF16 as e4m3_bands_body.h explains, FP32 and what that form does not serve by division, 32 columns at
  * a time, the last ones under a mask. */
 #include "kernels/cpu/block_fp8.h"
 
@@ -24,9 +24,9 @@ static __attribute__((noinline)) void encode_by_division(const uint16_t *x, size
     encode_row_by_division((const char *)x, n, sizeof *x, load32_bf16, scale, codes);
 }
 
-#include "kernels/cpu/x86/e4m3_look_up.h"
+#include "kernels/cpu/e4m3_look_up_body.h"
 /* with the words, the table and the long way */
-#include "kernels/cpu/x86/e4m3_bands.h"
+#include "kernels/cpu/e4m3_bands_body.h"
 
 ALWAYS_INLINE __m512i amax_row_f32(__m512i amax, const void *row, size_t cols)
 {

@@ -86,7 +86,7 @@ static __attribute__((noinline)) void encode_by_division(const uint16_t *x, size
         _mm256_storeu_si256((void *)(codes + i), encode32(load32_bf16(x + i, ~0u), divisor));
 }
 
-/* Columns in whole STEPs: see e4m3_bands.h. */
+/* Columns in whole STEPs: see e4m3_bands_body.h. */
 ALWAYS_INLINE bool encode_steps(const uint16_t *x, size_t n, const table *t, uint8_t *codes)
 {
     const byte_order order = make_byte_order();
@@ -104,7 +104,7 @@ ALWAYS_INLINE bool encode_steps(const uint16_t *x, size_t n, const table *t, uin
     return false;
 }
 
-#include "kernels/cpu/x86/e4m3_bands.h"
+#include "kernels/cpu/e4m3_bands_body.h"
 
 void tsr_encode_e4m3_bf16_vbmi(const uint16_t *x, size_t rows, size_t cols, size_t ld, size_t block_cols,
                                const float *scales, uint8_t *codes, size_t ld_codes)

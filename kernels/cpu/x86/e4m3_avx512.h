@@ -5,8 +5,8 @@
 #ifndef TSR_KERNELS_CPU_X86_E4M3_AVX512_H
 #define TSR_KERNELS_CPU_X86_E4M3_AVX512_H
 
-#include "kernels/cpu/x86/always_inline.h"
-#include "kernels/cpu/x86/prefetch.h"
+#include "kernels/cpu/always_inline.h"
+#include "kernels/cpu/prefetch.h"
 
 #include <immintrin.h>
 #include <stddef.h>

@@ -9,7 +9,7 @@
 #ifndef TSR_KERNELS_CPU_X86_E4M3_BF16_H
 #define TSR_KERNELS_CPU_X86_E4M3_BF16_H
 
-#include "kernels/cpu/x86/always_inline.h"
+#include "kernels/cpu/always_inline.h"
 
 #include <immintrin.h>
 #include <stdbool.h>

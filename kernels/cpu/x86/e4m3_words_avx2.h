@@ -1,8 +1,8 @@
-/* The words of e4m3_bands.h in AVX2; they are explained there. */
+/* The words of e4m3_bands_body.h in AVX2; they are explained there. */
 #ifndef TSR_KERNELS_CPU_X86_E4M3_WORDS_AVX2_H
 #define TSR_KERNELS_CPU_X86_E4M3_WORDS_AVX2_H
 
-#include "kernels/cpu/x86/always_inline.h"
+#include "kernels/cpu/always_inline.h"
 
 #include <immintrin.h>
 #include <stdbool.h>
@@ -62,7 +62,7 @@ ALWAYS_INLINE uint32_t v_largest16(vec x)
     return ~(uint32_t)_mm_cvtsi128_si32(least) & 0xFFFF;
 }
 
-/* ---- for e4m3_error.h ---- */
+/* ---- for e4m3_error_body.h ---- */
 
 typedef __m256 vf;
 enum { PARTS = 2 };

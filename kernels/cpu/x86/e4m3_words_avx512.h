@@ -1,8 +1,8 @@
-/* The words of e4m3_bands.h in AVX-512; they are explained there. */
+/* The words of e4m3_bands_body.h in AVX-512; they are explained there. */
 #ifndef TSR_KERNELS_CPU_X86_E4M3_WORDS_AVX512_H
 #define TSR_KERNELS_CPU_X86_E4M3_WORDS_AVX512_H
 
-#include "kernels/cpu/x86/always_inline.h"
+#include "kernels/cpu/always_inline.h"
 
 #include <immintrin.h>
 #include <stdbool.h>
@@ -77,7 +77,7 @@ ALWAYS_INLINE uint32_t v_largest16(vec x)
     return ~(uint32_t)_mm_cvtsi128_si32(least) & 0xFFFF;
 }
 
-/* ---- for e4m3_error.h ---- */
+/* ---- for e4m3_error_body.h ---- */
 
 typedef __m512 vf;
 enum { PARTS = 1 };

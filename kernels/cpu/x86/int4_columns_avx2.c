@@ -3,8 +3,8 @@
 #include <immintrin.h>
 
 #define TSR_INT4(name) tsr_##name##_avx2
+#include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/int4_columns_body.h"
-#include "kernels/cpu/x86/always_inline.h"
 
 enum { TILE_ROWS = 16, TILE_COLS = 32, ROWS = 8, COLS = 16, PAIRS = COLS / 2 };
 

@@ -1,6 +1,6 @@
 /* Which int4 codes a form decodes to 16 bits, group by group: what the forms of this folder share. Before it is included,
  * TSR_INT4(name) is the function to define, and decode() makes BF16 or F16 of codes in groups of any size. */
-#include "kernels/cpu/x86/always_inline.h"
+#include "kernels/cpu/always_inline.h"
 
 #include <stdbool.h>
 

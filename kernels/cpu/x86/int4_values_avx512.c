@@ -3,8 +3,8 @@
 #include <stdbool.h>
 
 #define TSR_INT4(name) tsr_##name##_avx512
+#include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/int4_values_body.h"
-#include "kernels/cpu/x86/always_inline.h"
 
 /* The 16 values of a group. */
 ALWAYS_INLINE __m512 values_of(float scale, float zero)

@@ -1,5 +1,5 @@
 /* What codes of integers cost (tsr_int_error), written once for AVX2 and AVX-512. An including file says which form it is,
- * TSR_INT(name), and has the words of e4m3_bands.h and e4m3_error.h besides these:
+ * TSR_INT(name), and has the words of e4m3_bands_body.h and e4m3_error_body.h besides these:
  *
  *   v_load_codes(p)                  STEP / 2 signed bytes as words
  *   v_add16, v_max16s                words; the larger of signed ones
@@ -8,7 +8,7 @@
  *   w_nonzero(x), w_equal(a, b)      W_BITS bits for each word with (x & 0x7FFF) != 0; with a == b
  *   f_tree(sums)                     the 16 lanes of a sum, in FP64: l and l + 8, then l + 4, l + 2, l + 1
  *
- * Registers hold columns as e4m3_error.h has them. */
+ * Registers hold columns as e4m3_error_body.h has them. */
 #include "kernels/cpu/int_quant.h"
 
 #include <math.h>

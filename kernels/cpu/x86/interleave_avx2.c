@@ -1,5 +1,5 @@
 /* Owns the interleaving in AVX2: the vocabulary of interleave_simd.h at 32 bytes. */
-#include "kernels/cpu/x86/always_inline.h"
+#include "kernels/cpu/always_inline.h"
 
 #include <immintrin.h>
 #include <stdint.h>

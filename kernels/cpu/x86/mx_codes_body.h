@@ -1,8 +1,8 @@
 /* What the forms of mx_codes share: the entry points for E2M1 codes, which turn group and rounding into constants. An
  * including file says before it which form it is, TSR_MX_CODES(name), and how many FP32 values it takes at a time,
  * AT_A_TIME; and it defines the functions that are declared here. */
+#include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/variants.h"
-#include "kernels/cpu/x86/always_inline.h"
 
 #include <stdbool.h>
 

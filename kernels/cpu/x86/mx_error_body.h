@@ -1,8 +1,8 @@
 /* What the two forms of mx_error share: rows, their last groups, and the entry points. An including file says before it
  * which form it is, TSR_MX_ERROR(name), how many groups it takes TOGETHER, and what its registers are, `lanes`; and it
  * defines the functions that are declared here. */
+#include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/variants.h"
-#include "kernels/cpu/x86/always_inline.h"
 
 #include <stdbool.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Values of the microscaling formats with AVX2, by the tables that mx_values_avx512.c explains; here a table of words is
  * two of bytes. */
+#include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/variants.h"
-#include "kernels/cpu/x86/always_inline.h"
 
 #include <immintrin.h>
 #include <stdbool.h>

@@ -3,8 +3,8 @@
  * The 8 magnitudes of E2M1 times t are two roundings, of t and 1.5 t, and exponents: a table of 16 words for each group,
  * looked up with the nibbles. E4M3 with a power of two is its bits moved, and an addition to the exponent, all in bytes.
  * Groups whose results may be subnormal or infinite are left to the definition. */
+#include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/variants.h"
-#include "kernels/cpu/x86/always_inline.h"
 
 #include <immintrin.h>
 #include <stdbool.h>

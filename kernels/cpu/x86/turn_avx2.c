@@ -1,6 +1,6 @@
 /* Turning matrices with AVX2, in tiles of 8 x 8. */
+#include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/variants.h"
-#include "kernels/cpu/x86/always_inline.h"
 
 #include <immintrin.h>
 

@@ -1,6 +1,6 @@
 /* Turning nibbles with AVX-512: 16 columns of 8 rows, a line of memory a row. */
+#include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/variants.h"
-#include "kernels/cpu/x86/always_inline.h"
 
 #include <immintrin.h>
 

@@ -1,5 +1,5 @@
 /* What codes of block FP8 cost (tsr_block_error), written once for AVX2, AVX-512 and NEON, whose files include it after their
- * words (e4m3_bands.h) and these, of floats:
+ * words (e4m3_bands_body.h) and these, of floats:
  *
  *   vf, PARTS                        a register; PARTS of them hold the 16 lanes of a sum
  *   f_set1(x), f_load(p), f_mul      f_load needs no alignment
@@ -14,14 +14,14 @@
  *
  * A pair has columns 0-3, 8-11, ... in lo and 4-7, 12-15, ... in hi, as unpacking inside of 16-byte lanes leaves them; so
  * both are added to the same lanes, lo first. Whatever is rare is asked for once in a segment. */
-#ifndef TSR_KERNELS_CPU_X86_E4M3_ERROR_H
-#define TSR_KERNELS_CPU_X86_E4M3_ERROR_H
+#ifndef TSR_KERNELS_CPU_E4M3_ERROR_BODY_H
+#define TSR_KERNELS_CPU_E4M3_ERROR_BODY_H
 
 #include "common/float_bits.h"
+#include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/block_fp8.h"
 #include "kernels/cpu/error_unit.h"
 #include "kernels/cpu/variants.h"
-#include "kernels/cpu/x86/always_inline.h"
 
 #include <math.h>
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-/* Block FP8 of BF16, written once for AVX2 and AVX-512: amax and codes of bands, all in one pass. Only their files include
- * it, and each first defines these words (e4m3_words_avx2.h and e4m3_words_avx512.h), with registers of STEP bytes:
+/* Block FP8 of BF16, written once for AVX2, AVX-512 and NEON: amax and codes of bands, all in one pass. Only their files include
+ * it, and each first defines these words (x86/e4m3_words_avx2.h, for one), with registers of STEP bytes:
  *
  *   vec, v_load(p), v_store(p, x), v_zero()    no alignment needed
  *   v_words(w), v_bytes(b), v_lanes(p)         one word or byte everywhere; the 16 bytes at p in every 16-byte lane
@@ -20,13 +20,13 @@
  *   table, make_table(scale)                   what a block is encoded with; its member `scale` is that
  *   encode_steps(x, n, t, codes)               n columns, whole STEPs; returns whether all codes are those of normal
  *                                              numbers, and none was clamped */
-#ifndef TSR_KERNELS_CPU_X86_E4M3_BANDS_H
-#define TSR_KERNELS_CPU_X86_E4M3_BANDS_H
+#ifndef TSR_KERNELS_CPU_E4M3_BANDS_BODY_H
+#define TSR_KERNELS_CPU_E4M3_BANDS_BODY_H
 
 #include "common/float_bits.h"
+#include "kernels/cpu/always_inline.h"
 #include "kernels/cpu/block_fp8.h"
-#include "kernels/cpu/x86/always_inline.h"
-#include "kernels/cpu/x86/prefetch.h"
+#include "kernels/cpu/prefetch.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -44,7 +44,7 @@ ALWAYS_INLINE size_t block_width(size_t cols, size_t col, size_t block_cols)
     return cols - col < block_cols ? cols - col : block_cols;
 }
 
-#include "kernels/cpu/x86/e4m3_error.h" /* with SEGMENT and block_width */
+#include "kernels/cpu/e4m3_error_body.h" /* with SEGMENT and block_width */
 
 /* ---- amax ---- */
 

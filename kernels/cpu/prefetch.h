@@ -1,8 +1,8 @@
 /* Asking for memory ahead of its use. Doing so past the end of a matrix is harmless. */
-#ifndef TSR_KERNELS_CPU_X86_PREFETCH_H
-#define TSR_KERNELS_CPU_X86_PREFETCH_H
+#ifndef TSR_KERNELS_CPU_PREFETCH_H
+#define TSR_KERNELS_CPU_PREFETCH_H
 
-#include "kernels/cpu/x86/always_inline.h"
+#include "kernels/cpu/always_inline.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* Codes of BF16 by a look-up of 16 bytes, written once for AVX2 and AVX-512, whose files include it with their words
- * (e4m3_bands.h).
+/* Codes of BF16 by a look-up of 16 bytes, written once for AVX2, AVX-512 and NEON, whose files include it with their words
+ * (e4m3_bands_body.h).
  *
  * For a given scale, the rounded quotient of a normal BF16 number depends on its 7 mantissa bits alone, but for the
  * exponent, which only shifts it; and it grows with x. In the bits of x, less those of a power of two, `base`, whose own
@@ -10,11 +10,11 @@
  * because one code has at least 8 mantissas, so that among 8 neighbours at most one step of the codes lies. Both tables
  * have 16 bytes and are made for each block by the reference's own division and rounding. What comes out at LEAST ..
  * MOST is the code; anything else is subnormal, zero or clamped, and is encoded by division. */
-#ifndef TSR_KERNELS_CPU_X86_E4M3_LOOK_UP_H
-#define TSR_KERNELS_CPU_X86_E4M3_LOOK_UP_H
+#ifndef TSR_KERNELS_CPU_E4M3_LOOK_UP_BODY_H
+#define TSR_KERNELS_CPU_E4M3_LOOK_UP_BODY_H
 
 #include "common/float_bits.h"
-#include "kernels/cpu/x86/always_inline.h"
+#include "kernels/cpu/always_inline.h"
 
 #include <math.h>
 #include <stdbool.h>
