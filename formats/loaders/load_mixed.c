@@ -149,6 +149,8 @@ static void check_layer(const tsr_load_query *q, const layers *all, const tsr_li
                        "list the name that the loader builds under ignore and exclude_modules",
                        "it is %s, and because of '%.*s' in quantized_layers this loader takes '%s' for quantized",
                        tsr_dtype_name((tsr_dtype)l->tensor->dtype), size, name, built);
+    if (l->quantized && found != NULL)
+        tsr_modelopt_check_joined(q, l, found->algorithm);
 }
 
 /* SGLang looks for one layer of NVFP4 before it takes a checkpoint for ModelOpt's. */

@@ -315,9 +315,27 @@ static void check_two(const tsr_load_query *q)
         note_two(q, "the algorithm of the KV cache", here, there);
 }
 
+/* SGLang's class of W4A16_NVFP4 has a global scale for each member of a joined layer and takes the largest. Where the layer
+ * is joined in the file, it loads the one that is there for the first member, and the others stay what memory held.
+ * (ModelOptNvFp4A16LinearMethod is none of WEIGHT_LOADER_V2_SUPPORTED.) */
+void tsr_modelopt_check_joined(const tsr_load_query *q, const tsr_linear *l, tsr_json_text algorithm)
+{
+    static const char *const kJoined[] = {"qkv_proj", "gate_up_proj"};
+    const char *const dot = strrchr(l->module, '.'), *const leaf = dot == NULL ? l->module : dot + 1;
+    bool joined = false;
+    for (size_t i = 0; i < COUNT(kJoined); i++)
+        joined = joined || strcmp(leaf, kJoined[i]) == 0;
+    if (q->loader == TSR_LOADER_SGLANG && joined && l->quantized && l->part != TSR_PART_ROUTED_EXPERTS &&
+        tsr_json_is(algorithm, "\"W4A16_NVFP4\""))
+        tsr_query_note(
+            q, true, l->tensor->name, "global scales", "`tessera convert --to nvfp4-weight-only` makes what it reads",
+            "it is stored as one layer with one weight_scale_2, which this loader's W4A16_NVFP4 takes for the "
+            "first member only: those of the others are left as they were in memory");
+}
+
 void tsr_rule_modelopt(const tsr_load_query *q)
 {
-    tsr_json_text value;
+    tsr_json_text value = {0};
     if (!tsr_query_method(q, "modelopt"))
         return;
     check_keys(q);
@@ -327,7 +345,10 @@ void tsr_rule_modelopt(const tsr_load_query *q)
     /* In MIXED_PRECISION quantized_layers says which layers are quantized. (load_mixed.c) */
     const bool stated = find(q->config, "quant_algo", &value) && !q->mixed;
     for (size_t i = 0; i < q->linears->count; i++) {
-        if (tsr_query_reads(q, &q->linears->items[i]))
-            check_excluded(q, &q->linears->items[i], stated);
+        if (!tsr_query_reads(q, &q->linears->items[i]))
+            continue;
+        check_excluded(q, &q->linears->items[i], stated);
+        if (stated)
+            tsr_modelopt_check_joined(q, &q->linears->items[i], value);
     }
 }

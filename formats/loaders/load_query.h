@@ -98,6 +98,9 @@ void tsr_modelopt_built_name(const tsr_linear *l, char *name, size_t size);
 /* Whether ModelOpt's list makes the loader build the layer as a plain one. (load_modelopt.c) */
 bool tsr_modelopt_excludes(const tsr_load_query *q, const tsr_linear *l);
 
+/* A layer that is joined in the file, under the algorithm that is stated for it, in quotation marks. (load_modelopt.c) */
+void tsr_modelopt_check_joined(const tsr_load_query *q, const tsr_linear *l, tsr_json_text algorithm);
+
 /* The rules. load_config.c: */
 void tsr_rule_config(const tsr_load_query *q);
 void tsr_rule_scales(const tsr_load_query *q);

@@ -8,6 +8,7 @@ import shlex
 import harness
 from loader_models import load_table
 from loader_rules import READS, RULES, changed
+import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -79,3 +80,33 @@ def test_all_commands_stand_in_backquotes():
     for path in SOURCES:
         for line in path.read_text().splitlines():
             assert not re.search(r"(?<!`)tessera [a-z-]+ -", line) or "'tessera convert --from'" in line, f"{path}: {line}"
+
+
+@pytest.mark.parametrize("mixed", (False, True))
+def test_one_scale_of_a_joined_layer(mixed, tessera, tmp_path):
+    """Phi-3 stores q, k and v, and gate and up, as one layer each: of its global scale SGLang's W4A16_NVFP4 fills the first of several
+    places, and takes the largest of all."""
+    rng, layer = np.random.default_rng(0), "model.layers.0."
+    shapes = {"self_attn.qkv_proj": (384, 128), "self_attn.o_proj": (128, 128), "mlp.gate_up_proj": (512, 128), "mlp.down_proj": (128, 256)}
+    tensors = {layer + name + ".weight": ("BF16", list(shape),
+                                          (rng.standard_normal(shape, np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()) for name, shape in shapes.items()}
+    source, rules = tmp_path / "source", tmp_path / "rules.json"
+    source.mkdir()
+    harness.write_safetensors(str(source / "model.safetensors"), tensors, {"format": "pt"})
+    (source / "config.json").write_text(json.dumps({
+        "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "hidden_size": 128, "num_attention_heads": 1, "num_key_value_heads": 1,
+        "head_dim": 128, "intermediate_size": 256, "num_hidden_layers": 1, "vocab_size": 128}))
+    rules.write_text(json.dumps({"schema": "tessera-rules/1", "dialect": "modelopt", "rules": [
+        {"match": "*.down_proj.*", "scheme": "mxfp8"}, {"match": "*", "scheme": "nvfp4-weight-only"}]}))
+    scheme = ["--rules", str(rules)] if mixed else ["--scheme", "nvfp4-weight-only"]
+    code, _, stderr = harness.run(tessera, ["quantize", source, "-o", tmp_path / "codes", *scheme, "--dialect", "modelopt", "--quiet"])
+    assert code == 0, stderr
+    code, out, _ = harness.run(tessera, ["inspect", tmp_path / "codes", "--can-load", "vllm,sglang", "--tp", "1", "--json", "-", "--quiet"])
+    found = [(f["loader"], f["tensor"]) for f in json.loads(out)["load_findings"] if f["rule"] == "global scales"]
+    assert code == 1 and found and {loader for loader, _ in found} == {"sglang"}
+    assert any("qkv_proj" in name for _, name in found) and any("gate_up_proj" in name for _, name in found)
+    if mixed:
+        return
+    harness.run(tessera, ["convert", tmp_path / "codes", "-o", tmp_path / "read", "--to", "nvfp4-weight-only", "--quiet"])
+    _, out, _ = harness.run(tessera, ["inspect", tmp_path / "read", "--can-load", "vllm,sglang", "--tp", "1", "--json", "-", "--quiet"])
+    assert {f["rule"] for f in json.loads(out)["load_findings"]} == {"missing"}  # a layer alone is no model
