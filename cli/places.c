@@ -164,7 +164,8 @@ static tsr_status resolve(const char *path, char existing[PATH_MAX], size_t *mis
             if (n + length + 2 > PATH_MAX)
                 return tsr_fail(err, TSR_E_USAGE, "%s: the path is too long", path);
             snprintf(existing + n, PATH_MAX - n, "/%.*s", (int)length, p);
-            if (stat(existing, &st) == 0) {
+            /* Another process may make it between two looks: what is no link is there. */
+            if (stat(existing, &st) == 0 || (lstat(existing, &st) == 0 && !S_ISLNK(st.st_mode))) {
                 n += length + 1;
             } else {
                 const tsr_status failed = tsr_fail_errno(err, "%.*s", (int)(p + length - path), path);
@@ -286,7 +287,7 @@ static tsr_status check_report(const sources *s, const char *option, const char 
     if (*path == '\0' || strlen(path) >= PATH_MAX)
         return tsr_fail(err, TSR_E_USAGE, "%s: that is no file name", option);
     const bool exists = stat(path, &st) == 0;
-    if (!exists && lstat(path, &st) == 0)
+    if (!exists && lstat(path, &st) == 0 && S_ISLNK(st.st_mode))
         return tsr_fail(err, TSR_E_USAGE, "%s %s: a link to nothing", option, path);
     if (exists && S_ISDIR(st.st_mode))
         return tsr_fail(err, TSR_E_USAGE, "%s %s: a directory; name a file", option, path);
