@@ -17,8 +17,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST_WORDS = 64 * 64 };
-
 static const char kHelp[] =
     "tessera finish DST [options]\n\n"
     "Puts together what 'tessera quantize --shard I/N' or 'tessera convert --shard I/N' have made in DST, on one "
@@ -73,10 +71,10 @@ static tsr_status parse(int argc, char **argv, finishing *f, tsr_err *err)
                                .junit = f->own.junit,
                                .progress = f->own.progress.file};
     TSR_TRY(tsr_places_check(&places, err));
-    f->words = tsr_arena_alloc(&f->arena, (MOST_WORDS + 1) * sizeof *f->words);
+    f->words = tsr_arena_alloc(&f->arena, (TSR_MOST_WORDS + 1) * sizeof *f->words);
     return f->words == NULL
                ? tsr_out_of_memory(err, NULL)
-               : tsr_options_spell(options, given, "--source", &f->arena, f->words, MOST_WORDS, &f->n_words, err);
+               : tsr_options_spell(options, given, "--source", &f->arena, f->words, TSR_MOST_WORDS, &f->n_words, err);
 }
 
 /* ---- where there are no shards ---- */
@@ -97,8 +95,8 @@ static tsr_status find_finished(finishing *f, tsr_err *err)
     if (!stands(f->dst, TSR_STATE_DIR "/journal"))
         return tsr_fail(err, TSR_E_USAGE, "%s: no shards there: neither --shard nor anything else has begun an output",
                         f->dst);
-    TSR_TRY(tsr_read_file(tsr_output_path(f->dst, TSR_STATE_DIR "/journal", path), UINT64_MAX, &f->arena, &text, &size,
-                          err));
+    TSR_TRY(tsr_read_file(tsr_output_path(f->dst, TSR_STATE_DIR "/journal", path), TSR_MAX_JOURNAL_BYTES, &f->arena,
+                          &text, &size, err));
     TSR_TRY(tsr_records_list(text, size, TSR_OUTPUT_RECORD, &f->arena, &outputs, err));
     for (size_t i = 0; i < outputs.count; i++) {
         if (!stands(f->dst, outputs.items[i]))

@@ -12,8 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_WORDS = 64 * 64 };
-
 /* What speaks of the process or its place, and not of the output. */
 static const char kOfProcess[] =
     "-o --shard --threads --cpumask --memory --io --mpi --dry-run --force --json --junit --progress "
@@ -117,14 +115,14 @@ tsr_status tsr_shard_note_command(tsr_shard_run *run, const char *command, const
 {
     if (run->text == NULL)
         return TSR_OK;
-    const char **const words = tsr_arena_alloc(&run->arena, MOST_WORDS * sizeof *words);
+    const char **const words = tsr_arena_alloc(&run->arena, TSR_MOST_WORDS * sizeof *words);
     const char *const source = absolute(&run->arena, src);
     size_t n = 0;
     if (words == NULL || source == NULL)
         return tsr_out_of_memory(err, "for the words of the command");
     words[n++] = command;
     words[n++] = source;
-    TSR_TRY(tsr_options_spell(options, given, kOfProcess, &run->arena, words, MOST_WORDS, &n, err));
+    TSR_TRY(tsr_options_spell(options, given, kOfProcess, &run->arena, words, TSR_MOST_WORDS, &n, err));
     for (size_t i = 0; i < n; i++) {
         if (!is_printable(words[i]))
             return tsr_fail(err, TSR_E_USAGE,

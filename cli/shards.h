@@ -5,6 +5,8 @@
 #include "cli/options.h"
 #include "convert/engine/shards.h"
 
+enum { TSR_MOST_WORDS = 64 * 64 }; /* of a command line that is noted */
+
 typedef struct tsr_shard_run {
     const char *text;    /* as given; NULL: there are no shards */
     tsr_shard shard;     /* count 0: the same. Its words are in `arena` */

@@ -238,7 +238,8 @@ void tsr_crew_work(tsr_crew *c, const char *phase)
     size_t n = 0;
     c->phase = phase;
     atomic_store(&c->started, 0);
-    tsr_numa_find(&c->numa);
+    if (c->workers > 1 && c->numa.n == 0)
+        tsr_numa_find(&c->numa);
     clock_gettime(CLOCK_MONOTONIC, &c->began);
     for (size_t i = 0; committers != NULL && i < c->n_runs; i++) {
         if (!c->runs[i].present)

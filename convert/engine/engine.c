@@ -84,11 +84,10 @@ static void abandon_files(tsr_run *r)
 /* Whether a run may read or write past the page cache, so that it is worth while to have several units under way. */
 static bool is_direct(const tsr_run *r)
 {
-    const uint64_t least = r->io.mode == TSR_IO_DIRECT ? TSR_IO_LEAST : TSR_IO_WORTH;
     if (!r->verifying)
         return r->io.told.reads || r->io.told.writes;
     for (size_t i = 0; i < r->plan->n_files && r->io.mode != TSR_IO_BUFFERED; i++) {
-        if (r->files[i].mine && r->plan->files[i].bytes >= least)
+        if (r->files[i].mine && r->plan->files[i].bytes >= tsr_io_large(r->io.mode))
             return true;
     }
     return false;
@@ -227,9 +226,9 @@ static tsr_status end_converting(tsr_run *r, tsr_engine_result *result, tsr_err 
     if (!result->already_complete)
         TSR_TRY(check_sources(r, r->failure.status, err));
     TSR_TRY(r->failure.status);
-    result->bytes_read += r->bytes_read; /* what its steps had; of a single run, what was read for them: */
-    if (r->crew->n_runs == 1 && r->crew->shared != NULL)
-        result->bytes_read += tsr_shared_bytes(r->crew->shared) - r->bytes_read;
+    /* What its steps had; of a single run that shares among its lanes, what was read for them. */
+    result->bytes_read +=
+        r->crew->n_runs == 1 && r->crew->shared != NULL ? tsr_shared_bytes(r->crew->shared) : r->bytes_read;
     result->bytes_written = r->bytes_written;
     return tsr_run_finish(r, err);
 }

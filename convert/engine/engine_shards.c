@@ -71,15 +71,13 @@ tsr_status tsr_run_finish(tsr_run *r, tsr_err *err)
 {
     tsr_plan_blocks blocks;
     const bool merges = r->journal.merges;
+    if (merges)
+        TSR_TRY(tsr_run_check_shards(r, err));
     /* Lanes finish files in an order that is not the plan's; the journal of a whole output is the same however it came about. */
-    if (r->journal.unordered && !r->journal.read_only)
+    if (merges || (r->journal.unordered && !r->journal.read_only))
         TSR_TRY(tsr_journal_rewrite(&r->journal, r->plan, r->rows, err));
     if (r->shard != NULL && !merges)
         return TSR_OK;
-    if (merges) {
-        TSR_TRY(tsr_run_check_shards(r, err));
-        TSR_TRY(tsr_journal_rewrite(&r->journal, r->plan, r->rows, err));
-    }
     TSR_TRY(tsr_blocks_write(r->plan, r->dst, &blocks, err));
     TSR_TRY(tsr_write_texts(r->plan, r->dst, r->rows, &blocks, err));
     return merges ? tsr_shards_forget(r->dst, &r->journal.shards, err) : TSR_OK;

@@ -100,7 +100,7 @@ static bool is_same(int fd, int other)
 int tsr_io_open_read(tsr_io_mode mode, const char *path, int fd, char *why, size_t size)
 {
     struct stat st;
-    if (fstat(fd, &st) != 0 || (uint64_t)st.st_size < (mode == TSR_IO_DIRECT ? TSR_IO_LEAST : TSR_IO_WORTH)) {
+    if (fstat(fd, &st) != 0 || (uint64_t)st.st_size < tsr_io_large(mode)) {
         say(why, size, "its files are small");
         return -1;
     }
@@ -193,8 +193,7 @@ void tsr_io_choose(tsr_io_choice *c, const tsr_plan *plan, const char *dst)
     told->reads = has_descriptors(c) && open_sources(c, plan, reads, sizeof reads) >= 50;
     for (size_t i = 0; i < plan->n_files; i++)
         most = !plan->files[i].appended && plan->files[i].bytes > most ? plan->files[i].bytes : most;
-    told->writes = most >= (c->mode == TSR_IO_DIRECT ? TSR_IO_LEAST : TSR_IO_WORTH) &&
-                   takes_writes(c->mode, dst, writes, sizeof writes);
+    told->writes = most >= tsr_io_large(c->mode) && takes_writes(c->mode, dst, writes, sizeof writes);
     snprintf(told->why, sizeof told->why, "%s%s%s%s%s", told->reads ? "" : "source: ", told->reads ? "" : reads,
              told->reads || told->writes ? "" : "; ", told->writes ? "" : "output: ", told->writes ? "" : writes);
 }
@@ -208,7 +207,7 @@ tsr_status tsr_io_open_write(const tsr_io_choice *c, const char *path, int fd, u
                              tsr_err *err)
 {
     *direct = -1;
-    if (!c->told.writes || bytes < (c->mode == TSR_IO_DIRECT ? TSR_IO_LEAST : TSR_IO_WORTH))
+    if (!c->told.writes || bytes < tsr_io_large(c->mode))
         return TSR_OK;
     /* A file that has its size and its room need not be locked as a whole by each direct write. */
     if (fallocate(fd, 0, 0, (off_t)bytes) != 0 && (errno == ENOSPC || errno == EDQUOT))

@@ -8,6 +8,12 @@
 /* With TSR_IO_AUTO, smaller files go through the page cache: they may fit there and be wanted again. */
 #define TSR_IO_WORTH ((uint64_t)16 << 20)
 
+/* The size from which on a file may go past the page cache. */
+static inline uint64_t tsr_io_large(tsr_io_mode mode)
+{
+    return mode == TSR_IO_DIRECT ? TSR_IO_LEAST : TSR_IO_WORTH;
+}
+
 /* What came of it, for the result. */
 typedef struct tsr_io_told {
     bool reads, writes; /* most of the source, all large files of the output: past the page cache */

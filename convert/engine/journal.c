@@ -17,7 +17,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const uint64_t kMaxJournalBytes = 1u << 30;
 static const char kForce[] = "--force";
 
 /* Removes the outputs of an earlier run that the journal lists, finished or not. */
@@ -217,7 +216,7 @@ static tsr_status load(tsr_journal *j, const tsr_plan *plan, const char *dst, bo
     bool fresh = false, old_parts = false;
     tsr_status status;
     TSR_GOTO(tsr_plan_names(plan, &scratch, &planned, err));
-    TSR_GOTO(tsr_read_file(j->path, kMaxJournalBytes, &scratch, &text, &size, err));
+    TSR_GOTO(tsr_read_file(j->path, TSR_MAX_JOURNAL_BYTES, &scratch, &text, &size, err));
     TSR_GOTO(tsr_records_list(text, size, TSR_OUTPUT_RECORD, &scratch, &old, err));
     TSR_GOTO(tsr_check_names(dst, &old, "the journal in " TSR_STATE_DIR ", which Tessera cannot have written,",
                              TSR_E_FORMAT, err));
@@ -327,7 +326,7 @@ static bool has_begun(const char *path)
     size_t size;
     bool old;
     const bool begun = access(path, F_OK) == 0 &&
-                       tsr_read_file(path, kMaxJournalBytes, &scratch, &text, &size, NULL) == TSR_OK &&
+                       tsr_read_file(path, TSR_MAX_JOURNAL_BYTES, &scratch, &text, &size, NULL) == TSR_OK &&
                        tsr_records_begun(text, size, &old);
     tsr_arena_free(&scratch);
     return begun;
@@ -390,7 +389,7 @@ static tsr_status take_shard(tsr_journal *j, const tsr_plan *plan, const char *d
     const tsr_records_of of = {
         .path = tsr_shard_journal(dst, index, j->shard->count, path), .dst = dst, .to_start_over = "its removal"};
     memset(said->finished, 0, plan->n_files * sizeof *said->finished);
-    tsr_status status = tsr_read_file(path, kMaxJournalBytes, &scratch, &text, &size, err);
+    tsr_status status = tsr_read_file(path, TSR_MAX_JOURNAL_BYTES, &scratch, &text, &size, err);
     if (status == TSR_OK)
         status = tsr_records_read(text, size, plan, &of, said, &good, err);
     for (size_t i = 0; status == TSR_OK && i < plan->n_files; i++) {

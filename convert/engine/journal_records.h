@@ -5,6 +5,9 @@
 #include "convert/engine/destination.h"
 #include "convert/engine/shard.h"
 
+/* No journal is longer. */
+#define TSR_MAX_JOURNAL_BYTES ((uint64_t)1 << 30)
+
 /* How records begin that tsr_records_list can list. */
 #define TSR_OUTPUT_RECORD "output "
 #define TSR_WORD_RECORD   "word "

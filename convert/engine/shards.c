@@ -14,7 +14,6 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-static const uint64_t kMaxJournalBytes = 1u << 30;
 static const char kToStartOver[] = "another directory";
 
 /* ---- which files are whose ---- */
@@ -139,7 +138,7 @@ tsr_status tsr_shard_words(const char *dst, unsigned index, unsigned count, tsr_
     const char *text;
     size_t size;
     tsr_names names;
-    TSR_TRY(tsr_read_file(tsr_shard_journal(dst, index, count, path), kMaxJournalBytes, arena, &text, &size, err));
+    TSR_TRY(tsr_read_file(tsr_shard_journal(dst, index, count, path), TSR_MAX_JOURNAL_BYTES, arena, &text, &size, err));
     TSR_TRY(tsr_records_list(text, size, TSR_WORD_RECORD, arena, &names, err));
     *words = names.items;
     *n_words = names.count;
@@ -154,7 +153,7 @@ static tsr_status check_neighbour(const tsr_plan *plan, const char *dst, unsigne
     size_t size, good;
     const tsr_records_of of = {
         .path = tsr_shard_journal(dst, index, count, path), .dst = dst, .to_start_over = kToStartOver};
-    tsr_status status = tsr_read_file(path, kMaxJournalBytes, &scratch, &text, &size, err);
+    tsr_status status = tsr_read_file(path, TSR_MAX_JOURNAL_BYTES, &scratch, &text, &size, err);
     if (status == TSR_OK)
         status = tsr_records_read(text, size, plan, &of, NULL, &good, err);
     else if (access(path, F_OK) != 0)
