@@ -5,6 +5,7 @@
 #include "cli/places.h"
 #include "cli/results.h"
 #include "cli/terminal.h"
+#include "cli/together.h"
 #include "common/glob.h"
 #include "convert/plans/compare_schemes.h"
 #include "convert/plans/quantize_plan.h"
@@ -24,7 +25,8 @@ typedef struct arguments {
     tsr_list tensors, ignore;
     uint64_t sample, seed, threads, cpumask, memory;
     tsr_progress_options progress;
-    bool quiet, help;
+    bool quiet, help, mpi;
+    tsr_ranks *ranks; /* NULL: this process is alone */
 } arguments;
 
 static const char kHelp[] =
@@ -35,7 +37,8 @@ static const char kHelp[] =
     "tessera quantize would take. Each is read once.\n\n"
     "Examples:\n"
     "  tessera compare-schemes Llama-3.1-8B --sample 40\n"
-    "  tessera compare-schemes DeepSeek-V3-BF16 --tensors '*.layers.3.*' --json costs.json\n\n"
+    "  tessera compare-schemes DeepSeek-V3-BF16 --tensors '*.layers.3.*' --json costs.json\n"
+    "  mpirun -n 4 tessera compare-schemes DeepSeek-V3-BF16 --mpi\n\n"
     "Options:\n";
 
 static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
@@ -50,6 +53,7 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
         {"--cpumask", TSR_OPT_COUNT, &a->cpumask, "MASK",
          "instruction sets allowed: 1 AVX2, 2 AVX-512, 4 VBMI; 0 is scalar (all); same result with any"},
         {"--memory", TSR_OPT_SIZE, &a->memory, "SIZE", "what the job may use at most (2GiB)"},
+        TSR_MPI_OPTION(&a->mpi),
         {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result, tensor by tensor, as JSON ('-': stdout)"},
         {"--junit", TSR_OPT_TEXT, &a->junit, "FILE",
          "as JUnit XML: whether it ended in an error; there is nothing to judge"},
@@ -66,8 +70,10 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
     }
     if (a->src == NULL)
         return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera compare-schemes SRC");
-    if (a->threads == 0)
+    if (a->threads == 0 && !a->mpi) /* else a rank 0 that only hands out */
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
+    if (!a->mpi)
+        TSR_TRY(tsr_check_alone("--mpi has them work together", err));
     const tsr_places places = {.sources = {a->src}, .json = a->json, .junit = a->junit, .progress = a->progress.file};
     return tsr_places_check(&places, err);
 }
@@ -397,9 +403,12 @@ static tsr_status compare(const arguments *a, const tsr_checkpoint *c, const cho
         .run = tsr_terminal_run_options(&terminal, a->threads, a->memory),
         .taken = chosen->taken,
         .cpu_flags = tsr_cpu_flags() & (unsigned)a->cpumask,
+        .ranks = a->ranks,
     };
     tsr_status status = tsr_compare_schemes(c, chosen->tensors, chosen->n, &options, costs, err);
     tsr_terminal_close(&terminal);
+    if (tsr_ranks_mine(a->ranks) > 0) /* which has compared for rank 0 */
+        return status;
     if (status == TSR_OK && !a->quiet && !tsr_is_stdout(a->json) && !tsr_is_stdout(a->junit))
         print_table(a, chosen, costs);
     if (status == TSR_OK && (a->json != NULL || a->junit != NULL))
@@ -439,7 +448,9 @@ int tsr_cmd_compare_schemes(int argc, char **argv)
     arguments a = {.threads = tsr_cpu_count(), .cpumask = TSR_CPU_ALL, .memory = (uint64_t)2 << 30};
     tsr_err err = {{0}};
     tsr_status status = parse(argc, argv, &a, &err);
+    if (status == TSR_OK && a.mpi && !a.help)
+        status = tsr_together_begin(&a.ranks, &(tsr_told_where){&a.json, &a.junit, &a.progress}, &err);
     if (status == TSR_OK && !a.help)
         status = run(&a, &err);
-    return tsr_end("compare-schemes", status, true, &err);
+    return tsr_together_end(a.ranks, "compare-schemes", status, true, &err);
 }

@@ -1,7 +1,7 @@
 /* tessera verify: the options of comparing weights, and the way to the other kinds. */
 #include "cli/commands.h"
 #include "cli/places.h"
-#include "cli/results.h"
+#include "cli/together.h"
 #include "cli/verify_weights.h"
 
 #include <string.h>
@@ -21,7 +21,8 @@ static const char kHelp[] =
     "Examples:\n"
     "  tessera verify DeepSeek-V3-FP8 --against DeepSeek-V3-BF16\n"
     "  tessera verify out --against model --junit result.xml --json result.json     for CI\n"
-    "  tessera verify out --against model --tensors '*.layers.3.*' --min-sqnr 31\n\n"
+    "  tessera verify out --against model --tensors '*.layers.3.*' --min-sqnr 31\n"
+    "  mpirun -n 4 tessera verify out --against model --mpi                         on many machines\n\n"
     "Options:\n";
 
 static tsr_status parse(int argc, char **argv, tsr_verify_weights *v, tsr_check_options *last, tsr_err *err)
@@ -30,6 +31,7 @@ static tsr_status parse(int argc, char **argv, tsr_verify_weights *v, tsr_check_
     tsr_weight_limit_texts texts = {.min_sqnr = NULL};
     tsr_option options[TSR_MAX_OPTIONS] = {
         {"--against", TSR_OPT_TEXT, &job->path[0], "SRC", "what DST was made from"},
+        TSR_MPI_OPTION(&v->mpi),
     };
     size_t n;
     tsr_weight_limit_options(options, &texts, &v->limits);
@@ -43,6 +45,8 @@ static tsr_status parse(int argc, char **argv, tsr_verify_weights *v, tsr_check_
         return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera verify DST --against SRC");
     if (job->path[0] == NULL)
         return tsr_fail(err, TSR_E_USAGE, "held to what? --against SRC");
+    if (!v->mpi)
+        TSR_TRY(tsr_check_alone("--mpi has them work together", err));
     last->json = job->json;
     last->junit = job->junit;
     last->progress = job->progress;
@@ -78,9 +82,13 @@ int tsr_cmd_verify(int argc, char **argv)
     tsr_status status = argc > 0 ? check_word(argv[0], &err) : TSR_OK;
     if (status == TSR_OK)
         status = parse(argc, argv, &v, &last, &err);
+    if (status == TSR_OK && v.mpi && !v.compared.help)
+        status =
+            tsr_together_begin(&v.compared.ranks, &(tsr_told_where){&last.json, &last.junit, &last.progress}, &err);
     if (status == TSR_OK && !v.compared.help)
         status = tsr_verify_one(&tsr_kind_weights, &v, &last, &err);
     const bool fine = tsr_kind_weights.fine(&v);
+    tsr_ranks *const ranks = v.compared.ranks;
     tsr_kind_weights.close(&v);
-    return tsr_end("verify", status, fine, &err);
+    return tsr_together_end(ranks, "verify", status, fine, &err);
 }

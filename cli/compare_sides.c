@@ -36,7 +36,7 @@ void tsr_compare_job_options(tsr_compare_job *job, tsr_option *options)
 tsr_status tsr_compare_job_open(tsr_compare_job *job, tsr_err *err)
 {
     tsr_block block;
-    if (job->threads == 0)
+    if (job->threads == 0 && job->ranks == NULL) /* else a rank 0 that only hands out */
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
     TSR_TRY(tsr_parse_block("--source-block", job->block, &block, err));
     for (size_t i = 0; i < 2; i++) {
@@ -58,6 +58,7 @@ tsr_status tsr_compare_job_compare(tsr_compare_job *job, tsr_terminal *terminal,
         .globs = job->tensors.items,
         .n_globs = job->tensors.count,
         .run = tsr_terminal_run_options(terminal, job->threads, job->memory),
+        .ranks = job->ranks,
     };
     return tsr_compare(&side[0], &side[1], &options, &job->comparison, err);
 }

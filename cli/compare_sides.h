@@ -17,6 +17,7 @@ typedef struct tsr_compare_job {
     tsr_progress_options progress;
     uint64_t threads, memory;
     bool quiet, help;
+    tsr_ranks *ranks; /* who works with this process; NULL: nobody */
 
     /* After tsr_compare_job_open; the comparison after tsr_compare_job_compare. */
     tsr_checkpoint *checkpoint[2];

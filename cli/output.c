@@ -13,7 +13,13 @@
 
 enum { EXIT_SHORT = 1, EXIT_IO = 4, EXIT_READER_LEFT = 128 + SIGPIPE };
 
-static int lost; /* errno of the first write to stdout that failed */
+static int lost;    /* errno of the first write to stdout that failed */
+static bool hushed; /* this process has nothing to say */
+
+void tsr_output_hush(void)
+{
+    hushed = true;
+}
 
 bool tsr_output_begin(void)
 {
@@ -123,7 +129,7 @@ static void format(tsr_text *to, const char *fmt, va_list *args)
 static void put(const char *data, size_t size)
 {
     errno = 0;
-    if (size > 0 && fwrite(data, 1, size, stdout) != size && lost == 0)
+    if (size > 0 && !hushed && fwrite(data, 1, size, stdout) != size && lost == 0)
         lost = errno != 0 ? errno : EIO;
 }
 
@@ -163,6 +169,8 @@ void tsr_tell(const char *fmt, ...)
 {
     tsr_text t = {0};
     va_list args, again;
+    if (hushed)
+        return;
     va_start(args, fmt);
     va_copy(again, args);
     format(&t, fmt, &args);

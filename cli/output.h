@@ -18,6 +18,9 @@ typedef enum tsr_colour { TSR_UNCOLOURED, TSR_GOOD, TSR_BAD, TSR_NOTABLE } tsr_c
  * writes fail where they would kill (SIGPIPE, SIGXFSZ). False when that is impossible. Call first in main. */
 bool tsr_output_begin(void);
 
+/* From here on nothing is printed or told: another process speaks for this one. */
+void tsr_output_hush(void);
+
 /* To stdout, and to stderr. As printf, but every %s is made visible; flags, width and precision hold as usual, and %s
  * is padded by characters. No %n, no long double, no wide characters. */
 void tsr_print(const char *fmt, ...) TSR_PRINTF(1, 2);

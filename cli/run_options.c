@@ -1,10 +1,10 @@
 /* The options of all commands that carry out a plan. */
 #include "cli/places.h"
 #include "cli/run_plan.h"
+#include "cli/together.h"
 #include "common/threads.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 tsr_plan_run tsr_plan_run_defaults(const char *command)
@@ -35,8 +35,7 @@ void tsr_plan_run_options(tsr_plan_run *run, tsr_option *options)
         {"--shard", TSR_OPT_TEXT, &run->shards.text, "I/N",
          "make only the I-th of N parts (from 0) of the files, for job arrays; then tessera finish DST: "
          "docs/cluster.md"},
-        {"--mpi", TSR_OPT_FLAG, &run->mpi, NULL,
-         "work together with the other processes that mpirun has started: docs/cluster.md"},
+        TSR_MPI_OPTION(&run->mpi),
         {"--dry-run", TSR_OPT_FLAG, &run->dry_run, NULL, "print the plan: every tensor with its reason, and the sums"},
         {"--force", TSR_OPT_FLAG, &run->force, NULL, "start over, and write into DST whatever it holds"},
         {"--json", TSR_OPT_TEXT, &run->json, "FILE", "the result as JSON ('-': stdout)"},
@@ -50,22 +49,14 @@ void tsr_plan_run_options(tsr_plan_run *run, tsr_option *options)
     tsr_options_append(options, shared);
 }
 
-/* Processes that mpirun or srun has started side by side, and that do not know of it, would all want the same directory. */
+/* Processes that were started side by side, and that do not know of it, would all want the same directory. */
 static tsr_status check_processes(const tsr_plan_run *run, tsr_err *err)
 {
-    static const char *const kCounts[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
     if (run->mpi && run->shards.text != NULL)
         return tsr_fail(err, TSR_E_USAGE, "--mpi with --shard: either the processes work together, or each by itself");
-    for (size_t i = 0; !run->mpi && !run->dry_run && run->shards.text == NULL && i < sizeof kCounts / sizeof *kCounts;
-         i++) {
-        const char *const count = getenv(kCounts[i]);
-        if (count != NULL && strtoul(count, NULL, 10) > 1)
-            return tsr_fail(err, TSR_E_USAGE,
-                            "%s processes of this command were started together (%s): --mpi has them "
-                            "work together, --shard I/N each by itself",
-                            count, kCounts[i]);
-    }
-    return TSR_OK;
+    return run->mpi || run->dry_run || run->shards.text != NULL
+               ? TSR_OK
+               : tsr_check_alone("--mpi has them work together, --shard I/N each by itself", err);
 }
 
 tsr_status tsr_plan_run_check(tsr_plan_run *run, const tsr_option *options, uint64_t given, tsr_err *err)

@@ -5,8 +5,8 @@
 
 #include "cli/quant_limits.h"
 #include "cli/shards.h"
+#include "common/ranks.h"
 #include "convert/engine/engine.h"
-#include "convert/engine/ranks.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -10,6 +10,7 @@ typedef struct tsr_verify_weights {
     tsr_compare_job compared; /* path[0]: SRC, path[1]: DST */
     tsr_weight_limits limits;
     tsr_findings findings;
+    bool mpi;
 } tsr_verify_weights;
 
 /* Whose jobs are tsr_verify_weights. */

@@ -173,7 +173,7 @@ static void end_task(worker *w)
 /* A thread that has units carried out by a thread of another rank. */
 static void work_elsewhere(tsr_crew *c, unsigned index)
 {
-    tsr_remote remote = tsr_remote_of(c, index);
+    tsr_remote remote = tsr_remote_of(c->ranks, index);
     tsr_work w = {0};
     while (take_work(c, &w, true)) {
         tsr_err err = {{0}};
@@ -181,7 +181,7 @@ static void work_elsewhere(tsr_crew *c, unsigned index)
         if (status != TSR_OK)
             tsr_run_fail(w.run, status, &err);
     }
-    free(remote.data);
+    tsr_remote_free(&remote);
 }
 
 /* A worker's thread: carries out units until there is none left or all runs have failed. `argument` is the crew. While one is
@@ -251,7 +251,7 @@ void tsr_crew_work(tsr_crew *c, const char *phase)
     }
     if (committers == NULL)
         fail_all(c, "out of memory for %llu threads", c->n_runs);
-    else if (tsr_run_threads(c->workers + tsr_crew_remote_workers(c), work, report_progress, c) == 0)
+    else if (tsr_run_threads(c->workers + tsr_ranks_others(c->ranks), work, report_progress, c) == 0)
         fail_all(c, "cannot start one of %llu threads", c->workers);
     for (size_t i = 0; i < n; i++)
         pthread_join(committers[i], NULL);

@@ -318,7 +318,7 @@ static void end_run(tsr_run *r, tsr_engine_job *job)
     tsr_journal_close(&r->journal);
     free_run(r);
     job->result.rows = r->rows;
-    job->result.threads = r->crew->workers + tsr_crew_remote_workers(r->crew);
+    job->result.threads = r->crew->workers + tsr_ranks_others(r->crew->ranks);
     job->result.units_elsewhere = atomic_load(&r->crew->elsewhere);
     job->result.io = r->io.told;
 }
@@ -328,6 +328,7 @@ tsr_status tsr_engine_run_together(tsr_engine_job *jobs, size_t n, const tsr_run
 {
     tsr_crew c = {.options = options,
                   .ranks = jobs[0].ranks,
+                  .touched = calloc((jobs[0].plan->n_files + 1) * tsr_ranks_count(jobs[0].ranks), sizeof *c.touched),
                   .runs = calloc(n + 1, sizeof *c.runs),
                   .n_runs = n,
                   .lock = PTHREAD_MUTEX_INITIALIZER,
@@ -342,7 +343,8 @@ tsr_status tsr_engine_run_together(tsr_engine_job *jobs, size_t n, const tsr_run
         jobs[i].status = TSR_OK;
         jobs[i].result = (tsr_engine_result){0};
     }
-    tsr_status status = c.runs == NULL ? tsr_out_of_memory(err, "for the runs") : tsr_crew_begin(&c, jobs, err);
+    tsr_status status =
+        c.runs == NULL || c.touched == NULL ? tsr_out_of_memory(err, "for the runs") : tsr_crew_begin(&c, jobs, err);
     for (size_t i = 0; i < n && c.runs != NULL; i++)
         settle(&jobs[i], &c.runs[i], begin_run(&c.runs[i], &c, &jobs[i], cpu_flags, &jobs[i].err));
     for (size_t i = 0; i < n && status == TSR_OK; i++)
@@ -355,6 +357,7 @@ tsr_status tsr_engine_run_together(tsr_engine_job *jobs, size_t n, const tsr_run
         end_run(&c.runs[i], &jobs[i]);
         jobs[i].result.seconds = tsr_seconds_since(&began);
     }
+    free(c.touched);
     free(c.runs);
     (void)fesetenv(&callers_mode);
     return status;

@@ -10,6 +10,7 @@
 #ifndef TSR_CONVERT_ENGINE_ENGINE_H
 #define TSR_CONVERT_ENGINE_ENGINE_H
 
+#include "common/ranks.h"
 #include "common/threads.h"
 #include "convert/engine/io_choice.h"
 #include "convert/engine/shards.h"
@@ -18,9 +19,9 @@ typedef struct tsr_engine_options {
     tsr_run_options run; /* its progress counts what steps make, without side files */
     bool force;          /* start over, whatever the destination holds */
     tsr_io_mode io;
-    unsigned cpu_flags;      /* for tsr_cpu_kernels_init */
-    const tsr_shard *shard;  /* NULL: all files are made. Borrowed */
-    struct tsr_ranks *ranks; /* who works with this process; NULL: nobody. Borrowed */
+    unsigned cpu_flags;     /* for tsr_cpu_kernels_init */
+    const tsr_shard *shard; /* NULL: all files are made. Borrowed */
+    tsr_ranks *ranks;       /* who works with this process; NULL: nobody. Borrowed */
 } tsr_engine_options;
 
 typedef struct tsr_engine_result {
@@ -45,6 +46,13 @@ typedef struct tsr_engine_result {
 tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engine_options *options,
                           tsr_engine_result *result, tsr_err *err) TSR_WARN_UNUSED;
 
+/* Has all ranks agree that they have this plan. In rank 0 it returns then, and tsr_engine_run may begin. In another one it carries
+ * out units for rank 0 until there are no more: it reads the source, computes, and writes the units' output into their files, which
+ * it opens by their names in `dst` as this rank sees it. Before rank 0 makes a file durable, every rank that wrote to it has synced
+ * its own descriptor: on a network file system, an fsync elsewhere does not cover that. */
+tsr_status tsr_engine_join(const tsr_plan *plan, const char *dst, const tsr_engine_options *options,
+                           tsr_err *err) TSR_WARN_UNUSED;
+
 /* One of several plans that are carried out together. */
 typedef struct tsr_engine_job {
     const tsr_plan *plan;
@@ -52,7 +60,7 @@ typedef struct tsr_engine_job {
     bool force;
     const tsr_shard *shard; /* NULL: all files */
     tsr_io_mode io;
-    struct tsr_ranks *ranks; /* NULL: nobody else; else this is the only job */
+    tsr_ranks *ranks; /* NULL: nobody else; else this is the only job */
     /* How it ended: */
     tsr_status status;
     tsr_err err;

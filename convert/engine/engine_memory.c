@@ -90,7 +90,7 @@ static tsr_status choose_alone(tsr_crew *c, const tsr_plan *plan, tsr_err *err)
     c->unit_bytes = tsr_plan_unit_bytes(plan);
     /* What other ranks send is no more than a step holds and, of an appended file, a unit's output. */
     const uint64_t sent = each - c->unit_bytes + (tsr_plan_bounded_bytes(plan) > 0 ? c->unit_bytes : 0);
-    return choose_workers(c, tables + tsr_crew_remote_workers(c) * sent, each, err);
+    return choose_workers(c, tables + tsr_ranks_others(c->ranks) * sent, each, err);
 }
 
 tsr_status tsr_crew_begin(tsr_crew *c, const tsr_engine_job *jobs, tsr_err *err)

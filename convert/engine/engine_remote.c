@@ -1,58 +1,20 @@
 /* Units that other ranks carry out: asking for them, and adding what they came to. */
 #include "convert/engine/engine_run.h"
 
-#include "convert/engine/ranks_wire.h"
+#include "convert/engine/engine_wire.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-unsigned tsr_crew_remote_workers(const tsr_crew *c)
+static tsr_status is_wrong(const tsr_remote *from, tsr_err *err)
 {
-    return c->ranks == NULL ? 0 : c->ranks->n_workers;
-}
-
-tsr_remote tsr_remote_of(const tsr_crew *c, unsigned index)
-{
-    unsigned rank = 1;
-    for (; index >= c->ranks->threads[rank]; rank++)
-        index -= c->ranks->threads[rank];
-    return (tsr_remote){.rank = rank, .channel = (int)index + TSR_CHANNEL_THREADS};
-}
-
-static tsr_status is_gone(const tsr_ranks *ranks, unsigned rank, tsr_err *err)
-{
-    return tsr_fail(err, TSR_E_IO, "rank %u on %s cannot be reached any more; finished files are kept", rank,
-                    ranks->standings[rank].host);
-}
-
-static tsr_status ask(const tsr_ranks *ranks, const tsr_remote *to, const tsr_request *q, tsr_answer *a, tsr_err *err)
-{
-    const tsr_transport *const t = ranks->transport;
-    if (!t->send(to->rank, to->channel, q, sizeof *q) || !t->receive(to->rank, to->channel, a, sizeof *a))
-        return is_gone(ranks, to->rank, err);
-    return a->status == TSR_OK ? TSR_OK
-                               : tsr_fail(err, (tsr_status)a->status, "%s (rank %u on %s)", a->err.msg, to->rank,
-                                          ranks->standings[to->rank].host);
-}
-
-/* The bytes behind an answer. */
-static tsr_status receive_more(const tsr_ranks *ranks, tsr_remote *from, uint64_t bytes, tsr_err *err)
-{
-    if (bytes > from->capacity) {
-        char *const data = realloc(from->data, bytes);
-        if (data == NULL) /* the other side would wait for ever: the run ends, and with it the process */
-            return tsr_out_of_memory(err, "for what another rank has made");
-        from->data = data;
-        from->capacity = bytes;
-    }
-    return bytes == 0 || ranks->transport->receive(from->rank, from->channel, from->data, bytes)
-               ? TSR_OK
-               : is_gone(ranks, from->rank, err);
+    return tsr_fail(err, TSR_E_IO, "rank %u has answered what it was not asked", from->rank);
 }
 
 /* Units write to places of their own. What is zero in one is zero already, or another's. */
-static tsr_status merge_held(tsr_run *r, size_t index, const tsr_answer *a, const char *from, tsr_err *err)
+static tsr_status merge_held(tsr_run *r, size_t index, const tsr_unit_answer *a, const char *from, tsr_err *err)
 {
     const tsr_step *const step = &r->plan->steps[index];
     for (unsigned i = 0; i < TSR_MAX_OUTPUTS; i++) {
@@ -72,7 +34,7 @@ static tsr_status merge_held(tsr_run *r, size_t index, const tsr_answer *a, cons
     return TSR_OK;
 }
 
-static tsr_status add_unit(tsr_run *r, const tsr_work *w, const tsr_answer *a, const char *data, tsr_err *err)
+static tsr_status add_unit(tsr_run *r, const tsr_work *w, const tsr_unit_answer *a, const char *data, tsr_err *err)
 {
     tsr_step_state *const s = r->steps[w->index];
     const bool appended = tsr_is_appended(r, &r->plan->steps[w->index]) && !r->verifying;
@@ -88,43 +50,60 @@ static tsr_status add_unit(tsr_run *r, const tsr_work *w, const tsr_answer *a, c
     return tsr_run_count_unit(r, w->index, a->bytes_in, &done, err);
 }
 
+/* Bytes that follow an answer. */
+static uint64_t bytes_behind(const tsr_unit_answer *a)
+{
+    uint64_t bytes = a->appended + a->blocks;
+    for (unsigned i = 0; i < TSR_MAX_OUTPUTS; i++)
+        bytes += a->held[i].bytes;
+    return bytes;
+}
+
+/* Notes who has which file open. */
+static void touch(tsr_run *r, size_t file, unsigned rank)
+{
+    pthread_mutex_lock(&r->crew->lock);
+    r->crew->touched[file * tsr_ranks_count(r->crew->ranks) + rank] = 1;
+    pthread_mutex_unlock(&r->crew->lock);
+}
+
 tsr_status tsr_remote_do(tsr_remote *remote, const tsr_work *w, tsr_err *err)
 {
     tsr_run *const r = w->run;
-    const tsr_ranks *const ranks = r->crew->ranks;
     const tsr_step *const step = &r->plan->steps[w->amax ? 0 : w->index];
-    tsr_request q = {.asked = w->amax ? TSR_ASKED_AMAX : TSR_ASKED_UNIT,
-                     .verifying = r->verifying,
-                     .index = w->index,
-                     .unit = w->unit};
-    tsr_answer a;
-    if (!w->amax) {
-        q.amax = step->amax == NULL ? 0 : r->amaxes[step->amax->index].amax;
-        pthread_mutex_lock(&r->crew->lock);
-        ranks->touched[step->file * ranks->transport->size + remote->rank] = 1;
-        pthread_mutex_unlock(&r->crew->lock);
-    }
-    TSR_TRY(ask(ranks, remote, &q, &a, err));
-    TSR_TRY(receive_more(ranks, remote, tsr_answer_bytes(&a), err));
+    const tsr_request q = {.asked = w->amax ? TSR_ASKED_AMAX : TSR_ASKED_UNIT,
+                           .flags = r->verifying ? TSR_ASKED_TO_VERIFY : 0,
+                           .index = w->index,
+                           .part = w->unit,
+                           .number = w->amax || step->amax == NULL ? 0 : r->amaxes[step->amax->index].amax};
+    tsr_unit_answer a;
+    if (!w->amax)
+        touch(r, step->file, remote->rank);
+    TSR_TRY(tsr_remote_ask(remote, &q, err));
+    if (remote->bytes < sizeof a)
+        return is_wrong(remote, err);
+    memcpy(&a, remote->answer, sizeof a);
+    if (remote->bytes - sizeof a != bytes_behind(&a))
+        return is_wrong(remote, err);
     atomic_fetch_add(&r->crew->elsewhere, 1);
     if (!w->amax)
-        return add_unit(r, w, &a, remote->data, err);
+        return add_unit(r, w, &a, remote->answer + sizeof a, err);
     tsr_run_count_amax(r, w->index, a.amax, a.bytes_in);
     return TSR_OK;
 }
 
 tsr_status tsr_run_settle_file(tsr_run *r, size_t file, tsr_err *err)
 {
-    const tsr_ranks *const ranks = r->crew->ranks;
-    const tsr_request q = {.asked = TSR_ASKED_SETTLE, .verifying = r->verifying, .index = file};
+    const unsigned ranks = tsr_ranks_count(r->crew->ranks);
+    const tsr_request q = {.asked = TSR_ASKED_SETTLE, .flags = r->verifying ? TSR_ASKED_TO_VERIFY : 0, .index = file};
     bool looked = false;
-    for (unsigned rank = 1; ranks != NULL && rank < ranks->transport->size; rank++) {
-        const tsr_remote to = {.rank = rank, .channel = TSR_CHANNEL_FILES};
-        tsr_answer a;
-        uint8_t *const touched = &ranks->touched[file * ranks->transport->size + rank];
-        if (*touched != 0)
-            TSR_TRY(ask(ranks, &to, &q, &a, err));
-        looked = looked || *touched != 0;
+    for (unsigned rank = 1; rank < ranks; rank++) {
+        uint8_t *const touched = &r->crew->touched[file * ranks + rank];
+        if (*touched == 0)
+            continue;
+        tsr_remote to = tsr_remote_aside(r->crew->ranks, rank);
+        TSR_TRY(tsr_remote_ask(&to, &q, err));
+        looked = true;
         *touched = 0;
     }
     /* Opening has a network file system ask for the size that the file has by now. */

@@ -9,6 +9,7 @@
  * engine_files.c   bytes of output files, and the committer, which finishes files in the order of their lane
  * engine_shards.c  files that other processes make
  * engine_remote.c  units that other ranks carry out
+ * engine_serve.c   the other side of it: a rank that carries out units for rank 0
  * engine_append.c  files whose size is not known before they are written
  * engine_blocks.c  figures of single blocks */
 #ifndef TSR_CONVERT_ENGINE_ENGINE_RUN_H
@@ -85,7 +86,8 @@ typedef struct tsr_crew {
     struct tsr_run *runs;
     size_t n_runs;
     unsigned workers;
-    struct tsr_ranks *ranks;  /* NULL: this process is alone */
+    tsr_ranks *ranks;         /* NULL: this process is alone */
+    uint8_t *touched;         /* [n_files * ranks]: which ranks have a file open */
     atomic_ullong elsewhere;  /* units that other ranks have carried out */
     atomic_uint started;      /* threads, in this phase: those behind the workers wait for other ranks */
     uint64_t unit_bytes;      /* of the largest unit of all runs */
@@ -286,19 +288,7 @@ tsr_status tsr_run_finish(tsr_run *r, tsr_err *err) TSR_WARN_UNUSED;
 
 /* ---- engine_remote.c ---- */
 
-/* A thread of another rank, and room for what it sends. */
-typedef struct tsr_remote {
-    unsigned rank;
-    int channel;
-    char *data;
-    uint64_t capacity;
-} tsr_remote;
-
-/* How many threads the other ranks have together; and the one of this number. */
-unsigned tsr_crew_remote_workers(const tsr_crew *crew);
-tsr_remote tsr_remote_of(const tsr_crew *crew, unsigned index);
-
-/* Has a unit carried out there. */
+/* Has a unit carried out by a thread of another rank. */
 tsr_status tsr_remote_do(tsr_remote *remote, const tsr_work *work, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Has every rank that has a file open sync it, where it wrote to it, and close it: before it is committed. */

@@ -176,26 +176,40 @@ static bool has_descriptors(const tsr_io_choice *c)
            2 * c->n + OUTPUT_DESCRIPTORS <= files.rlim_cur;
 }
 
+void tsr_io_choose_reads(tsr_io_choice *c, const tsr_plan *plan, char *why, size_t size)
+{
+    say(why, size, "too many files to be open twice (ulimit -n)");
+    if (c->mode == TSR_IO_BUFFERED) {
+        say(why, size, "--io buffered");
+    } else if (!make_tables(c, plan)) {
+        tsr_io_choice_end(c);
+        say(why, size, "out of memory for a table of files");
+    } else {
+        c->told.reads = has_descriptors(c) && open_sources(c, plan, why, size) >= 50;
+    }
+}
+
+void tsr_io_choose_writes(tsr_io_choice *c, const tsr_plan *plan, const char *dst, char *why, size_t size)
+{
+    uint64_t most = 0;
+    say(why, size, "its files are small");
+    for (size_t i = 0; i < plan->n_files; i++)
+        most = !plan->files[i].appended && plan->files[i].bytes > most ? plan->files[i].bytes : most;
+    c->told.writes =
+        c->mode != TSR_IO_BUFFERED && most >= tsr_io_large(c->mode) && takes_writes(c->mode, dst, why, size);
+}
+
 void tsr_io_choose(tsr_io_choice *c, const tsr_plan *plan, const char *dst)
 {
     tsr_io_told *const told = &c->told;
-    char reads[64] = "too many files to be open twice (ulimit -n)", writes[64] = "its files are small";
-    uint64_t most = 0;
-    if (c->mode == TSR_IO_BUFFERED) {
-        say(told->why, sizeof told->why, "--io buffered");
-        return;
-    }
-    if (!make_tables(c, plan)) {
-        tsr_io_choice_end(c);
-        say(told->why, sizeof told->why, "out of memory for a table of files");
-        return;
-    }
-    told->reads = has_descriptors(c) && open_sources(c, plan, reads, sizeof reads) >= 50;
-    for (size_t i = 0; i < plan->n_files; i++)
-        most = !plan->files[i].appended && plan->files[i].bytes > most ? plan->files[i].bytes : most;
-    told->writes = most >= tsr_io_large(c->mode) && takes_writes(c->mode, dst, writes, sizeof writes);
-    snprintf(told->why, sizeof told->why, "%s%s%s%s%s", told->reads ? "" : "source: ", told->reads ? "" : reads,
-             told->reads || told->writes ? "" : "; ", told->writes ? "" : "output: ", told->writes ? "" : writes);
+    char reads[64], writes[64];
+    tsr_io_choose_reads(c, plan, reads, sizeof reads);
+    tsr_io_choose_writes(c, plan, dst, writes, sizeof writes);
+    if (c->mode == TSR_IO_BUFFERED)
+        say(told->why, sizeof told->why, reads);
+    else
+        snprintf(told->why, sizeof told->why, "%s%s%s%s%s", told->reads ? "" : "source: ", told->reads ? "" : reads,
+                 told->reads || told->writes ? "" : "; ", told->writes ? "" : "output: ", told->writes ? "" : writes);
 }
 
 int tsr_io_source(const tsr_io_choice *c, const tsr_tensor *t)

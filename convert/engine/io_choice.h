@@ -34,6 +34,10 @@ typedef struct tsr_io_choice {
  * cannot be done is not done: it never fails. */
 void tsr_io_choose(tsr_io_choice *choice, const tsr_plan *plan, const char *dst);
 
+/* Each half of it, with its reason where it was chosen against. The second one may be left out, or follow later. */
+void tsr_io_choose_reads(tsr_io_choice *choice, const tsr_plan *plan, char *why, size_t size);
+void tsr_io_choose_writes(tsr_io_choice *choice, const tsr_plan *plan, const char *dst, char *why, size_t size);
+
 /* The descriptor past the page cache for the file that a source tensor lies in; -1: none. */
 int tsr_io_source(const tsr_io_choice *choice, const tsr_tensor *t);
 

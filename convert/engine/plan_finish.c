@@ -32,14 +32,8 @@ static uint64_t fingerprint(const tsr_plan *plan)
     uint64_t hash = 0;
     mix_text(&hash, TSR_VERSION);
     mix_text(&hash, plan->command);
-    for (size_t k = 0; k < plan->n_sources; k++) {
-        const tsr_checkpoint *const c = plan->sources[k];
-        for (size_t i = 0; i < c->n_files + c->n_side_files; i++) {
-            const uint64_t facts[] = {c->files[i].size, (uint64_t)c->files[i].stamp.mtime_ns, c->files[i].header_hash};
-            mix_text(&hash, c->files[i].name);
-            mix(&hash, facts, sizeof facts);
-        }
-    }
+    for (size_t k = 0; k < plan->n_sources; k++)
+        hash = tsr_checkpoint_files_fingerprint(plan->sources[k], hash);
     for (size_t s = 0; s < plan->n_steps; s++) {
         const tsr_step *const step = &plan->steps[s];
         mix_text(&hash, step->op->name);

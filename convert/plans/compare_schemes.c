@@ -2,18 +2,14 @@
 #include "convert/plans/compare_schemes.h"
 
 #include "common/checked.h"
-#include "common/first_failure.h"
-#include "common/threads.h"
+#include "common/parts_job.h"
 #include "convert/plans/ct_plan.h"
 #include "formats/model/expert_stacks.h"
 #include "quantize/fp8_block.h"
 #include "quantize/mx_weight.h"
-#include "quantize/policy.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { STRIP_ROWS = 128 };
 
@@ -142,33 +138,6 @@ static bool takes(tsr_scheme scheme, const tsr_checkpoint *c, const tsr_tensor *
     return tsr_ct_takes(c, &rows, (tsr_ct_form)s->form, &s->ints);
 }
 
-tsr_status tsr_schemes_decide(const tsr_checkpoint *c, const char *model_type, uint8_t *taken, tsr_arena *arena,
-                              tsr_err *err)
-{
-    static const struct {
-        tsr_policy_options policy;
-        uint8_t taken;
-    } kForms[] = {
-        {{.block_rows = 128}, TSR_TAKEN_IN_BLOCKS},
-        {{.block_rows = 1}, TSR_TAKEN_IN_FP8_ROWS},
-        {{.block_rows = 1, .not_fp8 = true}, TSR_TAKEN_AS_INT8},
-        {{.block_rows = 1, .not_fp8 = true, .four_bits = true}, TSR_TAKEN_AS_INT4},
-        {{.block_rows = 1, .group = 16, .not_fp8 = true, .four_bits = true}, TSR_TAKEN_AS_NVFP4},
-        {{.block_rows = 1, .group = 32, .not_fp8 = true, .four_bits = true}, TSR_TAKEN_AS_MXFP4},
-        {{.block_rows = 1, .group = 32}, TSR_TAKEN_AS_MXFP8},
-    };
-    tsr_decision *const decisions = calloc(c->tensors.count + 1, sizeof *decisions);
-    tsr_status status = decisions == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
-    memset(taken, 0, c->tensors.count);
-    for (size_t f = 0; f < sizeof kForms / sizeof *kForms && status == TSR_OK; f++) {
-        status = tsr_policy_decide(c, model_type, &kForms[f].policy, arena, decisions, err);
-        for (size_t i = 0; i < c->tensors.count; i++)
-            taken[i] |= decisions[i].treatment == TSR_QUANTIZE ? kForms[f].taken : 0;
-    }
-    free(decisions);
-    return status;
-}
-
 static uint64_t bytes_of(const struct scheme *s, const tsr_tensor *t)
 {
     const unsigned parts = parts_of(s, t);
@@ -198,6 +167,7 @@ typedef struct strip {
 } strip;
 
 typedef struct worker {
+    const struct run *run;
     void *x, *scratch;
     int8_t *codes, *zero_points;
     float *scales;
@@ -310,11 +280,16 @@ static tsr_status quantize_strip(const tsr_cpu_kernels *k, const worker *w, cons
 
 /* ---- threads ---- */
 
+/* What a strip comes to. */
+typedef struct sums {
+    tsr_quant_stats stats[TSR_SCHEMES];
+    unsigned refused; /* bits of the schemes that cannot hold it */
+} sums;
+
 /* A tensor whose strips are under way: their sums, added when all are there. */
 typedef struct flight {
     uint64_t strips, left;
-    tsr_quant_stats *sums; /* [strips][TSR_SCHEMES] */
-    unsigned refused;      /* bits of the schemes that cannot hold it */
+    sums strip[]; /* [strips] */
 } flight;
 
 typedef struct run {
@@ -325,14 +300,10 @@ typedef struct run {
     tsr_scheme_cost *costs;
     tsr_cpu_kernels kernels;
     sizes sizes;
-
-    pthread_mutex_t lock; /* guards all that follows */
-    flight *flights;      /* [n] */
+    flight **flights; /* [n]; NULL when not in flight */
     size_t next_tensor;
     uint64_t next_strip;
-    tsr_first_failure failure;
     tsr_progress progress;
-    struct timespec began;
 } run;
 
 static uint64_t strips_of(const matrix *m)
@@ -340,107 +311,158 @@ static uint64_t strips_of(const matrix *m)
     return m->matrices * tsr_ceil_div(m->rows, STRIP_ROWS);
 }
 
-/* The next strip in order; false when there is none left, or the run has failed. */
-static bool take(run *r, strip *at, uint64_t *index)
+static strip strip_at(const run *r, const tsr_job_part *part)
 {
-    tsr_err err = {{0}};
-    tsr_status status = TSR_OK;
-    pthread_mutex_lock(&r->lock);
-    bool taken = r->failure.status == TSR_OK && r->next_tensor < r->n;
-    if (taken && tsr_is_cancelled(r->options->run.cancel))
-        status = tsr_fail(&err, TSR_E_CANCELLED, "interrupted");
-    if (taken && status == TSR_OK) {
-        const matrix m = matrix_of(r->tensors[r->next_tensor]);
-        flight *const f = &r->flights[r->next_tensor];
-        if (f->sums == NULL) {
-            f->strips = f->left = strips_of(&m);
-            f->sums = calloc(f->strips * TSR_SCHEMES, sizeof *f->sums);
-        }
-        if (f->sums == NULL)
-            status =
-                tsr_fail(&err, TSR_E_NOMEM, "out of memory for the sums of '%s'", r->tensors[r->next_tensor]->name);
-        const uint64_t down = tsr_ceil_div(m.rows, STRIP_ROWS);
-        *index = r->next_strip++;
-        *at = (strip){.tensor = r->next_tensor, .matrix = *index / down, .row = *index % down * STRIP_ROWS};
-        at->rows = tsr_min_u64(STRIP_ROWS, m.rows - at->row);
-        if (r->next_strip == f->strips) {
-            r->next_tensor++;
-            r->next_strip = 0;
-        }
-    }
-    /* Before the lock is released: what was only half begun is for nobody else to take. */
-    tsr_note_failure(&r->failure, status, &err);
-    pthread_mutex_unlock(&r->lock);
-    return taken && status == TSR_OK;
+    const matrix m = matrix_of(r->tensors[part->item]);
+    const uint64_t down = tsr_ceil_div(m.rows, STRIP_ROWS);
+    strip s = {.tensor = part->item, .matrix = part->number / down, .row = part->number % down * STRIP_ROWS};
+    s.rows = tsr_min_u64(STRIP_ROWS, m.rows - s.row);
+    return s;
 }
 
-/* Called with the lock held. */
-static void finish(run *r, size_t tensor)
+/* The next strip in order. */
+static tsr_status take_strip(void *job, tsr_job_part *part, bool *taken, tsr_err *err)
 {
-    flight *const f = &r->flights[tensor];
-    for (uint64_t s = 0; s < f->strips; s++) {
-        for (tsr_scheme i = 0; i < TSR_SCHEMES; i++)
-            tsr_quant_stats_add(&r->costs[tensor * TSR_SCHEMES + i].stats, &f->sums[s * TSR_SCHEMES + i]);
-    }
-    for (tsr_scheme i = 0; i < TSR_SCHEMES; i++) {
-        if ((f->refused >> i & 1) != 0)
-            r->costs[tensor * TSR_SCHEMES + i] = (tsr_scheme_cost){.bytes = r->tensors[tensor]->bytes};
-    }
-    free(f->sums);
-    f->sums = NULL;
-}
-
-static tsr_status do_strip(run *r, const worker *w, const strip *at, uint64_t index, tsr_err *err)
-{
-    const tsr_tensor *const t = r->tensors[at->tensor];
+    run *const r = job;
+    if (r->next_tensor >= r->n)
+        return TSR_OK;
+    const tsr_tensor *const t = r->tensors[r->next_tensor];
     const matrix m = matrix_of(t);
-    const uint64_t row_bytes = m.cols * tsr_dtype_bytes((tsr_dtype)t->dtype);
-    TSR_TRY(tsr_checkpoint_read(r->c, t, (at->matrix * m.rows + at->row) * row_bytes, w->x, at->rows * row_bytes, err));
-    unsigned refused = 0;
-    TSR_TRY(quantize_strip(&r->kernels, w, t, at, &r->costs[at->tensor * TSR_SCHEMES],
-                           r->flights[at->tensor].sums + index * TSR_SCHEMES, &refused, err));
-    pthread_mutex_lock(&r->lock);
-    r->flights[at->tensor].refused |= refused;
-    r->progress.bytes_done += at->rows * row_bytes;
-    if (--r->flights[at->tensor].left == 0)
-        finish(r, at->tensor);
-    pthread_mutex_unlock(&r->lock);
+    flight *f = r->flights[r->next_tensor];
+    if (f == NULL) {
+        f = calloc(1, sizeof *f + strips_of(&m) * sizeof *f->strip);
+        if (f == NULL)
+            return tsr_fail(err, TSR_E_NOMEM, "out of memory for the sums of '%s'", t->name);
+        f->strips = f->left = strips_of(&m);
+        r->flights[r->next_tensor] = f;
+    }
+    *taken = true;
+    *part = (tsr_job_part){r->next_tensor, r->next_strip++};
+    if (r->next_strip == f->strips) {
+        r->next_tensor++;
+        r->next_strip = 0;
+    }
     return TSR_OK;
 }
 
-static void *work(void *argument)
+static void finish(run *r, size_t tensor)
 {
-    run *const r = argument;
-    tsr_err err = {{0}};
-    strip at;
-    uint64_t index;
-    worker w = {.x = malloc(r->sizes.x + 64),
-                .scratch = malloc(r->sizes.scratch + 64),
-                .codes = malloc(r->sizes.codes + 64),
-                .zero_points = malloc(r->sizes.scales + 64),
-                .scales = malloc((r->sizes.scales + 64) * sizeof(float))};
-    const bool ready = w.x != NULL && w.scratch != NULL && w.codes != NULL && w.zero_points != NULL && w.scales != NULL;
-    if (!ready)
-        tsr_note_failure_locking(&r->failure, &r->lock, TSR_E_NOMEM, &(tsr_err){"out of memory for a worker"});
-    while (ready && take(r, &at, &index)) {
-        const tsr_status status = do_strip(r, &w, &at, index, &err);
-        tsr_note_failure_locking(&r->failure, &r->lock, status, &err);
+    flight *const f = r->flights[tensor];
+    tsr_scheme_cost *const costs = &r->costs[tensor * TSR_SCHEMES];
+    unsigned refused = 0;
+    for (uint64_t s = 0; s < f->strips; s++) {
+        refused |= f->strip[s].refused;
+        for (tsr_scheme i = 0; i < TSR_SCHEMES; i++)
+            tsr_quant_stats_add(&costs[i].stats, &f->strip[s].stats[i]);
     }
-    free(w.x);
-    free(w.scratch);
-    free(w.codes);
-    free(w.zero_points);
-    free(w.scales);
+    for (tsr_scheme i = 0; i < TSR_SCHEMES; i++) {
+        if ((refused >> i & 1) != 0)
+            costs[i] = (tsr_scheme_cost){.bytes = r->tensors[tensor]->bytes};
+    }
+    free(f);
+    r->flights[tensor] = NULL;
+}
+
+static void add_strip(void *job, const tsr_job_part *part, const void *result)
+{
+    run *const r = job;
+    flight *const f = r->flights[part->item];
+    const tsr_tensor *const t = r->tensors[part->item];
+    memcpy(&f->strip[part->number], result, sizeof *f->strip);
+    r->progress.bytes_done += strip_at(r, part).rows * matrix_of(t).cols * tsr_dtype_bytes((tsr_dtype)t->dtype);
+    if (--f->left == 0)
+        finish(r, part->item);
+}
+
+static void end_worker(void *hand)
+{
+    worker *const w = hand;
+    free(w->x);
+    free(w->scratch);
+    free(w->codes);
+    free(w->zero_points);
+    free(w->scales);
+    free(w);
+}
+
+static void *begin_worker(void *job)
+{
+    const run *const r = job;
+    worker *const w = malloc(sizeof *w);
+    if (w == NULL)
+        return NULL;
+    *w = (worker){.run = r,
+                  .x = malloc(r->sizes.x + 64),
+                  .scratch = malloc(r->sizes.scratch + 64),
+                  .codes = malloc(r->sizes.codes + 64),
+                  .zero_points = malloc(r->sizes.scales + 64),
+                  .scales = malloc((r->sizes.scales + 64) * sizeof(float))};
+    if (w->x != NULL && w->scratch != NULL && w->codes != NULL && w->zero_points != NULL && w->scales != NULL)
+        return w;
+    end_worker(w);
     return NULL;
 }
 
-static void tell_progress(void *context)
+static tsr_status make_strip(void *hand, const tsr_job_part *part, void *result, tsr_err *err)
 {
-    run *const r = context;
-    pthread_mutex_lock(&r->lock);
-    const tsr_progress now = r->progress;
-    pthread_mutex_unlock(&r->lock);
-    tsr_tell_progress(&r->options->run, &now, &r->began);
+    const worker *const w = hand;
+    const run *const r = w->run;
+    sums *const s = result;
+    if (part->item >= r->n)
+        return tsr_fail(err, TSR_E_MISMATCH, "rank 0 asks for a tensor that was not chosen");
+    const tsr_tensor *const t = r->tensors[part->item];
+    const matrix m = matrix_of(t);
+    if (part->number >= strips_of(&m))
+        return tsr_fail(err, TSR_E_MISMATCH, "rank 0 asks for a strip that '%s' has not", t->name);
+    const strip at = strip_at(r, part);
+    const uint64_t row_bytes = m.cols * tsr_dtype_bytes((tsr_dtype)t->dtype);
+    TSR_TRY(tsr_checkpoint_read(r->c, t, (at.matrix * m.rows + at.row) * row_bytes, w->x, at.rows * row_bytes, err));
+    return quantize_strip(&r->kernels, w, t, &at, &r->costs[at.tensor * TSR_SCHEMES], s->stats, &s->refused, err);
+}
+
+/* ---- the whole ---- */
+
+/* What each scheme takes, and at which price in bytes. */
+static void decide(run *r)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        const tsr_tensor *const t = r->tensors[i];
+        r->progress.bytes_total += t->bytes;
+        for (tsr_scheme s = 0; s < TSR_SCHEMES; s++) {
+            const bool taken = takes(s, r->c, t, r->options, r->options->taken == NULL ? ~0u : r->options->taken[i]);
+            r->costs[i * TSR_SCHEMES + s] =
+                (tsr_scheme_cost){.taken = taken, .bytes = taken ? bytes_of(&kSchemes[s], t) : t->bytes};
+        }
+    }
+}
+
+/* The same for all who see the same checkpoint, and have chosen the same tensors. */
+static uint64_t fingerprint(const run *r)
+{
+    uint64_t hash = tsr_checkpoint_fingerprint(r->c, r->n);
+    for (size_t i = 0; i < r->n; i++)
+        hash = 31 * hash + (uint64_t)(r->tensors[i] - r->c->tensors.items);
+    return hash;
+}
+
+static tsr_status compare_all(run *r, tsr_err *err)
+{
+    const tsr_parts_job job = {
+        .job = r,
+        .result_bytes = sizeof(sums),
+        .options = &r->options->run,
+        .progress = &r->progress,
+        .take = take_strip,
+        .add = add_strip,
+        .begin = begin_worker,
+        .end = end_worker,
+        .make = make_strip,
+    };
+    const uint64_t each = r->sizes.x + r->sizes.scratch + r->sizes.codes + 5 * r->sizes.scales;
+    const uint64_t fixed = tsr_checkpoint_memory(r->c) + r->n * TSR_SCHEMES * sizeof *r->costs;
+    unsigned threads;
+    TSR_TRY(tsr_choose_threads(&r->options->run, fixed, each, &threads, err));
+    return tsr_parts_job_run(&job, threads, r->options->ranks, r->options->ranks == NULL ? 0 : fingerprint(r), err);
 }
 
 tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tensor *const *tensors, size_t n,
@@ -453,31 +475,14 @@ tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tenso
              .costs = costs,
              .sizes = sizes_of(tensors, n),
              .progress = {.phase = "comparing"},
-             .lock = PTHREAD_MUTEX_INITIALIZER};
-    clock_gettime(CLOCK_MONOTONIC, &r.began);
-    tsr_cpu_kernels_init(&r.kernels, options->cpu_flags);
-    const uint64_t each = r.sizes.x + r.sizes.scratch + r.sizes.codes + 5 * r.sizes.scales;
-    const uint64_t fixed = tsr_checkpoint_memory(checkpoint) + n * TSR_SCHEMES * sizeof *costs;
-    unsigned threads;
-    TSR_TRY(tsr_choose_threads(&options->run, fixed, each, &threads, err));
-    r.flights = calloc(n + 1, sizeof *r.flights);
+             .flights = calloc(n + 1, sizeof *r.flights)};
     if (r.flights == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu tensors", n);
-    for (size_t i = 0; i < n; i++) {
-        r.progress.bytes_total += tensors[i]->bytes;
-        for (tsr_scheme s = 0; s < TSR_SCHEMES; s++) {
-            const bool taken =
-                takes(s, checkpoint, tensors[i], options, options->taken == NULL ? ~0u : options->taken[i]);
-            costs[i * TSR_SCHEMES + s] = (tsr_scheme_cost){
-                .taken = taken, .bytes = taken ? bytes_of(&kSchemes[s], tensors[i]) : tensors[i]->bytes};
-        }
-    }
-    if (tsr_run_threads(threads, work, tell_progress, &r) == 0)
-        tsr_note_failure(&r.failure, TSR_E_NOMEM, &(tsr_err){"cannot start a thread"});
+    tsr_cpu_kernels_init(&r.kernels, options->cpu_flags);
+    decide(&r);
+    const tsr_status status = compare_all(&r, err);
     for (size_t i = 0; i < n; i++)
-        free(r.flights[i].sums);
+        free(r.flights[i]);
     free(r.flights);
-    TSR_TRY(tsr_return_failure(&r.failure, err));
-    tell_progress(&r); /* that all is done, even if it was done before anybody was told */
-    return TSR_OK;
+    return status;
 }

@@ -7,6 +7,7 @@
 #ifndef TSR_CONVERT_PLANS_COMPARE_SCHEMES_H
 #define TSR_CONVERT_PLANS_COMPARE_SCHEMES_H
 
+#include "common/ranks.h"
 #include "common/threads.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "quantize/quant_stats.h"
@@ -69,10 +70,11 @@ typedef struct tsr_compare_schemes_options {
     const uint8_t *taken; /* [n] of the bits above; NULL: every scheme takes every tensor */
     unsigned schemes;     /* bits of tsr_scheme: those to be tried; 0: all. The others take nothing */
     unsigned cpu_flags;
+    tsr_ranks *ranks; /* who works with this process; NULL: nobody. Borrowed */
 } tsr_compare_schemes_options;
 
 /* costs[i * TSR_SCHEMES + scheme] of tensors[i], matrices [R, C] or stacks [M, R, C] of BF16, F16 or F32. The caller
- * allocates costs[n * TSR_SCHEMES]. TSR_E_VALUE: NaN or Inf, with coordinates. TSR_E_NOMEM, TSR_E_IO,
+ * allocates costs[n * TSR_SCHEMES]. In a rank but 0 it compares for rank 0, and no errors are added up. TSR_E_VALUE: NaN or Inf, with coordinates. TSR_E_NOMEM, TSR_E_IO,
  * TSR_E_CANCELLED. */
 tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tensor *const *tensors, size_t n,
                                const tsr_compare_schemes_options *options, tsr_scheme_cost *costs,

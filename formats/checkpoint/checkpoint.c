@@ -445,6 +445,25 @@ tsr_status tsr_checkpoint_side_text(const tsr_checkpoint *c, const char *name, t
     return TSR_OK;
 }
 
+uint64_t tsr_checkpoint_files_fingerprint(const tsr_checkpoint *c, uint64_t seed)
+{
+    uint64_t hash = seed;
+    for (size_t i = 0; i < c->n_files + c->n_side_files; i++) {
+        const tsr_file *const f = &c->files[i];
+        const uint64_t facts[] = {f->size, (uint64_t)f->stamp.mtime_ns, f->header_hash};
+        hash = XXH3_64bits_withSeed(f->name, strlen(f->name) + 1, hash);
+        hash = XXH3_64bits_withSeed(facts, sizeof facts, hash);
+    }
+    return hash;
+}
+
+uint64_t tsr_checkpoint_fingerprint(const tsr_checkpoint *c, uint64_t seed)
+{
+    const uint64_t files =
+        tsr_checkpoint_files_fingerprint(c, XXH3_64bits_withSeed(TSR_VERSION, sizeof TSR_VERSION, seed));
+    return c->config == NULL ? files : XXH3_64bits_withSeed(c->config, c->config_size, files);
+}
+
 size_t tsr_checkpoint_memory(const tsr_checkpoint *c)
 {
     size_t bytes = c->arena.bytes + tsr_json_index_memory(&c->config_index) +

@@ -114,6 +114,10 @@ tsr_tensor tsr_checkpoint_side_file(const tsr_checkpoint *checkpoint, size_t i);
 tsr_status tsr_checkpoint_side_text(const tsr_checkpoint *checkpoint, const char *name, tsr_arena *arena,
                                     const char **text, size_t *size, tsr_err *err) TSR_WARN_UNUSED;
 
+/* A hash of names, sizes, times and headers of all files but config.json; and of these, config.json and Tessera's version. */
+uint64_t tsr_checkpoint_files_fingerprint(const tsr_checkpoint *checkpoint, uint64_t seed);
+uint64_t tsr_checkpoint_fingerprint(const tsr_checkpoint *checkpoint, uint64_t seed);
+
 /* The most bytes of memory that names, tables and unpacked frames of archives will take. */
 size_t tsr_checkpoint_memory(const tsr_checkpoint *checkpoint);
 

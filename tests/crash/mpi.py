@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""One output made by processes that mpirun starts: --mpi gives the very tree of one process, for any number of ranks, whichever rank
-is killed. Without mpirun, or a build with MPI, it is skipped (exit code 77)."""
+"""One output made, or one comparison, by processes that mpirun starts: --mpi gives the very tree and the very result of one process, for
+any number of ranks, whichever rank is killed. Without mpirun, or a build with MPI, it is skipped (exit code 77)."""
 
 import json
 import os
@@ -24,7 +24,7 @@ ROWS = ("quantize int8-channel", "quantize int4", "quantize nvfp4", "quantize mi
         "convert nvfp4 from fp8-block", "convert tp of BF16", "convert mla-absorbed, requantized", "convert fastertransformer",
         "convert archive", "convert safetensors")
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none"]
-ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "NO_COLOR": "1"}
 
 
 def small(command):
@@ -42,11 +42,11 @@ class Ranks:
     def __init__(self, tool):
         self.tool, self.environment = tool, dict(os.environ, **ROOT)
 
-    def run_elsewhere(self, n, args):
-        """All units on other ranks: rank 0 has no worker of its own."""
+    def run_elsewhere(self, n, args, before=(), threads=1):
+        """All units on other ranks, which start as `before` says: rank 0 has no worker of its own."""
         command = [self.tool, *map(str, args), "--mpi", "--threads"]
-        done = subprocess.run(starting(n, [[*command, "0"], [*command, "1"]]), env=self.environment, capture_output=True, text=True,
-                              timeout=600)
+        done = subprocess.run(starting(n, [[*command, "0"], [*before, *command, str(threads)]]), env=self.environment,
+                              capture_output=True, text=True, timeout=600)
         return done.returncode, done.stdout, done.stderr
 
     def line(self, n, args, *others):
@@ -121,6 +121,21 @@ def wait_for(process):
     return 1 if gone else None
 
 
+def kill_one(ranks, line, number, moment):
+    """Starts ranks, kills one of the first three at a moment, and waits: mpirun's exit code, and whether a rank was hit."""
+    process = subprocess.Popen(line, env=ranks.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + moment
+    while process.poll() is None and len(children(process.pid)) < 3:
+        time.sleep(0.001)
+    time.sleep(max(0, end - time.monotonic()))
+    try:
+        os.kill(sorted(children(process.pid))[number % 3], signal.SIGKILL)
+        hit = True
+    except (IndexError, ProcessLookupError, FileNotFoundError):  # it has ended
+        hit = False
+    return wait_for(process), hit
+
+
 def check_kills(checks, ranks, source, reference, work, kills, rng):
     """A rank that dies ends the job; the same command carries on."""
     args = [*jobs.words(COMMAND, source, work / "killed"), "--quiet"]
@@ -129,17 +144,8 @@ def check_kills(checks, ranks, source, reference, work, kills, rng):
     duration = time.monotonic() - begin
     for number in range(kills):
         shutil.rmtree(work / "killed", ignore_errors=True)
-        process = subprocess.Popen(ranks.line(3, args), env=ranks.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        end = time.monotonic() + (0.2 + 0.8 * (number + rng.random()) / kills) * duration
-        while process.poll() is None and len(children(process.pid)) < 3:
-            time.sleep(0.001)
-        time.sleep(max(0, end - time.monotonic()))
-        try:
-            os.kill(sorted(children(process.pid))[number % 3], signal.SIGKILL)
-            landed += 1
-        except (IndexError, ProcessLookupError, FileNotFoundError):  # it has ended
-            pass
-        code = wait_for(process)
+        code, hit = kill_one(ranks, ranks.line(3, args), number, (0.2 + 0.8 * (number + rng.random()) / kills) * duration)
+        landed += hit
         checks.check(f"kill {number}: the ranks end", code is not None)
         checks.check(f"kill {number}: nothing unfinished looks finished", code == 0 or not (work / "killed/config.json").exists() or
                      harness.tree_difference(reference, work / "killed") is None, code)
@@ -147,11 +153,44 @@ def check_kills(checks, ranks, source, reference, work, kills, rng):
     checks.check("some kills found ranks at work", 3 * landed >= kills, landed)
 
 
-def check_durable(checks, ranks, source, work, shim):
+def result(path):
+    """A result without what differs from run to run."""
+    told = json.loads(path.read_text())
+    told.pop("seconds", None)
+    for tensor in told["tensors"]:
+        tensor.pop("seconds", None)
+    return told
+
+
+def check_comparing(checks, ranks, source, made, work, kills, rng):
+    """verify and compare-schemes: the exit code, the text and the JSON of one process, and never a result when a rank has died."""
+    for name, args in ("verify", ["verify", made, "--against", source]), ("verify, in vain", ["verify", source, "--against", made]), \
+            ("compare-schemes", ["compare-schemes", source]):
+        alone, told = work / "alone.json", work / "together.json"
+        expected = harness.run(ranks.tool, [*map(str, args), "--json", alone])
+        for way in ranks.run, ranks.run_elsewhere:
+            ran = way(3, [*args, "--json", told])
+            if checks.check(f"{name}, {way.__name__}: exit code", ran[0] == expected[0], f"{ran[0]}: {ran[2][-600:]}"):
+                checks.check(f"{name}, {way.__name__}: the result", result(told) == result(alone))
+                without_time = [[line for line in out.splitlines() if " read in " not in line] for out in (ran[1], expected[1])]
+                checks.check(f"{name}, {way.__name__}: said once", without_time[0] == without_time[1], ran[1])
+                told.unlink()
+    begin, landed = time.monotonic(), 0
+    ranks.run(3, args)
+    duration = time.monotonic() - begin
+    for number in range(kills):
+        code, hit = kill_one(ranks, ranks.line(3, [*args, "--json", told]), number, (0.5 + 0.5 * rng.random()) * duration)
+        landed += hit and code != 0
+        checks.check(f"{name}, kill {number}: no result", code is not None and (code != 0) and not told.exists() or
+                     result(told) == result(alone), code)
+    checks.check(f"{name}: a kill found ranks at work", landed > 0)
+
+
+def check_durable(checks, ranks, source, reference, work, shim):
     """Whatever a rank wrote to a file, it has synced before rank 0, which calls fsync, makes the file durable and gives it its name."""
     trace = work / "trace"
     command = ["env", f"LD_PRELOAD={shim}", f"SHIM_TRACE={trace}", ranks.tool, *map(str, jobs.words(COMMAND, source, work / "traced")),
-               "--quiet", "--mpi", "--threads"]
+               "--quiet", "--io", "direct", "--mpi", "--threads"]
     done = subprocess.run(starting(3, [[*command, "0"], [*command, "1"]]), env=ranks.environment, capture_output=True, text=True, timeout=600)
     checks.check("traced: runs", done.returncode == 0, done.stderr)
     calls = [line.split("\t") for line in trace.read_text().splitlines()]
@@ -163,6 +202,10 @@ def check_durable(checks, ranks, source, work, shim):
         wrote = max(at for at, name in enumerate(of_part) if name == "write")
         checks.check(f"{part}: synced where it was written, then where it is committed", of_part[wrote + 1:].count("fdatasync") >= 1 and
                      of_part[-1] == "fsync", of_part)
+    check_same(checks, "traced", (0, "", ""), reference, work / "traced")
+    times = [sum(call == ["direct", part] for call in calls) for _, part in renamed]
+    if any(times):  # the file system can do it; one of the times is rank 0's
+        checks.check("traced: written past the page cache by other ranks", max(times) > 1, times)
 
 
 def check_refusals(checks, ranks, source, work):
@@ -184,8 +227,25 @@ def check_refusals(checks, ranks, source, work):
     bad = work / "bad"
     shutil.copytree(source, bad)
     harness.write_safetensors(bad / next(source.glob("*.safetensors")).name, tensors, metadata)
-    code, _, stderr = ranks.run(3, jobs.words(COMMAND, bad, work / "refused"))
-    checks.check("NaN", code == 3 and name in stderr and "NaN" in stderr, f"exit {code}: {stderr}")
+    for args in jobs.words(COMMAND, bad, work / "refused"), ["compare-schemes", bad]:
+        code, _, stderr = ranks.run_elsewhere(3, args)
+        checks.check(f"{args[0]}: NaN", code == 3 and name in stderr and "NaN" in stderr and "(rank " in stderr, f"exit {code}: {stderr}")
+    args = ["verify", source, "--against", source]
+    code, _, stderr = ranks.run(2, args, ["verify", bad, "--against", source])
+    checks.check("ranks that see different files", code == 3 and "another plan" in stderr and "rank 2" in stderr, f"exit {code}: {stderr}")
+    code, _, stderr = ranks.run(1, args, ["verify", work / "nowhere", "--against", source], ["verify", work / "gone", "--against", source])
+    checks.check("two ranks without their files", code == 3 and all(word in stderr for word in ("rank 1", "nowhere", "rank 2", "gone")),
+                 f"exit {code}: {stderr}")
+
+
+def check_threads(checks, ranks, source, reference, work, shim):
+    """A rank that cannot start the threads that it has promised goes on with fewer; one that cannot start any ends the job."""
+    args = [*jobs.words(COMMAND, source, work / "few"), "--quiet"]
+    few = ["env", f"LD_PRELOAD={shim}"]
+    check_same(checks, "3 threads instead of 5", ranks.run_elsewhere(2, args, [*few, "SHIM_THREADS=3"], threads=4), reference, work / "few")
+    shutil.rmtree(work / "few")
+    code, _, stderr = ranks.run_elsewhere(2, args, [*few, "SHIM_THREADS=1"])
+    checks.check("no thread", code == 4 and "rank 1" in stderr and "cannot start a thread" in stderr, f"exit {code}: {stderr}")
 
 
 def main():
@@ -203,7 +263,9 @@ def main():
         harness.run(tool, [*jobs.words(COMMAND, source, work / "one"), "--quiet"])
         check_numbers(checks, ranks, source, work / "one", work)
         check_refusals(checks, ranks, source, work)
-        check_durable(checks, ranks, source, work, os.path.abspath(harness.shim_path(options)))
+        check_durable(checks, ranks, source, work / "one", work, os.path.abspath(harness.shim_path(options)))
+        check_threads(checks, ranks, source, work / "one", work, os.path.abspath(harness.shim_path(options)))
+        check_comparing(checks, ranks, source, work / "one", work, (options.kills + 2) // 3, random.Random(2))
         check_kills(checks, ranks, source, work / "one", work, options.kills, random.Random(1))
         check_table(checks, ranks, options, work)
     checks.finish()

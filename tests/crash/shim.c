@@ -4,10 +4,12 @@
  *   by libraries (the CUDA runtime registers its kernels there) and do not count.
  * - SHIM_STOP=1: the process stops at the failing allocation, for a debugger.
  * - SHIM_COUNT=FILE: when the process ends by itself, it writes the number of allocations to FILE.
- * - SHIM_TRACE=FILE: a line for each call that changes files or makes changes durable: NAME<TAB>PATH[<TAB>PATH].
+ * - SHIM_TRACE=FILE: a line for each call that changes files or makes changes durable: NAME<TAB>PATH[<TAB>PATH];
+ *   "direct" where one is opened to be written past the page cache.
  * - SHIM_ERROR=CALL:ERRNO[:TEXT]: CALL (flock, pwrite, open, openw to write, access, fsync, stat) fails with ERRNO on
  *   paths that contain TEXT; pwrite with errno 0 writes nothing. CALL io_uring: the kernel forbids it.
  * - SHIM_RUN=CALL:N: before the N-th CALL (fsync, pread), the shell command in SHIM_COMMAND is run.
+ * - SHIM_THREADS=N: the program itself, and not the libraries that it loads, cannot start more than N threads.
  * - SHIM_MXCSR=HEX: the floating-point mode that every thread begins with. */
 /* The shim replaces open and open64 (and their like) separately, so no macro may turn one into the other, */
 #undef _FILE_OFFSET_BITS
@@ -41,6 +43,7 @@ static const char *error_call, *error_text, *run_call;
 static int error_number, error_call_size;
 static _Atomic long run_in;
 static unsigned mxcsr;
+static _Atomic long threads_left = -1; /* below 0: as many as it likes */
 
 static void set_mode(void)
 {
@@ -68,6 +71,8 @@ __attribute__((constructor)) static void begin(void)
     run_call = getenv("SHIM_RUN");
     if (run_call != NULL)
         run_in = atol(strchr(run_call, ':') + 1);
+    text = getenv("SHIM_THREADS");
+    threads_left = text == NULL ? -1 : atol(text);
     text = getenv("SHIM_MXCSR");
     mxcsr = text == NULL ? 0 : (unsigned)strtoul(text, NULL, 16);
     set_mode();
@@ -204,6 +209,8 @@ static int open_any(const char *path, int flags, mode_t mode)
     const int fd = (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
     if (fd >= 0 && (is_new || (flags & O_TRUNC) != 0))
         note(is_new ? "create" : "write", path, NULL);
+    if (fd >= 0 && (flags & O_ACCMODE) == O_WRONLY && (flags & O_DIRECT) != 0)
+        note("direct", path, NULL);
     return fd;
 }
 
@@ -358,8 +365,20 @@ static void *begin_thread(void *argument)
     return s.work(s.argument);
 }
 
+/* Whether a thread that runs `work` is one too many. */
+static int is_refused_thread(void *(*work)(void *))
+{
+    Dl_info of_work, of_main;
+    if (threads_left < 0 || dladdr(*(void **)&work, &of_work) == 0 || dladdr(*(void **)&real_main, &of_main) == 0 ||
+        of_work.dli_fbase != of_main.dli_fbase)
+        return 0;
+    return threads_left == 0 || threads_left-- == 0;
+}
+
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*work)(void *), void *argument)
 {
+    if (is_refused_thread(work))
+        return EAGAIN;
     start *const s = __libc_malloc(sizeof *s);
     if (s == NULL)
         return EAGAIN;

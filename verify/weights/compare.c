@@ -2,17 +2,14 @@
 #include "verify/weights/compare.h"
 
 #include "common/checked.h"
-#include "common/first_failure.h"
 #include "common/glob.h"
-#include "common/threads.h"
+#include "common/parts_job.h"
 #include "formats/model/kv_names.h"
 #include "verify/weights/compare_groups.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     PIECE_BYTES = 2 << 20, /* of the wider side */
@@ -21,40 +18,45 @@ enum {
     ACROSS_ROWS = 1024, /* of a piece where a side lies column by column in its file: both sides read long runs */
 };
 
+/* What a piece comes to. */
 typedef struct partial {
     tsr_metrics metrics;
     double seconds;
     bool same;
 } partial;
 
-/* A pair whose pieces are being compared. */
-typedef struct flight {
+/* How a pair is cut into pieces. */
+typedef struct cutting {
     tsr_view view[2];
     tsr_piece size; /* of a piece in the middle */
-    uint64_t pieces, left;
-    partial *partials; /* [pieces]: added in order when all are there, whoever made them */
-} flight;
+    uint64_t pieces;
+} cutting;
 
-typedef struct worker {
-    tsr_weight_reader reader[2];
-    double x[CHUNK], y[CHUNK];
-    tsr_group_values groups;
-    tsr_tile tiles[CHUNK_TILES];
-} worker;
+/* A pair whose pieces are being compared. */
+typedef struct flight {
+    uint64_t pieces, left;
+    partial partials[]; /* [pieces]: added in order when all are there, whoever made them */
+} flight;
 
 typedef struct run {
     const tsr_side *side[2];
     const tsr_compare_options *options;
     tsr_comparison *out;
-
-    pthread_mutex_t lock; /* guards all that follows */
-    flight **flights;     /* [count]; NULL when not in flight */
+    flight **flights; /* [count]; NULL when not in flight */
     size_t next_pair;
     uint64_t next_piece;
-    tsr_first_failure failure;
     tsr_progress progress;
-    struct timespec began;
 } run;
+
+typedef struct worker {
+    const run *run;
+    size_t pair; /* `cut` is of pair - 1; 0: of none yet */
+    cutting cut;
+    tsr_weight_reader reader[2];
+    double x[CHUNK], y[CHUNK];
+    tsr_group_values groups;
+    tsr_tile tiles[CHUNK_TILES];
+} worker;
 
 const char *tsr_pair_name(const tsr_pair *pair)
 {
@@ -170,8 +172,9 @@ static bool comparable(const tsr_pair *p)
 /* ---- pieces ---- */
 
 /* Both sides are cut alike, along tiles: whole rows where they are short enough, else TSR_TILE rows of a part. */
-static tsr_status cut(const run *r, const tsr_pair *p, flight *f, tsr_err *err)
+static tsr_status cut(const run *r, const tsr_pair *p, cutting *f, tsr_err *err)
 {
+    *f = (cutting){.pieces = 0};
     const bool stored = p->made[0] == NULL && p->made[1] == NULL;
     TSR_TRY(tsr_pair_view(&f->view[0], r->side[0], p, 0, err));
     TSR_TRY(tsr_pair_view(&f->view[1], r->side[1], p, 1, err));
@@ -197,7 +200,7 @@ static tsr_status cut(const run *r, const tsr_pair *p, flight *f, tsr_err *err)
     return TSR_OK;
 }
 
-static tsr_piece piece_at(const flight *f, uint64_t index)
+static tsr_piece piece_at(const cutting *f, uint64_t index)
 {
     const tsr_view *const v = &f->view[0];
     const uint64_t across = tsr_ceil_div(v->cols, f->size.cols), down = tsr_ceil_div(v->rows, f->size.rows);
@@ -211,7 +214,7 @@ static tsr_piece piece_at(const flight *f, uint64_t index)
     return p;
 }
 
-static void note_misrounded(const worker *w, const flight *f, const tsr_piece *chunk, uint32_t row, tsr_metrics *out)
+static void note_misrounded(const worker *w, const cutting *f, const tsr_piece *chunk, uint32_t row, tsr_metrics *out)
 {
     const tsr_piece *const piece = &w->reader[1].piece;
     size_t first = 0;
@@ -223,7 +226,7 @@ static void note_misrounded(const worker *w, const flight *f, const tsr_piece *c
 }
 
 /* One chunk of one row of tiles. */
-static void compare_chunk(worker *w, const flight *f, const tsr_piece *chunk, bool same, tsr_metrics *out)
+static void compare_chunk(worker *w, const cutting *f, const tsr_piece *chunk, bool same, tsr_metrics *out)
 {
     const tsr_piece *const piece = &w->reader[0].piece;
     const size_t n = (size_t)chunk->cols, n_tiles = (size_t)tsr_ceil_div(n, TSR_TILE);
@@ -259,8 +262,9 @@ static void compare_chunk(worker *w, const flight *f, const tsr_piece *chunk, bo
         tsr_check_groups_down(w->reader, chunk, &rule, &w->groups, out);
 }
 
-static tsr_status compare_piece(worker *w, const flight *f, const tsr_piece *piece, partial *out, tsr_err *err)
+static tsr_status compare_piece(worker *w, const tsr_piece *piece, partial *out, tsr_err *err)
 {
+    const cutting *const f = &w->cut;
     for (size_t i = 0; i < 2; i++)
         TSR_TRY(tsr_weight_reader_load(&w->reader[i], &f->view[i], piece, err));
     *out = (partial){.same = tsr_weight_reader_same(&w->reader[0], &w->reader[1])};
@@ -300,108 +304,107 @@ static void end_flight(run *r, size_t index)
     /* 64-bit integers may differ where doubles do not. */
     const bool wide_integers = p->a->data->dtype >= TSR_I64 && p->b->data->dtype >= TSR_I64;
     p->state = same ? TSR_PAIR_IDENTICAL : p->metrics.differ > 0 || wide_integers ? TSR_PAIR_DIFFERS : TSR_PAIR_EQUAL;
-    free(f->partials);
     free(f);
     r->flights[index] = NULL;
     r->progress.items_done++;
 }
 
-/* Called with the lock held. */
 static tsr_status begin_flight(run *r, size_t index, tsr_err *err)
 {
-    flight *const f = calloc(1, sizeof *f);
+    cutting c;
+    TSR_TRY(cut(r, &r->out->pairs[index], &c, err));
+    flight *const f = calloc(1, sizeof *f + c.pieces * sizeof *f->partials);
+    if (f == NULL)
+        return tsr_out_of_memory(err, NULL);
+    f->pieces = f->left = c.pieces;
     r->flights[index] = f;
-    tsr_status status = f == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
-    if (status == TSR_OK)
-        status = cut(r, &r->out->pairs[index], f, err);
-    if (status != TSR_OK)
-        return status;
-    f->left = f->pieces;
-    f->partials = calloc(f->pieces + 1, sizeof *f->partials);
-    return f->partials == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
+    return TSR_OK;
 }
 
-/* The next piece in order; false when there is none left or the run has failed. */
-static bool take_piece(run *r, size_t *index, uint64_t *piece)
+/* The next piece in order. */
+static tsr_status take_piece(void *job, tsr_job_part *part, bool *taken, tsr_err *err)
 {
-    tsr_err err = {{0}};
-    tsr_status status = TSR_OK;
-    bool taken = false;
-    pthread_mutex_lock(&r->lock);
-    while (!taken && status == TSR_OK && r->failure.status == TSR_OK && r->next_pair < r->out->count) {
-        if (!comparable(&r->out->pairs[r->next_pair])) {
+    run *const r = job;
+    while (!*taken && r->next_pair < r->out->count) {
+        const size_t index = r->next_pair;
+        if (!comparable(&r->out->pairs[index])) {
             r->next_pair++;
             continue;
         }
-        if (tsr_is_cancelled(r->options->run.cancel))
-            status = tsr_fail(&err, TSR_E_CANCELLED, "interrupted");
-        else if (r->flights[r->next_pair] == NULL)
-            status = begin_flight(r, r->next_pair, &err);
-        if (status != TSR_OK)
-            continue;
-        const uint64_t pieces = r->flights[r->next_pair]->pieces;
-        *index = r->next_pair;
-        *piece = r->next_piece++;
-        taken = pieces > 0;
-        if (!taken) /* an empty tensor */
-            end_flight(r, *index);
+        if (r->flights[index] == NULL)
+            TSR_TRY(begin_flight(r, index, err));
+        const uint64_t pieces = r->flights[index]->pieces;
+        *part = (tsr_job_part){index, r->next_piece++};
+        *taken = pieces > 0;
+        if (!*taken) /* an empty tensor */
+            end_flight(r, index);
         if (r->next_piece >= pieces) {
             r->next_pair++;
             r->next_piece = 0;
         }
     }
-    /* Before the lock is released: what was only half begun is for nobody else to take. */
-    tsr_note_failure(&r->failure, status, &err);
-    pthread_mutex_unlock(&r->lock);
-    return taken;
-}
-
-static tsr_status do_piece(run *r, worker *w, size_t index, uint64_t piece, tsr_err *err)
-{
-    flight *const f = r->flights[index];
-    const tsr_pair *const p = &r->out->pairs[index];
-    const tsr_piece at = piece_at(f, piece);
-    const double began = tsr_now();
-    TSR_TRY(compare_piece(w, f, &at, &f->partials[piece], err));
-    f->partials[piece].seconds = tsr_now() - began;
-    pthread_mutex_lock(&r->lock);
-    /* A piece's share of the bytes; the last one brings what rounding left. */
-    const uint64_t all = stored_bytes(p->a) + stored_bytes(p->b);
-    r->progress.bytes_done += piece + 1 < f->pieces ? all / f->pieces : all - all / f->pieces * (f->pieces - 1);
-    if (--f->left == 0)
-        end_flight(r, index);
-    pthread_mutex_unlock(&r->lock);
     return TSR_OK;
 }
 
-static void *work(void *argument)
+static void add_piece(void *job, const tsr_job_part *part, const void *result)
 {
-    run *const r = argument;
+    run *const r = job;
+    flight *const f = r->flights[part->item];
+    const tsr_pair *const p = &r->out->pairs[part->item];
+    const uint64_t all = stored_bytes(p->a) + stored_bytes(p->b);
+    memcpy(&f->partials[part->number], result, sizeof *f->partials);
+    /* A piece's share of the bytes; the last one brings what rounding left. */
+    r->progress.bytes_done += part->number + 1 < f->pieces ? all / f->pieces : all - all / f->pieces * (f->pieces - 1);
+    if (--f->left == 0)
+        end_flight(r, part->item);
+}
+
+static void *begin_worker(void *job)
+{
     worker *const w = calloc(1, sizeof *w);
-    tsr_err err = {{0}};
-    size_t index;
-    uint64_t piece;
-    if (w == NULL)
-        tsr_note_failure_locking(&r->failure, &r->lock, TSR_E_NOMEM, &(tsr_err){"out of memory for a worker"});
-    while (w != NULL && take_piece(r, &index, &piece)) {
-        const tsr_status status = do_piece(r, w, index, piece, &err);
-        tsr_note_failure_locking(&r->failure, &r->lock, status, &err);
-    }
-    for (size_t i = 0; w != NULL && i < 2; i++)
+    if (w != NULL)
+        w->run = job;
+    return w;
+}
+
+static void end_worker(void *hand)
+{
+    worker *const w = hand;
+    for (size_t i = 0; i < 2; i++)
         tsr_weight_reader_free(&w->reader[i]);
     free(w);
-    return NULL;
+}
+
+static tsr_status make_piece(void *hand, const tsr_job_part *part, void *result, tsr_err *err)
+{
+    worker *const w = hand;
+    partial *const p = result;
+    const double began = tsr_now();
+    if (part->item >= w->run->out->count || !comparable(&w->run->out->pairs[part->item]))
+        return tsr_fail(err, TSR_E_MISMATCH, "rank 0 asks for a tensor that is not to be compared");
+    if (w->pair != part->item + 1) {
+        w->pair = 0;
+        TSR_TRY(cut(w->run, &w->run->out->pairs[part->item], &w->cut, err));
+        w->pair = part->item + 1;
+    }
+    if (part->number >= w->cut.pieces)
+        return tsr_fail(err, TSR_E_MISMATCH, "rank 0 asks for a part that '%s' has not",
+                        tsr_pair_name(&w->run->out->pairs[part->item]));
+    const tsr_piece at = piece_at(&w->cut, part->number);
+    TSR_TRY(compare_piece(w, &at, p, err));
+    p->seconds = tsr_now() - began;
+    return TSR_OK;
 }
 
 /* ---- the whole ---- */
 
 /* Sums up the bytes, and finds how many threads the memory allows. */
-static tsr_status choose_threads(run *r, tsr_err *err)
+static tsr_status choose_threads(run *r, unsigned *threads, tsr_err *err)
 {
     uint64_t largest = 0;
     for (size_t i = 0; i < r->out->count; i++) {
         const tsr_pair *const p = &r->out->pairs[i];
-        flight f = {0};
+        cutting f;
         if (!comparable(p))
             continue;
         TSR_TRY(cut(r, p, &f, err));
@@ -413,16 +416,37 @@ static tsr_status choose_threads(run *r, tsr_err *err)
     const uint64_t fixed = tsr_checkpoint_memory(r->side[0]->checkpoint) +
                            tsr_checkpoint_memory(r->side[1]->checkpoint) +
                            r->out->count * (sizeof *r->out->pairs + sizeof *r->flights);
-    return tsr_choose_threads(&r->options->run, fixed, largest + sizeof(worker), &r->out->threads, err);
+    return tsr_choose_threads(&r->options->run, fixed, largest + sizeof(worker) + sizeof(partial), threads, err);
 }
 
-static void tell_progress(void *context)
+/* The same for all who see the same two checkpoints, and are to compare the same of them. */
+static uint64_t fingerprint(const run *r)
 {
-    run *const r = context;
-    pthread_mutex_lock(&r->lock);
-    const tsr_progress now = r->progress;
-    pthread_mutex_unlock(&r->lock);
-    tsr_tell_progress(&r->options->run, &now, &r->began);
+    uint64_t hash = 0;
+    for (unsigned i = 0; i < 2; i++)
+        hash = tsr_checkpoint_fingerprint(r->side[i]->checkpoint, hash);
+    return hash + r->progress.bytes_total + r->progress.items_total + r->out->count;
+}
+
+static tsr_status compare_all(run *r, tsr_err *err)
+{
+    const tsr_parts_job job = {
+        .job = r,
+        .result_bytes = sizeof(partial),
+        .options = &r->options->run,
+        .progress = &r->progress,
+        .take = take_piece,
+        .add = add_piece,
+        .begin = begin_worker,
+        .end = end_worker,
+        .make = make_piece,
+    };
+    unsigned threads;
+    TSR_TRY(choose_threads(r, &threads, err));
+    const tsr_status status =
+        tsr_parts_job_run(&job, threads, r->options->ranks, r->options->ranks == NULL ? 0 : fingerprint(r), err);
+    r->out->threads = threads + tsr_ranks_others(r->options->ranks);
+    return status;
 }
 
 tsr_status tsr_compare(const tsr_side *a, const tsr_side *b, const tsr_compare_options *options,
@@ -432,11 +456,10 @@ tsr_status tsr_compare(const tsr_side *a, const tsr_side *b, const tsr_compare_o
         .side = {a, b},
         .options = options,
         .out = comparison,
-        .lock = PTHREAD_MUTEX_INITIALIZER,
         .progress = {.phase = "comparing", .items = "tensors"},
     };
+    const double began = tsr_now();
     tsr_status status;
-    clock_gettime(CLOCK_MONOTONIC, &r.began);
     *comparison = (tsr_comparison){0};
     TSR_GOTO(pair_by_name(&r, err));
     r.flights = calloc(comparison->count, sizeof *r.flights);
@@ -444,20 +467,12 @@ tsr_status tsr_compare(const tsr_side *a, const tsr_side *b, const tsr_compare_o
         status = tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu tensors", comparison->count);
         goto out;
     }
-    TSR_GOTO(choose_threads(&r, err));
-    if (tsr_run_threads(comparison->threads, work, tell_progress, &r) == 0)
-        tsr_note_failure(&r.failure, TSR_E_NOMEM, &(tsr_err){"cannot start a thread"});
-    status = tsr_return_failure(&r.failure, err);
-    if (status == TSR_OK)
-        tell_progress(&r); /* that all is done, even if it was done before anybody was told */
+    status = compare_all(&r, err);
     comparison->bytes_read = r.progress.bytes_done;
-    comparison->seconds = tsr_seconds_since(&r.began);
+    comparison->seconds = tsr_now() - began;
 out:
-    for (size_t i = 0; r.flights != NULL && i < comparison->count; i++) {
-        if (r.flights[i] != NULL)
-            free(r.flights[i]->partials);
+    for (size_t i = 0; r.flights != NULL && i < comparison->count; i++)
         free(r.flights[i]);
-    }
     free(r.flights);
     if (status != TSR_OK)
         tsr_comparison_free(comparison);

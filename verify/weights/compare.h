@@ -7,6 +7,7 @@
 #ifndef TSR_VERIFY_WEIGHTS_COMPARE_H
 #define TSR_VERIFY_WEIGHTS_COMPARE_H
 
+#include "common/ranks.h"
 #include "common/threads.h"
 #include "verify/weights/made.h"
 #include "verify/weights/metrics.h"
@@ -34,6 +35,7 @@ typedef struct tsr_compare_options {
     const char *const *globs; /* tensors to compare: those whose name matches one of them; all when there is none */
     size_t n_globs;
     tsr_run_options run; /* its progress counts bytes and tensors */
+    tsr_ranks *ranks;    /* who works with this process; NULL: nobody. Borrowed */
 } tsr_compare_options;
 
 typedef struct tsr_comparison {
@@ -45,7 +47,7 @@ typedef struct tsr_comparison {
     tsr_arena arena;  /* of stand-ins */
 } tsr_comparison;
 
-/* Differences are results, not errors. TSR_E_USAGE: no name matches. TSR_E_NOMEM: run.memory is too small, with what is
+/* In a rank but 0 it compares for rank 0, and the comparison says nothing. Differences are results, not errors. TSR_E_USAGE: no name matches. TSR_E_NOMEM: run.memory is too small, with what is
  * needed. TSR_E_CANCELLED: stopped by *run.cancel. */
 tsr_status tsr_compare(const tsr_side *a, const tsr_side *b, const tsr_compare_options *options,
                        tsr_comparison *comparison, tsr_err *err) TSR_WARN_UNUSED;

@@ -1,6 +1,6 @@
 /* Messages by MPI. Waiting sleeps in between instead of spinning: the processors are for work, and what is waited for takes
  * milliseconds. */
-#include "convert/engine/transport.h"
+#include "common/transport.h"
 
 #include <limits.h>
 #include <mpi.h>

@@ -1,5 +1,5 @@
 /* Looks for the module beside the program, and where it is installed. */
-#include "convert/engine/transport.h"
+#include "common/transport.h"
 
 #include <dlfcn.h>
 #include <limits.h>

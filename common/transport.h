@@ -1,7 +1,7 @@
 /* Messages between the processes of one job, which are numbered from 0. What carries them is loaded when it is asked for, so
  * that a tool without it starts as quickly, and works as well: tessera_mpi.so (transport_mpi.c) is linked with MPI. */
-#ifndef TSR_CONVERT_ENGINE_TRANSPORT_H
-#define TSR_CONVERT_ENGINE_TRANSPORT_H
+#ifndef TSR_COMMON_TRANSPORT_H
+#define TSR_COMMON_TRANSPORT_H
 
 #include "common/status.h"
 
