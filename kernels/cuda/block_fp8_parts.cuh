@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/block_fp8_gemm.h"
+#include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor_map.cuh"
 
@@ -78,15 +79,69 @@ static inline tsr_status encode_matrix(encode_fn encode, CUtensorMap *map, CUten
 /* A CTA's ring of k tiles in shared memory, and the place in it of the thread that holds this object. SHAPE says how many
  * stages there are, what of A, W and the scales each has, and where A and W begin. */
 template <typename SHAPE> struct tile_ring {
+    static constexpr int kScaleAt = SHAPE::kStages * (SHAPE::kABytes + SHAPE::kWBytes);
+    static constexpr int kFullAt = kScaleAt + SHAPE::kStages * SHAPE::kScaleBytes;
+    static constexpr int kEmptyAt = kFullAt + SHAPE::kStages * 8;
     uint8_t *a, *w, *scale;
     uint64_t *full, *empty; /* [stages]: a tile has come; all warps that use it are through with it */
     int stage = 0, phase = 0;
 
     __device__ __forceinline__ explicit tile_ring(uint8_t *memory)
-        : a(memory + SHAPE::kAAt), w(memory + SHAPE::kWAt),
-          scale(memory + SHAPE::kStages * (SHAPE::kABytes + SHAPE::kWBytes)),
-          full(reinterpret_cast<uint64_t *>(scale + SHAPE::kStages * SHAPE::kScaleBytes)), empty(full + SHAPE::kStages)
+        : a(memory + SHAPE::kAAt), w(memory + SHAPE::kWAt), scale(memory + kScaleAt),
+          full(reinterpret_cast<uint64_t *>(memory + kFullAt)), empty(reinterpret_cast<uint64_t *>(memory + kEmptyAt))
     {
+    }
+
+    __device__ __forceinline__ void step()
+    {
+        if (++stage == SHAPE::kStages) {
+            stage = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+/* The same ring as a warp that multiplies sees it. It is known by shared addresses whose origin is hidden from the
+ * compiler, which would otherwise compute them anew, by S2UR, in front of every wait. What barriers and descriptors are
+ * made of is the same in all lanes; the shuffles say so. */
+template <typename SHAPE> struct tile_reader {
+    using ring = tile_ring<SHAPE>;
+    uint32_t base, a_low, w_low;
+    int stage = 0, phase = 0;
+
+    /* The warp's operands begin at rows row_a and row_w of each tile. */
+    __device__ __forceinline__ tile_reader(const uint8_t *memory, int row_a, int row_w)
+    {
+        uint32_t at = hopper::shared_address(memory);
+        asm volatile("" : "+r"(at));
+        base = __shfl_sync(0xFFFFFFFFu, at, 0);
+        a_low = __shfl_sync(0xFFFFFFFFu, hopper::operand_low(at + (uint32_t)(SHAPE::kAAt + row_a * kBlock)), 0);
+        w_low = __shfl_sync(0xFFFFFFFFu, hopper::operand_low(at + (uint32_t)(SHAPE::kWAt + row_w * kBlock)), 0);
+    }
+
+    __device__ __forceinline__ uint32_t a() const
+    {
+        return a_low + (uint32_t)(stage * (SHAPE::kABytes / 16));
+    }
+
+    __device__ __forceinline__ uint32_t w() const
+    {
+        return w_low + (uint32_t)(stage * (SHAPE::kWBytes / 16));
+    }
+
+    __device__ __forceinline__ uint32_t scale(int of_stage) const
+    {
+        return base + (uint32_t)(ring::kScaleAt + of_stage * SHAPE::kScaleBytes);
+    }
+
+    __device__ __forceinline__ uint32_t empty(int of_stage) const
+    {
+        return base + (uint32_t)(ring::kEmptyAt + of_stage * 8);
+    }
+
+    __device__ __forceinline__ void wait() const
+    {
+        hopper::barrier_wait(base + (uint32_t)(ring::kFullAt + stage * 8), (uint32_t)phase);
     }
 
     __device__ __forceinline__ void step()

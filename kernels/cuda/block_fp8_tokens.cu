@@ -1,7 +1,6 @@
 /* Owns the block-FP8 kernel for few tokens: W * A^T, so that the weights' rows fill the tensor cores, with k split over
  * a cluster. */
 #include "kernels/cuda/block_fp8_parts.cuh"
-#include "kernels/cuda/hopper.cuh"
 
 #pragma nv_diag_suppress 177 /* what only the sm_90a kernels call is unused in the pass for sm_80 */
 
@@ -34,6 +33,7 @@ template <int ROWS, int TOKENS> struct tokens_shape {
 };
 
 template <int ROWS, int TOKENS> using tokens_ring = tile_ring<tokens_shape<ROWS, TOKENS>>;
+template <int ROWS, int TOKENS> using tokens_reader = tile_reader<tokens_shape<ROWS, TOKENS>>;
 
 /* One CTA's share of the product: its first weight row and token, and its k tiles. */
 struct tokens_share {
@@ -66,22 +66,20 @@ __device__ __forceinline__ void load_tiles(tokens_ring<ROWS, TOKENS> &ring, cons
 /* The role of the warps that multiply: sum += scale_a * scale_w * (W * A^T), tile by tile of the share. A warpgroup has
  * the 64 rows of W from `row0` on. */
 template <int ROWS, int TOKENS>
-__device__ __forceinline__ void multiply_tiles(tokens_ring<ROWS, TOKENS> &ring, const tokens_share &mine,
+__device__ __forceinline__ void multiply_tiles(tokens_reader<ROWS, TOKENS> ring, const tokens_share &mine,
                                                const problem &p, int row0, int lane, float (&sum)[TOKENS / 2])
 {
     using shape = tokens_shape<ROWS, TOKENS>;
     const float *const scale_w = p.scale_w + (int64_t)min((mine.n0 + row0) / kBlock, (p.n - 1) / kBlock) * mine.tiles;
     const auto begin = [&](float(&tile)[TOKENS / 2]) {
-        hopper::barrier_wait(&ring.full[ring.stage], ring.phase);
-        hopper::mma_128<TOKENS>(tile, hopper::operand(ring.w + ring.stage * shape::kWBytes + row0 * kBlock),
-                                hopper::operand(ring.a + ring.stage * shape::kABytes));
+        ring.wait();
+        hopper::mma_128<TOKENS>(tile, ring.w(), ring.a());
     };
     const auto add = [&](const float(&tile)[TOKENS / 2], int stage, float by_w) {
-        const float2 *const scale_a =
-            reinterpret_cast<const float2 *>(ring.scale + stage * shape::kScaleBytes) + lane % 4;
+        const uint32_t scale_a = ring.scale(stage) + (uint32_t)(lane % 4 * 8);
 #pragma unroll
         for (int g = 0; g < TOKENS / 8; ++g) {
-            const float2 by_a = scale_a[4 * g];
+            const float2 by_a = hopper::load_shared2(scale_a + 32 * g);
             const float even = by_a.x * by_w, odd = by_a.y * by_w;
             sum[4 * g] = fmaf(tile[4 * g], even, sum[4 * g]);
             sum[4 * g + 1] = fmaf(tile[4 * g + 1], odd, sum[4 * g + 1]);
@@ -90,7 +88,7 @@ __device__ __forceinline__ void multiply_tiles(tokens_ring<ROWS, TOKENS> &ring, 
         }
         __syncwarp(); /* all lanes have read the scales */
         if (lane == 0) {
-            hopper::barrier_arrive(&ring.empty[stage]);
+            hopper::barrier_arrive(ring.empty(stage));
         }
     };
     const auto scale_of = [&](int t) { return t < mine.last ? __ldg(scale_w + t) : 0.0f; };
@@ -243,7 +241,8 @@ __global__ void __launch_bounds__(tokens_shape<ROWS, TOKENS>::kThreads, 1)
             asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(shape::kRegisters));
         }
         float sum[TOKENS / 2] = {};
-        multiply_tiles(ring, mine, p, warp / 4 * 64, lane, sum);
+        const int row0 = warp / 4 * 64;
+        multiply_tiles(tokens_reader<ROWS, TOKENS>(memory, 0, row0), mine, p, row0, lane, sum);
         hopper::meet(1, kWarps * 32); /* all groups are through with the ring: the partial result takes its place */
         float *const partial = reinterpret_cast<float *>(memory);
         leave_partial<ROWS, TOKENS>(partial, sum, warp * 16 + lane / 4, lane);

@@ -1,7 +1,6 @@
 /* Owns the block-FP8 kernel for many tokens: A * W^T, persistent, TOKENS by WIDTH weight rows a tile, CTAs in pairs
  * that share an operand. */
 #include "kernels/cuda/block_fp8_parts.cuh"
-#include "kernels/cuda/hopper.cuh"
 
 #pragma nv_diag_suppress 177 /* what only the sm_90a kernels call is unused in the pass for sm_80 */
 
@@ -25,6 +24,7 @@ template <int TOKENS, int WIDTH> struct wide_shape {
     static constexpr int kStep = WIDTH % 128 == 0 ? 128 : 64;
     static constexpr int kLatest = kBlock - kStep;
     static constexpr int kBlocks = (WIDTH + kLatest + kBlock - 1) / kBlock; /* of scales that a tile touches, at most */
+    static constexpr bool kHalves = TOKENS == 128 && WIDTH == 128; /* of a k tile's columns, multiplied one by one */
     static_assert(WIDTH % kStaged == 0 && kBytes <= kSharedMax, "shared memory of one CTA");
 };
 
@@ -128,6 +128,7 @@ __device__ __forceinline__ void store_results(const CUtensorMap *map, const prob
 }
 
 template <int TOKENS, int WIDTH> using wide_ring = tile_ring<wide_shape<TOKENS, WIDTH>>;
+template <int TOKENS, int WIDTH> using wide_reader = tile_reader<wide_shape<TOKENS, WIDTH>>;
 
 /* One CTA's share of the product: of `units` pairs of tiles every `stride`th, beginning with the CTA's own number. */
 struct wide_share {
@@ -160,22 +161,20 @@ __device__ __forceinline__ void load_units(wide_ring<TOKENS, WIDTH> &ring, const
     }
 }
 
-/* One k tile: sum += scale_a * scale_w * (A * W^T), by a warpgroup for its kSubs tiles of 64 tokens. `row0` is a
+/* One k tile: sum += scale_a * scale_w * (A * W^T), by a warpgroup for its kSubs tiles of 64 tokens. `row` is a
  * thread's first row of the CTA's tokens, `offset` where in a block of 128 columns the tile begins. */
 template <int TOKENS, int WIDTH>
-__device__ __forceinline__ void multiply_tile(const wide_ring<TOKENS, WIDTH> &ring,
-                                              const float (&by_w)[wide_shape<TOKENS, WIDTH>::kBlocks], int group,
-                                              int row0, int offset, int lane,
+__device__ __forceinline__ void multiply_tile(const wide_reader<TOKENS, WIDTH> &ring,
+                                              const float (&by_w)[wide_shape<TOKENS, WIDTH>::kBlocks], int row,
+                                              int offset, int lane,
                                               float (&sum)[wide_shape<TOKENS, WIDTH>::kSubs][WIDTH / 2])
 {
     using shape = wide_shape<TOKENS, WIDTH>;
-    const uint64_t a = hopper::operand(ring.a + ring.stage * shape::kABytes + group * (TOKENS / 2) * kBlock);
-    const uint64_t w = hopper::operand(ring.w + ring.stage * shape::kWBytes);
+    const uint32_t a = ring.a(), w = ring.w(), scale_a = ring.scale(ring.stage) + (uint32_t)(row * 4);
 #pragma unroll
     for (int sub = 0; sub < shape::kSubs; ++sub) {
-        const float *const scale_a =
-            reinterpret_cast<const float *>(ring.scale + ring.stage * shape::kScaleBytes) + row0 + 64 * sub + lane / 4;
-        const float low = scale_a[0], high = scale_a[8];
+        const float low = hopper::load_shared(scale_a + 256 * sub),
+                    high = hopper::load_shared(scale_a + 256 * sub + 32);
         wide_scales<shape> scales;
 #pragma unroll
         for (int b = 0; b < shape::kBlocks; ++b) {
@@ -188,11 +187,11 @@ __device__ __forceinline__ void multiply_tile(const wide_ring<TOKENS, WIDTH> &ri
         const auto release = [&] {
             __syncwarp(); /* all lanes have read the scales */
             if (lane < 2) {
-                hopper::barrier_arrive(&ring.empty[ring.stage], (uint32_t)lane);
+                hopper::barrier_arrive(ring.empty(ring.stage), (uint32_t)lane);
             }
         };
-        if constexpr (shape::kSubs == 1) {
-            /* In two halves, so that one is added up while the tensor cores are at the other. */
+        if constexpr (shape::kHalves) {
+            /* So that one is added up while the tensor cores are at the other. */
             constexpr int kHalf = WIDTH / 2;
             float left[kHalf / 2], right[kHalf / 2];
             hopper::mma_128<kHalf>(left, a, w);
@@ -216,12 +215,12 @@ __device__ __forceinline__ void multiply_tile(const wide_ring<TOKENS, WIDTH> &ri
 
 /* The role of the warps that multiply: unit by unit, k tile by k tile, then the results. */
 template <int TOKENS, int WIDTH, typename T>
-__device__ __forceinline__ void multiply_units(wide_ring<TOKENS, WIDTH> &ring, const wide_schedule &schedule,
-                                               const wide_share &mine, const problem &p, const CUtensorMap *map_d,
-                                               uint8_t *staged, int warp, int lane)
+__device__ __forceinline__ void multiply_units(const wide_schedule &schedule, const wide_share &mine, const problem &p,
+                                               const CUtensorMap *map_d, uint8_t *staged, int warp, int lane)
 {
     using shape = wide_shape<TOKENS, WIDTH>;
     const int group = warp / 4, row0 = group * (TOKENS / 2) + warp % 4 * 16, last_block = (p.n - 1) / kBlock;
+    wide_reader<TOKENS, WIDTH> ring(staged + shape::kStagedBytes, group * (TOKENS / 2), 0);
     /* A lane holds the weights' scales of one k tile out of 32, and already fetches those of one out of the next 32. */
     float held_w[shape::kBlocks], ahead_w[shape::kBlocks];
     const auto fetch_w = [&](int n0, int t) {
@@ -239,22 +238,24 @@ __device__ __forceinline__ void multiply_units(wide_ring<TOKENS, WIDTH> &ring, c
         const int offset = n0 % kBlock;
         schedule.at(min(unit + mine.stride, mine.units - 1), mine.rank, next_m0, next_n0, TOKENS, WIDTH);
         float sum[shape::kSubs][WIDTH / 2] = {};
-        for (int t = 0; t < mine.tiles; ++t) {
-            if (t % 32 == 0) {
-#pragma unroll
-                for (int b = 0; b < shape::kBlocks; ++b) {
-                    held_w[b] = ahead_w[b];
-                }
-                fetch_w(t + 32 < mine.tiles ? n0 : next_n0, t + 32 < mine.tiles ? t + 32 : 0);
-            }
-            hopper::barrier_wait(&ring.full[ring.stage], ring.phase);
-            float by_w[shape::kBlocks];
+        for (int t0 = 0; t0 < mine.tiles; t0 += 32) {
 #pragma unroll
             for (int b = 0; b < shape::kBlocks; ++b) {
-                by_w[b] = __shfl_sync(0xFFFFFFFFu, held_w[b], t % 32);
+                held_w[b] = ahead_w[b];
             }
-            multiply_tile(ring, by_w, group, row0, offset, lane, sum);
-            ring.step();
+            fetch_w(t0 + 32 < mine.tiles ? n0 : next_n0, t0 + 32 < mine.tiles ? t0 + 32 : 0);
+            const int count = min(32, mine.tiles - t0);
+#pragma unroll 4
+            for (int t = 0; t < count; ++t) {
+                ring.wait();
+                float by_w[shape::kBlocks];
+#pragma unroll
+                for (int b = 0; b < shape::kBlocks; ++b) {
+                    by_w[b] = __shfl_sync(0xFFFFFFFFu, held_w[b], t);
+                }
+                multiply_tile<TOKENS, WIDTH>(ring, by_w, row0 + lane / 4, offset, lane, sum);
+                ring.step();
+            }
         }
 #pragma unroll
         for (int sub = 0; sub < shape::kSubs; ++sub) {
@@ -301,7 +302,7 @@ __global__ void __launch_bounds__(384, 1)
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        multiply_units<TOKENS, WIDTH, T>(ring, schedule, mine, p, &map_d, staged, warp, lane);
+        multiply_units<TOKENS, WIDTH, T>(schedule, mine, p, &map_d, staged, warp, lane);
     }
     hopper::cluster_meet(); /* the neighbour may still arrive on these barriers */
 #else

@@ -41,13 +41,18 @@ __device__ __forceinline__ void barrier_arrive(uint64_t *bar)
 }
 
 /* Arrives on the same barrier of CTA `rank` of the cluster. */
-__device__ __forceinline__ void barrier_arrive(uint64_t *bar, uint32_t rank)
+__device__ __forceinline__ void barrier_arrive(uint32_t bar, uint32_t rank)
 {
     asm volatile("{\n.reg .b32 remote;\n"
                  "mapa.shared::cluster.u32 remote, %0, %1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(bar)),
+                 "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(bar),
                  "r"(rank)
                  : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(uint64_t *bar, uint32_t rank)
+{
+    barrier_arrive(shared_address(bar), rank);
 }
 
 __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t phase)
@@ -119,6 +124,20 @@ __device__ __forceinline__ uint32_t cluster_id()
     uint32_t id;
     asm("mov.u32 %0, %%clusterid.x;" : "=r"(id));
     return id;
+}
+
+__device__ __forceinline__ float load_shared(uint32_t at)
+{
+    float v;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ float2 load_shared2(uint32_t at)
+{
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
+    return v;
 }
 
 __device__ __forceinline__ float4 load_remote(const float *p, uint32_t rank)
@@ -250,11 +269,20 @@ __device__ __forceinline__ void store_matrices(void *row, uint32_t v0, uint32_t 
 }
 
 /* The descriptor of an operand in shared memory: rows of 128 bytes along K, 128-byte swizzle, groups of eight rows 1024
- * bytes apart. */
+ * bytes apart. Its low word alone tells one such operand from another; 16 bytes on are 1 more. */
+__device__ __forceinline__ uint32_t operand_low(uint32_t address)
+{
+    return (address & 0x3FFFF) >> 4 | 1u << 16;
+}
+
+__device__ __forceinline__ uint64_t operand_of_low(uint32_t low)
+{
+    return (uint64_t)(1024 >> 4 | 1u << 30) << 32 | low;
+}
+
 __device__ __forceinline__ uint64_t operand(const void *p)
 {
-    const uint64_t address = (shared_address(p) & 0x3FFFF) >> 4;
-    return address | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+    return operand_of_low(operand_low(shared_address(p)));
 }
 
 /* The same bytes read down their rows, as B[k][n] with n contiguous. A tile of ROWS rows has 64 of n, the next tile the
@@ -407,14 +435,15 @@ __device__ __forceinline__ void mma_values(float (&d)[64], const uint32_t *a, ui
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-/* One tile of 128 along K: four steps of 32, the descriptors moving 32 bytes each. mma_wait brings the result. */
-template <int N> __device__ __forceinline__ void mma_128(float (&d)[N / 2], uint64_t a, uint64_t b)
+/* One tile of 128 along K: four steps of 32, the operands, given by operand_low, moving 32 bytes each. mma_wait brings
+ * the result. */
+template <int N> __device__ __forceinline__ void mma_128(float (&d)[N / 2], uint32_t a, uint32_t b)
 {
     hold(d);
     mma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-        mma<N>(d, a + 2 * step, b + 2 * step, step != 0);
+        mma<N>(d, operand_of_low(a + 2 * step), operand_of_low(b + 2 * step), step != 0);
     }
     mma_commit();
 }

@@ -202,13 +202,6 @@ __device__ __forceinline__ uint16_t load_scale(uint32_t at)
     return x;
 }
 
-__device__ __forceinline__ float2 load_pair(uint32_t at)
-{
-    float2 x;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
-    return x;
-}
-
 /* Multiplies one step, whose stage lies at `from`, for this warp's columns. ldmatrix gives lane c of a column the
  * c-th word of its 16 bytes, which has rows 2c, 2c + 1 and those 8, 16, 24 further on, as a fragment has them.
  * Without groups all products add up in `part`. With groups, raw products begin with the tokens' sums, which are
@@ -242,7 +235,7 @@ __device__ __forceinline__ void multiply_step(sums_of<kTokens> &c, sums_of<kToke
                 hopper::barrier_wait(summed, phase);
 #pragma unroll
                 for (int h = 0; h < kTokens / 8; ++h) {
-                    eights[h] = load_pair(sums + (uint32_t)(h * 8 + lane % 4 * 2) * 4);
+                    eights[h] = hopper::load_shared2(sums + (uint32_t)(h * 8 + lane % 4 * 2) * 4);
                 }
             }
         }
@@ -323,7 +316,8 @@ __device__ __forceinline__ void finish(sums_of<kTokens> &c, const tsr_weight_onl
     for (int h = 0; h < kTokens / 8; ++h) {
         float2 eights = {};
         if constexpr (kRaw && kGroup == 0) {
-            eights = load_pair(hopper::shared_address(shared) + kSumsAt + (uint32_t)(h * 8 + lane % 4 * 2) * 4);
+            eights =
+                hopper::load_shared2(hopper::shared_address(shared) + kSumsAt + (uint32_t)(h * 8 + lane % 4 * 2) * 4);
         }
         constexpr float kUnit = kRaw ? 0x1p24f : 1;
         const int pair = h * 4 + lane % 4, place = pair * by.inverse >> 8, to = pair - place * by.splits;
