@@ -9,6 +9,7 @@ import collections
 import json
 import os
 import pathlib
+import re
 import struct
 import sys
 
@@ -316,7 +317,8 @@ def one_line(stderr, single):
     return told.startswith("tessera: ") and told.count("\n") == 1 and told.endswith("\n")
 
 
-def check_refused(checks, tool, case, single=None):
+def check_refused(checks, options, case, single=None):
+    tool = options.tessera
     name = case.name if single is None else f"{case.name}, as a single file"
     with harness.temporary_directory() as place:
         source = build(place, case)
@@ -330,15 +332,45 @@ def check_refused(checks, tool, case, single=None):
             checks.check(f"{name}: names {word}", word in stderr, repr(stderr))
         checks.check(f"{name}: no config.json", not os.path.exists(os.path.join(target, "config.json")))
         check_inspected(checks, tool, name, subject, case.expect)
-        check_jobs(checks, tool, name, subject, place, single)
+        check_jobs(checks, options, name, subject, place, single)
 
 
-def check_jobs(checks, tool, name, subject, place, single):
+def run_each(tool, subject, place):
+    """Every conversion in a process of its own: exit code and stderr of each."""
+    for number, job in enumerate(jobs.JOBS):
+        code, _, stderr = harness.run(tool, [*jobs.words(job.command, subject, output(place, number)), "--quiet"], cpu=60)
+        yield code, stderr
+
+
+def run_batch(tool, subject, place):
+    """The same of one process: a batch, each of whose jobs is planned and carried out alone, and says its name first."""
+    listed, told = os.path.join(place, "jobs.jsonl"), os.path.join(place, "told.json")
+    with open(listed, "w") as file:
+        for number, job in enumerate(jobs.JOBS):
+            print(json.dumps({"name": f"job{number}", "args": jobs.words(job.command, subject, output(place, number))}), file=file)
+    batch_code, _, stderr = harness.run(tool, ["batch", listed, "--keep-going", "--apart", "--json", told, "--quiet"], cpu=60)
+    said, last = collections.defaultdict(str), None
+    for line in stderr.splitlines(True):
+        speaker = re.match(r"tessera: (job\d+): ", line)
+        last = speaker[1] if speaker else last  # a second line of a message belongs to who began it
+        said[last] += line.replace(f"{last}: ", "", 1) if speaker else line
+    if batch_code not in (1, 2, 3) or None in said:
+        raise RuntimeError(f"the batch of all conversions: exit code {batch_code}: {stderr}")
+    with open(told) as file:
+        for ended in json.load(file)["jobs"]:
+            yield ended["code"], said[ended["name"]]
+
+
+def output(place, number):
+    return os.path.join(place, f"job{number}")
+
+
+def check_jobs(checks, options, name, subject, place, single):
     """No conversion makes anything of it: refused for what is broken, or for not being what the target needs; only
     those that move bytes without a look carry a value over as it is."""
-    for number, job in enumerate(jobs.JOBS):
-        target = os.path.join(place, f"job{number}")
-        code, _, stderr = harness.run(tool, jobs.words(job.command, subject, target) + ["--quiet"], cpu=60)
+    ended = list((run_batch if options.batch else run_each)(options.tessera, subject, place))
+    checks.check(f"{name}: every job ends", len(ended) == len(jobs.JOBS), len(ended))
+    for number, (job, (code, stderr)) in enumerate(zip(jobs.JOBS, ended)):
         what = f"{name}, {job.name}"
         if code == 0 and name.startswith(READABLE):
             checks.check(f"{what}: silent", without_notices(stderr) == "", repr(stderr))
@@ -347,7 +379,7 @@ def check_jobs(checks, tool, name, subject, place, single):
         kept = code == 1 and name.startswith(READABLE) and "nothing to quantize" in stderr
         checks.check(f"{what}: exit code", code in (2, 3) or kept, f"exit code {code}: {stderr}")
         checks.check(f"{what}: one line", one_line(stderr, single), repr(stderr))
-        left = [path for path in pathlib.Path(target).rglob("*") if path.suffix in (".safetensors", ".zst", ".json")]
+        left = [path for path in pathlib.Path(output(place, number)).rglob("*") if path.suffix in (".safetensors", ".zst", ".json")]
         checks.check(f"{what}: nothing looks like a model", not left, str(left))
 
 
@@ -392,17 +424,18 @@ def check_accepted(checks, tool, case):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tessera", required=True, metavar="PATH", help="the tool under test")
+    parser.add_argument("--batch", action="store_true", help="all conversions of an input in one process: for a tool that starts slowly")
     options = parser.parse_args()
-    tool = os.path.abspath(options.tessera)
+    options.tessera = os.path.abspath(options.tessera)
     checks = harness.Checks()
     for name, content, expect in BROKEN_FILES:
         case = Case(name, {SHARD: content, "config.json": CONFIG}, (SHARD, *expect))
-        check_refused(checks, tool, case)
-        check_refused(checks, tool, case, single=SHARD)
+        check_refused(checks, options, case)
+        check_refused(checks, options, case, single=SHARD)
     for case in BROKEN_DIRECTORIES:
-        check_refused(checks, tool, case)
+        check_refused(checks, options, case)
     for case in VALID:
-        check_accepted(checks, tool, case)
+        check_accepted(checks, options.tessera, case)
     checks.finish()
 
 
