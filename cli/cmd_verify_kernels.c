@@ -13,7 +13,7 @@
 enum { MAX_TOKENS = 1 << 20 };
 
 typedef struct arguments {
-    const char *max_kernel_error, *max_kernel_rms, *min_sqnr;
+    const char *max_kernel_error, *max_kernel_rms, *max_kernel_bias, *min_sqnr;
     tsr_list tensors;
     tsr_device_options device;
     int out, scaling;
@@ -114,7 +114,9 @@ static void list_options(arguments *a, tsr_verify_kernels *v, tsr_option *option
         {"--max-kernel-error", TSR_OPT_TEXT, &a->max_kernel_error, "X",
          "largest error of a kernel, over the most that its accumulation can cause (1)"},
         {"--max-kernel-rms", TSR_OPT_TEXT, &a->max_kernel_rms, "X",
-         "RMS error of a kernel, over the expected RMS of its accumulation (2)"},
+         "RMS error of a kernel, over the expected RMS of its accumulation (2); of results in 16 bits 3/4 of it"},
+        {"--max-kernel-bias", TSR_OPT_TEXT, &a->max_kernel_bias, "X",
+         "mean error of a kernel, with its sign, in standard errors (6)"},
         {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB",
          "smallest SQNR that quantization leaves (gemm: 27, of activations alone 30; of MXFP8 26 and 29, of 4 bits 9; "
          "else "
@@ -192,6 +194,7 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_verify_kernels 
                         MAX_TOKENS);
     TSR_TRY(tsr_parse_number("--max-kernel-error", a->max_kernel_error, &limits->max_kernel_error, err));
     TSR_TRY(tsr_parse_number("--max-kernel-rms", a->max_kernel_rms, &limits->max_kernel_rms, err));
+    TSR_TRY(tsr_parse_number("--max-kernel-bias", a->max_kernel_bias, &limits->max_kernel_bias, err));
     TSR_TRY(tsr_parse_number("--min-sqnr", a->min_sqnr, &limits->min_sqnr, err));
     v->options.globs = a->tensors.items;
     v->options.n_globs = a->tensors.count;

@@ -20,6 +20,8 @@ static void judgement_json(tsr_text *t, const tsr_judgement *j)
     tsr_json_member_string(t, "max_abs_error_at", j->worst_at);
     tsr_json_member_number(t, "of_bound", j->of_bound >= 0 ? j->of_bound : NAN);
     tsr_json_member_number(t, "of_expected_rms", j->of_expected >= 0 ? j->of_expected : NAN);
+    if (j->bias.known)
+        tsr_json_member_number(t, "bias_sigmas", j->bias.sigmas);
     if (j->seconds > 0)
         tsr_json_member_number(t, "kernel_seconds", j->seconds);
     if (j->choices > 0)

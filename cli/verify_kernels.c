@@ -136,6 +136,7 @@ static void write_json(tsr_text *t, const void *verification)
     tsr_json_begin_object(t, true);
     tsr_json_member_number(t, "max_kernel_error", v->options.limits.max_kernel_error);
     tsr_json_member_number(t, "max_kernel_rms", v->options.limits.max_kernel_rms);
+    tsr_json_member_number(t, "max_kernel_bias", v->options.limits.max_kernel_bias);
     tsr_json_member_number(t, "min_sqnr_db", v->options.limits.min_sqnr);
     tsr_json_end_object(t);
     tsr_evidence_json(t, e);

@@ -17,7 +17,10 @@ struct verdict {
     unsigned long long beyond; /* elements beyond the bound, or never written */
     double worst;              /* error over bound */
     double error, exact;       /* sums of squares */
-    int64_t row, column;       /* one of those beyond */
+    double rms;                /* sum of squared errors, each over its expected square v */
+    double lean, weight; /* sums of error * exact / v and of exact^2 / v: how far results are too large or small */
+    unsigned long long judged;
+    int64_t row, column; /* one of those beyond */
 };
 
 __device__ static double decode(uint8_t code)
@@ -32,6 +35,17 @@ __device__ static double value_of(const void *d, int64_t at, tsr_gemm_out out)
                                   : (double)__half2float(static_cast<const __half *>(d)[at]);
 }
 
+__device__ static double square(double x)
+{
+    return x * x;
+}
+
+/* The power of two at or below x >= 0. */
+__device__ static double binade(double x)
+{
+    return x > 0 ? ldexp(1.0, ilogb(x)) : 0;
+}
+
 /* One warp an element of the sample: rows 0, row_step, ...; the bound is the one of block_fp8_gemm.h. */
 __global__ void judge(const tsr_block_fp8_gemm g, int64_t row_step, int64_t column_step, verdict *v)
 {
@@ -41,10 +55,10 @@ __global__ void judge(const tsr_block_fp8_gemm g, int64_t row_step, int64_t colu
     for (int64_t e = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; e < rows * columns;
          e += (int64_t)gridDim.x * blockDim.x / 32) {
         const int64_t i = e / columns * row_step, j = e % columns * column_step;
-        double exact = 0, bound = 0, mass = 0;
+        double exact = 0, bound = 0, mass = 0, variance = 0;
         for (int64_t t = 0; t < tiles; ++t) {
             const double scale = (double)g.scale_a[t * g.ld_scale_a + i] * (double)g.scale_w[j / 128 * tiles + t];
-            double tile = 0, slack = 0;
+            double tile = 0, slack = 0, lost = 0;
             for (int step = 0; step < 4; ++step) {
                 const int64_t x = t * 128 + step * 32 + lane;
                 const double product = x < g.k ? decode(g.a[i * g.lda + x]) * decode(g.w[j * g.ldw + x]) : 0;
@@ -55,23 +69,32 @@ __global__ void judge(const tsr_block_fp8_gemm g, int64_t row_step, int64_t colu
                     largest = fmax(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, distance));
                 }
                 slack += 33 * 0x1p-13 * 1.01 * fmax(fabs(tile), largest);
+                lost += 33 / 3.0 * square(0x1p-13 * binade(fmax(fabs(tile), largest)));
                 tile += sum;
                 mass += fabs(scale) * absolute;
             }
             exact += scale * tile;
             bound += fabs(scale) * slack;
+            variance += scale * scale * lost;
         }
         bound += 3.0 * (double)(tiles + 2) * 0x1p-24 * mass;
         const double half_ulp = g.out == TSR_GEMM_BF16 ? 0x1p-8 : g.out == TSR_GEMM_F16 ? 0x1p-11 : 0x1p-24;
+        variance += square(fmax(binade(fabs(exact)) * half_ulp, g.out == TSR_GEMM_F16 ? 0x1p-25 : 0)) / 3;
         bound += (fabs(exact) + bound) * half_ulp + (g.out == TSR_GEMM_F16 ? 0x1p-25 : 0x1p-133);
         if (lane == 0) {
-            const double error = fabs(value_of(g.d, i * g.ldd + j, g.out) - exact);
+            const double off = value_of(g.d, i * g.ldd + j, g.out) - exact, error = fabs(off);
             if (!(error <= bound)) {
                 atomicAdd(&v->beyond, 1ull);
                 v->row = i, v->column = j;
             }
             atomicAdd(&v->error, error * error);
             atomicAdd(&v->exact, exact * exact);
+            if (variance > 0) {
+                atomicAdd(&v->rms, error * error / variance);
+                atomicAdd(&v->lean, off * exact / variance);
+                atomicAdd(&v->weight, exact * exact / variance);
+                atomicAdd(&v->judged, 1ull);
+            }
             atomicMax(reinterpret_cast<unsigned long long *>(&v->worst),
                       (unsigned long long)__double_as_longlong(error / bound));
         }
@@ -108,6 +131,16 @@ static int64_t up(int64_t x, int64_t to)
 }
 
 static uint64_t seed = 20261121;
+
+/* Whether errors are no larger in the mean than roundings are, and lean to no side by more than a truncated sum does: 2^-12
+ * of a value, and 6 standard errors (verify/evidence/kernel_tally.h). No single element shows a result that is truncated
+ * or 0.1 % too large. */
+static bool as_expected(const verdict *v, tsr_gemm_out out)
+{
+    enum { ENOUGH = 256 };
+    const double rms = sqrt(v->rms / (double)v->judged), limit = out == TSR_GEMM_F32 ? 2 : 1.5;
+    return v->judged < ENOUGH || (rms <= limit && fabs(v->lean) <= 0x1p-12 * v->weight + 6 * sqrt(v->weight));
+}
 
 /* `configs` ends with TSR_GEMM_AUTO, which is checked too. `pad`: extra elements in every row. */
 static void check_shape(int64_t m, int64_t n, int64_t k, int64_t pad, const tsr_gemm_config *configs)
@@ -146,16 +179,18 @@ static void check_shape(int64_t m, int64_t n, int64_t k, int64_t pad, const tsr_
             CHECK(cudaGetLastError());
             CHECK(cudaMemcpy(&found, on_device, sizeof found, cudaMemcpyDeviceToHost));
             CHECK(cudaMemcpy(counts, counts_on_device, sizeof counts, cudaMemcpyDeviceToHost));
-            const bool fine = v->beyond == 0 && counts[0] == 0 && counts[1] == 0 && (v->exact > 0 || m * n * k == 1);
+            const bool fine = v->beyond == 0 && counts[0] == 0 && counts[1] == 0 && (v->exact > 0 || m * n * k == 1) &&
+                              as_expected(v, g.out);
             checks += 1;
             failures += !fine;
             if (!fine || (m * n * k > 1000000000 && out == TSR_GEMM_BF16)) {
                 printf("%s %5lld x %5lld x %5lld pad %lld kind %d tile %d x %d cluster %d out %d: relative error %.2e, "
-                       "worst %.3f "
-                       "of the bound, %llu beyond (%lld, %lld), %llu unwritten, %llu differ\n",
+                       "worst %.3f of the bound, RMS %.3f of the expected, bias %.1e (%.1e), %llu beyond (%lld, %lld), "
+                       "%llu unwritten, %llu differ\n",
                        fine ? "ok    " : "FAILED", (long long)m, (long long)n, (long long)k, (long long)pad,
                        (int)config->kind, config->tokens, config->rows, config->cluster, out, sqrt(v->error / v->exact),
-                       v->worst, v->beyond, (long long)v->row, (long long)v->column, counts[0], counts[1]);
+                       v->worst, sqrt(v->rms / (double)v->judged), v->lean / v->weight, 1 / sqrt(v->weight), v->beyond,
+                       (long long)v->row, (long long)v->column, counts[0], counts[1]);
             }
         }
         if (config->kind == TSR_GEMM_AUTO) {

@@ -48,6 +48,19 @@ def test_stages_equal_those_of_float64(tmp_path, verify, options):
     assert all(j["relative_error"] < 2e-7 * 3 for j in found.values()), found
 
 
+def test_a_nan_of_the_checkpoint_is_no_kernels_fault(tmp_path, verify):
+    m = Model()
+    path = m.write(tmp_path / "m")
+    file, = path.glob("*.safetensors")
+    metadata, tensors = harness.read_safetensors(file)
+    name = next(n for n in tensors if n.endswith("kv_a_proj_with_mqa.weight"))
+    dtype, shape, data = tensors[name]
+    tensors[name] = (dtype, shape, b"\xff" * 4 + data[4:])
+    harness.write_safetensors(file, tensors, metadata)
+    judged, = verify(path).values()
+    assert judged["kind"] == "checkpoint" and f"{name} leaves nan in stage kv_a" in judged["fault"].replace("-nan", "nan")
+
+
 @pytest.mark.parametrize("fault, stage, words, options", [
     ("first", "q_rope", "wrong half", ()), ("halves", "q_rope", "pairs (i, i + rope / 2)", ()), ("mscale", "scores", "mscale", ()),
     ("norm", "latent", "norm is skipped", ()), ("heads", "attention", "heads are permuted: 2 of 4, head 1 holds head 2", ()),
@@ -68,7 +81,7 @@ def test_a_sound_layer_passes(tmp_path, verify, options):
     assert 0 < identity["relative_error"] < 1e-12
     kernels = [j for j in found.values() if j["kind"] == "kernel"]
     ranks = ("their heads", "W_v and W_o uncut, in FP32", "sum against uncut") if "--tp" in options else ()
-    assert len(kernels) == 2 + ("--fp8-cache" in options) + len(ranks)  # decode, prefill
+    assert len(kernels) == 4 + ("--fp8-cache" in options) + len(ranks)  # decode and prefill, with steep scores too
     assert all(any(end in j["what"] for j in kernels) for end in ranks)
     assert all(0 < j["of_bound"] < 1 for j in kernels)
     assert all(j["kernel_seconds"] for j in kernels if "uncut, in" not in j["what"])

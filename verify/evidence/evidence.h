@@ -20,9 +20,14 @@ typedef struct tsr_judgement {
     const char *what;    /* of kernel errors the kernel, with its arguments; else what was quantized */
     tsr_error_kind kind;
     tsr_metrics metrics;
-    char worst_at[64];        /* "token 3, output 1029": where the largest error is; empty when there is none */
-    double of_bound;          /* largest error / what the accumulation may do; negative: not judged by a bound */
-    double of_expected;       /* RMS of errors / what is to be expected of each; negative: not known */
+    char worst_at[64];  /* "token 3, output 1029": where the largest error is; empty when there is none */
+    double of_bound;    /* largest error / what the accumulation may do; negative: not judged by a bound */
+    double of_expected; /* RMS of errors / what is to be expected of each; negative: not known */
+    struct {
+        bool known;
+        double slope, offset; /* of the values; of what is to be expected of each: verify/evidence/kernel_tally.h */
+        double sigmas;        /* what is beyond a sound kernel's, in standard errors */
+    } bias;                   /* of a kernel's errors, which side they lean to */
     uint64_t choices, agreed; /* of a router or a head: how many, and how many alike; choices 0: none */
     struct {
         bool known;

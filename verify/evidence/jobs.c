@@ -26,7 +26,7 @@ typedef struct jobs {
 
 tsr_kernel_limits tsr_kernel_limits_defaults(void)
 {
-    return (tsr_kernel_limits){.max_kernel_error = 1, .max_kernel_rms = 2, .min_sqnr = NAN};
+    return (tsr_kernel_limits){.max_kernel_error = 1, .max_kernel_rms = 2, .max_kernel_bias = 6, .min_sqnr = NAN};
 }
 
 void tsr_lap(tsr_evidence *evidence, tsr_phase phase, double *since)

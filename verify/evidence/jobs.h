@@ -9,12 +9,16 @@
 
 typedef struct tsr_kernel_limits {
     double max_kernel_error; /* the largest error of an element over its bound */
-    double max_kernel_rms;   /* the RMS error over the expected one */
+    double max_kernel_rms;   /* the RMS error over the expected one; of results in 16 bits TSR_RMS_OF_NARROW of it */
+    double max_kernel_bias;  /* the mean error, with its sign, in standard errors */
     double min_sqnr;         /* dB, quantization error; NaN: the check's own default */
 } tsr_kernel_limits;
 
+/* Rounding to 16 bits is known better than what accumulates: results that are truncated are at 1.8 to 2. */
+#define TSR_RMS_OF_NARROW 0.75
+
 /* 1: the bound is what the accumulation can do at worst. 2: independent errors add up to the expected RMS within a few
- * per cent; twice that is another kind of error. */
+ * per cent; twice that is another kind of error. 6 standard errors: one false alarm in 5e8 judgements. */
 tsr_kernel_limits tsr_kernel_limits_defaults(void);
 
 /* The options of verify mla alone. */

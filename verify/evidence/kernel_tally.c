@@ -1,24 +1,60 @@
-/* Keeps the largest ratio of error to bound, and sums squares of errors over their expected squares. */
+/* Keeps the largest ratio of error to bound, sums of squares, and sums by row and by column. */
 #include "verify/evidence/kernel_tally.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
-tsr_kernel_tally tsr_kernel_tally_begin(const char *subject, const char *what, double seconds)
+/* Fewer elements have no mean to speak of, and the RMS of few roundings may well be 1.5 of the expected one. */
+enum { MIN_ELEMENTS = 64, MIN_NARROW = 256 };
+
+/* The share of an expected error that every result may be off to the same side. */
+static const double kOffset = 0.1;
+
+tsr_status tsr_kernel_tally_begin(tsr_kernel_tally *t, const tsr_tally_of *of, tsr_err *err)
 {
-    return (tsr_kernel_tally){
-        .judgement = {
-            .subject = subject, .what = what, .kind = TSR_ERROR_KERNEL, .of_expected = -1, .seconds = seconds}};
+    *t = (tsr_kernel_tally){.of = *of,
+                            .judgement = {.subject = of->subject,
+                                          .what = of->what,
+                                          .kind = TSR_ERROR_KERNEL,
+                                          .of_expected = -1,
+                                          .seconds = of->seconds}};
+    if (of->rows == 0)
+        return TSR_OK;
+    t->sums = calloc(of->rows + of->cols, sizeof *t->sums);
+    t->errors = malloc(of->rows * of->cols * sizeof *t->errors);
+    if (t->sums != NULL && t->errors != NULL)
+        return TSR_OK;
+    free(t->sums);
+    free(t->errors);
+    return tsr_out_of_memory(err, "for judging a kernel");
 }
 
-void tsr_kernel_tally_count(tsr_kernel_tally *t, double error, double bound, double variance)
+static void add(tsr_bias_sums *s, double x, double e, double v)
 {
+    const double step = sqrt(v);
+    s->ex += e * x / v;
+    s->xx += x * x / v;
+    s->size += fabs(x) / step;
+    s->e += e / step;
+    s->n++;
+}
+
+void tsr_kernel_tally_count(tsr_kernel_tally *t, size_t row, size_t col, double exact, double got, double bound,
+                            double variance)
+{
+    const double error = got - exact, size = fabs(error);
     if (isnan(error))
         t->judgement.of_bound = INFINITY;
-    else if (error > 0)
-        t->judgement.of_bound = fmax(t->judgement.of_bound, bound > 0 ? error / bound : INFINITY);
+    else if (size > 0)
+        t->judgement.of_bound = fmax(t->judgement.of_bound, bound > 0 ? size / bound : INFINITY);
     t->sum += variance > 0 ? error * error / variance : 0;
     t->n += variance > 0;
+    if (!(variance > 0) || !isfinite(error) || t->of.rows == 0)
+        return;
+    add(&t->sums[row], exact, error, variance);
+    add(&t->sums[t->of.rows + col], exact, error, variance);
+    t->errors[t->n_errors++] = (tsr_bias_error){size, fabs(exact) / sqrt(variance)};
 }
 
 static double rms_of_expected(const tsr_kernel_tally *t)
@@ -26,15 +62,112 @@ static double rms_of_expected(const tsr_kernel_tally *t)
     return t->n > 0 ? sqrt(t->sum / (double)t->n) : -1;
 }
 
+/* ---- bias ---- */
+
+static tsr_bias_sums sum_all(const tsr_bias_sums *s, size_t n)
+{
+    tsr_bias_sums all = {0};
+    for (size_t i = 0; i < n; i++) {
+        all.ex += s[i].ex;
+        all.xx += s[i].xx;
+        all.e += s[i].e;
+        all.n += s[i].n;
+    }
+    return all;
+}
+
+/* Squares of the standard errors of a slope's and an offset's sums. */
+typedef struct spread {
+    double slope, offset;
+} spread;
+
+static void widen(spread *s, spread by)
+{
+    s->slope = fmax(s->slope, by.slope);
+    s->offset = fmax(s->offset, by.offset);
+}
+
+/* How the sums of n rows or columns scatter around their mean; with `as_one`, as if each had one error only. */
+static spread scatter(const tsr_bias_sums *s, size_t n, const tsr_bias_sums *all, bool as_one)
+{
+    const double slope = all->ex / all->xx, offset = all->e / (double)all->n;
+    spread found = {0, 0};
+    for (size_t i = 0; i < n; i++) {
+        const double count = (double)s[i].n;
+        const double of_slope = as_one ? s[i].size : s[i].ex - slope * s[i].xx;
+        const double of_offset = as_one ? count : s[i].e - offset * count;
+        found.slope += of_slope * of_slope;
+        found.offset += of_offset * of_offset;
+    }
+    const double known = as_one || n < 2 ? 1 : (double)n / (double)(n - 1);
+    return (spread){found.slope * known, found.offset * known};
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = ((const tsr_bias_error *)a)->size, y = ((const tsr_bias_error *)b)->size;
+    return (x > y) - (x < y);
+}
+
+/* As if errors were independent, but for equal ones, which are one: they differ by the roundings of doubles at most. */
+static spread of_errors(tsr_bias_error *errors, size_t n, size_t *distinct)
+{
+    static const double kEqual = 1 + 1e-9;
+    spread found = {0, 0};
+    qsort(errors, n, sizeof *errors, by_size);
+    for (size_t i = 0, end; i < n; i = end) {
+        double weight = errors[i].weight;
+        for (end = i + 1; errors[i].size > 0 && end < n && errors[end].size < errors[end - 1].size * kEqual; end++)
+            weight += errors[end].weight;
+        *distinct += errors[i].size > 0;
+        found.slope += weight * weight;
+        found.offset += (double)(end - i) * (double)(end - i);
+    }
+    return found;
+}
+
+static void find_bias(tsr_kernel_tally *t)
+{
+    const size_t rows = t->of.rows, cols = t->of.cols;
+    const tsr_bias_sums all = sum_all(t->sums, rows);
+    if (all.n < MIN_ELEMENTS || !(all.xx > 0))
+        return;
+    spread s = of_errors(t->errors, t->n_errors, &t->distinct);
+    widen(&s, scatter(t->sums, rows, &all, t->of.shared == TSR_SHARE_ROWS && rows < TSR_BIAS_CLUSTERS));
+    widen(&s, scatter(t->sums + rows, cols, &all, t->of.shared == TSR_SHARE_COLS && cols < TSR_BIAS_CLUSTERS));
+    const double slope = fabs(all.ex) - t->of.systematic * all.xx, offset = fabs(all.e) - kOffset * (double)all.n;
+    t->judgement.bias.known = true;
+    t->judgement.bias.slope = all.ex / all.xx;
+    t->judgement.bias.offset = all.e / (double)all.n;
+    t->judgement.bias.sigmas = fmax(0, fmax(slope / sqrt(s.slope), offset / sqrt(s.offset)));
+}
+
+static const char *tell_bias(const tsr_kernel_tally *t, char text[TSR_MAX_FAULT])
+{
+    snprintf(text, TSR_MAX_FAULT,
+             "its errors lean to one side: %+.3g of the values, %+.2f expected errors; %.3g standard errors",
+             t->judgement.bias.slope, t->judgement.bias.offset, t->judgement.bias.sigmas);
+    return text;
+}
+
+/* ---- the end ---- */
+
 tsr_status tsr_kernel_tally_end(tsr_kernel_tally *t, const tsr_kernel_limits *limits, const char *fault,
                                 const char *rms_fault, tsr_evidence *evidence, tsr_err *err)
 {
     tsr_judgement *const j = &t->judgement;
+    char text[TSR_MAX_FAULT];
     j->of_expected = rms_of_expected(t);
+    find_bias(t);
+    const bool narrow = t->of.narrow && t->distinct >= MIN_NARROW;
+    free(t->sums);
+    free(t->errors);
     if (j->fault == NULL && !(j->of_bound <= limits->max_kernel_error))
         j->fault = fault;
-    else if (j->fault == NULL && !(j->of_expected <= limits->max_kernel_rms))
+    else if (j->fault == NULL && !(j->of_expected <= limits->max_kernel_rms * (narrow ? TSR_RMS_OF_NARROW : 1)))
         j->fault = rms_fault;
+    else if (j->fault == NULL && j->bias.known && !(j->bias.sigmas <= limits->max_kernel_bias))
+        j->fault = tell_bias(t, text);
     return tsr_evidence_add(evidence, j, err);
 }
 

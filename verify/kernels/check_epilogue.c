@@ -17,6 +17,9 @@ enum { MAX_K = 65793 /* the longest sum of int8 products that cannot overflow in
 /* With fewer codes in use than this, four of the eight bits are wasted: no calibration is that far off. */
 static const int kMinCodes = 16;
 
+/* The bias of sound results: FP32 rounds to nearest, which leaves none; this is no more than room for doubles. */
+static const double kSlope = 0x1p-20;
+
 /* One epilogue with its kinds of scales. */
 typedef struct variant {
     const char *name;
@@ -140,11 +143,22 @@ static tsr_status judge_quantization(tsr_epilogue_operands *o, unsigned quantiza
 static tsr_status judge_epilogue(tsr_epilogue_operands *o, const tsr_int8_gemm_args *args, const tsr_quantized *q,
                                  tsr_out out, const char *name, tsr_err *err)
 {
-    tsr_kernel_tally t = tsr_kernel_tally_begin(o->name, name, 0);
+    const tsr_tally_of of = {.subject = o->name,
+                             .what = name,
+                             .rows = o->m,
+                             .cols = o->n,
+                             .narrow = out != TSR_OUT_F32,
+                             .systematic = kSlope};
+    tsr_kernel_tally t;
     double *const exact = malloc(2 * o->m * o->n * sizeof *exact + 64);
     if (exact == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the results of '%s'", o->name);
     double *const y = exact + o->m * o->n;
+    const tsr_status status = tsr_kernel_tally_begin(&t, &of, err);
+    if (status != TSR_OK) {
+        free(exact);
+        return status;
+    }
     for (size_t at = 0; at < o->m * o->n; at++) {
         const double part = scaled_sum(o, q, at / o->n, at % o->n, args->one_scale_w);
         const double bias = args->bias == NULL ? 0 : (double)args->bias[at % o->n];
@@ -155,7 +169,8 @@ static tsr_status judge_epilogue(tsr_epilogue_operands *o, const tsr_int8_gemm_a
         if (!isfinite(y[at]) &&
             tsr_may_overflow(out, fabs(part) + fabs(bias) + 5 * fp32, fabs(part) / (double)q->scales[at / o->n]))
             y[at] = exact[at] = part;
-        tsr_kernel_tally_count(&t, fabs(y[at] - exact[at]), 5 * fp32 + half, half * half / 3 + 5 * fp32 * fp32);
+        tsr_kernel_tally_count(&t, at / o->n, at % o->n, exact[at], y[at], 5 * fp32 + half,
+                               half * half / 3 + 5 * fp32 * fp32);
     }
     tsr_judge(&t.judgement, exact, y, o->m, o->n, NULL, &o->columns);
     free(exact);

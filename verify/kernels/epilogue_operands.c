@@ -39,13 +39,12 @@ static tsr_status shape_operands(tsr_epilogue_operands *o, tsr_err *err)
     o->with_adj = take(o, o->n, sizeof *o->with_adj);
     o->stated_with_adj = take(o, o->n, sizeof *o->stated_with_adj);
     o->row_sums = take(o, o->n, sizeof *o->row_sums);
-    o->azp_sums = take(o, o->n, sizeof *o->azp_sums);
     o->x2 = take(o, o->m, sizeof *o->x2);
     o->w2 = take(o, o->n, sizeof *o->w2);
     o->original = take(o, o->m * o->n, sizeof *o->original);
     bool whole = o->x2 != NULL && o->w2 != NULL && o->x != NULL && o->w != NULL && o->scale_w != NULL &&
                  o->bias != NULL && o->azp_adj != NULL && o->with_adj != NULL && o->stated_with_adj != NULL &&
-                 o->row_sums != NULL && o->azp_sums != NULL && o->original != NULL;
+                 o->row_sums != NULL && o->original != NULL;
     for (size_t i = 0; i < TSR_QUANTIZATIONS; i++) {
         tsr_quantized *const q = &o->q[i];
         q->codes = take(o, o->m * o->k, 1);
@@ -288,57 +287,112 @@ static tsr_status get_bias(tsr_epilogue_operands *o, tsr_err *err)
     return TSR_OK;
 }
 
-/* Reads the sums `name` from the file beside the checkpoint, and judges them against `right`, which `meaning`
- * describes. Where there are none, takes `right`. Wrong sums are clamped so that products stay within int32. */
-static tsr_status get_sums(tsr_epilogue_operands *o, const char *name, const char *what, const char *meaning,
-                           const double *right, double reach, int32_t *sums, tsr_err *err)
+/* sums[rows]: of the codes of every channel, not only of those that are computed. */
+static tsr_status sum_codes(const tsr_epilogue_operands *o, double *sums, tsr_err *err)
 {
-    char text[160];
-    bool there;
+    const tsr_weight *const w = o->weight;
+    tsr_weight_reader reader = {0};
+    tsr_status status = TSR_OK;
+    for (uint64_t row = 0; status == TSR_OK && row < w->rows; row += CHANNELS) {
+        const tsr_piece piece = {.row = row, .rows = (size_t)tsr_min_u64(CHANNELS, w->rows - row), .cols = o->k};
+        tsr_view view;
+        status = tsr_load_piece(&reader, &o->c->options->side, w, &piece, &view, o->evidence, err);
+        for (size_t i = 0; status == TSR_OK && i < piece.rows * o->k; i++)
+            sums[row + i / o->k] += (int8_t)reader.bytes[i];
+    }
+    tsr_weight_reader_free(&reader);
+    return status;
+}
+
+/* All of the tensor `name` beside the checkpoint as numbers; *values stays NULL where it is not there. */
+static tsr_status read_sums(tsr_epilogue_operands *o, const char *name, double **values, tsr_err *err)
+{
+    const tsr_checkpoint *const from = o->c->options->azp;
+    const tsr_tensor *const t = from == NULL ? NULL : tsr_checkpoint_find(from, name);
+    const size_t width = t == NULL ? 0 : tsr_dtype_bits((tsr_dtype)t->dtype) / 8, n = (size_t)o->weight->rows;
+    if (t == NULL || t->dtype == TSR_C64 || width == 0)
+        return TSR_OK;
+    if (tsr_tensor_elements(t) != n)
+        return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' has not one element for each of %zu rows", from->path, name, n);
+    unsigned char *const bytes = take(o, n, width);
+    *values = take(o, n, sizeof **values);
+    if (bytes == NULL || *values == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for azp_adj of '%s'", o->name);
+    TSR_TRY(tsr_checkpoint_read(from, t, 0, bytes, n * width, err));
+    tsr_decode(t->dtype, bytes, n, *values);
+    return TSR_OK;
+}
+
+/* Judges the sums `name` of the file beside the checkpoint, of all channels: right are `times` the sums of codes, which
+ * `meaning` describes. Kernels get the right ones: what the file has wrong is no fault of theirs. */
+static tsr_status judge_sums(tsr_epilogue_operands *o, const char *name, const char *what, const char *meaning,
+                             const double *codes, double times, tsr_err *err)
+{
+    const size_t n = (size_t)o->weight->rows;
+    size_t wrong = 0, first = 0;
+    char text[224];
+    double *values = NULL;
     tsr_judgement j = {
         .subject = o->name, .kind = TSR_ERROR_CHECKPOINT, .of_bound = -1, .of_expected = -1, .what = what};
-    double *const values = take(o, o->n, sizeof *values);
+    TSR_TRY(read_sums(o, name, &values, err));
     if (values == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for azp_adj of '%s'", o->name);
-    TSR_TRY(read_channels(o, o->c->options->azp, name, values, &there, err));
-    for (size_t i = 0; i < o->n; i++) {
-        const bool wrong = there && values[i] != right[i];
-        if (wrong && j.fault == NULL) {
-            snprintf(text, sizeof text, "of output %llu it is %.0f; %s is %.0f",
-                     (unsigned long long)tsr_column_of(&o->columns, i), values[i], meaning, right[i]);
-            j.fault = text;
-        }
-        sums[i] = (int32_t)(wrong ? fmax(fmin(values[i], reach), -reach) : right[i]);
-    }
-    if (!there)
         return TSR_OK;
-    tsr_judge(&j, right, values, 1, o->n, NULL, &o->columns);
+    double *const right = take(o, n, sizeof *right);
+    if (right == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for azp_adj of '%s'", o->name);
+    for (size_t i = 0; i < n; i++) {
+        right[i] = times * codes[i];
+        if (values[i] == right[i])
+            continue;
+        first = wrong == 0 ? i : first;
+        wrong++;
+    }
+    if (wrong > 0) {
+        const int length = snprintf(text, sizeof text, "of output %zu it is %.0f; %s is %.0f", first, values[first],
+                                    meaning, right[first]);
+        if (wrong > 1 && length > 0 && (size_t)length < sizeof text)
+            snprintf(text + length, sizeof text - (size_t)length, "; %zu of %zu are wrong", wrong, n);
+        j.fault = text;
+    }
+    tsr_judge(&j, right, values, 1, n, NULL, NULL);
     return tsr_evidence_add(o->evidence, &j, err);
+}
+
+/* The sums that kernels get, of the channels that are computed. */
+static void set_sums(tsr_epilogue_operands *o)
+{
+    for (size_t i = 0; i < o->n; i++) {
+        o->azp_adj[i] = (int32_t)o->row_sums[i];
+        o->stated_with_adj[i] = (int32_t)(o->input.zero_point * o->row_sums[i]);
+    }
 }
 
 tsr_status tsr_epilogue_operands_get_azp(tsr_epilogue_operands *o, tsr_err *err)
 {
-    const double reach = 127 * (double)o->k;
+    const tsr_checkpoint *const beside = o->c->options->azp;
     const tsr_weight *const w = o->weight;
     const int module = (int)tsr_module_length(o->name);
     char name[1024], meaning[96] = "without input_scale it";
+    set_sums(o);
+    if (beside == NULL)
+        return TSR_OK;
+    double *const codes = take(o, (size_t)w->rows, sizeof *codes);
+    if (codes == NULL)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for azp_adj of '%s'", o->name);
+    memset(codes, 0, (size_t)w->rows * sizeof *codes);
+    TSR_TRY(sum_codes(o, codes, err));
     snprintf(name, sizeof name, "%.*s.azp_adj", module, o->name);
-    const tsr_checkpoint *const beside = o->c->options->azp;
     /* Earlier versions of Tessera wrote it under the weight's own name. */
-    const bool named = beside == NULL || tsr_checkpoint_find(beside, name) != NULL;
-    TSR_TRY(get_sums(o, named ? name : o->name, "azp_adj of the checkpoint", "the sum of its codes", o->row_sums, reach,
-                     o->azp_adj, err));
+    const bool named = tsr_checkpoint_find(beside, name) != NULL;
+    TSR_TRY(judge_sums(o, named ? name : o->name, "azp_adj of the checkpoint", "the sum of its codes", codes, 1, err));
     if (w->input_scale != NULL && o->input.quantization == TSR_QUANTIZATIONS) /* an invalid one, noted already */
         return TSR_OK;
-    for (size_t i = 0; i < o->n; i++)
-        o->azp_sums[i] = o->input.zero_point * o->row_sums[i];
     if (w->input_scale != NULL && w->input_zero_point != NULL)
         snprintf(meaning, sizeof meaning, "input_zero_point %d times the sum of its codes", o->input.zero_point);
     else if (w->input_scale != NULL)
         snprintf(meaning, sizeof meaning, "without input_zero_point it");
     snprintf(name, sizeof name, "%.*s.azp_with_adj", module, o->name);
-    return get_sums(o, name, "azp_with_adj of the checkpoint", meaning, o->azp_sums, 128 * reach, o->stated_with_adj,
-                    err);
+    return judge_sums(o, name, "azp_with_adj of the checkpoint", meaning, codes, o->input.zero_point, err);
 }
 
 tsr_status tsr_epilogue_operands_begin(tsr_epilogue_operands *o, tsr_err *err)

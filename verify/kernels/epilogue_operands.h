@@ -43,7 +43,7 @@ typedef struct tsr_epilogue_operands {
     float *scale_w; /* [n] */
     float *bias;    /* [n] */
     int32_t *azp_adj, *with_adj, *stated_with_adj;
-    double *row_sums, *azp_sums; /* [n]: sums of the codes of a channel, by this file; times input.zero_point */
+    double *row_sums; /* [n]: sums of the codes of a channel, by this file */
     tsr_static_input input;
     double *x2, *w2;  /* [m], [n]: sums of squares of what was tsr_quantized */
     double *original; /* [m][n] */
@@ -59,7 +59,7 @@ tsr_status tsr_epilogue_operands_begin(tsr_epilogue_operands *operands, tsr_err 
  * with which no product can be computed are noted in the evidence, and operands->unfit becomes true. */
 tsr_status tsr_epilogue_operands_fill(tsr_epilogue_operands *operands, tsr_err *err) TSR_WARN_UNUSED;
 
-/* Reads azp_adj and azp_with_adj beside the checkpoint, and judges them; where there are none, computes them. */
+/* Computes azp_adj and azp_with_adj, and judges those beside the checkpoint, of all channels. */
 tsr_status tsr_epilogue_operands_get_azp(tsr_epilogue_operands *operands, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

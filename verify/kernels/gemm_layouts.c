@@ -15,19 +15,31 @@ enum { ALIGN_ROWS = 128 /* in the contiguous layout experts begin at multiples o
 static tsr_status judge_kernel(tsr_gemm_operands *o, const char *name, tsr_accumulation accumulation, tsr_out out,
                                const float *d, const char *fault, tsr_err *err)
 {
-    tsr_kernel_tally t = tsr_kernel_tally_begin(o->name, name, 0);
+    tsr_kernel_tally t;
     const double began = tsr_now();
     double *const exact = malloc(2 * o->judged * o->n * sizeof *exact + 64);
-    t.judgement.fault = fault;
     if (exact == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for the results of '%s'", o->name);
+    const tsr_tally_of of = {.subject = o->name,
+                             .what = name,
+                             .rows = o->judged,
+                             .cols = o->n,
+                             .narrow = out != TSR_OUT_F32,
+                             .systematic = tsr_gemm_slope(accumulation, o->k)};
+    const tsr_status status = tsr_kernel_tally_begin(&t, &of, err);
+    if (status != TSR_OK) {
+        free(exact);
+        return status;
+    }
+    t.judgement.fault = fault;
     double *const y = exact + o->judged * o->n;
     for (size_t i = 0; i < o->judged * o->n; i++) {
         const tsr_exact *const e = &o->exact[i];
         const double bound = tsr_gemm_bound(e, accumulation, out, o->k);
         exact[i] = e->value;
         y[i] = !isfinite(d[i]) && tsr_may_overflow(out, fabs(e->value) + bound, e->mass) ? e->value : (double)d[i];
-        tsr_kernel_tally_count(&t, fabs(y[i] - e->value), bound, tsr_gemm_variance(e, accumulation, out, o->k));
+        tsr_kernel_tally_count(&t, i / o->n, i % o->n, e->value, y[i], bound,
+                               tsr_gemm_variance(e, accumulation, out, o->k));
     }
     tsr_judge(&t.judgement, exact, y, o->judged, o->n, &o->rows, &o->columns);
     free(exact);

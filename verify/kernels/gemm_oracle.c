@@ -166,6 +166,18 @@ double tsr_gemm_variance(const tsr_exact *e, tsr_accumulation accumulation, tsr_
            (accumulation == TSR_ACCUMULATE_FP32 ? fp32 : e->variance[accumulation == TSR_ACCUMULATE_UNPROMOTED]);
 }
 
+double tsr_gemm_slope(tsr_accumulation accumulation, size_t k)
+{
+    static const double kFp32 = 0x1p-18;
+    const double steps = accumulation == TSR_ACCUMULATE_PROMOTED ? STEPS : STEPS * tiles_of(k);
+    return accumulation == TSR_ACCUMULATE_FP32 ? kFp32 : steps * 0x1p-14;
+}
+
+double tsr_weight_only_slope(bool one_by_one, size_t k)
+{
+    return one_by_one ? 0x1p-18 : 0x1p-16 + ((double)k / 16 + 64) * 0x1p-23;
+}
+
 bool tsr_may_overflow(tsr_out out, double reach, double mass)
 {
     static const double kFirstInfinite[TSR_N_OUTS] = {0x1.FFp127, 65520, 0x1p128};

@@ -37,6 +37,14 @@ void tsr_product(const double *a, const double *w, size_t m, size_t n, size_t k,
 double tsr_gemm_bound(const tsr_exact *e, tsr_accumulation accumulation, tsr_out out, size_t k);
 double tsr_gemm_variance(const tsr_exact *e, tsr_accumulation accumulation, tsr_out out, size_t k);
 
+/* By which share of themselves sound results may all be too small. A tensor core truncates its sum after each step, by
+ * less than 2^-13 of it, half of that in the mean: over four steps until it is promoted, or over all of k. The products
+ * that it aligns lose less, since few of them have bits to lose. FP32 rounds to nearest, which leaves nothing. */
+double tsr_gemm_slope(tsr_accumulation accumulation, size_t k);
+
+/* The same of 16-bit products, one by one in FP32 or in a tensor core's steps of 16, which keep 2^-22 of their sum. */
+double tsr_weight_only_slope(bool one_by_one, size_t k);
+
 /* Half a step of `out` at x: the most that rounding once to `out` moves x. */
 double tsr_half_step(tsr_out out, double x);
 

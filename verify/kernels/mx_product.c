@@ -206,14 +206,21 @@ static tsr_status judge_quantization(const product *p, tsr_mx_form form, tsr_err
 
 static tsr_status judge_kernel(const product *p, const char *what, tsr_out out, tsr_err *err)
 {
-    tsr_kernel_tally t = tsr_kernel_tally_begin(p->subject->name, what, 0);
+    const tsr_tally_of of = {.subject = p->subject->name,
+                             .what = what,
+                             .rows = p->m,
+                             .cols = p->w.n,
+                             .narrow = out != TSR_OUT_F32,
+                             .systematic = tsr_gemm_slope(TSR_ACCUMULATE_FP32, p->w.k)};
+    tsr_kernel_tally t;
+    TSR_TRY(tsr_kernel_tally_begin(&t, &of, err));
     const size_t k = p->w.k, group = p->w.group;
     for (size_t i = 0; i < p->m * p->w.n; i++) {
         const tsr_mx_exact *const e = &p->exact[i];
         const bool overflows = !isfinite(p->results[i]) && tsr_mx_may_overflow(e, out, k, group);
         p->values[i] = e->value;
         p->y[i] = overflows ? e->value : (double)p->results[i];
-        tsr_kernel_tally_count(&t, fabs(p->y[i] - e->value), tsr_mx_bound(e, out, k, group),
+        tsr_kernel_tally_count(&t, i / p->w.n, i % p->w.n, e->value, p->y[i], tsr_mx_bound(e, out, k, group),
                                tsr_mx_variance(e, out, k, group));
     }
     tsr_judge(&t.judgement, p->values, p->y, p->m, p->w.n, &p->rows, &p->w.columns);

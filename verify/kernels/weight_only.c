@@ -37,8 +37,8 @@ typedef struct product {
     double *scales, *zero_points;    /* [groups][n], as stored */
     double *original, *rounding; /* [m][n]: the product to come near to; mean square of what rounding codes costs it */
     float *a, *narrow_scales, *zeros, *d;
-    exact *exact; /* [m][n] */
-    double *y;    /* [m][n] */
+    exact *exact;       /* [m][n] */
+    double *values, *y; /* [m][n] */
 } product;
 
 /* ---- operands ---- */
@@ -69,10 +69,11 @@ static tsr_status take(product *p, tsr_err *err)
     p->zeros = tsr_arena_alloc(&p->arena, scales * sizeof *p->zeros);
     p->d = tsr_arena_alloc(&p->arena, cells * sizeof *p->d);
     p->exact = tsr_arena_alloc(&p->arena, cells * sizeof *p->exact);
+    p->values = tsr_arena_alloc(&p->arena, cells * sizeof *p->values);
     p->y = tsr_arena_alloc(&p->arena, cells * sizeof *p->y);
     const bool whole = p->x != NULL && p->wide != NULL && p->scales != NULL && p->zero_points != NULL &&
                        p->original != NULL && p->rounding != NULL && p->a != NULL && p->narrow_scales != NULL &&
-                       p->zeros != NULL && p->d != NULL && p->exact != NULL && p->y != NULL;
+                       p->zeros != NULL && p->d != NULL && p->exact != NULL && p->values != NULL && p->y != NULL;
     return whole ? TSR_OK : tsr_fail(err, TSR_E_NOMEM, "out of memory for the products of '%s'", p->name);
 }
 
@@ -320,9 +321,11 @@ static tsr_status judge_quantization(const product *p, tsr_out out, tsr_err *err
 }
 
 /* kernels/cuda/weight_only_gemm.h derives the bound. For the expected RMS, each step rounds the sum as it stands by then. */
-static void judge_element(const product *p, const tsr_device_weight_only *kernel, tsr_out out, const exact *e, double y,
+static void judge_element(const product *p, const tsr_device_weight_only *kernel, tsr_out out, size_t at,
                           tsr_kernel_tally *t)
 {
+    const exact *const e = &p->exact[at];
+    const double y = p->y[at];
     const double k = (double)p->w->k, steps = kernel->one_by_one ? k : k / 16 + 64,
                  unit = kernel->one_by_one ? 0x1p-24 : 0x1p-22;
     const bool lifts = kernel->lifts && p->w->format->bits == 4 && out == TSR_OUT_F16;
@@ -331,24 +334,28 @@ static void judge_element(const product *p, const tsr_device_weight_only *kernel
     const double variance =
         steps * unit * unit / 3 * (squares + e->value * e->value) + e->rounding_square + half * half / 3;
     const bool overflows = !isfinite(y) && tsr_may_overflow(out, fabs(e->value) + before, e->mass);
-    tsr_kernel_tally_count(t, overflows ? 0 : fabs(y - e->value), before + half, variance);
+    tsr_kernel_tally_count(t, at / p->w->n, at % p->w->n, e->value, overflows ? e->value : y, before + half, variance);
 }
 
 static tsr_status judge_kernel(const product *p, const tsr_device_weight_only *kernel, tsr_out out, size_t tokens,
                                const char *what, tsr_err *err)
 {
     const size_t cells = tokens * p->w->n;
-    tsr_kernel_tally t = tsr_kernel_tally_begin(p->name, what, 0);
-    double *const values = malloc(cells * sizeof *values);
-    if (values == NULL)
-        return tsr_fail(err, TSR_E_NOMEM, "out of memory for the results of '%s'", p->name);
+    const tsr_tally_of of = {.subject = p->name,
+                             .what = what,
+                             .rows = tokens,
+                             .cols = p->w->n,
+                             .narrow = true,
+                             .shared = TSR_SHARE_COLS, /* a weight that is rounded is so for all tokens */
+                             .systematic = tsr_weight_only_slope(kernel->one_by_one, p->w->k)};
+    tsr_kernel_tally t;
+    TSR_TRY(tsr_kernel_tally_begin(&t, &of, err));
     for (size_t i = 0; i < cells; i++) {
-        values[i] = p->exact[i].value;
+        p->values[i] = p->exact[i].value;
         p->y[i] = (double)p->d[i];
-        judge_element(p, kernel, out, &p->exact[i], p->y[i], &t);
+        judge_element(p, kernel, out, i, &t);
     }
-    tsr_judge(&t.judgement, values, p->y, tokens, p->w->n, NULL, p->w->columns);
-    free(values);
+    tsr_judge(&t.judgement, p->values, p->y, tokens, p->w->n, NULL, p->w->columns);
     return tsr_kernel_tally_end_by(&t, &p->w->options->limits, "its accumulation", p->evidence, err);
 }
 

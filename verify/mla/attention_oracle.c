@@ -1,6 +1,7 @@
 /* Two passes over the tokens: the first computes the exact result, the second how far roundings move it. */
 #include "verify/mla/attention_oracle.h"
 
+#include "common/float_bits.h"
 #include "verify/weights/weight_product.h"
 #include "verify/weights/weight_reader.h"
 
@@ -8,6 +9,9 @@
 #include <string.h>
 
 static const double kUnit = 0x1p-24, kTensorUnit = 0x1p-22;
+
+/* Of steep scores: the standard deviation that they stay below, and the largest error of one. */
+static const double kSteep = 8, kMostOff = 0x1p-5;
 
 /* p becomes scores, `walk` what is to be expected of their roundings' squares. */
 static void score(const tsr_attended *a, const double *q, double *p, double *walk, tsr_attention_exact *r)
@@ -54,13 +58,44 @@ void tsr_attention_solve(const tsr_attended *a, const uint16_t *q, double *scrat
     }
 }
 
+/* What a tensor core may do to a score at most. */
+static double off_at_most(const tsr_attended *a, double largest)
+{
+    return a->scale * ceil((double)a->width / 16) * 17 * kTensorUnit * largest;
+}
+
+void tsr_attention_steepen(const tsr_attended *a, uint16_t *q, double *scratch)
+{
+    double *const p = scratch, *const x = scratch + 2 * a->n;
+    tsr_attention_exact r = {0};
+    double mean = 0, square = 0;
+    tsr_decode(TSR_BF16, (const unsigned char *)q, a->width, x);
+    score(a, x, p, p + a->n, &r);
+    for (size_t t = 0; t < a->n; t++)
+        mean += p[t] / (double)a->n;
+    for (size_t t = 0; t < a->n; t++)
+        square += (p[t] - mean) * (p[t] - mean) / (double)a->n;
+    if (!(square > 0))
+        return;
+    const int wanted = (int)floor(log2(kSteep / sqrt(square))),
+              allowed = (int)floor(log2(kMostOff / off_at_most(a, r.largest)));
+    const int by = wanted < allowed ? wanted : allowed;
+    for (size_t i = 0; by > 0 && i < a->width; i++)
+        q[i] = tsr_bf16_from_f64(ldexp(x[i], by));
+}
+
+double tsr_attention_slope(const tsr_attention_rounding *kernel)
+{
+    return kernel->tensor_core ? 0x1p-12 : 0x1p-16;
+}
+
 double tsr_attention_bound(const tsr_attention_rounding *kernel, const tsr_attended *a, const tsr_attention_exact *r,
                            size_t i)
 {
     const double tokens = (double)a->n, d = (double)a->width;
     double bound;
     if (kernel->tensor_core) {
-        const double off = a->scale * ceil(d / 16) * 17 * kTensorUnit * r->largest;
+        const double off = off_at_most(a, r->largest);
         const double steps = ceil(tokens / (double)kernel->block) * (double)kernel->block / 16 + 2;
         bound = (2 * off + 0x1p-8 + 0x1p-18 + 17 * steps * kTensorUnit) * r->mass[i];
     } else {

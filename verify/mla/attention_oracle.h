@@ -34,6 +34,12 @@ typedef struct tsr_attention_rounding {
 /* Computes the exact result for q in BF16. `scratch` has room for 2 n + width elements. With n = 0 the result is 0. */
 void tsr_attention_solve(const tsr_attended *tokens, const uint16_t *q, double *scratch, tsr_attention_exact *result);
 
+/* Multiplies q by a power of two, which rounds nothing, so that the scores of the tokens have a standard deviation of 4
+ * to 8, or as near to that as keeps the error of a tensor core's score below 2^-5. Drawn scores differ so little that a
+ * kernel which forgets to rescale its sums when it meets a larger score stays within any bound; with these, the largest
+ * score so far decides. `scratch` as above. */
+void tsr_attention_steepen(const tsr_attended *tokens, uint16_t *q, double *scratch);
+
 /* How far element `i` of a kernel's result may be from the exact one. */
 double tsr_attention_bound(const tsr_attention_rounding *kernel, const tsr_attended *tokens,
                            const tsr_attention_exact *exact, size_t i);
@@ -41,5 +47,9 @@ double tsr_attention_bound(const tsr_attention_rounding *kernel, const tsr_atten
 /* The expected square of the error of element `i`. */
 double tsr_attention_variance(const tsr_attention_rounding *kernel, const tsr_attended *tokens,
                               const tsr_attention_exact *exact, size_t i);
+
+/* By which share of themselves sound results may all be off (verify/evidence/kernel_tally.h): a tensor core's truncated
+ * sums make scores, which are steep where they are large, and results a little too small. */
+double tsr_attention_slope(const tsr_attention_rounding *kernel);
 
 #endif

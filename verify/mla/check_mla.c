@@ -391,6 +391,10 @@ static tsr_status check_layer(check *c, tsr_err *err)
     TSR_TRY(tsr_mla_compute_all(&c->original, &c->batch, false, &c->reference, err));
     TSR_TRY(tsr_mla_compute_all(&c->model, &c->batch, true, &c->own, err));
     lap(c, TSR_PHASE_ORACLE);
+    bool fit;
+    TSR_TRY(tsr_mla_check_finite(&c->model, &c->batch, &c->own, c->subject, &fit, c->evidence, err));
+    if (!fit)
+        return TSR_OK;
     TSR_TRY(check_weights(c, err));
     if (c->options->against != NULL)
         TSR_TRY(check_stages(c, err));

@@ -10,6 +10,7 @@
 #include "verify/weights/weight_reader.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +19,7 @@ enum { BLOCK = 128 }; /* tokens that the tensor cores' kernel takes at a time */
 typedef struct work {
     const tsr_mla_subject *s;
     size_t width;              /* nope + rope */
+    bool steep;                /* scores: tsr_attention_steepen */
     uint16_t *q, *kv, *k_rope; /* [queries][heads][width], [tokens][heads][nope + v], [tokens][rope] */
     int32_t *first_query, *first_token;
     float *keys, *values;  /* what kernels see: [tokens][heads][width], [tokens][heads][v] */
@@ -134,11 +136,14 @@ static tsr_status solve_one(void *context, size_t row, size_t worker, tsr_err *e
     const work *const w = context;
     const tsr_attended tokens = tokens_of(w, row);
     tsr_attention_exact exact = exact_of(w, row);
+    uint16_t *const q = w->q + row * w->width;
     double *const scratch = malloc((2 * tokens.n + w->width) * sizeof *scratch);
     (void)worker;
     if (scratch == NULL)
         return tsr_out_of_memory(err, "for kernels of prefill");
-    tsr_attention_solve(&tokens, w->q + row * w->width, scratch, &exact);
+    if (w->steep)
+        tsr_attention_steepen(&tokens, q, scratch);
+    tsr_attention_solve(&tokens, q, scratch, &exact);
     w->largest[row] = exact.largest;
     free(scratch);
     return TSR_OK;
@@ -185,16 +190,26 @@ static tsr_status run_kernel(work *w, const tsr_device_prefill *kernel, tsr_evid
     const tsr_status status = kernel->run(kernel, &args, &seconds, &why);
     tsr_lap(evidence, TSR_PHASE_KERNELS, since);
     if (status == TSR_E_UNSUPPORTED)
-        return tsr_evidence_skip(evidence, w->s->name, why.msg, err);
+        return w->steep ? TSR_OK : tsr_evidence_skip(evidence, w->s->name, why.msg, err);
     if (status != TSR_OK)
         return tsr_fail(err, status, "%s", why.msg);
-    tsr_kernel_tally t = tsr_kernel_tally_begin(w->s->name, kernel->name, seconds);
+    char what[96];
+    snprintf(what, sizeof what, "%s%s", kernel->name, w->steep ? ", steep scores" : "");
+    const tsr_tally_of of = {.subject = w->s->name,
+                             .what = what,
+                             .seconds = seconds,
+                             .rows = rows,
+                             .cols = m->v,
+                             .shared = TSR_SHARE_ROWS,
+                             .systematic = tsr_attention_slope(&rounding)};
+    tsr_kernel_tally t;
+    TSR_TRY(tsr_kernel_tally_begin(&t, &of, err));
     for (size_t row = 0; row < rows; row++) {
         const tsr_attended tokens = tokens_of(w, row);
         const tsr_attention_exact exact = exact_of(w, row);
         for (size_t k = 0; k < m->v; k++) {
             w->got[row * m->v + k] = (double)w->out[row * m->v + k];
-            tsr_kernel_tally_count(&t, fabs(w->got[row * m->v + k] - exact.exact[k]),
+            tsr_kernel_tally_count(&t, row, k, exact.exact[k], w->got[row * m->v + k],
                                    tsr_attention_bound(&rounding, &tokens, &exact, k),
                                    tsr_attention_variance(&rounding, &tokens, &exact, k));
         }
@@ -213,11 +228,15 @@ static tsr_status check_all(work *w, tsr_evidence *evidence, double *since, tsr_
     TSR_TRY(tsr_parallel_for(w->s->batch->tokens * heads, o->run.threads, o->run.cancel, expand_one, w, err));
     fill_queries(w);
     tsr_lap(evidence, TSR_PHASE_QUANTIZE, since);
-    TSR_TRY(tsr_parallel_for(w->s->batch->queries * heads, o->run.threads, o->run.cancel, solve_one, w, err));
-    tsr_lap(evidence, TSR_PHASE_ORACLE, since);
-    TSR_TRY(judge_operands(w, evidence, err));
-    for (size_t i = 0; i < o->device->n_prefills; i++)
-        TSR_TRY(run_kernel(w, &o->device->prefills[i], evidence, since, err));
+    for (int pass = 0; pass < 2; pass++) {
+        w->steep = pass == 1;
+        TSR_TRY(tsr_parallel_for(w->s->batch->queries * heads, o->run.threads, o->run.cancel, solve_one, w, err));
+        tsr_lap(evidence, TSR_PHASE_ORACLE, since);
+        if (!w->steep)
+            TSR_TRY(judge_operands(w, evidence, err));
+        for (size_t i = 0; i < o->device->n_prefills; i++)
+            TSR_TRY(run_kernel(w, &o->device->prefills[i], evidence, since, err));
+    }
     return TSR_OK;
 }
 

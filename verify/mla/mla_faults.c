@@ -90,3 +90,50 @@ tsr_status tsr_mla_name_stage(const tsr_mla_model *m, const tsr_mla_batch *batch
         *named = text;
     return TSR_OK;
 }
+
+/* What a stage multiplies with. */
+static const char *tensor_of(const tsr_mla_model *m, tsr_mla_stage stage)
+{
+    switch (stage) {
+    case TSR_STAGE_Q_A:
+        return m->q_a->values->name;
+    case TSR_STAGE_Q_NORM:
+        return "q_a_layernorm";
+    case TSR_STAGE_QUERY:
+        return m->q->values->name;
+    case TSR_STAGE_KV_A:
+        return m->kv_a->values->name;
+    case TSR_STAGE_LATENT:
+        return "kv_a_layernorm";
+    case TSR_STAGE_OUTPUT:
+        return m->o->values->name;
+    default:
+        return m->has_parts ? "w_kc or w_vc" : "kv_b_proj";
+    }
+}
+
+tsr_status tsr_mla_check_finite(const tsr_mla_model *m, const tsr_mla_batch *b, const tsr_mla_stages *stages,
+                                const char *subject, bool *finite, tsr_evidence *evidence, tsr_err *err)
+{
+    char text[256];
+    const tsr_judgement j = {.subject = subject,
+                             .what = "values of the checkpoint",
+                             .kind = TSR_ERROR_CHECKPOINT,
+                             .of_bound = -1,
+                             .of_expected = -1,
+                             .fault = text};
+    *finite = true;
+    for (tsr_mla_stage s = 0; s < TSR_N_STAGES; s++) {
+        const size_t n = stages->of[s] == NULL ? 0 : tsr_mla_stage_rows(b, s) * tsr_mla_stage_cols(m, b, s);
+        for (size_t i = 0; i < n; i++) {
+            if (isfinite(stages->of[s][i]))
+                continue;
+            snprintf(text, sizeof text,
+                     "%s leaves %g in stage %s: a scale or value of it is NaN, infinite or too large", tensor_of(m, s),
+                     fabs(stages->of[s][i]), tsr_mla_stage_name(s));
+            *finite = false;
+            return tsr_evidence_add(evidence, &j, err);
+        }
+    }
+    return TSR_OK;
+}

@@ -23,6 +23,12 @@ bool tsr_mla_within(const tsr_mla_pair *pair, double error);
 /* Whether y holds the heads of x in another order. If so, `text` says which heads, or which ranks, are swapped. */
 bool tsr_mla_name_heads(const tsr_mla_pair *pair, size_t heads, size_t ranks, char *text, size_t size);
 
+/* *finite becomes false where a stage of the model holds NaN or Inf. That says nothing of kernels, and is noted as a fault of
+ * the checkpoint, with the tensor that it comes from. */
+tsr_status tsr_mla_check_finite(const tsr_mla_model *model, const tsr_mla_batch *batch, const tsr_mla_stages *stages,
+                                const char *subject, bool *finite, tsr_evidence *evidence,
+                                tsr_err *err) TSR_WARN_UNUSED;
+
 /* For a stage that is beyond the pair's limits: computes it with each known mistake, from the earlier stages in `in`.
  * *named is the mistake that gives the pair's y, in `text` or static; NULL: none does. */
 tsr_status tsr_mla_name_stage(const tsr_mla_model *model, const tsr_mla_batch *batch, const tsr_mla_stages *in,

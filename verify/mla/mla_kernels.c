@@ -108,7 +108,10 @@ static tsr_status solve_one(void *context, size_t i, size_t worker, tsr_err *err
         return tsr_out_of_memory(err, "for kernels of attention");
     const tsr_attended tokens = tokens_of(w, i / heads);
     tsr_attention_exact exact = exact_of(w, i);
-    tsr_attention_solve(&tokens, w->q + (slot_of(w, i / heads) * heads + i % heads) * w->width, scratch, &exact);
+    uint16_t *const q = w->q + (slot_of(w, i / heads) * heads + i % heads) * w->width;
+    if (w->steep)
+        tsr_attention_steepen(&tokens, q, scratch);
+    tsr_attention_solve(&tokens, q, scratch, &exact);
     w->largest[i] = exact.largest;
     free(scratch);
     return TSR_OK;
@@ -189,14 +192,23 @@ tsr_status tsr_mla_judge_decode(tsr_mla_work *w, const tsr_device_mla *kernel, c
 {
     const size_t rank = w->s->model->rank, heads = w->s->model->heads, cols = heads * rank;
     const tsr_attention_rounding rounding = {kernel->tensor_core, kernel->to_bf16, PAGE};
-    tsr_kernel_tally t = tsr_kernel_tally_begin(w->s->name, what, seconds);
+    const tsr_tally_of of = {.subject = w->s->name,
+                             .what = what,
+                             .seconds = seconds,
+                             .rows = w->s->batch->queries * heads,
+                             .cols = rank,
+                             .narrow = kernel->to_bf16,
+                             .shared = TSR_SHARE_ROWS,
+                             .systematic = tsr_attention_slope(&rounding)};
+    tsr_kernel_tally t;
+    TSR_TRY(tsr_kernel_tally_begin(&t, &of, err));
     for (size_t i = 0; i < w->s->batch->queries * heads; i++) {
         const tsr_attended tokens = tokens_of(w, i / heads);
         const tsr_attention_exact exact = exact_of(w, i);
         for (size_t k = 0; k < rank; k++) {
             const double got = (double)w->out[(slot_of(w, i / heads) * heads + i % heads) * rank + k];
             w->got[i * rank + k] = got;
-            tsr_kernel_tally_count(&t, fabs(got - exact.exact[k]), tsr_attention_bound(&rounding, &tokens, &exact, k),
+            tsr_kernel_tally_count(&t, i, k, exact.exact[k], got, tsr_attention_bound(&rounding, &tokens, &exact, k),
                                    tsr_attention_variance(&rounding, &tokens, &exact, k));
         }
     }
@@ -205,21 +217,66 @@ tsr_status tsr_mla_judge_decode(tsr_mla_work *w, const tsr_device_mla *kernel, c
                              err);
 }
 
+/* How often the sequences are repeated for a kernel that shares its tokens out among all parts of a GPU: so often that each
+ * part gets several pages, and has to rescale what it has added up. */
+static size_t copies_of(const tsr_mla_work *w, const tsr_device_mla *kernel)
+{
+    enum { ENOUGH_PAGES = 4 * 132, MOST = 64 };
+    const size_t once = w->pages + 2 * w->s->batch->sequences;
+    return w->steep && kernel->tensor_core ? (size_t)tsr_min_u64(tsr_ceil_div(ENOUGH_PAGES, once), MOST) : 1;
+}
+
+/* Copies of the sequences share their pages. Of each query and head the results of one copy are kept, of the next another's. */
+static tsr_status run_copies(tsr_mla_work *w, const tsr_device_mla *kernel, size_t copies, double *seconds,
+                             tsr_err *err)
+{
+    tsr_mla_attention args = tsr_mla_arguments(w);
+    const size_t row = args.heads * args.latent, table = args.batch * args.max_pages, out = w->slots * row,
+                 q = w->slots * args.heads * w->width;
+    uint16_t *const queries = malloc(copies * q * sizeof *queries);
+    int32_t *const lengths = malloc(copies * (args.batch + table) * sizeof *lengths), *const pages =
+                                                                                          lengths + copies * args.batch;
+    float *const results = malloc(copies * out * sizeof *results);
+    tsr_status status = TSR_OK;
+    if (queries == NULL || lengths == NULL || results == NULL)
+        status = tsr_out_of_memory(err, "for copies of sequences");
+    for (size_t i = 0; status == TSR_OK && i < copies; i++) {
+        memcpy(queries + i * q, args.q, q * sizeof *queries);
+        memcpy(lengths + i * args.batch, args.seqlens, args.batch * sizeof *lengths);
+        memcpy(pages + i * table, args.block_table, table * sizeof *pages);
+    }
+    if (status == TSR_OK) {
+        memset(results, 0xFF, copies * out * sizeof *results);
+        args.q = queries, args.seqlens = lengths, args.block_table = pages, args.out = results;
+        args.batch *= copies;
+        status = kernel->run(kernel, 0, &args, seconds, err);
+    }
+    for (size_t i = 0; status == TSR_OK && i < w->slots * args.heads; i++)
+        memcpy(w->out + i * args.latent, results + (i % copies) * out + i * args.latent, args.latent * sizeof *results);
+    free(queries);
+    free(lengths);
+    free(results);
+    return status;
+}
+
 static tsr_status run_kernel(tsr_mla_work *w, const tsr_device_mla *kernel, tsr_err *err)
 {
     const tsr_mla_attention args = tsr_mla_arguments(w);
     char what[96];
     double seconds = 0;
     memset(w->out, 0xFF, w->slots * args.heads * args.latent * sizeof *w->out);
-    snprintf(what, sizeof what, "%s, %s", kernel->name,
+    snprintf(what, sizeof what, "%s, %s%s", kernel->name,
              !w->fp8          ? "BF16 cache"
              : kernel->widens ? "FP8 cache widened to BF16 on load"
-                              : "FP8 cache");
+                              : "FP8 cache",
+             w->steep ? ", steep scores" : "");
     tsr_err why = {{0}};
-    const tsr_status status = kernel->run(kernel, 0, &args, &seconds, &why);
+    const size_t copies = copies_of(w, kernel);
+    const tsr_status status =
+        copies > 1 ? run_copies(w, kernel, copies, &seconds, &why) : kernel->run(kernel, 0, &args, &seconds, &why);
     tsr_mla_lap(w, TSR_PHASE_KERNELS);
-    if (status == TSR_E_UNSUPPORTED) /* noted once, not for both kinds of cache */
-        return w->fp8 ? TSR_OK : tsr_evidence_skip(w->evidence, w->s->name, why.msg, err);
+    if (status == TSR_E_UNSUPPORTED) /* noted once, not for each set of operands */
+        return w->fp8 || w->steep ? TSR_OK : tsr_evidence_skip(w->evidence, w->s->name, why.msg, err);
     if (status != TSR_OK)
         return tsr_fail(err, status, "%s", why.msg);
     return tsr_mla_judge_decode(w, kernel, what, seconds, err);
@@ -256,12 +313,15 @@ static tsr_status open_work(tsr_mla_work *w, tsr_err *err)
     return TSR_OK;
 }
 
-static tsr_status check_cache(tsr_mla_work *w, bool fp8, tsr_err *err)
+/* What quantizing cost is judged once: steep queries have no originals. */
+static tsr_status check_cache(tsr_mla_work *w, bool fp8, bool steep, tsr_err *err)
 {
     const tsr_device *const device = w->s->options->device;
     w->fp8 = fp8;
+    w->steep = steep;
     TSR_TRY(fill(w, err));
-    TSR_TRY(judge_cache(w, err));
+    if (!steep)
+        TSR_TRY(judge_cache(w, err));
     for (size_t i = 0; i < device->n_mlas; i++)
         TSR_TRY(run_kernel(w, &device->mlas[i], err));
     return TSR_OK;
@@ -270,10 +330,11 @@ static tsr_status check_cache(tsr_mla_work *w, bool fp8, tsr_err *err)
 static tsr_status check_all(tsr_mla_work *w, tsr_err *err)
 {
     TSR_TRY(open_work(w, err));
-    TSR_TRY(check_cache(w, false, err));
+    TSR_TRY(check_cache(w, false, false, err));
     if (w->s->options->mla.ranks > 1)
         TSR_TRY(tsr_mla_check_ranks(w, err));
-    return w->s->options->mla.fp8_cache ? check_cache(w, true, err) : TSR_OK;
+    TSR_TRY(check_cache(w, false, true, err));
+    return w->s->options->mla.fp8_cache ? check_cache(w, true, false, err) : TSR_OK;
 }
 
 tsr_status tsr_mla_check_kernels(const tsr_mla_subject *subject, tsr_evidence *evidence, double *since, tsr_err *err)

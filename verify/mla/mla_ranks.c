@@ -196,9 +196,9 @@ static void judge_row(const tsr_mla_work *w, cut *c, size_t i, tsr_kernel_tally 
         const double variance = variance_of(cols, 0, squares, exact);
         c->x[at] = exact;
         c->y[at] = (double)c->uncut[at];
-        tsr_kernel_tally_count(whole, fabs(exact - c->y[at]), behind * tsr_dot(c->of_a[MASS] + from, c->size, cols),
+        tsr_kernel_tally_count(whole, slot, i, exact, c->y[at], behind * tsr_dot(c->of_a[MASS] + from, c->size, cols),
                                variance + tsr_dot(c->of_a[VARIANCE] + from, c->square, cols));
-        tsr_kernel_tally_count(sum, fabs((double)c->parts[at] - c->y[at]),
+        tsr_kernel_tally_count(sum, slot, i, c->y[at], (double)c->parts[at],
                                either * tsr_dot(c->of_a[SIZE] + from, c->size, cols),
                                variance + variance_of(share, c->ranks - 1, squares, exact));
     }
@@ -211,8 +211,11 @@ static tsr_status judge_outputs(tsr_mla_work *w, cut *c, const tsr_device_mla *k
     char names[2][160];
     snprintf(names[0], sizeof names[0], "%s: W_v and W_o uncut, in FP32", kernel->name);
     snprintf(names[1], sizeof names[1], "%s, %zu ranks %s: sum against uncut", kernel->name, c->ranks, c->joined);
-    tsr_kernel_tally whole = tsr_kernel_tally_begin(w->s->name, names[0], 0);
-    tsr_kernel_tally sum = tsr_kernel_tally_begin(w->s->name, names[1], seconds);
+    const tsr_tally_of of[2] = {{.subject = w->s->name, .what = names[0]},
+                                {.subject = w->s->name, .what = names[1], .seconds = seconds}};
+    tsr_kernel_tally whole, sum;
+    TSR_TRY(tsr_kernel_tally_begin(&whole, &of[0], err));
+    TSR_TRY(tsr_kernel_tally_begin(&sum, &of[1], err));
     expand(w, c);
     for (size_t i = 0; i < hidden; i++)
         judge_row(w, c, i, &whole, &sum);

@@ -13,8 +13,8 @@ typedef struct tsr_mla_work {
     tsr_evidence *evidence;
     double *since;
     size_t width, s_q, pages, max_pages, slots;
-    bool fp8;
-    uint16_t *q; /* [slots][heads][width] */
+    bool fp8, steep; /* of the cache; of the scores: tsr_attention_steepen */
+    uint16_t *q;     /* [slots][heads][width] */
     uint8_t *cache;
     int32_t *table, *seqlens;
     float *rows; /* [tokens][width] as attention sees them */

@@ -1,5 +1,6 @@
 /* verify mla: a sound device passes, and every fault that is planted in a kernel, in W_o or in the sum over ranks is
  * found where it is. */
+#include "common/float_bits.h"
 #include "verify/evidence/activations.h"
 #include "verify/mla/check_mla.h"
 
@@ -87,6 +88,8 @@ static void close_layer(void)
     rmdir(folder);
 }
 
+static uint64_t context = 150;
+
 /* Runs the check; the first judgement that fails, or "". */
 static const char *first_failure(void)
 {
@@ -96,7 +99,7 @@ static const char *first_failure(void)
         .device = &device,
         .seed = 5,
         .limits = tsr_kernel_limits_defaults(),
-        .mla = {.batch = 4, .context = 150, .new_tokens = 2, .ranks = RANKS, .fp8_cache = true}};
+        .mla = {.batch = 4, .context = context, .new_tokens = 2, .ranks = RANKS, .fp8_cache = true}};
     tsr_evidence evidence = {0};
     cr_assert_eq(tsr_check_mla(&options, 0, &evidence, &err), TSR_OK, "%s", err.msg);
     what[0] = '\0';
@@ -318,6 +321,84 @@ Test(mla, what_the_bound_hides_the_expected_error_shows)
     cr_assert_str_eq(first_failure(), "");
     device.mlas[0].variant = 1;
     cr_assert_str_eq(first_failure(), "cpu, paged decode, BF16 cache: errors beyond those of its accumulation");
+}
+
+/* ---- steep scores ---- */
+
+/* As a tensor core's kernel: pages of 64 one after another, each with the largest score so far. Where `variant` says so,
+ * what was added up before a much larger score came is not rescaled: drawn scores never differ so much. */
+static void attend_by_pages(const tsr_mla_attention *args, const float *q, const float *rows, size_t n, bool forgets,
+                            float *out)
+{
+    const size_t width = args->latent + args->rope;
+    double most = -INFINITY, sum = 0, acc[RANK] = {0}, scores[64];
+    for (size_t at = 0; at < n; at += 64) {
+        const size_t tokens = n - at < 64 ? n - at : 64;
+        double next = most;
+        for (size_t t = 0; t < tokens; t++) {
+            scores[t] = 0;
+            for (size_t i = 0; i < width; i++)
+                scores[t] += (double)q[i] * (double)rows[(at + t) * width + i];
+            scores[t] *= (double)args->scale;
+            next = fmax(next, scores[t]);
+        }
+        const double rescale = forgets && at > 0 && next - most > 4 ? 1 : exp(most - next);
+        sum *= rescale;
+        for (size_t i = 0; i < RANK; i++)
+            acc[i] *= rescale;
+        for (size_t t = 0; t < tokens; t++) {
+            const double p = (double)tsr_f32_from_bf16(tsr_bf16_from_f64(exp(scores[t] - next)));
+            sum += exp(scores[t] - next);
+            for (size_t i = 0; i < RANK; i++)
+                acc[i] += p * (double)rows[(at + t) * width + i];
+        }
+        most = next;
+    }
+    for (size_t i = 0; i < RANK; i++)
+        out[i] = n == 0 ? 0 : (float)(acc[i] / sum);
+}
+
+static tsr_status run_by_pages(const tsr_device_mla *kernel, size_t rank, const tsr_mla_attention *args,
+                               double *seconds, tsr_err *e)
+{
+    enum { MOST = 2048 };
+    static float rows[MOST * (RANK + ROPE)];
+    const size_t width = args->latent + args->rope,
+                 bytes = tsr_mla_cache_row_bytes(args->latent, args->rope, args->fp8);
+    (void)rank, (void)e;
+    *seconds = 1e-6;
+    for (size_t b = 0; b < args->batch; b++) {
+        const size_t n = (size_t)args->seqlens[b];
+        for (size_t t = 0; t < n; t++)
+            tsr_mla_cache_read((const uint8_t *)args->cache +
+                                   ((size_t)args->block_table[b * args->max_pages + t / 64] * 64 + t % 64) * bytes,
+                               args->latent, args->rope, args->fp8, rows + t * width);
+        for (size_t i = 0; i < args->s_q * args->heads; i++) {
+            const size_t s = i / args->heads, at = b * args->s_q * args->heads + i;
+            const size_t seen = n + s + 1 > args->s_q ? n + s + 1 - args->s_q : 0;
+            float q[RANK + ROPE];
+            for (size_t c = 0; c < width; c++)
+                q[c] = tsr_f32_from_bf16(args->q[at * width + c]);
+            attend_by_pages(args, q, rows, seen, kernel->variant != 0, args->out + at * args->latent);
+        }
+    }
+    tsr_out_round(TSR_OUT_BF16, args->out, args->batch * args->s_q * args->heads * args->latent);
+    return TSR_OK;
+}
+
+Test(mla, a_rescale_that_is_left_out_shows_with_steep_scores)
+{
+    device.mlas[0].run = run_by_pages;
+    device.mlas[0].tensor_core = device.mlas[0].to_bf16 = true;
+    for (context = 300; context <= 2000; context += 1700) {
+        for (device.mlas[0].variant = 0; device.mlas[0].variant < 2; device.mlas[0].variant++) {
+            const char *const found = first_failure(), *const forgotten =
+                                                           "cpu, paged decode, BF16 cache, steep scores: ";
+            const size_t length = device.mlas[0].variant == 0 ? sizeof "" : strlen(forgotten);
+            cr_assert(strncmp(found, length == 1 ? "" : forgotten, length) == 0, "context %d: '%s'", (int)context,
+                      found);
+        }
+    }
 }
 
 /* ---- what a device does not take is told, not failed ---- */
