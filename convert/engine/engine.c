@@ -48,10 +48,11 @@ static uint64_t choose_files(tsr_run *r)
     r->next_amax_unit = 0;
     r->n_open = 0;
     r->bytes_read = r->bytes_total = r->steps_done = r->steps_total = 0;
-    for (size_t i = 0; i < r->plan->n_files; i++) {
-        const tsr_out_file *const f = &r->plan->files[i];
+    for (size_t i = 0; i < r->plan->n_files; i++)
         r->files[i] = (tsr_file_state){.io = {.fd = -1, .direct = -1},
                                        .mine = r->journal.finished[i] == r->verifying && !tsr_is_others(r, i)};
+    for (size_t i = 0; i < r->plan->n_files; i++) {
+        const tsr_out_file *const f = &r->plan->files[i];
         if (!r->files[i].mine)
             continue;
         chosen++;
@@ -60,7 +61,8 @@ static uint64_t choose_files(tsr_run *r)
         if (r->verifying)
             r->bytes_total += f->bytes;
         for (size_t s = f->first_step; !r->verifying && s < f->first_step + f->n_steps; s++)
-            r->bytes_total += tsr_step_input(&r->plan->steps[s]) + want_amax(r, r->plan->steps[s].amax);
+            r->bytes_total +=
+                tsr_is_given(r, s) ? 0 : tsr_step_input(&r->plan->steps[s]) + want_amax(r, r->plan->steps[s].amax);
     }
     return chosen;
 }

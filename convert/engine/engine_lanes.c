@@ -19,7 +19,8 @@ void tsr_run_lay_lanes(tsr_run *r)
 bool tsr_lane_find_step(tsr_lane *lane)
 {
     const tsr_run *const r = lane->run;
-    while (lane->next_step < lane->end_step && !r->files[r->plan->steps[lane->next_step].file].mine)
+    while (lane->next_step < lane->end_step &&
+           (!r->files[r->plan->steps[lane->next_step].file].mine || tsr_is_given(r, lane->next_step)))
         lane->next_step++;
     return lane->next_step < lane->end_step;
 }

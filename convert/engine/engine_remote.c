@@ -14,11 +14,12 @@ static tsr_status is_wrong(const tsr_remote *from, tsr_err *err)
 }
 
 /* Units write to places of their own. What is zero in one is zero already, or another's. */
-static tsr_status merge_held(tsr_run *r, size_t index, const tsr_unit_answer *a, const char *from, tsr_err *err)
+static tsr_status merge_held(tsr_run *r, size_t index, const tsr_held_part *parts, const char **data, tsr_err *err)
 {
     const tsr_step *const step = &r->plan->steps[index];
     for (unsigned i = 0; i < TSR_MAX_OUTPUTS; i++) {
-        const tsr_held_part *const part = &a->held[i];
+        const tsr_held_part *const part = &parts[i];
+        const char *const from = *data;
         if (part->bytes == 0)
             continue;
         if (i >= step->n_out || !tsr_is_held(step, i) || part->first > step->out[i]->bytes ||
@@ -29,7 +30,7 @@ static tsr_status merge_held(tsr_run *r, size_t index, const tsr_unit_answer *a,
             if (from[k] != 0)
                 to[k] = from[k];
         }
-        from += part->bytes;
+        *data += part->bytes;
     }
     return TSR_OK;
 }
@@ -38,6 +39,7 @@ static tsr_status add_unit(tsr_run *r, const tsr_work *w, const tsr_unit_answer 
 {
     tsr_step_state *const s = r->steps[w->index];
     const bool appended = tsr_is_appended(r, &r->plan->steps[w->index]) && !r->verifying;
+    size_t given;
     if (!r->verifying)
         s->partials[w->unit] = a->stats;
     if (appended)
@@ -45,7 +47,10 @@ static tsr_status add_unit(tsr_run *r, const tsr_work *w, const tsr_unit_answer 
     data += a->appended;
     if (a->blocks > 0 && (s->blocks == NULL || !tsr_block_cells_take(s->blocks, data, a->blocks)))
         return tsr_fail(err, TSR_E_IO, "another rank has found figures of other blocks");
-    TSR_TRY(merge_held(r, w->index, a, data + a->blocks, err));
+    data += a->blocks;
+    TSR_TRY(merge_held(r, w->index, a->held, &data, err));
+    if (tsr_gives(r, w->index, &given))
+        TSR_TRY(merge_held(r, given, a->held + TSR_MAX_OUTPUTS, &data, err));
     const tsr_stretches done = {.bytes = appended ? a->appended : a->bytes_out, .digest = a->digest};
     return tsr_run_count_unit(r, w->index, a->bytes_in, &done, err);
 }
@@ -54,7 +59,7 @@ static tsr_status add_unit(tsr_run *r, const tsr_work *w, const tsr_unit_answer 
 static uint64_t bytes_behind(const tsr_unit_answer *a)
 {
     uint64_t bytes = a->appended + a->blocks;
-    for (unsigned i = 0; i < TSR_MAX_OUTPUTS; i++)
+    for (unsigned i = 0; i < 2 * TSR_MAX_OUTPUTS; i++)
         bytes += a->held[i].bytes;
     return bytes;
 }
@@ -71,8 +76,10 @@ tsr_status tsr_remote_do(tsr_remote *remote, const tsr_work *w, tsr_err *err)
 {
     tsr_run *const r = w->run;
     const tsr_step *const step = &r->plan->steps[w->amax ? 0 : w->index];
+    size_t given;
     const tsr_request q = {.asked = w->amax ? TSR_ASKED_AMAX : TSR_ASKED_UNIT,
-                           .flags = r->verifying ? TSR_ASKED_TO_VERIFY : 0,
+                           .flags = (r->verifying ? TSR_ASKED_TO_VERIFY : 0u) |
+                                    (!w->amax && tsr_gives(r, w->index, &given) ? TSR_ASKED_TO_GIVE : 0u),
                            .index = w->index,
                            .part = w->unit,
                            .number = w->amax || step->amax == NULL ? 0 : r->amaxes[step->amax->index].amax};

@@ -183,6 +183,21 @@ static inline bool tsr_is_held(const tsr_step *step, unsigned i)
     return (step->held >> i & 1) != 0;
 }
 
+/* Whether a step is not run by itself, since units of another one of this phase make its outputs. */
+static inline bool tsr_is_given(const tsr_run *r, size_t index)
+{
+    const uint32_t by = r->plan->steps[index].given_by;
+    return by > 0 && !r->verifying && r->files[r->plan->steps[by - 1].file].mine &&
+           r->files[r->plan->steps[index].file].mine;
+}
+
+/* The step that this one gives in this phase; false: none. */
+static inline bool tsr_gives(const tsr_run *r, size_t index, size_t *given)
+{
+    *given = r->plan->steps[index].gives - 1u;
+    return r->plan->steps[index].gives > 0 && tsr_is_given(r, *given);
+}
+
 /* Whether a step's output is appended to its file. */
 static inline bool tsr_is_appended(const tsr_run *r, const tsr_step *step)
 {
@@ -217,7 +232,7 @@ void tsr_crew_share(tsr_crew *c);
 /* Lays out the lanes of a phase. */
 void tsr_run_lay_lanes(tsr_run *r);
 
-/* Passes over the steps of files that take no part. False: none is left. */
+/* Passes over the steps of files that take no part, and over those that others give. False: none is left. */
 bool tsr_lane_find_step(tsr_lane *lane);
 
 /* Whether the lane's next step waits for an amax. */

@@ -42,8 +42,9 @@ typedef struct hand {
     char *memory;
     tsr_io *io;
     tsr_io_batch batch;
-    char *held[TSR_MAX_OUTPUTS]; /* zeros, but while a unit is carried out */
-    uint64_t held_bytes[TSR_MAX_OUTPUTS];
+    /* Held outputs of the step, and of the one that it gives: zeros, but while a unit is carried out. */
+    char *held[2 * TSR_MAX_OUTPUTS];
+    uint64_t held_bytes[2 * TSR_MAX_OUTPUTS];
     tsr_block_cells cells; /* of step cells_of - 1, and zeros likewise */
     size_t cells_of;
     tsr_block_notes notes;
@@ -180,15 +181,31 @@ static tsr_status transfer(hand *h, const tsr_io_file *f, bool verifying, const 
 /* ---- units ---- */
 
 /* A held output's room, which is zeros. */
-static tsr_status place_held(hand *h, const tsr_step *step, unsigned i, tsr_err *err)
+static tsr_status place_held(hand *h, const tsr_tensor *t, unsigned i, tsr_err *err)
 {
-    const uint64_t bytes = step->out[i]->bytes;
+    const uint64_t bytes = t->bytes;
     if (h->held[i] != NULL && h->held_bytes[i] >= bytes)
         return TSR_OK;
     free(h->held[i]);
     h->held[i] = calloc(bytes + 8, 1);
     h->held_bytes[i] = h->held[i] == NULL ? 0 : bytes;
-    return h->held[i] == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", step->out[i]->name) : TSR_OK;
+    return h->held[i] == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", t->name) : TSR_OK;
+}
+
+/* The step that this one is to give; NULL: none. */
+static const tsr_step *given_step(const server *s, const tsr_request *q)
+{
+    const tsr_step *const step = &s->plan->steps[q->index];
+    return (q->flags & TSR_ASKED_TO_GIVE) == 0 || step->gives == 0 ? NULL : &s->plan->steps[step->gives - 1];
+}
+
+static tsr_status place_given(hand *h, const tsr_step *given, tsr_unit *u, tsr_err *err)
+{
+    for (unsigned i = 0; given != NULL && i < given->n_out; i++) {
+        TSR_TRY(place_held(h, given->out[i], TSR_MAX_OUTPUTS + i, err));
+        u->given_data[i] = h->held[TSR_MAX_OUTPUTS + i];
+    }
+    return TSR_OK;
 }
 
 /* Where figures of blocks go, if the step has any. */
@@ -212,10 +229,10 @@ static tsr_status begin_notes(hand *h, size_t index, tsr_unit *u, tsr_err *err)
 }
 
 /* Appends what the unit put into a held output, and makes it zeros again. */
-static void pack_held(hand *h, const tsr_step *step, unsigned i, tsr_held_part *part, tsr_text *answer)
+static void pack_held(hand *h, const tsr_tensor *t, unsigned i, tsr_unit_answer *a, tsr_text *answer)
 {
     char *const held = h->held[i];
-    uint64_t first = 0, end = step->out[i]->bytes;
+    uint64_t first = 0, end = t->bytes;
     while (end - first >= 8 && memcmp(held + first, (const char[8]){0}, 8) == 0)
         first += 8;
     while (first < end && held[first] == 0)
@@ -224,7 +241,7 @@ static void pack_held(hand *h, const tsr_step *step, unsigned i, tsr_held_part *
         end -= 8;
     while (end > first && held[end - 1] == 0)
         end--;
-    *part = (tsr_held_part){.first = first, .bytes = end - first};
+    a->held[i] = (tsr_held_part){.first = first, .bytes = end - first};
     tsr_text_append(answer, held + first, end - first);
     memset(held + first, 0, end - first);
 }
@@ -242,7 +259,7 @@ static tsr_status get_ready(hand *h, const tsr_step *step, bool verifying, const
     }
     for (unsigned i = 0; i < step->n_out; i++) {
         if (tsr_is_held(step, i)) {
-            TSR_TRY(place_held(h, step, i, err));
+            TSR_TRY(place_held(h, step->out[i], i, err));
             u->out_data[i] = h->held[i];
         } else {
             u->out_data[i] =
@@ -293,6 +310,7 @@ static tsr_status do_unit(hand *h, const tsr_request *q, tsr_unit_answer *a, tsr
     const bool appended = h->s->plan->files[step->file].appended, verifying = (q->flags & TSR_ASKED_TO_VERIFY) != 0;
     tsr_unit u = tsr_step_unit(step, q->part);
     tsr_io_file file = {.fd = -1, .direct = -1};
+    const tsr_step *const given = given_step(h->s, q);
     u.amax = q->number;
     if (verifying || !appended)
         TSR_TRY(find_output(h->s, step->file, verifying, &file, err));
@@ -301,6 +319,7 @@ static tsr_status do_unit(hand *h, const tsr_request *q, tsr_unit_answer *a, tsr
     TSR_TRY(get_ready(h, step, verifying, &file, &u, a, err));
     if (!verifying) {
         TSR_TRY(begin_notes(h, q->index, &u, err));
+        TSR_TRY(place_given(h, given, &u, err));
         TSR_TRY(compute(h, q, step, &u, a, err));
     }
     if (appended)
@@ -317,8 +336,10 @@ static tsr_status do_unit(hand *h, const tsr_request *q, tsr_unit_answer *a, tsr
     a->blocks = answer->size - before;
     for (unsigned i = 0; i < step->n_out; i++) {
         if (tsr_is_held(step, i))
-            pack_held(h, step, i, &a->held[i], answer);
+            pack_held(h, step->out[i], i, a, answer);
     }
+    for (unsigned i = 0; given != NULL && i < given->n_out; i++)
+        pack_held(h, given->out[i], TSR_MAX_OUTPUTS + i, a, answer);
     return TSR_OK;
 }
 
@@ -377,7 +398,7 @@ static tsr_status answer_request(void *argument, const tsr_request *q, tsr_text 
 static void end_hand(void *argument)
 {
     hand *const h = argument;
-    for (unsigned i = 0; i < TSR_MAX_OUTPUTS; i++)
+    for (unsigned i = 0; i < 2 * TSR_MAX_OUTPUTS; i++)
         free(h->held[i]);
     if (h->cells_of != 0)
         tsr_block_cells_free(&h->cells);

@@ -9,8 +9,20 @@
  * are. */
 enum { MOST_OPEN_FILES = 64 };
 
+static tsr_status begin_step(tsr_run *r, size_t index, tsr_err *err);
+
+/* A step whose outputs are to be made by units of another one, which begins. */
+static tsr_status begin_given(tsr_run *r, size_t index, tsr_err *err)
+{
+    const size_t file = r->plan->steps[index].file;
+    if (r->files[file].phase == TSR_FILE_WAITING)
+        TSR_TRY(tsr_run_open_file(r, file, err));
+    return begin_step(r, index, err);
+}
+
 static tsr_status begin_step(tsr_run *r, size_t index, tsr_err *err)
 {
+    size_t given;
     const tsr_step *const step = &r->plan->steps[index];
     tsr_step_state *const s = calloc(1, sizeof *s);
     r->steps[index] = s;
@@ -32,8 +44,10 @@ static tsr_status begin_step(tsr_run *r, size_t index, tsr_err *err)
         if (ok)
             (void)XXH3_64bits_reset(s->stream);
     }
-    return ok ? tsr_run_begin_blocks(r, index, err)
-              : tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", step->in[0]->name);
+    if (!ok)
+        return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", step->in[0]->name);
+    TSR_TRY(tsr_run_begin_blocks(r, index, err));
+    return tsr_gives(r, index, &given) ? begin_given(r, given, err) : TSR_OK;
 }
 
 void tsr_run_free_step(tsr_run *r, size_t index)
@@ -56,10 +70,14 @@ bool tsr_run_makes_tensor(const tsr_plan *plan, size_t index)
     return step->op != &tsr_copy_op || !plan->files[step->file].raw;
 }
 
-/* Called with the lock held. */
+/* A step is over, and what it gives. Called with the lock held. */
 static void count_step(tsr_run *r, size_t index)
 {
     tsr_file_state *const f = &r->files[r->plan->steps[index].file];
+    size_t given;
+    tsr_run_free_step(r, index);
+    if (tsr_gives(r, index, &given))
+        count_step(r, given);
     r->steps_done += tsr_run_makes_tensor(r->plan, index);
     if (--f->steps_left == 0) {
         f->phase = TSR_FILE_WHOLE;
@@ -92,7 +110,6 @@ static bool take_next(tsr_lane *lane, tsr_work *w)
     }
     if (units > 0)
         return true;
-    tsr_run_free_step(r, index);
     count_step(r, index);
     return false;
 }
@@ -212,6 +229,9 @@ tsr_status tsr_run_begin_unit(tsr_task *task, tsr_err *err)
     u->notes = s->blocks == NULL ? NULL : &task->notes;
     if (u->notes != NULL)
         tsr_block_notes_begin(u->notes, s->blocks);
+    size_t given;
+    for (unsigned i = 0; i < TSR_MAX_OUTPUTS; i++)
+        u->given_data[i] = tsr_gives(r, task->work.index, &given) ? r->steps[given]->held[i] : NULL;
     u->appended = &task->appended;
     u->amax = step->amax == NULL ? 0 : r->amaxes[step->amax->index].amax;
     task->in = task->appended = 0;
@@ -284,11 +304,16 @@ tsr_status tsr_run_count_unit(tsr_run *r, size_t index, uint64_t in, const tsr_s
     pthread_mutex_unlock(&r->crew->lock);
     if (!last)
         return TSR_OK;
-    tsr_stretches held = {0};
+    tsr_stretches held = {0}, held_by_given = {0};
+    size_t given;
+    const bool gives = tsr_gives(r, index, &given);
     TSR_TRY(end_step(r, index, &held, err));
+    if (gives)
+        TSR_TRY(end_step(r, given, &held_by_given, err));
     pthread_mutex_lock(&r->crew->lock);
     count_stretches(r, index, &held);
-    tsr_run_free_step(r, index);
+    if (gives)
+        count_stretches(r, given, &held_by_given);
     count_step(r, index);
     pthread_mutex_unlock(&r->crew->lock);
     return TSR_OK;

@@ -13,7 +13,10 @@ enum {
 };
 
 /* tsr_request.flags */
-enum { TSR_ASKED_TO_VERIFY = 1 }; /* a unit's output is to be read back instead of made */
+enum {
+    TSR_ASKED_TO_VERIFY = 1, /* a unit's output is to be read back instead of made */
+    TSR_ASKED_TO_GIVE = 2,   /* it is to make the outputs of another step as well: tsr_plan_give */
+};
 
 /* Of a held output, what the unit made: bytes [first, first + bytes). Others are not its own, or 0. */
 typedef struct tsr_held_part {
@@ -27,7 +30,7 @@ typedef struct tsr_unit_answer {
     uint64_t blocks;   /* bytes of tsr_block_cells_pack */
     float amax;
     uint32_t unused;
-    tsr_held_part held[TSR_MAX_OUTPUTS];
+    tsr_held_part held[2 * TSR_MAX_OUTPUTS]; /* those of the step, and those of the one that it gives */
     tsr_quant_stats stats;
 } tsr_unit_answer;
 

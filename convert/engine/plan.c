@@ -71,6 +71,12 @@ tsr_status tsr_plan_step(tsr_plan *plan, const tsr_step *step, tsr_err *err)
     return TSR_OK;
 }
 
+void tsr_plan_give(tsr_plan *plan, size_t from, size_t to)
+{
+    plan->steps[from].gives = (uint32_t)to + 1;
+    plan->steps[to].given_by = (uint32_t)from + 1;
+}
+
 tsr_status tsr_plan_copy(tsr_plan *plan, const tsr_tensor *tensor, const char *name, tsr_err *err)
 {
     tsr_tensor *const out = tsr_plan_tensor(plan, tensor);

@@ -80,9 +80,10 @@ typedef struct tsr_unit {
     tsr_window in[TSR_MAX_INPUTS];   /* zero rows: not read */
     tsr_window out[TSR_MAX_OUTPUTS]; /* out[i] is of step->out[i]; unused for held outputs */
     void *in_data[TSR_MAX_INPUTS];
-    void *out_data[TSR_MAX_OUTPUTS]; /* held outputs: the whole tensor, shared by all units of the step */
-    void *scratch;                   /* op->scratch_bytes */
-    float amax;                      /* what step->amax came to; finite */
+    void *out_data[TSR_MAX_OUTPUTS];   /* held outputs: the whole tensor, shared by all units of the step */
+    void *given_data[TSR_MAX_OUTPUTS]; /* outputs of the step that this one gives; NULL: they are not wanted */
+    void *scratch;                     /* op->scratch_bytes */
+    float amax;                        /* what step->amax came to; finite */
     uint64_t *appended;     /* in an appended file: to be set by run, how many bytes of out_data[0] are to be written */
     tsr_block_notes *notes; /* where figures of single blocks are to be noted; NULL: they are not wanted */
 } tsr_unit;
@@ -116,6 +117,7 @@ typedef struct tsr_step {
     uint8_t held; /* bit i: out[i] is small, kept in memory while the step runs and written when it is complete */
     uint32_t file;
     const tsr_amax *amax;       /* NULL: it needs none. All of amax->of are among its inputs, even where it reads one */
+    uint32_t gives, given_by;   /* see tsr_plan_give; 1 + the number of that step, 0: none */
     const tsr_tensor *reported; /* whose name and shape its row of the report has; NULL: in[0]'s */
 } tsr_step;
 
@@ -229,6 +231,11 @@ tsr_status tsr_plan_replace_amaxes(tsr_plan *plan, const tsr_amax *instead, tsr_
 
 /* Puts what the members of step->amax are decoded from behind the step's own inputs. */
 tsr_status tsr_plan_add_amax_inputs(tsr_plan *plan, tsr_step *step, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The units of step `from` make the outputs of step `to` as well, in the order in which they are made: those lie in another file, and
+ * all of them are held. `to` follows, reads the same, and is run by itself only where `from` is not: its file was finished in an
+ * earlier run, or is made by another shard. */
+void tsr_plan_give(tsr_plan *plan, size_t from, size_t to);
 
 /* Copies one tensor, or a side file. */
 extern const tsr_op tsr_copy_op;

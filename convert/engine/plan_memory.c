@@ -55,6 +55,14 @@ uint64_t tsr_plan_bounded_bytes(const tsr_plan *plan)
     return bytes;
 }
 
+static uint64_t held_bytes(const tsr_step *step)
+{
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < step->n_out; i++)
+        bytes += (step->held >> i & 1) != 0 ? step->out[i]->bytes : 0;
+    return bytes;
+}
+
 uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads)
 {
     const uint64_t unit = tsr_plan_unit_bytes(plan);
@@ -62,8 +70,7 @@ uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads)
     for (size_t s = 0; s < plan->n_steps; s++) {
         const tsr_step *const step = &plan->steps[s];
         uint64_t kept = step->op->units(step) * sizeof(tsr_quant_stats) + tsr_step_block_memory(plan, s);
-        for (unsigned i = 0; i < step->n_out; i++)
-            kept += (step->held >> i & 1) != 0 ? step->out[i]->bytes : 0;
+        kept += held_bytes(step) + (step->gives > 0 ? held_bytes(&plan->steps[step->gives - 1]) : 0);
         held = tsr_max_u64(held, kept);
     }
     uint64_t waiting = 0; /* records of a file's steps, until it is finished */

@@ -72,8 +72,11 @@ static tsr_status announce_all(announcing *a, const bool *chosen, tsr_err *err)
     bool *const known = calloc(a->plan->n_amaxes + 1, sizeof *known);
     tsr_status status = known == NULL ? tsr_out_of_memory(err, "for what is read") : TSR_OK;
     for (size_t s = 0; s < a->plan->n_steps && status == TSR_OK; s++) {
-        if (chosen == NULL || chosen[a->plan->steps[s].file])
-            status = announce_step(a, &a->plan->steps[s], known, err);
+        const tsr_step *const step = &a->plan->steps[s];
+        if (step->given_by > 0 && (chosen == NULL || chosen[a->plan->steps[step->given_by - 1].file]))
+            continue;
+        if (chosen == NULL || chosen[step->file])
+            status = announce_step(a, step, known, err);
     }
     free(known);
     return status;

@@ -112,6 +112,19 @@ static void int_blocks(const tsr_step *step, tsr_block_map *map, tsr_code_bins *
 
 /* ---- int8, unpacked ---- */
 
+/* The sums of rows of codes, into X.azp_adj; where there is one, times the zero point into X.azp_with_adj. */
+static void store_sums(const tsr_step *step, const tsr_cpu_kernels *kernels, const tsr_int_rows *rows,
+                       void *const out[2])
+{
+    int32_t *const sums = out[0], *const products = out[1];
+    for (uint64_t r = 0; r < rows->rows; r++) {
+        const int32_t sum = kernels->sum_codes(rows->codes + r * cols_of(step), cols_of(step));
+        sums[rows->row + r] = sum;
+        if (products != NULL)
+            products[rows->row + r] = sum * params_of(step)->input.value.zero_point;
+    }
+}
+
 static tsr_status int8_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                            tsr_quant_stats *stats, tsr_err *err)
 {
@@ -122,6 +135,8 @@ static tsr_status int8_run(const tsr_step *step, uint64_t unit, const tsr_unit *
     if (unit == 0 && step->n_out > 3)
         *(int8_t *)u->out_data[3] = (int8_t)params_of(step)->input.value.zero_point;
     tsr_held_scales_store(params_of(step)->scheme.scale_dtype, rows.scales, rows.rows, u->out_data[1], rows.row);
+    if (u->given_data[0] != NULL)
+        store_sums(step, kernels, &rows, u->given_data);
     return TSR_OK;
 }
 
@@ -178,18 +193,14 @@ static const tsr_op kPackedOp = {.name = "quantize packed integers",
 
 /* ---- azp_adj ---- */
 
+/* Only where the codes are not made in the same run: else their step gives the sums. */
 static tsr_status azp_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                           tsr_quant_stats *stats, tsr_err *err)
 {
     (void)stats; /* told by the step that writes the codes */
     tsr_int_rows rows;
     TSR_TRY(quantize(step, unit, u, kernels, &rows, NULL, err));
-    for (uint64_t r = 0; r < rows.rows; r++) {
-        const int32_t sum = kernels->sum_codes(rows.codes + r * cols_of(step), cols_of(step));
-        ((int32_t *)u->out_data[0])[rows.row + r] = sum;
-        if (step->n_out > 1)
-            ((int32_t *)u->out_data[1])[rows.row + r] = sum * params_of(step)->input.value.zero_point;
-    }
+    store_sums(step, kernels, &rows, (void *const[2]){u->out_data[0], step->n_out > 1 ? u->out_data[1] : NULL});
     return TSR_OK;
 }
 
@@ -258,12 +269,14 @@ tsr_status tsr_plan_packed(tsr_plan *plan, const tsr_tensor *weight, const tsr_i
 }
 
 tsr_status tsr_plan_azp(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
-                        const tsr_static_input *input, tsr_err *err)
+                        const tsr_static_input *input, size_t codes, tsr_err *err)
 {
     const params p = params_with(scheme, input);
     tsr_tensor *const out[] = {
         new_member(plan, weight, ".azp_adj", TSR_I32, 1, weight->shape[0], 0),
         new_member(plan, weight, ".azp_with_adj", TSR_I32, 1, weight->shape[0], 0),
     };
-    return add_step(plan, &kAzpOp, weight, &p, out, input != NULL && input->asymmetric ? 2 : 1, 3, err);
+    TSR_TRY(add_step(plan, &kAzpOp, weight, &p, out, input != NULL && input->asymmetric ? 2 : 1, 3, err));
+    tsr_plan_give(plan, codes, plan->n_steps - 1);
+    return TSR_OK;
 }

@@ -24,8 +24,8 @@ tsr_status tsr_plan_packed(tsr_plan *plan, const tsr_tensor *weight, const tsr_i
                            tsr_err *err) TSR_WARN_UNUSED;
 
 /* X.weight -> X.azp_adj I32 [R]: the sums of the rows of codes that tsr_plan_int8 makes; with an asymmetric `input`
- * also X.azp_with_adj, these times its zero point. */
+ * also X.azp_with_adj, these times its zero point. `codes` is the number of the step of tsr_plan_int8, which gives them. */
 tsr_status tsr_plan_azp(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme,
-                        const tsr_static_input *input, tsr_err *err) TSR_WARN_UNUSED;
+                        const tsr_static_input *input, size_t codes, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

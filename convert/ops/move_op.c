@@ -247,6 +247,7 @@ tsr_status tsr_step_move(tsr_plan *plan, tsr_step *step, const tsr_row_view *vie
     if (step->n_out > 3 && tsr_move_has_input(w))
         in[step->n_in++] = w->input_scale;
     step->params = p;
+    step->gives = 0; /* nothing is computed that could be given */
     step->op = is_mxfp4(w) && move->lossy && move->to != TSR_MOVE_MXFP4 ? &kMoveOrRoundOp : &kMoveOp;
     return TSR_OK;
 }

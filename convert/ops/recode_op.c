@@ -87,6 +87,7 @@ static tsr_status recode_run(const tsr_step *step, uint64_t unit, const tsr_unit
     inner.in_data[0] = (void *)(uintptr_t)x;
     for (unsigned i = 0; i < step->n_out; i++)
         inner.out_data[i] = u->out_data[i];
+    memcpy(inner.given_data, u->given_data, sizeof inner.given_data);
     inner.scratch = (char *)u->scratch + decoding(step, &inner);
     inner.amax = u->amax;
     inner.notes = u->notes;

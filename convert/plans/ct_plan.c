@@ -93,14 +93,16 @@ static tsr_status find_input(const tsr_checkpoint *c, const tsr_tensor *t, const
     return TSR_OK;
 }
 
+/* `codes`: NULL; or the number of the step that makes them, for their sums. */
 static tsr_status plan_int8(tsr_plan *plan, const tsr_tensor *t, const tsr_ct_options *o, const tsr_decision *decisions,
-                            bool sums, tsr_err *err)
+                            const size_t *codes, tsr_err *err)
 {
     tsr_static_input input;
     if (o->calibration != NULL)
         TSR_TRY(find_input(plan->sources[0], t, o, decisions, &input, err));
     const tsr_static_input *const known = o->calibration == NULL ? NULL : &input;
-    return sums ? tsr_plan_azp(plan, t, &o->scheme, known, err) : tsr_plan_int8(plan, t, &o->scheme, known, err);
+    return codes != NULL ? tsr_plan_azp(plan, t, &o->scheme, known, *codes, err)
+                         : tsr_plan_int8(plan, t, &o->scheme, known, err);
 }
 
 static tsr_status plan_fp8(tsr_plan *plan, const tsr_tensor *t, const tsr_int_scheme *s, tsr_err *err)
@@ -134,7 +136,7 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_ct_options *o, const ts
             TSR_TRY(check_shape(c, t, o, err));
             TSR_TRY(o->form == TSR_CT_FP8      ? plan_fp8(plan, t, &o->scheme, err)
                     : o->form == TSR_CT_PACKED ? plan_packed(plan, t, o, err)
-                                               : plan_int8(plan, t, o, decisions, false, err));
+                                               : plan_int8(plan, t, o, decisions, NULL, err));
             TSR_TRY(tsr_plan_add_note(plan, t, "quantize", d->reason, err));
         } else {
             const bool stacked = d->treatment == TSR_QUANTIZE;
@@ -151,17 +153,15 @@ static tsr_status plan_azp(tsr_plan *plan, const tsr_ct_options *o, const tsr_de
 {
     const tsr_checkpoint *const c = plan->sources[0];
     bool any = false;
-    for (size_t i = 0; i < c->tensors.count && o->form == TSR_CT_W8A8; i++) {
+    for (size_t i = 0, step = 0; i < c->tensors.count && o->form == TSR_CT_W8A8; i++) {
         if (!becomes_codes(&c->tensors.items[i], &decisions[i]))
             continue;
+        while (plan->steps[step].in[0] != &c->tensors.items[i])
+            step++;
         any = true;
-        TSR_TRY(plan_int8(plan, &c->tensors.items[i], o, decisions, true, err));
+        TSR_TRY(plan_int8(plan, &c->tensors.items[i], o, decisions, &step, err));
     }
-    if (any)
-        TSR_TRY(tsr_plan_file(plan, TSR_AZP_NAME, err));
-    if (any)
-        tsr_plan_begin_lane(plan, plan->n_files - 1);
-    return TSR_OK;
+    return any ? tsr_plan_file(plan, TSR_AZP_NAME, err) : TSR_OK;
 }
 
 /* ---- configuration ---- */

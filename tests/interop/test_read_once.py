@@ -8,11 +8,12 @@ import harness
 import pytest
 
 FP8 = ["--exclude", "*.mlp.experts.1.gate_proj.weight"]  # has values that no FP8 scale holds together
-# name, is its source FP8, command, a budget that holds far less than the source, and one that holds too little
+# name, is its source FP8, command, a budget that holds far less than the source, and one that holds too little; None: there is none,
+# since one step makes all
 ROWS = [
     ("tp", False, ["convert", "--to", "tp", "--tp", "4", "--max-shard-size", "8MB"], "32MiB", "16MiB"),
     ("deepseek-mp", True, ["convert", "--to", "deepseek-mp", "--mp", "4"], "24MiB", "10MiB"),
-    ("azp_adj", False, ["quantize", "--scheme", "int8-channel", "--max-shard-size", "32MB"], "32MiB", "20MiB"),
+    ("azp_adj", False, ["quantize", "--scheme", "int8-channel", "--max-shard-size", "32MB"], "20MiB", None),
     ("scales of whole tensors", False, ["quantize", "--scheme", "nvfp4-weight-only", *FP8], "48MiB", "20MiB"),
 ]
 
@@ -42,6 +43,8 @@ def test_bytes_are_read_once(tessera, sources, tmp_path, name, of_fp8, command, 
     assert again["bytes_read"] <= 1.01 * whole["bytes_in"]
     assert harness.tree_difference(reference, out) is None, "the journal's records are in the plan's order"
     # What does not fit is read again, and the output is the same.
+    if short is None:
+        return
     again, out = run("--threads", "2", "--memory", short, "--io", "buffered")
     assert again["bytes_read"] > 1.1 * whole["bytes_in"]
     assert harness.tree_difference(reference, out) is None
