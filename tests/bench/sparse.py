@@ -16,8 +16,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
 import deepseek_v3
 
-DRY_RUNS = ["quantize SRC", "quantize SRC --scheme int8-channel", "quantize SRC --scheme nvfp4-weight-only", "convert SRC --to tp --tp 8",
-            "convert SRC --to tp --tp 16", "convert SRC --to deepseek-mp --mp 16", "convert SRC --to archive"]
+DRY_RUNS = ["quantize SRC", "quantize SRC --shard 0/64", "quantize SRC --scheme int8-channel", "quantize SRC --scheme nvfp4-weight-only",
+            "convert SRC --to tp --tp 8", "convert SRC --to tp --tp 8 --shard 0/64", "convert SRC --to tp --tp 16",
+            "convert SRC --to deepseek-mp --mp 16", "convert SRC --to archive"]
 
 
 def measure(tool, words):
@@ -73,7 +74,7 @@ def main():
         words = [source if word == "SRC" else word for word in command.split()]
         wall, cpu, peak, told = measure(args.tessera, [*words, "--dry-run"])
         show(f"{command} --dry-run", wall, cpu, peak)
-        print("    " + next(line for line in reversed(told) if " files, " in line))
+        print("    " + next(line for line in told if " files, " in line))
     if args.archive:
         archive(args, source, size)
     return 0
