@@ -8,20 +8,27 @@
 
 typedef struct arguments {
     tsr_forward_texts texts;
-    const char *min_sqnr;
+    const char *min_sqnr, *inputs;
     tsr_check_options last;
 } arguments;
 
 static const char kHelp[] =
     "tessera verify forward DST --against SRC [options]\n"
     "tessera verify forward MODEL --reference FILE\n\n"
-    "Runs tokens through both checkpoints in double precision (embedding, attention, router, experts, norms, head), a\n"
-    "layer at a time, and shows how the error grows: in the hidden states after each layer, in each layer alone on "
+    "Runs tokens through both checkpoints (embedding, attention, router, experts, norms, head), a layer at a time: SRC "
+    "in\n"
+    "double, DST as it is served, with its activations quantized as its checkpoint states and BF16 between layers. "
+    "Shows\n"
+    "how the error grows: in the hidden states after each layer, in each layer alone on the source's input, and in "
     "the\n"
-    "source's input, and in the choice of experts; at the end the KL divergence of the logits, and how often the\n"
-    "likeliest token is the same. With --reference, the hidden states and logits of another implementation are\n"
-    "compared with those of MODEL.\n"
-    "Families: llama, mistral, qwen2, qwen3, qwen3_moe, deepseek_v2, deepseek_v3, kimi_k2.\n"
+    "choice of experts; at the end the KL divergence of the logits, how often the likeliest token is the same, and "
+    "both\n"
+    "perplexities. With --reference, the hidden states and logits of another implementation are compared with those "
+    "of\n"
+    "MODEL.\n"
+    "Families: llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, deepseek_v2, deepseek_v3, kimi_k2, "
+    "glm4_moe,\n"
+    "gemma2, gemma3_text, gpt_oss.\n"
     "Exit code 0: all within the limits; 1: not; 3: a family, tensor or file that does not fit.\n\n"
     "Examples:\n"
     "  tessera verify forward Llama-3.1-8B-FP8 --against Llama-3.1-8B\n"
@@ -33,7 +40,12 @@ static void list_options(arguments *a, tsr_verify_forward *v, tsr_option *option
 {
     const tsr_option first[] = {{"--against", TSR_OPT_TEXT, &v->sides[0], "SRC", "what DST was made from"}, {0}};
     const tsr_option own[] = {
-        {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB", "smallest SQNR of what a layer alone adds (10)"},
+        {"--activations", TSR_OPT_TEXT, &a->inputs, "KIND",
+         "inputs of quantized layers: auto (as the checkpoint states), none, fp8-block, fp8-token, int8-token, "
+         "int8-azp"},
+        {"--memory", TSR_OPT_SIZE, &v->memory, "SIZE", "what activations may take at most (no limit)"},
+        {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB",
+         "smallest SQNR of what a layer alone adds (what sound codes leave)"},
         {"--seed", TSR_OPT_COUNT, &v->request.seed, "S", "seed of drawn tokens (0)"},
         {"--reference", TSR_OPT_TEXT, &v->reference, "FILE",
          "safetensors of an implementation: input_ids, hidden_states.N, logits"},
@@ -62,6 +74,19 @@ static tsr_status take_sides(tsr_verify_forward *v, const char *const named[2], 
     return TSR_OK;
 }
 
+static tsr_status parse_inputs(const char *text, tsr_input_choice *choice, tsr_err *err)
+{
+    for (*choice = 0; text != NULL && *choice < TSR_N_INPUT_CHOICES; (*choice)++) {
+        if (strcmp(text, tsr_input_choice_name(*choice)) == 0)
+            return TSR_OK;
+    }
+    return text == NULL ? TSR_OK
+                        : tsr_fail(err, TSR_E_USAGE,
+                                   "--activations: takes auto, none, fp8-block, fp8-token, int8-token or int8-azp, not "
+                                   "'%s'",
+                                   text);
+}
+
 static tsr_status parse(int argc, char **argv, arguments *a, tsr_verify_forward *v, tsr_err *err)
 {
     tsr_option options[TSR_MAX_OPTIONS];
@@ -81,6 +106,9 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_verify_forward 
     if (a->last.threads == 0)
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
     TSR_TRY(tsr_forward_texts_parse(&v->request, &a->texts, err));
+    TSR_TRY(parse_inputs(a->inputs, &v->request.inputs, err));
+    if (v->request.exact && a->inputs != NULL)
+        return tsr_fail(err, TSR_E_USAGE, "--activations: with --exact no activations are quantized");
     TSR_TRY(tsr_parse_number("--min-sqnr", a->min_sqnr, &v->request.limits.min_sqnr, err));
     v->threads = a->last.threads > UINT16_MAX ? UINT16_MAX : a->last.threads;
     const tsr_places places = {.sources = {v->sides[0], v->sides[1], v->reference, a->texts.tokens},

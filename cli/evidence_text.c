@@ -22,6 +22,8 @@ static void judgement_json(tsr_text *t, const tsr_judgement *j)
     tsr_json_member_number(t, "of_expected_rms", j->of_expected >= 0 ? j->of_expected : NAN);
     if (j->bias.known)
         tsr_json_member_number(t, "bias_sigmas", j->bias.sigmas);
+    if (j->limit != 0)
+        tsr_json_member_number(t, "limit_db", j->limit);
     if (j->seconds > 0)
         tsr_json_member_number(t, "kernel_seconds", j->seconds);
     if (j->choices > 0)

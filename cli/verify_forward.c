@@ -16,7 +16,8 @@ enum { MAX_TOKENS = 1 << 20 };
 tsr_verify_forward tsr_verify_forward_defaults(void)
 {
     return (tsr_verify_forward){.threads = tsr_cpu_count(),
-                                .request = {.last = SIZE_MAX, .limits = tsr_forward_limits_defaults()}};
+                                .request = {.last = SIZE_MAX, .limits = tsr_forward_limits_defaults()},
+                                .figures = {.perplexity = {NAN, NAN}}};
 }
 
 tsr_forward_texts tsr_forward_texts_defaults(void)
@@ -28,13 +29,18 @@ void tsr_forward_options(tsr_option *options, tsr_forward_texts *texts)
 {
     const tsr_option all[] = {
         {"--layers", TSR_OPT_TEXT, &texts->layers, "A..B", "only these, straight from the embedding (all)"},
-        {"--tokens", TSR_OPT_TEXT, &texts->tokens, "FILE|random", "token ids as text, a line a sequence (random)"},
+        {"--tokens", TSR_OPT_TEXT, &texts->tokens, "FILE|random",
+         "token ids (text, .npy, raw int32), or text for the model's tokenizer (random)"},
         {"--batch", TSR_OPT_COUNT, &texts->sequences, "B",
          "number of sequences: drawn (1), or the first of the file (all)"},
         {"--count", TSR_OPT_COUNT, &texts->length, "N", "tokens of a sequence, at most (64)"},
         {"--kl-by-layer", TSR_OPT_FLAG, &texts->kl_by_layer, NULL,
          "KL divergence after every layer, by the final norm and head: as much work again as the head takes, twice a "
          "layer"},
+        {"--exact", TSR_OPT_FLAG, &texts->exact, NULL,
+         "DST in double, too: no quantized activations, no BF16; what shows is the cost of the weights alone"},
+        {"--min-stream", TSR_OPT_TEXT, &texts->min_stream, "DB",
+         "smallest SQNR of the stream and the logits (what sound codes leave at that depth)"},
         {"--max-kl", TSR_OPT_TEXT, &texts->max_kl, "X", "largest mean KL divergence, in nats (none)"},
         {"--min-top1", TSR_OPT_TEXT, &texts->min_top1, "X",
          "smallest share of positions with the same likeliest token (none)"},
@@ -64,12 +70,14 @@ tsr_status tsr_forward_texts_parse(tsr_forward_request *r, const tsr_forward_tex
     if (texts->length == 0 || texts->sequences > MAX_TOKENS || texts->length > MAX_TOKENS)
         return tsr_fail(err, TSR_E_USAGE, "--count (and --batch): from 1 to %d", MAX_TOKENS);
     TSR_TRY(parse_layers(texts->layers, r, err));
+    TSR_TRY(tsr_parse_number("--min-stream", texts->min_stream, &r->limits.min_stream, err));
     TSR_TRY(tsr_parse_number("--max-kl", texts->max_kl, &r->limits.max_kl, err));
     TSR_TRY(tsr_parse_number("--min-top1", texts->min_top1, &r->limits.min_top1, err));
     r->tokens = texts->tokens != NULL && strcmp(texts->tokens, "random") == 0 ? NULL : texts->tokens;
     r->sequences = texts->sequences > 0 ? texts->sequences : r->tokens == NULL ? 1 : MAX_TOKENS;
     r->length = texts->length;
     r->kl_by_layer = texts->kl_by_layer;
+    r->exact = texts->exact;
     return TSR_OK;
 }
 
@@ -124,6 +132,24 @@ static void print_logits(const tsr_judgement *j)
         j->kl.mean, j->kl.max, (unsigned long long)j->agreed, (unsigned long long)j->choices);
 }
 
+/* How the two passes were run. */
+static void print_run(const tsr_verify_forward *v)
+{
+    const tsr_forward_figures *const f = &v->figures;
+    char inputs[96];
+    if (!isnan(f->perplexity[0]))
+        tsr_print("       perplexity: %.4f of SRC, %.4f of DST\n", f->perplexity[0], f->perplexity[1]);
+    tsr_print("%s; %zu tokens in %zu sequences, seed %llu; SRC in double", f->device, f->tokens, f->sequences,
+              U64(v->request.seed));
+    if (v->reference == NULL && v->request.exact)
+        tsr_print(", DST too");
+    else if (v->reference == NULL)
+        tsr_print(", DST in BF16 between layers, inputs of its codes %s",
+                  tsr_input_coding_text(&f->inputs, inputs, sizeof inputs));
+    tsr_print("; %.2f GB of weights read, %.2f GB of activations held, %.2f s\n", (double)f->weight_bytes * 1e-9,
+              (double)f->activation_bytes * 1e-9, v->evidence.seconds);
+}
+
 static void print_result(const void *verification)
 {
     const tsr_verify_forward *const v = verification;
@@ -137,8 +163,26 @@ static void print_result(const void *verification)
         print_layers(e);
         print_logits(&e->items[e->count - 1]);
     }
-    tsr_print("CPU, double precision; seed %llu, %.2f s\n", U64(v->request.seed), e->seconds);
+    print_run(v);
     tsr_evidence_print_end(e);
+}
+
+static void write_figures(tsr_text *t, const tsr_verify_forward *v)
+{
+    const tsr_forward_figures *const f = &v->figures;
+    const bool served = v->reference == NULL && !v->request.exact;
+    char inputs[96];
+    tsr_json_member_string(t, "device", f->device);
+    tsr_json_member_string(t, "activations", tsr_input_choice_name(v->request.inputs));
+    tsr_json_member_string(t, "inputs",
+                           served ? tsr_input_coding_text(&f->inputs, inputs, sizeof inputs) : "not quantized");
+    tsr_json_member_string(t, "rounding", served ? "bf16" : "none");
+    tsr_json_member_u64(t, "sequences", f->sequences);
+    tsr_json_member_u64(t, "token_count", f->tokens);
+    tsr_json_member_u64(t, "weight_bytes_read", f->weight_bytes);
+    tsr_json_member_u64(t, "activation_bytes", f->activation_bytes);
+    tsr_json_member_number(t, "perplexity_source", f->perplexity[0]);
+    tsr_json_member_number(t, "perplexity", f->perplexity[1]);
 }
 
 static void write_json(tsr_text *t, const void *verification)
@@ -162,9 +206,11 @@ static void write_json(tsr_text *t, const void *verification)
         tsr_json_u64(t, r->last);
     tsr_json_end_array(t);
     tsr_json_member_bool(t, "passed", v->evidence.failed == 0);
+    write_figures(t, v);
     tsr_json_key(t, "limits");
     tsr_json_begin_object(t, true);
     tsr_json_member_number(t, "min_sqnr_db", r->limits.min_sqnr);
+    tsr_json_member_number(t, "min_stream_db", r->limits.min_stream);
     tsr_json_member_number(t, "max_kl_nats", r->limits.max_kl);
     tsr_json_member_number(t, "min_top1", r->limits.min_top1);
     tsr_json_end_object(t);
@@ -205,7 +251,7 @@ static tsr_status run(void *verification, tsr_terminal *terminal, tsr_err *err)
 {
     tsr_verify_forward *const v = verification;
     v->request.run = tsr_terminal_run_options(terminal, v->threads, v->memory);
-    return tsr_check_forward(&v->request, &v->evidence, err);
+    return tsr_check_forward(&v->request, &v->evidence, &v->figures, err);
 }
 
 static bool is_fine(const void *verification)

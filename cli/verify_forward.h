@@ -16,6 +16,7 @@ typedef struct tsr_verify_forward {
     tsr_weights weights[2];
     tsr_side opened[2];
     tsr_evidence evidence;
+    tsr_forward_figures figures;
 } tsr_verify_forward;
 
 /* Whose jobs are tsr_verify_forward. */
@@ -23,9 +24,9 @@ extern const tsr_verify_kind tsr_kind_forward;
 
 /* Options of `verify forward` that `verify all` has, too, as the command line gives them. */
 typedef struct tsr_forward_texts {
-    const char *layers, *tokens, *max_kl, *min_top1;
+    const char *layers, *tokens, *min_stream, *max_kl, *min_top1;
     uint64_t sequences, length;
-    bool kl_by_layer;
+    bool kl_by_layer, exact;
 } tsr_forward_texts;
 
 /* With the defaults of this machine. */

@@ -24,7 +24,7 @@ COMMANDS = {
     "verify": "verify FP8 --against SRC --json JSON",
     "gemm": "verify gemm FP8 --against SRC --device cpu --sample 3 --json JSON",
     "mla": "verify mla FP8 --layer 0 --against SRC --device cpu --json JSON",
-    "forward": "verify forward FP8 --against SRC --count 4 --json JSON",
+    "forward": "verify forward FP8 --against SRC --count 4 --exact --json JSON",
     "epilogue": "verify epilogue INT8 --against SRC --device cpu --sample 2 --json JSON",
     "dequant": "verify dequant INT4 --against SRC --device cpu --sample 2 --json JSON",
     "diff": "diff SRC FP8 --json JSON",

@@ -38,6 +38,27 @@ MODELS = {
     "Qwen3": lambda: transformers.Qwen3Config(**GROUPED),
     "Qwen3-MoE": lambda: transformers.Qwen3MoeConfig(**GROUPED, num_experts=8, num_experts_per_tok=2, norm_topk_prob=True,
                                                      moe_intermediate_size=64, mlp_only_layers=[0]),
+    "Qwen2, layers with a window": lambda: transformers.Qwen2Config(
+        **{k: v for k, v in GROUPED.items() if k != "head_dim"}, use_sliding_window=True, sliding_window=8, max_window_layers=1),
+    "Qwen2-MoE": lambda: transformers.Qwen2MoeConfig(
+        **{k: v for k, v in GROUPED.items() if k != "head_dim"}, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=64,
+        shared_expert_intermediate_size=96, decoder_sparse_step=1),
+    "Mixtral": lambda: transformers.MixtralConfig(**GROUPED, num_local_experts=8, num_experts_per_tok=2, sliding_window=9),
+    "GLM-4 MoE": lambda: transformers.Glm4MoeConfig(
+        **GROUPED, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=64, n_shared_experts=1, first_k_dense_replace=1,
+        attention_bias=True, use_qk_norm=True, routed_scaling_factor=2.0, norm_topk_prob=True, n_group=1, topk_group=1,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}),
+    "Gemma 2": lambda: transformers.Gemma2Config(**GROUPED, sliding_window=8, query_pre_attn_scalar=24),
+    "Gemma 3": lambda: transformers.Gemma3TextConfig(
+        **GROUPED, sliding_window=8, query_pre_attn_scalar=24,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters={"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}),
+    "gpt-oss": lambda: transformers.GptOssConfig(
+        **GROUPED, num_local_experts=8, num_experts_per_tok=2, sliding_window=8,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters={"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+                         "original_max_position_embeddings": 64, "rope_theta": 150000.0}),
     "DeepSeek-V3": lambda: transformers.DeepseekV3Config(**LATENT, n_routed_experts=16, routed_scaling_factor=2.5,
                                                          norm_topk_prob=True),
     "DeepSeek-V2": lambda: transformers.DeepseekV2Config(**LATENT, n_routed_experts=16, routed_scaling_factor=2.0,
@@ -52,7 +73,7 @@ def record(config):
     for name, p in model.named_parameters():
         if "norm" in name:
             torch.nn.init.uniform_(p, 0.5, 2.0)
-        elif name.endswith(".bias"):
+        elif name.endswith((".bias", "_bias")) or name.endswith(".sinks"):
             torch.nn.init.normal_(p, std=0.5)
     for name, b in model.named_buffers():
         if "e_score_correction_bias" in name:

@@ -21,7 +21,7 @@ SCHEMAS = {path.name: json.loads(path.read_text()) for path in (ROOT / "docs/sch
 REGISTRY = referencing.Registry().with_resources((name, referencing.Resource.from_contents(schema)) for name, schema in SCHEMAS.items())
 KINDS = ["weights", "gemm", "epilogue", "dequant", "mla", "forward"]
 NOT = "not applicable"
-QUICK = ["--device", "cpu", "--sample", "2", "--count", "4", "--kl-by-layer"]
+QUICK = ["--device", "cpu", "--sample", "2", "--count", "4", "--kl-by-layer", "--exact"]
 # A checkpoint, how it is quantized (None: it is held to itself), and the kinds that apply.
 APPLIES = {
     "block FP8": ("llama", [], "weights gemm forward"),
@@ -105,7 +105,7 @@ def test_results_and_reports_are_those_of_the_kinds_by_themselves(made, run, tes
     alone, text = [], (tmp_path / "all.json").read_text()
     for kind in kinds:
         words = [] if kind == "weights" else [kind]
-        options = {"weights": [], "gemm": ["--device", "cpu", "--sample", "2"], "mla": ["--device", "cpu"], "forward": ["--count", "4", "--kl-by-layer"]}[kind]
+        options = {"weights": [], "gemm": ["--device", "cpu", "--sample", "2"], "mla": ["--device", "cpu"], "forward": ["--count", "4", "--kl-by-layer", "--exact"]}[kind]
         assert harness.run(tessera, ["verify", *words, dst, "--against", src, *options, "--json", tmp_path / f"{kind}.json"])[0] == 0
         assert timeless(json.loads((tmp_path / f"{kind}.json").read_text())) == timeless(said["kinds"][kind]["result"]), kind
         # What is embedded, as a file of its own: the reports of both are the same but for what does not apply.
@@ -204,7 +204,7 @@ def test_what_cannot_be_carried_out_hides_nothing(options, kinds, code, made, ru
     gravest = next(kind for kind in KINDS if kinds.get(kind) == code)
     assert err == f"tessera: {gravest}: {said['kinds'][gravest]['result']['error']['message']}\n"
     if "--memory" in options:
-        assert "1 MB, more than --memory has" in said["kinds"]["forward"]["reason"]
+        assert "12 MB, more than --memory has" in said["kinds"]["forward"]["reason"]
     assert harness.run(tessera, ["report", tmp_path / "all.json", "--quiet"])[0] == 1
 
 

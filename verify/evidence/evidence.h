@@ -33,6 +33,7 @@ typedef struct tsr_judgement {
         bool known;
         double mean, max; /* of positions: nats */
     } kl;                 /* divergence of the distributions that x and y are logits of */
+    double limit;         /* of a forward pass: the least SQNR in dB that passes; NaN or 0: none */
     const char *fault;    /* NULL: within the limits, or without any */
     double seconds;       /* of one run of the kernel; 0: not timed */
 } tsr_judgement;

@@ -1,5 +1,5 @@
 /* Two streams side by side, and the figures between them. */
-#include "verify/forward/check_forward.h"
+#include "verify/forward/check_parts.h"
 
 #include "common/checked.h"
 #include "common/threads.h"
@@ -10,30 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 64 }; /* positions whose logits are held at a time */
-
 /* docs/verify.md derives these. */
-static const double kLayerSqnr = 10, kFp32 = 1e-5, kHalf = 1.0 / 128;
+static const double kFp32 = 1e-5, kHalf = 1.0 / 128;
 
-typedef struct check {
-    const tsr_forward_request *request;
-    tsr_evidence *evidence;
-    tsr_forward source, model;
-    tsr_tokens tokens, twice; /* twice: all sequences two times, for a layer that runs on two inputs at once */
-    size_t n, hidden, last;   /* last: layer */
-    double began;
-    double *before, *x, *y; /* [n][hidden] of the source before and behind a layer; [2 n][hidden] of the model:
-                               its own stream, and behind it the source's */
-    uint32_t *chosen[2];    /* experts: of the source [n], of the model [2 n] */
-} check;
-
-tsr_forward_limits tsr_forward_limits_defaults(void)
-{
-    return (tsr_forward_limits){kLayerSqnr, NAN, NAN};
-}
+typedef tsr_forward_check check;
 
 /* "sequence 1, token 12, channel 3". */
-static void locate(const check *c, uint64_t index, size_t width, const char *column, char *text, size_t size)
+void tsr_forward_locate(const check *c, uint64_t index, size_t width, const char *column, char *text, size_t size)
 {
     const size_t token = (size_t)index / width;
     size_t s = 0;
@@ -48,7 +31,7 @@ static void measure(const check *c, tsr_judgement *j, const double *x, const dou
 {
     tsr_judge(j, x, y, n, width, NULL, NULL);
     if (j->metrics.differ > 0)
-        locate(c, j->metrics.max_abs_at, width, column, j->worst_at, sizeof j->worst_at);
+        tsr_forward_locate(c, j->metrics.max_abs_at, width, column, j->worst_at, sizeof j->worst_at);
 }
 
 static void tell(const check *c, size_t layer)
@@ -60,73 +43,6 @@ static void tell(const check *c, size_t layer)
                                    .seconds = tsr_now() - c->began};
     if (r->run.progress != NULL)
         r->run.progress(&progress, r->run.progress_data);
-}
-
-/* ---- distributions of the next token ---- */
-
-static double log_sum(const double *x, size_t n)
-{
-    double most = -INFINITY, sum = 0;
-    for (size_t i = 0; i < n; i++)
-        most = fmax(most, x[i]);
-    for (size_t i = 0; i < n; i++)
-        sum += exp(x[i] - most);
-    return most + log(sum);
-}
-
-/* KL(x || y) of the distributions of two rows of logits, in nats. */
-static double divergence(const double *x, const double *y, size_t n)
-{
-    const double zx = log_sum(x, n), zy = log_sum(y, n);
-    double sum = 0;
-    for (size_t i = 0; i < n; i++)
-        sum += exp(x[i] - zx) * (x[i] - zx - (y[i] - zy));
-    return fmax(sum, 0);
-}
-
-static size_t likeliest(const double *x, size_t n)
-{
-    size_t at = 0;
-    for (size_t i = 1; i < n; i++)
-        at = x[i] > x[at] ? i : at;
-    return at;
-}
-
-/* Rows [row, row + n) of the logits x and y of `width` each. */
-static void compare_logits(const check *c, tsr_judgement *total, const double *x, const double *y, size_t row, size_t n,
-                           size_t width)
-{
-    tsr_judgement part = {0};
-    measure(c, &part, x, y, n, width, "token");
-    part.metrics.max_abs_at += row * width;
-    for (size_t i = 0; i < part.metrics.n_worst; i++)
-        part.metrics.worst[i].row += row;
-    tsr_metrics_add(&total->metrics, &part.metrics);
-    for (size_t i = 0; i < n; i++) {
-        const double kl = divergence(x + i * width, y + i * width, width);
-        total->kl.mean += kl / (double)c->n;
-        total->kl.max = fmax(total->kl.max, kl);
-        total->agreed += likeliest(x + i * width, width) == likeliest(y + i * width, width);
-    }
-}
-
-/* Puts both streams as they stand through the final norm and head of their models, and adds up how the logits differ. */
-static tsr_status compare_heads(const check *c, tsr_judgement *total, tsr_err *err)
-{
-    const size_t width = c->source.vocabulary;
-    double *const logits = malloc(2 * CHUNK * width * sizeof *logits);
-    tsr_status status = logits == NULL ? tsr_out_of_memory(err, "for logits") : TSR_OK;
-    total->kl.known = true;
-    for (size_t row = 0; status == TSR_OK && row < c->n; row += CHUNK) {
-        const size_t n = tsr_min_u64(CHUNK, c->n - row);
-        status = tsr_forward_logits(&c->source, c->x + row * c->hidden, n, logits, err);
-        if (status == TSR_OK)
-            status = tsr_forward_logits(&c->model, c->y + row * c->hidden, n, logits + CHUNK * width, err);
-        if (status == TSR_OK)
-            compare_logits(c, total, logits, logits + CHUNK * width, row, n, width);
-    }
-    free(logits);
-    return status;
 }
 
 /* ---- layers ---- */
@@ -141,40 +57,32 @@ static void count_alike(const check *c, tsr_judgement *j, const uint32_t *x, con
     }
 }
 
-static tsr_judgement blank(const char *subject, const char *what, tsr_error_kind kind)
+tsr_judgement tsr_forward_blank(const char *subject, const char *what, tsr_error_kind kind)
 {
     return (tsr_judgement){.subject = subject, .what = what, .kind = kind, .of_bound = -1, .of_expected = -1};
 }
 
 /* A fault when the source's own values are NaN or Inf, since nothing can be compared with them; otherwise NULL. */
-static const char *nonfinite_in(const tsr_metrics *m)
+const char *tsr_forward_nonfinite(const tsr_metrics *m)
 {
     return m->nonfinite[1] > 0 ? "NaN or Inf" : m->nonfinite[0] > 0 ? "NaN or Inf in the source" : NULL;
 }
 
-/* `routed`: the layer chooses experts in both models. */
-static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
+/* Fills in what is wrong with a judgement of this many dB allowed; `fault` is where the words go. */
+static void limit_sqnr(tsr_judgement *j, double least, char *fault, size_t size)
 {
-    const size_t size = c->n * c->hidden, k = c->source.router.chosen;
-    char subject[64], fault[64];
-    snprintf(subject, sizeof subject, "model.layers.%zu", layer);
-    tsr_judgement stream = blank(subject, TSR_FORWARD_STREAM, TSR_ERROR_QUANTIZATION);
-    tsr_judgement alone = blank(subject, TSR_FORWARD_LAYER, TSR_ERROR_QUANTIZATION);
-    measure(c, &stream, c->x, c->y, c->n, c->hidden, "channel");
-    if (routed) {
-        count_alike(c, &stream, c->chosen[0], c->chosen[1]);
-        count_alike(c, &alone, c->chosen[0], c->chosen[1] + c->n * k);
+    j->fault = tsr_forward_nonfinite(&j->metrics);
+    if (j->fault == NULL && !isnan(least) && !(tsr_metrics_sqnr(&j->metrics) >= least)) {
+        snprintf(fault, size, "SQNR below %.1f dB", least);
+        j->fault = fault;
     }
-    if (c->request->kl_by_layer) {
-        tsr_judgement heads = {0};
-        TSR_TRY(compare_heads(c, &heads, err));
-        stream.kl.known = true;
-        stream.kl.mean = heads.kl.mean;
-        stream.kl.max = heads.kl.max;
-    }
-    stream.fault = nonfinite_in(&stream.metrics);
-    TSR_TRY(tsr_evidence_add(c->evidence, &stream, err));
-    /* The difference between a layer's output and its input is what the layer adds. */
+    j->limit = least;
+}
+
+/* What the layer adds, by the source and by the model on the source's input. */
+static tsr_status measure_alone(const check *c, tsr_judgement *alone, tsr_err *err)
+{
+    const size_t size = c->n * c->hidden;
     double *const added = malloc((2 * size + 1) * sizeof *added);
     if (added == NULL)
         return tsr_out_of_memory(err, "for hidden states");
@@ -182,14 +90,73 @@ static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
         added[i] = c->x[i] - c->before[i];
         added[size + i] = c->y[size + i] - c->before[i];
     }
-    measure(c, &alone, added, added + size, c->n, c->hidden, "channel");
+    measure(c, alone, added, added + size, c->n, c->hidden, "channel");
     free(added);
-    alone.fault = nonfinite_in(&alone.metrics);
-    if (alone.fault == NULL && !(tsr_metrics_sqnr(&alone.metrics) >= c->request->limits.min_sqnr)) {
-        snprintf(fault, sizeof fault, "SQNR below %g dB", c->request->limits.min_sqnr);
-        alone.fault = fault;
+    return TSR_OK;
+}
+
+/* The power of the error that the source's own layer makes of the error before it. */
+static double carried_on(const check *c)
+{
+    const size_t size = c->n * c->hidden;
+    double sum = 0;
+    for (size_t i = 0; i < size; i++)
+        sum += (c->x[size + i] - c->x[i]) * (c->x[size + i] - c->x[i]);
+    return sum;
+}
+
+/* `routed`: the layer chooses experts in both models. */
+static tsr_status judge_layer(check *c, size_t layer, bool routed, tsr_err *err)
+{
+    const size_t k = c->source.router.chosen;
+    char subject[64], faults[2][64];
+    snprintf(subject, sizeof subject, "model.layers.%zu", layer);
+    tsr_judgement stream = tsr_forward_blank(subject, TSR_FORWARD_STREAM, TSR_ERROR_QUANTIZATION);
+    tsr_judgement alone = tsr_forward_blank(subject, TSR_FORWARD_LAYER, TSR_ERROR_QUANTIZATION);
+    measure(c, &stream, c->x, c->y, c->n, c->hidden, "channel");
+    if (routed) {
+        count_alike(c, &stream, c->chosen[0], c->chosen[1]);
+        count_alike(c, &alone, c->chosen[0], c->chosen[1] + c->n * k);
     }
+    if (c->request->kl_by_layer) {
+        tsr_judgement heads = {0};
+        TSR_TRY(tsr_forward_compare_heads(c, &heads, err));
+        stream.kl.known = true;
+        stream.kl.mean = heads.kl.mean;
+        stream.kl.max = heads.kl.max;
+    }
+    TSR_TRY(measure_alone(c, &alone, err));
+    tsr_forward_budget_add(&c->budget, &(tsr_forward_layer_loss){.noise = fmax(c->source.noise, c->model.noise),
+                                                                 .served = c->model.served,
+                                                                 .latent = (c->source.traits & TSR_LATENT) != 0,
+                                                                 .carried = carried_on(c),
+                                                                 .stream = &stream,
+                                                                 .alone = &alone});
+    const double own = c->request->limits.min_sqnr, whole = c->request->limits.min_stream;
+    limit_sqnr(&stream, isnan(whole) ? c->budget.stream : whole, faults[0], sizeof faults[0]);
+    if (c->budget.crossed)
+        stream.fault = tsr_forward_nonfinite(&stream.metrics);
+    c->budget.crossed = c->budget.crossed || stream.fault != NULL;
+    limit_sqnr(&alone, isnan(own) ? c->budget.alone : own, faults[1], sizeof faults[1]);
+    tsr_forward_limit_experts(&alone);
+    TSR_TRY(tsr_evidence_add(c->evidence, &stream, err));
     return tsr_evidence_add(c->evidence, &alone, err);
+}
+
+/* Layer `layer` of a model over states on the host, in place. */
+static tsr_status run_model(check *c, tsr_forward *f, size_t layer, const tsr_tokens *tokens, double *x,
+                            uint32_t *choices, bool *routed, tsr_err *err)
+{
+    const size_t n = tokens->count * c->hidden;
+    double *held;
+    TSR_TRY(c->ops->make(c->ops, n, &held, err));
+    tsr_status status = c->ops->put(c->ops, held, x, n, err);
+    if (status == TSR_OK)
+        status = tsr_forward_layer(f, layer, tokens, held, choices, routed, err);
+    if (status == TSR_OK)
+        status = c->ops->get(c->ops, x, held, n, err);
+    c->ops->drop(c->ops, held, n);
+    return status;
 }
 
 static tsr_status run_layer(check *c, size_t layer, tsr_err *err)
@@ -198,45 +165,15 @@ static tsr_status run_layer(check *c, size_t layer, tsr_err *err)
     const double began = tsr_now();
     bool routed[2];
     memcpy(c->before, c->x, size * sizeof *c->x);
-    memcpy(c->y + size, c->x, size * sizeof *c->x);
-    TSR_TRY(tsr_forward_layer(&c->source, layer, &c->tokens, c->x, c->chosen[0], &routed[0], err));
-    TSR_TRY(tsr_forward_layer(&c->model, layer, &c->twice, c->y, c->chosen[1], &routed[1], err));
+    memcpy(c->x + size, c->y, size * sizeof *c->x);
+    memcpy(c->y + size, c->before, size * sizeof *c->x);
+    TSR_TRY(run_model(c, &c->source, layer, &c->twice, c->x, c->chosen[0], &routed[0], err));
+    TSR_TRY(run_model(c, &c->model, layer, &c->twice, c->y, c->chosen[1], &routed[1], err));
     const double ran = tsr_now();
     c->evidence->phases[TSR_PHASE_ORACLE] += ran - began;
     const tsr_status status = judge_layer(c, layer, routed[0] && routed[1], err);
     c->evidence->phases[TSR_PHASE_JUDGE] += tsr_now() - ran;
     return status;
-}
-
-/* ---- logits ---- */
-
-/* log sum exp, shifted so that nothing overflows. */
-static tsr_status limit_logits(check *c, tsr_judgement *j, tsr_err *err)
-{
-    const tsr_forward_limits *const limits = &c->request->limits;
-    char fault[96];
-    if (j->metrics.differ > 0)
-        locate(c, j->metrics.max_abs_at, c->source.vocabulary, "logit", j->worst_at, sizeof j->worst_at);
-    j->fault = nonfinite_in(&j->metrics);
-    if (j->fault != NULL)
-        return tsr_evidence_add(c->evidence, j, err);
-    if (j->kl.mean > limits->max_kl) {
-        snprintf(fault, sizeof fault, "mean KL divergence above %g nats", limits->max_kl);
-        j->fault = fault;
-    } else if ((double)j->agreed < limits->min_top1 * (double)j->choices) {
-        snprintf(fault, sizeof fault, "the likeliest token is the same in less than %g of all positions",
-                 limits->min_top1);
-        j->fault = fault;
-    }
-    return tsr_evidence_add(c->evidence, j, err);
-}
-
-static tsr_status run_logits(check *c, tsr_err *err)
-{
-    tsr_judgement j = blank("model", TSR_FORWARD_LOGITS, TSR_ERROR_QUANTIZATION);
-    j.choices = c->n;
-    TSR_TRY(compare_heads(c, &j, err));
-    return limit_logits(c, &j, err);
 }
 
 /* ---- another implementation ---- */
@@ -256,7 +193,7 @@ static tsr_status judge_theirs(check *c, const char *subject, const char *what, 
                                const double *y, size_t width, tsr_err *err)
 {
     const double limit = t->dtype == TSR_F32 ? kFp32 : kHalf;
-    tsr_judgement j = blank(subject, what, TSR_ERROR_KERNEL);
+    tsr_judgement j = tsr_forward_blank(subject, what, TSR_ERROR_KERNEL);
     char fault[64];
     measure(c, &j, x, y, c->n, width, "channel");
     if (!(tsr_metrics_relative(&j.metrics) <= limit) || j.metrics.nonfinite[1] > 0) {
@@ -288,7 +225,7 @@ static tsr_status run_theirs(check *c, tsr_err *err)
     for (size_t layer = c->request->first; layer <= c->last; layer++) {
         const tsr_tensor *const after = state_of(c, layer + 1);
         bool routed;
-        TSR_TRY(tsr_forward_layer(&c->source, layer, &c->tokens, c->x, NULL, &routed, err));
+        TSR_TRY(run_model(c, &c->source, layer, &c->tokens, c->x, NULL, &routed, err));
         if (after != NULL) {
             snprintf(subject, sizeof subject, "model.layers.%zu", layer);
             TSR_TRY(load(c, after, c->hidden, c->y, err));
@@ -302,8 +239,8 @@ static tsr_status run_theirs(check *c, tsr_err *err)
         return TSR_OK;
     const size_t width = c->source.vocabulary;
     double *const logits = malloc((2 * c->n * width + 1) * sizeof *logits);
-    tsr_status status =
-        logits == NULL ? tsr_out_of_memory(err, "for logits") : tsr_forward_logits(&c->source, c->x, c->n, logits, err);
+    tsr_status status = logits == NULL ? tsr_out_of_memory(err, "for logits")
+                                       : tsr_forward_logits_of(c, &c->source, c->x, c->n, logits, err);
     if (status == TSR_OK)
         status = load(c, t, width, logits + c->n * width, err);
     if (status == TSR_OK)
@@ -317,14 +254,14 @@ static tsr_status run_theirs(check *c, tsr_err *err)
 static tsr_status read_tokens(check *c, tsr_err *err)
 {
     const tsr_forward_request *const r = c->request;
+    const tsr_token_limits limits = {r->sequences, r->length, c->source.vocabulary};
     const tsr_tensor *const ids = r->reference == NULL ? NULL : tsr_checkpoint_find(r->reference, "input_ids");
     if (ids != NULL)
         return tsr_tokens_load(&c->tokens, r->reference, ids, c->source.vocabulary, err);
     if (r->reference != NULL)
         return tsr_fail(err, TSR_E_FORMAT, "%s: no input_ids", r->reference->path);
-    return r->tokens == NULL
-               ? tsr_tokens_draw(&c->tokens, r->seed, r->sequences, r->length, c->source.vocabulary, err)
-               : tsr_tokens_read(&c->tokens, r->tokens, r->sequences, r->length, c->source.vocabulary, err);
+    return r->tokens == NULL ? tsr_tokens_draw(&c->tokens, r->seed, r->sequences, r->length, c->source.vocabulary, err)
+                             : tsr_tokens_read_file(&c->tokens, r->tokens, r->source->checkpoint->path, limits, err);
 }
 
 static tsr_status repeat(const tsr_tokens *t, tsr_tokens *twice, tsr_err *err)
@@ -340,11 +277,10 @@ static tsr_status repeat(const tsr_tokens *t, tsr_tokens *twice, tsr_err *err)
     return TSR_OK;
 }
 
-static tsr_status open_side(const check *c, tsr_forward *f, const tsr_side *side, tsr_err *err)
+static tsr_status open_side(check *c, tsr_forward *f, const tsr_side *side, tsr_err *err)
 {
     TSR_TRY(tsr_forward_open(f, side, err));
-    f->threads = (unsigned)c->request->run.threads;
-    f->cancel = c->request->run.cancel;
+    f->ops = c->ops;
     return TSR_OK;
 }
 
@@ -387,35 +323,71 @@ static tsr_status check_memory(const check *c, tsr_err *err)
         c->request->source->checkpoint->path, c->tokens.count, U64(needed / 1000000 + 1));
 }
 
+/* Whether both models have the same sizes. */
+static bool are_alike(const tsr_forward *a, const tsr_forward *b)
+{
+    return a->layers == b->layers && a->hidden == b->hidden && a->vocabulary == b->vocabulary &&
+           (a->traits & TSR_LATENT) == (b->traits & TSR_LATENT) && a->router.chosen == b->router.chosen;
+}
+
+static tsr_status check_windows(const check *c, tsr_err *err)
+{
+    const tsr_forward *const both[] = {&c->source, &c->model};
+    for (size_t i = 0; i < 2; i++) {
+        if (both[i]->family->windows == TSR_WINDOW_UNKNOWN && c->tokens.longest > both[i]->window)
+            return tsr_fail(err, TSR_E_UNSUPPORTED,
+                            "%s/" TSR_CONFIG_NAME
+                            ": sliding_window %zu, which no family of this name has; --count must "
+                            "not be larger",
+                            both[i]->side->checkpoint->path, both[i]->window);
+    }
+    return TSR_OK;
+}
+
+static tsr_status hold_states(check *c, tsr_err *err)
+{
+    const size_t size = c->n * c->hidden * sizeof(double), choices = c->n * c->source.router.chosen * sizeof(uint32_t);
+    c->before = malloc(size);
+    c->x = malloc(2 * size);
+    c->y = malloc(2 * size);
+    c->chosen[0] = malloc(2 * choices + 1);
+    c->chosen[1] = malloc(2 * choices + 1);
+    return c->before == NULL || c->x == NULL || c->y == NULL || c->chosen[0] == NULL || c->chosen[1] == NULL
+               ? tsr_out_of_memory(err, "for hidden states")
+               : TSR_OK;
+}
+
+static tsr_status embed(check *c, tsr_forward *f, double *x, tsr_err *err)
+{
+    const size_t n = c->n * c->hidden;
+    double *held;
+    TSR_TRY(c->ops->make(c->ops, n, &held, err));
+    tsr_status status = tsr_forward_embed(f, &c->tokens, held, err);
+    if (status == TSR_OK)
+        status = c->ops->get(c->ops, x, held, n, err);
+    c->ops->drop(c->ops, held, n);
+    return status;
+}
+
 static tsr_status open_both(check *c, tsr_err *err)
 {
     const tsr_forward_request *const r = c->request;
-    const tsr_forward *const a = &c->source, *const b = &c->model;
     TSR_TRY(open_side(c, &c->source, r->source, err));
     TSR_TRY(open_side(c, &c->model, r->model != NULL ? r->model : r->source, err));
-    if (a->layers != b->layers || a->hidden != b->hidden || a->vocabulary != b->vocabulary || a->latent != b->latent ||
-        a->router.chosen != b->router.chosen)
+    if (!are_alike(&c->source, &c->model))
         return tsr_fail(err, TSR_E_MISMATCH, "%s and %s: other sizes of the model", r->source->checkpoint->path,
                         r->model->checkpoint->path);
-    TSR_TRY(find_last(r, a, &c->last, err));
+    c->model.served = r->model != NULL && !r->exact;
+    c->model.inputs = r->inputs;
+    TSR_TRY(find_last(r, &c->source, &c->last, err));
     TSR_TRY(read_tokens(c, err));
-    if (c->tokens.longest > tsr_min_u64(a->window, b->window))
-        return tsr_fail(err, TSR_E_UNSUPPORTED,
-                        "%s/" TSR_CONFIG_NAME ": sliding_window %zu; --count must not be larger",
-                        r->source->checkpoint->path, a->window);
+    TSR_TRY(check_windows(c, err));
     TSR_TRY(check_memory(c, err));
     TSR_TRY(repeat(&c->tokens, &c->twice, err));
     c->n = c->tokens.count;
-    c->hidden = a->hidden;
-    const size_t size = c->n * c->hidden * sizeof(double), choices = c->n * a->router.chosen * sizeof(uint32_t);
-    c->before = malloc(size);
-    c->x = malloc(size);
-    c->y = malloc(2 * size);
-    c->chosen[0] = malloc(choices + 1);
-    c->chosen[1] = malloc(2 * choices + 1);
-    if (c->before == NULL || c->x == NULL || c->y == NULL || c->chosen[0] == NULL || c->chosen[1] == NULL)
-        return tsr_out_of_memory(err, "for hidden states");
-    return tsr_forward_embed(&c->source, &c->tokens, c->x, err);
+    c->hidden = c->source.hidden;
+    TSR_TRY(hold_states(c, err));
+    return embed(c, &c->source, c->x, err);
 }
 
 static tsr_status run(check *c, tsr_err *err)
@@ -424,17 +396,37 @@ static tsr_status run(check *c, tsr_err *err)
     TSR_TRY(open_both(c, err));
     if (r->reference != NULL)
         return run_theirs(c, err);
-    TSR_TRY(tsr_forward_embed(&c->model, &c->tokens, c->y, err));
+    TSR_TRY(embed(c, &c->model, c->y, err));
+    for (size_t i = 0; i < c->n * c->hidden; i++) {
+        c->budget.power += c->x[i] * c->x[i];
+        c->budget.error += (c->x[i] - c->y[i]) * (c->x[i] - c->y[i]);
+    }
+    c->budget.allowed = c->budget.error;
     for (size_t layer = r->first; layer <= c->last; layer++) {
         TSR_TRY(run_layer(c, layer, err));
         tell(c, layer);
     }
-    return run_logits(c, err);
+    return tsr_forward_judge_logits(c, err);
 }
 
-tsr_status tsr_check_forward(const tsr_forward_request *request, tsr_evidence *evidence, tsr_err *err)
+/* What was run, and how, for whoever reads the evidence. */
+static void tell_figures(const check *c, tsr_forward_figures *figures)
 {
-    check c = {.request = request, .evidence = evidence, .began = tsr_now()};
+    figures->sequences = c->tokens.sequences;
+    figures->tokens = c->tokens.count;
+    figures->weight_bytes = c->source.bytes_read + (c->request->model != NULL ? c->model.bytes_read : 0);
+    figures->activation_bytes = c->ops->most;
+    figures->perplexity[0] = c->perplexity[0];
+    figures->perplexity[1] = c->perplexity[1];
+    figures->inputs = c->model.input_coding;
+    snprintf(figures->device, sizeof figures->device, "%s", c->ops->name);
+}
+
+tsr_status tsr_check_forward(const tsr_forward_request *request, tsr_evidence *evidence, tsr_forward_figures *figures,
+                             tsr_err *err)
+{
+    tsr_ops ops = tsr_ops_of_cpu((unsigned)request->run.threads, request->run.cancel);
+    check c = {.request = request, .evidence = evidence, .ops = &ops, .began = tsr_now(), .perplexity = {NAN, NAN}};
     tsr_status status = run(&c, err);
     if (status == TSR_OK && evidence->count == 0)
         status = tsr_fail(err, TSR_E_FORMAT, "%s: no hidden_states.N of these layers, and no logits: nothing to judge",
@@ -442,6 +434,8 @@ tsr_status tsr_check_forward(const tsr_forward_request *request, tsr_evidence *e
     evidence->subjects = c.last + 1 - request->first;
     evidence->candidates = c.source.layers;
     evidence->seconds = tsr_now() - c.began;
+    tell_figures(&c, figures);
+    evidence->bytes_read = figures->weight_bytes;
     tsr_tokens_free(&c.tokens);
     tsr_tokens_free(&c.twice);
     free(c.before);
@@ -451,5 +445,6 @@ tsr_status tsr_check_forward(const tsr_forward_request *request, tsr_evidence *e
     free(c.chosen[1]);
     tsr_forward_close(&c.source);
     tsr_forward_close(&c.model);
+    ops.close(&ops);
     return status;
 }

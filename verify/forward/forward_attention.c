@@ -1,179 +1,221 @@
-/* Attention of a layer: grouped-query here, latent by verify/mla/mla_reference.h. */
+/* Attention of a layer: grouped-query, and latent with keys and values expanded a few heads at a time. */
 #include "verify/forward/forward_parts.h"
 
-#include "common/parallel_for.h"
-#include "verify/mla/mla_reference.h"
-#include "verify/weights/weight_product.h"
+#include "common/checked.h"
+#include "verify/mla/mla_model.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 /* ---- grouped-query ---- */
 
-typedef struct heads {
-    const tsr_forward *f;
-    const tsr_tokens *tokens;
-    double *q, *k, *v; /* [count][heads][head_dim], [count][kv_heads][head_dim] twice */
-    double *out;       /* as q */
-    double *scratch;   /* [workers][longest] */
-} heads;
-
-/* Halves of a head, turned against each other: (x[i], x[i + d / 2]) by position * frequency[i]. */
-static void turn(const tsr_rope *rope, double *x, size_t position)
-{
-    for (size_t i = 0; i < rope->pairs; i++) {
-        const double angle = (double)position * rope->frequency[i], a = x[i], b = x[i + rope->pairs];
-        const double c = cos(angle) * rope->gain, s = sin(angle) * rope->gain;
-        x[i] = a * c - b * s;
-        x[i + rope->pairs] = b * c + a * s;
-    }
-}
-
 /* q or k: `n` heads of every token get their norm, where the checkpoint has one, and their position. */
-static tsr_status prepare(const heads *h, size_t layer, const char *norm, double *x, size_t n, tsr_err *err)
+static tsr_status prepare(const tsr_forward *f, size_t layer, const tsr_tokens *tokens, const char *norm, double *x,
+                          size_t n, tsr_err *err)
 {
-    const tsr_forward *const f = h->f;
     const size_t d = f->head_dim;
+    const bool local = f->has_window[layer] && (f->traits & TSR_LOCAL_ROPE) != 0;
+    const tsr_op_turn turn = {
+        .rope = local ? &f->local_rope : &f->rope, .tokens = tokens, .x = x, .ld = n * d, .heads = n, .step = d};
     char name[TSR_MAX_NAME];
-    double *gain;
+    const tsr_weight *w;
     snprintf(name, sizeof name, "model.layers.%zu.self_attn.%s.weight", layer, norm);
-    const tsr_status status = tsr_forward_vector(f, name, d, false, &gain, err);
-    if (status == TSR_OK && gain != NULL)
-        tsr_forward_norm(f, x, h->tokens->count * n, d, gain, x);
-    free(gain);
-    for (size_t s = 0; status == TSR_OK && s < h->tokens->sequences; s++) {
-        const size_t begin = h->tokens->first[s];
-        for (size_t i = begin * n; i < h->tokens->first[s + 1] * n; i++)
-            turn(&f->rope, x + i * d, i / n - begin);
-    }
-    return status;
+    TSR_TRY(tsr_forward_find(f, &w, NULL, "%s", name));
+    if (w != NULL)
+        TSR_TRY(tsr_forward_norm(f, name, x, tokens->count * n, d, x, err));
+    TSR_TRY(f->ops->turn(f->ops, &turn, err));
+    return tsr_forward_round(f, x, tokens->count * n * d, err);
 }
 
-/* One query of one head, over the tokens from `begin` to its own. */
-static void attend(const heads *h, size_t begin, size_t token, size_t head, double *p)
+static tsr_status attend(tsr_forward *f, const tsr_op_attend *attend, tsr_err *err)
 {
-    const tsr_forward *const f = h->f;
-    const size_t d = f->head_dim, seen = token - begin + 1, ld = f->kv_heads * d;
-    const size_t shared = head / (f->heads / f->kv_heads);
-    const double *const q = h->q + (token * f->heads + head) * d;
-    const double *const k = h->k + begin * ld + shared * d, *const v = h->v + begin * ld + shared * d;
-    double *const out = h->out + (token * f->heads + head) * d;
-    for (size_t t = 0; t < seen; t++)
-        p[t] = tsr_dot(q, k + t * ld, d) / sqrt((double)d);
-    tsr_soften(p, seen);
-    for (size_t t = 0; t < seen; t++) {
-        for (size_t i = 0; i < d; i++)
-            out[i] += p[t] * v[t * ld + i];
-    }
+    TSR_TRY(f->ops->attend(f->ops, attend, err));
+    return tsr_forward_round(f, attend->out, attend->tokens->count * attend->ld_out, err);
 }
 
-/* Turns are sequences by heads. */
-static tsr_status attend_turn(void *context, size_t i, size_t worker, tsr_err *err)
+tsr_status tsr_forward_attention(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const double *x, tsr_held *out,
+                                 tsr_err *err)
 {
-    const heads *const h = context;
-    const size_t s = i / h->f->heads;
-    (void)err;
-    for (size_t token = h->tokens->first[s]; token < h->tokens->first[s + 1]; token++)
-        attend(h, h->tokens->first[s], token, i % h->f->heads, h->scratch + worker * h->tokens->longest);
-    return TSR_OK;
-}
-
-static tsr_status attend_all(heads *h, tsr_err *err)
-{
-    const tsr_tokens *const t = h->tokens;
-    const size_t turns = t->sequences * h->f->heads, workers = tsr_parallel_workers(turns, h->f->threads);
-    h->scratch = malloc(workers * t->longest * sizeof *h->scratch);
-    h->out = calloc(t->count * h->f->heads * h->f->head_dim + 1, sizeof *h->out);
-    const tsr_status status = h->scratch == NULL || h->out == NULL
-                                  ? tsr_out_of_memory(err, "for attention")
-                                  : tsr_parallel_for(turns, h->f->threads, h->f->cancel, attend_turn, h, err);
-    free(h->scratch);
-    return status;
-}
-
-static void add(double *y, const double *x, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        y[i] += x[i];
-}
-
-static tsr_status grouped(const tsr_forward *f, size_t layer, const tsr_tokens *tokens, const double *x, double *y,
-                          tsr_err *err)
-{
-    heads h = {.f = f, .tokens = tokens};
-    const struct {
-        const char *name;
-        size_t heads;
-        double **out;
-    } kInputs[] = {{"q_proj", f->heads, &h.q}, {"k_proj", f->kv_heads, &h.k}, {"v_proj", f->kv_heads, &h.v}};
-    const size_t n = tokens->count, width = f->heads * f->head_dim;
-    char module[TSR_MAX_NAME];
-    double *projected = NULL;
+    static const char *const kNames[] = {"q_proj", "k_proj", "v_proj"};
+    const size_t n = tokens->count, d = f->head_dim, heads[] = {f->heads, f->kv_heads, f->kv_heads};
+    tsr_held qkv[3] = {{0}}, mixed = {0};
+    double *sinks = NULL;
+    char name[TSR_MAX_NAME];
     tsr_status status = TSR_OK;
     for (size_t i = 0; i < 3; i++) {
-        snprintf(module, sizeof module, "model.layers.%zu.self_attn.%s", layer, kInputs[i].name);
-        TSR_GOTO(tsr_forward_linear(f, module, x, n, kInputs[i].heads * f->head_dim, f->hidden, kInputs[i].out, err));
+        snprintf(name, sizeof name, "model.layers.%zu.self_attn.%s", layer, kNames[i]);
+        TSR_GOTO(tsr_forward_linear(f, name, x, n, heads[i] * d, f->hidden, &qkv[i], err));
+        TSR_GOTO(tsr_forward_round(f, qkv[i].x, qkv[i].n, err));
     }
-    TSR_GOTO(prepare(&h, layer, "q_norm", h.q, f->heads, err));
-    TSR_GOTO(prepare(&h, layer, "k_norm", h.k, f->kv_heads, err));
-    TSR_GOTO(attend_all(&h, err));
-    snprintf(module, sizeof module, "model.layers.%zu.self_attn.o_proj", layer);
-    TSR_GOTO(tsr_forward_linear(f, module, h.out, n, f->hidden, width, &projected, err));
-    add(y, projected, n * f->hidden);
+    TSR_GOTO(prepare(f, layer, tokens, "q_norm", qkv[0].x, f->heads, err));
+    TSR_GOTO(prepare(f, layer, tokens, "k_norm", qkv[1].x, f->kv_heads, err));
+    snprintf(name, sizeof name, "model.layers.%zu.self_attn.sinks", layer);
+    TSR_GOTO(tsr_forward_vector(f, name, f->heads, (f->traits & TSR_STACKED_EXPERTS) != 0, &sinks, err));
+    TSR_GOTO(tsr_hold(f, &mixed, n * f->heads * d, err));
+    TSR_GOTO(attend(f,
+                    &(tsr_op_attend){.tokens = tokens,
+                                     .q = qkv[0].x,
+                                     .k = qkv[1].x,
+                                     .v = qkv[2].x,
+                                     .out = mixed.x,
+                                     .ld_q = f->heads * d,
+                                     .ld_out = f->heads * d,
+                                     .heads = f->heads,
+                                     .kv_heads = f->kv_heads,
+                                     .dim = d,
+                                     .v_dim = d,
+                                     .scale = f->attention_scale,
+                                     .cap = f->score_cap,
+                                     .window = f->has_window[layer] ? f->window : SIZE_MAX,
+                                     .sinks = sinks},
+                    err));
+    snprintf(name, sizeof name, "model.layers.%zu.self_attn.o_proj", layer);
+    TSR_GOTO(tsr_forward_linear(f, name, mixed.x, n, f->hidden, f->heads * d, out, err));
+    status = tsr_forward_round(f, out->x, out->n, err);
 out:
-    free(h.q);
-    free(h.k);
-    free(h.v);
-    free(h.out);
-    free(projected);
+    for (size_t i = 0; i < 3; i++)
+        tsr_let_go(f, &qkv[i]);
+    tsr_let_go(f, &mixed);
+    free(sinks);
     return status;
 }
 
 /* ---- latent ---- */
 
-/* All tokens are queries. */
-static tsr_status make_batch(tsr_mla_batch *b, const tsr_tokens *tokens, double *x, tsr_err *err)
+enum { HEADS_AT_A_TIME = 8 };
+
+typedef struct latent {
+    tsr_forward *f;
+    const tsr_tokens *tokens;
+    tsr_mla_model m;
+    tsr_held q, kv, latent, mixed; /* [n][heads][nope + rope], [n][rank + rope], [n][rank], [n][heads][v] */
+} latent;
+
+/* y [n][rows] = W x, rounded as served; with a gain through its norm. */
+static tsr_status project(const latent *l, const tsr_weight *w, size_t rows, size_t cols, const double *x,
+                          const double *gain, tsr_held *y, tsr_err *err)
 {
-    const size_t n = tokens->count;
-    *b = (tsr_mla_batch){.sequences = tokens->sequences, .tokens = n, .queries = n, .longest = tokens->longest};
-    b->first = tokens->first;
-    b->hidden = x;
-    b->token_of = malloc((n + 1) * sizeof *b->token_of);
-    b->seq_of = malloc((n + 1) * sizeof *b->seq_of);
-    if (b->token_of == NULL || b->seq_of == NULL)
-        return tsr_out_of_memory(err, "for a batch");
-    for (size_t s = 0; s < tokens->sequences; s++) {
-        for (size_t t = tokens->first[s]; t < tokens->first[s + 1]; t++) {
-            b->token_of[t] = t;
-            b->seq_of[t] = s;
-        }
-    }
-    return TSR_OK;
+    tsr_forward *const f = l->f;
+    const size_t n = l->tokens->count;
+    const tsr_layer_product p = {.weight = w, .rows = rows, .cols = cols, .x = x, .ld_x = cols, .n = n};
+    TSR_TRY(tsr_forward_product(f, &p, y, err));
+    TSR_TRY(tsr_forward_round(f, y->x, y->n, err));
+    if (gain == NULL)
+        return TSR_OK;
+    TSR_TRY(f->ops->norm(f->ops, y->x, rows, n, rows, gain, l->m.eps, y->x, rows, err));
+    return tsr_forward_round(f, y->x, y->n, err);
 }
 
-static tsr_status latent(const tsr_forward *f, size_t layer, const tsr_tokens *tokens, double *x, double *y,
-                         tsr_err *err)
+static tsr_status make_queries(latent *l, const double *x, tsr_err *err)
 {
-    tsr_mla_model model;
-    tsr_mla_batch batch = {0};
-    tsr_mla_stages stages = {{NULL}};
-    tsr_status status;
-    TSR_GOTO(tsr_mla_model_open(&model, f->side, layer, err));
-    model.threads = f->threads;
-    TSR_GOTO(make_batch(&batch, tokens, x, err));
-    TSR_GOTO(tsr_mla_compute_all(&model, &batch, model.has_parts, &stages, err));
-    add(y, stages.of[TSR_STAGE_OUTPUT], tokens->count * f->hidden);
+    const tsr_mla_model *const m = &l->m;
+    const size_t head = m->nope + m->rope, width = m->heads * head;
+    tsr_held a = {0};
+    tsr_status status = TSR_OK;
+    if (m->q_rank > 0) {
+        TSR_GOTO(project(l, m->q_a, m->q_rank, m->hidden, x, m->q_norm, &a, err));
+        TSR_GOTO(project(l, m->q, width, m->q_rank, a.x, NULL, &l->q, err));
+    } else {
+        TSR_GOTO(project(l, m->q, width, m->hidden, x, NULL, &l->q, err));
+    }
+    const tsr_op_turn turn = {.rope = &m->turn,
+                              .tokens = l->tokens,
+                              .x = l->q.x,
+                              .ld = width,
+                              .at = m->nope,
+                              .heads = m->heads,
+                              .step = head,
+                              .adjacent = true};
+    TSR_GOTO(l->f->ops->turn(l->f->ops, &turn, err));
+    status = tsr_forward_round(l->f, l->q.x, l->q.n, err);
 out:
-    tsr_mla_stages_free(&stages);
-    free(batch.token_of);
-    free(batch.seq_of);
-    tsr_mla_model_close(&model);
+    tsr_let_go(l->f, &a);
     return status;
 }
 
-tsr_status tsr_forward_attention(const tsr_forward *f, size_t layer, const tsr_tokens *tokens, double *x, double *y,
-                                 tsr_err *err)
+static tsr_status make_latent(latent *l, const double *x, tsr_err *err)
 {
-    return f->latent ? latent(f, layer, tokens, x, y, err) : grouped(f, layer, tokens, x, y, err);
+    const tsr_mla_model *const m = &l->m;
+    const size_t n = l->tokens->count, width = m->rank + m->rope;
+    TSR_TRY(project(l, m->kv_a, width, m->hidden, x, NULL, &l->kv, err));
+    TSR_TRY(tsr_hold(l->f, &l->latent, n * m->rank, err));
+    TSR_TRY(l->f->ops->norm(l->f->ops, l->kv.x, width, n, m->rank, m->kv_norm, m->eps, l->latent.x, m->rank, err));
+    TSR_TRY(tsr_forward_round(l->f, l->latent.x, l->latent.n, err));
+    const tsr_op_turn turn = {
+        .rope = &m->turn, .tokens = l->tokens, .x = l->kv.x, .ld = width, .at = m->rank, .heads = 1, .adjacent = true};
+    TSR_TRY(l->f->ops->turn(l->f->ops, &turn, err));
+    return tsr_forward_round(l->f, l->kv.x, l->kv.n, err);
+}
+
+/* Of one head: its rows of `w` [rows][rank] times the latent, into columns [at, at + rows) of y. */
+static tsr_status expand(const latent *l, const double *w, size_t rows, double *y, size_t ld_y, size_t at, tsr_err *err)
+{
+    const tsr_op_linear linear = {.dense = w,
+                                  .rows = rows,
+                                  .cols = l->m.rank,
+                                  .x = l->latent.x,
+                                  .ld_x = l->m.rank,
+                                  .n = l->tokens->count,
+                                  .y = y + at,
+                                  .ld_y = ld_y};
+    return l->f->ops->linear(l->f->ops, &linear, err);
+}
+
+static tsr_status attend_heads(latent *l, size_t first, size_t heads, tsr_err *err)
+{
+    const tsr_mla_model *const m = &l->m;
+    const tsr_ops *const ops = l->f->ops;
+    const size_t n = l->tokens->count, head = m->nope + m->rope;
+    tsr_held k = {0}, v = {0};
+    tsr_status status = TSR_OK;
+    TSR_GOTO(tsr_hold(l->f, &k, n * heads * head, err));
+    TSR_GOTO(tsr_hold(l->f, &v, n * heads * m->v, err));
+    for (size_t h = 0; h < heads; h++) {
+        TSR_GOTO(expand(l, m->w_kc + (first + h) * m->nope * m->rank, m->nope, k.x, heads * head, h * head, err));
+        TSR_GOTO(ops->place(l->f->ops, k.x, heads * head, h * head + m->nope, l->kv.x, m->rank + m->rope, m->rank, n,
+                            m->rope, err));
+        TSR_GOTO(expand(l, m->w_vc + (first + h) * m->v * m->rank, m->v, v.x, heads * m->v, h * m->v, err));
+    }
+    TSR_GOTO(tsr_forward_round(l->f, k.x, k.n, err));
+    TSR_GOTO(tsr_forward_round(l->f, v.x, v.n, err));
+    const tsr_op_attend args = {.tokens = l->tokens,
+                                .q = l->q.x + first * head,
+                                .k = k.x,
+                                .v = v.x,
+                                .out = l->mixed.x + first * m->v,
+                                .ld_q = m->heads * head,
+                                .ld_out = m->heads * m->v,
+                                .heads = heads,
+                                .kv_heads = heads,
+                                .dim = head,
+                                .v_dim = m->v,
+                                .scale = m->softmax_scale,
+                                .window = SIZE_MAX};
+    status = ops->attend(l->f->ops, &args, err);
+out:
+    tsr_let_go(l->f, &k);
+    tsr_let_go(l->f, &v);
+    return status;
+}
+
+tsr_status tsr_forward_latent(tsr_forward *f, size_t layer, const tsr_tokens *tokens, const double *x, tsr_held *out,
+                              tsr_err *err)
+{
+    latent l = {.f = f, .tokens = tokens};
+    tsr_status status;
+    TSR_GOTO(tsr_mla_model_open(&l.m, f->side, layer, err));
+    TSR_GOTO(make_queries(&l, x, err));
+    TSR_GOTO(make_latent(&l, x, err));
+    TSR_GOTO(tsr_hold(f, &l.mixed, tokens->count * l.m.heads * l.m.v, err));
+    for (size_t h = 0; h < l.m.heads; h += HEADS_AT_A_TIME)
+        TSR_GOTO(attend_heads(&l, h, (size_t)tsr_min_u64(HEADS_AT_A_TIME, l.m.heads - h), err));
+    TSR_GOTO(tsr_forward_round(f, l.mixed.x, l.mixed.n, err));
+    status = project(&l, l.m.o, l.m.hidden, l.m.heads * l.m.v, l.mixed.x, NULL, out, err);
+out:
+    tsr_let_go(f, &l.q);
+    tsr_let_go(f, &l.kv);
+    tsr_let_go(f, &l.latent);
+    tsr_let_go(f, &l.mixed);
+    tsr_mla_model_close(&l.m);
+    return status;
 }

@@ -3,217 +3,291 @@
 
 #include "verify/weights/weight_product.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* *out [n][hidden] = W_down (silu(W_gate x) * W_up x), from malloc. */
-static tsr_status gated(const tsr_forward *f, const char *module, const double *x, size_t n, double **out, tsr_err *err)
+/* ---- one MLP ---- */
+
+static tsr_status apply_gate(const tsr_forward *f, const tsr_op_gate *gate, tsr_err *err)
 {
+    TSR_TRY(f->ops->gate(f->ops, gate, err));
+    return tsr_forward_round(f, gate->y, gate->rows * gate->n, err);
+}
+
+/* out [n][hidden] = W_down gate(W_gate x, W_up x), the three called as `names` says. */
+static tsr_status gated(tsr_forward *f, const char *module, const double *x, size_t n, tsr_held *out, tsr_err *err)
+{
+    const tsr_moe_names *const names = f->family->names;
+    const bool expert = strstr(module, names->experts) != NULL; /* Mixtral's have names of their own */
     char name[TSR_MAX_NAME];
     const tsr_weight *w;
-    double *gate = NULL, *up = NULL;
+    tsr_held gate = {0}, up = {0}, inner = {0};
     tsr_status status;
-    *out = NULL;
-    TSR_GOTO(tsr_forward_find(f, &w, err, "%s.gate_proj.weight", module));
-    const size_t inner = (size_t)(w->coding == TSR_PLAIN ? w->values->shape[0] : w->rows);
-    snprintf(name, sizeof name, "%s.gate_proj", module);
-    TSR_GOTO(tsr_forward_linear(f, name, x, n, inner, f->hidden, &gate, err));
-    snprintf(name, sizeof name, "%s.up_proj", module);
-    TSR_GOTO(tsr_forward_linear(f, name, x, n, inner, f->hidden, &up, err));
-    for (size_t i = 0; i < n * inner; i++)
-        gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i];
-    snprintf(name, sizeof name, "%s.down_proj", module);
-    TSR_GOTO(tsr_forward_linear(f, name, gate, n, f->hidden, inner, out, err));
+    TSR_GOTO(tsr_forward_find(f, &w, err, "%s.%s.weight", module, expert ? names->gate : "gate_proj"));
+    const size_t width = (size_t)(w->coding == TSR_PLAIN ? w->values->shape[0] : w->rows);
+    snprintf(name, sizeof name, "%s.%s", module, expert ? names->gate : "gate_proj");
+    TSR_GOTO(tsr_forward_linear(f, name, x, n, width, f->hidden, &gate, err));
+    snprintf(name, sizeof name, "%s.%s", module, expert ? names->up : "up_proj");
+    TSR_GOTO(tsr_forward_linear(f, name, x, n, width, f->hidden, &up, err));
+    TSR_GOTO(tsr_forward_round(f, gate.x, gate.n, err));
+    TSR_GOTO(tsr_forward_round(f, up.x, up.n, err));
+    TSR_GOTO(tsr_hold(f, &inner, n * width, err));
+    TSR_GOTO(apply_gate(
+        f,
+        &(tsr_op_gate){
+            .kind = f->gate, .gate = gate.x, .up = up.x, .ld = width, .step = 1, .rows = n, .n = width, .y = inner.x},
+        err));
+    tsr_let_go(f, &gate);
+    tsr_let_go(f, &up);
+    snprintf(name, sizeof name, "%s.%s", module, expert ? names->down : "down_proj");
+    TSR_GOTO(tsr_forward_linear(f, name, inner.x, n, f->hidden, width, out, err));
+    status = tsr_forward_round(f, out->x, out->n, err);
 out:
-    free(gate);
-    free(up);
+    tsr_let_go(f, &gate);
+    tsr_let_go(f, &up);
+    tsr_let_go(f, &inner);
     return status;
 }
 
-/* ---- routing ---- */
+/* ---- experts in stacks ---- */
 
-typedef struct routing {
-    const tsr_forward *f;
-    size_t experts;
-    const double *bias; /* [experts], or NULL */
-    double *scores;     /* [n][experts] */
-    uint32_t *choices;  /* [n][chosen] */
-    double *weights;    /* [n][chosen] */
-    double *keys;       /* [experts]: by which the current token ranks experts; -inf: excluded */
-    double *of_group;   /* [groups] */
-} routing;
-
-static void score(const tsr_forward *f, double *x, size_t n)
+/* A plain stack has its matrices as inputs by outputs: *dense, from malloc, is one of them turned. NULL where the weight is
+ * codes, whose rows are outputs. */
+static tsr_status turned(const tsr_forward *f, const tsr_weight *w, size_t e, size_t rows, size_t cols, double **dense,
+                         tsr_err *err)
 {
-    for (size_t i = 0; i < n && f->router.sigmoid; i++)
-        x[i] = 1 / (1 + exp(-x[i]));
-    if (!f->router.sigmoid)
-        tsr_soften(x, n);
+    *dense = NULL;
+    if (w->coding != TSR_PLAIN)
+        return TSR_OK;
+    double *const stored = malloc(rows * cols * sizeof *stored);
+    *dense = malloc(rows * cols * sizeof **dense);
+    tsr_status status = stored == NULL || *dense == NULL
+                            ? tsr_out_of_memory(err, "for an expert")
+                            : tsr_read_values(f->side->checkpoint, w,
+                                              &(tsr_piece){.matrix = e, .rows = cols, .cols = rows}, stored, err);
+    for (size_t i = 0; status == TSR_OK && i < rows * cols; i++)
+        (*dense)[i] = stored[i % cols * rows + i / cols];
+    free(stored);
+    return status;
 }
 
-/* The index of the largest element, the first of them when several are equal. */
-static size_t best(const double *x, size_t n)
+/* Whether a stack is [experts, inputs, outputs], as plain values or as codes of outputs by inputs. */
+static bool has_shape(const tsr_weight *w, size_t experts, size_t rows, size_t cols)
 {
-    size_t at = 0;
-    for (size_t i = 1; i < n; i++)
-        at = x[i] > x[at] ? i : at;
-    return at;
+    const tsr_tensor *const t = w->values;
+    if (w->coding != TSR_PLAIN)
+        return w->matrices == experts && w->rows == rows && w->cols == cols;
+    return t->rank == 3 && t->shape[0] == experts && t->shape[1] == cols && t->shape[2] == rows &&
+           tsr_dtype_is_weight_float((tsr_dtype)t->dtype);
 }
 
-/* Excludes the experts of all groups but the best. */
-static void keep_groups(const routing *r)
+/* y [n][rows] of expert e of the stack `name`, with its bias. */
+static tsr_status stacked(tsr_forward *f, const char *mlp, const char *which, size_t experts, size_t e, size_t rows,
+                          size_t cols, const double *x, size_t n, tsr_held *y, tsr_err *err)
 {
-    const struct tsr_router *const router = &r->f->router;
-    const size_t size = r->experts / router->groups;
-    for (size_t g = 0; g < router->groups; g++) {
-        double *const keys = r->keys + g * size, second = -INFINITY;
-        const size_t first = best(keys, size);
-        for (size_t i = 0; i < size; i++)
-            second = i == first ? second : fmax(second, keys[i]);
-        r->of_group[g] = keys[first] + (router->sigmoid && size > 1 ? second : 0);
+    const tsr_weight *w, *of_bias;
+    double *dense = NULL, *bias = NULL;
+    tsr_input_coding none = {.type = TSR_INPUT_PLAIN};
+    tsr_status status;
+    TSR_GOTO(tsr_forward_find(f, &w, err, "%s.%s", mlp, which));
+    TSR_GOTO(tsr_forward_find(f, &of_bias, err, "%s.%s_bias", mlp, which));
+    if (!has_shape(w, experts, rows, cols) || of_bias->values->rank != 2 || of_bias->values->shape[0] != experts ||
+        of_bias->values->shape[1] != rows)
+        TSR_GOTO(tsr_fail(err, TSR_E_SHAPE,
+                          "%s: '%s' or its bias is not as " TSR_CONFIG_NAME " has it: %zu experts of %zu by %zu",
+                          f->side->checkpoint->path, w->values->name, experts, rows, cols));
+    bias = malloc(rows * sizeof *bias);
+    if (bias == NULL)
+        TSR_GOTO(tsr_out_of_memory(err, "for a bias"));
+    TSR_GOTO(tsr_read_values(f->side->checkpoint, of_bias, &(tsr_piece){.row = e, .rows = 1, .cols = rows}, bias, err));
+    TSR_GOTO(turned(f, w, e, rows, cols, &dense, err));
+    if (dense != NULL) {
+        f->bytes_read += w->data->bytes / experts;
+        f->noise = fmax(f->noise, tsr_noise_of(w, &none));
     }
-    for (size_t left = router->groups - router->groups_kept; left > 0; left--) {
-        size_t worst = 0;
-        for (size_t g = 1; g < router->groups; g++)
-            worst = r->of_group[g] <= r->of_group[worst] ? g : worst;
-        for (size_t i = 0; i < size; i++)
-            r->keys[worst * size + i] = -INFINITY;
-        r->of_group[worst] = INFINITY;
-    }
+    const tsr_layer_product p = {.weight = dense == NULL ? w : NULL,
+                                 .matrix = e,
+                                 .dense = dense,
+                                 .bias = bias,
+                                 .rows = rows,
+                                 .cols = cols,
+                                 .x = x,
+                                 .ld_x = cols,
+                                 .n = n};
+    TSR_GOTO(tsr_forward_product(f, &p, y, err));
+    status = tsr_forward_round(f, y->x, y->n, err);
+out:
+    free(dense);
+    free(bias);
+    return status;
 }
 
-static void choose(const routing *r, size_t token)
+static tsr_status gated_in_stack(tsr_forward *f, const char *mlp, size_t experts, size_t e, const double *x, size_t n,
+                                 tsr_held *out, tsr_err *err)
 {
-    const struct tsr_router *const router = &r->f->router;
-    const double *const scores = r->scores + token * r->experts;
-    uint32_t *const choices = r->choices + token * router->chosen;
-    double *const weights = r->weights + token * router->chosen, sum = 0;
-    for (size_t e = 0; e < r->experts; e++)
-        r->keys[e] = fmax(scores[e] + (r->bias != NULL ? r->bias[e] : 0), -DBL_MAX); /* NaN too: chosen at most once */
-    if (router->groups > 1)
-        keep_groups(r);
-    for (size_t i = 0; i < router->chosen; i++) {
-        const size_t e = best(r->keys, r->experts);
-        choices[i] = (uint32_t)e;
-        sum += weights[i] = scores[e];
-        r->keys[e] = -INFINITY;
-    }
-    for (size_t i = 0; i < router->chosen; i++) {
-        if (router->normalized)
-            weights[i] /= sum;
-        if (!router->normalized || router->sigmoid)
-            weights[i] *= router->scale;
-    }
+    const size_t width = tsr_forward_size(f, "intermediate_size", 0);
+    tsr_held both = {0}, inner = {0};
+    tsr_status status;
+    TSR_GOTO(stacked(f, mlp, "gate_up_proj", experts, e, 2 * width, f->hidden, x, n, &both, err));
+    TSR_GOTO(tsr_hold(f, &inner, n * width, err));
+    TSR_GOTO(apply_gate(f,
+                        &(tsr_op_gate){.kind = f->gate,
+                                       .limit = f->gate_limit,
+                                       .gate = both.x,
+                                       .up = both.x + 1,
+                                       .ld = 2 * width,
+                                       .step = 2,
+                                       .rows = n,
+                                       .n = width,
+                                       .y = inner.x},
+                        err));
+    status = stacked(f, mlp, "down_proj", experts, e, f->hidden, width, inner.x, n, out, err);
+out:
+    tsr_let_go(f, &both);
+    tsr_let_go(f, &inner);
+    return status;
 }
 
 /* ---- experts ---- */
 
-/* Adds the output of expert e to y, for the tokens that chose it. `rows` has room for the inputs of all tokens. */
-static tsr_status run_expert(const routing *r, const char *mlp, size_t e, const double *x, size_t n, double *rows,
-                             double *y, tsr_err *err)
+typedef struct moe {
+    tsr_forward *f;
+    char experts_at[TSR_MAX_NAME / 2];
+    size_t experts, n;
+    const double *x;
+    double *out;
+    uint32_t *choices, *rows; /* [n][chosen], [n] */
+    double *weights, *shares; /* [n][chosen], [n] */
+} moe;
+
+/* Adds the output of expert e, for the tokens that chose it. */
+static tsr_status run_expert(const moe *m, size_t e, tsr_err *err)
 {
-    const size_t hidden = r->f->hidden, chosen = r->f->router.chosen;
+    tsr_forward *const f = m->f;
+    const size_t chosen = f->router.chosen;
     char module[TSR_MAX_NAME];
-    double *out = NULL;
+    tsr_held in = {0}, out = {0};
     size_t taken = 0;
-    for (size_t i = 0; i < n * chosen; i++) {
-        if (r->choices[i] == e)
-            memcpy(rows + taken++ * hidden, x + i / chosen * hidden, hidden * sizeof *rows);
+    for (size_t i = 0; i < m->n * chosen; i++) {
+        if (m->choices[i] != e)
+            continue;
+        m->rows[taken] = (uint32_t)(i / chosen);
+        m->shares[taken++] = m->weights[i];
     }
     if (taken == 0)
         return TSR_OK;
-    snprintf(module, sizeof module, "%s.experts.%zu", mlp, e);
-    const tsr_status status = gated(r->f, module, rows, taken, &out, err);
-    taken = 0;
-    for (size_t i = 0; status == TSR_OK && i < n * chosen; i++) {
-        if (r->choices[i] != e)
-            continue;
-        for (size_t k = 0; k < hidden; k++)
-            y[i / chosen * hidden + k] += r->weights[i] * out[taken * hidden + k];
-        taken++;
-    }
-    free(out);
+    tsr_status status = tsr_hold(f, &in, taken * f->hidden, err);
+    if (status == TSR_OK)
+        status = f->ops->take(f->ops, in.x, m->x, m->rows, taken, f->hidden, err);
+    snprintf(module, sizeof module, "%s.%zu", m->experts_at, e);
+    if (status == TSR_OK)
+        status = (f->traits & TSR_STACKED_EXPERTS) != 0
+                     ? gated_in_stack(f, m->experts_at, m->experts, e, in.x, taken, &out, err)
+                     : gated(f, module, in.x, taken, &out, err);
+    if (status == TSR_OK)
+        status = f->ops->add(f->ops, m->out, out.x, taken, f->hidden, m->rows, m->shares, err);
+    tsr_let_go(f, &in);
+    tsr_let_go(f, &out);
     return status;
 }
 
-static tsr_status open_routing(routing *r, const char *mlp, const double *x, size_t n, double **bias, tsr_err *err)
+static tsr_status choose_experts(const moe *m, const char *router, tsr_err *err)
 {
-    const struct tsr_router *const router = &r->f->router;
+    tsr_forward *const f = m->f;
     char name[TSR_MAX_NAME];
-    if (router->chosen == 0 || router->chosen > r->experts / router->groups * router->groups_kept ||
-        r->experts % router->groups != 0)
-        return tsr_fail(
-            err, TSR_E_SHAPE, "%s: '%s.gate' has %zu experts, of which config.json chooses %zu from %zu of %zu groups",
-            r->f->side->checkpoint->path, mlp, r->experts, router->chosen, router->groups_kept, router->groups);
-    snprintf(name, sizeof name, "%s.gate.e_score_correction_bias", mlp);
-    TSR_TRY(tsr_forward_vector(r->f, name, r->experts, false, bias, err));
-    r->bias = *bias;
-    snprintf(name, sizeof name, "%s.gate", mlp);
-    TSR_TRY(tsr_forward_linear(r->f, name, x, n, r->experts, r->f->hidden, &r->scores, err));
-    r->weights = malloc((n * router->chosen + 1) * sizeof *r->weights);
-    r->choices = malloc((n * router->chosen + 1) * sizeof *r->choices);
-    r->keys = malloc(r->experts * sizeof *r->keys);
-    r->of_group = malloc(router->groups * sizeof *r->of_group);
-    return r->weights == NULL || r->choices == NULL || r->keys == NULL || r->of_group == NULL
-               ? tsr_out_of_memory(err, "for routing")
-               : TSR_OK;
-}
-
-static tsr_status route(const tsr_forward *f, const char *mlp, size_t experts, const double *x, size_t n, double *y,
-                        uint32_t *choices, tsr_err *err)
-{
-    routing r = {.f = f, .experts = experts};
-    double *bias = NULL, *const rows = malloc((n * f->hidden + 1) * sizeof *rows);
-    tsr_status status = TSR_OK;
-    if (rows == NULL)
-        return tsr_out_of_memory(err, "for experts");
-    TSR_GOTO(open_routing(&r, mlp, x, n, &bias, err));
-    for (size_t i = 0; i < n; i++) {
-        score(f, r.scores + i * experts, experts);
-        choose(&r, i);
-    }
-    for (size_t e = 0; e < experts; e++)
-        TSR_GOTO(run_expert(&r, mlp, e, x, n, rows, y, err));
-    if (choices != NULL)
-        memcpy(choices, r.choices, n * f->router.chosen * sizeof *choices);
-out:
-    free(rows);
+    tsr_held of_ops = {0};
+    double *bias = NULL, *const logits = malloc((m->n * m->experts + 1) * sizeof *logits);
+    tsr_status status = logits == NULL ? tsr_out_of_memory(err, "for routing") : TSR_OK;
+    snprintf(name, sizeof name, "%s.e_score_correction_bias", router);
+    if (status == TSR_OK)
+        status = tsr_forward_vector(f, name, m->experts, false, &bias, err);
+    if (status == TSR_OK)
+        status = tsr_forward_linear(f, router, m->x, m->n, m->experts, f->hidden, &of_ops, err);
+    if (status == TSR_OK)
+        status = f->ops->get(f->ops, logits, of_ops.x, m->n * m->experts, err);
+    if (status == TSR_OK)
+        status = tsr_forward_route(f, router, m->experts, bias, logits, m->n, m->choices, m->weights, err);
+    tsr_let_go(f, &of_ops);
     free(bias);
-    free(r.scores);
-    free(r.weights);
-    free(r.choices);
-    free(r.keys);
-    free(r.of_group);
+    free(logits);
     return status;
 }
 
-/* y += the MLP under this name. */
-static tsr_status add_gated(const tsr_forward *f, const char *module, const double *x, size_t n, double *y,
-                            tsr_err *err)
+static tsr_status run_experts(tsr_forward *f, size_t layer, const tsr_weight *gate, const double *x, size_t n,
+                              tsr_held *out, uint32_t *choices, tsr_err *err)
 {
-    double *out;
-    const tsr_status status = gated(f, module, x, n, &out, err);
-    for (size_t i = 0; status == TSR_OK && i < n * f->hidden; i++)
-        y[i] += out[i];
-    free(out);
+    const size_t chosen = f->router.chosen;
+    moe m = {.f = f, .experts = (size_t)gate->values->shape[0], .n = n, .x = x};
+    char router[TSR_MAX_NAME];
+    tsr_status status = TSR_OK;
+    snprintf(router, sizeof router, "model.layers.%zu.%s", layer, f->family->names->router);
+    snprintf(m.experts_at, sizeof m.experts_at, "model.layers.%zu.%s", layer, f->family->names->experts);
+    m.choices = malloc((n * chosen + 1) * sizeof *m.choices);
+    m.weights = malloc((n * chosen + 1) * sizeof *m.weights);
+    m.rows = malloc((n + 1) * sizeof *m.rows);
+    m.shares = malloc((n + 1) * sizeof *m.shares);
+    if (m.choices == NULL || m.weights == NULL || m.rows == NULL || m.shares == NULL)
+        TSR_GOTO(tsr_out_of_memory(err, "for routing"));
+    TSR_GOTO(choose_experts(&m, router, err));
+    TSR_GOTO(tsr_hold(f, out, n * f->hidden, err));
+    m.out = out->x;
+    for (size_t e = 0; e < m.experts; e++)
+        TSR_GOTO(run_expert(&m, e, err));
+    if (choices != NULL)
+        memcpy(choices, m.choices, n * chosen * sizeof *choices);
+out:
+    free(m.choices);
+    free(m.weights);
+    free(m.rows);
+    free(m.shares);
     return status;
 }
 
-tsr_status tsr_forward_mlp(const tsr_forward *f, size_t layer, const double *x, size_t n, double *y, uint32_t *choices,
+/* out += the expert that all tokens have, by a share of its own where the family has a gate for it. */
+static tsr_status add_shared(tsr_forward *f, size_t layer, const double *x, size_t n, double *out, tsr_err *err)
+{
+    const tsr_moe_names *const names = f->family->names;
+    char module[TSR_MAX_NAME];
+    const tsr_weight *w;
+    tsr_held shared = {0}, gate = {0};
+    double *shares = NULL;
+    tsr_status status = TSR_OK;
+    snprintf(module, sizeof module, "model.layers.%zu.%s", layer, names->shared == NULL ? "" : names->shared);
+    TSR_TRY(tsr_forward_find(f, &w, NULL, "%s.gate_proj.weight", module));
+    if (names->shared == NULL || w == NULL)
+        return TSR_OK;
+    TSR_GOTO(gated(f, module, x, n, &shared, err));
+    if (names->shared_gate != NULL) {
+        snprintf(module, sizeof module, "model.layers.%zu.%s", layer, names->shared_gate);
+        TSR_GOTO(tsr_forward_linear(f, module, x, n, 1, f->hidden, &gate, err));
+        shares = malloc((n + 1) * sizeof *shares);
+        if (shares == NULL)
+            TSR_GOTO(tsr_out_of_memory(err, "for experts"));
+        TSR_GOTO(f->ops->get(f->ops, shares, gate.x, n, err));
+        for (size_t i = 0; i < n; i++)
+            shares[i] = 1 / (1 + exp(-shares[i]));
+    }
+    status = f->ops->add(f->ops, out, shared.x, n, f->hidden, NULL, shares, err);
+out:
+    tsr_let_go(f, &shared);
+    tsr_let_go(f, &gate);
+    free(shares);
+    return status;
+}
+
+tsr_status tsr_forward_mlp(tsr_forward *f, size_t layer, const double *x, size_t n, tsr_held *out, uint32_t *choices,
                            bool *routed, tsr_err *err)
 {
-    char mlp[TSR_MAX_NAME / 2], shared[TSR_MAX_NAME];
-    const tsr_weight *gate, *w;
-    snprintf(mlp, sizeof mlp, "model.layers.%zu.mlp", layer);
-    TSR_TRY(tsr_forward_find(f, &gate, NULL, "%s.gate.weight", mlp));
+    char mlp[TSR_MAX_NAME];
+    const tsr_weight *gate;
+    TSR_TRY(tsr_forward_find(f, &gate, NULL, "model.layers.%zu.%s.weight", layer, f->family->names->router));
     *routed = gate != NULL;
+    snprintf(mlp, sizeof mlp, "model.layers.%zu.mlp", layer);
     if (gate == NULL)
-        return add_gated(f, mlp, x, n, y, err);
-    TSR_TRY(route(f, mlp, (size_t)gate->values->shape[0], x, n, y, choices, err));
-    snprintf(shared, sizeof shared, "%s.shared_experts", mlp);
-    TSR_TRY(tsr_forward_find(f, &w, NULL, "%s.gate_proj.weight", shared));
-    return w == NULL ? TSR_OK : add_gated(f, shared, x, n, y, err);
+        return gated(f, mlp, x, n, out, err);
+    TSR_TRY(run_experts(f, layer, gate, x, n, out, choices, err));
+    TSR_TRY(add_shared(f, layer, x, n, out->x, err));
+    return tsr_forward_round(f, out->x, out->n, err);
 }

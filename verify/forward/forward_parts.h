@@ -6,28 +6,68 @@
 
 enum { TSR_MAX_NAME = 256 };
 
+/* Activations, n of them, in the ops' memory. Zero-initialised is none. */
+typedef struct tsr_held {
+    double *x;
+    size_t n;
+} tsr_held;
+
+tsr_status tsr_hold(const tsr_forward *forward, tsr_held *held, size_t n, tsr_err *err) TSR_WARN_UNUSED;
+void tsr_let_go(const tsr_forward *forward, tsr_held *held);
+
+/* The number that config.json has at this key, at most TSR_MAX_SIZE. */
+enum { TSR_MAX_SIZE = 1 << 24 };
+size_t tsr_forward_size(const tsr_forward *forward, const char *key, size_t otherwise);
+
 /* The weight called by the format, or NULL where it is missing: with `err` not NULL, TSR_E_FORMAT then. */
 tsr_status tsr_forward_find(const tsr_forward *forward, const tsr_weight **weight, tsr_err *err, const char *format,
                             ...) TSR_PRINTF(4, 5);
 
-/* A vector of n elements, from malloc; *values is NULL where it is missing and `needed` is false. */
+/* A vector of n elements on the host, from malloc; *values is NULL where it is missing and `needed` is false. */
 tsr_status tsr_forward_vector(const tsr_forward *forward, const char *name, size_t n, bool needed, double **values,
                               tsr_err *err) TSR_WARN_UNUSED;
 
-/* MODULE.weight and, where there is one, MODULE.bias: *y [n][rows], from malloc; x [n][cols]. */
-tsr_status tsr_forward_linear(const tsr_forward *forward, const char *module, const double *x, size_t n, size_t rows,
-                              size_t cols, double **y, tsr_err *err) TSR_WARN_UNUSED;
+/* A linear layer by its weight, or by `dense` [rows][cols] on the host: y [n][rows] of x, `ld_x` apart; `bias` (on the
+ * host) may be NULL. `matrix` is that of a stack. */
+typedef struct tsr_layer_product {
+    const tsr_weight *weight;
+    uint64_t matrix;
+    const double *dense, *bias;
+    size_t rows, cols;
+    const double *x;
+    size_t ld_x, n;
+} tsr_layer_product;
+tsr_status tsr_forward_product(tsr_forward *forward, const tsr_layer_product *product, tsr_held *y,
+                               tsr_err *err) TSR_WARN_UNUSED;
 
-/* y = x / RMS(x) * gain, for `rows` rows of n; x and y may be the same. */
-void tsr_forward_norm(const tsr_forward *forward, const double *x, size_t rows, size_t n, const double *gain,
-                      double *y);
+/* MODULE.weight and, where there is one, MODULE.bias: y [n][rows] of x [n][cols]. */
+tsr_status tsr_forward_linear(tsr_forward *forward, const char *module, const double *x, size_t n, size_t rows,
+                              size_t cols, tsr_held *y, tsr_err *err) TSR_WARN_UNUSED;
 
-/* y [count][hidden] += the attention of layer `layer` over x. */
-tsr_status tsr_forward_attention(const tsr_forward *forward, size_t layer, const tsr_tokens *tokens, double *x,
-                                 double *y, tsr_err *err) TSR_WARN_UNUSED;
+/* The norm of this name over `rows` rows of n; x and y may be the same. */
+tsr_status tsr_forward_norm(const tsr_forward *forward, const char *name, const double *x, size_t rows, size_t n,
+                            double *y, tsr_err *err) TSR_WARN_UNUSED;
 
-/* y [n][hidden] += its MLP, or router and experts, over x; choices and routed as in tsr_forward_layer. */
-tsr_status tsr_forward_mlp(const tsr_forward *forward, size_t layer, const double *x, size_t n, double *y,
+/* As served, x is rounded to BF16. */
+tsr_status tsr_forward_round(const tsr_forward *forward, double *x, size_t n, tsr_err *err) TSR_WARN_UNUSED;
+
+/* out [count][hidden] = the attention of layer `layer` over x. */
+tsr_status tsr_forward_attention(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
+                                 tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_forward_latent(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const double *x,
+                              tsr_held *out, tsr_err *err) TSR_WARN_UNUSED;
+
+/* out [n][hidden] = its MLP, or router and experts, over x; choices and routed as in tsr_forward_layer. */
+tsr_status tsr_forward_mlp(tsr_forward *forward, size_t layer, const double *x, size_t n, tsr_held *out,
                            uint32_t *choices, bool *routed, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The experts of each of n tokens, and their weights, from the router's logits [n][experts] (which become scores);
+ * choices and weights are [n][chosen], all on the host. `bias` [experts] may be NULL. */
+tsr_status tsr_forward_route(const tsr_forward *forward, const char *router, size_t experts, const double *bias,
+                             double *logits, size_t n, uint32_t *choices, double *weights,
+                             tsr_err *err) TSR_WARN_UNUSED;
+
+/* What rounding to codes of this kind, and inputs to these, is expected to lose, as a share of power. */
+double tsr_noise_of(const tsr_weight *weight, const tsr_input_coding *inputs);
 
 #endif

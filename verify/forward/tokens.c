@@ -1,25 +1,20 @@
-/* Draws tokens, parses them from text, and loads them from tensors. */
+/* Draws tokens, and loads them from tensors. */
 #include "verify/forward/tokens.h"
 
 #include "common/checked.h"
-#include "common/file.h"
 #include "verify/evidence/activations.h"
 #include "verify/weights/weight_reader.h"
 
 #include <stdlib.h>
 
-enum { MAX_FILE = 1 << 30 };
-
-/* Room for `count` tokens in `sequences` sequences. */
-static tsr_status reserve(tsr_tokens *t, size_t sequences, size_t count, tsr_err *err)
+tsr_status tsr_tokens_reserve(tsr_tokens *t, size_t sequences, size_t count, tsr_err *err)
 {
     *t = (tsr_tokens){.first = calloc(sequences + 1, sizeof *t->first), .ids = malloc((count + 1) * sizeof *t->ids)};
     return t->first == NULL || t->ids == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory for %zu tokens", count)
                                               : TSR_OK;
 }
 
-/* Ends the sequence that the last tokens were added to. */
-static void end_sequence(tsr_tokens *t)
+void tsr_tokens_end_sequence(tsr_tokens *t)
 {
     const size_t length = t->count - t->first[t->sequences];
     t->first[++t->sequences] = t->count;
@@ -30,53 +25,13 @@ tsr_status tsr_tokens_draw(tsr_tokens *t, uint64_t seed, size_t sequences, size_
                            tsr_err *err)
 {
     const uint64_t state = tsr_seed_of(seed, "tokens");
-    TSR_TRY(reserve(t, sequences, sequences * length, err));
+    TSR_TRY(tsr_tokens_reserve(t, sequences, sequences * length, err));
     for (size_t s = 0; s < sequences; s++) {
         for (size_t i = 0; i < length; i++, t->count++)
             t->ids[t->count] = tsr_mix(state + t->count) % vocabulary;
-        end_sequence(t);
+        tsr_tokens_end_sequence(t);
     }
     return TSR_OK;
-}
-
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
-tsr_status tsr_tokens_read(tsr_tokens *t, const char *path, size_t sequences, size_t length, uint64_t vocabulary,
-                           tsr_err *err)
-{
-    tsr_arena arena = {0};
-    const char *text;
-    size_t size, line = 1;
-    tsr_status status = tsr_read_file(path, MAX_FILE, &arena, &text, &size, err);
-    if (status == TSR_OK)
-        status = reserve(t, tsr_min_u64(sequences, size), size / 2 + 1, err);
-    for (size_t i = 0; status == TSR_OK && i < size && t->sequences < sequences;) {
-        uint64_t id = 0;
-        if (!is_digit(text[i])) {
-            if ((text[i] == '\n' || text[i] == ']') && t->count > t->first[t->sequences])
-                end_sequence(t);
-            if (text[i] == '-')
-                status = tsr_fail(err, TSR_E_VALUE, "%s, line %zu: tokens are not negative", path, line);
-            line += text[i++] == '\n';
-            continue;
-        }
-        while (i < size && is_digit(text[i]) && id < vocabulary)
-            id = 10 * id + (uint64_t)(text[i++] - '0');
-        if (id >= vocabulary)
-            status = tsr_fail(err, TSR_E_VALUE, "%s, line %zu: a token is not below the vocabulary of %llu", path, line,
-                              (unsigned long long)vocabulary);
-        else if (t->count - t->first[t->sequences] < length)
-            t->ids[t->count++] = id;
-    }
-    if (status == TSR_OK && t->sequences < sequences && t->count > t->first[t->sequences])
-        end_sequence(t);
-    if (status == TSR_OK && t->count == 0)
-        status = tsr_fail(err, TSR_E_FORMAT, "%s: no tokens; write them as integers, a line a sequence", path);
-    tsr_arena_free(&arena);
-    return status;
 }
 
 tsr_status tsr_tokens_load(tsr_tokens *t, const tsr_checkpoint *file, const tsr_tensor *tensor, uint64_t vocabulary,
@@ -91,7 +46,7 @@ tsr_status tsr_tokens_load(tsr_tokens *t, const tsr_checkpoint *file, const tsr_
     tsr_status status = values == NULL ? tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", tensor->name)
                                        : tsr_decode_tensor(file, tensor, values, err);
     if (status == TSR_OK)
-        status = reserve(t, sequences, n, err);
+        status = tsr_tokens_reserve(t, sequences, n, err);
     for (size_t i = 0; status == TSR_OK && i < n; i++) {
         if (values[i] < 0 || values[i] >= (double)vocabulary)
             status = tsr_fail(err, TSR_E_VALUE, "%s: '%s'[%zu, %zu] is no token of the vocabulary of %llu", file->path,
@@ -99,10 +54,20 @@ tsr_status tsr_tokens_load(tsr_tokens *t, const tsr_checkpoint *file, const tsr_
         else
             t->ids[t->count++] = (uint64_t)values[i];
         if (status == TSR_OK && (i + 1) % length == 0)
-            end_sequence(t);
+            tsr_tokens_end_sequence(t);
     }
     free(values);
     return status;
+}
+
+size_t tsr_token_position(const tsr_tokens *t, size_t token)
+{
+    size_t low = 0, high = t->sequences;
+    while (low + 1 < high) {
+        const size_t middle = low + (high - low) / 2;
+        *(t->first[middle] <= token ? &low : &high) = middle;
+    }
+    return token - t->first[low];
 }
 
 void tsr_tokens_free(tsr_tokens *t)

@@ -11,22 +11,34 @@ static const double kPi = 3.14159265358979323846;
 
 typedef struct settings {
     const tsr_checkpoint *checkpoint;
+    const char *section;          /* of rope_parameters; NULL: it is not divided */
     double base, factor, trained; /* trained: the context length before the extension */
     size_t dim;
+    bool whole; /* yarn: the bounds of the ramp are rounded to whole dimensions */
 } settings;
 
 /* transformers 5 writes rope_parameters; earlier versions write rope_scaling. */
 static double number(const settings *s, const char *key, double otherwise)
 {
-    char path[96];
+    char path[128];
+    if (s->section != NULL) {
+        snprintf(path, sizeof path, "rope_parameters.%s.%s", s->section, key);
+        return tsr_config_find_number(s->checkpoint, path, otherwise);
+    }
     snprintf(path, sizeof path, "rope_parameters.%s", key);
     otherwise = tsr_config_find_number(s->checkpoint, path, otherwise);
     snprintf(path, sizeof path, "rope_scaling.%s", key);
     return tsr_config_find_number(s->checkpoint, path, otherwise);
 }
 
-static const char *type_of(const tsr_checkpoint *c, tsr_arena *arena)
+static const char *type_of(const tsr_checkpoint *c, const char *section, tsr_arena *arena)
 {
+    char path[128];
+    if (section != NULL) {
+        snprintf(path, sizeof path, "rope_parameters.%s.rope_type", section);
+        const char *const type = tsr_config_find_string(c, path, arena);
+        return type == NULL ? "default" : type;
+    }
     static const char *const kPaths[] = {"rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type"};
     for (size_t i = 0; i < sizeof kPaths / sizeof *kPaths; i++) {
         const char *const type = tsr_config_find_string(c, kPaths[i], arena);
@@ -73,8 +85,10 @@ static double turning_dimension(const settings *s, double turns)
 static void yarn(const settings *s, tsr_rope *rope)
 {
     const double own = number(s, "mscale", 0), all = number(s, "mscale_all_dim", 0), last = (double)s->dim - 1;
-    const double low = fmax(floor(turning_dimension(s, number(s, "beta_fast", 32))), 0);
-    double high = fmin(ceil(turning_dimension(s, number(s, "beta_slow", 1))), last);
+    const double fast = turning_dimension(s, number(s, "beta_fast", 32)),
+                 slow = turning_dimension(s, number(s, "beta_slow", 1));
+    const double low = fmax(s->whole ? floor(fast) : fast, 0);
+    double high = fmin(s->whole ? ceil(slow) : slow, last);
     if (high == low)
         high += 0.001;
     for (size_t i = 0; i < rope->pairs; i++) {
@@ -86,28 +100,57 @@ static void yarn(const settings *s, tsr_rope *rope)
     rope->gain = number(s, "attention_factor", rope->gain);
 }
 
-tsr_status tsr_rope_read(tsr_rope *rope, const tsr_checkpoint *c, size_t dim, tsr_arena *arena, tsr_err *err)
+static bool is_false(const tsr_checkpoint *c, const char *path)
+{
+    tsr_json_text value;
+    return tsr_config_find(c, path, &value) && tsr_json_is(value, "false");
+}
+
+static tsr_status read_rope(settings s, const char *type, tsr_rope *rope, tsr_arena *arena, tsr_err *err)
 {
     static const struct {
         const char *name;
         void (*apply)(const settings *, tsr_rope *);
     } kTypes[] = {{"default", leave}, {"linear", linear}, {"llama3", llama3}, {"yarn", yarn}};
-    settings s = {.checkpoint = c, .dim = dim};
-    s.base = tsr_config_find_number(c, "rope_theta", number(&s, "rope_theta", 10000));
     s.factor = number(&s, "factor", 1);
     s.trained = number(&s, "original_max_position_embeddings", 4096);
-    *rope = (tsr_rope){.pairs = dim / 2, .gain = 1, .mscale_all = 1};
+    s.whole = !is_false(s.checkpoint, "rope_scaling.truncate") && !is_false(s.checkpoint, "rope_parameters.truncate");
+    *rope = (tsr_rope){.pairs = s.dim / 2, .gain = 1, .mscale_all = 1};
     rope->frequency = tsr_arena_alloc(arena, rope->pairs * sizeof *rope->frequency);
     if (rope->frequency == NULL)
         return tsr_out_of_memory(err, NULL);
     for (size_t i = 0; i < rope->pairs; i++)
-        rope->frequency[i] = pow(s.base, -2.0 * (double)i / (double)dim);
-    const char *const type = type_of(c, arena);
+        rope->frequency[i] = pow(s.base, -2.0 * (double)i / (double)s.dim);
     for (size_t i = 0; i < sizeof kTypes / sizeof *kTypes; i++) {
         if (strcmp(type, kTypes[i].name) != 0)
             continue;
         kTypes[i].apply(&s, rope);
         return TSR_OK;
     }
-    return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: RoPE of type '%s'", c->path, type);
+    return tsr_fail(err, TSR_E_UNSUPPORTED, "%s: RoPE of type '%s'", s.checkpoint->path, type);
+}
+
+tsr_status tsr_rope_read(tsr_rope *rope, const tsr_checkpoint *c, size_t dim, tsr_arena *arena, tsr_err *err)
+{
+    settings s = {.checkpoint = c, .dim = dim};
+    s.base = tsr_config_find_number(c, "rope_theta", number(&s, "rope_theta", 10000));
+    return read_rope(s, type_of(c, NULL, arena), rope, arena, err);
+}
+
+tsr_status tsr_rope_read_section(tsr_rope *rope, const tsr_checkpoint *c, size_t dim, const char *section, double base,
+                                 tsr_arena *arena, tsr_err *err)
+{
+    char path[128];
+    tsr_json_text value;
+    snprintf(path, sizeof path, "rope_parameters.%s", section);
+    if (tsr_config_find(c, path, &value) && !tsr_json_is(value, "null")) {
+        settings s = {.checkpoint = c, .dim = dim, .section = section};
+        s.base = number(&s, "rope_theta", 10000);
+        return read_rope(s, type_of(c, section, arena), rope, arena, err);
+    }
+    if (base == 0)
+        return tsr_rope_read(rope, c, dim, arena, err);
+    /* No section of this name, so that nothing is found in it: the default type. */
+    return read_rope((settings){.checkpoint = c, .dim = dim, .section = section, .base = base}, "default", rope, arena,
+                     err);
 }

@@ -18,4 +18,9 @@ typedef struct tsr_rope {
 tsr_status tsr_rope_read(tsr_rope *rope, const tsr_checkpoint *checkpoint, size_t dim, tsr_arena *arena,
                          tsr_err *err) TSR_WARN_UNUSED;
 
+/* The same for layers of one type, whose settings may stand in an object of their own, rope_parameters.SECTION. Where
+ * there is no such object and `base` is not 0, they are those of the type default with this base. */
+tsr_status tsr_rope_read_section(tsr_rope *rope, const tsr_checkpoint *checkpoint, size_t dim, const char *section,
+                                 double base, tsr_arena *arena, tsr_err *err) TSR_WARN_UNUSED;
+
 #endif

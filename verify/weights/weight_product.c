@@ -19,6 +19,7 @@ typedef struct worker {
 typedef struct product {
     const tsr_linear *args;
     tsr_view view;
+    size_t rows;
     worker *workers;
 } product;
 
@@ -68,7 +69,7 @@ static ALWAYS_INLINE void tile(const double *const *w, const double *const *x, s
 FOR_EVERY_ISA(tile, (const double *const *w, const double *const *x, size_t k, double (*out)[TILE]), (w, x, k, out))
 
 /* Rows [row, row + n) of W, which lie in `w` one after another. What is beyond the edge is computed twice. */
-static void multiply(const tsr_linear *args, const double *w, size_t row, size_t n, size_t rows)
+static void multiply(const tsr_linear *args, const double *w, size_t row, size_t n, size_t ld_y)
 {
     for (size_t r = 0; r < n; r += TILE) {
         for (size_t t = 0; t < args->n; t += TILE) {
@@ -81,7 +82,7 @@ static void multiply(const tsr_linear *args, const double *w, size_t row, size_t
             tile_best(from, x, args->cols, out);
             for (size_t i = r; i < n && i < r + TILE; i++) {
                 for (size_t j = t; j < args->n && j < t + TILE; j++)
-                    args->y[j * rows + row + i] += out[i - r][j - t];
+                    args->y[j * ld_y + row + i] += out[i - r][j - t];
             }
         }
     }
@@ -92,8 +93,12 @@ static tsr_status run_band(void *context, size_t band, size_t number, tsr_err *e
     const product *const p = context;
     const tsr_linear *const args = p->args;
     worker *const w = &p->workers[number];
-    const size_t row = band * BAND, n = tsr_min_u64(BAND, p->view.rows - row);
-    const tsr_piece piece = {.row = row, .col = args->first, .rows = n, .cols = args->cols};
+    const size_t row = band * BAND, n = tsr_min_u64(BAND, p->rows - row), ld_y = args->ld_y > 0 ? args->ld_y : p->rows;
+    const tsr_piece piece = {.matrix = args->matrix, .row = row, .col = args->first, .rows = n, .cols = args->cols};
+    if (args->dense != NULL) {
+        multiply(args, args->dense + row * args->cols, row, n, ld_y);
+        return TSR_OK;
+    }
     if (w->rows == NULL)
         w->rows = malloc((BAND * args->cols + 1) * sizeof *w->rows);
     if (w->rows == NULL)
@@ -101,8 +106,14 @@ static tsr_status run_band(void *context, size_t band, size_t number, tsr_err *e
     TSR_TRY(tsr_weight_reader_load(&w->reader, &p->view, &piece, err));
     for (size_t i = 0; i < n; i++)
         tsr_weight_reader_row(&w->reader, i, 0, args->cols, w->rows + i * args->cols);
-    multiply(args, w->rows, row, n, (size_t)p->view.rows);
+    multiply(args, w->rows, row, n, ld_y);
     return TSR_OK;
+}
+
+tsr_status tsr_linear_view(tsr_view *view, const tsr_checkpoint *checkpoint, const tsr_weight *weight, tsr_err *err)
+{
+    return weight->transposed ? tsr_view_of_codes(view, checkpoint, weight, err)
+                              : tsr_view_init(view, checkpoint, weight, err);
 }
 
 tsr_status tsr_linear_run(const tsr_linear *args, tsr_err *err)
@@ -110,8 +121,10 @@ tsr_status tsr_linear_run(const tsr_linear *args, tsr_err *err)
     product p = {.args = args};
     if (args->n == 0)
         return TSR_OK;
-    TSR_TRY(tsr_view_init(&p.view, args->checkpoint, args->weight, err));
-    const size_t bands = (size_t)tsr_ceil_div(p.view.rows, BAND), workers = tsr_parallel_workers(bands, args->threads);
+    if (args->dense == NULL)
+        TSR_TRY(tsr_linear_view(&p.view, args->checkpoint, args->weight, err));
+    p.rows = args->dense != NULL ? args->dense_rows : (size_t)p.view.rows;
+    const size_t bands = (size_t)tsr_ceil_div(p.rows, BAND), workers = tsr_parallel_workers(bands, args->threads);
     p.workers = calloc(workers, sizeof *p.workers);
     if (p.workers == NULL)
         return tsr_out_of_memory(err, "for threads");

@@ -16,12 +16,20 @@ typedef struct tsr_linear {
     size_t first, cols;       /* first + cols <= C */
     const double *x;          /* [n], ld_x elements from one row to the next */
     size_t ld_x, n;
-    double *y; /* [n][R] */
+    double *y; /* [n][R], ld_y elements from one row to the next */
     unsigned threads;
+    uint64_t matrix;     /* of a stack, which one; its rows are outputs, also where the file has them as columns */
+    size_t ld_y;         /* 0: R */
+    const double *dense; /* the matrix itself, [dense_rows][cols], instead of a weight */
+    size_t dense_rows;
 } tsr_linear;
 
 /* TSR_E_NOMEM; TSR_E_IO and others of reading. */
 tsr_status tsr_linear_run(const tsr_linear *args, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The weight as a linear layer takes it: rows of outputs, also of codes that lie across (gpt-oss). */
+tsr_status tsr_linear_view(tsr_view *view, const tsr_checkpoint *checkpoint, const tsr_weight *weight,
+                           tsr_err *err) TSR_WARN_UNUSED;
 
 /* Whether the weight is a matrix of floats or codes with these dimensions, or with `cols` 0 a vector of floats.
  * TSR_E_SHAPE; TSR_E_FORMAT: codes without a scale. */

@@ -1,0 +1,209 @@
+"""`tessera verify forward` over a model as it is served, against NumPy; planted faults, token files, perplexity, memory."""
+
+import json
+import math
+
+from checkpoints import write
+from forward_oracle import (BASE, BATCH, BF16, command, DIM, failed, HEADS, KV_HEADS, LAYERS, noisy, rms_norm, softmax, sqnr, TOKENS,
+                            verify, VOCABULARY, Whole)
+import harness
+import ml_dtypes
+import numpy as np
+import pytest
+
+
+def bf16(x):
+    return np.asarray(x).astype(np.float32).astype(BF16).astype(np.float64)
+
+
+def fp8_rows(x):
+    scale = np.maximum(np.abs(x).max(-1, keepdims=True), 1e-10) / 448
+    scale = scale.astype(np.float32).astype(np.float64)
+    return (x / scale).astype(np.float32).astype(ml_dtypes.float8_e4m3fn).astype(np.float64) * scale
+
+
+def int8_rows(x):
+    scale = (np.abs(x).max(-1, keepdims=True) / 127).astype(np.float32).astype(np.float64)
+    return np.rint((x / scale).astype(np.float32)).clip(-128, 127).astype(np.float64) * scale
+
+
+def azp_rows(x):
+    low, high = x.min(-1, keepdims=True), x.max(-1, keepdims=True)
+    scale = ((high - low) / 255).astype(np.float32).astype(np.float64)
+    azp = np.rint(-128 - low / scale)
+    return ((np.rint((x / scale).astype(np.float32)) + azp).clip(-128, 127) - azp) * scale
+
+
+def fp8_blocks(x):
+    return np.concatenate([fp8_rows(x[..., i: i + 128]) for i in range(0, x.shape[-1], 128)], -1)
+
+
+INPUTS = {"fp8-block": fp8_blocks, "fp8-token": fp8_rows, "int8-token": int8_rows, "int8-azp": azp_rows, "none": lambda x: x}
+
+
+def served_layer(m, layer, x, w, quantize):
+    """A layer of Llama or Qwen3 whose linear layers are codes: bf16 where vLLM has it, `quantize` in front of every product."""
+    w = {n.removeprefix(f"model.layers.{layer}."): t for n, t in w.items() if n.startswith(f"model.layers.{layer}.")}
+    x = bf16(x)
+    coded = lambda name: any(f"{name}_proj.weight{scale}" in w for scale in ("_scale_inv", "_scale"))
+    product = lambda y, name: bf16((quantize(y) if coded(name) else y) @ w[f"{name}_proj.weight"].T)
+    norm = lambda y, name: bf16(rms_norm(y, w[f"{name}.weight"]))
+    normed = norm(x, "input_layernorm")
+    angle = np.arange(TOKENS)[:, None] * m.frequency()
+    cos, sin = (np.concatenate([u, u], -1)[None, :, None] for u in (np.cos(angle), np.sin(angle)))
+    q, k, v = (product(normed, f"self_attn.{n}").reshape(BATCH, TOKENS, -1, DIM) for n in "qkv")
+    turn = lambda y: bf16(y * cos + np.concatenate([-y[..., DIM // 2:], y[..., : DIM // 2]], -1) * sin)
+    if "head norms" in m.traits:
+        q, k = norm(q, "self_attn.q_norm"), norm(k, "self_attn.k_norm")
+    q, k = turn(q), turn(k)
+    k, v = (np.repeat(u, HEADS // KV_HEADS, axis=2) for u in (k, v))
+    scores = np.where(np.tril(np.ones((TOKENS, TOKENS), bool)), np.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(DIM), -np.inf)
+    mixed = bf16(np.einsum("bhqk,bkhd->bqhd", softmax(scores), v).reshape(BATCH, TOKENS, -1))
+    x = bf16(x + product(mixed, "self_attn.o"))
+    normed = norm(x, "post_attention_layernorm")
+    gate, up = product(normed, "mlp.gate"), product(normed, "mlp.up")
+    return bf16(x + product(bf16(gate / (1 + np.exp(-gate)) * up), "mlp.down"))
+
+
+def decoded(path):
+    """{name: values} of a checkpoint with FP8 codes, scales a row or in blocks, or int8 codes."""
+    values = {}
+    for file in sorted(path.glob("*.safetensors")):
+        data = file.read_bytes()
+        size = int.from_bytes(data[:8], "little")
+        for name, t in json.loads(data[8: 8 + size]).items():
+            if name != "__metadata__":
+                kind = {"BF16": BF16, "F32": np.float32, "F8_E4M3": ml_dtypes.float8_e4m3fn, "I8": np.int8, "I32": np.int32}[t["dtype"]]
+                begin, end = (8 + size + i for i in t["data_offsets"])
+                values[name] = np.frombuffer(data[begin:end], kind).reshape(t["shape"]).astype(np.float64)
+    for name in [n for n in values if n.endswith(".weight")]:
+        for scale in (values.get(f"{name}_scale_inv"), values.get(f"{name}_scale")):
+            if scale is not None:
+                grid = np.repeat(scale.reshape(scale.shape[0], -1), 1 if scale.size == len(values[name]) else 128, 0)[: len(values[name])]
+                values[name] = values[name] * np.repeat(grid, 128 if grid.shape[1] > 1 else values[name].shape[1], 1)[:, : values[name].shape[1]]
+    return values
+
+
+@pytest.mark.parametrize("family, scheme, kinds", [
+    ("llama", "fp8-block", [None, "fp8-block", "int8-azp"]), ("qwen3", "fp8-channel", [None, "fp8-token", "none"]),
+    ("llama", "int8-channel", [None, "int8-token"])])
+def test_a_pass_as_it_is_served(tmp_path, verify, quantize, family, scheme, kinds):
+    """The model's own pass, layer by layer on the source's input, is that of NumPy: rounding to BF16 included. A value near a
+    tie may fall on the other side, so that both are not equal to the last bit."""
+    m = Whole(family)
+    (tmp_path / "t.txt").write_text("\n".join(" ".join(map(str, row)) for row in m.tokens))
+    src = m.write(tmp_path / "a")
+    dst = quantize(src, "--scheme", scheme)
+    w = decoded(dst)
+    stated = {"fp8-block": "fp8-block", "fp8-channel": "fp8-token", "int8-channel": "int8-token"}[scheme]
+    for kind in kinds:
+        found = verify(src, dst, "--served", "--tokens", tmp_path / "t.txt", *(["--activations", kind] if kind else []))
+        x = m.tensors["model.embed_tokens.weight"].astype(np.float64)[m.tokens]
+        for layer in range(LAYERS):
+            behind, _ = m.run_layer(layer, x, m.tensors)
+            there = served_layer(m, layer, x, w, INPUTS[kind or stated])
+            judged = found[f"model.layers.{layer}", "layer alone"]
+            wanted = sqnr(behind - x, there - x)
+            assert judged["sqnr_db"] == pytest.approx(wanted, abs=0.05), (kind, layer)
+            x = behind
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_a_doubled_scale_is_reported_in_its_layer(tmp_path, tessera, verify, quantize, layer):
+    """The first judgement that fails is that of the layer at fault, with the default limits."""
+    m = Whole("llama")
+    src = m.write(tmp_path / "a")
+    dst = quantize(src)
+    assert not failed(verify(src, dst, "--served"))
+    name = f"model.layers.{layer}.mlp.down_proj.weight_scale_inv"
+    for file in dst.glob("*.safetensors"):
+        data = bytearray(file.read_bytes())
+        size = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8: 8 + size])
+        if name in header:
+            begin, end = (8 + size + i for i in header[name]["data_offsets"])
+            data[begin:end] = (np.frombuffer(bytes(data[begin:end]), np.float32) * 2).tobytes()
+            file.write_bytes(data)
+    found = verify(src, dst, "--served")
+    assert failed(found)[0] == f"model.layers.{layer}" and not found[f"model.layers.{layer}", "layer alone"]["passed"]
+    assert all(j["passed"] for (_, what), j in found.items() if what == "layer alone" and _ != f"model.layers.{layer}")
+    code, out, _ = harness.run(tessera, ["verify", "forward", dst, "--against", src])
+    assert code == 1 and out.index("FAIL") > out.index(f"model.layers.{layer}")
+
+
+def test_token_files_of_all_kinds(tmp_path, tessera, verify, monkeypatch):
+    m = Whole("qwen3")
+    a, b = m.write(tmp_path / "a"), write(tmp_path / "b", noisy(m, 0.01), m.config)
+    rows = np.arange(24, dtype=np.int32).reshape(2, 12) * 3
+    (tmp_path / "lines").write_text("\n".join(" ".join(map(str, row)) for row in rows))
+    rows.tofile(tmp_path / "raw")
+    np.save(tmp_path / "wide.npy", rows.astype(np.int64))
+    np.save(tmp_path / "flat.npy", rows.reshape(-1))
+    found = [verify(a, b, "--tokens", tmp_path / n, "--count", "12") for n in ("lines", "raw", "wide.npy", "flat.npy")]
+    assert found.count(found[0]) == 4 and found[0]["model", "logits"]["elements"] == 24 * VOCABULARY
+    # Text goes through a process of its own, which gets both paths and answers with int32.
+    (tmp_path / "prose").write_text("What tokenizers make of this is theirs to say.")
+    arguments = command(a, b, "--tokens", tmp_path / "prose", "--count", "12")
+    code, _, err = harness.run(tessera, arguments)
+    assert code == 3 and "tokenizer.json cannot be read" in err and err.count("\n") == 1
+    (tmp_path / "a/tokenizer.json").write_text("{}")
+    stand_in = tmp_path / "python"
+    stand_in.write_text(f"#!/bin/sh\n[ \"$3\" = {tmp_path}/a/tokenizer.json ] && [ \"$4\" = {tmp_path}/prose ] && cat {tmp_path}/raw\n")
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("TESSERA_PYTHON", str(stand_in))
+    assert verify(a, b, "--tokens", tmp_path / "prose", "--count", "12") == found[0]
+    stand_in.write_text("#!/bin/sh\necho 'no package' >&2; exit 1\n")
+    code, _, err = harness.run(tessera, arguments)
+    assert code == 3 and "no package" in err and err.count("\n") == 1
+    monkeypatch.setenv("TESSERA_PYTHON", str(tmp_path / "none"))
+    code, _, err = harness.run(tessera, arguments)
+    assert code == 3 and "cannot be run" in err
+
+
+@pytest.mark.parametrize("data, code, words", [
+    (b"\1\0\0", 3, "no int32"), (b"\xff\xff\xff\xff\0\0\0\0", 3, "token 0"), (b"\x93NUMPY\1\0\xff\xff{", 3, "header"),
+    (b"\x93NUMPY\1\0\x40\0" + b"{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }".ljust(64), 3, "integers"),
+    (b"\x93NUMPY\1\0\x40\0" + b"{'descr': '<i4', 'fortran_order': False, 'shape': (3,), }".ljust(64), 3, "ends before")])
+def test_broken_token_files(tmp_path, tessera, data, code, words):
+    a = Whole("llama").write(tmp_path / "a")
+    (tmp_path / "t").write_bytes(data)
+    got, _, err = harness.run(tessera, command(a, a, "--tokens", tmp_path / "t"))
+    assert got == code and words in err, (got, err)
+
+
+def test_perplexity_of_both(tmp_path, tessera):
+    m = Whole("qwen2")
+    other = noisy(m, 0.02)
+    (tmp_path / "t.txt").write_text("\n".join(" ".join(map(str, row)) for row in m.tokens))
+    a, b = m.write(tmp_path / "a"), write(tmp_path / "b", other, m.config)
+    code, out, err = harness.run(tessera, [*command(a, b, "--tokens", tmp_path / "t.txt"), "--json", "-"])
+    result = json.loads(out)
+    for key, tensors in (("perplexity_source", m.tensors), ("perplexity", other)):
+        log_p = np.log(softmax(m.run(tensors=tensors)["logits"]))
+        wanted = np.exp(-np.take_along_axis(log_p[:, :-1], m.tokens[:, 1:, None], -1).mean())
+        assert result[key] == pytest.approx(wanted, rel=1e-6)
+    drawn = json.loads(harness.run(tessera, [*command(a, b), "--json", "-"])[1])
+    assert drawn["perplexity"] is None and drawn["token_count"] == 64 and drawn["rounding"] == "none"
+
+
+def test_weights_are_never_held_whole(tmp_path, tessera):
+    """85 MB of weights, 340 MB in double, go by in a process of less than 64 MB."""
+    config = BASE | {"model_type": "llama", "hidden_size": 512, "intermediate_size": 4096, "num_hidden_layers": 6, "head_dim": 128}
+    rng, tensors = np.random.default_rng(1), {"model.norm.weight": np.ones(512, BF16)}
+    pool = (rng.standard_normal(4096 * 512) / 23).astype(BF16)
+    matrix = lambda rows, cols: pool[: rows * cols].reshape(rows, cols)
+    tensors |= {"model.embed_tokens.weight": matrix(VOCABULARY, 512), "lm_head.weight": matrix(VOCABULARY, 512)}
+    for n in range(6):
+        shapes = {"self_attn.q": (512, 512), "self_attn.k": (256, 512), "self_attn.v": (256, 512), "self_attn.o": (512, 512),
+                  "mlp.gate": (4096, 512), "mlp.up": (4096, 512), "mlp.down": (512, 4096)}
+        tensors |= {f"model.layers.{n}.{name}_proj.weight": matrix(*shape) for name, shape in shapes.items()}
+        tensors |= {f"model.layers.{n}.{name}_layernorm.weight": np.ones(512, BF16) for name in ("input", "post_attention")}
+    a = write(tmp_path / "a", tensors, config)
+    watch = ("import json, resource, subprocess, sys; out = subprocess.run(sys.argv[1:], stdout=-1).stdout;"
+             "print(json.dumps([resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, json.loads(out)]))")
+    out = harness.run("python3", ["-c", watch, tessera, *command(a, a, "--count", "4", "--threads", "2"), "--json", "-"])[1]
+    most, result = json.loads(out)
+    assert most * 1024 < 64e6 < 85e6 < result["weight_bytes_read"] / 2
+    assert 0 < result["activation_bytes"] < 4e6
+    code, _, err = harness.run(tessera, command(a, a, "--count", "4", "--memory", "100k"))
+    assert code == 3 and "more than --memory has" in err

@@ -1,0 +1,210 @@
+/* What both models say of the next token, and the budget of error that layers have. */
+#include "verify/forward/check_parts.h"
+
+#include "common/checked.h"
+#include "common/parallel_for.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- the budget ---- */
+
+/* docs/verify.md measures these: how much more a sound layer loses than one of its products, at worst and 3 dB on top; and what
+ * layers lose one with another, with latent attention's longer chain of products. */
+static const double kGain = 20, kStreamGain = 14, kLatent = 1.5;
+
+/* Rounding x to BF16, a share of x^2: evenly spread over 2^-8 of the power of two below x; 0.54 is the mean over mantissas. */
+static const double kBf16 = 0.54 / 12 / 16384;
+
+/* dB that the final norm and the head may take. */
+static const double kHead = 0.5;
+
+static double decibels(double share)
+{
+    return share > 0 ? -10 * log10(share) : INFINITY;
+}
+
+static double share_of_flips(const tsr_judgement *j)
+{
+    return j->choices > 0 ? 1 - (double)j->agreed / (double)j->choices : 0;
+}
+
+void tsr_forward_budget_add(tsr_forward_budget *b, const tsr_forward_layer_loss *loss)
+{
+    const double added = loss->alone->metrics.sum_x2, power = loss->stream->metrics.sum_x2;
+    const double rounding = loss->served ? 4 * kBf16 * (b->power + power) : 0;
+    const double noise = loss->noise * (loss->latent ? kLatent : 1), flips = 2 * share_of_flips(loss->alone);
+    const double through = b->error > 0 ? loss->carried / b->error : 1;
+    b->allowed = b->allowed * through + (kStreamGain * noise + flips) * added + rounding;
+    b->alone = added > 0 ? decibels(kGain * noise + flips + rounding / added) : NAN;
+    b->stream = power > 0 ? decibels(b->allowed / power) : NAN;
+    b->error = loss->stream->metrics.sum_d2;
+    b->power = power;
+}
+
+void tsr_forward_limit_experts(tsr_judgement *alone)
+{
+    if (alone->fault == NULL && 4 * (alone->choices - alone->agreed) > alone->choices)
+        alone->fault = "more than a quarter of the experts are chosen otherwise";
+}
+
+/* ---- distributions of the next token ---- */
+
+/* log sum exp, shifted so that nothing overflows. */
+static double log_sum(const double *x, size_t n)
+{
+    double most = -INFINITY, sum = 0;
+    for (size_t i = 0; i < n; i++)
+        most = fmax(most, x[i]);
+    for (size_t i = 0; i < n; i++)
+        sum += exp(x[i] - most);
+    return most + log(sum);
+}
+
+static size_t likeliest(const double *x, size_t n)
+{
+    size_t at = 0;
+    for (size_t i = 1; i < n; i++)
+        at = x[i] > x[at] ? i : at;
+    return at;
+}
+
+/* One position: its divergence, whether its likeliest tokens are the same, and what each model thinks of the token that
+ * follows. */
+typedef struct position {
+    double kl, of_next[2]; /* logarithms of probabilities; NaN behind the last token of a sequence */
+    bool alike;
+} position;
+
+typedef struct positions {
+    const double *x, *y; /* [n][width] */
+    size_t width, row;   /* of the first */
+    const tsr_tokens *tokens;
+    position *of; /* [n] */
+} positions;
+
+static tsr_status compare_position(void *context, size_t i, size_t worker, tsr_err *err)
+{
+    const positions *const p = context;
+    const double *const x = p->x + i * p->width, *const y = p->y + i * p->width;
+    const double zx = log_sum(x, p->width), zy = log_sum(y, p->width);
+    const size_t token = p->row + i;
+    double sum = 0;
+    (void)worker, (void)err;
+    for (size_t k = 0; k < p->width; k++)
+        sum += exp(x[k] - zx) * (x[k] - zx - (y[k] - zy));
+    const bool last = token + 1 >= p->tokens->count || tsr_token_position(p->tokens, token + 1) == 0;
+    const uint64_t next = last ? 0 : p->tokens->ids[token + 1];
+    p->of[i] = (position){.kl = fmax(sum, 0),
+                          .of_next = {last ? NAN : x[next] - zx, last ? NAN : y[next] - zy},
+                          .alike = likeliest(x, p->width) == likeliest(y, p->width)};
+    return TSR_OK;
+}
+
+/* Sums over all positions so far. */
+typedef struct heads {
+    double of_next[2];
+    size_t followed;
+} heads;
+
+/* Rows [row, row + n) of the logits x and y. */
+static tsr_status compare_logits(tsr_forward_check *c, tsr_judgement *total, heads *sums, positions *p, size_t n,
+                                 tsr_err *err)
+{
+    tsr_judgement part = {0};
+    tsr_judge(&part, p->x, p->y, n, p->width, NULL, NULL);
+    part.metrics.max_abs_at += p->row * p->width;
+    for (size_t i = 0; i < part.metrics.n_worst; i++)
+        part.metrics.worst[i].row += p->row;
+    tsr_metrics_add(&total->metrics, &part.metrics);
+    TSR_TRY(tsr_parallel_for(n, c->ops->threads, c->ops->cancel, compare_position, p, err));
+    for (size_t i = 0; i < n; i++) {
+        total->kl.mean += p->of[i].kl / (double)c->n;
+        total->kl.max = fmax(total->kl.max, p->of[i].kl);
+        total->agreed += p->of[i].alike;
+        if (isnan(p->of[i].of_next[0]))
+            continue;
+        sums->followed++;
+        for (size_t k = 0; k < 2; k++)
+            sums->of_next[k] += p->of[i].of_next[k];
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_forward_logits_of(const tsr_forward_check *c, tsr_forward *f, const double *x, size_t n, double *logits,
+                                 tsr_err *err)
+{
+    double *held;
+    TSR_TRY(c->ops->make(c->ops, n * c->hidden, &held, err));
+    tsr_status status = c->ops->put(c->ops, held, x, n * c->hidden, err);
+    if (status == TSR_OK)
+        status = tsr_forward_logits(f, held, n, logits, err);
+    c->ops->drop(c->ops, held, n * c->hidden);
+    return status;
+}
+
+tsr_status tsr_forward_compare_heads(tsr_forward_check *c, tsr_judgement *total, tsr_err *err)
+{
+    const size_t width = c->source.vocabulary, chunk = tsr_forward_chunk(&c->source, c->n);
+    double *const logits = malloc(2 * chunk * width * sizeof *logits);
+    positions p = {.x = logits, .width = width, .tokens = &c->tokens, .of = malloc(chunk * sizeof *p.of)};
+    heads sums = {{0, 0}, 0};
+    tsr_status status = logits == NULL || p.of == NULL ? tsr_out_of_memory(err, "for logits") : TSR_OK;
+    total->kl.known = true;
+    for (; status == TSR_OK && p.row < c->n; p.row += chunk) {
+        const size_t n = (size_t)tsr_min_u64(chunk, c->n - p.row);
+        p.y = logits + chunk * width;
+        status = tsr_forward_logits_of(c, &c->source, c->x + p.row * c->hidden, n, logits, err);
+        if (status == TSR_OK)
+            status = tsr_forward_logits_of(c, &c->model, c->y + p.row * c->hidden, n, logits + chunk * width, err);
+        if (status == TSR_OK)
+            status = compare_logits(c, total, &sums, &p, n, err);
+    }
+    for (size_t k = 0; k < 2 && c->request->tokens != NULL && sums.followed > 0; k++)
+        c->perplexity[k] = exp(-sums.of_next[k] / (double)sums.followed);
+    free(logits);
+    free(p.of);
+    return status;
+}
+
+/* ---- the judgement ---- */
+
+tsr_forward_limits tsr_forward_limits_defaults(void)
+{
+    return (tsr_forward_limits){NAN, NAN, NAN, NAN};
+}
+
+static tsr_status limit_logits(tsr_forward_check *c, tsr_judgement *j, tsr_err *err)
+{
+    const tsr_forward_limits *const limits = &c->request->limits;
+    char fault[96];
+    if (j->metrics.differ > 0)
+        tsr_forward_locate(c, j->metrics.max_abs_at, c->source.vocabulary, "logit", j->worst_at, sizeof j->worst_at);
+    j->fault = tsr_forward_nonfinite(&j->metrics);
+    j->limit = isnan(limits->min_stream) ? c->budget.stream - kHead : limits->min_stream;
+    if (j->fault != NULL)
+        return tsr_evidence_add(c->evidence, j, err);
+    if (!isnan(j->limit) && !(tsr_metrics_sqnr(&j->metrics) >= j->limit)) {
+        snprintf(fault, sizeof fault, "SQNR below %.1f dB", j->limit);
+        j->fault = fault;
+    } else if (j->kl.mean > limits->max_kl) {
+        snprintf(fault, sizeof fault, "mean KL divergence above %g nats", limits->max_kl);
+        j->fault = fault;
+    } else if ((double)j->agreed < limits->min_top1 * (double)j->choices) {
+        snprintf(fault, sizeof fault, "the likeliest token is the same in less than %g of all positions",
+                 limits->min_top1);
+        j->fault = fault;
+    }
+    return tsr_evidence_add(c->evidence, j, err);
+}
+
+tsr_status tsr_forward_judge_logits(tsr_forward_check *c, tsr_err *err)
+{
+    tsr_judgement j = tsr_forward_blank("model", TSR_FORWARD_LOGITS, TSR_ERROR_QUANTIZATION);
+    const double began = tsr_now();
+    j.choices = c->n;
+    TSR_TRY(tsr_forward_compare_heads(c, &j, err));
+    c->evidence->phases[TSR_PHASE_JUDGE] += tsr_now() - began;
+    return limit_logits(c, &j, err);
+}

@@ -1,0 +1,346 @@
+/* The functions on the CPU: rows are spread over threads, and every result is the same for any number of them. */
+#include "verify/forward/forward_ops.h"
+
+#include "common/checked.h"
+#include "common/parallel_for.h"
+#include "verify/weights/weight_product.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS_A_TURN = 16, ELEMENTS_A_TURN = 1 << 14 };
+
+/* ---- memory ---- */
+
+static tsr_status make(tsr_ops *ops, size_t n, double **x, tsr_err *err)
+{
+    *x = calloc(n + 1, sizeof **x);
+    if (*x == NULL)
+        return tsr_out_of_memory(err, "for activations");
+    ops->held += n * sizeof **x;
+    ops->most = tsr_max_u64(ops->most, ops->held);
+    return TSR_OK;
+}
+
+static void drop(tsr_ops *ops, double *x, size_t n)
+{
+    if (x != NULL)
+        ops->held -= n * sizeof *x;
+    free(x);
+}
+
+static tsr_status copy(tsr_ops *ops, double *to, const double *from, size_t n, tsr_err *err)
+{
+    (void)ops, (void)err;
+    memmove(to, from, n * sizeof *to);
+    return TSR_OK;
+}
+
+static tsr_status fill(tsr_ops *ops, double *y, size_t rows, size_t n, const double *host, tsr_err *err)
+{
+    (void)ops, (void)err;
+    for (size_t i = 0; i < rows; i++)
+        memcpy(y + i * n, host, n * sizeof *y);
+    return TSR_OK;
+}
+
+static tsr_status place(tsr_ops *ops, double *y, size_t ld_y, size_t to, const double *x, size_t ld_x, size_t from,
+                        size_t rows, size_t n, tsr_err *err)
+{
+    (void)ops, (void)err;
+    for (size_t i = 0; i < rows; i++)
+        memcpy(y + i * ld_y + to, x + i * ld_x + from, n * sizeof *y);
+    return TSR_OK;
+}
+
+/* ---- products ---- */
+
+static tsr_status linear(tsr_ops *ops, const tsr_op_linear *a, tsr_err *err)
+{
+    const tsr_linear product = {.checkpoint = a->checkpoint,
+                                .weight = a->weight,
+                                .cols = a->cols,
+                                .x = a->x,
+                                .ld_x = a->ld_x,
+                                .n = a->n,
+                                .y = a->y,
+                                .threads = ops->threads,
+                                .matrix = a->matrix,
+                                .ld_y = a->ld_y,
+                                .dense = a->dense,
+                                .dense_rows = a->rows};
+    return tsr_linear_run(&product, err);
+}
+
+/* ---- element by element ---- */
+
+/* One operation over n items, run over pieces of them. */
+typedef struct loop {
+    const void *args;
+    size_t n, each;
+    void (*run)(const void *args, size_t first, size_t n);
+} loop;
+
+static tsr_status run_piece(void *context, size_t i, size_t worker, tsr_err *err)
+{
+    const loop *const l = context;
+    (void)worker, (void)err;
+    l->run(l->args, i * l->each, tsr_min_u64(l->each, l->n - i * l->each));
+    return TSR_OK;
+}
+
+static tsr_status spread(const tsr_ops *ops, size_t n, size_t each, void (*run)(const void *, size_t, size_t),
+                         const void *args, tsr_err *err)
+{
+    loop l = {args, n, each, run};
+    return tsr_parallel_for((size_t)tsr_ceil_div(n, each), ops->threads, ops->cancel, run_piece, &l, err);
+}
+
+typedef struct rows_args {
+    const double *x, *vector;
+    double *y;
+    size_t ld_x, ld_y, n;
+    double number;
+    const tsr_input_coding *coding;
+    const uint32_t *index;
+} rows_args;
+
+static void norm_rows(const void *args, size_t first, size_t rows)
+{
+    const rows_args *const a = args;
+    for (size_t i = first; i < first + rows; i++)
+        tsr_rms_norm(a->x + i * a->ld_x, a->n, a->vector, a->number, a->y + i * a->ld_y);
+}
+
+static tsr_status norm(tsr_ops *ops, const double *x, size_t ld_x, size_t rows, size_t n, const double *gain,
+                       double eps, double *y, size_t ld_y, tsr_err *err)
+{
+    const rows_args a = {.x = x, .vector = gain, .y = y, .ld_x = ld_x, .ld_y = ld_y, .n = n, .number = eps};
+    return spread(ops, rows, ROWS_A_TURN, norm_rows, &a, err);
+}
+
+static double gated(tsr_gate kind, double limit, double g, double u)
+{
+    static const double kRootOf2OverPi = 0.79788456080286535588, kAlpha = 1.702;
+    switch (kind) {
+    case TSR_GATE_SILU:
+        return g / (1 + exp(-g)) * u;
+    case TSR_GATE_GELU_TANH:
+        return 0.5 * g * (1 + tanh(kRootOf2OverPi * (g + 0.044715 * g * g * g))) * u;
+    case TSR_GATE_CLAMPED:
+        g = g > limit ? limit : g;
+        u = u > limit ? limit : u < -limit ? -limit : u;
+        return g / (1 + exp(-kAlpha * g)) * (u + 1);
+    }
+    return NAN;
+}
+
+static void gate_rows(const void *args, size_t first, size_t rows)
+{
+    const tsr_op_gate *const a = args;
+    for (size_t i = first; i < first + rows; i++) {
+        const double *const g = a->gate + i * a->ld, *const u = a->up + i * a->ld;
+        for (size_t k = 0; k < a->n; k++)
+            a->y[i * a->n + k] = gated(a->kind, a->limit, g[k * a->step], u[k * a->step]);
+    }
+}
+
+static tsr_status gate(tsr_ops *ops, const tsr_op_gate *a, tsr_err *err)
+{
+    return spread(ops, a->rows, ROWS_A_TURN, gate_rows, a, err);
+}
+
+static void add_rows(const void *args, size_t first, size_t rows)
+{
+    const rows_args *const a = args;
+    for (size_t i = first; i < first + rows; i++) {
+        double *const y = a->y + (a->index != NULL ? a->index[i] : i) * a->n;
+        const double weight = a->vector != NULL ? a->vector[i] : 1;
+        for (size_t k = 0; k < a->n; k++)
+            y[k] += weight * a->x[i * a->n + k];
+    }
+}
+
+static tsr_status add(tsr_ops *ops, double *y, const double *x, size_t rows, size_t n, const uint32_t *to_row,
+                      const double *weight, tsr_err *err)
+{
+    const rows_args a = {.x = x, .y = y, .n = n, .vector = weight, .index = to_row};
+    return spread(ops, rows, ROWS_A_TURN, add_rows, &a, err);
+}
+
+static tsr_status take(tsr_ops *ops, double *y, const double *x, const uint32_t *row, size_t rows, size_t n,
+                       tsr_err *err)
+{
+    (void)ops, (void)err;
+    for (size_t i = 0; i < rows; i++)
+        memcpy(y + i * n, x + row[i] * n, n * sizeof *y);
+    return TSR_OK;
+}
+
+static tsr_status scale(tsr_ops *ops, double *x, size_t n, double by, tsr_err *err)
+{
+    (void)ops, (void)err;
+    for (size_t i = 0; i < n; i++)
+        x[i] *= by;
+    return TSR_OK;
+}
+
+static void quantize_rows(const void *args, size_t first, size_t rows)
+{
+    const rows_args *const a = args;
+    for (size_t i = first; i < first + rows; i++)
+        tsr_input_quantize(a->coding, a->y + i * a->n, a->n);
+}
+
+static tsr_status quantize(tsr_ops *ops, double *x, size_t rows, size_t n, const tsr_input_coding *coding, tsr_err *err)
+{
+    const rows_args a = {.y = x, .n = n, .coding = coding};
+    return spread(ops, rows, ROWS_A_TURN, quantize_rows, &a, err);
+}
+
+static void round_elements(const void *args, size_t first, size_t n)
+{
+    const rows_args *const a = args;
+    for (size_t i = first; i < first + n; i++)
+        a->y[i] = tsr_round_bf16(a->y[i]);
+}
+
+static tsr_status round_all(tsr_ops *ops, double *x, size_t n, tsr_err *err)
+{
+    const rows_args a = {.y = x};
+    return spread(ops, n, ELEMENTS_A_TURN, round_elements, &a, err);
+}
+
+/* ---- positions ---- */
+
+typedef struct turning {
+    const tsr_op_turn *a;
+    double *angles; /* [longest][pairs][2]: cos and sin, times the gain */
+} turning;
+
+static void make_angles(const void *args, size_t first, size_t n)
+{
+    const turning *const t = args;
+    const tsr_rope *const rope = t->a->rope;
+    for (size_t i = first * rope->pairs; i < (first + n) * rope->pairs; i++) {
+        const double angle = (double)(i / rope->pairs) * rope->frequency[i % rope->pairs];
+        t->angles[2 * i] = cos(angle) * rope->gain;
+        t->angles[2 * i + 1] = sin(angle) * rope->gain;
+    }
+}
+
+static void turn_tokens(const void *args, size_t first, size_t n)
+{
+    const turning *const t = args;
+    const tsr_op_turn *const a = t->a;
+    const size_t pairs = a->rope->pairs;
+    for (size_t token = first; token < first + n; token++) {
+        const double *const angle = t->angles + tsr_token_position(a->tokens, token) * pairs * 2;
+        for (size_t h = 0; h < a->heads; h++) {
+            double *const x = a->x + token * a->ld + a->at + h * a->step;
+            for (size_t i = 0; i < pairs; i++) {
+                double *const p = a->adjacent ? &x[2 * i] : &x[i], *const q = a->adjacent ? p + 1 : &x[i + pairs];
+                const double u = *p, v = *q, c = angle[2 * i], s = angle[2 * i + 1];
+                *p = u * c - v * s;
+                *q = v * c + u * s;
+            }
+        }
+    }
+}
+
+static tsr_status turn(tsr_ops *ops, const tsr_op_turn *a, tsr_err *err)
+{
+    const size_t longest = a->tokens->longest;
+    turning t = {a, malloc((longest * a->rope->pairs + 1) * 2 * sizeof(double))};
+    tsr_status status = t.angles == NULL ? tsr_out_of_memory(err, "for positions")
+                                         : spread(ops, longest, ROWS_A_TURN, make_angles, &t, err);
+    if (status == TSR_OK)
+        status = spread(ops, a->tokens->count, ROWS_A_TURN, turn_tokens, &t, err);
+    free(t.angles);
+    return status;
+}
+
+/* ---- attention ---- */
+
+typedef struct attending {
+    const tsr_op_attend *a;
+    double *scratch; /* [workers][longest + 1] */
+} attending;
+
+/* One query of one head, over the tokens from `begin` to its own. */
+static void attend_one(const tsr_op_attend *a, size_t begin, size_t token, size_t head, double *p)
+{
+    const size_t seen = tsr_min_u64(token - begin + 1, a->window), from = token + 1 - seen;
+    const size_t shared = head / (a->heads / a->kv_heads), ld_k = a->kv_heads * a->dim, ld_v = a->kv_heads * a->v_dim;
+    const double *const q = a->q + token * a->ld_q + head * a->dim;
+    const double *const k = a->k + from * ld_k + shared * a->dim, *const v = a->v + from * ld_v + shared * a->v_dim;
+    double *const out = a->out + token * a->ld_out + head * a->v_dim;
+    for (size_t t = 0; t < seen; t++) {
+        p[t] = tsr_dot(q, k + t * ld_k, a->dim) * a->scale;
+        p[t] = a->cap != 0 ? a->cap * tanh(p[t] / a->cap) : p[t];
+    }
+    if (a->sinks != NULL)
+        p[seen] = a->sinks[head];
+    tsr_soften(p, seen + (a->sinks != NULL));
+    memset(out, 0, a->v_dim * sizeof *out);
+    for (size_t t = 0; t < seen; t++) {
+        for (size_t i = 0; i < a->v_dim; i++)
+            out[i] += p[t] * v[t * ld_v + i];
+    }
+}
+
+/* Turns are sequences by heads. */
+static tsr_status attend_turn(void *context, size_t i, size_t worker, tsr_err *err)
+{
+    const attending *const w = context;
+    const tsr_tokens *const tokens = w->a->tokens;
+    const size_t s = i / w->a->heads;
+    (void)err;
+    for (size_t token = tokens->first[s]; token < tokens->first[s + 1]; token++)
+        attend_one(w->a, tokens->first[s], token, i % w->a->heads, w->scratch + worker * (tokens->longest + 1));
+    return TSR_OK;
+}
+
+static tsr_status attend(tsr_ops *ops, const tsr_op_attend *a, tsr_err *err)
+{
+    const size_t turns = a->tokens->sequences * a->heads, workers = tsr_parallel_workers(turns, ops->threads);
+    attending w = {a, malloc(workers * (a->tokens->longest + 1) * sizeof(double))};
+    const tsr_status status = w.scratch == NULL
+                                  ? tsr_out_of_memory(err, "for attention")
+                                  : tsr_parallel_for(turns, ops->threads, ops->cancel, attend_turn, &w, err);
+    free(w.scratch);
+    return status;
+}
+
+static void close(tsr_ops *ops)
+{
+    (void)ops;
+}
+
+tsr_ops tsr_ops_of_cpu(unsigned threads, const atomic_bool *cancel)
+{
+    return (tsr_ops){
+        .name = "CPU",
+        .threads = threads,
+        .cancel = cancel,
+        .make = make,
+        .drop = drop,
+        .put = copy,
+        .get = copy,
+        .copy = copy,
+        .fill = fill,
+        .linear = linear,
+        .norm = norm,
+        .turn = turn,
+        .attend = attend,
+        .gate = gate,
+        .add = add,
+        .take = take,
+        .place = place,
+        .scale = scale,
+        .quantize = quantize,
+        .round = round_all,
+        .close = close,
+    };
+}
