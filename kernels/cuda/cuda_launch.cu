@@ -5,6 +5,27 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Stands for all kernels: its code exists for the same cards as theirs. */
+static __global__ void probe_kernel()
+{
+}
+
+/* Whether the driver finds code for the device in this binary, or compiles the PTX in it. */
+static tsr_status check_image(const tsr_cuda_device *device, tsr_err *err)
+{
+    cudaFuncAttributes attributes;
+    const cudaError_t code = cudaFuncGetAttributes(&attributes, probe_kernel);
+    if (code == cudaSuccess) {
+        return TSR_OK;
+    }
+    (void)cudaGetLastError();
+    return tsr_fail(
+        err, TSR_E_DEVICE,
+        "the GPU %s, sm_%d, runs none of the code here, which is for sm_80 and sm_90, and for later cards where "
+        "the driver compiles it: %s; a newer driver may help",
+        device->name, device->arch, cudaGetErrorString(code));
+}
+
 tsr_status tsr_cuda_current_device(tsr_cuda_device *device, tsr_err *err)
 {
     static thread_local tsr_cuda_device last = {-1, 0, 0, ""}; /* the properties take the driver longer than a launch */
@@ -41,6 +62,7 @@ tsr_status tsr_cuda_current_device(tsr_cuda_device *device, tsr_err *err)
         return tsr_fail(err, TSR_E_DEVICE, "the GPU %s has compute capability %d.%d; 8.0 or newer is needed",
                         device->name, major, minor);
     }
+    TSR_TRY(check_image(device, err));
     last = *device;
     return TSR_OK;
 }

@@ -21,7 +21,9 @@ typedef struct tsr_cuda_device {
     char name[256];
 } tsr_cuda_device;
 
-/* The calling thread's current device. TSR_E_DEVICE: no driver, no device, or one older than sm_80. */
+/* The calling thread's current device: the one place that asks for its capability. TSR_E_DEVICE: no driver, no device, one
+ * older than sm_80, or one for which neither the binary nor the driver has code, as a card that is newer than its driver's
+ * compiler. */
 tsr_status tsr_cuda_current_device(tsr_cuda_device *device, tsr_err *err) TSR_WARN_UNUSED;
 
 #ifdef __cplusplus

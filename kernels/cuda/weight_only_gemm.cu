@@ -184,11 +184,10 @@ tsr_status tsr_cuda_weight_only_gemm(const tsr_weight_only_gemm *args, tsr_strea
         return TSR_OK;
     }
     if (g.kind == TSR_WEIGHT_ONLY_AUTO) {
-        int device = 0, major = 0, processors = 0;
-        if (cudaGetDevice(&device) == cudaSuccess &&
-            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-            cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) == cudaSuccess && major == 9) {
-            return tsr::weight_only_stream(g, processors, stream, err);
+        tsr_cuda_device device;
+        TSR_TRY(tsr_cuda_current_device(&device, err));
+        if (device.arch == 90) {
+            return tsr::weight_only_stream(g, device.processors, stream, err);
         }
     }
     if (g.kind == TSR_WEIGHT_ONLY_PLAIN) {

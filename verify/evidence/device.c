@@ -111,6 +111,15 @@ tsr_status tsr_device_add_mla(tsr_device *device, const tsr_device_mla *mla, tsr
     return TSR_OK;
 }
 
+void tsr_device_leave_out(tsr_device *device, const char *check, const char *name, const char *why)
+{
+    if (device->n_left_out == TSR_MAX_LEFT_OUT)
+        return;
+    tsr_left_out *const to = &device->left_out[device->n_left_out++];
+    *to = (tsr_left_out){.check = check, .name = name};
+    snprintf(to->why, sizeof to->why, "%s", why);
+}
+
 static tsr_status run_rows(const tsr_device_gemm *kernel, const tsr_grouped_gemm *g, size_t row, size_t rows,
                            size_t expert, tsr_out out, tsr_err *err)
 {

@@ -149,7 +149,14 @@ struct tsr_device_prefill {
     uintptr_t variant;
 };
 
-enum { TSR_DEVICE_KERNELS = 8 /* of a kind */ };
+enum { TSR_DEVICE_KERNELS = 8 /* of a kind */, TSR_MAX_LEFT_OUT = 8 };
+
+/* A kernel that this device has not, and why. */
+typedef struct tsr_left_out {
+    const char *check; /* "gemm", "mla": whose kernel it is */
+    const char *name;
+    char why[160];
+} tsr_left_out;
 
 struct tsr_device {
     char name[256];
@@ -163,6 +170,8 @@ struct tsr_device {
     tsr_device_mla mlas[TSR_DEVICE_KERNELS];
     tsr_device_prefill prefills[TSR_DEVICE_KERNELS];
     size_t n_gemms, n_epilogues, n_dequants, n_weight_onlys, n_mx_dequants, n_mx_gemms, n_mlas, n_prefills;
+    tsr_left_out left_out[TSR_MAX_LEFT_OUT];
+    size_t n_left_out;
     void *state; /* of the CUDA device, from its opening to `close`; NULL on the CPU */
     void (*close)(tsr_device *device);
 };
@@ -189,6 +198,9 @@ tsr_status tsr_device_add_mx_dequant(tsr_device *device, const tsr_device_mx_deq
 tsr_status tsr_device_add_mx_gemm(tsr_device *device, const tsr_device_mx_gemm *mx_gemm, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_device_add_mla(tsr_device *device, const tsr_device_mla *mla, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_device_add_prefill(tsr_device *device, const tsr_device_prefill *prefill, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Notes that the device lacks a kernel; what does not fit any more is not told. */
+void tsr_device_leave_out(tsr_device *device, const char *check, const char *name, const char *why);
 
 /* The products of several experts in one call, over what serving code lays out; n, k and the blocks are the same for
  * all of them. gemm.m rows of A and D; gemm.w [groups][n][k], its scales likewise. */

@@ -217,6 +217,23 @@ static void close_gpu(tsr_device *device)
     free(g);
 }
 
+/* Tells the owner of another card which kernels were not judged there. */
+static void leave_out_fast(tsr_device *device, const tsr_cuda_device *properties)
+{
+    static const struct {
+        const char *check, *name;
+    } kOfHopper[] = {{"gemm", "CUDA fast"},
+                     {"gemm", "cuBLASLt"},
+                     {"dequant", "CUDA fast, the form for Hopper"},
+                     {"mla", "CUDA fast"},
+                     {"mla", "CUDA fast, prefill"}};
+    char why[160];
+    snprintf(why, sizeof why, "it needs sm_90 (Hopper's wgmma and TMA); the GPU %.60s is sm_%d", properties->name,
+             properties->arch);
+    for (size_t i = 0; properties->arch != 90 && i < sizeof kOfHopper / sizeof *kOfHopper; i++)
+        tsr_device_leave_out(device, kOfHopper[i].check, kOfHopper[i].name, why);
+}
+
 tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
 {
     static const tsr_device_gemm kPlain = {.name = "CUDA plain",
@@ -266,6 +283,7 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
         if (tsr_cublas_lt_open(&g->peer, NULL) == TSR_OK)
             TSR_TRY(tsr_device_add_gemm(device, &kPeer, err));
     }
+    leave_out_fast(device, &properties);
     snprintf(device->name, sizeof device->name, "%.200s (sm_%d)", properties.name, properties.arch);
     return TSR_OK;
 }
