@@ -9,7 +9,7 @@
 #ifndef TSR_KERNELS_CPU_X86_E4M3_BF16_H
 #define TSR_KERNELS_CPU_X86_E4M3_BF16_H
 
-#include "kernels/cpu/always_inline.h"
+#include "kernels/cpu/prefetch.h"
 
 #include <immintrin.h>
 #include <stdbool.h>
@@ -140,6 +140,15 @@ ALWAYS_INLINE bool look_up_32(const uint8_t *codes, const table *t, uint16_t *y)
 }
 
 /* ---- a band of blocks ---- */
+
+/* Asks for what codes and results a few blocks further on will need. A disk has written the codes to memory and read the results
+ * from there, so that neither is in a cache of this processor; left to itself, it waits for the line of nearly every store. */
+ALWAYS_INLINE void fetch_ahead(const uint8_t *codes, uint16_t *y, size_t n)
+{
+    enum { AHEAD = 4096 }; /* bytes */
+    prefetch_read(codes + AHEAD, n);
+    prefetch_write((const uint8_t *)y + AHEAD, 2 * n);
+}
 
 /* Codes [0, n) of one row of a block whose table holds. */
 typedef bool look_up_fn(const uint8_t *codes, size_t n, const table *t, uint16_t *y);

@@ -40,8 +40,10 @@ ALWAYS_INLINE bool look_up(const uint8_t *codes, size_t n, const table *t, uint1
 {
     bool nan = false;
     size_t c = 0;
-    for (; c + 64 <= n; c += 64)
+    for (; c + 64 <= n; c += 64) {
+        fetch_ahead(codes + c, y + c, 64);
         nan |= look_up_64(codes + c, t, y + c);
+    }
     for (; c + 32 <= n; c += 32)
         nan |= look_up_32(codes + c, t, y + c);
     return c < n ? compute(codes + c, n - c, t->scale, y + c) || nan : nan;
