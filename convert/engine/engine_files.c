@@ -25,12 +25,13 @@ static stretches stretches_of(const tsr_tensor *t, const tsr_window *w)
                        .offset = t->offset + w->offset};
 }
 
-void tsr_run_count_window(const tsr_tensor *t, const tsr_window *w, const void *data, tsr_stretches *done)
+void tsr_run_count_window(const tsr_cpu_kernels *kernels, const tsr_tensor *t, const tsr_window *w, const void *data,
+                          tsr_stretches *done)
 {
     const stretches s = stretches_of(t, w);
     const char *at = data;
     for (uint64_t i = 0; i < s.n; i++, at += s.bytes)
-        done->digest += XXH3_64bits_withSeed(at, s.bytes, s.offset + i * s.pitch);
+        done->digest += tsr_digest_of(kernels, at, s.bytes, s.offset + i * s.pitch);
     done->bytes += tsr_window_bytes(w);
 }
 
@@ -39,14 +40,21 @@ void *tsr_run_place_output(const tsr_run *r, const tsr_tensor *t, const tsr_wind
     return tsr_io_place(&r->files[t->file].io, t->offset + w->offset, tsr_window_bytes(w), memory);
 }
 
-tsr_status tsr_run_write_window(tsr_run *r, tsr_task *task, const tsr_tensor *t, const tsr_window *w, void *data,
+bool tsr_run_begin_output(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data, tsr_outgoing *out)
+{
+    const stretches s = stretches_of(t, w);
+    if (s.n != 1)
+        return false;
+    tsr_outgoing_begin(out, &r->kernels, &r->files[t->file].io, data, s.bytes, s.offset);
+    return true;
+}
+
+tsr_status tsr_run_write_window(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, const void *data,
                                 tsr_err *err)
 {
     const tsr_io_file *const f = &r->files[t->file].io;
     const stretches s = stretches_of(t, w);
-    char *at = data;
-    if (task != NULL && s.n == 1)
-        return tsr_io_write(task->io, &task->batch, f, data, s.bytes, s.offset, err);
+    const char *at = data;
     for (uint64_t i = 0; i < s.n; i++, at += s.bytes)
         TSR_TRY(tsr_io_write_cached(f, at, s.bytes, s.offset + i * s.pitch, err));
     return TSR_OK;
@@ -131,9 +139,9 @@ static tsr_status transfer_header(tsr_run *r, size_t file, tsr_err *err)
     const tsr_window all = {.rows = 1, .row_bytes = header.size, .pitch = header.size};
     if (status == TSR_OK)
         status = r->verifying ? tsr_run_read_back(r, NULL, &place, &all, header.data, err)
-                              : tsr_run_write_window(r, NULL, &place, &all, header.data, err);
+                              : tsr_run_write_window(r, &place, &all, header.data, err);
     if (status == TSR_OK)
-        tsr_run_count_window(&place, &all, header.data, &r->files[file].done);
+        tsr_run_count_window(&r->kernels, &place, &all, header.data, &r->files[file].done);
     tsr_text_free(&header);
     return status;
 }

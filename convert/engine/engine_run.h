@@ -22,14 +22,12 @@
 #include "convert/engine/engine.h"
 #include "convert/engine/io_choice.h"
 #include "convert/engine/journal.h"
+#include "convert/engine/outgoing.h"
 #include "convert/engine/shared_reads.h"
 #include "convert/engine/watch.h"
 
 #include <limits.h>
 #include <pthread.h>
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 /* A step that has begun. */
 typedef struct tsr_step_state {
@@ -264,16 +262,20 @@ void tsr_run_prefetch_window(const tsr_run *r, const tsr_tensor *t, const tsr_wi
 /* The place for a window of an output tensor in *memory, which moves behind it. */
 void *tsr_run_place_output(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, char **memory);
 
-/* Begins to write `data` as a window of an output tensor. Without a task it is written when this returns. */
-tsr_status tsr_run_write_window(tsr_run *r, tsr_task *task, const tsr_tensor *t, const tsr_window *w, void *data,
+/* Begins to take what will be made at `data` as a window of an output tensor; false: the window is not one stretch. */
+bool tsr_run_begin_output(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data, tsr_outgoing *out);
+
+/* Writes `data` as a window of an output tensor, at once. */
+tsr_status tsr_run_write_window(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, const void *data,
                                 tsr_err *err) TSR_WARN_UNUSED;
 
-/* The same, to read back what was written. */
+/* Begins to read back what was written. Without a task it is read when this returns. */
 tsr_status tsr_run_read_back(tsr_run *r, tsr_task *task, const tsr_tensor *t, const tsr_window *w, void *data,
                              tsr_err *err) TSR_WARN_UNUSED;
 
 /* Adds a window of an output tensor to what was written or read back. */
-void tsr_run_count_window(const tsr_tensor *t, const tsr_window *w, const void *data, tsr_stretches *done);
+void tsr_run_count_window(const tsr_cpu_kernels *kernels, const tsr_tensor *t, const tsr_window *w, const void *data,
+                          tsr_stretches *done);
 
 /* The committer's thread: finishes files in the order of their lane. `argument` is the run. */
 void *tsr_run_commit_files(void *argument);

@@ -157,7 +157,7 @@ static tsr_status transfer(hand *h, const tsr_io_file *f, bool verifying, const 
         return TSR_OK;
     const char *const data = at;
     if (!verifying)
-        tsr_run_count_window(t, w, data, &done);
+        tsr_run_count_window(&h->s->kernels, t, w, data, &done);
     for (uint64_t i = 0; i < runs && status == TSR_OK; i++, at += bytes) {
         const uint64_t offset = t->offset + w->offset + i * w->pitch;
         if (gapless && verifying)
@@ -172,7 +172,7 @@ static tsr_status transfer(hand *h, const tsr_io_file *f, bool verifying, const 
     const tsr_status ended = tsr_io_wait(h->io, &h->batch, status == TSR_OK ? err : &later);
     status = status == TSR_OK ? ended : status;
     if (verifying && status == TSR_OK)
-        tsr_run_count_window(t, w, data, &done);
+        tsr_run_count_window(&h->s->kernels, t, w, data, &done);
     a->bytes_out += done.bytes;
     a->digest += done.digest;
     return status;

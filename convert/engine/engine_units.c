@@ -167,8 +167,8 @@ static tsr_status end_step(tsr_run *r, size_t index, tsr_stretches *done, tsr_er
             continue;
         }
         TSR_TRY(r->verifying ? tsr_run_read_back(r, NULL, step->out[i], &all, s->held[i], err)
-                             : tsr_run_write_window(r, NULL, step->out[i], &all, s->held[i], err));
-        tsr_run_count_window(step->out[i], &all, s->held[i], done);
+                             : tsr_run_write_window(r, step->out[i], &all, s->held[i], err));
+        tsr_run_count_window(&r->kernels, step->out[i], &all, s->held[i], done);
     }
     if (r->verifying)
         return TSR_OK;
@@ -242,6 +242,30 @@ tsr_status tsr_run_begin_unit(tsr_task *task, tsr_err *err)
     return TSR_OK;
 }
 
+/* Whether an output of a unit goes to its file as one that the unit has to itself. */
+static bool is_taken(const tsr_task *task, const tsr_step *step, unsigned i)
+{
+    const tsr_run *const r = task->work.run;
+    return !r->verifying && !tsr_is_appended(r, step) && i < step->n_out && !tsr_is_held(step, i);
+}
+
+/* Counts output i of a unit and begins to write it; begun: its beginning is taken already. */
+static tsr_status finish_output(tsr_task *task, const tsr_step *step, unsigned i, tsr_outgoing *begun, tsr_err *err)
+{
+    const tsr_run *const r = task->work.run;
+    const tsr_unit *const u = &task->unit;
+    tsr_outgoing own;
+    if (begun == NULL && is_taken(task, step, i) &&
+        tsr_run_begin_output(r, step->out[i], &u->out[i], u->out_data[i], &own))
+        begun = &own;
+    if (begun != NULL) {
+        task->done.bytes += begun->size;
+        return tsr_outgoing_end(begun, task->io, &task->batch, &task->done.digest, err);
+    }
+    tsr_run_count_window(&r->kernels, step->out[i], &u->out[i], u->out_data[i], &task->done);
+    return r->verifying ? TSR_OK : tsr_run_write_window(r, step->out[i], &u->out[i], u->out_data[i], err);
+}
+
 tsr_status tsr_run_compute_unit(tsr_task *task, tsr_err *err)
 {
     tsr_run *const r = task->work.run;
@@ -250,7 +274,11 @@ tsr_status tsr_run_compute_unit(tsr_task *task, tsr_err *err)
     tsr_step_state *const s = r->steps[index];
     tsr_unit *const u = &task->unit;
     const bool appended = tsr_is_appended(r, step);
+    tsr_outgoing first; /* output 0, which is taken while it is made */
     TSR_TRY(tsr_io_wait(task->io, &task->batch, err));
+    const bool taken =
+        is_taken(task, step, 0) && tsr_run_begin_output(r, step->out[0], &u->out[0], u->out_data[0], &first);
+    u->taker = taken ? &first.taker : NULL;
     if (!r->verifying) {
         const uint64_t unit = task->work.unit;
         const tsr_status status = step->op->run(step, unit, u, &r->kernels, &s->partials[unit], err);
@@ -265,11 +293,8 @@ tsr_status tsr_run_compute_unit(tsr_task *task, tsr_err *err)
         task->done.bytes = task->appended;
     }
     for (unsigned i = 0; i < step->n_out && !appended; i++) {
-        if (tsr_is_held(step, i))
-            continue;
-        tsr_run_count_window(step->out[i], &u->out[i], u->out_data[i], &task->done);
-        if (!r->verifying)
-            TSR_TRY(tsr_run_write_window(r, task, step->out[i], &u->out[i], u->out_data[i], err));
+        if (!tsr_is_held(step, i))
+            TSR_TRY(finish_output(task, step, i, i == 0 && taken ? &first : NULL, err));
     }
     return TSR_OK;
 }

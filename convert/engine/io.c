@@ -107,12 +107,25 @@ void tsr_io_read(tsr_io *io, tsr_io_batch *b, const tsr_io_file *f, void *data, 
 
 tsr_status tsr_io_write_cached(const tsr_io_file *f, const void *data, uint64_t size, uint64_t offset, tsr_err *err)
 {
-    TSR_TRY(tsr_write_at(f->fd, f->name, data, size, offset, err));
-    /* Writing back begins now, so that the fsync at the end has little left to wait for. Not so after a small stretch: its
-     * pages are about to get their other stretches, and would be written once for each. */
+    for (uint64_t done = 0; done < size; done += TSR_IO_PIECE) {
+        const uint64_t n = tsr_min_u64(TSR_IO_PIECE, size - done);
+        TSR_TRY(tsr_write_at(f->fd, f->name, (const char *)data + done, n, offset + done, err));
+    }
+    tsr_io_write_back(f, size, offset);
+    return TSR_OK;
+}
+
+void tsr_io_write_back(const tsr_io_file *f, uint64_t size, uint64_t offset)
+{
+    /* Not so after a small stretch: its pages are about to get their other stretches, and would be written once for each. */
     if (size >= WORTH_WRITING_BACK)
         (void)sync_file_range(f->fd, (off_t)offset, (off_t)size, SYNC_FILE_RANGE_WRITE);
-    return TSR_OK;
+}
+
+bool tsr_io_writes_directly(const tsr_io_file *f, const void *data, uint64_t size, uint64_t offset)
+{
+    const uint64_t page = tsr_io_page();
+    return is_direct(f, offset, size) && (uintptr_t)data % page == offset % page;
 }
 
 tsr_status tsr_io_write(tsr_io *io, tsr_io_batch *b, const tsr_io_file *f, void *data, uint64_t size, uint64_t offset,
@@ -121,7 +134,7 @@ tsr_status tsr_io_write(tsr_io *io, tsr_io_batch *b, const tsr_io_file *f, void 
     const uint64_t page = tsr_io_page(), low = tsr_round_up(offset, page),
                    high = offset + size - (offset + size) % page;
     char *const from = data;
-    if (!is_direct(f, offset, size) || (uintptr_t)from % page != offset % page)
+    if (!tsr_io_writes_directly(f, data, size, offset))
         return tsr_io_write_cached(f, data, size, offset, err);
     if (low > offset)
         TSR_TRY(tsr_write_at(f->fd, f->name, from, low - offset, offset, err));

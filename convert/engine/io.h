@@ -21,6 +21,10 @@
 /* Smaller requests go through the page cache, which reads ahead and gathers what is written. */
 #define TSR_IO_LEAST ((uint64_t)128 << 10)
 
+/* Through the page cache so much is written at a time. It stays in a processor's cache while it is made, digested and copied; and
+ * Linux takes pages as large as a write for it, which from 2 MiB on a machine may have to look for. */
+#define TSR_IO_PIECE ((uint64_t)256 << 10)
+
 enum {
     TSR_IO_REQUESTS = 32, /* of a batch */
     TSR_IO_BATCHES = 3,   /* of a worker: one is read, one computed, one written */
@@ -81,6 +85,12 @@ void tsr_io_read(tsr_io *io, tsr_io_batch *batch, const tsr_io_file *file, void 
 /* Writes them, from where tsr_io_place said, or from anywhere: then through the page cache. */
 tsr_status tsr_io_write(tsr_io *io, tsr_io_batch *batch, const tsr_io_file *file, void *data, uint64_t size,
                         uint64_t offset, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Whether tsr_io_write would write them past the page cache, but for what the pages at their ends share with others. */
+bool tsr_io_writes_directly(const tsr_io_file *file, const void *data, uint64_t size, uint64_t offset);
+
+/* Has what the page cache holds of them written to the disk from now on, so that the fsync at the end has little to wait for. */
+void tsr_io_write_back(const tsr_io_file *file, uint64_t size, uint64_t offset);
 
 /* Writes them through the page cache, at once. */
 tsr_status tsr_io_write_cached(const tsr_io_file *file, const void *data, uint64_t size, uint64_t offset,

@@ -23,6 +23,9 @@
  * of the machine, because sums are added unit by unit and must not depend on --memory or --threads. */
 #define TSR_UNIT_BYTES (4u << 20)
 
+/* What `run` makes of it before it calls tsr_unit_made, about: it fits a processor's second cache. */
+#define TSR_PIECE_BYTES (256u << 10)
+
 enum { TSR_MAX_INPUTS = 16, TSR_MAX_OUTPUTS = 4 };
 
 /* A rectangle of bytes in a tensor: `rows` runs of `row_bytes`, `pitch` apart, the first at `offset`. */
@@ -74,6 +77,11 @@ typedef enum tsr_stats_of {
     TSR_STATS_ORIGINAL, /* with a second checkpoint's tensor: --against */
 } tsr_stats_of;
 
+/* Takes what an operation makes while it is still at work, so that it is digested and written from the processor's cache. */
+typedef struct tsr_taker {
+    void (*take)(struct tsr_taker *self, uint64_t bytes);
+} tsr_taker;
+
 /* One piece of a step. The engine packs the windows' bytes into the buffers (rows without gaps). */
 typedef struct tsr_unit {
     uint32_t from[TSR_MAX_INPUTS];   /* in[i] is of step->in[from[i]]; from[i] = i when windows() is called */
@@ -85,8 +93,16 @@ typedef struct tsr_unit {
     void *scratch;                     /* op->scratch_bytes */
     float amax;                        /* what step->amax came to; finite */
     uint64_t *appended;     /* in an appended file: to be set by run, how many bytes of out_data[0] are to be written */
+    tsr_taker *taker;       /* of out_data[0]; NULL: it is taken when run has returned */
     tsr_block_notes *notes; /* where figures of single blocks are to be noted; NULL: they are not wanted */
 } tsr_unit;
+
+/* By this `run` says that the first `bytes` of out_data[0] are made and will not change. An operation need not say so. */
+static inline void tsr_unit_made(const tsr_unit *u, uint64_t bytes)
+{
+    if (u->taker != NULL)
+        u->taker->take(u->taker, bytes);
+}
 
 typedef struct tsr_op {
     const char *name;

@@ -105,15 +105,56 @@ static tsr_status decode_turned(const params *p, const band *b, const tsr_unit *
     return TSR_OK;
 }
 
+/* Rows of a band that are decoded at a time, so that what is made of them stays in a processor's cache until it is on its way. All,
+ * where fewer do not lie in one stretch in the unit's inputs, as AWQ's and GPTQ's do not. */
+static uint64_t piece_rows(const params *p, const band *b)
+{
+    const uint64_t fit = TSR_PIECE_BYTES / tsr_max_u64(1, p->row_bytes);
+    const uint64_t least = tsr_max_u64(p->decoder->begin, p->decoder->end);
+    const uint64_t rows = tsr_max_u64(least, fit / least * least);
+    tsr_window part[TSR_DECODED_INPUTS] = {{0}};
+    if (rows >= b->rows)
+        return b->rows;
+    p->decoder->windows(&p->view, b->row, rows, part);
+    for (unsigned i = 0; i < TSR_DECODED_INPUTS; i++) {
+        if (part[i].rows > 1 && part[i].pitch != part[i].row_bytes)
+            return b->rows;
+    }
+    return rows;
+}
+
+/* Where the unit's inputs have what is read for some of its rows. */
+static void find_inputs(const params *p, const tsr_unit *u, uint64_t row, uint64_t rows, void *in[TSR_DECODED_INPUTS])
+{
+    tsr_window part[TSR_DECODED_INPUTS] = {{0}};
+    p->decoder->windows(&p->view, row, rows, part);
+    for (unsigned i = 0; i < TSR_DECODED_INPUTS; i++)
+        in[i] = part[i].rows == 0 ? u->in_data[i] : (char *)u->in_data[i] + (part[i].offset - u->in[i].offset);
+}
+
+static tsr_status decode_rows(const params *p, const band *b, const tsr_unit *u, const tsr_cpu_kernels *kernels,
+                              tsr_err *err)
+{
+    const uint64_t step = piece_rows(p, b);
+    for (uint64_t row = 0; row < b->rows; row += step) {
+        void *in[TSR_DECODED_INPUTS];
+        const tsr_coded_rows rows = {
+            .view = &p->view, .row = b->row + row, .rows = tsr_min_u64(step, b->rows - row), .in = in};
+        find_inputs(p, u, rows.row, rows.rows, in);
+        TSR_TRY(
+            p->decoder->decode(&rows, kernels, p->dtype, (char *)u->out_data[0] + row * p->row_bytes, u->scratch, err));
+        tsr_unit_made(u, (row + rows.rows) * p->row_bytes);
+    }
+    return TSR_OK;
+}
+
 static tsr_status cast_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
                            tsr_quant_stats *stats, tsr_err *err)
 {
     (void)stats;
     const params *const p = params_of(step);
     const band b = band_of(p, unit);
-    const tsr_coded_rows rows = {.view = &p->view, .row = b.row, .rows = b.rows, .in = u->in_data};
-    return p->weight.transposed ? decode_turned(p, &b, u, kernels, err)
-                                : p->decoder->decode(&rows, kernels, p->dtype, u->out_data[0], u->scratch, err);
+    return p->weight.transposed ? decode_turned(p, &b, u, kernels, err) : decode_rows(p, &b, u, kernels, err);
 }
 
 static const tsr_op kCastOp = {

@@ -7,6 +7,7 @@
 #include "kernels/cpu/e4m3_decode.h"
 #include "kernels/cpu/fp8_gemm.h"
 #include "kernels/cpu/group_tops.h"
+#include "kernels/cpu/hash.h"
 #include "kernels/cpu/int4_columns.h"
 #include "kernels/cpu/int4_values.h"
 #include "kernels/cpu/int8_gemm.h"
