@@ -197,11 +197,11 @@ thread_sanitizer() {
     "$tool" batch "$scratch/race.jsonl" --threads 4 | grep '^read together: fp8-block int8-channel int4-weight-only;' || return 1
 }
 
-# Black-box tests with one binary: black_box FOLDER NAME [OPTION]. The modules one by one: each tells its result when it has one.
+# Black-box tests with one binary: black_box FOLDER NAME [OPTION].
 # The option is bad_input.py's --batch: of the 7,000 runs there each has a process of its own once, with the tool as it is; under
 # sanitizers, which take ten times as long to start and to look for leaks as to refuse a file, those of one file share one.
 black_box() {
-    local tool=$1/cli/tessera make=$built/tests/make/make_checkpoint module
+    local tool=$1/cli/tessera make=$built/tests/make/make_checkpoint
     suite=bad_input
     add "bad input ($2)" python3 tests/bad_input/bad_input.py --tessera "$tool" "${@:3}"
     add "bad results ($2)" python3 tests/bad_input/bad_results.py --tessera "$tool" --make "$make"
@@ -209,10 +209,16 @@ black_box() {
     add "outputs apart from sources ($2)" python3 tests/bad_input/places.py --tessera "$tool" --make "$make"
     add "streams and hostile names ($2)" python3 tests/bad_input/streams.py --tessera "$tool" --make "$make"
     add "limits, pipes, circles of links ($2)" python3 tests/bad_input/limits.py --tessera "$tool" --make "$make"
+}
+
+# The modules one by one: each tells its result when it has one. One process makes all of a module's tests with the sanitized
+# binary and then all with the other, for Python's start and the values to compare with take as long as the tool itself.
+interop() {
+    local module
     suite=interop
     for module in tests/interop/test_*.py; do
-        add "interop $(basename "$module" .py) ($2)" env TESSERA="$tool" MAKE_CHECKPOINT="$make" \
-            .venv/bin/python -m pytest -q --tb=short -p no:cacheprovider "$module"
+        add "interop $(basename "$module")" env TESSERA="$sanitized/cli/tessera:$built/cli/tessera" \
+            MAKE_CHECKPOINT="$built/tests/make/make_checkpoint" .venv/bin/python -m pytest -q --tb=short -p no:cacheprovider "$module"
     done
 }
 
@@ -248,6 +254,7 @@ collect() {
     add "layers: every header compiles alone, in C and C++" tests/check_headers.py
     suite=interop
     add "compressed-tensors, ModelOpt, transformers themselves" other_packages
+    interop
     black_box "$here/build-clang-asan" "ASan, UBSan" --batch
     black_box "$built" gcc
     suite=crash

@@ -16,28 +16,43 @@ pytest.register_assert_rewrite("output_checks", "absorbed_model", "loader_models
 
 
 def pytest_addoption(parser):
-    parser.addoption("--tessera", default=os.environ.get("TESSERA"), help="the tessera binary (or TESSERA)")
-    parser.addoption("--make", default=os.environ.get("MAKE_CHECKPOINT"), help="make_checkpoint (beside it)")
+    parser.addoption("--tessera", default=os.environ.get("TESSERA"), help="the tessera binary, or several with a colon between (or TESSERA)")
+    parser.addoption("--make", default=os.environ.get("MAKE_CHECKPOINT"), help="make_checkpoint (beside the first of them)")
+
+
+def binaries(config):
+    given = config.getoption("--tessera") or ""
+    return list(dict.fromkeys(os.path.abspath(path) for path in given.split(os.pathsep) if path))
+
+
+def pytest_generate_tests(metafunc):
+    """Of several binaries, each has every test that runs one: all tests with the first, then all with the next. So one process
+    loads Python's modules, and makes the sources and the values to compare with, once for all of them."""
+    found = binaries(metafunc.config)
+    if len(found) > 1 and "tessera" in metafunc.fixturenames:
+        metafunc.parametrize("tessera", found, ids=[Path(path).parent.parent.name for path in found], scope="session", indirect=True)
+
+
+def first_binary(config):
+    found = binaries(config)
+    return found[0] if found else pytest.exit("which binary? --tessera PATH, or TESSERA in the environment", 2)
 
 
 @pytest.fixture(scope="session")
 def tessera(request):
-    path = request.config.getoption("--tessera")
-    if not path:
-        pytest.exit("which binary? --tessera PATH, or TESSERA in the environment", 2)
-    return os.path.abspath(path)
+    return getattr(request, "param", None) or first_binary(request.config)
 
 
 @pytest.fixture(scope="session")
-def maker(request, tessera):
+def maker(request):
     """make_checkpoint, by default where the build puts it: cli/tessera -> tests/make/make_checkpoint."""
     path = request.config.getoption("--make")
-    return os.path.abspath(path) if path else str(Path(tessera).parent.parent / "tests/make/make_checkpoint")
+    return os.path.abspath(path) if path else str(Path(first_binary(request.config)).parent.parent / "tests/make/make_checkpoint")
 
 
 @pytest.fixture(scope="session")
 def checkpoint(maker, tmp_path_factory):
-    """checkpoint(kind) -> a directory with a made-up checkpoint; the same one for the whole session."""
+    """checkpoint(kind) -> a directory with a made-up checkpoint, which no test changes; the same one for the whole session."""
     made = {}
 
     def get(kind):
