@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
+from remembered import remembered
 
 E4M3 = ml_dtypes.float8_e4m3fn
 TINIEST = np.float32(2.0**-149)
@@ -16,13 +17,19 @@ def blocks_of(x, rows=128, cols=128):
     return padded.reshape(*stack, padded.shape[-2] // rows, rows, padded.shape[-1] // cols, cols)
 
 
+def over_blocks(reduce, x, rows=128, cols=128):
+    """reduce (np.add, np.maximum) over each block: [..., m, n] -> [..., ceil(m/rows), ceil(n/cols)], without a padded copy."""
+    down, right = (np.arange(0, size, step) for size, step in zip(x.shape[-2:], (rows, cols)))
+    return reduce.reduceat(reduce.reduceat(x, down, axis=-2), right, axis=-1)
+
+
 def spread(scales, shape, rows=128, cols=128):
     """One value a block -> one an element of a matrix, or stack of matrices, of this shape."""
     return np.repeat(np.repeat(scales, rows, -2), cols, -1)[..., : shape[-2], : shape[-1]]
 
 
 def scales_of(w, ue8m0=False):
-    amax = np.abs(blocks_of(w)).max(axis=(-3, -1))
+    amax = over_blocks(np.maximum, np.abs(w))
     scales = amax / np.float32(448)
     scales[(amax > 0) & (scales == 0)] = TINIEST  # below 448 times the smallest number that FP32 has
     if ue8m0:
@@ -60,22 +67,24 @@ def dequantize(codes, scales):
     return codes.astype(np.float64) * spread(scales, codes.shape).astype(np.float64)
 
 
+@remembered
 def block_errors(w, codes, scales):
     """Sum of squared errors of each block, in double."""
-    return (blocks_of(w.astype(np.float64) - dequantize(codes, scales)) ** 2).sum(axis=(-3, -1))
+    return over_blocks(np.add, (w.astype(np.float64) - dequantize(codes, scales)) ** 2)
 
 
 def block_mean_squares(w, codes, scales):
     """Mean of squared errors of each block over its real elements, in double."""
-    return block_errors(w, codes, scales) / blocks_of(np.ones(w.shape)).sum(axis=(-3, -1))
+    return block_errors(w, codes, scales) / over_blocks(np.add, np.ones(w.shape))
 
 
+@remembered
 def figures(w, codes, scales):
     """What the report says of one tensor."""
     x, y = w.astype(np.float64), dequantize(codes, scales)
     with np.errstate(over="ignore"):
         quotient = np.abs(w.astype(np.float32) / spread(scales, w.shape))
-    zero_blocks = np.abs(blocks_of(x)).max(axis=(-3, -1)) == 0
+    zero_blocks = over_blocks(np.maximum, np.abs(x)) == 0
     kept = np.sort(scales[~zero_blocks])
     error, signal = ((x - y) ** 2).sum(), (x**2).sum()
     return SimpleNamespace(

@@ -29,7 +29,7 @@ def quantized(w, bits, group=0, **settings):
 
 
 def place(layout, bits, k, n, big_k, big_n):
-    """(byte, nibble) of W[k][n]: sections 2 and 3 of the closed form."""
+    """(byte, nibble) of W[k][n], for arrays of k and n: sections 2 and 3 of the closed form."""
     per_word, group, turns = 32 // bits, 128 // bits, 16 // bits
     half = per_word // 2
     if layout in ("R", "CM"):
@@ -46,7 +46,7 @@ def place(layout, bits, k, n, big_k, big_n):
             word = 32 * (n // turns * (big_k // 64) + k // 64) + n % turns * (64 // per_word) + inside
         else:
             word = n * (big_k // per_word) + 4 * (k // group) + k % 8 // 2
-    return (4 * word + slot, 0) if bits == 8 else (4 * word + slot // 2, slot % 2)
+    return (4 * word + slot, 0 * slot) if bits == 8 else (4 * word + slot // 2, slot % 2)
 
 
 def laid_out(codes, layout, bits):
@@ -55,10 +55,7 @@ def laid_out(codes, layout, bits):
     out = np.zeros(big_n * big_k * bits // 8, np.uint8)
     n, k = np.meshgrid(np.arange(big_n), np.arange(big_k), indexing="ij")
     stored = codes.astype(np.int64) + (0 if layout == "P" else 2 ** (bits - 1)) & (2**bits - 1)
-    byte, nibble = np.empty_like(n), np.empty_like(n)
-    for i in range(big_n):
-        for j in range(big_k):
-            byte[i, j], nibble[i, j] = place(layout, bits, int(k[i, j]), int(n[i, j]), big_k, big_n)
+    byte, nibble = place(layout, bits, k, n, big_k, big_n)
     np.bitwise_or.at(out, byte.ravel(), (stored << 4 * nibble).ravel().astype(np.uint8))
     return out
 

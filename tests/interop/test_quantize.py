@@ -12,6 +12,9 @@ import harness
 import numpy as np
 from output_checks import assert_config, assert_report, deepseek_config
 import pytest
+from remembered import remembered
+
+quantized = remembered(fp8_oracle.quantize)
 
 
 def assert_codes(source, dst, ue8m0=False, suffix="_scale_inv"):
@@ -22,7 +25,7 @@ def assert_codes(source, dst, ue8m0=False, suffix="_scale_inv"):
         if name not in scales:
             assert same_bits(others[name], w), name
             continue
-        codes, expected = fp8_oracle.quantize(w, ue8m0)
+        codes, expected = quantized(w, ue8m0)
         assert same_bits(scales[name], expected), f"{name}: scales"
         wrong = np.flatnonzero(others[name].view(np.uint8) != codes.view(np.uint8))
         assert others[name].dtype == codes.dtype and wrong.size == 0, f"{name}: code at {wrong[:1]}"

@@ -1,6 +1,7 @@
 """Checkpoints cut over ranks: `--to tp` and `--merge`, and `--to deepseek-mp` held to DeepSeek's convert.py, whose rules
 are written down here once more from its description."""
 
+import functools
 import json
 import shutil
 
@@ -12,6 +13,7 @@ import pytest
 import safetensors
 
 BF16 = DTYPES["BF16"]
+source_tensors = functools.cache(load)  # of the session's sources, which no test changes
 
 
 @pytest.fixture(scope="session")
@@ -83,7 +85,7 @@ def one_file(path):
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_deepseek_names_and_cuts(sources, convert, n, fp8):
     src = sources("deepseek-v3", fp8)
-    config, tensors = json.loads((src / "config.json").read_text()), load(src)
+    config, tensors = json.loads((src / "config.json").read_text()), source_tensors(src)
     dst = convert(src, "--to", "deepseek-mp", "--mp", str(n))
     names = {f"model{i}-mp{n}.safetensors" for i in range(n)}
     assert {p.name for p in dst.iterdir()} == names | {".tessera", "tokenizer.json", "tokenizer_config.json", MANIFEST}
@@ -126,9 +128,9 @@ def test_every_tensor_is_accounted_for(tessera, sources, tmp_path):
     src = sources("deepseek-v3", True)
     code, out, _ = harness.run(tessera, ["convert", src, "--to", "deepseek-mp", "--mp", "2", "--dry-run", "--json", "-"])
     plan = json.loads(out)["plan"]
-    assert code == 0 and {row["name"] for row in plan} == load(src).keys() and len(plan) == len(load(src))
+    assert code == 0 and {row["name"] for row in plan} == source_tensors(src).keys() and len(plan) == len(source_tensors(src))
     dropped = {row["name"] for row in plan if row["action"] == "drop"}
-    assert dropped == {n for n in load(src) if n.startswith("model.layers.3.")}
+    assert dropped == {n for n in source_tensors(src) if n.startswith("model.layers.3.")}
 
 
 def test_mtp_is_known_by_number(sources, convert, tmp_path):
@@ -160,7 +162,7 @@ def test_deepseek_refusals(sources, refuse, tmp_path):
 
 
 def without_mtp(src):
-    config, tensors = json.loads((src / "config.json").read_text()), load(src)
+    config, tensors = json.loads((src / "config.json").read_text()), source_tensors(src)
     prefix = f"model.layers.{config['num_hidden_layers']}."
     return config, {n: t for n, t in tensors.items() if not n.startswith(prefix)}
 
@@ -179,7 +181,7 @@ def test_deepseek_ranks_become_the_checkpoint_again(sources, convert, n, fp8, ke
     ranks = convert(src, "--to", "deepseek-mp", "--mp", str(n), *(["--keep-mtp"] if keep else []))
     back = convert(ranks, "--from", "deepseek-mp", "--max-shard-size", "20MB")
     config, tensors = without_mtp(src)
-    same_tensors(load(src) if keep else tensors, load(back))
+    same_tensors(source_tensors(src) if keep else tensors, load(back))
     if not keep:
         config["num_nextn_predict_layers"] = 0
     assert json.loads((back / "config.json").read_text()) == config
@@ -190,7 +192,7 @@ def test_deepseek_ranks_become_the_checkpoint_again(sources, convert, n, fp8, ke
 def written_by_convert_py(place, src, n):
     """Ranks as convert.py leaves them: no manifest, no metadata."""
     place.mkdir()
-    config, tensors = json.loads((src / "config.json").read_text()), load(src)
+    config, tensors = json.loads((src / "config.json").read_text()), source_tensors(src)
     names = {v: k for k, v in DTYPES.items()}
     for rank in range(n):
         held = deepseek_rank(tensors, config, n, rank)
@@ -290,7 +292,7 @@ def test_cut_and_merged_is_the_same_tree(sources, convert, kind, fp8, n):
     src = sources(kind, fp8)
     dst = convert(src, "--to", "tp", "--tp", str(n), "--max-shard-size", "10MB")
     ranks = [load(dst / f"rank-{k}") for k in range(n)]
-    tensors = load(src)
+    tensors = source_tensors(src)
     for name, value in tensors.items():
         parts = [rank[name] for rank in ranks]
         if all(same_bits(part, value) for part in parts):
@@ -314,7 +316,7 @@ def test_a_rank_computes_its_part(sources, convert, fp8):
     src = sources("deepseek-v3" if fp8 else "llama", fp8)
     dst = convert(src, "--to", "tp", "--tp", "2")
     ranks = [load(dst / f"rank-{k}") for k in range(2)]
-    whole = load(src)
+    whole = source_tensors(src)
     prefix = next(n for n in whole if n.endswith("down_proj.weight")).removesuffix("down_proj.weight")
 
     def weight(tensors, name):
