@@ -1,6 +1,7 @@
 """Stacks of plain experts taken apart. The oracle takes them apart in NumPy, and hands the parts to quantize as if they had been
 stored so: the same bytes have to come out."""
 
+import functools
 import json
 import re
 import shlex
@@ -26,8 +27,8 @@ SCHEMES = ["fp8-block", "fp8-channel", "int8-weight-only", "int4-weight-only --g
            "nvfp4-weight-only --dialect modelopt", "mxfp4", "mxfp8 --scales mse"]
 
 
-def made(family, dtype="BF16", hidden=HIDDEN, inner=INNER):
-    """{name: entry} with stacks, and the same with experts one by one."""
+@functools.cache
+def drawn(family, dtype, hidden, inner):
     prefix, (gate_up, down), parts, turned, interleaved, biased = FAMILIES[family]
     rng, kind = f.numbers(7), {"BF16": f.BF16, "F16": np.float16, "F32": np.float32}[dtype]
     both = {"model.layers.0.self_attn.q_proj.weight": f.entry("BF16", rng.standard_normal((hidden, hidden)).astype(f.BF16)),
@@ -48,6 +49,12 @@ def made(family, dtype="BF16", hidden=HIDDEN, inner=INNER):
                 if biased:
                     single[f"{split}{e}.{part}.bias"] = f.entry("BF16", bias[e, rows_of])
     return stacks, single
+
+
+def made(family, dtype="BF16", hidden=HIDDEN, inner=INNER):
+    """{name: entry} with stacks, and the same with experts one by one."""
+    stacks, single = drawn(family, dtype, hidden, inner)
+    return dict(stacks), dict(single)
 
 
 def write(directory, tensors, family, **config):
