@@ -5,15 +5,45 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/variants.h"
 
+#include <stdbool.h>
+#include <stdlib.h>
+
 enum { SETS = 3 };
 
 static const unsigned kSets[SETS] = {TSR_CPU_AVX2, TSR_CPU_AVX2 | TSR_CPU_AVX512, TSR_CPU_ALL};
 
+/* Asked once: a virtual machine takes longer to answer than most kernels that are tested. */
+static inline unsigned machines_flags(void)
+{
+    static unsigned flags;
+    static bool asked;
+    flags = asked ? flags : tsr_cpu_flags();
+    asked = true;
+    return flags;
+}
+
 /* The set's kernels; false if this machine has not got it. */
 static inline bool take_set(int s, tsr_cpu_kernels *k)
 {
-    tsr_cpu_kernels_init(k, kSets[s] & tsr_cpu_flags());
-    return (kSets[s] & tsr_cpu_flags()) == kSets[s];
+    tsr_cpu_kernels_init(k, kSets[s] & machines_flags());
+    return (kSets[s] & machines_flags()) == kSets[s];
+}
+
+/* The kernels of all sets that this machine has: how many. */
+static inline int take_sets(tsr_cpu_kernels k[SETS])
+{
+    int count = 0;
+    while (count < SETS && take_set(count, &k[count]))
+        count++;
+    return count;
+}
+
+/* By how much a sweep over scales, each with the whole domain of its numbers, goes on: 1, or what is asked for where an
+ * emulator takes long for each (tests/aarch64/run.sh). */
+static inline int sweep_step(void)
+{
+    const char *const asked = getenv("TESSERA_SWEEP_STEP");
+    return asked == NULL ? 1 : atoi(asked);
 }
 
 #endif

@@ -112,7 +112,7 @@ static float some_scale(size_t s)
 
 Test(int_quant, whole_domain_of_bf16)
 {
-    enum { SCALES = 120 };
+    enum { SCALES = 48 };
     static uint16_t x[WHOLE], some[WHOLE];
     static int8_t want[WHOLE], got[WHOLE];
     const size_t n = WHOLE;
@@ -193,7 +193,7 @@ static void check_pairs(pairs *p, const tsr_cpu_kernels *k, float low, float hig
         const tsr_int_row row = {p->scale, p->zero[0] == 0 ? NULL : p->zero, p->amax, low, high, away != 0, false};
         tsr_encode_int_bf16_ref(p->x, p->n, 1, &row, want);
         k->encode_int_bf16(p->x, p->n, 1, &row, got);
-        for (size_t i = 0; i < p->n; i++)
+        for (size_t i = 0; i < p->n && memcmp(got, want, p->n) != 0; i++) /* says which */
             cr_assert_eq(got[i], want[i], "%#x / %a + %g away %d: %d", p->x[i], p->scale[i], p->zero[i], away, got[i]);
     }
     p->n = 0;

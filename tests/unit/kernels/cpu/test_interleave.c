@@ -51,8 +51,10 @@ static void check_addresses(const source *s, const uint8_t *out)
             const closed_form at = closed_form_of(f->layout, f->bits, s->args.k, s->args.n, k, n);
             const int bias = f->layout == TSR_FT_P ? 0 : 1 << (f->bits - 1);
             const int mask = (1 << f->bits) - 1, stored = out[at.byte] >> 4 * at.nibble & mask;
-            cr_assert_eq(stored, (code_at(s, k, n) + bias) & mask, "layout %s int%d K=%zu N=%zu at (%zu, %zu)",
-                         tsr_ft_layout_name(f->layout), f->bits, s->args.k, s->args.n, k, n);
+            const int wanted = (code_at(s, k, n) + bias) & mask;
+            if (stored != wanted) /* an assertion that passes is counted, which takes longer than to compare */
+                cr_assert_eq(stored, wanted, "layout %s int%d K=%zu N=%zu at (%zu, %zu)", tsr_ft_layout_name(f->layout),
+                             f->bits, s->args.k, s->args.n, k, n);
         }
     }
 }
@@ -81,8 +83,10 @@ static void check(const tsr_ft_format *f, size_t k, size_t n, tsr_code_order ord
             cr_assert(memcmp(back + row * s.args.ld, s.codes + row * s.args.ld, s.row_bytes) == 0,
                       "back: mask %u layout %s int%d K=%zu N=%zu order %d packed %d row %zu", kMasks[m],
                       tsr_ft_layout_name(f->layout), f->bits, k, n, order, packed, row);
-            for (size_t i = s.row_bytes; i < s.args.ld; i++)
-                cr_assert_eq(back[row * s.args.ld + i], 0x5A, "wrote between rows");
+            for (size_t i = s.row_bytes; i < s.args.ld; i++) {
+                if (back[row * s.args.ld + i] != 0x5A)
+                    cr_assert(false, "wrote between rows");
+            }
         }
     }
     free(s.codes);

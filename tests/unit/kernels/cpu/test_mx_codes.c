@@ -159,35 +159,45 @@ Test(mx_codes, a_code_is_the_nearest_to_the_quotient)
 
 static const size_t kGroups[] = {32, 16, 2, 64};
 
-static void compare_e2m1(const tsr_cpu_kernels *k, const uint16_t *x, size_t n, size_t group, const float *t,
-                         const char *what)
+/* The forms of all sets of instructions against one result of the definition. */
+static void compare_e2m1(const uint16_t *x, size_t n, size_t group, const float *t, const char *what)
 {
     static uint8_t want[WHOLE / 2], got[WHOLE / 2 + 1];
     const bool powers = strcmp(what, "power of two") == 0;
+    tsr_cpu_kernels k[SETS];
+    const int sets = take_sets(k);
     for (int rounding = TSR_E2M1_EVEN; rounding <= TSR_E2M1_DOWN; rounding++) {
         if (rounding == TSR_E2M1_EVEN_BF16 && !powers)
             continue;
         tsr_encode_e2m1_bf16_ref(x, n, group, t, (tsr_e2m1_rounding)rounding, want);
-        got[n / 2] = 0xA5;
-        k->encode_e2m1_bf16(x, n, group, t, (tsr_e2m1_rounding)rounding, got);
-        cr_assert_eq(got[n / 2], 0xA5);
-        for (size_t i = 0; i < n / 2; i++)
-            cr_assert_eq(got[i], want[i], "%s, rounding %d, group %zu: %04x %04x / %a: %02x, not %02x", what, rounding,
-                         group, x[2 * i], x[2 * i + 1], (double)t[2 * i / group], got[i], want[i]);
+        for (int s = 0; s < sets; s++) {
+            memset(got, 0xA5, n / 2 + 1);
+            k[s].encode_e2m1_bf16(x, n, group, t, (tsr_e2m1_rounding)rounding, got);
+            cr_assert_eq(got[n / 2], 0xA5);
+            for (size_t i = 0; i < n / 2 && memcmp(got, want, n / 2) != 0; i++) /* says which */
+                cr_assert_eq(got[i], want[i], "%s, set %d, rounding %d, group %zu: %04x %04x / %a: %02x, not %02x",
+                             what, s, rounding, group, x[2 * i], x[2 * i + 1], (double)t[2 * i / group], got[i],
+                             want[i]);
+        }
     }
 }
 
-static void compare_e2m1_f32(const tsr_cpu_kernels *k, const float *x, size_t n, size_t group, const float *t)
+static void compare_e2m1_f32(const float *x, size_t n, size_t group, const float *t)
 {
     static uint8_t want[WHOLE / 2], got[WHOLE / 2 + 1];
+    tsr_cpu_kernels k[SETS];
+    const int sets = take_sets(k);
     for (int rounding = TSR_E2M1_EVEN; rounding <= TSR_E2M1_DOWN; rounding++) {
         tsr_encode_e2m1_f32_ref(x, n, group, t, (tsr_e2m1_rounding)rounding, want);
-        got[n / 2] = 0xA5;
-        k->encode_e2m1_f32(x, n, group, t, (tsr_e2m1_rounding)rounding, got);
-        cr_assert_eq(got[n / 2], 0xA5);
-        for (size_t i = 0; i < n / 2; i++)
-            cr_assert_eq(got[i], want[i], "FP32, rounding %d, group %zu: %a %a / %a: %02x, not %02x", rounding, group,
-                         (double)x[2 * i], (double)x[2 * i + 1], (double)t[2 * i / group], got[i], want[i]);
+        for (int s = 0; s < sets; s++) {
+            memset(got, 0xA5, n / 2 + 1);
+            k[s].encode_e2m1_f32(x, n, group, t, (tsr_e2m1_rounding)rounding, got);
+            cr_assert_eq(got[n / 2], 0xA5);
+            for (size_t i = 0; i < n / 2 && memcmp(got, want, n / 2) != 0; i++) /* says which */
+                cr_assert_eq(got[i], want[i], "FP32, set %d, rounding %d, group %zu: %a %a / %a: %02x, not %02x", s,
+                             rounding, group, (double)x[2 * i], (double)x[2 * i + 1], (double)t[2 * i / group], got[i],
+                             want[i]);
+        }
     }
 }
 
@@ -195,14 +205,11 @@ Test(mx_codes, whole_domain_of_bf16_with_every_power_of_two)
 {
     static uint16_t x[WHOLE];
     static float t[WHOLE / 16];
-    tsr_cpu_kernels k;
     every_value(x);
-    for (int s = 0; s < SETS && take_set(s, &k); s++) {
-        for (int e = -127; e < 127; e += s == 0 ? 1 : 1 + (s == 2)) {
-            for (size_t i = 0; i < WHOLE / 16; i++)
-                t[i] = ldexpf(1, e);
-            compare_e2m1(&k, x, WHOLE, 32, t, "power of two");
-        }
+    for (int e = -127; e < 127; e += sweep_step()) {
+        for (size_t i = 0; i < WHOLE / 16; i++)
+            t[i] = ldexpf(1, e);
+        compare_e2m1(x, WHOLE, 32, t, "power of two");
     }
 }
 
@@ -220,21 +227,18 @@ Test(mx_codes, quotients_next_to_ties)
     enum { N = 512 };
     uint16_t x[N];
     float t[N / 2], wide[N];
-    tsr_cpu_kernels k;
-    for (int s = 0; s < SETS && take_set(s, &k); s++) {
-        for (int trial = 0; trial < 6000; trial++) {
-            uint16_t near;
-            const float divisor = near_tie(&near);
-            const size_t group = kGroups[trial % 2];
-            for (unsigned i = 0; i < N; i++)
-                x[i] = (uint16_t)(near + i / 2 - N / 4) | (uint16_t)(i % 2 << 15);
-            for (unsigned i = 0; i < N / 2; i++)
-                t[i] = divisor;
-            compare_e2m1(&k, x, N, group, t, "near a tie");
-            for (unsigned i = 0; i < N; i++)
-                wide[i] = tsr_f32_from_bf16(x[i]);
-            compare_e2m1_f32(&k, wide, N, group, t);
-        }
+    for (int trial = 0; trial < 6000; trial++) {
+        uint16_t near;
+        const float divisor = near_tie(&near);
+        const size_t group = kGroups[trial % 2];
+        for (unsigned i = 0; i < N; i++)
+            x[i] = (uint16_t)(near + i / 2 - N / 4) | (uint16_t)(i % 2 << 15);
+        for (unsigned i = 0; i < N / 2; i++)
+            t[i] = divisor;
+        compare_e2m1(x, N, group, t, "near a tie");
+        for (unsigned i = 0; i < N; i++)
+            wide[i] = tsr_f32_from_bf16(x[i]);
+        compare_e2m1_f32(wide, N, group, t);
     }
 }
 
@@ -243,28 +247,25 @@ Test(mx_codes, groups_tails_and_unusual_scales)
     static const float kOdd[] = {0, 0x1p-149f, 0x1p-127f, 0x1p-101f, 0x1p-100f, 1, 0x1.000002p0f, 0x1p100f, 0x1.8p127f};
     static uint16_t x[4096];
     static float t[2048], wide[4096];
-    tsr_cpu_kernels k;
-    for (int s = 0; s < SETS && take_set(s, &k); s++) {
-        for (int trial = 0; trial < 2000; trial++) {
-            const size_t group = kGroups[trial % 4], n = random_bits() % (2048 / group) * group;
-            for (size_t i = 0; i < n; i++)
-                x[i] = (uint16_t)(random_bits() % 0x7F80 | (random_bits() & 0x8000));
-            for (size_t i = 0; i < n / group; i++)
-                t[i] = random_bits() % 16 == 0 ? kOdd[random_bits() % 9]
-                                               : tsr_f32_from_bits((uint32_t)(random_bits() % 0x7F800000u));
-            for (size_t i = 0; i < n; i++) { /* most numbers are near their scale */
-                const uint32_t around = (tsr_f32_bits(t[i / group]) >> 16) + (uint32_t)(random_bits() % 600) - 300;
-                if (random_bits() % 8 != 0 && around < 0x7F80)
-                    x[i] = (uint16_t)(around | (random_bits() & 0x8000));
-            }
-            compare_e2m1(&k, x, n, group, t, "random");
-            for (size_t i = 0; i < n; i++) { /* those of BF16, and their neighbours in FP32 */
-                wide[i] = tsr_f32_from_bf16(x[i]);
-                if (random_bits() % 2 == 0 && wide[i] != 0)
-                    wide[i] = tsr_f32_from_bits(tsr_f32_bits(wide[i]) + (uint32_t)(random_bits() % 3) - 1);
-            }
-            compare_e2m1_f32(&k, wide, n, group, t);
+    for (int trial = 0; trial < 2000; trial++) {
+        const size_t group = kGroups[trial % 4], n = random_bits() % (2048 / group) * group;
+        for (size_t i = 0; i < n; i++)
+            x[i] = (uint16_t)(random_bits() % 0x7F80 | (random_bits() & 0x8000));
+        for (size_t i = 0; i < n / group; i++)
+            t[i] = random_bits() % 16 == 0 ? kOdd[random_bits() % 9]
+                                           : tsr_f32_from_bits((uint32_t)(random_bits() % 0x7F800000u));
+        for (size_t i = 0; i < n; i++) { /* most numbers are near their scale */
+            const uint32_t around = (tsr_f32_bits(t[i / group]) >> 16) + (uint32_t)(random_bits() % 600) - 300;
+            if (random_bits() % 8 != 0 && around < 0x7F80)
+                x[i] = (uint16_t)(around | (random_bits() & 0x8000));
         }
+        compare_e2m1(x, n, group, t, "random");
+        for (size_t i = 0; i < n; i++) { /* those of BF16, and their neighbours in FP32 */
+            wide[i] = tsr_f32_from_bf16(x[i]);
+            if (random_bits() % 2 == 0 && wide[i] != 0)
+                wide[i] = tsr_f32_from_bits(tsr_f32_bits(wide[i]) + (uint32_t)(random_bits() % 3) - 1);
+        }
+        compare_e2m1_f32(wide, n, group, t);
     }
 }
 
@@ -274,16 +275,17 @@ Test(mx_codes, mxfp8_on_the_whole_domain_with_every_scale)
 {
     static uint16_t x[WHOLE];
     static uint8_t want[WHOLE], got[WHOLE], block[WHOLE], scales[WHOLE / 32];
-    tsr_cpu_kernels k;
+    tsr_cpu_kernels k[SETS];
+    const int sets = take_sets(k);
     every_value(x);
-    for (unsigned byte = 0; byte < 255; byte++) {
+    for (unsigned byte = 0; byte < 255; byte += (unsigned)sweep_step()) {
         const float scale = ldexpf(1, (int)byte - 127);
         memset(scales, (int)byte, sizeof scales);
         tsr_encode_mxfp8_bf16_ref(x, WHOLE, scales, want);
         tsr_encode_e4m3_bf16_ref(x, 1, WHOLE, WHOLE, WHOLE, &scale, block, WHOLE);
         cr_assert_arr_eq(want, block, WHOLE);
-        for (int s = 0; s < SETS && take_set(s, &k); s++) {
-            k.encode_mxfp8_bf16(x, WHOLE, scales, got);
+        for (int s = 0; s < sets; s++) {
+            k[s].encode_mxfp8_bf16(x, WHOLE, scales, got);
             cr_assert_arr_eq(got, want, WHOLE, "set %d, scale %u", s, byte);
         }
     }
