@@ -161,6 +161,7 @@ static void fill_jobs(jobs *j, const arguments *a)
     }
     j->forward.sides[0] = a->against;
     j->forward.sides[1] = a->dst;
+    j->forward.request.device = a->kind;
     j->forward.threads = a->last.threads;
     j->forward.memory = a->memory;
     j->forward.request.seed = a->seed;

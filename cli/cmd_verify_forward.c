@@ -3,12 +3,14 @@
 #include "cli/places.h"
 #include "cli/results.h"
 #include "cli/verify_forward.h"
+#include "cli/verify_kernels.h"
 
 #include <string.h>
 
 typedef struct arguments {
     tsr_forward_texts texts;
     const char *min_sqnr, *inputs;
+    tsr_device_options device;
     tsr_check_options last;
 } arguments;
 
@@ -43,6 +45,7 @@ static void list_options(arguments *a, tsr_verify_forward *v, tsr_option *option
         {"--activations", TSR_OPT_TEXT, &a->inputs, "KIND",
          "inputs of quantized layers: auto (as the checkpoint states), none, fp8-block, fp8-token, int8-token, "
          "int8-azp"},
+        TSR_DEVICE_OPTIONS(&a->device),
         {"--memory", TSR_OPT_SIZE, &v->memory, "SIZE", "what activations may take at most (no limit)"},
         {"--min-sqnr", TSR_OPT_TEXT, &a->min_sqnr, "DB",
          "smallest SQNR of what a layer alone adds (what sound codes leave)"},
@@ -106,6 +109,7 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_verify_forward 
     if (a->last.threads == 0)
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
     TSR_TRY(tsr_forward_texts_parse(&v->request, &a->texts, err));
+    TSR_TRY(tsr_device_asked(&a->device, &v->request.device, err));
     TSR_TRY(parse_inputs(a->inputs, &v->request.inputs, err));
     if (v->request.exact && a->inputs != NULL)
         return tsr_fail(err, TSR_E_USAGE, "--activations: with --exact no activations are quantized");

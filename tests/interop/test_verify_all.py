@@ -178,11 +178,11 @@ def test_a_planted_fault_is_named_in_every_form(fault, words, run, tessera, tmp_
 
 
 @pytest.mark.parametrize("options, kinds, code", [
-    (["--layer", "99"], {"mla": 3}, 3), (["--device", "cuda"], {"gemm": 5, "mla": 5}, 5),
-    (["--device", "auto", "--require-device", "cuda", "--layer", "99"], {"gemm": 5, "mla": 5}, 5), (["--memory", "1k"], {"weights": 4}, 4), (["--memory", "1k", "--device", "cuda"], {"weights": 4, "gemm": 5, "mla": 5}, 4),
-    (["--device", "cuda", "--tokens", "TOKENS"], {"gemm": 5, "mla": 5, "forward": 3}, 5),
+    (["--layer", "99"], {"mla": 3}, 3), (["--device", "cuda"], {"gemm": 5, "mla": 5, "forward": 5}, 5),
+    (["--device", "auto", "--require-device", "cuda", "--layer", "99"], {"gemm": 5, "mla": 5, "forward": 5}, 5), (["--memory", "1k"], {"weights": 4}, 4), (["--memory", "1k", "--device", "cuda"], {"weights": 4, "gemm": 5, "mla": 5, "forward": 5}, 4),
+    (["--device", "cuda", "--tokens", "TOKENS"], {"gemm": 5, "mla": 5, "forward": 5}, 5), (["--tokens", "TOKENS"], {"forward": 3}, 3),
     (["--activations", "INPUTS"], {"gemm": 3}, 3), (["--min-sqnr", "40", "--layer", "99"], {"mla": 3}, 3),
-    (["--min-sqnr", "40", "--device", "cuda"], {"gemm": 5, "mla": 5}, 5)])
+    (["--min-sqnr", "40", "--device", "cuda"], {"gemm": 5, "mla": 5, "forward": 5}, 5)])
 def test_what_cannot_be_carried_out_hides_nothing(options, kinds, code, made, run, tessera, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     inputs = tmp_path / "inputs.safetensors"

@@ -4,6 +4,7 @@
 #include "common/checked.h"
 #include "common/threads.h"
 #include "verify/evidence/jobs.h"
+#include "verify/forward/forward_cuda.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -422,10 +423,24 @@ static void tell_figures(const check *c, tsr_forward_figures *figures)
     snprintf(figures->device, sizeof figures->device, "%s", c->ops->name);
 }
 
+static tsr_status open_ops(const tsr_forward_request *r, tsr_ops *ops, tsr_err *err)
+{
+    const unsigned threads = (unsigned)r->run.threads;
+    tsr_err note;
+    tsr_status status = TSR_E_DEVICE;
+    if (r->device != TSR_DEVICE_CPU)
+        status = tsr_ops_of_cuda(ops, threads, r->run.cancel, r->device == TSR_DEVICE_CUDA ? err : &note);
+    if (status == TSR_OK || r->device == TSR_DEVICE_CUDA)
+        return status;
+    *ops = tsr_ops_of_cpu(threads, r->run.cancel);
+    return TSR_OK;
+}
+
 tsr_status tsr_check_forward(const tsr_forward_request *request, tsr_evidence *evidence, tsr_forward_figures *figures,
                              tsr_err *err)
 {
-    tsr_ops ops = tsr_ops_of_cpu((unsigned)request->run.threads, request->run.cancel);
+    tsr_ops ops;
+    TSR_TRY(open_ops(request, &ops, err));
     check c = {.request = request, .evidence = evidence, .ops = &ops, .began = tsr_now(), .perplexity = {NAN, NAN}};
     tsr_status status = run(&c, err);
     if (status == TSR_OK && evidence->count == 0)

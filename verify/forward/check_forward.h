@@ -10,6 +10,7 @@
 #define TSR_VERIFY_FORWARD_CHECK_FORWARD_H
 
 #include "common/threads.h"
+#include "verify/evidence/device.h"
 #include "verify/evidence/evidence.h"
 #include "verify/forward/forward.h"
 
@@ -40,6 +41,7 @@ typedef struct tsr_forward_request {
         kl_by_layer; /* with `model`: both streams after every layer go through their model's final norm and head, too */
     bool exact;      /* the model's pass is in double, too: nothing but its weights differs from the source's */
     tsr_input_choice inputs; /* without `exact`: how inputs of quantized layers are quantized */
+    tsr_device_kind device;  /* AUTO: a GPU where there is one, else the CPU */
     tsr_forward_limits limits;
     tsr_run_options run; /* progress is told after each layer; memory 0: no limit */
 } tsr_forward_request;

@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""`tessera verify forward` on a GPU against the CPU, for a small random model of each family and its quantized copy: every figure of
+every judgement is the CPU's, within 1e-9 where both passes are in double, and within 1 % as served, where a value near a tie may be
+rounded to the other side. Stdlib only.
+
+    python3 tests/gpu/verify_forward.py --tessera build/cli/tessera --make build/tests/make/make_checkpoint
+"""
+
+import array
+import json
+import os
+import random
+import sys
+import pathlib
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+import harness
+
+HIDDEN, INNER, EXPERT, HEADS, KV, DIM, VOCABULARY, LAYERS, EXPERTS = 256, 384, 128, 4, 2, 64, 160, 2, 8
+BASE = {"hidden_size": HIDDEN, "intermediate_size": INNER, "num_attention_heads": HEADS, "num_key_value_heads": KV, "head_dim": DIM,
+        "num_hidden_layers": LAYERS, "vocab_size": VOCABULARY, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "num_experts_per_tok": 2,
+        "moe_intermediate_size": EXPERT, "torch_dtype": "bfloat16"}
+LATENT = {"q_lora_rank": 128, "kv_lora_rank": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64, "n_group": 4,
+          "topk_group": 2, "routed_scaling_factor": 2.5, "n_routed_experts": EXPERTS, "n_shared_experts": 1}
+GLM = {"partial_rotary_factor": 0.5, "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "n_routed_experts": EXPERTS}
+GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 9, "query_pre_attn_scalar": 48, "tie_word_embeddings": True}
+YARN = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+        "original_max_position_embeddings": 64}
+TYPES = ["sliding_attention", "full_attention"]
+# What each family's config.json says beside BASE, and which tensors it has.
+FAMILIES = {
+    "llama": ({}, set()),
+    "mistral": ({"sliding_window": 7}, set()),
+    "mixtral": ({"num_local_experts": EXPERTS, "intermediate_size": EXPERT}, {"experts", "w"}),
+    "qwen2": ({"tie_word_embeddings": True}, {"bias", "tied"}),
+    "qwen2_moe": ({}, {"bias", "experts", "shared gate"}),
+    "qwen3": ({}, {"head norms"}),
+    "qwen3_moe": ({"norm_topk_prob": True}, {"head norms", "experts"}),
+    "deepseek_v2": ({**LATENT, "topk_method": "group_limited_greedy"}, {"latent", "experts", "shared"}),
+    "deepseek_v3": ({**LATENT, "norm_topk_prob": True}, {"latent", "experts", "shared", "sigmoid"}),
+    "glm4_moe": (GLM, {"bias", "head norms", "experts", "shared", "sigmoid"}),
+    "gemma2": ({**GEMMA, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}, {"four norms", "tied"}),
+    "gemma3_text": ({**GEMMA, "layer_types": TYPES}, {"four norms", "head norms", "tied"}),
+    "gpt_oss": ({"sliding_window": 9, "layer_types": TYPES, "rope_scaling": YARN, "intermediate_size": EXPERT, "attention_bias": True},
+                {"bias", "stacks"}),
+}
+
+
+def bf16(rng, n, scale, shift=0.0):
+    wide = array.array("f", (rng.gauss(shift, scale) for _ in range(n))).tobytes()
+    narrow = bytearray(2 * n)
+    narrow[0::2], narrow[1::2] = wide[2::4], wide[3::4]
+    return bytes(narrow)
+
+
+class Model:
+    def __init__(self, family):
+        config, self.traits = FAMILIES[family]
+        self.config = {**BASE, "model_type": family, **config}
+        self.rng, self.tensors = random.Random(family), {}
+        self.add("model.embed_tokens.weight", (VOCABULARY, HIDDEN), 1)
+        self.norm("model.norm", HIDDEN)
+        if "tied" not in self.traits:
+            self.add("lm_head.weight", (VOCABULARY, HIDDEN))
+        for n in range(LAYERS):
+            self.layer(f"model.layers.{n}.")
+
+    def add(self, name, shape, scale=None):
+        n = 1
+        for d in shape:
+            n *= d
+        self.tensors[name] = ("BF16", shape, bf16(self.rng, n, scale or 0.8 * shape[-1] ** -0.5))
+
+    def norm(self, name, n):
+        gemma = "four norms" in self.traits
+        self.tensors[f"{name}.weight"] = ("BF16", (n,), bf16(self.rng, n, 0.2, 0.0 if gemma else 1.0))
+
+    def linear(self, name, rows, cols, bias=False):
+        self.add(f"{name}.weight", (rows, cols))
+        if bias:
+            self.add(f"{name}.bias", (rows,), 0.3)
+
+    def mlp(self, name, inner, words=("gate_proj", "up_proj", "down_proj")):
+        self.linear(f"{name}.{words[0]}", inner, HIDDEN)
+        self.linear(f"{name}.{words[1]}", inner, HIDDEN)
+        self.linear(f"{name}.{words[2]}", HIDDEN, inner)
+
+    def layer(self, at):
+        norms = ["input_layernorm", "post_attention_layernorm"]
+        if "four norms" in self.traits:
+            norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
+        for name in norms:
+            self.norm(at + name, HIDDEN)
+        (self.latent if "latent" in self.traits else self.grouped)(f"{at}self_attn.")
+        if "stacks" in self.traits:
+            self.linear(f"{at}mlp.router", EXPERTS, HIDDEN, True)
+            for name, shape in (("gate_up_proj", (EXPERTS, HIDDEN, 2 * EXPERT)), ("down_proj", (EXPERTS, EXPERT, HIDDEN))):
+                self.add(f"{at}mlp.experts.{name}", shape, shape[1] ** -0.5)
+                self.add(f"{at}mlp.experts.{name}_bias", (EXPERTS, shape[2]), 0.3)
+        elif "experts" in self.traits:
+            mlp = at + ("block_sparse_moe" if "w" in self.traits else "mlp")
+            self.linear(f"{mlp}.gate", EXPERTS, HIDDEN)
+            if "sigmoid" in self.traits:
+                bias = array.array("f", (self.rng.uniform(0, 0.5) for _ in range(EXPERTS)))
+                self.tensors[f"{mlp}.gate.e_score_correction_bias"] = ("F32", (EXPERTS,), bias.tobytes())
+            for e in range(EXPERTS):
+                self.mlp(f"{mlp}.experts.{e}", EXPERT, *([("w1", "w3", "w2")] if "w" in self.traits else []))
+            if "shared" in self.traits:
+                self.mlp(f"{mlp}.shared_experts", EXPERT)
+            if "shared gate" in self.traits:
+                self.mlp(f"{mlp}.shared_expert", EXPERT)
+                self.linear(f"{mlp}.shared_expert_gate", 1, HIDDEN)
+        else:
+            self.mlp(f"{at}mlp", INNER)
+
+    def grouped(self, at):
+        bias = "bias" in self.traits
+        for name, rows in (("q", HEADS * DIM), ("k", KV * DIM), ("v", KV * DIM)):
+            self.linear(f"{at}{name}_proj", rows, HIDDEN, bias)
+        self.linear(f"{at}o_proj", HIDDEN, HEADS * DIM, "stacks" in self.traits)
+        if "head norms" in self.traits:
+            self.norm(f"{at}q_norm", DIM)
+            self.norm(f"{at}k_norm", DIM)
+        if "stacks" in self.traits:
+            self.add(f"{at}sinks", (HEADS,), 1)
+
+    def latent(self, at):
+        c = self.config
+        self.linear(f"{at}q_a_proj", c["q_lora_rank"], HIDDEN)
+        self.norm(f"{at}q_a_layernorm", c["q_lora_rank"])
+        self.linear(f"{at}q_b_proj", HEADS * (c["qk_nope_head_dim"] + c["qk_rope_head_dim"]), c["q_lora_rank"])
+        self.linear(f"{at}kv_a_proj_with_mqa", c["kv_lora_rank"] + c["qk_rope_head_dim"], HIDDEN)
+        self.norm(f"{at}kv_a_layernorm", c["kv_lora_rank"])
+        self.linear(f"{at}kv_b_proj", HEADS * (c["qk_nope_head_dim"] + c["v_head_dim"]), c["kv_lora_rank"])
+        self.linear(f"{at}o_proj", HIDDEN, HEADS * c["v_head_dim"])
+
+    def write(self, path):
+        path.mkdir()
+        harness.write_safetensors(path / "model.safetensors", self.tensors)
+        (path / "config.json").write_text(json.dumps(self.config))
+        return path
+
+
+def run(tessera, dst, src, *options):
+    words = ["verify", "forward", dst, "--against", src, "--batch", 3, "--count", 50, "--json", "-", *options]
+    code, out, err = harness.run(tessera, words)
+    harness.skip_without_gpu(code, err)
+    return json.loads(out) if code in (0, 1) else {"error": err}
+
+
+def distance(a, b):
+    """The largest relative difference of two results' figures; infinite where something else differs."""
+    if "error" in a or "error" in b or len(a["judgements"]) != len(b["judgements"]):
+        return float("inf")
+    most = 0.0
+    for j, k in zip(a["judgements"], b["judgements"]):
+        for key in ("sqnr_db", "relative_error", "kl_mean_nats", "agreement"):
+            x, y = j.get(key), k.get(key)
+            if (x is None) != (y is None):
+                return float("inf")
+            most = max(most, abs(x - y) / max(abs(x), 1e-12)) if x is not None else most
+    return most
+
+
+def main():
+    options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
+    checks = harness.Checks()
+    with harness.temporary_directory(options.directory) as work:
+        for family in FAMILIES:
+            src, dst = Model(family).write(pathlib.Path(work, family)), pathlib.Path(work, f"{family}-coded")
+            scheme = ["mxfp4-weight-only", "--dialect", "gpt-oss"] if family == "gpt_oss" else ["fp8-block"]
+            code, _, err = harness.run(options.tessera, ["quantize", src, "-o", dst, "--quiet", "--scheme", *scheme])
+            checks.check(f"{family}: quantized", code == 0, err)
+            for name, words, most in (("in double", ["--exact"], 1e-9), ("as served", [], 1e-2)):
+                on_cpu, on_gpu = (run(options.tessera, dst, src, "--device", device, *words) for device in ("cpu", "cuda"))
+                apart = distance(on_cpu, on_gpu)
+                print(f"{family:12} {name}: figures at most {apart:.3g} apart, {on_gpu.get('device', on_gpu)}", flush=True)
+                checks.check(f"{family}, {name}", apart <= most and "FP64" in on_gpu.get("device", ""), apart)
+    checks.finish()
+
+
+if __name__ == "__main__":
+    main()

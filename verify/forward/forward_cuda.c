@@ -1,0 +1,458 @@
+/* Memory and copies of a forward pass on a GPU. All work goes through one stream, in order. */
+#include "verify/forward/forward_cuda.h"
+
+#include "common/checked.h"
+#include "common/parallel_for.h"
+#include "kernels/cuda/forward_f64.h"
+#include "verify/evidence/gpu_run.h"
+#include "verify/weights/weight_product.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A band is what is decoded at a time; each turn of a thread takes some rows of it. Scores of attention are held for as many
+ * queries as fit. */
+enum { BANDS = 2, BAND_ELEMENTS = 1 << 24, ROWS_A_TURN = 32, SCORES = 1 << 27 };
+
+/* Bands wait on the host, in memory that the GPU reads by itself, and on the GPU. */
+typedef struct gpu {
+    double *host[BANDS], *there[BANDS];
+    size_t capacity; /* elements of each */
+    cudaEvent_t done[BANDS];
+    cudaStream_t stream;
+    size_t turn; /* which band is next */
+    char name[256];
+} gpu;
+
+static tsr_status check(cudaError_t code, const char *doing, tsr_err *err)
+{
+    return tsr_gpu_check(code, doing, err);
+}
+
+/* ---- memory ---- */
+
+static tsr_status allocate(const gpu *g, size_t bytes, void **x, tsr_err *err)
+{
+    size_t left = 0, all = 0;
+    if (cudaMallocAsync(x, bytes > 0 ? bytes : 1, g->stream) == cudaSuccess)
+        return TSR_OK;
+    (void)cudaGetLastError();
+    (void)cudaMemGetInfo(&left, &all);
+    return tsr_fail(err, TSR_E_DEVICE,
+                    "the GPU has too little memory: %zu bytes are needed, %zu of %zu are left; fewer tokens (--count, "
+                    "--batch), or --device cpu",
+                    bytes, left, all);
+}
+
+static tsr_status make(tsr_ops *ops, size_t n, double **x, tsr_err *err)
+{
+    const gpu *const g = ops->state;
+    void *there = NULL;
+    *x = NULL;
+    TSR_TRY(allocate(g, n * sizeof **x, &there, err));
+    *x = there;
+    ops->held += n * sizeof **x;
+    ops->most = tsr_max_u64(ops->most, ops->held);
+    return check(cudaMemsetAsync(there, 0, n * sizeof **x, g->stream), "clearing memory on the GPU", err);
+}
+
+static void drop(tsr_ops *ops, double *x, size_t n)
+{
+    const gpu *const g = ops->state;
+    if (x == NULL)
+        return;
+    ops->held -= n * sizeof *x;
+    (void)cudaFreeAsync(x, g->stream);
+}
+
+static tsr_status put(tsr_ops *ops, double *to, const double *host, size_t n, tsr_err *err)
+{
+    const gpu *const g = ops->state;
+    TSR_TRY(
+        check(cudaMemcpyAsync(to, host, n * sizeof *to, cudaMemcpyHostToDevice, g->stream), "copying to the GPU", err));
+    return check(cudaStreamSynchronize(g->stream), "copying to the GPU", err);
+}
+
+static tsr_status get(tsr_ops *ops, double *host, const double *from, size_t n, tsr_err *err)
+{
+    const gpu *const g = ops->state;
+    TSR_TRY(check(cudaMemcpyAsync(host, from, n * sizeof *host, cudaMemcpyDeviceToHost, g->stream),
+                  "copying from the GPU", err));
+    return check(cudaStreamSynchronize(g->stream), "copying from the GPU", err);
+}
+
+static tsr_status copy(tsr_ops *ops, double *to, const double *from, size_t n, tsr_err *err)
+{
+    const gpu *const g = ops->state;
+    return check(cudaMemcpyAsync(to, from, n * sizeof *to, cudaMemcpyDeviceToDevice, g->stream), "copying on the GPU",
+                 err);
+}
+
+/* A copy of what is on the host, NULL for NULL; `release` gives it back once everything before that has run. */
+static tsr_status lend(const gpu *g, const void *host, size_t bytes, void **there, tsr_err *err)
+{
+    *there = NULL;
+    if (host == NULL)
+        return TSR_OK;
+    TSR_TRY(allocate(g, bytes, there, err));
+    TSR_TRY(check(cudaMemcpyAsync(*there, host, bytes, cudaMemcpyHostToDevice, g->stream), "copying to the GPU", err));
+    return check(cudaStreamSynchronize(g->stream), "copying to the GPU", err);
+}
+
+static void release(const gpu *g, void *there)
+{
+    if (there != NULL)
+        (void)cudaFreeAsync(there, g->stream);
+}
+
+/* ---- products ---- */
+
+typedef struct decoding {
+    const tsr_op_linear *a;
+    tsr_view view;
+    tsr_weight_reader *readers; /* a thread each */
+    double *to;
+    size_t first, rows; /* of the matrix */
+} decoding;
+
+static tsr_status decode_rows(void *context, size_t i, size_t worker, tsr_err *err)
+{
+    const decoding *const d = context;
+    const size_t row = i * ROWS_A_TURN, n = (size_t)tsr_min_u64(ROWS_A_TURN, d->rows - row), cols = d->a->cols;
+    tsr_weight_reader *const reader = &d->readers[worker];
+    const tsr_piece piece = {.matrix = d->a->matrix, .row = d->first + row, .rows = n, .cols = cols};
+    if (d->a->weight == NULL) {
+        memcpy(d->to + row * cols, d->a->dense + (d->first + row) * cols, n * cols * sizeof(double));
+        return TSR_OK;
+    }
+    TSR_TRY(tsr_weight_reader_load(reader, &d->view, &piece, err));
+    for (size_t k = 0; k < n; k++)
+        tsr_weight_reader_row(reader, k, 0, cols, d->to + (row + k) * cols);
+    return TSR_OK;
+}
+
+/* The next band, once the GPU is through with what was in it. */
+static tsr_status take_band(gpu *g, size_t elements, size_t *band, tsr_err *err)
+{
+    *band = g->turn++ % BANDS;
+    if (elements > g->capacity) {
+        TSR_TRY(check(cudaStreamSynchronize(g->stream), "a product in FP64", err));
+        for (size_t i = 0; i < BANDS; i++) {
+            (void)cudaFreeHost(g->host[i]);
+            (void)cudaFree(g->there[i]);
+            g->host[i] = g->there[i] = NULL;
+        }
+        g->capacity = 0;
+        for (size_t i = 0; i < BANDS; i++) {
+            void *host = NULL, *there = NULL;
+            TSR_TRY(check(cudaMallocHost(&host, elements * sizeof(double)), "allocating a band of weights", err));
+            g->host[i] = host;
+            TSR_TRY(
+                check(cudaMalloc(&there, elements * sizeof(double)), "allocating a band of weights on the GPU", err));
+            g->there[i] = there;
+        }
+        g->capacity = elements;
+    }
+    return check(cudaEventSynchronize(g->done[*band]), "a product in FP64", err);
+}
+
+static tsr_status multiply_band(tsr_ops *ops, decoding *d, size_t per_band, tsr_err *err)
+{
+    gpu *const g = ops->state;
+    const tsr_op_linear *const a = d->a;
+    size_t band;
+    TSR_TRY(take_band(g, tsr_max_u64(per_band * a->cols, g->capacity), &band, err));
+    d->to = g->host[band];
+    TSR_TRY(
+        tsr_parallel_for((size_t)tsr_ceil_div(d->rows, ROWS_A_TURN), ops->threads, ops->cancel, decode_rows, d, err));
+    TSR_TRY(check(cudaMemcpyAsync(g->there[band], g->host[band], d->rows * a->cols * sizeof(double),
+                                  cudaMemcpyHostToDevice, g->stream),
+                  "copying weights to the GPU", err));
+    const tsr_f64_gemm gemm = {.a = a->x,
+                               .b = g->there[band],
+                               .c = a->y + d->first,
+                               .m = a->n,
+                               .n = d->rows,
+                               .k = a->cols,
+                               .lda = a->ld_x,
+                               .ldb = a->cols,
+                               .ldc = a->ld_y,
+                               .add = true,
+                               .batch = 1,
+                               .share_b = 1};
+    TSR_TRY(tsr_cuda_f64_gemm(&gemm, g->stream, err));
+    return check(cudaEventRecord(g->done[band], g->stream), "a product in FP64", err);
+}
+
+static tsr_status linear(tsr_ops *ops, const tsr_op_linear *a, tsr_err *err)
+{
+    const size_t workers = tsr_parallel_workers(SIZE_MAX, ops->threads);
+    const size_t per_band = (size_t)tsr_min_u64(tsr_max_u64(BAND_ELEMENTS / tsr_max_u64(a->cols, 1), 1), a->rows);
+    decoding d = {.a = a, .readers = calloc(workers, sizeof *d.readers)};
+    tsr_status status = d.readers == NULL ? tsr_out_of_memory(err, "for threads") : TSR_OK;
+    if (status == TSR_OK && a->weight != NULL)
+        status = tsr_linear_view(&d.view, a->checkpoint, a->weight, err);
+    for (; status == TSR_OK && a->n > 0 && d.first < a->rows; d.first += per_band) {
+        d.rows = (size_t)tsr_min_u64(per_band, a->rows - d.first);
+        status = multiply_band(ops, &d, per_band, err);
+    }
+    for (size_t i = 0; d.readers != NULL && i < workers; i++)
+        tsr_weight_reader_free(&d.readers[i]);
+    free(d.readers);
+    return status;
+}
+
+/* ---- rows and elements ---- */
+
+static tsr_status fill(tsr_ops *ops, double *y, size_t rows, size_t n, const double *host, tsr_err *err)
+{
+    const gpu *const g = ops->state;
+    void *vector;
+    TSR_TRY(lend(g, host, n * sizeof *host, &vector, err));
+    const tsr_f64_rows a = {.y = y, .x = vector, .rows = rows, .n = n, .ld_y = n, .ld_x = 0};
+    const tsr_status status = tsr_cuda_f64_rows(&a, g->stream, err);
+    release(g, vector);
+    return status;
+}
+
+static tsr_status norm(tsr_ops *ops, const double *x, size_t ld_x, size_t rows, size_t n, const double *gain,
+                       double eps, double *y, size_t ld_y, tsr_err *err)
+{
+    const gpu *const g = ops->state;
+    void *vector;
+    TSR_TRY(lend(g, gain, n * sizeof *gain, &vector, err));
+    const tsr_f64_norm a = {x, vector, y, rows, n, ld_x, ld_y, eps};
+    const tsr_status status = tsr_cuda_f64_norm(&a, g->stream, err);
+    release(g, vector);
+    return status;
+}
+
+static tsr_status gate(tsr_ops *ops, const tsr_op_gate *a, tsr_err *err)
+{
+    const gpu *const g = ops->state;
+    const tsr_f64_gate args = {(int)a->kind, a->limit, a->gate, a->up, a->ld, a->step, a->rows, a->n, a->y};
+    return tsr_cuda_f64_gate(&args, g->stream, err);
+}
+
+static tsr_status add(tsr_ops *ops, double *y, const double *x, size_t rows, size_t n, const uint32_t *to_row,
+                      const double *weight, tsr_err *err)
+{
+    const gpu *const g = ops->state;
+    void *to = NULL, *share = NULL;
+    tsr_status status = lend(g, to_row, rows * sizeof *to_row, &to, err);
+    if (status == TSR_OK)
+        status = lend(g, weight, rows * sizeof *weight, &share, err);
+    const tsr_f64_rows a = {
+        .y = y, .x = x, .weight = share, .to_row = to, .rows = rows, .n = n, .ld_y = n, .ld_x = n, .add = true};
+    if (status == TSR_OK)
+        status = tsr_cuda_f64_rows(&a, g->stream, err);
+    release(g, to);
+    release(g, share);
+    return status;
+}
+
+static tsr_status take(tsr_ops *ops, double *y, const double *x, const uint32_t *row, size_t rows, size_t n,
+                       tsr_err *err)
+{
+    const gpu *const g = ops->state;
+    void *from;
+    TSR_TRY(lend(g, row, rows * sizeof *row, &from, err));
+    const tsr_f64_rows a = {.y = y, .x = x, .from_row = from, .rows = rows, .n = n, .ld_y = n, .ld_x = n};
+    const tsr_status status = tsr_cuda_f64_rows(&a, g->stream, err);
+    release(g, from);
+    return status;
+}
+
+static tsr_status place(tsr_ops *ops, double *y, size_t ld_y, size_t to, const double *x, size_t ld_x, size_t from,
+                        size_t rows, size_t n, tsr_err *err)
+{
+    const gpu *const g = ops->state;
+    const tsr_f64_rows a = {.y = y + to, .x = x + from, .rows = rows, .n = n, .ld_y = ld_y, .ld_x = ld_x};
+    return tsr_cuda_f64_rows(&a, g->stream, err);
+}
+
+static tsr_status scale(tsr_ops *ops, double *x, size_t n, double by, tsr_err *err)
+{
+    const gpu *const g = ops->state;
+    return tsr_cuda_f64_scale(x, n, by, g->stream, err);
+}
+
+static tsr_status quantize(tsr_ops *ops, double *x, size_t rows, size_t n, const tsr_input_coding *c, tsr_err *err)
+{
+    const gpu *const g = ops->state;
+    const tsr_f64_quantize a = {x,        rows,   n, c->group, (int)c->type, c->zero_points, c->powers_of_two,
+                                c->scale, c->zero};
+    return tsr_cuda_f64_quantize(&a, g->stream, err);
+}
+
+static tsr_status round_all(tsr_ops *ops, double *x, size_t n, tsr_err *err)
+{
+    const gpu *const g = ops->state;
+    return tsr_cuda_f64_round(x, n, g->stream, err);
+}
+
+/* ---- positions and attention ---- */
+
+static tsr_status turn(tsr_ops *ops, const tsr_op_turn *a, tsr_err *err)
+{
+    const gpu *const g = ops->state;
+    const tsr_rope *const rope = a->rope;
+    const size_t angles = a->tokens->longest * rope->pairs * 2, rows = a->tokens->count;
+    double *const table = malloc((angles + 1) * sizeof *table);
+    uint32_t *const places = malloc((rows + 1) * sizeof *places);
+    void *on_gpu[2] = {NULL, NULL};
+    tsr_status status = table == NULL || places == NULL ? tsr_out_of_memory(err, "for positions") : TSR_OK;
+    for (size_t i = 0; status == TSR_OK && i < angles / 2; i++) {
+        const double angle = (double)(i / rope->pairs) * rope->frequency[i % rope->pairs];
+        table[2 * i] = cos(angle) * rope->gain;
+        table[2 * i + 1] = sin(angle) * rope->gain;
+    }
+    for (size_t i = 0; status == TSR_OK && i < rows; i++)
+        places[i] = (uint32_t)tsr_token_position(a->tokens, i);
+    if (status == TSR_OK)
+        status = lend(g, table, angles * sizeof *table, &on_gpu[0], err);
+    if (status == TSR_OK)
+        status = lend(g, places, rows * sizeof *places, &on_gpu[1], err);
+    const tsr_f64_turn args = {a->x,  on_gpu[0], on_gpu[1], rows,        a->ld,
+                               a->at, a->heads,  a->step,   rope->pairs, a->adjacent};
+    if (status == TSR_OK)
+        status = tsr_cuda_f64_turn(&args, g->stream, err);
+    release(g, on_gpu[0]);
+    release(g, on_gpu[1]);
+    free(table);
+    free(places);
+    return status;
+}
+
+/* Queries [q0, q1) of the sequence whose first token is `begin`, all heads at once. */
+static tsr_status attend_queries(const gpu *g, const tsr_op_attend *a, const double *sinks, size_t begin, size_t q0,
+                                 size_t q1, double *scores, tsr_err *err)
+{
+    const size_t k0 = q0 + 1 > a->window ? q0 + 1 - a->window : 0, keys = q1 - k0, queries = q1 - q0;
+    const size_t ld_k = a->kv_heads * a->dim, ld_v = a->kv_heads * a->v_dim, share = a->heads / a->kv_heads;
+    const tsr_f64_gemm by_keys = {.a = a->q + (begin + q0) * a->ld_q,
+                                  .b = a->k + (begin + k0) * ld_k,
+                                  .c = scores,
+                                  .m = queries,
+                                  .n = keys,
+                                  .k = a->dim,
+                                  .lda = a->ld_q,
+                                  .ldb = ld_k,
+                                  .ldc = keys,
+                                  .batch = a->heads,
+                                  .step_a = a->dim,
+                                  .step_b = a->dim,
+                                  .step_c = queries * keys,
+                                  .share_b = share};
+    const tsr_f64_softmax softmax = {scores, a->heads, queries, keys, q0, k0, a->window, a->scale, a->cap, sinks};
+    const tsr_f64_gemm by_values = {.a = scores,
+                                    .b = a->v + (begin + k0) * ld_v,
+                                    .c = a->out + (begin + q0) * a->ld_out,
+                                    .m = queries,
+                                    .n = a->v_dim,
+                                    .k = keys,
+                                    .lda = keys,
+                                    .ldb = ld_v,
+                                    .ldc = a->ld_out,
+                                    .across = true,
+                                    .batch = a->heads,
+                                    .step_a = queries * keys,
+                                    .step_b = a->v_dim,
+                                    .step_c = a->v_dim,
+                                    .share_b = share};
+    TSR_TRY(tsr_cuda_f64_gemm(&by_keys, g->stream, err));
+    TSR_TRY(tsr_cuda_f64_softmax(&softmax, g->stream, err));
+    return tsr_cuda_f64_gemm(&by_values, g->stream, err);
+}
+
+static tsr_status attend(tsr_ops *ops, const tsr_op_attend *a, tsr_err *err)
+{
+    const gpu *const g = ops->state;
+    const size_t longest = a->tokens->longest;
+    const size_t at_once = (size_t)tsr_min_u64(tsr_max_u64(SCORES / (a->heads * longest), 1), longest);
+    void *scores = NULL, *sinks = NULL;
+    tsr_status status = allocate(g, a->heads * at_once * longest * sizeof(double), &scores, err);
+    if (status == TSR_OK)
+        status = lend(g, a->sinks, a->heads * sizeof *a->sinks, &sinks, err);
+    for (size_t s = 0; s < a->tokens->sequences; s++) {
+        const size_t begin = a->tokens->first[s], length = a->tokens->first[s + 1] - begin;
+        for (size_t q = 0; status == TSR_OK && q < length; q += at_once)
+            status = attend_queries(g, a, sinks, begin, q, (size_t)tsr_min_u64(q + at_once, length), scores, err);
+    }
+    release(g, scores);
+    release(g, sinks);
+    return status;
+}
+
+/* ---- the table ---- */
+
+static void close_ops(tsr_ops *ops)
+{
+    gpu *const g = ops->state;
+    if (g == NULL)
+        return;
+    (void)cudaDeviceSynchronize();
+    for (size_t i = 0; i < BANDS; i++) {
+        (void)cudaFreeHost(g->host[i]);
+        (void)cudaFree(g->there[i]);
+        if (g->done[i] != NULL)
+            (void)cudaEventDestroy(g->done[i]);
+    }
+    if (g->stream != NULL)
+        (void)cudaStreamDestroy(g->stream);
+    free(g);
+    ops->state = NULL;
+}
+
+/* Memory that was given back stays with the process, so that layer after layer takes the same. */
+static tsr_status keep_memory(int ordinal, tsr_err *err)
+{
+    cudaMemPool_t pool;
+    uint64_t all = UINT64_MAX;
+    TSR_TRY(check(cudaDeviceGetDefaultMemPool(&pool, ordinal), "the GPU's memory", err));
+    return check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "the GPU's memory", err);
+}
+
+tsr_status tsr_ops_of_cuda(tsr_ops *ops, unsigned threads, const atomic_bool *cancel, tsr_err *err)
+{
+    tsr_cuda_device device;
+    TSR_TRY(tsr_cuda_current_device(&device, err));
+    gpu *const g = calloc(1, sizeof *g);
+    if (g == NULL)
+        return tsr_out_of_memory(err, "for the GPU");
+    snprintf(g->name, sizeof g->name, "%.200s (sm_%d), FP64", device.name, device.arch);
+    *ops = (tsr_ops){
+        .name = g->name,
+        .threads = threads,
+        .cancel = cancel,
+        .state = g,
+        .make = make,
+        .drop = drop,
+        .put = put,
+        .get = get,
+        .copy = copy,
+        .fill = fill,
+        .linear = linear,
+        .norm = norm,
+        .turn = turn,
+        .attend = attend,
+        .gate = gate,
+        .add = add,
+        .take = take,
+        .place = place,
+        .scale = scale,
+        .quantize = quantize,
+        .round = round_all,
+        .close = close_ops,
+    };
+    tsr_status status = keep_memory(device.ordinal, err);
+    if (status == TSR_OK)
+        status = check(cudaStreamCreate(&g->stream), "opening the GPU", err);
+    for (size_t i = 0; status == TSR_OK && i < BANDS; i++)
+        status = check(cudaEventCreateWithFlags(&g->done[i], cudaEventDisableTiming), "opening the GPU", err);
+    if (status != TSR_OK)
+        close_ops(ops);
+    return status;
+}
