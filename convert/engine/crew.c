@@ -1,8 +1,4 @@
-/* Several runs, and several lanes of a run, at a time, by the same workers.
- *
- * Each lane takes its units in its plan's order. Among lanes that read the same source, the one that is furthest behind in it
- * has the next turn, so that all of them go through the source side by side, and what is read for one is there for the others.
- * A lane that waits for something of its own (an amax, a file to be committed) lets others go ahead. */
+/* Several runs, and several lanes of a run, at a time, by the same workers. */
 #include "convert/engine/engine_run.h"
 
 #include "common/checked.h"
@@ -12,61 +8,6 @@
 #include <time.h>
 
 enum { LARGE_PAGE = 2 << 20 };
-
-/* The first lane, or the one behind *lane; false: there is none. */
-static bool next_lane(const tsr_crew *c, tsr_lane **lane)
-{
-    const tsr_run *r = *lane == NULL ? c->runs : (*lane)->run;
-    size_t k = *lane == NULL ? 0 : (size_t)(*lane - r->lanes) + 1;
-    for (; r < c->runs + c->n_runs; r++, k = 0) {
-        if (r->present && k < r->n_lanes) {
-            *lane = &r->lanes[k];
-            return true;
-        }
-    }
-    return false;
-}
-
-/* The lane whose turn it is, of those that do not wait; NULL: none. */
-static tsr_lane *furthest_behind(const tsr_crew *c)
-{
-    tsr_lane *found = NULL, *lane = NULL;
-    uint64_t least = UINT64_MAX;
-    while (next_lane(c, &lane)) {
-        if (lane->waiting)
-            continue;
-        const uint64_t place = c->shared == NULL ? 0 : tsr_lane_place(lane);
-        if (found == NULL || place < least) {
-            found = lane;
-            least = place;
-        }
-    }
-    return found;
-}
-
-/* A unit of whichever lane; false when there is none left in any, or none to be had now and `wait` is false. */
-static bool take_work(tsr_crew *c, tsr_work *w, bool wait)
-{
-    bool taken = false;
-    pthread_mutex_lock(&c->lock);
-    for (;;) {
-        bool waits = false;
-        tsr_lane *lane = NULL;
-        while (next_lane(c, &lane))
-            lane->waiting = false;
-        while (!taken && (lane = furthest_behind(c)) != NULL) {
-            const tsr_turn turn = tsr_lane_take_unit(lane, w);
-            taken = turn == TSR_TURN_TAKEN;
-            lane->waiting = !taken;
-            waits = waits || turn == TSR_TURN_WAITS;
-        }
-        if (taken || !waits || !wait)
-            break;
-        pthread_cond_wait(&c->changed, &c->lock);
-    }
-    pthread_mutex_unlock(&c->lock);
-    return taken;
-}
 
 static void fail_all(tsr_crew *c, const char *what, uint64_t bytes)
 {
@@ -135,7 +76,7 @@ static void end_worker(worker *w)
 static bool begin_task(worker *w)
 {
     tsr_task *const t = task_at(w, w->n);
-    if (!take_work(w->crew, &t->work, w->n == 0))
+    if (!tsr_crew_take_work(w->crew, 0, &t->work, w->n == 0))
         return false;
     t->io = w->io;
     t->memory = w->memory + (uint64_t)(t - w->tasks) * task_bytes(w->crew);
@@ -175,7 +116,7 @@ static void work_elsewhere(tsr_crew *c, unsigned index)
 {
     tsr_remote remote = tsr_remote_of(c->ranks, index);
     tsr_work w = {0};
-    while (take_work(c, &w, true)) {
+    while (tsr_crew_take_work(c, remote.rank, &w, true)) {
         tsr_err err = {{0}};
         const tsr_status status = tsr_remote_do(&remote, &w, &err);
         if (status != TSR_OK)

@@ -229,8 +229,9 @@ static tsr_status end_converting(tsr_run *r, tsr_engine_result *result, tsr_err 
         TSR_TRY(check_sources(r, r->failure.status, err));
     TSR_TRY(r->failure.status);
     /* What its steps had; of a single run that shares among its lanes, what was read for them. */
-    result->bytes_read +=
-        r->crew->n_runs == 1 && r->crew->shared != NULL ? tsr_shared_bytes(r->crew->shared) : r->bytes_read;
+    result->bytes_read += r->crew->n_runs == 1 && r->crew->shared != NULL
+                              ? tsr_shared_bytes(r->crew->shared) + atomic_load(&r->crew->read_elsewhere)
+                              : r->bytes_read;
     result->bytes_written = r->bytes_written;
     return tsr_run_finish(r, err);
 }
@@ -274,6 +275,8 @@ static void convert_all(tsr_crew *c, tsr_engine_job *jobs, uint64_t *bytes_read)
         *bytes_read = tsr_shared_bytes(c->shared);
     tsr_shared_end(c->shared);
     c->shared = NULL;
+    free(c->owners);
+    c->owners = NULL;
 }
 
 static tsr_status begin_run(tsr_run *r, tsr_crew *c, const tsr_engine_job *job, unsigned cpu_flags, tsr_err *err)

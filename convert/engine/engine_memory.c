@@ -6,6 +6,10 @@
 
 #include <stdlib.h>
 
+/* Of zones, where ranks share the source: what one of them reads at a time, and how many each should have at least to go round. */
+#define LARGEST_ZONE ((uint64_t)256 << 20)
+enum { ZONES_EACH = 4 };
+
 /* What a worker may read ahead of the others that want the same bytes. */
 enum { AHEAD = 2 * TSR_UNIT_BYTES + 2 * TSR_STRETCH_BYTES };
 
@@ -58,6 +62,12 @@ uint64_t tsr_engine_memory_at_most(const tsr_plan *plan, uint64_t threads, int i
     return tsr_min_u64(wanted, tsr_max_u64(memory, tsr_plan_memory(plan, 1)));
 }
 
+/* What threads of other ranks send to rank 0 is no more than a step holds and, of an appended file, a unit's output. */
+static uint64_t sent_bytes(const tsr_crew *c, const tsr_plan *plan, uint64_t held)
+{
+    return tsr_ranks_others(c->ranks) * (held + (tsr_plan_bounded_bytes(plan) > 0 ? c->unit_bytes : 0));
+}
+
 /* As many workers as are wanted and fit; then as many units under way in each. */
 static tsr_status choose_workers(tsr_crew *c, uint64_t fixed, uint64_t each, tsr_err *err)
 {
@@ -76,9 +86,10 @@ static tsr_status choose_sharing(tsr_crew *c, const tsr_engine_job *jobs, tsr_er
         needs[i] = tsr_engine_needs(jobs[i].plan);
     const division d = divide(needs, c->n_runs);
     free(needs);
-    TSR_TRY(choose_workers(c, d.fixed + d.shared, d.each + d.shared_each, err));
     c->unit_bytes = d.unit;
-    c->capacity = c->options->memory - d.fixed - c->workers * c->most_depth * d.each;
+    const uint64_t fixed = d.fixed + sent_bytes(c, jobs[0].plan, d.each - d.unit);
+    TSR_TRY(choose_workers(c, fixed + d.shared, d.each + d.shared_each, err));
+    c->capacity = c->options->memory - fixed - c->workers * c->most_depth * d.each;
     c->shares = true;
     return TSR_OK;
 }
@@ -88,9 +99,31 @@ static tsr_status choose_alone(tsr_crew *c, const tsr_plan *plan, tsr_err *err)
 {
     const uint64_t tables = tsr_plan_memory(plan, 0), each = tsr_plan_memory(plan, 1) - tables;
     c->unit_bytes = tsr_plan_unit_bytes(plan);
-    /* What other ranks send is no more than a step holds and, of an appended file, a unit's output. */
-    const uint64_t sent = each - c->unit_bytes + (tsr_plan_bounded_bytes(plan) > 0 ? c->unit_bytes : 0);
-    return choose_workers(c, tables + tsr_ranks_others(c->ranks) * sent, each, err);
+    return choose_workers(c, tables + sent_bytes(c, plan, each - c->unit_bytes), each, err);
+}
+
+/* Whether a plan's lanes are to share what they read: as ranks they need one each. */
+static bool wants_sharing(const tsr_plan *plan, unsigned ranks)
+{
+    return tsr_worth_sharing(plan->bytes_wanted, plan->bytes_in) && (ranks == 1 || tsr_plan_lanes(plan) >= ranks);
+}
+
+tsr_status tsr_divide_rank_memory(const tsr_plan *plan, const tsr_run_options *options, unsigned ranks, bool deep,
+                                  tsr_rank_memory *memory, tsr_err *err)
+{
+    const tsr_engine_need need = tsr_engine_needs(plan);
+    const division d = divide(&need, 1);
+    const uint64_t tables = tsr_plan_memory(plan, 0);
+    const bool shares =
+        wants_sharing(plan, ranks) &&
+        tsr_choose_threads(options, d.fixed + d.shared, d.each + d.shared_each, &memory->threads, NULL) == TSR_OK;
+    if (!shares)
+        TSR_TRY(tsr_choose_threads(options, tables, d.each, &memory->threads, err));
+    const uint64_t fixed = shares ? d.fixed + d.shared : tables, each = d.each + (shares ? d.shared_each : 0);
+    const uint64_t depth = (options->memory - fixed) / tsr_max_u64(1, memory->threads * each);
+    memory->units = memory->threads * (deep ? (unsigned)tsr_min_u64(TSR_IO_BATCHES, tsr_max_u64(1, depth)) : 1);
+    memory->shared = shares ? options->memory - d.fixed - memory->units * d.each : 0;
+    return TSR_OK;
 }
 
 tsr_status tsr_crew_begin(tsr_crew *c, const tsr_engine_job *jobs, tsr_err *err)
@@ -101,8 +134,7 @@ tsr_status tsr_crew_begin(tsr_crew *c, const tsr_engine_job *jobs, tsr_err *err)
     if (c->n_runs > 1)
         return choose_sharing(c, jobs, err);
     /* Where the memory is too short for sharing, the job reads more and is as right. */
-    if (c->ranks == NULL && tsr_worth_sharing(plan->bytes_wanted, plan->bytes_in) &&
-        choose_sharing(c, jobs, NULL) == TSR_OK)
+    if (wants_sharing(plan, tsr_ranks_count(c->ranks)) && choose_sharing(c, jobs, NULL) == TSR_OK)
         return TSR_OK;
     return choose_alone(c, plan, err);
 }
@@ -119,7 +151,17 @@ static tsr_status announce(const tsr_run *r, uint64_t *wanted, tsr_err *err)
     return status;
 }
 
-/* Source files that the runs read past the page cache are shared so, too. */
+/* Cuts the source into zones, if there are other ranks. Without the table, everybody reads everything. */
+static void make_zones(tsr_crew *c)
+{
+    const unsigned ranks = tsr_ranks_count(c->ranks);
+    const uint64_t all = tsr_shared_places(c->shared);
+    const uint64_t bytes = tsr_min_u64(tsr_min_u64(all / (ZONES_EACH * ranks), LARGEST_ZONE), c->capacity / 2);
+    c->zone_bytes = tsr_max_u64(tsr_round_up(bytes, TSR_STRETCH_BYTES), TSR_STRETCH_BYTES);
+    c->owners = ranks == 1 ? NULL : calloc(all / c->zone_bytes + 1, sizeof *c->owners);
+}
+
+/* Source files that the runs read past the page cache are shared so, too; ahead, unless what follows may be another rank's. */
 static void read_directly(tsr_crew *c)
 {
     for (size_t i = 0; i < c->n_runs; i++) {
@@ -128,7 +170,8 @@ static void read_directly(tsr_crew *c)
             const tsr_checkpoint *const source = r->plan->sources[k];
             for (uint32_t file = 0; file < source->n_files; file++)
                 tsr_shared_read_directly(c->shared, &source->files[file],
-                                         tsr_io_source(&r->io, &(tsr_tensor){.source = (uint16_t)k, .file = file}));
+                                         tsr_io_source(&r->io, &(tsr_tensor){.source = (uint16_t)k, .file = file}),
+                                         c->ranks == NULL);
         }
     }
 }
@@ -152,8 +195,10 @@ void tsr_crew_share(tsr_crew *c)
         tsr_shared_end(c->shared);
         c->shared = NULL;
     }
-    if (c->shared != NULL)
+    if (c->shared != NULL) {
+        make_zones(c);
         read_directly(c);
+    }
 }
 
 tsr_status tsr_engine_bytes_once(const tsr_plan *const *plans, size_t n, uint64_t *bytes, tsr_err *err)

@@ -93,6 +93,7 @@ tsr_status tsr_remote_do(tsr_remote *remote, const tsr_work *w, tsr_err *err)
     if (remote->bytes - sizeof a != bytes_behind(&a))
         return is_wrong(remote, err);
     atomic_fetch_add(&r->crew->elsewhere, 1);
+    atomic_fetch_add(&r->crew->read_elsewhere, a.bytes_read);
     if (!w->amax)
         return add_unit(r, w, &a, remote->answer + sizeof a, err);
     tsr_run_count_amax(r, w->index, a.amax, a.bytes_in);

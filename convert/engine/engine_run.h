@@ -2,7 +2,8 @@
  *
  * engine.c         the phases: verify what is there, convert what is missing, finish
  * engine_memory.c  how the memory is divided, and whether reads are shared
- * crew.c           several runs and lanes at a time: whose turn it is
+ * crew.c           several runs and lanes at a time: workers
+ * crew_turns.c     whose turn it is
  * engine_lanes.c   lanes: files that are made one after another, side by side with those of other lanes
  * engine_units.c   workers, which take units in the order of their lane and carry them out
  * engine_amax.c    what steps must know of whole tensors before
@@ -84,9 +85,14 @@ typedef struct tsr_crew {
     struct tsr_run *runs;
     size_t n_runs;
     unsigned workers;
-    tsr_ranks *ranks;         /* NULL: this process is alone */
-    uint8_t *touched;         /* [n_files * ranks]: which ranks have a file open */
-    atomic_ullong elsewhere;  /* units that other ranks have carried out */
+    tsr_ranks *ranks;             /* NULL: this process is alone */
+    uint8_t *touched;             /* [n_files * ranks]: which ranks have a file open */
+    atomic_ullong elsewhere;      /* units that other ranks have carried out */
+    atomic_ullong read_elsewhere; /* bytes of source files that they have read for them */
+    /* With other ranks: the source in zones. Whoever takes the first unit that reads in one takes all of them, in every lane, so that
+     * only one rank reads it. */
+    uint16_t *owners; /* of each zone, 1 + the rank; 0: nobody yet. NULL: there are no zones */
+    uint64_t zone_bytes;
     atomic_uint started;      /* threads, in this phase: those behind the workers wait for other ranks */
     uint64_t unit_bytes;      /* of the largest unit of all runs */
     bool shares;              /* reads are shared, where that spares any */
@@ -217,7 +223,24 @@ const char *tsr_run_path(const tsr_run *r, size_t file, char path[PATH_MAX]);
  * failure says. */
 void tsr_crew_work(tsr_crew *crew, const char *phase);
 
+/* ---- crew_turns.c ---- */
+
+/* The first lane, or the one behind *lane; false: there is none. */
+bool tsr_crew_next_lane(const tsr_crew *c, tsr_lane **lane);
+
+/* A unit of whichever lane, for a rank; false when there is none left in any, or none to be had now and `wait` is false. */
+bool tsr_crew_take_work(tsr_crew *c, unsigned rank, tsr_work *w, bool wait);
+
 /* ---- engine_memory.c ---- */
+
+/* How a rank but 0 divides its memory: threads that compute, units that they have under way, and bytes that keep what lanes share
+ * (0: they share nothing). `deep`: several units for each thread are worth while. */
+typedef struct tsr_rank_memory {
+    unsigned threads, units;
+    uint64_t shared;
+} tsr_rank_memory;
+tsr_status tsr_divide_rank_memory(const tsr_plan *plan, const tsr_run_options *options, unsigned ranks, bool deep,
+                                  tsr_rank_memory *memory, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Chooses how many work; what they leave of the memory keeps what is shared. TSR_E_NOMEM: not one fits. */
 tsr_status tsr_crew_begin(tsr_crew *c, const tsr_engine_job *jobs, tsr_err *err) TSR_WARN_UNUSED;

@@ -6,34 +6,29 @@
 
 #include "common/checked.h"
 #include "common/file.h"
-#include "convert/engine/destination.h"
 #include "convert/engine/engine_run.h"
+#include "convert/engine/engine_serve_files.h"
 #include "convert/engine/engine_wire.h"
 #include "convert/engine/plan_reads.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-/* Another client of a network file system may not see a new file's name at once. */
-enum { OPEN_TRIES = 300, OPEN_PAUSE_MS = 100, DIGEST_PIECE = 1 << 20 };
+enum { DIGEST_PIECE = 1 << 20 };
 
 /* What all threads of a rank share. */
 typedef struct server {
     const tsr_plan *plan;
-    const char *dst;
     tsr_cpu_kernels kernels;
     uint64_t task_bytes;
     sem_t slots; /* units that may be computed at a time */
+    tsr_served_files files;
+    tsr_shared_reads *shared; /* NULL: each unit reads for itself */
     pthread_mutex_t lock;
-    tsr_io_choice io;
-    bool tried_writes;  /* past the page cache */
-    tsr_io_file *files; /* [n_files]: of the output, as far as they are open here */
+    uint64_t read_told; /* bytes read of the source that rank 0 knows of */
 } server;
 
 /* What a thread works with. */
@@ -50,78 +45,6 @@ typedef struct hand {
     tsr_block_notes notes;
 } hand;
 
-/* ---- files ---- */
-
-/* Only for writing: then a network file system does not read the rest of a page of which another rank writes that rest, and does
- * not write it back. */
-static int open_patiently(const char *path, int flags)
-{
-    int fd = -1;
-    for (int i = 0; i < OPEN_TRIES; i++) {
-        fd = open(path, flags | O_CLOEXEC);
-        if (fd >= 0 || errno != ENOENT)
-            break;
-        const struct timespec rest = {.tv_nsec = OPEN_PAUSE_MS * 1000000L};
-        (void)nanosleep(&rest, NULL);
-    }
-    return fd;
-}
-
-/* Called with the lock held. */
-static tsr_status open_output(server *s, size_t file, bool verifying, tsr_err *err)
-{
-    tsr_io_file *const f = &s->files[file];
-    char path[PATH_MAX], why[64];
-    if (verifying)
-        tsr_output_path(s->dst, s->plan->files[file].name, path);
-    else
-        tsr_part_path(s->dst, file, path);
-    f->fd = open_patiently(path, verifying ? O_RDONLY : O_WRONLY);
-    f->name = s->plan->files[file].name;
-    if (f->fd < 0)
-        return tsr_fail_errno(err, "%s: cannot open: do all ranks see this directory?", path);
-    if (verifying) {
-        f->direct = tsr_io_open_read(s->io.mode, path, f->fd, why, sizeof why);
-        return TSR_OK;
-    }
-    if (!s->tried_writes)
-        tsr_io_choose_writes(&s->io, s->plan, s->dst, why, sizeof why);
-    s->tried_writes = true;
-    /* Rank 0 has made room for it. */
-    if (s->io.told.writes && s->plan->files[file].bytes >= tsr_io_large(s->io.mode))
-        f->direct = open(path, O_WRONLY | O_DIRECT | O_CLOEXEC);
-    return TSR_OK;
-}
-
-static tsr_status find_output(server *s, size_t file, bool verifying, tsr_io_file *found, tsr_err *err)
-{
-    pthread_mutex_lock(&s->lock);
-    const tsr_status status = s->files[file].fd >= 0 ? TSR_OK : open_output(s, file, verifying, err);
-    *found = s->files[file];
-    pthread_mutex_unlock(&s->lock);
-    return status;
-}
-
-/* The last that is wanted of a file. */
-static tsr_status settle(server *s, const tsr_request *q, tsr_err *err)
-{
-    if (q->index >= s->plan->n_files)
-        return tsr_fail(err, TSR_E_FORMAT, "rank 0 speaks of a file that is not in the plan");
-    const bool wrote = (q->flags & TSR_ASKED_TO_VERIFY) == 0;
-    pthread_mutex_lock(&s->lock);
-    const tsr_io_file f = s->files[q->index];
-    s->files[q->index] = (tsr_io_file){.fd = -1, .direct = -1};
-    pthread_mutex_unlock(&s->lock);
-    tsr_status status = TSR_OK;
-    if (f.direct >= 0 && close(f.direct) != 0 && wrote)
-        status = tsr_fail_errno(err, "%s: cannot close", f.name);
-    if (f.fd >= 0 && wrote && status == TSR_OK && fdatasync(f.fd) != 0)
-        status = tsr_fail_errno(err, "%s: cannot sync", f.name);
-    if (f.fd >= 0 && close(f.fd) != 0 && wrote && status == TSR_OK)
-        status = tsr_fail_errno(err, "%s: cannot close", f.name);
-    return status;
-}
-
 /* ---- reading and writing ---- */
 
 /* Reads a window of the source to a place in *memory, which moves behind it. */
@@ -132,13 +55,15 @@ static tsr_status read_window(hand *h, const tsr_tensor *t, const tsr_window *w,
     const tsr_checkpoint *const source = s->plan->sources[t->source];
     const tsr_file *const file = &source->files[t->file];
     const uint64_t bytes = tsr_window_bytes(w), offset = t->offset + w->offset;
-    const bool plain = (w->pitch == w->row_bytes || w->rows == 1) && file->archive == NULL;
-    const tsr_io_file f = {.fd = file->fd, .direct = plain ? tsr_io_source(&s->io, t) : -1, .name = file->path};
+    const bool plain = (w->pitch == w->row_bytes || w->rows == 1) && file->archive == NULL && s->shared == NULL;
+    const tsr_io_file f = {.fd = file->fd, .direct = plain ? tsr_io_source(&s->files.io, t) : -1, .name = file->path};
     *data = tsr_io_place(&f, offset, bytes, memory);
     if (plain && bytes > 0) {
         tsr_io_read(h->io, &h->batch, &f, *data, bytes, offset);
         return tsr_io_wait(h->io, &h->batch, err);
     }
+    if (s->shared != NULL)
+        return tsr_shared_read(s->shared, source, t, w, *data, err);
     char *at = *data;
     for (uint64_t i = 0; i < w->rows; i++, at += w->row_bytes)
         TSR_TRY(tsr_checkpoint_read(source, t, w->offset + i * w->pitch, at, w->row_bytes, err));
@@ -313,7 +238,7 @@ static tsr_status do_unit(hand *h, const tsr_request *q, tsr_unit_answer *a, tsr
     const tsr_step *const given = given_step(h->s, q);
     u.amax = q->number;
     if (verifying || !appended)
-        TSR_TRY(find_output(h->s, step->file, verifying, &file, err));
+        TSR_TRY(tsr_served_find(&h->s->files, step->file, verifying, &file, err));
     if (verifying && appended)
         return digest_appended(h, &file, a, err);
     TSR_TRY(get_ready(h, step, verifying, &file, &u, a, err));
@@ -374,6 +299,19 @@ static tsr_status find_memory(hand *h, tsr_err *err)
                          : tsr_fail(err, TSR_E_NOMEM, "out of memory for a worker's %llu bytes", U64(h->s->task_bytes));
 }
 
+/* Bytes of source files that this rank has read and not told of; `mine`: by this unit, where nothing is shared. */
+static uint64_t bytes_read_since(server *s, uint64_t mine)
+{
+    if (s->shared == NULL)
+        return mine;
+    pthread_mutex_lock(&s->lock);
+    const uint64_t before = s->read_told;
+    s->read_told = tsr_shared_bytes(s->shared);
+    const uint64_t since = s->read_told - before;
+    pthread_mutex_unlock(&s->lock);
+    return since;
+}
+
 /* After a failure rank 0 ends the job; nobody asks for another unit of this thread's leftovers. */
 static tsr_status answer_request(void *argument, const tsr_request *q, tsr_text *answer, tsr_err *err)
 {
@@ -381,7 +319,7 @@ static tsr_status answer_request(void *argument, const tsr_request *q, tsr_text 
     tsr_unit_answer a;
     memset(&a, 0, sizeof a);
     if (q->asked == TSR_ASKED_SETTLE)
-        return settle(h->s, q, err);
+        return tsr_served_settle(&h->s->files, q, err);
     TSR_TRY(find_memory(h, err));
     tsr_text_append(answer, &a, sizeof a); /* its place */
     if (q->asked == TSR_ASKED_UNIT && q->index < h->s->plan->n_steps)
@@ -391,6 +329,7 @@ static tsr_status answer_request(void *argument, const tsr_request *q, tsr_text 
     else
         return tsr_fail(err, TSR_E_FORMAT, "rank 0 asks for what is not in the plan");
     TSR_TRY(tsr_text_status(answer, err));
+    a.bytes_read = bytes_read_since(h->s, a.bytes_in);
     memcpy(answer->data, &a, sizeof a);
     return TSR_OK;
 }
@@ -417,47 +356,57 @@ static void *begin_hand(void *context)
 
 /* ---- the whole ---- */
 
+/* What several lanes want is read once, if the memory holds the table. */
+static void share_reads(server *s, uint64_t capacity)
+{
+    s->shared = tsr_shared_begin(capacity);
+    if (s->shared != NULL && tsr_plan_announce(s->plan, NULL, s->shared, NULL, NULL) != TSR_OK) {
+        tsr_shared_end(s->shared);
+        s->shared = NULL;
+    }
+    for (size_t k = 0; s->shared != NULL && k < s->plan->n_sources; k++) {
+        const tsr_checkpoint *const source = s->plan->sources[k];
+        for (uint32_t file = 0; file < source->n_files; file++)
+            tsr_shared_read_directly(s->shared, &source->files[file],
+                                     tsr_io_source(&s->files.io, &(tsr_tensor){.source = (uint16_t)k, .file = file}),
+                                     false);
+    }
+}
+
 /* Gets a rank ready, and finds how many units it can have under way. */
 static tsr_status begin_server(server *s, const tsr_engine_options *options, unsigned *units, tsr_err *err)
 {
-    const uint64_t tables = tsr_plan_memory(s->plan, 0), each = tsr_plan_memory(s->plan, 1) - tables;
     char why[64];
-    unsigned threads;
-    TSR_TRY(tsr_choose_threads(&options->run, tables, each, &threads, err));
-    *units = threads;
+    const unsigned ranks = tsr_ranks_count(options->ranks);
+    tsr_rank_memory memory;
+    s->files.io.mode = options->io;
+    if (tsr_ranks_mine(options->ranks) > 0) /* rank 0 has an engine for it */
+        tsr_io_choose_reads(&s->files.io, s->plan, why, sizeof why);
+    /* Where files do not pass the page cache, reading and writing go on while others compute. */
+    TSR_TRY(tsr_divide_rank_memory(s->plan, &options->run, ranks, s->files.io.told.reads, &memory, err));
+    *units = memory.units;
     if (tsr_ranks_mine(options->ranks) == 0)
-        return TSR_OK; /* which has an engine for it */
+        return TSR_OK;
     s->task_bytes = tsr_round_up(tsr_max_u64(tsr_plan_unit_bytes(s->plan), DIGEST_PIECE) + 64, tsr_io_page());
-    s->files = calloc(s->plan->n_files + 1, sizeof *s->files);
-    if (s->files == NULL)
-        return tsr_out_of_memory(err, NULL);
-    for (size_t i = 0; i < s->plan->n_files; i++)
-        s->files[i] = (tsr_io_file){.fd = -1, .direct = -1};
+    TSR_TRY(tsr_served_begin(&s->files, err));
     tsr_cpu_kernels_init(&s->kernels, options->cpu_flags);
-    (void)sem_init(&s->slots, 0, threads);
-    s->io.mode = options->io;
-    tsr_io_choose_reads(&s->io, s->plan, why, sizeof why);
-    if (s->io.told.reads) /* so that reading and writing go on while others compute, as far as the memory allows */
-        *units *= (unsigned)tsr_min_u64(TSR_IO_BATCHES, (options->run.memory - tables) / (each * threads + 1));
-    *units = (unsigned)tsr_max_u64(*units, threads);
+    (void)sem_init(&s->slots, 0, memory.threads);
+    if (memory.shared > 0)
+        share_reads(s, memory.shared);
     return TSR_OK;
 }
 
 static void end_server(server *s)
 {
-    for (size_t i = 0; s->files != NULL && i < s->plan->n_files; i++) {
-        if (s->files[i].fd >= 0)
-            close(s->files[i].fd);
-        if (s->files[i].direct >= 0)
-            close(s->files[i].direct);
-    }
-    free(s->files);
-    tsr_io_choice_end(&s->io);
+    tsr_shared_end(s->shared);
+    tsr_served_end(&s->files);
 }
 
 tsr_status tsr_engine_join(const tsr_plan *plan, const char *dst, const tsr_engine_options *options, tsr_err *err)
 {
-    server s = {.plan = plan, .dst = dst, .lock = PTHREAD_MUTEX_INITIALIZER};
+    server s = {.plan = plan,
+                .lock = PTHREAD_MUTEX_INITIALIZER,
+                .files = {.plan = plan, .dst = dst, .lock = PTHREAD_MUTEX_INITIALIZER}};
     const tsr_server how = {.context = &s, .begin = begin_hand, .answer = answer_request, .end = end_hand};
     unsigned units = 0;
     tsr_status status = begin_server(&s, options, &units, err);

@@ -136,6 +136,11 @@ static shared_file *find_file(const tsr_shared_reads *s, const tsr_file *f)
     return NULL;
 }
 
+uint64_t tsr_shared_places(const tsr_shared_reads *s)
+{
+    return s->n_files == 0 ? 0 : s->files[s->n_files - 1].first + s->files[s->n_files - 1].n * TSR_STRETCH_BYTES;
+}
+
 static shared_file *add_file(tsr_shared_reads *s, const tsr_file *f)
 {
     shared_file *const files = realloc(s->files, (s->n_files + 1) * sizeof *files);
@@ -143,11 +148,10 @@ static shared_file *add_file(tsr_shared_reads *s, const tsr_file *f)
         return NULL;
     s->files = files;
     shared_file *const made = &files[s->n_files];
-    const shared_file *const last = s->n_files == 0 ? NULL : made - 1;
     *made = (shared_file){.device = f->stamp.device,
                           .inode = f->stamp.inode,
                           .direct = -1,
-                          .first = last == NULL ? 0 : last->first + last->n * TSR_STRETCH_BYTES,
+                          .first = tsr_shared_places(s),
                           .n = stretches_of(f->size)};
     made->stretches = calloc(made->n + 1, sizeof *made->stretches);
     if (made->stretches == NULL)
@@ -447,7 +451,7 @@ static void *read_ahead(void *argument)
     return NULL;
 }
 
-void tsr_shared_read_directly(tsr_shared_reads *s, const tsr_file *f, int direct)
+void tsr_shared_read_directly(tsr_shared_reads *s, const tsr_file *f, int direct, bool ahead)
 {
     shared_file *const file = find_file(s, f);
     if (file == NULL || direct < 0)
@@ -456,7 +460,7 @@ void tsr_shared_read_directly(tsr_shared_reads *s, const tsr_file *f, int direct
     file->direct = file->direct < 0 ? direct : file->direct;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
-    while (s->ahead.n_threads < READERS &&
+    while (ahead && s->ahead.n_threads < READERS &&
            pthread_create(&s->ahead.threads[s->ahead.n_threads], NULL, read_ahead, s) == 0)
         s->ahead.n_threads++;
 }

@@ -23,8 +23,8 @@ tsr_status tsr_shared_announce(tsr_shared_reads *shared, const tsr_checkpoint *s
                                const tsr_window *w, tsr_err *err) TSR_WARN_UNUSED;
 
 /* From now on this file, which has been announced, is read past the page cache by `direct`, a descriptor with O_DIRECT (-1: it is
- * not), and ahead of those who want its bytes, by threads of its own. Not thread-safe. */
-void tsr_shared_read_directly(tsr_shared_reads *shared, const tsr_file *file, int direct);
+ * not) and, if `ahead`, ahead of those who want its bytes, by threads of its own. Not thread-safe. */
+void tsr_shared_read_directly(tsr_shared_reads *shared, const tsr_file *file, int direct, bool ahead);
 
 /* Reads an announced window, rows without gaps, into `data`. Thread-safe. */
 tsr_status tsr_shared_read(tsr_shared_reads *shared, const tsr_checkpoint *source, const tsr_tensor *t,
@@ -37,6 +37,9 @@ void tsr_shared_prefetch(tsr_shared_reads *shared, const tsr_checkpoint *source,
 /* Where in the order of all announced bytes a window begins: windows that begin at one place have one number. */
 uint64_t tsr_shared_place(const tsr_shared_reads *shared, const tsr_checkpoint *source, const tsr_tensor *t,
                           const tsr_window *w);
+
+/* All places are below this. */
+uint64_t tsr_shared_places(const tsr_shared_reads *shared);
 
 /* Bytes that are read where each stretch is read once. */
 uint64_t tsr_shared_announced(const tsr_shared_reads *shared);

@@ -154,7 +154,7 @@ Test(shared_reads, what_is_read_directly_and_ahead_is_the_same)
         unsigned wrong[THREADS] = {0};
         const int direct = open(source->files[0].path, O_RDONLY | O_DIRECT | O_CLOEXEC);
         announce(kCapacities[i], THREADS);
-        tsr_shared_read_directly(shared, &source->files[0], direct);
+        tsr_shared_read_directly(shared, &source->files[0], direct, true);
         for (size_t k = 0; k < THREADS; k++)
             cr_assert_eq(pthread_create(&threads[k], NULL, read_all, &wrong[k]), 0);
         for (size_t k = 0; k < THREADS; k++) {
