@@ -1,7 +1,6 @@
 /* Owns the entry of the block-FP8 product: the plain kernel, which is its definition, and the choice of a kernel. */
 #include "kernels/cuda/block_fp8_gemm.h"
 
-#include <cuda_fp8.h>
 #include <limits.h>
 
 #include "kernels/cuda/block_fp8_parts.cuh"
@@ -13,30 +12,15 @@ namespace
 
 using namespace block_fp8;
 
-__device__ __forceinline__ float e4m3(uint8_t code)
-{
-    return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3)));
-}
-
 template <typename T> __global__ void __launch_bounds__(256) plain_kernel(const problem p)
 {
-    const int64_t tiles = (p.k + kBlock - 1) / kBlock;
     const int64_t i = (int64_t)blockIdx.y * 8 + threadIdx.x / 32;
     const int64_t j = (int64_t)blockIdx.x * 32 + threadIdx.x % 32;
-    if (i >= p.m || j >= p.n) {
-        return;
+    if (i < p.m && j < p.n) {
+        static_cast<T *>(p.d)[i * p.ldd + j] = narrow<T>(defined(p, i, p.w, p.scale_w, j));
     }
-    float sum = 0.0f;
-    for (int64_t t = 0; t < tiles; ++t) {
-        const int64_t end = min((t + 1) * kBlock, (int64_t)p.k);
-        float tile = 0.0f;
-        for (int64_t x = t * kBlock; x < end; ++x) {
-            tile = fmaf(e4m3(p.a[i * p.lda + x]), e4m3(p.w[j * p.ldw + x]), tile);
-        }
-        sum = fmaf(p.scale_a[t * p.ld_scale_a + i] * p.scale_w[j / kBlock * tiles + t], tile, sum);
-    }
-    static_cast<T *>(p.d)[i * p.ldd + j] = narrow<T>(sum);
 }
+
 template <typename T> tsr_status launch_plain(const problem &p, tsr_stream stream, tsr_err *err)
 {
     const dim3 grid((unsigned)host::ceil_div(p.n, 32), (unsigned)host::ceil_div(p.m, 8));
@@ -60,21 +44,15 @@ tsr_status run_plain(const problem &p, tsr_gemm_out out, tsr_stream stream, tsr_
     return tsr_fail(err, TSR_E_UNSUPPORTED, "block-FP8 product: no output type %d", (int)out);
 }
 
-bool fast_fits(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device)
+} // namespace
+
+bool block_fp8::fast_fits(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device)
 {
     return device->arch == 90 && args->k > 0 && host::aligned(args->a, 16) && host::aligned(args->w, 16) &&
            host::aligned(args->scale_a, 16) && args->lda % 16 == 0 && args->ldw % 16 == 0 && args->ld_scale_a % 4 == 0;
 }
 
-} // namespace
-
-tsr_gemm_config tsr_cuda_block_fp8_gemm_choose(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device)
-{
-    return fast_fits(args, device) ? fastest(args->m, args->n, args->k, device->processors)
-                                   : tsr_gemm_config{TSR_GEMM_PLAIN, 0, 0, 0};
-}
-
-tsr_status tsr_cuda_block_fp8_gemm(const tsr_block_fp8_gemm *args, tsr_stream stream, tsr_err *err)
+tsr_status block_fp8::problem_of(const tsr_block_fp8_gemm *args, problem *p, tsr_err *err)
 {
     if (args->m < 0 || args->n < 0 || args->k < 0 || args->m > INT_MAX / 2 || args->n > INT_MAX / 2 ||
         args->k > INT_MAX / 2) {
@@ -84,6 +62,33 @@ tsr_status tsr_cuda_block_fp8_gemm(const tsr_block_fp8_gemm *args, tsr_stream st
     if (args->lda < args->k || args->ldw < args->k || args->ldd < args->n || args->ld_scale_a < args->m) {
         return tsr_fail(err, TSR_E_SHAPE, "block-FP8 product: a leading dimension is smaller than its row");
     }
+    const int size = args->out == TSR_GEMM_F32 ? 4 : 2;
+    *p = {args->a,
+          args->w,
+          args->scale_a,
+          args->scale_w,
+          args->d,
+          args->lda,
+          args->ldw,
+          args->ldd,
+          args->ld_scale_a,
+          (int)args->m,
+          (int)args->n,
+          (int)args->k,
+          host::aligned(args->d, 16) && args->ldd * size % 16 == 0};
+    return TSR_OK;
+}
+
+tsr_gemm_config tsr_cuda_block_fp8_gemm_choose(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device)
+{
+    return fast_fits(args, device) ? fastest(args->m, args->n, args->k, device->processors)
+                                   : tsr_gemm_config{TSR_GEMM_PLAIN, 0, 0, 0};
+}
+
+tsr_status tsr_cuda_block_fp8_gemm(const tsr_block_fp8_gemm *args, tsr_stream stream, tsr_err *err)
+{
+    problem p;
+    TSR_TRY(block_fp8::problem_of(args, &p, err));
     if (args->m == 0 || args->n == 0) {
         return TSR_OK;
     }
@@ -97,20 +102,6 @@ tsr_status tsr_cuda_block_fp8_gemm(const tsr_block_fp8_gemm *args, tsr_stream st
                         "block-FP8 product: the fast kernels need sm_90 and rows on 16 bytes; the device is %s, sm_%d",
                         device.name, device.arch);
     }
-    const int size = args->out == TSR_GEMM_F32 ? 4 : 2;
-    const problem p = {args->a,
-                       args->w,
-                       args->scale_a,
-                       args->scale_w,
-                       args->d,
-                       args->lda,
-                       args->ldw,
-                       args->ldd,
-                       args->ld_scale_a,
-                       (int)args->m,
-                       (int)args->n,
-                       (int)args->k,
-                       host::aligned(args->d, 16) && args->ldd * size % 16 == 0};
     switch (config.kind) {
     case TSR_GEMM_PLAIN:
         return run_plain(p, args->out, stream, err);

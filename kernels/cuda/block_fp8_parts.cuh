@@ -5,6 +5,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 #include <type_traits>
@@ -53,6 +54,27 @@ template <typename T> __device__ __forceinline__ uint32_t narrow2(float x, float
         const __half2 v = __floats2half2_rn(x, y);
         return *reinterpret_cast<const uint32_t *>(&v);
     }
+}
+
+__device__ __forceinline__ float e4m3(uint8_t code)
+{
+    return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3)));
+}
+
+/* What element [i, j] of the product is, by definition: of a whole matrix of weights or of one group's. */
+__device__ __forceinline__ float defined(const problem &p, int64_t i, const uint8_t *w, const float *scale_w, int64_t j)
+{
+    const int64_t tiles = (p.k + kBlock - 1) / kBlock;
+    float sum = 0.0f;
+    for (int64_t t = 0; t < tiles; ++t) {
+        const int64_t end = min((t + 1) * kBlock, (int64_t)p.k);
+        float tile = 0.0f;
+        for (int64_t x = t * kBlock; x < end; ++x) {
+            tile = fmaf(e4m3(p.a[i * p.lda + x]), e4m3(w[j * p.ldw + x]), tile);
+        }
+        sum = fmaf(p.scale_a[t * p.ld_scale_a + i] * scale_w[j / kBlock * tiles + t], tile, sum);
+    }
+    return sum;
 }
 
 /* A matrix of `rows` rows of `columns` elements, `pitch` bytes apart, read or written in boxes. Beyond its edges are
@@ -152,6 +174,36 @@ template <typename SHAPE> struct tile_reader {
         }
     }
 };
+
+/* The weights' scales of a tile, of BLOCKS blocks of rows: a lane holds those of one k tile out of 32, and already has asked for those of one
+ * out of the next 32. */
+template <int BLOCKS> struct held_scales {
+    float now[BLOCKS], ahead[BLOCKS];
+
+    /* Asks for the scales from k tile t on. `row` is the tile's first row in the grid of scales, `last` the last one
+     * that its matrix has. */
+    __device__ __forceinline__ void fetch(const float *scale_w, int row, int last, int t, int tiles, int lane)
+    {
+#pragma unroll
+        for (int b = 0; b < BLOCKS; ++b) {
+            ahead[b] = __ldg(scale_w + (int64_t)min(row + b, last) * tiles + min(t + lane, tiles - 1));
+        }
+    }
+
+    __device__ __forceinline__ void take()
+    {
+#pragma unroll
+        for (int b = 0; b < BLOCKS; ++b) {
+            now[b] = ahead[b];
+        }
+    }
+};
+
+/* Whether the fast kernels take these arguments on this device. */
+bool fast_fits(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device);
+
+/* What the kernels need to know. TSR_E_SHAPE: the arguments are of no product. */
+tsr_status problem_of(const tsr_block_fp8_gemm *args, problem *p, tsr_err *err);
 
 /* Launch the kernel of this tile on `p`. TSR_E_UNSUPPORTED: there is no such kernel. */
 tsr_status run_tokens(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, tsr_stream stream,
