@@ -40,12 +40,26 @@ typedef struct tsr_device_gemm tsr_device_gemm;
 typedef tsr_status tsr_device_gemm_fn(const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_out out,
                                       tsr_err *err);
 
+/* The products of several experts in one call, over what serving code lays out; n, k and the blocks are the same for
+ * all of them. gemm.m rows of A and D; gemm.w [groups][n][k], its scales likewise. */
+typedef struct tsr_grouped_gemm {
+    tsr_fp8_gemm_args gemm;
+    size_t groups;
+    const int32_t *expert_of_row; /* contiguous: [m], -1: padding between experts, neither read nor written */
+    const int32_t
+        *rows_of_expert; /* masked: [groups], of m / groups rows each; those beyond are not touched. Else NULL */
+} tsr_grouped_gemm;
+
+typedef tsr_status tsr_device_grouped_fn(const tsr_device_gemm *kernel, const tsr_grouped_gemm *grouped, tsr_out out,
+                                         tsr_err *err);
+
 struct tsr_device_gemm {
     const char *name;
     tsr_accumulation accumulation;
     tsr_device_gemm_fn *run;
-    bool rounds_last; /* its BF16 and F16 results are its F32 result, rounded: one run is enough */
-    bool row_by_row;  /* it computes each row by itself, and slowly: rows that are not judged are left out */
+    tsr_device_grouped_fn *run_grouped; /* of all experts at once; NULL: `run` does one after another */
+    bool rounds_last;                   /* its BF16 and F16 results are its F32 result, rounded: one run is enough */
+    bool row_by_row; /* it computes each row by itself, and slowly: rows that are not judged are left out */
     tsr_device *device;
     uintptr_t variant; /* which of the device's kernels `run` calls */
 };
@@ -202,17 +216,7 @@ tsr_status tsr_device_add_prefill(tsr_device *device, const tsr_device_prefill *
 /* Notes that the device lacks a kernel; what does not fit any more is not told. */
 void tsr_device_leave_out(tsr_device *device, const char *check, const char *name, const char *why);
 
-/* The products of several experts in one call, over what serving code lays out; n, k and the blocks are the same for
- * all of them. gemm.m rows of A and D; gemm.w [groups][n][k], its scales likewise. */
-typedef struct tsr_grouped_gemm {
-    tsr_fp8_gemm_args gemm;
-    size_t groups;
-    const int32_t *expert_of_row; /* contiguous: [m], -1: padding between experts, neither read nor written */
-    const int32_t
-        *rows_of_expert; /* masked: [groups], of m / groups rows each; those beyond are not touched. Else NULL */
-} tsr_grouped_gemm;
-
-/* Runs of rows of one expert, one after another, each by the kernel. */
+/* By the kernel for all experts, where it has one; else runs of rows of one expert, one after another. */
 tsr_status tsr_device_run_grouped(const tsr_device_gemm *kernel, const tsr_grouped_gemm *grouped, tsr_out out,
                                   tsr_err *err) TSR_WARN_UNUSED;
 

@@ -2,6 +2,7 @@
  * found. */
 #include "common/checked.h"
 #include "common/float_bits.h"
+#include "kernels/cuda/block_fp8_grouped.h"
 #include "kernels/cuda/fast_dequant.h"
 #include "kernels/cuda/int8_gemm.h"
 #include "kernels/cuda/weight_only_gemm.h"
@@ -14,7 +15,7 @@
 enum { CUBLAS_LT = -1 /* as the variant of a block-FP8 product, beside tsr_gemm_kind */ };
 
 /* Slots of tsr_gpu_run. */
-enum { A, W, SCALE_A, SCALE_W, AZP_WITH_ADJ, AZP, AZP_ADJ, BIAS, D };
+enum { A, W, SCALE_A, SCALE_W, AZP_WITH_ADJ, AZP, AZP_ADJ, BIAS, GROUPS, D };
 
 static tsr_status launch(const tsr_device_gemm *kernel, const tsr_block_fp8_gemm *gemm, tsr_err *err)
 {
@@ -26,19 +27,20 @@ static tsr_status launch(const tsr_device_gemm *kernel, const tsr_block_fp8_gemm
     return tsr_cublas_lt_run(g->peer, 0, NULL, err);
 }
 
-static tsr_status run_gemm_on(tsr_gpu_run *r, const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_out out,
-                              tsr_err *err)
+/* Copies the operands of `groups` products, whose weights follow each other, and says where they are. */
+static tsr_status upload_gemm(tsr_gpu_run *r, const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args,
+                              size_t groups, tsr_out out, tsr_block_fp8_gemm *gemm, tsr_err *err)
 {
     const size_t grid_k = tsr_ceil_div(args->k, 128), grid_n = tsr_ceil_div(args->n, 128);
     const size_t pitch = tsr_round_up(args->k, 16), scale_pitch = tsr_round_up(args->m, 4);
     TSR_TRY(tsr_gpu_upload(r, A, pitch, args->a, args->k, args->k, args->m, err));
-    TSR_TRY(tsr_gpu_upload(r, W, pitch, args->w, args->k, args->k, args->n, err));
+    TSR_TRY(tsr_gpu_upload(r, W, pitch, args->w, args->k, args->k, groups * args->n, err));
     TSR_TRY(tsr_gpu_upload(r, SCALE_A, scale_pitch * sizeof(float), args->scale_a, args->ld_scale_a * sizeof(float),
                            args->m * sizeof(float), grid_k, err));
     TSR_TRY(tsr_gpu_upload(r, SCALE_W, grid_k * sizeof(float), args->scale_w, grid_k * sizeof(float),
-                           grid_k * sizeof(float), grid_n, err));
+                           grid_k * sizeof(float), groups * grid_n, err));
     TSR_TRY(tsr_gpu_allocate_result(r, D, args->m * args->n * tsr_gpu_out_bytes(out), err));
-    const tsr_block_fp8_gemm gemm = {
+    *gemm = (tsr_block_fp8_gemm){
         .a = r->on_gpu[A],
         .w = r->on_gpu[W],
         .scale_a = r->on_gpu[SCALE_A],
@@ -54,17 +56,56 @@ static tsr_status run_gemm_on(tsr_gpu_run *r, const tsr_device_gemm *kernel, con
         .out = tsr_gpu_out(out),
         .config.kind = (int)kernel->variant == CUBLAS_LT ? TSR_GEMM_AUTO : (tsr_gemm_kind)kernel->variant,
     };
+    return TSR_OK;
+}
+
+static tsr_status run_gemm_on(tsr_gpu_run *r, const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_out out,
+                              tsr_err *err)
+{
+    tsr_block_fp8_gemm gemm;
+    TSR_TRY(upload_gemm(r, kernel, args, 1, out, &gemm, err));
     TSR_TRY(launch(kernel, &gemm, err));
     return tsr_gpu_download(r, D, out, args->m, args->n, args->d, args->ldd, err);
+}
+
+static tsr_status run_grouped_on(tsr_gpu_run *r, const tsr_device_gemm *kernel, const tsr_grouped_gemm *g, tsr_out out,
+                                 tsr_err *err)
+{
+    const tsr_fp8_gemm_args *const args = &g->gemm;
+    const bool masked = g->rows_of_expert != NULL;
+    tsr_block_fp8_grouped grouped = {.groups = (int64_t)g->groups};
+    TSR_TRY(upload_gemm(r, kernel, args, g->groups, out, &grouped.gemm, err));
+    TSR_TRY(tsr_gpu_upload_words(r, GROUPS, masked ? g->rows_of_expert : g->expert_of_row, masked ? g->groups : args->m,
+                                 err));
+    if (masked)
+        grouped.rows_of_group = r->on_gpu[GROUPS];
+    else
+        grouped.group_of_row = r->on_gpu[GROUPS];
+    TSR_TRY(tsr_cuda_block_fp8_grouped(&grouped, NULL, err));
+    return tsr_gpu_download(r, D, out, args->m, args->n, args->d, args->ldd, err);
+}
+
+static tsr_status begin_gemm(tsr_gpu_run *r, const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_err *err)
+{
+    if (args->block_n != 128 || args->block_k != 128)
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s takes blocks of 128x128 only", kernel->name);
+    return tsr_gpu_begin(r, kernel->device, kernel->name, args->m * args->n * sizeof(float), err);
 }
 
 static tsr_status run_gemm(const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_out out, tsr_err *err)
 {
     tsr_gpu_run r;
-    if (args->block_n != 128 || args->block_k != 128)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "%s takes blocks of 128x128 only", kernel->name);
-    TSR_TRY(tsr_gpu_begin(&r, kernel->device, kernel->name, args->m * args->n * sizeof(float), err));
+    TSR_TRY(begin_gemm(&r, kernel, args, err));
     return tsr_gpu_end(&r, run_gemm_on(&r, kernel, args, out, err));
+}
+
+static tsr_status run_grouped(const tsr_device_gemm *kernel, const tsr_grouped_gemm *grouped, tsr_out out, tsr_err *err)
+{
+    tsr_gpu_run r;
+    if (grouped->gemm.m == 0)
+        return TSR_OK;
+    TSR_TRY(begin_gemm(&r, kernel, &grouped->gemm, err));
+    return tsr_gpu_end(&r, run_grouped_on(&r, kernel, grouped, out, err));
 }
 
 /* ---- int8 products ---- */
@@ -239,10 +280,12 @@ tsr_status tsr_device_add_cuda(tsr_device *device, tsr_err *err)
     static const tsr_device_gemm kPlain = {.name = "CUDA plain",
                                            .accumulation = TSR_ACCUMULATE_FP32,
                                            .run = run_gemm,
+                                           .run_grouped = run_grouped,
                                            .variant = TSR_GEMM_PLAIN},
                                  kFast = {.name = "CUDA fast",
                                           .accumulation = TSR_ACCUMULATE_PROMOTED,
                                           .run = run_gemm,
+                                          .run_grouped = run_grouped,
                                           .variant = TSR_GEMM_AUTO},
                                  kPeer = {.name = "cuBLASLt",
                                           .accumulation = TSR_ACCUMULATE_PROMOTED,

@@ -10,7 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN_ROWS = 128 /* in the contiguous layout experts begin at multiples of it */ };
+enum {
+    ALIGN_ROWS = 128, /* in the contiguous layout experts begin at multiples of it */
+    ALIGN_ROOM = 4,   /* in the masked layout each has room for a multiple of it: their scales begin on 16 bytes */
+};
 
 static tsr_status judge_kernel(tsr_gemm_operands *o, const char *name, tsr_accumulation accumulation, tsr_out out,
                                const float *d, const char *fault, tsr_err *err)
@@ -75,7 +78,7 @@ static size_t rows_of(const tsr_gemm_operands *o, tsr_gemm_layout kind, const si
         rows += kind == TSR_GEMM_CONTIGUOUS ? tsr_round_up(m, ALIGN_ROWS) : m;
         most = m > most ? m : most;
     }
-    return kind == TSR_GEMM_MASKED ? most * o->n_experts : rows;
+    return kind == TSR_GEMM_MASKED ? tsr_round_up(most, ALIGN_ROOM) * o->n_experts : rows;
 }
 
 /* Lays out all rows, or only those that are judged. */

@@ -1,5 +1,6 @@
 /* Every use of the GPU by the table of kernels happens under its lock. The CUDA runtime and the kernels are stood in
  * for here, so that no GPU is needed: each stand-in counts whether it was called while a lock was held. */
+#include "kernels/cuda/block_fp8_grouped.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/fast_dequant.h"
 #include "kernels/cuda/int8_gemm.h"
@@ -123,6 +124,8 @@ const char *cudaGetErrorString(cudaError_t code)
 
 /* ---- the kernels ---- */
 
+static tsr_block_fp8_grouped seen; /* by the last call */
+
 #define KERNEL(name, ...)           \
     tsr_status name(__VA_ARGS__)    \
     {                               \
@@ -131,6 +134,14 @@ const char *cudaGetErrorString(cudaError_t code)
     }
 
 KERNEL(tsr_cuda_block_fp8_gemm, const tsr_block_fp8_gemm *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
+
+tsr_status tsr_cuda_block_fp8_grouped(const tsr_block_fp8_grouped *args, tsr_stream stream, tsr_err *err)
+{
+    (void)stream, (void)err;
+    seen = *args;
+    return (tsr_status)touch();
+}
+
 KERNEL(tsr_cuda_int8_gemm, const tsr_int8_gemm *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
 KERNEL(tsr_cuda_fast_dequant, const tsr_fast_dequant *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
 KERNEL(tsr_cuda_mx_dequant, const tsr_mx_dequant *a __attribute__((unused)), tsr_stream stream, tsr_err *err)
@@ -284,6 +295,45 @@ Test(lock, products)
         cr_assert_eq(device.weight_onlys[i].run(&device.weight_onlys[i], &weight_only, &err), TSR_OK, "%s", err.msg);
         expect_locked(device.weight_onlys[i].name, "weight-only");
     }
+}
+
+/* Experts in one launch, and the array that belongs to the layout. */
+Test(lock, groups_of_rows)
+{
+    static uint8_t codes[256 * 128];
+    static float scales[512], d[256 * 16];
+    static int32_t of_row[256], rows[2] = {1, 2};
+    tsr_grouped_gemm grouped = {.gemm = {.a = codes,
+                                         .w = codes,
+                                         .scale_a = scales,
+                                         .scale_w = scales,
+                                         .d = d,
+                                         .m = 256,
+                                         .n = 16,
+                                         .k = 128,
+                                         .ld_scale_a = 256,
+                                         .ldd = 16,
+                                         .block_n = 128,
+                                         .block_k = 128},
+                                .groups = 2,
+                                .expert_of_row = of_row};
+    size_t with_a_launch_of_their_own = 0;
+    for (size_t i = 0; i < device.n_gemms; i++) {
+        const tsr_device_gemm *const kernel = &device.gemms[i];
+        if (kernel->run_grouped == NULL)
+            continue;
+        with_a_launch_of_their_own++;
+        for (size_t masked = 0; masked < 2; masked++) {
+            grouped.rows_of_expert = masked ? rows : NULL;
+            cr_assert_eq(tsr_device_run_grouped(kernel, &grouped, TSR_OUT_F32, &err), TSR_OK, "%s", err.msg);
+            expect_locked(kernel->name, masked ? "masked" : "contiguous");
+            cr_expect_eq(seen.groups, 2);
+            cr_expect_eq(seen.gemm.m, 256);
+            cr_expect_eq(seen.rows_of_group != NULL, masked);
+            cr_expect_eq(seen.group_of_row != NULL, !masked);
+        }
+    }
+    cr_expect_eq(with_a_launch_of_their_own, 2);
 }
 
 Test(lock, small_groups)

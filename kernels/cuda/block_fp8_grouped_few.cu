@@ -1,0 +1,293 @@
+/* Owns the grouped block-FP8 kernel for few rows a group, in the masked layout: W * A^T as in block_fp8_tokens.cu, but
+ * persistent, since what counts is that the weights of all groups stream through without a break. */
+#include "kernels/cuda/block_fp8_grouped.cuh"
+
+#pragma nv_diag_suppress 177 /* what only the sm_90a kernels call is unused in the pass for sm_80 */
+
+namespace
+{
+
+using namespace block_fp8;
+
+/* A warpgroup takes 64 of the rows of W; the warp after the last warpgroup loads. */
+template <int ROWS, int TOKENS> struct few_shape {
+    static constexpr int kWarps = ROWS / 16; /* that multiply */
+    static constexpr int kThreads = kWarps * 32 + 32;
+    static constexpr int kWBytes = ROWS * kBlock, kABytes = TOKENS * kBlock;
+    static constexpr int kScaleBytes = TOKENS * 4 < 128 ? 128 : TOKENS * 4;
+    static constexpr int kStageBytes = kWBytes + kABytes + kScaleBytes + 16;
+    static constexpr int kPitch = ROWS + 4; /* floats from token to token of the results: no bank conflicts */
+    static constexpr int kStagedBytes = TOKENS * kPitch * 4;
+    static constexpr int kFit = (kSharedMax - kStagedBytes - (int)sizeof(group_table)) / kStageBytes;
+    static constexpr int kStages = kFit < 16 ? kFit : 16;
+    static constexpr int kStagedAt = kStages * kStageBytes, kTableAt = kStagedAt + kStagedBytes;
+    static constexpr int kBytes = kTableAt + (int)sizeof(group_table);
+    static constexpr int kWAt = 0, kAAt = kStages * kWBytes;
+    static_assert(kStages >= 4 && kBytes > kSharedMax / 2, "a ring that hides latency, one CTA a multiprocessor");
+};
+
+template <int ROWS, int TOKENS> using few_ring = tile_ring<few_shape<ROWS, TOKENS>>;
+template <int ROWS, int TOKENS> using few_reader = tile_reader<few_shape<ROWS, TOKENS>>;
+
+/* A unit of work: TOKENS rows of one group by ROWS rows of its weights. */
+struct few_unit {
+    int group, rows; /* rows: those of the group from the unit's first on */
+    int m0, n0;      /* m0 over all groups, n0 within one */
+};
+
+/* Which units there are: within a group the tiles of rows follow each other, since they need the same weights. */
+template <int ROWS, int TOKENS> struct few_schedule {
+    const grouped_problem &p;
+    const group_table &table;
+    group_cursor cursor = {};
+
+    __device__ __forceinline__ bool at(int index, few_unit &unit)
+    {
+        if (!cursor.seek(table, p.groups, index)) {
+            return false;
+        }
+        const int inside = index - cursor.begin, rows = table.rows[cursor.group];
+        const int tiles = (rows + TOKENS - 1) / TOKENS, from = inside % tiles * TOKENS;
+        unit = {cursor.group, rows - from, cursor.group * p.room + from, inside / tiles * ROWS};
+        return true;
+    }
+};
+
+/* The role of the warp that loads: one thread of it asks for every tile of all units that the CTA takes. */
+template <int ROWS, int TOKENS>
+__device__ __forceinline__ void load_few(few_ring<ROWS, TOKENS> &ring, few_schedule<ROWS, TOKENS> schedule, int tiles,
+                                         const CUtensorMap *map_w, const CUtensorMap *map_a,
+                                         const CUtensorMap *map_scale)
+{
+    using shape = few_shape<ROWS, TOKENS>;
+    few_unit unit;
+    for (int index = blockIdx.x; schedule.at(index, unit); index += gridDim.x) {
+        const int row_w = unit.group * schedule.p.all.n + unit.n0;
+        for (int t = 0; t < tiles; ++t) {
+            uint64_t *const full = &ring.full[ring.stage];
+            hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
+            hopper::barrier_expect(full, shape::kWBytes + shape::kABytes + TOKENS * 4);
+            hopper::load_tile(ring.w + ring.stage * shape::kWBytes, map_w, full, t * kBlock, row_w);
+            hopper::load_tile(ring.a + ring.stage * shape::kABytes, map_a, full, t * kBlock, unit.m0);
+            hopper::load_tile(ring.scale + ring.stage * shape::kScaleBytes, map_scale, full, unit.m0, t);
+            ring.step();
+        }
+    }
+    for (int i = 0; i < shape::kStages; ++i) { /* stays until everything has arrived and been used */
+        hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
+        ring.step();
+    }
+}
+
+/* One k tile: sum += scale_a * scale_w * (W * A^T). */
+template <int ROWS, int TOKENS>
+__device__ __forceinline__ void multiply_few(const few_reader<ROWS, TOKENS> &ring, float by_w, int lane,
+                                             float (&sum)[TOKENS / 2])
+{
+    float tile[TOKENS / 2];
+    ring.wait();
+    hopper::mma_128<TOKENS>(tile, ring.w(), ring.a());
+    const uint32_t scale_a = ring.scale(ring.stage) + (uint32_t)(lane % 4 * 8);
+    hopper::mma_wait<0>(tile);
+#pragma unroll
+    for (int g = 0; g < TOKENS / 8; ++g) {
+        const float2 by_a = hopper::load_shared2(scale_a + 32 * g);
+        const float even = by_a.x * by_w, odd = by_a.y * by_w;
+        sum[4 * g] = fmaf(tile[4 * g], even, sum[4 * g]);
+        sum[4 * g + 1] = fmaf(tile[4 * g + 1], odd, sum[4 * g + 1]);
+        sum[4 * g + 2] = fmaf(tile[4 * g + 2], even, sum[4 * g + 2]);
+        sum[4 * g + 3] = fmaf(tile[4 * g + 3], odd, sum[4 * g + 3]);
+    }
+    __syncwarp(); /* all lanes have read the scales */
+    if (lane == 0) {
+        hopper::barrier_arrive(ring.empty(ring.stage));
+    }
+}
+
+/* Stores four results of one row, from column `j` on. */
+template <typename T> __device__ __forceinline__ void store_quad(const problem &p, int i, int j, const float4 &v)
+{
+    T *const out = static_cast<T *>(p.d) + i * p.ldd + j;
+    if (p.vector_store && j + 4 <= p.n) {
+        if constexpr (sizeof(T) == 4) {
+            *reinterpret_cast<float4 *>(out) = v;
+        } else {
+            *reinterpret_cast<uint2 *>(out) = make_uint2(narrow2<T>(v.x, v.y), narrow2<T>(v.z, v.w));
+        }
+        return;
+    }
+    const float values[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+        if (j + c < p.n) {
+            out[c] = narrow<T>(values[c]);
+        }
+    }
+}
+
+template <int ROWS, int TOKENS, typename T>
+__device__ __forceinline__ void store_rows(const float *staged, const problem &p, const few_unit &unit)
+{
+    using shape = few_shape<ROWS, TOKENS>;
+    constexpr int kQuads = ROWS / 4;
+    const int end = min(unit.rows, TOKENS) * kQuads;
+    for (int at = threadIdx.x; at < end; at += shape::kWarps * 32) {
+        const int token = at / kQuads, j = unit.n0 + at % kQuads * 4;
+        if (j < p.n) {
+            store_quad<T>(p, unit.m0 + token, j,
+                          *reinterpret_cast<const float4 *>(staged + token * shape::kPitch + at % kQuads * 4));
+        }
+    }
+}
+
+/* Stores a unit's results, which `staged` turns from columns into rows. The output's type is looked at here, not at
+ * compile time: this is little work beside the products. */
+template <int ROWS, int TOKENS>
+__device__ __forceinline__ void store_unit(float *staged, const grouped_problem &p, const few_unit &unit,
+                                           const float (&sum)[TOKENS / 2], int row, int lane)
+{
+    using shape = few_shape<ROWS, TOKENS>;
+    hopper::meet(1, shape::kWarps * 32); /* all are through with the results before */
+#pragma unroll
+    for (int g = 0; g < TOKENS / 8; ++g) {
+        float *const column = staged + (8 * g + 2 * (lane % 4)) * shape::kPitch + row;
+        column[0] = sum[4 * g];
+        column[shape::kPitch] = sum[4 * g + 1];
+        column[8] = sum[4 * g + 2];
+        column[shape::kPitch + 8] = sum[4 * g + 3];
+    }
+    hopper::meet(1, shape::kWarps * 32);
+    if (p.out == TSR_GEMM_BF16) {
+        store_rows<ROWS, TOKENS, __nv_bfloat16>(staged, p.all, unit);
+    } else if (p.out == TSR_GEMM_F16) {
+        store_rows<ROWS, TOKENS, __half>(staged, p.all, unit);
+    } else {
+        store_rows<ROWS, TOKENS, float>(staged, p.all, unit);
+    }
+}
+
+/* The role of the warps that multiply: unit by unit, k tile by k tile, then the results. */
+template <int ROWS, int TOKENS>
+__device__ __forceinline__ void multiply_all(few_schedule<ROWS, TOKENS> schedule, int tiles, uint8_t *memory, int warp,
+                                             int lane)
+{
+    const grouped_problem &p = schedule.p;
+    const int row0 = warp / 4 * 64, blocks = (p.all.n + kBlock - 1) / kBlock;
+    float *const staged = reinterpret_cast<float *>(memory + few_shape<ROWS, TOKENS>::kStagedAt);
+    few_reader<ROWS, TOKENS> ring(memory, 0, row0);
+    few_unit unit, next;
+    held_scales<1> scales_w;
+    const auto fetch = [&](const few_unit &of, int t) {
+        const int row = of.group * blocks;
+        scales_w.fetch(p.all.scale_w, row + (of.n0 + row0) / kBlock, row + blocks - 1, t, tiles, lane);
+    };
+    bool more = schedule.at(blockIdx.x, unit);
+    if (more) {
+        fetch(unit, 0);
+    }
+    for (int index = blockIdx.x + gridDim.x; more; index += gridDim.x) {
+        next = unit;
+        more = schedule.at(index, next);
+        float sum[TOKENS / 2] = {};
+        for (int t0 = 0; t0 < tiles; t0 += 32) {
+            scales_w.take();
+            if (t0 + 32 < tiles) {
+                fetch(unit, t0 + 32);
+            } else {
+                fetch(next, 0);
+            }
+            const int count = min(32, tiles - t0);
+            for (int t = 0; t < count; ++t) {
+                multiply_few<ROWS, TOKENS>(ring, __shfl_sync(0xFFFFFFFFu, scales_w.now[0], t), lane, sum);
+                ring.step();
+            }
+        }
+        store_unit<ROWS, TOKENS>(staged, p, unit, sum, warp * 16 + lane / 4, lane);
+        unit = next;
+    }
+}
+
+template <int ROWS, int TOKENS>
+__global__ void __launch_bounds__(few_shape<ROWS, TOKENS>::kThreads, 1)
+    few_kernel(const __grid_constant__ CUtensorMap map_w, const __grid_constant__ CUtensorMap map_a,
+               const __grid_constant__ CUtensorMap map_scale, const __grid_constant__ grouped_problem p)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    using shape = few_shape<ROWS, TOKENS>;
+    extern __shared__ __align__(1024) uint8_t memory[];
+    few_ring<ROWS, TOKENS> ring(memory);
+    group_table &table = *reinterpret_cast<group_table *>(memory + shape::kTableAt);
+    const int tiles = (p.all.k + kBlock - 1) / kBlock, columns = (p.all.n + ROWS - 1) / ROWS;
+    /* By shuffle, so that the compiler knows it to be the same in the whole warp. */
+    const int warp = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+
+    hopper::let_next_launch_begin();
+    if (warp == shape::kWarps && hopper::elect()) {
+        for (int s = 0; s < shape::kStages; ++s) {
+            hopper::barrier_init(&ring.full[s], 1);
+            hopper::barrier_init(&ring.empty[s], shape::kWarps);
+        }
+        hopper::fence_barrier_init();
+        hopper::prefetch_map(&map_w);
+        hopper::prefetch_map(&map_a);
+        hopper::prefetch_map(&map_scale);
+    }
+    hopper::wait_for_launch_before();
+    table.fill(p, [&](int rows) { return (rows + TOKENS - 1) / TOKENS * columns; });
+    __syncthreads();
+
+    const few_schedule<ROWS, TOKENS> schedule = {p, table};
+    if (warp == shape::kWarps) {
+        if (hopper::elect()) {
+            load_few<ROWS, TOKENS>(ring, schedule, tiles, &map_w, &map_a, &map_scale);
+        }
+    } else {
+        multiply_all<ROWS, TOKENS>(schedule, tiles, memory, warp, lane);
+    }
+#else
+    __trap(); /* the launcher asks for sm_90 first */
+#endif
+}
+
+template <int ROWS, int TOKENS>
+tsr_status launch_few(const grouped_problem &p, int processors, tsr_stream stream, tsr_err *err)
+{
+    using shape = few_shape<ROWS, TOKENS>;
+    const problem &all = p.all;
+    CUtensorMap map_w, map_a, map_scale;
+    encode_fn encode = NULL;
+    TSR_TRY(find_encode(&encode, err));
+    TSR_TRY(encode_matrix(encode, &map_w, CU_TENSOR_MAP_DATA_TYPE_UINT8, all.w, weight_rows(p), all.k, all.ldw, ROWS,
+                          kBlock, err));
+    TSR_TRY(encode_matrix(encode, &map_a, CU_TENSOR_MAP_DATA_TYPE_UINT8, all.a, all.m, all.k, all.lda, TOKENS, kBlock,
+                          err));
+    TSR_TRY(encode_matrix(encode, &map_scale, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, all.scale_a,
+                          host::ceil_div(all.k, kBlock), all.m, all.ld_scale_a * 4, 1, TOKENS, err));
+    const int64_t most = (int64_t)p.groups * host::ceil_div(p.room, TOKENS) * host::ceil_div(all.n, ROWS);
+    const dim3 grid((unsigned)(most < processors ? most : processors));
+    const auto kernel = few_kernel<ROWS, TOKENS>;
+    TSR_TRY(host::launched(kWhat, host::allow_shared(kernel, shape::kBytes), err));
+    return host::launched(kWhat,
+                          host::launch(kernel, {grid, shape::kThreads, shape::kBytes, stream},
+                                       {host::beside_the_one_before()}, map_w, map_a, map_scale, p),
+                          err);
+}
+
+} // namespace
+
+tsr_status block_fp8::run_grouped_few(const grouped_problem &p, const tsr_gemm_config &config, int processors,
+                                      tsr_stream stream, tsr_err *err)
+{
+#define TSR_TILE(TOKENS, ROWS)                                                                              \
+    if (config.tokens == TOKENS && config.rows == ROWS && config.cluster == 1 && p.rows_of_group != NULL) { \
+        return launch_few<ROWS, TOKENS>(p, processors, stream, err);                                        \
+    }
+    TSR_TILE(16, 64)
+    TSR_TILE(16, 128)
+    TSR_TILE(32, 64)
+    TSR_TILE(32, 128)
+    TSR_TILE(64, 64)
+    TSR_TILE(64, 128)
+#undef TSR_TILE
+    return no_such_tile(config, err);
+}
