@@ -8,7 +8,6 @@ whenever a config.json is there, so must be all that it speaks of.
 """
 
 import collections
-import math
 import os
 import pathlib
 import random
@@ -71,6 +70,7 @@ def undisturbed(checks, options, job, threads, source, reference):
 
 def disturb(checks, options, job, threads, source, reference, moments, duration, rng, stages):
     for number in range(moments):
+        killed_before = sum(stages.values())  # of all jobs
         delay = (number + rng.random()) / moments * duration
         what = f"{job.name}, {threads} threads, killed after {delay * 1000:.1f} ms"
         with harness.temporary_directory(options.directory) as place:
@@ -82,7 +82,7 @@ def disturb(checks, options, job, threads, source, reference, moments, duration,
                 duration *= 0.9
             left = looks_finished(target, reference)
             checks.check(f"{what}: nothing unfinished looks finished", left is None, left)
-            if number % 3 == 2:
+            if killed_before % 3 == 2:
                 again = rng.random() * duration
                 run_and_kill(options.tessera, args, again)
                 what += f" and again after {again * 1000:.1f} ms"
@@ -93,6 +93,7 @@ def disturb(checks, options, job, threads, source, reference, moments, duration,
 
 
 def check_job(checks, options, job, source, work, moments, rng, stages):
+    """`moments`: how many runs are killed with each number of threads."""
     first = None
     for threads in THREADS:
         reference = os.path.join(work, f"reference.{threads}")
@@ -102,19 +103,20 @@ def check_job(checks, options, job, source, work, moments, rng, stages):
         first = first or reference
         difference = harness.tree_difference(first, reference) if first != reference else None
         checks.check(f"{job.name}: {threads} threads and one give the same", difference is None, difference)
-        disturb(checks, options, job, threads, source, reference, moments, duration, rng, stages)
+        disturb(checks, options, job, threads, source, reference, next(moments), duration, rng, stages)
     for threads in THREADS:
         shutil.rmtree(os.path.join(work, f"reference.{threads}"), ignore_errors=True)
 
 
 def main():
     parser = jobs.choice(harness.argument_parser(__doc__.splitlines()[0]))
-    parser.add_argument("--kills", type=int, default=100, help="in all (100)")
+    parser.add_argument("--kills", type=int, default=100, help="in all, and at least one of each job and number of threads (100)")
     parser.add_argument("--seed", type=int, default=1, help="of the moments (1)")
     options = parser.parse_args()
     rng = random.Random(options.seed)
     chosen = jobs.chosen(options)
-    moments = math.ceil(options.kills / (len(chosen) * len(THREADS)))
+    turns = len(chosen) * len(THREADS)
+    moments = (max(1, options.kills * (turn + 1) // turns - options.kills * turn // turns) for turn in range(turns))
     checks = harness.Checks()
     stages = collections.Counter()
     with harness.temporary_directory(options.directory) as work:
