@@ -81,6 +81,7 @@ def check_kernels(checks, name, found, kernels, joined):
     wanted |= {f"{k}, 2 ranks {joined}: {end}" for k in kernels for end in RANKS}
     wanted |= {f"{k}: W_v and W_o uncut, in FP32" for k in kernels}
     wanted |= {f"{k}, prefill" for k in kernels}
+    wanted |= {f"{k}, {what}, steep scores" for k in kernels for what in (CACHES[0], "prefill")}
     found = {what for what in found if what.startswith("CUDA")}
     checks.check(f"{name}: what was judged", found == wanted, sorted(found ^ wanted))
 

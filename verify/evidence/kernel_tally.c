@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Fewer elements have no mean to speak of, and the RMS of few roundings may well be 1.5 of the expected one. */
 enum { MIN_ELEMENTS = 64, MIN_NARROW = 256 };
@@ -21,8 +22,11 @@ tsr_status tsr_kernel_tally_begin(tsr_kernel_tally *t, const tsr_tally_of *of, t
                                           .seconds = of->seconds}};
     if (of->rows == 0)
         return TSR_OK;
+    t->mask = 1;
+    while (t->mask < 2 * of->rows * of->cols)
+        t->mask = 2 * t->mask + 1;
     t->sums = calloc(of->rows + of->cols, sizeof *t->sums);
-    t->errors = malloc(of->rows * of->cols * sizeof *t->errors);
+    t->errors = calloc(t->mask + 1, sizeof *t->errors);
     if (t->sums != NULL && t->errors != NULL)
         return TSR_OK;
     free(t->sums);
@@ -40,6 +44,25 @@ static void add(tsr_bias_sums *s, double x, double e, double v)
     s->n++;
 }
 
+/* Adds the weights of equal errors. Sizes that differ by the roundings of doubles are equal: 30 bits of the mantissa count. */
+static void add_error(tsr_kernel_tally *t, double size, double weight)
+{
+    uint64_t key;
+    memcpy(&key, &size, sizeof key);
+    key >>= 22;
+    if (key == 0) { /* results that are exact do not move together */
+        t->exact.slope += weight * weight;
+        t->exact.offset += 1;
+        return;
+    }
+    size_t at = (size_t)(key * 0x9E3779B97F4A7C15u >> 20) & t->mask;
+    while (t->errors[at].n > 0 && t->errors[at].key != key)
+        at = (at + 1) & t->mask;
+    t->errors[at].key = key;
+    t->errors[at].weight += weight;
+    t->errors[at].n++;
+}
+
 void tsr_kernel_tally_count(tsr_kernel_tally *t, size_t row, size_t col, double exact, double got, double bound,
                             double variance)
 {
@@ -54,7 +77,7 @@ void tsr_kernel_tally_count(tsr_kernel_tally *t, size_t row, size_t col, double 
         return;
     add(&t->sums[row], exact, error, variance);
     add(&t->sums[t->of.rows + col], exact, error, variance);
-    t->errors[t->n_errors++] = (tsr_bias_error){size, fabs(exact) / sqrt(variance)};
+    add_error(t, size, fabs(exact) / sqrt(variance));
 }
 
 static double rms_of_expected(const tsr_kernel_tally *t)
@@ -76,22 +99,17 @@ static tsr_bias_sums sum_all(const tsr_bias_sums *s, size_t n)
     return all;
 }
 
-/* Squares of the standard errors of a slope's and an offset's sums. */
-typedef struct spread {
-    double slope, offset;
-} spread;
-
-static void widen(spread *s, spread by)
+static void widen(tsr_bias_spread *s, tsr_bias_spread by)
 {
     s->slope = fmax(s->slope, by.slope);
     s->offset = fmax(s->offset, by.offset);
 }
 
 /* How the sums of n rows or columns scatter around their mean; with `as_one`, as if each had one error only. */
-static spread scatter(const tsr_bias_sums *s, size_t n, const tsr_bias_sums *all, bool as_one)
+static tsr_bias_spread scatter(const tsr_bias_sums *s, size_t n, const tsr_bias_sums *all, bool as_one)
 {
     const double slope = all->ex / all->xx, offset = all->e / (double)all->n;
-    spread found = {0, 0};
+    tsr_bias_spread found = {0, 0};
     for (size_t i = 0; i < n; i++) {
         const double count = (double)s[i].n;
         const double of_slope = as_one ? s[i].size : s[i].ex - slope * s[i].xx;
@@ -100,28 +118,18 @@ static spread scatter(const tsr_bias_sums *s, size_t n, const tsr_bias_sums *all
         found.offset += of_offset * of_offset;
     }
     const double known = as_one || n < 2 ? 1 : (double)n / (double)(n - 1);
-    return (spread){found.slope * known, found.offset * known};
+    return (tsr_bias_spread){found.slope * known, found.offset * known};
 }
 
-static int by_size(const void *a, const void *b)
+/* As if errors were independent, but for equal ones, which are one. */
+static tsr_bias_spread of_errors(tsr_kernel_tally *t)
 {
-    const double x = ((const tsr_bias_error *)a)->size, y = ((const tsr_bias_error *)b)->size;
-    return (x > y) - (x < y);
-}
-
-/* As if errors were independent, but for equal ones, which are one: they differ by the roundings of doubles at most. */
-static spread of_errors(tsr_bias_error *errors, size_t n, size_t *distinct)
-{
-    static const double kEqual = 1 + 1e-9;
-    spread found = {0, 0};
-    qsort(errors, n, sizeof *errors, by_size);
-    for (size_t i = 0, end; i < n; i = end) {
-        double weight = errors[i].weight;
-        for (end = i + 1; errors[i].size > 0 && end < n && errors[end].size < errors[end - 1].size * kEqual; end++)
-            weight += errors[end].weight;
-        *distinct += errors[i].size > 0;
-        found.slope += weight * weight;
-        found.offset += (double)(end - i) * (double)(end - i);
+    tsr_bias_spread found = t->exact;
+    for (size_t i = 0; i <= t->mask; i++) {
+        const tsr_bias_error *const e = &t->errors[i];
+        found.slope += e->weight * e->weight;
+        found.offset += (double)e->n * (double)e->n;
+        t->distinct += e->n > 0;
     }
     return found;
 }
@@ -132,7 +140,7 @@ static void find_bias(tsr_kernel_tally *t)
     const tsr_bias_sums all = sum_all(t->sums, rows);
     if (all.n < MIN_ELEMENTS || !(all.xx > 0))
         return;
-    spread s = of_errors(t->errors, t->n_errors, &t->distinct);
+    tsr_bias_spread s = of_errors(t);
     widen(&s, scatter(t->sums, rows, &all, t->of.shared == TSR_SHARE_ROWS && rows < TSR_BIAS_CLUSTERS));
     widen(&s, scatter(t->sums + rows, cols, &all, t->of.shared == TSR_SHARE_COLS && cols < TSR_BIAS_CLUSTERS));
     const double slope = fabs(all.ex) - t->of.systematic * all.xx, offset = fabs(all.e) - kOffset * (double)all.n;

@@ -31,10 +31,17 @@ typedef struct tsr_tally_of {
     double systematic; /* the slope that sound kernels have: tensor cores truncate their sums */
 } tsr_tally_of;
 
-/* The size of an error, and what it weighs in a slope: |x| / sqrt(v). */
+/* Errors of one size, and what they weigh together in a slope: the sum of |x| / sqrt(v). */
 typedef struct tsr_bias_error {
-    double size, weight;
+    uint64_t key; /* the size's leading bits */
+    double weight;
+    size_t n;
 } tsr_bias_error;
+
+/* Squares of the standard errors of a slope's and an offset's sums. */
+typedef struct tsr_bias_spread {
+    double slope, offset;
+} tsr_bias_spread;
 
 /* Sums over one row or column. */
 typedef struct tsr_bias_sums {
@@ -49,8 +56,9 @@ typedef struct tsr_kernel_tally {
     double sum;             /* of squared errors, each over its expected square */
     size_t n;               /* elements whose expected square is known */
     tsr_bias_sums *sums;    /* [of.rows + of.cols] */
-    tsr_bias_error *errors; /* [n_errors], of at most of.rows * of.cols */
-    size_t n_errors, distinct;
+    tsr_bias_error *errors; /* [mask + 1], a table by `key` */
+    size_t mask, distinct;
+    tsr_bias_spread exact; /* of results without an error */
 } tsr_kernel_tally;
 
 /* What it allocates tsr_kernel_tally_end frees; nothing where the bias is not judged. */

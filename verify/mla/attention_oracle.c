@@ -11,7 +11,7 @@
 static const double kUnit = 0x1p-24, kTensorUnit = 0x1p-22;
 
 /* Of steep scores: the standard deviation that they stay below, and the largest error of one. */
-static const double kSteep = 8, kMostOff = 0x1p-5;
+static const double kSteep = 16, kMostOff = 0x1p-4;
 
 /* p becomes scores, `walk` what is to be expected of their roundings' squares. */
 static void score(const tsr_attended *a, const double *q, double *p, double *walk, tsr_attention_exact *r)

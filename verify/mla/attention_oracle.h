@@ -34,8 +34,9 @@ typedef struct tsr_attention_rounding {
 /* Computes the exact result for q in BF16. `scratch` has room for 2 n + width elements. With n = 0 the result is 0. */
 void tsr_attention_solve(const tsr_attended *tokens, const uint16_t *q, double *scratch, tsr_attention_exact *result);
 
-/* Multiplies q by a power of two, which rounds nothing, so that the scores of the tokens have a standard deviation of 4
- * to 8, or as near to that as keeps the error of a tensor core's score below 2^-5. Drawn scores differ so little that a
+/* Multiplies q by a power of two, which rounds nothing, so that the scores of the tokens have a standard deviation of 8
+ * to 16, or as near to that as keeps the error of a tensor core's score below 2^-4. Kernels put off rescaling until a
+ * score is 5.5 above the largest so far (exponentials of 2^8), which then happens in every long row. Drawn scores differ so little that a
  * kernel which forgets to rescale its sums when it meets a larger score stays within any bound; with these, the largest
  * score so far decides. `scratch` as above. */
 void tsr_attention_steepen(const tsr_attended *tokens, uint16_t *q, double *scratch);

@@ -1,0 +1,123 @@
+"""Faults to plant in the GPU kernels, one at a time, and the test that has to find each: tests/gpu/mutants.py.
+
+A row is (file in kernels/cuda, exact text, which must be there once, what takes its place, test with its argument, what the
+fault is). Where no test can find it, the test is None, and the last word says why."""
+
+GEMM, SOME, GROUPED = "test_gemm tiny", "test_gemm small", "test_grouped small"
+INT, MX, DECODE, PREFILL = "test_int small", "test_mx small", "test_mla", "test_prefill"
+
+MUTANTS = [
+    # the block-FP8 product: its definition
+    ("block_fp8_parts.cuh", "min((t + 1) * kBlock, (int64_t)p.k)", "min((t + 1) * kBlock - 1, (int64_t)p.k)", GEMM,
+     "plain: the last product of each tile is lost"),
+    ("block_fp8_parts.cuh", "scale_w[j / kBlock * tiles + t], tile", "scale_w[j / kBlock * tiles], tile", GEMM, "plain: the first scale for all tiles"),
+    ("block_fp8_gemm.cu", "narrow<T>(defined(", "narrow<T>(1.001f * defined(", GEMM, "plain: x 1.001"),
+    # of few tokens
+    ("block_fp8_tokens.cu", "v.x += parts[r].x;", "v.x += r == 1 ? 0.0f : parts[r].x;", GEMM, "tokens: a rank's part is lost"),
+    ("block_fp8_tokens.cu", "if (i < p.m && j < p.n) {\n            store_quad", "if (i < p.m && j + 4 < p.n) {\n            store_quad", GEMM,
+     "tokens: the last columns are not written"),
+    ("block_fp8_tokens.cu", "const float even = by_a.x * by_w, odd", "const float even = by_a.y * by_w, odd", GEMM,
+     "tokens: the neighbour's scale"),
+    ("block_fp8_tokens.cu", "return t < mine.last ? __ldg(scale_w + t) : 0.0f;", "return t < mine.last ? __ldg(scale_w + t) * 1.001f : 0.0f;", GEMM,
+     "tokens: x 1.001"),
+    # of many
+    ("block_fp8_wide.cuh", "scales_w.now[b], t);", "scales_w.now[b], 0);", GEMM, "wide: the first scale for all tiles"),
+    ("block_fp8_wide.cuh", "scales_w.now[b], t);", "scales_w.now[b], t) * 1.001f;", GEMM, "wide: x 1.001"),
+    ("block_fp8_wide.cuh", "at[2] = fmaf(tile[4 * g + 2], by_high, at[2]);", "at[2] = fmaf(tile[4 * g + 2], by_low, at[2]);", GEMM,
+     "wide: the scale of the row eight above"),
+    ("block_fp8_parts.cuh", "min(row + b, last)", "min(row, last)", GEMM, "wide: one scale for a tile of two blocks"),
+    ("block_fp8_wide.cuh", "fetch(t0 + 32);", "fetch(t0 + 32 < tiles ? 0 : t0 + 32);", SOME, "wide: scales after the 32nd tile are the first ones"),
+    ("block_fp8_wide.cuh", "(chunk ^ row % 8) * 16", "(chunk ^ row % 4) * 16", SOME, "wide: results are swizzled wrongly on their way"),
+    ("block_fp8_wide.cuh", "if (row < p.m && j < p.n) {", "if (row < p.m && j + 1 < p.n) {", GEMM, "wide: the last column is not written"),
+    # of experts in one launch
+    ("block_fp8_grouped.cu", "all.scale_w + group * scales, j", "all.scale_w, j", GROUPED, "grouped, plain: the first group's scales"),
+    ("block_fp8_grouped_few.cu", "scales_w.now[0], t), lane, sum);", "scales_w.now[0], 0), lane, sum);", GROUPED, "grouped, few: the first scale for all tiles"),
+    ("block_fp8_grouped_wide.cu", "const int row = max(of.group, 0) * blocks;", "const int row = 0;", GROUPED, "grouped, wide: the first group's scales"),
+    ("block_fp8_grouped_wide.cu", "part.m = i0 + rows;", "part.m = i0 + 16;", GROUPED, "grouped, wide: rows of padding are written"),
+    ("block_fp8_cost.cu", None, None, None, "the choice of a tile: every tile is tested, and a wrong choice is only slow"),
+    # conversions
+    ("block_fp8_convert.cu", "divide(amax, 448.0f, 1.0f / 448.0f)", "amax * (1.0f / 448.0f)", SOME, "quantizing: the scale is rounded twice"),
+    ("block_fp8_convert.cu", "return __fmaf_rn(-__fmaf_rn(q, s, -x), inverse, q);", "return q;", SOME, "quantizing: the quotient is not corrected"),
+    ("block_fp8_convert.cu", "amax > 0x1p-80f && amax < 0x1p+80f", "true", SOME, "quantizing: tiny rows by the fast quotient"),
+    ("block_fp8_convert.cu", "most = __vmaxu2(most, v[g][p][c] & 0x7FFF7FFFu);", "most = __vmaxu2(most, v[g][p][c]);", SOME, "quantizing: the sign counts"),
+    ("block_fp8_convert.cu", "row / kGroup * ((k + kGroup - 1) / kGroup)", "row / kGroup * (k / kGroup)", SOME, "dequantizing: ragged rows of scales"),
+    ("block_fp8_convert.cu", "__floats2bfloat162_rn(v.x * scale, v.y * scale)", "__floats2bfloat162_rn(v.x * scale, v.x * scale)", SOME,
+     "dequantizing: a value twice"),
+    ("block_fp8_convert.cu", "__nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE,", "__nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_NOSAT,", None,
+     "quantizing without saturation: no quotient is beyond 448, so that results are the same"),
+    # int8
+    ("int8_gemm.cu", "product -= g.azp[i] * g.azp_adj[j];", "product -= g.azp[0] * g.azp_adj[j];", INT, "the first token's zero point"),
+    ("int8_gemm.cu", "g.scale_w[g.one_scale_w ? 0 : j]", "g.scale_w[0]", INT, "the first channel's scale"),
+    ("int8_gemm.cu", "__float2bfloat16_rn(value)", "__float2bfloat16_rz(value)", INT, "int8: truncated to BF16"),
+    ("int8_gemm.cu", "__fadd_rn(value, g.bias[j])", "__fadd_rn(value, g.bias[0])", INT, "the first channel's bias"),
+    ("int8_gemm.cu", "for (int64_t x = 0; x < g.k; ++x) {\n        sum +=", "for (int64_t x = 1; x < g.k; ++x) {\n        sum +=", INT,
+     "plain: the first product is lost"),
+    ("int8_gemm.cu", "const bool a = row_a + row < g.m && column < g.k,", "const bool a = row_a + row < g.m && column + 16 < g.k,", INT,
+     "the last 16 columns are lost"),
+    ("int8_gemm.cu", "if (row < g.m && column < g.n) {", "if (row < g.m && column + 1 < g.n) {", INT, "the last channel is not written"),
+    # converting 4 and 8 bits
+    ("fast_dequant.cuh", "0x5250), 0x64806480u);", "0x5250), 0x64816480u);", INT, "int8 to F16: one too little"),
+    ("fast_dequant.cuh", "8388736.0f;", "8388737.0f;", INT, "int8 to BF16: one too little"),
+    ("fast_dequant.cuh", "0x2C002C00u, 0xD480D480u", "0x2C002C00u, 0xD481D481u", INT, "int4 to F16: the high nibbles"),
+    ("fast_dequant.cuh", "0x3F803F80u, 0xC308C308u", "0x3F803F80u, 0xC307C307u", INT, "int4 to BF16: one too much"),
+    ("fast_dequant.cuh", "kBias = kBits == 8 ? 128 : 8;", "kBias = kBits == 8 ? 127 : 8;", INT, "plain conversion: another bias"),
+    # weight-only
+    ("weight_only.cuh", "__bfloat16_as_ushort(__float2bfloat16_rn(x))", "__bfloat16_as_ushort(__float2bfloat16_rz(x))", INT, "weight-only: truncated to BF16"),
+    ("weight_only.cuh", "__half_as_ushort(__float2half_rn(x))", "__half_as_ushort(__float2half_rz(x))", INT, "weight-only: truncated to F16"),
+    ("weight_only_gemm.cu", "scales[g.group == 0 ? n : k / g.group * g.n + n]", "scales[n]", INT, "plain: the first group's scale for all"),
+    ("weight_only_gemm.cu", "scale[t] | scale[t] << 16", "scale[t]", INT, "mma: every second weight by no scale"),
+    ("weight_only_gemm.cu", "sum += sums[s][row][column];", "sum += s == 3 ? 0.0f : sums[s][row][column];", INT, "mma: a warp's sum is lost"),
+    ("weight_only_stream.cuh", "(scale[e / 2] * 0x1p-4f)", "(scale[e / 2] * 0x1p-3f)", INT, "stream: high nibbles twice"),
+    ("weight_only_stream.cuh", "(c[2][2 * h] + c[3][2 * h]);", "c[2][2 * h];", INT, "stream: the tokens' sum lacks a part"),
+    ("weight_only_stream.cuh", "if (token + odd < (int)g.m) {", "if (token + odd + 1 < (int)g.m) {", INT, "stream: the last token is not written"),
+    ("weight_only_stream.cuh", "sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;", "sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w = x.w;", INT,
+     "stream: sums of CTAs are overwritten"),
+    ("weight_only_stream.cuh", "c[i][h][e] += part[0][i][h][e] * scale[e / 2];", "c[i][h][e] += part[0][i][h][e] * scale[e / 2] * 1.002f;", INT,
+     "stream: x 1.002 with groups"),
+    # decoding
+    ("mla_decode_fast.cuh", "state.total[1] += sum[1];", "state.total[1] += sum[0];", DECODE, "a row is divided by another's total"),
+    ("mla_decode_fast.cuh", "rescale(o, state, now, scale2);\n        clear_tail(group,",
+     "state.most[0] = now[0], state.most[1] = now[1];\n        clear_tail(group,", DECODE, "the rescale is left out"),
+    ("mla_decode_fast.cuh", "total > 0.0f ? 1.0f / total : 0.0f;", "total > 0.0f ? 1.002f / total : 0.0f;", DECODE, "x 1.002"),
+    ("mla_decode_fast.cuh", ">= view.visible[i / 2 % 2]", "> view.visible[i / 2 % 2]", DECODE, "a query sees the token behind it"),
+    ("mla_decode_fast.cuh", "pack(d[4] * inverse[h], d[5] * inverse[h])", "pack(d[5] * inverse[h], d[4] * inverse[h])", DECODE, "two columns swapped"),
+    ("mla_decode_fast.cuh", "fmaf(state.most[h], scale2, log2f(total))", "fmaf(state.most[h], scale2, logf(total))", DECODE, "lse to another base"),
+    ("mla_decode_fast.cuh", "if (valid < kPage) {", "if (valid < kPage - 1) {", DECODE, "the unused last row of a page is not cleared"),
+    ("mla_decode_combine.cuh", "0.0f : exp2_fast(weight[i] - most);", "0.0f : 1.0f;", DECODE, "combining: parts weigh the same"),
+    ("mla_decode_combine.cuh", "2 * first + (__ldg(&s.begin[first].x) != b);", "2 * first;", DECODE, "combining: another sequence's slot"),
+    ("mla_decode_combine.cuh", "sum[k].z = fmaf(x.z, by, sum[k].z)", "sum[k].z = fmaf(x.x, by, sum[k].z)", DECODE, "combining: a column twice"),
+    # prefill
+    ("mla_prefill_fast.cuh", "o[i] *= shrink[i / 2 % 2];", "o[i] *= shrink[0];", PREFILL, "a row is rescaled as another"),
+    ("mla_prefill_fast.cuh", "r.total[h] *= shrink[h];", "r.total[h] *= 1.0f;", PREFILL, "the total is not rescaled"),
+    ("mla_prefill_fast.cuh", ">= w.visible + row + i / 2 % 2 * 8", "> w.visible + row + i / 2 % 2 * 8", PREFILL, "a query sees the token behind it"),
+    ("mla_prefill_fast.cuh", "total > 0.0f ? 1.0f / total : 0.0f;", "total > 0.0f ? 1.002f / total : 0.0f;", PREFILL, "x 1.002"),
+    ("mla_prefill_fast.cuh", "w.visible + group * kGroupRows - kTokens;", "w.visible + group * kGroupRows;", PREFILL, "blocks that need a mask have none"),
+    ("mla_prefill_fast.cuh", "if (w.length - token < kTokens) {", "if (w.length - token < kTokens - 1) {", PREFILL, "the row behind a sequence is not cleared"),
+    ("attention.cuh", "total = total * shrink +", "total = total +", PREFILL, "plain: the total is not rescaled"),
+    # small groups
+    ("mx_dequant.cu", "tsr::e2m1_value(word >> 4), t);", "tsr::e2m1_value(word >> 3), t);", MX, "every second code is read a bit off"),
+    ("mx_dequant.cu", "<< 8 | 0x7FC0;", "<< 8 | 0x7F80;", MX, "NaN becomes Inf"),
+    ("mx_dequant.cu", "scales, global, piece / kPieces);", "scales, global, piece / (kPieces * 2));", MX, "two groups share a scale"),
+    ("mx_values.cuh", "scale == 0 ? 1u << 22 : scale << 23", "scale << 23", MX, "the smallest E8M0 is 0"),
+    ("mx_values.cuh", "return __fdiv_rn(e4m3_value(scale), global);", "return __fmul_rn(e4m3_value(scale), global);", MX, "NVFP4's global scale the other way"),
+    ("mx_gemm.cu", "for (int half = 16; half > 0; half /= 2) {", "for (int half = 8; half > 0; half /= 2) {", MX, "half of the lanes' sums are lost"),
+    ("mx_gemm.cu", "total = __fadd_rn(total, __fmul_rn(scale, sum));", "total = fmaf(scale, sum, total);", MX, "a fused product"),
+    ("mx_gemm.cu", "__float2bfloat16_rn(value)", "__float2bfloat16_rz(value)", MX, "truncated to BF16"),
+    # the checks of a checkpoint: what is small in every result, and what flat scores hide
+    ("block_fp8_parts.cuh", "return __float2bfloat16_rn(x);", "return __float2bfloat16_rz(x);", "verify gemm", "block FP8: truncated to BF16"),
+    ("block_fp8_tokens.cu", "return t < mine.last ? __ldg(scale_w + t) : 0.0f;", "return t < mine.last ? __ldg(scale_w + t) * 0.999f : 0.0f;",
+     "verify gemm", "tokens: x 0.999"),
+    ("int8_gemm.cu", "__fmul_rn(g.scale_w[g.one_scale_w ? 0 : j], __int2float_rn(product))",
+     "__fmul_rn(g.scale_w[g.one_scale_w ? 0 : j], 1.001f * __int2float_rn(product))", "verify epilogue", "int8: x 1.001"),
+    ("weight_only.cuh", "__bfloat16_as_ushort(__float2bfloat16_rn(x))", "__bfloat16_as_ushort( __float2bfloat16_rz(x))", "verify dequant",
+     "weight-only in groups: truncated to BF16"),
+    ("mla_decode_fast.cuh", "total > 0.0f ? 1.0f / total : 0.0f;", "total > 0.0f ? 0.998f / total : 0.0f;", "verify mla --batch 16", "decode x 0.998"),
+    ("mla_prefill_fast.cuh", "total > 0.0f ? 1.0f / total : 0.0f;", "total > 0.0f ? 0.998f / total : 0.0f;", "verify mla", "prefill x 0.998"),
+    ("mla_decode_fast.cuh", "rescale(o, state, now, scale2);\n        clear_tail(group,",
+     "state.most[0] = now[0], state.most[1] = now[1];\n        clear_tail(group,", "verify mla --context 300", "decode: the rescale is left out"),
+    ("mla_decode_fast.cuh", "rescale(o, state, now, scale2);\n        clear_tail(group,",
+     "state.most[0] = now[0], state.most[1] = now[1];\n        clear_tail(group,", "verify mla --context 2000", "decode: the rescale is left out"),
+    # what one card cannot show
+    ("nccl.cu", None, None, None, "the sum over ranks: it takes two GPUs; verify mla --tp 2 judges it there, and its faults in unit tests"),
+    ("project.cu", None, None, None, "W_v and W_o: they run in verify mla --tp alone, which holds them to FP32's bound and RMS"),
+]
