@@ -29,7 +29,7 @@ tsr_status tsr_run_append(tsr_run *r, size_t index, uint64_t unit, const void *d
     pthread_mutex_unlock(&r->crew->lock);
     const int fd = r->files[file].io.fd;
     TSR_TRY(tsr_write_at(fd, r->plan->files[file].name, data, size, offset, err));
-    /* Writing back begins early, as in transfer(). Stretches may be tiny here, so it happens every TSR_UNIT_BYTES. */
+    /* Writing back begins early: a single file may take hours. Stretches may be tiny here, so it happens every TSR_UNIT_BYTES. */
     const uint64_t from = offset - offset % TSR_UNIT_BYTES, to = offset + size - (offset + size) % TSR_UNIT_BYTES;
     if (to > from)
         (void)sync_file_range(fd, (off_t)from, (off_t)(to - from), SYNC_FILE_RANGE_WRITE);

@@ -9,6 +9,9 @@
  * are. */
 enum { MOST_OPEN_FILES = 64 };
 
+/* Units whose input the page cache is asked for while each worker has one. */
+enum { UNITS_AHEAD = 2 };
+
 static tsr_status begin_step(tsr_run *r, size_t index, tsr_err *err);
 
 /* A step whose outputs are to be made by units of another one, which begins. */
@@ -182,13 +185,31 @@ static tsr_status end_step(tsr_run *r, size_t index, tsr_stretches *done, tsr_er
     return step->op->finish == NULL ? TSR_OK : step->op->finish(step, s->held, row, err);
 }
 
-/* Asks for the input of the unit that some worker will take when this one is done. */
-static void prefetch(const tsr_run *r, const tsr_step *step, const tsr_step_state *s, uint64_t unit)
+/* Goes `n` units on from a unit, into the steps that follow where nothing is shared: those are this lane's. False: so many are
+ * not left, or what follows is not this run's to make. */
+static bool go_on(const tsr_run *r, size_t *index, uint64_t *unit, uint64_t n)
 {
-    const uint64_t ahead = unit + r->crew->workers;
-    if (r->verifying || ahead >= s->units)
+    const tsr_plan *const plan = r->plan;
+    uint64_t units = r->steps[*index]->units;
+    for (*unit += n; *unit >= units; units = plan->steps[*index].op->units(&plan->steps[*index])) {
+        if (r->crew->shared != NULL || *index + 1 >= plan->n_steps)
+            return false;
+        *unit -= units;
+        ++*index;
+        if (!r->files[plan->steps[*index].file].mine || tsr_is_given(r, *index))
+            return false;
+    }
+    return true;
+}
+
+/* Asks for the input of a unit that some worker will take soon: a few ahead of all of them, so that the disk has something to read
+ * while a thread computes and while it waits for the disk to write. */
+static void prefetch(const tsr_run *r, size_t index, uint64_t unit)
+{
+    if (r->verifying || !go_on(r, &index, &unit, r->crew->workers + UNITS_AHEAD))
         return;
-    const tsr_unit u = tsr_step_unit(step, ahead);
+    const tsr_step *const step = &r->plan->steps[index];
+    const tsr_unit u = tsr_step_unit(step, unit);
     for (unsigned i = 0; i < TSR_MAX_INPUTS; i++) {
         const tsr_window *const w = &u.in[i];
         if (w->rows == 0)
@@ -236,7 +257,7 @@ tsr_status tsr_run_begin_unit(tsr_task *task, tsr_err *err)
     u->amax = step->amax == NULL ? 0 : r->amaxes[step->amax->index].amax;
     task->in = task->appended = 0;
     task->done = (tsr_stretches){0};
-    prefetch(r, step, s, task->work.unit);
+    prefetch(r, task->work.index, task->work.unit);
     TSR_TRY(begin_reading(task, step, &memory, err));
     u->scratch = (char *)tsr_round_up((uintptr_t)memory, 64);
     return TSR_OK;

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { WORTH_WRITING_BACK = 1 << 16 }; /* bytes of a stretch */
-
 struct tsr_io {
     tsr_io_ring *ring; /* NULL: each request is carried out at once */
     bool broken;
@@ -111,15 +109,7 @@ tsr_status tsr_io_write_cached(const tsr_io_file *f, const void *data, uint64_t 
         const uint64_t n = tsr_min_u64(TSR_IO_PIECE, size - done);
         TSR_TRY(tsr_write_at(f->fd, f->name, (const char *)data + done, n, offset + done, err));
     }
-    tsr_io_write_back(f, size, offset);
     return TSR_OK;
-}
-
-void tsr_io_write_back(const tsr_io_file *f, uint64_t size, uint64_t offset)
-{
-    /* Not so after a small stretch: its pages are about to get their other stretches, and would be written once for each. */
-    if (size >= WORTH_WRITING_BACK)
-        (void)sync_file_range(f->fd, (off_t)offset, (off_t)size, SYNC_FILE_RANGE_WRITE);
 }
 
 bool tsr_io_writes_directly(const tsr_io_file *f, const void *data, uint64_t size, uint64_t offset)

@@ -89,10 +89,8 @@ tsr_status tsr_io_write(tsr_io *io, tsr_io_batch *batch, const tsr_io_file *file
 /* Whether tsr_io_write would write them past the page cache, but for what the pages at their ends share with others. */
 bool tsr_io_writes_directly(const tsr_io_file *file, const void *data, uint64_t size, uint64_t offset);
 
-/* Has what the page cache holds of them written to the disk from now on, so that the fsync at the end has little to wait for. */
-void tsr_io_write_back(const tsr_io_file *file, uint64_t size, uint64_t offset);
-
-/* Writes them through the page cache, at once. */
+/* Writes them through the page cache, at once. When they go on to the disk is left to the system and to the fsync at the end: a
+ * thread that asks for it earlier (sync_file_range) waits as long as others read from that disk, and computes nothing. */
 tsr_status tsr_io_write_cached(const tsr_io_file *file, const void *data, uint64_t size, uint64_t offset,
                                tsr_err *err) TSR_WARN_UNUSED;
 

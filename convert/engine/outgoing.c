@@ -57,7 +57,6 @@ tsr_status tsr_outgoing_end(tsr_outgoing *o, tsr_io *io, tsr_io_batch *batch, ui
     *digest += XXH3_64bits_digest(&o->hash);
     if (!o->cached)
         return tsr_io_write(io, batch, o->file, o->data, o->size, o->offset, err);
-    tsr_io_write_back(o->file, o->size, o->offset);
     return o->status == TSR_OK ? TSR_OK : tsr_fail(err, o->status, "%s", o->err.msg);
 }
 
