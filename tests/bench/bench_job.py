@@ -2,9 +2,12 @@
 and a turn ends when the output is on the disk.
 
 With direct I/O a job is held against fio, which reads and writes as many bytes, at once, past the page cache; in the page cache,
-against cp and an fsync of each file (of the job's input for quantize, of its output for convert). All take turns, in an order that
-changes; medians are compared. CPU time, user and system, is told for each gigabyte of input (quantize) or output (convert). Kernels
-are measured by bench_kernels; the formula in NumPy, one core and arithmetic only, gives a scale."""
+against cp and an fsync of each file (of the job's input for quantize, of its output for convert). cp reads as much as it writes, the
+job does not: fio through the page cache, in requests of the job's size, says what the system alone needs for the job's bytes. All
+take turns, in an order that changes; medians are compared. CPU time, user and system, is told for each gigabyte of input (quantize)
+or output (convert), and has a limit where I/O is direct. Two processors may be siblings, of one core: the limit for two threads is
+then as much higher as memcpy takes more CPU time for a gigabyte when both do it. Kernels are measured by bench_kernels; the formula
+in NumPy, one core and arithmetic only, gives a scale."""
 
 import argparse
 import collections
@@ -16,6 +19,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -25,6 +29,8 @@ TURNS = 3
 BLOCK = "4M"
 # With each way of I/O a job may take so much of its rival's time: of fio's, or of cp's with its fsync.
 LIMITS = {"direct": 1 / 0.9, "buffered": 1.0}
+# CPU seconds for a GB of input or output, one thread, past the page cache.
+CPU_LIMITS = {"quantize": 0.35, "convert": 0.25}
 
 Turn = collections.namedtuple("Turn", "wall cpu cached")  # seconds; share of the source that was in the page cache
 
@@ -72,6 +78,44 @@ def make_cold(folder):
     return sum(map(cached_bytes, files_below(folder))) / max(1, size_of(folder))
 
 
+# ---- the machine ----
+
+def first_touch():
+    """Seconds for a GB of memory that this process has not had before. Above 0.2 or so, the host has to find it first, and whoever
+    needs new pages, be it of the page cache, waits for that."""
+    size = 1 << 28
+    began = time.perf_counter()
+    mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
+    return (time.perf_counter() - began) / size * 1e9
+
+
+def copy_cpu(threads):
+    """CPU seconds of one of so many threads that copy memory at once, for the same bytes each."""
+    size, spent, ready = 32 << 20, [], threading.Barrier(threads)
+    libc = ctypes.CDLL(None)
+
+    def copy():
+        source, target = ctypes.create_string_buffer(b"x" * size, size), ctypes.create_string_buffer(size)
+        ready.wait()
+        began = time.thread_time()
+        for _ in range(8):
+            libc.memcpy(target, source, ctypes.c_size_t(size))
+        spent.append(time.thread_time() - began)
+
+    workers = [threading.Thread(target=copy) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return statistics.mean(spent)
+
+
+def sibling_ratio():
+    """How much more CPU time two threads take for what each does than one alone, by memcpy: up to 2 for siblings of a core."""
+    turns = [(copy_cpu(1), copy_cpu(2)) for _ in range(9)]
+    return max(1.0, min(two for _, two in turns) / min(one for one, _ in turns))
+
+
 # ---- one turn of each ----
 
 def run(command):
@@ -90,7 +134,7 @@ class Job:
 
     def __init__(self, command, source, threads, io):
         self.command = [*command, "--threads", threads, "--io", io]
-        self.source, self.io = source, io
+        self.source, self.io, self.threads = source, io, threads
         self.name = f"tessera, {threads} thread{'s' if threads > 1 else ''}, --io {io}"
 
     def turn(self, scratch):
@@ -121,11 +165,12 @@ class Fio:
 
     def __init__(self, source, written):
         self.source, self.written = source, written
-        self.engine, self.direct = "psync", 0
-        self.name = "fio"
+        self.engine, self.direct, self.block = "psync", 0, "256K"
+        self.name = "fio, psync, buffered"
 
     def find_way(self, scratch):
         """The first of these that works on this file system and kernel."""
+        self.block = BLOCK
         for self.engine, self.direct in ("io_uring", 1), ("libaio", 1), ("psync", 1), ("psync", 0):
             if subprocess.run(self.words(scratch, [scratch / "tried"], 1 << 22), capture_output=True).returncode == 0:
                 break
@@ -134,7 +179,7 @@ class Fio:
 
     def words(self, scratch, sources, written):
         scratch.mkdir(exist_ok=True)
-        common = ["fio", "--output-format=json", f"--ioengine={self.engine}", f"--direct={self.direct}", f"--bs={BLOCK}", "--iodepth=8",
+        common = ["fio", "--output-format=json", f"--ioengine={self.engine}", f"--direct={self.direct}", f"--bs={self.block}", "--iodepth=8",
                   "--thread"]
         reads = ["--name=read", "--rw=read", f"--filename={':'.join(map(str, sources))}", "--file_service_type=sequential"]
         writes = ["--name=write", "--rw=write", f"--filename={scratch / 'written'}", f"--size={written}", "--end_fsync=1"]
@@ -171,9 +216,18 @@ def median(turns, what):
     return statistics.median(getattr(turn, what) for turn in turns)
 
 
-def race(jobs, rivals, gigabytes, scratch):
+def held_cpu(job, turns, gigabytes, limit, ratio):
+    """Prints a job's CPU time beside its limit; ratio: what two threads may take more."""
+    most = limit * (ratio if job.threads > 1 else 1)
+    took = median(turns, "cpu") / gigabytes
+    print(f"{job.name}: {took:.2f} s of CPU time a GB (at most {most:.2f}){'' if took <= most else '  MISSED'}")
+    return took <= most
+
+
+def race(jobs, rivals, others, gigabytes, cpu_limit, scratch):
     """Prints every racer and every ratio. Returns whether all limits hold."""
-    racers, good = [*jobs, *rivals.values()], True
+    racers, good, ratio = [*jobs, *rivals.values(), *others], True, sibling_ratio()
+    print(f"memcpy: two threads take {ratio:.2f} times one's CPU time for the same bytes each; memory at first touch: {first_touch():.2f} s a GB")
     turns = take_turns(racers, scratch)
     print(f"{'':<38} {'wall':>8} {'spread':>7} {'CPU a GB':>9}  cached before")
     for racer in racers:
@@ -187,6 +241,8 @@ def race(jobs, rivals, gigabytes, scratch):
         good = good and held
         print(f"{job.name}, against {rival.name}: {ratio:.2f} of its time, {1 / ratio:.2f} of its speed (at most {LIMITS[job.io]:.2f} of its time)"
               f"{'' if held else '  MISSED'}")
+        if job.io == "direct":
+            good = held_cpu(job, turns[job.name], gigabytes, cpu_limit, ratio) and good
     return good
 
 
@@ -215,7 +271,9 @@ def bench(args, command, source, copied):
     fio = Fio(source, written)
     fio.find_way(args.dir / "tried")
     jobs = [Job(command, source, threads, io) for io in (("direct", "buffered") if fio.direct else ("buffered",)) for threads in (1, 2)]
-    return race(jobs, {"direct": fio, "buffered": Copy(source if copied == "source" else made)}, gigabytes, scratch)
+    rivals = {"direct": fio, "buffered": Copy(source if copied == "source" else made)}
+    others = [Fio(source, written)] if fio.direct else []
+    return race(jobs, rivals, others, gigabytes, CPU_LIMITS[args.job], scratch)
 
 
 def bench_quantize(args, source):
