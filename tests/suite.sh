@@ -170,7 +170,7 @@ fuzz() {
     mkdir -p "$scratch/$target.corpus"
     fuzzed_sources || return 1
     fuzz_clang -o "$scratch/$target" "tests/fuzz/$target.c" "$scratch/fuzzed.a" -lzstd -lpthread -lm || return 1
-    "$scratch/$target" -max_total_time="${FUZZ_SECONDS:-20}" -max_len=4096 -dict=tests/fuzz/safetensors.dict \
+    "$scratch/$target" -max_total_time="${FUZZ_SECONDS:-12}" -max_len=4096 -dict=tests/fuzz/safetensors.dict \
         "$scratch/$target.corpus" tests/fuzz/corpus
 }
 
