@@ -57,7 +57,7 @@ struct tsr_device_gemm {
     const char *name;
     tsr_accumulation accumulation;
     tsr_device_gemm_fn *run;
-    tsr_device_grouped_fn *run_grouped; /* of all experts at once; NULL: `run` does one after another */
+    tsr_device_grouped_fn *run_grouped; /* of several experts at once; NULL: `run` does one after another */
     bool rounds_last;                   /* its BF16 and F16 results are its F32 result, rounded: one run is enough */
     bool row_by_row; /* it computes each row by itself, and slowly: rows that are not judged are left out */
     tsr_device *device;

@@ -158,6 +158,36 @@ Test(kernels, a_full_table_takes_no_more)
     cr_assert_eq(memcmp(&before, &full, sizeof full), 0);
 }
 
+static int dense_runs, grouped_runs;
+
+static tsr_status count_dense(const tsr_device_gemm *kernel, const tsr_fp8_gemm_args *args, tsr_out out, tsr_err *e)
+{
+    (void)kernel, (void)args, (void)out, (void)e;
+    dense_runs++;
+    return TSR_OK;
+}
+
+static tsr_status count_grouped(const tsr_device_gemm *kernel, const tsr_grouped_gemm *grouped, tsr_out out, tsr_err *e)
+{
+    (void)kernel, (void)grouped, (void)out, (void)e;
+    grouped_runs++;
+    return TSR_OK;
+}
+
+/* Otherwise the kernels of single weights would be judged by nothing. */
+Test(kernels, one_weight_is_no_group_of_one)
+{
+    const int32_t experts[] = {0, 0, 1};
+    const tsr_device_gemm kernel = {.run = count_dense, .run_grouped = count_grouped};
+    tsr_grouped_gemm g = {
+        .gemm = {.m = 2, .n = 1, .k = 1, .block_n = 1, .block_k = 1}, .groups = 1, .expert_of_row = experts};
+    cr_assert_eq(tsr_device_run_grouped(&kernel, &g, TSR_OUT_F32, &err), TSR_OK);
+    cr_assert(dense_runs == 1 && grouped_runs == 0);
+    g.groups = 2, g.gemm.m = 3;
+    cr_assert_eq(tsr_device_run_grouped(&kernel, &g, TSR_OUT_F32, &err), TSR_OK);
+    cr_assert(dense_runs == 1 && grouped_runs == 1);
+}
+
 Test(kernels, sound_ones_pass)
 {
     tsr_device device;
