@@ -16,7 +16,7 @@ int64_t room_for_clusters(int cluster, int64_t processors)
     return cluster <= 2 ? processors : cluster <= 4 ? processors * 7 / 8 : processors * 3 / 4;
 }
 
-/* Microseconds of the kernel for few tokens, by a model fitted to an H200. It adds up a launch; for every wave of
+/* Microseconds of the kernel for up to 32 tokens, by a model fitted to an H200. It adds up a launch; for every wave of
  * CTAs a part that does not depend on k, and for every k tile the traffic from L2 and the products, where an
  * instruction costs as much in addition as 60 more tokens would; and at the end the exchange of split sums. Splits
  * are for a single wave. */
@@ -28,17 +28,40 @@ double tokens_us(int64_t m, int64_t n, int64_t k, int tokens, int rows, int spli
         return INFINITY;
     }
     const double bytes = (double)((rows + tokens) * kBlock * std::min(ctas, room));
-    const double alone = rows * tokens > 128 * 128 ? 1.1 : 1.0; /* one k tile under way at a time */
-    const double step = bytes / 32e6 + rows * (tokens + 60) * 2.2e-5 * alone;
+    const double step = bytes / 32e6 + rows * (tokens + 60) * 2.2e-5;
     const double wave = 1.7 + (double)host::ceil_div(host::ceil_div(k, kBlock), splits) * step;
     return 0.9 + (double)host::ceil_div(ctas, room) * wave + (splits > 1 ? 0.31 + rows * tokens * 6.2e-5 : 0.0);
 }
 
-/* The tiles of the persistent kernel, and what one costs in microseconds: its results, and each k tile. */
-constexpr struct {
+/* A tile, and what one costs in microseconds: its results, and each k tile. */
+struct tile_cost {
     int tokens, rows;
     double results, step;
-} kWide[] = {{128, 128, 0.7, 0.57}, {128, 192, 1.2, 0.72}, {256, 128, 1.9, 0.97}};
+};
+
+/* Of the kernel for 64 and 128 tokens, measured over all splits, and up to four waves: with more the card's power is the
+ * limit, and every k tile takes longer. */
+constexpr int kMostWaves = 4;
+constexpr tile_cost kNarrow[] = {{64, 32, 1.50, 0.095},   {64, 56, 1.84, 0.123},  {64, 64, 1.82, 0.128},
+                                 {64, 72, 1.93, 0.147},   {64, 112, 2.31, 0.231}, {64, 128, 2.80, 0.212},
+                                 {64, 192, 2.20, 0.361},  {64, 256, 2.66, 0.414}, {128, 32, 2.01, 0.138},
+                                 {128, 56, 2.28, 0.185},  {128, 64, 2.33, 0.168}, {128, 72, 1.87, 0.285},
+                                 {128, 112, 2.38, 0.384}, {128, 128, 2.59, 0.335}};
+
+double narrow_us(int64_t m, int64_t n, int64_t k, const tile_cost &tile, int splits, int64_t processors)
+{
+    const int64_t room = room_for_clusters(splits, processors), blocks = host::ceil_div(m, tile.tokens);
+    const int64_t ctas = host::ceil_div(n, tile.rows) * blocks * splits;
+    if (ctas > kMostWaves * room || (splits > 1 && ctas > room)) {
+        return INFINITY;
+    }
+    const double wave = tile.results + (double)host::ceil_div(host::ceil_div(k, kBlock), splits) * tile.step;
+    return 2.0 + (double)host::ceil_div(ctas, room) * wave +
+           (splits > 1 ? 0.57 + tile.tokens * tile.rows * 8.2e-5 : 0.0);
+}
+
+/* Of the persistent kernel. */
+constexpr tile_cost kWide[] = {{128, 128, 0.7, 0.57}, {128, 192, 1.2, 0.645}, {256, 128, 2.0, 0.85}};
 
 } // namespace
 
@@ -58,11 +81,16 @@ tsr_gemm_config block_fp8::fastest(int64_t m, int64_t n, int64_t k, int64_t proc
         const double us = 1.7 + (double)queue * (w.results + (double)host::ceil_div(k, kBlock) * w.step);
         consider({TSR_GEMM_WIDE, w.tokens, w.rows, 2}, us);
     }
-    for (int tokens = 16; tokens <= 128 && tokens < 2 * std::max<int64_t>(m, 16); tokens *= 2) {
-        for (int rows = 64; rows <= (tokens == 128 ? 192 : 256); rows += 64) {
+    for (int tokens = 16; tokens <= 32 && tokens < 2 * std::max<int64_t>(m, 16); tokens *= 2) {
+        for (int rows = 64; rows <= 256; rows += 64) {
             for (int splits = 1; splits <= kMostSplits; ++splits) {
                 consider({TSR_GEMM_TOKENS, tokens, rows, splits}, tokens_us(m, n, k, tokens, rows, splits, processors));
             }
+        }
+    }
+    for (const auto &tile : kNarrow) {
+        for (int splits = 1; splits <= kMostSplits && tile.tokens < 2 * m; ++splits) {
+            consider({TSR_GEMM_NARROW, tile.tokens, tile.rows, splits}, narrow_us(m, n, k, tile, splits, processors));
         }
     }
     return best;

@@ -107,6 +107,8 @@ tsr_status tsr_cuda_block_fp8_gemm(const tsr_block_fp8_gemm *args, tsr_stream st
         return run_plain(p, args->out, stream, err);
     case TSR_GEMM_TOKENS:
         return block_fp8::run_tokens(p, args->out, config, stream, err);
+    case TSR_GEMM_NARROW:
+        return block_fp8::run_narrow(p, args->out, config, stream, err);
     case TSR_GEMM_WIDE:
         return block_fp8::run_wide(p, args->out, config, device.processors, stream, err);
     case TSR_GEMM_AUTO:

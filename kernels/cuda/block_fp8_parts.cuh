@@ -166,10 +166,12 @@ template <typename SHAPE> struct tile_reader {
         hopper::barrier_wait(base + (uint32_t)(ring::kFullAt + stage * 8), (uint32_t)phase);
     }
 
-    __device__ __forceinline__ void step()
+    /* By `count` tiles, at most as many as there are stages. */
+    __device__ __forceinline__ void step(int count = 1)
     {
-        if (++stage == SHAPE::kStages) {
-            stage = 0;
+        stage += count;
+        if (stage >= SHAPE::kStages) {
+            stage -= SHAPE::kStages;
             phase ^= 1;
         }
     }
@@ -208,10 +210,12 @@ tsr_status problem_of(const tsr_block_fp8_gemm *args, problem *p, tsr_err *err);
 /* Launch the kernel of this tile on `p`. TSR_E_UNSUPPORTED: there is no such kernel. */
 tsr_status run_tokens(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, tsr_stream stream,
                       tsr_err *err);
+tsr_status run_narrow(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, tsr_stream stream,
+                      tsr_err *err);
 tsr_status run_wide(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, int processors,
                     tsr_stream stream, tsr_err *err);
 
-/* The fastest tile of both kernels, by a model of an H200. */
+/* The fastest tile of all kernels, by a model of an H200. */
 tsr_gemm_config fastest(int64_t m, int64_t n, int64_t k, int64_t processors);
 
 /* The error for a tile that was not compiled. */

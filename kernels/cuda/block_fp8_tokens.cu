@@ -1,6 +1,6 @@
-/* Owns the block-FP8 kernel for few tokens: W * A^T, so that the weights' rows fill the tensor cores, with k split over
+/* Owns the block-FP8 kernel for up to 32 tokens: W * A^T, so that the weights' rows fill the tensor cores, with k split over
  * a cluster. */
-#include "kernels/cuda/block_fp8_parts.cuh"
+#include "kernels/cuda/block_fp8_share.cuh"
 
 #pragma nv_diag_suppress 177 /* what only the sm_90a kernels call is unused in the pass for sm_80 */
 
@@ -12,13 +12,9 @@ using namespace block_fp8;
 /* A warpgroup takes 64 of the rows; the warp after the last warpgroup loads. */
 template <int ROWS, int TOKENS> struct tokens_shape {
     static constexpr int kWarps = ROWS / 16; /* that multiply */
-    /* Large tiles take registers from the warp that loads. It then comes with three idle warps,
-     * since registers move by warpgroups. */
-    static constexpr bool kMoves = ROWS >= 128 && TOKENS == 128;
-    static constexpr int kThreads = kWarps * 32 + (kMoves ? 128 : 32);
-    static constexpr int kRegisters = ROWS == 128 ? 232 : 160, kSpared = ROWS == 128 ? 40 : 32;
+    static constexpr int kThreads = kWarps * 32 + 32;
     /* Whether the products of two k tiles are under way at a time, where registers allow it. */
-    static constexpr bool kTwo = ROWS < 256 && ROWS * TOKENS <= 128 * 128;
+    static constexpr bool kTwo = ROWS < 256;
     static constexpr int kWBytes = ROWS * kBlock, kABytes = TOKENS * kBlock;
     static constexpr int kScaleBytes = TOKENS * 4 < 128 ? 128 : TOKENS * 4;
     static constexpr int kStageBytes = kWBytes + kABytes + kScaleBytes + 16;
@@ -35,38 +31,10 @@ template <int ROWS, int TOKENS> struct tokens_shape {
 template <int ROWS, int TOKENS> using tokens_ring = tile_ring<tokens_shape<ROWS, TOKENS>>;
 template <int ROWS, int TOKENS> using tokens_reader = tile_reader<tokens_shape<ROWS, TOKENS>>;
 
-/* One CTA's share of the product: its first weight row and token, and its k tiles. */
-struct tokens_share {
-    int tiles, first, last; /* the number of all k tiles; this rank has first .. last - 1 */
-    int rank, splits, n0, m0;
-};
-
-/* The role of the warp that loads: one thread of it asks for every tile of the share. */
-template <int ROWS, int TOKENS>
-__device__ __forceinline__ void load_tiles(tokens_ring<ROWS, TOKENS> &ring, const tokens_share &mine,
-                                           const CUtensorMap *map_w, const CUtensorMap *map_a,
-                                           const CUtensorMap *map_scale)
-{
-    using shape = tokens_shape<ROWS, TOKENS>;
-    for (int t = mine.first; t < mine.last; ++t) {
-        uint64_t *const full = &ring.full[ring.stage];
-        hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
-        hopper::barrier_expect(full, shape::kWBytes + shape::kABytes + TOKENS * 4);
-        hopper::load_tile(ring.w + ring.stage * shape::kWBytes, map_w, full, t * kBlock, mine.n0);
-        hopper::load_tile(ring.a + ring.stage * shape::kABytes, map_a, full, t * kBlock, mine.m0);
-        hopper::load_tile(ring.scale + ring.stage * shape::kScaleBytes, map_scale, full, mine.m0, t);
-        ring.step();
-    }
-    for (int i = 0; i < shape::kStages; ++i) { /* stays until everything has arrived and been used */
-        hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
-        ring.step();
-    }
-}
-
 /* The role of the warps that multiply: sum += scale_a * scale_w * (W * A^T), tile by tile of the share. A warpgroup has
  * the 64 rows of W from `row0` on. */
 template <int ROWS, int TOKENS>
-__device__ __forceinline__ void multiply_tiles(tokens_reader<ROWS, TOKENS> ring, const tokens_share &mine,
+__device__ __forceinline__ void multiply_tiles(tokens_reader<ROWS, TOKENS> ring, const tile_share &mine,
                                                const problem &p, int row0, int lane, float (&sum)[TOKENS / 2])
 {
     using shape = tokens_shape<ROWS, TOKENS>;
@@ -162,7 +130,7 @@ template <typename T> __device__ __forceinline__ void store_quad(const problem &
 
 /* Adds this CTA's share of the tokens over all ranks, always in the order of the ranks, and stores the results. */
 template <int ROWS, int TOKENS, typename T>
-__device__ __forceinline__ void add_ranks(const float *partial, const tokens_share &mine, const problem &p)
+__device__ __forceinline__ void add_ranks(const float *partial, const tile_share &mine, const problem &p)
 {
     using shape = tokens_shape<ROWS, TOKENS>;
     constexpr int kQuads = ROWS / 4;
@@ -207,21 +175,13 @@ __global__ void __launch_bounds__(tokens_shape<ROWS, TOKENS>::kThreads, 1)
     extern __shared__ __align__(1024) uint8_t memory[];
     tokens_ring<ROWS, TOKENS> ring(memory);
 
-    const int tiles = (p.k + kBlock - 1) / kBlock;
-    const int rank = splits > 1 ? (int)hopper::cluster_rank() : 0;
-    const int n0 = blockIdx.x / splits * ROWS, m0 = blockIdx.y * TOKENS;
-    const int first = (int)((int64_t)tiles * rank / splits), last = (int)((int64_t)tiles * (rank + 1) / splits);
-    const tokens_share mine = {tiles, first, last, rank, splits, n0, m0};
+    const tile_share mine = share_of(p, splits, TOKENS, ROWS);
     /* By shuffle, so that the compiler knows it to be the same in the whole warp. */
     const int warp = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
 
     hopper::let_next_launch_begin();
     if (warp == kWarps && hopper::elect()) {
-        for (int s = 0; s < shape::kStages; ++s) {
-            hopper::barrier_init(&ring.full[s], 1);
-            hopper::barrier_init(&ring.empty[s], kWarps);
-        }
-        hopper::fence_barrier_init();
+        make_barriers(ring, kWarps);
         hopper::prefetch_map(&map_w);
         hopper::prefetch_map(&map_a);
         hopper::prefetch_map(&map_scale);
@@ -230,16 +190,10 @@ __global__ void __launch_bounds__(tokens_shape<ROWS, TOKENS>::kThreads, 1)
     hopper::wait_for_launch_before();
 
     if (warp >= kWarps) {
-        if constexpr (shape::kMoves) {
-            asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(shape::kSpared));
-        }
         if (warp == kWarps && hopper::elect()) {
-            load_tiles(ring, mine, &map_w, &map_a, &map_scale);
+            load_share(ring, mine, &map_w, &map_a, &map_scale);
         }
     } else {
-        if constexpr (shape::kMoves) {
-            asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(shape::kRegisters));
-        }
         float sum[TOKENS / 2] = {};
         const int row0 = warp / 4 * 64;
         multiply_tiles(tokens_reader<ROWS, TOKENS>(memory, 0, row0), mine, p, row0, lane, sum);
@@ -296,13 +250,6 @@ template <typename T> tsr_status run(const problem &p, const tsr_gemm_config &co
     TSR_TILE(32, 128)
     TSR_TILE(32, 192)
     TSR_TILE(32, 256)
-    TSR_TILE(64, 64)
-    TSR_TILE(64, 128)
-    TSR_TILE(64, 192)
-    TSR_TILE(64, 256)
-    TSR_TILE(128, 64)
-    TSR_TILE(128, 128)
-    TSR_TILE(128, 192)
 #undef TSR_TILE
     return no_such_tile(config, err);
 }

@@ -38,8 +38,7 @@ __device__ __forceinline__ void multiply_units(const wide_schedule &schedule, co
     int m0, n0, next_m0, next_n0;
     schedule.at(blockIdx.x / 2, mine.rank, m0, n0, TOKENS, WIDTH);
     scales_w.fetch(p.scale_w, n0 / kBlock, last_block, 0, mine.tiles, lane);
-    for (int unit = blockIdx.x / 2; unit < mine.units; unit += mine.stride) {
-        schedule.at(unit, mine.rank, m0, n0, TOKENS, WIDTH);
+    for (int unit = blockIdx.x / 2; unit < mine.units; unit += mine.stride, m0 = next_m0, n0 = next_n0) {
         schedule.at(min(unit + mine.stride, mine.units - 1), mine.rank, next_m0, next_n0, TOKENS, WIDTH);
         float sum[shape::kSubs][WIDTH / 2] = {};
         const auto fetch = [&](int t) {

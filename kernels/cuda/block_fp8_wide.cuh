@@ -38,10 +38,14 @@ struct wide_schedule {
 
     __device__ __forceinline__ void at(int index, int rank, int &m0, int &n0, int tokens, int width) const
     {
-        const int begin = index / (kBand * columns) * kBand;
-        const int height = min(kBand, rows - begin), inside = index - begin * columns;
-        m0 = ((begin + inside % height) * along_m + (along_m > 1 ? rank : 0)) * tokens;
-        n0 = (inside / height * along_n + (along_n > 1 ? rank : 0)) * width;
+        const unsigned before = (unsigned)index / (unsigned)(kBand * columns),
+                       inside = index - before * kBand * columns;
+        const unsigned begin = before * kBand, height = min(kBand, rows - (int)begin);
+        /* A division by a number that is not known takes the time of a k tile: only the last band may need it. */
+        const unsigned column = height == kBand ? inside / kBand : inside / height,
+                       row = begin + inside - column * height;
+        m0 = ((int)row * along_m + (along_m > 1 ? rank : 0)) * tokens;
+        n0 = ((int)column * along_n + (along_n > 1 ? rank : 0)) * width;
     }
 };
 

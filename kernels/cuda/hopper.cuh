@@ -268,6 +268,15 @@ __device__ __forceinline__ void store_matrices(void *row, uint32_t v0, uint32_t 
                  : "memory");
 }
 
+/* The same, each matrix turned: where it has rows, memory has columns. */
+__device__ __forceinline__ void store_turned(void *row, uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3)
+{
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+        "r"(v0), "r"(v1), "r"(v2), "r"(v3)
+        : "memory");
+}
+
 /* The descriptor of an operand in shared memory: rows of 128 bytes along K, 128-byte swizzle, groups of eight rows 1024
  * bytes apart. Its low word alone tells one such operand from another; 16 bytes on are 1 more. */
 __device__ __forceinline__ uint32_t operand_low(uint32_t address)
@@ -341,7 +350,10 @@ template <int N> __device__ __forceinline__ void mma_wait_but()
 #define TSR_D8(i)  TSR_D4(i), TSR_D4(i + 4)
 #define TSR_D16(i) TSR_D8(i), TSR_D8(i + 8)
 #define TSR_D32(i) TSR_D16(i), TSR_D16(i + 16)
+#define TSR_D28    TSR_D16(0), TSR_D8(16), TSR_D4(24)
+#define TSR_D36    TSR_D32(0), TSR_D4(32)
 #define TSR_D48    TSR_D32(0), TSR_D16(32)
+#define TSR_D56    TSR_D48, TSR_D8(48)
 #define TSR_D64    TSR_D32(0), TSR_D32(32)
 #define TSR_D96    TSR_D64, TSR_D32(64)
 #define TSR_N8     "%0, %1, %2, %3, %4, %5, %6, %7"
@@ -350,6 +362,9 @@ template <int N> __device__ __forceinline__ void mma_wait_but()
 #define TSR_N64                                                                                  \
     TSR_N32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
             "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define TSR_N28 TSR_N16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27"
+#define TSR_N36 TSR_N32 ", %32, %33, %34, %35"
+#define TSR_N56 TSR_N48 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define TSR_N48 TSR_N32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define TSR_N96                                                                                  \
     TSR_N64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
@@ -373,6 +388,12 @@ template <int N> __device__ __forceinline__ void mma(float (&d)[N / 2], uint64_t
         TSR_MMA("16", TSR_N8, TSR_D8(0), "%8", "%9", "%10");
     } else if constexpr (N == 32) {
         TSR_MMA("32", TSR_N16, TSR_D16(0), "%16", "%17", "%18");
+    } else if constexpr (N == 56) {
+        TSR_MMA("56", TSR_N28, TSR_D28, "%28", "%29", "%30");
+    } else if constexpr (N == 72) {
+        TSR_MMA("72", TSR_N36, TSR_D36, "%36", "%37", "%38");
+    } else if constexpr (N == 112) {
+        TSR_MMA("112", TSR_N56, TSR_D56, "%56", "%57", "%58");
     } else if constexpr (N == 64) {
         TSR_MMA("64", TSR_N32, TSR_D32(0), "%32", "%33", "%34");
     } else if constexpr (N == 96) {

@@ -51,16 +51,17 @@ static double time_ours(tsr_block_fp8_gemm g, tsr_gemm_config config)
     });
 }
 
-/* Every tile that may be a choice: of TSR_GEMM_TOKENS those that keep half of the processors or more at work. */
+/* Every tile that may be a choice from 64 tokens on: of TSR_GEMM_NARROW those that keep half of the processors or more
+ * at work. */
 static void time_tiles(const tsr_block_fp8_gemm &g, int processors)
 {
-    for (int tokens = 32; tokens <= 128 && g.m <= 128; tokens *= 2) {
-        for (int rows = 64; rows <= (tokens == 128 ? 192 : 256); rows += 64) {
-            for (int splits = 1; splits <= 8 && splits <= g.k / 128; ++splits) {
+    for (int tokens = 64; tokens <= 128 && tokens <= g.m && g.m <= 128; tokens *= 2) {
+        for (int rows : {32, 56, 64, 72, 112, 128, 192, 256}) {
+            for (int splits = 1; splits <= 8 && splits <= g.k / 128 && rows * tokens <= 128 * 128; ++splits) {
                 const int64_t ctas = (g.n + rows - 1) / rows * ((g.m + tokens - 1) / tokens) * splits;
-                if (tokens <= g.m && ctas >= processors / 2 && (splits == 1 || ctas <= processors)) {
+                if (ctas >= processors / 2 && (splits == 1 || ctas <= processors)) {
                     printf("      %d x %d/%d: %.2f\n", tokens, rows, splits,
-                           time_ours(g, {TSR_GEMM_TOKENS, tokens, rows, splits}));
+                           time_ours(g, {TSR_GEMM_NARROW, tokens, rows, splits}));
                 }
             }
         }
@@ -189,15 +190,15 @@ static double time_shape(const int64_t shape[3], const arrays &x, const tsr_cuda
     g.m = shape[0], g.n = shape[1], g.k = shape[2];
     g.lda = g.ldw = g.k, g.ldd = g.n, g.ld_scale_a = g.m;
     g.out = TSR_GEMM_BF16;
+    static const char *const kinds[] = {"auto", "plain", "tokens", "wide", "narrow"};
     const tsr_gemm_config config = tsr_cuda_block_fp8_gemm_choose(&g, &device);
     const double us = time_ours(g, config), theirs = peer ? time_cublas_lt(peer, g) : 0;
     const double triton = triton_us(wanted.triton_path, shape);
     const double flops = 2.0 * g.m * g.n * g.k, bytes = (double)g.m * g.k + (double)g.n * g.k + 2.0 * g.m * g.n;
     const double floor_us = fmax(bytes / 4.1e6, flops / (peak * 1e6));
     printf("%5lld %5lld %5lld  %-6s %3d x %3d/%d %8.1f %7.0f %12.1f %6.2f %14.0f %9.1f %9.2f\n", (long long)g.m,
-           (long long)g.n, (long long)g.k, config.kind == TSR_GEMM_WIDE ? "wide" : "tokens", config.tokens, config.rows,
-           config.cluster, us, flops / us * 1e-6, theirs, theirs / us, triton > 0 ? flops / triton * 1e-6 : 0, floor_us,
-           floor_us / us);
+           (long long)g.n, (long long)g.k, kinds[config.kind], config.tokens, config.rows, config.cluster, us,
+           flops / us * 1e-6, theirs, theirs / us, triton > 0 ? flops / triton * 1e-6 : 0, floor_us, floor_us / us);
     if (json) {
         fprintf(json,
                 "%s{\"m\": %lld, \"n\": %lld, \"k\": %lld, \"us\": %.3f, \"cublaslt_us\": %.3f, "

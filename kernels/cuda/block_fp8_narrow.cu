@@ -1,0 +1,349 @@
+/* Owns the block-FP8 kernel for 64 or 128 tokens: A * W^T in tiles of any eight weight rows, so that one wave of tiles
+ * fills the multiprocessors, with k split over a cluster. */
+#include "kernels/cuda/block_fp8_share.cuh"
+
+#pragma nv_diag_suppress 177 /* what only the sm_90a kernels call is unused in the pass for sm_80 */
+
+namespace
+{
+
+using namespace block_fp8;
+
+/* A warpgroup takes 64 tokens, and all of a tile's weight rows or half of them. Where registers allow it, two
+ * warpgroups take turns at the k tiles of the same results. The warp after the last warpgroup loads. */
+template <int TOKENS, int WIDTH> struct narrow_shape {
+    static constexpr int kSides = WIDTH > 128 ? 2 : 1, kColumns = WIDTH / kSides; /* of a warpgroup */
+    static constexpr int kPlaces = TOKENS / 64 * kSides;
+    static constexpr int kParts = kPlaces == 1 || (kPlaces == 2 && kColumns <= 64) ? 2 : 1;
+    static constexpr int kWarps = kPlaces * kParts * 4; /* that multiply */
+    static constexpr int kThreads = kWarps * 32 + 32;
+    static constexpr int kABytes = TOKENS * kBlock, kWBytes = WIDTH * kBlock, kScaleBytes = TOKENS * 4;
+    static constexpr int kStageBytes = kABytes + kWBytes + kScaleBytes + 16;
+    static constexpr int kStages = kSharedMax / kStageBytes < 16 ? kSharedMax / kStageBytes : 16;
+    static constexpr int kBytes = kStages * kStageBytes;
+    static constexpr int kAAt = 0, kWAt = kStages * kABytes;
+    static_assert(kBytes > kSharedMax / 2, "one CTA a multiprocessor");
+    static_assert(WIDTH % kSides == 0 && kColumns % 8 == 0, "whole groups of eight rows of W");
+    static constexpr int kBlocks = kColumns % kBlock == 0 || kBlock % kColumns == 0 ? 1 : 2; /* of scales it touches */
+    /* What takes the ring's place once all k tiles are multiplied: sums of a place, by threads, a float4 for each eight
+     * columns; and results of a place in rows, whose pitch avoids conflicts of banks. */
+    static constexpr int kSumBytes = 64 * kColumns * 4, kPitch = kColumns * 2 + (kColumns % 16 == 0 ? 16 : 0);
+    static constexpr int kRowsAt = kPlaces * kSumBytes;
+    static_assert(kRowsAt + kPlaces * 64 * kPitch <= kStages * (kABytes + kWBytes), "the sums fit the ring");
+};
+
+template <int TOKENS, int WIDTH> using narrow_ring = tile_ring<narrow_shape<TOKENS, WIDTH>>;
+template <int TOKENS, int WIDTH> using narrow_reader = tile_reader<narrow_shape<TOKENS, WIDTH>>;
+
+/* Where in the CTA's tile a warpgroup is at work. */
+struct narrow_place {
+    int index, part; /* the place, and which of the warpgroups that take turns there */
+    int row0, column0;
+    int thread, lane; /* of the warpgroup, of the warp */
+};
+
+/* The role of the warps that multiply: sum += scale_a * scale_w * (A * W^T), tile by tile of the share. */
+template <int TOKENS, int WIDTH>
+__device__ __forceinline__ void multiply_share(narrow_reader<TOKENS, WIDTH> ring, const tile_share &mine,
+                                               const problem &p, const narrow_place &at,
+                                               float (&sum)[narrow_shape<TOKENS, WIDTH>::kColumns / 2])
+{
+    using shape = narrow_shape<TOKENS, WIDTH>;
+    constexpr int kColumns = shape::kColumns, kParts = shape::kParts;
+    const int n0 = mine.n0 + at.column0, groups_before = (kBlock - n0 % kBlock) / 8; /* of the second block of scales */
+    /* A lane holds the weights' scales of one k tile out of 32, and already fetches those of one out of the next 32. */
+    float held_w[shape::kBlocks], ahead_w[shape::kBlocks];
+    const auto fetch_w = [&](int t) {
+#pragma unroll
+        for (int b = 0; b < shape::kBlocks; ++b) {
+            ahead_w[b] = __ldg(p.scale_w + (int64_t)min(n0 / kBlock + b, (p.n - 1) / kBlock) * mine.tiles +
+                               min(t + at.lane, mine.tiles - 1));
+        }
+    };
+    const uint32_t row = (uint32_t)(at.row0 + at.thread / 32 * 16 + at.lane / 4);
+    fetch_w(mine.first);
+    ring.step(at.part);
+    for (int t0 = mine.first; t0 < mine.last; t0 += 32) {
+#pragma unroll
+        for (int b = 0; b < shape::kBlocks; ++b) {
+            held_w[b] = ahead_w[b];
+        }
+        fetch_w(t0 + 32);
+        const int count = min(32, mine.last - t0);
+#pragma unroll 2
+        for (int t = at.part; t < count; t += kParts) {
+            float tile[kColumns / 2], low[shape::kBlocks], high[shape::kBlocks];
+            ring.wait();
+            const uint32_t scale_a = ring.scale(ring.stage) + row * 4;
+            const float by_low = hopper::load_shared(scale_a), by_high = hopper::load_shared(scale_a + 32);
+#pragma unroll
+            for (int b = 0; b < shape::kBlocks; ++b) {
+                const float by_w = __shfl_sync(0xFFFFFFFFu, held_w[b], t);
+                low[b] = by_low * by_w;
+                high[b] = by_high * by_w;
+            }
+            hopper::mma_128<kColumns>(tile, ring.a(), ring.w());
+            hopper::mma_wait<0>(tile);
+            __syncwarp(); /* all lanes have read the scales */
+            if (at.lane == 0) {
+                hopper::barrier_arrive(ring.empty(ring.stage));
+            }
+#pragma unroll
+            for (int g = 0; g < kColumns / 8; ++g) {
+                const bool later = shape::kBlocks > 1 && g >= groups_before;
+                const float x = later ? low[shape::kBlocks - 1] : low[0],
+                            y = later ? high[shape::kBlocks - 1] : high[0];
+                sum[4 * g] = fmaf(tile[4 * g], x, sum[4 * g]);
+                sum[4 * g + 1] = fmaf(tile[4 * g + 1], x, sum[4 * g + 1]);
+                sum[4 * g + 2] = fmaf(tile[4 * g + 2], y, sum[4 * g + 2]);
+                sum[4 * g + 3] = fmaf(tile[4 * g + 3], y, sum[4 * g + 3]);
+            }
+            ring.step(kParts);
+        }
+    }
+}
+
+/* Stores two results of a thread side by side. */
+template <typename T> __device__ __forceinline__ void store_pair(const problem &p, int i, int j, float x, float y)
+{
+    T *const out = static_cast<T *>(p.d) + i * p.ldd + j;
+    if (i < p.m && j < p.n) {
+        out[0] = narrow<T>(x);
+    }
+    if (i < p.m && j + 1 < p.n) {
+        out[1] = narrow<T>(y);
+    }
+}
+
+/* Takes eight columns of 64 results, group g of a place: into its rows in shared memory, or, where results cannot be
+ * stored by 16 bytes, to where they belong. */
+template <int TOKENS, int WIDTH, typename T>
+__device__ __forceinline__ void put_group(const problem &p, const tile_share &mine, const narrow_place &at,
+                                          uint8_t *rows, int g, const float4 &v)
+{
+    using shape = narrow_shape<TOKENS, WIDTH>;
+    const int row = at.thread / 32 * 16 + at.lane / 4, column = 8 * g + at.lane % 4 * 2;
+    if constexpr (sizeof(T) == 2) {
+        if (p.vector_store) {
+            uint8_t *const to = rows + row * shape::kPitch + column * 2;
+            *reinterpret_cast<uint32_t *>(to) = narrow2<T>(v.x, v.y);
+            *reinterpret_cast<uint32_t *>(to + 8 * shape::kPitch) = narrow2<T>(v.z, v.w);
+            return;
+        }
+    }
+    const int i = mine.m0 + at.row0 + row, j = mine.n0 + at.column0 + column;
+    store_pair<T>(p, i, j, v.x, v.y);
+    store_pair<T>(p, i + 8, j, v.z, v.w);
+}
+
+/* Stores groups `begin` to `end` - 1 of a place's rows from shared memory, 16 bytes a thread. */
+template <int TOKENS, int WIDTH, typename T>
+__device__ __forceinline__ void store_rows(const problem &p, const tile_share &mine, const narrow_place &at,
+                                           const uint8_t *rows, int begin, int end)
+{
+    using shape = narrow_shape<TOKENS, WIDTH>;
+    constexpr int kGroups = shape::kColumns / 8, kThreads = shape::kParts * 128;
+#pragma unroll 4
+    for (int x = at.part * 128 + at.thread; x < 64 * kGroups; x += kThreads) {
+        const int row = x / kGroups, g = x % kGroups;
+        const int i = mine.m0 + at.row0 + row, j = mine.n0 + at.column0 + 8 * g;
+        if (i >= p.m || j >= p.n || g < begin || g >= end) {
+            continue;
+        }
+        const uint4 v = *reinterpret_cast<const uint4 *>(rows + row * shape::kPitch + g * 16);
+        T *const out = static_cast<T *>(p.d) + i * p.ldd + j;
+        if (j + 8 <= p.n) {
+            *reinterpret_cast<uint4 *>(out) = v;
+        } else {
+            const T *const values = reinterpret_cast<const T *>(rows + row * shape::kPitch + g * 16);
+            for (int c = 0; j + c < p.n; ++c) {
+                out[c] = values[c];
+            }
+        }
+    }
+}
+
+/* The role of the warps that multiply, once all k tiles are: adds the sums of all parts and ranks, always in their
+ * order, and stores the results. */
+template <int TOKENS, int WIDTH, typename T>
+__device__ __forceinline__ void finish(uint8_t *memory, float (&sum)[narrow_shape<TOKENS, WIDTH>::kColumns / 2],
+                                       const tile_share &mine, const problem &p, const narrow_place &at)
+{
+    using shape = narrow_shape<TOKENS, WIDTH>;
+    constexpr int kGroups = shape::kColumns / 8, kThreads = shape::kParts * 128, kAtOnce = 2;
+    float4 *const sums = reinterpret_cast<float4 *>(memory + at.index * shape::kSumBytes) + at.thread;
+    uint8_t *const rows = memory + shape::kRowsAt + at.index * 64 * shape::kPitch;
+    const int id = 3 + at.index;         /* the barrier of this place's warpgroups */
+    hopper::meet(1, shape::kWarps * 32); /* all are through with the ring: sums take its place */
+    if (shape::kParts > 1) {
+        if (at.part == 1) {
+#pragma unroll
+            for (int g = 0; g < kGroups; ++g) {
+                sums[128 * g] = make_float4(sum[4 * g], sum[4 * g + 1], sum[4 * g + 2], sum[4 * g + 3]);
+            }
+        }
+        hopper::meet(id, kThreads);
+    }
+    if (at.part == 0) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            float4 v = make_float4(sum[4 * g], sum[4 * g + 1], sum[4 * g + 2], sum[4 * g + 3]);
+            if (shape::kParts > 1) {
+                const float4 later = sums[128 * g];
+                v = make_float4(v.x + later.x, v.y + later.y, v.z + later.z, v.w + later.w);
+            }
+            if (mine.splits > 1) {
+                sums[128 * g] = v;
+            } else {
+                put_group<TOKENS, WIDTH, T>(p, mine, at, rows, g, v);
+            }
+        }
+    }
+    int begin = 0, end = kGroups;
+    if (mine.splits > 1) {
+        hopper::cluster_sync();
+        begin = kGroups * mine.rank / mine.splits;
+        end = kGroups * (mine.rank + 1) / mine.splits;
+        for (int g0 = begin + at.part; g0 < end; g0 += kAtOnce * shape::kParts) {
+            float4 parts[kAtOnce][kMostSplits]; /* all loads are under way before the first is used */
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i) {
+                const float *const own = reinterpret_cast<float *>(sums + 128 * min(g0 + i * shape::kParts, end - 1));
+#pragma unroll
+                for (int r = 0; r < kMostSplits; ++r) {
+                    parts[i][r] =
+                        r < mine.splits ? hopper::load_remote(own, (uint32_t)r) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i) {
+                float4 v = parts[i][0];
+#pragma unroll
+                for (int r = 1; r < kMostSplits; ++r) {
+                    const float4 &w = parts[i][r];
+                    v = make_float4(v.x + w.x, v.y + w.y, v.z + w.z, v.w + w.w);
+                }
+                if (g0 + i * shape::kParts < end) {
+                    put_group<TOKENS, WIDTH, T>(p, mine, at, rows, g0 + i * shape::kParts, v);
+                }
+            }
+        }
+    }
+    if (sizeof(T) == 2 && p.vector_store) {
+        hopper::meet(id, kThreads);
+        store_rows<TOKENS, WIDTH, T>(p, mine, at, rows, begin, end);
+    }
+    if (mine.splits > 1) {
+        hopper::cluster_meet(); /* nobody leaves while a neighbour reads its memory */
+    }
+}
+
+template <int TOKENS, int WIDTH, typename T>
+__global__ void __launch_bounds__(narrow_shape<TOKENS, WIDTH>::kThreads, 1)
+    narrow_kernel(const __grid_constant__ CUtensorMap map_w, const __grid_constant__ CUtensorMap map_a,
+                  const __grid_constant__ CUtensorMap map_scale, const __grid_constant__ problem p, const int splits)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    using shape = narrow_shape<TOKENS, WIDTH>;
+    constexpr int kWarps = shape::kWarps;
+    extern __shared__ __align__(1024) uint8_t memory[];
+    const tile_share mine = share_of(p, splits, TOKENS, WIDTH);
+    const int warp = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+
+    hopper::let_next_launch_begin();
+    if (warp == kWarps) {
+        const narrow_ring<TOKENS, WIDTH> ring(memory);
+        if (hopper::elect()) {
+            hopper::prefetch_map(&map_w);
+            hopper::prefetch_map(&map_a);
+            hopper::prefetch_map(&map_scale);
+            make_barriers(ring, shape::kPlaces * 4);
+        }
+        __syncwarp();
+        hopper::meet_arrive(2, shape::kThreads); /* it needs not wait for the others: it has made the barriers */
+        hopper::wait_for_launch_before();
+        if (hopper::elect()) {
+            load_share(ring, mine, &map_w, &map_a, &map_scale);
+        }
+    } else {
+        hopper::meet(2, shape::kThreads);
+        hopper::wait_for_launch_before();
+        const int group = warp / 4, index = group / shape::kParts;
+        const narrow_place at = {index,
+                                 group % shape::kParts,
+                                 index / shape::kSides * 64,
+                                 index % shape::kSides * shape::kColumns,
+                                 (int)threadIdx.x % 128,
+                                 lane};
+        float sum[shape::kColumns / 2] = {};
+        multiply_share<TOKENS, WIDTH>(narrow_reader<TOKENS, WIDTH>(memory, at.row0, at.column0), mine, p, at, sum);
+        finish<TOKENS, WIDTH, T>(memory, sum, mine, p, at);
+    }
+#else
+    __trap(); /* the launcher asks for sm_90 first */
+#endif
+}
+
+template <int TOKENS, int WIDTH, typename T>
+tsr_status launch_narrow(const problem &p, int splits, tsr_stream stream, tsr_err *err)
+{
+    using shape = narrow_shape<TOKENS, WIDTH>;
+    CUtensorMap map_w, map_a, map_scale;
+    encode_fn encode = NULL;
+    TSR_TRY(find_encode(&encode, err));
+    TSR_TRY(encode_matrix(encode, &map_w, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.w, p.n, p.k, p.ldw, WIDTH, kBlock, err));
+    TSR_TRY(encode_matrix(encode, &map_a, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.a, p.m, p.k, p.lda, TOKENS, kBlock, err));
+    TSR_TRY(encode_matrix(encode, &map_scale, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.scale_a, host::ceil_div(p.k, kBlock),
+                          p.m, p.ld_scale_a * 4, 1, TOKENS, err));
+    const dim3 grid((unsigned)(host::ceil_div(p.n, WIDTH) * splits), (unsigned)host::ceil_div(p.m, TOKENS));
+    const auto kernel = narrow_kernel<TOKENS, WIDTH, T>;
+    TSR_TRY(host::launched(kWhat, host::allow_shared(kernel, shape::kBytes), err));
+    return host::launched(kWhat,
+                          host::launch(kernel, {grid, shape::kThreads, shape::kBytes, stream},
+                                       {host::in_clusters((unsigned)splits), host::beside_the_one_before()}, map_w,
+                                       map_a, map_scale, p, splits),
+                          err);
+}
+
+template <typename T> tsr_status run(const problem &p, const tsr_gemm_config &config, tsr_stream stream, tsr_err *err)
+{
+#define TSR_TILE(TOKENS, ROWS)                                                 \
+    if (config.tokens == TOKENS && config.rows == ROWS) {                      \
+        return launch_narrow<TOKENS, ROWS, T>(p, config.cluster, stream, err); \
+    }
+    TSR_TILE(64, 32)
+    TSR_TILE(64, 56)
+    TSR_TILE(64, 64)
+    TSR_TILE(64, 72)
+    TSR_TILE(64, 112)
+    TSR_TILE(64, 128)
+    TSR_TILE(64, 192)
+    TSR_TILE(64, 256)
+    TSR_TILE(128, 32)
+    TSR_TILE(128, 56)
+    TSR_TILE(128, 64)
+    TSR_TILE(128, 72)
+    TSR_TILE(128, 112)
+    TSR_TILE(128, 128)
+#undef TSR_TILE
+    return no_such_tile(config, err);
+}
+
+} // namespace
+
+tsr_status block_fp8::run_narrow(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, tsr_stream stream,
+                                 tsr_err *err)
+{
+    if (config.cluster < 1 || config.cluster > kMostSplits) {
+        return no_such_tile(config, err);
+    }
+    switch (out) {
+    case TSR_GEMM_BF16:
+        return run<__nv_bfloat16>(p, config, stream, err);
+    case TSR_GEMM_F16:
+        return run<__half>(p, config, stream, err);
+    case TSR_GEMM_F32:
+        return run<float>(p, config, stream, err);
+    }
+    return no_such_tile(config, err);
+}

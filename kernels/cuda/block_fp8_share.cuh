@@ -1,0 +1,62 @@
+/* Owns what the block-FP8 kernels for few tokens share: how a CTA finds its part of the product, and how it loads it. */
+#ifndef TSR_KERNELS_CUDA_BLOCK_FP8_SHARE_CUH
+#define TSR_KERNELS_CUDA_BLOCK_FP8_SHARE_CUH
+
+#include "kernels/cuda/block_fp8_parts.cuh"
+
+namespace block_fp8
+{
+
+/* One CTA's share of the product: its first weight row and token, and its k tiles. */
+struct tile_share {
+    int tiles, first, last; /* the number of all k tiles; this rank has first .. last - 1 */
+    int rank, splits, n0, m0;
+};
+
+/* k is split over a cluster along x. Of 32 bits, and only where there is something to divide: a division of 64 bits takes
+ * longer than what else there is before the first copy. */
+static __device__ __forceinline__ tile_share share_of(const problem &p, int splits, int tokens, int rows)
+{
+    const int tiles = (p.k + kBlock - 1) / kBlock, m0 = (int)blockIdx.y * tokens;
+    if (splits == 1) {
+        return {tiles, 0, tiles, 0, 1, (int)blockIdx.x * rows, m0};
+    }
+    const unsigned rank = hopper::cluster_rank(), all = (unsigned)tiles, by = (unsigned)splits;
+    return {
+        tiles, (int)(all * rank / by), (int)(all * (rank + 1) / by), (int)rank, splits, (int)(blockIdx.x / by) * rows,
+        m0};
+}
+
+/* Makes the ring's barriers, on which `users` warps give a tile back. For one thread: a lane for each stage was
+ * measured to be slower. */
+template <typename SHAPE> __device__ __forceinline__ void make_barriers(const tile_ring<SHAPE> &ring, int users)
+{
+    for (int s = 0; s < SHAPE::kStages; ++s) {
+        hopper::barrier_init(&ring.full[s], 1);
+        hopper::barrier_init(&ring.empty[s], (uint32_t)users);
+    }
+    hopper::fence_barrier_init();
+}
+
+/* The role of the warp that loads: one thread of it asks for every tile of the share. */
+template <typename SHAPE>
+__device__ __forceinline__ void load_share(tile_ring<SHAPE> ring, const tile_share &mine, const CUtensorMap *map_w,
+                                           const CUtensorMap *map_a, const CUtensorMap *map_scale)
+{
+    for (int t = mine.first; t < mine.last; ++t) {
+        uint64_t *const full = &ring.full[ring.stage];
+        hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
+        hopper::barrier_expect(full, SHAPE::kWBytes + SHAPE::kABytes + SHAPE::kABytes / kBlock * 4);
+        hopper::load_tile(ring.w + ring.stage * SHAPE::kWBytes, map_w, full, t * kBlock, mine.n0);
+        hopper::load_tile(ring.a + ring.stage * SHAPE::kABytes, map_a, full, t * kBlock, mine.m0);
+        hopper::load_tile(ring.scale + ring.stage * SHAPE::kScaleBytes, map_scale, full, mine.m0, t);
+        ring.step();
+    }
+    for (int i = 0; i < SHAPE::kStages; ++i) { /* stays until everything has arrived and been used */
+        hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
+        ring.step();
+    }
+}
+
+} // namespace block_fp8
+#endif
