@@ -264,7 +264,7 @@ def test_a_wrong_azp_with_adj_is_named(tmp_path, source, quantize, verify):
     # However wrong, and wherever: also in a channel that no kernel computes. It is one fault, and none of the kernels'.
     for change in (add(2**30, 77), lambda v: np.roll(v, 1), lambda v: np.full_like(v, -2**31), add(-1, 0), add(1, -1)):
         edit(dst / AZP, UP + ".azp_with_adj", change)
-        result = verify("epilogue", dst, "--columns", "1")[1]
+        result = verify("epilogue", dst, "--columns", "1", "--tokens", "16")[1]
         assert list(faults(result)) == ["azp_with_adj of the checkpoint"] and sum(not j["passed"] for j in result["judgements"]) == 1
     assert f"; {len(right_ones)} of {len(right_ones)} are wrong" in faults(result)["azp_with_adj of the checkpoint"]
 
@@ -291,7 +291,7 @@ def test_no_input_scale_at_all_is_named(zero_points, value, tmp_path, source, qu
     _, x = inputs(tmp_path)
     dst = calibrated(tmp_path, quantize, source[0], zero_points, x)
     edit(dst / "model.safetensors", UP + ".input_scale", lambda s: np.full_like(s, value))
-    code, result = verify("epilogue", dst)
+    code, result = verify("epilogue", dst, "--tokens", "16")
     assert code == 1 and faults(result) == {"input_scale of the checkpoint": f"it is {np.float32(value):g}"}
     judged = [j["what"] for j in result["judgements"] if j["subject"] == UP + ".weight"]
     assert len(judged) > 1 and not any("static" in what for what in judged)
@@ -304,7 +304,7 @@ def test_what_azp_with_adj_does_not_go_with_is_named(part, change, words, tmp_pa
     _, x = inputs(tmp_path)
     dst = calibrated(tmp_path, quantize, source[0], True, x)
     edit(dst / "model.safetensors", f"{UP}.input_{part}", change)
-    code, result = verify("epilogue", dst)
+    code, result = verify("epilogue", dst, "--tokens", "16")
     assert code == 1 and words in faults(result)["azp_with_adj of the checkpoint"]
 
 
