@@ -243,7 +243,7 @@ tsr_status tsr_mla_model_open(tsr_mla_model *model, const tsr_side *side, uint64
 {
     *model = (tsr_mla_model){.checkpoint = side->checkpoint, .threads = 1};
     layer l = {.m = model, .side = side, .number = number};
-    return load_layer(&l, err);
+    return tsr_arena_status(&model->arena, load_layer(&l, err), err);
 }
 
 void tsr_mla_model_close(tsr_mla_model *model)
