@@ -158,9 +158,10 @@ fuzzed_sources() {
         mkdir -p "$scratch/fuzzed"
         export scratch watched
         export -f have find_clang fuzz_clang
+        # What speaks to MPI is a module of its own, which no parser needs.
         # shellcheck disable=SC2016
-        printf '%s\n' common/*.c formats/*/*.c report/*.c | xargs -P "$(processors)" -I{} bash -c 'fuzz_clang -c -o "$scratch/fuzzed/${1//\//-}.o" "$1"' - {} ||
-            exit 1
+        printf '%s\n' common/*.c formats/*/*.c report/*.c | grep -v '^common/transport_mpi.c$' | xargs -P "$(processors)" -I{} \
+            bash -c 'fuzz_clang -c -o "$scratch/fuzzed/${1//\//-}.o" "$1"' - {} || exit 1
         ar rc "$scratch/fuzzed.a.new" "$scratch"/fuzzed/*.o && mv "$scratch/fuzzed.a.new" "$scratch/fuzzed.a"
     ) 9>"$scratch/fuzzed.lock"
 }

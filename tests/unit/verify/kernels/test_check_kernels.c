@@ -179,8 +179,22 @@ Test(kernels, one_weight_is_no_group_of_one)
 {
     const int32_t experts[] = {0, 0, 1};
     const tsr_device_gemm kernel = {.run = count_dense, .run_grouped = count_grouped};
-    tsr_grouped_gemm g = {
-        .gemm = {.m = 2, .n = 1, .k = 1, .block_n = 1, .block_k = 1}, .groups = 1, .expert_of_row = experts};
+    static const uint8_t codes[3];
+    static const float scales[3];
+    static float results[3];
+    tsr_grouped_gemm g = {.gemm = {.m = 2,
+                                   .n = 1,
+                                   .k = 1,
+                                   .a = codes,
+                                   .scale_a = scales,
+                                   .w = codes,
+                                   .scale_w = scales,
+                                   .d = results,
+                                   .ldd = 1,
+                                   .block_n = 1,
+                                   .block_k = 1},
+                          .groups = 1,
+                          .expert_of_row = experts};
     cr_assert_eq(tsr_device_run_grouped(&kernel, &g, TSR_OUT_F32, &err), TSR_OK);
     cr_assert(dense_runs == 1 && grouped_runs == 0);
     g.groups = 2, g.gemm.m = 3;
