@@ -103,7 +103,8 @@ def prepare(checks, options, work):
     for name, how in NAMES.items():
         if how is None:
             kind = "deepseek-v3" if name.startswith("DeepSeek") else "llama"
-            harness.make_checkpoint(options.make, kind, made / name, **({"scale": "tiny"} if kind == "deepseek-v3" else {}))
+            small = {"scale": "tiny", "weights": "ordinary"} if kind == "deepseek-v3" else {}
+            harness.make_checkpoint(options.make, kind, made / name, **small)
         else:
             code, _, err = harness.run(options.tessera, [str(made / w) if w in NAMES else w for w in how.split()] + ["-o", made / name, "--quiet"])
             checks.check(f"{name} is made", code == 0, err)

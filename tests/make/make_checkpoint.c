@@ -1,12 +1,14 @@
 /* Owns the invented checkpoints of the tests: whole Hugging Face directories, a function of kind, size and seed alone.
  * Shares no code with Tessera, so that a misreading of the format there cannot hide here.
  *
- *     make_checkpoint KIND -o DIR [--seed S] [--scale tiny|half|small] [--bytes N[K|M|G]] [--tensors N]
+ *     make_checkpoint KIND -o DIR [--seed S] [--scale tiny|half|small] [--weights extreme|ordinary] [--bytes N[K|M|G]]
+ *                     [--tensors N]
  *
  * deepseek-v3   MLA with a ragged kv_a_proj, a dense layer, MoE layers, an MTP layer, 3 shards. --scale sets the size: 2, 75
  *               or 150 MB.
  *               Expert 0's gate_proj has blocks of zeros, its up_proj outliers, its down_proj blocks of subnormals,
- *               and expert 1's gate_proj blocks next to the largest finite BF16.
+ *               and expert 1's gate_proj blocks next to the largest finite BF16: no pass in BF16 gets through that one.
+ *               With --weights ordinary all are as training leaves them.
  * llama, qwen3-moe   tiny, one file, loadable by transformers
  * fused-experts  experts stacked in tensors of rank 3
  * bench         Llama's shapes, --bytes in 5 shards (default 4G); one random pool, written at shifting offsets
@@ -70,13 +72,22 @@ static enum scale parse_scale(const char *text)
     die("--scale is tiny, half or small");
 }
 
+/* Whether the weights are to be ordinary. */
+static bool parse_weights(const char *text)
+{
+    const bool ordinary = strcmp(text, "ordinary") == 0;
+    if (!ordinary && strcmp(text, "extreme") != 0) {
+        die("--weights is extreme or ordinary");
+    }
+    return ordinary;
+}
+
 static struct options parse_options(int argc, char **argv)
 {
-    static const struct option names[] = {{"seed", required_argument, NULL, 's'},
-                                          {"scale", required_argument, NULL, 'c'},
-                                          {"bytes", required_argument, NULL, 'b'},
-                                          {"tensors", required_argument, NULL, 't'},
-                                          {NULL, 0, NULL, 0}};
+    static const struct option names[] = {
+        {"seed", required_argument, NULL, 's'},    {"scale", required_argument, NULL, 'c'},
+        {"weights", required_argument, NULL, 'w'}, {"bytes", required_argument, NULL, 'b'},
+        {"tensors", required_argument, NULL, 't'}, {NULL, 0, NULL, 0}};
     struct options options = {.seed = 1, .tensors = 50000};
     for (int option; (option = getopt_long(argc, argv, "o:", names, NULL)) != -1;) {
         switch (option) {
@@ -89,6 +100,9 @@ static struct options parse_options(int argc, char **argv)
         case 'c':
             options.scale = parse_scale(optarg);
             break;
+        case 'w':
+            options.ordinary = parse_weights(optarg);
+            break;
         case 'b':
             options.bytes = parse_number(optarg);
             break;
@@ -100,7 +114,8 @@ static struct options parse_options(int argc, char **argv)
         }
     }
     if (!options.directory || optind + 1 != argc || options.tensors < MAX_SHARDS) {
-        die("usage: make_checkpoint KIND -o DIR [--seed S] [--scale tiny|half|small] [--bytes N[K|M|G]] [--tensors N]");
+        die("usage: make_checkpoint KIND -o DIR [--seed S] [--scale tiny|half|small] [--weights extreme|ordinary] "
+            "[--bytes N[K|M|G]] [--tensors N]");
     }
     return options;
 }

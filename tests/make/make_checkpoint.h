@@ -48,6 +48,7 @@ struct options {
     const char *directory;
     uint64_t seed;
     enum scale { SCALE_SMALL, SCALE_HALF, SCALE_TINY } scale;
+    bool ordinary;  /* no block of weights is extreme */
     uint64_t bytes; /* 0: the kind's default */
     uint64_t tensors;
 };

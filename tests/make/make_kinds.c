@@ -26,16 +26,16 @@ static void add_mla(struct plan *plan, const char *prefix, const struct deepseek
     add_norm(plan, prefix, "post_attention_layernorm.weight", d->hidden);
 }
 
-static void add_deepseek_moe(struct plan *plan, const char *prefix, const struct deepseek *d)
+static void add_deepseek_moe(struct plan *plan, const char *prefix, const struct deepseek *d, bool ordinary)
 {
     add_matrix(plan, prefix, "mlp.gate.weight", d->experts, d->hidden);
     add_vector(plan, FILL_BIAS, prefix, "mlp.gate.e_score_correction_bias", d->experts);
     const size_t first = plan->count;
     add_experts(plan, prefix, d->experts, d->hidden, d->expert_intermediate);
-    plan->tensors[first].fill = FILL_ZEROS;
-    plan->tensors[first + 1].fill = FILL_OUTLIERS;
-    plan->tensors[first + 2].fill = FILL_SUBNORMALS;
-    plan->tensors[first + 3].fill = FILL_HUGE;
+    static const enum fill extremes[] = {FILL_ZEROS, FILL_OUTLIERS, FILL_SUBNORMALS, FILL_HUGE};
+    for (size_t i = 0; !ordinary && i < sizeof extremes / sizeof *extremes; i++) {
+        plan->tensors[first + i].fill = extremes[i];
+    }
     char name[128];
     snprintf(name, sizeof name, "%smlp.shared_experts.", prefix);
     add_mlp(plan, name, d->hidden, d->expert_intermediate);
@@ -147,7 +147,7 @@ static void make_deepseek(struct plan *plan, const struct options *options)
         if (layer == 0) {
             add_mlp(plan, "model.layers.0.mlp.", d->hidden, d->intermediate);
         } else {
-            add_deepseek_moe(plan, prefix, d);
+            add_deepseek_moe(plan, prefix, d, options->ordinary);
         }
     }
     add_matrix(plan, prefix, "eh_proj.weight", d->hidden, 2 * d->hidden);
