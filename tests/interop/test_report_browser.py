@@ -300,7 +300,7 @@ def test_verify_all_is_a_page_of_its_kinds(made, make, chromium, tessera, tmp_pa
     """Each kind with its verdict and charts; one that does not apply with the reason, to which its link leads."""
     dst, path = made["gemm"][0].parent / "fp8", tmp_path / "all.json"
     code, _, err = harness.run(tessera, ["verify", "all", dst, "--against", checkpoint("deepseek-v3"), "--device", "cpu", "--sample", "1", "--count", "4",
-                                         "--kl-by-layer", "--json", path, "--quiet"])
+                                         "--kl-by-layer", "--exact", "--json", path, "--quiet"])
     assert code == 0, err
     chromium.open(make("verify-all", path))
     heads = chromium.js("[...document.querySelectorAll('section.card > .head')].map((head) => head.innerText.replace(/\\s+/g, ' '))")
