@@ -9,11 +9,11 @@ import collections
 import json
 import os
 import pathlib
-import re
 import struct
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+import batched
 import harness
 import jobs
 
@@ -342,23 +342,9 @@ def run_each(tool, subject, place):
         yield code, stderr
 
 
-def run_batch(tool, subject, place):
-    """The same of one process: a batch, each of whose jobs is planned and carried out alone, and says its name first."""
-    listed, told = os.path.join(place, "jobs.jsonl"), os.path.join(place, "told.json")
-    with open(listed, "w") as file:
-        for number, job in enumerate(jobs.JOBS):
-            print(json.dumps({"name": f"job{number}", "args": jobs.words(job.command, subject, output(place, number))}), file=file)
-    batch_code, _, stderr = harness.run(tool, ["batch", listed, "--keep-going", "--apart", "--json", told, "--quiet"], cpu=60)
-    said, last = collections.defaultdict(str), None
-    for line in stderr.splitlines(True):
-        speaker = re.match(r"tessera: (job\d+): ", line)
-        last = speaker[1] if speaker else last  # a second line of a message belongs to who began it
-        said[last] += line.replace(f"{last}: ", "", 1) if speaker else line
-    if batch_code not in (1, 2, 3) or None in said:
-        raise RuntimeError(f"the batch of all conversions: exit code {batch_code}: {stderr}")
-    with open(told) as file:
-        for ended in json.load(file)["jobs"]:
-            yield ended["code"], said[ended["name"]]
+def run_together(tool, subject, place):
+    """The same of one process."""
+    return batched.run_batch(tool, [jobs.words(job.command, subject, output(place, number)) for number, job in enumerate(jobs.JOBS)], place)
 
 
 def output(place, number):
@@ -368,7 +354,7 @@ def output(place, number):
 def check_jobs(checks, options, name, subject, place, single):
     """No conversion makes anything of it: refused for what is broken, or for not being what the target needs; only
     those that move bytes without a look carry a value over as it is."""
-    ended = list((run_batch if options.batch else run_each)(options.tessera, subject, place))
+    ended = list((run_together if options.batch else run_each)(options.tessera, subject, place))
     checks.check(f"{name}: every job ends", len(ended) == len(jobs.JOBS), len(ended))
     for number, (job, (code, stderr)) in enumerate(zip(jobs.JOBS, ended)):
         what = f"{name}, {job.name}"

@@ -1,0 +1,30 @@
+"""Many commands in one process of the tool: a batch whose jobs are planned and carried out one after another. Under sanitizers a
+process takes ten times as long to start and to look for leaks as to refuse what is wrong."""
+
+import collections
+import json
+import os
+import re
+
+import harness
+
+
+def run_batch(tool, commands, place, cpu=60):
+    """Exit code and stderr of each command, as if it had been run by itself. What is needed lies in the folder `place`."""
+    listed, told = os.path.join(place, "jobs.jsonl"), os.path.join(place, "told.json")
+    with open(listed, "w") as file:
+        for number, words in enumerate(commands):
+            print(json.dumps({"name": f"job{number}", "args": list(map(str, words))}), file=file)
+    code, _, stderr = harness.run(tool, ["batch", listed, "--keep-going", "--apart", "--json", told, "--quiet"], cpu=cpu)
+    said, last = collections.defaultdict(str), None
+    for line in stderr.splitlines(True):
+        speaker = re.match(r"tessera: (job\d+): ", line)
+        last = speaker[1] if speaker else last  # a second line of a message belongs to who began it
+        said[last] += line.replace(f"{last}: ", "", 1) if speaker else line
+    if code not in range(5) or None in said:
+        raise RuntimeError(f"a batch of {len(commands)} commands: exit code {code}: {stderr}")
+    with open(told) as file:
+        ended = json.load(file)["jobs"]
+    if [job["name"] for job in ended] != [f"job{number}" for number in range(len(commands))]:
+        raise RuntimeError(f"of {len(commands)} commands {len(ended)} ended")
+    return [(job["code"], said[job["name"]]) for job in ended]
