@@ -287,22 +287,8 @@ __global__ void __launch_bounds__(narrow_shape<TOKENS, WIDTH>::kThreads, 1)
 template <int TOKENS, int WIDTH, typename T>
 tsr_status launch_narrow(const problem &p, int splits, tsr_stream stream, tsr_err *err)
 {
-    using shape = narrow_shape<TOKENS, WIDTH>;
-    CUtensorMap map_w, map_a, map_scale;
-    encode_fn encode = NULL;
-    TSR_TRY(find_encode(&encode, err));
-    TSR_TRY(encode_matrix(encode, &map_w, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.w, p.n, p.k, p.ldw, WIDTH, kBlock, err));
-    TSR_TRY(encode_matrix(encode, &map_a, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.a, p.m, p.k, p.lda, TOKENS, kBlock, err));
-    TSR_TRY(encode_matrix(encode, &map_scale, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.scale_a, host::ceil_div(p.k, kBlock),
-                          p.m, p.ld_scale_a * 4, 1, TOKENS, err));
-    const dim3 grid((unsigned)(host::ceil_div(p.n, WIDTH) * splits), (unsigned)host::ceil_div(p.m, TOKENS));
-    const auto kernel = narrow_kernel<TOKENS, WIDTH, T>;
-    TSR_TRY(host::launched(kWhat, host::allow_shared(kernel, shape::kBytes), err));
-    return host::launched(kWhat,
-                          host::launch(kernel, {grid, shape::kThreads, shape::kBytes, stream},
-                                       {host::in_clusters((unsigned)splits), host::beside_the_one_before()}, map_w,
-                                       map_a, map_scale, p, splits),
-                          err);
+    return launch_shares<narrow_shape<TOKENS, WIDTH>>(narrow_kernel<TOKENS, WIDTH, T>, p, TOKENS, WIDTH, splits, stream,
+                                                      err);
 }
 
 template <typename T> tsr_status run(const problem &p, const tsr_gemm_config &config, tsr_stream stream, tsr_err *err)

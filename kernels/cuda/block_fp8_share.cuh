@@ -1,4 +1,5 @@
-/* Owns what the block-FP8 kernels for few tokens share: how a CTA finds its part of the product, and how it loads it. */
+/* Owns what the block-FP8 kernels for few tokens share: how a CTA finds its part of the product, how it loads it, and how
+ * they are launched. */
 #ifndef TSR_KERNELS_CUDA_BLOCK_FP8_SHARE_CUH
 #define TSR_KERNELS_CUDA_BLOCK_FP8_SHARE_CUH
 
@@ -56,6 +57,27 @@ __device__ __forceinline__ void load_share(tile_ring<SHAPE> ring, const tile_sha
         hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
         ring.step();
     }
+}
+
+/* Launches a kernel whose CTAs each take a tile of so many tokens and weight rows, and as many of them as `splits` share k. */
+template <typename SHAPE, typename KERNEL>
+tsr_status launch_shares(KERNEL kernel, const problem &p, int tokens, int rows, int splits, tsr_stream stream,
+                         tsr_err *err)
+{
+    CUtensorMap map_w, map_a, map_scale;
+    encode_fn encode = NULL;
+    TSR_TRY(find_encode(&encode, err));
+    TSR_TRY(encode_matrix(encode, &map_w, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.w, p.n, p.k, p.ldw, rows, kBlock, err));
+    TSR_TRY(encode_matrix(encode, &map_a, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.a, p.m, p.k, p.lda, tokens, kBlock, err));
+    TSR_TRY(encode_matrix(encode, &map_scale, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.scale_a, host::ceil_div(p.k, kBlock),
+                          p.m, p.ld_scale_a * 4, 1, tokens, err));
+    const dim3 grid((unsigned)(host::ceil_div(p.n, rows) * splits), (unsigned)host::ceil_div(p.m, tokens));
+    TSR_TRY(host::launched(kWhat, host::allow_shared(kernel, SHAPE::kBytes), err));
+    return host::launched(kWhat,
+                          host::launch(kernel, {grid, SHAPE::kThreads, SHAPE::kBytes, stream},
+                                       {host::in_clusters((unsigned)splits), host::beside_the_one_before()}, map_w,
+                                       map_a, map_scale, p, splits),
+                          err);
 }
 
 } // namespace block_fp8

@@ -218,22 +218,8 @@ __global__ void __launch_bounds__(tokens_shape<ROWS, TOKENS>::kThreads, 1)
 template <int ROWS, int TOKENS, typename T>
 tsr_status launch_tokens(const problem &p, int splits, tsr_stream stream, tsr_err *err)
 {
-    using shape = tokens_shape<ROWS, TOKENS>;
-    CUtensorMap map_w, map_a, map_scale;
-    encode_fn encode = NULL;
-    TSR_TRY(find_encode(&encode, err));
-    TSR_TRY(encode_matrix(encode, &map_w, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.w, p.n, p.k, p.ldw, ROWS, kBlock, err));
-    TSR_TRY(encode_matrix(encode, &map_a, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.a, p.m, p.k, p.lda, TOKENS, kBlock, err));
-    TSR_TRY(encode_matrix(encode, &map_scale, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.scale_a, host::ceil_div(p.k, kBlock),
-                          p.m, p.ld_scale_a * 4, 1, TOKENS, err));
-    const dim3 grid((unsigned)(host::ceil_div(p.n, ROWS) * splits), (unsigned)host::ceil_div(p.m, TOKENS));
-    const auto kernel = tokens_kernel<ROWS, TOKENS, T>;
-    TSR_TRY(host::launched(kWhat, host::allow_shared(kernel, shape::kBytes), err));
-    return host::launched(kWhat,
-                          host::launch(kernel, {grid, shape::kThreads, shape::kBytes, stream},
-                                       {host::in_clusters((unsigned)splits), host::beside_the_one_before()}, map_w,
-                                       map_a, map_scale, p, splits),
-                          err);
+    return launch_shares<tokens_shape<ROWS, TOKENS>>(tokens_kernel<ROWS, TOKENS, T>, p, TOKENS, ROWS, splits, stream,
+                                                     err);
 }
 
 template <typename T> tsr_status run(const problem &p, const tsr_gemm_config &config, tsr_stream stream, tsr_err *err)
