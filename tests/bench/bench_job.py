@@ -216,9 +216,9 @@ def median(turns, what):
     return statistics.median(getattr(turn, what) for turn in turns)
 
 
-def held_cpu(job, turns, gigabytes, limit, ratio):
-    """Prints a job's CPU time beside its limit; ratio: what two threads may take more."""
-    most = limit * (ratio if job.threads > 1 else 1)
+def held_cpu(job, turns, gigabytes, limit, siblings):
+    """Prints a job's CPU time beside its limit; siblings: how many times as much two threads may take."""
+    most = limit * (siblings if job.threads > 1 else 1)
     took = median(turns, "cpu") / gigabytes
     print(f"{job.name}: {took:.2f} s of CPU time a GB (at most {most:.2f}){'' if took <= most else '  MISSED'}")
     return took <= most
@@ -226,8 +226,8 @@ def held_cpu(job, turns, gigabytes, limit, ratio):
 
 def race(jobs, rivals, others, gigabytes, cpu_limit, scratch):
     """Prints every racer and every ratio. Returns whether all limits hold."""
-    racers, good, ratio = [*jobs, *rivals.values(), *others], True, sibling_ratio()
-    print(f"memcpy: two threads take {ratio:.2f} times one's CPU time for the same bytes each; memory at first touch: {first_touch():.2f} s a GB")
+    racers, good, siblings = [*jobs, *rivals.values(), *others], True, sibling_ratio()
+    print(f"memcpy: two threads take {siblings:.2f} times one's CPU time for the same bytes each; memory at first touch: {first_touch():.2f} s a GB")
     turns = take_turns(racers, scratch)
     print(f"{'':<38} {'wall':>8} {'spread':>7} {'CPU a GB':>9}  cached before")
     for racer in racers:
@@ -242,7 +242,7 @@ def race(jobs, rivals, others, gigabytes, cpu_limit, scratch):
         print(f"{job.name}, against {rival.name}: {ratio:.2f} of its time, {1 / ratio:.2f} of its speed (at most {LIMITS[job.io]:.2f} of its time)"
               f"{'' if held else '  MISSED'}")
         if job.io == "direct":
-            good = held_cpu(job, turns[job.name], gigabytes, cpu_limit, ratio) and good
+            good = held_cpu(job, turns[job.name], gigabytes, cpu_limit, siblings) and good
     return good
 
 
