@@ -114,22 +114,34 @@ ALWAYS_INLINE bool is_clamped(const int_unit *unit, float x, float inverse)
     return t > unit->high + 0.5f || t < unit->low - 0.5f;
 }
 
+/* Asks each element of one sign. Without branches, so that compilers vectorize it: scales of least error clamp some of most groups. */
+ALWAYS_INLINE uint64_t count_each(const int_unit *unit, const void *x, size_t n, bool bf16, bool negative,
+                                  float inverse)
+{
+    const float k = unit->k, zero = unit->zero, high = unit->high + 0.5f, low = unit->low - 0.5f;
+    uint32_t clamped = 0;
+    for (size_t i = 0; i < n; i++) {
+        const float value = bf16 ? tsr_f32_from_bf16(((const uint16_t *)x)[i]) : ((const float *)x)[i];
+        const float t = value * k * inverse + zero;
+        clamped += (uint32_t)(((value < 0) == negative) & ((t > high) | (t < low)));
+    }
+    return clamped;
+}
+
 /* How many of n elements were clamped, of which `end` is the largest or the smallest, and was. */
 static __attribute__((noinline)) uint64_t count_clamped(const int_unit *unit, const void *x, size_t n, bool bf16,
                                                         float end, float inverse)
 {
-    const uint16_t word = (uint16_t)(tsr_f32_bits(end) >> 16);
+    if (!bf16)
+        return count_each(unit, x, n, false, end < 0, inverse);
+    const uint16_t *const words = x, word = (uint16_t)(tsr_f32_bits(end) >> 16);
     uint64_t clamped = 0;
     size_t i = 0;
-    if (bf16 && !is_clamped(unit, tsr_f32_from_bf16((uint16_t)(word - 1)), inverse)) { /* mostly nothing else was */
+    if (!is_clamped(unit, tsr_f32_from_bf16((uint16_t)(word - 1)), inverse)) { /* nothing else was */
         for (; i + HALF <= n; i += HALF)
-            clamped += (uint64_t)__builtin_popcountll(w_equal(v_load((const uint16_t *)x + i), v_words(word))) / W_BITS;
+            clamped += (uint64_t)__builtin_popcountll(w_equal(v_load(words + i), v_words(word))) / W_BITS;
     }
-    for (; i < n; i++) {
-        const float value = bf16 ? tsr_f32_from_bf16(((const uint16_t *)x)[i]) : ((const float *)x)[i];
-        clamped += (value < 0) == (end < 0) && is_clamped(unit, value, inverse);
-    }
-    return clamped;
+    return clamped + count_each(unit, words + i, n - i, true, end < 0, inverse);
 }
 
 /* One group of n elements. */
