@@ -261,8 +261,8 @@ uint64_t tsr_forward_memory(const tsr_forward *f, size_t tokens, size_t longest)
                                              tsr_forward_size(f, "moe_intermediate_size", 0) *
                                                  tsr_max_u64(1, tsr_forward_size(f, "n_shared_experts", 1)));
     const double stack = (f->traits & TSR_STACKED_EXPERTS) != 0 ? 4 * inner * hidden : 0;
-    const double attention =
-        ((f->traits & TSR_LATENT) != 0 ? latent_elements(f, n) : grouped_elements(f, n)) + THREADS * (double)longest;
+    const double attention = ((f->traits & TSR_LATENT) != 0 ? latent_elements(f, n) : grouped_elements(f, n)) +
+                             (double)THREADS * (double)longest;
     const double mlp = n * (3 * inner + 3 * hidden) + stack;
     const double logits = 2.0 * (double)tsr_forward_chunk(f, tokens) * (double)f->vocabulary;
     const double streams = 6 * n * hidden; /* before, behind and what was added; both models'; a layer's, and normed */

@@ -169,7 +169,7 @@ double tsr_gemm_variance(const tsr_exact *e, tsr_accumulation accumulation, tsr_
 double tsr_gemm_slope(tsr_accumulation accumulation, size_t k)
 {
     static const double kFp32 = 0x1p-18;
-    const double steps = accumulation == TSR_ACCUMULATE_PROMOTED ? STEPS : STEPS * tiles_of(k);
+    const double steps = (double)STEPS * (accumulation == TSR_ACCUMULATE_PROMOTED ? 1.0 : tiles_of(k));
     return accumulation == TSR_ACCUMULATE_FP32 ? kFp32 : steps * 0x1p-14;
 }
 
