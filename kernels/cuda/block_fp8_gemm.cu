@@ -33,15 +33,7 @@ template <typename T> tsr_status launch_plain(const problem &p, tsr_stream strea
 
 tsr_status run_plain(const problem &p, tsr_gemm_out out, tsr_stream stream, tsr_err *err)
 {
-    switch (out) {
-    case TSR_GEMM_BF16:
-        return launch_plain<__nv_bfloat16>(p, stream, err);
-    case TSR_GEMM_F16:
-        return launch_plain<__half>(p, stream, err);
-    case TSR_GEMM_F32:
-        return launch_plain<float>(p, stream, err);
-    }
-    return tsr_fail(err, TSR_E_UNSUPPORTED, "block-FP8 product: no output type %d", (int)out);
+    return for_results(out, [&](auto of) { return launch_plain<typename decltype(of)::type>(p, stream, err); });
 }
 
 } // namespace
@@ -61,6 +53,9 @@ tsr_status block_fp8::problem_of(const tsr_block_fp8_gemm *args, problem *p, tsr
     }
     if (args->lda < args->k || args->ldw < args->k || args->ldd < args->n || args->ld_scale_a < args->m) {
         return tsr_fail(err, TSR_E_SHAPE, "block-FP8 product: a leading dimension is smaller than its row");
+    }
+    if (args->out != TSR_GEMM_BF16 && args->out != TSR_GEMM_F16 && args->out != TSR_GEMM_F32) {
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "block-FP8 product: no output type %d", (int)args->out);
     }
     const int size = args->out == TSR_GEMM_F32 ? 4 : 2;
     *p = {args->a,

@@ -44,15 +44,7 @@ template <typename T> tsr_status launch_plain(const grouped_problem &p, tsr_stre
 
 tsr_status run_plain(const grouped_problem &p, tsr_stream stream, tsr_err *err)
 {
-    switch (p.out) {
-    case TSR_GEMM_BF16:
-        return launch_plain<__nv_bfloat16>(p, stream, err);
-    case TSR_GEMM_F16:
-        return launch_plain<__half>(p, stream, err);
-    case TSR_GEMM_F32:
-        return launch_plain<float>(p, stream, err);
-    }
-    return tsr_fail(err, TSR_E_UNSUPPORTED, "grouped block-FP8 product: no output type %d", (int)p.out);
+    return for_results(p.out, [&](auto of) { return launch_plain<typename decltype(of)::type>(p, stream, err); });
 }
 
 /* Rows of W are counted in 32 bits over all groups, units of work too: of 16 rows by 64 at least. The copy engine takes
@@ -146,6 +138,7 @@ tsr_status tsr_cuda_block_fp8_grouped(const tsr_block_fp8_grouped *args, tsr_str
         return block_fp8::run_grouped_few(p, config, device.processors, stream, err);
     case TSR_GEMM_WIDE:
         return block_fp8::run_grouped_wide(p, config, device.processors, stream, err);
+    case TSR_GEMM_NARROW: /* there is none for groups */
     case TSR_GEMM_AUTO:
         break;
     }

@@ -1,6 +1,7 @@
 /* Owns the grouped block-FP8 kernel for few rows a group, in the masked layout: W * A^T as in block_fp8_tokens.cu, but
  * persistent, since what counts is that the weights of all groups stream through without a break. */
 #include "kernels/cuda/block_fp8_grouped.cuh"
+#include "kernels/cuda/block_fp8_share.cuh"
 
 #pragma nv_diag_suppress 177 /* what only the sm_90a kernels call is unused in the pass for sm_80 */
 
@@ -59,24 +60,14 @@ __device__ __forceinline__ void load_few(few_ring<ROWS, TOKENS> &ring, few_sched
                                          const CUtensorMap *map_w, const CUtensorMap *map_a,
                                          const CUtensorMap *map_scale)
 {
-    using shape = few_shape<ROWS, TOKENS>;
     few_unit unit;
     for (int index = blockIdx.x; schedule.at(index, unit); index += gridDim.x) {
         const int row_w = unit.group * schedule.p.all.n + unit.n0;
         for (int t = 0; t < tiles; ++t) {
-            uint64_t *const full = &ring.full[ring.stage];
-            hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
-            hopper::barrier_expect(full, shape::kWBytes + shape::kABytes + TOKENS * 4);
-            hopper::load_tile(ring.w + ring.stage * shape::kWBytes, map_w, full, t * kBlock, row_w);
-            hopper::load_tile(ring.a + ring.stage * shape::kABytes, map_a, full, t * kBlock, unit.m0);
-            hopper::load_tile(ring.scale + ring.stage * shape::kScaleBytes, map_scale, full, unit.m0, t);
-            ring.step();
+            load_k_tile(ring, t, row_w, unit.m0, map_w, map_a, map_scale);
         }
     }
-    for (int i = 0; i < shape::kStages; ++i) { /* stays until everything has arrived and been used */
-        hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
-        ring.step();
-    }
+    drain(ring);
 }
 
 /* One k tile: sum += scale_a * scale_w * (W * A^T). */
@@ -101,27 +92,6 @@ __device__ __forceinline__ void multiply_few(const few_reader<ROWS, TOKENS> &rin
     __syncwarp(); /* all lanes have read the scales */
     if (lane == 0) {
         hopper::barrier_arrive(ring.empty(ring.stage));
-    }
-}
-
-/* Stores four results of one row, from column `j` on. */
-template <typename T> __device__ __forceinline__ void store_quad(const problem &p, int i, int j, const float4 &v)
-{
-    T *const out = static_cast<T *>(p.d) + i * p.ldd + j;
-    if (p.vector_store && j + 4 <= p.n) {
-        if constexpr (sizeof(T) == 4) {
-            *reinterpret_cast<float4 *>(out) = v;
-        } else {
-            *reinterpret_cast<uint2 *>(out) = make_uint2(narrow2<T>(v.x, v.y), narrow2<T>(v.z, v.w));
-        }
-        return;
-    }
-    const float values[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-        if (j + c < p.n) {
-            out[c] = narrow<T>(values[c]);
-        }
     }
 }
 
@@ -223,11 +193,7 @@ __global__ void __launch_bounds__(few_shape<ROWS, TOKENS>::kThreads, 1)
 
     hopper::let_next_launch_begin();
     if (warp == shape::kWarps && hopper::elect()) {
-        for (int s = 0; s < shape::kStages; ++s) {
-            hopper::barrier_init(&ring.full[s], 1);
-            hopper::barrier_init(&ring.empty[s], shape::kWarps);
-        }
-        hopper::fence_barrier_init();
+        make_barriers(ring, shape::kWarps);
         hopper::prefetch_map(&map_w);
         hopper::prefetch_map(&map_a);
         hopper::prefetch_map(&map_scale);
@@ -254,22 +220,15 @@ tsr_status launch_few(const grouped_problem &p, int processors, tsr_stream strea
 {
     using shape = few_shape<ROWS, TOKENS>;
     const problem &all = p.all;
-    CUtensorMap map_w, map_a, map_scale;
-    encode_fn encode = NULL;
-    TSR_TRY(find_encode(&encode, err));
-    TSR_TRY(encode_matrix(encode, &map_w, CU_TENSOR_MAP_DATA_TYPE_UINT8, all.w, weight_rows(p), all.k, all.ldw, ROWS,
-                          kBlock, err));
-    TSR_TRY(encode_matrix(encode, &map_a, CU_TENSOR_MAP_DATA_TYPE_UINT8, all.a, all.m, all.k, all.lda, TOKENS, kBlock,
-                          err));
-    TSR_TRY(encode_matrix(encode, &map_scale, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, all.scale_a,
-                          host::ceil_div(all.k, kBlock), all.m, all.ld_scale_a * 4, 1, TOKENS, err));
+    operand_maps maps;
+    TSR_TRY(encode_operands(all, weight_rows(p), TOKENS, ROWS, &maps, err));
     const int64_t most = (int64_t)p.groups * host::ceil_div(p.room, TOKENS) * host::ceil_div(all.n, ROWS);
     const dim3 grid((unsigned)(most < processors ? most : processors));
     const auto kernel = few_kernel<ROWS, TOKENS>;
     TSR_TRY(host::launched(kWhat, host::allow_shared(kernel, shape::kBytes), err));
     return host::launched(kWhat,
                           host::launch(kernel, {grid, shape::kThreads, shape::kBytes, stream},
-                                       {host::beside_the_one_before()}, map_w, map_a, map_scale, p),
+                                       {host::beside_the_one_before()}, maps.w, maps.a, maps.scale, p),
                           err);
 }
 

@@ -313,13 +313,6 @@ tsr_status block_fp8::run_grouped_wide(const grouped_problem &p, const tsr_gemm_
     if (config.cluster != 2) {
         return no_such_tile(config, err);
     }
-    switch (p.out) {
-    case TSR_GEMM_BF16:
-        return run_grouped<__nv_bfloat16>(p, config, processors, stream, err);
-    case TSR_GEMM_F16:
-        return run_grouped<__half>(p, config, processors, stream, err);
-    case TSR_GEMM_F32:
-        return run_grouped<float>(p, config, processors, stream, err);
-    }
-    return no_such_tile(config, err);
+    return for_results(
+        p.out, [&](auto of) { return run_grouped<typename decltype(of)::type>(p, config, processors, stream, err); });
 }

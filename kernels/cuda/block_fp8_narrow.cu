@@ -51,23 +51,15 @@ __device__ __forceinline__ void multiply_share(narrow_reader<TOKENS, WIDTH> ring
     using shape = narrow_shape<TOKENS, WIDTH>;
     constexpr int kColumns = shape::kColumns, kParts = shape::kParts;
     const int n0 = mine.n0 + at.column0, groups_before = (kBlock - n0 % kBlock) / 8; /* of the second block of scales */
-    /* A lane holds the weights' scales of one k tile out of 32, and already fetches those of one out of the next 32. */
-    float held_w[shape::kBlocks], ahead_w[shape::kBlocks];
+    held_scales<shape::kBlocks> scales_w;
     const auto fetch_w = [&](int t) {
-#pragma unroll
-        for (int b = 0; b < shape::kBlocks; ++b) {
-            ahead_w[b] = __ldg(p.scale_w + (int64_t)min(n0 / kBlock + b, (p.n - 1) / kBlock) * mine.tiles +
-                               min(t + at.lane, mine.tiles - 1));
-        }
+        scales_w.fetch(p.scale_w, n0 / kBlock, (p.n - 1) / kBlock, t, mine.tiles, at.lane);
     };
     const uint32_t row = (uint32_t)(at.row0 + at.thread / 32 * 16 + at.lane / 4);
     fetch_w(mine.first);
     ring.step(at.part);
     for (int t0 = mine.first; t0 < mine.last; t0 += 32) {
-#pragma unroll
-        for (int b = 0; b < shape::kBlocks; ++b) {
-            held_w[b] = ahead_w[b];
-        }
+        scales_w.take();
         fetch_w(t0 + 32);
         const int count = min(32, mine.last - t0);
 #pragma unroll 2
@@ -78,7 +70,7 @@ __device__ __forceinline__ void multiply_share(narrow_reader<TOKENS, WIDTH> ring
             const float by_low = hopper::load_shared(scale_a), by_high = hopper::load_shared(scale_a + 32);
 #pragma unroll
             for (int b = 0; b < shape::kBlocks; ++b) {
-                const float by_w = __shfl_sync(0xFFFFFFFFu, held_w[b], t);
+                const float by_w = __shfl_sync(0xFFFFFFFFu, scales_w.now[b], t);
                 low[b] = by_low * by_w;
                 high[b] = by_high * by_w;
             }
@@ -323,13 +315,5 @@ tsr_status block_fp8::run_narrow(const problem &p, tsr_gemm_out out, const tsr_g
     if (config.cluster < 1 || config.cluster > kMostSplits) {
         return no_such_tile(config, err);
     }
-    switch (out) {
-    case TSR_GEMM_BF16:
-        return run<__nv_bfloat16>(p, config, stream, err);
-    case TSR_GEMM_F16:
-        return run<__half>(p, config, stream, err);
-    case TSR_GEMM_F32:
-        return run<float>(p, config, stream, err);
-    }
-    return no_such_tile(config, err);
+    return for_results(out, [&](auto of) { return run<typename decltype(of)::type>(p, config, stream, err); });
 }

@@ -1,5 +1,5 @@
 /* Owns what the files of the block-FP8 product share: the problem, roundings to the output type, tensor maps, and the
- * entry points of its two Hopper kernels and of the model that chooses between them. For those files only. */
+ * entry points of its Hopper kernels and of the model that chooses between them. For those files only. */
 #ifndef TSR_KERNELS_CUDA_BLOCK_FP8_PARTS_CUH
 #define TSR_KERNELS_CUDA_BLOCK_FP8_PARTS_CUH
 
@@ -53,6 +53,27 @@ template <typename T> __device__ __forceinline__ uint32_t narrow2(float x, float
     } else {
         const __half2 v = __floats2half2_rn(x, y);
         return *reinterpret_cast<const uint32_t *>(&v);
+    }
+}
+
+/* Stores four results of row i, from column j on. */
+template <typename T> __device__ __forceinline__ void store_quad(const problem &p, int i, int j, const float4 &v)
+{
+    T *const out = static_cast<T *>(p.d) + i * p.ldd + j;
+    if (p.vector_store && j + 4 <= p.n) {
+        if constexpr (sizeof(T) == 4) {
+            *reinterpret_cast<float4 *>(out) = v;
+        } else {
+            *reinterpret_cast<uint2 *>(out) = make_uint2(narrow2<T>(v.x, v.y), narrow2<T>(v.z, v.w));
+        }
+    } else {
+        const float values[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+            if (j + c < p.n) {
+                out[c] = narrow<T>(values[c]);
+            }
+        }
     }
 }
 
@@ -204,7 +225,7 @@ template <int BLOCKS> struct held_scales {
 /* Whether the fast kernels take these arguments on this device. */
 bool fast_fits(const tsr_block_fp8_gemm *args, const tsr_cuda_device *device);
 
-/* What the kernels need to know. TSR_E_SHAPE: the arguments are of no product. */
+/* What the kernels need to know. TSR_E_SHAPE: the arguments are of no product; TSR_E_UNSUPPORTED: results of no known type. */
 tsr_status problem_of(const tsr_block_fp8_gemm *args, problem *p, tsr_err *err);
 
 /* Launch the kernel of this tile on `p`. TSR_E_UNSUPPORTED: there is no such kernel. */
@@ -214,6 +235,17 @@ tsr_status run_narrow(const problem &p, tsr_gemm_out out, const tsr_gemm_config 
                       tsr_err *err);
 tsr_status run_wide(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, int processors,
                     tsr_stream stream, tsr_err *err);
+
+/* Calls run with a result_type<T>, whose T is the type of the results. */
+template <typename T> struct result_type {
+    using type = T;
+};
+template <typename RUN> tsr_status for_results(tsr_gemm_out out, RUN run)
+{
+    return out == TSR_GEMM_BF16  ? run(result_type<__nv_bfloat16>())
+           : out == TSR_GEMM_F16 ? run(result_type<__half>())
+                                 : run(result_type<float>());
+}
 
 /* The fastest tile of all kernels, by a model of an H200. */
 tsr_gemm_config fastest(int64_t m, int64_t n, int64_t k, int64_t processors);

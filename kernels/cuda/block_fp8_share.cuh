@@ -39,24 +39,57 @@ template <typename SHAPE> __device__ __forceinline__ void make_barriers(const ti
     hopper::fence_barrier_init();
 }
 
+/* Tensor maps of the operands and of A's scales. */
+struct operand_maps {
+    CUtensorMap w, a, scale;
+};
+
+/* For the one thread that loads: asks for k tile t into the ring's next place, once that is free. */
+template <typename SHAPE>
+__device__ __forceinline__ void load_k_tile(tile_ring<SHAPE> &ring, int t, int row_w, int row_a,
+                                            const CUtensorMap *map_w, const CUtensorMap *map_a,
+                                            const CUtensorMap *map_scale)
+{
+    uint64_t *const full = &ring.full[ring.stage];
+    hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
+    hopper::barrier_expect(full, SHAPE::kWBytes + SHAPE::kABytes + SHAPE::kABytes / kBlock * 4);
+    hopper::load_tile(ring.w + ring.stage * SHAPE::kWBytes, map_w, full, t * kBlock, row_w);
+    hopper::load_tile(ring.a + ring.stage * SHAPE::kABytes, map_a, full, t * kBlock, row_a);
+    hopper::load_tile(ring.scale + ring.stage * SHAPE::kScaleBytes, map_scale, full, row_a, t);
+    ring.step();
+}
+
+/* Stays until everything has arrived and been used. */
+template <typename SHAPE> __device__ __forceinline__ void drain(tile_ring<SHAPE> &ring)
+{
+    for (int i = 0; i < SHAPE::kStages; ++i) {
+        hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
+        ring.step();
+    }
+}
+
 /* The role of the warp that loads: one thread of it asks for every tile of the share. */
 template <typename SHAPE>
 __device__ __forceinline__ void load_share(tile_ring<SHAPE> ring, const tile_share &mine, const CUtensorMap *map_w,
                                            const CUtensorMap *map_a, const CUtensorMap *map_scale)
 {
     for (int t = mine.first; t < mine.last; ++t) {
-        uint64_t *const full = &ring.full[ring.stage];
-        hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
-        hopper::barrier_expect(full, SHAPE::kWBytes + SHAPE::kABytes + SHAPE::kABytes / kBlock * 4);
-        hopper::load_tile(ring.w + ring.stage * SHAPE::kWBytes, map_w, full, t * kBlock, mine.n0);
-        hopper::load_tile(ring.a + ring.stage * SHAPE::kABytes, map_a, full, t * kBlock, mine.m0);
-        hopper::load_tile(ring.scale + ring.stage * SHAPE::kScaleBytes, map_scale, full, mine.m0, t);
-        ring.step();
+        load_k_tile(ring, t, mine.n0, mine.m0, map_w, map_a, map_scale);
     }
-    for (int i = 0; i < SHAPE::kStages; ++i) { /* stays until everything has arrived and been used */
-        hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
-        ring.step();
-    }
+    drain(ring);
+}
+
+/* Maps for tiles of so many tokens and weight rows; W has `all_rows` of them. */
+static inline tsr_status encode_operands(const problem &p, int64_t all_rows, int tokens, int rows, operand_maps *maps,
+                                         tsr_err *err)
+{
+    encode_fn encode = NULL;
+    TSR_TRY(find_encode(&encode, err));
+    TSR_TRY(
+        encode_matrix(encode, &maps->w, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.w, all_rows, p.k, p.ldw, rows, kBlock, err));
+    TSR_TRY(encode_matrix(encode, &maps->a, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.a, p.m, p.k, p.lda, tokens, kBlock, err));
+    return encode_matrix(encode, &maps->scale, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.scale_a, host::ceil_div(p.k, kBlock),
+                         p.m, p.ld_scale_a * 4, 1, tokens, err);
 }
 
 /* Launches a kernel whose CTAs each take a tile of so many tokens and weight rows, and as many of them as `splits` share k. */
@@ -64,19 +97,14 @@ template <typename SHAPE, typename KERNEL>
 tsr_status launch_shares(KERNEL kernel, const problem &p, int tokens, int rows, int splits, tsr_stream stream,
                          tsr_err *err)
 {
-    CUtensorMap map_w, map_a, map_scale;
-    encode_fn encode = NULL;
-    TSR_TRY(find_encode(&encode, err));
-    TSR_TRY(encode_matrix(encode, &map_w, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.w, p.n, p.k, p.ldw, rows, kBlock, err));
-    TSR_TRY(encode_matrix(encode, &map_a, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.a, p.m, p.k, p.lda, tokens, kBlock, err));
-    TSR_TRY(encode_matrix(encode, &map_scale, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.scale_a, host::ceil_div(p.k, kBlock),
-                          p.m, p.ld_scale_a * 4, 1, tokens, err));
+    operand_maps maps;
+    TSR_TRY(encode_operands(p, p.n, tokens, rows, &maps, err));
     const dim3 grid((unsigned)(host::ceil_div(p.n, rows) * splits), (unsigned)host::ceil_div(p.m, tokens));
     TSR_TRY(host::launched(kWhat, host::allow_shared(kernel, SHAPE::kBytes), err));
     return host::launched(kWhat,
                           host::launch(kernel, {grid, SHAPE::kThreads, SHAPE::kBytes, stream},
-                                       {host::in_clusters((unsigned)splits), host::beside_the_one_before()}, map_w,
-                                       map_a, map_scale, p, splits),
+                                       {host::in_clusters((unsigned)splits), host::beside_the_one_before()}, maps.w,
+                                       maps.a, maps.scale, p, splits),
                           err);
 }
 

@@ -107,27 +107,6 @@ __device__ __forceinline__ void leave_partial(float *partial, const float (&sum)
     }
 }
 
-/* Stores four results of one token, from column `j` on. */
-template <typename T> __device__ __forceinline__ void store_quad(const problem &p, int i, int j, const float4 &v)
-{
-    T *const out = static_cast<T *>(p.d) + i * p.ldd + j;
-    if (p.vector_store && j + 4 <= p.n) {
-        if constexpr (sizeof(T) == 4) {
-            *reinterpret_cast<float4 *>(out) = v;
-        } else {
-            *reinterpret_cast<uint2 *>(out) = make_uint2(narrow2<T>(v.x, v.y), narrow2<T>(v.z, v.w));
-        }
-    } else {
-        const float values[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-            if (j + c < p.n) {
-                out[c] = narrow<T>(values[c]);
-            }
-        }
-    }
-}
-
 /* Adds this CTA's share of the tokens over all ranks, always in the order of the ranks, and stores the results. */
 template <int ROWS, int TOKENS, typename T>
 __device__ __forceinline__ void add_ranks(const float *partial, const tile_share &mine, const problem &p)
@@ -248,13 +227,5 @@ tsr_status block_fp8::run_tokens(const problem &p, tsr_gemm_out out, const tsr_g
     if (config.cluster < 1 || config.cluster > kMostSplits) {
         return no_such_tile(config, err);
     }
-    switch (out) {
-    case TSR_GEMM_BF16:
-        return run<__nv_bfloat16>(p, config, stream, err);
-    case TSR_GEMM_F16:
-        return run<__half>(p, config, stream, err);
-    case TSR_GEMM_F32:
-        return run<float>(p, config, stream, err);
-    }
-    return no_such_tile(config, err);
+    return for_results(out, [&](auto of) { return run<typename decltype(of)::type>(p, config, stream, err); });
 }

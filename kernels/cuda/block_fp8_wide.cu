@@ -137,13 +137,6 @@ tsr_status block_fp8::run_wide(const problem &p, tsr_gemm_out out, const tsr_gem
     if (config.cluster != 2) {
         return no_such_tile(config, err);
     }
-    switch (out) {
-    case TSR_GEMM_BF16:
-        return run<__nv_bfloat16>(p, config, processors, stream, err);
-    case TSR_GEMM_F16:
-        return run<__half>(p, config, processors, stream, err);
-    case TSR_GEMM_F32:
-        return run<float>(p, config, processors, stream, err);
-    }
-    return no_such_tile(config, err);
+    return for_results(out,
+                       [&](auto of) { return run<typename decltype(of)::type>(p, config, processors, stream, err); });
 }
