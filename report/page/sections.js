@@ -23,7 +23,11 @@ const TILES = [
     ["Worst block", (r) => (r.charted === null || r.blocks.length === 0 ? null : shown("worst_block_error", figureOf(r, "worst_block_error", r.blocks[0]))),
         (r) => textOf(r, "name", r.blocks[0])],
     ["Kernel error, of its bound", (r) => largest(r, "of_bound"), (r) => r.title],
-    ["KL divergence, mean", (r) => ofLogits(r, "kl_mean_nats", " nats"), () => null],
+    ["KL divergence, mean", (r) => ofLogits(r, "kl_mean_nats", " nats"), (r) => {
+        const same = ofLogits(r, "agreement", "");
+        return same ? `the likeliest token is the same in ${same} of all positions` : null;
+    }],
+    ["Perplexity", (r) => (factOf(r, "perplexity_source") ? short(Number(factOf(r, "perplexity"))) : null), (r) => `${short(Number(factOf(r, "perplexity_source")))} of the source`],
     ["Tensors quantized", (r) => (factOf(r, "tensors_quantized") ? whole.format(Number(factOf(r, "tensors_quantized"))) : null), (r) => (factOf(r, "tensors_kept") ? `${factOf(r, "tensors_kept")} kept` : null)],
     ["Took", (r) => (factOf(r, "seconds") ? `${short(Number(factOf(r, "seconds")))} s` : null), (r) => r.title],
 ];
@@ -218,6 +222,7 @@ function stages(result, grid, open) {
 /* Lines over the layers of a forward pass. */
 function byLayer(result, grid) {
     for (const [figureKey, title, log, says] of [["sqnr_db", "SQNR by layer", false, "How errors grow on their way through the model; more is better."],
+        ["agreement", "Experts chosen alike, by layer", false, "The share of choices (token, expert) that are the same in both models; where the router decides otherwise, other weights are used."],
         ["kl_mean_nats", "KL divergence by layer", true, "By powers of ten; less is better."]]) {
         const lines = result.series.map((one, at) => ({ name: one.name, found: largestBy(result, figureKey, (row) => {
             const layer = numberOf(result, "layer", row);

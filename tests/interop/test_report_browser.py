@@ -296,6 +296,28 @@ def test_divergence_is_drawn_over_the_layers(made, make, chromium, tmp_path):
     assert line["label"] == "stream of hidden states" and line["data"] == pytest.approx([10.0 ** (at - 4) for at in range(len(stream))])
 
 
+def test_routers_and_perplexity_are_shown(made, make, chromium, tmp_path):
+    """Where two models choose other experts, layer by layer; of a real text also how well both foretell it."""
+    forward = json.loads(made["forward"][0].read_text())
+    assert forward["perplexity"] is None  # of drawn tokens
+    chromium.open(make("drawn", made["forward"][0]))
+    summary = "document.getElementById('summary').innerText"
+    assert "Perplexity" not in chromium.js(summary)
+    routed = [j for j in forward["judgements"] if j["what"] != "logits"]
+    assert any("agreement" in j for j in routed) and len(routed) > 2
+    for at, judgement in enumerate(routed):
+        judgement["agreement"] = 1 - at / 64
+    forward["perplexity_source"], forward["perplexity"] = 7.125, 7.375
+    (logits,) = [j for j in forward["judgements"] if j["what"] == "logits"]
+    chromium.open(make("routed", results.write(tmp_path / "forward.json", forward)))
+    drawn = chromium.js("charts.find(({ canvas }) => canvas.getAttribute('aria-label').startsWith('Experts chosen alike, by layer')).chart.data")
+    lines = {line["label"]: [value for value in line["data"] if value is not None] for line in drawn["datasets"]}
+    assert lines == {what: pytest.approx([j["agreement"] for j in routed if j["what"] == what]) for what in ("stream of hidden states", "layer alone")}
+    tiles = chromium.js(summary)
+    assert tiles.partition("Perplexity")[2].split()[:4] == ["7.38", "7.13", "of", "the"]
+    assert f"the same in {float(format(logits['agreement'], '.3g')):g} of all positions" in tiles
+
+
 def test_verify_all_is_a_page_of_its_kinds(made, make, chromium, tessera, tmp_path, checkpoint):
     """Each kind with its verdict and charts; one that does not apply with the reason, to which its link leads."""
     dst, path = made["gemm"][0].parent / "fp8", tmp_path / "all.json"
