@@ -1,0 +1,251 @@
+/* Collects the inodes of everything that is read, and compares outputs with them. */
+#include "common/apart.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_DEPTH = 64 };
+
+static int by_inode(const void *a, const void *b)
+{
+    const tsr_identity *const x = a, *const y = b;
+    if (x->ino != y->ino)
+        return x->ino < y->ino ? -1 : 1;
+    return x->dev < y->dev ? -1 : x->dev > y->dev;
+}
+
+static const tsr_identity *find(const tsr_identities *s, const struct stat *st)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        if (s->items[i].ino == st->st_ino && s->items[i].dev == st->st_dev)
+            return &s->items[i];
+    }
+    return NULL;
+}
+
+static const tsr_identity *find_file(const tsr_identities *sorted, const struct stat *st)
+{
+    const tsr_identity key = {.dev = st->st_dev, .ino = st->st_ino};
+    return sorted->count == 0 ? NULL : bsearch(&key, sorted->items, sorted->count, sizeof key, by_inode);
+}
+
+static tsr_status add(tsr_identities *s, const struct stat *st, const char *source, tsr_err *err)
+{
+    if (s->count == s->capacity) {
+        const size_t capacity = s->capacity == 0 ? 64 : 2 * s->capacity;
+        tsr_identity *const items = realloc(s->items, capacity * sizeof *items);
+        if (items == NULL)
+            return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", source);
+        s->items = items;
+        s->capacity = capacity;
+    }
+    s->items[s->count++] = (tsr_identity){.dev = st->st_dev, .ino = st->st_ino, .source = source};
+    return TSR_OK;
+}
+
+/* ---- going through folders ---- */
+
+/* Calls `visit` for every entry of a folder. A folder that cannot be listed is passed over; opening it will fail later. */
+static tsr_status each_entry(const char *folder,
+                             tsr_status (*visit)(const char *path, int depth, void *data, tsr_err *err), int depth,
+                             void *data, tsr_err *err)
+{
+    DIR *const dir = depth <= MAX_DEPTH ? opendir(folder) : NULL;
+    const struct dirent *entry;
+    tsr_status status = TSR_OK;
+    while (dir != NULL && status == TSR_OK && (entry = readdir(dir)) != NULL) {
+        char *path;
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        if (asprintf(&path, "%s/%s", folder, entry->d_name) < 0) {
+            status = tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", folder);
+            break;
+        }
+        status = visit(path, depth, data, err);
+        free(path);
+    }
+    if (dir != NULL)
+        closedir(dir);
+    return status;
+}
+
+/* Adds the folder of `path`, and all folders above it. */
+static tsr_status add_above(tsr_identities *above, const char *path, const char *source, tsr_err *err)
+{
+    char real[PATH_MAX];
+    if (realpath(path, real) == NULL)
+        return TSR_OK;
+    struct stat st, last = {0};
+    int fd = open(dirname(real), O_PATH | O_DIRECTORY | O_CLOEXEC);
+    tsr_status status = TSR_OK;
+    while (status == TSR_OK && fd >= 0 && fstat(fd, &st) == 0 &&
+           (st.st_ino != last.st_ino || st.st_dev != last.st_dev)) {
+        status = add(above, &st, source, err);
+        const int up = openat(fd, "..", O_PATH | O_DIRECTORY | O_CLOEXEC);
+        close(fd);
+        fd = up;
+        last = st;
+    }
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+typedef struct gathering {
+    tsr_apart *to;
+    const char *source;
+} gathering;
+
+static tsr_status gather(const char *path, int depth, void *data, tsr_err *err)
+{
+    const gathering *const g = data;
+    struct stat st, link;
+    char real[PATH_MAX];
+    if (stat(path, &st) != 0 || lstat(path, &link) != 0)
+        return TSR_OK;
+    if (!S_ISDIR(st.st_mode))
+        TSR_TRY(add(&g->to->files, &st, g->source, err));
+    /* In a hub's cache the files lie beside the folders that link to them. */
+    if (S_ISREG(st.st_mode) && S_ISLNK(link.st_mode) && depth > 0 && realpath(path, real) != NULL &&
+        strcmp(basename(dirname(real)), "blobs") == 0 && stat(real, &st) == 0 && find(&g->to->folders, &st) == NULL)
+        return add(&g->to->folders, &st, g->source, err);
+    if (!S_ISDIR(st.st_mode) || find(&g->to->folders, &st) != NULL)
+        return TSR_OK;
+    TSR_TRY(add(&g->to->folders, &st, g->source, err));
+    return each_entry(path, gather, depth + 1, data, err);
+}
+
+tsr_status tsr_apart_read(tsr_apart *apart, const char *const *sources, size_t n, tsr_err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        gathering g = {.to = apart, .source = sources[i]};
+        if (sources[i] == NULL)
+            continue;
+        TSR_TRY(gather(sources[i], 0, &g, err));
+        TSR_TRY(add_above(&apart->above, sources[i], sources[i], err));
+    }
+    if (apart->files.count > 0)
+        qsort(apart->files.items, apart->files.count, sizeof *apart->files.items, by_inode);
+    return TSR_OK;
+}
+
+tsr_status tsr_apart_add_folder(tsr_apart *apart, const char *folder, const struct stat *st, tsr_err *err)
+{
+    return add(&apart->folders, st, folder, err);
+}
+
+void tsr_apart_free(tsr_apart *apart)
+{
+    free(apart->files.items);
+    free(apart->folders.items);
+    free(apart->above.items);
+    *apart = (tsr_apart){0};
+}
+
+/* ---- the output directory ---- */
+
+tsr_status tsr_apart_resolve(const char *path, char existing[PATH_MAX], size_t *missing, tsr_err *err)
+{
+    struct stat st;
+    size_t n = (size_t)snprintf(existing, PATH_MAX, "%s", path[0] == '/' ? "/" : ".");
+    *missing = 0;
+    for (const char *p = path; *p != '\0';) {
+        p += strspn(p, "/");
+        const size_t length = strcspn(p, "/");
+        const bool here = length == 0 || (length == 1 && *p == '.'), up = length == 2 && memcmp(p, "..", 2) == 0;
+        if (*missing > 0 && !here) {
+            *missing = up ? *missing - 1 : *missing + 1;
+        } else if (!here) {
+            if (n + length + 2 > PATH_MAX)
+                return tsr_fail(err, TSR_E_USAGE, "%s: the path is too long", path);
+            snprintf(existing + n, PATH_MAX - n, "/%.*s", (int)length, p);
+            /* Another process may make it between two looks: what is no link is there. */
+            if (stat(existing, &st) == 0 || (lstat(existing, &st) == 0 && !S_ISLNK(st.st_mode))) {
+                n += length + 1;
+            } else {
+                const tsr_status failed = tsr_fail_errno(err, "%.*s", (int)(p + length - path), path);
+                if (lstat(existing, &st) == 0)
+                    return tsr_fail(err, TSR_E_USAGE, "%s: a link to nothing", existing);
+                if (errno != ENOENT)
+                    return failed;
+                existing[n] = '\0';
+                *missing = 1;
+            }
+        }
+        p += length;
+    }
+    return TSR_OK;
+}
+
+static tsr_status refuse_nested(const char *output, const char *source, const char *how, tsr_err *err)
+{
+    return tsr_fail(err, TSR_E_USAGE, "%s %s %s, and what is read stays untouched: name another place", output, how,
+                    source);
+}
+
+tsr_status tsr_apart_check_file(const tsr_apart *s, const char *output, const struct stat *st, tsr_err *err)
+{
+    const tsr_identity *const file = find_file(&s->files, st);
+    return file == NULL ? TSR_OK : refuse_nested(output, file->source, "is a file of", err);
+}
+
+/* Fails for an entry of an output folder that leads into a source. */
+static tsr_status check_held(const char *path, int depth, void *data, tsr_err *err)
+{
+    const tsr_apart *const s = data;
+    struct stat st, link;
+    if (stat(path, &st) != 0 || lstat(path, &link) != 0)
+        return TSR_OK;
+    const tsr_identity *const found = S_ISDIR(st.st_mode) ? find(&s->folders, &st) : find_file(&s->files, &st);
+    if (found != NULL)
+        return refuse_nested(path, found->source, S_ISDIR(st.st_mode) ? "is a folder of" : "is a file of", err);
+    return S_ISDIR(link.st_mode) ? each_entry(path, check_held, depth + 1, data, err) : TSR_OK;
+}
+
+tsr_status tsr_apart_check_outside(const tsr_apart *s, const char *output, const char *folder, tsr_err *err)
+{
+    char inside[PATH_MAX + 2];
+    struct stat st;
+    tsr_identities up = {0};
+    snprintf(inside, sizeof inside, "%s/.", folder);
+    if (stat(folder, &st) != 0)
+        return tsr_fail_errno(err, "%s", folder);
+    /* realpath() of "folder/." is the folder: add_above() begins a level higher. */
+    tsr_status status = add(&up, &st, output, err);
+    if (status == TSR_OK)
+        status = add_above(&up, inside, output, err);
+    for (size_t i = 0; status == TSR_OK && i < up.count; i++) {
+        const struct stat at = {.st_dev = up.items[i].dev, .st_ino = up.items[i].ino};
+        const tsr_identity *const found = find(&s->folders, &at);
+        if (found != NULL)
+            status = refuse_nested(output, found->source, "lies in", err);
+    }
+    free(up.items);
+    return status;
+}
+
+tsr_status tsr_apart_check_directory(const tsr_apart *s, const char *dst, tsr_err *err)
+{
+    char existing[PATH_MAX];
+    size_t missing;
+    struct stat st;
+    TSR_TRY(tsr_apart_resolve(dst, existing, &missing, err));
+    if (stat(existing, &st) != 0)
+        return tsr_fail_errno(err, "%s", existing);
+    TSR_TRY(tsr_apart_check_file(s, dst, &st, err));
+    TSR_TRY(tsr_apart_check_outside(s, dst, existing, err));
+    if (missing > 0)
+        return TSR_OK;
+    const tsr_identity *const below = find(&s->above, &st);
+    if (below != NULL)
+        return refuse_nested(dst, below->source, "holds", err);
+    return each_entry(existing, check_held, 0, (void *)s, err);
+}
