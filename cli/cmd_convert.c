@@ -3,7 +3,6 @@
 #include "cli/convert_inputs.h"
 #include "cli/output.h"
 #include "cli/plan_job.h"
-#include "cli/schemes.h"
 #include "convert/plans/any_plan.h"
 #include "convert/plans/archive_plan.h"
 #include "convert/plans/cast_plan.h"
@@ -106,8 +105,8 @@ static tsr_status plan_gpt_oss(const tsr_plan_run *run, const arguments *a, tsr_
 }
 
 /* Any codes to those of a scheme. `paired`: the source's weights, which are taken over; NULL: they are not known yet. */
-static tsr_status plan_scheme(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in, tsr_scheme scheme,
-                              tsr_weights *paired, tsr_plan *plan, tsr_err *err)
+static tsr_status plan_scheme(const tsr_plan_run *run, const arguments *a, tsr_convert_inputs *in,
+                              tsr_named_scheme scheme, tsr_weights *paired, tsr_plan *plan, tsr_err *err)
 {
     tsr_scheme_arguments of = tsr_scheme_defaults();
     of.scheme = (int)scheme;
@@ -117,9 +116,11 @@ static tsr_status plan_scheme(const tsr_plan_run *run, const arguments *a, tsr_c
     of.group_size = a->group_size;
     of.zero_points = a->zero_points;
     of.activations = a->activations;
-    of.block = a->block == NULL ? of.block : a->block;
+    if (a->block != NULL)
+        TSR_TRY(tsr_parse_block("--block", a->block, &of.block, err));
+    of.max_shard_bytes = run->max_shard_bytes;
     of.scale_fmt = a->scale_fmt < 0 ? 0 : a->scale_fmt;
-    TSR_TRY(tsr_scheme_read(run, &of, false, &in->scheme, err));
+    TSR_TRY(tsr_scheme_read(&of, false, &in->scheme, err));
     tsr_scheme_settle(&of, in->sources[0], a->experts == 0, &in->scheme);
     if (tsr_scheme_stacks(&of, &in->scheme))
         return plan_gpt_oss(run, a, in, plan, err);
@@ -364,17 +365,18 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
          "of what was FP8 (bf16); other tensors stay as they are"},
         {"--source-block", TSR_OPT_TEXT, &a->source_block, "RxC", "blocks of SRC, where its config.json states none"},
         {"--block", TSR_OPT_TEXT, &a->block, "RxC", "blocks to make (as in SRC)"},
-        {"--scale-fmt", TSR_OPT_CHOICE, &a->scale_fmt, "f32|ue8m0",
+        {"--scale-fmt", TSR_OPT_CHOICE, &a->scale_fmt, TSR_SCALE_FMT_WORDS,
          "scales as they come, or rounded up to powers of two (as in SRC)"},
-        {"--scales", TSR_OPT_CHOICE, &a->scales, "amax|mse", "amax/448, or the scale of least squared error (amax)"},
-        {"--dialect", TSR_OPT_CHOICE, &a->dialect, "deepseek|compressed-tensors|modelopt|gpt-oss",
+        {"--scales", TSR_OPT_CHOICE, &a->scales, TSR_SCALES_WORDS,
+         "amax/448, or the scale of least squared error (amax)"},
+        {"--dialect", TSR_OPT_CHOICE, &a->dialect, TSR_DIALECT_WORDS,
          "names of the scales and form of the configuration (fp8-block: as in SRC; others: compressed-tensors)"},
         {"--lossy", TSR_OPT_FLAG, &a->lossy, NULL,
          "schemes: round what has no code where codes are moved, and report it, instead of refusing it"},
         {"--experts", TSR_OPT_CHOICE, &a->experts, "split|stack",
          "schemes: stacks of experts as a tensor for each expert and projection, or as they are (what is codes: "
          "split); bf16: stack puts experts together as their family does"},
-        {"--mx-scale", TSR_OPT_CHOICE, &a->mx_scale, "floor|even|rceil|ceil",
+        {"--mx-scale", TSR_OPT_CHOICE, &a->mx_scale, TSR_MX_SCALE_WORDS,
          "mxfp, made anew: the power of two for a group (compressed-tensors even, others rceil)"},
         {"--zero-points", TSR_OPT_FLAG, &a->zero_points, NULL, "int4-weight-only: asymmetric weights"},
         {"--activations", TSR_OPT_TEXT, &a->activations, "FILE", "nvfp4: ranges of the layers' inputs"},
@@ -398,7 +400,7 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
         {"--bits", TSR_OPT_CHOICE, &a->bits, "8|4", "quantizing: of a weight (8)"},
         {"--group-size", TSR_OPT_COUNT, &a->group_size, "N",
          "quantizing: input features that share a scale (0: all; int4-weight-only: 128)"},
-        {"--divisor", TSR_OPT_CHOICE, &a->divisor, "127|127.5|128|7|7.5|8",
+        {"--divisor", TSR_OPT_CHOICE, &a->divisor, TSR_DIVISOR_WORDS,
          "quantizing: scales are amax over this (128, 8: as these readers' own quantizers have it)"},
         {"--rounding", TSR_OPT_CHOICE, &a->away, "away|even", "quantizing: where ties go (away)"},
         {"--scale-dtype", TSR_OPT_CHOICE, &a->scale_dtype, "bf16|f16",

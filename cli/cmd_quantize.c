@@ -3,8 +3,8 @@
 #include "cli/families.h"
 #include "cli/output.h"
 #include "cli/plan_job.h"
-#include "cli/schemes.h"
 #include "convert/plans/again_plan.h"
+#include "convert/plans/named_scheme.h"
 #include "convert/plans/rules_plan.h"
 #include "convert/plans/split_plan.h"
 
@@ -13,6 +13,8 @@
 /* What the command line says. */
 typedef struct arguments {
     tsr_scheme_arguments of;
+    const char *block;
+    tsr_list include, exclude;
     const char *rules;       /* instead of a scheme; NULL: none */
     const char *scales_from; /* the original; NULL: scales are made */
     int experts;             /* -1: as needed */
@@ -80,28 +82,25 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
 {
     tsr_option options[TSR_MAX_OPTIONS] = {
         {"-o", TSR_OPT_TEXT, &run->dst, "DST", "the output directory; made if need be"},
-        {"--scheme", TSR_OPT_CHOICE, &a->of.scheme,
-         "fp8-block|fp8-channel|int8-channel|int8-weight-only|int4-weight-only|nvfp4|nvfp4-weight-only|mxfp4|"
-         "mxfp4-weight-only|mxfp8|mxfp8-weight-only",
-         "what to quantize to (fp8-block)"},
+        {"--scheme", TSR_OPT_CHOICE, &a->of.scheme, TSR_SCHEME_WORDS, "what to quantize to (fp8-block)"},
         {"--rules", TSR_OPT_TEXT, &a->rules, "FILE",
          "several schemes, in compressed-tensors' dialect or ModelOpt's: which weights get which; tessera plan-schemes "
          "writes such "
          "a file, or you do"},
-        {"--scales", TSR_OPT_CHOICE, &a->of.scales, "amax|mse",
+        {"--scales", TSR_OPT_CHOICE, &a->of.scales, TSR_SCALES_WORDS,
          "from the largest value, or the scale of least squared error: slower, never worse (amax)"},
-        {"--include", TSR_OPT_LIST, &a->of.include, "GLOB", "quantize these tensors too; may be repeated"},
-        {"--exclude", TSR_OPT_LIST, &a->of.exclude, "GLOB", "keep these tensors as they are; may be repeated"},
+        {"--include", TSR_OPT_LIST, &a->include, "GLOB", "quantize these tensors too; may be repeated"},
+        {"--exclude", TSR_OPT_LIST, &a->exclude, "GLOB", "keep these tensors as they are; may be repeated"},
         {"--experts", TSR_OPT_CHOICE, &a->experts, "split|stack",
          "stacks of experts as a tensor for each expert and projection, or as they are (split, where the scheme or its "
          "loaders have no place for a stack; with --rules stack)"},
-        {"--block", TSR_OPT_TEXT, &a->of.block, "RxC", "fp8-block: rows and columns of a block (128x128)"},
-        {"--scale-fmt", TSR_OPT_CHOICE, &a->of.scale_fmt, "f32|ue8m0",
+        {"--block", TSR_OPT_TEXT, &a->block, "RxC", "fp8-block: rows and columns of a block (128x128)"},
+        {"--scale-fmt", TSR_OPT_CHOICE, &a->of.scale_fmt, TSR_SCALE_FMT_WORDS,
          "fp8-block: scales as they come, or rounded up to powers of two (f32)"},
-        {"--dialect", TSR_OPT_CHOICE, &a->of.dialect, "deepseek|compressed-tensors|modelopt|gpt-oss",
+        {"--dialect", TSR_OPT_CHOICE, &a->of.dialect, TSR_DIALECT_WORDS,
          "names of the scales and form of the configuration (fp8-block: deepseek; mxfp4 of gpt-oss: gpt-oss; others: "
          "compressed-tensors)"},
-        {"--mx-scale", TSR_OPT_CHOICE, &a->of.mx_scale, "floor|even|rceil|ceil",
+        {"--mx-scale", TSR_OPT_CHOICE, &a->of.mx_scale, TSR_MX_SCALE_WORDS,
          "mxfp: the power of two for a group, from its largest value (what the dialect's own tools use: "
          "compressed-tensors even, others rceil)"},
         {"--group-size", TSR_OPT_COUNT, &a->of.group_size, "N",
@@ -114,10 +113,10 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
         {"--activations", TSR_OPT_TEXT, &a->of.activations, "FILE",
          "int8-channel: static scales of the inputs, or their ranges; nvfp4, which needs it: ranges; JSON or "
          "safetensors; see docs/numerics.md"},
-        {"--scale-dtype", TSR_OPT_CHOICE, &a->of.scale_dtype, "f32|bf16|f16",
+        {"--scale-dtype", TSR_OPT_CHOICE, &a->of.scale_dtype, TSR_SCALE_DTYPE_WORDS,
          "of the scales, with which codes are made (channel: f32; weight-only: bf16); f16 with int only"},
-        {"--rounding", TSR_OPT_CHOICE, &a->of.away, "even|away", "int: where ties go (even)"},
-        {"--divisor", TSR_OPT_CHOICE, &a->of.divisor, "127|127.5|128|7|7.5|8",
+        {"--rounding", TSR_OPT_CHOICE, &a->of.away, TSR_ROUNDING_WORDS, "int: where ties go (even)"},
+        {"--divisor", TSR_OPT_CHOICE, &a->of.divisor, TSR_DIVISOR_WORDS,
          "int: symmetric scales are amax over this (127.5, 7.5)"},
         {"--list-families", TSR_OPT_FLAG, &a->list_families, NULL,
          "print which tensors of which models are quantized, and stop; also with --json"},
@@ -145,7 +144,7 @@ static tsr_status parse(int argc, char **argv, tsr_plan_run *run, arguments *a, 
         if (a->rules == NULL && is_of_schemes(options[i].name) &&
             !tsr_is_listed(kOptions[a->of.scheme], options[i].name))
             return tsr_fail(err, TSR_E_USAGE, "%s means nothing with --scheme %s", options[i].name,
-                            tsr_scheme_word((tsr_scheme)a->of.scheme));
+                            tsr_scheme_word((tsr_named_scheme)a->of.scheme));
     }
     if (a->list_families)
         return TSR_OK;
@@ -228,9 +227,17 @@ static tsr_status plan_by_scheme(tsr_plan_job *job, tsr_err *err)
 {
     static const tsr_experts kExperts[] = {TSR_EXPERTS_AS_NEEDED, TSR_EXPERTS_SPLIT, TSR_EXPERTS_STACK};
     quantizing *const q = job->own;
+    arguments *const a = &q->a;
     q->by_scheme = true;
-    TSR_TRY(tsr_scheme_read(&job->run, &q->a.of, true, &q->scheme, err));
-    return plan_scheme(job, q, kExperts[q->a.experts + 1], err);
+    if (a->block != NULL)
+        TSR_TRY(tsr_parse_block("--block", a->block, &a->of.block, err));
+    a->of.policy = (tsr_policy_options){.include = a->include.items,
+                                        .n_include = a->include.count,
+                                        .exclude = a->exclude.items,
+                                        .n_exclude = a->exclude.count};
+    a->of.max_shard_bytes = job->run.max_shard_bytes;
+    TSR_TRY(tsr_scheme_read(&a->of, true, &q->scheme, err));
+    return plan_scheme(job, q, kExperts[a->experts + 1], err);
 }
 
 static tsr_status plan_by_rules(tsr_plan_job *job, tsr_err *err)
@@ -264,7 +271,8 @@ tsr_status tsr_quantize_read(tsr_plan_job *job, int argc, char **argv, tsr_err *
     *job = (tsr_plan_job){.run = tsr_plan_run_defaults("quantize"), .own = q, .close = close_job};
     TSR_TRY(parse(argc, argv, &job->run, &q->a, err));
     job->run.verb = "quantizing";
-    job->run.low_sqnr = tsr_scheme_low_sqnr(q->a.rules != NULL ? TSR_INT4_WEIGHT_ONLY : (tsr_scheme)q->a.of.scheme);
+    job->run.low_sqnr =
+        tsr_scheme_low_sqnr(q->a.rules != NULL ? TSR_INT4_WEIGHT_ONLY : (tsr_named_scheme)q->a.of.scheme);
     job->make = q->a.rules != NULL ? plan_by_rules : q->a.scales_from != NULL ? plan_again : plan_by_scheme;
     job->idle = job->run.help || q->a.list_families;
     return q->a.list_families && !job->run.help ? tsr_list_families(job->run.json, err) : TSR_OK;

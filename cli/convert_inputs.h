@@ -3,8 +3,8 @@
 #define TSR_CLI_CONVERT_INPUTS_H
 
 #include "cli/run_plan.h"
-#include "cli/schemes.h"
 #include "convert/plans/any_view.h"
+#include "convert/plans/named_scheme.h"
 
 enum { TSR_MAX_CONVERTED = 256 };
 

@@ -3,6 +3,7 @@
 #include "cli/run_plan.h"
 #include "cli/together.h"
 #include "common/threads.h"
+#include "convert/plans/named_scheme.h"
 
 #include <math.h>
 #include <string.h>
@@ -12,7 +13,7 @@ tsr_plan_run tsr_plan_run_defaults(const char *command)
     return (tsr_plan_run){
         .command = command,
         .verb = "converting",
-        .max_shard_bytes = 5000000000u,
+        .max_shard_bytes = TSR_MAX_SHARD_BYTES,
         .threads = tsr_cpu_count(),
         .cpumask = TSR_CPU_ALL,
         .memory = (uint64_t)2 << 30,

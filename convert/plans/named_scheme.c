@@ -1,5 +1,5 @@
 /* From arguments to the options of a scheme's plan. */
-#include "cli/schemes.h"
+#include "convert/plans/named_scheme.h"
 
 #include <string.h>
 
@@ -17,23 +17,28 @@ static const char *const kNames[] = {
     [TSR_MX_SCHEME(TSR_MX_MXFP8_WEIGHT_ONLY)] = "mxfp8-weight-only",
 };
 
-const char *tsr_scheme_word(tsr_scheme scheme)
+const char *tsr_scheme_word(tsr_named_scheme scheme)
 {
     return kNames[scheme];
 }
 
-tsr_scheme tsr_scheme_find(const char *name)
+tsr_named_scheme tsr_scheme_find(const char *name)
 {
     unsigned i = 0;
     while (i < TSR_ALL_SCHEMES && strcmp(kNames[i], name) != 0)
         i++;
-    return (tsr_scheme)i;
+    return (tsr_named_scheme)i;
 }
 
 tsr_scheme_arguments tsr_scheme_defaults(void)
 {
-    return (tsr_scheme_arguments){
-        .block = "128x128", .dialect = -1, .mx_scale = -1, .scale_dtype = -1, .divisor = -1, .group_size = UINT64_MAX};
+    return (tsr_scheme_arguments){.block = {128, 128},
+                                  .dialect = -1,
+                                  .mx_scale = -1,
+                                  .scale_dtype = -1,
+                                  .divisor = -1,
+                                  .group_size = UINT64_MAX,
+                                  .max_shard_bytes = TSR_MAX_SHARD_BYTES};
 }
 
 tsr_status tsr_read_divisor(int choice, bool int4, const char *what, float *divisor, tsr_err *err)
@@ -65,16 +70,7 @@ tsr_status tsr_check_block_dialect(int dialect, tsr_err *err)
     return TSR_OK;
 }
 
-static tsr_policy_options policy_of(const tsr_scheme_arguments *a)
-{
-    return (tsr_policy_options){.include = a->include.items,
-                                .n_include = a->include.count,
-                                .exclude = a->exclude.items,
-                                .n_exclude = a->exclude.count};
-}
-
-static tsr_status int_options(const tsr_plan_run *run, const tsr_scheme_arguments *a, tsr_ct_options *options,
-                              tsr_err *err)
+static tsr_status int_options(const tsr_scheme_arguments *a, tsr_ct_options *options, tsr_err *err)
 {
     static const tsr_dtype kDtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
     const bool weight_only = a->scheme >= TSR_INT8_WEIGHT_ONLY, int4 = a->scheme == TSR_INT4_WEIGHT_ONLY;
@@ -102,32 +98,29 @@ static tsr_status int_options(const tsr_plan_run *run, const tsr_scheme_argument
                 : a->scheme == TSR_FP8_CHANNEL ? TSR_CT_FP8
                                                : TSR_CT_W8A8,
         .asymmetric_activations = a->activation_zero_points,
-        .policy = policy_of(a),
-        .max_shard_bytes = run->max_shard_bytes,
+        .policy = a->policy,
+        .max_shard_bytes = a->max_shard_bytes,
     };
     return TSR_OK;
 }
 
-static tsr_status block_options(const tsr_plan_run *run, const tsr_scheme_arguments *a, tsr_quantize_options *options,
-                                tsr_err *err)
+static tsr_status block_options(const tsr_scheme_arguments *a, tsr_quantize_options *options, tsr_err *err)
 {
     TSR_TRY(tsr_check_block_dialect(a->dialect, err));
     *options = (tsr_quantize_options){
-        .block = {.scale_fmt = (tsr_scale_fmt)a->scale_fmt, .search = a->scales == 1},
+        .block = {.block_rows = (uint32_t)a->block.rows,
+                  .block_cols = (uint32_t)a->block.cols,
+                  .scale_fmt = (tsr_scale_fmt)a->scale_fmt,
+                  .search = a->scales == 1},
         .dialect =
             a->dialect == TSR_MX_DIALECT_COMPRESSED_TENSORS ? TSR_DIALECT_COMPRESSED_TENSORS : TSR_DIALECT_DEEPSEEK,
-        .policy = policy_of(a),
-        .max_shard_bytes = run->max_shard_bytes,
+        .policy = a->policy,
+        .max_shard_bytes = a->max_shard_bytes,
     };
-    tsr_block block;
-    TSR_TRY(tsr_parse_block("--block", a->block, &block, err));
-    options->block.block_rows = (uint32_t)block.rows;
-    options->block.block_cols = (uint32_t)block.cols;
     return TSR_OK;
 }
 
-static tsr_status mx_options(const tsr_plan_run *run, const tsr_scheme_arguments *a, bool ranges,
-                             tsr_mx_options *options, tsr_err *err)
+static tsr_status mx_options(const tsr_scheme_arguments *a, bool ranges, tsr_mx_options *options, tsr_err *err)
 {
     /* In the order of --mx-scale's words. */
     static const tsr_mx_rule kRules[] = {TSR_MX_FLOOR, TSR_MX_EVEN, TSR_MX_RCEIL, TSR_MX_CEIL};
@@ -136,8 +129,8 @@ static tsr_status mx_options(const tsr_plan_run *run, const tsr_scheme_arguments
         .dialect = a->dialect < 0 ? TSR_MX_DIALECT_COMPRESSED_TENSORS : (tsr_mx_dialect)a->dialect,
         .rule = a->mx_scale < 0 ? NULL : &kRules[a->mx_scale],
         .search = a->scales == 1,
-        .policy = policy_of(a),
-        .max_shard_bytes = run->max_shard_bytes,
+        .policy = a->policy,
+        .max_shard_bytes = a->max_shard_bytes,
     };
     if (ranges && tsr_mx_needs_ranges(options->target) && a->activations == NULL)
         return tsr_fail(err, TSR_E_USAGE,
@@ -146,13 +139,12 @@ static tsr_status mx_options(const tsr_plan_run *run, const tsr_scheme_arguments
     return tsr_mx_check_dialect(options->target, options->dialect, err);
 }
 
-tsr_status tsr_scheme_read(const tsr_plan_run *run, const tsr_scheme_arguments *a, bool ranges, tsr_scheme_options *o,
-                           tsr_err *err)
+tsr_status tsr_scheme_read(const tsr_scheme_arguments *a, bool ranges, tsr_scheme_options *o, tsr_err *err)
 {
     *o = (tsr_scheme_options){.calibration = {0}};
-    TSR_TRY(a->scheme == TSR_FP8_BLOCK    ? block_options(run, a, &o->blocks, err)
-            : a->scheme >= TSR_MX_SCHEMES ? mx_options(run, a, ranges, &o->groups, err)
-                                          : int_options(run, a, &o->rows, err));
+    TSR_TRY(a->scheme == TSR_FP8_BLOCK    ? block_options(a, &o->blocks, err)
+            : a->scheme >= TSR_MX_SCHEMES ? mx_options(a, ranges, &o->groups, err)
+                                          : int_options(a, &o->rows, err));
     if (a->activations == NULL)
         return TSR_OK;
     TSR_TRY(tsr_calibration_read(&o->calibration, a->activations, err));
@@ -184,7 +176,7 @@ void tsr_scheme_free(tsr_scheme_options *options)
     tsr_calibration_free(&options->calibration);
 }
 
-double tsr_scheme_low_sqnr(tsr_scheme scheme)
+double tsr_scheme_low_sqnr(tsr_named_scheme scheme)
 {
     /* What healthy weights reach: block FP8 31.5 +- 0.2 dB whatever the distribution, int8 35 to 42, int4 15 to 19,
      * MXFP8 30 to 32, NVFP4 20 to 21, MXFP4 17 to 19. */
