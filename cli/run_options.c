@@ -13,7 +13,7 @@ tsr_plan_run tsr_plan_run_defaults(const char *command)
     return (tsr_plan_run){
         .command = command,
         .verb = "converting",
-        .max_shard_bytes = TSR_MAX_SHARD_BYTES,
+        .from = {.max_shard_bytes = TSR_MAX_SHARD_BYTES},
         .threads = tsr_cpu_count(),
         .cpumask = TSR_CPU_ALL,
         .memory = (uint64_t)2 << 30,
@@ -25,8 +25,10 @@ tsr_plan_run tsr_plan_run_defaults(const char *command)
 void tsr_plan_run_options(tsr_plan_run *run, tsr_option *options)
 {
     const tsr_option shared[] = {
-        {"--ignore-file", TSR_OPT_LIST, &run->ignore, "GLOB", "treat these files of SRC as absent; may be repeated"},
-        {"--max-shard-size", TSR_OPT_SIZE, &run->max_shard_bytes, "SIZE", "of tensor data in one output file (5GB)"},
+        {"--ignore-file", TSR_OPT_LIST, &run->from.ignore, "GLOB",
+         "treat these files of SRC as absent; may be repeated"},
+        {"--max-shard-size", TSR_OPT_SIZE, &run->from.max_shard_bytes, "SIZE",
+         "of tensor data in one output file (5GB)"},
         {"--threads", TSR_OPT_COUNT, &run->threads, "N", "workers (all CPUs); the output does not depend on it"},
         {"--cpumask", TSR_OPT_COUNT, &run->cpumask, "MASK",
          "instruction sets allowed: 1 AVX2, 2 AVX-512, 4 VBMI; 0 is scalar (all); same bits with any"},
@@ -62,13 +64,13 @@ static tsr_status check_processes(const tsr_plan_run *run, tsr_err *err)
 
 tsr_status tsr_plan_run_check(tsr_plan_run *run, const tsr_option *options, uint64_t given, tsr_err *err)
 {
-    if (run->src == NULL)
+    if (run->from.path == NULL)
         return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera %s SRC -o DST", run->command);
     if (run->dst == NULL && !run->dry_run)
         return tsr_fail(err, TSR_E_USAGE, "where to? tessera %s SRC -o DST", run->command);
     if (run->threads == 0 && !run->mpi) /* else a rank 0 that only hands out */
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
-    if (run->max_shard_bytes == 0)
+    if (run->from.max_shard_bytes == 0)
         return tsr_fail(err, TSR_E_USAGE, "--max-shard-size: at least 1 byte");
     TSR_TRY(check_processes(run, err));
     TSR_TRY(tsr_shard_parse(&run->shards, err));
@@ -76,7 +78,7 @@ tsr_status tsr_plan_run_check(tsr_plan_run *run, const tsr_option *options, uint
         return tsr_fail(
             err, TSR_E_USAGE,
             "--force with --shard: other shards may be at work there; remove the directory, or name another");
-    TSR_TRY(tsr_shard_note_command(&run->shards, run->command, run->src, options, given, err));
+    TSR_TRY(tsr_shard_note_command(&run->shards, run->command, run->from.path, options, given, err));
     return tsr_quant_limits_parse(&run->limits, err);
 }
 

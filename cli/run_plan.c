@@ -205,7 +205,7 @@ static void print_summary(const tsr_plan_run *run, const tsr_plan *plan, const t
         tsr_print("%s\n", plan->advice);
     if (plan->report != NULL)
         tsr_print("report: %s/" TSR_REPORT_NAME "\n", run->dst);
-    tsr_print_next(run->src, run->dst, run->ignore.count > 0, plan);
+    tsr_print_next(run->from.path, run->dst, run->from.ignore.count > 0, plan);
 }
 
 static void json_counts(tsr_text *t, const tsr_plan_run *run, const tsr_plan *plan)

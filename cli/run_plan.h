@@ -7,6 +7,7 @@
 #include "cli/shards.h"
 #include "common/ranks.h"
 #include "convert/engine/engine.h"
+#include "convert/jobs/job_source.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,10 +16,10 @@
 typedef struct tsr_plan_run {
     const char *command; /* "quantize": for messages */
     const char *verb;    /* "quantizing": of progress */
-    const char *src, *dst, *json, *junit;
-    tsr_list ignore;
+    tsr_job_source from;
+    const char *dst, *json, *junit;
     tsr_progress_options progress;
-    uint64_t max_shard_bytes, threads, cpumask, memory;
+    uint64_t threads, cpumask, memory;
     int io; /* a tsr_io_mode */
     bool dry_run, force, quiet, help, mpi;
     double low_sqnr; /* dB: tensors below it are pointed out */

@@ -30,6 +30,7 @@ MAY_INCLUDE = {
     "convert/engine": FORMATS + BLOCKS + ["kernels/cpu", "quantize"],
     "convert/ops": FORMATS + BLOCKS + ["kernels/cpu", "quantize", "convert/engine"],
     "convert/plans": FORMATS + BLOCKS + ["kernels/cpu", "quantize", "convert/engine", "convert/ops"],
+    "convert/jobs": FORMATS + BLOCKS + ["kernels/cpu", "quantize", "convert/engine", "convert/ops", "convert/plans"],
     # verify/ includes nothing of quantize/ and convert/: an oracle that shares code with what it judges finds no fault in it.
     "verify/weights": FORMATS,
     "verify/evidence": EVIDENCE[:-1],

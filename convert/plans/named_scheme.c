@@ -32,7 +32,7 @@ tsr_named_scheme tsr_scheme_find(const char *name)
 
 tsr_scheme_arguments tsr_scheme_defaults(void)
 {
-    return (tsr_scheme_arguments){.block = {128, 128},
+    return (tsr_scheme_arguments){.block = "128x128",
                                   .dialect = -1,
                                   .mx_scale = -1,
                                   .scale_dtype = -1,
@@ -70,6 +70,14 @@ tsr_status tsr_check_block_dialect(int dialect, tsr_err *err)
     return TSR_OK;
 }
 
+static tsr_policy_options policy_of(const tsr_scheme_arguments *a)
+{
+    return (tsr_policy_options){.include = a->include.items,
+                                .n_include = a->include.count,
+                                .exclude = a->exclude.items,
+                                .n_exclude = a->exclude.count};
+}
+
 static tsr_status int_options(const tsr_scheme_arguments *a, tsr_ct_options *options, tsr_err *err)
 {
     static const tsr_dtype kDtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
@@ -98,7 +106,7 @@ static tsr_status int_options(const tsr_scheme_arguments *a, tsr_ct_options *opt
                 : a->scheme == TSR_FP8_CHANNEL ? TSR_CT_FP8
                                                : TSR_CT_W8A8,
         .asymmetric_activations = a->activation_zero_points,
-        .policy = a->policy,
+        .policy = policy_of(a),
         .max_shard_bytes = a->max_shard_bytes,
     };
     return TSR_OK;
@@ -106,15 +114,17 @@ static tsr_status int_options(const tsr_scheme_arguments *a, tsr_ct_options *opt
 
 static tsr_status block_options(const tsr_scheme_arguments *a, tsr_quantize_options *options, tsr_err *err)
 {
+    tsr_block block;
     TSR_TRY(tsr_check_block_dialect(a->dialect, err));
+    TSR_TRY(tsr_parse_block("--block", a->block, &block, err));
     *options = (tsr_quantize_options){
-        .block = {.block_rows = (uint32_t)a->block.rows,
-                  .block_cols = (uint32_t)a->block.cols,
+        .block = {.block_rows = (uint32_t)block.rows,
+                  .block_cols = (uint32_t)block.cols,
                   .scale_fmt = (tsr_scale_fmt)a->scale_fmt,
                   .search = a->scales == 1},
         .dialect =
             a->dialect == TSR_MX_DIALECT_COMPRESSED_TENSORS ? TSR_DIALECT_COMPRESSED_TENSORS : TSR_DIALECT_DEEPSEEK,
-        .policy = a->policy,
+        .policy = policy_of(a),
         .max_shard_bytes = a->max_shard_bytes,
     };
     return TSR_OK;
@@ -129,7 +139,7 @@ static tsr_status mx_options(const tsr_scheme_arguments *a, bool ranges, tsr_mx_
         .dialect = a->dialect < 0 ? TSR_MX_DIALECT_COMPRESSED_TENSORS : (tsr_mx_dialect)a->dialect,
         .rule = a->mx_scale < 0 ? NULL : &kRules[a->mx_scale],
         .search = a->scales == 1,
-        .policy = a->policy,
+        .policy = policy_of(a),
         .max_shard_bytes = a->max_shard_bytes,
     };
     if (ranges && tsr_mx_needs_ranges(options->target) && a->activations == NULL)

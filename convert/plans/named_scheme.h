@@ -3,6 +3,7 @@
 #ifndef TSR_CONVERT_PLANS_NAMED_SCHEME_H
 #define TSR_CONVERT_PLANS_NAMED_SCHEME_H
 
+#include "common/options.h"
 #include "convert/plans/ct_plan.h"
 #include "convert/plans/mx_plan.h"
 #include "convert/plans/quantize_plan.h"
@@ -45,13 +46,12 @@ tsr_named_scheme tsr_scheme_find(const char *name);
 
 /* What is said of a scheme. */
 typedef struct tsr_scheme_arguments {
-    tsr_block block;
-    const char *activations;                     /* a file */
+    const char *block, *activations;             /* "128x128"; a file */
     int scheme, scale_fmt, scales, away;         /* indices in the words above; away: in those of rounding */
     int dialect, mx_scale, scale_dtype, divisor; /* -1: as the scheme has it */
     uint64_t group_size;                         /* UINT64_MAX: likewise */
     bool zero_points, activation_zero_points;
-    tsr_policy_options policy; /* its globs; they outlive the plan */
+    tsr_list include, exclude;
     uint64_t max_shard_bytes;
 } tsr_scheme_arguments;
 

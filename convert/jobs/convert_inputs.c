@@ -1,5 +1,5 @@
 /* Opening what is converted. */
-#include "cli/convert_inputs.h"
+#include "convert/jobs/convert_inputs.h"
 
 #include "common/file.h"
 #include "convert/plans/deepseek_mp_plan.h"
@@ -10,56 +10,57 @@
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
 
-tsr_status tsr_open_source(const tsr_plan_run *run, const char *path, tsr_convert_inputs *in, tsr_err *err)
+tsr_status tsr_open_source(const tsr_job_source *from, const char *path, tsr_convert_inputs *in, tsr_err *err)
 {
-    TSR_TRY(tsr_checkpoint_open(&in->checkpoints[in->n], path, run->ignore.items, run->ignore.count, err));
+    TSR_TRY(tsr_checkpoint_open(&in->checkpoints[in->n], path, from->ignore.items, from->ignore.count, err));
     in->sources[in->n] = in->checkpoints[in->n];
     in->n++;
     return TSR_OK;
 }
 
-tsr_status tsr_open_ranks(const tsr_plan_run *run, tsr_convert_inputs *in, tsr_err *err)
+tsr_status tsr_open_ranks(const tsr_job_source *from, tsr_convert_inputs *in, tsr_err *err)
 {
     for (size_t k = 0; k < TSR_MAX_CONVERTED; k++) {
         char path[PATH_MAX];
-        snprintf(path, sizeof path, "%s/rank-%zu", run->src, k);
+        snprintf(path, sizeof path, "%s/rank-%zu", from->path, k);
         if (access(path, F_OK) != 0 && k > 0)
             return TSR_OK;
-        TSR_TRY(tsr_open_source(run, path, in, err));
+        TSR_TRY(tsr_open_source(from, path, in, err));
     }
     return TSR_OK;
 }
 
-tsr_status tsr_open_rank_files(const tsr_plan_run *run, tsr_convert_inputs *in, tsr_err *err)
+tsr_status tsr_open_rank_files(const tsr_job_source *from, tsr_convert_inputs *in, tsr_err *err)
 {
     unsigned ranks = 0;
     char path[2 * PATH_MAX], name[64];
     for (unsigned n = 1; n <= TSR_MAX_CONVERTED; n++) {
         snprintf(name, sizeof name, TSR_RANK_FILE, 0u, n);
-        snprintf(path, sizeof path, "%s/%s", run->src, name);
+        snprintf(path, sizeof path, "%s/%s", from->path, name);
         if (access(path, F_OK) != 0)
             continue;
         if (ranks != 0)
-            return tsr_fail(err, TSR_E_FORMAT, "%s: there are ranks of %u and of %u: which hold?", run->src, ranks, n);
+            return tsr_fail(err, TSR_E_FORMAT, "%s: there are ranks of %u and of %u: which hold?", from->path, ranks,
+                            n);
         ranks = n;
     }
     if (ranks == 0)
         return tsr_fail(err, TSR_E_FORMAT,
-                        "%s: no model0-mpN.safetensors, as --to deepseek-mp or convert.py leave them", run->src);
+                        "%s: no model0-mpN.safetensors, as --to deepseek-mp or convert.py leave them", from->path);
     for (unsigned k = 0; k < ranks; k++) {
         snprintf(name, sizeof name, TSR_RANK_FILE, k, ranks);
-        snprintf(path, sizeof path, "%s/%s", run->src, name);
+        snprintf(path, sizeof path, "%s/%s", from->path, name);
         if (access(path, F_OK) != 0)
             return tsr_fail_errno(err, "%s", path);
-        TSR_TRY(tsr_checkpoint_open_shard(&in->checkpoints[in->n], run->src, name, run->ignore.items, run->ignore.count,
-                                          err));
+        TSR_TRY(tsr_checkpoint_open_shard(&in->checkpoints[in->n], from->path, name, from->ignore.items,
+                                          from->ignore.count, err));
         in->sources[in->n] = in->checkpoints[in->n];
         in->n++;
     }
     return TSR_OK;
 }
 
-tsr_status tsr_plan_rank_files(const tsr_plan_run *run, const char *config, const tsr_convert_inputs *in,
+tsr_status tsr_plan_rank_files(const tsr_job_source *from, const char *config, const tsr_convert_inputs *in,
                                tsr_plan *plan, tsr_err *err)
 {
     tsr_arena arena = {0};
@@ -67,7 +68,7 @@ tsr_status tsr_plan_rank_files(const tsr_plan_run *run, const char *config, cons
     size_t size = 0;
     tsr_status status = config == NULL ? TSR_OK : tsr_read_file(config, MAX_CONFIG_BYTES, &arena, &text, &size, err);
     if (status == TSR_OK)
-        status = tsr_from_deepseek_mp_plan(plan, in->sources, in->n, text, size, run->max_shard_bytes, err);
+        status = tsr_from_deepseek_mp_plan(plan, in->sources, in->n, text, size, from->max_shard_bytes, err);
     tsr_arena_free(&arena);
     return status;
 }

@@ -1,8 +1,8 @@
 /* What `tessera convert` reads: one checkpoint, one beside it to compare with, or the ranks of a model. */
-#ifndef TSR_CLI_CONVERT_INPUTS_H
-#define TSR_CLI_CONVERT_INPUTS_H
+#ifndef TSR_CONVERT_JOBS_CONVERT_INPUTS_H
+#define TSR_CONVERT_JOBS_CONVERT_INPUTS_H
 
-#include "cli/run_plan.h"
+#include "convert/jobs/job_source.h"
 #include "convert/plans/any_view.h"
 #include "convert/plans/named_scheme.h"
 
@@ -17,17 +17,17 @@ typedef struct tsr_convert_inputs {
     tsr_scheme_options scheme; /* likewise */
 } tsr_convert_inputs;
 
-tsr_status tsr_open_source(const tsr_plan_run *run, const char *path, tsr_convert_inputs *in,
+tsr_status tsr_open_source(const tsr_job_source *from, const char *path, tsr_convert_inputs *in,
                            tsr_err *err) TSR_WARN_UNUSED;
 
 /* Opens SRC/rank-0, SRC/rank-1, ..., as many as there are. */
-tsr_status tsr_open_ranks(const tsr_plan_run *run, tsr_convert_inputs *in, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_open_ranks(const tsr_job_source *from, tsr_convert_inputs *in, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Opens SRC/model0-mpN.safetensors and the other ranks, for whatever N there is. */
-tsr_status tsr_open_rank_files(const tsr_plan_run *run, tsr_convert_inputs *in, tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_open_rank_files(const tsr_job_source *from, tsr_convert_inputs *in, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Plans to join such ranks. `config`: the model's own config.json; NULL: SRC's. */
-tsr_status tsr_plan_rank_files(const tsr_plan_run *run, const char *config, const tsr_convert_inputs *in,
+tsr_status tsr_plan_rank_files(const tsr_job_source *from, const char *config, const tsr_convert_inputs *in,
                                tsr_plan *plan, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Closes all of them. */

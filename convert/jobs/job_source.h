@@ -1,0 +1,15 @@
+/* What a job that makes a checkpoint reads, and how large the files are that it makes. */
+#ifndef TSR_CONVERT_JOBS_JOB_SOURCE_H
+#define TSR_CONVERT_JOBS_JOB_SOURCE_H
+
+#include "common/options.h"
+
+#include <stdint.h>
+
+typedef struct tsr_job_source {
+    const char *path;
+    tsr_list ignore; /* globs: files of it that count as absent */
+    uint64_t max_shard_bytes;
+} tsr_job_source;
+
+#endif

@@ -1,0 +1,195 @@
+/* From what is said to a plan. */
+#include "convert/jobs/quantize_job.h"
+
+#include "convert/plans/again_plan.h"
+#include "convert/plans/split_plan.h"
+
+/* The options that not all schemes take. */
+static const char *const kOptions[] = {
+    [TSR_FP8_BLOCK] = "--block --scale-fmt --dialect",
+    [TSR_FP8_CHANNEL] = "--dialect --scale-dtype",
+    [TSR_INT8_CHANNEL] = "--dialect --scale-dtype --rounding --divisor --activations --activation-zero-points",
+    [TSR_INT8_WEIGHT_ONLY] = "--dialect --scale-dtype --rounding --divisor --group-size",
+    [TSR_INT4_WEIGHT_ONLY] = "--scale-dtype --rounding --divisor --group-size --zero-points --dialect --scales-from",
+    [TSR_MX_SCHEME(TSR_MX_NVFP4)] = "--dialect --activations",
+    [TSR_MX_SCHEME(TSR_MX_NVFP4_WEIGHT_ONLY)] = "--dialect",
+    [TSR_MX_SCHEME(TSR_MX_MXFP4)] = "--dialect --mx-scale",
+    [TSR_MX_SCHEME(TSR_MX_MXFP4_WEIGHT_ONLY)] = "--dialect --mx-scale",
+    [TSR_MX_SCHEME(TSR_MX_MXFP8)] = "--dialect --mx-scale",
+    [TSR_MX_SCHEME(TSR_MX_MXFP8_WEIGHT_ONLY)] = "--dialect --mx-scale",
+};
+
+/* Whether only some schemes take this option. */
+static bool is_of_schemes(const char *option)
+{
+    for (size_t i = 0; i < TSR_ALL_SCHEMES; i++) {
+        if (tsr_is_listed(kOptions[i], option))
+            return true;
+    }
+    return false;
+}
+
+tsr_quantize_job tsr_quantize_job_defaults(void)
+{
+    return (tsr_quantize_job){.of = tsr_scheme_defaults(), .experts = -1};
+}
+
+void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
+{
+    const tsr_option own[] = {
+        {"--scheme", TSR_OPT_CHOICE, &job->of.scheme, TSR_SCHEME_WORDS, "what to quantize to (fp8-block)"},
+        {"--rules", TSR_OPT_TEXT, &job->rules, "FILE",
+         "several schemes, in compressed-tensors' dialect or ModelOpt's: which weights get which; tessera plan-schemes "
+         "writes such "
+         "a file, or you do"},
+        {"--scales", TSR_OPT_CHOICE, &job->of.scales, TSR_SCALES_WORDS,
+         "from the largest value, or the scale of least squared error: slower, never worse (amax)"},
+        {"--include", TSR_OPT_LIST, &job->of.include, "GLOB", "quantize these tensors too; may be repeated"},
+        {"--exclude", TSR_OPT_LIST, &job->of.exclude, "GLOB", "keep these tensors as they are; may be repeated"},
+        {"--experts", TSR_OPT_CHOICE, &job->experts, "split|stack",
+         "stacks of experts as a tensor for each expert and projection, or as they are (split, where the scheme or its "
+         "loaders have no place for a stack; with --rules stack)"},
+        {"--block", TSR_OPT_TEXT, &job->of.block, "RxC", "fp8-block: rows and columns of a block (128x128)"},
+        {"--scale-fmt", TSR_OPT_CHOICE, &job->of.scale_fmt, TSR_SCALE_FMT_WORDS,
+         "fp8-block: scales as they come, or rounded up to powers of two (f32)"},
+        {"--dialect", TSR_OPT_CHOICE, &job->of.dialect, TSR_DIALECT_WORDS,
+         "names of the scales and form of the configuration (fp8-block: deepseek; mxfp4 of gpt-oss: gpt-oss; others: "
+         "compressed-tensors)"},
+        {"--mx-scale", TSR_OPT_CHOICE, &job->of.mx_scale, TSR_MX_SCALE_WORDS,
+         "mxfp: the power of two for a group, from its largest value (what the dialect's own tools use: "
+         "compressed-tensors even, others rceil)"},
+        {"--group-size", TSR_OPT_COUNT, &job->of.group_size, "N",
+         "weight-only: columns that share a scale; 0 is a whole row (0; int4: 128)"},
+        {"--zero-points", TSR_OPT_FLAG, &job->of.zero_points, NULL, "int4: asymmetric weights"},
+        {"--scales-from", TSR_OPT_TEXT, &job->scales_from, "ORIGINAL",
+         "int4: SRC is what ORIGINAL, of int4, was in BF16; its scales give its very codes again, or the job stops"},
+        {"--activation-zero-points", TSR_OPT_FLAG, &job->of.activation_zero_points, NULL,
+         "int8-channel: activations with zero points, dynamic ones or --activations"},
+        {"--activations", TSR_OPT_TEXT, &job->of.activations, "FILE",
+         "int8-channel: static scales of the inputs, or their ranges; nvfp4, which needs it: ranges; JSON or "
+         "safetensors; see docs/numerics.md"},
+        {"--scale-dtype", TSR_OPT_CHOICE, &job->of.scale_dtype, TSR_SCALE_DTYPE_WORDS,
+         "of the scales, with which codes are made (channel: f32; weight-only: bf16); f16 with int only"},
+        {"--rounding", TSR_OPT_CHOICE, &job->of.away, TSR_ROUNDING_WORDS, "int: where ties go (even)"},
+        {"--divisor", TSR_OPT_CHOICE, &job->of.divisor, TSR_DIVISOR_WORDS,
+         "int: symmetric scales are amax over this (127.5, 7.5)"},
+        {0},
+    };
+    tsr_options_append(options, own);
+}
+
+tsr_status tsr_quantize_job_check(const tsr_quantize_job *job, const tsr_option *options, uint64_t given, tsr_err *err)
+{
+    for (size_t i = 0; options[i].name != NULL; i++) {
+        if ((given >> i & 1) == 0)
+            continue;
+        if (job->rules != NULL && !tsr_is_listed("--activations --dialect", options[i].name) &&
+            (is_of_schemes(options[i].name) || tsr_is_listed("--scheme --include --exclude", options[i].name)))
+            return tsr_fail(err, TSR_E_USAGE, "%s means nothing with --rules: the file says it", options[i].name);
+        if (job->scales_from != NULL &&
+            tsr_is_listed("--dialect --scales --scale-dtype --rounding --divisor --group-size --zero-points --include "
+                          "--exclude --experts",
+                          options[i].name))
+            return tsr_fail(err, TSR_E_USAGE, "%s means nothing with --scales-from: the original says it",
+                            options[i].name);
+        if (job->rules == NULL && is_of_schemes(options[i].name) &&
+            !tsr_is_listed(kOptions[job->of.scheme], options[i].name))
+            return tsr_fail(err, TSR_E_USAGE, "%s means nothing with --scheme %s", options[i].name,
+                            tsr_scheme_word((tsr_named_scheme)job->of.scheme));
+    }
+    return TSR_OK;
+}
+
+/* ---- the plan ---- */
+
+static tsr_status open_source(const tsr_job_source *from, const char *path, size_t i, tsr_quantize_job *q, tsr_err *err)
+{
+    TSR_TRY(tsr_checkpoint_open(&q->opened[i], path, from->ignore.items, from->ignore.count, err));
+    q->sources[i] = q->opened[i];
+    return TSR_OK;
+}
+
+static tsr_status make_scheme(tsr_plan *plan, const tsr_checkpoint *const *source, const void *options, tsr_err *err)
+{
+    const tsr_quantize_job *const q = options;
+    return q->by_scheme ? tsr_scheme_plan(plan, source, &q->of, &q->scheme, err)
+                        : tsr_rules_plan(plan, source, &q->by_rules, err);
+}
+
+/* What the model decides where the command line does not. */
+static tsr_status settle(tsr_quantize_job *q, tsr_experts *experts, tsr_err *err)
+{
+    tsr_scheme_settle(&q->of, q->sources[0], *experts == TSR_EXPERTS_SPLIT, &q->scheme);
+    if (!tsr_scheme_stacks(&q->of, &q->scheme))
+        return TSR_OK;
+    if (*experts == TSR_EXPERTS_SPLIT)
+        return tsr_fail(err, TSR_E_USAGE, "--experts split: --dialect gpt-oss holds stacks of experts");
+    *experts = TSR_EXPERTS_TURN;
+    return TSR_OK;
+}
+
+/* Opens the source and plans. */
+static tsr_status plan_scheme(tsr_quantize_job *q, const tsr_job_source *from, tsr_experts experts, tsr_plan *plan,
+                              tsr_err *err)
+{
+    const bool keeps_stacks = q->by_scheme && q->of.scheme == TSR_FP8_BLOCK;
+    TSR_TRY(open_source(from, from->path, 0, q, err));
+    if (q->by_scheme)
+        TSR_TRY(settle(q, &experts, err));
+    return tsr_split_plan(plan, &q->view, q->sources, experts, keeps_stacks, make_scheme, q, err);
+}
+
+/* Codes again, with the scales that they had. */
+static tsr_status plan_again(tsr_quantize_job *q, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)
+{
+    TSR_TRY(open_source(from, from->path, 0, q, err));
+    TSR_TRY(open_source(from, q->scales_from, 1, q, err));
+    return tsr_again_plan(plan, q->sources, from->max_shard_bytes, err);
+}
+
+static tsr_status plan_by_scheme(tsr_quantize_job *q, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)
+{
+    static const tsr_experts kExperts[] = {TSR_EXPERTS_AS_NEEDED, TSR_EXPERTS_SPLIT, TSR_EXPERTS_STACK};
+    q->by_scheme = true;
+    q->of.max_shard_bytes = from->max_shard_bytes;
+    TSR_TRY(tsr_scheme_read(&q->of, true, &q->scheme, err));
+    return plan_scheme(q, from, kExperts[q->experts + 1], plan, err);
+}
+
+static tsr_status plan_by_rules(tsr_quantize_job *q, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)
+{
+    const bool calibrated = q->of.activations != NULL;
+    if (q->of.dialect == TSR_MX_DIALECT_DEEPSEEK || q->of.dialect == TSR_MX_DIALECT_GPT_OSS)
+        return tsr_fail(err, TSR_E_USAGE,
+                        "--dialect %s holds one scheme for all layers; compressed-tensors and "
+                        "modelopt hold a mixture",
+                        tsr_mx_dialect_name((tsr_mx_dialect)q->of.dialect));
+    TSR_TRY(tsr_rules_read(&q->rules_read, q->rules, err));
+    if (q->of.dialect >= 0)
+        q->rules_read.dialect = (tsr_mx_dialect)q->of.dialect;
+    if (calibrated)
+        TSR_TRY(tsr_calibration_read(&q->calibration, q->of.activations, err));
+    q->by_rules = (tsr_rules_options){.rules = &q->rules_read,
+                                      .search = q->of.scales == 1,
+                                      .calibration = calibrated ? &q->calibration : NULL,
+                                      .max_shard_bytes = from->max_shard_bytes};
+    return plan_scheme(q, from, q->experts == 0 ? TSR_EXPERTS_SPLIT : TSR_EXPERTS_STACK, plan, err);
+}
+
+tsr_status tsr_quantize_job_plan(tsr_quantize_job *job, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)
+{
+    return job->rules != NULL         ? plan_by_rules(job, from, plan, err)
+           : job->scales_from != NULL ? plan_again(job, from, plan, err)
+                                      : plan_by_scheme(job, from, plan, err);
+}
+
+void tsr_quantize_job_free(tsr_quantize_job *job)
+{
+    tsr_any_free(&job->view);
+    for (size_t i = 0; i < 2; i++)
+        tsr_checkpoint_close(job->opened[i]);
+    tsr_scheme_free(&job->scheme);
+    tsr_calibration_free(&job->calibration);
+    tsr_rules_free(&job->rules_read);
+    *job = tsr_quantize_job_defaults();
+}
