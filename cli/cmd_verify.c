@@ -63,7 +63,7 @@ static tsr_status parse(int argc, char **argv, tsr_verify_weights *v, tsr_check_
 static tsr_status check_word(const char *word, tsr_err *err)
 {
     char meant[80];
-    if (access(word, F_OK) == 0 || *tsr_did_you_mean(word, "gemm|epilogue|dequant|mla|forward|all", meant) == '\0')
+    if (access(word, F_OK) == 0 || *tsr_did_you_mean(word, TSR_VERIFY_CHECKS, meant) == '\0')
         return TSR_OK;
     return tsr_fail(err, TSR_E_USAGE, "there is no checkpoint '%s', and no check%s", word, meant);
 }

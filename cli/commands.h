@@ -3,6 +3,7 @@
 #define TSR_CLI_COMMANDS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 int tsr_cmd_compare_schemes(int argc, char **argv);
 int tsr_cmd_plan_schemes(int argc, char **argv);
@@ -19,7 +20,15 @@ int tsr_cmd_batch(int argc, char **argv);
 typedef int tsr_command_fn(int argc, char **argv);
 tsr_command_fn *tsr_find_command(const char *name);
 
+/* A row of the table of commands. */
+typedef struct tsr_command {
+    const char *name, *help;
+    tsr_command_fn *run;
+    const char *checks; /* words behind the name that have a table of options of their own: "a|b"; NULL: none */
+} tsr_command;
+
 /* Whether the word after `verify` is "gemm" or another check of kernels; and that check, with the word as argv[0]. */
+#define TSR_VERIFY_CHECKS "gemm|epilogue|dequant|mla|forward|all"
 bool tsr_is_kernel_check(const char *word);
 int tsr_cmd_verify_kernels(int argc, char **argv);
 int tsr_cmd_verify_forward(int argc, char **argv);

@@ -1,8 +1,10 @@
 /* The `tessera` command: picks the subcommand. */
 #include "cli/commands.h"
 
+#include "cli/help.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/version.h"
 #include "common/threads.h"
 
 #include <stdio.h>
@@ -11,20 +13,18 @@
 
 enum { EXIT_USAGE = 2, EXIT_IO = 4 };
 
-static const struct {
-    const char *name, *help;
-    int (*run)(int argc, char **argv);
-} kCommands[] = {
-    {"quantize", "a BF16 checkpoint to block FP8, int8 or int4", tsr_cmd_quantize},
-    {"convert", "dtypes, names, shards and layouts of a checkpoint", tsr_cmd_convert},
-    {"finish", "puts together what shards of quantize or convert have made", tsr_cmd_finish},
-    {"compare-schemes", "what each scheme would cost a model, in one table", tsr_cmd_compare_schemes},
-    {"plan-schemes", "the scheme for each weight that a budget of bytes allows", tsr_cmd_plan_schemes},
-    {"diff", "two checkpoints, tensor by tensor, by value", tsr_cmd_diff},
-    {"verify", "a checkpoint against the one that it was made from; kernels and whole passes on it", tsr_cmd_verify},
-    {"inspect", "what is in a checkpoint or tensor, and who can load it", tsr_cmd_inspect},
-    {"report", "results of these commands for people and for CI: a summary, tables, charts", tsr_cmd_report},
-    {"batch", "many of these commands in one run, from a file", tsr_cmd_batch},
+static const tsr_command kCommands[] = {
+    {"quantize", "a BF16 checkpoint to block FP8, int8 or int4", tsr_cmd_quantize, NULL},
+    {"convert", "dtypes, names, shards and layouts of a checkpoint", tsr_cmd_convert, NULL},
+    {"finish", "puts together what shards of quantize or convert have made", tsr_cmd_finish, NULL},
+    {"compare-schemes", "what each scheme would cost a model, in one table", tsr_cmd_compare_schemes, NULL},
+    {"plan-schemes", "the scheme for each weight that a budget of bytes allows", tsr_cmd_plan_schemes, NULL},
+    {"diff", "two checkpoints, tensor by tensor, by value", tsr_cmd_diff, NULL},
+    {"verify", "a checkpoint against the one that it was made from; kernels and whole passes on it", tsr_cmd_verify,
+     TSR_VERIFY_CHECKS},
+    {"inspect", "what is in a checkpoint or tensor, and who can load it", tsr_cmd_inspect, NULL},
+    {"report", "results of these commands for people and for CI: a summary, tables, charts", tsr_cmd_report, NULL},
+    {"batch", "many of these commands in one run, from a file", tsr_cmd_batch, NULL},
 };
 
 enum { N_COMMANDS = sizeof kCommands / sizeof *kCommands };
@@ -43,9 +43,13 @@ static void print_help(void (*print)(const char *fmt, ...))
     print("tessera %s: offline quantization of LLM checkpoints\n\n", TSR_VERSION);
     for (size_t i = 0; i < N_COMMANDS; i++)
         print("  tessera %-16s %s\n", kCommands[i].name, kCommands[i].help);
-    print("\n'tessera help COMMAND' tells more.\n"
-          "Exit codes: 0 fine, 1 a check fell short, 2 usage, 3 bad input, 4 I/O or memory, 5 no device, "
-          "130 interrupted,\n141 the reader of stdout left (docs/exit-codes.md).\n");
+    print("\n'tessera help COMMAND' tells more.\nExit codes: ");
+    for (const tsr_exit_meaning *e = tsr_exit_meanings; e->meaning != NULL; e++) {
+        print("%d %s", e->code, e->meaning);
+        if (e[1].meaning != NULL)
+            print(e[2].meaning == NULL ? ",\n" : ", ");
+    }
+    print(" (docs/exit-codes.md).\n");
 }
 
 static bool is_any(const char *word, const char *a, const char *b, const char *c)
@@ -63,6 +67,25 @@ static int unknown_command(const char *word)
     return EXIT_USAGE;
 }
 
+/* What programs ask: the words behind `help` or `--version`. -1: it is not for them. */
+static int for_programs(bool asks, int n, char **words)
+{
+    tsr_err err = {{0}};
+    tsr_status status;
+    const bool json = n > 0 && n < 3 && strcmp(words[0], "--json") == 0;
+    if (json && asks)
+        status = tsr_help_json(kCommands, N_COMMANDS, n > 1 ? words[1] : "-", &err);
+    else if (json)
+        status = tsr_version_json(n > 1 ? words[1] : "-", &err);
+    else if (asks && n > 1 && n < 4 && strcmp(words[0], "--tensors") == 0)
+        status = tsr_help_tensors(words[1], n > 2 ? words[2] : "", &err);
+    else
+        return -1;
+    if (status != TSR_OK)
+        tsr_tell("tessera: %s\n", err.msg);
+    return tsr_exit_code(status);
+}
+
 static int run(int argc, char **argv)
 {
     char help[] = "--help";
@@ -70,12 +93,16 @@ static int run(int argc, char **argv)
         print_help(tsr_tell);
         return EXIT_USAGE;
     }
-    const bool asks = is_any(argv[1], "--help", "-h", "help");
+    const bool asks = is_any(argv[1], "--help", "-h", "help"),
+               of_version = is_any(argv[1], "--version", "-V", "version");
+    const int code = asks || of_version ? for_programs(asks, argc - 2, argv + 2) : -1;
+    if (code >= 0)
+        return code;
     if (asks && argc == 2) {
         print_help(tsr_print);
         return 0;
     }
-    if (is_any(argv[1], "--version", "-V", "version")) {
+    if (of_version) {
         tsr_print("tessera %s\n", TSR_VERSION);
         return 0;
     }

@@ -3,6 +3,7 @@
 #define TSR_CLI_OPTIONS_H
 
 #include "common/options.h"
+#include "common/text.h"
 
 /* How programs are told how far a job is: see cli/terminal.h. */
 typedef struct tsr_progress_options {
@@ -30,5 +31,9 @@ void tsr_options_append_check(tsr_option *options, tsr_check_options *check);
 
 /* Prints `text` and the table to stdout. */
 void tsr_options_help(const char *text, const tsr_option *options);
+
+/* From here on tsr_options_help prints nothing, and adds the members "text" and "options" to the JSON object that is open in `text`;
+ * NULL: it prints again. */
+void tsr_options_gather_help(tsr_text *text);
 
 #endif

@@ -94,6 +94,9 @@ missing_for() {
     valgrind -q true >/dev/null 2>&1 || echo valgrind libc6-dbg
     have zstd || echo zstd
     have xmllint || echo libxml2-utils
+    have lexgrog || echo man-db
+    have zsh || echo zsh
+    have fish || echo fish
     { have mpirun && has_library ompi-c mpi.h; } || echo openmpi-bin libopenmpi-dev
     [ "$(uname -m)" != aarch64 ] || return 0
     has_cross_compiler || echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross

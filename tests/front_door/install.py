@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What `meson install` puts on a machine: the tool, stripped and hardened as meson.build says, its pages, and nothing else."""
+"""What `meson install` puts on a machine: the tool, stripped and hardened as meson.build says, its pages, its manual, what shells
+complete of it, and nothing else."""
 
 import pathlib
 import re
@@ -49,7 +50,12 @@ def main():
         checks.check("one tool", [path.name for path in tools] == ["tessera"], tools)
         pages = {path for path in files if "doc/tessera" in str(path)}
         modules = {path for path in files if path.name == "tessera_mpi.so"}  # where it was built with MPI
-        checks.check("nothing but the tool, its module and its pages", files == pages | modules | set(tools), files - pages)
+        # Each where the manual and that shell look for it.
+        manual = {path for path in files if re.search(r"/share/(man/man1/tessera[a-z-]*\.1|bash-completion/completions/tessera|"
+                                                      r"zsh/site-functions/_tessera|fish/vendor_completions\.d/tessera\.fish)$", str(path))}
+        made = {path.name for path in (built.parent / "manual").iterdir() if path.is_file()}
+        checks.check("the manual and the completions", {path.name for path in manual} == made and len(made) > 12, manual)
+        checks.check("nothing but the tool, its module and its pages", files == pages | modules | manual | set(tools), files - pages - manual)
         for module in modules:
             source = harness.make_checkpoint(options.make, "llama", pathlib.Path(place, "source"), scale="tiny")
             code, _, stderr = harness.run(tools[0], ["quantize", source, "--dry-run", "--mpi"])

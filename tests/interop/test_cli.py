@@ -1,11 +1,17 @@
 """The command line itself: help, spelling, what every JSON says of itself, and the line that says what to do next."""
 
+import fnmatch
 import json
+import os
+import pathlib
+import re
+import subprocess
 import xml.etree.ElementTree as ElementTree
 
 import harness
 import pytest
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 COMMANDS = ["quantize", "convert", "compare-schemes", "plan-schemes", "diff", "verify", "inspect"]
 CHECKS = ["gemm", "epilogue", "dequant", "mla", "forward", "all"]
 
@@ -31,6 +37,42 @@ def test_help_and_version(run):
     assert all(code == 0 and out.startswith("tessera ") for code, out, _ in versions)
     code, _, err = run("help", "quantise")
     assert code == 2 and "did you mean 'quantize'?" in err
+
+
+def test_the_version_as_json(run, tessera):
+    """What it says of itself is so: the commit is one of this repository, libraries are those that the binary needs."""
+    code, out, err = run("--version", "--json")
+    said = json.loads(out)
+    assert code == 0 and err == "" and said["version"] == run("--version")[1].split()[1]
+    assert said["machine"] == os.uname().machine or "qemu" in pathlib.Path(tessera).read_bytes()[:200].decode(errors="replace")
+    assert re.match(r"(gcc|clang) \d+\.\d+", said["compiler"])
+    flags = set(re.search(r"^(?:flags|Features)\s*:(.*)", pathlib.Path("/proc/cpuinfo").read_text(), re.M).group(1).split())
+    if said["machine"] == "x86_64":
+        assert said["isa"] == ("avx512+vbmi" if "avx512vbmi" in flags else "avx512" if "avx512dq" in flags else "avx2" if "avx2" in flags else "scalar")
+    if (ROOT / ".git").exists() and said["commit"] is not None:
+        commit = said["commit"].removesuffix("-dirty")
+        assert subprocess.run(["git", "-C", ROOT, "cat-file", "-e", f"{commit}^{{commit}}"]).returncode == 0, commit
+    libraries = {library["name"]: library for library in said["libraries"]}
+    assert {"libxxhash", "libzstd"} <= set(libraries) and all(re.match(r"\d+\.\d+", library["built_with"]) for library in said["libraries"])
+    for name, feature in (("liburing", "liburing"), ("MPI", "mpi"), ("CUDA runtime", "cuda")):
+        assert (name in libraries) == said["features"][feature], name
+
+
+def test_tensors_for_completion(run, checkpoint, tmp_path):
+    """Numbers behind what was typed are *, so that a model of many layers has few lines; errors are told as ever."""
+    src = checkpoint("deepseek-v3")
+    names = {tensor for path in src.glob("*.safetensors") for tensor in harness.read_safetensors(path)[1] if tensor != "__metadata__"}
+    code, out, _ = run("help", "--tensors", src)
+    globs = out.splitlines()
+    assert code == 0 and len(globs) < len(names) and globs == sorted(set(globs))
+    assert set(globs) == {re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name) for name in names}
+    assert all(any(fnmatch.fnmatchcase(name, glob) for glob in globs) for name in names)
+    of_one = run("help", "--tensors", src, "model.layers.1.m")[1].splitlines()
+    assert of_one and all(glob.startswith("model.layers.1.m") for glob in of_one) and "*" in "".join(of_one)
+    assert run("help", "--tensors", src, "model.layers.*.mlp.gate.")[1].splitlines() == [glob for glob in globs if ".mlp.gate." in glob]
+    assert run("help", "--tensors", src, "no.such") == (0, "", "")
+    code, out, err = run("help", "--tensors", tmp_path / "nothing")
+    assert code == 3 and out == "" and "nothing" in err
 
 
 @pytest.mark.parametrize("words, meant", [

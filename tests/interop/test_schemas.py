@@ -15,8 +15,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SCHEMAS = {path.name: json.loads(path.read_text()) for path in sorted((ROOT / "docs/schemas").glob("*.schema.json"))}
 # What other schemas are put together of: alone, they would refuse the members of what they are a part of.
 PARTS = {"quant_stats", "kind", "metrics", "pair", "evidence", "place", "cost"}
-# Rules files are written by hand, too, and manifests belong to outputs: neither is a result.
-FILES = {"rules": "plan-schemes SRC --bits 9 -o JSON", "families": "quantize --list-families --json JSON"}
+# Rules files are written by hand, too, manifests belong to outputs, and the tool speaks of itself: none is a result.
+FILES = {"rules": "plan-schemes SRC --bits 9 -o JSON", "families": "quantize --list-families --json JSON",
+         "help": "help --json JSON", "version": "--version --json JSON"}
 MANIFESTS = {"tp": "convert SRC -o OUT --to tp --tp 2", "deepseek-mp": "convert SRC -o OUT --to deepseek-mp --mp 2",
              "layout": "convert INT8 -o OUT --to fastertransformer --arch sm80"}
 
