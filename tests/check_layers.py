@@ -39,6 +39,8 @@ MAY_INCLUDE = {
     "verify/forward": EVIDENCE + ["verify/mla"],
     # A result is read as a stranger's: report/ knows the files that commands write, and nothing of how they came to be.
     "report": ["common", "formats/json"] + BLOCKS,
+    # What strangers link with: as the command line, it stands on all that makes and judges checkpoints, and prints nothing.
+    "lib": FORMATS + BLOCKS + ["kernels/cpu", "quantize", "convert*", "verify/weights"],
     "cli": FORMATS + BLOCKS + ["kernels*", "quantize", "convert*", "verify*", "report"],
 }
 CODE = {".c", ".h", ".cu", ".cuh", ".inc"}

@@ -16,6 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # CUDA the tool is linked by nvcc, which adds the libraries of C++.
 NEEDED = {"libc.so.6", "libm.so.6", "libzstd.so.1", "libxxhash.so.0", "libdl.so.2", "librt.so.1", "libpthread.so.0",
           "libstdc++.so.6", "libgcc_s.so.1", "liburing.so.2"}
+LIBRARY = {"libtessera.so", "libtessera.so.0", "libtessera.so.0.1.0", "libtessera.a", "tessera.h", "tessera.pc"}
 LOADER = re.compile(r"ld-linux.*\.so\.\d+")
 
 
@@ -55,7 +56,10 @@ def main():
                                                       r"zsh/site-functions/_tessera|fish/vendor_completions\.d/tessera\.fish)$", str(path))}
         made = {path.name for path in (built.parent / "manual").iterdir() if path.is_file()}
         checks.check("the manual and the completions", {path.name for path in manual} == made and len(made) > 12, manual)
-        checks.check("nothing but the tool, its module and its pages", files == pages | modules | manual | set(tools), files - pages - manual)
+        library = {path for path in files if path.name in LIBRARY}  # tests/front_door/library.py looks into it
+        checks.check("the library, shared and static, its header and its description", {path.name for path in library} == LIBRARY, library)
+        checks.check("nothing but these, the tool, its module and its pages", files == pages | modules | manual | library | set(tools),
+                     files - pages - manual)
         for module in modules:
             source = harness.make_checkpoint(options.make, "llama", pathlib.Path(place, "source"), scale="tiny")
             code, _, stderr = harness.run(tools[0], ["quantize", source, "--dry-run", "--mpi"])
@@ -68,6 +72,9 @@ def main():
         strange = {name for name in needed - NEEDED if not LOADER.fullmatch(name)}
         checks.check("installed: libraries", needed and not strange, strange)
         checks.check("installed: it runs", output(tools[0], "--version") == output(built, "--version"))
+        shared, _ = traits(next(path for path in library if path.name == "libtessera.so.0"))
+        for trait in set(shared) - {"loaded anywhere (PIE)"}:
+            checks.check(f"the library: {trait}", shared[trait])
         # The one in the build folder is not stripped: were it taken for stripped, nothing above would mean anything.
         before, _ = traits(built)
         checks.check("built: symbols are seen", not before["no symbols"] and not before["no debugging data"], before)

@@ -1,0 +1,376 @@
+"""Checkpoints of large language models, quantized or not, read and made: libtessera, and the `tessera` command.
+
+    with tessera.open("DeepSeek-V3") as model:
+        weight = model["model.layers.3.mlp.down_proj.weight"]
+        weight.format, weight.shape, weight.read()
+
+Options have the names that they have on the command line (`tessera quantize --help`), with underscores: scale_fmt="ue8m0". Errors
+are tessera.Error, whose text says what is wrong with what, and what to do.
+"""
+
+import ctypes
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import sysconfig
+from ctypes import byref
+
+import numpy as np
+
+from tessera import _native
+from tessera._native import Error
+
+__all__ = ["Checkpoint", "Error", "Plan", "Result", "Stored", "Verdict", "Weight", "command", "convert", "open", "open_arrays",
+           "plan", "quantize", "quantize_checkpoint", "report", "run", "verify", "version"]
+
+# As which numbers NumPy has the bytes of a dtype. What it does not know, BF16 and FP8, is unsigned integers of that size: view
+# them by ml_dtypes, if need be.
+NUMPY = {"BOOL": "?", "U8": "u1", "I8": "i1", "F8_E5M2": "u1", "F8_E4M3": "u1", "F8_E8M0": "u1", "F8_E4M3FNUZ": "u1",
+         "F8_E5M2FNUZ": "u1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "BF16": "<u2", "I32": "<i4", "U32": "<u4", "F32": "<f4",
+         "C64": "<c8", "F64": "<f8", "I64": "<i8", "U64": "<u8"}
+FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+DTYPES = {**FLOATS, "float64": "F64", "int8": "I8", "uint8": "U8", "int16": "I16", "uint16": "U16", "int32": "I32", "uint32": "U32",
+          "int64": "I64", "uint64": "U64", "bool": "BOOL", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
+          "float8_e8m0fnu": "F8_E8M0"}
+
+
+def version():
+    """The version of libtessera."""
+    return _native.text(_native.library.tessera_version())
+
+
+def command():
+    """The path of the `tessera` command that was installed with this module."""
+    for folder in (sysconfig.get_path("scripts"), pathlib.Path(sys.executable).parent,
+                   sysconfig.get_path("scripts", f"{os.name}_user")):
+        path = pathlib.Path(folder, "tessera")
+        if path.is_file():
+            return str(path)
+    return "tessera"
+
+
+def run(arguments, **options):
+    """Runs the command, as subprocess.run does: tessera.run(["inspect", "model"]).returncode."""
+    return subprocess.run([command(), *map(str, arguments)], **options)
+
+
+# ---- checkpoints ----
+
+
+class Stored:
+    """A tensor as it is stored: role, name, dtype, shape, nbytes, and file and offset where the bytes lie in a file as they are."""
+
+    def __init__(self, checkpoint, struct):
+        self._checkpoint = checkpoint
+        self.role, self.name, self.dtype = (_native.text(value) for value in (struct.role, struct.name, struct.dtype))
+        self.shape = tuple(struct.shape[:struct.rank])
+        self.nbytes, self.offset = struct.bytes, struct.offset
+        self.file = None if struct.file is None else _native.text(struct.file)
+        self._data = struct.data
+
+    def __repr__(self):
+        return f"<{self.role} {self.name} {self.dtype} {list(self.shape)}>"
+
+    def array(self):
+        """The bytes as an array that cannot be written to: of a file it is a map, and nothing is copied. BF16 and FP8 come as unsigned
+        integers; of F4, two to a byte, the last axis counts bytes."""
+        packed = self.dtype not in NUMPY
+        dtype = np.dtype("u1" if packed else NUMPY[self.dtype])
+        shape = self.shape
+        if packed:
+            rest = math.prod(shape[:-1]) if shape else 1
+            shape = (*shape[:-1], self.nbytes // rest if rest else 0)
+        if self.nbytes == 0:
+            return np.zeros(shape, dtype)
+        if self._data is not None:
+            memory = (ctypes.c_char * self.nbytes).from_address(self._data)
+            memory._keep = self._checkpoint  # the memory is the checkpoint's
+            array = np.frombuffer(memory, dtype).reshape(shape)
+        elif self.file is not None:
+            return np.memmap(self.file, dtype, "r", self.offset, shape)
+        else:
+            array = np.empty(shape, dtype)
+            _native.call("tessera_read_stored", self._checkpoint._handle(), _native.raw(self.name), 0, array.ctypes.data,
+                         self.nbytes)
+        array.flags.writeable = False
+        return array
+
+
+class Weight:
+    """A weight with its meaning: name, format ("plain", "fp8-block", ...), shape of its values, bits of a code, block (the rows and
+    columns that share a scale), and stored: {role: Stored}."""
+
+    def __init__(self, checkpoint, index):
+        struct = _native.WeightStruct()
+        _native.call("tessera_weight_at", checkpoint._handle(), index, byref(struct))
+        self._checkpoint, self._index = checkpoint, index
+        self.name, self.format = _native.text(struct.name), _native.text(struct.format)
+        self.shape = tuple(struct.shape[:struct.rank])
+        self.bits, self.block = struct.bits, (struct.block_rows, struct.block_cols)
+        parts = [Stored(checkpoint, struct.stored[i]) for i in range(struct.n_stored)]
+        self.stored = {part.role: part for part in parts}
+
+    def __repr__(self):
+        return f"<{self.name} {self.format} {list(self.shape)}>"
+
+    @property
+    def dtype(self):
+        """Of the codes, or of the plain tensor: "F8_E4M3"."""
+        return self._first().dtype
+
+    def _first(self):
+        return self.stored["plain" if self.format == "plain" else "codes"]
+
+    def read(self, dtype="float32", rows=slice(None)):
+        """The values, dequantized: "float32", "float16" or "bfloat16" (which takes ml_dtypes). `rows` is a slice of the rows, where the
+        axes before the last one count as one. A plain tensor that is no float is read by .codes()."""
+        if dtype not in FLOATS:
+            raise Error("usage", f"'{dtype}': float32, float16 or bfloat16")
+        *outer, length = self.shape or (1,)
+        first, end, step = rows.indices(math.prod(outer))
+        if step != 1:
+            raise Error("usage", "rows are read one after another: a slice without a step")
+        count = max(0, end - first)
+        if dtype == "bfloat16":
+            import ml_dtypes
+            out = np.empty((count, length), ml_dtypes.bfloat16)
+        else:
+            out = np.empty((count, length), dtype)
+        _native.call("tessera_read", self._checkpoint._handle(), self._index, _native.raw(FLOATS[dtype]), first, count,
+                     out.ctypes.data, out.nbytes)
+        return out.reshape(self.shape) if count == math.prod(outer) else out
+
+    def codes(self):
+        """The codes, or a plain tensor, as stored (Stored.array)."""
+        return self._first().array()
+
+    def scale(self):
+        """The scales as stored; None: it has none."""
+        return self.stored["scale"].array() if "scale" in self.stored else None
+
+
+class Checkpoint:
+    """A checkpoint that is open: a mapping from names to weights. Ends with `with`, or close()."""
+
+    def __init__(self, pointer):
+        self._pointer = pointer
+
+    def _handle(self):
+        if not self._pointer:
+            raise Error("usage", "the checkpoint is closed")
+        return self._pointer
+
+    def __len__(self):
+        return _native.library.tessera_count(self._handle())
+
+    def __iter__(self):
+        return (weight.name for weight in self.weights())
+
+    def __contains__(self, name):
+        try:
+            self._find(name)
+        except Error:
+            return False
+        return True
+
+    def __getitem__(self, name):
+        try:
+            return Weight(self, self._find(name))
+        except Error as error:
+            raise KeyError(str(error)) from None
+
+    def _find(self, name):
+        index = ctypes.c_size_t()
+        _native.call("tessera_find", self._handle(), _native.raw(name), byref(index))
+        return index.value
+
+    def weights(self):
+        """All weights, in the order of the files."""
+        return [Weight(self, i) for i in range(len(self))]
+
+    def close(self):
+        """Arrays of what lay in memory are gone with it; maps of files stay."""
+        _native.library.tessera_close(self._pointer)
+        self._pointer = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __del__(self):
+        if getattr(self, "_pointer", None):
+            self.close()
+
+
+def open(path, **options):
+    """Opens a directory or a .safetensors file, in any format that Tessera reads. Options: source_block, ignore_file."""
+    pointer = ctypes.c_void_p()
+    _native.call("tessera_open", byref(pointer), _native.raw(path), _native.words(options))
+    return Checkpoint(pointer)
+
+
+# ---- arrays ----
+
+
+def _array(name, values, dtype=None):
+    """A struct that describes an array, and what has to live as long as it."""
+    values = np.ascontiguousarray(values)
+    dtype = dtype or DTYPES.get(values.dtype.name)
+    if dtype is None:
+        raise Error("usage", f"'{name}': an array of {values.dtype}: what is taken is {', '.join(DTYPES)}")
+    struct = _native.ArrayStruct(name=_native.raw(name), dtype=_native.raw(dtype), rank=values.ndim, data=values.ctypes.data,
+                                 bytes=values.nbytes)
+    struct.shape[:values.ndim] = values.shape
+    return struct, values
+
+
+def open_arrays(arrays, config=None, **options):
+    """Takes {name: array} for a checkpoint, with a config (a dict, as config.json has it). An array may be (array, "F8_E4M3"): bytes
+    with the name of their dtype."""
+    structs = [_array(name, *(values if isinstance(values, tuple) else (values,))) for name, values in arrays.items()]
+    pointer = ctypes.c_void_p()
+    _native.call("tessera_open_arrays", byref(pointer), (_native.ArrayStruct * len(structs))(*(struct for struct, _ in structs)),
+                 len(structs), None if config is None else json.dumps(config).encode(), _native.words(options))
+    return Checkpoint(pointer)
+
+
+def quantize(array, name="array.weight", **options):
+    """Quantizes a matrix [outputs, inputs] of float32, float16 or ml_dtypes.bfloat16, as `tessera quantize` quantizes such a tensor:
+    scheme="nvfp4-weight-only", scales="mse", ... The result is a Weight whose codes and scales are in memory."""
+    struct, keep = _array(name, array)
+    pointer = ctypes.c_void_p()
+    _native.call("tessera_quantize", byref(pointer), byref(struct), _native.words(options))
+    del keep
+    return Weight(Checkpoint(pointer), 0)
+
+
+# ---- plans ----
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """How a run ended. sqnr: in dB, of all that was quantized; NaN: nothing was."""
+    already_complete: bool
+    files_resumed: int
+    bytes_read: int
+    bytes_written: int
+    seconds: float
+    threads: int
+    sqnr: float
+
+
+class _Watch:
+    """A callback for C. What a caller's function raises stops the job, and is raised when that has ended."""
+
+    def __init__(self, progress):
+        self.failure = None
+        self.callback = _native.ProgressFn() if progress is None else _native.ProgressFn(self._tell)
+        self._progress = progress
+
+    def _tell(self, struct, _):
+        fields = {name: getattr(struct.contents, name) for name, _ in _native.ProgressStruct._fields_}
+        try:
+            stop = self._progress({name: _native.text(value) if isinstance(value, bytes) else value for name, value in fields.items()})
+        except BaseException as failure:
+            self.failure = failure
+            return 1
+        return 1 if stop else 0
+
+    def call(self, *arguments):
+        try:
+            _native.call(*arguments)
+        except Error:
+            if self.failure is not None:
+                raise self.failure from None
+            raise
+
+
+class Plan:
+    """What a command will do: .notes ((name, action, reason) of each tensor), .warnings, .sums; run(destination) does it."""
+
+    def __init__(self, pointer):
+        self._pointer = pointer
+        sums = _native.PlanSums()
+        _native.library.tessera_plan_sum(pointer, byref(sums))
+        self.sums = {name: getattr(sums, name) for name, _ in sums._fields_}
+        self.warnings = [_native.text(_native.library.tessera_plan_warning(pointer, i)) for i in range(sums.warnings)]
+
+    @property
+    def notes(self):
+        notes, note = [], _native.PlanNote()
+        for i in range(self.sums["tensors"]):
+            _native.call("tessera_plan_note_at", self._pointer, i, byref(note))
+            notes.append((_native.text(note.name), _native.text(note.action), _native.text(note.reason)))
+        return notes
+
+    def run(self, destination, progress=None):
+        """Carries it out, and carries on what was stopped. progress(dict) is called about five times a second; what it returns, if it is
+        true, asks to stop."""
+        result, watch = _native.ResultStruct(), _Watch(progress)
+        watch.call("tessera_plan_run", self._pointer, _native.raw(destination), watch.callback, None, byref(result))
+        fields = {name: getattr(result, name) for name, _ in result._fields_}
+        return Result(**{**fields, "already_complete": bool(result.already_complete)})
+
+    def __del__(self):
+        if getattr(self, "_pointer", None):
+            _native.library.tessera_plan_free(self._pointer)
+            self._pointer = None
+
+
+def plan(command, source, **options):
+    """Plans what `tessera COMMAND SOURCE` would do: "quantize" or "convert", with the options of that command."""
+    pointer = ctypes.c_void_p()
+    _native.call("tessera_plan_make", byref(pointer), _native.raw(command), _native.raw(source), _native.words(options))
+    return Plan(pointer)
+
+
+def quantize_checkpoint(source, destination, progress=None, **options):
+    """As `tessera quantize SOURCE -o DESTINATION`, without its report on who loads the output."""
+    return plan("quantize", source, **options).run(destination, progress)
+
+
+def convert(source, destination, progress=None, **options):
+    """As `tessera convert SOURCE -o DESTINATION`: to="bf16", ..."""
+    return plan("convert", source, **options).run(destination, progress)
+
+
+# ---- verdicts and reports ----
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What `tessera verify` finds: findings are (check, where, what); there are none where every check passed."""
+    tensors: int
+    findings: list
+    sqnr: float
+
+    @property
+    def passed(self):
+        return not self.findings
+
+
+def verify(path, source, progress=None, **options):
+    """Judges a checkpoint by the one that it was made from. Options: tensors, source_block, threads, memory."""
+    pointer, watch = ctypes.POINTER(_native.VerdictStruct)(), _Watch(progress)
+    watch.call("tessera_verify", byref(pointer), _native.raw(path), _native.raw(source), _native.words(options), watch.callback, None)
+    verdict = pointer.contents
+    found = [verdict.finding[i] for i in range(verdict.findings)]
+    result = Verdict(verdict.tensors, [tuple(map(_native.text, (one.check, one.where, one.what))) for one in found], verdict.sqnr)
+    _native.library.tessera_verdict_free(pointer)
+    return result
+
+
+def report(path):
+    """The tensors of a result that a command wrote as JSON (quantization_report.json, verify --json), as a pandas.DataFrame."""
+    import pandas
+    with pathlib.Path(path).open(encoding="utf-8") as file:
+        result = json.load(file)
+    if not isinstance(result.get("tensors"), list):
+        raise Error("format", f"{path}: no list of tensors: is it a result of quantize, convert, diff or verify?")
+    return pandas.json_normalize(result["tensors"])
