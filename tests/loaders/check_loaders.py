@@ -45,6 +45,7 @@ SCHEMES = {
     "channel-mlp": ["--scheme", "fp8-channel", "--exclude", "*self_attn*"],
     "nvfp4-mlp": ["--scheme", "nvfp4-weight-only", "--exclude", "*self_attn*"],
     "nvfp4-modelopt-mlp": ["--scheme", "nvfp4-weight-only", "--dialect", "modelopt", "--exclude", "*self_attn*"],
+    "nvfp4-modelopt-but-attention": ["--scheme", "nvfp4", "--activations", RANGES, "--dialect", "modelopt", "--exclude", "*_attn.*"],
     "mix-fp8-nvfp4": ["--rules", RULES + "fp8-channel nvfp4-weight-only"],
     "mix-block-mxfp4": ["--rules", RULES + "fp8-block mxfp4-weight-only"],
     "mix-mxfp8-int4": ["--rules", RULES + "mxfp8 int4-weight-only"],
@@ -69,10 +70,20 @@ CONVERSIONS = {
     "to-mxfp8": ["--to", "mxfp8"],
     "to-int4-weight-only": ["--to", "int4-weight-only"],
     "to-fp8-channel": ["--to", "fp8-channel"],
+    "to-mxfp8-method": ["--to", "mxfp8", "--dialect", "deepseek"],
+    "to-mxfp4-deepseek": ["--to", "mxfp4", "--dialect", "deepseek"],
+    "to-fp8-block-but-wo_a": ["--to", "fp8-block", "--exclude", "*wo_a*"],
+    **{f"{name}-but-attention": [*options, "--exclude", "*attn*"] for name, options in {
+        "to-fp8-block": ["--to", "fp8-block"],
+        "to-nvfp4-weight-only": ["--to", "nvfp4-weight-only"],
+        "to-nvfp4-weight-only-modelopt": ["--to", "nvfp4-weight-only", "--dialect", "modelopt"],
+        "to-mxfp4-weight-only": ["--to", "mxfp4-weight-only"],
+        "to-int4-weight-only": ["--to", "int4-weight-only"],
+        "to-fp8-channel": ["--to", "fp8-channel"]}.items()},
 }
 NAMES = ("llama mistral phi3 qwen2 qwen3 mixtral qwen2_moe qwen3_moe qwen3_moe_1024 qwen3_moe_192 qwen3_moe_384 deepseek_v2 deepseek_v3 qwen3_next gpt_oss "
-         "llama4 gemma3 olmo2 glm4_moe gpt_oss_mxfp4 deepseek_v4").split()
-CODED = ("gpt_oss_mxfp4", "deepseek_v4")  # codes already: they are converted, not quantized
+         "llama4 gemma3 olmo2 glm4_moe gpt_oss_mxfp4 gpt_oss_mxfp4_480 gpt_oss_mxfp4_352 deepseek_v4").split()
+CODED = ("gpt_oss_mxfp4", "gpt_oss_mxfp4_480", "gpt_oss_mxfp4_352", "deepseek_v4")  # codes already: they are converted, not quantized
 
 # Verdicts that are stricter than the loader, on purpose: loader, pattern of the case -> why.
 LISTS = "where it dequantizes, as here, it goes by the scales that are there; with FP8 on a GPU it goes by the list"

@@ -104,5 +104,6 @@ EDITS = {
         plain("layers.0.mlp.experts", False)(folder), add("model.layers.0.mlp.experts")(folder))),
     "one-expert-plain": ("qwen3_moe/fp8-block", plain("layers.0.mlp.experts.2.")),
     "down-only": ("qwen3_moe/fp8-block", lambda folder: (plain("gate_proj")(folder), plain("up_proj")(folder))),
+    "own-names": ("deepseek_v4/to-*-weight-only-but-attention", add("re:.*self_attn.*")),  # SGLang's
     "shared-down-plain": ("deepseek_v3/fp8-block", plain("shared_experts.down_proj")),
 }

@@ -44,7 +44,7 @@ FAMILIES = {
                                         interleave_moe_layer_step=1)),
     "deepseek_v4": ("DeepseekV4Config", dict(
         num_key_value_heads=1, q_lora_rank=128, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=256, o_groups=8,
-        o_lora_rank=64, index_n_heads=8, index_head_dim=128, num_nextn_predict_layers=0,
+        o_lora_rank=128, index_n_heads=8, index_head_dim=128, num_nextn_predict_layers=0,
         layer_types=["compressed_sparse_attention", "heavily_compressed_attention"])),
     "gemma3": ("Gemma3TextConfig", {}),
     "olmo2": ("Olmo2Config", dict(hidden_size=1024)),
@@ -53,9 +53,9 @@ FAMILIES = {
 }
 
 
-def make(name, folder):
+def make(name, folder, **other):
     config_class, extra = FAMILIES[name]
-    config = getattr(transformers, config_class)(**{**BASE, **extra})
+    config = getattr(transformers, config_class)(**{**BASE, **extra, **other})
     config.dtype = torch.bfloat16
     torch.manual_seed(1)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
@@ -65,9 +65,9 @@ def make(name, folder):
     model.save_pretrained(folder)
 
 
-def make_gpt_oss(folder):
+def make_gpt_oss(folder, **other):
     """gpt-oss as it is released: experts in MXFP4."""
-    make("gpt_oss", folder)
+    make("gpt_oss", folder, **other)
     path, config = Path(folder) / "model.safetensors", Path(folder) / "config.json"
     tensors = load_file(path)
     for name in [name for name in tensors if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
@@ -109,7 +109,12 @@ def make_deepseek_v4(folder):
                                 "weight_block_size": [128, 128]}}))
 
 
-CODED = {"gpt_oss_mxfp4": make_gpt_oss, "deepseek_v4": make_deepseek_v4}
+# Widths that loaders pad. Of 15 blocks the last rank of 2, 4 or 8 gets fewer, as of the 90 in the releases; of 11 blocks the
+# last two of 8 get none.
+PADDED = dict(hidden_size=288, num_key_value_heads=8)
+CODED = {"gpt_oss_mxfp4": make_gpt_oss, "deepseek_v4": make_deepseek_v4,
+         "gpt_oss_mxfp4_480": lambda folder: make_gpt_oss(folder, intermediate_size=480, **PADDED),
+         "gpt_oss_mxfp4_352": lambda folder: make_gpt_oss(folder, intermediate_size=352, **PADDED)}
 
 if __name__ == "__main__":
     for name in sys.argv[2:] or (*FAMILIES, *CODED):

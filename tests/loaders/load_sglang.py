@@ -3,18 +3,18 @@
 import contextlib
 import functools
 import gc
-import json
 import os
 from pathlib import Path
 
-os.environ.update(HF_HUB_OFFLINE="1", SGLANG_DISABLE_TELEMETRY="1")
+os.environ.update(HF_HUB_OFFLINE="1", SGLANG_DISABLE_TELEMETRY="1",
+                  SGLANG_OPT_USE_TILELANG_MHC_PRE="0")  # or DeepSeek-V4 compiles kernels when all is loaded
 
 import stand_ins
 import torch
 import serve
 import values
 
-stand_ins.install("sgl_kernel", "flashinfer", "deep_gemm", "cuda", "cutlass", "tilelang", "quack")
+stand_ins.install("sgl_kernel", "triton_kernels", "flashinfer", "deep_gemm", "cuda", "cutlass", "tilelang", "quack")
 
 import logging
 
@@ -28,7 +28,6 @@ from sglang.srt.layers import quantization
 from sglang.srt.layers.moe import initialize_moe_config
 from sglang.srt.model_loader import loader
 from sglang.srt.server_args import ServerArgs
-from safetensors.torch import load_file
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from sglang.srt.distributed.device_communicators import pynccl, shm_broadcast
@@ -87,8 +86,9 @@ def load(path, tp, rank):
         how = LoadConfig(load_format="safetensors")
         quantization = loader._get_quantization_config(config, how)
         with loader.set_default_torch_dtype(config.dtype), torch.device("cpu"):
-            model = loader._initialize_model(config, how, quantization)
-            values.fill(model)
+            with values.no_chance():
+                model = loader._initialize_model(config, how, quantization)
+            values.fill(model, path)
             model.load_weights(loader.DefaultModelLoader(how)._get_all_weights(config, model))
         return {name: p.data for name, p in model.named_parameters()}, model
 
@@ -109,20 +109,16 @@ def reference(path, tp, rank):
 
 def plain(job, rank):
     mine = reference(job["plain"], job["tp"], rank)
-    config = config_of(job)
+    if values.is_gpt_oss(job["quantized"]):
+        return values.dealt_out(job, rank, mine)
+    config = values.config_of(job["quantized"])
     method = config["quantization_config"].get("quant_method")
     return whole_experts(job, rank, mine) if config["model_type"] == "mixtral" and method in ("modelopt", "mxfp8") else mine
 
 
-def config_of(job):
-    return json.loads(Path(job["quantized"], "config.json").read_text())
-
-
 def whole_experts(job, rank, sliced):
     """Of ModelOpt's dialect and of the method mxfp8 SGLang's Mixtral is another class, of which each rank has some experts as they are stored."""
-    stored = {}
-    for shard in Path(job["plain"]).glob("*.safetensors"):
-        stored |= load_file(shard)
+    stored = values.stored_in(job["plain"])
     experts = {int(name.split(".experts.")[1].split(".")[0]) for name in stored if ".experts." in name}
     mine = torch.tensor(sorted(experts)).tensor_split(job["tp"])[rank].tolist()
     return {**{name: t for name, t in sliced.items() if ".experts." not in name},
@@ -132,7 +128,7 @@ def whole_experts(job, rank, sliced):
 def quantized(job, rank):
     params, model = load(job["quantized"], job["tp"], rank)
     # Where inputs are quantized as they come, a scale of them is left out with a warning.
-    if config_of(job)["quantization_config"].get("activation_scheme") != "dynamic":
+    if values.config_of(job["quantized"])["quantization_config"].get("activation_scheme") != "dynamic":
         values.check_inputs(params, values.inputs_of(job["quantized"]))
     return values.dequantize(params, block_of(model), job.get("bits", 8))
 

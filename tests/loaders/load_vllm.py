@@ -131,11 +131,11 @@ def load(path, tp, rank, dtype):
             before = torch.get_default_dtype()
             torch.set_default_dtype(getattr(torch, dtype))
             try:
-                with OnCpu():
+                with OnCpu(), values.no_chance():
                     model = initialize_model(config)
             finally:
                 torch.set_default_dtype(before)
-            values.fill(model)
+            values.fill(model, path)
             DefaultModelLoader(config.load_config).load_weights(model, config.model_config)
         return {name: p.data for name, p in model.named_parameters()}, model
 
@@ -158,7 +158,8 @@ def reference(path, tp, rank):
 
 
 def plain(job, rank):
-    return reference(job["plain"], job["tp"], rank)
+    mine = reference(job["plain"], job["tp"], rank)
+    return values.dealt_out(job, rank, mine) if values.is_gpt_oss(job["quantized"]) else mine
 
 
 def quantized(job, rank):

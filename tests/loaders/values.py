@@ -1,10 +1,13 @@
 """What a loaded model holds, in numbers: codes times scales, from the parameters as a loader's `load_weights` left them.
 The reference is the same class, at the same rank, that has loaded the dequantized checkpoint."""
 
+import contextlib
+import json
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 
 SCALES = ("_scale_inv", "_scale")
 GLOBALS = ("_global_scale", "_scale_2")  # the first divides, the second multiplies
@@ -49,9 +52,53 @@ def unpack(codes, scale, zero, bits, transposed):
     return whole.double() * scale.double().repeat_interleave(group, -1)
 
 
-def fill(model):
-    for p in model.parameters():
-        p.data.reshape(-1).view(torch.uint8).fill_(NOT_LOADED)
+def config_of(path):
+    return json.loads(Path(path, "config.json").read_text())
+
+
+def stored_in(path):
+    return {name: t for shard in Path(path).glob("*.safetensors") for name, t in load_file(shard).items()}
+
+
+def is_gpt_oss(path):
+    """gpt-oss's own MXFP4, of which a rank gets whole blocks, and room beyond them that nothing is loaded into."""
+    return config_of(path).get("quantization_config", {}).get("quant_method") == "mxfp4"
+
+
+@contextlib.contextmanager
+def no_chance():
+    """Memory that a class asks for without filling it holds NaN or the largest integer, and no zeros by chance."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def fill(model, path):
+    keep = ".experts." if is_gpt_oss(path) else None  # what pads them is what the class made, and must be zeros
+    for name, p in model.named_parameters():
+        if keep is None or keep not in name:
+            p.data.reshape(-1).view(torch.uint8).fill_(NOT_LOADED)
+
+
+def dealt_out(job, rank, plain):
+    """What a rank is to have of gpt-oss's experts, cut from what is stored: blocks of 32 for each, fewer for the last ones,
+    gate and up in turns, and the bias of the sum in one rank only."""
+    width = config_of(job["quantized"])["intermediate_size"]
+    share = -(-width // 32 // job["tp"]) * 32
+    first, last = (min(r * share, width) for r in (rank, rank + 1))
+    stored, mine = stored_in(job["plain"]), dict(plain)
+    for name in [name for name in plain if ".experts." in name]:
+        stem, leaf = name.split(".experts.")[0] + ".experts.", name.rpartition(".")[2]
+        if leaf.startswith("w13"):
+            part = stored[stem + "gate_up_proj" + "_bias" * ("bias" in leaf)][..., 2 * first:2 * last]
+        elif "bias" in leaf:
+            part = stored[stem + "down_proj_bias"] * (rank == 0)
+        else:
+            part = stored[stem + "down_proj"][:, first:last]
+        mine[name] = (part if "bias" in leaf else part.transpose(1, 2)).double()
+    return mine
 
 
 def powers(scale):
@@ -85,6 +132,8 @@ def small_groups(params, base, codes, scale):
 
 
 def is_small_groups(codes, scale):
+    if codes.dtype == torch.int8:  # integers, but SGLang's pairs of FP4
+        return codes.shape[-1] == 16 * scale.shape[-1]
     return codes.dtype == torch.uint8 or (scale.dtype in (torch.uint8, torch.float8_e8m0fnu) and
                                           scale.shape[-2] == codes.shape[-2] and codes.shape[-1] <= 32 * scale.shape[-1])
 
@@ -132,6 +181,8 @@ def dequantize(params, block, bits=8):
         else:
             rows, cols = codes.shape[-2:]
             scale = scale.double()
+            if scale.dim() > codes.dim():  # of matrices that stand over each other in one (SGLang's wo_a)
+                scale = scale.flatten(0, -2)
             if scale.dim() < codes.dim():  # one a matrix
                 scale = scale.reshape(*scale.shape, *[1] * (codes.dim() - scale.dim()))
             if scale.shape[-2:] == (rows, 1) or scale.shape[-2:] == (1, 1):
@@ -149,6 +200,9 @@ def compare(values, reference):
         return f"{missing[0]} is not there, nor {len(missing) - 1} others"
     for name, right in reference.items():
         mine = values[name]
+        if mine.dim() == right.dim() and mine.dtype.is_floating_point:  # padded with zeros to what a kernel likes
+            part = mine[tuple(slice(0, size) for size in right.shape)]
+            mine = part if mine.count_nonzero() == part.count_nonzero() else mine
         if mine.shape != right.shape:
             return f"{name} is {list(mine.shape)}, not {list(right.shape)}"
         right = right.double()
