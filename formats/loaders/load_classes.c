@@ -258,6 +258,35 @@ static bool is_packed_linear_attention(const tsr_linear *l)
     return strstr(l->module, ".linear_attn.in_proj") != NULL && !tsr_ends_with(l->weight->data->name, ".weight");
 }
 
+/* ModelOpt's NVFP4 in a projection into linear attention. */
+static bool is_nvfp4_linear_attention(const tsr_linear *l)
+{
+    return strstr(l->module, ".linear_attn.in_proj") != NULL && strcmp(l->weight->kind->name, "nvfp4-modelopt") == 0;
+}
+
+static bool is_query_key_value(const tsr_linear *l)
+{
+    return l->fused != NULL && strcmp(l->fused->name, "qkv_proj") == 0;
+}
+
+/* Qwen3-Next in ModelOpt's dialect: of in_proj_qkvz the class has four scales a kind and loads one, with luck by stopping;
+ * q, k and v it builds plain, but in MIXED_PRECISION. (qwen3_next.py) */
+static void check_qwen3_next(const tsr_load_query *q)
+{
+    static const char kKeep[] = "`tessera quantize --exclude '*_attn.*'` keeps attention in BF16";
+    const tsr_linear *l = find_quantized(q, is_nvfp4_linear_attention);
+    if (l != NULL)
+        tsr_query_note(q, true, l->tensor->name, "kind", kKeep,
+                       "it is %s: the class of '%.40s' has global scales for four layers that are joined in it, stops "
+                       "at a scale of inputs, and without one leaves three of them as they were in memory",
+                       l->weight->kind->title, q->family);
+    l = q->mixed ? NULL : find_quantized(q, is_query_key_value);
+    if (l != NULL)
+        tsr_query_note(q, true, l->tensor->name, "kind", kKeep,
+                       "it is %s: of this dialect the class of '%.40s' builds q, k and v plain", l->weight->kind->title,
+                       q->family);
+}
+
 static bool is_routed(const tsr_linear *l)
 {
     return l->part == TSR_PART_ROUTED_EXPERTS;
@@ -274,6 +303,8 @@ static void check_sglang_models(const tsr_load_query *q)
                        "it is %s: the class of '%.40s' asks linear attention for a parameter 'weight', which packed "
                        "codes do not have",
                        l->weight->kind->title, q->family);
+    if (tsr_query_family(q, " qwen3_next ") && tsr_query_method(q, "modelopt"))
+        check_qwen3_next(q);
     l = find_quantized(q, is_routed);
     if (l != NULL && tsr_query_family(q, " llama4_text ") && !tsr_config_find(q->s->checkpoint, "text_config", &text))
         tsr_query_note(q, true, l->tensor->name, "experts",

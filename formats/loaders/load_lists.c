@@ -272,7 +272,7 @@ void tsr_rule_lists(const tsr_load_query *q)
         const tsr_linear *const l = &q->linears->items[i];
         if (!tsr_query_reads(q, l))
             continue;
-        if (ask)
+        if (ask && !tsr_native_asks(q, l))
             check_listed(q, l);
         check_fused(q, l);
     }

@@ -1,13 +1,18 @@
 /* DeepSeek-V4 and V4.1 under their own names: where loaders look for the dtype of the experts, what they take it for when
- * nobody says, and which dtype of scales goes with it. */
+ * nobody says, which dtype of scales goes with it, and what their classes ask of single layers. */
 #include "formats/loaders/load_query.h"
 
+#include "common/text.h"
 #include "formats/checkpoint/config.h"
 
+#include <stdio.h>
 #include <string.h>
+
+enum { MAX_NAME = 1200 };
 
 #define AT_THE_TOP "at the top of config.json"
 #define INSIDE     "inside quantization_config"
+#define TO_MXFP8   "`tessera convert --to mxfp8 --dialect deepseek` makes what it reads"
 
 /* Where a loader looks for expert_dtype, and how many bits it takes experts for that nobody speaks of; 0: it looks at the
  * first expert's dtype. (vLLM's deepseek_v4_fp8, which lifts V4.1's key up; transformers' configuration_deepseek_v4.py,
@@ -114,10 +119,120 @@ static void check_output(const tsr_load_query *q)
     }
 }
 
+static bool in_blocks_of_128(const tsr_linear *l)
+{
+    return l->scale != NULL && tsr_linear_is_fp8(l) && l->block.rows == 128;
+}
+
+/* With FP8 in blocks of 128, SGLang multiplies by wo_a in FP8: it refuses a plain one, and lays its scales out as o_groups
+ * matrices of o_lora_rank rows. (deepseek_v4.py: wo_a_fp8_gemm_enabled, _setup_fp8_wo_a_scales) */
+static void check_output_in_fp8(const tsr_load_query *q)
+{
+    uint64_t rank = 0;
+    bool blocks = false;
+    for (size_t i = 0; i < q->linears->count; i++)
+        blocks = blocks || in_blocks_of_128(&q->linears->items[i]);
+    const bool stated = tsr_config_find_u64(q->s->checkpoint, "o_lora_rank", &rank);
+    for (size_t i = 0; blocks && i < q->linears->count; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        if (strcmp(l->leaf, "wo_a") != 0 || !tsr_query_reads(q, l))
+            continue;
+        if (!l->quantized)
+            tsr_query_note(
+                q, true, l->tensor->name, "operand", TO_MXFP8,
+                "it is %s: where quant_method is fp8 in blocks of 128, the class of '%.40s' takes it in e4m3 "
+                "only",
+                tsr_dtype_name((tsr_dtype)l->tensor->dtype), q->family);
+        else if (in_blocks_of_128(l) && ((stated && rank % 128 != 0) || l->cols % 128 != 0))
+            tsr_query_note(q, true, l->tensor->name, "operand", TO_MXFP8,
+                           "o_lora_rank is %llu, and it has %llu columns: the class of '%.40s' deals its scales out to "
+                           "groups in whole blocks of 128",
+                           (unsigned long long)rank, (unsigned long long)l->cols, q->family);
+    }
+}
+
+/* The layers that SGLang builds as quantized ones unless the list says otherwise, by their last names on disk and its own. */
+static const struct built {
+    const char *leaf, *own;
+} kBuilt[] = {{"wq_a", "wqkv_a"},     {"wkv", "wqkv_a"},      {"wq_b", "wq_b"},   {"wo_b", "wo_b"},
+              {"w1", "gate_up_proj"}, {"w3", "gate_up_proj"}, {"w2", "down_proj"}};
+
+/* The name under which SGLang builds a layer, in `name`. False: it asks nobody about this one. */
+static bool built_name(const tsr_linear *l, char *name, size_t size)
+{
+    const char *const attention = strstr(l->module, ".attn."), *const mlp = strstr(l->module, ".ffn.");
+    const char *const at = attention != NULL ? attention : mlp;
+    if (at == NULL || l->mtp || strstr(l->module, ".compressor.") != NULL)
+        return false;
+    const char *const inside = at + strlen(attention != NULL ? ".attn." : ".ffn.");
+    for (size_t i = 0; i < COUNT(kBuilt); i++) {
+        if (strcmp(l->leaf, kBuilt[i].leaf) != 0)
+            continue;
+        snprintf(name, size, "model.%.*s.%s.%.*s%s", (int)(at - l->module), l->module,
+                 attention != NULL ? "self_attn" : "mlp", (int)(l->leaf - inside), inside, kBuilt[i].own);
+        return true;
+    }
+    return false;
+}
+
+bool tsr_native_asks(const tsr_load_query *q, const tsr_linear *l)
+{
+    char name[MAX_NAME];
+    return q->loader == TSR_LOADER_SGLANG && tsr_query_native(q) && built_name(l, name, sizeof name);
+}
+
+static void check_name(const tsr_load_query *q, const tsr_linear *l, const char *built)
+{
+    const tsr_matching matching = tsr_query_compressed_tensors(q)   ? TSR_MATCH_SUFFIX_REGEX
+                                  : tsr_query_method(q, "modelopt") ? TSR_MATCH_GLOB
+                                                                    : TSR_MATCH_PATH;
+    const char *const entry = tsr_ignore_list_find(q->ignored, matching, built);
+    if (l->quantized && entry != NULL)
+        tsr_query_note(q, true, l->module, "ignore list", "take the entry out, or name modules in full",
+                       "it is quantized, and '%s' covers '%s', by which the class of '%.40s' builds it: it would be "
+                       "taken for plain",
+                       entry, built, q->family);
+    if (!l->quantized && entry == NULL)
+        tsr_query_note(q, true, l->module, "ignore list", "list that name, too",
+                       "it is %s, and no entry covers '%s', by which the class of '%.40s' builds it: it would be taken "
+                       "for quantized",
+                       tsr_dtype_name((tsr_dtype)l->tensor->dtype), built, q->family);
+}
+
+/* SGLang joins wq_a with wkv by the names "weight" and "weight_scale_inv" (.scale on disk) alone, and says nothing of others;
+ * which layers are plain it asks under its own names. (deepseek_v4.py: load_weights) */
+static void check_names(const tsr_load_query *q)
+{
+    const bool named = tsr_query_method(q, "mxfp8");
+    char built[MAX_NAME];
+    for (size_t i = 0; i < q->linears->count; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        if (!tsr_query_reads(q, l) || !built_name(l, built, sizeof built))
+            continue;
+        check_name(q, l, built);
+        if (!named && l->quantized && tsr_ends_with(built, ".wqkv_a"))
+            tsr_query_note(
+                q, true, l->tensor->name, "scale name", TO_MXFP8,
+                "it is %s under quant_method %s: the class of '%.40s' joins wq_a and wkv by the names weight "
+                "and weight_scale_inv only, passes over all others, and says nothing",
+                l->weight->kind->title, q->s->weights->method, q->family);
+    }
+}
+
+static void check_sglang(const tsr_load_query *q)
+{
+    if (tsr_query_fp8(q))
+        check_output_in_fp8(q);
+    else if (q->config.data != NULL)
+        check_names(q);
+}
+
 void tsr_rule_native(const tsr_load_query *q)
 {
     if (tsr_query_native(q) && q->loader != TSR_LOADER_TRANSFORMERS)
         check_output(q);
+    if (tsr_query_native(q) && q->loader == TSR_LOADER_SGLANG && q->s->planned == NULL)
+        check_sglang(q);
     const tsr_linear *const expert = tsr_query_native(q) && tsr_query_method(q, "fp8") ? first_expert(q) : NULL;
     if (expert == NULL)
         return;

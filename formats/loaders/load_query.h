@@ -121,6 +121,9 @@ void tsr_rule_targets(const tsr_load_query *q);
 /* load_native.c, of DeepSeek-V4 and V4.1: */
 void tsr_rule_native(const tsr_load_query *q);
 
+/* Whether SGLang asks for this layer of DeepSeek-V4 under a name of its own, which is a rule of load_native.c. */
+bool tsr_native_asks(const tsr_load_query *q, const tsr_linear *l);
+
 /* load_modelopt.c: */
 void tsr_rule_modelopt(const tsr_load_query *q);
 

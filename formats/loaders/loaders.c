@@ -74,7 +74,7 @@ static const load_rule kRules[] = {
     {tsr_rule_kinds, {VLLM_READ, SGLANG_READ, TRANSFORMERS_READ, DEEPSEEK, TRTLLM}},
     {tsr_rule_small_groups, {VLLM_READ, SGLANG_READ, TRANSFORMERS_READ, NULL, TRTLLM}},
     {tsr_rule_targets, {VLLM, SGLANG, NULL, NULL, TRTLLM}},
-    {tsr_rule_native, {VLLM_READ, SGLANG_READ, TRANSFORMERS_READ, NULL, NULL}},
+    {tsr_rule_native, {VLLM_READ, SGLANG, TRANSFORMERS_READ, NULL, NULL}},
     {tsr_rule_modelopt, {VLLM_READ, SGLANG_READ, NULL, NULL, TRTLLM}},
     {tsr_rule_mixed, {VLLM, SGLANG, NULL, NULL, NULL}},
     {tsr_rule_globals, {VLLM_READ, SGLANG_READ, NULL, NULL, TRTLLM}},

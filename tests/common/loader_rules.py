@@ -197,20 +197,36 @@ def plain_experts(m):
     m.quantization["ignore"] = []
 
 
-def v4_in_mxfp8(wo_a=True):
-    """DeepSeek-V4 in MXFP8 of compressed-tensors; wo_a, too, or plain."""
-    m = deepseek_v4()
-    plain = [] if wo_a else [f"layers.{layer}.attn.wo_a" for layer in range(2)]
+def v4_as(codes, configuration, plain):
+    """DeepSeek-V4 in another kind, but modules whose names hold a word of `plain`."""
+    m, listed = deepseek_v4(), ["head"]
     for name in [n for n in m.tensors if n.endswith(".scale")]:
         module = name.removesuffix(".scale")
         dtype, (o, i), _ = m.tensors[f"{module}.weight"]
         i *= 2 if dtype == "I8" else 1
         del m.tensors[name], m.tensors[f"{module}.weight"]
-        m.tensors |= {f"{module}.weight": raw("BF16", o, i)} if module in plain else mxfp8(module, o, i)
-    m.config["quantization_config"] = copied(MXFP8_CT)
+        kept = any(word in module for word in plain)
+        listed += [module] if kept else []
+        m.tensors |= {f"{module}.weight": raw("BF16", o, i)} if kept else codes(module, o, i)
+    m.config["quantization_config"] = copied(configuration)
     del m.config["expert_dtype"]
-    m.quantization["ignore"] = ["head", *plain, *(f"layers.{layer}.{x}" for layer in range(2) for x in ("ffn.gate", "attn.compressor.wkv"))]
+    m.quantization["ignore"] = [*listed, *(f"layers.{layer}.{x}" for layer in range(2) for x in ("ffn.gate", "attn.compressor.wkv"))]
     return m
+
+
+def v4_in_mxfp8(wo_a=True):
+    """DeepSeek-V4 in MXFP8 of compressed-tensors; wo_a, too, or plain."""
+    return v4_as(mxfp8, MXFP8_CT, [] if wo_a else ["wo_a"])
+
+
+def v4_in_nvfp4(plain="wo_a"):
+    return v4_as(nvfp4_ct, remade("nvfp4a16-ct").quantization, [plain])
+
+
+def plain_wo_a(m):
+    for name in [n for n in m.tensors if n.endswith("wo_a.weight")]:
+        del m.tensors[name.replace("weight", "scale")]
+        m.tensors[name] = raw("BF16", *m.tensors[name][1])
 
 
 def in_linear_attention(m):
@@ -293,6 +309,28 @@ RULES = {
         "NVFP4", True, down_proj="MXFP8")), 1, {"sglang"}, "kind", ["down_proj", "weight_scale_inv"]),
     # classes
     "V4's own operand": (v4_in_mxfp8, None, 1, {"vllm", "sglang"}, "operand", ["attn.wo_a.weight", "MXFP8", "BF16 and e4m3 in blocks"]),
+    "V4's wo_a plain, the rest in FP8": (deepseek_v4, plain_wo_a, 1, {"sglang"}, "operand", ["attn.wo_a.weight", "BF16", "e4m3 only"]),
+    "V4's wo_a in groups that cut blocks": (deepseek_v4, lambda m: m.config.update(o_lora_rank=64), 1, {"sglang"}, "operand",
+                                            ["attn.wo_a.weight", "o_lora_rank is 64", "256 columns"]),
+    "V4's wq_a and wkv, joined by name": (v4_in_nvfp4, None, 1, {"sglang"}, "scale name",
+                                          ["attn.wq_a.weight", "compressed-tensors", "says nothing"]),
+    "V4's plain layers under SGLang's names": (lambda: v4_in_nvfp4("attn."), None, 1, {"sglang"}, "ignore list",
+                                               ["attn.wq_a", "'model.layers.0.self_attn.wqkv_a'"]),
+    "V4's plain shared expert under SGLang's name": (
+        lambda: v4_in_nvfp4("attn."), lambda m: (m.quantization["ignore"].append("re:.*self_attn.*"), m.tensors.update(
+            {f"layers.0.ffn.shared_experts.w{n}.weight": raw("BF16", 256, 256) for n in (1, 2, 3)})), 1, {"sglang"}, "ignore list",
+        ["'model.layers.0.mlp.shared_experts."]),
+    "V4's layers that SGLang's names make plain": (v4_in_nvfp4, lambda m: m.quantization["ignore"].append("re:.*mlp.shared.*|.*wq_b"),
+                                                   1, {"sglang"}, "ignore list", ["attn.wq_b", "'model.layers.0.self_attn.wq_b'", "for plain"]),
+    "Qwen3-Next's linear attention in ModelOpt's NVFP4": (
+        lambda: of_family(remade("nvfp4-modelopt"), "qwen3_next"), lambda m: m.tensors.update(
+            nvfp4_modelopt("model.layers.0.linear_attn.in_proj_qkvz", 3072, 256)), 1, {"sglang"}, "kind", ["in_proj_qkvz", "four layers"]),
+    "the same in a mixture": (
+        lambda: of_family(remade("nvfp4-modelopt"), "qwen3_next"), both(lambda m: m.tensors.update(
+            nvfp4_modelopt("model.layers.0.linear_attn.in_proj_qkvz", 3072, 256)), by_layer("NVFP4")), 1, {"sglang"}, "kind",
+        ["in_proj_qkvz", "four layers"]),
+    "Qwen3-Next's q, k and v in ModelOpt's NVFP4": (
+        lambda: of_family(remade("nvfp4-modelopt"), "qwen3_next"), None, 1, {"sglang"}, "kind", ["self_attn.", "q, k and v plain"]),
     "packed linear attention": (lambda: changed(remade("nvfp4a16-ct"), in_linear_attention), None, 1, {"sglang"}, "weight_shape",
                                 ["in_proj_qkvz", "'weight'"]),
     "Llama 4's text model alone": (lambda: of_family(remade("nvfp4a16-ct", experts=2), "llama4_text"), None, 1, {"sglang"},

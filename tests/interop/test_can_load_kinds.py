@@ -7,7 +7,7 @@ from loader_kinds import deepseek_v4, gpt_oss, number, raw, remade
 from loader_models import both, edit, hold_to_rule, load_table
 from loader_rules import (
     ALL, DOWN, E0, ENGINES, KV_FP8, READS, RULES, UP,
-    by_layer, drop_key, fp8_beside_nvfp4, mixed, of_family, plain_experts, put, stacked, targets_of_members, v4_in_mxfp8,
+    by_layer, drop_key, fp8_beside_nvfp4, mixed, of_family, plain_experts, put, stacked, targets_of_members, v4_in_mxfp8, v4_in_nvfp4,
 )
 import pytest
 
@@ -79,6 +79,11 @@ YES = {
         lambda: remade("nvfp4-modelopt", experts=2), both(both(plain_experts, by_layer("NVFP4", True)), edit(
             "ignore", [f"model.layers.{n}.mlp.experts" for n in range(2)])), 1, {"vllm", "sglang"}),
     "DeepSeek-V4 in MXFP8 but wo_a, on two ranks": (lambda: v4_in_mxfp8(False), None, 2, {"vllm"}),
+    "DeepSeek-V4 in NVFP4 but attention, by SGLang's names, too": (
+        lambda: v4_in_nvfp4("attn."), lambda m: m.quantization["ignore"].append("re:.*self_attn.*"), 1, {"vllm", "sglang"}),
+    "groups of V4's wo_a in whole blocks": (deepseek_v4, lambda m: m.config.update(o_lora_rank=256), 2, {"vllm", "sglang"}),
+    "Qwen3-Next's attention in a mixture of ModelOpt's": (
+        lambda: of_family(remade("nvfp4-modelopt"), "qwen3_next"), by_layer("NVFP4"), 1, {"vllm", "sglang"}),
     "ends in a list of SGLang's Mixtral": (
         lambda: of_family(remade("nvfp4a16-ct", experts=2), "mixtral"), lambda m: m.quantization["ignore"].extend(
             ["self_attn.qkv_proj", "self_attn.o_proj"]), 1, {"sglang"}),
