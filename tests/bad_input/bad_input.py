@@ -413,6 +413,7 @@ def main():
     parser.add_argument("--batch", action="store_true", help="all conversions of an input in one process: for a tool that starts slowly")
     options = parser.parse_args()
     options.tessera = os.path.abspath(options.tessera)
+    harness.fork_runs([options.tessera], os.path.join(os.path.dirname(options.tessera), ".."))
     checks = harness.Checks()
     for name, content, expect in BROKEN_FILES:
         case = Case(name, {SHARD: content, "config.json": CONFIG}, (SHARD, *expect))

@@ -12,6 +12,9 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
+
+import forked
 
 
 class Checks:
@@ -63,11 +66,49 @@ def _run(command, timeout, cpu, **how):
     return process.returncode, stdout.decode(errors="replace"), stderr.decode(errors="replace")
 
 
+# What fork_runs() found: the shared object, the programs that are forked, and those that were started, each with its environment.
+_forking = {"preloaded": None, "tools": (), "started": {}}
+_forking_one = threading.Lock()
+
+
+def _made_for(path):
+    """For which machine a program is made; of a script, nothing that a program's is."""
+    with open(path, "rb") as file:
+        head = file.read(20)
+    return head[:6], head[18:20]
+
+
+def fork_runs(tools, build):
+    """From here on run() starts each of these programs once, and forks it at main for every run (forked.c says why). One is
+    started for each run as ever if it is a script or another machine's, and all are if this folder of a build has not what is
+    preloaded for it, as one with sanitizers."""
+    shared_object = os.path.join(build, "tests/common/forked.so")
+    if os.path.exists(shared_object):
+        tools = tuple(tool for tool in tools if _made_for(tool) == _made_for(shared_object))
+        _forking.update(preloaded=os.path.abspath(shared_object), tools=tools)
+
+
+def _forked(tool):
+    """The started program that has this process's environment."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}  # another one in each test
+    key = tool, tuple(sorted(environment.items()))
+    if key not in _forking["started"]:
+        _forking["started"][key] = forked.Forked(tool, _forking["preloaded"])
+    return _forking["started"][key]
+
+
 def run(tool, args, timeout=600, cpu=None):
     """Runs the tool to its end: (exit code, stdout, stderr). A signal is a negative code. Tests that limit the tool's time
     limit its CPU time by `cpu`, after which SIGXCPU ends it; `timeout` only ends a run that hangs, and is long enough for a
     busy machine."""
-    return _run([tool, *map(str, args)], timeout, cpu)
+    args = list(map(str, args))
+    if tool not in _forking["tools"] or not _forking_one.acquire(blocking=False):  # another thread's run is under way
+        return _run([tool, *args], timeout, cpu)
+    try:
+        code, *told = _forked(tool).run(args, timeout, cpu)
+    finally:
+        _forking_one.release()
+    return code, *(text.decode(errors="replace") for text in told)
 
 
 def run_shimmed(tool, args, shim, timeout=600, cpu=None, **settings):

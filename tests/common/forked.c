@@ -1,0 +1,126 @@
+/* Preloaded into a program that tests run thousands of times: it starts once, goes as far as main, and there makes a copy of
+ * itself for every run that it is asked for. What a start costs (the loader, and under sanitizers their tables: ten times as
+ * long as many a run) is paid once so. Nothing of the program's own has run by then, and each copy has all of main to itself:
+ * arguments, folder, stdout and stderr are its own, and it ends as a process of its own, by exit code or signal.
+ *
+ * FORKED_FD is a socket. A run is asked for by a struct request, with two descriptors for stdout and stderr, and the bytes that
+ * follow it: the folder and the arguments, each with its 0. Answered are the process, and its status when it has ended. The end
+ * of the socket ends the server. tests/common/forked.py is the other side. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct request {
+    uint32_t bytes, arguments, cpu; /* of what follows; in it; seconds of CPU after which SIGXCPU comes, or 0 */
+};
+
+typedef int main_function(int argc, char **argv, char **envp);
+typedef int start_function(main_function *main, int argc, char **argv, void (*init)(void), void (*fini)(void),
+                           void (*rtld_fini)(void), void *stack_end);
+
+static main_function *real_main;
+
+static int receive(int server, void *at, size_t bytes)
+{
+    while (bytes > 0) {
+        ssize_t n = read(server, at, bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return -1;
+        at = (char *)at + n;
+        bytes -= (size_t)n;
+    }
+    return 0;
+}
+
+static int receive_request(int server, struct request *request, int streams[2])
+{
+    union {
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
+        struct cmsghdr aligned;
+    } control;
+    struct iovec place = {request, sizeof *request};
+    struct msghdr message = {
+        .msg_iov = &place, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control};
+    ssize_t n;
+    do
+        n = recvmsg(server, &message, MSG_CMSG_CLOEXEC | MSG_WAITALL);
+    while (n < 0 && errno == EINTR);
+    struct cmsghdr *with = CMSG_FIRSTHDR(&message);
+    if (n != sizeof *request || with == NULL || with->cmsg_len != CMSG_LEN(2 * sizeof(int)))
+        return -1;
+    memcpy(streams, CMSG_DATA(with), 2 * sizeof(int));
+    return 0;
+}
+
+static int run(const struct request *request, char *text, char **argv, char **envp)
+{
+    for (uint32_t i = 0; i < request->arguments; i++)
+        argv[i] = i == 0 ? text + strlen(text) + 1 : argv[i - 1] + strlen(argv[i - 1]) + 1;
+    argv[request->arguments] = NULL;
+    struct rlimit limit = {request->cpu, request->cpu + 1};
+    if (chdir(text) != 0 || (request->cpu > 0 && setrlimit(RLIMIT_CPU, &limit) != 0))
+        _exit(126);
+    return real_main((int)request->arguments, argv, envp);
+}
+
+/* In place of main. What a run reads lies in pages of its own: the program's allocator, whose leaks are looked for, knows
+ * nothing of it. */
+static int serve(int argc, char **argv, char **envp)
+{
+    const char *number = getenv("FORKED_FD");
+    if (number == NULL)
+        return real_main(argc, argv, envp);
+    int server = atoi(number);
+    unsetenv("FORKED_FD");
+    unsetenv("LD_PRELOAD");
+    int32_t told = getpid();
+    while (write(server, &told, sizeof told) == sizeof told) {
+        struct request request;
+        int streams[2], status = 0;
+        if (receive_request(server, &request, streams) != 0)
+            break;
+        size_t begin = (request.bytes + 63) / 64 * 64, all = begin + (request.arguments + 1) * sizeof(char *);
+        char *text = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (text == MAP_FAILED || receive(server, text, request.bytes) != 0)
+            break;
+        pid_t child = fork();
+        if (child == 0) {
+            close(server);
+            if (dup2(streams[0], 1) != 1 || dup2(streams[1], 2) != 2)
+                _exit(126);
+            close(streams[0]);
+            close(streams[1]);
+            return run(&request, text, (char **)(void *)(text + begin), envp);
+        }
+        close(streams[0]);
+        close(streams[1]);
+        munmap(text, all);
+        told = child;
+        if (child < 0 || write(server, &told, sizeof told) != sizeof told)
+            break;
+        while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+            ;
+        told = status;
+    }
+    _exit(0);
+}
+
+int __libc_start_main(main_function *main, int argc, char **argv, void (*init)(void), void (*fini)(void),
+                      void (*rtld_fini)(void), void *stack_end);
+int __libc_start_main(main_function *main, int argc, char **argv, void (*init)(void), void (*fini)(void),
+                      void (*rtld_fini)(void), void *stack_end)
+{
+    start_function *start;
+    *(void **)&start = dlsym(RTLD_NEXT, "__libc_start_main");
+    real_main = main;
+    return start(serve, argc, argv, init, fini, rtld_fini, stack_end);
+}
