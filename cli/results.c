@@ -1,6 +1,6 @@
 /* Results and errors as JSON and JUnit XML. */
 #include "cli/results.h"
-
+#include "cli/anchors.h"
 #include "cli/output.h"
 #include "cli/places.h"
 #include "cli/stage.h"
@@ -94,6 +94,14 @@ static void write_error(const char *command, tsr_status status, const tsr_err *w
     tsr_text_free(&text);
 }
 
+/* For people only: programs read one line an error. */
+static void tell_more(const char *message)
+{
+    const char *const anchor = isatty(STDERR_FILENO) ? tsr_error_anchor(message) : NULL;
+    if (anchor != NULL)
+        tsr_tell("more: docs/errors.md#%s\n", anchor);
+}
+
 int tsr_end(const char *command, tsr_status status, bool fine, const tsr_err *err)
 {
     const bool usage = status == TSR_E_USAGE;
@@ -113,6 +121,7 @@ int tsr_end(const char *command, tsr_status status, bool fine, const tsr_err *er
     if (usage)
         tsr_tell(" ('tessera %s --help')", command);
     tsr_tell("\n");
+    tell_more(err->msg);
     if (!usage && status != TSR_E_EXISTS)
         write_error(command, status, err);
     return tsr_exit_code(status);

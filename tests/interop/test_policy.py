@@ -1,53 +1,16 @@
 """Which tensor gets quantized: the table policy_table.txt, family by family, and what is decided as one."""
 
 import json
-import math
 import re
-from pathlib import Path
 
 from checkpoints import save
 import harness
 import ml_dtypes
 import numpy as np
+from policy_table import read_table, write_holes
 import pytest
 
-TABLE = Path(__file__).with_name("policy_table.txt")
-
-
-def read_table():
-    """{title: (options, config, [(action, shape, name, reason)])}; an example of the form stands in the file."""
-    families = {}
-    for line in TABLE.read_text().splitlines():
-        if line.startswith("== "):
-            title, options, config = re.fullmatch(r"== (.+?) \[(.*)\] (\{.*\})", line).groups()
-            rows = []
-            for one in title.split("|") if '"@"' in config else [title]:
-                families[one] = options.split(), json.loads(config.replace('"@"', f'"{one}"')), rows
-        elif line and not line.startswith("#"):
-            action, shape, name, reason = re.fullmatch(r"(\w+) +(\S+) +(\S+) +\((.*)\)", line).groups()
-            rows.append((action, tuple(map(int, shape.split("x"))), name, reason))
-    return families
-
-
 FAMILIES = read_table()
-
-
-
-def write_holes(directory, config, tensors):
-    """A checkpoint of BF16 zeros that takes no space."""
-    directory.mkdir()
-    header, offset = {}, 0
-    for name, shape in tensors.items():
-        size = 2 * math.prod(shape)
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + size]}
-        offset += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(directory / "model.safetensors", "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + offset)
-    (directory / "config.json").write_text(json.dumps(config))
-    return directory
 
 
 @pytest.fixture

@@ -1,0 +1,27 @@
+# An image for CI jobs: tessera on the PATH of a small Debian with a shell, without root. No GPU kernels: an image with the CUDA Toolkit
+# in the first stage has them, since Meson takes it where it finds it.
+#   docker build -t tessera . && docker run --rm -v /srv/models:/models tessera tessera inspect /models/Llama-3.1-8B
+ARG DEBIAN=trixie
+
+FROM debian:${DEBIAN}-slim AS build
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install -y --no-install-recommends gcc git libc6-dev libjs-chart.js liburing-dev libxxhash-dev libzstd-dev \
+        meson ninja-build pkgconf \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /source
+COPY . .
+RUN meson setup build --prefix /usr/local -Dauto_features=disabled -Dhtml=enabled -During=enabled \
+    && meson compile -C build \
+    && build/tests/golden/check_golden tests/golden/vectors \
+    && DESTDIR=/installed meson install -C build --no-rebuild
+
+FROM debian:${DEBIAN}-slim
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install -y --no-install-recommends liburing2 libxxhash0 libzstd1 \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --uid 1000 --create-home tessera \
+    && install -d -o tessera -g tessera /work
+COPY --from=build /installed/usr/local /usr/local
+USER 1000:1000
+WORKDIR /work
+CMD ["tessera", "help"]

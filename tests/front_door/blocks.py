@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""The code blocks of docs/*.md. Blocks marked sh are run, page by page, one line after another, in a folder with small models under the
+names that the pages use; what is marked python after them. Of the other lines that begin with a command, forms with SRC, [..] or ...
+are held to the options that there are, and the rest is run, each by itself. A block of another kind has to be known here.
+
+Also: what docs/errors.md says is held to the tool's table of anchors, and that to the messages of the source."""
+
+import json
+import pathlib
+import re
+import shutil
+import struct
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+import harness
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+# Blocks that another test runs, or that no test can: recipes of CI services (tests/interop/test_ci_recipes.py) and clusters
+# (tests/front_door/cluster.py), what a program printed, and servers' command lines.
+KNOWN = {"sh", "python", "text", "yaml", "groovy", "bash", "console"}
+RUN_ELSEWHERE = {"ci.md": {"", "yaml", "groovy"}, "cluster.md": {"", "yaml", "bash"}}
+# What is there before a page begins, and how it is made; a line that stands by itself finds all of them.
+MODELS = {"model": ("llama", {"weights": "ordinary"}), "Llama-3.1-8B": ("llama", {"weights": "ordinary"}),
+          "DeepSeek-V3-BF16": ("deepseek-v3", {"scale": "tiny", "weights": "ordinary"})}
+# Lines that are told apart from the models above by what they read: (command line's beginning, why it is not run).
+NOT_RUN = {"tessera quantize gpt-oss-BF16": "no such model is made here: tests/interop/test_gpt_oss.py",
+           "tessera quantize model -o out --scheme nvfp4 --activations": "needs ranges: tests/interop/test_mx_write.py",
+           "tessera report ": "of results of other pages: tests/front_door/readme.py",
+           "mpirun ": "tests/crash/mpi.py"}
+
+
+def fences(text):
+    """(language, lines, number of the first line) of each fenced block."""
+    found, language, lines = [], None, []
+    for number, line in enumerate(text.splitlines(), 1):
+        mark = re.match(r" *```(\w*)", line)
+        if mark and language is None:
+            language, lines, first = mark.group(1), [], number + 1
+        elif mark:
+            found.append((language, lines, first))
+            language = None
+        elif language is not None:
+            lines.append(line)
+    return found
+
+
+def commands(lines):
+    """Lines of a shell, those that end in a backslash joined."""
+    return [line for line in re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines() if line.strip() and not line.startswith("#")]
+
+
+def shell(tool, line, where):
+    done = subprocess.run(["bash", "-c", line], cwd=where, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                          env={"PATH": f"{tool.parent}:/usr/bin:/bin", "HOME": str(where), "LC_ALL": "C.UTF-8"})
+    return done.returncode, done.stdout, done.stderr
+
+
+def prepare(options, where):
+    where.mkdir()
+    for name, (kind, how) in MODELS.items():
+        harness.make_checkpoint(options.make, kind, where / name, **how)
+
+
+def run_page(checks, tool, page, where):
+    """The blocks of a page that are marked; what its Python printed, where there is some."""
+    told = ""
+    for language, lines, first in fences(page.read_text()):
+        place = f"{page.name}:{first}"
+        if language == "sh":
+            for line in commands(lines):
+                code, out, err = shell(tool, line, where)
+                checks.check(f"{place}: {line}", code == 0, f"{code}: {out[-400:]}{err[-400:]}")
+        elif language == "python":
+            done = subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=where, capture_output=True, text=True)
+            checks.check(f"{place}: Python", done.returncode == 0, done.stderr[-600:])
+            told += done.stdout
+        elif language not in KNOWN:
+            checks.check(f"{place}: a block of a kind that is run or known", language in RUN_ELSEWHERE.get(page.name, ()), repr(language))
+    return told
+
+
+def decoded(checks, tool, told, where):
+    """What the decoder of docs/formats.md says of a weight is what the tool makes of it, but for one rounding to BF16."""
+    rows = {line.split()[0]: [float(number) for number in line.split()[1:]] for line in told.splitlines()}
+    checks.check("formats.md: the decoder has decoded", len(rows) == 6 and all(len(row) == 12 for row in rows.values()), told)
+    for folder in set(rows) - {"source"}:
+        code, _, err = harness.run(tool, ["convert", where / folder, "-o", where / f"{folder}-bf16", "--to", "bf16", "--quiet"])
+        tensors = harness.read_safetensors(where / f"{folder}-bf16/model.safetensors")[1]
+        dtype, shape, data = tensors["model.layers.0.self_attn.q_proj.weight"]
+        near = [abs(value - bf16_at(data, 2 * (r * shape[1] + c))) <= abs(value) / 256
+                for value, (r, c) in zip(rows[folder], [(r, c) for r in (0, 7, 130) for c in (0, 1, 37, 200)])]
+        checks.check(f"formats.md: {folder} by hand and by convert --to bf16", code == 0 and dtype == "BF16" and all(near), err or near)
+
+
+def bf16_at(data, at):
+    return struct.unpack("<f", b"\0\0" + bytes(data[at:at + 2]))[0]
+
+
+def is_form(line):
+    return bool(re.search(r"[\[\]]|\.\.\.| [A-Z]{2,}\b|\b(SRC|DST|PATH|MODEL|RULES|RESULT|JOBS|[AB] [AB])\b", line))
+
+
+def single_lines(checks, tool, said, where):
+    """Lines of blocks that are not marked: forms are read, commands are run."""
+    known = {command["name"]: {option["name"] for option in command["options"]} for command in said["commands"]}
+    forms = ran = 0
+    for page in PAGES:
+        for line in re.findall(r"^    (?:\$ )?((?:tessera|mpirun) .*)", page.read_text(), re.M):
+            line = re.split(r" {2,}", line)[0]
+            words = line.split()
+            if page.name in RUN_ELSEWHERE or any(line.startswith(beginning) for beginning in NOT_RUN):
+                continue
+            name = " ".join(words[1:3]) if " ".join(words[1:3]) in known else words[1]
+            unknown = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", line)) - known.get(name, set())
+            checks.check(f"{page.name}: {line}: its options are there", name in known and not unknown, unknown)
+            forms += 1
+            if is_form(line) or page.read_text().count(f"    $ {line}"):
+                continue
+            written = words[words.index("-o") + 1] if "-o" in words else None
+            code, out, err = shell(tool, line, where)
+            checks.check(f"{page.name}: {line}", code == 0, f"{code}: {out[-300:]}{err}")
+            ran += 1
+            if written:
+                shutil.rmtree(where / written)
+    checks.check("forms and single commands were found", forms > 15 and ran >= 4, (forms, ran))
+
+
+def anchors(checks):
+    """docs/errors.md, cli/anchors.c and the messages of the source say the same."""
+    page = (ROOT / "docs/errors.md").read_text()
+    table = re.findall(r'^    \{"(.*)", "([a-z-]+)"\},', (ROOT / "cli/anchors.c").read_text(), re.M)
+    headings = re.findall(r"^## (\S+)$", page, re.M)
+    checks.check("every heading of errors.md is an anchor, and every anchor a heading", {anchor for _, anchor in table} == set(headings) and
+                 len(headings) == len(set(headings)) > 15, {anchor for _, anchor in table} ^ set(headings))
+    source = ""
+    for room in ("cli", "common", "convert", "formats", "kernels", "quantize", "verify", "report"):
+        source += "".join(path.read_text() for path in (ROOT / room).rglob("*.[ch]") if path.name != "anchors.c")
+    joined = re.sub(r'"\s*(?:PRI\w+\s*)?"', "", source)
+    for part, anchor in table:
+        checks.check(f"errors.md#{anchor}: '{part}' is in a message", part in joined)
+
+
+def told_at_a_terminal(checks, tool, where):
+    """A person is told where to read more; a program is not."""
+    (where / "cut").mkdir()
+    (where / "cut/model.safetensors").write_bytes(struct.pack("<Q", 80000) + b"{}")
+    (where / "cut/config.json").write_text("{}")
+    piped = shell(tool, "tessera inspect cut", where)
+    checks.check("errors: a program reads one line", piped[0] == 3 and piped[2].count("\n") == 1 and "truncated" in piped[2], piped)
+    if not shutil.which("script"):
+        print("skipped: what a terminal shows of an error (script of util-linux)")
+        return
+    code, out, _ = shell(tool, "script -qec 'tessera inspect cut' /dev/null", where)
+    checks.check("errors: a person is told where to read more", code == 3 and "more: docs/errors.md#truncated" in out, out)
+
+
+def links(checks):
+    """Links between pages lead to a page and a heading that are there."""
+    def slug(heading):
+        return re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).replace(" ", "-")
+    headings = {page: {slug(text) for text in re.findall(r"^#+ (.*)$", page.read_text(), re.M)} for page in [*PAGES, ROOT / "README.md"]}
+    wrong = []
+    for page in headings:
+        for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.S)):
+            if re.match(r"[a-z]+:", target):
+                continue
+            path, _, anchor = target.partition("#")
+            other = (page.parent / path).resolve() if path else page
+            if not other.exists() or (anchor and other in headings and anchor not in headings[other]):
+                wrong.append(f"{page.name}: {target}")
+    checks.check("every link leads somewhere", not wrong, wrong)
+
+
+def main():
+    options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
+    checks = harness.Checks()
+    tool = pathlib.Path(options.tessera).resolve()
+    said = json.loads(harness.run(tool, ["help", "--json"])[1])
+    anchors(checks)
+    links(checks)
+    with harness.temporary_directory(options.directory) as place:
+        first = pathlib.Path(place, "models")
+        prepare(options, first)
+        for page in PAGES:
+            if not {language for language, _, _ in fences(page.read_text())} - {""}:
+                continue
+            where = pathlib.Path(place, page.stem)
+            where.mkdir()
+            for name in MODELS:
+                (where / name).symlink_to(first / name)
+            told = run_page(checks, tool, page, where)
+            if page.name == "formats.md":
+                decoded(checks, tool, told, where)
+            shutil.rmtree(where)
+        single_lines(checks, tool, said, first)
+        told_at_a_terminal(checks, tool, first)
+    checks.finish()
+
+
+if __name__ == "__main__":
+    main()
