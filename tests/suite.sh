@@ -257,6 +257,8 @@ collect() {
     add "front door: shards on Slurm and Kubernetes" .venv/bin/python tests/front_door/cluster.py "${tool[@]}"
     add "front door: what is installed" python3 tests/front_door/install.py "${tool[@]}"
     add "front door: the manual, and what shells complete" python3 tests/front_door/manual.py "${tool[@]}"
+    add "front door: the pages' commands, links and errors" python3 tests/front_door/blocks.py "${tool[@]}"
+    add "front door: what families are supported, as the page has it" python3 tests/front_door/families.py "${tool[@]}"
     add "front door: the library, installed, in C and C++" python3 tests/front_door/library.py "${tool[@]}"
     suite=layers
     add "layers: every header compiles alone, in C and C++" tests/check_headers.py
