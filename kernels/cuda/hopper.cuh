@@ -173,6 +173,27 @@ __device__ __forceinline__ void load_tile(void *dst, const CUtensorMap *map, uin
         : "memory");
 }
 
+/* How L2 keeps what is loaded: if it is read only once, it does not displace what else is there. */
+__device__ __forceinline__ uint64_t cache_policy(bool once)
+{
+    uint64_t policy;
+    if (once) {
+        asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    } else {
+        asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    }
+    return policy;
+}
+
+__device__ __forceinline__ void load_tile_kept(void *dst, const CUtensorMap *map, uint64_t *bar, int x, int y,
+                                               uint64_t policy)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(dst)),
+                 "l"(map), "r"(shared_address(bar)), "r"(x), "r"(y), "l"(policy)
+                 : "memory");
+}
+
 /* Prefetches the map itself, for which the first copy would otherwise wait. */
 __device__ __forceinline__ void prefetch_map(const CUtensorMap *map)
 {

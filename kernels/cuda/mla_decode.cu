@@ -79,8 +79,8 @@ size_t lay_out(const tsr_mla_decode *args, int processors, schedule *s)
     const size_t lse = up((size_t)2 * s->parts * s->rows * sizeof *s->lse);
     uint8_t *const base = static_cast<uint8_t *>(args->workspace);
     s->start = reinterpret_cast<int32_t *>(base);
-    s->begin = reinterpret_cast<int2 *>(base + starts);
-    s->span = reinterpret_cast<int2 *>(base + starts + begins);
+    s->begin = reinterpret_cast<tsr_mla_pair *>(base + starts);
+    s->span = reinterpret_cast<tsr_mla_pair *>(base + starts + begins);
     s->lse = reinterpret_cast<float *>(base + starts + begins + spans);
     s->out = reinterpret_cast<float *>(base + starts + begins + spans + lse);
     return starts + begins + spans + lse + (size_t)2 * s->parts * s->rows * kLatent * sizeof *s->out;
@@ -92,7 +92,7 @@ tsr_status check(const tsr_mla_decode *args, tsr_err *err)
     if (args->batch < 0 || args->s_q < 0 || args->heads < 0 || args->max_pages < 0 || args->latent < 1 ||
         args->rope < 0 || args->page < 1 || args->batch > most || args->s_q > most || args->heads > most ||
         args->max_pages > most / args->page || (args->s_q > 0 && args->heads > most / args->s_q) ||
-        args->pages > most / args->page || (args->max_pages + kFixedCost) * args->batch > most ||
+        args->pages > most / args->page || (args->max_pages + TSR_MLA_FIXED_COST) * args->batch > most ||
         args->latent + (int64_t)args->rope >= 6000) {
         return tsr_fail(err, TSR_E_SHAPE,
                         "MLA decoding: no shape batch %lld, queries %lld, heads %lld, pages %lld of %d, "
@@ -152,7 +152,7 @@ tsr_status launch_fast(const problem &p, const schedule &s, int64_t pages, tsr_s
     if (s.parts == 1) {
         return TSR_OK;
     }
-    const dim3 grid((unsigned)s.parts - 1, (unsigned)(s.rows / kCombineRows));
+    const dim3 grid((unsigned)s.parts - 1, (unsigned)host::ceil_div(rows, kCombineRows));
     const host::launch_shape combine = {grid, 32 * kCombineWarps, kCombineWarps * s.parts * (int)sizeof(float), stream};
     return host::launched(kWhat, host::launch(combine_kernel, combine, {host::beside_the_one_before()}, p, s), err);
 }

@@ -313,12 +313,16 @@ template <int CLUSTER> struct computing {
     }
 
     /* Stores the FP32 result of a part of a sequence, for combine_kernel. */
-    __device__ __forceinline__ void store_part(const schedule &s, int slot, int first_row, const float (&o)[128],
-                                               const float (&inverse)[2], const float (&lse)[2])
+    __device__ __forceinline__ void store_part(const schedule &s, int rows, int slot, int first_row,
+                                               const float (&o)[128], const float (&inverse)[2], const float (&lse)[2])
     {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const int64_t to = (int64_t)slot * s.rows + first_row + 8 * h;
+            const int r = first_row + 8 * h;
+            if (r >= rows) {
+                continue; /* nobody asks for it */
+            }
+            const int64_t to = (int64_t)slot * s.rows + r;
             float *const out = s.out + to * kLatent + group * 256 + lane % 4 * 2;
 #pragma unroll
             for (int g = 0; g < 32; ++g) {
@@ -338,6 +342,7 @@ __device__ __forceinline__ void compute_shares(const fast_memory &m, const probl
                                                int part, int tile_of_q, int group, int lane)
 {
     computing<CLUSTER> c(m, group, lane, p.scale);
+    const int first_sequence = shares.next.x;
     float *const totals = reinterpret_cast<float *>(m.base + fast_shape::kTotals) + c.row;
     share w;
     for (int item = 0; shares.take(p, w); ++item) {
@@ -366,7 +371,7 @@ __device__ __forceinline__ void compute_shares(const fast_memory &m, const probl
         if (w.whole) {
             c.store_whole(p, w.b, first_row, o, inverse, lse);
         } else {
-            c.store_part(s, 2 * part + (w.b != __ldg(&s.begin[part].x)), first_row, o, inverse, lse);
+            c.store_part(s, p.s_q * p.heads, 2 * part + (w.b != first_sequence), first_row, o, inverse, lse);
         }
     }
 }
@@ -383,6 +388,13 @@ __global__ void __launch_bounds__(384, 1)
     const int lane = threadIdx.x % 32;
     const int part = blockIdx.y, tile_of_q = blockIdx.x;
 
+    /* The combination, which reads the schedule and then waits for this launch's end. */
+    hopper::let_next_launch_begin();
+    walk shares(s, part);
+    if (threadIdx.x == 256) {
+        hopper::prefetch_map(&map_q);
+        hopper::prefetch_map(&map_cache);
+    }
     if (threadIdx.x == 0) {
         m.init_barriers<CLUSTER>();
     }
@@ -392,7 +404,6 @@ __global__ void __launch_bounds__(384, 1)
         __syncthreads();
     }
 
-    walk shares(s, part);
     if (group == 2) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
         if (threadIdx.x == 256) {
@@ -402,7 +413,6 @@ __global__ void __launch_bounds__(384, 1)
         asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
         compute_shares<CLUSTER>(m, p, s, shares, part, tile_of_q, group, lane);
     }
-    hopper::let_next_launch_begin();
     if (CLUSTER > 1) {
         hopper::cluster_sync(); /* the neighbour may still arrive on these barriers, or copy into these pages */
     }

@@ -71,11 +71,13 @@ __device__ __forceinline__ void load_shares(const fast_memory &m, const problem 
                                             const CUtensorMap *map_q, const CUtensorMap *map_cache)
 {
     const int rank = CLUSTER > 1 ? (int)hopper::cluster_rank() : 0;
+    /* With one tile of q each page is read once: what else is in L2, such as the parts' results, had better stay. */
+    const uint64_t policy = hopper::cache_policy(gridDim.x == 1);
     share w;
     int x = 0; /* pages so far */
     for (int item = 0; shares.take(p, w); ++item) {
         const int32_t *const table = p.block_table + (int64_t)w.b * p.max_pages;
-        int page = w.first < w.last ? __ldg(table + w.first) : 0;
+        int page = w.first < p.max_pages ? __ldg(table + w.first) : 0; /* without waiting for the sequence's length */
         hopper::barrier_wait(m.q_empty, (item & 1) ^ 1);
         hopper::barrier_expect(m.q_full, kTiles * kTileBytes);
         for (int tile = 0; tile < kTiles; ++tile) {
@@ -105,7 +107,7 @@ __device__ __forceinline__ void load_shares(const fast_memory &m, const problem 
                     hopper::load_tile_multicast(to + tile * kTileBytes + rank * kPart * 128, map_cache, bar, tile * 64,
                                                 row + rank * kPart, (1 << CLUSTER) - 1);
                 } else {
-                    hopper::load_tile(to + tile * kTileBytes, map_cache, bar, tile * 64, row);
+                    hopper::load_tile_kept(to + tile * kTileBytes, map_cache, bar, tile * 64, row, policy);
                 }
             }
         }

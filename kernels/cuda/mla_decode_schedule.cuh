@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/mla_decode_cut.h"
 
 #pragma nv_diag_suppress 177 /* what only the sm_90a kernels call is unused in the pass for sm_80 */
 
@@ -21,7 +22,6 @@ constexpr int kWidth = kLatent + kRope;
 constexpr int kRows = 64;            /* of q in one tile */
 constexpr int kTileBytes = 64 * 128; /* 64 rows of 64 columns */
 constexpr int kTiles = kWidth / 64;  /* such tiles in a page, and in the tile of q */
-constexpr int kFixedCost = 2;        /* what a sequence costs a CTA besides its pages, counted in pages */
 
 struct problem {
     const __nv_bfloat16 *q, *cache;
@@ -39,45 +39,15 @@ __device__ __forceinline__ int length_of(const problem &p, int b)
     return min(max(__ldg(p.seqlens + b), 0), most);
 }
 
-/* The sequences are laid end to end on a line, each as long as kFixedCost plus its pages, and the line is cut into
- * `parts` equal parts. A cut that falls near the end of a sequence moves there, since a sequence that lies in one
- * part needs no combination. How far a part may reach is measured from the length of an even part, not from what is
- * left to share, so that the last parts stay empty instead of cutting a sequence. */
+/* Where the parts of mla_decode_cut.h begin and end, and what they leave of the sequences that several parts share. */
 struct schedule {
-    int32_t *start; /* [batch + 1]: where each sequence lies on the line */
-    int2 *begin;    /* [parts + 1]: sequence and page where each part begins */
-    int2 *span;     /* [batch]: the first and the last part of each sequence */
-    float *lse;     /* [2 * parts][rows], base 2, of sequences that parts share: slot 2 * part, or one more ... */
-    float *out;     /* [2 * parts][rows][kLatent] ... if the part began in an earlier sequence */
+    int32_t *start;      /* [batch + 1]: where each sequence lies on the line */
+    tsr_mla_pair *begin; /* [parts + 1]: sequence and page where each part begins */
+    tsr_mla_pair *span;  /* [batch]: the first and the last part of each sequence */
+    float *lse;          /* [2 * parts][rows], base 2, of sequences that parts share: slot 2 * part, or one more ... */
+    float *out;          /* [2 * parts][rows][kLatent] ... if the part began in an earlier sequence */
     int parts, tiles, rows; /* tiles of q in a sequence; rows = tiles * kRows */
 };
-
-constexpr int kNear = 20; /* a cut is near a sequence's end within 1 / kNear of a part */
-
-__device__ void cut(const schedule &s, const int *start, int batch)
-{
-    const int total = start[batch], even = (total + s.parts - 1) / s.parts;
-    int b = 0, page = 0, at = 0, head = 0; /* head: the part that page 0 of b lies in */
-    for (int part = 0; part < s.parts; ++part) {
-        s.begin[part] = make_int2(b, page);
-        const int length = (total - at + s.parts - part - 1) / (s.parts - part);
-        const int near = part + 1 < s.parts ? length / kNear : 0, target = at + length;
-        const int farthest = part + 1 < s.parts ? at + max(length, even) + even / kNear : target;
-        while (b < batch && at < target - near && start[b + 1] <= farthest) {
-            s.span[b] = make_int2(page == 0 ? part : head, part);
-            at = start[b + 1];
-            b += 1;
-            page = 0;
-        }
-        const int until = b < batch && at < target - near ? target - start[b] - kFixedCost : 0;
-        if (until > page) {
-            head = page == 0 ? part : head;
-            at = target;
-            page = until;
-        }
-    }
-    s.begin[s.parts] = make_int2(batch, 0);
-}
 
 constexpr int kPlanThreads = 1024, kPlanBatch = 4096;
 
@@ -92,7 +62,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const problem p, con
     __syncthreads();
     for (int from = 0; from < p.batch; from += kPlanThreads) {
         const int b = from + (int)threadIdx.x;
-        const int own = b < p.batch ? kFixedCost + (length_of(p, b) + kPage - 1) / kPage : 0;
+        const int own = b < p.batch ? TSR_MLA_FIXED_COST + (length_of(p, b) + kPage - 1) / kPage : 0;
         int before = own; /* the sum up to this lane, itself included */
         for (int distance = 1; distance < 32; distance *= 2) {
             const int other = __shfl_up_sync(0xFFFFFFFFu, before, distance);
@@ -117,7 +87,14 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const problem p, con
     }
     if (threadIdx.x == 0) {
         line[p.batch] = carry;
-        cut(s, line, p.batch);
+    }
+    __syncthreads();
+    if (warp == 0) {
+        const bool holds = tsr_mla_deal(line, p.batch, s.parts, tsr_mla_try(lane, carry, s.parts), NULL, NULL);
+        const int best = __ffs((int)__ballot_sync(0xFFFFFFFFu, holds)) - 1;
+        if (lane == best) {
+            (void)tsr_mla_deal(line, p.batch, s.parts, tsr_mla_try(lane, carry, s.parts), s.begin, s.span);
+        }
     }
 }
 
@@ -129,9 +106,9 @@ struct share {
 
 /* Walks the shares of one part in order. */
 struct walk {
-    int2 next, end;
+    tsr_mla_pair next, end;
 
-    __device__ walk(const schedule &s, int part) : next(__ldg(s.begin + part)), end(__ldg(s.begin + part + 1))
+    __device__ walk(const schedule &s, int part) : next(s.begin[part]), end(s.begin[part + 1])
     {
     }
 
@@ -146,7 +123,7 @@ struct walk {
         w.first = next.y;
         w.last = w.b == end.x ? end.y : pages;
         w.whole = w.first == 0 && w.last == pages;
-        next = make_int2(w.b + 1, 0);
+        next.x = w.b + 1, next.y = 0;
         return true;
     }
 };

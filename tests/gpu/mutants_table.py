@@ -89,8 +89,11 @@ MUTANTS = [
     ("mla_decode_fast.cuh", "fmaf(state.most[h], scale2, log2f(total))", "fmaf(state.most[h], scale2, logf(total))", DECODE, "lse to another base"),
     ("mla_decode_fast.cuh", "if (valid < kPage) {", "if (valid < kPage - 1) {", DECODE, "the unused last row of a page is not cleared"),
     ("mla_decode_combine.cuh", "0.0f : exp2_fast(weight[i] - most);", "0.0f : 1.0f;", DECODE, "combining: parts weigh the same"),
-    ("mla_decode_combine.cuh", "2 * first + (__ldg(&s.begin[first].x) != b);", "2 * first;", DECODE, "combining: another sequence's slot"),
-    ("mla_decode_combine.cuh", "sum[k].z = fmaf(x.z, by, sum[k].z)", "sum[k].z = fmaf(x.x, by, sum[k].z)", DECODE, "combining: a column twice"),
+    ("mla_decode_combine.cuh", "2 * first + (s.begin[first].x != b);", "2 * first;", DECODE, "combining: another sequence's slot"),
+    ("mla_decode_combine.cuh", "x[k].z = fmaf(other.x[k].z, by, x[k].z)", "x[k].z = fmaf(other.x[k].x, by, x[k].z)", DECODE, "combining: a column twice"),
+    ("mla_decode_fast.cuh", "if (r >= rows) {\n                continue;", "if (r + 8 >= rows) {\n                continue;", DECODE,
+     "a part's last rows are not stored"),
+    ("mla_decode_cut.h", "head = page == 0 ? part : head;", "head = part;", DECODE, "a sequence in three parts begins in the second"),
     # prefill
     ("mla_prefill_fast.cuh", "o[i] *= shrink[i / 2 % 2];", "o[i] *= shrink[0];", PREFILL, "a row is rescaled as another"),
     ("mla_prefill_fast.cuh", "r.total[h] *= shrink[h];", "r.total[h] *= 1.0f;", PREFILL, "the total is not rescaled"),

@@ -1,0 +1,85 @@
+/* Owns how MLA decoding cuts its sequences into parts for the multiprocessors, as plain arithmetic: the plan kernel runs it on the
+ * device, its unit test on the host.
+ *
+ * The sequences are laid end to end on a line, each as long as its pages plus a fixed cost, and dealt to the parts in order.
+ * A part takes what its payload allows. What is cut off a sequence costs the part that goes on with it the fixed cost again.
+ * So payloads of (line / parts, rounded up) + the fixed cost hold everything: a part that ends with a cut is full, and pays at
+ * most one fixed cost that is not on the line; a part that ends with a sequence has no more than the fixed cost to spare. */
+#ifndef TSR_KERNELS_CUDA_MLA_DECODE_CUT_H
+#define TSR_KERNELS_CUDA_MLA_DECODE_CUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define TSR_MLA_ANYWHERE static __host__ __device__ inline
+#else
+#define TSR_MLA_ANYWHERE static inline
+#endif
+
+enum {
+    TSR_MLA_FIXED_COST = 3, /* what a share of a sequence costs a part besides its pages, counted in pages */
+    TSR_MLA_TRIES = 32,     /* schedules that are tried, by a lane of a warp each */
+    TSR_MLA_NEAR = 20,      /* parts may be longer by 1 / this, if no sequence is cut then */
+};
+
+/* Sequence and page where a part begins; or the first and the last part of a sequence. */
+typedef struct __attribute__((aligned(8))) tsr_mla_pair {
+    int32_t x, y;
+} tsr_mla_pair;
+
+/* How much a part takes, and whether it may end within a sequence. */
+typedef struct tsr_mla_payload {
+    int32_t most;
+    bool cuts;
+} tsr_mla_payload;
+
+/* The schedules to try, best first: parts that are longer by up to 1 / TSR_MLA_NEAR but cut nothing, since then nothing has to
+ * be combined; then the shortest parts that hold everything. */
+TSR_MLA_ANYWHERE tsr_mla_payload tsr_mla_try(int lane, int32_t line, int parts)
+{
+    enum { kWhole = TSR_MLA_TRIES / 2 };
+    const int32_t even = (line + parts - 1) / parts;
+    tsr_mla_payload p = {even + lane - kWhole, true};
+    if (lane < kWhole) {
+        p.most = even + (int32_t)((int64_t)even * lane / ((kWhole - 1) * TSR_MLA_NEAR));
+        p.cuts = false;
+    }
+    return p;
+}
+
+/* Deals the sequences out: start[b] is where sequence b lies on the line, start[batch] its end. Says whether the parts hold
+ * everything. begin [parts + 1] and span [batch] may both be NULL. */
+TSR_MLA_ANYWHERE bool tsr_mla_deal(const int32_t *start, int batch, int parts, tsr_mla_payload payload,
+                                   tsr_mla_pair *begin, tsr_mla_pair *span)
+{
+    int b = 0, page = 0, head = 0;                  /* head: the part that page 0 of b lies in */
+    int32_t at = start[0], next = start[batch > 0]; /* where b lies, and the one after it */
+    for (int part = 0; part < parts; ++part) {
+        if (begin) {
+            begin[part].x = b, begin[part].y = page;
+        }
+        int room = payload.most;
+        while (b < batch && next - at - page <= room) {
+            room -= next - at - page;
+            if (span) {
+                span[b].x = page == 0 ? part : head, span[b].y = part;
+            }
+            b += 1;
+            page = 0;
+            at = next;
+            next = b < batch ? start[b + 1] : at;
+        }
+        if (payload.cuts && b < batch && room > TSR_MLA_FIXED_COST) {
+            head = page == 0 ? part : head;
+            page += room - TSR_MLA_FIXED_COST;
+        }
+    }
+    if (begin) {
+        begin[parts].x = batch, begin[parts].y = 0;
+    }
+    return b == batch;
+}
+
+#endif
