@@ -68,7 +68,7 @@ def pack(build, to):
     for tool in ("cli/tessera", "tests/make/make_checkpoint"):
         shutil.copy(os.path.join(build, tool), to)
     for line in subprocess.run(["ldd", os.path.join(to, "tessera")], capture_output=True, text=True, check=True).stdout.splitlines():
-        if any(name in line for name in ("libzstd", "liburing")):
+        if any(name in line for name in ("libzstd", "liburing", "libxxhash")):
             shutil.copy(line.split()[2], to)
     for archive, objects in rooms.items():
         subprocess.run(["ar", "qcsD", os.path.join(to, archive), *sorted(objects)], check=True)

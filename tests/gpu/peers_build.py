@@ -11,6 +11,7 @@ import pathlib
 import subprocess
 import sys
 
+import peers_mla_build
 from peers_shapes import ROOT, SHAPES, digest_of_sources, name_of, sources
 
 # For each of SHAPES: tokens and rows of W in a tile, stages, CTAs that share an operand, whether that is A, and CTAs.
@@ -85,6 +86,8 @@ def main():
     (args.dir / "objects").mkdir(parents=True, exist_ok=True)
     digest = digest_of_sources()
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        if (args.dir / "flashmla").exists():
+            peers_mla_build.build(args.dir, pool, nvcc, link)
         for version in TILES:
             deepgemm(args.dir, pool, version)
         tessera(args.dir, pool, "overlapped")
