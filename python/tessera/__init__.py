@@ -286,9 +286,10 @@ class _Watch:
         try:
             _native.call(*arguments)
         except Error:
-            if self.failure is not None:
-                raise self.failure from None
-            raise
+            if self.failure is None:
+                raise
+        if self.failure is not None:
+            raise self.failure
 
 
 class Plan:

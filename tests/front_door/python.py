@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""The module `tessera` over the library that was built: the blocks of docs/python.md run as they stand; arrays and weights are what the
+command's files hold, scheme by scheme; what it refuses says why."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
+import harness
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+SCHEMES = ["fp8-block", "fp8-channel", "int8-channel", "int8-weight-only", "int4-weight-only", "nvfp4-weight-only", "mxfp4", "mxfp8"]
+NAME = "model.layers.1.mlp.down_proj.weight"
+
+
+def blocks():
+    """The blocks of the page, one program."""
+    return "\n".join(re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/python.md").read_text(), re.M | re.S))
+
+
+def same_bytes(ours, theirs):
+    return {role: part.array().tobytes() for role, part in ours.stored.items()} == \
+        {role: part.array().tobytes() for role, part in theirs.stored.items()}
+
+
+def raises(tessera, status, words, function, *arguments, **options):
+    try:
+        function(*arguments, **options)
+    except tessera.Error as error:
+        return error.status == status and words in str(error)
+    return False
+
+
+def schemes(checks, tessera, tool, place):
+    """An array is quantized to the bytes that the command writes, and both decode as the command decodes them."""
+    import ml_dtypes
+    source = tessera.open(place / "model")
+    x = source[NAME].codes().view(ml_dtypes.bfloat16)
+    checks.check("plain values", (source[NAME].read() == x.astype("f4")).all())
+    jobs = [["quantize", place / "model", "-o", place / scheme, "--scheme", scheme] for scheme in SCHEMES]
+    jobs += [["convert", place / scheme, "-o", place / f"{scheme}-back", "--to", "bf16", "--dtype", "f32"] for scheme in SCHEMES]
+    jobs.append(["convert", place / "fp8-block", "-o", place / "archive", "--to", "archive"])
+    for job in jobs:
+        code, _, stderr = harness.run(tool, job)
+        checks.check(f"{job[0]} {job[-1]}", code == 0, stderr)
+    for scheme in SCHEMES:
+        with tessera.open(place / scheme) as made, tessera.open(place / f"{scheme}-back") as back:
+            ours = tessera.quantize(x, NAME, scheme=scheme)
+            # Scales of NVFP4 follow from the largest value of all that is run as one layer: down_proj is alone.
+            checks.check(f"{scheme}: an array becomes what the file holds", same_bytes(ours, made[NAME]), (ours.stored, made[NAME].stored))
+            checks.check(f"{scheme}: values", all((weight.read() == back[weight.name].read()).all() for weight in made.weights()))
+            checks.check(f"{scheme}: of an array", (ours.read() == back[NAME].read()).all())
+            checks.check(f"{scheme}: some rows", (made[NAME].read(rows=slice(3, 77)) == back[NAME].read()[3:77]).all())
+    with tessera.open(place / "archive") as packed, tessera.open(place / "fp8-block") as made:
+        checks.check("an archive is read", packed[NAME].stored["codes"].file is None and same_bytes(packed[NAME], made[NAME]))
+        checks.check("its values", (packed[NAME].read() == made[NAME].read()).all())
+        checks.check("a map, no copy", type(made[NAME].codes()).__name__ == "memmap" and not made[NAME].codes().flags.writeable)
+
+
+def plans(checks, tessera, place):
+    with tessera.open(place / "model") as source:
+        names = set(source)
+    plan = tessera.plan("quantize", place / "model", scheme="mxfp8")
+    checks.check("a note for each tensor", {name for name, _, _ in plan.notes} == names)
+    result = plan.run(place / "planned")
+    checks.check("run", not result.already_complete and 28 < result.sqnr < 34 and plan.run(place / "planned").already_complete, result)
+    checks.check("the same bytes", all((place / "planned" / path.name).read_bytes() == path.read_bytes()
+                                       for path in (place / "mxfp8").iterdir() if path.is_file()))
+    slow = {"scheme": "int4-weight-only", "scales": "mse", "cpumask": 0, "threads": 1}  # it takes longer than progress takes to be told
+    checks.check("it can be stopped", raises(tessera, "cancelled", "interrupted", tessera.quantize_checkpoint, place / "model",
+                                             place / "stopped", progress=lambda told: True, **slow))
+    try:
+        tessera.convert(place / "mxfp8", place / "failed", progress=lambda told: 1 / 0, to="bf16")
+        checks.check("what a callback raises is raised", False)
+    except ZeroDivisionError:
+        checks.check("what a callback raises is raised", True)
+    verdict = tessera.verify(place / "mxfp8", place / "fp8-block")
+    checks.check("findings", not verdict.passed and verdict.findings[0][0] == "values", verdict)
+
+
+def refusals(checks, tessera, place):
+    import numpy as np
+    x = np.zeros((64, 64), "f4")
+    cases = [("format", "No such file", tessera.open, (place / "nowhere",), {}),
+             ("usage", "did you mean '--scheme'", tessera.quantize, (x,), {"schema": "mxfp8"}),
+             ("usage", "float16 or bfloat16", tessera.quantize(x).read, ("int8",), {}),
+             ("usage", "complex64", tessera.quantize, (x.astype("c8"),), {}),
+             ("value", "[0, 1]", tessera.quantize, (np.array([[0, np.nan]], "f4"),), {}),
+             ("usage", "lies in", tessera.quantize_checkpoint, (place / "model", place / "model" / "inside"), {}),
+             ("exists", "", tessera.quantize_checkpoint, (place / "model", place), {"scheme": "fp8-block"})]
+    for status, words, function, arguments, options in cases[:-1]:
+        checks.check(f"refused: {words}", raises(tessera, status, words, function, *arguments, **options))
+    closed = tessera.open(place / "model")
+    closed.close()
+    checks.check("refused: closed", raises(tessera, "usage", "closed", len, closed))
+    try:
+        tessera.open(place / "model")["no.such.weight"]
+        checks.check("refused: no such weight", False)
+    except KeyError as error:
+        checks.check("refused: no such weight", "no.such.weight" in str(error))
+
+
+def main():
+    options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
+    checks = harness.Checks()
+    tool = pathlib.Path(options.tessera).resolve()
+    library = tool.parent.parent / "lib/libtessera.so"
+    if not library.exists():
+        print("skipped: the Python module (there is no libtessera.so in this build)")
+        sys.exit(77)
+    os.environ["TESSERA_LIBRARY"] = str(library)
+    sys.path.insert(0, str(ROOT / "python"))
+    import tessera
+    with harness.temporary_directory(options.directory) as folder:
+        place = pathlib.Path(folder)
+        harness.make_checkpoint(options.make, "llama", place / "model", scale="tiny")
+        checks.check("one version", harness.run(tool, ["--version"])[1].split() == ["tessera", tessera.version()])
+        schemes(checks, tessera, tool, place)
+        plans(checks, tessera, place)
+        refusals(checks, tessera, place)
+        (place / "page").mkdir()
+        shutil.copytree(place / "model", place / "page/model")
+        # The module takes the command beside its interpreter, and else the one in PATH.
+        done = subprocess.run([sys.executable, "-c", blocks()], cwd=place / "page", capture_output=True, text=True, check=False,
+                              env={**os.environ, "PYTHONPATH": str(ROOT / "python"), "PATH": f"{tool.parent}:{os.environ['PATH']}"})
+        checks.check("the blocks of docs/python.md", done.returncode == 0, done.stdout + done.stderr)
+    checks.finish()
+
+
+if __name__ == "__main__":
+    main()
