@@ -112,7 +112,8 @@ strict_build() {
     [ ! -f "$folder/build.ninja" ] || grep -q -- '-Werror ' "$folder/build.ninja" || meson configure "$folder" -Dwerror=true
     build "$@" -Dwerror=true
 }
-build_gcc() { strict_build build --; }
+# A trace's lines are all that a test's log shows of the debugging information, the rest of which takes a seventh of GCC's time.
+build_gcc() { strict_build build -- -Dc_args=-g1; }
 # sanitized_build FOLDER SANITIZERS COMPILER'S MESON'S... -- TARGETS...
 # The kernels of a GPU are nvcc's to compile, and once is enough: in the build that is judged. Without their runtime a program
 # also starts in a third of the time, which the thousands of runs under sanitizers feel. One at a fixed address need not be

@@ -113,7 +113,8 @@ Test(integers, faults_of_epilogues_are_found)
         cr_assert_eq(tsr_device_add_epilogue(
                          &device, &(tsr_device_epilogue){"planted", run_faulty_epilogue, NULL, planted}, &err),
                      TSR_OK);
-        const tsr_kernel_options options = options_for(&device, &glob);
+        tsr_kernel_options options = options_for(&device, &glob);
+        options.columns = 128;
         cr_assert_eq(tsr_check_epilogue(&options, 7, &evidence, &err), TSR_OK, "%s", err.msg);
         cr_assert_eq(evidence.failed > 0, planted != NO_FAULT, "fault %d: %zu of %zu fail", (int)planted,
                      evidence.failed, evidence.count);
@@ -145,7 +146,8 @@ Test(integers, a_flipped_bit_in_a_layout_is_found)
                              &device, &(tsr_device_dequant){"planted", flip_a_bit, NULL, (uintptr_t)&sound}, &err),
                          TSR_OK);
         }
-        const tsr_kernel_options options = options_for(&device, &glob);
+        tsr_kernel_options options = options_for(&device, &glob);
+        options.columns = 128;
         cr_assert_eq(tsr_check_dequant(&options, 7, &evidence, &err), TSR_OK, "%s", err.msg);
         cr_assert_eq(evidence.failed > 0, planted == 1);
         cr_assert_gt(evidence.count, 9);
@@ -286,7 +288,8 @@ Test(groups, a_kernel_takes_what_it_can)
     tsr_evidence evidence = {0};
     cr_assert_eq(tsr_device_open(&device, TSR_DEVICE_CPU, NULL, &err), TSR_OK);
     device.weight_onlys[0].general = false;
-    const tsr_kernel_options options = options_for(&device, &glob);
+    tsr_kernel_options options = options_for(&device, &glob);
+    options.columns = 128;
     cr_assert_eq(tsr_check_dequant(&options, 3, &evidence, &err), TSR_OK, "%s", err.msg);
     cr_assert_eq(evidence.failed, 0);
     bool said = false;
