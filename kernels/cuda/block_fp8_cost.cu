@@ -42,7 +42,7 @@ struct tile_cost {
 /* Of the kernel for 64 and 128 tokens, measured over all splits, and up to four waves: with more the card's power is the
  * limit, and every k tile takes longer. */
 constexpr int kMostWaves = 4;
-constexpr tile_cost kNarrow[] = {{64, 32, 1.50, 0.095},   {64, 56, 1.84, 0.123},  {64, 64, 1.82, 0.128},
+constexpr tile_cost kNarrow[] = {{64, 32, 1.50, 0.095},   {64, 56, 1.84, 0.123},  {64, 64, 1.75, 0.128},
                                  {64, 72, 1.93, 0.147},   {64, 112, 2.31, 0.231}, {64, 128, 2.80, 0.212},
                                  {64, 192, 2.20, 0.361},  {64, 256, 2.66, 0.414}, {128, 32, 2.01, 0.138},
                                  {128, 56, 2.28, 0.185},  {128, 64, 2.33, 0.168}, {128, 72, 1.87, 0.285},
@@ -79,7 +79,8 @@ tsr_gemm_config block_fp8::fastest(int64_t m, int64_t n, int64_t k, int64_t proc
         const int64_t tiles = host::ceil_div(m, w.tokens) * host::ceil_div(n, w.rows);
         const int64_t queue = host::ceil_div(tiles, processors); /* tiles of the CTA that has most */
         const double us = 1.7 + (double)queue * (w.results + (double)host::ceil_div(k, kBlock) * w.step);
-        consider({TSR_GEMM_WIDE, w.tokens, w.rows, 2}, us);
+        /* Pairs share an operand, which pays once there is more than a tile for each CTA. */
+        consider({TSR_GEMM_WIDE, w.tokens, w.rows, queue > 1 ? 2 : 1}, us);
     }
     for (int tokens = 16; tokens <= 32 && tokens < 2 * std::max<int64_t>(m, 16); tokens *= 2) {
         for (int rows = 64; rows <= 256; rows += 64) {

@@ -40,8 +40,8 @@ typedef enum tsr_gemm_kind {
     TSR_GEMM_PLAIN,  /* the definition: one thread an element */
     TSR_GEMM_TOKENS, /* W * A^T in tiles of `rows` (64, 128, 192, 256) by `tokens` (16, 32), k split over a cluster of
                         `cluster` (1 to 8) */
-    TSR_GEMM_WIDE, /* persistent, tiles of `tokens` by `rows` (128 by 128, 128 by 192, 256 by 128); pairs (`cluster` 2)
-                      share W or A by multicast */
+    TSR_GEMM_WIDE,   /* persistent, tiles of `tokens` by `rows` (128 by 128, 128 by 192, 256 by 128), by CTAs of
+                      their own or, with `cluster` 2, in pairs that share W or A by multicast */
     TSR_GEMM_NARROW, /* A * W^T in tiles of `tokens` (64, 128) by `rows` (32, 56, 64, 72, 112, 128; by 64 tokens also 192,
                         256), k split over a cluster of `cluster` (1 to 8) */
 } tsr_gemm_kind;

@@ -131,6 +131,9 @@ __device__ __forceinline__ void load_groups(wide_ring<kTokens, WIDTH> &ring, gro
         __syncwarp();
         unit = next;
     }
+    if (hopper::elect()) {
+        drain(ring); /* so that the neighbour does not arrive on barriers of a CTA that has ended */
+    }
 }
 
 /* Lets the k tiles of a unit pass. */
@@ -143,20 +146,6 @@ template <int WIDTH> __device__ __forceinline__ void pass_unit(wide_reader<kToke
             hopper::barrier_arrive(ring.empty(ring.stage), (uint32_t)lane);
         }
         ring.step();
-    }
-}
-
-/* Stores a warp's 16 rows, of which `rows` are its group's. */
-template <int WIDTH, typename T>
-__device__ __forceinline__ void store_own(const CUtensorMap *map, const problem &p, const float (&sum)[WIDTH / 2],
-                                          uint8_t *staged, int i0, int n0, int rows, int lane)
-{
-    if (rows >= 16) {
-        store_results<WIDTH, wide_shape<kTokens, WIDTH>::kOut, T>(map, p, sum, staged, i0, n0, lane);
-    } else if (rows > 0) {
-        problem part = p;
-        part.m = i0 + rows;
-        store_elements<WIDTH, T>(part, sum, i0 + lane / 4, n0, lane);
     }
 }
 
@@ -189,9 +178,11 @@ __device__ __forceinline__ void multiply_groups(const grouped_problem &p, groupe
         };
         if (unit.rows > first_row) {
             float sum[1][WIDTH / 2] = {};
-            multiply_unit<kTokens, WIDTH>(ring, scales_w, fetch, tiles, row0 + lane / 4, unit.n0 % kBlock, lane, sum);
-            store_own<WIDTH, T>(map_d, p.all, sum[0], staged + warp * 16 * shape::kOut * 2, unit.m0 + row0, unit.n0,
-                                unit.rows - row0, lane);
+            multiply_unit<kTokens, WIDTH>(ring, scales_w, fetch, tiles, row0 + lane / 4, unit.n0 % kBlock, lane, 2,
+                                          sum);
+            store_results<WIDTH, shape::kOut, T>(
+                map_d, p.all, sum[0], staged + warp / 4 * shape::kGroupBytes,
+                {unit.m0 + first_row, unit.n0, unit.rows - first_row, warp / 4, warp % 4, lane});
         } else {
             fetch(tiles);
             pass_unit<WIDTH>(ring, tiles, lane);
@@ -217,7 +208,7 @@ __global__ void __launch_bounds__(384, 1)
     hopper::let_next_launch_begin();
     if (threadIdx.x == 0) {
         hopper::barrier_init(&table.begun, 1);
-        prepare<kTokens, WIDTH>(ring, maps);
+        prepare<kTokens, WIDTH>(ring, maps, 2);
     }
     hopper::wait_for_launch_before();
     if (p.rows_of_group != NULL) {
@@ -245,7 +236,6 @@ __global__ void __launch_bounds__(384, 1)
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         multiply_groups<WIDTH, T>(p, table, tiles, &maps.d, staged, warp, lane);
     }
-    hopper::cluster_meet(); /* the neighbour may still arrive on these barriers */
 #else
     __trap(); /* the launcher asks for sm_90 first */
 #endif

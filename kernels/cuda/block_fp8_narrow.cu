@@ -242,7 +242,9 @@ __global__ void __launch_bounds__(narrow_shape<TOKENS, WIDTH>::kThreads, 1)
     const tile_share mine = share_of(p, splits, TOKENS, WIDTH);
     const int warp = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
 
-    hopper::let_next_launch_begin();
+    if (p.hand_over) {
+        hopper::let_next_launch_begin();
+    }
     if (warp == kWarps) {
         const narrow_ring<TOKENS, WIDTH> ring(memory);
         if (hopper::elect()) {

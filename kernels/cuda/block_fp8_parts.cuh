@@ -31,6 +31,7 @@ struct problem {
     int64_t lda, ldw, ldd, ld_scale_a;
     int m, n, k;
     bool vector_store; /* rows of d start on 16 bytes */
+    bool hand_over;    /* lets the next launch begin before this one ends, so that it sets itself up meanwhile */
 };
 
 template <typename T> __device__ __forceinline__ T narrow(float x)
@@ -143,6 +144,15 @@ template <typename SHAPE> struct tile_ring {
         }
     }
 };
+
+/* For the thread that loads: stays until everything has arrived and been used. */
+template <typename SHAPE> __device__ __forceinline__ void drain(tile_ring<SHAPE> &ring)
+{
+    for (int i = 0; i < SHAPE::kStages; ++i) {
+        hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
+        ring.step();
+    }
+}
 
 /* The same ring as a warp that multiplies sees it. It is known by shared addresses whose origin is hidden from the
  * compiler, which would otherwise compute them anew, by S2UR, in front of every wait. What barriers and descriptors are

@@ -59,15 +59,6 @@ __device__ __forceinline__ void load_k_tile(tile_ring<SHAPE> &ring, int t, int r
     ring.step();
 }
 
-/* Stays until everything has arrived and been used. */
-template <typename SHAPE> __device__ __forceinline__ void drain(tile_ring<SHAPE> &ring)
-{
-    for (int i = 0; i < SHAPE::kStages; ++i) {
-        hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
-        ring.step();
-    }
-}
-
 /* The role of the warp that loads: one thread of it asks for every tile of the share. */
 template <typename SHAPE>
 __device__ __forceinline__ void load_share(tile_ring<SHAPE> ring, const tile_share &mine, const CUtensorMap *map_w,

@@ -6,11 +6,12 @@ namespace
 
 using namespace block_fp8;
 
-/* One CTA's share of the product: of `units` pairs of tiles every `stride`th, beginning with the CTA's own number. */
+/* One CTA's share of the product: of `units` units, which are pairs of tiles or single ones, every `stride`th from `first`
+ * on. */
 struct wide_share {
-    int tiles; /* along k */
-    int rank;  /* of the CTA in its pair */
-    int units, stride;
+    int tiles;      /* along k */
+    int rank, ctas; /* of the CTA in its pair; how many CTAs a unit takes */
+    int first, units, stride;
 };
 
 /* The role of the warp that loads: one thread of it asks for the k tiles of all units that the CTA takes. */
@@ -18,7 +19,7 @@ template <int TOKENS, int WIDTH>
 __device__ __forceinline__ void load_units(wide_ring<TOKENS, WIDTH> &ring, const wide_schedule &schedule,
                                            const wide_share &mine, const wide_maps &maps)
 {
-    for (int unit = blockIdx.x / 2; unit < mine.units; unit += mine.stride) {
+    for (int unit = mine.first; unit < mine.units; unit += mine.stride) {
         int m0, n0;
         schedule.at(unit, mine.rank, m0, n0, TOKENS, WIDTH);
         load_unit<TOKENS, WIDTH>(ring, {m0, n0, schedule.along_n > 1, schedule.along_m > 1}, mine.rank, mine.tiles,
@@ -36,20 +37,21 @@ __device__ __forceinline__ void multiply_units(const wide_schedule &schedule, co
     wide_reader<TOKENS, WIDTH> ring(staged + shape::kStagedBytes, group * (TOKENS / 2), 0);
     held_scales<shape::kBlocks> scales_w;
     int m0, n0, next_m0, next_n0;
-    schedule.at(blockIdx.x / 2, mine.rank, m0, n0, TOKENS, WIDTH);
+    schedule.at(mine.first, mine.rank, m0, n0, TOKENS, WIDTH);
     scales_w.fetch(p.scale_w, n0 / kBlock, last_block, 0, mine.tiles, lane);
-    for (int unit = blockIdx.x / 2; unit < mine.units; unit += mine.stride, m0 = next_m0, n0 = next_n0) {
+    for (int unit = mine.first; unit < mine.units; unit += mine.stride, m0 = next_m0, n0 = next_n0) {
         schedule.at(min(unit + mine.stride, mine.units - 1), mine.rank, next_m0, next_n0, TOKENS, WIDTH);
         float sum[shape::kSubs][WIDTH / 2] = {};
         const auto fetch = [&](int t) {
             scales_w.fetch(p.scale_w, (t < mine.tiles ? n0 : next_n0) / kBlock, last_block, t < mine.tiles ? t : 0,
                            mine.tiles, lane);
         };
-        multiply_unit<TOKENS, WIDTH>(ring, scales_w, fetch, mine.tiles, row0 + lane / 4, n0 % kBlock, lane, sum);
+        multiply_unit<TOKENS, WIDTH>(ring, scales_w, fetch, mine.tiles, row0 + lane / 4, n0 % kBlock, lane, mine.ctas,
+                                     sum);
 #pragma unroll
         for (int sub = 0; sub < shape::kSubs; ++sub) {
-            store_results<WIDTH, shape::kOut, T>(map_d, p, sum[sub], staged + warp * 16 * shape::kOut * 2,
-                                                 m0 + row0 + 64 * sub, n0, lane);
+            store_results<WIDTH, shape::kOut, T>(map_d, p, sum[sub], staged + group * shape::kGroupBytes,
+                                                 {m0 + group * (TOKENS / 2) + 64 * sub, n0, 64, group, warp % 4, lane});
         }
     }
     hopper::bulk_wait(); /* shared memory has to outlive the copies */
@@ -66,12 +68,20 @@ __global__ void __launch_bounds__(384, 1)
     wide_ring<TOKENS, WIDTH> ring(staged + shape::kStagedBytes);
 
     const int tiles = (p.k + kBlock - 1) / kBlock;
-    const wide_share mine = {tiles, (int)hopper::cluster_rank(), schedule.rows * schedule.columns, (int)gridDim.x / 2};
+    const int ctas = schedule.along_m * schedule.along_n;
+    const wide_share mine = {tiles,
+                             (int)hopper::cluster_rank(),
+                             ctas,
+                             (int)blockIdx.x / ctas,
+                             schedule.rows * schedule.columns,
+                             (int)gridDim.x / ctas};
     const int warp = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
 
-    hopper::let_next_launch_begin();
+    if (p.hand_over) {
+        hopper::let_next_launch_begin();
+    }
     if (threadIdx.x == 0) {
-        prepare<TOKENS, WIDTH>(ring, maps);
+        prepare<TOKENS, WIDTH>(ring, maps, ctas);
     }
     hopper::cluster_meet();
     hopper::wait_for_launch_before();
@@ -80,37 +90,39 @@ __global__ void __launch_bounds__(384, 1)
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (warp == 8 && hopper::elect()) {
             load_units<TOKENS, WIDTH>(ring, schedule, mine, maps);
+            drain(ring); /* so that the neighbour does not arrive on barriers of a CTA that has ended */
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         multiply_units<TOKENS, WIDTH, T>(schedule, mine, p, &maps.d, staged, warp, lane);
     }
-    hopper::cluster_meet(); /* the neighbour may still arrive on these barriers */
 #else
     __trap(); /* the launcher asks for sm_90 first */
 #endif
 }
 
 template <int TOKENS, int WIDTH, typename T>
-tsr_status launch_wide(const problem &p, int processors, tsr_stream stream, tsr_err *err)
+tsr_status launch_wide(const problem &p, int ctas, int processors, tsr_stream stream, tsr_err *err)
 {
     wide_maps maps;
     TSR_TRY((encode_maps<TOKENS, WIDTH, T>(p, p.n, &maps, err)));
     const int64_t rows = host::ceil_div(p.m, TOKENS), columns = host::ceil_div(p.n, WIDTH);
     wide_schedule schedule;
     const int64_t by_m = host::ceil_div(rows, 2) * 2 * columns, by_n = rows * host::ceil_div(columns, 2) * 2;
-    schedule.along_m = by_m < by_n || (by_m == by_n && WIDTH >= TOKENS) ? 2 : 1; /* shares the larger operand */
-    schedule.along_n = 3 - schedule.along_m;
+    const bool share_w = by_m < by_n || (by_m == by_n && WIDTH >= TOKENS); /* the larger operand */
+    schedule.along_m = share_w ? ctas : 1;
+    schedule.along_n = share_w ? 1 : ctas;
     schedule.rows = (int)host::ceil_div(rows, schedule.along_m);
     schedule.columns = (int)host::ceil_div(columns, schedule.along_n);
-    const int64_t all = (int64_t)schedule.rows * schedule.columns, most = processors / 2;
-    const dim3 grid((unsigned)(2 * (all < most ? all : most)));
+    const int64_t all = (int64_t)schedule.rows * schedule.columns, most = processors / ctas;
+    const dim3 grid((unsigned)(ctas * (all < most ? all : most)));
     const auto kernel = wide_kernel<TOKENS, WIDTH, T>;
     constexpr int kBytes = wide_shape<TOKENS, WIDTH>::kBytes;
     TSR_TRY(host::launched(kWhat, host::allow_shared(kernel, kBytes), err));
     return host::launched(kWhat,
                           host::launch(kernel, {grid, 384, kBytes, stream},
-                                       {host::in_clusters(2), host::beside_the_one_before()}, maps, p, schedule),
+                                       {host::in_clusters((unsigned)ctas), host::beside_the_one_before()}, maps, p,
+                                       schedule),
                           err);
 }
 
@@ -118,13 +130,13 @@ template <typename T>
 tsr_status run(const problem &p, const tsr_gemm_config &config, int processors, tsr_stream stream, tsr_err *err)
 {
     if (config.tokens == 128 && config.rows == 128) {
-        return launch_wide<128, 128, T>(p, processors, stream, err);
+        return launch_wide<128, 128, T>(p, config.cluster, processors, stream, err);
     }
     if (config.tokens == 128 && config.rows == 192) {
-        return launch_wide<128, 192, T>(p, processors, stream, err);
+        return launch_wide<128, 192, T>(p, config.cluster, processors, stream, err);
     }
     if (config.tokens == 256 && config.rows == 128) {
-        return launch_wide<256, 128, T>(p, processors, stream, err);
+        return launch_wide<256, 128, T>(p, config.cluster, processors, stream, err);
     }
     return no_such_tile(config, err);
 }
@@ -134,7 +146,7 @@ tsr_status run(const problem &p, const tsr_gemm_config &config, int processors, 
 tsr_status block_fp8::run_wide(const problem &p, tsr_gemm_out out, const tsr_gemm_config &config, int processors,
                                tsr_stream stream, tsr_err *err)
 {
-    if (config.cluster != 2) {
+    if (config.cluster < 1 || config.cluster > 2) {
         return no_such_tile(config, err);
     }
     return for_results(out,

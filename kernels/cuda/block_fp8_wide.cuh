@@ -10,15 +10,16 @@
 namespace block_fp8
 {
 
-constexpr int kStaged = 64; /* columns of a box of results, as the copy engine writes it */
+constexpr int kStaged = 64; /* columns of a box of results, as the copy engine writes it, and its rows */
+constexpr int kBoxBytes = kStaged * kStaged * 2;
 
 template <int TOKENS, int WIDTH> struct wide_shape {
     static constexpr int kSubs = TOKENS / 128; /* how many tiles of 64 tokens a warpgroup has */
     static constexpr int kABytes = TOKENS * kBlock, kWBytes = WIDTH * kBlock, kScaleBytes = TOKENS * 4;
     static constexpr int kStages = TOKENS == 128 && WIDTH == 128 ? 5 : 4;
     static constexpr int kAAt = 0, kWAt = kStages * kABytes;
-    static constexpr int kOut = kSubs == 1 ? WIDTH : kStaged; /* columns that a warp stages at once */
-    static constexpr int kStagedBytes = 8 * 16 * kOut * 2;
+    static constexpr int kOut = kSubs == 1 ? WIDTH : kStaged; /* columns that a warpgroup stages at once */
+    static constexpr int kGroupBytes = 64 * kOut * 2, kStagedBytes = 2 * kGroupBytes;
     static constexpr int kRing = kStages * (kABytes + kWBytes + kScaleBytes);
     static constexpr int kBytes = kStagedBytes + kRing + kStages * 16;
     /* A tile begins a multiple of kStep columns into a block of scales, kLatest columns at most. */
@@ -76,43 +77,78 @@ template <typename SHAPE> struct wide_scales {
     }
 };
 
-/* Stores a thread's share of a tile, rows i and i + 8, element by element. */
+/* Stores a thread's share of a tile, rows i and i + 8, element by element, as far as they lie before row `end`. */
 template <int WIDTH, typename T>
-__device__ __forceinline__ void store_elements(const problem &p, const float (&sum)[WIDTH / 2], int i, int n0, int lane)
+__device__ __forceinline__ void store_elements(const problem &p, const float (&sum)[WIDTH / 2], int i, int end, int n0,
+                                               int lane)
 {
 #pragma unroll
     for (int e = 0; e < WIDTH / 2; ++e) {
         const int row = i + (e & 2) * 4, j = n0 + e / 4 * 8 + lane % 4 * 2 + e % 2;
-        if (row < p.m && j < p.n) {
+        if (row < end && j < p.n) {
             static_cast<T *>(p.d)[row * p.ldd + j] = narrow<T>(sum[e]);
         }
     }
 }
 
-/* Stores a warp's 16 rows by way of `staged`, its own shared memory, in boxes of 64 columns, swizzled by 128 bytes. */
-template <int WIDTH, int OUT, typename T>
-__device__ __forceinline__ void store_boxes(const CUtensorMap *map, const float (&sum)[WIDTH / 2], uint8_t *staged,
-                                            int i0, int n0, int lane)
+/* Where in the boxes of a warpgroup's results, swizzled by 128 bytes, eight columns of a row lie; `chunk` counts such
+ * eights. */
+__device__ __forceinline__ int staged_at(int row, int chunk)
 {
-    const int row = lane % 16;
+    constexpr int kChunks = kStaged / 8;
+    return chunk / kChunks * kBoxBytes + row * 128 + (chunk % kChunks ^ row % 8) * 16;
+}
+
+/* Copies the first `rows` rows of the boxes to where they belong, 16 bytes a thread. n is a multiple of 8. All threads go
+ * around equally often: after a loop of each thread's own length the compiler takes the warps for diverged, and makes slower
+ * code of the products' loop. */
+template <int OUT, typename T>
+__device__ __forceinline__ void copy_rows(const problem &p, const uint8_t *staged, int i0, int n0, int rows, int thread)
+{
+    constexpr int kChunks = OUT / 8;
+#pragma unroll 1
+    for (int x = 0; x < 64 * kChunks; x += 128) {
+        const int row = (x + thread) / kChunks, chunk = (x + thread) % kChunks, j = n0 + chunk * 8;
+        if (row < rows && j < p.n) {
+            *reinterpret_cast<uint4 *>(static_cast<T *>(p.d) + (i0 + row) * p.ldd + j) =
+                *reinterpret_cast<const uint4 *>(staged + staged_at(row, chunk));
+        }
+    }
+}
+
+/* A warpgroup's 64 rows of results: which of them are its tile's, where they belong, and who stores them. */
+struct wide_place {
+    int i0, n0, rows; /* the first `rows` rows are to be written, none beyond the matrix */
+    int group, warp, lane;
+};
+
+/* Stores them by way of `staged`, the warpgroup's own shared memory. The copy engine takes boxes of all 64 rows: a warp's 16
+ * rows at a time cost 4 % of large products, and 9 % of those with a short k. */
+template <int WIDTH, int OUT, typename T>
+__device__ __forceinline__ void store_boxes(const CUtensorMap *map, const problem &p, const float (&sum)[WIDTH / 2],
+                                            uint8_t *staged, const wide_place &at)
+{
+    const int row = at.warp * 16 + at.lane % 16, id = 1 + at.group;
 #pragma unroll
     for (int from = 0; from < WIDTH; from += OUT) {
-        hopper::bulk_wait_read(); /* until the boxes before have been read */
-        __syncwarp();
+        if (at.warp == 0) {
+            hopper::bulk_wait_read(); /* until the boxes before have been read */
+        }
+        hopper::meet(id, 128);
 #pragma unroll
         for (int j = 0; j < OUT; j += 16) {
             const float *const v = sum + (from + j) / 2;
-            const int chunk = j % kStaged / 8 + lane / 16;
-            hopper::store_matrices(staged + j / kStaged * 2048 + row * 128 + (chunk ^ row % 8) * 16,
-                                   narrow2<T>(v[0], v[1]), narrow2<T>(v[2], v[3]), narrow2<T>(v[4], v[5]),
-                                   narrow2<T>(v[6], v[7]));
+            hopper::store_matrices(staged + staged_at(row, j / 8 + at.lane / 16), narrow2<T>(v[0], v[1]),
+                                   narrow2<T>(v[2], v[3]), narrow2<T>(v[4], v[5]), narrow2<T>(v[6], v[7]));
         }
         hopper::fence_shared_for_copies();
-        __syncwarp();
-        if (hopper::elect()) {
+        hopper::meet(id, 128);
+        if (at.rows < 64) {
+            copy_rows<OUT, T>(p, staged, at.i0, at.n0 + from, at.rows, at.warp * 32 + at.lane);
+        } else if (at.warp == 0 && hopper::elect()) {
 #pragma unroll
             for (int j = 0; j < OUT; j += kStaged) {
-                hopper::store_tile(map, staged + j / kStaged * 2048, n0 + from + j, i0);
+                hopper::store_tile(map, staged + j / kStaged * kBoxBytes, at.n0 + from + j, at.i0);
             }
             hopper::bulk_commit();
         }
@@ -121,15 +157,15 @@ __device__ __forceinline__ void store_boxes(const CUtensorMap *map, const float 
 
 template <int WIDTH, int OUT, typename T>
 __device__ __forceinline__ void store_results(const CUtensorMap *map, const problem &p, const float (&sum)[WIDTH / 2],
-                                              uint8_t *staged, int i0, int n0, int lane)
+                                              uint8_t *staged, const wide_place &at)
 {
     if constexpr (sizeof(T) == 2) {
-        if (p.vector_store) {
-            store_boxes<WIDTH, OUT, T>(map, sum, staged, i0, n0, lane);
+        if (p.vector_store && (at.rows >= 64 || p.n % 8 == 0)) {
+            store_boxes<WIDTH, OUT, T>(map, p, sum, staged, at);
             return;
         }
     }
-    store_elements<WIDTH, T>(p, sum, i0 + lane / 4, n0, lane);
+    store_elements<WIDTH, T>(p, sum, at.i0 + at.warp * 16 + at.lane / 4, min(at.i0 + at.rows, p.m), at.n0, at.lane);
 }
 
 template <int TOKENS, int WIDTH> using wide_ring = tile_ring<wide_shape<TOKENS, WIDTH>>;
@@ -148,24 +184,23 @@ tsr_status encode_maps(const problem &p, int64_t rows_w, wide_maps *maps, tsr_er
     *maps = {};
     TSR_TRY(find_encode(&encode, err));
     if (sizeof(T) == 2 && p.vector_store) {
-        TSR_TRY(encode_matrix(encode, &maps->d, CU_TENSOR_MAP_DATA_TYPE_UINT16, p.d, p.m, p.n, p.ldd * 2, 16, kStaged,
-                              err));
+        TSR_TRY(encode_matrix(encode, &maps->d, CU_TENSOR_MAP_DATA_TYPE_UINT16, p.d, p.m, p.n, p.ldd * 2, kStaged,
+                              kStaged, err));
     }
+    TSR_TRY(encode_matrix(encode, &maps->a, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.a, p.m, p.k, p.lda, TOKENS, kBlock, err));
     TSR_TRY(
-        encode_matrix(encode, &maps->a, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.a, p.m, p.k, p.lda, TOKENS / 2, kBlock, err));
-    TSR_TRY(encode_matrix(encode, &maps->w, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.w, rows_w, p.k, p.ldw, WIDTH / 2, kBlock,
-                          err));
+        encode_matrix(encode, &maps->w, CU_TENSOR_MAP_DATA_TYPE_UINT8, p.w, rows_w, p.k, p.ldw, WIDTH, kBlock, err));
     return encode_matrix(encode, &maps->scale, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.scale_a, host::ceil_div(p.k, kBlock),
                          p.m, p.ld_scale_a * 4, 1, TOKENS, err);
 }
 
-/* What one thread of a CTA does before the neighbour may load for it. */
+/* What one thread of a CTA does before the neighbour may load for it. `ctas`: how many work together, 1 or 2. */
 template <int TOKENS, int WIDTH>
-__device__ __forceinline__ void prepare(const wide_ring<TOKENS, WIDTH> &ring, const wide_maps &maps)
+__device__ __forceinline__ void prepare(const wide_ring<TOKENS, WIDTH> &ring, const wide_maps &maps, int ctas)
 {
     for (int s = 0; s < wide_shape<TOKENS, WIDTH>::kStages; ++s) {
         hopper::barrier_init(&ring.full[s], 1);
-        hopper::barrier_init(&ring.empty[s], 2 * 8);
+        hopper::barrier_init(&ring.empty[s], (uint32_t)ctas * 8);
     }
     hopper::fence_barrier_init();
     hopper::prefetch_map(&maps.a);
@@ -179,6 +214,17 @@ struct wide_rows {
     bool share_a, share_w;
 };
 
+/* Asks for an operand's part of a k tile. What a pair of CTAs shares, the first of them asks for, for both. */
+__device__ __forceinline__ void load_operand(uint8_t *dst, const CUtensorMap *map, uint64_t *full, int x, int y,
+                                             bool shared, int rank)
+{
+    if (!shared) {
+        hopper::load_tile(dst, map, full, x, y);
+    } else if (rank == 0) {
+        hopper::load_tile_multicast(dst, map, full, x, y, 3);
+    }
+}
+
 /* Asks for all k tiles of a unit. One thread of the warp that loads. */
 template <int TOKENS, int WIDTH>
 __device__ __forceinline__ void load_unit(wide_ring<TOKENS, WIDTH> &ring, const wide_rows &rows, int rank, int tiles,
@@ -189,10 +235,8 @@ __device__ __forceinline__ void load_unit(wide_ring<TOKENS, WIDTH> &ring, const 
         uint64_t *const full = &ring.full[ring.stage];
         hopper::barrier_wait(&ring.empty[ring.stage], ring.phase ^ 1);
         hopper::barrier_expect(full, shape::kABytes + shape::kWBytes + shape::kScaleBytes);
-        hopper::load_halves<TOKENS / 2 * kBlock>(ring.a + ring.stage * shape::kABytes, &maps.a, full, t * kBlock,
-                                                 rows.a, rows.share_a, rank);
-        hopper::load_halves<WIDTH / 2 * kBlock>(ring.w + ring.stage * shape::kWBytes, &maps.w, full, t * kBlock, rows.w,
-                                                rows.share_w, rank);
+        load_operand(ring.a + ring.stage * shape::kABytes, &maps.a, full, t * kBlock, rows.a, rows.share_a, rank);
+        load_operand(ring.w + ring.stage * shape::kWBytes, &maps.w, full, t * kBlock, rows.w, rows.share_w, rank);
         hopper::load_tile(ring.scale + ring.stage * shape::kScaleBytes, &maps.scale, full, rows.a, t);
         ring.step();
     }
@@ -203,7 +247,7 @@ __device__ __forceinline__ void load_unit(wide_ring<TOKENS, WIDTH> &ring, const 
 template <int TOKENS, int WIDTH>
 __device__ __forceinline__ void multiply_tile(const wide_reader<TOKENS, WIDTH> &ring,
                                               const float (&by_w)[wide_shape<TOKENS, WIDTH>::kBlocks], int row,
-                                              int offset, int lane,
+                                              int offset, int lane, int ctas,
                                               float (&sum)[wide_shape<TOKENS, WIDTH>::kSubs][WIDTH / 2])
 {
     using shape = wide_shape<TOKENS, WIDTH>;
@@ -223,7 +267,7 @@ __device__ __forceinline__ void multiply_tile(const wide_reader<TOKENS, WIDTH> &
         hopper::hold(scales.high);
         const auto release = [&] {
             __syncwarp(); /* all lanes have read the scales */
-            if (lane < 2) {
+            if (lane < ctas) {
                 hopper::barrier_arrive(ring.empty(ring.stage), (uint32_t)lane);
             }
         };
@@ -255,7 +299,7 @@ __device__ __forceinline__ void multiply_tile(const wide_reader<TOKENS, WIDTH> &
 template <int TOKENS, int WIDTH, typename FETCH>
 __device__ __forceinline__ void multiply_unit(wide_reader<TOKENS, WIDTH> &ring,
                                               held_scales<wide_shape<TOKENS, WIDTH>::kBlocks> &scales_w,
-                                              const FETCH &fetch, int tiles, int row, int offset, int lane,
+                                              const FETCH &fetch, int tiles, int row, int offset, int lane, int ctas,
                                               float (&sum)[wide_shape<TOKENS, WIDTH>::kSubs][WIDTH / 2])
 {
     using shape = wide_shape<TOKENS, WIDTH>;
@@ -270,7 +314,7 @@ __device__ __forceinline__ void multiply_unit(wide_reader<TOKENS, WIDTH> &ring,
             for (int b = 0; b < shape::kBlocks; ++b) {
                 by_w[b] = __shfl_sync(0xFFFFFFFFu, scales_w.now[b], t);
             }
-            multiply_tile<TOKENS, WIDTH>(ring, by_w, row, offset, lane, sum);
+            multiply_tile<TOKENS, WIDTH>(ring, by_w, row, offset, lane, ctas, sum);
         };
         int t = 0;
         if (ring.stage == 0) { /* all around the ring at once: the compiler then knows the stages' addresses */

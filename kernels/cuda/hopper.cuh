@@ -236,21 +236,6 @@ __device__ __forceinline__ void load_tile_multicast(void *dst, const CUtensorMap
                  : "memory");
 }
 
-/* Loads two boxes that lie below each other, of HALF bytes each. If a pair of CTAs shares them, each CTA loads one for
- * both. */
-template <int HALF>
-__device__ __forceinline__ void load_halves(uint8_t *dst, const CUtensorMap *map, uint64_t *bar, int x, int y,
-                                            bool shared, int rank)
-{
-    constexpr int kRows = HALF / 128;
-    if (shared) {
-        load_tile_multicast(dst + rank * HALF, map, bar, x, y + rank * kRows, 3);
-    } else {
-        load_tile(dst, map, bar, x, y);
-        load_tile(dst + HALF, map, bar, x, y + kRows);
-    }
-}
-
 /* Orders ordinary stores to shared memory before later reads by the copy engine (and by wgmma). */
 __device__ __forceinline__ void fence_shared_for_copies()
 {

@@ -66,11 +66,13 @@ static void time_tiles(const tsr_block_fp8_gemm &g, int processors)
             }
         }
     }
-    static const tsr_gemm_config wide[] = {
-        {TSR_GEMM_WIDE, 128, 128, 2}, {TSR_GEMM_WIDE, 128, 192, 2}, {TSR_GEMM_WIDE, 256, 128, 2}};
+    static const tsr_gemm_config wide[] = {{TSR_GEMM_WIDE, 128, 128, 2},
+                                           {TSR_GEMM_WIDE, 128, 192, 1},
+                                           {TSR_GEMM_WIDE, 128, 192, 2},
+                                           {TSR_GEMM_WIDE, 256, 128, 2}};
     for (const tsr_gemm_config &config : wide) {
         if (g.m > 64) {
-            printf("      wide %d x %d: %.2f\n", config.tokens, config.rows, time_ours(g, config));
+            printf("      wide %d x %d/%d: %.2f\n", config.tokens, config.rows, config.cluster, time_ours(g, config));
         }
     }
 }

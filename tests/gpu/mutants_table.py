@@ -32,13 +32,14 @@ MUTANTS = [
      "wide: the scale of the row eight above"),
     ("block_fp8_parts.cuh", "min(row + b, last)", "min(row, last)", GEMM, "wide: one scale for a tile of two blocks"),
     ("block_fp8_wide.cuh", "fetch(t0 + 32);", "fetch(t0 + 32 < tiles ? 0 : t0 + 32);", SOME, "wide: scales after the 32nd tile are the first ones"),
-    ("block_fp8_wide.cuh", "(chunk ^ row % 8) * 16", "(chunk ^ row % 4) * 16", SOME, "wide: results are swizzled wrongly on their way"),
-    ("block_fp8_wide.cuh", "if (row < p.m && j < p.n) {", "if (row < p.m && j + 1 < p.n) {", GEMM, "wide: the last column is not written"),
+    ("block_fp8_wide.cuh", "(chunk % kChunks ^ row % 8) * 16", "(chunk % kChunks ^ row % 4) * 16", SOME,
+     "wide: results are swizzled wrongly on their way"),
+    ("block_fp8_wide.cuh", "if (row < end && j < p.n) {", "if (row < end && j + 1 < p.n) {", GEMM, "wide: the last column is not written"),
     # of experts in one launch
     ("block_fp8_grouped.cu", "all.scale_w + group * scales, j", "all.scale_w, j", GROUPED, "grouped, plain: the first group's scales"),
     ("block_fp8_grouped_few.cu", "scales_w.now[0], t), lane, sum);", "scales_w.now[0], 0), lane, sum);", GROUPED, "grouped, few: the first scale for all tiles"),
     ("block_fp8_grouped_wide.cu", "const int row = max(of.group, 0) * blocks;", "const int row = 0;", GROUPED, "grouped, wide: the first group's scales"),
-    ("block_fp8_grouped_wide.cu", "part.m = i0 + rows;", "part.m = i0 + 16;", GROUPED, "grouped, wide: rows of padding are written"),
+    ("block_fp8_wide.cuh", "if (row < rows && j < p.n) {", "if (row <= rows && j < p.n) {", GROUPED, "grouped, wide: a row of padding is written"),
     ("block_fp8_cost.cu", None, None, None, "the choice of a tile: every tile is tested, and a wrong choice is only slow"),
     # conversions
     ("block_fp8_convert.cu", "divide(amax, 448.0f, 1.0f / 448.0f)", "amax * (1.0f / 448.0f)", SOME, "quantizing: the scale is rounded twice"),
