@@ -2,7 +2,6 @@
  * rows a group, against a loop over the dense kernel in the same run. CUDA graphs of 10 launches, median of 22 replays.
  * Weights lie in as many copies that take turns as make them come from memory and not from L2.
  *   bench_grouped [--all]   --all times every tile, too
- *   bench_grouped --shapes  layout, groups, rows a group, n, k: what tests/gpu/peers_grouped.py reads
  * Exit codes: 0; 1 not faster than the loop (geometric mean); 5 no device. */
 #include <algorithm>
 #include <math.h>
@@ -167,18 +166,10 @@ static double time_shape(const grouped_shape &s, const arrays &x, const tsr_cuda
 
 int main(int argc, char **argv)
 {
-    const bool all = argc == 2 && strcmp(argv[1], "--all") == 0, list = argc == 2 && strcmp(argv[1], "--shapes") == 0;
-    if (argc > 1 && !all && !list) {
-        fprintf(stderr, "bench_grouped [--all] | --shapes\n");
+    const bool all = argc == 2 && strcmp(argv[1], "--all") == 0;
+    if (argc > 1 && !all) {
+        fprintf(stderr, "bench_grouped [--all]\n");
         return 2;
-    }
-    for (const auto &s : shapes) {
-        if (list) {
-            printf("%s %d %d %d %d\n", s.masked ? "masked" : "contiguous", s.groups, s.rows, s.n, s.k);
-        }
-    }
-    if (list) {
-        return 0;
     }
     const tsr_cuda_device device = need_hopper();
     const arrays x = make_arrays();

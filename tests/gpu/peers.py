@@ -68,20 +68,26 @@ def call(function, *args):
         raise RuntimeError(error.message.decode())
 
 
+def quantized_weights(n, k):
+    """Normally distributed weights [n, k] with a scale for each block."""
+    tiles, blocks = k // 128, -(-n // 128)
+    w = torch.zeros(blocks * 128, k, device="cuda")
+    w[:n] = torch.randn(n, k, device="cuda")
+    w = w.view(blocks, 128, tiles, 128)
+    scales = w.abs().amax((1, 3)) / 448
+    return (w / scales[:, None, :, None]).to(torch.float8_e4m3fn).view(-1, k)[:n].contiguous(), scales
+
+
 class Problem:
     """Normally distributed operands, quantized as DeepSeek-V3 does it, and what the exact product of their values is in some rows."""
 
     def __init__(self, shape):
         self.m, self.n, self.k = m, n, k = shape
-        tiles, blocks = k // 128, -(-n // 128)
+        tiles = k // 128
         a = torch.randn(m, tiles, 128, device="cuda")
         self.scale_a = (a.abs().amax(2) / 448).t().contiguous()
         self.a = (a / self.scale_a.t()[..., None]).to(torch.float8_e4m3fn).view(m, k)
-        w = torch.zeros(blocks * 128, k, device="cuda")
-        w[:n] = torch.randn(n, k, device="cuda")
-        w = w.view(blocks, 128, tiles, 128)
-        self.scale_w = w.abs().amax((1, 3)) / 448
-        self.w = (w / self.scale_w[:, None, :, None]).to(torch.float8_e4m3fn).view(-1, k)[:n].contiguous()
+        self.w, self.scale_w = quantized_weights(n, k)
         self.d = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
         self.rows = torch.randperm(m, device="cuda")[:16]
         exact_a = self.a[self.rows].double().view(-1, tiles, 128) * self.scale_a.t()[self.rows].double()[..., None]
@@ -104,35 +110,35 @@ class Problem:
         return float((self.d[self.rows].double() - self.exact).norm() / self.exact.norm()), self.d.clone()
 
 
-def graph_of(launch):
+def graph_of(launch, launches=LAUNCHES):
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         launch()
         stream.synchronize()
         with torch.cuda.graph(graph, stream=stream):
-            for _ in range(LAUNCHES):
+            for _ in range(launches):
                 launch()
     return graph
 
 
-def replay_us(graph):
+def replay_us(graph, launches=LAUNCHES):
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     graph.replay()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) * 1e3 / LAUNCHES
+    return begin.elapsed_time(end) * 1e3 / launches
 
 
-def in_turn(candidates, turns):
+def in_turn(candidates, turns, launches=LAUNCHES):
     """The median time in us of a launch of each, by name."""
-    graphs = {name: graph_of(launch) for name, launch in candidates.items()}
+    graphs = {name: graph_of(launch, launches) for name, launch in candidates.items()}
     times = {name: [] for name in graphs}
     names = list(graphs)
     for turn in range(turns):
         for name in names[turn % len(names):] + names[:turn % len(names)]:
             graphs[name].replay()  # brings caches and the clock to where this one leaves them
-            times[name].append(replay_us(graphs[name]))
+            times[name].append(replay_us(graphs[name], launches))
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -165,7 +171,7 @@ class Peers:
 
             def launch():
                 code = entry(pointer(problem.a), pointer(problem.scale_a), pointer(problem.w), pointer(problem.scale_w),
-                             pointer(problem.d), ctypes.c_int(mode == "overlapped"), current_stream())
+                             pointer(problem.d), None, ctypes.c_int(problem.m), ctypes.c_int(mode == "overlapped"), current_stream())
                 if code != 0:
                     raise RuntimeError(f"CUDA error {code}")
             return launch
@@ -241,23 +247,36 @@ def energy(peers):
                   f"{power * us * 1e6 / operations:.3f} pJ each", flush=True)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(description):
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dir", type=pathlib.Path)
     parser.add_argument("--former", nargs="*", default=[])
-    parser.add_argument("--energy", action="store_true")
     parser.add_argument("--json", type=pathlib.Path)
-    args = parser.parse_args()
-    missing = [part for part in PARTS if not (args.dir / part).exists()]
+    return parser
+
+
+def is_complete(folder):
+    """0, or why nothing can be compared: the exit code."""
+    missing = [part for part in PARTS if not (folder / part).exists()]
     if missing:
-        print(f"peers: {args.dir} has no {missing[0]}: run python3 tests/gpu/peers_build.py {args.dir} (docs/peers.md)", file=sys.stderr)
+        print(f"peers: {folder} has no {missing[0]}: run python3 tests/gpu/peers_build.py {folder} (docs/peers.md)", file=sys.stderr)
         return 2
-    if (args.dir / "tessera.sha256").read_text() != digest_of_sources():
-        print(f"peers: {args.dir}/libtessera_*.so are of other sources: run python3 tests/gpu/peers_build.py {args.dir}", file=sys.stderr)
+    if (folder / "tessera.sha256").read_text() != digest_of_sources():
+        print(f"peers: {folder}/libtessera_*.so are of other sources: run python3 tests/gpu/peers_build.py {folder}", file=sys.stderr)
         return 2
     if not torch.cuda.is_available():
         print("skipped: no GPU")
         return 77
+    return 0
+
+
+def main():
+    parser = arguments(__doc__)
+    parser.add_argument("--energy", action="store_true")
+    args = parser.parse_args()
+    code = is_complete(args.dir)
+    if code:
+        return code
     torch.manual_seed(1)
     peers = Peers(args.dir, args.former)
     rows, fine = {"apart": [], "overlapped": []}, True

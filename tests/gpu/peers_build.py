@@ -12,9 +12,10 @@ import subprocess
 import sys
 
 import peers_mla_build
-from peers_shapes import ROOT, SHAPES, digest_of_sources, name_of, sources
+from peers_shapes import GROUPED, ROOT, SHAPES, digest_of_sources, name_of, sources
 
-# For each of SHAPES: tokens and rows of W in a tile, stages, CTAs that share an operand, whether that is A, and CTAs.
+# For each of SHAPES, and for "grouped" of GROUPED: tokens and rows of W in a tile, stages, CTAs that share an operand, whether that is A,
+# and CTAs.
 TILES = {
     "old": [
         (64, 16, 8, 1, True, 132), (64, 96, 4, 1, True, 128), (64, 128, 4, 1, True, 128),
@@ -34,7 +35,14 @@ TILES = {
         (256, 128, 3, 2, True, 132), (256, 128, 3, 2, True, 132), (256, 128, 3, 2, True, 132),
         (256, 128, 3, 2, True, 132),
     ],
+    "grouped": [
+        *[(128, 192, 4, 2, False, 132)] * 16,
+        (64, 192, 6, 2, False, 132), (64, 192, 6, 2, False, 132), (64, 128, 8, 2, False, 132), (64, 128, 8, 2, False, 132),
+        (64, 96, 10, 2, False, 132), (64, 192, 6, 2, False, 132), (64, 192, 6, 1, False, 132), (64, 192, 6, 1, False, 132),
+        (64, 128, 8, 2, False, 132), (64, 192, 6, 2, False, 132), (64, 128, 8, 2, False, 132), (64, 192, 6, 2, False, 132),
+    ],
 }
+KINDS = {"contiguous": "MGroupedContiguous", "masked": "MGroupedMasked"}
 COMMON = ["-gencode=arch=compute_90a,code=sm_90a", "-Xcompiler", "-fPIC"]
 DEEPGEMM = ["-std=c++20", "-O3", "-Xptxas", "--register-usage-level=10", "--expt-relaxed-constexpr", "--expt-extended-lambda",
             "--diag-suppress=39,161,174,177,186,940"]
@@ -52,30 +60,34 @@ def link(library, objects):
 
 
 def deepgemm(folder, pool, version):
-    """DeepGEMM's kernels of one version. An object that is newer than our entry to it stays."""
+    """The objects of DeepGEMM's kernels of one version, or of the newest one's of groups. One that is newer than our entry to it stays."""
     source = pathlib.Path(__file__).with_name("peers_deepgemm.cu")
+
+    sources_of = "old" if version == "old" else "new"
 
     def compiled(shape, tile):
         tokens, rows, stages, cluster, shares_a, grid = tile
         name = name_of(version, shape)
         out = folder / "objects" / f"{name}.o"
         if not out.exists() or out.stat().st_mtime < source.stat().st_mtime:
-            macros = dict(NAME=name, M=shape[0], N=shape[1], K=shape[2], TOKENS=tokens, ROWS=rows, STAGES=stages, CLUSTER=cluster,
-                          SHARES_A=str(shares_a).lower(), GRID=grid)
+            macros = dict(NAME=name, N=shape[-2], K=shape[-1], TOKENS=tokens, ROWS=rows, STAGES=stages, CLUSTER=cluster,
+                          SHARES_A=str(shares_a).lower(), GRID=grid, GROUPS=shape[1] if version == "grouped" else 1,
+                          KIND=KINDS.get(shape[0], "Normal"))
             nvcc(*DEEPGEMM, *(["-DPEER_OLD"] if version == "old" else []), *(f"-DPEER_{key}={value}" for key, value in macros.items()),
-                 f"-I{folder}/deepgemm-{version}/deep_gemm/include", f"-I{folder}/cutlass/include", "-c", source, "-o", out)
+                 f"-I{folder}/deepgemm-{sources_of}/deep_gemm/include", f"-I{folder}/cutlass/include", "-c", source, "-o", out)
         return out
 
-    link(folder / f"libdeepgemm_{version}.so", pool.map(compiled, SHAPES, TILES[version]))
+    return pool.map(compiled, GROUPED if version == "grouped" else SHAPES, TILES[version])
 
 
 def tessera(folder, pool, mode, *flags):
+    """The objects of Tessera's kernels."""
     def compiled(source):
         out = folder / "objects" / f"tessera_{mode}_{source.stem}.o"
         nvcc(*TESSERA, *flags, "-x", "cu", "-c", source, "-o", out)
         return out
 
-    link(folder / f"libtessera_{mode}.so", pool.map(compiled, [path for path in sources() if path.suffix in (".cu", ".c")]))
+    return pool.map(compiled, [path for path in sources() if path.suffix in (".cu", ".c")])
 
 
 def main():
@@ -88,10 +100,11 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         if (args.dir / "flashmla").exists():
             peers_mla_build.build(args.dir, pool, nvcc, link)
-        for version in TILES:
-            deepgemm(args.dir, pool, version)
-        tessera(args.dir, pool, "overlapped")
-        tessera(args.dir, pool, "apart", "-DTSR_LAUNCHES_APART")
+        libraries = {"tessera_overlapped": tessera(args.dir, pool, "overlapped"),
+                     "tessera_apart": tessera(args.dir, pool, "apart", "-DTSR_LAUNCHES_APART"),
+                     **{f"deepgemm_{version}": deepgemm(args.dir, pool, version) for version in TILES}}
+        for name, objects in libraries.items():
+            link(args.dir / f"lib{name}.so", objects)
     (args.dir / "tessera.sha256").write_text(digest)
     return 0
 

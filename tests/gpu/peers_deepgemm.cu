@@ -1,7 +1,8 @@
 /* Owns a C entry to one of DeepGEMM's Hopper kernels, compiled for one shape and one tile, which tests/gpu/peers_build.py
- * names: PEER_NAME, PEER_M, PEER_N, PEER_K; PEER_TOKENS and PEER_ROWS of a tile, PEER_STAGES, PEER_CLUSTER,
- * PEER_SHARES_A, PEER_GRID. PEER_OLD: the version of 2025-05. It needs DeepGEMM's headers and CUTLASS's; docs/peers.md
- * says where they come from. Nothing here is part of Tessera's build. */
+ * names: PEER_NAME, PEER_N, PEER_K; PEER_TOKENS and PEER_ROWS of a tile, PEER_STAGES, PEER_CLUSTER, PEER_SHARES_A,
+ * PEER_GRID; PEER_GROUPS and PEER_KIND, DeepGEMM's name for a layout of groups. PEER_OLD: the version of 2025-05. It
+ * needs DeepGEMM's headers and CUTLASS's; docs/peers.md says where they come from. Nothing here is part of Tessera's
+ * build. */
 #include <cudaTypedefs.h>
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
@@ -59,16 +60,24 @@ CUtensorMap map(CUtensorMapDataType type, int size, void *base, int columns, int
 
 } // namespace
 
-/* d[m, n] in BF16; scales of A [k / 128][m], of W [ceil(n / 128)][k / 128]. `overlap`: the launch may begin while the
- * one before it ends. Returns CUDA's error. */
-extern "C" int PEER_NAME(void *a, float *scale_a, void *w, float *scale_w, void *d, int overlap, void *stream)
+/* d[m, n] in BF16; scales of A [k / 128][m], of W [ceil(n / 128)][k / 128]. Of groups: `index` is the group of each of
+ * m rows, or the number of rows of each group, which has room for m; then A's scales are [groups][k / 128][m].
+ * `overlap`: the launch may begin while the one before it ends. Returns CUDA's error. */
+extern "C" int PEER_NAME(void *a, float *scale_a, void *w, float *scale_w, void *d, int *index, int m, int overlap,
+                         void *stream)
 {
-    const CUtensorMap map_a = map(CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, a, PEER_K, PEER_M, kBlock, PEER_TOKENS, 128);
-    const CUtensorMap map_w = map(CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, w, PEER_K, PEER_N, kBlock, PEER_ROWS, 128);
-    const CUtensorMap map_d = map(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, d, PEER_N, PEER_M,
+#ifdef PEER_OLD
+    constexpr int kRooms = 1;
+#else
+    constexpr int kRooms = deep_gemm::GemmType::PEER_KIND == deep_gemm::GemmType::MGroupedMasked ? PEER_GROUPS : 1;
+#endif
+    const CUtensorMap map_a = map(CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, a, PEER_K, m * kRooms, kBlock, PEER_TOKENS, 128);
+    const CUtensorMap map_w =
+        map(CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, w, PEER_K, PEER_N * PEER_GROUPS, kBlock, PEER_ROWS, 128);
+    const CUtensorMap map_d = map(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, d, PEER_N, m * kRooms,
                                   kSwizzle ? kSwizzle / 2 : PEER_ROWS, PEER_TOKENS, kSwizzle);
     const CUtensorMap map_scale =
-        map(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, scale_a, PEER_M, PEER_K / kBlock, PEER_TOKENS, 1, 0);
+        map(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, scale_a, m, PEER_K / kBlock * kRooms, PEER_TOKENS, 1, 0);
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
     attributes[0].val.clusterDim.x = PEER_CLUSTER;
@@ -88,20 +97,19 @@ extern "C" int PEER_NAME(void *a, float *scale_a, void *w, float *scale_w, void 
                                    128, PEER_CLUSTER, PEER_SHARES_A, deep_gemm::GemmType::Normal>;
 #else
     const auto kernel =
-        deep_gemm::sm90_fp8_gemm_1d2d_impl<cute::UMMA::Major::K, 0, PEER_N, PEER_K, 1, PEER_TOKENS, PEER_ROWS, kBlock,
-                                           128, 128, kSwizzle, PEER_STAGES, 128, kMultiplying, PEER_CLUSTER,
-                                           PEER_SHARES_A, PEER_GRID, deep_gemm::GemmType::Normal, cutlass::bfloat16_t,
-                                           deep_gemm::epilogue::transform::EpilogueIdentity>;
+        deep_gemm::sm90_fp8_gemm_1d2d_impl<cute::UMMA::Major::K, 0, PEER_N, PEER_K, PEER_GROUPS, PEER_TOKENS, PEER_ROWS,
+                                           kBlock, 128, 128, kSwizzle, PEER_STAGES, 128, kMultiplying, PEER_CLUSTER,
+                                           PEER_SHARES_A, PEER_GRID, deep_gemm::GemmType::PEER_KIND,
+                                           cutlass::bfloat16_t, deep_gemm::epilogue::transform::EpilogueIdentity>;
 #endif
     const cudaError_t allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
     if (allowed != cudaSuccess) {
         return (int)allowed;
     }
 #ifdef PEER_OLD
-    return (int)cudaLaunchKernelEx(&config, kernel, scale_w, (int *)nullptr, (uint32_t)PEER_M, map_a, map_w, map_scale,
-                                   map_d);
+    return (int)cudaLaunchKernelEx(&config, kernel, scale_w, index, (uint32_t)m, map_a, map_w, map_scale, map_d);
 #else
-    return (int)cudaLaunchKernelEx(&config, kernel, scale_w, (int *)nullptr, (uint32_t)PEER_M, (uint32_t)PEER_N,
-                                   (uint32_t)PEER_K, map_a, map_w, map_d, map_scale);
+    return (int)cudaLaunchKernelEx(&config, kernel, scale_w, index, (uint32_t)m, (uint32_t)PEER_N, (uint32_t)PEER_K,
+                                   map_a, map_w, map_d, map_scale);
 #endif
 }

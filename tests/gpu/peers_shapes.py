@@ -1,17 +1,23 @@
-"""What peers_build.py and peers.py agree on: the shapes, what the peers' libraries and entries are called, and which sources of Tessera's
-kernel a library was built from."""
+"""What peers_build.py, peers.py and peers_grouped.py agree on: the shapes, what the peers' libraries and entries are called, and which
+sources of Tessera's kernels a library was built from."""
 import hashlib
 import pathlib
 
 SHAPES = [(m, n, k) for m in (64, 128, 4096)
           for n, k in ((2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048))]
 SHAPES.append((8192, 8192, 8192))
-PARTS = ["libdeepgemm_old.so", "libdeepgemm_new.so", "libtessera_apart.so", "libtessera_overlapped.so", "tessera.sha256"]
+# Products of experts: layout, groups, rows of a group (0.7 to 1.3 times as many; those of 8: 1 to 15), n, k.
+NK = ((6144, 7168), (7168, 3072), (4096, 4096), (4096, 2048))
+GROUPED = [(layout, groups, rows, n, k)
+           for layout, groups, rows in (("contiguous", 4, 8192), ("contiguous", 8, 4096), ("masked", 32, 192), ("masked", 6, 1024),
+                                        ("masked", 32, 20), ("masked", 6, 20)) for n, k in NK]
+GROUPED += [("masked", 32, rows, n, k) for rows in (8, 50) for n, k in ((4096, 7168), (7168, 2048))]
+PARTS = ["libdeepgemm_old.so", "libdeepgemm_new.so", "libdeepgemm_grouped.so", "libtessera_apart.so", "libtessera_overlapped.so", "tessera.sha256"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def name_of(version, shape):
-    return "deepgemm_{}_{}_{}_{}".format(version, *shape)
+    return "_".join(["deepgemm", version, *map(str, shape)])
 
 
 def sources():
