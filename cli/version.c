@@ -68,7 +68,7 @@ tsr_status tsr_version_json(const char *path, tsr_err *err)
     tsr_json_begin_object(&t, false);
     tsr_json_member_string(&t, "schema", "tessera-version/1");
     tsr_json_member_string(&t, "version", TSR_VERSION);
-    tsr_json_member_string(&t, "commit", *TSR_COMMIT == '\0' ? NULL : TSR_COMMIT);
+    tsr_json_member_string(&t, "commit", strcmp(TSR_COMMIT, "none") == 0 ? NULL : TSR_COMMIT);
     tsr_json_member_string(&t, "compiler", TSR_BUILT_BY);
     tsr_json_member_string(&t, "machine", TSR_BUILT_FOR);
     tsr_json_member_string(&t, "isa", tsr_cpu_name(tsr_cpu_flags()));

@@ -51,11 +51,18 @@ use_package() {
         apt-get install -y -qq --no-install-recommends ../*.deb >/dev/null
         ldd /usr/bin/tessera | { ! grep "not found"; }
         tessera --version --json | tee /tmp/version
+        grep -q "\"commit\": null" /tmp/version
         grep -q "\"mpi\": true, \"liburing\": true, \"html\": true" /tmp/version
         test -f /usr/share/man/man1/tessera-verify-gemm.1.gz
         test -f /usr/share/bash-completion/completions/tessera
-        obj-*/tests/make/make_checkpoint llama --scale tiny -o /tmp/model
-        cd /tmp
+        cc -o /tmp/opened -x c - $(pkg-config --cflags --libs tessera) <<END
+#include <tessera.h>
+int main(void) { return tessera_version() == NULL; }
+END
+        /tmp/opened
+        place=$(mktemp -d)
+        obj-*/tests/make/make_checkpoint llama --scale tiny -o "$place/model"
+        cd "$place"
         tessera quantize model -o out --quiet
         tessera verify out --against model --json weights.json
         tessera report weights.json --html report.html --quiet
