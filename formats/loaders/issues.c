@@ -26,6 +26,19 @@ static bool alike(const char *a, const char *b)
     }
 }
 
+/* FNV-1a of the rule and of the name without its digits. */
+static uint64_t kind_of(const tsr_issue *issue)
+{
+    uint64_t hash = 0xcbf29ce484222325;
+    for (const char *c = issue->rule; *c != '\0'; c++)
+        hash = (hash ^ (unsigned char)*c) * 0x100000001b3;
+    for (const char *c = issue->tensor; c != NULL && *c != '\0'; c++) {
+        if (!isdigit((unsigned char)*c))
+            hash = (hash ^ (unsigned char)*c) * 0x100000001b3;
+    }
+    return hash;
+}
+
 static const char *copy(tsr_issues *f, const char *text)
 {
     if (text == NULL)
@@ -37,9 +50,10 @@ static const char *copy(tsr_issues *f, const char *text)
 
 void tsr_issues_add(tsr_issues *f, const tsr_issue *issue)
 {
+    const uint64_t kind = kind_of(issue);
     for (size_t i = 0; i < f->count; i++) {
         tsr_issue *const old = &f->items[i];
-        if (old->fatal == issue->fatal && old->loader == issue->loader && old->tp == issue->tp &&
+        if (old->kind == kind && old->fatal == issue->fatal && old->loader == issue->loader && old->tp == issue->tp &&
             strcmp(old->rule, issue->rule) == 0 && issue->tensor != NULL && alike(old->tensor, issue->tensor)) {
             old->more++;
             return;
@@ -61,6 +75,7 @@ void tsr_issues_add(tsr_issues *f, const tsr_issue *issue)
     }
     tsr_issue *const made = &f->items[f->count++];
     *made = *issue;
+    made->kind = kind;
     made->tensor = copy(f, issue->tensor);
     made->detail = copy(f, issue->detail);
     made->advice = copy(f, issue->advice);

@@ -20,6 +20,7 @@ typedef struct tsr_issue {
     const char *rule;   /* static, one or two words: "pairing", "blocks" */
     const char *detail, *advice;
     uint64_t more; /* how many more tensors break it whose names differ in numbers only */
+    uint64_t kind; /* set by tsr_issues_add: the same for issues that are counted as one, and seldom for others */
 } tsr_issue;
 
 /* More issues than anybody reads. A hostile file may cause more; those are only counted. */
