@@ -77,6 +77,7 @@ def limits():
 
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
+    harness.fork_runs([options.tessera], os.path.join(os.path.dirname(options.make), "../.."))
     checks = harness.Checks()
     slow = any(word in options.tessera for word in ("asan", "tsan"))
     with harness.temporary_directory(options.directory) as work:

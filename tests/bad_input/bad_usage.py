@@ -120,6 +120,7 @@ HELP = ["--help", "-h", "help", "quantize --help", "inspect --help", "help quant
 
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
+    harness.fork_runs([options.tessera], os.path.join(os.path.dirname(options.make), "../.."))
     checks = harness.Checks()
     with harness.temporary_directory(options.directory) as work:
         source, target = os.path.join(work, "SRC"), os.path.join(work, "DST")

@@ -231,6 +231,7 @@ def check_nodes(checks, tool, work):
 
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
+    harness.fork_runs([options.tessera], os.path.join(os.path.dirname(options.make), "../.."))
     checks = harness.Checks()
     with harness.temporary_directory(options.directory) as work:
         prepare(options.make, options.tessera, work)
