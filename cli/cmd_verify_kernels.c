@@ -57,7 +57,7 @@ static const char kDequantHelp[] =
     "Lays the int8 or int4 codes of a checkpoint out as FasterTransformer and TensorRT-LLM read them, in every layout\n"
     "that takes their shape, and converts them as their kernels do: every code at its address, every value the one "
     "that\n"
-    "plain conversion gives, bit for bit. Then multiplies them with up to 16 tokens (W8A16, W4A16; per channel,\n"
+    "plain conversion gives, bit for bit. Then multiplies them with --tokens tokens (W8A16, W4A16; per channel,\n"
     "groups, zero points), and shows separately what quantization costs (with --against SRC also of every code) and\n"
     "what the kernel costs, as in verify gemm. (To compare a directory of laid-out weights with its source, convert "
     "it\n"
@@ -103,7 +103,7 @@ static void list_options(arguments *a, tsr_verify_kernels *v, tsr_option *option
         {"--sample", TSR_OPT_COUNT, &v->options.sample, "N", "only N of these tensors, chosen by the seed (all)"},
         {"--seed", TSR_OPT_COUNT, &v->options.seed, "S", "seed of every choice and of drawn activations (0)"},
         {"--activations", TSR_OPT_TEXT, &v->activations, "FILE", "safetensors with inputs of layers, by name (drawn)"},
-        {"--tokens", TSR_OPT_COUNT, &v->options.tokens, "M", "rows of activations (64)"},
+        {"--tokens", TSR_OPT_COUNT, &v->options.tokens, "M", "rows of activations (64; dequant 24)"},
         {"--columns", TSR_OPT_COUNT, &v->options.columns, "N",
          "output channels a tensor, whole blocks chosen by the seed (256); 0: all"},
         {"--experts", TSR_OPT_COUNT, &v->options.experts, "N", "experts of a set, chosen by the seed (8)"},

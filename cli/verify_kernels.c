@@ -36,7 +36,7 @@ tsr_verify_kernels tsr_verify_kernels_defaults(tsr_kernel_check check)
 {
     return (tsr_verify_kernels){.check = check,
                                 .outs = ALL_OUTS,
-                                .options = {.tokens = 64,
+                                .options = {.tokens = check == TSR_KERNEL_DEQUANT ? 24 : 64,
                                             .columns = 256,
                                             .experts = 8,
                                             .group_rows = 1,

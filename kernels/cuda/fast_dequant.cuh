@@ -86,6 +86,12 @@ template <int kBits, bool kBf16> __device__ __forceinline__ void convert_native(
     }
 }
 
+/* Both halves times a scale, plus a zero (-0: the product alone), rounded once to nearest even. */
+template <bool kBf16> __device__ __forceinline__ uint32_t scaled_onto(uint32_t pair, uint32_t scale, uint32_t zero)
+{
+    return kBf16 ? fma_bf16x2(pair, scale, zero) : fma_f16x2(pair, scale, zero);
+}
+
 /* Both halves times a scale, rounded to nearest even. */
 template <bool kBf16> __device__ __forceinline__ uint32_t scaled(uint32_t pair, uint32_t scale)
 {

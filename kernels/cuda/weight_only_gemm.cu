@@ -1,6 +1,6 @@
-/* Owns the weight-only product for GPUs before Hopper: a plain kernel, and one for up to 16 tokens that reads the
- * weights once. A CTA has 32 output features. Its warps share K, and their sums are added in shared memory in a fixed
- * order. */
+/* Owns the weight-only product for GPUs before Hopper: a plain kernel, and one whose CTAs have 32 output features and up
+ * to 16 tokens each. The warps of a CTA share K, and their sums are added in shared memory in a fixed order. Then the
+ * choice of a kernel. */
 #include "kernels/cuda/weight_only_gemm.h"
 
 #include <cuda_runtime.h>
@@ -25,32 +25,36 @@ __device__ __forceinline__ int code_at(const uint8_t *w, int bits, int64_t rows,
 
 __global__ void plain_kernel(const tsr_weight_only_gemm g)
 {
-    const int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, i = blockIdx.y;
+    const int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (n >= g.n) {
         return;
     }
-    const uint16_t *const a = static_cast<const uint16_t *>(g.a) + i * g.lda;
     const uint16_t *const scales = static_cast<const uint16_t *>(g.scales);
-    float sum = 0;
-    for (int64_t k = 0; k < g.k; ++k) {
-        const float scale = tsr::widen(scales[g.group == 0 ? n : k / g.group * g.n + n], g.bf16);
-        sum +=
-            tsr::widen(a[k], g.bf16) * ((float)code_at(static_cast<const uint8_t *>(g.w), g.bits, g.k, k, n) * scale);
+    const uint16_t *const zeros = static_cast<const uint16_t *>(g.zeros);
+    for (int64_t i = blockIdx.y; i < g.m; i += gridDim.y) {
+        const uint16_t *const a = static_cast<const uint16_t *>(g.a) + i * g.lda;
+        float sum = 0;
+        for (int64_t k = 0; k < g.k; ++k) {
+            const int64_t from = g.group == 0 ? n : k / g.group * g.n + n;
+            const float zero = zeros ? tsr::widen(zeros[from], g.bf16) : 0.0f;
+            const float code = (float)code_at(static_cast<const uint8_t *>(g.w), g.bits, g.k, k, n);
+            sum += tsr::widen(a[k], g.bf16) * (code * tsr::widen(scales[from], g.bf16) + zero);
+        }
+        static_cast<uint16_t *>(g.d)[i * g.ldd + n] = tsr::narrow(sum, g.bf16);
     }
-    static_cast<uint16_t *>(g.d)[i * g.ldd + n] = tsr::narrow(sum, g.bf16);
 }
 
 /* What a lane (column, c) has of one step of its warp, which takes 64 rows of K of int8, 128 of int4: the c-th 16 bytes
- * of its column in each tile, the matching activations of tokens `column` and `column` + 8, and the scales of its rows'
- * group. */
+ * of its column in each tile, the matching activations of tokens m0 + `column` and 8 further, and the scales and zeros of
+ * its rows' group. */
 template <int kBits, bool kGroups, int kRows> struct operands {
     static constexpr int kChunk = 128 / kBits; /* rows of K in 16 bytes */
     uint4 w[kTiles];
     uint32_t a[kRows / 8][kChunk / 2];
-    uint32_t scale[kGroups ? kTiles : 1];
+    uint32_t scale[kGroups ? kTiles : 1], zero[kGroups ? kTiles : 1];
 
     /* Loads one step. Beyond K, codes and activations are 0. */
-    __device__ __forceinline__ void load(const tsr_weight_only_gemm &g, int n0, int k0, int group_shift)
+    __device__ __forceinline__ void load(const tsr_weight_only_gemm &g, int64_t m0, int n0, int k0, int group_shift)
     {
         constexpr int kTurns = 16 / kBits;
         const int column = (int)threadIdx.x % 32 / 4, k = k0 + (int)threadIdx.x % 4 * kChunk, rows = (int)g.k;
@@ -63,13 +67,14 @@ template <int kBits, bool kGroups, int kRows> struct operands {
                 ((int64_t)(n / kTurns) * (rows / 64) + k / 64) * 8 + n % kTurns * (8 / kTurns) + k % 64 / kChunk;
             w[t] = inside ? __ldcs(static_cast<const uint4 *>(g.w) + chunk) : make_uint4(kZero, kZero, kZero, kZero);
             if constexpr (kGroups) {
-                scale[t] =
-                    inside ? __ldg(static_cast<const uint16_t *>(g.scales) + (int64_t)(k >> group_shift) * g.n + n) : 0;
+                const int64_t from = (int64_t)(k >> group_shift) * g.n + n;
+                scale[t] = inside ? __ldg(static_cast<const uint16_t *>(g.scales) + from) : 0;
+                zero[t] = inside && g.zeros ? __ldg(static_cast<const uint16_t *>(g.zeros) + from) : 0x8000;
             }
         }
 #pragma unroll
         for (int r = 0; r < kRows / 8; ++r) {
-            const int row = column + r * 8;
+            const int64_t row = m0 + column + r * 8;
             const uint4 *const from =
                 reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(g.a) + row * g.lda + k);
 #pragma unroll
@@ -93,7 +98,7 @@ template <int kBits, bool kGroups, int kRows> struct operands {
                 if constexpr (kGroups) {
 #pragma unroll
                     for (int p = 0; p < kPairs; ++p) {
-                        b[p] = tsr::scaled<kBf16>(b[p], scale[t] | scale[t] << 16);
+                        b[p] = tsr::scaled_onto<kBf16>(b[p], scale[t] | scale[t] << 16, zero[t] | zero[t] << 16);
                     }
                 }
                 /* Word x has rows 2x, 2x + 1, 2x + 8, 2x + 9 of the 16 bytes, of int4 those 16 further as well. */
@@ -110,24 +115,25 @@ template <int kBits, bool kGroups, int kRows> struct operands {
 
 template <int kBits, bool kBf16, bool kGroups, int kRows>
 __global__ void __launch_bounds__(kWarps * 32, kBits == 8 && kRows == 8 ? 1 : 2)
-    tokens_kernel(const tsr_weight_only_gemm g, int group_shift)
+    tokens_kernel(const tsr_weight_only_gemm g, int token_tiles, int group_shift)
 {
     constexpr int kStep = 4 * 128 / kBits, kAhead = kBits == 8 && kRows == 8 ? 2 : 1; /* steps in flight */
     __shared__ float sums[kWarps][kRows][kColumns];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int n0 = (int)blockIdx.x * kColumns, rows = (int)g.k;
+    const int n0 = (int)blockIdx.x / token_tiles * kColumns, rows = (int)g.k;
+    const int64_t m0 = (int64_t)((int)blockIdx.x % token_tiles) * kRows;
     float c[kTiles][4] = {};
     operands<kBits, kGroups, kRows> ahead[kAhead];
     int k = warp * kStep;
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-        ahead[i].load(g, n0, k + i * kWarps * kStep, group_shift);
+        ahead[i].load(g, m0, n0, k + i * kWarps * kStep, group_shift);
     }
     for (; k < rows; k += kAhead * kWarps * kStep) {
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) { /* a step beyond K multiplies zeros */
             const operands<kBits, kGroups, kRows> now = ahead[i];
-            ahead[i].load(g, n0, k + (kAhead + i) * kWarps * kStep, group_shift);
+            ahead[i].load(g, m0, n0, k + (kAhead + i) * kWarps * kStep, group_shift);
             now.template multiply_all<kBf16>(c);
         }
     }
@@ -140,8 +146,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBits == 8 && kRows == 8 ? 1 : 2)
     }
     __syncthreads();
     for (int i = threadIdx.x; i < kRows * kColumns; i += kWarps * 32) {
-        const int64_t row = i / kColumns, column = i % kColumns;
-        if (row >= g.m) {
+        const int row = i / kColumns, column = i % kColumns;
+        if (m0 + row >= g.m) {
             continue;
         }
         float sum = 0;
@@ -152,11 +158,11 @@ __global__ void __launch_bounds__(kWarps * 32, kBits == 8 && kRows == 8 ? 1 : 2)
         if constexpr (!kGroups) {
             sum *= tsr::widen(static_cast<const uint16_t *>(g.scales)[n0 + column], kBf16);
         }
-        static_cast<uint16_t *>(g.d)[row * g.ldd + n0 + column] = tsr::narrow(sum, kBf16);
+        static_cast<uint16_t *>(g.d)[(m0 + row) * g.ldd + n0 + column] = tsr::narrow(sum, kBf16);
     }
 }
 
-using kernel_fn = void (*)(const tsr_weight_only_gemm, int);
+using kernel_fn = void (*)(const tsr_weight_only_gemm, int, int);
 
 template <int kBits, bool kBf16> kernel_fn pick(bool groups, bool few)
 {
@@ -164,39 +170,65 @@ template <int kBits, bool kBf16> kernel_fn pick(bool groups, bool few)
                   : (few ? tokens_kernel<kBits, kBf16, false, 8> : tokens_kernel<kBits, kBf16, false, 16>);
 }
 
+tsr_status check(const tsr_weight_only_gemm &g, tsr_err *err)
+{
+    if ((g.bits != 8 && g.bits != 4) || g.m < 0 || g.n < 0 || g.k <= 0 || g.k % 64 != 0 || g.n % 64 != 0 ||
+        g.lda < g.k || g.ldd < g.n || g.lda % 8 != 0 || g.ldd % 8 != 0 ||
+        (g.group != 0 && ((g.group != 32 && g.group != 64 && g.group != 128) || g.k % g.group != 0)) ||
+        g.k > INT32_MAX / 2 || g.n > INT32_MAX || !host::aligned(g.a, 16) || !host::aligned(g.w, 16) ||
+        !host::aligned(g.d, 16) || !host::aligned(g.scales, 16) || !host::aligned(g.zeros, 16)) {
+        return tsr_fail(err, TSR_E_SHAPE,
+                        "weight-only product: K and N multiples of 64, rows on 16 bytes, groups of 32, 64 or 128");
+    }
+    if (g.m > INT32_MAX || g.n / kColumns * (g.m / 8 + 1) > INT32_MAX) {
+        return tsr_fail(err, TSR_E_SHAPE, "weight-only product: %lld x %lld results are too many for one launch",
+                        (long long)g.m, (long long)g.n);
+    }
+    return TSR_OK;
+}
+
+void launch_plain(const tsr_weight_only_gemm &g, tsr_stream stream)
+{
+    const dim3 grid((unsigned)((g.n + 127) / 128), (unsigned)(g.m < 65535 ? g.m : 65535));
+    plain_kernel<<<grid, 128, 0, stream>>>(g);
+}
+
+void launch_tokens(const tsr_weight_only_gemm &g, tsr_stream stream)
+{
+    const bool few = g.m <= 8, groups = g.group != 0 || g.zeros != nullptr;
+    const kernel_fn kernel = g.bits == 8 ? (g.bf16 ? pick<8, true>(groups, few) : pick<8, false>(groups, few))
+                                         : (g.bf16 ? pick<4, true>(groups, few) : pick<4, false>(groups, few));
+    const int shift = g.group == 128 ? 7 : g.group == 64 ? 6 : g.group == 32 ? 5 : 31; /* 31: all of K is one group */
+    const int token_tiles = few ? 1 : (int)((g.m + 15) / 16);
+    kernel<<<(unsigned)(g.n / kColumns * token_tiles), kWarps * 32, 0, stream>>>(g, token_tiles, shift);
+}
+
 } // namespace
 
 tsr_status tsr_cuda_weight_only_gemm(const tsr_weight_only_gemm *args, tsr_stream stream, tsr_err *err)
 {
     const tsr_weight_only_gemm &g = *args;
-    if ((g.bits != 8 && g.bits != 4) || g.m < 0 || g.n < 0 || g.k <= 0 || g.k % 64 != 0 || g.n % 64 != 0 ||
-        g.lda < g.k || g.ldd < g.n || g.lda % 8 != 0 || g.ldd % 8 != 0 ||
-        (g.group != 0 && ((g.group != 32 && g.group != 64 && g.group != 128) || g.k % g.group != 0)) ||
-        g.k > INT32_MAX / 2 || g.n > INT32_MAX || !host::aligned(g.a, 16) || !host::aligned(g.w, 16) ||
-        !host::aligned(g.d, 16) || !host::aligned(g.scales, 16)) {
-        return tsr_fail(err, TSR_E_SHAPE,
-                        "weight-only product: K and N multiples of 64, rows on 16 bytes, groups of 32, 64 or 128");
-    }
-    if (g.m > (g.kind == TSR_WEIGHT_ONLY_PLAIN ? 65535 : 16) || g.n / kColumns > INT32_MAX) {
-        return tsr_fail(err, TSR_E_SHAPE, "weight-only product: at most 16 tokens, %lld were given", (long long)g.m);
-    }
+    TSR_TRY(check(g, err));
     if (g.m == 0 || g.n == 0) {
         return TSR_OK;
     }
-    if (g.kind == TSR_WEIGHT_ONLY_AUTO) {
+    if (g.kind == TSR_WEIGHT_ONLY_AUTO || g.kind == TSR_WEIGHT_ONLY_TILES) {
         tsr_cuda_device device;
         TSR_TRY(tsr_cuda_current_device(&device, err));
         if (device.arch == 90) {
-            return tsr::weight_only_stream(g, device.processors, stream, err);
+            const bool few = g.kind == TSR_WEIGHT_ONLY_AUTO && g.m <= 16 && g.zeros == nullptr;
+            return few ? tsr::weight_only_stream(g, device.processors, stream, err)
+                       : tsr::weight_only_tiles(g, device.processors, stream, err);
+        }
+        if (g.kind == TSR_WEIGHT_ONLY_TILES) {
+            return tsr_fail(err, TSR_E_DEVICE, "weight-only product: its tiles need sm_90, this GPU is sm_%d",
+                            device.arch);
         }
     }
     if (g.kind == TSR_WEIGHT_ONLY_PLAIN) {
-        plain_kernel<<<dim3((unsigned)((g.n + 127) / 128), (unsigned)g.m), 128, 0, stream>>>(g);
+        launch_plain(g, stream);
     } else {
-        const bool few = g.m <= 8, groups = g.group != 0;
-        const kernel_fn kernel = g.bits == 8 ? (g.bf16 ? pick<8, true>(groups, few) : pick<8, false>(groups, few))
-                                             : (g.bf16 ? pick<4, true>(groups, few) : pick<4, false>(groups, few));
-        kernel<<<(unsigned)(g.n / kColumns), kWarps * 32, 0, stream>>>(g, g.group == 128 ? 7 : g.group == 64 ? 6 : 5);
+        launch_tokens(g, stream);
     }
     return host::launched("weight-only product", cudaSuccess, err);
 }

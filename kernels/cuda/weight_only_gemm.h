@@ -1,26 +1,29 @@
-/* The product of 16-bit activations with int8 or int4 weights in layout T (formats/model/ft_layout.h; sm75 to sm89),
- * for few tokens:
+/* The product of 16-bit activations with int8 or int4 weights in layout T (formats/model/ft_layout.h; sm75 to sm89), for
+ * any number of tokens:
  *
- *   D[i,n] = sum over k of A[i,k] * code(k,n) * scale[n], or scale[k / group, n]
+ *   D[i,n] = sum over k of A[i,k] * code(k,n) * scale[n], or, with groups or zeros,
+ *            sum over k of A[i,k] * W(k,n),  W(k,n) = code(k,n) * scale[k / group, n] + zero[k / group, n]
  *
- * Weights are never stored in 16 bits: they become fragments of mma.m16n8k16 in registers. On sm_90, ldmatrix deals
- * out the 16 bytes of a column word by word, which is the order of the fragments. Elsewhere lane c of a column takes
- * its c-th 16 bytes and the matching activations, since rows of a dot product may come in any order as long as both
- * operands agree. docs/kernels/weight_only.md explains the kernels.
+ * Weights are never stored in 16 bits: they become fragments of mma.m16n8k16 or wgmma in registers. On sm_90, ldmatrix
+ * deals out the 16 bytes of a column word by word, which is the order of the fragments. Elsewhere lane c of a column
+ * takes its c-th 16 bytes and the matching activations, since rows of a dot product may come in any order as long as
+ * both operands agree. docs/kernels/weight_only.md explains the kernels.
  *
  * Kernel error against the exact value over the same operands, |D - exact| <=
  *     (k / 16 + 64) * 2^-22 * sum of |A| * size * |scale|     FP32 sums, of which no step loses more than 2^-22
  *                                                             (the plain kernel, one by one: k * 2^-24)
- *     + groups, before sm_90: u * sum of |A * code * scale|   scale * code rounded to the type of A before the product
+ *     + u * sum of |A * W|, with groups or zeros              W rounded once to the type of A before the product
  *     + u * |D|, the rounding to the output                   u = 2^-11 (fp16) or 2^-8 (bf16)
- * size is |code|; with int4 and fp16 on sm_90 it is code + 16, because A * (code + 8) and A * -8 may be added there.
- * Results have the same bits in every run on one kind of device.
+ * size is |code| (with zeros, sum of |A| * |W|). On sm_90 up to 16 tokens without zeros have W not rounded, and with
+ * int4 and fp16 size is code + 16, because A * (code + 8) and A * -8 may be added there. Results have the same bits in
+ * every run on one kind of device.
  *
- * a [m][lda], d [m][ldd] of 16 bits; w k * n * bits / 8 bytes; scales [n] or [k / group][n] of the type of a. k a
- * multiple of 64, n of 64, lda and ldd of 8, all on 16 bytes; group 0 or 32, 64 or 128, which divides k.
+ * a [m][lda], d [m][ldd] of 16 bits; w k * n * bits / 8 bytes; scales, and zeros if there are any, [n] or [k / group][n]
+ * of the type of a. k a multiple of 64, n of 64, lda and ldd of 8, all on 16 bytes; group 0 or 32, 64 or 128, which
+ * divides k.
  *
- * On sm_90, w and scales may be read while the launch before in the stream still runs, if that launch lets the next
- * one begin early (programmatic dependent launch). Such a launch may write a, but not w and scales. */
+ * On sm_90, w, scales and zeros may be read while the launch before in the stream still runs, if that launch lets the
+ * next one begin early (programmatic dependent launch). Such a launch may write a, but not w, scales and zeros. */
 #ifndef TSR_KERNELS_CUDA_WEIGHT_ONLY_GEMM_H
 #define TSR_KERNELS_CUDA_WEIGHT_ONLY_GEMM_H
 
@@ -34,13 +37,14 @@ extern "C" {
 #endif
 
 typedef enum tsr_weight_only_kind {
-    TSR_WEIGHT_ONLY_AUTO,  /* on sm_90 the kernel for Hopper, else TSR_WEIGHT_ONLY_MMA; m at most 16 */
-    TSR_WEIGHT_ONLY_PLAIN, /* the definition: one thread for each element, any m */
-    TSR_WEIGHT_ONLY_MMA,   /* m at most 16 */
+    TSR_WEIGHT_ONLY_AUTO,  /* on sm_90 the kernels for Hopper, by m and zeros; else TSR_WEIGHT_ONLY_MMA */
+    TSR_WEIGHT_ONLY_PLAIN, /* the definition: one thread for each element, W not rounded */
+    TSR_WEIGHT_ONLY_MMA,   /* for GPUs before Hopper; reads the weights once for 16 tokens */
+    TSR_WEIGHT_ONLY_TILES, /* on sm_90 alone: the kernel for more than 16 tokens, which converts them once for 128 */
 } tsr_weight_only_kind;
 
 typedef struct tsr_weight_only_gemm {
-    const void *a, *w, *scales;
+    const void *a, *w, *scales, *zeros; /* zeros may be NULL */
     void *d;
     int64_t m, n, k, lda, ldd, group;
     int bits;

@@ -220,26 +220,48 @@ static void check_int8(int64_t m, int64_t n, int64_t k, int64_t pad)
 /* So many that every multiprocessor has narrow CTAs of the Hopper kernel, beside which the next launch begins. */
 enum { kManyColumns = 32704 };
 
-static void check_weight_only(int64_t m, int64_t n, int64_t k, int bits, int64_t group, bool bf16)
+struct weight_only_operands {
+    std::vector<int8_t> codes;
+    std::vector<uint16_t> a, scales, zeros;
+};
+
+static weight_only_operands draw_weight_only(size_t tokens, size_t weights, size_t groups, int bits, bool bf16)
 {
-    const int64_t lda = k + 8, ldd = n + 8;
-    std::vector<int8_t> codes((size_t)(k * n));
-    std::vector<uint16_t> a((size_t)(m * lda)), scales((size_t)(group == 0 ? n : k / group * n));
-    for (int8_t &c : codes) {
+    weight_only_operands drawn = {std::vector<int8_t>(weights), std::vector<uint16_t>(tokens),
+                                  std::vector<uint16_t>(groups), std::vector<uint16_t>(groups)};
+    for (int8_t &c : drawn.codes) {
         c = (int8_t)(bits == 8 ? (int)(mix(seed++) % 256) - 128 : (int)(mix(seed++) % 16) - 8);
     }
-    for (uint16_t &x : a) {
+    for (uint16_t &x : drawn.a) {
         x = to16((float)(random_unit() * 4 - 2), bf16);
     }
-    for (uint16_t &s : scales) {
-        s = to16((float)(0.001 + 0.01 * random_unit()), bf16);
+    for (size_t i = 0; i < groups; ++i) {
+        const double scale = 0.001 + 0.01 * random_unit();
+        drawn.scales[i] = to16((float)scale, bf16);
+        drawn.zeros[i] = to16((float)(scale * (random_unit() - 0.5) * (bits == 8 ? 200 : 14)), bf16);
     }
+    return drawn;
+}
+
+/* with_zeros: weights are code * scale + zero. */
+static void check_weight_only(int64_t m, int64_t n, int64_t k, int bits, int64_t group, bool bf16,
+                              bool with_zeros = false)
+{
+    const int64_t lda = k + 8, ldd = n + 8;
+    const weight_only_operands drawn =
+        draw_weight_only((size_t)(m * lda), (size_t)(k * n), (size_t)(group == 0 ? n : k / group * n), bits, bf16);
+    const std::vector<int8_t> &codes = drawn.codes;
+    const std::vector<uint16_t> &a = drawn.a, &scales = drawn.scales, &zeros = drawn.zeros;
     uint8_t *const words = upload(laid_out(codes, bits, (size_t)k, (size_t)n));
-    uint16_t *const da = upload(a), *const ds = upload(scales), *const d = device_array<uint16_t>((size_t)(m * ldd));
-    static const char *const kNames[] = {"automatic", "plain", "mma"};
-    for (int kind = TSR_WEIGHT_ONLY_AUTO; kind <= TSR_WEIGHT_ONLY_MMA; ++kind) {
+    uint16_t *const da = upload(a), *const ds = upload(scales), *const d = device_array<uint16_t>((size_t)(m * ldd)),
+                    *const dz = upload(zeros);
+    static const char *const kNames[] = {"automatic", "plain", "mma", "tiles"};
+    for (int kind = TSR_WEIGHT_ONLY_AUTO; kind <= TSR_WEIGHT_ONLY_TILES; ++kind) {
+        if (kind == TSR_WEIGHT_ONLY_TILES && arch != 90) {
+            continue;
+        }
         tsr_weight_only_gemm g = {};
-        g.a = da, g.w = words, g.scales = ds, g.d = d;
+        g.a = da, g.w = words, g.scales = ds, g.zeros = with_zeros ? dz : nullptr, g.d = d;
         g.m = m, g.n = n, g.k = k, g.lda = lda, g.ldd = ldd, g.group = group, g.bits = bits, g.bf16 = bf16,
         g.kind = (tsr_weight_only_kind)kind;
         tsr_err err;
@@ -254,22 +276,28 @@ static void check_weight_only(int64_t m, int64_t n, int64_t k, int bits, int64_t
         const double units = kind == TSR_WEIGHT_ONLY_PLAIN
                                  ? (double)k / 4
                                  : (double)(k / 16 + 64); /* of 2^-22: the plain one adds one by one */
-        const bool hopper = kind == TSR_WEIGHT_ONLY_AUTO && arch == 90, apart = hopper && bits == 4 && !bf16;
-        double worst = 0, lean = 0, squares = 0; /* sums of error * exact and of exact^2 */
+        const bool exact_weights =
+            kind == TSR_WEIGHT_ONLY_PLAIN ||
+            (!with_zeros && (group == 0 || (kind == TSR_WEIGHT_ONLY_AUTO && arch == 90 && m <= 16)));
+        const bool apart = kind == TSR_WEIGHT_ONLY_AUTO && arch == 90 && m <= 16 && !with_zeros && bits == 4 && !bf16;
+        const int64_t first = m > 64 ? m - 64 : 0; /* the last tokens, and of those before some */
+        double worst = 0, lean = 0, squares = 0;   /* sums of error * exact and of exact^2 */
         size_t beyond = 0, judged = 0;
         for (int64_t i = 0; i < m; ++i) {
-            for (int64_t j = 0; j < n; j += step) {
+            for (int64_t j = i < first && i % 16 != 5 ? n : 0; j < n; j += step) {
                 double exact = 0, mass = 0, sizes = 0;
                 for (int64_t x = 0; x < k; ++x) {
-                    const double scale = (double)from16(scales[(size_t)(group == 0 ? j : x / group * n + j)], bf16);
+                    const size_t from = (size_t)(group == 0 ? j : x / group * n + j);
+                    const double scale = (double)from16(scales[from], bf16);
+                    const double zero = with_zeros ? (double)from16(zeros[from], bf16) : 0;
                     const double product =
-                        (double)from16(a[(size_t)(i * lda + x)], bf16) * codes[(size_t)(j * k + x)] * scale;
+                        (double)from16(a[(size_t)(i * lda + x)], bf16) * (codes[(size_t)(j * k + x)] * scale + zero);
                     exact += product, mass += fabs(product);
                     sizes +=
                         apart ? fabs(from16(a[(size_t)(i * lda + x)], bf16)) * (codes[(size_t)(j * k + x)] + 16) * scale
                               : fabs(product);
                 }
-                double bound = units * 0x1p-22 * sizes + (group != 0 && !hopper ? unit * mass : 0);
+                double bound = units * 0x1p-22 * sizes + (exact_weights ? 0 : unit * mass);
                 bound += unit * (fabs(exact) + bound) + (bf16 ? 0x1p-133 : 0x1p-25);
                 const double off = (double)from16(got[0][(size_t)(i * ldd + j)], bf16) - exact, error = fabs(off);
                 lean += off * exact, squares += exact * exact, judged += 1;
@@ -285,12 +313,12 @@ static void check_weight_only(int64_t m, int64_t n, int64_t k, int bits, int64_t
         const bool leans = judged >= 512 && !(fabs(slope) <= unit / 4);
         char detail[192];
         snprintf(detail, sizeof detail,
-                 "%lld x %lld x %lld int%d group %lld %s %s: %zu beyond, worst %.3f, bias %.1e, runs %s", (long long)m,
-                 (long long)n, (long long)k, bits, (long long)group, bf16 ? "bf16" : "fp16", kNames[kind], beyond,
-                 worst, slope, got[0] == got[1] ? "agree" : "differ");
+                 "%lld x %lld x %lld int%d group %lld%s %s %s: %zu beyond, worst %.3f, bias %.1e, runs %s",
+                 (long long)m, (long long)n, (long long)k, bits, (long long)group, with_zeros ? " zeros" : "",
+                 bf16 ? "bf16" : "fp16", kNames[kind], beyond, worst, slope, got[0] == got[1] ? "agree" : "differ");
         verdict(beyond == 0 && !leans && got[0] == got[1], "weight-only product", detail);
     }
-    void *const all[] = {words, da, ds, d};
+    void *const all[] = {words, da, ds, d, dz};
     for (void *p : all) {
         CHECK(cudaFree(p));
     }
@@ -326,7 +354,8 @@ static void check_row(int64_t m, int64_t n, int bits, int64_t group, bool bf16)
         }
         CHECK(cudaDeviceSynchronize());
         for (int i = 0; i < kLaunches; ++i) {
-            tsr_weight_only_gemm g = {d[i], dw, ds, d[i + 1], m, n, n, n, n, group, bits, bf16, TSR_WEIGHT_ONLY_AUTO};
+            tsr_weight_only_gemm g = {d[i], dw, ds, nullptr, d[i + 1], m,    n,
+                                      n,    n,  n,  group,   bits,     bf16, TSR_WEIGHT_ONLY_AUTO};
             tsr_err err;
             CHECK_TSR(tsr_cuda_weight_only_gemm(&g, 0, &err), err);
             if (row == 0) {
@@ -357,14 +386,34 @@ static void check_refusals(void)
 {
     tsr_err err;
     tsr_weight_only_gemm g = {};
-    g.m = 17, g.n = 64, g.k = 64, g.lda = 64, g.ldd = 64, g.bits = 8;
-    verdict(tsr_cuda_weight_only_gemm(&g, 0, &err) == TSR_E_SHAPE && strstr(err.msg, "17") != nullptr, "refusal",
-            "17 tokens");
+    g.m = (int64_t)1 << 32, g.n = 64, g.k = 64, g.lda = 64, g.ldd = 64, g.bits = 8;
+    verdict(tsr_cuda_weight_only_gemm(&g, 0, &err) == TSR_E_SHAPE && strstr(err.msg, "4294967296") != nullptr,
+            "refusal", "2^32 tokens");
     g.m = 1, g.k = 96;
     verdict(tsr_cuda_weight_only_gemm(&g, 0, &err) == TSR_E_SHAPE, "refusal", "k = 96");
     tsr_int8_gemm h = {};
     h.m = h.n = 1, h.k = h.lda = h.ldw = 1 << 17, h.ldd = 1;
     verdict(tsr_cuda_int8_gemm(&h, 0, &err) == TSR_E_SHAPE, "refusal", "k = 2^17");
+}
+
+static const int64_t groups[] = {0, 32, 64, 128};
+
+/* One tile of tokens of each width, ragged ones, and several; K in one CTA, and shared. */
+static void check_many_tokens(void)
+{
+    const int64_t many[] = {17, 32, 63, 65, 127, 128, 150};
+    for (int64_t m : many) {
+        for (int i = 0; i < 4; ++i) {
+            const int64_t group = groups[(i + m) % 4];
+            check_weight_only(m, 192, 1152, i & 1 ? 4 : 8, group, (i & 2) != 0, m % 2 != 0);
+        }
+    }
+    for (int64_t group : groups) {
+        for (int i = 0; i < 4; ++i) {
+            check_weight_only(i & 1 ? 5 : 40, 320, 384, i & 1 ? 4 : 8, group, (i & 2) != 0, true);
+        }
+    }
+    check_row(40, 512, 4, 32, true);
 }
 
 int main(int argc, char **argv)
@@ -383,13 +432,13 @@ int main(int argc, char **argv)
         check_weight_only(9, 64, 256, 4, 128, false);
         check_weight_only(1, 64, 128, 8, 0, true);
         check_weight_only(9, kManyColumns, 192, 4, 64, false);
+        check_weight_only(33, 320, 576, 4, 32, true, true);
         printf("%d checks, %d failed\n", checks, failures);
         return failures != 0;
     }
     for (int i = 0; i < 8; ++i) {
         check_codes(i & 1 ? 4 : 8, (i & 2) != 0, (i & 4) != 0);
     }
-    const int64_t groups[] = {0, 32, 64, 128};
     for (int64_t group : groups) {
         for (int i = 0; i < 4; ++i) {
             check_scaled(i & 1 ? 4 : 8, (i & 2) != 0, group);
@@ -415,6 +464,7 @@ int main(int argc, char **argv)
     check_weight_only(9, kManyColumns, 192, 4, 64, false);
     check_weight_only(8, kManyColumns, 192, 8, 0, true);
     check_row(3, 512, 4, 128, false);
+    check_many_tokens();
     check_refusals();
     if (!small) {
         for (int i = 0; i < 4; ++i) { /* K shared by two and by four narrow CTAs */
@@ -425,6 +475,12 @@ int main(int argc, char **argv)
         for (int i = 0; i < 16; ++i) { /* narrow and wide ones */
             check_row(i & 4 ? 16 : 1, i & 8 ? 7168 : 8192, i & 1 ? 4 : 8, i & 2 ? 128 : 0, i % 3 == 0);
         }
+        for (int i = 0; i < 8; ++i) { /* more tiles than run at a time, several bands of tokens, K shared */
+            check_row(i & 4 ? 200 : 100, i & 2 ? 4096 : 2048, i & 1 ? 4 : 8, i & 1 ? 128 : 0, i % 3 == 0);
+        }
+        check_weight_only(1100, 4160, 448, 4, 64, false, true);
+        check_weight_only(256, 1024, 7168, 8, 128, true);
+        check_weight_only(96, 2048, 7168, 4, 32, false, true);
         check_int8(1024, 2112, 7168, 0);
         for (int i = 0; i < 4; ++i) {
             check_weight_only(16, 2048, 7168, i & 1 ? 4 : 8, 128, (i & 2) != 0);

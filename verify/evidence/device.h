@@ -95,8 +95,8 @@ struct tsr_device_weight_only {
     const char *name;
     tsr_device_weight_only_fn *run;
     bool one_by_one; /* products are added in FP32 one by one, each token by itself; else a tensor core's steps of 16 */
-    bool lifts;      /* of int4 and F16 it adds A * (code + 8) and A * 8 apart */
-    bool general;    /* it takes zero points and groups of any size; else neither but groups of 32, 64 and 128 */
+    bool lifts;      /* of int4 and F16, up to 16 tokens, no zero points: it adds A * (code + 8) and A * 8 apart */
+    bool general;    /* it takes groups of any size; else those of 32, 64 and 128 */
     tsr_device *device;
     uintptr_t variant;
 };

@@ -15,7 +15,7 @@
 enum { CUBLAS_LT = -1 /* as the variant of a block-FP8 product, beside tsr_gemm_kind */ };
 
 /* Slots of tsr_gpu_run. */
-enum { A, W, SCALE_A, SCALE_W, AZP_WITH_ADJ, AZP, AZP_ADJ, BIAS, GROUPS, D };
+enum { A, W, SCALE_A, SCALE_W, ZEROS, AZP_WITH_ADJ, AZP, AZP_ADJ, BIAS, GROUPS, D };
 
 static tsr_status launch(const tsr_device_gemm *kernel, const tsr_block_fp8_gemm *gemm, tsr_err *err)
 {
@@ -218,11 +218,14 @@ static tsr_status run_weight_only_on(tsr_gpu_run *r, const tsr_device_weight_onl
     TSR_TRY(tsr_gpu_upload(r, W, bytes, args->words, bytes, bytes, 1, err));
     TSR_TRY(upload_narrow(r, A, args->a, args->m * args->k, args->bf16, err));
     TSR_TRY(upload_narrow(r, SCALE_W, args->scales, groups_of(args) * args->n, args->bf16, err));
+    if (args->zeros != NULL)
+        TSR_TRY(upload_narrow(r, ZEROS, args->zeros, groups_of(args) * args->n, args->bf16, err));
     TSR_TRY(tsr_gpu_allocate_result(r, D, cells * sizeof(uint16_t), err));
     const tsr_weight_only_gemm gemm = {
         .a = r->on_gpu[A],
         .w = r->on_gpu[W],
         .scales = r->on_gpu[SCALE_W],
+        .zeros = args->zeros == NULL ? NULL : r->on_gpu[ZEROS],
         .d = r->on_gpu[D],
         .m = (int64_t)args->m,
         .n = (int64_t)args->n,

@@ -3,7 +3,7 @@
  * The checkpoint's own int8 or int4 codes are laid out for every layout that takes the shape
  * (formats/model/ft_layout.h), and each must be at the address that the formula gives. Then the words are
  * converted as the mixed GEMMs do it (kernels/cpu/fast_dequant.h), and each value must equal that of plain conversion,
- * bit by bit. In layout T they are also multiplied with up to 16 tokens, and compared with their originals:
+ * bit by bit. In layout T they are also multiplied, and compared with their originals:
  * verify/kernels/weight_only.h.
  *
  * Codes of MXFP4, NVFP4 and MXFP8 are not laid out: they become BF16 as they lie, verify/kernels/mx_dequant.h. */

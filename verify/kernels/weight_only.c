@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { FEW_TOKENS = 16 /* up to so many, a GPU may have a kernel of its own */ };
+
 /* The SQNR in dB that scales and activations in 16 bits must leave where the originals are unknown. Half a step of BF16
  * is 48 dB. */
 static const double kMinOfNarrowing = 40;
@@ -321,14 +323,15 @@ static tsr_status judge_quantization(const product *p, tsr_out out, tsr_err *err
 }
 
 /* kernels/cuda/weight_only_gemm.h derives the bound. For the expected RMS, each step rounds the sum as it stands by then. */
-static void judge_element(const product *p, const tsr_device_weight_only *kernel, tsr_out out, size_t at,
+static void judge_element(const product *p, const tsr_device_weight_only *kernel, tsr_out out, size_t tokens, size_t at,
                           tsr_kernel_tally *t)
 {
     const exact *const e = &p->exact[at];
     const double y = p->y[at];
     const double k = (double)p->w->k, steps = kernel->one_by_one ? k : k / 16 + 64,
                  unit = kernel->one_by_one ? 0x1p-24 : 0x1p-22;
-    const bool lifts = kernel->lifts && p->w->format->bits == 4 && out == TSR_OUT_F16;
+    const bool lifts = kernel->lifts && tokens <= FEW_TOKENS && p->w->weight->zero_point == NULL &&
+                       p->w->format->bits == 4 && out == TSR_OUT_F16;
     const double mass = e->mass + (lifts ? e->lift : 0), squares = e->squares + (lifts ? e->lift_squares : 0);
     const double before = steps * unit * mass + e->rounding, half = tsr_half_step(out, fabs(e->value) + before);
     const double variance =
@@ -353,7 +356,7 @@ static tsr_status judge_kernel(const product *p, const tsr_device_weight_only *k
     for (size_t i = 0; i < cells; i++) {
         p->values[i] = p->exact[i].value;
         p->y[i] = (double)p->d[i];
-        judge_element(p, kernel, out, i, &t);
+        judge_element(p, kernel, out, tokens, i, &t);
     }
     tsr_judge(&t.judgement, p->values, p->y, tokens, p->w->n, NULL, p->w->columns);
     return tsr_kernel_tally_end_by(&t, &p->w->options->limits, "its accumulation", p->evidence, err);
@@ -394,14 +397,11 @@ static tsr_status run_kernel(product *p, const tsr_device_weight_only *kernel, t
 /* NULL, or why a kernel does not take this product. */
 static const char *refusal(const product *p, const tsr_device_weight_only *kernel)
 {
-    if (!kernel->general && p->w->weight->zero_point != NULL)
-        return "it takes no zero points";
-    if (!kernel->general && p->group != 0 && p->group != 32 && p->group != 64 && p->group != 128)
-        return "it takes groups of 32, 64 or 128";
-    return NULL;
+    const bool takes = kernel->general || p->group == 0 || p->group == 32 || p->group == 64 || p->group == 128;
+    return takes ? NULL : "it takes groups of 32, 64 or 128";
 }
 
-/* Runs every kernel with one token and with all of them; one that takes each token by itself runs with all only. */
+/* Runs every kernel with one token, with few and with all of them; one that takes each by itself with all only. */
 static tsr_status run_kernels(product *p, tsr_out out, tsr_err *err)
 {
     const tsr_device *const device = p->w->options->device;
@@ -409,8 +409,8 @@ static tsr_status run_kernels(product *p, tsr_out out, tsr_err *err)
         const tsr_device_weight_only *const kernel = &device->weight_onlys[i];
         if (refusal(p, kernel) != NULL)
             continue;
-        if (p->m > 1 && !kernel->one_by_one)
-            TSR_TRY(run_kernel(p, kernel, out, 1, err));
+        for (size_t tokens = kernel->one_by_one ? p->m : 1; tokens < p->m; tokens = tokens == 1 ? FEW_TOKENS : p->m)
+            TSR_TRY(run_kernel(p, kernel, out, tokens, err));
         TSR_TRY(run_kernel(p, kernel, out, p->m, err));
     }
     return TSR_OK;
@@ -487,7 +487,7 @@ tsr_status tsr_judge_weight_only(const tsr_weight_only *w, tsr_evidence *evidenc
         .w = w,
         .evidence = evidence,
         .name = w->weight->values->name,
-        .m = (size_t)tsr_min_u64(w->options->tokens, TSR_WEIGHT_ONLY_TOKENS),
+        .m = (size_t)w->options->tokens,
         .group = w->weight->block.cols < w->weight->cols ? (size_t)w->weight->block.cols : 0,
         .padded = tsr_padded(w->k),
     };

@@ -3,14 +3,12 @@
  *
  * Quantization error: the product of the codes, with scales and activations in BF16 and in F16, against the product of
  * the originals, or, where those are unknown, of the weights that the checkpoint states; and each code against its
- * original. Kernel error: every kernel, with one token and with all of them, against double over the same operands. */
+ * original. Kernel error: every kernel, with one token, with 16 and with all of them, against double over the same operands. */
 #ifndef TSR_VERIFY_KERNELS_WEIGHT_ONLY_H
 #define TSR_VERIFY_KERNELS_WEIGHT_ONLY_H
 
 #include "formats/model/ft_layout.h"
 #include "verify/evidence/jobs.h"
-
-enum { TSR_WEIGHT_ONLY_TOKENS = 16 /* the most that kernels take */ };
 
 typedef struct tsr_weight_only {
     const tsr_kernel_options *options;

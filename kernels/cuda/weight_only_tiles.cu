@@ -1,0 +1,155 @@
+/* Owns the launch of the weight-only product for any number of tokens on Hopper: which kernel, and how it cuts the
+ * product. */
+#include "kernels/cuda/weight_only_tiles.cuh"
+
+#include <algorithm>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/tensor_map.cuh"
+
+namespace
+{
+
+using kernel_fn = void (*)(const tile_maps, const tsr_weight_only_gemm, const tiling);
+
+template <int kBits, bool kBf16> kernel_fn kernel_for(int tokens)
+{
+    return tokens == 32   ? tiles_kernel<kBits, kBf16, 32>
+           : tokens == 64 ? tiles_kernel<kBits, kBf16, 64>
+                          : tiles_kernel<kBits, kBf16, 128>;
+}
+
+/* Scales are multiplied onto weights where there are several of them along K, or zeros; else onto the sums. */
+bool scaled_early(const tsr_weight_only_gemm &g)
+{
+    return g.group != 0 || g.zeros != nullptr;
+}
+
+tsr_status encode_maps(const tsr_weight_only_gemm &g, const tiling &by, tile_maps *out, tsr_err *err)
+{
+    encode_fn encode = NULL;
+    TSR_TRY(find_encode(&encode, err));
+    const cuuint32_t steps[3] = {1, 1, 1};
+    const int columns = by.groups * kGroupColumns, at_once = std::min(columns, kScaleColumns);
+    const auto encode_lines = [&](CUtensorMap *map, CUtensorMapDataType type, const void *at, int64_t across,
+                                  int64_t rows, int64_t pitch, int box_rows) {
+        const cuuint64_t dims[3] = {(cuuint64_t)across, (cuuint64_t)rows, (cuuint64_t)(g.k / kStep)};
+        const cuuint64_t pitches[2] = {(cuuint64_t)pitch, 128};
+        const cuuint32_t box[3] = {(cuuint32_t)across, (cuuint32_t)box_rows, 1};
+        return encode(map, type, 3, const_cast<void *>(at), dims, pitches, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    };
+    const auto encode_scales = [&](CUtensorMap *map, const void *at) {
+        const int64_t rows = g.group == 0 ? 1 : g.k / g.group;
+        const cuuint64_t plane[2] = {(cuuint64_t)g.n, (cuuint64_t)rows}, pitch[1] = {(cuuint64_t)g.n * 2};
+        const cuuint32_t box[2] = {(cuuint32_t)at_once, (cuuint32_t)by.scale_rows};
+        return encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, const_cast<void *>(at), plane, pitch, box, steps,
+                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    };
+    CUresult code = encode_lines(&out->weights, CU_TENSOR_MAP_DATA_TYPE_UINT8, g.w, 128, g.n * g.bits / 16, g.k * 2,
+                                 columns * g.bits / 16);
+    if (code == CUDA_SUCCESS) {
+        code = encode_lines(&out->tokens, CU_TENSOR_MAP_DATA_TYPE_UINT16, g.a, kStep, g.m, g.lda * 2, by.tokens);
+    }
+    if (code == CUDA_SUCCESS && by.scale_rows != 0) {
+        code = encode_scales(&out->scales, g.scales);
+    }
+    if (code == CUDA_SUCCESS && g.zeros != nullptr) {
+        code = encode_scales(&out->zeros, g.zeros);
+    }
+    return code == CUDA_SUCCESS ? TSR_OK
+                                : tsr_fail(err, TSR_E_DEVICE,
+                                           "weight-only product: the driver refused a tensor map: error %d", (int)code);
+}
+
+int round_up(int bytes)
+{
+    return (bytes + 1023) / 1024 * 1024; /* the swizzle repeats every 1024 */
+}
+
+/* CTAs on a multiprocessor: two where each has half of the warpgroups that registers allow. */
+int together(int tokens, int groups)
+{
+    return groups <= (tokens < 128 ? 2 : 1) ? 2 : 1;
+}
+
+/* What a launch takes, in clocks of a multiprocessor. The figures are those that order best what was measured of every
+ * cut on an H200 (docs/kernels/weight_only.md). A step costs its conversions and products, for 256 features, and its
+ * tokens; or what the memory takes for its weights, at 18 bytes a clock; or at least its latency, with few warps. */
+double cost_of(const tsr_weight_only_gemm &g, int tokens, int groups, int splits, int processors)
+{
+    const int width = groups * kGroupColumns, beside = together(tokens, groups);
+    const bool whole = beside == 1 && groups == (tokens < 128 ? 4 : 2); /* all the warps that registers allow */
+    const int64_t count = (g.n + width - 1) / width * ((g.m + tokens - 1) / tokens) * splits;
+    const double fit = splits <= 2 || (splits <= 4 && beside == 2) ? 1
+                       : splits <= 4                               ? 0.9
+                                                                   : 0.85; /* of large clusters */
+    const int64_t places = (int64_t)(processors * fit * beside), last = count % places;
+    const int64_t left = (last * beside + places - 1) / places; /* CTAs on a multiprocessor in the last round */
+    const double compute = (420 + 4.2 * tokens) * width / 256 + 2.5 * tokens;
+    const double busy = std::max(compute, width * kStep * g.bits / 8 / 18.0), alone = whole ? busy : 605 + busy / 2;
+    const double rounds = (double)(count / places) * std::max(busy * beside, alone) +
+                          (left > 0 ? std::max(busy * (double)left, alone) : 0);
+    const double ends = 0.33 * width * tokens * (double)(count / places + (left > 0));
+    return (double)(g.k / kStep) / splits * rounds + ends + 166.0 * splits;
+}
+
+tiling cut_for(const tsr_weight_only_gemm &g, int processors)
+{
+    tiling best = {};
+    double least = 0;
+    for (int tokens = 32; tokens <= 128; tokens *= 2) {
+        for (int groups = tokens < 128 ? 4 : 2; groups >= 1; groups /= 2) {
+            for (int splits = 1; splits <= kMaxSplits && (splits == 1 || g.k / kStep >= 8 * splits); ++splits) {
+                const double cost = cost_of(g, tokens, groups, splits, processors);
+                if (best.groups == 0 || cost < least) {
+                    least = cost, best.tokens = tokens, best.groups = groups, best.splits = splits;
+                }
+            }
+        }
+    }
+    const int width = best.groups * kGroupColumns, steps = (int)(g.k / kStep);
+    best.steps = steps / best.splits, best.more = steps % best.splits;
+    best.token_tiles = (int)((g.m + best.tokens - 1) / best.tokens);
+    best.feature_tiles = (int)((g.n + width - 1) / width);
+    best.weight_bytes = width * kStep * g.bits / 8;
+    best.scale_rows = !scaled_early(g) ? 0 : g.group == 32 ? 2 : 1;
+    best.scale_shift = g.group == 32 ? 5 : g.group == 64 ? 6 : g.group == 128 ? 7 : 31;
+    best.scale_bytes = best.scale_rows * width * 2;
+    best.stage =
+        round_up(best.weight_bytes + best.tokens * kStep * 2 + best.scale_bytes * (g.zeros != nullptr ? 2 : 1));
+    const int room = (228 * 1024 / together(best.tokens, best.groups) - 1024) / 1024 * 1024;
+    best.stages = std::min(kMaxStages, (room - kRingAt) / best.stage);
+    return best;
+}
+
+} // namespace
+
+tsr_status tsr::weight_only_tiles(const tsr_weight_only_gemm &g, int processors, tsr_stream stream, tsr_err *err)
+{
+    const tiling by = cut_for(g, processors);
+    const kernel_fn kernel = g.bits == 8 ? (g.bf16 ? kernel_for<8, true>(by.tokens) : kernel_for<8, false>(by.tokens))
+                                         : (g.bf16 ? kernel_for<4, true>(by.tokens) : kernel_for<4, false>(by.tokens));
+    const int sums = by.tokens * (by.groups * kGroupColumns + kPitchSpare) * (int)sizeof(float);
+    const int shared = kRingAt + std::max(by.stages * by.stage, sums);
+    const int64_t count = (int64_t)by.token_tiles * by.feature_tiles * by.splits;
+    if (count > INT32_MAX) {
+        return tsr_fail(err, TSR_E_SHAPE, "weight-only product: %lld x %lld results are too many for one launch",
+                        (long long)g.m, (long long)g.n);
+    }
+    tile_maps from = {};
+    TSR_TRY(encode_maps(g, by, &from, err));
+    cudaLaunchAttribute balanced = {};
+    balanced.id = cudaLaunchAttributeClusterSchedulingPolicyPreference;
+    balanced.val.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicyLoadBalancing;
+    const host::launch_shape shape = {dim3((unsigned)count), by.groups * 128, shared, stream};
+    cudaError_t code = host::allow_shared(kernel, shared);
+    if (code == cudaSuccess) {
+        code = host::launch(kernel, shape,
+                            {host::in_clusters((unsigned)by.splits), host::beside_the_one_before(), balanced}, from, g,
+                            by);
+    }
+    return host::launched("weight-only product", code, err);
+}
