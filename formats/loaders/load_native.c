@@ -227,8 +227,27 @@ static void check_sglang(const tsr_load_query *q)
         check_names(q);
 }
 
+/* transformers asks compressed-tensors' ignore for its own names, lm_head or model.layers.0.self_attn.o_a_proj, and says
+ * nothing of layers that it takes for quantized and finds plain. */
+static void check_transformers(const tsr_load_query *q)
+{
+    for (size_t i = 0; tsr_query_compressed_tensors(q) && i < q->linears->count; i++) {
+        const tsr_linear *const l = &q->linears->items[i];
+        if (l->scale == NULL || !tsr_query_reads(q, l))
+            continue;
+        tsr_query_note(
+            q, true, l->tensor->name, "kind", TO_MXFP8,
+            "it is %s under quant_method 'compressed-tensors': the class of '%.40s' has names of its own "
+            "(lm_head, self_attn.o_a_proj), and what ignore lists under the release's it takes for quantized",
+            l->weight->kind->title, q->family);
+        return;
+    }
+}
+
 void tsr_rule_native(const tsr_load_query *q)
 {
+    if (tsr_query_native(q) && q->loader == TSR_LOADER_TRANSFORMERS && q->s->planned == NULL)
+        check_transformers(q);
     if (tsr_query_native(q) && q->loader != TSR_LOADER_TRANSFORMERS)
         check_output(q);
     if (tsr_query_native(q) && q->loader == TSR_LOADER_SGLANG && q->s->planned == NULL)

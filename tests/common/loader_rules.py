@@ -314,6 +314,8 @@ RULES = {
                                             ["attn.wo_a.weight", "o_lora_rank is 64", "256 columns"]),
     "V4's wq_a and wkv, joined by name": (v4_in_nvfp4, None, 1, {"sglang"}, "scale name",
                                           ["attn.wq_a.weight", "compressed-tensors", "says nothing"]),
+    "V4's plain layers under transformers' names": (lambda: v4_as(mxfp4_ct, remade("mxfp4-ct").quantization, ["wo_a"]), None, 1, {"transformers"},
+                                                    "kind", ["MXFP4 of compressed-tensors", "lm_head"]),
     "V4's plain layers under SGLang's names": (lambda: v4_in_nvfp4("attn."), None, 1, {"sglang"}, "ignore list",
                                                ["attn.wq_a", "'model.layers.0.self_attn.wqkv_a'"]),
     "V4's plain shared expert under SGLang's name": (

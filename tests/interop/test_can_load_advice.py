@@ -69,7 +69,8 @@ def test_advice_makes_what_is_read(make, tessera, inspect, tmp_path):
 
 @pytest.mark.parametrize("name", ["globals of q, k and v", "globals of gate and up", "globals of an expert", "asymmetric GPTQ",
                                   "act-order of GPTQ", "GPTQ v2", "V4's wo_a plain, the rest in FP8",
-                                  "V4's wo_a in groups that cut blocks", "V4's wq_a and wkv, joined by name"])
+                                  "V4's wo_a in groups that cut blocks", "V4's wq_a and wkv, joined by name",
+                                  "V4's plain layers under transformers' names"])
 def test_advice_mends_a_broken_rule(name, tessera, inspect, tmp_path):
     make, act, tp, loaders, rule, _ = RULES[name]
     got = load_table(inspect, changed(make(), *([act] if act else [])), tmp_path, str(tp), ",".join(sorted(loaders - {"trtllm"})))

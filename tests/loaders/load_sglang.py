@@ -74,7 +74,7 @@ def attention(path):
 
 def backend(path):
     """ModelOpt's NVFP4 experts want a Blackwell, or to be told of Marlin's kernels; the file is read alike."""
-    return "marlin" if '"modelopt"' in Path(path, "config.json").read_text() else "auto"
+    return "marlin" if '"modelopt"' in Path(path, "config.json").read_text() else os.environ.get("LOADERS_MOE", "auto")
 
 
 def load(path, tp, rank):

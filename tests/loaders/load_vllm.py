@@ -1,6 +1,7 @@
 """Runs vLLM's real model classes and their load_weights on the CPU, for each rank of a tensor-parallel group, and compares
 what they hold. Reads jobs, one JSON object a line, from stdin: {"quantized": DIR, "plain": DIR, "tp": N}; answers each with
-one line {"ok": ..., "rank": ..., "why": ...}. Ranks are simulated one after the other by a process group that does nothing."""
+one line {"ok": ..., "rank": ..., "why": ...}. Ranks are simulated one after the other by a
+process group that does nothing. LOADERS_MOE=marlin in the environment asks for those kernels of experts, which pad otherwise."""
 
 import contextlib
 import ctypes
@@ -124,7 +125,7 @@ def load(path, tp, rank, dtype):
     with group(tp, rank):
         config = EngineArgs(model=path, tensor_parallel_size=tp, enforce_eager=True, skip_tokenizer_init=True,
                             max_model_len=256, dtype=dtype, load_format="safetensors",
-                            distributed_executor_backend="mp").create_engine_config()
+                            distributed_executor_backend="mp", moe_backend=os.environ.get("LOADERS_MOE", "auto")).create_engine_config()
         with set_current_vllm_config(config):
             parallel_state.init_distributed_environment(tp, rank, "env://", 0, "fake")
             parallel_state.initialize_model_parallel(tp, 1, backend="fake")
