@@ -76,7 +76,8 @@ def pages(checks, folder, commands):
 
 
 def held(checks, shell, line, offered, wanted):
-    fine = wanted <= offered if "--device" in line or wanted == {"gemm"} else offered == wanted
+    # fish also offers files where a word may be one, and from version 4 on what holds the word further in.
+    fine = wanted <= offered if shell == "fish" and wanted else offered == wanted
     checks.check(f"{shell}: {line}", fine, offered)
 
 
