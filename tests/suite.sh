@@ -261,6 +261,7 @@ collect() {
     add "front door: the pages' commands, links and errors" python3 tests/front_door/blocks.py "${tool[@]}"
     add "front door: what families are supported, as the page has it" python3 tests/front_door/families.py "${tool[@]}"
     add "front door: the library, installed, in C and C++" python3 tests/front_door/library.py "${tool[@]}"
+    add "front door: a wheel in a clean environment" .venv/bin/python tests/front_door/wheel.py "${tool[@]}"
     add "front door: the Python module" .venv/bin/python tests/front_door/python.py "${tool[@]}"
     suite=layers
     add "layers: every header compiles alone, in C and C++" tests/check_headers.py
