@@ -6,15 +6,13 @@
 #include "cli/places.h"
 #include "cli/results.h"
 #include "cli/terminal.h"
+#include "convert/jobs/quantize_preview.h"
 #include "formats/json/json_write.h"
-#include "quantize/policy.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { PLANNED_BLOCK_ROWS = 128 };
 
 typedef struct arguments {
     const char *path, *can_load, *tp, *json, *junit, *source_block;
@@ -116,28 +114,18 @@ static tsr_status parse_sizes(const char *text, tsr_load_table *table, tsr_err *
     }
 }
 
-/* Decides what the default policy would quantize if nothing is quantized yet; otherwise *planned is NULL. */
-static tsr_status plan(const tsr_checkpoint *c, const tsr_contents *s, bool **planned, tsr_err *err)
+/* ---- what --can-load judges ---- */
+
+/* The checkpoint itself, or what `tessera quantize` would write of it. */
+typedef struct judged {
+    tsr_load_subject subject;
+    bool previewed;
+    tsr_quantize_preview preview;
+} judged;
+
+static bool is_unquantized(const tsr_contents *s)
 {
-    *planned = NULL;
-    if (s->weights.method != NULL || s->by_dtype[TSR_F8_E4M3].tensors > 0)
-        return TSR_OK;
-    tsr_arena arena = {0};
-    const tsr_policy_options options = {.block_rows = PLANNED_BLOCK_ROWS};
-    tsr_decision *const decisions = calloc(c->tensors.count + 1, sizeof *decisions);
-    bool *const made = calloc(c->tensors.count + 1, sizeof *made);
-    tsr_status status = decisions == NULL || made == NULL ? tsr_out_of_memory(err, NULL) : TSR_OK;
-    if (status == TSR_OK)
-        status = tsr_policy_decide(c, tsr_policy_model_type(c, &arena), &options, &arena, decisions, err);
-    for (size_t i = 0; status == TSR_OK && i < c->tensors.count; i++)
-        made[i] = decisions[i].treatment == TSR_QUANTIZE;
-    free(decisions);
-    tsr_arena_free(&arena);
-    if (status == TSR_OK)
-        *planned = made;
-    else
-        free(made);
-    return status;
+    return s->weights.method == NULL && s->by_dtype[TSR_F8_E4M3].tensors == 0;
 }
 
 /* Whether scales are missing or are not numbers, so that no loader can read the weights. */
@@ -151,6 +139,30 @@ static bool is_unsound(const tsr_contents *s)
             return true;
     }
     return false;
+}
+
+/* TSR_E_NOTHING from planning: there is nothing to quantize, and the checkpoint is judged as it is. */
+static tsr_status find_judged(judged *j, const arguments *a, const tsr_checkpoint *c, const tsr_contents *s,
+                              tsr_err *err)
+{
+    const tsr_job_source from = {.path = c->path, .ignore = a->ignore, .max_shard_bytes = TSR_MAX_SHARD_BYTES};
+    const tsr_status status = is_unquantized(s) ? tsr_quantize_preview_make(&j->preview, &from, err) : TSR_E_NOTHING;
+    j->previewed = status == TSR_OK;
+    if (j->previewed)
+        j->subject = (tsr_load_subject){
+            .checkpoint = &j->preview.seen, .weights = &j->preview.weights, .model = &s->model, .index_metadata = true};
+    else if (status == TSR_E_NOTHING)
+        j->subject = (tsr_load_subject){.checkpoint = c,
+                                        .weights = &s->weights,
+                                        .model = &s->model,
+                                        .odd_scale = s->scale_stats.odd,
+                                        .zero_exponent = s->scale_stats.zero_exponent,
+                                        .zero_exponent_at = s->scale_stats.zero_exponent_at,
+                                        .index_metadata = s->has_metadata,
+                                        .unsound = is_unsound(s)};
+    else
+        return tsr_prepend(err, status, "as `tessera quantize` would write it");
+    return TSR_OK;
 }
 
 static bool all_ok(const tsr_load_table *table)
@@ -217,31 +229,22 @@ static tsr_status inspect_checkpoint(const arguments *a, const tsr_checkpoint *c
     tsr_load_table table = {.n_loaders = 0};
     tsr_issues issues = {0};
     tsr_text text = {0};
-    bool *planned = NULL;
+    judged j = {.previewed = false};
     tsr_status status = TSR_OK;
     if (a->can_load != NULL)
         TSR_TRY(check_judgeable(c, s, err));
     if (a->can_load != NULL) {
         TSR_TRY(parse_loaders(a->can_load, &table, err));
         TSR_TRY(parse_sizes(a->tp == NULL ? "1,2,4,8,16" : a->tp, &table, err));
-        TSR_TRY(plan(c, s, &planned, err));
-        const tsr_load_subject subject = {.checkpoint = c,
-                                          .weights = &s->weights,
-                                          .model = &s->model,
-                                          .planned = planned,
-                                          .odd_scale = s->scale_stats.odd,
-                                          .zero_exponent = s->scale_stats.zero_exponent,
-                                          .zero_exponent_at = s->scale_stats.zero_exponent_at,
-                                          .index_metadata = s->has_metadata,
-                                          .unsound = is_unsound(s)};
-        status = tsr_loaders_check(&table, &subject, &issues, err);
+        TSR_TRY(find_judged(&j, a, c, s, err));
+        status = tsr_loaders_check(&table, &j.subject, &issues, err);
     }
     *short_of = tsr_issues_any_fatal(&s->issues) || !all_ok(&table);
     if (status == TSR_OK && speaks(a)) {
         tsr_print_contents(c, s);
         tsr_print_issues(&s->issues);
         if (a->can_load != NULL)
-            tsr_print_loaders(&table, planned == NULL ? "" : " (once quantized)");
+            tsr_print_loaders(&table, j.previewed ? " (once quantized)" : "");
         tsr_print_issues(&issues);
     }
     if (status == TSR_OK && has_results(a)) {
@@ -256,7 +259,8 @@ static tsr_status inspect_checkpoint(const arguments *a, const tsr_checkpoint *c
     }
     tsr_text_free(&text);
     tsr_issues_free(&issues);
-    free(planned);
+    if (j.previewed)
+        tsr_quantize_preview_free(&j.preview);
     return status;
 }
 

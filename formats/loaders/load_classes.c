@@ -104,7 +104,6 @@ static const char kGptOss[] = " gpt_oss ";
 
 #define TOGETHER "`tessera convert --to bf16 --experts stack` puts them together"
 #define APART    "`tessera convert --to fp8-block --experts split` takes them apart"
-#define SPLIT    "`tessera quantize --experts split` takes them apart"
 #define AS_STACK "`tessera convert --to bf16` makes plain stacks of them"
 #define TURNED   "`tessera convert --to bf16`, and of that `tessera quantize --experts split`, takes them apart"
 
@@ -139,10 +138,7 @@ static void check_fp8_stack(const tsr_load_query *q, const tsr_linear *l)
                        "or makes the experts anew, and says nothing");
     else if (q->loader != TSR_LOADER_TRANSFORMERS &&
              !(q->loader == TSR_LOADER_VLLM && tsr_query_family(q, kVllmStacks)))
-        tsr_query_note(q, true, l->tensor->name, "stacked experts",
-                       l->scale == NULL ? SPLIT
-                       : turned         ? TURNED
-                                        : APART,
+        tsr_query_note(q, true, l->tensor->name, "stacked experts", turned ? TURNED : APART,
                        "it reads experts one by one, not stacked %llu deep", U64(l->matrices));
 }
 

@@ -10,7 +10,7 @@
 static void check_method(const tsr_load_query *q)
 {
     const tsr_weights *const w = q->s->weights;
-    if (q->s->planned != NULL || q->loader == TSR_LOADER_DEEPSEEK)
+    if (q->loader == TSR_LOADER_DEEPSEEK)
         return;
     if (w->n_scaled > 0 && q->config.data == NULL)
         tsr_query_note(

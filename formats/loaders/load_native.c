@@ -246,11 +246,11 @@ static void check_transformers(const tsr_load_query *q)
 
 void tsr_rule_native(const tsr_load_query *q)
 {
-    if (tsr_query_native(q) && q->loader == TSR_LOADER_TRANSFORMERS && q->s->planned == NULL)
+    if (tsr_query_native(q) && q->loader == TSR_LOADER_TRANSFORMERS)
         check_transformers(q);
     if (tsr_query_native(q) && q->loader != TSR_LOADER_TRANSFORMERS)
         check_output(q);
-    if (tsr_query_native(q) && q->loader == TSR_LOADER_SGLANG && q->s->planned == NULL)
+    if (tsr_query_native(q) && q->loader == TSR_LOADER_SGLANG)
         check_sglang(q);
     const tsr_linear *const expert = tsr_query_native(q) && tsr_query_method(q, "fp8") ? first_expert(q) : NULL;
     if (expert == NULL)

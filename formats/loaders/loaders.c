@@ -278,7 +278,7 @@ tsr_status tsr_loaders_check(tsr_load_table *table, const tsr_load_subject *subj
     tsr_linears linears;
     tsr_load_query q = {
         .s = subject, .linears = &linears, .ignored = &ignored, .targets = targets, .groups = found, .issues = issues};
-    TSR_TRY(tsr_linears_collect(&linears, c, subject->weights, subject->model, subject->planned, err));
+    TSR_TRY(tsr_linears_collect(&linears, c, subject->weights, subject->model, err));
     q.block = any_block(&linears);
     q.family = family_of(c, &linears.arena);
     if (path != NULL && !tsr_config_find(c, path, &q.config))

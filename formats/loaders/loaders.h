@@ -29,9 +29,6 @@ typedef struct tsr_load_subject {
     const tsr_checkpoint *checkpoint;
     const tsr_weights *weights; /* as tsr_weights_survey gives them */
     const tsr_model *model;
-    /* For a checkpoint that is not quantized yet: [tensors], which of them will be (in blocks of 128 x 128, with the
-     * right lists and configuration). NULL: judge the checkpoint as it is. */
-    const bool *planned;
     const tsr_tensor *odd_scale; /* a scale with a value that is not a power of two; NULL: none */
     /* A scale of which one value is the byte 0 of E8M0, over codes that are not all zero, and which; NULL: none */
     const tsr_tensor *zero_exponent;

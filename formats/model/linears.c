@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PLANNED_BLOCK = 128 };
-
 static bool is_linear(const tsr_weight *w, tsr_part part, bool mtp)
 {
     const tsr_tensor *const t = w->values;
@@ -32,8 +30,7 @@ static bool is_linear(const tsr_weight *w, tsr_part part, bool mtp)
 }
 
 /* `blocks`: scales of e4m3 are in blocks, not one a row or a matrix. */
-static tsr_status describe(tsr_linears *all, tsr_linear *l, const tsr_weight *w, bool blocks, bool planned,
-                           tsr_err *err)
+static tsr_status describe(tsr_linears *all, tsr_linear *l, const tsr_weight *w, bool blocks, tsr_err *err)
 {
     const tsr_tensor *const t = w->values;
     l->tensor = t;
@@ -50,12 +47,9 @@ static tsr_status describe(tsr_linears *all, tsr_linear *l, const tsr_weight *w,
     l->matrices = t->rank == 3 ? t->shape[0] : 1;
     l->rows = w->transposed ? w->rows : t->shape[t->rank - 2];
     l->cols = w->transposed ? w->cols : t->shape[t->rank - 1];
-    l->quantized = w->scale != NULL || planned;
-    if (w->scale != NULL && (tsr_linear_is_fp8(l) ? blocks : !w->coarse)) {
+    l->quantized = w->scale != NULL;
+    if (w->scale != NULL && (tsr_linear_is_fp8(l) ? blocks : !w->coarse))
         l->block = w->block;
-    } else if (planned) {
-        l->block = (tsr_block){PLANNED_BLOCK, PLANNED_BLOCK};
-    }
     if (l->block.rows != 0) {
         l->grid_rows = tsr_ceil_div(l->rows, l->block.rows);
         l->grid_cols = tsr_ceil_div(l->cols, l->block.cols);
@@ -87,7 +81,7 @@ static void join(const tsr_linears *all, const tsr_checkpoint *c, const tsr_weig
 }
 
 tsr_status tsr_linears_collect(tsr_linears *linears, const tsr_checkpoint *checkpoint, const tsr_weights *weights,
-                               const tsr_model *model, const bool *planned, tsr_err *err)
+                               const tsr_model *model, tsr_err *err)
 {
     *linears = (tsr_linears){0};
     linears->items = tsr_arena_alloc(&linears->arena, (weights->count + 1) * sizeof *linears->items);
@@ -105,7 +99,7 @@ tsr_status tsr_linears_collect(tsr_linears *linears, const tsr_checkpoint *check
         tsr_linear *const l = &linears->items[linears->count++];
         *l = (tsr_linear){.part = part, .mtp = mtp};
         at[tensor] = (uint32_t)linears->count;
-        status = describe(linears, l, w, weights->block.rows != 0, planned != NULL && planned[tensor], err);
+        status = describe(linears, l, w, weights->block.rows != 0, err);
     }
     for (size_t i = 0; status == TSR_OK && i < linears->count; i++)
         join(linears, checkpoint, weights, at, &linears->items[i]);
@@ -122,7 +116,7 @@ bool tsr_linear_is_integers(const tsr_linear *l)
 
 bool tsr_linear_is_fp8(const tsr_linear *l)
 {
-    return l->quantized && (l->scale == NULL || l->weight->kind->family == TSR_FAMILY_FP8);
+    return l->quantized && l->weight->kind->family == TSR_FAMILY_FP8;
 }
 
 void tsr_linears_free(tsr_linears *linears)

@@ -35,14 +35,13 @@ typedef struct tsr_linears {
 } tsr_linears;
 
 /* Collects them: attention, feed-forward and expert matrices; no embedding, output head, router or norm, nor what
- * stands beside the layers of MTP. Where `planned` is not NULL it has an entry for each tensor: true for what will be
- * quantized in blocks of 128 x 128. */
+ * stands beside the layers of MTP. */
 tsr_status tsr_linears_collect(tsr_linears *linears, const tsr_checkpoint *checkpoint, const tsr_weights *weights,
-                               const tsr_model *model, const bool *planned, tsr_err *err) TSR_WARN_UNUSED;
+                               const tsr_model *model, tsr_err *err) TSR_WARN_UNUSED;
 
 bool tsr_linear_is_integers(const tsr_linear *linear);
 
-/* Whether it is, or will be, e4m3 with floating-point scales in blocks, a row or a matrix. */
+/* Whether it is e4m3 with floating-point scales in blocks, a row or a matrix. */
 bool tsr_linear_is_fp8(const tsr_linear *linear);
 
 void tsr_linears_free(tsr_linears *linears);

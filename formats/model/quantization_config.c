@@ -137,9 +137,9 @@ static tsr_status read_fp8(tsr_pairing *p, tsr_json_text q, const char *where)
     (void)where;
     if (p->n_stated == 0)
         state(p, kFp8);
-    tsr_json_text experts; /* stands there in DeepSeek-V4.1, whose n-gram tables are MXFP8 whatever the rest is */
     state(p, kMxfp4);
-    if (p->w->ue8m0 || tsr_json_get(q, "expert_dtype", &experts))
+    if (p->w->ue8m0 ||
+        p->expert_bits != 0) /* stated from DeepSeek-V4 on, whose n-gram tables are MXFP8 whatever the rest is */
         state(p, kMxfp8);
     if (tsr_json_says(q, "moe_quant_algo", "\"NVFP4\""))
         state(p, kNvfp4);

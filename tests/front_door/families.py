@@ -4,7 +4,7 @@ that is made here; --write writes it.
 
 What is quantized is what `quantize --list-families` says. Who loads the result is what `inspect --can-load` says of a small model of
 each family (tests/interop/policy_table.txt), quantized with each scheme: what loaders say of quantized weights is taken, and not that
-such a model lacks layers."""
+such a model lacks layers. `inspect` must have said the same of the model before."""
 
 import collections
 import json
@@ -40,6 +40,11 @@ that `quantize` takes by itself: another often loads where this one does not (fp
 """
 
 
+def with_own_tensors(title, options, config, rows):
+    """A family's rows: those of DeepSeek-V4 and V4.1 are one list, and only V4.1 has n-gram tables."""
+    return options, config, [row for row in rows if title.startswith("deepseek_v41") or ".engram." not in row[2]]
+
+
 def quantized(rows):
     """The last parts of the names of modules that are quantized, each once, in their order."""
     parts = [re.sub(r"\.weight$", "", name).split(".") for action, _, name, _ in rows if action == "quantize"]
@@ -60,22 +65,38 @@ def quantize(tool, place, table):
     return {name for name, code in told.items() if code == 0}
 
 
+def judged(tool, path):
+    code, out, err = harness.run(tool, ["inspect", path, "--can-load", "all", "--tp", "1,8", "--json", "-"])
+    assert code in (0, 1), err
+    return json.loads(out)
+
+
+def foretold_otherwise(tool, place, there):
+    """The families of which `inspect` says something else before they are quantized, by the plan, than behind it; and how many were
+    asked."""
+    def said(path):
+        found = judged(tool, path)
+        return found["can_load"], {(f["loader"], f["tp"], f["rule"], f["tensor"], f["detail"]) for f in found["load_findings"]}
+
+    titles = sorted(name.removesuffix("-fp8-block") for name in there if name.endswith("-fp8-block"))
+    return [title for title in titles if said(place / title) != said(place / f"{title}-fp8-block")], len(titles)
+
+
 def loads(tool, path):
     """The loaders that take a checkpoint, and the versions that were judged."""
-    code, out, err = harness.run(tool, ["inspect", path, "--can-load", ",".join(LOADERS), "--tp", "1", "--json", "-"])
-    assert code in (0, 1), err
-    said = json.loads(out)
-    no = {finding["loader"] for finding in said["load_findings"] if finding["severity"] == "error" and finding["rule"] != "missing"}
+    said = judged(tool, path)
+    no = {finding["loader"] for finding in said["load_findings"] if finding["severity"] == "error" and finding["rule"] != "missing" and finding["tp"] in (None, 1)}
     names = [name for loader, name in LOADERS.items() if loader not in no]
     return "all" if len(names) == len(LOADERS) else ", ".join(names) or "none", said["checked"]
 
 
 def page(tool, place):
+    """The page, the families that it lacks, and the folders that were made for it."""
     code, out, err = harness.run(tool, ["quantize", "--list-families", "--json", "-"])
     assert code == 0, err
     listed = {entry["model_type"]: entry for entry in json.loads(out)["families"]}
     forward = set(re.search(r"Families: ([^.]*)\.", harness.run(tool, ["verify", "forward", "--help"])[1], re.S).group(1).replace("\n", " ").split(", "))
-    table = {title: row for title, row in policy_table.read_table().items() if title in listed and not row[0]}
+    table = {title: with_own_tensors(title, *row) for title, row in policy_table.read_table().items() if title in listed and not row[0]}
     checked, there = None, quantize(tool, place, table)
     rows = collections.defaultdict(list)  # families that differ in nothing stand in one row
     for title in table:
@@ -90,7 +111,7 @@ def page(tool, place):
         runs = "yes" if len(known) == len(titles) else ", ".join(known)
         lines.append(f"| {names} | {parts} | {runs} | {' | '.join(cells)} |")
     versions = "\n".join(f"- {checked[loader]}" for loader in LOADERS)
-    return HEAD.format(checked=versions, all='"all"') + "\n".join(lines) + "\n", set(listed) - set(table)
+    return HEAD.format(checked=versions, all='"all"') + "\n".join(lines) + "\n", set(listed) - set(table), there
 
 
 def main():
@@ -99,12 +120,14 @@ def main():
     options = parser.parse_args()
     checks = harness.Checks()
     with harness.temporary_directory(options.directory) as place:
-        text, missing = page(options.tessera, pathlib.Path(place))
+        text, missing, there = page(options.tessera, pathlib.Path(place))
+        otherwise, asked = foretold_otherwise(options.tessera, pathlib.Path(place), there)
     if options.write:
         PAGE.write_text(text)
     checks.check("docs/families.md is what the tables say: tests/front_door/families.py --write", PAGE.exists() and PAGE.read_text() == text,
                  "it differs")
     checks.check("every family of the policy is there", not missing, sorted(missing))
+    checks.check("what is judged before quantize is what it then makes", not otherwise and asked > 70, (asked, otherwise))
     checks.finish()
 
 

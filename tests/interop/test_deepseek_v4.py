@@ -186,3 +186,12 @@ def test_names_of_joined_layers_that_stay(tmp_path, quantize):
     ignored = config(quantize(src, "--scheme", "nvfp4-weight-only"))["quantization_config"]["ignore"]
     assert {"layers.0.attn.fused_wqa_wkv", "layers.0.attn.compressor.fused_wkv_wgate"} <= set(ignored)
     assert not any("fused" in name and "engram" in name for name in ignored) and "layers.0.engram.wkv" in ignored
+
+
+@pytest.mark.parametrize("family", ["deepseek_v4", "deepseek_v41"])
+def test_a_quantized_table_is_read_again(tmp_path, quantize, inspect, family):
+    """What config.json states of layers does not bind n-gram tables: their class has them as MXFP8 whatever the rest is."""
+    shapes = {"layers.0.attn.wq_b": (256, 256), "layers.0.ffn.experts.0.w1": (256, 256), "layers.1.engram.embed": (512, 256)}
+    src = make(tmp_path / "src", {"model.safetensors": {f"{name}.weight": np.ones(shape, BF16) for name, shape in shapes.items()}},
+               quantization=None, model_type=family)
+    assert inspect(quantize(src))[1]["findings"] == []

@@ -1,0 +1,64 @@
+/* The outputs of a plan as a table of tensors. */
+#include "convert/jobs/quantize_preview.h"
+
+#include "convert/plans/fp8_config.h"
+
+#include <string.h>
+
+/* Behind the end of any file, so that nobody takes bytes of the source for those of an output. */
+static const uint64_t kNowhere = (uint64_t)1 << 62;
+
+static tsr_status list_outputs(const tsr_plan *plan, tsr_tensors *tensors, tsr_err *err)
+{
+    for (size_t i = 0; i < plan->n_files; i++) {
+        for (size_t k = 0; !plan->files[i].raw && k < plan->files[i].n_tensors; k++) {
+            tsr_tensor t = *plan->files[i].tensors[k];
+            t.source = 0;
+            t.file = 0;
+            t.offset = kNowhere;
+            TSR_TRY(tsr_tensors_add(tensors, &t, err));
+        }
+    }
+    return TSR_OK;
+}
+
+static const tsr_plan_text *find_config(const tsr_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_texts; i++) {
+        if (strcmp(plan->texts[i].name, TSR_CONFIG_NAME) == 0)
+            return &plan->texts[i];
+    }
+    return NULL;
+}
+
+static tsr_status see(tsr_quantize_preview *p, tsr_err *err)
+{
+    tsr_tensors tensors = {0};
+    const tsr_plan_text *const config = find_config(&p->plan);
+    tsr_status status = list_outputs(&p->plan, &tensors, err);
+    if (status == TSR_OK)
+        status = tsr_checkpoint_see(&p->seen, p->job.sources[0], &tensors, config == NULL ? NULL : config->data,
+                                    config == NULL ? 0 : config->size, tsr_quantization_files, err);
+    tsr_tensors_free(&tensors);
+    TSR_TRY(status);
+    return tsr_weights_survey(&p->weights, &p->seen, (tsr_block){0, 0}, tsr_weights_pass_over, NULL, err);
+}
+
+tsr_status tsr_quantize_preview_make(tsr_quantize_preview *p, const tsr_job_source *from, tsr_err *err)
+{
+    *p = (tsr_quantize_preview){.job = tsr_quantize_job_defaults()};
+    tsr_status status = tsr_quantize_job_plan(&p->job, from, &p->plan, err);
+    if (status == TSR_OK)
+        status = see(p, err);
+    if (status != TSR_OK)
+        tsr_quantize_preview_free(p);
+    return status;
+}
+
+void tsr_quantize_preview_free(tsr_quantize_preview *p)
+{
+    tsr_weights_free(&p->weights);
+    tsr_checkpoint_unsee(&p->seen);
+    tsr_plan_free(&p->plan);
+    tsr_quantize_job_free(&p->job);
+}

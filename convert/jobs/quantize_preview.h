@@ -1,0 +1,24 @@
+/* What `tessera quantize` would make of a checkpoint with its defaults, before it is made: the plan's outputs seen as a checkpoint,
+ * with names, dtypes, shapes and config.json, and without bytes. */
+#ifndef TSR_CONVERT_JOBS_QUANTIZE_PREVIEW_H
+#define TSR_CONVERT_JOBS_QUANTIZE_PREVIEW_H
+
+#include "convert/jobs/quantize_job.h"
+#include "formats/model/weights.h"
+
+typedef struct tsr_quantize_preview {
+    tsr_checkpoint seen; /* reading a tensor of it fails */
+    tsr_weights weights; /* of it */
+    /* private */
+    tsr_quantize_job job;
+    tsr_plan plan;
+} tsr_quantize_preview;
+
+/* *preview must not move while it lives. Errors are those of planning: TSR_E_NOTHING where nothing would be quantized. On failure
+ * there is nothing to free. */
+tsr_status tsr_quantize_preview_make(tsr_quantize_preview *preview, const tsr_job_source *from,
+                                     tsr_err *err) TSR_WARN_UNUSED;
+
+void tsr_quantize_preview_free(tsr_quantize_preview *preview);
+
+#endif
