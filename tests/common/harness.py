@@ -136,11 +136,17 @@ def of_kind(result, kind):
     return [j for j in result["judgements"] if j["kind"] == kind]
 
 
+# How the tool says that there is no GPU for it. A driver that refuses a kernel on one that is there is a failure.
+_NO_GPU = ("no usable GPU", "no GPU can be used", "or newer is needed")
+
+
 def skip_without_gpu(code, stderr):
-    """Ends the program with 77, skipped, where the tool found no device to use."""
-    if code == 5:
-        print(f"skipped: {stderr.strip()}")
-        sys.exit(77)
+    """Ends the program where the tool found no device to use: with 77, skipped; with 1 where a device failed."""
+    if code != 5:
+        return
+    missing = any(words in stderr for words in _NO_GPU)
+    print(f"{'skipped' if missing else 'FAILED'}: {stderr.strip()}")
+    sys.exit(77 if missing else 1)
 
 
 def make_checkpoint(maker, kind, directory, **options):

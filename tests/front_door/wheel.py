@@ -31,11 +31,13 @@ def output(*command, **options):
 def pack(built, place):
     """A wheel as `pip wheel .` makes it, but that most of it is compiled already."""
     folder = ROOT / "build-wheel-test"
+    options = json.loads((built / "meson-info/intro-buildoptions.json").read_text())
+    features = next(one["value"] for one in options if one["name"] == "auto_features")  # with other ones most would be compiled again
     shutil.rmtree(folder, ignore_errors=True)
     try:
         shutil.copytree(built, folder, symlinks=True, ignore=shutil.ignore_patterns("tests", "meson-logs"))
         output(sys.executable, "-m", "pip", "wheel", ROOT, "--no-build-isolation", "--no-deps", "--no-index", "-q", "-w", place,
-               f"-Cbuild-dir={folder}", "-Csetup-args=-Dwerror=true",
+               f"-Cbuild-dir={folder}", "-Csetup-args=-Dwerror=true", f"-Csetup-args=-Dauto_features={features}",
                env={**os.environ, "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"})
     finally:
         shutil.rmtree(folder, ignore_errors=True)
