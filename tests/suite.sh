@@ -215,6 +215,8 @@ black_box() {
     add "limits, pipes, circles of links ($2)" python3 tests/bad_input/limits.py --tessera "$tool" --make "$make"
 }
 
+# What a test made goes with it, if it passed: all of a module's folders together are gigabytes of memory, each of whose pages the
+# system has to find and to clear.
 # The modules one by one: each tells its result when it has one. One process makes all of a module's tests with the sanitized
 # binary and then all with the other, for Python's start and the values to compare with take as long as the tool itself. The search
 # for leaks passes over global variables: all that the tool keeps there at its end is a leak as well, and half of the search would
@@ -225,7 +227,7 @@ interop() {
     for module in tests/interop/test_*.py; do
         add "interop $(basename "$module")" env LSAN_OPTIONS=use_globals=0 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 \
             TESSERA="$sanitized/cli/tessera:$built/cli/tessera" MAKE_CHECKPOINT="$built/tests/make/make_checkpoint" \
-            .venv/bin/python -m pytest -q --tb=short -p no:cacheprovider "$module"
+            .venv/bin/python -m pytest -q --tb=short -p no:cacheprovider -o tmp_path_retention_policy=failed "$module"
     done
 }
 

@@ -18,13 +18,13 @@ source_tensors = functools.cache(load)  # of the session's sources, which no tes
 
 @pytest.fixture(scope="session")
 def sources(tessera, maker, tmp_path_factory):
-    """sources(kind, fp8) -> a checkpoint with 8 heads and experts, BF16 or block FP8."""
+    """sources(kind, fp8) -> a checkpoint whose heads and experts four ranks share, or eight with scale="small", BF16 or block FP8."""
     made = {}
 
-    def get(kind, fp8):
-        if (kind, fp8) not in made:
+    def get(kind, fp8, scale="half"):
+        if (kind, fp8, scale) not in made:
             place = tmp_path_factory.mktemp("shard")
-            src = harness.make_checkpoint(maker, kind, place / "src")
+            src = harness.make_checkpoint(maker, kind, place / "src", **({"scale": scale} if kind == "deepseek-v3" else {}))
             if fp8:
                 code, _, err = harness.run(tessera, ["quantize", src, "-o", place / "fp8", "--quiet",
                                                      "--max-shard-size", "20MB"])
@@ -33,8 +33,8 @@ def sources(tessera, maker, tmp_path_factory):
                 shutil.rmtree(src / ".tessera")
                 (src / REPORT).unlink()
                 (src / BLOCKS).unlink()
-            made[kind, fp8] = src
-        return made[kind, fp8]
+            made[kind, fp8, scale] = src
+        return made[kind, fp8, scale]
 
     return get
 
@@ -130,14 +130,14 @@ def test_every_tensor_is_accounted_for(tessera, sources, tmp_path):
     plan = json.loads(out)["plan"]
     assert code == 0 and {row["name"] for row in plan} == source_tensors(src).keys() and len(plan) == len(source_tensors(src))
     dropped = {row["name"] for row in plan if row["action"] == "drop"}
-    assert dropped == {n for n in source_tensors(src) if n.startswith("model.layers.3.")}
+    assert dropped == {n for n in source_tensors(src) if n.startswith("model.layers.2.")}
 
 
 def test_mtp_is_known_by_number(sources, convert, tmp_path):
-    """Layer 3 of 3 goes, layers 30 and 31 of 61 do not, and --keep-mtp keeps."""
+    """Layer 2 of 2 goes, layers 30 and 31 of 61 do not, and --keep-mtp keeps."""
     src = sources("deepseek-v3", False)
     kept = one_file(convert(src, "--to", "deepseek-mp", "--mp", "1", "--keep-mtp") / "model0-mp1.safetensors")
-    assert "layers.3.eh_proj.weight" in kept and "layers.3.attn.wq_a.weight" in kept
+    assert "layers.2.eh_proj.weight" in kept and "layers.2.attn.wq_a.weight" in kept
     tensors = {f"model.layers.{i}.input_layernorm.weight": np.ones(8, BF16) for i in (6, 60, 61, 610)}
     many = make(tmp_path / "many", {"model.safetensors": tensors}, quantization=None, num_hidden_layers=611,
                 num_attention_heads=8)
@@ -146,7 +146,7 @@ def test_mtp_is_known_by_number(sources, convert, tmp_path):
 
 
 def test_deepseek_refusals(sources, refuse, tmp_path):
-    fp8 = sources("deepseek-v3", True)
+    fp8 = sources("deepseek-v3", True, "small")
     refuse(fp8, 3, "8 experts", "3 ranks", options=("--to", "deepseek-mp", "--mp", "3"))
     refuse(fp8, 3, "cuts through a block of 128", "1, 2, 4 would work", options=("--to", "deepseek-mp", "--mp", "8"))
     refuse(sources("llama", False), 3, "k_proj", "distilled", options=("--to", "deepseek-mp", "--mp", "1"))
@@ -237,7 +237,7 @@ def test_ranks_that_do_not_belong_together(sources, convert, refuse, tmp_path):
         dtype, shape, data = tensors["norm.weight"]
         tensors["norm.weight"] = (dtype, shape, bytes([data[0] ^ 1]) + data[1:])
 
-    expert = "layers.1.ffn.experts.5.w2.weight"
+    expert = "layers.1.ffn.experts.3.w2.weight"
     for name, change, word in (("norm", other_norm, "norm.weight"), ("expert", lambda t: t.pop(expert), expert),
                                ("part", lambda t: t.pop("head.weight"), "head.weight"),
                                ("more", lambda t: t.update({"layers.0.attn.x": t["norm.weight"]}), "layers.0.attn.x")):
