@@ -99,18 +99,9 @@ tessera_status tessera_weight_at(const tessera_checkpoint *c, size_t index, tess
         return tsr_call_end(&call, no_index(c, index, &call.err), error);
     const tsr_weight *const w = &c->weights.items[index];
     const tsr_tensor *const values = w->values == NULL ? w->data : w->values;
-    const struct {
-        const tsr_tensor *tensor;
-        const char *role;
-    } all[] = {{w->data, w->kind == NULL ? "plain" : "codes"},
-               {w->scale, "scale"},
-               {w->zero_point, "zero_point"},
-               {w->global_scale, "global_scale"},
-               {w->group_index, "group_index"},
-               {w->shape, "weight_shape"},
-               {w->input_scale, "input_scale"},
-               {w->input_zero_point, "input_zero_point"}};
-    _Static_assert(sizeof all / sizeof *all == TESSERA_MAX_STORED, "all that may belong to a weight");
+    const tsr_tensor *companions[TSR_MAX_COMPANIONS];
+    const char *roles[TSR_MAX_COMPANIONS];
+    _Static_assert(TSR_MAX_COMPANIONS + 1 == TESSERA_MAX_STORED, "the codes, and all that may belong to them");
     *weight = (tessera_weight){.name = values->name,
                                .format = w->kind == NULL ? "plain" : w->kind->name,
                                .rank = values->rank,
@@ -118,10 +109,10 @@ tessera_status tessera_weight_at(const tessera_checkpoint *c, size_t index, tess
                                .block_rows = w->block.rows,
                                .block_cols = w->block.cols};
     memcpy(weight->shape, values->shape, values->rank * sizeof *values->shape);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        if (all[i].tensor != NULL)
-            weight->stored[weight->n_stored++] = stored(c, all[i].tensor, all[i].role);
-    }
+    weight->stored[weight->n_stored++] = stored(c, w->data, w->kind == NULL ? "plain" : "codes");
+    const size_t n = tsr_weight_companions(w, companions, roles);
+    for (size_t i = 0; i < n; i++)
+        weight->stored[weight->n_stored++] = stored(c, companions[i], roles[i]);
     return tsr_call_end(&call, TSR_OK, error);
 }
 

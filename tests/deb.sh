@@ -76,14 +76,7 @@ deb() {
     bookworm | trixie | noble) ;;
     *) echo "$deb_usage" >&2; exit 2 ;;
     esac
-    [ "$(id -u)" = 0 ] || { echo "dev: deb mounts and changes roots: run it as root" >&2; exit 1; }
-    have debootstrap || [ -n "${FRESH_ROOT:-}" ] || { echo "dev: deb needs debootstrap: apt-get install debootstrap" >&2; exit 1; }
-    need_scratch
-    root=${FRESH_ROOT:-$scratch/$codename}
-    [ -d "$root/etc" ] || bootstrap "$codename" "$root" || exit 1
-    chroot "$root" id newcomer >/dev/null 2>&1 || chroot "$root" useradd --create-home --shell /bin/bash newcomer
-    copy_into "$root"
-    chroot "$root" chown -R newcomer /home/newcomer
+    prepare_root deb "$codename"
     check "packages: what debian/control asks for" install_build_dependencies "$root"
     check "packages: dpkg-buildpackage" build_package "$root"
     check "packages: lintian" look_through "$root"

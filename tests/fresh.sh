@@ -112,20 +112,26 @@ suite_inside() {
     return "${PIPESTATUS[0]}"
 }
 
-fresh() {
-    local codename=${1:-} root
-    case "$codename" in
-    bookworm | trixie | noble) shift ;;
-    *) echo "$fresh_usage" >&2; exit 2 ;;
-    esac
-    [ "$(id -u)" = 0 ] || { echo "dev: fresh mounts and changes roots: run it as root" >&2; exit 1; }
-    have debootstrap || [ -n "${FRESH_ROOT:-}" ] || { echo "dev: fresh needs debootstrap: apt-get install debootstrap" >&2; exit 1; }
+# prepare_root COMMAND CODENAME: a root in `root`, with a newcomer who has these sources
+prepare_root() {
+    local codename=$2
+    [ "$(id -u)" = 0 ] || { echo "dev: $1 mounts and changes roots: run it as root" >&2; exit 1; }
+    have debootstrap || [ -n "${FRESH_ROOT:-}" ] || { echo "dev: $1 needs debootstrap: apt-get install debootstrap" >&2; exit 1; }
     need_scratch
     root=${FRESH_ROOT:-$scratch/$codename}
     [ -d "$root/etc" ] || bootstrap "$codename" "$root" || exit 1
     chroot "$root" id newcomer >/dev/null 2>&1 || chroot "$root" useradd --create-home --shell /bin/bash newcomer
     copy_into "$root"
     chroot "$root" chown -R newcomer /home/newcomer
+}
+
+fresh() {
+    local codename=${1:-} root
+    case "$codename" in
+    bookworm | trixie | noble) shift ;;
+    *) echo "$fresh_usage" >&2; exit 2 ;;
+    esac
+    prepare_root fresh "$codename"
     chroot "$root" sh -c 'command -v gcc' >/dev/null ||
         check "a user without sudo is told what to install" refused_with_a_line "$root"
     check "demo: a user with sudo" with_sudo "$root"

@@ -310,7 +310,7 @@ static tsr_status note_weight(const planning *p, const tsr_plan_note *n, const t
 {
     const tsr_weight *const w = part->view.weight;
     const tsr_tensor *companions[TSR_MAX_COMPANIONS];
-    const size_t count = tsr_weight_companions(w, companions);
+    const size_t count = tsr_weight_companions(w, companions, NULL);
     const bool becomes = strcmp(n->action, "quantize") == 0, moved = becomes && p->moved[n->source->offset];
     const char *const reason = moved
                                    ? reason_to_move(p, part)

@@ -278,7 +278,7 @@ static tsr_status add_data(seeing *s, const tsr_tensor *t)
 static tsr_status add_as_stored(seeing *s, const tsr_weight *w)
 {
     const tsr_tensor *companions[TSR_MAX_COMPANIONS];
-    const size_t n = tsr_weight_companions(w, companions);
+    const size_t n = tsr_weight_companions(w, companions, NULL);
     TSR_TRY(tsr_tensors_add(&s->tensors, w->data, s->err));
     for (size_t i = 0; i < n; i++)
         TSR_TRY(tsr_tensors_add(&s->tensors, companions[i], s->err));

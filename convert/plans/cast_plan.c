@@ -26,7 +26,7 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_weights *weights, const
             continue;
         }
         const tsr_tensor *companions[TSR_MAX_COMPANIONS];
-        const size_t n = tsr_weight_companions(w, companions);
+        const size_t n = tsr_weight_companions(w, companions, NULL);
         const char *const decoded =
             tsr_arena_printf(&plan->arena, "%s to %s", w->kind->title, tsr_dtype_name(o->dtype));
         if (decoded == NULL)

@@ -112,7 +112,7 @@ static tsr_status describe(const laying *l, const tsr_weight *const *parts, size
 static tsr_status note(const laying *l, const tsr_weight *w, const char *action, const char *reason)
 {
     const tsr_tensor *companions[TSR_MAX_COMPANIONS];
-    const size_t n = w->scale == NULL ? 0 : tsr_weight_companions(w, companions);
+    const size_t n = w->scale == NULL ? 0 : tsr_weight_companions(w, companions, NULL);
     TSR_TRY(tsr_plan_add_note(l->plan, w->data, action, reason, l->err));
     for (size_t i = 0; i < n; i++)
         TSR_TRY(tsr_plan_add_note(l->plan, companions[i], action, "with its weight", l->err));

@@ -154,7 +154,7 @@ static tsr_status add_stack(const stacking *s)
 static tsr_status add_notes(const stacking *s, const tsr_weight *w)
 {
     const tsr_tensor *companions[TSR_MAX_COMPANIONS];
-    const size_t n = tsr_weight_companions(w, companions);
+    const size_t n = tsr_weight_companions(w, companions, NULL);
     TSR_TRY(tsr_plan_add_note(s->plan, w->data, "stack", "an expert, put with the others of its layer", s->err));
     for (size_t i = 0; i < n; i++)
         TSR_TRY(tsr_plan_add_note(s->plan, companions[i], s->what == VALUES ? "consume" : "stack",

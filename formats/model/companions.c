@@ -175,7 +175,7 @@ tsr_status tsr_find_companions(const tsr_pairing *p, tsr_weight *x)
     x->bits = x->kind->bits;
     x->scale_dtype = x->scale->dtype == TSR_U8 ? TSR_F8_E8M0 : x->scale->dtype;
     const tsr_tensor *companions[TSR_MAX_COMPANIONS];
-    const size_t n = tsr_weight_companions(x, companions);
+    const size_t n = tsr_weight_companions(x, companions, NULL);
     for (size_t i = 0; i < n; i++)
         tsr_pairing_claim(p, companions[i]);
     return TSR_OK;

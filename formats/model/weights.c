@@ -236,14 +236,38 @@ void tsr_weights_free(tsr_weights *weights)
     *weights = (tsr_weights){0};
 }
 
-size_t tsr_weight_companions(const tsr_weight *w, const tsr_tensor *companions[TSR_MAX_COMPANIONS])
+typedef struct companion {
+    const tsr_tensor *tensor;
+    const char *role;
+} companion;
+
+/* What may stand with codes; a tensor that does not is NULL. */
+static void list_companions(const tsr_weight *w, companion all[TSR_MAX_COMPANIONS])
 {
-    const tsr_tensor *const all[TSR_MAX_COMPANIONS] = {w->scale, w->zero_point,  w->global_scale,    w->group_index,
-                                                       w->shape, w->input_scale, w->input_zero_point};
+    const companion listed[TSR_MAX_COMPANIONS] = {
+        {w->scale, "scale"},
+        {w->zero_point, "zero_point"},
+        {w->global_scale, "global_scale"},
+        {w->group_index, "group_index"},
+        {w->shape, "weight_shape"},
+        {w->input_scale, "input_scale"},
+        {w->input_zero_point, "input_zero_point"},
+    };
+    memcpy(all, listed, sizeof listed);
+}
+
+size_t tsr_weight_companions(const tsr_weight *w, const tsr_tensor *companions[TSR_MAX_COMPANIONS],
+                             const char *roles[TSR_MAX_COMPANIONS])
+{
+    companion all[TSR_MAX_COMPANIONS];
     size_t n = 0;
+    list_companions(w, all);
     for (size_t i = 0; i < TSR_MAX_COMPANIONS; i++) {
-        if (all[i] != NULL)
-            companions[n++] = all[i];
+        if (all[i].tensor == NULL)
+            continue;
+        if (roles != NULL)
+            roles[n] = all[i].role;
+        companions[n++] = all[i].tensor;
     }
     return n;
 }
@@ -251,23 +275,12 @@ size_t tsr_weight_companions(const tsr_weight *w, const tsr_tensor *companions[T
 const tsr_weight *tsr_weights_owner(const tsr_weights *weights, const tsr_tensor *tensor, const char **role)
 {
     for (size_t i = 0; i < weights->count; i++) {
-        const tsr_weight *const w = &weights->items[i];
-        const struct {
-            const tsr_tensor *tensor;
-            const char *role;
-        } companions[TSR_MAX_COMPANIONS] = {
-            {w->scale, "scale"},
-            {w->zero_point, "zero_point"},
-            {w->global_scale, "global_scale"},
-            {w->group_index, "group_index"},
-            {w->shape, "weight_shape"},
-            {w->input_scale, "input_scale"},
-            {w->input_zero_point, "input_zero_point"},
-        };
+        companion all[TSR_MAX_COMPANIONS];
+        list_companions(&weights->items[i], all);
         for (size_t k = 0; k < TSR_MAX_COMPANIONS; k++) {
-            if (companions[k].tensor == tensor) {
-                *role = companions[k].role;
-                return w;
+            if (all[k].tensor == tensor) {
+                *role = all[k].role;
+                return &weights->items[i];
             }
         }
     }

@@ -123,9 +123,11 @@ void tsr_weights_pass_over(void *data, const tsr_tensor *tensor, tsr_status stat
 
 void tsr_weights_free(tsr_weights *weights);
 
-/* The tensors that belong to a quantized weight besides its codes, the scale first. Returns how many there are. */
+/* The tensors that belong to a quantized weight besides its codes, the scale first, and what each is to it (see
+ * tsr_weights_owner; `roles` may be NULL). Returns how many there are. */
 enum { TSR_MAX_COMPANIONS = 7 };
-size_t tsr_weight_companions(const tsr_weight *weight, const tsr_tensor *companions[TSR_MAX_COMPANIONS]);
+size_t tsr_weight_companions(const tsr_weight *weight, const tsr_tensor *companions[TSR_MAX_COMPANIONS],
+                             const char *roles[TSR_MAX_COMPANIONS]);
 
 /* The quantized weight that a companion belongs to, and what it is to that weight: "scale", "zero_point", "global_scale",
  * "group_index", "weight_shape", "input_scale" or "input_zero_point". Of a scale that several parts share, the first of

@@ -106,7 +106,7 @@ static void count_problem(void *data, const tsr_tensor *tensor, tsr_status statu
 static void check_weight(const tsr_weight *w)
 {
     const tsr_tensor *companions[TSR_MAX_COMPANIONS];
-    if (tsr_weight_companions(w, companions) > TSR_MAX_COMPANIONS)
+    if (tsr_weight_companions(w, companions, NULL) > TSR_MAX_COMPANIONS)
         abort();
     if (w->scale == NULL || w->coding == TSR_UNREAD)
         return;

@@ -80,7 +80,7 @@ static void note(tsr_forward *f, const tsr_weight *w, const tsr_input_coding *co
     const tsr_tensor *companions[TSR_MAX_COMPANIONS];
     const double noise = tsr_noise_of(w, coding);
     uint64_t bytes = w->data->bytes;
-    for (size_t i = tsr_weight_companions(w, companions); i > 0; i--)
+    for (size_t i = tsr_weight_companions(w, companions, NULL); i > 0; i--)
         bytes += companions[i - 1]->bytes;
     f->bytes_read += bytes / tsr_max_u64(w->matrices, 1);
     if (noise > f->noise)

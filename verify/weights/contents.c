@@ -172,7 +172,7 @@ static void count_kind(tsr_contents *s, const tsr_weight *w)
 {
     tsr_kind_tally *const k = tally_of(s, w);
     const tsr_tensor *companions[TSR_MAX_COMPANIONS];
-    const size_t n = tsr_weight_companions(w, companions);
+    const size_t n = tsr_weight_companions(w, companions, NULL);
     k->weights++;
     k->values += tsr_tensor_elements(w->values);
     k->bytes += w->data->bytes;
