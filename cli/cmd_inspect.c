@@ -17,7 +17,7 @@
 typedef struct arguments {
     const char *path, *can_load, *tp, *json, *junit, *source_block;
     tsr_list ignore;
-    bool quiet, help;
+    bool as_is, quiet, help;
 } arguments;
 
 static const char kHelp[] =
@@ -32,7 +32,7 @@ static const char kHelp[] =
     "--can-load says which loaders can load it, at which tensor-parallel sizes, and otherwise which tensor breaks "
     "which\n"
     "rule.\n"
-    "A checkpoint that is not quantized yet is judged as `tessera quantize` would write it.\n"
+    "A checkpoint that is not quantized yet is judged as `tessera quantize` would write it; with --as-is as it is.\n"
     "LOADERS: vllm, sglang, transformers, deepseek, trtllm, several of these separated by commas, or all.\n\n"
     "Examples:\n"
     "  tessera inspect DeepSeek-V3\n"
@@ -49,6 +49,8 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
     const tsr_option options[] = {
         {"--can-load", TSR_OPT_TEXT, &a->can_load, "LOADERS", "whether these can load it: see above"},
         {"--tp", TSR_OPT_TEXT, &a->tp, "SIZES", "tensor-parallel sizes (1,2,4,8,16)"},
+        {"--as-is", TSR_OPT_FLAG, &a->as_is, NULL,
+         "with --can-load: judge it as it is, also where it is not quantized yet"},
         {"--source-block", TSR_OPT_TEXT, &a->source_block, "RxC", "blocks of PATH, where its config.json states none"},
         {"--ignore-file", TSR_OPT_LIST, &a->ignore, "GLOB", "treat these files of PATH as absent; may be repeated"},
         {"--json", TSR_OPT_TEXT, &a->json, "FILE", "the result as JSON ('-': stdout)"},
@@ -63,8 +65,8 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
         tsr_options_help(kHelp, options);
     } else if (a->path == NULL) {
         return tsr_fail(err, TSR_E_USAGE, "which checkpoint? tessera inspect PATH");
-    } else if (a->tp != NULL && a->can_load == NULL) {
-        return tsr_fail(err, TSR_E_USAGE, "--tp means nothing without --can-load");
+    } else if ((a->tp != NULL || a->as_is) && a->can_load == NULL) {
+        return tsr_fail(err, TSR_E_USAGE, "%s means nothing without --can-load", a->as_is ? "--as-is" : "--tp");
     }
     return TSR_OK;
 }
@@ -123,11 +125,6 @@ typedef struct judged {
     tsr_quantize_preview preview;
 } judged;
 
-static bool is_unquantized(const tsr_contents *s)
-{
-    return s->weights.method == NULL && s->by_dtype[TSR_F8_E4M3].tensors == 0;
-}
-
 /* Whether scales are missing or are not numbers, so that no loader can read the weights. */
 static bool is_unsound(const tsr_contents *s)
 {
@@ -141,12 +138,20 @@ static bool is_unsound(const tsr_contents *s)
     return false;
 }
 
+/* What Tessera cannot interpret, it cannot quantize either: nobody is said to load it as it is. */
+static bool is_to_be_quantized(const tsr_contents *s)
+{
+    return s->weights.method == NULL && s->by_dtype[TSR_F8_E4M3].tensors == 0 && s->unread.tensors == 0 &&
+           !is_unsound(s);
+}
+
 /* TSR_E_NOTHING from planning: there is nothing to quantize, and the checkpoint is judged as it is. */
 static tsr_status find_judged(judged *j, const arguments *a, const tsr_checkpoint *c, const tsr_contents *s,
                               tsr_err *err)
 {
     const tsr_job_source from = {.path = c->path, .ignore = a->ignore, .max_shard_bytes = TSR_MAX_SHARD_BYTES};
-    const tsr_status status = is_unquantized(s) ? tsr_quantize_preview_make(&j->preview, &from, err) : TSR_E_NOTHING;
+    const tsr_status status =
+        !a->as_is && is_to_be_quantized(s) ? tsr_quantize_preview_make(&j->preview, &from, err) : TSR_E_NOTHING;
     j->previewed = status == TSR_OK;
     if (j->previewed)
         j->subject = (tsr_load_subject){
