@@ -14,8 +14,7 @@ KNOWN = {
     "libxxhash": ("BSD-2-Clause", "https://xxhash.com/"),
     "libzstd": ("BSD-3-Clause OR GPL-2.0-only", "https://facebook.github.io/zstd/"),
     "liburing": ("MIT OR LGPL-2.1-only", "https://github.com/axboe/liburing"),
-    "cudart": ("LicenseRef-NVIDIA-CUDA-EULA", "https://docs.nvidia.com/cuda/eula/"),
-    "cuda": ("LicenseRef-NVIDIA-CUDA-EULA", "https://docs.nvidia.com/cuda/eula/"),
+    "cuda runtime": ("LicenseRef-NVIDIA-CUDA-EULA", "https://docs.nvidia.com/cuda/eula/"),
     "chart.js": ("MIT", "https://www.chartjs.org/"),
 }
 

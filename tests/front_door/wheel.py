@@ -64,7 +64,7 @@ def contents(checks, wheel, place, alone):
                  all(one["versionInfo"] for one in bill["packages"]), listed)
     if not alone:
         return
-    cuda = any("cuda" in name for name in listed)
+    cuda = "CUDA runtime" in listed
     checks.check("it is small", wheel.stat().st_size < MOST_BYTES or cuda, wheel.stat().st_size)
     for binary in (next(place.rglob("scripts/tessera")), next(place.rglob("libtessera.so*"))):
         checks.check(f"{binary.name} needs the C library only{', and that of C++' if cuda else ''}",
