@@ -149,9 +149,8 @@ static bool is_to_be_quantized(const tsr_contents *s)
 static tsr_status find_judged(judged *j, const arguments *a, const tsr_checkpoint *c, const tsr_contents *s,
                               tsr_err *err)
 {
-    const tsr_job_source from = {.path = c->path, .ignore = a->ignore, .max_shard_bytes = TSR_MAX_SHARD_BYTES};
     const tsr_status status =
-        !a->as_is && is_to_be_quantized(s) ? tsr_quantize_preview_make(&j->preview, &from, err) : TSR_E_NOTHING;
+        !a->as_is && is_to_be_quantized(s) ? tsr_quantize_preview_make(&j->preview, c, err) : TSR_E_NOTHING;
     j->previewed = status == TSR_OK;
     if (j->previewed)
         j->subject = (tsr_load_subject){

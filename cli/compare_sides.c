@@ -42,11 +42,7 @@ tsr_status tsr_compare_job_open(tsr_compare_job *job, tsr_err *err)
     for (size_t i = 0; i < 2; i++) {
         TSR_TRY(tsr_checkpoint_open(&job->checkpoint[i], job->path[i], NULL, 0, err));
         TSR_TRY(tsr_manifest_read(&job->manifest[i], job->checkpoint[i], &job->arena, err));
-        tsr_status status = tsr_weights_pair(&job->weights[i], job->checkpoint[i], (tsr_block){0, 0}, err);
-        if (status == TSR_E_USAGE && block.rows > 0) /* config.json states no block size: --source-block does */
-            status = tsr_weights_pair(&job->weights[i], job->checkpoint[i], block, err);
-        if (status != TSR_OK)
-            return status;
+        TSR_TRY(tsr_weights_pair_or(&job->weights[i], job->checkpoint[i], block, err));
     }
     return TSR_OK;
 }

@@ -160,15 +160,12 @@ static tsr_status open_file(tsr_verify_kernels *v, size_t at, const char *path, 
 /* A checkpoint with its weights. Of those that latent attention does not read it need not know anything. */
 static tsr_status open_side(tsr_verify_kernels *v, size_t at, const char *path, tsr_side *side, tsr_err *err)
 {
-    const tsr_block stated = {0, 0};
     tsr_weights *const weights = &v->weights[at];
     TSR_TRY(open_file(v, at, path, &side->checkpoint, err));
     side->weights = weights;
     if (v->check == TSR_KERNEL_MLA)
-        return tsr_weights_survey(weights, side->checkpoint, stated, tsr_weights_pass_over, NULL, err);
-    const tsr_status status = tsr_weights_pair(weights, side->checkpoint, stated, err);
-    return status == TSR_E_USAGE && v->block.rows > 0 ? tsr_weights_pair(weights, side->checkpoint, v->block, err)
-                                                      : status;
+        return tsr_weights_survey(weights, side->checkpoint, (tsr_block){0, 0}, tsr_weights_pass_over, NULL, err);
+    return tsr_weights_pair_or(weights, side->checkpoint, v->block, err);
 }
 
 /* Opens tessera-azp.safetensors of a directory that has one. */

@@ -98,7 +98,7 @@ tessera_status tessera_weight_at(const tessera_checkpoint *c, size_t index, tess
     if (index >= c->weights.count)
         return tsr_call_end(&call, no_index(c, index, &call.err), error);
     const tsr_weight *const w = &c->weights.items[index];
-    const tsr_tensor *const values = w->values == NULL ? w->data : w->values;
+    const tsr_tensor *const values = w->values;
     const tsr_tensor *companions[TSR_MAX_COMPANIONS];
     const char *roles[TSR_MAX_COMPANIONS];
     _Static_assert(TSR_MAX_COMPANIONS + 1 == TESSERA_MAX_STORED, "the codes, and all that may belong to them");

@@ -106,15 +106,6 @@ static tsr_status run_step(making *m, const tsr_step *step, tsr_err *err)
 
 /* ---- the result ---- */
 
-static const char *config_of(const tsr_plan *plan, tsr_arena *arena)
-{
-    for (size_t i = 0; i < plan->n_texts; i++) {
-        if (strcmp(plan->texts[i].name, TSR_CONFIG_NAME) == 0)
-            return tsr_arena_dup(arena, plan->texts[i].data, plan->texts[i].size);
-    }
-    return NULL;
-}
-
 /* Gives each output its place. */
 static tsr_status lay_out(making *m, tessera_checkpoint *to, tsr_tensors *tensors, tsr_err *err)
 {
@@ -145,8 +136,10 @@ static tsr_status carry_out(making *m, tessera_checkpoint *to, tsr_block block, 
         if (is_made(&m->plan->steps[s]))
             status = run_step(m, &m->plan->steps[s], err);
     }
+    const tsr_plan_text *const config = tsr_plan_config(m->plan);
+    const char *const text = config == NULL ? NULL : tsr_arena_dup(&to->arena, config->data, config->size);
     if (status == TSR_OK)
-        status = tsr_memory_see(to, &tensors, config_of(m->plan, &to->arena), block, err);
+        status = tsr_memory_see(to, &tensors, text, block, err);
     tsr_tensors_free(&tensors);
     free(m->place);
     return status;

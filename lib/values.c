@@ -21,11 +21,6 @@ typedef struct asked {
     tsr_cpu_kernels kernels;
 } asked;
 
-static const tsr_tensor *values_of(const tsr_weight *w)
-{
-    return w->values == NULL ? w->data : w->values;
-}
-
 static uint64_t row_length(const tsr_tensor *t)
 {
     return t->rank == 0 ? 1 : t->shape[t->rank - 1];
@@ -83,7 +78,7 @@ static tsr_status decode(const asked *a, uint64_t row, uint64_t rows, void *out,
         bytes += tsr_round_up(tsr_window_bytes(&window[i]), 64);
     char *const memory = aligned_alloc(64, bytes + 64);
     if (memory == NULL)
-        return tsr_out_of_memory(err, values_of(a->w)->name);
+        return tsr_out_of_memory(err, a->w->values->name);
     char *at = memory + scratch;
     tsr_status status = TSR_OK;
     for (uint32_t i = 0; i < n && status == TSR_OK; i++) {
@@ -128,7 +123,7 @@ static tsr_status read_codes(const asked *a, tsr_err *err)
     const size_t coded_row = w->cols * tsr_dtype_bytes(a->dtype);
     const uint64_t step = tsr_max_u64(1, CHUNK_BYTES / tsr_max_u64(1, TILE * coded_row)) * TILE;
     char *const memory = malloc(tsr_min_u64(step, w->rows) * coded_row + 1);
-    tsr_status status = memory == NULL ? tsr_out_of_memory(err, values_of(w)->name) : TSR_OK;
+    tsr_status status = memory == NULL ? tsr_out_of_memory(err, w->values->name) : TSR_OK;
     for (uint64_t i = 0; i < w->matrices && status == TSR_OK; i++) {
         const uint64_t lines = w->transposed ? w->cols : w->rows; /* of values, in a matrix */
         if ((i + 1) * lines <= a->first || i * lines >= a->end)
@@ -155,14 +150,14 @@ static tsr_status check_dtype(const asked *a, const char *dtype, tsr_err *err)
                           ? tsr_dtype_is_weight_float(a->dtype)
                           : a->dtype == stored || (a->dtype == TSR_F32 && tsr_dtype_is_weight_float(stored));
     if (!fits)
-        return tsr_fail(err, TSR_E_UNSUPPORTED, "'%s' is %s: it is not read as %s, but as %s", values_of(a->w)->name,
+        return tsr_fail(err, TSR_E_UNSUPPORTED, "'%s' is %s: it is not read as %s, but as %s", a->w->values->name,
                         a->w->kind != NULL ? a->w->kind->title : tsr_dtype_name(stored), dtype,
                         a->w->kind != NULL                  ? "F32, BF16 or F16"
                         : tsr_dtype_is_weight_float(stored) ? "it is stored, or F32"
                                                             : "it is stored");
     if (tsr_dtype_bits(a->dtype) % 8 != 0)
         return tsr_fail(err, TSR_E_UNSUPPORTED, "'%s' is %s, of which several share a byte: read it as it is stored",
-                        values_of(a->w)->name, dtype);
+                        a->w->values->name, dtype);
     return TSR_OK;
 }
 
@@ -177,7 +172,7 @@ static tsr_status read_values(const tessera_checkpoint *c, size_t index, const c
     if (!tsr_dtype_from_name(dtype, strlen(dtype), &a.dtype))
         return tsr_fail(err, TSR_E_USAGE, "'%s' is no dtype: F32, BF16, F16", dtype);
     TSR_TRY(check_dtype(&a, dtype, err));
-    const tsr_tensor *const values = values_of(a.w);
+    const tsr_tensor *const values = a.w->values;
     const uint64_t cols = row_length(values), all = cols == 0 ? 0 : tsr_tensor_elements(values) / cols;
     a.row_bytes = cols * tsr_dtype_bytes(a.dtype);
     if (first > all || rows > all - first)

@@ -31,15 +31,6 @@ static tsr_status read_words(asked *a, const char *const *words, tsr_err *err)
     return a->threads > 0 ? TSR_OK : tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
 }
 
-/* --source-block is for the side whose config.json states none. */
-static tsr_status pair(tsr_weights *weights, const tsr_checkpoint *c, const char *block_text, tsr_err *err)
-{
-    tsr_block block;
-    TSR_TRY(tsr_parse_block("--source-block", block_text, &block, err));
-    const tsr_status status = tsr_weights_pair(weights, c, (tsr_block){0, 0}, err);
-    return status == TSR_E_USAGE && block.rows > 0 ? tsr_weights_pair(weights, c, block, err) : status;
-}
-
 static tsr_status tell(judged *j, const tsr_comparison *c, tsr_err *err)
 {
     tsr_metrics whole = {0};
@@ -81,11 +72,14 @@ static tsr_status verify(judged *j, const char *const path[2], const char *const
     asked a = {.threads = tsr_cpu_count(), .memory = (uint64_t)2 << 30};
     tsr_checkpoint *opened[2] = {NULL, NULL};
     tsr_weights weights[2] = {{.count = 0}, {.count = 0}};
+    tsr_block block; /* of the side whose config.json states none */
     tsr_status status = j == NULL ? tsr_out_of_memory(err, path[1]) : read_words(&a, words, err);
+    if (status == TSR_OK)
+        status = tsr_parse_block("--source-block", a.block, &block, err);
     for (size_t i = 0; i < 2 && status == TSR_OK; i++) {
         status = tsr_checkpoint_open(&opened[i], path[i], NULL, 0, err);
         if (status == TSR_OK)
-            status = pair(&weights[i], opened[i], a.block, err);
+            status = tsr_weights_pair_or(&weights[i], opened[i], block, err);
     }
     if (status == TSR_OK) {
         const tsr_side side[2] = {{opened[0], &weights[0]}, {opened[1], &weights[1]}};

@@ -351,6 +351,15 @@ tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *g
     return TSR_OK;
 }
 
+const tsr_plan_text *tsr_plan_config(const tsr_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_texts; i++) {
+        if (strcmp(plan->texts[i].name, TSR_CONFIG_NAME) == 0)
+            return &plan->texts[i];
+    }
+    return NULL;
+}
+
 tsr_status tsr_plan_text_file(tsr_plan *plan, const char *folder, const char *name, const char *data, size_t size,
                               tsr_err *err)
 {

@@ -299,6 +299,9 @@ tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *g
  * than one, or `always`. */
 tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, bool always, tsr_err *err) TSR_WARN_UNUSED;
 
+/* The config.json that the plan writes; NULL: none. */
+const tsr_plan_text *tsr_plan_config(const tsr_plan *plan);
+
 /* Adds a text (copied). */
 tsr_status tsr_plan_text_file(tsr_plan *plan, const char *folder, const char *name, const char *data, size_t size,
                               tsr_err *err) TSR_WARN_UNUSED;

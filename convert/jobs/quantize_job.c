@@ -104,6 +104,8 @@ tsr_status tsr_quantize_job_check(const tsr_quantize_job *job, const tsr_option 
 
 static tsr_status open_source(const tsr_job_source *from, const char *path, size_t i, tsr_quantize_job *q, tsr_err *err)
 {
+    if (q->sources[i] != NULL)
+        return TSR_OK;
     TSR_TRY(tsr_checkpoint_open(&q->opened[i], path, from->ignore.items, from->ignore.count, err));
     q->sources[i] = q->opened[i];
     return TSR_OK;

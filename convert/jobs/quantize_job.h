@@ -19,8 +19,8 @@ typedef struct tsr_quantize_job {
     tsr_rules rules_read;
     tsr_calibration calibration; /* for rules */
     tsr_rules_options by_rules;
-    tsr_checkpoint *opened[2];
-    const tsr_checkpoint *sources[2]; /* the same */
+    const tsr_checkpoint *sources[2]; /* what is read, and the original; one that is given already is not opened */
+    tsr_checkpoint *opened[2];        /* those that were */
     tsr_any_view view;
 } tsr_quantize_job;
 

@@ -3,8 +3,6 @@
 
 #include "convert/plans/fp8_config.h"
 
-#include <string.h>
-
 /* Behind the end of any file, so that nobody takes bytes of the source for those of an output. */
 static const uint64_t kNowhere = (uint64_t)1 << 62;
 
@@ -22,19 +20,10 @@ static tsr_status list_outputs(const tsr_plan *plan, tsr_tensors *tensors, tsr_e
     return TSR_OK;
 }
 
-static const tsr_plan_text *find_config(const tsr_plan *plan)
-{
-    for (size_t i = 0; i < plan->n_texts; i++) {
-        if (strcmp(plan->texts[i].name, TSR_CONFIG_NAME) == 0)
-            return &plan->texts[i];
-    }
-    return NULL;
-}
-
 static tsr_status see(tsr_quantize_preview *p, tsr_err *err)
 {
     tsr_tensors tensors = {0};
-    const tsr_plan_text *const config = find_config(&p->plan);
+    const tsr_plan_text *const config = tsr_plan_config(&p->plan);
     tsr_status status = list_outputs(&p->plan, &tensors, err);
     if (status == TSR_OK)
         status = tsr_checkpoint_see(&p->seen, p->job.sources[0], &tensors, config == NULL ? NULL : config->data,
@@ -44,10 +33,12 @@ static tsr_status see(tsr_quantize_preview *p, tsr_err *err)
     return tsr_weights_survey(&p->weights, &p->seen, (tsr_block){0, 0}, tsr_weights_pass_over, NULL, err);
 }
 
-tsr_status tsr_quantize_preview_make(tsr_quantize_preview *p, const tsr_job_source *from, tsr_err *err)
+tsr_status tsr_quantize_preview_make(tsr_quantize_preview *p, const tsr_checkpoint *source, tsr_err *err)
 {
+    const tsr_job_source from = {.path = source->path, .max_shard_bytes = TSR_MAX_SHARD_BYTES};
     *p = (tsr_quantize_preview){.job = tsr_quantize_job_defaults()};
-    tsr_status status = tsr_quantize_job_plan(&p->job, from, &p->plan, err);
+    p->job.sources[0] = source;
+    tsr_status status = tsr_quantize_job_plan(&p->job, &from, &p->plan, err);
     if (status == TSR_OK)
         status = see(p, err);
     if (status != TSR_OK)

@@ -14,9 +14,9 @@ typedef struct tsr_quantize_preview {
     tsr_plan plan;
 } tsr_quantize_preview;
 
-/* *preview must not move while it lives. Errors are those of planning: TSR_E_NOTHING where nothing would be quantized. On failure
+/* *preview must not move while it lives, and `source` outlives it. Errors are those of planning: TSR_E_NOTHING where nothing would be quantized. On failure
  * there is nothing to free. */
-tsr_status tsr_quantize_preview_make(tsr_quantize_preview *preview, const tsr_job_source *from,
+tsr_status tsr_quantize_preview_make(tsr_quantize_preview *preview, const tsr_checkpoint *source,
                                      tsr_err *err) TSR_WARN_UNUSED;
 
 void tsr_quantize_preview_free(tsr_quantize_preview *preview);

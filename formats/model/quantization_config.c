@@ -138,8 +138,8 @@ static tsr_status read_fp8(tsr_pairing *p, tsr_json_text q, const char *where)
     if (p->n_stated == 0)
         state(p, kFp8);
     state(p, kMxfp4);
-    if (p->w->ue8m0 ||
-        p->expert_bits != 0) /* stated from DeepSeek-V4 on, whose n-gram tables are MXFP8 whatever the rest is */
+    /* expert_dtype is stated from DeepSeek-V4 on, whose n-gram tables are MXFP8 whatever the rest is. */
+    if (p->w->ue8m0 || p->expert_bits != 0)
         state(p, kMxfp8);
     if (tsr_json_says(q, "moe_quant_algo", "\"NVFP4\""))
         state(p, kNvfp4);

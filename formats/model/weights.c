@@ -165,6 +165,13 @@ tsr_status tsr_weights_refuse_parts(const tsr_weights *weights, const tsr_checkp
     return TSR_OK;
 }
 
+tsr_status tsr_weights_pair_or(tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_block otherwise,
+                               tsr_err *err)
+{
+    const tsr_status status = tsr_weights_pair(weights, checkpoint, (tsr_block){0, 0}, err);
+    return status == TSR_E_USAGE && otherwise.rows > 0 ? tsr_weights_pair(weights, checkpoint, otherwise, err) : status;
+}
+
 tsr_status tsr_weights_refuse_kinds(const tsr_weights *weights, const tsr_checkpoint *checkpoint, unsigned families,
                                     const char *doing, tsr_err *err)
 {

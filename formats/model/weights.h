@@ -97,6 +97,10 @@ typedef struct tsr_weights {
 tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_block block,
                             tsr_err *err) TSR_WARN_UNUSED;
 
+/* The same by the blocks that config.json states; where it states none that are needed, by `otherwise`, unless that is 0 x 0. */
+tsr_status tsr_weights_pair_or(tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_block otherwise,
+                               tsr_err *err) TSR_WARN_UNUSED;
+
 /* For what cannot do its work on every kind of codes: TSR_E_UNSUPPORTED, naming the first weight of another family than
  * these (a set of tsr_family), or an FP8 part of an absorbed kv_b_proj. `doing` names that work, as in "cutting". */
 tsr_status tsr_weights_refuse_kinds(const tsr_weights *weights, const tsr_checkpoint *checkpoint, unsigned families,
