@@ -1,5 +1,7 @@
-/* libFuzzer target: whatever stands in an archive, and in a table with a right hash, it is read or refused. */
+/* libFuzzer target: whatever stands in an archive, and in a table with a right hash, it is read or refused; a header in one, too.
+ * What is read in pieces is what is read at once. mutate_archive.c makes archives that are really packed. */
 #include "formats/checkpoint/archive.h"
+#include "formats/checkpoint/safetensors.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -13,6 +15,38 @@ enum { FRAMES = 3 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+enum { MOST_READ = 1 << 16, PIECE = 1000 };
+
+/* The first of the plain bytes, and once more in pieces, which frames divide otherwise. */
+static void read_pieces(tsr_archive *archive)
+{
+    static uint8_t plain[MOST_READ], piece[PIECE];
+    const uint64_t all = tsr_archive_size(archive);
+    const size_t n = all < MOST_READ ? (size_t)all : MOST_READ;
+    if (tsr_archive_read(archive, plain, n, 0, NULL) != TSR_OK)
+        return;
+    for (size_t end = n; end > 0;) {
+        const size_t size = end < PIECE ? end : PIECE;
+        end -= size;
+        tsr_archive_prefetch(archive, end, size);
+        if (tsr_archive_read(archive, piece, size, end, NULL) != TSR_OK || memcmp(piece, plain + end, size) != 0)
+            abort();
+    }
+    if (tsr_archive_read(archive, piece, 2, all - 1, NULL) == TSR_OK)
+        abort(); /* beyond the end */
+}
+
+static void read_header(int fd, tsr_archive *archive)
+{
+    tsr_arena arena = {0};
+    tsr_tensors tensors = {0};
+    uint64_t hash;
+    const tsr_input in = {.fd = fd, .path = "fuzz", .size = tsr_archive_size(archive), .archive = archive};
+    (void)!tsr_safetensors_read(&in, 0, &arena, &tensors, &hash, NULL);
+    tsr_tensors_free(&tensors);
+    tsr_arena_free(&arena);
+}
+
 static void read_all(const uint8_t *data, size_t size)
 {
     const int fd = memfd_create("fuzz", 0);
@@ -21,13 +55,8 @@ static void read_all(const uint8_t *data, size_t size)
     tsr_archive_cache *const cache = tsr_archive_cache_new();
     tsr_archive *archive;
     if (tsr_archive_open(&archive, fd, "fuzz", size, cache, NULL) == TSR_OK) {
-        static uint8_t plain[4096];
-        const uint64_t all = tsr_archive_size(archive);
-        for (uint64_t at = 0; at < all && at < 64 * sizeof plain; at += sizeof plain) {
-            const size_t n = all - at < sizeof plain ? (size_t)(all - at) : sizeof plain;
-            if (tsr_archive_read(archive, plain, n, at, NULL) != TSR_OK)
-                break;
-        }
+        read_pieces(archive);
+        read_header(fd, archive);
     }
     tsr_archive_close(archive);
     tsr_archive_cache_free(cache);

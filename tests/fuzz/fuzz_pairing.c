@@ -3,29 +3,15 @@
 #include "formats/loaders/loaders.h"
 
 #include "common/text.h"
+#include "tests/fuzz/folder.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { MOST_DATA = 1 << 20 };
 
-static char folder[] = "/tmp/tessera-fuzz.XXXXXX";
-
-static void remove_folder(void)
-{
-    char path[64];
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, i == 0 ? TSR_CONFIG_NAME : "model.safetensors");
-        unlink(path);
-    }
-    rmdir(folder);
-}
+static const char *const kFiles[] = {TSR_CONFIG_NAME, "model.safetensors", NULL};
 
 /* Where the data ends that the header speaks of: the largest number that follows a comma and ends a list. */
 static uint64_t end_of_data(const char *header, size_t size)
@@ -42,22 +28,6 @@ static uint64_t end_of_data(const char *header, size_t size)
             end = x;
     }
     return end;
-}
-
-static int create(const char *name)
-{
-    char path[64];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    const int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
-    if (fd < 0)
-        abort();
-    return fd;
-}
-
-static void put(int fd, const void *data, size_t size)
-{
-    if (size > 0 && write(fd, data, size) != (ssize_t)size)
-        abort();
 }
 
 typedef struct span {
@@ -162,8 +132,8 @@ static void pair(const tsr_checkpoint *c)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static bool ready = false;
-    if (!ready && (mkdtemp(folder) == NULL || atexit(remove_folder) != 0))
-        abort();
+    if (!ready)
+        make_folder(kFiles);
     ready = true;
     span rest = {(const char *)data, size};
     const span config = take_line(&rest), header = take_line(&rest);
