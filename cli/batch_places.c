@@ -145,7 +145,7 @@ static tsr_status check_inodes(tsr_batch *batch, const places *all, size_t job, 
 {
     const tsr_output none = {0};
     tsr_output more[8] = {none};
-    tsr_places p = {.more = more};
+    tsr_places p = {.more = more, .unconfined = "its jobs are yet to come"};
     size_t n = 0, reports = 0;
     for (size_t i = 0; i < all->n_writes; i++) {
         const place *const w = &all->writes[i];

@@ -4,6 +4,7 @@
 #include "cli/output.h"
 #include "cli/places.h"
 #include "cli/results.h"
+#include "cli/sandbox.h"
 #include "cli/terminal.h"
 #include "cli/together.h"
 #include "common/glob.h"
@@ -74,7 +75,11 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
     if (!a->mpi)
         TSR_TRY(tsr_check_alone("--mpi has them work together", err));
-    const tsr_places places = {.sources = {a->src}, .json = a->json, .junit = a->junit, .progress = a->progress.file};
+    const tsr_places places = {.sources = {a->src},
+                               .json = a->json,
+                               .junit = a->junit,
+                               .progress = a->progress.file,
+                               .unconfined = tsr_unconfined_ranks(a->mpi)};
     return tsr_places_check(&places, err);
 }
 
@@ -445,7 +450,7 @@ static tsr_status run(const arguments *a, tsr_err *err)
 
 int tsr_cmd_compare_schemes(int argc, char **argv)
 {
-    arguments a = {.threads = tsr_cpu_count(), .cpumask = TSR_CPU_ALL, .memory = (uint64_t)2 << 30};
+    arguments a = {.threads = tsr_cpu_count(), .cpumask = TSR_CPU_ALL, .memory = TSR_DEFAULT_MEMORY};
     tsr_err err = {{0}};
     tsr_status status = parse(argc, argv, &a, &err);
     if (status == TSR_OK && a.mpi && !a.help)

@@ -69,7 +69,8 @@ static tsr_status parse(int argc, char **argv, finishing *f, tsr_err *err)
                                .dst = f->dst,
                                .json = f->own.json,
                                .junit = f->own.junit,
-                               .progress = f->own.progress.file};
+                               .progress = f->own.progress.file,
+                               .unconfined = "the shards' journals name what it reads"};
     TSR_TRY(tsr_places_check(&places, err));
     f->words = tsr_arena_alloc(&f->arena, (TSR_MOST_WORDS + 1) * sizeof *f->words);
     return f->words == NULL
@@ -79,10 +80,10 @@ static tsr_status parse(int argc, char **argv, finishing *f, tsr_err *err)
 
 /* ---- where there are no shards ---- */
 
-static bool stands(const char *dst, const char *name)
+static tsr_status stands(const char *dst, const char *name, bool *there, tsr_err *err)
 {
     char path[PATH_MAX];
-    return access(tsr_output_path(dst, name, path), F_OK) == 0;
+    return tsr_exists(tsr_output_path(dst, name, path), there, err);
 }
 
 /* Shards that have been put together leave a journal as one process does. */
@@ -92,14 +93,17 @@ static tsr_status find_finished(finishing *f, tsr_err *err)
     const char *text;
     size_t size;
     tsr_names outputs;
-    if (!stands(f->dst, TSR_STATE_DIR "/journal"))
+    bool there;
+    TSR_TRY(stands(f->dst, TSR_STATE_DIR "/journal", &there, err));
+    if (!there)
         return tsr_fail(err, TSR_E_USAGE, "%s: no shards there: neither --shard nor anything else has begun an output",
                         f->dst);
     TSR_TRY(tsr_read_file(tsr_output_path(f->dst, TSR_STATE_DIR "/journal", path), TSR_MAX_JOURNAL_BYTES, &f->arena,
                           &text, &size, err));
     TSR_TRY(tsr_records_list(text, size, TSR_OUTPUT_RECORD, &f->arena, &outputs, err));
     for (size_t i = 0; i < outputs.count; i++) {
-        if (!stands(f->dst, outputs.items[i]))
+        TSR_TRY(stands(f->dst, outputs.items[i], &there, err));
+        if (!there)
             return tsr_fail(err, TSR_E_NOTHING,
                             "%s: no shards there, and not complete: the command that began it, without --shard, "
                             "carries on",
@@ -190,9 +194,8 @@ static tsr_status put_together(finishing *f, tsr_err *err)
         return tsr_fail(err, TSR_E_FORMAT, "%s: its shards were made by 'tessera %s', which this version has not",
                         f->dst, f->command);
     if (access(f->words[0], F_OK) != 0)
-        return tsr_fail(err, TSR_E_IO,
-                        "%s: the source is gone, or cannot be seen from here; --source SRC says where it is",
-                        f->words[0]);
+        return tsr_fail_errno(err, "%s: the source is gone, or cannot be seen from here; --source SRC says where it is",
+                              f->words[0]);
     TSR_TRY(read(job, (int)f->n_words, (char **)f->words, err));
     TSR_TRY(tsr_plan_job_make(job, err));
     bool *const lacking = tsr_arena_alloc(&f->arena, f->found.count * sizeof *lacking);
@@ -220,7 +223,7 @@ static tsr_status finish(finishing *f, tsr_err *err)
 
 int tsr_cmd_finish(int argc, char **argv)
 {
-    finishing f = {.own = {.threads = tsr_cpu_count()}, .memory = (uint64_t)2 << 30};
+    finishing f = {.own = {.threads = tsr_cpu_count()}, .memory = TSR_DEFAULT_MEMORY};
     tsr_err err = {{0}};
     tsr_status status = parse(argc, argv, &f, &err);
     if (status == TSR_OK && !f.own.help)

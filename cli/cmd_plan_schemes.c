@@ -425,7 +425,7 @@ int tsr_cmd_plan_schemes(int argc, char **argv)
     arguments a = {.schemes = "nvfp4-weight-only,mxfp8,fp8-block,bf16",
                    .threads = tsr_cpu_count(),
                    .cpumask = TSR_CPU_ALL,
-                   .memory = (uint64_t)2 << 30};
+                   .memory = TSR_DEFAULT_MEMORY};
     tsr_err err = {{0}};
     tsr_status status = parse(argc, argv, &a, &err);
     if (status == TSR_OK && !a.help)

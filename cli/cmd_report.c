@@ -119,7 +119,7 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_err *err)
         TSR_TRY(find_report(&a->results[i], &a->arena, err));
     TSR_TRY(find_report(&a->baseline, &a->arena, err));
     const tsr_output more[] = {{"--html", a->html}, {"--markdown", a->markdown}, {"--csv", a->csv}, {0}};
-    tsr_places places = {.json = a->json, .junit = a->junit, .more = more};
+    tsr_places places = {.json = a->json, .junit = a->junit, .more = more, .beside = true};
     memcpy(places.sources, a->results, a->n * sizeof *a->results);
     places.sources[a->n] = a->baseline;
     return tsr_places_check(&places, err);

@@ -1,6 +1,7 @@
 /* tessera verify: the options of comparing weights, and the way to the other kinds. */
 #include "cli/commands.h"
 #include "cli/places.h"
+#include "cli/sandbox.h"
 #include "cli/together.h"
 #include "cli/verify_weights.h"
 
@@ -17,7 +18,8 @@ static const char kHelp[] =
     "Kernels on a checkpoint's own tensors: tessera verify gemm|epilogue|dequant|mla DST. The same tokens "
     "through\ntwo models: tessera verify forward DST --against SRC. All that apply, with one verdict: tessera verify "
     "all\n"
-    "DST --against SRC. Each has a --help of its own.\n\n"
+    "DST --against SRC. Each has a --help of its own. An output by its own digests: tessera verify\n"
+    "--manifest DST.\n\n"
     "Examples:\n"
     "  tessera verify DeepSeek-V3-FP8 --against DeepSeek-V3-BF16\n"
     "  tessera verify out --against model --junit result.xml --json result.json     for CI\n"
@@ -55,7 +57,8 @@ static tsr_status parse(int argc, char **argv, tsr_verify_weights *v, tsr_check_
     const tsr_places places = {.sources = {job->path[0], job->path[1]},
                                .json = job->json,
                                .junit = job->junit,
-                               .progress = job->progress.file};
+                               .progress = job->progress.file,
+                               .unconfined = tsr_unconfined_ranks(v->mpi)};
     return tsr_places_check(&places, err);
 }
 
@@ -74,6 +77,9 @@ int tsr_cmd_verify(int argc, char **argv)
         return tsr_cmd_verify_all(argc, argv);
     if (argc > 0 && strcmp(argv[0], "forward") == 0)
         return tsr_cmd_verify_forward(argc, argv);
+    /* "verify --manifest DST" says the same as "verify manifest DST". */
+    if (argc > 0 && (strcmp(argv[0], "manifest") == 0 || strcmp(argv[0], "--manifest") == 0))
+        return tsr_cmd_verify_manifest(argc, argv);
     if (argc > 0 && tsr_is_kernel_check(argv[0]))
         return tsr_cmd_verify_kernels(argc, argv);
     tsr_verify_weights v = tsr_verify_weights_defaults();

@@ -2,6 +2,7 @@
 #include "cli/commands.h"
 #include "cli/places.h"
 #include "cli/results.h"
+#include "cli/sandbox.h"
 #include "cli/verify_all.h"
 #include "cli/verify_forward.h"
 #include "cli/verify_kernels.h"
@@ -121,7 +122,8 @@ static tsr_status parse(int argc, char **argv, arguments *a, jobs *j, tsr_err *e
     const tsr_places places = {.sources = {a->dst, a->against, a->activations, a->forward.tokens},
                                .json = a->last.json,
                                .junit = a->last.junit,
-                               .progress = a->last.progress.file};
+                               .progress = a->last.progress.file,
+                               .unconfined = tsr_unconfined_device(a->kind != TSR_DEVICE_CPU, a->forward.tokens)};
     return tsr_places_check(&places, err);
 }
 
@@ -216,7 +218,7 @@ int tsr_cmd_verify_all(int argc, char **argv)
 {
     jobs j = jobs_defaults();
     arguments a = {
-        .memory = (uint64_t)2 << 30, .forward = tsr_forward_texts_defaults(), .last.threads = tsr_cpu_count()};
+        .memory = TSR_DEFAULT_MEMORY, .forward = tsr_forward_texts_defaults(), .last.threads = tsr_cpu_count()};
     tsr_verify_all all = {.count = 0};
     tsr_err err = {{0}};
     tsr_status status = parse(argc - 1, argv + 1, &a, &j, &err);

@@ -2,6 +2,7 @@
 #include "cli/commands.h"
 #include "cli/places.h"
 #include "cli/results.h"
+#include "cli/sandbox.h"
 #include "cli/verify_forward.h"
 #include "cli/verify_kernels.h"
 
@@ -118,7 +119,9 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_verify_forward 
     const tsr_places places = {.sources = {v->sides[0], v->sides[1], v->reference, a->texts.tokens},
                                .json = a->last.json,
                                .junit = a->last.junit,
-                               .progress = a->last.progress.file};
+                               .progress = a->last.progress.file,
+                               .unconfined =
+                                   tsr_unconfined_device(v->request.device != TSR_DEVICE_CPU, a->texts.tokens)};
     return tsr_places_check(&places, err);
 }
 

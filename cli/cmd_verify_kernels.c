@@ -2,6 +2,7 @@
 #include "cli/commands.h"
 #include "cli/places.h"
 #include "cli/results.h"
+#include "cli/sandbox.h"
 #include "cli/verify_kernels.h"
 
 #include <stdio.h>
@@ -206,7 +207,8 @@ static tsr_status parse(int argc, char **argv, arguments *a, tsr_verify_kernels 
     const tsr_places places = {.sources = {v->dst, v->against, v->activations, v->stages},
                                .json = a->last.json,
                                .junit = a->last.junit,
-                               .progress = a->last.progress.file};
+                               .progress = a->last.progress.file,
+                               .unconfined = tsr_unconfined_device(v->kind != TSR_DEVICE_CPU, NULL)};
     return tsr_places_check(&places, err);
 }
 

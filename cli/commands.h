@@ -28,10 +28,11 @@ typedef struct tsr_command {
 } tsr_command;
 
 /* Whether the word after `verify` is "gemm" or another check of kernels; and that check, with the word as argv[0]. */
-#define TSR_VERIFY_CHECKS "gemm|epilogue|dequant|mla|forward|all"
+#define TSR_VERIFY_CHECKS "gemm|epilogue|dequant|mla|forward|manifest|all"
 bool tsr_is_kernel_check(const char *word);
 int tsr_cmd_verify_kernels(int argc, char **argv);
 int tsr_cmd_verify_forward(int argc, char **argv);
+int tsr_cmd_verify_manifest(int argc, char **argv);
 int tsr_cmd_verify_all(int argc, char **argv);
 
 #endif

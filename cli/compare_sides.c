@@ -12,7 +12,7 @@ tsr_compare_job tsr_compare_job_defaults(const char *command)
     return (tsr_compare_job){
         .command = command,
         .threads = tsr_cpu_count(),
-        .memory = (uint64_t)2 << 30,
+        .memory = TSR_DEFAULT_MEMORY,
     };
 }
 

@@ -4,6 +4,7 @@
 #include "cli/help.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/sandbox.h"
 #include "cli/version.h"
 #include "common/threads.h"
 
@@ -43,7 +44,8 @@ static void print_help(void (*print)(const char *fmt, ...))
     print("tessera %s: offline quantization of LLM checkpoints\n\n", TSR_VERSION);
     for (size_t i = 0; i < N_COMMANDS; i++)
         print("  tessera %-16s %s\n", kCommands[i].name, kCommands[i].help);
-    print("\n'tessera help COMMAND' tells more.\nExit codes: ");
+    print("\n'tessera help COMMAND' tells more; 'tessera --no-sandbox COMMAND ...' runs one that is not locked "
+          "in.\nExit codes: ");
     for (const tsr_exit_meaning *e = tsr_exit_meanings; e->meaning != NULL; e++) {
         print("%d %s", e->code, e->meaning);
         if (e[1].meaning != NULL)
@@ -93,6 +95,10 @@ static int run(int argc, char **argv)
         print_help(tsr_tell);
         return EXIT_USAGE;
     }
+    if (strcmp(argv[1], "--no-sandbox") == 0 && argc > 2) {
+        tsr_sandbox_leave_out();
+        return run(argc - 1, argv + 1);
+    }
     const bool asks = is_any(argv[1], "--help", "-h", "help"),
                of_version = is_any(argv[1], "--version", "-V", "version");
     const int code = asks || of_version ? for_programs(asks, argc - 2, argv + 2) : -1;
@@ -126,5 +132,7 @@ int main(int argc, char **argv)
         files.rlim_cur = files.rlim_max;
         (void)setrlimit(RLIMIT_NOFILE, &files);
     }
-    return tsr_output_end(run(argc, argv));
+    const int code = run(argc, argv);
+    tsr_sandbox_end();
+    return tsr_output_end(code);
 }

@@ -26,7 +26,7 @@ bool tsr_output_begin(void)
     /* Each descriptor is opened for the wrong direction, so that using it fails as it would when it is closed. */
     static const int kFlags[] = {O_WRONLY, O_RDONLY, O_WRONLY};
     for (int fd = 0; fd <= STDERR_FILENO; fd++) {
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", kFlags[fd]) != fd)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", kFlags[fd]) != fd)
             return false;
     }
     return signal(SIGPIPE, SIG_IGN) != SIG_ERR && signal(SIGXFSZ, SIG_IGN) != SIG_ERR;

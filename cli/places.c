@@ -2,6 +2,7 @@
 #include "cli/places.h"
 
 #include "cli/output.h"
+#include "cli/sandbox.h"
 #include "cli/stage.h"
 #include "common/apart.h"
 #include "common/file.h"
@@ -39,7 +40,7 @@ static bool is_weights_name(const char *path)
 static bool is_binary(const char *path)
 {
     char bytes[LOOKED_AT];
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int fd = tsr_open(path, O_RDONLY | O_NONBLOCK);
     const ssize_t n = fd < 0 ? 0 : read(fd, bytes, sizeof bytes);
     if (fd >= 0)
         close(fd);
@@ -176,12 +177,35 @@ tsr_status tsr_places_note(const tsr_places *p, tsr_err *err)
     return TSR_OK;
 }
 
+/* From here on the command touches nothing but its places. */
+static tsr_status confine(const tsr_places *p, tsr_err *err)
+{
+    const char *reports[MAX_REPORTS];
+    const char *const usual[] = {p->json, p->junit, p->progress};
+    tsr_sandbox to = {.sources = p->sources,
+                      .n_sources = TSR_MAX_SOURCES,
+                      .beside = p->beside,
+                      .reports = reports,
+                      .dst = p->untouched ? NULL : p->dst,
+                      .shared = p->shared};
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
+        if (usual[i] != NULL && !tsr_is_stdout(usual[i]))
+            reports[to.n_reports++] = usual[i];
+    }
+    for (const tsr_output *more = p->more; more != NULL && more->option != NULL && to.n_reports < MAX_REPORTS; more++) {
+        if (more->path != NULL && !tsr_is_stdout(more->path))
+            reports[to.n_reports++] = more->path;
+    }
+    return tsr_sandbox_enter(&to, err);
+}
+
 tsr_status tsr_places_check(const tsr_places *places, tsr_err *err)
 {
     owed = (tsr_owed){0};
     TSR_TRY(tsr_places_note(places, err));
     TSR_TRY(check_all(places, err));
-    return tsr_stage_end_rehearsal(err);
+    TSR_TRY(tsr_stage_end_rehearsal(err));
+    return tsr_stage_now() == NULL && places->unconfined == NULL ? confine(places, err) : TSR_OK;
 }
 
 /* ---- writing ---- */
@@ -223,7 +247,7 @@ bool tsr_is_stdout(const char *path)
 static tsr_status write_through(const char *path, const tsr_text *text, tsr_err *err)
 {
     const bool told = is_descriptor(path, STDERR_FILENO);
-    const int fd = told ? dup(STDERR_FILENO) : open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    const int fd = told ? dup(STDERR_FILENO) : tsr_open(path, O_WRONLY | O_NOCTTY | O_NONBLOCK);
     if (fd < 0)
         return errno == ENXIO ? tsr_fail(err, TSR_E_IO, "%s: a pipe that nobody reads", path)
                               : tsr_fail_errno(err, "%s: cannot open", path);

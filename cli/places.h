@@ -23,11 +23,15 @@ typedef struct tsr_places {
     const char *json, *junit;             /* as given; NULL: none */
     const char *progress;                 /* --progress-file; NULL: none */
     const tsr_output *more;               /* further reports, which an entry without an option ends; NULL: none */
+    const char *unconfined;               /* why the sandbox (cli/sandbox.h) cannot hold this command; NULL: it can */
+    bool beside;                          /* what lies beside the sources is read, too */
+    bool untouched;                       /* nothing is written into dst: --dry-run */
+    bool shared;                          /* others make the same dst: it is theirs as well */
 } tsr_places;
 
 /* Refuses outputs that would touch a source, before anything is read or made. TSR_E_USAGE says which two. From then on
  * `json` and `junit` are owed: their texts have to live until the command ends. The last of what a command checks before it
- * begins: a rehearsed one (cli/stage.h) goes no further, with TSR_E_CANCELLED. */
+ * begins: a rehearsed one (cli/stage.h) goes no further, with TSR_E_CANCELLED, and one that runs by itself is locked in. */
 tsr_status tsr_places_check(const tsr_places *places, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Notes them for the command on stage, if one is (cli/stage.h). TSR_E_USAGE: a job of a batch has no stdout. tsr_places_check does

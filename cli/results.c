@@ -54,6 +54,7 @@ static const struct {
     {"verify dequant", "tessera-verify-kernels/1", "dequant"},
     {"verify mla", "tessera-verify-kernels/1", "mla"},
     {"verify forward", "tessera-verify-forward/1", NULL},
+    {"verify manifest", "tessera-verify-manifest/1", NULL},
     {"verify all", "tessera-verify-all/1", NULL},
     {"inspect", "tessera-inspect/1", NULL},
     {"report", "tessera-report/1", NULL},

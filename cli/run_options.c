@@ -1,6 +1,7 @@
 /* The options of all commands that carry out a plan. */
 #include "cli/places.h"
 #include "cli/run_plan.h"
+#include "cli/sandbox.h"
 #include "cli/together.h"
 #include "common/threads.h"
 #include "convert/plans/named_scheme.h"
@@ -16,7 +17,7 @@ tsr_plan_run tsr_plan_run_defaults(const char *command)
         .from = {.max_shard_bytes = TSR_MAX_SHARD_BYTES},
         .threads = tsr_cpu_count(),
         .cpumask = TSR_CPU_ALL,
-        .memory = (uint64_t)2 << 30,
+        .memory = TSR_DEFAULT_MEMORY,
         .low_sqnr = -INFINITY,
         .limits = tsr_quant_limits_defaults(),
     };
@@ -84,7 +85,13 @@ tsr_status tsr_plan_run_check(tsr_plan_run *run, const tsr_option *options, uint
 
 tsr_status tsr_plan_run_places(const tsr_plan_run *run, const char *const *sources, size_t n, tsr_err *err)
 {
-    tsr_places places = {.dst = run->dst, .json = run->json, .junit = run->junit, .progress = run->progress.file};
+    tsr_places places = {.dst = run->dst,
+                         .json = run->json,
+                         .junit = run->junit,
+                         .progress = run->progress.file,
+                         .unconfined = tsr_unconfined_ranks(run->mpi),
+                         .untouched = run->dry_run,
+                         .shared = run->shards.text != NULL};
     memcpy(places.sources, sources, n * sizeof *sources);
     return tsr_places_check(&places, err);
 }

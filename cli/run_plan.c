@@ -342,18 +342,13 @@ static bool is_served(const tsr_plan *plan)
 static void note_measures(const tsr_plan *plan, const tsr_engine_result *result)
 {
     tsr_stage *const stage = tsr_stage_now();
-    tsr_quant_stats whole = {0};
     if (stage == NULL)
         return;
-    for (size_t s = 0; s < plan->n_steps; s++) {
-        if (plan->steps[s].op->stats_of == TSR_STATS_SOURCE)
-            tsr_quant_stats_add(&whole, &result->rows[s]);
-    }
     stage->measured = true;
     stage->complete = result->already_complete;
     stage->bytes_read = result->bytes_read;
     stage->bytes_written = result->bytes_written;
-    stage->sqnr = whole.elements == 0 ? NAN : tsr_quant_stats_sqnr(&whole);
+    stage->sqnr = tsr_engine_result_sqnr(result, plan);
 }
 
 static tsr_status execute(tsr_plan_run *run, const tsr_plan *plan, tsr_err *err)

@@ -55,6 +55,8 @@ static bool find_free(const char *dst, uint64_t *bytes)
         return false;
     while (access(path, F_OK) != 0) {
         char *const slash = strrchr(path, '/');
+        if (strcmp(path, "/") == 0 || strcmp(path, ".") == 0)
+            return false;
         if (slash == NULL)
             strcpy(path, ".");
         else

@@ -3,6 +3,7 @@
 
 #include "cli/output.h"
 #include "cli/stage.h"
+#include "common/file.h"
 #include "formats/json/json_write.h"
 
 #include <errno.h>
@@ -35,7 +36,7 @@ tsr_status tsr_terminal_open(tsr_terminal *t, bool quiet, const tsr_progress_opt
     }
     if (t->path == NULL)
         return TSR_OK;
-    t->fd = open(t->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
+    t->fd = tsr_open(t->path, O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY | O_NONBLOCK);
     if (t->fd >= 0)
         return TSR_OK;
     return errno == ENXIO ? tsr_fail(err, TSR_E_IO, "--progress-file %s: a pipe that nobody reads", t->path)

@@ -16,13 +16,13 @@ enum { MAX_TOKENS = 1 << 20 };
 tsr_verify_forward tsr_verify_forward_defaults(void)
 {
     return (tsr_verify_forward){.threads = tsr_cpu_count(),
-                                .request = {.last = SIZE_MAX, .limits = tsr_forward_limits_defaults()},
+                                .request = {.last = SIZE_MAX, .devices = 1, .limits = tsr_forward_limits_defaults()},
                                 .figures = {.perplexity = {NAN, NAN}}};
 }
 
 tsr_forward_texts tsr_forward_texts_defaults(void)
 {
-    return (tsr_forward_texts){.length = 64};
+    return (tsr_forward_texts){.length = 64, .devices = 1};
 }
 
 void tsr_forward_options(tsr_option *options, tsr_forward_texts *texts)
@@ -34,6 +34,8 @@ void tsr_forward_options(tsr_option *options, tsr_forward_texts *texts)
         {"--batch", TSR_OPT_COUNT, &texts->sequences, "B",
          "number of sequences: drawn (1), or the first of the file (all)"},
         {"--count", TSR_OPT_COUNT, &texts->length, "N", "tokens of a sequence, at most (64)"},
+        {"--devices", TSR_OPT_COUNT, &texts->devices, "N",
+         "GPUs that divide the weights among them: no bit depends on how many there are (1)"},
         {"--kl-by-layer", TSR_OPT_FLAG, &texts->kl_by_layer, NULL,
          "KL divergence after every layer, by the final norm and head: as much work again as the head takes, twice a "
          "layer"},
@@ -69,6 +71,9 @@ tsr_status tsr_forward_texts_parse(tsr_forward_request *r, const tsr_forward_tex
 {
     if (texts->length == 0 || texts->sequences > MAX_TOKENS || texts->length > MAX_TOKENS)
         return tsr_fail(err, TSR_E_USAGE, "--count (and --batch): from 1 to %d", MAX_TOKENS);
+    if (texts->devices == 0 || texts->devices > TSR_FORWARD_DEVICES)
+        return tsr_fail(err, TSR_E_USAGE, "--devices: from 1 to %d", TSR_FORWARD_DEVICES);
+    r->devices = (size_t)texts->devices;
     TSR_TRY(parse_layers(texts->layers, r, err));
     TSR_TRY(tsr_parse_number("--min-stream", texts->min_stream, &r->limits.min_stream, err));
     TSR_TRY(tsr_parse_number("--max-kl", texts->max_kl, &r->limits.max_kl, err));
@@ -139,6 +144,8 @@ static void print_run(const tsr_verify_forward *v)
     char inputs[96];
     if (!isnan(f->perplexity[0]))
         tsr_print("       perplexity: %.4f of SRC, %.4f of DST\n", f->perplexity[0], f->perplexity[1]);
+    if (f->devices > 1)
+        tsr_print("%zu x ", f->devices);
     tsr_print("%s; %zu tokens in %zu sequences, seed %llu; SRC in double", f->device, f->tokens, f->sequences,
               U64(v->request.seed));
     if (v->reference == NULL && v->request.exact)
@@ -173,6 +180,7 @@ static void write_figures(tsr_text *t, const tsr_verify_forward *v)
     const bool served = v->reference == NULL && !v->request.exact;
     char inputs[96];
     tsr_json_member_string(t, "device", f->device);
+    tsr_json_member_u64(t, "devices", f->devices);
     tsr_json_member_string(t, "activations", tsr_input_choice_name(v->request.inputs));
     tsr_json_member_string(t, "inputs",
                            served ? tsr_input_coding_text(&f->inputs, inputs, sizeof inputs) : "not quantized");

@@ -25,7 +25,7 @@ extern const tsr_verify_kind tsr_kind_forward;
 /* Options of `verify forward` that `verify all` has, too, as the command line gives them. */
 typedef struct tsr_forward_texts {
     const char *layers, *tokens, *min_stream, *max_kl, *min_top1;
-    uint64_t sequences, length;
+    uint64_t sequences, length, devices;
     bool kl_by_layer, exact;
 } tsr_forward_texts;
 

@@ -3,6 +3,7 @@
 
 #include "cli/evidence_text.h"
 #include "cli/output.h"
+#include "common/file.h"
 #include "formats/json/json_write.h"
 #include "verify/kernels/check_dequant.h"
 #include "verify/kernels/check_epilogue.h"
@@ -173,10 +174,11 @@ static tsr_status open_azp(tsr_verify_kernels *v, tsr_err *err)
 {
     char path[4096];
     const char *const dir = v->opened[DST]->dir;
-    if (dir == NULL || snprintf(path, sizeof path, "%s/%s", dir, TSR_AZP_NAME) >= (int)sizeof path ||
-        access(path, F_OK) != 0)
+    bool there;
+    if (dir == NULL || snprintf(path, sizeof path, "%s/%s", dir, TSR_AZP_NAME) >= (int)sizeof path)
         return TSR_OK;
-    return open_file(v, AZP, path, &v->options.azp, err);
+    TSR_TRY(tsr_exists(path, &there, err));
+    return there ? open_file(v, AZP, path, &v->options.azp, err) : TSR_OK;
 }
 
 static tsr_status open_sides(tsr_verify_kernels *v, tsr_err *err)

@@ -4,6 +4,7 @@
 #include "cli/build.h"
 #include "cli/commit.h"
 #include "cli/places.h"
+#include "cli/sandbox.h"
 #include "formats/json/json_write.h"
 #include "kernels/cpu/cpu.h"
 
@@ -47,6 +48,21 @@ static void json_features(tsr_text *t)
     tsr_json_end_object(t);
 }
 
+/* What locks the tool in on this machine (cli/sandbox.h). */
+static void json_sandbox(tsr_text *t)
+{
+    const int landlock = tsr_sandbox_landlock();
+    tsr_json_key(t, "sandbox");
+    tsr_json_begin_object(t, true);
+    tsr_json_key(t, "landlock_abi");
+    if (landlock == 0)
+        tsr_json_null(t);
+    else
+        tsr_json_u64(t, (uint64_t)landlock);
+    tsr_json_member_bool(t, "seccomp", tsr_sandbox_seccomp());
+    tsr_json_end_object(t);
+}
+
 tsr_status tsr_version_json(const char *path, tsr_err *err)
 {
     const unsigned xxhash = XXH_versionNumber();
@@ -73,6 +89,7 @@ tsr_status tsr_version_json(const char *path, tsr_err *err)
     tsr_json_member_string(&t, "machine", TSR_BUILT_FOR);
     tsr_json_member_string(&t, "isa", tsr_cpu_name(tsr_cpu_flags()));
     json_features(&t);
+    json_sandbox(&t);
     json_libraries(&t, libraries, sizeof libraries / sizeof *libraries);
     tsr_json_end_object(&t);
     tsr_text_append(&t, "\n", 1);

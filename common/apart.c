@@ -1,6 +1,8 @@
 /* Collects the inodes of everything that is read, and compares outputs with them. */
 #include "common/apart.h"
 
+#include "common/file.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -53,15 +55,31 @@ static tsr_status add(tsr_identities *s, const struct stat *st, const char *sour
 
 /* ---- going through folders ---- */
 
-/* Calls `visit` for every entry of a folder. A folder that cannot be listed is passed over; opening it will fail later. */
+/* After a failed look: whether there is nothing to be seen. Whatever else fails, no guard may take for that. */
+static bool is_absent(void)
+{
+    return errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
+}
+
+static tsr_status cannot_look(tsr_err *err, const char *path)
+{
+    return is_absent() ? TSR_OK : tsr_fail_errno(err, "%s: cannot look at it", path);
+}
+
+/* Calls `visit` for every entry of a folder. One further down that this user may not list is passed over: nothing will be written
+ * there. */
 static tsr_status each_entry(const char *folder,
                              tsr_status (*visit)(const char *path, int depth, void *data, tsr_err *err), int depth,
                              void *data, tsr_err *err)
 {
-    DIR *const dir = depth <= MAX_DEPTH ? opendir(folder) : NULL;
+    if (depth > MAX_DEPTH)
+        return TSR_OK;
+    DIR *const dir = opendir(folder);
+    if (dir == NULL)
+        return errno == EACCES && depth > 0 ? TSR_OK : cannot_look(err, folder);
     const struct dirent *entry;
-    tsr_status status = TSR_OK;
-    while (dir != NULL && status == TSR_OK && (entry = readdir(dir)) != NULL) {
+    tsr_status status;
+    while ((status = tsr_next_entry(dir, folder, &entry, err)) == TSR_OK && entry != NULL) {
         char *path;
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
             continue;
@@ -71,9 +89,10 @@ static tsr_status each_entry(const char *folder,
         }
         status = visit(path, depth, data, err);
         free(path);
+        if (status != TSR_OK)
+            break;
     }
-    if (dir != NULL)
-        closedir(dir);
+    closedir(dir);
     return status;
 }
 
@@ -82,14 +101,23 @@ static tsr_status add_above(tsr_identities *above, const char *path, const char 
 {
     char real[PATH_MAX];
     if (realpath(path, real) == NULL)
-        return TSR_OK;
+        return cannot_look(err, path);
     struct stat st, last = {0};
-    int fd = open(dirname(real), O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int fd = tsr_open(dirname(real), O_PATH | O_DIRECTORY);
     tsr_status status = TSR_OK;
-    while (status == TSR_OK && fd >= 0 && fstat(fd, &st) == 0 &&
-           (st.st_ino != last.st_ino || st.st_dev != last.st_dev)) {
-        status = add(above, &st, source, err);
-        const int up = openat(fd, "..", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    while (status == TSR_OK) {
+        if (fd < 0 || fstat(fd, &st) != 0)
+            status = tsr_fail_errno(err, "%s: cannot look at the folders above it", path);
+        else if (st.st_ino == last.st_ino && st.st_dev == last.st_dev)
+            break;
+        else
+            status = add(above, &st, source, err);
+        if (status != TSR_OK)
+            break;
+        int up;
+        do
+            up = openat(fd, "..", O_PATH | O_DIRECTORY | O_CLOEXEC);
+        while (up < 0 && errno == EINTR);
         close(fd);
         fd = up;
         last = st;
@@ -110,12 +138,15 @@ static tsr_status gather(const char *path, int depth, void *data, tsr_err *err)
     struct stat st, link;
     char real[PATH_MAX];
     if (stat(path, &st) != 0 || lstat(path, &link) != 0)
-        return TSR_OK;
+        return cannot_look(err, path);
     if (!S_ISDIR(st.st_mode))
         TSR_TRY(add(&g->to->files, &st, g->source, err));
     /* In a hub's cache the files lie beside the folders that link to them. */
-    if (S_ISREG(st.st_mode) && S_ISLNK(link.st_mode) && depth > 0 && realpath(path, real) != NULL &&
-        strcmp(basename(dirname(real)), "blobs") == 0 && stat(real, &st) == 0 && find(&g->to->folders, &st) == NULL)
+    const bool linked = S_ISREG(st.st_mode) && S_ISLNK(link.st_mode) && depth > 0;
+    if (linked && realpath(path, real) == NULL)
+        return cannot_look(err, path);
+    if (linked && strcmp(basename(dirname(real)), "blobs") == 0 && stat(real, &st) == 0 &&
+        find(&g->to->folders, &st) == NULL)
         return add(&g->to->folders, &st, g->source, err);
     if (!S_ISDIR(st.st_mode) || find(&g->to->folders, &st) != NULL)
         return TSR_OK;
@@ -171,11 +202,10 @@ tsr_status tsr_apart_resolve(const char *path, char existing[PATH_MAX], size_t *
             if (stat(existing, &st) == 0 || (lstat(existing, &st) == 0 && !S_ISLNK(st.st_mode))) {
                 n += length + 1;
             } else {
-                const tsr_status failed = tsr_fail_errno(err, "%.*s", (int)(p + length - path), path);
                 if (lstat(existing, &st) == 0)
                     return tsr_fail(err, TSR_E_USAGE, "%s: a link to nothing", existing);
                 if (errno != ENOENT)
-                    return failed;
+                    return tsr_fail_errno(err, "%.*s", (int)(p + length - path), path);
                 existing[n] = '\0';
                 *missing = 1;
             }
@@ -203,7 +233,7 @@ static tsr_status check_held(const char *path, int depth, void *data, tsr_err *e
     const tsr_apart *const s = data;
     struct stat st, link;
     if (stat(path, &st) != 0 || lstat(path, &link) != 0)
-        return TSR_OK;
+        return cannot_look(err, path);
     const tsr_identity *const found = S_ISDIR(st.st_mode) ? find(&s->folders, &st) : find_file(&s->files, &st);
     if (found != NULL)
         return refuse_nested(path, found->source, S_ISDIR(st.st_mode) ? "is a folder of" : "is a file of", err);

@@ -7,9 +7,60 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+
+static bool is_interrupted(int rc)
+{
+    return rc < 0 && errno == EINTR;
+}
+
+int tsr_open(const char *path, int flags)
+{
+    int fd;
+    do
+        fd = open(path, flags | O_CLOEXEC, 0666);
+    while (is_interrupted(fd));
+    return fd;
+}
+
+int tsr_sync(int fd)
+{
+    int rc;
+    do
+        rc = fsync(fd);
+    while (is_interrupted(rc));
+    return rc;
+}
+
+int tsr_sync_data(int fd)
+{
+    int rc;
+    do
+        rc = fdatasync(fd);
+    while (is_interrupted(rc));
+    return rc;
+}
+
+int tsr_resize(int fd, uint64_t size)
+{
+    int rc;
+    do
+        rc = ftruncate(fd, (off_t)size);
+    while (is_interrupted(rc));
+    return rc;
+}
+
+int tsr_lock(int fd, int how)
+{
+    int rc;
+    do
+        rc = flock(fd, how);
+    while (is_interrupted(rc));
+    return rc;
+}
 
 tsr_status tsr_read_at(int fd, const char *path, void *data, size_t size, uint64_t offset, tsr_err *err)
 {
@@ -71,14 +122,18 @@ static tsr_stamp stamp_of(const struct stat *st)
 tsr_status tsr_open_input(const char *path, int *fd, uint64_t *size, tsr_stamp *stamp, tsr_err *err)
 {
     /* O_NONBLOCK: opening a pipe does not wait for somebody to write into it. It means nothing to a regular file. */
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    *fd = tsr_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
     if (*fd < 0)
         return tsr_fail_errno(err, "%s: cannot open", path);
     struct stat st;
-    if (fstat(*fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+    const bool known = fstat(*fd, &st) == 0;
+    if (!known || !S_ISREG(st.st_mode)) {
+        const tsr_status status =
+            known ? tsr_fail(err, TSR_E_FORMAT, "%s: not a regular file (a pipe, device or directory)", path)
+                  : tsr_fail_errno(err, "%s: cannot look at it", path);
         close(*fd);
         *fd = -1;
-        return tsr_fail(err, TSR_E_FORMAT, "%s: not a regular file (a pipe, device or directory)", path);
+        return status;
     }
     *size = (uint64_t)st.st_size;
     if (stamp != NULL)
@@ -93,12 +148,14 @@ tsr_status tsr_check_stamp(int fd, const char *path, const tsr_stamp *stamp, tsr
         return tsr_fail_errno(err, "%s: cannot look at it again", path);
     const tsr_stamp now = stamp_of(&open_now);
     const char *what = NULL;
+    const bool is_there = stat(path, &named) == 0;
+    if (!is_there && errno != ENOENT && errno != ENOTDIR && errno != ESTALE)
+        return tsr_fail_errno(err, "%s: cannot look at it again", path);
     if (now.size != stamp->size)
         what = "its size differs";
     else if (now.mtime_ns != stamp->mtime_ns)
         what = "it was written to";
-    else if (stat(path, &named) != 0 || (uint64_t)named.st_ino != stamp->inode ||
-             (uint64_t)named.st_dev != stamp->device)
+    else if (!is_there || (uint64_t)named.st_ino != stamp->inode || (uint64_t)named.st_dev != stamp->device)
         what = "it was removed or replaced";
     else if (now.ctime_ns != stamp->ctime_ns)
         what = "its time of change differs";
@@ -131,10 +188,10 @@ tsr_status tsr_read_file(const char *path, uint64_t limit, tsr_arena *arena, con
 
 tsr_status tsr_sync_dir(const char *path, tsr_err *err)
 {
-    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int fd = tsr_open(path, O_RDONLY | O_DIRECTORY);
     if (fd < 0)
         return tsr_fail_errno(err, "%s: cannot open the directory", path);
-    const int rc = fsync(fd);
+    const int rc = tsr_sync(fd);
     /* Some file systems cannot sync a directory and say EINVAL; their renames are as durable as they get. */
     const tsr_status status = rc != 0 && errno != EINVAL ? tsr_fail_errno(err, "%s: cannot sync", path) : TSR_OK;
     close(fd);
@@ -148,14 +205,15 @@ tsr_status tsr_sync_parent(const char *path, tsr_err *err)
         return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path);
     const char *const folder = dirname(copy);
     /* A folder with write but without read permission cannot be opened, and so cannot be synced. */
-    const tsr_status status = access(folder, R_OK) == 0 ? tsr_sync_dir(folder, err) : TSR_OK;
+    const bool refused = access(folder, R_OK) != 0 && errno == EACCES;
+    const tsr_status status = refused ? TSR_OK : tsr_sync_dir(folder, err);
     free(copy);
     return status;
 }
 
 tsr_status tsr_commit_file(int fd, const char *from, const char *to, tsr_err *err)
 {
-    if (fsync(fd) != 0)
+    if (tsr_sync(fd) != 0)
         return tsr_fail_errno(err, "%s: cannot sync", from);
     if (rename(from, to) != 0)
         return tsr_fail_errno(err, "%s: cannot rename to %s", from, to);
@@ -165,14 +223,13 @@ tsr_status tsr_commit_file(int fd, const char *from, const char *to, tsr_err *er
 tsr_status tsr_replace_file(const char *path, const char *temporary, const void *data, size_t size, tsr_err *err)
 {
     /* O_EXCL: what another program left or shares under this name is never written to. */
-    const int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const int fd = tsr_open(temporary, O_WRONLY | O_CREAT | O_EXCL);
     if (fd < 0)
         return tsr_fail_errno(err, "%s: cannot create", temporary);
     tsr_status status = tsr_write_at(fd, temporary, data, size, 0, err);
     if (status == TSR_OK)
         status = tsr_commit_file(fd, temporary, path, err);
-    if (close(fd) != 0 && status == TSR_OK)
-        status = tsr_fail_errno(err, "%s: cannot close", path);
+    close(fd); /* what it could say, fsync has said */
     if (status != TSR_OK)
         unlink(temporary);
     return status;
@@ -192,6 +249,21 @@ tsr_status tsr_write_file(const char *path, const void *data, size_t size, tsr_e
         if (!taken)
             return status;
     }
+}
+
+tsr_status tsr_next_entry(DIR *dir, const char *path, const struct dirent **entry, tsr_err *err)
+{
+    errno = 0;
+    *entry = readdir(dir);
+    return *entry == NULL && errno != 0 ? tsr_fail_errno(err, "%s: cannot list the directory", path) : TSR_OK;
+}
+
+tsr_status tsr_remove_file(const char *path, tsr_err *err)
+{
+    /* No file has a name that is longer than the system takes; a damaged journal may. */
+    return unlink(path) == 0 || errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG
+               ? TSR_OK
+               : tsr_fail_errno(err, "%s: cannot remove it", path);
 }
 
 tsr_status tsr_make_dirs(const char *path, tsr_err *err)

@@ -5,9 +5,18 @@
 #include "common/arena.h"
 #include "common/status.h"
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* As open with mode 0666, close-on-exec, fsync, fdatasync, ftruncate and flock, and once more whenever a signal came in
+ * between: file systems of a network or of a program let them be interrupted, too. */
+int tsr_open(const char *path, int flags);
+int tsr_sync(int fd);
+int tsr_sync_data(int fd);
+int tsr_resize(int fd, uint64_t size);
+int tsr_lock(int fd, int how);
 
 /* Reads exactly `size` bytes at `offset`. A file that ends early is TSR_E_IO ("shrank while being read"). Thread-safe.
  * `path` is for messages. */
@@ -51,6 +60,13 @@ tsr_status tsr_sync_dir(const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Syncs the directory that holds `path`. A directory without read permission cannot be synced and is passed over. */
 tsr_status tsr_sync_parent(const char *path, tsr_err *err) TSR_WARN_UNUSED;
+
+/* The next entry of a directory that is open, NULL behind the last one; one that cannot be read is no end. `path` is for
+ * messages. */
+tsr_status tsr_next_entry(DIR *dir, const char *path, const struct dirent **entry, tsr_err *err) TSR_WARN_UNUSED;
+
+/* Removes a file; one that is not there is fine. */
+tsr_status tsr_remove_file(const char *path, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Makes a directory and its parents, durably; one that exists is fine. */
 tsr_status tsr_make_dirs(const char *path, tsr_err *err) TSR_WARN_UNUSED;

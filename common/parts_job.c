@@ -148,8 +148,11 @@ tsr_status tsr_parts_job_run(const tsr_parts_job *job, unsigned threads, tsr_ran
     if (tsr_ranks_mine(ranks) > 0)
         return tsr_ranks_serve(ranks, &server, err);
     clock_gettime(CLOCK_MONOTONIC, &r.began);
-    if (tsr_run_threads(threads + tsr_ranks_others(ranks), work, tell_progress, &r) == 0)
-        tsr_note_failure(&r.failure, TSR_E_NOMEM, &(tsr_err){"cannot start a thread"});
+    if (tsr_run_threads(threads + tsr_ranks_others(ranks), work, tell_progress, &r) == 0) {
+        tsr_err why = {{0}};
+        (void)tsr_fail_errno(&why, "cannot start a thread");
+        tsr_note_failure(&r.failure, TSR_E_NOMEM, &why);
+    }
     TSR_TRY(tsr_return_failure(&r.failure, err));
     tell_progress(&r); /* that all is done, even if it was done before anybody was told */
     return TSR_OK;

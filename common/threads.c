@@ -3,6 +3,7 @@
 
 #include "common/checked.h"
 
+#include <errno.h>
 #include <fenv.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -61,7 +62,9 @@ unsigned tsr_run_threads(unsigned wanted, void *(*work)(void *context), void (*t
     pthread_t threads[TSR_MAX_THREADS];
     start s = {work, context};
     unsigned started = 0;
-    while (started < wanted && started < TSR_MAX_THREADS && pthread_create(&threads[started], NULL, begin, &s) == 0)
+    int code = 0;
+    while (started < wanted && started < TSR_MAX_THREADS &&
+           (code = pthread_create(&threads[started], NULL, begin, &s)) == 0)
         started++;
     for (unsigned i = 0; i < started;) {
         struct timespec until;
@@ -74,6 +77,7 @@ unsigned tsr_run_threads(unsigned wanted, void *(*work)(void *context), void (*t
         else
             tell(context);
     }
+    errno = code;
     return started;
 }
 

@@ -11,6 +11,9 @@
 
 enum { TSR_MAX_THREADS = 256, TSR_PROGRESS_MS = 200 };
 
+/* Bytes of memory that a job may take unless its caller sets a number: the default of --memory. */
+#define TSR_DEFAULT_MEMORY ((uint64_t)2 << 30)
+
 /* How far a job has come. */
 typedef struct tsr_progress {
     const char *phase;                /* what is being done: "verifying", "converting", "comparing"; NULL: no bytes are
@@ -50,7 +53,7 @@ void tsr_set_float_mode(void);
 
 /* Runs work(context) on `wanted` threads, at most TSR_MAX_THREADS, each in the mode of tsr_set_float_mode; on fewer when
  * no more can be started. The calling thread calls tell(context) every TSR_PROGRESS_MS until all have ended. Returns
- * how many ran; 0: none could be started. */
+ * how many ran; 0: none could be started, and errno says why. */
 unsigned tsr_run_threads(unsigned wanted, void *(*work)(void *context), void (*tell)(void *context), void *context);
 
 /* Seconds since `began`, a time of CLOCK_MONOTONIC. */

@@ -7,7 +7,6 @@
 #include "convert/jobs/quantize_job.h"
 #include "convert/plans/policy_plan.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,7 +87,7 @@ tessera_status tessera_plan_make(tessera_plan **plan, const char *command, const
         p->convert = tsr_convert_job_defaults();
         p->from.max_shard_bytes = TSR_MAX_SHARD_BYTES;
         p->threads = tsr_cpu_count();
-        p->memory = (uint64_t)2 << 30;
+        p->memory = TSR_DEFAULT_MEMORY;
         p->cpumask = TSR_CPU_ALL;
     }
     const tsr_status status = make(p, command, source, options, &call.err);
@@ -157,16 +156,6 @@ static tsr_status check_apart(const tessera_plan *p, const char *dst, tsr_err *e
     return status;
 }
 
-static double sqnr_of(const tsr_plan *plan, const tsr_engine_result *result)
-{
-    tsr_quant_stats whole = {0};
-    for (size_t s = 0; s < plan->n_steps; s++) {
-        if (plan->steps[s].op->stats_of == TSR_STATS_SOURCE)
-            tsr_quant_stats_add(&whole, &result->rows[s]);
-    }
-    return whole.elements == 0 ? NAN : tsr_quant_stats_sqnr(&whole);
-}
-
 static tsr_status run(tessera_plan *p, const char *dst, tsr_watch *watch, tessera_result *result, tsr_err *err)
 {
     const tsr_engine_options options = {.run = tsr_watch_options(watch, p->threads, p->memory),
@@ -184,7 +173,7 @@ static tsr_status run(tessera_plan *p, const char *dst, tsr_watch *watch, tesser
                                    .bytes_written = done.bytes_written,
                                    .seconds = done.seconds,
                                    .threads = done.threads,
-                                   .sqnr = sqnr_of(&p->plan, &done)};
+                                   .sqnr = tsr_engine_result_sqnr(&done, &p->plan)};
     tsr_engine_result_free(&done);
     return status;
 }

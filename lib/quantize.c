@@ -44,12 +44,6 @@ static tsr_status find_amax(making *m, const tsr_amax *amax, tsr_err *err)
 
 /* ---- units ---- */
 
-/* A window lies in one stretch: units of a matrix are whole rows of it. */
-static bool is_whole(const tsr_window *w)
-{
-    return w->rows <= 1 || w->pitch == w->row_bytes;
-}
-
 static tsr_status run_unit(void *context, size_t unit, size_t worker, tsr_err *err)
 {
     const making *const m = context;
@@ -62,13 +56,13 @@ static tsr_status run_unit(void *context, size_t unit, size_t worker, tsr_err *e
     for (unsigned i = 0; i < TSR_MAX_INPUTS; i++) {
         if (u.in[i].rows == 0)
             continue;
-        if (!is_whole(&u.in[i]))
+        if (!tsr_window_is_gapless(&u.in[i]))
             return tsr_fail(err, TSR_E_UNSUPPORTED, "'%s' is not quantized in memory", step->in[0]->name);
         u.in_data[i] = m->from->map + step->in[u.from[i]]->offset + u.in[i].offset;
     }
     for (unsigned i = 0; i < step->n_out; i++) {
-        const bool held = (step->held >> i & 1) != 0;
-        if (!held && !is_whole(&u.out[i]))
+        const bool held = tsr_is_held(step, i);
+        if (!held && !tsr_window_is_gapless(&u.out[i]))
             return tsr_fail(err, TSR_E_UNSUPPORTED, "'%s' is not quantized in memory", step->in[0]->name);
         u.out_data[i] = m->to->map + place[i] + (held ? 0 : u.out[i].offset);
     }
@@ -98,7 +92,7 @@ static tsr_status run_step(making *m, const tsr_step *step, tsr_err *err)
         TSR_TRY(find_amax(m, step->amax, err));
     TSR_TRY(tsr_parallel_for(step->op->units(step), m->threads, NULL, run_unit, m, err));
     for (unsigned i = 0; i < step->n_out; i++)
-        held[i] = (step->held >> i & 1) != 0 ? m->to->map + place[i] : NULL;
+        held[i] = tsr_is_held(step, i) ? m->to->map + place[i] : NULL;
     if (step->op->seal != NULL)
         step->op->seal(step, held);
     return TSR_OK;

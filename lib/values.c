@@ -55,7 +55,7 @@ static tsr_status read_plain(const asked *a, tsr_err *err)
 /* Reads a window's bytes without gaps. */
 static tsr_status read_window(const asked *a, const tsr_tensor *t, const tsr_window *w, char *to, tsr_err *err)
 {
-    if (w->rows <= 1 || w->pitch == w->row_bytes)
+    if (tsr_window_is_gapless(w))
         return tsr_checkpoint_read(a->c, t, w->offset, to, tsr_window_bytes(w), err);
     for (uint64_t r = 0; r < w->rows; r++)
         TSR_TRY(tsr_checkpoint_read(a->c, t, w->offset + r * w->pitch, to + r * w->row_bytes, w->row_bytes, err));

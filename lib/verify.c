@@ -69,7 +69,7 @@ static tsr_status compare(judged *j, const asked *a, const tsr_side side[2], tsr
 
 static tsr_status verify(judged *j, const char *const path[2], const char *const *words, tsr_watch *watch, tsr_err *err)
 {
-    asked a = {.threads = tsr_cpu_count(), .memory = (uint64_t)2 << 30};
+    asked a = {.threads = tsr_cpu_count(), .memory = TSR_DEFAULT_MEMORY};
     tsr_checkpoint *opened[2] = {NULL, NULL};
     tsr_weights weights[2] = {{.count = 0}, {.count = 0}};
     tsr_block block; /* of the side whose config.json states none */

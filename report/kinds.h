@@ -8,6 +8,7 @@
 tsr_value_fn tsr_read_quantization_report;
 tsr_value_fn tsr_read_run; /* quantize --json, convert --json */
 tsr_value_fn tsr_read_verify;
+tsr_value_fn tsr_read_verify_manifest;
 tsr_value_fn tsr_read_diff;
 tsr_value_fn tsr_read_judgements; /* verify gemm, epilogue, dequant, mla */
 tsr_value_fn tsr_read_forward;

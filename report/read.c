@@ -16,6 +16,7 @@ static const struct {
     {{"tessera-convert/1", "convert", NULL, false}, tsr_read_run},
     {{"tessera-finish/1", "finish", NULL, false}, tsr_read_run},
     {{"tessera-verify/1", "verify weights", "", false}, tsr_read_verify},
+    {{"tessera-verify-manifest/1", "verify manifest", NULL, false}, tsr_read_verify_manifest},
     {{"tessera-verify-kernels/1", "verify", "quantization", true}, tsr_read_judgements},
     {{"tessera-verify-forward/1", "verify forward", "layer alone", true}, tsr_read_forward},
     {{"tessera-diff/1", "diff", "", false}, tsr_read_diff},

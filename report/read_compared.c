@@ -179,6 +179,18 @@ tsr_status tsr_read_verify(tsr_reading *r, void *to, tsr_err *err)
     return link_findings(to, err);
 }
 
+tsr_status tsr_read_verify_manifest(tsr_reading *r, void *to, tsr_err *err)
+{
+    static const tsr_field kFields[] = {
+        TSR_HEAD_FIELDS,
+        {"judged", tsr_read_judged, 0, true},
+        {"findings", tsr_read_findings, 0, true},
+        {0},
+    };
+    const tsr_rest rest = {.facts = &r->result->facts};
+    return tsr_read_object(r, "the result", kFields, to, &rest, err);
+}
+
 /* ---- diff ---- */
 
 static tsr_status read_different(tsr_reading *r, void *to, tsr_err *err)

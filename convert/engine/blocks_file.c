@@ -167,7 +167,7 @@ static tsr_status write_file(const tsr_plan *plan, const char *dst, const char *
     char part[PATH_MAX];
     tsr_part_path(dst, SIZE_MAX, part);
     to->path = part;
-    to->fd = open(part, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    to->fd = tsr_open(part, O_RDWR | O_CREAT | O_EXCL);
     if (to->fd < 0)
         return tsr_fail_errno(err, "%s: cannot create", part);
     tsr_status status = pour_all(plan, dst, made, to, err);
@@ -208,13 +208,16 @@ tsr_status tsr_blocks_write(const tsr_plan *plan, const char *dst, tsr_plan_bloc
     tsr_status status = pour_all(plan, dst, made, &to, err);
     made->bytes = to.size;
     made->digest = XXH3_64bits_digest(to.hash);
+    const XXH128_hash_t whole = XXH3_128bits_digest(to.hash);
+    made->digest128[0] = whole.high64;
+    made->digest128[1] = whole.low64;
     if (status == TSR_OK && !holds(path, made, to.hash))
         status = write_file(plan, dst, path, made, &to, err);
     (void)XXH3_freeState(to.hash);
     return status;
 }
 
-void tsr_blocks_remove(const char *dst)
+tsr_status tsr_blocks_remove(const char *dst, tsr_err *err)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/" TSR_STATE_DIR, dst);
@@ -226,5 +229,5 @@ void tsr_blocks_remove(const char *dst)
     }
     if (dir != NULL)
         closedir(dir);
-    unlink(tsr_output_path(dst, TSR_BLOCKS_NAME, path));
+    return tsr_remove_file(tsr_output_path(dst, TSR_BLOCKS_NAME, path), err);
 }

@@ -20,6 +20,6 @@ bool tsr_blocks_kept(const tsr_plan *plan, const char *dst, size_t index);
 tsr_status tsr_blocks_write(const tsr_plan *plan, const char *dst, tsr_plan_blocks *made, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Removes what earlier runs kept, and the file made from it. */
-void tsr_blocks_remove(const char *dst);
+tsr_status tsr_blocks_remove(const char *dst, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

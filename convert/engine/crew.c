@@ -3,20 +3,35 @@
 
 #include "common/checked.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
 
 enum { LARGE_PAGE = 2 << 20 };
 
+/* That memory, or what stands for it, ran out. */
+static void tell_all(tsr_crew *c, const tsr_err *err)
+{
+    for (size_t i = 0; i < c->n_runs; i++) {
+        if (c->runs[i].present)
+            tsr_run_fail(&c->runs[i], TSR_E_NOMEM, err);
+    }
+}
+
 static void fail_all(tsr_crew *c, const char *what, uint64_t bytes)
 {
     tsr_err err = {{0}};
-    const tsr_status status = tsr_fail(&err, TSR_E_NOMEM, what, U64(bytes));
-    for (size_t i = 0; i < c->n_runs; i++) {
-        if (c->runs[i].present)
-            tsr_run_fail(&c->runs[i], status, &err);
-    }
+    (void)tsr_fail(&err, TSR_E_NOMEM, what, U64(bytes));
+    tell_all(c, &err);
+}
+
+/* errno says why. */
+static void fail_for_threads(tsr_crew *c)
+{
+    tsr_err err = {{0}};
+    (void)tsr_fail_errno(&err, "cannot start one of %llu threads", U64(c->workers));
+    tell_all(c, &err);
 }
 
 /* A worker: its units under way, in the order in which it took them. */
@@ -185,15 +200,19 @@ void tsr_crew_work(tsr_crew *c, const char *phase)
     for (size_t i = 0; committers != NULL && i < c->n_runs; i++) {
         if (!c->runs[i].present)
             continue;
-        if (pthread_create(&committers[n], NULL, tsr_run_commit_files, &c->runs[i]) == 0)
+        tsr_err err = {{0}};
+        errno = pthread_create(&committers[n], NULL, tsr_run_commit_files, &c->runs[i]);
+        if (errno == 0) {
             n++;
-        else
-            tsr_run_fail(&c->runs[i], TSR_E_NOMEM, &(tsr_err){"cannot start a thread"});
+            continue;
+        }
+        (void)tsr_fail_errno(&err, "cannot start a thread");
+        tsr_run_fail(&c->runs[i], TSR_E_NOMEM, &err);
     }
     if (committers == NULL)
         fail_all(c, "out of memory for %llu threads", c->n_runs);
     else if (tsr_run_threads(c->workers + tsr_ranks_others(c->ranks), work, report_progress, c) == 0)
-        fail_all(c, "cannot start one of %llu threads", c->workers);
+        fail_for_threads(c);
     for (size_t i = 0; i < n; i++)
         pthread_join(committers[i], NULL);
     report_progress(c);

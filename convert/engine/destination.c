@@ -4,6 +4,8 @@
 #include "common/checked.h"
 #include "common/file.h"
 #include "common/text.h"
+#include "convert/engine/manifest_file.h"
+#include "formats/blocks/block_file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -197,7 +199,9 @@ static tsr_status check_folder(const char *dst, const char *name, const tsr_name
         return errno == ENOENT ? TSR_OK : tsr_fail_errno(err, "%s: cannot list the directory", path);
     tsr_status status = TSR_OK;
     const struct dirent *entry;
-    while (status == TSR_OK && (entry = readdir(dir)) != NULL) {
+    char folder_path[PATH_MAX];
+    memcpy(folder_path, path, sizeof path);
+    while (status == TSR_OK && (status = tsr_next_entry(dir, folder_path, &entry, err)) == TSR_OK && entry != NULL) {
         const char *const file = entry->d_name;
         const bool weights =
             tsr_ends_with(file, ".safetensors") || tsr_ends_with(file, ".safetensors" TSR_ARCHIVE_SUFFIX);
@@ -348,25 +352,69 @@ static tsr_status write_text(const char *dst, const tsr_plan_text *text, tsr_err
     return same ? TSR_OK : tsr_replace_file(path, tsr_part_path(dst, SIZE_MAX, part), text->data, text->size, err);
 }
 
-tsr_status tsr_write_texts(const tsr_plan *plan, const char *dst, const tsr_quant_stats *rows,
-                           const tsr_plan_blocks *blocks, tsr_err *err)
+static tsr_written written(const tsr_plan_text *text)
 {
-    if (plan->report != NULL) {
-        tsr_text report = {0};
-        plan->report(plan, rows, blocks, &report);
-        tsr_status status = tsr_text_status(&report, err);
-        const tsr_plan_text text = {.name = TSR_REPORT_NAME, .data = report.data, .size = report.size};
-        if (status == TSR_OK)
-            status = write_text(dst, &text, err);
-        tsr_text_free(&report);
-        TSR_TRY(status);
+    return (tsr_written){.name = text->name, .bytes = text->size, .digest = XXH3_128bits(text->data, text->size)};
+}
+
+static tsr_status write_report(const tsr_plan *plan, const char *dst, const tsr_quant_stats *rows,
+                               const tsr_plan_blocks *blocks, tsr_written *to, tsr_err *err)
+{
+    tsr_text report = {0};
+    plan->report(plan, rows, blocks, &report);
+    tsr_status status = tsr_text_status(&report, err);
+    const tsr_plan_text text = {.name = TSR_REPORT_NAME, .data = report.data, .size = report.size};
+    if (status == TSR_OK)
+        status = write_text(dst, &text, err);
+    if (status == TSR_OK)
+        *to = written(&text);
+    tsr_text_free(&report);
+    return status;
+}
+
+static tsr_status write_manifest(const tsr_digests *digests, const char *dst, const tsr_written *others, size_t n,
+                                 tsr_err *err)
+{
+    tsr_text manifest = {0};
+    tsr_status status = tsr_manifest_compose(digests, others, n, &manifest, err);
+    const tsr_plan_text text = {.name = TSR_MANIFEST_NAME, .data = manifest.data, .size = manifest.size};
+    if (status == TSR_OK)
+        status = write_text(dst, &text, err);
+    tsr_text_free(&manifest);
+    return status;
+}
+
+/* Every config.json, each rank's included, comes after all others: where one exists, the model is whole. */
+static tsr_status write_all(const tsr_digests *digests, const char *dst, const tsr_quant_stats *rows,
+                            const tsr_plan_blocks *blocks, tsr_written *others, tsr_err *err)
+{
+    const tsr_plan *const plan = digests->plan;
+    size_t n = 0;
+    if (blocks->tensors > 0)
+        others[n++] = (tsr_written){.name = TSR_BLOCKS_NAME,
+                                    .bytes = blocks->bytes,
+                                    .digest = {.high64 = blocks->digest128[0], .low64 = blocks->digest128[1]}};
+    if (plan->report != NULL)
+        TSR_TRY(write_report(plan, dst, rows, blocks, &others[n++], err));
+    for (size_t i = 0; i < plan->n_texts; i++) {
+        others[n++] = written(&plan->texts[i]);
+        if (!is_config(plan->texts[i].name))
+            TSR_TRY(write_text(dst, &plan->texts[i], err));
     }
-    /* Every config.json, each rank's included, comes after all other texts: where one exists, the model is whole. */
-    for (int configs = 0; configs < 2; configs++) {
-        for (size_t i = 0; i < plan->n_texts; i++) {
-            if (is_config(plan->texts[i].name) == configs)
-                TSR_TRY(write_text(dst, &plan->texts[i], err));
-        }
+    TSR_TRY(write_manifest(digests, dst, others, n, err));
+    for (size_t i = 0; i < plan->n_texts; i++) {
+        if (is_config(plan->texts[i].name))
+            TSR_TRY(write_text(dst, &plan->texts[i], err));
     }
     return TSR_OK;
+}
+
+tsr_status tsr_write_texts(const tsr_digests *digests, const char *dst, const tsr_quant_stats *rows,
+                           const tsr_plan_blocks *blocks, tsr_err *err)
+{
+    tsr_written *const others = malloc((digests->plan->n_texts + 2) * sizeof *others);
+    const tsr_status status =
+        others == NULL ? tsr_out_of_memory(err, "for the texts") : write_all(digests, dst, rows, blocks, others, err);
+    free(others);
+    return status;
 }

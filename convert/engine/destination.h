@@ -6,7 +6,7 @@
 #ifndef TSR_CONVERT_ENGINE_DESTINATION_H
 #define TSR_CONVERT_ENGINE_DESTINATION_H
 
-#include "convert/engine/plan.h"
+#include "convert/engine/digests.h"
 
 #include <limits.h>
 
@@ -60,8 +60,8 @@ tsr_status tsr_check_space(const tsr_plan *plan, const char *dst, const bool *fi
  * or files are missing or, where none are, what to do. */
 tsr_status tsr_explain_no_space(const tsr_plan *plan, const char *dst, const bool *finished, tsr_err *err);
 
-/* Writes report, index and other texts, then config.json, of all ranks. Texts that exist already are left alone. */
-tsr_status tsr_write_texts(const tsr_plan *plan, const char *dst, const tsr_quant_stats *rows,
+/* Writes report, index and other texts, the manifest, then config.json, of all ranks. Texts that exist already are left alone. */
+tsr_status tsr_write_texts(const tsr_digests *digests, const char *dst, const tsr_quant_stats *rows,
                            const tsr_plan_blocks *blocks, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

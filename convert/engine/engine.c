@@ -2,11 +2,13 @@
 #include "convert/engine/engine.h"
 
 #include "common/checked.h"
+#include "common/file.h"
 #include "common/threads.h"
 #include "convert/engine/blocks_file.h"
 #include "convert/engine/engine_run.h"
 
 #include <fenv.h>
+#include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -116,17 +118,21 @@ static void run_phase(tsr_crew *c, const char *phase)
 
 /* Marks files for redoing that the journal calls finished but that are gone or have another size, or whose figures of
  * blocks are. They need not be read first. */
-static void drop_missing(tsr_run *r)
+static tsr_status drop_missing(tsr_run *r, tsr_err *err)
 {
     for (size_t i = 0; i < r->plan->n_files; i++) {
         char path[PATH_MAX];
         struct stat st;
         const tsr_out_file *const f = &r->plan->files[i];
-        if (r->journal.finished[i] &&
-            (stat(tsr_run_path(r, i, path), &st) != 0 || !S_ISREG(st.st_mode) ||
-             (!f->appended && (uint64_t)st.st_size != f->bytes) || !tsr_blocks_kept(r->plan, r->dst, i)))
-            r->journal.finished[i] = false;
+        bool there;
+        if (!r->journal.finished[i])
+            continue;
+        TSR_TRY(tsr_exists(tsr_run_path(r, i, path), &there, err));
+        r->journal.finished[i] = there && stat(path, &st) == 0 && S_ISREG(st.st_mode) &&
+                                 (f->appended || (uint64_t)st.st_size == f->bytes) &&
+                                 tsr_blocks_kept(r->plan, r->dst, i);
     }
+    return TSR_OK;
 }
 
 /* Removes files that were renamed just before a kill and are not in the journal. They are made again, and need the
@@ -178,7 +184,7 @@ static tsr_status begin_verifying(tsr_run *r, tsr_err *err)
     TSR_TRY(tsr_run_open_journal(r, err));
     for (size_t i = 0; i < r->plan->n_files; i++)
         r->noted += r->journal.finished[i];
-    drop_missing(r);
+    TSR_TRY(drop_missing(r, err));
     TSR_TRY(tsr_run_check_shards(r, err));
     r->verifying = true;
     r->present = choose_files(r) > 0;
@@ -297,6 +303,7 @@ static tsr_status begin_run(tsr_run *r, tsr_crew *c, const tsr_engine_job *job, 
         .amaxes = calloc(plan->n_amaxes + 1, sizeof *r->amaxes),
         .lanes = calloc(tsr_plan_lanes(plan), sizeof *r->lanes),
     };
+    TSR_TRY(tsr_digests_begin(&r->digests, plan, err));
     tsr_cpu_kernels_init(&r->kernels, cpu_flags);
     return r->rows == NULL || r->frames == NULL || r->steps == NULL || r->files == NULL || r->amaxes == NULL ||
                    r->lanes == NULL
@@ -306,6 +313,7 @@ static tsr_status begin_run(tsr_run *r, tsr_crew *c, const tsr_engine_job *job, 
 
 static void free_run(tsr_run *r)
 {
+    tsr_digests_end(&r->digests);
     free(r->owner);
     free(r->frames);
     free(r->steps);
@@ -383,6 +391,16 @@ tsr_status tsr_engine_run(const tsr_plan *plan, const char *dst, const tsr_engin
     if (status == TSR_OK && job.status != TSR_OK && err != NULL)
         *err = job.err;
     return status == TSR_OK ? job.status : status;
+}
+
+double tsr_engine_result_sqnr(const tsr_engine_result *result, const tsr_plan *plan)
+{
+    tsr_quant_stats whole = {0};
+    for (size_t s = 0; s < plan->n_steps; s++) {
+        if (plan->steps[s].op->stats_of == TSR_STATS_SOURCE)
+            tsr_quant_stats_add(&whole, &result->rows[s]);
+    }
+    return whole.elements == 0 ? NAN : tsr_quant_stats_sqnr(&whole);
 }
 
 void tsr_engine_result_free(tsr_engine_result *result)

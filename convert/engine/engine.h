@@ -94,6 +94,9 @@ uint64_t tsr_engine_memory(const tsr_engine_need *needs, size_t n);
 /* How many bytes of source files these plans read together, as long as the memory holds what is shared. */
 tsr_status tsr_engine_bytes_once(const tsr_plan *const *plans, size_t n, uint64_t *bytes, tsr_err *err) TSR_WARN_UNUSED;
 
+/* The SQNR in dB of all that was quantized, against its source; NaN: nothing was. */
+double tsr_engine_result_sqnr(const tsr_engine_result *result, const tsr_plan *plan);
+
 void tsr_engine_result_free(tsr_engine_result *result);
 
 #endif

@@ -22,7 +22,7 @@ tsr_status tsr_run_append(tsr_run *r, size_t index, uint64_t unit, const void *d
     pthread_mutex_unlock(&r->crew->lock);
     if (status != TSR_OK)
         return status;
-    XXH3_64bits_update(s->stream, data, size);
+    tsr_digests_feed(&r->digests, &r->kernels, index, s->stream, &s->fed, data, size);
     pthread_mutex_lock(&r->crew->lock);
     s->turn++;
     pthread_cond_broadcast(&r->crew->changed);
@@ -36,9 +36,9 @@ tsr_status tsr_run_append(tsr_run *r, size_t index, uint64_t unit, const void *d
     return TSR_OK;
 }
 
-tsr_status tsr_run_digest_appended(tsr_run *r, size_t index, void *memory, size_t capacity, uint64_t *digest,
-                                   tsr_err *err)
+tsr_status tsr_run_digest_appended(tsr_run *r, size_t index, void *memory, size_t capacity, tsr_err *err)
 {
+    tsr_step_state *const s = r->steps[index];
     const size_t file = r->plan->steps[index].file;
     const int fd = r->files[file].io.fd;
     const char *const name = r->plan->files[file].name;
@@ -49,11 +49,10 @@ tsr_status tsr_run_digest_appended(tsr_run *r, size_t index, void *memory, size_
     for (uint64_t at = 0; at < size; at += capacity) {
         const size_t n = (size_t)tsr_min_u64(capacity, size - at);
         TSR_TRY(tsr_read_at(fd, name, memory, n, at, err));
-        XXH3_64bits_update(r->steps[index]->stream, memory, n);
+        tsr_digests_feed(&r->digests, &r->kernels, index, s->stream, &s->fed, memory, n);
     }
     pthread_mutex_lock(&r->crew->lock);
     r->bytes_read += size;
     pthread_mutex_unlock(&r->crew->lock);
-    *digest = XXH3_64bits_digest(r->steps[index]->stream);
     return TSR_OK;
 }

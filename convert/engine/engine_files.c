@@ -5,6 +5,7 @@
 #include "common/file.h"
 
 #include <fcntl.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,7 +16,7 @@ typedef struct stretches {
 
 static stretches stretches_of(const tsr_tensor *t, const tsr_window *w)
 {
-    const bool gapless = w->pitch == w->row_bytes || w->rows == 1;
+    const bool gapless = tsr_window_is_gapless(w);
     const uint64_t bytes = gapless ? tsr_window_bytes(w) : w->row_bytes;
     return (stretches){.n = bytes == 0 ? 0
                             : gapless  ? 1
@@ -25,27 +26,19 @@ static stretches stretches_of(const tsr_tensor *t, const tsr_window *w)
                        .offset = t->offset + w->offset};
 }
 
-void tsr_run_count_window(const tsr_cpu_kernels *kernels, const tsr_tensor *t, const tsr_window *w, const void *data,
-                          tsr_stretches *done)
-{
-    const stretches s = stretches_of(t, w);
-    const char *at = data;
-    for (uint64_t i = 0; i < s.n; i++, at += s.bytes)
-        done->digest += tsr_digest_of(kernels, at, s.bytes, s.offset + i * s.pitch);
-    done->bytes += tsr_window_bytes(w);
-}
-
 void *tsr_run_place_output(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, char **memory)
 {
     return tsr_io_place(&r->files[t->file].io, t->offset + w->offset, tsr_window_bytes(w), memory);
 }
 
-bool tsr_run_begin_output(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data, tsr_outgoing *out)
+bool tsr_run_begin_output(const tsr_run *r, size_t step, unsigned i, const tsr_window *w, void *data, tsr_outgoing *out)
 {
+    const tsr_tensor *const t = r->plan->steps[step].out[i];
     const stretches s = stretches_of(t, w);
     if (s.n != 1)
         return false;
-    tsr_outgoing_begin(out, &r->kernels, &r->files[t->file].io, data, s.bytes, s.offset);
+    const tsr_cpu_kernels *const kernels = tsr_is_by_unit(&r->digests, step, i) ? &r->kernels : NULL;
+    tsr_outgoing_begin(out, kernels, &r->files[t->file].io, data, s.bytes, s.offset);
     return true;
 }
 
@@ -78,7 +71,7 @@ tsr_status tsr_run_read_back(tsr_run *r, tsr_task *task, const tsr_tensor *t, co
 /* Whether a window is one stretch of a file that nobody else reads. */
 static bool is_plain(const tsr_run *r, const tsr_tensor *t, const tsr_window *w)
 {
-    return (w->pitch == w->row_bytes || w->rows == 1) && r->crew->shared == NULL &&
+    return tsr_window_is_gapless(w) && r->crew->shared == NULL &&
            r->plan->sources[t->source]->files[t->file].archive == NULL;
 }
 
@@ -88,7 +81,7 @@ static tsr_status read_now(const tsr_run *r, const tsr_tensor *t, const tsr_wind
     const tsr_checkpoint *const source = r->plan->sources[t->source];
     if (r->crew->shared != NULL)
         return tsr_shared_read(r->crew->shared, source, t, w, data, err);
-    if (w->pitch == w->row_bytes)
+    if (tsr_window_is_gapless(w))
         return tsr_checkpoint_read(source, t, w->offset, data, tsr_window_bytes(w), err);
     char *at = data;
     for (uint64_t row = 0; row < w->rows; row++, at += w->row_bytes)
@@ -141,7 +134,8 @@ static tsr_status transfer_header(tsr_run *r, size_t file, tsr_err *err)
         status = r->verifying ? tsr_run_read_back(r, NULL, &place, &all, header.data, err)
                               : tsr_run_write_window(r, &place, &all, header.data, err);
     if (status == TSR_OK)
-        tsr_run_count_window(&r->kernels, &place, &all, header.data, &r->files[file].done);
+        r->digests.headers[file] = tsr_digest_of(&r->kernels, header.data, header.size);
+    r->files[file].done += header.size;
     tsr_text_free(&header);
     return status;
 }
@@ -151,14 +145,14 @@ tsr_status tsr_run_open_file(tsr_run *r, size_t file, tsr_err *err)
     tsr_file_state *const f = &r->files[file];
     char path[PATH_MAX], why[64];
     f->phase = TSR_FILE_OPEN;
-    f->done = (tsr_stretches){0};
+    f->done = 0;
     f->io.name = r->plan->files[file].name;
     f->steps_left = r->plan->files[file].n_steps;
     if (r->verifying) {
-        f->io.fd = open(tsr_run_path(r, file, path), O_RDONLY | O_CLOEXEC);
+        f->io.fd = tsr_open(tsr_run_path(r, file, path), O_RDONLY);
     } else {
         TSR_TRY(tsr_make_parent(tsr_run_path(r, file, path), err));
-        f->io.fd = open(tsr_part_path(r->dst, file, path), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        f->io.fd = tsr_open(tsr_part_path(r->dst, file, path), O_RDWR | O_CREAT | O_EXCL);
     }
     if (f->io.fd < 0)
         return tsr_fail_errno(err, "%s: cannot %s", path, r->verifying ? "open" : "create");
@@ -179,14 +173,64 @@ void tsr_run_close_file(tsr_file_state *f)
     f->io.fd = f->io.direct = -1;
 }
 
+/* Digests what is in no unit's hands as a whole piece: reads it back, as much at a time as stays in the processor's cache. */
+static tsr_status digest_output(tsr_run *r, size_t step, unsigned i, char *memory, tsr_err *err)
+{
+    const tsr_tensor *const t = r->plan->steps[step].out[i];
+    const tsr_io_file *const f = &r->files[t->file].io;
+    tsr_digest *const to = tsr_digests_at(&r->digests, step, i);
+    XXH3_state_t hash;
+    for (uint64_t at = 0, n; at < t->bytes; at += n) {
+        n = tsr_min_u64(TSR_PIECE_BYTES, t->bytes - at);
+        if (at % TSR_DIGEST_PIECE == 0)
+            (void)XXH3_128bits_reset(&hash);
+        TSR_TRY(tsr_read_at(f->fd, f->name, memory, n, t->offset + at, err));
+        r->kernels.hash_xxh3(&hash, memory, n);
+        if ((at + n) % TSR_DIGEST_PIECE == 0 || at + n == t->bytes)
+            to[at / TSR_DIGEST_PIECE] = XXH3_128bits_digest(&hash);
+    }
+    return TSR_OK;
+}
+
+static tsr_status digest_rest(tsr_run *r, size_t file, tsr_err *err)
+{
+    const tsr_out_file *const f = &r->plan->files[file];
+    tsr_status status = TSR_OK;
+    char *memory = NULL;
+    for (size_t s = f->first_step; s < f->first_step + f->n_steps && status == TSR_OK && !f->appended; s++) {
+        const tsr_step *const step = &r->plan->steps[s];
+        for (unsigned i = 0; i < step->n_out && status == TSR_OK; i++) {
+            if (tsr_is_held(step, i) || tsr_is_by_unit(&r->digests, s, i) || step->out[i]->bytes == 0)
+                continue;
+            memory = memory == NULL ? malloc(TSR_PIECE_BYTES) : memory;
+            status = memory == NULL ? tsr_out_of_memory(err, "for the digests") : digest_output(r, s, i, memory, err);
+        }
+    }
+    free(memory);
+    return status;
+}
+
+/* The digest of a file by which the journal knows it. */
+static tsr_status digest_file(tsr_run *r, size_t file, uint64_t *digest, tsr_err *err)
+{
+    tsr_digest all;
+    TSR_TRY(digest_rest(r, file, err));
+    TSR_TRY(tsr_digests_file(&r->digests, file, &all, err));
+    *digest = all.low64;
+    return TSR_OK;
+}
+
 /* After converting: makes the file durable under its name and records it in the journal. After verifying: compares its
  * digest with the journal's. */
 static tsr_status commit(tsr_run *r, size_t file, tsr_err *err)
 {
     tsr_file_state *const f = &r->files[file];
     tsr_status status = tsr_run_settle_file(r, file, err);
+    uint64_t digest = 0;
+    if (status == TSR_OK)
+        status = digest_file(r, file, &digest, err);
     if (r->verifying) {
-        r->journal.finished[file] = f->done.digest == r->journal.digests[file];
+        r->journal.finished[file] = digest == r->journal.digests[file];
     } else {
         char from[PATH_MAX], to[PATH_MAX];
         struct stat st;
@@ -198,9 +242,9 @@ static tsr_status commit(tsr_run *r, size_t file, tsr_err *err)
         else if (status == TSR_OK && (uint64_t)st.st_size != bytes)
             status = tsr_fail(err, TSR_E_IO, "%s: %llu bytes were planned, but the file has %llu", from, U64(bytes),
                               U64(st.st_size));
-        else if (f->done.bytes != bytes) /* room was made for all of them, so the size alone does not tell */
+        else if (f->done != bytes) /* room was made for all of them, so the size alone does not tell */
             status = tsr_fail(err, TSR_E_IO, "%s: %llu bytes were planned, but %llu were written", from, U64(bytes),
-                              U64(f->done.bytes));
+                              U64(f->done));
         if (status == TSR_OK)
             status = tsr_watch_check(&r->watch, r->plan, file, err);
         if (status == TSR_OK)
@@ -208,7 +252,7 @@ static tsr_status commit(tsr_run *r, size_t file, tsr_err *err)
         if (status == TSR_OK)
             status = tsr_run_keep_blocks(r, file, err);
         if (status == TSR_OK)
-            status = tsr_journal_add(&r->journal, r->plan, file, f->done.digest, r->rows, err);
+            status = tsr_journal_add(&r->journal, r->plan, file, digest, r->rows, err);
         if (status != TSR_OK)
             unlink(to); /* it is not in the journal, so no run would know it */
     }

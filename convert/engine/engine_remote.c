@@ -1,6 +1,7 @@
 /* Units that other ranks carry out: asking for them, and adding what they came to. */
 #include "convert/engine/engine_run.h"
 
+#include "common/checked.h"
 #include "convert/engine/engine_wire.h"
 
 #include <fcntl.h>
@@ -35,15 +36,34 @@ static tsr_status merge_held(tsr_run *r, size_t index, const tsr_held_part *part
     return TSR_OK;
 }
 
+/* Takes the digests of an appended file, which another rank has verified. */
+static tsr_status take_appended(tsr_run *r, size_t index, const tsr_unit_answer *a, const char *data, tsr_err *err)
+{
+    const size_t file = r->plan->steps[index].file;
+    if (a->bytes_out > r->plan->files[file].bytes ||
+        a->appended != tsr_ceil_div(a->bytes_out, TSR_DIGEST_PIECE) * sizeof(tsr_digest))
+        return tsr_fail(err, TSR_E_IO, "another rank has digested another file than '%s'", r->plan->files[file].name);
+    memcpy(&r->digests.pieces[r->digests.steps[index].first], data, a->appended);
+    r->digests.sizes[file] = a->bytes_out;
+    return TSR_OK;
+}
+
 static tsr_status add_unit(tsr_run *r, const tsr_work *w, const tsr_unit_answer *a, const char *data, tsr_err *err)
 {
     tsr_step_state *const s = r->steps[w->index];
-    const bool appended = tsr_is_appended(r, &r->plan->steps[w->index]) && !r->verifying;
+    const tsr_step *const step = &r->plan->steps[w->index];
+    const bool appended = tsr_is_appended(r, step) && !r->verifying;
     size_t given;
     if (!r->verifying)
         s->partials[w->unit] = a->stats;
     if (appended)
         TSR_TRY(tsr_run_append(r, w->index, w->unit, data, a->appended, err));
+    else if (tsr_is_appended(r, step))
+        TSR_TRY(take_appended(r, w->index, a, data, err));
+    for (unsigned i = 0; i < step->n_out; i++) {
+        if (tsr_is_by_unit(&r->digests, w->index, i))
+            tsr_digests_at(&r->digests, w->index, i)[w->unit] = a->digests[i];
+    }
     data += a->appended;
     if (a->blocks > 0 && (s->blocks == NULL || !tsr_block_cells_take(s->blocks, data, a->blocks)))
         return tsr_fail(err, TSR_E_IO, "another rank has found figures of other blocks");
@@ -51,8 +71,7 @@ static tsr_status add_unit(tsr_run *r, const tsr_work *w, const tsr_unit_answer 
     TSR_TRY(merge_held(r, w->index, a->held, &data, err));
     if (tsr_gives(r, w->index, &given))
         TSR_TRY(merge_held(r, given, a->held + TSR_MAX_OUTPUTS, &data, err));
-    const tsr_stretches done = {.bytes = appended ? a->appended : a->bytes_out, .digest = a->digest};
-    return tsr_run_count_unit(r, w->index, a->bytes_in, &done, err);
+    return tsr_run_count_unit(r, w->index, a->bytes_in, appended ? a->appended : a->bytes_out, err);
 }
 
 /* Bytes that follow an answer. */
@@ -117,7 +136,7 @@ tsr_status tsr_run_settle_file(tsr_run *r, size_t file, tsr_err *err)
     /* Opening has a network file system ask for the size that the file has by now. */
     if (looked && !r->verifying) {
         char path[PATH_MAX];
-        const int fd = open(tsr_part_path(r->dst, file, path), O_RDONLY | O_CLOEXEC);
+        const int fd = tsr_open(tsr_part_path(r->dst, file, path), O_RDONLY);
         if (fd < 0)
             return tsr_fail_errno(err, "%s: cannot open", path);
         close(fd);

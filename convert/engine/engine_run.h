@@ -20,6 +20,7 @@
 #include "common/first_failure.h"
 #include "common/numa.h"
 #include "convert/engine/destination.h"
+#include "convert/engine/digests.h"
 #include "convert/engine/engine.h"
 #include "convert/engine/io_choice.h"
 #include "convert/engine/journal.h"
@@ -35,17 +36,12 @@ typedef struct tsr_step_state {
     uint64_t units, left;
     tsr_quant_stats *partials;   /* [units]: added in the order of units once all are done, whatever thread made them */
     void *held[TSR_MAX_OUTPUTS]; /* whole output tensors, for the bits set in step->held */
-    /* For an appended file: the unit that may write next, and the XXH3-64 of the file so far. */
+    /* For an appended file: the unit that may write next, the piece that is being digested, and the bytes digested. */
     uint64_t turn;
     XXH3_state_t *stream;
+    uint64_t fed;
     tsr_block_cells *blocks; /* NULL: figures of single blocks are not wanted */
 } tsr_step_state;
-
-/* What was written to a file or read back from it: how much, and the sum over all stretches of XXH3-64(stretch, seed = its offset),
- * which is the same in any order. */
-typedef struct tsr_stretches {
-    uint64_t bytes, digest;
-} tsr_stretches;
 
 /* A file is WHOLE when all of its steps are done: the committer may then take it. */
 typedef enum tsr_file_phase { TSR_FILE_WAITING, TSR_FILE_OPEN, TSR_FILE_WHOLE, TSR_FILE_DONE } tsr_file_phase;
@@ -54,10 +50,9 @@ typedef struct tsr_file_state {
     tsr_file_phase phase;
     tsr_io_file io;
     size_t steps_left;
-    tsr_stretches
-        done;     /* of an appended file, whose stretches a rerun does not know, the digest is XXH3-64 of the whole */
-    uint64_t end; /* of an appended file, so far */
-    bool mine;    /* takes part in the present phase */
+    uint64_t done; /* bytes written or, when verifying, read back */
+    uint64_t end;  /* of an appended file, so far */
+    bool mine;     /* takes part in the present phase */
 } tsr_file_state;
 
 /* Of a tsr_amax: the units that are still to be found, none where no step asks, and the largest so far. */
@@ -137,7 +132,7 @@ typedef struct tsr_task {
     tsr_unit unit;
     tsr_block_notes notes;
     uint64_t in, appended;
-    tsr_stretches done;
+    uint64_t done; /* bytes written or read back */
     /* Of an amax: */
     tsr_amax_rows rows;
     void *data[TSR_DECODED_INPUTS];
@@ -154,6 +149,7 @@ typedef struct tsr_run {
     uint32_t *owner;        /* [plan->n_files]: whose each file is */
     tsr_cpu_kernels kernels;
     tsr_journal journal;
+    tsr_digests digests;
     tsr_watch watch;
     tsr_quant_stats *rows;
     uint64_t noted;   /* files that the journal called finished */
@@ -179,12 +175,6 @@ typedef struct tsr_run {
 static inline bool tsr_is_others(const tsr_run *r, size_t file)
 {
     return r->shard != NULL && !r->shard->finish && r->owner[file] != r->shard->index;
-}
-
-/* Whether output i of a step is kept in memory until the step ends. */
-static inline bool tsr_is_held(const tsr_step *step, unsigned i)
-{
-    return (step->held >> i & 1) != 0;
 }
 
 /* Whether a step is not run by itself, since units of another one of this phase make its outputs. */
@@ -285,8 +275,9 @@ void tsr_run_prefetch_window(const tsr_run *r, const tsr_tensor *t, const tsr_wi
 /* The place for a window of an output tensor in *memory, which moves behind it. */
 void *tsr_run_place_output(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, char **memory);
 
-/* Begins to take what will be made at `data` as a window of an output tensor; false: the window is not one stretch. */
-bool tsr_run_begin_output(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, void *data, tsr_outgoing *out);
+/* Begins to take what will be made at `data` as a window of output i of a step; false: the window is not one stretch. */
+bool tsr_run_begin_output(const tsr_run *r, size_t step, unsigned i, const tsr_window *w, void *data,
+                          tsr_outgoing *out);
 
 /* Writes `data` as a window of an output tensor, at once. */
 tsr_status tsr_run_write_window(const tsr_run *r, const tsr_tensor *t, const tsr_window *w, const void *data,
@@ -295,10 +286,6 @@ tsr_status tsr_run_write_window(const tsr_run *r, const tsr_tensor *t, const tsr
 /* Begins to read back what was written. Without a task it is read when this returns. */
 tsr_status tsr_run_read_back(tsr_run *r, tsr_task *task, const tsr_tensor *t, const tsr_window *w, void *data,
                              tsr_err *err) TSR_WARN_UNUSED;
-
-/* Adds a window of an output tensor to what was written or read back. */
-void tsr_run_count_window(const tsr_cpu_kernels *kernels, const tsr_tensor *t, const tsr_window *w, const void *data,
-                          tsr_stretches *done);
 
 /* The committer's thread: finishes files in the order of their lane. `argument` is the run. */
 void *tsr_run_commit_files(void *argument);
@@ -341,8 +328,8 @@ tsr_status tsr_run_settle_file(tsr_run *r, size_t file, tsr_err *err) TSR_WARN_U
 tsr_status tsr_run_append(tsr_run *r, size_t index, uint64_t unit, const void *data, uint64_t size,
                           tsr_err *err) TSR_WARN_UNUSED;
 
-/* The digest of an existing appended file, read in pieces of at most `capacity` bytes. */
-tsr_status tsr_run_digest_appended(tsr_run *r, size_t index, void *memory, size_t capacity, uint64_t *digest,
+/* Digests an existing appended file, which is read in pieces of at most `capacity` bytes. */
+tsr_status tsr_run_digest_appended(tsr_run *r, size_t index, void *memory, size_t capacity,
                                    tsr_err *err) TSR_WARN_UNUSED;
 
 /* ---- engine_blocks.c ---- */
@@ -389,8 +376,7 @@ tsr_status tsr_run_compute_unit(tsr_task *task, tsr_err *err) TSR_WARN_UNUSED;
 tsr_status tsr_run_end_unit(tsr_task *task, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Counts a unit as done, and ends its step when it was the last. */
-tsr_status tsr_run_count_unit(tsr_run *r, size_t index, uint64_t in, const tsr_stretches *done,
-                              tsr_err *err) TSR_WARN_UNUSED;
+tsr_status tsr_run_count_unit(tsr_run *r, size_t index, uint64_t in, uint64_t done, tsr_err *err) TSR_WARN_UNUSED;
 
 /* Frees what a step holds, if it has begun. */
 void tsr_run_free_step(tsr_run *r, size_t index);

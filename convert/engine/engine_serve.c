@@ -11,13 +11,12 @@
 #include "convert/engine/engine_wire.h"
 #include "convert/engine/plan_reads.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { DIGEST_PIECE = 1 << 20 };
 
 /* What all threads of a rank share. */
 typedef struct server {
@@ -55,7 +54,7 @@ static tsr_status read_window(hand *h, const tsr_tensor *t, const tsr_window *w,
     const tsr_checkpoint *const source = s->plan->sources[t->source];
     const tsr_file *const file = &source->files[t->file];
     const uint64_t bytes = tsr_window_bytes(w), offset = t->offset + w->offset;
-    const bool plain = (w->pitch == w->row_bytes || w->rows == 1) && file->archive == NULL && s->shared == NULL;
+    const bool plain = tsr_window_is_gapless(w) && file->archive == NULL && s->shared == NULL;
     const tsr_io_file f = {.fd = file->fd, .direct = plain ? tsr_io_source(&s->files.io, t) : -1, .name = file->path};
     *data = tsr_io_place(&f, offset, bytes, memory);
     if (plain && bytes > 0) {
@@ -72,34 +71,30 @@ static tsr_status read_window(hand *h, const tsr_tensor *t, const tsr_window *w,
 
 /* Writes a window of an output or, when verifying, reads it; counts it. */
 static tsr_status transfer(hand *h, const tsr_io_file *f, bool verifying, const tsr_tensor *t, const tsr_window *w,
-                           char *at, tsr_unit_answer *a, tsr_err *err)
+                           char *at, tsr_digest *digest, tsr_err *err)
 {
-    const bool gapless = w->pitch == w->row_bytes || w->rows == 1;
+    const bool gapless = tsr_window_is_gapless(w);
     const uint64_t runs = gapless ? 1 : w->rows, bytes = gapless ? tsr_window_bytes(w) : w->row_bytes;
-    tsr_stretches done = {0};
     tsr_status status = TSR_OK;
     if (bytes == 0)
         return TSR_OK;
     const char *const data = at;
-    if (!verifying)
-        tsr_run_count_window(&h->s->kernels, t, w, data, &done);
+    if (!verifying && gapless)
+        *digest = tsr_digest_of(&h->s->kernels, data, bytes);
     for (uint64_t i = 0; i < runs && status == TSR_OK; i++, at += bytes) {
         const uint64_t offset = t->offset + w->offset + i * w->pitch;
         if (gapless && verifying)
             tsr_io_read(h->io, &h->batch, f, at, bytes, offset);
         else if (gapless)
             status = tsr_io_write(h->io, &h->batch, f, at, bytes, offset, err);
-        else
-            status = verifying ? tsr_read_at(f->fd, f->name, at, bytes, offset, err)
-                               : tsr_io_write_cached(f, at, bytes, offset, err);
+        else if (!verifying) /* else rank 0 reads it in one go */
+            status = tsr_io_write_cached(f, at, bytes, offset, err);
     }
     tsr_err later;
     const tsr_status ended = tsr_io_wait(h->io, &h->batch, status == TSR_OK ? err : &later);
     status = status == TSR_OK ? ended : status;
-    if (verifying && status == TSR_OK)
-        tsr_run_count_window(&h->s->kernels, t, w, data, &done);
-    a->bytes_out += done.bytes;
-    a->digest += done.digest;
+    if (verifying && gapless && status == TSR_OK)
+        *digest = tsr_digest_of(&h->s->kernels, data, bytes);
     return status;
 }
 
@@ -196,36 +191,41 @@ static tsr_status get_ready(hand *h, const tsr_step *step, bool verifying, const
     return TSR_OK;
 }
 
+/* Waits for a turn to compute, as long as it takes. */
+static void take_slot(hand *h)
+{
+    while (sem_wait(&h->s->slots) != 0 && errno == EINTR)
+        ;
+}
+
 static tsr_status compute(hand *h, const tsr_request *q, const tsr_step *step, const tsr_unit *u, tsr_unit_answer *a,
                           tsr_err *err)
 {
     const tsr_tensor *const t = step->in[u->from[0]];
-    (void)sem_wait(&h->s->slots);
+    take_slot(h);
     const tsr_status status = step->op->run(step, q->part, u, &h->s->kernels, &a->stats, err);
     (void)sem_post(&h->s->slots);
     return status == TSR_OK ? TSR_OK
                             : tsr_prepend(err, status, "%s", h->s->plan->sources[t->source]->files[t->file].path);
 }
 
-/* The digest of a whole appended file, which is verified in one go. */
-static tsr_status digest_appended(hand *h, const tsr_io_file *f, tsr_unit_answer *a, tsr_err *err)
+/* The digests of a whole appended file, which is verified in one go. */
+static tsr_status digest_appended(hand *h, const tsr_io_file *f, tsr_unit_answer *a, tsr_text *answer, tsr_err *err)
 {
-    XXH3_state_t *const state = XXH3_createState();
+    char *const memory = malloc(TSR_DIGEST_PIECE);
     const off_t size = lseek(f->fd, 0, SEEK_END);
-    tsr_status status = state == NULL ? tsr_out_of_memory(err, NULL)
-                        : size < 0    ? tsr_fail_errno(err, "%s", f->name)
-                                      : TSR_OK;
-    if (status == TSR_OK)
-        (void)XXH3_64bits_reset(state);
-    for (uint64_t at = 0; status == TSR_OK && at < (uint64_t)size; at += DIGEST_PIECE) {
-        const size_t n = (size_t)tsr_min_u64(DIGEST_PIECE, (uint64_t)size - at);
-        status = tsr_read_at(f->fd, f->name, h->memory, n, at, err);
-        if (status == TSR_OK)
-            (void)XXH3_64bits_update(state, h->memory, n);
+    tsr_status status = memory == NULL ? tsr_out_of_memory(err, NULL)
+                        : size < 0     ? tsr_fail_errno(err, "%s", f->name)
+                                       : TSR_OK;
+    for (uint64_t at = 0; status == TSR_OK && at < (uint64_t)size; at += TSR_DIGEST_PIECE) {
+        const size_t n = (size_t)tsr_min_u64(TSR_DIGEST_PIECE, (uint64_t)size - at);
+        status = tsr_read_at(f->fd, f->name, memory, n, at, err);
+        const tsr_digest digest = status == TSR_OK ? tsr_digest_of(&h->s->kernels, memory, n) : (tsr_digest){0};
+        tsr_text_append(answer, &digest, sizeof digest);
+        a->appended += sizeof digest;
         a->bytes_out += n;
     }
-    a->digest = state == NULL ? 0 : XXH3_64bits_digest(state);
-    (void)XXH3_freeState(state);
+    free(memory);
     return status;
 }
 
@@ -240,7 +240,7 @@ static tsr_status do_unit(hand *h, const tsr_request *q, tsr_unit_answer *a, tsr
     if (verifying || !appended)
         TSR_TRY(tsr_served_find(&h->s->files, step->file, verifying, &file, err));
     if (verifying && appended)
-        return digest_appended(h, &file, a, err);
+        return digest_appended(h, &file, a, answer, err);
     TSR_TRY(get_ready(h, step, verifying, &file, &u, a, err));
     if (!verifying) {
         TSR_TRY(begin_notes(h, q->index, &u, err));
@@ -250,8 +250,10 @@ static tsr_status do_unit(hand *h, const tsr_request *q, tsr_unit_answer *a, tsr
     if (appended)
         tsr_text_append(answer, u.out_data[0], a->appended);
     for (unsigned i = 0; i < step->n_out && !appended; i++) {
-        if (!tsr_is_held(step, i))
-            TSR_TRY(transfer(h, &file, verifying, step->out[i], &u.out[i], u.out_data[i], a, err));
+        if (tsr_is_held(step, i))
+            continue;
+        TSR_TRY(transfer(h, &file, verifying, step->out[i], &u.out[i], u.out_data[i], &a->digests[i], err));
+        a->bytes_out += tsr_window_bytes(&u.out[i]);
     }
     if (verifying)
         return TSR_OK;
@@ -281,7 +283,7 @@ static tsr_status do_amax(hand *h, const tsr_request *q, tsr_unit_answer *a, tsr
     }
     a->bytes_in = tsr_amax_rows_bytes(&at);
     memory = (char *)tsr_round_up((uintptr_t)memory, 64);
-    (void)sem_wait(&h->s->slots);
+    take_slot(h);
     const tsr_status status = tsr_amax_of_rows(&h->s->kernels, &at, memory, data, &a->amax, err);
     (void)sem_post(&h->s->slots);
     return status == TSR_OK ? TSR_OK
@@ -387,7 +389,7 @@ static tsr_status begin_server(server *s, const tsr_engine_options *options, uns
     *units = memory.units;
     if (tsr_ranks_mine(options->ranks) == 0)
         return TSR_OK;
-    s->task_bytes = tsr_round_up(tsr_max_u64(tsr_plan_unit_bytes(s->plan), DIGEST_PIECE) + 64, tsr_io_page());
+    s->task_bytes = tsr_round_up(tsr_plan_unit_bytes(s->plan) + 64, tsr_io_page());
     TSR_TRY(tsr_served_begin(&s->files, err));
     tsr_cpu_kernels_init(&s->kernels, options->cpu_flags);
     (void)sem_init(&s->slots, 0, memory.threads);

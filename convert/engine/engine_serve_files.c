@@ -42,7 +42,7 @@ static int open_patiently(const char *path, int flags)
 {
     int fd = -1;
     for (int i = 0; i < OPEN_TRIES; i++) {
-        fd = open(path, flags | O_CLOEXEC);
+        fd = tsr_open(path, flags);
         if (fd >= 0 || errno != ENOENT)
             break;
         const struct timespec rest = {.tv_nsec = OPEN_PAUSE_MS * 1000000L};
@@ -73,7 +73,7 @@ static tsr_status open_output(tsr_served_files *s, size_t file, bool verifying, 
     s->tried_writes = true;
     /* Rank 0 has made room for it. */
     if (s->io.told.writes && s->plan->files[file].bytes >= tsr_io_large(s->io.mode))
-        f->direct = open(path, O_WRONLY | O_DIRECT | O_CLOEXEC);
+        f->direct = tsr_open(path, O_WRONLY | O_DIRECT);
     return TSR_OK;
 }
 
@@ -96,11 +96,11 @@ tsr_status tsr_served_settle(tsr_served_files *s, const tsr_request *q, tsr_err 
     s->files[q->index] = kClosed;
     pthread_mutex_unlock(&s->lock);
     tsr_status status = TSR_OK;
-    if (f.direct >= 0 && close(f.direct) != 0 && wrote)
-        status = tsr_fail_errno(err, "%s: cannot close", f.name);
-    if (f.fd >= 0 && wrote && status == TSR_OK && fdatasync(f.fd) != 0)
+    if (f.direct >= 0)
+        close(f.direct);
+    if (f.fd >= 0 && wrote && status == TSR_OK && tsr_sync_data(f.fd) != 0)
         status = tsr_fail_errno(err, "%s: cannot sync", f.name);
-    if (f.fd >= 0 && close(f.fd) != 0 && wrote && status == TSR_OK)
-        status = tsr_fail_errno(err, "%s: cannot close", f.name);
+    if (f.fd >= 0)
+        close(f.fd); /* what it could say, the sync has said */
     return status;
 }

@@ -79,6 +79,6 @@ tsr_status tsr_run_finish(tsr_run *r, tsr_err *err)
     if (r->shard != NULL && !merges)
         return TSR_OK;
     TSR_TRY(tsr_blocks_write(r->plan, r->dst, &blocks, err));
-    TSR_TRY(tsr_write_texts(r->plan, r->dst, r->rows, &blocks, err));
+    TSR_TRY(tsr_write_texts(&r->digests, r->dst, r->rows, &blocks, err));
     return merges ? tsr_shards_forget(r->dst, &r->journal.shards, err) : TSR_OK;
 }

@@ -45,7 +45,7 @@ static tsr_status begin_step(tsr_run *r, size_t index, tsr_err *err)
         s->stream = XXH3_createState();
         ok = ok && s->stream != NULL;
         if (ok)
-            (void)XXH3_64bits_reset(s->stream);
+            (void)XXH3_128bits_reset(s->stream);
     }
     if (!ok)
         return tsr_fail(err, TSR_E_NOMEM, "out of memory for '%s'", step->in[0]->name);
@@ -150,7 +150,7 @@ tsr_turn tsr_lane_take_unit(tsr_lane *lane, tsr_work *w)
 /* ---- carrying out ---- */
 
 /* All units are done: write what was held, sum up, let the operation finish. */
-static tsr_status end_step(tsr_run *r, size_t index, tsr_stretches *done, tsr_err *err)
+static tsr_status end_step(tsr_run *r, size_t index, uint64_t *done, tsr_err *err)
 {
     const tsr_step *const step = &r->plan->steps[index];
     tsr_step_state *const s = r->steps[index];
@@ -166,17 +166,16 @@ static tsr_status end_step(tsr_run *r, size_t index, tsr_stretches *done, tsr_er
         const tsr_window all = {.rows = 1, .row_bytes = bytes, .pitch = bytes};
         if (appended) {
             TSR_TRY(tsr_run_append(r, index, s->turn, s->held[i], bytes, err));
-            done->bytes += bytes;
+            *done += bytes;
             continue;
         }
         TSR_TRY(r->verifying ? tsr_run_read_back(r, NULL, step->out[i], &all, s->held[i], err)
                              : tsr_run_write_window(r, step->out[i], &all, s->held[i], err));
-        tsr_run_count_window(&r->kernels, step->out[i], &all, s->held[i], done);
+        tsr_digests_take(&r->digests, &r->kernels, index, i, s->held[i]);
+        *done += bytes;
     }
     if (r->verifying)
         return TSR_OK;
-    if (appended)
-        done->digest = XXH3_64bits_digest(s->stream);
     tsr_quant_stats *const row = &r->rows[index];
     *row = (tsr_quant_stats){0};
     for (uint64_t u = 0; u < s->units; u++)
@@ -233,7 +232,7 @@ static tsr_status begin_reading(tsr_task *task, const tsr_step *step, char **mem
         u->out_data[i] = r->steps[task->work.index]->held[i];
         if (!tsr_is_held(step, i))
             u->out_data[i] = tsr_run_place_output(r, step->out[i], &u->out[i], memory);
-        if (!tsr_is_held(step, i) && r->verifying && !tsr_is_appended(r, step))
+        if (!tsr_is_held(step, i) && r->verifying && tsr_is_by_unit(&r->digests, task->work.index, i))
             TSR_TRY(tsr_run_read_back(r, task, step->out[i], &u->out[i], u->out_data[i], err));
     }
     return TSR_OK;
@@ -256,7 +255,7 @@ tsr_status tsr_run_begin_unit(tsr_task *task, tsr_err *err)
     u->appended = &task->appended;
     u->amax = step->amax == NULL ? 0 : r->amaxes[step->amax->index].amax;
     task->in = task->appended = 0;
-    task->done = (tsr_stretches){0};
+    task->done = 0;
     prefetch(r, task->work.index, task->work.unit);
     TSR_TRY(begin_reading(task, step, &memory, err));
     u->scratch = (char *)tsr_round_up((uintptr_t)memory, 64);
@@ -275,15 +274,17 @@ static tsr_status finish_output(tsr_task *task, const tsr_step *step, unsigned i
 {
     const tsr_run *const r = task->work.run;
     const tsr_unit *const u = &task->unit;
+    const size_t index = task->work.index;
+    tsr_digest *const digest =
+        tsr_is_by_unit(&r->digests, index, i) ? tsr_digests_at(&r->digests, index, i) + task->work.unit : NULL;
     tsr_outgoing own;
-    if (begun == NULL && is_taken(task, step, i) &&
-        tsr_run_begin_output(r, step->out[i], &u->out[i], u->out_data[i], &own))
+    task->done += tsr_window_bytes(&u->out[i]);
+    if (begun == NULL && is_taken(task, step, i) && tsr_run_begin_output(r, index, i, &u->out[i], u->out_data[i], &own))
         begun = &own;
-    if (begun != NULL) {
-        task->done.bytes += begun->size;
-        return tsr_outgoing_end(begun, task->io, &task->batch, &task->done.digest, err);
-    }
-    tsr_run_count_window(&r->kernels, step->out[i], &u->out[i], u->out_data[i], &task->done);
+    if (begun != NULL)
+        return tsr_outgoing_end(begun, task->io, &task->batch, digest, err);
+    if (digest != NULL)
+        *digest = tsr_digest_of(&r->kernels, u->out_data[i], tsr_window_bytes(&u->out[i]));
     return r->verifying ? TSR_OK : tsr_run_write_window(r, step->out[i], &u->out[i], u->out_data[i], err);
 }
 
@@ -297,8 +298,7 @@ tsr_status tsr_run_compute_unit(tsr_task *task, tsr_err *err)
     const bool appended = tsr_is_appended(r, step);
     tsr_outgoing first; /* output 0, which is taken while it is made */
     TSR_TRY(tsr_io_wait(task->io, &task->batch, err));
-    const bool taken =
-        is_taken(task, step, 0) && tsr_run_begin_output(r, step->out[0], &u->out[0], u->out_data[0], &first);
+    const bool taken = is_taken(task, step, 0) && tsr_run_begin_output(r, index, 0, &u->out[0], u->out_data[0], &first);
     u->taker = taken ? &first.taker : NULL;
     if (!r->verifying) {
         const uint64_t unit = task->work.unit;
@@ -308,10 +308,9 @@ tsr_status tsr_run_compute_unit(tsr_task *task, tsr_err *err)
             return tsr_prepend(err, status, "%s", r->plan->sources[t->source]->files[t->file].path);
     }
     if (appended) {
-        TSR_TRY(r->verifying
-                    ? tsr_run_digest_appended(r, index, task->memory, r->crew->unit_bytes, &task->done.digest, err)
-                    : tsr_run_append(r, index, task->work.unit, u->out_data[0], task->appended, err));
-        task->done.bytes = task->appended;
+        TSR_TRY(r->verifying ? tsr_run_digest_appended(r, index, task->memory, r->crew->unit_bytes, err)
+                             : tsr_run_append(r, index, task->work.unit, u->out_data[0], task->appended, err));
+        task->done = task->appended;
     }
     for (unsigned i = 0; i < step->n_out && !appended; i++) {
         if (!tsr_is_held(step, i))
@@ -322,11 +321,9 @@ tsr_status tsr_run_compute_unit(tsr_task *task, tsr_err *err)
 
 /* Adds to what was written of the file of a step, or read back. Called with the lock held: the thread that sees the last unit
  * done must see every digest. */
-static void count_stretches(tsr_run *r, size_t index, const tsr_stretches *done)
+static void count_bytes(tsr_run *r, size_t index, uint64_t bytes)
 {
-    tsr_stretches *const all = &r->files[r->plan->steps[index].file].done;
-    all->bytes += done->bytes;
-    all->digest += done->digest;
+    r->files[r->plan->steps[index].file].done += bytes;
 }
 
 tsr_status tsr_run_end_unit(tsr_task *task, tsr_err *err)
@@ -336,30 +333,30 @@ tsr_status tsr_run_end_unit(tsr_task *task, tsr_err *err)
     TSR_TRY(tsr_io_wait(task->io, &task->batch, err));
     if (task->unit.notes != NULL)
         tsr_block_cells_add(r->steps[index]->blocks, task->unit.notes);
-    return tsr_run_count_unit(r, index, task->in, &task->done, err);
+    return tsr_run_count_unit(r, index, task->in, task->done, err);
 }
 
-tsr_status tsr_run_count_unit(tsr_run *r, size_t index, uint64_t in, const tsr_stretches *done, tsr_err *err)
+tsr_status tsr_run_count_unit(tsr_run *r, size_t index, uint64_t in, uint64_t done, tsr_err *err)
 {
     tsr_step_state *const s = r->steps[index];
     pthread_mutex_lock(&r->crew->lock);
-    r->bytes_read += r->verifying ? done->bytes : in;
-    r->bytes_written += r->verifying ? 0 : done->bytes;
-    count_stretches(r, index, done);
+    r->bytes_read += r->verifying ? done : in;
+    r->bytes_written += r->verifying ? 0 : done;
+    count_bytes(r, index, done);
     const bool last = --s->left == 0;
     pthread_mutex_unlock(&r->crew->lock);
     if (!last)
         return TSR_OK;
-    tsr_stretches held = {0}, held_by_given = {0};
+    uint64_t held = 0, held_by_given = 0;
     size_t given;
     const bool gives = tsr_gives(r, index, &given);
     TSR_TRY(end_step(r, index, &held, err));
     if (gives)
         TSR_TRY(end_step(r, given, &held_by_given, err));
     pthread_mutex_lock(&r->crew->lock);
-    count_stretches(r, index, &held);
+    count_bytes(r, index, held);
     if (gives)
-        count_stretches(r, given, &held_by_given);
+        count_bytes(r, given, held_by_given);
     count_step(r, index);
     pthread_mutex_unlock(&r->crew->lock);
     return TSR_OK;

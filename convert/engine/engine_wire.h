@@ -3,7 +3,7 @@
 #define TSR_CONVERT_ENGINE_ENGINE_WIRE_H
 
 #include "common/ranks.h"
-#include "convert/engine/plan.h"
+#include "convert/engine/digests.h"
 
 /* tsr_request.asked */
 enum {
@@ -25,10 +25,11 @@ typedef struct tsr_held_part {
 
 /* What a unit came to. Behind it come what is for the end of an appended file, figures of blocks, and the part of each held output. */
 typedef struct tsr_unit_answer {
-    uint64_t bytes_in, bytes_out, digest;
-    uint64_t bytes_read; /* of source files, since the last answer of any thread of this rank */
-    uint64_t appended;   /* bytes for the end of an appended file */
-    uint64_t blocks;     /* bytes of tsr_block_cells_pack */
+    uint64_t bytes_in, bytes_out;
+    tsr_digest digests[TSR_MAX_OUTPUTS]; /* of what is one stretch of an output */
+    uint64_t bytes_read;                 /* of source files, since the last answer of any thread of this rank */
+    uint64_t appended; /* bytes for the end of an appended file or, when it is verified, of its pieces' digests */
+    uint64_t blocks;   /* bytes of tsr_block_cells_pack */
     float amax;
     uint32_t unused;
     tsr_held_part held[2 * TSR_MAX_OUTPUTS]; /* those of the step, and those of the one that it gives */

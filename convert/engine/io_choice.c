@@ -108,7 +108,7 @@ int tsr_io_open_read(tsr_io_mode mode, const char *path, int fd, char *why, size
         say(why, size, "it is in the page cache");
         return -1;
     }
-    const int direct = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    const int direct = tsr_open(path, O_RDONLY | O_DIRECT | O_NONBLOCK | O_NOCTTY);
     if (direct < 0) {
         say(why, size, strerror(errno));
         return -1;
@@ -226,7 +226,7 @@ tsr_status tsr_io_open_write(const tsr_io_choice *c, const char *path, int fd, u
     /* A file that has its size and its room need not be locked as a whole by each direct write. */
     if (fallocate(fd, 0, 0, (off_t)bytes) != 0 && (errno == ENOSPC || errno == EDQUOT))
         return tsr_fail_errno(err, "%s: cannot make room for %llu bytes", path, U64(bytes));
-    *direct = open(path, O_WRONLY | O_DIRECT | O_CLOEXEC);
+    *direct = tsr_open(path, O_WRONLY | O_DIRECT);
     return TSR_OK;
 }
 

@@ -19,16 +19,24 @@
 
 static const char kForce[] = "--force";
 
-/* Removes the outputs of an earlier run that the journal lists, finished or not. */
-static void remove_outputs(const tsr_names *names, bool old_parts, const char *dst)
+/* Removes the outputs of an earlier run that the journal lists, finished or not: they would pass for this one's. */
+static tsr_status remove_outputs(const tsr_names *names, bool old_parts, const char *dst, tsr_err *err)
 {
     char path[PATH_MAX];
     for (size_t i = 0; i < names->count; i++) {
-        unlink(tsr_output_path(dst, names->items[i], path));
+        TSR_TRY(tsr_remove_file(tsr_output_path(dst, names->items[i], path), err));
         /* Before version 2, a temporary file lay beside the file that it became. */
         if (old_parts && strlen(path) + 5 < sizeof path)
             unlink(strcat(path, ".part"));
     }
+    return TSR_OK;
+}
+
+/* The manifest of an earlier run speaks of files that are gone now. */
+static tsr_status remove_manifest(const char *dst, tsr_err *err)
+{
+    char path[PATH_MAX];
+    return tsr_remove_file(tsr_output_path(dst, TSR_MANIFEST_NAME, path), err);
 }
 
 /* Whether the directory holds anything but Tessera's own folder. */
@@ -39,7 +47,7 @@ static tsr_status check_empty(const char *dst, tsr_err *err)
         return tsr_fail_errno(err, "%s: cannot list the directory", dst);
     tsr_status status = TSR_OK;
     const struct dirent *entry;
-    while (status == TSR_OK && (entry = readdir(dir)) != NULL) {
+    while (status == TSR_OK && (status = tsr_next_entry(dir, dst, &entry, err)) == TSR_OK && entry != NULL) {
         const char *const name = entry->d_name;
         if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && strcmp(name, TSR_STATE_DIR) != 0)
             status = tsr_fail(err, TSR_E_EXISTS,
@@ -55,16 +63,14 @@ static tsr_status check_empty(const char *dst, tsr_err *err)
 
 static tsr_status lock(int fd, const char *path, int how, tsr_err *err)
 {
-    while (flock(fd, how | LOCK_NB) != 0) {
-        if (errno == EWOULDBLOCK)
-            return tsr_fail(err, TSR_E_EXISTS, "%s: another process is writing this output", path);
-        if (errno != EINTR)
-            return tsr_fail_errno(err,
-                                  "%s: cannot lock it, so nothing would keep a second process away: name a directory "
-                                  "on a file system that has locks",
-                                  path);
-    }
-    return TSR_OK;
+    if (tsr_lock(fd, how | LOCK_NB) == 0)
+        return TSR_OK;
+    if (errno == EWOULDBLOCK)
+        return tsr_fail(err, TSR_E_EXISTS, "%s: another process is writing this output", path);
+    return tsr_fail_errno(err,
+                          "%s: cannot lock it, so nothing would keep a second process away: name a directory on a file "
+                          "system that has locks",
+                          path);
 }
 
 /* Writes a new file in place of the old one instead of changing it, since it may be a hard link that another output
@@ -79,7 +85,7 @@ tsr_status tsr_journal_rewrite(tsr_journal *j, const tsr_plan *plan, const tsr_q
         if (j->finished[i])
             tsr_records_add_file(&t, plan, i, j->digests[i], rows);
     }
-    const int fd = open(part, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const int fd = tsr_open(part, O_RDWR | O_CREAT | O_EXCL);
     tsr_status status = fd < 0 ? tsr_fail_errno(err, "%s: cannot create", part) : tsr_text_status(&t, err);
     if (status == TSR_OK)
         status = lock(fd, part, LOCK_EX, err);
@@ -108,13 +114,12 @@ tsr_status tsr_journal_add(tsr_journal *j, const tsr_plan *plan, size_t index, u
     tsr_status status = tsr_text_status(&t, err);
     if (status == TSR_OK)
         status = tsr_write_at(j->fd, j->path, t.data, t.size, j->end, err);
-    if (status == TSR_OK && fdatasync(j->fd) != 0)
+    if (status == TSR_OK && tsr_sync_data(j->fd) != 0)
         status = tsr_fail_errno(err, "%s: cannot sync", j->path);
     if (status == TSR_OK)
         j->end += t.size;
     else
-        (void)!ftruncate(j->fd,
-                         (off_t)j->end); /* what is left of it would be cut off, or found wrong, by the next run */
+        (void)!tsr_resize(j->fd, j->end); /* what is left of it would be cut off, or found wrong, by the next run */
     tsr_text_free(&t);
     j->unordered = j->unordered || index < j->last;
     j->last = index + 1;
@@ -133,11 +138,12 @@ static tsr_status open_locked(tsr_journal *j, const char *dst, bool read_only, t
         j->read_only = read_only;
         errno = EACCES;
         if (!read_only)
-            j->fd = open(j->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+            j->fd = tsr_open(j->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK);
         if (j->fd < 0 && (errno == EROFS || errno == EACCES || errno == EPERM)) {
             const int code = errno;
             j->read_only = true;
-            j->fd = open(j->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+            j->why_read_only = code;
+            j->fd = tsr_open(j->path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
             errno = code;
         }
         if (j->fd < 0)
@@ -168,8 +174,9 @@ static tsr_status start_over(tsr_journal *j, const tsr_plan *plan, const char *d
     if (j->shard == NULL) {
         TSR_TRY(tsr_withdraw(dst, planned, err));
         TSR_TRY(tsr_withdraw(dst, old, err));
-        remove_outputs(old, old_parts, dst);
-        tsr_blocks_remove(dst);
+        TSR_TRY(remove_outputs(old, old_parts, dst, err));
+        TSR_TRY(tsr_blocks_remove(dst, err));
+        TSR_TRY(remove_manifest(dst, err));
     }
     return tsr_journal_rewrite(j, plan, rows, err);
 }
@@ -189,8 +196,7 @@ static tsr_status carry_on(tsr_journal *j, const tsr_plan *plan, const char *dst
         return TSR_OK;
     if (j->shared)
         return tsr_journal_rewrite(j, plan, rows, err);
-    return good == size || ftruncate(j->fd, (off_t)good) == 0 ? TSR_OK
-                                                              : tsr_fail_errno(err, "%s: cannot truncate", j->path);
+    return good == size || tsr_resize(j->fd, good) == 0 ? TSR_OK : tsr_fail_errno(err, "%s: cannot truncate", j->path);
 }
 
 /* What is in the way of a new journal: whatever lies there or, of a shard, what its neighbours have not put there. */
@@ -222,7 +228,8 @@ static tsr_status load(tsr_journal *j, const tsr_plan *plan, const char *dst, bo
                              TSR_E_FORMAT, err));
     fresh = !tsr_records_begun(text, size, &old_parts);
     if (j->read_only && (fresh || force)) {
-        status = tsr_fail(err, TSR_E_IO, "%s: cannot be written to", j->path);
+        errno = j->why_read_only;
+        status = tsr_fail_errno(err, "%s: cannot be written to", j->path);
         goto out;
     }
     if (!j->read_only && j->shard == NULL)
@@ -421,6 +428,22 @@ static tsr_status take_shards(tsr_journal *j, const tsr_plan *plan, const char *
     return status;
 }
 
+/* What the journal of the whole says: `finish` removes the shards' when it stands, and may have been stopped between two. One that
+ * says nothing, or belongs to something else, is written anew. */
+static void take_whole(tsr_journal *j, const tsr_plan *plan, const char *dst, tsr_quant_stats *rows)
+{
+    tsr_arena scratch = {0};
+    const char *text;
+    size_t size, good;
+    bool old;
+    const tsr_records_of of = {.path = j->path, .dst = dst, .to_start_over = kForce};
+    tsr_finished to = {.digests = j->digests, .finished = j->finished, .rows = rows};
+    if (tsr_read_file(j->path, TSR_MAX_JOURNAL_BYTES, &scratch, &text, &size, NULL) != TSR_OK ||
+        !tsr_records_begun(text, size, &old) || tsr_records_read(text, size, plan, &of, &to, &good, NULL) != TSR_OK)
+        memset(j->finished, 0, plan->n_files * sizeof *j->finished);
+    tsr_arena_free(&scratch);
+}
+
 static tsr_status lock_shards(tsr_journal *j, const char *dst, tsr_err *err)
 {
     TSR_TRY(tsr_shards_find(dst, &j->arena, &j->shards, err));
@@ -441,10 +464,13 @@ tsr_status tsr_journal_open_merged(tsr_journal *j, const tsr_plan *plan, const c
     tsr_status status = prepare(j, plan, tsr_output_path(dst, TSR_STATE_DIR "/journal", path), dst, err);
     if (status == TSR_OK)
         status = open_locked(j, dst, false, err);
+    errno = j->why_read_only;
     if (status == TSR_OK && j->read_only)
-        status = tsr_fail(err, TSR_E_IO, "%s: cannot be written to", j->path);
+        status = tsr_fail_errno(err, "%s: cannot be written to", j->path);
     if (status == TSR_OK)
         status = lock_shards(j, dst, err);
+    if (status == TSR_OK)
+        take_whole(j, plan, dst, rows);
     if (status == TSR_OK)
         status = take_shards(j, plan, dst, owner, rows, err);
     if (status == TSR_OK)

@@ -1,10 +1,10 @@
 /* The journal of an output directory: which plan it belongs to, and which files are finished.
  *
  * A text file, DST/.tessera/journal, one record a line, each ending in the XXH3-64 of what stands before it:
- *     tessera 2 <fingerprint> <command>
+ *     tessera 3 <fingerprint> <command>
  *     word <word>                            of a shard's journal: the command, word by word, for `tessera finish`
  *     output <name>                          every file that the plan will write
- *     file <index> <digest> <hex of the statistics of its steps>
+ *     file <index> <digest> <hex of the statistics of its steps>; the digest is the lower half of the file's (digests.h)
  * A torn last line (the run was killed while writing it) is cut off on opening. Every change other than an append
  * replaces the whole file. */
 #ifndef TSR_CONVERT_ENGINE_JOURNAL_H
@@ -18,6 +18,7 @@ typedef struct tsr_journal {
     uint64_t end;           /* where the last intact record ends */
     size_t last;            /* the index of the last record, and one; 0: there is none */
     bool unordered;         /* its records are not in the plan's order, or one stands twice */
+    int why_read_only;      /* errno */
     bool read_only;         /* neither journal nor directory can be written: a finished output can still be verified */
     bool shared;            /* the journal has other hard links: the output was copied by linking */
     uint64_t *digests;      /* [plan->n_files]; of finished files */

@@ -4,11 +4,13 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The version of the journal: of its records, of the statistics in them, and of where temporary files lie. */
-static const char kMagic[] = "tessera 2 ", kOldMagic[] = "tessera 1 ";
+static const char kMagic[] = "tessera 3 ", kOldMagic[] = "tessera 1 ";
 
 /* Appends " <hash>\n" to the record that begins at `start`. */
 static void seal(tsr_text *t, size_t start)
@@ -67,17 +69,28 @@ static void note_record(tsr_finished *to, size_t index, uint64_t digest)
     to->finished[index] = true;
 }
 
+/* The number at *at and the space behind it, which it passes. (sscanf would look for the end of the whole journal first.) */
+static bool take_number(const char **at, int base, uint64_t *value)
+{
+    char *end;
+    if (!isxdigit((unsigned char)**at))
+        return false;
+    *value = strtoull(*at, &end, base);
+    *at = end + 1;
+    return *end == ' ';
+}
+
 /* "file <index> <digest> <hex>": false when it does not fit this plan. */
 static bool take_file_record(tsr_finished *to, const tsr_plan *plan, const char *record, size_t size)
 {
-    size_t index;
-    unsigned long long digest;
-    int used = 0;
-    if (sscanf(record, "file %zu %llx %n", &index, &digest, &used) != 2 || index >= plan->n_files)
+    uint64_t index, digest;
+    const char *at = record + 5;
+    if (!take_number(&at, 10, &index) || !take_number(&at, 16, &digest) || index >= plan->n_files)
         return false;
     const tsr_out_file *const f = &plan->files[index];
     const size_t bytes = f->n_steps * sizeof *to->rows;
-    if (size - (size_t)used != 2 * bytes || !parse_hex(record + used, &to->rows[f->first_step], bytes))
+    if (at > record + size || (size_t)(record + size - at) != 2 * bytes ||
+        !parse_hex(at, &to->rows[f->first_step], bytes))
         return false;
     note_record(to, index, digest);
     return true;

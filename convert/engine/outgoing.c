@@ -4,24 +4,14 @@
 #include "common/checked.h"
 #include "common/file.h"
 
-/* Of shorter ones the digest in one go is quicker than one that takes pieces. */
-enum { SHORT = 4096 };
-
-/* A state that holds nothing yet must not look as if it had this seed, whose secret it would then not make. */
-static void begin_hash(XXH3_state_t *hash, uint64_t seed)
-{
-    hash->seed = 0;
-    hash->extSecret = NULL;
-    (void)XXH3_64bits_reset_withSeed(hash, seed);
-}
-
 /* Digests and writes what is made before byte `end` of the stretch. After a failure nothing more is written. */
 static void take(tsr_outgoing *o, uint64_t end)
 {
     while (o->done < end) {
         char *const from = o->data + o->done;
         const uint64_t n = tsr_min_u64(TSR_IO_PIECE - (o->offset + o->done) % TSR_IO_PIECE, end - o->done);
-        o->kernels->hash_xxh3(&o->hash, from, n);
+        if (o->kernels != NULL)
+            o->kernels->hash_xxh3(&o->hash, from, n);
         if (o->cached && o->status == TSR_OK)
             o->status = tsr_write_at(o->file->fd, o->file->name, from, n, o->offset + o->done, &o->err);
         o->done += n;
@@ -48,24 +38,16 @@ void tsr_outgoing_begin(tsr_outgoing *o, const tsr_cpu_kernels *kernels, const t
     o->done = 0;
     o->cached = !tsr_io_writes_directly(file, data, size, offset);
     o->status = TSR_OK;
-    begin_hash(&o->hash, offset);
+    if (kernels != NULL)
+        (void)XXH3_128bits_reset(&o->hash);
 }
 
-tsr_status tsr_outgoing_end(tsr_outgoing *o, tsr_io *io, tsr_io_batch *batch, uint64_t *digest, tsr_err *err)
+tsr_status tsr_outgoing_end(tsr_outgoing *o, tsr_io *io, tsr_io_batch *batch, tsr_digest *digest, tsr_err *err)
 {
     take(o, o->size);
-    *digest += XXH3_64bits_digest(&o->hash);
+    if (o->kernels != NULL)
+        *digest = XXH3_128bits_digest(&o->hash);
     if (!o->cached)
         return tsr_io_write(io, batch, o->file, o->data, o->size, o->offset, err);
     return o->status == TSR_OK ? TSR_OK : tsr_fail(err, o->status, "%s", o->err.msg);
-}
-
-uint64_t tsr_digest_of(const tsr_cpu_kernels *kernels, const void *data, uint64_t size, uint64_t offset)
-{
-    if (size < SHORT)
-        return XXH3_64bits_withSeed(data, size, offset);
-    XXH3_state_t hash;
-    begin_hash(&hash, offset);
-    kernels->hash_xxh3(&hash, data, size);
-    return XXH3_64bits_digest(&hash);
 }

@@ -173,6 +173,7 @@ typedef struct tsr_plan_blocks {
     uint64_t tensors, folded; /* all of them, and those of which a cell stands for several blocks */
     uint64_t cells;           /* of all tensors */
     uint64_t bytes, digest;   /* of the file; XXH3-64 */
+    uint64_t digest128[2];    /* XXH128, the higher half first */
 } tsr_plan_blocks;
 
 /* What a quantizing job makes, for its report. NULL where there is nothing to say. */
@@ -181,6 +182,22 @@ typedef struct tsr_plan_made {
     const char *rule;             /* by which powers of two follow from amax */
     const char *readers;          /* who loads it */
 } tsr_plan_made;
+
+/* A file that an option names: `text` where it is small, else NULL. */
+typedef struct tsr_plan_input {
+    const char *option, *name; /* the last name of its path */
+    uint64_t bytes, digest[2]; /* XXH128, the higher half first */
+    const char *text;
+} tsr_plan_input;
+
+/* The command line that makes these bytes again, but for paths of source and destination. NULL: nobody has said. */
+typedef struct tsr_plan_made_with {
+    const char *command;
+    const char *const *words;
+    size_t n_words;
+    const tsr_plan_input *inputs;
+    size_t n_inputs;
+} tsr_plan_made_with;
 
 typedef struct tsr_plan {
     const tsr_checkpoint *const *sources; /* what is read; the first gives side files and configuration */
@@ -213,6 +230,7 @@ typedef struct tsr_plan {
     const char *counted; /* what progress counts: "files"; NULL: "tensors" */
     size_t n_added;      /* tensors of the result that the source does not have */
     tsr_plan_made made;
+    tsr_plan_made_with made_with;
     uint64_t block_cells; /* the most that the blocks of a tensor are folded to */
     /* How much of their upper bounds appended files will come to, about: reads some of the source. NULL where there are none. */
     tsr_status (*estimate)(const struct tsr_plan *plan, double *share, tsr_err *err);
@@ -362,9 +380,21 @@ uint64_t tsr_plan_unit_bytes(const tsr_plan *plan);
 /* Frees what the plan holds; not the sources. */
 void tsr_plan_free(tsr_plan *plan);
 
+/* Whether output i of a step is kept in memory until the step ends. */
+static inline bool tsr_is_held(const tsr_step *step, unsigned i)
+{
+    return (step->held >> i & 1) != 0;
+}
+
 static inline uint64_t tsr_window_bytes(const tsr_window *w)
 {
     return w->rows * w->row_bytes;
+}
+
+/* Whether the rows follow one another in the source, so that one read takes them all. */
+static inline bool tsr_window_is_gapless(const tsr_window *w)
+{
+    return w->rows <= 1 || w->pitch == w->row_bytes;
 }
 
 #endif

@@ -2,6 +2,7 @@
 #include "convert/engine/plan.h"
 
 #include "common/checked.h"
+#include "convert/engine/digests.h"
 #include "convert/engine/io.h"
 
 tsr_unit tsr_step_unit(const tsr_step *step, uint64_t unit)
@@ -33,7 +34,7 @@ uint64_t tsr_step_unit_bytes(const tsr_step *step)
     for (unsigned i = 0; i < TSR_MAX_INPUTS; i++)
         bytes += tsr_io_room(tsr_window_bytes(&unit.in[i]));
     for (unsigned i = 0; i < step->n_out; i++)
-        bytes += (step->held >> i & 1) != 0 ? 0 : tsr_io_room(tsr_window_bytes(&unit.out[i]));
+        bytes += tsr_is_held(step, i) ? 0 : tsr_io_room(tsr_window_bytes(&unit.out[i]));
     return bytes;
 }
 
@@ -59,7 +60,7 @@ static uint64_t held_bytes(const tsr_step *step)
 {
     uint64_t bytes = 0;
     for (unsigned i = 0; i < step->n_out; i++)
-        bytes += (step->held >> i & 1) != 0 ? step->out[i]->bytes : 0;
+        bytes += tsr_is_held(step, i) ? step->out[i]->bytes : 0;
     return bytes;
 }
 
@@ -78,7 +79,7 @@ uint64_t tsr_plan_memory(const tsr_plan *plan, unsigned threads)
         waiting = tsr_max_u64(waiting, tsr_plan_block_bytes(plan, i));
     uint64_t tables = plan->arena.bytes + waiting + plan->steps_capacity * sizeof *plan->steps +
                       plan->notes_capacity * sizeof *plan->notes + plan->n_steps * sizeof(tsr_quant_stats) +
-                      plan->amaxes_capacity * sizeof *plan->amaxes;
+                      plan->amaxes_capacity * sizeof *plan->amaxes + tsr_digests_memory(plan);
     for (size_t k = 0; k < plan->n_sources; k++)
         tables += tsr_checkpoint_memory(plan->sources[k]);
     return tables + threads * (unit + held);

@@ -107,7 +107,7 @@ tsr_status tsr_shards_find(const char *dst, tsr_arena *arena, tsr_shards *found,
         return errno == ENOENT || errno == ENOTDIR ? TSR_OK : tsr_fail_errno(err, "%s: cannot list it", folder);
     tsr_status status = TSR_OK;
     const struct dirent *entry;
-    while (status == TSR_OK && (entry = readdir(dir)) != NULL) {
+    while (status == TSR_OK && (status = tsr_next_entry(dir, folder, &entry, err)) == TSR_OK && entry != NULL) {
         unsigned index, count;
         if (!is_journal(entry->d_name, &index, &count))
             continue;
@@ -166,8 +166,8 @@ static tsr_status check_neighbour(const tsr_plan *plan, const char *dst, unsigne
 static bool is_held(const char *dst)
 {
     char path[PATH_MAX];
-    const int fd = open(tsr_output_path(dst, TSR_STATE_DIR "/journal", path), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    const bool held = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    const int fd = tsr_open(tsr_output_path(dst, TSR_STATE_DIR "/journal", path), O_RDONLY | O_NONBLOCK);
+    const bool held = fd >= 0 && tsr_lock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     if (fd >= 0)
         close(fd);
     return held;
@@ -208,11 +208,11 @@ tsr_status tsr_shards_lock(const char *dst, const tsr_shards *found, int *fds, t
 {
     for (size_t i = 0; i < found->n_present; i++) {
         char path[PATH_MAX];
-        fds[i] = open(tsr_shard_journal(dst, found->present[i], found->count, path),
-                      O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        fds[i] =
+            tsr_open(tsr_shard_journal(dst, found->present[i], found->count, path), O_RDWR | O_NOFOLLOW | O_NONBLOCK);
         if (fds[i] < 0 && errno != ENOENT)
             return tsr_fail_errno(err, "%s: cannot open", path);
-        if (fds[i] >= 0 && flock(fds[i], LOCK_EX | LOCK_NB) != 0)
+        if (fds[i] >= 0 && tsr_lock(fds[i], LOCK_EX | LOCK_NB) != 0)
             return errno == EWOULDBLOCK ? tsr_fail(err, TSR_E_NOTHING, "%s: shard %u/%u is at work: wait for it", dst,
                                                    found->present[i], found->count)
                                         : tsr_fail_errno(err, "%s: cannot lock it", path);

@@ -23,7 +23,9 @@ tsr_status tsr_open_ranks(const tsr_job_source *from, tsr_convert_inputs *in, ts
     for (size_t k = 0; k < TSR_MAX_CONVERTED; k++) {
         char path[PATH_MAX];
         snprintf(path, sizeof path, "%s/rank-%zu", from->path, k);
-        if (access(path, F_OK) != 0 && k > 0)
+        bool there;
+        TSR_TRY(tsr_exists(path, &there, err));
+        if (!there && k > 0)
             return TSR_OK;
         TSR_TRY(tsr_open_source(from, path, in, err));
     }
@@ -37,7 +39,9 @@ tsr_status tsr_open_rank_files(const tsr_job_source *from, tsr_convert_inputs *i
     for (unsigned n = 1; n <= TSR_MAX_CONVERTED; n++) {
         snprintf(name, sizeof name, TSR_RANK_FILE, 0u, n);
         snprintf(path, sizeof path, "%s/%s", from->path, name);
-        if (access(path, F_OK) != 0)
+        bool there;
+        TSR_TRY(tsr_exists(path, &there, err));
+        if (!there)
             continue;
         if (ranks != 0)
             return tsr_fail(err, TSR_E_FORMAT, "%s: there are ranks of %u and of %u: which hold?", from->path, ranks,

@@ -1,5 +1,6 @@
 /* The targets, the options of each, and their plans. */
 #include "convert/jobs/convert_job.h"
+#include "convert/jobs/made_with.h"
 
 #include "convert/plans/any_plan.h"
 #include "convert/plans/archive_plan.h"
@@ -393,7 +394,17 @@ static tsr_status open_inputs(const tsr_job_source *from, const tsr_convert_job 
     return a->against == NULL ? TSR_OK : tsr_open_source(from, a->against, in, err);
 }
 
-tsr_status tsr_convert_job_plan(tsr_convert_job *a, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)
+/* What was said, before anything that was left open is settled. */
+static tsr_status note_words(tsr_convert_job *a, const tsr_job_source *from, tsr_plan_made_with *with, tsr_err *err)
+{
+    tsr_convert_job nothing = tsr_convert_job_defaults();
+    tsr_option said[TSR_MAX_OPTIONS] = {{0}}, unsaid[TSR_MAX_OPTIONS] = {{0}};
+    tsr_convert_job_options(a, said);
+    tsr_convert_job_options(&nothing, unsaid);
+    return tsr_made_with_note(with, "convert", from, said, unsaid, &a->words, err);
+}
+
+static tsr_status make_plan(tsr_convert_job *a, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)
 {
     tsr_convert_inputs *const in = &a->in;
     TSR_TRY(open_inputs(from, a, in, err));
@@ -406,8 +417,18 @@ tsr_status tsr_convert_job_plan(tsr_convert_job *a, const tsr_job_source *from, 
     return kTargets[a->to].plan(from, a, in, plan, err);
 }
 
+tsr_status tsr_convert_job_plan(tsr_convert_job *a, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)
+{
+    tsr_plan_made_with with;
+    TSR_TRY(note_words(a, from, &with, err));
+    TSR_TRY(make_plan(a, from, plan, err));
+    plan->made_with = with;
+    return TSR_OK;
+}
+
 void tsr_convert_job_free(tsr_convert_job *a)
 {
     tsr_close_inputs(&a->in);
+    tsr_arena_free(&a->words);
     *a = tsr_convert_job_defaults();
 }

@@ -23,6 +23,7 @@ typedef struct tsr_convert_job {
     tsr_list include, exclude;
     const char *quantizing; /* the first given option that only quantizing uses */
     tsr_convert_inputs in;
+    tsr_arena words; /* for the manifest */
 } tsr_convert_job;
 
 /* With nothing said. */

@@ -1,5 +1,6 @@
 /* From what is said to a plan. */
 #include "convert/jobs/quantize_job.h"
+#include "convert/jobs/made_with.h"
 
 #include "convert/plans/again_plan.h"
 #include "convert/plans/split_plan.h"
@@ -178,11 +179,25 @@ static tsr_status plan_by_rules(tsr_quantize_job *q, const tsr_job_source *from,
     return plan_scheme(q, from, q->experts == 0 ? TSR_EXPERTS_SPLIT : TSR_EXPERTS_STACK, plan, err);
 }
 
+/* What was said, before anything that was left open is settled. */
+static tsr_status note_words(tsr_quantize_job *job, const tsr_job_source *from, tsr_plan_made_with *with, tsr_err *err)
+{
+    tsr_quantize_job nothing = tsr_quantize_job_defaults();
+    tsr_option said[TSR_MAX_OPTIONS] = {{0}}, unsaid[TSR_MAX_OPTIONS] = {{0}};
+    tsr_quantize_job_options(job, said);
+    tsr_quantize_job_options(&nothing, unsaid);
+    return tsr_made_with_note(with, "quantize", from, said, unsaid, &job->words, err);
+}
+
 tsr_status tsr_quantize_job_plan(tsr_quantize_job *job, const tsr_job_source *from, tsr_plan *plan, tsr_err *err)
 {
-    return job->rules != NULL         ? plan_by_rules(job, from, plan, err)
-           : job->scales_from != NULL ? plan_again(job, from, plan, err)
-                                      : plan_by_scheme(job, from, plan, err);
+    tsr_plan_made_with with;
+    TSR_TRY(note_words(job, from, &with, err));
+    TSR_TRY(job->rules != NULL         ? plan_by_rules(job, from, plan, err)
+            : job->scales_from != NULL ? plan_again(job, from, plan, err)
+                                       : plan_by_scheme(job, from, plan, err));
+    plan->made_with = with;
+    return TSR_OK;
 }
 
 void tsr_quantize_job_free(tsr_quantize_job *job)
@@ -193,5 +208,6 @@ void tsr_quantize_job_free(tsr_quantize_job *job)
     tsr_scheme_free(&job->scheme);
     tsr_calibration_free(&job->calibration);
     tsr_rules_free(&job->rules_read);
+    tsr_arena_free(&job->words);
     *job = tsr_quantize_job_defaults();
 }

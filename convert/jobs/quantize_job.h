@@ -22,6 +22,7 @@ typedef struct tsr_quantize_job {
     const tsr_checkpoint *sources[2]; /* what is read, and the original; one that is given already is not opened */
     tsr_checkpoint *opened[2];        /* those that were */
     tsr_any_view view;
+    tsr_arena words; /* for the manifest */
 } tsr_quantize_job;
 
 /* With nothing said. */

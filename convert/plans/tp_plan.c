@@ -1,6 +1,7 @@
 /* Ranks as directories, and what they need to become one again. */
 #include "convert/plans/tp_plan.h"
 
+#include "common/checked.h"
 #include "convert/engine/plan_names.h"
 #include "convert/ops/slice_op.h"
 #include "convert/plans/shard.h"
@@ -397,6 +398,66 @@ static tsr_status plan_shards(tsr_plan *plan, joining *j, tsr_err *err)
     return TSR_OK;
 }
 
+/* Which file a tensor stands in. */
+typedef struct standing {
+    const char *tensor, *file;
+} standing;
+
+static int by_tensor(const void *a, const void *b)
+{
+    return strcmp(((const standing *)a)->tensor, ((const standing *)b)->tensor);
+}
+
+/* What the index says, at most `most` of it; *n is one more where there is more. */
+static tsr_status read_places(tsr_plan *plan, const char *index, standing *places, size_t most, size_t *n, tsr_err *err)
+{
+    tsr_json_text map, key, value;
+    bool more;
+    *n = 0;
+    if (!tsr_json_find(index, strlen(index), "weight_map", &map))
+        return TSR_OK;
+    tsr_json_reader r = tsr_json_open(MANIFEST, map.data, map.size);
+    TSR_TRY(tsr_json_enter_object(&r, err));
+    for (;; ++*n) {
+        TSR_TRY(tsr_json_next_member(&r, &key, &more, err));
+        if (!more || *n == most) {
+            *n += more;
+            return TSR_OK;
+        }
+        TSR_TRY(tsr_json_read_string(&r, &value, err));
+        TSR_TRY(tsr_json_decode(&r, key, &plan->arena, &places[*n].tensor, err));
+        TSR_TRY(tsr_json_decode(&r, value, &plan->arena, &places[*n].file, err));
+    }
+}
+
+/* The index is the source's, as the manifest kept it: it has to name the file of every tensor that is written. */
+static tsr_status check_index(tsr_plan *plan, const char *path, const char *index, tsr_err *err)
+{
+    size_t count = 0, stated, k = 0;
+    for (size_t i = 0; i < plan->n_files; i++)
+        count += plan->files[i].raw ? 0 : plan->files[i].n_tensors;
+    standing *const planned = tsr_arena_alloc(&plan->arena, 2 * (count + 1) * sizeof *planned);
+    if (planned == NULL)
+        return tsr_out_of_memory(err, "while planning");
+    standing *const said = planned + count + 1;
+    for (size_t i = 0; i < plan->n_files; i++) {
+        for (size_t t = 0; !plan->files[i].raw && t < plan->files[i].n_tensors; t++)
+            planned[k++] = (standing){plan->files[i].tensors[t]->name, plan->files[i].name};
+    }
+    TSR_TRY(read_places(plan, index, said, count, &stated, err));
+    qsort(planned, count, sizeof *planned, by_tensor);
+    qsort(said, tsr_min_u64(stated, count), sizeof *said, by_tensor);
+    for (k = 0; k < count && k < stated; k++) {
+        if (strcmp(planned[k].tensor, said[k].tensor) != 0 || strcmp(planned[k].file, said[k].file) != 0)
+            break;
+    }
+    return k == count && stated == count
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_FORMAT,
+                          "%s/" MANIFEST ": its index does not say where the tensors of its shards stand: damaged",
+                          path);
+}
+
 static tsr_status plan_whole(tsr_plan *plan, joining *j, tsr_err *err)
 {
     const tsr_checkpoint *const c = j->ranks[0];
@@ -415,8 +476,10 @@ static tsr_status plan_whole(tsr_plan *plan, joining *j, tsr_err *err)
     if (index != NULL && (index_name == NULL || !tsr_is_index_name(index_name)))
         return tsr_fail(err, TSR_E_FORMAT, "%s/" MANIFEST ": the index is called '%s': not the name of an index",
                         c->path, index_name == NULL ? "" : index_name);
-    if (index != NULL)
+    if (index != NULL) {
+        TSR_TRY(check_index(plan, c->path, index, err));
         TSR_TRY(tsr_plan_text_file(plan, "", index_name, index, strlen(index), err));
+    }
     TSR_TRY(tsr_plan_text_file(plan, "", TSR_CONFIG_NAME, c->config, c->config_size, err));
     return tsr_plan_finish(plan, err);
 }

@@ -161,6 +161,12 @@ static tsr_status no_safetensors(const tsr_checkpoint *c, const tsr_listing *l, 
     return tsr_fail(err, TSR_E_FORMAT, "%s: no .safetensors file in this directory", c->path);
 }
 
+/* The manifest of an output, or a signature of it. */
+static bool is_manifest(const char *name)
+{
+    return strncmp(name, TSR_MANIFEST_NAME, sizeof TSR_MANIFEST_NAME - 1) == 0;
+}
+
 /* Sorts the directory's files into safetensors, index, config and the rest. */
 static tsr_status take_files(tsr_checkpoint *c, const tsr_listing *l, const char **index, tsr_err *err)
 {
@@ -202,7 +208,7 @@ static tsr_status take_files(tsr_checkpoint *c, const tsr_listing *l, const char
     for (size_t i = 0; i < l->count; i++) {
         const char *const name = l->names[i];
         if (tsr_listing_is_index(name) || tsr_listing_is_shard(name) || strcmp(name, TSR_CONFIG_NAME) == 0 ||
-            strcmp(name, TSR_REPORT_NAME) == 0)
+            strcmp(name, TSR_REPORT_NAME) == 0 || is_manifest(name))
             continue;
         TSR_TRY(describe(c, name, &c->files[c->n_files + c->n_side_files], err));
         c->n_side_files++;
@@ -263,12 +269,15 @@ static tsr_status open_any(tsr_checkpoint **checkpoint, const char *path, const 
 {
     *checkpoint = NULL;
     struct stat st;
-    if (stat(path, &st) != 0)
+    if (stat(path, &st) != 0) {
+        if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP)
+            return tsr_fail_errno(err, "%s: cannot look at it", path);
         return is_hub_id(path) ? tsr_fail(err, TSR_E_FORMAT,
                                           "%s: there is no such directory here; if it is a model of the Hugging Face "
                                           "hub, 'hf download %s --local-dir %s' fetches it",
                                           path, path, strchr(path, '/') + 1)
                                : tsr_fail(err, TSR_E_FORMAT, "%s: %s", path, strerror(errno));
+    }
     tsr_checkpoint *const c = calloc(1, sizeof *c);
     if (c == NULL)
         return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", path);

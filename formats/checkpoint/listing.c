@@ -141,7 +141,9 @@ static tsr_status list_files(tsr_listing *l, const char *root, const char *sub, 
         } else if ((status = check_name(root, name, err)) != TSR_OK) {
             free(name);
         } else if (stat(path, &st) != 0) {
-            status = tsr_fail(err, TSR_E_FORMAT, "%s: a link to nothing, or not readable: %s", path, strerror(errno));
+            const bool nowhere = errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
+            status = nowhere ? tsr_fail(err, TSR_E_FORMAT, "%s: a link to nothing: %s", path, strerror(errno))
+                             : tsr_fail_errno(err, "%s: cannot look at it", path);
             free(name);
         } else if (S_ISREG(st.st_mode)) {
             status = listing_add(l, name, err);

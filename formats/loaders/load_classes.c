@@ -36,7 +36,8 @@ static const tsr_linear **sorted(const tsr_load_query *q, size_t *count)
 
 static bool is_alike(const tsr_linear *a, const tsr_linear *b)
 {
-    return a->quantized == b->quantized && a->coding == b->coding && a->zero_points == b->zero_points &&
+    return tsr_linear_is_quantized(a) == tsr_linear_is_quantized(b) && a->coding == b->coding &&
+           a->zero_points == b->zero_points &&
            (a->scale == NULL || b->scale == NULL || a->weight->kind == b->weight->kind);
 }
 
@@ -49,20 +50,20 @@ static void check_together(const tsr_load_query *q, const tsr_linear *first, con
     tsr_query_note(q, true, l->tensor->name, "experts together",
                    "quantize all experts of a layer or none, as tessera quantize does",
                    "it is %s and '%s' %s; the experts of a layer are loaded as one, in one form",
-                   l->quantized ? "quantized" : "plain", first->tensor->name,
-                   first->quantized == l->quantized ? "in another form"
-                   : first->quantized               ? "is quantized"
-                                                    : "is plain");
+                   tsr_linear_is_quantized(l) ? "quantized" : "plain", first->tensor->name,
+                   tsr_linear_is_quantized(first) == tsr_linear_is_quantized(l) ? "in another form"
+                   : tsr_linear_is_quantized(first)                             ? "is quantized"
+                                                                                : "is plain");
 }
 
 /* SGLang takes the form of a shared expert's first matrix for the form of all three. */
 static void check_shared(const tsr_load_query *q, const tsr_linear *first, const tsr_linear *l)
 {
-    if (q->loader == TSR_LOADER_SGLANG && l->quantized != first->quantized)
+    if (q->loader == TSR_LOADER_SGLANG && tsr_linear_is_quantized(l) != tsr_linear_is_quantized(first))
         tsr_query_note(q, true, l->tensor->name, "experts together",
                        "quantize all of a shared expert or none, as tessera quantize does",
                        "it is %s and '%s' is not; the loader takes a shared expert's form from its first matrix",
-                       l->quantized ? "quantized" : "plain", first->tensor->name);
+                       tsr_linear_is_quantized(l) ? "quantized" : "plain", first->tensor->name);
 }
 
 static void check_groups(const tsr_load_query *q)
@@ -146,7 +147,7 @@ static void check_stacks(const tsr_load_query *q)
 {
     for (size_t i = 0; i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
-        if (!l->quantized || l->tensor->rank != 3 || !tsr_query_reads(q, l))
+        if (!tsr_linear_is_quantized(l) || l->tensor->rank != 3 || !tsr_query_reads(q, l))
             continue;
         if (!is_stack(l))
             tsr_query_note(q, true, l->tensor->name, "convolution", "keep it in BF16: tessera quantize does",
@@ -176,7 +177,8 @@ void tsr_rule_experts(const tsr_load_query *q)
 static const tsr_linear *find_quantized(const tsr_load_query *q, bool (*is)(const tsr_linear *))
 {
     for (size_t i = 0; i < q->linears->count; i++) {
-        if (q->linears->items[i].quantized && tsr_query_reads(q, &q->linears->items[i]) && is(&q->linears->items[i]))
+        if (tsr_linear_is_quantized(&q->linears->items[i]) && tsr_query_reads(q, &q->linears->items[i]) &&
+            is(&q->linears->items[i]))
             return &q->linears->items[i];
     }
     return NULL;
@@ -357,7 +359,7 @@ static bool is_column_of_blocks(const tsr_linear *l)
 static const tsr_linear *find_plain_stack(const tsr_load_query *q)
 {
     for (size_t i = 0; i < q->linears->count; i++) {
-        if (!q->linears->items[i].quantized && q->linears->items[i].matrices > 1 &&
+        if (!tsr_linear_is_quantized(&q->linears->items[i]) && q->linears->items[i].matrices > 1 &&
             q->linears->items[i].part == TSR_PART_ROUTED_EXPERTS)
             return &q->linears->items[i];
     }

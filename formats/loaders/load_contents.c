@@ -309,7 +309,7 @@ void tsr_rule_deepseek(const tsr_load_query *q)
         const tsr_linear *const l = &q->linears->items[i];
         if (strcmp(l->leaf, "weights_proj") == 0) /* V3.2's indexer keeps this one in BF16 */
             continue;
-        if (!l->quantized && tsr_query_reads(q, l))
+        if (!tsr_linear_is_quantized(l) && tsr_query_reads(q, l))
             tsr_query_note(q, true, l->tensor->name, "partly quantized", "quantize every linear layer, or none",
                            "it is %s where '%s' is FP8; its model has one dtype for all linear layers",
                            tsr_dtype_name((tsr_dtype)l->tensor->dtype), fp8->tensor->name);

@@ -167,18 +167,18 @@ static void check_listed(const tsr_load_query *q, const tsr_linear *l)
                        key);
         return;
     }
-    if (l->quantized && entry != NULL)
+    if (tsr_linear_is_quantized(l) && entry != NULL)
         tsr_query_note(q, true, l->module, "ignore list", "take the entry out, or name modules in full",
                        "it is quantized, and '%s' in %s makes this loader take it for plain", entry, key);
-    if (l->quantized && entry == NULL && !target)
+    if (tsr_linear_is_quantized(l) && entry == NULL && !target)
         tsr_query_note(q, true, l->module, "targets", "let a group's targets be [\"Linear\"]",
                        "it is quantized, and no group of config_groups names it: it would be taken for plain");
     const bool strict = q->loader == TSR_LOADER_SGLANG || (q->loader == TSR_LOADER_TRTLLM && q->n_targets > 1);
-    if (!l->quantized && entry == NULL && !target && strict)
+    if (!tsr_linear_is_quantized(l) && entry == NULL && !target && strict)
         tsr_query_note(q, true, l->module, "targets", "list it under ignore",
                        "it is %s, and neither ignore nor a group's targets name it: this loader refuses that",
                        tsr_dtype_name((tsr_dtype)l->tensor->dtype));
-    if (l->quantized || entry != NULL || !target)
+    if (tsr_linear_is_quantized(l) || entry != NULL || !target)
         return;
     const char *const how = other_way(q, l);
     if (how == NULL)
@@ -199,9 +199,9 @@ static void check_fused(const tsr_load_query *q, const tsr_linear *l)
     if (l->fused == NULL || l->members[0] != l || !q->who->fuses)
         return;
     for (size_t i = 0; i < l->n_members; i++)
-        quantized += l->members[i]->quantized;
-    for (size_t i = 1; quantized == l->n_members && l->scale != NULL && i < l->n_members; i++) {
-        if (l->members[i]->scale != NULL && l->members[i]->weight->kind != l->weight->kind)
+        quantized += tsr_linear_is_quantized(l->members[i]);
+    for (size_t i = 1; quantized == l->n_members && i < l->n_members; i++) {
+        if (l->members[i]->weight->kind != l->weight->kind)
             tsr_query_note(q, true, l->members[i]->module, "fused group", "give all members one kind",
                            "it is %s and '%s' is %s; the loader runs them as one layer, %s",
                            l->members[i]->weight->kind->title, l->module, l->weight->kind->title, l->fused->name);

@@ -135,21 +135,21 @@ static void check_layer(const tsr_load_query *q, const layers *all, const tsr_li
     const layer *const found = find_layer(q, all, l, built);
     const int size = found == NULL ? 0 : (int)found->name.size;
     const char *const name = found == NULL ? "" : found->name.data;
-    if (l->quantized && found == NULL)
+    if (tsr_linear_is_quantized(l) && found == NULL)
         tsr_query_note(q, true, l->tensor->name, "quantized_layers", "add the name, as tessera quantize does",
                        "it is quantized, and quantized_layers has no '%s', by which this loader's class of '%.40s' "
                        "looks for it: it would be taken for plain",
                        built, q->family);
-    else if (l->quantized && l->scale != NULL && is_other(l, found->algorithm))
+    else if (tsr_linear_is_quantized(l) && is_other(l, found->algorithm))
         tsr_query_note(q, true, l->tensor->name, "quantized_layers", "state the algorithm of what is stored",
                        "it is %s, and quantized_layers says %.*s of '%.*s', by which this loader goes",
                        l->weight->kind->title, (int)found->algorithm.size, found->algorithm.data, size, name);
-    else if (!l->quantized && found != NULL && !tsr_modelopt_excludes(q, l))
+    else if (!tsr_linear_is_quantized(l) && found != NULL && !tsr_modelopt_excludes(q, l))
         tsr_query_note(q, true, l->tensor->name, "quantized_layers",
                        "list the name that the loader builds under ignore and exclude_modules",
                        "it is %s, and because of '%.*s' in quantized_layers this loader takes '%s' for quantized",
                        tsr_dtype_name((tsr_dtype)l->tensor->dtype), size, name, built);
-    if (l->quantized && found != NULL)
+    if (tsr_linear_is_quantized(l) && found != NULL)
         tsr_modelopt_check_joined(q, l, found->algorithm);
 }
 

@@ -144,16 +144,16 @@ static void check_excluded(const tsr_load_query *q, const tsr_linear *l, bool st
     tsr_modelopt_built_name(l, built, sizeof built);
     const char *const entry = find_entry(q, l, built, &part);
     const char *const key = q->ignored->key == NULL ? "no list" : q->ignored->key;
-    if (l->quantized && entry != NULL && part)
+    if (tsr_linear_is_quantized(l) && entry != NULL && part)
         tsr_query_note(q, true, l->module, "ignore list",
                        "write whole names that are no part of others, or a set around the last letter (mlp.gat[e])",
                        "it is quantized, and '%s' in %s hits '%s' by mistake: this loader also takes an entry that is "
                        "a part of a name, and would take it for plain",
                        entry, key, built);
-    else if (l->quantized && entry != NULL)
+    else if (tsr_linear_is_quantized(l) && entry != NULL)
         tsr_query_note(q, true, l->module, "ignore list", "take the entry out, or name modules in full",
                        "it is quantized, and '%s' in %s makes this loader take '%s' for plain", entry, key, built);
-    if (!l->quantized && entry == NULL && stated)
+    if (!tsr_linear_is_quantized(l) && entry == NULL && stated)
         tsr_query_note(q, true, l->module, "ignore list", "list it under ignore and exclude_modules",
                        "it is %s, and config.json (%s) does not exclude '%s': it would be loaded as codes without a "
                        "scale",
@@ -325,7 +325,7 @@ void tsr_modelopt_check_joined(const tsr_load_query *q, const tsr_linear *l, tsr
     bool joined = false;
     for (size_t i = 0; i < COUNT(kJoined); i++)
         joined = joined || strcmp(leaf, kJoined[i]) == 0;
-    if (q->loader == TSR_LOADER_SGLANG && joined && l->quantized && l->part != TSR_PART_ROUTED_EXPERTS &&
+    if (q->loader == TSR_LOADER_SGLANG && joined && tsr_linear_is_quantized(l) && l->part != TSR_PART_ROUTED_EXPERTS &&
         tsr_json_is(algorithm, "\"W4A16_NVFP4\""))
         tsr_query_note(
             q, true, l->tensor->name, "global scales", "`tessera convert --to nvfp4-weight-only` makes what it reads",

@@ -76,7 +76,7 @@ static void check_scale_dtypes(const tsr_load_query *q, const tsr_linear *expert
     const unsigned bits = expert->weight->bits;
     for (size_t i = 0; i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];
-        if (l->scale == NULL || !tsr_linear_is_fp8(l))
+        if (!tsr_linear_is_fp8(l))
             continue;
         if (bits == 8 && l->part == TSR_PART_ROUTED_EXPERTS && l->weight->scale_dtype == TSR_F8_E8M0)
             tsr_query_note(q, true, l->scale->name, "scale dtype", "store the same powers of two as F32",
@@ -121,7 +121,7 @@ static void check_output(const tsr_load_query *q)
 
 static bool in_blocks_of_128(const tsr_linear *l)
 {
-    return l->scale != NULL && tsr_linear_is_fp8(l) && l->block.rows == 128;
+    return tsr_linear_is_fp8(l) && l->block.rows == 128;
 }
 
 /* With FP8 in blocks of 128, SGLang multiplies by wo_a in FP8: it refuses a plain one, and lays its scales out as o_groups
@@ -137,7 +137,7 @@ static void check_output_in_fp8(const tsr_load_query *q)
         const tsr_linear *const l = &q->linears->items[i];
         if (strcmp(l->leaf, "wo_a") != 0 || !tsr_query_reads(q, l))
             continue;
-        if (!l->quantized)
+        if (!tsr_linear_is_quantized(l))
             tsr_query_note(
                 q, true, l->tensor->name, "operand", TO_MXFP8,
                 "it is %s: where quant_method is fp8 in blocks of 128, the class of '%.40s' takes it in e4m3 "
@@ -187,12 +187,12 @@ static void check_name(const tsr_load_query *q, const tsr_linear *l, const char 
                                   : tsr_query_method(q, "modelopt") ? TSR_MATCH_GLOB
                                                                     : TSR_MATCH_PATH;
     const char *const entry = tsr_ignore_list_find(q->ignored, matching, built);
-    if (l->quantized && entry != NULL)
+    if (tsr_linear_is_quantized(l) && entry != NULL)
         tsr_query_note(q, true, l->module, "ignore list", "take the entry out, or name modules in full",
                        "it is quantized, and '%s' covers '%s', by which the class of '%.40s' builds it: it would be "
                        "taken for plain",
                        entry, built, q->family);
-    if (!l->quantized && entry == NULL)
+    if (!tsr_linear_is_quantized(l) && entry == NULL)
         tsr_query_note(q, true, l->module, "ignore list", "list that name, too",
                        "it is %s, and no entry covers '%s', by which the class of '%.40s' builds it: it would be taken "
                        "for quantized",
@@ -210,7 +210,7 @@ static void check_names(const tsr_load_query *q)
         if (!tsr_query_reads(q, l) || !built_name(l, built, sizeof built))
             continue;
         check_name(q, l, built);
-        if (!named && l->quantized && tsr_ends_with(built, ".wqkv_a"))
+        if (!named && tsr_linear_is_quantized(l) && tsr_ends_with(built, ".wqkv_a"))
             tsr_query_note(
                 q, true, l->tensor->name, "scale name", TO_MXFP8,
                 "it is %s under quant_method %s: the class of '%.40s' joins wq_a and wkv by the names weight "

@@ -47,7 +47,6 @@ static tsr_status describe(tsr_linears *all, tsr_linear *l, const tsr_weight *w,
     l->matrices = t->rank == 3 ? t->shape[0] : 1;
     l->rows = w->transposed ? w->rows : t->shape[t->rank - 2];
     l->cols = w->transposed ? w->cols : t->shape[t->rank - 1];
-    l->quantized = w->scale != NULL;
     if (w->scale != NULL && (tsr_linear_is_fp8(l) ? blocks : !w->coarse))
         l->block = w->block;
     if (l->block.rows != 0) {
@@ -116,7 +115,7 @@ bool tsr_linear_is_integers(const tsr_linear *l)
 
 bool tsr_linear_is_fp8(const tsr_linear *l)
 {
-    return l->quantized && l->weight->kind->family == TSR_FAMILY_FP8;
+    return tsr_linear_is_quantized(l) && l->weight->kind->family == TSR_FAMILY_FP8;
 }
 
 void tsr_linears_free(tsr_linears *linears)

@@ -11,12 +11,12 @@
 
 typedef struct tsr_linear {
     const tsr_tensor *tensor; /* with the name and shape of the values */
-    const tsr_tensor *scale;  /* NULL: not quantized, or about to be */
+    const tsr_tensor *scale;  /* NULL: not quantized */
     const tsr_weight *weight; /* what is stored for it */
     const char *module;       /* the tensor's name without ".weight" */
     const char *leaf;         /* its last component, in `module` */
     tsr_part part;
-    bool mtp, quantized;
+    bool mtp;
     tsr_coding coding;
     bool zero_points;
     const tsr_tp_rule *cut; /* how ranks divide it */
@@ -38,6 +38,11 @@ typedef struct tsr_linears {
  * stands beside the layers of MTP. */
 tsr_status tsr_linears_collect(tsr_linears *linears, const tsr_checkpoint *checkpoint, const tsr_weights *weights,
                                const tsr_model *model, tsr_err *err) TSR_WARN_UNUSED;
+
+static inline bool tsr_linear_is_quantized(const tsr_linear *linear)
+{
+    return linear->scale != NULL;
+}
 
 bool tsr_linear_is_integers(const tsr_linear *linear);
 

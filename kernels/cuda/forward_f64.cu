@@ -201,7 +201,7 @@ __device__ code_scale find_scale(const tsr_f64_quantize &q, const double *x, siz
     }
     if (q.type == 3)
         return {q.powers_of_two ? power_above(fmax(most, 0x1p-120) / 6)
-                                : round_to((double)(float)(most / 6 / q.scale), 3, -6, 448) * q.scale,
+                                : round_to((double)(float)(most * q.scale / 6), 3, -6, 448) / q.scale,
                 0};
     if (q.scale != 0)
         return {q.scale, q.zero};

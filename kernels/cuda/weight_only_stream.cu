@@ -3,8 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/tensor_map.cuh"
+#include "kernels/cuda/weight_only_launch.cuh"
 
 namespace
 {
@@ -48,33 +47,14 @@ template <int kBits, bool kBf16> choice choose(int64_t group, bool few)
 
 tsr_status encode_maps(const tsr_weight_only_gemm &g, const choice &with, int columns, maps *out, tsr_err *err)
 {
-    encode_fn encode = NULL;
-    TSR_TRY(find_encode(&encode, err));
-    const cuuint32_t steps[3] = {1, 1, 1};
-    const auto encode_lines = [&](CUtensorMap *map, CUtensorMapDataType type, const void *at, int64_t across,
-                                  int64_t rows, int64_t pitch, int box_rows, CUtensorMapL2promotion promotion) {
-        const cuuint64_t dims[3] = {(cuuint64_t)across, (cuuint64_t)rows, (cuuint64_t)(g.k / 64)};
-        const cuuint64_t pitches[2] = {(cuuint64_t)pitch, 128};
-        const cuuint32_t box[3] = {(cuuint32_t)across, (cuuint32_t)box_rows, (cuuint32_t)with.lines};
-        return encode(map, type, 3, const_cast<void *>(at), dims, pitches, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                      CU_TENSOR_MAP_SWIZZLE_128B, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    };
-    CUresult code = encode_lines(&out->weights, CU_TENSOR_MAP_DATA_TYPE_UINT8, g.w, 128, g.n * g.bits / 16, g.k * 2,
-                                 columns / with.turns, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
-    if (code == CUDA_SUCCESS) {
-        code = encode_lines(&out->tokens, CU_TENSOR_MAP_DATA_TYPE_UINT16, g.a, 64, g.m, g.lda * 2, with.tokens,
-                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+    map_encoder to = {g, NULL};
+    TSR_TRY(find_encode(&to.encode, err));
+    to.weights(&out->weights, {columns / with.turns, with.lines, CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
+    to.tokens(&out->tokens, {with.tokens, with.lines, CU_TENSOR_MAP_L2_PROMOTION_L2_256B});
+    if (g.group != 0) {
+        to.scales(&out->scales, g.scales, columns, with.groups);
     }
-    if (code == CUDA_SUCCESS && g.group != 0) {
-        const cuuint64_t plane[2] = {(cuuint64_t)g.n, (cuuint64_t)(g.k / g.group)}, pitch[1] = {(cuuint64_t)g.n * 2};
-        const cuuint32_t box[2] = {(cuuint32_t)columns, (cuuint32_t)with.groups};
-        code = encode(&out->scales, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, const_cast<void *>(g.scales), plane, pitch, box,
-                      steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    }
-    return code == CUDA_SUCCESS ? TSR_OK
-                                : tsr_fail(err, TSR_E_DEVICE,
-                                           "weight-only product: the driver refused a tensor map: error %d", (int)code);
+    return to.status(err);
 }
 
 int shared_for(const cut &by)
@@ -139,16 +119,7 @@ tsr_status tsr::weight_only_stream(const tsr_weight_only_gemm &g, int processors
     const kernel_fn kernel = with.raw && by.before_end == 0 ? with.raw : with.converting;
     TSR_TRY(encode_maps(g, with, columns, &from, err));
     const int64_t tiles = (g.n + columns - 1) / columns;
-    cudaLaunchAttribute balanced = {};
-    balanced.id = cudaLaunchAttributeClusterSchedulingPolicyPreference;
-    balanced.val.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicyLoadBalancing;
     const host::launch_shape shape = {dim3((unsigned)(tiles * by.splits)),
                                       (by.warps + (kernel == with.raw ? kHelpers : 1)) * 32, shared, stream};
-    cudaError_t code = host::allow_shared(kernel, shared);
-    if (code == cudaSuccess) {
-        code = host::launch(kernel, shape,
-                            {host::in_clusters((unsigned)by.splits), host::beside_the_one_before(), balanced}, from, g,
-                            by);
-    }
-    return host::launched("weight-only product", code, err);
+    return launch_splits(kernel, shape, by.splits, err, from, g, by);
 }

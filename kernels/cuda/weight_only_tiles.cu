@@ -4,8 +4,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/tensor_map.cuh"
+#include "kernels/cuda/weight_only_launch.cuh"
 
 namespace
 {
@@ -27,41 +26,18 @@ bool scaled_early(const tsr_weight_only_gemm &g)
 
 tsr_status encode_maps(const tsr_weight_only_gemm &g, const tiling &by, tile_maps *out, tsr_err *err)
 {
-    encode_fn encode = NULL;
-    TSR_TRY(find_encode(&encode, err));
-    const cuuint32_t steps[3] = {1, 1, 1};
+    map_encoder to = {g, NULL};
+    TSR_TRY(find_encode(&to.encode, err));
     const int columns = by.groups * kGroupColumns, at_once = std::min(columns, kScaleColumns);
-    const auto encode_lines = [&](CUtensorMap *map, CUtensorMapDataType type, const void *at, int64_t across,
-                                  int64_t rows, int64_t pitch, int box_rows) {
-        const cuuint64_t dims[3] = {(cuuint64_t)across, (cuuint64_t)rows, (cuuint64_t)(g.k / kStep)};
-        const cuuint64_t pitches[2] = {(cuuint64_t)pitch, 128};
-        const cuuint32_t box[3] = {(cuuint32_t)across, (cuuint32_t)box_rows, 1};
-        return encode(map, type, 3, const_cast<void *>(at), dims, pitches, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    };
-    const auto encode_scales = [&](CUtensorMap *map, const void *at) {
-        const int64_t rows = g.group == 0 ? 1 : g.k / g.group;
-        const cuuint64_t plane[2] = {(cuuint64_t)g.n, (cuuint64_t)rows}, pitch[1] = {(cuuint64_t)g.n * 2};
-        const cuuint32_t box[2] = {(cuuint32_t)at_once, (cuuint32_t)by.scale_rows};
-        return encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, const_cast<void *>(at), plane, pitch, box, steps,
-                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    };
-    CUresult code = encode_lines(&out->weights, CU_TENSOR_MAP_DATA_TYPE_UINT8, g.w, 128, g.n * g.bits / 16, g.k * 2,
-                                 columns * g.bits / 16);
-    if (code == CUDA_SUCCESS) {
-        code = encode_lines(&out->tokens, CU_TENSOR_MAP_DATA_TYPE_UINT16, g.a, kStep, g.m, g.lda * 2, by.tokens);
+    to.weights(&out->weights, {columns * g.bits / 16, 1, CU_TENSOR_MAP_L2_PROMOTION_L2_256B});
+    to.tokens(&out->tokens, {by.tokens, 1, CU_TENSOR_MAP_L2_PROMOTION_L2_256B});
+    if (by.scale_rows != 0) {
+        to.scales(&out->scales, g.scales, at_once, by.scale_rows);
     }
-    if (code == CUDA_SUCCESS && by.scale_rows != 0) {
-        code = encode_scales(&out->scales, g.scales);
+    if (g.zeros != nullptr) {
+        to.scales(&out->zeros, g.zeros, at_once, by.scale_rows);
     }
-    if (code == CUDA_SUCCESS && g.zeros != nullptr) {
-        code = encode_scales(&out->zeros, g.zeros);
-    }
-    return code == CUDA_SUCCESS ? TSR_OK
-                                : tsr_fail(err, TSR_E_DEVICE,
-                                           "weight-only product: the driver refused a tensor map: error %d", (int)code);
+    return to.status(err);
 }
 
 int round_up(int bytes)
@@ -141,15 +117,6 @@ tsr_status tsr::weight_only_tiles(const tsr_weight_only_gemm &g, int processors,
     }
     tile_maps from = {};
     TSR_TRY(encode_maps(g, by, &from, err));
-    cudaLaunchAttribute balanced = {};
-    balanced.id = cudaLaunchAttributeClusterSchedulingPolicyPreference;
-    balanced.val.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicyLoadBalancing;
     const host::launch_shape shape = {dim3((unsigned)count), by.groups * 128, shared, stream};
-    cudaError_t code = host::allow_shared(kernel, shared);
-    if (code == cudaSuccess) {
-        code = host::launch(kernel, shape,
-                            {host::in_clusters((unsigned)by.splits), host::beside_the_one_before(), balanced}, from, g,
-                            by);
-    }
-    return host::launched("weight-only product", code, err);
+    return launch_splits(kernel, shape, by.splits, err, from, g, by);
 }

@@ -52,7 +52,7 @@ COMMANDS = [
     ("convert merge", "convert RANKS -o DST --merge", True),
     ("diff", "diff SRC FP8", False),
     ("verify all", "verify all FP8 --against SRC --device cpu --sample 1 --count 2", False),
-    ("verify forward", "verify forward W4 --against SRC", False),
+    ("verify forward", "verify forward W4 --against SRC --devices 3 --device cpu", False),
 ]
 SECONDS = 60  # of CPU: a run that never ends mostly loops
 

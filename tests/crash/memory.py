@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""--memory holds in every job: for a tensor of twelve times as many bytes, and for 190 tensors a MiB. One job has 3 GB, or 50,000
-tensors, under 256 MiB; all jobs have a fifth of that, or three tenths where an archive is read. A plan of 200,000 costs eight
-times one of 25,000, in time and in memory.
+"""--memory holds in every job: for a tensor of twelve times as many bytes, and for 190 tensors a MiB. One job has 1.5 GB, or 25,000
+tensors, under 128 MiB; all jobs have three eighths of that, or five where an archive is read. A plan of 200,000 costs eight times
+one of 25,000, in time and in memory.
 """
 
 import collections
@@ -23,7 +23,7 @@ MIB = 1 << 20
 # made of codes that Python writes, in its own memory, has the bytes of `remade`. What grows with bytes or tensors is found at
 # each size alike; what a run takes at any size weighs more in the part.
 Size = collections.namedtuple("Size", "memory slack giant remade many")  # MiB, MiB, bytes, bytes, tensors
-WHOLE = Size(256, 64, "3G", "600M", 50000)
+WHOLE = Size(128, 32, "1500M", "300M", 25000)
 PART = Size(48, 10, "553M", "108M", 9000)
 TOGETHER = PART._replace(memory=80)  # four jobs of one source: what each holds of its step, in each lane
 ARCHIVED = Size(80, 16, "922M", "180M", 15000)  # to unpack one takes 75 MiB, whatever is in it

@@ -417,31 +417,62 @@ static void tell_figures(const check *c, tsr_forward_figures *figures)
     figures->tokens = c->tokens.count;
     figures->weight_bytes = c->source.bytes_read + (c->request->model != NULL ? c->model.bytes_read : 0);
     figures->activation_bytes = c->ops->most;
+    for (size_t i = 0; i < c->ops->n_beside; i++)
+        figures->activation_bytes += c->ops->beside[i].most;
     figures->perplexity[0] = c->perplexity[0];
     figures->perplexity[1] = c->perplexity[1];
     figures->inputs = c->model.input_coding;
+    figures->devices = 1 + c->ops->n_beside;
     snprintf(figures->device, sizeof figures->device, "%s", c->ops->name);
 }
 
-static tsr_status open_ops(const tsr_forward_request *r, tsr_ops *ops, tsr_err *err)
+static void close_ops(tsr_ops *ops)
+{
+    for (size_t i = ops->n_beside; i > 0; i--)
+        ops->beside[i - 1].close(&ops->beside[i - 1]);
+    ops->close(ops);
+}
+
+static tsr_status open_first(const tsr_forward_request *r, tsr_ops *ops, bool *on_gpu, tsr_err *err)
 {
     const unsigned threads = (unsigned)r->run.threads;
     tsr_err note;
     tsr_status status = TSR_E_DEVICE;
     if (r->device != TSR_DEVICE_CPU)
-        status = tsr_ops_of_cuda(ops, threads, r->run.cancel, r->device == TSR_DEVICE_CUDA ? err : &note);
+        status = tsr_ops_of_cuda(ops, 0, threads, r->run.cancel, r->device == TSR_DEVICE_CUDA ? err : &note);
+    *on_gpu = status == TSR_OK;
     if (status == TSR_OK || r->device == TSR_DEVICE_CUDA)
         return status;
     *ops = tsr_ops_of_cpu(threads, r->run.cancel);
     return TSR_OK;
 }
 
+/* The tables of all devices, the first of which has the others beside it. On the CPU they stand in for GPUs. */
+static tsr_status open_ops(const tsr_forward_request *r, tsr_ops *ops, tsr_err *err)
+{
+    bool on_gpu;
+    TSR_TRY(open_first(r, ops, &on_gpu, err));
+    ops->beside = ops + 1;
+    tsr_status status = TSR_OK;
+    while (status == TSR_OK && 1 + ops->n_beside < r->devices) {
+        tsr_ops *const next = &ops->beside[ops->n_beside];
+        if (on_gpu)
+            status = tsr_ops_of_cuda(next, 1 + ops->n_beside, ops->threads, r->run.cancel, err);
+        else
+            *next = tsr_ops_of_cpu(ops->threads, r->run.cancel);
+        ops->n_beside += status == TSR_OK;
+    }
+    if (status != TSR_OK)
+        close_ops(ops);
+    return status;
+}
+
 tsr_status tsr_check_forward(const tsr_forward_request *request, tsr_evidence *evidence, tsr_forward_figures *figures,
                              tsr_err *err)
 {
-    tsr_ops ops;
-    TSR_TRY(open_ops(request, &ops, err));
-    check c = {.request = request, .evidence = evidence, .ops = &ops, .began = tsr_now(), .perplexity = {NAN, NAN}};
+    tsr_ops ops[TSR_FORWARD_DEVICES];
+    TSR_TRY(open_ops(request, ops, err));
+    check c = {.request = request, .evidence = evidence, .ops = ops, .began = tsr_now(), .perplexity = {NAN, NAN}};
     tsr_status status = run(&c, err);
     if (status == TSR_OK && evidence->count == 0)
         status = tsr_fail(err, TSR_E_FORMAT, "%s: no hidden_states.N of these layers, and no logits: nothing to judge",
@@ -460,6 +491,6 @@ tsr_status tsr_check_forward(const tsr_forward_request *request, tsr_evidence *e
     free(c.chosen[1]);
     tsr_forward_close(&c.source);
     tsr_forward_close(&c.model);
-    ops.close(&ops);
+    close_ops(ops);
     return status;
 }

@@ -28,6 +28,8 @@ tsr_forward_limits tsr_forward_limits_defaults(void);
 #define TSR_FORWARD_LAYER  "layer alone"
 #define TSR_FORWARD_LOGITS "logits"
 
+enum { TSR_FORWARD_DEVICES = 16 };
+
 typedef struct tsr_forward_request {
     const tsr_side *source;
     const tsr_side *model;           /* of the same sizes; NULL with a reference */
@@ -42,6 +44,7 @@ typedef struct tsr_forward_request {
     bool exact;      /* the model's pass is in double, too: nothing but its weights differs from the source's */
     tsr_input_choice inputs; /* without `exact`: how inputs of quantized layers are quantized */
     tsr_device_kind device;  /* AUTO: a GPU where there is one, else the CPU */
+    size_t devices; /* GPUs that share each product, at most TSR_FORWARD_DEVICES; on the CPU, stand-ins for them */
     tsr_forward_limits limits;
     tsr_run_options run; /* progress is told after each layer; memory 0: no limit */
 } tsr_forward_request;
@@ -52,6 +55,7 @@ typedef struct tsr_forward_figures {
     uint64_t weight_bytes, activation_bytes; /* read of both models; held at most, weights being read in bands */
     double perplexity[2];                    /* of the source and the model, of the tokens of a file; NaN: not known */
     tsr_input_coding inputs;                 /* of the model's last quantized layer */
+    size_t devices;
     char device[256];
 } tsr_forward_figures;
 

@@ -158,7 +158,7 @@ static tsr_status expand(const latent *l, const double *w, size_t rows, double *
                                   .n = l->tokens->count,
                                   .y = y + at,
                                   .ld_y = ld_y};
-    return l->f->ops->linear(l->f->ops, &linear, err);
+    return tsr_ops_linear(l->f->ops, &linear, err);
 }
 
 static tsr_status attend_heads(latent *l, size_t first, size_t heads, tsr_err *err)

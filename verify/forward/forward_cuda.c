@@ -1,30 +1,23 @@
-/* Memory and copies of a forward pass on a GPU. All work goes through one stream, in order. */
-#include "verify/forward/forward_cuda.h"
+/* Memory, copies, attention and what goes element by element of a forward pass on a GPU. All work goes through one stream, in
+ * order. */
+#include "verify/forward/forward_cuda_parts.h"
 
 #include "common/checked.h"
-#include "common/parallel_for.h"
 #include "kernels/cuda/forward_f64.h"
-#include "verify/evidence/gpu_run.h"
-#include "verify/weights/weight_product.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A band is what is decoded at a time; each turn of a thread takes some rows of it. Scores of attention are held for as many
- * queries as fit. */
-enum { BANDS = 2, BAND_ELEMENTS = 1 << 24, ROWS_A_TURN = 32, SCORES = 1 << 27 };
+enum { SCORES = 1 << 27 /* of attention are held for as many queries as fit */ };
 
-/* Bands wait on the host, in memory that the GPU reads by itself, and on the GPU. */
-typedef struct gpu {
-    double *host[BANDS], *there[BANDS];
-    size_t capacity; /* elements of each */
-    cudaEvent_t done[BANDS];
-    cudaStream_t stream;
-    size_t turn; /* which band is next */
-    char name[256];
-} gpu;
+tsr_gpu_ops *tsr_use_gpu(tsr_ops *ops)
+{
+    tsr_gpu_ops *const g = ops->state;
+    (void)cudaSetDevice(g->ordinal);
+    return g;
+}
 
 static tsr_status check(cudaError_t code, const char *doing, tsr_err *err)
 {
@@ -33,7 +26,7 @@ static tsr_status check(cudaError_t code, const char *doing, tsr_err *err)
 
 /* ---- memory ---- */
 
-static tsr_status allocate(const gpu *g, size_t bytes, void **x, tsr_err *err)
+static tsr_status allocate(const tsr_gpu_ops *g, size_t bytes, void **x, tsr_err *err)
 {
     size_t left = 0, all = 0;
     if (cudaMallocAsync(x, bytes > 0 ? bytes : 1, g->stream) == cudaSuccess)
@@ -48,7 +41,7 @@ static tsr_status allocate(const gpu *g, size_t bytes, void **x, tsr_err *err)
 
 static tsr_status make(tsr_ops *ops, size_t n, double **x, tsr_err *err)
 {
-    const gpu *const g = ops->state;
+    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     void *there = NULL;
     *x = NULL;
     TSR_TRY(allocate(g, n * sizeof **x, &there, err));
@@ -60,7 +53,7 @@ static tsr_status make(tsr_ops *ops, size_t n, double **x, tsr_err *err)
 
 static void drop(tsr_ops *ops, double *x, size_t n)
 {
-    const gpu *const g = ops->state;
+    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     if (x == NULL)
         return;
     ops->held -= n * sizeof *x;
@@ -69,7 +62,7 @@ static void drop(tsr_ops *ops, double *x, size_t n)
 
 static tsr_status put(tsr_ops *ops, double *to, const double *host, size_t n, tsr_err *err)
 {
-    const gpu *const g = ops->state;
+    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     TSR_TRY(
         check(cudaMemcpyAsync(to, host, n * sizeof *to, cudaMemcpyHostToDevice, g->stream), "copying to the GPU", err));
     return check(cudaStreamSynchronize(g->stream), "copying to the GPU", err);
@@ -77,7 +70,7 @@ static tsr_status put(tsr_ops *ops, double *to, const double *host, size_t n, ts
 
 static tsr_status get(tsr_ops *ops, double *host, const double *from, size_t n, tsr_err *err)
 {
-    const gpu *const g = ops->state;
+    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     TSR_TRY(check(cudaMemcpyAsync(host, from, n * sizeof *host, cudaMemcpyDeviceToHost, g->stream),
                   "copying from the GPU", err));
     return check(cudaStreamSynchronize(g->stream), "copying from the GPU", err);
@@ -85,13 +78,31 @@ static tsr_status get(tsr_ops *ops, double *host, const double *from, size_t n, 
 
 static tsr_status copy(tsr_ops *ops, double *to, const double *from, size_t n, tsr_err *err)
 {
-    const gpu *const g = ops->state;
+    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     return check(cudaMemcpyAsync(to, from, n * sizeof *to, cudaMemcpyDeviceToDevice, g->stream), "copying on the GPU",
                  err);
 }
 
+/* What `next` is asked for from now on begins behind what `g` was asked for. */
+static tsr_status wait_for(tsr_gpu_ops *g, const tsr_gpu_ops *next, tsr_err *err)
+{
+    (void)cudaSetDevice(g->ordinal);
+    TSR_TRY(check(cudaEventRecord(g->asked, g->stream), "waiting for a GPU", err));
+    (void)cudaSetDevice(next->ordinal);
+    return check(cudaStreamWaitEvent(next->stream, g->asked, 0), "waiting for a GPU", err);
+}
+
+static tsr_status fetch(tsr_ops *ops, double *to, tsr_ops *other, const double *from, size_t n, tsr_err *err)
+{
+    tsr_gpu_ops *const there = other->state, *const g = ops->state;
+    TSR_TRY(wait_for(there, g, err));
+    TSR_TRY(check(cudaMemcpyPeerAsync(to, g->ordinal, from, there->ordinal, n * sizeof *to, g->stream),
+                  "copying between GPUs", err));
+    return wait_for(g, there, err);
+}
+
 /* A copy of what is on the host, NULL for NULL; `release` gives it back once everything before that has run. */
-static tsr_status lend(const gpu *g, const void *host, size_t bytes, void **there, tsr_err *err)
+static tsr_status lend(const tsr_gpu_ops *g, const void *host, size_t bytes, void **there, tsr_err *err)
 {
     *there = NULL;
     if (host == NULL)
@@ -101,114 +112,17 @@ static tsr_status lend(const gpu *g, const void *host, size_t bytes, void **ther
     return check(cudaStreamSynchronize(g->stream), "copying to the GPU", err);
 }
 
-static void release(const gpu *g, void *there)
+static void release(const tsr_gpu_ops *g, void *there)
 {
     if (there != NULL)
         (void)cudaFreeAsync(there, g->stream);
-}
-
-/* ---- products ---- */
-
-typedef struct decoding {
-    const tsr_op_linear *a;
-    tsr_view view;
-    tsr_weight_reader *readers; /* a thread each */
-    double *to;
-    size_t first, rows; /* of the matrix */
-} decoding;
-
-static tsr_status decode_rows(void *context, size_t i, size_t worker, tsr_err *err)
-{
-    const decoding *const d = context;
-    const size_t row = i * ROWS_A_TURN, n = (size_t)tsr_min_u64(ROWS_A_TURN, d->rows - row), cols = d->a->cols;
-    tsr_weight_reader *const reader = &d->readers[worker];
-    const tsr_piece piece = {.matrix = d->a->matrix, .row = d->first + row, .rows = n, .cols = cols};
-    if (d->a->weight == NULL) {
-        memcpy(d->to + row * cols, d->a->dense + (d->first + row) * cols, n * cols * sizeof(double));
-        return TSR_OK;
-    }
-    TSR_TRY(tsr_weight_reader_load(reader, &d->view, &piece, err));
-    for (size_t k = 0; k < n; k++)
-        tsr_weight_reader_row(reader, k, 0, cols, d->to + (row + k) * cols);
-    return TSR_OK;
-}
-
-/* The next band, once the GPU is through with what was in it. */
-static tsr_status take_band(gpu *g, size_t elements, size_t *band, tsr_err *err)
-{
-    *band = g->turn++ % BANDS;
-    if (elements > g->capacity) {
-        TSR_TRY(check(cudaStreamSynchronize(g->stream), "a product in FP64", err));
-        for (size_t i = 0; i < BANDS; i++) {
-            (void)cudaFreeHost(g->host[i]);
-            (void)cudaFree(g->there[i]);
-            g->host[i] = g->there[i] = NULL;
-        }
-        g->capacity = 0;
-        for (size_t i = 0; i < BANDS; i++) {
-            void *host = NULL, *there = NULL;
-            TSR_TRY(check(cudaMallocHost(&host, elements * sizeof(double)), "allocating a band of weights", err));
-            g->host[i] = host;
-            TSR_TRY(
-                check(cudaMalloc(&there, elements * sizeof(double)), "allocating a band of weights on the GPU", err));
-            g->there[i] = there;
-        }
-        g->capacity = elements;
-    }
-    return check(cudaEventSynchronize(g->done[*band]), "a product in FP64", err);
-}
-
-static tsr_status multiply_band(tsr_ops *ops, decoding *d, size_t per_band, tsr_err *err)
-{
-    gpu *const g = ops->state;
-    const tsr_op_linear *const a = d->a;
-    size_t band;
-    TSR_TRY(take_band(g, tsr_max_u64(per_band * a->cols, g->capacity), &band, err));
-    d->to = g->host[band];
-    TSR_TRY(
-        tsr_parallel_for((size_t)tsr_ceil_div(d->rows, ROWS_A_TURN), ops->threads, ops->cancel, decode_rows, d, err));
-    TSR_TRY(check(cudaMemcpyAsync(g->there[band], g->host[band], d->rows * a->cols * sizeof(double),
-                                  cudaMemcpyHostToDevice, g->stream),
-                  "copying weights to the GPU", err));
-    const tsr_f64_gemm gemm = {.a = a->x,
-                               .b = g->there[band],
-                               .c = a->y + d->first,
-                               .m = a->n,
-                               .n = d->rows,
-                               .k = a->cols,
-                               .lda = a->ld_x,
-                               .ldb = a->cols,
-                               .ldc = a->ld_y,
-                               .add = true,
-                               .batch = 1,
-                               .share_b = 1};
-    TSR_TRY(tsr_cuda_f64_gemm(&gemm, g->stream, err));
-    return check(cudaEventRecord(g->done[band], g->stream), "a product in FP64", err);
-}
-
-static tsr_status linear(tsr_ops *ops, const tsr_op_linear *a, tsr_err *err)
-{
-    const size_t workers = tsr_parallel_workers(SIZE_MAX, ops->threads);
-    const size_t per_band = (size_t)tsr_min_u64(tsr_max_u64(BAND_ELEMENTS / tsr_max_u64(a->cols, 1), 1), a->rows);
-    decoding d = {.a = a, .readers = calloc(workers, sizeof *d.readers)};
-    tsr_status status = d.readers == NULL ? tsr_out_of_memory(err, "for threads") : TSR_OK;
-    if (status == TSR_OK && a->weight != NULL)
-        status = tsr_linear_view(&d.view, a->checkpoint, a->weight, err);
-    for (; status == TSR_OK && a->n > 0 && d.first < a->rows; d.first += per_band) {
-        d.rows = (size_t)tsr_min_u64(per_band, a->rows - d.first);
-        status = multiply_band(ops, &d, per_band, err);
-    }
-    for (size_t i = 0; d.readers != NULL && i < workers; i++)
-        tsr_weight_reader_free(&d.readers[i]);
-    free(d.readers);
-    return status;
 }
 
 /* ---- rows and elements ---- */
 
 static tsr_status fill(tsr_ops *ops, double *y, size_t rows, size_t n, const double *host, tsr_err *err)
 {
-    const gpu *const g = ops->state;
+    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     void *vector;
     TSR_TRY(lend(g, host, n * sizeof *host, &vector, err));
     const tsr_f64_rows a = {.y = y, .x = vector, .rows = rows, .n = n, .ld_y = n, .ld_x = 0};
@@ -220,7 +134,7 @@ static tsr_status fill(tsr_ops *ops, double *y, size_t rows, size_t n, const dou
 static tsr_status norm(tsr_ops *ops, const double *x, size_t ld_x, size_t rows, size_t n, const double *gain,
                        double eps, double *y, size_t ld_y, tsr_err *err)
 {
-    const gpu *const g = ops->state;
+    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     void *vector;
     TSR_TRY(lend(g, gain, n * sizeof *gain, &vector, err));
     const tsr_f64_norm a = {x, vector, y, rows, n, ld_x, ld_y, eps};
@@ -231,7 +145,7 @@ static tsr_status norm(tsr_ops *ops, const double *x, size_t ld_x, size_t rows, 
 
 static tsr_status gate(tsr_ops *ops, const tsr_op_gate *a, tsr_err *err)
 {
-    const gpu *const g = ops->state;
+    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     const tsr_f64_gate args = {(int)a->kind, a->limit, a->gate, a->up, a->ld, a->step, a->rows, a->n, a->y};
     return tsr_cuda_f64_gate(&args, g->stream, err);
 }
@@ -239,7 +153,7 @@ static tsr_status gate(tsr_ops *ops, const tsr_op_gate *a, tsr_err *err)
 static tsr_status add(tsr_ops *ops, double *y, const double *x, size_t rows, size_t n, const uint32_t *to_row,
                       const double *weight, tsr_err *err)
 {
-    const gpu *const g = ops->state;
+    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     void *to = NULL, *share = NULL;
     tsr_status status = lend(g, to_row, rows * sizeof *to_row, &to, err);
     if (status == TSR_OK)
@@ -256,7 +170,7 @@ static tsr_status add(tsr_ops *ops, double *y, const double *x, size_t rows, siz
 static tsr_status take(tsr_ops *ops, double *y, const double *x, const uint32_t *row, size_t rows, size_t n,
                        tsr_err *err)
 {
-    const gpu *const g = ops->state;
+    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     void *from;
     TSR_TRY(lend(g, row, rows * sizeof *row, &from, err));
     const tsr_f64_rows a = {.y = y, .x = x, .from_row = from, .rows = rows, .n = n, .ld_y = n, .ld_x = n};
@@ -268,20 +182,20 @@ static tsr_status take(tsr_ops *ops, double *y, const double *x, const uint32_t 
 static tsr_status place(tsr_ops *ops, double *y, size_t ld_y, size_t to, const double *x, size_t ld_x, size_t from,
                         size_t rows, size_t n, tsr_err *err)
 {
-    const gpu *const g = ops->state;
+    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     const tsr_f64_rows a = {.y = y + to, .x = x + from, .rows = rows, .n = n, .ld_y = ld_y, .ld_x = ld_x};
     return tsr_cuda_f64_rows(&a, g->stream, err);
 }
 
 static tsr_status scale(tsr_ops *ops, double *x, size_t n, double by, tsr_err *err)
 {
-    const gpu *const g = ops->state;
+    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     return tsr_cuda_f64_scale(x, n, by, g->stream, err);
 }
 
 static tsr_status quantize(tsr_ops *ops, double *x, size_t rows, size_t n, const tsr_input_coding *c, tsr_err *err)
 {
-    const gpu *const g = ops->state;
+    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     const tsr_f64_quantize a = {x,        rows,   n, c->group, (int)c->type, c->zero_points, c->powers_of_two,
                                 c->scale, c->zero};
     return tsr_cuda_f64_quantize(&a, g->stream, err);
@@ -289,7 +203,7 @@ static tsr_status quantize(tsr_ops *ops, double *x, size_t rows, size_t n, const
 
 static tsr_status round_all(tsr_ops *ops, double *x, size_t n, tsr_err *err)
 {
-    const gpu *const g = ops->state;
+    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     return tsr_cuda_f64_round(x, n, g->stream, err);
 }
 
@@ -297,7 +211,7 @@ static tsr_status round_all(tsr_ops *ops, double *x, size_t n, tsr_err *err)
 
 static tsr_status turn(tsr_ops *ops, const tsr_op_turn *a, tsr_err *err)
 {
-    const gpu *const g = ops->state;
+    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     const tsr_rope *const rope = a->rope;
     const size_t angles = a->tokens->longest * rope->pairs * 2, rows = a->tokens->count;
     double *const table = malloc((angles + 1) * sizeof *table);
@@ -327,8 +241,8 @@ static tsr_status turn(tsr_ops *ops, const tsr_op_turn *a, tsr_err *err)
 }
 
 /* Queries [q0, q1) of the sequence whose first token is `begin`, all heads at once. */
-static tsr_status attend_queries(const gpu *g, const tsr_op_attend *a, const double *sinks, size_t begin, size_t q0,
-                                 size_t q1, double *scores, tsr_err *err)
+static tsr_status attend_queries(const tsr_gpu_ops *g, const tsr_op_attend *a, const double *sinks, size_t begin,
+                                 size_t q0, size_t q1, double *scores, tsr_err *err)
 {
     const size_t k0 = q0 + 1 > a->window ? q0 + 1 - a->window : 0, keys = q1 - k0, queries = q1 - q0;
     const size_t ld_k = a->kv_heads * a->dim, ld_v = a->kv_heads * a->v_dim, share = a->heads / a->kv_heads;
@@ -369,7 +283,7 @@ static tsr_status attend_queries(const gpu *g, const tsr_op_attend *a, const dou
 
 static tsr_status attend(tsr_ops *ops, const tsr_op_attend *a, tsr_err *err)
 {
-    const gpu *const g = ops->state;
+    const tsr_gpu_ops *const g = tsr_use_gpu(ops);
     const size_t longest = a->tokens->longest;
     const size_t at_once = (size_t)tsr_min_u64(tsr_max_u64(SCORES / (a->heads * longest), 1), longest);
     void *scores = NULL, *sinks = NULL;
@@ -390,21 +304,46 @@ static tsr_status attend(tsr_ops *ops, const tsr_op_attend *a, tsr_err *err)
 
 static void close_ops(tsr_ops *ops)
 {
-    gpu *const g = ops->state;
+    tsr_gpu_ops *const g = ops->state;
     if (g == NULL)
         return;
+    (void)cudaSetDevice(g->ordinal);
     (void)cudaDeviceSynchronize();
-    for (size_t i = 0; i < BANDS; i++) {
+    for (size_t i = 0; i < TSR_BANDS; i++) {
         (void)cudaFreeHost(g->host[i]);
         (void)cudaFree(g->there[i]);
         if (g->done[i] != NULL)
             (void)cudaEventDestroy(g->done[i]);
     }
+    if (g->asked != NULL)
+        (void)cudaEventDestroy(g->asked);
     if (g->stream != NULL)
         (void)cudaStreamDestroy(g->stream);
     free(g);
     ops->state = NULL;
 }
+
+static const tsr_ops kFunctions = {
+    .make = make,
+    .drop = drop,
+    .put = put,
+    .get = get,
+    .copy = copy,
+    .fetch = fetch,
+    .fill = fill,
+    .linear = tsr_gpu_linear,
+    .norm = norm,
+    .turn = turn,
+    .attend = attend,
+    .gate = gate,
+    .add = add,
+    .take = take,
+    .place = place,
+    .scale = scale,
+    .quantize = quantize,
+    .round = round_all,
+    .close = close_ops,
+};
 
 /* Memory that was given back stays with the process, so that layer after layer takes the same. */
 static tsr_status keep_memory(int ordinal, tsr_err *err)
@@ -415,43 +354,55 @@ static tsr_status keep_memory(int ordinal, tsr_err *err)
     return check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "the GPU's memory", err);
 }
 
-tsr_status tsr_ops_of_cuda(tsr_ops *ops, unsigned threads, const atomic_bool *cancel, tsr_err *err)
+/* Lets `reader` copy from this GPU's memory by itself. Where it cannot, the driver copies by way of the host. */
+static void open_memory(int ordinal, int reader)
+{
+    cudaMemPool_t pool;
+    int fine = 0;
+    const struct cudaMemAccessDesc access = {{cudaMemLocationTypeDevice, reader}, cudaMemAccessFlagsProtReadWrite};
+    if (cudaDeviceCanAccessPeer(&fine, reader, ordinal) != cudaSuccess || !fine ||
+        cudaDeviceGetDefaultMemPool(&pool, ordinal) != cudaSuccess ||
+        cudaMemPoolSetAccess(pool, &access, 1) != cudaSuccess)
+        (void)cudaGetLastError();
+}
+
+static tsr_status find_gpu(size_t number, tsr_cuda_device *device, tsr_err *err)
+{
+    int count = 0;
+    if (number == 0)
+        return tsr_cuda_current_device(device, err);
+    (void)cudaGetDeviceCount(&count);
+    if (number >= (size_t)count)
+        return tsr_fail(err, TSR_E_DEVICE, "--devices: %zu GPUs or more are asked for, and there %s %d", number + 1,
+                        count == 1 ? "is" : "are", count);
+    TSR_TRY(check(cudaSetDevice((int)number), "opening a GPU", err));
+    return tsr_cuda_current_device(device, err);
+}
+
+tsr_status tsr_ops_of_cuda(tsr_ops *ops, size_t number, unsigned threads, const atomic_bool *cancel, tsr_err *err)
 {
     tsr_cuda_device device;
-    TSR_TRY(tsr_cuda_current_device(&device, err));
-    gpu *const g = calloc(1, sizeof *g);
+    TSR_TRY(find_gpu(number, &device, err));
+    tsr_gpu_ops *const g = calloc(1, sizeof *g);
     if (g == NULL)
         return tsr_out_of_memory(err, "for the GPU");
+    g->ordinal = device.ordinal;
     snprintf(g->name, sizeof g->name, "%.200s (sm_%d), FP64", device.name, device.arch);
-    *ops = (tsr_ops){
-        .name = g->name,
-        .threads = threads,
-        .cancel = cancel,
-        .state = g,
-        .make = make,
-        .drop = drop,
-        .put = put,
-        .get = get,
-        .copy = copy,
-        .fill = fill,
-        .linear = linear,
-        .norm = norm,
-        .turn = turn,
-        .attend = attend,
-        .gate = gate,
-        .add = add,
-        .take = take,
-        .place = place,
-        .scale = scale,
-        .quantize = quantize,
-        .round = round_all,
-        .close = close_ops,
-    };
+    *ops = kFunctions;
+    ops->name = g->name;
+    ops->threads = threads;
+    ops->cancel = cancel;
+    ops->state = g;
     tsr_status status = keep_memory(device.ordinal, err);
+    for (int i = 0; (size_t)i < number; i++) {
+        open_memory(i, device.ordinal);
+        open_memory(device.ordinal, i);
+    }
     if (status == TSR_OK)
         status = check(cudaStreamCreate(&g->stream), "opening the GPU", err);
-    for (size_t i = 0; status == TSR_OK && i < BANDS; i++)
-        status = check(cudaEventCreateWithFlags(&g->done[i], cudaEventDisableTiming), "opening the GPU", err);
+    for (size_t i = 0; status == TSR_OK && i <= TSR_BANDS; i++)
+        status = check(cudaEventCreateWithFlags(i < TSR_BANDS ? &g->done[i] : &g->asked, cudaEventDisableTiming),
+                       "opening the GPU", err);
     if (status != TSR_OK)
         close_ops(ops);
     return status;

@@ -5,8 +5,9 @@
 
 #include "verify/forward/forward_ops.h"
 
-/* Those of the calling thread's GPU; tsr_ops.close gives back what they hold. TSR_E_DEVICE: there is none that fits, or Tessera
- * was built without CUDA. */
-tsr_status tsr_ops_of_cuda(tsr_ops *ops, unsigned threads, const atomic_bool *cancel, tsr_err *err) TSR_WARN_UNUSED;
+/* Those of GPU `number`, 0 being the calling thread's; the GPUs before it are open. tsr_ops.close gives back what they hold.
+ * TSR_E_DEVICE: there is none that fits, or Tessera was built without CUDA. */
+tsr_status tsr_ops_of_cuda(tsr_ops *ops, size_t number, unsigned threads, const atomic_bool *cancel,
+                           tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

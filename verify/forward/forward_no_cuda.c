@@ -1,8 +1,8 @@
 /* Of a build without CUDA. */
 #include "verify/forward/forward_cuda.h"
 
-tsr_status tsr_ops_of_cuda(tsr_ops *ops, unsigned threads, const atomic_bool *cancel, tsr_err *err)
+tsr_status tsr_ops_of_cuda(tsr_ops *ops, size_t number, unsigned threads, const atomic_bool *cancel, tsr_err *err)
 {
-    (void)ops, (void)threads, (void)cancel;
+    (void)ops, (void)number, (void)threads, (void)cancel;
     return tsr_fail(err, TSR_E_DEVICE, "built without CUDA");
 }

@@ -37,6 +37,12 @@ static tsr_status copy(tsr_ops *ops, double *to, const double *from, size_t n, t
     return TSR_OK;
 }
 
+static tsr_status fetch(tsr_ops *ops, double *to, tsr_ops *other, const double *from, size_t n, tsr_err *err)
+{
+    (void)other;
+    return copy(ops, to, from, n, err);
+}
+
 static tsr_status fill(tsr_ops *ops, double *y, size_t rows, size_t n, const double *host, tsr_err *err)
 {
     (void)ops, (void)err;
@@ -69,7 +75,8 @@ static tsr_status linear(tsr_ops *ops, const tsr_op_linear *a, tsr_err *err)
                                 .matrix = a->matrix,
                                 .ld_y = a->ld_y,
                                 .dense = a->dense,
-                                .dense_rows = a->rows};
+                                .first_row = a->first,
+                                .rows = a->rows};
     return tsr_linear_run(&product, err);
 }
 
@@ -329,6 +336,7 @@ tsr_ops tsr_ops_of_cpu(unsigned threads, const atomic_bool *cancel)
         .put = copy,
         .get = copy,
         .copy = copy,
+        .fetch = fetch,
         .fill = fill,
         .linear = linear,
         .norm = norm,

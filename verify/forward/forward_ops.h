@@ -13,13 +13,13 @@
 #include "verify/mla/rope.h"
 #include "verify/weights/weight_reader.h"
 
-/* y [n][rows] += x [n][cols] W^T. */
+/* y [n][rows] += x [n][cols] W^T, of rows [first, first + rows) of W. */
 typedef struct tsr_op_linear {
     const tsr_checkpoint *checkpoint;
-    const tsr_weight *weight; /* decoded band by band; or, where it is NULL, `dense` [rows][cols] on the host */
+    const tsr_weight *weight; /* decoded band by band; or, where it is NULL, `dense` [..][cols] on the host */
     uint64_t matrix;          /* of a stack */
     const double *dense;
-    size_t rows, cols;
+    size_t first, rows, cols;
     const double *x;
     size_t ld_x, n;
     double *y;
@@ -69,12 +69,17 @@ struct tsr_ops {
     const atomic_bool *cancel;
     void *state;
     size_t held, most; /* bytes of activations: now, and at most so far */
+    tsr_ops *beside;   /* n_beside more tables of the same kind, which share in products (forward_share.c) */
+    size_t n_beside;
 
     tsr_status (*make)(tsr_ops *ops, size_t n, double **x, tsr_err *err); /* n zeros */
     void (*drop)(tsr_ops *ops, double *x, size_t n);                      /* NULL is fine */
     tsr_status (*put)(tsr_ops *ops, double *to, const double *host, size_t n, tsr_err *err);
     tsr_status (*get)(tsr_ops *ops, double *host, const double *from, size_t n, tsr_err *err);
     tsr_status (*copy)(tsr_ops *ops, double *to, const double *from, size_t n, tsr_err *err);
+    /* From the memory of `other`, a table of the same kind. What either was asked for before comes first, and what either
+     * is asked for next waits for it. */
+    tsr_status (*fetch)(tsr_ops *ops, double *to, tsr_ops *other, const double *from, size_t n, tsr_err *err);
     /* Every one of `rows` rows becomes the host's vector of n. */
     tsr_status (*fill)(tsr_ops *ops, double *y, size_t rows, size_t n, const double *host, tsr_err *err);
     tsr_status (*linear)(tsr_ops *ops, const tsr_op_linear *args, tsr_err *err);
@@ -104,5 +109,9 @@ struct tsr_ops {
 
 /* The CPU's. */
 tsr_ops tsr_ops_of_cpu(unsigned threads, const atomic_bool *cancel);
+
+/* ops->linear, with the rows of W divided among `ops` and the tables beside it where that pays. Every element of y is
+ * summed by one of them, over the same numbers in the same order, so that no bit depends on how many there are. */
+tsr_status tsr_ops_linear(tsr_ops *ops, const tsr_op_linear *args, tsr_err *err) TSR_WARN_UNUSED;
 
 #endif

@@ -78,7 +78,7 @@ static void quantize_fp4(const tsr_input_coding *c, double *x, size_t n)
 {
     const double most = largest(x, n);
     const double scale = c->powers_of_two ? power_above(fmax(most, 0x1p-120) / kMaxE2m1)
-                                          : to_e4m3((float)(most / kMaxE2m1 / c->scale)) * c->scale;
+                                          : to_e4m3((float)(most * c->scale / kMaxE2m1)) / c->scale;
     for (size_t i = 0; i < n; i++)
         x[i] = scale == 0 ? 0 : to_e2m1((float)(x[i] / scale)) * scale;
 }
@@ -156,7 +156,7 @@ static tsr_status read_static(const stating *s)
         return refuse(s, "its input_scale is no positive number");
     s->coding->scale = values[0];
     s->coding->zero = values[1];
-    if (s->coding->type == TSR_INPUT_FP4 && s->weight->global_divides)
+    if (s->coding->type == TSR_INPUT_FP4 && !s->weight->global_divides)
         s->coding->scale = (float)(1 / values[0]);
     return TSR_OK;
 }

@@ -6,7 +6,8 @@
  *   int8    scale amax / 127 of a token, or static; with zero points scale (max - min) / 255 and
  *           azp = round(-128 - min / scale)
  *   mxfp8   e4m3 with a power of two for each 32 columns;  mxfp4: e2m1 likewise
- *   nvfp4   e2m1 with an e4m3 scale for each 16 columns, times a static scale of the tensor
+ *   nvfp4   e2m1 with an e4m3 scale for each 16 columns, amax / 6 times a static divisor of the tensor, by which it is
+ *           divided again; where the checkpoint has a factor, its reciprocal in FP32
  * (vLLM: per_token_group_quant_fp8, scaled_fp8_quant, scaled_int8_quant, scaled_fp4_quant.) */
 #ifndef TSR_VERIFY_FORWARD_INPUTS_H
 #define TSR_VERIFY_FORWARD_INPUTS_H
@@ -21,7 +22,7 @@ typedef struct tsr_input_coding {
     bool zero_points;   /* of int8 */
     bool powers_of_two; /* scales are rounded up to one */
     double scale, zero; /* static: the tensor's scale, and its zero point; scale 0: by each token or group itself. Of
-                            nvfp4 what the e4m3 scales are multiplied by */
+                            nvfp4 what the e4m3 scales are divided by when they are read */
 } tsr_input_coding;
 
 /* What the caller asks for. */

@@ -94,9 +94,10 @@ static tsr_status run_band(void *context, size_t band, size_t number, tsr_err *e
     const tsr_linear *const args = p->args;
     worker *const w = &p->workers[number];
     const size_t row = band * BAND, n = tsr_min_u64(BAND, p->rows - row), ld_y = args->ld_y > 0 ? args->ld_y : p->rows;
-    const tsr_piece piece = {.matrix = args->matrix, .row = row, .col = args->first, .rows = n, .cols = args->cols};
+    const tsr_piece piece = {
+        .matrix = args->matrix, .row = args->first_row + row, .col = args->first, .rows = n, .cols = args->cols};
     if (args->dense != NULL) {
-        multiply(args, args->dense + row * args->cols, row, n, ld_y);
+        multiply(args, args->dense + (args->first_row + row) * args->cols, row, n, ld_y);
         return TSR_OK;
     }
     if (w->rows == NULL)
@@ -123,7 +124,7 @@ tsr_status tsr_linear_run(const tsr_linear *args, tsr_err *err)
         return TSR_OK;
     if (args->dense == NULL)
         TSR_TRY(tsr_linear_view(&p.view, args->checkpoint, args->weight, err));
-    p.rows = args->dense != NULL ? args->dense_rows : (size_t)p.view.rows;
+    p.rows = args->rows > 0 ? args->rows : args->dense != NULL ? args->dense_rows : (size_t)p.view.rows;
     const size_t bands = (size_t)tsr_ceil_div(p.rows, BAND), workers = tsr_parallel_workers(bands, args->threads);
     p.workers = calloc(workers, sizeof *p.workers);
     if (p.workers == NULL)

@@ -22,6 +22,8 @@ typedef struct tsr_linear {
     size_t ld_y;         /* 0: R */
     const double *dense; /* the matrix itself, [dense_rows][cols], instead of a weight */
     size_t dense_rows;
+    size_t first_row,
+        rows; /* only rows [first_row, first_row + rows) of W, whose sums go to columns 0 .. of y; rows 0: all */
 } tsr_linear;
 
 /* TSR_E_NOMEM; TSR_E_IO and others of reading. */

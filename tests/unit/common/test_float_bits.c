@@ -55,3 +55,65 @@ Test(float_bits, e8m0_is_an_exponent)
         cr_assert_eq(tsr_f32_from_e8m0((uint8_t)i), ldexp(1, i - 127), "%d", i);
     cr_assert(isnan(tsr_f32_from_e8m0(255)));
 }
+
+/* Between two neighbours among a format's numbers, of which one has an even code: half way belongs to that one, and what is
+ * a little nearer to one of them to that one. */
+#define CHECK_BETWEEN(below, from_f32, lower, upper)                                                          \
+    do {                                                                                                      \
+        const unsigned even_ = ((below)&1) == 0 ? (below) : (below) + 1, sign_ = sizeof(from_f32(0)) * 8 - 1; \
+        const float half_ = (float)(((lower) + (upper)) / 2);                                                 \
+        cr_assert_eq((double)half_, ((lower) + (upper)) / 2, "%04x: the tie is an FP32 number", below);       \
+        cr_assert_eq(from_f32(half_), even_, "%04x: the tie", below);                                         \
+        cr_assert_eq(from_f32(-half_), even_ | 1u << sign_, "%04x: the tie below zero", below);               \
+        cr_assert_eq(from_f32(nextafterf(half_, 0)), below, "%04x: below the tie", below);                    \
+        cr_assert_eq(from_f32(nextafterf(half_, INFINITY)), (below) + 1, "%04x: above the tie", below);       \
+    } while (0)
+
+Test(float_bits, ties_go_to_the_even_neighbour)
+{
+    for (unsigned i = 0; i < 0x7F7F; i++)
+        CHECK_BETWEEN(i, tsr_bf16_from_f32, (double)tsr_f32_from_bf16((uint16_t)i),
+                      (double)tsr_f32_from_bf16((uint16_t)(i + 1)));
+    for (unsigned i = 0; i < 0x7BFF; i++)
+        CHECK_BETWEEN(i, tsr_f16_from_f32, (double)tsr_f32_from_f16((uint16_t)i),
+                      (double)tsr_f32_from_f16((uint16_t)(i + 1)));
+    for (unsigned i = 0; i < 0x7E; i++)
+        CHECK_BETWEEN(i, tsr_e4m3_from_f32, (double)tsr_e4m3_to_f32((uint8_t)i),
+                      (double)tsr_e4m3_to_f32((uint8_t)(i + 1)));
+    cr_assert_eq(tsr_bf16_from_f32(0x1.FFp127f), 0x7F80, "half way from the largest number on, BF16 is infinite");
+    cr_assert_eq(tsr_bf16_from_f32(nextafterf(0x1.FFp127f, 0)), 0x7F7F);
+    cr_assert_eq(tsr_f16_from_f32(65520), 0x7C00, "and so is F16");
+    cr_assert_eq(tsr_f16_from_f32(nextafterf(65520, 0)), 0x7BFF);
+}
+
+/* From double there is one rounding, also where the value lies so near to a tie that FP32 cannot tell it from it. */
+Test(float_bits, doubles_are_rounded_to_bf16_once)
+{
+    for (unsigned i = 0; i < 0x7F7F; i++) {
+        const double lower = (double)tsr_f32_from_bf16((uint16_t)i),
+                     upper = (double)tsr_f32_from_bf16((uint16_t)(i + 1)), half = (lower + upper) / 2;
+        cr_assert_eq(tsr_bf16_from_f64(half), i + (i & 1), "%04x: the tie", i);
+        cr_assert_eq(tsr_bf16_from_f64(nextafter(half, 0)), i, "%04x: below the tie", i);
+        cr_assert_eq(tsr_bf16_from_f64(nextafter(half, INFINITY)), i + 1, "%04x: above the tie", i);
+        cr_assert_eq(tsr_bf16_from_f64(-nextafter(half, INFINITY)), 0x8000 | (i + 1), "%04x: and below zero", i);
+    }
+}
+
+Test(float_bits, e2m1_has_eight_sizes_and_ties_go_to_the_even_code)
+{
+    static const float kSizes[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    for (unsigned i = 0; i < 8; i++) {
+        cr_assert_eq(tsr_e2m1_to_f32(i), kSizes[i]);
+        cr_assert(is_same(tsr_e2m1_to_f32(i | 8), -kSizes[i]));
+        cr_assert_eq(tsr_e2m1_from_f32(kSizes[i]), i);
+        cr_assert_eq(tsr_e2m1_from_f32(-kSizes[i]), i | 8);
+        if (i == 7)
+            break;
+        const float half = (kSizes[i] + kSizes[i + 1]) / 2;
+        cr_assert_eq(tsr_e2m1_from_f32(half), i + (i & 1), "%u: the tie", i);
+        cr_assert_eq(tsr_e2m1_from_f32(nextafterf(half, 0)), i, "%u: below the tie", i);
+        cr_assert_eq(tsr_e2m1_from_f32(nextafterf(half, 9)), i + 1, "%u: above the tie", i);
+    }
+    cr_assert_eq(tsr_e2m1_from_f32(INFINITY), 7);
+    cr_assert_eq(tsr_e2m1_from_f32(-1e9f), 15);
+}

@@ -1,10 +1,13 @@
 /* The journal: what it keeps over a restart, what it does not believe, and which directories it refuses. */
 #include "convert/engine/journal.h"
+#include "convert/engine/journal_records.h"
 
 #include "tests/unit/fixture.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
+
+#include <time.h>
 
 static const fixture_tensor kTensors[] = {{"a", {64}, NULL}, {"b", {64}, NULL}, {"c", {64}, NULL}};
 enum { FILES = 3 };
@@ -255,7 +258,7 @@ Test(journal, names_that_lead_out_are_refused)
 {
     char head[256];
     write_journal();
-    snprintf(head, sizeof head, "tessera 2 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
+    snprintf(head, sizeof head, "tessera 3 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
     forge((const char *[]){head, "output ../victim"}, 2);
     fixture_text("victim", "safe");
     cr_expect_eq(try_open(false), TSR_E_FORMAT);
@@ -268,7 +271,7 @@ Test(journal, records_that_do_not_fit_the_plan_are_not_believed)
 {
     char head[256];
     write_journal();
-    snprintf(head, sizeof head, "tessera 2 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
+    snprintf(head, sizeof head, "tessera 3 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
     char digits[2 * sizeof(tsr_quant_stats) + 1], longer[512];
     memset(digits, '0', sizeof digits - 1);
     digits[sizeof digits - 1] = '\0';
@@ -292,7 +295,7 @@ Test(journal, a_record_beyond_the_last_file_is_refused_by_its_index)
 {
     char head[256], record[2 * sizeof(tsr_quant_stats) + 32];
     write_journal();
-    snprintf(head, sizeof head, "tessera 2 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
+    snprintf(head, sizeof head, "tessera 3 %016llx %s", (unsigned long long)plan.fingerprint, plan.command);
     cr_assert_eq(plan.files[FILES - 1].n_steps, 1);
     const size_t size = (size_t)sprintf(record, "file %d 0 ", FILES - 1);
     memset(record + size, '0', 2 * sizeof(tsr_quant_stats));
@@ -307,6 +310,28 @@ Test(journal, a_record_beyond_the_last_file_is_refused_by_its_index)
     cr_expect_eq(journal_size(), strlen(head) + 18, "the record went");
     tsr_journal_close(&journal);
     plan.n_files = FILES;
+}
+
+/* Each record is read by itself: time grows with the journal, not with its square. */
+Test(journal, many_records_are_read_at_once)
+{
+    enum { RECORDS = 60000, MOST_SECONDS = 6 };
+    const tsr_records_of of = {"journal", "out", "--force"};
+    uint64_t digests[FILES];
+    bool finished[FILES] = {false, false, false};
+    tsr_finished to = {digests, finished, rows, 0, false};
+    tsr_text text = {0};
+    size_t good;
+    tsr_records_add_head(&text, &plan, NULL);
+    for (size_t i = 0; i < RECORDS; i++)
+        tsr_records_add_file(&text, &plan, i % FILES, i, rows);
+    cr_assert(!text.failed);
+    const clock_t began = clock();
+    cr_assert_eq(tsr_records_read(text.data, text.size, &plan, &of, &to, &good, &err), TSR_OK, "%s", err.msg);
+    cr_assert_lt(clock() - began, MOST_SECONDS * CLOCKS_PER_SEC);
+    cr_assert_eq(good, text.size);
+    cr_assert(finished[0] && finished[1] && finished[2] && to.unordered && digests[0] == RECORDS - FILES);
+    tsr_text_free(&text);
 }
 
 Test(journal, another_version_is_refused)
@@ -349,4 +374,28 @@ Test(journal, a_link_in_place_of_the_journal_or_its_folder_is_refused)
     struct stat st;
     cr_assert_eq(stat(fixture_path("victim"), &st), 0);
     cr_expect_eq(st.st_size, 4);
+}
+
+/* Only what a shard calls its journal is one: no number too large, none written in another way. */
+Test(journal, journals_of_shards_are_known_by_their_names)
+{
+    static const char *const kOthers[] = {"journal-2-of-2", "journal-0-of-0", "journal-00-of-2", "journal-1-of-2.part",
+                                          "journal-1-of-99999999"};
+    char name[64];
+    tsr_arena scratch = {0};
+    tsr_shards found;
+    cr_assert_eq(mkdir(fixture_path("out"), 0777), 0);
+    cr_assert_eq(mkdir(fixture_path("out/" TSR_STATE_DIR), 0777), 0);
+    for (size_t i = 0; i < sizeof kOthers / sizeof *kOthers; i++) {
+        snprintf(name, sizeof name, "out/" TSR_STATE_DIR "/%s", kOthers[i]);
+        fixture_text(name, "");
+    }
+    cr_assert_eq(tsr_shards_find(fixture_path("out"), &scratch, &found, &err), TSR_OK, "%s", err.msg);
+    cr_assert_eq(found.n_present, 0);
+    fixture_text("out/" TSR_STATE_DIR "/journal-1-of-2", "");
+    cr_assert_eq(tsr_shards_find(fixture_path("out"), &scratch, &found, &err), TSR_OK, "%s", err.msg);
+    cr_assert_eq(found.n_present, 1);
+    cr_assert_eq(found.count, 2);
+    cr_assert_eq(found.present[0], 1);
+    tsr_arena_free(&scratch);
 }

@@ -313,3 +313,22 @@ Test(checkpoint, a_path_that_is_none_says_what_it_may_be)
     cr_expect_null(strstr(err.msg, "hf download"), "%s", err.msg);
     cr_expect_null(c);
 }
+
+/* A product that wraps round would make a tensor of 2^65 bytes one of none. */
+Test(checkpoint, sizes_beyond_64_bits_are_refused)
+{
+    static const char *const kShapes[] = {"4294967296,4294967296", "9223372036854775808,2", "18446744073709551615",
+                                          "0,4294967296,4294967296,4294967296"};
+    for (size_t i = 0; i < sizeof kShapes / sizeof *kShapes; i++) {
+        char text[160];
+        tsr_arena arena = {0};
+        tsr_tensors tensors = {0};
+        tsr_err err = {{0}};
+        snprintf(text, sizeof text, "{\"a\":{\"dtype\":\"BF16\",\"shape\":[%s],\"data_offsets\":[0,0]}}", kShapes[i]);
+        const tsr_status status = tsr_safetensors_parse("f", text, strlen(text), 0, 0, &arena, &tensors, &err);
+        cr_expect_eq(status, i < 3 ? TSR_E_FORMAT : TSR_OK, "[%s]: %s", kShapes[i], err.msg);
+        cr_expect(i == 3 || strstr(err.msg, "overflow") != NULL, "[%s]: %s", kShapes[i], err.msg);
+        tsr_tensors_free(&tensors);
+        tsr_arena_free(&arena);
+    }
+}

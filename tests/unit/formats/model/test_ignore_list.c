@@ -87,3 +87,24 @@ Test(ignore_list, letters_beyond_ascii_are_left_open)
     cr_expect_null(tsr_ignore_list_unsure(&list, "caf\xc3\xa9"));
     tsr_ignore_list_free(&list);
 }
+
+/* vLLM and transformers take an entry for a path of components, wherever it stands in a name. */
+Test(ignore_list, paths_are_whole_components)
+{
+    tsr_ignore_list list = read_list("{\"ignore\": [\"self_attn\", \"0.mlp\", \"model.lm_head\"]}");
+    static const struct {
+        const char *module;
+        bool covered;
+    } kModules[] = {{"model.layers.3.self_attn.q_proj", true},
+                    {"model.layers.3.xself_attn.q_proj", false},
+                    {"model.layers.3.self_attnx", false},
+                    {"model.layers.0.mlp.gate", true},
+                    {"model.layers.10.mlp.gate", false},
+                    {"self_attn", true},
+                    {"lm_head", true},
+                    {"a.lm_header", false}};
+    for (size_t i = 0; i < sizeof kModules / sizeof *kModules; i++)
+        cr_expect_eq(tsr_ignore_list_find(&list, TSR_MATCH_PATH, kModules[i].module) != NULL, kModules[i].covered, "%s",
+                     kModules[i].module);
+    tsr_ignore_list_free(&list);
+}

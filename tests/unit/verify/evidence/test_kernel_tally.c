@@ -170,3 +170,21 @@ Test(kernel_tally, a_lean_is_found_beside_errors_of_whole_rows)
     cr_assert_not_null(j.fault, "%g standard errors", j.bias.sigmas);
     cr_assert_float_eq(j.bias.slope, -0.002, 6e-4);
 }
+
+/* Where a result must be exact, any error is beyond its bound; and what is no number is beyond any bound. */
+Test(kernel_tally, an_error_where_none_can_be_is_found)
+{
+    const tsr_kernel_limits limits = tsr_kernel_limits_defaults();
+    const tsr_tally_of of = {.subject = "exact", .what = "results"};
+    static const double kGot[] = {0, 0x1p-1074, NAN, INFINITY};
+    for (size_t i = 0; i < sizeof kGot / sizeof *kGot; i++) {
+        tsr_evidence evidence = {0};
+        tsr_kernel_tally t;
+        tsr_err err;
+        cr_assert_eq(tsr_kernel_tally_begin(&t, &of, &err), TSR_OK);
+        tsr_kernel_tally_count(&t, 0, 0, 0, kGot[i], 0, 0);
+        cr_assert_eq(tsr_kernel_tally_end(&t, &limits, "bound", "rms", &evidence, &err), TSR_OK);
+        cr_assert_eq(evidence.items[0].fault != NULL, i > 0, "result %zu, %g", i, kGot[i]);
+        tsr_evidence_free(&evidence);
+    }
+}

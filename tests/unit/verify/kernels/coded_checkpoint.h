@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N = 256, K = 4096 };
+enum { N = 256, K = 2048 };
 
 static char folder[] = "/tmp/tessera-kernels-XXXXXX";
 static tsr_checkpoint *checkpoint;

@@ -1,0 +1,150 @@
+/* The plan of a run, what it strikes, and what is told of the run. */
+#undef _FORTIFY_SOURCE
+#include "faults.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* The descriptor of what is told lies above those that a program of few files gets. */
+enum { FIRST_OWN = 700, MOST_TOLD = 200 };
+
+typedef int main_fn(int argc, char **argv, char **environment);
+
+static main_fn *real_main;
+static _Atomic long counts[FAULTS_N];
+static _Atomic bool in_main;
+static int told = -1;
+static unsigned char open_at_start[FIRST_OWN];
+
+#define FAULTS_NAME(name) #name,
+static const char *const kNames[] = {FAULTS_KINDS(FAULTS_NAME)};
+
+static struct {
+    int kind; /* -1: nothing fails */
+    long at;
+    bool on; /* and all after it */
+    faults_action action;
+    int code;
+} plan = {.kind = -1};
+
+bool faults_in_main(void)
+{
+    return in_main;
+}
+
+const char *faults_path_of(int fd, char path[4096])
+{
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    const ssize_t n = syscall(SYS_readlinkat, AT_FDCWD, link, path, 4095);
+    path[n < 0 ? 0 : n] = '\0';
+    return path;
+}
+
+void faults_tell(const char *format, ...)
+{
+    char line[4400];
+    va_list args;
+    va_start(args, format);
+    const int n = vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (told >= 0)
+        syscall(SYS_write, told, line, n);
+}
+
+faults_action faults_strike(faults_kind kind, int fd, const char *path)
+{
+    char own[4096];
+    if (!in_main)
+        return FAULTS_PASS;
+    const long n = ++counts[kind];
+    if (plan.kind != (int)kind || (n != plan.at && !(plan.on && n > plan.at)))
+        return FAULTS_PASS;
+    if (n < plan.at + MOST_TOLD)
+        faults_tell("hit %s %ld %s\n", kNames[kind], n, path == NULL ? faults_path_of(fd, own) : path);
+    errno = plan.code;
+    return plan.action;
+}
+
+static void read_plan(const char *path)
+{
+    char text[128] = "", kind[32], action[16];
+    char on = ' ';
+    const int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return;
+    const long n = syscall(SYS_read, fd, text, sizeof text - 1);
+    syscall(SYS_close, fd);
+    if (n <= 0 || sscanf(text, "%31s %ld%c %15s", kind, &plan.at, &on, action) != 4)
+        return;
+    for (int i = 0; i < FAULTS_N; i++) {
+        if (strcmp(kind, kNames[i]) == 0)
+            plan.kind = i;
+    }
+    plan.on = on == '+';
+    plan.code = atoi(action);
+    plan.action = strcmp(action, "short") == 0 ? FAULTS_SHORT : strcmp(action, "zero") == 0 ? FAULTS_ZERO : FAULTS_FAIL;
+}
+
+/* ---- descriptors ---- */
+
+static bool is_open(int fd)
+{
+    return syscall(SYS_fcntl, fd, F_GETFD) >= 0;
+}
+
+static void tell_descriptors(void)
+{
+    char path[4096];
+    for (int fd = 0; fd < FIRST_OWN; fd++) {
+        if (!open_at_start[fd] && is_open(fd))
+            faults_tell("descriptor %s\n", faults_path_of(fd, path));
+    }
+}
+
+/* ---- around main ---- */
+
+static int judged_main(int argc, char **argv, char **environment)
+{
+    if (getenv("FAULTS_PLAN") != NULL)
+        read_plan(getenv("FAULTS_PLAN"));
+    if (getenv("FAULTS_TOLD") != NULL) {
+        const int fd = (int)syscall(SYS_openat, AT_FDCWD, getenv("FAULTS_TOLD"),
+                                    O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_APPEND, 0644);
+        told = (int)syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, FIRST_OWN);
+        syscall(SYS_close, fd);
+    }
+    if (getenv("FAULTS_RECORD") != NULL)
+        faults_record_begin(getenv("FAULTS_RECORD"));
+    for (int fd = 0; fd < FIRST_OWN; fd++)
+        open_at_start[fd] = is_open(fd);
+    in_main = true;
+    const int code = real_main(argc, argv, environment);
+    in_main = false;
+    for (int i = 0; i < FAULTS_N; i++)
+        faults_tell("count %s %ld\n", kNames[i], (long)counts[i]);
+    faults_tell_blocks();
+    tell_descriptors();
+    faults_tell("end %d\n", code);
+    return code;
+}
+
+int __libc_start_main(main_fn *program, int argc, char **argv, void (*init)(void), void (*fini)(void),
+                      void (*rtld_fini)(void), void *stack_end);
+int __libc_start_main(main_fn *program, int argc, char **argv, void (*init)(void), void (*fini)(void),
+                      void (*rtld_fini)(void), void *stack_end)
+{
+    int (*next)(main_fn *, int, char **, void (*)(void), void (*)(void), void (*)(void), void *);
+    *(void **)&next = dlsym(RTLD_NEXT, "__libc_start_main");
+    real_main = program;
+    return next(judged_main, argc, argv, init, fini, rtld_fini, stack_end);
+}

@@ -1,0 +1,81 @@
+/* What the parts of this shared object share. It is preloaded into the tool, and lets the N-th call of one kind fail, be short, or
+ * do nothing; it counts the calls of each kind, and tells what was struck, and what memory and descriptors the tool kept at the end
+ * of main. It may also record all that is done to files, contents included, for a replay of power cuts.
+ *
+ * Three files are named by the environment, so that a process which is forked for each run (tests/common/forked.c) can be given
+ * another plan each time; they are opened when main begins:
+ * - FAULTS_PLAN: one line, "KIND N ACTION" or "KIND N+ ACTION" (N and all after it); ACTION is an errno, "short" or "zero". Empty
+ *   or absent: nothing fails.
+ * - FAULTS_TOLD: "hit KIND N PATH" when it happens (the first 200); at the end of main "count KIND NUMBER", "block SITE BYTES" for each block of
+ *   memory, and "descriptor PATH" for each descriptor that main did not find open.
+ * - FAULTS_RECORD: what is done to files (calls_record.c says how it is written).
+ * What makes files durable is not done, only told: no test of this kind can cut the power, and a sync takes longer than a run. */
+#ifndef TESTS_ATTACKS_SHIM_FAULTS_H
+#define TESTS_ATTACKS_SHIM_FAULTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* It does not come to rest on such a list. */
+/* clang-format off */
+#define FAULTS_KINDS(K) \
+    K(open) K(create) K(openat) K(opendir) K(readdir) K(closedir) K(read) K(pread) \
+    K(preadv2) K(write) K(pwrite) K(fsync) K(fdatasync) K(rename) K(unlink) K(unlinkat) \
+    K(mkdir) K(ftruncate) K(fallocate) K(stat) K(lstat) K(fstat) K(statx) K(statvfs) \
+    K(fstatfs) K(access) K(realpath) K(readlink) K(getcwd) K(flock) K(close) K(dup) \
+    K(fcntl) K(pipe) K(lseek) K(clock) K(madvise) K(fadvise) K(sync_range) K(rlimit) \
+    K(affinity) K(thread) K(lock) K(poll) K(semaphore) K(spawn) K(malloc) K(ring) \
+    K(ring_register) K(ring_submit) K(ring_wait) K(ring_read) K(ring_write)
+/* clang-format on */
+
+#define FAULTS_MEMBER(name) FAULT_##name,
+typedef enum faults_kind { FAULTS_KINDS(FAULTS_MEMBER) FAULTS_N } faults_kind;
+
+typedef enum faults_action {
+    FAULTS_PASS,
+    FAULTS_FAIL, /* errno is set */
+    FAULTS_SHORT,
+    FAULTS_ZERO,
+} faults_action;
+
+/* Counts a call, and says what becomes of it. `path` names its file; where it is NULL, the descriptor does. */
+faults_action faults_strike(faults_kind kind, int fd, const char *path);
+
+/* Whether main has begun: what libraries do before it is not judged. */
+bool faults_in_main(void);
+
+/* The name of an open file. */
+const char *faults_path_of(int fd, char path[4096]);
+
+/* A line of what is told. */
+void faults_tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Requests at an offset, also of the ring; each is one call, which is recorded. */
+ssize_t faults_carry_out(bool write, int fd, void *data, size_t size, off_t offset);
+
+/* Tells of the blocks that are still there. */
+void faults_tell_blocks(void);
+
+/* The system's own function, behind this shared object's. */
+#define FAULTS_REAL(name)                               \
+    __extension__({                                     \
+        static __typeof__(&name) real_;                 \
+        if (real_ == NULL)                              \
+            *(void **)&real_ = dlsym(RTLD_NEXT, #name); \
+        real_;                                          \
+    })
+
+/* ---- recording ---- */
+
+void faults_record_begin(const char *path);
+
+/* From a change to its line nothing else is recorded, so that the lines stand in the order of the changes. */
+void faults_record_lock(void);
+
+/* A line, and bytes that follow it; and the end of the change. Nothing where the change failed: `done` is false. */
+void faults_record(bool done, const void *data, size_t size, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+#endif

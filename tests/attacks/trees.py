@@ -1,0 +1,57 @@
+"""Trees of files as attacks compare them."""
+
+import hashlib
+import os
+
+
+def digest(data):
+    return hashlib.sha1(data).hexdigest()
+
+
+def is_note(name):
+    """Whether it is one of Tessera's own notes, which may record a repair or be left over."""
+    return "/.tessera/" in f"/{name}"
+
+
+def is_config(name):
+    return name.rpartition("/")[2] == "config.json"
+
+
+def tree_of(folder):
+    """{name: digest} of all below a folder; of notes and folders only the names."""
+    found = {}
+    for place, folders, files in os.walk(folder):
+        for name in folders + files:
+            path = os.path.join(place, name)
+            relative = os.path.relpath(path, folder)
+            if os.path.isdir(path) or is_note(relative):
+                found[relative] = ""
+            else:
+                with open(path, "rb") as file:
+                    found[relative] = digest(file.read())
+    return found
+
+
+def difference(expected, found):
+    """The first difference between two trees in words, or None."""
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            return f"{name}: " + ("is missing" if name not in found else "should not be there" if name not in expected else "its bytes differ")
+    return None
+
+
+def is_whole(config, whole, found):
+    """Whether all that this config.json of `found` speaks of is there as it is in `whole`: the output around it, which may have other
+    folders of ranks, whose own config.json may still be missing. Notes may differ."""
+    root = config.rpartition("/")[0]
+    while root and f"{root}/.tessera" not in whole:
+        root = root.rpartition("/")[0]
+
+    def part(tree):
+        return {name: told for name, told in tree.items() if name.startswith(root) and not is_note(name)}
+
+    expected = part(whole)
+    for name in expected.keys() - found.keys():
+        if is_config(name) and name != config:
+            del expected[name]
+    return difference(expected, part(found)) is None

@@ -1,0 +1,142 @@
+/* The CPU's functions of a forward pass, which are the definition, against their formulas, written down here once more. */
+#include "verify/forward/forward_ops.h"
+
+#include "tests/unit/random_bits.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+
+static double uniform(double size) /* in [-size, size) */
+{
+    return size * ((double)(random_bits() >> 11) * 0x1p-52 - 1);
+}
+
+static tsr_ops ops;
+
+static void begin(void)
+{
+    ops = tsr_ops_of_cpu(2, NULL);
+}
+
+/* Values far beyond the limit, on both sides, of which gpt-oss cuts off some. */
+Test(forward_ops, gates_are_their_formulas, .init = begin)
+{
+    enum { ROWS = 40, N = 24, LD = 2 * N };
+    static double both[ROWS * LD], y[ROWS * N];
+    static const double kLimit = 7, kPi = 3.14159265358979323846;
+    for (size_t i = 0; i < ROWS * LD; i++)
+        both[i] = uniform(i % 3 == 0 ? 20 : 2);
+    for (int kind = TSR_GATE_SILU; kind <= TSR_GATE_CLAMPED; kind++) {
+        const tsr_op_gate args = {.kind = (tsr_gate)kind,
+                                  .limit = kLimit,
+                                  .gate = both,
+                                  .up = both + 1,
+                                  .ld = LD,
+                                  .step = 2,
+                                  .rows = ROWS,
+                                  .n = N,
+                                  .y = y};
+        tsr_err err;
+        cr_assert_eq(ops.gate(&ops, &args, &err), TSR_OK);
+        for (size_t i = 0; i < ROWS * N; i++) {
+            const double g = both[2 * i], u = both[2 * i + 1], cut_g = fmin(g, kLimit),
+                         cut_u = fmax(fmin(u, kLimit), -kLimit);
+            const double want = kind == TSR_GATE_SILU ? g / (1 + exp(-g)) * u
+                                : kind == TSR_GATE_GELU_TANH
+                                    ? g / 2 * (1 + tanh(sqrt(2 / kPi) * (g + 0.044715 * pow(g, 3)))) * u
+                                    : cut_g / (1 + exp(-1.702 * cut_g)) * (cut_u + 1);
+            cr_assert_float_eq(y[i], want, 1e-12 * (1 + fabs(want)), "kind %d, %g and %g: %.17g, not %.17g", kind, g, u,
+                               y[i], want);
+        }
+    }
+}
+
+/* Sequences of several lengths, heads that share keys, a window, a cap and sinks, each with and without. */
+Test(forward_ops, attention_is_its_formula, .init = begin)
+{
+    enum { COUNT = 23, HEADS = 4, KV_HEADS = 2, DIM = 6, V_DIM = 5 };
+    static double q[COUNT * HEADS * DIM], k[COUNT * KV_HEADS * DIM], v[COUNT * KV_HEADS * V_DIM],
+        out[COUNT * HEADS * V_DIM];
+    static const double kSinks[HEADS] = {0.5, -2, 3, 0};
+    size_t first[] = {0, 1, 10, COUNT};
+    const tsr_tokens tokens = {.sequences = 3, .count = COUNT, .longest = 13, .first = first};
+    for (size_t i = 0; i < COUNT * HEADS * DIM; i++)
+        q[i] = uniform(2);
+    for (size_t i = 0; i < COUNT * KV_HEADS * DIM; i++)
+        k[i] = uniform(2);
+    for (size_t i = 0; i < COUNT * KV_HEADS * V_DIM; i++)
+        v[i] = uniform(2);
+    for (int kind = 0; kind < 8; kind++) {
+        const size_t window = (kind & 1) != 0 ? 4 : SIZE_MAX;
+        const double cap = (kind & 2) != 0 ? 1.5 : 0, *const sinks = (kind & 4) != 0 ? kSinks : NULL;
+        const tsr_op_attend args = {.tokens = &tokens,
+                                    .q = q,
+                                    .k = k,
+                                    .v = v,
+                                    .out = out,
+                                    .ld_q = HEADS * DIM,
+                                    .ld_out = HEADS * V_DIM,
+                                    .heads = HEADS,
+                                    .kv_heads = KV_HEADS,
+                                    .dim = DIM,
+                                    .v_dim = V_DIM,
+                                    .scale = 0.4,
+                                    .cap = cap,
+                                    .window = window,
+                                    .sinks = sinks};
+        tsr_err err;
+        cr_assert_eq(ops.attend(&ops, &args, &err), TSR_OK);
+        for (size_t s = 0; s < 3; s++) {
+            for (size_t token = first[s]; token < first[s + 1]; token++) {
+                for (size_t h = 0; h < HEADS; h++) {
+                    double total = sinks == NULL ? 0 : exp(sinks[h]), sum[V_DIM] = {0};
+                    for (size_t t = first[s]; t <= token; t++) {
+                        double score = 0;
+                        for (size_t i = 0; i < DIM; i++)
+                            score += q[(token * HEADS + h) * DIM + i] * k[(t * KV_HEADS + h / 2) * DIM + i];
+                        score *= 0.4;
+                        const double weight = token - t >= window ? 0 : exp(cap != 0 ? cap * tanh(score / cap) : score);
+                        total += weight;
+                        for (size_t i = 0; i < V_DIM; i++)
+                            sum[i] += weight * v[(t * KV_HEADS + h / 2) * V_DIM + i];
+                    }
+                    for (size_t i = 0; i < V_DIM; i++)
+                        cr_assert_float_eq(out[(token * HEADS + h) * V_DIM + i], sum[i] / total, 1e-13,
+                                           "kind %d, token %zu, head %zu", kind, token, h);
+                }
+            }
+        }
+    }
+}
+
+Test(forward_ops, norms_and_sums_are_their_formulas, .init = begin)
+{
+    enum { ROWS = 33, N = 10 };
+    static double x[ROWS * N], y[ROWS * N], gain[N], weight[ROWS];
+    static uint32_t to_row[ROWS];
+    tsr_err err;
+    for (size_t i = 0; i < ROWS * N; i++)
+        x[i] = uniform(3);
+    for (size_t i = 0; i < N; i++)
+        gain[i] = uniform(2);
+    cr_assert_eq(ops.norm(&ops, x, N, ROWS, N, gain, 1e-3, y, N, &err), TSR_OK);
+    for (size_t row = 0; row < ROWS; row++) {
+        double squares = 0;
+        for (size_t i = 0; i < N; i++)
+            squares += x[row * N + i] * x[row * N + i];
+        for (size_t i = 0; i < N; i++)
+            cr_assert_float_eq(y[row * N + i], x[row * N + i] / sqrt(squares / N + 1e-3) * gain[i], 1e-13);
+    }
+    for (size_t row = 0; row < ROWS; row++) {
+        to_row[row] = (uint32_t)(ROWS - 1 - row);
+        weight[row] = uniform(1);
+        for (size_t i = 0; i < N; i++)
+            y[row * N + i] = 100;
+    }
+    cr_assert_eq(ops.add(&ops, y, x, ROWS, N, to_row, weight, &err), TSR_OK);
+    for (size_t row = 0; row < ROWS; row++) {
+        for (size_t i = 0; i < N; i++)
+            cr_assert_float_eq(y[to_row[row] * N + i], 100 + weight[row] * x[row * N + i], 1e-13);
+    }
+}

@@ -1,0 +1,51 @@
+/* A manifest (tessera.manifest.json, docs/formats.md) as it is read: what it says of an output, and nothing believed that is not
+ * consistent in itself. It shares no code with what writes it. */
+#ifndef TSR_VERIFY_MANIFEST_SAID_H
+#define TSR_VERIFY_MANIFEST_SAID_H
+
+#include "common/arena.h"
+#include "common/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define TSR_MAX_MANIFEST_BYTES ((uint64_t)4 << 30)
+
+typedef struct tsr_said_digest {
+    uint64_t high, low;
+} tsr_said_digest;
+
+/* Bytes of a file that have one digest. */
+typedef struct tsr_said_piece {
+    uint64_t offset, bytes;
+    tsr_said_digest digest;
+    uint32_t file;
+    const char *tensor; /* NULL: of the header, or of a file that is not cut into tensors */
+} tsr_said_piece;
+
+typedef struct tsr_said_file {
+    const char *name;
+    uint64_t bytes;
+    size_t first_piece, n_pieces; /* which cover it in their order, without gaps */
+} tsr_said_file;
+
+typedef struct tsr_said {
+    const char *version, *command;
+    tsr_said_file *files;
+    size_t n_files, files_capacity;
+    tsr_said_piece *pieces;
+    size_t n_pieces, pieces_capacity;
+    uint64_t bytes;         /* of all files */
+    tsr_said_digest digest; /* of the manifest as a file */
+    tsr_arena arena;
+} tsr_said;
+
+/* Reads a manifest. TSR_E_FORMAT, by its own digest: it is damaged; or it contradicts itself, or names files outside of the output.
+ * TSR_E_UNSUPPORTED: of another version. Free it whatever the outcome. */
+tsr_status tsr_said_read(tsr_said *said, const char *path, tsr_err *err) TSR_WARN_UNUSED;
+void tsr_said_free(tsr_said *said);
+
+tsr_said_digest tsr_said_digest_of(const void *data, size_t size);
+
+#endif
