@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes a bill of materials of a `tessera` command: SPDX 2.3 as JSON, of the libraries that it says it was built with."""
+"""sbom.py FILE COMMAND...: writes a bill of materials of a `tessera` command, which an emulator may stand before: SPDX 2.3 as JSON, of
+the libraries that it says it was built with."""
 
 import datetime
 import json
@@ -26,8 +27,8 @@ def package(name, version, licence, home):
 
 
 def main():
-    tool, target = sys.argv[1:]
-    told = json.loads(subprocess.run([tool, "--version", "--json"], check=True, capture_output=True, text=True).stdout)
+    target, *tool = sys.argv[1:]
+    told = json.loads(subprocess.run([*tool, "--version", "--json"], check=True, capture_output=True, text=True).stdout)
     when = datetime.datetime.fromtimestamp(int(os.environ.get("SOURCE_DATE_EPOCH", "0")), datetime.timezone.utc)
     packages = [package("tessera", told["version"], "Apache-2.0", "NOASSERTION")]
     packages += [package(one["name"], one["built_with"], *KNOWN.get(one["name"].lower(), ("NOASSERTION", "NOASSERTION")))

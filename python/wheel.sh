@@ -1,18 +1,41 @@
 #!/usr/bin/env bash
-# python/wheel.sh [--cuda]: a wheel for other machines, in dist/ (with CUDA in dist/cuda/), tried in a clean environment.
-# Its libraries are linked statically, and auditwheel tells from which glibc on it runs: that of this machine, or an earlier one.
-# What builds it comes from PyPI into .venv-wheel.
+# python/wheel.sh [--cuda | --arch aarch64]: a wheel for other machines, in dist/ (with CUDA in dist/cuda/, for aarch64 in dist/aarch64/),
+# tried in a clean environment. Its libraries are linked statically, and auditwheel tells from which glibc on it runs: that of this
+# machine or of the cross compiler, or an earlier one. What builds it comes from PyPI into .venv-wheel.
+# A wheel for aarch64 is tried by the emulator, with a Python that apt fetches into build-wheel-aarch64-python/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-place=.venv-wheel folder=build-wheel target=dist options=()
-if [ "${1:-}" = --cuda ]; then
+place=.venv-wheel folder=build-wheel target=dist options=() trial=()
+
+for_aarch64() {
+    local tool
+    for tool in aarch64-linux-gnu-gcc qemu-aarch64; do
+        command -v $tool >/dev/null ||
+            { echo "wheel: no $tool: apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user" >&2; exit 1; }
+    done
+    folder=build-wheel-aarch64 target=dist/aarch64
+    tests/aarch64/libraries.sh $folder-libraries liburing-dev
+    [ -d $folder-python/root ] || tests/aarch64/packages.sh $folder-python --whole python3-minimal libpython3-stdlib libstdc++6
+    options=("-Csetup-args=--cross-file=$PWD/$folder-libraries/place.ini" "-Csetup-args=--cross-file=$PWD/tests/aarch64/cross.ini"
+             "-Csetup-args=--cross-file=$PWD/python/aarch64.ini"
+             "-Csetup-args=-Dc_link_args=['-s', '-L$PWD/$folder-libraries/root/usr/lib/aarch64-linux-gnu']")
+    trial=(--emulated "$folder-python/root")
+    export _PYTHON_HOST_PLATFORM=linux-aarch64 # of which meson-python takes the tag
+}
+
+case "${*:-}" in
+"" | "--arch $(uname -m)") ;;
+"--arch aarch64") for_aarch64 ;;
+--cuda)
     command -v nvcc >/dev/null || { echo "wheel: no nvcc: install the CUDA Toolkit, or leave --cuda out" >&2; exit 1; }
     folder=build-wheel-cuda target=dist/cuda
-    options=(-Csetup-args=-Dauto_features=enabled -Csetup-args=-Dmpi=disabled -Csetup-args=-Dcuda_link_args=-Xlinker=-s)
-elif [ $# -gt 0 ]; then
-    echo "usage: dev wheel [--cuda]" >&2
+    options=(-Csetup-args=-Dcuda=enabled -Csetup-args=-Dcuda_link_args=-Xlinker=-s)
+    ;;
+*)
+    echo "usage: dev wheel [--cuda | --arch aarch64]" >&2
     exit 2
-fi
+    ;;
+esac
 
 wanted=$(python3 -V; cat python/requirements.txt)
 if ! [ -x "$place/bin/python" ] || [ "$wanted" != "$(cat "$place/stamp" 2>/dev/null)" ]; then
@@ -26,6 +49,7 @@ export PATH
 made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
 pip wheel . --disable-pip-version-check --no-build-isolation --no-deps -q -w "$made" "-Cbuild-dir=$folder" "${options[@]}"
+unset _PYTHON_HOST_PLATFORM
 mkdir -p "$target"
 rm -f "$target"/*.whl
 auditwheel repair -w "$target" "$made"/*.whl 2>"$made/log" || { cat "$made/log" >&2; exit 1; }
@@ -34,4 +58,4 @@ if ! [ -x build/tests/make/make_checkpoint ]; then
     [ -f build/build.ninja ] || meson setup build >/dev/null
     ninja -C build cli/tessera tests/make/make_checkpoint >/dev/null
 fi
-python tests/front_door/wheel.py --wheel "$(ls "$target"/*.whl)" --tessera build/cli/tessera --make build/tests/make/make_checkpoint
+python tests/front_door/wheel.py --wheel "$(ls "$target"/*.whl)" --tessera build/cli/tessera --make build/tests/make/make_checkpoint "${trial[@]}"
