@@ -6,15 +6,22 @@ Without a C++ compiler, C is all that is judged, and the exit code is 77."""
 import concurrent.futures
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-ROOMS = ("common", "formats", "kernels", "quantize", "convert", "verify", "report", "cli")
+ROOMS = ("common", "formats", "kernels", "quantize", "convert", "verify", "report", "lib", "cli")
 CUDA = "cuda_runtime_api.h"
 FLAGS = ["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", '-DTSR_VERSION="0"', f"-I{ROOT}"]
+
+
+def needs_cuda(header):
+    """Whether it includes CUDA's own, or another header that does."""
+    text = (ROOT / header).read_text()
+    return f"#include <{CUDA}>" in text or any(needs_cuda(name) for name in re.findall(r'^#include "(.*\.h)"', text, re.M) if (ROOT / name).is_file())
 
 
 def headers(has_cuda):
@@ -22,7 +29,7 @@ def headers(has_cuda):
     what only the sources of one instruction set include, built for that set."""
     return sorted(path.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("*.h")
                   if not path.name.endswith("_body.h") and path.parent.name not in ("x86", "arm")
-                  and (has_cuda or f"#include <{CUDA}>" not in path.read_text()))
+                  and (has_cuda or not needs_cuda(path)))
 
 
 def compilers():

@@ -33,6 +33,7 @@ MAY_INCLUDE = {
     "convert/jobs": FORMATS + BLOCKS + ["kernels/cpu", "quantize", "convert/engine", "convert/ops", "convert/plans"],
     # verify/ includes nothing of quantize/ and convert/: an oracle that shares code with what it judges finds no fault in it.
     "verify/weights": FORMATS,
+    "verify/manifest": FORMATS[:3],
     "verify/evidence": EVIDENCE[:-1],
     "verify/kernels": EVIDENCE,
     "verify/mla": EVIDENCE,

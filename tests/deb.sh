@@ -84,7 +84,7 @@ deb() {
     check "Dockerfile: hadolint" lint_dockerfile
     check "Dockerfile: its commands, one after another" run_dockerfile "$root"
     mkdir -p build
-    cp "$root"/home/newcomer/tessera*_*.* build/ 2>/dev/null || true
+    cp "$root"/home/newcomer/{,lib}tessera*_*.* build/ 2>/dev/null || true
     printf '\n%d passed, %d failed; the packages are in build/\n' "$passed" "$failed"
     [ "$failed" = 0 ]
 }

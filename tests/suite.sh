@@ -1,7 +1,8 @@
 # shellcheck shell=bash disable=SC2154
-# Sourced by ./dev: everything that CI runs. Checks are collected first, then run side by side, one more than there are CPUs; each
-# says at once how it ended and what it took of the CPUs' time, which other work on the machine does not lengthen much; a failed
-# one says how to run it again. A check that exits with 77 was skipped, and says why.
+# Sourced by ./dev: everything that CI runs. Checks are collected first, then run side by side, one more than there are CPUs, each
+# as soon as there is the build that it needs; each says at once how it ended and what it took of the CPUs' time, which other work
+# on the machine does not lengthen much; a failed one says how to run it again. A check that exits with 77 was skipped, and says
+# why.
 
 # The build that is judged, and the one with sanitizers; tests/check.sh names others.
 built=${built:-$here/build} sanitized=${sanitized:-$here/build-clang-asan}
@@ -40,7 +41,7 @@ timed() {
     return "$code"
 }
 
-# check NAME COMMAND...: one that the others wait for
+# check NAME COMMAND...: one by itself, which what follows waits for
 check() {
     local name=$1 started=$SECONDS code=0
     shift
@@ -49,42 +50,83 @@ check() {
     report "$name" "$code" $((SECONDS - started)) "$scratch/log" "$scratch/times"
 }
 
-names=() commands_of=() suites=() waiting=()
+# The builds, in their order: what a check calls each, its name here, and the folder by which a command names it.
+builds=(gcc clang tsan)
+declare -A build_name=([gcc]="build: gcc, no warning" [clang]="build: clang, no warning; ASan, UBSan" [tsan]="build: gcc, TSan")
+declare -A build_folder=([clang]=build-clang-asan [tsan]=build-tsan)
+
+names=() commands_of=() suites=() needs_of=() waiting=()
 suite=
-# add NAME COMMAND...: one that runs beside others; of the suite that `suite` names, for `meson test --suite`
+needs=
+# Most checks need these: the Python environment of the tests, and the build that is judged.
+usual="python gcc"
+# add NAME COMMAND...: one that runs beside others; of the suite that `suite` names, for `meson test --suite`. It waits for what
+# `needs` says, and for the builds whose folders its command names.
 add() {
+    local build needed=${needs:-$usual} command
     names+=("$1")
     suites+=("$suite")
     shift
-    commands_of+=("$(printf '%q ' "$@")")
+    command=$(printf '%q ' "$@")
+    for build in "${!build_folder[@]}"; do
+        [[ $command != *"${build_folder[$build]}"* ]] || needed+=" $build"
+    done
+    commands_of+=("$command")
+    needs_of+=("$needed")
 }
 
 # nproc counts what OMP_NUM_THREADS leaves, which set_environment makes one.
 processors() { env -u OMP_NUM_THREADS nproc; }
 
-# run_all: those of `waiting` (indices), in their order. Each says itself that it has ended: a shell forgets what ended while it
-# did not wait, and `wait -n` then knows no such job.
+# Rows of what others need, the exit codes of the rows that have ended, and which are builds: these take a place for each process.
+declare -A row_of=() code_of=() is_build=()
+
+# pick FREE: takes from `waiting` the first that fits into so many free places, a build into `width`, and has all that it needs, as
+# `picked`
+pick() {
+    local at i need
+    [ "$1" -gt 0 ] || return 1
+    for at in "${!waiting[@]}"; do
+        i=${waiting[at]}
+        [ -z "${is_build[$i]:-}" ] || [ "$width" -le "$1" ] || continue
+        for need in ${needs_of[i]}; do
+            [ -z "${row_of[$need]:-}" ] || [ "${code_of[${row_of[$need]}]:-}" = 0 ] || continue 2
+        done
+        unset "waiting[at]"
+        picked=$i
+        return 0
+    done
+    return 1
+}
+
+# run_all: those of `waiting` (indices), in their order, as far as that is there which they need; what is left in it needs what
+# failed. Each says itself that it has ended: a shell forgets what ended while it did not wait, and `wait -n` then knows no such
+# job.
 run_all() {
     local -A started=()
-    local slots running=0 ended i code
-    slots=$(($(processors) + 1)) # some wait for a disk, a clock or a process that they kill, and would leave a CPU idle
+    local free width running=0 ended i code picked
+    width=$(processors)
+    free=$((width + 1)) # some wait for a disk, a clock or a process that they kill, and would leave a CPU idle
     mkfifo "$scratch/ended"
     exec {ended}<>"$scratch/ended"
     rm "$scratch/ended"
-    while [ ${#waiting[@]} -gt 0 ] || [ "$running" -gt 0 ]; do
-        while [ ${#waiting[@]} -gt 0 ] && [ "$running" -lt "$slots" ]; do
-            i=${waiting[0]}
-            waiting=("${waiting[@]:1}")
+    while :; do
+        while pick "$free"; do
+            i=$picked
             started[$i]=$SECONDS
-            running=$((running + 1))
+            running=$((running + 1)) free=$((free - (${is_build[$i]:-0} ? width : 1)))
             (
                 code=0
+                # A build takes what the checks beside it leave, and is as long at work as they are: the fuzzer by the clock.
+                [ -z "${is_build[$i]:-}" ] || renice -n $(($(nice) + 5)) -p "$BASHPID" >/dev/null 2>&1 || true
                 timed "$scratch/times.$i" eval "${commands_of[i]}" >"$scratch/log.$i" 2>&1 </dev/null || code=$?
                 echo "$i $code" >&"$ended"
             ) &
         done
+        [ "$running" -gt 0 ] || break
         read -r i code <&"$ended"
-        running=$((running - 1))
+        running=$((running - 1)) free=$((free + (${is_build[$i]:-0} ? width : 1)))
+        code_of[$i]=$code
         report "${names[i]}" "$code" $((SECONDS - started[$i])) "$scratch/log.$i" "$scratch/times.$i"
         rm -f "$scratch/log.$i" "$scratch/times.$i"
     done
@@ -94,7 +136,7 @@ run_all() {
 
 # Every source, with git or without it.
 sources() {
-    find common formats kernels quantize convert verify report cli tests -type f \( -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) |
+    find common formats kernels quantize convert verify report lib cli tests -type f \( -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) |
         sort
 }
 
@@ -151,7 +193,12 @@ fuzz_clang() {
         -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all "$@"
 }
 
-# What all targets are linked with, compiled by the first that asks: fuzzed.a
+# What fuzz_inputs reads besides, which stands among what uses it: only what reads is ever called, so the rest that these files
+# name is left unresolved, and a call to it would be found at once.
+fuzzed_besides="convert/plans/rules.c convert/plans/mx_plan.c convert/engine/journal_records.c verify/forward/token_file.c
+    verify/forward/tokens.c cli/batch_jobs.c"
+
+# What all targets are linked with, compiled by the first that asks: fuzzed.a. And the words that parsers know: fuzzed.dict
 fuzzed_sources() {
     (
         flock 9
@@ -160,20 +207,26 @@ fuzzed_sources() {
         export scratch watched
         export -f have find_clang fuzz_clang
         # What speaks to MPI is a module of its own, which no parser needs.
-        # shellcheck disable=SC2016
-        printf '%s\n' common/*.c formats/*/*.c report/*.c | grep -v '^common/transport_mpi.c$' | xargs -P "$(processors)" -I{} \
+        # shellcheck disable=SC2016,SC2086
+        printf '%s\n' common/*.c formats/*/*.c report/*.c $fuzzed_besides | grep -v '^common/transport_mpi.c$' | xargs -P "$(processors)" -I{} \
             bash -c 'fuzz_clang -c -o "$scratch/fuzzed/${1//\//-}.o" "$1"' - {} || exit 1
+        # shellcheck disable=SC2086
+        grep -ohE '"[A-Za-z_][A-Za-z0-9_.-]{2,40}"' formats/*/*.c report/*.c $fuzzed_besides | grep -v '\.h"' | sort -u |
+            sed 's/"\(.*\)"/"\\"\1\\""/' | cat tests/fuzz/safetensors.dict - >"$scratch/fuzzed.dict" || exit 1
         ar rc "$scratch/fuzzed.a.new" "$scratch"/fuzzed/*.o && mv "$scratch/fuzzed.a.new" "$scratch/fuzzed.a"
     ) 9>"$scratch/fuzzed.lock"
 }
 
+# What changes inputs knows JSON, or how archives are packed (tests/fuzz/mutate_*.c).
 fuzz() {
-    local target=$1
+    local target=$1 mutator=json
+    [ "$target" != fuzz_archive ] || mutator=archive
     mkdir -p "$scratch/$target.corpus"
     fuzzed_sources || return 1
-    fuzz_clang -o "$scratch/$target" "tests/fuzz/$target.c" "$scratch/fuzzed.a" -lzstd -lpthread -lm || return 1
-    "$scratch/$target" -max_total_time="${FUZZ_SECONDS:-12}" -max_len=4096 -dict=tests/fuzz/safetensors.dict \
-        "$scratch/$target.corpus" tests/fuzz/corpus
+    fuzz_clang -no-pie -Wl,--unresolved-symbols=ignore-all -o "$scratch/$target" "tests/fuzz/$target.c" \
+        "tests/fuzz/mutate_$mutator.c" "$scratch/fuzzed.a" -lzstd -lpthread -lm || return 1
+    "$scratch/$target" -max_total_time="${FUZZ_SECONDS:-9}" -max_len=4096 -dict="$scratch/fuzzed.dict" \
+        "$scratch/$target.corpus" "tests/fuzz/corpus/${target#fuzz_}"
 }
 
 valgrind_demo() {
@@ -234,26 +287,38 @@ interop() {
 # Made where there is none; in a fresh clone that takes longer than the tests.
 other_packages() { tests/packages/run.sh "$built/cli/tessera" "$built/tests/make/make_checkpoint"; }
 
-# The longest first, and with them those that take a while by the clock alone, so that nothing long is left alone at the end.
+# First what needs no build, beside the first of them; then what waits for a disk, a clock or other processes, beside the others;
+# then the longest, so that nothing long is left alone at the end.
 collect() {
     local tool=(--tessera "$built/cli/tessera" --make "$built/tests/make/make_checkpoint")
-    suite=crash
-    add "kill -9 at random moments" python3 tests/crash/crash.py "${tool[@]}"
-    add "memory and planning time" python3 tests/crash/memory.py "${tool[@]}"
-    add "memory that runs out" python3 tests/crash/allocations.py "${tool[@]}"
-    suite=aarch64
-    add "aarch64, emulated: tests, and the same bytes" tests/aarch64/run.sh "$built"
-    suite=unit
-    add "unit (clang, ASan, UBSan)" unit_tests build-clang-asan
-    suite=crash
-    add "disk full" python3 tests/crash/disk_full.py "${tool[@]}"
-    suite=unit
-    add "unit" unit_tests build
-    suite=fuzz
+    suite=fuzz needs=nothing
     add "fuzz: headers and configurations" fuzz fuzz_headers
     add "fuzz: codes and their scales" fuzz fuzz_pairing
     add "fuzz: archives" fuzz fuzz_archive
     add "fuzz: results" fuzz fuzz_result
+    add "fuzz: rules, tokens, journals and other inputs" fuzz fuzz_inputs
+    suite=layers
+    add "layers: every header compiles alone, in C and C++" tests/check_headers.py
+    add "layers: arrows point down" tests/check_layers.py
+    add "layers: files and functions are short" tests/check_sizes.py
+    add "layers: the faults to plant are those of the sources" python3 tests/attacks/planted.py --tessera - --make - --check
+    suite=format needs=python
+    add "clang-format" style --dry-run -Werror
+    suite=interop needs=
+    add "compressed-tensors, ModelOpt, transformers themselves" other_packages
+    suite=crash
+    add "kill -9 at random moments" python3 tests/crash/crash.py "${tool[@]}"
+    add "ranks that mpirun starts" python3 tests/crash/mpi.py "${tool[@]}"
+    add "disk full" python3 tests/crash/disk_full.py "${tool[@]}"
+    add "memory and planning time" python3 tests/crash/memory.py "${tool[@]}"
+    suite=aarch64
+    add "aarch64, emulated: tests, and the same bytes" tests/aarch64/run.sh "$built"
+    suite=crash
+    add "memory that runs out" python3 tests/crash/allocations.py "${tool[@]}"
+    suite=unit
+    # Every scale is swept over in the build that is judged; under sanitizers each third of them.
+    add "unit (clang, ASan, UBSan)" TESSERA_SWEEP_STEP=3 unit_tests build-clang-asan
+    add "unit" unit_tests build
     suite=front_door
     add "front door: ./dev itself" .venv/bin/python tests/front_door/dev.py "${tool[@]}"
     add "front door: README's commands" python3 tests/front_door/readme.py "${tool[@]}"
@@ -265,10 +330,6 @@ collect() {
     add "front door: the library, installed, in C and C++" python3 tests/front_door/library.py "${tool[@]}"
     add "front door: a wheel in a clean environment" .venv/bin/python tests/front_door/wheel.py "${tool[@]}"
     add "front door: the Python module" .venv/bin/python tests/front_door/python.py "${tool[@]}"
-    suite=layers
-    add "layers: every header compiles alone, in C and C++" tests/check_headers.py
-    suite=interop
-    add "compressed-tensors, ModelOpt, transformers themselves" other_packages
     interop
     black_box "$here/build-clang-asan" "ASan, UBSan" --batch
     black_box "$built" gcc
@@ -277,7 +338,6 @@ collect() {
     add "TSan, and reruns find every output complete" thread_sanitizer build-tsan
     add "reruns, ^C, two at once" python3 tests/crash/rerun.py "${tool[@]}"
     add "shards, and finish" python3 tests/crash/shards.py "${tool[@]}"
-    add "ranks that mpirun starts" python3 tests/crash/mpi.py "${tool[@]}"
     add "order of writes and syncs" python3 tests/crash/order.py "${tool[@]}"
     add "past the page cache and through it" python3 tests/crash/io_ways.py "${tool[@]}"
     add "changing sources, foreign files, failing calls" python3 tests/crash/files.py "${tool[@]}"
@@ -288,11 +348,6 @@ collect() {
     add "golden vectors (ASan, UBSan)" build-clang-asan/tests/golden/check_golden tests/golden/vectors
     add "golden vectors of small groups (ASan, UBSan)" build-clang-asan/tests/golden/check_golden tests/golden/vectors-4bit
     add "golden vectors: what is wrong is refused" tests/golden/refusals.sh "$sanitized/tests/golden/check_golden"
-    suite=layers
-    add "layers: arrows point down" tests/check_layers.py
-    add "layers: files and functions are short" tests/check_sizes.py
-    suite=format
-    add "clang-format" style --dry-run -Werror
 }
 
 # What is undefined stops a run, and with no exit code of the tool's own. Checks run side by side, so NumPy and PyTorch have one
@@ -324,38 +379,58 @@ selected() {
     return 1
 }
 
+python_environment() {
+    venv || { echo "dev: without their Python environment (tests/interop/requirements.txt) the tests cannot run"; return 1; }
+}
+
+# add_needed WORDS...: rows for what the rows of `waiting` need and for the builds that the words select, before all others
+add_needed() {
+    local i build needed=" " first=() whole=${#names[@]}
+    needs=nothing
+    for i in "${waiting[@]}"; do needed+="${needs_of[i]} "; done
+    if [[ $needed = *" python "* ]]; then
+        row_of[python]=${#names[@]}
+        add "the Python environment of the tests" python_environment
+    fi
+    for build in "${builds[@]}"; do
+        if [[ $needed = *" $build "* ]] || selected "${build_name[$build]}" "$@"; then
+            row_of[$build]=${#names[@]}
+            is_build[${#names[@]}]=1
+            add "${build_name[$build]}" "build_$build"
+        fi
+    done
+    for ((i = whole; i < ${#names[@]}; i++)); do first+=("$i"); done
+    waiting=("${first[@]}" "${waiting[@]}")
+}
+
+# run_tests [--sample | --long] [NAME...]
 run_tests() {
-    local i all="" build named=() began=$SECONDS
-    local -A builds=(["build: gcc, no warning"]=build_gcc ["build: clang, no warning; ASan, UBSan"]=build_clang
-                     ["build: gcc, TSan"]=build_tsan)
-    local -A where=(["build: clang, no warning; ASan, UBSan"]=build-clang-asan ["build: gcc, TSan"]=build-tsan)
-    collect
+    local i began=$SECONDS whole=
+    case ${1:-} in
+    --sample) collect_attacks 60 ;;
+    --long) collect_attacks 3600 --all ;;
+    *) collect; [ $# -gt 0 ] || whole=1 ;;
+    esac
+    case ${1:-} in --sample | --long) command+=" $1"; shift ;; esac
     for i in "${!names[@]}"; do
-        ! selected "${names[i]}" "$@" || { waiting+=("$i"); all+=${commands_of[i]}; }
+        ! selected "${names[i]}" "$@" || waiting+=("$i")
     done
-    for build in "${!builds[@]}"; do
-        ! selected "$build" "$@" || named+=("$build")
-    done
-    if [ ${#waiting[@]} = 0 ] && [ ${#named[@]} = 0 ]; then
+    add_needed "${@:-$'\n'}"
+    if [ ${#waiting[@]} = 0 ]; then
         echo "dev: no check's name contains '$*'. They are:" >&2
-        printf '    %s\n' "${!builds[@]}" "${names[@]}" >&2
+        printf '    %s\n' "${build_name[@]}" "${names[@]}" >&2
         exit 2
     fi
     need_for test
     choose_place
     need_scratch
-    venv || { echo "dev: without their Python environment (tests/interop/requirements.txt) the tests cannot run" >&2; exit 1; }
     set_environment
-    for build in "build: gcc, no warning" "build: clang, no warning; ASan, UBSan" "build: gcc, TSan"; do
-        if [ $# = 0 ] || selected "$build" "$@" || { [ -n "$all" ] && [[ $all == *"${where[$build]:-}"* ]]; }; then
-            check "$build" "${builds[$build]}"
-        fi
-    done
     run_all
-    [ $# -gt 0 ] || echo "skipped: GPU tests (no device here; './dev gpu interop' runs them on a machine that has one)"
+    [ ${#waiting[@]} = 0 ] || printf 'not run, for want of a build or an environment: %s\n' "${#waiting[@]} checks"
+    [ -z "$whole" ] || echo "skipped: GPU tests (no device here; './dev gpu interop' runs them on a machine that has one)"
     [ ${#failures[@]} = 0 ] || {
         printf '\nfailed; to run one again:\n'
-        printf '    ./dev test %q\n' "${failures[@]}"
+        printf "    ./dev $command %q\n" "${failures[@]}"
     }
     times >"$scratch/times"
     printf '\n%d passed, %d failed; %d s, %d s of CPU in all\n' "$passed" "$failed" $((SECONDS - began)) "$(cpu_of "$scratch/times")"

@@ -1,48 +1,13 @@
 #!/usr/bin/env bash
-# libraries.sh FOLDER: fetches what the aarch64 build is linked with into FOLDER/root, from where apt gets this machine's own
-# packages. apt is told of arm64 by a state and a cache of its own in FOLDER: nothing of the system changes, and it needs no root.
-# What cannot be fetched is told in one line, with exit code 77.
-#   ARM64_MIRROR   archive to fetch from, where the one that the system uses carries no arm64
+# libraries.sh FOLDER [PACKAGE...]: fetches what the aarch64 build is linked with, and these packages, into FOLDER/root, as packages.sh
+# does, and writes for Meson where they are: FOLDER/place.ini. What cannot be fetched is told in one line, with exit code 77.
 set -euo pipefail
+here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
 mkdir -p "$1"
 folder=$(realpath "$1")
-packages=(libzstd-dev libxxhash-dev)
+shift
 [ ! -e "$folder/place.ini" ] || exit 0
-
-skip() { echo "skipped: $*"; exit 77; }
-command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || skip "no apt-get to fetch ${packages[*]} for arm64"
-
-rm -rf "${folder:?}"/*
-mkdir -p "$folder"/{root,state/lists/partial,cache/archives/partial,sources,packages}
-: >"$folder/status" # nothing is installed: what is fetched does not depend on what this machine has
-
-# Ubuntu keeps arm64 in an archive of its own, beside the one of x86-64.
-copy_sources() {
-    local file edit=
-    if [ -n "${ARM64_MIRROR:-}" ]; then
-        edit="s,[a-z]*://[^ ]*,$ARM64_MIRROR,"
-    elif (. /etc/os-release && [ "${ID:-}" = ubuntu ]); then
-        edit='s,://[^ /]*\.\([^ ./]*\.[^ ./]*\)/ubuntu/*,://ports.\1/ubuntu-ports/,'
-    fi
-    for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources}; do
-        [ ! -f "$file" ] || sed -e "$edit" "$file" >"$folder/sources/${file##*/}"
-    done
-}
-copy_sources
-
-private() {
-    apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Acquire::Languages=none -o APT::Sandbox::User= \
-        -o Dir::State="$folder/state" -o Dir::State::status="$folder/status" -o Dir::Cache="$folder/cache" \
-        -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$folder/sources" -o Acquire::Retries=1 "$@"
-}
-
-said=$folder/said
-private update >"$said" 2>&1 || true
-(cd "$folder/packages" && private download "${packages[@]}") >>"$said" 2>&1 ||
-    skip "apt-get fetched no ${packages[*]} for arm64 ($(grep -E '^[EW]:' "$said" | tail -1); ARM64_MIRROR names another archive)"
-for file in "$folder"/packages/*.deb; do
-    dpkg-deb -x "$file" "$folder/root"
-done
+"$here/packages.sh" "$folder" libzstd-dev libxxhash-dev "$@"
 # Without the shared ones, the static ones are linked.
-rm -rf "$folder"/root/usr/lib/aarch64-linux-gnu/*.so* "$folder"/{state,cache,packages}
+rm -rf "$folder"/root/usr/lib/aarch64-linux-gnu/*.so*
 printf "[constants]\nlibraries = '%s'\n" "$folder/root/usr" >"$folder/place.ini"

@@ -72,6 +72,8 @@ ROWS = [
     ("verify SRC SRC --against SRC", ["one argument too many"]),
     ("verify gem SRC", ["gem", "did you mean 'gemm'?"]),
     ("verify gemm", ["verify gemm DST"]),
+    ("verify --manifest", ["verify --manifest DST"]),
+    ("verify manifest SRC --threads 0", ["--threads"]),
     ("verify epilogue SRC --scaling 64x128", ["--scaling", "verify epilogue"]),
     ("verify dequant SRC --scaling 64x128", ["--scaling", "verify dequant"]),
     ("verify forward", ["verify forward DST --against SRC"]),

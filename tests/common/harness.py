@@ -113,6 +113,8 @@ def run(tool, args, timeout=600, cpu=None):
 
 def run_shimmed(tool, args, shim, timeout=600, cpu=None, **settings):
     """The same with tests/crash/shim.c preloaded and its SHIM_* variables set: run_shimmed(..., TRACE=path)."""
+    if "COMMAND" in settings:  # it starts a program, which the tool's sandbox refuses
+        args = ["--no-sandbox", *args]
     environment = dict(os.environ, LD_PRELOAD=str(shim), **{f"SHIM_{name}": str(value) for name, value in settings.items()})
     return _run([tool, *map(str, args)], timeout, cpu, env=environment)
 
@@ -200,6 +202,19 @@ def _entries(root):
 def bytes_of(directory):
     """Bytes of all files below it."""
     return sum(path.stat().st_size for path in pathlib.Path(directory).rglob("*") if path.is_file())
+
+
+# What an output has that speaks of the run that made it: Tessera's own folder, and the manifest.
+KEPT, MANIFEST = ".tessera", "tessera.manifest.json"
+
+
+def without_records(*trees):
+    """The outputs as they are without what speaks of the runs that made them: for two that were made in different ways."""
+    for tree in trees:
+        shutil.rmtree(os.path.join(tree, KEPT), ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(tree, MANIFEST))
+    return trees
 
 
 def tree_difference(a, b):

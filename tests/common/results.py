@@ -22,6 +22,7 @@ COMMANDS = {
     "finish-again": "finish SHARDED --json JSON",
     "convert": "convert FP8 -o OUT --to bf16 --json JSON",
     "verify": "verify FP8 --against SRC --json JSON",
+    "manifest": "verify --manifest FP8 --json JSON",
     "gemm": "verify gemm FP8 --against SRC --device cpu --sample 3 --json JSON",
     "mla": "verify mla FP8 --layer 0 --against SRC --device cpu --json JSON",
     "forward": "verify forward FP8 --against SRC --count 4 --exact --json JSON",

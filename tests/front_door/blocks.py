@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""The code blocks of docs/*.md. Blocks marked sh are run, page by page, one line after another, in a folder with small models under the
-names that the pages use; what is marked python after them. Of the other lines that begin with a command, forms with SRC, [..] or ...
-are held to the options that there are, and the rest is run, each by itself. A block of another kind has to be known here.
+"""The code blocks of docs/*.md, README.md and CONTRIBUTING.md. Blocks marked sh are run, page by page, one line after another, in a folder
+with small models under the names that the pages use (page_models.py); what is marked python after them. Of the other lines that begin with
+a command, forms with SRC, [..] or ... are held to the options that there are, and the rest is run, each by itself. What is for a developer
+is held to the commands, checks and files that there are. A block of another kind has to be known here.
 
 Also: what docs/errors.md says is held to the tool's table of anchors, and that to the messages of the source."""
 
@@ -15,21 +16,21 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "common"))
 import harness
+import page_models
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 # Blocks that another test runs, or that no test can: recipes of CI services (tests/interop/test_ci_recipes.py) and clusters
-# (tests/front_door/cluster.py), programs over the library (tests/front_door/library.py), what a program printed, and servers' command lines.
+# (tests/front_door/cluster.py), programs over the library (tests/front_door/library.py), a signature by a key that is there
+# (tests/interop/test_manifest.py), what a program printed, and servers' command lines.
 KNOWN = {"sh", "python", "text", "yaml", "groovy", "bash", "console"}
-RUN_ELSEWHERE = {"ci.md": {"", "yaml", "groovy"}, "cluster.md": {"", "yaml", "bash"}, "library.md": {"c", "cpp"}, "python.md": {"python", "sh"}}
-# What is there before a page begins, and how it is made; a line that stands by itself finds all of them.
-MODELS = {"model": ("llama", {"weights": "ordinary"}), "Llama-3.1-8B": ("llama", {"weights": "ordinary"}),
-          "DeepSeek-V3-BF16": ("deepseek-v3", {"scale": "tiny", "weights": "ordinary"})}
-# Lines that are told apart from the models above by what they read: (command line's beginning, why it is not run).
-NOT_RUN = {"tessera quantize gpt-oss-BF16": "no such model is made here: tests/interop/test_gpt_oss.py",
-           "tessera quantize model -o out --scheme nvfp4 --activations": "needs ranges: tests/interop/test_mx_write.py",
-           "tessera report ": "of results of other pages: tests/front_door/readme.py",
-           "mpirun ": "tests/crash/mpi.py"}
+RUN_ELSEWHERE = {"ci.md": {"", "yaml", "groovy"}, "cluster.md": {"yaml", "bash"}, "library.md": {"", "c", "cpp"}, "python.md": {"", "python", "sh"},
+                 "verify.md": {"sh"}}
+# Lines for developers, by their first word, and why they are read and not run.
+RECIPES = {"./dev": "a suite, or minutes: tests/front_door/dev.py runs ./dev itself", "meson": "what is tested was made so",
+           "python3": "checks of the suite, or a GPU's", ".venv/bin/python": "checks of the suite",
+           "build/cli/tessera": "of a scheme that is not there yet", "export": "sets what is given to these tests",
+           "mkdir": "before what is cloned", "git": "needs the network"}
 
 
 def fences(text):
@@ -52,16 +53,16 @@ def commands(lines):
     return [line for line in re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines() if line.strip() and not line.startswith("#")]
 
 
+# As many ranks as a page says, on a machine of any size, for root as well: the names of Open MPI 4, then those of 5.
+MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+       "OMPI_MCA_hwloc_base_binding_policy": "none",
+       "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "PRTE_MCA_hwloc_default_binding_policy": "none"}
+
+
 def shell(tool, line, where):
     done = subprocess.run(["bash", "-c", line], cwd=where, capture_output=True, text=True, stdin=subprocess.DEVNULL,
-                          env={"PATH": f"{tool.parent}:/usr/bin:/bin", "HOME": str(where), "LC_ALL": "C.UTF-8"})
+                          env={"PATH": f"{tool.parent}:/usr/bin:/bin", "HOME": str(where), "LC_ALL": "C.UTF-8", **MPI})
     return done.returncode, done.stdout, done.stderr
-
-
-def prepare(options, where):
-    where.mkdir()
-    for name, (kind, how) in MODELS.items():
-        harness.make_checkpoint(options.make, kind, where / name, **how)
 
 
 def run_page(checks, tool, page, where):
@@ -105,29 +106,91 @@ def is_form(line):
     return bool(re.search(r"[\[\]]|\.\.\.| [A-Z]{2,}\b|\b(SRC|DST|PATH|MODEL|RULES|RESULT|JOBS|[AB] [AB])\b", line))
 
 
+def lacks(tool, line):
+    """What this build or this machine has not that a line needs; None: nothing."""
+    features = json.loads(harness.run(tool, ["--version", "--json"])[1])["features"]
+    if line.startswith("mpirun") and not (features["mpi"] and shutil.which("mpirun")):
+        return "MPI"
+    return "Chart.js" if "--html" in line and not features["html"] else None
+
+
 def single_lines(checks, tool, said, where):
     """Lines of blocks that are not marked: forms are read, commands are run."""
     known = {command["name"]: {option["name"] for option in command["options"]} for command in said["commands"]}
     forms = ran = 0
     for page in PAGES:
+        if "" in RUN_ELSEWHERE.get(page.name, ()):
+            continue
         for line in re.findall(r"^    (?:\$ )?((?:tessera|mpirun) .*)", page.read_text(), re.M):
             line = re.split(r" {2,}", line)[0]
-            words = line.split()
-            if page.name in RUN_ELSEWHERE or any(line.startswith(beginning) for beginning in NOT_RUN):
-                continue
+            words = line[line.index("tessera "):].split()
             name = " ".join(words[1:3]) if " ".join(words[1:3]) in known else words[1]
-            unknown = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", line)) - known.get(name, set())
+            unknown = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", " ".join(words))) - known.get(name, set())
             checks.check(f"{page.name}: {line}: its options are there", name in known and not unknown, unknown)
             forms += 1
-            if is_form(line) or page.read_text().count(f"    $ {line}"):
+            if is_form(line):
                 continue
-            written = words[words.index("-o") + 1] if "-o" in words else None
+            if lacks(tool, line):
+                print(f"skipped: {page.name}: {line} ({lacks(tool, line)} is missing)")
+                continue
             code, out, err = shell(tool, line, where)
             checks.check(f"{page.name}: {line}", code == 0, f"{code}: {out[-300:]}{err}")
             ran += 1
-            if written:
-                shutil.rmtree(where / written)
-    checks.check("forms and single commands were found", forms > 15 and ran >= 4, (forms, ran))
+            if "-o" in words and not line.startswith("mpirun"):  # the next line of mpirun verifies what the one before made
+                remove(where / words[words.index("-o") + 1])
+        remove(where / "out")
+    checks.check("forms and single commands were found", forms > 25 and ran >= 8, (forms, ran))
+
+
+def remove(path):
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def documents(checks, tool, where):
+    """Examples of JSON are what the commands read and write. Those of docs/batch.md have made the results of page_models.py."""
+    for line in ("tessera quantize DeepSeek-V3-BF16 -o ruled --rules rules-of-the-page.json --dry-run",
+                 "tessera quantize model -o ranged --scheme int8-channel --activations ranges-of-the-page.json --exclude '*.self_attn.*' "
+                 "--exclude '*.gate_proj.*' --exclude 'model.layers.1.*' --activation-zero-points"):
+        code, out, err = shell(tool, line, where)
+        checks.check(f"the page's own file: {line}", code == 0, f"{code}: {out[-300:]}{err}")
+    remove(where / "ranged")
+    (where / "broken").mkdir()
+    (where / "broken/model.safetensors").write_bytes(b"?" * 20)
+    (where / "broken/config.json").write_text("{}")
+    told = json.loads(shell(tool, "tessera verify broken --against broken --json - 2>/dev/null", where)[1])
+    shown = json.loads(page_models.json_blocks("exit-codes.md")[0])
+    checks.check("exit-codes.md: the JSON of an error", told.keys() == shown.keys() and told["schema"] == shown["schema"] and
+                 told["error"].keys() == shown["error"].keys() and told["error"]["code"] == shown["error"]["code"], told)
+
+
+def recipes(checks):
+    """Lines for developers name commands, checks, suites and files that there are. NAME stands for one that is to be written."""
+    dev, suite = (ROOT / "dev").read_text(), "".join((ROOT / name).read_text() for name in ("tests/suite.sh", "tests/attacks.sh"))
+    usage = {tuple(words.split()) for words in re.findall(r"^#   \./dev ([a-z-]+(?: [a-z]+)?)", dev, re.M)}
+    commands, names = {words[0] for words in usage}, re.findall(r'^ *add "([^"]*)"', suite, re.M)
+    read, wrong = 0, []
+    for page in [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
+        if "" in RUN_ELSEWHERE.get(page.name, ()):
+            continue
+        for line in re.findall(rf"^    ((?:{'|'.join(map(re.escape, RECIPES))}) .*)", page.read_text(), re.M):
+            read += 1
+            words = re.split(r" {2,}| #", line)[0].split()
+            if words[0] == "./dev":
+                second = len(words) > 2 and re.fullmatch(r"[a-z]+", words[2]) and words[1] in ("gpu", "bench")
+                wrong += [line] * (words[1] not in commands or bool(second) and tuple(words[1:3]) not in usage)
+            if line.startswith("./dev test "):
+                wrong += [f"{line}: {name}" for name in re.findall(r'"(.*?)"', line)
+                          if not any(name in one for one in names) and not (ROOT / name.replace("interop ", "tests/interop/")).is_file()]
+            wrong += [f"{line}: {one}" for one in re.findall(r"--suite (\w+)", line) if not re.search(rf"\b{one}\b", suite)]
+            wrong += [f"{line}: {word}" for word in words if re.match(r"(tests|tools|python)/", word) and "NAME" not in word and
+                      not (ROOT / word).exists()]
+        wrong += [f"{page.name}: {path}" for path in re.findall(r"`((?:cli|common|convert|formats|kernels|lib|python|quantize|report|tests|tools|verify)"
+                                                                r"/[\w/.-]+\.(?:c|h|cu|py|sh|map|build))`", page.read_text())
+                  if "NAME" not in path and not (ROOT / path).exists()]
+    checks.check("lines for developers name what there is", read > 30 and not wrong, (read, wrong))
 
 
 def anchors(checks):
@@ -163,7 +226,7 @@ def links(checks):
     """Links between pages lead to a page and a heading that are there."""
     def slug(heading):
         return re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).replace(" ", "-")
-    headings = {page: {slug(text) for text in re.findall(r"^#+ (.*)$", page.read_text(), re.M)} for page in [*PAGES, ROOT / "README.md"]}
+    headings = {page: {slug(text) for text in re.findall(r"^#+ (.*)$", page.read_text(), re.M)} for page in [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]}
     wrong = []
     for page in headings:
         for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.S)):
@@ -183,21 +246,23 @@ def main():
     said = json.loads(harness.run(tool, ["help", "--json"])[1])
     anchors(checks)
     links(checks)
+    recipes(checks)
     with harness.temporary_directory(options.directory) as place:
         first = pathlib.Path(place, "models")
-        prepare(options, first)
+        page_models.prepare(checks, options, first)
         for page in PAGES:
             if not {language for language, _, _ in fences(page.read_text())} - {""}:
                 continue
             where = pathlib.Path(place, page.stem)
             where.mkdir()
-            for name in MODELS:
+            for name in (*page_models.MODELS, "Llama-AWQ"):
                 (where / name).symlink_to(first / name)
             told = run_page(checks, tool, page, where)
             if page.name == "formats.md":
                 decoded(checks, tool, told, where)
             shutil.rmtree(where)
         single_lines(checks, tool, said, first)
+        documents(checks, tool, first)
         told_at_a_terminal(checks, tool, first)
     checks.finish()
 

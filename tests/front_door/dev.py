@@ -181,6 +181,104 @@ def suite(checks, work):
                  f"{code}: {out}{err[:300]}")
 
 
+# run_tests with all that costs something put in by this test: what is built, installed and checked says so in $told.
+STAND_INS = """
+    set -euo pipefail
+    here=$PWD command=test scratch=$1 told=$1/said
+    have() { command -v "$1" >/dev/null 2>&1; }
+    need_scratch() { :; }
+    need_for() { :; }
+    choose_place() { :; }
+    . tests/suite.sh
+    . tests/attacks.sh
+    processors() { echo 2; }
+    say() { echo "$*" >>"$told"; }
+    venv() { say the environment; }
+    was=$(nice)
+    build_gcc() { sleep 0.3; say gcc built; [ "$(nice)" -gt "$was" ] || [ "$was" -gt 14 ] || say before its checks; }
+    build_clang() { say clang; sleep 0.3; say clang built; }
+    build_tsan() { say tsan built; }
+    fuzz() { say "$1 for $FUZZ_SECONDS s"; }
+    """
+
+
+def needs(checks, work):
+    """What needs no build runs beside the first, and all else once there is what it needs; what needs a failed one is not run."""
+    script = STAND_INS + """
+        collect() {
+            needs=nothing; add 'needs nothing' say nothing
+            needs=; add 'needs gcc' say needs gcc
+            add 'needs clang' say needs ./build-clang-asan/tool
+            add 'needs TSan' say needs build-tsan
+        }
+        [ "${2:-}" != fails ] || build_clang() { echo cannot be built; return 1; }
+        shift 2
+        code=0
+        run_tests "$@" || code=$?
+        echo "code $code"; cat "$told"; rm "$told"
+        """
+    code, out, err = run(["bash", "-c", script, "-", work, ""], ROOT)
+    said = out[out.find("code "):].splitlines()
+    checks.check("needs: all have run", code == 0 and said[0] == "code 0" and len(said) == 10 and "8 passed, 0 failed" in out, f"{out}{err}")
+    for first, then in (("nothing", "gcc built"), ("gcc built", "needs gcc"), ("the environment", "needs gcc"), ("gcc built", "clang"),
+                        ("needs gcc", "clang built"), ("clang built", "needs ./build-clang-asan/tool"),
+                        ("tsan built", "needs build-tsan")):
+        checks.check(f"needs: '{first}' before '{then}'",
+                     first in said and then in said and said.index(first) < said.index(then), f"{said}")
+    code, out, err = run(["bash", "-c", script, "-", work, "fails"], ROOT)
+    said = out[out.find("code "):].splitlines()
+    checks.check("needs: a build that fails", "code 1" in said and "needs gcc" in said and "needs ./build-clang-asan/tool" not in said and
+                 "cannot be built" in out and "again: ./dev test build:\\ clang" in out and
+                 "not run, for want of a build or an environment: 1 checks" in out and "6 passed, 1 failed" in out, f"{out}{err}")
+    code, out, err = run(["bash", "-c", script, "-", work, "", "needs GCC"], ROOT)
+    said = out[out.find("code "):].splitlines()
+    checks.check("needs: a name brings what it needs alone", sorted(said) == ["code 0", "gcc built", "needs gcc", "the environment"],
+                 f"{out}{err}")
+    code, out, err = run(["bash", "-c", script, "-", work, "", "needs nothing"], ROOT)
+    checks.check("needs: a name that needs nothing", out.endswith("code 0\nnothing\n"), f"{out}{err}")
+    code, out, err = run(["bash", "-c", script, "-", work, "", "build: gcc, TSan"], ROOT)
+    checks.check("needs: a build by its name", out.endswith("code 0\ntsan built\n"), f"{out}{err}")
+    script = STAND_INS + "renice() { return 1; }; collect() { add one say one; }; shift; run_tests"
+    code, out, err = run(["timeout", "60", "bash", "-c", script, "-", work], ROOT)
+    checks.check("needs: a user who may not be nicer", code == 0 and "3 passed, 0 failed" in out, f"{code}: {out}{err}")
+
+
+def attacks(checks, work):
+    """--sample and --long have the same attacks, each longer in the second; a name chooses among them, and a failed one is told
+    with its option."""
+    script = STAND_INS + """
+        for option in --sample --long; do
+            names=() commands_of=()
+            run_all() { printf '%s|' "${names[@]}"; printf '%s|' "${commands_of[@]}"; passed=1; waiting=(); }
+            code=0
+            (run_tests "$option") || code=$?
+            echo "code $code"
+        done
+        """
+    code, out, err = run(["bash", "-c", script, "-", work], ROOT)
+    rows = [[cell for cell in line.split("|")[:-1]] for line in out.splitlines() if "|" in line]
+    if checks.check("attacks: both lists", code == 0 and len(rows) == 2 and len(rows[0]) == len(rows[1]) and out.count("code 0") == 2,
+                    f"{code}: {out}{err}"):
+        commands = list(zip(*rows))[len(rows[0]) // 2:]
+        pairs = [pair for pair in commands if "python_environment" not in pair[0] and "build_" not in pair[0]]
+        targets = len(list((ROOT / "tests/fuzz").glob("fuzz_*.c")))
+        checks.check("attacks: the fuzzer's targets", sum(" fuzz " in sample for sample, _ in pairs) == targets > 3, f"{pairs}")
+        for sample, long in pairs:
+            checks.check(f"attacks: longer than {sample}", sample != long and (" --all" in long or "3600" in long), f"{long}")
+    script = STAND_INS + """
+        fuzz() { [ "$1" != fuzz_archive ] || { echo "$1 for $FUZZ_SECONDS s"; return 4; }; }
+        shift
+        run_tests "$@"
+        """
+    code, out, err = run(["bash", "-c", script, "-", work, "--sample", "archive"], ROOT)
+    checks.check("attacks: one by its name, which fails", code == 1 and "    | fuzz_archive for 60 s" in out and "0 passed, 1 failed" in out and
+                 "again: ./dev test --sample fuzz\\ for\\ 60\\ s:\\ archive" in out, f"{code}: {out}{err}")
+    code, out, err = run(["bash", "-c", script, "-", work, "--long", "headers"], ROOT)
+    checks.check("attacks: one of the long ones", code == 0 and "1 passed, 0 failed" in out and "fuzz for 3600 s: headers" in out, f"{code}: {out}{err}")
+    code, out, err = run([ROOT / "dev", "test", "--sample", "no such check"], ROOT)
+    checks.check("attacks: a name that none has", code == 2 and "fuzz for 60 s: headers" in err, f"{code}: {out}{err[:300]}")
+
+
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
     checks = harness.Checks()
@@ -189,6 +287,8 @@ def main():
         words(checks)
         relative_names(checks, options, work)
         suite(checks, work)
+        needs(checks, work)
+        attacks(checks, work)
         missing_criterion(checks, work)
         place = copy(work)
         missing_tools(checks, place, work)

@@ -2,6 +2,8 @@
 """What `meson install` puts on a machine: the tool, stripped and hardened as meson.build says, its pages, its manual, what shells
 complete of it, and nothing else."""
 
+import json
+import os
 import pathlib
 import re
 import shutil
@@ -27,14 +29,27 @@ def output(*command):
 def traits(binary):
     """What readelf says of a binary: {trait: whether it has it}, and the libraries that it needs."""
     sections, rest = output("readelf", "-SW", binary), output("readelf", "-lhdW", binary)
+    called = output("readelf", "--dyn-syms", "-W", binary)
     stack = re.search(r"GNU_STACK.*", rest)
     found = {"no symbols": ".symtab" not in sections, "no debugging data": ".debug_" not in sections,
              "loaded anywhere (PIE)": re.search(r"Type:\s+DYN", rest) is not None,
              "tables read-only once filled (relro)": "GNU_RELRO" in rest,
              "filled at the start (now)": re.search(r"BIND_NOW|Flags:.*\bNOW\b", rest) is not None,
              "no stack is executable": stack is not None and " RWE " not in stack.group(0),
+             "overwritten return addresses end it (stack protector)": "__stack_chk_fail" in called,
+             "copies of known size are checked (fortify)": "__memcpy_chk" in called or "__snprintf_chk" in called,
              "no path of the build machine (rpath)": not re.search(r"\((RPATH|RUNPATH)\)", rest)}
     return found, set(re.findall(r"\(NEEDED\).*\[(.*)\]", rest))
+
+
+def unhardened(build):
+    """Sources of the tool and its library that are compiled without a word of meson.build's, which no binary shows: 'source: word'."""
+    words = ["-fstack-protector-strong", "-fstack-clash-protection"]
+    if os.uname().machine == "x86_64":
+        words.append("-fcf-protection")
+    commands = [entry for entry in json.loads((build / "compile_commands.json").read_text())
+                if entry["file"].endswith(".c") and "/tests/" not in entry["file"]]
+    return len(commands), [f"{entry['file']}: {word}" for entry in commands for word in words if word not in entry["command"]]
 
 
 def main():
@@ -75,6 +90,10 @@ def main():
         shared, _ = traits(next(path for path in library if path.name == "libtessera.so.0"))
         for trait in set(shared) - {"loaded anywhere (PIE)"}:
             checks.check(f"the library: {trait}", shared[trait])
+        compiled, left_out = unhardened(built.parent.parent)
+        checks.check("all sources are compiled with what no binary shows (stack clash, jumps)", compiled > 200 and not left_out, left_out[:3])
+        folder = os.fsencode(ROOT)
+        checks.check("no binary knows where its source was", not any(folder in path.read_bytes() for path in tools + sorted(library)))
         # The one in the build folder is not stripped: were it taken for stripped, nothing above would mean anything.
         before, _ = traits(built)
         checks.check("built: symbols are seen", not before["no symbols"] and not before["no debugging data"], before)

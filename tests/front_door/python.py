@@ -68,6 +68,8 @@ def plans(checks, tessera, place):
     checks.check("a note for each tensor", {name for name, _, _ in plan.notes} == names)
     result = plan.run(place / "planned")
     checks.check("run", not result.already_complete and 28 < result.sqnr < 34 and plan.run(place / "planned").already_complete, result)
+    weights = sum(file.stat().st_size for file in (place / "planned").glob("*.safetensors"))
+    checks.check("run: bytes", 0.9 * weights < result.bytes_written <= weights < 0.8 * result.bytes_read, (weights, result))
     checks.check("the same bytes", all((place / "planned" / path.name).read_bytes() == path.read_bytes()
                                        for path in (place / "mxfp8").iterdir() if path.is_file()))
     slow = {"scheme": "int4-weight-only", "scales": "mse", "cpumask": 0, "threads": 1}  # it takes longer than progress takes to be told
@@ -104,6 +106,22 @@ def refusals(checks, tessera, place):
         checks.check("refused: no such weight", "no.such.weight" in str(error))
 
 
+def reports(checks, tessera, place):
+    """What is handed to pandas, for which a stand-in is imported; './dev wheel' tries pandas itself (wheel.py)."""
+    class StandIn:
+        json_normalize = staticmethod(list)
+
+    sys.modules["pandas"] = StandIn
+    try:
+        rows = tessera.report(place / "mxfp8/quantization_report.json")
+        (place / "number.json").write_text('{"tensors": 14}')
+        checks.check("a report: a row for each tensor", len(rows) == 14 and all(25 < row["sqnr_db"] < 40 for row in rows) and
+                     len({row["name"] for row in rows}) == 14, rows)
+        checks.check("a report: what is none", raises(tessera, "format", "no list of tensors", tessera.report, place / "number.json"))
+    finally:
+        del sys.modules["pandas"]
+
+
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
     checks = harness.Checks()
@@ -122,6 +140,7 @@ def main():
         schemes(checks, tessera, tool, place)
         plans(checks, tessera, place)
         refusals(checks, tessera, place)
+        reports(checks, tessera, place)
         (place / "page").mkdir()
         shutil.copytree(place / "model", place / "page/model")
         # The module takes the command beside its interpreter, and else the one in PATH.

@@ -139,5 +139,7 @@ MUTANTS = [
      "state.most[0] = now[0], state.most[1] = now[1];\n        clear_tail(group,", "verify mla --context 2000", "decode: the rescale is left out"),
     # what one card cannot show
     ("nccl.cu", None, None, None, "the sum over ranks: it takes two GPUs; verify mla --tp 2 judges it there, and its faults in unit tests"),
+    ("forward_f64.cu", None, None, None,
+     "the forward pass in FP64: no fault of it is planted; verify_forward.py holds every figure of each family to the CPU's, within 1e-9"),
     ("project.cu", None, None, None, "W_v and W_o: they run in verify mla --tp alone, which holds them to FP32's bound and RMS"),
 ]

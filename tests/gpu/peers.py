@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """The dense block-FP8 product beside its peers, in one process: DeepGEMM's kernels of 2025-05 and of 2026-06, and cuBLASLt.
 
-    python3 tests/gpu/peers.py DIR [--former LIBRARY...] [--energy] [--json FILE]
+    python3 tests/gpu/peers.py DIR [--former LIBRARY...] [--tuned DIR] [--energy] [--json FILE]
 
 DIR is what peers_build.py has made (docs/peers.md). All work on the same tensors; the results of all are compared with FP64; CUDA
 graphs of 20 launches are replayed in turn, in an order that moves on, and the median counts. First no launch overlaps another, then
-all may that can (cuBLASLt cannot). --former: libraries of other builds of Tessera's kernel, whose bits have to be the same.
+all may that can (cuBLASLt cannot). --former: libraries of other builds of Tessera's kernel, whose bits have to be the same. --tuned: a
+folder of SGLang's or vLLM's configurations for Triton (bench_triton.py), which then takes part.
 
 Exit codes: 0; 1 slower than the floors below, or wrong; 2 DIR is not complete, or was built from other sources; 77 no PyTorch or no GPU.
 """
@@ -18,7 +19,8 @@ import statistics
 import sys
 import threading
 
-from peers_shapes import PARTS, SHAPES, digest_of_sources, name_of
+from peers_libraries import BLOCK_FP8
+from peers_shapes import SHAPES, name_of
 
 try:
     import torch
@@ -145,7 +147,8 @@ def in_turn(candidates, turns, launches=LAUNCHES):
 class Peers:
     """The libraries, and how a product is launched with each."""
 
-    def __init__(self, folder, former):
+    def __init__(self, folder, former, tuned=None):
+        self.tuned = tuned
         self.ours = {"apart": ctypes.CDLL(str(folder / "libtessera_apart.so")),
                      "overlapped": ctypes.CDLL(str(folder / "libtessera_overlapped.so"))}
         self.former = {pathlib.Path(path).stem: ctypes.CDLL(path) for path in former}
@@ -184,6 +187,10 @@ class Peers:
         library = self.ours["apart"]
         call(library.tsr_cublas_lt_prepare, self.cublas_lt, ctypes.byref(gemm), ctypes.byref(offers))
         found["cublaslt"] = lambda: call(library.tsr_cublas_lt_run, self.cublas_lt, 0, current_stream())
+        if self.tuned and mode == "apart":
+            import bench_triton
+            config = bench_triton.tuned(self.tuned, problem.m, problem.n, problem.k)
+            found["triton"] = lambda: bench_triton.launch(problem.a, problem.w, problem.scale_a, problem.scale_w, problem.d, config)
         return found
 
 
@@ -255,30 +262,25 @@ def arguments(description):
     return parser
 
 
-def is_complete(folder):
+def unfit(libraries, folder):
     """0, or why nothing can be compared: the exit code."""
-    missing = [part for part in PARTS if not (folder / part).exists()]
-    if missing:
-        print(f"peers: {folder} has no {missing[0]}: run python3 tests/gpu/peers_build.py {folder} (docs/peers.md)", file=sys.stderr)
-        return 2
-    if (folder / "tessera.sha256").read_text() != digest_of_sources():
-        print(f"peers: {folder}/libtessera_*.so are of other sources: run python3 tests/gpu/peers_build.py {folder}", file=sys.stderr)
-        return 2
-    if not torch.cuda.is_available():
+    code = libraries.unfit(folder)
+    if code == 0 and not torch.cuda.is_available():
         print("skipped: no GPU")
         return 77
-    return 0
+    return code
 
 
 def main():
     parser = arguments(__doc__)
     parser.add_argument("--energy", action="store_true")
+    parser.add_argument("--tuned", type=pathlib.Path)
     args = parser.parse_args()
-    code = is_complete(args.dir)
+    code = unfit(BLOCK_FP8, args.dir)
     if code:
         return code
     torch.manual_seed(1)
-    peers = Peers(args.dir, args.former)
+    peers = Peers(args.dir, args.former, args.tuned)
     rows, fine = {"apart": [], "overlapped": []}, True
     for shape in SHAPES:
         problem = Problem(shape)

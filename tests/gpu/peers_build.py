@@ -12,7 +12,8 @@ import subprocess
 import sys
 
 import peers_mla_build
-from peers_shapes import GROUPED, ROOT, SHAPES, digest_of_sources, name_of, sources
+from peers_libraries import BLOCK_FP8, ROOT
+from peers_shapes import GROUPED, SHAPES, name_of
 
 # For each of SHAPES, and for "grouped" of GROUPED: tokens and rows of W in a tile, stages, CTAs that share an operand, whether that is A,
 # and CTAs.
@@ -87,7 +88,7 @@ def tessera(folder, pool, mode, *flags):
         nvcc(*TESSERA, *flags, "-x", "cu", "-c", source, "-o", out)
         return out
 
-    return pool.map(compiled, [path for path in sources() if path.suffix in (".cu", ".c")])
+    return pool.map(compiled, BLOCK_FP8.compiled())
 
 
 def main():
@@ -96,7 +97,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
     (args.dir / "objects").mkdir(parents=True, exist_ok=True)
-    digest = digest_of_sources()
+    digest = BLOCK_FP8.digest()
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         if (args.dir / "flashmla").exists():
             peers_mla_build.build(args.dir, pool, nvcc, link)
@@ -105,7 +106,7 @@ def main():
                      **{f"deepgemm_{version}": deepgemm(args.dir, pool, version) for version in TILES}}
         for name, objects in libraries.items():
             link(args.dir / f"lib{name}.so", objects)
-    (args.dir / "tessera.sha256").write_text(digest)
+    BLOCK_FP8.put_stamp(args.dir, digest)
     return 0
 
 

@@ -16,7 +16,8 @@ import math
 import pathlib
 import sys
 
-from peers import (Config, Gemm, arguments, call, current_stream, in_turn, is_complete, mean_of, pointer, quantized_weights, torch)
+from peers import (Config, Gemm, arguments, call, current_stream, in_turn, mean_of, pointer, quantized_weights, torch, unfit)
+from peers_libraries import BLOCK_FP8
 from peers_shapes import GROUPED, name_of
 
 # What Tessera has to reach of DeepGEMM's speed: in the geometric mean, and for each shape. On every card of the kind.
@@ -147,7 +148,7 @@ def summary(mode, rows):
 
 def main():
     args = arguments(__doc__).parse_args()
-    code = is_complete(args.dir)
+    code = unfit(BLOCK_FP8, args.dir)
     if code:
         return code
     torch.manual_seed(2)

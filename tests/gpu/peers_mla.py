@@ -19,8 +19,8 @@ import statistics
 import sys
 import time
 
-from peers_mla_build import PARTS, digest_of_sources
-from peers import Device, Error, call, current_stream, in_turn, mean_of, pointer, torch
+from peers import Device, Error, call, current_stream, in_turn, mean_of, pointer, torch, unfit
+from peers_libraries import MLA
 
 # What Tessera has to reach of FlashMLA's speed, on every card of the kind: in the geometric mean of the shapes, and for each.
 FLOOR_MEAN, FLOOR_EACH = 1.0, 0.95
@@ -169,17 +169,13 @@ def main():
     parser.add_argument("dir", type=pathlib.Path)
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
-    missing = [part for part in PARTS if not (args.dir / part).exists()]
-    if missing or (args.dir / PARTS[-1]).read_text() != digest_of_sources():
-        what = f"{args.dir} has no {missing[0]}" if missing else f"{args.dir}/{PARTS[0]} is of other sources"
-        print(f"peers: {what}: run python3 tests/gpu/peers_build.py {args.dir} (docs/peers.md)", file=sys.stderr)
-        return 2
-    if not torch.cuda.is_available():
-        print("skipped: no GPU")
-        return 77
+    code = unfit(MLA, args.dir)
+    if code:
+        return code
     torch.manual_seed(1)
     device = Device()
-    libraries = {"tessera": (tessera, ctypes.CDLL(str(args.dir / PARTS[0]))), "flashmla": (flashmla, ctypes.CDLL(str(args.dir / PARTS[1])))}
+    libraries = {name: (make, ctypes.CDLL(str(args.dir / file)))
+                 for name, make, file in zip(("tessera", "flashmla"), (tessera, flashmla), MLA.names)}
     call(libraries["tessera"][1].tsr_cuda_current_device, ctypes.byref(device))
     cache = (torch.rand(PAGES, PAGE, LATENT + ROPE, device="cuda") * 2 - 1).bfloat16()
     print("MLA decoding: sequences, queries, heads, tokens (~: uniform in 1 to twice as many); times in us")

@@ -1,10 +1,8 @@
-"""Builds FlashMLA's dense BF16 decoding for Hopper, and Tessera's beside it, into the folder of docs/peers.md. For peers_build.py; what
-peers_mla.py shares with it stands here too."""
-import hashlib
+"""Builds FlashMLA's dense BF16 decoding for Hopper, and Tessera's beside it, into the folder of docs/peers.md. For peers_build.py."""
 import pathlib
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PARTS = ["libtessera_mla.so", "libflashmla.so", "tessera_mla.sha256"]
+from peers_libraries import MLA, ROOT
+
 FLASHMLA = ["-std=c++20", "-O3", "-DNDEBUG", "-DFLASH_MLA_DISABLE_FP16", "--use_fast_math", "--expt-relaxed-constexpr",
             "--expt-extended-lambda", "-U__CUDA_NO_HALF_OPERATORS__", "-U__CUDA_NO_HALF_CONVERSIONS__", "-U__CUDA_NO_HALF2_OPERATORS__",
             "-U__CUDA_NO_BFLOAT16_CONVERSIONS__", "-w"]
@@ -12,21 +10,10 @@ THEIR_SOURCES = ["smxx/decode/get_decoding_sched_meta/get_decoding_sched_meta.cu
                  "sm90/decode/dense/instantiations/bf16.cu"]
 
 
-def sources():
-    """Tessera's decoding, and what it is launched with."""
-    kernels = ROOT / "kernels" / "cuda"
-    return sorted([*kernels.glob("mla_decode*"), *(kernels / name for name in ("attention.cuh", "cuda_launch.cu", "hopper.cuh", "launch.cuh",
-                                                                               "tensor_map.cuh")), ROOT / "common" / "status.c"])
-
-
-def digest_of_sources():
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sources())).hexdigest()
-
-
 def build(folder, pool, nvcc, link):
     """`nvcc` and `link` are peers_build.py's. FlashMLA's objects are compiled once; ours each time."""
     (folder / "objects").mkdir(parents=True, exist_ok=True)
-    digest = digest_of_sources()
+    digest, (ours, flash) = MLA.digest(), MLA.names
     theirs = folder / "flashmla" / "csrc"
     includes = [f"-I{path}" for path in (theirs, theirs / "sm90", theirs / "kerutils" / "include", folder / "cutlass" / "include")]
     entry = pathlib.Path(__file__).with_name("peers_flashmla.cu")
@@ -42,6 +29,6 @@ def build(folder, pool, nvcc, link):
         nvcc("-std=c++17", "-O2", f"-I{ROOT}", "-x", "cu", "-c", source, "-o", out)
         return out
 
-    link(folder / PARTS[1], pool.map(flashmla, [entry, *(theirs / name for name in THEIR_SOURCES)]))
-    link(folder / PARTS[0], pool.map(tessera, [path for path in sources() if path.suffix in (".cu", ".c")]))
-    (folder / PARTS[2]).write_text(digest)
+    link(folder / flash, pool.map(flashmla, [entry, *(theirs / name for name in THEIR_SOURCES)]))
+    link(folder / ours, pool.map(tessera, MLA.compiled()))
+    MLA.put_stamp(folder, digest)

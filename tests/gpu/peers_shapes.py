@@ -1,7 +1,4 @@
-"""What peers_build.py, peers.py and peers_grouped.py agree on: the shapes, what the peers' libraries and entries are called, and which
-sources of Tessera's kernels a library was built from."""
-import hashlib
-import pathlib
+"""What peers_build.py, peers.py and peers_grouped.py agree on: the shapes, and what the entries of the peers' libraries are called."""
 
 SHAPES = [(m, n, k) for m in (64, 128, 4096)
           for n, k in ((2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048))]
@@ -12,21 +9,7 @@ GROUPED = [(layout, groups, rows, n, k)
            for layout, groups, rows in (("contiguous", 4, 8192), ("contiguous", 8, 4096), ("masked", 32, 192), ("masked", 6, 1024),
                                         ("masked", 32, 20), ("masked", 6, 20)) for n, k in NK]
 GROUPED += [("masked", 32, rows, n, k) for rows in (8, 50) for n, k in ((4096, 7168), (7168, 2048))]
-PARTS = ["libdeepgemm_old.so", "libdeepgemm_new.so", "libdeepgemm_grouped.so", "libtessera_apart.so", "libtessera_overlapped.so", "tessera.sha256"]
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def name_of(version, shape):
     return "_".join(["deepgemm", version, *map(str, shape)])
-
-
-def sources():
-    """Tessera's kernel, and what it is launched and described with."""
-    kernels = ROOT / "kernels" / "cuda"
-    return sorted([*kernels.glob("block_fp8_*"), *(kernels / name for name in ("cublas_lt.cu", "cuda_launch.cu", "hopper.cuh",
-                                                                              "launch.cuh", "tensor_map.cuh")),
-                   ROOT / "common" / "status.c"])
-
-
-def digest_of_sources():
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sources())).hexdigest()

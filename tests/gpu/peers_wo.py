@@ -12,14 +12,14 @@ Exit codes: 0; 1 slower than the floors below, or wrong; 2 DIR is not complete, 
 """
 import argparse
 import ctypes
-import hashlib
 import itertools
 import json
 import pathlib
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from peers_libraries import ROOT, WEIGHT_ONLY
+
 # What Tessera has to reach of Marlin's speed, apart: in the geometric mean over shapes and 1 to 128 tokens. On every card of the kind.
 FLOOR_MEAN = 1.2
 GROUP = 128
@@ -28,7 +28,6 @@ TOKENS = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 POOL = 1 << 30
 # Marlin adds the parts of K in fp16, one CTA after the other; up to 0.01 was seen. It has to be the same product, no more.
 MARLIN_ERROR = 0.05
-PARTS = ["libmarlin.so", "libtessera_weight_only_apart.so", "libtessera_weight_only_overlapped.so", "weight_only.sha256"]
 FLAGS = ["-gencode=arch=compute_90a,code=sm_90a", "-Xcompiler", "-fPIC", "-std=c++17"]
 # Marlin asks cp.async for a cache hint that is not allowed on Hopper; without it the copy is the same.
 HINT = ('"   createpolicy.fractional.L2::evict_first.b64 p, 1.0;"', ".L2::cache_hint", ", p;\\n")
@@ -38,16 +37,6 @@ extern "C" int marlin_run(const void *a, const void *w, void *d, void *scales, i
     return marlin_cuda(a, w, d, scales, m, n, k, locks, group, 0, (cudaStream_t)stream);
 }
 """
-
-
-def sources():
-    kernels = ROOT / "kernels" / "cuda"
-    names = ["cuda_launch.cu", "fast_dequant.cuh", "hopper.cuh", "launch.cuh", "tensor_map.cuh"]
-    return sorted([*kernels.glob("weight_only*"), *(kernels / name for name in names), ROOT / "common" / "status.c"])
-
-
-def digest_of_sources():
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sources())).hexdigest()
 
 
 def build(folder):
@@ -64,11 +53,11 @@ def build(folder):
         subprocess.run(["strip", str(folder / library)], check=True)
         print(folder / library)
 
-    link("libmarlin.so", "-O3", "--expt-relaxed-constexpr", objects / "marlin.cu")
-    for mode, flags in (("apart", ["-DTSR_LAUNCHES_APART"]), ("overlapped", [])):
-        link(f"libtessera_weight_only_{mode}.so", "-O2", *flags, f"-I{ROOT}", "-x", "cu",
-             *(path for path in sources() if path.suffix in (".cu", ".c")), "-ldl")
-    (folder / "weight_only.sha256").write_text(digest_of_sources())
+    digest, (marlin, apart, overlapped) = WEIGHT_ONLY.digest(), WEIGHT_ONLY.names
+    link(marlin, "-O3", "--expt-relaxed-constexpr", objects / "marlin.cu")
+    for library, flags in ((apart, ["-DTSR_LAUNCHES_APART"]), (overlapped, [])):
+        link(library, "-O2", *flags, f"-I{ROOT}", "-x", "cu", *WEIGHT_ONLY.compiled(), "-ldl")
+    WEIGHT_ONLY.put_stamp(folder, digest)
 
 
 class WeightOnly(ctypes.Structure):
@@ -218,18 +207,12 @@ def main():
     if args.build:
         build(args.dir)
         return 0
-    missing = [part for part in PARTS if not (args.dir / part).exists()]
-    if missing or (args.dir / "weight_only.sha256").read_text() != digest_of_sources():
-        why = f"has no {missing[0]}" if missing else "was built from other sources"
-        print(f"peers_wo: {args.dir} {why}: run python3 tests/gpu/peers_wo.py {args.dir} --build (docs/peers.md)", file=sys.stderr)
-        return 2
     import peers  # exits with 77 where there is no PyTorch
+    code = peers.unfit(WEIGHT_ONLY, args.dir)
+    if code:
+        return code
     import torch
-    if not torch.cuda.is_available():
-        print("skipped: no GPU")
-        return 77
-    libraries = {"marlin": ctypes.CDLL(str(args.dir / PARTS[0])), "apart": ctypes.CDLL(str(args.dir / PARTS[1])),
-                 "overlapped": ctypes.CDLL(str(args.dir / PARTS[2]))}
+    libraries = {name: ctypes.CDLL(str(args.dir / file)) for name, file in zip(("marlin", "apart", "overlapped"), WEIGHT_ONLY.names)}
     return run(args, libraries, torch, peers)
 
 

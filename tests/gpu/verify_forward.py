@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`tessera verify forward` on a GPU against the CPU, for a small random model of each family and its quantized copy: every figure of
 every judgement is the CPU's, within 1e-9 where both passes are in double, and within 1 % as served, where a value near a tie may be
-rounded to the other side. Stdlib only.
+rounded to the other side. Where there are two GPUs, both together give the bits of one. Stdlib only.
 
     python3 tests/gpu/verify_forward.py --tessera build/cli/tessera --make build/tests/make/make_checkpoint
 """
@@ -176,6 +176,11 @@ def main():
                 apart = distance(on_cpu, on_gpu)
                 print(f"{family:12} {name}: figures at most {apart:.3g} apart, {on_gpu.get('device', on_gpu)}", flush=True)
                 checks.check(f"{family}, {name}", apart <= most and "FP64" in on_gpu.get("device", ""), apart)
+            on_two = run(options.tessera, dst, src, "--device", "cuda", "--devices", 2)  # as served, as the last one was
+            if "--devices:" in on_two.get("error", ""):
+                print(f"{family:12} on two GPUs: skipped, {on_two['error']}")
+            else:
+                checks.check(f"{family}: two GPUs give the bits of one", on_two.get("judgements") == on_gpu["judgements"], on_two.get("error"))
     checks.finish()
 
 

@@ -169,7 +169,7 @@ def test_ranks_of_parts(tmp_path, convert, tessera, tell, consumer, form, fp8):
         assert (one is None) == (form != "fp8-tensor") and (one is None or tensors[one] == all_of[one])
     merged = convert(ranks, "--merge")
     for tree in (whole, merged):
-        shutil.rmtree(tree / ".tessera", ignore_errors=True)
+        harness.without_records(tree)
         for name in ("quantization_report.json", "quantization_blocks.zst"):
             (tree / name).unlink(missing_ok=True)
     assert harness.tree_difference(whole, merged) is None

@@ -2,7 +2,6 @@
 every spelling of a scale, every shape of grid, and every broken pairing refused by name."""
 
 import json
-import shutil
 
 from checkpoints import BLOCKS, DEEPSEEK, NAMES, REPORT, header, load, make, random_weight, same_bits, shards, split
 import fp8_oracle
@@ -47,7 +46,7 @@ def test_cast_is_one_product_and_one_rounding(checkpoint, quantize, convert, kin
     for path in shards(dst):
         assert header(path)[1]["__metadata__"] == {"format": "pt"}
     for path in fp8_dir.iterdir():
-        if path.is_file() and path.suffix != ".safetensors" and path.name not in (REPORT, BLOCKS, "config.json"):
+        if path.is_file() and path.suffix != ".safetensors" and path.name not in (REPORT, BLOCKS, harness.MANIFEST, "config.json"):
             assert (dst / path.name).exists() and (path.name.endswith("index.json") or harness.same_file(path, dst / path.name))
 
 
@@ -137,9 +136,9 @@ def test_a_single_file_and_a_nested_configuration(tmp_path, convert):
 
 
 def without(directory, *names):
-    for name in (".tessera", *names):
-        path = directory / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    harness.without_records(directory)
+    for name in names:
+        (directory / name).unlink(missing_ok=True)
     return directory
 
 

@@ -10,6 +10,7 @@ import shutil
 
 import harness
 import jobs
+import manifests
 import pytest
 import zstandard
 
@@ -53,6 +54,7 @@ def test_outputs_are_read(tmp_path, tessera, maker, job):
     code, out, err = harness.run(tessera, [*words, "--json", tmp_path / "told.json"])
     assert code == 0, out + err
     told = json.loads((tmp_path / "told.json").read_text())
+    manifests.check(dst)  # every byte of every file is in it
     # No byte of the source is read twice; those that separate what is read from what is not may be read in vain.
     assert 0 < told["bytes_read"] <= 1.01 * bytes_of(src)
     (line,) = re.findall("^next: (.*)$", out, re.M)

@@ -151,7 +151,7 @@ def test_files(kind, options, checkpoint, quantize):
     side = {p.name for p in src.iterdir()} - {p.name for p in shards(src)} - {INDEX}
     for name in side - {"config.json"}:
         assert (dst / name).read_bytes() == (src / name).read_bytes(), name
-    made = {p.name for p in shards(dst)} | {REPORT, BLOCKS, ".tessera"} | ({INDEX} if sharded else set())
+    made = {p.name for p in shards(dst)} | {REPORT, BLOCKS, harness.MANIFEST, harness.KEPT} | ({INDEX} if sharded else set())
     assert {p.name for p in dst.iterdir()} == side | made
 
 
@@ -211,7 +211,7 @@ def test_single_file(quantize, tmp_path):
     dst = quantize(src / "model.safetensors")
     assert assert_codes(source, dst) == {"model.layers.0.mlp.down_proj.weight"}
     assert_layout(dst)
-    assert {p.name for p in dst.iterdir()} == {"model.safetensors", REPORT, BLOCKS, ".tessera"}
+    assert {p.name for p in dst.iterdir()} == {"model.safetensors", REPORT, BLOCKS, harness.MANIFEST, harness.KEPT}
 
 
 @pytest.mark.parametrize("text", [

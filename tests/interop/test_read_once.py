@@ -60,7 +60,7 @@ def len_of_source(source, name):
             if key != "__metadata__" and not (name == "deepseek-mp" and is_mtp(source, key)):
                 tensors += t["data_offsets"][1] - t["data_offsets"][0]
     asides = [p for p in source.iterdir() if p.suffix in (".json", ".txt", ".model")
-              and p.name not in ("config.json", "model.safetensors.index.json", "quantization_report.json")
+              and p.name not in ("config.json", "model.safetensors.index.json", "quantization_report.json", harness.MANIFEST)
               and (name != "deepseek-mp" or "token" in p.name)]
     return tensors + sum(p.stat().st_size for p in asides)
 

@@ -152,7 +152,7 @@ def test_side_files_in_folders(quantize, tmp_path):
     dst = quantize(src)
     files = {str(path.relative_to(dst)): path for path in dst.rglob("*") if path.is_file()}
     assert {name for name in files if not name.startswith(".tessera/")} == contents.keys() | {
-        "model.safetensors", "config.json", REPORT, BLOCKS}
+        "model.safetensors", "config.json", REPORT, BLOCKS, harness.MANIFEST}
     assert all(files[name].read_bytes() == content for name, content in contents.items())
 
 
@@ -160,7 +160,7 @@ def test_ignored_files_are_absent(quantize, tmp_path):
     src = save(tmp_path / "src", {DOWN: np.ones((5, 5), np.float32)})
     (src / "consolidated.safetensors").write_bytes(b"another copy")
     dst = quantize(src, "--ignore-file", "consolidated*")
-    assert {path.name for path in dst.iterdir()} == {"model.safetensors", "config.json", REPORT, BLOCKS, ".tessera"}
+    assert {path.name for path in dst.iterdir()} == {"model.safetensors", "config.json", REPORT, BLOCKS, harness.MANIFEST, harness.KEPT}
     assert not (dst / INDEX).exists()
 
 

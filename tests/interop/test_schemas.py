@@ -138,7 +138,7 @@ def test_manifests(name, validator, checkpoint, quantize, tessera, tmp_path):
     code, _, err = harness.run(tessera, [words.get(word, word) for word in MANIFESTS[name].split()] + ["--quiet"])
     assert code == 0, err
     paths = [path for path in (tmp_path / "out").rglob("tessera-*.json")]
-    assert paths
+    assert paths and check(validator, tmp_path / "out" / harness.MANIFEST)["schema"] == "tessera-manifest/1"
     for path in paths:
         assert check(validator, path)["schema"] == f"tessera-{name}/1"
 

@@ -30,7 +30,7 @@ def sources(tessera, maker, tmp_path_factory):
                                                      "--max-shard-size", "20MB"])
                 assert code == 0, err
                 src = place / "fp8"
-                shutil.rmtree(src / ".tessera")
+                harness.without_records(src)
                 (src / REPORT).unlink()
                 (src / BLOCKS).unlink()
             made[kind, fp8, scale] = src
@@ -88,7 +88,7 @@ def test_deepseek_names_and_cuts(sources, convert, n, fp8):
     config, tensors = json.loads((src / "config.json").read_text()), source_tensors(src)
     dst = convert(src, "--to", "deepseek-mp", "--mp", str(n))
     names = {f"model{i}-mp{n}.safetensors" for i in range(n)}
-    assert {p.name for p in dst.iterdir()} == names | {".tessera", "tokenizer.json", "tokenizer_config.json", MANIFEST}
+    assert {p.name for p in dst.iterdir()} == names | {harness.KEPT, harness.MANIFEST, "tokenizer.json", "tokenizer_config.json", MANIFEST}
     for rank in range(n):
         got, want = one_file(dst / f"model{rank}-mp{n}.safetensors"), deepseek_rank(tensors, config, n, rank)
         assert got.keys() == want.keys()
@@ -281,9 +281,24 @@ def test_diff_names_the_ranks_that_it_compares(tessera, sources, convert):
             assert rank is None or f"{side.upper()} is rank {rank} of 2 of a tensor-parallel cut" in text
 
 
-def joined(parts):
-    """Parts of a tensor, along whichever dimension they were cut; None when all are the same."""
-    return [np.concatenate(parts, axis) for axis in range(parts[0].ndim)]
+# Whose output features ranks divide, which are rows, and whose input features, which are columns: the loaders' ColumnParallelLinear,
+# with the vocabulary's rows, and RowParallelLinear. All other tensors each rank has whole.
+BY_ROWS = {"q_proj", "k_proj", "v_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj", "gate_up_proj", "embed_tokens", "lm_head", "head"}
+BY_COLUMNS = {"o_proj", "down_proj"}
+
+
+def joined(name, parts):
+    """The tensor that these parts of ranks are cut from, or None if each rank has all of it."""
+    layer = name.split(".")[-2] if name.endswith((".weight", ".bias", "_scale_inv")) else name.split(".")[-1]
+    if layer in BY_COLUMNS:
+        return np.concatenate(parts, axis=-1)
+    if layer not in BY_ROWS:
+        return None
+    rows = max(parts[0].ndim - 2, 0)
+    if layer != "gate_up_proj":
+        return np.concatenate(parts, axis=rows)
+    # A rank has its share of gate, and behind it its share of up.
+    return np.concatenate([np.split(part, 2, axis=rows)[half] for half in (0, 1) for part in parts], axis=rows)
 
 
 @pytest.mark.parametrize("kind,fp8,n", [("deepseek-v3", False, 4), ("deepseek-v3", True, 2), ("deepseek-v3", True, 4),
@@ -295,19 +310,27 @@ def test_cut_and_merged_is_the_same_tree(sources, convert, kind, fp8, n):
     tensors = source_tensors(src)
     for name, value in tensors.items():
         parts = [rank[name] for rank in ranks]
-        if all(same_bits(part, value) for part in parts):
-            shared = ("norm", "q_a_proj", "kv_a_proj", ".gate.", "eh_proj", "router", ".k_proj", ".v_proj")
-            assert any(word in name for word in shared), name
-        elif not any(same_bits(whole, value) for whole in joined(parts)):
-            assert "gate_up_proj" in name, name
-            halves = [np.concatenate([np.split(part, 2, axis=1)[half] for part in parts], axis=1) for half in (0, 1)]
-            assert same_bits(np.concatenate(halves, axis=1), value), name
+        whole = joined(name, parts)
+        if whole is None or (".k_proj" in name or ".v_proj" in name) and all(same_bits(part, value) for part in parts):
+            assert all(same_bits(part, value) for part in parts), name
+        else:
+            assert same_bits(whole, value), name
     for k in range(n):
         assert ranks[k].keys() == tensors.keys()
         assert harness.same_file(dst / f"rank-{k}/config.json", src / "config.json")
     merged = convert(dst, "--merge")
-    shutil.rmtree(merged / ".tessera")
+    harness.without_records(merged)
     assert harness.tree_difference(src, merged) is None
+
+
+def test_a_kept_index_that_names_other_files_is_refused(sources, convert, refuse):
+    """The index is written as the manifest kept it, and loaders would go by it."""
+    dst = convert(sources("deepseek-v3", False), "--to", "tp", "--tp", "2")
+    manifest = dst / "rank-0/tessera-tp.json"
+    text = manifest.read_text()
+    assert '-00003.safetensors\\"' in text
+    manifest.write_text(text.replace('-00003.safetensors\\"', '-00009.safetensors\\"', 1))
+    refuse(dst, 3, "its index does not say where the tensors of its shards stand", options=("--merge",))
 
 
 @pytest.mark.parametrize("fp8", [False, True])
@@ -342,7 +365,7 @@ def test_a_header_of_another_writer_comes_back(tmp_path, convert):
                               {"model.layers.0.mlp.down_proj.weight": ("BF16", (4, 8), bytes(range(64)))},
                               {"format": "pt", "note": "\u00e9 \"quoted\""})
     merged = convert(convert(src, "--to", "tp", "--tp", "4"), "--merge")
-    shutil.rmtree(merged / ".tessera")
+    harness.without_records(merged)
     assert harness.tree_difference(src, merged) is None
 
 
@@ -377,7 +400,7 @@ def test_more_ranks_than_key_value_heads(tmp_path, convert):
         got = load(dst / f"rank-{rank}")
         assert same_bits(got["model.layers.0.self_attn.k_proj.weight"], k[:4] if rank < 4 else k[4:])
     merged = convert(dst, "--merge")
-    shutil.rmtree(merged / ".tessera")
+    harness.without_records(merged)
     assert harness.tree_difference(src, merged) is None
 
 

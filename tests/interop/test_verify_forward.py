@@ -127,6 +127,20 @@ def test_threads_and_layers(tmp_path, verify):
     assert len(verify(a, b, "--layers", "1")) == 3
 
 
+@pytest.mark.parametrize("family, words", [("llama", []), ("qwen3_moe", ["--exact"]), ("deepseek_v3", [])])
+def test_no_bit_depends_on_the_number_of_devices(tmp_path, tessera, quantize, family, words):
+    """Rows of weights are divided among devices, for which the CPU stands in: also of heads, and of rows that do not come out even."""
+    a = Whole(family).write(tmp_path / "a")
+    words = ["verify", "forward", quantize(a), "--against", a, "--count", "12", *words, "--json", "-"]
+    one, *more = (json.loads(harness.run(tessera, [*words, "--devices", n])[1]) for n in ("1", "2", "3", "16"))
+    for n, result in zip((2, 3, 16), more, strict=True):
+        assert result["devices"] == n and result["judgements"] == one["judgements"]
+        assert result["activation_bytes"] > one["activation_bytes"]  # that of tokens, on each device that took a share
+    for n in ("0", "17"):
+        code, _, err = harness.run(tessera, [*words, "--devices", n])
+        assert code == 2 and "--devices: from 1 to 16" in err
+
+
 @pytest.mark.parametrize("scheme", [("fp8-block",), ("int8-weight-only",), ("int4-weight-only", "--group-size", "32")])
 def test_every_scheme_is_read(tmp_path, verify, quantize, checkpoint, scheme):
     for kind in ("llama", "qwen3-moe", "deepseek-v3"):

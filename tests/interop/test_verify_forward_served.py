@@ -3,50 +3,32 @@
 import json
 import math
 
-from checkpoints import write
+from checkpoints import load, write
 from forward_oracle import (BASE, BATCH, BF16, command, DIM, failed, HEADS, KV_HEADS, LAYERS, noisy, rms_norm, softmax, sqnr, TOKENS,
                             verify, VOCABULARY, Whole)
 import harness
 import ml_dtypes
+import mx_oracle
 import numpy as np
 import pytest
+import served_inputs as given
 
 
 def bf16(x):
     return np.asarray(x).astype(np.float32).astype(BF16).astype(np.float64)
 
 
-def fp8_rows(x):
-    scale = np.maximum(np.abs(x).max(-1, keepdims=True), 1e-10) / 448
-    scale = scale.astype(np.float32).astype(np.float64)
-    return (x / scale).astype(np.float32).astype(ml_dtypes.float8_e4m3fn).astype(np.float64) * scale
+INPUTS = {"fp8-block": given.fp8_blocks, "fp8-token": given.fp8_rows, "int8-token": given.int8_rows, "int8-azp": given.azp_rows,
+          "none": lambda x: x}
 
 
-def int8_rows(x):
-    scale = (np.abs(x).max(-1, keepdims=True) / 127).astype(np.float32).astype(np.float64)
-    return np.rint((x / scale).astype(np.float32)).clip(-128, 127).astype(np.float64) * scale
-
-
-def azp_rows(x):
-    low, high = x.min(-1, keepdims=True), x.max(-1, keepdims=True)
-    scale = ((high - low) / 255).astype(np.float32).astype(np.float64)
-    azp = np.rint(-128 - low / scale)
-    return ((np.rint((x / scale).astype(np.float32)) + azp).clip(-128, 127) - azp) * scale
-
-
-def fp8_blocks(x):
-    return np.concatenate([fp8_rows(x[..., i: i + 128]) for i in range(0, x.shape[-1], 128)], -1)
-
-
-INPUTS = {"fp8-block": fp8_blocks, "fp8-token": fp8_rows, "int8-token": int8_rows, "int8-azp": azp_rows, "none": lambda x: x}
-
-
-def served_layer(m, layer, x, w, quantize):
-    """A layer of Llama or Qwen3 whose linear layers are codes: bf16 where vLLM has it, `quantize` in front of every product."""
+def served_layer(m, layer, x, w, quantize, coded):
+    """A layer of Llama or Qwen3 some of whose linear layers are codes: bf16 where vLLM has it, `quantize(x, module)` in front of these
+    products. w: {name: values}."""
     w = {n.removeprefix(f"model.layers.{layer}."): t for n, t in w.items() if n.startswith(f"model.layers.{layer}.")}
     x = bf16(x)
-    coded = lambda name: any(f"{name}_proj.weight{scale}" in w for scale in ("_scale_inv", "_scale"))
-    product = lambda y, name: bf16((quantize(y) if coded(name) else y) @ w[f"{name}_proj.weight"].T)
+    at = lambda name: f"model.layers.{layer}.{name}_proj"
+    product = lambda y, name: bf16((quantize(y, at(name)) if coded(at(name)) else y) @ w[f"{name}_proj.weight"].T)
     norm = lambda y, name: bf16(rms_norm(y, w[f"{name}.weight"]))
     normed = norm(x, "input_layernorm")
     angle = np.arange(TOKENS)[:, None] * m.frequency()
@@ -84,6 +66,22 @@ def decoded(path):
     return values
 
 
+def write_both(tmp_path, m):
+    """The model, and its tokens in t.txt."""
+    (tmp_path / "t.txt").write_text("\n".join(" ".join(map(str, row)) for row in m.tokens))
+    return m.write(tmp_path / "a")
+
+
+def check_layers(m, w, found, quantize, coded):
+    """Each layer alone, on the source's input, has the error that NumPy gives it. A value near a tie may be rounded to the other side."""
+    x = m.tensors["model.embed_tokens.weight"].astype(np.float64)[m.tokens]
+    for layer in range(LAYERS):
+        behind, _ = m.run_layer(layer, x, m.tensors)
+        there = served_layer(m, layer, x, w, quantize, coded)
+        assert found[f"model.layers.{layer}", "layer alone"]["sqnr_db"] == pytest.approx(sqnr(behind - x, there - x), abs=0.05), layer
+        x = behind
+
+
 @pytest.mark.parametrize("family, scheme, kinds", [
     ("llama", "fp8-block", [None, "fp8-block", "int8-azp"]), ("qwen3", "fp8-channel", [None, "fp8-token", "none"]),
     ("llama", "int8-channel", [None, "int8-token"])])
@@ -91,21 +89,86 @@ def test_a_pass_as_it_is_served(tmp_path, verify, quantize, family, scheme, kind
     """The model's own pass, layer by layer on the source's input, is that of NumPy: rounding to BF16 included. A value near a
     tie may fall on the other side, so that both are not equal to the last bit."""
     m = Whole(family)
-    (tmp_path / "t.txt").write_text("\n".join(" ".join(map(str, row)) for row in m.tokens))
-    src = m.write(tmp_path / "a")
+    src = write_both(tmp_path, m)
     dst = quantize(src, "--scheme", scheme)
     w = decoded(dst)
     stated = {"fp8-block": "fp8-block", "fp8-channel": "fp8-token", "int8-channel": "int8-token"}[scheme]
+    coded = lambda module: any(f"{module}.weight{scale}" in w for scale in ("_scale_inv", "_scale"))
     for kind in kinds:
         found = verify(src, dst, "--served", "--tokens", tmp_path / "t.txt", *(["--activations", kind] if kind else []))
-        x = m.tensors["model.embed_tokens.weight"].astype(np.float64)[m.tokens]
-        for layer in range(LAYERS):
-            behind, _ = m.run_layer(layer, x, m.tensors)
-            there = served_layer(m, layer, x, w, INPUTS[kind or stated])
-            judged = found[f"model.layers.{layer}", "layer alone"]
-            wanted = sqnr(behind - x, there - x)
-            assert judged["sqnr_db"] == pytest.approx(wanted, abs=0.05), (kind, layer)
-            x = behind
+        check_layers(m, w, found, lambda x, _, kind=kind: INPUTS[kind or stated](x), coded)
+
+
+# ---- scales that the checkpoint states, and groups of 4 and 8 bits ----
+
+RANGE = (-2.5, 3.0)  # narrower than what comes, so that values are clipped
+
+
+def static_fp8(tensors, config, method):
+    """FP8 with a scale a tensor, of weights and of inputs, as quant_method fp8 has it, or compressed-tensors."""
+    out = dict(tensors)
+    for name in [n for n in tensors if n.endswith("_proj.weight")]:
+        module, x = name.removesuffix(".weight"), tensors[name].astype(np.float32)
+        scale = np.float32(np.abs(x).max() / 448)
+        out[name] = (x / scale).astype(ml_dtypes.float8_e4m3fn)
+        out |= {f"{module}.weight_scale": np.full(1, scale), f"{module}.input_scale": np.full(1, RANGE[1] / 448 * 0.9, np.float32)}
+    fp8 = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}
+    stated = {"fp8": {"activation_scheme": "static"},
+              "compressed-tensors": {"format": "float-quantized", "quantization_status": "compressed", "ignore": ["lm_head"],
+                                     "config_groups": {"group_0": {"targets": ["Linear"], "weights": fp8, "input_activations": fp8}}}}
+    return out, config | {"quantization_config": {"quant_method": method} | stated[method]}
+
+
+def of_one(tensors, name):
+    return tensors[name].astype(np.float32).reshape(()) if name in tensors else np.float32(0)
+
+
+# What is quantized how, and what is then stated of a module's inputs.
+STATED = {
+    "fp8, static": ("fp8", lambda t, m: given.fp8_static(of_one(t, f"{m}.input_scale"))),
+    "fp8 of compressed-tensors, static": ("compressed-tensors", lambda t, m: given.fp8_static(of_one(t, f"{m}.input_scale"))),
+    "int8, static": (["int8-channel", "compressed-tensors", "RANGES"], lambda t, m: given.int8_static(of_one(t, f"{m}.input_scale"))),
+    "int8, static with zero points": (
+        ["int8-channel", "compressed-tensors", "RANGES", "--activation-zero-points"],
+        lambda t, m: given.int8_static(of_one(t, f"{m}.input_scale"), of_one(t, f"{m}.input_zero_point"))),
+    "nvfp4": (["nvfp4", "compressed-tensors", "RANGES"], lambda t, m: given.nvfp4(of_one(t, f"{m}.input_global_scale"))),
+    "nvfp4 of modelopt": (["nvfp4", "modelopt", "RANGES"], lambda t, m: given.nvfp4(1 / of_one(t, f"{m}.input_scale"))),
+    "mxfp4": (["mxfp4", "compressed-tensors"], lambda t, m: given.mx(given.E2M1)),
+    "mxfp8": (["mxfp8", "compressed-tensors"], lambda t, m: given.mx(given.E4M3)),
+    "mxfp8 of modelopt": (["mxfp8", "modelopt"], lambda t, m: given.mx(given.E4M3)),
+    "quant_method mxfp8": (["mxfp8", "deepseek"], lambda t, m: given.mx(given.E4M3)),
+}
+
+
+def made(tmp_path, m, src, how, quantize):
+    """A checkpoint, its tensors, and the values of its weights by NumPy."""
+    modules = [n.removesuffix(".weight") for n in m.tensors if n.endswith("_proj.weight")]
+    if isinstance(how, str):
+        dst = write(tmp_path / "static", *static_fp8(m.tensors, m.config, how))
+    else:
+        ranges = tmp_path / "ranges.json"
+        ranges.write_text(json.dumps({module: {"min": RANGE[0], "max": RANGE[1]} for module in modules}))
+        words = [word for name in how[2:] for word in (["--activations", ranges] if name == "RANGES" else [name])]
+        dst = quantize(src, "--scheme", how[0], "--dialect", how[1], *words)
+    tensors = load(dst)
+    values = {n: x.astype(np.float64) for n, x in tensors.items() if n.endswith("norm.weight")}
+    for module in modules:
+        if isinstance(how, str) or how[0] == "int8-channel":
+            values[f"{module}.weight"] = tensors[f"{module}.weight"].astype(np.float64) * tensors[f"{module}.weight_scale"].astype(np.float64)
+        else:
+            values[f"{module}.weight"] = mx_oracle.decoded(tensors, module, *how[:2])
+    return dst, tensors, values
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_inputs_as_the_checkpoint_states_them(tmp_path, verify, quantize, name):
+    """Static scales, some values beyond them, and groups of NVFP4, MXFP4 and MXFP8, as NumPy has them from their formulas."""
+    m = Whole("llama")
+    src = write_both(tmp_path, m)
+    how, inputs = STATED[name]
+    dst, tensors, values = made(tmp_path, m, src, how, quantize)
+    found = verify(src, dst, "--served", "--tokens", tmp_path / "t.txt")
+    check_layers(m, values, found, lambda x, module: inputs(tensors, module)(x), lambda module: True)
 
 
 @pytest.mark.parametrize("layer", [0, 2])

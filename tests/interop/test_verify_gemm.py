@@ -52,7 +52,7 @@ def test_sound_products_pass(options, verify, model):
 def test_scales_near_the_end_of_the_range_pass(verify, checkpoint, quantize, options):
     """This checkpoint has blocks of subnormal numbers: what FP32 loses there is in the bounds."""
     src = checkpoint("deepseek-v3")
-    code, result = verify("gemm", quantize(src), "--against", src, *options)
+    code, result = verify("gemm", quantize(src), "--against", src, "--tokens", "8", *options)
     assert code == 0, [(j["subject"], j["what"], j["fault"]) for j in result["judgements"] if not j["passed"]]
     assert any("experts" in j["subject"] for j in result["judgements"])
 
@@ -123,10 +123,11 @@ def test_nan_is_named(verify, model):
 
 def test_limits(verify, model):
     dst, src = model.write()
-    assert verify("gemm", dst, "--against", src, "--min-sqnr", "60")[0] == 1
-    assert verify("gemm", dst, "--max-kernel-error", "1e-9")[0] == 1
-    assert verify("gemm", dst, "--max-kernel-rms", "1e-9")[0] == 1
-    assert verify("gemm", dst)[0] == 0
+    few = ("--tokens", "8")
+    assert verify("gemm", dst, *few, "--against", src, "--min-sqnr", "60")[0] == 1
+    assert verify("gemm", dst, *few, "--max-kernel-error", "1e-9")[0] == 1
+    assert verify("gemm", dst, *few, "--max-kernel-rms", "1e-9")[0] == 1
+    assert verify("gemm", dst, *few)[0] == 0
 
 
 def test_the_seed_decides(verify, model):
@@ -169,7 +170,7 @@ def test_shifted_azp_adj_is_found(int8, verify, old_name):
     dtype, shape, data = tensors.pop(name)
     tensors[weight if old_name else name] = (dtype, shape, np.roll(np.frombuffer(data, np.int32), 1).tobytes())
     harness.write_safetensors(path, tensors)
-    code, result = verify("epilogue", dst, "--tensors", weight)
+    code, result = verify("epilogue", dst, "--tensors", weight, "--tokens", "8")
     failed = {j["what"] for j in result["judgements"] if not j["passed"]}
     assert code == 1 and "azp_adj of the checkpoint" in failed
     assert failed == {"azp_adj of the checkpoint"}
@@ -241,19 +242,21 @@ def test_help_and_quiet(tessera, model):
 
 def test_one_line_a_tensor(tessera, int8):
     src, dst = int8
-    code, out, _ = harness.run(tessera, ["verify", "epilogue", dst, "--against", src, "--sample", "2", "--device", "cpu"])
+    command = ["verify", "epilogue", dst, "--against", src, "--sample", "2", "--tokens", "8", "--device", "cpu"]
+    code, out, _ = harness.run(tessera, command)
     lines = out.splitlines()
     assert code == 0 and len(lines) == 4  # two tensors, what was read, the sum
     for line in lines[:2]:
         assert line.startswith("ok   model.layers.") and "quantization at worst" in line and "judgements within" in line
         assert "42 runs of kernels at most " in line
-    _, detailed, _ = harness.run(tessera, ["verify", "epilogue", dst, "--against", src, "--sample", "2", "--device", "cpu", "--details"])
+    _, detailed, _ = harness.run(tessera, [*command, "--details"])
     assert len(detailed.splitlines()) > 90 and "azp per token" in detailed
 
 
 def test_a_fault_is_told_below_its_tensor(tessera, int8):
     dst = int8[1]
-    code, out, _ = harness.run(tessera, ["verify", "epilogue", dst, "--max-kernel-error", "1e-9", "--sample", "1", "--device", "cpu"])
+    code, out, _ = harness.run(tessera, ["verify", "epilogue", dst, "--max-kernel-error", "1e-9", "--sample", "1", "--tokens", "8",
+                                         "--device", "cpu"])
     lines = out.splitlines()
     assert code == 1 and lines[0].startswith("FAIL model.layers.") and "42 of " in lines[0]
     told = [line for line in lines[1:] if line.startswith("  FAIL")]

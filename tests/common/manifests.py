@@ -1,0 +1,74 @@
+"""Manifests read and checked by Python: every digest of tessera.manifest.json against libxxhash, by the words of docs/formats.md."""
+
+import ctypes
+import ctypes.util
+import json
+from pathlib import Path
+
+from harness import KEPT, MANIFEST as NAME
+
+
+class Digest(ctypes.Structure):
+    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+
+library = ctypes.CDLL(ctypes.util.find_library("xxhash") or "libxxhash.so.0")
+library.XXH3_128bits.restype = Digest
+library.XXH3_128bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+
+
+def xxh128(data):
+    digest = library.XXH3_128bits(bytes(data), len(data))
+    return f"{digest.high:016x}{digest.low:016x}"
+
+
+def of_digests(digests):
+    """What several come to; one is itself."""
+    return digests[0] if len(digests) == 1 else xxh128(b"".join(bytes.fromhex(d) for d in digests))
+
+
+def read(folder):
+    """The manifest of an output; its own digest, in the last line, is checked."""
+    text = (Path(folder) / NAME).read_bytes()
+    before, last = text[: text.rindex(b'  "manifest_xxh128"')], text[text.rindex(b'  "manifest_xxh128"') :]
+    assert last == b'  "manifest_xxh128": "%s"\n}\n' % xxh128(before).encode()
+    return json.loads(text)
+
+
+def check_stretch(data, said):
+    """A tensor, or a file that is one: its pieces follow one another."""
+    assert len(data) == said["bytes"]
+    pieces, at = said.get("pieces", [[len(data), said["xxh128"]]]), 0
+    assert "pieces" not in said or len(pieces) > 1
+    for size, digest in pieces:
+        assert size > 0 or len(data) == 0
+        assert xxh128(data[at : at + size]) == digest, f"{said['name']} at {at}"
+        at += size
+    assert at == len(data) and of_digests([digest for _, digest in pieces]) == said["xxh128"]
+    return len(pieces)
+
+
+def check(folder):
+    """Checks every digest, and that nothing is left out. Returns the manifest, and how many pieces its tensors have."""
+    manifest, pieces = read(folder), 0
+    for said in manifest["files"]:
+        data = (Path(folder) / said["name"]).read_bytes()
+        if "tensors" not in said:
+            pieces += check_stretch(data, said)
+            continue
+        assert len(data) == said["bytes"]
+        end, digests = 0, []
+        if "header" in said:
+            end = said["header"]["bytes"]
+            digests = [said["header"]["xxh128"]]
+            assert xxh128(data[:end]) == digests[0]
+        for tensor in said["tensors"]:
+            assert tensor["offset"] == end, "tensors follow one another"
+            end += tensor["bytes"]
+            pieces += check_stretch(data[tensor["offset"] : end], tensor)
+            digests.append(tensor["xxh128"])
+        assert end == len(data) and of_digests(digests) == said["xxh128"]
+    there = {str(p.relative_to(folder)) for p in Path(folder).rglob("*") if p.is_file() and p.relative_to(folder).parts[0] != KEPT}
+    assert there == {said["name"] for said in manifest["files"]} | {NAME}
+    assert len(manifest["files"]) == len(there) - 1 == manifest["counts"]["files"]
+    return manifest, pieces

@@ -1,0 +1,246 @@
+"""tessera.manifest.json: the digest of every byte of an output, and where it comes from; and what `verify --manifest` finds by it."""
+
+import json
+import shutil
+import subprocess
+
+from checkpoints import BF16, random_weight, save
+import harness
+import jobs
+import manifests
+import pytest
+
+# Rows of 40,000 values: a block of 128 rows is cut into columns, so that no unit has a stretch of the codes to itself.
+WIDE = "model.layers.0.mlp.down_proj.weight"
+
+
+def source_of(folder):
+    return save(folder, {WIDE: random_weight((300, 40000)).astype(BF16), "model.layers.0.mlp.up_proj.weight": random_weight((1500, 1400)).astype(BF16),
+                         "model.embed_tokens.weight": random_weight((2500, 1000)).astype(BF16), "model.norm.weight": random_weight((0,)).astype(BF16)})
+
+
+def test_every_byte_has_a_digest(quantize, convert, tmp_path):
+    """Tensors in several pieces: of units that make a stretch each, of units that share one, and copied; whoever makes them, and
+    however they are written."""
+    src = source_of(tmp_path / "src")
+    first = quantize(src, "--threads", "1")
+    manifest, pieces = manifests.check(first)
+    (model,) = [f for f in manifest["files"] if f["name"] == "model.safetensors"]
+    of = {t["name"]: len(t.get("pieces", [0])) for t in model["tensors"]}
+    assert of[WIDE] == 3 and of["model.layers.0.mlp.up_proj.weight"] > 1 and of["model.embed_tokens.weight"] == 2 and of["model.norm.weight"] == 1
+    assert manifest["counts"] == {"source_tensors": 4, "tensors": 6, "files": 4}
+    for options in (["--threads", "4"], ["--io", "direct"], ["--io", "buffered", "--cpumask", "0"]):
+        assert harness.tree_difference(first, quantize(src, *options)) is None, options
+    assert manifests.check(convert(first, "--to", "archive"))[1] > 3
+
+
+def test_a_manifest_is_not_copied(quantize, convert, checkpoint):
+    """It speaks of one output alone; signatures that lie beside it, too."""
+    made = quantize(checkpoint("llama"))
+    (made / "tessera.manifest.json.sig").write_text("a signature")
+    again = convert(made, "--to", "bf16")
+    assert not (again / "tessera.manifest.json.sig").exists()
+    assert manifests.check(again)[0]["command"].startswith("convert --to bf16")
+
+
+# ---- verify --manifest ----
+
+
+@pytest.fixture(scope="module")
+def made(tessera, tmp_path_factory):
+    """An output with tensors in several pieces, and its manifest."""
+    place = tmp_path_factory.mktemp("made")
+    dst = place / "dst"
+    src = source_of(place / "src")
+    (src / "tokenizer.json").write_text("{}")
+    assert harness.run(tessera, ["quantize", src, "-o", dst, "--quiet"])[0] == 0
+    return dst, manifests.read(dst)
+
+
+@pytest.fixture
+def verify(tessera, tmp_path):
+    """verify(folder, *options) -> (exit code, findings or the error)."""
+
+    def run(*words):
+        told = tmp_path / "told.json"
+        told.unlink(missing_ok=True)
+        code, out, err = harness.run(tessera, ["verify", "--manifest", *words, "--json", told, "--quiet"])
+        assert out == ""
+        result = json.loads(told.read_text())
+        assert code not in (0, 1) or result["passed"] == (code == 0) == (result["findings"] == [])
+        return code, result["findings"] if code in (0, 1) else err
+
+    return run
+
+
+def flip(path, at):
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 0x10]))
+
+
+def test_a_flipped_bit_is_found_in_its_piece(made, verify, tmp_path):
+    dst, manifest = made
+    assert verify(dst) == (0, [])
+    assert verify(dst, "--threads", "1") == (0, [])
+    copy = tmp_path / "copy"
+    shutil.copytree(dst, copy)
+    places = []  # (file, tensor, piece's offset, its bytes, where the bit is)
+    for file in manifest["files"]:
+        stretches = [{"name": None, "offset": 0, **file.get("header", file)}] + file.get("tensors", [])
+        for s in stretches:
+            at = s.get("offset", 0)
+            for size, _ in s.get("pieces", [[s["bytes"], ""]]):
+                places += [(file["name"], s["name"] if "tensors" in file else None, at, size, bit) for bit in {at, at + size // 2, at + size - 1} if size]
+                at += size
+    assert len(places) > 60
+    for file, tensor, offset, size, bit in places[:: max(1, len(places) // 24)] + places[-3:]:
+        tensor = None if file == "model.safetensors" and offset == 0 else tensor
+        flip(copy / file, bit)
+        code, findings = verify(copy)
+        assert code == 1 and [(f["check"], f["file"], f["where"], f["offset"], f["bytes"]) for f in findings] == [
+            ("bytes", file, tensor or file, offset, size)], (file, tensor, bit)
+        flip(copy / file, bit)
+    for file, *_, bit in places[::9]:
+        flip(copy / file, bit)
+    assert len(verify(copy, "--threads", "3")[1]) >= len(places) // 27  # several bits of one piece are one finding
+
+
+def test_missing_foreign_and_cut_files(made, verify, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(made[0], copy)
+    (copy / "tessera.manifest.json.minisig").write_text("signed")
+    (copy / ".gitattributes").write_text("")
+    assert verify(copy) == (0, [])
+    (copy / "model.safetensors").write_bytes((copy / "model.safetensors").read_bytes()[:-1])
+    (copy / "tokenizer.json").unlink()
+    (copy / "model-00002.safetensors").write_bytes(b"")
+    code, findings = verify(copy)
+    assert code == 1 and [(f["check"], f["file"]) for f in findings] == [
+        ("size", "model.safetensors"), ("missing", "tokenizer.json"), ("foreign", "model-00002.safetensors")]
+
+
+def test_another_machines_copy(made, verify, tmp_path):
+    """Who can change the weights can change the manifest beside them."""
+    kept, copy = tmp_path / "kept.json", tmp_path / "copy"
+    shutil.copy(made[0] / manifests.NAME, kept)
+    shutil.copytree(made[0], copy)
+    assert verify(copy, "--manifest", kept) == (0, []) and verify(copy, "--manifest", made[0]) == (0, [])
+    text = (copy / manifests.NAME).read_bytes()
+    flip(copy / "tokenizer.json", 0)
+    text = text.replace(manifests.xxh128(b"{}").encode(), manifests.xxh128((copy / "tokenizer.json").read_bytes()).encode())
+    (copy / manifests.NAME).write_bytes(reseal(text))
+    assert verify(copy) == (0, [])
+    code, findings = verify(copy, "--manifest", kept)
+    assert code == 1 and [(f["check"], f["file"]) for f in findings] == [("other manifest", manifests.NAME), ("bytes", "tokenizer.json")]
+    (copy / manifests.NAME).unlink()
+    assert verify(copy, "--manifest", kept)[0] == 1 and verify(copy)[0] == 4
+
+
+def reseal(text):
+    before = text[: text.rindex(b'  "manifest_xxh128"')]
+    return before + b'  "manifest_xxh128": "%s"\n}\n' % manifests.xxh128(before).encode()
+
+
+# What is done to a manifest, and words of the refusal; its own digest is made right again but in the first rows.
+HOSTILE = {
+    "one bit": (lambda m: None, "damaged"),
+    "cut off": (lambda m: None, "cut off"),
+    "a newer schema": (lambda m: m.update(schema="tessera-manifest/2"), "reads tessera-manifest/1"),
+    "no files": (lambda m: m.pop("files"), "no schema, version, command or files"),
+    "a file twice": (lambda m: m["files"].append(m["files"][-1]), "two entries"),
+    "out of the folder": (lambda m: m["files"][-1].update(name="../../etc/passwd"), "no output has"),
+    "an absolute name": (lambda m: m["files"][-1].update(name="/etc/passwd"), "no output has"),
+    "tessera's own": (lambda m: m["files"][-1].update(name=".tessera/journal"), "no output has"),
+    "sizes that overflow": (lambda m: tensors(m)[-1].update(bytes=2**64 - 1), "bytes"),
+    "offsets with a gap": (lambda m: tensors(m)[1].update(offset=tensors(m)[1]["offset"] + 8), "not behind"),
+    "pieces that lack bytes": (lambda m: cut_tensor(m)["pieces"].pop(), "pieces that are less"),
+    "pieces without bytes": (lambda m: cut_tensor(m)["pieces"].insert(0, [0, "0" * 32]), "without bytes"),
+    "another tensor's digest": (lambda m: tensors(m)[0].update(xxh128=tensors(m)[1]["xxh128"]), "do not come to the file"),
+    "a digest in capitals": (lambda m: m["files"][-1].update(xxh128="A" * 32), "32 hex digits"),
+    "a short digest": (lambda m: m["files"][-1].update(xxh128="a" * 31), "32 hex digits"),
+    "a list": (lambda m: m.update(files=7), "at byte"),
+    "two lists": (lambda m: m.update(ANOTHER=[]), "files twice"),
+}
+
+
+def tensors(manifest):
+    return next(f for f in manifest["files"] if "tensors" in f)["tensors"]
+
+
+def cut_tensor(manifest):
+    return next(t for t in tensors(manifest) if "pieces" in t)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_no_manifest_is_refused(made, verify, tmp_path, name):
+    change, words = HOSTILE[name]
+    manifest = json.loads((made[0] / manifests.NAME).read_text())
+    change(manifest)
+    manifest.pop("manifest_xxh128")
+    text = json.dumps(manifest, indent=2).removesuffix("\n}").encode() + b',\n  "manifest_xxh128": "'
+    text = text.replace(b'"ANOTHER"', b'"files"')
+    path = tmp_path / "manifest.json"
+    path.write_bytes(reseal(text))
+    if name == "one bit":
+        flip(path, 40)
+    if name == "cut off":
+        path.write_bytes(path.read_bytes()[:-40])
+    code, err = verify(made[0], "--manifest", path)
+    assert code == 3 and words in err, err
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no ssh-keygen")
+def test_signed_as_the_page_says(quantize, checkpoint, verify, tessera, tmp_path):
+    dst = quantize(checkpoint("llama"))
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", key], check=True)
+    subprocess.run(["ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", "tessera", dst / manifests.NAME], check=True, stderr=subprocess.DEVNULL)
+    (tmp_path / "allowed_signers").write_text("me@example.org " + (tmp_path / "key.pub").read_text())
+
+    def signed():
+        words = ["ssh-keygen", "-Y", "verify", "-f", tmp_path / "allowed_signers", "-I", "me@example.org", "-n", "tessera", "-s", dst / (manifests.NAME + ".sig")]
+        return subprocess.run(words, stdin=(dst / manifests.NAME).open("rb"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+    assert signed() and verify(dst) == (0, [])
+    # A rerun finds all complete, and leaves manifest and signature as they are.
+    assert harness.run(tessera, ["quantize", checkpoint("llama"), "-o", dst, "--quiet"])[0] == 0 and signed()
+    flip(dst / manifests.NAME, 30)
+    assert not signed() and verify(dst)[0] == 3
+
+
+# ---- the same bytes again ----
+
+REPRODUCED = {
+    "fp8": "quantize SRC -o DST --scale-fmt ue8m0 --scales mse --exclude *.o_proj.* --exclude *.k_proj.* --max-shard-size 600kB",
+    "defaults that are spelled": "quantize SRC -o DST --scheme fp8-block --scale-fmt f32 --max-shard-size 5GB --threads 2 --io buffered",
+    "int4": "quantize SRC -o DST --scheme int4-weight-only --zero-points",
+    "rules": "quantize SRC -o DST --rules RULES --scales amax",
+    "tp": "convert SRC -o DST --to tp --tp 2 --ignore-file tokenizer*",
+    "archive": "convert SRC -o DST --to archive --shuffle --level 1",
+}
+
+
+@pytest.mark.parametrize("name", REPRODUCED)
+def test_the_manifest_makes_the_same_bytes_again(name, checkpoint, tessera, tmp_path):
+    first, again = tmp_path / "first", tmp_path / "again"
+    (tmp_path / "kept").mkdir()
+    rules = tmp_path / "rules of mine.json"
+    shutil.copy(jobs.RULES, rules)
+    words = {"SRC": checkpoint("llama"), "DST": first, "RULES": rules}
+    assert harness.run(tessera, [*(words.get(word, word) for word in REPRODUCED[name].split()), "--quiet"])[0] == 0
+    manifest = manifests.check(first)[0]
+    how = manifest["reproduce"]
+    assert len(how["inputs"]) == (name == "rules") and not any(str(tmp_path) in word for word in how["options"])
+    if name.startswith("defaults"):
+        assert how["options"] == ["--max-shard-size=5000000000"]
+    for kept in how["inputs"]:  # elsewhere, of what the manifest holds
+        (tmp_path / "kept" / kept["name"]).write_text(kept["text"])
+        assert manifests.xxh128(kept["text"].encode()) == kept["xxh128"]
+    rules.unlink()
+    options = [w.replace("=rules of mine", f"={tmp_path}/kept/rules of mine") for w in how["options"]]
+    code, _, err = harness.run(tessera, [how["command"], checkpoint("llama"), "-o", again, *options, "--quiet"])
+    assert code == 0, err
+    assert harness.tree_difference(first, again) is None
