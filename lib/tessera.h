@@ -241,7 +241,8 @@ typedef struct tessera_verdict {
 
 /* Judges the checkpoint `path` by the one that it was made from, as `tessera verify PATH --against SOURCE` does, with decoders that
  * share no code with those above. What it finds is a result; it fails only where it cannot judge. End it with
- * tessera_verdict_free. Options: --tensors GLOB, --source-block RxC, --threads N, --memory SIZE. */
+ * tessera_verdict_free. Options: --tensors GLOB, --source-block RxC, --threads N, --memory SIZE, and the limits of that command:
+ * --min-sqnr DB, --max-block-error X, --max-misrounded N, --max-cast-error X. */
 TESSERA_API tessera_status tessera_verify(tessera_verdict **verdict, const char *path, const char *source,
                                           const char *const *options, tessera_progress_fn *progress, void *data,
                                           tessera_error *error);

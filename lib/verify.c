@@ -1,7 +1,7 @@
 /* A checkpoint judged by the one that it was made from. */
 #include "lib/room.h"
 
-#include "verify/weights/check_weights.h"
+#include "verify/weights/limit_options.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,17 +17,21 @@ typedef struct asked {
     tsr_list tensors;
     const char *block;
     uint64_t threads, memory;
+    tsr_weight_limits limits;
 } asked;
 
 static tsr_status read_words(asked *a, const char *const *words, tsr_err *err)
 {
     uint64_t given;
-    const tsr_option options[] = {{"--tensors", TSR_OPT_LIST, &a->tensors, "GLOB", NULL},
-                                  {"--source-block", TSR_OPT_TEXT, &a->block, "RxC", NULL},
-                                  {"--threads", TSR_OPT_COUNT, &a->threads, "N", NULL},
-                                  {"--memory", TSR_OPT_SIZE, &a->memory, "SIZE", NULL},
-                                  {0}};
+    tsr_weight_limit_texts texts = {.min_sqnr = NULL};
+    tsr_option options[TSR_MAX_OPTIONS] = {{"--tensors", TSR_OPT_LIST, &a->tensors, "GLOB", NULL},
+                                           {"--source-block", TSR_OPT_TEXT, &a->block, "RxC", NULL},
+                                           {"--threads", TSR_OPT_COUNT, &a->threads, "N", NULL},
+                                           {"--memory", TSR_OPT_SIZE, &a->memory, "SIZE", NULL},
+                                           {0}};
+    tsr_weight_limit_options(options, &texts, &a->limits);
     TSR_TRY(tsr_words_parse(words, options, &given, err));
+    TSR_TRY(tsr_weight_limits_parse(&a->limits, &texts, err));
     return a->threads > 0 ? TSR_OK : tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
 }
 
@@ -56,11 +60,10 @@ static tsr_status compare(judged *j, const asked *a, const tsr_side side[2], tsr
 {
     const tsr_compare_options options = {
         .globs = a->tensors.items, .n_globs = a->tensors.count, .run = tsr_watch_options(watch, a->threads, a->memory)};
-    const tsr_weight_limits limits = tsr_weight_limits_defaults();
     tsr_comparison c = {.pairs = NULL};
     tsr_status status = tsr_compare(&side[0], &side[1], &options, &c, err);
     if (status == TSR_OK)
-        status = tsr_check_weights(&side[0], &side[1], &c, &limits, &j->findings, err);
+        status = tsr_check_weights(&side[0], &side[1], &c, &a->limits, &j->findings, err);
     if (status == TSR_OK)
         status = tell(j, &c, err);
     tsr_comparison_free(&c);
@@ -69,7 +72,7 @@ static tsr_status compare(judged *j, const asked *a, const tsr_side side[2], tsr
 
 static tsr_status verify(judged *j, const char *const path[2], const char *const *words, tsr_watch *watch, tsr_err *err)
 {
-    asked a = {.threads = tsr_cpu_count(), .memory = TSR_DEFAULT_MEMORY};
+    asked a = {.threads = tsr_cpu_count(), .memory = TSR_DEFAULT_MEMORY, .limits = tsr_weight_limits_defaults()};
     tsr_checkpoint *opened[2] = {NULL, NULL};
     tsr_weights weights[2] = {{.count = 0}, {.count = 0}};
     tsr_block block; /* of the side whose config.json states none */

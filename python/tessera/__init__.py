@@ -357,7 +357,8 @@ class Verdict:
 
 
 def verify(path, source, progress=None, **options):
-    """Judges a checkpoint by the one that it was made from. Options: tensors, source_block, threads, memory."""
+    """Judges a checkpoint by the one that it was made from. Options: tensors, source_block, threads, memory, and the limits
+    min_sqnr, max_block_error, max_misrounded and max_cast_error."""
     pointer, watch = ctypes.POINTER(_native.VerdictStruct)(), _Watch(progress)
     watch.call("tessera_verify", byref(pointer), _native.raw(path), _native.raw(source), _native.words(options), watch.callback, None)
     verdict = pointer.contents

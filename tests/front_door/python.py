@@ -82,6 +82,12 @@ def plans(checks, tessera, place):
         checks.check("what a callback raises is raised", True)
     verdict = tessera.verify(place / "mxfp8", place / "fp8-block")
     checks.check("findings", not verdict.passed and verdict.findings[0][0] == "values", verdict)
+    sound = tessera.verify(place / "fp8-block", place / "model")
+    strict = tessera.verify(place / "fp8-block", place / "model", min_sqnr=60)
+    checks.check("limits, as the command has them", sound.passed and strict.findings and all(check == "values" for check, _, _ in strict.findings),
+                 (sound, strict))
+    checks.check("a limit that is no number", raises(tessera, "usage", "--min-sqnr", tessera.verify, place / "fp8-block", place / "model",
+                                                     min_sqnr="much"))
 
 
 def refusals(checks, tessera, place):
