@@ -193,10 +193,10 @@ fuzz_clang() {
         -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all "$@"
 }
 
-# What fuzz_inputs reads besides, which stands among what uses it: only what reads is ever called, so the rest that these files
-# name is left unresolved, and a call to it would be found at once.
+# What fuzz_inputs and fuzz_manifest read besides, which stands among what uses it: only what reads is ever called, so the rest that
+# these files name is left unresolved, and a call to it would be found at once.
 fuzzed_besides="convert/plans/rules.c convert/plans/mx_plan.c convert/engine/journal_records.c verify/forward/token_file.c
-    verify/forward/tokens.c cli/batch_jobs.c"
+    verify/forward/tokens.c verify/manifest/said.c cli/batch_jobs.c"
 
 # What all targets are linked with, compiled by the first that asks: fuzzed.a. And the words that parsers know: fuzzed.dict
 fuzzed_sources() {
@@ -297,6 +297,7 @@ collect() {
     add "fuzz: archives" fuzz fuzz_archive
     add "fuzz: results" fuzz fuzz_result
     add "fuzz: rules, tokens, journals and other inputs" fuzz fuzz_inputs
+    add "fuzz: manifests" fuzz fuzz_manifest
     suite=layers
     add "layers: every header compiles alone, in C and C++" tests/check_headers.py
     add "layers: arrows point down" tests/check_layers.py

@@ -2,7 +2,7 @@
 """Writes the seeds of fuzz_pairing into tests/fuzz/corpus/pairing: for each kind of codes a config.json on one line, and the
 header of a checkpoint of one tiny weight on the next; of packed integers also the first data, which say their shape; and a layer
 for each family of models that the tool knows. Those of fuzz_result into tests/fuzz/corpus/result: a small result of each kind. Those
-of fuzz_inputs into tests/fuzz/corpus/inputs: of each kind a small one. And those of fuzz_archive into tests/fuzz/corpus/archive,
+of fuzz_inputs into tests/fuzz/corpus/inputs: of each kind a small one. Those of fuzz_manifest into tests/fuzz/corpus/manifest. And those of fuzz_archive into tests/fuzz/corpus/archive,
 packed by the tool: make_seeds.py TESSERA."""
 
 import json
@@ -96,6 +96,20 @@ INPUTS = {
     "batch-array": ("b", [{"name": "a.1", "args": ["inspect", "m", "--json"]}]),
     "search": ("p", '{"a":{"b":[1,{"c":2}],"d":null},"e":"\\u00e9"}\na.d'),
 }
+# Those of fuzz_manifest, which end before their last line; the target fills in the digests.
+OPEN = "?" * 32
+CUT = {"name": "model.safetensors", "bytes": 60, "xxh128": OPEN, "header": {"bytes": 20, "xxh128": OPEN}, "tensors": [
+    {"name": "a.weight", "offset": 20, "bytes": 30, "xxh128": OPEN, "pieces": [[16, OPEN], [14, OPEN]]},
+    {"name": "empty", "offset": 50, "bytes": 0, "xxh128": OPEN}, {"name": "b", "offset": 50, "bytes": 10, "xxh128": OPEN}]}
+LONG = {"name": "tokenizer/vocab.json", "bytes": 9, "xxh128": OPEN, "pieces": [[4, "0123456789abcdef" * 2], [5, OPEN]]}
+SOURCE = {"config_xxh128": OPEN, "files": [{"name": "model.safetensors", "bytes": 60, "header_xxh3_64": "0" * 16}]}
+MANIFESTS = {
+    "small": {"schema": "tessera-manifest/1", "version": "1", "command": "quantize", "files": [{"name": "config.json", "bytes": 2, "xxh128": OPEN}]},
+    "whole": {"schema": "tessera-manifest/1", "version": "0.1.0", "command": "quantize --scheme a", "counts": {"tensors": 3}, "sources": [SOURCE],
+              "reproduce": {"command": "quantize", "options": ["--scheme=a"]}, "files": [CUT, LONG, {"name": "empty", "bytes": 0, "xxh128": OPEN}]},
+    "ended": {"schema": "tessera-manifest/1", "version": "1", "command": "c", "files": [{"name": "x", "bytes": 1, "xxh128": OPEN}],
+              "manifest_xxh128": OPEN},
+}
 # What a comparison with an earlier result looks at.
 COMPARED = ('"passed":false', '"sqnr_db":31.5')
 
@@ -188,6 +202,12 @@ def write_archives(tool, folder):
             (folder / name).write_bytes((to / "model.safetensors.zst").read_bytes())
 
 
+def write_manifests(folder):
+    folder.mkdir(exist_ok=True)
+    for name, members in MANIFESTS.items():
+        (folder / name).write_text(json.dumps(members, separators=(",", ":"))[:-1])
+
+
 def main(tool):
     folder = HERE / "corpus" / "pairing"
     folder.mkdir(exist_ok=True)
@@ -195,6 +215,7 @@ def main(tool):
         (folder / name).write_bytes(seed(module))
     write_families(tool, folder)
     write_inputs(HERE / "corpus" / "inputs")
+    write_manifests(HERE / "corpus" / "manifest")
     write_archives(tool, HERE / "corpus" / "archive")
     results = HERE / "corpus" / "result"
     results.mkdir(exist_ok=True)

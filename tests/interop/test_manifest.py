@@ -8,6 +8,7 @@ from checkpoints import BF16, random_weight, save
 import harness
 import jobs
 import manifests
+import numpy as np
 import pytest
 
 # Rows of 40,000 values: a block of 128 rows is cut into columns, so that no unit has a stretch of the codes to itself.
@@ -122,6 +123,18 @@ def test_missing_foreign_and_cut_files(made, verify, tmp_path):
         ("size", "model.safetensors"), ("missing", "tokenizer.json"), ("foreign", "model-00002.safetensors")]
 
 
+def test_an_empty_tensor_at_a_files_end(quantize, verify, tmp_path):
+    """It is read alone where what stands before is as much as is read at once, and has no byte to read."""
+    src = save(tmp_path / "src", {"model.layers.0.mlp.up_proj.weight": random_weight((4096, 4096)).astype(BF16), "model.nothing": np.zeros(0, np.uint8)})
+    dst = quantize(src)
+    (model,) = [f for f in manifests.read(dst)["files"] if f["name"] == "model.safetensors"]
+    last, before = model["tensors"][-1], model["tensors"][-2]
+    assert last["bytes"] == 0 and before["bytes"] == 16 << 20 and len(before["pieces"]) > 1
+    assert verify(dst) == (0, [])
+    flip(dst / "model.safetensors", model["bytes"] - 1)
+    assert verify(dst)[0] == 1
+
+
 def test_another_machines_copy(made, verify, tmp_path):
     """Who can change the weights can change the manifest beside them."""
     kept, copy = tmp_path / "kept.json", tmp_path / "copy"
@@ -158,6 +171,7 @@ HOSTILE = {
     "offsets with a gap": (lambda m: tensors(m)[1].update(offset=tensors(m)[1]["offset"] + 8), "not behind"),
     "pieces that lack bytes": (lambda m: cut_tensor(m)["pieces"].pop(), "pieces that are less"),
     "pieces without bytes": (lambda m: cut_tensor(m)["pieces"].insert(0, [0, "0" * 32]), "without bytes"),
+    "one piece that is another": (lambda m: tensors(m)[0].update(pieces=[[tensors(m)[0]["bytes"], "0" * 32]]), "do not come to the digest"),
     "another tensor's digest": (lambda m: tensors(m)[0].update(xxh128=tensors(m)[1]["xxh128"]), "do not come to the file"),
     "a digest in capitals": (lambda m: m["files"][-1].update(xxh128="A" * 32), "32 hex digits"),
     "a short digest": (lambda m: m["files"][-1].update(xxh128="a" * 31), "32 hex digits"),

@@ -115,7 +115,7 @@ static tsr_status read_run(job *j, const run *r, char *buffer, tsr_err *err)
     (void)XXH3_128bits_reset(&h.state);
     settle(&h);
     tsr_status status = TSR_OK;
-    for (uint64_t at = first->offset / PAGE * PAGE; at < end && status == TSR_OK;) {
+    for (uint64_t at = first->offset / PAGE * PAGE; at < end && r->bytes > 0 && status == TSR_OK;) {
         const size_t want = (size_t)tsr_min_u64(BUFFER, tsr_round_up(end - at, PAGE));
         size_t got;
         status = read_some(direct >= 0 ? direct : fd, path, buffer, want, at, &got, direct >= 0 ? NULL : err);

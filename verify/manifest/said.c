@@ -198,7 +198,7 @@ static tsr_status end_stretch(reading *r, stretch *s, const char *tensor, uint64
     }
     if (bytes != s->bytes)
         return refuse(r, err, "pieces that are less than the bytes", s->name);
-    if (s->n_pieces > 1 && !same(taken(&hash), s->digest))
+    if (!same(s->n_pieces > 1 ? taken(&hash) : said->pieces[s->first_piece].digest, s->digest))
         return refuse(r, err, "pieces that do not come to the digest", s->name);
     return TSR_OK;
 }
